@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* common/fd.h - file descriptors and anonymous memory. Negative errno on failure, no logging. */
+#ifndef SKV_FD_H
+#define SKV_FD_H
+
+#include <stddef.h>
+#include <unistd.h>
+
+/* Close and return -1, keeping errno: fd = skv_close_fd(fd). Negative fds are ignored. */
+int skv_close_fd(int fd);
+static inline void skv_close_fdp(int *fd)
+{
+	*fd = skv_close_fd(*fd);
+}
+#define SKV_FD_CLEANUP __attribute__((cleanup(skv_close_fdp)))
+
+/* A memfd of `bytes`, sealed against shrinking, growing and further seals. Owned by the caller. */
+int skv_memfd_new(const char *name, size_t bytes);
+
+/* The same, holding a copy of `bytes` bytes at `data`, sealed against writing too, and executable (for plugins). */
+int skv_memfd_new_sealed(const char *name, const void *data, size_t bytes);
+
+/* Map all of fd (borrowed) shared. `bytes` must not exceed its size: -EBADMSG if it does or (need_seals) if it could shrink. */
+int skv_map_fd(int fd, size_t bytes, int prot, int need_seals, void **ret);
+
+#endif

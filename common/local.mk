@@ -1,0 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# What daemon and client share: the wire, the sequence memory, policy specs, fds.
+noinst_LTLIBRARIES += common/libskvcommon.la
+common_libskvcommon_la_SOURCES = \
+	common/seqmem.c common/seqmem.h common/wire.h common/spec.h common/fd.h

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/seqmem.h"
+
+#include <string.h>
+
+static size_t align_up(size_t x, size_t a)
+{
+	return (x + a - 1) / a * a;
+}
+
+void skv_seqmem_layout(const struct skv_model *m, uint32_t max_tokens, struct skv_seqmem_layout *ret)
+{
+	struct skv_seqmem_layout l = {
+	        .n_layers = m->n_layers,
+	        .max_tokens = max_tokens,
+	        .max_pages = skv_pages_of(max_tokens),
+	};
+	size_t entries = (size_t)l.n_layers * l.max_pages;
+
+	l.table = align_up(sizeof(struct skv_seqmem), 4096);
+	l.tokens = align_up(l.table + entries * sizeof(skv_pte), 4096);
+	l.journal = align_up(l.tokens + ((size_t)max_tokens + 1) * sizeof(int32_t), 4096);
+	l.state = align_up(l.journal + entries * sizeof(struct skv_evict), 4096);
+	/* Room for what the known policies keep: bounds of a page (two fp32 rows a kv head), a stamp,
+	 * and a running score a token. */
+	l.state_bytes = align_up(65536 + entries * m->n_kv_heads *
+	                                         ((size_t)2 * m->head_dim * sizeof(float) + 16 +
+	                                          SKV_PAGE_TOKENS * sizeof(float)),
+	                         4096);
+	l.total = l.state + l.state_bytes;
+	*ret = l;
+}
+
+void skv_seqmem_init(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
+{
+	s->n_layers = l->n_layers;
+	s->max_tokens = l->max_tokens;
+	s->max_pages = l->max_pages;
+	s->magic = SKV_SEQMEM_MAGIC;
+}
+
+const char *skv_seqmem_check(const struct skv_seqmem *s, const struct skv_seqmem_layout *l)
+{
+	if (s->magic != SKV_SEQMEM_MAGIC)
+		return "sequence memory has no valid header";
+	if (s->n_layers != l->n_layers || s->max_tokens != l->max_tokens || s->max_pages != l->max_pages)
+		return "sequence memory is of another shape than its model";
+	if (skv_commit_len(atomic_load(&s->commit)) > l->max_tokens)
+		return "committed length is beyond the sequence's maximum";
+	if (atomic_load(&s->journal_n) > (uint64_t)l->n_layers * l->max_pages)
+		return "eviction journal is longer than the page tables";
+	return NULL;
+}
+
+void skv_seqmem_recover(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
+{
+	uint64_t commit = atomic_load_explicit(&s->commit, memory_order_acquire);
+	uint32_t len = skv_commit_len(commit) < l->max_tokens ? skv_commit_len(commit) : l->max_tokens;
+	uint32_t n_pages = skv_pages_of(len);
+
+	if (atomic_load(&s->journal_epoch) == skv_commit_epoch(commit)) {
+		size_t n = atomic_load(&s->journal_n), most = (size_t)l->n_layers * l->max_pages;
+		const struct skv_evict *j = skv_seqmem_journal(s, l);
+
+		for (size_t i = 0; i < n && i < most; i++)
+			if (j[i].layer < l->n_layers && j[i].page < l->max_pages)
+				skv_seqmem_table(s, l, j[i].layer)[j[i].page] = skv_pte_make(SKV_PTE_HOLE, 0);
+	}
+	atomic_store(&s->journal_n, 0);
+	for (uint32_t layer = 0; layer < l->n_layers; layer++)
+		memset(skv_seqmem_table(s, l, layer) + n_pages, 0, (l->max_pages - n_pages) * sizeof(skv_pte));
+}

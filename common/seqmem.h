@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * common/seqmem.h - the memory of a sequence: page tables, token ids, policy state.
+ *
+ * One sealed memfd a sequence, made by the daemon, mapped by it and by the client that holds the
+ * sequence. It is what survives an engine, so it must be readable after death at any instruction:
+ *
+ *   1. `commit` is one atomic 64-bit word, epoch << 32 | length. It alone says what is true.
+ *   2. Before a commit a step writes only what the last commit does not cover: table entries of
+ *      pages beyond its length, token ids beyond its length, K and V rows beyond its length. The one
+ *      exception is copy-on-write of the last, partly filled page: its entry is replaced, in one
+ *      store, after the copy is complete, by a page with the same committed contents.
+ *   3. What an eviction takes away is first written to the journal, stamped with the epoch to come.
+ *      After the commit the entries become holes, then the journal is emptied. Whoever opens the
+ *      memory next finishes or discards it: skv_seqmem_recover().
+ *   4. Pages of evicted entries may be reused only after the commit.
+ *
+ * The layout follows from the model's shape and max_tokens alone, computed by both sides; nothing
+ * in the memory is an offset. Everything read from it was written by a client and is checked.
+ */
+#ifndef SKV_SEQMEM_H
+#define SKV_SEQMEM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sparsekv/types.h>
+
+#define SKV_SEQMEM_MAGIC 0x51455356u /* "VSEQ" */
+
+struct skv_seqmem {
+	uint32_t magic;
+	uint32_t n_layers;
+	uint32_t max_tokens; /* as the sequence was made with */
+	uint32_t max_pages;  /* of one layer */
+	_Atomic uint64_t commit;
+	/* the eviction journal: meaningful when journal_epoch is the committed epoch */
+	_Atomic uint32_t journal_epoch;
+	_Atomic uint32_t journal_n;
+	/* whose state is in the state area; checked before it is used */
+	char state_policy[SKV_NAME_MAX];
+	uint32_t state_version;
+	uint32_t state_epoch;
+	uint32_t reserved[8];
+};
+
+/* An entry that an eviction takes away. */
+struct skv_evict {
+	uint32_t layer;
+	uint32_t page; /* index in the layer's table */
+};
+
+/* Byte offsets in the memory. */
+struct skv_seqmem_layout {
+	uint32_t n_layers, max_tokens, max_pages;
+	size_t table;   /* skv_pte [n_layers][max_pages] */
+	size_t tokens;  /* int32_t [max_tokens + 1] */
+	size_t journal; /* struct skv_evict [n_layers * max_pages] */
+	size_t state;   /* state_bytes, the policy's */
+	size_t state_bytes;
+	size_t total;   /* multiple of 4096 */
+};
+
+/* The layout of a sequence of at most max_tokens tokens. The state area is generous and sparse: it costs what is touched. */
+void skv_seqmem_layout(const struct skv_model *m, uint32_t max_tokens, struct skv_seqmem_layout *ret);
+
+static inline skv_pte *skv_seqmem_table(struct skv_seqmem *s, const struct skv_seqmem_layout *l, uint32_t layer)
+{
+	return (skv_pte *)((char *)s + l->table) + (size_t)layer * l->max_pages;
+}
+static inline int32_t *skv_seqmem_tokens(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
+{
+	return (int32_t *)((char *)s + l->tokens);
+}
+static inline struct skv_evict *skv_seqmem_journal(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
+{
+	return (struct skv_evict *)((char *)s + l->journal);
+}
+static inline uint32_t skv_commit_len(uint64_t commit)
+{
+	return (uint32_t)commit;
+}
+static inline uint32_t skv_commit_epoch(uint64_t commit)
+{
+	return (uint32_t)(commit >> 32);
+}
+
+/* Write the header of fresh (zeroed) memory. */
+void skv_seqmem_init(struct skv_seqmem *s, const struct skv_seqmem_layout *l);
+
+/*
+ * Is the memory what the layout says? Checks header, committed length, journal length. A text that
+ * says what is wrong, NULL when all is well. Entries are checked by who knows the pool.
+ */
+const char *skv_seqmem_check(const struct skv_seqmem *s, const struct skv_seqmem_layout *l);
+
+/*
+ * Make the memory say what its last commit says: an eviction journal of that epoch is carried out,
+ * any other discarded; table entries beyond the committed length become SKV_PTE_NONE. Idempotent.
+ * Only for who holds the sequence alone.
+ */
+void skv_seqmem_recover(struct skv_seqmem *s, const struct skv_seqmem_layout *l);
+
+#endif

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * common/wire.h - the protocol between sparsekvd and its clients; sparsekv-protocol(7) is its prose.
+ *
+ * SOCK_SEQPACKET UNIX socket. One packet is one message: a header, a fixed struct by type, and for
+ * some types a tail of elements that the struct counts. Everything is little-endian and fixed width,
+ * no padding is implied. A struct may grow at its end: a receiver ignores a longer known part only
+ * when the peers agreed on a later minor version; today lengths are exact, and a wrong one ends the connection.
+ *
+ * A request carries a serial chosen by the client; its reply carries the same one and the request's
+ * type with SKV_REPLY set, or SKV_MSG_ERROR. The daemon's own notices have serial 0.
+ * Memory is announced once (SKV_MSG_SEGMENT with its fd) and named by id from then on.
+ */
+#ifndef SKV_WIRE_H
+#define SKV_WIRE_H
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <sparsekv/types.h>
+
+#define SKV_PROTO_VERSION 1u
+#define SKV_WIRE_MAX 65536u   /* bytes of a message, header included */
+#define SKV_WIRE_MAX_FDS 4u   /* of a message */
+#define SKV_SPEC_MAX 512u     /* bytes of a policy spec, NUL included */
+#define SKV_TEXT_MAX 512u     /* bytes of an error text, NUL included */
+#define SKV_WIRE_MAX_RUNS 4096u
+#define SKV_DEFAULT_SOCKET "/run/sparsekv/sparsekvd.sock"
+
+#define SKV_REPLY 0x8000u
+
+enum skv_msg_type {
+	SKV_MSG_ERROR = 1, /* reply to any request that failed: skv_msg_error */
+
+	SKV_MSG_HELLO = 2,        /* skv_msg_hello → skv_msg_hello_ok, fd: control page (read-only) */
+	SKV_MSG_OPEN = 3,         /* skv_msg_open → skv_msg_open_ok, fds: session page, policy's file */
+	SKV_MSG_CLOSE = 4,        /* skv_msg_session → empty */
+	SKV_MSG_SEQ_NEW = 5,      /* skv_msg_seq_name → skv_msg_seq_ok, fd: sequence memory */
+	SKV_MSG_SEQ_ATTACH = 6,   /* skv_msg_seq_name → skv_msg_seq_ok, fd: sequence memory */
+	SKV_MSG_SEQ_FORK = 7,     /* skv_msg_seq_name (seq = the parent) → skv_msg_seq_ok, fd: sequence memory */
+	SKV_MSG_SEQ_DETACH = 8,   /* skv_msg_seq → empty */
+	SKV_MSG_SEQ_DROP = 9,     /* skv_msg_seq → empty */
+	SKV_MSG_SEQ_RELEASE = 10, /* skv_msg_runs (of shared pages that seq no longer refers to) → empty */
+	SKV_MSG_LEASE_GET = 11,   /* skv_msg_lease_get → skv_msg_runs; segments are announced before */
+	SKV_MSG_LEASE_PUT = 12,   /* skv_msg_runs → empty */
+	SKV_MSG_POLICY_GET = 13,  /* skv_msg_session → skv_msg_policy, fd: policy's file */
+	SKV_MSG_POLICY_ACK = 14,  /* skv_msg_policy_ack → empty */
+
+	SKV_MSG_SEGMENT = 32,      /* notice: skv_msg_segment, fd: the segment */
+	SKV_MSG_SEGMENT_GONE = 33, /* notice: skv_msg_segment without fd: unmap it, then acknowledge */
+	SKV_MSG_SEGMENT_ACK = 34,  /* skv_msg_segment → empty */
+
+	/* for sparsekvctl; replies are skv_msg_text: JSON in one or more messages */
+	SKV_MSG_QUERY = 48,       /* skv_msg_query → skv_msg_text … */
+	SKV_MSG_POLICY_LOAD = 49, /* skv_msg_name, fd: the plugin → skv_msg_text (operator only) */
+	SKV_MSG_POLICY_SWAP = 50, /* skv_msg_policy_swap → skv_msg_text (operator only) */
+	SKV_MSG_SEQ_DROP_NAME = 51, /* skv_msg_seq_drop_name → skv_msg_text: a detached sequence, own or any for the operator */
+};
+
+struct skv_msg_header {
+	uint32_t length; /* of the whole message, this header included */
+	uint16_t type;   /* enum skv_msg_type, | SKV_REPLY */
+	uint16_t n_fds;  /* file descriptors that came with it */
+	uint32_t serial;
+	uint32_t reserved; /* 0 */
+};
+
+struct skv_msg_error {
+	int32_t error; /* errno value, positive */
+	char text[SKV_TEXT_MAX];
+};
+
+struct skv_msg_hello {
+	uint32_t version_min, version_max; /* spoken by the client */
+	uint64_t features;                 /* bits; none defined in version 1 */
+	char program[SKV_NAME_MAX];        /* shown by sparsekvctl */
+};
+struct skv_msg_hello_ok {
+	uint32_t version;
+	uint32_t client;
+	uint64_t features;
+	uint64_t control_bytes;
+	char daemon[SKV_NAME_MAX]; /* its version */
+};
+
+struct skv_wire_model {
+	uint32_t n_layers, n_heads, n_kv_heads, head_dim;
+	uint32_t kv_dtype, max_tokens;
+	float scale; /* IEEE 754 single */
+	uint32_t rank, n_ranks;
+	uint32_t reserved;
+	char name[SKV_NAME_MAX];
+};
+struct skv_msg_open {
+	struct skv_wire_model model;
+	char spec[SKV_SPEC_MAX];
+};
+/* A policy as a session is to run it. */
+struct skv_msg_policy {
+	uint64_t generation;
+	uint32_t plugin; /* id of the file that the fd is of */
+	uint32_t reserved;
+	char spec[SKV_SPEC_MAX];
+};
+struct skv_msg_open_ok {
+	uint32_t session;
+	uint32_t pool;
+	uint64_t page_bytes;
+	uint64_t segment_bytes;
+	uint32_t pages_per_segment;
+	uint32_t max_segments; /* ids are below it: the client reserves max_segments * segment_bytes of addresses */
+	uint64_t session_page_bytes;
+	struct skv_msg_policy policy;
+};
+struct skv_msg_session {
+	uint32_t session;
+	uint32_t reserved;
+};
+
+struct skv_msg_seq_name {
+	uint32_t session;
+	uint32_t seq;        /* FORK: the parent; else 0 */
+	uint32_t max_tokens; /* NEW: 0 = the model's; else 0 */
+	uint32_t reserved;
+	char name[SKV_NAME_MAX]; /* "" = anonymous (NEW, FORK) */
+};
+struct skv_msg_seq_ok {
+	uint32_t seq;
+	uint32_t max_tokens;
+	uint64_t bytes; /* of the sequence memory */
+};
+struct skv_msg_seq {
+	uint32_t session;
+	uint32_t seq;
+};
+
+struct skv_msg_lease_get {
+	uint32_t session;
+	uint32_t least; /* fewer than this many is -ENOSPC or -EDQUOT */
+	uint32_t most;
+	uint32_t reserved;
+};
+/* Pages as runs; tail: n_runs × skv_wire_run, at most SKV_WIRE_MAX_RUNS. */
+struct skv_msg_runs {
+	uint32_t session;
+	uint32_t seq; /* SEQ_RELEASE; else 0 */
+	uint32_t n_runs;
+	uint32_t reserved;
+};
+struct skv_wire_run {
+	uint32_t first, count; /* pages first … first + count - 1 */
+};
+
+struct skv_msg_policy_ack {
+	uint32_t session;
+	int32_t error; /* 0: the session runs it; else errno, positive: the session stays with the old one */
+	uint64_t generation;
+	char text[SKV_TEXT_MAX];
+};
+
+enum skv_handle_kind { SKV_HANDLE_MEMFD = 0 };
+struct skv_msg_segment {
+	uint32_t pool;
+	uint32_t segment; /* page ids segment * pages_per_segment … are in it */
+	uint32_t handle;  /* enum skv_handle_kind */
+	uint32_t reserved;
+	uint64_t bytes;
+};
+
+enum skv_query { SKV_QUERY_STATUS = 1, SKV_QUERY_SEQS = 2, SKV_QUERY_POLICIES = 3, SKV_QUERY_POOLS = 4, SKV_QUERY_SESSIONS = 5 };
+struct skv_msg_query {
+	uint32_t what;
+	uint32_t reserved;
+};
+struct skv_msg_name {
+	char name[SKV_NAME_MAX];
+};
+/* Which sessions: all of the daemon with session = 0 and uid = -1. */
+struct skv_msg_policy_swap {
+	uint32_t session;
+	uint32_t uid;
+	char spec[SKV_SPEC_MAX];
+};
+struct skv_msg_seq_drop_name {
+	uint32_t uid;
+	uint32_t reserved;
+	char model[SKV_NAME_MAX];
+	char name[SKV_NAME_MAX];
+};
+/* Tail: length bytes of text. */
+struct skv_msg_text {
+	uint32_t length;
+	uint32_t more; /* 1: another message with this serial follows */
+};
+
+/*
+ * The control page: written by the daemon, read by every client. A client whose session's generation
+ * differs from `policy_generation` asks POLICY_GET at its next step_begin.
+ */
+struct skv_control_page {
+	_Atomic uint64_t policy_generation;
+	_Atomic uint64_t alive; /* monotonic nanoseconds of the last sign of life */
+};
+
+/* The session page: written by the client, shown by the daemon (never believed). */
+struct skv_session_page {
+	_Atomic uint64_t steps, prompt_tokens, decode_tokens;
+	_Atomic uint64_t attended_tokens, causal_tokens;
+	_Atomic uint64_t evicted_pages, stock_pages;
+	_Atomic uint64_t policy_generation; /* that the session runs */
+};
+
+/* ---- building and checking ------------------------------------------------------------------- */
+
+/*
+ * Is this packet well-formed, as sent by a client (to_daemon) or by the daemon? Checks the header
+ * against the packet's size and fd count, the type, the exact length for the type with its counted
+ * tail, reserved fields, and that every fixed string ends within its field. NULL when it is, else what is wrong.
+ */
+const char *skv_wire_check(const void *packet, size_t bytes, unsigned n_fds, bool to_daemon);
+
+/* Name of a message type ("LEASE_GET"), "?" for an unknown one. */
+const char *skv_wire_name(uint16_t type);
+
+/* One line that decodes a well-formed or broken packet, for SPARSEKV_DEBUG=wire. `prefix` says who and which way. */
+void skv_wire_dump(FILE *to, const char *prefix, const void *packet, size_t bytes, unsigned n_fds);
+
+void skv_wire_from_model(struct skv_wire_model *to, const struct skv_model *from);
+void skv_wire_to_model(struct skv_model *to, const struct skv_wire_model *from);
+
+/* Is this model within the limits of types.h? NULL, else a text that names the field and what was expected. */
+const char *skv_model_check(const struct skv_model *m);
+
+/* Sequence, model and policy names: 1 … SKV_NAME_MAX-1 printable ASCII bytes without space or '/'. */
+bool skv_name_valid(const char *name);
+
+#endif

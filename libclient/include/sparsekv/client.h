@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sparsekv/client.h - what an inference engine links.
+ *
+ *     struct skv_client *c;  struct skv_session *s;  struct skv_seq *q;
+ *     skv_connect(&c, NULL);                                  // $SPARSEKV_SOCKET, else the system socket
+ *     skv_open(c, &model, "delta?budget=0.25&layers=2,7,12", &s);
+ *     skv_seq_new(s, "chat-17", 4096, &q);
+ *     ... each step:
+ *     struct skv_step_item it = {.seq = q, .n_tokens = 1, .tokens = &id};
+ *     skv_step_begin(s, &it, 1, NULL);                        // all pages of the step, or nothing
+ *     for (l = 0; l < model.n_layers; l++)
+ *             skv_attend(s, l, &(struct skv_attn){.q = q, .k = k, .v = v, .out = o});
+ *     next = sample(logits);
+ *     skv_step_end(s, &next);                                 // evict, commit
+ *
+ * Errors. Functions return 0 (or a count) or a negative errno; skv_last_error() then holds one line
+ * that says what was wrong and what was expected. The library never logs, never exits, never
+ * installs signal handlers. Outputs (`ret_…`) are written on success only.
+ *
+ * Threads. A client and everything opened on it may be used from several threads: calls on one
+ * session exclude each other, calls on different sessions run side by side. The calls of one step
+ * (begin … end) must come from one thread at a time. skv_last_error() is per thread.
+ *
+ * Cost. Between skv_step_begin and skv_step_end there is no system call (wake-ups of the OpenMP
+ * pool aside), no allocation and no round trip. The daemon is asked in skv_step_begin alone, ahead
+ * of need; while it does not answer the engine goes on with the pages that it has on lease.
+ */
+#ifndef SPARSEKV_CLIENT_H
+#define SPARSEKV_CLIENT_H
+
+#include <sparsekv/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define SKV_API __attribute__((visibility("default")))
+#else
+#define SKV_API
+#endif
+
+struct skv_client;  /* a connection to a daemon */
+struct skv_session; /* one model and one policy on a connection */
+struct skv_seq;     /* a sequence attached to a session */
+
+/* The library's version, "major.minor.patch". Never NULL, owned by the library. */
+SKV_API const char *skv_version(void);
+
+/* One line about this thread's last failed call, "" when none failed. Valid until its next failing call. */
+SKV_API const char *skv_last_error(void);
+
+/*
+ * Connect. `path`: the daemon's socket; NULL means $SPARSEKV_SOCKET, else /run/sparsekv/sparsekvd.sock.
+ * Error: -ENOENT, -ECONNREFUSED, -EACCES as connect(2); -EPROTO no common protocol version;
+ * -ETIMEDOUT no hello in time (5 s); -EDQUOT the account's client ceiling.
+ */
+SKV_API int skv_connect(struct skv_client **ret_client, const char *path);
+
+/*
+ * Close everything that was opened on the connection, then the connection. Named sequences stay in
+ * the daemon, detached, at their last committed step; anonymous ones are freed. NULL is ignored.
+ */
+SKV_API void skv_disconnect(struct skv_client *client);
+
+/* How long a call may wait for the daemon, in milliseconds (default 5000; 0 = do not wait). */
+SKV_API void skv_set_timeout(struct skv_client *client, uint32_t ms);
+
+/*
+ * Open a model with a policy, `name` or `name?key=value&…`.
+ * Error: -EINVAL bad model or spec (the text names the field or key and what was expected);
+ * -ENOENT no such policy loaded in the daemon; -EBADMSG the plugin was refused; -ETIMEDOUT; -ECONNRESET.
+ */
+SKV_API int skv_open(struct skv_client *client, const struct skv_model *model, const char *policy_spec,
+                     struct skv_session **ret_session);
+
+/* Close a session: an open step is aborted, its sequences are treated as in skv_disconnect. NULL is ignored. */
+SKV_API void skv_close(struct skv_session *session);
+
+/* ---- sequences ------------------------------------------------------------------------------- */
+
+/*
+ * A new, empty sequence of at most `max_tokens` tokens (0 = the model's). `name` (printable ASCII,
+ * 1 … SKV_NAME_MAX-1 bytes, unique for the user and model) makes it outlive this process; NULL is anonymous.
+ * Error: -EEXIST, -EINVAL, -EDQUOT (the account's ceiling of sequences), -ETIMEDOUT, -ECONNRESET.
+ */
+SKV_API int skv_seq_new(struct skv_session *session, const char *name, uint32_t max_tokens,
+                        struct skv_seq **ret_seq);
+
+/*
+ * Take over a named sequence that nobody holds, at its last committed step.
+ * Error: -ENOENT, -EBUSY another client holds it, -EINVAL it belongs to a model of another shape.
+ */
+SKV_API int skv_seq_attach(struct skv_session *session, const char *name, struct skv_seq **ret_seq);
+
+/*
+ * A copy of `seq` as of its last commit. No page is copied: both share them read-only, the last,
+ * partly filled page is copied when one of them first appends to it. Not while `seq` is in an open step (-EBUSY).
+ */
+SKV_API int skv_seq_fork(struct skv_seq *seq, const char *name, struct skv_seq **ret_seq);
+
+/*
+ * Let go of the sequence, and free the handle. A named one stays in the daemon for anyone of this
+ * user to attach; an anonymous one is dropped. NULL is ignored. -EBUSY in an open step.
+ */
+SKV_API int skv_seq_detach(struct skv_seq *seq);
+
+/* Drop the sequence and its pages, and free the handle. NULL is ignored. -EBUSY in an open step. */
+SKV_API int skv_seq_drop(struct skv_seq *seq);
+
+/* Committed length in tokens. */
+SKV_API uint32_t skv_seq_len(const struct skv_seq *seq);
+
+/*
+ * The committed token ids as given to skv_step_begin, [0, len), and at [len] the `next` id that the
+ * last skv_step_end published, or -1. With these a new process goes on where another one died.
+ * Valid until the sequence's next skv_step_end; read-only. `ret_len` may be NULL.
+ */
+SKV_API const int32_t *skv_seq_tokens(const struct skv_seq *seq, uint32_t *ret_len);
+
+/* How much of the sequence is in memory: pages resident, and pages that its length would take, over all layers. */
+SKV_API void skv_seq_pages(const struct skv_seq *seq, uint64_t *ret_resident, uint64_t *ret_total);
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+enum skv_step_flags {
+	SKV_STEP_PROMPT = 1u << 0, /* these rows are prompt: attended densely; policies see the sequence once it decodes */
+};
+
+struct skv_step_item {
+	struct skv_seq *seq;   /* each sequence at most once a step */
+	uint32_t n_tokens;     /* query rows: any number >= 1 with SKV_STEP_PROMPT (chunked prefill), else 1 */
+	uint32_t flags;        /* set of skv_step_flags */
+	const int32_t *tokens; /* their n_tokens ids, recorded with the commit; NULL records -1 */
+};
+
+/*
+ * Begin a step over `n` sequences. Reserves every page that the step can need; picks up a new policy
+ * if the operator swapped it (skv_policy_error() tells of a swap that failed). `stream` is the
+ * device's stream, NULL on host memory.
+ * Error, with nothing changed: -ENOSPC pool or account exhausted, -ETIMEDOUT the daemon gave no
+ * pages in time, -EBUSY a step is open, -EINVAL a bad item (the text says which), -E2BIG beyond max_tokens.
+ */
+SKV_API int skv_step_begin(struct skv_session *session, const struct skv_step_item *items, uint32_t n,
+                           void *stream);
+
+/*
+ * One layer's K and V in, attention out. Rows are the items' tokens, in the items' order. fp32, contiguous.
+ *   q, out  [rows][n_heads][head_dim]        k, v  [rows][n_kv_heads][head_dim]
+ * K after RoPE. `out` may be q itself. The library keeps none of the pointers.
+ */
+struct skv_attn {
+	const float *q;
+	const float *k;
+	const float *v;
+	float *out;
+};
+
+/*
+ * Append layer `layer`'s rows and attend as the policy says. Layers in order, each once a step.
+ * Error: -EINVAL no open step, or a layer out of order.
+ */
+SKV_API int skv_attend(struct skv_session *session, uint32_t layer, const struct skv_attn *attn);
+
+/*
+ * Commit the step: evictions, lengths and token ids become durable at once, or not at all. `next`
+ * (may be NULL): for each item the id that the engine sampled, for skv_seq_tokens().
+ * Error: -EINVAL not every layer was attended (the step stays open), -ENOTRECOVERABLE the policy misused a primitive (aborted).
+ */
+SKV_API int skv_step_end(struct skv_session *session, const int32_t *next);
+
+/* Give the step up: every sequence is as it was after its last commit. */
+SKV_API void skv_step_abort(struct skv_session *session);
+
+/* ---- what happened --------------------------------------------------------------------------- */
+
+struct skv_stats {
+	uint32_t size;            /* sizeof(struct skv_stats), set by the caller */
+	uint32_t n_seqs;          /* attached now */
+	uint64_t steps;           /* committed */
+	uint64_t prompt_tokens;   /* rows given with SKV_STEP_PROMPT */
+	uint64_t decode_tokens;   /* rows given without */
+	uint64_t attended_tokens; /* decode rows: tokens attended, summed over layers ... */
+	uint64_t causal_tokens;   /* ... and how many dense attention would have attended */
+	uint64_t evicted_pages;
+	uint64_t stock_pages;     /* free pages on lease now */
+	uint64_t policy_swaps;    /* taken over since skv_open */
+};
+
+/* Counters of a session since skv_open. -EINVAL when ret->size is 0 or larger than known. */
+SKV_API int skv_session_stats(struct skv_session *session, struct skv_stats *ret);
+
+/* The attended_tokens and causal_tokens of one sequence since it was attached. */
+SKV_API void skv_seq_attended(const struct skv_seq *seq, uint64_t *ret_attended, uint64_t *ret_causal);
+
+/* The spec of the policy in force, with every parameter's value; owned by the session, valid until its next step_begin. */
+SKV_API const char *skv_policy_spec(struct skv_session *session);
+
+/* Why the last swap was refused and the old policy stayed; "" when it was not. Same lifetime. */
+SKV_API const char *skv_policy_error(struct skv_session *session);
+
+/* Name of the kernels in use: "avx512", "avx2", "generic" ($SPARSEKV_ISA overrides). */
+SKV_API const char *skv_backend(const struct skv_session *session);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sparsekv/policy.h - the ABI between libsparsekv-client and policy plugins.
+ *
+ * A policy is one C file, built into one shared object that exports one symbol,
+ *
+ *     const struct skv_policy *sparsekv_policy(void);
+ *
+ * and links nothing. It returns a constant block that says which ABI it was built for, what the
+ * policy is called, what can be set, and which hooks it has. Hooks never touch K, V or scores
+ * themselves: they ask for primitives (struct skv_prims), which exist on every backend. So the same
+ * file runs on host memory and on a GPU, and it must not depend on values it cannot see: lengths
+ * differ per sequence and live with the backend, budgets are passed as budgets and resolved there.
+ *
+ * Life of a policy in a process:
+ *   dlopen → sparsekv_policy() → the spec `name?key=value&…` is parsed into a config → check() →
+ *   plan() once a layer → then, a step: before(l), attention as planned, after(l) for each layer,
+ *   step_end(). adopt() is called for every sequence that another policy handled before.
+ * before() and after() are called for decode rows alone; rows of a prompt attend densely.
+ *
+ * Hooks run on the thread that calls skv_attend; one instance is never entered twice at a time.
+ * Hooks must not allocate, block, or make system calls.
+ */
+#ifndef SPARSEKV_POLICY_H
+#define SPARSEKV_POLICY_H
+
+#include <sparsekv/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SKV_POLICY_ABI 1u
+#define SKV_POLICY_SYMBOL "sparsekv_policy"
+
+/* ---- taxonomy: what a policy declares of itself ---------------------------------------------- */
+
+enum skv_action { SKV_ACT_NONE, SKV_ACT_VISIBILITY, SKV_ACT_EVICT, SKV_ACT_COMPRESS };
+enum skv_granularity { SKV_GRAN_TOKEN, SKV_GRAN_PAGE };
+enum skv_evidence_kind { SKV_EVID_NONE, SKV_EVID_POSITION, SKV_EVID_KEYS, SKV_EVID_QUERY, SKV_EVID_WEIGHTS };
+enum skv_scope { SKV_SCOPE_REQUEST, SKV_SCOPE_STEP, SKV_SCOPE_LAYER };
+enum skv_sharing { SKV_SHARE_ALL_HEADS, SKV_SHARE_KV_HEAD, SKV_SHARE_Q_HEAD };
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+enum skv_param_type {
+	SKV_PARAM_BUDGET = 1, /* struct skv_budget: 0 < x < 1 a share, x >= 1 a whole count */
+	SKV_PARAM_UINT = 2,   /* uint32_t */
+	SKV_PARAM_FLOAT = 3,  /* float */
+	SKV_PARAM_BOOL = 4,   /* uint32_t 0 or 1; written 0, 1, true, false */
+	SKV_PARAM_LAYERS = 5, /* struct skv_layer_set; written 2,7,12 */
+};
+
+struct skv_layer_set {
+	uint64_t bits[SKV_MAX_LAYERS / 64];
+};
+static inline int skv_layer_in(const struct skv_layer_set *s, uint32_t layer)
+{
+	return layer < SKV_MAX_LAYERS && (s->bits[layer / 64] >> (layer % 64)) & 1;
+}
+
+/* One row of the parameter table. The value is stored at `offset` of the policy's config. */
+struct skv_param {
+	const char *name;
+	uint32_t type;   /* enum skv_param_type */
+	uint32_t offset; /* offsetof(struct my_config, field) */
+	const char *def; /* default as it would be written in a spec; NULL: must be given */
+	const char *help;
+};
+
+/* ---- plan: how one layer attends ------------------------------------------------------------- */
+
+enum skv_attend_how {
+	SKV_ATTEND_DENSE = 0,  /* every resident token */
+	SKV_ATTEND_WINDOW = 1, /* the first `sinks` tokens and the most recent ones, see skv_window */
+	SKV_ATTEND_PAGES = 2,  /* the pages that `source` selected in this step */
+	SKV_ATTEND_TOKENS = 3, /* the tokens that `source` selected in this step */
+};
+
+/* Visible: tokens [0, sinks) and the last (W - sinks), at least 1, with W = skv_budget_of(budget, n, floor). */
+struct skv_window {
+	uint32_t sinks;
+	uint32_t floor;
+	struct skv_budget budget;
+};
+
+/* Evidence that attention leaves behind, as asked for in a plan. */
+enum skv_evidence_bits {
+	SKV_EV_TOKENS = 1u << 0, /* pooled softmax weight of each token */
+	SKV_EV_PAGES = 1u << 1,  /* sum of the pooled token weights of each page */
+};
+enum skv_pool { SKV_POOL_MAX = 0, SKV_POOL_SUM = 1 };
+
+struct skv_plan {
+	uint32_t size;     /* filled in by the library */
+	uint32_t attend;   /* enum skv_attend_how */
+	uint32_t source;   /* PAGES, TOKENS: an earlier layer that selects */
+	uint32_t evidence; /* set of skv_evidence_bits; only with SKV_ATTEND_DENSE */
+	uint32_t pool;     /* enum skv_pool: over the heads that share one score row */
+	uint32_t sharing;  /* SKV_SHARE_ALL_HEADS: one row a sequence; SKV_SHARE_KV_HEAD: one a kv head */
+	struct skv_window window;
+};
+
+/* ---- primitives ------------------------------------------------------------------------------ */
+
+struct skv_policy_ctx;
+
+/*
+ * Top-k of a layer's evidence, per score row (see skv_plan.sharing). n = units (pages or tokens) of
+ * the sequence, the current one included.
+ *   K = skv_budget_of(budget, n, floor); R = min(K, max(recent_floor, recent or K/8 when zero))
+ * Selected: the last R units, the first `pin` units (on top of the budget), and the best K - R of
+ * the rest. Ties go to the lower index. Evicted units are never selected.
+ */
+struct skv_select {
+	uint32_t layer; /* whose evidence; the selection is stored under the same number */
+	struct skv_budget budget;
+	uint32_t floor;
+	uint32_t recent;
+	uint32_t recent_floor;
+	uint32_t pin;
+};
+
+/*
+ * Functions that the library hands to hooks. Each works on all sequences of the context at once.
+ * They return nothing: a request that does not fit the plan (evidence that was not asked for, a
+ * layer out of range) is a bug of the policy, is reported by `sparsekvctl policy load` when the
+ * probe runs the hooks, and makes skv_step_end fail with -ENOTRECOVERABLE.
+ */
+struct skv_prims {
+	uint32_t size;
+	/* after(): choose pages by SKV_EV_PAGES, tokens by SKV_EV_TOKENS. */
+	void (*select_pages)(const struct skv_policy_ctx *, const struct skv_select *);
+	void (*select_tokens)(const struct skv_policy_ctx *, const struct skv_select *);
+	/* step_end(): free every page of `layer` that lies wholly outside the window as the NEXT step will see it. */
+	void (*evict_outside)(const struct skv_policy_ctx *, uint32_t layer, const struct skv_window *);
+	/* adopt(), step_end(): this policy's state of sequence i; `bytes` as declared, zeroed when first adopted. */
+	void *(*seq_state)(const struct skv_policy_ctx *, uint32_t i);
+};
+
+struct skv_policy_ctx {
+	uint32_t size;
+	uint32_t n_seqs; /* sequences that this call is about */
+	const struct skv_prims *prims;
+	const struct skv_model *model;
+	const void *config; /* the policy's own struct, filled from the spec */
+	void *host;         /* the library's */
+};
+
+/* ---- the block ------------------------------------------------------------------------------- */
+
+struct skv_policy {
+	/* Geometry first: a loader compares field by field and names the one that differs. */
+	uint32_t size;        /* sizeof(struct skv_policy) */
+	uint32_t abi;         /* SKV_POLICY_ABI */
+	uint32_t page_tokens; /* SKV_PAGE_TOKENS */
+	uint32_t param_size;  /* sizeof(struct skv_param) */
+	uint32_t plan_size;   /* sizeof(struct skv_plan) */
+	uint32_t prims_size;  /* sizeof(struct skv_prims): primitives that it may call */
+
+	const char *name;    /* [a-z0-9_-]+, shorter than SKV_NAME_MAX; what a spec begins with */
+	const char *version;
+	const char *summary; /* one line; names the paper */
+
+	uint32_t action, granularity, evidence, scope, sharing; /* the taxonomy */
+
+	const struct skv_param *params;
+	uint32_t n_params;
+	uint32_t config_size;
+	uint32_t seq_state_bytes; /* per sequence, in the daemon's memory: outlives the engine */
+	uint32_t state_version;   /* changes when the layout of the state does */
+
+	/* All hooks but plan may be NULL. */
+
+	/* Is the config sensible for this model? 0, or -1 with a text that names the parameter. */
+	int (*check)(const void *config, const struct skv_model *, char *err, size_t err_len);
+	/* How does `layer` attend? `plan` comes zeroed (= dense). Constant for the life of the instance. */
+	void (*plan)(const void *config, const struct skv_model *, uint32_t layer, struct skv_plan *plan);
+	void (*before)(const struct skv_policy_ctx *, uint32_t layer);
+	void (*after)(const struct skv_policy_ctx *, uint32_t layer);
+	/* For the sequences that decoded in this step. */
+	void (*step_end)(const struct skv_policy_ctx *);
+	/* Take over sequences of another policy (holes in them are to be accepted); 0, or -1 to refuse with a text. */
+	int (*adopt)(const struct skv_policy_ctx *, char *err, size_t err_len);
+};
+
+/* Fills the geometry fields; use it as the first initialiser of the block. */
+#define SKV_POLICY_HEADER                                                                                   \
+	.size = sizeof(struct skv_policy), .abi = SKV_POLICY_ABI, .page_tokens = SKV_PAGE_TOKENS,           \
+	.param_size = sizeof(struct skv_param), .plan_size = sizeof(struct skv_plan),                       \
+	.prims_size = sizeof(struct skv_prims)
+
+#define SKV_POLICY_EXPORT __attribute__((visibility("default")))
+SKV_POLICY_EXPORT const struct skv_policy *sparsekv_policy(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sparsekv/types.h - the vocabulary shared by engines, policies and kernels.
+ *
+ * Terms, used with exactly these meanings everywhere in the project:
+ *
+ *   token      one position of a sequence; it has one K and one V row per layer and kv head
+ *   page       SKV_PAGE_TOKENS consecutive tokens of ONE layer, all kv heads
+ *   sequence   one request's context: a page table per layer, a length, the token ids
+ *   kv head    a head of K and V; `group` = n_heads / n_kv_heads q heads share it (GQA)
+ *   budget     how much of a sequence a policy may look at or keep
+ *   dense      attention over every resident token of the sequence
+ *
+ * Memory layout of a page: all K, then all V, each `[kv head][token][head_dim]`, so what one
+ * kv head needs of a page is two contiguous runs.
+ */
+#ifndef SPARSEKV_TYPES_H
+#define SPARSEKV_TYPES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SKV_PAGE_TOKENS 16u   /* tokens in a page, part of every ABI */
+#define SKV_MAX_LAYERS 256u
+#define SKV_MAX_HEADS 256u    /* q heads */
+#define SKV_MAX_HEAD_DIM 256u /* head_dim is a multiple of 16 up to this */
+#define SKV_MAX_TOKENS (1u << 24)
+#define SKV_NAME_MAX 64u /* bytes of a name, the final NUL included */
+
+/* Element type of the K and V rows in the pool. */
+enum skv_dtype {
+	SKV_F32 = 0,
+	SKV_F16 = 1,
+	SKV_BF16 = 2,
+};
+
+/* Bytes of one element, 0 for an unknown type. */
+static inline size_t skv_dtype_bytes(uint32_t dtype)
+{
+	return dtype == SKV_F32 ? 4u : dtype == SKV_F16 || dtype == SKV_BF16 ? 2u : 0u;
+}
+
+/*
+ * What the daemon and the library must know of a model. `size` is sizeof(struct skv_model) as the
+ * caller compiled it; a newer library fills a shorter struct's missing tail with zeros.
+ * Initialise with SKV_MODEL_INIT.
+ */
+struct skv_model {
+	uint32_t size;
+	uint32_t n_layers;   /* 1 … SKV_MAX_LAYERS */
+	uint32_t n_heads;    /* q heads; a multiple of n_kv_heads, at most SKV_MAX_HEADS */
+	uint32_t n_kv_heads;
+	uint32_t head_dim;   /* multiple of 16, at most SKV_MAX_HEAD_DIM */
+	uint32_t kv_dtype;   /* enum skv_dtype of the pages */
+	uint32_t max_tokens; /* longest sequence, at most SKV_MAX_TOKENS */
+	float scale;         /* softmax scale; 0 means 1/sqrt(head_dim) */
+	uint32_t rank;       /* of a tensor-parallel group: this process's rank ... */
+	uint32_t n_ranks;    /* ... of this many (1 = no tensor parallelism); heads above are per rank */
+	char name[SKV_NAME_MAX]; /* printable, NUL-terminated; sequences belong to a model by name */
+};
+#define SKV_MODEL_INIT {.size = sizeof(struct skv_model), .n_ranks = 1}
+
+/* Bytes of one page of this model: K and V, all kv heads, SKV_PAGE_TOKENS tokens, one layer. */
+static inline size_t skv_page_bytes(const struct skv_model *m)
+{
+	return (size_t)2 * m->n_kv_heads * SKV_PAGE_TOKENS * m->head_dim * skv_dtype_bytes(m->kv_dtype);
+}
+
+/* Pages (of one layer) that `tokens` tokens take. */
+static inline uint32_t skv_pages_of(uint32_t tokens)
+{
+	return (uint32_t)(((uint64_t)tokens + SKV_PAGE_TOKENS - 1) / SKV_PAGE_TOKENS);
+}
+
+/*
+ * A page table entry: where the tokens of one page of one layer are. The top four bits say what
+ * kind of place, the rest is an id there. Entries are read by kernels, so they are plain integers.
+ */
+typedef uint32_t skv_pte;
+#define SKV_PTE_KIND_SHIFT 28
+#define SKV_PTE_ID_MASK 0x0fffffffu
+enum skv_pte_kind {
+	SKV_PTE_NONE = 0,   /* not there yet: beyond the end of the sequence */
+	SKV_PTE_FULL = 1,   /* page of the full pool, writable, this sequence's alone */
+	SKV_PTE_SHARED = 2, /* page of the full pool, read-only: forked prefix */
+	SKV_PTE_HOLE = 3,   /* evicted: these tokens take part in nothing any more */
+};
+
+static inline skv_pte skv_pte_make(enum skv_pte_kind kind, uint32_t id)
+{
+	return ((uint32_t)kind << SKV_PTE_KIND_SHIFT) | (id & SKV_PTE_ID_MASK);
+}
+static inline enum skv_pte_kind skv_pte_kind(skv_pte e)
+{
+	return (enum skv_pte_kind)(e >> SKV_PTE_KIND_SHIFT);
+}
+static inline uint32_t skv_pte_id(skv_pte e)
+{
+	return e & SKV_PTE_ID_MASK;
+}
+/* Can attention read the page of this entry? */
+static inline int skv_pte_resident(skv_pte e)
+{
+	return skv_pte_kind(e) == SKV_PTE_FULL || skv_pte_kind(e) == SKV_PTE_SHARED;
+}
+
+/*
+ * A budget of a sequence: from 1 on a count, below 1 a share of the sequence, in the policy's
+ * granularity (pages or tokens). Exactly one of the two is non-zero.
+ */
+struct skv_budget {
+	float share;
+	uint32_t count;
+};
+
+/* The budget in units for a sequence of `n` units: max(floor, ceil(share * n)), never more than n. */
+static inline uint32_t skv_budget_of(struct skv_budget b, uint32_t n, uint32_t floor)
+{
+	uint32_t k = b.count;
+	if (b.share > 0) {
+		/* in double: the float nearest 0.1 times 1,000 must be 100, not 101 */
+		double x = (double)b.share * n;
+		k = (uint32_t)x;
+		if (x - k > 1e-4)
+			k++;
+	}
+	if (k < floor)
+		k = floor;
+	return k < n ? k : n;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif
