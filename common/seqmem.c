@@ -36,6 +36,7 @@ void skv_seqmem_init(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 	s->n_layers = l->n_layers;
 	s->max_tokens = l->max_tokens;
 	s->max_pages = l->max_pages;
+	s->next[0] = s->next[1] = skv_seqmem_tokens(s, l)[0] = -1;
 	s->magic = SKV_SEQMEM_MAGIC;
 }
 
@@ -67,6 +68,7 @@ void skv_seqmem_recover(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 				skv_seqmem_table(s, l, j[i].layer)[j[i].page] = skv_pte_make(SKV_PTE_HOLE, 0);
 	}
 	atomic_store(&s->journal_n, 0);
+	skv_seqmem_tokens(s, l)[len] = s->next[skv_commit_epoch(commit) & 1];
 	for (uint32_t layer = 0; layer < l->n_layers; layer++)
 		memset(skv_seqmem_table(s, l, layer) + n_pages, 0, (l->max_pages - n_pages) * sizeof(skv_pte));
 }

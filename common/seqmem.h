@@ -13,7 +13,10 @@
  *   3. What an eviction takes away is first written to the journal, stamped with the epoch to come.
  *      After the commit the entries become holes, then the journal is emptied. Whoever opens the
  *      memory next finishes or discards it: skv_seqmem_recover().
+ *      A writer stamps the journal before it puts entries in: an old stamp is never on new entries.
  *   4. Pages of evicted entries may be reused only after the commit.
+ *   5. The id that a step publishes to go on from is kept twice, `next[epoch & 1]`: a torn step may
+ *      have overwritten tokens[length], recovery puts the committed one back.
  *
  * The layout follows from the model's shape and max_tokens alone, computed by both sides; nothing
  * in the memory is an offset. Everything read from it was written by a client and is checked.
@@ -39,8 +42,9 @@ struct skv_seqmem {
 	/* whose state is in the state area; checked before it is used */
 	char state_policy[SKV_NAME_MAX];
 	uint32_t state_version;
-	uint32_t state_epoch;
-	uint32_t reserved[8];
+	uint32_t state_epoch; /* of the commit that the state belongs to */
+	int32_t next[2];      /* next[epoch & 1]: the id to go on from as of that commit, or -1; tokens[length] shows it */
+	uint32_t reserved[6];
 };
 
 /* An entry that an eviction takes away. */
