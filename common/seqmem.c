@@ -63,9 +63,14 @@ void skv_seqmem_recover(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 		size_t n = atomic_load(&s->journal_n), most = (size_t)l->n_layers * l->max_pages;
 		const struct skv_evict *j = skv_seqmem_journal(s, l);
 
-		for (size_t i = 0; i < n && i < most; i++)
-			if (j[i].layer < l->n_layers && j[i].page < l->max_pages)
-				skv_seqmem_table(s, l, j[i].layer)[j[i].page] = skv_pte_make(SKV_PTE_HOLE, 0);
+		for (size_t i = 0; i < n && i < most; i++) {
+			/* read once: a hostile writer may change it between check and use */
+			uint32_t layer = __atomic_load_n(&j[i].layer, __ATOMIC_RELAXED);
+			uint32_t page = __atomic_load_n(&j[i].page, __ATOMIC_RELAXED);
+
+			if (layer < l->n_layers && page < l->max_pages)
+				skv_seqmem_table(s, l, layer)[page] = skv_pte_make(SKV_PTE_HOLE, 0);
+		}
 	}
 	atomic_store(&s->journal_n, 0);
 	skv_seqmem_tokens(s, l)[len] = s->next[skv_commit_epoch(commit) & 1];

@@ -12,18 +12,34 @@
  * A SHARED page is freed when its last reference goes; which sequence refers to which shared pages
  * is written in the state (chains of reference blocks), never believed from a client's page table.
  * What a client's tables say matters only when a sequence is settled (detach, fork, death): each
- * committed entry must name a page that is LEASE(that client), or SHARED with a reference held by
- * this sequence; anything else makes the sequence corrupt and it is dropped.
+ * committed entry must be a hole, or name a page that is LEASE(that client), or SHARED with a
+ * reference held by this sequence, and no page twice; anything else makes the sequence corrupt and
+ * it is dropped.
+ * While a client holds a sequence its own pages are LEASE(client) like the client's stock, and the
+ * books do not know which is which. So a client that drops a held sequence (or detaches an anonymous
+ * one) keeps the pages on lease: it takes them into its stock, or gives them back with lease_put.
+ * Only references to SHARED pages go with the sequence.
  *
  * Tenants. A pool belongs to one UID and one page size. Memory goes from one UID to another only as
  * a whole segment that was destroyed (hole punched, so that a stale mapping sees zeros and holds no
- * memory) and made anew by the kernel, zeroed.
+ * memory) and made anew by the kernel, zeroed. Page id p of a pool is at offset p * page_bytes of the
+ * range that segments are mapped into: segment_bytes is pages_per_segment * page_bytes exactly.
+ *
+ * Segments. Each client with a session on the pool is told of each segment and of its end. A segment
+ * without a page in use may be destroyed at any time; its number is used again only when every client
+ * that had been told has acknowledged the end, has closed its last session on the pool, or is gone.
+ * A client that closes its last session on a pool has thereby let go of all its segments and leases there.
  *
  * Accounts. Each UID has ceilings and counts: clients, sessions, sequences, bytes of pages that are
  * not FREE. Every charge is refunded by the object that made it; skv_core_balance() says whether the books are even.
  *
- * Errors. Negative errno: fatal for the daemon (out of memory, a broken state). Positive: enum
- * skv_core_error, the caller's client asked for something that it cannot have.
+ * Ids of clients, sessions and sequences carry a generation: an id of something gone is SKV_CORE_E_NOENT,
+ * not somebody else. 0 is never an id.
+ *
+ * Errors. Negative errno: fatal for the daemon (its own memory ran out, a broken state). Positive: enum
+ * skv_core_error, the caller's client asked for something that it cannot have; skv_core_why() says what
+ * and nothing has changed, SKV_CORE_E_CORRUPT aside. What the system refuses on a client's behalf (memory
+ * of a segment or sequence, file descriptors) is SKV_CORE_E_NOSPC. Outputs are written on success only.
  */
 #ifndef SKV_CORE_H
 #define SKV_CORE_H
@@ -48,6 +64,9 @@ enum skv_core_error {
 /* The errno (positive) that a client is told. */
 int skv_core_errno(enum skv_core_error e);
 
+#define SKV_CORE_MAX_ROWS 65535u         /* of max_clients, max_sequences, max_sessions */
+#define SKV_CORE_MAX_ENTRIES (1u << 24)  /* page table entries of a sequence, all layers: bounds a settle's time */
+
 struct skv_core;
 
 struct skv_core_config {
@@ -56,16 +75,31 @@ struct skv_core_config {
 	uint64_t account_bytes; /* ceiling of non-free pages a UID */
 	uint32_t account_clients, account_sequences;
 	uint32_t max_clients, max_sequences, max_sessions, max_pools; /* table sizes */
+	/* 0 = default */
+	uint32_t account_pools;   /* page sizes that a UID can use at a time (8) */
+	uint32_t client_sessions; /* sessions of one client (16) */
+	uint32_t max_ref_blocks;  /* table size: blocks of 62 references to shared pages (1024 a sequence) */
 };
 
-/* Make new books. `mem` is the memory backend (daemon/mem/mem.h), borrowed. */
+/*
+ * Make new books. `mem` is the memory backend (daemon/mem/mem.h), borrowed. -EINVAL for a table size
+ * of 0 or above SKV_CORE_MAX_ROWS, or a pool that does not hold one segment.
+ */
 struct skv_mem_ops;
 int skv_core_new(const struct skv_core_config *, const struct skv_mem_ops *mem, struct skv_core **ret);
 struct skv_core *skv_core_free(struct skv_core *); /* NULL is fine; returns NULL */
-/* Change ceilings on reload; table sizes and segment_bytes keep their old values (returns false if they differ). */
+/*
+ * Change ceilings on reload. Table sizes and segment_bytes keep their old values, and pool_bytes does
+ * not go beyond four times what the books were made with; false if the new configuration says otherwise.
+ * What is already in use beyond a lowered ceiling stays.
+ */
 bool skv_core_reconfigure(struct skv_core *, const struct skv_core_config *);
 
+/* One line about the last positive error: what was wrong and what was expected. Valid until the next call. */
+const char *skv_core_why(const struct skv_core *);
+
 /* ---- clients and sessions ---- */
+/* E_QUOTA: the account's ceiling of clients. E_NOSPC: the daemon's. `program` is for display, any bytes. */
 int skv_core_client_add(struct skv_core *, uid_t uid, pid_t pid, const char *program, uint32_t *ret_client);
 /* Everything of the client: sessions closed, anonymous sequences dropped, named ones settled, pages freed. */
 int skv_core_client_gone(struct skv_core *, uint32_t client);
@@ -74,41 +108,68 @@ struct skv_core_session_info {
 	uint32_t session, pool;
 	uint64_t page_bytes, segment_bytes;
 	uint32_t pages_per_segment, max_segments;
-	int page_fd; /* borrowed: the session page */
+	int page_fd; /* borrowed: the session page, writable */
+	uint64_t page_fd_bytes;
 };
-int skv_core_session_open(struct skv_core *, uint32_t client, const struct skv_model *, const char *spec, uint32_t plugin,
-                          struct skv_core_session_info *ret);
+/* `spec`, `plugin`: its policy. E_INVALID: a model outside of types.h. E_QUOTA: sessions of a client, pools of a UID. */
+int skv_core_session_open(struct skv_core *, uint32_t client, const struct skv_model *, const char *spec,
+                          uint32_t plugin, struct skv_core_session_info *ret);
+/* Its sequences are detached (named) or dropped (anonymous). The last one on a pool gives back every lease there. */
 int skv_core_session_close(struct skv_core *, uint32_t client, uint32_t session);
 
 /* ---- sequences ---- */
+/*
+ * A sequence belongs to (UID, model name, rank, its own name). Calls on one need the session that holds it.
+ */
 struct skv_core_seq_info {
 	uint32_t seq, max_tokens;
 	uint64_t bytes;
 	int fd; /* borrowed: the sequence memory */
 };
+/* `name` "" or NULL: anonymous. max_tokens 0: the model's. E_EXIST, E_INVALID (name, tokens), E_QUOTA, E_NOSPC. */
 int skv_core_seq_new(struct skv_core *, uint32_t client, uint32_t session, const char *name, uint32_t max_tokens,
                      struct skv_core_seq_info *ret);
+/* Its pages go on lease to the client. E_NOENT, E_BUSY, E_INVALID (another shape of model). Announce segments first. */
 int skv_core_seq_attach(struct skv_core *, uint32_t client, uint32_t session, const char *name,
                         struct skv_core_seq_info *ret);
+/*
+ * Not while the parent is in a step. The pages of the parent's committed tokens become SHARED: its
+ * table entries are rewritten by this call, and the client reads them again after the reply. Entries
+ * beyond the committed length are left alone, and so are references that the tables no longer name
+ * (their release is the client's). E_CORRUPT: the parent was dropped; its pages stay on lease.
+ */
 int skv_core_seq_fork(struct skv_core *, uint32_t client, uint32_t session, uint32_t parent, const char *name,
                       struct skv_core_seq_info *ret);
+/*
+ * Named: settled, its pages are the sequence's, nobody holds it; references that the tables no longer
+ * name are released. Pages of uncommitted entries stay on lease. Anonymous: as drop. E_CORRUPT: it was dropped.
+ */
 int skv_core_seq_detach(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq);
+/* The name and the references go; the sequence's own pages stay on lease to the client. */
 int skv_core_seq_drop(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq);
-/* By name, detached only; for sparsekvctl. */
+/* By name, detached only (of all ranks); for sparsekvctl. E_NOENT, E_BUSY. */
 int skv_core_seq_drop_name(struct skv_core *, uid_t uid, const char *model, const char *name);
-/* Give up references to shared pages. */
+/* Give up references to shared pages, each once: all of them, or E_INVALID and none. */
 int skv_core_seq_release(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq,
                          const struct skv_wire_run *runs, uint32_t n);
 
 /* ---- leases ---- */
-/* Between least and most pages as runs (at most max_runs). The caller announces segments first: skv_core_next_segment. */
+/*
+ * Between least and most pages as ascending runs. Fewer than least are had only where the pool is so
+ * fragmented that max_runs runs do not hold them: ask again. least = 0: whatever there is, maybe nothing.
+ * The caller announces segments before the reply: skv_core_next_segment. E_NOSPC, E_QUOTA, E_BACKLOG.
+ */
 int skv_core_lease_get(struct skv_core *, uint32_t client, uint32_t session, uint32_t least, uint32_t most,
                        struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n);
-int skv_core_lease_put(struct skv_core *, uint32_t client, uint32_t session, const struct skv_wire_run *runs, uint32_t n);
+/* Each page must be on lease to this client: all of them are freed, or E_INVALID and none. */
+int skv_core_lease_put(struct skv_core *, uint32_t client, uint32_t session, const struct skv_wire_run *runs,
+                       uint32_t n);
 
 /*
  * Segments that this client must be told of, one call each, until it returns false: announce
- * (fd >= 0, borrowed) or withdraw (fd = -1). Marks it as told.
+ * (fd >= 0, borrowed until the next call into the books) or withdraw (fd = -1). Marks it as told.
+ * Any call may withdraw segments from any client, so after each one the caller looks at all that
+ * wait: skv_core_next_waiting.
  */
 struct skv_core_segment {
 	uint32_t pool, segment;
@@ -116,33 +177,74 @@ struct skv_core_segment {
 	int fd;
 };
 bool skv_core_next_segment(struct skv_core *, uint32_t client, struct skv_core_segment *ret);
+/* The next client that skv_core_next_segment has something for; *cursor starts at 0. False after the last. */
+bool skv_core_next_waiting(const struct skv_core *, uint32_t *cursor, uint32_t *ret_client);
+/* E_INVALID: no such pool or segment number. An acknowledgement that nobody waits for is ignored. */
 int skv_core_segment_ack(struct skv_core *, uint32_t client, uint32_t pool, uint32_t segment);
 
 /* ---- policy of a session (what the operator wants it to run) ---- */
+/*
+ * The policy to run, stamped with the current generation. A session that the last swap was not about
+ * gets what it had: same plugin, same spec.
+ */
 int skv_core_session_policy(struct skv_core *, uint32_t client, uint32_t session, struct skv_msg_policy *ret);
-/* Set for one session (uid and 0 ignored otherwise), a UID's, or all; returns how many. */
+/* Set for one session (session != 0), for a UID's, or with uid = -1 for all; returns how many. */
 uint32_t skv_core_swap(struct skv_core *, uint32_t session, uint32_t uid, const char *spec, uint32_t plugin);
-/* The client's word on it: kept for display. */
+/* The client's word on what session_policy gave it. error (positive errno): it stays with the policy that it had. */
 int skv_core_policy_ack(struct skv_core *, uint32_t client, uint32_t session, uint64_t generation, int error,
                         const char *text);
 uint64_t skv_core_policy_generation(const struct skv_core *);
-int skv_core_control_fd(const struct skv_core *); /* borrowed; clients cannot map it writable */
+int skv_core_control_fd(const struct skv_core *, uint64_t *ret_bytes); /* borrowed; clients cannot map it writable */
 void skv_core_tick(struct skv_core *, uint64_t now_ns); /* sign of life into the control page */
+
+/* Called when a settle finds a sequence corrupt, before it is dropped: for the log. `cb` must not call back. */
+void skv_core_on_corrupt(struct skv_core *,
+                         void (*cb)(void *, uid_t uid, const char *model, const char *name, const char *why),
+                         void *userdata);
 
 /* ---- looking ---- */
 /* Walk the tables; `cb` gets each live row. Used for status, lists and metrics. */
-struct skv_core_account_view { uid_t uid; uint32_t clients, sessions, sequences; uint64_t page_bytes, segment_bytes; };
-struct skv_core_client_view { uint32_t client; uid_t uid; pid_t pid; const char *program; uint32_t sessions; uint64_t lease_pages; };
+struct skv_core_account_view {
+	uid_t uid;
+	uint32_t clients, sessions, sequences;
+	uint64_t page_bytes;    /* of pages in use */
+	uint64_t segment_bytes; /* of the segments that hold them */
+};
+struct skv_core_client_view {
+	uint32_t client;
+	uid_t uid;
+	pid_t pid;
+	const char *program;
+	uint32_t sessions;
+	uint64_t lease_pages; /* in stock or in sequences that it holds */
+};
 struct skv_core_session_view {
-	uint32_t session, client, pool; uid_t uid; const struct skv_model *model; const char *spec; const char *error;
-	uint64_t generation, running_generation; const struct skv_session_page *page; uint32_t sequences;
+	uint32_t session, client, pool;
+	uid_t uid;
+	const struct skv_model *model;
+	const char *spec;            /* that it runs, by the client's last word */
+	const char *error;           /* of its last swap, "" = none */
+	uint64_t generation;         /* in which its policy was set ... */
+	uint64_t running_generation; /* ... and that it said it runs; smaller: a swap is pending */
+	const struct skv_session_page *page; /* the client's figures, not to be believed */
+	uint32_t sequences;
 };
 struct skv_core_seq_view {
-	uint32_t seq; uid_t uid; const char *name, *model; uint32_t client /* 0: detached */; uint32_t tokens, max_tokens;
-	uint64_t pages_resident, pages_shared, pages_total;
+	uint32_t seq;
+	uid_t uid;
+	const char *name; /* "" = anonymous */
+	const char *model;
+	uint32_t client; /* 0: detached */
+	uint32_t tokens, max_tokens;
+	uint64_t pages_resident; /* by its tables, the shared ones included */
+	uint64_t pages_shared;
+	uint64_t pages_total; /* that its length would take */
 };
 struct skv_core_pool_view {
-	uint32_t pool; uid_t uid; uint64_t page_bytes, segment_bytes; uint32_t segments;
+	uint32_t pool;
+	uid_t uid;
+	uint64_t page_bytes, segment_bytes; /* of one page, of one segment */
+	uint32_t segments;
 	uint64_t pages, free, lease, seq, shared;
 };
 void skv_core_accounts(const struct skv_core *, void (*cb)(void *, const struct skv_core_account_view *), void *);
