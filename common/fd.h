@@ -14,13 +14,17 @@ static inline void skv_close_fdp(int *fd)
 }
 #define SKV_FD_CLEANUP __attribute__((cleanup(skv_close_fdp)))
 
-/* A memfd of `bytes`, sealed against shrinking, growing and further seals. Owned by the caller. */
+/* A zeroed memfd of `bytes`, sealed against shrinking, growing and further seals. Owned by the caller. */
 int skv_memfd_new(const char *name, size_t bytes);
 
 /* The same, holding a copy of `bytes` bytes at `data`, sealed against writing too, and executable (for plugins). */
 int skv_memfd_new_sealed(const char *name, const void *data, size_t bytes);
 
-/* Map all of fd (borrowed) shared. `bytes` must not exceed its size: -EBADMSG if it does or (need_seals) if it could shrink. */
+/*
+ * Map the first `bytes` (at least 1) of fd (borrowed), shared; *ret is the caller's to munmap. -EBADMSG
+ * when fd is no file, is shorter than that or (need_seals) could be made shorter: what a peer sent
+ * can then not make us fault. Else what mmap says, as -EACCES for a PROT_WRITE that fd does not allow.
+ */
 int skv_map_fd(int fd, size_t bytes, int prot, int need_seals, void **ret);
 
 #endif

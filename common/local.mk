@@ -2,4 +2,7 @@
 # What daemon and client share: the wire, the sequence memory, policy specs, fds.
 noinst_LTLIBRARIES += common/libskvcommon.la
 common_libskvcommon_la_SOURCES = \
-	common/seqmem.c common/seqmem.h common/wire.h common/spec.h common/fd.h
+	common/fd.c common/fd.h \
+	common/plugin.c common/rehearse.c common/spec.c common/spec.h \
+	common/seqmem.c common/seqmem.h \
+	common/wire.c common/wire.h

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common/spec.h - policy specs, `name?key=value&key=value`, and plugin blocks.
+ * common/spec.h - policy specs, `name?key=value&key=value`, and policy plugins.
  *
- * One parser for client, daemon (in its probe child) and tests.
+ * One parser and one set of checks for client, daemon (in its probe child) and tests. Texts go to
+ * `err` (cut to err_len, never more than a line of ASCII) on failure only.
+ *
+ * What is checked here is what a mistaken plugin gets wrong. A hostile one runs code in the process
+ * that loads it: that is why the operator alone loads plugins, and a child process tries them first.
  */
 #ifndef SKV_SPEC_H
 #define SKV_SPEC_H
@@ -10,8 +14,30 @@
 #include <stdbool.h>
 #include <sparsekv/policy.h>
 
+/* ---- specs (spec.c) -------------------------------------------------------------------------- */
+
 /* The name in front of '?', into ret_name. 0, or -EINVAL with a text. */
 int skv_spec_name(const char *spec, char ret_name[SKV_NAME_MAX], char *err, size_t err_len);
+
+/*
+ * Parse a spec for policy `p` into `config` (p->config_size bytes, zeroed and filled with defaults
+ * here), then ask p->check. Unknown or repeated keys, values out of form, missing values: -EINVAL
+ * with a text that names the key and what was expected. `m` NULL: what depends on a model (layer
+ * numbers, p->check) is not looked at.
+ */
+int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct skv_model *m, void *config, char *err,
+                   size_t err_len);
+
+/*
+ * Write the canonical spec, every parameter with its value, into `to`. Returns its length, as snprintf.
+ * Parsed again it gives the same config.
+ */
+int skv_spec_print(const struct skv_policy *p, const void *config, char *to, size_t len);
+
+/* Parse one value as written in a spec, to where config + param->offset is. NULL, else what was expected instead. */
+const char *skv_spec_value(const struct skv_param *param, const char *value, void *config);
+
+/* ---- plugins (plugin.c) ---------------------------------------------------------------------- */
 
 /*
  * Is the block one that this build can run? Field by field: geometry, names, parameter table within
@@ -20,20 +46,36 @@ int skv_spec_name(const char *spec, char ret_name[SKV_NAME_MAX], char *err, size
 int skv_policy_check(const struct skv_policy *p, char *err, size_t err_len);
 
 /*
- * Parse a spec for policy `p` into `config` (p->config_size bytes, zeroed and filled with defaults
- * here), then ask p->check. Unknown or repeated keys, values out of form, missing values: -EINVAL
- * with a text that names the key and what was expected.
- */
-int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct skv_model *m, void *config, char *err,
-                   size_t err_len);
-
-/* Write the canonical spec, every parameter with its value, into `to`. Returns its length, as snprintf. */
-int skv_spec_print(const struct skv_policy *p, const void *config, char *to, size_t len);
-
-/*
  * Load the policy in an open file (borrowed fd): dlopen of /proc/self/fd/N, symbol, skv_policy_check.
  * *ret_handle keeps it mapped (dlclose lets go). 0, or -EBADMSG with a text.
  */
 int skv_policy_dlopen(int fd, const struct skv_policy **ret, void **ret_handle, char *err, size_t err_len);
+
+/*
+ * Ask the policy for the plan of every layer, plans[m->n_layers], and check that they fit together: a
+ * source is an earlier layer that leaves the evidence a selection needs, windows have a budget.
+ * 0, or -EBADMSG with a text that names the layer.
+ */
+int skv_policy_plan(const struct skv_policy *p, const void *config, const struct skv_model *m, struct skv_plan *plans,
+                    char *err, size_t err_len);
+
+/*
+ * Does a request that a hook makes of a primitive fit the plans? `evidence`: SKV_EV_PAGES for
+ * select_pages, SKV_EV_TOKENS for select_tokens. NULL when it does, else what is wrong.
+ */
+const char *skv_select_check(const struct skv_select *s, uint32_t evidence, const struct skv_plan *plans,
+                             uint32_t n_layers);
+const char *skv_window_check(const struct skv_window *w);
+
+/* ---- rehearsal (rehearse.c) ------------------------------------------------------------------ */
+
+/*
+ * Run every hook of the policy once, as a step would, with primitives that only look at what is asked
+ * of them: skv_spec_parse, skv_policy_plan, adopt, before and after of each layer, step_end. Each
+ * layer that reuses a selection must find one made in this step. `spec` NULL: the defaults.
+ * 0, -EINVAL (the spec) or -EBADMSG (the policy) with a text that names hook and layer; -ENOMEM.
+ */
+int skv_policy_rehearse(const struct skv_policy *p, const char *spec, const struct skv_model *m, char *err,
+                        size_t err_len);
 
 #endif

@@ -4,12 +4,16 @@
  *
  * SOCK_SEQPACKET UNIX socket. One packet is one message: a header, a fixed struct by type, and for
  * some types a tail of elements that the struct counts. Everything is little-endian and fixed width,
- * no padding is implied. A struct may grow at its end: a receiver ignores a longer known part only
- * when the peers agreed on a later minor version; today lengths are exact, and a wrong one ends the connection.
+ * no padding is implied. Lengths are exact, and a wrong one ends the connection. The header, HELLO and
+ * ERROR never change; any other struct may grow at its end in a later version that both sides agreed on in HELLO.
  *
- * A request carries a serial chosen by the client; its reply carries the same one and the request's
- * type with SKV_REPLY set, or SKV_MSG_ERROR. The daemon's own notices have serial 0.
+ * A request carries a serial chosen by the client, never 0; its reply carries the same one and the
+ * request's type with SKV_REPLY set, or SKV_MSG_ERROR. The daemon's own notices have serial 0, and so
+ * has an ERROR about a packet too broken to be answered: the daemon closes the connection after it.
  * Memory is announced once (SKV_MSG_SEGMENT with its fd) and named by id from then on.
+ *
+ * Strings end within their field and are printable ASCII: they reach logs, terminals and JSON.
+ * Fill them with skv_wire_string().
  */
 #ifndef SKV_WIRE_H
 #define SKV_WIRE_H
@@ -166,7 +170,13 @@ struct skv_msg_segment {
 	uint64_t bytes;
 };
 
-enum skv_query { SKV_QUERY_STATUS = 1, SKV_QUERY_SEQS = 2, SKV_QUERY_POLICIES = 3, SKV_QUERY_POOLS = 4, SKV_QUERY_SESSIONS = 5 };
+enum skv_query {
+	SKV_QUERY_STATUS = 1,
+	SKV_QUERY_SEQS = 2,
+	SKV_QUERY_POLICIES = 3,
+	SKV_QUERY_POOLS = 4,
+	SKV_QUERY_SESSIONS = 5,
+};
 struct skv_msg_query {
 	uint32_t what;
 	uint32_t reserved;
@@ -213,8 +223,9 @@ struct skv_session_page {
 
 /*
  * Is this packet well-formed, as sent by a client (to_daemon) or by the daemon? Checks the header
- * against the packet's size and fd count, the type, the exact length for the type with its counted
- * tail, reserved fields, and that every fixed string ends within its field. NULL when it is, else what is wrong.
+ * against the packet's size and fd count, type and direction, serial, the exact length for the type
+ * with its counted tail, the number of fds, reserved fields, strings, errno values and runs. What an
+ * id, a name or a size means is left to the caller. NULL when all is well, else what is wrong.
  */
 const char *skv_wire_check(const void *packet, size_t bytes, unsigned n_fds, bool to_daemon);
 
@@ -223,6 +234,12 @@ const char *skv_wire_name(uint16_t type);
 
 /* One line that decodes a well-formed or broken packet, for SPARSEKV_DEBUG=wire. `prefix` says who and which way. */
 void skv_wire_dump(FILE *to, const char *prefix, const void *packet, size_t bytes, unsigned n_fds);
+
+/*
+ * Fill a fixed string of a message: cut to size - 1 bytes, what is not printable ASCII becomes '?', the
+ * rest of the field zeros. `from` NULL is "".
+ */
+void skv_wire_string(char *to, size_t size, const char *from);
 
 void skv_wire_from_model(struct skv_wire_model *to, const struct skv_model *from);
 void skv_wire_to_model(struct skv_model *to, const struct skv_wire_model *from);

@@ -32,6 +32,8 @@ extern "C" {
 
 #define SKV_POLICY_ABI 1u
 #define SKV_POLICY_SYMBOL "sparsekv_policy"
+#define SKV_POLICY_MAX_PARAMS 64u
+#define SKV_POLICY_MAX_TEXT 256u /* bytes of a summary or a help line, NUL included; printable ASCII */
 
 /* ---- taxonomy: what a policy declares of itself ---------------------------------------------- */
 
@@ -48,7 +50,7 @@ enum skv_param_type {
 	SKV_PARAM_UINT = 2,   /* uint32_t */
 	SKV_PARAM_FLOAT = 3,  /* float */
 	SKV_PARAM_BOOL = 4,   /* uint32_t 0 or 1; written 0, 1, true, false */
-	SKV_PARAM_LAYERS = 5, /* struct skv_layer_set; written 2,7,12 */
+	SKV_PARAM_LAYERS = 5, /* struct skv_layer_set; written 2,7,12, or auto: the empty set, the policy chooses */
 };
 
 struct skv_layer_set {
@@ -61,9 +63,9 @@ static inline int skv_layer_in(const struct skv_layer_set *s, uint32_t layer)
 
 /* One row of the parameter table. The value is stored at `offset` of the policy's config. */
 struct skv_param {
-	const char *name;
-	uint32_t type;   /* enum skv_param_type */
-	uint32_t offset; /* offsetof(struct my_config, field) */
+	const char *name; /* [a-z0-9_]+ */
+	uint32_t type;    /* enum skv_param_type */
+	uint32_t offset;  /* offsetof(struct my_config, field) */
 	const char *def; /* default as it would be written in a spec; NULL: must be given */
 	const char *help;
 };

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+/* Younger than the oldest C library and kernel that we build for (Linux 6.3). */
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+#ifndef MFD_EXEC
+#define MFD_EXEC 0x0010U
+#endif
+
+int skv_close_fd(int fd)
+{
+	if (fd >= 0) {
+		int saved = errno;
+
+		close(fd);
+		errno = saved;
+	}
+	return -1;
+}
+
+/*
+ * An empty memfd that says whether it holds code. Saying so keeps vm.memfd_noexec=1 from deciding
+ * for us; kernels that do not know the two flags answer EINVAL and need none of them.
+ */
+static int memfd(const char *name, bool code)
+{
+	unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+	int fd = memfd_create(name, flags | (code ? MFD_EXEC : MFD_NOEXEC_SEAL));
+
+	if (fd < 0 && errno == EINVAL)
+		fd = memfd_create(name, flags);
+	return fd < 0 ? -errno : fd;
+}
+
+int skv_memfd_new(const char *name, size_t bytes)
+{
+	SKV_FD_CLEANUP int fd = memfd(name, false);
+	int ret;
+
+	if (fd < 0)
+		return fd;
+	if (bytes > INT64_MAX)
+		return -EFBIG;
+	if (ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+		return -errno;
+	ret = fd;
+	fd = -1;
+	return ret;
+}
+
+static int write_all(int fd, const void *data, size_t bytes)
+{
+	const char *p = data;
+
+	while (bytes > 0) {
+		ssize_t n = write(fd, p, bytes);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		if (n == 0)
+			return -EIO;
+		p += n;
+		bytes -= (size_t)n;
+	}
+	return 0;
+}
+
+int skv_memfd_new_sealed(const char *name, const void *data, size_t bytes)
+{
+	SKV_FD_CLEANUP int fd = memfd(name, true);
+	int ret;
+
+	if (fd < 0)
+		return fd;
+	ret = write_all(fd, data, bytes);
+	if (ret < 0)
+		return ret;
+	if (fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+		return -errno;
+	ret = fd;
+	fd = -1;
+	return ret;
+}
+
+int skv_map_fd(int fd, size_t bytes, int prot, int need_seals, void **ret)
+{
+	struct stat st;
+	void *p;
+
+	if (bytes == 0)
+		return -EINVAL;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	/* A page beyond the end of the file is a SIGBUS for whoever touches it. */
+	if (!S_ISREG(st.st_mode) || st.st_size < 0 || (uint64_t)st.st_size < bytes)
+		return -EBADMSG;
+	if (need_seals) {
+		int seals = fcntl(fd, F_GET_SEALS);
+
+		if (seals < 0 || !(seals & F_SEAL_SHRINK))
+			return -EBADMSG;
+	}
+	p = mmap(NULL, bytes, prot, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
+		return -errno;
+	*ret = p;
+	return 0;
+}

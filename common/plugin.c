@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/spec.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <errno.h>
+#include <stdalign.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+__attribute__((format(printf, 3, 4))) static int refuse(char *err, size_t err_len, const char *format, ...)
+{
+	va_list ap;
+
+	va_start(ap, format);
+	vsnprintf(err, err_len, format, ap);
+	va_end(ap);
+	return -EBADMSG;
+}
+
+/* ---- the block ------------------------------------------------------------------------------- */
+
+#define CONFIG_MAX 65536u /* bytes; a config is a struct of parameters, not a table */
+
+static bool only_of(const char *s, const char *set, size_t most)
+{
+	size_t n = strspn(s, set);
+
+	return n > 0 && s[n] == '\0' && n < most;
+}
+
+/* One line that can be shown as it is. */
+static bool one_line(const char *s, size_t most)
+{
+	size_t n = 0;
+
+	for (; s[n]; n++)
+		if (s[n] < 0x20 || s[n] > 0x7e || n + 1 >= most)
+			return false;
+	return n > 0;
+}
+
+#define WORD "abcdefghijklmnopqrstuvwxyz0123456789_"
+
+static int check_geometry(const struct skv_policy *p, char *err, size_t err_len)
+{
+	const struct {
+		const char *name;
+		uint32_t is, expected;
+	} g[] = {
+	        {"abi", p->abi, SKV_POLICY_ABI},
+	        {"size", p->size, sizeof(struct skv_policy)},
+	        {"page_tokens", p->page_tokens, SKV_PAGE_TOKENS},
+	        {"param_size", p->param_size, sizeof(struct skv_param)},
+	        {"plan_size", p->plan_size, sizeof(struct skv_plan)},
+	        {"prims_size", p->prims_size, sizeof(struct skv_prims)},
+	};
+
+	for (size_t i = 0; i < sizeof(g) / sizeof(g[0]); i++)
+		if (g[i].is != g[i].expected)
+			return refuse(err, err_len, "policy block: %s is %u, expected %u: built for another version of sparsekv",
+			              g[i].name, g[i].is, g[i].expected);
+	return 0;
+}
+
+static int check_identity(const struct skv_policy *p, char *err, size_t err_len)
+{
+	const struct {
+		const char *name;
+		uint32_t is, most;
+	} taxonomy[] = {
+	        {"action", p->action, SKV_ACT_COMPRESS},
+	        {"granularity", p->granularity, SKV_GRAN_PAGE},
+	        {"evidence", p->evidence, SKV_EVID_WEIGHTS},
+	        {"scope", p->scope, SKV_SCOPE_LAYER},
+	        {"sharing", p->sharing, SKV_SHARE_Q_HEAD},
+	};
+
+	if (!p->name || !only_of(p->name, WORD "-", SKV_NAME_MAX))
+		return refuse(err, err_len, "policy block: name is \"%.70s\", expected 1 to %u of a-z, 0-9, _ and -",
+		              p->name ? p->name : "", SKV_NAME_MAX - 1);
+	if (!p->version || !one_line(p->version, SKV_NAME_MAX))
+		return refuse(err, err_len, "%s: version, expected 1 to %u printable ASCII characters", p->name,
+		              SKV_NAME_MAX - 1);
+	if (!p->summary || !one_line(p->summary, SKV_POLICY_MAX_TEXT))
+		return refuse(err, err_len, "%s: summary, expected one line of 1 to %u printable ASCII characters", p->name,
+		              SKV_POLICY_MAX_TEXT - 1);
+	for (size_t i = 0; i < sizeof(taxonomy) / sizeof(taxonomy[0]); i++)
+		if (taxonomy[i].is > taxonomy[i].most)
+			return refuse(err, err_len, "%s: %s is %u, expected 0 to %u", p->name, taxonomy[i].name, taxonomy[i].is,
+			              taxonomy[i].most);
+	if (!p->plan)
+		return refuse(err, err_len, "%s: plan is NULL, expected a function", p->name);
+	return 0;
+}
+
+/* Bytes and alignment of a value in the config; size 0 for an unknown type. */
+static size_t param_bytes(uint32_t type, size_t *ret_align)
+{
+	switch (type) {
+	case SKV_PARAM_BUDGET:
+		*ret_align = alignof(struct skv_budget);
+		return sizeof(struct skv_budget);
+	case SKV_PARAM_UINT:
+	case SKV_PARAM_BOOL:
+		*ret_align = alignof(uint32_t);
+		return sizeof(uint32_t);
+	case SKV_PARAM_FLOAT:
+		*ret_align = alignof(float);
+		return sizeof(float);
+	case SKV_PARAM_LAYERS:
+		*ret_align = alignof(struct skv_layer_set);
+		return sizeof(struct skv_layer_set);
+	default:
+		return 0;
+	}
+}
+
+static int check_param(const struct skv_policy *p, uint32_t i, char *err, size_t err_len)
+{
+	const struct skv_param *q = &p->params[i];
+	size_t align = 1, bytes = param_bytes(q->type, &align), other_align;
+
+	if (!q->name || !only_of(q->name, WORD, SKV_NAME_MAX))
+		return refuse(err, err_len, "%s: parameter %u: name, expected 1 to %u of a-z, 0-9 and _", p->name, i,
+		              SKV_NAME_MAX - 1);
+	if (!q->help || !one_line(q->help, SKV_POLICY_MAX_TEXT))
+		return refuse(err, err_len, "%s: parameter %s: help, expected one line of 1 to %u printable ASCII characters",
+		              p->name, q->name, SKV_POLICY_MAX_TEXT - 1);
+	if (!bytes)
+		return refuse(err, err_len, "%s: parameter %s: type is %u, expected %u to %u", p->name, q->name, q->type,
+		              SKV_PARAM_BUDGET, SKV_PARAM_LAYERS);
+	if (q->offset % align || bytes > p->config_size || q->offset > p->config_size - bytes)
+		return refuse(err, err_len, "%s: parameter %s: offset is %u, expected a multiple of %zu within the %u bytes of the config",
+		              p->name, q->name, q->offset, align, p->config_size);
+	for (uint32_t j = 0; j < i; j++) {
+		const struct skv_param *o = &p->params[j];
+
+		if (!strcmp(o->name, q->name))
+			return refuse(err, err_len, "%s: parameter %s: is there twice", p->name, q->name);
+		if (q->offset < o->offset + param_bytes(o->type, &other_align) && o->offset < q->offset + bytes)
+			return refuse(err, err_len, "%s: parameter %s: offset %u is inside parameter %s", p->name, q->name,
+			              q->offset, o->name);
+	}
+	return 0;
+}
+
+static int check_default(const struct skv_policy *p, const struct skv_param *q, char *err, size_t err_len)
+{
+	/* large and aligned enough for a value of any type; skv_spec_value adds the offset */
+	struct skv_layer_set scratch;
+	struct skv_param at_zero = *q;
+	const char *expected;
+
+	at_zero.offset = 0;
+	expected = q->def ? skv_spec_value(&at_zero, q->def, &scratch) : NULL;
+	if (expected)
+		return refuse(err, err_len, "%s: parameter %s: default is \"%.40s\", expected %s", p->name, q->name, q->def,
+		              expected);
+	return 0;
+}
+
+int skv_policy_check(const struct skv_policy *p, char *err, size_t err_len)
+{
+	int r = check_geometry(p, err, err_len);
+
+	if (r == 0)
+		r = check_identity(p, err, err_len);
+	if (r < 0)
+		return r;
+	if (p->n_params > SKV_POLICY_MAX_PARAMS || (p->n_params && !p->params))
+		return refuse(err, err_len, "%s: n_params is %u%s, expected a table of at most %u", p->name, p->n_params,
+		              p->params ? "" : " and params NULL", SKV_POLICY_MAX_PARAMS);
+	if (p->config_size > CONFIG_MAX)
+		return refuse(err, err_len, "%s: config_size is %u, expected at most %u", p->name, p->config_size, CONFIG_MAX);
+	for (uint32_t i = 0; i < p->n_params && r == 0; i++) {
+		r = check_param(p, i, err, err_len);
+		if (r == 0)
+			r = check_default(p, &p->params[i], err, err_len);
+	}
+	return r;
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+/*
+ * The dynamic loader maps what the headers say and faults where a file ends before that; a file that
+ * was cut off is told from a whole one here, by its own headers.
+ */
+static int check_file(int fd, char *err, size_t err_len)
+{
+	Elf64_Ehdr h;
+	struct stat st;
+	uint64_t size;
+
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+		return refuse(err, err_len, "plugin: not a regular file");
+	size = (uint64_t)st.st_size;
+	if (pread(fd, &h, sizeof(h), 0) != (ssize_t)sizeof(h) || memcmp(h.e_ident, ELFMAG, SELFMAG) != 0 ||
+	    h.e_ident[EI_CLASS] != ELFCLASS64 || h.e_type != ET_DYN || h.e_phentsize != sizeof(Elf64_Phdr))
+		return refuse(err, err_len, "plugin: not a 64-bit ELF shared object");
+	if (h.e_shoff > size || (uint64_t)h.e_shnum * h.e_shentsize > size - h.e_shoff || h.e_phoff > size)
+		return refuse(err, err_len, "plugin: the file is truncated: its headers end beyond its %llu bytes",
+		              (unsigned long long)size);
+	for (unsigned i = 0; i < h.e_phnum; i++) {
+		Elf64_Phdr ph;
+
+		if (pread(fd, &ph, sizeof(ph), (off_t)(h.e_phoff + i * sizeof(ph))) != (ssize_t)sizeof(ph) ||
+		    (ph.p_type == PT_LOAD && (ph.p_offset > size || ph.p_filesz > size - ph.p_offset)))
+			return refuse(err, err_len, "plugin: the file is truncated: a segment ends beyond its %llu bytes",
+			              (unsigned long long)size);
+	}
+	return 0;
+}
+
+/*
+ * A path of fd that no earlier call used. The loader takes a path that it has seen before for the
+ * object that it loaded then, but the number of an fd is soon that of another file. So each call
+ * spells the path in its own way: every bit of a counter becomes "//" or "/.".
+ */
+static void unique_path(int fd, char *to, size_t len)
+{
+	static _Atomic uint32_t counter;
+	uint32_t n = atomic_fetch_add(&counter, 1);
+	char bits[65] = "";
+
+	for (unsigned i = 0; i < 32; i++)
+		memcpy(bits + 2 * i, n >> i & 1 ? "//" : "/.", 2);
+	bits[64] = '\0';
+	snprintf(to, len, "/proc/self/fd%s/%d", bits, fd);
+}
+
+int skv_policy_dlopen(int fd, const struct skv_policy **ret, void **ret_handle, char *err, size_t err_len)
+{
+	const struct skv_policy *(*entry)(void);
+	const struct skv_policy *p;
+	char path[128];
+	void *handle;
+	int r = check_file(fd, err, err_len);
+
+	if (r < 0)
+		return r;
+	unique_path(fd, path, sizeof(path));
+	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!handle) {
+		const char *text = dlerror();
+		size_t n = strlen(path);
+
+		/* the path means nothing to a reader */
+		if (text && !strncmp(text, path, n))
+			text += n + strspn(text + n, ": ");
+		return refuse(err, err_len, "plugin: %s", text ? text : "cannot be loaded");
+	}
+	entry = (const struct skv_policy *(*)(void))dlsym(handle, SKV_POLICY_SYMBOL);
+	if (!entry) {
+		r = refuse(err, err_len, "plugin: it does not export %s()", SKV_POLICY_SYMBOL);
+	} else if (!(p = entry())) {
+		r = refuse(err, err_len, "plugin: %s() returned NULL", SKV_POLICY_SYMBOL);
+	} else if ((r = skv_policy_check(p, err, err_len)) == 0) {
+		*ret = p;
+		*ret_handle = handle;
+		return 0;
+	}
+	dlclose(handle);
+	return r;
+}
+
+/* ---- plans ----------------------------------------------------------------------------------- */
+
+static bool budget_valid(struct skv_budget b)
+{
+	return b.count ? b.share == 0 : b.share > 0 && b.share < 1;
+}
+
+const char *skv_window_check(const struct skv_window *w)
+{
+	return budget_valid(w->budget) ? NULL : "a window without a budget";
+}
+
+const char *skv_select_check(const struct skv_select *s, uint32_t evidence, const struct skv_plan *plans,
+                             uint32_t n_layers)
+{
+	if (s->layer >= n_layers)
+		return "a selection of a layer that the model does not have";
+	if (!(plans[s->layer].evidence & evidence))
+		return "a selection by evidence that the layer's plan does not ask for";
+	if (!budget_valid(s->budget))
+		return "a selection without a budget";
+	return NULL;
+}
+
+/* What is wrong with the plan of `layer`, given those of the layers before it? */
+static const char *check_plan(const struct skv_plan *plans, uint32_t layer)
+{
+	const struct skv_plan *p = &plans[layer];
+	uint32_t needs = p->attend == SKV_ATTEND_PAGES ? SKV_EV_PAGES : SKV_EV_TOKENS;
+
+	if (p->attend > SKV_ATTEND_TOKENS)
+		return "attend is not one of enum skv_attend_how";
+	if (p->evidence & ~(uint32_t)(SKV_EV_TOKENS | SKV_EV_PAGES))
+		return "evidence has unknown bits";
+	if (p->evidence && p->attend != SKV_ATTEND_DENSE)
+		return "evidence comes from dense layers only";
+	if (p->pool > SKV_POOL_SUM)
+		return "pool is not one of enum skv_pool";
+	if (p->sharing != SKV_SHARE_ALL_HEADS && p->sharing != SKV_SHARE_KV_HEAD)
+		return "sharing is neither all heads nor kv head";
+	if (p->attend == SKV_ATTEND_WINDOW)
+		return skv_window_check(&p->window);
+	if (p->attend == SKV_ATTEND_DENSE)
+		return NULL;
+	if (p->source >= layer)
+		return "source is not an earlier layer";
+	if (!(plans[p->source].evidence & needs))
+		return "source leaves no evidence to select by";
+	return NULL;
+}
+
+int skv_policy_plan(const struct skv_policy *p, const void *config, const struct skv_model *m, struct skv_plan *plans,
+                    char *err, size_t err_len)
+{
+	for (uint32_t layer = 0; layer < m->n_layers; layer++) {
+		const char *wrong;
+
+		plans[layer] = (struct skv_plan){.size = sizeof(struct skv_plan)};
+		p->plan(config, m, layer, &plans[layer]);
+		wrong = check_plan(plans, layer);
+		if (wrong)
+			return refuse(err, err_len, "%s: plan of layer %u: %s", p->name, layer, wrong);
+	}
+	return 0;
+}

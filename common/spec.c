@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * common/spec.c - from `name?key=value&…` to a policy's config and back.
+ *
+ * Values are strict: the whole of a value is read, or it is an error that says what was expected. A
+ * spec means the same under every locale, so decimal points are read and written under "C".
+ */
+#include "common/spec.h"
+#include "common/wire.h"
+
+#include <errno.h>
+#include <locale.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+__attribute__((format(printf, 3, 4))) static int bad(char *err, size_t err_len, const char *format, ...)
+{
+	va_list ap;
+
+	va_start(ap, format);
+	vsnprintf(err, err_len, format, ap);
+	va_end(ap);
+	return -EINVAL;
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static bool digit(char c)
+{
+	return c >= '0' && c <= '9';
+}
+
+/* A whole number and nothing else, at most `most`. */
+static bool parse_whole(const char *s, size_t n, uint32_t most, uint32_t *ret)
+{
+	uint64_t x = 0;
+
+	if (n == 0)
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		if (!digit(s[i]))
+			return false;
+		x = x * 10 + (uint64_t)(s[i] - '0');
+		if (x > most)
+			return false;
+	}
+	*ret = (uint32_t)x;
+	return true;
+}
+
+/* [-]digits[.digits][e[+-]digits]: what strtod would take beyond that (hex, inf, spaces) is no value of a spec. */
+static bool decimal_form(const char *s)
+{
+	size_t before, after = 0;
+
+	if (*s == '-')
+		s++;
+	before = strspn(s, "0123456789");
+	s += before;
+	if (*s == '.') {
+		after = strspn(s + 1, "0123456789");
+		s += 1 + after;
+	}
+	if (before + after == 0)
+		return false;
+	if (*s == 'e' || *s == 'E') {
+		s += s[1] == '+' || s[1] == '-' ? 2 : 1;
+		if (!digit(*s))
+			return false;
+		s += strspn(s, "0123456789");
+	}
+	return *s == '\0';
+}
+
+/* The C locale for this thread, until it is given back. */
+static locale_t enter_c(locale_t *c)
+{
+	*c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+	return uselocale(*c);
+}
+
+static void leave_c(locale_t old, locale_t c)
+{
+	uselocale(old);
+	if (c)
+		freelocale(c);
+}
+
+static bool parse_float(const char *s, float *ret)
+{
+	locale_t c, old;
+	float x;
+
+	if (!decimal_form(s))
+		return false;
+	old = enter_c(&c);
+	x = strtof(s, NULL);
+	leave_c(old, c);
+	if (!isfinite(x))
+		return false;
+	*ret = x;
+	return true;
+}
+
+static bool parse_budget(const char *s, struct skv_budget *ret)
+{
+	struct skv_budget b = {0};
+
+	if (parse_whole(s, strlen(s), UINT32_MAX, &b.count)) {
+		if (b.count == 0)
+			return false;
+	} else if (!parse_float(s, &b.share) || !(b.share > 0 && b.share < 1)) {
+		return false;
+	}
+	*ret = b;
+	return true;
+}
+
+static bool parse_bool(const char *s, uint32_t *ret)
+{
+	if (!strcmp(s, "1") || !strcmp(s, "true"))
+		*ret = 1;
+	else if (!strcmp(s, "0") || !strcmp(s, "false"))
+		*ret = 0;
+	else
+		return false;
+	return true;
+}
+
+static bool parse_layers(const char *s, struct skv_layer_set *ret)
+{
+	struct skv_layer_set set = {0};
+	uint32_t layer;
+
+	if (strcmp(s, "auto") != 0) {
+		for (;;) {
+			size_t n = strcspn(s, ",");
+
+			if (!parse_whole(s, n, SKV_MAX_LAYERS - 1, &layer) || skv_layer_in(&set, layer))
+				return false;
+			set.bits[layer / 64] |= (uint64_t)1 << (layer % 64);
+			if (s[n] == '\0')
+				break;
+			s += n + 1;
+		}
+	}
+	*ret = set;
+	return true;
+}
+
+const char *skv_spec_value(const struct skv_param *param, const char *value, void *config)
+{
+	void *to = (char *)config + param->offset;
+
+	switch (param->type) {
+	case SKV_PARAM_BUDGET:
+		return parse_budget(value, to) ? NULL : "a share above 0 and below 1 such as 0.25, or a whole count from 1";
+	case SKV_PARAM_UINT:
+		return parse_whole(value, strlen(value), UINT32_MAX, to) ? NULL : "a whole number, 0 to 4294967295";
+	case SKV_PARAM_FLOAT:
+		return parse_float(value, to) ? NULL : "a number such as 0.5 or 1e-4";
+	case SKV_PARAM_BOOL:
+		return parse_bool(value, to) ? NULL : "0, 1, true or false";
+	case SKV_PARAM_LAYERS:
+		return parse_layers(value, to) ? NULL : "layer numbers such as 2,7,12, each once and below 256, or auto";
+	default:
+		return "a parameter type that this version knows";
+	}
+}
+
+/* ---- parsing --------------------------------------------------------------------------------- */
+
+int skv_spec_name(const char *spec, char ret_name[SKV_NAME_MAX], char *err, size_t err_len)
+{
+	size_t n = strspn(spec, "abcdefghijklmnopqrstuvwxyz0123456789_-");
+
+	if (strlen(spec) >= SKV_SPEC_MAX)
+		return bad(err, err_len, "policy spec: %zu characters, expected at most %u", strlen(spec), SKV_SPEC_MAX - 1);
+	if (n == 0 || n >= SKV_NAME_MAX || (spec[n] != '\0' && spec[n] != '?'))
+		return bad(err, err_len,
+		           "policy spec \"%.60s\": expected name or name?key=value&key=value, the name of a-z, 0-9, _ and -, "
+		           "at most %u characters",
+		           spec, SKV_NAME_MAX - 1);
+	memcpy(ret_name, spec, n);
+	memset(ret_name + n, 0, SKV_NAME_MAX - n);
+	return 0;
+}
+
+/* "budget, recent, layers" */
+static const char *list_params(const struct skv_policy *p, char *to, size_t len)
+{
+	size_t at = 0;
+
+	to[0] = '\0';
+	for (uint32_t i = 0; i < p->n_params && at < len; i++)
+		at += (size_t)snprintf(to + at, len - at, "%s%s", i ? ", " : "", p->params[i].name);
+	return to;
+}
+
+static const struct skv_param *find_param(const struct skv_policy *p, const char *key, size_t n)
+{
+	for (uint32_t i = 0; i < p->n_params; i++)
+		if (strlen(p->params[i].name) == n && !memcmp(p->params[i].name, key, n))
+			return &p->params[i];
+	return NULL;
+}
+
+/* A layer set may name only layers that the model has. */
+static int check_layers(const struct skv_policy *p, const struct skv_model *m, const void *config, char *err,
+                        size_t err_len)
+{
+	for (uint32_t i = 0; i < p->n_params; i++) {
+		const struct skv_layer_set *set = (const void *)((const char *)config + p->params[i].offset);
+
+		if (p->params[i].type != SKV_PARAM_LAYERS)
+			continue;
+		for (uint32_t layer = m->n_layers; layer < SKV_MAX_LAYERS; layer++)
+			if (skv_layer_in(set, layer))
+				return bad(err, err_len, "%s: %s names layer %u, but the model's layers are 0 to %u", p->name,
+				           p->params[i].name, layer, m->n_layers - 1);
+	}
+	return 0;
+}
+
+/* One `key=value`, the `n` characters at s. */
+static int parse_item(const struct skv_policy *p, const char *s, size_t n, bool *seen, void *config, char *err,
+                      size_t err_len)
+{
+	const char *equals = memchr(s, '=', n), *expected;
+	const struct skv_param *param;
+	char value[SKV_SPEC_MAX], known[SKV_SPEC_MAX];
+	size_t value_len;
+
+	if (!equals)
+		return bad(err, err_len, "%s: \"%.*s\": expected key=value", p->name, (int)(n < 60 ? n : 60), s);
+	param = find_param(p, s, (size_t)(equals - s));
+	if (!param)
+		return bad(err, err_len, "%s: unknown parameter \"%.*s\", %s%s", p->name,
+		           (int)(equals - s < 60 ? equals - s : 60), s, p->n_params ? "known are " : "it has none",
+		           list_params(p, known, sizeof(known)));
+	if (seen[param - p->params])
+		return bad(err, err_len, "%s: %s is given twice", p->name, param->name);
+	seen[param - p->params] = true;
+
+	value_len = n - (size_t)(equals + 1 - s);
+	memcpy(value, equals + 1, value_len);
+	value[value_len] = '\0';
+	expected = skv_spec_value(param, value, config);
+	if (expected)
+		return bad(err, err_len, "%s: %s=%.60s: expected %s", p->name, param->name, value, expected);
+	return 0;
+}
+
+int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct skv_model *m, void *config, char *err,
+                   size_t err_len)
+{
+	bool seen[SKV_POLICY_MAX_PARAMS] = {false};
+	char name[SKV_NAME_MAX];
+	int r = skv_spec_name(spec, name, err, err_len);
+
+	if (r < 0)
+		return r;
+	if (strcmp(name, p->name) != 0)
+		return bad(err, err_len, "policy spec is for \"%s\", expected \"%s\"", name, p->name);
+
+	memset(config, 0, p->config_size);
+	for (uint32_t i = 0; i < p->n_params; i++)
+		if (p->params[i].def && skv_spec_value(&p->params[i], p->params[i].def, config))
+			return bad(err, err_len, "%s: the default of %s is not a value of its type", p->name, p->params[i].name);
+
+	spec += strlen(name);
+	while (*spec) { /* at '?' or '&' */
+		size_t n = strcspn(++spec, "&");
+
+		r = parse_item(p, spec, n, seen, config, err, err_len);
+		if (r < 0)
+			return r;
+		spec += n;
+	}
+	for (uint32_t i = 0; i < p->n_params; i++)
+		if (!p->params[i].def && !seen[i])
+			return bad(err, err_len, "%s: %s must be given (%s)", p->name, p->params[i].name, p->params[i].help);
+
+	if (!m)
+		return 0;
+	r = check_layers(p, m, config, err, err_len);
+	if (r == 0 && p->check) {
+		char text[256] = "";
+
+		if (p->check(config, m, text, sizeof(text)) != 0)
+			return bad(err, err_len, "%s: %.255s", p->name, text[0] ? text : "the parameters do not fit the model");
+	}
+	return r;
+}
+
+/* ---- printing -------------------------------------------------------------------------------- */
+
+/* The shortest decimal that is read back as x. */
+static int print_float(char *to, size_t len, float x)
+{
+	char text[32];
+	locale_t c, old = enter_c(&c);
+
+	for (int digits = 1; digits <= 9; digits++) {
+		snprintf(text, sizeof(text), "%.*g", digits, (double)x);
+		if (strtof(text, NULL) == x)
+			break;
+	}
+	leave_c(old, c);
+	return snprintf(to, len, "%s", text);
+}
+
+static int print_layers(char *to, size_t len, const struct skv_layer_set *set)
+{
+	size_t at = 0;
+
+	for (uint32_t layer = 0; layer < SKV_MAX_LAYERS; layer++)
+		if (skv_layer_in(set, layer))
+			at += (size_t)snprintf(at < len ? to + at : NULL, at < len ? len - at : 0, "%s%u", at ? "," : "", layer);
+	return at ? (int)at : snprintf(to, len, "auto");
+}
+
+static int print_value(char *to, size_t len, const struct skv_param *param, const void *config)
+{
+	const void *from = (const char *)config + param->offset;
+	const struct skv_budget *b = from;
+
+	switch (param->type) {
+	case SKV_PARAM_BUDGET:
+		return b->share > 0 ? print_float(to, len, b->share) : snprintf(to, len, "%u", b->count);
+	case SKV_PARAM_FLOAT:
+		return print_float(to, len, *(const float *)from);
+	case SKV_PARAM_LAYERS:
+		return print_layers(to, len, from);
+	default:
+		return snprintf(to, len, "%u", *(const uint32_t *)from);
+	}
+}
+
+int skv_spec_print(const struct skv_policy *p, const void *config, char *to, size_t len)
+{
+	size_t at = (size_t)snprintf(to, len, "%s", p->name);
+
+	/* As snprintf: go on counting when there is no room left to write to. */
+	for (uint32_t i = 0; i < p->n_params; i++) {
+		at += (size_t)snprintf(at < len ? to + at : NULL, at < len ? len - at : 0, "%c%s=", i ? '&' : '?',
+		                       p->params[i].name);
+		at += (size_t)print_value(at < len ? to + at : NULL, at < len ? len - at : 0, &p->params[i], config);
+	}
+	return (int)at;
+}
