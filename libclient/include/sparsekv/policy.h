@@ -61,6 +61,14 @@ static inline int skv_layer_in(const struct skv_layer_set *s, uint32_t layer)
 	return layer < SKV_MAX_LAYERS && (s->bits[layer / 64] >> (layer % 64)) & 1;
 }
 
+static inline int skv_layer_set_empty(const struct skv_layer_set *s)
+{
+	uint64_t any = 0;
+	for (uint32_t i = 0; i < SKV_MAX_LAYERS / 64; i++)
+		any |= s->bits[i];
+	return !any;
+}
+
 /* One row of the parameter table. The value is stored at `offset` of the policy's config. */
 struct skv_param {
 	const char *name; /* [a-z0-9_]+ */
