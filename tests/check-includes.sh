@@ -1,0 +1,110 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# check-includes.sh [ROOT] - do the includes go in the directions of HACKING.md's map?
+#
+# Inner layers see only what is below them, so that a change can be judged by reading downwards. The
+# table below is the map's last column. A test of the test comes first: a planted wrong include must be found.
+set -eu
+export LC_ALL=C
+
+# folder (the longest match counts) | what it may include besides itself
+rules='
+libclient/include/sparsekv |
+common                     | libclient/include/sparsekv
+kernels                    | libclient/include/sparsekv/types.h
+libclient                  | libclient/include/sparsekv common kernels
+policies                   | libclient/include/sparsekv/policy.h libclient/include/sparsekv/types.h
+daemon                     | libclient/include/sparsekv common daemon
+daemon/core                | libclient/include/sparsekv common daemon/mem/mem.h
+daemon/mem                 | libclient/include/sparsekv common
+daemon/ipc                 | libclient/include/sparsekv common
+daemon/loop                | libclient/include/sparsekv common
+daemon/plugin              | libclient/include/sparsekv common
+daemon/sys                 | libclient/include/sparsekv common
+daemon/ctl                 | libclient/include/sparsekv common
+engine                     | libclient/include/sparsekv
+'
+
+# check ROOT: one line for each include in the wrong direction. Status 1 when there is one.
+check() (
+	cd "$1"
+	find . -name '.?*' -prune -o -regex '.*\.[ch]' -printf '%P\n' | sort |
+		xargs grep -HnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*[<"]' /dev/null |
+		awk -v rules="$rules" '
+		function exists(path,    line, there) {
+			if (!(path in known)) {
+				there = (getline line < path) >= 0
+				close(path)
+				known[path] = there
+			}
+			return known[path]
+		}
+		function within(path, folder) {
+			return path == folder || index(path, folder "/") == 1
+		}
+		BEGIN {
+			n = split(rules, rows, "\n")
+			for (i = 1; i <= n; i++)
+				if (split(rows[i], part, "|") == 2) {
+					gsub(/ /, "", part[1])
+					may[part[1]] = part[2]
+				}
+		}
+		{
+			split($0, at, ":")
+			file = at[1]
+			folder = ""
+			for (f in may)
+				if (within(file, f) && length(f) > length(folder))
+					folder = f
+			if (folder == "")
+				next
+			text = $0
+			sub(/^[^:]*:[^:]*:[^<"]*/, "", text)
+			name = substr(text, 2)
+			sub(/[>"].*/, "", name)
+			dir = file
+			sub(/[^\/]*$/, "", dir)
+			if (substr(text, 1, 1) == "\"")
+				target = exists(dir name) ? dir name : name
+			else
+				target = "libclient/include/" name
+			# simplify a/../b
+			while (sub(/[^\/.]+\/\.\.\//, "", target))
+				;
+			if (name ~ /^cuda/ || name ~ /^nv[a-z]*\.h$/) {
+				if (!within(file, "kernels/cuda") && !within(file, "daemon/mem")) {
+					print file ":" at[2] ": <" name "> outside the CUDA backend"
+					bad = 1
+				}
+				next
+			}
+			if (!exists(target) || within(target, folder))
+				next # a system header, config.h, or a neighbour
+			m = split(may[folder], allowed, " ")
+			for (i = 1; i <= m; i++)
+				if (within(target, allowed[i]))
+					next
+			print file ":" at[2] ": " folder "/ may not include " target
+			bad = 1
+		}
+		END { exit bad }'
+)
+
+root=${1:-${srcdir:-.}}
+[ -e "$root/common/wire.h" ] || { echo "check-includes.sh: $root is not the source tree" >&2; exit 1; }
+
+planted=$(mktemp -d)
+trap 'rm -rf "$planted"' EXIT
+mkdir -p "$planted"/{common,daemon/core,daemon/ipc,policies,libclient/include/sparsekv}
+touch "$planted"/common/wire.h "$planted"/daemon/ipc/peer.h "$planted"/libclient/include/sparsekv/{client,policy}.h
+echo '#include "common/wire.h"' >"$planted/daemon/core/fine.c"
+echo '#  include "../ipc/peer.h"' >"$planted/daemon/core/sideways.c"
+echo '#include <sparsekv/client.h>' >"$planted/policies/upwards.c"
+echo '#include <cuda.h>' >"$planted/common/device.c"
+found=$(check "$planted" | cut -d: -f1 | sort | tr '\n' ' ' || true)
+[ "$found" = "common/device.c daemon/core/sideways.c policies/upwards.c " ] ||
+	{ echo "check-includes.sh: of three planted wrong includes it found: $found" >&2; exit 1; }
+
+check "$root"
