@@ -4,7 +4,9 @@
 # debootstrap.sh DIR [PACKAGE…] - a minimal root of this system's own release in DIR, with the
 # packages named. Kept between runs: a root that was made with the same packages is left as it is.
 #
-# SKV_SUITE names another release, SKV_MIRROR another mirror than debootstrap's own.
+# SKV_SUITE names another release, SKV_MIRROR another mirror than debootstrap's own, SKV_KEYRING the
+# keys to check it with. An Ubuntu root on Debian, for example, needs all three:
+#   SKV_SUITE=noble SKV_MIRROR=http://archive.ubuntu.com/ubuntu SKV_KEYRING=…/ubuntu-archive-keyring.gpg
 set -eu
 
 dir=$1
@@ -23,10 +25,18 @@ rm -rf "$dir"
 mkdir -p "$dir"
 options=(--variant=minbase)
 [ -z "$packages" ] || options+=("--include=$packages")
-# Ubuntu keeps half of the packages that the project uses in universe
-case $suite in bookworm | trixie) ;; *) options+=("--components=main,universe") ;; esac
+[ -z "${SKV_KEYRING:-}" ] || options+=("--keyring=$SKV_KEYRING")
+from=(${SKV_MIRROR:+"$SKV_MIRROR"})
+case $suite in
+bookworm | trixie) ;;
+*)
+	options+=("--components=main,universe") # Ubuntu keeps half of what the project uses in universe
+	# a debootstrap older than the release has no script of its name, but all Ubuntu releases share one
+	[ -z "${SKV_MIRROR:-}" ] || from+=(gutsy)
+	;;
+esac
 log=$dir.log
-if ! debootstrap "${options[@]}" "$suite" "$dir" ${SKV_MIRROR:+"$SKV_MIRROR"} >"$log" 2>&1; then
+if ! debootstrap "${options[@]}" "$suite" "$dir" "${from[@]}" >"$log" 2>&1; then
 	tail -n 20 "$log" >&2
 	echo "${0##*/}: debootstrap failed; its whole output is in $log" >&2
 	exit 1
