@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Accounts of UIDs, and the clients that are charged to them. */
+#include "daemon/core/books.h"
+
+#include <stdio.h>
+
+int skv_account_get(struct skv_core *c, uid_t uid, bool make, uint32_t *ret_index)
+{
+	uint32_t account;
+
+	for (SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS))
+		if (skv_account_row(&c->state, i)->uid == uid) {
+			*ret_index = i;
+			return 0;
+		}
+	account = make ? skv_state_take(&c->state, SKV_TABLE_ACCOUNTS) : SKV_NO_INDEX;
+	if (account == SKV_NO_INDEX)
+		return skv_refuse(c, SKV_CORE_E_NOENT, "UID %u has nothing here", uid);
+	skv_account_row(&c->state, account)->uid = uid;
+	*ret_index = account;
+	return 0;
+}
+
+void skv_account_put(struct skv_core *c, uint32_t account)
+{
+	const struct skv_account_row *a = skv_account_row(&c->state, account);
+
+	if (!a->clients && !a->sequences && !a->pools)
+		skv_state_give(&c->state, SKV_TABLE_ACCOUNTS, account);
+}
+
+int skv_find_client(struct skv_core *c, uint32_t id, uint32_t *ret_index)
+{
+	uint32_t client = skv_state_find(&c->state, SKV_TABLE_CLIENTS, id);
+
+	if (client == SKV_NO_INDEX)
+		return skv_refuse(c, SKV_CORE_E_NOENT, "no client has the id %#x", id);
+	*ret_index = client;
+	return 0;
+}
+
+int skv_find_session(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t *ret_client,
+                     uint32_t *ret_session)
+{
+	uint32_t client, session;
+	int r = skv_find_client(c, client_id, &client);
+
+	if (r)
+		return r;
+	session = skv_state_find(&c->state, SKV_TABLE_SESSIONS, session_id);
+	if (session == SKV_NO_INDEX || skv_session_row(&c->state, session)->client != client)
+		return skv_refuse(c, SKV_CORE_E_NOENT, "this client has no session with the id %#x", session_id);
+	*ret_client = client;
+	*ret_session = session;
+	return 0;
+}
+
+int skv_core_client_add(struct skv_core *c, uid_t uid, pid_t pid, const char *program, uint32_t *ret_client)
+{
+	uint32_t account, client;
+	struct skv_client_row *row;
+	int r = skv_account_get(c, uid, true, &account);
+
+	if (r)
+		return r;
+	if (skv_account_row(&c->state, account)->clients >= c->config.account_clients) {
+		skv_account_put(c, account);
+		return skv_refuse(c, SKV_CORE_E_QUOTA, "UID %u already has %u clients, the most that are allowed", uid,
+		                  c->config.account_clients);
+	}
+	client = skv_state_take(&c->state, SKV_TABLE_CLIENTS);
+	if (client == SKV_NO_INDEX) {
+		skv_account_put(c, account);
+		return skv_refuse(c, SKV_CORE_E_NOSPC, "the daemon already has %u clients, the most that it takes",
+		                  c->config.max_clients);
+	}
+	row = skv_client_row(&c->state, client);
+	row->account = account;
+	row->pid = pid;
+	snprintf(row->program, sizeof(row->program), "%s", program ? program : "");
+	skv_account_row(&c->state, account)->clients++;
+	*ret_client = skv_state_id(&c->state, SKV_TABLE_CLIENTS, client);
+	return 0;
+}
+
+int skv_core_client_gone(struct skv_core *c, uint32_t client_id)
+{
+	uint32_t client, account;
+	int r = skv_find_client(c, client_id, &client), worst = 0;
+
+	if (r)
+		return r;
+	for (SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)) {
+		if (skv_session_row(&c->state, i)->client != client)
+			continue;
+		r = skv_session_shut(c, i);
+		worst = worst ? worst : r;
+	}
+	account = skv_client_row(&c->state, client)->account;
+	skv_state_give(&c->state, SKV_TABLE_CLIENTS, client);
+	skv_account_row(&c->state, account)->clients--;
+	skv_account_put(c, account);
+	return worst;
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/core/books.h - what the files of core/ share: struct skv_core and the steps they are made of.
+ *
+ * State is in core->state (the memfd). Beside it are companions, indexed as its tables, of what a
+ * process can reopen or rebuild: fds, maps, scratch. A companion is there exactly while its row is.
+ *
+ * Ways of a change: skv_page_set() is the only writer of owner words, and keeps every count that
+ * follows from them. Whoever made pages FREE calls skv_pool_settle_down() at the end, which withdraws
+ * segments that are no longer needed, and the pool itself.
+ */
+#ifndef SKV_CORE_BOOKS_H
+#define SKV_CORE_BOOKS_H
+
+#include <string.h>
+#include "daemon/core/core.h"
+#include "daemon/core/state.h"
+#include "daemon/mem/mem.h"
+
+/* The daemon's view of a sequence's memory: everything but the policy's state area. */
+struct skv_seq_local {
+	int fd;
+	struct skv_seqmem *mem;
+	struct skv_seqmem_layout layout;
+};
+struct skv_session_local {
+	int fd;
+	struct skv_session_page *page;
+};
+struct skv_pool_local {
+	int *segment_fds; /* [max_segments], -1 = none */
+	uint8_t *marks;   /* [page]: scratch of a settle or release, all zero outside of one */
+};
+
+struct skv_core {
+	struct skv_core_config config;
+	const struct skv_mem_ops *mem;
+	struct skv_state state;
+	struct skv_seq_local *seqs;
+	struct skv_session_local *sessions;
+	struct skv_pool_local *pools;
+	int control_fd;
+	struct skv_control_page *control;
+	void (*corrupt_cb)(void *, uid_t, const char *, const char *, const char *);
+	void *corrupt_data;
+	char why[256];
+};
+
+/* Remember why a call is refused; the value is the error, in a form that the compiler can see is not 0. */
+#define skv_refuse(core, error, ...) (skv_set_why(core, __VA_ARGS__), (int)(error))
+void skv_set_why(struct skv_core *, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The system refused (negative errno r) to give `what`. */
+#define skv_refuse_system(core, r, what) \
+	skv_refuse(core, SKV_CORE_E_NOSPC, "the system gave no %s: %s", what, strerror(-(r)))
+
+/* The rows that a client's ids name; E_NOENT when they are not its own. */
+int skv_find_client(struct skv_core *, uint32_t id, uint32_t *ret_index);
+int skv_find_session(struct skv_core *, uint32_t client_id, uint32_t session_id, uint32_t *ret_client,
+                     uint32_t *ret_session);
+int skv_find_held(struct skv_core *, uint32_t client_id, uint32_t session_id, uint32_t seq_id, uint32_t *ret_client,
+                  uint32_t *ret_seq);
+
+/* accounts.c */
+int skv_account_get(struct skv_core *, uid_t uid, bool make, uint32_t *ret_index);
+void skv_account_put(struct skv_core *, uint32_t account); /* gone when nothing is charged to it */
+
+/* pools.c */
+int skv_pool_get(struct skv_core *, uint32_t account, uint64_t page_bytes, uint32_t *ret_index);
+bool skv_page_exists(const struct skv_core *, uint32_t pool, uint32_t page);
+void skv_page_set(struct skv_core *, uint32_t pool, uint32_t page, skv_owner to);
+/* The n pages with owner word `from` become `to` (FREE = 0). */
+void skv_pages_hand_over(struct skv_core *, uint32_t pool, skv_owner from, skv_owner to, uint64_t n);
+void skv_pool_settle_down(struct skv_core *, uint32_t pool);
+
+/* segments.c */
+int skv_pool_grow(struct skv_core *, uint32_t pool, uint64_t least, uint64_t want);
+void skv_segment_withdraw(struct skv_core *, uint32_t pool, uint32_t segment);
+void skv_member_join(struct skv_core *, uint32_t pool, uint32_t client);
+void skv_member_leave(struct skv_core *, uint32_t pool, uint32_t client); /* leases go with the last session */
+
+/* refs.c */
+/* Blocks that n more references take; seq may be SKV_NO_INDEX, a sequence without any. */
+uint64_t skv_refs_blocks_for(const struct skv_core *, uint32_t seq, uint64_t n);
+uint64_t skv_refs_blocks_left(const struct skv_core *);
+void skv_refs_add(struct skv_core *, uint32_t seq, uint32_t page); /* a block must be left */
+void skv_refs_mark(struct skv_core *, uint32_t seq, uint8_t mark);
+void skv_refs_release(struct skv_core *, uint32_t seq, uint8_t mark); /* those whose mark is this */
+#define SKV_EACH_REF(block, i, s, seq) \
+	(const struct skv_ref_block *block = skv_refs_first(s, seq); block; block = skv_refs_next(s, block)) \
+		for (uint32_t i = 0; i < block->n; i++)
+static inline const struct skv_ref_block *skv_refs_first(const struct skv_state *s, uint32_t seq)
+{
+	uint32_t head = skv_seq_row(s, seq)->ref_head;
+
+	return head ? skv_ref_block_row(s, head - 1) : NULL;
+}
+static inline const struct skv_ref_block *skv_refs_next(const struct skv_state *s, const struct skv_ref_block *b)
+{
+	return b->next ? skv_ref_block_row(s, b->next - 1) : NULL;
+}
+
+/* settle.c: what a sequence's committed tables say, checked against the books. */
+enum skv_mark {
+	SKV_MARK_NONE = 0,
+	SKV_MARK_REF = 1,   /* the sequence holds a reference ... */
+	SKV_MARK_NAMED = 2, /* ... and its tables name the page */
+	SKV_MARK_OWN = 3,   /* on lease to the holder, and named */
+	SKV_MARK_RELEASE = 4,
+};
+struct skv_settled {
+	uint32_t *own; /* pages on lease that the tables name */
+	uint64_t n_own, n_named;
+};
+/*
+ * Check and mark. 0: `ret` and the marks tell what the tables name, until skv_settle_end(). E_CORRUPT:
+ * nothing is marked. Negative: out of memory.
+ */
+int skv_settle_begin(struct skv_core *, uint32_t seq, uint32_t client, struct skv_settled *ret);
+void skv_settle_end(struct skv_core *, uint32_t seq, struct skv_settled *);
+/* In the committed tables of `seq`, FULL entries of pages that are marked OWN become SHARED. */
+void skv_settle_rewrite_shared(struct skv_core *, uint32_t seq);
+
+/* sequences.c */
+/* Nobody holds it any more: named ones are settled, anonymous and corrupt ones dropped (E_CORRUPT). */
+int skv_seq_let_go(struct skv_core *, uint32_t seq, uint32_t client);
+void skv_seq_remove(struct skv_core *, uint32_t seq);
+
+/* sessions.c */
+int skv_session_shut(struct skv_core *, uint32_t session); /* negative or 0 */
+
+#endif

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/core/books.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "common/fd.h"
+
+#define RAISE 4u          /* how far pool_bytes can be raised without new tables */
+#define MIN_PAGE_BYTES 1024u /* of the smallest model that types.h allows */
+#define CONTROL_BYTES 4096u
+
+int skv_core_errno(enum skv_core_error e)
+{
+	switch (e) {
+	case SKV_CORE_OK: return 0;
+	case SKV_CORE_E_NOSPC: return ENOSPC;
+	case SKV_CORE_E_QUOTA: return EDQUOT;
+	case SKV_CORE_E_NOENT: return ENOENT;
+	case SKV_CORE_E_EXIST: return EEXIST;
+	case SKV_CORE_E_BUSY: return EBUSY;
+	case SKV_CORE_E_INVALID: return EINVAL;
+	case SKV_CORE_E_CORRUPT: return EBADMSG;
+	case SKV_CORE_E_BACKLOG: return EAGAIN;
+	}
+	return EINVAL;
+}
+
+void skv_set_why(struct skv_core *c, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(c->why, sizeof(c->why), format, args);
+	va_end(args);
+}
+
+const char *skv_core_why(const struct skv_core *c)
+{
+	return c->why;
+}
+
+static void config_defaults(struct skv_core_config *k)
+{
+	uint64_t blocks = (uint64_t)k->max_sequences * 1024;
+
+	if (!k->account_pools)
+		k->account_pools = 8;
+	if (!k->client_sessions)
+		k->client_sessions = 16;
+	if (!k->max_ref_blocks)
+		k->max_ref_blocks = (uint32_t)blocks; /* at most 65,535 * 1024 */
+}
+
+static int geometry_of(const struct skv_core_config *k, struct skv_geometry *ret)
+{
+	uint64_t pages, segments;
+
+	if (!k->segment_bytes || k->segment_bytes > k->pool_bytes || k->pool_bytes > UINT64_MAX / RAISE)
+		return -EINVAL;
+	pages = k->pool_bytes * RAISE / MIN_PAGE_BYTES;
+	segments = k->pool_bytes * RAISE / k->segment_bytes;
+	*ret = (struct skv_geometry){
+		.max_clients = k->max_clients,
+		.max_sessions = k->max_sessions,
+		.max_sequences = k->max_sequences,
+		.max_pools = k->max_pools,
+		.max_ref_blocks = k->max_ref_blocks,
+		.max_segments = segments < SKV_PTE_ID_MASK ? (uint32_t)segments : SKV_PTE_ID_MASK,
+		.max_pages = pages < SKV_PTE_ID_MASK ? pages : SKV_PTE_ID_MASK,
+		.segment_bytes = k->segment_bytes,
+		.pool_bytes = k->pool_bytes * RAISE,
+	};
+	return 0;
+}
+
+/* The control page: ours to write through the one mapping made before the seal, everyone's to read. */
+static int control_new(struct skv_core *c)
+{
+	void *map;
+
+	c->control_fd = memfd_create("sparsekvd-control", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (c->control_fd < 0 || ftruncate(c->control_fd, CONTROL_BYTES) < 0)
+		return -errno;
+	map = mmap(NULL, CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, c->control_fd, 0);
+	if (map == MAP_FAILED)
+		return -errno;
+	c->control = map;
+	if (fcntl(c->control_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0)
+		return -errno;
+	return 0;
+}
+
+int skv_core_new(const struct skv_core_config *config, const struct skv_mem_ops *mem, struct skv_core **ret)
+{
+	struct skv_core *c = calloc(1, sizeof(*c));
+	struct skv_geometry g;
+	int r;
+
+	if (!c)
+		return -ENOMEM;
+	c->config = *config;
+	c->mem = mem;
+	c->state = (struct skv_state)SKV_STATE_NULL;
+	c->control_fd = -1;
+	config_defaults(&c->config);
+	r = geometry_of(&c->config, &g);
+	if (r == 0)
+		r = skv_state_new(&c->state, &g);
+	if (r == 0)
+		r = control_new(c);
+	if (r < 0)
+		goto fail;
+	c->seqs = calloc(g.max_sequences, sizeof(*c->seqs));
+	c->sessions = calloc(g.max_sessions, sizeof(*c->sessions));
+	c->pools = calloc(g.max_pools, sizeof(*c->pools));
+	r = -ENOMEM;
+	if (!c->seqs || !c->sessions || !c->pools)
+		goto fail;
+	c->state.header->policy_generation = 1;
+	atomic_store(&c->control->policy_generation, 1);
+	*ret = c;
+	return 0;
+fail:
+	skv_core_free(c);
+	return r;
+}
+
+struct skv_core *skv_core_free(struct skv_core *c)
+{
+	if (!c)
+		return NULL;
+	if (c->seqs && c->sessions && c->pools)
+		skv_core_drop_all(c);
+	free(c->seqs);
+	free(c->sessions);
+	free(c->pools);
+	if (c->control)
+		munmap(c->control, CONTROL_BYTES);
+	skv_close_fd(c->control_fd);
+	skv_state_deinit(&c->state);
+	free(c);
+	return NULL;
+}
+
+void skv_core_drop_all(struct skv_core *c)
+{
+	for (SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS))
+		skv_core_client_gone(c, skv_state_id(&c->state, SKV_TABLE_CLIENTS, i));
+	for (SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES))
+		skv_seq_remove(c, i);
+}
+
+bool skv_core_reconfigure(struct skv_core *c, const struct skv_core_config *config)
+{
+	const struct skv_geometry *g = &c->state.header->geometry;
+	struct skv_core_config k = *config;
+	bool kept;
+
+	config_defaults(&k);
+	kept = k.segment_bytes == g->segment_bytes && k.max_clients == g->max_clients &&
+	       k.max_sequences == g->max_sequences && k.max_sessions == g->max_sessions &&
+	       k.max_pools == g->max_pools && k.max_ref_blocks == g->max_ref_blocks;
+	if (k.pool_bytes > g->pool_bytes) {
+		k.pool_bytes = g->pool_bytes;
+		kept = false;
+	}
+	k.segment_bytes = g->segment_bytes;
+	k.max_clients = g->max_clients;
+	k.max_sequences = g->max_sequences;
+	k.max_sessions = g->max_sessions;
+	k.max_pools = g->max_pools;
+	k.max_ref_blocks = g->max_ref_blocks;
+	c->config = k;
+	return kept;
+}
+
+uint64_t skv_core_policy_generation(const struct skv_core *c)
+{
+	return c->state.header->policy_generation;
+}
+
+int skv_core_control_fd(const struct skv_core *c, uint64_t *ret_bytes)
+{
+	*ret_bytes = CONTROL_BYTES;
+	return c->control_fd;
+}
+
+void skv_core_tick(struct skv_core *c, uint64_t now_ns)
+{
+	atomic_store(&c->control->alive, now_ns);
+}
+
+void skv_core_on_corrupt(struct skv_core *c, void (*cb)(void *, uid_t, const char *, const char *, const char *),
+                         void *userdata)
+{
+	c->corrupt_cb = cb;
+	c->corrupt_data = userdata;
+}

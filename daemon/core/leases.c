@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Leases: free pages of a pool given to a client in bulk, and taken back.
+ *
+ * Pages are taken from the lowest segments first, so that the highest run empty and can go. Within
+ * that, long runs come before scraps: a first pass takes runs of LONG_RUN pages, a second whatever is left.
+ */
+#include "daemon/core/books.h"
+
+#include <stdlib.h>
+
+#define LONG_RUN 32u
+
+struct taking {
+	struct skv_core *core;
+	uint32_t pool;
+	skv_owner owner;
+	uint64_t want;
+	struct skv_wire_run *runs;
+	uint32_t n, max;
+};
+
+/* Pages from `page` on that are FREE, up to `end` and to what is still wanted. */
+static uint32_t free_run(const struct taking *t, uint32_t page, uint32_t end)
+{
+	const skv_owner *word = skv_owner_word(&t->core->state, t->pool, page);
+	uint32_t n = 0;
+
+	while (page + n < end && n < t->want && skv_owner_kind(word[n]) == SKV_OWNER_FREE)
+		n++;
+	return n;
+}
+
+static void take_from(struct taking *t, uint32_t first, uint32_t end, uint32_t shortest)
+{
+	for (uint32_t page = first; page < end && t->want && t->n < t->max; page++) {
+		uint32_t n = free_run(t, page, end);
+
+		if (n >= shortest || n == t->want) {
+			for (uint32_t i = 0; i < n; i++)
+				skv_page_set(t->core, t->pool, page + i, t->owner);
+			t->runs[t->n++] = (struct skv_wire_run){page, n};
+			t->want -= n;
+		}
+		page += n;
+	}
+}
+
+static void take(struct taking *t, uint32_t shortest)
+{
+	const struct skv_pool_row *p = skv_pool_row(&t->core->state, t->pool);
+
+	for (uint32_t s = 0; s < p->high && t->want; s++) {
+		const struct skv_segment_row *row = skv_segment_row(&t->core->state, t->pool, s);
+		uint32_t first = s * p->pages_per_segment;
+
+		if (row->state == SKV_SEGMENT_LIVE && row->free)
+			take_from(t, first, first + p->pages_per_segment, shortest);
+	}
+}
+
+static int by_first(const void *a, const void *b)
+{
+	uint32_t x = ((const struct skv_wire_run *)a)->first, y = ((const struct skv_wire_run *)b)->first;
+
+	return (x > y) - (x < y);
+}
+
+/* Ascending, neighbours joined. */
+static uint32_t tidy_runs(struct skv_wire_run *runs, uint32_t n)
+{
+	uint32_t to = 0;
+
+	qsort(runs, n, sizeof(*runs), by_first);
+	for (uint32_t i = 0; i < n; i++) {
+		if (to && runs[to - 1].first + runs[to - 1].count == runs[i].first)
+			runs[to - 1].count += runs[i].count;
+		else
+			runs[to++] = runs[i];
+	}
+	return to;
+}
+
+int skv_core_lease_get(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t least, uint32_t most,
+                       struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n)
+{
+	uint32_t client, session, pool;
+	const struct skv_pool_row *p;
+	uint64_t used, room;
+	struct taking t;
+	int r = skv_find_session(c, client_id, session_id, &client, &session);
+
+	if (r)
+		return r;
+	if (!most || least > most || !max_runs)
+		return skv_refuse(c, SKV_CORE_E_INVALID, "cannot lease between %u and %u pages", least, most);
+	pool = skv_session_row(&c->state, session)->pool;
+	p = skv_pool_row(&c->state, pool);
+	used = skv_account_row(&c->state, p->account)->page_bytes;
+	room = used < c->config.account_bytes ? (c->config.account_bytes - used) / p->page_bytes : 0;
+	if (room < least)
+		return skv_refuse(c, SKV_CORE_E_QUOTA, "%u pages asked for, and the account's ceiling of %llu bytes leaves room for %llu",
+		                  least, (unsigned long long)c->config.account_bytes, (unsigned long long)room);
+	if (room > most)
+		room = most;
+	r = skv_pool_grow(c, pool, least, room);
+	if (r)
+		return r;
+	t = (struct taking){
+		.core = c,
+		.pool = pool,
+		.owner = skv_owner_make(SKV_OWNER_LEASE, client),
+		.want = room,
+		.runs = ret_runs,
+		.max = max_runs,
+	};
+	take(&t, LONG_RUN);
+	take(&t, 1);
+	*ret_n = tidy_runs(ret_runs, t.n);
+	return 0;
+}
+
+/*
+ * Set the pages of runs that are `from` to `to`, up to the first that is not, or *limit pages. True if
+ * none was in the way; *limit is how many were set.
+ */
+static bool set_runs(struct skv_core *c, uint32_t pool, const struct skv_wire_run *runs, uint32_t n, skv_owner from,
+                     skv_owner to, uint64_t *limit)
+{
+	uint64_t done = 0, most = *limit;
+
+	for (uint32_t i = 0; i < n; i++)
+		for (uint64_t page = runs[i].first; page < (uint64_t)runs[i].first + runs[i].count; page++, done++) {
+			*limit = done;
+			if (done == most)
+				return true;
+			if (page > SKV_PTE_ID_MASK || !skv_page_exists(c, pool, (uint32_t)page) ||
+			    *skv_owner_word(&c->state, pool, (uint32_t)page) != from)
+				return false;
+			skv_page_set(c, pool, (uint32_t)page, to);
+		}
+	*limit = done;
+	return true;
+}
+
+int skv_core_lease_put(struct skv_core *c, uint32_t client_id, uint32_t session_id, const struct skv_wire_run *runs,
+                       uint32_t n)
+{
+	uint32_t client, session, pool;
+	uint64_t done = UINT64_MAX;
+	skv_owner lease;
+	int r = skv_find_session(c, client_id, session_id, &client, &session);
+
+	if (r)
+		return r;
+	pool = skv_session_row(&c->state, session)->pool;
+	lease = skv_owner_make(SKV_OWNER_LEASE, client);
+	if (!set_runs(c, pool, runs, n, lease, 0, &done)) {
+		/* what was freed before the bad page, each page once, goes back on lease */
+		set_runs(c, pool, runs, n, 0, lease, &done);
+		return skv_refuse(c, SKV_CORE_E_INVALID, "a page given back is not on lease to this client, or named twice");
+	}
+	skv_pool_settle_down(c, pool);
+	return 0;
+}

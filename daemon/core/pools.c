@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pools and the owner words of their pages.
+ *
+ * A pool is one UID's pages of one size. It is there while a session or a sequence uses it. Every
+ * change of an owner word goes through skv_page_set(), which keeps what follows from it: the pool's
+ * counts by kind, the segment's free pages, the client's leases, the sequence's pages, the account's bytes.
+ */
+#include "daemon/core/books.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+static uint64_t gcd(uint64_t a, uint64_t b)
+{
+	while (b) {
+		uint64_t t = a % b;
+
+		a = b;
+		b = t;
+	}
+	return a;
+}
+
+/* Sizes of a pool's segments: whole pages and whole granules both, so that pages lie without a gap. */
+static int pool_sizes(struct skv_core *c, uint64_t page_bytes, struct skv_pool_row *p)
+{
+	const struct skv_geometry *g = &c->state.header->geometry;
+	uint64_t unit = page_bytes / gcd(page_bytes, c->mem->granularity) * c->mem->granularity;
+	uint64_t bytes = (g->segment_bytes + unit - 1) / unit * unit;
+	uint64_t pages = bytes / page_bytes, segments = g->pool_bytes / bytes;
+
+	if (bytes > c->config.pool_bytes || pages > g->max_pages)
+		return skv_refuse(c, SKV_CORE_E_NOSPC, "a segment for pages of %llu bytes takes %llu bytes, more than all pools may have (%llu)",
+		                  (unsigned long long)page_bytes, (unsigned long long)bytes,
+		                  (unsigned long long)c->config.pool_bytes);
+	if (segments > g->max_segments)
+		segments = g->max_segments;
+	if (segments > g->max_pages / pages)
+		segments = g->max_pages / pages;
+	p->page_bytes = page_bytes;
+	p->segment_bytes = bytes;
+	p->pages_per_segment = (uint32_t)pages;
+	p->max_segments = (uint32_t)segments;
+	return 0;
+}
+
+static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool_row *sizes, uint32_t *ret_index)
+{
+	uint32_t pool;
+	struct skv_pool_local l;
+	struct skv_pool_row *p;
+
+	if (skv_account_row(&c->state, account)->pools >= c->config.account_pools)
+		return skv_refuse(c, SKV_CORE_E_QUOTA, "this UID already uses %u page sizes, the most that are allowed",
+		                  c->config.account_pools);
+	pool = skv_state_take(&c->state, SKV_TABLE_POOLS);
+	if (pool == SKV_NO_INDEX)
+		return skv_refuse(c, SKV_CORE_E_NOSPC, "the daemon already has %u pools, the most that it takes",
+		                  c->config.max_pools);
+	l.segment_fds = malloc(sizeof(int) * sizes->max_segments);
+	l.marks = calloc((size_t)sizes->max_segments * sizes->pages_per_segment, 1);
+	if (!l.segment_fds || !l.marks) {
+		free(l.segment_fds);
+		free(l.marks);
+		skv_state_give(&c->state, SKV_TABLE_POOLS, pool);
+		return -ENOMEM;
+	}
+	for (uint32_t i = 0; i < sizes->max_segments; i++)
+		l.segment_fds[i] = -1;
+	c->pools[pool] = l;
+	p = skv_pool_row(&c->state, pool);
+	p->account = account;
+	p->page_bytes = sizes->page_bytes;
+	p->segment_bytes = sizes->segment_bytes;
+	p->pages_per_segment = sizes->pages_per_segment;
+	p->max_segments = sizes->max_segments;
+	skv_account_row(&c->state, account)->pools++;
+	*ret_index = pool;
+	return 0;
+}
+
+int skv_pool_get(struct skv_core *c, uint32_t account, uint64_t page_bytes, uint32_t *ret_index)
+{
+	struct skv_pool_row sizes = {0};
+	int r;
+
+	for (SKV_EACH(i, &c->state, SKV_TABLE_POOLS)) {
+		const struct skv_pool_row *p = skv_pool_row(&c->state, i);
+
+		if (p->account == account && p->page_bytes == page_bytes) {
+			*ret_index = i;
+			return 0;
+		}
+	}
+	r = pool_sizes(c, page_bytes, &sizes);
+	return r ? r : pool_make(c, account, &sizes, ret_index);
+}
+
+bool skv_page_exists(const struct skv_core *c, uint32_t pool, uint32_t page)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	uint32_t segment = page / p->pages_per_segment;
+
+	return segment < p->high && skv_segment_row(&c->state, pool, segment)->state == SKV_SEGMENT_LIVE;
+}
+
+static void count(struct skv_core *c, uint32_t pool, skv_owner o, int delta)
+{
+	enum skv_owner_kind kind = skv_owner_kind(o);
+
+	skv_pool_row(&c->state, pool)->count[kind] += delta;
+	if (kind == SKV_OWNER_LEASE)
+		skv_member_row(&c->state, pool, skv_owner_value(o))->lease += delta;
+	else if (kind == SKV_OWNER_SEQ)
+		skv_seq_row(&c->state, skv_owner_value(o))->pages += delta;
+}
+
+void skv_page_set(struct skv_core *c, uint32_t pool, uint32_t page, skv_owner to)
+{
+	skv_owner *word = skv_owner_word(&c->state, pool, page);
+	bool was_free = skv_owner_kind(*word) == SKV_OWNER_FREE, is_free = skv_owner_kind(to) == SKV_OWNER_FREE;
+
+	count(c, pool, *word, -1);
+	count(c, pool, to, 1);
+	*word = to;
+	if (was_free != is_free) {
+		struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+		struct skv_segment_row *s = skv_segment_row(&c->state, pool, page / p->pages_per_segment);
+		struct skv_account_row *a = skv_account_row(&c->state, p->account);
+
+		p->empty -= s->free == p->pages_per_segment;
+		if (is_free) {
+			s->free++;
+			a->page_bytes -= p->page_bytes;
+		} else {
+			s->free--;
+			a->page_bytes += p->page_bytes;
+		}
+		p->empty += s->free == p->pages_per_segment;
+	}
+}
+
+void skv_pages_hand_over(struct skv_core *c, uint32_t pool, skv_owner from, skv_owner to, uint64_t n)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+
+	for (uint32_t s = 0; n && s < p->high; s++) {
+		const struct skv_segment_row *row = skv_segment_row(&c->state, pool, s);
+		uint32_t first = s * p->pages_per_segment;
+
+		if (row->state != SKV_SEGMENT_LIVE || row->free == p->pages_per_segment)
+			continue;
+		for (uint32_t i = 0; n && i < p->pages_per_segment; i++)
+			if (*skv_owner_word(&c->state, pool, first + i) == from) {
+				skv_page_set(c, pool, first + i, to);
+				n--;
+			}
+	}
+}
+
+void skv_pool_settle_down(struct skv_core *c, uint32_t pool)
+{
+	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	/* one empty segment stays, so that a client at the edge of a segment does not make and destroy it in turn */
+	uint32_t spare = p->sessions ? 1 : 0, account = p->account;
+
+	for (uint32_t s = p->high; s-- && p->empty > spare;) {
+		const struct skv_segment_row *row = skv_segment_row(&c->state, pool, s);
+
+		if (row->state == SKV_SEGMENT_LIVE && row->free == p->pages_per_segment)
+			skv_segment_withdraw(c, pool, s);
+	}
+	if (p->sessions || p->sequences)
+		return;
+	free(c->pools[pool].segment_fds);
+	free(c->pools[pool].marks);
+	c->pools[pool] = (struct skv_pool_local){0};
+	skv_state_give(&c->state, SKV_TABLE_POOLS, pool);
+	skv_account_row(&c->state, account)->pools--;
+	skv_account_put(c, account);
+}

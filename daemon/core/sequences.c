@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sequences: made, handed on, forked, let go.
+ *
+ * Held, a sequence's own pages are LEASE(its holder) and the books do not tell them from the holder's
+ * stock. Detached, they are SEQ(sequence). References to shared pages are the sequence's in both.
+ */
+#include "daemon/core/books.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "daemon/core/seqfile.h"
+
+int skv_find_held(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id, uint32_t *ret_client,
+                  uint32_t *ret_seq)
+{
+	uint32_t client, session, seq;
+	int r = skv_find_session(c, client_id, session_id, &client, &session);
+
+	if (r)
+		return r;
+	seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+	if (seq == SKV_NO_INDEX || skv_seq_row(&c->state, seq)->session != session)
+		return skv_refuse(c, SKV_CORE_E_NOENT, "this session holds no sequence with the id %#x", seq_id);
+	*ret_client = client;
+	*ret_seq = seq;
+	return 0;
+}
+
+static uint32_t find_named(const struct skv_core *c, uint32_t account, const struct skv_model *m, const char *name)
+{
+	for (SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)) {
+		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
+
+		if (q->account == account && q->name[0] && !strcmp(q->name, name) && !strcmp(q->model.name, m->name) &&
+		    q->model.rank == m->rank && q->model.n_ranks == m->n_ranks)
+			return i;
+	}
+	return SKV_NO_INDEX;
+}
+
+static bool same_shape(const struct skv_model *a, const struct skv_model *b)
+{
+	return a->n_layers == b->n_layers && a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads &&
+	       a->head_dim == b->head_dim && a->kv_dtype == b->kv_dtype;
+}
+
+static void hold(struct skv_core *c, uint32_t seq, uint32_t session)
+{
+	skv_seq_row(&c->state, seq)->session = session;
+	skv_session_row(&c->state, session)->sequences++;
+}
+
+static void unhold(struct skv_core *c, uint32_t seq)
+{
+	struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+
+	skv_session_row(&c->state, q->session)->sequences--;
+	q->session = SKV_NO_INDEX;
+}
+
+static struct skv_core_seq_info info_of(const struct skv_core *c, uint32_t seq)
+{
+	return (struct skv_core_seq_info){
+		.seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, seq),
+		.max_tokens = skv_seq_row(&c->state, seq)->max_tokens,
+		.bytes = c->seqs[seq].layout.total,
+		.fd = c->seqs[seq].fd,
+	};
+}
+
+static int check_name(struct skv_core *c, uint32_t account, const struct skv_model *m, const char *name)
+{
+	if (!name[0])
+		return 0;
+	if (!skv_name_valid(name))
+		return skv_refuse(c, SKV_CORE_E_INVALID, "a sequence's name is 1 to %u printable ASCII bytes without space or '/'",
+		                  SKV_NAME_MAX - 1);
+	if (find_named(c, account, m, name) != SKV_NO_INDEX)
+		return skv_refuse(c, SKV_CORE_E_EXIST, "model '%s' already has a sequence '%s'", m->name, name);
+	return 0;
+}
+
+/* An empty sequence, held by the session. */
+static int make(struct skv_core *c, uint32_t session, const char *name, uint32_t max_tokens, uint32_t *ret_seq)
+{
+	const struct skv_session_row *s = skv_session_row(&c->state, session);
+	struct skv_pool_row *p = skv_pool_row(&c->state, s->pool);
+	struct skv_account_row *a = skv_account_row(&c->state, p->account);
+	struct skv_seq_row *q;
+	uint32_t seq;
+	int r = check_name(c, p->account, &s->model, name);
+
+	if (r)
+		return r;
+	if (max_tokens > SKV_MAX_TOKENS || (uint64_t)s->model.n_layers * skv_pages_of(max_tokens) > SKV_CORE_MAX_ENTRIES)
+		return skv_refuse(c, SKV_CORE_E_INVALID, "a sequence of %u tokens in %u layers needs more than %u table entries",
+		                  max_tokens, s->model.n_layers, SKV_CORE_MAX_ENTRIES);
+	if (a->sequences >= c->config.account_sequences)
+		return skv_refuse(c, SKV_CORE_E_QUOTA, "UID %u already has %u sequences, the most that are allowed", a->uid,
+		                  c->config.account_sequences);
+	seq = skv_state_take(&c->state, SKV_TABLE_SEQUENCES);
+	if (seq == SKV_NO_INDEX)
+		return skv_refuse(c, SKV_CORE_E_NOSPC, "the daemon already has %u sequences, the most that it takes",
+		                  c->config.max_sequences);
+	r = skv_seqfile_new(&c->seqs[seq], seq, &s->model, max_tokens);
+	if (r < 0) {
+		skv_state_give(&c->state, SKV_TABLE_SEQUENCES, seq);
+		return skv_refuse_system(c, r, "memory for a sequence");
+	}
+	q = skv_seq_row(&c->state, seq);
+	q->account = p->account;
+	q->pool = s->pool;
+	q->max_tokens = max_tokens;
+	q->model = s->model;
+	snprintf(q->name, sizeof(q->name), "%s", name);
+	hold(c, seq, session);
+	a->sequences++;
+	p->sequences++;
+	*ret_seq = seq;
+	return 0;
+}
+
+/* The sequence and its references; pages on lease to a holder stay there. */
+void skv_seq_remove(struct skv_core *c, uint32_t seq)
+{
+	struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+	uint32_t pool = q->pool;
+
+	if (q->session != SKV_NO_INDEX)
+		unhold(c, seq);
+	skv_refs_release(c, seq, SKV_MARK_NONE);
+	skv_pages_hand_over(c, pool, skv_owner_make(SKV_OWNER_SEQ, seq), 0, q->pages);
+	skv_seqfile_free(&c->seqs[seq]);
+	skv_account_row(&c->state, q->account)->sequences--;
+	skv_pool_row(&c->state, pool)->sequences--;
+	skv_state_give(&c->state, SKV_TABLE_SEQUENCES, seq);
+	skv_pool_settle_down(c, pool);
+}
+
+int skv_seq_let_go(struct skv_core *c, uint32_t seq, uint32_t client)
+{
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+	const struct skv_seq_local *l = &c->seqs[seq];
+	struct skv_settled s;
+	int r;
+
+	if (!q->name[0]) {
+		skv_seq_remove(c, seq);
+		return 0;
+	}
+	if (!skv_seqmem_check(l->mem, &l->layout))
+		skv_seqmem_recover(l->mem, &l->layout);
+	r = skv_settle_begin(c, seq, client, &s);
+	if (r < 0)
+		return r;
+	if (r > 0) {
+		skv_seq_remove(c, seq);
+		return r;
+	}
+	for (uint64_t i = 0; i < s.n_own; i++)
+		skv_page_set(c, q->pool, s.own[i], skv_owner_make(SKV_OWNER_SEQ, seq));
+	skv_refs_release(c, seq, SKV_MARK_REF);
+	skv_settle_end(c, seq, &s);
+	unhold(c, seq);
+	skv_pool_settle_down(c, q->pool);
+	return 0;
+}
+
+int skv_core_seq_new(struct skv_core *c, uint32_t client_id, uint32_t session_id, const char *name, uint32_t max_tokens,
+                     struct skv_core_seq_info *ret)
+{
+	uint32_t client, session, seq, most;
+	int r = skv_find_session(c, client_id, session_id, &client, &session);
+
+	if (r)
+		return r;
+	most = skv_session_row(&c->state, session)->model.max_tokens;
+	if (max_tokens > most)
+		return skv_refuse(c, SKV_CORE_E_INVALID, "a sequence of %u tokens asked for, and the model takes %u", max_tokens,
+		                  most);
+	r = make(c, session, name ? name : "", max_tokens ? max_tokens : most, &seq);
+	if (r)
+		return r;
+	*ret = info_of(c, seq);
+	return 0;
+}
+
+int skv_core_seq_attach(struct skv_core *c, uint32_t client_id, uint32_t session_id, const char *name,
+                        struct skv_core_seq_info *ret)
+{
+	uint32_t client, session, seq;
+	const struct skv_session_row *s;
+	const struct skv_seq_row *q;
+	int r = skv_find_session(c, client_id, session_id, &client, &session);
+
+	if (r)
+		return r;
+	s = skv_session_row(&c->state, session);
+	seq = find_named(c, skv_client_row(&c->state, client)->account, &s->model, name);
+	if (seq == SKV_NO_INDEX)
+		return skv_refuse(c, SKV_CORE_E_NOENT, "model '%s' has no sequence '%.*s'", s->model.name, SKV_NAME_MAX, name);
+	q = skv_seq_row(&c->state, seq);
+	if (q->session != SKV_NO_INDEX)
+		return skv_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by client %#x", name,
+		                  skv_state_id(&c->state, SKV_TABLE_CLIENTS, skv_session_row(&c->state, q->session)->client));
+	if (!same_shape(&q->model, &s->model))
+		return skv_refuse(c, SKV_CORE_E_INVALID, "sequence '%s' was made with another shape of model '%s'", name,
+		                  s->model.name);
+	skv_pages_hand_over(c, q->pool, skv_owner_make(SKV_OWNER_SEQ, seq), skv_owner_make(SKV_OWNER_LEASE, client),
+	                    q->pages);
+	hold(c, seq, session);
+	*ret = info_of(c, seq);
+	return 0;
+}
+
+/* Both refer to all that the parent's tables name. The parent's marks are set. */
+static void share(struct skv_core *c, uint32_t parent, uint32_t child, const struct skv_settled *s)
+{
+	const uint8_t *marks = c->pools[skv_seq_row(&c->state, parent)->pool].marks;
+
+	for SKV_EACH_REF(b, i, &c->state, parent)
+		if (marks[b->page[i]] == SKV_MARK_NAMED)
+			skv_refs_add(c, child, b->page[i]);
+	for (uint64_t i = 0; i < s->n_own; i++) {
+		skv_refs_add(c, parent, s->own[i]);
+		skv_refs_add(c, child, s->own[i]);
+	}
+	skv_settle_rewrite_shared(c, parent);
+	skv_settle_rewrite_shared(c, child);
+}
+
+/* All that can be refused comes first; the parent and the books change only after it. */
+static int fork_settled(struct skv_core *c, uint32_t parent, const char *name, const struct skv_settled *s,
+                        uint32_t *ret_child)
+{
+	const struct skv_seq_row *q = skv_seq_row(&c->state, parent);
+	uint64_t blocks = skv_refs_blocks_for(c, parent, s->n_own) + skv_refs_blocks_for(c, SKV_NO_INDEX, s->n_own + s->n_named);
+	uint32_t child;
+	int r;
+
+	if (blocks > skv_refs_blocks_left(c))
+		return skv_refuse(c, SKV_CORE_E_NOSPC, "the table of references to shared pages is full");
+	r = make(c, q->session, name, q->max_tokens, &child);
+	if (r)
+		return r;
+	r = skv_seqfile_copy(&c->seqs[child], &c->seqs[parent]);
+	if (r < 0) {
+		skv_seq_remove(c, child);
+		return skv_refuse_system(c, r, "memory for a sequence");
+	}
+	share(c, parent, child, s);
+	skv_seqmem_recover(c->seqs[child].mem, &c->seqs[child].layout);
+	*ret_child = child;
+	return 0;
+}
+
+int skv_core_seq_fork(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t parent_id, const char *name,
+                      struct skv_core_seq_info *ret)
+{
+	uint32_t client, parent, child;
+	struct skv_settled s;
+	int r = skv_find_held(c, client_id, session_id, parent_id, &client, &parent);
+
+	if (r)
+		return r;
+	r = skv_settle_begin(c, parent, client, &s);
+	if (r < 0)
+		return r;
+	if (r > 0) {
+		skv_seq_remove(c, parent);
+		return r;
+	}
+	r = fork_settled(c, parent, name ? name : "", &s, &child);
+	skv_settle_end(c, parent, &s);
+	if (r)
+		return r;
+	*ret = info_of(c, child);
+	return 0;
+}
+
+int skv_core_seq_detach(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id)
+{
+	uint32_t client, seq;
+	int r = skv_find_held(c, client_id, session_id, seq_id, &client, &seq);
+
+	return r ? r : skv_seq_let_go(c, seq, client);
+}
+
+int skv_core_seq_drop(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id)
+{
+	uint32_t client, seq;
+	int r = skv_find_held(c, client_id, session_id, seq_id, &client, &seq);
+
+	if (r)
+		return r;
+	skv_seq_remove(c, seq);
+	return 0;
+}
+
+int skv_core_seq_drop_name(struct skv_core *c, uid_t uid, const char *model, const char *name)
+{
+	uint32_t found = 0, held = 0;
+
+	for (int removing = 0; removing < 2; removing++) {
+		for (SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)) {
+			const struct skv_seq_row *q = skv_seq_row(&c->state, i);
+
+			if (!q->name[0] || strcmp(q->name, name) || strcmp(q->model.name, model) ||
+			    skv_account_row(&c->state, q->account)->uid != uid)
+				continue;
+			found++;
+			held += q->session != SKV_NO_INDEX;
+			if (removing)
+				skv_seq_remove(c, i);
+		}
+		if (!found)
+			return skv_refuse(c, SKV_CORE_E_NOENT, "UID %u has no sequence '%.*s' of a model '%.*s'", uid,
+			                  SKV_NAME_MAX, name, SKV_NAME_MAX, model);
+		if (held)
+			return skv_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by a client", name);
+	}
+	return 0;
+}
+
+int skv_core_seq_release(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id,
+                         const struct skv_wire_run *runs, uint32_t n)
+{
+	uint32_t client, seq, pool;
+	uint8_t *marks;
+	bool good = true;
+	int r = skv_find_held(c, client_id, session_id, seq_id, &client, &seq);
+
+	if (r)
+		return r;
+	pool = skv_seq_row(&c->state, seq)->pool;
+	marks = c->pools[pool].marks;
+	skv_refs_mark(c, seq, SKV_MARK_REF);
+	for (uint32_t i = 0; good && i < n; i++)
+		for (uint64_t page = runs[i].first; good && page < (uint64_t)runs[i].first + runs[i].count; page++) {
+			good = page <= SKV_PTE_ID_MASK && skv_page_exists(c, pool, (uint32_t)page) &&
+			       marks[page] == SKV_MARK_REF;
+			if (good)
+				marks[page] = SKV_MARK_RELEASE;
+		}
+	if (good)
+		skv_refs_release(c, seq, SKV_MARK_RELEASE);
+	skv_refs_mark(c, seq, SKV_MARK_NONE);
+	if (!good)
+		return skv_refuse(c, SKV_CORE_E_INVALID, "a page released is not shared by this sequence, or named twice");
+	skv_pool_settle_down(c, pool);
+	return 0;
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sessions: one model and one policy of a client, on the pool of its UID and page size.
+ *
+ * A policy is asked for (wanted), handed out (given), and run (running, by the client's word). A
+ * swap raises the one policy generation of the daemon, shown in the control page; every session then
+ * asks, and those that the swap was not about are given what they have.
+ */
+#include "daemon/core/books.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "common/fd.h"
+
+#define PAGE_BYTES 4096u
+
+static int session_page_new(struct skv_session_local *ret, uint32_t index)
+{
+	struct skv_session_local l;
+	char name[32];
+	void *map;
+	int r;
+
+	snprintf(name, sizeof(name), "session-%u", index);
+	l.fd = skv_memfd_new(name, PAGE_BYTES);
+	if (l.fd < 0)
+		return l.fd;
+	r = skv_map_fd(l.fd, PAGE_BYTES, PROT_READ, 0, &map);
+	if (r < 0) {
+		skv_close_fd(l.fd);
+		return r;
+	}
+	l.page = map;
+	*ret = l;
+	return 0;
+}
+
+static int check_open(struct skv_core *c, uint32_t client, const struct skv_model *m, const char *spec)
+{
+	const char *problem = skv_model_check(m);
+
+	if (problem)
+		return skv_refuse(c, SKV_CORE_E_INVALID, "%s", problem);
+	if (strnlen(spec, SKV_SPEC_MAX) == SKV_SPEC_MAX)
+		return skv_refuse(c, SKV_CORE_E_INVALID, "a policy spec has at most %u bytes", SKV_SPEC_MAX - 1);
+	if (skv_client_row(&c->state, client)->sessions >= c->config.client_sessions)
+		return skv_refuse(c, SKV_CORE_E_QUOTA, "this client already has %u sessions, the most that are allowed",
+		                  c->config.client_sessions);
+	return 0;
+}
+
+static void choose(struct skv_choice *to, uint64_t generation, const char *spec, uint32_t plugin)
+{
+	to->generation = generation;
+	to->plugin = plugin;
+	snprintf(to->spec, sizeof(to->spec), "%s", spec);
+}
+
+/* A row with its page; the pool is not joined yet. */
+static int make(struct skv_core *c, const struct skv_model *m, const char *spec, uint32_t plugin, uint32_t *ret_session)
+{
+	uint32_t session = skv_state_take(&c->state, SKV_TABLE_SESSIONS);
+	struct skv_session_row *s;
+	int r;
+
+	if (session == SKV_NO_INDEX)
+		return skv_refuse(c, SKV_CORE_E_NOSPC, "the daemon already has %u sessions, the most that it takes",
+		                  c->config.max_sessions);
+	r = session_page_new(&c->sessions[session], session);
+	if (r < 0) {
+		skv_state_give(&c->state, SKV_TABLE_SESSIONS, session);
+		return skv_refuse_system(c, r, "memory for a session");
+	}
+	s = skv_session_row(&c->state, session);
+	s->model = *m;
+	choose(&s->wanted, c->state.header->policy_generation, spec, plugin);
+	s->given = s->running = s->wanted;
+	*ret_session = session;
+	return 0;
+}
+
+static void unmake(struct skv_core *c, uint32_t session)
+{
+	munmap(c->sessions[session].page, PAGE_BYTES);
+	skv_close_fd(c->sessions[session].fd);
+	c->sessions[session] = (struct skv_session_local){.fd = -1};
+	skv_state_give(&c->state, SKV_TABLE_SESSIONS, session);
+}
+
+int skv_core_session_open(struct skv_core *c, uint32_t client_id, const struct skv_model *m, const char *spec,
+                          uint32_t plugin, struct skv_core_session_info *ret)
+{
+	uint32_t client, session, pool, account;
+	const struct skv_pool_row *p;
+	int r = skv_find_client(c, client_id, &client);
+
+	if (r)
+		return r;
+	r = check_open(c, client, m, spec);
+	if (r)
+		return r;
+	r = make(c, m, spec, plugin, &session);
+	if (r)
+		return r;
+	account = skv_client_row(&c->state, client)->account;
+	r = skv_pool_get(c, account, skv_page_bytes(m), &pool);
+	if (r) {
+		unmake(c, session);
+		return r;
+	}
+	skv_session_row(&c->state, session)->client = client;
+	skv_session_row(&c->state, session)->pool = pool;
+	skv_client_row(&c->state, client)->sessions++;
+	skv_account_row(&c->state, account)->sessions++;
+	skv_pool_row(&c->state, pool)->sessions++;
+	skv_member_join(c, pool, client);
+	p = skv_pool_row(&c->state, pool);
+	*ret = (struct skv_core_session_info){
+		.session = skv_state_id(&c->state, SKV_TABLE_SESSIONS, session),
+		.pool = pool,
+		.page_bytes = p->page_bytes,
+		.segment_bytes = p->segment_bytes,
+		.pages_per_segment = p->pages_per_segment,
+		.max_segments = p->max_segments,
+		.page_fd = c->sessions[session].fd,
+		.page_fd_bytes = PAGE_BYTES,
+	};
+	return 0;
+}
+
+int skv_session_shut(struct skv_core *c, uint32_t session)
+{
+	const struct skv_session_row *s = skv_session_row(&c->state, session);
+	uint32_t client = s->client, pool = s->pool, account = skv_pool_row(&c->state, pool)->account;
+	int fatal = 0;
+
+	for (SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)) {
+		int r;
+
+		if (skv_seq_row(&c->state, i)->session != session)
+			continue;
+		r = skv_seq_let_go(c, i, client); /* corrupt ones have been reported and are gone */
+		if (r < 0) {
+			skv_seq_remove(c, i);
+			fatal = r;
+		}
+	}
+	skv_client_row(&c->state, client)->sessions--;
+	skv_account_row(&c->state, account)->sessions--;
+	skv_member_leave(c, pool, client);
+	skv_pool_row(&c->state, pool)->sessions--;
+	unmake(c, session);
+	skv_pool_settle_down(c, pool);
+	return fatal;
+}
+
+int skv_core_session_close(struct skv_core *c, uint32_t client_id, uint32_t session_id)
+{
+	uint32_t client, session;
+	int r = skv_find_session(c, client_id, session_id, &client, &session);
+
+	return r ? r : skv_session_shut(c, session);
+}
+
+int skv_core_session_policy(struct skv_core *c, uint32_t client_id, uint32_t session_id, struct skv_msg_policy *ret)
+{
+	uint32_t client, session;
+	struct skv_session_row *s;
+	int r = skv_find_session(c, client_id, session_id, &client, &session);
+
+	if (r)
+		return r;
+	s = skv_session_row(&c->state, session);
+	choose(&s->given, c->state.header->policy_generation, s->wanted.spec, s->wanted.plugin);
+	*ret = (struct skv_msg_policy){.generation = s->given.generation, .plugin = s->given.plugin};
+	snprintf(ret->spec, sizeof(ret->spec), "%s", s->given.spec);
+	return 0;
+}
+
+uint32_t skv_core_swap(struct skv_core *c, uint32_t session_id, uint32_t uid, const char *spec, uint32_t plugin)
+{
+	uint64_t generation = c->state.header->policy_generation + 1;
+	uint32_t n = 0;
+
+	for (SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)) {
+		struct skv_session_row *s = skv_session_row(&c->state, i);
+		uint32_t account = skv_pool_row(&c->state, s->pool)->account;
+
+		if (session_id ? skv_state_id(&c->state, SKV_TABLE_SESSIONS, i) != session_id
+		               : uid != UINT32_MAX && uid != skv_account_row(&c->state, account)->uid)
+			continue;
+		choose(&s->wanted, generation, spec, plugin);
+		n++;
+	}
+	if (n) {
+		c->state.header->policy_generation = generation;
+		atomic_store(&c->control->policy_generation, generation);
+	}
+	return n;
+}
+
+static bool same_choice(const struct skv_choice *a, const struct skv_choice *b)
+{
+	return a->plugin == b->plugin && !strcmp(a->spec, b->spec);
+}
+
+int skv_core_policy_ack(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint64_t generation, int error,
+                        const char *text)
+{
+	uint32_t client, session;
+	struct skv_session_row *s;
+	int r = skv_find_session(c, client_id, session_id, &client, &session);
+
+	if (r)
+		return r;
+	s = skv_session_row(&c->state, session);
+	if (generation != s->given.generation)
+		return skv_refuse(c, SKV_CORE_E_INVALID, "policy generation %llu was not the last one given, %llu was",
+		                  (unsigned long long)generation, (unsigned long long)s->given.generation);
+	if (!error) {
+		s->running = s->given;
+		s->error[0] = 0;
+		return 0;
+	}
+	snprintf(s->error, sizeof(s->error), "%s", text && text[0] ? text : strerror(error));
+	/* not to be tried again, unless the operator has asked for something else since */
+	if (same_choice(&s->wanted, &s->given))
+		choose(&s->wanted, generation, s->running.spec, s->running.plugin);
+	s->running.generation = generation;
+	return 0;
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Settling: what a sequence's tables say of its pages, checked against the books.
+ *
+ * The memory was written by a client and may still be written while it is read here. So each word is
+ * read once, judged, and what was judged is what is used: nothing is believed because an earlier look
+ * at it was good. A page that is named twice, in one table or two, is told by its mark; a page of
+ * another sequence or client by its owner word.
+ */
+#include "daemon/core/books.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct walk {
+	struct skv_core *core;
+	uint32_t pool;
+	skv_owner lease;
+	uint8_t *marks;
+	uint64_t most; /* pages on lease: own[] holds that many */
+	struct skv_settled *out;
+	const char *problem;
+	uint32_t layer, index;
+	skv_pte entry;
+};
+
+/* What is wrong with the entry, NULL when it is a hole or a page that the sequence may name. */
+static const char *take_entry(struct walk *w, skv_pte e)
+{
+	uint32_t page = skv_pte_id(e);
+
+	switch ((uint32_t)skv_pte_kind(e)) {
+	case SKV_PTE_HOLE:
+		return NULL;
+	case SKV_PTE_FULL:
+		if (!skv_page_exists(w->core, w->pool, page))
+			return "names a page that does not exist";
+		if (*skv_owner_word(&w->core->state, w->pool, page) != w->lease)
+			return "names a page that is not on lease to its holder";
+		if (w->marks[page] != SKV_MARK_NONE || w->out->n_own == w->most)
+			return "names a page for the second time";
+		w->marks[page] = SKV_MARK_OWN;
+		w->out->own[w->out->n_own++] = page;
+		return NULL;
+	case SKV_PTE_SHARED:
+		if (!skv_page_exists(w->core, w->pool, page))
+			return "names a page that does not exist";
+		if (w->marks[page] == SKV_MARK_NAMED)
+			return "names a shared page for the second time";
+		if (w->marks[page] != SKV_MARK_REF)
+			return "names a shared page that the sequence has no reference to";
+		w->marks[page] = SKV_MARK_NAMED;
+		w->out->n_named++;
+		return NULL;
+	case SKV_PTE_NONE:
+		return "is missing below the committed length";
+	default:
+		return "is of an unknown kind";
+	}
+}
+
+static void walk_tables(struct walk *w, const struct skv_seq_local *l)
+{
+	uint64_t commit = atomic_load_explicit(&l->mem->commit, memory_order_acquire);
+	uint32_t n_pages = skv_pages_of(skv_commit_len(commit));
+
+	if (skv_commit_len(commit) > l->layout.max_tokens) {
+		w->problem = "committed length is beyond the sequence's maximum";
+		return;
+	}
+	for (w->layer = 0; w->layer < l->layout.n_layers; w->layer++) {
+		const skv_pte *table = skv_seqmem_table(l->mem, &l->layout, w->layer);
+
+		for (w->index = 0; w->index < n_pages; w->index++) {
+			w->entry = __atomic_load_n(&table[w->index], __ATOMIC_RELAXED);
+			w->problem = take_entry(w, w->entry);
+			if (w->problem)
+				return;
+		}
+	}
+}
+
+static int corrupt(struct skv_core *c, uint32_t seq, const struct walk *w, const char *problem)
+{
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+	char why[sizeof(c->why)];
+
+	if (problem)
+		snprintf(why, sizeof(why), "%s", problem);
+	else if (w->entry)
+		snprintf(why, sizeof(why), "entry %u of layer %u (%#x) %s", w->index, w->layer, w->entry, w->problem);
+	else
+		snprintf(why, sizeof(why), "%s (layer %u, entry %u)", w->problem, w->layer, w->index);
+	if (c->corrupt_cb)
+		c->corrupt_cb(c->corrupt_data, skv_account_row(&c->state, q->account)->uid, q->model.name, q->name, why);
+	return skv_refuse(c, SKV_CORE_E_CORRUPT, "sequence '%s' is corrupt and was dropped: %s", q->name, why);
+}
+
+int skv_settle_begin(struct skv_core *c, uint32_t seq, uint32_t client, struct skv_settled *ret)
+{
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+	const struct skv_seq_local *l = &c->seqs[seq];
+	const char *problem = skv_seqmem_check(l->mem, &l->layout);
+	struct skv_settled out = {0};
+	struct walk w = {
+		.core = c,
+		.pool = q->pool,
+		.lease = skv_owner_make(SKV_OWNER_LEASE, client),
+		.marks = c->pools[q->pool].marks,
+		.most = skv_member_row(&c->state, q->pool, client)->lease,
+		.out = &out,
+	};
+	uint64_t entries = (uint64_t)l->layout.n_layers * l->layout.max_pages;
+
+	if (problem)
+		return corrupt(c, seq, &w, problem);
+	if (w.most > entries)
+		w.most = entries;
+	out.own = malloc(sizeof(*out.own) * (w.most + 1));
+	if (!out.own)
+		return -ENOMEM;
+	skv_refs_mark(c, seq, SKV_MARK_REF);
+	walk_tables(&w, l);
+	if (w.problem) {
+		skv_settle_end(c, seq, &out);
+		return corrupt(c, seq, &w, NULL);
+	}
+	*ret = out;
+	return 0;
+}
+
+void skv_settle_end(struct skv_core *c, uint32_t seq, struct skv_settled *s)
+{
+	uint8_t *marks = c->pools[skv_seq_row(&c->state, seq)->pool].marks;
+
+	skv_refs_mark(c, seq, SKV_MARK_NONE);
+	for (uint64_t i = 0; i < s->n_own; i++)
+		marks[s->own[i]] = SKV_MARK_NONE;
+	free(s->own);
+	*s = (struct skv_settled){0};
+}
+
+void skv_settle_rewrite_shared(struct skv_core *c, uint32_t seq)
+{
+	uint32_t pool = skv_seq_row(&c->state, seq)->pool;
+	const struct skv_seq_local *l = &c->seqs[seq];
+	const uint8_t *marks = c->pools[pool].marks;
+	uint32_t len = skv_commit_len(atomic_load(&l->mem->commit));
+	uint32_t n_pages = skv_pages_of(len < l->layout.max_tokens ? len : l->layout.max_tokens);
+
+	for (uint32_t layer = 0; layer < l->layout.n_layers; layer++) {
+		skv_pte *table = skv_seqmem_table(l->mem, &l->layout, layer);
+
+		for (uint32_t i = 0; i < n_pages; i++) {
+			skv_pte e = __atomic_load_n(&table[i], __ATOMIC_RELAXED);
+			uint32_t page = skv_pte_id(e);
+
+			if (skv_pte_kind(e) == SKV_PTE_FULL && skv_page_exists(c, pool, page) &&
+			    marks[page] == SKV_MARK_OWN)
+				__atomic_store_n(&table[i], skv_pte_make(SKV_PTE_SHARED, page), __ATOMIC_RELAXED);
+		}
+	}
+}

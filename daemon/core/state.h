@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/core/state.h - the state memfd: what must outlive the process, and nothing else.
+ *
+ * One sealed, sparse memfd of a fixed size: a header, then plain tables of plain rows that refer to
+ * each other by index. No pointer, no fd, nothing that could be rebuilt from the rest (counts aside,
+ * which skv_core_balance() recounts). What a process keeps beside it (maps, fds) is indexed the same
+ * way, and the names of those fds follow from the indices: seg-POOL-SEGMENT, seq-INDEX, session-INDEX.
+ *
+ * Sizes follow from the geometry alone; the header repeats them, and skv_state_map() believes a header
+ * only when both agree. The tables are sized for the worst case and cost what is touched.
+ *
+ * Rows that come and go (accounts … pools) begin with a skv_row. A free row is on its table's free
+ * list, or beyond `high`, never used. Its generation goes up with each use, so that id() of a row that
+ * is gone never names its successor (short of 65,535 uses).
+ */
+#ifndef SKV_CORE_STATE_H
+#define SKV_CORE_STATE_H
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include "common/wire.h"
+
+#define SKV_STATE_MAGIC 0x3154415453564b53ull /* "SKVSTAT1" */
+#define SKV_STATE_VERSION 1u
+#define SKV_NO_INDEX UINT32_MAX
+
+/* ---- owner words ----------------------------------------------------------------------------- */
+
+/* Kind in the top two bits; the rest is a row index (LEASE: client, SEQ: sequence) or a count (SHARED). */
+typedef uint32_t skv_owner;
+enum skv_owner_kind { SKV_OWNER_FREE = 0, SKV_OWNER_LEASE = 1, SKV_OWNER_SEQ = 2, SKV_OWNER_SHARED = 3 };
+#define SKV_OWNER_KINDS 4
+#define SKV_OWNER_VALUE_MASK 0x3fffffffu
+
+static inline skv_owner skv_owner_make(enum skv_owner_kind kind, uint32_t value)
+{
+	return (uint32_t)kind << 30 | (value & SKV_OWNER_VALUE_MASK);
+}
+static inline enum skv_owner_kind skv_owner_kind(skv_owner o)
+{
+	return (enum skv_owner_kind)(o >> 30);
+}
+static inline uint32_t skv_owner_value(skv_owner o)
+{
+	return o & SKV_OWNER_VALUE_MASK;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+struct skv_row {
+	uint32_t live;
+	uint32_t generation;
+	uint32_t next_free; /* index + 1, when not live */
+	uint32_t reserved;
+};
+
+struct skv_account_row {
+	struct skv_row row;
+	uint32_t uid;
+	uint32_t clients, sessions, sequences, pools;
+	uint32_t reserved;
+	uint64_t page_bytes; /* of pages that are not FREE */
+};
+
+struct skv_client_row {
+	struct skv_row row;
+	uint32_t account;
+	int32_t pid;
+	uint32_t sessions;
+	uint32_t notices; /* segments that it must be told of */
+	char program[SKV_NAME_MAX];
+};
+
+/* A policy as it was asked for. */
+struct skv_choice {
+	uint64_t generation;
+	uint32_t plugin;
+	uint32_t reserved;
+	char spec[SKV_SPEC_MAX];
+};
+
+struct skv_session_row {
+	struct skv_row row;
+	uint32_t client, pool;
+	uint32_t sequences;
+	uint32_t reserved;
+	struct skv_model model;
+	struct skv_choice wanted;  /* by the operator, or by the client at open */
+	struct skv_choice given;   /* to the client, last */
+	struct skv_choice running; /* by the client's word */
+	char error[SKV_TEXT_MAX];  /* of the last swap that failed */
+};
+
+struct skv_seq_row {
+	struct skv_row row;
+	uint32_t account, pool;
+	uint32_t session; /* that holds it, or SKV_NO_INDEX */
+	uint32_t max_tokens;
+	uint32_t pages;    /* owner words SEQ(this) */
+	uint32_t refs;     /* references to shared pages ... */
+	uint32_t ref_head; /* ... in this chain of blocks: index + 1, 0 = none */
+	uint32_t reserved;
+	struct skv_model model;
+	char name[SKV_NAME_MAX]; /* "" = anonymous */
+};
+
+struct skv_pool_row {
+	struct skv_row row;
+	uint32_t account;
+	uint32_t pages_per_segment, max_segments;
+	uint32_t sessions, sequences; /* it lives as long as either is there */
+	uint32_t segments;            /* that have memory ... */
+	uint32_t empty;               /* ... and all of whose pages are FREE */
+	uint32_t high;                /* segment numbers from here on were never used */
+	uint64_t page_bytes, segment_bytes;
+	uint64_t count[SKV_OWNER_KINDS]; /* pages by kind of owner */
+};
+
+/* A client in a pool; at [pool][client]. */
+struct skv_member {
+	uint32_t sessions; /* 0: not a member */
+	uint32_t lease;    /* owner words LEASE(client) */
+};
+
+enum skv_segment_state {
+	SKV_SEGMENT_NONE = 0,  /* no memory; the number can be used */
+	SKV_SEGMENT_LIVE = 1,
+	SKV_SEGMENT_LEAVING = 2, /* no memory; clients still have to acknowledge */
+};
+/* At [pool][segment]. */
+struct skv_segment_row {
+	uint32_t state;
+	uint32_t free;    /* pages, when LIVE */
+	uint32_t waiting; /* clients that have to acknowledge, when LEAVING */
+	uint32_t reserved;
+	uint64_t serial; /* counts segments made */
+};
+
+/* What a client knows of a segment; at [pool][client][segment]. */
+enum skv_told {
+	SKV_TOLD_NOTHING = 0,
+	SKV_TOLD_LIVE = 1,     /* announced */
+	SKV_TOLD_GONE_DUE = 2, /* announced; its end is still to be told */
+	SKV_TOLD_GONE = 3,     /* its end was told, not acknowledged */
+};
+
+/* References of one sequence to shared pages, in no order, no page twice in a chain. */
+#define SKV_REFS_IN_BLOCK 62u
+struct skv_ref_block {
+	uint32_t next; /* index + 1, of the chain or of the free list */
+	uint32_t n;
+	uint32_t page[SKV_REFS_IN_BLOCK];
+};
+
+/* ---- the memfd ------------------------------------------------------------------------------- */
+
+enum skv_table {
+	SKV_TABLE_ACCOUNTS, SKV_TABLE_CLIENTS, SKV_TABLE_SESSIONS, SKV_TABLE_SEQUENCES, SKV_TABLE_POOLS,
+	SKV_TABLE_ROWS, /* the ones above come and go */
+	SKV_TABLE_MEMBERS = SKV_TABLE_ROWS, SKV_TABLE_SEGMENTS, SKV_TABLE_TOLD, SKV_TABLE_PAGES, SKV_TABLE_REFS,
+	SKV_TABLE_COUNT,
+};
+
+struct skv_geometry {
+	uint32_t max_clients, max_sessions, max_sequences, max_pools;
+	uint32_t max_segments;   /* of a pool */
+	uint32_t max_ref_blocks;
+	uint64_t max_pages; /* of a pool */
+	uint64_t segment_bytes; /* wanted */
+	uint64_t pool_bytes;    /* the most that the ceiling can be raised to */
+};
+
+struct skv_state_header {
+	uint64_t magic;
+	uint32_t version, header_bytes;
+	uint64_t total_bytes;
+	struct skv_geometry geometry;
+	uint64_t offset[SKV_TABLE_COUNT], elements[SKV_TABLE_COUNT];
+	uint32_t element_bytes[SKV_TABLE_COUNT];
+	/* of the tables whose rows come and go */
+	uint32_t free[SKV_TABLE_ROWS]; /* index + 1 */
+	uint32_t high[SKV_TABLE_ROWS]; /* rows from here on were never used */
+	uint32_t live[SKV_TABLE_ROWS];
+	/* reference blocks */
+	uint32_t ref_free, ref_high, ref_used;
+	uint32_t reserved;
+	uint64_t policy_generation;
+	uint64_t segment_serial; /* of the last segment made */
+	uint64_t segment_bytes;  /* of all segments that have memory */
+};
+
+struct skv_state {
+	int fd;
+	struct skv_state_header *header;
+};
+#define SKV_STATE_NULL {.fd = -1}
+
+/* A new memfd for these sizes, mapped, every table empty. Negative errno; -EINVAL for a size of 0 or beyond the id space. */
+int skv_state_new(struct skv_state *, const struct skv_geometry *);
+/* Map the state in `fd` (consumed, also on failure). -EBADMSG with a text (static) when it is not a state of this version. */
+int skv_state_map(struct skv_state *, int fd, const char **ret_why);
+void skv_state_deinit(struct skv_state *);
+
+/* Element `index` of a table. Out of range is a bug of the caller: the books are broken, and it stops here. */
+static inline void *skv_state_at(const struct skv_state *s, enum skv_table t, uint64_t index)
+{
+	const struct skv_state_header *h = s->header;
+
+	assert(index < h->elements[t]);
+	return (char *)h + h->offset[t] + index * h->element_bytes[t];
+}
+
+/* A fresh row, zeroed, live. Its index, or SKV_NO_INDEX when the table is full. */
+uint32_t skv_state_take(struct skv_state *, enum skv_table);
+void skv_state_give(struct skv_state *, enum skv_table, uint32_t index);
+
+/* The id of a live row (clients, sessions, sequences), and the index of the live row that an id names, or SKV_NO_INDEX. */
+uint32_t skv_state_id(const struct skv_state *, enum skv_table, uint32_t index);
+uint32_t skv_state_find(const struct skv_state *, enum skv_table, uint32_t id);
+
+/* The first live row from `index` on, or SKV_NO_INDEX: for (i = next(s, t, 0); i != SKV_NO_INDEX; i = next(s, t, i + 1)). */
+uint32_t skv_state_next(const struct skv_state *, enum skv_table, uint32_t index);
+#define SKV_EACH(i, s, t) \
+	uint32_t i = skv_state_next(s, t, 0); i != SKV_NO_INDEX; i = skv_state_next(s, t, i + 1)
+
+static inline struct skv_account_row *skv_account_row(const struct skv_state *s, uint32_t i)
+{
+	return skv_state_at(s, SKV_TABLE_ACCOUNTS, i);
+}
+static inline struct skv_client_row *skv_client_row(const struct skv_state *s, uint32_t i)
+{
+	return skv_state_at(s, SKV_TABLE_CLIENTS, i);
+}
+static inline struct skv_session_row *skv_session_row(const struct skv_state *s, uint32_t i)
+{
+	return skv_state_at(s, SKV_TABLE_SESSIONS, i);
+}
+static inline struct skv_seq_row *skv_seq_row(const struct skv_state *s, uint32_t i)
+{
+	return skv_state_at(s, SKV_TABLE_SEQUENCES, i);
+}
+static inline struct skv_pool_row *skv_pool_row(const struct skv_state *s, uint32_t i)
+{
+	return skv_state_at(s, SKV_TABLE_POOLS, i);
+}
+static inline struct skv_member *skv_member_row(const struct skv_state *s, uint32_t pool, uint32_t client)
+{
+	return skv_state_at(s, SKV_TABLE_MEMBERS, (uint64_t)pool * s->header->geometry.max_clients + client);
+}
+static inline struct skv_segment_row *skv_segment_row(const struct skv_state *s, uint32_t pool, uint32_t segment)
+{
+	return skv_state_at(s, SKV_TABLE_SEGMENTS, (uint64_t)pool * s->header->geometry.max_segments + segment);
+}
+static inline uint8_t *skv_told(const struct skv_state *s, uint32_t pool, uint32_t client, uint32_t segment)
+{
+	const struct skv_geometry *g = &s->header->geometry;
+
+	return skv_state_at(s, SKV_TABLE_TOLD, ((uint64_t)pool * g->max_clients + client) * g->max_segments + segment);
+}
+static inline skv_owner *skv_owner_word(const struct skv_state *s, uint32_t pool, uint32_t page)
+{
+	assert(page < s->header->geometry.max_pages);
+	return skv_state_at(s, SKV_TABLE_PAGES, pool * s->header->geometry.max_pages + page);
+}
+static inline struct skv_ref_block *skv_ref_block_row(const struct skv_state *s, uint32_t i)
+{
+	return skv_state_at(s, SKV_TABLE_REFS, i);
+}
+
+#endif

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What status, lists and metrics see of the books. Nothing here changes anything. */
+#include "daemon/core/books.h"
+
+void skv_core_accounts(const struct skv_core *c, void (*cb)(void *, const struct skv_core_account_view *), void *data)
+{
+	for (SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS)) {
+		const struct skv_account_row *a = skv_account_row(&c->state, i);
+		struct skv_core_account_view v = {
+			.uid = a->uid,
+			.clients = a->clients,
+			.sessions = a->sessions,
+			.sequences = a->sequences,
+			.page_bytes = a->page_bytes,
+		};
+
+		for (SKV_EACH(j, &c->state, SKV_TABLE_POOLS)) {
+			const struct skv_pool_row *p = skv_pool_row(&c->state, j);
+
+			if (p->account == i)
+				v.segment_bytes += p->segments * p->segment_bytes;
+		}
+		cb(data, &v);
+	}
+}
+
+void skv_core_clients(const struct skv_core *c, void (*cb)(void *, const struct skv_core_client_view *), void *data)
+{
+	for (SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)) {
+		const struct skv_client_row *row = skv_client_row(&c->state, i);
+		struct skv_core_client_view v = {
+			.client = skv_state_id(&c->state, SKV_TABLE_CLIENTS, i),
+			.uid = skv_account_row(&c->state, row->account)->uid,
+			.pid = row->pid,
+			.program = row->program,
+			.sessions = row->sessions,
+		};
+
+		for (SKV_EACH(j, &c->state, SKV_TABLE_POOLS))
+			v.lease_pages += skv_member_row(&c->state, j, i)->lease;
+		cb(data, &v);
+	}
+}
+
+void skv_core_sessions(const struct skv_core *c, void (*cb)(void *, const struct skv_core_session_view *), void *data)
+{
+	for (SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)) {
+		const struct skv_session_row *s = skv_session_row(&c->state, i);
+		struct skv_core_session_view v = {
+			.session = skv_state_id(&c->state, SKV_TABLE_SESSIONS, i),
+			.client = skv_state_id(&c->state, SKV_TABLE_CLIENTS, s->client),
+			.pool = s->pool,
+			.uid = skv_account_row(&c->state, skv_pool_row(&c->state, s->pool)->account)->uid,
+			.model = &s->model,
+			.spec = s->running.spec,
+			.error = s->error,
+			.generation = s->wanted.generation,
+			.running_generation = s->running.generation,
+			.page = c->sessions[i].page,
+			.sequences = s->sequences,
+		};
+
+		cb(data, &v);
+	}
+}
+
+static void count_entries(const struct skv_seq_local *l, uint32_t len, struct skv_core_seq_view *v)
+{
+	uint32_t n_pages = skv_pages_of(len);
+
+	v->pages_total = (uint64_t)l->layout.n_layers * n_pages;
+	for (uint32_t layer = 0; layer < l->layout.n_layers; layer++) {
+		const skv_pte *table = skv_seqmem_table(l->mem, &l->layout, layer);
+
+		for (uint32_t i = 0; i < n_pages; i++) {
+			skv_pte e = __atomic_load_n(&table[i], __ATOMIC_RELAXED);
+
+			v->pages_resident += skv_pte_resident(e);
+			v->pages_shared += skv_pte_kind(e) == SKV_PTE_SHARED;
+		}
+	}
+}
+
+void skv_core_seqs(const struct skv_core *c, void (*cb)(void *, const struct skv_core_seq_view *), void *data)
+{
+	for (SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)) {
+		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
+		const struct skv_seq_local *l = &c->seqs[i];
+		uint32_t len = skv_commit_len(atomic_load(&l->mem->commit));
+		struct skv_core_seq_view v = {
+			.seq = skv_state_id(&c->state, SKV_TABLE_SEQUENCES, i),
+			.uid = skv_account_row(&c->state, q->account)->uid,
+			.name = q->name,
+			.model = q->model.name,
+			.tokens = len < q->max_tokens ? len : q->max_tokens,
+			.max_tokens = q->max_tokens,
+		};
+
+		if (q->session != SKV_NO_INDEX)
+			v.client = skv_state_id(&c->state, SKV_TABLE_CLIENTS, skv_session_row(&c->state, q->session)->client);
+		count_entries(l, v.tokens, &v);
+		cb(data, &v);
+	}
+}
+
+void skv_core_pools(const struct skv_core *c, void (*cb)(void *, const struct skv_core_pool_view *), void *data)
+{
+	for (SKV_EACH(i, &c->state, SKV_TABLE_POOLS)) {
+		const struct skv_pool_row *p = skv_pool_row(&c->state, i);
+		struct skv_core_pool_view v = {
+			.pool = i,
+			.uid = skv_account_row(&c->state, p->account)->uid,
+			.page_bytes = p->page_bytes,
+			.segment_bytes = p->segment_bytes,
+			.segments = p->segments,
+			.pages = (uint64_t)p->segments * p->pages_per_segment,
+			.free = p->count[SKV_OWNER_FREE],
+			.lease = p->count[SKV_OWNER_LEASE],
+			.seq = p->count[SKV_OWNER_SEQ],
+			.shared = p->count[SKV_OWNER_SHARED],
+		};
+
+		cb(data, &v);
+	}
+}

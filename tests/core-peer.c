@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core-peer.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "common/fd.h"
+
+static int test_create(const struct skv_mem_ops *ops, size_t bytes, int *ret_fd)
+{
+	struct test_mem *m = (struct test_mem *)ops;
+	int r;
+
+	if (m->fail_after == 0)
+		return -ENOMEM;
+	if (m->fail_after > 0)
+		m->fail_after--;
+	r = skv_mem_host.create(&skv_mem_host, bytes, ret_fd);
+	if (r == 0) {
+		m->bytes += bytes;
+		m->made++;
+	}
+	return r;
+}
+
+static void test_destroy(const struct skv_mem_ops *ops, int fd, size_t bytes)
+{
+	struct test_mem *m = (struct test_mem *)ops;
+
+	m->bytes -= bytes;
+	m->destroyed++;
+	skv_mem_host.destroy(&skv_mem_host, fd, bytes);
+}
+
+void test_mem_init(struct test_mem *m)
+{
+	*m = (struct test_mem){.ops = skv_mem_host, .fail_after = -1};
+	m->ops.create = test_create;
+	m->ops.destroy = test_destroy;
+}
+
+struct skv_model test_model(const char *name, uint32_t n_layers, uint32_t head_dim)
+{
+	struct skv_model m = SKV_MODEL_INIT;
+
+	m.n_layers = n_layers;
+	m.n_heads = m.n_kv_heads = 1;
+	m.head_dim = head_dim;
+	m.kv_dtype = SKV_F16;
+	m.max_tokens = 65536;
+	snprintf(m.name, sizeof(m.name), "%s", name);
+	return m;
+}
+
+void peer_join(struct peer *p, struct skv_core *core, uid_t uid, const struct skv_model *m)
+{
+	*p = (struct peer){.core = core, .model = *m};
+	ck_assert_int_eq(skv_core_client_add(core, uid, 1, "test", &p->client), 0);
+	ck_assert_int_eq(skv_core_session_open(core, p->client, m, "full", 1, &p->session), 0);
+}
+
+void peer_forget(struct peer *p)
+{
+	free(p->stock);
+	*p = (struct peer){0};
+}
+
+void peer_hear(struct peer *p)
+{
+	struct skv_core_segment s;
+
+	while (skv_core_next_segment(p->core, p->client, &s))
+		if (s.fd < 0)
+			ck_assert_int_eq(skv_core_segment_ack(p->core, p->client, s.pool, s.segment), 0);
+}
+
+void peer_stock(struct peer *p, uint32_t page)
+{
+	if (p->n_stock == p->room) {
+		p->room = p->room ? p->room * 2 : 64;
+		p->stock = realloc(p->stock, p->room * sizeof(*p->stock));
+		ck_assert_ptr_nonnull(p->stock);
+	}
+	p->stock[p->n_stock++] = page;
+}
+
+int peer_lease(struct peer *p, uint32_t least, uint32_t most)
+{
+	static struct skv_wire_run runs[SKV_WIRE_MAX_RUNS];
+	uint32_t n, got = 0, end = 0;
+	int r = skv_core_lease_get(p->core, p->client, p->session.session, least, most, runs, SKV_WIRE_MAX_RUNS, &n);
+
+	if (r)
+		return r;
+	for (uint32_t i = 0; i < n; i++) {
+		ck_assert_uint_gt(runs[i].count, 0);
+		ck_assert_msg(!i || runs[i].first > end, "runs are ascending and apart");
+		end = runs[i].first + runs[i].count;
+		got += runs[i].count;
+		for (uint32_t page = runs[i].first; page < end; page++)
+			peer_stock(p, page);
+	}
+	ck_assert_uint_ge(got, least);
+	ck_assert_uint_le(got, most);
+	peer_hear(p);
+	return 0;
+}
+
+uint32_t peer_take(struct peer *p)
+{
+	if (!p->n_stock)
+		ck_assert_msg(peer_lease(p, 1, 64) == 0, "%s", skv_core_why(p->core));
+	return p->stock[--p->n_stock];
+}
+
+void held_open(struct held *h, const struct peer *p, const struct skv_core_seq_info *info)
+{
+	void *map;
+
+	h->seq = info->seq;
+	skv_seqmem_layout(&p->model, info->max_tokens, &h->layout);
+	ck_assert_uint_eq(h->layout.total, info->bytes);
+	ck_assert_int_eq(skv_map_fd(info->fd, info->bytes, PROT_READ | PROT_WRITE, 1, &map), 0);
+	h->mem = map;
+}
+
+void held_close(struct held *h)
+{
+	munmap(h->mem, h->layout.total);
+	*h = (struct held){0};
+}
+
+void held_new(struct held *h, struct peer *p, const char *name, uint32_t max_tokens)
+{
+	struct skv_core_seq_info info;
+
+	ck_assert_int_eq(skv_core_seq_new(p->core, p->client, p->session.session, name, max_tokens, &info), 0);
+	held_open(h, p, &info);
+}
+
+uint32_t held_len(const struct held *h)
+{
+	return skv_commit_len(atomic_load(&h->mem->commit));
+}
+
+skv_pte held_entry(const struct held *h, uint32_t layer, uint32_t index)
+{
+	return skv_seqmem_table(h->mem, &h->layout, layer)[index];
+}
+
+uint32_t held_append(struct held *h, struct peer *p, uint32_t n_tokens, uint32_t *ret_cow)
+{
+	uint32_t len = held_len(h), have = skv_pages_of(len), want = skv_pages_of(len + n_tokens), n_cow = 0;
+
+	for (uint32_t layer = 0; layer < h->layout.n_layers; layer++) {
+		skv_pte *table = skv_seqmem_table(h->mem, &h->layout, layer);
+
+		if (len % SKV_PAGE_TOKENS && skv_pte_kind(table[have - 1]) == SKV_PTE_SHARED) {
+			ret_cow[n_cow++] = skv_pte_id(table[have - 1]);
+			table[have - 1] = skv_pte_make(SKV_PTE_FULL, peer_take(p));
+		}
+		for (uint32_t i = have; i < want; i++)
+			table[i] = skv_pte_make(SKV_PTE_FULL, peer_take(p));
+	}
+	return n_cow;
+}
+
+void held_commit(struct held *h, uint32_t n_tokens)
+{
+	uint64_t was = atomic_load(&h->mem->commit);
+
+	atomic_store(&h->mem->commit, (uint64_t)(skv_commit_epoch(was) + 1) << 32 | (skv_commit_len(was) + n_tokens));
+}
+
+uint32_t count_fds(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	uint32_t n = 0;
+
+	ck_assert_ptr_nonnull(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}

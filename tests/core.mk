@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+# The books of the daemon, without the daemon.
+check_PROGRAMS += tests/test-core
+TESTS += tests/test-core
+tests_test_core_SOURCES = tests/test-core.c tests/core-peer.c tests/core-peer.h
+tests_test_core_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_core_LDADD = daemon/core/libskvcore.la daemon/mem/libskvmem.la common/libskvcommon.la $(CHECK_LIBS)
