@@ -18,10 +18,10 @@ policies                   | libclient/include/sparsekv/policy.h libclient/inclu
 daemon                     | libclient/include/sparsekv common daemon
 daemon/core                | libclient/include/sparsekv common daemon/mem/mem.h
 daemon/mem                 | libclient/include/sparsekv common
-daemon/ipc                 | libclient/include/sparsekv common
-daemon/loop                | libclient/include/sparsekv common
-daemon/plugin              | libclient/include/sparsekv common
-daemon/sys                 | libclient/include/sparsekv common
+daemon/sys                 | libclient/include/sparsekv common daemon/core/core.h
+daemon/loop                | libclient/include/sparsekv common daemon/sys
+daemon/ipc                 | libclient/include/sparsekv common daemon/sys daemon/loop
+daemon/plugin              | libclient/include/sparsekv common daemon/sys daemon/loop
 daemon/ctl                 | libclient/include/sparsekv common
 engine                     | libclient/include/sparsekv
 '

@@ -1,3 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
 include tests/targets.mk
+include tests/common.mk
 include tests/core.mk

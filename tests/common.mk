@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# Tests of common/ and policies/, and the plugins that they and the tests of the daemon load:
+# tests/plugins/.libs/NAME.so. -rpath makes libtool build a shared object though nothing is installed.
+check_LTLIBRARIES += tests/plugins/bad-abi.la tests/plugins/bad-crash.la tests/plugins/bad-hang.la \
+	tests/plugins/bad-hooks.la tests/plugins/bad-params.la tests/plugins/bad-symbol.la \
+	tests/plugins/refuse-adopt.la
+TEST_PLUGIN_LDFLAGS = $(AM_LDFLAGS) -module -avoid-version -shared -rpath /nowhere
+
+tests_plugins_bad_abi_la_SOURCES = tests/plugins/bad-abi.c tests/plugins/plugin.h
+tests_plugins_bad_abi_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
+tests_plugins_bad_crash_la_SOURCES = tests/plugins/bad-crash.c tests/plugins/plugin.h
+tests_plugins_bad_crash_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
+tests_plugins_bad_hang_la_SOURCES = tests/plugins/bad-hang.c tests/plugins/plugin.h
+tests_plugins_bad_hang_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
+tests_plugins_bad_hooks_la_SOURCES = tests/plugins/bad-hooks.c tests/plugins/plugin.h
+tests_plugins_bad_hooks_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
+tests_plugins_bad_params_la_SOURCES = tests/plugins/bad-params.c tests/plugins/plugin.h
+tests_plugins_bad_params_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
+tests_plugins_bad_symbol_la_SOURCES = tests/plugins/bad-symbol.c tests/plugins/plugin.h
+tests_plugins_bad_symbol_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
+tests_plugins_refuse_adopt_la_SOURCES = tests/plugins/refuse-adopt.c tests/plugins/plugin.h
+tests_plugins_refuse_adopt_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
+
+COMMON_TEST_LIBS = common/libskvcommon.la $(CHECK_LIBS)
+
+check_PROGRAMS += tests/test-policies
+TESTS += tests/test-policies
+tests_test_policies_SOURCES = tests/test-policies.c
+tests_test_policies_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_BUILDDIR='"$(abs_top_builddir)"'
+tests_test_policies_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_policies_LDADD = $(COMMON_TEST_LIBS)
