@@ -1,3 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 include daemon/core/local.mk
 include daemon/mem/local.mk
+
+# All of the daemon but main(): linked by sparsekvd and by the tests that run a daemon of their own.
+noinst_LTLIBRARIES += daemon/libskvdaemon.la
+daemon_libskvdaemon_la_SOURCES = \
+	daemon/server.h daemon/server-priv.h daemon/server.c daemon/request.c daemon/policy.c daemon/report.c \
+	daemon/loop/loop.c daemon/loop/loop.h \
+	daemon/ipc/ipc.c daemon/ipc/conn.c daemon/ipc/conn.h daemon/ipc/ipc-priv.h daemon/ipc/peer.c daemon/ipc/peer.h \
+	daemon/plugin/probe.c daemon/plugin/probe-child.c daemon/plugin/probe.h \
+	daemon/plugin/registry.c daemon/plugin/registry.h daemon/plugin/scan.c daemon/plugin/scan.h \
+	daemon/sys/config.c daemon/sys/config.h daemon/sys/log.c daemon/sys/log.h daemon/sys/clock.h \
+	daemon/sys/sd.c daemon/sys/sd.h daemon/sys/socket.c daemon/sys/socket.h
+daemon_libskvdaemon_la_CFLAGS = $(AM_CFLAGS) $(LIBURING_CFLAGS) $(LIBSYSTEMD_CFLAGS) $(JANSSON_CFLAGS)
+daemon_libskvdaemon_la_LIBADD = daemon/core/libskvcore.la daemon/mem/libskvmem.la common/libskvcommon.la \
+	$(LIBURING_LIBS) $(LIBSYSTEMD_LIBS) $(JANSSON_LIBS) -lm -ldl
+
+sbin_PROGRAMS += daemon/sparsekvd
+daemon_sparsekvd_SOURCES = daemon/main.c
+daemon_sparsekvd_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+daemon_sparsekvd_LDADD = daemon/libskvdaemon.la

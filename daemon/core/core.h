@@ -226,6 +226,9 @@ struct skv_core_session_view {
 	const char *error;           /* of its last swap, "" = none */
 	uint64_t generation;         /* in which its policy was set ... */
 	uint64_t running_generation; /* ... and that it said it runs; smaller: a swap is pending */
+	uint32_t plugin;             /* of that policy; next, the one last given to the client; ... */
+	uint32_t given_plugin;
+	uint32_t running_plugin; /* ... and of `spec`. A session may yet come back to each of the three */
 	const struct skv_session_page *page; /* the client's figures, not to be believed */
 	uint32_t sequences;
 };

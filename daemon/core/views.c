@@ -56,6 +56,9 @@ void skv_core_sessions(const struct skv_core *c, void (*cb)(void *, const struct
 			.error = s->error,
 			.generation = s->wanted.generation,
 			.running_generation = s->running.generation,
+			.plugin = s->wanted.plugin,
+			.given_plugin = s->given.plugin,
+			.running_plugin = s->running.plugin,
 			.page = c->sessions[i].page,
 			.sequences = s->sequences,
 		};

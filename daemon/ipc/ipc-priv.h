@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/ipc/ipc-priv.h - what ipc.c (accepting) and conn.c (one connection) know of each other. */
+#ifndef SKV_IPC_PRIV_H
+#define SKV_IPC_PRIV_H
+
+#include "daemon/ipc/conn.h"
+
+struct skv_ipc {
+	struct skv_loop *loop;
+	int listen_fd;
+	const struct skv_ipc_ops *ops;
+	void *ctx;
+	struct skv_ipc_limits limits;
+	struct skv_ipc_counters counters;
+	struct skv_op accept_op, retry_op;
+	bool closing, starved, dump;
+	uint64_t last_number;
+	uint32_t n_conns;
+	struct skv_conn *conns; /* the live ones */
+};
+
+/* A packet to be sent, and the fds that go with it (owned). */
+struct skv_conn_out {
+	struct skv_conn_out *next;
+	size_t bytes, charge;
+	unsigned n_fds;
+	int fds[SKV_WIRE_MAX_FDS];
+	_Alignas(8) char packet[];
+};
+
+union skv_conn_control {
+	char space[CMSG_SPACE(SKV_WIRE_MAX_FDS * sizeof(int))];
+	struct cmsghdr align;
+};
+
+struct skv_conn {
+	struct skv_ipc *ipc;
+	struct skv_conn *prev, *next;
+	uint64_t number;
+	int fd;
+	struct skv_peer peer;
+	uint32_t client;
+	char name[SKV_NAME_MAX + 16];
+	bool open, hello, finishing;
+
+	struct skv_op recv_op, send_op, death_op, hello_op, end_op;
+	struct skv_conn_out *sending;              /* in the kernel's hands */
+	struct skv_conn_out *out, **out_end;       /* behind it */
+	uint64_t out_charge;                       /* of both */
+
+	struct msghdr recv_msg, send_msg;
+	struct iovec recv_iov, send_iov;
+	union skv_conn_control recv_control, send_control;
+	_Alignas(8) char packet[SKV_WIRE_MAX];
+};
+
+/* Take over a connected socket (consumed in any case). */
+void skv_conn_begin(struct skv_ipc *, int fd);
+
+#endif

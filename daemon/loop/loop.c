@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/loop/loop.c - see loop.h.
+ *
+ * An operation's state is a set of four bits: its start and its cancellation each wait in a list of
+ * ours (QUEUED) or are in the kernel (INFLIGHT). It is done when the set is empty. A completion
+ * carries the operation's address; a cancellation's completion the same with the lowest bit set.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "daemon/loop/loop.h"
+
+enum {
+	START_QUEUED = 1u << 0,
+	START_INFLIGHT = 1u << 1,
+	CANCEL_QUEUED = 1u << 2,
+	CANCEL_INFLIGHT = 1u << 3,
+};
+#define CANCEL_TAG ((uint64_t)1)
+
+struct skv_loop {
+	struct io_uring ring;
+	struct skv_op *starts, **starts_end;   /* FIFO through next_start */
+	struct skv_op *cancels, **cancels_end; /* FIFO through next_cancel */
+	struct skv_op *running;
+	bool quit, draining;
+	void (*idle)(void *ctx);
+	void *idle_ctx;
+};
+
+int skv_loop_new(unsigned entries, struct skv_loop **ret)
+{
+	/* Completions are taken in io_uring_enter, never by interrupting the thread. */
+	struct io_uring_params p = {.flags = IORING_SETUP_CLAMP | IORING_SETUP_COOP_TASKRUN};
+	struct skv_loop *loop = calloc(1, sizeof(*loop));
+	int r;
+
+	if (!loop)
+		return -ENOMEM;
+	r = io_uring_queue_init_params(entries, &loop->ring, &p);
+	if (r < 0) {
+		free(loop);
+		return r;
+	}
+	(void)fcntl(loop->ring.ring_fd, F_SETFD, FD_CLOEXEC);
+	loop->starts_end = &loop->starts;
+	loop->cancels_end = &loop->cancels;
+	*ret = loop;
+	return 0;
+}
+
+struct skv_loop *skv_loop_free(struct skv_loop *loop)
+{
+	if (loop) {
+		io_uring_queue_exit(&loop->ring);
+		free(loop);
+	}
+	return NULL;
+}
+
+void skv_loop_explain(int error, char *text, size_t len)
+{
+	char sysctl[16] = "not there";
+	FILE *f = fopen("/proc/sys/kernel/io_uring_disabled", "re");
+
+	if (f) {
+		if (fgets(sysctl, sizeof(sysctl), f))
+			sysctl[strcspn(sysctl, "\n")] = 0;
+		fclose(f);
+	}
+	if (error == -ENOSYS || error == -EPERM || error == -EACCES)
+		snprintf(text, len,
+		         "the kernel refuses io_uring (io_uring_setup: %s): Linux 6.1 or later is needed, with the sysctl "
+		         "kernel.io_uring_disabled at 0 (it is %s), and no seccomp filter of a container in the way",
+		         strerror(-error), sysctl);
+	else if (error == -EINVAL)
+		snprintf(text, len, "the kernel's io_uring is too old (io_uring_setup: %s): Linux 6.1 or later is needed",
+		         strerror(-error));
+	else
+		snprintf(text, len, "io_uring cannot be set up (io_uring_setup: %s)", strerror(-error));
+}
+
+void skv_loop_on_idle(struct skv_loop *loop, void (*fn)(void *ctx), void *ctx)
+{
+	loop->idle = fn;
+	loop->idle_ctx = ctx;
+}
+
+void skv_loop_quit(struct skv_loop *loop)
+{
+	loop->quit = true;
+}
+
+/* ---- starting and cancelling: only lists ---- */
+
+static void start(struct skv_loop *loop, struct skv_op *op, enum skv_op_kind kind, int fd, skv_op_fn done)
+{
+	op->kind = kind;
+	op->fd = fd;
+	op->done = done;
+	op->state = START_QUEUED;
+	op->next_start = op->next_cancel = NULL;
+	*loop->starts_end = op;
+	loop->starts_end = &op->next_start;
+	op->prev = NULL;
+	op->next = loop->running;
+	if (op->next)
+		op->next->prev = op;
+	loop->running = op;
+	if (loop->draining)
+		skv_op_cancel(loop, op);
+}
+
+void skv_op_accept(struct skv_loop *loop, struct skv_op *op, int fd, skv_op_fn done)
+{
+	start(loop, op, SKV_OP_ACCEPT, fd, done);
+}
+
+void skv_op_recvmsg(struct skv_loop *loop, struct skv_op *op, int fd, struct msghdr *msg, skv_op_fn done)
+{
+	op->arg.msg = msg;
+	start(loop, op, SKV_OP_RECVMSG, fd, done);
+}
+
+void skv_op_sendmsg(struct skv_loop *loop, struct skv_op *op, int fd, struct msghdr *msg, skv_op_fn done)
+{
+	op->arg.msg = msg;
+	start(loop, op, SKV_OP_SENDMSG, fd, done);
+}
+
+void skv_op_read(struct skv_loop *loop, struct skv_op *op, int fd, void *data, size_t bytes, skv_op_fn done)
+{
+	op->arg.buf.data = data;
+	op->arg.buf.bytes = bytes;
+	start(loop, op, SKV_OP_READ, fd, done);
+}
+
+void skv_op_poll(struct skv_loop *loop, struct skv_op *op, int fd, uint32_t events, skv_op_fn done)
+{
+	op->arg.events = events;
+	start(loop, op, SKV_OP_POLL, fd, done);
+}
+
+void skv_op_timer(struct skv_loop *loop, struct skv_op *op, uint64_t after_ns, skv_op_fn done)
+{
+	op->arg.after.tv_sec = (long long)(after_ns / 1000000000u);
+	op->arg.after.tv_nsec = (long long)(after_ns % 1000000000u);
+	start(loop, op, SKV_OP_TIMER, -1, done);
+}
+
+void skv_op_cancel(struct skv_loop *loop, struct skv_op *op)
+{
+	if (!(op->state & (START_QUEUED | START_INFLIGHT)) || op->state & (CANCEL_QUEUED | CANCEL_INFLIGHT))
+		return;
+	op->state |= CANCEL_QUEUED;
+	op->next_cancel = NULL;
+	*loop->cancels_end = op;
+	loop->cancels_end = &op->next_cancel;
+}
+
+/* ---- the ring ---- */
+
+static void finish(struct skv_loop *loop, struct skv_op *op)
+{
+	if (op->prev)
+		op->prev->next = op->next;
+	else
+		loop->running = op->next;
+	if (op->next)
+		op->next->prev = op->prev;
+	if (op->kind == SKV_OP_TIMER && op->res == -ETIME)
+		op->res = 0;
+	op->done(op, op->res);
+}
+
+/* One of the operation's four bits is over. */
+static void clear_state(struct skv_loop *loop, struct skv_op *op, uint32_t bit)
+{
+	op->state &= ~bit;
+	if (!op->state)
+		finish(loop, op);
+}
+
+static void prepare(struct io_uring_sqe *sqe, struct skv_op *op)
+{
+	switch (op->kind) {
+	case SKV_OP_ACCEPT:
+		io_uring_prep_accept(sqe, op->fd, NULL, NULL, SOCK_CLOEXEC);
+		break;
+	case SKV_OP_RECVMSG:
+		io_uring_prep_recvmsg(sqe, op->fd, op->arg.msg, MSG_CMSG_CLOEXEC);
+		break;
+	case SKV_OP_SENDMSG:
+		io_uring_prep_sendmsg(sqe, op->fd, op->arg.msg, MSG_NOSIGNAL);
+		break;
+	case SKV_OP_READ:
+		io_uring_prep_read(sqe, op->fd, op->arg.buf.data, (unsigned)op->arg.buf.bytes, (uint64_t)-1);
+		break;
+	case SKV_OP_POLL:
+		io_uring_prep_poll_add(sqe, op->fd, op->arg.events);
+		break;
+	case SKV_OP_TIMER:
+		io_uring_prep_timeout(sqe, &op->arg.after, 0, 0);
+		break;
+	}
+	io_uring_sqe_set_data64(sqe, (uintptr_t)op);
+}
+
+/* NULL: the kernel takes no more before completions are reaped; the lists keep the rest. */
+static struct io_uring_sqe *get_sqe(struct skv_loop *loop)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&loop->ring);
+
+	if (!sqe) {
+		io_uring_submit(&loop->ring);
+		sqe = io_uring_get_sqe(&loop->ring);
+	}
+	return sqe;
+}
+
+/* Move the lists into the submission queue. Starts go first, so a cancellation always follows its target. */
+static void fill(struct skv_loop *loop)
+{
+	struct io_uring_sqe *sqe;
+	struct skv_op *op;
+
+	while ((op = loop->starts)) {
+		if (!(op->state & CANCEL_QUEUED)) {
+			sqe = get_sqe(loop);
+			if (!sqe)
+				return;
+			prepare(sqe, op);
+			op->state |= START_INFLIGHT;
+		} else {
+			op->res = -ECANCELED; /* before the kernel heard of it */
+		}
+		loop->starts = op->next_start;
+		if (!loop->starts)
+			loop->starts_end = &loop->starts;
+		op->state &= ~(uint32_t)START_QUEUED;
+	}
+	while ((op = loop->cancels)) {
+		if (op->state & START_INFLIGHT) {
+			sqe = get_sqe(loop);
+			if (!sqe)
+				return;
+			io_uring_prep_cancel64(sqe, (uintptr_t)op, 0);
+			io_uring_sqe_set_data64(sqe, (uintptr_t)op | CANCEL_TAG);
+			op->state |= CANCEL_INFLIGHT;
+		}
+		loop->cancels = op->next_cancel;
+		if (!loop->cancels)
+			loop->cancels_end = &loop->cancels;
+		clear_state(loop, op, CANCEL_QUEUED);
+	}
+}
+
+static void reap(struct skv_loop *loop)
+{
+	struct io_uring_cqe *cqe;
+
+	while (io_uring_peek_cqe(&loop->ring, &cqe) == 0) {
+		uint64_t data = io_uring_cqe_get_data64(cqe);
+		struct skv_op *op = (struct skv_op *)(uintptr_t)(data & ~CANCEL_TAG);
+		int res = cqe->res;
+
+		io_uring_cqe_seen(&loop->ring, cqe);
+		if (data & CANCEL_TAG) {
+			clear_state(loop, op, CANCEL_INFLIGHT);
+		} else {
+			op->res = res;
+			clear_state(loop, op, START_INFLIGHT);
+		}
+	}
+}
+
+static int turn(struct skv_loop *loop)
+{
+	int r;
+
+	if (loop->idle)
+		loop->idle(loop->idle_ctx);
+	fill(loop);
+	/* What fill() finished by itself may have started more: do not sleep on it. */
+	r = loop->starts || loop->cancels || !loop->running ? io_uring_submit(&loop->ring)
+	                                                    : io_uring_submit_and_wait(&loop->ring, 1);
+	if (r < 0 && r != -EINTR && r != -EBUSY && r != -EAGAIN)
+		return r;
+	reap(loop);
+	return 0;
+}
+
+int skv_loop_run(struct skv_loop *loop)
+{
+	int r = 0;
+
+	loop->quit = false;
+	while (!loop->quit && loop->running && r >= 0)
+		r = turn(loop);
+	return r;
+}
+
+int skv_loop_drain(struct skv_loop *loop)
+{
+	int r = 0;
+
+	loop->draining = true;
+	loop->idle = NULL;
+	for (struct skv_op *op = loop->running; op; op = op->next)
+		skv_op_cancel(loop, op);
+	while (loop->running && r >= 0)
+		r = turn(loop);
+	return r;
+}

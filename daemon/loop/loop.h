@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/loop/loop.h - the daemon's event loop: one io_uring, one thread, typed operations.
+ *
+ * An operation is a struct skv_op embedded in its owner. It says what is to be done (kind, fd,
+ * argument) and who is told (`done`). Starting one only links it into a list; the ring is touched in
+ * skv_loop_run() alone. So starting and cancelling cannot fail, an exhausted submission queue merely
+ * makes the rest of the list wait, and a loop may be set up in one thread and run in another.
+ *
+ * Rules for owners:
+ *   - `done` runs exactly once for each start, never from inside skv_op_* calls, and when it runs
+ *     neither the kernel nor the loop refers to the operation or its buffers any more: also not for a
+ *     cancellation, which is an operation of its own. So an owner counts its running operations and
+ *     frees itself when the last one is done.
+ *   - until then the struct, and what it points to, stay where they are.
+ *   - a cancelled operation ends with -ECANCELED, or with its result when that came first.
+ */
+#ifndef SKV_LOOP_H
+#define SKV_LOOP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <linux/time_types.h>
+
+struct skv_loop;
+struct skv_op;
+
+/* `res` is what the system call would return, failures as negative errno; a timer that expired gives 0. */
+typedef void (*skv_op_fn)(struct skv_op *op, int res);
+
+enum skv_op_kind {
+	SKV_OP_ACCEPT = 1, /* res: a connected socket, close-on-exec, owned by the callback */
+	SKV_OP_RECVMSG,    /* MSG_CMSG_CLOEXEC is set */
+	SKV_OP_SENDMSG,    /* MSG_NOSIGNAL is set */
+	SKV_OP_READ,
+	SKV_OP_POLL,  /* once; res: the events */
+	SKV_OP_TIMER, /* once */
+};
+
+struct skv_op {
+	enum skv_op_kind kind;
+	int fd; /* borrowed; must stay open until done */
+	union {
+		struct msghdr *msg;
+		struct {
+			void *data;
+			size_t bytes;
+		} buf;
+		uint32_t events;
+		struct __kernel_timespec after;
+	} arg;
+	skv_op_fn done;
+
+	/* the loop's own */
+	uint32_t state;
+	int res;
+	struct skv_op *next_start, *next_cancel; /* waiting for the submission queue */
+	struct skv_op *prev, *next;              /* all that run */
+};
+
+/* A ring of `entries` submissions (rounded up by the kernel). Negative errno; skv_loop_explain() has the words for it. */
+int skv_loop_new(unsigned entries, struct skv_loop **ret);
+struct skv_loop *skv_loop_free(struct skv_loop *loop); /* every operation must be done; NULL is fine; returns NULL */
+
+/* Why skv_loop_new() failed with `error` (negative errno), and what to do about it. */
+void skv_loop_explain(int error, char *text, size_t len);
+
+/* Called before each wait, when all completions at hand were handled. */
+void skv_loop_on_idle(struct skv_loop *loop, void (*fn)(void *ctx), void *ctx);
+
+/* Run until skv_loop_quit(), called from a `done`, or until nothing runs. 0, or negative errno when the ring itself fails. */
+int skv_loop_run(struct skv_loop *loop);
+void skv_loop_quit(struct skv_loop *loop);
+
+/* Cancel every operation, and each that is started meanwhile, and run until none is left. For shutdown. */
+int skv_loop_drain(struct skv_loop *loop);
+
+/* The start functions. The operation must not be running. */
+void skv_op_accept(struct skv_loop *, struct skv_op *, int fd, skv_op_fn done);
+void skv_op_recvmsg(struct skv_loop *, struct skv_op *, int fd, struct msghdr *msg, skv_op_fn done);
+void skv_op_sendmsg(struct skv_loop *, struct skv_op *, int fd, struct msghdr *msg, skv_op_fn done);
+void skv_op_read(struct skv_loop *, struct skv_op *, int fd, void *data, size_t bytes, skv_op_fn done);
+void skv_op_poll(struct skv_loop *, struct skv_op *, int fd, uint32_t events, skv_op_fn done);
+void skv_op_timer(struct skv_loop *, struct skv_op *, uint64_t after_ns, skv_op_fn done);
+
+/* Cancel; nothing happens when it does not run or is being cancelled already. */
+void skv_op_cancel(struct skv_loop *, struct skv_op *op);
+static inline bool skv_op_running(const struct skv_op *op)
+{
+	return op->state != 0;
+}
+
+/* The struct that `op` is embedded in. */
+#define SKV_OP_OWNER(op, type, member) ((type *)(void *)((char *)(op)-offsetof(type, member)))
+
+#endif

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/main.c - sparsekvd: the command line around daemon/server.h. */
+#include <config.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "daemon/plugin/probe.h"
+#include "daemon/server.h"
+
+static void usage(FILE *to)
+{
+	fputs("Usage: sparsekvd [OPTION]...\n"
+	      "The daemon that owns the memory of KV caches.\n\n"
+	      "  --config=FILE     read settings from FILE instead of " SKV_CONFIG_FILE "\n"
+	      "  --check-config    read the settings, say what is wrong with them, and exit\n"
+	      "  --help-config     print a configuration file with every setting and its default\n"
+	      "  --help            print this text\n"
+	      "  --version         print the version\n\n"
+	      "Each setting of the configuration file is an option too, and goes before the file.\n"
+	      "With their defaults:\n",
+	      to);
+	skv_config_help(to);
+}
+
+static int complain(const char *fmt, const char *what)
+{
+	fprintf(stderr, "sparsekvd: ");
+	fprintf(stderr, fmt, what);
+	fprintf(stderr, "; see sparsekvd --help\n");
+	return EXIT_FAILURE;
+}
+
+/* "--key VALUE" becomes "--key=VALUE". -1 when out of memory. */
+static int join(const char *key, const char *value, char **ret)
+{
+	return asprintf(ret, "%s=%s", key, value) < 0 ? -1 : 0;
+}
+
+struct command_line {
+	const char *config;
+	char **options; /* of settings, each "--key=value", owned; NULL at the end */
+	int n_options;
+	bool check_only;
+};
+
+/* 0: go on; 1: all is done; -1: complained. */
+static int parse(int argc, char **argv, struct command_line *ret)
+{
+	for (int i = 1; i < argc; i++) {
+		const char *arg = argv[i], *value = strchr(arg, '=');
+		size_t len = value ? (size_t)(value - arg) : strlen(arg);
+		bool is_config = len == 8 && !strncmp(arg, "--config", len);
+
+		if (!strcmp(arg, "--help")) {
+			usage(stdout);
+			return 1;
+		} else if (!strcmp(arg, "--version")) {
+			puts("sparsekvd " PACKAGE_VERSION);
+			return 1;
+		} else if (!strcmp(arg, "--help-config")) {
+			skv_config_help_file(stdout);
+			return 1;
+		} else if (!strcmp(arg, "--check-config")) {
+			ret->check_only = true;
+			continue;
+		}
+		if (strncmp(arg, "--", 2) != 0 || (!is_config && !skv_config_known(arg + 2, len - 2))) {
+			complain("unknown option \"%s\"", arg);
+			return -1;
+		}
+		if (!value && i + 1 == argc) {
+			complain("%s needs a value", arg);
+			return -1;
+		}
+		value = value ? value + 1 : argv[++i];
+		if (is_config) {
+			ret->config = value;
+		} else {
+			char key[64];
+
+			snprintf(key, sizeof(key), "%.*s", (int)len, arg);
+			if (join(key, value, &ret->options[ret->n_options]) < 0)
+				return -1;
+			ret->n_options++;
+		}
+	}
+	return 0;
+}
+
+static int serve(const struct command_line *line)
+{
+	struct skv_server_options options = {
+	        .config = {.file = line->config, .options = line->options},
+	        .program = "/proc/self/exe",
+	        .service = true,
+	};
+	struct skv_server *server;
+	int r;
+
+	if (line->check_only) {
+		struct skv_config config;
+		char err[SKV_CONFIG_ERR];
+
+		if (skv_config_load(&options.config, &config, err) == 0)
+			return EXIT_SUCCESS;
+		fprintf(stderr, "sparsekvd: %s\n", err);
+		return EXIT_FAILURE;
+	}
+	if (skv_server_new(&options, &server) < 0)
+		return EXIT_FAILURE;
+	r = skv_server_run(server);
+	skv_server_free(server);
+	return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+int main(int argc, char **argv)
+{
+	struct command_line line = {0};
+	int r;
+
+	if (argc == 3 && !strcmp(argv[1], "--probe"))
+		return skv_probe_main((unsigned)strtoul(argv[2], NULL, 10));
+	line.options = calloc((size_t)argc + 1, sizeof(*line.options));
+	if (!line.options)
+		return EXIT_FAILURE;
+	r = parse(argc, argv, &line);
+	r = r < 0 ? EXIT_FAILURE : r > 0 ? EXIT_SUCCESS : serve(&line);
+	for (int i = 0; i < line.n_options; i++)
+		free(line.options[i]);
+	free(line.options);
+	return r;
+}

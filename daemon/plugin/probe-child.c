@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/plugin/probe-child.c - the probe itself, in a process of its own. See probe.h.
+ *
+ * It may die anywhere: it says beforehand what it is about to do. It ends with _exit(2), so a
+ * plugin's destructors and exit handlers do not run: nothing of theirs would be reported.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "common/fd.h"
+#include "common/spec.h"
+#include "daemon/plugin/probe.h"
+
+/* A model of a common shape, for policies to rehearse with before any engine came. */
+static const struct skv_model made_up = {
+        .size = sizeof(made_up),
+        .n_layers = 32,
+        .n_heads = 32,
+        .n_kv_heads = 8,
+        .head_dim = 128,
+        .kv_dtype = SKV_BF16,
+        .max_tokens = 32768,
+        .n_ranks = 1,
+        .name = "probe",
+};
+
+static void stage(const char *what)
+{
+	char text[SKV_PROBE_STAGE_BYTES] = "";
+
+	snprintf(text, sizeof(text), "%s", what);
+	(void)!pwrite(SKV_PROBE_REPORT_FD, text, sizeof(text), 0);
+}
+
+static int answer(json_t *value)
+{
+	char *text = json_dumps(value, JSON_COMPACT);
+	size_t len = text ? strlen(text) : 0;
+
+	return len && pwrite(SKV_PROBE_REPORT_FD, text, len, SKV_PROBE_ANSWER_AT) == (ssize_t)len ? 0 : 1;
+}
+
+static int refuse(int error, const char *text)
+{
+	return answer(json_pack("{s:s, s:i}", "error", text, "errno", error));
+}
+
+static void limit(int what, rlim_t to)
+{
+	struct rlimit r = {.rlim_cur = to, .rlim_max = to};
+
+	(void)setrlimit(what, &r);
+}
+
+static void confine(unsigned seconds)
+{
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	(void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	limit(RLIMIT_CPU, seconds);
+	limit(RLIMIT_CORE, 0);
+	limit(RLIMIT_FSIZE, SKV_PROBE_REPORT_MAX);
+	limit(RLIMIT_NOFILE, 64);
+#if !defined(__SANITIZE_ADDRESS__) /* it reserves terabytes */
+	limit(RLIMIT_AS, (rlim_t)1 << 30);
+#endif
+}
+
+#define WORD(table, i) ((i) < sizeof(table) / sizeof(*(table)) ? (table)[i] : "?")
+
+static json_t *describe(const struct skv_policy *p, const char *not_rehearsed)
+{
+	static const char *const actions[] = {"none", "visibility", "evict", "compress"};
+	static const char *const granularities[] = {"token", "page"};
+	static const char *const evidences[] = {"none", "position", "keys", "query", "weights"};
+	static const char *const scopes[] = {"request", "step", "layer"};
+	static const char *const sharings[] = {"all-heads", "kv-head", "q-head"};
+	static const char *const types[] = {"?", "budget", "uint", "float", "bool", "layers"};
+	json_t *params = json_array();
+
+	for (uint32_t i = 0; i < p->n_params; i++) {
+		const struct skv_param *q = &p->params[i];
+
+		json_array_append_new(params, json_pack("{s:s, s:s, s:s?, s:s}", "name", q->name, "type",
+		                                        WORD(types, q->type), "default", q->def, "help", q->help));
+	}
+	return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:s?, s:o}", "name", p->name, "version",
+	                 p->version, "summary", p->summary, "abi", (int)p->abi, "action", WORD(actions, p->action),
+	                 "granularity", WORD(granularities, p->granularity), "evidence", WORD(evidences, p->evidence),
+	                 "scope", WORD(scopes, p->scope), "sharing", WORD(sharings, p->sharing), "state_bytes",
+	                 (int)p->seq_state_bytes, "state_version", (int)p->state_version, "not_rehearsed", not_rehearsed,
+	                 "params", params);
+}
+
+static int try_cases(const struct skv_policy *p, char *text, size_t len)
+{
+	const struct skv_probe_case *cases;
+	struct stat st;
+	void *map;
+	int r = 0;
+
+	if (fstat(SKV_PROBE_CASES_FD, &st) < 0)
+		return -errno;
+	if (!st.st_size)
+		return 0;
+	map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, SKV_PROBE_CASES_FD, 0);
+	if (map == MAP_FAILED)
+		return -errno;
+	cases = map;
+	for (size_t i = 0; r == 0 && i < (size_t)st.st_size / sizeof(*cases); i++) {
+		char why[SKV_TEXT_MAX] = "";
+
+		stage("its hooks, with a session's model");
+		r = skv_policy_rehearse(p, cases[i].spec, &cases[i].model, why, sizeof(why));
+		if (r < 0)
+			snprintf(text, len, "with model %s: %.400s", cases[i].model.name, why);
+	}
+	munmap(map, (size_t)st.st_size);
+	return r;
+}
+
+static int probe(void)
+{
+	char text[SKV_TEXT_MAX] = "", not_rehearsed[SKV_TEXT_MAX] = "";
+	const struct skv_policy *p;
+	void *handle;
+	int r;
+
+	stage("its constructor or sparsekv_policy()");
+	r = skv_policy_dlopen(SKV_PROBE_PLUGIN_FD, &p, &handle, text, sizeof(text));
+	if (r < 0)
+		return refuse(-r, text);
+	stage("its hooks, with defaults and a made-up model");
+	r = skv_policy_rehearse(p, NULL, &made_up, text, sizeof(text));
+	if (r == -EINVAL) /* it needs a parameter that has no default: that shows when it is used */
+		snprintf(not_rehearsed, sizeof(not_rehearsed), "%s", text);
+	else if (r < 0)
+		return refuse(-r, text);
+	r = try_cases(p, text, sizeof(text));
+	if (r < 0)
+		return refuse(-r, text);
+	stage("the report");
+	return answer(describe(p, *not_rehearsed ? not_rehearsed : NULL));
+}
+
+int skv_probe_main(unsigned seconds)
+{
+	confine(seconds);
+	_exit(probe());
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/plugin/registry.h - the policy files that the daemon hands out.
+ *
+ * A plugin is read once, into a sealed memfd: what was probed is what clients get, whatever happens
+ * to the file. Loading a name that is there replaces it for sessions opened from then on; sessions
+ * that run the old file keep it until they are swapped, so a replaced file stays as long as the
+ * owner says that it is in use. max_files bounds all of them together.
+ *
+ * Probing takes time; everything that probes answers through a callback, exactly once, most often
+ * later: what fails at once calls it before it returns.
+ */
+#ifndef SKV_REGISTRY_H
+#define SKV_REGISTRY_H
+
+#include "daemon/plugin/probe.h"
+
+struct skv_plugin {
+	struct skv_plugin *next;
+	uint32_t id;         /* never used twice, never 0 */
+	char name[SKV_NAME_MAX];
+	char file[256];      /* where it came from, for people */
+	int fd;              /* sealed, executable, read-only; owned */
+	json_t *info;        /* see skv_probe_result */
+	bool current;        /* what its name means now; else replaced */
+	uint32_t scan;       /* the scan that found it, 0: loaded by hand */
+};
+
+struct skv_registry;
+
+/*
+ * `program`: run with --probe. in_use() says whether a session still has a replaced plugin.
+ * Both must outlive the registry. -ENOMEM.
+ */
+int skv_registry_new(struct skv_loop *, const char *program, bool (*in_use)(void *ctx, uint32_t plugin), void *ctx,
+                     struct skv_registry **ret);
+void skv_registry_set_limits(struct skv_registry *, uint32_t max_files, uint64_t probe_timeout_ns);
+struct skv_registry *skv_registry_free(struct skv_registry *); /* after skv_loop_drain(); NULL is fine; returns NULL */
+
+/* error: 0, or a positive errno with a text; plugin: NULL then. */
+typedef void (*skv_registry_fn)(void *ctx, int error, const char *text, const struct skv_plugin *plugin);
+
+/* Load the plugin in `fd` (borrowed until the call returns); `file` is what people call it. */
+void skv_registry_load(struct skv_registry *, int fd, const char *file, skv_registry_fn done, void *ctx);
+/* Would this plugin run in these cases? */
+void skv_registry_try(struct skv_registry *, const struct skv_plugin *, const struct skv_probe_case *, uint32_t n,
+                      skv_registry_fn done, void *ctx);
+/*
+ * Load each *.so of the directories of `path` (separated by ':') that is new or has changed since the
+ * last scan. Of two files with one policy the first one counts. What is refused is logged. done()'s arguments
+ * beside ctx mean nothing.
+ */
+void skv_registry_scan(struct skv_registry *, const char *path, skv_registry_fn done, void *ctx);
+bool skv_registry_scanning(const struct skv_registry *);
+
+/* Let go of replaced files that nobody uses. Pointers to plugins end here. */
+void skv_registry_collect(struct skv_registry *);
+
+const struct skv_plugin *skv_registry_find(const struct skv_registry *, const char *name); /* the current one */
+const struct skv_plugin *skv_registry_by_id(const struct skv_registry *, uint32_t id);
+const struct skv_plugin *skv_registry_first(const struct skv_registry *);
+/* "delta, full, streaming": the current ones, for error texts. */
+void skv_registry_names(const struct skv_registry *, char *to, size_t len);
+
+#endif

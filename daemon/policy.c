@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/policy.c - loading and swapping policies, for operators.
+ *
+ * Both wait for a probe in a child process. Until it answers, the asking connection is known by its
+ * number only: it may be gone by then, and what was asked is done all the same.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/spec.h"
+#include "daemon/server-priv.h"
+#include "daemon/sys/log.h"
+
+/* What an operator asked for, while the probe runs. */
+struct pending {
+	struct skv_server *server;
+	uint64_t conn;
+	char who[SKV_NAME_MAX + 16];
+	struct skv_msg_header header;
+	char file[SKV_NAME_MAX];
+	struct skv_msg_policy_swap swap;
+};
+
+static struct pending *pending_new(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h)
+{
+	struct pending *p = NULL;
+
+	if (!skv_request_operator(s, conn))
+		skv_conn_error(conn, h->serial, EPERM,
+		               "only an operator (root, the daemon's user, or a member of operator-group%s%s) may %s policies",
+		               s->have_operator_gid ? " " : "", s->config.operator_group,
+		               h->type == SKV_MSG_POLICY_LOAD ? "load" : "swap");
+	else if (!(p = calloc(1, sizeof(*p))))
+		skv_conn_error(conn, h->serial, ENOMEM, "the daemon is out of memory");
+	if (!p)
+		return NULL;
+	p->server = s;
+	p->conn = skv_conn_number(conn);
+	p->header = *h;
+	snprintf(p->who, sizeof(p->who), "%s", skv_conn_name(conn));
+	return p;
+}
+
+static void answer(struct pending *p, int error, const char *text, json_t *value)
+{
+	struct skv_conn *conn = skv_ipc_find(p->server->ipc, p->conn);
+
+	if (conn && error)
+		skv_conn_error(conn, p->header.serial, error, "%s", text);
+	else if (conn)
+		skv_report_send(conn, p->header.type | SKV_REPLY, p->header.serial, json_incref(value));
+	json_decref(value);
+	free(p);
+}
+
+/* ---- who runs what ---- */
+
+struct usage {
+	uint32_t plugin;
+	uint32_t sessions;
+};
+
+static void count_usage(void *usage, const struct skv_core_session_view *v)
+{
+	struct usage *u = usage;
+
+	/* A session may come back to what it runs when the one it is offered fails. */
+	u->sessions += v->plugin == u->plugin || v->given_plugin == u->plugin || v->running_plugin == u->plugin;
+}
+
+static uint32_t sessions_of(struct skv_server *s, uint32_t plugin)
+{
+	struct usage u = {.plugin = plugin};
+
+	skv_core_sessions(s->core, count_usage, &u);
+	return u.sessions;
+}
+
+bool skv_policy_in_use(void *server, uint32_t plugin)
+{
+	return sessions_of(server, plugin) > 0;
+}
+
+/* ---- loading ---- */
+
+static void on_loaded(void *pending, int error, const char *text, const struct skv_plugin *plugin)
+{
+	struct pending *p = pending;
+	uint32_t old = 0;
+
+	if (error) {
+		skv_log(LOG_WARNING, "%s: policy file %s: refused: %s", p->who, p->file, text);
+		answer(p, error, text, NULL);
+		return;
+	}
+	for (const struct skv_plugin *o = skv_registry_first(p->server->registry); o; o = o->next)
+		if (o != plugin && !strcmp(o->name, plugin->name))
+			old += sessions_of(p->server, o->id);
+	skv_log(LOG_NOTICE, "%s: loaded policy %s from %s", p->who, plugin->name, p->file);
+	answer(p, 0, NULL,
+	       json_pack("{s:I, s:s, s:s, s:I, s:O}", "id", (json_int_t)plugin->id, "name", plugin->name, "file", plugin->file,
+	                 "sessions_on_replaced", (json_int_t)old, "policy", plugin->info));
+}
+
+void skv_policy_load_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                             const void *body, int *fds)
+{
+	const struct skv_msg_name *m = body;
+	struct pending *p = pending_new(s, conn, h);
+
+	if (!p)
+		return;
+	snprintf(p->file, sizeof(p->file), "%s", *m->name ? m->name : "(unnamed)");
+	skv_registry_load(s->registry, fds[0], p->file, on_loaded, p);
+}
+
+/* ---- swapping ---- */
+
+struct affected {
+	const struct skv_msg_policy_swap *swap;
+	struct skv_probe_case *cases;
+	uint32_t n, cap, sessions;
+	bool failed;
+};
+
+/* One case a model: sessions of one model are one question. */
+static void collect_case(void *affected, const struct skv_core_session_view *v)
+{
+	struct affected *a = affected;
+	struct skv_probe_case *c;
+
+	if (a->swap->session ? v->session != a->swap->session : a->swap->uid != UINT32_MAX && v->uid != a->swap->uid)
+		return;
+	a->sessions++;
+	for (uint32_t i = 0; i < a->n; i++)
+		if (!memcmp(&a->cases[i].model, v->model, sizeof(*v->model)))
+			return;
+	if (a->n == a->cap) {
+		c = realloc(a->cases, (2 * (size_t)a->cap + 8) * sizeof(*c));
+		if (!c) {
+			a->failed = true;
+			return;
+		}
+		a->cases = c;
+		a->cap = 2 * a->cap + 8;
+	}
+	c = &a->cases[a->n++];
+	memset(c, 0, sizeof(*c));
+	c->model = *v->model;
+	strcpy(c->spec, a->swap->spec);
+}
+
+static void on_tried(void *pending, int error, const char *text, const struct skv_plugin *plugin)
+{
+	struct pending *p = pending;
+	uint32_t n;
+
+	if (error) {
+		skv_log(LOG_WARNING, "%s: swap to %s: refused: %s", p->who, p->swap.spec, text);
+		answer(p, error, text, NULL);
+		return;
+	}
+	n = skv_core_swap(p->server->core, p->swap.session, p->swap.uid, p->swap.spec, plugin->id);
+	skv_log(LOG_NOTICE, "%s: swap to %s: %u sessions will switch", p->who, p->swap.spec, n);
+	answer(p, 0, NULL,
+	       json_pack("{s:s, s:I, s:I, s:I}", "spec", p->swap.spec, "plugin", (json_int_t)plugin->id, "sessions",
+	                 (json_int_t)n, "generation", (json_int_t)skv_core_policy_generation(p->server->core)));
+}
+
+void skv_policy_swap_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                             const void *body, int *fds)
+{
+	const struct skv_msg_policy_swap *m = body;
+	struct affected a = {.swap = m};
+	const struct skv_plugin *plugin;
+	struct pending *p;
+
+	(void)fds;
+	p = pending_new(s, conn, h);
+	if (!p)
+		return;
+	p->swap = *m;
+	plugin = skv_request_find_policy(s, conn, h->serial, m->spec);
+	if (!plugin) {
+		free(p);
+		return;
+	}
+	skv_core_sessions(s->core, collect_case, &a);
+	if (a.failed) {
+		answer(p, ENOMEM, "the daemon is out of memory", NULL);
+	} else if (m->session && !a.sessions) {
+		char text[64];
+
+		snprintf(text, sizeof(text), "there is no session %u", m->session);
+		answer(p, ENOENT, text, NULL);
+	} else {
+		skv_registry_try(s->registry, plugin, a.cases, a.n, on_tried, p);
+	}
+	free(a.cases);
+}

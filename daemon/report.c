@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/report.c - the state of the daemon as JSON, for sparsekvctl.
+ *
+ * Operators see everything; anyone else sees the rows of their own UID, and the daemon's totals.
+ * Figures that a client writes itself (its session page) are shown as they are: they steer nothing.
+ */
+#include <config.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "daemon/server-priv.h"
+#include "daemon/sys/clock.h"
+
+/* A list being filled: only rows of `uid`, unless `all`. */
+struct listing {
+	json_t *rows;
+	bool all;
+	uid_t uid;
+};
+
+static void put(struct listing *l, json_t *row)
+{
+	json_array_append_new(l->rows, row);
+}
+
+static json_int_t number(uint64_t x)
+{
+	return x > INT64_MAX ? INT64_MAX : (json_int_t)x;
+}
+
+static void add_account(void *listing, const struct skv_core_account_view *v)
+{
+	struct listing *l = listing;
+
+	if (l->all || v->uid == l->uid)
+		put(l, json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "uid", number(v->uid), "clients", number(v->clients),
+		                 "sessions", number(v->sessions), "sequences", number(v->sequences), "page_bytes",
+		                 number(v->page_bytes), "segment_bytes", number(v->segment_bytes)));
+}
+
+static void add_client(void *listing, const struct skv_core_client_view *v)
+{
+	struct listing *l = listing;
+
+	if (l->all || v->uid == l->uid)
+		put(l, json_pack("{s:I, s:I, s:I, s:s, s:I, s:I}", "client", number(v->client), "uid", number(v->uid), "pid",
+		                 number((uint64_t)v->pid), "program", v->program, "sessions", number(v->sessions),
+		                 "lease_pages", number(v->lease_pages)));
+}
+
+static const char *dtype_name(uint32_t dtype)
+{
+	return dtype == SKV_F32 ? "fp32" : dtype == SKV_F16 ? "fp16" : "bf16";
+}
+
+static json_t *model_json(const struct skv_model *m)
+{
+	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:I}", "name", m->name, "layers", number(m->n_layers),
+	                 "heads", number(m->n_heads), "kv_heads", number(m->n_kv_heads), "head_dim",
+	                 number(m->head_dim), "kv_dtype", dtype_name(m->kv_dtype), "max_tokens",
+	                 number(m->max_tokens), "rank", number(m->rank), "n_ranks", number(m->n_ranks));
+}
+
+static void add_session(void *listing, const struct skv_core_session_view *v)
+{
+	static const struct skv_session_page none;
+	const struct skv_session_page *p = v->page ? v->page : &none;
+	struct listing *l = listing;
+	json_t *row;
+
+	if (!l->all && v->uid != l->uid)
+		return;
+	row = json_pack("{s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:I, s:I, s:I, s:I}", "session", number(v->session), "client",
+	                number(v->client), "pool", number(v->pool), "uid", number(v->uid), "model",
+	                model_json(v->model), "policy", v->spec, "error", v->error, "plugin", number(v->running_plugin),
+	                "generation", number(v->generation), "running_generation", number(v->running_generation),
+	                "sequences", number(v->sequences));
+#define FIGURE(f) json_object_set_new(row, #f, json_integer(number(atomic_load_explicit(&p->f, memory_order_relaxed))))
+	FIGURE(steps);
+	FIGURE(prompt_tokens);
+	FIGURE(decode_tokens);
+	FIGURE(attended_tokens);
+	FIGURE(causal_tokens);
+	FIGURE(evicted_pages);
+	FIGURE(stock_pages);
+#undef FIGURE
+	put(l, row);
+}
+
+static void add_seq(void *listing, const struct skv_core_seq_view *v)
+{
+	struct listing *l = listing;
+
+	if (l->all || v->uid == l->uid)
+		put(l, json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "seq", number(v->seq), "uid",
+		                 number(v->uid), "name", v->name, "model", v->model, "client", number(v->client), "tokens",
+		                 number(v->tokens), "max_tokens", number(v->max_tokens), "pages_resident",
+		                 number(v->pages_resident), "pages_shared", number(v->pages_shared), "pages_total",
+		                 number(v->pages_total)));
+}
+
+static void add_pool(void *listing, const struct skv_core_pool_view *v)
+{
+	struct listing *l = listing;
+
+	if (l->all || v->uid == l->uid)
+		put(l, json_pack("{s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "pool", number(v->pool), "uid",
+		                 number(v->uid), "memory", "host", "page_bytes", number(v->page_bytes), "segment_bytes",
+		                 number(v->segment_bytes), "segments", number(v->segments), "pages", number(v->pages),
+		                 "free", number(v->free), "lease", number(v->lease), "seq", number(v->seq), "shared",
+		                 number(v->shared)));
+}
+
+/* ---- totals ---- */
+
+struct totals {
+	uint64_t clients, sessions, sequences, page_bytes, segment_bytes;
+};
+
+static void sum_account(void *totals, const struct skv_core_account_view *v)
+{
+	struct totals *t = totals;
+
+	t->clients += v->clients;
+	t->sessions += v->sessions;
+	t->sequences += v->sequences;
+	t->page_bytes += v->page_bytes;
+	t->segment_bytes += v->segment_bytes;
+}
+
+static struct totals sum_up(struct skv_server *s)
+{
+	struct totals t = {0};
+
+	skv_core_accounts(s->core, sum_account, &t);
+	return t;
+}
+
+void skv_report_status_line(struct skv_server *s, char *to, size_t len)
+{
+	struct totals t = sum_up(s);
+
+	snprintf(to, len, "%llu clients, %llu sequences, %.1f MiB of pages in use, %.1f MiB in segments",
+	         (unsigned long long)t.clients, (unsigned long long)t.sequences, (double)t.page_bytes / 1048576.0,
+	         (double)t.segment_bytes / 1048576.0);
+}
+
+static json_t *limits_json(const struct skv_config *c)
+{
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "pool_bytes", number(c->pool_bytes), "segment_bytes",
+	                 number(c->segment_bytes), "account_bytes", number(c->account_bytes), "account_clients",
+	                 number(c->account_clients), "account_sequences", number(c->account_sequences), "max_clients",
+	                 number(c->max_clients), "max_sessions", number(c->max_sessions), "max_sequences",
+	                 number(c->max_sequences));
+}
+
+static json_t *status_json(struct skv_server *s, const struct listing *like)
+{
+	const struct skv_ipc_counters *n = skv_ipc_counters(s->ipc);
+	struct listing accounts = *like, clients = *like;
+	struct totals t = sum_up(s);
+	uint64_t uptime = skv_now_ns() - s->started_ns;
+
+	accounts.rows = json_array();
+	clients.rows = json_array();
+	skv_core_accounts(s->core, add_account, &accounts);
+	skv_core_clients(s->core, add_client, &clients);
+	return json_pack("{s:s, s:I, s:f, s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:f, s:f}, s:o, s:o}",
+	                 "version", PACKAGE_VERSION, "pid", number((uint64_t)getpid()), "uptime_s", (double)uptime / 1e9,
+	                 "socket", s->unlink_path ? s->unlink_path : "(service manager)", "scope",
+	                 like->all ? "all" : "own", "policy_generation", number(skv_core_policy_generation(s->core)),
+	                 "totals", "clients", number(t.clients), "sessions", number(t.sessions), "sequences",
+	                 number(t.sequences), "page_bytes", number(t.page_bytes), "segment_bytes",
+	                 number(t.segment_bytes), "limits", limits_json(&s->config), "counters", "connections",
+	                 number(n->accepted), "refused", number(n->refused), "malformed", number(n->malformed), "messages",
+	                 number(n->messages), "clients_gone", number(s->clients_gone), "reclaim_last_ms",
+	                 (double)s->reclaim_last_ns / 1e6, "reclaim_max_ms", (double)s->reclaim_max_ns / 1e6, "accounts",
+	                 accounts.rows, "clients", clients.rows);
+}
+
+struct usage {
+	uint32_t plugin, sessions;
+};
+
+static void count_usage(void *usage, const struct skv_core_session_view *v)
+{
+	struct usage *u = usage;
+
+	u->sessions += v->running_plugin == u->plugin;
+}
+
+static json_t *policies_json(struct skv_server *s)
+{
+	json_t *rows = json_array();
+
+	skv_registry_collect(s->registry);
+	for (const struct skv_plugin *p = skv_registry_first(s->registry); p; p = p->next) {
+		json_t *row = json_copy(p->info);
+		struct usage u = {.plugin = p->id};
+
+		skv_core_sessions(s->core, count_usage, &u);
+		json_object_set_new(row, "id", json_integer(p->id));
+		json_object_set_new(row, "file", json_string(p->file));
+		json_object_set_new(row, "current", json_boolean(p->current));
+		json_object_set_new(row, "sessions", json_integer(u.sessions));
+		json_array_append_new(rows, row);
+	}
+	return rows;
+}
+
+/* ---- */
+
+void skv_report_send(struct skv_conn *conn, uint16_t type, uint32_t serial, json_t *value)
+{
+	char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
+
+	json_decref(value);
+	if (text)
+		skv_conn_send_text(conn, type, serial, text, strlen(text));
+	else
+		skv_conn_error(conn, serial, ENOMEM, "the daemon is out of memory for this answer");
+	free(text);
+}
+
+void skv_report_query(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                      int *fds)
+{
+	const struct skv_msg_query *m = body;
+	struct listing l = {.all = skv_request_operator(s, conn), .uid = skv_conn_peer(conn)->uid};
+	json_t *answer = NULL;
+
+	(void)fds;
+	l.rows = json_array();
+	switch (m->what) {
+	case SKV_QUERY_STATUS:
+		answer = status_json(s, &l);
+		break;
+	case SKV_QUERY_SEQS:
+		skv_core_seqs(s->core, add_seq, &l);
+		answer = json_pack("{s:O}", "sequences", l.rows);
+		break;
+	case SKV_QUERY_POLICIES:
+		answer = json_pack("{s:o, s:I}", "policies", policies_json(s), "generation",
+		                   number(skv_core_policy_generation(s->core)));
+		break;
+	case SKV_QUERY_POOLS:
+		skv_core_pools(s->core, add_pool, &l);
+		answer = json_pack("{s:O}", "pools", l.rows);
+		break;
+	case SKV_QUERY_SESSIONS:
+		skv_core_sessions(s->core, add_session, &l);
+		/* when these figures were read: rates are made of two answers */
+		answer = json_pack("{s:O, s:f}", "sessions", l.rows, "time_s", (double)skv_now_ns() / 1e9);
+		break;
+	default:
+		json_decref(l.rows);
+		skv_conn_error(conn, h->serial, EINVAL, "query %u: expected %d to %d", m->what, SKV_QUERY_STATUS,
+		               SKV_QUERY_SESSIONS);
+		return;
+	}
+	json_decref(l.rows);
+	skv_report_send(conn, h->type | SKV_REPLY, h->serial, answer);
+}

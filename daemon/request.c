@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/request.c - what clients ask, and what the books say to it.
+ *
+ * Messages come here well-formed (ipc/conn.c), so a handler sees to what they mean: who asks, what
+ * the books answer. The books check every id against the asking client.
+ *
+ * Order on the wire: before an answer a client hears of the segments that the answer may speak of.
+ */
+#include <config.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "common/spec.h"
+#include "daemon/server-priv.h"
+#include "daemon/sys/clock.h"
+#include "daemon/sys/log.h"
+
+typedef void (*handler)(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body,
+                        int *fds);
+
+bool skv_request_operator(struct skv_server *s, struct skv_conn *conn)
+{
+	const struct skv_peer *peer = skv_conn_peer(conn);
+
+	return peer->uid == 0 || peer->uid == geteuid() ||
+	       (s->have_operator_gid && skv_peer_in_group(skv_conn_fd(conn), peer, s->operator_gid));
+}
+
+bool skv_request_failed(struct skv_server *s, struct skv_conn *conn, uint32_t serial, const char *what, int r)
+{
+	if (r < 0)
+		skv_server_fail(s, what, r);
+	else if (r > 0)
+		skv_conn_error(conn, serial, skv_core_errno((enum skv_core_error)r), "%s", skv_core_why(s->core));
+	return r != 0;
+}
+
+/* ---- segments ---- */
+
+static void announce(struct skv_server *s, struct skv_conn *conn)
+{
+	struct skv_core_segment seg;
+
+	while (skv_conn_open(conn) && skv_core_next_segment(s->core, skv_conn_client(conn), &seg)) {
+		struct skv_msg_segment body = {
+		        .pool = seg.pool, .segment = seg.segment, .handle = SKV_HANDLE_MEMFD, .bytes = seg.bytes};
+		bool here = seg.fd >= 0;
+
+		skv_conn_send(conn, here ? SKV_MSG_SEGMENT : SKV_MSG_SEGMENT_GONE, 0, &body, sizeof(body), NULL, 0,
+		              here ? &seg.fd : NULL, here);
+	}
+}
+
+void skv_request_notices(struct skv_server *s)
+{
+	uint32_t cursor = 0, client;
+
+	if (!s->notices_due)
+		return;
+	s->notices_due = false;
+	while (skv_core_next_waiting(s->core, &cursor, &client)) {
+		struct skv_conn *conn = skv_ipc_first(s->ipc);
+
+		while (conn && skv_conn_client(conn) != client)
+			conn = skv_conn_next(conn);
+		if (conn)
+			announce(s, conn);
+	}
+}
+
+static void reply(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                  size_t bytes, const int *fds, unsigned n_fds)
+{
+	announce(s, conn);
+	skv_conn_send(conn, h->type | SKV_REPLY, h->serial, body, bytes, NULL, 0, fds, n_fds);
+}
+
+/* ---- connections and sessions ---- */
+
+static void on_hello(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                     int *fds)
+{
+	const struct skv_msg_hello *m = body;
+	const struct skv_peer *peer = skv_conn_peer(conn);
+	struct skv_msg_hello_ok ok = {.version = SKV_PROTO_VERSION, .features = 0};
+	const char *program = *m->program ? m->program : "?";
+	int control, r;
+
+	(void)fds;
+	if (m->version_min > SKV_PROTO_VERSION || m->version_max < SKV_PROTO_VERSION) {
+		skv_conn_error(conn, h->serial, EPROTO,
+		               "the client speaks versions %u to %u of the protocol, this daemon (%s) speaks %u",
+		               m->version_min, m->version_max, PACKAGE_VERSION, SKV_PROTO_VERSION);
+		skv_conn_finish(conn);
+		return;
+	}
+	r = skv_core_client_add(s->core, peer->uid, peer->pid, program, &ok.client);
+	if (skv_request_failed(s, conn, h->serial, "adding a client", r)) {
+		skv_conn_finish(conn);
+		return;
+	}
+	skv_conn_set_client(conn, ok.client, program);
+	control = skv_core_control_fd(s->core, &ok.control_bytes);
+	skv_wire_string(ok.daemon, sizeof(ok.daemon), PACKAGE_VERSION);
+	reply(s, conn, h, &ok, sizeof(ok), &control, 1);
+	skv_log(LOG_DEBUG, "%s, uid %u: client %u", skv_conn_name(conn), (unsigned)peer->uid, ok.client);
+}
+
+const struct skv_plugin *skv_request_find_policy(struct skv_server *s, struct skv_conn *conn, uint32_t serial,
+                                                 const char *spec)
+{
+	char name[SKV_NAME_MAX], err[SKV_TEXT_MAX], names[SKV_TEXT_MAX];
+	const struct skv_plugin *plugin;
+
+	if (skv_spec_name(spec, name, err, sizeof(err)) < 0) {
+		skv_conn_error(conn, serial, EINVAL, "%s", err);
+		return NULL;
+	}
+	plugin = skv_registry_find(s->registry, name);
+	if (!plugin) {
+		skv_registry_names(s->registry, names, sizeof(names));
+		skv_conn_error(conn, serial, ENOENT, "no policy \"%s\" is loaded; loaded are: %.400s", name, names);
+	}
+	return plugin;
+}
+
+static void on_open(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                    int *fds)
+{
+	const struct skv_msg_open *m = body;
+	const struct skv_plugin *plugin = skv_request_find_policy(s, conn, h->serial, m->spec);
+	struct skv_core_session_info info;
+	struct skv_msg_open_ok ok = {0};
+	struct skv_model model;
+	int r;
+
+	(void)fds;
+	if (!plugin)
+		return;
+	skv_wire_to_model(&model, &m->model);
+	r = skv_core_session_open(s->core, skv_conn_client(conn), &model, m->spec, plugin->id, &info);
+	if (skv_request_failed(s, conn, h->serial, "opening a session", r))
+		return;
+	r = skv_core_session_policy(s->core, skv_conn_client(conn), info.session, &ok.policy);
+	if (skv_request_failed(s, conn, h->serial, "a new session's policy", r))
+		return;
+	ok.session = info.session;
+	ok.pool = info.pool;
+	ok.page_bytes = info.page_bytes;
+	ok.segment_bytes = info.segment_bytes;
+	ok.pages_per_segment = info.pages_per_segment;
+	ok.max_segments = info.max_segments;
+	ok.session_page_bytes = info.page_fd_bytes;
+	reply(s, conn, h, &ok, sizeof(ok), (int[]){info.page_fd, plugin->fd}, 2);
+}
+
+static void on_close(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                     int *fds)
+{
+	const struct skv_msg_session *m = body;
+	int r = skv_core_session_close(s->core, skv_conn_client(conn), m->session);
+
+	(void)fds;
+	if (!skv_request_failed(s, conn, h->serial, "closing a session", r))
+		reply(s, conn, h, NULL, 0, NULL, 0);
+}
+
+/* ---- sequences ---- */
+
+static void on_seq_open(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                        int *fds)
+{
+	const struct skv_msg_seq_name *m = body;
+	uint32_t client = skv_conn_client(conn);
+	struct skv_core_seq_info info;
+	struct skv_msg_seq_ok ok;
+	int r;
+
+	(void)fds;
+	if (h->type == SKV_MSG_SEQ_NEW)
+		r = skv_core_seq_new(s->core, client, m->session, m->name, m->max_tokens, &info);
+	else if (h->type == SKV_MSG_SEQ_ATTACH)
+		r = skv_core_seq_attach(s->core, client, m->session, m->name, &info);
+	else
+		r = skv_core_seq_fork(s->core, client, m->session, m->seq, m->name, &info);
+	if (skv_request_failed(s, conn, h->serial, "opening a sequence", r))
+		return;
+	ok = (struct skv_msg_seq_ok){.seq = info.seq, .max_tokens = info.max_tokens, .bytes = info.bytes};
+	reply(s, conn, h, &ok, sizeof(ok), &info.fd, 1);
+}
+
+static void on_seq_close(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                         const void *body, int *fds)
+{
+	const struct skv_msg_seq *m = body;
+	uint32_t client = skv_conn_client(conn);
+	int r = h->type == SKV_MSG_SEQ_DETACH ? skv_core_seq_detach(s->core, client, m->session, m->seq)
+	                                      : skv_core_seq_drop(s->core, client, m->session, m->seq);
+
+	(void)fds;
+	if (!skv_request_failed(s, conn, h->serial, "closing a sequence", r))
+		reply(s, conn, h, NULL, 0, NULL, 0);
+}
+
+static void on_runs(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                    int *fds)
+{
+	const struct skv_msg_runs *m = body;
+	const struct skv_wire_run *runs = (const void *)(m + 1);
+	uint32_t client = skv_conn_client(conn);
+	int r = h->type == SKV_MSG_LEASE_PUT
+	                ? skv_core_lease_put(s->core, client, m->session, runs, m->n_runs)
+	                : skv_core_seq_release(s->core, client, m->session, m->seq, runs, m->n_runs);
+
+	(void)fds;
+	if (!skv_request_failed(s, conn, h->serial, "taking pages back", r))
+		reply(s, conn, h, NULL, 0, NULL, 0);
+}
+
+static void on_drop_name(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                         const void *body, int *fds)
+{
+	const struct skv_msg_seq_drop_name *m = body;
+	uid_t asker = skv_conn_peer(conn)->uid;
+	int r;
+
+	(void)fds;
+	if (m->uid != asker && !skv_request_operator(s, conn)) {
+		skv_conn_error(conn, h->serial, EPERM, "only an operator may drop sequences of another user (uid %u)", m->uid);
+		return;
+	}
+	r = skv_core_seq_drop_name(s->core, (uid_t)m->uid, m->model, m->name);
+	if (skv_request_failed(s, conn, h->serial, "dropping a sequence", r))
+		return;
+	skv_log(LOG_INFO, "%s, uid %u: dropped sequence %s of model %s, uid %u", skv_conn_name(conn), (unsigned)asker,
+	        m->name, m->model, m->uid);
+	skv_report_send(conn, h->type | SKV_REPLY, h->serial,
+	                json_pack("{s:s, s:s, s:I}", "dropped", m->name, "model", m->model, "uid", (json_int_t)m->uid));
+}
+
+/* ---- leases and segments ---- */
+
+static void on_lease_get(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                         const void *body, int *fds)
+{
+	const struct skv_msg_lease_get *m = body;
+	struct skv_wire_run runs[SKV_WIRE_MAX_RUNS];
+	struct skv_msg_runs ok = {.session = m->session};
+	int r = skv_core_lease_get(s->core, skv_conn_client(conn), m->session, m->least, m->most, runs,
+	                           SKV_WIRE_MAX_RUNS, &ok.n_runs);
+
+	(void)fds;
+	if (skv_request_failed(s, conn, h->serial, "leasing pages", r))
+		return;
+	announce(s, conn);
+	skv_conn_send(conn, h->type | SKV_REPLY, h->serial, &ok, sizeof(ok), runs, ok.n_runs * sizeof(*runs), NULL, 0);
+}
+
+static void on_segment_ack(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                           const void *body, int *fds)
+{
+	const struct skv_msg_segment *m = body;
+	int r = skv_core_segment_ack(s->core, skv_conn_client(conn), m->pool, m->segment);
+
+	(void)fds;
+	if (!skv_request_failed(s, conn, h->serial, "a segment's acknowledgement", r))
+		reply(s, conn, h, NULL, 0, NULL, 0);
+}
+
+/* ---- the policy of a session ---- */
+
+static void on_policy_get(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                          const void *body, int *fds)
+{
+	const struct skv_msg_session *m = body;
+	const struct skv_plugin *plugin;
+	struct skv_msg_policy ok;
+	int r = skv_core_session_policy(s->core, skv_conn_client(conn), m->session, &ok);
+
+	(void)fds;
+	if (skv_request_failed(s, conn, h->serial, "a session's policy", r))
+		return;
+	plugin = skv_registry_by_id(s->registry, ok.plugin);
+	if (!plugin) {
+		skv_server_fail(s, "a session's policy file is not there", -EUCLEAN);
+		return;
+	}
+	reply(s, conn, h, &ok, sizeof(ok), &plugin->fd, 1);
+}
+
+static void on_policy_ack(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                          const void *body, int *fds)
+{
+	const struct skv_msg_policy_ack *m = body;
+	int r = skv_core_policy_ack(s->core, skv_conn_client(conn), m->session, m->generation, m->error, m->text);
+
+	(void)fds;
+	if (skv_request_failed(s, conn, h->serial, "a policy's acknowledgement", r))
+		return;
+	if (m->error)
+		skv_log_peer(LOG_WARNING, "%s: session %u stays with its policy: %s", skv_conn_name(conn), m->session,
+		             *m->text ? m->text : strerror(m->error));
+	reply(s, conn, h, NULL, 0, NULL, 0);
+}
+
+/* ---- */
+
+static const struct {
+	uint16_t type;
+	handler run;
+} handlers[] = {
+        {SKV_MSG_HELLO, on_hello},
+        {SKV_MSG_OPEN, on_open},
+        {SKV_MSG_CLOSE, on_close},
+        {SKV_MSG_SEQ_NEW, on_seq_open},
+        {SKV_MSG_SEQ_ATTACH, on_seq_open},
+        {SKV_MSG_SEQ_FORK, on_seq_open},
+        {SKV_MSG_SEQ_DETACH, on_seq_close},
+        {SKV_MSG_SEQ_DROP, on_seq_close},
+        {SKV_MSG_SEQ_RELEASE, on_runs},
+        {SKV_MSG_LEASE_GET, on_lease_get},
+        {SKV_MSG_LEASE_PUT, on_runs},
+        {SKV_MSG_POLICY_GET, on_policy_get},
+        {SKV_MSG_POLICY_ACK, on_policy_ack},
+        {SKV_MSG_SEGMENT_ACK, on_segment_ack},
+        {SKV_MSG_QUERY, skv_report_query},
+        {SKV_MSG_POLICY_LOAD, skv_policy_load_request},
+        {SKV_MSG_POLICY_SWAP, skv_policy_swap_request},
+        {SKV_MSG_SEQ_DROP_NAME, on_drop_name},
+};
+
+void skv_request(void *server, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
+{
+	struct skv_server *s = server;
+
+	s->notices_due = true;
+	for (size_t i = 0; i < sizeof(handlers) / sizeof(handlers[0]); i++)
+		if (handlers[i].type == h->type) {
+			handlers[i].run(s, conn, h, body, fds);
+			return;
+		}
+	skv_conn_error(conn, h->serial, EOPNOTSUPP, "%s is not a request that this daemon knows", skv_wire_name(h->type));
+}
+
+void skv_request_gone(void *server, struct skv_conn *conn)
+{
+	struct skv_server *s = server;
+	uint64_t begin = skv_now_ns();
+	int r;
+
+	if (!skv_conn_client(conn))
+		return;
+	s->notices_due = true;
+	r = skv_core_client_gone(s->core, skv_conn_client(conn));
+	if (r)
+		skv_server_fail(s, "taking back what a client had", r < 0 ? r : -EUCLEAN);
+	s->clients_gone++;
+	s->reclaim_last_ns = skv_now_ns() - begin;
+	if (s->reclaim_last_ns > s->reclaim_max_ns)
+		s->reclaim_max_ns = s->reclaim_last_ns;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/server-priv.h - the server's own parts: server.c (life), request.c (what clients ask),
+ * policy.c (what operators ask about policies), report.c (JSON).
+ */
+#ifndef SKV_SERVER_PRIV_H
+#define SKV_SERVER_PRIV_H
+
+#include <signal.h>
+#include <sys/signalfd.h>
+#include "daemon/core/core.h"
+#include "daemon/ipc/conn.h"
+#include "daemon/loop/loop.h"
+#include "daemon/plugin/registry.h"
+#include "daemon/server.h"
+
+struct skv_server {
+	struct skv_server_options options;
+	struct skv_config config;
+	bool have_operator_gid;
+	gid_t operator_gid;
+
+	struct skv_loop *loop;
+	struct skv_core *core;
+	struct skv_ipc *ipc;
+	struct skv_registry *registry;
+
+	char *unlink_path; /* of a socket that is ours to remove */
+	int command_fd, signal_fd;
+	uint64_t command;
+	struct signalfd_siginfo signal;
+	struct skv_op command_op, signal_op, tick_op, watchdog_op;
+	uint64_t watchdog_ns;
+
+	bool serving, stopping, reload_again;
+	bool notices_due; /* the books were touched: someone may have to hear of segments */
+	int failure;      /* negative errno: why the daemon cannot go on */
+	char status[256];
+	uint64_t started_ns;
+	/* how long the books took to take back what a client had */
+	uint64_t clients_gone, reclaim_last_ns, reclaim_max_ns;
+};
+
+/* The books are broken: log it and stop. */
+void skv_server_fail(struct skv_server *, const char *what, int error);
+
+/* request.c */
+void skv_request(void *server, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);
+void skv_request_gone(void *server, struct skv_conn *);
+/* Tell each client of the segments that it has to hear of. */
+void skv_request_notices(struct skv_server *);
+/* May the peer do what operators may? */
+bool skv_request_operator(struct skv_server *, struct skv_conn *);
+/* Is the book's answer a failure? Then the client has been told, or the daemon stops. */
+bool skv_request_failed(struct skv_server *, struct skv_conn *, uint32_t serial, const char *what, int r);
+/* The plugin that a spec names; NULL after telling the client that there is none. */
+const struct skv_plugin *skv_request_find_policy(struct skv_server *, struct skv_conn *, uint32_t serial,
+                                                 const char *spec);
+
+/* policy.c */
+void skv_policy_load_request(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body,
+                             int *fds);
+void skv_policy_swap_request(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body,
+                             int *fds);
+bool skv_policy_in_use(void *server, uint32_t plugin);
+
+/* report.c */
+void skv_report_query(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);
+/* Answer with a JSON value (consumed). */
+void skv_report_send(struct skv_conn *, uint16_t type, uint32_t serial, json_t *value);
+void skv_report_status_line(struct skv_server *, char *to, size_t len);
+
+#endif

@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/server.c - the life of the daemon: start, serve, reload, stop.
+ *
+ * The order matters. At start: settings, ring, books, socket; then the policy directories are
+ * probed, and only then is the first connection accepted, so that nobody is told of a missing policy
+ * that is about to come. At the end: everyone is disconnected, the ring drained, the books emptied
+ * and balanced; a daemon whose books do not balance says so and exits with a failure.
+ */
+#include <config.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "common/fd.h"
+#include "daemon/mem/mem.h"
+#include "daemon/server-priv.h"
+#include "daemon/sys/clock.h"
+#include "daemon/sys/log.h"
+#include "daemon/sys/sd.h"
+#include "daemon/sys/socket.h"
+
+#define RING_ENTRIES 256u
+#define TICK_NS 1000000000u
+
+enum { COMMAND_STOP = 1, COMMAND_RELOAD = 1u << 16 };
+
+static void begin_reload(struct skv_server *s);
+
+void skv_server_fail(struct skv_server *s, const char *what, int error)
+{
+	if (!s->failure) {
+		skv_log(LOG_CRIT, "cannot go on: %s: %s", what, strerror(-error));
+		s->failure = error;
+	}
+	skv_loop_quit(s->loop);
+}
+
+/* ---- settings ---- */
+
+static void core_config(const struct skv_config *c, struct skv_core_config *ret)
+{
+	*ret = (struct skv_core_config){
+	        .pool_bytes = c->pool_bytes,
+	        .segment_bytes = c->segment_bytes,
+	        .account_bytes = c->account_bytes,
+	        .account_clients = c->account_clients,
+	        .account_sequences = c->account_sequences,
+	        .max_clients = c->max_clients,
+	        .max_sequences = c->max_sequences,
+	        .max_sessions = c->max_sessions,
+	        .max_pools = c->max_pools,
+	        .account_pools = c->account_pools,
+	        .client_sessions = c->client_sessions,
+	};
+}
+
+/* What may change at run time, into the parts. */
+static void apply_config(struct skv_server *s)
+{
+	const struct skv_config *c = &s->config;
+	/* A few more than clients: who has the most may still be told so, in answer to HELLO. */
+	struct skv_ipc_limits limits = {
+	        .connections = c->max_clients + 64,
+	        .account_connections = c->account_clients + 8,
+	        .queue_bytes = c->queue_bytes,
+	        .hello_ns = c->hello_timeout,
+	};
+
+	s->have_operator_gid = *c->operator_group && skv_config_group(c->operator_group, &s->operator_gid) == 0;
+	skv_log_open(c->log_level);
+	skv_ipc_set_limits(s->ipc, &limits);
+	skv_registry_set_limits(s->registry, c->max_policies, c->probe_timeout);
+}
+
+/* Each sequence and segment is a descriptor here: take as many as we may. */
+static void raise_nofile(void)
+{
+	struct rlimit r;
+
+	if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
+		r.rlim_cur = r.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &r);
+	}
+}
+
+/* ---- starting ---- */
+
+static void on_corrupt(void *server, uid_t uid, const char *model, const char *name, const char *why)
+{
+	(void)server;
+	skv_log_peer(LOG_WARNING, "sequence %s of model %s, uid %u: dropped, its memory is not believable: %s",
+	             *name ? name : "(anonymous)", model, (unsigned)uid, why);
+}
+
+static int open_socket(struct skv_server *s, int *ret_fd)
+{
+	const struct skv_config *c = &s->config;
+	char err[512];
+	gid_t gid = (gid_t)-1;
+	int r = s->options.service ? skv_sd_listen_fd(ret_fd, err, sizeof(err)) : 0;
+
+	if (r > 0)
+		return 0;
+	if (r == 0 && *c->socket_group)
+		(void)skv_config_group(c->socket_group, &gid); /* was looked at when it was read */
+	if (r == 0)
+		r = skv_socket_listen(c->socket, (mode_t)c->socket_mode, gid, err, sizeof(err));
+	if (r < 0) {
+		skv_log(LOG_ERR, "%s", err);
+		return r;
+	}
+	*ret_fd = r;
+	s->unlink_path = strdup(c->socket);
+	return 0;
+}
+
+static int start_core(struct skv_server *s)
+{
+	struct skv_core_config config;
+	int r;
+
+	core_config(&s->config, &config);
+	r = skv_core_new(&config, &skv_mem_host, &s->core);
+	if (r < 0) {
+		skv_log(LOG_ERR, "the books cannot be opened: %s", strerror(-r));
+		return r;
+	}
+	skv_core_on_corrupt(s->core, on_corrupt, s);
+	return 0;
+}
+
+static int start_loop(struct skv_server *s)
+{
+	char why[512];
+	int r = skv_loop_new(RING_ENTRIES, &s->loop);
+
+	if (r < 0) {
+		skv_loop_explain(r, why, sizeof(why));
+		skv_log(LOG_ERR, "%s", why);
+	}
+	return r;
+}
+
+static int start_ipc(struct skv_server *s)
+{
+	static const struct skv_ipc_ops ops = {.message = skv_request, .gone = skv_request_gone};
+	int fd = -1, r = open_socket(s, &fd);
+
+	if (r < 0)
+		return r;
+	r = skv_ipc_new(s->loop, fd, &ops, s, &s->ipc);
+	if (r < 0)
+		skv_close_fd(fd);
+	return r;
+}
+
+static int start_signals(struct skv_server *s)
+{
+	sigset_t set;
+
+	s->command_fd = eventfd(0, EFD_CLOEXEC);
+	if (s->command_fd < 0)
+		return -errno;
+	if (!s->options.service)
+		return 0;
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
+		return -errno;
+	s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC);
+	return s->signal_fd < 0 ? -errno : 0;
+}
+
+int skv_server_new(const struct skv_server_options *options, struct skv_server **ret)
+{
+	struct skv_server *s = calloc(1, sizeof(*s));
+	char err[SKV_CONFIG_ERR];
+	int r;
+
+	if (!s)
+		return -ENOMEM;
+	s->options = *options;
+	s->command_fd = s->signal_fd = -1;
+	s->started_ns = skv_now_ns();
+	r = skv_config_load(&options->config, &s->config, err);
+	skv_log_open(r < 0 ? LOG_INFO : s->config.log_level);
+	if (r < 0)
+		skv_log(LOG_ERR, "%s", err);
+	raise_nofile();
+	if (r == 0)
+		r = start_signals(s);
+	if (r == 0)
+		r = start_loop(s);
+	if (r == 0)
+		r = start_core(s);
+	if (r == 0)
+		r = skv_registry_new(s->loop, options->program, skv_policy_in_use, s, &s->registry);
+	if (r == 0)
+		r = start_ipc(s);
+	if (r < 0) {
+		skv_server_free(s);
+		return r;
+	}
+	apply_config(s);
+	*ret = s;
+	return 0;
+}
+
+struct skv_server *skv_server_free(struct skv_server *s)
+{
+	if (!s)
+		return NULL;
+	if (s->unlink_path)
+		unlink(s->unlink_path);
+	free(s->unlink_path);
+	skv_ipc_free(s->ipc);
+	skv_registry_free(s->registry);
+	skv_core_free(s->core);
+	skv_loop_free(s->loop);
+	skv_close_fd(s->command_fd);
+	skv_close_fd(s->signal_fd);
+	free(s);
+	return NULL;
+}
+
+/* ---- serving ---- */
+
+static void update_status(struct skv_server *s)
+{
+	char status[sizeof(s->status)];
+
+	skv_report_status_line(s, status, sizeof(status));
+	if (s->serving && s->options.service && strcmp(status, s->status) != 0) {
+		strcpy(s->status, status);
+		skv_sd_status("%s", status);
+	}
+}
+
+static void on_tick(struct skv_op *op, int res)
+{
+	struct skv_server *s = SKV_OP_OWNER(op, struct skv_server, tick_op);
+
+	if (res < 0)
+		return;
+	skv_core_tick(s->core, skv_now_ns());
+	update_status(s);
+	skv_op_timer(s->loop, op, TICK_NS, on_tick);
+}
+
+static void on_watchdog(struct skv_op *op, int res)
+{
+	struct skv_server *s = SKV_OP_OWNER(op, struct skv_server, watchdog_op);
+
+	if (res < 0)
+		return;
+	skv_sd_watchdog();
+	skv_op_timer(s->loop, op, s->watchdog_ns, on_watchdog);
+}
+
+static void stop(struct skv_server *s, const char *why)
+{
+	if (!s->stopping)
+		skv_log(LOG_NOTICE, "stopping: %s", why);
+	s->stopping = true;
+	skv_loop_quit(s->loop);
+}
+
+static void on_command(struct skv_op *op, int res)
+{
+	struct skv_server *s = SKV_OP_OWNER(op, struct skv_server, command_op);
+
+	if (res == -ECANCELED)
+		return;
+	if (s->command % COMMAND_RELOAD)
+		stop(s, "asked to");
+	else
+		begin_reload(s);
+	skv_op_read(s->loop, op, s->command_fd, &s->command, sizeof(s->command), on_command);
+}
+
+static void on_signal(struct skv_op *op, int res)
+{
+	struct skv_server *s = SKV_OP_OWNER(op, struct skv_server, signal_op);
+
+	if (res == -ECANCELED)
+		return;
+	if (res != (int)sizeof(s->signal))
+		skv_log(LOG_ERR, "reading signals: %s", res < 0 ? strerror(-res) : "a short read");
+	else if (s->signal.ssi_signo == SIGHUP)
+		begin_reload(s);
+	else
+		stop(s, s->signal.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+	skv_op_read(s->loop, op, s->signal_fd, &s->signal, sizeof(s->signal), on_signal);
+}
+
+static void on_idle(void *server)
+{
+	skv_request_notices(server);
+}
+
+/* The policies are as the directories have them: serve, or go on serving. */
+static void on_scanned(void *server, int error, const char *text, const struct skv_plugin *plugin)
+{
+	struct skv_server *s = server;
+	char names[256];
+
+	(void)error, (void)text, (void)plugin;
+	if (s->stopping || s->failure)
+		return;
+	skv_registry_names(s->registry, names, sizeof(names));
+	if (!s->serving) {
+		skv_log(LOG_NOTICE, "sparsekvd %s listens on %s; policies: %s", PACKAGE_VERSION,
+		        s->unlink_path ? s->unlink_path : "the service manager's socket", names);
+		skv_ipc_listen(s->ipc);
+		s->serving = true;
+	}
+	skv_report_status_line(s, s->status, sizeof(s->status));
+	if (s->options.service)
+		skv_sd_ready(s->status);
+	if (s->reload_again) {
+		s->reload_again = false;
+		begin_reload(s);
+	}
+}
+
+/* ---- reloading ---- */
+
+static void begin_reload(struct skv_server *s)
+{
+	struct skv_core_config core;
+	struct skv_config next;
+	char err[SKV_CONFIG_ERR], kept[256];
+
+	if (skv_registry_scanning(s->registry)) {
+		s->reload_again = true;
+		return;
+	}
+	if (s->options.service)
+		skv_sd_reloading();
+	if (skv_config_load(&s->options.config, &next, err) < 0) {
+		skv_log(LOG_ERR, "reload: %s; the old configuration stays in force", err);
+		if (s->options.service) {
+			skv_sd_ready("");
+			skv_sd_status("Reload failed, the old configuration stays in force: %s", err);
+		}
+		return;
+	}
+	skv_config_apply(&s->config, &next, kept, sizeof(kept));
+	if (*kept)
+		skv_log(LOG_WARNING, "reload: these settings take effect at the next start: %s", kept);
+	core_config(&s->config, &core);
+	if (!skv_core_reconfigure(s->core, &core))
+		skv_log(LOG_WARNING, "reload: pool-bytes cannot grow beyond four times what the daemon started with");
+	apply_config(s);
+	skv_log(LOG_NOTICE, "reloaded");
+	skv_registry_scan(s->registry, s->config.policy_path, on_scanned, s);
+}
+
+/* ---- running and stopping ---- */
+
+/* Everyone off, everything back, and the books must show nothing. */
+static int close_books(struct skv_server *s)
+{
+	const char *off;
+	int r;
+
+	if (s->options.service)
+		skv_sd_stopping("Taking everything back");
+	skv_ipc_close_all(s->ipc);
+	r = skv_loop_drain(s->loop);
+	if (r < 0)
+		skv_log(LOG_ERR, "draining the ring: %s", strerror(-r));
+	skv_core_drop_all(s->core);
+	off = skv_core_balance(s->core, true);
+	if (off) {
+		skv_log(LOG_CRIT, "the books do not balance: %s", off);
+		return -EUCLEAN;
+	}
+	skv_log(LOG_NOTICE, "books balance; bye");
+	return r;
+}
+
+int skv_server_run(struct skv_server *s)
+{
+	int r, books;
+
+	s->watchdog_ns = s->options.service ? skv_sd_watchdog_interval() : 0;
+	if (s->watchdog_ns)
+		skv_op_timer(s->loop, &s->watchdog_op, s->watchdog_ns, on_watchdog);
+	if (s->signal_fd >= 0)
+		skv_op_read(s->loop, &s->signal_op, s->signal_fd, &s->signal, sizeof(s->signal), on_signal);
+	skv_op_read(s->loop, &s->command_op, s->command_fd, &s->command, sizeof(s->command), on_command);
+	skv_op_timer(s->loop, &s->tick_op, 0, on_tick);
+	skv_loop_on_idle(s->loop, on_idle, s);
+	skv_registry_scan(s->registry, s->config.policy_path, on_scanned, s);
+
+	r = skv_loop_run(s->loop);
+	if (r < 0)
+		skv_server_fail(s, "the ring", r);
+	s->stopping = true;
+	books = close_books(s);
+	return s->failure ? s->failure : books;
+}
+
+static void command(struct skv_server *s, uint64_t what)
+{
+	int saved = errno;
+
+	(void)!write(s->command_fd, &what, sizeof(what));
+	errno = saved;
+}
+
+void skv_server_stop(struct skv_server *s)
+{
+	command(s, COMMAND_STOP);
+}
+
+void skv_server_reload(struct skv_server *s)
+{
+	command(s, COMMAND_RELOAD);
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/sys/config.h - the daemon's settings.
+ *
+ * One table of rows (name, type, default, limits, help) drives all of it: the file `key = value`, the
+ * options `--key=value`, the text of --help and the commented file of --help-config. Values that
+ * fail say "FILE:LINE: key: got X, expected Y" (or "--key: got X, ...").
+ *
+ * A configuration is made whole or not at all: defaults, then the file, then the options, and on the
+ * first thing that is wrong the caller keeps what it had.
+ */
+#ifndef SKV_CONFIG_H
+#define SKV_CONFIG_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+#define SKV_CONFIG_FILE SKV_SYSCONFDIR "/sparsekvd.conf"
+#define SKV_CONFIG_TEXT 1024u /* bytes of a text value, NUL included */
+#define SKV_CONFIG_ERR 1536u  /* enough for any error text */
+
+struct skv_config {
+	char socket[SKV_CONFIG_TEXT];
+	uint32_t socket_mode;
+	char socket_group[SKV_CONFIG_TEXT];
+	char operator_group[SKV_CONFIG_TEXT];
+	char policy_path[SKV_CONFIG_TEXT];
+	uint64_t probe_timeout; /* ns */
+	uint32_t max_policies;
+
+	uint64_t pool_bytes, segment_bytes, account_bytes;
+	uint32_t account_clients, account_sequences, account_pools, client_sessions;
+	uint32_t max_clients, max_sequences, max_sessions, max_pools;
+
+	uint64_t hello_timeout; /* ns */
+	uint64_t queue_bytes;
+	int log_level;
+};
+
+/* Where settings come from, besides the defaults. Kept by the daemon for the next reload. */
+struct skv_config_sources {
+	const char *file;    /* NULL: SKV_CONFIG_FILE, which need not exist */
+	char *const *options; /* "--key=value" words, NULL at the end; or NULL */
+};
+
+/* 0; -EINVAL, or an errno of open(2), with a text of what is wrong and where. *ret is left alone on failure. */
+int skv_config_load(const struct skv_config_sources *from, struct skv_config *ret, char err[SKV_CONFIG_ERR]);
+
+/* Is there a setting of this name (without "--")? */
+bool skv_config_known(const char *name, size_t len);
+
+/*
+ * Take over a new configuration at run time: all of `next` but what takes effect at start only. The
+ * names of such settings in which the two differ go to `kept`, separated by ", " ("" when none).
+ */
+void skv_config_apply(struct skv_config *now, const struct skv_config *next, char *kept, size_t len);
+
+void skv_config_help(FILE *to);      /* one line an option, for --help */
+void skv_config_help_file(FILE *to); /* a whole commented file, for --help-config */
+
+/*
+ * A group by name or number. 0; 1 for a name that does not exist; -EINVAL for a number that is none.
+ */
+int skv_config_group(const char *name, gid_t *ret);
+
+#endif
