@@ -25,7 +25,13 @@ COMMON_TEST_LIBS = common/libskvcommon.la $(CHECK_LIBS)
 
 check_PROGRAMS += tests/test-policies
 TESTS += tests/test-policies
-tests_test_policies_SOURCES = tests/test-policies.c
+tests_test_policies_SOURCES = tests/test-policies.c tests/random.h
 tests_test_policies_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_BUILDDIR='"$(abs_top_builddir)"'
 tests_test_policies_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_policies_LDADD = $(COMMON_TEST_LIBS)
+
+check_PROGRAMS += tests/test-wire
+TESTS += tests/test-wire
+tests_test_wire_SOURCES = tests/test-wire.c tests/random.h
+tests_test_wire_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_wire_LDADD = $(COMMON_TEST_LIBS)
