@@ -5,22 +5,13 @@
 #include <elf.h>
 #include <errno.h>
 #include <stdalign.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-__attribute__((format(printf, 3, 4))) static int refuse(char *err, size_t err_len, const char *format, ...)
-{
-	va_list ap;
-
-	va_start(ap, format);
-	vsnprintf(err, err_len, format, ap);
-	va_end(ap);
-	return -EBADMSG;
-}
+#define refuse(err, err_len, ...) skv_refuse(-EBADMSG, err, err_len, __VA_ARGS__)
 
 /* ---- the block ------------------------------------------------------------------------------- */
 

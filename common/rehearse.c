@@ -44,9 +44,10 @@ __attribute__((format(printf, 2, 3))) static void complain(struct rehearsal *r, 
 	vsnprintf(text, sizeof(text), format, ap);
 	va_end(ap);
 	if (r->stage == BEFORE || r->stage == AFTER)
-		snprintf(r->err, r->err_len, "%s: %s of layer %u: %s", r->policy->name, hooks[r->stage], r->layer, text);
+		skv_refuse(-EBADMSG, r->err, r->err_len, "%s: %s of layer %u: %s", r->policy->name, hooks[r->stage], r->layer,
+		           text);
 	else
-		snprintf(r->err, r->err_len, "%s: %s: %s", r->policy->name, hooks[r->stage], text);
+		skv_refuse(-EBADMSG, r->err, r->err_len, "%s: %s: %s", r->policy->name, hooks[r->stage], text);
 }
 
 static void select_units(const struct skv_policy_ctx *ctx, const struct skv_select *s, uint32_t evidence)
@@ -168,7 +169,7 @@ int skv_policy_rehearse(const struct skv_policy *p, const char *spec, const stru
 
 	r.state = calloc(1, REHEARSED_SEQS * r.state_stride + 64);
 	if (!r.plans || !r.selected || !r.state || !config) {
-		snprintf(err, err_len, "%s: no memory for a rehearsal", p->name);
+		skv_refuse(ret, err, err_len, "%s: no memory for a rehearsal", p->name);
 		goto out;
 	}
 	ret = skv_spec_parse(p, spec ? spec : p->name, m, config, err, err_len);

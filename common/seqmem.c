@@ -2,6 +2,8 @@
 #include "common/seqmem.h"
 
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static size_t align_up(size_t x, size_t a)
 {
@@ -53,6 +55,27 @@ const char *skv_seqmem_check(const struct skv_seqmem *s, const struct skv_seqmem
 	return NULL;
 }
 
+/*
+ * Zero memory that may never have been touched. Writing to it, and reading too, would give pages to a
+ * sparse file; punching a hole takes them away instead. What is smaller than a page, and memory that
+ * is no shared file, is written.
+ */
+static void zero_sparse(void *p, size_t bytes)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	size_t head = align_up((uintptr_t)p, page) - (uintptr_t)p, hole;
+
+	if (head < bytes) {
+		hole = (bytes - head) / page * page;
+		if (hole > 0 && madvise((char *)p + head, hole, MADV_REMOVE) == 0) {
+			memset(p, 0, head);
+			memset((char *)p + head + hole, 0, bytes - head - hole);
+			return;
+		}
+	}
+	memset(p, 0, bytes);
+}
+
 void skv_seqmem_recover(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 {
 	uint64_t commit = atomic_load_explicit(&s->commit, memory_order_acquire);
@@ -75,5 +98,5 @@ void skv_seqmem_recover(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 	atomic_store(&s->journal_n, 0);
 	skv_seqmem_tokens(s, l)[len] = s->next[skv_commit_epoch(commit) & 1];
 	for (uint32_t layer = 0; layer < l->n_layers; layer++)
-		memset(skv_seqmem_table(s, l, layer) + n_pages, 0, (l->max_pages - n_pages) * sizeof(skv_pte));
+		zero_sparse(skv_seqmem_table(s, l, layer) + n_pages, (l->max_pages - n_pages) * sizeof(skv_pte));
 }

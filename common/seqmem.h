@@ -99,8 +99,9 @@ const char *skv_seqmem_check(const struct skv_seqmem *s, const struct skv_seqmem
 
 /*
  * Make the memory say what its last commit says: an eviction journal of that epoch is carried out,
- * any other discarded; table entries beyond the committed length become SKV_PTE_NONE. Idempotent.
- * Only for who holds the sequence alone.
+ * any other discarded; table entries beyond the committed length become SKV_PTE_NONE; tokens[length] is
+ * the committed next id. Idempotent. What was never touched stays without memory. Only for who holds the
+ * sequence alone.
  */
 void skv_seqmem_recover(struct skv_seqmem *s, const struct skv_seqmem_layout *l);
 

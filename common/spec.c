@@ -15,15 +15,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-__attribute__((format(printf, 3, 4))) static int bad(char *err, size_t err_len, const char *format, ...)
+int skv_refuse(int error, char *err, size_t err_len, const char *format, ...)
 {
 	va_list ap;
 
+	if (err_len == 0)
+		return error;
 	va_start(ap, format);
 	vsnprintf(err, err_len, format, ap);
 	va_end(ap);
-	return -EINVAL;
+	/* texts quote what a user or a plugin wrote, and they reach terminals, logs and JSON */
+	for (char *p = err; *p; p++)
+		if (*p < 0x20 || *p > 0x7e)
+			*p = '?';
+	return error;
 }
+
+#define bad(err, err_len, ...) skv_refuse(-EINVAL, err, err_len, __VA_ARGS__)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 

@@ -37,6 +37,9 @@ int skv_spec_print(const struct skv_policy *p, const void *config, char *to, siz
 /* Parse one value as written in a spec, to where config + param->offset is. NULL, else what was expected instead. */
 const char *skv_spec_value(const struct skv_param *param, const char *value, void *config);
 
+/* Write a text, what is not printable ASCII in it as '?', and return `error`. */
+__attribute__((format(printf, 4, 5))) int skv_refuse(int error, char *err, size_t err_len, const char *format, ...);
+
 /* ---- plugins (plugin.c) ---------------------------------------------------------------------- */
 
 /*

@@ -35,3 +35,15 @@ TESTS += tests/test-wire
 tests_test_wire_SOURCES = tests/test-wire.c tests/random.h
 tests_test_wire_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_wire_LDADD = $(COMMON_TEST_LIBS)
+
+check_PROGRAMS += tests/test-seqmem
+TESTS += tests/test-seqmem
+tests_test_seqmem_SOURCES = tests/test-seqmem.c tests/random.h
+tests_test_seqmem_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_seqmem_LDADD = $(COMMON_TEST_LIBS)
+
+check_PROGRAMS += tests/test-spec
+TESTS += tests/test-spec
+tests_test_spec_SOURCES = tests/test-spec.c tests/random.h
+tests_test_spec_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_spec_LDADD = $(COMMON_TEST_LIBS)
