@@ -1,1 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
+# A small Llama engine, the first user of the client library, and its two programs.
+noinst_LTLIBRARIES += engine/libskvengine.la
+engine_libskvengine_la_SOURCES = \
+	engine/cli.c engine/cli.h \
+	engine/config.c engine/config.h \
+	engine/error.c engine/error.h \
+	engine/evaluate.c engine/evaluate.h \
+	engine/forward.c engine/forward.h \
+	engine/model.c engine/model.h \
+	engine/ops.c engine/ops.h \
+	engine/private.c engine/private.h \
+	engine/progress.c engine/progress.h \
+	engine/report.c engine/report.h \
+	engine/safetensors.c engine/safetensors.h \
+	engine/score.c engine/score.h \
+	engine/tasks.c engine/tasks.h \
+	engine/tokens.c engine/tokens.h
+engine_libskvengine_la_CPPFLAGS = $(AM_CPPFLAGS) $(OPENBLAS_CFLAGS) $(JANSSON_CFLAGS)
+engine_libskvengine_la_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
+engine_libskvengine_la_LIBADD = $(OPENBLAS_LIBS) $(JANSSON_LIBS) -lm

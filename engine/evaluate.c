@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/evaluate.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "engine/progress.h"
+#include "engine/tokens.h"
+
+#define CHUNK 512u         /* prompt rows of a step */
+#define PROMPT_WORK 0.2 /* of the time of a decode row, for the progress line */
+
+/* A case on its way through the group. */
+struct lane {
+	const struct eng_case *c;
+	size_t index;          /* of the case, in cases->list */
+	int32_t *prompt;       /* bos and the prompt's bytes */
+	uint32_t n_prompt;
+	int32_t *want;         /* the answer's bytes and eos */
+	uint32_t n_want;
+	int32_t *got;          /* argmaxes; room for `limit` */
+	uint32_t n_got, limit;
+	struct skv_seq **seq;  /* [policy]; NULL when it is not held */
+};
+
+struct run {
+	const struct eng_eval *eval;
+	struct skv_session **sessions; /* [policy] */
+	struct eng_forward forward;
+	struct lane *lanes; /* [batch] */
+	uint32_t n_lanes;
+	struct eng_result *results; /* [policy][case] */
+	struct eng_progress progress;
+	double work_done;
+};
+
+static struct eng_result *result_of(struct run *run, uint32_t policy, const struct lane *lane)
+{
+	return &run->results[policy * run->eval->cases->n + lane->index];
+}
+
+static int library(int r, struct eng_error *err)
+{
+	return r < 0 ? eng_fail(err, r, "%s", skv_last_error()) : 0;
+}
+
+static bool stopped(const struct run *run)
+{
+	return run->eval->stop && *run->eval->stop;
+}
+
+/* ---- a group of cases ------------------------------------------------------------------------ */
+
+static void lane_deinit(struct lane *lane, uint32_t n_policies)
+{
+	for (uint32_t p = 0; lane->seq && p < n_policies; p++)
+		skv_seq_drop(lane->seq[p]);
+	free(lane->seq);
+	free(lane->prompt);
+	free(lane->want);
+	free(lane->got);
+	*lane = (struct lane){.c = NULL};
+}
+
+static int lane_init(struct lane *lane, const struct eng_eval *eval, size_t index, struct eng_error *err)
+{
+	const struct eng_case *c = &eval->cases->list[index];
+	const struct eng_config *config = &eval->model->config;
+
+	*lane = (struct lane){.c = c, .index = index};
+	lane->n_prompt = (uint32_t)c->prompt_len + 1;
+	lane->n_want = (uint32_t)c->answer_len + 1;
+	lane->limit = lane->n_want + (eval->mode == ENG_FREE ? ENG_FREE_SLACK : 0);
+	lane->prompt = malloc(lane->n_prompt * sizeof(*lane->prompt));
+	lane->want = malloc(lane->n_want * sizeof(*lane->want));
+	lane->got = malloc(lane->limit * sizeof(*lane->got));
+	lane->seq = calloc(eval->n_policies, sizeof(struct skv_seq *));
+	if (!lane->prompt || !lane->want || !lane->got || !lane->seq) {
+		lane_deinit(lane, eval->n_policies);
+		return eng_fail(err, -ENOMEM, "no memory for case %s", c->id);
+	}
+	eng_tokens_prompt(config, c->prompt, c->prompt_len, lane->prompt);
+	for (uint32_t i = 0; i < c->answer_len; i++)
+		lane->want[i] = (unsigned char)c->answer[i];
+	lane->want[c->answer_len] = config->eos;
+	return 0;
+}
+
+/* Read a lane's prompt, all but its last token, into a new sequence of the first policy's session. */
+static int prefill(struct run *run, struct lane *lane, struct eng_error *err)
+{
+	uint32_t n = lane->n_prompt - 1;
+	int r = library(skv_seq_new(run->sessions[0], NULL, lane->n_prompt + lane->limit, &lane->seq[0]), err);
+
+	for (uint32_t at = 0; !r && at < n;) {
+		struct skv_step_item item = {
+		        .seq = lane->seq[0],
+		        .n_tokens = n - at < CHUNK ? n - at : CHUNK,
+		        .flags = SKV_STEP_PROMPT,
+		        .tokens = lane->prompt + at,
+		};
+
+		if (stopped(run))
+			return eng_fail(err, -EINTR, "interrupted");
+		r = eng_forward(&run->forward, run->sessions[0], &item, 1, err);
+		r = r ? r : library(skv_step_end(run->sessions[0], NULL), err);
+		at += item.n_tokens;
+		run->work_done += PROMPT_WORK * item.n_tokens;
+		eng_progress_show(&run->progress, run->work_done, "reading prompts");
+	}
+	return r;
+}
+
+/* Hand a fork of the lane's prompt to another policy's session. */
+static int hand_over(struct run *run, struct lane *lane, uint32_t policy, struct eng_error *err)
+{
+	char name[SKV_NAME_MAX];
+	struct skv_seq *fork;
+	int r;
+
+	snprintf(name, sizeof(name), "sparsekv-eval-%d-%u-%zu", (int)getpid(), policy, lane->index);
+	r = library(skv_seq_fork(lane->seq[0], name, &fork), err);
+	r = r ? r : library(skv_seq_detach(fork), err);
+	return r ? r : library(skv_seq_attach(run->sessions[policy], name, &lane->seq[policy]), err);
+}
+
+/* ---- decoding a group ------------------------------------------------------------------------ */
+
+/* The id that goes in next: the prompt's last, then what was (forced: should have been) said. */
+static int32_t token_in(const struct run *run, const struct lane *lane)
+{
+	if (!lane->n_got)
+		return lane->prompt[lane->n_prompt - 1];
+	return (run->eval->mode == ENG_FORCED ? lane->want : lane->got)[lane->n_got - 1];
+}
+
+static bool finished(const struct run *run, const struct lane *lane)
+{
+	return lane->n_got == lane->limit || (run->eval->mode == ENG_FREE && lane->n_got &&
+	                                      lane->got[lane->n_got - 1] == run->eval->model->config.eos);
+}
+
+/* What the case came to, and its sequence back to the daemon. */
+static int finish(struct run *run, struct lane *lane, uint32_t policy, struct eng_error *err)
+{
+	struct eng_result *result = result_of(run, policy, lane);
+	int32_t eos = run->eval->model->config.eos;
+	struct skv_seq *seq = lane->seq[policy];
+
+	result->decode_len = lane->n_got;
+	result->score = run->eval->mode == ENG_FORCED
+	                        ? eng_score_forced(lane->got, lane->want, lane->n_want, eos)
+	                        : eng_score_free(lane->got, lane->n_got, lane->want, lane->n_want, eos);
+	skv_seq_attended(seq, &result->attended, &result->causal);
+	skv_seq_pages(seq, &result->resident, &result->pages);
+	lane->seq[policy] = NULL;
+	return library(skv_seq_drop(seq), err);
+}
+
+/* One step of these lanes: a token in, an argmax out of each. */
+static int decode_step(struct run *run, uint32_t policy, struct lane **active, uint32_t n, struct eng_error *err)
+{
+	uint32_t vocab = run->eval->model->config.vocab;
+	struct skv_step_item items[n];
+	int32_t in[n], next[n];
+	double begun = eng_now();
+	int r;
+
+	for (uint32_t i = 0; i < n; i++) {
+		in[i] = token_in(run, active[i]);
+		items[i] = (struct skv_step_item){.seq = active[i]->seq[policy], .n_tokens = 1, .tokens = &in[i]};
+	}
+	r = eng_forward(&run->forward, run->sessions[policy], items, n, err);
+	if (r)
+		return r;
+	for (uint32_t i = 0; i < n; i++) {
+		const float *logits = run->forward.logits + (size_t)i * vocab;
+		struct lane *lane = active[i];
+
+		if (run->eval->mode == ENG_FORCED)
+			eng_evidence_add(&result_of(run, policy, lane)->evidence, logits, vocab, lane->want[lane->n_got]);
+		lane->got[lane->n_got++] = (int32_t)eng_argmax(logits, vocab);
+		next[i] = token_in(run, lane);
+	}
+	r = library(skv_step_end(run->sessions[policy], next), err);
+	for (uint32_t i = 0; i < n; i++)
+		result_of(run, policy, active[i])->seconds += (eng_now() - begun) / n;
+	run->work_done += n;
+	return r;
+}
+
+static int decode_group(struct run *run, uint32_t policy, struct eng_error *err)
+{
+	struct lane *active[run->n_lanes];
+	uint32_t n = 0;
+	int r = 0;
+
+	for (uint32_t i = 0; i < run->n_lanes; i++) {
+		active[n++] = &run->lanes[i];
+		run->lanes[i].n_got = 0;
+	}
+	while (!r && n) {
+		uint32_t left = 0;
+
+		if (stopped(run))
+			return eng_fail(err, -EINTR, "interrupted");
+		r = decode_step(run, policy, active, n, err);
+		eng_progress_show(&run->progress, run->work_done, run->eval->policies[policy]);
+		for (uint32_t i = 0; !r && i < n; i++) {
+			if (finished(run, active[i]))
+				r = finish(run, active[i], policy, err);
+			else
+				active[left++] = active[i];
+		}
+		n = left;
+	}
+	return r;
+}
+
+static int run_group(struct run *run, const size_t *order, uint32_t n, struct eng_error *err)
+{
+	const struct eng_eval *eval = run->eval;
+	int r = 0;
+
+	run->n_lanes = 0;
+	for (uint32_t i = 0; !r && i < n; i++) {
+		r = lane_init(&run->lanes[i], eval, order[i], err);
+		run->n_lanes += !r;
+	}
+	for (uint32_t i = 0; !r && i < n; i++) {
+		r = prefill(run, &run->lanes[i], err);
+		for (uint32_t p = 1; !r && p < eval->n_policies; p++)
+			r = hand_over(run, &run->lanes[i], p, err);
+	}
+	for (uint32_t p = 0; !r && p < eval->n_policies; p++)
+		r = decode_group(run, p, err);
+	for (uint32_t i = 0; i < run->n_lanes; i++)
+		lane_deinit(&run->lanes[i], eval->n_policies);
+	return r;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+static int by_length(const void *a, const void *b, void *cases)
+{
+	const struct eng_case *x = &((const struct eng_case *)cases)[*(const size_t *)a];
+	const struct eng_case *y = &((const struct eng_case *)cases)[*(const size_t *)b];
+
+	if (x->answer_len != y->answer_len)
+		return x->answer_len < y->answer_len ? 1 : -1;
+	return x < y ? -1 : x > y;
+}
+
+/* Every case must fit the model; and how much work there is. */
+static int measure(const struct eng_eval *eval, double *ret_work, struct eng_error *err)
+{
+	uint32_t most = eval->model->config.max_positions;
+	double work = 0;
+
+	for (size_t i = 0; i < eval->cases->n; i++) {
+		const struct eng_case *c = &eval->cases->list[i];
+
+		if (c->prompt_len + c->answer_len + 2 + ENG_FREE_SLACK > most)
+			return eng_fail(err, -EINVAL, "case %.100s: prompt and answer are %zu bytes, the model takes %u in all",
+			                c->id, c->prompt_len + c->answer_len, most - 2 - ENG_FREE_SLACK);
+		work += PROMPT_WORK * (double)c->prompt_len + eval->n_policies * (double)(c->answer_len + 1);
+	}
+	*ret_work = work;
+	return 0;
+}
+
+static int open_sessions(struct run *run, struct eng_error *err)
+{
+	const struct eng_eval *eval = run->eval;
+	struct skv_model shape = eng_model_describe(eval->model, eval->kv_dtype);
+	int r = 0;
+
+	for (uint32_t p = 0; !r && p < eval->n_policies; p++) {
+		r = skv_open(eval->client, &shape, eval->policies[p], &run->sessions[p]);
+		if (r < 0)
+			eng_fail(err, r, "--policy %.100s: %s", eval->policies[p], skv_last_error());
+	}
+	return r;
+}
+
+static int run_all(struct run *run, size_t *order, struct eng_error *err)
+{
+	const struct eng_eval *eval = run->eval;
+	size_t n = eval->cases->n;
+	uint32_t rows = eval->batch > CHUNK ? eval->batch : CHUNK;
+	double work = 0;
+	int r = measure(eval, &work, err);
+
+	r = r ? r : open_sessions(run, err);
+	r = r ? r : eng_forward_init(&run->forward, eval->model, rows, err);
+	if (r)
+		return r;
+	for (size_t i = 0; i < n; i++)
+		order[i] = i;
+	qsort_r(order, n, sizeof(*order), by_length, eval->cases->list);
+	eng_progress_begin(&run->progress, stderr, work, eval->quiet);
+	for (size_t at = 0; !r && at < n; at += eval->batch)
+		r = run_group(run, order + at, (uint32_t)(n - at < eval->batch ? n - at : eval->batch), err);
+	eng_progress_end(&run->progress);
+	eng_forward_deinit(&run->forward);
+	return r;
+}
+
+int eng_evaluate(const struct eng_eval *eval, struct eng_result **ret_results, struct eng_error *err)
+{
+	struct run run = {.eval = eval, .forward = ENG_FORWARD_NULL};
+	size_t *order = calloc(eval->cases->n, sizeof(*order));
+	int r;
+
+	run.sessions = calloc(eval->n_policies, sizeof(struct skv_session *));
+	run.lanes = calloc(eval->batch, sizeof(*run.lanes));
+	run.results = calloc(eval->n_policies * eval->cases->n, sizeof(*run.results));
+	if (order && run.sessions && run.lanes && run.results)
+		r = run_all(&run, order, err);
+	else
+		r = eng_fail(err, -ENOMEM, "no memory for %zu cases", eval->cases->n);
+	for (uint32_t p = 0; run.sessions && p < eval->n_policies; p++)
+		skv_close(run.sessions[p]);
+	free(run.sessions);
+	free(run.lanes);
+	free(order);
+	if (r) {
+		free(run.results);
+		return r;
+	}
+	*ret_results = run.results;
+	return 0;
+}

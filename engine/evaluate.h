@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * engine/evaluate.h - run task cases under several policies and score what comes out.
+ *
+ * Cases are run in groups of `batch`, alike in length. A group's prompts are read once, by the first
+ * policy's session: prompt rows attend densely under every policy, so what they leave in the pool is the
+ * same for all. The other policies get forks of it, named for the moment of the hand-over from session to
+ * session, which share the prompt's pages. Then each policy decodes the group, all its cases in one
+ * step, each at its own position; a case that ends leaves the batch.
+ *
+ * The last token of a prompt is the first decode row, as in every use of the engine.
+ */
+#ifndef ENG_EVALUATE_H
+#define ENG_EVALUATE_H
+
+#include <signal.h>
+#include "engine/forward.h"
+#include "engine/score.h"
+#include "engine/tasks.h"
+
+enum eng_mode {
+	ENG_FORCED, /* feed the true answer, compare every argmax */
+	ENG_FREE,   /* feed the argmax until eos, or until the answer is ENG_FREE_SLACK tokens longer than the true one */
+};
+#define ENG_FREE_SLACK 64u
+
+struct eng_eval {
+	const struct eng_model *model;
+	struct skv_client *client;
+	uint32_t kv_dtype;
+	const char *const *policies; /* specs */
+	uint32_t n_policies;
+	const struct eng_cases *cases;
+	enum eng_mode mode;
+	uint32_t batch;
+	bool quiet;
+	const volatile sig_atomic_t *stop; /* raised by a signal: give up at the next step */
+};
+
+/* What one case gave under one policy. */
+struct eng_result {
+	struct eng_score score;
+	struct eng_evidence evidence; /* forced mode only */
+	uint32_t decode_len;          /* decode rows */
+	double seconds;               /* its share of the steps' time */
+	uint64_t attended, causal;    /* tokens, over decode rows and layers */
+	uint64_t resident, pages;     /* at its end */
+};
+
+/*
+ * Run everything. *ret_results: [policy][case], to be freed with free(). Negative errno; -EINTR when
+ * `stop` was raised. Nothing is left behind in the daemon either way.
+ */
+int eng_evaluate(const struct eng_eval *eval, struct eng_result **ret_results, struct eng_error *err);
+
+#endif

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/private.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define START_MS 10000 /* from exec to the first answer */
+#define STOP_MS 3000   /* from SIGTERM to SIGKILL */
+
+struct eng_private {
+	char directory[PATH_MAX];
+	char socket[PATH_MAX + 16];
+	char daemon[PATH_MAX];
+	char policies[PATH_MAX + 32]; /* "" : where the daemon itself looks */
+	int peer;                     /* our end of the pair that the guardian watches */
+	pid_t guardian;
+};
+
+/* ---- finding it ------------------------------------------------------------------------------ */
+
+static bool runnable(const char *path)
+{
+	return !access(path, X_OK);
+}
+
+/* Directory of this executable, as seen from outside libtool's .libs. False when it is unknown. */
+static bool own_directory(char *to, size_t room)
+{
+	ssize_t n = readlink("/proc/self/exe", to, room - 1);
+	char *slash, *libs;
+
+	if (n <= 0)
+		return false;
+	to[n] = '\0';
+	slash = strrchr(to, '/');
+	if (!slash)
+		return false;
+	*slash = '\0';
+	libs = strrchr(to, '/');
+	if (libs && !strcmp(libs, "/.libs"))
+		*libs = '\0';
+	return true;
+}
+
+static bool find_in_path(char *to, size_t room)
+{
+	const char *path = getenv("PATH");
+
+	while (path && *path) {
+		int n = (int)strcspn(path, ":");
+
+		if (n && snprintf(to, room, "%.*s/sparsekvd", n, path) < (int)room && runnable(to))
+			return true;
+		path += n + (path[n] == ':');
+	}
+	return false;
+}
+
+static int find_daemon(struct eng_private *p, struct eng_error *err)
+{
+	static const char *const near[] = {"../daemon/sparsekvd", "../sbin/sparsekvd", "sparsekvd"};
+	const char *named = getenv("SPARSEKVD");
+	char own[PATH_MAX];
+
+	if (named && *named) {
+		if (snprintf(p->daemon, sizeof(p->daemon), "%s", named) >= (int)sizeof(p->daemon) || !runnable(named))
+			return eng_fail(err, -ENOENT, "SPARSEKVD=%.200s: not a program that can be run", named);
+		return 0;
+	}
+	if (own_directory(own, sizeof(own)))
+		for (size_t i = 0; i < sizeof(near) / sizeof(*near); i++)
+			if (snprintf(p->daemon, sizeof(p->daemon), "%s/%s", own, near[i]) < (int)sizeof(p->daemon) &&
+			    runnable(p->daemon))
+				return 0;
+	if (find_in_path(p->daemon, sizeof(p->daemon)))
+		return 0;
+	return eng_fail(err, -ENOENT, "sparsekvd is neither beside this program nor in PATH; SPARSEKVD can name it");
+}
+
+/* In a build tree the policies lie beside the daemon; an installed daemon knows where they are. */
+static void find_policies(struct eng_private *p)
+{
+	const char *slash = strrchr(p->daemon, '/');
+	int n = slash ? (int)(slash - p->daemon) : 0;
+
+	snprintf(p->policies, sizeof(p->policies), "%.*s/../policies/.libs", n, p->daemon);
+	if (!slash || access(p->policies, R_OK | X_OK))
+		p->policies[0] = '\0';
+}
+
+static int make_directory(struct eng_private *p, struct eng_error *err)
+{
+	const char *base = getenv("TMPDIR");
+	struct sockaddr_un address;
+
+	snprintf(p->directory, sizeof(p->directory), "%.3000s/sparsekv-XXXXXX", base && *base ? base : "/tmp");
+	snprintf(p->socket, sizeof(p->socket), "%s/socket", p->directory);
+	if (strlen(p->socket) >= sizeof(address.sun_path))
+		return eng_fail(err, -ENAMETOOLONG, "TMPDIR=%.200s: too long for a socket in it", base);
+	if (!mkdtemp(p->directory))
+		return eng_fail(err, -errno, "%s: %s", p->directory, strerror(errno));
+	snprintf(p->socket, sizeof(p->socket), "%s/socket", p->directory);
+	return 0;
+}
+
+/* ---- the guardian ---------------------------------------------------------------------------- */
+
+/* Everything in it was made by the daemon and by us: plain files and the socket. */
+static void remove_directory(const char *path)
+{
+	DIR *d = opendir(path);
+
+	for (const struct dirent *e; d && (e = readdir(d));)
+		if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
+			unlinkat(dirfd(d), e->d_name, 0);
+	if (d)
+		closedir(d);
+	rmdir(path);
+}
+
+_Noreturn static void run_daemon(const struct eng_private *p, pid_t guardian)
+{
+	char socket_option[sizeof(p->socket) + 16], policy_option[sizeof(p->policies) + 16], pool_option[64];
+	char *argv[8];
+	int n = 0;
+	/* Memory is taken as sequences grow; the ceiling keeps a mistake from taking the machine. */
+	unsigned long long bytes = (unsigned long long)sysconf(_SC_PHYS_PAGES) * (unsigned long long)sysconf(_SC_PAGESIZE);
+
+	/* It serves this program, whoever's service that may be. */
+	unsetenv("NOTIFY_SOCKET");
+	unsetenv("WATCHDOG_USEC");
+	unsetenv("LISTEN_FDS");
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	if (getppid() != guardian)
+		_exit(1);
+	snprintf(socket_option, sizeof(socket_option), "--socket=%s", p->socket);
+	snprintf(policy_option, sizeof(policy_option), "--policy-path=%s", p->policies);
+	snprintf(pool_option, sizeof(pool_option), "--pool-bytes=%llu", bytes / 2);
+	argv[n++] = (char *)p->daemon;
+	argv[n++] = socket_option;
+	argv[n++] = pool_option;
+	if (p->policies[0])
+		argv[n++] = policy_option;
+	argv[n] = NULL;
+	execv(p->daemon, argv);
+	dprintf(STDERR_FILENO, "%s: %s\n", p->daemon, strerror(errno));
+	_exit(127);
+}
+
+static void end_daemon(pid_t daemon, int daemon_fd)
+{
+	struct pollfd gone = {.fd = daemon_fd, .events = POLLIN};
+
+	kill(daemon, SIGTERM);
+	if (poll(&gone, 1, STOP_MS) <= 0)
+		kill(daemon, SIGKILL);
+	waitpid(daemon, NULL, 0);
+}
+
+/*
+ * Runs in the guardian. `peer` hangs up when the program has ended; the other way round the
+ * guardian hangs up on the program when the daemon has.
+ */
+_Noreturn static void guard(const struct eng_private *p, int peer)
+{
+	char log[sizeof(p->directory) + 8];
+	struct pollfd fds[2];
+	pid_t self, daemon;
+	int null, out;
+
+	/* A session of its own: the terminal's Ctrl-C is the program's business, and through it ours. */
+	setsid();
+	self = getpid();
+	snprintf(log, sizeof(log), "%s/log", p->directory);
+	null = open("/dev/null", O_RDONLY);
+	out = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+	if (null < 0 || out < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0 || dup2(peer, 3) < 0)
+		_exit(1);
+	fcntl(3, F_SETFD, FD_CLOEXEC);
+	close_range(4, ~0u, 0);
+
+	daemon = fork();
+	if (daemon == 0)
+		run_daemon(p, self);
+	fds[0] = (struct pollfd){.fd = 3, .events = POLLIN};
+	fds[1] = (struct pollfd){.fd = daemon > 0 ? pidfd_open(daemon, 0) : -1, .events = POLLIN};
+	while (poll(fds, 2, -1) < 0 && errno == EINTR)
+		;
+	if (daemon > 0 && !fds[0].revents) {
+		/* The daemon ended by itself: say so, and keep its log until the program has read it. */
+		shutdown(3, SHUT_WR);
+		poll(fds, 1, -1);
+	}
+	if (daemon > 0)
+		end_daemon(daemon, fds[1].fd);
+	remove_directory(p->directory);
+	_exit(0);
+}
+
+/* ---- start and stop -------------------------------------------------------------------------- */
+
+static int start_guardian(struct eng_private *p, struct eng_error *err)
+{
+	int pair[2];
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+		return eng_fail(err, -errno, "socketpair: %s", strerror(errno));
+	p->guardian = fork();
+	if (p->guardian == 0) {
+		close(pair[0]);
+		guard(p, pair[1]);
+	}
+	close(pair[1]);
+	if (p->guardian < 0) {
+		close(pair[0]);
+		return eng_fail(err, -errno, "fork: %s", strerror(errno));
+	}
+	p->peer = pair[0];
+	return 0;
+}
+
+/* The last line of the daemon's log into `to`. */
+static void last_words(const struct eng_private *p, char *to, size_t room)
+{
+	char path[sizeof(p->directory) + 8], *line = NULL;
+	size_t n = 0;
+	FILE *f;
+
+	snprintf(to, room, "it said nothing");
+	snprintf(path, sizeof(path), "%s/log", p->directory);
+	f = fopen(path, "re");
+	while (f && getline(&line, &n, f) > 0)
+		snprintf(to, room, "%.*s", (int)strcspn(line, "\n"), line);
+	free(line);
+	if (f)
+		fclose(f);
+}
+
+static int wait_ready(struct eng_private *p, struct skv_client **ret_client, struct eng_error *err)
+{
+	struct pollfd gone = {.fd = p->peer, .events = POLLIN};
+	char words[300];
+	int r = -ETIMEDOUT;
+
+	for (int ms = 0; ms < START_MS; ms += 5) {
+		r = skv_connect(ret_client, p->socket);
+		if (r != -ENOENT && r != -ECONNREFUSED)
+			return r < 0 ? eng_fail(err, r, "%s", skv_last_error()) : 0;
+		if (poll(&gone, 1, 5) > 0) {
+			last_words(p, words, sizeof(words));
+			return eng_fail(err, -ECHILD, "the private daemon %.150s ended at once: %s", p->daemon, words);
+		}
+	}
+	last_words(p, words, sizeof(words));
+	return eng_fail(err, r, "the private daemon %.150s does not listen after %d s: %s", p->daemon, START_MS / 1000,
+	                words);
+}
+
+int eng_private_start(struct eng_private **ret, struct skv_client **ret_client, struct eng_error *err)
+{
+	struct eng_private *p = calloc(1, sizeof(*p));
+	int r;
+
+	if (!p)
+		return eng_fail(err, -ENOMEM, "no memory for a private daemon");
+	r = find_daemon(p, err);
+	if (!r) {
+		find_policies(p);
+		r = make_directory(p, err);
+	}
+	if (r) {
+		free(p);
+		return r;
+	}
+	r = start_guardian(p, err);
+	if (r) {
+		remove_directory(p->directory);
+		free(p);
+		return r;
+	}
+	r = wait_ready(p, ret_client, err);
+	if (r) {
+		eng_private_stop(p);
+		return r;
+	}
+	*ret = p;
+	return 0;
+}
+
+void eng_private_stop(struct eng_private *p)
+{
+	if (!p)
+		return;
+	close(p->peer);
+	while (waitpid(p->guardian, NULL, 0) < 0 && errno == EINTR)
+		;
+	free(p);
+}
+
+const char *eng_private_socket(const struct eng_private *p)
+{
+	return p->socket;
+}
