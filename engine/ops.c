@@ -82,8 +82,11 @@ void eng_swiglu(float *y, const float *gate_up, uint32_t rows, uint32_t n)
 
 #pragma omp simd
 		for (uint32_t i = 0; i < n; i++) {
-			/* sigmoid(g) = 1/(1+e^-|g|), or e^-|g| over the same for negative g: never an overflow */
-			float g = gate[i], a = fabsf(g), e = exp_nonpositive(-(a < 87 ? a : 87));
+			/*
+			 * sigmoid(g) = 1/(1+e^-|g|), or e^-|g| over the same for negative g: never an overflow.
+			 * Below -87, where e^g leaves fp32, silu is as good as zero.
+			 */
+			float g = gate[i] < -87 ? -87 : gate[i], a = fabsf(g), e = exp_nonpositive(-(a < 87 ? a : 87));
 
 			to[i] = g * ((g < 0 ? e : 1) / (1 + e)) * up[i];
 		}
