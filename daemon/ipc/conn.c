@@ -250,7 +250,7 @@ static void send_next(struct skv_conn *conn)
 	conn->send_iov = (struct iovec){out->packet, out->bytes};
 	conn->send_msg = (struct msghdr){.msg_iov = &conn->send_iov, .msg_iovlen = 1};
 	if (out->n_fds) {
-		struct cmsghdr *c = &conn->send_control.align;
+		struct cmsghdr *c = (struct cmsghdr *)conn->send_control.space;
 
 		memset(&conn->send_control, 0, sizeof(conn->send_control));
 		c->cmsg_level = SOL_SOCKET;

@@ -28,9 +28,9 @@ struct skv_conn_out {
 	_Alignas(8) char packet[];
 };
 
-union skv_conn_control {
-	char space[CMSG_SPACE(SKV_WIRE_MAX_FDS * sizeof(int))];
-	struct cmsghdr align;
+/* Room for the control data of one message; a union with cmsghdr would have a flexible member in its middle. */
+struct skv_conn_control {
+	_Alignas(struct cmsghdr) char space[CMSG_SPACE(SKV_WIRE_MAX_FDS * sizeof(int))];
 };
 
 struct skv_conn {
@@ -50,7 +50,7 @@ struct skv_conn {
 
 	struct msghdr recv_msg, send_msg;
 	struct iovec recv_iov, send_iov;
-	union skv_conn_control recv_control, send_control;
+	struct skv_conn_control recv_control, send_control;
 	_Alignas(8) char packet[SKV_WIRE_MAX];
 };
 
