@@ -10,6 +10,10 @@
 #include <sys/mman.h>
 #include "common/fd.h"
 
+struct test_mem mem;
+struct skv_core *core;
+static uint32_t fds_before;
+
 static int test_create(const struct skv_mem_ops *ops, size_t bytes, int *ret_fd)
 {
 	struct test_mem *m = (struct test_mem *)ops;
@@ -43,6 +47,100 @@ void test_mem_init(struct test_mem *m)
 	m->ops.destroy = test_destroy;
 }
 
+struct skv_core_config books_config(void)
+{
+	return (struct skv_core_config){
+		.pool_bytes = 8 << 20,
+		.segment_bytes = 64 << 10,
+		.account_bytes = 4 << 20,
+		.account_clients = 4,
+		.account_sequences = 8,
+		.max_clients = 6,
+		.max_sequences = 12,
+		.max_sessions = 8,
+		.max_pools = 4,
+		.account_pools = 3,
+		.client_sessions = 5,
+	};
+}
+
+void books_open(const struct skv_core_config *config)
+{
+	fds_before = count_fds();
+	test_mem_init(&mem);
+	ck_assert_int_eq(skv_core_new(config, &mem.ops, &core), 0);
+	books_even();
+}
+
+void books_even(void)
+{
+	const char *problem = skv_core_balance(core, false);
+
+	ck_assert_msg(!problem, "%s", problem);
+}
+
+void books_close(void)
+{
+	const char *problem;
+
+	books_even();
+	skv_core_drop_all(core);
+	problem = skv_core_balance(core, true);
+	ck_assert_msg(!problem, "%s", problem);
+	ck_assert_uint_eq(mem.bytes, 0);
+	core = skv_core_free(core);
+	ck_assert_uint_eq(count_fds(), fds_before);
+}
+
+struct find_pool {
+	uint32_t pool;
+	struct skv_core_pool_view found;
+};
+
+static void find_pool(void *data, const struct skv_core_pool_view *v)
+{
+	struct find_pool *f = data;
+
+	if (v->pool == f->pool)
+		f->found = *v;
+}
+
+struct skv_core_pool_view books_pool(uint32_t pool)
+{
+	struct find_pool f = {.pool = pool};
+
+	skv_core_pools(core, find_pool, &f);
+	return f.found;
+}
+
+void ck_same_pool(const struct skv_core_pool_view *a, const struct skv_core_pool_view *b)
+{
+	ck_assert_uint_eq(a->pool, b->pool);
+	ck_assert_uint_eq(a->uid, b->uid);
+	ck_assert_uint_eq(a->segments, b->segments);
+	ck_assert_uint_eq(a->pages, b->pages);
+	ck_assert_uint_eq(a->free, b->free);
+	ck_assert_uint_eq(a->lease, b->lease);
+	ck_assert_uint_eq(a->seq, b->seq);
+	ck_assert_uint_eq(a->shared, b->shared);
+}
+
+static void find_account(void *data, const struct skv_core_account_view *v)
+{
+	struct skv_core_account_view *to = data;
+
+	if (v->uid == to->uid)
+		*to = *v;
+}
+
+struct skv_core_account_view books_account(uid_t uid)
+{
+	struct skv_core_account_view v = {.uid = uid};
+
+	skv_core_accounts(core, find_account, &v);
+	return v;
+}
+
 struct skv_model test_model(const char *name, uint32_t n_layers, uint32_t head_dim)
 {
 	struct skv_model m = SKV_MODEL_INIT;
@@ -56,15 +154,16 @@ struct skv_model test_model(const char *name, uint32_t n_layers, uint32_t head_d
 	return m;
 }
 
-void peer_join(struct peer *p, struct skv_core *core, uid_t uid, const struct skv_model *m)
+void peer_join(struct peer *p, uid_t uid, const struct skv_model *m)
 {
-	*p = (struct peer){.core = core, .model = *m};
+	*p = (struct peer){.model = *m};
 	ck_assert_int_eq(skv_core_client_add(core, uid, 1, "test", &p->client), 0);
 	ck_assert_int_eq(skv_core_session_open(core, p->client, m, "full", 1, &p->session), 0);
 }
 
-void peer_forget(struct peer *p)
+void peer_die(struct peer *p)
 {
+	ck_assert_int_eq(skv_core_client_gone(core, p->client), 0);
 	free(p->stock);
 	*p = (struct peer){0};
 }
@@ -73,9 +172,9 @@ void peer_hear(struct peer *p)
 {
 	struct skv_core_segment s;
 
-	while (skv_core_next_segment(p->core, p->client, &s))
+	while (skv_core_next_segment(core, p->client, &s))
 		if (s.fd < 0)
-			ck_assert_int_eq(skv_core_segment_ack(p->core, p->client, s.pool, s.segment), 0);
+			ck_assert_int_eq(skv_core_segment_ack(core, p->client, s.pool, s.segment), 0);
 }
 
 void peer_stock(struct peer *p, uint32_t page)
@@ -92,7 +191,7 @@ int peer_lease(struct peer *p, uint32_t least, uint32_t most)
 {
 	static struct skv_wire_run runs[SKV_WIRE_MAX_RUNS];
 	uint32_t n, got = 0, end = 0;
-	int r = skv_core_lease_get(p->core, p->client, p->session.session, least, most, runs, SKV_WIRE_MAX_RUNS, &n);
+	int r = skv_core_lease_get(core, p->client, p->session.session, least, most, runs, SKV_WIRE_MAX_RUNS, &n);
 
 	if (r)
 		return r;
@@ -113,7 +212,7 @@ int peer_lease(struct peer *p, uint32_t least, uint32_t most)
 uint32_t peer_take(struct peer *p)
 {
 	if (!p->n_stock)
-		ck_assert_msg(peer_lease(p, 1, 64) == 0, "%s", skv_core_why(p->core));
+		ck_assert_msg(peer_lease(p, 1, 64) == 0, "%s", skv_core_why(core));
 	return p->stock[--p->n_stock];
 }
 
@@ -138,7 +237,7 @@ void held_new(struct held *h, struct peer *p, const char *name, uint32_t max_tok
 {
 	struct skv_core_seq_info info;
 
-	ck_assert_int_eq(skv_core_seq_new(p->core, p->client, p->session.session, name, max_tokens, &info), 0);
+	ck_assert_int_eq(skv_core_seq_new(core, p->client, p->session.session, name, max_tokens, &info), 0);
 	held_open(h, p, &info);
 }
 
@@ -152,7 +251,45 @@ skv_pte held_entry(const struct held *h, uint32_t layer, uint32_t index)
 	return skv_seqmem_table(h->mem, &h->layout, layer)[index];
 }
 
-uint32_t held_append(struct held *h, struct peer *p, uint32_t n_tokens, uint32_t *ret_cow)
+int held_attach(struct held *h, struct peer *p, const char *name)
+{
+	struct skv_core_seq_info info;
+	int r = skv_core_seq_attach(core, p->client, p->session.session, name, &info);
+
+	if (r == 0)
+		held_open(h, p, &info);
+	return r;
+}
+
+int held_fork(struct held *child, struct held *parent, struct peer *p, const char *name)
+{
+	struct skv_core_seq_info info;
+	int r = skv_core_seq_fork(core, p->client, p->session.session, parent->seq, name, &info);
+
+	if (r == 0)
+		held_open(child, p, &info);
+	return r;
+}
+
+int held_detach(struct held *h, struct peer *p)
+{
+	int r = skv_core_seq_detach(core, p->client, p->session.session, h->seq);
+
+	held_close(h);
+	return r;
+}
+
+void held_drop(struct held *h, struct peer *p)
+{
+	ck_assert_int_eq(skv_core_seq_drop(core, p->client, p->session.session, h->seq), 0);
+	for (uint32_t layer = 0; layer < h->layout.n_layers; layer++)
+		for (uint32_t i = 0; i < skv_pages_of(held_len(h)); i++)
+			if (skv_pte_kind(held_entry(h, layer, i)) == SKV_PTE_FULL)
+				peer_stock(p, skv_pte_id(held_entry(h, layer, i)));
+	held_close(h);
+}
+
+void held_write(struct held *h, struct peer *p, uint32_t n_tokens, uint32_t *ret_cow, uint32_t *ret_n)
 {
 	uint32_t len = held_len(h), have = skv_pages_of(len), want = skv_pages_of(len + n_tokens), n_cow = 0;
 
@@ -166,7 +303,7 @@ uint32_t held_append(struct held *h, struct peer *p, uint32_t n_tokens, uint32_t
 		for (uint32_t i = have; i < want; i++)
 			table[i] = skv_pte_make(SKV_PTE_FULL, peer_take(p));
 	}
-	return n_cow;
+	*ret_n = n_cow;
 }
 
 void held_commit(struct held *h, uint32_t n_tokens)
@@ -174,6 +311,19 @@ void held_commit(struct held *h, uint32_t n_tokens)
 	uint64_t was = atomic_load(&h->mem->commit);
 
 	atomic_store(&h->mem->commit, (uint64_t)(skv_commit_epoch(was) + 1) << 32 | (skv_commit_len(was) + n_tokens));
+}
+
+void held_append(struct held *h, struct peer *p, uint32_t n_tokens)
+{
+	uint32_t cow[SKV_MAX_LAYERS], n;
+
+	held_write(h, p, n_tokens, cow, &n);
+	held_commit(h, n_tokens);
+	for (uint32_t i = 0; i < n; i++) {
+		struct skv_wire_run run = {cow[i], 1};
+
+		ck_assert_int_eq(skv_core_seq_release(core, p->client, p->session.session, h->seq, &run, 1), 0);
+	}
 }
 
 uint32_t count_fds(void)

@@ -20,8 +20,26 @@ struct test_mem {
 };
 void test_mem_init(struct test_mem *);
 
+/* The books under test, one a process: opened by a fixture's setup, even and without a leaked fd at its teardown. */
+extern struct test_mem mem;
+extern struct skv_core *core;
+struct skv_core_config books_config(void); /* small: 8 MiB, segments of 64 KiB, a few of everything */
+void books_open(const struct skv_core_config *);
+void books_close(void);
+void books_even(void);
+/* One pool's figures, zeros for a pool that is not there. */
+struct skv_core_pool_view books_pool(uint32_t pool);
+struct skv_core_account_view books_account(uid_t uid);
+void ck_same_pool(const struct skv_core_pool_view *a, const struct skv_core_pool_view *b);
+/* The call is refused with this error and a reason. */
+#define ck_refused(call, error)                                                                             \
+	do {                                                                                                \
+		ck_assert_int_eq(call, error);                                                              \
+		ck_assert_str_ne(skv_core_why(core), "");                                                   \
+		books_even();                                                                               \
+	} while (0)
+
 struct peer {
-	struct skv_core *core;
 	uint32_t client;
 	struct skv_core_session_info session;
 	struct skv_model model;
@@ -39,8 +57,8 @@ struct held {
 struct skv_model test_model(const char *name, uint32_t n_layers, uint32_t head_dim);
 
 /* Fails the test when the books refuse. */
-void peer_join(struct peer *, struct skv_core *, uid_t uid, const struct skv_model *);
-void peer_forget(struct peer *); /* frees the stock's list; says nothing to the books */
+void peer_join(struct peer *, uid_t uid, const struct skv_model *);
+void peer_die(struct peer *);
 void peer_hear(struct peer *);   /* hears of segments, acknowledges their ends */
 /* The error of the books; pages go to the stock. */
 int peer_lease(struct peer *, uint32_t least, uint32_t most);
@@ -50,11 +68,17 @@ void peer_stock(struct peer *, uint32_t page); /* a page to the stock */
 void held_open(struct held *, const struct peer *, const struct skv_core_seq_info *);
 void held_close(struct held *);
 void held_new(struct held *, struct peer *, const char *name, uint32_t max_tokens);
+int held_attach(struct held *, struct peer *, const char *name); /* the error of the books */
+int held_fork(struct held *child, struct held *parent, struct peer *, const char *name);
+int held_detach(struct held *, struct peer *); /* also closes it */
+void held_drop(struct held *, struct peer *);  /* its own pages go to the stock */
 uint32_t held_len(const struct held *);
 skv_pte held_entry(const struct held *, uint32_t layer, uint32_t index);
-/* Table entries for n more tokens; a shared last page is replaced. Returns shared pages replaced into ret_cow (per layer). */
-uint32_t held_append(struct held *, struct peer *, uint32_t n_tokens, uint32_t *ret_cow);
+/* A step without its commit: entries for n more tokens; shared last pages are replaced. *ret_n of those are in ret_cow[layers]. */
+void held_write(struct held *, struct peer *, uint32_t n_tokens, uint32_t *ret_cow, uint32_t *ret_n);
 void held_commit(struct held *, uint32_t n_tokens);
+/* A whole step. */
+void held_append(struct held *, struct peer *, uint32_t n_tokens);
 
 /* Open fds of this process. */
 uint32_t count_fds(void);

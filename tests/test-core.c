@@ -1,92 +1,837 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The books, one promise at a time; test-core-random.c plays all of them at once. */
+/* The books, one promise at a time: ids, ceilings, leases, segments, policies. Sequences: test-core-seq.c. */
 #include <check.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include "common/fd.h"
 #include "core-peer.h"
+#include "daemon/core/state.h"
 
-static struct test_mem mem;
-static struct skv_core *core;
-static struct skv_core_config config;
-static uint32_t fds_before;
-
-static void even(bool empty)
-{
-	const char *problem = skv_core_balance(core, empty);
-
-	ck_assert_msg(!problem, "%s", problem);
-}
+static struct skv_model small; /* pages of 1 KiB: 64 in a segment */
 
 static void setup(void)
 {
-	config = (struct skv_core_config){
-		.pool_bytes = 8 << 20,
-		.segment_bytes = 64 << 10,
-		.account_bytes = 4 << 20,
-		.account_clients = 4,
-		.account_sequences = 8,
-		.max_clients = 8,
-		.max_sequences = 16,
-		.max_sessions = 16,
-		.max_pools = 8,
-	};
-	fds_before = count_fds();
-	test_mem_init(&mem);
-	ck_assert_int_eq(skv_core_new(&config, &mem.ops, &core), 0);
-	even(true);
+	struct skv_core_config config = books_config();
+
+	small = test_model("small", 2, 16);
+	books_open(&config);
 }
 
-static void teardown(void)
+static int open_session(uint32_t client, const struct skv_model *m)
 {
-	even(false);
-	skv_core_drop_all(core);
-	even(true);
-	ck_assert_uint_eq(mem.bytes, 0);
-	core = skv_core_free(core);
-	ck_assert_uint_eq(count_fds(), fds_before);
+	struct skv_core_session_info info;
+
+	return skv_core_session_open(core, client, m, "full", 1, &info);
 }
 
-START_TEST(test_life_of_a_sequence)
+/* ---- ids and ceilings ---- */
+
+START_TEST(clients_have_ceilings)
 {
-	struct skv_model m = test_model("m", 2, 16);
+	uint32_t id[6], extra;
+
+	for (int i = 0; i < 4; i++)
+		ck_assert_int_eq(skv_core_client_add(core, 1000, i, "a", &id[i]), 0);
+	ck_refused(skv_core_client_add(core, 1000, 9, "a", &extra), SKV_CORE_E_QUOTA);
+	ck_assert_uint_eq(books_account(1000).clients, 4);
+	for (int i = 4; i < 6; i++)
+		ck_assert_int_eq(skv_core_client_add(core, 1001, i, "b", &id[i]), 0);
+	ck_refused(skv_core_client_add(core, 1002, 9, "c", &extra), SKV_CORE_E_NOSPC);
+	ck_assert_int_eq(skv_core_client_gone(core, id[0]), 0);
+	ck_assert_int_eq(skv_core_client_add(core, 1002, 9, NULL, &extra), 0);
+}
+END_TEST
+
+START_TEST(ids_are_not_used_again)
+{
+	uint32_t first, id, seen[300];
+	struct skv_core_session_info info;
+
+	ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "a", &first), 0);
+	ck_assert_int_eq(skv_core_session_open(core, first, &small, "full", 1, &info), 0);
+	ck_assert_int_eq(skv_core_client_gone(core, first), 0);
+	for (int i = 0; i < 300; i++) {
+		ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "a", &id), 0);
+		ck_assert_uint_ne(id, 0);
+		ck_assert_uint_ne(id, first);
+		for (int j = 0; j < i; j++)
+			ck_assert_uint_ne(id, seen[j]);
+		seen[i] = id;
+		ck_refused(skv_core_session_close(core, id, info.session), SKV_CORE_E_NOENT);
+		ck_refused(skv_core_client_gone(core, first), SKV_CORE_E_NOENT);
+		ck_assert_int_eq(skv_core_client_gone(core, id), 0);
+	}
+	ck_refused(skv_core_client_gone(core, 0), SKV_CORE_E_NOENT);
+	ck_refused(skv_core_client_gone(core, UINT32_MAX), SKV_CORE_E_NOENT);
+}
+END_TEST
+
+START_TEST(a_session_is_its_clients_alone)
+{
 	struct skv_core_seq_info info;
+	struct skv_wire_run run;
 	struct peer a, b;
-	struct held h;
+	uint32_t n;
 
-	peer_join(&a, core, 1000, &m);
-	held_new(&h, &a, "chat", 1024);
-	held_append(&h, &a, 100, NULL);
-	held_commit(&h, 100);
-	even(false);
-	ck_assert_int_eq(skv_core_client_gone(core, a.client), 0);
-	even(false);
-	peer_join(&b, core, 1000, &m);
-	ck_assert_int_eq(skv_core_seq_attach(core, b.client, b.session.session, "chat", &info), 0);
+	peer_join(&a, 1000, &small);
+	peer_join(&b, 1000, &small);
+	ck_refused(skv_core_session_close(core, b.client, a.session.session), SKV_CORE_E_NOENT);
+	ck_refused(skv_core_seq_new(core, b.client, a.session.session, "x", 0, &info), SKV_CORE_E_NOENT);
+	ck_refused(skv_core_lease_get(core, b.client, a.session.session, 1, 1, &run, 1, &n), SKV_CORE_E_NOENT);
+	peer_die(&a);
+	peer_die(&b);
+}
+END_TEST
+
+START_TEST(sessions_have_ceilings)
+{
+	struct skv_core_config config = books_config();
+	uint32_t a, b;
+
+	ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "a", &a), 0);
+	ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "b", &b), 0);
+	for (uint32_t i = 0; i < config.client_sessions; i++)
+		ck_assert_int_eq(open_session(a, &small), 0);
+	ck_refused(open_session(a, &small), SKV_CORE_E_QUOTA);
+	for (uint32_t i = config.client_sessions; i < config.max_sessions; i++)
+		ck_assert_int_eq(open_session(b, &small), 0);
+	ck_refused(open_session(b, &small), SKV_CORE_E_NOSPC);
+	ck_assert_uint_eq(books_account(1000).sessions, config.max_sessions);
+}
+END_TEST
+
+START_TEST(pools_have_ceilings)
+{
+	struct skv_model m = small;
+	uint32_t a, b;
+
+	ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "a", &a), 0);
+	ck_assert_int_eq(skv_core_client_add(core, 1001, 1, "b", &b), 0);
+	for (m.head_dim = 16; m.head_dim <= 48; m.head_dim += 16)
+		ck_assert_int_eq(open_session(a, &m), 0);
+	ck_refused(open_session(a, &m), SKV_CORE_E_QUOTA);
+	ck_assert_int_eq(open_session(b, &m), 0);
+	m.head_dim = 16;
+	ck_refused(open_session(b, &m), SKV_CORE_E_NOSPC);
+	m = small;
+	m.n_heads = m.n_kv_heads = 251; /* 251 * 15 granules of 64 KiB */
+	m.head_dim = 240;
+	ck_refused(open_session(b, &m), SKV_CORE_E_NOSPC);
+}
+END_TEST
+
+START_TEST(models_and_specs_are_checked)
+{
+	struct skv_core_session_info info;
+	char spec[SKV_SPEC_MAX + 1];
+	struct skv_model m = small;
+	uint32_t a;
+
+	ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "a", &a), 0);
+	m.head_dim = 17;
+	ck_refused(open_session(a, &m), SKV_CORE_E_INVALID);
+	memset(spec, 'x', sizeof(spec));
+	ck_refused(skv_core_session_open(core, a, &small, spec, 1, &info), SKV_CORE_E_INVALID);
+	spec[SKV_SPEC_MAX - 1] = 0;
+	ck_assert_int_eq(skv_core_session_open(core, a, &small, spec, 1, &info), 0);
+}
+END_TEST
+
+START_TEST(every_error_has_an_errno)
+{
+	bool seen[256] = {false};
+
+	ck_assert_int_eq(skv_core_errno(SKV_CORE_OK), 0);
+	for (int e = SKV_CORE_E_NOSPC; e <= SKV_CORE_E_BACKLOG; e++) {
+		int n = skv_core_errno(e);
+
+		ck_assert_int_gt(n, 0);
+		ck_assert_msg(!seen[n], "errno %d stands for two errors", n);
+		seen[n] = true;
+	}
+}
+END_TEST
+
+/* ---- leases ---- */
+
+START_TEST(leases_are_runs_of_free_pages)
+{
+	struct skv_wire_run runs[8], back[3] = {{8, 8}, {32, 1}, {48, 16}};
+	struct peer a;
+	uint32_t n;
+
+	peer_join(&a, 1000, &small);
+	ck_assert_uint_eq(a.session.page_bytes, 1024);
+	ck_assert_uint_eq(a.session.segment_bytes, 65536);
+	ck_assert_uint_eq(a.session.pages_per_segment, 64);
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 90, 90, runs, 8, &n), 0);
+	ck_assert_uint_eq(n, 1);
+	ck_assert_uint_eq(runs[0].first, 0);
+	ck_assert_uint_eq(runs[0].count, 90);
+	ck_assert_uint_eq(books_account(1000).page_bytes, 90 * 1024);
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, back, 3), 0);
+	ck_assert_uint_eq(books_account(1000).page_bytes, 65 * 1024);
+	books_even();
+	/* free: 8 … 15, 32, 48 … 63, and 90 … 127: the long run comes before the scraps below it */
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 30, 30, runs, 8, &n), 0);
+	ck_assert_uint_eq(n, 1);
+	ck_assert_uint_eq(runs[0].first, 90);
+	ck_assert_uint_eq(runs[0].count, 30);
+	books_even();
+	/* fewer runs than the pages need: what they hold, and nothing is lost */
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 20, 20, runs, 2, &n), 0);
+	ck_assert_uint_eq(n, 2);
+	ck_assert_uint_eq(runs[0].first, 8);
+	ck_assert_uint_eq(runs[0].count, 8);
+	ck_assert_uint_eq(runs[1].first, 32);
+	ck_assert_uint_eq(runs[1].count, 1);
+	peer_die(&a);
+}
+END_TEST
+
+START_TEST(bad_leases_are_refused_whole)
+{
+	struct skv_wire_run good = {0, 10}, twice[2] = {{0, 5}, {4, 2}}, past[2] = {{0, 5}, {64 * 512 - 1, 2}},
+	                    wrap = {UINT32_MAX - 1, UINT32_MAX}, theirs, none[2] = {{0, 5}, {20, 1}};
+	struct skv_core_pool_view before;
+	struct peer a, b;
+	uint32_t n;
+
+	peer_join(&a, 1000, &small);
+	peer_join(&b, 1000, &small);
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 10, 10, &good, 1, &n), 0);
+	ck_assert_int_eq(skv_core_lease_get(core, b.client, b.session.session, 10, 10, &theirs, 1, &n), 0);
+	before = books_pool(a.session.pool);
+	ck_refused(skv_core_lease_put(core, a.client, a.session.session, twice, 2), SKV_CORE_E_INVALID);
+	ck_refused(skv_core_lease_put(core, a.client, a.session.session, past, 2), SKV_CORE_E_INVALID);
+	ck_refused(skv_core_lease_put(core, a.client, a.session.session, &wrap, 1), SKV_CORE_E_INVALID);
+	ck_refused(skv_core_lease_put(core, a.client, a.session.session, &theirs, 1), SKV_CORE_E_INVALID);
+	ck_refused(skv_core_lease_put(core, a.client, a.session.session, none, 2), SKV_CORE_E_INVALID);
+	ck_refused(skv_core_lease_get(core, a.client, a.session.session, 2, 1, &good, 1, &n), SKV_CORE_E_INVALID);
+	ck_refused(skv_core_lease_get(core, a.client, a.session.session, 0, 0, &good, 1, &n), SKV_CORE_E_INVALID);
+	ck_assert_uint_eq(books_pool(a.session.pool).lease, before.lease);
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &good, 1), 0);
+	peer_die(&a);
+	peer_die(&b);
+}
+END_TEST
+
+START_TEST(an_account_has_a_ceiling_over_all_clients)
+{
+	struct peer a, b, other;
+
+	peer_join(&a, 1000, &small);
+	peer_join(&b, 1000, &small);
+	peer_join(&other, 1001, &small);
+	ck_assert_int_eq(peer_lease(&a, 4000, 4000), 0); /* of 4096 */
+	ck_refused(peer_lease(&b, 97, 200), SKV_CORE_E_QUOTA);
+	ck_assert_int_eq(peer_lease(&b, 50, 200), 0);
+	ck_assert_uint_eq(b.n_stock, 96);
+	ck_assert_int_eq(peer_lease(&b, 0, 200), 0);
+	ck_assert_uint_eq(b.n_stock, 96);
+	ck_assert_int_eq(peer_lease(&other, 4000, 4000), 0);
+	books_even();
+	peer_die(&a);
+	peer_die(&b);
+	peer_die(&other);
+}
+END_TEST
+
+START_TEST(the_pools_have_a_ceiling_together)
+{
+	struct skv_core_config config = books_config();
+	struct peer a, b;
+
+	config.account_bytes = 8 << 20;
+	ck_assert(skv_core_reconfigure(core, &config));
+	peer_join(&a, 1000, &small);
+	peer_join(&b, 1001, &small);
+	ck_assert_int_eq(peer_lease(&a, 8000, 8000), 0);
+	ck_assert_uint_eq(mem.bytes, 125 * 65536); /* of 128 */
+	ck_refused(peer_lease(&b, 200, 200), SKV_CORE_E_NOSPC);
+	ck_assert_uint_eq(mem.bytes, 125 * 65536);
+	ck_assert_int_eq(peer_lease(&b, 1, 200), 0);
+	ck_assert_uint_eq(b.n_stock, 192);
+	ck_assert_uint_eq(mem.bytes, config.pool_bytes);
+	books_even();
+	peer_die(&a);
+	peer_die(&b);
+}
+END_TEST
+
+/* ---- segments ---- */
+
+static uint32_t waiting(void)
+{
+	uint32_t cursor = 0, client, n = 0;
+
+	while (skv_core_next_waiting(core, &cursor, &client))
+		n++;
+	return n;
+}
+
+START_TEST(one_empty_segment_stays)
+{
+	struct skv_wire_run run;
+	struct peer a;
+	uint32_t n;
+
+	peer_join(&a, 1000, &small);
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 640, 640, &run, 1, &n), 0);
+	ck_assert_uint_eq(books_pool(a.session.pool).segments, 10);
+	run.count = 64;
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
+	ck_assert_uint_eq(books_pool(a.session.pool).segments, 10);
+	run = (struct skv_wire_run){64, 576};
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
+	ck_assert_uint_eq(books_pool(a.session.pool).segments, 1);
+	ck_assert_uint_eq(mem.bytes, 65536);
+	books_even();
+	ck_assert_int_eq(skv_core_session_close(core, a.client, a.session.session), 0);
+	ck_assert_uint_eq(mem.bytes, 0);
+	ck_assert_uint_eq(books_pool(a.session.pool).page_bytes, 0);
+	peer_die(&a);
+}
+END_TEST
+
+START_TEST(numbers_wait_for_acknowledgement)
+{
+	struct skv_core_segment told[8], gone;
+	struct skv_core_config config = books_config();
+	struct skv_wire_run run[4];
+	struct peer a, b, late;
+	uint32_t n;
+
+	peer_join(&a, 1000, &small);
+	peer_join(&b, 1000, &small);
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 192, 192, run, 4, &n), 0);
+	ck_assert_uint_eq(waiting(), 2);
+	for (uint32_t i = 0; i < 3; i++) {
+		ck_assert(skv_core_next_segment(core, a.client, &told[i]));
+		ck_assert_uint_eq(told[i].segment, i);
+		ck_assert_uint_eq(told[i].bytes, 65536);
+		ck_assert_int_ge(told[i].fd, 0);
+	}
+	ck_assert(!skv_core_next_segment(core, a.client, &gone));
+	ck_assert_uint_eq(waiting(), 1);
+	/* b was told of segment 0 alone */
+	ck_assert(skv_core_next_segment(core, b.client, &gone));
+	ck_assert_uint_eq(gone.segment, 0);
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, run, n), 0);
+	ck_assert_uint_eq(mem.bytes, 65536);
+	books_even();
+	ck_assert(!skv_core_next_segment(core, b.client, &gone)); /* of 1 and 2 it never heard */
+	for (uint32_t i = 1; i < 3; i++) {
+		ck_assert(skv_core_next_segment(core, a.client, &gone));
+		ck_assert_uint_eq(gone.segment, i);
+		ck_assert_int_eq(gone.fd, -1);
+	}
+	/* the numbers 1 and 2 are not to be had, 3 is */
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 128, 128, run, 4, &n), 0);
+	ck_assert_uint_eq(n, 2);
+	ck_assert_uint_eq(run[1].first, 192);
+	peer_join(&late, 1000, &small); /* hears of what lives, and need not acknowledge what went before */
+	for (n = 0; skv_core_next_segment(core, late.client, &gone); n++)
+		ck_assert_int_ge(gone.fd, 0);
+	ck_assert_uint_eq(n, 2);
+	ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, 1), 0);
+	ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, 1), 0); /* again: ignored */
+	ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, 3), 0); /* lives: ignored */
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 64, 64, run, 4, &n), 0);
+	ck_assert_uint_eq(run[0].first, 64);
+	books_even();
+	ck_refused(skv_core_segment_ack(core, a.client, config.max_pools, 0), SKV_CORE_E_INVALID);
+	ck_refused(skv_core_segment_ack(core, a.client, 0, UINT32_MAX), SKV_CORE_E_INVALID);
+	ck_refused(skv_core_segment_ack(core, 0, 0, 0), SKV_CORE_E_NOENT);
+	peer_die(&a);
+	books_even();
+	peer_die(&b);
+	peer_die(&late);
+}
+END_TEST
+
+START_TEST(a_pool_without_numbers_asks_to_try_again)
+{
+	struct skv_core_segment s;
+	struct skv_wire_run run;
+	struct peer a;
+	uint32_t n, rounds = 0;
+	int r;
+
+	peer_join(&a, 1000, &small);
+	/* hears of everything, acknowledges nothing */
+	while ((r = skv_core_lease_get(core, a.client, a.session.session, 4096, 4096, &run, 1, &n)) == 0) {
+		while (skv_core_next_segment(core, a.client, &s))
+			;
+		ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
+		while (skv_core_next_segment(core, a.client, &s))
+			;
+		ck_assert_uint_lt(++rounds, 100);
+	}
+	ck_refused(r, SKV_CORE_E_BACKLOG);
+	ck_assert_uint_gt(rounds, 1);
+	for (uint32_t i = 0; i < a.session.max_segments; i++)
+		ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, i), 0);
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 4096, 4096, &run, 1, &n), 0);
+	/* who leaves the pool has acknowledged everything */
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
+	ck_assert_int_eq(skv_core_session_close(core, a.client, a.session.session), 0);
+	books_even();
+	ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, 0), 0); /* was under way */
+	peer_die(&a);
+}
+END_TEST
+
+START_TEST(empty_segments_go_to_who_needs_them)
+{
+	struct skv_core_config config = books_config();
+	struct skv_core_segment s;
+	struct peer a, b;
+
+	config.pool_bytes = 4 * 65536;
+	ck_assert(skv_core_reconfigure(core, &config));
+	peer_join(&a, 1000, &small);
+	peer_join(&b, 1001, &small);
+	ck_assert_int_eq(peer_lease(&a, 64, 64), 0);
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &(struct skv_wire_run){0, 64}, 1), 0);
+	a.n_stock = 0;
+	ck_assert_uint_eq(books_pool(a.session.pool).segments, 1); /* the spare one */
+	ck_assert_int_eq(peer_lease(&b, 1, 256), 0);              /* wanted alone does not take it ... */
+	ck_assert_uint_eq(b.n_stock, 192);
+	ck_assert_uint_eq(books_pool(a.session.pool).segments, 1);
+	ck_assert_int_eq(peer_lease(&b, 64, 64), 0);              /* ... needed does */
+	ck_assert_uint_eq(books_pool(a.session.pool).segments, 0);
+	ck_assert(skv_core_next_segment(core, a.client, &s));
+	ck_assert_int_eq(s.fd, -1);
+	ck_refused(peer_lease(&a, 1, 1), SKV_CORE_E_NOSPC);
+	ck_assert_int_eq(skv_core_segment_ack(core, a.client, s.pool, s.segment), 0);
+	peer_die(&a);
+	peer_die(&b);
+}
+END_TEST
+
+START_TEST(nothing_is_seen_across_uids)
+{
+	struct skv_core_config config = books_config();
+	struct skv_core_segment s;
+	unsigned char *stale, *fresh;
+	struct peer a, b;
+	struct skv_wire_run run;
+	uint32_t n;
+
+	config.pool_bytes = 65536; /* one segment, which both want */
+	ck_assert(skv_core_reconfigure(core, &config));
+	peer_join(&a, 1000, &small);
+	peer_join(&b, 1001, &small);
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 64, 64, &run, 1, &n), 0);
+	ck_assert(skv_core_next_segment(core, a.client, &s));
+	stale = mmap(NULL, s.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0);
+	ck_assert_ptr_ne(stale, MAP_FAILED);
+	memset(stale, 0xaa, s.bytes);
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
+	ck_assert_int_eq(skv_core_lease_get(core, b.client, b.session.session, 64, 64, &run, 1, &n), 0);
+	ck_assert_uint_eq(mem.bytes, 65536);
+	for (uint32_t i = 0; i < s.bytes; i++)
+		ck_assert_msg(stale[i] == 0, "the memory was destroyed under the stale mapping");
+	ck_assert(skv_core_next_segment(core, b.client, &s));
+	fresh = mmap(NULL, s.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0);
+	ck_assert_ptr_ne(fresh, MAP_FAILED);
+	memset(stale, 0xbb, s.bytes);
+	for (uint32_t i = 0; i < s.bytes; i++)
+		ck_assert_msg(fresh[i] == 0, "byte %u came from another UID", i);
+	memset(fresh, 0xcc, s.bytes);
+	ck_assert_uint_eq(stale[0], 0xbb);
+	munmap(stale, s.bytes);
+	munmap(fresh, s.bytes);
+	peer_die(&a);
+	peer_die(&b);
+}
+END_TEST
+
+START_TEST(pages_lie_without_gaps)
+{
+	struct skv_model m = small;
+	struct skv_core_session_info info;
+	uint32_t a;
+
+	/* 3 kv heads of 80: pages of 15 KiB; whole pages and whole granules meet every 15 granules */
+	m.n_heads = m.n_kv_heads = 3;
+	m.head_dim = 80;
+	ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "a", &a), 0);
+	ck_assert_int_eq(skv_core_session_open(core, a, &m, "full", 1, &info), 0);
+	ck_assert_uint_eq(info.page_bytes, 15360);
+	ck_assert_uint_eq(info.segment_bytes, info.pages_per_segment * info.page_bytes);
+	ck_assert_uint_eq(info.segment_bytes % skv_mem_host.granularity, 0);
+	ck_assert_uint_ge(info.segment_bytes, 64 << 10);
+}
+END_TEST
+
+/* ---- what the system refuses ---- */
+
+START_TEST(a_refused_segment_changes_nothing)
+{
+	struct skv_core_pool_view before, after;
+	struct peer a;
+	int n = 0;
+
+	peer_join(&a, 1000, &small);
+	ck_assert_int_eq(peer_lease(&a, 32, 32), 0);
+	before = books_pool(a.session.pool);
+	for (;; n++) {
+		int r;
+
+		mem.fail_after = n;
+		r = peer_lease(&a, 64 * 9, 64 * 9);
+		mem.fail_after = -1;
+		if (r == 0)
+			break;
+		ck_refused(r, SKV_CORE_E_NOSPC);
+		after = books_pool(a.session.pool);
+		ck_same_pool(&before, &after);
+		ck_assert_uint_eq(mem.bytes, 65536);
+	}
+	ck_assert_int_eq(n, 9);
+	/* what was wanted and not needed is no error */
+	mem.fail_after = 1;
+	ck_assert_int_eq(peer_lease(&a, 1, 64 * 9), 0);
+	peer_die(&a);
+}
+END_TEST
+
+START_TEST(refused_fds_change_nothing)
+{
+	struct rlimit was, now;
+	struct skv_core_session_info session;
+	struct skv_core_seq_info seq;
+	struct skv_wire_run run;
+	struct peer a;
+	struct held h, child;
+	uint32_t n;
+
+	peer_join(&a, 1000, &small);
+	held_new(&h, &a, "h", 64);
+	held_append(&h, &a, 20);
+	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &was), 0);
+	now = was;
+	now.rlim_cur = 3;
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &now), 0);
+	ck_assert_int_eq(skv_core_session_open(core, a.client, &small, "full", 1, &session), SKV_CORE_E_NOSPC);
+	ck_assert_int_eq(skv_core_seq_new(core, a.client, a.session.session, "s", 0, &seq), SKV_CORE_E_NOSPC);
+	ck_assert_int_eq(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "f", &seq), SKV_CORE_E_NOSPC);
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 90, 90, &run, 1, &n), SKV_CORE_E_NOSPC);
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &was), 0);
+	ck_assert_str_ne(skv_core_why(core), "");
+	books_even();
+	ck_assert_uint_eq(skv_pte_kind(held_entry(&h, 0, 0)), SKV_PTE_FULL);
+	ck_assert_int_eq(held_fork(&child, &h, &a, "f"), 0);
+	held_close(&child);
 	held_close(&h);
-	held_open(&h, &b, &info);
-	ck_assert_uint_eq(held_len(&h), 100);
-	even(false);
-	ck_assert_int_eq(skv_core_seq_drop(core, b.client, b.session.session, h.seq), 0);
-	held_close(&h);
-	peer_forget(&a);
-	peer_forget(&b);
+	peer_die(&a);
+}
+END_TEST
+
+/* ---- policies ---- */
+
+struct find_session {
+	uint32_t session;
+	struct skv_core_session_view found;
+	char spec[SKV_SPEC_MAX], error[SKV_TEXT_MAX];
+};
+
+static void find_session(void *data, const struct skv_core_session_view *v)
+{
+	struct find_session *f = data;
+
+	if (v->session == f->session) {
+		f->found = *v;
+		snprintf(f->spec, sizeof(f->spec), "%s", v->spec);
+		snprintf(f->error, sizeof(f->error), "%s", v->error);
+	}
+}
+
+static void session_is(const struct peer *p, const char *spec, bool pending, const char *error)
+{
+	struct find_session f = {.session = p->session.session};
+
+	skv_core_sessions(core, find_session, &f);
+	ck_assert_str_eq(f.spec, spec);
+	ck_assert_str_eq(f.error, error);
+	ck_assert_int_eq(f.found.running_generation < f.found.generation, pending);
+}
+
+static struct skv_msg_policy policy_of(const struct peer *p)
+{
+	struct skv_msg_policy m;
+
+	ck_assert_int_eq(skv_core_session_policy(core, p->client, p->session.session, &m), 0);
+	ck_assert_uint_eq(m.generation, skv_core_policy_generation(core));
+	return m;
+}
+
+START_TEST(policies_are_swapped)
+{
+	struct skv_control_page *control;
+	struct skv_msg_policy m;
+	struct peer a, b;
+	uint64_t bytes;
+	int fd = skv_core_control_fd(core, &bytes);
+
+	control = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+	ck_assert_ptr_ne(control, MAP_FAILED);
+	ck_assert_ptr_eq(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+	ck_assert_int_eq(pwrite(fd, "x", 1, 0), -1);
+	skv_core_tick(core, 42);
+	ck_assert_uint_eq(control->alive, 42);
+	peer_join(&a, 1000, &small);
+	peer_join(&b, 1001, &small);
+	session_is(&a, "full", false, "");
+	ck_assert_uint_eq(control->policy_generation, skv_core_policy_generation(core));
+
+	ck_assert_uint_eq(skv_core_swap(core, 0, 4711, "delta", 2), 0); /* nobody: nothing happens */
+	ck_assert_uint_eq(policy_of(&a).plugin, 1);
+	ck_assert_uint_eq(skv_core_swap(core, 0, 1000, "delta?budget=8", 2), 1);
+	ck_assert_uint_eq(control->policy_generation, skv_core_policy_generation(core));
+	session_is(&a, "full", true, "");
+	m = policy_of(&b); /* not meant: gets what it has */
+	ck_assert_str_eq(m.spec, "full");
+	ck_assert_uint_eq(m.plugin, 1);
+	ck_assert_int_eq(skv_core_policy_ack(core, b.client, b.session.session, m.generation, 0, ""), 0);
+	session_is(&b, "full", false, "");
+	m = policy_of(&a);
+	ck_assert_str_eq(m.spec, "delta?budget=8");
+	ck_assert_uint_eq(m.plugin, 2);
+	ck_refused(skv_core_policy_ack(core, a.client, a.session.session, m.generation + 1, 0, ""), SKV_CORE_E_INVALID);
+	ck_assert_int_eq(skv_core_policy_ack(core, a.client, a.session.session, m.generation, 0, ""), 0);
+	session_is(&a, "delta?budget=8", false, "");
+
+	/* one that the client refuses: it keeps what it had, and is not asked again */
+	ck_assert_uint_eq(skv_core_swap(core, 0, UINT32_MAX, "bad", 3), 2);
+	m = policy_of(&a);
+	ck_assert_uint_eq(m.plugin, 3);
+	ck_assert_int_eq(skv_core_policy_ack(core, a.client, a.session.session, m.generation, EINVAL, "no such thing"), 0);
+	session_is(&a, "delta?budget=8", false, "no such thing");
+	ck_assert_uint_eq(skv_core_swap(core, b.session.session, 0, "streaming", 4), 1);
+	m = policy_of(&a);
+	ck_assert_str_eq(m.spec, "delta?budget=8");
+	ck_assert_uint_eq(m.plugin, 2);
+	/* an answer that a newer question overtook does not count */
+	ck_assert_int_eq(skv_core_policy_ack(core, a.client, a.session.session, m.generation - 1, 0, ""), 0);
+	session_is(&a, "delta?budget=8", false, "no such thing");
+	/* refused while the operator already wants something else: that stays wanted */
+	m = policy_of(&b);
+	ck_assert_uint_eq(skv_core_swap(core, b.session.session, 0, "full?x=1", 1), 1);
+	ck_assert_int_eq(skv_core_policy_ack(core, b.client, b.session.session, m.generation, EINVAL, "no"), 0);
+	ck_assert_str_eq(policy_of(&b).spec, "full?x=1");
+	munmap(control, bytes);
+	peer_die(&a);
+	peer_die(&b);
+}
+END_TEST
+
+START_TEST(a_session_page_is_shown)
+{
+	struct find_session f;
+	struct skv_session_page *page;
+	struct peer a;
+
+	peer_join(&a, 1000, &small);
+	page = mmap(NULL, a.session.page_fd_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a.session.page_fd, 0);
+	ck_assert_ptr_ne(page, MAP_FAILED);
+	atomic_store(&page->steps, 7);
+	f = (struct find_session){.session = a.session.session};
+	skv_core_sessions(core, find_session, &f);
+	ck_assert_uint_eq(f.found.page->steps, 7);
+	ck_assert_uint_eq(f.found.uid, 1000);
+	munmap(page, a.session.page_fd_bytes);
+	peer_die(&a);
+}
+END_TEST
+
+/* ---- configuration, state ---- */
+
+START_TEST(ceilings_change_tables_do_not)
+{
+	struct skv_core_config config = books_config(), k;
+	struct peer a;
+
+	peer_join(&a, 1000, &small);
+	k = config;
+	k.account_bytes = 1024;
+	ck_assert(skv_core_reconfigure(core, &k));
+	ck_refused(peer_lease(&a, 2, 2), SKV_CORE_E_QUOTA);
+	ck_assert_int_eq(peer_lease(&a, 1, 1), 0);
+	k.account_bytes = 1;
+	ck_assert(skv_core_reconfigure(core, &k));
+	ck_refused(peer_lease(&a, 1, 1), SKV_CORE_E_QUOTA); /* already beyond it */
+	k = config;
+	k.max_clients++;
+	ck_assert(!skv_core_reconfigure(core, &k));
+	k = config;
+	k.segment_bytes *= 2;
+	ck_assert(!skv_core_reconfigure(core, &k));
+	k = config;
+	k.pool_bytes *= 4;
+	ck_assert(skv_core_reconfigure(core, &k));
+	k.pool_bytes++;
+	ck_assert(!skv_core_reconfigure(core, &k));
+	peer_die(&a);
+}
+END_TEST
+
+START_TEST(impossible_sizes_are_refused)
+{
+	static const size_t zeroed[] = {
+		offsetof(struct skv_core_config, max_clients), offsetof(struct skv_core_config, max_sequences),
+		offsetof(struct skv_core_config, max_sessions), offsetof(struct skv_core_config, max_pools),
+	};
+	struct skv_core *other;
+	struct skv_core_config k;
+
+	for (size_t i = 0; i < sizeof(zeroed) / sizeof(*zeroed); i++) {
+		k = books_config();
+		*(uint32_t *)((char *)&k + zeroed[i]) = 0;
+		ck_assert_int_eq(skv_core_new(&k, &mem.ops, &other), -EINVAL);
+		*(uint32_t *)((char *)&k + zeroed[i]) = SKV_CORE_MAX_ROWS + 1;
+		ck_assert_int_eq(skv_core_new(&k, &mem.ops, &other), -EINVAL);
+	}
+	k = books_config();
+	k.segment_bytes = k.pool_bytes + 1;
+	ck_assert_int_eq(skv_core_new(&k, &mem.ops, &other), -EINVAL);
+	k.segment_bytes = 0;
+	ck_assert_int_eq(skv_core_new(&k, &mem.ops, &other), -EINVAL);
+}
+END_TEST
+
+static const struct skv_geometry geometry = {
+	.max_clients = 3, .max_sessions = 4, .max_sequences = 5, .max_pools = 2, .max_segments = 7, .max_ref_blocks = 9,
+	.max_pages = 100, .segment_bytes = 4096, .pool_bytes = 1 << 20,
+};
+
+START_TEST(a_state_is_checked_before_it_is_believed)
+{
+	struct skv_state s = SKV_STATE_NULL;
+	const char *why = "";
+	size_t bytes;
+	char *copy;
+	int fd;
+
+	ck_assert_int_eq(skv_state_new(&s, &geometry), 0);
+	bytes = s.header->total_bytes;
+	copy = malloc(bytes);
+	memcpy(copy, s.header, bytes);
+	skv_state_deinit(&s);
+	/* any bit of the header up to the row counts, wrong: not a state */
+	for (size_t i = 0; i < offsetof(struct skv_state_header, free); i++) {
+		copy[i] ^= 0x41;
+		fd = skv_memfd_new("state", bytes);
+		ck_assert_int_ge(fd, 0);
+		ck_assert_int_eq(pwrite(fd, copy, bytes, 0), (ssize_t)bytes);
+		copy[i] ^= 0x41;
+		if (i >= offsetof(struct skv_state_header, geometry.segment_bytes) &&
+		    i < offsetof(struct skv_state_header, offset)) { /* no table depends on these */
+			skv_close_fd(fd);
+			continue;
+		}
+		ck_assert_msg(skv_state_map(&s, fd, &why) == -EBADMSG, "byte %zu", i);
+		ck_assert_str_ne(why, "");
+	}
+	for (int t = 0; t < SKV_TABLE_ROWS; t++) {
+		struct skv_state_header *h = (void *)copy;
+
+		h->high[t] = 1000;
+		fd = skv_memfd_new("state", bytes);
+		ck_assert_int_eq(pwrite(fd, copy, bytes, 0), (ssize_t)bytes);
+		h->high[t] = 0;
+		ck_assert_int_eq(skv_state_map(&s, fd, &why), -EBADMSG);
+	}
+	/* right, but too short, or not sealed */
+	fd = skv_memfd_new("state", 4096);
+	ck_assert_int_eq(pwrite(fd, copy, 4096, 0), 4096);
+	ck_assert_int_eq(skv_state_map(&s, fd, &why), -EBADMSG);
+	fd = memfd_create("state", MFD_CLOEXEC);
+	ck_assert_int_eq(pwrite(fd, copy, bytes, 0), (ssize_t)bytes);
+	ck_assert_int_eq(skv_state_map(&s, fd, &why), -EBADMSG);
+	fd = skv_memfd_new("state", 16);
+	ck_assert_int_eq(skv_state_map(&s, fd, &why), -EBADMSG);
+	fd = skv_memfd_new("state", bytes);
+	ck_assert_int_eq(pwrite(fd, copy, bytes, 0), (ssize_t)bytes);
+	ck_assert_int_eq(skv_state_map(&s, fd, &why), 0);
+	skv_state_deinit(&s);
+	free(copy);
+}
+END_TEST
+
+START_TEST(rows_come_and_go)
+{
+	struct skv_state s = SKV_STATE_NULL;
+	uint32_t id, n = 0;
+
+	ck_assert_int_eq(skv_state_new(&s, &geometry), 0);
+	for (uint32_t i = 0; i < 5; i++)
+		ck_assert_uint_eq(skv_state_take(&s, SKV_TABLE_SEQUENCES), i);
+	ck_assert_uint_eq(skv_state_take(&s, SKV_TABLE_SEQUENCES), SKV_NO_INDEX);
+	id = skv_state_id(&s, SKV_TABLE_SEQUENCES, 2);
+	ck_assert_uint_eq(skv_state_find(&s, SKV_TABLE_SEQUENCES, id), 2);
+	/* a generation comes back after 65,535 uses, not before */
+	for (uint32_t i = 0; i < 65534; i++) {
+		skv_state_give(&s, SKV_TABLE_SEQUENCES, 2);
+		ck_assert_uint_eq(skv_state_find(&s, SKV_TABLE_SEQUENCES, id), SKV_NO_INDEX);
+		ck_assert_uint_eq(skv_state_take(&s, SKV_TABLE_SEQUENCES), 2);
+		ck_assert_uint_eq(skv_state_find(&s, SKV_TABLE_SEQUENCES, id), SKV_NO_INDEX);
+	}
+	skv_state_give(&s, SKV_TABLE_SEQUENCES, 3);
+	skv_state_give(&s, SKV_TABLE_SEQUENCES, 0);
+	for (SKV_EACH(i, &s, SKV_TABLE_SEQUENCES))
+		n += i;
+	ck_assert_uint_eq(n, 1 + 2 + 4);
+	ck_assert_uint_eq(skv_state_find(&s, SKV_TABLE_SEQUENCES, 0), SKV_NO_INDEX);
+	ck_assert_uint_eq(skv_state_find(&s, SKV_TABLE_SEQUENCES, 1 << 16 | 9), SKV_NO_INDEX);
+	skv_state_deinit(&s);
 }
 END_TEST
 
 int main(void)
 {
 	Suite *s = suite_create("core");
-	TCase *t = tcase_create("core");
+	TCase *t = tcase_create("books"), *state = tcase_create("state");
 	SRunner *r;
 	int failed;
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_add_test(t, test_life_of_a_sequence);
+	tcase_add_checked_fixture(t, setup, books_close);
+	tcase_add_test(t, clients_have_ceilings);
+	tcase_add_test(t, ids_are_not_used_again);
+	tcase_add_test(t, a_session_is_its_clients_alone);
+	tcase_add_test(t, sessions_have_ceilings);
+	tcase_add_test(t, pools_have_ceilings);
+	tcase_add_test(t, models_and_specs_are_checked);
+	tcase_add_test(t, every_error_has_an_errno);
+	tcase_add_test(t, leases_are_runs_of_free_pages);
+	tcase_add_test(t, bad_leases_are_refused_whole);
+	tcase_add_test(t, an_account_has_a_ceiling_over_all_clients);
+	tcase_add_test(t, the_pools_have_a_ceiling_together);
+	tcase_add_test(t, one_empty_segment_stays);
+	tcase_add_test(t, numbers_wait_for_acknowledgement);
+	tcase_add_test(t, a_pool_without_numbers_asks_to_try_again);
+	tcase_add_test(t, empty_segments_go_to_who_needs_them);
+	tcase_add_test(t, nothing_is_seen_across_uids);
+	tcase_add_test(t, pages_lie_without_gaps);
+	tcase_add_test(t, a_refused_segment_changes_nothing);
+	tcase_add_test(t, refused_fds_change_nothing);
+	tcase_add_test(t, policies_are_swapped);
+	tcase_add_test(t, a_session_page_is_shown);
+	tcase_add_test(t, ceilings_change_tables_do_not);
+	tcase_add_test(t, impossible_sizes_are_refused);
 	suite_add_tcase(s, t);
+	tcase_add_test(state, a_state_is_checked_before_it_is_believed);
+	tcase_add_test(state, rows_come_and_go);
+	suite_add_tcase(s, state);
 	r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
+	srunner_run_all(r, CK_NORMAL);
 	failed = srunner_ntests_failed(r);
 	srunner_free(r);
 	return failed ? EXIT_FAILURE : EXIT_SUCCESS;

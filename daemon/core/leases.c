@@ -31,19 +31,34 @@ static uint32_t free_run(const struct taking *t, uint32_t page, uint32_t end)
 	return n;
 }
 
-static void take_from(struct taking *t, uint32_t first, uint32_t end, uint32_t shortest)
+/* Another run, or more of the last one. False when there is no room for it. */
+static bool add_run(struct taking *t, uint32_t page, uint32_t n)
 {
-	for (uint32_t page = first; page < end && t->want && t->n < t->max; page++) {
+	struct skv_wire_run *last = t->n ? &t->runs[t->n - 1] : NULL;
+
+	if (last && last->first + last->count == page)
+		last->count += n;
+	else if (t->n < t->max)
+		t->runs[t->n++] = (struct skv_wire_run){page, n};
+	else
+		return false;
+	for (uint32_t i = 0; i < n; i++)
+		skv_page_set(t->core, t->pool, page + i, t->owner);
+	t->want -= n;
+	return true;
+}
+
+/* False when there is no room for another run. */
+static bool take_from(struct taking *t, uint32_t first, uint32_t end, uint32_t shortest)
+{
+	for (uint32_t page = first; page < end && t->want; page++) {
 		uint32_t n = free_run(t, page, end);
 
-		if (n >= shortest || n == t->want) {
-			for (uint32_t i = 0; i < n; i++)
-				skv_page_set(t->core, t->pool, page + i, t->owner);
-			t->runs[t->n++] = (struct skv_wire_run){page, n};
-			t->want -= n;
-		}
+		if (n && (n >= shortest || n == t->want) && !add_run(t, page, n))
+			return false;
 		page += n;
 	}
+	return true;
 }
 
 static void take(struct taking *t, uint32_t shortest)
@@ -54,8 +69,9 @@ static void take(struct taking *t, uint32_t shortest)
 		const struct skv_segment_row *row = skv_segment_row(&t->core->state, t->pool, s);
 		uint32_t first = s * p->pages_per_segment;
 
-		if (row->state == SKV_SEGMENT_LIVE && row->free)
-			take_from(t, first, first + p->pages_per_segment, shortest);
+		if (row->state == SKV_SEGMENT_LIVE && row->free &&
+		    !take_from(t, first, first + p->pages_per_segment, shortest))
+			return;
 	}
 }
 

@@ -215,9 +215,11 @@ int skv_core_policy_ack(struct skv_core *c, uint32_t client_id, uint32_t session
 	if (r)
 		return r;
 	s = skv_session_row(&c->state, session);
-	if (generation != s->given.generation)
-		return skv_refuse(c, SKV_CORE_E_INVALID, "policy generation %llu was not the last one given, %llu was",
+	if (generation > s->given.generation)
+		return skv_refuse(c, SKV_CORE_E_INVALID, "policy generation %llu was not given yet, %llu was",
 		                  (unsigned long long)generation, (unsigned long long)s->given.generation);
+	if (generation < s->given.generation)
+		return 0; /* crossed a later answer on its way; that one's word counts */
 	if (!error) {
 		s->running = s->given;
 		s->error[0] = 0;
