@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 include daemon/core/local.mk
 include daemon/mem/local.mk
+include daemon/ctl/local.mk
 
 # All of the daemon but main(): linked by sparsekvd and by the tests that run a daemon of their own.
 noinst_LTLIBRARIES += daemon/libskvdaemon.la

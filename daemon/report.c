@@ -94,13 +94,17 @@ static void add_session(void *listing, const struct skv_core_session_view *v)
 static void add_seq(void *listing, const struct skv_core_seq_view *v)
 {
 	struct listing *l = listing;
+	json_t *row;
 
-	if (l->all || v->uid == l->uid)
-		put(l, json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "seq", number(v->seq), "uid",
-		                 number(v->uid), "name", v->name, "model", v->model, "client", number(v->client), "tokens",
-		                 number(v->tokens), "max_tokens", number(v->max_tokens), "pages_resident",
-		                 number(v->pages_resident), "pages_shared", number(v->pages_shared), "pages_total",
-		                 number(v->pages_total)));
+	if (!l->all && v->uid != l->uid)
+		return;
+	row = json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "seq", number(v->seq), "uid", number(v->uid),
+	                "name", v->name, "model", v->model, "client", number(v->client), "session",
+	                number(v->session), "tokens", number(v->tokens), "max_tokens", number(v->max_tokens),
+	                "pages_total", number(v->pages_total));
+	json_object_set_new(row, "pages_resident", v->counted ? json_integer(number(v->pages_resident)) : json_null());
+	json_object_set_new(row, "pages_shared", v->counted ? json_integer(number(v->pages_shared)) : json_null());
+	put(l, row);
 }
 
 static void add_pool(void *listing, const struct skv_core_pool_view *v)

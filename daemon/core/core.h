@@ -237,8 +237,9 @@ struct skv_core_seq_view {
 	uid_t uid;
 	const char *name; /* "" = anonymous */
 	const char *model;
-	uint32_t client; /* 0: detached */
+	uint32_t client, session; /* that hold it; 0: detached */
 	uint32_t tokens, max_tokens;
+	bool counted;            /* its tables were looked at: the two below are known, see skv_core_seqs */
 	uint64_t pages_resident; /* by its tables, the shared ones included */
 	uint64_t pages_shared;
 	uint64_t pages_total; /* that its length would take */
@@ -253,6 +254,7 @@ struct skv_core_pool_view {
 void skv_core_accounts(const struct skv_core *, void (*cb)(void *, const struct skv_core_account_view *), void *);
 void skv_core_clients(const struct skv_core *, void (*cb)(void *, const struct skv_core_client_view *), void *);
 void skv_core_sessions(const struct skv_core *, void (*cb)(void *, const struct skv_core_session_view *), void *);
+/* Tables are as long as clients say: a walk looks at some millions of entries and leaves the rest uncounted. */
 void skv_core_seqs(const struct skv_core *, void (*cb)(void *, const struct skv_core_seq_view *), void *);
 void skv_core_pools(const struct skv_core *, void (*cb)(void *, const struct skv_core_pool_view *), void *);
 

@@ -67,11 +67,18 @@ void skv_core_sessions(const struct skv_core *c, void (*cb)(void *, const struct
 	}
 }
 
-static void count_entries(const struct skv_seq_local *l, uint32_t len, struct skv_core_seq_view *v)
+#define WALK_ENTRIES ((uint64_t)1 << 22) /* some milliseconds */
+
+/* *left: entries that this walk may still look at. */
+static void count_entries(const struct skv_seq_local *l, uint32_t len, struct skv_core_seq_view *v, uint64_t *left)
 {
 	uint32_t n_pages = skv_pages_of(len);
 
 	v->pages_total = (uint64_t)l->layout.n_layers * n_pages;
+	if (v->pages_total > *left)
+		return;
+	*left -= v->pages_total;
+	v->counted = true;
 	for (uint32_t layer = 0; layer < l->layout.n_layers; layer++) {
 		const skv_pte *table = skv_seqmem_table(l->mem, &l->layout, layer);
 
@@ -86,6 +93,8 @@ static void count_entries(const struct skv_seq_local *l, uint32_t len, struct sk
 
 void skv_core_seqs(const struct skv_core *c, void (*cb)(void *, const struct skv_core_seq_view *), void *data)
 {
+	uint64_t left = WALK_ENTRIES;
+
 	for (SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)) {
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 		const struct skv_seq_local *l = &c->seqs[i];
@@ -99,9 +108,11 @@ void skv_core_seqs(const struct skv_core *c, void (*cb)(void *, const struct skv
 			.max_tokens = q->max_tokens,
 		};
 
-		if (q->session != SKV_NO_INDEX)
+		if (q->session != SKV_NO_INDEX) {
+			v.session = skv_state_id(&c->state, SKV_TABLE_SESSIONS, q->session);
 			v.client = skv_state_id(&c->state, SKV_TABLE_CLIENTS, skv_session_row(&c->state, q->session)->client);
-		count_entries(l, v.tokens, &v);
+		}
+		count_entries(l, v.tokens, &v, &left);
 		cb(data, &v);
 	}
 }

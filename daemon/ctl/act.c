@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/ctl/act.c - the commands that change something: seq drop, policy load, policy swap. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+#include "common/fd.h"
+#include "daemon/ctl/ctl.h"
+
+/*
+ * The detached sequence that NAME, --uid and --model mean. One must fit: a name that two models have
+ * is for the user to decide.
+ */
+static int find_seq(struct skv_ctl *ctl, const struct skv_ctl_options *o, struct skv_msg_seq_drop_name *ret)
+{
+	uint32_t uid = o->uid >= 0 ? (uint32_t)o->uid : (uint32_t)getuid();
+	json_t *answer, *row;
+	unsigned found = 0;
+	size_t i;
+	int r;
+
+	ret->uid = uid;
+	skv_wire_string(ret->name, sizeof(ret->name), o->arg);
+	if (o->model) {
+		skv_wire_string(ret->model, sizeof(ret->model), o->model);
+		return 0;
+	}
+	r = skv_ctl_query(ctl, SKV_QUERY_SEQS, &answer);
+	if (r < 0)
+		return r;
+	json_array_foreach(json_object_get(answer, "sequences"), i, row) {
+		const char *model = skv_json_str(row, "model");
+
+		if (skv_json_u64(row, "uid") != uid || strcmp(skv_json_str(row, "name"), o->arg) != 0 ||
+		    (found && !strcmp(model, ret->model)))
+			continue; /* ranks of one model are one sequence */
+		skv_wire_string(ret->model, sizeof(ret->model), model);
+		found++;
+	}
+	json_decref(answer);
+	if (found == 1)
+		return 0;
+	if (found)
+		snprintf(ctl->err, sizeof(ctl->err), "user %u has sequences %s of %u models: say which with --model", uid, o->arg,
+		         found);
+	else
+		snprintf(ctl->err, sizeof(ctl->err), "user %u has no sequence %s", uid, o->arg);
+	return -ENOENT;
+}
+
+int skv_ctl_seq_drop(struct skv_ctl *ctl, const struct skv_ctl_options *o)
+{
+	struct skv_msg_seq_drop_name m = {0};
+	json_t *answer;
+	int r;
+
+	if (!skv_name_valid(o->arg) || (o->model && !skv_name_valid(o->model))) {
+		fprintf(stderr, "sparsekvctl: got \"%s\", expected a name of 1 to %u printable characters without space and '/'\n",
+		        skv_name_valid(o->arg) ? o->model : o->arg, SKV_NAME_MAX - 1);
+		return SKV_EXIT_USAGE;
+	}
+	r = find_seq(ctl, o, &m);
+	if (r == 0)
+		r = skv_ctl_ask(ctl, SKV_MSG_SEQ_DROP_NAME, &m, sizeof(m), -1, &answer);
+	if (r < 0)
+		return skv_ctl_complain(ctl, r);
+	if (o->json) {
+		skv_ctl_print_json(answer);
+		return SKV_EXIT_OK;
+	}
+	printf("dropped %s of model %s, user %u\n", m.name, m.model, m.uid);
+	json_decref(answer);
+	return SKV_EXIT_OK;
+}
+
+int skv_ctl_policy_load(struct skv_ctl *ctl, const struct skv_ctl_options *o)
+{
+	SKV_FD_CLEANUP int fd = open(o->arg, O_RDONLY | O_CLOEXEC);
+	const char *slash = strrchr(o->arg, '/'), *why;
+	struct skv_msg_name m = {0};
+	json_t *answer, *policy;
+	uint64_t old;
+	int r;
+
+	if (fd < 0) {
+		fprintf(stderr, "sparsekvctl: %s: %s\n", o->arg, strerror(errno));
+		return SKV_EXIT_REFUSED;
+	}
+	skv_wire_string(m.name, sizeof(m.name), slash ? slash + 1 : o->arg);
+	r = skv_ctl_ask(ctl, SKV_MSG_POLICY_LOAD, &m, sizeof(m), fd, &answer);
+	if (r < 0) {
+		fprintf(stderr, "sparsekvctl: %s: refused\n", o->arg);
+		return skv_ctl_complain(ctl, r);
+	}
+	if (o->json) {
+		skv_ctl_print_json(answer);
+		return SKV_EXIT_OK;
+	}
+	policy = json_object_get(answer, "policy");
+	old = skv_json_u64(answer, "sessions_on_replaced");
+	why = json_string_value(json_object_get(policy, "not_rehearsed"));
+	printf("loaded %s %s: new sessions get it\n", skv_json_str(policy, "name"), skv_json_str(policy, "version"));
+	if (old)
+		printf("%llu sessions go on with what it replaces, until `sparsekvctl policy swap`\n", (unsigned long long)old);
+	if (why)
+		printf("its hooks could not be rehearsed with defaults alone: %s\n", why);
+	json_decref(answer);
+	return SKV_EXIT_OK;
+}
+
+int skv_ctl_policy_swap(struct skv_ctl *ctl, const struct skv_ctl_options *o)
+{
+	struct skv_msg_policy_swap m = {.session = o->session, .uid = o->uid >= 0 ? (uint32_t)o->uid : UINT32_MAX};
+	json_t *answer;
+	int r;
+
+	skv_wire_string(m.spec, sizeof(m.spec), o->arg);
+	if (strcmp(m.spec, o->arg) != 0) {
+		fprintf(stderr, "sparsekvctl: got \"%s\", expected a spec of at most %u printable characters\n", m.spec,
+		        SKV_SPEC_MAX - 1);
+		return SKV_EXIT_USAGE;
+	}
+	r = skv_ctl_ask(ctl, SKV_MSG_POLICY_SWAP, &m, sizeof(m), -1, &answer);
+	if (r < 0)
+		return skv_ctl_complain(ctl, r);
+	if (o->json) {
+		skv_ctl_print_json(answer);
+		return SKV_EXIT_OK;
+	}
+	printf("%llu sessions will switch to %s, each at its next step\n",
+	       (unsigned long long)skv_json_u64(answer, "sessions"), m.spec);
+	json_decref(answer);
+	return SKV_EXIT_OK;
+}

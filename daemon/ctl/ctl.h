@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/ctl/ctl.h - sparsekvctl: one function a command.
+ *
+ * A command asks the daemon, then prints the JSON of the answer (--json), or a table made of the same.
+ */
+#ifndef SKV_CTL_H
+#define SKV_CTL_H
+
+#include <stdbool.h>
+#include "daemon/ctl/conn.h"
+
+enum skv_ctl_exit {
+	SKV_EXIT_OK = 0,
+	SKV_EXIT_REFUSED = 1,     /* the daemon said no, or there is no such thing */
+	SKV_EXIT_USAGE = 2,
+	SKV_EXIT_UNREACHABLE = 3, /* no daemon, or no answer */
+};
+
+struct skv_ctl_options {
+	const char *socket;
+	bool json, all;
+	const char *model;
+	int64_t uid;      /* -1: not given */
+	uint32_t session; /* 0: not given */
+	long count;       /* -n, 0: not given */
+	double delay;     /* -d, seconds */
+	double timeout;   /* seconds, 0: not given */
+	const char *arg;  /* NAME, FILE or SPEC */
+};
+
+typedef int (*skv_ctl_command)(struct skv_ctl *, const struct skv_ctl_options *);
+
+int skv_ctl_status(struct skv_ctl *, const struct skv_ctl_options *);
+int skv_ctl_pool(struct skv_ctl *, const struct skv_ctl_options *);
+int skv_ctl_seq_list(struct skv_ctl *, const struct skv_ctl_options *);
+int skv_ctl_seq_drop(struct skv_ctl *, const struct skv_ctl_options *);
+int skv_ctl_policy_list(struct skv_ctl *, const struct skv_ctl_options *);
+int skv_ctl_policy_load(struct skv_ctl *, const struct skv_ctl_options *);
+int skv_ctl_policy_swap(struct skv_ctl *, const struct skv_ctl_options *);
+int skv_ctl_top(struct skv_ctl *, const struct skv_ctl_options *);
+int skv_ctl_metrics(struct skv_ctl *, const struct skv_ctl_options *);
+
+/* Say on standard error what went wrong (ctl->err), and the exit status for `error`. */
+int skv_ctl_complain(const struct skv_ctl *, int error);
+/* Print a value (consumed) as indented JSON. */
+void skv_ctl_print_json(json_t *value);
+
+/* Fields of an object; 0, 0.0 and "" when there is none of that type. */
+static inline uint64_t skv_json_u64(const json_t *o, const char *key)
+{
+	return (uint64_t)json_integer_value(json_object_get(o, key));
+}
+static inline double skv_json_num(const json_t *o, const char *key)
+{
+	return json_number_value(json_object_get(o, key));
+}
+static inline const char *skv_json_str(const json_t *o, const char *key)
+{
+	const char *s = json_string_value(json_object_get(o, key));
+
+	return s ? s : "";
+}
+
+#endif

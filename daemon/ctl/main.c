@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/ctl/main.c - sparsekvctl: the command line. */
+#include <config.h>
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "daemon/ctl/ctl.h"
+
+/* Options that a command may take besides --socket, --json and --timeout. */
+enum { TAKES_MODEL = 1, TAKES_UID = 2, TAKES_SESSION = 4, TAKES_ALL = 8, TAKES_COUNT = 16 };
+
+static const struct command {
+	const char *word, *second; /* second NULL: the command is one word */
+	const char *arg;           /* NULL: takes none */
+	unsigned takes;
+	skv_ctl_command run;
+	const char *help;
+} commands[] = {
+	{"status", NULL, NULL, 0, skv_ctl_status, "the daemon, its users and clients"},
+	{"top", NULL, NULL, TAKES_COUNT, skv_ctl_top, "sessions with their rates, again and again on a terminal"},
+	{"seq", "list", NULL, 0, skv_ctl_seq_list, "sequences"},
+	{"seq", "drop", "NAME", TAKES_MODEL | TAKES_UID, skv_ctl_seq_drop, "drop a named sequence that nobody holds"},
+	{"policy", "list", NULL, 0, skv_ctl_policy_list, "policies with their parameters"},
+	{"policy", "load", "FILE", 0, skv_ctl_policy_load, "try a plugin, then load it (operator)"},
+	{"policy", "swap", "SPEC", TAKES_SESSION | TAKES_UID | TAKES_ALL, skv_ctl_policy_swap,
+	 "make running sessions switch (operator); all of them without --session or --uid"},
+	{"pool", NULL, NULL, 0, skv_ctl_pool, "memory pools"},
+	{"metrics", NULL, NULL, 0, skv_ctl_metrics, "everything in Prometheus' text format"},
+};
+#define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
+static void usage(FILE *to)
+{
+	fputs("Usage: sparsekvctl [OPTION]... COMMAND\n"
+	      "Look at a running sparsekvd, and tell it what to do.\n\n"
+	      "Commands:\n",
+	      to);
+	for (size_t i = 0; i < N_COMMANDS; i++) {
+		const struct command *c = &commands[i];
+		char line[64];
+
+		snprintf(line, sizeof(line), "%s%s%s%s%s", c->word, c->second ? " " : "", c->second ? c->second : "",
+		         c->arg ? " " : "", c->arg ? c->arg : "");
+		fprintf(to, "  %-18s %s\n", line, c->help);
+	}
+	fputs("\nOptions:\n"
+	      "  --socket PATH      the daemon's socket ($SPARSEKV_SOCKET, else " SKV_DEFAULT_SOCKET ")\n"
+	      "  --json             print the daemon's answer as JSON\n"
+	      "  --timeout SECONDS  how long to wait for an answer (5; a minute for load and swap)\n"
+	      "  --model NAME       seq drop: the sequence's model, where the name alone is not enough\n"
+	      "  --uid UID          seq drop: whose sequence; policy swap: sessions of this user\n"
+	      "  --session N        policy swap: this session\n"
+	      "  --all              policy swap: every session\n"
+	      "  -n COUNT           top: so many times, then end\n"
+	      "  -d SECONDS         top: time between two looks (1)\n"
+	      "  --help, --version\n\n"
+	      "Exit status: 0 done, 1 refused by the daemon, 2 wrong usage, 3 no daemon or no answer.\n",
+	      to);
+}
+
+static int misused(const char *fmt, const char *what)
+{
+	fprintf(stderr, "sparsekvctl: ");
+	fprintf(stderr, fmt, what);
+	fprintf(stderr, "; see sparsekvctl --help\n");
+	return SKV_EXIT_USAGE;
+}
+
+int skv_ctl_complain(const struct skv_ctl *ctl, int error)
+{
+	fprintf(stderr, "sparsekvctl: %s\n", ctl->err);
+	return error == -ETIMEDOUT || error == -ECONNRESET || error == -EPIPE ? SKV_EXIT_UNREACHABLE : SKV_EXIT_REFUSED;
+}
+
+void skv_ctl_print_json(json_t *value)
+{
+	json_dumpf(value, stdout, JSON_INDENT(2));
+	putchar('\n');
+	json_decref(value);
+}
+
+static const struct command *find_command(const char *word, const char *second)
+{
+	for (size_t i = 0; i < N_COMMANDS; i++)
+		if (!strcmp(commands[i].word, word) &&
+		    (!commands[i].second || (second && !strcmp(commands[i].second, second))))
+			return &commands[i];
+	return NULL;
+}
+
+static bool parse_u32(const char *text, uint32_t *ret)
+{
+	char *end;
+	unsigned long long x;
+
+	errno = 0;
+	x = strtoull(text, &end, 10);
+	if (*text < '0' || *text > '9' || *end || errno || x > UINT32_MAX)
+		return false;
+	*ret = (uint32_t)x;
+	return true;
+}
+
+static bool parse_seconds(const char *text, double *ret)
+{
+	char *end;
+	double x = strtod(text, &end);
+
+	if (end == text || *end || !isfinite(x) || x < 0.05 || x > 86400)
+		return false;
+	*ret = x;
+	return true;
+}
+
+/* One option with its value. False, after complaining, when the value is none. */
+static bool take(int option, const char *value, struct skv_ctl_options *o, unsigned *given)
+{
+	uint32_t x = 0;
+
+	switch (option) {
+	case 's':
+		o->socket = value;
+		return true;
+	case 'j':
+		o->json = true;
+		return true;
+	case 't':
+		if (parse_seconds(value, &o->timeout))
+			return true;
+		misused("--timeout: got \"%s\", expected seconds from 0.05 to 86400", value);
+		return false;
+	case 'm':
+		*given |= TAKES_MODEL;
+		o->model = value;
+		return true;
+	case 'a':
+		*given |= TAKES_ALL;
+		o->all = true;
+		return true;
+	case 'u':
+		*given |= TAKES_UID;
+		if (!parse_u32(value, &x) || x == UINT32_MAX) {
+			misused("--uid: got \"%s\", expected a user's number", value);
+			return false;
+		}
+		o->uid = x;
+		return true;
+	case 'e':
+		*given |= TAKES_SESSION;
+		if (parse_u32(value, &o->session) && o->session)
+			return true;
+		misused("--session: got \"%s\", expected a session's number as in `sparsekvctl top`", value);
+		return false;
+	case 'n':
+		*given |= TAKES_COUNT;
+		if (parse_u32(value, &x) && x) {
+			o->count = (long)x;
+			return true;
+		}
+		misused("-n: got \"%s\", expected a whole number from 1", value);
+		return false;
+	case 'd':
+		*given |= TAKES_COUNT;
+		if (parse_seconds(value, &o->delay))
+			return true;
+		misused("-d: got \"%s\", expected seconds from 0.05 to 86400", value);
+		return false;
+	default: /* getopt has complained */
+		fprintf(stderr, "see sparsekvctl --help\n");
+		return false;
+	}
+}
+
+static int run(const struct command *c, const struct skv_ctl_options *o)
+{
+	const char *path = o->socket ? o->socket : getenv("SPARSEKV_SOCKET");
+	bool slow = c->run == skv_ctl_policy_load || c->run == skv_ctl_policy_swap;
+	struct skv_ctl ctl = SKV_CTL_NULL;
+	double timeout = o->timeout > 0 ? o->timeout : slow ? 60 : 5;
+	int r;
+
+	if (skv_ctl_connect(&ctl, path && *path ? path : SKV_DEFAULT_SOCKET, "sparsekvctl", (int)(timeout * 1000)) < 0) {
+		fprintf(stderr, "sparsekvctl: %s\n", ctl.err);
+		return SKV_EXIT_UNREACHABLE;
+	}
+	r = c->run(&ctl, o);
+	skv_ctl_close(&ctl);
+	if (fflush(stdout) != 0 || ferror(stdout)) {
+		perror("sparsekvctl: standard output");
+		return SKV_EXIT_REFUSED;
+	}
+	return r;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option longs[] = {
+		{"socket", required_argument, NULL, 's'},  {"json", no_argument, NULL, 'j'},
+		{"timeout", required_argument, NULL, 't'}, {"model", required_argument, NULL, 'm'},
+		{"uid", required_argument, NULL, 'u'},     {"session", required_argument, NULL, 'e'},
+		{"all", no_argument, NULL, 'a'},           {"help", no_argument, NULL, 'h'},
+		{"version", no_argument, NULL, 'V'},       {0},
+	};
+	struct skv_ctl_options o = {.uid = -1, .delay = 1};
+	const struct command *c;
+	unsigned given = 0;
+	int option, words;
+
+	while ((option = getopt_long(argc, argv, "n:d:", longs, NULL)) != -1) {
+		if (option == 'h') {
+			usage(stdout);
+			return SKV_EXIT_OK;
+		}
+		if (option == 'V') {
+			puts("sparsekvctl " PACKAGE_VERSION);
+			return SKV_EXIT_OK;
+		}
+		if (!take(option, optarg, &o, &given))
+			return SKV_EXIT_USAGE;
+	}
+	if (optind == argc)
+		return misused("expected a command%s", "");
+	c = find_command(argv[optind], argv[optind + 1]);
+	if (!c)
+		return misused("unknown command \"%s\"", argv[optind]);
+	words = c->second ? 2 : 1;
+	if (argc - optind - words != (c->arg ? 1 : 0))
+		return misused(c->arg ? "expected one %s after the command" : "the command takes no argument%s",
+		               c->arg ? c->arg : "");
+	if (given & ~c->takes)
+		return misused("an option was given that `%s` does not take", c->second ? c->second : c->word);
+	if (o.all + (o.session != 0) + (c->run == skv_ctl_policy_swap && o.uid >= 0) > 1)
+		return misused("expected one of --all, --session and --uid%s", "");
+	o.arg = argv[optind + words];
+	return run(c, &o);
+}

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/ctl/metrics.c - everything in Prometheus' text format.
+ *
+ * Written for a textfile collector or a small exporter around `sparsekvctl metrics`. Each table of the
+ * daemon's JSON becomes metrics by a row here: which fields, and which of them are labels.
+ */
+#include <string.h>
+#include "daemon/ctl/ctl.h"
+
+struct metric {
+	const char *name, *type, *help;
+	const char *field;  /* of a row of the table */
+	double scale;       /* of the field's figure; 0 = 1 */
+	const char *extra;  /* a label that is constant, `key="value"`, or NULL */
+};
+
+/* Labels of the rows of a table: fields, and what they are called. "model" is an object in sessions: its name is meant. */
+struct table {
+	const char *rows; /* name of the array in the answer */
+	const char *labels[6];
+	const struct metric *metrics;
+	size_t n;
+};
+
+#define METRICS(a) .metrics = a, .n = sizeof(a) / sizeof((a)[0])
+
+static const struct metric account_metrics[] = {
+	{"sparsekv_account_clients", "gauge", "Connections of a user", "clients", 0, NULL},
+	{"sparsekv_account_sessions", "gauge", "Opened models of a user", "sessions", 0, NULL},
+	{"sparsekv_account_sequences", "gauge", "Sequences of a user", "sequences", 0, NULL},
+	{"sparsekv_account_page_bytes", "gauge", "Bytes of a user's pages in use", "page_bytes", 0, NULL},
+	{"sparsekv_account_segment_bytes", "gauge", "Bytes of the segments that hold them", "segment_bytes", 0, NULL},
+};
+static const struct metric pool_metrics[] = {
+	{"sparsekv_pool_segments", "gauge", "Segments of a pool", "segments", 0, NULL},
+	{"sparsekv_pool_page_bytes", "gauge", "Bytes of one page", "page_bytes", 0, NULL},
+	{"sparsekv_pool_pages", "gauge", "Pages of a pool by who has them", "free", 0, "state=\"free\""},
+	{"sparsekv_pool_pages", NULL, NULL, "lease", 0, "state=\"lease\""},
+	{"sparsekv_pool_pages", NULL, NULL, "seq", 0, "state=\"sequence\""},
+	{"sparsekv_pool_pages", NULL, NULL, "shared", 0, "state=\"shared\""},
+};
+static const struct metric session_metrics[] = {
+	{"sparsekv_session_sequences", "gauge", "Sequences that a session holds", "sequences", 0, NULL},
+	{"sparsekv_session_steps_total", "counter", "Committed steps", "steps", 0, NULL},
+	{"sparsekv_session_tokens_total", "counter", "Tokens by kind of row", "prompt_tokens", 0, "kind=\"prompt\""},
+	{"sparsekv_session_tokens_total", NULL, NULL, "decode_tokens", 0, "kind=\"decode\""},
+	{"sparsekv_session_attended_tokens_total", "counter", "Tokens attended by decode rows, over layers",
+	 "attended_tokens", 0, NULL},
+	{"sparsekv_session_causal_tokens_total", "counter", "Tokens that dense attention would have attended",
+	 "causal_tokens", 0, NULL},
+	{"sparsekv_session_evicted_pages_total", "counter", "Pages evicted", "evicted_pages", 0, NULL},
+	{"sparsekv_session_stock_pages", "gauge", "Free pages on lease", "stock_pages", 0, NULL},
+};
+static const struct metric policy_metrics[] = {
+	{"sparsekv_policy_sessions", "gauge", "Sessions that run a policy file", "sessions", 0, NULL},
+};
+static const struct metric status_metrics[] = {
+	{"sparsekv_up_seconds", "gauge", "Time since the daemon started", "uptime_s", 0, NULL},
+	{"sparsekv_policy_generation", "gauge", "Raised by every swap", "policy_generation", 0, NULL},
+};
+static const struct metric total_metrics[] = {
+	{"sparsekv_page_bytes", "gauge", "Bytes of pages in use", "page_bytes", 0, NULL},
+	{"sparsekv_segment_bytes", "gauge", "Bytes of all segments", "segment_bytes", 0, NULL},
+};
+static const struct metric limit_metrics[] = {
+	{"sparsekv_pool_limit_bytes", "gauge", "Ceiling of all segments (pool-bytes)", "pool_bytes", 0, NULL},
+};
+static const struct metric counter_metrics[] = {
+	{"sparsekv_connections_total", "counter", "Connections accepted", "connections", 0, NULL},
+	{"sparsekv_connections_refused_total", "counter", "Connections over a limit", "refused", 0, NULL},
+	{"sparsekv_malformed_total", "counter", "Connections ended for a malformed message", "malformed", 0, NULL},
+	{"sparsekv_messages_total", "counter", "Well-formed requests", "messages", 0, NULL},
+	{"sparsekv_clients_gone_total", "counter", "Clients whose pages were taken back", "clients_gone", 0, NULL},
+	{"sparsekv_reclaim_seconds_max", "gauge", "Longest time that took", "reclaim_max_ms", 1e-3, NULL},
+};
+
+static const struct table account_table = {"accounts", {"uid"}, METRICS(account_metrics)};
+static const struct table pool_table = {"pools", {"pool", "uid", "memory"}, METRICS(pool_metrics)};
+static const struct table session_table = {
+	"sessions", {"session", "client", "uid", "model", "policy"}, METRICS(session_metrics)};
+static const struct table policy_table = {"policies", {"id", "name", "version", "file"}, METRICS(policy_metrics)};
+static const struct table status_table = {NULL, {NULL}, METRICS(status_metrics)};
+static const struct table total_table = {NULL, {NULL}, METRICS(total_metrics)};
+static const struct table limit_table = {NULL, {NULL}, METRICS(limit_metrics)};
+static const struct table counter_table = {NULL, {NULL}, METRICS(counter_metrics)};
+
+static void put_label(FILE *to, const char *key, const json_t *value, const char *comma)
+{
+	const char *text = json_string_value(json_is_object(value) ? json_object_get(value, "name") : value);
+
+	fprintf(to, "%s%s=\"", comma, key);
+	if (json_is_integer(value))
+		fprintf(to, "%lld", (long long)json_integer_value(value));
+	for (; text && *text; text++) {
+		if (*text == '"' || *text == '\\')
+			fputc('\\', to);
+		fputc(*text, to);
+	}
+	fputc('"', to);
+}
+
+static void put_sample(FILE *to, const struct table *t, const struct metric *m, const json_t *row)
+{
+	const char *comma = "{";
+
+	fputs(m->name, to);
+	for (size_t i = 0; i < 6 && t->labels[i]; i++) {
+		put_label(to, t->labels[i], json_object_get(row, t->labels[i]), comma);
+		comma = ",";
+	}
+	if (m->extra) {
+		fprintf(to, "%s%s", comma, m->extra);
+		comma = ",";
+	}
+	fprintf(to, "%s %.15g\n", *comma == ',' ? "}" : "", skv_json_num(row, m->field) * (m->scale != 0 ? m->scale : 1));
+}
+
+/* All samples of one name stand together, as the format asks. */
+static void put_table(FILE *to, const struct table *t, const json_t *answer)
+{
+	const json_t *rows = t->rows ? json_object_get(answer, t->rows) : NULL;
+	json_t *row;
+	size_t r;
+
+	for (size_t i = 0; i < t->n; i++) {
+		const struct metric *m = &t->metrics[i];
+
+		if (!m->type)
+			continue; /* printed with the first of its name */
+		fprintf(to, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help, m->name, m->type);
+		for (const struct metric *same = m; same < t->metrics + t->n && (same == m || !same->type); same++) {
+			if (!t->rows)
+				put_sample(to, t, same, answer);
+			json_array_foreach(rows, r, row)
+				put_sample(to, t, same, row);
+		}
+	}
+}
+
+int skv_ctl_metrics(struct skv_ctl *ctl, const struct skv_ctl_options *o)
+{
+	static const enum skv_query queries[] = {SKV_QUERY_STATUS, SKV_QUERY_POOLS, SKV_QUERY_SESSIONS, SKV_QUERY_POLICIES};
+	static const char *const names[] = {"status", "pools", "sessions", "policies"};
+	json_t *all = json_object(), *answer, *status;
+
+	for (size_t i = 0; i < 4; i++) {
+		int r = skv_ctl_query(ctl, queries[i], &answer);
+
+		if (r < 0) {
+			json_decref(all);
+			return skv_ctl_complain(ctl, r);
+		}
+		json_object_set_new(all, names[i], answer);
+	}
+	if (o->json) {
+		skv_ctl_print_json(all);
+		return SKV_EXIT_OK;
+	}
+	status = json_object_get(all, "status");
+	put_table(stdout, &status_table, status);
+	put_table(stdout, &total_table, json_object_get(status, "totals"));
+	put_table(stdout, &limit_table, json_object_get(status, "limits"));
+	put_table(stdout, &counter_table, json_object_get(status, "counters"));
+	put_table(stdout, &account_table, status);
+	put_table(stdout, &pool_table, json_object_get(all, "pools"));
+	put_table(stdout, &session_table, json_object_get(all, "sessions"));
+	put_table(stdout, &policy_table, json_object_get(all, "policies"));
+	json_decref(all);
+	return SKV_EXIT_OK;
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/ctl/show.c - the commands that print what the daemon has: status, pool, seq list, policy list. */
+#include <string.h>
+#include "daemon/ctl/ctl.h"
+#include "daemon/ctl/table.h"
+
+typedef unsigned long long ull;
+
+/* Ask, and be done with it if the answer is to be shown as it is. 1: *ret is to be shown as a table. */
+static int ask(struct skv_ctl *ctl, const struct skv_ctl_options *o, enum skv_query what, json_t **ret, int *ret_status)
+{
+	int r = skv_ctl_query(ctl, what, ret);
+
+	*ret_status = SKV_EXIT_OK;
+	if (r < 0)
+		*ret_status = skv_ctl_complain(ctl, r);
+	else if (o->json)
+		skv_ctl_print_json(*ret);
+	return r == 0 && !o->json;
+}
+
+static void print_accounts(const json_t *rows, const json_t *limits)
+{
+	static const char *const heads[] = {"UID", "CLIENTS", "SESSIONS", "SEQUENCES", "PAGES", "OF", "SEGMENTS"};
+	struct skv_table t = {.heads = heads, .n_cols = 7};
+	size_t i;
+	json_t *row;
+
+	json_array_foreach(rows, i, row) {
+		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "uid"));
+		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "clients"));
+		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "sessions"));
+		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "sequences"));
+		skv_table_cell(&t, "%s", skv_human_bytes(skv_json_u64(row, "page_bytes")));
+		skv_table_cell(&t, "%s", skv_human_bytes(skv_json_u64(limits, "account_bytes")));
+		skv_table_cell(&t, "%s", skv_human_bytes(skv_json_u64(row, "segment_bytes")));
+	}
+	skv_table_print(&t, stdout);
+	skv_table_deinit(&t);
+}
+
+static void print_clients(const json_t *rows)
+{
+	static const char *const heads[] = {"CLIENT", "UID", "PID", "SESSIONS", "LEASED PAGES", "-PROGRAM"};
+	struct skv_table t = {.heads = heads, .n_cols = 6};
+	size_t i;
+	json_t *row;
+
+	json_array_foreach(rows, i, row) {
+		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "client"));
+		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "uid"));
+		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "pid"));
+		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "sessions"));
+		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "lease_pages"));
+		skv_table_cell(&t, "%s", skv_json_str(row, "program"));
+	}
+	skv_table_print(&t, stdout);
+	skv_table_deinit(&t);
+}
+
+int skv_ctl_status(struct skv_ctl *ctl, const struct skv_ctl_options *o)
+{
+	const json_t *totals, *limits, *counters;
+	int status;
+	json_t *s;
+
+	if (!ask(ctl, o, SKV_QUERY_STATUS, &s, &status))
+		return status;
+	totals = json_object_get(s, "totals");
+	limits = json_object_get(s, "limits");
+	counters = json_object_get(s, "counters");
+	printf("sparsekvd %s, pid %llu, up %s, on %s\n", skv_json_str(s, "version"), (ull)skv_json_u64(s, "pid"),
+	       skv_human_time(skv_json_num(s, "uptime_s")), skv_json_str(s, "socket"));
+	printf("memory    %s of pages in use, in %s of segments, of %s\n",
+	       skv_human_bytes(skv_json_u64(totals, "page_bytes")), skv_human_bytes(skv_json_u64(totals, "segment_bytes")),
+	       skv_human_bytes(skv_json_u64(limits, "pool_bytes")));
+	printf("now       %llu clients, %llu sessions, %llu sequences, policy generation %llu\n",
+	       (ull)skv_json_u64(totals, "clients"), (ull)skv_json_u64(totals, "sessions"),
+	       (ull)skv_json_u64(totals, "sequences"), (ull)skv_json_u64(s, "policy_generation"));
+	printf("so far    %llu connections, %llu refused, %llu malformed; %llu clients gone, their pages back in %.2f ms at most\n",
+	       (ull)skv_json_u64(counters, "connections"), (ull)skv_json_u64(counters, "refused"),
+	       (ull)skv_json_u64(counters, "malformed"), (ull)skv_json_u64(counters, "clients_gone"),
+	       skv_json_num(counters, "reclaim_max_ms"));
+	printf("\n%s:\n", strcmp(skv_json_str(s, "scope"), "all") ? "Your account" : "Accounts");
+	print_accounts(json_object_get(s, "accounts"), limits);
+	printf("\n%s:\n", strcmp(skv_json_str(s, "scope"), "all") ? "Your clients" : "Clients");
+	print_clients(json_object_get(s, "clients"));
+	json_decref(s);
+	return SKV_EXIT_OK;
+}
+
+int skv_ctl_pool(struct skv_ctl *ctl, const struct skv_ctl_options *o)
+{
+	static const char *const heads[] = {"POOL", "UID", "-MEMORY", "PAGE", "SEGMENTS", "SIZE",
+	                                    "PAGES", "FREE", "LEASED", "SEQUENCES", "SHARED"};
+	static const char *const counts[] = {"pages", "free", "lease", "seq", "shared"};
+	struct skv_table t = {.heads = heads, .n_cols = 11};
+	json_t *answer, *row;
+	int status;
+	size_t i;
+
+	if (!ask(ctl, o, SKV_QUERY_POOLS, &answer, &status))
+		return status;
+	json_array_foreach(json_object_get(answer, "pools"), i, row) {
+		uint64_t segments = skv_json_u64(row, "segments");
+
+		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "pool"));
+		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "uid"));
+		skv_table_cell(&t, "%s", skv_json_str(row, "memory"));
+		skv_table_cell(&t, "%s", skv_human_bytes(skv_json_u64(row, "page_bytes")));
+		skv_table_cell(&t, "%llu", (ull)segments);
+		skv_table_cell(&t, "%s", skv_human_bytes(segments * skv_json_u64(row, "segment_bytes")));
+		for (size_t c = 0; c < 5; c++)
+			skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, counts[c]));
+	}
+	skv_table_print(&t, stdout);
+	skv_table_deinit(&t);
+	json_decref(answer);
+	return SKV_EXIT_OK;
+}
+
+int skv_ctl_seq_list(struct skv_ctl *ctl, const struct skv_ctl_options *o)
+{
+	static const char *const heads[] = {"SEQ", "UID", "-MODEL", "TOKENS", "MOST", "PAGES", "OF", "KEPT", "SHARED",
+	                                    "HELD BY", "-NAME"};
+	struct skv_table t = {.heads = heads, .n_cols = 11};
+	json_t *answer, *row;
+	int status;
+	size_t i;
+
+	if (!ask(ctl, o, SKV_QUERY_SEQS, &answer, &status))
+		return status;
+	json_array_foreach(json_object_get(answer, "sequences"), i, row) {
+		bool counted = json_is_integer(json_object_get(row, "pages_resident"));
+		uint64_t resident = skv_json_u64(row, "pages_resident"), total = skv_json_u64(row, "pages_total");
+		uint64_t client = skv_json_u64(row, "client");
+
+		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "seq"));
+		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "uid"));
+		skv_table_cell(&t, "%s", skv_json_str(row, "model"));
+		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "tokens"));
+		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "max_tokens"));
+		skv_table_cell(&t, counted ? "%llu" : "-", (ull)resident);
+		skv_table_cell(&t, "%llu", (ull)total);
+		skv_table_cell(&t, "%s", skv_human_share((double)resident, counted ? (double)total : 0));
+		skv_table_cell(&t, counted ? "%llu" : "-", (ull)skv_json_u64(row, "pages_shared"));
+		skv_table_cell(&t, client ? "%llu" : "nobody", (ull)client);
+		skv_table_cell(&t, "%s", *skv_json_str(row, "name") ? skv_json_str(row, "name") : "(anonymous)");
+	}
+	skv_table_print(&t, stdout);
+	skv_table_deinit(&t);
+	json_decref(answer);
+	return SKV_EXIT_OK;
+}
+
+static void print_policy(const json_t *p)
+{
+	size_t i;
+	json_t *q;
+
+	printf("%s %s%s, %llu sessions, from %s\n  %s\n", skv_json_str(p, "name"), skv_json_str(p, "version"),
+	       json_is_true(json_object_get(p, "current")) ? "" : " (replaced)", (ull)skv_json_u64(p, "sessions"),
+	       skv_json_str(p, "file"), skv_json_str(p, "summary"));
+	printf("  action %s, granularity %s, evidence %s, scope %s, sharing %s\n", skv_json_str(p, "action"),
+	       skv_json_str(p, "granularity"), skv_json_str(p, "evidence"), skv_json_str(p, "scope"),
+	       skv_json_str(p, "sharing"));
+	json_array_foreach(json_object_get(p, "params"), i, q) {
+		const char *def = json_string_value(json_object_get(q, "default"));
+		char left[128];
+
+		snprintf(left, sizeof(left), "%s=%s", skv_json_str(q, "name"), def ? def : "(must be given)");
+		printf("    %-22s %s; %s\n", left, skv_json_str(q, "type"), skv_json_str(q, "help"));
+	}
+}
+
+int skv_ctl_policy_list(struct skv_ctl *ctl, const struct skv_ctl_options *o)
+{
+	json_t *answer, *row;
+	int status;
+	size_t i;
+
+	if (!ask(ctl, o, SKV_QUERY_POLICIES, &answer, &status))
+		return status;
+	json_array_foreach(json_object_get(answer, "policies"), i, row) {
+		if (i)
+			putchar('\n');
+		print_policy(row);
+	}
+	json_decref(answer);
+	return SKV_EXIT_OK;
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/ctl/top.c - sessions with their rates.
+ *
+ * A rate is made of two looks at the session's counters. Without a terminal there are two looks
+ * and one table; on a terminal it goes on until it is interrupted.
+ */
+#include <math.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "daemon/ctl/ctl.h"
+#include "daemon/ctl/table.h"
+
+typedef unsigned long long ull;
+
+static json_t *find_session(const json_t *answer, uint64_t session)
+{
+	json_t *row;
+	size_t i;
+
+	json_array_foreach(json_object_get(answer, "sessions"), i, row)
+		if (skv_json_u64(row, "session") == session)
+			return row;
+	return NULL;
+}
+
+/* How far a counter went between two looks; from its beginning when the session is new. */
+static double went(const json_t *now, const json_t *then, const char *counter)
+{
+	double d = (double)skv_json_u64(now, counter) - (then ? (double)skv_json_u64(then, counter) : 0);
+
+	return d > 0 ? d : 0;
+}
+
+/* Pages resident of the session's sequences, and pages that their lengths would take. */
+static void sum_pages(const json_t *seqs, uint64_t session, double *ret_resident, double *ret_total)
+{
+	json_t *row;
+	size_t i;
+
+	*ret_resident = *ret_total = 0;
+	json_array_foreach(json_object_get(seqs, "sequences"), i, row)
+		if (skv_json_u64(row, "session") == session && json_is_integer(json_object_get(row, "pages_resident"))) {
+			*ret_resident += (double)skv_json_u64(row, "pages_resident");
+			*ret_total += (double)skv_json_u64(row, "pages_total");
+		}
+}
+
+static void add_session(struct skv_table *t, const json_t *row, const json_t *then, double seconds, const json_t *seqs)
+{
+	double resident, total, causal = went(row, then, "causal_tokens");
+	bool pending = skv_json_u64(row, "running_generation") < skv_json_u64(row, "generation");
+	const char *error = skv_json_str(row, "error");
+
+	/* while nothing moves, what it has done so far says more than nothing */
+	if (causal <= 0)
+		then = NULL;
+	sum_pages(seqs, skv_json_u64(row, "session"), &resident, &total);
+	skv_table_cell(t, "%llu", (ull)skv_json_u64(row, "session"));
+	skv_table_cell(t, "%llu", (ull)skv_json_u64(row, "uid"));
+	skv_table_cell(t, "%s", skv_json_str(json_object_get(row, "model"), "name"));
+	skv_table_cell(t, "%llu", (ull)skv_json_u64(row, "sequences"));
+	skv_table_cell(t, "%llu", (ull)skv_json_u64(row, "steps"));
+	skv_table_cell(t, "%.1f", seconds > 0 && causal > 0 ? went(row, then, "decode_tokens") / seconds : 0);
+	skv_table_cell(t, "%s", skv_human_share(went(row, then, "attended_tokens"), went(row, then, "causal_tokens")));
+	skv_table_cell(t, "%s", skv_human_share(resident, total));
+	skv_table_cell(t, "%s%s%s%s", skv_json_str(row, "policy"), pending ? " (swap pending)" : "",
+	               *error ? " (swap refused: " : "", *error ? error : "");
+}
+
+static void print(const json_t *answer, const json_t *before, const json_t *seqs)
+{
+	static const char *const heads[] = {"SESSION", "UID", "-MODEL", "SEQS", "STEPS", "TOKENS/S", "ATTENDED", "KEPT", "-POLICY"};
+	double seconds = skv_json_num(answer, "time_s") - skv_json_num(before, "time_s");
+	struct skv_table t = {.heads = heads, .n_cols = 9};
+	json_t *row;
+	size_t i;
+
+	json_array_foreach(json_object_get(answer, "sessions"), i, row)
+		add_session(&t, row, find_session(before, skv_json_u64(row, "session")), seconds, seqs);
+	skv_table_print(&t, stdout);
+	skv_table_deinit(&t);
+	fflush(stdout);
+}
+
+static void wait_for(double seconds)
+{
+	struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)(fmod(seconds, 1) * 1e9)};
+
+	nanosleep(&t, NULL);
+}
+
+/* One look. Both answers, or an exit status. */
+static int look(struct skv_ctl *ctl, json_t **ret_sessions, json_t **ret_seqs)
+{
+	int r = skv_ctl_query(ctl, SKV_QUERY_SESSIONS, ret_sessions);
+
+	if (r < 0)
+		return skv_ctl_complain(ctl, r);
+	r = skv_ctl_query(ctl, SKV_QUERY_SEQS, ret_seqs);
+	if (r < 0) {
+		json_decref(*ret_sessions);
+		return skv_ctl_complain(ctl, r);
+	}
+	return SKV_EXIT_OK;
+}
+
+int skv_ctl_top(struct skv_ctl *ctl, const struct skv_ctl_options *o)
+{
+	bool terminal = isatty(STDOUT_FILENO) && !o->json;
+	long left = o->count ? o->count : terminal ? -1 : 1;
+	json_t *before = NULL, *now, *seqs;
+	int status;
+
+	status = look(ctl, &before, &seqs);
+	while (status == SKV_EXIT_OK && left != 0) {
+		json_decref(seqs);
+		wait_for(o->delay);
+		status = look(ctl, &now, &seqs);
+		if (status != SKV_EXIT_OK) {
+			json_decref(before);
+			return status;
+		}
+		if (terminal)
+			fputs("\033[H\033[2J", stdout);
+		if (o->json)
+			skv_ctl_print_json(json_pack("{s:O, s:O, s:O}", "before", before, "now", now, "sequences",
+			                             json_object_get(seqs, "sequences")));
+		else
+			print(now, before, seqs);
+		json_decref(before);
+		before = now;
+		left -= left > 0;
+	}
+	if (status == SKV_EXIT_OK) {
+		json_decref(seqs);
+		json_decref(before);
+	}
+	return status;
+}
