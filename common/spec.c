@@ -273,7 +273,8 @@ int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct sk
 	if (strcmp(name, p->name) != 0)
 		return bad(err, err_len, "policy spec is for \"%s\", expected \"%s\"", name, p->name);
 
-	memset(config, 0, p->config_size);
+	if (p->config_size) /* none is fine, and then so is NULL */
+		memset(config, 0, p->config_size);
 	for (uint32_t i = 0; i < p->n_params; i++)
 		if (p->params[i].def && skv_spec_value(&p->params[i], p->params[i].def, config))
 			return bad(err, err_len, "%s: the default of %s is not a value of its type", p->name, p->params[i].name);

@@ -197,7 +197,7 @@ START_TEST(stopped_after_each_store)
 {
 	struct skv_seqmem *s = new_memory(), *before = malloc(layout.state), *there = malloc(layout.state);
 
-	for (int round = 0; round < 40; round++) {
+	for (int round = 0; round < 20; round++) {
 		struct truth committed = {.next = -1};
 
 		memset(s, 0, layout.state);

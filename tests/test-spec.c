@@ -246,7 +246,7 @@ static struct config random_config(void)
 
 static void round_trip(void)
 {
-	for (int i = 0; i < 20000; i++) {
+	for (int i = 0; i < 4000; i++) {
 		struct config c = random_config(), back;
 		char spec[SKV_SPEC_MAX], again[SKV_SPEC_MAX];
 		int n = skv_spec_print(&policy, &c, spec, sizeof(spec));
@@ -322,7 +322,7 @@ START_TEST(random_specs)
 	struct config c;
 	unsigned good = 0;
 
-	for (int i = 0; i < 100000; i++) {
+	for (int i = 0; i < 20000; i++) {
 		char spec[256] = "";
 
 		strcat(spec, rnd_below(8) ? "test?budget=1" : "");
