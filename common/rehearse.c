@@ -55,12 +55,12 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 	struct rehearsal *r = ctx->host;
 	const char *wrong = skv_select_check(s, evidence, r->plans, r->model->n_layers);
 
-	if (r->stage != AFTER)
-		complain(r, "selects, expected in after only");
+	if (r->stage != BEFORE && r->stage != AFTER)
+		complain(r, "selects, expected in before and after only");
 	else if (wrong)
 		complain(r, "asks for %s (layer %u)", wrong, s->layer);
-	else if (s->layer > r->layer)
-		complain(r, "selects by layer %u, which has not run yet", s->layer);
+	else if (s->layer > r->layer || (s->layer == r->layer && r->stage == BEFORE))
+		complain(r, "selects by layer %u, which has not attended yet", s->layer);
 	else
 		r->selected[s->layer] |= evidence;
 }

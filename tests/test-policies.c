@@ -553,6 +553,16 @@ static void select_nothing(const struct skv_policy_ctx *ctx, uint32_t layer)
 	(void)layer;
 	ctx->prims->select_tokens(ctx, &(struct skv_select){.layer = 0});
 }
+/* what one layer left behind may be used when the next one begins */
+static void select_late(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	if (layer == 1)
+		select_both(ctx, 0);
+}
+static void select_last(const struct skv_policy_ctx *ctx)
+{
+	select_both(ctx, 0);
+}
 static void evict_here(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	ctx->prims->evict_outside(ctx, layer, &(struct skv_window){.budget.count = 8});
@@ -599,8 +609,17 @@ START_TEST(rehearsals)
 	in_after = select_both;
 	in_before = select_early;
 	all_good();
-	ck_assert_text(rehearse(), "before of layer 0: selects, expected in after only");
+	ck_assert_text(rehearse(), "before of layer 0: selects by layer 0, which has not attended yet");
+	in_before = select_late;
+	in_after = NULL;
+	all_good();
+	ck_assert_str_eq(rehearse(), "");
 	in_before = NULL;
+	in_after = select_both;
+	in_end = select_last;
+	all_good();
+	ck_assert_text(rehearse(), "step_end: selects, expected in before and after only");
+	in_end = state_end;
 	in_after = select_far;
 	all_good();
 	ck_assert_text(rehearse(), "a selection of a layer that the model does not have");
@@ -608,7 +627,7 @@ START_TEST(rehearsals)
 	all_good();
 	wanted[1] = (struct skv_plan){0};
 	wanted[2] = (struct skv_plan){.evidence = SKV_EV_PAGES};
-	ck_assert_text(rehearse(), "selects by layer 2, which has not run yet");
+	ck_assert_text(rehearse(), "selects by layer 2, which has not attended yet");
 	in_after = select_nothing;
 	all_good();
 	ck_assert_text(rehearse(), "a selection without a budget");

@@ -139,7 +139,7 @@ struct skv_select {
  */
 struct skv_prims {
 	uint32_t size;
-	/* after(): choose pages by SKV_EV_PAGES, tokens by SKV_EV_TOKENS. */
+	/* after(), or before() of a later layer: choose pages by SKV_EV_PAGES, tokens by SKV_EV_TOKENS. */
 	void (*select_pages)(const struct skv_policy_ctx *, const struct skv_select *);
 	void (*select_tokens)(const struct skv_policy_ctx *, const struct skv_select *);
 	/* step_end(): free every page of `layer` that lies wholly outside the window as the NEXT step will see it. */
