@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/host/host.h - what the parts of the host backend share.
+ *
+ * append.c, decode.c, evidence.c, prefill.c, topk.c and table.c are compiled once per ISA, each time
+ * with SKV_ISA set to the ISA's name; every external name in them goes through ISA(), so the copies
+ * meet only in dispatch.c. run.c and dispatch.c are compiled once, for the plain processor.
+ */
+#ifndef SKV_HOST_H
+#define SKV_HOST_H
+
+#include <assert.h>
+#include "kernels/kernels.h"
+
+#define SKV_PASTE3(a, b) skv_##a##_##b
+#define SKV_PASTE2(a, b) SKV_PASTE3(a, b)
+#define ISA(name) SKV_PASTE2(name, SKV_ISA)
+
+/* fn(ctx, i, thread) for all i in [0, n), thread < threads. The items must not depend on each other. */
+typedef void skv_item_fn(void *ctx, uint32_t i, int thread);
+void skv_run(int threads, uint32_t n, skv_item_fn *fn, void *ctx);
+
+/* Pieces of a call's scratch, each 64-byte aligned. */
+struct carve {
+	uint8_t *at, *end;
+};
+static inline struct carve carve_begin(const struct skv_work *w)
+{
+	return (struct carve){w->mem, (uint8_t *)w->mem + w->bytes};
+}
+static inline size_t carve_size(size_t bytes)
+{
+	return (bytes + 63) & ~(size_t)63;
+}
+static inline void *carve(struct carve *c, size_t bytes)
+{
+	void *p = c->at;
+	c->at += carve_size(bytes);
+	assert(c->at <= c->end);
+	return p;
+}
+
+static inline uint32_t skv_min(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+static inline uint32_t skv_max(uint32_t a, uint32_t b)
+{
+	return a > b ? a : b;
+}
+
+/* The index i with first[i] <= item < first[i + 1]; first[0, n] ascends from 0. */
+static inline uint32_t skv_owner(const uint32_t *first, uint32_t n, uint32_t item)
+{
+	uint32_t lo = 0, hi = n;
+	while (hi - lo > 1) {
+		uint32_t mid = lo + (hi - lo) / 2;
+		if (first[mid] <= item)
+			lo = mid;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/* Bytes of one K or V row of one kv head. */
+static inline size_t skv_row_bytes(const struct skv_shape *sh)
+{
+	return sh->head_dim * skv_dtype_bytes(sh->dtype);
+}
+/* The first K row of kv head h in a page; the V row is skv_v_offset further on. */
+static inline uint8_t *skv_page_k(const struct skv_shape *sh, skv_pte e, uint32_t h)
+{
+	return sh->pool + skv_pte_id(e) * sh->page_bytes + h * SKV_PAGE_TOKENS * skv_row_bytes(sh);
+}
+static inline size_t skv_v_offset(const struct skv_shape *sh)
+{
+	return sh->n_kv_heads * SKV_PAGE_TOKENS * skv_row_bytes(sh);
+}
+
+#define SKV_HOST_ISA(isa) extern const struct skv_kernels skv_kernels_##isa
+SKV_HOST_ISA(avx512);
+SKV_HOST_ISA(avx2);
+SKV_HOST_ISA(generic);
+
+#ifdef SKV_ISA
+void ISA(append)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *k, const float *v,
+                 const struct skv_work *);
+void ISA(copy_pages)(const struct skv_shape *, const uint32_t *dst, const uint32_t *src, uint32_t n);
+void ISA(decode_dense)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
+                       const struct skv_evidence *, const struct skv_work *);
+void ISA(decode_window)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
+                        const uint32_t *sinks, const uint32_t *start, const struct skv_work *);
+void ISA(decode_pages)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
+                       const struct skv_list *, const struct skv_work *);
+void ISA(decode_tokens)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
+                        const struct skv_list *, const struct skv_work *);
+void ISA(prefill_dense)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
+                        const struct skv_work *);
+uint32_t ISA(topk)(const float *score, uint32_t n, uint32_t k, uint32_t *ret_ids, uint32_t *scratch);
+size_t ISA(decode_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len);
+size_t ISA(prefill_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);
+#endif
+#endif

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/host/table.c - one ISA's kernels. */
+#include "kernels/host/host.h"
+
+#define NAME2(isa) #isa
+#define NAME(isa) NAME2(isa)
+
+/* The functions use the scratch one at a time, each from its start. */
+static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len, int threads)
+{
+	size_t decode = ISA(decode_bytes)(sh, n_seqs, max_len);
+	size_t prefill = ISA(prefill_bytes)(sh, n_seqs, threads);
+	(void)n_rows;
+	return decode > prefill ? decode : prefill;
+}
+
+#define TABLE2(isa) skv_kernels_##isa
+#define TABLE(isa) TABLE2(isa)
+const struct skv_kernels TABLE(SKV_ISA) = {
+	.name = NAME(SKV_ISA),
+	.work_bytes = work_bytes,
+	.append = ISA(append),
+	.copy_pages = ISA(copy_pages),
+	.decode_dense = ISA(decode_dense),
+	.decode_window = ISA(decode_window),
+	.decode_pages = ISA(decode_pages),
+	.decode_tokens = ISA(decode_tokens),
+	.prefill_dense = ISA(prefill_dense),
+	.topk = ISA(topk),
+};

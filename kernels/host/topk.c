@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/host/topk.c - the k largest scores, as ascending indices.
+ *
+ * Radix select: floats become unsigned keys in the same order, and three counting passes over 11,
+ * 11 and 10 bits of the keys find the k-th largest one, each among the keys that share the digits
+ * found so far. What is above that key is chosen, and of its equals the first ones: one more pass
+ * in index order. So the work is O(n) whatever the values, and ties go to the lower index.
+ *
+ * Key 0 means never: -inf and NaN have it. Everything else is above.
+ */
+#include "kernels/host/host.h"
+#include "kernels/host/simd.h"
+
+#define DIGIT_BITS 11
+#define DIGITS (1u << DIGIT_BITS)
+
+static inline uint32_t key_of(float x)
+{
+	uint32_t u;
+	x += 0.0f; /* -0 becomes +0, so that they tie */
+	memcpy(&u, &x, sizeof u);
+	u = u & 0x80000000 ? ~u : u | 0x80000000;
+	return x > -__builtin_inff() ? u : 0;
+}
+
+/*
+ * Of keys[0, n), whose bits above shift + DIGIT_BITS are equal: the digit at `shift` of the k-th
+ * largest. The keys with that digit move to the front; *k becomes the rank among them, *n their number.
+ */
+static uint32_t select_digit(uint32_t *keys, uint32_t *n, uint32_t *k, int shift)
+{
+	uint32_t count[DIGITS] = {0};
+	for (uint32_t i = 0; i < *n; i++)
+		count[keys[i] >> shift & (DIGITS - 1)]++;
+
+	uint32_t digit = DIGITS - 1;
+	while (*k > count[digit])
+		*k -= count[digit--];
+
+	uint32_t kept = 0;
+	for (uint32_t i = 0; i < *n; i++) {
+		uint32_t key = keys[i];
+		keys[kept] = key;
+		kept += (key >> shift & (DIGITS - 1)) == digit;
+	}
+	*n = kept;
+	return digit << shift;
+}
+
+uint32_t ISA(topk)(const float *score, uint32_t n, uint32_t k, uint32_t *ret_ids, uint32_t *scratch)
+{
+	uint32_t candidates = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t key = key_of(score[i]);
+		scratch[candidates] = key;
+		candidates += key != 0;
+	}
+	k = skv_min(k, candidates);
+	if (!k)
+		return 0;
+
+	/* The k-th largest key, and how many of its equals belong to the k largest. */
+	uint32_t ties = k;
+	uint32_t limit = select_digit(scratch, &candidates, &ties, 21);
+	limit |= select_digit(scratch, &candidates, &ties, 10);
+	limit |= select_digit(scratch, &candidates, &ties, 0);
+
+	uint32_t m = 0;
+	for (uint32_t i = 0; m < k; i++) {
+		uint32_t key = key_of(score[i]);
+		bool tie = key == limit && ties;
+		ties -= tie;
+		ret_ids[m] = i;
+		m += key > limit || tie;
+	}
+	return m;
+}
