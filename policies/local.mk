@@ -12,3 +12,6 @@ policies_template_la_SOURCES = policies/template.c
 policies_template_la_LDFLAGS = $(POLICY_LDFLAGS)
 
 POLICY_LDFLAGS = $(AM_LDFLAGS) -module -avoid-version -shared -export-symbols-regex '^sparsekv_policy$$'
+
+# To start from: sparsekv-policy(7).
+dist_doc_DATA = policies/template.c

@@ -47,3 +47,6 @@ TESTS += tests/test-spec
 tests_test_spec_SOURCES = tests/test-spec.c tests/random.h
 tests_test_spec_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_spec_LDADD = $(COMMON_TEST_LIBS)
+
+dist_check_SCRIPTS += tests/check-man.sh
+TESTS += tests/check-man.sh

@@ -1,0 +1,71 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The manual is complete and its commands work: every message, field, hook and primitive of the headers
+# is in its page, every page is free of markup errors, and the template builds as sparsekv-policy(7) says.
+srcdir=${srcdir:-$(dirname "$0")/..}
+failed=0
+tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT || exit 99
+
+complain() {
+	echo "$*"
+	failed=1
+}
+
+# Names of the fields (also of function pointers) of the structs in a header that match a pattern.
+fields() {
+	awk -v want="$2" '
+		/^struct [a-z_]+ [{]/ { inside = $2 ~ want; next }
+		/^}/ { inside = 0 }
+		inside' "$1" | sed 's@/\*.*\*/@@; s@/\*.*@@; /^[[:space:]]*\*/d' |
+		sed -n 's/.*(\*\([a-z_]*\)).*/\1/p; /(/!s/^[[:space:]]*[a-z0-9_]*[ ]*\(struct [a-z_]* \)*\(.*\);.*/\2/p' |
+		tr -d '*' | tr ',' '\n' | sed 's/.* //; s/\[.*//' | grep -E '^[a-z_]+$' | sort -u
+}
+
+# Each of the words on stdin must be in the page.
+expect() {
+	while read -r word; do
+		grep -qw -- "$word" "$1" || echo "$1: nothing about \"$word\""
+	done > "$tmp/missing"
+	[ -s "$tmp/missing" ] || return 0
+	cat "$tmp/missing"
+	failed=1
+}
+
+protocol=$srcdir/man/sparsekv-protocol.7
+policy=$srcdir/man/sparsekv-policy.7
+wire=$srcdir/common/wire.h
+abi=$srcdir/libclient/include/sparsekv/policy.h
+
+sed -n 's/^\tSKV_MSG_\([A-Z_]*\) = .*/\1/p' "$wire" > "$tmp/types"
+[ "$(wc -l < "$tmp/types")" -ge 21 ] || complain "found only some message types in $wire"
+expect "$protocol" < "$tmp/types"
+fields "$wire" '^skv_(msg|wire)_|_page$' > "$tmp/fields"
+[ "$(wc -l < "$tmp/fields")" -ge 40 ] || complain "found only some fields in $wire"
+expect "$protocol" < "$tmp/fields"
+grep -oE '^struct skv_msg_[a-z_]+' "$wire" | cut -d' ' -f2 | grep -vx skv_msg_header > "$tmp/structs"
+expect "$protocol" < "$tmp/structs"
+
+fields "$abi" '^skv_(policy|plan|prims|select|param|policy_ctx)$' | grep -vx size > "$tmp/fields"
+[ "$(wc -l < "$tmp/fields")" -ge 40 ] || complain "found only some fields in $abi"
+expect "$policy" < "$tmp/fields"
+sed -nE 's/^\t(SKV_(PARAM|ATTEND|EV|POOL)_[A-Z]+) .*/\1/p' "$abi" > "$tmp/values"
+expect "$policy" < "$tmp/values"
+
+if command -v groff > /dev/null; then
+	for page in "$srcdir"/man/*.[0-9]; do
+		groff -mandoc -ww -Tascii "$page" 2> "$tmp/groff" > /dev/null
+		[ -s "$tmp/groff" ] && complain "$page: $(cat "$tmp/groff")"
+	done
+fi
+
+# The command of the page, with the headers of this source for those that are installed.
+command=$(sed -n 's/^\(cc .* -o mine.so mine.c\)$/\1/p' "$policy" |
+	sed "s@^cc@${CC:-cc}@; s@\$(pkg-config --cflags sparsekv-client)@-Wall -Wextra -Werror -I'$(cd "$srcdir" && pwd)'/libclient/include@")
+[ -n "$command" ] || complain "$policy: no command to build a policy with"
+sed 's/"template"/"mine"/' "$srcdir/policies/template.c" > "$tmp/mine.c"
+(cd "$tmp" && eval "$command") || complain "the template does not build: $command"
+# -fsanitize in CC may add symbols of its own; without it there is one
+exported=$(nm -D --defined-only "$tmp/mine.so" | awk '$2 == "T" { print $3 }' | grep -v '^_')
+[ "$exported" = sparsekv_policy ] || complain "the template exports \"$exported\", expected sparsekv_policy"
+
+exit $failed
