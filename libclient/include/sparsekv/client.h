@@ -60,7 +60,8 @@ SKV_API int skv_connect(struct skv_client **ret_client, const char *path);
 
 /*
  * Close everything that was opened on the connection, then the connection. Named sequences stay in
- * the daemon, detached, at their last committed step; anonymous ones are freed. NULL is ignored.
+ * the daemon, detached, at their last committed step; anonymous ones are freed. Waits until the daemon has
+ * settled it, at most as long as skv_set_timeout() says. NULL is ignored.
  */
 SKV_API void skv_disconnect(struct skv_client *client);
 
@@ -70,7 +71,8 @@ SKV_API void skv_set_timeout(struct skv_client *client, uint32_t ms);
 /*
  * Open a model with a policy, `name` or `name?key=value&…`.
  * Error: -EINVAL bad model or spec (the text names the field or key and what was expected);
- * -ENOENT no such policy loaded in the daemon; -EBADMSG the plugin was refused; -ETIMEDOUT; -ECONNRESET.
+ * -ENOENT no such policy loaded in the daemon; -EBADMSG the plugin was refused; -EDQUOT a ceiling of
+ * sessions or page sizes; -ENOMEM; -ETIMEDOUT; -ECONNRESET.
  */
 SKV_API int skv_open(struct skv_client *client, const struct skv_model *model, const char *policy_spec,
                      struct skv_session **ret_session);
@@ -81,8 +83,8 @@ SKV_API void skv_close(struct skv_session *session);
 /* ---- sequences ------------------------------------------------------------------------------- */
 
 /*
- * A new, empty sequence of at most `max_tokens` tokens (0 = the model's). `name` (printable ASCII,
- * 1 … SKV_NAME_MAX-1 bytes, unique for the user and model) makes it outlive this process; NULL is anonymous.
+ * A new, empty sequence of at most `max_tokens` tokens (0 = the model's). `name` (1 … SKV_NAME_MAX-1 bytes of
+ * printable ASCII without space and '/', unique for the user and model) makes it outlive this process; NULL is anonymous.
  * Error: -EEXIST, -EINVAL, -EDQUOT (the account's ceiling of sequences), -ETIMEDOUT, -ECONNRESET.
  */
 SKV_API int skv_seq_new(struct skv_session *session, const char *name, uint32_t max_tokens,
@@ -90,23 +92,26 @@ SKV_API int skv_seq_new(struct skv_session *session, const char *name, uint32_t 
 
 /*
  * Take over a named sequence that nobody holds, at its last committed step.
- * Error: -ENOENT, -EBUSY another client holds it, -EINVAL it belongs to a model of another shape.
+ * Error: -ENOENT, -EBUSY another client holds it, -EINVAL it belongs to a model of another shape, -EBADMSG its
+ * memory is damaged, -ENOTSUP the session's policy does not take over what another one left, -ETIMEDOUT, -ECONNRESET.
  */
 SKV_API int skv_seq_attach(struct skv_session *session, const char *name, struct skv_seq **ret_seq);
 
 /*
  * A copy of `seq` as of its last commit. No page is copied: both share them read-only, the last,
  * partly filled page is copied when one of them first appends to it. Not while `seq` is in an open step (-EBUSY).
+ * Error: as skv_seq_new. After -ETIMEDOUT `seq` can step again when the daemon has answered; the copy is then dropped.
  */
 SKV_API int skv_seq_fork(struct skv_seq *seq, const char *name, struct skv_seq **ret_seq);
 
 /*
  * Let go of the sequence, and free the handle. A named one stays in the daemon for anyone of this
- * user to attach; an anonymous one is dropped. NULL is ignored. -EBUSY in an open step.
+ * user to attach; an anonymous one is dropped. NULL is ignored. -EBUSY in an open step; with any other
+ * error (-ETIMEDOUT, -ECONNRESET: the daemon has not confirmed it) the handle is gone all the same.
  */
 SKV_API int skv_seq_detach(struct skv_seq *seq);
 
-/* Drop the sequence and its pages, and free the handle. NULL is ignored. -EBUSY in an open step. */
+/* Drop the sequence and its pages, and free the handle. NULL is ignored. Errors as skv_seq_detach. */
 SKV_API int skv_seq_drop(struct skv_seq *seq);
 
 /* Committed length in tokens. */
@@ -140,7 +145,8 @@ struct skv_step_item {
  * if the operator swapped it (skv_policy_error() tells of a swap that failed). `stream` is the
  * device's stream, NULL on host memory.
  * Error, with nothing changed: -ENOSPC pool or account exhausted, -ETIMEDOUT the daemon gave no
- * pages in time, -EBUSY a step is open, -EINVAL a bad item (the text says which), -E2BIG beyond max_tokens.
+ * pages in time, -ECONNRESET it is gone and the stock with it, -EBUSY a step is open, -EINVAL a bad
+ * item (the text says which), -E2BIG beyond max_tokens, -ENOMEM.
  */
 SKV_API int skv_step_begin(struct skv_session *session, const struct skv_step_item *items, uint32_t n,
                            void *stream);

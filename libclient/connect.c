@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/connect.c - a connection's beginning and end. */
+#include "internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+
+#include "common/fd.h"
+
+#define DEFAULT_TIMEOUT_MS 5000
+
+int conn_check_pages(struct skv_client *c)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&c->lock);
+	/*
+	 * Hung up upon by a daemon that lives: it gave our pages to others. After its death nobody can.
+	 */
+	if (c->broken == -ECONNRESET &&
+	    atomic_load_explicit(&c->control->alive, memory_order_relaxed) != c->alive_at_end)
+		c->expelled = true;
+	if (c->expelled)
+		r = fail(c->broken, "%s, and took the pages back", c->broken_text);
+	pthread_mutex_unlock(&c->lock);
+	return r;
+}
+
+static int dial(struct skv_client *c, const char *path)
+{
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	int64_t deadline = conn_deadline(c);
+
+	if (strlen(path) >= sizeof(a.sun_path))
+		return fail(-ENAMETOOLONG, "socket path '%s' is longer than %zu bytes", path, sizeof(a.sun_path) - 1);
+	strcpy(a.sun_path, path);
+	c->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (c->fd < 0)
+		return fail(-errno, "cannot make a socket: %s", strerror(errno));
+	while (connect(c->fd, (struct sockaddr *)&a, sizeof(a)) < 0) {
+		if (errno != EAGAIN && errno != EINTR)
+			return fail(-errno, "cannot connect to '%s': %s", path, strerror(errno));
+		/* the daemon's backlog is full; there is no event for room in it */
+		if (now_ms() >= deadline)
+			return fail(-ETIMEDOUT, "cannot connect to '%s': the daemon does not accept", path);
+		nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+	}
+	return 0;
+}
+
+static int hello(struct skv_client *c)
+{
+	struct skv_msg_hello m = {.version_min = SKV_PROTO_VERSION, .version_max = SKV_PROTO_VERSION};
+	const struct skv_msg_hello_ok *ok;
+	struct request *r;
+	void *control;
+	int e;
+
+	skv_wire_string(m.program, sizeof(m.program), program_invocation_short_name);
+	e = conn_call(c, SKV_MSG_HELLO, &m, sizeof(m), &r);
+	if (e < 0)
+		return e;
+	ok = r->body;
+	if (ok->version != SKV_PROTO_VERSION || ok->control_bytes < sizeof(struct skv_control_page)) {
+		e = fail(-EPROTO, "the daemon speaks protocol version %u with a control page of %llu bytes, expected %u and %zu",
+		         ok->version, (unsigned long long)ok->control_bytes, SKV_PROTO_VERSION,
+		         sizeof(struct skv_control_page));
+	} else {
+		c->control_bytes = ok->control_bytes;
+		e = skv_map_fd(r->fds[0], c->control_bytes, PROT_READ, true, &control);
+		if (e < 0)
+			e = fail(-EPROTO, "cannot map the daemon's control page: %s", strerror(-e));
+		else
+			c->control = control;
+	}
+	c->welcome = e == 0;
+	request_free(r);
+	return e;
+}
+
+static void client_free(struct skv_client *c)
+{
+	plugins_free(c);
+	pools_free(c);
+	if (c->control)
+		munmap((void *)c->control, c->control_bytes);
+	skv_close_fd(c->fd);
+	pthread_cond_destroy(&c->news);
+	pthread_mutex_destroy(&c->lock);
+	free(c->packet);
+	free(c);
+}
+
+int skv_connect(struct skv_client **ret_client, const char *path)
+{
+	const char *debug = getenv("SPARSEKV_DEBUG");
+	struct skv_client *c;
+	pthread_condattr_t a;
+	int e;
+
+	if (!ret_client)
+		return fail(-EINVAL, "skv_connect: ret_client is NULL");
+	if (!path)
+		path = getenv("SPARSEKV_SOCKET");
+	if (!path || !*path)
+		path = SKV_DEFAULT_SOCKET;
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return fail(-ENOMEM, "out of memory");
+	c->fd = -1;
+	c->timeout_ms = DEFAULT_TIMEOUT_MS;
+	c->debug = debug && strstr(debug, "wire");
+	c->out_end = &c->out;
+	pthread_mutex_init(&c->lock, NULL);
+	pthread_condattr_init(&a);
+	pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+	pthread_cond_init(&c->news, &a);
+	pthread_condattr_destroy(&a);
+
+	c->packet = malloc(SKV_WIRE_MAX);
+	e = c->packet ? dial(c, path) : fail(-ENOMEM, "out of memory");
+	if (e == 0)
+		e = hello(c);
+	if (e < 0) {
+		conn_hang_up(c);
+		client_free(c);
+		return e;
+	}
+	*ret_client = c;
+	return 0;
+}
+
+void skv_disconnect(struct skv_client *c)
+{
+	if (!c)
+		return;
+	conn_hang_up(c);
+	while (c->sessions) {
+		struct skv_session *s = c->sessions;
+
+		c->sessions = s->next;
+		session_free(s);
+	}
+	client_free(c);
+}
+
+void skv_set_timeout(struct skv_client *c, uint32_t ms)
+{
+	atomic_store_explicit(&c->timeout_ms, ms, memory_order_relaxed);
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/error.c - one line a thread about what failed last. */
+#include "internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static __thread char last_error[SKV_TEXT_MAX + 128];
+
+int fail(int error, const char *fmt, ...)
+{
+	char text[sizeof(last_error)]; /* an argument may be the last error itself */
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	memcpy(last_error, text, sizeof(text));
+	return error;
+}
+
+const char *skv_last_error(void)
+{
+	return last_error;
+}

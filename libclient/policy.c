@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/policy.c - policies at run time: loaded, planned, swapped, asked.
+ *
+ * A swap changes nothing until all of it has succeeded. The new file is loaded, the spec parsed and the
+ * layers planned beside the old policy; every sequence is adopted into a state of its own beside the old
+ * state; only then do both take the old ones' places. Whatever fails leaves the old policy running and
+ * is told to the operator and to the engine.
+ *
+ * A sequence's state is the policy's, in the daemon's memory. `state_policy` names whose it is and is
+ * empty while it is being replaced; `state_epoch` is the commit that it belongs to. A state that does not
+ * fit, as after death inside of a step, is made anew by adopt().
+ */
+#include "internal.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/spec.h"
+
+#define PLUGINS_KEPT 16      /* loaded files that no session runs, kept for a swap back */
+#define SWAP_WAIT_MS 250     /* for the daemon to say what to swap to; the answer may also come in a later step */
+#define ADOPT_TEXT_MAX 256
+
+/* ---- plugins --------------------------------------------------------------------------------- */
+
+static struct plugin *plugin_find(struct skv_client *c, uint32_t id)
+{
+	struct plugin *p;
+
+	pthread_mutex_lock(&c->lock);
+	for (p = c->plugins; p && p->id != id; p = p->next)
+		;
+	if (p)
+		p->users++;
+	pthread_mutex_unlock(&c->lock);
+	return p;
+}
+
+static void plugin_free(struct plugin *p)
+{
+	dlclose(p->handle);
+	free(p);
+}
+
+static int plugin_load(struct skv_client *c, uint32_t id, int fd, struct plugin **ret)
+{
+	char text[SKV_TEXT_MAX];
+	struct plugin *p = plugin_find(c, id);
+	int e;
+
+	if (p) {
+		*ret = p;
+		return 0;
+	}
+	p = calloc(1, sizeof(*p));
+	if (!p)
+		return fail(-ENOMEM, "out of memory");
+	e = skv_policy_dlopen(fd, &p->block, &p->handle, text, sizeof(text));
+	if (e < 0) {
+		free(p);
+		return fail(e, "%s", text);
+	}
+	p->id = id;
+	p->users = 1;
+	pthread_mutex_lock(&c->lock);
+	p->next = c->plugins;
+	c->plugins = p;
+	pthread_mutex_unlock(&c->lock);
+	*ret = p;
+	return 0;
+}
+
+/* The list is newest first: what goes is the oldest that nobody runs. */
+static void plugin_release(struct skv_client *c, struct plugin *p)
+{
+	struct plugin **oldest = NULL, *gone = NULL;
+	unsigned unused = 0;
+
+	pthread_mutex_lock(&c->lock);
+	p->users--;
+	for (struct plugin **at = &c->plugins; *at; at = &(*at)->next)
+		if ((*at)->users == 0) {
+			unused++;
+			oldest = at;
+		}
+	if (unused > PLUGINS_KEPT) {
+		gone = *oldest;
+		*oldest = gone->next;
+	}
+	pthread_mutex_unlock(&c->lock);
+	if (gone)
+		plugin_free(gone);
+}
+
+void plugins_free(struct skv_client *c)
+{
+	while (c->plugins) {
+		struct plugin *p = c->plugins;
+
+		c->plugins = p->next;
+		plugin_free(p);
+	}
+}
+
+/* ---- a policy with its parameters ------------------------------------------------------------ */
+
+struct policy *policy_free(struct skv_client *c, struct policy *p)
+{
+	if (!p)
+		return NULL;
+	if (p->plugin)
+		plugin_release(c, p->plugin);
+	free(p->config);
+	free(p->spec);
+	free(p);
+	return NULL;
+}
+
+/* Parse, check, plan. */
+static int configure(struct policy *p, const struct skv_model *model)
+{
+	char text[SKV_TEXT_MAX];
+	int e, n;
+
+	p->config = calloc(1, p->block->config_size + 1u);
+	if (!p->config)
+		return fail(-ENOMEM, "out of memory");
+	e = skv_spec_parse(p->block, p->given, model, p->config, text, sizeof(text));
+	if (e == 0)
+		e = skv_policy_plan(p->block, p->config, model, p->plan, text, sizeof(text));
+	if (e < 0)
+		return fail(e, "%s", text);
+	n = skv_spec_print(p->block, p->config, NULL, 0);
+	p->spec = malloc((size_t)n + 1);
+	if (!p->spec)
+		return fail(-ENOMEM, "out of memory");
+	skv_spec_print(p->block, p->config, p->spec, (size_t)n + 1);
+	return 0;
+}
+
+int policy_load(struct skv_session *s, const struct skv_msg_policy *m, int fd, struct policy **ret)
+{
+	struct policy *p = calloc(1, sizeof(*p) + s->model.n_layers * sizeof(*p->plan));
+	int e;
+
+	if (!p)
+		return fail(-ENOMEM, "out of memory");
+	p->generation = m->generation;
+	memcpy(p->given, m->spec, sizeof(p->given));
+	e = plugin_load(s->client, m->plugin, fd, &p->plugin);
+	if (e == 0) {
+		p->block = p->plugin->block;
+		e = configure(p, &s->model);
+	}
+	if (e < 0) {
+		policy_free(s->client, p);
+		return e;
+	}
+	*ret = p;
+	return 0;
+}
+
+void policy_ack(struct skv_session *s, uint64_t generation, int error, const char *text)
+{
+	struct skv_msg_policy_ack m = {.session = s->id, .error = -error, .generation = generation};
+
+	skv_wire_string(m.text, sizeof(m.text), text);
+	conn_post(s->client, SKV_MSG_POLICY_ACK, &m, sizeof(m), NULL);
+}
+
+/* ---- hooks ----------------------------------------------------------------------------------- */
+
+void policy_misuse(struct skv_session *s, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (s->misused)
+		return; /* the first is the cause */
+	s->misused = true;
+	va_start(ap, fmt);
+	vsnprintf(s->misuse, sizeof(s->misuse), fmt, ap);
+	va_end(ap);
+}
+
+void policy_hook(struct skv_session *s, enum phase phase, uint32_t layer)
+{
+	const struct skv_policy *block = s->policy->block;
+	struct skv_policy_ctx ctx = {
+	        .size = sizeof(ctx),
+	        .n_seqs = s->step.n_decode,
+	        .prims = &policy_prims,
+	        .model = &s->model,
+	        .config = s->policy->config,
+	        .host = s,
+	};
+
+	if (ctx.n_seqs == 0)
+		return;
+	s->phase = phase;
+	if (phase == PHASE_BEFORE && block->before)
+		block->before(&ctx, layer);
+	else if (phase == PHASE_AFTER && block->after)
+		block->after(&ctx, layer);
+	else if (phase == PHASE_END && block->step_end)
+		block->step_end(&ctx);
+	s->phase = PHASE_NONE;
+}
+
+/* ---- state and adoption ---------------------------------------------------------------------- */
+
+/* Ask the policy to take the sequence; *ret_state (its bytes, or NULL for a policy without) is the caller's. */
+static int adopt(struct skv_session *s, struct policy *p, struct skv_seq *q, void **ret_state)
+{
+	const struct skv_policy *block = p->block;
+	struct skv_policy_ctx ctx = {
+	        .size = sizeof(ctx),
+	        .n_seqs = 1,
+	        .prims = &policy_prims,
+	        .model = &s->model,
+	        .config = p->config,
+	        .host = s,
+	};
+	char text[ADOPT_TEXT_MAX] = "";
+	void *state;
+	int r = 0;
+
+	if (block->seq_state_bytes > q->layout.state_bytes)
+		return fail(-ENOTSUP, "%s keeps %u bytes of state a sequence, there is room for %zu", block->name,
+		            block->seq_state_bytes, q->layout.state_bytes);
+	state = calloc(1, block->seq_state_bytes + 1u);
+	if (!state)
+		return fail(-ENOMEM, "out of memory");
+	if (block->adopt) {
+		s->phase = PHASE_ADOPT;
+		s->adopting_state = state;
+		s->misused = false;
+		r = block->adopt(&ctx, text, sizeof(text));
+		s->phase = PHASE_NONE;
+		if (s->misused) {
+			snprintf(text, sizeof(text), "%.*s", (int)sizeof(text) - 1, s->misuse);
+			s->misused = false;
+			r = -1;
+		}
+	}
+	if (r != 0) {
+		free(state);
+		return fail(-ENOTSUP, "%s refuses sequence %u: %.*s", block->name, q->id, (int)sizeof(text) - 1,
+		            text[0] ? text : "no reason given");
+	}
+	*ret_state = state;
+	return 0;
+}
+
+/* Make `state` (consumed) the sequence's. */
+static void install(struct skv_seq *q, const struct skv_policy *block, void *state)
+{
+	struct skv_seqmem *m = q->mem;
+	uint8_t *area = (uint8_t *)m + q->layout.state;
+
+	memset(m->state_policy, 0, sizeof(m->state_policy));
+	atomic_thread_fence(memory_order_seq_cst);
+	/* what an earlier policy kept goes back to the system; a failure only costs its memory */
+	if (madvise(area, q->layout.state_bytes, MADV_REMOVE) < 0 && block->seq_state_bytes > 0)
+		memset(area, 0, block->seq_state_bytes);
+	if (state && block->seq_state_bytes > 0)
+		memcpy(area, state, block->seq_state_bytes);
+	free(state);
+	m->state_version = block->state_version;
+	m->state_epoch = q->epoch;
+	atomic_thread_fence(memory_order_seq_cst);
+	skv_wire_string(m->state_policy, sizeof(m->state_policy), block->name);
+	q->state_torn = false;
+}
+
+void policy_start(struct skv_session *s, struct skv_seq *q)
+{
+	const struct skv_policy *block = s->policy->block;
+
+	/* fresh memory is zero, which is what a policy's state begins as */
+	q->mem->state_version = block->state_version;
+	q->mem->state_epoch = q->epoch;
+	skv_wire_string(q->mem->state_policy, sizeof(q->mem->state_policy), block->name);
+}
+
+static bool at_home(const struct skv_seq *q, const struct skv_policy *block)
+{
+	const struct skv_seqmem *m = q->mem;
+
+	return !q->state_torn && strncmp(m->state_policy, block->name, sizeof(m->state_policy)) == 0 &&
+	       m->state_version == block->state_version &&
+	       (block->seq_state_bytes == 0 || m->state_epoch == q->epoch);
+}
+
+int policy_take_over(struct skv_session *s, struct skv_seq *q)
+{
+	void *state;
+	int e;
+
+	if (at_home(q, s->policy->block))
+		return 0;
+	e = adopt(s, s->policy, q, &state);
+	if (e == 0)
+		install(q, s->policy->block, state);
+	return e;
+}
+
+/* ---- the swap -------------------------------------------------------------------------------- */
+
+/* All sequences of the session, or none. */
+static int adopt_all(struct skv_session *s, struct policy *p)
+{
+	void **states = calloc(s->n_seqs + 1u, sizeof(*states));
+	uint32_t n = 0;
+	int e = states ? 0 : fail(-ENOMEM, "out of memory");
+
+	for (struct skv_seq *q = s->seqs; q && e == 0; q = q->next) {
+		e = adopt(s, p, q, &states[n]);
+		n += e == 0;
+	}
+	n = 0;
+	for (struct skv_seq *q = s->seqs; q && states; q = q->next, n++)
+		if (e == 0)
+			install(q, p->block, states[n]);
+		else
+			free(states[n]);
+	free(states);
+	return e;
+}
+
+static int swap(struct skv_session *s, const struct skv_msg_policy *m, int fd)
+{
+	struct policy *p;
+	int e;
+
+	if (m->plugin == s->policy->plugin->id && !strcmp(m->spec, s->policy->given)) {
+		s->policy->generation = m->generation; /* the swap was about others */
+		return 0;
+	}
+	e = policy_load(s, m, fd, &p);
+	if (e < 0)
+		return e;
+	e = adopt_all(s, p);
+	if (e < 0) {
+		policy_free(s->client, p);
+		return e;
+	}
+	policy_free(s->client, s->policy);
+	s->policy = p;
+	s->stats.policy_swaps++;
+	return 0;
+}
+
+void policy_follow(struct skv_session *s)
+{
+	struct skv_client *c = s->client;
+	uint64_t generation = atomic_load_explicit(&c->control->policy_generation, memory_order_acquire);
+	struct skv_msg_session ask = {.session = s->id};
+	uint32_t wait = atomic_load_explicit(&c->timeout_ms, memory_order_relaxed);
+	const struct skv_msg_policy *m;
+	struct request *r;
+	int e;
+
+	if (!s->policy_get) {
+		if (generation == s->seen_generation ||
+		    conn_post(c, SKV_MSG_POLICY_GET, &ask, sizeof(ask), &s->policy_get) < 0)
+			return;
+		s->seen_generation = generation;
+		conn_wait(c, s->policy_get, now_ms() + (wait < SWAP_WAIT_MS ? wait : SWAP_WAIT_MS));
+	}
+	if (!request_done(c, s->policy_get))
+		return;
+	r = s->policy_get;
+	s->policy_get = NULL;
+	m = r->body;
+	e = r->error ? fail(r->error, "%s", r->text) : swap(s, m, r->fds[0]);
+	snprintf(s->policy_error, sizeof(s->policy_error), "%s", e < 0 ? skv_last_error() : "");
+	if (!r->error)
+		policy_ack(s, m->generation, e, s->policy_error);
+	request_free(r);
+}
+
+const char *skv_policy_spec(struct skv_session *s)
+{
+	return s->policy->spec;
+}
+
+const char *skv_policy_error(struct skv_session *s)
+{
+	return s->policy_error;
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/session.c - one model and one policy on a connection. */
+#include "config.h"
+#include "internal.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/fd.h"
+#include "common/spec.h"
+
+/* ---- opened ---------------------------------------------------------------------------------- */
+
+static int copy_model(struct skv_model *to, const struct skv_model *from)
+{
+	const char *wrong;
+
+	if (!from)
+		return fail(-EINVAL, "model: is NULL");
+	if (from->size == 0 || from->size > sizeof(*to))
+		return fail(-EINVAL, "model: size is %u, expected SKV_MODEL_INIT, at most %zu", from->size, sizeof(*to));
+	memset(to, 0, sizeof(*to));
+	memcpy(to, from, from->size);
+	to->size = sizeof(*to);
+	wrong = skv_model_check(to);
+	return wrong ? fail(-EINVAL, "%s", wrong) : 0;
+}
+
+/* The kernels for this model, and its shape but for the pool's address. */
+static int choose_kernels(struct skv_session *s)
+{
+	const struct skv_model *m = &s->model;
+	const char *isa = getenv("SPARSEKV_ISA"), *wrong;
+
+	s->shape = (struct skv_shape){
+	        .n_heads = m->n_heads,
+	        .n_kv_heads = m->n_kv_heads,
+	        .head_dim = m->head_dim,
+	        .dtype = m->kv_dtype,
+	        .scale = m->scale > 0 ? m->scale : 1.0f / sqrtf((float)m->head_dim),
+	        .page_bytes = skv_page_bytes(m),
+	};
+	wrong = skv_shape_unsupported(&s->shape);
+	if (wrong)
+		return fail(-EINVAL, "model: %s", wrong);
+	s->kernels = skv_kernels_host(NULL);
+	if (!s->kernels)
+		return fail(-EINVAL, "SPARSEKV_ISA is '%.30s': expected avx512, avx2 or generic, and one that this processor has",
+		            isa ? isa : "");
+	return 0;
+}
+
+/* What the daemon answered to OPEN. */
+static int settle_in(struct skv_session *s, struct request *r)
+{
+	const struct skv_msg_open_ok *ok = r->body;
+	void *page;
+	int e;
+
+	s->id = ok->session;
+	s->pool = r->pool;
+	if (ok->page_bytes != s->shape.page_bytes)
+		return fail(-EPROTO, "the daemon's pages have %llu bytes, expected %zu", (unsigned long long)ok->page_bytes,
+		            s->shape.page_bytes);
+	s->shape.pool = s->pool->base;
+	if (ok->session_page_bytes < sizeof(*s->page))
+		return fail(-EPROTO, "the daemon's session page has %llu bytes, expected at least %zu",
+		            (unsigned long long)ok->session_page_bytes, sizeof(*s->page));
+	e = skv_map_fd(r->fds[0], ok->session_page_bytes, PROT_READ | PROT_WRITE, true, &page);
+	if (e < 0)
+		return fail(e == -EBADMSG ? -EPROTO : e, "cannot map the session page: %s", strerror(-e));
+	s->page = page;
+	s->page_bytes = ok->session_page_bytes;
+	return policy_load(s, &ok->policy, r->fds[1], &s->policy);
+}
+
+/* Everything of a session that needs no daemon. */
+static int session_new(struct skv_client *c, const struct skv_model *model, struct skv_session **ret)
+{
+	struct skv_session *s = calloc(1, sizeof(*s));
+	int e;
+
+	if (!s)
+		return fail(-ENOMEM, "out of memory");
+	s->client = c;
+	pthread_mutex_init(&s->lock, NULL);
+	e = copy_model(&s->model, model);
+	if (e == 0)
+		e = choose_kernels(s);
+	if (e == 0)
+		e = stock_init(s);
+	if (e == 0) {
+		s->step.selection = calloc(s->model.n_layers, sizeof(*s->step.selection));
+		if (!s->step.selection)
+			e = fail(-ENOMEM, "out of memory");
+	}
+	if (e < 0) {
+		session_free(s);
+		return e;
+	}
+	*ret = s;
+	return 0;
+}
+
+int skv_open(struct skv_client *c, const struct skv_model *model, const char *policy_spec,
+             struct skv_session **ret_session)
+{
+	char name[SKV_NAME_MAX], text[SKV_TEXT_MAX];
+	struct skv_msg_open m = {0};
+	struct skv_session *s = NULL;
+	struct request *r;
+	int e;
+
+	if (!policy_spec)
+		return fail(-EINVAL, "skv_open: policy_spec is NULL");
+	if (skv_spec_name(policy_spec, name, text, sizeof(text)) < 0)
+		return fail(-EINVAL, "%s", text);
+	e = session_new(c, model, &s);
+	if (e < 0)
+		return e;
+	skv_wire_from_model(&m.model, &s->model);
+	skv_wire_string(m.spec, sizeof(m.spec), policy_spec);
+	/* before the question: a swap in between is asked about once more */
+	s->seen_generation = atomic_load_explicit(&c->control->policy_generation, memory_order_acquire);
+	e = conn_call(c, SKV_MSG_OPEN, &m, sizeof(m), &r);
+	if (e < 0) {
+		session_free(s);
+		return e;
+	}
+	e = settle_in(s, r);
+	if (e < 0) {
+		session_free(s);
+		conn_orphan(c, r); /* closes it in the daemon */
+		return e;
+	}
+	policy_ack(s, s->policy->generation, 0, "");
+	request_free(r);
+	pthread_mutex_lock(&c->lock);
+	s->next = c->sessions;
+	c->sessions = s;
+	pthread_mutex_unlock(&c->lock);
+	*ret_session = s;
+	return 0;
+}
+
+/* ---- closed ---------------------------------------------------------------------------------- */
+
+void session_free(struct skv_session *s)
+{
+	while (s->seqs)
+		seq_free(s->seqs);
+	policy_free(s->client, s->policy);
+	conn_orphan(s->client, s->policy_get);
+	stock_deinit(s);
+	step_deinit(s);
+	if (s->page)
+		munmap(s->page, s->page_bytes);
+	pthread_mutex_destroy(&s->lock);
+	free(s);
+}
+
+/* Tell the daemon, in the order in which it must hear it: sequences, pages, session. */
+static void say_goodbye(struct skv_session *s)
+{
+	struct skv_client *c = s->client;
+	int64_t deadline = conn_deadline(c);
+	struct request *r = NULL, *get;
+
+	while (s->seqs) {
+		struct skv_seq *q = s->seqs;
+		struct skv_msg_seq m = {.session = s->id, .seq = q->id};
+
+		stock_release(q, true);
+		conn_post(c, SKV_MSG_SEQ_DETACH, &m, sizeof(m), NULL);
+		seq_let_go(q, !q->named);
+	}
+	stock_return(s);
+	get = s->stock.get;
+	if (get)
+		conn_wait(c, get, deadline);
+
+	pthread_mutex_lock(&c->lock);
+	if (get && !get->done) {
+		/* pages may still come for this session: it is closed after they have gone back */
+		get->then_close = true;
+		get->pool = s->pool;
+	} else {
+		conn_close_session_locked(c, s->id, s->pool, &r);
+	}
+	pthread_mutex_unlock(&c->lock);
+	s->stock.get = NULL;
+	conn_orphan(c, get);
+	if (r) {
+		conn_wait(c, r, deadline);
+		conn_orphan(c, r);
+	}
+}
+
+void skv_close(struct skv_session *s)
+{
+	struct skv_client *c;
+
+	if (!s)
+		return;
+	c = s->client;
+	pthread_mutex_lock(&s->lock);
+	step_abort(s);
+	say_goodbye(s);
+	pthread_mutex_unlock(&s->lock);
+	pthread_mutex_lock(&c->lock);
+	for (struct skv_session **at = &c->sessions; *at; at = &(*at)->next)
+		if (*at == s) {
+			*at = s->next;
+			break;
+		}
+	pthread_mutex_unlock(&c->lock);
+	session_free(s);
+}
+
+/* ---- looked at ------------------------------------------------------------------------------- */
+
+int skv_session_stats(struct skv_session *s, struct skv_stats *ret)
+{
+	struct skv_stats t;
+
+	if (ret->size == 0 || ret->size > sizeof(t))
+		return fail(-EINVAL, "stats: size is %u, expected sizeof(struct skv_stats), at most %zu", ret->size, sizeof(t));
+	pthread_mutex_lock(&s->lock);
+	t = s->stats;
+	t.n_seqs = s->n_seqs;
+	t.stock_pages = s->stock.n;
+	pthread_mutex_unlock(&s->lock);
+	t.size = ret->size;
+	memcpy(ret, &t, ret->size);
+	return 0;
+}
+
+const char *skv_backend(const struct skv_session *s)
+{
+	return s->kernels->name;
+}
+
+const char *skv_version(void)
+{
+	return PACKAGE_VERSION;
+}
