@@ -10,8 +10,9 @@ sub_check = $(MKDIR_P) $(1) && cd $(1) && \
 	{ test -e config.status || $(abs_top_srcdir)/configure -q $(2); } && \
 	$(MAKE) $(AM_MAKEFLAGS) && $(MAKE) $(AM_MAKEFLAGS) check
 
+# (gcc's warnings see ghosts in sanitized code, so there they stay warnings.)
 check-asan:
-	$(call sub_check,check-asan.d,--with-sanitizer=address$(comma)undefined --enable-werror CFLAGS='-O1 -g')
+	$(call sub_check,check-asan.d,--with-sanitizer=address$(comma)undefined CFLAGS='-O1 -g')
 check-clang:
 	$(call sub_check,check-clang.d,--enable-werror CC=clang CXX=clang++)
 comma = ,
