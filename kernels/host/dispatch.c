@@ -6,6 +6,9 @@
 #include "kernels/host/host.h"
 #include <stdlib.h>
 #include <string.h>
+#ifdef SKV_X86_64
+#include <cpuid.h>
+#endif
 
 static bool runs_generic(void)
 {
@@ -13,9 +16,17 @@ static bool runs_generic(void)
 }
 
 #ifdef SKV_X86_64
+/* clang before 18 does not know "f16c" as a feature. */
+static bool has_f16c(void)
+{
+	unsigned a, b, c, d;
+
+	return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 static bool runs_avx2(void)
 {
-	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 
 static bool runs_avx512(void)
