@@ -3,3 +3,4 @@ include tests/targets.mk
 include tests/common.mk
 include tests/core.mk
 include tests/engine.mk
+include tests/server.mk

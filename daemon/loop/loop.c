@@ -244,7 +244,8 @@ static void fill(struct skv_loop *loop)
 			loop->starts_end = &loop->starts;
 		op->state &= ~(uint32_t)START_QUEUED;
 	}
-	while ((op = loop->cancels)) {
+	/* An end that is told below may start and cancel anew: such a start has its turn first, the next time. */
+	while ((op = loop->cancels) && !(op->state & START_QUEUED)) {
 		if (op->state & START_INFLIGHT) {
 			sqe = get_sqe(loop);
 			if (!sqe)

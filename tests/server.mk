@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+# The daemon: its loop, its settings, and the whole of it through its socket.
+SERVER_TEST_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_BUILDDIR='"$(abs_top_builddir)"'
+SERVER_TEST_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(JANSSON_CFLAGS) -pthread
+SERVER_TEST_LIBS = daemon/libskvdaemon.la $(CHECK_LIBS) $(JANSSON_LIBS) -lpthread
+SERVER_FIXTURE = tests/fixture.c tests/raw.c tests/fixture.h
+
+check_PROGRAMS += tests/test-loop tests/test-config
+TESTS += tests/test-loop tests/test-config
+
+tests_test_loop_SOURCES = tests/test-loop.c
+tests_test_loop_CFLAGS = $(SERVER_TEST_CFLAGS)
+tests_test_loop_LDADD = $(SERVER_TEST_LIBS)
+
+tests_test_config_SOURCES = tests/test-config.c
+tests_test_config_CFLAGS = $(SERVER_TEST_CFLAGS)
+tests_test_config_LDADD = $(SERVER_TEST_LIBS)
+
+check_PROGRAMS += tests/test-server
+TESTS += tests/test-server
+tests_test_server_SOURCES = tests/test-server.c $(SERVER_FIXTURE)
+tests_test_server_CPPFLAGS = $(SERVER_TEST_CPPFLAGS)
+tests_test_server_CFLAGS = $(SERVER_TEST_CFLAGS)
+tests_test_server_LDADD = $(SERVER_TEST_LIBS)
