@@ -50,3 +50,26 @@ tests_test_spec_LDADD = $(COMMON_TEST_LIBS)
 
 dist_check_SCRIPTS += tests/check-man.sh
 TESTS += tests/check-man.sh
+
+# Fuzzers: see tests/fuzz.h.
+check_PROGRAMS += tests/fuzz-wire tests/fuzz-spec
+TESTS += tests/fuzz-wire tests/fuzz-spec
+tests_fuzz_wire_SOURCES = tests/fuzz-wire.c tests/fuzz-main.c tests/fuzz.h tests/random.h
+tests_fuzz_wire_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_CORPUS='"wire"'
+tests_fuzz_wire_LDADD = common/libskvcommon.la
+tests_fuzz_spec_SOURCES = tests/fuzz-spec.c tests/fuzz-main.c tests/fuzz.h tests/random.h
+tests_fuzz_spec_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_CORPUS='"spec"'
+tests_fuzz_spec_LDADD = common/libskvcommon.la
+EXTRA_DIST += tests/corpus
+
+# Under libFuzzer, for FUZZ_SECONDS; clang needed. New inputs go to fuzz-NAME.d in the build folder.
+FUZZ_SECONDS = 60
+FUZZ_CC = clang -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -DSKV_LIBFUZZER
+fuzz-wire fuzz-spec:
+	$(MKDIR_P) $@.d
+	$(FUZZ_CC) $(AM_CPPFLAGS) -o $@.d/fuzz $(srcdir)/tests/$@.c $(srcdir)/tests/fuzz-main.c \
+		$(srcdir)/common/wire.c $(srcdir)/common/spec.c -lm
+	$(MKDIR_P) $@.d/found
+	$@.d/fuzz -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$@.d/ $@.d/found \
+		$(srcdir)/tests/corpus/$(@:fuzz-%=%)
+.PHONY: fuzz-wire fuzz-spec
