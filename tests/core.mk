@@ -11,3 +11,16 @@ tests_test_core_LDADD = $(CORE_TEST_LIBS)
 tests_test_core_seq_SOURCES = tests/test-core-seq.c tests/core-peer.c tests/core-peer.h
 tests_test_core_seq_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_core_seq_LDADD = $(CORE_TEST_LIBS)
+
+check_PROGRAMS += tests/test-core-random
+TESTS += tests/test-core-random
+tests_test_core_random_SOURCES = tests/test-core-random.c tests/core-model.c tests/core-model.h \
+	tests/core-peer.c tests/core-peer.h tests/random.h
+tests_test_core_random_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_core_random_LDADD = $(CORE_TEST_LIBS)
+
+check_PROGRAMS += tests/test-core-balance
+TESTS += tests/test-core-balance
+tests_test_core_balance_SOURCES = tests/test-core-balance.c tests/core-peer.c tests/core-peer.h
+tests_test_core_balance_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_core_balance_LDADD = $(CORE_TEST_LIBS)

@@ -722,6 +722,16 @@ static void lie_shared_far(struct held *h, struct peer *p, const struct held *s,
 	first(h)[0] = skv_pte_make(SKV_PTE_SHARED, SKV_PTE_ID_MASK);
 }
 
+static void lie_shared_twice(struct held *h, struct peer *p, const struct held *s, const struct held *t)
+{
+	struct held f;
+
+	(void)s, (void)t;
+	ck_assert_int_eq(held_fork(&f, h, p, ""), 0);
+	held_close(&f);
+	first(h)[0] = held_entry(h, 1, 0);
+}
+
 static const struct lie lies[] = {
 	{"valid header", lie_magic},
 	{"shape", lie_shape},
@@ -739,6 +749,7 @@ static const struct lie lies[] = {
 	{"no reference", lie_shared_of_another},
 	{"no reference", lie_own_as_shared},
 	{"does not exist", lie_shared_far},
+	{"shared page for the second time", lie_shared_twice},
 };
 #define N_LIES (sizeof(lies) / sizeof(*lies))
 enum { BY_DETACH, BY_DEATH, BY_FORK, BY_CLOSE, N_BY };
@@ -786,7 +797,7 @@ START_TEST(a_lie_costs_the_liar_alone)
 	ck_assert_int_eq(held_detach(&theirs, &other), 0);
 	ck_assert_uint_eq(seq_view("theirs").pages_resident, 8);
 	if (_i / N_LIES == BY_DETACH || _i / N_LIES == BY_FORK)
-		peer_die(&liar);
+		peer_die(&liar); /* and its anonymous ones */
 	pool_is(&other, 56, 8, 4);
 	ck_assert_uint_eq(n_corrupt, 1);
 	held_close(&h);

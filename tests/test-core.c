@@ -387,31 +387,74 @@ START_TEST(a_pool_without_numbers_asks_to_try_again)
 }
 END_TEST
 
+/* A lease and its return leave one empty segment, the spare one. */
+static void leave_spare(struct peer *p)
+{
+	ck_assert_int_eq(peer_lease(p, 64, 64), 0);
+	ck_assert_int_eq(skv_core_lease_put(core, p->client, p->session.session, &(struct skv_wire_run){0, 64}, 1), 0);
+	p->n_stock = 0;
+	ck_assert_uint_eq(books_pool(p->session.pool).segments, 1);
+}
+
 START_TEST(empty_segments_go_to_who_needs_them)
 {
 	struct skv_core_config config = books_config();
 	struct skv_core_segment s;
-	struct peer a, b;
+	struct peer a, b, c;
 
-	config.pool_bytes = 4 * 65536;
+	config.pool_bytes = 5 * 65536;
 	ck_assert(skv_core_reconfigure(core, &config));
 	peer_join(&a, 1000, &small);
 	peer_join(&b, 1001, &small);
-	ck_assert_int_eq(peer_lease(&a, 64, 64), 0);
-	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &(struct skv_wire_run){0, 64}, 1), 0);
-	a.n_stock = 0;
-	ck_assert_uint_eq(books_pool(a.session.pool).segments, 1); /* the spare one */
-	ck_assert_int_eq(peer_lease(&b, 1, 256), 0);              /* wanted alone does not take it ... */
+	peer_join(&c, 1002, &small);
+	leave_spare(&a);
+	leave_spare(&c);
+	ck_assert_int_eq(peer_lease(&b, 1, 256), 0); /* wanted alone does not take them ... */
 	ck_assert_uint_eq(b.n_stock, 192);
-	ck_assert_uint_eq(books_pool(a.session.pool).segments, 1);
-	ck_assert_int_eq(peer_lease(&b, 64, 64), 0);              /* ... needed does */
+	ck_assert_uint_eq(books_pool(a.session.pool).segments + books_pool(c.session.pool).segments, 2);
+	ck_assert_int_eq(peer_lease(&b, 64, 128), 0); /* ... needed does, one at a time */
+	ck_assert_uint_eq(b.n_stock, 256);
 	ck_assert_uint_eq(books_pool(a.session.pool).segments, 0);
+	ck_assert_uint_eq(books_pool(c.session.pool).segments, 1);
 	ck_assert(skv_core_next_segment(core, a.client, &s));
 	ck_assert_int_eq(s.fd, -1);
+	ck_assert_int_eq(peer_lease(&b, 1, 1), 0);
 	ck_refused(peer_lease(&a, 1, 1), SKV_CORE_E_NOSPC);
 	ck_assert_int_eq(skv_core_segment_ack(core, a.client, s.pool, s.segment), 0);
 	peer_die(&a);
 	peer_die(&b);
+	peer_die(&c);
+}
+END_TEST
+
+START_TEST(a_client_hears_of_all_its_pools)
+{
+	struct skv_model large = test_model("large", 2, 32); /* 32 pages in a segment */
+	struct skv_core_session_info info;
+	struct skv_core_segment s;
+	struct skv_wire_run run[2];
+	uint32_t pools = 0, n;
+	struct peer a;
+
+	peer_join(&a, 1000, &small);
+	ck_assert_int_eq(skv_core_session_open(core, a.client, &large, "full", 1, &info), 0);
+	ck_assert_uint_ne(info.pool, a.session.pool);
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 128, 128, &run[0], 1, &n), 0);
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, info.session, 64, 64, &run[1], 1, &n), 0);
+	for (n = 0; skv_core_next_segment(core, a.client, &s); n++)
+		pools += s.pool == info.pool;
+	ck_assert(n == 4 && pools == 2);
+	/* of the second alone, then of an end in each */
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, info.session, &run[1], 1), 0);
+	ck_assert(skv_core_next_segment(core, a.client, &s));
+	ck_assert_uint_eq(s.pool, info.pool);
+	ck_assert_int_eq(s.fd, -1);
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run[0], 1), 0);
+	ck_assert(skv_core_next_segment(core, a.client, &s));
+	ck_assert_uint_eq(s.pool, a.session.pool);
+	ck_assert_int_eq(s.fd, -1);
+	ck_assert(!skv_core_next_segment(core, a.client, &s));
+	peer_die(&a);
 }
 END_TEST
 
@@ -818,6 +861,7 @@ int main(void)
 	tcase_add_test(t, numbers_wait_for_acknowledgement);
 	tcase_add_test(t, a_pool_without_numbers_asks_to_try_again);
 	tcase_add_test(t, empty_segments_go_to_who_needs_them);
+	tcase_add_test(t, a_client_hears_of_all_its_pools);
 	tcase_add_test(t, nothing_is_seen_across_uids);
 	tcase_add_test(t, pages_lie_without_gaps);
 	tcase_add_test(t, a_refused_segment_changes_nothing);

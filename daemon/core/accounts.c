@@ -4,21 +4,16 @@
 
 #include <stdio.h>
 
-int skv_account_get(struct skv_core *c, uid_t uid, bool make, uint32_t *ret_index)
+uint32_t skv_account_get(struct skv_core *c, uid_t uid)
 {
 	uint32_t account;
 
 	for (SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS))
-		if (skv_account_row(&c->state, i)->uid == uid) {
-			*ret_index = i;
-			return 0;
-		}
-	account = make ? skv_state_take(&c->state, SKV_TABLE_ACCOUNTS) : SKV_NO_INDEX;
-	if (account == SKV_NO_INDEX)
-		return skv_refuse(c, SKV_CORE_E_NOENT, "UID %u has nothing here", uid);
-	skv_account_row(&c->state, account)->uid = uid;
-	*ret_index = account;
-	return 0;
+		if (skv_account_row(&c->state, i)->uid == uid)
+			return i;
+	account = skv_state_take(&c->state, SKV_TABLE_ACCOUNTS);
+	skv_account_row(&c->state, account)->uid = uid; /* the table has room for one more than there can be: state.c */
+	return account;
 }
 
 void skv_account_put(struct skv_core *c, uint32_t account)
@@ -57,12 +52,9 @@ int skv_find_session(struct skv_core *c, uint32_t client_id, uint32_t session_id
 
 int skv_core_client_add(struct skv_core *c, uid_t uid, pid_t pid, const char *program, uint32_t *ret_client)
 {
-	uint32_t account, client;
+	uint32_t account = skv_account_get(c, uid), client;
 	struct skv_client_row *row;
-	int r = skv_account_get(c, uid, true, &account);
 
-	if (r)
-		return r;
 	if (skv_account_row(&c->state, account)->clients >= c->config.account_clients) {
 		skv_account_put(c, account);
 		return skv_refuse(c, SKV_CORE_E_QUOTA, "UID %u already has %u clients, the most that are allowed", uid,

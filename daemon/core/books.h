@@ -61,7 +61,7 @@ int skv_find_held(struct skv_core *, uint32_t client_id, uint32_t session_id, ui
                   uint32_t *ret_seq);
 
 /* accounts.c */
-int skv_account_get(struct skv_core *, uid_t uid, bool make, uint32_t *ret_index);
+uint32_t skv_account_get(struct skv_core *, uid_t uid); /* made when it is not there */
 void skv_account_put(struct skv_core *, uint32_t account); /* gone when nothing is charged to it */
 
 /* pools.c */

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include "common/fd.h"
 
-#define COPY_AT_A_TIME (8u << 20)
+#define COPY_AT_A_TIME (8 << 20)
 
 int skv_seqfile_new(struct skv_seq_local *ret, uint32_t index, const struct skv_model *m, uint32_t max_tokens)
 {
@@ -38,29 +38,37 @@ void skv_seqfile_free(struct skv_seq_local *l)
 	*l = (struct skv_seq_local){.fd = -1};
 }
 
+static int copy_piece(int to, int from, off_t at, size_t n)
+{
+	char *map = mmap(NULL, n, PROT_READ, MAP_SHARED, from, at);
+	size_t done = 0;
+	int r = 0;
+
+	if (map == MAP_FAILED)
+		return -errno;
+	while (r == 0 && done < n) {
+		ssize_t w = pwrite(to, map + done, n - done, at + (off_t)done);
+
+		if (w > 0)
+			done += (size_t)w;
+		else
+			r = w < 0 ? -errno : -ENOSPC;
+	}
+	munmap(map, n);
+	return r;
+}
+
 static int copy_range(int to, int from, off_t at, off_t end)
 {
-	while (at < end) {
-		size_t n = end - at < (off_t)COPY_AT_A_TIME ? (size_t)(end - at) : COPY_AT_A_TIME;
-		void *map = mmap(NULL, n, PROT_READ, MAP_SHARED, from, at);
-		ssize_t done;
+	int r = 0;
 
-		if (map == MAP_FAILED)
-			return -errno;
-		done = pwrite(to, map, n, at);
-		if (done <= 0) {
-			int r = done < 0 ? -errno : -ENOSPC;
+	while (r == 0 && at < end) {
+		off_t n = end - at < COPY_AT_A_TIME ? end - at : COPY_AT_A_TIME;
 
-			munmap(map, n);
-			return r;
-		}
-		munmap(map, n);
-		/* the next map begins at a page; what a short write left is written again with it */
-		at = (size_t)done == n ? at + done : at + done / 4096 * 4096;
-		if (done < 4096 && (size_t)done != n)
-			return -ENOSPC;
+		r = copy_piece(to, from, at, (size_t)n);
+		at += n;
 	}
-	return 0;
+	return r;
 }
 
 int skv_seqfile_copy(const struct skv_seq_local *to, const struct skv_seq_local *from)

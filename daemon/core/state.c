@@ -24,11 +24,11 @@ static const uint32_t element_bytes[SKV_TABLE_COUNT] = {
 	[SKV_TABLE_REFS] = sizeof(struct skv_ref_block),
 };
 
-/* Elements of a table; an account has at least one client or sequence, so theirs never fills first. */
+/* Elements of a table. An account has a client or a sequence, or is about to have its first client. */
 static uint64_t elements_of(const struct skv_geometry *g, enum skv_table t)
 {
 	switch (t) {
-	case SKV_TABLE_ACCOUNTS: return (uint64_t)g->max_clients + g->max_sequences;
+	case SKV_TABLE_ACCOUNTS: return (uint64_t)g->max_clients + g->max_sequences + 1;
 	case SKV_TABLE_CLIENTS: return g->max_clients;
 	case SKV_TABLE_SESSIONS: return g->max_sessions;
 	case SKV_TABLE_SEQUENCES: return g->max_sequences;
