@@ -12,6 +12,8 @@
 
 struct test_mem mem;
 struct skv_core *core;
+uint32_t n_corrupt;
+char corrupt_why[256];
 static uint32_t fds_before;
 
 static int test_create(const struct skv_mem_ops *ops, size_t bytes, int *ret_fd)
@@ -64,11 +66,23 @@ struct skv_core_config books_config(void)
 	};
 }
 
+static void on_corrupt(void *data, uid_t uid, const char *m, const char *name, const char *why)
+{
+	(void)data;
+	ck_assert_uint_ge(uid, 1000);
+	ck_assert_str_ne(m, "");
+	ck_assert_ptr_nonnull(name);
+	snprintf(corrupt_why, sizeof(corrupt_why), "%s", why);
+	n_corrupt++;
+}
+
 void books_open(const struct skv_core_config *config)
 {
 	fds_before = count_fds();
 	test_mem_init(&mem);
 	ck_assert_int_eq(skv_core_new(config, &mem.ops, &core), 0);
+	n_corrupt = 0;
+	skv_core_on_corrupt(core, on_corrupt, NULL);
 	books_even();
 }
 
@@ -141,6 +155,50 @@ struct skv_core_account_view books_account(uid_t uid)
 	return v;
 }
 
+struct find_seq {
+	const char *name;
+	uint32_t found;
+	struct skv_core_seq_view v;
+};
+
+static void find_seq(void *data, const struct skv_core_seq_view *v)
+{
+	struct find_seq *f = data;
+
+	if (!strcmp(v->name, f->name)) {
+		f->v = *v;
+		f->found++;
+	}
+}
+
+struct skv_core_seq_view books_seq(const char *name)
+{
+	struct find_seq f = {.name = name};
+
+	skv_core_seqs(core, find_seq, &f);
+	ck_assert_uint_eq(f.found, 1);
+	return f.v;
+}
+
+bool books_has_seq(const char *name)
+{
+	struct find_seq f = {.name = name};
+
+	skv_core_seqs(core, find_seq, &f);
+	return f.found;
+}
+
+void pool_is(const struct peer *p, uint64_t lease, uint64_t seq, uint64_t shared)
+{
+	struct skv_core_pool_view v = books_pool(p->session.pool);
+
+	ck_assert_uint_eq(v.lease, lease);
+	ck_assert_uint_eq(v.seq, seq);
+	ck_assert_uint_eq(v.shared, shared);
+	ck_assert_uint_eq(v.free, v.pages - lease - seq - shared);
+	books_even();
+}
+
 struct skv_model test_model(const char *name, uint32_t n_layers, uint32_t head_dim)
 {
 	struct skv_model m = SKV_MODEL_INIT;
@@ -191,7 +249,8 @@ int peer_lease(struct peer *p, uint32_t least, uint32_t most)
 {
 	static struct skv_wire_run runs[SKV_WIRE_MAX_RUNS];
 	uint32_t n, got = 0, end = 0;
-	int r = skv_core_lease_get(core, p->client, p->session.session, least, most, runs, SKV_WIRE_MAX_RUNS, &n);
+	int r = skv_core_lease_get(core, p->client, p->session.session, least, most, runs, SKV_WIRE_MAX_RUNS,
+	                           &n);
 
 	if (r)
 		return r;
@@ -310,7 +369,8 @@ void held_commit(struct held *h, uint32_t n_tokens)
 {
 	uint64_t was = atomic_load(&h->mem->commit);
 
-	atomic_store(&h->mem->commit, (uint64_t)(skv_commit_epoch(was) + 1) << 32 | (skv_commit_len(was) + n_tokens));
+	atomic_store(&h->mem->commit,
+	             (uint64_t)(skv_commit_epoch(was) + 1) << 32 | (skv_commit_len(was) + n_tokens));
 }
 
 void held_append(struct held *h, struct peer *p, uint32_t n_tokens)
@@ -322,8 +382,30 @@ void held_append(struct held *h, struct peer *p, uint32_t n_tokens)
 	for (uint32_t i = 0; i < n; i++) {
 		struct skv_wire_run run = {cow[i], 1};
 
-		ck_assert_int_eq(skv_core_seq_release(core, p->client, p->session.session, h->seq, &run, 1), 0);
+		ck_assert_int_eq(skv_core_seq_release(core, p->client, p->session.session, h->seq, &run, 1),
+		                 0);
 	}
+}
+
+void held_evict(struct held *h, uint32_t layer, uint32_t n, enum journal_point stop)
+{
+	struct skv_evict *j = skv_seqmem_journal(h->mem, &h->layout);
+	skv_pte *table = skv_seqmem_table(h->mem, &h->layout, layer);
+
+	atomic_store(&h->mem->journal_epoch, skv_commit_epoch(h->mem->commit) + 1);
+	for (uint32_t i = 0; i < n; i++)
+		j[i] = (struct skv_evict){layer, i};
+	atomic_store(&h->mem->journal_n, n);
+	if (stop == JOURNAL_WRITTEN)
+		return;
+	held_commit(h, 0);
+	for (uint32_t i = 0; i < n && stop != JOURNAL_COMMITTED; i++) {
+		table[i] = skv_pte_make(SKV_PTE_HOLE, 0);
+		if (stop == JOURNAL_HALF_DONE && i == n / 2)
+			return;
+	}
+	if (stop == JOURNAL_DONE)
+		atomic_store(&h->mem->journal_n, 0);
 }
 
 uint32_t count_fds(void)

@@ -20,7 +20,7 @@ struct test_mem {
 };
 void test_mem_init(struct test_mem *);
 
-/* The books under test, one a process: opened by a fixture's setup, even and without a leaked fd at its teardown. */
+/* The books under test, one a process. Closing them checks that they are even, and that no fd is left. */
 extern struct test_mem mem;
 extern struct skv_core *core;
 struct skv_core_config books_config(void); /* small: 8 MiB, segments of 64 KiB, a few of everything */
@@ -31,6 +31,11 @@ void books_even(void);
 struct skv_core_pool_view books_pool(uint32_t pool);
 struct skv_core_account_view books_account(uid_t uid);
 void ck_same_pool(const struct skv_core_pool_view *a, const struct skv_core_pool_view *b);
+struct skv_core_seq_view books_seq(const char *name); /* that one, whoever's it is */
+bool books_has_seq(const char *name);
+/* Reports of corrupt sequences since books_open(), and what the last one said. */
+extern uint32_t n_corrupt;
+extern char corrupt_why[256];
 /* The call is refused with this error and a reason. */
 #define ck_refused(call, error)                                                                             \
 	do {                                                                                                \
@@ -54,6 +59,9 @@ struct held {
 	struct skv_seqmem_layout layout;
 };
 
+/* Pages of the peer's pool by who has them, the rest being free; and the books are even. */
+void pool_is(const struct peer *, uint64_t lease, uint64_t seq, uint64_t shared);
+
 struct skv_model test_model(const char *name, uint32_t n_layers, uint32_t head_dim);
 
 /* Fails the test when the books refuse. */
@@ -74,11 +82,18 @@ int held_detach(struct held *, struct peer *); /* also closes it */
 void held_drop(struct held *, struct peer *);  /* its own pages go to the stock */
 uint32_t held_len(const struct held *);
 skv_pte held_entry(const struct held *, uint32_t layer, uint32_t index);
-/* A step without its commit: entries for n more tokens; shared last pages are replaced. *ret_n of those are in ret_cow[layers]. */
+/*
+ * A step without its commit: entries for n more tokens. Shared last pages are replaced; the *ret_n that
+ * were are in ret_cow[layers], to be released after the commit.
+ */
 void held_write(struct held *, struct peer *, uint32_t n_tokens, uint32_t *ret_cow, uint32_t *ret_n);
 void held_commit(struct held *, uint32_t n_tokens);
 /* A whole step. */
 void held_append(struct held *, struct peer *, uint32_t n_tokens);
+
+/* Evict the first n pages of a layer through the journal, and stop at a point. */
+enum journal_point { JOURNAL_WRITTEN, JOURNAL_COMMITTED, JOURNAL_HALF_DONE, JOURNAL_DONE, JOURNAL_POINTS };
+void held_evict(struct held *, uint32_t layer, uint32_t n, enum journal_point stop);
 
 /* Open fds of this process. */
 uint32_t count_fds(void);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every count that the books keep, put off by one: the balance must say so, or no test that asks it is worth anything. */
+/*
+ * Every count that the books keep, put off by one: the balance must say so, or no test that asks it is
+ * worth anything.
+ */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +34,8 @@ static void setup(void)
 	ck_assert_int_eq(skv_core_seq_detach(core, a.client, a.session.session, own.seq), 0);
 	ck_assert_int_eq(skv_core_lease_get(core, b.client, b.session.session, 150, 150, &run, 1, &n), 0);
 	peer_hear(&b);
-	ck_assert_int_eq(skv_core_lease_put(core, b.client, b.session.session, &run, 1), 0); /* an end to acknowledge */
+	/* given back: ends of segments to acknowledge */
+	ck_assert_int_eq(skv_core_lease_put(core, b.client, b.session.session, &run, 1), 0);
 	client = skv_state_find(&core->state, SKV_TABLE_CLIENTS, a.client);
 	session = skv_state_find(&core->state, SKV_TABLE_SESSIONS, a.session.session);
 	held = skv_state_find(&core->state, SKV_TABLE_SEQUENCES, child.seq);
@@ -53,12 +57,12 @@ static void found(const char *what)
 	ck_assert_msg(skv_core_balance(core, false), "%s put off was not found", what);
 }
 
-#define OFF(lvalue)                                                                                         \
-	do {                                                                                                \
-		(lvalue)++;                                                                                 \
-		found(#lvalue);                                                                             \
-		(lvalue)--;                                                                                 \
-		books_even();                                                                               \
+#define OFF(lvalue)             \
+	do {                    \
+		(lvalue)++;     \
+		found(#lvalue); \
+		(lvalue)--;     \
+		books_even();   \
 	} while (0)
 
 START_TEST(counts)
@@ -100,13 +104,13 @@ START_TEST(counts)
 END_TEST
 
 /* Put another value there, look, and put the old one back. */
-#define SET(lvalue, value)                                                                                  \
-	do {                                                                                                \
-		__typeof__(lvalue) was_ = (lvalue);                                                         \
-		(lvalue) = (value);                                                                         \
-		found(#lvalue " = " #value);                                                                \
-		(lvalue) = was_;                                                                            \
-		books_even();                                                                               \
+#define SET(lvalue, value)                          \
+	do {                                        \
+		__typeof__(lvalue) was_ = (lvalue); \
+		(lvalue) = (value);                 \
+		found(#lvalue " = " #value);        \
+		(lvalue) = was_;                    \
+		books_even();                       \
 	} while (0)
 
 START_TEST(owners)

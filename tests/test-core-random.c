@@ -16,7 +16,7 @@
 #include "random.h"
 
 #define STEPS 1500
-#define ROUNDS 16
+#define ROUNDS 12
 
 /* What a client has in hand. */
 struct actor {
@@ -27,7 +27,8 @@ struct actor {
 /* The holder's view of a sequence. */
 struct grip {
 	struct held held;
-	uint32_t pending[M_TABLE * M_LAYERS], n_pending; /* shared pages replaced or evicted, to be released */
+	/* shared pages replaced or evicted, to be released */
+	uint32_t pending[M_TABLE * M_LAYERS], n_pending;
 };
 static struct actor actors[M_CLIENTS];
 static struct grip grips[M_SEQS];
@@ -76,7 +77,8 @@ static void hear(uint32_t i)
 			a->gone[s.segment] = true;
 			continue;
 		}
-		ck_assert_msg(!a->maps[s.segment], "segment %u was announced where another one is not acknowledged", s.segment);
+		ck_assert_msg(!a->maps[s.segment],
+		              "segment %u was announced where another one is not acknowledged", s.segment);
 		a->maps[s.segment] = mmap(NULL, s.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0);
 		ck_assert_ptr_ne(a->maps[s.segment], MAP_FAILED);
 	}
@@ -104,7 +106,8 @@ static void sign_page(uint32_t i, uint32_t page)
 	uint32_t per = a->peer.session.pages_per_segment;
 	uint8_t *at = a->maps[page / per], uid = (uint8_t)M_UID(m_clients[i].uid);
 
-	ck_assert_msg(at && !a->gone[page / per], "page %u was leased, and its segment was not announced", page);
+	ck_assert_msg(at && !a->gone[page / per], "page %u was leased, and its segment was not announced",
+	              page);
 	at += page % per * a->peer.session.page_bytes;
 	for (uint32_t j = 0; j < a->peer.session.page_bytes; j += 512) {
 		ck_assert_msg(at[j] == 0 || at[j] == uid, "UID %u finds %#x in page %u", uid, at[j], page);
@@ -120,7 +123,8 @@ static bool lease(uint32_t i, uint32_t least, uint32_t most)
 	struct actor *a = &actors[i];
 	uint32_t n, got = 0, uid = m_clients[i].uid;
 	uint64_t room = (config.account_bytes - m_charged(uid)) / m_page_bytes(m_clients[i].kind);
-	int r = skv_core_lease_get(core, a->peer.client, a->peer.session.session, least, most, runs, M_PAGES, &n);
+	int r = skv_core_lease_get(core, a->peer.client, a->peer.session.session, least, most, runs, M_PAGES,
+	                           &n);
 
 	if (r) {
 		ck_assert_int_eq(r == SKV_CORE_E_QUOTA, room < least);
@@ -166,7 +170,8 @@ static void put_wrong(uint32_t i)
 	if (p->n_stock)
 		runs[0].first = p->stock[0];
 	runs[2] = runs[0]; /* twice, if nothing else is wrong */
-	ck_assert_int_eq(skv_core_lease_put(core, p->client, p->session.session, runs, 3), SKV_CORE_E_INVALID);
+	ck_assert_int_eq(skv_core_lease_put(core, p->client, p->session.session, runs, 3),
+	                 SKV_CORE_E_INVALID);
 }
 
 /* ---- sequences ---- */
@@ -217,7 +222,8 @@ static int expect_make(uint32_t uid, uint32_t kind, const char *name)
 
 static void made(struct m_seq *q, uint32_t i, const char *name, const struct skv_core_seq_info *info)
 {
-	*q = (struct m_seq){.used = true, .uid = m_clients[i].uid, .kind = m_clients[i].kind, .holder = (int)i};
+	*q = (struct m_seq){
+		.used = true, .uid = m_clients[i].uid, .kind = m_clients[i].kind, .holder = (int)i};
 	snprintf(q->name, sizeof(q->name), "%s", name);
 	seq_ids[q - m_seqs] = info->seq;
 	grip_of(q)->n_pending = 0;
@@ -245,7 +251,9 @@ static void release(struct m_seq *q, struct grip *g)
 		runs[k] = (struct skv_wire_run){g->pending[k], 1};
 		m_release(q, g->pending[k]);
 	}
-	ck_assert_int_eq(skv_core_seq_release(core, p->client, p->session.session, g->held.seq, runs, g->n_pending), 0);
+	ck_assert_int_eq(
+		skv_core_seq_release(core, p->client, p->session.session, g->held.seq, runs, g->n_pending),
+		0);
 	g->n_pending = 0;
 }
 
@@ -372,7 +380,8 @@ static void fork_seq(struct m_seq *q, bool lied)
 	struct m_seq *child = free_row();
 	int want = expect_make(q->uid, q->kind, name), r;
 
-	r = skv_core_seq_fork(core, actors[i].peer.client, actors[i].peer.session.session, seq_ids[q - m_seqs], name, &info);
+	r = skv_core_seq_fork(core, actors[i].peer.client, actors[i].peer.session.session,
+	                      seq_ids[q - m_seqs], name, &info);
 	if (lied) {
 		ck_assert_int_eq(r, SKV_CORE_E_CORRUPT);
 		take_back(q, &actors[i].peer);
@@ -388,7 +397,8 @@ static void fork_seq(struct m_seq *q, bool lied)
 	for (uint32_t layer = 0; layer < m_layers(q->kind); layer++)
 		for (uint32_t k = 0; k < skv_pages_of(q->len); k++) {
 			ck_assert_uint_eq(held_entry(&grip_of(q)->held, layer, k), q->table[layer][k]);
-			ck_assert_uint_eq(held_entry(&grip_of(child)->held, layer, k), child->table[layer][k]);
+			ck_assert_uint_eq(held_entry(&grip_of(child)->held, layer, k),
+			                  child->table[layer][k]);
 		}
 }
 
@@ -444,9 +454,7 @@ static bool lie(struct m_seq *q)
 	case 0:
 		*e = 0; /* missing */
 		return true;
-	case 1:
-		*e = (4 + rnd_below(12)) << SKV_PTE_KIND_SHIFT | page;
-		return true;
+	case 1: *e = (4 + rnd_below(12)) << SKV_PTE_KIND_SHIFT | page; return true;
 	case 2: /* not on lease to its holder */
 		if (p->has[page] == M_LEASE && p->who[page] == q->holder)
 			return false;
@@ -457,9 +465,7 @@ static bool lie(struct m_seq *q)
 			return false;
 		*e = skv_pte_make(SKV_PTE_SHARED, page);
 		return true;
-	default:
-		atomic_store(&g->held.mem->commit, rnd64() | UINT32_MAX / 2);
-		return true;
+	default: atomic_store(&g->held.mem->commit, rnd64() | UINT32_MAX / 2); return true;
 	}
 }
 
@@ -517,12 +523,8 @@ static void die_somehow(uint32_t i)
 
 	if (q)
 		switch (rnd_below(4)) {
-		case 0:
-			append(q, false);
-			break;
-		case 1:
-			evict(q, (int)rnd_below(4));
-			break;
+		case 0: append(q, false); break;
+		case 1: evict(q, (int)rnd_below(4)); break;
 		case 2:
 			if (lie(q)) {
 				die(i, q->name[0] ? q : NULL);

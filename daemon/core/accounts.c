@@ -8,11 +8,12 @@ uint32_t skv_account_get(struct skv_core *c, uid_t uid)
 {
 	uint32_t account;
 
-	for (SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS))
+	SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS)
 		if (skv_account_row(&c->state, i)->uid == uid)
 			return i;
+	/* the table has room for one more than there can be: state.c */
 	account = skv_state_take(&c->state, SKV_TABLE_ACCOUNTS);
-	skv_account_row(&c->state, account)->uid = uid; /* the table has room for one more than there can be: state.c */
+	skv_account_row(&c->state, account)->uid = uid;
 	return account;
 }
 
@@ -44,7 +45,8 @@ int skv_find_session(struct skv_core *c, uint32_t client_id, uint32_t session_id
 		return r;
 	session = skv_state_find(&c->state, SKV_TABLE_SESSIONS, session_id);
 	if (session == SKV_NO_INDEX || skv_session_row(&c->state, session)->client != client)
-		return skv_refuse(c, SKV_CORE_E_NOENT, "this client has no session with the id %#x", session_id);
+		return skv_refuse(c, SKV_CORE_E_NOENT, "this client has no session with the id %#x",
+		                  session_id);
 	*ret_client = client;
 	*ret_session = session;
 	return 0;
@@ -57,13 +59,15 @@ int skv_core_client_add(struct skv_core *c, uid_t uid, pid_t pid, const char *pr
 
 	if (skv_account_row(&c->state, account)->clients >= c->config.account_clients) {
 		skv_account_put(c, account);
-		return skv_refuse(c, SKV_CORE_E_QUOTA, "UID %u already has %u clients, the most that are allowed", uid,
+		return skv_refuse(c, SKV_CORE_E_QUOTA,
+		                  "UID %u already has %u clients, the most that are allowed", uid,
 		                  c->config.account_clients);
 	}
 	client = skv_state_take(&c->state, SKV_TABLE_CLIENTS);
 	if (client == SKV_NO_INDEX) {
 		skv_account_put(c, account);
-		return skv_refuse(c, SKV_CORE_E_NOSPC, "the daemon already has %u clients, the most that it takes",
+		return skv_refuse(c, SKV_CORE_E_NOSPC,
+		                  "the daemon already has %u clients, the most that it takes",
 		                  c->config.max_clients);
 	}
 	row = skv_client_row(&c->state, client);
@@ -82,7 +86,7 @@ int skv_core_client_gone(struct skv_core *c, uint32_t client_id)
 
 	if (r)
 		return r;
-	for (SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)) {
+	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS) {
 		if (skv_session_row(&c->state, i)->client != client)
 			continue;
 		r = skv_session_shut(c, i);

@@ -38,22 +38,24 @@ static const char *tally_page(const struct skv_core *c, const struct tally *t, u
 	uint32_t value = skv_owner_value(o);
 
 	switch (skv_owner_kind(o)) {
-	case SKV_OWNER_FREE:
-		return value ? off("page %u of pool %u: owner word %#x", page, pool, o) : NULL;
+	case SKV_OWNER_FREE: return value ? off("page %u of pool %u: owner word %#x", page, pool, o) : NULL;
 	case SKV_OWNER_LEASE:
 		if (value >= g->max_clients || !skv_client_row(&c->state, value)->row.live)
-			return off("page %u of pool %u is on lease to client row %u, which is not there", page, pool, value);
+			return off("page %u of pool %u is on lease to client row %u, which is not there",
+			           page, pool, value);
 		t->by_owner[value]++;
 		return NULL;
 	case SKV_OWNER_SEQ:
 		if (value >= g->max_sequences || !skv_seq_row(&c->state, value)->row.live ||
 		    skv_seq_row(&c->state, value)->pool != pool)
-			return off("page %u of pool %u is of sequence row %u, which is not there", page, pool, value);
+			return off("page %u of pool %u is of sequence row %u, which is not there", page, pool,
+			           value);
 		t->by_owner[g->max_clients + value]++;
 		return NULL;
 	case SKV_OWNER_SHARED:
 		if (t->refs[page] != value)
-			return off("page %u of pool %u: %u references counted, %u found", page, pool, value, t->refs[page]);
+			return off("page %u of pool %u: %u references counted, %u found", page, pool, value,
+			           t->refs[page]);
 		return NULL;
 	}
 	return NULL;
@@ -84,7 +86,7 @@ static const char *tally_segment(const struct skv_core *c, struct tally *t, uint
 		t->count[skv_owner_kind(o)]++;
 		n_free += skv_owner_kind(o) == SKV_OWNER_FREE;
 	}
-	for (SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)) {
+	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS) {
 		uint8_t told = *skv_told(&c->state, pool, i, segment);
 
 		waiting += skv_member_row(&c->state, pool, i)->sessions &&
@@ -97,29 +99,33 @@ static const char *tally_segment(const struct skv_core *c, struct tally *t, uint
 	if (s->free != n_free)
 		return off("segment %u of pool %u: %u free pages, %u found", segment, pool, s->free, n_free);
 	if (s->waiting != waiting || (s->state == SKV_SEGMENT_LEAVING) != (waiting > 0))
-		return off("segment %u of pool %u waits for %u clients, %u found", segment, pool, s->waiting, waiting);
+		return off("segment %u of pool %u waits for %u clients, %u found", segment, pool, s->waiting,
+		           waiting);
 	return NULL;
 }
 
 static const char *tally_refs(const struct skv_core *c, struct tally *t, uint32_t pool)
 {
-	for (SKV_EACH(seq, &c->state, SKV_TABLE_SEQUENCES)) {
+	SKV_EACH(seq, &c->state, SKV_TABLE_SEQUENCES) {
 		const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 		uint64_t n = 0;
 
 		if (q->pool != pool)
 			continue;
-		for SKV_EACH_REF(b, i, &c->state, seq) {
+		SKV_EACH_REF(b, i, &c->state, seq) {
 			if (!skv_page_exists(c, pool, b->page[i]))
-				return off("sequence row %u refers to page %u, which does not exist", seq, b->page[i]);
+				return off("sequence row %u refers to page %u, which does not exist", seq,
+				           b->page[i]);
 			t->refs[b->page[i]]++;
 			n++;
 		}
-		for (const struct skv_ref_block *b = skv_refs_first(&c->state, seq); b; b = skv_refs_next(&c->state, b))
+		SKV_EACH_REF_BLOCK(b, &c->state, seq)
 			if (!b->n || (b->n != SKV_REFS_IN_BLOCK && b != skv_refs_first(&c->state, seq)))
-				return off("sequence row %u: a block of %u references within the chain", seq, b->n);
+				return off("sequence row %u: a block of %u references within the chain", seq,
+				           b->n);
 		if (q->refs != n)
-			return off("sequence row %u: %u references counted, %llu found", seq, q->refs, (unsigned long long)n);
+			return off("sequence row %u: %u references counted, %llu found", seq, q->refs,
+			           (unsigned long long)n);
 		t->n_refs += n;
 	}
 	return NULL;
@@ -129,18 +135,20 @@ static const char *check_owners(const struct skv_core *c, const struct tally *t,
 {
 	uint32_t n_clients = c->state.header->geometry.max_clients;
 
-	for (SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)) {
+	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS) {
 		const struct skv_member *m = skv_member_row(&c->state, pool, i);
 
 		if (m->lease != t->by_owner[i] || (m->lease && !m->sessions))
-			return off("client row %u: %u pages on lease in pool %u, %u found", i, m->lease, pool, t->by_owner[i]);
+			return off("client row %u: %u pages on lease in pool %u, %u found", i, m->lease, pool,
+			           t->by_owner[i]);
 	}
-	for (SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)) {
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
 		if (q->pool == pool &&
 		    (q->pages != t->by_owner[n_clients + i] || (q->pages && q->session != SKV_NO_INDEX)))
-			return off("sequence row %u: %u pages of its own, %u found", i, q->pages, t->by_owner[n_clients + i]);
+			return off("sequence row %u: %u pages of its own, %u found", i, q->pages,
+			           t->by_owner[n_clients + i]);
 	}
 	return NULL;
 }
@@ -158,10 +166,11 @@ static const char *tally_pool(const struct skv_core *c, struct tally *t, uint32_
 		return problem;
 	for (int k = 0; k < SKV_OWNER_KINDS; k++)
 		if (p->count[k] != t->count[k])
-			return off("pool %u: %llu pages of kind %d, %llu found", pool, (unsigned long long)p->count[k], k,
-			           (unsigned long long)t->count[k]);
+			return off("pool %u: %llu pages of kind %d, %llu found", pool,
+			           (unsigned long long)p->count[k], k, (unsigned long long)t->count[k]);
 	if (p->segments != t->segments || p->empty != t->empty)
-		return off("pool %u: %u segments, %u empty; %u and %u found", pool, p->segments, p->empty, t->segments, t->empty);
+		return off("pool %u: %u segments, %u empty; %u and %u found", pool, p->segments, p->empty,
+		           t->segments, t->empty);
 	return NULL;
 }
 
@@ -179,13 +188,13 @@ static const char *check_pool(const struct skv_core *c, uint32_t pool, uint64_t 
 	free(t.refs);
 	free(t.by_owner);
 	*n_refs += t.n_refs;
-	for (SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS))
+	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)
 		sessions += skv_session_row(&c->state, i)->pool == pool;
-	for (SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES))
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
 		sequences += skv_seq_row(&c->state, i)->pool == pool;
 	if (!problem && (p->sessions != sessions || p->sequences != sequences || (!sessions && !sequences)))
-		problem = off("pool %u: %u sessions, %u sequences; %u and %u found", pool, p->sessions, p->sequences, sessions,
-		              sequences);
+		problem = off("pool %u: %u sessions, %u sequences; %u and %u found", pool, p->sessions,
+		              p->sequences, sessions, sequences);
 	return problem;
 }
 
@@ -195,26 +204,30 @@ static const char *check_account(const struct skv_core *c, uint32_t account)
 	uint32_t clients = 0, sessions = 0, sequences = 0, pools = 0;
 	uint64_t bytes = 0;
 
-	for (SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS))
+	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
 		clients += skv_client_row(&c->state, i)->account == account;
-	for (SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS))
-		sessions += skv_client_row(&c->state, skv_session_row(&c->state, i)->client)->account == account;
-	for (SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES))
+	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)
+		sessions +=
+			skv_client_row(&c->state, skv_session_row(&c->state, i)->client)->account == account;
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
 		sequences += skv_seq_row(&c->state, i)->account == account;
-	for (SKV_EACH(i, &c->state, SKV_TABLE_POOLS)) {
+	SKV_EACH(i, &c->state, SKV_TABLE_POOLS) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, i);
 
 		if (p->account != account)
 			continue;
 		pools++;
-		bytes += (p->count[SKV_OWNER_LEASE] + p->count[SKV_OWNER_SEQ] + p->count[SKV_OWNER_SHARED]) * p->page_bytes;
+		bytes += (p->count[SKV_OWNER_LEASE] + p->count[SKV_OWNER_SEQ] + p->count[SKV_OWNER_SHARED]) *
+		         p->page_bytes;
 	}
-	if (a->clients != clients || a->sessions != sessions || a->sequences != sequences || a->pools != pools)
-		return off("UID %u: %u clients, %u sessions, %u sequences, %u pools; %u, %u, %u and %u found", a->uid, a->clients,
-		           a->sessions, a->sequences, a->pools, clients, sessions, sequences, pools);
+	if (a->clients != clients || a->sessions != sessions || a->sequences != sequences ||
+	    a->pools != pools)
+		return off("UID %u: %u clients, %u sessions, %u sequences, %u pools; %u, %u, %u and %u found",
+		           a->uid, a->clients, a->sessions, a->sequences, a->pools, clients, sessions,
+		           sequences, pools);
 	if (a->page_bytes != bytes)
-		return off("UID %u is charged for %llu bytes, %llu found", a->uid, (unsigned long long)a->page_bytes,
-		           (unsigned long long)bytes);
+		return off("UID %u is charged for %llu bytes, %llu found", a->uid,
+		           (unsigned long long)a->page_bytes, (unsigned long long)bytes);
 	if (!clients && !sequences)
 		return off("UID %u has an account with nothing in it", a->uid);
 	return NULL;
@@ -224,14 +237,15 @@ static uint32_t notices_of(const struct skv_core *c, uint32_t client)
 {
 	uint32_t n = 0;
 
-	for (SKV_EACH(pool, &c->state, SKV_TABLE_POOLS)) {
+	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS) {
 		if (!skv_member_row(&c->state, pool, client)->sessions)
 			continue;
 		for (uint32_t s = 0; s < skv_pool_row(&c->state, pool)->high; s++) {
 			uint8_t told = *skv_told(&c->state, pool, client, s);
 			uint32_t state = skv_segment_row(&c->state, pool, s)->state;
 
-			n += told == SKV_TOLD_GONE_DUE || (state == SKV_SEGMENT_LIVE && told == SKV_TOLD_NOTHING);
+			n += told == SKV_TOLD_GONE_DUE ||
+			     (state == SKV_SEGMENT_LIVE && told == SKV_TOLD_NOTHING);
 		}
 	}
 	return n;
@@ -242,14 +256,16 @@ static const char *check_client(const struct skv_core *c, uint32_t client)
 	const struct skv_client_row *row = skv_client_row(&c->state, client);
 	uint32_t sessions = 0, members = 0, notices = notices_of(c, client);
 
-	for (SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS))
+	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)
 		sessions += skv_session_row(&c->state, i)->client == client;
-	for (SKV_EACH(i, &c->state, SKV_TABLE_POOLS))
+	SKV_EACH(i, &c->state, SKV_TABLE_POOLS)
 		members += skv_member_row(&c->state, i, client)->sessions;
 	if (row->sessions != sessions || members != sessions)
-		return off("client row %u: %u sessions, %u in pools, %u found", client, row->sessions, members, sessions);
+		return off("client row %u: %u sessions, %u in pools, %u found", client, row->sessions,
+		           members, sessions);
 	if (row->notices != notices)
-		return off("client row %u: %u segments to be told of, %u found", client, row->notices, notices);
+		return off("client row %u: %u segments to be told of, %u found", client, row->notices,
+		           notices);
 	return NULL;
 }
 
@@ -257,9 +273,11 @@ static const char *check_session(const struct skv_core *c, uint32_t session)
 {
 	uint32_t sequences = 0, stated = skv_session_row(&c->state, session)->sequences;
 
-	for (SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES))
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
 		sequences += skv_seq_row(&c->state, i)->session == session;
-	return stated == sequences ? NULL : off("session row %u: %u sequences, %u found", session, stated, sequences);
+	return stated == sequences
+	               ? NULL
+	               : off("session row %u: %u sequences, %u found", session, stated, sequences);
 }
 
 /* Free lists hold exactly the rows that are not live. */
@@ -268,12 +286,13 @@ static const char *check_rows(const struct skv_core *c, enum skv_table t)
 	const struct skv_state_header *h = c->state.header;
 	uint32_t live = 0, n_free = 0;
 
-	for (SKV_EACH(i, &c->state, t))
+	SKV_EACH(i, &c->state, t)
 		live++;
 	for (uint32_t at = h->free[t]; at && n_free <= h->high[t]; n_free++)
 		at = ((const struct skv_row *)skv_state_at(&c->state, t, at - 1))->next_free;
 	if (h->live[t] != live || n_free + live != h->high[t])
-		return off("table %d: %u rows live, %u found, %u free of %u", t, h->live[t], live, n_free, h->high[t]);
+		return off("table %d: %u rows live, %u found, %u free of %u", t, h->live[t], live, n_free,
+		           h->high[t]);
 	return NULL;
 }
 
@@ -282,7 +301,7 @@ static const char *check_global(const struct skv_core *c, uint64_t n_refs)
 	const struct skv_state_header *h = c->state.header;
 	uint64_t segment_bytes = 0, blocks = 0, free_blocks = 0, room = 0;
 
-	for (SKV_EACH(i, &c->state, SKV_TABLE_POOLS)) {
+	SKV_EACH(i, &c->state, SKV_TABLE_POOLS) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, i);
 
 		segment_bytes += p->segments * p->segment_bytes;
@@ -290,30 +309,31 @@ static const char *check_global(const struct skv_core *c, uint64_t n_refs)
 	if (h->segment_bytes != segment_bytes)
 		return off("%llu bytes in segments, %llu found", (unsigned long long)h->segment_bytes,
 		           (unsigned long long)segment_bytes);
-	for (SKV_EACH(seq, &c->state, SKV_TABLE_SEQUENCES))
-		for (const struct skv_ref_block *b = skv_refs_first(&c->state, seq); b; b = skv_refs_next(&c->state, b)) {
+	SKV_EACH(seq, &c->state, SKV_TABLE_SEQUENCES)
+		SKV_EACH_REF_BLOCK(b, &c->state, seq) {
 			blocks++;
 			room += b->n;
 		}
 	for (uint32_t at = h->ref_free; at && free_blocks <= h->ref_high; free_blocks++)
 		at = skv_ref_block_row(&c->state, at - 1)->next;
 	if (blocks != h->ref_used || blocks + free_blocks != h->ref_high || room != n_refs)
-		return off("%u reference blocks in use, %llu found, %llu free of %u", h->ref_used, (unsigned long long)blocks,
-		           (unsigned long long)free_blocks, h->ref_high);
+		return off("%u reference blocks in use, %llu found, %llu free of %u", h->ref_used,
+		           (unsigned long long)blocks, (unsigned long long)free_blocks, h->ref_high);
 	return NULL;
 }
 
 static const char *check_empty(const struct skv_core *c)
 {
-	static const char *const names[SKV_TABLE_ROWS] = {"accounts", "clients", "sessions", "sequences", "pools"};
+	static const char *const names[SKV_TABLE_ROWS] = {"accounts", "clients", "sessions", "sequences",
+	                                                  "pools"};
 	const struct skv_state_header *h = c->state.header;
 
 	for (int t = 0; t < SKV_TABLE_ROWS; t++)
 		if (h->live[t])
 			return off("%u %s are left", h->live[t], names[t]);
 	if (h->segment_bytes || h->ref_used)
-		return off("%llu bytes of segments and %u reference blocks are left", (unsigned long long)h->segment_bytes,
-		           h->ref_used);
+		return off("%llu bytes of segments and %u reference blocks are left",
+		           (unsigned long long)h->segment_bytes, h->ref_used);
 	return NULL;
 }
 
@@ -324,13 +344,13 @@ const char *skv_core_balance(struct skv_core *c, bool empty)
 
 	for (int t = 0; !problem && t < SKV_TABLE_ROWS; t++)
 		problem = check_rows(c, t);
-	for (SKV_EACH(i, &c->state, SKV_TABLE_POOLS))
+	SKV_EACH(i, &c->state, SKV_TABLE_POOLS)
 		problem = problem ? problem : check_pool(c, i, &n_refs);
-	for (SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS))
+	SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS)
 		problem = problem ? problem : check_account(c, i);
-	for (SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS))
+	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
 		problem = problem ? problem : check_client(c, i);
-	for (SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS))
+	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)
 		problem = problem ? problem : check_session(c, i);
 	if (!problem)
 		problem = check_global(c, n_refs);

@@ -57,8 +57,8 @@ void skv_set_why(struct skv_core *, const char *format, ...) __attribute__((form
 int skv_find_client(struct skv_core *, uint32_t id, uint32_t *ret_index);
 int skv_find_session(struct skv_core *, uint32_t client_id, uint32_t session_id, uint32_t *ret_client,
                      uint32_t *ret_session);
-int skv_find_held(struct skv_core *, uint32_t client_id, uint32_t session_id, uint32_t seq_id, uint32_t *ret_client,
-                  uint32_t *ret_seq);
+int skv_find_held(struct skv_core *, uint32_t client_id, uint32_t session_id, uint32_t seq_id,
+                  uint32_t *ret_client, uint32_t *ret_seq);
 
 /* accounts.c */
 uint32_t skv_account_get(struct skv_core *, uid_t uid); /* made when it is not there */
@@ -76,7 +76,7 @@ void skv_pool_settle_down(struct skv_core *, uint32_t pool);
 int skv_pool_grow(struct skv_core *, uint32_t pool, uint64_t least, uint64_t want);
 void skv_segment_withdraw(struct skv_core *, uint32_t pool, uint32_t segment);
 void skv_member_join(struct skv_core *, uint32_t pool, uint32_t client);
-void skv_member_leave(struct skv_core *, uint32_t pool, uint32_t client); /* leases go with the last session */
+void skv_member_leave(struct skv_core *, uint32_t pool, uint32_t client); /* leases go with the last one */
 
 /* refs.c */
 /* Blocks that n more references take; seq may be SKV_NO_INDEX, a sequence without any. */
@@ -85,8 +85,11 @@ uint64_t skv_refs_blocks_left(const struct skv_core *);
 void skv_refs_add(struct skv_core *, uint32_t seq, uint32_t page); /* a block must be left */
 void skv_refs_mark(struct skv_core *, uint32_t seq, uint8_t mark);
 void skv_refs_release(struct skv_core *, uint32_t seq, uint8_t mark); /* those whose mark is this */
-#define SKV_EACH_REF(block, i, s, seq) \
-	(const struct skv_ref_block *block = skv_refs_first(s, seq); block; block = skv_refs_next(s, block)) \
+#define SKV_EACH_REF_BLOCK(block, s, seq)                                                                   \
+	for (const struct skv_ref_block *block = skv_refs_first(s, seq); block;                             \
+	     block = skv_refs_next(s, block))
+#define SKV_EACH_REF(block, i, s, seq)                                                                      \
+	SKV_EACH_REF_BLOCK(block, s, seq)                                                                   \
 		for (uint32_t i = 0; i < block->n; i++)
 static inline const struct skv_ref_block *skv_refs_first(const struct skv_state *s, uint32_t seq)
 {
@@ -94,7 +97,8 @@ static inline const struct skv_ref_block *skv_refs_first(const struct skv_state 
 
 	return head ? skv_ref_block_row(s, head - 1) : NULL;
 }
-static inline const struct skv_ref_block *skv_refs_next(const struct skv_state *s, const struct skv_ref_block *b)
+static inline const struct skv_ref_block *skv_refs_next(const struct skv_state *s,
+                                                        const struct skv_ref_block *b)
 {
 	return b->next ? skv_ref_block_row(s, b->next - 1) : NULL;
 }

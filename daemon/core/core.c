@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include "common/fd.h"
 
-#define RAISE 4u          /* how far pool_bytes can be raised without new tables */
+#define RAISE 4u             /* how far pool_bytes can be raised without new tables */
 #define MIN_PAGE_BYTES 1024u /* of the smallest model that types.h allows */
 #define CONTROL_BYTES 4096u
 
@@ -89,7 +89,8 @@ static int control_new(struct skv_core *c)
 	if (map == MAP_FAILED)
 		return -errno;
 	c->control = map;
-	if (fcntl(c->control_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0)
+	if (fcntl(c->control_fd, F_ADD_SEALS,
+	          F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0)
 		return -errno;
 	return 0;
 }
@@ -148,9 +149,9 @@ struct skv_core *skv_core_free(struct skv_core *c)
 
 void skv_core_drop_all(struct skv_core *c)
 {
-	for (SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS))
+	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
 		skv_core_client_gone(c, skv_state_id(&c->state, SKV_TABLE_CLIENTS, i));
-	for (SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES))
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
 		skv_seq_remove(c, i);
 }
 
@@ -194,8 +195,8 @@ void skv_core_tick(struct skv_core *c, uint64_t now_ns)
 	atomic_store(&c->control->alive, now_ns);
 }
 
-void skv_core_on_corrupt(struct skv_core *c, void (*cb)(void *, uid_t, const char *, const char *, const char *),
-                         void *userdata)
+void skv_core_on_corrupt(struct skv_core *c,
+                         void (*cb)(void *, uid_t, const char *, const char *, const char *), void *userdata)
 {
 	c->corrupt_cb = cb;
 	c->corrupt_data = userdata;

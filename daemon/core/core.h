@@ -31,7 +31,8 @@
  * A client that closes its last session on a pool has thereby let go of all its segments and leases there.
  *
  * Accounts. Each UID has ceilings and counts: clients, sessions, sequences, bytes of pages that are
- * not FREE. Every charge is refunded by the object that made it; skv_core_balance() says whether the books are even.
+ * not FREE. Every charge is refunded by the object that made it; skv_core_balance() says whether the
+ * books are even.
  *
  * Ids of clients, sessions and sequences carry a generation: an id of something gone is SKV_CORE_E_NOENT,
  * not somebody else. 0 is never an id.
@@ -64,14 +65,14 @@ enum skv_core_error {
 /* The errno (positive) that a client is told. */
 int skv_core_errno(enum skv_core_error e);
 
-#define SKV_CORE_MAX_ROWS 65535u         /* of max_clients, max_sequences, max_sessions */
-#define SKV_CORE_MAX_ENTRIES (1u << 24)  /* page table entries of a sequence, all layers: bounds a settle's time */
+#define SKV_CORE_MAX_ROWS 65535u        /* of max_clients, max_sequences, max_sessions, max_pools */
+#define SKV_CORE_MAX_ENTRIES (1u << 24) /* table entries of a sequence, all layers: bounds a settle's time */
 
 struct skv_core;
 
 struct skv_core_config {
 	uint64_t pool_bytes;    /* ceiling of all segments together */
-	uint64_t segment_bytes; /* wanted size of a segment; rounded up to whole pages and the memory's granularity */
+	uint64_t segment_bytes; /* wanted of one segment; rounded up to whole pages and granules of memory */
 	uint64_t account_bytes; /* ceiling of non-free pages a UID */
 	uint32_t account_clients, account_sequences;
 	uint32_t max_clients, max_sequences, max_sessions, max_pools; /* table sizes */
@@ -111,10 +112,13 @@ struct skv_core_session_info {
 	int page_fd; /* borrowed: the session page, writable */
 	uint64_t page_fd_bytes;
 };
-/* `spec`, `plugin`: its policy. E_INVALID: a model outside of types.h. E_QUOTA: sessions of a client, pools of a UID. */
+/*
+ * `spec` and `plugin` are its policy. E_INVALID: a model outside of types.h, a spec too long. E_QUOTA:
+ * sessions of a client, pools of a UID. E_NOSPC: sessions or pools of the daemon.
+ */
 int skv_core_session_open(struct skv_core *, uint32_t client, const struct skv_model *, const char *spec,
                           uint32_t plugin, struct skv_core_session_info *ret);
-/* Its sequences are detached (named) or dropped (anonymous). The last one on a pool gives back every lease there. */
+/* Its sequences are detached or, anonymous, dropped. The last one on a pool gives back every lease there. */
 int skv_core_session_close(struct skv_core *, uint32_t client, uint32_t session);
 
 /* ---- sequences ---- */
@@ -126,10 +130,13 @@ struct skv_core_seq_info {
 	uint64_t bytes;
 	int fd; /* borrowed: the sequence memory */
 };
-/* `name` "" or NULL: anonymous. max_tokens 0: the model's. E_EXIST, E_INVALID (name, tokens), E_QUOTA, E_NOSPC. */
-int skv_core_seq_new(struct skv_core *, uint32_t client, uint32_t session, const char *name, uint32_t max_tokens,
-                     struct skv_core_seq_info *ret);
-/* Its pages go on lease to the client. E_NOENT, E_BUSY, E_INVALID (another shape of model). Announce segments first. */
+/* `name` "" or NULL: anonymous. max_tokens 0: the model's. E_EXIST, E_INVALID, E_QUOTA, E_NOSPC. */
+int skv_core_seq_new(struct skv_core *, uint32_t client, uint32_t session, const char *name,
+                     uint32_t max_tokens, struct skv_core_seq_info *ret);
+/*
+ * Its pages go on lease to the client; announce segments before the reply. E_NOENT, E_BUSY (held),
+ * E_INVALID (another shape of model).
+ */
 int skv_core_seq_attach(struct skv_core *, uint32_t client, uint32_t session, const char *name,
                         struct skv_core_seq_info *ret);
 /*
@@ -142,7 +149,8 @@ int skv_core_seq_fork(struct skv_core *, uint32_t client, uint32_t session, uint
                       struct skv_core_seq_info *ret);
 /*
  * Named: settled, its pages are the sequence's, nobody holds it; references that the tables no longer
- * name are released. Pages of uncommitted entries stay on lease. Anonymous: as drop. E_CORRUPT: it was dropped.
+ * name are released. Pages of uncommitted entries stay on lease. Anonymous: as drop. E_CORRUPT: it was
+ * dropped.
  */
 int skv_core_seq_detach(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq);
 /* The name and the references go; the sequence's own pages stay on lease to the client. */
@@ -190,14 +198,18 @@ int skv_core_segment_ack(struct skv_core *, uint32_t client, uint32_t pool, uint
 int skv_core_session_policy(struct skv_core *, uint32_t client, uint32_t session, struct skv_msg_policy *ret);
 /* Set for one session (session != 0), for a UID's, or with uid = -1 for all; returns how many. */
 uint32_t skv_core_swap(struct skv_core *, uint32_t session, uint32_t uid, const char *spec, uint32_t plugin);
-/* The client's word on what session_policy gave it. error (positive errno): it stays with the policy that it had. */
+/*
+ * The client's word on what session_policy gave it: 0, it runs; error (positive errno) and text, it
+ * stays with the policy that it had. Only the word on what was given last counts.
+ */
 int skv_core_policy_ack(struct skv_core *, uint32_t client, uint32_t session, uint64_t generation, int error,
                         const char *text);
 uint64_t skv_core_policy_generation(const struct skv_core *);
-int skv_core_control_fd(const struct skv_core *, uint64_t *ret_bytes); /* borrowed; clients cannot map it writable */
+/* The control page: borrowed, and no one can map it writable any more. */
+int skv_core_control_fd(const struct skv_core *, uint64_t *ret_bytes);
 void skv_core_tick(struct skv_core *, uint64_t now_ns); /* sign of life into the control page */
 
-/* Called when a settle finds a sequence corrupt, before it is dropped: for the log. `cb` must not call back. */
+/* `cb` is called for a sequence found corrupt, before it is dropped: for the log. It must not call here. */
 void skv_core_on_corrupt(struct skv_core *,
                          void (*cb)(void *, uid_t uid, const char *model, const char *name, const char *why),
                          void *userdata);
@@ -251,10 +263,13 @@ struct skv_core_pool_view {
 	uint32_t segments;
 	uint64_t pages, free, lease, seq, shared;
 };
-void skv_core_accounts(const struct skv_core *, void (*cb)(void *, const struct skv_core_account_view *), void *);
-void skv_core_clients(const struct skv_core *, void (*cb)(void *, const struct skv_core_client_view *), void *);
-void skv_core_sessions(const struct skv_core *, void (*cb)(void *, const struct skv_core_session_view *), void *);
-/* Tables are as long as clients say: a walk looks at some millions of entries and leaves the rest uncounted. */
+void skv_core_accounts(const struct skv_core *, void (*cb)(void *, const struct skv_core_account_view *),
+                       void *);
+void skv_core_clients(const struct skv_core *, void (*cb)(void *, const struct skv_core_client_view *),
+                      void *);
+void skv_core_sessions(const struct skv_core *, void (*cb)(void *, const struct skv_core_session_view *),
+                       void *);
+/* Tables are as long as clients say: a walk looks at some millions of entries, the rest is not counted. */
 void skv_core_seqs(const struct skv_core *, void (*cb)(void *, const struct skv_core_seq_view *), void *);
 void skv_core_pools(const struct skv_core *, void (*cb)(void *, const struct skv_core_pool_view *), void *);
 

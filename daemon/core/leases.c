@@ -97,8 +97,8 @@ static uint32_t tidy_runs(struct skv_wire_run *runs, uint32_t n)
 	return to;
 }
 
-int skv_core_lease_get(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t least, uint32_t most,
-                       struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n)
+int skv_core_lease_get(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t least,
+                       uint32_t most, struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n)
 {
 	uint32_t client, session, pool;
 	const struct skv_pool_row *p;
@@ -115,8 +115,10 @@ int skv_core_lease_get(struct skv_core *c, uint32_t client_id, uint32_t session_
 	used = skv_account_row(&c->state, p->account)->page_bytes;
 	room = used < c->config.account_bytes ? (c->config.account_bytes - used) / p->page_bytes : 0;
 	if (room < least)
-		return skv_refuse(c, SKV_CORE_E_QUOTA, "%u pages asked for, and the account's ceiling of %llu bytes leaves room for %llu",
-		                  least, (unsigned long long)c->config.account_bytes, (unsigned long long)room);
+		return skv_refuse(
+			c, SKV_CORE_E_QUOTA,
+			"%u pages asked for, and the account's ceiling of %llu bytes leaves room for %llu",
+			least, (unsigned long long)c->config.account_bytes, (unsigned long long)room);
 	if (room > most)
 		room = most;
 	r = skv_pool_grow(c, pool, least, room);
@@ -140,13 +142,14 @@ int skv_core_lease_get(struct skv_core *c, uint32_t client_id, uint32_t session_
  * Set the pages of runs that are `from` to `to`, up to the first that is not, or *limit pages. True if
  * none was in the way; *limit is how many were set.
  */
-static bool set_runs(struct skv_core *c, uint32_t pool, const struct skv_wire_run *runs, uint32_t n, skv_owner from,
-                     skv_owner to, uint64_t *limit)
+static bool set_runs(struct skv_core *c, uint32_t pool, const struct skv_wire_run *runs, uint32_t n,
+                     skv_owner from, skv_owner to, uint64_t *limit)
 {
 	uint64_t done = 0, most = *limit;
 
 	for (uint32_t i = 0; i < n; i++)
-		for (uint64_t page = runs[i].first; page < (uint64_t)runs[i].first + runs[i].count; page++, done++) {
+		for (uint64_t page = runs[i].first; page < (uint64_t)runs[i].first + runs[i].count;
+		     page++, done++) {
 			*limit = done;
 			if (done == most)
 				return true;
@@ -159,8 +162,8 @@ static bool set_runs(struct skv_core *c, uint32_t pool, const struct skv_wire_ru
 	return true;
 }
 
-int skv_core_lease_put(struct skv_core *c, uint32_t client_id, uint32_t session_id, const struct skv_wire_run *runs,
-                       uint32_t n)
+int skv_core_lease_put(struct skv_core *c, uint32_t client_id, uint32_t session_id,
+                       const struct skv_wire_run *runs, uint32_t n)
 {
 	uint32_t client, session, pool;
 	uint64_t done = UINT64_MAX;
@@ -174,7 +177,8 @@ int skv_core_lease_put(struct skv_core *c, uint32_t client_id, uint32_t session_
 	if (!set_runs(c, pool, runs, n, lease, 0, &done)) {
 		/* what was freed before the bad page, each page once, goes back on lease */
 		set_runs(c, pool, runs, n, 0, lease, &done);
-		return skv_refuse(c, SKV_CORE_E_INVALID, "a page given back is not on lease to this client, or named twice");
+		return skv_refuse(c, SKV_CORE_E_INVALID,
+		                  "a page given back is not on lease to this client, or named twice");
 	}
 	skv_pool_settle_down(c, pool);
 	return 0;

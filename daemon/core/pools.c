@@ -31,9 +31,11 @@ static int pool_sizes(struct skv_core *c, uint64_t page_bytes, struct skv_pool_r
 	uint64_t pages = bytes / page_bytes, segments = g->pool_bytes / bytes;
 
 	if (bytes > c->config.pool_bytes || pages > g->max_pages)
-		return skv_refuse(c, SKV_CORE_E_NOSPC, "a segment for pages of %llu bytes takes %llu bytes, more than all pools may have (%llu)",
-		                  (unsigned long long)page_bytes, (unsigned long long)bytes,
-		                  (unsigned long long)c->config.pool_bytes);
+		return skv_refuse(
+			c, SKV_CORE_E_NOSPC,
+			"a segment for pages of %llu bytes takes %llu, more than all pools may have: %llu",
+			(unsigned long long)page_bytes, (unsigned long long)bytes,
+			(unsigned long long)c->config.pool_bytes);
 	if (segments > g->max_segments)
 		segments = g->max_segments;
 	if (segments > g->max_pages / pages)
@@ -45,18 +47,21 @@ static int pool_sizes(struct skv_core *c, uint64_t page_bytes, struct skv_pool_r
 	return 0;
 }
 
-static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool_row *sizes, uint32_t *ret_index)
+static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool_row *sizes,
+                     uint32_t *ret_index)
 {
 	uint32_t pool;
 	struct skv_pool_local l;
 	struct skv_pool_row *p;
 
 	if (skv_account_row(&c->state, account)->pools >= c->config.account_pools)
-		return skv_refuse(c, SKV_CORE_E_QUOTA, "this UID already uses %u page sizes, the most that are allowed",
+		return skv_refuse(c, SKV_CORE_E_QUOTA,
+		                  "this UID already uses %u page sizes, the most that are allowed",
 		                  c->config.account_pools);
 	pool = skv_state_take(&c->state, SKV_TABLE_POOLS);
 	if (pool == SKV_NO_INDEX)
-		return skv_refuse(c, SKV_CORE_E_NOSPC, "the daemon already has %u pools, the most that it takes",
+		return skv_refuse(c, SKV_CORE_E_NOSPC,
+		                  "the daemon already has %u pools, the most that it takes",
 		                  c->config.max_pools);
 	l.segment_fds = malloc(sizeof(int) * sizes->max_segments);
 	l.marks = calloc((size_t)sizes->max_segments * sizes->pages_per_segment, 1);
@@ -85,7 +90,7 @@ int skv_pool_get(struct skv_core *c, uint32_t account, uint64_t page_bytes, uint
 	struct skv_pool_row sizes = {0};
 	int r;
 
-	for (SKV_EACH(i, &c->state, SKV_TABLE_POOLS)) {
+	SKV_EACH(i, &c->state, SKV_TABLE_POOLS) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, i);
 
 		if (p->account == account && p->page_bytes == page_bytes) {
@@ -119,7 +124,8 @@ static void count(struct skv_core *c, uint32_t pool, skv_owner o, int delta)
 void skv_page_set(struct skv_core *c, uint32_t pool, uint32_t page, skv_owner to)
 {
 	skv_owner *word = skv_owner_word(&c->state, pool, page);
-	bool was_free = skv_owner_kind(*word) == SKV_OWNER_FREE, is_free = skv_owner_kind(to) == SKV_OWNER_FREE;
+	bool was_free = skv_owner_kind(*word) == SKV_OWNER_FREE,
+	     is_free = skv_owner_kind(to) == SKV_OWNER_FREE;
 
 	count(c, pool, *word, -1);
 	count(c, pool, to, 1);
@@ -162,7 +168,7 @@ void skv_pages_hand_over(struct skv_core *c, uint32_t pool, skv_owner from, skv_
 void skv_pool_settle_down(struct skv_core *c, uint32_t pool)
 {
 	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-	/* one empty segment stays, so that a client at the edge of a segment does not make and destroy it in turn */
+	/* one empty segment stays: a client at a segment's edge would have it made and destroyed in turn */
 	uint32_t spare = p->sessions ? 1 : 0, account = p->account;
 
 	for (uint32_t s = p->high; s-- && p->empty > spare;) {

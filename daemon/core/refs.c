@@ -14,7 +14,8 @@ uint64_t skv_refs_blocks_for(const struct skv_core *c, uint32_t seq, uint64_t n)
 	uint64_t room = 0;
 
 	if (seq != SKV_NO_INDEX && skv_seq_row(&c->state, seq)->ref_head)
-		room = SKV_REFS_IN_BLOCK - skv_ref_block_row(&c->state, skv_seq_row(&c->state, seq)->ref_head - 1)->n;
+		room = SKV_REFS_IN_BLOCK -
+		       skv_ref_block_row(&c->state, skv_seq_row(&c->state, seq)->ref_head - 1)->n;
 	return n > room ? (n - room + SKV_REFS_IN_BLOCK - 1) / SKV_REFS_IN_BLOCK : 0;
 }
 
@@ -88,7 +89,7 @@ void skv_refs_mark(struct skv_core *c, uint32_t seq, uint8_t mark)
 {
 	uint8_t *marks = c->pools[skv_seq_row(&c->state, seq)->pool].marks;
 
-	for SKV_EACH_REF(b, i, &c->state, seq)
+	SKV_EACH_REF(b, i, &c->state, seq)
 		marks[b->page[i]] = mark;
 }
 

@@ -12,8 +12,8 @@
 #include "daemon/core/books.h"
 
 /* For each client that is a member of the pool. */
-#define EACH_MEMBER(client, c, pool) \
-	(SKV_EACH(client, &(c)->state, SKV_TABLE_CLIENTS)) \
+#define EACH_MEMBER(client, c, pool)                     \
+	SKV_EACH(client, &(c)->state, SKV_TABLE_CLIENTS) \
 		if (skv_member_row(&(c)->state, pool, client)->sessions)
 
 void skv_segment_withdraw(struct skv_core *c, uint32_t pool, uint32_t segment)
@@ -30,7 +30,7 @@ void skv_segment_withdraw(struct skv_core *c, uint32_t pool, uint32_t segment)
 	p->count[SKV_OWNER_FREE] -= p->pages_per_segment;
 	s->free = 0;
 	s->waiting = 0;
-	for EACH_MEMBER(client, c, pool) {
+	EACH_MEMBER(client, c, pool) {
 		uint8_t *told = skv_told(&c->state, pool, client, segment);
 
 		if (*told == SKV_TOLD_LIVE) {
@@ -49,7 +49,7 @@ static bool reclaim(struct skv_core *c, uint32_t but_pool, uint64_t bytes)
 {
 	const struct skv_state_header *h = c->state.header;
 
-	for (SKV_EACH(pool, &c->state, SKV_TABLE_POOLS)) {
+	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 
 		for (uint32_t s = p->high; pool != but_pool && s-- && p->empty;) {
@@ -79,8 +79,10 @@ static int find_number(struct skv_core *c, uint32_t pool, uint32_t *ret)
 		}
 		leaving |= state == SKV_SEGMENT_LEAVING;
 	}
-	return leaving ? skv_refuse(c, SKV_CORE_E_BACKLOG, "segments of this pool wait for clients to acknowledge their end")
-	               : skv_refuse(c, SKV_CORE_E_NOSPC, "the pool has all of its %u segments", p->max_segments);
+	return leaving ? skv_refuse(c, SKV_CORE_E_BACKLOG,
+	                            "segments of this pool wait for clients to acknowledge their end")
+	               : skv_refuse(c, SKV_CORE_E_NOSPC, "the pool has all of its %u segments",
+	                            p->max_segments);
 }
 
 static int segment_make(struct skv_core *c, uint32_t pool, bool reclaiming)
@@ -95,8 +97,9 @@ static int segment_make(struct skv_core *c, uint32_t pool, bool reclaiming)
 		return r;
 	if (h->segment_bytes + p->segment_bytes > c->config.pool_bytes &&
 	    !(reclaiming && reclaim(c, pool, p->segment_bytes)))
-		return skv_refuse(c, SKV_CORE_E_NOSPC, "the pools are full: %llu of %llu bytes are in segments",
-		                  (unsigned long long)h->segment_bytes, (unsigned long long)c->config.pool_bytes);
+		return skv_refuse(
+			c, SKV_CORE_E_NOSPC, "the pools are full: %llu of %llu bytes are in segments",
+			(unsigned long long)h->segment_bytes, (unsigned long long)c->config.pool_bytes);
 	r = c->mem->create(c->mem, p->segment_bytes, &fd);
 	if (r < 0)
 		return skv_refuse_system(c, r, "memory for a segment");
@@ -111,7 +114,7 @@ static int segment_make(struct skv_core *c, uint32_t pool, bool reclaiming)
 	p->count[SKV_OWNER_FREE] += p->pages_per_segment;
 	if (p->high <= segment)
 		p->high = segment + 1;
-	for EACH_MEMBER(client, c, pool) {
+	EACH_MEMBER(client, c, pool) {
 		*skv_told(&c->state, pool, client, segment) = SKV_TOLD_NOTHING;
 		skv_client_row(&c->state, client)->notices++;
 	}
@@ -209,7 +212,7 @@ bool skv_core_next_segment(struct skv_core *c, uint32_t client_id, struct skv_co
 
 	if (client == SKV_NO_INDEX || !skv_client_row(&c->state, client)->notices)
 		return false;
-	for (SKV_EACH(pool, &c->state, SKV_TABLE_POOLS))
+	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS)
 		if (skv_member_row(&c->state, pool, client)->sessions && next_of_pool(c, pool, client, ret))
 			return true;
 	return false;
@@ -240,7 +243,8 @@ int skv_core_segment_ack(struct skv_core *c, uint32_t client_id, uint32_t pool, 
 	if (r)
 		return r;
 	if (pool >= g->max_pools || segment >= g->max_segments)
-		return skv_refuse(c, SKV_CORE_E_INVALID, "there is no segment %u of a pool %u", segment, pool);
+		return skv_refuse(c, SKV_CORE_E_INVALID, "there is no segment %u of a pool %u", segment,
+		                  pool);
 	/* the client may have left the pool, and the pool be gone, while this was under way */
 	if (!skv_member_row(&c->state, pool, client)->sessions)
 		return 0;

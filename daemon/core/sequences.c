@@ -11,8 +11,8 @@
 #include <string.h>
 #include "daemon/core/seqfile.h"
 
-int skv_find_held(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id, uint32_t *ret_client,
-                  uint32_t *ret_seq)
+int skv_find_held(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id,
+                  uint32_t *ret_client, uint32_t *ret_seq)
 {
 	uint32_t client, session, seq;
 	int r = skv_find_session(c, client_id, session_id, &client, &session);
@@ -21,19 +21,22 @@ int skv_find_held(struct skv_core *c, uint32_t client_id, uint32_t session_id, u
 		return r;
 	seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
 	if (seq == SKV_NO_INDEX || skv_seq_row(&c->state, seq)->session != session)
-		return skv_refuse(c, SKV_CORE_E_NOENT, "this session holds no sequence with the id %#x", seq_id);
+		return skv_refuse(c, SKV_CORE_E_NOENT, "this session holds no sequence with the id %#x",
+		                  seq_id);
 	*ret_client = client;
 	*ret_seq = seq;
 	return 0;
 }
 
-static uint32_t find_named(const struct skv_core *c, uint32_t account, const struct skv_model *m, const char *name)
+static uint32_t find_named(const struct skv_core *c, uint32_t account, const struct skv_model *m,
+                           const char *name)
 {
-	for (SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)) {
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
-		if (q->account == account && q->name[0] && !strcmp(q->name, name) && !strcmp(q->model.name, m->name) &&
-		    q->model.rank == m->rank && q->model.n_ranks == m->n_ranks)
+		if (q->account == account && q->name[0] && !strcmp(q->name, name) &&
+		    !strcmp(q->model.name, m->name) && q->model.rank == m->rank &&
+		    q->model.n_ranks == m->n_ranks)
 			return i;
 	}
 	return SKV_NO_INDEX;
@@ -74,15 +77,18 @@ static int check_name(struct skv_core *c, uint32_t account, const struct skv_mod
 	if (!name[0])
 		return 0;
 	if (!skv_name_valid(name))
-		return skv_refuse(c, SKV_CORE_E_INVALID, "a sequence's name is 1 to %u printable ASCII bytes without space or '/'",
+		return skv_refuse(c, SKV_CORE_E_INVALID,
+		                  "a sequence's name is 1 to %u printable ASCII bytes without space or '/'",
 		                  SKV_NAME_MAX - 1);
 	if (find_named(c, account, m, name) != SKV_NO_INDEX)
-		return skv_refuse(c, SKV_CORE_E_EXIST, "model '%s' already has a sequence '%s'", m->name, name);
+		return skv_refuse(c, SKV_CORE_E_EXIST, "model '%s' already has a sequence '%s'", m->name,
+		                  name);
 	return 0;
 }
 
 /* An empty sequence, held by the session. */
-static int make(struct skv_core *c, uint32_t session, const char *name, uint32_t max_tokens, uint32_t *ret_seq)
+static int make(struct skv_core *c, uint32_t session, const char *name, uint32_t max_tokens,
+                uint32_t *ret_seq)
 {
 	const struct skv_session_row *s = skv_session_row(&c->state, session);
 	struct skv_pool_row *p = skv_pool_row(&c->state, s->pool);
@@ -93,15 +99,19 @@ static int make(struct skv_core *c, uint32_t session, const char *name, uint32_t
 
 	if (r)
 		return r;
-	if (max_tokens > SKV_MAX_TOKENS || (uint64_t)s->model.n_layers * skv_pages_of(max_tokens) > SKV_CORE_MAX_ENTRIES)
-		return skv_refuse(c, SKV_CORE_E_INVALID, "a sequence of %u tokens in %u layers needs more than %u table entries",
+	if (max_tokens > SKV_MAX_TOKENS ||
+	    (uint64_t)s->model.n_layers * skv_pages_of(max_tokens) > SKV_CORE_MAX_ENTRIES)
+		return skv_refuse(c, SKV_CORE_E_INVALID,
+		                  "a sequence of %u tokens in %u layers needs more than %u table entries",
 		                  max_tokens, s->model.n_layers, SKV_CORE_MAX_ENTRIES);
 	if (a->sequences >= c->config.account_sequences)
-		return skv_refuse(c, SKV_CORE_E_QUOTA, "UID %u already has %u sequences, the most that are allowed", a->uid,
+		return skv_refuse(c, SKV_CORE_E_QUOTA,
+		                  "UID %u already has %u sequences, the most that are allowed", a->uid,
 		                  c->config.account_sequences);
 	seq = skv_state_take(&c->state, SKV_TABLE_SEQUENCES);
 	if (seq == SKV_NO_INDEX)
-		return skv_refuse(c, SKV_CORE_E_NOSPC, "the daemon already has %u sequences, the most that it takes",
+		return skv_refuse(c, SKV_CORE_E_NOSPC,
+		                  "the daemon already has %u sequences, the most that it takes",
 		                  c->config.max_sequences);
 	r = skv_seqfile_new(&c->seqs[seq], seq, &s->model, max_tokens);
 	if (r < 0) {
@@ -167,8 +177,8 @@ int skv_seq_let_go(struct skv_core *c, uint32_t seq, uint32_t client)
 	return 0;
 }
 
-int skv_core_seq_new(struct skv_core *c, uint32_t client_id, uint32_t session_id, const char *name, uint32_t max_tokens,
-                     struct skv_core_seq_info *ret)
+int skv_core_seq_new(struct skv_core *c, uint32_t client_id, uint32_t session_id, const char *name,
+                     uint32_t max_tokens, struct skv_core_seq_info *ret)
 {
 	uint32_t client, session, seq, most;
 	int r = skv_find_session(c, client_id, session_id, &client, &session);
@@ -177,7 +187,8 @@ int skv_core_seq_new(struct skv_core *c, uint32_t client_id, uint32_t session_id
 		return r;
 	most = skv_session_row(&c->state, session)->model.max_tokens;
 	if (max_tokens > most)
-		return skv_refuse(c, SKV_CORE_E_INVALID, "a sequence of %u tokens asked for, and the model takes %u", max_tokens,
+		return skv_refuse(c, SKV_CORE_E_INVALID,
+		                  "a sequence of %u tokens asked for, and the model takes %u", max_tokens,
 		                  most);
 	r = make(c, session, name ? name : "", max_tokens ? max_tokens : most, &seq);
 	if (r)
@@ -199,16 +210,19 @@ int skv_core_seq_attach(struct skv_core *c, uint32_t client_id, uint32_t session
 	s = skv_session_row(&c->state, session);
 	seq = find_named(c, skv_client_row(&c->state, client)->account, &s->model, name);
 	if (seq == SKV_NO_INDEX)
-		return skv_refuse(c, SKV_CORE_E_NOENT, "model '%s' has no sequence '%.*s'", s->model.name, SKV_NAME_MAX, name);
+		return skv_refuse(c, SKV_CORE_E_NOENT, "model '%s' has no sequence '%.*s'", s->model.name,
+		                  SKV_NAME_MAX, name);
 	q = skv_seq_row(&c->state, seq);
 	if (q->session != SKV_NO_INDEX)
 		return skv_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by client %#x", name,
-		                  skv_state_id(&c->state, SKV_TABLE_CLIENTS, skv_session_row(&c->state, q->session)->client));
+		                  skv_state_id(&c->state, SKV_TABLE_CLIENTS,
+		                               skv_session_row(&c->state, q->session)->client));
 	if (!same_shape(&q->model, &s->model))
-		return skv_refuse(c, SKV_CORE_E_INVALID, "sequence '%s' was made with another shape of model '%s'", name,
+		return skv_refuse(c, SKV_CORE_E_INVALID,
+		                  "sequence '%s' was made with another shape of model '%s'", name,
 		                  s->model.name);
-	skv_pages_hand_over(c, q->pool, skv_owner_make(SKV_OWNER_SEQ, seq), skv_owner_make(SKV_OWNER_LEASE, client),
-	                    q->pages);
+	skv_pages_hand_over(c, q->pool, skv_owner_make(SKV_OWNER_SEQ, seq),
+	                    skv_owner_make(SKV_OWNER_LEASE, client), q->pages);
 	hold(c, seq, session);
 	*ret = info_of(c, seq);
 	return 0;
@@ -219,7 +233,7 @@ static void share(struct skv_core *c, uint32_t parent, uint32_t child, const str
 {
 	const uint8_t *marks = c->pools[skv_seq_row(&c->state, parent)->pool].marks;
 
-	for SKV_EACH_REF(b, i, &c->state, parent)
+	SKV_EACH_REF(b, i, &c->state, parent)
 		if (marks[b->page[i]] == SKV_MARK_NAMED)
 			skv_refs_add(c, child, b->page[i]);
 	for (uint64_t i = 0; i < s->n_own; i++) {
@@ -235,7 +249,8 @@ static int fork_settled(struct skv_core *c, uint32_t parent, const char *name, c
                         uint32_t *ret_child)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, parent);
-	uint64_t blocks = skv_refs_blocks_for(c, parent, s->n_own) + skv_refs_blocks_for(c, SKV_NO_INDEX, s->n_own + s->n_named);
+	uint64_t blocks = skv_refs_blocks_for(c, parent, s->n_own) +
+	                  skv_refs_blocks_for(c, SKV_NO_INDEX, s->n_own + s->n_named);
 	uint32_t child;
 	int r;
 
@@ -255,8 +270,8 @@ static int fork_settled(struct skv_core *c, uint32_t parent, const char *name, c
 	return 0;
 }
 
-int skv_core_seq_fork(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t parent_id, const char *name,
-                      struct skv_core_seq_info *ret)
+int skv_core_seq_fork(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t parent_id,
+                      const char *name, struct skv_core_seq_info *ret)
 {
 	uint32_t client, parent, child;
 	struct skv_settled s;
@@ -303,7 +318,7 @@ int skv_core_seq_drop_name(struct skv_core *c, uid_t uid, const char *model, con
 	uint32_t found = 0, held = 0;
 
 	for (int removing = 0; removing < 2; removing++) {
-		for (SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)) {
+		SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 			const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
 			if (!q->name[0] || strcmp(q->name, name) || strcmp(q->model.name, model) ||
@@ -315,7 +330,8 @@ int skv_core_seq_drop_name(struct skv_core *c, uid_t uid, const char *model, con
 				skv_seq_remove(c, i);
 		}
 		if (!found)
-			return skv_refuse(c, SKV_CORE_E_NOENT, "UID %u has no sequence '%.*s' of a model '%.*s'", uid,
+			return skv_refuse(c, SKV_CORE_E_NOENT,
+			                  "UID %u has no sequence '%.*s' of a model '%.*s'", uid,
 			                  SKV_NAME_MAX, name, SKV_NAME_MAX, model);
 		if (held)
 			return skv_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by a client", name);
@@ -337,7 +353,8 @@ int skv_core_seq_release(struct skv_core *c, uint32_t client_id, uint32_t sessio
 	marks = c->pools[pool].marks;
 	skv_refs_mark(c, seq, SKV_MARK_REF);
 	for (uint32_t i = 0; good && i < n; i++)
-		for (uint64_t page = runs[i].first; good && page < (uint64_t)runs[i].first + runs[i].count; page++) {
+		for (uint64_t page = runs[i].first; good && page < (uint64_t)runs[i].first + runs[i].count;
+		     page++) {
 			good = page <= SKV_PTE_ID_MASK && skv_page_exists(c, pool, (uint32_t)page) &&
 			       marks[page] == SKV_MARK_REF;
 			if (good)
@@ -347,7 +364,8 @@ int skv_core_seq_release(struct skv_core *c, uint32_t client_id, uint32_t sessio
 		skv_refs_release(c, seq, SKV_MARK_RELEASE);
 	skv_refs_mark(c, seq, SKV_MARK_NONE);
 	if (!good)
-		return skv_refuse(c, SKV_CORE_E_INVALID, "a page released is not shared by this sequence, or named twice");
+		return skv_refuse(c, SKV_CORE_E_INVALID,
+		                  "a page released is not shared by this sequence, or named twice");
 	skv_pool_settle_down(c, pool);
 	return 0;
 }

@@ -43,9 +43,11 @@ static int check_open(struct skv_core *c, uint32_t client, const struct skv_mode
 	if (problem)
 		return skv_refuse(c, SKV_CORE_E_INVALID, "%s", problem);
 	if (strnlen(spec, SKV_SPEC_MAX) == SKV_SPEC_MAX)
-		return skv_refuse(c, SKV_CORE_E_INVALID, "a policy spec has at most %u bytes", SKV_SPEC_MAX - 1);
+		return skv_refuse(c, SKV_CORE_E_INVALID, "a policy spec has at most %u bytes",
+		                  SKV_SPEC_MAX - 1);
 	if (skv_client_row(&c->state, client)->sessions >= c->config.client_sessions)
-		return skv_refuse(c, SKV_CORE_E_QUOTA, "this client already has %u sessions, the most that are allowed",
+		return skv_refuse(c, SKV_CORE_E_QUOTA,
+		                  "this client already has %u sessions, the most that are allowed",
 		                  c->config.client_sessions);
 	return 0;
 }
@@ -58,14 +60,16 @@ static void choose(struct skv_choice *to, uint64_t generation, const char *spec,
 }
 
 /* A row with its page; the pool is not joined yet. */
-static int make(struct skv_core *c, const struct skv_model *m, const char *spec, uint32_t plugin, uint32_t *ret_session)
+static int make(struct skv_core *c, const struct skv_model *m, const char *spec, uint32_t plugin,
+                uint32_t *ret_session)
 {
 	uint32_t session = skv_state_take(&c->state, SKV_TABLE_SESSIONS);
 	struct skv_session_row *s;
 	int r;
 
 	if (session == SKV_NO_INDEX)
-		return skv_refuse(c, SKV_CORE_E_NOSPC, "the daemon already has %u sessions, the most that it takes",
+		return skv_refuse(c, SKV_CORE_E_NOSPC,
+		                  "the daemon already has %u sessions, the most that it takes",
 		                  c->config.max_sessions);
 	r = session_page_new(&c->sessions[session], session);
 	if (r < 0) {
@@ -135,7 +139,7 @@ int skv_session_shut(struct skv_core *c, uint32_t session)
 	uint32_t client = s->client, pool = s->pool, account = skv_pool_row(&c->state, pool)->account;
 	int fatal = 0;
 
-	for (SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)) {
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		int r;
 
 		if (skv_seq_row(&c->state, i)->session != session)
@@ -163,7 +167,8 @@ int skv_core_session_close(struct skv_core *c, uint32_t client_id, uint32_t sess
 	return r ? r : skv_session_shut(c, session);
 }
 
-int skv_core_session_policy(struct skv_core *c, uint32_t client_id, uint32_t session_id, struct skv_msg_policy *ret)
+int skv_core_session_policy(struct skv_core *c, uint32_t client_id, uint32_t session_id,
+                            struct skv_msg_policy *ret)
 {
 	uint32_t client, session;
 	struct skv_session_row *s;
@@ -178,12 +183,13 @@ int skv_core_session_policy(struct skv_core *c, uint32_t client_id, uint32_t ses
 	return 0;
 }
 
-uint32_t skv_core_swap(struct skv_core *c, uint32_t session_id, uint32_t uid, const char *spec, uint32_t plugin)
+uint32_t skv_core_swap(struct skv_core *c, uint32_t session_id, uint32_t uid, const char *spec,
+                       uint32_t plugin)
 {
 	uint64_t generation = c->state.header->policy_generation + 1;
 	uint32_t n = 0;
 
-	for (SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)) {
+	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS) {
 		struct skv_session_row *s = skv_session_row(&c->state, i);
 		uint32_t account = skv_pool_row(&c->state, s->pool)->account;
 
@@ -205,8 +211,8 @@ static bool same_choice(const struct skv_choice *a, const struct skv_choice *b)
 	return a->plugin == b->plugin && !strcmp(a->spec, b->spec);
 }
 
-int skv_core_policy_ack(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint64_t generation, int error,
-                        const char *text)
+int skv_core_policy_ack(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint64_t generation,
+                        int error, const char *text)
 {
 	uint32_t client, session;
 	struct skv_session_row *s;

@@ -31,8 +31,7 @@ static const char *take_entry(struct walk *w, skv_pte e)
 	uint32_t page = skv_pte_id(e);
 
 	switch ((uint32_t)skv_pte_kind(e)) {
-	case SKV_PTE_HOLE:
-		return NULL;
+	case SKV_PTE_HOLE: return NULL;
 	case SKV_PTE_FULL:
 		if (!skv_page_exists(w->core, w->pool, page))
 			return "names a page that does not exist";
@@ -53,10 +52,8 @@ static const char *take_entry(struct walk *w, skv_pte e)
 		w->marks[page] = SKV_MARK_NAMED;
 		w->out->n_named++;
 		return NULL;
-	case SKV_PTE_NONE:
-		return "is missing below the committed length";
-	default:
-		return "is of an unknown kind";
+	case SKV_PTE_NONE: return "is missing below the committed length";
+	default: return "is of an unknown kind";
 	}
 }
 
@@ -89,12 +86,15 @@ static int corrupt(struct skv_core *c, uint32_t seq, const struct walk *w, const
 	if (problem)
 		snprintf(why, sizeof(why), "%s", problem);
 	else if (w->entry)
-		snprintf(why, sizeof(why), "entry %u of layer %u (%#x) %s", w->index, w->layer, w->entry, w->problem);
+		snprintf(why, sizeof(why), "entry %u of layer %u (%#x) %s", w->index, w->layer, w->entry,
+		         w->problem);
 	else
 		snprintf(why, sizeof(why), "%s (layer %u, entry %u)", w->problem, w->layer, w->index);
 	if (c->corrupt_cb)
-		c->corrupt_cb(c->corrupt_data, skv_account_row(&c->state, q->account)->uid, q->model.name, q->name, why);
-	return skv_refuse(c, SKV_CORE_E_CORRUPT, "sequence '%s' is corrupt and was dropped: %s", q->name, why);
+		c->corrupt_cb(c->corrupt_data, skv_account_row(&c->state, q->account)->uid, q->model.name,
+		              q->name, why);
+	return skv_refuse(c, SKV_CORE_E_CORRUPT, "sequence '%s' is corrupt and was dropped: %s", q->name,
+	                  why);
 }
 
 int skv_settle_begin(struct skv_core *c, uint32_t seq, uint32_t client, struct skv_settled *ret)
@@ -158,7 +158,8 @@ void skv_settle_rewrite_shared(struct skv_core *c, uint32_t seq)
 
 			if (skv_pte_kind(e) == SKV_PTE_FULL && skv_page_exists(c, pool, page) &&
 			    marks[page] == SKV_MARK_OWN)
-				__atomic_store_n(&table[i], skv_pte_make(SKV_PTE_SHARED, page), __ATOMIC_RELAXED);
+				__atomic_store_n(&table[i], skv_pte_make(SKV_PTE_SHARED, page),
+				                 __ATOMIC_RELAXED);
 		}
 	}
 }

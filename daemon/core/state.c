@@ -43,6 +43,11 @@ static uint64_t elements_of(const struct skv_geometry *g, enum skv_table t)
 	return 0;
 }
 
+static bool within(uint64_t x, uint64_t most)
+{
+	return x && x <= most;
+}
+
 /* The header that belongs to a geometry; false when the geometry is out of bounds. */
 static bool header_of(const struct skv_geometry *g, struct skv_state_header *ret)
 {
@@ -54,10 +59,10 @@ static bool header_of(const struct skv_geometry *g, struct skv_state_header *ret
 	};
 	uint64_t at = (sizeof(h) + 4095) / 4096 * 4096;
 
-	if (!g->max_clients || g->max_clients > ID_MAX_ROWS || !g->max_sessions || g->max_sessions > ID_MAX_ROWS ||
-	    !g->max_sequences || g->max_sequences > ID_MAX_ROWS || !g->max_pools || g->max_pools > ID_MAX_ROWS ||
-	    !g->max_segments || g->max_segments > SKV_PTE_ID_MASK || !g->max_ref_blocks || !g->max_pages ||
-	    g->max_pages > SKV_PTE_ID_MASK + 1u)
+	if (!within(g->max_clients, ID_MAX_ROWS) || !within(g->max_sessions, ID_MAX_ROWS) ||
+	    !within(g->max_sequences, ID_MAX_ROWS) || !within(g->max_pools, ID_MAX_ROWS) ||
+	    !within(g->max_segments, SKV_PTE_ID_MASK) || !within(g->max_pages, SKV_PTE_ID_MASK) ||
+	    !within(g->max_ref_blocks, UINT32_MAX))
 		return false;
 	for (int t = 0; t < SKV_TABLE_COUNT; t++) {
 		h.offset[t] = at;
@@ -109,7 +114,8 @@ static const char *header_check(const struct skv_state_header *h)
 	for (int t = 0; t < SKV_TABLE_ROWS; t++)
 		if (h->high[t] > h->elements[t] || h->live[t] > h->high[t] || h->free[t] > h->high[t])
 			return "state with more rows than its tables hold";
-	if (h->ref_high > h->geometry.max_ref_blocks || h->ref_used > h->ref_high || h->ref_free > h->ref_high)
+	if (h->ref_high > h->geometry.max_ref_blocks || h->ref_used > h->ref_high ||
+	    h->ref_free > h->ref_high)
 		return "state with more reference blocks than its table holds";
 	return NULL;
 }

@@ -111,9 +111,9 @@ struct skv_pool_row {
 	uint32_t account;
 	uint32_t pages_per_segment, max_segments;
 	uint32_t sessions, sequences; /* it lives as long as either is there */
-	uint32_t segments;            /* that have memory ... */
-	uint32_t empty;               /* ... and all of whose pages are FREE */
-	uint32_t high;                /* segment numbers from here on were never used */
+	uint32_t segments;           /* that have memory ... */
+	uint32_t empty;              /* ... and all of whose pages are FREE */
+	uint32_t high;               /* segment numbers from here on were never used */
 	uint64_t page_bytes, segment_bytes;
 	uint64_t count[SKV_OWNER_KINDS]; /* pages by kind of owner */
 };
@@ -157,9 +157,17 @@ struct skv_ref_block {
 /* ---- the memfd ------------------------------------------------------------------------------- */
 
 enum skv_table {
-	SKV_TABLE_ACCOUNTS, SKV_TABLE_CLIENTS, SKV_TABLE_SESSIONS, SKV_TABLE_SEQUENCES, SKV_TABLE_POOLS,
+	SKV_TABLE_ACCOUNTS,
+	SKV_TABLE_CLIENTS,
+	SKV_TABLE_SESSIONS,
+	SKV_TABLE_SEQUENCES,
+	SKV_TABLE_POOLS,
 	SKV_TABLE_ROWS, /* the ones above come and go */
-	SKV_TABLE_MEMBERS = SKV_TABLE_ROWS, SKV_TABLE_SEGMENTS, SKV_TABLE_TOLD, SKV_TABLE_PAGES, SKV_TABLE_REFS,
+	SKV_TABLE_MEMBERS = SKV_TABLE_ROWS,
+	SKV_TABLE_SEGMENTS,
+	SKV_TABLE_TOLD,
+	SKV_TABLE_PAGES,
+	SKV_TABLE_REFS,
 	SKV_TABLE_COUNT,
 };
 
@@ -197,13 +205,13 @@ struct skv_state {
 };
 #define SKV_STATE_NULL {.fd = -1}
 
-/* A new memfd for these sizes, mapped, every table empty. Negative errno; -EINVAL for a size of 0 or beyond the id space. */
+/* A new memfd for these sizes, mapped, every table empty. -EINVAL for a size of 0 or beyond the id space. */
 int skv_state_new(struct skv_state *, const struct skv_geometry *);
-/* Map the state in `fd` (consumed, also on failure). -EBADMSG with a text (static) when it is not a state of this version. */
+/* Map the state in `fd` (consumed, also on failure). -EBADMSG and a static text: not one of this version. */
 int skv_state_map(struct skv_state *, int fd, const char **ret_why);
 void skv_state_deinit(struct skv_state *);
 
-/* Element `index` of a table. Out of range is a bug of the caller: the books are broken, and it stops here. */
+/* Element `index` of a table. Out of range is a bug of ours: the books are broken, and it stops here. */
 static inline void *skv_state_at(const struct skv_state *s, enum skv_table t, uint64_t index)
 {
 	const struct skv_state_header *h = s->header;
@@ -216,14 +224,14 @@ static inline void *skv_state_at(const struct skv_state *s, enum skv_table t, ui
 uint32_t skv_state_take(struct skv_state *, enum skv_table);
 void skv_state_give(struct skv_state *, enum skv_table, uint32_t index);
 
-/* The id of a live row (clients, sessions, sequences), and the index of the live row that an id names, or SKV_NO_INDEX. */
+/* Ids, for clients, sessions and sequences: of a live row; and the live row of an id, or SKV_NO_INDEX. */
 uint32_t skv_state_id(const struct skv_state *, enum skv_table, uint32_t index);
 uint32_t skv_state_find(const struct skv_state *, enum skv_table, uint32_t id);
 
-/* The first live row from `index` on, or SKV_NO_INDEX: for (i = next(s, t, 0); i != SKV_NO_INDEX; i = next(s, t, i + 1)). */
+/* The first live row from `index` on, or SKV_NO_INDEX; and a loop over all of them. */
 uint32_t skv_state_next(const struct skv_state *, enum skv_table, uint32_t index);
-#define SKV_EACH(i, s, t) \
-	uint32_t i = skv_state_next(s, t, 0); i != SKV_NO_INDEX; i = skv_state_next(s, t, i + 1)
+#define SKV_EACH(i, s, t)                                                                                   \
+	for (uint32_t i = skv_state_next(s, t, 0); i != SKV_NO_INDEX; i = skv_state_next(s, t, i + 1))
 
 static inline struct skv_account_row *skv_account_row(const struct skv_state *s, uint32_t i)
 {
@@ -247,17 +255,23 @@ static inline struct skv_pool_row *skv_pool_row(const struct skv_state *s, uint3
 }
 static inline struct skv_member *skv_member_row(const struct skv_state *s, uint32_t pool, uint32_t client)
 {
-	return skv_state_at(s, SKV_TABLE_MEMBERS, (uint64_t)pool * s->header->geometry.max_clients + client);
+	const struct skv_geometry *g = &s->header->geometry;
+
+	return skv_state_at(s, SKV_TABLE_MEMBERS, (uint64_t)pool * g->max_clients + client);
 }
-static inline struct skv_segment_row *skv_segment_row(const struct skv_state *s, uint32_t pool, uint32_t segment)
+static inline struct skv_segment_row *skv_segment_row(const struct skv_state *s, uint32_t pool,
+                                                      uint32_t segment)
 {
-	return skv_state_at(s, SKV_TABLE_SEGMENTS, (uint64_t)pool * s->header->geometry.max_segments + segment);
+	const struct skv_geometry *g = &s->header->geometry;
+
+	return skv_state_at(s, SKV_TABLE_SEGMENTS, (uint64_t)pool * g->max_segments + segment);
 }
 static inline uint8_t *skv_told(const struct skv_state *s, uint32_t pool, uint32_t client, uint32_t segment)
 {
 	const struct skv_geometry *g = &s->header->geometry;
+	uint64_t member = (uint64_t)pool * g->max_clients + client;
 
-	return skv_state_at(s, SKV_TABLE_TOLD, ((uint64_t)pool * g->max_clients + client) * g->max_segments + segment);
+	return skv_state_at(s, SKV_TABLE_TOLD, member * g->max_segments + segment);
 }
 static inline skv_owner *skv_owner_word(const struct skv_state *s, uint32_t pool, uint32_t page)
 {

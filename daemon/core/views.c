@@ -2,9 +2,10 @@
 /* What status, lists and metrics see of the books. Nothing here changes anything. */
 #include "daemon/core/books.h"
 
-void skv_core_accounts(const struct skv_core *c, void (*cb)(void *, const struct skv_core_account_view *), void *data)
+void skv_core_accounts(const struct skv_core *c, void (*cb)(void *, const struct skv_core_account_view *),
+                       void *data)
 {
-	for (SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS)) {
+	SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS) {
 		const struct skv_account_row *a = skv_account_row(&c->state, i);
 		struct skv_core_account_view v = {
 			.uid = a->uid,
@@ -14,7 +15,7 @@ void skv_core_accounts(const struct skv_core *c, void (*cb)(void *, const struct
 			.page_bytes = a->page_bytes,
 		};
 
-		for (SKV_EACH(j, &c->state, SKV_TABLE_POOLS)) {
+		SKV_EACH(j, &c->state, SKV_TABLE_POOLS) {
 			const struct skv_pool_row *p = skv_pool_row(&c->state, j);
 
 			if (p->account == i)
@@ -24,9 +25,10 @@ void skv_core_accounts(const struct skv_core *c, void (*cb)(void *, const struct
 	}
 }
 
-void skv_core_clients(const struct skv_core *c, void (*cb)(void *, const struct skv_core_client_view *), void *data)
+void skv_core_clients(const struct skv_core *c, void (*cb)(void *, const struct skv_core_client_view *),
+                      void *data)
 {
-	for (SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)) {
+	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS) {
 		const struct skv_client_row *row = skv_client_row(&c->state, i);
 		struct skv_core_client_view v = {
 			.client = skv_state_id(&c->state, SKV_TABLE_CLIENTS, i),
@@ -36,15 +38,16 @@ void skv_core_clients(const struct skv_core *c, void (*cb)(void *, const struct 
 			.sessions = row->sessions,
 		};
 
-		for (SKV_EACH(j, &c->state, SKV_TABLE_POOLS))
+		SKV_EACH(j, &c->state, SKV_TABLE_POOLS)
 			v.lease_pages += skv_member_row(&c->state, j, i)->lease;
 		cb(data, &v);
 	}
 }
 
-void skv_core_sessions(const struct skv_core *c, void (*cb)(void *, const struct skv_core_session_view *), void *data)
+void skv_core_sessions(const struct skv_core *c, void (*cb)(void *, const struct skv_core_session_view *),
+                       void *data)
 {
-	for (SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)) {
+	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS) {
 		const struct skv_session_row *s = skv_session_row(&c->state, i);
 		struct skv_core_session_view v = {
 			.session = skv_state_id(&c->state, SKV_TABLE_SESSIONS, i),
@@ -70,7 +73,8 @@ void skv_core_sessions(const struct skv_core *c, void (*cb)(void *, const struct
 #define WALK_ENTRIES ((uint64_t)1 << 22) /* some milliseconds */
 
 /* *left: entries that this walk may still look at. */
-static void count_entries(const struct skv_seq_local *l, uint32_t len, struct skv_core_seq_view *v, uint64_t *left)
+static void count_entries(const struct skv_seq_local *l, uint32_t len, struct skv_core_seq_view *v,
+                          uint64_t *left)
 {
 	uint32_t n_pages = skv_pages_of(len);
 
@@ -95,7 +99,7 @@ void skv_core_seqs(const struct skv_core *c, void (*cb)(void *, const struct skv
 {
 	uint64_t left = WALK_ENTRIES;
 
-	for (SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)) {
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 		const struct skv_seq_local *l = &c->seqs[i];
 		uint32_t len = skv_commit_len(atomic_load(&l->mem->commit));
@@ -110,16 +114,18 @@ void skv_core_seqs(const struct skv_core *c, void (*cb)(void *, const struct skv
 
 		if (q->session != SKV_NO_INDEX) {
 			v.session = skv_state_id(&c->state, SKV_TABLE_SESSIONS, q->session);
-			v.client = skv_state_id(&c->state, SKV_TABLE_CLIENTS, skv_session_row(&c->state, q->session)->client);
+			v.client = skv_state_id(&c->state, SKV_TABLE_CLIENTS,
+			                        skv_session_row(&c->state, q->session)->client);
 		}
 		count_entries(l, v.tokens, &v, &left);
 		cb(data, &v);
 	}
 }
 
-void skv_core_pools(const struct skv_core *c, void (*cb)(void *, const struct skv_core_pool_view *), void *data)
+void skv_core_pools(const struct skv_core *c, void (*cb)(void *, const struct skv_core_pool_view *),
+                    void *data)
 {
-	for (SKV_EACH(i, &c->state, SKV_TABLE_POOLS)) {
+	SKV_EACH(i, &c->state, SKV_TABLE_POOLS) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, i);
 		struct skv_core_pool_view v = {
 			.pool = i,

@@ -20,7 +20,7 @@ static int host_create(const struct skv_mem_ops *ops, size_t bytes, int *ret_fd)
 	return 0;
 }
 
-/* The hole takes the memory from under every mapping: who still has one reads zeros, and writes for itself alone. */
+/* The hole takes the memory from under every mapping: a stale one reads zeros and writes for itself alone. */
 static void host_destroy(const struct skv_mem_ops *ops, int fd, size_t bytes)
 {
 	(void)ops;

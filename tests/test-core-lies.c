@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sequence memory that lies: found out when it is settled, and paid for by the liar alone. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "core-peer.h"
+
+static struct skv_model model; /* 2 layers, pages of 1 KiB */
+
+static void setup(void)
+{
+	struct skv_core_config config = books_config();
+
+	model = test_model("m", 2, 16);
+	books_open(&config);
+}
+
+struct lie {
+	const char *what;
+	void (*tell)(struct held *h, struct peer *p, const struct held *shared, const struct held *theirs);
+};
+
+static skv_pte *first(struct held *h)
+{
+	return skv_seqmem_table(h->mem, &h->layout, 0);
+}
+static void lie_magic(struct held *h, struct peer *p, const struct held *s, const struct held *t)
+{
+	(void)p, (void)s, (void)t;
+	h->mem->magic ^= 1;
+}
+static void lie_shape(struct held *h, struct peer *p, const struct held *s, const struct held *t)
+{
+	(void)p, (void)s, (void)t;
+	h->mem->max_pages++;
+}
+static void lie_length(struct held *h, struct peer *p, const struct held *s, const struct held *t)
+{
+	(void)p, (void)s, (void)t;
+	atomic_store(&h->mem->commit, (uint64_t)9 << 32 | (h->layout.max_tokens + 1));
+}
+static void lie_longer(struct held *h, struct peer *p, const struct held *s, const struct held *t)
+{
+	(void)p, (void)s, (void)t;
+	held_commit(h, SKV_PAGE_TOKENS); /* entries that were never written */
+}
+static void lie_journal(struct held *h, struct peer *p, const struct held *s, const struct held *t)
+{
+	(void)p, (void)s, (void)t;
+	atomic_store(&h->mem->journal_n, UINT32_MAX);
+}
+static void lie_kind(struct held *h, struct peer *p, const struct held *s, const struct held *t)
+{
+	(void)p, (void)s, (void)t;
+	first(h)[0] = 0xf0000000u | skv_pte_id(first(h)[0]);
+}
+static void lie_far(struct held *h, struct peer *p, const struct held *s, const struct held *t)
+{
+	(void)p, (void)s, (void)t;
+	first(h)[0] = skv_pte_make(SKV_PTE_FULL, SKV_PTE_ID_MASK);
+}
+static void lie_no_segment(struct held *h, struct peer *p, const struct held *s, const struct held *t)
+{
+	(void)s, (void)t;
+	first(h)[0] = skv_pte_make(SKV_PTE_FULL, p->session.pages_per_segment * 20);
+}
+static void lie_free(struct held *h, struct peer *p, const struct held *s, const struct held *t)
+{
+	uint32_t page = peer_take(p);
+
+	(void)s, (void)t;
+	ck_assert_int_eq(
+		skv_core_lease_put(core, p->client, p->session.session, &(struct skv_wire_run){page, 1}, 1),
+		0);
+	first(h)[0] = skv_pte_make(SKV_PTE_FULL, page);
+}
+static void lie_theirs(struct held *h, struct peer *p, const struct held *s, const struct held *t)
+{
+	(void)p, (void)s;
+	first(h)[0] = held_entry(t, 0, 0);
+}
+static void lie_twice(struct held *h, struct peer *p, const struct held *s, const struct held *t)
+{
+	(void)p, (void)s, (void)t;
+	first(h)[0] = first(h)[1];
+}
+static void lie_twice_in_layers(struct held *h, struct peer *p, const struct held *s, const struct held *t)
+{
+	(void)p, (void)s, (void)t;
+	first(h)[0] = held_entry(h, 1, 0);
+}
+static void lie_shared_as_own(struct held *h, struct peer *p, const struct held *s, const struct held *t)
+{
+	(void)p, (void)t;
+	first(h)[0] = skv_pte_make(SKV_PTE_FULL, skv_pte_id(held_entry(s, 0, 0)));
+}
+static void lie_shared_of_another(struct held *h, struct peer *p, const struct held *s, const struct held *t)
+{
+	(void)p, (void)t;
+	first(h)[0] = held_entry(s, 0, 0);
+}
+static void lie_own_as_shared(struct held *h, struct peer *p, const struct held *s, const struct held *t)
+{
+	(void)p, (void)s, (void)t;
+	first(h)[0] = skv_pte_make(SKV_PTE_SHARED, skv_pte_id(first(h)[0]));
+}
+static void lie_shared_far(struct held *h, struct peer *p, const struct held *s, const struct held *t)
+{
+	(void)p, (void)s, (void)t;
+	first(h)[0] = skv_pte_make(SKV_PTE_SHARED, SKV_PTE_ID_MASK);
+}
+
+static void lie_shared_twice(struct held *h, struct peer *p, const struct held *s, const struct held *t)
+{
+	struct held f;
+
+	(void)s, (void)t;
+	ck_assert_int_eq(held_fork(&f, h, p, ""), 0);
+	held_close(&f);
+	first(h)[0] = held_entry(h, 1, 0);
+}
+
+static const struct lie lies[] = {
+	{"valid header", lie_magic},
+	{"shape", lie_shape},
+	{"length", lie_length},
+	{"missing", lie_longer},
+	{"journal", lie_journal},
+	{"kind", lie_kind},
+	{"does not exist", lie_far},
+	{"does not exist", lie_no_segment},
+	{"not on lease", lie_free},
+	{"not on lease", lie_theirs},
+	{"second time", lie_twice},
+	{"second time", lie_twice_in_layers},
+	{"not on lease", lie_shared_as_own},
+	{"no reference", lie_shared_of_another},
+	{"no reference", lie_own_as_shared},
+	{"does not exist", lie_shared_far},
+	{"shared page for the second time", lie_shared_twice},
+};
+#define N_LIES (sizeof(lies) / sizeof(*lies))
+enum { BY_DETACH, BY_DEATH, BY_FORK, BY_CLOSE, N_BY };
+
+START_TEST(a_lie_costs_the_liar_alone)
+{
+	const struct lie *lie = &lies[_i % N_LIES];
+	struct peer liar, other;
+	struct held h, parent, child, theirs, f;
+	int r = SKV_CORE_E_CORRUPT;
+
+	peer_join(&liar, 1000, &model);
+	peer_join(&other, 1000, &model);
+	held_new(&h, &liar, "liar", 1024);
+	held_append(&h, &liar, 50);
+	held_new(&parent, &liar, "parent", 1024);
+	held_append(&parent, &liar, 32);
+	ck_assert_int_eq(held_fork(&child, &parent, &liar, "child"), 0);
+	held_new(&theirs, &other, "theirs", 1024);
+	held_append(&theirs, &other, 50);
+	lie->tell(&h, &liar, &child, &theirs);
+	switch (_i / N_LIES) {
+	case BY_DETACH: r = skv_core_seq_detach(core, liar.client, liar.session.session, h.seq); break;
+	case BY_FORK: r = held_fork(&f, &h, &liar, "f"); break;
+	case BY_DEATH: peer_die(&liar); break;
+	case BY_CLOSE:
+		ck_assert_int_eq(skv_core_session_close(core, liar.client, liar.session.session), 0);
+		break;
+	}
+	ck_assert_int_eq(r, SKV_CORE_E_CORRUPT);
+	ck_assert_uint_eq(n_corrupt, 1);
+	ck_assert_msg(strstr(corrupt_why, lie->what), "'%s' does not say '%s'", corrupt_why, lie->what);
+	books_even();
+	ck_assert(!books_has_seq("liar"));
+	ck_assert(!books_has_seq("f"));
+	/* everyone else's are as they were */
+	ck_assert_uint_eq(books_seq("child").pages_shared, 4);
+	ck_assert_uint_eq(books_seq("parent").pages_shared, 4);
+	ck_assert_int_eq(held_detach(&theirs, &other), 0);
+	ck_assert_uint_eq(books_seq("theirs").pages_resident, 8);
+	if (_i / N_LIES != BY_DEATH)
+		peer_die(&liar); /* and its anonymous ones */
+	pool_is(&other, 56, 8, 4);
+	ck_assert_uint_eq(n_corrupt, 1);
+	held_close(&h);
+	held_close(&parent);
+	held_close(&child);
+	peer_die(&other);
+}
+END_TEST
+
+START_TEST(a_page_is_of_one_sequence)
+{
+	struct peer a, b;
+	struct held h, g;
+
+	peer_join(&a, 1000, &model);
+	peer_join(&b, 1000, &model);
+	held_new(&h, &a, "h", 64);
+	held_new(&g, &a, "g", 64);
+	held_append(&h, &a, 16);
+	held_append(&g, &a, 16);
+	first(&g)[0] = first(&h)[0];
+	peer_die(&a);
+	pool_is(&b, 0, 2, 0);
+	ck_assert_uint_eq(n_corrupt, 1);
+	ck_assert(books_has_seq("h") != books_has_seq("g"));
+	held_close(&h);
+	held_close(&g);
+	peer_die(&b);
+}
+END_TEST
+
+/* Whoever held it before still has it mapped, and scribbles. */
+START_TEST(a_stale_mapping_harms_its_own_user_alone)
+{
+	struct peer a, b;
+	struct held old, h;
+
+	peer_join(&a, 1000, &model);
+	peer_join(&b, 1000, &model);
+	held_new(&old, &a, "h", 1024);
+	held_append(&old, &a, 50);
+	ck_assert_int_eq(skv_core_seq_detach(core, a.client, a.session.session, old.seq), 0);
+	ck_assert_int_eq(held_attach(&h, &b, "h"), 0);
+	first(&old)[0] = skv_pte_make(SKV_PTE_FULL, a.stock[0]);
+	ck_assert_int_eq(held_detach(&h, &b), SKV_CORE_E_CORRUPT);
+	peer_die(&b);
+	pool_is(&a, 56, 0, 0);
+	held_close(&old);
+	peer_die(&a);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("core-lies");
+	TCase *t = tcase_create("lies");
+	SRunner *r;
+	int failed;
+
+	tcase_add_checked_fixture(t, setup, books_close);
+	tcase_add_loop_test(t, a_lie_costs_the_liar_alone, 0, N_LIES * N_BY);
+	tcase_add_test(t, a_page_is_of_one_sequence);
+	tcase_add_test(t, a_stale_mapping_harms_its_own_user_alone);
+	suite_add_tcase(s, t);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
