@@ -49,7 +49,8 @@ struct skv_evidence {
 	bool sum;              /* sum instead of max */
 	uint32_t token_stride; /* >= the longest len, multiple of T */
 	uint32_t page_stride;  /* >= pages of the longest len */
-	float *token;          /* [seq][rows][token_stride]: pooled weight; 0 for tokens in holes */
+	/* Elements past the sequence's last page are left as they were. */
+	float *token;          /* [seq][rows][token_stride]: pooled weight; 0 in holes and from len to the page's end */
 	float *page;           /* [seq][rows][page_stride]: sum of the pooled weights of the page */
 	float *lse;            /* [seq][n_heads]: log Σ exp(scale·q·k), natural logarithm */
 };
@@ -79,7 +80,10 @@ struct skv_kernels {
 	size_t (*work_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len,
 	                     int threads);
 
-	/* Write k and v rows into the pages of tokens len - n_q … len - 1, converted to the pool's dtype (round to nearest even). */
+	/*
+	 * Write k and v rows into the pages of tokens len - n_q … len - 1, converted to the pool's dtype
+	 * (round to nearest even; a NaN stays one).
+	 */
 	void (*append)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *k, const float *v,
 	               const struct skv_work *);
 
@@ -97,7 +101,7 @@ struct skv_kernels {
 	void (*decode_window)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
 	                      const uint32_t *sinks, const uint32_t *start, const struct skv_work *);
 
-	/* Decode over the listed pages (tokens >= len do not count). An empty list gives zeros. */
+	/* Decode over the listed pages (tokens >= len do not count). Nothing listed that is resident: zeros. */
 	void (*decode_pages)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
 	                     const struct skv_list *, const struct skv_work *);
 
@@ -105,14 +109,17 @@ struct skv_kernels {
 	void (*decode_tokens)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
 	                      const struct skv_list *, const struct skv_work *);
 
-	/* Causal attention of n_q >= 1 rows a sequence over every resident token up to each row's own. */
+	/*
+	 * Causal attention of n_q >= 1 rows a sequence over every resident token up to each row's own.
+	 * A row's bits do not depend on how a prompt is cut into calls.
+	 */
 	void (*prefill_dense)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
 	                      const struct skv_work *);
 
 	/*
-	 * The k largest of score[0, n), as ascending indices into ret_ids; returns how many (min(k, n)).
-	 * Ties go to the lower index. -INFINITY marks what must not be chosen and never is.
-	 * `scratch` has n elements.
+	 * The k largest of score[0, n), as ascending indices into ret_ids, which has room for min(k, n);
+	 * returns how many. Ties go to the lower index. -INFINITY marks what must not be chosen and never
+	 * is, nor is a NaN: then there may be fewer than k. `scratch` has n elements.
 	 */
 	uint32_t (*topk)(const float *score, uint32_t n, uint32_t k, uint32_t *ret_ids, uint32_t *scratch);
 };

@@ -3,4 +3,5 @@ include tests/targets.mk
 include tests/common.mk
 include tests/core.mk
 include tests/engine.mk
+include tests/kernels.mk
 include tests/server.mk
