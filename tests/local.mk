@@ -5,3 +5,4 @@ include tests/core.mk
 include tests/engine.mk
 include tests/kernels.mk
 include tests/server.mk
+include tests/client.mk

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/client-test.h - what the tests of libclient/ have in common. */
+#ifndef SKV_CLIENT_TEST_H
+#define SKV_CLIENT_TEST_H
+
+#include <check.h>
+#include <sparsekv/client.h>
+
+#include "tests/fixture.h"
+#include "tests/random.h"
+#include "tests/world.h"
+
+#define OK(call)                                                                                            \
+	do {                                                                                                \
+		int ok_ = (call);                                                                           \
+		ck_assert_msg(ok_ == 0, "%s: %d %s", #call, ok_, skv_last_error());                         \
+	} while (0)
+
+/* The call fails with `error`, and the last error's text has `word` in it. */
+#define FAILS(call, error, word)                                                                            \
+	do {                                                                                                \
+		int got_ = (call);                                                                          \
+		ck_assert_msg(got_ == -(error), "%s: %d %s, expected %d", #call, got_, skv_last_error(),    \
+		              -(error));                                                                    \
+		ck_assert_msg(strstr(skv_last_error(), word), "%s: '%s' does not say '%s'", #call,          \
+		              skv_last_error(), word);                                                      \
+	} while (0)
+
+/* Run the suite as a program; the exit status. */
+static inline int run_suite(Suite *s, const char *program)
+{
+	SRunner *r = srunner_create(s);
+	int failed;
+
+	rnd_seed(program);
+	srunner_run_all(r, CK_ENV);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+#endif

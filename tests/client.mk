@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+# Tests of libclient/, on daemons of their own.
+CLIENT_TEST_SOURCES = tests/client-test.h tests/fixture.c tests/fixture.h tests/random.h tests/raw.c \
+	tests/world.c tests/world.h
+CLIENT_TEST_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_BUILDDIR='"$(abs_top_builddir)"'
+CLIENT_TEST_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(JANSSON_CFLAGS) $(OPENMP_CFLAGS)
+CLIENT_TEST_LIBS = libclient/libsparsekv-client.la daemon/libskvdaemon.la $(CHECK_LIBS) $(JANSSON_LIBS) -lm
+
+check_LTLIBRARIES += tests/plugins/fourth.la tests/plugins/late-misuse.la
+tests_plugins_fourth_la_SOURCES = tests/plugins/fourth.c tests/plugins/plugin.h
+tests_plugins_fourth_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
+tests_plugins_late_misuse_la_SOURCES = tests/plugins/late-misuse.c tests/plugins/plugin.h
+tests_plugins_late_misuse_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
+
+check_PROGRAMS += tests/test-client
+TESTS += tests/test-client
+tests_test_client_SOURCES = tests/test-client.c $(CLIENT_TEST_SOURCES)
+tests_test_client_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
+tests_test_client_CFLAGS = $(CLIENT_TEST_CFLAGS)
+tests_test_client_LDADD = $(CLIENT_TEST_LIBS)
+
+check_PROGRAMS += tests/test-client-policy
+TESTS += tests/test-client-policy
+tests_test_client_policy_SOURCES = tests/test-client-policy.c $(CLIENT_TEST_SOURCES)
+tests_test_client_policy_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
+tests_test_client_policy_CFLAGS = $(CLIENT_TEST_CFLAGS)
+tests_test_client_policy_LDADD = $(CLIENT_TEST_LIBS)
+
+check_PROGRAMS += tests/test-client-api
+TESTS += tests/test-client-api
+tests_test_client_api_SOURCES = tests/test-client-api.c $(CLIENT_TEST_SOURCES)
+tests_test_client_api_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
+tests_test_client_api_CFLAGS = $(CLIENT_TEST_CFLAGS)
+tests_test_client_api_LDADD = $(CLIENT_TEST_LIBS)

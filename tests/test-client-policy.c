@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of libclient's policy runtime: swaps in the middle of a generation, refusals, state, misuse. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/client-test.h"
+
+static struct fix daemon_;
+static struct raw *op;
+static struct skv_client *client;
+static struct world w;
+static struct world_seq q;
+
+static void setup(void)
+{
+	fix_start_process(&daemon_, NULL);
+	op = raw_hello(daemon_.socket);
+	OK(skv_connect(&client, daemon_.socket));
+	world_model(&w.model, "policies", SKV_F32, 600);
+}
+
+static void teardown(void)
+{
+	skv_disconnect(client);
+	raw_close(op);
+	fix_stop(&daemon_);
+}
+
+static void load(const char *plugin)
+{
+	char name[64];
+
+	snprintf(name, sizeof(name), "tests/plugins/.libs/%s.so", plugin);
+	ck_assert_int_eq(raw_policy_load(op, fix_built(name)), 0);
+}
+
+static void open_with(const char *spec)
+{
+	OK(skv_open(client, &w.model, spec, &w.session));
+}
+
+static void new_seq(const char *name)
+{
+	struct skv_seq *seq;
+
+	OK(skv_seq_new(w.session, name, 0, &seq));
+	world_seq_init(&w, &q, seq, w.model.max_tokens);
+}
+
+/* One decode step, without a look at outputs. */
+static int decode(void)
+{
+	uint64_t content = world_content(1, skv_seq_len(q.seq));
+
+	return world_run(&w, q.seq, &content, 1, false, NULL);
+}
+
+static uint64_t holes(void)
+{
+	uint64_t resident, total;
+
+	skv_seq_pages(q.seq, &resident, &total);
+	return total - resident;
+}
+
+/* A field of the daemon's row of our session, which must be the only one. */
+static void expect_session(const char *field, const char *text)
+{
+	json_t *j = raw_query(op, SKV_QUERY_SESSIONS), *rows = json_object_get(j, "sessions");
+	const char *is = json_string_value(json_object_get(json_array_get(rows, 0), field));
+
+	ck_assert_uint_eq(json_array_size(rows), 1);
+	ck_assert_msg(is && strstr(is, text), "%s is '%s', expected '%s'", field, is ? is : "nothing", text);
+	json_decref(j);
+}
+
+/* Decode until the session runs the spec, or has refused it: the daemon may be slow to say what is wanted. */
+static void follow(const char *spec)
+{
+	for (int i = 0; i < 200 && strcmp(skv_policy_spec(w.session), spec) != 0 && !*skv_policy_error(w.session); i++)
+		ck_assert_int_eq(decode(), 0);
+}
+
+/* ---- swaps ----------------------------------------------------------------------------------- */
+
+/* Random policies, one after the other, in the middle of a generation: no step fails, every output is right. */
+START_TEST(swaps)
+{
+	struct skv_stats stats = {.size = sizeof(stats)};
+	uint32_t changes = 0;
+	struct world_seq other;
+	struct skv_seq *seq;
+
+	open_with("full");
+	new_seq("swapped");
+	OK(skv_seq_new(w.session, NULL, 0, &seq));
+	world_seq_init(&w, &other, seq, w.model.max_tokens);
+	world_feed(&w, &q, 1, 300, true);
+	world_feed(&w, &other, 2, 100 + rnd_below(100), true);
+	for (int i = 0; i < 60; i++) {
+		uint64_t a = world_content(1, q.len), b = world_content(2, other.len);
+
+		if (i % 6 == 0) {
+			w.next = world_policy(&w.model, w.next_spec);
+			ck_assert_int_eq(raw_policy_swap(op, w.next_spec), 0);
+			changes += strcmp(w.next_spec, skv_policy_spec(w.session)) != 0;
+		}
+		ck_assert_int_eq(world_step(&w, (struct world_item[]){{&q, 1, false, &a}, {&other, 1, false, &b}}, 2, -1), 0);
+		ck_assert_str_eq(skv_policy_error(w.session), "");
+	}
+	ck_assert_str_eq(w.next_spec, "");
+	OK(skv_session_stats(w.session, &stats));
+	ck_assert_uint_eq(stats.policy_swaps, changes);
+	expect_session("policy", skv_policy_spec(w.session));
+	world_seq_deinit(&other);
+}
+END_TEST
+
+/* What the policy or its parameters refuse leaves the old one running, and says why to all sides. */
+START_TEST(refused_swaps)
+{
+	const char *old = "delta?budget=4&recent=1&layers=2&dense=1&pin=0";
+
+	load("refuse-adopt");
+	w.policy = (struct world_policy){
+	        .kind = WORLD_DELTA, .budget = {.count = 4}, .floor = 1, .recent = 1, .recent_floor = 1, .layers = 4, .dense = 1};
+	open_with(old);
+	new_seq(NULL);
+	world_feed(&w, &q, 1, 200, true);
+	world_feed(&w, &q, 1, 1, false);
+	/* the daemon rehearses with the session's model, so this one never comes here */
+	ck_assert_int_eq(raw_policy_swap(op, "delta?layers=200"), EINVAL);
+	world_feed(&w, &q, 1, 1, false);
+	ck_assert_str_eq(skv_policy_error(w.session), "");
+	/* but whether a policy takes over what is there turns out here */
+	ck_assert_int_eq(raw_policy_swap(op, "refuse-adopt"), 0);
+	for (int i = 0; i < 100 && !*skv_policy_error(w.session); i++)
+		world_feed(&w, &q, 1, 1, false);
+	ck_assert_ptr_nonnull(strstr(skv_policy_error(w.session), "takes none"));
+	ck_assert_str_eq(skv_policy_spec(w.session), old);
+	world_feed(&w, &q, 1, 1, false);
+	expect_session("error", skv_policy_error(w.session));
+	expect_session("policy", old);
+	/* a good one is taken */
+	w.next = (struct world_policy){.kind = WORLD_FULL};
+	strcpy(w.next_spec, "full");
+	ck_assert_int_eq(raw_policy_swap(op, "full"), 0);
+	for (int j = 0; j < 100 && w.next_spec[0]; j++)
+		world_feed(&w, &q, 1, 1, false);
+	ck_assert_str_eq(skv_policy_spec(w.session), "full");
+	ck_assert_str_eq(skv_policy_error(w.session), "");
+	world_feed(&w, &q, 1, 1, false);
+	expect_session("error", "");
+
+	/* new sequences are not taken over from anyone; those of others are */
+	OK(skv_seq_drop(q.seq));
+	world_seq_deinit(&q);
+	ck_assert_int_eq(raw_policy_swap(op, "refuse-adopt"), 0);
+	new_seq("taken-by-none");
+	follow("refuse-adopt");
+}
+END_TEST
+
+/* Specs and policies that skv_open refuses. */
+START_TEST(refused_opens)
+{
+	struct skv_session *s;
+
+	FAILS(skv_open(client, &w.model, "no-such?x=1", &s), ENOENT, "no-such");
+	FAILS(skv_open(client, &w.model, "delta?budget=", &s), EINVAL, "budget");
+	FAILS(skv_open(client, &w.model, "delta?bugdet=4", &s), EINVAL, "bugdet");
+	FAILS(skv_open(client, &w.model, "streaming?sinks=4&sinks=5", &s), EINVAL, "twice");
+	FAILS(skv_open(client, &w.model, "delta?layers=99", &s), EINVAL, "layer 99");
+	FAILS(skv_open(client, &w.model, "streaming?budget=3&sinks=4", &s), EINVAL, "sinks");
+	FAILS(skv_open(client, &w.model, "Full", &s), EINVAL, "Full");
+	FAILS(skv_open(client, &w.model, NULL, &s), EINVAL, "NULL");
+	/* nothing of these stays behind */
+	open_with("full");
+	expect_session("policy", "full");
+}
+END_TEST
+
+/* ---- state ----------------------------------------------------------------------------------- */
+
+/* A policy's state lives with the sequence: it goes where that goes, and is made anew after another policy. */
+START_TEST(state)
+{
+	struct skv_seq *child;
+	uint64_t before;
+
+	load("fourth");
+	open_with("fourth");
+	new_seq("stateful");
+	world_feed(&w, &q, 1, 100, true);
+	ck_assert_int_eq(decode(), 0);
+	ck_assert_int_eq(decode(), 0);
+	OK(skv_seq_detach(q.seq));
+	OK(skv_seq_attach(w.session, "stateful", &q.seq));
+	ck_assert_int_eq(decode(), 0);
+	ck_assert_uint_eq(holes(), 0);
+	OK(skv_seq_fork(q.seq, NULL, &child));
+	ck_assert_int_eq(decode(), 0);
+	ck_assert_uint_gt(holes(), 0); /* the fourth */
+	OK(skv_seq_drop(q.seq));
+	q.seq = child;
+	ck_assert_uint_eq(holes(), 0);
+	ck_assert_int_eq(decode(), 0);
+	ck_assert_uint_gt(holes(), 0); /* the child's fourth: it took the count with it */
+
+	/* away and back */
+	ck_assert_int_eq(raw_policy_swap(op, "full"), 0);
+	follow("full");
+	ck_assert_int_eq(raw_policy_swap(op, "fourth"), 0);
+	follow("fourth");
+	ck_assert_str_eq(skv_policy_spec(w.session), "fourth");
+	before = holes();
+	for (int i = 0; i < 40; i++)
+		ck_assert_int_eq(decode(), 0);
+	ck_assert_uint_eq(holes(), before); /* taken over: never again */
+}
+END_TEST
+
+/* An engine that dies inside of a step leaves a state of no commit: whoever comes next makes it anew. */
+START_TEST(torn_state)
+{
+	uint64_t content = world_content(1, 100);
+	float *rows;
+
+	load("fourth");
+	open_with("fourth");
+	new_seq("torn");
+	world_feed(&w, &q, 1, 100, true);
+	/* as far as in front of step_end; its hook does not run, the step is given up */
+	rows = calloc((size_t)w.model.n_heads * w.model.head_dim, sizeof(float));
+	for (int i = 0; i < 3; i++) {
+		OK(skv_step_begin(w.session, &(struct skv_step_item){.seq = q.seq, .n_tokens = 1}, 1, NULL));
+		for (uint32_t l = 0; l < w.model.n_layers; l++)
+			OK(skv_attend(w.session, l, &(struct skv_attn){.q = rows, .k = rows, .v = rows, .out = rows}));
+		skv_step_abort(w.session);
+	}
+	free(rows);
+	ck_assert_int_eq(world_run(&w, q.seq, &content, 1, false, NULL), 0);
+	for (int i = 0; i < 2; i++)
+		ck_assert_int_eq(decode(), 0);
+	ck_assert_uint_eq(holes(), 0);
+	ck_assert_int_eq(decode(), 0);
+	ck_assert_uint_gt(holes(), 0); /* four committed, whatever was given up */
+}
+END_TEST
+
+/* ---- misuse ---------------------------------------------------------------------------------- */
+
+START_TEST(misuse)
+{
+	uint64_t content;
+
+	load("late-misuse");
+	open_with("late-misuse");
+	new_seq(NULL);
+	world_feed(&w, &q, 1, 50, true);
+	ck_assert_int_eq(decode(), 0);
+	ck_assert_int_eq(decode(), 0);
+	for (int i = 0; i < 3; i++) {
+		FAILS(decode(), ENOTRECOVERABLE, "late-misuse");
+		ck_assert_uint_eq(skv_seq_len(q.seq), 52);
+	}
+	/* the operator can help */
+	ck_assert_int_eq(raw_policy_swap(op, "full"), 0);
+	for (int i = 0; i < 200 && strcmp(skv_policy_spec(w.session), "full") != 0; i++)
+		decode();
+	ck_assert_uint_eq(skv_seq_len(q.seq), 53);
+	/* and what the aborted steps wrote is not to be seen */
+	while (q.len < 53) {
+		content = world_content(1, q.len);
+		world_seq_append(&w, &q, &content, 1, true);
+	}
+	skv_seq_attended(q.seq, &q.attended, &q.causal);
+	world_feed(&w, &q, 1, 1, false);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("client-policy");
+	TCase *t = tcase_create("policy");
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 60);
+	tcase_add_loop_test(t, swaps, 0, 4);
+	tcase_add_test(t, refused_swaps);
+	tcase_add_test(t, refused_opens);
+	tcase_add_test(t, state);
+	tcase_add_test(t, torn_state);
+	tcase_add_test(t, misuse);
+	suite_add_tcase(s, t);
+	return s;
+}
+
+int main(void)
+{
+	return run_suite(suite(), "test-client-policy");
+}

@@ -1,0 +1,540 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/world.h"
+
+#include <check.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/random.h"
+
+#define TOLERANCE 2e-5
+#define TIE 1e-5 /* scores closer than this, relatively, may be ordered either way by fp32 sums */
+#define ROWS_CHECKED 6u /* of a prompt's chunk */
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t x)
+{
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+	return x ^ x >> 31;
+}
+
+uint64_t world_content(uint64_t key, uint32_t i)
+{
+	return mix(key * 0x9e3779b97f4a7c15u + i + 1);
+}
+
+enum what { ROW_Q, ROW_K, ROW_V };
+
+/* One head's row of a token in a layer, in [-1, 1). */
+static void row(uint64_t content, uint32_t layer, enum what what, uint32_t head, uint32_t dim, float *to)
+{
+	uint64_t x = mix(content ^ mix((uint64_t)layer << 32 | head << 2 | what));
+
+	for (uint32_t d = 0; d < dim; d++) {
+		x += 0x9e3779b97f4a7c15u;
+		to[d] = (float)(int32_t)(mix(x) >> 40) / (float)(1 << 23) - 1.0f;
+	}
+}
+
+/* x as the pages keep it. */
+static float stored(float x, uint32_t dtype)
+{
+	uint32_t bits;
+
+	if (dtype == SKV_F32)
+		return x;
+	memcpy(&bits, &x, sizeof(bits));
+	if (dtype == SKV_BF16) {
+		bits += 0x7fff + (bits >> 16 & 1);
+		bits &= 0xffff0000u;
+		memcpy(&x, &bits, sizeof(x));
+		return x;
+	}
+	return (float)(_Float16)x;
+}
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+void world_model(struct skv_model *m, const char *name, uint32_t dtype, uint32_t max_tokens)
+{
+	*m = (struct skv_model)SKV_MODEL_INIT;
+	m->n_layers = 5 + rnd_below(3);
+	m->n_kv_heads = 1 + rnd_below(2);
+	m->n_heads = m->n_kv_heads * (1 + rnd_below(3));
+	m->head_dim = 16 * (1 + rnd_below(3));
+	m->kv_dtype = dtype;
+	m->max_tokens = max_tokens;
+	strcpy(m->name, name);
+}
+
+/* Elements of a token's K and V, all layers. */
+static size_t kv_width(const struct world *w)
+{
+	return (size_t)w->model.n_layers * 2 * w->model.n_kv_heads * w->model.head_dim;
+}
+
+static float *kv_row(const struct world *w, const struct world_seq *q, uint32_t token, uint32_t layer, enum what what,
+                     uint32_t kv)
+{
+	return q->kv + token * kv_width(w) +
+	       (((size_t)layer * 2 + (what == ROW_V)) * w->model.n_kv_heads + kv) * w->model.head_dim;
+}
+
+/* Token `at` of the sequence is this one. */
+static void put_content(struct world *w, struct world_seq *q, uint32_t at, uint64_t content)
+{
+	q->content[at] = content;
+	for (uint32_t layer = 0; layer < w->model.n_layers; layer++)
+		for (enum what what = ROW_K; what <= ROW_V; what++)
+			for (uint32_t kv = 0; kv < w->model.n_kv_heads; kv++) {
+				float *to = kv_row(w, q, at, layer, what, kv);
+
+				row(content, layer, what, kv, w->model.head_dim, to);
+				for (uint32_t d = 0; d < w->model.head_dim; d++)
+					to[d] = stored(to[d], w->model.kv_dtype);
+			}
+}
+
+struct world_policy world_policy(const struct skv_model *m, char *spec)
+{
+	struct world_policy p = {.kind = rnd_below(3), .dense = rnd_below(3)};
+	bool share = rnd_below(2);
+	char budget[32];
+	uint32_t first = p.dense + rnd_below(2), second = m->n_layers - 2;
+
+	if (p.kind == WORLD_FULL) {
+		strcpy(spec, "full");
+		return (struct world_policy){.kind = WORLD_FULL};
+	}
+	if (p.kind == WORLD_STREAMING) {
+		p.sinks = rnd_below(40);
+		p.budget = share ? (struct skv_budget){.share = 0.25f} : (struct skv_budget){.count = 41 + rnd_below(80)};
+		p.floor = share ? 128 : 0;
+		snprintf(budget, sizeof(budget), share ? "0.25" : "%u", p.budget.count);
+		sprintf(spec, "streaming?budget=%s&sinks=%u&dense=%u", budget, p.sinks, p.dense);
+		return p;
+	}
+	p.budget = share ? (struct skv_budget){.share = 0.25f} : (struct skv_budget){.count = 3 + rnd_below(8)};
+	p.floor = share ? 8 : 1;
+	p.recent = rnd_below(2) ? 1 + rnd_below(3) : 0;
+	p.recent_floor = share && !p.recent ? 2 : 1;
+	p.pin = rnd_below(3);
+	p.layers = 1u << first | 1u << second;
+	snprintf(budget, sizeof(budget), share ? "0.25" : "%u", p.budget.count);
+	sprintf(spec, first == second ? "delta?budget=%s&recent=%u&layers=%u&dense=%u&pin=%u"
+	                              : "delta?budget=%s&recent=%u&layers=%u,%u&dense=%u&pin=%u",
+	        budget, p.recent, first, first == second ? p.dense : second, first == second ? p.pin : p.dense, p.pin);
+	return p;
+}
+
+void world_seq_init(struct world *w, struct world_seq *q, struct skv_seq *seq, uint32_t max_tokens)
+{
+	*q = (struct world_seq){.seq = seq, .cap = max_tokens};
+	q->content = calloc(max_tokens, sizeof(*q->content));
+	q->kv = calloc((size_t)max_tokens * kv_width(w), sizeof(*q->kv));
+	q->hole = calloc((size_t)w->model.n_layers * skv_pages_of(max_tokens), sizeof(*q->hole));
+}
+
+void world_seq_copy(struct world *w, struct world_seq *to, const struct world_seq *from, struct skv_seq *seq)
+{
+	world_seq_init(w, to, seq, from->cap);
+	to->len = from->len;
+	memcpy(to->content, from->content, from->cap * sizeof(*to->content));
+	memcpy(to->kv, from->kv, from->cap * kv_width(w) * sizeof(*to->kv));
+	memcpy(to->hole, from->hole, (size_t)w->model.n_layers * skv_pages_of(from->cap) * sizeof(*to->hole));
+}
+
+void world_seq_deinit(struct world_seq *q)
+{
+	free(q->content);
+	free(q->kv);
+	free(q->hole);
+	*q = (struct world_seq){0};
+}
+
+static bool *holes(const struct world *w, const struct world_seq *q, uint32_t layer)
+{
+	(void)w;
+	return q->hole + (size_t)layer * skv_pages_of(q->cap);
+}
+
+/* ---- the reference --------------------------------------------------------------------------- */
+
+/* Softmax weights of one q head over the visible of n tokens; weight[n]. */
+static void weights(const struct world *w, const struct world_seq *q, uint32_t layer, uint32_t n, uint32_t head,
+                    const bool *visible, double *weight)
+{
+	const struct skv_model *m = &w->model;
+	uint32_t kv = head / (m->n_heads / m->n_kv_heads);
+	float a[SKV_MAX_HEAD_DIM];
+	double max = -INFINITY, sum = 0;
+
+	row(q->content[n - 1], layer, ROW_Q, head, m->head_dim, a);
+	for (uint32_t t = 0; t < n; t++) {
+		const float *k;
+		double s = 0;
+
+		if (!visible[t])
+			continue;
+		k = kv_row(w, q, t, layer, ROW_K, kv);
+		for (uint32_t d = 0; d < m->head_dim; d++)
+			s += (double)a[d] * k[d];
+		weight[t] = s / sqrt(m->head_dim);
+		if (weight[t] > max)
+			max = weight[t];
+	}
+	for (uint32_t t = 0; t < n; t++)
+		if (visible[t])
+			sum += weight[t] = exp(weight[t] - max);
+	for (uint32_t t = 0; t < n; t++)
+		weight[t] = visible[t] ? weight[t] / sum : 0;
+}
+
+static void compare_row(struct world *w, const struct world_seq *q, uint32_t layer, uint32_t n, const bool *visible,
+                        const float *out)
+{
+	const struct skv_model *m = &w->model;
+	double *weight = calloc(n, sizeof(*weight));
+	const float *v;
+
+	for (uint32_t h = 0; h < m->n_heads; h++) {
+		double expect[SKV_MAX_HEAD_DIM] = {0};
+
+		weights(w, q, layer, n, h, visible, weight);
+		for (uint32_t t = 0; t < n; t++) {
+			if (weight[t] == 0)
+				continue;
+			v = kv_row(w, q, t, layer, ROW_V, h / (m->n_heads / m->n_kv_heads));
+			for (uint32_t d = 0; d < m->head_dim; d++)
+				expect[d] += weight[t] * v[d];
+		}
+		for (uint32_t d = 0; d < m->head_dim; d++) {
+			double diff = fabs(out[h * m->head_dim + d] - expect[d]);
+
+			ck_assert_msg(diff < TOLERANCE, "layer %u, token %u, head %u, %u: %g, expected %g", layer, n - 1, h, d,
+			              out[h * m->head_dim + d], expect[d]);
+			if (diff > w->worst)
+				w->worst = diff;
+			w->checked++;
+		}
+	}
+	free(weight);
+}
+
+/* The pages that delta must select in this layer. False: rounding may decide otherwise. */
+static bool choose(const struct world *w, const struct world_seq *q, uint32_t layer, uint32_t n, const bool *visible,
+                   bool *chosen)
+{
+	const struct world_policy *p = &w->policy;
+	uint32_t pages = skv_pages_of(n), k = skv_budget_of(p->budget, pages, p->floor);
+	uint32_t recent = p->recent ? p->recent : k / 8;
+	double *weight = calloc(n, sizeof(*weight)), *most = calloc(n, sizeof(*most));
+	double *score = calloc(pages, sizeof(*score)), last = INFINITY;
+	bool *open = calloc(pages, sizeof(*open)), sure = true;
+
+	if (recent < p->recent_floor)
+		recent = p->recent_floor;
+	if (recent > k)
+		recent = k;
+	for (uint32_t h = 0; h < w->model.n_heads; h++) {
+		weights(w, q, layer, n, h, visible, weight);
+		for (uint32_t t = 0; t < n; t++)
+			most[t] = fmax(most[t], weight[t]);
+	}
+	for (uint32_t t = 0; t < n; t++)
+		score[t / SKV_PAGE_TOKENS] += most[t];
+	for (uint32_t u = 0; u < pages; u++) {
+		chosen[u] = !holes(w, q, layer)[u] && (u >= pages - recent || u < p->pin);
+		open[u] = !holes(w, q, layer)[u] && !chosen[u];
+	}
+	for (uint32_t i = 0; i < k - recent + 1; i++) {
+		uint32_t best = pages;
+
+		for (uint32_t u = 0; u < pages; u++)
+			if (open[u] && (best == pages || score[u] > score[best]))
+				best = u;
+		if (best == pages)
+			break;
+		if (i == k - recent) { /* the first that must not be chosen */
+			sure = last - score[best] > TIE * last;
+			break;
+		}
+		last = score[best];
+		open[best] = false;
+		chosen[best] = true;
+	}
+	free(weight);
+	free(most);
+	free(score);
+	free(open);
+	return sure;
+}
+
+static uint32_t recent_from(const struct world_policy *p, uint32_t n)
+{
+	uint32_t size = skv_budget_of(p->budget, n, p->floor);
+	uint32_t recent = size > p->sinks ? size - p->sinks : 1;
+
+	return n > recent ? n - recent : 0;
+}
+
+/* What a decode row sees in each layer: visible[layer][n]. False: rounding decides. Counts what is attended. */
+static bool see(const struct world *w, const struct world_seq *q, uint32_t n, bool **visible, uint64_t *attended)
+{
+	const struct world_policy *p = &w->policy;
+	uint32_t pages = skv_pages_of(n);
+	bool *chosen = calloc(pages, sizeof(*chosen)), any = false, sure = true;
+
+	*attended = 0;
+	for (uint32_t layer = 0; layer < w->model.n_layers; layer++) {
+		bool selects = p->kind == WORLD_DELTA && p->layers >> layer & 1;
+		bool follows = p->kind == WORLD_DELTA && !selects && layer >= p->dense && any;
+		bool window = p->kind == WORLD_STREAMING && layer >= p->dense;
+
+		for (uint32_t t = 0; t < n; t++) {
+			bool *v = &visible[layer][t];
+
+			*v = !holes(w, q, layer)[t / SKV_PAGE_TOKENS];
+			if (window)
+				*v = *v && (t < p->sinks || t >= recent_from(p, n));
+			if (follows)
+				*v = *v && chosen[t / SKV_PAGE_TOKENS];
+			*attended += *v;
+		}
+		if (selects) {
+			sure = choose(w, q, layer, n, visible[layer], chosen) && sure;
+			any = true;
+		}
+	}
+	free(chosen);
+	return sure;
+}
+
+/* Pages that the policy evicts at the end of a step that brought the sequence to n tokens. */
+static void evict(struct world *w, struct world_seq *q, uint32_t n)
+{
+	const struct world_policy *p = &w->policy;
+
+	if (p->kind != WORLD_STREAMING)
+		return;
+	for (uint32_t layer = p->dense; layer < w->model.n_layers; layer++)
+		for (uint32_t u = skv_pages_of(p->sinks); (u + 1) * SKV_PAGE_TOKENS <= recent_from(p, n + 1); u++)
+			holes(w, q, layer)[u] = true;
+}
+
+void world_seq_append(struct world *w, struct world_seq *q, const uint64_t *content, uint32_t n, bool prompt)
+{
+	for (uint32_t i = 0; i < n; i++)
+		put_content(w, q, q->len + i, content[i]);
+	q->len += n;
+	if (!prompt)
+		evict(w, q, q->len);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+struct rows {
+	uint32_t n;
+	float *q, *k, *v, *out;
+};
+
+static struct rows rows_new(const struct skv_model *m, uint32_t n)
+{
+	size_t dq = (size_t)m->n_heads * m->head_dim, dkv = (size_t)m->n_kv_heads * m->head_dim;
+
+	return (struct rows){
+	        .n = n,
+	        .q = calloc(n, dq * sizeof(float)),
+	        .k = calloc(n, dkv * sizeof(float)),
+	        .v = calloc(n, dkv * sizeof(float)),
+	        .out = calloc(n, dq * sizeof(float)),
+	};
+}
+
+static void rows_free(struct rows *r)
+{
+	free(r->q);
+	free(r->k);
+	free(r->v);
+	free(r->out);
+}
+
+static void rows_fill(const struct skv_model *m, struct rows *r, uint32_t at, uint64_t content, uint32_t layer)
+{
+	for (uint32_t h = 0; h < m->n_heads; h++)
+		row(content, layer, ROW_Q, h, m->head_dim, r->q + ((size_t)at * m->n_heads + h) * m->head_dim);
+	for (uint32_t h = 0; h < m->n_kv_heads; h++) {
+		row(content, layer, ROW_K, h, m->head_dim, r->k + ((size_t)at * m->n_kv_heads + h) * m->head_dim);
+		row(content, layer, ROW_V, h, m->head_dim, r->v + ((size_t)at * m->n_kv_heads + h) * m->head_dim);
+	}
+}
+
+/* Compare one item's rows of a layer. */
+static void check_item(struct world *w, const struct world_item *it, uint32_t layer, bool *const *visible,
+                       const float *out)
+{
+	size_t width = (size_t)w->model.n_heads * w->model.head_dim;
+	uint32_t n = it->seq->len + it->n_tokens;
+	bool *dense;
+
+	if (!it->prompt) {
+		compare_row(w, it->seq, layer, n, visible[layer], out);
+		return;
+	}
+	dense = calloc(n, sizeof(*dense));
+	for (uint32_t t = 0; t < n; t++)
+		dense[t] = !holes(w, it->seq, layer)[t / SKV_PAGE_TOKENS];
+	for (uint32_t i = 0; i < it->n_tokens; i++)
+		if (it->n_tokens <= ROWS_CHECKED || i == it->n_tokens - 1 || rnd_below(it->n_tokens) < ROWS_CHECKED)
+			compare_row(w, it->seq, layer, it->seq->len + i + 1, dense, out + i * width);
+	free(dense);
+}
+
+static void attend_all(struct world *w, const struct world_item *items, uint32_t n, struct rows *r, int abort_at,
+                       bool ***visible, const bool *sure)
+{
+	size_t width = (size_t)w->model.n_heads * w->model.head_dim;
+
+	for (uint32_t layer = 0; layer < w->model.n_layers && (int)layer != abort_at; layer++) {
+		bool in_place = rnd_below(4) == 0;
+		uint32_t at = 0;
+		int e;
+
+		for (uint32_t i = 0; i < n; i++)
+			for (uint32_t j = 0; j < items[i].n_tokens; j++)
+				rows_fill(&w->model, r, at++, items[i].content[j], layer);
+		e = skv_attend(w->session, layer,
+		               &(struct skv_attn){.q = r->q, .k = r->k, .v = r->v, .out = in_place ? r->q : r->out});
+		ck_assert_msg(e == 0, "attend: %d %s", e, skv_last_error());
+		at = 0;
+		for (uint32_t i = 0; i < n; at += items[i++].n_tokens)
+			if (sure[i])
+				check_item(w, &items[i], layer, visible[i], (in_place ? r->q : r->out) + at * width);
+	}
+}
+
+int world_step(struct world *w, const struct world_item *items, uint32_t n, int abort_at)
+{
+	struct skv_step_item *step = calloc(n, sizeof(*step));
+	int32_t *next = calloc(n, sizeof(*next));
+	bool ***visible = calloc(n, sizeof(*visible)), *sure = calloc(n, sizeof(*sure));
+	uint64_t *attended = calloc(n, sizeof(*attended));
+	uint32_t total = 0;
+	struct rows r;
+	int e;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct world_item *it = &items[i];
+		int32_t *ids = calloc(it->n_tokens, sizeof(*ids));
+
+		for (uint32_t j = 0; j < it->n_tokens; j++)
+			ids[j] = world_token(it->content[j]);
+		step[i] = (struct skv_step_item){.seq = it->seq->seq, .n_tokens = it->n_tokens, .tokens = ids,
+		                                 .flags = it->prompt ? SKV_STEP_PROMPT : 0};
+		next[i] = world_token(it->content[it->n_tokens - 1] + 1);
+		total += it->n_tokens;
+	}
+	e = skv_step_begin(w->session, step, n, NULL);
+	for (uint32_t i = 0; i < n; i++) {
+		free((void *)step[i].tokens); /* the library keeps none of it */
+		visible[i] = calloc(w->model.n_layers, sizeof(**visible));
+	}
+	if (e < 0)
+		goto out;
+	if (w->next_spec[0] && !strcmp(skv_policy_spec(w->session), w->next_spec)) {
+		w->policy = w->next;
+		w->next_spec[0] = '\0';
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		struct world_seq *q = items[i].seq;
+		uint32_t len = q->len + items[i].n_tokens;
+
+		ck_assert_uint_le(len, q->cap);
+		for (uint32_t j = 0; j < items[i].n_tokens; j++)
+			put_content(w, q, q->len + j, items[i].content[j]);
+		for (uint32_t layer = 0; layer < w->model.n_layers; layer++)
+			visible[i][layer] = calloc(len, sizeof(bool));
+		sure[i] = items[i].prompt || see(w, q, len, visible[i], &attended[i]);
+		w->skipped += !sure[i];
+	}
+	r = rows_new(&w->model, total);
+	attend_all(w, items, n, &r, abort_at, visible, sure);
+	rows_free(&r);
+	if (abort_at >= 0) {
+		skv_step_abort(w->session);
+		e = -ECANCELED;
+		goto out;
+	}
+	e = skv_step_end(w->session, next);
+	ck_assert_msg(e == 0, "step_end: %d %s", e, skv_last_error());
+	for (uint32_t i = 0; i < n; i++) {
+		struct world_seq *q = items[i].seq;
+		uint64_t a, c;
+
+		q->len += items[i].n_tokens;
+		if (!items[i].prompt) {
+			evict(w, q, q->len);
+			q->attended += attended[i];
+			q->causal += (uint64_t)q->len * w->model.n_layers;
+		}
+		skv_seq_attended(q->seq, &a, &c);
+		ck_assert_uint_eq(c, q->causal);
+		ck_assert_msg(a == q->attended || !sure[i], "attended %llu, expected %llu", (unsigned long long)a,
+		              (unsigned long long)q->attended);
+		q->attended = a;
+	}
+out:
+	for (uint32_t i = 0; i < n; i++) {
+		for (uint32_t layer = 0; layer < w->model.n_layers; layer++)
+			free(visible[i][layer]);
+		free(visible[i]);
+	}
+	free(visible);
+	free(sure);
+	free(attended);
+	free(step);
+	free(next);
+	return e;
+}
+
+void world_feed(struct world *w, struct world_seq *q, uint64_t key, uint32_t n, bool prompt)
+{
+	uint64_t *content = calloc(n, sizeof(*content));
+	int e;
+
+	for (uint32_t i = 0; i < n; i++)
+		content[i] = world_content(key, q->len + i);
+	e = world_step(w, &(struct world_item){q, n, prompt, content}, 1, -1);
+	ck_assert_msg(e == 0, "step: %d %s", e, skv_last_error());
+	free(content);
+}
+
+int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt, float *out)
+{
+	struct rows r = rows_new(&w->model, n);
+	int32_t *ids = calloc(n, sizeof(*ids)), next = world_token(content[n - 1] + 1);
+	int e;
+
+	for (uint32_t i = 0; i < n; i++)
+		ids[i] = world_token(content[i]);
+	e = skv_step_begin(w->session,
+	                   &(struct skv_step_item){.seq = seq, .n_tokens = n, .tokens = ids,
+	                                           .flags = prompt ? SKV_STEP_PROMPT : 0},
+	                   1, NULL);
+	for (uint32_t layer = 0; layer < w->model.n_layers && e == 0; layer++) {
+		for (uint32_t i = 0; i < n; i++)
+			rows_fill(&w->model, &r, i, content[i], layer);
+		e = skv_attend(w->session, layer, &(struct skv_attn){.q = r.q, .k = r.k, .v = r.v, .out = r.out});
+	}
+	if (e == 0)
+		e = skv_step_end(w->session, &next);
+	if (e == 0 && out)
+		memcpy(out, r.out, (size_t)n * w->model.n_heads * w->model.head_dim * sizeof(float));
+	free(ids);
+	rows_free(&r);
+	return e;
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/world.h - a model without weights: keys, values and queries made of numbers, and what attention
+ * over them must give, in plain double precision.
+ *
+ * Each token of a sequence has a content number; K, V and q rows of every layer follow from it and
+ * from nothing else. So any process can continue any sequence, and any output can be checked, knowing
+ * the content numbers alone. A world keeps them for each of its sequences, and keeps by itself which
+ * pages a policy must have evicted and which it must have chosen.
+ */
+#ifndef SKV_TEST_WORLD_H
+#define SKV_TEST_WORLD_H
+
+#include <stdbool.h>
+#include <sparsekv/client.h>
+
+#define WORLD_MAX_LAYERS 16u
+
+/* A policy as the reference computes it. */
+struct world_policy {
+	enum { WORLD_FULL, WORLD_STREAMING, WORLD_DELTA } kind;
+	struct skv_budget budget;
+	uint32_t floor;  /* of the budget */
+	uint32_t sinks;  /* streaming */
+	uint32_t recent, recent_floor, pin; /* delta */
+	uint32_t layers; /* delta: bit set of the layers that select */
+	uint32_t dense;
+};
+
+/* One sequence as it must be. */
+struct world_seq {
+	struct skv_seq *seq;
+	uint32_t len, cap;
+	uint64_t *content; /* [cap] */
+	float *kv;         /* [cap][n_layers][K, V][n_kv_heads][head_dim], as the pages keep it */
+	bool *hole;        /* [n_layers][cap / SKV_PAGE_TOKENS] */
+	uint64_t attended, causal;
+};
+
+struct world {
+	struct skv_model model;
+	struct skv_session *session;
+	struct world_policy policy;
+	/* what was swapped to: the reference follows when the session says that it runs it */
+	struct world_policy next;
+	char next_spec[160]; /* "" = no swap is on its way */
+	double worst; /* largest difference of an output so far */
+	uint64_t checked, skipped; /* outputs looked at; rows whose selection hung on a rounding */
+};
+
+/* A policy of random parameters, and its spec in canonical form (160 bytes). */
+struct world_policy world_policy(const struct skv_model *m, char *spec);
+/* Random small shapes; `dtype` of the pages. */
+void world_model(struct skv_model *m, const char *name, uint32_t dtype, uint32_t max_tokens);
+void world_seq_init(struct world *w, struct world_seq *q, struct skv_seq *seq, uint32_t max_tokens);
+void world_seq_copy(struct world *w, struct world_seq *to, const struct world_seq *from, struct skv_seq *seq);
+void world_seq_deinit(struct world_seq *q);
+
+/* Record that the sequence has got these tokens: what a committed step does to the reference. */
+void world_seq_append(struct world *w, struct world_seq *q, const uint64_t *content, uint32_t n, bool prompt);
+
+/* What the step is to append: content numbers beyond the sequence's length. */
+struct world_item {
+	struct world_seq *seq;
+	uint32_t n_tokens;
+	bool prompt;
+	const uint64_t *content; /* [n_tokens] */
+};
+
+/*
+ * A whole step over the items, every output compared with the reference (a sample of the rows of long
+ * prompts). 0, or what the library returned; then nothing has changed. Fails the test on a difference.
+ * `abort_at`: give the step up in front of that layer (n_layers: of the commit), or -1.
+ */
+int world_step(struct world *w, const struct world_item *items, uint32_t n, int abort_at);
+
+/* n tokens of the sequence that `key` names, as one chunk; nothing may fail. */
+void world_feed(struct world *w, struct world_seq *q, uint64_t key, uint32_t n, bool prompt);
+
+/* The same without the reference: one sequence, one chunk; out (may be NULL) gets the last layer's rows. */
+int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt, float *out);
+
+/* The token id that a content number is recorded as. */
+static inline int32_t world_token(uint64_t content)
+{
+	return (int32_t)(content & 0x7fffffff);
+}
+
+/* A content number for position `i` of a sequence that is known by a number. */
+uint64_t world_content(uint64_t key, uint32_t i);
+
+#endif
