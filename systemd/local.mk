@@ -6,8 +6,18 @@ EXTRA_DIST += systemd/sparsekvd.service.in systemd/sparsekvd.socket systemd/spar
 systemdsystemunit_DATA = systemd/sparsekvd.service systemd/sparsekvd.socket
 CLEANFILES += systemd/sparsekvd.service
 
+# The template has the service's type for both systemds; an older one is told of the end of a reload all
+# the same, but has to be told how to begin one.
+if NOTIFY_RELOAD
+other_type = @if_notify@
+this_type = @if_notify_reload@
+else
+other_type = @if_notify_reload@
+this_type = @if_notify@
+endif
 systemd/sparsekvd.service: $(srcdir)/systemd/sparsekvd.service.in Makefile
-	$(AM_V_GEN)$(MKDIR_P) systemd && sed 's|@sbindir[@]|$(sbindir)|g' \
+	$(AM_V_GEN)$(MKDIR_P) systemd && \
+		sed 's|@sbindir[@]|$(sbindir)|g; /^$(other_type)/d; s|^$(this_type)||' \
 		$(srcdir)/systemd/sparsekvd.service.in > $@.tmp && mv $@.tmp $@
 
 # Installed under names of their own; a configuration that is there is not overwritten.

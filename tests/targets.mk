@@ -3,7 +3,7 @@
 dist_check_SCRIPTS += tests/check-includes.sh
 TESTS += tests/check-includes.sh
 EXTRA_DIST += tests/debootstrap.sh tests/mount-root.sh tests/chroot.sh \
-	tests/systemd/run.sh tests/systemd/boot.sh tests/systemd/guest.sh tests/systemd/skv-test.service
+	tests/systemd/run.sh tests/systemd/boot.sh tests/systemd/guest.sh tests/systemd/hello.pl tests/systemd/skv-test.service
 
 # The same tests from a build of its own: $(call sub_check,FOLDER,CONFIGURE ARGUMENTS)
 sub_check = $(MKDIR_P) $(1) && cd $(1) && \

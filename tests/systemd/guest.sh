@@ -1,24 +1,143 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# guest.sh - the checks, inside the machine that run.sh boots.
+# guest.sh - the checks, inside the machine that run.sh boots. One line each, then the number that failed.
 set -u
+here=$(dirname "$0")
+config=$(sparsekvd --help | sed -n 's/.*instead of //p')
+dropin=/etc/systemd/system/sparsekvd.service.d
 failed=0
 
-# check WHAT COMMAND…: one line with the outcome.
+# check WHAT COMMAND…: run it, print one line with the outcome.
 check() {
-	local what=$1
+	local what=$1 said
 	shift
-	if "$@"; then
+	if said=$("$@" 2>&1); then
 		echo "ok    $what"
 	else
-		echo "FAIL  $what: $*"
+		printf 'FAIL  %s: %s\n' "$what" "$*"
+		[ -z "$said" ] || printf '      %s\n' "$said"
 		failed=$((failed + 1))
 	fi
 }
 
+# is COMMAND… = WANTED: the command's output, compared with a pattern.
+is() {
+	local wanted=${*: -1} got
+	got=$("${@:1:$#-2}" 2>&1)
+	# shellcheck disable=SC2053 # a pattern
+	[[ $got == $wanted ]] || { echo "got \"$got\", expected $wanted"; return 1; }
+}
+
+# within SECONDS COMMAND…: becomes true in time
+within() {
+	local end=$((SECONDS + $1))
+	shift
+	until "$@" >/dev/null 2>&1; do
+		[ $SECONDS -lt $end ] || { "$@"; return 1; }
+		sleep 0.1
+	done
+}
+
+show() {
+	systemctl show --value -p "$1" "${2:-sparsekvd.service}"
+}
+
+# logged PATTERN: the daemon wrote it since `mark`
+mark() {
+	journalctl --sync
+	cursor=$(journalctl -q -n 1 -o export | sed -n 's/^__CURSOR=//p')
+}
+logged() {
+	journalctl --sync
+	journalctl -q -u sparsekvd --after-cursor "$cursor" -o cat | grep -E "$1" ||
+		{ journalctl -q -u sparsekvd --after-cursor "$cursor" -o cat; return 1; }
+}
+
 ldconfig
-check "systemd is PID 1" test "$(cat /proc/1/comm)" = systemd
+useradd -m tester
+as_tester() {
+	setpriv --reuid tester --regid tester --init-groups -- "$@"
+}
+
+check "systemd is PID 1" is cat /proc/1/comm = systemd
+check "sysusers made the service's user" is getent passwd sparsekv = 'sparsekv:*'
+check "tmpfiles made its directory" is stat -c '%U %a' /run/sparsekv = 'root 755'
+check "the units have nothing to complain of" is systemd-analyze verify --man=no sparsekvd.service sparsekvd.socket = ''
+
+# start and stop
+mark
+check "systemctl start" systemctl start sparsekvd.service
+check "it is active" is show ActiveState = active
+check "as its own user" is stat -c %U "/proc/$(show MainPID)" = sparsekv
+check "STATUS is shown" is show StatusText = '*?*'
+check "the start is in the journal" logged 'listens on'
+check "journal entries carry the daemon's name" \
+	is journalctl -q -u sparsekvd _PID="$(show MainPID)" -n 1 -o json --output-fields=SYSLOG_IDENTIFIER = '*"sparsekvd"*'
+check "a user is served" is as_tester "$here/hello.pl" = 'ok 1'
+
+# reload
+pid=$(show MainPID)
+mark
+cp "$config" /tmp/good.conf
+echo 'account-clients = 1' >>"$config"
+check "systemctl reload" systemctl reload sparsekvd.service
+check "the reload is in the journal" within 5 logged reloaded
+check "it is active after it" within 5 is show ActiveState = active
+as_tester "$here/hello.pl" 600 >/tmp/first &
+check "a first client is served" within 5 is cat /tmp/first = 'ok 1'
+check "a second is beyond the new ceiling" is as_tester "$here/hello.pl" = 'error 122 *'
+mark
+sed 's/^account-clients.*/account-clients = many/' -i "$config"
+check "systemctl reload of a wrong file" systemctl reload sparsekvd.service
+check "file, line and expectation are in the journal" \
+	within 5 logged "$config:[0-9]+: account-clients: got .?many.?, expected"
+check "and in the status" within 5 is show StatusText = "*$config:*account-clients*"
+check "the old configuration is in force" is as_tester "$here/hello.pl" = 'error 122 *'
+check "in the same process" is show MainPID = "$pid"
+kill %1
+cp /tmp/good.conf "$config"
+check "systemctl reload of the first file" systemctl reload sparsekvd.service
+check "and a user is served" within 5 is as_tester "$here/hello.pl" = 'ok 1'
+
+mark
+check "systemctl stop" systemctl stop sparsekvd.service
+check "it ended well" is show Result = success
+check "with status 0" is show ExecMainStatus = 0
+check "its books balance" logged 'books balance'
+
+# socket activation
+check "the socket is still there" is systemctl is-active sparsekvd.socket = active
+check "the daemon is not" is systemctl is-active sparsekvd.service = inactive
+check "a user's connection starts it" is as_tester "$here/hello.pl" = 'ok 1'
+check "it is active" is systemctl is-active sparsekvd.service = active
+
+# watchdog
+mkdir -p $dropin
+printf '[Service]\nWatchdogSec=1s\n' >$dropin/test.conf
+systemctl daemon-reload
+systemctl restart sparsekvd.service
+pid=$(show MainPID)
+sleep 3
+check "it feeds the watchdog" is show MainPID = "$pid"
+mark
+kill -STOP "$pid"
+check "stopped, it is restarted" within 20 is show NRestarts = 1
+check "by the watchdog" is journalctl -q --after-cursor "$cursor" -o cat = '*Watchdog timeout*'
+check "and serves again" within 20 is as_tester "$here/hello.pl" = 'ok 1'
+check "in a new process" test "$(show MainPID)" != "$pid"
+
+# a kernel without io_uring
+mark
+printf '[Service]\nRestart=no\nSystemCallFilter=~io_uring_setup:EPERM\n' >$dropin/test.conf
+systemctl daemon-reload
+check "without io_uring it does not start" is systemctl restart sparsekvd.service = '*failed*'
+check "and says what is missing" logged io_uring
+rm $dropin/test.conf
+systemctl daemon-reload
+systemctl reset-failed sparsekvd.service
+check "with it, it does" systemctl restart sparsekvd.service
+check "systemctl stop" systemctl stop sparsekvd.service
 
 echo "$failed failed"
 [ $failed = 0 ]

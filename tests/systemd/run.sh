@@ -21,7 +21,7 @@ rm -rf "$work" "$out" "$stage"
 mkdir -p "$work" "$out/journal" "$stage/skv-test" "$stage/etc/systemd/system"
 "${MAKE:-make}" --no-print-directory -s install DESTDIR="$stage" >"$out/install.log" 2>&1 ||
 	{ cat "$out/install.log" >&2; exit 1; }
-cp "$here/guest.sh" "$stage/skv-test/"
+cp "$here/guest.sh" "$here/hello.pl" "$stage/skv-test/"
 cp "$here/skv-test.service" "$stage/etc/systemd/system/"
 
 # A cgroup of its own, which becomes the root of the cgroup namespace.
@@ -45,7 +45,7 @@ timeout --kill-after=5 180 bash -c 'echo $$ >"$1/cgroup.procs" && shift && exec 
 cat "$out/results" 2>/dev/null || true
 if [ $rc != 0 ]; then
 	cat "$out/console"
-	journalctl --no-pager -q -D "$out/journal" -n 80 || true
+	journalctl --no-pager -q -D "$out/journal" -u sparsekvd.service -u skv-test.service -n 60 || true
 	echo "check-systemd: failed (exit status $rc); the journal: journalctl -D $out/journal" >&2
 fi
 exit $rc
