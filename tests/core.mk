@@ -18,7 +18,7 @@ tests_test_core_fork_SOURCES = tests/test-core-fork.c tests/core-peer.c tests/co
 tests_test_core_fork_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_core_fork_LDADD = $(CORE_TEST_LIBS)
 
-tests_test_core_lies_SOURCES = tests/test-core-lies.c tests/core-peer.c tests/core-peer.h
+tests_test_core_lies_SOURCES = tests/test-core-lies.c tests/core-peer.c tests/core-peer.h tests/random.h
 tests_test_core_lies_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_core_lies_LDADD = $(CORE_TEST_LIBS)
 
