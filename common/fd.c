@@ -50,7 +50,8 @@ int skv_memfd_new(const char *name, size_t bytes)
 		return fd;
 	if (bytes > INT64_MAX)
 		return -EFBIG;
-	if (ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+	if (ftruncate(fd, (off_t)bytes) < 0 ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		return -errno;
 	ret = fd;
 	fd = -1;

@@ -17,7 +17,7 @@ static inline void skv_close_fdp(int *fd)
 /* A zeroed memfd of `bytes`, sealed against shrinking, growing and further seals. Owned by the caller. */
 int skv_memfd_new(const char *name, size_t bytes);
 
-/* The same, holding a copy of `bytes` bytes at `data`, sealed against writing too, and executable (for plugins). */
+/* The same, holding a copy of `bytes` bytes at `data`, sealed against writing too, and executable. */
 int skv_memfd_new_sealed(const char *name, const void *data, size_t bytes);
 
 /*

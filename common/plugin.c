@@ -53,7 +53,8 @@ static int check_geometry(const struct skv_policy *p, char *err, size_t err_len)
 
 	for (size_t i = 0; i < sizeof(g) / sizeof(g[0]); i++)
 		if (g[i].is != g[i].expected)
-			return refuse(err, err_len, "policy block: %s is %u, expected %u: built for another version of sparsekv",
+			return refuse(err, err_len,
+			              "policy block: %s is %u, expected %u: built for another sparsekv",
 			              g[i].name, g[i].is, g[i].expected);
 	return 0;
 }
@@ -72,18 +73,20 @@ static int check_identity(const struct skv_policy *p, char *err, size_t err_len)
 	};
 
 	if (!p->name || !only_of(p->name, WORD "-", SKV_NAME_MAX))
-		return refuse(err, err_len, "policy block: name is \"%.70s\", expected 1 to %u of a-z, 0-9, _ and -",
+		return refuse(err, err_len,
+		              "policy block: name is \"%.70s\", expected 1 to %u of a-z, 0-9, _ and -",
 		              p->name ? p->name : "", SKV_NAME_MAX - 1);
 	if (!p->version || !one_line(p->version, SKV_NAME_MAX))
-		return refuse(err, err_len, "%s: version, expected 1 to %u printable ASCII characters", p->name,
-		              SKV_NAME_MAX - 1);
+		return refuse(err, err_len, "%s: version, expected 1 to %u printable ASCII characters",
+		              p->name, SKV_NAME_MAX - 1);
 	if (!p->summary || !one_line(p->summary, SKV_POLICY_MAX_TEXT))
-		return refuse(err, err_len, "%s: summary, expected one line of 1 to %u printable ASCII characters", p->name,
+		return refuse(err, err_len,
+		              "%s: summary, expected one line of 1 to %u printable ASCII characters", p->name,
 		              SKV_POLICY_MAX_TEXT - 1);
 	for (size_t i = 0; i < sizeof(taxonomy) / sizeof(taxonomy[0]); i++)
 		if (taxonomy[i].is > taxonomy[i].most)
-			return refuse(err, err_len, "%s: %s is %u, expected 0 to %u", p->name, taxonomy[i].name, taxonomy[i].is,
-			              taxonomy[i].most);
+			return refuse(err, err_len, "%s: %s is %u, expected 0 to %u", p->name,
+			              taxonomy[i].name, taxonomy[i].is, taxonomy[i].most);
 	if (!p->plan)
 		return refuse(err, err_len, "%s: plan is NULL, expected a function", p->name);
 	return 0;
@@ -117,25 +120,29 @@ static int check_param(const struct skv_policy *p, uint32_t i, char *err, size_t
 	size_t align = 1, bytes = param_bytes(q->type, &align), other_align;
 
 	if (!q->name || !only_of(q->name, WORD, SKV_NAME_MAX))
-		return refuse(err, err_len, "%s: parameter %u: name, expected 1 to %u of a-z, 0-9 and _", p->name, i,
-		              SKV_NAME_MAX - 1);
+		return refuse(err, err_len, "%s: parameter %u: name, expected 1 to %u of a-z, 0-9 and _",
+		              p->name, i, SKV_NAME_MAX - 1);
 	if (!q->help || !one_line(q->help, SKV_POLICY_MAX_TEXT))
-		return refuse(err, err_len, "%s: parameter %s: help, expected one line of 1 to %u printable ASCII characters",
-		              p->name, q->name, SKV_POLICY_MAX_TEXT - 1);
+		return refuse(err, err_len,
+		              "%s: parameter %s: help, expected one line of 1 to %u ASCII characters", p->name,
+		              q->name, SKV_POLICY_MAX_TEXT - 1);
 	if (!bytes)
-		return refuse(err, err_len, "%s: parameter %s: type is %u, expected %u to %u", p->name, q->name, q->type,
-		              SKV_PARAM_BUDGET, SKV_PARAM_LAYERS);
+		return refuse(err, err_len, "%s: parameter %s: type is %u, expected %u to %u", p->name,
+		              q->name, q->type, SKV_PARAM_BUDGET, SKV_PARAM_LAYERS);
 	if (q->offset % align || bytes > p->config_size || q->offset > p->config_size - bytes)
-		return refuse(err, err_len, "%s: parameter %s: offset is %u, expected a multiple of %zu within the %u bytes of the config",
+		return refuse(err, err_len,
+		              "%s: parameter %s: offset is %u, expected a multiple of %zu within the "
+		              "%u bytes of the config",
 		              p->name, q->name, q->offset, align, p->config_size);
 	for (uint32_t j = 0; j < i; j++) {
 		const struct skv_param *o = &p->params[j];
 
 		if (!strcmp(o->name, q->name))
 			return refuse(err, err_len, "%s: parameter %s: is there twice", p->name, q->name);
-		if (q->offset < o->offset + param_bytes(o->type, &other_align) && o->offset < q->offset + bytes)
-			return refuse(err, err_len, "%s: parameter %s: offset %u is inside parameter %s", p->name, q->name,
-			              q->offset, o->name);
+		if (q->offset < o->offset + param_bytes(o->type, &other_align) &&
+		    o->offset < q->offset + bytes)
+			return refuse(err, err_len, "%s: parameter %s: offset %u is inside parameter %s",
+			              p->name, q->name, q->offset, o->name);
 	}
 	return 0;
 }
@@ -150,8 +157,8 @@ static int check_default(const struct skv_policy *p, const struct skv_param *q, 
 	at_zero.offset = 0;
 	expected = q->def ? skv_spec_value(&at_zero, q->def, &scratch) : NULL;
 	if (expected)
-		return refuse(err, err_len, "%s: parameter %s: default is \"%.40s\", expected %s", p->name, q->name, q->def,
-		              expected);
+		return refuse(err, err_len, "%s: parameter %s: default is \"%.40s\", expected %s", p->name,
+		              q->name, q->def, expected);
 	return 0;
 }
 
@@ -164,10 +171,11 @@ int skv_policy_check(const struct skv_policy *p, char *err, size_t err_len)
 	if (r < 0)
 		return r;
 	if (p->n_params > SKV_POLICY_MAX_PARAMS || (p->n_params && !p->params))
-		return refuse(err, err_len, "%s: n_params is %u%s, expected a table of at most %u", p->name, p->n_params,
-		              p->params ? "" : " and params NULL", SKV_POLICY_MAX_PARAMS);
+		return refuse(err, err_len, "%s: n_params is %u%s, expected a table of at most %u", p->name,
+		              p->n_params, p->params ? "" : " and params NULL", SKV_POLICY_MAX_PARAMS);
 	if (p->config_size > CONFIG_MAX)
-		return refuse(err, err_len, "%s: config_size is %u, expected at most %u", p->name, p->config_size, CONFIG_MAX);
+		return refuse(err, err_len, "%s: config_size is %u, expected at most %u", p->name,
+		              p->config_size, CONFIG_MAX);
 	for (uint32_t i = 0; i < p->n_params && r == 0; i++) {
 		r = check_param(p, i, err, err_len);
 		if (r == 0)
@@ -195,14 +203,16 @@ static int check_file(int fd, char *err, size_t err_len)
 	    h.e_ident[EI_CLASS] != ELFCLASS64 || h.e_type != ET_DYN || h.e_phentsize != sizeof(Elf64_Phdr))
 		return refuse(err, err_len, "plugin: not a 64-bit ELF shared object");
 	if (h.e_shoff > size || (uint64_t)h.e_shnum * h.e_shentsize > size - h.e_shoff || h.e_phoff > size)
-		return refuse(err, err_len, "plugin: the file is truncated: its headers end beyond its %llu bytes",
+		return refuse(err, err_len,
+		              "plugin: the file is truncated: its headers end beyond its %llu bytes",
 		              (unsigned long long)size);
 	for (unsigned i = 0; i < h.e_phnum; i++) {
 		Elf64_Phdr ph;
 
 		if (pread(fd, &ph, sizeof(ph), (off_t)(h.e_phoff + i * sizeof(ph))) != (ssize_t)sizeof(ph) ||
 		    (ph.p_type == PT_LOAD && (ph.p_offset > size || ph.p_filesz > size - ph.p_offset)))
-			return refuse(err, err_len, "plugin: the file is truncated: a segment ends beyond its %llu bytes",
+			return refuse(err, err_len,
+			              "plugin: the file is truncated: a segment ends beyond its %llu bytes",
 			              (unsigned long long)size);
 	}
 	return 0;
@@ -311,8 +321,8 @@ static const char *check_plan(const struct skv_plan *plans, uint32_t layer)
 	return NULL;
 }
 
-int skv_policy_plan(const struct skv_policy *p, const void *config, const struct skv_model *m, struct skv_plan *plans,
-                    char *err, size_t err_len)
+int skv_policy_plan(const struct skv_policy *p, const void *config, const struct skv_model *m,
+                    struct skv_plan *plans, char *err, size_t err_len)
 {
 	for (uint32_t layer = 0; layer < m->n_layers; layer++) {
 		const char *wrong;

@@ -44,10 +44,11 @@ __attribute__((format(printf, 2, 3))) static void complain(struct rehearsal *r, 
 	vsnprintf(text, sizeof(text), format, ap);
 	va_end(ap);
 	if (r->stage == BEFORE || r->stage == AFTER)
-		skv_refuse(-EBADMSG, r->err, r->err_len, "%s: %s of layer %u: %s", r->policy->name, hooks[r->stage], r->layer,
-		           text);
+		skv_refuse(-EBADMSG, r->err, r->err_len, "%s: %s of layer %u: %s", r->policy->name,
+		           hooks[r->stage], r->layer, text);
 	else
-		skv_refuse(-EBADMSG, r->err, r->err_len, "%s: %s: %s", r->policy->name, hooks[r->stage], text);
+		skv_refuse(-EBADMSG, r->err, r->err_len, "%s: %s: %s", r->policy->name, hooks[r->stage],
+		           text);
 }
 
 static void select_units(const struct skv_policy_ctx *ctx, const struct skv_select *s, uint32_t evidence)
@@ -83,7 +84,8 @@ static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, cons
 	if (r->stage != STEP_END)
 		complain(r, "evicts, expected in step_end only");
 	else if (layer >= r->model->n_layers)
-		complain(r, "evicts from layer %u, but the model's layers are 0 to %u", layer, r->model->n_layers - 1);
+		complain(r, "evicts from layer %u, but the model's layers are 0 to %u", layer,
+		         r->model->n_layers - 1);
 	else if (wrong)
 		complain(r, "evicts outside %s", wrong);
 }
@@ -115,8 +117,12 @@ static const struct skv_prims prims = {
 static void expect_selection(struct rehearsal *r)
 {
 	const struct skv_plan *p = &r->plans[r->layer];
-	uint32_t needs = p->attend == SKV_ATTEND_PAGES ? SKV_EV_PAGES : p->attend == SKV_ATTEND_TOKENS ? SKV_EV_TOKENS : 0;
+	uint32_t needs = 0;
 
+	if (p->attend == SKV_ATTEND_PAGES)
+		needs = SKV_EV_PAGES;
+	else if (p->attend == SKV_ATTEND_TOKENS)
+		needs = SKV_EV_TOKENS;
 	if (needs && !(r->selected[p->source] & needs))
 		complain(r, "the layer attends to a selection of layer %u that no hook has made", p->source);
 }

@@ -23,8 +23,10 @@ void skv_seqmem_layout(const struct skv_model *m, uint32_t max_tokens, struct sk
 	l.tokens = align_up(l.table + entries * sizeof(skv_pte), 4096);
 	l.journal = align_up(l.tokens + ((size_t)max_tokens + 1) * sizeof(int32_t), 4096);
 	l.state = align_up(l.journal + entries * sizeof(struct skv_evict), 4096);
-	/* Room for what the known policies keep: bounds of a page (two fp32 rows a kv head), a stamp,
-	 * and a running score a token. */
+	/*
+	 * Room for what the known policies keep: bounds of a page (two fp32 rows a kv head), a stamp,
+	 * and a running score a token.
+	 */
 	l.state_bytes = align_up(65536 + entries * m->n_kv_heads *
 	                                         ((size_t)2 * m->head_dim * sizeof(float) + 16 +
 	                                          SKV_PAGE_TOKENS * sizeof(float)),
@@ -98,5 +100,6 @@ void skv_seqmem_recover(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 	atomic_store(&s->journal_n, 0);
 	skv_seqmem_tokens(s, l)[len] = s->next[skv_commit_epoch(commit) & 1];
 	for (uint32_t layer = 0; layer < l->n_layers; layer++)
-		zero_sparse(skv_seqmem_table(s, l, layer) + n_pages, (l->max_pages - n_pages) * sizeof(skv_pte));
+		zero_sparse(skv_seqmem_table(s, l, layer) + n_pages,
+		            (l->max_pages - n_pages) * sizeof(skv_pte));
 }

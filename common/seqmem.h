@@ -43,7 +43,8 @@ struct skv_seqmem {
 	char state_policy[SKV_NAME_MAX];
 	uint32_t state_version;
 	uint32_t state_epoch; /* of the commit that the state belongs to */
-	int32_t next[2];      /* next[epoch & 1]: the id to go on from as of that commit, or -1; tokens[length] shows it */
+	/* next[epoch & 1]: the id to go on from as of that commit, or -1; tokens[length] shows it */
+	int32_t next[2];
 	uint32_t reserved[6];
 };
 
@@ -64,10 +65,11 @@ struct skv_seqmem_layout {
 	size_t total;   /* multiple of 4096 */
 };
 
-/* The layout of a sequence of at most max_tokens tokens. The state area is generous and sparse: it costs what is touched. */
+/* The layout for at most max_tokens tokens. The state area is generous and sparse: what is touched counts. */
 void skv_seqmem_layout(const struct skv_model *m, uint32_t max_tokens, struct skv_seqmem_layout *ret);
 
-static inline skv_pte *skv_seqmem_table(struct skv_seqmem *s, const struct skv_seqmem_layout *l, uint32_t layer)
+static inline skv_pte *skv_seqmem_table(struct skv_seqmem *s, const struct skv_seqmem_layout *l,
+                                        uint32_t layer)
 {
 	return (skv_pte *)((char *)s + l->table) + (size_t)layer * l->max_pages;
 }

@@ -58,7 +58,7 @@ static bool parse_whole(const char *s, size_t n, uint32_t most, uint32_t *ret)
 	return true;
 }
 
-/* [-]digits[.digits][e[+-]digits]: what strtod would take beyond that (hex, inf, spaces) is no value of a spec. */
+/* [-]digits[.digits][e[+-]digits]: what strtod takes beyond that (hex, inf, spaces) is no value of a spec. */
 static bool decimal_form(const char *s)
 {
 	size_t before, after = 0;
@@ -161,21 +161,32 @@ static bool parse_layers(const char *s, struct skv_layer_set *ret)
 const char *skv_spec_value(const struct skv_param *param, const char *value, void *config)
 {
 	void *to = (char *)config + param->offset;
+	const char *expected = "a parameter type that this version knows";
+	bool good = false;
 
 	switch (param->type) {
 	case SKV_PARAM_BUDGET:
-		return parse_budget(value, to) ? NULL : "a share above 0 and below 1 such as 0.25, or a whole count from 1";
+		good = parse_budget(value, to);
+		expected = "a share above 0 and below 1 such as 0.25, or a whole count from 1";
+		break;
 	case SKV_PARAM_UINT:
-		return parse_whole(value, strlen(value), UINT32_MAX, to) ? NULL : "a whole number, 0 to 4294967295";
+		good = parse_whole(value, strlen(value), UINT32_MAX, to);
+		expected = "a whole number, 0 to 4294967295";
+		break;
 	case SKV_PARAM_FLOAT:
-		return parse_float(value, to) ? NULL : "a number such as 0.5 or 1e-4";
+		good = parse_float(value, to);
+		expected = "a number such as 0.5 or 1e-4";
+		break;
 	case SKV_PARAM_BOOL:
-		return parse_bool(value, to) ? NULL : "0, 1, true or false";
+		good = parse_bool(value, to);
+		expected = "0, 1, true or false";
+		break;
 	case SKV_PARAM_LAYERS:
-		return parse_layers(value, to) ? NULL : "layer numbers such as 2,7,12, each once and below 256, or auto";
-	default:
-		return "a parameter type that this version knows";
+		good = parse_layers(value, to);
+		expected = "layer numbers such as 2,7,12, each once and below 256, or auto";
+		break;
 	}
+	return good ? NULL : expected;
 }
 
 /* ---- parsing --------------------------------------------------------------------------------- */
@@ -185,11 +196,12 @@ int skv_spec_name(const char *spec, char ret_name[SKV_NAME_MAX], char *err, size
 	size_t n = strspn(spec, "abcdefghijklmnopqrstuvwxyz0123456789_-");
 
 	if (strlen(spec) >= SKV_SPEC_MAX)
-		return bad(err, err_len, "policy spec: %zu characters, expected at most %u", strlen(spec), SKV_SPEC_MAX - 1);
+		return bad(err, err_len, "policy spec: %zu characters, expected at most %u", strlen(spec),
+		           SKV_SPEC_MAX - 1);
 	if (n == 0 || n >= SKV_NAME_MAX || (spec[n] != '\0' && spec[n] != '?'))
 		return bad(err, err_len,
-		           "policy spec \"%.60s\": expected name or name?key=value&key=value, the name of a-z, 0-9, _ and -, "
-		           "at most %u characters",
+		           "policy spec \"%.60s\": expected name or name?key=value&key=value, the name of "
+		           "a-z, 0-9, _ and -, at most %u characters",
 		           spec, SKV_NAME_MAX - 1);
 	memcpy(ret_name, spec, n);
 	memset(ret_name + n, 0, SKV_NAME_MAX - n);
@@ -226,15 +238,16 @@ static int check_layers(const struct skv_policy *p, const struct skv_model *m, c
 			continue;
 		for (uint32_t layer = m->n_layers; layer < SKV_MAX_LAYERS; layer++)
 			if (skv_layer_in(set, layer))
-				return bad(err, err_len, "%s: %s names layer %u, but the model's layers are 0 to %u", p->name,
-				           p->params[i].name, layer, m->n_layers - 1);
+				return bad(err, err_len,
+				           "%s: %s names layer %u, but the model's layers are 0 to %u",
+				           p->name, p->params[i].name, layer, m->n_layers - 1);
 	}
 	return 0;
 }
 
 /* One `key=value`, the `n` characters at s. */
-static int parse_item(const struct skv_policy *p, const char *s, size_t n, bool *seen, void *config, char *err,
-                      size_t err_len)
+static int parse_item(const struct skv_policy *p, const char *s, size_t n, bool *seen, void *config,
+                      char *err, size_t err_len)
 {
 	const char *equals = memchr(s, '=', n), *expected;
 	const struct skv_param *param;
@@ -242,12 +255,13 @@ static int parse_item(const struct skv_policy *p, const char *s, size_t n, bool 
 	size_t value_len;
 
 	if (!equals)
-		return bad(err, err_len, "%s: \"%.*s\": expected key=value", p->name, (int)(n < 60 ? n : 60), s);
+		return bad(err, err_len, "%s: \"%.*s\": expected key=value", p->name, (int)(n < 60 ? n : 60),
+		           s);
 	param = find_param(p, s, (size_t)(equals - s));
 	if (!param)
 		return bad(err, err_len, "%s: unknown parameter \"%.*s\", %s%s", p->name,
-		           (int)(equals - s < 60 ? equals - s : 60), s, p->n_params ? "known are " : "it has none",
-		           list_params(p, known, sizeof(known)));
+		           (int)(equals - s < 60 ? equals - s : 60), s,
+		           p->n_params ? "known are " : "it has none", list_params(p, known, sizeof(known)));
 	if (seen[param - p->params])
 		return bad(err, err_len, "%s: %s is given twice", p->name, param->name);
 	seen[param - p->params] = true;
@@ -261,8 +275,8 @@ static int parse_item(const struct skv_policy *p, const char *s, size_t n, bool 
 	return 0;
 }
 
-int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct skv_model *m, void *config, char *err,
-                   size_t err_len)
+int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct skv_model *m, void *config,
+                   char *err, size_t err_len)
 {
 	bool seen[SKV_POLICY_MAX_PARAMS] = {false};
 	char name[SKV_NAME_MAX];
@@ -277,7 +291,8 @@ int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct sk
 		memset(config, 0, p->config_size);
 	for (uint32_t i = 0; i < p->n_params; i++)
 		if (p->params[i].def && skv_spec_value(&p->params[i], p->params[i].def, config))
-			return bad(err, err_len, "%s: the default of %s is not a value of its type", p->name, p->params[i].name);
+			return bad(err, err_len, "%s: the default of %s is not a value of its type", p->name,
+			           p->params[i].name);
 
 	spec += strlen(name);
 	while (*spec) { /* at '?' or '&' */
@@ -290,7 +305,8 @@ int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct sk
 	}
 	for (uint32_t i = 0; i < p->n_params; i++)
 		if (!p->params[i].def && !seen[i])
-			return bad(err, err_len, "%s: %s must be given (%s)", p->name, p->params[i].name, p->params[i].help);
+			return bad(err, err_len, "%s: %s must be given (%s)", p->name, p->params[i].name,
+			           p->params[i].help);
 
 	if (!m)
 		return 0;
@@ -299,7 +315,8 @@ int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct sk
 		char text[256] = "";
 
 		if (p->check(config, m, text, sizeof(text)) != 0)
-			return bad(err, err_len, "%s: %.255s", p->name, text[0] ? text : "the parameters do not fit the model");
+			return bad(err, err_len, "%s: %.255s", p->name,
+			           text[0] ? text : "the parameters do not fit the model");
 	}
 	return r;
 }
@@ -327,7 +344,8 @@ static int print_layers(char *to, size_t len, const struct skv_layer_set *set)
 
 	for (uint32_t layer = 0; layer < SKV_MAX_LAYERS; layer++)
 		if (skv_layer_in(set, layer))
-			at += (size_t)snprintf(at < len ? to + at : NULL, at < len ? len - at : 0, "%s%u", at ? "," : "", layer);
+			at += (size_t)snprintf(at < len ? to + at : NULL, at < len ? len - at : 0, "%s%u",
+			                       at ? "," : "", layer);
 	return at ? (int)at : snprintf(to, len, "auto");
 }
 
@@ -354,9 +372,10 @@ int skv_spec_print(const struct skv_policy *p, const void *config, char *to, siz
 
 	/* As snprintf: go on counting when there is no room left to write to. */
 	for (uint32_t i = 0; i < p->n_params; i++) {
-		at += (size_t)snprintf(at < len ? to + at : NULL, at < len ? len - at : 0, "%c%s=", i ? '&' : '?',
-		                       p->params[i].name);
-		at += (size_t)print_value(at < len ? to + at : NULL, at < len ? len - at : 0, &p->params[i], config);
+		at += (size_t)snprintf(at < len ? to + at : NULL, at < len ? len - at : 0,
+		                       "%c%s=", i ? '&' : '?', p->params[i].name);
+		at += (size_t)print_value(at < len ? to + at : NULL, at < len ? len - at : 0, &p->params[i],
+		                          config);
 	}
 	return (int)at;
 }

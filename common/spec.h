@@ -25,8 +25,8 @@ int skv_spec_name(const char *spec, char ret_name[SKV_NAME_MAX], char *err, size
  * with a text that names the key and what was expected. `m` NULL: what depends on a model (layer
  * numbers, p->check) is not looked at.
  */
-int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct skv_model *m, void *config, char *err,
-                   size_t err_len);
+int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct skv_model *m, void *config,
+                   char *err, size_t err_len);
 
 /*
  * Write the canonical spec, every parameter with its value, into `to`. Returns its length, as snprintf.
@@ -34,17 +34,19 @@ int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct sk
  */
 int skv_spec_print(const struct skv_policy *p, const void *config, char *to, size_t len);
 
-/* Parse one value as written in a spec, to where config + param->offset is. NULL, else what was expected instead. */
+/* Parse one value as written in a spec to config + param->offset. NULL, else what was expected instead. */
 const char *skv_spec_value(const struct skv_param *param, const char *value, void *config);
 
 /* Write a text, what is not printable ASCII in it as '?', and return `error`. */
-__attribute__((format(printf, 4, 5))) int skv_refuse(int error, char *err, size_t err_len, const char *format, ...);
+__attribute__((format(printf, 4, 5)))
+int skv_refuse(int error, char *err, size_t err_len, const char *format, ...);
 
 /* ---- plugins (plugin.c) ---------------------------------------------------------------------- */
 
 /*
  * Is the block one that this build can run? Field by field: geometry, names, parameter table within
- * config_size, defaults that parse. 0, or -EBADMSG with a text that names the field, what it is and what was expected.
+ * config_size, defaults that parse. 0, or -EBADMSG with a text that names the field, what it is and what
+ * was expected.
  */
 int skv_policy_check(const struct skv_policy *p, char *err, size_t err_len);
 
@@ -59,8 +61,8 @@ int skv_policy_dlopen(int fd, const struct skv_policy **ret, void **ret_handle, 
  * source is an earlier layer that leaves the evidence a selection needs, windows have a budget.
  * 0, or -EBADMSG with a text that names the layer.
  */
-int skv_policy_plan(const struct skv_policy *p, const void *config, const struct skv_model *m, struct skv_plan *plans,
-                    char *err, size_t err_len);
+int skv_policy_plan(const struct skv_policy *p, const void *config, const struct skv_model *m,
+                    struct skv_plan *plans, char *err, size_t err_len);
 
 /*
  * Does a request that a hook makes of a primitive fit the plans? `evidence`: SKV_EV_PAGES for

@@ -18,7 +18,8 @@
 #include <math.h>
 #include <string.h>
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire is little-endian and so must the host be");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "the wire is little-endian and so must the host be");
 _Static_assert(sizeof(float) == 4, "float is an IEEE 754 single");
 
 #define N_ELEMENTS(a) (sizeof(a) / sizeof((a)[0]))
@@ -47,9 +48,13 @@ struct field {
 /* A field at a fixed place: the build fails when the compiler puts it elsewhere. */
 #define AT(at, s, member, kind_)                                                                            \
 	{                                                                                                   \
-		#member,                                                                                    \
-		(at) + 0 * sizeof(struct { _Static_assert(offsetof(struct s, member) == (at), #member); char c; }), \
+		#member, (at) + 0 * sizeof(STAYS_AT(at, s, member)),                                        \
 		sizeof(((struct s *)NULL)->member), kind_                                                   \
+	}
+#define STAYS_AT(at, s, member)                                                                             \
+	struct {                                                                                            \
+		_Static_assert(offsetof(struct s, member) == (at), #member);                                \
+		char c;                                                                                     \
 	}
 
 enum tail { TAIL_NONE, TAIL_RUNS, TAIL_BYTES };
@@ -324,7 +329,9 @@ static const char *check_field(const struct field *f, const char *p)
 	case ERRNO:
 	case ERRNO_0:
 		/* 4095 is the kernel's own bound of errno values */
-		return load32(p) > 4095 || (f->kind == ERRNO && !load32(p)) ? "an error is not an errno value" : NULL;
+		if (load32(p) <= 4095 && (f->kind == ERRNO_0 || load32(p) > 0))
+			return NULL;
+		return "an error is not an errno value";
 	default:
 		return NULL;
 	}
@@ -372,7 +379,7 @@ static const char *check_body(const struct body *b, const char *body, size_t byt
 	return wrong;
 }
 
-/* Everything but the direction. The type's rule and way go to *ret_rule and *ret_way as soon as they are known. */
+/* Everything but the direction. The type's rule and way go to *ret_rule and *ret_way once they are known. */
 static const char *check(const char *packet, size_t bytes, unsigned n_fds, const struct rule **ret_rule,
                          const struct way **ret_way)
 {
@@ -593,7 +600,8 @@ bool skv_name_valid(const char *name)
 	size_t n = 0;
 
 	for (; name[n]; n++)
-		if (n + 1 == SKV_NAME_MAX || !printable((unsigned char)name[n]) || name[n] == ' ' || name[n] == '/')
+		if (n + 1 == SKV_NAME_MAX || !printable((unsigned char)name[n]) || name[n] == ' ' ||
+		    name[n] == '/')
 			return false;
 	return n > 0;
 }

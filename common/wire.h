@@ -5,7 +5,7 @@
  * SOCK_SEQPACKET UNIX socket. One packet is one message: a header, a fixed struct by type, and for
  * some types a tail of elements that the struct counts. Everything is little-endian and fixed width,
  * no padding is implied. Lengths are exact, and a wrong one ends the connection. The header, HELLO and
- * ERROR never change; any other struct may grow at its end in a later version that both sides agreed on in HELLO.
+ * ERROR never change; any other struct may grow at its end in a later version that both agreed on in HELLO.
  *
  * A request carries a serial chosen by the client, never 0; its reply carries the same one and the
  * request's type with SKV_REPLY set, or SKV_MSG_ERROR. The daemon's own notices have serial 0, and so
@@ -40,7 +40,7 @@ enum skv_msg_type {
 	SKV_MSG_CLOSE = 4,        /* skv_msg_session → empty */
 	SKV_MSG_SEQ_NEW = 5,      /* skv_msg_seq_name → skv_msg_seq_ok, fd: sequence memory */
 	SKV_MSG_SEQ_ATTACH = 6,   /* skv_msg_seq_name → skv_msg_seq_ok, fd: sequence memory */
-	SKV_MSG_SEQ_FORK = 7,     /* skv_msg_seq_name (seq = the parent) → skv_msg_seq_ok, fd: sequence memory */
+	SKV_MSG_SEQ_FORK = 7,     /* skv_msg_seq_name (seq: parent) → skv_msg_seq_ok, fd: sequence memory */
 	SKV_MSG_SEQ_DETACH = 8,   /* skv_msg_seq → empty */
 	SKV_MSG_SEQ_DROP = 9,     /* skv_msg_seq → empty */
 	SKV_MSG_SEQ_RELEASE = 10, /* skv_msg_runs (of shared pages that seq no longer refers to) → empty */
@@ -57,7 +57,7 @@ enum skv_msg_type {
 	SKV_MSG_QUERY = 48,       /* skv_msg_query → skv_msg_text … */
 	SKV_MSG_POLICY_LOAD = 49, /* skv_msg_name, fd: the plugin → skv_msg_text (operator only) */
 	SKV_MSG_POLICY_SWAP = 50, /* skv_msg_policy_swap → skv_msg_text (operator only) */
-	SKV_MSG_SEQ_DROP_NAME = 51, /* skv_msg_seq_drop_name → skv_msg_text: a detached sequence, own or any for the operator */
+	SKV_MSG_SEQ_DROP_NAME = 51, /* skv_msg_seq_drop_name → skv_msg_text: a detached sequence */
 };
 
 struct skv_msg_header {
@@ -111,7 +111,7 @@ struct skv_msg_open_ok {
 	uint64_t page_bytes;
 	uint64_t segment_bytes;
 	uint32_t pages_per_segment;
-	uint32_t max_segments; /* ids are below it: the client reserves max_segments * segment_bytes of addresses */
+	uint32_t max_segments; /* ids are below it; so many * segment_bytes addresses are to be reserved */
 	uint64_t session_page_bytes;
 	struct skv_msg_policy policy;
 };
@@ -232,7 +232,7 @@ const char *skv_wire_check(const void *packet, size_t bytes, unsigned n_fds, boo
 /* Name of a message type ("LEASE_GET"), "?" for an unknown one. */
 const char *skv_wire_name(uint16_t type);
 
-/* One line that decodes a well-formed or broken packet, for SPARSEKV_DEBUG=wire. `prefix` says who and which way. */
+/* One line that decodes a packet, broken or not, for SPARSEKV_DEBUG=wire. `prefix` says who and which way. */
 void skv_wire_dump(FILE *to, const char *prefix, const void *packet, size_t bytes, unsigned n_fds);
 
 /*
@@ -244,7 +244,7 @@ void skv_wire_string(char *to, size_t size, const char *from);
 void skv_wire_from_model(struct skv_wire_model *to, const struct skv_model *from);
 void skv_wire_to_model(struct skv_model *to, const struct skv_wire_model *from);
 
-/* Is this model within the limits of types.h? NULL, else a text that names the field and what was expected. */
+/* Is this model within the limits of types.h? NULL, else a text that names the field and the limits. */
 const char *skv_model_check(const struct skv_model *m);
 
 /* Sequence, model and policy names: 1 … SKV_NAME_MAX-1 printable ASCII bytes without space or '/'. */

@@ -59,7 +59,8 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	(void)m;
 	if (!c->budget.count || c->recent <= c->budget.count)
 		return 0;
-	snprintf(err, err_len, "recent=%u, expected at most the budget of %u pages", c->recent, c->budget.count);
+	snprintf(err, err_len, "recent=%u, expected at most the budget of %u pages", c->recent,
+	         c->budget.count);
 	return -1;
 }
 

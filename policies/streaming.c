@@ -21,13 +21,18 @@ struct config {
 static const struct skv_param params[] = {
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), "1024",
          "tokens that a layer sees, sinks included; below 1 a share of the sequence, at least 128 tokens"},
-        {"sinks", SKV_PARAM_UINT, offsetof(struct config, sinks), "4", "tokens of the sequence's head that stay"},
+        {"sinks", SKV_PARAM_UINT, offsetof(struct config, sinks), "4",
+         "tokens of the sequence's head that stay"},
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "0", "first layers that stay dense"},
 };
 
 static struct skv_window window_of(const struct config *c)
 {
-	return (struct skv_window){.sinks = c->sinks, .budget = c->budget, .floor = c->budget.share > 0 ? 128 : 0};
+	return (struct skv_window){
+	        .sinks = c->sinks,
+	        .floor = c->budget.share > 0 ? 128 : 0,
+	        .budget = c->budget,
+	};
 }
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
@@ -38,7 +43,8 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	(void)m;
 	if (c->sinks < least)
 		return 0;
-	snprintf(err, err_len, "sinks=%u leaves no room for recent tokens, expected below %u", c->sinks, least);
+	snprintf(err, err_len, "sinks=%u leaves no room for recent tokens, expected below %u", c->sinks,
+	         least);
 	return -1;
 }
 

@@ -33,7 +33,8 @@ static const struct skv_param params[] = {
          "tokens selected; below 1 a share of the sequence, at least 128 tokens"},
         {"recent", SKV_PARAM_UINT, offsetof(struct config, recent), "0",
          "last tokens, always among the selected; 0: an eighth of the budget"},
-        {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "3", "first layers that stay dense; the last of them selects"},
+        {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "3",
+         "first layers that stay dense; the last of them selects"},
 };
 
 /*

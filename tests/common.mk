@@ -30,6 +30,18 @@ tests_test_policies_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_BUILDDIR='"$(abs_top_builddi
 tests_test_policies_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_policies_LDADD = $(COMMON_TEST_LIBS)
 
+check_PROGRAMS += tests/test-common
+TESTS += tests/test-common
+tests_test_common_SOURCES = tests/test-common.c
+tests_test_common_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_common_LDADD = $(COMMON_TEST_LIBS)
+
+check_PROGRAMS += tests/test-plugin
+TESTS += tests/test-plugin
+tests_test_plugin_SOURCES = tests/test-plugin.c
+tests_test_plugin_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_plugin_LDADD = $(COMMON_TEST_LIBS)
+
 check_PROGRAMS += tests/test-wire
 TESTS += tests/test-wire
 tests_test_wire_SOURCES = tests/test-wire.c tests/random.h

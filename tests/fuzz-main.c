@@ -46,7 +46,7 @@ static void change_and_run(uint8_t *data, size_t size)
 
 		memcpy(changed, data, n);
 		for (uint32_t c = n ? rnd_below(6) : 0; c > 0; c--)
-			changed[rnd_below((uint32_t)n)] = rnd_below(2) ? (uint8_t)rnd64() : (uint8_t)(1u << rnd_below(8));
+			changed[rnd_below((uint32_t)n)] ^= (uint8_t)(c % 2 ? rnd64() : 1u << rnd_below(8));
 		run(changed, n);
 	}
 }

@@ -34,8 +34,8 @@ static const struct skv_param params[] = {
 
 void fuzz_one(const uint8_t *data, size_t size)
 {
-	const struct skv_policy policy = {
-	        SKV_POLICY_HEADER, .name = "p", .params = params, .n_params = 5, .config_size = sizeof(struct config)};
+	const struct skv_policy policy = {SKV_POLICY_HEADER, .name = "p", .params = params, .n_params = 5,
+	                                  .config_size = sizeof(struct config)};
 	const struct skv_model model = {.n_layers = 32};
 	char err[SKV_TEXT_MAX] = "", printed[2048], *spec = malloc(size + 1);
 	struct config c, again;

@@ -22,7 +22,9 @@ static inline void rnd_seed(const char *program)
 	struct timespec now;
 
 	clock_gettime(CLOCK_REALTIME, &now);
-	rnd_state = given ? strtoull(given, NULL, 0) : (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	rnd_state = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	if (given)
+		rnd_state = strtoull(given, NULL, 0);
 	printf("%s: SKV_SEED=%llu\n", program, (unsigned long long)rnd_state);
 	fflush(stdout);
 }

@@ -138,7 +138,7 @@ static uint32_t choose_victims(struct truth *t, struct skv_evict *victims)
 	return n;
 }
 
-/* A whole step in the order of seqmem.h; *t becomes what it commits. Returns the index of the committing store. */
+/* A whole step in the order of seqmem.h; *t becomes what it commits. Returns the index of that store. */
 static unsigned step_stores(struct skv_seqmem *s, struct truth *t)
 {
 	struct skv_evict victims[LAYERS * MAX_PAGES], *journal = skv_seqmem_journal(s, &layout);
@@ -164,7 +164,8 @@ static unsigned step_stores(struct skv_seqmem *s, struct truth *t)
 	committing = n_stores;
 	put(&s->commit, (uint64_t)t->epoch << 32 | t->len, 8);
 	for (uint32_t i = 0; i < n_victims; i++)
-		put(&skv_seqmem_table(s, &layout, victims[i].layer)[victims[i].page], skv_pte_make(SKV_PTE_HOLE, 0), 4);
+		put(&skv_seqmem_table(s, &layout, victims[i].layer)[victims[i].page],
+		    skv_pte_make(SKV_PTE_HOLE, 0), 4);
 	if (n_victims)
 		put(&s->journal_n, 0, 4);
 	return committing;
@@ -206,9 +207,10 @@ START_TEST(stopped_after_each_store)
 		expect(s, &committed);
 		while (committed.len < MAX_TOKENS) {
 			struct truth next = committed;
-			unsigned commits = step_stores(s, &next), real = rnd_below(4) ? n_stores : rnd_below(n_stores);
+			unsigned commits = step_stores(s, &next);
+			unsigned real = rnd_below(4) ? n_stores : rnd_below(n_stores);
 
-			/* offsets in the memory are those of its copies: the stores are carried out in place, and undone */
+			/* stores are addresses in `s`: they are carried out there, and undone from a copy */
 			memcpy(before, s, layout.state);
 			for (unsigned i = 0; i <= n_stores; i++) {
 				if (i > 0)
@@ -296,7 +298,11 @@ START_TEST(layouts)
 	} c[] = {{1, 1, 16, 1}, {3, 5, 48, 17}, {16, 2, 64, 16384}, {256, 256, 256, SKV_MAX_TOKENS}};
 
 	for (size_t i = 0; i < sizeof(c) / sizeof(c[0]); i++) {
-		struct skv_model m = {.n_layers = c[i].layers, .n_kv_heads = c[i].kv_heads, .head_dim = c[i].head_dim};
+		struct skv_model m = {
+		        .n_layers = c[i].layers,
+		        .n_kv_heads = c[i].kv_heads,
+		        .head_dim = c[i].head_dim,
+		};
 		size_t entries = (size_t)c[i].layers * skv_pages_of(c[i].tokens);
 		struct skv_seqmem_layout l;
 
@@ -321,7 +327,7 @@ static blkcnt_t blocks_of(int fd)
 	return st.st_blocks;
 }
 
-/* A short sequence with room for millions of tokens: recovery zeroes what is beyond it without giving it memory. */
+/* A short sequence with room for millions of tokens: what is beyond it is zeroed and given no memory. */
 START_TEST(recovery_is_sparse)
 {
 	struct skv_model m = {.n_layers = 64, .n_kv_heads = 1, .head_dim = 16};

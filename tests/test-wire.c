@@ -7,11 +7,9 @@
  */
 #include <check.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "common/fd.h"
 #include "common/wire.h"
 #include "tests/random.h"
 
@@ -39,8 +37,8 @@ struct packet {
 };
 
 /* A packet of a type with `body` behind its header, and `tail` behind that. */
-static void make(struct packet *p, uint16_t type, bool to_daemon, unsigned n_fds, uint32_t serial, const void *body,
-                 size_t body_bytes, const void *tail, size_t tail_bytes)
+static void make(struct packet *p, uint16_t type, bool to_daemon, unsigned n_fds, uint32_t serial,
+                 const void *body, size_t body_bytes, const void *tail, size_t tail_bytes)
 {
 	struct skv_msg_header h = {
 	        .length = (uint32_t)(sizeof(h) + body_bytes + tail_bytes),
@@ -65,10 +63,11 @@ static unsigned n_packets;
 #define REQ(type, fds, body, ...) ADD(SKV_MSG_##type, #type, true, fds, 7, body, __VA_ARGS__)
 #define REP(type, fds, body, ...) ADD(SKV_MSG_##type | SKV_REPLY, #type, false, fds, 7, body, __VA_ARGS__)
 #define NOTE(type, fds, body, ...) ADD(SKV_MSG_##type, #type, false, fds, 0, body, __VA_ARGS__)
-#define ADD(type, name_, to_daemon, fds, serial, body, tail, tail_bytes)                                    \
-	do {                                                                                                \
-		make(&packets[n_packets], type, to_daemon, fds, serial, &(body), sizeof(body), tail, tail_bytes); \
-		packets[n_packets++].name = name_;                                                          \
+#define ADD(type, name_, to_daemon, fds, serial, body, tail, tail_bytes)                                     \
+	do {                                                                                                 \
+		make(&packets[n_packets], type, to_daemon, fds, serial, &(body), sizeof(body), tail,         \
+		     tail_bytes);                                                                            \
+		packets[n_packets++].name = name_;                                                           \
 	} while (0)
 #define EMPTY(type)                                                                                         \
 	do {                                                                                                \
@@ -78,25 +77,35 @@ static unsigned n_packets;
 
 static void make_requests(void)
 {
-	struct skv_msg_hello hello = {.version_min = 1, .version_max = 1, .features = 3, .program = "test-wire"};
-	struct skv_msg_open open = {.model = {.n_layers = 16, .n_heads = 8, .n_kv_heads = 2, .head_dim = 64, .kv_dtype = 2,
-	                                      .max_tokens = 16384, .scale = 0.125f, .n_ranks = 1, .name = "reference"},
-	                            .spec = "delta?budget=0.25&layers=2,7,12"};
+	struct skv_msg_hello hello = {.version_min = 1, .version_max = 1, .features = 3, .program = "test"};
+	struct skv_msg_open open = {.spec = "delta?budget=0.25&layers=2,7,12"};
 	struct skv_msg_session session = {.session = 5};
 	struct skv_msg_seq_name seq_new = {.session = 5, .max_tokens = 4096, .name = "chat-17"};
 	struct skv_msg_seq_name seq_attach = {.session = 5, .name = "chat-17"};
 	struct skv_msg_seq_name seq_fork = {.session = 5, .seq = 9};
 	struct skv_msg_seq seq = {.session = 5, .seq = 9};
-	struct skv_msg_runs lease = {.session = 5, .n_runs = 2}, release = {.session = 5, .seq = 9, .n_runs = 2};
+	struct skv_msg_runs lease = {.session = 5, .n_runs = 2};
+	struct skv_msg_runs release = {.session = 5, .seq = 9, .n_runs = 2};
 	struct skv_wire_run runs[2] = {{.first = 16, .count = 4}, {.first = SKV_PTE_ID_MASK, .count = 1}};
 	struct skv_msg_lease_get get = {.session = 5, .least = 1, .most = 64};
-	struct skv_msg_policy_ack ack = {.session = 5, .error = EINVAL, .generation = 3, .text = "bad layer 99"};
+	struct skv_msg_policy_ack ack = {.session = 5, .error = EINVAL, .generation = 3, .text = "why"};
 	struct skv_msg_segment segment = {.pool = 1, .segment = 2, .bytes = 1 << 26};
 	struct skv_msg_query query = {.what = SKV_QUERY_STATUS};
 	struct skv_msg_name name = {.name = "delta"};
 	struct skv_msg_policy_swap swap = {.uid = UINT32_MAX, .spec = "full"};
 	struct skv_msg_seq_drop_name drop = {.uid = 1000, .model = "reference", .name = "chat-17"};
 
+	open.model = (struct skv_wire_model){
+	        .n_layers = 16,
+	        .n_heads = 8,
+	        .n_kv_heads = 2,
+	        .head_dim = 64,
+	        .kv_dtype = SKV_BF16,
+	        .max_tokens = 16384,
+	        .scale = 0.125f,
+	        .n_ranks = 1,
+	        .name = "reference",
+	};
 	REQ(HELLO, 0, hello, NULL, 0);
 	REQ(OPEN, 0, open, NULL, 0);
 	REQ(CLOSE, 0, session, NULL, 0);
@@ -121,9 +130,16 @@ static void make_answers(void)
 {
 	struct skv_msg_error error = {.error = ENOSPC, .text = "pool 1 is full"};
 	struct skv_msg_hello_ok hello = {.version = 1, .client = 4, .control_bytes = 4096, .daemon = "0.1.0"};
-	struct skv_msg_open_ok open = {.session = 5, .pool = 1, .page_bytes = 8192, .segment_bytes = 1 << 26,
-	                               .pages_per_segment = 8192, .max_segments = 64, .session_page_bytes = 4096,
-	                               .policy = {.generation = 1, .plugin = 2, .spec = "full"}};
+	struct skv_msg_open_ok open = {
+	        .session = 5,
+	        .pool = 1,
+	        .page_bytes = 8192,
+	        .segment_bytes = 1 << 26,
+	        .pages_per_segment = 8192,
+	        .max_segments = 64,
+	        .session_page_bytes = 4096,
+	        .policy = {.generation = 1, .plugin = 2, .spec = "full"},
+	};
 	struct skv_msg_seq_ok seq = {.seq = 9, .max_tokens = 4096, .bytes = 1 << 20};
 	struct skv_msg_runs lease = {.session = 5, .n_runs = 1}, none = {.session = 5};
 	struct skv_wire_run run = {.first = 0, .count = SKV_PTE_ID_MASK + 1};
@@ -227,11 +243,13 @@ START_TEST(dumps)
 	struct skv_msg_runs runs = {.session = 5, .n_runs = 10};
 	struct skv_wire_run many[10];
 
-	make(&p, SKV_MSG_LEASE_GET, true, 0, 12, &(struct skv_msg_lease_get){.session = 5, .least = 1, .most = 64},
+	make(&p, SKV_MSG_LEASE_GET, true, 0, 12,
+	     &(struct skv_msg_lease_get){.session = 5, .least = 1, .most = 64},
 	     sizeof(struct skv_msg_lease_get), NULL, 0);
 	ck_assert_str_eq(dump(p.data, p.bytes, 0), "c1 < LEASE_GET #12 32 bytes session=5 least=1 most=64");
-	ck_assert_str_eq(dump(p.data, p.bytes - 8, 0), "c1 < LEASE_GET #12 24 bytes session=5 least=1 MALFORMED: the length "
-	                                               "field does not match the packet");
+	ck_assert_str_eq(dump(p.data, p.bytes - 8, 0),
+	                 "c1 < LEASE_GET #12 24 bytes session=5 least=1 MALFORMED: the length field "
+	                 "does not match the packet");
 	ck_assert_str_eq(dump(p.data, 3, 1), "c1 < 3 bytes 1 fd MALFORMED: shorter than a header");
 	for (uint32_t i = 0; i < 10; i++)
 		many[i] = (struct skv_wire_run){i * 10, i + 1};
@@ -240,10 +258,12 @@ START_TEST(dumps)
 	                                           "runs=0+1,10+2,20+3,30+4,40+5,50+6,60+7,70+8,...");
 	make(&p, SKV_MSG_ERROR, false, 0, 13, &(struct skv_msg_error){.error = 28, .text = "a \"\x1b[2J\n\\"},
 	     sizeof(struct skv_msg_error), NULL, 0);
-	ck_assert_str_eq(dump(p.data, p.bytes, 0), "c1 < ERROR #13 532 bytes error=28 text=\"a \\\"\\x1b[2J\\x0a\\\\\" "
-	                                           "MALFORMED: a string has a byte that is not printable ASCII");
+	ck_assert_str_eq(dump(p.data, p.bytes, 0),
+	                 "c1 < ERROR #13 532 bytes error=28 text=\"a \\\"\\x1b[2J\\x0a\\\\\" "
+	                 "MALFORMED: a string has a byte that is not printable ASCII");
 	p.data[4] = 99;
-	ck_assert_str_eq(dump(p.data, p.bytes, 2), "c1 < ? #13 532 bytes 2 fds MALFORMED: unknown message type");
+	ck_assert_str_eq(dump(p.data, p.bytes, 2),
+	                 "c1 < ? #13 532 bytes 2 fds MALFORMED: unknown message type");
 }
 END_TEST
 
@@ -389,7 +409,8 @@ START_TEST(spoiled_fields)
 	SPOIL(SKV_MSG_LEASE_PUT, skv_msg_runs, n_runs, "number of runs does not match", 1);
 	SPOIL(SKV_MSG_LEASE_PUT, skv_msg_runs, n_runs, "number of runs does not match", 3);
 	SPOIL(SKV_MSG_LEASE_PUT, skv_msg_runs, n_runs, "more runs", SKV_WIRE_MAX_RUNS + 1);
-	SPOIL(SKV_MSG_LEASE_PUT, skv_msg_runs, n_runs, "more runs", (1u << 29) + 2); /* times 8 this is 16 in 32 bits */
+	/* times 8 this is 16 in 32 bits */
+	SPOIL(SKV_MSG_LEASE_PUT, skv_msg_runs, n_runs, "more runs", (1u << 29) + 2);
 	SPOIL(SKV_MSG_QUERY | SKV_REPLY, skv_msg_text, length, "length of the text", 11);
 	SPOIL(SKV_MSG_QUERY | SKV_REPLY, skv_msg_text, length, "length of the text", UINT32_MAX);
 }
@@ -559,148 +580,6 @@ START_TEST(largest_messages)
 }
 END_TEST
 
-/* ---- strings, names, models ------------------------------------------------------------------ */
-
-START_TEST(strings)
-{
-	char field[8];
-
-	skv_wire_string(field, sizeof(field), "abc");
-	ck_assert_mem_eq(field, "abc\0\0\0\0\0", 8);
-	skv_wire_string(field, sizeof(field), "abcdefghij");
-	ck_assert_mem_eq(field, "abcdefg\0", 8);
-	skv_wire_string(field, sizeof(field), "a\n\xc3\xa4\x7f");
-	ck_assert_mem_eq(field, "a????\0\0\0", 8);
-	skv_wire_string(field, sizeof(field), NULL);
-	ck_assert_mem_eq(field, "\0\0\0\0\0\0\0\0", 8);
-}
-END_TEST
-
-START_TEST(valid_names)
-{
-	char long_name[SKV_NAME_MAX + 1];
-
-	memset(long_name, 'n', sizeof(long_name));
-	long_name[SKV_NAME_MAX] = '\0';
-	ck_assert(!skv_name_valid(long_name));
-	long_name[SKV_NAME_MAX - 1] = '\0';
-	ck_assert(skv_name_valid(long_name));
-	ck_assert(skv_name_valid("chat-17"));
-	ck_assert(skv_name_valid("~!?&=."));
-	ck_assert(!skv_name_valid(""));
-	ck_assert(!skv_name_valid("a b"));
-	ck_assert(!skv_name_valid("a/b"));
-	ck_assert(!skv_name_valid("a\tb"));
-	ck_assert(!skv_name_valid("\xc3\xa4"));
-}
-END_TEST
-
-static const struct skv_model good = {
-        .size = sizeof(good), .n_layers = 16, .n_heads = 8, .n_kv_heads = 2, .head_dim = 64, .kv_dtype = SKV_BF16,
-        .max_tokens = 16384, .scale = 0.3f, .rank = 1, .n_ranks = 2, .name = "reference",
-};
-
-START_TEST(models_on_the_wire)
-{
-	struct skv_wire_model wire;
-	struct skv_model back;
-
-	memset(&back, 0xff, sizeof(back));
-	skv_wire_from_model(&wire, &good);
-	skv_wire_to_model(&back, &wire);
-	ck_assert_mem_eq(&back, &good, sizeof(good));
-	ck_assert_ptr_null(skv_model_check(&back));
-}
-END_TEST
-
-#define BAD_MODEL(member, value, says)                                                                      \
-	do {                                                                                                \
-		struct skv_model bad = good;                                                                  \
-		const char *wrong;                                                                          \
-		bad.member = value;                                                                           \
-		wrong = skv_model_check(&bad);                                                                \
-		ck_assert_msg(wrong && strstr(wrong, says), "%s", wrong ? wrong : "nothing wrong");         \
-	} while (0)
-
-START_TEST(models)
-{
-	struct skv_model m = good;
-
-	BAD_MODEL(n_layers, 0, "n_layers");
-	BAD_MODEL(n_layers, 257, "n_layers must be 1 to 256");
-	BAD_MODEL(n_heads, 0, "n_heads");
-	BAD_MODEL(n_heads, 512, "n_heads");
-	BAD_MODEL(n_kv_heads, 0, "n_kv_heads must divide n_heads");
-	BAD_MODEL(n_kv_heads, 3, "n_kv_heads");
-	BAD_MODEL(n_kv_heads, 16, "n_kv_heads");
-	BAD_MODEL(head_dim, 0, "head_dim");
-	BAD_MODEL(head_dim, 72, "head_dim");
-	BAD_MODEL(head_dim, 272, "head_dim");
-	BAD_MODEL(kv_dtype, 3, "kv_dtype");
-	BAD_MODEL(max_tokens, 0, "max_tokens");
-	BAD_MODEL(max_tokens, SKV_MAX_TOKENS + 1, "max_tokens");
-	BAD_MODEL(scale, -1, "scale");
-	BAD_MODEL(scale, __builtin_nanf(""), "scale");
-	BAD_MODEL(scale, __builtin_inff(), "scale");
-	BAD_MODEL(n_ranks, 0, "rank");
-	BAD_MODEL(rank, 2, "rank");
-	BAD_MODEL(name[0], 0, "name");
-	BAD_MODEL(name[0], ' ', "name");
-	memset(m.name, 'n', sizeof(m.name));
-	ck_assert_str_eq(skv_model_check(&m), "model: name must be 1 to 63 printable ASCII characters without space and '/'");
-}
-END_TEST
-
-/* ---- fds ------------------------------------------------------------------------------------- */
-
-START_TEST(memory_by_fd)
-{
-	int fd = skv_memfd_new("test", 8192), copy = skv_memfd_new_sealed("test", "code", 4), plain, flags;
-	int pipe_fds[2];
-	void *p, *q;
-
-	ck_assert_int_ge(fd, 0);
-	ck_assert_int_eq(skv_map_fd(fd, 8192, PROT_READ | PROT_WRITE, 1, &p), 0);
-	ck_assert_int_eq(skv_map_fd(fd, 8192, PROT_READ, 1, &q), 0);
-	ck_assert_int_eq(((char *)q)[8191], 0);
-	((char *)p)[8191] = 7;
-	ck_assert_int_eq(((char *)q)[8191], 7);
-	ck_assert_int_eq(munmap(p, 8192) + munmap(q, 8192), 0);
-	ck_assert_int_eq(ftruncate(fd, 4096), -1);
-	ck_assert_int_eq(ftruncate(fd, 16384), -1);
-	ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
-	flags = fcntl(fd, F_GETFD);
-	ck_assert_int_eq(flags & FD_CLOEXEC, FD_CLOEXEC);
-
-	p = NULL;
-	ck_assert_int_eq(skv_map_fd(fd, 8193, PROT_READ, 1, &p), -EBADMSG);
-	ck_assert_int_eq(skv_map_fd(fd, 0, PROT_READ, 1, &p), -EINVAL);
-	ck_assert_int_eq(skv_map_fd(-1, 4096, PROT_READ, 1, &p), -EBADF);
-	plain = memfd_create("plain", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	ck_assert_int_eq(ftruncate(plain, 4096), 0);
-	ck_assert_int_eq(skv_map_fd(plain, 4096, PROT_READ, 1, &p), -EBADMSG);
-	ck_assert_int_eq(pipe(pipe_fds), 0);
-	ck_assert_int_eq(skv_map_fd(pipe_fds[0], 4096, PROT_READ, 0, &p), -EBADMSG);
-	ck_assert_ptr_null(p);
-	ck_assert_int_eq(skv_map_fd(plain, 4096, PROT_READ, 0, &p), 0);
-	ck_assert_int_eq(munmap(p, 4096), 0);
-
-	ck_assert_int_ge(copy, 0);
-	ck_assert_int_eq(pwrite(copy, "x", 1, 0), -1);
-	ck_assert_int_eq(errno, EPERM);
-
-	errno = ERANGE;
-	ck_assert_int_eq(skv_close_fd(fd), -1);
-	ck_assert_int_eq(skv_close_fd(-1), -1);
-	ck_assert_int_eq(errno, ERANGE);
-	ck_assert_int_eq(fcntl(fd, F_GETFD), -1);
-	skv_close_fd(copy);
-	skv_close_fd(plain);
-	skv_close_fd(pipe_fds[0]);
-	skv_close_fd(pipe_fds[1]);
-}
-END_TEST
-
 int main(void)
 {
 	Suite *s = suite_create("wire");
@@ -731,14 +610,6 @@ int main(void)
 	tcase_add_test(t, random_packets);
 	tcase_add_test(t, largest_messages);
 	suite_add_tcase(s, t);
-	t = tcase_create("beside");
-	tcase_add_test(t, strings);
-	tcase_add_test(t, valid_names);
-	tcase_add_test(t, models_on_the_wire);
-	tcase_add_test(t, models);
-	tcase_add_test(t, memory_by_fd);
-	suite_add_tcase(s, t);
-
 	r = srunner_create(s);
 	srunner_run_all(r, CK_NORMAL);
 	failed = srunner_ntests_failed(r);

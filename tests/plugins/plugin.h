@@ -14,6 +14,6 @@ static void plan_dense(const void *config, const struct skv_model *m, uint32_t l
 }
 
 #define GOOD_POLICY(name_)                                                                                  \
-	SKV_POLICY_HEADER, .name = name_, .version = "1", .summary = "A policy of the tests", .plan = plan_dense
+	SKV_POLICY_HEADER, .name = name_, .version = "1", .summary = "A test", .plan = plan_dense
 
 #endif

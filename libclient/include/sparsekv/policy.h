@@ -50,7 +50,7 @@ enum skv_param_type {
 	SKV_PARAM_UINT = 2,   /* uint32_t */
 	SKV_PARAM_FLOAT = 3,  /* float */
 	SKV_PARAM_BOOL = 4,   /* uint32_t 0 or 1; written 0, 1, true, false */
-	SKV_PARAM_LAYERS = 5, /* struct skv_layer_set; written 2,7,12, or auto: the empty set, the policy chooses */
+	SKV_PARAM_LAYERS = 5, /* struct skv_layer_set; written 2,7,12, or auto: empty, the policy chooses */
 };
 
 struct skv_layer_set {
@@ -87,7 +87,7 @@ enum skv_attend_how {
 	SKV_ATTEND_TOKENS = 3, /* the tokens that `source` selected in this step */
 };
 
-/* Visible: tokens [0, sinks) and the last (W - sinks), at least 1, with W = skv_budget_of(budget, n, floor). */
+/* Visible: tokens [0, sinks) and the last (W - sinks), at least 1; W = skv_budget_of(budget, n, floor). */
 struct skv_window {
 	uint32_t sinks;
 	uint32_t floor;
@@ -142,9 +142,9 @@ struct skv_prims {
 	/* after(), or before() of a later layer: choose pages by SKV_EV_PAGES, tokens by SKV_EV_TOKENS. */
 	void (*select_pages)(const struct skv_policy_ctx *, const struct skv_select *);
 	void (*select_tokens)(const struct skv_policy_ctx *, const struct skv_select *);
-	/* step_end(): free every page of `layer` that lies wholly outside the window as the NEXT step will see it. */
+	/* step_end(): free the pages of `layer` wholly outside the window as the NEXT step sees it. */
 	void (*evict_outside)(const struct skv_policy_ctx *, uint32_t layer, const struct skv_window *);
-	/* adopt(), step_end(): this policy's state of sequence i; `bytes` as declared, zeroed when first adopted. */
+	/* adopt(), step_end(): the state of sequence i, seq_state_bytes of it, zeroed when first adopted. */
 	void *(*seq_state)(const struct skv_policy_ctx *, uint32_t i);
 };
 
@@ -190,7 +190,7 @@ struct skv_policy {
 	void (*after)(const struct skv_policy_ctx *, uint32_t layer);
 	/* For the sequences that decoded in this step. */
 	void (*step_end)(const struct skv_policy_ctx *);
-	/* Take over sequences of another policy (holes in them are to be accepted); 0, or -1 to refuse with a text. */
+	/* Take over sequences of another policy (holes in them are to be accepted); 0, or -1 and a text. */
 	int (*adopt)(const struct skv_policy_ctx *, char *err, size_t err_len);
 };
 

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Policy blocks, plans and hooks, spoiled one at a time: each is refused with a text that names it. */
+#include <check.h>
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "common/spec.h"
+
+static char err[512];
+
+#define ck_assert_text(text, part) ck_assert_msg(strstr(text, part), "\"%s\" does not say \"%s\"", text, part)
+
+/* ---- the block, spoiled one field at a time -------------------------------------------------- */
+
+static void dense(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
+{
+	(void)config;
+	(void)m;
+	(void)layer;
+	(void)plan;
+}
+
+struct config {
+	uint32_t a, b;
+	struct skv_layer_set layers;
+};
+
+static struct skv_param params[3];
+static struct skv_policy block;
+
+static void reset(void)
+{
+	params[0] = (struct skv_param){"a", SKV_PARAM_UINT, offsetof(struct config, a), "1", "one"};
+	params[1] = (struct skv_param){"b", SKV_PARAM_BOOL, offsetof(struct config, b), "true", "two"};
+	params[2] = (struct skv_param){"layers", SKV_PARAM_LAYERS, offsetof(struct config, layers), "1,2",
+	                               "three"};
+	block = (struct skv_policy){
+	        SKV_POLICY_HEADER,
+	        .name = "block",
+	        .version = "1",
+	        .summary = "A block",
+	        .params = params,
+	        .n_params = 3,
+	        .config_size = sizeof(struct config),
+	        .plan = dense,
+	};
+}
+
+#define REFUSED(change, says)                                                                               \
+	do {                                                                                                \
+		reset();                                                                                    \
+		change;                                                                                     \
+		ck_assert_int_eq(skv_policy_check(&block, err, sizeof(err)), -EBADMSG);                     \
+		ck_assert_text(err, says);                                                                  \
+	} while (0)
+
+START_TEST(spoiled_blocks)
+{
+	char name[SKV_NAME_MAX + 1];
+
+	reset();
+	ck_assert_int_eq(skv_policy_check(&block, err, sizeof(err)), 0);
+
+	REFUSED(block.abi = 0, "abi is 0, expected 1");
+	REFUSED(block.size -= 8, "size is");
+	REFUSED(block.page_tokens = 32, "page_tokens is 32, expected 16");
+	REFUSED(block.param_size++, "param_size is");
+	REFUSED(block.plan_size = 0, "plan_size is 0");
+	REFUSED(block.prims_size += 8, "prims_size is");
+	REFUSED(block.name = NULL, "name");
+	REFUSED(block.name = "", "name");
+	REFUSED(block.name = "Block", "name is \"Block\"");
+	REFUSED(block.name = "a?b", "name");
+	memset(name, 'n', sizeof(name));
+	name[SKV_NAME_MAX] = '\0';
+	REFUSED(block.name = name, "name");
+	REFUSED(block.version = NULL, "version");
+	REFUSED(block.summary = "two\nlines", "summary");
+	REFUSED(block.summary = NULL, "summary");
+	REFUSED(block.action = 4, "action is 4, expected 0 to 3");
+	REFUSED(block.granularity = 2, "granularity is 2");
+	REFUSED(block.evidence = 5, "evidence is 5");
+	REFUSED(block.scope = 3, "scope is 3");
+	REFUSED(block.sharing = 3, "sharing is 3");
+	REFUSED(block.plan = NULL, "plan is NULL");
+	REFUSED(block.params = NULL, "n_params is 3 and params NULL");
+	REFUSED(block.n_params = SKV_POLICY_MAX_PARAMS + 1, "n_params is 65");
+	REFUSED(block.config_size = 1u << 20, "config_size is 1048576");
+	REFUSED(block.config_size = 4,
+	        "parameter b: offset is 4, expected a multiple of 4 within the 4 bytes");
+	REFUSED(params[0].name = "", "parameter 0: name");
+	REFUSED(params[0].name = "a=b", "parameter 0: name");
+	REFUSED(params[1].help = NULL, "parameter b: help");
+	REFUSED(params[1].type = 0, "parameter b: type is 0, expected 1 to 5");
+	REFUSED(params[1].type = 6, "parameter b: type is 6");
+	REFUSED(params[1].offset = 2, "parameter b: offset is 2");
+	REFUSED(params[1].offset = UINT32_MAX - 3, "parameter b: offset is 4294967292");
+	REFUSED(params[1].offset = 0, "parameter b: offset 0 is inside parameter a");
+	REFUSED(params[1].offset = 16, "parameter layers: offset 8 is inside parameter b");
+	REFUSED(params[2].name = "a", "parameter a: is there twice");
+	REFUSED(params[0].def = "-1", "parameter a: default is \"-1\", expected a whole number");
+	REFUSED(params[1].def = "yes", "parameter b: default is \"yes\", expected 0, 1, true or false");
+	REFUSED(params[2].def = "", "parameter layers: default is \"\"");
+}
+END_TEST
+
+/* ---- plans and requests that do not fit ------------------------------------------------------ */
+
+static struct skv_plan wanted[4];
+static void (*in_before)(const struct skv_policy_ctx *, uint32_t);
+static void (*in_after)(const struct skv_policy_ctx *, uint32_t);
+static void (*in_end)(const struct skv_policy_ctx *);
+static int (*in_adopt)(const struct skv_policy_ctx *, char *, size_t);
+
+static void plan_wanted(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
+{
+	(void)config;
+	(void)m;
+	ck_assert_uint_eq(plan->attend + plan->evidence + plan->source, 0);
+	wanted[layer].size = plan->size;
+	*plan = wanted[layer];
+}
+
+static void all_good(void)
+{
+	reset();
+	memset(wanted, 0, sizeof(wanted));
+	wanted[0].evidence = SKV_EV_PAGES | SKV_EV_TOKENS;
+	wanted[1] = (struct skv_plan){.attend = SKV_ATTEND_PAGES, .source = 0};
+	wanted[2] = (struct skv_plan){.attend = SKV_ATTEND_TOKENS, .source = 0};
+	wanted[3] = (struct skv_plan){.attend = SKV_ATTEND_WINDOW, .window.budget.count = 64};
+	block.plan = plan_wanted;
+	block.seq_state_bytes = 40;
+	params[2].def = "1,2";
+}
+
+static const char *rehearse(void)
+{
+	const struct skv_model m = {.n_layers = 4};
+
+	block.before = in_before;
+	block.after = in_after;
+	block.step_end = in_end;
+	block.adopt = in_adopt;
+	err[0] = '\0';
+	return skv_policy_rehearse(&block, NULL, &m, err, sizeof(err)) == 0 ? "" : err;
+}
+
+static void select_both(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	struct skv_select s = {.layer = 0, .budget = {.share = 0.5f}};
+
+	if (layer != 0)
+		return;
+	ctx->prims->select_pages(ctx, &s);
+	ctx->prims->select_tokens(ctx, &s);
+}
+static void select_early(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	if (layer == 0)
+		ctx->prims->select_pages(ctx, &(struct skv_select){.budget = {.count = 8}});
+}
+static void select_far(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	(void)layer;
+	ctx->prims->select_pages(ctx, &(struct skv_select){.layer = 4, .budget = {.count = 8}});
+}
+static void select_ahead(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	if (layer == 0)
+		ctx->prims->select_pages(ctx, &(struct skv_select){.layer = 2, .budget = {.count = 8}});
+}
+static void select_nothing(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	(void)layer;
+	ctx->prims->select_tokens(ctx, &(struct skv_select){.layer = 0});
+}
+/* what one layer left behind may be used when the next one begins */
+static void select_late(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	if (layer == 1)
+		select_both(ctx, 0);
+}
+static void select_last(const struct skv_policy_ctx *ctx)
+{
+	select_both(ctx, 0);
+}
+static void evict_here(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	ctx->prims->evict_outside(ctx, layer, &(struct skv_window){.budget.count = 8});
+}
+static void evict_far(const struct skv_policy_ctx *ctx)
+{
+	ctx->prims->evict_outside(ctx, 4, &(struct skv_window){.budget.count = 8});
+}
+static void evict_all(const struct skv_policy_ctx *ctx)
+{
+	ctx->prims->evict_outside(ctx, 3, &(struct skv_window){.sinks = 8});
+}
+static void state_beyond(const struct skv_policy_ctx *ctx)
+{
+	memset(ctx->prims->seq_state(ctx, ctx->n_seqs), 1, 40);
+}
+/* the state of each sequence is its own, and what adopt wrote is there at the step's end */
+static int state_adopt(const struct skv_policy_ctx *ctx, char *text, size_t len)
+{
+	(void)text;
+	(void)len;
+	for (uint32_t i = 0; i < ctx->n_seqs; i++)
+		memset(ctx->prims->seq_state(ctx, i), (int)i + 1, 40);
+	return 0;
+}
+static void state_end(const struct skv_policy_ctx *ctx)
+{
+	for (uint32_t i = 0; i < ctx->n_seqs; i++)
+		for (uint32_t b = 0; b < 40; b++)
+			ck_assert_uint_eq(((uint8_t *)ctx->prims->seq_state(ctx, i))[b], i + 1);
+}
+
+START_TEST(rehearsals)
+{
+	in_after = select_both;
+	in_adopt = state_adopt;
+	in_end = state_end;
+	all_good();
+	ck_assert_str_eq(rehearse(), "");
+
+	in_after = NULL;
+	all_good();
+	ck_assert_str_eq(rehearse(), "block: before of layer 1: the layer attends to a selection of layer 0 "
+	                             "that no hook has made");
+	in_after = select_both;
+	in_before = select_early;
+	all_good();
+	ck_assert_text(rehearse(), "before of layer 0: selects by layer 0, which has not attended yet");
+	in_before = select_late;
+	in_after = NULL;
+	all_good();
+	ck_assert_str_eq(rehearse(), "");
+	in_before = NULL;
+	in_after = select_both;
+	in_end = select_last;
+	all_good();
+	ck_assert_text(rehearse(), "step_end: selects, expected in before and after only");
+	in_end = state_end;
+	in_after = select_far;
+	all_good();
+	ck_assert_text(rehearse(), "a selection of a layer that the model does not have");
+	in_after = select_ahead;
+	all_good();
+	wanted[1] = (struct skv_plan){0};
+	wanted[2] = (struct skv_plan){.evidence = SKV_EV_PAGES};
+	ck_assert_text(rehearse(), "selects by layer 2, which has not attended yet");
+	in_after = select_nothing;
+	all_good();
+	ck_assert_text(rehearse(), "a selection without a budget");
+	in_after = evict_here;
+	all_good();
+	ck_assert_text(rehearse(), "after of layer 0: evicts, expected in step_end only");
+	in_after = select_both;
+	in_end = evict_far;
+	all_good();
+	ck_assert_text(rehearse(), "step_end: evicts from layer 4, but the model's layers are 0 to 3");
+	in_end = evict_all;
+	all_good();
+	ck_assert_text(rehearse(), "evicts outside a window without a budget");
+	in_end = state_beyond;
+	all_good();
+	ck_assert_text(rehearse(), "asks for the state of sequence 2 of 2");
+	in_end = NULL;
+	all_good();
+	block.seq_state_bytes = 0;
+	ck_assert_text(rehearse(), "adopt: asks for state, but seq_state_bytes is 0");
+}
+END_TEST
+
+#define NO_PLAN(change, says)                                                                               \
+	do {                                                                                                \
+		all_good();                                                                                 \
+		change;                                                                                     \
+		ck_assert_text(rehearse(), says);                                                           \
+	} while (0)
+
+START_TEST(spoiled_plans)
+{
+	in_after = select_both;
+	all_good();
+	ck_assert_str_eq(rehearse(), "");
+	NO_PLAN(wanted[0].attend = 4, "plan of layer 0: attend is not one of");
+	NO_PLAN(wanted[0].evidence = 4, "plan of layer 0: evidence has unknown bits");
+	NO_PLAN(wanted[3].evidence = SKV_EV_PAGES, "plan of layer 3: evidence comes from dense layers only");
+	NO_PLAN(wanted[0].pool = 2, "pool is not one of");
+	NO_PLAN(wanted[0].sharing = SKV_SHARE_Q_HEAD, "sharing is neither");
+	NO_PLAN(wanted[1].source = 1, "plan of layer 1: source is not an earlier layer");
+	NO_PLAN(wanted[1].source = 1000, "plan of layer 1: source is not an earlier layer");
+	NO_PLAN(wanted[0].evidence = SKV_EV_TOKENS,
+	        "plan of layer 1: source leaves no evidence to select by");
+	NO_PLAN(wanted[0].evidence = SKV_EV_PAGES, "plan of layer 2: source leaves no evidence to select by");
+	NO_PLAN(wanted[3].window.budget.count = 0, "plan of layer 3: a window without a budget");
+	NO_PLAN(wanted[3].window.budget.share = 0.5f, "plan of layer 3: a window without a budget");
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("plugin");
+	TCase *t = tcase_create("plugin");
+	SRunner *r;
+	int failed;
+
+	tcase_add_test(t, spoiled_blocks);
+	tcase_add_test(t, rehearsals);
+	tcase_add_test(t, spoiled_plans);
+	suite_add_tcase(s, t);
+
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed != 0;
+}
