@@ -44,6 +44,7 @@ static void row(uint64_t content, uint32_t layer, enum what what, uint32_t head,
 static float stored(float x, uint32_t dtype)
 {
 	uint32_t bits;
+	int exponent;
 
 	if (dtype == SKV_F32)
 		return x;
@@ -54,7 +55,10 @@ static float stored(float x, uint32_t dtype)
 		memcpy(&x, &bits, sizeof(x));
 		return x;
 	}
-	return (float)(_Float16)x;
+	/* fp16: 11 significant bits, but no finer than 2^-24; _Float16 is not in every compiler that we build with */
+	frexpf(x, &exponent);
+	exponent = (exponent > -13 ? exponent : -13) - 11;
+	return ldexpf(rintf(ldexpf(x, -exponent)), exponent);
 }
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
