@@ -124,8 +124,8 @@ static int check_param(const struct skv_policy *p, uint32_t i, char *err, size_t
 		              p->name, i, SKV_NAME_MAX - 1);
 	if (!q->help || !one_line(q->help, SKV_POLICY_MAX_TEXT))
 		return refuse(err, err_len,
-		              "%s: parameter %s: help, expected one line of 1 to %u ASCII characters", p->name,
-		              q->name, SKV_POLICY_MAX_TEXT - 1);
+		              "%s: parameter %s: help, expected 1 to %u printable ASCII characters", p->name, q->name,
+		              SKV_POLICY_MAX_TEXT - 1);
 	if (!bytes)
 		return refuse(err, err_len, "%s: parameter %s: type is %u, expected %u to %u", p->name,
 		              q->name, q->type, SKV_PARAM_BUDGET, SKV_PARAM_LAYERS);
