@@ -78,13 +78,11 @@ static void zero_sparse(void *p, size_t bytes)
 	memset(p, 0, bytes);
 }
 
-void skv_seqmem_recover(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
+void skv_seqmem_replay(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 {
-	uint64_t commit = atomic_load_explicit(&s->commit, memory_order_acquire);
-	uint32_t len = skv_commit_len(commit) < l->max_tokens ? skv_commit_len(commit) : l->max_tokens;
-	uint32_t n_pages = skv_pages_of(len);
+	uint32_t epoch = skv_commit_epoch(atomic_load_explicit(&s->commit, memory_order_acquire));
 
-	if (atomic_load(&s->journal_epoch) == skv_commit_epoch(commit)) {
+	if (atomic_load(&s->journal_epoch) == epoch) {
 		size_t n = atomic_load(&s->journal_n), most = (size_t)l->n_layers * l->max_pages;
 		const struct skv_evict *j = skv_seqmem_journal(s, l);
 
@@ -98,6 +96,15 @@ void skv_seqmem_recover(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 		}
 	}
 	atomic_store(&s->journal_n, 0);
+}
+
+void skv_seqmem_recover(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
+{
+	uint64_t commit = atomic_load_explicit(&s->commit, memory_order_acquire);
+	uint32_t len = skv_commit_len(commit) < l->max_tokens ? skv_commit_len(commit) : l->max_tokens;
+	uint32_t n_pages = skv_pages_of(len);
+
+	skv_seqmem_replay(s, l);
 	skv_seqmem_tokens(s, l)[len] = s->next[skv_commit_epoch(commit) & 1];
 	for (uint32_t layer = 0; layer < l->n_layers; layer++)
 		zero_sparse(skv_seqmem_table(s, l, layer) + n_pages,

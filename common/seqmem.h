@@ -100,6 +100,13 @@ void skv_seqmem_init(struct skv_seqmem *s, const struct skv_seqmem_layout *l);
 const char *skv_seqmem_check(const struct skv_seqmem *s, const struct skv_seqmem_layout *l);
 
 /*
+ * Make the committed entries what the last commit says: an eviction journal of that epoch is carried out,
+ * any other discarded. The first half of recovery: enough to know which pages the sequence has, and it
+ * costs nothing where no journal is. Only for who holds the sequence alone.
+ */
+void skv_seqmem_replay(struct skv_seqmem *s, const struct skv_seqmem_layout *l);
+
+/*
  * Make the memory say what its last commit says: an eviction journal of that epoch is carried out,
  * any other discarded; table entries beyond the committed length become SKV_PTE_NONE; tokens[length] is
  * the committed next id. Idempotent. What was never touched stays without memory. Only for who holds the

@@ -231,6 +231,15 @@ START_TEST(a_stale_mapping_harms_its_own_user_alone)
 	peer_die(&b);
 	pool_is(&a, 56, 0, 0);
 	held_close(&old);
+	/* and while nobody holds it */
+	held_new(&old, &a, "h", 1024);
+	held_append(&old, &a, 50);
+	ck_assert_int_eq(skv_core_seq_detach(core, a.client, a.session.session, old.seq), 0);
+	old.mem->magic = 0;
+	ck_refused(held_attach(&h, &a, "h"), SKV_CORE_E_CORRUPT);
+	ck_assert(!books_has_seq("h"));
+	pool_is(&a, 48, 0, 0);
+	held_close(&old);
 	peer_die(&a);
 }
 END_TEST

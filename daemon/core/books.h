@@ -121,6 +121,8 @@ struct skv_settled {
  */
 int skv_settle_begin(struct skv_core *, uint32_t seq, uint32_t client, struct skv_settled *ret);
 void skv_settle_end(struct skv_core *, uint32_t seq, struct skv_settled *);
+/* Recover the memory of a sequence that nobody holds, for who is to hold it. 0 or E_CORRUPT. */
+int skv_settle_reopen(struct skv_core *, uint32_t seq);
 /* In the committed tables of `seq`, FULL entries of pages that are marked OWN become SHARED. */
 void skv_settle_rewrite_shared(struct skv_core *, uint32_t seq);
 

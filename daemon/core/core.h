@@ -135,7 +135,7 @@ int skv_core_seq_new(struct skv_core *, uint32_t client, uint32_t session, const
                      uint32_t max_tokens, struct skv_core_seq_info *ret);
 /*
  * Its pages go on lease to the client; announce segments before the reply. E_NOENT, E_BUSY (held),
- * E_INVALID (another shape of model).
+ * E_INVALID (another shape of model), E_CORRUPT (it was dropped).
  */
 int skv_core_seq_attach(struct skv_core *, uint32_t client, uint32_t session, const char *name,
                         struct skv_core_seq_info *ret);

@@ -151,7 +151,6 @@ void skv_seq_remove(struct skv_core *c, uint32_t seq)
 int skv_seq_let_go(struct skv_core *c, uint32_t seq, uint32_t client)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
-	const struct skv_seq_local *l = &c->seqs[seq];
 	struct skv_settled s;
 	int r;
 
@@ -159,8 +158,6 @@ int skv_seq_let_go(struct skv_core *c, uint32_t seq, uint32_t client)
 		skv_seq_remove(c, seq);
 		return 0;
 	}
-	if (!skv_seqmem_check(l->mem, &l->layout))
-		skv_seqmem_recover(l->mem, &l->layout);
 	r = skv_settle_begin(c, seq, client, &s);
 	if (r < 0)
 		return r;
@@ -221,6 +218,11 @@ int skv_core_seq_attach(struct skv_core *c, uint32_t client_id, uint32_t session
 		return skv_refuse(c, SKV_CORE_E_INVALID,
 		                  "sequence '%s' was made with another shape of model '%s'", name,
 		                  s->model.name);
+	r = skv_settle_reopen(c, seq);
+	if (r) {
+		skv_seq_remove(c, seq);
+		return r;
+	}
 	skv_pages_hand_over(c, q->pool, skv_owner_make(SKV_OWNER_SEQ, seq),
 	                    skv_owner_make(SKV_OWNER_LEASE, client), q->pages);
 	hold(c, seq, session);

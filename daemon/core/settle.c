@@ -62,10 +62,9 @@ static void walk_tables(struct walk *w, const struct skv_seq_local *l)
 	uint64_t commit = atomic_load_explicit(&l->mem->commit, memory_order_acquire);
 	uint32_t n_pages = skv_pages_of(skv_commit_len(commit));
 
-	if (skv_commit_len(commit) > l->layout.max_tokens) {
-		w->problem = "committed length is beyond the sequence's maximum";
-		return;
-	}
+	/* skv_seqmem_check() said otherwise a moment ago: it is being written */
+	if (n_pages > l->layout.max_pages)
+		n_pages = l->layout.max_pages;
 	for (w->layer = 0; w->layer < l->layout.n_layers; w->layer++) {
 		const skv_pte *table = skv_seqmem_table(l->mem, &l->layout, w->layer);
 
@@ -78,23 +77,23 @@ static void walk_tables(struct walk *w, const struct skv_seq_local *l)
 	}
 }
 
-static int corrupt(struct skv_core *c, uint32_t seq, const struct walk *w, const char *problem)
+static int corrupt(struct skv_core *c, uint32_t seq, const char *why)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
-	char why[sizeof(c->why)];
 
-	if (problem)
-		snprintf(why, sizeof(why), "%s", problem);
-	else if (w->entry)
-		snprintf(why, sizeof(why), "entry %u of layer %u (%#x) %s", w->index, w->layer, w->entry,
-		         w->problem);
-	else
-		snprintf(why, sizeof(why), "%s (layer %u, entry %u)", w->problem, w->layer, w->index);
 	if (c->corrupt_cb)
 		c->corrupt_cb(c->corrupt_data, skv_account_row(&c->state, q->account)->uid, q->model.name,
 		              q->name, why);
 	return skv_refuse(c, SKV_CORE_E_CORRUPT, "sequence '%s' is corrupt and was dropped: %s", q->name,
 	                  why);
+}
+
+static int corrupt_entry(struct skv_core *c, uint32_t seq, const struct walk *w)
+{
+	char why[sizeof(c->why)];
+
+	snprintf(why, sizeof(why), "entry %u of layer %u (%#x) %s", w->index, w->layer, w->entry, w->problem);
+	return corrupt(c, seq, why);
 }
 
 int skv_settle_begin(struct skv_core *c, uint32_t seq, uint32_t client, struct skv_settled *ret)
@@ -114,7 +113,8 @@ int skv_settle_begin(struct skv_core *c, uint32_t seq, uint32_t client, struct s
 	uint64_t entries = (uint64_t)l->layout.n_layers * l->layout.max_pages;
 
 	if (problem)
-		return corrupt(c, seq, &w, problem);
+		return corrupt(c, seq, problem);
+	skv_seqmem_replay(l->mem, &l->layout); /* the rest of recovery takes longer: it is left to attach */
 	if (w.most > entries)
 		w.most = entries;
 	out.own = malloc(sizeof(*out.own) * (w.most + 1));
@@ -124,7 +124,7 @@ int skv_settle_begin(struct skv_core *c, uint32_t seq, uint32_t client, struct s
 	walk_tables(&w, l);
 	if (w.problem) {
 		skv_settle_end(c, seq, &out);
-		return corrupt(c, seq, &w, NULL);
+		return corrupt_entry(c, seq, &w);
 	}
 	*ret = out;
 	return 0;
@@ -162,4 +162,15 @@ void skv_settle_rewrite_shared(struct skv_core *c, uint32_t seq)
 				                 __ATOMIC_RELAXED);
 		}
 	}
+}
+
+int skv_settle_reopen(struct skv_core *c, uint32_t seq)
+{
+	const struct skv_seq_local *l = &c->seqs[seq];
+	const char *problem = skv_seqmem_check(l->mem, &l->layout);
+
+	if (problem)
+		return corrupt(c, seq, problem);
+	skv_seqmem_recover(l->mem, &l->layout);
+	return 0;
 }
