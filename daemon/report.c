@@ -175,7 +175,7 @@ static json_t *status_json(struct skv_server *s, const struct listing *like)
 	skv_core_clients(s->core, add_client, &clients);
 	return json_pack("{s:s, s:I, s:f, s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:f, s:f}, s:o, s:o}",
 	                 "version", PACKAGE_VERSION, "pid", number((uint64_t)getpid()), "uptime_s", (double)uptime / 1e9,
-	                 "socket", s->unlink_path ? s->unlink_path : "(service manager)", "scope",
+	                 "socket", s->socket.path ? s->socket.path : "(service manager)", "scope",
 	                 like->all ? "all" : "own", "policy_generation", number(skv_core_policy_generation(s->core)),
 	                 "totals", "clients", number(t.clients), "sessions", number(t.sessions), "sequences",
 	                 number(t.sequences), "page_bytes", number(t.page_bytes), "segment_bytes",

@@ -13,6 +13,7 @@
 #include "daemon/loop/loop.h"
 #include "daemon/plugin/registry.h"
 #include "daemon/server.h"
+#include "daemon/sys/socket.h"
 
 struct skv_server {
 	struct skv_server_options options;
@@ -25,7 +26,7 @@ struct skv_server {
 	struct skv_ipc *ipc;
 	struct skv_registry *registry;
 
-	char *unlink_path; /* of a socket that is ours to remove */
+	struct skv_socket socket; /* where it listens, unless the service manager does */
 	int command_fd, signal_fd;
 	uint64_t command;
 	struct signalfd_siginfo signal;

@@ -22,7 +22,6 @@
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 #include "daemon/sys/sd.h"
-#include "daemon/sys/socket.h"
 
 #define RING_ENTRIES 256u
 #define TICK_NS 1000000000u
@@ -109,13 +108,12 @@ static int open_socket(struct skv_server *s, int *ret_fd)
 	if (r == 0 && *c->socket_group)
 		(void)skv_config_group(c->socket_group, &gid); /* was looked at when it was read */
 	if (r == 0)
-		r = skv_socket_listen(c->socket, (mode_t)c->socket_mode, gid, err, sizeof(err));
+		r = skv_socket_listen(c->socket, (mode_t)c->socket_mode, gid, &s->socket, err, sizeof(err));
 	if (r < 0) {
 		skv_log(LOG_ERR, "%s", err);
 		return r;
 	}
 	*ret_fd = r;
-	s->unlink_path = strdup(c->socket);
 	return 0;
 }
 
@@ -188,6 +186,7 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 		return -ENOMEM;
 	s->options = *options;
 	s->command_fd = s->signal_fd = -1;
+	s->socket = (struct skv_socket)SKV_SOCKET_NULL;
 	s->started_ns = skv_now_ns();
 	r = skv_config_load(&options->config, &s->config, err);
 	skv_log_open(r < 0 ? LOG_INFO : s->config.log_level);
@@ -217,10 +216,8 @@ struct skv_server *skv_server_free(struct skv_server *s)
 {
 	if (!s)
 		return NULL;
-	if (s->unlink_path)
-		unlink(s->unlink_path);
-	free(s->unlink_path);
 	skv_ipc_free(s->ipc);
+	skv_socket_remove(&s->socket);
 	skv_registry_free(s->registry);
 	skv_core_free(s->core);
 	skv_loop_free(s->loop);
@@ -317,7 +314,7 @@ static void on_scanned(void *server, int error, const char *text, const struct s
 	skv_registry_names(s->registry, names, sizeof(names));
 	if (!s->serving) {
 		skv_log(LOG_NOTICE, "sparsekvd %s listens on %s; policies: %s", PACKAGE_VERSION,
-		        s->unlink_path ? s->unlink_path : "the service manager's socket", names);
+		        s->socket.path ? s->socket.path : "the service manager's socket", names);
 		skv_ipc_listen(s->ipc);
 		s->serving = true;
 	}

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,27 +96,29 @@ static void prepare(struct fix *f, const char *const *options)
 		add_option(f, &n, "", *options);
 }
 
-/* A daemon listens before it accepts: the first answer is what counts. */
-static void wait_until_it_answers(const struct fix *f)
+/* A daemon listens before it answers, and the socket of one that was killed listens on for a moment. */
+static bool answers(const struct fix *f)
+{
+	struct skv_msg_hello hello = {.version_min = 1, .version_max = 1, .program = "fixture"};
+	struct raw *r = access(f->socket, F_OK) == 0 ? raw_connect(f->socket) : NULL;
+	bool said = false;
+
+	if (r) {
+		raw_send(r, SKV_MSG_HELLO, &hello, sizeof(hello), -1);
+		said = raw_recv(r, START_SECONDS * 1000) == (SKV_MSG_HELLO | SKV_REPLY);
+		raw_close(r);
+	}
+	return said;
+}
+
+void fix_wait(const struct fix *f)
 {
 	double end = fix_now() + START_SECONDS;
 
-	while (access(f->socket, F_OK) != 0) {
-		ck_assert_msg(fix_now() < end, "no socket in %d s", START_SECONDS);
+	while (!answers(f)) {
+		ck_assert_msg(fix_now() < end, "no answer from the daemon in %d s", START_SECONDS);
 		fix_sleep_ms(5);
 	}
-	/* between bind and listen it refuses */
-	for (;;) {
-		struct raw *r = raw_connect(f->socket);
-
-		if (r) {
-			raw_close(r);
-			break;
-		}
-		ck_assert_msg(fix_now() < end, "nobody listens in %d s", START_SECONDS);
-		fix_sleep_ms(5);
-	}
-	raw_close(raw_hello(f->socket));
 }
 
 static void *serve(void *fix)
@@ -138,7 +141,7 @@ void fix_start_thread(struct fix *f, const char *const *options)
 	ck_assert_int_eq(skv_server_new(&o, &f->server), 0);
 	ck_assert_int_eq(pthread_create(&f->thread, NULL, serve, f), 0);
 	f->pid = getpid();
-	wait_until_it_answers(f);
+	fix_wait(f);
 }
 
 static void exec_daemon(const struct fix *f)
@@ -150,6 +153,7 @@ static void exec_daemon(const struct fix *f)
 		argv[2 + i] = f->options[i];
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	dup2(fd, STDERR_FILENO);
+	close_range(3, ~0u, CLOSE_RANGE_CLOEXEC); /* nothing of the test's goes along */
 	/* it serves this test, whoever's service that may be */
 	unsetenv("NOTIFY_SOCKET");
 	unsetenv("LISTEN_FDS");
@@ -164,7 +168,7 @@ void fix_start_process(struct fix *f, const char *const *options)
 	ck_assert_int_ge(f->pid, 0);
 	if (f->pid == 0)
 		exec_daemon(f);
-	wait_until_it_answers(f);
+	fix_wait(f);
 }
 
 /* ---- stopping ---- */

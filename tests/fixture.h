@@ -32,6 +32,8 @@ struct fix {
 /* `options`: "--key=value", NULL at the end; or NULL. They go after the fixture's own (small pools, no system files). */
 void fix_start_thread(struct fix *, const char *const *options);
 void fix_start_process(struct fix *, const char *const *options);
+/* Wait until a daemon answers on the socket; both start functions do. */
+void fix_wait(const struct fix *);
 /* Stop it as an operator would, and expect success: the books balanced. The private directory goes too. */
 void fix_stop(struct fix *);
 /* What a daemon in a process has logged so far; owned by the caller. */
@@ -64,7 +66,7 @@ struct raw {
 	_Alignas(8) char packet[SKV_WIRE_MAX];
 };
 
-/* Connect without a word. Returns it, on the heap. */
+/* Connect without a word. On the heap; NULL when nobody listens. */
 struct raw *raw_connect(const char *socket);
 /* Connect and say HELLO. */
 struct raw *raw_hello(const char *socket);
@@ -74,7 +76,7 @@ void raw_send_packet(struct raw *, const void *packet, size_t bytes, const int *
 void raw_send(struct raw *, uint16_t type, const void *body, size_t bytes, int fd);
 /* The next packet: its type; 0 when the daemon hung up; -1 when there is none in time. It is well-formed. */
 int raw_recv(struct raw *, int timeout_ms);
-/* The next packet that is no notice; notices of segments are counted. */
+/* The next packet that is no notice; new segments are counted, the end of others is acknowledged. */
 int raw_recv_answer(struct raw *, int timeout_ms);
 /* The daemon hangs up, after any words of farewell. */
 void raw_expect_end(struct raw *);

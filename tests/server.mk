@@ -22,3 +22,10 @@ tests_test_server_SOURCES = tests/test-server.c $(SERVER_FIXTURE)
 tests_test_server_CPPFLAGS = $(SERVER_TEST_CPPFLAGS)
 tests_test_server_CFLAGS = $(SERVER_TEST_CFLAGS)
 tests_test_server_LDADD = $(SERVER_TEST_LIBS)
+
+check_PROGRAMS += tests/test-server-life
+TESTS += tests/test-server-life
+tests_test_server_life_SOURCES = tests/test-server-life.c $(SERVER_FIXTURE)
+tests_test_server_life_CPPFLAGS = $(SERVER_TEST_CPPFLAGS)
+tests_test_server_life_CFLAGS = $(SERVER_TEST_CFLAGS)
+tests_test_server_life_LDADD = $(SERVER_TEST_LIBS)

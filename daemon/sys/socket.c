@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -9,56 +13,123 @@
 #include "common/fd.h"
 #include "daemon/sys/socket.h"
 
-/* Does a socket lie there that nobody listens on? Only such a one is removed. */
-static int remove_stale(const struct sockaddr_un *addr)
+/* The lock's fd. A lock file that was removed while we waited for it is nobody's lock: again. */
+static int take_lock(const char *path)
 {
-	SKV_FD_CLEANUP int fd = -1;
+	char name[sizeof(((struct sockaddr_un *)NULL)->sun_path) + 8];
+	struct stat ours, there;
+
+	snprintf(name, sizeof(name), "%s.lock", path);
+	for (;;) {
+		int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600), r;
+
+		if (fd < 0)
+			return -errno;
+		if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+			r = errno == EWOULDBLOCK ? -EADDRINUSE : -errno;
+			close(fd);
+			return r;
+		}
+		if (fstat(fd, &ours) == 0 && stat(name, &there) == 0 && ours.st_ino == there.st_ino)
+			return fd;
+		close(fd);
+	}
+}
+
+/*
+ * Does somebody listen? A connection alone does not say so: the socket of a daemon that was killed
+ * answers until the kernel has taken its ring down. Who began to listen must be alive as well.
+ */
+static int somebody_listens(const struct sockaddr_un *addr)
+{
+	SKV_FD_CLEANUP int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+
+	if (fd < 0)
+		return -errno;
+	if (connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) < 0)
+		return errno != ECONNREFUSED; /* EAGAIN: it does, and is busy; EPROTOTYPE: another kind of service */
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
+		return -errno;
+	return !(cred.pid > 0 && kill(cred.pid, 0) < 0 && errno == ESRCH);
+}
+
+static int make_room(const struct sockaddr_un *addr)
+{
 	struct stat st;
+	int r;
 
 	if (lstat(addr->sun_path, &st) < 0)
 		return errno == ENOENT ? 0 : -errno;
 	if (!S_ISSOCK(st.st_mode))
 		return -EADDRINUSE;
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return -errno;
-	if (connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0 || errno != ECONNREFUSED)
-		return -EADDRINUSE;
+	r = somebody_listens(addr);
+	if (r)
+		return r < 0 ? r : -EADDRINUSE;
 	return unlink(addr->sun_path) < 0 && errno != ENOENT ? -errno : 0;
 }
 
-int skv_socket_listen(const char *path, mode_t mode, gid_t gid, char *err, size_t err_len)
+static int bind_and_listen(const struct sockaddr_un *addr, mode_t mode, gid_t gid)
 {
-	struct sockaddr_un addr = {.sun_family = AF_UNIX};
-	SKV_FD_CLEANUP int fd = -1;
-	int r = -ENAMETOOLONG;
+	SKV_FD_CLEANUP int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	mode_t mask;
+	int r;
 
-	if (strlen(path) < sizeof(addr.sun_path)) {
-		strcpy(addr.sun_path, path);
-		r = remove_stale(&addr);
-	}
-	if (r == 0) {
-		fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-		r = fd < 0 ? -errno : 0;
-	}
-	if (r == 0) {
-		mask = umask(0777); /* nobody gets in before mode and owner are right */
-		r = bind(fd, (const struct sockaddr *)&addr, sizeof(addr)) < 0 ? -errno : 0;
-		umask(mask);
-	}
-	if (r < 0) {
-		snprintf(err, err_len, "%s: cannot be listened on: %s", path,
-		         r == -EADDRINUSE ? "another daemon does, or it is no socket" : strerror(-r));
+	if (fd < 0)
+		return -errno;
+	mask = umask(0777); /* nobody gets in before mode and owner are right */
+	r = bind(fd, (const struct sockaddr *)addr, sizeof(*addr)) < 0 ? -errno : 0;
+	umask(mask);
+	if (r < 0)
 		return r;
-	}
-	if ((gid != (gid_t)-1 && chown(path, (uid_t)-1, gid) < 0) || chmod(path, mode) < 0 || listen(fd, SOMAXCONN) < 0) {
+	if ((gid != (gid_t)-1 && chown(addr->sun_path, (uid_t)-1, gid) < 0) || chmod(addr->sun_path, mode) < 0 ||
+	    listen(fd, SOMAXCONN) < 0) {
 		r = -errno;
-		snprintf(err, err_len, "%s: cannot be given its owner and permissions: %s", path, strerror(errno));
-		unlink(path);
+		unlink(addr->sun_path);
 		return r;
 	}
 	r = fd;
 	fd = -1;
 	return r;
+}
+
+int skv_socket_listen(const char *path, mode_t mode, gid_t gid, struct skv_socket *ret, char *err, size_t err_len)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	struct skv_socket s = SKV_SOCKET_NULL;
+	int fd = -ENAMETOOLONG, r;
+
+	if (strlen(path) < sizeof(addr.sun_path)) {
+		strcpy(addr.sun_path, path);
+		fd = s.lock_fd = take_lock(path);
+	}
+	if (fd >= 0) {
+		s.path = strdup(path);
+		r = s.path ? make_room(&addr) : -ENOMEM;
+		fd = r < 0 ? r : bind_and_listen(&addr, mode, gid);
+	}
+	if (fd >= 0) {
+		*ret = s;
+		return fd;
+	}
+	snprintf(err, err_len, "%s: cannot be listened on: %s", path,
+	         fd == -EADDRINUSE ? "another daemon does, or it is no socket" : strerror(-fd));
+	free(s.path);
+	skv_close_fd(s.lock_fd);
+	return fd;
+}
+
+void skv_socket_remove(struct skv_socket *s)
+{
+	char name[sizeof(((struct sockaddr_un *)NULL)->sun_path) + 8];
+
+	if (!s->path)
+		return;
+	unlink(s->path);
+	snprintf(name, sizeof(name), "%s.lock", s->path);
+	unlink(name);
+	free(s->path);
+	skv_close_fd(s->lock_fd); /* last: until now nobody else could begin */
+	*s = (struct skv_socket)SKV_SOCKET_NULL;
 }

@@ -6,11 +6,20 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+/* The socket's place in the file system, ours to remove. */
+struct skv_socket {
+	char *path; /* owned */
+	int lock_fd;
+};
+#define SKV_SOCKET_NULL {.lock_fd = -1}
+
 /*
  * Listen on `path` with permissions `mode`, owned by `gid` ((gid_t)-1: leave it). A socket that nobody
  * listens on any more is replaced; -EADDRINUSE when somebody does, or when something else is there.
- * The fd, or negative errno, with a text.
+ * `path`.lock is locked meanwhile, so of two daemons that start at once one is refused.
+ * The fd, owned by the caller, and *ret; or negative errno with a text.
  */
-int skv_socket_listen(const char *path, mode_t mode, gid_t gid, char *err, size_t err_len);
+int skv_socket_listen(const char *path, mode_t mode, gid_t gid, struct skv_socket *ret, char *err, size_t err_len);
+void skv_socket_remove(struct skv_socket *); /* SKV_SOCKET_NULL is fine */
 
 #endif
