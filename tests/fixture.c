@@ -60,6 +60,21 @@ unsigned fix_count_fds(pid_t pid)
 	return n;
 }
 
+unsigned fix_settled_fds(pid_t pid)
+{
+	unsigned n = fix_count_fds(pid), still = 0;
+
+	while (still < 20) {
+		unsigned now;
+
+		fix_sleep_ms(5);
+		now = fix_count_fds(pid);
+		still = now == n ? still + 1 : 0;
+		n = now;
+	}
+	return n;
+}
+
 void fix_expect_fds(pid_t pid, unsigned expected)
 {
 	for (double end = fix_now() + 2; fix_count_fds(pid) != expected && fix_now() < end;)

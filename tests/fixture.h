@@ -43,6 +43,8 @@ void fix_expect_log(const struct fix *, const char *what);
 
 /* Open descriptors of a process (0: this one). */
 unsigned fix_count_fds(pid_t pid);
+/* The same, once the number has been still for a while: who just hung up is gone by then. */
+unsigned fix_settled_fds(pid_t pid);
 /* Wait until the process has as many as `expected` again, 2 s at most. */
 void fix_expect_fds(pid_t pid, unsigned expected);
 /* Paths in the build directory. */

@@ -29,3 +29,24 @@ tests_test_server_life_SOURCES = tests/test-server-life.c $(SERVER_FIXTURE)
 tests_test_server_life_CPPFLAGS = $(SERVER_TEST_CPPFLAGS)
 tests_test_server_life_CFLAGS = $(SERVER_TEST_CFLAGS)
 tests_test_server_life_LDADD = $(SERVER_TEST_LIBS)
+
+check_PROGRAMS += tests/test-hostile
+TESTS += tests/test-hostile
+tests_test_hostile_SOURCES = tests/test-hostile.c $(SERVER_FIXTURE)
+tests_test_hostile_CPPFLAGS = $(SERVER_TEST_CPPFLAGS)
+tests_test_hostile_CFLAGS = $(SERVER_TEST_CFLAGS)
+tests_test_hostile_LDADD = $(SERVER_TEST_LIBS)
+
+check_PROGRAMS += tests/test-probe
+TESTS += tests/test-probe
+tests_test_probe_SOURCES = tests/test-probe.c $(SERVER_FIXTURE)
+tests_test_probe_CPPFLAGS = $(SERVER_TEST_CPPFLAGS)
+tests_test_probe_CFLAGS = $(SERVER_TEST_CFLAGS)
+tests_test_probe_LDADD = $(SERVER_TEST_LIBS)
+
+check_PROGRAMS += tests/test-ctl
+TESTS += tests/test-ctl
+tests_test_ctl_SOURCES = tests/test-ctl.c $(SERVER_FIXTURE)
+tests_test_ctl_CPPFLAGS = $(SERVER_TEST_CPPFLAGS)
+tests_test_ctl_CFLAGS = $(SERVER_TEST_CFLAGS)
+tests_test_ctl_LDADD = $(SERVER_TEST_LIBS)

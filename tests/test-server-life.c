@@ -192,8 +192,7 @@ START_TEST(clients_leave_no_descriptors_behind)
 	unsigned before;
 
 	raw_open(r, "m", "full", NULL);
-	fix_sleep_ms(100); /* for the fixture's own first connections to be over */
-	before = fix_count_fds(fix.pid);
+	before = fix_settled_fds(fix.pid);
 	for (int i = 0; i < 50; i++) {
 		struct raw *c = raw_hello(fix.socket);
 		uint32_t session = raw_open(c, "m", "full", NULL);

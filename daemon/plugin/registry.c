@@ -161,8 +161,10 @@ static int add(struct job *job, const json_t *info, const struct skv_plugin **re
 	snprintf(p->name, sizeof(p->name), "%s", name);
 	snprintf(p->file, sizeof(p->file), "%s", job->file);
 	*at = p;
-	if (old)
+	if (old) {
 		old->current = false;
+		skv_registry_collect(reg);
+	}
 	*ret = p;
 	return 0;
 }

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sparsekvctl as it is typed: what it prints, as a table and as JSON, and its exit status. */
+#include <check.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "common/fd.h"
+#include "tests/fixture.h"
+
+static struct fix fix;
+static struct raw *client;
+static uint32_t session;
+static struct skv_session_page *page;
+static char *said; /* what the last command printed, on both streams */
+
+static void setup(void)
+{
+	void *map;
+
+	fix_start_process(&fix, NULL);
+	setenv("SPARSEKV_SOCKET", fix.socket, 1);
+	client = raw_hello(fix.socket);
+	session = raw_open(client, "tiny", "streaming?budget=0.25", NULL);
+	ck_assert_int_eq(skv_map_fd(client->fds[0], sizeof(*page), PROT_READ | PROT_WRITE, false, &map), 0);
+	page = map;
+	raw_seq_new(client, session, "chat");
+	raw_lease(client, session, 10);
+}
+
+static void teardown(void)
+{
+	free(said);
+	said = NULL;
+	munmap(page, sizeof(*page));
+	raw_close(client);
+	fix_stop(&fix);
+}
+
+/* Run `sparsekvctl ARGUMENTS` (a shell's words): its exit status. */
+__attribute__((format(printf, 1, 2))) static int ctl(const char *fmt, ...)
+{
+	char arguments[600], command[1400];
+	size_t len = 0;
+	va_list ap;
+	FILE *p, *out;
+	int c;
+
+	va_start(ap, fmt);
+	vsnprintf(arguments, sizeof(arguments), fmt, ap);
+	va_end(ap);
+	snprintf(command, sizeof(command), "%s %s 2>&1", fix_built("daemon/ctl/sparsekvctl"), arguments);
+	free(said);
+	out = open_memstream(&said, &len);
+	p = popen(command, "re");
+	ck_assert_ptr_nonnull(p);
+	while ((c = getc(p)) != EOF)
+		putc(c, out);
+	fclose(out);
+	return WEXITSTATUS(pclose(p));
+}
+
+#define SAYS(what) ck_assert_msg(strstr(said, what), "expected \"%s\" in:\n%s", what, said)
+
+START_TEST(tables_show_what_there_is)
+{
+	ck_assert_int_eq(ctl("status"), 0);
+	SAYS("sparsekvd ");
+	SAYS("2 clients, 1 sessions, 1 sequences");
+	SAYS("40.0 KiB of pages in use, in 1.0 MiB of segments, of 64.0 MiB");
+	SAYS("raw\n");
+	ck_assert_int_eq(ctl("pool"), 0);
+	SAYS("4.0 KiB");
+	ck_assert_int_eq(ctl("seq list"), 0);
+	SAYS("chat\n");
+	ck_assert_int_eq(ctl("policy list"), 0);
+	SAYS("delta 1, 0 sessions");
+	SAYS("budget=64");
+}
+END_TEST
+
+START_TEST(every_command_has_its_json)
+{
+	static const struct {
+		const char *command, *key;
+	} cases[] = {
+		{"status", "totals"},      {"pool", "pools"},          {"seq list", "sequences"},
+		{"policy list", "policies"}, {"top -n 1 -d 0.05", "now"}, {"metrics", "sessions"},
+		{"policy swap full", "generation"},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		json_t *answer;
+
+		ck_assert_int_eq(ctl("--json %s", cases[i].command), 0);
+		answer = json_loads(said, 0, NULL);
+		ck_assert_msg(answer, "%s: not JSON:\n%s", cases[i].command, said);
+		ck_assert_msg(json_object_get(answer, cases[i].key), "%s", said);
+		json_decref(answer);
+	}
+	ck_assert_int_eq(ctl("policy load --json %s", fix_built("policies/.libs/full.so")), 0);
+	SAYS("\"name\": \"full\"");
+}
+END_TEST
+
+static void *count_up(void *stop)
+{
+	while (!atomic_load((atomic_bool *)stop)) {
+		atomic_fetch_add(&page->decode_tokens, 10);
+		atomic_fetch_add(&page->causal_tokens, 1000);
+		atomic_fetch_add(&page->attended_tokens, 250);
+		atomic_fetch_add(&page->steps, 1);
+		fix_sleep_ms(10);
+	}
+	return NULL;
+}
+
+START_TEST(top_shows_rates)
+{
+	atomic_bool stop = false;
+	pthread_t thread;
+
+	ck_assert_int_eq(pthread_create(&thread, NULL, count_up, &stop), 0);
+	fix_sleep_ms(50);
+	ck_assert_int_eq(ctl("top -d 0.5"), 0); /* no terminal: one table */
+	atomic_store(&stop, true);
+	pthread_join(thread, NULL);
+	SAYS("25.0 %");
+	SAYS("streaming?budget=0.25\n");
+	ck_assert_msg(strstr(said, "\n") && !strstr(said, "\033"), "%s", said);
+	ck_assert_ptr_null(strstr(said, "  0.0  ")); /* a rate */
+	ck_assert_int_eq(ctl("policy swap full"), 0);
+	SAYS("1 sessions will switch to full");
+	ck_assert_int_eq(ctl("top -n 2 -d 0.05"), 0);
+	SAYS("streaming?budget=0.25 (swap pending)");
+	SAYS("0.0    25.0 %"); /* nothing moves: what it has done so far */
+}
+END_TEST
+
+START_TEST(metrics_are_in_prometheus_form)
+{
+	unsigned samples = 0;
+	char *rest, *line;
+
+	atomic_store(&page->steps, 42);
+	ck_assert_int_eq(ctl("metrics"), 0);
+	SAYS("# TYPE sparsekv_session_steps_total counter\n");
+	SAYS("sparsekv_pool_pages{pool=\"0\",uid=\"");
+	SAYS("state=\"lease\"} 10\n");
+	SAYS("model=\"tiny\",policy=\"streaming?budget=0.25\"} 42\n");
+	for (line = strtok_r(said, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+		char *end, *value = strrchr(line, ' ');
+
+		if (*line == '#') {
+			ck_assert(!strncmp(line, "# HELP sparsekv_", 16) || !strncmp(line, "# TYPE sparsekv_", 16));
+			continue;
+		}
+		ck_assert_msg(!strncmp(line, "sparsekv_", 9) && value, "%s", line);
+		strtod(value + 1, &end);
+		ck_assert_msg(!*end, "%s", line);
+		samples++;
+	}
+	ck_assert_uint_gt(samples, 30);
+}
+END_TEST
+
+START_TEST(sequences_are_dropped_by_name)
+{
+	struct skv_msg_seq_name other = {.session = raw_open(client, "other", "full", NULL), .name = "chat"};
+	struct skv_msg_session s = {.session = session};
+
+	ck_assert_int_eq(ctl("seq drop nosuch"), 1);
+	SAYS("has no sequence nosuch");
+	ck_assert_int_eq(ctl("seq drop chat"), 1);
+	SAYS("held by");
+	raw_ask(client, SKV_MSG_CLOSE, &s, sizeof(s), -1);
+	raw_ask(client, SKV_MSG_SEQ_NEW, &other, sizeof(other), -1);
+	s.session = other.session;
+	raw_ask(client, SKV_MSG_CLOSE, &s, sizeof(s), -1);
+	ck_assert_int_eq(ctl("seq drop chat"), 1);
+	SAYS("of 2 models: say which with --model");
+	ck_assert_int_eq(ctl("seq drop chat --model other"), 0);
+	SAYS("dropped chat of model other");
+	ck_assert_int_eq(ctl("seq drop chat"), 0);
+	SAYS("dropped chat of model tiny");
+	ck_assert_int_eq(ctl("seq drop 'a b'"), 2);
+}
+END_TEST
+
+START_TEST(policies_are_loaded_and_swapped)
+{
+	ck_assert_int_eq(ctl("policy load %s", fix_built("policies/.libs/streaming.so")), 0);
+	SAYS("loaded streaming 1: new sessions get it");
+	SAYS("1 sessions go on with what it replaces");
+	ck_assert_int_eq(ctl("policy load %s", fix_built("tests/plugins/.libs/bad-crash.so")), 1);
+	SAYS("bad-crash.so: refused\n");
+	SAYS("killed by signal 6");
+	ck_assert_int_eq(ctl("policy load /nonexistent"), 1);
+	SAYS("/nonexistent: No such file");
+	ck_assert_int_eq(ctl("policy swap nosuch"), 1);
+	SAYS("no policy \"nosuch\" is loaded; loaded are:");
+	ck_assert_int_eq(ctl("policy swap 'delta?budget=x'"), 1);
+	SAYS("budget=x: expected");
+	ck_assert_int_eq(ctl("policy swap --session %u full", session), 0);
+	SAYS("1 sessions will switch");
+	ck_assert_int_eq(ctl("policy swap --uid 77777 full"), 0);
+	SAYS("0 sessions will switch");
+	ck_assert_int_eq(ctl("policy swap --all full"), 0);
+	ck_assert_int_eq(ctl("policy swap --session 99 full"), 1);
+	SAYS("there is no session 99");
+}
+END_TEST
+
+START_TEST(wrong_usage_is_status_2)
+{
+	static const struct {
+		const char *arguments, *says;
+	} cases[] = {
+		{"", "expected a command"},
+		{"bogus", "unknown command \"bogus\""},
+		{"seq", "unknown command \"seq\""},
+		{"seq frob", "unknown command"},
+		{"seq drop", "expected one NAME"},
+		{"status extra", "takes no argument"},
+		{"status --all", "does not take"},
+		{"policy swap", "expected one SPEC"},
+		{"policy swap --session x full", "--session: got \"x\""},
+		{"policy swap --session 0 full", "--session: got \"0\""},
+		{"policy swap --uid -1 full", "--uid: got \"-1\""},
+		{"policy swap --all --uid 3 full", "expected one of --all, --session and --uid"},
+		{"top -n 0", "-n: got \"0\""},
+		{"top -d 0", "-d: got \"0\""},
+		{"--timeout never status", "--timeout: got \"never\""},
+		{"--frob status", "see sparsekvctl --help"},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		ck_assert_msg(ctl("%s", cases[i].arguments) == 2, "%s", cases[i].arguments);
+		SAYS(cases[i].says);
+	}
+	ck_assert_int_eq(ctl("--help"), 0);
+	SAYS("policy swap SPEC");
+	ck_assert_int_eq(ctl("--version"), 0);
+}
+END_TEST
+
+START_TEST(no_daemon_is_status_3)
+{
+	ck_assert_int_eq(ctl("--socket /nonexistent status"), 3);
+	SAYS("/nonexistent: cannot connect: No such file or directory (is sparsekvd running?)");
+	ck_assert_int_eq(kill(fix.pid, SIGSTOP), 0);
+	ck_assert_int_eq(ctl("--timeout 0.2 status"), 3);
+	SAYS("no answer within 0.2 s");
+	ck_assert_int_eq(kill(fix.pid, SIGCONT), 0);
+	ck_assert_int_eq(ctl("status"), 0);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("ctl");
+	TCase *t = tcase_create("ctl");
+	SRunner *r;
+	int failed;
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, tables_show_what_there_is);
+	tcase_add_test(t, every_command_has_its_json);
+	tcase_add_test(t, top_shows_rates);
+	tcase_add_test(t, metrics_are_in_prometheus_form);
+	tcase_add_test(t, sequences_are_dropped_by_name);
+	tcase_add_test(t, policies_are_loaded_and_swapped);
+	tcase_add_test(t, wrong_usage_is_status_2);
+	tcase_add_test(t, no_daemon_is_status_3);
+	suite_add_tcase(s, t);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
