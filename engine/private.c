@@ -134,12 +134,17 @@ static void remove_directory(const char *path)
 
 _Noreturn static void run_daemon(const struct eng_private *p, pid_t guardian)
 {
-	char socket_option[sizeof(p->socket) + 16], policy_option[sizeof(p->policies) + 16], pool_option[64];
-	char *argv[8];
-	int n = 0;
+	char socket[sizeof(p->socket) + 16], policies[sizeof(p->policies) + 16], pool[64], account[64];
 	/* Memory is taken as sequences grow; the ceiling keeps a mistake from taking the machine. */
-	unsigned long long bytes = (unsigned long long)sysconf(_SC_PHYS_PAGES) * (unsigned long long)sysconf(_SC_PAGESIZE);
+	unsigned long long half = (unsigned long long)sysconf(_SC_PHYS_PAGES) / 2 * (unsigned long long)sysconf(_SC_PAGESIZE);
+	/* Not the machine's configuration: it is about the service. */
+	const char *argv[] = {p->daemon, "--config=/dev/null", "--log-level=warning", socket, pool, account,
+	                      p->policies[0] ? policies : NULL, NULL};
 
+	snprintf(socket, sizeof(socket), "--socket=%s", p->socket);
+	snprintf(policies, sizeof(policies), "--policy-path=%s", p->policies);
+	snprintf(pool, sizeof(pool), "--pool-bytes=%llu", half);
+	snprintf(account, sizeof(account), "--account-bytes=%llu", half);
 	/* It serves this program, whoever's service that may be. */
 	unsetenv("NOTIFY_SOCKET");
 	unsetenv("WATCHDOG_USEC");
@@ -147,16 +152,7 @@ _Noreturn static void run_daemon(const struct eng_private *p, pid_t guardian)
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	if (getppid() != guardian)
 		_exit(1);
-	snprintf(socket_option, sizeof(socket_option), "--socket=%s", p->socket);
-	snprintf(policy_option, sizeof(policy_option), "--policy-path=%s", p->policies);
-	snprintf(pool_option, sizeof(pool_option), "--pool-bytes=%llu", bytes / 2);
-	argv[n++] = (char *)p->daemon;
-	argv[n++] = socket_option;
-	argv[n++] = pool_option;
-	if (p->policies[0])
-		argv[n++] = policy_option;
-	argv[n] = NULL;
-	execv(p->daemon, argv);
+	execv(p->daemon, (char **)argv);
 	dprintf(STDERR_FILENO, "%s: %s\n", p->daemon, strerror(errno));
 	_exit(127);
 }

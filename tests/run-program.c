@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/run-program.h"
+
+#include <check.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/pidfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "tests/engine-fixture.h"
+
+pid_t run_start(const char *folder, const char *const *argv)
+{
+	char program[512];
+	pid_t pid;
+
+	snprintf(program, sizeof(program), "%s/%s", SKV_BUILDDIR, argv[0]);
+	fflush(NULL);
+	pid = fork();
+	ck_assert_int_ge(pid, 0);
+	if (pid == 0) {
+		int out = open(fx_path(folder, "out"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+		int err = open(fx_path(folder, "err"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+		dup2(out, STDOUT_FILENO);
+		dup2(err, STDERR_FILENO);
+		close_range(3, ~0u, 0);
+		execv(program, (char *const *)argv);
+		dprintf(STDERR_FILENO, "%s cannot be run\n", program);
+		_exit(126);
+	}
+	return pid;
+}
+
+int run_wait(pid_t pid, int seconds)
+{
+	int fd = pidfd_open(pid, 0), status;
+
+	ck_assert_int_ge(fd, 0);
+	if (poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 1000 * seconds) <= 0)
+		kill(pid, SIGKILL);
+	close(fd);
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+int run(const char *folder, const char *const *argv, int seconds)
+{
+	return run_wait(run_start(folder, argv), seconds);
+}
+
+char *run_out(const char *folder)
+{
+	return fx_read(fx_path(folder, "out"), NULL);
+}
+
+char *run_err(const char *folder)
+{
+	return fx_read(fx_path(folder, "err"), NULL);
+}
