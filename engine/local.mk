@@ -19,3 +19,12 @@ engine_libskvengine_la_SOURCES = \
 engine_libskvengine_la_CPPFLAGS = $(AM_CPPFLAGS) $(OPENBLAS_CFLAGS) $(JANSSON_CFLAGS)
 engine_libskvengine_la_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 engine_libskvengine_la_LIBADD = $(OPENBLAS_LIBS) $(JANSSON_LIBS) -lm
+
+bin_PROGRAMS += engine/sparsekv-generate engine/sparsekv-eval
+ENGINE_LDADD = engine/libskvengine.la libclient/libsparsekv-client.la
+engine_sparsekv_generate_SOURCES = engine/generate.c
+engine_sparsekv_generate_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
+engine_sparsekv_generate_LDADD = $(ENGINE_LDADD)
+engine_sparsekv_eval_SOURCES = engine/eval.c
+engine_sparsekv_eval_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
+engine_sparsekv_eval_LDADD = $(ENGINE_LDADD)

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 dist_man_MANS += man/sparsekv-policy.7 man/sparsekv-protocol.7
+dist_man_MANS += man/sparsekv-eval.1 man/sparsekv-generate.1
