@@ -15,3 +15,27 @@ tests_test_engine_math_SOURCES = tests/test-engine-math.c tests/random.h
 tests_test_engine_math_CPPFLAGS = $(ENGINE_TEST_CPPFLAGS)
 tests_test_engine_math_CFLAGS = $(ENGINE_TEST_CFLAGS)
 tests_test_engine_math_LDADD = engine/libskvengine.la $(CHECK_LIBS)
+
+# With a daemon.
+check_PROGRAMS += tests/test-engine-run tests/test-golden
+TESTS += tests/test-engine-run tests/test-golden
+ENGINE_RUN_CPPFLAGS = $(ENGINE_TEST_CPPFLAGS) -DSKV_BUILDDIR='"$(abs_top_builddir)"' -DSKV_SRCDIR='"$(abs_top_srcdir)"'
+tests_test_engine_run_SOURCES = tests/test-engine-run.c tests/engine-fixture.c tests/engine-fixture.h \
+	tests/run-program.c tests/run-program.h tests/random.h
+tests_test_engine_run_CPPFLAGS = $(ENGINE_RUN_CPPFLAGS)
+tests_test_engine_run_CFLAGS = $(ENGINE_TEST_CFLAGS)
+tests_test_engine_run_LDADD = $(ENGINE_LDADD) $(CHECK_LIBS)
+
+tests_test_golden_SOURCES = tests/test-golden.c tests/engine-fixture.c tests/engine-fixture.h \
+	tests/run-program.c tests/run-program.h tests/random.h
+tests_test_golden_CPPFLAGS = $(ENGINE_RUN_CPPFLAGS)
+tests_test_golden_CFLAGS = $(ENGINE_TEST_CFLAGS)
+tests_test_golden_LDADD = $(JANSSON_LIBS) $(CHECK_LIBS)
+
+# All 200 cases, with fp32 and with bf16 pages; and the table of models/reference/README.md: minutes each.
+check-golden: all tests/test-golden
+	SKV_GOLDEN=all tests/test-golden
+check-table: all
+	$(SHELL) $(srcdir)/tests/check-table.sh $(abs_top_builddir)
+.PHONY: check-golden check-table
+EXTRA_DIST += tests/check-table.sh
