@@ -389,7 +389,8 @@ static int seq_end(struct skv_seq *q, uint16_t type)
 		stock_release(q, true);
 		e = conn_call(s->client, type, &m, sizeof(m), &r);
 		request_free(r);
-		if (e < 0 && drop)
+		/* an unanswered fork may have made them shared: then they go with the last reference */
+		if (e < 0 && drop && !q->fork)
 			put_own(q);
 		seq_let_go(q, e == 0 && drop);
 	}

@@ -175,7 +175,7 @@ static void say_goodbye(struct skv_session *s)
 
 		stock_release(q, true);
 		conn_post(c, SKV_MSG_SEQ_DETACH, &m, sizeof(m), NULL);
-		seq_let_go(q, !q->named);
+		seq_let_go(q, !q->named && !q->fork);
 	}
 	stock_return(s);
 	get = s->stock.get;

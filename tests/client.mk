@@ -32,3 +32,10 @@ tests_test_client_api_SOURCES = tests/test-client-api.c $(CLIENT_TEST_SOURCES)
 tests_test_client_api_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
 tests_test_client_api_CFLAGS = $(CLIENT_TEST_CFLAGS)
 tests_test_client_api_LDADD = $(CLIENT_TEST_LIBS)
+
+check_PROGRAMS += tests/test-client-stop
+TESTS += tests/test-client-stop
+tests_test_client_stop_SOURCES = tests/test-client-stop.c $(CLIENT_TEST_SOURCES)
+tests_test_client_stop_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
+tests_test_client_stop_CFLAGS = $(CLIENT_TEST_CFLAGS)
+tests_test_client_stop_LDADD = $(CLIENT_TEST_LIBS)

@@ -224,6 +224,15 @@ void fix_stop(struct fix *f)
 		free(f->options[i]);
 }
 
+void fix_kill(struct fix *f)
+{
+	ck_assert_int_eq(kill(f->pid, SIGKILL), 0);
+	ck_assert_int_eq(waitpid(f->pid, NULL, 0), f->pid);
+	remove_dir(f->dir);
+	for (size_t i = 0; f->options[i]; i++)
+		free(f->options[i]);
+}
+
 char *fix_log(const struct fix *f)
 {
 	FILE *file = fopen(f->log, "re");

@@ -36,6 +36,8 @@ void fix_start_process(struct fix *, const char *const *options);
 void fix_wait(const struct fix *);
 /* Stop it as an operator would, and expect success: the books balanced. The private directory goes too. */
 void fix_stop(struct fix *);
+/* SIGKILL a daemon in a process; the private directory goes. */
+void fix_kill(struct fix *);
 /* What a daemon in a process has logged so far; owned by the caller. */
 char *fix_log(const struct fix *);
 /* Wait until the daemon's log says `what`, 5 s at most. */
