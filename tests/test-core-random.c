@@ -444,7 +444,7 @@ static bool lie(struct m_seq *q)
 {
 	struct grip *g = grip_of(q);
 	const struct m_pool *p = &m_pools[q->uid][q->kind];
-	uint32_t pages = skv_pages_of(q->len), page = rnd_below(M_PAGES);
+	uint32_t pages = skv_pages_of(q->len), page = rnd_below(512); /* mostly there */
 	skv_pte *e;
 
 	if (!pages)
