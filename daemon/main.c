@@ -91,9 +91,9 @@ static int parse(int argc, char **argv, struct command_line *ret)
 static int serve(const struct command_line *line)
 {
 	struct skv_server_options options = {
-	        .config = {.file = line->config, .options = line->options},
-	        .program = "/proc/self/exe",
-	        .service = true,
+		.config = {.file = line->config, .options = line->options},
+		.program = "/proc/self/exe",
+		.service = true,
 	};
 	struct skv_server *server;
 	int r;

@@ -23,15 +23,17 @@ struct pending {
 	struct skv_msg_policy_swap swap;
 };
 
-static struct pending *pending_new(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h)
+static struct pending *pending_new(struct skv_server *s, struct skv_conn *conn,
+                                   const struct skv_msg_header *h)
 {
 	struct pending *p = NULL;
 
 	if (!skv_request_operator(s, conn))
-		skv_conn_error(conn, h->serial, EPERM,
-		               "only an operator (root, the daemon's user, or a member of operator-group%s%s) may %s policies",
-		               s->have_operator_gid ? " " : "", s->config.operator_group,
-		               h->type == SKV_MSG_POLICY_LOAD ? "load" : "swap");
+		skv_conn_error(
+			conn, h->serial, EPERM,
+			"only an operator (root, the daemon's user, a member of operator-group%s%s) may %s policies",
+			s->have_operator_gid ? " " : "", s->config.operator_group,
+			h->type == SKV_MSG_POLICY_LOAD ? "load" : "swap");
 	else if (!(p = calloc(1, sizeof(*p))))
 		skv_conn_error(conn, h->serial, ENOMEM, "the daemon is out of memory");
 	if (!p)
@@ -67,7 +69,8 @@ static void count_usage(void *usage, const struct skv_core_session_view *v)
 	struct usage *u = usage;
 
 	/* A session may come back to what it runs when the one it is offered fails. */
-	u->sessions += v->plugin == u->plugin || v->given_plugin == u->plugin || v->running_plugin == u->plugin;
+	u->sessions += v->plugin == u->plugin || v->given_plugin == u->plugin ||
+	               v->running_plugin == u->plugin;
 }
 
 static uint32_t sessions_of(struct skv_server *s, uint32_t plugin)
@@ -100,8 +103,9 @@ static void on_loaded(void *pending, int error, const char *text, const struct s
 			old += sessions_of(p->server, o->id);
 	skv_log(LOG_NOTICE, "%s: loaded policy %s from %s", p->who, plugin->name, p->file);
 	answer(p, 0, NULL,
-	       json_pack("{s:I, s:s, s:s, s:I, s:O}", "id", (json_int_t)plugin->id, "name", plugin->name, "file", plugin->file,
-	                 "sessions_on_replaced", (json_int_t)old, "policy", plugin->info));
+	       json_pack("{s:I, s:s, s:s, s:I, s:O}", "id", (json_int_t)plugin->id, "name", plugin->name,
+	                 "file", plugin->file, "sessions_on_replaced", (json_int_t)old, "policy",
+	                 plugin->info));
 }
 
 void skv_policy_load_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
@@ -131,7 +135,8 @@ static void collect_case(void *affected, const struct skv_core_session_view *v)
 	struct affected *a = affected;
 	struct skv_probe_case *c;
 
-	if (a->swap->session ? v->session != a->swap->session : a->swap->uid != UINT32_MAX && v->uid != a->swap->uid)
+	if (a->swap->session ? v->session != a->swap->session
+	                     : a->swap->uid != UINT32_MAX && v->uid != a->swap->uid)
 		return;
 	a->sessions++;
 	for (uint32_t i = 0; i < a->n; i++)
@@ -165,8 +170,9 @@ static void on_tried(void *pending, int error, const char *text, const struct sk
 	n = skv_core_swap(p->server->core, p->swap.session, p->swap.uid, p->swap.spec, plugin->id);
 	skv_log(LOG_NOTICE, "%s: swap to %s: %u sessions will switch", p->who, p->swap.spec, n);
 	answer(p, 0, NULL,
-	       json_pack("{s:s, s:I, s:I, s:I}", "spec", p->swap.spec, "plugin", (json_int_t)plugin->id, "sessions",
-	                 (json_int_t)n, "generation", (json_int_t)skv_core_policy_generation(p->server->core)));
+	       json_pack("{s:s, s:I, s:I, s:I}", "spec", p->swap.spec, "plugin", (json_int_t)plugin->id,
+	                 "sessions", (json_int_t)n, "generation",
+	                 (json_int_t)skv_core_policy_generation(p->server->core)));
 }
 
 void skv_policy_swap_request(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,

@@ -37,9 +37,10 @@ static void add_account(void *listing, const struct skv_core_account_view *v)
 	struct listing *l = listing;
 
 	if (l->all || v->uid == l->uid)
-		put(l, json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "uid", number(v->uid), "clients", number(v->clients),
-		                 "sessions", number(v->sessions), "sequences", number(v->sequences), "page_bytes",
-		                 number(v->page_bytes), "segment_bytes", number(v->segment_bytes)));
+		put(l, json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "uid", number(v->uid), "clients",
+		                 number(v->clients), "sessions", number(v->sessions), "sequences",
+		                 number(v->sequences), "page_bytes", number(v->page_bytes), "segment_bytes",
+		                 number(v->segment_bytes)));
 }
 
 static void add_client(void *listing, const struct skv_core_client_view *v)
@@ -47,9 +48,9 @@ static void add_client(void *listing, const struct skv_core_client_view *v)
 	struct listing *l = listing;
 
 	if (l->all || v->uid == l->uid)
-		put(l, json_pack("{s:I, s:I, s:I, s:s, s:I, s:I}", "client", number(v->client), "uid", number(v->uid), "pid",
-		                 number((uint64_t)v->pid), "program", v->program, "sessions", number(v->sessions),
-		                 "lease_pages", number(v->lease_pages)));
+		put(l, json_pack("{s:I, s:I, s:I, s:s, s:I, s:I}", "client", number(v->client), "uid",
+		                 number(v->uid), "pid", number((uint64_t)v->pid), "program", v->program,
+		                 "sessions", number(v->sessions), "lease_pages", number(v->lease_pages)));
 }
 
 static const char *dtype_name(uint32_t dtype)
@@ -59,9 +60,9 @@ static const char *dtype_name(uint32_t dtype)
 
 static json_t *model_json(const struct skv_model *m)
 {
-	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:I}", "name", m->name, "layers", number(m->n_layers),
-	                 "heads", number(m->n_heads), "kv_heads", number(m->n_kv_heads), "head_dim",
-	                 number(m->head_dim), "kv_dtype", dtype_name(m->kv_dtype), "max_tokens",
+	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:I}", "name", m->name, "layers",
+	                 number(m->n_layers), "heads", number(m->n_heads), "kv_heads", number(m->n_kv_heads),
+	                 "head_dim", number(m->head_dim), "kv_dtype", dtype_name(m->kv_dtype), "max_tokens",
 	                 number(m->max_tokens), "rank", number(m->rank), "n_ranks", number(m->n_ranks));
 }
 
@@ -74,12 +75,14 @@ static void add_session(void *listing, const struct skv_core_session_view *v)
 
 	if (!l->all && v->uid != l->uid)
 		return;
-	row = json_pack("{s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:I, s:I, s:I, s:I}", "session", number(v->session), "client",
-	                number(v->client), "pool", number(v->pool), "uid", number(v->uid), "model",
-	                model_json(v->model), "policy", v->spec, "error", v->error, "plugin", number(v->running_plugin),
-	                "generation", number(v->generation), "running_generation", number(v->running_generation),
-	                "sequences", number(v->sequences));
-#define FIGURE(f) json_object_set_new(row, #f, json_integer(number(atomic_load_explicit(&p->f, memory_order_relaxed))))
+	row = json_pack("{s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:I, s:I, s:I, s:I}", "session",
+	                number(v->session), "client", number(v->client), "pool", number(v->pool), "uid",
+	                number(v->uid), "model", model_json(v->model), "policy", v->spec, "error", v->error,
+	                "plugin", number(v->running_plugin), "generation", number(v->generation),
+	                "running_generation", number(v->running_generation), "sequences",
+	                number(v->sequences));
+#define FIGURE(f) \
+	json_object_set_new(row, #f, json_integer(number(atomic_load_explicit(&p->f, memory_order_relaxed))))
 	FIGURE(steps);
 	FIGURE(prompt_tokens);
 	FIGURE(decode_tokens);
@@ -98,12 +101,14 @@ static void add_seq(void *listing, const struct skv_core_seq_view *v)
 
 	if (!l->all && v->uid != l->uid)
 		return;
-	row = json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "seq", number(v->seq), "uid", number(v->uid),
-	                "name", v->name, "model", v->model, "client", number(v->client), "session",
-	                number(v->session), "tokens", number(v->tokens), "max_tokens", number(v->max_tokens),
-	                "pages_total", number(v->pages_total));
-	json_object_set_new(row, "pages_resident", v->counted ? json_integer(number(v->pages_resident)) : json_null());
-	json_object_set_new(row, "pages_shared", v->counted ? json_integer(number(v->pages_shared)) : json_null());
+	row = json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "seq", number(v->seq), "uid",
+	                number(v->uid), "name", v->name, "model", v->model, "client", number(v->client),
+	                "session", number(v->session), "tokens", number(v->tokens), "max_tokens",
+	                number(v->max_tokens), "pages_total", number(v->pages_total));
+	json_object_set_new(row, "pages_resident",
+	                    v->counted ? json_integer(number(v->pages_resident)) : json_null());
+	json_object_set_new(row, "pages_shared",
+	                    v->counted ? json_integer(number(v->pages_shared)) : json_null());
 	put(l, row);
 }
 
@@ -112,11 +117,12 @@ static void add_pool(void *listing, const struct skv_core_pool_view *v)
 	struct listing *l = listing;
 
 	if (l->all || v->uid == l->uid)
-		put(l, json_pack("{s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "pool", number(v->pool), "uid",
-		                 number(v->uid), "memory", "host", "page_bytes", number(v->page_bytes), "segment_bytes",
-		                 number(v->segment_bytes), "segments", number(v->segments), "pages", number(v->pages),
-		                 "free", number(v->free), "lease", number(v->lease), "seq", number(v->seq), "shared",
-		                 number(v->shared)));
+		put(l,
+		    json_pack("{s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "pool",
+		              number(v->pool), "uid", number(v->uid), "memory", "host", "page_bytes",
+		              number(v->page_bytes), "segment_bytes", number(v->segment_bytes), "segments",
+		              number(v->segments), "pages", number(v->pages), "free", number(v->free),
+		              "lease", number(v->lease), "seq", number(v->seq), "shared", number(v->shared)));
 }
 
 /* ---- totals ---- */
@@ -149,17 +155,17 @@ void skv_report_status_line(struct skv_server *s, char *to, size_t len)
 	struct totals t = sum_up(s);
 
 	snprintf(to, len, "%llu clients, %llu sequences, %.1f MiB of pages in use, %.1f MiB in segments",
-	         (unsigned long long)t.clients, (unsigned long long)t.sequences, (double)t.page_bytes / 1048576.0,
-	         (double)t.segment_bytes / 1048576.0);
+	         (unsigned long long)t.clients, (unsigned long long)t.sequences,
+	         (double)t.page_bytes / 1048576.0, (double)t.segment_bytes / 1048576.0);
 }
 
 static json_t *limits_json(const struct skv_config *c)
 {
-	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "pool_bytes", number(c->pool_bytes), "segment_bytes",
-	                 number(c->segment_bytes), "account_bytes", number(c->account_bytes), "account_clients",
-	                 number(c->account_clients), "account_sequences", number(c->account_sequences), "max_clients",
-	                 number(c->max_clients), "max_sessions", number(c->max_sessions), "max_sequences",
-	                 number(c->max_sequences));
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "pool_bytes", number(c->pool_bytes),
+	                 "segment_bytes", number(c->segment_bytes), "account_bytes", number(c->account_bytes),
+	                 "account_clients", number(c->account_clients), "account_sequences",
+	                 number(c->account_sequences), "max_clients", number(c->max_clients), "max_sessions",
+	                 number(c->max_sessions), "max_sequences", number(c->max_sequences));
 }
 
 static json_t *status_json(struct skv_server *s, const struct listing *like)
@@ -173,17 +179,20 @@ static json_t *status_json(struct skv_server *s, const struct listing *like)
 	clients.rows = json_array();
 	skv_core_accounts(s->core, add_account, &accounts);
 	skv_core_clients(s->core, add_client, &clients);
-	return json_pack("{s:s, s:I, s:f, s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:f, s:f}, s:o, s:o}",
-	                 "version", PACKAGE_VERSION, "pid", number((uint64_t)getpid()), "uptime_s", (double)uptime / 1e9,
-	                 "socket", s->socket.path ? s->socket.path : "(service manager)", "scope",
-	                 like->all ? "all" : "own", "policy_generation", number(skv_core_policy_generation(s->core)),
-	                 "totals", "clients", number(t.clients), "sessions", number(t.sessions), "sequences",
-	                 number(t.sequences), "page_bytes", number(t.page_bytes), "segment_bytes",
-	                 number(t.segment_bytes), "limits", limits_json(&s->config), "counters", "connections",
-	                 number(n->accepted), "refused", number(n->refused), "malformed", number(n->malformed), "messages",
-	                 number(n->messages), "clients_gone", number(s->clients_gone), "reclaim_last_ms",
-	                 (double)s->reclaim_last_ns / 1e6, "reclaim_max_ms", (double)s->reclaim_max_ns / 1e6, "accounts",
-	                 accounts.rows, "clients", clients.rows);
+	return json_pack(
+		"{s:s, s:I, s:f, s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:o,"
+		" s:{s:I, s:I, s:I, s:I, s:I, s:f, s:f}, s:o, s:o}",
+		"version", PACKAGE_VERSION, "pid", number((uint64_t)getpid()), "uptime_s",
+		(double)uptime / 1e9, "socket", s->socket.path ? s->socket.path : "(service manager)",
+		"scope", like->all ? "all" : "own", "policy_generation",
+		number(skv_core_policy_generation(s->core)), "totals", "clients", number(t.clients),
+		"sessions", number(t.sessions), "sequences", number(t.sequences), "page_bytes",
+		number(t.page_bytes), "segment_bytes", number(t.segment_bytes), "limits",
+		limits_json(&s->config), "counters", "connections", number(n->accepted), "refused",
+		number(n->refused), "malformed", number(n->malformed), "messages", number(n->messages),
+		"clients_gone", number(s->clients_gone), "reclaim_last_ms", (double)s->reclaim_last_ns / 1e6,
+		"reclaim_max_ms", (double)s->reclaim_max_ns / 1e6, "accounts", accounts.rows, "clients",
+		clients.rows);
 }
 
 struct usage {
@@ -230,8 +239,8 @@ void skv_report_send(struct skv_conn *conn, uint16_t type, uint32_t serial, json
 	free(text);
 }
 
-void skv_report_query(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
-                      int *fds)
+void skv_report_query(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                      const void *body, int *fds)
 {
 	const struct skv_msg_query *m = body;
 	struct listing l = {.all = skv_request_operator(s, conn), .uid = skv_conn_peer(conn)->uid};
@@ -262,8 +271,8 @@ void skv_report_query(struct skv_server *s, struct skv_conn *conn, const struct 
 		break;
 	default:
 		json_decref(l.rows);
-		skv_conn_error(conn, h->serial, EINVAL, "query %u: expected %d to %d", m->what, SKV_QUERY_STATUS,
-		               SKV_QUERY_SESSIONS);
+		skv_conn_error(conn, h->serial, EINVAL, "query %u: expected %d to %d", m->what,
+		               SKV_QUERY_STATUS, SKV_QUERY_SESSIONS);
 		return;
 	}
 	json_decref(l.rows);

@@ -17,8 +17,8 @@
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
-typedef void (*handler)(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body,
-                        int *fds);
+typedef void (*handler)(struct skv_server *, struct skv_conn *, const struct skv_msg_header *,
+                        const void *body, int *fds);
 
 bool skv_request_operator(struct skv_server *s, struct skv_conn *conn)
 {
@@ -33,7 +33,8 @@ bool skv_request_failed(struct skv_server *s, struct skv_conn *conn, uint32_t se
 	if (r < 0)
 		skv_server_fail(s, what, r);
 	else if (r > 0)
-		skv_conn_error(conn, serial, skv_core_errno((enum skv_core_error)r), "%s", skv_core_why(s->core));
+		skv_conn_error(conn, serial, skv_core_errno((enum skv_core_error)r), "%s",
+		               skv_core_why(s->core));
 	return r != 0;
 }
 
@@ -44,12 +45,14 @@ static void announce(struct skv_server *s, struct skv_conn *conn)
 	struct skv_core_segment seg;
 
 	while (skv_conn_open(conn) && skv_core_next_segment(s->core, skv_conn_client(conn), &seg)) {
-		struct skv_msg_segment body = {
-		        .pool = seg.pool, .segment = seg.segment, .handle = SKV_HANDLE_MEMFD, .bytes = seg.bytes};
+		struct skv_msg_segment body = {.pool = seg.pool,
+		                               .segment = seg.segment,
+		                               .handle = SKV_HANDLE_MEMFD,
+		                               .bytes = seg.bytes};
 		bool here = seg.fd >= 0;
 
-		skv_conn_send(conn, here ? SKV_MSG_SEGMENT : SKV_MSG_SEGMENT_GONE, 0, &body, sizeof(body), NULL, 0,
-		              here ? &seg.fd : NULL, here);
+		skv_conn_send(conn, here ? SKV_MSG_SEGMENT : SKV_MSG_SEGMENT_GONE, 0, &body, sizeof(body),
+		              NULL, 0, here ? &seg.fd : NULL, here);
 	}
 }
 
@@ -70,8 +73,8 @@ void skv_request_notices(struct skv_server *s)
 	}
 }
 
-static void reply(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
-                  size_t bytes, const int *fds, unsigned n_fds)
+static void reply(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                  const void *body, size_t bytes, const int *fds, unsigned n_fds)
 {
 	announce(s, conn);
 	skv_conn_send(conn, h->type | SKV_REPLY, h->serial, body, bytes, NULL, 0, fds, n_fds);
@@ -79,8 +82,8 @@ static void reply(struct skv_server *s, struct skv_conn *conn, const struct skv_
 
 /* ---- connections and sessions ---- */
 
-static void on_hello(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
-                     int *fds)
+static void on_hello(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                     const void *body, int *fds)
 {
 	const struct skv_msg_hello *m = body;
 	const struct skv_peer *peer = skv_conn_peer(conn);
@@ -90,9 +93,10 @@ static void on_hello(struct skv_server *s, struct skv_conn *conn, const struct s
 
 	(void)fds;
 	if (m->version_min > SKV_PROTO_VERSION || m->version_max < SKV_PROTO_VERSION) {
-		skv_conn_error(conn, h->serial, EPROTO,
-		               "the client speaks versions %u to %u of the protocol, this daemon (%s) speaks %u",
-		               m->version_min, m->version_max, PACKAGE_VERSION, SKV_PROTO_VERSION);
+		skv_conn_error(
+			conn, h->serial, EPROTO,
+			"the client speaks versions %u to %u of the protocol, this daemon (%s) speaks %u",
+			m->version_min, m->version_max, PACKAGE_VERSION, SKV_PROTO_VERSION);
 		skv_conn_finish(conn);
 		return;
 	}
@@ -121,13 +125,14 @@ const struct skv_plugin *skv_request_find_policy(struct skv_server *s, struct sk
 	plugin = skv_registry_find(s->registry, name);
 	if (!plugin) {
 		skv_registry_names(s->registry, names, sizeof(names));
-		skv_conn_error(conn, serial, ENOENT, "no policy \"%s\" is loaded; loaded are: %.400s", name, names);
+		skv_conn_error(conn, serial, ENOENT, "no policy \"%s\" is loaded; loaded are: %.400s", name,
+		               names);
 	}
 	return plugin;
 }
 
-static void on_open(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
-                    int *fds)
+static void on_open(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                    const void *body, int *fds)
 {
 	const struct skv_msg_open *m = body;
 	const struct skv_plugin *plugin = skv_request_find_policy(s, conn, h->serial, m->spec);
@@ -156,8 +161,8 @@ static void on_open(struct skv_server *s, struct skv_conn *conn, const struct sk
 	reply(s, conn, h, &ok, sizeof(ok), (int[]){info.page_fd, plugin->fd}, 2);
 }
 
-static void on_close(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
-                     int *fds)
+static void on_close(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                     const void *body, int *fds)
 {
 	const struct skv_msg_session *m = body;
 	int r = skv_core_session_close(s->core, skv_conn_client(conn), m->session);
@@ -169,8 +174,8 @@ static void on_close(struct skv_server *s, struct skv_conn *conn, const struct s
 
 /* ---- sequences ---- */
 
-static void on_seq_open(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
-                        int *fds)
+static void on_seq_open(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                        const void *body, int *fds)
 {
 	const struct skv_msg_seq_name *m = body;
 	uint32_t client = skv_conn_client(conn);
@@ -204,8 +209,8 @@ static void on_seq_close(struct skv_server *s, struct skv_conn *conn, const stru
 		reply(s, conn, h, NULL, 0, NULL, 0);
 }
 
-static void on_runs(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
-                    int *fds)
+static void on_runs(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                    const void *body, int *fds)
 {
 	const struct skv_msg_runs *m = body;
 	const struct skv_wire_run *runs = (const void *)(m + 1);
@@ -228,16 +233,18 @@ static void on_drop_name(struct skv_server *s, struct skv_conn *conn, const stru
 
 	(void)fds;
 	if (m->uid != asker && !skv_request_operator(s, conn)) {
-		skv_conn_error(conn, h->serial, EPERM, "only an operator may drop sequences of another user (uid %u)", m->uid);
+		skv_conn_error(conn, h->serial, EPERM,
+		               "only an operator may drop sequences of another user (uid %u)", m->uid);
 		return;
 	}
 	r = skv_core_seq_drop_name(s->core, (uid_t)m->uid, m->model, m->name);
 	if (skv_request_failed(s, conn, h->serial, "dropping a sequence", r))
 		return;
-	skv_log(LOG_INFO, "%s, uid %u: dropped sequence %s of model %s, uid %u", skv_conn_name(conn), (unsigned)asker,
-	        m->name, m->model, m->uid);
+	skv_log(LOG_INFO, "%s, uid %u: dropped sequence %s of model %s, uid %u", skv_conn_name(conn),
+	        (unsigned)asker, m->name, m->model, m->uid);
 	skv_report_send(conn, h->type | SKV_REPLY, h->serial,
-	                json_pack("{s:s, s:s, s:I}", "dropped", m->name, "model", m->model, "uid", (json_int_t)m->uid));
+	                json_pack("{s:s, s:s, s:I}", "dropped", m->name, "model", m->model, "uid",
+	                          (json_int_t)m->uid));
 }
 
 /* ---- leases and segments ---- */
@@ -255,7 +262,8 @@ static void on_lease_get(struct skv_server *s, struct skv_conn *conn, const stru
 	if (skv_request_failed(s, conn, h->serial, "leasing pages", r))
 		return;
 	announce(s, conn);
-	skv_conn_send(conn, h->type | SKV_REPLY, h->serial, &ok, sizeof(ok), runs, ok.n_runs * sizeof(*runs), NULL, 0);
+	skv_conn_send(conn, h->type | SKV_REPLY, h->serial, &ok, sizeof(ok), runs, ok.n_runs * sizeof(*runs),
+	              NULL, 0);
 }
 
 static void on_segment_ack(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
@@ -294,14 +302,15 @@ static void on_policy_ack(struct skv_server *s, struct skv_conn *conn, const str
                           const void *body, int *fds)
 {
 	const struct skv_msg_policy_ack *m = body;
-	int r = skv_core_policy_ack(s->core, skv_conn_client(conn), m->session, m->generation, m->error, m->text);
+	int r = skv_core_policy_ack(s->core, skv_conn_client(conn), m->session, m->generation, m->error,
+	                            m->text);
 
 	(void)fds;
 	if (skv_request_failed(s, conn, h->serial, "a policy's acknowledgement", r))
 		return;
 	if (m->error)
-		skv_log_peer(LOG_WARNING, "%s: session %u stays with its policy: %s", skv_conn_name(conn), m->session,
-		             *m->text ? m->text : strerror(m->error));
+		skv_log_peer(LOG_WARNING, "%s: session %u stays with its policy: %s", skv_conn_name(conn),
+		             m->session, *m->text ? m->text : strerror(m->error));
 	reply(s, conn, h, NULL, 0, NULL, 0);
 }
 
@@ -311,27 +320,28 @@ static const struct {
 	uint16_t type;
 	handler run;
 } handlers[] = {
-        {SKV_MSG_HELLO, on_hello},
-        {SKV_MSG_OPEN, on_open},
-        {SKV_MSG_CLOSE, on_close},
-        {SKV_MSG_SEQ_NEW, on_seq_open},
-        {SKV_MSG_SEQ_ATTACH, on_seq_open},
-        {SKV_MSG_SEQ_FORK, on_seq_open},
-        {SKV_MSG_SEQ_DETACH, on_seq_close},
-        {SKV_MSG_SEQ_DROP, on_seq_close},
-        {SKV_MSG_SEQ_RELEASE, on_runs},
-        {SKV_MSG_LEASE_GET, on_lease_get},
-        {SKV_MSG_LEASE_PUT, on_runs},
-        {SKV_MSG_POLICY_GET, on_policy_get},
-        {SKV_MSG_POLICY_ACK, on_policy_ack},
-        {SKV_MSG_SEGMENT_ACK, on_segment_ack},
-        {SKV_MSG_QUERY, skv_report_query},
-        {SKV_MSG_POLICY_LOAD, skv_policy_load_request},
-        {SKV_MSG_POLICY_SWAP, skv_policy_swap_request},
-        {SKV_MSG_SEQ_DROP_NAME, on_drop_name},
+	{SKV_MSG_HELLO, on_hello},
+	{SKV_MSG_OPEN, on_open},
+	{SKV_MSG_CLOSE, on_close},
+	{SKV_MSG_SEQ_NEW, on_seq_open},
+	{SKV_MSG_SEQ_ATTACH, on_seq_open},
+	{SKV_MSG_SEQ_FORK, on_seq_open},
+	{SKV_MSG_SEQ_DETACH, on_seq_close},
+	{SKV_MSG_SEQ_DROP, on_seq_close},
+	{SKV_MSG_SEQ_RELEASE, on_runs},
+	{SKV_MSG_LEASE_GET, on_lease_get},
+	{SKV_MSG_LEASE_PUT, on_runs},
+	{SKV_MSG_POLICY_GET, on_policy_get},
+	{SKV_MSG_POLICY_ACK, on_policy_ack},
+	{SKV_MSG_SEGMENT_ACK, on_segment_ack},
+	{SKV_MSG_QUERY, skv_report_query},
+	{SKV_MSG_POLICY_LOAD, skv_policy_load_request},
+	{SKV_MSG_POLICY_SWAP, skv_policy_swap_request},
+	{SKV_MSG_SEQ_DROP_NAME, on_drop_name},
 };
 
-void skv_request(void *server, struct skv_conn *conn, const struct skv_msg_header *h, const void *body, int *fds)
+void skv_request(void *server, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+                 int *fds)
 {
 	struct skv_server *s = server;
 
@@ -341,7 +351,8 @@ void skv_request(void *server, struct skv_conn *conn, const struct skv_msg_heade
 			handlers[i].run(s, conn, h, body, fds);
 			return;
 		}
-	skv_conn_error(conn, h->serial, EOPNOTSUPP, "%s is not a request that this daemon knows", skv_wire_name(h->type));
+	skv_conn_error(conn, h->serial, EOPNOTSUPP, "%s is not a request that this daemon knows",
+	               skv_wire_name(h->type));
 }
 
 void skv_request_gone(void *server, struct skv_conn *conn)

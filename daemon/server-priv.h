@@ -59,14 +59,15 @@ const struct skv_plugin *skv_request_find_policy(struct skv_server *, struct skv
                                                  const char *spec);
 
 /* policy.c */
-void skv_policy_load_request(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body,
-                             int *fds);
-void skv_policy_swap_request(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body,
-                             int *fds);
+void skv_policy_load_request(struct skv_server *, struct skv_conn *, const struct skv_msg_header *,
+                             const void *body, int *fds);
+void skv_policy_swap_request(struct skv_server *, struct skv_conn *, const struct skv_msg_header *,
+                             const void *body, int *fds);
 bool skv_policy_in_use(void *server, uint32_t plugin);
 
 /* report.c */
-void skv_report_query(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);
+void skv_report_query(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body,
+                      int *fds);
 /* Answer with a JSON value (consumed). */
 void skv_report_send(struct skv_conn *, uint16_t type, uint32_t serial, json_t *value);
 void skv_report_status_line(struct skv_server *, char *to, size_t len);

@@ -44,17 +44,17 @@ void skv_server_fail(struct skv_server *s, const char *what, int error)
 static void core_config(const struct skv_config *c, struct skv_core_config *ret)
 {
 	*ret = (struct skv_core_config){
-	        .pool_bytes = c->pool_bytes,
-	        .segment_bytes = c->segment_bytes,
-	        .account_bytes = c->account_bytes,
-	        .account_clients = c->account_clients,
-	        .account_sequences = c->account_sequences,
-	        .max_clients = c->max_clients,
-	        .max_sequences = c->max_sequences,
-	        .max_sessions = c->max_sessions,
-	        .max_pools = c->max_pools,
-	        .account_pools = c->account_pools,
-	        .client_sessions = c->client_sessions,
+		.pool_bytes = c->pool_bytes,
+		.segment_bytes = c->segment_bytes,
+		.account_bytes = c->account_bytes,
+		.account_clients = c->account_clients,
+		.account_sequences = c->account_sequences,
+		.max_clients = c->max_clients,
+		.max_sequences = c->max_sequences,
+		.max_sessions = c->max_sessions,
+		.max_pools = c->max_pools,
+		.account_pools = c->account_pools,
+		.client_sessions = c->client_sessions,
 	};
 }
 
@@ -64,13 +64,14 @@ static void apply_config(struct skv_server *s)
 	const struct skv_config *c = &s->config;
 	/* A few more than clients: who has the most may still be told so, in answer to HELLO. */
 	struct skv_ipc_limits limits = {
-	        .connections = c->max_clients + 64,
-	        .account_connections = c->account_clients + 8,
-	        .queue_bytes = c->queue_bytes,
-	        .hello_ns = c->hello_timeout,
+		.connections = c->max_clients + 64,
+		.account_connections = c->account_clients + 8,
+		.queue_bytes = c->queue_bytes,
+		.hello_ns = c->hello_timeout,
 	};
 
-	s->have_operator_gid = *c->operator_group && skv_config_group(c->operator_group, &s->operator_gid) == 0;
+	s->have_operator_gid = *c->operator_group &&
+	                       skv_config_group(c->operator_group, &s->operator_gid) == 0;
 	skv_log_open(c->log_level);
 	skv_ipc_set_limits(s->ipc, &limits);
 	skv_registry_set_limits(s->registry, c->max_policies, c->probe_timeout);
@@ -92,7 +93,8 @@ static void raise_nofile(void)
 static void on_corrupt(void *server, uid_t uid, const char *model, const char *name, const char *why)
 {
 	(void)server;
-	skv_log_peer(LOG_WARNING, "sequence %s of model %s, uid %u: dropped, its memory is not believable: %s",
+	skv_log_peer(LOG_WARNING,
+	             "sequence %s of model %s, uid %u: dropped, its memory is not believable: %s",
 	             *name ? name : "(anonymous)", model, (unsigned)uid, why);
 }
 
@@ -354,7 +356,8 @@ static void begin_reload(struct skv_server *s)
 		skv_log(LOG_WARNING, "reload: these settings take effect at the next start: %s", kept);
 	core_config(&s->config, &core);
 	if (!skv_core_reconfigure(s->core, &core))
-		skv_log(LOG_WARNING, "reload: pool-bytes cannot grow beyond four times what the daemon started with");
+		skv_log(LOG_WARNING,
+		        "reload: pool-bytes cannot grow beyond four times what the daemon started with");
 	apply_config(s);
 	skv_log(LOG_NOTICE, "reloaded");
 	skv_registry_scan(s->registry, s->config.policy_path, on_scanned, s);

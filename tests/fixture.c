@@ -281,5 +281,6 @@ void fix_in_child(uid_t uid, void (*body)(void *), void *arg)
 		_exit(0);
 	}
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "child: wait status %#x", (unsigned)status);
+	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "child: wait status %#x",
+	              (unsigned)status);
 }

@@ -22,14 +22,14 @@
 
 struct fix {
 	char dir[64], socket[96], log[96];
-	char *options[16]; /* of the command line, owned */
+	char *options[16];         /* of the command line, owned */
 	struct skv_server *server; /* in a thread ... */
 	pthread_t thread;
 	int result;
 	pid_t pid; /* ... or a process; the pid to look for in any case */
 };
 
-/* `options`: "--key=value", NULL at the end; or NULL. They go after the fixture's own (small pools, no system files). */
+/* `options`: "--key=value", NULL at the end; or NULL. They go after the fixture's own (small pools). */
 void fix_start_thread(struct fix *, const char *const *options);
 void fix_start_process(struct fix *, const char *const *options);
 /* Wait until a daemon answers on the socket; both start functions do. */

@@ -77,13 +77,16 @@ void raw_send_packet(struct raw *r, const void *packet, size_t bytes, const int 
 		msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
 	}
 	if (sendmsg(r->fd, &msg, MSG_NOSIGNAL) < 0) /* it may have hung up already; the reader sees it */
-		ck_assert_msg(errno == EPIPE || errno == ECONNRESET || errno == EMSGSIZE, "sendmsg: %s", strerror(errno));
+		ck_assert_msg(errno == EPIPE || errno == ECONNRESET || errno == EMSGSIZE, "sendmsg: %s",
+		              strerror(errno));
 }
 
 void raw_send(struct raw *r, uint16_t type, const void *body, size_t bytes, int fd)
 {
-	struct skv_msg_header h = {
-	        .length = (uint32_t)(sizeof(h) + bytes), .type = type, .n_fds = fd >= 0, .serial = ++r->serial};
+	struct skv_msg_header h = {.length = (uint32_t)(sizeof(h) + bytes),
+	                           .type = type,
+	                           .n_fds = fd >= 0,
+	                           .serial = ++r->serial};
 	char *packet = malloc(sizeof(h) + bytes);
 
 	ck_assert_ptr_nonnull(packet);
@@ -113,7 +116,7 @@ int raw_recv(struct raw *r, int timeout_ms)
 	} control;
 	struct iovec iov = {r->packet, sizeof(r->packet)};
 	struct msghdr msg = {
-	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 	const char *wrong;
 	ssize_t n;
 
@@ -121,7 +124,8 @@ int raw_recv(struct raw *r, int timeout_ms)
 	if (poll(&p, 1, timeout_ms) == 0)
 		return -1;
 	n = recvmsg(r->fd, &msg, MSG_CMSG_CLOEXEC);
-	if (n < 0 && errno == ECONNRESET) /* what we sent last was not read: there may be an answer to what was */
+	if (n < 0 &&
+	    errno == ECONNRESET) /* what we sent last was not read: there may be an answer to what was */
 		n = recvmsg(r->fd, &msg, MSG_CMSG_CLOEXEC);
 	if (n <= 0)
 		return 0;
@@ -201,7 +205,8 @@ int raw_refused(struct raw *r, uint16_t type, const void *body, size_t bytes, in
 
 const char *raw_error_text(const struct raw *r)
 {
-	return ((const struct skv_msg_error *)(const void *)(r->packet + sizeof(struct skv_msg_header)))->text;
+	return ((const struct skv_msg_error *)(const void *)(r->packet + sizeof(struct skv_msg_header)))
+	        ->text;
 }
 
 json_t *raw_ask_json(struct raw *r, uint16_t type, const void *body, size_t bytes, int fd)
@@ -247,13 +252,13 @@ uint64_t raw_pool_figure(struct raw *r, const char *field)
 struct skv_wire_model raw_model(const char *name)
 {
 	struct skv_wire_model m = {
-	        .n_layers = 4,
-	        .n_heads = 4,
-	        .n_kv_heads = 2,
-	        .head_dim = 16,
-	        .kv_dtype = SKV_F32,
-	        .max_tokens = 1024,
-	        .n_ranks = 1,
+		.n_layers = 4,
+		.n_heads = 4,
+		.n_kv_heads = 2,
+		.head_dim = 16,
+		.kv_dtype = SKV_F32,
+		.max_tokens = 1024,
+		.n_ranks = 1,
 	};
 
 	skv_wire_string(m.name, sizeof(m.name), name);
@@ -308,7 +313,9 @@ int raw_policy_load(struct raw *r, const char *file)
 	close(fd);
 	type = raw_recv_answer(r, ANSWER_MS);
 	if (type == SKV_MSG_ERROR)
-		return ((const struct skv_msg_error *)(const void *)(r->packet + sizeof(struct skv_msg_header)))->error;
+		return ((const struct skv_msg_error *)(const void *)(r->packet +
+		                                                     sizeof(struct skv_msg_header)))
+		        ->error;
 	ck_assert_int_eq(type, SKV_MSG_POLICY_LOAD | SKV_REPLY);
 	return 0;
 }
@@ -322,7 +329,9 @@ int raw_policy_swap(struct raw *r, const char *spec)
 	raw_send(r, SKV_MSG_POLICY_SWAP, &m, sizeof(m), -1);
 	type = raw_recv_answer(r, ANSWER_MS);
 	if (type == SKV_MSG_ERROR)
-		return ((const struct skv_msg_error *)(const void *)(r->packet + sizeof(struct skv_msg_header)))->error;
+		return ((const struct skv_msg_error *)(const void *)(r->packet +
+		                                                     sizeof(struct skv_msg_header)))
+		        ->error;
 	ck_assert_int_eq(type, SKV_MSG_POLICY_SWAP | SKV_REPLY);
 	return 0;
 }

@@ -85,24 +85,39 @@ START_TEST(values_are_read)
 }
 END_TEST
 
+#define A_SIZE "bytes from 1M to 64T, as a number with or without K, M, G or T"
+
 START_TEST(what_is_wrong_is_named_with_file_and_line)
 {
-	refuse("pool-bytes = lots\n", "1: pool-bytes: got \"lots\", expected bytes from 1M to 64T, as a number with or without K, M, G or T");
-	refuse("\n\npool-bytes = 1K\n", "3: pool-bytes: got \"1K\", expected bytes from 1M to 64T, as a number with or without K, M, G or T");
-	refuse("pool-bytes = 16777216T\n", "1: pool-bytes: got \"16777216T\", expected bytes from 1M to 64T, as a number with or without K, M, G or T");
-	refuse("pool-bytes = 5Mb\n", "1: pool-bytes: got \"5Mb\", expected bytes from 1M to 64T, as a number with or without K, M, G or T");
-	refuse("pool-bytes = -5\n", "1: pool-bytes: got \"-5\", expected bytes from 1M to 64T, as a number with or without K, M, G or T");
-	refuse("account-clients = 1.5\n", "1: account-clients: got \"1.5\", expected a whole number from 1 to 65535");
-	refuse("account-clients = \n", "1: account-clients: got \"\", expected a whole number from 1 to 65535");
-	refuse("probe-timeout = 0\n", "1: probe-timeout: got \"0\", expected seconds, a whole number from 1 to 600");
-	refuse("socket-mode = 0888\n", "1: socket-mode: got \"0888\", expected permissions in octal, from 0 to 0777");
-	refuse("socket-mode = 1777\n", "1: socket-mode: got \"1777\", expected permissions in octal, from 0 to 0777");
-	refuse("log-level = loud\n", "1: log-level: got \"loud\", expected critical, error, warning, notice, info or debug");
-	refuse("operator-group = no such group\n", "1: operator-group: got \"no such group\", expected a group that exists, by name or number");
+	refuse("pool-bytes = lots\n",
+	       "1: pool-bytes: got \"lots\", expected " A_SIZE);
+	refuse("\n\npool-bytes = 1K\n",
+	       "3: pool-bytes: got \"1K\", expected " A_SIZE);
+	refuse("pool-bytes = 16777216T\n",
+	       "1: pool-bytes: got \"16777216T\", expected " A_SIZE);
+	refuse("pool-bytes = 5Mb\n",
+	       "1: pool-bytes: got \"5Mb\", expected " A_SIZE);
+	refuse("pool-bytes = -5\n",
+	       "1: pool-bytes: got \"-5\", expected " A_SIZE);
+	refuse("account-clients = 1.5\n",
+	       "1: account-clients: got \"1.5\", expected a whole number from 1 to 65535");
+	refuse("account-clients = \n",
+	       "1: account-clients: got \"\", expected a whole number from 1 to 65535");
+	refuse("probe-timeout = 0\n",
+	       "1: probe-timeout: got \"0\", expected seconds, a whole number from 1 to 600");
+	refuse("socket-mode = 0888\n",
+	       "1: socket-mode: got \"0888\", expected permissions in octal, from 0 to 0777");
+	refuse("socket-mode = 1777\n",
+	       "1: socket-mode: got \"1777\", expected permissions in octal, from 0 to 0777");
+	refuse("log-level = loud\n",
+	       "1: log-level: got \"loud\", expected critical, error, warning, notice, info or debug");
+	refuse("operator-group = no such group\n",
+	       "1: operator-group: got \"no such group\", expected a group that exists, by name or number");
 	refuse("socket =\n", "1: socket: got \"\", expected a text of at most 107 bytes, not empty");
 	refuse("# fine\nbogus = 1\n", "2: bogus: there is no such setting; --help-config lists them");
 	refuse("pool-bytes\n", "1: got \"pool-bytes\", expected \"key = value\", or '#' and a comment");
-	refuse("max-clients = 3\nmax-clients = 3\n", "2: max-clients: is set twice in this file, expected once");
+	refuse("max-clients = 3\nmax-clients = 3\n",
+	       "2: max-clients: is set twice in this file, expected once");
 }
 END_TEST
 
@@ -151,7 +166,7 @@ START_TEST(a_file_that_was_named_must_be_there)
 }
 END_TEST
 
-/* What --help-config prints is a configuration: the defaults, once the comments before settings are taken off. */
+/* What --help-config prints is a configuration: the defaults, once the '#' before settings is taken off. */
 START_TEST(the_printed_file_is_the_defaults)
 {
 	struct skv_config_sources from = {.file = file};
@@ -207,9 +222,11 @@ START_TEST(what_is_fixed_at_start_is_kept)
 	struct skv_config now;
 	char kept[128];
 
-	ck_assert_int_eq(load("max-clients = 3\naccount-clients = 3\nsocket = /a\nlog-level = info\n", NULL), 0);
+	ck_assert_int_eq(load("max-clients = 3\naccount-clients = 3\nsocket = /a\nlog-level = info\n", NULL),
+	                 0);
 	now = config;
-	ck_assert_int_eq(load("max-clients = 4\naccount-clients = 4\nsocket = /b\nlog-level = debug\n", NULL), 0);
+	ck_assert_int_eq(load("max-clients = 4\naccount-clients = 4\nsocket = /b\nlog-level = debug\n", NULL),
+	                 0);
 	skv_config_apply(&now, &config, kept, sizeof(kept));
 	ck_assert_str_eq(kept, "socket, max-clients");
 	ck_assert_str_eq(now.socket, "/a");
@@ -238,8 +255,23 @@ END_TEST
 /* Whatever is in the file: a configuration, or one line that says what is wrong. */
 START_TEST(any_bytes_give_a_configuration_or_a_reason)
 {
-	static const char *const words[] = {"pool-bytes", "=", " ", "\n", "\n", "#", "1", "G", "18446744073709551615",
-	                                    "socket", "log-level", "debug", "operator-group", "\t", "-", "0x10", "\r"};
+	static const char *const words[] = {"pool-bytes",
+	                                    "=",
+	                                    " ",
+	                                    "\n",
+	                                    "\n",
+	                                    "#",
+	                                    "1",
+	                                    "G",
+	                                    "18446744073709551615",
+	                                    "socket",
+	                                    "log-level",
+	                                    "debug",
+	                                    "operator-group",
+	                                    "\t",
+	                                    "-",
+	                                    "0x10",
+	                                    "\r"};
 	unsigned good = 0, bad = 0;
 
 	for (int i = 0; i < 20000; i++) {

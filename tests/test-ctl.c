@@ -89,8 +89,12 @@ START_TEST(every_command_has_its_json)
 	static const struct {
 		const char *command, *key;
 	} cases[] = {
-		{"status", "totals"},      {"pool", "pools"},          {"seq list", "sequences"},
-		{"policy list", "policies"}, {"top -n 1 -d 0.05", "now"}, {"metrics", "sessions"},
+		{"status", "totals"},
+		{"pool", "pools"},
+		{"seq list", "sequences"},
+		{"policy list", "policies"},
+		{"top -n 1 -d 0.05", "now"},
+		{"metrics", "sessions"},
 		{"policy swap full", "generation"},
 	};
 
@@ -157,7 +161,8 @@ START_TEST(metrics_are_in_prometheus_form)
 		char *end, *value = strrchr(line, ' ');
 
 		if (*line == '#') {
-			ck_assert(!strncmp(line, "# HELP sparsekv_", 16) || !strncmp(line, "# TYPE sparsekv_", 16));
+			ck_assert(!strncmp(line, "# HELP sparsekv_", 16) ||
+			          !strncmp(line, "# TYPE sparsekv_", 16));
 			continue;
 		}
 		ck_assert_msg(!strncmp(line, "sparsekv_", 9) && value, "%s", line);

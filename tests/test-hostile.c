@@ -31,7 +31,8 @@ static struct fix fix;
 
 static void setup(void)
 {
-	static const char *const options[] = {"--account-clients=32", "--account-sequences=64", "--log-level=error", NULL};
+	static const char *const options[] = {"--account-clients=32", "--account-sequences=64",
+	                                      "--log-level=error", NULL};
 
 	fix_start_process(&fix, options);
 }
@@ -77,14 +78,16 @@ struct frame {
 
 static uint32_t odd_number(void)
 {
-	static const uint32_t odd[] = {0, 1, 2, 3, 0xffff, 65536, 65537, 131072, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff};
+	static const uint32_t odd[] = {0,     1,      2,          3,          0xffff,     65536,
+	                               65537, 131072, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff};
 
 	return rnd_below(3) ? odd[rnd_below(sizeof(odd) / sizeof(odd[0]))] : (uint32_t)rnd64();
 }
 
 static void odd_name(char *to, size_t size)
 {
-	static const char *const names[] = {"", "a", "chat", "full", "delta?budget=3", "streaming?sinks=x", "x/y", "nosuch?&&=", "m"};
+	static const char *const names[] = {
+		"", "a", "chat", "full", "delta?budget=3", "streaming?sinks=x", "x/y", "nosuch?&&=", "m"};
 
 	skv_wire_string(to, size, names[rnd_below(sizeof(names) / sizeof(names[0]))]);
 }
@@ -153,8 +156,10 @@ static void fill_body(struct frame *f, uint16_t type, void *body)
 
 static void good_frame(struct frame *f)
 {
-	unsigned n = sizeof(requests) / sizeof(requests[0]) - (getuid() == HOSTILE_UID ? 0 : 2), i = rnd_below(n);
-	struct skv_msg_header h = {.type = requests[i].type, .n_fds = requests[i].n_fds, .serial = 1 + rnd_below(1000)};
+	unsigned n = sizeof(requests) / sizeof(requests[0]) - (getuid() == HOSTILE_UID ? 0 : 2),
+		 i = rnd_below(n);
+	struct skv_msg_header h = {
+		.type = requests[i].type, .n_fds = requests[i].n_fds, .serial = 1 + rnd_below(1000)};
 
 	memset(f->data, 0, 4096);
 	f->bytes = sizeof(h) + requests[i].bytes;
@@ -261,8 +266,10 @@ static bool drain(int fd)
 			struct cmsghdr align;
 		} control;
 		struct iovec iov = {packet, sizeof(packet)};
-		struct msghdr msg = {
-		        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+		struct msghdr msg = {.msg_iov = &iov,
+		                     .msg_iovlen = 1,
+		                     .msg_control = &control,
+		                     .msg_controllen = sizeof(control)};
 		ssize_t n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 
 		if (n <= 0)
@@ -394,9 +401,10 @@ START_TEST(nothing_that_is_sent_disturbs_the_daemon)
 			ck_assert_int_eq(waitpid(pids[i], &status, WNOHANG), 0);
 	}
 	printf("%lld malformed frames and %lld well-formed ones on %lld connections in %.1f s\n",
-	       (long long)counter(r, "malformed"), (long long)counter(r, "messages"), (long long)counter(r, "connections"),
-	       fix_now() - begin);
-	printf("meanwhile another client asked %u times, four questions took %.1f ms at most\n", asked, worst * 1e3);
+	       (long long)counter(r, "malformed"), (long long)counter(r, "messages"),
+	       (long long)counter(r, "connections"), fix_now() - begin);
+	printf("meanwhile another client asked %u times, four questions took %.1f ms at most\n", asked,
+	       worst * 1e3);
 	for (int i = 0; i < 2; i++) {
 		ck_assert_int_eq(kill(pids[i], SIGKILL), 0);
 		ck_assert_int_eq(waitpid(pids[i], &status, 0), pids[i]);
@@ -440,10 +448,12 @@ END_TEST
 START_TEST(sizes_at_the_edges)
 {
 	static char packet[SKV_WIRE_MAX + 8];
-	static const size_t sizes[] = {0, 1, 15, 16, 17, SKV_WIRE_MAX - 1, SKV_WIRE_MAX, SKV_WIRE_MAX + 1, SKV_WIRE_MAX + 8};
+	static const size_t sizes[] = {
+		0, 1, 15, 16, 17, SKV_WIRE_MAX - 1, SKV_WIRE_MAX, SKV_WIRE_MAX + 1, SKV_WIRE_MAX + 8};
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		struct skv_msg_header h = {.length = (uint32_t)sizes[i], .type = SKV_MSG_LEASE_PUT, .serial = 1};
+		struct skv_msg_header h = {
+			.length = (uint32_t)sizes[i], .type = SKV_MSG_LEASE_PUT, .serial = 1};
 		struct raw *r = raw_hello(fix.socket);
 
 		memcpy(packet, &h, sizeof(h));

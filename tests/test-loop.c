@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The event loop: every operation ends exactly once, however small the ring and whatever is cancelled when. */
+/* The event loop: every operation ends exactly once, however small the ring, whatever is cancelled when. */
 #include <check.h>
 #include <errno.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Policy files: what is refused and why, what replaces what, and that nothing bad ever costs a running session. */
+/* Policy files: what is refused and why, what replaces what, and that a bad one costs no running session. */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -35,7 +35,8 @@ static const char *plugin(const char *name)
 
 static void copy_file(const char *from, const char *to, off_t most)
 {
-	int in = open(from, O_RDONLY | O_CLOEXEC), out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+	int in = open(from, O_RDONLY | O_CLOEXEC),
+	    out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
 	struct stat st;
 	off_t at = 0;
 
@@ -93,7 +94,8 @@ START_TEST(each_bad_plugin_is_refused_with_its_reason)
 		double begin = fix_now();
 
 		ck_assert_int_eq(raw_policy_load(r, plugin(cases[i].name)), cases[i].error);
-		ck_assert_msg(strstr(raw_error_text(r), cases[i].says), "%s: %s", cases[i].name, raw_error_text(r));
+		ck_assert_msg(strstr(raw_error_text(r), cases[i].says), "%s: %s", cases[i].name,
+		              raw_error_text(r));
 		ck_assert_double_lt(fix_now() - begin, 10);
 	}
 	/* nothing of it stays, and the session runs what it ran */
@@ -115,8 +117,8 @@ START_TEST(a_file_that_was_cut_off_is_refused)
 	for (off_t most = 1; most < st.st_size; most += 1 + st.st_size / 12) {
 		copy_file(fix_built("policies/.libs/delta.so"), path, most);
 		ck_assert_int_eq(raw_policy_load(r, path), EBADMSG);
-		ck_assert_msg(strstr(raw_error_text(r), most < 64 ? "not a 64-bit ELF" : "truncated"), "%lld bytes: %s",
-		              (long long)most, raw_error_text(r));
+		ck_assert_msg(strstr(raw_error_text(r), most < 64 ? "not a 64-bit ELF" : "truncated"),
+		              "%lld bytes: %s", (long long)most, raw_error_text(r));
 	}
 	copy_file(fix_built("policies/.libs/delta.so"), path, 0);
 	ck_assert_int_eq(raw_policy_load(r, path), EINVAL);
@@ -166,7 +168,8 @@ START_TEST(a_running_session_keeps_the_file_that_was_replaced)
 	ck_assert_int_eq(raw_policy_swap(r, "full"), 0);
 	ck_assert_uint_eq(count_policies(r), policies + 1);
 	ck_assert_uint_eq(plugin_of(r, session, spec), new);
-	ack.generation = ((const struct skv_msg_policy *)(r->packet + sizeof(struct skv_msg_header)))->generation;
+	ack.generation = ((const struct skv_msg_policy *)(r->packet + sizeof(struct skv_msg_header)))
+	                         ->generation;
 	raw_ask(r, SKV_MSG_POLICY_ACK, &ack, sizeof(ack), -1);
 	ck_assert_uint_eq(count_policies(r), policies);
 	raw_close(r);
@@ -239,7 +242,8 @@ START_TEST(a_stop_ends_the_probe)
 	fix_sleep_ms(100);
 	begin = fix_now();
 	fix_stop(&fix);
-	ck_assert_double_lt(fix_now() - begin, getenv("SKV_VALGRIND") ? 10 : 0.8); /* the probe's second was not over */
+	ck_assert_double_lt(fix_now() - begin,
+	                    getenv("SKV_VALGRIND") ? 10 : 0.8); /* the probe's second was not over */
 	raw_close(r);
 	fix_start_process(&fix, NULL);
 }

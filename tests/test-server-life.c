@@ -102,7 +102,8 @@ START_TEST(a_death_returns_the_pages_at_once)
 	raw_open(r, "m", "full", NULL); /* keeps the pool in the list */
 	for (int i = 0; i < 20; i++) {
 		pid_t pid = start_holder(false, NULL);
-		struct skv_msg_seq_drop_name drop = {.uid = (uint32_t)getuid(), .model = "m", .name = "named"};
+		struct skv_msg_seq_drop_name drop = {
+			.uid = (uint32_t)getuid(), .model = "m", .name = "named"};
 		double begin, took;
 
 		ck_assert_uint_eq(raw_pool_figure(r, "lease"), 10000);
@@ -242,14 +243,15 @@ static int run_daemon(const char *const *argv, void (*before_exec)(void), char *
 static void without_io_uring(void)
 {
 	struct sock_filter code[] = {
-	        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-	        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-	        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-	        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
 	struct sock_fprog program = {.len = 4, .filter = code};
 
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0)
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
+	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0)
 		_exit(126);
 }
 
@@ -259,7 +261,8 @@ START_TEST(a_kernel_without_io_uring_is_named)
 	char said[1024];
 
 	ck_assert_int_eq(run_daemon(argv, without_io_uring, said, sizeof(said)), EXIT_FAILURE);
-	ck_assert_msg(strstr(said, "refuses io_uring") && strstr(said, "kernel.io_uring_disabled"), "%s", said);
+	ck_assert_msg(strstr(said, "refuses io_uring") && strstr(said, "kernel.io_uring_disabled"), "%s",
+	              said);
 }
 END_TEST
 
@@ -295,9 +298,13 @@ START_TEST(wrong_command_lines_say_what_was_expected)
 		{{"sparsekvd", "--bogus=1"}, "unknown option \"--bogus=1\"", EXIT_FAILURE},
 		{{"sparsekvd", "stray"}, "unknown option \"stray\"", EXIT_FAILURE},
 		{{"sparsekvd", "--max-clients"}, "--max-clients needs a value", EXIT_FAILURE},
-		{{"sparsekvd", "--config=/dev/null", "--max-clients=x"}, "--max-clients: got \"x\", expected a whole number", EXIT_FAILURE},
+		{{"sparsekvd", "--config=/dev/null", "--max-clients=x"},
+	         "--max-clients: got \"x\", expected a whole number",
+	         EXIT_FAILURE},
 		{{"sparsekvd", "--config=/nonexistent"}, "/nonexistent: No such file", EXIT_FAILURE},
-		{{"sparsekvd", "--config=/dev/null", "--socket=/nonexistent/x"}, "/nonexistent/x: cannot be listened on", EXIT_FAILURE},
+		{{"sparsekvd", "--config=/dev/null", "--socket=/nonexistent/x"},
+	         "/nonexistent/x: cannot be listened on",
+	         EXIT_FAILURE},
 		{{"sparsekvd", "--check-config", "--config=/dev/null"}, "", EXIT_SUCCESS},
 		{{"sparsekvd", "--check-config", "--pool-bytes=3"}, "--pool-bytes: got \"3\"", EXIT_FAILURE},
 		{{"sparsekvd", "--help"}, "--segment-bytes=64M", EXIT_SUCCESS},

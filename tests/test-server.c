@@ -21,8 +21,9 @@ static unsigned fds_before;
 
 static void setup(void)
 {
-	static const char *const options[] = {"--account-clients=4", "--account-sequences=8", "--account-bytes=8M",
-	                                      "--operator-group=54322", "--hello-timeout=1", NULL};
+	static const char *const options[] = {"--account-clients=4", "--account-sequences=8",
+	                                      "--account-bytes=8M",  "--operator-group=54322",
+	                                      "--hello-timeout=1",   NULL};
 
 	fds_before = fix_count_fds(0);
 	fix_start_thread(&fix, options);
@@ -138,7 +139,8 @@ START_TEST(a_refused_open_says_why)
 	struct skv_wire_model model = raw_model("m");
 
 	ck_assert_int_eq(open_refused(r, model, "nosuch?budget=3"), ENOENT);
-	ck_assert_str_eq(raw_error_text(r), "no policy \"nosuch\" is loaded; loaded are: delta, full, streaming, template");
+	ck_assert_str_eq(raw_error_text(r),
+	                 "no policy \"nosuch\" is loaded; loaded are: delta, full, streaming, template");
 	ck_assert_int_eq(open_refused(r, model, "Not A Name"), EINVAL);
 	ck_assert_int_eq(open_refused(r, model, ""), EINVAL);
 	model.head_dim = 17;
@@ -259,7 +261,8 @@ START_TEST(pages_go_and_come_back)
 	raw_ask(r, SKV_MSG_LEASE_PUT, &put, sizeof(put), -1);
 	ck_assert_uint_eq(raw_pool_figure(r, "lease"), 4);
 	put.m.seq = raw_seq_new(r, session, "");
-	ck_assert_int_eq(raw_refused(r, SKV_MSG_SEQ_RELEASE, &put, sizeof(put), -1), EINVAL); /* no references there */
+	ck_assert_int_eq(raw_refused(r, SKV_MSG_SEQ_RELEASE, &put, sizeof(put), -1),
+	                 EINVAL); /* no references there */
 	raw_close(r);
 }
 END_TEST
@@ -268,7 +271,8 @@ START_TEST(memory_has_ceilings)
 {
 	struct raw *r = raw_hello(fix.socket);
 	uint32_t session = raw_open(r, "m", "full", NULL);
-	struct skv_msg_lease_get m = {.session = session, .least = 2049, .most = 4096}; /* 8 MiB are 2048 pages */
+	struct skv_msg_lease_get m = {
+		.session = session, .least = 2049, .most = 4096}; /* 8 MiB are 2048 pages */
 
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_LEASE_GET, &m, sizeof(m), -1), EDQUOT);
 	m.least = 4096;

@@ -41,8 +41,8 @@ static int find_seq(struct skv_ctl *ctl, const struct skv_ctl_options *o, struct
 	if (found == 1)
 		return 0;
 	if (found)
-		snprintf(ctl->err, sizeof(ctl->err), "user %u has sequences %s of %u models: say which with --model", uid, o->arg,
-		         found);
+		snprintf(ctl->err, sizeof(ctl->err),
+		         "user %u has sequences %s of %u models: say which with --model", uid, o->arg, found);
 	else
 		snprintf(ctl->err, sizeof(ctl->err), "user %u has no sequence %s", uid, o->arg);
 	return -ENOENT;
@@ -55,7 +55,8 @@ int skv_ctl_seq_drop(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	int r;
 
 	if (!skv_name_valid(o->arg) || (o->model && !skv_name_valid(o->model))) {
-		fprintf(stderr, "sparsekvctl: got \"%s\", expected a name of 1 to %u printable characters without space and '/'\n",
+		fprintf(stderr,
+		        "sparsekvctl: got \"%s\", expected a name: 1 to %u printable characters but space, '/'\n",
 		        skv_name_valid(o->arg) ? o->model : o->arg, SKV_NAME_MAX - 1);
 		return SKV_EXIT_USAGE;
 	}
@@ -99,9 +100,11 @@ int skv_ctl_policy_load(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	policy = json_object_get(answer, "policy");
 	old = skv_json_u64(answer, "sessions_on_replaced");
 	why = json_string_value(json_object_get(policy, "not_rehearsed"));
-	printf("loaded %s %s: new sessions get it\n", skv_json_str(policy, "name"), skv_json_str(policy, "version"));
+	printf("loaded %s %s: new sessions get it\n", skv_json_str(policy, "name"),
+	       skv_json_str(policy, "version"));
 	if (old)
-		printf("%llu sessions go on with what it replaces, until `sparsekvctl policy swap`\n", (unsigned long long)old);
+		printf("%llu sessions go on with what it replaces, until `sparsekvctl policy swap`\n",
+		       (unsigned long long)old);
 	if (why)
 		printf("its hooks could not be rehearsed with defaults alone: %s\n", why);
 	json_decref(answer);
@@ -110,14 +113,16 @@ int skv_ctl_policy_load(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 
 int skv_ctl_policy_swap(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 {
-	struct skv_msg_policy_swap m = {.session = o->session, .uid = o->uid >= 0 ? (uint32_t)o->uid : UINT32_MAX};
+	struct skv_msg_policy_swap m = {.session = o->session,
+	                                .uid = o->uid >= 0 ? (uint32_t)o->uid : UINT32_MAX};
 	json_t *answer;
 	int r;
 
 	skv_wire_string(m.spec, sizeof(m.spec), o->arg);
 	if (strcmp(m.spec, o->arg) != 0) {
-		fprintf(stderr, "sparsekvctl: got \"%s\", expected a spec of at most %u printable characters\n", m.spec,
-		        SKV_SPEC_MAX - 1);
+		fprintf(stderr,
+		        "sparsekvctl: got \"%s\", expected a spec of at most %u printable characters\n",
+		        m.spec, SKV_SPEC_MAX - 1);
 		return SKV_EXIT_USAGE;
 	}
 	r = skv_ctl_ask(ctl, SKV_MSG_POLICY_SWAP, &m, sizeof(m), -1, &answer);

@@ -51,7 +51,8 @@ static int send_packet(struct skv_ctl *ctl, uint16_t type, const void *body, siz
 static void close_received(struct msghdr *msg)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c))
-		for (size_t at = CMSG_LEN(0); c->cmsg_type == SCM_RIGHTS && at < c->cmsg_len; at += sizeof(int)) {
+		for (size_t at = CMSG_LEN(0); c->cmsg_type == SCM_RIGHTS && at < c->cmsg_len;
+		     at += sizeof(int)) {
 			int fd;
 
 			memcpy(&fd, (char *)c + at, sizeof(fd));
@@ -59,7 +60,7 @@ static void close_received(struct msghdr *msg)
 		}
 }
 
-/* One packet into buf[SKV_WIRE_MAX]; fds that come with it are of no use here. Its length, or negative errno. */
+/* One packet into buf[SKV_WIRE_MAX]; its fds are of no use here. Its length, or negative errno. */
 static ssize_t recv_packet(struct skv_ctl *ctl, void *buf)
 {
 	struct pollfd p = {.fd = ctl->fd, .events = POLLIN};
@@ -69,7 +70,7 @@ static ssize_t recv_packet(struct skv_ctl *ctl, void *buf)
 	} control;
 	struct iovec iov = {buf, SKV_WIRE_MAX};
 	struct msghdr msg = {
-	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 	unsigned n_fds = 0;
 	const char *what;
 	ssize_t n;
@@ -79,12 +80,14 @@ static ssize_t recv_packet(struct skv_ctl *ctl, void *buf)
 		r = poll(&p, 1, ctl->timeout_ms);
 	while (r < 0 && errno == EINTR);
 	if (r == 0)
-		return fail(ctl, -ETIMEDOUT, "the daemon gave no answer within %.1f s", ctl->timeout_ms / 1e3);
+		return fail(ctl, -ETIMEDOUT, "the daemon gave no answer within %.1f s",
+		            ctl->timeout_ms / 1e3);
 	n = recvmsg(ctl->fd, &msg, MSG_CMSG_CLOEXEC);
 	if (n <= 0)
 		return fail(ctl, n < 0 ? -errno : -ECONNRESET, "the daemon closed the connection");
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c))
-		n_fds += c->cmsg_type == SCM_RIGHTS ? (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int)) : 0;
+		n_fds += c->cmsg_type == SCM_RIGHTS ? (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int))
+		                                    : 0;
 	close_received(&msg);
 	what = skv_wire_check(buf, (size_t)n, n_fds, false);
 	if (what)
@@ -139,7 +142,8 @@ int skv_ctl_connect(struct skv_ctl *ctl, const char *path, const char *program, 
 	*ctl = (struct skv_ctl)SKV_CTL_NULL;
 	ctl->timeout_ms = timeout_ms;
 	if (strlen(path) >= sizeof(addr.sun_path))
-		return fail(ctl, -ENAMETOOLONG, "%s: a socket's path has at most %zu bytes", path, sizeof(addr.sun_path) - 1);
+		return fail(ctl, -ENAMETOOLONG, "%s: a socket's path has at most %zu bytes", path,
+		            sizeof(addr.sun_path) - 1);
 	strcpy(addr.sun_path, path);
 	ctl->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (ctl->fd < 0 || connect(ctl->fd, (const struct sockaddr *)&addr, sizeof(addr)) < 0) {

@@ -13,8 +13,8 @@
 struct skv_ctl {
 	int fd;
 	uint32_t serial;
-	int timeout_ms;             /* for each packet */
-	char daemon[SKV_NAME_MAX];  /* its version */
+	int timeout_ms;               /* for each packet */
+	char daemon[SKV_NAME_MAX];    /* its version */
 	char err[SKV_TEXT_MAX + 256]; /* after a failure: one line */
 };
 #define SKV_CTL_NULL {.fd = -1}

@@ -12,7 +12,7 @@
 
 enum skv_ctl_exit {
 	SKV_EXIT_OK = 0,
-	SKV_EXIT_REFUSED = 1,     /* the daemon said no, or there is no such thing */
+	SKV_EXIT_REFUSED = 1, /* the daemon said no, or there is no such thing */
 	SKV_EXIT_USAGE = 2,
 	SKV_EXIT_UNREACHABLE = 3, /* no daemon, or no answer */
 };

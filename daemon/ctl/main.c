@@ -19,9 +19,11 @@ static const struct command {
 	const char *help;
 } commands[] = {
 	{"status", NULL, NULL, 0, skv_ctl_status, "the daemon, its users and clients"},
-	{"top", NULL, NULL, TAKES_COUNT, skv_ctl_top, "sessions with their rates, again and again on a terminal"},
+	{"top", NULL, NULL, TAKES_COUNT, skv_ctl_top,
+	 "sessions with their rates, again and again on a terminal"},
 	{"seq", "list", NULL, 0, skv_ctl_seq_list, "sequences"},
-	{"seq", "drop", "NAME", TAKES_MODEL | TAKES_UID, skv_ctl_seq_drop, "drop a named sequence that nobody holds"},
+	{"seq", "drop", "NAME", TAKES_MODEL | TAKES_UID, skv_ctl_seq_drop,
+	 "drop a named sequence that nobody holds"},
 	{"policy", "list", NULL, 0, skv_ctl_policy_list, "policies with their parameters"},
 	{"policy", "load", "FILE", 0, skv_ctl_policy_load, "try a plugin, then load it (operator)"},
 	{"policy", "swap", "SPEC", TAKES_SESSION | TAKES_UID | TAKES_ALL, skv_ctl_policy_swap,
@@ -41,8 +43,8 @@ static void usage(FILE *to)
 		const struct command *c = &commands[i];
 		char line[64];
 
-		snprintf(line, sizeof(line), "%s%s%s%s%s", c->word, c->second ? " " : "", c->second ? c->second : "",
-		         c->arg ? " " : "", c->arg ? c->arg : "");
+		snprintf(line, sizeof(line), "%s%s%s%s%s", c->word, c->second ? " " : "",
+		         c->second ? c->second : "", c->arg ? " " : "", c->arg ? c->arg : "");
 		fprintf(to, "  %-18s %s\n", line, c->help);
 	}
 	fputs("\nOptions:\n"
@@ -71,7 +73,8 @@ static int misused(const char *fmt, const char *what)
 int skv_ctl_complain(const struct skv_ctl *ctl, int error)
 {
 	fprintf(stderr, "sparsekvctl: %s\n", ctl->err);
-	return error == -ETIMEDOUT || error == -ECONNRESET || error == -EPIPE ? SKV_EXIT_UNREACHABLE : SKV_EXIT_REFUSED;
+	return error == -ETIMEDOUT || error == -ECONNRESET || error == -EPIPE ? SKV_EXIT_UNREACHABLE
+	                                                                      : SKV_EXIT_REFUSED;
 }
 
 void skv_ctl_print_json(json_t *value)
@@ -181,7 +184,8 @@ static int run(const struct command *c, const struct skv_ctl_options *o)
 	double timeout = o->timeout > 0 ? o->timeout : slow ? 60 : 5;
 	int r;
 
-	if (skv_ctl_connect(&ctl, path && *path ? path : SKV_DEFAULT_SOCKET, "sparsekvctl", (int)(timeout * 1000)) < 0) {
+	if (skv_ctl_connect(&ctl, path && *path ? path : SKV_DEFAULT_SOCKET, "sparsekvctl",
+	                    (int)(timeout * 1000)) < 0) {
 		fprintf(stderr, "sparsekvctl: %s\n", ctl.err);
 		return SKV_EXIT_UNREACHABLE;
 	}
@@ -227,10 +231,12 @@ int main(int argc, char **argv)
 		return misused("unknown command \"%s\"", argv[optind]);
 	words = c->second ? 2 : 1;
 	if (argc - optind - words != (c->arg ? 1 : 0))
-		return misused(c->arg ? "expected one %s after the command" : "the command takes no argument%s",
+		return misused(c->arg ? "expected one %s after the command"
+		                      : "the command takes no argument%s",
 		               c->arg ? c->arg : "");
 	if (given & ~c->takes)
-		return misused("an option was given that `%s` does not take", c->second ? c->second : c->word);
+		return misused("an option was given that `%s` does not take",
+		               c->second ? c->second : c->word);
 	if (o.all + (o.session != 0) + (c->run == skv_ctl_policy_swap && o.uid >= 0) > 1)
 		return misused("expected one of --all, --session and --uid%s", "");
 	o.arg = argv[optind + words];

@@ -10,12 +10,12 @@
 
 struct metric {
 	const char *name, *type, *help;
-	const char *field;  /* of a row of the table */
-	double scale;       /* of the field's figure; 0 = 1 */
-	const char *extra;  /* a label that is constant, `key="value"`, or NULL */
+	const char *field; /* of a row of the table */
+	double scale;      /* of the field's figure; 0 = 1 */
+	const char *extra; /* a label that is constant, `key="value"`, or NULL */
 };
 
-/* Labels of the rows of a table: fields, and what they are called. "model" is an object in sessions: its name is meant. */
+/* A table of the answer and the fields that label its rows. Where a label is an object its name is meant. */
 struct table {
 	const char *rows; /* name of the array in the answer */
 	const char *labels[6];
@@ -30,7 +30,8 @@ static const struct metric account_metrics[] = {
 	{"sparsekv_account_sessions", "gauge", "Opened models of a user", "sessions", 0, NULL},
 	{"sparsekv_account_sequences", "gauge", "Sequences of a user", "sequences", 0, NULL},
 	{"sparsekv_account_page_bytes", "gauge", "Bytes of a user's pages in use", "page_bytes", 0, NULL},
-	{"sparsekv_account_segment_bytes", "gauge", "Bytes of the segments that hold them", "segment_bytes", 0, NULL},
+	{"sparsekv_account_segment_bytes", "gauge", "Bytes of the segments that hold them", "segment_bytes",
+	 0, NULL},
 };
 static const struct metric pool_metrics[] = {
 	{"sparsekv_pool_segments", "gauge", "Segments of a pool", "segments", 0, NULL},
@@ -43,7 +44,8 @@ static const struct metric pool_metrics[] = {
 static const struct metric session_metrics[] = {
 	{"sparsekv_session_sequences", "gauge", "Sequences that a session holds", "sequences", 0, NULL},
 	{"sparsekv_session_steps_total", "counter", "Committed steps", "steps", 0, NULL},
-	{"sparsekv_session_tokens_total", "counter", "Tokens by kind of row", "prompt_tokens", 0, "kind=\"prompt\""},
+	{"sparsekv_session_tokens_total", "counter", "Tokens by kind of row", "prompt_tokens", 0,
+	 "kind=\"prompt\""},
 	{"sparsekv_session_tokens_total", NULL, NULL, "decode_tokens", 0, "kind=\"decode\""},
 	{"sparsekv_session_attended_tokens_total", "counter", "Tokens attended by decode rows, over layers",
 	 "attended_tokens", 0, NULL},
@@ -69,9 +71,11 @@ static const struct metric limit_metrics[] = {
 static const struct metric counter_metrics[] = {
 	{"sparsekv_connections_total", "counter", "Connections accepted", "connections", 0, NULL},
 	{"sparsekv_connections_refused_total", "counter", "Connections over a limit", "refused", 0, NULL},
-	{"sparsekv_malformed_total", "counter", "Connections ended for a malformed message", "malformed", 0, NULL},
+	{"sparsekv_malformed_total", "counter", "Connections ended for a malformed message", "malformed", 0,
+	 NULL},
 	{"sparsekv_messages_total", "counter", "Well-formed requests", "messages", 0, NULL},
-	{"sparsekv_clients_gone_total", "counter", "Clients whose pages were taken back", "clients_gone", 0, NULL},
+	{"sparsekv_clients_gone_total", "counter", "Clients whose pages were taken back", "clients_gone", 0,
+	 NULL},
 	{"sparsekv_reclaim_seconds_max", "gauge", "Longest time that took", "reclaim_max_ms", 1e-3, NULL},
 };
 
@@ -79,7 +83,8 @@ static const struct table account_table = {"accounts", {"uid"}, METRICS(account_
 static const struct table pool_table = {"pools", {"pool", "uid", "memory"}, METRICS(pool_metrics)};
 static const struct table session_table = {
 	"sessions", {"session", "client", "uid", "model", "policy"}, METRICS(session_metrics)};
-static const struct table policy_table = {"policies", {"id", "name", "version", "file"}, METRICS(policy_metrics)};
+static const struct table policy_table = {
+	"policies", {"id", "name", "version", "file"}, METRICS(policy_metrics)};
 static const struct table status_table = {NULL, {NULL}, METRICS(status_metrics)};
 static const struct table total_table = {NULL, {NULL}, METRICS(total_metrics)};
 static const struct table limit_table = {NULL, {NULL}, METRICS(limit_metrics)};
@@ -113,7 +118,8 @@ static void put_sample(FILE *to, const struct table *t, const struct metric *m, 
 		fprintf(to, "%s%s", comma, m->extra);
 		comma = ",";
 	}
-	fprintf(to, "%s %.15g\n", *comma == ',' ? "}" : "", skv_json_num(row, m->field) * (m->scale != 0 ? m->scale : 1));
+	fprintf(to, "%s %.15g\n", *comma == ',' ? "}" : "",
+	        skv_json_num(row, m->field) * (m->scale != 0 ? m->scale : 1));
 }
 
 /* All samples of one name stand together, as the format asks. */
@@ -129,7 +135,8 @@ static void put_table(FILE *to, const struct table *t, const json_t *answer)
 		if (!m->type)
 			continue; /* printed with the first of its name */
 		fprintf(to, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help, m->name, m->type);
-		for (const struct metric *same = m; same < t->metrics + t->n && (same == m || !same->type); same++) {
+		for (const struct metric *same = m; same < t->metrics + t->n && (same == m || !same->type);
+		     same++) {
 			if (!t->rows)
 				put_sample(to, t, same, answer);
 			json_array_foreach(rows, r, row)
@@ -140,7 +147,8 @@ static void put_table(FILE *to, const struct table *t, const json_t *answer)
 
 int skv_ctl_metrics(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 {
-	static const enum skv_query queries[] = {SKV_QUERY_STATUS, SKV_QUERY_POOLS, SKV_QUERY_SESSIONS, SKV_QUERY_POLICIES};
+	static const enum skv_query queries[] = {SKV_QUERY_STATUS, SKV_QUERY_POOLS, SKV_QUERY_SESSIONS,
+	                                         SKV_QUERY_POLICIES};
 	static const char *const names[] = {"status", "pools", "sessions", "policies"};
 	json_t *all = json_object(), *answer, *status;
 

@@ -7,7 +7,8 @@
 typedef unsigned long long ull;
 
 /* Ask, and be done with it if the answer is to be shown as it is. 1: *ret is to be shown as a table. */
-static int ask(struct skv_ctl *ctl, const struct skv_ctl_options *o, enum skv_query what, json_t **ret, int *ret_status)
+static int ask(struct skv_ctl *ctl, const struct skv_ctl_options *o, enum skv_query what, json_t **ret,
+               int *ret_status)
 {
 	int r = skv_ctl_query(ctl, what, ret);
 
@@ -21,7 +22,8 @@ static int ask(struct skv_ctl *ctl, const struct skv_ctl_options *o, enum skv_qu
 
 static void print_accounts(const json_t *rows, const json_t *limits)
 {
-	static const char *const heads[] = {"UID", "CLIENTS", "SESSIONS", "SEQUENCES", "PAGES", "OF", "SEGMENTS"};
+	static const char *const heads[] = {"UID",   "CLIENTS", "SESSIONS", "SEQUENCES",
+	                                    "PAGES", "OF",      "SEGMENTS"};
 	struct skv_table t = {.heads = heads, .n_cols = 7};
 	size_t i;
 	json_t *row;
@@ -69,15 +71,17 @@ int skv_ctl_status(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	totals = json_object_get(s, "totals");
 	limits = json_object_get(s, "limits");
 	counters = json_object_get(s, "counters");
-	printf("sparsekvd %s, pid %llu, up %s, on %s\n", skv_json_str(s, "version"), (ull)skv_json_u64(s, "pid"),
-	       skv_human_time(skv_json_num(s, "uptime_s")), skv_json_str(s, "socket"));
+	printf("sparsekvd %s, pid %llu, up %s, on %s\n", skv_json_str(s, "version"),
+	       (ull)skv_json_u64(s, "pid"), skv_human_time(skv_json_num(s, "uptime_s")),
+	       skv_json_str(s, "socket"));
 	printf("memory    %s of pages in use, in %s of segments, of %s\n",
-	       skv_human_bytes(skv_json_u64(totals, "page_bytes")), skv_human_bytes(skv_json_u64(totals, "segment_bytes")),
+	       skv_human_bytes(skv_json_u64(totals, "page_bytes")),
+	       skv_human_bytes(skv_json_u64(totals, "segment_bytes")),
 	       skv_human_bytes(skv_json_u64(limits, "pool_bytes")));
 	printf("now       %llu clients, %llu sessions, %llu sequences, policy generation %llu\n",
 	       (ull)skv_json_u64(totals, "clients"), (ull)skv_json_u64(totals, "sessions"),
 	       (ull)skv_json_u64(totals, "sequences"), (ull)skv_json_u64(s, "policy_generation"));
-	printf("so far    %llu connections, %llu refused, %llu malformed; %llu clients gone, their pages back in %.2f ms at most\n",
+	printf("so far    %llu connections, %llu refused, %llu malformed; %llu clients gone, each in %.2f ms\n",
 	       (ull)skv_json_u64(counters, "connections"), (ull)skv_json_u64(counters, "refused"),
 	       (ull)skv_json_u64(counters, "malformed"), (ull)skv_json_u64(counters, "clients_gone"),
 	       skv_json_num(counters, "reclaim_max_ms"));
@@ -91,8 +95,8 @@ int skv_ctl_status(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 
 int skv_ctl_pool(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 {
-	static const char *const heads[] = {"POOL", "UID", "-MEMORY", "PAGE", "SEGMENTS", "SIZE",
-	                                    "PAGES", "FREE", "LEASED", "SEQUENCES", "SHARED"};
+	static const char *const heads[] = {"POOL",  "UID",  "-MEMORY", "PAGE",      "SEGMENTS", "SIZE",
+	                                    "PAGES", "FREE", "LEASED",  "SEQUENCES", "SHARED"};
 	static const char *const counts[] = {"pages", "free", "lease", "seq", "shared"};
 	struct skv_table t = {.heads = heads, .n_cols = 11};
 	json_t *answer, *row;
@@ -121,8 +125,8 @@ int skv_ctl_pool(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 
 int skv_ctl_seq_list(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 {
-	static const char *const heads[] = {"SEQ", "UID", "-MODEL", "TOKENS", "MOST", "PAGES", "OF", "KEPT", "SHARED",
-	                                    "HELD BY", "-NAME"};
+	static const char *const heads[] = {"SEQ", "UID",  "-MODEL", "TOKENS",  "MOST", "PAGES",
+	                                    "OF",  "KEPT", "SHARED", "HELD BY", "-NAME"};
 	struct skv_table t = {.heads = heads, .n_cols = 11};
 	json_t *answer, *row;
 	int status;
@@ -132,7 +136,8 @@ int skv_ctl_seq_list(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 		return status;
 	json_array_foreach(json_object_get(answer, "sequences"), i, row) {
 		bool counted = json_is_integer(json_object_get(row, "pages_resident"));
-		uint64_t resident = skv_json_u64(row, "pages_resident"), total = skv_json_u64(row, "pages_total");
+		uint64_t resident = skv_json_u64(row, "pages_resident"),
+			 total = skv_json_u64(row, "pages_total");
 		uint64_t client = skv_json_u64(row, "client");
 
 		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "seq"));
@@ -145,7 +150,8 @@ int skv_ctl_seq_list(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 		skv_table_cell(&t, "%s", skv_human_share((double)resident, counted ? (double)total : 0));
 		skv_table_cell(&t, counted ? "%llu" : "-", (ull)skv_json_u64(row, "pages_shared"));
 		skv_table_cell(&t, client ? "%llu" : "nobody", (ull)client);
-		skv_table_cell(&t, "%s", *skv_json_str(row, "name") ? skv_json_str(row, "name") : "(anonymous)");
+		skv_table_cell(&t, "%s",
+		               *skv_json_str(row, "name") ? skv_json_str(row, "name") : "(anonymous)");
 	}
 	skv_table_print(&t, stdout);
 	skv_table_deinit(&t);
@@ -159,8 +165,8 @@ static void print_policy(const json_t *p)
 	json_t *q;
 
 	printf("%s %s%s, %llu sessions, from %s\n  %s\n", skv_json_str(p, "name"), skv_json_str(p, "version"),
-	       json_is_true(json_object_get(p, "current")) ? "" : " (replaced)", (ull)skv_json_u64(p, "sessions"),
-	       skv_json_str(p, "file"), skv_json_str(p, "summary"));
+	       json_is_true(json_object_get(p, "current")) ? "" : " (replaced)",
+	       (ull)skv_json_u64(p, "sessions"), skv_json_str(p, "file"), skv_json_str(p, "summary"));
 	printf("  action %s, granularity %s, evidence %s, scope %s, sharing %s\n", skv_json_str(p, "action"),
 	       skv_json_str(p, "granularity"), skv_json_str(p, "evidence"), skv_json_str(p, "scope"),
 	       skv_json_str(p, "sharing"));

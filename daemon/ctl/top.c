@@ -41,13 +41,15 @@ static void sum_pages(const json_t *seqs, uint64_t session, double *ret_resident
 
 	*ret_resident = *ret_total = 0;
 	json_array_foreach(json_object_get(seqs, "sequences"), i, row)
-		if (skv_json_u64(row, "session") == session && json_is_integer(json_object_get(row, "pages_resident"))) {
+		if (skv_json_u64(row, "session") == session &&
+		    json_is_integer(json_object_get(row, "pages_resident"))) {
 			*ret_resident += (double)skv_json_u64(row, "pages_resident");
 			*ret_total += (double)skv_json_u64(row, "pages_total");
 		}
 }
 
-static void add_session(struct skv_table *t, const json_t *row, const json_t *then, double seconds, const json_t *seqs)
+static void add_session(struct skv_table *t, const json_t *row, const json_t *then, double seconds,
+                        const json_t *seqs)
 {
 	double resident, total, causal = went(row, then, "causal_tokens");
 	bool pending = skv_json_u64(row, "running_generation") < skv_json_u64(row, "generation");
@@ -63,7 +65,8 @@ static void add_session(struct skv_table *t, const json_t *row, const json_t *th
 	skv_table_cell(t, "%llu", (ull)skv_json_u64(row, "sequences"));
 	skv_table_cell(t, "%llu", (ull)skv_json_u64(row, "steps"));
 	skv_table_cell(t, "%.1f", seconds > 0 && causal > 0 ? went(row, then, "decode_tokens") / seconds : 0);
-	skv_table_cell(t, "%s", skv_human_share(went(row, then, "attended_tokens"), went(row, then, "causal_tokens")));
+	skv_table_cell(t, "%s",
+	               skv_human_share(went(row, then, "attended_tokens"), went(row, then, "causal_tokens")));
 	skv_table_cell(t, "%s", skv_human_share(resident, total));
 	skv_table_cell(t, "%s%s%s%s", skv_json_str(row, "policy"), pending ? " (swap pending)" : "",
 	               *error ? " (swap refused: " : "", *error ? error : "");
@@ -71,7 +74,8 @@ static void add_session(struct skv_table *t, const json_t *row, const json_t *th
 
 static void print(const json_t *answer, const json_t *before, const json_t *seqs)
 {
-	static const char *const heads[] = {"SESSION", "UID", "-MODEL", "SEQS", "STEPS", "TOKENS/S", "ATTENDED", "KEPT", "-POLICY"};
+	static const char *const heads[] = {"SESSION",  "UID",      "-MODEL", "SEQS",   "STEPS",
+	                                    "TOKENS/S", "ATTENDED", "KEPT",   "-POLICY"};
 	double seconds = skv_json_num(answer, "time_s") - skv_json_num(before, "time_s");
 	struct skv_table t = {.heads = heads, .n_cols = 9};
 	json_t *row;
@@ -125,8 +129,8 @@ int skv_ctl_top(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 		if (terminal)
 			fputs("\033[H\033[2J", stdout);
 		if (o->json)
-			skv_ctl_print_json(json_pack("{s:O, s:O, s:O}", "before", before, "now", now, "sequences",
-			                             json_object_get(seqs, "sequences")));
+			skv_ctl_print_json(json_pack("{s:O, s:O, s:O}", "before", before, "now", now,
+			                             "sequences", json_object_get(seqs, "sequences")));
 		else
 			print(now, before, seqs);
 		json_decref(before);

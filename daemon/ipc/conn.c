@@ -17,8 +17,8 @@
 #include "daemon/ipc/ipc-priv.h"
 #include "daemon/sys/log.h"
 
-#define LOW_MARK (256u << 10)  /* queued bytes above which nothing is received */
-#define CHARGE_OF_FD 512u      /* an fd in the queue weighs as much as so many bytes */
+#define LOW_MARK (256u << 10) /* queued bytes above which nothing is received */
+#define CHARGE_OF_FD 512u     /* an fd in the queue weighs as much as so many bytes */
 
 static unsigned take_fds(struct msghdr *msg, int fds[SKV_WIRE_MAX_FDS])
 {
@@ -77,7 +77,8 @@ static void out_free(struct skv_conn_out *out)
 static void conn_settle(struct skv_conn *conn)
 {
 	if (conn->open || skv_op_running(&conn->recv_op) || skv_op_running(&conn->send_op) ||
-	    skv_op_running(&conn->death_op) || skv_op_running(&conn->hello_op) || skv_op_running(&conn->end_op))
+	    skv_op_running(&conn->death_op) || skv_op_running(&conn->hello_op) ||
+	    skv_op_running(&conn->end_op))
 		return;
 	skv_close_fd(conn->peer.pidfd);
 	skv_close_fd(conn->fd);
@@ -108,7 +109,8 @@ void skv_conn_close(struct skv_conn *conn, int level, const char *why)
 	if (why && level == LOG_DEBUG)
 		skv_log(level, "%s, uid %u: %s", conn->name, (unsigned)conn->peer.uid, why);
 	else if (why)
-		skv_log_peer(level, "%s, uid %u: disconnected: %s", conn->name, (unsigned)conn->peer.uid, why);
+		skv_log_peer(level, "%s, uid %u: disconnected: %s", conn->name, (unsigned)conn->peer.uid,
+		             why);
 	ipc->ops->gone(ipc->ctx, conn);
 
 	(void)shutdown(conn->fd, SHUT_RDWR);
@@ -148,15 +150,14 @@ static void received(struct skv_op *op, int res);
 
 static void receive(struct skv_conn *conn)
 {
-	if (!conn->open || conn->finishing || skv_op_running(&conn->recv_op) ||
-	    conn->out_charge > LOW_MARK)
+	if (!conn->open || conn->finishing || skv_op_running(&conn->recv_op) || conn->out_charge > LOW_MARK)
 		return;
 	conn->recv_iov = (struct iovec){conn->packet, sizeof(conn->packet)};
 	conn->recv_msg = (struct msghdr){
-	        .msg_iov = &conn->recv_iov,
-	        .msg_iovlen = 1,
-	        .msg_control = &conn->recv_control,
-	        .msg_controllen = sizeof(conn->recv_control.space),
+		.msg_iov = &conn->recv_iov,
+		.msg_iovlen = 1,
+		.msg_control = &conn->recv_control,
+		.msg_controllen = sizeof(conn->recv_control.space),
 	};
 	skv_op_recvmsg(conn->ipc->loop, &conn->recv_op, conn->fd, &conn->recv_msg, received);
 }
@@ -200,7 +201,8 @@ static void received(struct skv_op *op, int res)
 	else if (res < 0)
 		skv_conn_close(conn, LOG_WARNING, strerror(-res));
 	else if (flags & MSG_CTRUNC)
-		malformed(conn, "more file descriptors than a message may carry, or than the daemon may open");
+		malformed(conn,
+		          "more file descriptors than a message may carry, or than the daemon may open");
 	else if (flags & MSG_TRUNC)
 		malformed(conn, "longer than the longest message");
 	else
@@ -285,7 +287,7 @@ static struct skv_conn_out *out_new(struct skv_conn *conn, uint16_t type, uint32
 {
 	struct skv_conn_out *out = malloc(sizeof(*out) + bytes);
 	struct skv_msg_header header = {
-	        .length = (uint32_t)bytes, .type = type, .n_fds = (uint16_t)n_fds, .serial = serial};
+		.length = (uint32_t)bytes, .type = type, .n_fds = (uint16_t)n_fds, .serial = serial};
 
 	if (!out) {
 		skv_conn_close(conn, LOG_ERR, "no memory for its answer");
@@ -329,7 +331,8 @@ void skv_conn_send(struct skv_conn *conn, uint16_t type, uint32_t serial, const 
 		skv_conn_close(conn, LOG_WARNING, "it does not read what it is sent");
 		return;
 	}
-	out = out_new(conn, type, serial, sizeof(struct skv_msg_header) + body_bytes + tail_bytes, fds, n_fds);
+	out = out_new(conn, type, serial, sizeof(struct skv_msg_header) + body_bytes + tail_bytes, fds,
+	              n_fds);
 	if (!out)
 		return;
 	if (body_bytes)

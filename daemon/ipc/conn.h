@@ -27,7 +27,8 @@ struct skv_ipc;
 
 struct skv_ipc_ops {
 	/* fds: header->n_fds of them; one that is set to -1 was taken. */
-	void (*message)(void *ctx, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);
+	void (*message)(void *ctx, struct skv_conn *, const struct skv_msg_header *, const void *body,
+	                int *fds);
 	void (*gone)(void *ctx, struct skv_conn *);
 };
 
@@ -39,7 +40,8 @@ struct skv_ipc_limits {
 };
 
 /* Accept on `listen_fd` (consumed on success) once skv_ipc_listen() was called. -ENOMEM. */
-int skv_ipc_new(struct skv_loop *, int listen_fd, const struct skv_ipc_ops *, void *ctx, struct skv_ipc **ret);
+int skv_ipc_new(struct skv_loop *, int listen_fd, const struct skv_ipc_ops *, void *ctx,
+                struct skv_ipc **ret);
 void skv_ipc_set_limits(struct skv_ipc *, const struct skv_ipc_limits *);
 void skv_ipc_listen(struct skv_ipc *);
 /* Close every connection; their ends are seen by skv_loop_drain(). No more are accepted. */
@@ -58,10 +60,10 @@ struct skv_ipc_counters {
 const struct skv_ipc_counters *skv_ipc_counters(const struct skv_ipc *);
 
 const struct skv_peer *skv_conn_peer(const struct skv_conn *);
-int skv_conn_fd(const struct skv_conn *);           /* borrowed */
-uint64_t skv_conn_number(const struct skv_conn *);  /* never used twice */
-bool skv_conn_open(const struct skv_conn *);        /* false once gone() was called */
-uint32_t skv_conn_client(const struct skv_conn *);  /* the id in the books, 0 before HELLO */
+int skv_conn_fd(const struct skv_conn *);          /* borrowed */
+uint64_t skv_conn_number(const struct skv_conn *); /* never used twice */
+bool skv_conn_open(const struct skv_conn *);       /* false once gone() was called */
+uint32_t skv_conn_client(const struct skv_conn *); /* the id in the books, 0 before HELLO */
 void skv_conn_set_client(struct skv_conn *, uint32_t client, const char *program);
 const char *skv_conn_name(const struct skv_conn *); /* "PROGRAM[PID]", for the log */
 
@@ -72,7 +74,7 @@ void skv_conn_send(struct skv_conn *, uint16_t type, uint32_t serial, const void
 void skv_conn_send_text(struct skv_conn *, uint16_t type, uint32_t serial, const char *text, size_t len);
 /* SKV_MSG_ERROR; `error` is a positive errno. */
 void skv_conn_error(struct skv_conn *, uint32_t serial, int error, const char *fmt, ...)
-        __attribute__((format(printf, 4, 5)));
+	__attribute__((format(printf, 4, 5)));
 void skv_conn_verror(struct skv_conn *, uint32_t serial, int error, const char *fmt, va_list ap);
 
 /* End it now; `why` goes to the log at `level` (NULL: nothing to say). gone() is called from within. */

@@ -28,7 +28,7 @@ struct skv_conn_out {
 	_Alignas(8) char packet[];
 };
 
-/* Room for the control data of one message; a union with cmsghdr would have a flexible member in its middle. */
+/* Room for one message's control data; a union with cmsghdr would have a flexible member in its middle. */
 struct skv_conn_control {
 	_Alignas(struct cmsghdr) char space[CMSG_SPACE(SKV_WIRE_MAX_FDS * sizeof(int))];
 };
@@ -44,9 +44,9 @@ struct skv_conn {
 	bool open, hello, finishing;
 
 	struct skv_op recv_op, send_op, death_op, hello_op, end_op;
-	struct skv_conn_out *sending;              /* in the kernel's hands */
-	struct skv_conn_out *out, **out_end;       /* behind it */
-	uint64_t out_charge;                       /* of both */
+	struct skv_conn_out *sending;        /* in the kernel's hands */
+	struct skv_conn_out *out, **out_end; /* behind it */
+	uint64_t out_charge;                 /* of both */
 
 	struct msghdr recv_msg, send_msg;
 	struct iovec recv_iov, send_iov;

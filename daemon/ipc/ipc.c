@@ -43,7 +43,8 @@ static void accepted(struct skv_op *op, int res)
 	skv_op_accept(ipc->loop, &ipc->accept_op, ipc->listen_fd, accepted);
 }
 
-int skv_ipc_new(struct skv_loop *loop, int listen_fd, const struct skv_ipc_ops *ops, void *ctx, struct skv_ipc **ret)
+int skv_ipc_new(struct skv_loop *loop, int listen_fd, const struct skv_ipc_ops *ops, void *ctx,
+                struct skv_ipc **ret)
 {
 	struct skv_ipc *ipc = calloc(1, sizeof(*ipc));
 	const char *debug = getenv("SPARSEKV_DEBUG");

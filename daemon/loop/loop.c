@@ -75,11 +75,13 @@ void skv_loop_explain(int error, char *text, size_t len)
 	}
 	if (error == -ENOSYS || error == -EPERM || error == -EACCES)
 		snprintf(text, len,
-		         "the kernel refuses io_uring (io_uring_setup: %s): Linux 6.1 or later is needed, with the sysctl "
-		         "kernel.io_uring_disabled at 0 (it is %s), and no seccomp filter of a container in the way",
+		         "the kernel refuses io_uring (io_uring_setup: %s): Linux 6.1 or later is needed, "
+		         "with the sysctl kernel.io_uring_disabled at 0 (it is %s), and no seccomp filter "
+		         "of a container in the way",
 		         strerror(-error), sysctl);
 	else if (error == -EINVAL)
-		snprintf(text, len, "the kernel's io_uring is too old (io_uring_setup: %s): Linux 6.1 or later is needed",
+		snprintf(text, len,
+		         "the kernel's io_uring is too old (io_uring_setup: %s), Linux 6.1 or later is needed",
 		         strerror(-error));
 	else
 		snprintf(text, len, "io_uring cannot be set up (io_uring_setup: %s)", strerror(-error));
@@ -244,7 +246,7 @@ static void fill(struct skv_loop *loop)
 			loop->starts_end = &loop->starts;
 		op->state &= ~(uint32_t)START_QUEUED;
 	}
-	/* An end that is told below may start and cancel anew: such a start has its turn first, the next time. */
+	/* Who is told of an end below may start and cancel anew: the start has its turn first, next time. */
 	while ((op = loop->cancels) && !(op->state & START_QUEUED)) {
 		if (op->state & START_INFLIGHT) {
 			sqe = get_sqe(loop);

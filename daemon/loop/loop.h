@@ -60,9 +60,10 @@ struct skv_op {
 	struct skv_op *prev, *next;              /* all that run */
 };
 
-/* A ring of `entries` submissions (rounded up by the kernel). Negative errno; skv_loop_explain() has the words for it. */
+/* A ring of `entries` submissions (rounded up). Negative errno: skv_loop_explain() has the words. */
 int skv_loop_new(unsigned entries, struct skv_loop **ret);
-struct skv_loop *skv_loop_free(struct skv_loop *loop); /* every operation must be done; NULL is fine; returns NULL */
+/* Every operation must be done. NULL is fine; returns NULL. */
+struct skv_loop *skv_loop_free(struct skv_loop *loop);
 
 /* Why skv_loop_new() failed with `error` (negative errno), and what to do about it. */
 void skv_loop_explain(int error, char *text, size_t len);
@@ -70,7 +71,7 @@ void skv_loop_explain(int error, char *text, size_t len);
 /* Called before each wait, when all completions at hand were handled. */
 void skv_loop_on_idle(struct skv_loop *loop, void (*fn)(void *ctx), void *ctx);
 
-/* Run until skv_loop_quit(), called from a `done`, or until nothing runs. 0, or negative errno when the ring itself fails. */
+/* Run until skv_loop_quit(), called from a `done`, or until nothing runs. Negative errno: the ring failed. */
 int skv_loop_run(struct skv_loop *loop);
 void skv_loop_quit(struct skv_loop *loop);
 

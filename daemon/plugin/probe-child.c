@@ -21,15 +21,15 @@
 
 /* A model of a common shape, for policies to rehearse with before any engine came. */
 static const struct skv_model made_up = {
-        .size = sizeof(made_up),
-        .n_layers = 32,
-        .n_heads = 32,
-        .n_kv_heads = 8,
-        .head_dim = 128,
-        .kv_dtype = SKV_BF16,
-        .max_tokens = 32768,
-        .n_ranks = 1,
-        .name = "probe",
+	.size = sizeof(made_up),
+	.n_layers = 32,
+	.n_heads = 32,
+	.n_kv_heads = 8,
+	.head_dim = 128,
+	.kv_dtype = SKV_BF16,
+	.max_tokens = 32768,
+	.n_ranks = 1,
+	.name = "probe",
 };
 
 static void stage(const char *what)
@@ -88,15 +88,16 @@ static json_t *describe(const struct skv_policy *p, const char *not_rehearsed)
 	for (uint32_t i = 0; i < p->n_params; i++) {
 		const struct skv_param *q = &p->params[i];
 
-		json_array_append_new(params, json_pack("{s:s, s:s, s:s?, s:s}", "name", q->name, "type",
-		                                        WORD(types, q->type), "default", q->def, "help", q->help));
+		json_array_append_new(params,
+		                      json_pack("{s:s, s:s, s:s?, s:s}", "name", q->name, "type",
+		                                WORD(types, q->type), "default", q->def, "help", q->help));
 	}
-	return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:s?, s:o}", "name", p->name, "version",
-	                 p->version, "summary", p->summary, "abi", (int)p->abi, "action", WORD(actions, p->action),
-	                 "granularity", WORD(granularities, p->granularity), "evidence", WORD(evidences, p->evidence),
-	                 "scope", WORD(scopes, p->scope), "sharing", WORD(sharings, p->sharing), "state_bytes",
-	                 (int)p->seq_state_bytes, "state_version", (int)p->state_version, "not_rehearsed", not_rehearsed,
-	                 "params", params);
+	return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:s?, s:o}", "name",
+	                 p->name, "version", p->version, "summary", p->summary, "abi", (int)p->abi, "action",
+	                 WORD(actions, p->action), "granularity", WORD(granularities, p->granularity),
+	                 "evidence", WORD(evidences, p->evidence), "scope", WORD(scopes, p->scope), "sharing",
+	                 WORD(sharings, p->sharing), "state_bytes", (int)p->seq_state_bytes, "state_version",
+	                 (int)p->state_version, "not_rehearsed", not_rehearsed, "params", params);
 }
 
 static int try_cases(const struct skv_policy *p, char *text, size_t len)

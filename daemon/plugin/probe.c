@@ -75,7 +75,8 @@ static void describe_death(struct skv_probe *p, char *text, size_t len)
 	if (!read_at(p->report_fd, stage, sizeof(stage), 0) || !memchr(stage, 0, sizeof(stage)) || !*stage)
 		strcpy(stage, "the probe, before it was loaded");
 	if (p->end.si_code == CLD_EXITED)
-		n = snprintf(text, len, "it ended the probe with exit status %d in %s", p->end.si_status, stage);
+		n = snprintf(text, len, "it ended the probe with exit status %d in %s", p->end.si_status,
+		             stage);
 	else
 		n = snprintf(text, len, "it was killed by signal %d (%s) in %s", p->end.si_status,
 		             strsignal(p->end.si_status), stage);
@@ -101,9 +102,10 @@ static void report(struct skv_probe *p)
 			strcpy(stage, "the probe");
 		stage[sizeof(stage) - 1] = 0;
 		result.error = ETIMEDOUT;
-		snprintf(text, sizeof(text), "it was still in %s after %llu s (probe-timeout) and was killed", stage,
-		         (unsigned long long)(p->timeout_ns / 1000000000u));
-	} else if (p->end.si_code != CLD_EXITED || p->end.si_status != 0 || !(answer = read_answer(p->report_fd))) {
+		snprintf(text, sizeof(text), "it was still in %s after %llu s (probe-timeout) and was killed",
+		         stage, (unsigned long long)(p->timeout_ns / 1000000000u));
+	} else if (p->end.si_code != CLD_EXITED || p->end.si_status != 0 ||
+	           !(answer = read_answer(p->report_fd))) {
 		result.error = EBADMSG;
 		describe_death(p, text, sizeof(text));
 	} else if ((error = json_string_value(json_object_get(answer, "error")))) {
@@ -154,7 +156,7 @@ static void on_timer(struct skv_op *op, int res)
 	settle(p);
 }
 
-/* dup2 in the child clears close-on-exec, unless source and target are the same: so the sources are moved out of the way. */
+/* dup2 clears close-on-exec, unless source and target are the same: so the sources move out of the way. */
 static int out_of_the_way(int fd)
 {
 	return fcntl(fd, F_DUPFD_CLOEXEC, SKV_PROBE_REPORT_FD + 1);
@@ -192,8 +194,9 @@ static int spawn(const char *program, const int fds[3], unsigned seconds, pid_t 
 	return -r;
 }
 
-int skv_probe_start(struct skv_loop *loop, const char *program, int plugin_fd, const struct skv_probe_case *cases,
-                    uint32_t n_cases, uint64_t timeout_ns, skv_probe_fn done, void *ctx)
+int skv_probe_start(struct skv_loop *loop, const char *program, int plugin_fd,
+                    const struct skv_probe_case *cases, uint32_t n_cases, uint64_t timeout_ns,
+                    skv_probe_fn done, void *ctx)
 {
 	SKV_FD_CLEANUP int cases_memfd = -1, report_memfd = -1, plugin = -1, cases_fd = -1, report_fd = -1;
 	struct skv_probe *p = calloc(1, sizeof(*p));
@@ -214,7 +217,8 @@ int skv_probe_start(struct skv_loop *loop, const char *program, int plugin_fd, c
 	report_fd = out_of_the_way(report_memfd);
 	r = plugin < 0 || cases_fd < 0 || report_fd < 0
 	            ? -EMFILE
-	            : spawn(program, (int[]){plugin, cases_fd, report_fd}, (unsigned)(timeout_ns / 1000000000u) + 1, &pid);
+	            : spawn(program, (int[]){plugin, cases_fd, report_fd},
+	                    (unsigned)(timeout_ns / 1000000000u) + 1, &pid);
 	if (r < 0) {
 		skv_log(LOG_ERR, "cannot run %s --probe: %s", program, strerror(-r));
 		free(p);

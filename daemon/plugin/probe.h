@@ -30,7 +30,7 @@ struct skv_probe_case {
 };
 
 struct skv_probe_result {
-	int error;          /* 0; EBADMSG the plugin, EINVAL a case, ETIMEDOUT, ECANCELED; negative: the daemon's trouble */
+	int error; /* 0; EBADMSG: the plugin; EINVAL: a case; ETIMEDOUT; ECANCELED */
 	const char *text;   /* one line when error != 0 */
 	const json_t *info; /* what the plugin says of itself when error == 0 */
 };
@@ -50,9 +50,9 @@ int skv_probe_main(unsigned seconds);
 #define SKV_PROBE_PLUGIN_FD 3
 #define SKV_PROBE_CASES_FD 4
 #define SKV_PROBE_REPORT_FD 5
-#define SKV_PROBE_STAGE_BYTES 64     /* at offset 0 of the report: the stage, NUL-terminated */
-#define SKV_PROBE_OUTPUT_AT 4096     /* standard output and error */
-#define SKV_PROBE_ANSWER_AT 65536    /* JSON */
+#define SKV_PROBE_STAGE_BYTES 64  /* at offset 0 of the report: the stage, NUL-terminated */
+#define SKV_PROBE_OUTPUT_AT 4096  /* standard output and error */
+#define SKV_PROBE_ANSWER_AT 65536 /* JSON */
 #define SKV_PROBE_REPORT_MAX (1u << 20)
 
 #endif

@@ -37,8 +37,8 @@ struct job {
 	char file[256];
 };
 
-int skv_registry_new(struct skv_loop *loop, const char *program, bool (*in_use)(void *ctx, uint32_t plugin), void *ctx,
-                     struct skv_registry **ret)
+int skv_registry_new(struct skv_loop *loop, const char *program, bool (*in_use)(void *ctx, uint32_t plugin),
+                     void *ctx, struct skv_registry **ret)
 {
 	struct skv_registry *reg = calloc(1, sizeof(*reg));
 
@@ -144,7 +144,10 @@ static int add(struct job *job, const json_t *info, const struct skv_plugin **re
 	for (at = &reg->plugins; *at; at = &(*at)->next)
 		n++;
 	if (n >= reg->max_files) {
-		snprintf(text, len, "there are %u policy files already (max-policies); sessions still run replaced ones, swap them first", n);
+		snprintf(text, len,
+		         "there are %u policy files already (max-policies): swap the sessions that still "
+		         "run replaced ones",
+		         n);
 		return ENOSPC;
 	}
 	p = calloc(1, sizeof(*p));
@@ -189,8 +192,8 @@ static void probed(void *ctx, const struct skv_probe_result *result)
 	free(job);
 }
 
-static struct job *job_new(struct skv_registry *reg, int fd, uint32_t id, const char *file, skv_registry_fn done,
-                           void *ctx)
+static struct job *job_new(struct skv_registry *reg, int fd, uint32_t id, const char *file,
+                           skv_registry_fn done, void *ctx)
 {
 	struct job *job = calloc(1, sizeof(*job));
 
@@ -214,7 +217,8 @@ static int copy(int fd, int *ret_fd, char *text, size_t len)
 	ssize_t r = 1;
 
 	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size == 0 || st.st_size > FILE_MAX) {
-		snprintf(text, len, "a plugin must be a regular file of 1 byte to %lld MiB", (long long)(FILE_MAX >> 20));
+		snprintf(text, len, "a plugin must be a regular file of 1 byte to %lld MiB",
+		         (long long)(FILE_MAX >> 20));
 		return EINVAL;
 	}
 	data = malloc((size_t)st.st_size);
@@ -223,7 +227,8 @@ static int copy(int fd, int *ret_fd, char *text, size_t len)
 		n += r > 0 ? r : 0;
 	}
 	if (!data || r <= 0) {
-		snprintf(text, len, "it cannot be read: %s", !data || r < 0 ? strerror(errno) : "it was cut short meanwhile");
+		snprintf(text, len, "it cannot be read: %s",
+		         !data || r < 0 ? strerror(errno) : "it was cut short meanwhile");
 		free(data);
 		return EIO;
 	}
@@ -237,8 +242,8 @@ static int copy(int fd, int *ret_fd, char *text, size_t len)
 	return 0;
 }
 
-int skv_registry_start_load(struct skv_registry *reg, int fd, const char *file, uint32_t scan, skv_registry_fn done,
-                            void *ctx, char *text, size_t len)
+int skv_registry_start_load(struct skv_registry *reg, int fd, const char *file, uint32_t scan,
+                            skv_registry_fn done, void *ctx, char *text, size_t len)
 {
 	struct job *job;
 	int memfd = -1, r = copy(fd, &memfd, text, len);
@@ -269,14 +274,15 @@ void skv_registry_load(struct skv_registry *reg, int fd, const char *file, skv_r
 		done(ctx, r, text, NULL);
 }
 
-void skv_registry_try(struct skv_registry *reg, const struct skv_plugin *plugin, const struct skv_probe_case *cases,
-                      uint32_t n, skv_registry_fn done, void *ctx)
+void skv_registry_try(struct skv_registry *reg, const struct skv_plugin *plugin,
+                      const struct skv_probe_case *cases, uint32_t n, skv_registry_fn done, void *ctx)
 {
 	struct job *job = job_new(reg, -1, plugin->id, plugin->file, done, ctx);
 	int r = -ENOMEM;
 
 	if (job)
-		r = skv_probe_start(reg->loop, reg->program, plugin->fd, cases, n, reg->timeout_ns, probed, job);
+		r = skv_probe_start(reg->loop, reg->program, plugin->fd, cases, n, reg->timeout_ns, probed,
+		                    job);
 	if (r < 0) {
 		free(job);
 		done(ctx, -r, "the probe cannot be started", NULL);

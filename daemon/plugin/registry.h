@@ -17,13 +17,13 @@
 
 struct skv_plugin {
 	struct skv_plugin *next;
-	uint32_t id;         /* never used twice, never 0 */
+	uint32_t id; /* never used twice, never 0 */
 	char name[SKV_NAME_MAX];
-	char file[256];      /* where it came from, for people */
-	int fd;              /* sealed, executable, read-only; owned */
-	json_t *info;        /* see skv_probe_result */
-	bool current;        /* what its name means now; else replaced */
-	uint32_t scan;       /* the scan that found it, 0: loaded by hand */
+	char file[256]; /* where it came from, for people */
+	int fd;         /* sealed, executable, read-only; owned */
+	json_t *info;   /* see skv_probe_result */
+	bool current;   /* what its name means now; else replaced */
+	uint32_t scan;  /* the scan that found it, 0: loaded by hand */
 };
 
 struct skv_registry;
@@ -32,10 +32,11 @@ struct skv_registry;
  * `program`: run with --probe. in_use() says whether a session still has a replaced plugin.
  * Both must outlive the registry. -ENOMEM.
  */
-int skv_registry_new(struct skv_loop *, const char *program, bool (*in_use)(void *ctx, uint32_t plugin), void *ctx,
-                     struct skv_registry **ret);
+int skv_registry_new(struct skv_loop *, const char *program, bool (*in_use)(void *ctx, uint32_t plugin),
+                     void *ctx, struct skv_registry **ret);
 void skv_registry_set_limits(struct skv_registry *, uint32_t max_files, uint64_t probe_timeout_ns);
-struct skv_registry *skv_registry_free(struct skv_registry *); /* after skv_loop_drain(); NULL is fine; returns NULL */
+/* After skv_loop_drain(). NULL is fine; returns NULL. */
+struct skv_registry *skv_registry_free(struct skv_registry *);
 
 /* error: 0, or a positive errno with a text; plugin: NULL then. */
 typedef void (*skv_registry_fn)(void *ctx, int error, const char *text, const struct skv_plugin *plugin);
@@ -43,8 +44,8 @@ typedef void (*skv_registry_fn)(void *ctx, int error, const char *text, const st
 /* Load the plugin in `fd` (borrowed until the call returns); `file` is what people call it. */
 void skv_registry_load(struct skv_registry *, int fd, const char *file, skv_registry_fn done, void *ctx);
 /* Would this plugin run in these cases? */
-void skv_registry_try(struct skv_registry *, const struct skv_plugin *, const struct skv_probe_case *, uint32_t n,
-                      skv_registry_fn done, void *ctx);
+void skv_registry_try(struct skv_registry *, const struct skv_plugin *, const struct skv_probe_case *,
+                      uint32_t n, skv_registry_fn done, void *ctx);
 /*
  * Load each *.so of the directories of `path` (separated by ':') that is new or has changed since the
  * last scan. Of two files with one policy the first one counts. What is refused is logged. done()'s arguments
@@ -56,7 +57,8 @@ bool skv_registry_scanning(const struct skv_registry *);
 /* Let go of replaced files that nobody uses. Pointers to plugins end here. */
 void skv_registry_collect(struct skv_registry *);
 
-const struct skv_plugin *skv_registry_find(const struct skv_registry *, const char *name); /* the current one */
+/* The current one of this name; any by its id. NULL when there is none. */
+const struct skv_plugin *skv_registry_find(const struct skv_registry *, const char *name);
 const struct skv_plugin *skv_registry_by_id(const struct skv_registry *, uint32_t id);
 const struct skv_plugin *skv_registry_first(const struct skv_registry *);
 /* "delta, full, streaming": the current ones, for error texts. */

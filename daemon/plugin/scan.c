@@ -73,8 +73,9 @@ static bool unchanged(struct skv_scan *s, const char *file, const struct stat *s
 		if (!seen->file)
 			return false;
 		s->n_seen++;
-	} else if (seen->st.st_dev == st->st_dev && seen->st.st_ino == st->st_ino && seen->st.st_size == st->st_size &&
-	           seen->st.st_mtim.tv_sec == st->st_mtim.tv_sec && seen->st.st_mtim.tv_nsec == st->st_mtim.tv_nsec) {
+	} else if (seen->st.st_dev == st->st_dev && seen->st.st_ino == st->st_ino &&
+	           seen->st.st_size == st->st_size && seen->st.st_mtim.tv_sec == st->st_mtim.tv_sec &&
+	           seen->st.st_mtim.tv_nsec == st->st_mtim.tv_nsec) {
 		return true;
 	}
 	seen->st = *st;
@@ -110,7 +111,8 @@ static void next(struct skv_scan *s)
 		if (fd < 0 || fstat(fd, &st) < 0) {
 			skv_log(LOG_ERR, "%s: %s", file, strerror(errno));
 		} else if (!unchanged(s, file, &st)) {
-			r = skv_registry_start_load(s->reg, fd, file, s->number, loaded, s, text, sizeof(text));
+			r = skv_registry_start_load(s->reg, fd, file, s->number, loaded, s, text,
+			                            sizeof(text));
 			if (r == 0)
 				return;
 			skv_log(LOG_ERR, "%s: refused: %s", file, text);
@@ -164,7 +166,8 @@ void skv_registry_scan(struct skv_registry *reg, const char *path, skv_registry_
 		int r = pattern ? glob(pattern, flags, NULL, &s->found) : 0;
 
 		if (r == GLOB_NOMATCH)
-			skv_log(LOG_WARNING, "%.*s: no policies (*.so) in this directory of policy-path", (int)len, path);
+			skv_log(LOG_WARNING, "%.*s: no policies (*.so) in this directory of policy-path",
+			        (int)len, path);
 		else if (r)
 			skv_log(LOG_ERR, "%.*s: cannot be searched for policies", (int)len, path);
 		if (pattern)

@@ -36,9 +36,11 @@ static const struct row rows[] = {
 	{"socket-group", GROUP, AT(socket_group), "", 0, 0, true,
 	 "Group that owns the socket. Empty: the daemon's own."},
 	{"operator-group", GROUP, AT(operator_group), "", 0, 0, false,
-	 "Members may load and swap policies and drop sequences of others, as root and the daemon's user may. Empty: nobody else."},
+	 "Members may load and swap policies and drop sequences of others, as root and the daemon's user "
+	 "may. Empty: nobody else."},
 	{"policy-path", TEXT, AT(policy_path), SKV_POLICYDIR, 0, SKV_CONFIG_TEXT - 1, false,
-	 "Directories of policy plugins, separated by ':'. Every *.so in them is loaded at start; of two policies of one name the first counts."},
+	 "Directories of policy plugins, separated by ':'. Every *.so in them is loaded at start; of two "
+	 "policies of one name the first counts."},
 	{"probe-timeout", SECONDS, AT(probe_timeout), "5", 1, 600, false,
 	 "Seconds that the probe of a policy plugin may take."},
 	{"max-policies", COUNT, AT(max_policies), "64", 1, 1024, false,
@@ -64,8 +66,7 @@ static const struct row rows[] = {
 	 "Sessions of all users together."},
 	{"max-sequences", COUNT, AT(max_sequences), "16384", 1, SKV_CORE_MAX_ROWS, true,
 	 "Sequences of all users together."},
-	{"max-pools", COUNT, AT(max_pools), "64", 1, 1024, true,
-	 "Pools: one a user and page size."},
+	{"max-pools", COUNT, AT(max_pools), "64", 1, 1024, true, "Pools: one a user and page size."},
 
 	{"hello-timeout", SECONDS, AT(hello_timeout), "5", 1, 600, false,
 	 "Seconds that a connection may take to say its first word."},
@@ -157,7 +158,8 @@ static void print_expected(const struct row *row, char *to, size_t len)
 
 	switch (row->type) {
 	case TEXT:
-		snprintf(to, len, "a text of at most %u bytes%s", (unsigned)row->max, row->min ? ", not empty" : "");
+		snprintf(to, len, "a text of at most %u bytes%s", (unsigned)row->max,
+		         row->min ? ", not empty" : "");
 		break;
 	case GROUP:
 		snprintf(to, len, "a group that exists, by name or number");
@@ -171,7 +173,8 @@ static void print_expected(const struct row *row, char *to, size_t len)
 		snprintf(to, len, "a whole number from %u to %u", (unsigned)row->min, (unsigned)row->max);
 		break;
 	case SECONDS:
-		snprintf(to, len, "seconds, a whole number from %u to %u", (unsigned)row->min, (unsigned)row->max);
+		snprintf(to, len, "seconds, a whole number from %u to %u", (unsigned)row->min,
+		         (unsigned)row->max);
 		break;
 	case MODE:
 		snprintf(to, len, "permissions in octal, from 0 to 0777");
@@ -223,20 +226,22 @@ static bool set(const struct row *row, const char *value, struct skv_config *c)
 }
 
 /* `where` is "FILE:LINE: " or "--". */
-static int set_named(const char *where, const char *name, size_t name_len, const char *value, struct skv_config *c,
-                     char err[SKV_CONFIG_ERR])
+static int set_named(const char *where, const char *name, size_t name_len, const char *value,
+                     struct skv_config *c, char err[SKV_CONFIG_ERR])
 {
 	const struct row *row = find(name, name_len);
 	char expected[128];
 
 	if (!row) {
-		snprintf(err, SKV_CONFIG_ERR, "%.512s%.*s: there is no such setting; --help-config lists them", where,
+		snprintf(err, SKV_CONFIG_ERR,
+		         "%.512s%.*s: there is no such setting; --help-config lists them", where,
 		         name_len < 64 ? (int)name_len : 64, name);
 		return -EINVAL;
 	}
 	if (!set(row, value, c)) {
 		print_expected(row, expected, sizeof(expected));
-		snprintf(err, SKV_CONFIG_ERR, "%.512s%s: got \"%.256s\", expected %s", where, row->name, value, expected);
+		snprintf(err, SKV_CONFIG_ERR, "%.512s%s: got \"%.256s\", expected %s", where, row->name,
+		         value, expected);
 		return -EINVAL;
 	}
 	return 0;
@@ -267,7 +272,8 @@ static int load_line(const char *file, unsigned number, char *line, struct skv_c
 		return 0;
 	snprintf(where, sizeof(where), "%.500s:%u: ", file, number);
 	if (!value) {
-		snprintf(err, SKV_CONFIG_ERR, "%sgot \"%.256s\", expected \"key = value\", or '#' and a comment", where, key);
+		snprintf(err, SKV_CONFIG_ERR,
+		         "%sgot \"%.256s\", expected \"key = value\", or '#' and a comment", where, key);
 		return -EINVAL;
 	}
 	*value = 0;
@@ -278,7 +284,8 @@ static int load_line(const char *file, unsigned number, char *line, struct skv_c
 		return r;
 	row = find(key, strlen(key));
 	if (*seen & (uint64_t)1 << (row - rows)) {
-		snprintf(err, SKV_CONFIG_ERR, "%s%s: is set twice in this file, expected once", where, row->name);
+		snprintf(err, SKV_CONFIG_ERR, "%s%s: is set twice in this file, expected once", where,
+		         row->name);
 		return -EINVAL;
 	}
 	*seen |= (uint64_t)1 << (row - rows);
@@ -306,7 +313,8 @@ static int load_file(const char *file, bool must_exist, struct skv_config *c, ch
 	while (r == 0 && (len = getline(&line, &cap, f)) >= 0) {
 		number++;
 		if (strlen(line) != (size_t)len) {
-			snprintf(err, SKV_CONFIG_ERR, "%.512s:%u: got a NUL byte, expected text", file, number);
+			snprintf(err, SKV_CONFIG_ERR, "%.512s:%u: got a NUL byte, expected text", file,
+			         number);
 			r = -EINVAL;
 		} else {
 			r = load_line(file, number, line, c, &seen, err);
@@ -347,9 +355,9 @@ int skv_config_load(const struct skv_config_sources *from, struct skv_config *re
 
 static size_t width(enum type type)
 {
-	return type == TEXT || type == GROUP ? SKV_CONFIG_TEXT
-	       : type == SIZE || type == SECONDS                             ? sizeof(uint64_t)
-	                                                                     : sizeof(uint32_t);
+	return type == TEXT || type == GROUP     ? SKV_CONFIG_TEXT
+	       : type == SIZE || type == SECONDS ? sizeof(uint64_t)
+	                                         : sizeof(uint32_t);
 }
 
 void skv_config_apply(struct skv_config *now, const struct skv_config *next, char *kept, size_t len)
@@ -399,8 +407,9 @@ void skv_config_help(FILE *to)
 
 void skv_config_help_file(FILE *to)
 {
-	fprintf(to, "# %s: settings of sparsekvd(8), with their defaults. See sparsekvd.conf(5).\n"
-	            "# A '#' at the start of a line makes it a comment. Sizes take K, M, G and T.\n",
+	fprintf(to,
+	        "# %s: settings of sparsekvd(8), with their defaults. See sparsekvd.conf(5).\n"
+	        "# A '#' at the start of a line makes it a comment. Sizes take K, M, G and T.\n",
 	        SKV_CONFIG_FILE);
 	for (size_t i = 0; i < N_ROWS; i++) {
 		char expected[128];
@@ -408,7 +417,8 @@ void skv_config_help_file(FILE *to)
 		fputc('\n', to);
 		wrap(to, "# ", rows[i].help);
 		print_expected(&rows[i], expected, sizeof(expected));
-		fprintf(to, "# Expected: %s.%s\n", expected, rows[i].fixed ? " Takes effect at start only." : "");
+		fprintf(to, "# Expected: %s.%s\n", expected,
+		        rows[i].fixed ? " Takes effect at start only." : "");
 		fprintf(to, "#%s = %s\n", rows[i].name, rows[i].def);
 	}
 }

@@ -42,11 +42,11 @@ struct skv_config {
 
 /* Where settings come from, besides the defaults. Kept by the daemon for the next reload. */
 struct skv_config_sources {
-	const char *file;    /* NULL: SKV_CONFIG_FILE, which need not exist */
+	const char *file;     /* NULL: SKV_CONFIG_FILE, which need not exist */
 	char *const *options; /* "--key=value" words, NULL at the end; or NULL */
 };
 
-/* 0; -EINVAL, or an errno of open(2), with a text of what is wrong and where. *ret is left alone on failure. */
+/* 0; -EINVAL, or an errno of open(2), with a text of what is wrong and where, and *ret left alone. */
 int skv_config_load(const struct skv_config_sources *from, struct skv_config *ret, char err[SKV_CONFIG_ERR]);
 
 /* Is there a setting of this name (without "--")? */

@@ -9,7 +9,7 @@
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
-#define PEER_BURST 20               /* lines ... */
+#define PEER_BURST 20             /* lines ... */
 #define PEER_WINDOW 5000000000ull /* ... in so many nanoseconds */
 
 static struct {
@@ -20,8 +20,8 @@ static struct {
 } the = {.level = LOG_INFO};
 
 static const char *const names[] = {
-        [LOG_CRIT] = "critical", [LOG_ERR] = "error", [LOG_WARNING] = "warning",
-        [LOG_NOTICE] = "notice", [LOG_INFO] = "info", [LOG_DEBUG] = "debug",
+	[LOG_CRIT] = "critical", [LOG_ERR] = "error", [LOG_WARNING] = "warning",
+	[LOG_NOTICE] = "notice", [LOG_INFO] = "info", [LOG_DEBUG] = "debug",
 };
 
 const char *skv_log_level_name(int level)
@@ -44,8 +44,8 @@ void skv_log_open(int level)
 	struct stat st;
 
 	the.level = getenv("SPARSEKV_DEBUG") ? LOG_DEBUG : level;
-	the.journal = stream && sscanf(stream, "%llu:%llu", &dev, &ino) == 2 && fstat(STDERR_FILENO, &st) == 0 &&
-	              st.st_dev == dev && st.st_ino == ino;
+	the.journal = stream && sscanf(stream, "%llu:%llu", &dev, &ino) == 2 &&
+	              fstat(STDERR_FILENO, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
 }
 
 int skv_log_level(void)
@@ -53,7 +53,7 @@ int skv_log_level(void)
 	return the.level;
 }
 
-/* One write a line: lines of several processes on one stream do not mix. Control characters do not get through. */
+/* One write a line: lines of several processes do not mix. Control characters do not get through. */
 static void put(int level, const char *fmt, va_list ap)
 {
 	char line[2048];

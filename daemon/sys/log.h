@@ -15,7 +15,7 @@
 #include <stdarg.h>
 #include <syslog.h>
 
-/* Messages above `level` (LOG_ERR … LOG_DEBUG) are left out; none with $SPARSEKV_DEBUG set. Looks at $JOURNAL_STREAM. */
+/* Messages above `level` (LOG_ERR … LOG_DEBUG) are left out; none are with $SPARSEKV_DEBUG set. */
 void skv_log_open(int level);
 int skv_log_level(void);
 

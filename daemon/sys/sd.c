@@ -20,8 +20,9 @@ int skv_sd_listen_fd(int *ret_fd, char *err, size_t err_len)
 		return -EINVAL;
 	}
 	if (sd_is_socket(SD_LISTEN_FDS_START, AF_UNIX, SOCK_SEQPACKET, 1) <= 0) {
-		snprintf(err, err_len, "socket activation passed something else than a listening UNIX SOCK_SEQPACKET socket; "
-		                       "the socket unit must say ListenSequentialPacket=");
+		snprintf(err, err_len,
+		         "socket activation passed something else than a listening UNIX SOCK_SEQPACKET "
+		         "socket; the socket unit must say ListenSequentialPacket=");
 		return -EINVAL;
 	}
 	/* The ring waits by itself; with O_NONBLOCK it would give EAGAIN instead. */

@@ -49,7 +49,8 @@ static int somebody_listens(const struct sockaddr_un *addr)
 	if (fd < 0)
 		return -errno;
 	if (connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) < 0)
-		return errno != ECONNREFUSED; /* EAGAIN: it does, and is busy; EPROTOTYPE: another kind of service */
+		return errno !=
+		       ECONNREFUSED; /* EAGAIN: it does, and is busy; EPROTOTYPE: another kind of service */
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
 		return -errno;
 	return !(cred.pid > 0 && kill(cred.pid, 0) < 0 && errno == ESRCH);
@@ -83,8 +84,8 @@ static int bind_and_listen(const struct sockaddr_un *addr, mode_t mode, gid_t gi
 	umask(mask);
 	if (r < 0)
 		return r;
-	if ((gid != (gid_t)-1 && chown(addr->sun_path, (uid_t)-1, gid) < 0) || chmod(addr->sun_path, mode) < 0 ||
-	    listen(fd, SOMAXCONN) < 0) {
+	if ((gid != (gid_t)-1 && chown(addr->sun_path, (uid_t)-1, gid) < 0) ||
+	    chmod(addr->sun_path, mode) < 0 || listen(fd, SOMAXCONN) < 0) {
 		r = -errno;
 		unlink(addr->sun_path);
 		return r;
@@ -94,7 +95,8 @@ static int bind_and_listen(const struct sockaddr_un *addr, mode_t mode, gid_t gi
 	return r;
 }
 
-int skv_socket_listen(const char *path, mode_t mode, gid_t gid, struct skv_socket *ret, char *err, size_t err_len)
+int skv_socket_listen(const char *path, mode_t mode, gid_t gid, struct skv_socket *ret, char *err,
+                      size_t err_len)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	struct skv_socket s = SKV_SOCKET_NULL;

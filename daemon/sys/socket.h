@@ -19,7 +19,8 @@ struct skv_socket {
  * `path`.lock is locked meanwhile, so of two daemons that start at once one is refused.
  * The fd, owned by the caller, and *ret; or negative errno with a text.
  */
-int skv_socket_listen(const char *path, mode_t mode, gid_t gid, struct skv_socket *ret, char *err, size_t err_len);
+int skv_socket_listen(const char *path, mode_t mode, gid_t gid, struct skv_socket *ret, char *err,
+                      size_t err_len);
 void skv_socket_remove(struct skv_socket *); /* SKV_SOCKET_NULL is fine */
 
 #endif
