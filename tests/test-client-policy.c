@@ -53,7 +53,7 @@ static int decode(void)
 {
 	uint64_t content = world_content(1, skv_seq_len(q.seq));
 
-	return world_run(&w, q.seq, &content, 1, false, NULL);
+	return world_run(&w, q.seq, &content, 1, false, NULL, NULL);
 }
 
 static uint64_t holes(void)
@@ -240,7 +240,7 @@ START_TEST(torn_state)
 		skv_step_abort(w.session);
 	}
 	free(rows);
-	ck_assert_int_eq(world_run(&w, q.seq, &content, 1, false, NULL), 0);
+	ck_assert_int_eq(world_run(&w, q.seq, &content, 1, false, NULL, NULL), 0);
 	for (int i = 0; i < 2; i++)
 		ck_assert_int_eq(decode(), 0);
 	ck_assert_uint_eq(holes(), 0);

@@ -136,21 +136,23 @@ START_TEST(chunks)
 {
 	struct world w = {0};
 	uint64_t content[200];
+	uint32_t width;
 	float *out[3];
 
 	open_world(&w, "chunks", "full", 200);
+	width = w.model.n_layers * w.model.n_heads * w.model.head_dim;
 	for (uint32_t i = 0; i < 200; i++)
 		content[i] = world_content(1, i);
 	for (int c = 0; c < 3; c++) {
-		uint32_t size = c == 0 ? 1 : c == 1 ? 17 : 190, width = w.model.n_heads * w.model.head_dim;
+		uint32_t size = c == 0 ? 1 : c == 1 ? 17 : 190;
 		struct skv_seq *q;
 
-		out[c] = calloc(10 * width, sizeof(float));
+		out[c] = calloc((size_t)10 * width, sizeof(float));
 		OK(skv_seq_new(w.session, NULL, 0, &q));
 		for (uint32_t at = 0; at < 190; at += size)
-			OK(world_run(&w, q, content + at, size < 190 - at ? size : 190 - at, true, NULL));
+			OK(world_run(&w, q, content + at, size < 190 - at ? size : 190 - at, true, NULL, NULL));
 		for (uint32_t i = 0; i < 10; i++)
-			OK(world_run(&w, q, content + 190 + i, 1, false, out[c] + i * width));
+			OK(world_run(&w, q, content + 190 + i, 1, false, out[c] + (size_t)i * width, NULL));
 		for (uint32_t i = 0; i < 10 * width; i++)
 			ck_assert_float_eq_tol(out[c][i], out[0][i], 1e-6f);
 		ck_assert_uint_eq(skv_seq_len(q), 200);

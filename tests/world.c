@@ -517,9 +517,11 @@ void world_feed(struct world *w, struct world_seq *q, uint64_t key, uint32_t n, 
 	free(content);
 }
 
-int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt, float *out)
+int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt, float *out,
+              void (*before_end)(void))
 {
 	struct rows r = rows_new(&w->model, n);
+	size_t size = (size_t)n * w->model.n_heads * w->model.head_dim;
 	int32_t *ids = calloc(n, sizeof(*ids)), next = world_token(content[n - 1] + 1);
 	int e;
 
@@ -533,11 +535,13 @@ int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uin
 		for (uint32_t i = 0; i < n; i++)
 			rows_fill(&w->model, &r, i, content[i], layer);
 		e = skv_attend(w->session, layer, &(struct skv_attn){.q = r.q, .k = r.k, .v = r.v, .out = r.out});
+		if (e == 0 && out)
+			memcpy(out + layer * size, r.out, size * sizeof(float));
 	}
+	if (e == 0 && before_end)
+		before_end();
 	if (e == 0)
 		e = skv_step_end(w->session, &next);
-	if (e == 0 && out)
-		memcpy(out, r.out, (size_t)n * w->model.n_heads * w->model.head_dim * sizeof(float));
 	free(ids);
 	rows_free(&r);
 	return e;

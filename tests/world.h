@@ -77,8 +77,12 @@ int world_step(struct world *w, const struct world_item *items, uint32_t n, int 
 /* n tokens of the sequence that `key` names, as one chunk; nothing may fail. */
 void world_feed(struct world *w, struct world_seq *q, uint64_t key, uint32_t n, bool prompt);
 
-/* The same without the reference: one sequence, one chunk; out (may be NULL) gets the last layer's rows. */
-int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt, float *out);
+/*
+ * The same without the reference: one sequence, one chunk. out (may be NULL): [n_layers][n][n_heads][head_dim].
+ * before_end (may be NULL) is called in front of skv_step_end.
+ */
+int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt, float *out,
+              void (*before_end)(void));
 
 /* The token id that a content number is recorded as. */
 static inline int32_t world_token(uint64_t content)

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Engines that are killed with SIGKILL: at random times, and at chosen instructions of skv_step_end.
+ *
+ * Each engine is a child process that takes over the named sequence where the last one left it, checks
+ * that this is a committed step and nothing else, and generates on. Its outputs must be those of a run
+ * that nobody disturbed, bit by bit. After each death the daemon must have all pages back, but those
+ * of the sequence, in less than 100 ms.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/client-test.h"
+
+#define TIMED_KILLS (getenv("SKV_VALGRIND") ? 10 : 140)
+#define STEPPED_KILLS (getenv("SKV_VALGRIND") ? 0 : 80) /* valgrind and ptrace exclude each other */
+#define RECLAIM_S (getenv("SKV_VALGRIND") ? 2.0 : 0.1)
+
+#define TOKENS 1500u
+#define PROMPT 150u
+#define CHUNK 50u
+#define FORK_AT 400u /* a fork lives from here for a few tokens: the named one then has shared pages */
+#define SINKS 4u
+#define WINDOW 256u
+#define SPEC "streaming?budget=256&sinks=4&dense=1"
+
+static struct fix daemon_;
+static struct raw *op;
+static struct world w;
+static uint64_t content[TOKENS];
+
+/* Written by the children, read here. */
+static struct shared {
+	_Atomic bool running;
+	_Atomic uint64_t steps;
+	char problem[256];
+	uint64_t hash[TOKENS]; /* of the outputs of position i, in an undisturbed run */
+} *shared;
+
+static void die(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(shared->problem, sizeof(shared->problem), fmt, ap);
+	va_end(ap);
+	_exit(1);
+}
+
+/* ---- an engine ------------------------------------------------------------------------------- */
+
+static uint64_t hash_of(const float *x, size_t n)
+{
+	uint64_t h = 0xcbf29ce484222325u;
+
+	for (size_t i = 0; i < n; i++) {
+		uint32_t bits;
+
+		memcpy(&bits, &x[i], sizeof(bits));
+		h = (h ^ bits) * 0x100000001b3u;
+	}
+	return h;
+}
+
+/* The step at `len`: a chunk of the prompt, or one token. Returns the hash of what came out. */
+static uint64_t step(struct skv_seq *q, uint32_t len, void (*before_end)(void))
+{
+	bool prompt = len < PROMPT;
+	uint32_t n = prompt ? CHUNK : 1;
+	size_t size = (size_t)w.model.n_layers * n * w.model.n_heads * w.model.head_dim;
+	float *out = malloc(size * sizeof(*out));
+	int e = world_run(&w, q, content + len, n, prompt, out, before_end);
+	uint64_t h;
+
+	if (e < 0)
+		die("step at %u: %d %s", len, e, skv_last_error());
+	h = hash_of(out, size);
+	free(out);
+	return h;
+}
+
+/* Pages resident after the commit that made the sequence `len` tokens long. */
+static uint64_t resident_at(uint32_t len)
+{
+	uint32_t start = len + 1 - (WINDOW - SINKS), gone = 0;
+
+	if (len > PROMPT && len + 1 > WINDOW && start / SKV_PAGE_TOKENS > 1)
+		gone = start / SKV_PAGE_TOKENS - 1;
+	return (uint64_t)skv_pages_of(len) * w.model.n_layers - (uint64_t)gone * (w.model.n_layers - 1);
+}
+
+/* Is the sequence as some commit left it? */
+static void check_committed(struct skv_seq *q)
+{
+	uint32_t len;
+	const int32_t *ids = skv_seq_tokens(q, &len);
+	uint64_t resident, total;
+
+	if (len > TOKENS || (len < PROMPT && len % CHUNK != 0))
+		die("length %u is of no step", len);
+	for (uint32_t i = 0; i < len; i++)
+		if (ids[i] != world_token(content[i]))
+			die("token %u of %u is %d, expected %d", i, len, ids[i], world_token(content[i]));
+	if (ids[len] != (len ? world_token(content[len - 1] + 1) : -1))
+		die("next after %u is %d", len, ids[len]);
+	skv_seq_pages(q, &resident, &total);
+	if (resident != resident_at(len))
+		die("%llu pages at length %u, expected %llu", (unsigned long long)resident, len,
+		    (unsigned long long)resident_at(len));
+}
+
+static struct skv_seq *take_over(void)
+{
+	struct skv_seq *q;
+	struct skv_client *c;
+	int e = skv_connect(&c, daemon_.socket);
+
+	if (e == 0)
+		e = skv_open(c, &w.model, SPEC, &w.session);
+	if (e < 0)
+		die("open: %d %s", e, skv_last_error());
+	e = skv_seq_attach(w.session, "victim", &q);
+	if (e == -ENOENT)
+		e = skv_seq_new(w.session, "victim", 0, &q);
+	if (e < 0)
+		die("attach: %d %s", e, skv_last_error());
+	check_committed(q);
+	return q;
+}
+
+/* A fork that diverges beside the named one, until it has copied a page and more. */
+static void side_branch(struct skv_seq *q)
+{
+	struct skv_seq *branch;
+	uint32_t len = skv_seq_len(q);
+	int e = skv_seq_fork(q, NULL, &branch);
+
+	for (uint32_t i = 0; i < 20 && e == 0; i++) {
+		uint64_t other = world_content(99, len + i);
+
+		e = world_run(&w, branch, &other, 1, false, NULL, NULL);
+	}
+	if (e == 0)
+		e = skv_seq_drop(branch);
+	if (e < 0)
+		die("fork: %d %s", e, skv_last_error());
+}
+
+/* Generate, over and over, until killed; or until the text is complete. */
+static void engine(bool once)
+{
+	struct skv_seq *q = take_over();
+
+	for (;;) {
+		uint32_t len = skv_seq_len(q);
+
+		if (len == FORK_AT)
+			side_branch(q);
+		if (len == TOKENS) {
+			if (once)
+				_exit(0);
+			if (skv_seq_drop(q) < 0 || skv_seq_new(w.session, "victim", 0, &q) < 0)
+				die("again: %s", skv_last_error());
+			continue;
+		}
+		if (step(q, len, NULL) != shared->hash[len])
+			die("outputs at %u differ from the undisturbed run's", len);
+		atomic_fetch_add(&shared->steps, 1);
+		atomic_store(&shared->running, true);
+	}
+}
+
+/* Generate up to a step that evicts, or to any; then stop in front of its skv_step_end, traced. */
+static void halt(void)
+{
+	raise(SIGSTOP);
+}
+
+static void traced_engine(bool evicting)
+{
+	struct skv_seq *q;
+	uint32_t len, target;
+
+	ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+	q = take_over();
+	len = skv_seq_len(q);
+	if (len > TOKENS - 100) {
+		if (skv_seq_drop(q) < 0 || skv_seq_new(w.session, "victim", 0, &q) < 0)
+			die("again: %s", skv_last_error());
+		len = 0;
+	}
+	for (target = len; len < WINDOW + 40 || len < target + rnd_below(3) ||
+			   (evicting && (len + 2 - (WINDOW - SINKS)) % SKV_PAGE_TOKENS != 0);
+	     len = skv_seq_len(q))
+		if (step(q, len, NULL) != shared->hash[len])
+			die("outputs at %u differ from the undisturbed run's", len);
+	step(q, len, halt);
+	halt();
+	die("lived on");
+}
+
+/* ---- the other side -------------------------------------------------------------------------- */
+
+static pid_t start(void (*body)(bool), bool arg)
+{
+	pid_t pid;
+
+	atomic_store(&shared->running, false);
+	pid = fork();
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		body(arg);
+	}
+	return pid;
+}
+
+/* Pages on lease; there may be no pool yet, or none any more. */
+static uint64_t leased(void)
+{
+	json_t *j = raw_query(op, SKV_QUERY_POOLS), *pools = json_object_get(j, "pools"), *p;
+	uint64_t n = 0;
+	size_t i;
+
+	json_array_foreach(pools, i, p)
+		n += (uint64_t)json_integer_value(json_object_get(p, "lease"));
+	json_decref(j);
+	return n;
+}
+
+/* SIGKILL, and the books must be right again soon. Returns how long it took. */
+static double end(pid_t pid)
+{
+	double begin = fix_now(), took;
+	int status;
+
+	kill(pid, SIGKILL);
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_msg(WIFSIGNALED(status), "an engine found something wrong: %s", shared->problem);
+	do {
+		took = fix_now() - begin;
+		ck_assert_msg(took < RECLAIM_S, "pages are not back after %.0f ms", took * 1000);
+	} while (leased() > 0);
+	return took;
+}
+
+static void setup(void)
+{
+	fix_start_process(&daemon_, NULL);
+	op = raw_hello(daemon_.socket);
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	world_model(&w.model, "kill", rnd_below(3), TOKENS);
+	for (uint32_t i = 0; i < TOKENS; i++)
+		content[i] = world_content(7, i);
+}
+
+static void undisturbed(void *unused)
+{
+	struct skv_client *c;
+	struct skv_seq *q;
+
+	(void)unused;
+	OK(skv_connect(&c, daemon_.socket));
+	OK(skv_open(c, &w.model, SPEC, &w.session));
+	OK(skv_seq_new(w.session, NULL, 0, &q));
+	for (uint32_t len = 0; len < TOKENS; len = skv_seq_len(q)) {
+		shared->hash[len] = step(q, len, NULL);
+		check_committed(q);
+	}
+	skv_disconnect(c);
+}
+
+static void finish(void)
+{
+	pid_t pid = start(engine, true);
+	int status;
+
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_msg(status == 0, "the last engine: %s", shared->problem);
+	raw_close(op);
+	fix_stop(&daemon_); /* and the books balance */
+}
+
+START_TEST(any_time)
+{
+	double worst = 0;
+
+	fix_in_child(0, undisturbed, NULL);
+	for (int i = 0; i < TIMED_KILLS; i++) {
+		pid_t pid = start(engine, false);
+		double took;
+
+		/* some die while they connect and attach */
+		while (i % 8 && !atomic_load(&shared->running) && waitpid(pid, NULL, WNOHANG) == 0)
+			usleep(200);
+		usleep(rnd_below(15000));
+		took = end(pid);
+		if (took > worst)
+			worst = took;
+	}
+	printf("killed at any time: %d engines, %llu steps, pages back after %.1f ms at most\n", TIMED_KILLS,
+	       (unsigned long long)atomic_load(&shared->steps), worst * 1000);
+	finish();
+}
+END_TEST
+
+/* Let the child run n instructions, or up to its next stop; how many it ran. */
+static uint32_t single_step(pid_t pid, uint32_t n)
+{
+	int status;
+
+	for (uint32_t i = 0; i < n; i++) {
+		ck_assert_int_eq(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
+		ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+		ck_assert_msg(WIFSTOPPED(status), "%s", shared->problem);
+		if (WSTOPSIG(status) != SIGTRAP)
+			return i;
+	}
+	return n;
+}
+
+START_TEST(any_instruction)
+{
+	uint32_t length[2] = {20000, 20000}; /* of skv_step_end in instructions, found out by the first that gets through */
+	int inside = 0;
+
+	fix_in_child(0, undisturbed, NULL);
+	for (int i = 0; i < STEPPED_KILLS; i++) {
+		bool evicting = i % 4 != 0;
+		pid_t pid = start(traced_engine, evicting);
+		uint32_t n = i < 2 ? length[evicting] : rnd_below(length[evicting]) + 1, ran;
+		int status;
+
+		ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+		ck_assert_msg(WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP, "%#x %s", (unsigned)status, shared->problem);
+		ran = single_step(pid, n);
+		inside += ran == n;
+		if (ran < length[evicting] && ran < n)
+			length[evicting] = ran;
+		end(pid);
+	}
+	printf("killed at any instruction of skv_step_end: %d engines, %d inside of its %u to %u instructions\n",
+	       STEPPED_KILLS, inside, length[0], length[1]);
+	finish();
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("client-kill");
+	TCase *t = tcase_create("kill");
+
+	tcase_add_checked_fixture(t, setup, NULL);
+	tcase_set_timeout(t, 120);
+	tcase_add_test(t, any_time);
+	tcase_add_test(t, any_instruction);
+	suite_add_tcase(s, t);
+	return s;
+}
+
+int main(void)
+{
+	return run_suite(suite(), "test-client-kill");
+}
