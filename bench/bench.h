@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench/bench.h - what the subcommands of sparsekv-bench share.
+ *
+ * A subcommand measures, and gives its figures to a report, which prints a table on stdout and, if
+ * asked to, the same figures as CSV. main.c has the list of subcommands.
+ */
+#ifndef SKV_BENCH_H
+#define SKV_BENCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* argv[0] is the subcommand's name. Returns the exit status. */
+int bench_attention(int argc, char **argv);
+
+/* ---- report ---------------------------------------------------------------------------------- */
+
+struct column {
+	const char *name; /* of the CSV column and, underscores as spaces, of the table's */
+	int digits;       /* after the point; -1: the column holds text */
+};
+
+struct report {
+	const struct column *columns;
+	int n;
+	FILE *csv; /* NULL: none */
+};
+
+/* The table's head is printed at once. csv_path may be NULL. 0, or a negative errno of opening it. */
+int report_init(struct report *, const struct column *columns, int n, const char *csv_path);
+
+/* One row: a const char * for a text column, a double for another (NAN: left empty). */
+void report_row(struct report *, ...);
+
+/* 0, or a negative errno when the CSV could not be written. */
+int report_deinit(struct report *);
+
+/* ---- measuring ------------------------------------------------------------------------------- */
+
+double bench_now(void); /* seconds */
+double bench_median(double *x, size_t n); /* sorts x */
+
+/* splitmix64 */
+uint64_t bench_random(uint64_t *state);
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+#define BENCH_LIST_MAX 16
+
+/*
+ * A comma-separated list of whole numbers from `least` on. Returns how many, or -1 after saying on
+ * stderr what is wrong with option `name`.
+ */
+int bench_list(const char *name, const char *text, long least, long *ret_list);
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench/main.c - sparsekv-bench: picks the subcommand. */
+#include "config.h"
+#include "bench/bench.h"
+#include <string.h>
+
+static const struct {
+	const char *name, *summary;
+	int (*run)(int argc, char **argv);
+} commands[] = {
+	{"attention", "the attention kernels against a streaming read of the same memory", bench_attention},
+};
+#define N_COMMANDS (sizeof commands / sizeof *commands)
+
+static void usage(FILE *f)
+{
+	fprintf(f, "usage: sparsekv-bench COMMAND [OPTION...]\n\n");
+	for (size_t i = 0; i < N_COMMANDS; i++)
+		fprintf(f, "  %-12s %s\n", commands[i].name, commands[i].summary);
+	fprintf(f, "\nsparsekv-bench COMMAND --help lists a command's options.\n");
+}
+
+int main(int argc, char **argv)
+{
+	const char *name = argc > 1 ? argv[1] : "";
+	for (size_t i = 0; i < N_COMMANDS; i++)
+		if (!strcmp(name, commands[i].name))
+			return commands[i].run(argc - 1, argv + 1);
+	if (!strcmp(name, "--help") || !strcmp(name, "-h")) {
+		usage(stdout);
+		return 0;
+	}
+	if (!strcmp(name, "--version")) {
+		printf("sparsekv-bench %s\n", PACKAGE_VERSION);
+		return 0;
+	}
+	if (*name)
+		fprintf(stderr, "sparsekv-bench: there is no command '%s'\n\n", name);
+	usage(stderr);
+	return 2;
+}
