@@ -3,7 +3,7 @@
  * kernels/host/evidence.c - what a decode pass saw, pooled over heads.
  *
  * Runs after the merge, when each head's log-sum-exp is known: a token's weight is then
- * 2^(score - lse), exact over the whole sequence. An item is one chunk of one sequence. The scores
+ * 2^(score - lse), exact over the whole sequence. An item is one of decode's chunks. The scores
  * of a chunk lie without gaps, pages that were holes left out, in the order of decode's gather().
  */
 #include "kernels/host/decode.h"
@@ -33,10 +33,10 @@ static void write_page(const struct decode *d, uint32_t i, uint32_t row, uint32_
 		memcpy(ev->token + r * ev->token_stride + page * SKV_PAGE_TOKENS, weight,
 		       SKV_PAGE_TOKENS * sizeof *weight);
 	if (ev->page) {
-		float sum = 0;
+		vf sum = {0};
 		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t += VL)
-			sum += v_sum(v_loadf(weight + t));
-		ev->page[r * ev->page_stride + page] = sum;
+			sum += v_loadf(weight + t);
+		ev->page[r * ev->page_stride + page] = v_fold_four(V_SUM, sum, sum, sum, sum)[0];
 	}
 }
 
@@ -44,13 +44,13 @@ static void evidence_item(void *ctx, uint32_t item, int thread)
 {
 	const struct decode *d = ctx;
 	const struct skv_shape *sh = d->sh;
-	const uint32_t per_seq = (uint32_t)(d->raw_stride / CHUNK_TOKENS) + 1;
-	const uint32_t i = item / per_seq, chunk = item % per_seq, heads = sh->n_heads / d->ev->rows;
-	const uint32_t end = skv_min((chunk + 1) * CHUNK_PAGES, skv_pages_of(d->seq[i].len));
-	const float *raw = d->raw + (size_t)i * sh->n_heads * d->raw_stride + chunk * CHUNK_TOKENS;
+	const uint32_t i = skv_owner(d->first, d->n, item), heads = sh->n_heads / d->ev->rows;
+	uint32_t from, to;
 	(void)thread;
 
-	for (uint32_t page = chunk * CHUNK_PAGES; page < end; page++) {
+	decode_chunk(d, i, item - d->first[i], skv_pages_of(d->seq[i].len), &from, &to);
+	const float *raw = d->raw + (size_t)i * sh->n_heads * d->raw_stride + (size_t)from * SKV_PAGE_TOKENS;
+	for (uint32_t page = from; page < to; page++) {
 		float weight[SKV_PAGE_TOKENS] = {0};
 		bool resident = skv_pte_resident(d->seq[i].table[page]);
 		for (uint32_t row = 0; row < d->ev->rows; row++) {
@@ -65,6 +65,5 @@ static void evidence_item(void *ctx, uint32_t item, int thread)
 
 void ISA(evidence)(struct decode *d, int threads)
 {
-	uint32_t per_seq = (uint32_t)(d->raw_stride / CHUNK_TOKENS) + 1;
-	skv_run(threads, d->n * per_seq, evidence_item, d);
+	skv_run(threads, d->first[d->n], evidence_item, d);
 }

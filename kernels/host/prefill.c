@@ -177,7 +177,7 @@ static void softmax_strip(float *s, float *max_at, float *sum_at, float *acc, ui
 		for (uint32_t t = VL; t < BLOCK; t += VL)
 			r[i] = v_max(v_loadf(s + i * BLOCK + t), r[i]);
 	}
-	max = v_max(v_rows_max(r), old);
+	max = v_max(v_fold_rows(V_MAX, r), old);
 	v_storef(max_at, max);
 
 	float base[VL], fix[VL];
@@ -198,7 +198,7 @@ static void softmax_strip(float *s, float *max_at, float *sum_at, float *acc, ui
 				v_storef(acc + i * dim + d, v_loadf(acc + i * dim + d) * fix[i]);
 	}
 	sum = v_loadf(sum_at);
-	v_storef(sum_at, v_fma(sum, shrink, v_rows_sum(r)));
+	v_storef(sum_at, v_fma(sum, shrink, v_fold_rows(V_SUM, r)));
 }
 
 /* Strip of rows [m0, m0 + STRIP) of the item against the block in b->k, b->v. visible[i] tokens of the block for row i. */

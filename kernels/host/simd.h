@@ -12,8 +12,8 @@
  *   v_store    the reverse, rounded to nearest even; a NaN stays a NaN
  *   v_fma      a * b + c, fused where the ISA has it
  *   v_exp2     2^x within 1.5 ulp; 0 for -inf, NaN for NaN. x must be below 128
- *   v_rows_sum, v_rows_max
- *              lane i of the result is the sum (maximum) over the lanes of r[i]
+ *   v_fold_rows  lane i of the result is the sum (maximum) over the lanes of r[i]
+ *   v_fold_four  the same of four vectors: lane i is about the (i mod 4)th
  *   v_transpose  VL x VL floats
  */
 #ifndef SKV_HOST_SIMD_H
@@ -229,8 +229,11 @@ INLINE vf v_exp2(vf x)
 /* ---- across lanes ---------------------------------------------------------------------------- */
 
 /*
- * Rows a and b of a transposition, h apart, swap the blocks of h lanes that lie off the diagonal:
- * v_lo<h> is what row a becomes, v_hi<h> what row b becomes.
+ * Shuffles of two vectors, picked so that each is one instruction. Within every group of four lanes:
+ *   v_lo1, v_hi1   a0 b0 a1 b1 and a2 b2 a3 b3
+ *   v_lo2, v_hi2   a0 a1 b0 b1 and a2 a3 b2 b3
+ * and of whole groups (VL = 16; with two groups, a0 b0 and a1 b1):
+ *   v_lo4, v_hi4   a0 a2 b0 b2 and a1 a3 b1 b3
  */
 #define V_SHUFFLE(name, ...)                                                                                 \
 	INLINE vf name(vf a, vf b)                                                                           \
@@ -238,106 +241,97 @@ INLINE vf v_exp2(vf x)
 		return __builtin_shufflevector(a, b, __VA_ARGS__);                                           \
 	}
 #if VL == 16
-V_SHUFFLE(v_lo8, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
-V_SHUFFLE(v_hi8, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31)
-V_SHUFFLE(v_lo4, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27)
-V_SHUFFLE(v_hi4, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31)
+V_SHUFFLE(v_lo1, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29)
+V_SHUFFLE(v_hi1, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31)
 V_SHUFFLE(v_lo2, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
 V_SHUFFLE(v_hi2, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31)
-V_SHUFFLE(v_lo1, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30)
-V_SHUFFLE(v_hi1, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31)
+V_SHUFFLE(v_lo4, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27)
+V_SHUFFLE(v_hi4, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31)
 #elif VL == 8
-V_SHUFFLE(v_lo4, 0, 1, 2, 3, 8, 9, 10, 11)
-V_SHUFFLE(v_hi4, 4, 5, 6, 7, 12, 13, 14, 15)
+V_SHUFFLE(v_lo1, 0, 8, 1, 9, 4, 12, 5, 13)
+V_SHUFFLE(v_hi1, 2, 10, 3, 11, 6, 14, 7, 15)
 V_SHUFFLE(v_lo2, 0, 1, 8, 9, 4, 5, 12, 13)
 V_SHUFFLE(v_hi2, 2, 3, 10, 11, 6, 7, 14, 15)
-V_SHUFFLE(v_lo1, 0, 8, 2, 10, 4, 12, 6, 14)
-V_SHUFFLE(v_hi1, 1, 9, 3, 11, 5, 13, 7, 15)
+V_SHUFFLE(v_lo4, 0, 1, 2, 3, 8, 9, 10, 11)
+V_SHUFFLE(v_hi4, 4, 5, 6, 7, 12, 13, 14, 15)
 #else
+V_SHUFFLE(v_lo1, 0, 4, 1, 5)
+V_SHUFFLE(v_hi1, 2, 6, 3, 7)
 V_SHUFFLE(v_lo2, 0, 1, 4, 5)
 V_SHUFFLE(v_hi2, 2, 3, 6, 7)
-V_SHUFFLE(v_lo1, 0, 4, 2, 6)
-V_SHUFFLE(v_hi1, 1, 5, 3, 7)
 #endif
 
-/* Row i and row i + h become one: its lanes are sums (maxima) of pairs of theirs. */
-#define V_FOLD(op, h)                                                                                        \
-	UNROLL                                                                                               \
-	for (int i = 0; i < h; i++)                                                                          \
-		r[i] = op(v_lo##h(r[i], r[i + h]), v_hi##h(r[i], r[i + h]));
+/* Folding adds up lanes, or takes the maximum of them. */
+enum v_op { V_SUM, V_MAX };
 
-INLINE vf v_add(vf a, vf b)
+INLINE vf v_op(enum v_op op, vf a, vf b)
 {
-	return a + b;
+	return op == V_SUM ? a + b : v_max(a, b);
 }
 
-INLINE vf v_rows_sum(vf r[VL])
+/* Lane 4g + i of the result is group g of the ith vector. */
+INLINE vf v_fold_groups(enum v_op op, vf a, vf b, vf c, vf d)
 {
-#if VL >= 16
-	V_FOLD(v_add, 8)
+	vf ab = v_op(op, v_lo1(a, b), v_hi1(a, b)), cd = v_op(op, v_lo1(c, d), v_hi1(c, d));
+	return v_op(op, v_lo2(ab, cd), v_hi2(ab, cd));
+}
+
+INLINE vf v_fold_rows(enum v_op op, const vf r[VL])
+{
+	vf x[VL / 4];
+	UNROLL
+	for (int i = 0; i < VL / 4; i++)
+		x[i] = v_fold_groups(op, r[4 * i], r[4 * i + 1], r[4 * i + 2], r[4 * i + 3]);
+#if VL == 16
+	x[0] = v_op(op, v_lo4(x[0], x[1]), v_hi4(x[0], x[1]));
+	x[1] = v_op(op, v_lo4(x[2], x[3]), v_hi4(x[2], x[3]));
 #endif
 #if VL >= 8
-	V_FOLD(v_add, 4)
+	x[0] = v_op(op, v_lo4(x[0], x[1]), v_hi4(x[0], x[1]));
 #endif
-	V_FOLD(v_add, 2)
-	V_FOLD(v_add, 1)
-	return r[0];
+	return x[0];
 }
 
-INLINE vf v_rows_max(vf r[VL])
+INLINE vf v_fold_four(enum v_op op, vf a, vf b, vf c, vf d)
 {
-#if VL >= 16
-	V_FOLD(v_max, 8)
+	vf x = v_fold_groups(op, a, b, c, d);
+#if VL == 16
+	x = v_op(op, v_lo4(x, x), v_hi4(x, x));
 #endif
 #if VL >= 8
-	V_FOLD(v_max, 4)
+	x = v_op(op, v_lo4(x, x), v_hi4(x, x));
 #endif
-	V_FOLD(v_max, 2)
-	V_FOLD(v_max, 1)
-	return r[0];
+	return x;
 }
-
-#define V_EXCHANGE(h)                                                                                        \
-	UNROLL                                                                                               \
-	for (int i = 0; i < VL; i++)                                                                         \
-		if (!(i & h)) {                                                                              \
-			vf a = r[i], b = r[i + h];                                                           \
-			r[i] = v_lo##h(a, b);                                                                \
-			r[i + h] = v_hi##h(a, b);                                                            \
-		}
 
 INLINE void v_transpose(vf r[VL])
 {
-#if VL >= 16
-	V_EXCHANGE(8)
+	UNROLL
+	for (int i = 0; i < VL; i += 4) { /* four by four, in each group of lanes */
+		vf a = v_lo1(r[i], r[i + 1]), b = v_hi1(r[i], r[i + 1]);
+		vf c = v_lo1(r[i + 2], r[i + 3]), d = v_hi1(r[i + 2], r[i + 3]);
+		r[i] = v_lo2(a, c);
+		r[i + 1] = v_hi2(a, c);
+		r[i + 2] = v_lo2(b, d);
+		r[i + 3] = v_hi2(b, d);
+	}
+#if VL == 8
+	UNROLL
+	for (int i = 0; i < 4; i++) {
+		vf a = r[i], b = r[i + 4];
+		r[i] = v_lo4(a, b);
+		r[i + 4] = v_hi4(a, b);
+	}
+#elif VL == 16
+	UNROLL
+	for (int i = 0; i < 4; i++) {
+		vf a = v_lo4(r[i], r[i + 4]), b = v_hi4(r[i], r[i + 4]);
+		vf c = v_lo4(r[i + 8], r[i + 12]), d = v_hi4(r[i + 8], r[i + 12]);
+		r[i] = v_lo4(a, c);
+		r[i + 4] = v_lo4(b, d);
+		r[i + 8] = v_hi4(a, c);
+		r[i + 12] = v_hi4(b, d);
+	}
 #endif
-#if VL >= 8
-	V_EXCHANGE(4)
-#endif
-	V_EXCHANGE(2)
-	V_EXCHANGE(1)
-}
-
-/* Sum and maximum of one vector's lanes, folded in halves. */
-#define V_HALVES(op)                                                                                         \
-	float x[VL];                                                                                         \
-	v_storef(x, v);                                                                                      \
-	for (int h = VL / 2; h > 0; h /= 2)                                                                  \
-		for (int i = 0; i < h; i++)                                                                  \
-			x[i] = op(x[i], x[i + h]);                                                           \
-	return x[0];
-
-INLINE float v_sum(vf v)
-{
-#define OP(a, b) ((a) + (b))
-	V_HALVES(OP)
-#undef OP
-}
-
-INLINE float v_max_lanes(vf v)
-{
-#define OP(a, b) ((a) > (b) ? (a) : (b))
-	V_HALVES(OP)
-#undef OP
 }
 #endif
