@@ -220,6 +220,8 @@ static void put(struct skv_session *s, uint32_t n)
 	struct stock *st = &s->stock;
 	uint32_t sent;
 
+	if (n == 0)
+		return;
 	qsort(st->ids, st->n, sizeof(*st->ids), descending);
 	sent = stock_post(s, SKV_MSG_LEASE_PUT, 0, st->ids, n);
 	unhold(s, st->ids, sent);
