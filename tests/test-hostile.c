@@ -24,7 +24,8 @@
 #include "tests/random.h"
 
 #define HOSTILE_UID 54321u
-#define MALFORMED 10000 /* frames that the daemon has seen and refused, before it is enough */
+/* Frames that the daemon has seen and refused, before it is enough. */
+#define MALFORMED (getenv("SKV_VALGRIND") ? 300 : 10000)
 #define CONNECTIONS 8u
 
 static struct fix fix;
