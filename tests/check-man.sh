@@ -51,6 +51,14 @@ expect "$policy" < "$tmp/fields"
 sed -nE 's/^\t(SKV_(PARAM|ATTEND|EV|POOL)_[A-Z]+) .*/\1/p' "$abi" > "$tmp/values"
 expect "$policy" < "$tmp/values"
 
+sed -n 's/^\t{"\([a-z-]*\)", [A-Z]*, AT(.*/\1/p' "$srcdir/daemon/sys/config.c" > "$tmp/settings"
+[ "$(wc -l < "$tmp/settings")" -ge 20 ] || complain "found only some settings in daemon/sys/config.c"
+expect "$srcdir/man/sparsekvd.conf.5" < "$tmp/settings"
+sed -nE 's/^\t\{"([a-z]+)", (NULL|"([a-z]+)"), .*TAKES.*|^\t\{"([a-z]+)", (NULL|"([a-z]+)"), .*, 0, .*/\1\4 \3\6/p' \
+	"$srcdir/daemon/ctl/main.c" | sed 's/ $//' > "$tmp/commands"
+[ "$(wc -l < "$tmp/commands")" -ge 9 ] || complain "found only some commands in daemon/ctl/main.c"
+expect "$srcdir/man/sparsekvctl.1" < "$tmp/commands"
+
 if command -v groff > /dev/null; then
 	for page in "$srcdir"/man/*.[0-9]; do
 		groff -mandoc -ww -Tascii "$page" 2> "$tmp/groff" > /dev/null
