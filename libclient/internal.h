@@ -332,8 +332,12 @@ static inline skv_pte *seq_table(const struct skv_seq *q, uint32_t layer)
 /* Free what a session and its sequences have here, without a word to the daemon. */
 void session_free(struct skv_session *s);
 void seq_free(struct skv_seq *q);
-/* Free it; its own pages go into the stock, or are the daemon's. */
-void seq_let_go(struct skv_seq *q, bool to_stock);
+/*
+ * The pages of one kind in its tables are of no more use here. To be said before the daemon is told that
+ * they are free: from then on it may withdraw their segments at any moment.
+ */
+void seq_unhold(struct skv_seq *q, enum skv_pte_kind kind);
+void seq_take_own(struct skv_seq *q); /* its own pages, still on lease, into the stock */
 /* Has a fork that timed out been answered by now? Then the table is looked at again. 0, or -ETIMEDOUT. */
 int seq_settle_fork(struct skv_seq *q);
 uint64_t seq_resident(const struct skv_seq *q); /* pages, of all layers */

@@ -178,7 +178,9 @@ static int seq_make(struct skv_session *s, struct request *r, bool named, struct
 	else
 		e = policy_take_over(s, q);
 	if (e < 0) {
-		seq_let_go(q, false);
+		seq_unhold(q, SKV_PTE_SHARED);
+		seq_unhold(q, SKV_PTE_FULL);
+		seq_free(q);
 		conn_orphan(s->client, r);
 		return e;
 	}
@@ -333,7 +335,7 @@ uint64_t seq_resident(const struct skv_seq *q)
 	return n;
 }
 
-void seq_let_go(struct skv_seq *q, bool to_stock)
+void seq_unhold(struct skv_seq *q, enum skv_pte_kind kind)
 {
 	struct skv_session *s = q->session;
 	uint32_t pages = skv_pages_of(q->len);
@@ -343,20 +345,28 @@ void seq_let_go(struct skv_seq *q, bool to_stock)
 		const skv_pte *t = seq_table(q, layer);
 
 		for (uint32_t i = 0; i < pages; i++) {
-			if (!skv_pte_resident(t[i]))
+			if (skv_pte_kind(t[i]) != kind)
 				continue;
-			if (skv_pte_kind(t[i]) == SKV_PTE_FULL && to_stock) {
-				stock_push(&s->stock, skv_pte_id(t[i]));
-				continue;
-			}
 			pool_unhold(s->pool, skv_pte_id(t[i]));
-			s->stock.leased -= skv_pte_kind(t[i]) == SKV_PTE_FULL;
+			s->stock.leased -= kind == SKV_PTE_FULL;
 		}
 	}
-	for (uint32_t i = 0; i < q->n_release; i++)
-		pool_unhold(s->pool, q->release[i]);
+	for (; kind == SKV_PTE_SHARED && q->n_release > 0; q->n_release--)
+		pool_unhold(s->pool, q->release[q->n_release - 1]);
 	pthread_mutex_unlock(&s->client->lock);
-	seq_free(q);
+}
+
+void seq_take_own(struct skv_seq *q)
+{
+	uint32_t pages = skv_pages_of(q->len);
+
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
+		const skv_pte *t = seq_table(q, layer);
+
+		for (uint32_t i = 0; i < pages; i++)
+			if (skv_pte_kind(t[i]) == SKV_PTE_FULL)
+				stock_push(&q->session->stock, skv_pte_id(t[i]));
+	}
 }
 
 /* Give the sequence's own pages back behind a DROP that was not answered so far. */
@@ -374,6 +384,19 @@ static void put_own(struct skv_seq *q)
 	free(ids);
 }
 
+/* The own pages of a sequence that was dropped: the stock's, or the daemon's if it did not answer. */
+static void keep_own(struct skv_seq *q, int error)
+{
+	if (error == 0) {
+		seq_take_own(q);
+		return;
+	}
+	seq_unhold(q, SKV_PTE_FULL);
+	/* an unanswered fork may have made them shared: then they go with the last reference */
+	if (!q->fork)
+		put_own(q);
+}
+
 static int seq_end(struct skv_seq *q, uint16_t type)
 {
 	struct skv_session *s = q->session;
@@ -387,12 +410,14 @@ static int seq_end(struct skv_seq *q, uint16_t type)
 		e = fail(-EBUSY, "the sequence is in an open step");
 	} else {
 		stock_release(q, true);
+		seq_unhold(q, SKV_PTE_SHARED);
+		if (!drop)
+			seq_unhold(q, SKV_PTE_FULL);
 		e = conn_call(s->client, type, &m, sizeof(m), &r);
 		request_free(r);
-		/* an unanswered fork may have made them shared: then they go with the last reference */
-		if (e < 0 && drop && !q->fork)
-			put_own(q);
-		seq_let_go(q, e == 0 && drop);
+		if (drop)
+			keep_own(q, e);
+		seq_free(q);
 	}
 	pthread_mutex_unlock(&s->lock);
 	return e;

@@ -174,8 +174,13 @@ static void say_goodbye(struct skv_session *s)
 		struct skv_msg_seq m = {.session = s->id, .seq = q->id};
 
 		stock_release(q, true);
+		seq_unhold(q, SKV_PTE_SHARED);
+		if (q->named || q->fork)
+			seq_unhold(q, SKV_PTE_FULL);
+		else
+			seq_take_own(q);
 		conn_post(c, SKV_MSG_SEQ_DETACH, &m, sizeof(m), NULL);
-		seq_let_go(q, !q->named && !q->fork);
+		seq_free(q);
 	}
 	stock_return(s);
 	get = s->stock.get;

@@ -205,13 +205,24 @@ uint32_t stock_post(struct skv_session *s, uint16_t type, uint32_t seq, uint32_t
 	return done;
 }
 
-/* Pages that the daemon was told of and nothing here refers to. */
-static void unhold(struct skv_session *s, const uint32_t *ids, uint32_t n)
+/*
+ * Tell the daemon of pages that are free, and return how many it was told of. They are not held any more
+ * when it hears of them, since it may then withdraw their segments; those that it will not hear of are.
+ */
+static uint32_t give(struct skv_session *s, uint16_t type, uint32_t seq, uint32_t *ids, uint32_t n)
 {
+	uint32_t sent;
+
 	pthread_mutex_lock(&s->client->lock);
 	for (uint32_t i = 0; i < n; i++)
 		pool_unhold(s->pool, ids[i]);
 	pthread_mutex_unlock(&s->client->lock);
+	sent = stock_post(s, type, seq, ids, n);
+	pthread_mutex_lock(&s->client->lock);
+	for (uint32_t i = sent; i < n; i++)
+		pool_hold(s->pool, ids[i]);
+	pthread_mutex_unlock(&s->client->lock);
+	return sent;
 }
 
 /* Give n pages back, those with the highest numbers, so that whole segments come free. */
@@ -223,8 +234,7 @@ static void put(struct skv_session *s, uint32_t n)
 	if (n == 0)
 		return;
 	qsort(st->ids, st->n, sizeof(*st->ids), descending);
-	sent = stock_post(s, SKV_MSG_LEASE_PUT, 0, st->ids, n);
-	unhold(s, st->ids, sent);
+	sent = give(s, SKV_MSG_LEASE_PUT, 0, st->ids, n);
 	st->n -= sent;
 	st->leased -= sent;
 	memmove(st->ids, st->ids + sent, st->n * sizeof(*st->ids));
@@ -242,8 +252,7 @@ void stock_release(struct skv_seq *q, bool flush)
 
 	if (q->n_release == 0 || (!flush && !conn_all_sent(s->client)))
 		return;
-	sent = stock_post(s, SKV_MSG_SEQ_RELEASE, q->id, q->release, q->n_release);
-	unhold(s, q->release, sent);
+	sent = give(s, SKV_MSG_SEQ_RELEASE, q->id, q->release, q->n_release);
 	q->n_release -= sent;
 	memmove(q->release, q->release + sent, q->n_release * sizeof(*q->release));
 }

@@ -32,6 +32,11 @@ static void setup_small(void)
 	setup_with((const char *[]){"--pool-bytes=8M", NULL});
 }
 
+static void setup_small_segments(void)
+{
+	setup_with((const char *[]){"--segment-bytes=256K", NULL});
+}
+
 static void teardown(void)
 {
 	json_t *j;
@@ -357,6 +362,33 @@ START_TEST(dropped_pages_stay_in_stock)
 }
 END_TEST
 
+/*
+ * With the last reference the daemon frees a shared prefix at once and withdraws its segments, ahead of its
+ * answer to the drop: nothing here may count on them any more by then.
+ */
+START_TEST(dropped_prefix_leaves)
+{
+	struct world w = {.policy = {.kind = WORLD_FULL}};
+
+	w.model = (struct skv_model){.size = sizeof(w.model), .n_layers = 4, .n_heads = 2, .n_kv_heads = 2, .head_dim = 64,
+	                             .kv_dtype = SKV_F32, .max_tokens = 2000, .n_ranks = 1, .name = "prefix"};
+	OK(skv_open(client, &w.model, "full", &w.session));
+	for (int i = 0; i < 4; i++) {
+		struct world_seq q;
+		struct skv_seq *child;
+
+		new_seq(&w, &q, NULL);
+		world_feed(&w, &q, (uint64_t)i, 1600, true);
+		OK(skv_seq_fork(q.seq, i % 2 ? "child" : NULL, &child));
+		OK(skv_seq_drop(q.seq));
+		ck_assert_uint_ge(raw_pool_figure(op, "shared"), pages(&w, 1600));
+		OK(skv_seq_drop(child));
+		ck_assert_uint_eq(raw_pool_figure(op, "shared"), 0);
+		world_seq_deinit(&q);
+	}
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("client");
@@ -376,6 +408,12 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(t, setup_small, teardown);
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, no_space);
+	suite_add_tcase(s, t);
+
+	t = tcase_create("small segments");
+	tcase_add_checked_fixture(t, setup_small_segments, teardown);
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, dropped_prefix_leaves);
 	suite_add_tcase(s, t);
 	return s;
 }
