@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* daemon/main.c - sparsekvd: the command line around daemon/server.h. */
 #include <config.h>
-#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,6 +107,7 @@ static int serve(const struct command_line *line)
 		fprintf(stderr, "sparsekvd: %s\n", err);
 		return EXIT_FAILURE;
 	}
+	signal(SIGPIPE, SIG_IGN); /* a log that nobody reads any more is no reason to go */
 	if (skv_server_new(&options, &server) < 0)
 		return EXIT_FAILURE;
 	r = skv_server_run(server);

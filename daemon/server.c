@@ -249,6 +249,7 @@ static void on_tick(struct skv_op *op, int res)
 	if (res < 0)
 		return;
 	skv_core_tick(s->core, skv_now_ns());
+	skv_registry_collect(s->registry);
 	update_status(s);
 	skv_op_timer(s->loop, op, TICK_NS, on_tick);
 }

@@ -65,7 +65,7 @@ unsigned fix_settled_fds(pid_t pid)
 {
 	unsigned n = fix_count_fds(pid), still = 0;
 
-	while (still < 20) {
+	while (still < 10) {
 		unsigned now;
 
 		fix_sleep_ms(5);

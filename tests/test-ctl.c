@@ -221,6 +221,48 @@ START_TEST(policies_are_loaded_and_swapped)
 }
 END_TEST
 
+/* The client comes to its next step, finds another policy than `from`, and says `error` of it. */
+struct step {
+	const char *from;
+	int error;
+};
+
+static void *take_step(void *arg)
+{
+	const struct step *step = arg;
+	struct skv_msg_session s = {.session = session};
+	struct skv_msg_policy_ack ack = {.session = session, .error = step->error, .text = "no room for it"};
+	const struct skv_msg_policy *p;
+
+	do {
+		fix_sleep_ms(5);
+		p = raw_ask(client, SKV_MSG_POLICY_GET, &s, sizeof(s), -1);
+	} while (!strcmp(p->spec, step->from));
+	ack.generation = p->generation;
+	if (!step->error)
+		memset(ack.text, 0, sizeof(ack.text));
+	raw_ask(client, SKV_MSG_POLICY_ACK, &ack, sizeof(ack), -1);
+	return NULL;
+}
+
+START_TEST(a_swap_can_be_waited_for)
+{
+	struct step takes = {"streaming?budget=0.25", 0}, refuses = {"full", ENOMEM};
+	pthread_t thread;
+
+	ck_assert_int_eq(pthread_create(&thread, NULL, take_step, &takes), 0);
+	ck_assert_int_eq(ctl("policy swap --wait 10 full"), 0);
+	pthread_join(thread, NULL);
+	ck_assert_int_eq(pthread_create(&thread, NULL, take_step, &refuses), 0);
+	ck_assert_int_eq(ctl("policy swap --wait 10 delta"), 1);
+	pthread_join(thread, NULL);
+	SAYS("1 sessions refused it and go on as before; session");
+	SAYS("no room for it");
+	ck_assert_int_eq(ctl("policy swap --wait 0.1 delta"), 1);
+	SAYS("1 sessions made no step in 0.1 s");
+}
+END_TEST
+
 START_TEST(wrong_usage_is_status_2)
 {
 	static const struct {
@@ -281,6 +323,7 @@ int main(void)
 	tcase_add_test(t, metrics_are_in_prometheus_form);
 	tcase_add_test(t, sequences_are_dropped_by_name);
 	tcase_add_test(t, policies_are_loaded_and_swapped);
+	tcase_add_test(t, a_swap_can_be_waited_for);
 	tcase_add_test(t, wrong_usage_is_status_2);
 	tcase_add_test(t, no_daemon_is_status_3);
 	suite_add_tcase(s, t);

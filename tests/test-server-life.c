@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -205,6 +206,70 @@ START_TEST(clients_leave_no_descriptors_behind)
 	}
 	raw_lease(r, raw_open(r, "m", "full", NULL), 1); /* one segment stays with the pool */
 	fix_expect_fds(fix.pid, before + 2);
+	raw_close(r);
+}
+END_TEST
+
+/* Ask for something that may be refused: the answer's type, 0 when the daemon hung up. */
+static int attempt(struct raw *r, uint16_t type, const void *body, size_t bytes, int fd)
+{
+	raw_send(r, type, body, bytes, fd);
+	return raw_recv_answer(r, 10000);
+}
+
+/* All that takes descriptors, as far as it goes. */
+static void use_descriptors(void)
+{
+	struct skv_msg_hello hello = {.version_min = 1, .version_max = 1, .program = "greedy"};
+	struct skv_msg_open open_ = {.model = raw_model("greedy"), .spec = "full"};
+	struct skv_msg_seq_name seq = {0};
+	struct skv_msg_lease_get lease = {.least = 1, .most = 600};
+	struct skv_msg_name load = {.name = "full.so"};
+	struct raw *r = raw_connect(fix.socket);
+	int file = open(fix_built("policies/.libs/full.so"), O_RDONLY | O_CLOEXEC), type = 0;
+
+	ck_assert_ptr_nonnull(r);
+	if (attempt(r, SKV_MSG_HELLO, &hello, sizeof(hello), -1) == (SKV_MSG_HELLO | SKV_REPLY))
+		type = attempt(r, SKV_MSG_OPEN, &open_, sizeof(open_), -1);
+	if (type == (SKV_MSG_OPEN | SKV_REPLY)) {
+		uint32_t session;
+
+		memcpy(&session, r->packet + sizeof(struct skv_msg_header), sizeof(session));
+		seq.session = lease.session = session;
+		for (int i = 0; i < 4 && type > 0; i++)
+			type = attempt(r, SKV_MSG_SEQ_NEW, &seq, sizeof(seq), -1);
+		if (type > 0)
+			type = attempt(r, SKV_MSG_LEASE_GET, &lease, sizeof(lease), -1);
+	}
+	if (type > 0)
+		attempt(r, SKV_MSG_POLICY_LOAD, &load, sizeof(load), file);
+	close(file);
+	raw_close(r);
+}
+
+/* With 0, 1, 2 … descriptors left: each call that needs one fails once, and nothing is lost by it. */
+START_TEST(running_out_of_descriptors_loses_nothing)
+{
+	struct rlimit was, less;
+	struct raw *r = raw_hello(fix.socket);
+	unsigned before;
+
+	raw_open(r, "m", "full", NULL);
+	use_descriptors(); /* what stays: a segment, and the file that it loads */
+	before = fix_settled_fds(fix.pid);
+	ck_assert_int_eq(prlimit(fix.pid, RLIMIT_NOFILE, NULL, &was), 0);
+	for (unsigned left = 0; left < 24; left++) {
+		less = was;
+		less.rlim_cur = before + left;
+		ck_assert_int_eq(prlimit(fix.pid, RLIMIT_NOFILE, &less, NULL), 0);
+		if (left >= 2) /* less, and a connection waits to be accepted for ever */
+			use_descriptors();
+		json_decref(raw_query(r, SKV_QUERY_STATUS));
+		ck_assert_int_eq(prlimit(fix.pid, RLIMIT_NOFILE, &was, NULL), 0);
+		fix_settled_fds(fix.pid);
+	}
+	use_descriptors();
+	fix_expect_fds(fix.pid, before);
 	raw_close(r);
 }
 END_TEST
@@ -513,6 +578,7 @@ int main(void)
 	tcase_add_test(t, another_process_goes_on_with_a_named_sequence);
 	tcase_add_test(t, every_descriptor_closes_on_exec);
 	tcase_add_test(t, clients_leave_no_descriptors_behind);
+	tcase_add_test(t, running_out_of_descriptors_loses_nothing);
 	tcase_add_test(t, a_kernel_without_io_uring_is_named);
 	tcase_add_test(t, one_daemon_a_socket);
 	tcase_add_test(t, wrong_command_lines_say_what_was_expected);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include "common/fd.h"
 #include "daemon/ctl/ctl.h"
@@ -111,6 +112,65 @@ int skv_ctl_policy_load(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	return SKV_EXIT_OK;
 }
 
+/* What became of the swap of this generation: sessions that run it, refused it, have not come to it. */
+struct outcome {
+	unsigned done, refused, pending;
+	char why[SKV_TEXT_MAX]; /* of the first that refused */
+};
+
+static int look(struct skv_ctl *ctl, const json_t *swapped, struct outcome *ret)
+{
+	uint64_t generation = skv_json_u64(swapped, "generation"), plugin = skv_json_u64(swapped, "plugin");
+	json_t *answer, *row;
+	size_t i;
+	int r = skv_ctl_query(ctl, SKV_QUERY_SESSIONS, &answer);
+
+	if (r < 0)
+		return r;
+	memset(ret, 0, sizeof(*ret));
+	json_array_foreach(json_object_get(answer, "sessions"), i, row) {
+		const char *error = skv_json_str(row, "error");
+
+		if (skv_json_u64(row, "generation") != generation)
+			continue; /* opened since, or not meant */
+		if (skv_json_u64(row, "running_generation") < generation)
+			ret->pending++;
+		else if (skv_json_u64(row, "plugin") == plugin && !*error)
+			ret->done++;
+		else if (!ret->refused++)
+			snprintf(ret->why, sizeof(ret->why), "session %llu: %s",
+			         (unsigned long long)skv_json_u64(row, "session"), error);
+	}
+	json_decref(answer);
+	return 0;
+}
+
+/* Until no session is pending, or for `seconds`. An exit status. */
+static int wait_for_sessions(struct skv_ctl *ctl, const json_t *swapped, double seconds)
+{
+	const struct timespec pause = {.tv_nsec = 20000000};
+	struct timespec now, begin;
+	struct outcome o;
+	double waited;
+
+	clock_gettime(CLOCK_MONOTONIC, &begin);
+	do {
+		int r = look(ctl, swapped, &o);
+
+		if (r < 0)
+			return skv_ctl_complain(ctl, r);
+		if (o.pending)
+			nanosleep(&pause, NULL);
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		waited = (double)(now.tv_sec - begin.tv_sec) + (double)(now.tv_nsec - begin.tv_nsec) / 1e9;
+	} while (o.pending && waited < seconds);
+	if (o.refused)
+		fprintf(stderr, "sparsekvctl: %u sessions refused it and go on as before; %s\n", o.refused, o.why);
+	if (o.pending)
+		fprintf(stderr, "sparsekvctl: %u sessions made no step in %.1f s\n", o.pending, waited);
+	return o.refused || o.pending ? SKV_EXIT_REFUSED : SKV_EXIT_OK;
+}
+
 int skv_ctl_policy_swap(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 {
 	struct skv_msg_policy_swap m = {.session = o->session,
@@ -128,12 +188,13 @@ int skv_ctl_policy_swap(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	r = skv_ctl_ask(ctl, SKV_MSG_POLICY_SWAP, &m, sizeof(m), -1, &answer);
 	if (r < 0)
 		return skv_ctl_complain(ctl, r);
-	if (o->json) {
-		skv_ctl_print_json(answer);
-		return SKV_EXIT_OK;
-	}
-	printf("%llu sessions will switch to %s, each at its next step\n",
-	       (unsigned long long)skv_json_u64(answer, "sessions"), m.spec);
+	if (o->json)
+		skv_ctl_print_json(json_incref(answer));
+	else
+		printf("%llu sessions will switch to %s, each at its next step\n",
+		       (unsigned long long)skv_json_u64(answer, "sessions"), m.spec);
+	fflush(stdout);
+	r = o->wait > 0 ? wait_for_sessions(ctl, answer, o->wait) : SKV_EXIT_OK;
 	json_decref(answer);
-	return SKV_EXIT_OK;
+	return r;
 }

@@ -26,6 +26,7 @@ struct skv_ctl_options {
 	long count;       /* -n, 0: not given */
 	double delay;     /* -d, seconds */
 	double timeout;   /* seconds, 0: not given */
+	double wait;      /* policy swap: seconds, 0: not given */
 	const char *arg;  /* NAME, FILE or SPEC */
 };
 

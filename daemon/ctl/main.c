@@ -9,7 +9,7 @@
 #include "daemon/ctl/ctl.h"
 
 /* Options that a command may take besides --socket, --json and --timeout. */
-enum { TAKES_MODEL = 1, TAKES_UID = 2, TAKES_SESSION = 4, TAKES_ALL = 8, TAKES_COUNT = 16 };
+enum { TAKES_MODEL = 1, TAKES_UID = 2, TAKES_SESSION = 4, TAKES_ALL = 8, TAKES_COUNT = 16, TAKES_WAIT = 32 };
 
 static const struct command {
 	const char *word, *second; /* second NULL: the command is one word */
@@ -26,7 +26,7 @@ static const struct command {
 	 "drop a named sequence that nobody holds"},
 	{"policy", "list", NULL, 0, skv_ctl_policy_list, "policies with their parameters"},
 	{"policy", "load", "FILE", 0, skv_ctl_policy_load, "try a plugin, then load it (operator)"},
-	{"policy", "swap", "SPEC", TAKES_SESSION | TAKES_UID | TAKES_ALL, skv_ctl_policy_swap,
+	{"policy", "swap", "SPEC", TAKES_SESSION | TAKES_UID | TAKES_ALL | TAKES_WAIT, skv_ctl_policy_swap,
 	 "make running sessions switch (operator); all of them without --session or --uid"},
 	{"pool", NULL, NULL, 0, skv_ctl_pool, "memory pools"},
 	{"metrics", NULL, NULL, 0, skv_ctl_metrics, "everything in Prometheus' text format"},
@@ -55,6 +55,7 @@ static void usage(FILE *to)
 	      "  --uid UID          seq drop: whose sequence; policy swap: sessions of this user\n"
 	      "  --session N        policy swap: this session\n"
 	      "  --all              policy swap: every session\n"
+	      "  --wait SECONDS     policy swap: until each of them runs it, or refused\n"
 	      "  -n COUNT           top: so many times, then end\n"
 	      "  -d SECONDS         top: time between two looks (1)\n"
 	      "  --help, --version\n\n"
@@ -138,6 +139,12 @@ static bool take(int option, const char *value, struct skv_ctl_options *o, unsig
 		*given |= TAKES_MODEL;
 		o->model = value;
 		return true;
+	case 'w':
+		*given |= TAKES_WAIT;
+		if (parse_seconds(value, &o->wait))
+			return true;
+		misused("--wait: got \"%s\", expected seconds from 0.05 to 86400", value);
+		return false;
 	case 'a':
 		*given |= TAKES_ALL;
 		o->all = true;
@@ -204,7 +211,8 @@ int main(int argc, char **argv)
 		{"socket", required_argument, NULL, 's'},  {"json", no_argument, NULL, 'j'},
 		{"timeout", required_argument, NULL, 't'}, {"model", required_argument, NULL, 'm'},
 		{"uid", required_argument, NULL, 'u'},     {"session", required_argument, NULL, 'e'},
-		{"all", no_argument, NULL, 'a'},           {"help", no_argument, NULL, 'h'},
+		{"wait", required_argument, NULL, 'w'},   {"all", no_argument, NULL, 'a'},
+           {"help", no_argument, NULL, 'h'},
 		{"version", no_argument, NULL, 'V'},       {0},
 	};
 	struct skv_ctl_options o = {.uid = -1, .delay = 1};

@@ -81,10 +81,11 @@ int skv_ctl_status(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	printf("now       %llu clients, %llu sessions, %llu sequences, policy generation %llu\n",
 	       (ull)skv_json_u64(totals, "clients"), (ull)skv_json_u64(totals, "sessions"),
 	       (ull)skv_json_u64(totals, "sequences"), (ull)skv_json_u64(s, "policy_generation"));
-	printf("so far    %llu connections, %llu refused, %llu malformed; %llu clients gone, each in %.2f ms\n",
+	printf("so far    %llu connections, %llu refused, %llu malformed\n",
 	       (ull)skv_json_u64(counters, "connections"), (ull)skv_json_u64(counters, "refused"),
-	       (ull)skv_json_u64(counters, "malformed"), (ull)skv_json_u64(counters, "clients_gone"),
-	       skv_json_num(counters, "reclaim_max_ms"));
+	       (ull)skv_json_u64(counters, "malformed"));
+	printf("reclaim   %llu clients gone, their pages back in %.2f ms at most\n",
+	       (ull)skv_json_u64(counters, "clients_gone"), skv_json_num(counters, "reclaim_max_ms"));
 	printf("\n%s:\n", strcmp(skv_json_str(s, "scope"), "all") ? "Your account" : "Accounts");
 	print_accounts(json_object_get(s, "accounts"), limits);
 	printf("\n%s:\n", strcmp(skv_json_str(s, "scope"), "all") ? "Your clients" : "Clients");

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "common/fd.h"
 #include "daemon/ipc/ipc-priv.h"
 #include "daemon/sys/log.h"
@@ -65,12 +66,27 @@ static void dump(struct skv_conn *conn, const char *way, const void *packet, siz
 	free(text);
 }
 
-static void out_free(struct skv_conn_out *out)
+/* A duplicate of `fd` to be sent, or -1. */
+static int borrow_slot(struct skv_ipc *ipc, int fd)
 {
-	if (out) {
-		close_fds(out->fds, out->n_fds);
-		free(out);
-	}
+	if (!ipc->n_slots)
+		return fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	return dup3(fd, ipc->slots[--ipc->n_slots], O_CLOEXEC);
+}
+
+static void return_slot(struct skv_ipc *ipc, int fd)
+{
+	if (ipc->n_slots < SKV_IPC_SLOTS && dup3(ipc->listen_fd, fd, O_CLOEXEC) >= 0)
+		ipc->slots[ipc->n_slots++] = fd;
+	else
+		close(fd);
+}
+
+static void out_free(struct skv_ipc *ipc, struct skv_conn_out *out)
+{
+	for (unsigned i = 0; i < out->n_fds; i++)
+		return_slot(ipc, out->fds[i]);
+	free(out);
 }
 
 /* Free it if it is closed and nothing of it is left in the loop. */
@@ -116,7 +132,7 @@ void skv_conn_close(struct skv_conn *conn, int level, const char *why)
 	(void)shutdown(conn->fd, SHUT_RDWR);
 	while ((out = conn->out)) {
 		conn->out = out->next;
-		out_free(out);
+		out_free(ipc, out);
 	}
 	skv_op_cancel(ipc->loop, &conn->recv_op);
 	skv_op_cancel(ipc->loop, &conn->send_op);
@@ -270,7 +286,7 @@ static void sent(struct skv_op *op, int res)
 	struct skv_conn *conn = SKV_OP_OWNER(op, struct skv_conn, send_op);
 
 	conn->out_charge -= conn->sending->charge;
-	out_free(conn->sending);
+	out_free(conn->ipc, conn->sending);
 	conn->sending = NULL;
 	if (res == -EPIPE || res == -ECONNRESET)
 		skv_conn_close(conn, LOG_DEBUG, "hung up");
@@ -298,11 +314,11 @@ static struct skv_conn_out *out_new(struct skv_conn *conn, uint16_t type, uint32
 	out->bytes = bytes;
 	out->charge = sizeof(*out) + bytes + n_fds * CHARGE_OF_FD;
 	for (out->n_fds = 0; out->n_fds < n_fds; out->n_fds++) {
-		int fd = fcntl(fds[out->n_fds], F_DUPFD_CLOEXEC, 3);
+		int fd = borrow_slot(conn->ipc, fds[out->n_fds]);
 
 		if (fd < 0) {
 			skv_conn_close(conn, LOG_ERR, "no file descriptors left for its answer");
-			out_free(out);
+			out_free(conn->ipc, out);
 			return NULL;
 		}
 		out->fds[out->n_fds] = fd;

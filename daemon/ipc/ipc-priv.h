@@ -5,6 +5,8 @@
 
 #include "daemon/ipc/conn.h"
 
+#define SKV_IPC_SLOTS 64u
+
 struct skv_ipc {
 	struct skv_loop *loop;
 	int listen_fd;
@@ -17,6 +19,12 @@ struct skv_ipc {
 	uint64_t last_number;
 	uint32_t n_conns;
 	struct skv_conn *conns; /* the live ones */
+	/*
+	 * Descriptors of our own that stand by for what is sent, so that a client may be told of a segment
+	 * also when the process has run out of descriptors: dup3(2) puts the one to be sent in its place.
+	 */
+	int slots[SKV_IPC_SLOTS];
+	unsigned n_slots;
 };
 
 /* A packet to be sent, and the fds that go with it (owned). */
