@@ -217,8 +217,10 @@ int main(int argc, char **argv)
 	FILE *csv = NULL, *dump = NULL;
 	struct arguments a;
 	struct eng_error err;
-	int r = parse(&a, argc, argv, &err);
+	int r;
 
+	eng_cli_settle(argv);
+	r = parse(&a, argc, argv, &err);
 	r = r ? r : eng_cases_load(&cases, a.tasks, &a.filter, &err);
 	r = r ? r : open_output(a.csv, &csv, &err);
 	r = r ? r : open_output(a.dump, &dump, &err);

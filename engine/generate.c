@@ -337,8 +337,10 @@ int main(int argc, char **argv)
 	struct generation g = {.forward = ENG_FORWARD_NULL};
 	struct arguments a;
 	struct eng_error err;
-	int r = parse(&a, argc, argv, &err);
+	int r;
 
+	eng_cli_settle(argv);
+	r = parse(&a, argc, argv, &err);
 	r = r ? r : eng_host_open(&host, &a.cli, &err);
 	if (!r) {
 		g.args = &a;
