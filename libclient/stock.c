@@ -147,8 +147,10 @@ int stock_reserve(struct skv_session *s, uint32_t need)
 		if (e == 0)
 			return fail(-EPROTO, "the daemon gave no pages and no error where at least %u were asked for",
 			            need - st->n);
-		if (e != -EAGAIN || now_ms() >= deadline)
+		if (e != -EAGAIN)
 			return e;
+		if (now_ms() >= deadline)
+			return fail(-ETIMEDOUT, "%s", skv_last_error());
 		/* page numbers wait for clients to let go of a segment */
 		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 	}

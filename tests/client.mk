@@ -46,3 +46,17 @@ tests_test_client_kill_SOURCES = tests/test-client-kill.c $(CLIENT_TEST_SOURCES)
 tests_test_client_kill_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
 tests_test_client_kill_CFLAGS = $(CLIENT_TEST_CFLAGS)
 tests_test_client_kill_LDADD = $(CLIENT_TEST_LIBS)
+
+check_PROGRAMS += tests/test-client-quiet
+TESTS += tests/test-client-quiet
+tests_test_client_quiet_SOURCES = tests/test-client-quiet.c $(CLIENT_TEST_SOURCES)
+tests_test_client_quiet_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
+tests_test_client_quiet_CFLAGS = $(CLIENT_TEST_CFLAGS)
+tests_test_client_quiet_LDADD = $(CLIENT_TEST_LIBS) kernels/libskvkernels.la
+
+check_PROGRAMS += tests/test-client-broken
+TESTS += tests/test-client-broken
+tests_test_client_broken_SOURCES = tests/test-client-broken.c $(CLIENT_TEST_SOURCES)
+tests_test_client_broken_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
+tests_test_client_broken_CFLAGS = $(CLIENT_TEST_CFLAGS)
+tests_test_client_broken_LDADD = $(CLIENT_TEST_LIBS)
