@@ -26,6 +26,23 @@
 		              skv_last_error(), word);                                                      \
 	} while (0)
 
+#if defined(__SANITIZE_ADDRESS__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED 0
+#endif
+
+/* Under valgrind or a sanitizer: times mean little, and the tool makes system calls and allocations of its own. */
+static inline bool slowed(void)
+{
+	return SANITIZED || getenv("SKV_VALGRIND");
+}
+
 /* Run the suite as a program; the exit status. */
 static inline int run_suite(Suite *s, const char *program)
 {

@@ -29,7 +29,7 @@ static struct skv_model model = {
 #define SESSION 5u
 #define POOL 3u
 
-/* What is spoilt: `bytes` at `offset` of the packet (its end, when offset is negative). */
+/* What is spoilt: `bytes` at `offset` of the packet, 8 at most. */
 struct spoil {
 	uint16_t type;
 	int offset;
@@ -68,7 +68,7 @@ static void spoil(char *packet, size_t *bytes)
 	}
 	if (s->type == 0 || (h->type & ~SKV_REPLY) != s->type)
 		return;
-	memcpy(packet + s->offset, &s->value, s->bytes);
+	memcpy(packet + s->offset, &s->value, s->bytes < sizeof(s->value) ? s->bytes : sizeof(s->value));
 }
 
 static void say(uint16_t type, uint32_t serial, const void *body, size_t bytes, const int *fds, unsigned n_fds)
@@ -86,7 +86,8 @@ static void say(uint16_t type, uint32_t serial, const void *body, size_t bytes, 
 		n_fds = 0;
 	*(struct skv_msg_header *)packet =
 	        (struct skv_msg_header){.length = (uint32_t)total, .type = type, .serial = serial, .n_fds = (uint16_t)n_fds};
-	memcpy(packet + sizeof(struct skv_msg_header), body, bytes);
+	if (bytes > 0)
+		memcpy(packet + sizeof(struct skv_msg_header), body, bytes);
 	spoil(packet, &total);
 	iov.iov_len = total;
 	if (n_fds > 0) {

@@ -21,9 +21,9 @@
 
 #include "tests/client-test.h"
 
-#define TIMED_KILLS (getenv("SKV_VALGRIND") ? 10 : 140)
-#define STEPPED_KILLS (getenv("SKV_VALGRIND") ? 0 : 80) /* valgrind and ptrace exclude each other */
-#define RECLAIM_S (getenv("SKV_VALGRIND") ? 2.0 : 0.1)
+#define TIMED_KILLS (slowed() ? 20 : 140)
+#define STEPPED_KILLS (getenv("SKV_VALGRIND") ? 0 : SANITIZED ? 20 : 80) /* valgrind and ptrace exclude each other */
+#define RECLAIM_S (slowed() ? 2.0 : 0.1)
 
 #define TOKENS 1500u
 #define PROMPT 150u

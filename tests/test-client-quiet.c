@@ -24,17 +24,6 @@
 #include "kernels/kernels.h"
 #include "tests/client-test.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
-
 /* ---- counting allocations -------------------------------------------------------------------- */
 
 static _Atomic bool watching;
@@ -213,8 +202,8 @@ static void teardown(void)
 
 START_TEST(no_call_no_allocation)
 {
-	if (getenv("SKV_VALGRIND"))
-		return; /* it makes system calls of its own */
+	if (slowed())
+		return; /* they make system calls of their own */
 	fix_in_child(0, quiet_steps, &_i);
 }
 END_TEST
@@ -232,7 +221,7 @@ static void loud_step(void *arg)
 	atomic_store(&watching, true);
 	begin_step();
 	atomic_store(&watching, false);
-	if (!SANITIZED && atomic_load(&allocations) == 0)
+	if (atomic_load(&allocations) == 0)
 		_exit(9);
 	attend_and_end();
 	freopen("/dev/null", "w", stderr);
@@ -246,7 +235,7 @@ START_TEST(the_test_can_fail)
 	int status;
 	pid_t pid;
 
-	if (getenv("SKV_VALGRIND"))
+	if (slowed())
 		return;
 	pid = fork();
 	if (pid == 0)
@@ -312,7 +301,7 @@ START_TEST(cost_of_attend)
 		bare = alone < bare ? alone : bare;
 	}
 	printf("skv_attend: %.2f us, its kernels alone %.2f us\n", best * 1e6, bare * 1e6);
-	if (!SANITIZED && !getenv("SKV_VALGRIND"))
+	if (!slowed())
 		ck_assert_double_lt(best - bare, 3e-6);
 	skv_disconnect(c);
 }
