@@ -332,6 +332,11 @@ START_TEST(any_instruction)
 	uint32_t length[2] = {20000, 20000}; /* of skv_step_end in instructions, found out by the first that gets through */
 	int inside = 0;
 
+	if (STEPPED_KILLS == 0) {
+		raw_close(op);
+		fix_stop(&daemon_);
+		return;
+	}
 	fix_in_child(0, undisturbed, NULL);
 	for (int i = 0; i < STEPPED_KILLS; i++) {
 		bool evicting = i % 4 != 0;

@@ -159,10 +159,13 @@ static uint32_t widen_block(const struct prefill *p, const struct skv_kseq *s, u
 	return resident;
 }
 
-/* Scores that row i must not see become -inf: tokens from visible[i] on, and pages that are not resident. */
-static void mask_strip(float *s, uint32_t rows, const uint32_t *visible, uint32_t resident)
+/*
+ * Scores that row i must not see become -inf: tokens from visible[i] on, and pages that are not resident.
+ * Rows that only fill the strip up are masked too: the block's tail, which nobody wrote, is in their way.
+ */
+static void mask_strip(float *s, const uint32_t *visible, uint32_t resident)
 {
-	for (uint32_t i = 0; i < rows; i++)
+	for (uint32_t i = 0; i < STRIP; i++)
 		for (uint32_t t = 0; t < BLOCK; t++)
 			if (t >= visible[i] || !(resident >> t / SKV_PAGE_TOKENS & 1))
 				s[i * BLOCK + t] = -INFINITY;
@@ -208,7 +211,7 @@ static void attend_strip(const struct buffers *b, uint32_t m0, uint32_t rows, ui
 	float *acc = b->acc + (size_t)m0 * dim;
 	product(b->q + (size_t)m0 * dim, dim, b->k, BLOCK, b->s, BLOCK, STRIP, BLOCK, dim, false);
 	if (visible[0] < BLOCK || resident != (1u << BLOCK_PAGES) - 1)
-		mask_strip(b->s, rows, visible, resident);
+		mask_strip(b->s, visible, resident);
 	softmax_strip(b->s, b->max + m0, b->sum + m0, acc, dim);
 	/* Rows of one token see the same; rows ascend, so if the first sees the whole block, all do. */
 	for (uint32_t i = 0, same; i < rows; i += same) {
@@ -282,6 +285,8 @@ static void prefill_item(void *ctx, uint32_t item, int thread)
 				uint32_t end = pos0 + (m0 + x) / p->group + 1;
 				visible[x] = end <= t0 ? 0 : skv_min(end - t0, BLOCK);
 			}
+			for (uint32_t x = n; x < STRIP; x++)
+				visible[x] = visible[n - 1];
 			if (visible[n - 1])
 				attend_strip(&b, m0, n, sh->head_dim, visible, resident);
 		}
