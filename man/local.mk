@@ -2,3 +2,4 @@
 dist_man_MANS += man/sparsekv-policy.7 man/sparsekv-protocol.7
 dist_man_MANS += man/sparsekv-eval.1 man/sparsekv-generate.1
 dist_man_MANS += man/sparsekvd.8 man/sparsekvd.conf.5 man/sparsekvctl.1
+dist_man_MANS += man/libsparsekv-client.3
