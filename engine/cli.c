@@ -31,7 +31,8 @@ int eng_cli_count(const char *option, const char *text, uint32_t least, uint32_t
 	errno = 0;
 	n = strtoull(text, &end, 10);
 	if (text[0] < '0' || text[0] > '9' || *end || errno || n < least || n > most)
-		return eng_fail(err, -EINVAL, "%s %.60s: a whole number from %u to %u expected", option, text, least, most);
+		return eng_fail(err, -EINVAL, "%s %.60s: a whole number from %u to %u expected", option, text,
+		                least, most);
 	*ret = (uint32_t)n;
 	return 0;
 }
@@ -51,7 +52,8 @@ static int take_dtype(struct eng_cli *cli, const char *text, struct eng_error *e
 	return eng_fail(err, -EINVAL, "--kv-dtype %.60s: bf16, fp16 or fp32 expected", text);
 }
 
-int eng_cli_take(struct eng_cli *cli, int option, const char *program, const char *help, struct eng_error *err)
+int eng_cli_take(struct eng_cli *cli, int option, const char *program, const char *help,
+                 struct eng_error *err)
 {
 	switch (option) {
 	case ENG_OPT_MODEL:

@@ -43,13 +43,13 @@ enum {
 	{"help", no_argument, NULL, ENG_OPT_HELP},               \
 	{"version", no_argument, NULL, ENG_OPT_VERSION}
 
-#define ENG_CLI_HELP                                                                     \
-	"  --model DIR        directory with config.json and model.safetensors\n"       \
-	"  --socket PATH      the daemon's socket (default: $SPARSEKV_SOCKET, else the system's)\n" \
-	"  --private          start a daemon for this run alone; no root, no service\n" \
-	"  --kv-dtype TYPE    pages in bf16 (default), fp16 or fp32\n"                  \
-	"  --threads N        default: all cores\n"                                      \
-	"  --quiet            nothing on stderr but errors\n"                                      \
+#define ENG_CLI_HELP                                                                             \
+	"  --model DIR        directory with config.json and model.safetensors\n"                    \
+	"  --socket PATH      the daemon's socket (default: $SPARSEKV_SOCKET, else the system's)\n"  \
+	"  --private          start a daemon for this run alone; no root, no service\n"              \
+	"  --kv-dtype TYPE    pages in bf16 (default), fp16 or fp32\n"                               \
+	"  --threads N        default: all cores\n"                                                  \
+	"  --quiet            nothing on stderr but errors\n"                                        \
 	"  --help, --version\n"
 
 /*
@@ -60,8 +60,12 @@ enum {
  */
 void eng_cli_settle(char **argv);
 
-/* Take one of the options above. 1 taken, 0 not one of them, -EINVAL with a text. --help and --version print and exit. */
-int eng_cli_take(struct eng_cli *cli, int option, const char *program, const char *help, struct eng_error *err);
+/*
+ * Take one of the options above. 1 taken, 0 not one of them, -EINVAL with a text. --help and --version
+ * print and exit.
+ */
+int eng_cli_take(struct eng_cli *cli, int option, const char *program, const char *help,
+                 struct eng_error *err);
 
 /* A whole number of least … most. -EINVAL with a text that names the option. */
 int eng_cli_count(const char *option, const char *text, uint32_t least, uint32_t most, uint32_t *ret,

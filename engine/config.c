@@ -20,7 +20,8 @@ static int bad(const struct reader *r, const char *key, const char *expected)
 	const json_t *v = json_object_get(r->root, key);
 	char *is = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
 
-	eng_fail(r->err, -EINVAL, "%s: \"%s\" is %.80s, %s expected", r->path, key, is ? is : "missing", expected);
+	eng_fail(r->err, -EINVAL, "%s: \"%s\" is %.80s, %s expected", r->path, key, is ? is : "missing",
+	         expected);
 	free(is);
 	return -EINVAL;
 }
@@ -65,7 +66,9 @@ static int get_off(const struct reader *r, const char *key)
 {
 	const json_t *v = json_object_get(r->root, key);
 
-	return !v || json_is_null(v) || json_is_false(v) ? 0 : bad(r, key, "null or false (nothing else is computed)");
+	return !v || json_is_null(v) || json_is_false(v)
+	               ? 0
+	               : bad(r, key, "null or false (nothing else is computed)");
 }
 
 /* The key, if there, must have this value. */
@@ -107,8 +110,9 @@ static int check_family(const struct reader *r)
 		return -EINVAL;
 	if (get_off(r, "attention_bias") || get_off(r, "mlp_bias") || get_off(r, "sliding_window"))
 		return -EINVAL;
-	return json_object_get(r->root, "quantization_config") ? bad(r, "quantization_config", "no quantised weights")
-	                                                       : 0;
+	return json_object_get(r->root, "quantization_config")
+	               ? bad(r, "quantization_config", "no quantised weights")
+	               : 0;
 }
 
 static int get_shape(const struct reader *r, struct eng_config *c)
@@ -126,7 +130,8 @@ static int get_shape(const struct reader *r, struct eng_config *c)
 	if (get_count(r, "head_dim", c->hidden / c->n_heads, SKV_MAX_HEAD_DIM, &c->head_dim))
 		return -EINVAL;
 	if (c->head_dim % 16)
-		return bad(r, "head_dim", "a multiple of 16 (hidden_size / num_attention_heads when missing)");
+		return bad(r, "head_dim",
+		           "a multiple of 16 (hidden_size / num_attention_heads when missing)");
 	return 0;
 }
 
@@ -168,8 +173,9 @@ static int get_rope(const struct reader *r, struct eng_rope *rope)
 	    get_positive(&in, "high_freq_factor", 0, &rope->high_freq_factor) ||
 	    get_positive(&in, "original_max_position_embeddings", 0, &rope->original_positions))
 		return -EINVAL;
-	return rope->high_freq_factor > rope->low_freq_factor ? 0
-	                                                      : bad(&in, "high_freq_factor", "more than low_freq_factor");
+	return rope->high_freq_factor > rope->low_freq_factor
+	               ? 0
+	               : bad(&in, "high_freq_factor", "more than low_freq_factor");
 }
 
 int eng_config_load(struct eng_config *ret, const char *path, struct eng_error *err)
@@ -189,8 +195,9 @@ int eng_config_load(struct eng_config *ret, const char *path, struct eng_error *
 		return eng_fail(err, -EINVAL, "%s: not a JSON object", path);
 	}
 	c.tied = json_is_true(json_object_get(root, "tie_word_embeddings"));
-	if (check_family(&r) || get_shape(&r, &c) || get_rope(&r, &c.rope) || get_positive(&r, "rms_norm_eps", 0, &eps) ||
-	    get_token(&r, "bos_token_id", c.vocab, &c.bos) || get_token(&r, "eos_token_id", c.vocab, &c.eos)) {
+	if (check_family(&r) || get_shape(&r, &c) || get_rope(&r, &c.rope) ||
+	    get_positive(&r, "rms_norm_eps", 0, &eps) || get_token(&r, "bos_token_id", c.vocab, &c.bos) ||
+	    get_token(&r, "eos_token_id", c.vocab, &c.eos)) {
 		json_decref(root);
 		return -EINVAL;
 	}

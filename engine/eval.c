@@ -11,35 +11,46 @@
 #define LIST_MAX 32u
 
 static const char help[] =
-        "Usage: sparsekv-eval --model DIR --tasks F.jsonl --policy SPEC [--policy SPEC…] [OPTION…]\n"
-        "Run task cases under policies, compare with the true answers, print a table.\n\n"
-        "  --tasks FILE       one JSON object a line: id, task, size, prompt, answer\n"
-        "  --policy SPEC      name?key=value&…; give it again for another policy\n"
-        "  --mode MODE        forced (default): feed the true answer, compare every argmax\n"
-        "                     free: feed what the model says\n"
-        "  --task A,B         these tasks only\n"
-        "  --sizes N,M        these sizes only\n"
-        "  --limit N          the first N cases of each task and size\n"
-        "  --batch N          cases decoded together (default 16)\n"
-        "  --summary          one line a policy instead of the whole table\n"
-        "  --csv FILE         the whole table as CSV, - for stdout instead of the table\n"
-        "  --dump FILE        every case as a line of JSON\n" ENG_CLI_HELP;
+	"Usage: sparsekv-eval --model DIR --tasks F.jsonl --policy SPEC [--policy SPEC…] [OPTION…]\n"
+	"Run task cases under policies, compare with the true answers, print a table.\n\n"
+	"  --tasks FILE       one JSON object a line: id, task, size, prompt, answer\n"
+	"  --policy SPEC      name?key=value&…; give it again for another policy\n"
+	"  --mode MODE        forced (default): feed the true answer, compare every argmax\n"
+	"                     free: feed what the model says\n"
+	"  --task A,B         these tasks only\n"
+	"  --sizes N,M        these sizes only\n"
+	"  --limit N          the first N cases of each task and size\n"
+	"  --batch N          cases decoded together (default 16)\n"
+	"  --summary          one line a policy instead of the whole table\n"
+	"  --csv FILE         the whole table as CSV, - for stdout instead of the table\n"
+	"  --dump FILE        every case as a line of JSON\n" ENG_CLI_HELP;
 
-enum { OPT_TASKS = ENG_OPT_OWN, OPT_POLICY, OPT_MODE, OPT_TASK, OPT_SIZES, OPT_LIMIT, OPT_BATCH, OPT_SUMMARY, OPT_CSV, OPT_DUMP };
+enum {
+	OPT_TASKS = ENG_OPT_OWN,
+	OPT_POLICY,
+	OPT_MODE,
+	OPT_TASK,
+	OPT_SIZES,
+	OPT_LIMIT,
+	OPT_BATCH,
+	OPT_SUMMARY,
+	OPT_CSV,
+	OPT_DUMP,
+};
 
 static const struct option options[] = {
-        {"tasks", required_argument, NULL, OPT_TASKS},
-        {"policy", required_argument, NULL, OPT_POLICY},
-        {"mode", required_argument, NULL, OPT_MODE},
-        {"task", required_argument, NULL, OPT_TASK},
-        {"sizes", required_argument, NULL, OPT_SIZES},
-        {"limit", required_argument, NULL, OPT_LIMIT},
-        {"batch", required_argument, NULL, OPT_BATCH},
-        {"summary", no_argument, NULL, OPT_SUMMARY},
-        {"csv", required_argument, NULL, OPT_CSV},
-        {"dump", required_argument, NULL, OPT_DUMP},
-        ENG_CLI_OPTIONS,
-        {NULL, 0, NULL, 0},
+	{"tasks", required_argument, NULL, OPT_TASKS},
+	{"policy", required_argument, NULL, OPT_POLICY},
+	{"mode", required_argument, NULL, OPT_MODE},
+	{"task", required_argument, NULL, OPT_TASK},
+	{"sizes", required_argument, NULL, OPT_SIZES},
+	{"limit", required_argument, NULL, OPT_LIMIT},
+	{"batch", required_argument, NULL, OPT_BATCH},
+	{"summary", no_argument, NULL, OPT_SUMMARY},
+	{"csv", required_argument, NULL, OPT_CSV},
+	{"dump", required_argument, NULL, OPT_DUMP},
+	ENG_CLI_OPTIONS,
+	{NULL, 0, NULL, 0},
 };
 
 struct arguments {
@@ -72,7 +83,9 @@ static int take_sizes(struct arguments *a, char *list, struct eng_error *err)
 		if (eng_cli_count("--sizes", word, 1, UINT32_MAX, &a->sizes[a->filter.n_sizes++], err))
 			return -EINVAL;
 	}
-	return a->filter.n_sizes ? 0 : eng_fail(err, -EINVAL, "--sizes: numbers with commas between them expected");
+	return a->filter.n_sizes
+	               ? 0
+	               : eng_fail(err, -EINVAL, "--sizes: numbers with commas between them expected");
 }
 
 static int take_names(struct arguments *a, char *list, struct eng_error *err)
@@ -82,7 +95,8 @@ static int take_names(struct arguments *a, char *list, struct eng_error *err)
 			return eng_fail(err, -EINVAL, "--task: at most %u expected", LIST_MAX);
 		a->names[a->filter.n_tasks++] = word;
 	}
-	return a->filter.n_tasks ? 0 : eng_fail(err, -EINVAL, "--task: names with commas between them expected");
+	return a->filter.n_tasks ? 0
+	                         : eng_fail(err, -EINVAL, "--task: names with commas between them expected");
 }
 
 static int take_mode(struct arguments *a, const char *text, struct eng_error *err)
@@ -150,7 +164,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 	if (!a->tasks)
 		return eng_fail(err, -EINVAL, "--tasks is missing: a file of cases expected");
 	if (!a->n_policies)
-		return eng_fail(err, -EINVAL, "--policy is missing: a policy such as full or delta?budget=0.25 expected");
+		return eng_fail(err, -EINVAL,
+		                "--policy is missing: a policy such as full or delta?budget=0.25 expected");
 	return 0;
 }
 
@@ -176,20 +191,20 @@ static int close_output(FILE *f, const char *path, struct eng_error *err)
 	return bad ? eng_fail(err, -EIO, "%.300s: could not be written", path) : 0;
 }
 
-static int run(const struct arguments *a, const struct eng_host *host, const struct eng_cases *cases, FILE *csv,
-               FILE *dump, struct eng_error *err)
+static int run(const struct arguments *a, const struct eng_host *host, const struct eng_cases *cases,
+               FILE *csv, FILE *dump, struct eng_error *err)
 {
 	struct eng_eval eval = {
-	        .model = &host->model,
-	        .client = host->client,
-	        .kv_dtype = a->cli.kv_dtype,
-	        .policies = a->policies,
-	        .n_policies = a->n_policies,
-	        .cases = cases,
-	        .mode = a->mode,
-	        .batch = a->batch,
-	        .quiet = a->cli.quiet,
-	        .stop = &stop,
+		.model = &host->model,
+		.client = host->client,
+		.kv_dtype = a->cli.kv_dtype,
+		.policies = a->policies,
+		.n_policies = a->n_policies,
+		.cases = cases,
+		.mode = a->mode,
+		.batch = a->batch,
+		.quiet = a->cli.quiet,
+		.stop = &stop,
 	};
 	struct eng_result *results;
 	int r = eng_evaluate(&eval, &results, err);
@@ -226,8 +241,10 @@ int main(int argc, char **argv)
 	r = r ? r : open_output(a.dump, &dump, &err);
 	r = r ? r : eng_host_open(&host, &a.cli, &err);
 	if (!r) {
-		sigaction(SIGINT, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESETHAND}, NULL);
-		sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESETHAND}, NULL);
+		sigaction(SIGINT, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESETHAND},
+		          NULL);
+		sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESETHAND},
+		          NULL);
 		r = run(&a, &host, &cases, csv, dump, &err);
 		eng_host_close(&host);
 	}

@@ -9,20 +9,20 @@
 #include "engine/progress.h"
 #include "engine/tokens.h"
 
-#define CHUNK 512u         /* prompt rows of a step */
+#define CHUNK 512u      /* prompt rows of a step */
 #define PROMPT_WORK 0.2 /* of the time of a decode row, for the progress line */
 
 /* A case on its way through the group. */
 struct lane {
 	const struct eng_case *c;
-	size_t index;          /* of the case, in cases->list */
-	int32_t *prompt;       /* bos and the prompt's bytes */
+	size_t index;    /* of the case, in cases->list */
+	int32_t *prompt; /* bos and the prompt's bytes */
 	uint32_t n_prompt;
-	int32_t *want;         /* the answer's bytes and eos */
+	int32_t *want; /* the answer's bytes and eos */
 	uint32_t n_want;
-	int32_t *got;          /* argmaxes; room for `limit` */
+	int32_t *got; /* argmaxes; room for `limit` */
 	uint32_t n_got, limit;
-	struct skv_seq **seq;  /* [policy]; NULL when it is not held */
+	struct skv_seq **seq; /* [policy]; NULL when it is not held */
 };
 
 struct run {
@@ -92,14 +92,15 @@ static int lane_init(struct lane *lane, const struct eng_eval *eval, size_t inde
 static int prefill(struct run *run, struct lane *lane, struct eng_error *err)
 {
 	uint32_t n = lane->n_prompt - 1;
-	int r = library(skv_seq_new(run->sessions[0], NULL, lane->n_prompt + lane->limit, &lane->seq[0]), err);
+	uint32_t room = lane->n_prompt + lane->limit;
+	int r = library(skv_seq_new(run->sessions[0], NULL, room, &lane->seq[0]), err);
 
 	for (uint32_t at = 0; !r && at < n;) {
 		struct skv_step_item item = {
-		        .seq = lane->seq[0],
-		        .n_tokens = n - at < CHUNK ? n - at : CHUNK,
-		        .flags = SKV_STEP_PROMPT,
-		        .tokens = lane->prompt + at,
+			.seq = lane->seq[0],
+			.n_tokens = n - at < CHUNK ? n - at : CHUNK,
+			.flags = SKV_STEP_PROMPT,
+			.tokens = lane->prompt + at,
 		};
 
 		if (stopped(run))
@@ -160,7 +161,8 @@ static int finish(struct run *run, struct lane *lane, uint32_t policy, struct en
 }
 
 /* One step of these lanes: a token in, an argmax out of each. */
-static int decode_step(struct run *run, uint32_t policy, struct lane **active, uint32_t n, struct eng_error *err)
+static int decode_step(struct run *run, uint32_t policy, struct lane **active, uint32_t n,
+                       struct eng_error *err)
 {
 	uint32_t vocab = run->eval->model->config.vocab;
 	struct skv_step_item items[n];
@@ -170,7 +172,8 @@ static int decode_step(struct run *run, uint32_t policy, struct lane **active, u
 
 	for (uint32_t i = 0; i < n; i++) {
 		in[i] = token_in(run, active[i]);
-		items[i] = (struct skv_step_item){.seq = active[i]->seq[policy], .n_tokens = 1, .tokens = &in[i]};
+		items[i] = (struct skv_step_item){.n_tokens = 1, .tokens = &in[i]};
+		items[i].seq = active[i]->seq[policy];
 	}
 	r = eng_forward(&run->forward, run->sessions[policy], items, n, err);
 	if (r)
@@ -180,7 +183,8 @@ static int decode_step(struct run *run, uint32_t policy, struct lane **active, u
 		struct lane *lane = active[i];
 
 		if (run->eval->mode == ENG_FORCED)
-			eng_evidence_add(&result_of(run, policy, lane)->evidence, logits, vocab, lane->want[lane->n_got]);
+			eng_evidence_add(&result_of(run, policy, lane)->evidence, logits, vocab,
+			                 lane->want[lane->n_got]);
 		lane->got[lane->n_got++] = (int32_t)eng_argmax(logits, vocab);
 		next[i] = token_in(run, lane);
 	}
@@ -263,7 +267,7 @@ static int measure(const struct eng_eval *eval, double *ret_work, struct eng_err
 		const struct eng_case *c = &eval->cases->list[i];
 
 		if (c->prompt_len + c->answer_len + 2 + ENG_FREE_SLACK > most)
-			return eng_fail(err, -EINVAL, "case %.100s: prompt and answer are %zu bytes, the model takes %u in all",
+			return eng_fail(err, -EINVAL, "case %.100s: %zu bytes, the model takes %u in all",
 			                c->id, c->prompt_len + c->answer_len, most - 2 - ENG_FREE_SLACK);
 		work += PROMPT_WORK * (double)c->prompt_len + eval->n_policies * (double)(c->answer_len + 1);
 	}

@@ -20,7 +20,7 @@
 
 enum eng_mode {
 	ENG_FORCED, /* feed the true answer, compare every argmax */
-	ENG_FREE,   /* feed the argmax until eos, or until the answer is ENG_FREE_SLACK tokens longer than the true one */
+	ENG_FREE,   /* feed the argmax until eos, or ENG_FREE_SLACK tokens beyond the true answer */
 };
 #define ENG_FREE_SLACK 64u
 

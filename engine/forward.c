@@ -11,11 +11,13 @@ static uint32_t larger(uint32_t a, uint32_t b)
 	return a > b ? a : b;
 }
 
-int eng_forward_init(struct eng_forward *f, const struct eng_model *model, uint32_t max_rows, struct eng_error *err)
+int eng_forward_init(struct eng_forward *f, const struct eng_model *model, uint32_t max_rows,
+                     struct eng_error *err)
 {
 	const struct eng_config *c = &model->config;
 	uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-	uint32_t width[] = {c->hidden, c->hidden, larger(q + 2 * kv, 2 * c->ffn), larger(q, c->ffn), kv, kv, c->vocab};
+	uint32_t wide = larger(q + 2 * kv, 2 * c->ffn);
+	uint32_t width[] = {c->hidden, c->hidden, wide, larger(q, c->ffn), kv, kv, c->vocab};
 	float **buffer[] = {&f->x, &f->h, &f->wide, &f->q, &f->k, &f->v, &f->logits};
 	size_t floats = 0;
 
@@ -75,7 +77,8 @@ static int embed(struct eng_forward *f, const struct skv_step_item *items, uint3
 			int32_t id = items[i].tokens[t];
 
 			if (id < 0 || (uint32_t)id >= c->vocab)
-				return eng_fail(err, -EINVAL, "token id %d, the vocabulary has %u", id, c->vocab);
+				return eng_fail(err, -EINVAL, "token id %d, the vocabulary has %u", id,
+				                c->vocab);
 			memcpy(f->x + (size_t)rows * c->hidden, f->model->embedding + (size_t)id * c->hidden,
 			       c->hidden * sizeof(float));
 			f->position[rows] = at + t;
@@ -125,15 +128,16 @@ static void read_out(struct eng_forward *f, const struct skv_step_item *items, u
 
 	for (uint32_t i = 0; i < n; row += items[i++].n_tokens)
 		if (!(items[i].flags & SKV_STEP_PROMPT))
-			memmove(f->x + (size_t)decoding++ * c->hidden, f->x + (size_t)row * c->hidden, c->hidden * sizeof(float));
+			memmove(f->x + (size_t)decoding++ * c->hidden, f->x + (size_t)row * c->hidden,
+			        c->hidden * sizeof(float));
 	if (!decoding)
 		return;
 	eng_rmsnorm(f->h, f->x, f->model->final_norm, c->rms_eps, decoding, c->hidden);
 	eng_matmul(f->logits, f->h, f->model->output, decoding, c->hidden, c->vocab);
 }
 
-int eng_forward(struct eng_forward *f, struct skv_session *session, const struct skv_step_item *items, uint32_t n,
-                struct eng_error *err)
+int eng_forward(struct eng_forward *f, struct skv_session *session, const struct skv_step_item *items,
+                uint32_t n, struct eng_error *err)
 {
 	uint32_t rows = 0;
 	int r = embed(f, items, n, &rows, err);

@@ -21,24 +21,25 @@
 #define CHUNK 512u /* prompt rows of a step */
 
 static const char help[] =
-        "Usage: sparsekv-generate --model DIR --policy SPEC --prompt TEXT [OPTION…]\n"
-        "Continue a text, greedily, with its KV cache in sparsekvd.\n\n"
-        "  --policy SPEC      name?key=value&…\n"
-        "  --prompt TEXT      the text to continue\n"
-        "  --prompt-file F    or the file that has it, - for stdin\n"
-        "  --max-tokens N     stop after N tokens (default 256), or at the model's end of text\n"
-        "  --seq NAME         keep the sequence in the daemon under this name; if it is there, go on with it\n" ENG_CLI_HELP;
+	"Usage: sparsekv-generate --model DIR --policy SPEC --prompt TEXT [OPTION…]\n"
+	"Continue a text, greedily, with its KV cache in sparsekvd.\n\n"
+	"  --policy SPEC      name?key=value&…\n"
+	"  --prompt TEXT      the text to continue\n"
+	"  --prompt-file F    or the file that has it, - for stdin\n"
+	"  --max-tokens N     stop after N tokens (default 256), or at the model's end of text\n"
+	"  --seq NAME         keep the sequence in the daemon under this name, go on with one that is there\n"
+	ENG_CLI_HELP;
 
 enum { OPT_POLICY = ENG_OPT_OWN, OPT_PROMPT, OPT_PROMPT_FILE, OPT_MAX_TOKENS, OPT_SEQ };
 
 static const struct option options[] = {
-        {"policy", required_argument, NULL, OPT_POLICY},
-        {"prompt", required_argument, NULL, OPT_PROMPT},
-        {"prompt-file", required_argument, NULL, OPT_PROMPT_FILE},
-        {"max-tokens", required_argument, NULL, OPT_MAX_TOKENS},
-        {"seq", required_argument, NULL, OPT_SEQ},
-        ENG_CLI_OPTIONS,
-        {NULL, 0, NULL, 0},
+	{"policy", required_argument, NULL, OPT_POLICY},
+	{"prompt", required_argument, NULL, OPT_PROMPT},
+	{"prompt-file", required_argument, NULL, OPT_PROMPT_FILE},
+	{"max-tokens", required_argument, NULL, OPT_MAX_TOKENS},
+	{"seq", required_argument, NULL, OPT_SEQ},
+	ENG_CLI_OPTIONS,
+	{NULL, 0, NULL, 0},
 };
 
 struct arguments {
@@ -55,9 +56,9 @@ struct generation {
 	struct skv_seq *seq;
 	int32_t *prompt; /* bos and the bytes; NULL when none was given */
 	uint32_t n_prompt;
-	int32_t last;       /* the newest token of the text, not yet in the sequence */
-	uint32_t produced;  /* tokens behind the prompt, printed ones */
-	uint32_t computed;  /* of these by this process */
+	int32_t last;      /* the newest token of the text, not yet in the sequence */
+	uint32_t produced; /* tokens behind the prompt, printed ones */
+	uint32_t computed; /* of these by this process */
 	double prompt_seconds, decode_seconds;
 	uint32_t prompt_rows;
 	struct eng_progress progress;
@@ -110,11 +111,13 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 	if (!a->cli.model)
 		return eng_fail(err, -EINVAL, "--model is missing: the directory of a model expected");
 	if (!a->policy)
-		return eng_fail(err, -EINVAL, "--policy is missing: a policy such as full or delta?budget=0.25 expected");
+		return eng_fail(err, -EINVAL,
+		                "--policy is missing: a policy such as full or delta?budget=0.25 expected");
 	if (a->prompt && a->prompt_file)
 		return eng_fail(err, -EINVAL, "--prompt and --prompt-file exclude each other");
 	if (!a->prompt && !a->prompt_file && !a->seq)
-		return eng_fail(err, -EINVAL, "--prompt is missing: a text to continue expected (or --prompt-file, or --seq)");
+		return eng_fail(err, -EINVAL,
+		                "--prompt is missing: a text expected (or --prompt-file, or --seq)");
 	return 0;
 }
 
@@ -137,7 +140,8 @@ static int read_file(const char *path, char **ret_text, size_t *ret_len, struct 
 		n += got;
 	}
 	if (!f || got || ferror(f)) {
-		int r = eng_fail(err, errno ? -errno : -EIO, "%.300s: %s", path, strerror(errno ? errno : EIO));
+		int r = eng_fail(err, errno ? -errno : -EIO, "%.300s: %s", path,
+		                 strerror(errno ? errno : EIO));
 
 		free(text);
 		if (f && f != stdin)
@@ -191,7 +195,8 @@ static int resume(struct generation *g, struct eng_error *err)
 
 	if (!g->prompt) {
 		if (held == len)
-			return eng_fail(err, -EINVAL, "sequence %s stopped within its prompt of more than %u tokens: --prompt expected",
+			return eng_fail(err, -EINVAL,
+			                "sequence %s stopped within its prompt, at %u: --prompt expected",
 			                g->args->seq, len);
 		g->last = tokens[len];
 		return 0;
@@ -199,8 +204,8 @@ static int resume(struct generation *g, struct eng_error *err)
 	for (uint32_t i = 0; i < held && i < g->n_prompt; i++)
 		if (tokens[i] != g->prompt[i])
 			return eng_fail(err, -EINVAL,
-			                "sequence %s holds another text: it differs from the prompt at byte %u; the same prompt, or "
-			                "another --seq expected",
+			                "sequence %s holds another text, not the prompt, from byte %u on: the "
+			                "same prompt, or another --seq expected",
 			                g->args->seq, i ? i - 1 : 0);
 	for (uint32_t i = g->n_prompt; i < held && g->produced < g->args->max_tokens; i++, g->produced++) {
 		g->last = tokens[i];
@@ -236,14 +241,16 @@ static int prefill(struct generation *g, struct eng_error *err)
 
 	for (uint32_t at = skv_seq_len(g->seq); !r && at < n; at = skv_seq_len(g->seq)) {
 		struct skv_step_item item = {
-		        .seq = g->seq,
-		        .n_tokens = n - at < CHUNK ? n - at : CHUNK,
-		        .flags = SKV_STEP_PROMPT,
-		        .tokens = g->prompt + at,
+			.seq = g->seq,
+			.n_tokens = n - at < CHUNK ? n - at : CHUNK,
+			.flags = SKV_STEP_PROMPT,
+			.tokens = g->prompt + at,
 		};
+		const int32_t *next;
 
 		r = eng_forward(&g->forward, g->session, &item, 1, err);
-		r = r ? r : library(skv_step_end(g->session, at + item.n_tokens == n ? g->prompt + n : NULL), err);
+		next = at + item.n_tokens == n ? g->prompt + n : NULL;
+		r = r ? r : library(skv_step_end(g->session, next), err);
 		g->prompt_rows += item.n_tokens;
 		eng_progress_show(&g->progress, g->prompt_rows, "reading the prompt");
 	}
@@ -262,7 +269,8 @@ static int decode(struct generation *g, struct eng_error *err)
 		if (skv_seq_len(g->seq) >= g->config->max_positions)
 			break;
 		r = eng_forward(&g->forward, g->session,
-		                &(struct skv_step_item){.seq = g->seq, .n_tokens = 1, .tokens = &g->last}, 1, err);
+		                &(struct skv_step_item){.seq = g->seq, .n_tokens = 1, .tokens = &g->last}, 1,
+		                err);
 		if (r)
 			break;
 		next = (int32_t)eng_argmax(g->forward.logits, g->config->vocab);
@@ -293,14 +301,15 @@ static void print_statistics(const struct generation *g)
 
 	skv_seq_attended(g->seq, &attended, &causal);
 	skv_seq_pages(g->seq, &resident, &pages);
-	fprintf(stderr, "prompt    %u tokens, %u computed in %.2f s\n", g->n_prompt, g->prompt_rows, g->prompt_seconds);
+	fprintf(stderr, "prompt    %u tokens, %u computed in %.2f s\n", g->n_prompt, g->prompt_rows,
+	        g->prompt_seconds);
 	fprintf(stderr, "output    %u tokens, %u computed at %.1f tokens/s%s\n", g->produced, g->computed,
 	        g->decode_seconds > 0 ? g->computed / g->decode_seconds : 0,
-	        g->last == g->config->eos                                ? ", to the end of text"
+	        g->last == g->config->eos                         ? ", to the end of text"
 	        : skv_seq_len(g->seq) >= g->config->max_positions ? ", to the end of the model's context"
 	                                                          : "");
-	fprintf(stderr, "attended  %.1f %% of the tokens, kept %.1f %% of the KV\n", percent(attended, causal),
-	        percent(resident, pages));
+	fprintf(stderr, "attended  %.1f %% of the tokens, kept %.1f %% of the KV\n",
+	        percent(attended, causal), percent(resident, pages));
 	fprintf(stderr, "policy    %s, %s kernels\n", skv_policy_spec(g->session), skv_backend(g->session));
 	if (*why)
 		fprintf(stderr, "policy swap refused: %s\n", why);
@@ -317,7 +326,7 @@ static int run(struct generation *g, const struct eng_host *host, struct eng_err
 	r = r ? r : open_sequence(g, err);
 	if (r)
 		return r;
-	/* What is printed on a terminal and a progress line on the same terminal would overwrite each other. */
+	/* The text and a progress line on the same terminal would overwrite each other. */
 	eng_progress_begin(&g->progress, stderr, (double)g->n_prompt + g->args->max_tokens, quiet);
 	r = prefill(g, err);
 	if (isatty(STDOUT_FILENO))

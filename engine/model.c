@@ -28,19 +28,20 @@ static float *deal(struct dealer *d, uint64_t floats)
 static void deal_model(struct eng_model *m, struct dealer *d)
 {
 	const struct eng_config *c = &m->config;
-	uint64_t h = c->hidden, q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
+	uint64_t h = c->hidden, q = (uint64_t)c->n_heads * c->head_dim;
+	uint64_t kv = (uint64_t)c->n_kv_heads * c->head_dim;
 
 	m->embedding = deal(d, c->vocab * h);
 	m->output = c->tied ? m->embedding : deal(d, c->vocab * h);
 	m->final_norm = deal(d, h);
 	for (uint32_t l = 0; l < c->n_layers; l++)
 		m->layers[l] = (struct eng_layer){
-		        .input_norm = deal(d, h),
-		        .qkv = deal(d, (q + 2 * kv) * h),
-		        .o = deal(d, h * q),
-		        .post_attention_norm = deal(d, h),
-		        .gate_up = deal(d, 2 * (uint64_t)c->ffn * h),
-		        .down = deal(d, h * c->ffn),
+			.input_norm = deal(d, h),
+			.qkv = deal(d, (q + 2 * kv) * h),
+			.o = deal(d, h * q),
+			.post_attention_norm = deal(d, h),
+			.gate_up = deal(d, 2 * (uint64_t)c->ffn * h),
+			.down = deal(d, h * c->ffn),
 		};
 }
 
@@ -62,7 +63,8 @@ static int read_part(const struct loader *l, const char *part, uint64_t rows, ui
 
 static int read_layer(const struct loader *l, const struct eng_config *c, const struct eng_layer *to)
 {
-	uint64_t h = c->hidden, q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
+	uint64_t h = c->hidden, q = (uint64_t)c->n_heads * c->head_dim;
+	uint64_t kv = (uint64_t)c->n_kv_heads * c->head_dim;
 	int r = read_part(l, "input_layernorm", h, 0, to->input_norm);
 
 	r = r ? r : read_part(l, "self_attn.q_proj", q, h, to->qkv);
@@ -133,7 +135,8 @@ int eng_model_load(struct eng_model *ret, const char *directory, struct eng_erro
 		return r;
 	snprintf(path, sizeof(path), "%s/model.safetensors.index.json", directory);
 	if (!access(path, F_OK))
-		return eng_fail(err, -EINVAL, "%s: the weights are split; one model.safetensors expected", path);
+		return eng_fail(err, -EINVAL, "%s: the weights are split; one model.safetensors expected",
+		                path);
 	snprintf(path, sizeof(path), "%s/model.safetensors", directory);
 	r = eng_safetensors_open(&st, path, err);
 	r = r ? r : allocate(&m, err);

@@ -24,7 +24,7 @@ struct eng_layer {
 
 struct eng_model {
 	struct eng_config config;
-	char name[SKV_NAME_MAX];  /* of the directory, and the weights' fingerprint: what its sequences belong to */
+	char name[SKV_NAME_MAX];  /* of the directory, and the weights' fingerprint */
 	float *weights;           /* everything below points into this block */
 	float *embedding;         /* [vocab][hidden] */
 	float *output;            /* [vocab][hidden]; the embedding itself when they are tied */

@@ -15,13 +15,13 @@
 void eng_matmul(float *y, const float *x, const float *w, uint32_t rows, uint32_t n_in, uint32_t n_out)
 {
 	if (rows > MATVEC_ROWS) {
-		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)n_out, (int)n_in, 1, x, (int)n_in, w,
-		            (int)n_in, 0, y, (int)n_out);
+		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)n_out, (int)n_in, 1, x,
+		            (int)n_in, w, (int)n_in, 0, y, (int)n_out);
 		return;
 	}
 	for (uint32_t r = 0; r < rows; r++)
-		cblas_sgemv(CblasRowMajor, CblasNoTrans, (int)n_out, (int)n_in, 1, w, (int)n_in, x + (size_t)r * n_in, 1, 0,
-		            y + (size_t)r * n_out, 1);
+		cblas_sgemv(CblasRowMajor, CblasNoTrans, (int)n_out, (int)n_in, 1, w, (int)n_in,
+		            x + (size_t)r * n_in, 1, 0, y + (size_t)r * n_out, 1);
 }
 
 void eng_rmsnorm(float *y, const float *x, const float *w, float eps, uint32_t rows, uint32_t n)
@@ -83,10 +83,11 @@ void eng_swiglu(float *y, const float *gate_up, uint32_t rows, uint32_t n)
 #pragma omp simd
 		for (uint32_t i = 0; i < n; i++) {
 			/*
-			 * sigmoid(g) = 1/(1+e^-|g|), or e^-|g| over the same for negative g: never an overflow.
-			 * Below -87, where e^g leaves fp32, silu is as good as zero.
+			 * sigmoid(g) = 1/(1+e^-|g|), or e^-|g| over the same for negative g: never an
+			 * overflow. Below -87, where e^g leaves fp32, silu is as good as zero.
 			 */
-			float g = gate[i] < -87 ? -87 : gate[i], a = fabsf(g), e = exp_nonpositive(-(a < 87 ? a : 87));
+			float g = gate[i] < -87 ? -87 : gate[i], a = fabsf(g);
+			float e = exp_nonpositive(-(a < 87 ? a : 87));
 
 			to[i] = g * ((g < 0 ? e : 1) / (1 + e)) * up[i];
 		}
@@ -105,14 +106,15 @@ static void turn(float *to, const float *from, const float *angles, uint32_t hal
 	}
 }
 
-void eng_rope_split(float *q, float *k, float *v, const float *qkv, const struct eng_heads *heads, const float *table,
-                    const uint32_t *position, uint32_t rows)
+void eng_rope_split(float *q, float *k, float *v, const float *qkv, const struct eng_heads *heads,
+                    const float *table, const uint32_t *position, uint32_t rows)
 {
 	uint32_t d = heads->head_dim, nq = heads->n_heads * d, nkv = heads->n_kv_heads * d;
 
 #pragma omp parallel for schedule(static) if ((uint64_t)rows * nq > PARALLEL_FLOATS)
 	for (uint32_t r = 0; r < rows; r++) {
-		const float *from = qkv + (size_t)r * (nq + 2 * nkv), *angles = table + (size_t)position[r] * d;
+		const float *from = qkv + (size_t)r * (nq + 2 * nkv);
+		const float *angles = table + (size_t)position[r] * d;
 
 		for (uint32_t at = 0; at < nq; at += d)
 			turn(q + (size_t)r * nq + at, from + at, angles, d / 2);
@@ -138,7 +140,7 @@ float *eng_rope_table(const struct eng_rope *rope, uint32_t head_dim, uint32_t p
 #pragma omp parallel for schedule(static) if (positions > 256)
 	for (uint32_t p = 0; p < positions; p++)
 		for (uint32_t i = 0; i < half; i++) {
-			/* The angle is rounded to fp32 as in the models' training: it is part of their meaning. */
+			/* The angle is rounded to fp32, as it was in training: the weights know it so. */
 			float angle = (float)p * frequency[i];
 
 			table[(size_t)p * head_dim + i] = (float)cos((double)angle);

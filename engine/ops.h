@@ -30,8 +30,8 @@ void eng_swiglu(float *y, const float *gate_up, uint32_t rows, uint32_t n);
 struct eng_heads {
 	uint32_t n_heads, n_kv_heads, head_dim;
 };
-void eng_rope_split(float *q, float *k, float *v, const float *qkv, const struct eng_heads *heads, const float *table,
-                    const uint32_t *position, uint32_t rows);
+void eng_rope_split(float *q, float *k, float *v, const float *qkv, const struct eng_heads *heads,
+                    const float *table, const uint32_t *position, uint32_t rows);
 
 /* A table for eng_rope_split of `positions` rows, to be freed; NULL without memory. */
 float *eng_rope_table(const struct eng_rope *rope, uint32_t head_dim, uint32_t positions);

@@ -56,14 +56,20 @@ static bool own_directory(char *to, size_t room)
 	return true;
 }
 
-static bool find_in_path(char *to, size_t room)
+/* "folder/file" of the folder's first n bytes. False when it is too long. */
+static bool join(char to[PATH_MAX], const char *folder, int n, const char *file)
+{
+	return snprintf(to, PATH_MAX, "%.*s/%s", n, folder, file) < PATH_MAX;
+}
+
+static bool find_in_path(char to[PATH_MAX])
 {
 	const char *path = getenv("PATH");
 
 	while (path && *path) {
 		int n = (int)strcspn(path, ":");
 
-		if (n && snprintf(to, room, "%.*s/sparsekvd", n, path) < (int)room && runnable(to))
+		if (n && join(to, path, n, "sparsekvd") && runnable(to))
 			return true;
 		path += n + (path[n] == ':');
 	}
@@ -77,18 +83,20 @@ static int find_daemon(struct eng_private *p, struct eng_error *err)
 	char own[PATH_MAX];
 
 	if (named && *named) {
-		if (snprintf(p->daemon, sizeof(p->daemon), "%s", named) >= (int)sizeof(p->daemon) || !runnable(named))
-			return eng_fail(err, -ENOENT, "SPARSEKVD=%.200s: not a program that can be run", named);
+		if (snprintf(p->daemon, sizeof(p->daemon), "%s", named) >= (int)sizeof(p->daemon) ||
+		    !runnable(named))
+			return eng_fail(err, -ENOENT, "SPARSEKVD=%.200s: not a program that can be run",
+			                named);
 		return 0;
 	}
 	if (own_directory(own, sizeof(own)))
 		for (size_t i = 0; i < sizeof(near) / sizeof(*near); i++)
-			if (snprintf(p->daemon, sizeof(p->daemon), "%s/%s", own, near[i]) < (int)sizeof(p->daemon) &&
-			    runnable(p->daemon))
+			if (join(p->daemon, own, (int)strlen(own), near[i]) && runnable(p->daemon))
 				return 0;
-	if (find_in_path(p->daemon, sizeof(p->daemon)))
+	if (find_in_path(p->daemon))
 		return 0;
-	return eng_fail(err, -ENOENT, "sparsekvd is neither beside this program nor in PATH; SPARSEKVD can name it");
+	return eng_fail(err, -ENOENT,
+	                "sparsekvd is neither beside this program nor in PATH; SPARSEKVD can name it");
 }
 
 /* In a build tree the policies lie beside the daemon; an installed daemon knows where they are. */
@@ -107,7 +115,8 @@ static int make_directory(struct eng_private *p, struct eng_error *err)
 	const char *base = getenv("TMPDIR");
 	struct sockaddr_un address;
 
-	snprintf(p->directory, sizeof(p->directory), "%.3000s/sparsekv-XXXXXX", base && *base ? base : "/tmp");
+	snprintf(p->directory, sizeof(p->directory), "%.3000s/sparsekv-XXXXXX",
+	         base && *base ? base : "/tmp");
 	snprintf(p->socket, sizeof(p->socket), "%s/socket", p->directory);
 	if (strlen(p->socket) >= sizeof(address.sun_path))
 		return eng_fail(err, -ENAMETOOLONG, "TMPDIR=%.200s: too long for a socket in it", base);
@@ -136,7 +145,8 @@ _Noreturn static void run_daemon(const struct eng_private *p, pid_t guardian)
 {
 	char socket[sizeof(p->socket) + 16], policies[sizeof(p->policies) + 16], pool[64], account[64];
 	/* Memory is taken as sequences grow; the ceiling keeps a mistake from taking the machine. */
-	unsigned long long half = (unsigned long long)sysconf(_SC_PHYS_PAGES) / 2 * (unsigned long long)sysconf(_SC_PAGESIZE);
+	unsigned long long half = (unsigned long long)sysconf(_SC_PHYS_PAGES) / 2 *
+	                          (unsigned long long)sysconf(_SC_PAGESIZE);
 	/* Not the machine's configuration: it is about the service. */
 	const char *argv[] = {p->daemon, "--config=/dev/null", "--log-level=warning", socket, pool, account,
 	                      p->policies[0] ? policies : NULL, NULL};
@@ -184,7 +194,8 @@ _Noreturn static void guard(const struct eng_private *p, int peer)
 	snprintf(log, sizeof(log), "%s/log", p->directory);
 	null = open("/dev/null", O_RDONLY);
 	out = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
-	if (null < 0 || out < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0 || dup2(peer, 3) < 0)
+	if (null < 0 || out < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0 ||
+	    dup2(peer, 3) < 0)
 		_exit(1);
 	fcntl(3, F_SETFD, FD_CLOEXEC);
 	close_range(4, ~0u, 0);
@@ -258,12 +269,13 @@ static int wait_ready(struct eng_private *p, struct skv_client **ret_client, str
 			return r < 0 ? eng_fail(err, r, "%s", skv_last_error()) : 0;
 		if (poll(&gone, 1, 5) > 0) {
 			last_words(p, words, sizeof(words));
-			return eng_fail(err, -ECHILD, "the private daemon %.150s ended at once: %s", p->daemon, words);
+			return eng_fail(err, -ECHILD, "the private daemon %.150s ended at once: %s",
+			                p->daemon, words);
 		}
 	}
 	last_words(p, words, sizeof(words));
-	return eng_fail(err, r, "the private daemon %.150s does not listen after %d s: %s", p->daemon, START_MS / 1000,
-	                words);
+	return eng_fail(err, r, "the private daemon %.150s does not listen after %d s: %s", p->daemon,
+	                START_MS / 1000, words);
 }
 
 int eng_private_start(struct eng_private **ret, struct skv_client **ret_client, struct eng_error *err)

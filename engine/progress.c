@@ -18,7 +18,8 @@ double eng_now(void)
 
 void eng_progress_begin(struct eng_progress *p, FILE *to, double total, bool quiet)
 {
-	*p = (struct eng_progress){.to = to, .on = !quiet && isatty(fileno(to)), .total = total, .begun = eng_now()};
+	*p = (struct eng_progress){.to = to, .total = total, .begun = eng_now()};
+	p->on = !quiet && isatty(fileno(to));
 }
 
 static int columns(FILE *f)
@@ -45,8 +46,8 @@ void eng_progress_show(struct eng_progress *p, double done, const char *label)
 	bar[BAR] = '\0';
 	left = share > 0.01 ? (now - p->begun) * (1 - share) / share : -1;
 	if (left >= 0)
-		snprintf(line, sizeof(line), "[%s] %3.0f %%  %d:%02d left  %s", bar, 100 * share, (int)left / 60, (int)left % 60,
-		         label);
+		snprintf(line, sizeof(line), "[%s] %3.0f %%  %d:%02d left  %s", bar, 100 * share,
+		         (int)left / 60, (int)left % 60, label);
 	else
 		snprintf(line, sizeof(line), "[%s] %3.0f %%  %s", bar, 100 * share, label);
 	/* \033[K wipes what a longer line before left behind; a line that wraps could not be wiped. */

@@ -14,7 +14,7 @@
 struct eng_progress {
 	FILE *to;
 	bool on;
-	double total; /* units of work */
+	double total;        /* units of work */
 	double begun, drawn; /* seconds, monotonic */
 };
 

@@ -44,12 +44,13 @@ static struct row sum_up(const struct eng_eval *eval, const struct eng_result *r
 
 struct out {
 	FILE *to;
-	void (*write)(const struct out *, const char *policy, const char *task, const char *size, const struct row *);
+	void (*write)(const struct out *, const char *policy, const char *task, const char *size,
+	              const struct row *);
 	int policy_width; /* of the longest spec */
 };
 
-static void visit(const struct out *out, const struct eng_eval *eval, const struct eng_result *results, uint32_t policy,
-                  const char *task, uint32_t size)
+static void visit(const struct out *out, const struct eng_eval *eval, const struct eng_result *results,
+                  uint32_t policy, const char *task, uint32_t size)
 {
 	struct row row = sum_up(eval, results, policy, task, size);
 	char number[16] = "all";
@@ -97,8 +98,8 @@ static void find_axes(const struct eng_cases *cases, struct axes *axes)
 static void each_row(const struct out *out, const struct eng_eval *eval, const struct eng_result *results)
 {
 	struct axes axes = {
-	        .tasks = calloc(eval->cases->n + 1, sizeof(char *)),
-	        .sizes = calloc(eval->cases->n + 1, sizeof(uint32_t)),
+		.tasks = calloc(eval->cases->n + 1, sizeof(char *)),
+		.sizes = calloc(eval->cases->n + 1, sizeof(uint32_t)),
 	};
 
 	if (axes.tasks && axes.sizes) {
@@ -106,7 +107,7 @@ static void each_row(const struct out *out, const struct eng_eval *eval, const s
 		for (uint32_t p = 0; p < eval->n_policies; p++)
 			for (size_t t = 0; t < axes.n_tasks; t++)
 				for (size_t s = 0; s < axes.n_sizes; s++) {
-					/* With one size, "all sizes" would say the same again; all of all is always there. */
+					/* With one size, "all sizes" says the same; all of all stays. */
 					if (axes.n_sizes == 2 && !axes.tasks[t] != !axes.sizes[s])
 						continue;
 					visit(out, eval, results, p, axes.tasks[t], axes.sizes[s]);
@@ -135,17 +136,19 @@ static int policy_width(const struct eng_eval *eval)
 static void table_row(const struct out *out, const char *policy, const char *task, const char *size,
                       const struct row *row)
 {
-	fprintf(out->to, "%-*s  %-8s %6s %5u  %6.3f %6.3f %6.3f  %10.1f  %14.3f  %10.3f  %12.1f\n", out->policy_width, policy,
-	        task, size, row->n, (double)row->exact / row->n, row->line / row->n, row->token / row->n,
-	        row->decode_len / row->n, row->attended / row->n, row->kept / row->n, speed(row));
+	fprintf(out->to, "%-*s  %-8s %6s %5u  %6.3f %6.3f %6.3f  %10.1f  %14.3f  %10.3f  %12.1f\n",
+	        out->policy_width, policy, task, size, row->n, (double)row->exact / row->n,
+	        row->line / row->n, row->token / row->n, row->decode_len / row->n, row->attended / row->n,
+	        row->kept / row->n, speed(row));
 }
 
 void eng_report_table(FILE *to, const struct eng_eval *eval, const struct eng_result *results)
 {
 	struct out out = {.to = to, .write = table_row, .policy_width = policy_width(eval)};
 
-	fprintf(to, "%-*s  %-8s %6s %5s  %6s %6s %6s  %10s  %14s  %10s  %12s\n", out.policy_width, "policy", "task", "size",
-	        "n", "exact", "line", "token", "decode_len", "attended_share", "kept_share", "tokens_per_s");
+	fprintf(to, "%-*s  %-8s %6s %5s  %6s %6s %6s  %10s  %14s  %10s  %12s\n", out.policy_width, "policy",
+	        "task", "size", "n", "exact", "line", "token", "decode_len", "attended_share", "kept_share",
+	        "tokens_per_s");
 	each_row(&out, eval, results);
 }
 
@@ -153,14 +156,15 @@ void eng_report_summary(FILE *to, const struct eng_eval *eval, const struct eng_
 {
 	int w = policy_width(eval);
 
-	fprintf(to, "%-*s  %13s  %15s  %7s  %8s\n", w, "policy", "exact answers", "tokens attended", "KV kept", "tokens/s");
+	fprintf(to, "%-*s  %13s  %15s  %7s  %8s\n", w, "policy", "exact answers", "tokens attended",
+	        "KV kept", "tokens/s");
 	for (uint32_t p = 0; p < eval->n_policies; p++) {
 		struct row row = sum_up(eval, results, p, NULL, 0);
 		char exact[32];
 
 		snprintf(exact, sizeof(exact), "%u of %u", row.exact, row.n);
-		fprintf(to, "%-*s  %13s  %13.1f %%  %5.1f %%  %8.0f\n", w, eval->policies[p], exact, 100 * row.attended / row.n,
-		        100 * row.kept / row.n, speed(&row));
+		fprintf(to, "%-*s  %13s  %13.1f %%  %5.1f %%  %8.0f\n", w, eval->policies[p], exact,
+		        100 * row.attended / row.n, 100 * row.kept / row.n, speed(&row));
 	}
 }
 
@@ -188,9 +192,9 @@ static void csv_row(const struct out *out, const char *policy, const char *task,
 	csv_text(out->to, policy);
 	putc(',', out->to);
 	csv_text(out->to, task);
-	fprintf(out->to, ",%s,%u,%.6f,%.6f,%.6f,%.3f,%.6f,%.6f,%.3f\n", size, row->n, (double)row->exact / row->n,
-	        row->line / row->n, row->token / row->n, row->decode_len / row->n, row->attended / row->n,
-	        row->kept / row->n, speed(row));
+	fprintf(out->to, ",%s,%u,%.6f,%.6f,%.6f,%.3f,%.6f,%.6f,%.3f\n", size, row->n,
+	        (double)row->exact / row->n, row->line / row->n, row->token / row->n,
+	        row->decode_len / row->n, row->attended / row->n, row->kept / row->n, speed(row));
 }
 
 void eng_report_csv(FILE *to, const struct eng_eval *eval, const struct eng_result *results)
@@ -209,23 +213,29 @@ static json_t *evidence_json(const struct eng_evidence *e)
 	                 e->smallest_margin);
 }
 
+static json_t *result_json(const char *policy, const struct eng_case *c, const struct eng_result *r)
+{
+	json_t *o = json_pack("{s:s, s:s, s:b, s:f, s:f}", "policy", policy, "id", c->id, "exact",
+	                      r->score.exact, "line", r->score.line, "token_accuracy", r->score.token);
+	json_t *cost = json_pack("{s:i, s:f, s:f}", "decode_len", (int)r->decode_len, "attended_share",
+	                         share(r->attended, r->causal), "kept_share", share(r->resident, r->pages));
+	json_t *evidence = r->evidence.rows ? evidence_json(&r->evidence) : NULL;
+
+	json_object_update(o, cost);
+	json_object_update(o, evidence);
+	json_decref(cost);
+	json_decref(evidence);
+	return o;
+}
+
 void eng_report_dump(FILE *to, const struct eng_eval *eval, const struct eng_result *results)
 {
 	for (uint32_t p = 0; p < eval->n_policies; p++)
 		for (size_t i = 0; i < eval->cases->n; i++) {
 			const struct eng_case *c = &eval->cases->list[i];
 			const struct eng_result *r = &results[p * eval->cases->n + i];
-			json_t *o = json_pack("{s:s, s:s, s:b, s:f, s:f, s:i, s:f, s:f}", "policy", eval->policies[p], "id", c->id,
-			                      "exact", r->score.exact, "line", r->score.line, "token_accuracy", r->score.token,
-			                      "decode_len", (int)r->decode_len, "attended_share", share(r->attended, r->causal),
-			                      "kept_share", share(r->resident, r->pages));
+			json_t *o = result_json(eval->policies[p], c, r);
 
-			if (r->evidence.rows) {
-				json_t *e = evidence_json(&r->evidence);
-
-				json_object_update(o, e);
-				json_decref(e);
-			}
 			json_dumpf(o, to, JSON_COMPACT | JSON_REAL_PRECISION(9));
 			putc('\n', to);
 			json_decref(o);

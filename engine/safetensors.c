@@ -19,17 +19,17 @@ static const struct {
 	uint8_t bytes;
 	enum eng_dtype dtype;
 } dtypes[] = {
-        {"F32", 4, ENG_F32},   {"F16", 2, ENG_F16},       {"BF16", 2, ENG_BF16},    {"F64", 8, ENG_OTHER},
-        {"I64", 8, ENG_OTHER}, {"I32", 4, ENG_OTHER},     {"I16", 2, ENG_OTHER},    {"I8", 1, ENG_OTHER},
-        {"U64", 8, ENG_OTHER}, {"U32", 4, ENG_OTHER},     {"U16", 2, ENG_OTHER},    {"U8", 1, ENG_OTHER},
-        {"BOOL", 1, ENG_OTHER}, {"F8_E4M3", 1, ENG_OTHER}, {"F8_E5M2", 1, ENG_OTHER},
+	{"F32", 4, ENG_F32},    {"F16", 2, ENG_F16},       {"BF16", 2, ENG_BF16},     {"F64", 8, ENG_OTHER},
+	{"I64", 8, ENG_OTHER},  {"I32", 4, ENG_OTHER},     {"I16", 2, ENG_OTHER},     {"I8", 1, ENG_OTHER},
+	{"U64", 8, ENG_OTHER},  {"U32", 4, ENG_OTHER},     {"U16", 2, ENG_OTHER},     {"U8", 1, ENG_OTHER},
+	{"BOOL", 1, ENG_OTHER}, {"F8_E4M3", 1, ENG_OTHER}, {"F8_E5M2", 1, ENG_OTHER},
 };
 
 /* ---- one tensor's entry ---------------------------------------------------------------------- */
 
 /* Element size of the entry's dtype into *ret_bytes. */
-static int parse_dtype(const struct eng_safetensors *st, struct eng_tensor *t, const json_t *value, uint64_t *ret_bytes,
-                       struct eng_error *err)
+static int parse_dtype(const struct eng_safetensors *st, struct eng_tensor *t, const json_t *value,
+                       uint64_t *ret_bytes, struct eng_error *err)
 {
 	const char *s = json_string_value(value);
 
@@ -46,23 +46,25 @@ static int parse_dtype(const struct eng_safetensors *st, struct eng_tensor *t, c
 }
 
 /* Shape into the tensor, and the bytes that it takes into *bytes, which comes as the element size. */
-static int parse_shape(const struct eng_safetensors *st, struct eng_tensor *t, const json_t *shape, uint64_t *bytes,
-                       struct eng_error *err)
+static int parse_shape(const struct eng_safetensors *st, struct eng_tensor *t, const json_t *shape,
+                       uint64_t *bytes, struct eng_error *err)
 {
 	if (!json_is_array(shape))
 		return eng_fail(err, -EBADMSG, "%s: tensor %s: no \"shape\" array", st->path, t->name);
 	if (json_array_size(shape) > ENG_TENSOR_DIMS)
-		return eng_fail(err, -EBADMSG, "%s: tensor %s: %zu dimensions, at most %d expected", st->path, t->name,
-		                json_array_size(shape), ENG_TENSOR_DIMS);
+		return eng_fail(err, -EBADMSG, "%s: tensor %s: %zu dimensions, at most %d expected", st->path,
+		                t->name, json_array_size(shape), ENG_TENSOR_DIMS);
 	t->n_dims = (uint32_t)json_array_size(shape);
 	for (uint32_t i = 0; i < t->n_dims; i++) {
 		const json_t *d = json_array_get(shape, i);
 
 		if (!json_is_integer(d) || json_integer_value(d) < 0)
-			return eng_fail(err, -EBADMSG, "%s: tensor %s: dimension %u is not a count", st->path, t->name, i);
+			return eng_fail(err, -EBADMSG, "%s: tensor %s: dimension %u is not a count", st->path,
+			                t->name, i);
 		t->dim[i] = (uint64_t)json_integer_value(d);
 		if (__builtin_mul_overflow(*bytes, t->dim[i], bytes))
-			return eng_fail(err, -EBADMSG, "%s: tensor %s: its shape is larger than memory", st->path, t->name);
+			return eng_fail(err, -EBADMSG, "%s: tensor %s: its shape is larger than memory",
+			                st->path, t->name);
 	}
 	return 0;
 }
@@ -75,7 +77,8 @@ static int parse_tensor(const struct eng_safetensors *st, struct eng_tensor *t, 
 	int r;
 
 	if (!json_is_object(entry))
-		return eng_fail(err, -EBADMSG, "%s: tensor %s: its entry is not an object", st->path, t->name);
+		return eng_fail(err, -EBADMSG, "%s: tensor %s: its entry is not an object", st->path,
+		                t->name);
 	r = parse_dtype(st, t, json_object_get(entry, "dtype"), &bytes, err);
 	if (r)
 		return r;
@@ -84,16 +87,20 @@ static int parse_tensor(const struct eng_safetensors *st, struct eng_tensor *t, 
 		return r;
 	if (json_array_size(offsets) != 2 || !json_is_integer(json_array_get(offsets, 0)) ||
 	    !json_is_integer(json_array_get(offsets, 1)))
-		return eng_fail(err, -EBADMSG, "%s: tensor %s: \"data_offsets\" is not [begin, end]", st->path, t->name);
+		return eng_fail(err, -EBADMSG, "%s: tensor %s: \"data_offsets\" is not [begin, end]",
+		                st->path, t->name);
 
 	/* A negative offset turns into a huge one and fails the same test. */
 	t->begin = (uint64_t)json_integer_value(json_array_get(offsets, 0));
 	t->end = (uint64_t)json_integer_value(json_array_get(offsets, 1));
 	if (t->begin > t->end || t->end > st->data_bytes)
-		return eng_fail(err, -EBADMSG, "%s: tensor %s: offsets %lld … %lld, but the data has %llu bytes", st->path,
-		                t->name, (long long)t->begin, (long long)t->end, (unsigned long long)st->data_bytes);
+		return eng_fail(err, -EBADMSG,
+		                "%s: tensor %s: offsets %lld … %lld, but the data has %llu bytes", st->path,
+		                t->name, (long long)t->begin, (long long)t->end,
+		                (unsigned long long)st->data_bytes);
 	if (t->end - t->begin != bytes)
-		return eng_fail(err, -EBADMSG, "%s: tensor %s: %llu bytes of data, its shape and dtype take %llu", st->path,
+		return eng_fail(err, -EBADMSG,
+		                "%s: tensor %s: %llu bytes of data, its shape and dtype take %llu", st->path,
 		                t->name, (unsigned long long)(t->end - t->begin), (unsigned long long)bytes);
 	t->data = st->data + t->begin;
 	return 0;
@@ -119,8 +126,8 @@ static int check_cover(const struct eng_safetensors *st, struct eng_error *err)
 		const struct eng_tensor *t = &st->tensors[i];
 
 		if (t->begin != at)
-			return eng_fail(err, -EBADMSG, "%s: tensor %s: begins at byte %llu, %s", st->path, t->name,
-			                (unsigned long long)t->begin,
+			return eng_fail(err, -EBADMSG, "%s: tensor %s: begins at byte %llu, %s", st->path,
+			                t->name, (unsigned long long)t->begin,
 			                t->begin < at ? "inside the one before it" : "after a hole");
 		at = t->end;
 	}
@@ -140,9 +147,9 @@ static int parse_header(struct eng_safetensors *st, json_t *root, struct eng_err
 		return eng_fail(err, -EBADMSG, "%s: the header is not a JSON object", st->path);
 	st->tensors = calloc(json_object_size(root) + 1, sizeof(*st->tensors));
 	if (!st->tensors)
-		return eng_fail(err, -ENOMEM, "%s: no memory for %zu tensors", st->path, json_object_size(root));
-	json_object_foreach(root, name, entry)
-	{
+		return eng_fail(err, -ENOMEM, "%s: no memory for %zu tensors", st->path,
+		                json_object_size(root));
+	json_object_foreach(root, name, entry) {
 		struct eng_tensor *t = &st->tensors[st->n_tensors];
 
 		if (!strcmp(name, "__metadata__"))
@@ -170,11 +177,13 @@ static int map_file(struct eng_safetensors *st, struct eng_error *err)
 	if (fstat(fd, &sb) < 0) {
 		r = eng_fail(err, -errno, "%s: %s", st->path, strerror(errno));
 	} else if (!S_ISREG(sb.st_mode) || sb.st_size < 8) {
-		r = eng_fail(err, -EBADMSG, "%s: not a safetensors file: shorter than its 8-byte header length", st->path);
+		r = eng_fail(err, -EBADMSG,
+		             "%s: not a safetensors file: shorter than its 8-byte header length", st->path);
 	} else {
 		st->map_bytes = (size_t)sb.st_size;
 		st->map = mmap(NULL, st->map_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-		r = st->map == MAP_FAILED ? eng_fail(err, -errno, "%s: mmap: %s", st->path, strerror(errno)) : 0;
+		r = st->map == MAP_FAILED ? eng_fail(err, -errno, "%s: mmap: %s", st->path, strerror(errno))
+		                          : 0;
 		if (r)
 			st->map = NULL;
 	}
@@ -280,29 +289,31 @@ static void convert(const struct eng_tensor *t, uint64_t n, float *to)
 	}
 }
 
-int eng_safetensors_read(const struct eng_safetensors *st, const char *name, uint64_t rows, uint64_t cols, float *to,
-                         struct eng_error *err)
+int eng_safetensors_read(const struct eng_safetensors *st, const char *name, uint64_t rows, uint64_t cols,
+                         float *to, struct eng_error *err)
 {
 	const struct eng_tensor *t = eng_safetensors_find(st, name);
 	char want[48], is[ENG_TENSOR_DIMS * 24 + 1] = "";
 	bool fits;
 
 	if (cols)
-		snprintf(want, sizeof(want), "%llu × %llu", (unsigned long long)rows, (unsigned long long)cols);
+		snprintf(want, sizeof(want), "%llu × %llu", (unsigned long long)rows,
+		         (unsigned long long)cols);
 	else
 		snprintf(want, sizeof(want), "%llu", (unsigned long long)rows);
 	if (!t)
 		return eng_fail(err, -ENOENT, "%s: tensor %s is missing (%s expected)", st->path, name, want);
-	fits = cols ? t->n_dims == 2 && t->dim[0] == rows && t->dim[1] == cols : t->n_dims == 1 && t->dim[0] == rows;
+	fits = cols ? t->n_dims == 2 && t->dim[0] == rows && t->dim[1] == cols
+	            : t->n_dims == 1 && t->dim[0] == rows;
 	if (!fits) {
 		for (uint32_t i = 0; i < t->n_dims; i++)
 			sprintf(is + strlen(is), i ? " × %llu" : "%llu", (unsigned long long)t->dim[i]);
-		return eng_fail(err, -EBADMSG, "%s: tensor %s is %s, the configuration says %s", st->path, name,
-		                t->n_dims ? is : "a scalar", want);
+		return eng_fail(err, -EBADMSG, "%s: tensor %s is %s, the configuration says %s", st->path,
+		                name, t->n_dims ? is : "a scalar", want);
 	}
 	if (t->dtype == ENG_OTHER)
-		return eng_fail(err, -EBADMSG, "%s: tensor %s has dtype %s, F32, F16 or BF16 expected", st->path, name,
-		                t->dtype_name);
+		return eng_fail(err, -EBADMSG, "%s: tensor %s has dtype %s, F32, F16 or BF16 expected",
+		                st->path, name, t->dtype_name);
 	convert(t, rows * (cols ? cols : 1), to);
 	return 0;
 }

@@ -50,8 +50,8 @@ const struct eng_tensor *eng_safetensors_find(const struct eng_safetensors *st, 
  * Copy a matrix of [rows][cols] (or with cols = 0 a vector of `rows`) into `to`, as fp32.
  * -ENOENT no such tensor, -EBADMSG another shape, or a dtype that is not F32, F16 or BF16.
  */
-int eng_safetensors_read(const struct eng_safetensors *st, const char *name, uint64_t rows, uint64_t cols, float *to,
-                         struct eng_error *err);
+int eng_safetensors_read(const struct eng_safetensors *st, const char *name, uint64_t rows, uint64_t cols,
+                         float *to, struct eng_error *err);
 
 /*
  * A number that tells this file's content from another's: of the header, and of samples of the data

@@ -30,7 +30,8 @@ struct eng_score eng_score_forced(const int32_t *got, const int32_t *want, uint3
 	return (struct eng_score){right == n, (double)lines_right / lines, (double)right / n};
 }
 
-struct eng_score eng_score_free(const int32_t *got, uint32_t n_got, const int32_t *want, uint32_t n_want, int32_t eos)
+struct eng_score eng_score_free(const int32_t *got, uint32_t n_got, const int32_t *want, uint32_t n_want,
+                                int32_t eos)
 {
 	uint32_t right = 0, lines = 0, lines_right = 0, got_at = 0;
 
@@ -45,7 +46,8 @@ struct eng_score eng_score_free(const int32_t *got, uint32_t n_got, const int32_
 		               !memcmp(got + got_at, want + at, (end - at) * sizeof(*got));
 		got_at = got_end;
 	}
-	return (struct eng_score){right == n_want && n_got == n_want, (double)lines_right / lines, (double)right / n_want};
+	return (struct eng_score){right == n_want && n_got == n_want, (double)lines_right / lines,
+	                          (double)right / n_want};
 }
 
 void eng_evidence_add(struct eng_evidence *e, const float *logits, uint32_t vocab, int32_t want)

@@ -76,7 +76,8 @@ static bool wanted(const struct eng_task_filter *f, const struct eng_cases *so_f
 }
 
 /* Takes over the case if it is wanted, frees it if not. */
-static int keep(struct eng_cases *cases, const struct eng_task_filter *filter, struct eng_case *c, struct eng_error *err)
+static int keep(struct eng_cases *cases, const struct eng_task_filter *filter, struct eng_case *c,
+                struct eng_error *err)
 {
 	struct eng_case *list;
 
@@ -114,7 +115,8 @@ static int parse_line(struct eng_cases *cases, const char *where, const char *li
 	return keep(cases, filter, &c, err);
 }
 
-int eng_cases_load(struct eng_cases *ret, const char *path, const struct eng_task_filter *filter, struct eng_error *err)
+int eng_cases_load(struct eng_cases *ret, const char *path, const struct eng_task_filter *filter,
+                   struct eng_error *err)
 {
 	struct eng_cases cases = ENG_CASES_NULL;
 	FILE *f = fopen(path, "re");
@@ -133,7 +135,8 @@ int eng_cases_load(struct eng_cases *ret, const char *path, const struct eng_tas
 	if (!r && ferror(f))
 		r = eng_fail(err, -EIO, "%s: cannot be read to its end", path);
 	if (!r && !cases.n)
-		r = eng_fail(err, -EINVAL, number ? "%s: no case is left of the tasks and sizes asked for" : "%s: is empty",
+		r = eng_fail(err, -EINVAL,
+		             number ? "%s: no case is left of the tasks and sizes asked for" : "%s: is empty",
 		             path);
 	free(line);
 	fclose(f);

@@ -35,7 +35,8 @@ struct eng_cases {
 #define ENG_CASES_NULL ((struct eng_cases){.list = NULL})
 
 /* Read a file. -EINVAL with "file:line: …", or when the filter leaves nothing; -errno of the file. */
-int eng_cases_load(struct eng_cases *ret, const char *path, const struct eng_task_filter *filter, struct eng_error *err);
+int eng_cases_load(struct eng_cases *ret, const char *path, const struct eng_task_filter *filter,
+                   struct eng_error *err);
 void eng_cases_deinit(struct eng_cases *cases);
 
 #endif

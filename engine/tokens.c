@@ -7,11 +7,11 @@ int eng_tokens_check(const struct eng_config *c, struct eng_error *err)
 {
 	if (c->vocab <= 256 || c->bos < 256 || c->eos < 256)
 		return eng_fail(err, -EINVAL,
-		                "the model's vocabulary is not bytes: %u ids, bos %d, eos %d; ids 0 to 255 for the bytes "
-		                "and bos, eos above them expected",
+		                "the model's vocabulary is not bytes: %u ids, bos %d, eos %d; ids 0 to 255 for "
+		                "the bytes and bos, eos above them expected",
 		                c->vocab, c->bos, c->eos);
 	if (c->vocab > 512)
-		return eng_fail(err, -EINVAL, "the model's vocabulary has %u ids: it needs a tokenizer, this engine reads bytes",
+		return eng_fail(err, -EINVAL, "a vocabulary of %u ids needs a tokenizer, this engine reads bytes",
 		                c->vocab);
 	return 0;
 }

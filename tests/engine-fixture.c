@@ -122,11 +122,12 @@ static double random_value(enum fx_type type, double size, uint8_t *bytes)
 	if (type == FX_F32)
 		memcpy(bytes, &bits, 4);
 	else
-		memcpy(bytes, (uint8_t *)&bits + 2, 2); /* bf16: the upper half; little-endian, as the format */
+		memcpy(bytes, (uint8_t *)&bits + 2, 2); /* the upper half; little-endian, as the format */
 	return (negative ? -1 : 1) * ldexp(1 + mantissa / 128.0, exponent);
 }
 
-static void add(struct fx_weights *w, enum fx_type type, uint32_t rows, uint32_t cols, double size, const char *name)
+static void add(struct fx_weights *w, enum fx_type type, uint32_t rows, uint32_t cols, double size,
+                const char *name)
 {
 	struct fx_tensor *t = &w->tensor[w->n++];
 	size_t n = (size_t)rows * (cols ? cols : 1), step = type_bytes(type);
@@ -159,15 +160,15 @@ struct fx_weights *fx_weights_new(const struct fx_model *m)
 			uint32_t rows, cols;
 			double size;
 		} parts[] = {
-		        {"input_layernorm", h, 0, 1},
-		        {"self_attn.q_proj", q, h, 2 * size},
-		        {"self_attn.k_proj", kv, h, 2 * size},
-		        {"self_attn.v_proj", kv, h, size},
-		        {"self_attn.o_proj", h, q, size},
-		        {"post_attention_layernorm", h, 0, 1},
-		        {"mlp.gate_proj", m->ffn, h, size},
-		        {"mlp.up_proj", m->ffn, h, size},
-		        {"mlp.down_proj", h, m->ffn, size},
+			{"input_layernorm", h, 0, 1},
+			{"self_attn.q_proj", q, h, 2 * size},
+			{"self_attn.k_proj", kv, h, 2 * size},
+			{"self_attn.v_proj", kv, h, size},
+			{"self_attn.o_proj", h, q, size},
+			{"post_attention_layernorm", h, 0, 1},
+			{"mlp.gate_proj", m->ffn, h, size},
+			{"mlp.up_proj", m->ffn, h, size},
+			{"mlp.down_proj", h, m->ffn, size},
 		};
 		char name[80];
 
@@ -208,7 +209,8 @@ void fx_model_write(const struct fx_model *m, const struct fx_weights *w, const 
 		const struct fx_tensor *t = &w->tensor[i];
 		size_t n = (size_t)t->rows * (t->cols ? t->cols : 1) * type_bytes(m->type);
 
-		fprintf(f, "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[%u", i ? ',' : '{', t->name, types[m->type], t->rows);
+		fprintf(f, "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[%u", i ? ',' : '{', t->name, types[m->type],
+		        t->rows);
 		if (t->cols)
 			fprintf(f, ",%u", t->cols);
 		fprintf(f, "],\"data_offsets\":[%zu,%zu]}", at, at + n);
@@ -229,13 +231,14 @@ void fx_model_write(const struct fx_model *m, const struct fx_weights *w, const 
 	free(header);
 
 	ck_assert_int_gt(asprintf(&config,
-	                          "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":%u,\"num_hidden_layers\":%u,"
-	                          "\"num_attention_heads\":%u,\"num_key_value_heads\":%u,\"head_dim\":%u,"
+	                          "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":%u,"
+	                          "\"num_hidden_layers\":%u,\"num_attention_heads\":%u,"
+	                          "\"num_key_value_heads\":%u,\"head_dim\":%u,"
 	                          "\"intermediate_size\":%u,\"vocab_size\":%u,\"max_position_embeddings\":%u,"
 	                          "\"rope_theta\":%g,\"rms_norm_eps\":%g,\"tie_word_embeddings\":%s,"
 	                          "\"bos_token_id\":256,\"eos_token_id\":257}",
-	                          m->hidden, m->layers, m->heads, m->kv_heads, m->head_dim, m->ffn, m->vocab, m->positions,
-	                          m->theta, m->eps, m->tied ? "true" : "false"),
+	                          m->hidden, m->layers, m->heads, m->kv_heads, m->head_dim, m->ffn, m->vocab,
+	                          m->positions, m->theta, m->eps, m->tied ? "true" : "false"),
 	                 0);
 	fx_text(fx_path(folder, "config.json"), config);
 	free(config);
@@ -283,8 +286,8 @@ static void rotate(const struct fx_model *m, double *head, uint32_t position)
 }
 
 /* Dense attention of one q head at token t over k and v rows [0, t]. */
-static void attend(const struct fx_model *m, double *out, const double *q, const double *k, const double *v, uint32_t t,
-                   uint32_t kv_head)
+static void attend(const struct fx_model *m, double *out, const double *q, const double *k, const double *v,
+                   uint32_t t, uint32_t kv_head)
 {
 	uint32_t d = m->head_dim, stride = m->kv_heads * d;
 	double weight[t + 1], sum = 0;
@@ -342,18 +345,20 @@ static void layer(const struct fx_model *m, const struct fx_weights *w, uint32_t
 double *fx_reference(const struct fx_model *m, const struct fx_weights *w, const int32_t *tokens, uint32_t n)
 {
 	const double *embedding = fx_weight(w, "model.embed_tokens.weight");
-	double *x = malloc((size_t)n * m->hidden * sizeof(*x)), *logits = malloc((size_t)n * m->vocab * sizeof(*logits));
+	double *x = malloc((size_t)n * m->hidden * sizeof(*x)),
+	       *logits = malloc((size_t)n * m->vocab * sizeof(*logits));
 	double normed[m->hidden];
 
 	ck_assert(x && logits);
 	for (uint32_t t = 0; t < n; t++)
-		memcpy(x + (size_t)t * m->hidden, embedding + (size_t)tokens[t] * m->hidden, m->hidden * sizeof(*x));
+		memcpy(x + (size_t)t * m->hidden, embedding + (size_t)tokens[t] * m->hidden,
+		       m->hidden * sizeof(*x));
 	for (uint32_t l = 0; l < m->layers; l++)
 		layer(m, w, l, x, n);
 	for (uint32_t t = 0; t < n; t++) {
 		norm(normed, x + (size_t)t * m->hidden, fx_weight(w, "model.norm.weight"), m->eps, m->hidden);
-		product(logits + (size_t)t * m->vocab, m->tied ? embedding : fx_weight(w, "lm_head.weight"), normed, m->vocab,
-		        m->hidden);
+		product(logits + (size_t)t * m->vocab, m->tied ? embedding : fx_weight(w, "lm_head.weight"),
+		        normed, m->vocab, m->hidden);
 	}
 	free(x);
 	return logits;

@@ -30,9 +30,8 @@ struct fx_model {
 	enum fx_type type;
 	bool tied;
 };
-#define FX_TINY                                                                                                \
-	((struct fx_model){.hidden = 48, .layers = 3, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn = 80,  \
-	                   .vocab = 264, .positions = 512, .theta = 10000, .eps = 1e-5, .type = FX_BF16, .tied = true})
+/* In the order of the struct. */
+#define FX_TINY ((struct fx_model){48, 3, 4, 2, 16, 80, 264, 512, 10000, 1e-5, FX_BF16, true})
 
 /*
  * Weights of a model in double, exactly the values that fx_model_write() puts in the file. By name as in

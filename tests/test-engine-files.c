@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the engine reads from files: safetensors, config.json, whole models, task files. All of it may be wrong. */
+/* What the engine reads from files: safetensors, config.json, models, tasks. All of it may be wrong. */
 #include <check.h>
 #include <errno.h>
 #include <math.h>
@@ -44,12 +44,12 @@ static const char *tensors(const char *header, const void *data, size_t n)
 }
 
 static const char good_header[] = "{\"__metadata__\":{\"format\":\"pt\"},"
-                                  "\"b\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[12,24]},"
-                                  "\"a\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,12]},"
-                                  "\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[24,32]},"
-                                  "\"none\":{\"dtype\":\"F16\",\"shape\":[0,4],\"data_offsets\":[32,32]}}   ";
+				  "\"b\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[12,24]},"
+				  "\"a\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,12]},"
+				  "\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[24,32]},"
+				  "\"none\":{\"dtype\":\"F16\",\"shape\":[0,4],\"data_offsets\":[32,32]}}   ";
 static const uint8_t good_data[32] = {0x80, 0x3f, 0x00, 0xc0, 0, 0, 0x40, 0x40, 0x80, 0xbf, 0, 0,
-                                      0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0, 0, 0, 0, 0x3f};
+                                      0,    0,    0x80, 0x3f, 0, 0, 0,    0xc0, 0,    0,    0, 0x3f};
 
 START_TEST(reads_what_is_there)
 {
@@ -92,37 +92,44 @@ END_TEST
 static const struct {
 	const char *header, *says;
 } bad_headers[] = {
-        {"", "header"},
-        {"[]", "not a JSON object"},
-        {"{\"a\":{}", "header, byte"},
-        {"{\"a\":NaN}", "header, byte"},
-        {"{\"a\":5}", "tensor a: its entry is not an object"},
-        {"{\"a\":{\"shape\":[8],\"data_offsets\":[0,32]}}", "tensor a: no \"dtype\""},
-        {"{\"a\":{\"dtype\":\"F31\",\"shape\":[8],\"data_offsets\":[0,32]}}", "unknown dtype \"F31\""},
-        {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,32]}}", "tensor a: no \"shape\""},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[8]}}", "data_offsets"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0]}}", "data_offsets"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0,32.0]}}", "data_offsets"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[8.0],\"data_offsets\":[0,32]}}", "dimension 0 is not a count"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[8,-1],\"data_offsets\":[0,32]}}", "dimension 1 is not a count"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,8],\"data_offsets\":[0,32]}}", "9 dimensions"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[7],\"data_offsets\":[0,32]}}", "32 bytes of data, its shape and dtype take 28"},
-        {"{\"a\":{\"dtype\":\"BF16\",\"shape\":[8],\"data_offsets\":[0,32]}}", "take 16"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,2],\"data_offsets\":[0,32]}}", "larger than memory"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[9223372036854775807],\"data_offsets\":[0,32]}}", "larger than memory"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[9],\"data_offsets\":[0,36]}}", "the data has 32 bytes"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[-32,0]}}", "tensor a: offsets -32"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[16,8]}}", "tensor a: offsets 16"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0,99999999999999999999]}}", "header, byte"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[7],\"data_offsets\":[4,32]}}", "begins at byte 4, after a hole"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[7],\"data_offsets\":[0,28]}}", "4 bytes at the end belong to no tensor"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0,32]},"
+	{"", "header"},
+	{"[]", "not a JSON object"},
+	{"{\"a\":{}", "header, byte"},
+	{"{\"a\":NaN}", "header, byte"},
+	{"{\"a\":5}", "tensor a: its entry is not an object"},
+	{"{\"a\":{\"shape\":[8],\"data_offsets\":[0,32]}}", "tensor a: no \"dtype\""},
+	{"{\"a\":{\"dtype\":\"F31\",\"shape\":[8],\"data_offsets\":[0,32]}}", "unknown dtype \"F31\""},
+	{"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,32]}}", "tensor a: no \"shape\""},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[8]}}", "data_offsets"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0]}}", "data_offsets"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0,32.0]}}", "data_offsets"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[8.0],\"data_offsets\":[0,32]}}", "dimension 0 is not a count"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[8,-1],\"data_offsets\":[0,32]}}",
+         "dimension 1 is not a count"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,8],\"data_offsets\":[0,32]}}", "9 dimensions"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[7],\"data_offsets\":[0,32]}}",
+         "32 bytes of data, its shape and dtype take 28"},
+	{"{\"a\":{\"dtype\":\"BF16\",\"shape\":[8],\"data_offsets\":[0,32]}}", "take 16"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,2],\"data_offsets\":[0,32]}}",
+         "larger than memory"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[9223372036854775807],\"data_offsets\":[0,32]}}",
+         "larger than memory"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[9],\"data_offsets\":[0,36]}}", "the data has 32 bytes"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[-32,0]}}", "tensor a: offsets -32"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[16,8]}}", "tensor a: offsets 16"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0,99999999999999999999]}}",
+         "header, byte"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[7],\"data_offsets\":[4,32]}}",
+         "begins at byte 4, after a hole"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[7],\"data_offsets\":[0,28]}}",
+         "4 bytes at the end belong to no tensor"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0,32]},"
          "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[28,32]}}",
          "tensor b: begins at byte 28, inside the one before it"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0,32]},"
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0,32]},"
          "\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0,32]}}",
          "duplicate"},
-        {"{}", "32 bytes at the end belong to no tensor"},
+	{"{}", "32 bytes at the end belong to no tensor"},
 };
 
 START_TEST(refuses_bad_headers)
@@ -130,9 +137,10 @@ START_TEST(refuses_bad_headers)
 	struct eng_safetensors st;
 	struct eng_error err;
 
-	ck_assert_int_eq(eng_safetensors_open(&st, tensors(bad_headers[_i].header, good_data, 32), &err), -EBADMSG);
-	ck_assert_msg(strstr(err.text, bad_headers[_i].says), "%s\n says: %s\n expected: %s", bad_headers[_i].header, err.text,
-	              bad_headers[_i].says);
+	ck_assert_int_eq(eng_safetensors_open(&st, tensors(bad_headers[_i].header, good_data, 32), &err),
+	                 -EBADMSG);
+	ck_assert_msg(strstr(err.text, bad_headers[_i].says), "%s\n says: %s\n expected: %s",
+	              bad_headers[_i].header, err.text, bad_headers[_i].says);
 	ck_assert_msg(strstr(err.text, "t.safetensors"), "no file name in: %s", err.text);
 }
 END_TEST
@@ -147,7 +155,8 @@ START_TEST(refuses_every_truncation)
 
 	for (size_t cut = 0; cut < n; cut++) {
 		fx_write(path, whole, cut);
-		ck_assert_msg(eng_safetensors_open(&st, path, &err) == -EBADMSG, "%zu of %zu bytes were taken", cut, n);
+		ck_assert_msg(eng_safetensors_open(&st, path, &err) == -EBADMSG,
+		              "%zu of %zu bytes were taken", cut, n);
 	}
 	memset(whole, 0xff, 8);
 	fx_write(path, whole, n);
@@ -176,7 +185,8 @@ START_TEST(survives_random_damage)
 			size_t at = rnd_below((uint32_t)length);
 
 			if (rnd_below(3))
-				bytes[at] = rnd_below(2) ? "0123456789[]{},:\"-.eE"[rnd_below(21)] : (char)rnd64();
+				bytes[at] = rnd_below(2) ? "0123456789[]{},:\"-.eE"[rnd_below(21)]
+				                         : (char)rnd64();
 			else
 				memmove(bytes + at, bytes + at + 1, --length - at);
 		}
@@ -216,8 +226,8 @@ START_TEST(converts_every_half)
 		if (e == 31)
 			ck_assert(m ? isnan(x[i]) : isinf(x[i]) && (x[i] > 0) == (sign > 0));
 		else
-			ck_assert_msg((double)x[i] == want && !signbit(x[i]) == (sign > 0), "half %04x: %g, expected %g", i,
-			              (double)x[i], want);
+			ck_assert_msg((double)x[i] == want && !signbit(x[i]) == (sign > 0),
+			              "half %04x: %g, expected %g", i, (double)x[i], want);
 	}
 	eng_safetensors_deinit(&st);
 
@@ -237,9 +247,9 @@ END_TEST
 
 /* ---- config.json ----------------------------------------------------------------------------- */
 
-#define SHAPE                                                                                                   \
-	"\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"      \
-	"\"intermediate_size\":96,\"vocab_size\":264,\"max_position_embeddings\":128,\"bos_token_id\":256,"    \
+#define SHAPE                                                                                                \
+	"\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"    \
+	"\"intermediate_size\":96,\"vocab_size\":264,\"max_position_embeddings\":128,\"bos_token_id\":256,"  \
 	"\"eos_token_id\":[257,258],\"rms_norm_eps\":1e-6"
 #define LLAMA "{\"architectures\":[\"LlamaForCausalLM\"],"
 
@@ -257,24 +267,30 @@ START_TEST(config_is_understood)
 	struct eng_error err;
 
 	ck_assert_int_eq(load_config(LLAMA SHAPE "}", &c, &err), 0);
-	ck_assert(c.hidden == 64 && c.n_layers == 2 && c.n_heads == 4 && c.n_kv_heads == 2 && c.head_dim == 16);
-	ck_assert(c.ffn == 96 && c.vocab == 264 && c.max_positions == 128 && c.bos == 256 && c.eos == 257 && !c.tied);
+	ck_assert(c.hidden == 64 && c.n_layers == 2 && c.n_heads == 4 && c.n_kv_heads == 2 &&
+	          c.head_dim == 16);
+	ck_assert(c.ffn == 96 && c.vocab == 264 && c.max_positions == 128 && c.bos == 256 && c.eos == 257 &&
+	          !c.tied);
 	ck_assert(c.rope.type == ENG_ROPE_DEFAULT && c.rope.theta == 10000);
 	ck_assert_float_eq(c.rms_eps, 1e-6f);
 
-	ck_assert_int_eq(load_config(LLAMA SHAPE ",\"head_dim\":32,\"tie_word_embeddings\":true,\"attention_bias\":false,"
-	                                         "\"sliding_window\":null,\"rope_theta\":5e5,\"rope_scaling\":null}",
+	ck_assert_int_eq(load_config(LLAMA SHAPE
+	                             ",\"head_dim\":32,\"tie_word_embeddings\":true,\"attention_bias\":false,"
+	                             "\"sliding_window\":null,\"rope_theta\":5e5,\"rope_scaling\":null}",
 	                             &c, &err),
 	                 0);
 	ck_assert(c.head_dim == 32 && c.tied && c.rope.theta == 5e5);
 
-	ck_assert_int_eq(load_config(LLAMA SHAPE ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":7e5}}", &c,
-	                             &err),
+	ck_assert_int_eq(load_config(LLAMA SHAPE
+	                             ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":7e5}}",
+	                             &c, &err),
 	                 0);
 	ck_assert(c.rope.theta == 7e5);
-	ck_assert_int_eq(load_config(LLAMA SHAPE ",\"rope_theta\":9e5,\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}}", &c,
-	                             &err),
-	                 0);
+	ck_assert_int_eq(
+		load_config(LLAMA SHAPE
+	                    ",\"rope_theta\":9e5,\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}}",
+	                    &c, &err),
+		0);
 	ck_assert(c.rope.type == ENG_ROPE_LINEAR && c.rope.theta == 9e5 && c.rope.factor == 4);
 }
 END_TEST
@@ -282,31 +298,35 @@ END_TEST
 static const struct {
 	const char *text, *says;
 } bad_configs[] = {
-        {"", "config.json:1"},
-        {"[1]", "not a JSON object"},
-        {LLAMA SHAPE ",\"vocab_size\":3}", "duplicate"},
-        {"{" SHAPE "}", "\"architectures\" is missing"},
-        {"{\"architectures\":[\"GPT2LMHeadModel\"]," SHAPE "}", "is [\"GPT2LMHeadModel\"], [\"LlamaForCausalLM\"]"},
-        {LLAMA "\"hidden_size\":64}", "\"num_hidden_layers\" is missing, a whole number from 1 to 256 expected"},
-        {LLAMA "\"hidden_size\":0}", "\"hidden_size\" is 0"},
-        {LLAMA "\"hidden_size\":64.5}", "\"hidden_size\" is 64.5"},
-        {LLAMA "\"hidden_size\":\"64\"}", "\"hidden_size\" is \"64\""},
-        {LLAMA "\"hidden_size\":1e999}", "config.json"},
-        {LLAMA SHAPE ",\"head_dim\":24}", "\"head_dim\" is 24, a multiple of 16"},
-        {LLAMA SHAPE ",\"head_dim\":272}", "\"head_dim\" is 272"},
-        {LLAMA SHAPE ",\"hidden_act\":\"gelu\"}", "\"hidden_act\" is \"gelu\", \"silu\" expected"},
-        {LLAMA SHAPE ",\"attention_bias\":true}", "\"attention_bias\" is true"},
-        {LLAMA SHAPE ",\"mlp_bias\":true}", "\"mlp_bias\" is true"},
-        {LLAMA SHAPE ",\"sliding_window\":4096}", "\"sliding_window\" is 4096"},
-        {LLAMA SHAPE ",\"quantization_config\":{}}", "quantization_config"},
-        {LLAMA SHAPE ",\"rope_theta\":-1}", "\"rope_theta\" is -1"},
-        {LLAMA SHAPE ",\"rope_scaling\":4}", "\"rope_scaling\" is 4, an object expected"},
-        {LLAMA SHAPE ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", "\"type\" is \"yarn\", \"default\""},
-        {LLAMA SHAPE ",\"rope_scaling\":{\"factor\":4}}", "\"type\" is missing"},
-        {LLAMA SHAPE ",\"rope_parameters\":{\"rope_type\":\"default\"}}", "\"rope_theta\" is missing"},
-        {LLAMA SHAPE ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1,\"partial_rotary_factor\":0.5}}",
+	{"", "config.json:1"},
+	{"[1]", "not a JSON object"},
+	{LLAMA SHAPE ",\"vocab_size\":3}", "duplicate"},
+	{"{" SHAPE "}", "\"architectures\" is missing"},
+	{"{\"architectures\":[\"GPT2LMHeadModel\"]," SHAPE "}",
+         "is [\"GPT2LMHeadModel\"], [\"LlamaForCausalLM\"]"},
+	{LLAMA "\"hidden_size\":64}",
+         "\"num_hidden_layers\" is missing, a whole number from 1 to 256 expected"},
+	{LLAMA "\"hidden_size\":0}", "\"hidden_size\" is 0"},
+	{LLAMA "\"hidden_size\":64.5}", "\"hidden_size\" is 64.5"},
+	{LLAMA "\"hidden_size\":\"64\"}", "\"hidden_size\" is \"64\""},
+	{LLAMA "\"hidden_size\":1e999}", "config.json"},
+	{LLAMA SHAPE ",\"head_dim\":24}", "\"head_dim\" is 24, a multiple of 16"},
+	{LLAMA SHAPE ",\"head_dim\":272}", "\"head_dim\" is 272"},
+	{LLAMA SHAPE ",\"hidden_act\":\"gelu\"}", "\"hidden_act\" is \"gelu\", \"silu\" expected"},
+	{LLAMA SHAPE ",\"attention_bias\":true}", "\"attention_bias\" is true"},
+	{LLAMA SHAPE ",\"mlp_bias\":true}", "\"mlp_bias\" is true"},
+	{LLAMA SHAPE ",\"sliding_window\":4096}", "\"sliding_window\" is 4096"},
+	{LLAMA SHAPE ",\"quantization_config\":{}}", "quantization_config"},
+	{LLAMA SHAPE ",\"rope_theta\":-1}", "\"rope_theta\" is -1"},
+	{LLAMA SHAPE ",\"rope_scaling\":4}", "\"rope_scaling\" is 4, an object expected"},
+	{LLAMA SHAPE ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}",
+         "\"type\" is \"yarn\", \"default\""},
+	{LLAMA SHAPE ",\"rope_scaling\":{\"factor\":4}}", "\"type\" is missing"},
+	{LLAMA SHAPE ",\"rope_parameters\":{\"rope_type\":\"default\"}}", "\"rope_theta\" is missing"},
+	{LLAMA SHAPE
+         ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1,\"partial_rotary_factor\":0.5}}",
          "\"partial_rotary_factor\" is 0.5"},
-        {LLAMA SHAPE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
+	{LLAMA SHAPE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
                      "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}}",
          "more than low_freq_factor"},
 };
@@ -317,16 +337,17 @@ START_TEST(config_is_refused)
 	struct eng_error err;
 
 	ck_assert_int_eq(load_config(bad_configs[_i].text, &c, &err), -EINVAL);
-	ck_assert_msg(strstr(err.text, bad_configs[_i].says), "%s\n says: %s\n expected: %s", bad_configs[_i].text, err.text,
-	              bad_configs[_i].says);
+	ck_assert_msg(strstr(err.text, bad_configs[_i].says), "%s\n says: %s\n expected: %s",
+	              bad_configs[_i].text, err.text, bad_configs[_i].says);
 	ck_assert_uint_eq(c.hidden, 7);
 }
 END_TEST
 
 START_TEST(config_survives_random_damage)
 {
-	const char good[] = LLAMA SHAPE ",\"head_dim\":32,\"rope_parameters\":{\"rope_type\":\"linear\",\"rope_theta\":5e5,"
-	                                "\"factor\":2},\"attention_bias\":false}";
+	const char good[] = LLAMA SHAPE
+		",\"head_dim\":32,\"rope_parameters\":{\"rope_type\":\"linear\",\"rope_theta\":5e5,"
+		"\"factor\":2},\"attention_bias\":false}";
 	struct eng_config c;
 	struct eng_error err;
 
@@ -337,7 +358,8 @@ START_TEST(config_survives_random_damage)
 		for (unsigned k = rnd_below(3) + 1; k; k--)
 			text[rnd_below(sizeof(good) - 1)] = "0123456789[]{},:\"-.eEn"[rnd_below(22)];
 		if (!load_config(text, &c, &err)) {
-			ck_assert(c.head_dim % 16 == 0 && c.head_dim && c.n_kv_heads && c.n_heads % c.n_kv_heads == 0);
+			ck_assert(c.head_dim % 16 == 0 && c.head_dim && c.n_kv_heads &&
+			          c.n_heads % c.n_kv_heads == 0);
 			ck_assert(c.bos >= 0 && (uint32_t)c.bos < c.vocab && c.rope.theta > 0);
 		}
 	}
@@ -346,7 +368,8 @@ END_TEST
 
 START_TEST(vocabulary_must_be_bytes)
 {
-	struct eng_config bytes = {.vocab = 264, .bos = 256, .eos = 257}, words = {.vocab = 32000, .bos = 1, .eos = 2};
+	struct eng_config bytes = {.vocab = 264, .bos = 256, .eos = 257},
+			  words = {.vocab = 32000, .bos = 1, .eos = 2};
 	struct eng_config large = {.vocab = 128256, .bos = 128000, .eos = 128001};
 	struct eng_error err;
 	int32_t ids[4];
@@ -394,11 +417,12 @@ START_TEST(models_must_match_their_config)
 	ck_assert_msg(!load_model(&err), "%s", err.text);
 	patch("config.json", "\"num_hidden_layers\":3", "\"num_hidden_layers\":4");
 	ck_assert_int_eq(load_model(&err), -ENOENT);
-	ck_assert_ptr_nonnull(strstr(err.text, "model.layers.3.input_layernorm.weight is missing (48 expected)"));
+	ck_assert_ptr_nonnull(
+		strstr(err.text, "model.layers.3.input_layernorm.weight is missing (48 expected)"));
 	fx_model_write(&tiny, w, folder);
 	patch("config.json", "\"intermediate_size\":80", "\"intermediate_size\":90");
 	ck_assert_int_eq(load_model(&err), -EBADMSG);
-	ck_assert_ptr_nonnull(strstr(err.text, "model.layers.0.mlp.gate_proj.weight is 80 × 48, the configuration says 90 × 48"));
+	ck_assert_ptr_nonnull(strstr(err.text, "mlp.gate_proj.weight is 80 × 48, the configuration says 90 × 48"));
 	fx_model_write(&tiny, w, folder);
 	patch("config.json", "\"tie_word_embeddings\":true", "\"tie_word_embeddings\":null");
 	ck_assert_int_eq(load_model(&err), -ENOENT);
@@ -441,22 +465,26 @@ END_TEST
 
 /* ---- task files ------------------------------------------------------------------------------ */
 
-#define CASE(id, task, size) \
-	"{\"id\":\"" id "\",\"task\":\"" task "\",\"size\":" size ",\"prompt\":\"p\\u0000\",\"answer\":\"a\\n\"}\n"
+#define CASE(id, task, size)                                                                                 \
+	"{\"id\":\"" id "\",\"task\":\"" task "\",\"size\":" size                                            \
+	",\"prompt\":\"p\\u0000\",\"answer\":\"a\\n\"}\n"
 
 START_TEST(cases_are_filtered)
 {
 	const char *path = fx_path(folder, "t.jsonl");
 	const uint32_t sizes[] = {512, 1024};
 	const char *const tasks[] = {"kv"};
-	struct eng_task_filter all = {.limit = 0}, limited = {.limit = 1}, chosen = {.sizes = sizes, .n_sizes = 2, .tasks = tasks, .n_tasks = 1};
+	struct eng_task_filter all = {.limit = 0}, limited = {.limit = 1},
+			       chosen = {.sizes = sizes, .n_sizes = 2, .tasks = tasks, .n_tasks = 1};
 	struct eng_cases cases;
 	struct eng_error err;
 
-	fx_text(path, CASE("1", "kv", "512") CASE("2", "kv", "512") "\n" CASE("3", "vt", "512") CASE("4", "kv", "2048"));
+	fx_text(path, CASE("1", "kv", "512") CASE("2", "kv", "512") "\n" CASE("3", "vt", "512")
+	                      CASE("4", "kv", "2048"));
 	ck_assert_int_eq(eng_cases_load(&cases, path, &all, &err), 0);
 	ck_assert_uint_eq(cases.n, 4);
-	ck_assert(cases.list[0].prompt_len == 2 && cases.list[0].answer_len == 2 && !memcmp(cases.list[0].prompt, "p\0", 3));
+	ck_assert(cases.list[0].prompt_len == 2 && cases.list[0].answer_len == 2 &&
+	          !memcmp(cases.list[0].prompt, "p\0", 3));
 	eng_cases_deinit(&cases);
 	ck_assert_int_eq(eng_cases_load(&cases, path, &limited, &err), 0);
 	ck_assert_uint_eq(cases.n, 3);
@@ -475,17 +503,17 @@ END_TEST
 static const struct {
 	const char *text, *says;
 } bad_tasks[] = {
-        {"", "is empty"},
-        {CASE("1", "kv", "512") "{\"id\":\n", "t.jsonl:2: column"},
-        {"5\n", "t.jsonl:1"},
-        {"[]\n", "t.jsonl:1: a JSON object expected"},
-        {CASE("1", "kv", "512") CASE("1", "kv", "0"), "t.jsonl:2: \"size\": a whole number above 0"},
-        {CASE("1", "kv", "5.5"), "\"size\""},
-        {CASE("1", "", "5"), "\"task\""},
-        {"{\"id\":3,\"task\":\"kv\",\"size\":5,\"prompt\":\"p\",\"answer\":\"a\"}", "\"id\": a string"},
-        {"{\"id\":\"3\",\"task\":\"kv\",\"size\":5,\"prompt\":\"\",\"answer\":\"a\"}", "\"prompt\""},
-        {"{\"id\":\"3\",\"task\":\"kv\",\"size\":5,\"prompt\":\"p\"}", "\"answer\""},
-        {"{\"id\":\"3\",\"id\":\"3\"}", "duplicate"},
+	{"", "is empty"},
+	{CASE("1", "kv", "512") "{\"id\":\n", "t.jsonl:2: column"},
+	{"5\n", "t.jsonl:1"},
+	{"[]\n", "t.jsonl:1: a JSON object expected"},
+	{CASE("1", "kv", "512") CASE("1", "kv", "0"), "t.jsonl:2: \"size\": a whole number above 0"},
+	{CASE("1", "kv", "5.5"), "\"size\""},
+	{CASE("1", "", "5"), "\"task\""},
+	{"{\"id\":3,\"task\":\"kv\",\"size\":5,\"prompt\":\"p\",\"answer\":\"a\"}", "\"id\": a string"},
+	{"{\"id\":\"3\",\"task\":\"kv\",\"size\":5,\"prompt\":\"\",\"answer\":\"a\"}", "\"prompt\""},
+	{"{\"id\":\"3\",\"task\":\"kv\",\"size\":5,\"prompt\":\"p\"}", "\"answer\""},
+	{"{\"id\":\"3\",\"id\":\"3\"}", "duplicate"},
 };
 
 START_TEST(tasks_are_refused)
@@ -497,7 +525,8 @@ START_TEST(tasks_are_refused)
 
 	fx_text(path, bad_tasks[_i].text);
 	ck_assert_int_eq(eng_cases_load(&cases, path, &all, &err), -EINVAL);
-	ck_assert_msg(strstr(err.text, bad_tasks[_i].says), "says: %s\n expected: %s", err.text, bad_tasks[_i].says);
+	ck_assert_msg(strstr(err.text, bad_tasks[_i].says), "says: %s\n expected: %s", err.text,
+	              bad_tasks[_i].says);
 	ck_assert_int_eq(eng_cases_load(&cases, fx_path(folder, "absent"), &all, &err), -ENOENT);
 }
 END_TEST

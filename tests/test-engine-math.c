@@ -27,12 +27,14 @@ static float *random_floats(size_t n, double size)
 
 START_TEST(matmul)
 {
-	static const uint32_t rows[] = {1, 2, 3, 4, 5, 16, 33, 130}, shapes[][2] = {{16, 16}, {48, 7}, {256, 264}, {33, 50}};
+	static const uint32_t rows[] = {1, 2, 3, 4, 5, 16, 33, 130},
+			      shapes[][2] = {{16, 16}, {48, 7}, {256, 264}, {33, 50}};
 
 	for (size_t s = 0; s < sizeof(shapes) / sizeof(*shapes); s++)
 		for (size_t k = 0; k < sizeof(rows) / sizeof(*rows); k++) {
 			uint32_t in = shapes[s][0], out = shapes[s][1];
-			float *x = random_floats((size_t)rows[k] * in, 1), *w = random_floats((size_t)out * in, 1);
+			float *x = random_floats((size_t)rows[k] * in, 1),
+			      *w = random_floats((size_t)out * in, 1);
 			float *y = random_floats((size_t)rows[k] * out, 9);
 
 			eng_matmul(y, x, w, rows[k], in, out);
@@ -57,7 +59,8 @@ START_TEST(rmsnorm)
 
 	for (size_t s = 0; s < sizeof(shapes) / sizeof(*shapes); s++) {
 		uint32_t rows = shapes[s][0], n = shapes[s][1];
-		float *x = random_floats((size_t)rows * n, 3), *w = random_floats(n, 2), *y = random_floats((size_t)rows * n, 9);
+		float *x = random_floats((size_t)rows * n, 3), *w = random_floats(n, 2),
+		      *y = random_floats((size_t)rows * n, 9);
 
 		eng_rmsnorm(y, x, w, 1e-5f, rows, n);
 		for (uint32_t r = 0; r < rows; r++) {
@@ -66,7 +69,8 @@ START_TEST(rmsnorm)
 			for (uint32_t i = 0; i < n; i++)
 				sum += (double)x[r * n + i] * x[r * n + i];
 			for (uint32_t i = 0; i < n; i++)
-				ck_assert_double_eq_tol(y[r * n + i], x[r * n + i] / sqrt(sum / n + 1e-5) * w[i], 2e-6);
+				ck_assert_double_eq_tol(y[r * n + i],
+				                        x[r * n + i] / sqrt(sum / n + 1e-5) * w[i], 2e-6);
 		}
 		eng_rmsnorm(x, x, w, 1e-5f, rows, n); /* in place, the same */
 		ck_assert_mem_eq(x, y, (size_t)rows * n * sizeof(*x));
@@ -79,7 +83,8 @@ END_TEST
 
 START_TEST(swiglu)
 {
-	static const float special[] = {0, -0.0f, 1e-30f, -1e-30f, 20, -20, 86.9f, -86.9f, 87.1f, -87.1f, 88, -88, 1e4f, -1e4f, 3e38f, -3e38f};
+	static const float special[] = {0,     -0.0f,  1e-30f, -1e-30f, 20,   -20,   86.9f, -86.9f,
+	                                87.1f, -87.1f, 88,     -88,     1e4f, -1e4f, 3e38f, -3e38f};
 	uint32_t n = 1000, rows = 40, n_special = sizeof(special) / sizeof(*special);
 	float *x = random_floats((size_t)rows * 2 * n, 30), *y = random_floats((size_t)rows * n, 9);
 
@@ -91,8 +96,8 @@ START_TEST(swiglu)
 		for (uint32_t i = 0; i < n; i++) {
 			double g = x[r * 2 * n + i], want = g / (1 + exp(-g)) * x[r * 2 * n + n + i];
 
-			ck_assert_msg(fabs(y[r * n + i] - want) <= 1e-6 * fabs(want) + 1e-30, "silu(%g) gives %g, expected %g", g,
-			              (double)y[r * n + i], want);
+			ck_assert_msg(fabs(y[r * n + i] - want) <= 1e-6 * fabs(want) + 1e-30,
+			              "silu(%g) gives %g, expected %g", g, (double)y[r * n + i], want);
 		}
 	free(x);
 	free(y);
@@ -104,7 +109,8 @@ START_TEST(add)
 	static const uint64_t sizes[] = {0, 1, 5, 100000};
 
 	for (size_t s = 0; s < sizeof(sizes) / sizeof(*sizes); s++) {
-		float *x = random_floats(sizes[s], 1), *y = random_floats(sizes[s], 1), *sum = random_floats(sizes[s], 1);
+		float *x = random_floats(sizes[s], 1), *y = random_floats(sizes[s], 1),
+		      *sum = random_floats(sizes[s], 1);
 
 		memcpy(sum, x, sizes[s] * sizeof(*x));
 		eng_add(sum, y, sizes[s]);
@@ -123,7 +129,8 @@ START_TEST(rope)
 	const struct eng_rope r = {.type = ENG_ROPE_DEFAULT, .theta = 500000};
 	const uint32_t rows = 300, d = 32, width = (6 + 2 + 2) * d;
 	float *table = eng_rope_table(&r, d, 4000), *in = random_floats(rows * width, 2);
-	float *q = random_floats(rows * 6 * d, 9), *k = random_floats(rows * 2 * d, 9), *v = random_floats(rows * 2 * d, 9);
+	float *q = random_floats(rows * 6 * d, 9), *k = random_floats(rows * 2 * d, 9),
+	      *v = random_floats(rows * 2 * d, 9);
 	uint32_t position[rows];
 
 	for (uint32_t i = 0; i < rows; i++)
@@ -133,12 +140,15 @@ START_TEST(rope)
 		for (uint32_t head = 0; head < 8; head++)
 			for (uint32_t i = 0; i < d / 2; i++) {
 				const float *from = in + row * width + head * d;
-				const float *to = head < 6 ? q + (row * 6 + head) * d : k + (row * 2 + head - 6) * d;
-				double angle = position[row] * pow(500000, -2.0 * i / d), c = cos(angle), s = sin(angle);
+				const float *to = head < 6 ? q + (row * 6 + head) * d
+				                           : k + (row * 2 + head - 6) * d;
+				double angle = position[row] * pow(500000, -2.0 * i / d), c = cos(angle),
+				       s = sin(angle);
 
-				/* the angle is rounded to fp32: at position 4,000 that moves it by up to 1.2e-4 */
+				/* the angle is rounded to fp32: at 4,000 that moves it by up to 1.2e-4 */
 				ck_assert_double_eq_tol(to[i], from[i] * c - from[d / 2 + i] * s, 8e-4);
-				ck_assert_double_eq_tol(to[d / 2 + i], from[d / 2 + i] * c + from[i] * s, 8e-4);
+				ck_assert_double_eq_tol(to[d / 2 + i], from[d / 2 + i] * c + from[i] * s,
+				                        8e-4);
 			}
 	for (uint32_t row = 0; row < rows; row++)
 		ck_assert_mem_eq(v + row * 2 * d, in + row * width + 8 * d, 2 * d * sizeof(*v));
@@ -154,12 +164,17 @@ END_TEST
 START_TEST(rope_scaling)
 {
 	struct eng_rope linear = {.type = ENG_ROPE_LINEAR, .theta = 10000, .factor = 4};
-	struct eng_rope llama3 = {.type = ENG_ROPE_LLAMA3, .theta = 500000, .factor = 8, .low_freq_factor = 1,
-	                          .high_freq_factor = 4, .original_positions = 8192};
+	struct eng_rope llama3 = {.type = ENG_ROPE_LLAMA3,
+	                          .theta = 500000,
+	                          .factor = 8,
+	                          .low_freq_factor = 1,
+	                          .high_freq_factor = 4,
+	                          .original_positions = 8192};
 
 	ck_assert_double_eq_tol(eng_rope_frequency(&linear, 64, 3), pow(10000, -6.0 / 64) / 4, 1e-15);
 	for (uint32_t i = 0; i < 64; i++) {
-		double f = pow(500000, -2.0 * i / 128), wavelength = 2 * M_PI / f, got = eng_rope_frequency(&llama3, 128, i);
+		double f = pow(500000, -2.0 * i / 128), wavelength = 2 * M_PI / f,
+		       got = eng_rope_frequency(&llama3, 128, i);
 
 		if (wavelength < 8192 / 4.0) {
 			ck_assert_double_eq_tol(got, f, 1e-15);
@@ -207,28 +222,33 @@ static uint32_t ids(const char *text, int32_t *to)
 	return n;
 }
 
-static const struct {
+struct scored {
 	const char *got, *want;
 	bool exact;
 	double line, token;
-} forced[] = {
-        {"ab\ncd\n$", "ab\ncd\n$", true, 1, 1},
-        {"xb\ncd\n$", "ab\ncd\n$", false, 2 / 3.0, 6 / 7.0},
-        {"abxcd\n$", "ab\ncd\n$", false, 2 / 3.0, 6 / 7.0}, /* a wrong '\n' spoils its own line alone */
-        {"ab\ncd\nx", "ab\ncd\n$", false, 2 / 3.0, 6 / 7.0},
-        {"zz$", "ab$", false, 0, 1 / 3.0},
-        {"$", "$", true, 1, 1},
-        {"\n\n$", "\n\n$", true, 1, 1},
-},
-  freely[] = {
-        {"ab\ncd\n$", "ab\ncd\n$", true, 1, 1},
-        {"abx\ncd\n$", "ab\ncd\n$", false, 2 / 3.0, 2 / 7.0}, /* one byte too many: one line wrong, all places after it */
-        {"ab\ncd\n", "ab\ncd\n$", false, 2 / 3.0, 6 / 7.0},
-        {"ab\ncd\nef\n$", "ab\ncd\n$", false, 2 / 3.0, 6 / 7.0},
-        {"$", "ab\n$", false, 0, 0},
-        {"", "ab\n$", false, 0, 0},
-        {"ab", "ab\n$", false, 0, 0.5},
-        {"cd\nab\n$", "ab\ncd\n$", false, 1 / 3.0, 3 / 7.0},
+};
+
+static const struct scored forced[] = {
+	{"ab\ncd\n$", "ab\ncd\n$", true, 1, 1},
+	{"xb\ncd\n$", "ab\ncd\n$", false, 2 / 3.0, 6 / 7.0},
+	/* a wrong '\n' spoils its own line alone */
+	{"abxcd\n$", "ab\ncd\n$", false, 2 / 3.0, 6 / 7.0},
+	{"ab\ncd\nx", "ab\ncd\n$", false, 2 / 3.0, 6 / 7.0},
+	{"zz$", "ab$", false, 0, 1 / 3.0},
+	{"$", "$", true, 1, 1},
+	{"\n\n$", "\n\n$", true, 1, 1},
+};
+
+static const struct scored freely[] = {
+	{"ab\ncd\n$", "ab\ncd\n$", true, 1, 1},
+	/* one byte too many: one line is wrong, and every place after it */
+	{"abx\ncd\n$", "ab\ncd\n$", false, 2 / 3.0, 2 / 7.0},
+	{"ab\ncd\n", "ab\ncd\n$", false, 2 / 3.0, 6 / 7.0},
+	{"ab\ncd\nef\n$", "ab\ncd\n$", false, 2 / 3.0, 6 / 7.0},
+	{"$", "ab\n$", false, 0, 0},
+	{"", "ab\n$", false, 0, 0},
+	{"ab", "ab\n$", false, 0, 0.5},
+	{"cd\nab\n$", "ab\ncd\n$", false, 1 / 3.0, 3 / 7.0},
 };
 
 START_TEST(scores_forced)
@@ -299,6 +319,8 @@ START_TEST(progress_is_for_terminals)
 {
 	int pipe_fd[2], pty = posix_openpt(O_RDWR | O_NOCTTY);
 	struct eng_progress p;
+	double begun;
+	bool soon;
 	char text[512];
 	ssize_t n;
 	FILE *f;
@@ -317,7 +339,9 @@ START_TEST(progress_is_for_terminals)
 	ck_assert_ptr_nonnull(f);
 	eng_progress_begin(&p, f, 10, false);
 	eng_progress_show(&p, 5, "work");
-	eng_progress_show(&p, 6, "too soon after the last"); /* not drawn */
+	begun = p.drawn;
+	eng_progress_show(&p, 6, "too soon");
+	soon = eng_now() - begun < 0.1; /* unless this machine is very slow */
 	eng_progress_end(&p);
 	ck_assert_int_eq(poll(&(struct pollfd){.fd = pty, .events = POLLIN}, 1, 5000), 1);
 	n = read(pty, text, sizeof(text) - 1);
@@ -325,7 +349,7 @@ START_TEST(progress_is_for_terminals)
 	text[n] = '\0';
 	ck_assert_ptr_nonnull(strstr(text, "[############............]  50 %"));
 	ck_assert_ptr_nonnull(strstr(text, "work"));
-	ck_assert_ptr_null(strstr(text, "too soon"));
+	ck_assert(!soon || !strstr(text, "too soon"));
 	ck_assert_str_eq(text + n - 4, "\r\033[K");
 	fclose(f);
 	close(pty);

@@ -59,9 +59,18 @@ static double number(const json_t *o, const char *key)
 /* Run `full` over the dev tasks with these pages; the cases by id. */
 static json_t *evaluate(const char *dtype)
 {
-	const char *argv[RUN_ARGS] = {"engine/sparsekv-eval", "--private", "--model", REFERENCE, "--tasks",
-	                              REFERENCE "/tasks-dev.jsonl", "--policy", "full", "--kv-dtype", dtype,
-	                              "--dump", fx_path(folder, "dump")};
+	const char *argv[RUN_ARGS] = {"engine/sparsekv-eval",
+	                              "--private",
+	                              "--model",
+	                              REFERENCE,
+	                              "--tasks",
+	                              REFERENCE "/tasks-dev.jsonl",
+	                              "--policy",
+	                              "full",
+	                              "--kv-dtype",
+	                              dtype,
+	                              "--dump",
+	                              fx_path(folder, "dump")};
 	int n = 12;
 	char *err;
 
@@ -81,7 +90,8 @@ static json_t *evaluate(const char *dtype)
 /* The best ids' logits, each within 0.05 of the golden one; ids may change places within that. */
 static void compare_top(const char *id, const json_t *got, const json_t *want)
 {
-	const json_t *golden = json_object_get(want, "first_top8"), *ours = json_object_get(got, "first_top8");
+	const json_t *golden = json_object_get(want, "first_top8"),
+		     *ours = json_object_get(got, "first_top8");
 	double least = 0;
 
 	ck_assert_uint_eq(json_array_size(golden), 8);
@@ -94,7 +104,8 @@ static void compare_top(const char *id, const json_t *got, const json_t *want)
 		for (size_t j = 0; j < 8; j++) {
 			const json_t *o = json_array_get(ours, j);
 
-			if (json_integer_value(json_array_get(o, 0)) == json_integer_value(json_array_get(g, 0)))
+			if (json_integer_value(json_array_get(o, 0)) ==
+			    json_integer_value(json_array_get(g, 0)))
 				diff = fabs(json_number_value(json_array_get(o, 1)) - logit);
 		}
 		/* one that is level with the eighth may have been pushed out by another that is */
@@ -114,8 +125,7 @@ static void compare_nll(const json_t *ours, const json_t *golden)
 	const char *id;
 	json_t *o;
 
-	json_object_foreach((json_t *)ours, id, o)
-	{
+	json_object_foreach ((json_t *)ours, id, o) {
 		size_t name = strcspn(id, "-"), i = 0;
 
 		ck_assert_uint_lt(name, sizeof(sums[0].task));
@@ -127,8 +137,8 @@ static void compare_nll(const json_t *ours, const json_t *golden)
 		sums[i].n++;
 	}
 	for (size_t i = 0; i < TASKS_MAX && sums[i].n; i++) {
-		printf("%-6s %3u cases, mean nll %.6f, golden %.6f\n", sums[i].task, sums[i].n, sums[i].got / sums[i].n,
-		       sums[i].want / sums[i].n);
+		printf("%-6s %3u cases, mean nll %.6f, golden %.6f\n", sums[i].task, sums[i].n,
+		       sums[i].got / sums[i].n, sums[i].want / sums[i].n);
 		ck_assert_double_eq_tol(sums[i].got / sums[i].n, sums[i].want / sums[i].n, 0.005);
 	}
 }
@@ -139,15 +149,15 @@ START_TEST(fp32_pages)
 	const char *id;
 
 	ck_assert_uint_eq(json_object_size(ours), whole ? 200 : 20);
-	json_object_foreach(ours, id, o)
-	{
+	json_object_foreach (ours, id, o) {
 		const json_t *g = json_object_get(golden, id);
 
 		ck_assert_msg(g, "%s is not among the golden ones", id);
 		compare_top(id, o, g);
 		if (number(g, "smallest_margin") > 0.2)
 			ck_assert_msg(json_equal(json_object_get(o, "exact"), json_object_get(g, "exact")),
-			              "%s: exact differs, by a margin of %g", id, number(g, "smallest_margin"));
+			              "%s: exact differs, by a margin of %g", id,
+			              number(g, "smallest_margin"));
 	}
 	compare_nll(ours, golden);
 	json_decref(ours);
@@ -161,8 +171,9 @@ START_TEST(bf16_pages)
 	unsigned differ = 0;
 	const char *id;
 
-	json_object_foreach(ours, id, o)
-		differ += !json_equal(json_object_get(o, "exact"), json_object_get(json_object_get(golden, id), "exact"));
+	json_object_foreach (ours, id, o)
+		differ += !json_equal(json_object_get(o, "exact"),
+		                      json_object_get(json_object_get(golden, id), "exact"));
 	printf("bf16 pages: exact differs on %u of %zu cases\n", differ, json_object_size(ours));
 	ck_assert_uint_le(differ, 2);
 	json_decref(ours);
