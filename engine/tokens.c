@@ -11,8 +11,7 @@ int eng_tokens_check(const struct eng_config *c, struct eng_error *err)
 		                "the bytes and bos, eos above them expected",
 		                c->vocab, c->bos, c->eos);
 	if (c->vocab > 512)
-		return eng_fail(err, -EINVAL, "a vocabulary of %u ids needs a tokenizer, this engine reads bytes",
-		                c->vocab);
+		return eng_fail(err, -EINVAL, "%u ids need a tokenizer, this engine reads bytes", c->vocab);
 	return 0;
 }
 
