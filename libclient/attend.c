@@ -49,9 +49,11 @@ static void carve_selections(struct skv_session *s, struct carver *c)
 		        .sum = plan->pool == SKV_POOL_SUM,
 		        .token_stride = tokens,
 		        .page_stride = pages,
-		        .token = plan->evidence & SKV_EV_TOKENS ? carve(c, n * rows * tokens * sizeof(float)) : NULL,
-		        .page = plan->evidence & SKV_EV_PAGES ? carve(c, n * rows * pages * sizeof(float)) : NULL,
 		};
+		if (plan->evidence & SKV_EV_TOKENS)
+			x->evidence.token = carve(c, n * rows * tokens * sizeof(float));
+		if (plan->evidence & SKV_EV_PAGES)
+			x->evidence.page = carve(c, n * rows * pages * sizeof(float));
 		x->list = (struct skv_list){
 		        .rows = rows,
 		        .stride = units,
@@ -89,7 +91,8 @@ int selections_prepare(struct skv_session *s)
 /* ---- what was attended ----------------------------------------------------------------------- */
 
 /* Resident tokens of pages [first, end). */
-static uint64_t resident_tokens(const struct skv_seq *q, uint32_t layer, uint32_t len, uint32_t from, uint32_t to)
+static uint64_t resident_tokens(const struct skv_seq *q, uint32_t layer, uint32_t len, uint32_t from,
+                                uint32_t to)
 {
 	const skv_pte *t = seq_table(q, layer);
 	uint64_t n = 0;
@@ -109,8 +112,8 @@ static uint64_t resident_tokens(const struct skv_seq *q, uint32_t layer, uint32_
 	return n;
 }
 
-static uint64_t listed_tokens(const struct skv_seq *q, uint32_t layer, uint32_t len, const struct skv_list *list,
-                              uint32_t i, bool tokens)
+static uint64_t listed_tokens(const struct skv_seq *q, uint32_t layer, uint32_t len,
+                              const struct skv_list *list, uint32_t i, bool tokens)
 {
 	const skv_pte *t = seq_table(q, layer);
 	uint64_t n = 0;
@@ -129,9 +132,11 @@ static uint64_t listed_tokens(const struct skv_seq *q, uint32_t layer, uint32_t 
 		}
 		for (uint32_t j = 0; j < count; j++) {
 			uint32_t first = tokens ? ids[j] : ids[j] * SKV_PAGE_TOKENS;
+			uint32_t left = len - first;
 
-			if (skv_pte_resident(t[first / SKV_PAGE_TOKENS]))
-				n += tokens ? 1 : len - first < SKV_PAGE_TOKENS ? len - first : SKV_PAGE_TOKENS;
+			if (!skv_pte_resident(t[first / SKV_PAGE_TOKENS]))
+				continue;
+			n += tokens ? 1 : left < SKV_PAGE_TOKENS ? left : SKV_PAGE_TOKENS;
 		}
 	}
 	return n / list->rows;
@@ -146,18 +151,20 @@ static void decode_window(struct skv_session *s, uint32_t layer, const struct sk
 
 	for (uint32_t i = 0; i < st->n_decode; i++) {
 		struct skv_seq *q = st->seqs[i];
-		uint32_t len = st->kseq[i].len;
+		uint32_t len = st->kseq[i].len, recent;
 
 		st->sinks[i] = w->sinks < len ? w->sinks : len;
 		st->start[i] = window_start(w, len);
 		q->step_attended += resident_tokens(q, layer, len, 0, st->sinks[i]);
-		q->step_attended += resident_tokens(q, layer, len,
-		                                    st->start[i] > st->sinks[i] ? st->start[i] : st->sinks[i], len);
+		recent = st->start[i] > st->sinks[i] ? st->start[i] : st->sinks[i];
+		q->step_attended += resident_tokens(q, layer, len, recent, len);
 	}
-	s->kernels->decode_window(&s->shape, st->kseq, st->n_decode, a->q, a->out, st->sinks, st->start, &st->work);
+	s->kernels->decode_window(&s->shape, st->kseq, st->n_decode, a->q, a->out, st->sinks, st->start,
+	                          &st->work);
 }
 
-static void decode_list(struct skv_session *s, uint32_t layer, const struct selection *x, const struct skv_attn *a)
+static void decode_list(struct skv_session *s, uint32_t layer, const struct selection *x,
+                        const struct skv_attn *a)
 {
 	struct step *st = &s->step;
 	bool tokens = x->made == SKV_ATTEND_TOKENS;
@@ -165,8 +172,8 @@ static void decode_list(struct skv_session *s, uint32_t layer, const struct sele
 	for (uint32_t i = 0; i < st->n_decode; i++)
 		st->seqs[i]->step_attended +=
 		        listed_tokens(st->seqs[i], layer, st->kseq[i].len, &x->list, i, tokens);
-	(tokens ? s->kernels->decode_tokens : s->kernels->decode_pages)(&s->shape, st->kseq, st->n_decode, a->q, a->out,
-	                                                               &x->list, &st->work);
+	(tokens ? s->kernels->decode_tokens : s->kernels->decode_pages)(&s->shape, st->kseq, st->n_decode,
+	                                                                a->q, a->out, &x->list, &st->work);
 }
 
 static void decode_dense(struct skv_session *s, uint32_t layer, struct selection *x, const struct skv_attn *a)
@@ -176,7 +183,8 @@ static void decode_dense(struct skv_session *s, uint32_t layer, struct selection
 	for (uint32_t i = 0; i < st->n_decode; i++)
 		st->seqs[i]->step_attended +=
 		        st->kseq[i].len - (uint64_t)st->seqs[i]->holes[layer] * SKV_PAGE_TOKENS;
-	s->kernels->decode_dense(&s->shape, st->kseq, st->n_decode, a->q, a->out, x ? &x->evidence : NULL, &st->work);
+	s->kernels->decode_dense(&s->shape, st->kseq, st->n_decode, a->q, a->out, x ? &x->evidence : NULL,
+	                         &st->work);
 	if (x)
 		x->has_evidence = true;
 }
@@ -197,7 +205,8 @@ static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn 
 			decode_list(s, layer, x, a);
 			break;
 		}
-		policy_misuse(s, "layer %u attends to what layer %u selects, but it selected nothing", layer, plan->source);
+		policy_misuse(s, "layer %u attends to what layer %u selects, but it selected nothing", layer,
+		              plan->source);
 		/* fall through */
 	default:
 		decode_dense(s, layer, plan->evidence ? &s->step.selection[layer] : NULL, a);
@@ -221,8 +230,8 @@ static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	if (st->n_decode > 0)
 		decode(s, layer, a);
 	if (st->n > st->n_decode)
-		s->kernels->prefill_dense(&s->shape, st->kseq + st->n_decode, st->n - st->n_decode, a->q, a->out,
-		                          &st->work);
+		s->kernels->prefill_dense(&s->shape, st->kseq + st->n_decode, st->n - st->n_decode, a->q,
+		                          a->out, &st->work);
 	st->next_layer++;
 	return 0;
 }

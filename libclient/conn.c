@@ -78,7 +78,8 @@ static struct request *request_new(struct skv_client *c, uint16_t type, const vo
 	r->serial = c->serial;
 	r->type = type;
 	/* every request about a session begins with its id */
-	if (type != SKV_MSG_HELLO && type != SKV_MSG_OPEN && type != SKV_MSG_SEGMENT_ACK && bytes >= sizeof(uint32_t))
+	if (type != SKV_MSG_HELLO && type != SKV_MSG_OPEN && type != SKV_MSG_SEGMENT_ACK &&
+	    bytes >= sizeof(uint32_t))
 		memcpy(&r->session, body, sizeof(uint32_t));
 	memset(r->fds, 0xff, sizeof(r->fds));
 	return r;
@@ -94,7 +95,8 @@ static void orphan_undo(struct skv_client *c, struct request *r)
 		return;
 	if (r->error) {
 		if (r->type == SKV_MSG_LEASE_PUT || r->type == SKV_MSG_SEQ_RELEASE)
-			conn_break_locked(c, -EPROTO, "the daemon refused %s: %s", skv_wire_name(r->type), r->text);
+			conn_break_locked(c, -EPROTO, "the daemon refused %s: %s", skv_wire_name(r->type),
+			                  r->text);
 		if (r->then_close)
 			conn_close_session_locked(c, r->session, r->pool, NULL);
 		return;
@@ -199,7 +201,8 @@ static void send_queue(struct skv_client *c)
 	}
 }
 
-int conn_post_locked(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret)
+int conn_post_locked(struct skv_client *c, uint16_t type, const void *body, size_t bytes,
+                     struct request **ret)
 {
 	struct skv_msg_header h = {.length = (uint32_t)(sizeof(h) + bytes), .type = type};
 	struct request *r;

@@ -37,7 +37,8 @@ static int dial(struct skv_client *c, const char *path)
 	int64_t deadline = conn_deadline(c);
 
 	if (strlen(path) >= sizeof(a.sun_path))
-		return fail(-ENAMETOOLONG, "socket path '%s' is longer than %zu bytes", path, sizeof(a.sun_path) - 1);
+		return fail(-ENAMETOOLONG, "socket path '%s' is longer than %zu bytes", path,
+		            sizeof(a.sun_path) - 1);
 	strcpy(a.sun_path, path);
 	c->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (c->fd < 0)
@@ -67,9 +68,11 @@ static int hello(struct skv_client *c)
 		return e;
 	ok = r->body;
 	if (ok->version != SKV_PROTO_VERSION || ok->control_bytes < sizeof(struct skv_control_page)) {
-		e = fail(-EPROTO, "the daemon speaks protocol version %u with a control page of %llu bytes, expected %u and %zu",
-		         ok->version, (unsigned long long)ok->control_bytes, SKV_PROTO_VERSION,
-		         sizeof(struct skv_control_page));
+		e = fail(
+			-EPROTO,
+			"the daemon speaks protocol version %u, control page of %llu bytes; expected %u, %zu",
+			ok->version, (unsigned long long)ok->control_bytes, SKV_PROTO_VERSION,
+			sizeof(struct skv_control_page));
 	} else {
 		c->control_bytes = ok->control_bytes;
 		e = skv_map_fd(r->fds[0], c->control_bytes, PROT_READ, true, &control);

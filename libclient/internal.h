@@ -93,18 +93,26 @@ struct skv_client {
 int conn_post(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret);
 
 /* The same, with client->lock held. */
-int conn_post_locked(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret);
+int conn_post_locked(struct skv_client *c, uint16_t type, const void *body, size_t bytes,
+                     struct request **ret);
 
 /* CLOSE a session of the pool. */
-int conn_close_session_locked(struct skv_client *c, uint32_t session, struct pool *pool, struct request **ret);
+int conn_close_session_locked(struct skv_client *c, uint32_t session, struct pool *pool,
+                              struct request **ret);
 
-/* Wait for the reply until `deadline` (now_ms). 0 it is in (see ->error), -ETIMEDOUT. The request stays the caller's. */
+/*
+ * Wait for the reply until `deadline` (now_ms). 0: it is in (see ->error); -ETIMEDOUT. The request stays
+ * the caller's.
+ */
 int conn_wait(struct skv_client *c, struct request *r, int64_t deadline);
 
 /* Tell the daemon that this is the end, and wait until it has settled what was ours. */
 void conn_hang_up(struct skv_client *c);
 
-/* Post, wait as long as skv_set_timeout says, free on failure. The last error is set. Success leaves a reply without error. */
+/*
+ * Post, wait as long as skv_set_timeout says, free on failure, with the last error set. Success leaves a
+ * reply without error.
+ */
 int conn_call(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret);
 
 /* Send what is queued and take what has come, without waiting. */
@@ -145,7 +153,8 @@ struct pool {
 
 /* All need client->lock. */
 /* One more session on the pool that the daemon describes. 0, or -EPROTO, -ENOMEM with a text. */
-int pool_open(struct skv_client *c, const struct skv_msg_open_ok *ok, struct pool **ret, char *err, size_t err_len);
+int pool_open(struct skv_client *c, const struct skv_msg_open_ok *ok, struct pool **ret, char *err,
+              size_t err_len);
 /* One less; with the last the daemon takes all segments as unmapped. NULL is ignored. */
 void pool_close(struct skv_client *c, struct pool *p);
 void pool_segment_add(struct skv_client *c, const struct skv_msg_segment *m, int fd); /* consumes fd */
@@ -160,7 +169,7 @@ void pools_free(struct skv_client *c);
 struct stock {
 	uint32_t *ids; /* free pages, a stack */
 	uint32_t n, cap;
-	uint64_t leased;     /* free ones and those in tables: never more than cap, so a push never allocates */
+	uint64_t leased;     /* free or in tables: at most cap, so a push never allocates */
 	uint32_t demand;     /* what one step may take at most, decaying */
 	uint32_t pause;      /* steps until the next request after a refusal */
 	struct request *get; /* LEASE_GET on its way, or its reply not taken yet */
@@ -177,7 +186,10 @@ int stock_reserve(struct skv_session *s, uint32_t need);
 void stock_tend(struct skv_session *s, uint32_t demand);
 /* Everything back, as far as the daemon can be reached; for the end of a session. */
 void stock_return(struct skv_session *s);
-/* Post LEASE_PUT or SEQ_RELEASE of these pages, in as many messages as it takes; sorts them, returns how many were told. */
+/*
+ * Post LEASE_PUT or SEQ_RELEASE of these pages, in as many messages as it takes; sorts them, returns how
+ * many were told.
+ */
 uint32_t stock_post(struct skv_session *s, uint16_t type, uint32_t seq, uint32_t *ids, uint32_t n);
 /* Tell of the shared pages that the sequence gave up; only while the socket takes them unless `flush`. */
 void stock_release(struct skv_seq *q, bool flush);
@@ -216,7 +228,8 @@ struct policy {
 /* Where a hook is: primitives check that they are called where they make sense. */
 enum phase { PHASE_NONE, PHASE_ADOPT, PHASE_BEFORE, PHASE_AFTER, PHASE_END };
 
-int policy_load(struct skv_session *s, const struct skv_msg_policy *m, int fd, struct policy **ret); /* fd borrowed */
+/* fd is borrowed */
+int policy_load(struct skv_session *s, const struct skv_msg_policy *m, int fd, struct policy **ret);
 struct policy *policy_free(struct skv_client *c, struct policy *p);
 void policy_ack(struct skv_session *s, uint64_t generation, int error, const char *text);
 /* Pick up a swap, if there is one. */
@@ -306,11 +319,11 @@ struct skv_seq {
 	uint32_t len, epoch; /* committed; kept here so that shared memory is not believed twice */
 	uint64_t n_shared;   /* entries, of all layers */
 	uint32_t *holes;     /* [n_layers] */
-	/* [n_layers]: pages [from, to) are holes, or will be with this commit: evicting need not look at them again */
+	/* [n_layers]: pages [from, to) are holes, or will be with this commit: no need to look again */
 	struct span {
 		uint32_t from, to;
 	} *gone;
-	uint32_t *release; /* shared pages given up, to be told; room for every shared one that the tables have */
+	uint32_t *release; /* shared pages given up, to be told; room for all that the tables have */
 	uint32_t n_release, cap_release;
 	struct request *fork; /* a fork without an answer so far: the table may change under us */
 	uint64_t attended, causal;

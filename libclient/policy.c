@@ -24,7 +24,7 @@
 #include "common/spec.h"
 
 #define PLUGINS_KEPT 16      /* loaded files that no session runs, kept for a swap back */
-#define SWAP_WAIT_MS 250     /* for the daemon to say what to swap to; the answer may also come in a later step */
+#define SWAP_WAIT_MS 250     /* for the daemon to say what to swap to; a later answer is taken too */
 #define ADOPT_TEXT_MAX 256
 
 /* ---- plugins --------------------------------------------------------------------------------- */
@@ -214,7 +214,7 @@ void policy_hook(struct skv_session *s, enum phase phase, uint32_t layer)
 
 /* ---- state and adoption ---------------------------------------------------------------------- */
 
-/* Ask the policy to take the sequence; *ret_state (its bytes, or NULL for a policy without) is the caller's. */
+/* Ask the policy to take the sequence; *ret_state is the caller's. */
 static int adopt(struct skv_session *s, struct policy *p, struct skv_seq *q, void **ret_state)
 {
 	const struct skv_policy *block = p->block;
@@ -231,8 +231,8 @@ static int adopt(struct skv_session *s, struct policy *p, struct skv_seq *q, voi
 	int r = 0;
 
 	if (block->seq_state_bytes > q->layout.state_bytes)
-		return fail(-ENOTSUP, "%s keeps %u bytes of state a sequence, there is room for %zu", block->name,
-		            block->seq_state_bytes, q->layout.state_bytes);
+		return fail(-ENOTSUP, "%s keeps %u bytes of state a sequence, there is room for %zu",
+		            block->name, block->seq_state_bytes, q->layout.state_bytes);
 	state = calloc(1, block->seq_state_bytes + 1u);
 	if (!state)
 		return fail(-ENOMEM, "out of memory");
@@ -250,8 +250,8 @@ static int adopt(struct skv_session *s, struct policy *p, struct skv_seq *q, voi
 	}
 	if (r != 0) {
 		free(state);
-		return fail(-ENOTSUP, "%s refuses sequence %u: %.*s", block->name, q->id, (int)sizeof(text) - 1,
-		            text[0] ? text : "no reason given");
+		return fail(-ENOTSUP, "%s refuses sequence %u: %.*s", block->name, q->id,
+		            (int)sizeof(text) - 1, text[0] ? text : "no reason given");
 	}
 	*ret_state = state;
 	return 0;

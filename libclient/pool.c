@@ -42,14 +42,16 @@ static void map_segment(struct skv_client *c, struct pool *p, const struct skv_m
 	int e;
 
 	if (m->handle != SKV_HANDLE_MEMFD) {
-		conn_break_locked(c, -EPROTO, "segment %u of pool %u has handle kind %u, expected a memfd", m->segment,
-		                  m->pool, m->handle);
+		conn_break_locked(c, -EPROTO, "segment %u of pool %u has handle kind %u, expected a memfd",
+		                  m->segment, m->pool, m->handle);
 		return;
 	}
 	if (m->segment >= p->max_segments || m->bytes != p->segment_bytes) {
-		conn_break_locked(c, -EPROTO, "segment %u of %llu bytes does not fit pool %u: expected below %u, %llu bytes",
-		                  m->segment, (unsigned long long)m->bytes, p->id, p->max_segments,
-		                  (unsigned long long)p->segment_bytes);
+		conn_break_locked(
+			c, -EPROTO,
+			"segment %u of %llu bytes does not fit pool %u: expected below %u, %llu bytes",
+			m->segment, (unsigned long long)m->bytes, p->id, p->max_segments,
+			(unsigned long long)p->segment_bytes);
 		return;
 	}
 	if (p->segments[m->segment].mapped) {
@@ -58,8 +60,8 @@ static void map_segment(struct skv_client *c, struct pool *p, const struct skv_m
 	}
 	e = skv_map_fd(fd, p->segment_bytes, PROT_READ | PROT_WRITE, true, &at);
 	if (e < 0) {
-		conn_break_locked(c, e == -EBADMSG ? -EPROTO : e, "cannot map segment %u of pool %u: %s", m->segment,
-		                  p->id, strerror(-e));
+		conn_break_locked(c, e == -EBADMSG ? -EPROTO : e, "cannot map segment %u of pool %u: %s",
+		                  m->segment, p->id, strerror(-e));
 		return;
 	}
 	to = p->base + m->segment * p->segment_bytes;
@@ -111,12 +113,14 @@ void pool_segment_gone(struct skv_client *c, const struct skv_msg_segment *m)
 			return;
 		}
 	if (!p || m->segment >= p->max_segments || !p->segments[m->segment].mapped) {
-		conn_break_locked(c, -EPROTO, "the daemon withdraws segment %u of pool %u, which it never announced",
+		conn_break_locked(c, -EPROTO,
+		                  "the daemon withdraws segment %u of pool %u, which it never announced",
 		                  m->segment, m->pool);
 		return;
 	}
 	if (p->segments[m->segment].held > 0) {
-		conn_break_locked(c, -EPROTO, "the daemon withdraws segment %u of pool %u, of which %u pages are in use",
+		conn_break_locked(c, -EPROTO,
+		                  "the daemon withdraws segment %u of pool %u, of which %u pages are in use",
 		                  m->segment, m->pool, p->segments[m->segment].held);
 		return;
 	}
@@ -137,7 +141,8 @@ static const char *shape_wrong(const struct skv_msg_open_ok *ok)
 
 	if (ok->page_bytes == 0 || ok->pages_per_segment == 0 || ok->max_segments == 0)
 		return "a size of zero";
-	if (ok->segment_bytes / ok->page_bytes != ok->pages_per_segment || ok->segment_bytes % ok->page_bytes != 0)
+	if (ok->segment_bytes / ok->page_bytes != ok->pages_per_segment ||
+	    ok->segment_bytes % ok->page_bytes != 0)
 		return "segments that are not exactly filled by their pages";
 	pages = (uint64_t)ok->pages_per_segment * ok->max_segments;
 	if (pages > SKV_PTE_ID_MASK + 1u)
@@ -195,7 +200,8 @@ static struct pool *pool_new(const struct skv_msg_open_ok *ok)
 	return p->segments && p->base ? p : pool_free(p);
 }
 
-int pool_open(struct skv_client *c, const struct skv_msg_open_ok *ok, struct pool **ret, char *err, size_t err_len)
+int pool_open(struct skv_client *c, const struct skv_msg_open_ok *ok, struct pool **ret, char *err,
+              size_t err_len)
 {
 	struct pool *p = find(c, ok->pool);
 	const char *wrong = shape_wrong(ok);

@@ -27,8 +27,8 @@ static void mask_holes(const struct skv_seq *q, uint32_t layer, float *score, ui
 }
 
 /* One list: pinned units, the best of the middle, recent units; ascending because the three are in order. */
-static void select_row(struct skv_session *s, const struct skv_select *sel, bool tokens, uint32_t i, uint32_t row,
-                       uint32_t *scratch)
+static void select_row(struct skv_session *s, const struct skv_select *sel, bool tokens, uint32_t i,
+                       uint32_t row, uint32_t *scratch)
 {
 	struct selection *x = &s->step.selection[sel->layer];
 	struct skv_evidence *ev = &x->evidence;
@@ -89,7 +89,8 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 	/* one task is not worth waking the other threads */
 	if (tasks == 1 || s->step.work.threads == 1) {
 		for (uint32_t i = 0; i < tasks; i++)
-			select_row(s, sel, tokens, i / x->evidence.rows, i % x->evidence.rows, s->step.topk_scratch);
+			select_row(s, sel, tokens, i / x->evidence.rows, i % x->evidence.rows,
+			           s->step.topk_scratch);
 	} else {
 #pragma omp parallel for schedule(static) num_threads(s->step.work.threads)
 		for (uint32_t i = 0; i < tasks; i++)

@@ -43,11 +43,15 @@ static int look(struct skv_seq *q, struct census *ret)
 				continue;
 			}
 			if (!skv_pte_resident(t[i]))
-				return fail(-EBADMSG, "the sequence's memory is damaged: page %u of layer %u is of kind %u", i,
-				            layer, kind);
+				return fail(
+					-EBADMSG,
+					"damaged sequence memory: page %u of layer %u is of kind %u",
+					i, layer, kind);
 			if (!pool_has(p, skv_pte_id(t[i])))
-				return fail(-EBADMSG, "the sequence's memory is damaged: page %u of layer %u is said to be page %u of a pool that has no such",
-				            i, layer, skv_pte_id(t[i]));
+				return fail(
+					-EBADMSG,
+					"damaged sequence memory: page %u of layer %u is page %u, which the pool has not",
+					i, layer, skv_pte_id(t[i]));
 			ret->full += kind == SKV_PTE_FULL;
 			ret->shared += kind == SKV_PTE_SHARED;
 		}
@@ -125,7 +129,8 @@ static int adopt_memory(struct skv_seq *q, struct request *r)
 		            (unsigned long long)ok->bytes, q->layout.total);
 	e = skv_map_fd(r->fds[0], q->layout.total, PROT_READ | PROT_WRITE, true, &mem);
 	if (e < 0)
-		return fail(e == -EBADMSG ? -EPROTO : e, "cannot map the sequence's memory: %s", strerror(-e));
+		return fail(e == -EBADMSG ? -EPROTO : e, "cannot map the sequence's memory: %s",
+		            strerror(-e));
 	q->mem = mem;
 	madvise(mem, q->layout.total, MADV_DONTFORK);
 	wrong = skv_seqmem_check(q->mem, &q->layout);
@@ -202,8 +207,10 @@ static int fill_name(struct skv_msg_seq_name *m, const char *name)
 	if (!name)
 		return 0;
 	if (!skv_name_valid(name))
-		return fail(-EINVAL, "sequence name '%.70s': expected 1 to %u printable ASCII characters without space and '/'",
-		            name, SKV_NAME_MAX - 1);
+		return fail(
+			-EINVAL,
+			"sequence name '%.70s': expected 1 to %u of printable ASCII, no space, no '/'",
+			name, SKV_NAME_MAX - 1);
 	skv_wire_string(m->name, sizeof(m->name), name);
 	return 0;
 }
@@ -217,7 +224,8 @@ int skv_seq_new(struct skv_session *s, const char *name, uint32_t max_tokens, st
 	if (e < 0)
 		return e;
 	if (max_tokens > s->model.max_tokens)
-		return fail(-EINVAL, "max_tokens is %u, expected at most the model's %u", max_tokens, s->model.max_tokens);
+		return fail(-EINVAL, "max_tokens is %u, expected at most the model's %u", max_tokens,
+		            s->model.max_tokens);
 	pthread_mutex_lock(&s->lock);
 	e = conn_call(s->client, SKV_MSG_SEQ_NEW, &m, sizeof(m), &r);
 	if (e == 0)
@@ -244,7 +252,10 @@ int skv_seq_attach(struct skv_session *s, const char *name, struct skv_seq **ret
 
 /* ---- forked ---------------------------------------------------------------------------------- */
 
-/* The daemon made the parent's pages shared: they are copied before they are written, and never come back to the stock. */
+/*
+ * The daemon made the parent's pages shared: they are copied before they are written, and never come
+ * back to the stock.
+ */
 static int recount(struct skv_seq *q)
 {
 	struct census n;

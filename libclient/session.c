@@ -21,7 +21,8 @@ static int copy_model(struct skv_model *to, const struct skv_model *from)
 	if (!from)
 		return fail(-EINVAL, "model: is NULL");
 	if (from->size == 0 || from->size > sizeof(*to))
-		return fail(-EINVAL, "model: size is %u, expected SKV_MODEL_INIT, at most %zu", from->size, sizeof(*to));
+		return fail(-EINVAL, "model: size is %u, expected SKV_MODEL_INIT, at most %zu", from->size,
+		            sizeof(*to));
 	memset(to, 0, sizeof(*to));
 	memcpy(to, from, from->size);
 	to->size = sizeof(*to);
@@ -48,8 +49,10 @@ static int choose_kernels(struct skv_session *s)
 		return fail(-EINVAL, "model: %s", wrong);
 	s->kernels = skv_kernels_host(NULL);
 	if (!s->kernels)
-		return fail(-EINVAL, "SPARSEKV_ISA is '%.30s': expected avx512, avx2 or generic, and one that this processor has",
-		            isa ? isa : "");
+		return fail(
+			-EINVAL,
+			"SPARSEKV_ISA is '%.30s': expected avx512, avx2 or generic, as the processor has",
+			isa ? isa : "");
 	return 0;
 }
 
@@ -63,8 +66,8 @@ static int settle_in(struct skv_session *s, struct request *r)
 	s->id = ok->session;
 	s->pool = r->pool;
 	if (ok->page_bytes != s->shape.page_bytes)
-		return fail(-EPROTO, "the daemon's pages have %llu bytes, expected %zu", (unsigned long long)ok->page_bytes,
-		            s->shape.page_bytes);
+		return fail(-EPROTO, "the daemon's pages have %llu bytes, expected %zu",
+		            (unsigned long long)ok->page_bytes, s->shape.page_bytes);
 	s->shape.pool = s->pool->base;
 	if (ok->session_page_bytes < sizeof(*s->page))
 		return fail(-EPROTO, "the daemon's session page has %llu bytes, expected at least %zu",
@@ -232,7 +235,8 @@ int skv_session_stats(struct skv_session *s, struct skv_stats *ret)
 	struct skv_stats t;
 
 	if (ret->size == 0 || ret->size > sizeof(t))
-		return fail(-EINVAL, "stats: size is %u, expected sizeof(struct skv_stats), at most %zu", ret->size, sizeof(t));
+		return fail(-EINVAL, "stats: size is %u, expected sizeof(struct skv_stats), at most %zu",
+		            ret->size, sizeof(t));
 	pthread_mutex_lock(&s->lock);
 	t = s->stats;
 	t.n_seqs = s->n_seqs;

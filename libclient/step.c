@@ -35,8 +35,8 @@ static int check_item(struct skv_session *s, const struct skv_step_item *it, uin
 		return fail(-EINVAL, "item %u: n_tokens is %u, expected %s", i, it->n_tokens,
 		            it->flags & SKV_STEP_PROMPT ? "at least 1" : "1 without SKV_STEP_PROMPT");
 	if (it->n_tokens > q->layout.max_tokens - q->len)
-		return fail(-E2BIG, "item %u: %u tokens and %u more, but the sequence was made for %u", i, q->len,
-		            it->n_tokens, q->layout.max_tokens);
+		return fail(-E2BIG, "item %u: %u tokens and %u more, but the sequence was made for %u", i,
+		            q->len, it->n_tokens, q->layout.max_tokens);
 	return 0;
 }
 
@@ -198,12 +198,14 @@ static int count_pages(struct skv_session *s, uint32_t *ret_need, uint32_t *ret_
 	for (uint32_t i = 0; i < s->step.n; i++) {
 		const struct skv_seq *q = s->step.seqs[i];
 
-		need += (uint64_t)(skv_pages_of(q->len + q->n_new) - skv_pages_of(q->len)) * s->model.n_layers;
+		need += (uint64_t)(skv_pages_of(q->len + q->n_new) - skv_pages_of(q->len)) *
+		        s->model.n_layers;
 		need += shared_tails(q);
 		demand += (uint64_t)skv_pages_of(q->n_new + SKV_PAGE_TOKENS - 1) * s->model.n_layers;
 	}
 	if (need > SKV_PTE_ID_MASK)
-		return fail(-ENOSPC, "the step needs %llu pages, more than a pool can have", (unsigned long long)need);
+		return fail(-ENOSPC, "the step needs %llu pages, more than a pool can have",
+		            (unsigned long long)need);
 	*ret_need = (uint32_t)need;
 	*ret_demand = demand < UINT32_MAX / 8 ? (uint32_t)demand : UINT32_MAX / 8;
 	return 0;
@@ -367,7 +369,8 @@ static int end(struct skv_session *s, const int32_t *next)
 		for (uint32_t i = 0; i < st->n; i++)
 			st->seqs[i]->state_torn = true;
 		step_abort(s);
-		return fail(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->policy->block->name, s->misuse);
+		return fail(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->policy->block->name,
+		            s->misuse);
 	}
 	for (uint32_t i = 0; i < st->n; i++)
 		commit(s, st->seqs[i], next ? next[st->item[i]] : -1);

@@ -47,7 +47,8 @@ int stock_grow(struct skv_session *s, uint64_t n)
 		uint32_t *ids = cap <= UINT32_MAX ? realloc(st->ids, cap * sizeof(*ids)) : NULL;
 
 		if (!ids)
-			return fail(-ENOMEM, "out of memory for a stock of %llu pages", (unsigned long long)leased);
+			return fail(-ENOMEM, "out of memory for a stock of %llu pages",
+			            (unsigned long long)leased);
 		st->ids = ids;
 		st->cap = (uint32_t)cap;
 	}
@@ -88,7 +89,8 @@ static int take(struct skv_session *s, const struct skv_msg_runs *m, uint64_t *r
 		}
 	s->stock.leased -= n - *ret_n;
 	if (!all) {
-		conn_break_locked(c, -EPROTO, "the daemon leased pages that are not of this session or in no segment");
+		conn_break_locked(c, -EPROTO,
+		                  "the daemon leased pages that are not of this session or in no segment");
 		e = fail(c->broken, "%s", c->broken_text);
 	} else {
 		e = 0;
@@ -139,13 +141,16 @@ int stock_reserve(struct skv_session *s, uint32_t need)
 		if (e < 0)
 			return e;
 		if (conn_wait(c, st->get, deadline) < 0)
-			return fail(-ETIMEDOUT, "the step needs %u pages, %u are in stock, and the daemon gave none within %u ms",
-			            need, st->n, atomic_load(&c->timeout_ms));
+			return fail(
+				-ETIMEDOUT,
+				"the step needs %u pages, %u are in stock, the daemon gave none in %u ms",
+				need, st->n, atomic_load(&c->timeout_ms));
 		e = collect(s, &n);
 		if (ahead || n > 0)
 			continue; /* asked for earlier, for less: what there is now decides */
 		if (e == 0)
-			return fail(-EPROTO, "the daemon gave no pages and no error where at least %u were asked for",
+			return fail(-EPROTO,
+			            "the daemon gave no pages and no error where at least %u were asked for",
 			            need - st->n);
 		if (e != -EAGAIN)
 			return e;
@@ -200,7 +205,8 @@ uint32_t stock_post(struct skv_session *s, uint16_t type, uint32_t seq, uint32_t
 		uint32_t some = to_runs(s, seq, ids + done, n - done);
 
 		if (conn_post(s->client, type, s->stock.msg,
-		              sizeof(*s->stock.msg) + s->stock.msg->n_runs * sizeof(struct skv_wire_run), NULL) < 0)
+		              sizeof(*s->stock.msg) + s->stock.msg->n_runs * sizeof(struct skv_wire_run),
+		              NULL) < 0)
 			break;
 		done += some;
 	}

@@ -77,14 +77,15 @@ SKV_API void skv_set_timeout(struct skv_client *client, uint32_t ms);
 SKV_API int skv_open(struct skv_client *client, const struct skv_model *model, const char *policy_spec,
                      struct skv_session **ret_session);
 
-/* Close a session: an open step is aborted, its sequences are treated as in skv_disconnect. NULL is ignored. */
+/* Close a session: an open step is aborted, sequences are treated as in skv_disconnect. NULL is ignored. */
 SKV_API void skv_close(struct skv_session *session);
 
 /* ---- sequences ------------------------------------------------------------------------------- */
 
 /*
- * A new, empty sequence of at most `max_tokens` tokens (0 = the model's). `name` (1 … SKV_NAME_MAX-1 bytes of
- * printable ASCII without space and '/', unique for the user and model) makes it outlive this process; NULL is anonymous.
+ * A new, empty sequence of at most `max_tokens` tokens (0 = the model's). `name` (1 … SKV_NAME_MAX-1
+ * bytes of printable ASCII without space and '/', unique for the user and model) makes it outlive this
+ * process; NULL is anonymous.
  * Error: -EEXIST, -EINVAL, -EDQUOT (the account's ceiling of sequences), -ETIMEDOUT, -ECONNRESET.
  */
 SKV_API int skv_seq_new(struct skv_session *session, const char *name, uint32_t max_tokens,
@@ -92,15 +93,17 @@ SKV_API int skv_seq_new(struct skv_session *session, const char *name, uint32_t 
 
 /*
  * Take over a named sequence that nobody holds, at its last committed step.
- * Error: -ENOENT, -EBUSY another client holds it, -EINVAL it belongs to a model of another shape, -EBADMSG its
- * memory is damaged, -ENOTSUP the session's policy does not take over what another one left, -ETIMEDOUT, -ECONNRESET.
+ * Error: -ENOENT, -EBUSY another client holds it, -EINVAL it belongs to a model of another shape,
+ * -EBADMSG its memory is damaged, -ENOTSUP the session's policy does not take over what another one
+ * left, -ETIMEDOUT, -ECONNRESET.
  */
 SKV_API int skv_seq_attach(struct skv_session *session, const char *name, struct skv_seq **ret_seq);
 
 /*
  * A copy of `seq` as of its last commit. No page is copied: both share them read-only, the last,
- * partly filled page is copied when one of them first appends to it. Not while `seq` is in an open step (-EBUSY).
- * Error: as skv_seq_new. After -ETIMEDOUT `seq` can step again when the daemon has answered; the copy is then dropped.
+ * partly filled page is copied when one of them first appends to it.
+ * Error: -EBUSY `seq` is in an open step, else as skv_seq_new. After -ETIMEDOUT `seq` can step again when
+ * the daemon has answered; the copy is then dropped.
  */
 SKV_API int skv_seq_fork(struct skv_seq *seq, const char *name, struct skv_seq **ret_seq);
 
@@ -124,18 +127,19 @@ SKV_API uint32_t skv_seq_len(const struct skv_seq *seq);
  */
 SKV_API const int32_t *skv_seq_tokens(const struct skv_seq *seq, uint32_t *ret_len);
 
-/* How much of the sequence is in memory: pages resident, and pages that its length would take, over all layers. */
+/* Pages of the sequence in memory, and pages that its length would take, over all layers. */
 SKV_API void skv_seq_pages(const struct skv_seq *seq, uint64_t *ret_resident, uint64_t *ret_total);
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 enum skv_step_flags {
-	SKV_STEP_PROMPT = 1u << 0, /* these rows are prompt: attended densely; policies see the sequence once it decodes */
+	/* these rows are prompt: attended densely; policies see the sequence once it decodes */
+	SKV_STEP_PROMPT = 1u << 0,
 };
 
 struct skv_step_item {
 	struct skv_seq *seq;   /* each sequence at most once a step */
-	uint32_t n_tokens;     /* query rows: any number >= 1 with SKV_STEP_PROMPT (chunked prefill), else 1 */
+	uint32_t n_tokens;     /* query rows: >= 1 with SKV_STEP_PROMPT (chunked prefill), else 1 */
 	uint32_t flags;        /* set of skv_step_flags */
 	const int32_t *tokens; /* their n_tokens ids, recorded with the commit; NULL records -1 */
 };
@@ -172,7 +176,8 @@ SKV_API int skv_attend(struct skv_session *session, uint32_t layer, const struct
 /*
  * Commit the step: evictions, lengths and token ids become durable at once, or not at all. `next`
  * (may be NULL): for each item the id that the engine sampled, for skv_seq_tokens().
- * Error: -EINVAL not every layer was attended (the step stays open), -ENOTRECOVERABLE the policy misused a primitive (aborted).
+ * Error: -EINVAL not every layer was attended (the step stays open), -ENOTRECOVERABLE the policy misused
+ * a primitive (aborted).
  */
 SKV_API int skv_step_end(struct skv_session *session, const int32_t *next);
 
@@ -200,7 +205,10 @@ SKV_API int skv_session_stats(struct skv_session *session, struct skv_stats *ret
 /* The attended_tokens and causal_tokens of one sequence since it was attached. */
 SKV_API void skv_seq_attended(const struct skv_seq *seq, uint64_t *ret_attended, uint64_t *ret_causal);
 
-/* The spec of the policy in force, with every parameter's value; owned by the session, valid until its next step_begin. */
+/*
+ * The spec of the policy in force, with every parameter's value; owned by the session, valid until its
+ * next step_begin.
+ */
 SKV_API const char *skv_policy_spec(struct skv_session *session);
 
 /* Why the last swap was refused and the old policy stayed; "" when it was not. Same lifetime. */
