@@ -5,6 +5,10 @@ TESTS += tests/check-includes.sh
 EXTRA_DIST += tests/debootstrap.sh tests/mount-root.sh tests/chroot.sh \
 	tests/systemd/run.sh tests/systemd/boot.sh tests/systemd/guest.sh tests/systemd/hello.pl tests/systemd/skv-test.service
 
+# Threads of a pool that wait for each other by spinning are slow on a machine with other work: seconds
+# become minutes. The tests are not about speed, so they wait asleep.
+AM_TESTS_ENVIRONMENT = OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY;
+
 # The same tests from a build of its own: $(call sub_check,FOLDER,CONFIGURE ARGUMENTS)
 sub_check = $(MKDIR_P) $(1) && cd $(1) && \
 	{ test -e config.status || $(abs_top_srcdir)/configure -q $(2); } && \
