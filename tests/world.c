@@ -81,8 +81,8 @@ static size_t kv_width(const struct world *w)
 	return (size_t)w->model.n_layers * 2 * w->model.n_kv_heads * w->model.head_dim;
 }
 
-static float *kv_row(const struct world *w, const struct world_seq *q, uint32_t token, uint32_t layer, enum what what,
-                     uint32_t kv)
+static float *kv_row(const struct world *w, const struct world_seq *q, uint32_t token, uint32_t layer,
+                     enum what what, uint32_t kv)
 {
 	return q->kv + token * kv_width(w) +
 	       (((size_t)layer * 2 + (what == ROW_V)) * w->model.n_kv_heads + kv) * w->model.head_dim;
@@ -116,22 +116,26 @@ struct world_policy world_policy(const struct skv_model *m, char *spec)
 	}
 	if (p.kind == WORLD_STREAMING) {
 		p.sinks = rnd_below(40);
-		p.budget = share ? (struct skv_budget){.share = 0.25f} : (struct skv_budget){.count = 41 + rnd_below(80)};
+		p.budget = share ? (struct skv_budget){.share = 0.25f}
+		                 : (struct skv_budget){.count = 41 + rnd_below(80)};
 		p.floor = share ? 128 : 0;
 		snprintf(budget, sizeof(budget), share ? "0.25" : "%u", p.budget.count);
 		sprintf(spec, "streaming?budget=%s&sinks=%u&dense=%u", budget, p.sinks, p.dense);
 		return p;
 	}
-	p.budget = share ? (struct skv_budget){.share = 0.25f} : (struct skv_budget){.count = 3 + rnd_below(8)};
+	p.budget =
+		share ? (struct skv_budget){.share = 0.25f} : (struct skv_budget){.count = 3 + rnd_below(8)};
 	p.floor = share ? 8 : 1;
 	p.recent = rnd_below(2) ? 1 + rnd_below(3) : 0;
 	p.recent_floor = share && !p.recent ? 2 : 1;
 	p.pin = rnd_below(3);
 	p.layers = 1u << first | 1u << second;
 	snprintf(budget, sizeof(budget), share ? "0.25" : "%u", p.budget.count);
-	sprintf(spec, first == second ? "delta?budget=%s&recent=%u&layers=%u&dense=%u&pin=%u"
-	                              : "delta?budget=%s&recent=%u&layers=%u,%u&dense=%u&pin=%u",
-	        budget, p.recent, first, first == second ? p.dense : second, first == second ? p.pin : p.dense, p.pin);
+	sprintf(spec,
+	        first == second ? "delta?budget=%s&recent=%u&layers=%u&dense=%u&pin=%u"
+	                        : "delta?budget=%s&recent=%u&layers=%u,%u&dense=%u&pin=%u",
+	        budget, p.recent, first, first == second ? p.dense : second,
+	        first == second ? p.pin : p.dense, p.pin);
 	return p;
 }
 
@@ -169,8 +173,8 @@ static bool *holes(const struct world *w, const struct world_seq *q, uint32_t la
 /* ---- the reference --------------------------------------------------------------------------- */
 
 /* Softmax weights of one q head over the visible of n tokens; weight[n]. */
-static void weights(const struct world *w, const struct world_seq *q, uint32_t layer, uint32_t n, uint32_t head,
-                    const bool *visible, double *weight)
+static void weights(const struct world *w, const struct world_seq *q, uint32_t layer, uint32_t n,
+                    uint32_t head, const bool *visible, double *weight)
 {
 	const struct skv_model *m = &w->model;
 	uint32_t kv = head / (m->n_heads / m->n_kv_heads);
@@ -198,8 +202,8 @@ static void weights(const struct world *w, const struct world_seq *q, uint32_t l
 		weight[t] = visible[t] ? weight[t] / sum : 0;
 }
 
-static void compare_row(struct world *w, const struct world_seq *q, uint32_t layer, uint32_t n, const bool *visible,
-                        const float *out)
+static void compare_row(struct world *w, const struct world_seq *q, uint32_t layer, uint32_t n,
+                        const bool *visible, const float *out)
 {
 	const struct skv_model *m = &w->model;
 	double *weight = calloc(n, sizeof(*weight));
@@ -219,8 +223,8 @@ static void compare_row(struct world *w, const struct world_seq *q, uint32_t lay
 		for (uint32_t d = 0; d < m->head_dim; d++) {
 			double diff = fabs(out[h * m->head_dim + d] - expect[d]);
 
-			ck_assert_msg(diff < TOLERANCE, "layer %u, token %u, head %u, %u: %g, expected %g", layer, n - 1, h, d,
-			              out[h * m->head_dim + d], expect[d]);
+			ck_assert_msg(diff < TOLERANCE, "layer %u, token %u, head %u, %u: %g, expected %g",
+			              layer, n - 1, h, d, out[h * m->head_dim + d], expect[d]);
 			if (diff > w->worst)
 				w->worst = diff;
 			w->checked++;
@@ -230,8 +234,8 @@ static void compare_row(struct world *w, const struct world_seq *q, uint32_t lay
 }
 
 /* The pages that delta must select in this layer. False: rounding may decide otherwise. */
-static bool choose(const struct world *w, const struct world_seq *q, uint32_t layer, uint32_t n, const bool *visible,
-                   bool *chosen)
+static bool choose(const struct world *w, const struct world_seq *q, uint32_t layer, uint32_t n,
+                   const bool *visible, bool *chosen)
 {
 	const struct world_policy *p = &w->policy;
 	uint32_t pages = skv_pages_of(n), k = skv_budget_of(p->budget, pages, p->floor);
@@ -287,7 +291,8 @@ static uint32_t recent_from(const struct world_policy *p, uint32_t n)
 }
 
 /* What a decode row sees in each layer: visible[layer][n]. False: rounding decides. Counts what is attended. */
-static bool see(const struct world *w, const struct world_seq *q, uint32_t n, bool **visible, uint64_t *attended)
+static bool see(const struct world *w, const struct world_seq *q, uint32_t n, bool **visible,
+                uint64_t *attended)
 {
 	const struct world_policy *p = &w->policy;
 	uint32_t pages = skv_pages_of(n);
@@ -326,7 +331,8 @@ static void evict(struct world *w, struct world_seq *q, uint32_t n)
 	if (p->kind != WORLD_STREAMING)
 		return;
 	for (uint32_t layer = p->dense; layer < w->model.n_layers; layer++)
-		for (uint32_t u = skv_pages_of(p->sinks); (u + 1) * SKV_PAGE_TOKENS <= recent_from(p, n + 1); u++)
+		for (uint32_t u = skv_pages_of(p->sinks); (u + 1) * SKV_PAGE_TOKENS <= recent_from(p, n + 1);
+		     u++)
 			holes(w, q, layer)[u] = true;
 }
 
@@ -367,13 +373,17 @@ static void rows_free(struct rows *r)
 	free(r->out);
 }
 
-static void rows_fill(const struct skv_model *m, struct rows *r, uint32_t at, uint64_t content, uint32_t layer)
+static void rows_fill(const struct skv_model *m, struct rows *r, uint32_t at, uint64_t content,
+                      uint32_t layer)
 {
 	for (uint32_t h = 0; h < m->n_heads; h++)
-		row(content, layer, ROW_Q, h, m->head_dim, r->q + ((size_t)at * m->n_heads + h) * m->head_dim);
+		row(content, layer, ROW_Q, h, m->head_dim,
+		    r->q + ((size_t)at * m->n_heads + h) * m->head_dim);
 	for (uint32_t h = 0; h < m->n_kv_heads; h++) {
-		row(content, layer, ROW_K, h, m->head_dim, r->k + ((size_t)at * m->n_kv_heads + h) * m->head_dim);
-		row(content, layer, ROW_V, h, m->head_dim, r->v + ((size_t)at * m->n_kv_heads + h) * m->head_dim);
+		row(content, layer, ROW_K, h, m->head_dim,
+		    r->k + ((size_t)at * m->n_kv_heads + h) * m->head_dim);
+		row(content, layer, ROW_V, h, m->head_dim,
+		    r->v + ((size_t)at * m->n_kv_heads + h) * m->head_dim);
 	}
 }
 
@@ -393,13 +403,14 @@ static void check_item(struct world *w, const struct world_item *it, uint32_t la
 	for (uint32_t t = 0; t < n; t++)
 		dense[t] = !holes(w, it->seq, layer)[t / SKV_PAGE_TOKENS];
 	for (uint32_t i = 0; i < it->n_tokens; i++)
-		if (it->n_tokens <= ROWS_CHECKED || i == it->n_tokens - 1 || rnd_below(it->n_tokens) < ROWS_CHECKED)
+		if (it->n_tokens <= ROWS_CHECKED || i == it->n_tokens - 1 ||
+		    rnd_below(it->n_tokens) < ROWS_CHECKED)
 			compare_row(w, it->seq, layer, it->seq->len + i + 1, dense, out + i * width);
 	free(dense);
 }
 
-static void attend_all(struct world *w, const struct world_item *items, uint32_t n, struct rows *r, int abort_at,
-                       bool ***visible, const bool *sure)
+static void attend_all(struct world *w, const struct world_item *items, uint32_t n, struct rows *r,
+                       int abort_at, bool ***visible, const bool *sure)
 {
 	size_t width = (size_t)w->model.n_heads * w->model.head_dim;
 
@@ -411,13 +422,15 @@ static void attend_all(struct world *w, const struct world_item *items, uint32_t
 		for (uint32_t i = 0; i < n; i++)
 			for (uint32_t j = 0; j < items[i].n_tokens; j++)
 				rows_fill(&w->model, r, at++, items[i].content[j], layer);
-		e = skv_attend(w->session, layer,
-		               &(struct skv_attn){.q = r->q, .k = r->k, .v = r->v, .out = in_place ? r->q : r->out});
+		e = skv_attend(
+			w->session, layer,
+			&(struct skv_attn){.q = r->q, .k = r->k, .v = r->v, .out = in_place ? r->q : r->out});
 		ck_assert_msg(e == 0, "attend: %d %s", e, skv_last_error());
 		at = 0;
 		for (uint32_t i = 0; i < n; at += items[i++].n_tokens)
 			if (sure[i])
-				check_item(w, &items[i], layer, visible[i], (in_place ? r->q : r->out) + at * width);
+				check_item(w, &items[i], layer, visible[i],
+				           (in_place ? r->q : r->out) + at * width);
 	}
 }
 
@@ -487,8 +500,8 @@ int world_step(struct world *w, const struct world_item *items, uint32_t n, int 
 		}
 		skv_seq_attended(q->seq, &a, &c);
 		ck_assert_uint_eq(c, q->causal);
-		ck_assert_msg(a == q->attended || !sure[i], "attended %llu, expected %llu", (unsigned long long)a,
-		              (unsigned long long)q->attended);
+		ck_assert_msg(a == q->attended || !sure[i], "attended %llu, expected %llu",
+		              (unsigned long long)a, (unsigned long long)q->attended);
 		q->attended = a;
 	}
 out:
@@ -517,8 +530,8 @@ void world_feed(struct world *w, struct world_seq *q, uint64_t key, uint32_t n, 
 	free(content);
 }
 
-int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt, float *out,
-              void (*before_end)(void))
+int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt,
+              float *out, void (*before_end)(void))
 {
 	struct rows r = rows_new(&w->model, n);
 	size_t size = (size_t)n * w->model.n_heads * w->model.head_dim;
@@ -534,7 +547,8 @@ int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uin
 	for (uint32_t layer = 0; layer < w->model.n_layers && e == 0; layer++) {
 		for (uint32_t i = 0; i < n; i++)
 			rows_fill(&w->model, &r, i, content[i], layer);
-		e = skv_attend(w->session, layer, &(struct skv_attn){.q = r.q, .k = r.k, .v = r.v, .out = r.out});
+		e = skv_attend(w->session, layer,
+		               &(struct skv_attn){.q = r.q, .k = r.k, .v = r.v, .out = r.out});
 		if (e == 0 && out)
 			memcpy(out + layer * size, r.out, size * sizeof(float));
 	}
