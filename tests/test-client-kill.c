@@ -236,14 +236,15 @@ static uint64_t leased(void)
 	return n;
 }
 
-/* SIGKILL, and the books must be right again soon. Returns how long it took. */
+/* SIGKILL, and the books must be right again soon after the process is gone. Returns how long it took. */
 static double end(pid_t pid)
 {
-	double begin = fix_now(), took;
+	double begin, took;
 	int status;
 
 	kill(pid, SIGKILL);
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	begin = fix_now();
 	ck_assert_msg(WIFSIGNALED(status), "an engine found something wrong: %s", shared->problem);
 	do {
 		took = fix_now() - begin;
