@@ -405,7 +405,8 @@ static void as_another_user(void *arg)
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_SEQ_ATTACH, &attach, sizeof(attach), -1), ENOENT);
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_SEQ_DROP_NAME, &drop, sizeof(drop), -1), EPERM);
 	ck_assert_int_eq(raw_policy_swap(r, "full"), EPERM);
-	ck_assert_int_eq(raw_policy_load(r, fix_built("policies/.libs/full.so")), EPERM);
+	/* refused before the file is looked at; the build may lie where this user cannot read */
+	ck_assert_int_eq(raw_policy_load(r, "/dev/null"), EPERM);
 	raw_lease(r, session, 5);
 	answer = raw_query(r, SKV_QUERY_SEQS); /* its own rows alone */
 	ck_assert_uint_eq(json_array_size(json_object_get(answer, "sequences")), 0);
