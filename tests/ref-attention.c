@@ -35,7 +35,7 @@ double ref_attention(const float *q, const float *k, const float *v, uint32_t n,
 	for (uint32_t d = 0; d < dim; d++)
 		out[d] = 0;
 	for (uint32_t t = 0; t < n; t++) {
-		double w = visible[t] ? exp(score[t] - max) : 0;
+		double w = visible[t] && score[t] != -INFINITY ? exp(score[t] - max) : 0;
 		score[t] = w;
 		sum += w;
 		for (uint32_t d = 0; visible[t] && d < dim; d++)

@@ -15,7 +15,8 @@ float ref_round(uint32_t dtype, float x);
 
 /*
  * One q head over n tokens: out[dim] = Σ α_t v_t, α = softmax(scale * q · k_t) over the tokens with
- * visible[t]. k and v are [n] rows `stride` floats apart. No visible token: zeros.
+ * visible[t]. k and v are [n] rows `stride` floats apart. A score of -infinity weighs nothing, even
+ * where there is no other. No token with a weight: zeros.
  * weight[n], if not NULL, receives α (0 where not visible). Returns log Σ exp(scale * q · k_t).
  */
 double ref_attention(const float *q, const float *k, const float *v, uint32_t n, uint32_t stride, uint32_t dim,

@@ -2,11 +2,12 @@
 /*
  * kernels/host/decode.c - attention of one query row a sequence.
  *
- * A call is cut into chunks: some hundred tokens of whatever a sequence (or one kv head of it, where
- * kv heads have lists of their own) attends to. Every chunk leaves a partial result for its heads in
- * the scratch; merging a head's partials in the order of its chunks gives the output. The cut depends
- * on the shape and on the sequence's own selection, so the bits of the result do not depend on the
- * number of threads or on the company in the batch; and one long sequence keeps all threads busy.
+ * A call is cut into chunks: up to CHUNK tokens of what a sequence (or one kv head of it, where kv
+ * heads have lists of their own) attends to. Every chunk leaves a partial result for its heads in the
+ * scratch; merging a head's partials in the order of its chunks gives the output. The cut depends on
+ * the sequence's own selection and nothing else, so the bits of the result do not depend on the number
+ * of threads or on the company in the batch. A thread takes several chunks in a row where there are
+ * many, so that prefetching need not start anew with each; one long sequence still keeps all threads busy.
  *
  * The ways to decode differ only in gather(), which lists the tokens of a chunk.
  */
@@ -65,7 +66,30 @@ static uint32_t gather_page(const struct decode *d, uint32_t i, uint32_t page, c
 	return n;
 }
 
-/* The same for the units of a chunk; row has space for CHUNK_MAX. */
+/* What gather() is about to read of an owner's list and table: it was last touched a whole step ago. */
+static void prefetch_lists(const struct decode *d, uint32_t owner, uint32_t chunk, uint32_t chunks)
+{
+	const skv_pte *table = d->seq[owner / d->splits].table;
+	uint32_t from, to, end, units = units_of(d, owner);
+	decode_chunk(d, owner, chunk, units, &from, &end);
+	decode_chunk(d, owner, chunk + chunks - 1, units, &end, &to);
+	if (d->list) {
+		const uint32_t *ids = d->list->ids + (size_t)owner * d->list->stride;
+		for (uint32_t u = from; u < to; u += 16)
+			prefetch_line((const uint8_t *)(ids + u));
+		if (d->what == DECODE_TOKENS) {
+			from = ids[from] / SKV_PAGE_TOKENS;
+			to = ids[to - 1] / SKV_PAGE_TOKENS + 1;
+		} else {
+			from = ids[from];
+			to = ids[to - 1] + 1;
+		}
+	}
+	for (uint32_t page = from; page < to; page += 16)
+		prefetch_line((const uint8_t *)(table + page));
+}
+
+/* The same for a chunk; row has space for CHUNK. */
 static uint32_t gather(const struct decode *d, uint32_t owner, uint32_t chunk, const uint8_t **row)
 {
 	const uint32_t i = owner / d->splits;
@@ -114,64 +138,146 @@ static struct partial partial_of(const struct decode *d, uint32_t item)
 	return (struct partial){.acc = p, .max = tail, .sum = tail + heads};
 }
 
-/* Where the scores of a dense chunk go, for q head 0: as far along as its first page. */
+/* ---- a run of chunks ------------------------------------------------------------------------- */
+
+/* The tokens of a run: each chunk's begin at a multiple of the tile, the gaps repeat a valid row. */
+struct rows {
+	const uint8_t *row[CHUNK_RUN * CHUNK];
+	uint32_t n[CHUNK_RUN]; /* tokens of a chunk */
+	uint32_t end;          /* entries in row */
+};
+
+/* A place in the order in which strips are read: of each tile all kv heads' K, then all their V. */
+struct place {
+	uint32_t t, h;
+	bool v;
+};
+
+static void place_next(const struct decode *d, const struct rows *r, struct place *p)
+{
+	if (++p->h < d->span)
+		return;
+	p->h = 0;
+	p->v = !p->v;
+	if (!p->v && p->t + d->tile < r->end)
+		p->t += d->tile;
+}
+
+/* What a thread needs for a run. */
+struct walk {
+	const struct decode *d;
+	const struct rows *r;
+	struct place ahead; /* what to prefetch next */
+	size_t k_at;        /* of the owner's first kv head */
+	size_t head_bytes, v_offset;
+	float scale;
+	const float *q; /* of the owner's first q head */
+	struct softmax state[SKV_MAX_HEADS]; /* [kv head][tuple] */
+	float weight[SKV_MAX_HEADS * TILE_MAX] __attribute__((aligned(64)));
+};
+
+static size_t strip_at(const struct walk *w, uint32_t h, bool v)
+{
+	return w->k_at + h * w->head_bytes + (v ? w->v_offset : 0);
+}
+
+/*
+ * One strip of n tokens for all q heads of its group. raw, if not NULL, gets the scores, those of the
+ * owner's head x at x * raw_stride.
+ */
+static void walk_strip(struct walk *w, uint32_t t, uint32_t n, uint32_t h, bool v, struct partial p, float *raw)
+{
+	const struct decode *d = w->d;
+	const uint32_t dim = d->sh->head_dim;
+	struct strip s = {.row = w->r->row + t, .at = strip_at(w, h, v), .n = n, .dim = dim, .ahead = true,
+	                  .ahead_row = w->r->row + w->ahead.t, .ahead_at = strip_at(w, w->ahead.h, w->ahead.v)};
+	place_next(d, w->r, &w->ahead);
+	for (uint32_t i = 0; i < d->tuples; i++) {
+		const uint32_t gt = d->tuple[i].n, head = h * d->group + d->tuple[i].first;
+		struct softmax *state = &w->state[h * d->tuples + i];
+		float *weight = w->weight + head * TILE_MAX;
+		if (v)
+			strip_functions[d->sh->dtype][gt / 2].sum(&s, weight, state, p.acc + (size_t)head * dim);
+		else
+			strip_functions[d->sh->dtype][gt / 2].weigh(&s, w->q + (size_t)head * dim, w->scale, state, weight,
+			                                            raw ? raw + head * d->raw_stride : NULL,
+			                                            d->raw_stride);
+		s.ahead = false;
+	}
+}
+
+/* Tokens [t0, t0 + n) of the rows. */
+static void walk_chunk(struct walk *w, uint32_t t0, uint32_t n, struct partial p, float *raw)
+{
+	const struct decode *d = w->d;
+	const uint32_t heads = d->span * d->group;
+
+	memset(p.acc, 0, (size_t)heads * d->sh->head_dim * sizeof *p.acc);
+	for (uint32_t i = 0; i < d->span * d->tuples; i++)
+		w->state[i] = (struct softmax){.max = v_set(-INFINITY)};
+	for (uint32_t t = 0; t < n; t += d->tile) {
+		for (uint32_t h = 0; h < d->span; h++)
+			walk_strip(w, t0 + t, skv_min(d->tile, n - t), h, false, p, raw ? raw + t : NULL);
+		for (uint32_t h = 0; h < d->span; h++)
+			walk_strip(w, t0 + t, skv_min(d->tile, n - t), h, true, p, NULL);
+	}
+	for (uint32_t x = 0; x < heads; x++) {
+		uint32_t h = x / d->group, i = d->tuples;
+		while (d->tuple[--i].first > x % d->group)
+			;
+		uint32_t lane = (x % d->group - d->tuple[i].first) * (VL / d->tuple[i].n);
+		p.max[x] = w->state[h * d->tuples + i].max[lane];
+		p.sum[x] = w->state[h * d->tuples + i].sum[lane];
+	}
+}
+
+/* Where the scores of a dense chunk go, those of q head 0: as far along as its first page. */
 static float *raw_of(const struct decode *d, uint32_t owner, uint32_t chunk)
 {
 	uint32_t from, to;
+	if (!d->raw)
+		return NULL;
 	decode_chunk(d, owner, chunk, units_of(d, owner), &from, &to);
 	return d->raw + (size_t)owner * d->sh->n_heads * d->raw_stride + (size_t)from * SKV_PAGE_TOKENS;
 }
 
-/* One tile of kv head h (the chunk's first is h0) for all q heads of its group. */
-static void attend_group(const struct decode *d, struct tile *t, uint32_t h, uint32_t i, uint32_t h0, struct partial p,
-                         float *raw)
-{
-	const uint32_t dim = d->sh->head_dim, local = (h - h0) * d->group;
-	for (uint32_t g = 0, gt; g < d->group; g += gt) {
-		uint32_t left = d->group - g, head = h * d->group + g;
-		gt = left >= 4 ? 4 : left >= 2 ? 2 : 1;
-		t->q = d->q + ((size_t)d->seq[i].row * d->sh->n_heads + head) * dim;
-		t->acc = p.acc + (size_t)(local + g) * dim;
-		t->max = p.max + local + g;
-		t->sum = p.sum + local + g;
-		t->raw = raw ? raw + head * d->raw_stride : NULL;
-		tile_functions[d->sh->dtype][gt / 2](t);
-	}
-}
-
-static void attend_item(void *ctx, uint32_t item, int thread)
+static void walk_run(void *ctx, uint32_t run, int thread)
 {
 	const struct decode *d = ctx;
 	const struct skv_shape *sh = d->sh;
-	const uint32_t owner = skv_owner(d->first, d->n * d->splits, item), chunk = item - d->first[owner];
-	const uint32_t i = owner / d->splits, h0 = owner % d->splits * d->span, heads = d->span * d->group;
-	const uint8_t *row[CHUNK_MAX + 2 * TILE_MAX];
-	const size_t head_bytes = SKV_PAGE_TOKENS * (size_t)d->row_bytes, v_offset = skv_v_offset(sh);
-	struct partial p = partial_of(d, item);
+	const uint32_t owner = skv_owner(d->first_run, d->n * d->splits, run), i = owner / d->splits;
+	const uint32_t chunk = (run - d->first_run[owner]) * d->run, h0 = owner % d->splits * d->span;
+	const uint32_t chunks = skv_min(d->run, d->first[owner + 1] - d->first[owner] - chunk);
+	struct rows r;
+	struct walk w;
 	(void)thread;
 
-	memset(p.acc, 0, (size_t)heads * sh->head_dim * sizeof *p.acc);
-	memset(p.sum, 0, heads * sizeof *p.sum);
-	for (uint32_t x = 0; x < heads; x++)
-		p.max[x] = -INFINITY;
-	uint32_t n = gather(d, owner, chunk, row);
-	for (uint32_t t = 0; n && t < 2 * TILE_MAX; t++)
-		row[n + t] = row[n - 1];
-
-	struct tile t = {.dim = sh->head_dim, .row_bytes = d->row_bytes, .scale = sh->scale * LOG2E,
-	                 .acc_stride = sh->head_dim, .raw_stride = d->raw_stride};
-	for (uint32_t t0 = 0; t0 < n; t0 += d->tile)
-		for (uint32_t h = h0; h < h0 + d->span; h++) {
-			bool last = h + 1 == h0 + d->span;
-			t.row = row + t0;
-			t.n = skv_min(d->tile, n - t0);
-			t.k_at = h * head_bytes;
-			t.v_at = t.k_at + v_offset;
-			t.next_row = last ? t.row + d->tile : t.row;
-			t.next_at = (last ? h0 : h + 1) * head_bytes;
-			attend_group(d, &t, h, i, h0, p, d->raw ? raw_of(d, owner, chunk) + t0 : NULL);
-		}
+	prefetch_lists(d, owner, chunk, chunks);
+	r.end = 0;
+	for (uint32_t c = 0; c < chunks; c++) {
+		r.n[c] = gather(d, owner, chunk + c, r.row + r.end);
+		for (r.end += r.n[c]; r.end % d->tile; r.end++)
+			r.row[r.end] = r.row[r.end - 1];
+	}
+	w.d = d;
+	w.r = &r;
+	w.ahead = (struct place){0};
+	w.head_bytes = SKV_PAGE_TOKENS * (size_t)d->row_bytes;
+	w.v_offset = skv_v_offset(sh);
+	w.k_at = h0 * w.head_bytes;
+	w.scale = sh->scale * LOG2E;
+	w.q = d->q + ((size_t)d->seq[i].row * sh->n_heads + h0 * d->group) * sh->head_dim;
+	for (uint32_t s = 0; r.end && s < d->ahead; s++, place_next(d, &r, &w.ahead))
+		for (uint32_t t = 0; t < d->tile; t++)
+			for (uint32_t b = 0; b < d->row_bytes; b += 64)
+				prefetch_line(r.row[w.ahead.t + t] + strip_at(&w, w.ahead.h, w.ahead.v) + b);
+	for (uint32_t c = 0, t = 0; c < chunks; c++) {
+		walk_chunk(&w, t, r.n[c], partial_of(d, d->first[owner] + chunk + c), raw_of(d, owner, chunk + c));
+		t += (r.n[c] + d->tile - 1) / d->tile * d->tile;
+	}
 }
+
+/* ---- merging --------------------------------------------------------------------------------- */
 
 /* The output of a q head, number `local` of its owner. Returns log2 of the softmax's denominator. */
 static float merge_head(const struct decode *d, uint32_t owner, uint32_t local, float *out)
@@ -216,26 +322,40 @@ static void merge_item(void *ctx, uint32_t item, int thread)
 
 /* ---- a call ---------------------------------------------------------------------------------- */
 
-/* Tokens of a chunk, a multiple of 64: a chunk reads about CHUNK_BYTES. */
-static uint32_t chunk_tokens(const struct skv_shape *sh, uint32_t span)
+/* A group's q heads in fours, and what is left as a pair and a single one. */
+static void cut_group(struct decode *d)
 {
-	size_t tokens = CHUNK_BYTES / (2 * span * skv_row_bytes(sh)) & ~(size_t)63;
-	return tokens < CHUNK_MIN ? CHUNK_MIN : tokens > CHUNK_MAX ? CHUNK_MAX : (uint32_t)tokens;
+	d->tuples = 0;
+	for (uint32_t g = 0, n; g < d->group; g += n) {
+		n = d->group - g >= 4 ? 4 : d->group - g >= 2 ? 2 : 1;
+		d->tuple[d->tuples].first = (uint8_t)g;
+		d->tuple[d->tuples++].n = (uint8_t)n;
+	}
 }
 
-static void cut(struct decode *d, struct carve *c)
+static void cut(struct decode *d, struct carve *c, int threads)
 {
 	const struct skv_shape *sh = d->sh;
+	const uint32_t chunk = d->what == DECODE_TOKENS ? CHUNK : CHUNK / SKV_PAGE_TOKENS;
+
 	d->splits = d->list && d->list->rows > 1 ? sh->n_kv_heads : 1;
 	d->span = sh->n_kv_heads / d->splits;
 	d->group = sh->n_heads / sh->n_kv_heads;
+	cut_group(d);
 	d->row_bytes = (uint32_t)skv_row_bytes(sh);
-	d->tile = skv_min(TILE_MAX, skv_max(32, TILE_BYTES / d->row_bytes & ~15u));
-	d->chunk = chunk_tokens(sh, d->span) / (d->what == DECODE_TOKENS ? 1 : SKV_PAGE_TOKENS);
-	d->first = carve(c, (d->n * d->splits + 1) * sizeof *d->first);
+	d->tile = tile_tokens(sh->dtype);
+	d->ahead = skv_max(1, ahead_bytes(sh->dtype, d->what == DECODE_TOKENS) / (d->tile * d->row_bytes));
+
+	const uint32_t owners = d->n * d->splits;
+	d->first = carve(c, (owners + 1) * sizeof *d->first);
 	d->first[0] = 0;
-	for (uint32_t o = 0; o < d->n * d->splits; o++)
-		d->first[o + 1] = d->first[o] + (units_of(d, o) + d->chunk - 1) / d->chunk;
+	for (uint32_t o = 0; o < owners; o++)
+		d->first[o + 1] = d->first[o] + (units_of(d, o) + chunk - 1) / chunk;
+	d->run = threads == 1 ? CHUNK_RUN : skv_min(CHUNK_RUN, skv_max(1, d->first[owners] / (2 * (uint32_t)threads)));
+	d->first_run = carve(c, (owners + 1) * sizeof *d->first_run);
+	d->first_run[0] = 0;
+	for (uint32_t o = 0; o < owners; o++)
+		d->first_run[o + 1] = d->first_run[o] + (d->first[o + 1] - d->first[o] + d->run - 1) / d->run;
 }
 
 static void decode(struct decode *d, const struct skv_work *work)
@@ -243,9 +363,9 @@ static void decode(struct decode *d, const struct skv_work *work)
 	const struct skv_shape *sh = d->sh;
 	struct carve c = carve_begin(work);
 
-	cut(d, &c);
-	const uint32_t items = d->first[d->n * d->splits];
-	d->part = carve(&c, items * part_floats(sh, d->span * d->group) * sizeof *d->part);
+	cut(d, &c, work->threads);
+	const uint32_t owners = d->n * d->splits, heads = d->span * d->group, chunks = d->first[owners];
+	d->part = carve(&c, chunks * part_floats(sh, heads) * sizeof *d->part);
 	if (d->ev && (d->ev->token || d->ev->page)) {
 		uint32_t longest = 0;
 		for (uint32_t i = 0; i < d->n; i++)
@@ -254,9 +374,9 @@ static void decode(struct decode *d, const struct skv_work *work)
 		d->raw = carve(&c, (size_t)d->n * sh->n_heads * d->raw_stride * sizeof *d->raw);
 		d->lse = carve(&c, (size_t)d->n * sh->n_heads * sizeof *d->lse);
 	}
-	skv_run(work->threads, items, attend_item, d);
+	skv_run(work->threads, d->first_run[owners], walk_run, d);
 	/* Merging is worth a thread's while from some tens of partials on. */
-	skv_run(items * d->span * d->group >= 64 ? work->threads : 1, d->n * sh->n_kv_heads, merge_item, d);
+	skv_run(chunks * heads >= 64 ? work->threads : 1, d->n * sh->n_kv_heads, merge_item, d);
 	if (d->raw)
 		ISA(evidence)(d, work->threads);
 }
@@ -270,13 +390,13 @@ static uint32_t evidence_batch(const struct skv_shape *sh, uint32_t n, uint32_t 
 
 size_t ISA(decode_bytes)(const struct skv_shape *sh, uint32_t n, uint32_t max_len)
 {
-	const uint32_t tokens = skv_pages_of(max_len) * SKV_PAGE_TOKENS, chunk = chunk_tokens(sh, sh->n_kv_heads);
-	size_t chunks = (tokens + chunk - 1) / chunk, owners = (size_t)n * sh->n_kv_heads;
-	/* With lists a kv head a chunk is no shorter, and it has the partials of one kv head. */
-	size_t part = part_floats(sh, sh->n_heads / sh->n_kv_heads) * sh->n_kv_heads * sizeof(float);
-	size_t raw = (size_t)sh->n_heads * tokens * sizeof(float);
+	size_t tokens = (size_t)skv_pages_of(max_len) * SKV_PAGE_TOKENS, chunks = (tokens + CHUNK - 1) / CHUNK;
+	size_t owners = (size_t)n * sh->n_kv_heads;
+	/* The most owners that there can be: as many as kv heads. Partials of more heads together take no more. */
+	size_t part = part_floats(sh, sh->n_heads / sh->n_kv_heads) * sizeof(float);
+	size_t raw = sh->n_heads * tokens * sizeof(float);
 	raw = raw * n <= EVIDENCE_BYTES ? raw * n : raw <= EVIDENCE_BYTES ? EVIDENCE_BYTES : raw;
-	return carve_size((owners + 1) * sizeof(uint32_t)) + carve_size(n * chunks * part) + carve_size(raw) +
+	return 2 * carve_size((owners + 1) * sizeof(uint32_t)) + carve_size(owners * chunks * part) + carve_size(raw) +
 	       carve_size((size_t)n * sh->n_heads * sizeof(float));
 }
 

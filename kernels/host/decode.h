@@ -7,9 +7,8 @@
 
 #include "kernels/host/host.h"
 
-#define CHUNK_MAX 512u /* tokens */
-#define CHUNK_MIN 128u
-#define CHUNK_BYTES ((size_t)1 << 20) /* of K and V that a chunk reads, roughly */
+#define CHUNK 256u         /* tokens of a chunk, at most */
+#define CHUNK_RUN 8u       /* chunks of one owner that a thread takes in one go, at most */
 #define EVIDENCE_BYTES ((size_t)64 << 20)
 
 enum decode_what { DECODE_DENSE, DECODE_WINDOW, DECODE_PAGES, DECODE_TOKENS };
@@ -26,24 +25,30 @@ struct decode {
 	const struct skv_evidence *ev;
 
 	/*
-	 * An owner is what has a selection of its own: a sequence, or one kv head of a sequence where
-	 * lists are per kv head. Owner o is sequence o / splits and its kv heads [o % splits * span, + span).
+	 * An owner is what has a selection of its own: a sequence, or a kv head of one where lists are per kv
+	 * head. Owner o is sequence o / splits, kv heads o % splits * span up to span more.
 	 */
 	uint32_t splits, span;
 	uint32_t group, row_bytes, tile;
-	uint32_t chunk;  /* units of a chunk, at most */
+	struct {
+		uint8_t first, n;
+	} tuple[SKV_MAX_HEADS / 4 + 2]; /* a group's q heads, as they are taken together: 4, 2 or 1 */
+	uint32_t tuples;
+	uint32_t ahead;  /* strips to prefetch ahead */
+	uint32_t run;    /* chunks that a thread takes in one go */
 	uint32_t *first; /* [owners + 1]: chunks before an owner's */
+	uint32_t *first_run; /* [owners + 1]: runs of chunks before an owner's */
 	float *part;     /* partial results, part_floats() of a chunk */
 	float *raw;      /* [seq][n_heads][raw_stride]: scores, a chunk's resident tokens moved together; may be NULL */
 	size_t raw_stride;
 	float *lse; /* [seq][n_heads], log2; goes with raw */
 };
 
-/* The units [from, to) of one of an owner's chunks: all of them about equally large. */
+/* Units (pages, tokens) of one of an owner's chunks, by number: [*ret_from, *ret_to). All about equally many. */
 static inline void decode_chunk(const struct decode *d, uint32_t owner, uint32_t chunk, uint32_t units, uint32_t *ret_from,
                                 uint32_t *ret_to)
 {
-	uint32_t n = d->first[owner + 1] - d->first[owner], step = d->what == DECODE_TOKENS ? 64 : 4;
+	uint32_t n = d->first[owner + 1] - d->first[owner], step = d->what == DECODE_TOKENS ? d->tile : d->tile / SKV_PAGE_TOKENS;
 	uint32_t size = ((units + n - 1) / n + step - 1) / step * step;
 	*ret_from = chunk * size;
 	*ret_to = skv_min(*ret_from + size, units);

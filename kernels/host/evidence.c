@@ -36,7 +36,7 @@ static void write_page(const struct decode *d, uint32_t i, uint32_t row, uint32_
 		vf sum = {0};
 		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t += VL)
 			sum += v_loadf(weight + t);
-		ev->page[r * ev->page_stride + page] = v_fold_four(V_SUM, sum, sum, sum, sum)[0];
+		ev->page[r * ev->page_stride + page] = v_fold_runs(V_SUM, sum, VL)[0];
 	}
 }
 

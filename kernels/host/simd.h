@@ -13,7 +13,7 @@
  *   v_fma      a * b + c, fused where the ISA has it
  *   v_exp2     2^x within 1.5 ulp; 0 for -inf, NaN for NaN. x must be below 128
  *   v_fold_rows  lane i of the result is the sum (maximum) over the lanes of r[i]
- *   v_fold_four  the same of four vectors: lane i is about the (i mod 4)th
+ *   v_fold_runs  the same of each run of `width` lanes of one vector, in all of them
  *   v_transpose  VL x VL floats
  */
 #ifndef SKV_HOST_SIMD_H
@@ -292,16 +292,42 @@ INLINE vf v_fold_rows(enum v_op op, const vf r[VL])
 	return x[0];
 }
 
-INLINE vf v_fold_four(enum v_op op, vf a, vf b, vf c, vf d)
-{
-	vf x = v_fold_groups(op, a, b, c, d);
+/* Lane i takes the value of lane i xor h. */
+#define V_MIRROR(name, ...)                                                                                  \
+	INLINE vf name(vf a)                                                                                 \
+	{                                                                                                    \
+		return __builtin_shufflevector(a, a, __VA_ARGS__);                                           \
+	}
 #if VL == 16
-	x = v_op(op, v_lo4(x, x), v_hi4(x, x));
+V_MIRROR(v_mirror1, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
+V_MIRROR(v_mirror2, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)
+V_MIRROR(v_mirror4, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)
+V_MIRROR(v_mirror8, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)
+#elif VL == 8
+V_MIRROR(v_mirror1, 1, 0, 3, 2, 5, 4, 7, 6)
+V_MIRROR(v_mirror2, 2, 3, 0, 1, 6, 7, 4, 5)
+V_MIRROR(v_mirror4, 4, 5, 6, 7, 0, 1, 2, 3)
+#else
+V_MIRROR(v_mirror1, 1, 0, 3, 2)
+V_MIRROR(v_mirror2, 2, 3, 0, 1)
 #endif
+
+/* Each run of `width` lanes (a power of two) folded: all of its lanes get the sum (maximum). */
+INLINE vf v_fold_runs(enum v_op op, vf a, const int width)
+{
+	if (width > 1)
+		a = v_op(op, a, v_mirror1(a));
+	if (width > 2)
+		a = v_op(op, a, v_mirror2(a));
 #if VL >= 8
-	x = v_op(op, v_lo4(x, x), v_hi4(x, x));
+	if (width > 4)
+		a = v_op(op, a, v_mirror4(a));
 #endif
-	return x;
+#if VL >= 16
+	if (width > 8)
+		a = v_op(op, a, v_mirror8(a));
+#endif
+	return a;
 }
 
 INLINE void v_transpose(vf r[VL])

@@ -4,17 +4,19 @@
  *
  * All ways to decode (dense, window, pages, tokens) come down to a list of K row addresses; the V row
  * of a token is a constant distance from its K row, and so are the rows of the other kv heads. The
- * list is walked in tiles of up to TILE_MAX tokens, a tile for all heads before the next, so that
- * memory is read nearly in the order of the pages. A tile of one kv head has three phases, with the
- * running softmax of FlashAttention: scores from the K rows, weights, sums of the V rows.
+ * list is walked in tiles of one or two pages, with the running softmax of FlashAttention: scores and
+ * weights of all heads from the K rows, then sums of the V rows. So with whole pages memory is read
+ * nearly in the order of its addresses, which the processor's own prefetcher knows to run ahead of.
  *
- * The phases that read memory prefetch for the next one: scores the V rows, sums the K rows of what
- * comes after this tile and head. So reading never waits for arithmetic, and a tile must not be
- * larger than what fits into the first-level cache twice.
+ * A strip is the K or the V rows of a tile and one kv head. While one is worked on, a later one is
+ * prefetched, line by line at the pace of the work: in bursts the requests would queue, and afterwards
+ * the memory would be idle.
  *
  * Heads of a group are taken `gt` (4, 2 or 1) at a time: a K or V row that was loaded and widened to
- * fp32 serves all of them. For the scores, VL dot products (gt heads by VL / gt tokens) are summed in
- * VL vectors, which one fold turns into a vector of scores.
+ * fp32 serves all of them. For the scores, VL dot products (gt heads by TT = VL / gt tokens) are summed
+ * in VL vectors, which one fold turns into a vector of scores: lane g * TT + t is head g, token t.
+ * Scores, weights, maxima and sums stay in that order, so softmax needs no other shuffles than folds
+ * of TT lanes.
  *
  * Scores are in units of log2: the softmax scale that is passed in carries the factor log2(e).
  */
@@ -23,26 +25,41 @@
 
 #include "kernels/host/simd.h"
 
-#define TILE_MAX 64u
-#define TILE_BYTES 8192u /* of K rows in a tile, roughly */
+#define TILE_MAX 32u /* tokens */
 
-/* One tile and one kv head; pointers are to the first of gt q heads. */
-struct tile {
-	const uint8_t *const *row; /* TILE_MAX readable entries; from n on they repeat a valid one */
-	uint32_t n;                /* tokens */
+/* Tokens of a tile. Wider elements make memory, narrower ones arithmetic the bottleneck; the latter likes large tiles. */
+static inline uint32_t tile_tokens(uint32_t dtype)
+{
+	return dtype == SKV_F32 ? 16 : 32;
+}
+
+/* How far ahead of its use memory is prefetched: as measured. */
+static inline uint32_t ahead_bytes(uint32_t dtype, bool scattered)
+{
+	return dtype == SKV_F32 && !scattered ? 8192 : 16384;
+}
+
+struct strip {
+	const uint8_t *const *row; /* n entries, and up to a multiple of 16 more that repeat a valid one */
+	size_t at;                 /* of the strip's row, from row[] */
+	uint32_t n;                /* tokens, at most TILE_MAX */
 	uint32_t dim;
-	uint32_t row_bytes;
-	size_t k_at, v_at; /* offsets from row[] */
-	const uint8_t *const *next_row; /* what is read after this tile, for prefetching */
-	size_t next_at;
-	const float *q; /* [gt][dim] */
-	float scale;
-	float *acc;     /* [gt][acc_stride]: Σ 2^(score - max) v */
-	size_t acc_stride;
-	float *max;     /* [gt]: of the scores; -INFINITY before the first token */
-	float *sum;     /* [gt]: Σ 2^(score - max) */
-	float *raw;     /* [gt][raw_stride]: receives the scores, -INFINITY from n to a multiple of 16; or NULL */
-	size_t raw_stride;
+	bool ahead;                      /* prefetch another strip on the way: */
+	const uint8_t *const *ahead_row; /* as many entries */
+	size_t ahead_at;
+};
+
+/* Read once, so past the outer caches where the processor can. */
+INLINE void prefetch_line(const uint8_t *p)
+{
+	__builtin_prefetch(p, 0, 0);
+}
+
+/* What a chunk knows of gt heads so far, in lanes as above. All lanes of a head are the same. */
+struct softmax {
+	vf max; /* of the scores; -INFINITY before the first token */
+	vf sum; /* Σ 2^(score - max) */
+	vf fix; /* by what the last tile changed the unit of sums: they must take this factor */
 };
 
 /* A maximum as the reference point of exponents: any finite number will do where there is none. */
@@ -51,172 +68,155 @@ INLINE vf finite_max(vf max)
 	return v_select(max == v_set(-__builtin_inff()), (vf){0}, max);
 }
 
-/* Read once, so past the outer caches where the processor can. */
-INLINE void prefetch_row(const uint8_t *p, uint32_t bytes)
-{
-	for (uint32_t b = 0; b < bytes; b += 64)
-		__builtin_prefetch(p + b, 0, 0);
-}
-
-/* score[g][t] = scale * q_g · k_t for gt heads and the VL / gt tokens at row[]. */
-INLINE void score_rows(const struct tile *a, uint32_t dtype, const int gt, const uint8_t *const *row, float *score)
+/* Scores of q[gt][dim] and the TT tokens from t0 on. */
+INLINE vf score_rows(const struct strip *s, uint32_t dtype, const int gt, uint32_t t0, const float *q, float scale)
 {
 	const int tt = VL / gt;
 	vf sum[VL] = {0};
-	for (uint32_t d = 0; d < a->dim; d += VL) {
+	for (uint32_t d = 0; d < s->dim; d += VL) {
+		const size_t at = d * skv_dtype_bytes(dtype);
 		vf k[VL];
 		UNROLL
-		for (int t = 0; t < tt; t++)
-			k[t] = v_load(dtype, row[t] + a->k_at + d * skv_dtype_bytes(dtype));
+		for (int t = 0; t < tt; t++) {
+			if (s->ahead && at % 64 == 0)
+				prefetch_line(s->ahead_row[t0 + t] + s->ahead_at + at);
+			k[t] = v_load(dtype, s->row[t0 + t] + s->at + at);
+		}
 		UNROLL
 		for (int g = 0; g < gt; g++) {
-			vf q = v_loadf(a->q + (size_t)g * a->dim + d);
+			vf x = v_loadf(q + (size_t)g * s->dim + d);
 			UNROLL
 			for (int t = 0; t < tt; t++)
-				sum[g * tt + t] = v_fma(q, k[t], sum[g * tt + t]);
+				sum[g * tt + t] = v_fma(x, k[t], sum[g * tt + t]);
 		}
 	}
-	float s[VL];
-	v_storef(s, v_fold_rows(V_SUM, sum) * a->scale);
-	UNROLL
-	for (int g = 0; g < gt; g++)
-		memcpy(score + g * TILE_MAX, s + g * tt, (size_t)tt * sizeof *s);
+	vf score = v_fold_rows(V_SUM, sum) * scale;
+	if (t0 + tt > s->n)
+		score = v_select((v_iota() & (tt - 1)) < (int32_t)(s->n - t0), score, v_set(-__builtin_inff()));
+	return score;
 }
 
-/* Phase 1: score[gt][0, padded). Prefetches the tile's V rows. */
-INLINE void tile_scores(const struct tile *a, uint32_t dtype, const int gt, uint32_t padded, float *score)
+/* raw[g * stride + t]: n scores of each head in the order of tokens, then -INFINITY up to a multiple of 16. */
+INLINE void store_scores(const vf *score, const int gt, uint32_t n, float *raw, size_t stride)
 {
 	const uint32_t tt = (uint32_t)(VL / gt);
-	for (uint32_t t = 0; t < padded; t += tt) {
-		for (uint32_t i = 0; i < tt; i++)
-			prefetch_row(a->row[t + i] + a->v_at, a->row_bytes);
-		score_rows(a, dtype, gt, a->row + t, score + t);
-	}
-	for (int g = 0; g < gt; g++) {
-		for (uint32_t t = a->n; t < padded; t++)
-			score[g * TILE_MAX + t] = -__builtin_inff();
-		if (a->raw)
-			memcpy(a->raw + g * a->raw_stride, score + g * TILE_MAX, padded * sizeof *score);
-	}
+	for (uint32_t t = 0; t < n || t % SKV_PAGE_TOKENS; t++)
+		for (int g = 0; g < gt; g++)
+			raw[g * stride + t] = t < n ? score[t / tt][g * tt + t % tt] : -__builtin_inff();
 }
 
 /*
- * Phase 2: scores become weights 2^(score - max) with the running maximum, and sums are brought along.
- * fix[g] is the factor by which what was summed before must shrink. A NaN score takes no part in the
- * maximum; its weight is a NaN, which the sum keeps.
+ * The weights 2^(score - max) of a K strip, for gt heads, with the running maximum in *state; weight
+ * has TILE_MAX * gt elements. A NaN score takes no part in the maximum; its weight is a NaN, which the
+ * sum keeps. raw: see store_scores(), or NULL.
  */
-INLINE void tile_softmax(const struct tile *a, const int gt, uint32_t padded, float *score, float fix[VL])
+INLINE void weigh_strip(const struct strip *s, uint32_t dtype, const int gt, const float *q, float scale,
+                        struct softmax *state, float *weight, float *raw, size_t raw_stride)
 {
-	float old[VL] = {0}, base[VL], sums[VL] = {0};
-	vf top[4], sum[4] = {0};
+	const uint32_t tt = (uint32_t)(VL / gt), n = (s->n + tt - 1) / tt;
+	vf score[TILE_MAX], top = v_set(-__builtin_inff()), sum = {0};
 
-	memcpy(old, a->max, (size_t)gt * sizeof *old);
-	memcpy(sums, a->sum, (size_t)gt * sizeof *sums);
-	UNROLL
-	for (int g = 0; g < gt; g++) {
-		top[g] = v_set(-__builtin_inff());
-		for (uint32_t t = 0; t < padded; t += VL)
-			top[g] = v_max(v_loadf(score + g * TILE_MAX + t), top[g]);
+	for (uint32_t i = 0; i < n; i++) {
+		score[i] = score_rows(s, dtype, gt, i * tt, q, scale);
+		top = v_max(score[i], top);
 	}
-	vf max = v_max(v_fold_four(V_MAX, top[0], top[1 % gt], top[2 % gt], top[3 % gt]), v_loadf(old));
-	vf shrink = v_exp2(v_loadf(old) - finite_max(max));
-	v_storef(base, finite_max(max));
-	v_storef(fix, shrink);
-	UNROLL
-	for (int g = 0; g < gt; g++)
-		for (uint32_t t = 0; t < padded; t += VL) {
-			vf weight = v_exp2(v_loadf(score + g * TILE_MAX + t) - base[g]);
-			v_storef(score + g * TILE_MAX + t, weight);
-			sum[g] += weight;
-		}
-	vf total = v_fold_four(V_SUM, sum[0], sum[1 % gt], sum[2 % gt], sum[3 % gt]);
-	v_storef(sums, v_fma(v_loadf(sums), shrink, total));
-	v_storef(old, max);
-	memcpy(a->max, old, (size_t)gt * sizeof *old);
-	memcpy(a->sum, sums, (size_t)gt * sizeof *sums);
+	if (raw)
+		store_scores(score, gt, s->n, raw, raw_stride);
+	vf max = v_max(v_fold_runs(V_MAX, top, (int)tt), state->max), base = finite_max(max);
+	for (uint32_t i = 0; i < n; i++) {
+		vf w = v_exp2(score[i] - base);
+		v_storef(weight + i * VL, w);
+		sum += w;
+	}
+	state->fix = v_exp2(state->max - base);
+	state->sum = v_fma(state->sum, state->fix, v_fold_runs(V_SUM, sum, (int)tt));
+	state->max = max;
 }
 
 /* acc[g][d0 …] = acc * fix[g] + Σ_t weight[g][t] v_t in nd vectors of dimensions. */
-INLINE void sum_rows(const struct tile *a, uint32_t dtype, const int gt, const int nd, uint32_t d0, const float *weight,
-                     const float *fix)
+INLINE void sum_rows(const struct strip *s, uint32_t dtype, const int gt, const int nd, uint32_t d0, const float *weight,
+                     const struct softmax *state, float *acc)
 {
-	vf acc[16];
+	const uint32_t tt = (uint32_t)(VL / gt);
+	const float *fix = (const float *)&state->fix;
+	vf sum[16];
 	UNROLL
 	for (int g = 0; g < gt; g++) {
 		UNROLL
 		for (int d = 0; d < nd; d++)
-			acc[g * nd + d] = v_loadf(a->acc + g * a->acc_stride + d0 + d * VL) * fix[g];
+			sum[g * nd + d] = v_loadf(acc + (size_t)g * s->dim + d0 + d * VL) * fix[g * tt];
 	}
-	const size_t at = a->v_at + d0 * skv_dtype_bytes(dtype);
-	for (uint32_t t = 0; t < a->n; t++) {
+	for (uint32_t t = 0; t < s->n; t++) {
+		const uint8_t *row = s->row[t] + s->at + d0 * skv_dtype_bytes(dtype);
 		vf v[4];
-		if (d0 == 0)
-			prefetch_row(a->next_row[t] + a->next_at, a->row_bytes);
+		if (s->ahead)
+			for (uint32_t b = 0; b < nd * VL * skv_dtype_bytes(dtype); b += 64)
+				prefetch_line(s->ahead_row[t] + s->ahead_at + d0 * skv_dtype_bytes(dtype) + b);
 		UNROLL
 		for (int d = 0; d < nd; d++)
-			v[d] = v_load(dtype, a->row[t] + at + (size_t)d * VL * skv_dtype_bytes(dtype));
+			v[d] = v_load(dtype, row + (size_t)d * VL * skv_dtype_bytes(dtype));
 		UNROLL
 		for (int g = 0; g < gt; g++) {
-			vf w = v_set(weight[g * TILE_MAX + t]);
+			vf w = v_set(weight[t / tt * VL + g * tt + t % tt]);
 			UNROLL
 			for (int d = 0; d < nd; d++)
-				acc[g * nd + d] = v_fma(w, v[d], acc[g * nd + d]);
+				sum[g * nd + d] = v_fma(w, v[d], sum[g * nd + d]);
 		}
 	}
 	UNROLL
 	for (int g = 0; g < gt; g++) {
 		UNROLL
 		for (int d = 0; d < nd; d++)
-			v_storef(a->acc + g * a->acc_stride + d0 + d * VL, acc[g * nd + d]);
+			v_storef(acc + (size_t)g * s->dim + d0 + d * VL, sum[g * nd + d]);
 	}
 }
 
-/* Phase 3: the sums of V rows. Prefetches what comes next. */
-INLINE void tile_values(const struct tile *a, uint32_t dtype, const int gt, const float *weight, const float *fix)
+/* acc[gt][dim] of a V strip. */
+INLINE void sum_strip(const struct strip *s, uint32_t dtype, const int gt, const float *weight,
+                      const struct softmax *state, float *acc)
 {
 	/* As many accumulators as the register file has room for. */
 	const int most = gt == 4 && VL < 16 ? 2 : 4;
 	uint32_t d = 0;
-	for (; d + most * VL <= a->dim; d += most * VL)
-		sum_rows(a, dtype, gt, most, d, weight, fix);
-	if (most > 2 && d + 2 * VL <= a->dim) {
-		sum_rows(a, dtype, gt, 2, d, weight, fix);
+	for (; d + most * VL <= s->dim; d += most * VL)
+		sum_rows(s, dtype, gt, most, d, weight, state, acc);
+	if (most > 2 && d + 2 * VL <= s->dim) {
+		sum_rows(s, dtype, gt, 2, d, weight, state, acc);
 		d += 2 * VL;
 	}
-	if (d < a->dim)
-		sum_rows(a, dtype, gt, 1, d, weight, fix);
+	if (d < s->dim)
+		sum_rows(s, dtype, gt, 1, d, weight, state, acc);
 }
 
-INLINE void tile_attend(const struct tile *a, uint32_t dtype, const int gt)
-{
-	const uint32_t padded = (a->n + SKV_PAGE_TOKENS - 1) & ~(SKV_PAGE_TOKENS - 1);
-	float score[4 * TILE_MAX] __attribute__((aligned(64))), fix[VL];
-
-	tile_scores(a, dtype, gt, padded, score);
-	tile_softmax(a, gt, padded, score, fix);
-	tile_values(a, dtype, gt, score, fix);
-}
-
-/* Not inlined further: each has the registers to itself. */
-#define TILE_ATTEND(name, dtype, gt)                                                                         \
-	static __attribute__((noinline)) void name(const struct tile *a)                                     \
+/* The above for each dtype and gt, as functions, so that each has the registers to itself. */
+#define STRIP_FUNCTIONS(suffix, dtype, gt)                                                                   \
+	static void weigh_##suffix(const struct strip *s, const float *q, float scale, struct softmax *state, \
+	                           float *weight, float *raw, size_t raw_stride)                             \
 	{                                                                                                    \
-		tile_attend(a, dtype, gt);                                                                   \
+		weigh_strip(s, dtype, gt, q, scale, state, weight, raw, raw_stride);                         \
+	}                                                                                                    \
+	static void sum_##suffix(const struct strip *s, const float *weight, const struct softmax *state, float *acc) \
+	{                                                                                                    \
+		sum_strip(s, dtype, gt, weight, state, acc);                                                 \
 	}
-TILE_ATTEND(tile_f32_1, SKV_F32, 1)
-TILE_ATTEND(tile_f32_2, SKV_F32, 2)
-TILE_ATTEND(tile_f32_4, SKV_F32, 4)
-TILE_ATTEND(tile_f16_1, SKV_F16, 1)
-TILE_ATTEND(tile_f16_2, SKV_F16, 2)
-TILE_ATTEND(tile_f16_4, SKV_F16, 4)
-TILE_ATTEND(tile_bf16_1, SKV_BF16, 1)
-TILE_ATTEND(tile_bf16_2, SKV_BF16, 2)
-TILE_ATTEND(tile_bf16_4, SKV_BF16, 4)
+STRIP_FUNCTIONS(f32_1, SKV_F32, 1)
+STRIP_FUNCTIONS(f32_2, SKV_F32, 2)
+STRIP_FUNCTIONS(f32_4, SKV_F32, 4)
+STRIP_FUNCTIONS(f16_1, SKV_F16, 1)
+STRIP_FUNCTIONS(f16_2, SKV_F16, 2)
+STRIP_FUNCTIONS(f16_4, SKV_F16, 4)
+STRIP_FUNCTIONS(bf16_1, SKV_BF16, 1)
+STRIP_FUNCTIONS(bf16_2, SKV_BF16, 2)
+STRIP_FUNCTIONS(bf16_4, SKV_BF16, 4)
 
 /* By dtype and by gt / 2. */
-static void (*const tile_functions[3][3])(const struct tile *) = {
-	[SKV_F32] = {tile_f32_1, tile_f32_2, tile_f32_4},
-	[SKV_F16] = {tile_f16_1, tile_f16_2, tile_f16_4},
-	[SKV_BF16] = {tile_bf16_1, tile_bf16_2, tile_bf16_4},
+static const struct {
+	void (*weigh)(const struct strip *, const float *q, float scale, struct softmax *, float *weight, float *raw,
+	              size_t raw_stride);
+	void (*sum)(const struct strip *, const float *weight, const struct softmax *, float *acc);
+} strip_functions[3][3] = {
+	[SKV_F32] = {{weigh_f32_1, sum_f32_1}, {weigh_f32_2, sum_f32_2}, {weigh_f32_4, sum_f32_4}},
+	[SKV_F16] = {{weigh_f16_1, sum_f16_1}, {weigh_f16_2, sum_f16_2}, {weigh_f16_4, sum_f16_4}},
+	[SKV_BF16] = {{weigh_bf16_1, sum_bf16_1}, {weigh_bf16_2, sum_bf16_2}, {weigh_bf16_4, sum_bf16_4}},
 };
 #endif
