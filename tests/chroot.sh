@@ -37,5 +37,6 @@ cd /root/sparsekvd
 time ./setup check
 useradd -m tester
 mv /root/sparsekvd /home/tester/
+rm -rf /home/tester/sparsekvd/build # a build does not move; the user makes one
 chown -R tester: /home/tester/sparsekvd
 time su - tester -c 'cd sparsekvd && ./setup demo'
