@@ -2,4 +2,4 @@
 bin_PROGRAMS += bench/sparsekv-bench
 bench_sparsekv_bench_SOURCES = bench/main.c bench/util.c bench/attention.c bench/bench.h
 bench_sparsekv_bench_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS) $(OPENBLAS_CFLAGS)
-bench_sparsekv_bench_LDADD = kernels/libskvkernels.la $(OPENBLAS_LIBS) -lm
+bench_sparsekv_bench_LDADD = engine/libskvengine.la kernels/libskvkernels.la

@@ -2,25 +2,11 @@
 #include "engine/cli.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "engine/tokens.h"
-
-void eng_cli_settle(char **argv)
-{
-	char self[PATH_MAX];
-	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-
-	if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY") || n <= 0)
-		return;
-	self[n] = '\0';
-	if (!setenv("GOMP_SPINCOUNT", "1000", 1))
-		execv(self, argv); /* if it fails, then it runs as it is */
-}
 
 int eng_cli_count(const char *option, const char *text, uint32_t least, uint32_t most, uint32_t *ret,
                   struct eng_error *err)

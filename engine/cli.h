@@ -53,14 +53,6 @@ enum {
 	"  --help, --version\n"
 
 /*
- * Call it first in main(). Threads that wait for work spin, for a few milliseconds by default: on a machine
- * that has other work too, that is time taken from the thread they wait for, and decoding becomes ten
- * times slower. A few microseconds serve an idle machine as well. The OpenMP library reads this setting
- * before main(), so the program starts itself again with it, unless the user has chosen one.
- */
-void eng_cli_settle(char **argv);
-
-/*
  * Take one of the options above. 1 taken, 0 not one of them, -EINVAL with a text. --help and --version
  * print and exit.
  */

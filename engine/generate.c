@@ -15,6 +15,7 @@
 #include "engine/cli.h"
 #include "engine/forward.h"
 #include "engine/progress.h"
+#include "engine/settle.h"
 #include "engine/tokens.h"
 
 #define PROGRAM "sparsekv-generate"
@@ -348,7 +349,7 @@ int main(int argc, char **argv)
 	struct eng_error err;
 	int r;
 
-	eng_cli_settle(argv);
+	eng_settle(argv);
 	r = parse(&a, argc, argv, &err);
 	r = r ? r : eng_host_open(&host, &a.cli, &err);
 	if (!r) {

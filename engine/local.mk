@@ -14,6 +14,7 @@ engine_libskvengine_la_SOURCES = \
 	engine/report.c engine/report.h \
 	engine/safetensors.c engine/safetensors.h \
 	engine/score.c engine/score.h \
+	engine/settle.c engine/settle.h \
 	engine/tasks.c engine/tasks.h \
 	engine/tokens.c engine/tokens.h
 engine_libskvengine_la_CPPFLAGS = $(AM_CPPFLAGS) $(OPENBLAS_CFLAGS) $(JANSSON_CFLAGS)

@@ -49,10 +49,14 @@ struct strip {
 	size_t ahead_at;
 };
 
-/* Read once, so past the outer caches where the processor can. */
+/*
+ * Into the second cache: a request for the first one holds one of its few line buffers (ten to sixteen)
+ * until memory answers, and these set the pace. Non-temporal requests are of that kind on Intel: with
+ * them dense decode ran at half this speed (0.36 against 0.77 of a plain read, bf16, D 128).
+ */
 INLINE void prefetch_line(const uint8_t *p)
 {
-	__builtin_prefetch(p, 0, 0);
+	__builtin_prefetch(p, 0, 2);
 }
 
 /* What a chunk knows of gt heads so far, in lanes as above. All lanes of a head are the same. */

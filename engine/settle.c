@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/settle.h"
+
+#include <cblas.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The kernels for this processor that OpenBLAS has and did not choose; NULL: its own choice is good. */
+static const char *better_core(void)
+{
+#if defined(__x86_64__) && defined(OPENBLAS_VERSION)
+	if (strcmp(openblas_get_corename(), "Prescott"))
+		return NULL;
+	if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+		return "SkylakeX";
+	if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+		return "Haswell";
+#endif
+	return NULL;
+}
+
+void eng_settle(char **argv)
+{
+	char self[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	const char *core = getenv("OPENBLAS_CORETYPE") ? NULL : better_core();
+	bool spins = !getenv("GOMP_SPINCOUNT") && !getenv("OMP_WAIT_POLICY");
+
+	if ((!core && !spins) || n <= 0)
+		return;
+	self[n] = '\0';
+	if ((core && setenv("OPENBLAS_CORETYPE", core, 1)) || (spins && setenv("GOMP_SPINCOUNT", "1000", 1)))
+		return;
+	execv(self, argv); /* if it fails, then it runs as it is */
+}
