@@ -3,11 +3,17 @@
  * kernels/kernels.h - the attention primitives, one interface for every backend.
  *
  * A backend is a table of functions (struct skv_kernels). All functions work on a batch of
- * sequences of ONE layer, are deterministic (same inputs, same ISA, any thread count: same bits),
- * make no system call and no allocation, and keep no state: scratch comes from the caller
- * (struct skv_work). They trust their arguments; callers check what came from elsewhere.
+ * sequences of ONE layer, are deterministic (same inputs, same backend, any thread count, any company
+ * in the batch: same bits), make no system call and no allocation, and keep no state: scratch comes from
+ * the caller (struct skv_work). They trust their arguments; callers check what came from elsewhere.
  *
- * Shapes. T = SKV_PAGE_TOKENS, G = n_heads / n_kv_heads. Rows of q, k, v and out are fp32 and
+ * Memory. Everything that a pointer of these structs leads to lies in the backend's memory: host memory,
+ * or one device's, where the functions queue work on skv_work.stream and return. What a device reads when
+ * the work runs - lengths, tables, lists, counts - is never read by the host, so the calls of a step can be
+ * recorded into a CUDA graph and replayed while sequences grow. What shapes a launch is in the arguments
+ * themselves: struct skv_shape, the bounds of struct skv_batch, plans.
+ *
+ * Shapes. T = SKV_PAGE_TOKENS, G = n_heads / n_kv_heads. Rows of q, k, v and out are of io_dtype and
  * contiguous: q and out [row][n_heads][head_dim], k and v [row][n_kv_heads][head_dim].
  * A page is all K, then all V, each [kv head][token][head_dim] in the pool's dtype; page id p is at
  * pool + p * page_bytes. Sums are accumulated in fp32.
@@ -16,27 +22,44 @@
 #define SKV_KERNELS_H
 
 #include <stdbool.h>
+#include <sparsekv/policy.h>
 #include <sparsekv/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* What all sequences of a call have in common. */
 struct skv_shape {
 	uint32_t n_heads, n_kv_heads, head_dim;
-	uint32_t dtype; /* enum skv_dtype of the pool */
-	float scale;    /* softmax scale, resolved (never 0) */
+	uint32_t dtype;    /* enum skv_dtype of the pool */
+	uint32_t io_dtype; /* enum skv_dtype of q, k, v and out */
+	uint32_t layer;    /* whose tables are meant */
+	float scale;       /* softmax scale, resolved (never 0) */
 	uint8_t *pool;
 	size_t page_bytes;
 };
 
 /*
- * One sequence in a call. `table` has an entry for every page up to `len`; entries that are not
- * resident (holes) are skipped by every function. Query row i of the sequence is token
+ * One sequence in a call. The table of a layer has an entry for every page up to `len`; entries that are
+ * not resident (holes) are skipped by every function. Query row i of the sequence is token
  * len - n_q + i and is row `row + i` of q, k, v and out.
  */
 struct skv_kseq {
-	const skv_pte *table;
+	const skv_pte *table;  /* of layer 0; the next layer's begins layer_stride entries further */
+	uint64_t *attended;    /* decode adds the tokens that it looked at, once for each kv head; NULL: it does not */
+	uint32_t layer_stride;
 	uint32_t len; /* tokens, those of this call included */
 	uint32_t n_q; /* query rows; 1 when decoding */
 	uint32_t row;
+};
+
+/* The sequences of a call, and bounds on them: what was queued with these bounds may be replayed within them. */
+struct skv_batch {
+	const struct skv_kseq *seq; /* [n] */
+	uint32_t n;
+	uint32_t max_len; /* >= every len */
+	uint32_t max_q;   /* >= every n_q */
 };
 
 /*
@@ -47,8 +70,8 @@ struct skv_kseq {
 struct skv_evidence {
 	uint32_t rows;         /* 1 or n_kv_heads */
 	bool sum;              /* sum instead of max */
-	uint32_t token_stride; /* >= the longest len, multiple of T */
-	uint32_t page_stride;  /* >= pages of the longest len */
+	uint32_t token_stride; /* >= max_len, multiple of T */
+	uint32_t page_stride;  /* >= pages of max_len */
 	/* Elements past the sequence's last page are left as they were. */
 	float *token;          /* [seq][rows][token_stride]: pooled weight; 0 in holes and from len to the page's end */
 	float *page;           /* [seq][rows][page_stride]: sum of the pooled weights of the page */
@@ -65,13 +88,17 @@ struct skv_list {
 
 /* Scratch of a call. Sized with skv_kernels.work_bytes; one call at a time may use it. */
 struct skv_work {
-	void *mem; /* 64-byte aligned */
+	void *mem; /* 64-byte aligned; on a device: zeroed once, before its first use */
 	size_t bytes;
-	int threads; /* OpenMP threads to use, >= 1 */
+	int threads;  /* OpenMP threads to use, >= 1 */
+	void *stream; /* a device's: where to queue; NULL on the host */
 };
 
 struct skv_kernels {
-	const char *name; /* "avx512", "avx2", "generic" */
+	const char *name; /* "avx512", "avx2", "generic", "cuda" */
+
+	/* NULL when the kernels support this shape (pool and layer aside), else what they expect instead. */
+	const char *(*unsupported)(const struct skv_shape *);
 
 	/*
 	 * Scratch for calls of up to n_seqs sequences, n_rows query rows, max_len tokens, on `threads`
@@ -84,45 +111,59 @@ struct skv_kernels {
 	 * Write k and v rows into the pages of tokens len - n_q … len - 1, converted to the pool's dtype
 	 * (round to nearest even; a NaN stays one).
 	 */
-	void (*append)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *k, const float *v,
+	void (*append)(const struct skv_shape *, const struct skv_batch *, const void *k, const void *v,
 	               const struct skv_work *);
 
-	/* Copy whole pages, page src[i] to page dst[i] (copy-on-write of a shared page). */
-	void (*copy_pages)(const struct skv_shape *, const uint32_t *dst, const uint32_t *src, uint32_t n);
+	/*
+	 * Copy whole pages, page src[i] to page dst[i] (copy-on-write of a shared page). dst and src are
+	 * in host memory, read before this returns.
+	 */
+	void (*copy_pages)(const struct skv_shape *, const uint32_t *dst, const uint32_t *src, uint32_t n,
+	                   const struct skv_work *);
 
-	/* Decode (n_q = 1) over every resident token; `ev` may be NULL. */
-	void (*decode_dense)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
+	/* Decode (n_q = 1) over every resident token; `ev` may be NULL. out may be q, here and below. */
+	void (*decode_dense)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
 	                     const struct skv_evidence *ev, const struct skv_work *);
 
 	/*
-	 * Decode over tokens [0, sinks[i]) and [start[i], len) of sequence i, whatever is resident of
-	 * them. The two ranges may overlap; a token counts once.
+	 * Decode over the tokens that the window shows of a sequence, whatever is resident of them:
+	 * [0, sinks) and [skv_window_start(w, len), len). The two may overlap; a token counts once.
 	 */
-	void (*decode_window)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
-	                      const uint32_t *sinks, const uint32_t *start, const struct skv_work *);
+	void (*decode_window)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+	                      const struct skv_window *, const struct skv_work *);
 
 	/* Decode over the listed pages (tokens >= len do not count). Nothing listed that is resident: zeros. */
-	void (*decode_pages)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
+	void (*decode_pages)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
 	                     const struct skv_list *, const struct skv_work *);
 
 	/* Decode over the listed tokens. */
-	void (*decode_tokens)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
+	void (*decode_tokens)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
 	                      const struct skv_list *, const struct skv_work *);
 
 	/*
 	 * Causal attention of n_q >= 1 rows a sequence over every resident token up to each row's own.
 	 * A row's bits do not depend on how a prompt is cut into calls.
 	 */
-	void (*prefill_dense)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
+	void (*prefill_dense)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
 	                      const struct skv_work *);
 
 	/*
-	 * The k largest of score[0, n), as ascending indices into ret_ids, which has room for min(k, n);
-	 * returns how many. Ties go to the lower index. -INFINITY marks what must not be chosen and never
-	 * is, nor is a NaN: then there may be fewer than k. `scratch` has n elements.
+	 * Fill `list` from the layer's evidence, as struct skv_select says: from `ev->page`, or with `tokens`
+	 * from `ev->token`. list->rows is ev->rows and its stride at least the units of max_len. Where several
+	 * have the score of the last one chosen, the lower ids win. NaNs are never chosen. May overwrite scores.
 	 */
-	uint32_t (*topk)(const float *score, uint32_t n, uint32_t k, uint32_t *ret_ids, uint32_t *scratch);
+	void (*select)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *ev, bool tokens,
+	               const struct skv_select *, const struct skv_list *list, const struct skv_work *);
 };
+
+/* Where a window over n tokens begins to be recent. */
+static inline uint32_t skv_window_start(const struct skv_window *w, uint32_t n)
+{
+	uint32_t size = skv_budget_of(w->budget, n, w->floor);
+	uint32_t recent = size > w->sinks ? size - w->sinks : 1;
+
+	return n > recent ? n - recent : 0;
+}
 
 /*
  * The host kernels for this processor: the best of avx512, avx2 and generic, or the one that
@@ -130,7 +171,7 @@ struct skv_kernels {
  */
 const struct skv_kernels *skv_kernels_host(const char *isa);
 
-/* NULL when the kernels support this shape, else what they expect instead. */
-const char *skv_shape_unsupported(const struct skv_shape *);
-
+#ifdef __cplusplus
+}
+#endif
 #endif
