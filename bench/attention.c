@@ -42,11 +42,11 @@ struct bed {
 	uint32_t tokens, layers, pages; /* pages of one sequence in one layer */
 	int threads;
 	size_t pool_bytes;
-	struct skv_kseq *seq; /* [layer][batch] */
+	struct skv_kseq *seq; /* [batch] */
+	struct skv_batch step; /* all of them, one row each */
 	skv_pte *table;       /* [layer][batch][pages] */
 	float *q, *out;       /* [batch][n_heads][head_dim] */
 	struct skv_list page_list[2], token_list[2]; /* a sequence; a kv head */
-	uint32_t *sinks, *start;
 	float *token_weight, *page_weight;
 	struct skv_work work;
 };
@@ -95,6 +95,15 @@ static void list_deinit(struct skv_list *l)
 	free(l->count);
 }
 
+/* Sequence i as one that is all prompt. */
+static struct skv_kseq prompt_of(const struct bed *b, uint32_t i)
+{
+	struct skv_kseq s = b->seq[i];
+	s.n_q = s.len;
+	s.row = 0;
+	return s;
+}
+
 /* K and V of a pool: small numbers, the same in every layer. */
 static void fill_pool(struct bed *b, uint64_t *rng)
 {
@@ -102,12 +111,11 @@ static void fill_pool(struct bed *b, uint64_t *rng)
 	float *k = get((size_t)rows * width * sizeof *k);
 	for (size_t i = 0; i < (size_t)rows * width; i++)
 		k[i] = (float)((double)(bench_random(rng) >> 40) * 0x1p-23 - 1);
-	for (uint32_t i = 0; i < b->layers * b->o->batch; i++) {
-		struct skv_kseq s = b->seq[i];
-		s.n_q = rows;
-		s.row = 0;
-		b->o->kern->append(&b->sh, &s, 1, k, k, &b->work);
-	}
+	for (b->sh.layer = 0; b->sh.layer < b->layers; b->sh.layer++)
+		for (uint32_t i = 0; i < b->o->batch; i++) {
+			struct skv_kseq s = prompt_of(b, i);
+			b->o->kern->append(&b->sh, &(struct skv_batch){&s, 1, rows, rows}, k, k, &b->work);
+		}
 	free(k);
 }
 
@@ -128,14 +136,20 @@ fail:
 	return -1;
 }
 
-static int bed_init(struct bed *b, const struct options *o, int shape, uint32_t dtype, uint32_t tokens, int threads)
+static struct skv_shape shape_of(const struct options *o, int i, uint32_t dtype)
+{
+	struct skv_shape sh = {.n_heads = (uint32_t)o->heads[i], .n_kv_heads = (uint32_t)o->kv_heads[i],
+	                       .head_dim = (uint32_t)o->dims[i], .dtype = dtype, .io_dtype = SKV_F32};
+	sh.scale = 1 / sqrtf((float)sh.head_dim);
+	sh.page_bytes = (size_t)2 * sh.n_kv_heads * SKV_PAGE_TOKENS * sh.head_dim * skv_dtype_bytes(dtype);
+	return sh;
+}
+
+static int bed_init(struct bed *b, const struct options *o, int shape, uint32_t dtype, uint32_t tokens,
+                    int threads)
 {
 	uint64_t rng = 1;
-	*b = (struct bed){.o = o, .tokens = tokens, .threads = threads};
-	b->sh = (struct skv_shape){.n_heads = (uint32_t)o->heads[shape], .n_kv_heads = (uint32_t)o->kv_heads[shape],
-	                           .head_dim = (uint32_t)o->dims[shape], .dtype = dtype};
-	b->sh.scale = 1 / sqrtf((float)b->sh.head_dim);
-	b->sh.page_bytes = (size_t)2 * b->sh.n_kv_heads * SKV_PAGE_TOKENS * b->sh.head_dim * skv_dtype_bytes(dtype);
+	*b = (struct bed){.o = o, .sh = shape_of(o, shape, dtype), .tokens = tokens, .threads = threads};
 	b->pages = skv_pages_of(tokens);
 
 	const uint32_t batch = (uint32_t)o->batch;
@@ -152,10 +166,12 @@ static int bed_init(struct bed *b, const struct options *o, int shape, uint32_t 
 		b->table[i] = b->table[j];
 		b->table[j] = skv_pte_make(SKV_PTE_FULL, i);
 	}
-	b->seq = get(b->layers * batch * sizeof *b->seq);
-	for (uint32_t i = 0; i < b->layers * batch; i++)
-		b->seq[i] = (struct skv_kseq){.table = b->table + (size_t)i * b->pages, .len = tokens, .n_q = 1,
-		                              .row = i % batch};
+	b->seq = get(batch * sizeof *b->seq);
+	for (uint32_t i = 0; i < batch; i++)
+		b->seq[i] = (struct skv_kseq){.table = b->table + (size_t)i * b->pages,
+		                              .layer_stride = batch * b->pages, .len = tokens,
+		                              .n_q = 1, .row = i};
+	b->step = (struct skv_batch){.seq = b->seq, .n = batch, .max_len = tokens, .max_q = 1};
 
 	size_t floats = (size_t)batch * b->sh.n_heads * b->sh.head_dim;
 	b->q = get(floats * sizeof *b->q);
@@ -165,12 +181,6 @@ static int bed_init(struct bed *b, const struct options *o, int shape, uint32_t 
 	for (int i = 0; i < 2; i++) {
 		list_init(b, &rng, &b->page_list[i], i ? b->sh.n_kv_heads : 1, b->pages);
 		list_init(b, &rng, &b->token_list[i], i ? b->sh.n_kv_heads : 1, tokens);
-	}
-	b->sinks = get(batch * sizeof *b->sinks);
-	b->start = get(batch * sizeof *b->start);
-	for (uint32_t i = 0; i < batch; i++) {
-		b->sinks[i] = 16;
-		b->start[i] = tokens - (uint32_t)(tokens * o->budget) + 16;
 	}
 	b->token_weight = get((size_t)batch * b->pages * SKV_PAGE_TOKENS * sizeof(float));
 	b->page_weight = get((size_t)batch * b->pages * sizeof(float));
@@ -192,8 +202,6 @@ static void bed_deinit(struct bed *b)
 	free(b->seq);
 	free(b->q);
 	free(b->out);
-	free(b->sinks);
-	free(b->start);
 	free(b->token_weight);
 	free(b->page_weight);
 	free(b->work.mem);
@@ -243,51 +251,49 @@ static void read_layer(struct bed *b, uint32_t layer)
 	__atomic_store_n(&read_result, sum, __ATOMIC_RELAXED);
 }
 
-static const struct skv_kseq *layer_seqs(const struct bed *b, uint32_t layer)
-{
-	return b->seq + (size_t)layer * (size_t)b->o->batch;
-}
-
 static void dense(struct bed *b, uint32_t layer)
 {
-	b->o->kern->decode_dense(&b->sh, layer_seqs(b, layer), (uint32_t)b->o->batch, b->q, b->out, NULL, &b->work);
+	b->sh.layer = layer;
+	b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, NULL, &b->work);
 }
 
 static void with_evidence(struct bed *b, uint32_t layer)
 {
-	struct skv_evidence ev = {.rows = 1, .token_stride = b->pages * SKV_PAGE_TOKENS, .page_stride = b->pages,
-	                          .token = b->token_weight, .page = b->page_weight};
-	b->o->kern->decode_dense(&b->sh, layer_seqs(b, layer), (uint32_t)b->o->batch, b->q, b->out, &ev, &b->work);
+	struct skv_evidence ev = {.rows = 1, .token = b->token_weight, .page = b->page_weight,
+	                          .token_stride = b->pages * SKV_PAGE_TOKENS, .page_stride = b->pages};
+	b->sh.layer = layer;
+	b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, &ev, &b->work);
 }
 
 static void window(struct bed *b, uint32_t layer)
 {
-	b->o->kern->decode_window(&b->sh, layer_seqs(b, layer), (uint32_t)b->o->batch, b->q, b->out, b->sinks, b->start,
-	                          &b->work);
+	struct skv_window w = {.sinks = 16, .budget.share = (float)b->o->budget};
+	b->sh.layer = layer;
+	b->o->kern->decode_window(&b->sh, &b->step, b->q, b->out, &w, &b->work);
 }
 
 static void pages_seq(struct bed *b, uint32_t layer)
 {
-	b->o->kern->decode_pages(&b->sh, layer_seqs(b, layer), (uint32_t)b->o->batch, b->q, b->out, &b->page_list[0],
-	                         &b->work);
+	b->sh.layer = layer;
+	b->o->kern->decode_pages(&b->sh, &b->step, b->q, b->out, &b->page_list[0], &b->work);
 }
 
 static void pages_head(struct bed *b, uint32_t layer)
 {
-	b->o->kern->decode_pages(&b->sh, layer_seqs(b, layer), (uint32_t)b->o->batch, b->q, b->out, &b->page_list[1],
-	                         &b->work);
+	b->sh.layer = layer;
+	b->o->kern->decode_pages(&b->sh, &b->step, b->q, b->out, &b->page_list[1], &b->work);
 }
 
 static void tokens_seq(struct bed *b, uint32_t layer)
 {
-	b->o->kern->decode_tokens(&b->sh, layer_seqs(b, layer), (uint32_t)b->o->batch, b->q, b->out, &b->token_list[0],
-	                          &b->work);
+	b->sh.layer = layer;
+	b->o->kern->decode_tokens(&b->sh, &b->step, b->q, b->out, &b->token_list[0], &b->work);
 }
 
 static void tokens_head(struct bed *b, uint32_t layer)
 {
-	b->o->kern->decode_tokens(&b->sh, layer_seqs(b, layer), (uint32_t)b->o->batch, b->q, b->out, &b->token_list[1],
-	                          &b->work);
+	b->sh.layer = layer;
+	b->o->kern->decode_tokens(&b->sh, &b->step, b->q, b->out, &b->token_list[1], &b->work);
 }
 
 static const struct {
@@ -295,26 +301,28 @@ static const struct {
 	void (*layer)(struct bed *, uint32_t);
 	bool sparse;
 } kinds[] = {
-	{"read", read_layer, false},       {"dense", dense, false},           {"evidence", with_evidence, false},
-	{"window", window, true},          {"pages/seq", pages_seq, true},    {"pages/head", pages_head, true},
-	{"tokens/seq", tokens_seq, true},  {"tokens/head", tokens_head, true},
+	{"read", read_layer, false},        {"dense", dense, false},
+	{"evidence", with_evidence, false}, {"window", window, true},
+	{"pages/seq", pages_seq, true},     {"pages/head", pages_head, true},
+	{"tokens/seq", tokens_seq, true},   {"tokens/head", tokens_head, true},
 };
 #define N_KINDS (sizeof kinds / sizeof *kinds)
 enum { READ, DENSE };
 
 static const struct column columns[] = {
-	{"kernel", -1},     {"isa", -1},         {"heads", -1},        {"dim", 0},           {"dtype", -1}, {"threads", 0},
-	{"tokens", 0},      {"batch", 0},        {"ms", 4},            {"gb_per_s", 2},      {"of_read", 3},
-	{"of_dense", 3},    {"gflop_per_s", 1},
+	{"kernel", -1},  {"isa", -1},      {"heads", -1},      {"dim", 0},   {"dtype", -1},
+	{"threads", 0},  {"tokens", 0},    {"batch", 0},       {"ms", 4},    {"gb_per_s", 2},
+	{"of_read", 3},  {"of_dense", 3},  {"gflop_per_s", 1},
 };
 
-static void report(struct report *r, const struct bed *b, const char *kind, uint32_t tokens, double ms, double gbps,
-                   double of_read, double of_dense, double gflops)
+static void report(struct report *r, const struct bed *b, const char *kind, uint32_t tokens, double ms,
+                   double gbps, double of_read, double of_dense, double gflops)
 {
 	char heads[32];
 	snprintf(heads, sizeof heads, "%u/%u", b->sh.n_heads, b->sh.n_kv_heads);
-	report_row(r, kind, b->o->kern->name, heads, (double)b->sh.head_dim, dtype_name(b->sh.dtype), (double)b->threads,
-	           (double)tokens, (double)b->o->batch, ms, gbps, of_read, of_dense, gflops);
+	report_row(r, kind, b->o->kern->name, heads, (double)b->sh.head_dim, dtype_name(b->sh.dtype),
+	           (double)b->threads, (double)tokens, (double)b->o->batch, ms, gbps, of_read, of_dense,
+	           gflops);
 }
 
 static void measure_decode(struct report *r, struct bed *b)
@@ -346,7 +354,8 @@ static void measure_prefill(struct report *r, struct bed *b)
 	static double t[2][MAX_REPEAT];
 	const uint32_t n = b->tokens, heads = b->sh.n_heads, dim = b->sh.head_dim;
 	const int m = 1024;
-	float *q = get((size_t)n * heads * dim * sizeof *q), *out = get((size_t)n * heads * dim * sizeof *out);
+	float *q = get((size_t)n * heads * dim * sizeof *q);
+	float *out = get((size_t)n * heads * dim * sizeof *out);
 	float *x = get((size_t)3 * m * m * sizeof *x);
 	/* q k and p v, over the lower triangle */
 	double flop = 4.0 * heads * dim * ((double)n * (n + 1) / 2), blas_flop = 2.0 * m * m * m;
@@ -355,19 +364,20 @@ static void measure_prefill(struct report *r, struct bed *b)
 		q[i] = b->q[i % ((size_t)heads * dim)];
 	openblas_set_num_threads(b->threads);
 	for (long rep = -1; rep < b->o->repeat; rep++) {
-		struct skv_kseq s = *layer_seqs(b, (uint32_t)(rep + 1) % b->layers);
-		s.n_q = n;
-		s.row = 0;
+		struct skv_kseq s = prompt_of(b, 0);
+		b->sh.layer = (uint32_t)(rep + 1) % b->layers;
 		double begin = bench_now();
-		b->o->kern->prefill_dense(&b->sh, &s, 1, q, out, &b->work);
+		b->o->kern->prefill_dense(&b->sh, &(struct skv_batch){&s, 1, n, n}, q, out, &b->work);
 		double middle = bench_now();
-		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, m, m, 1, x, m, x + m * m, m, 0, x + 2 * m * m, m);
+		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, m, m, 1, x, m, x + m * m, m, 0,
+		            x + 2 * m * m, m);
 		if (rep >= 0) {
 			t[0][rep] = (middle - begin) * 1e3;
 			t[1][rep] = (bench_now() - middle) * 1e3;
 		}
 	}
-	double ms = bench_median(t[0], (size_t)b->o->repeat), blas_ms = bench_median(t[1], (size_t)b->o->repeat);
+	double ms = bench_median(t[0], (size_t)b->o->repeat);
+	double blas_ms = bench_median(t[1], (size_t)b->o->repeat);
 	report(r, b, "sgemm", (uint32_t)m, blas_ms, NAN, NAN, NAN, blas_flop / blas_ms / 1e6);
 	report(r, b, "prefill", n, ms, NAN, NAN, NAN, flop / ms / 1e6);
 	free(q);
@@ -450,17 +460,17 @@ static int parse_number(const char *name, const char *text, long least, long mos
 static int check_shapes(const struct options *o, int n_dims)
 {
 	if (o->n_shapes != n_dims) {
-		fprintf(stderr, "sparsekv-bench: --heads names %d shapes and --dim %d: expected one dimension for each\n",
-		        o->n_shapes, n_dims);
+		fprintf(stderr,
+		        "sparsekv-bench: --heads names %d shapes and --dim %d: expected one dimension for"
+		        " each\n", o->n_shapes, n_dims);
 		return -1;
 	}
 	for (int i = 0; i < n_dims; i++) {
-		struct skv_shape sh = {.n_heads = (uint32_t)o->heads[i], .n_kv_heads = (uint32_t)o->kv_heads[i],
-		                       .head_dim = (uint32_t)o->dims[i]};
-		const char *why = skv_shape_unsupported(&sh);
+		struct skv_shape sh = shape_of(o, i, SKV_F32);
+		const char *why = o->kern->unsupported(&sh);
 		if (why) {
-			fprintf(stderr, "sparsekv-bench: --heads %u/%u --dim %u: %s\n", sh.n_heads, sh.n_kv_heads,
-			        sh.head_dim, why);
+			fprintf(stderr, "sparsekv-bench: --heads %u/%u --dim %u: %s\n", sh.n_heads,
+			        sh.n_kv_heads, sh.head_dim, why);
 			return -1;
 		}
 	}
@@ -479,9 +489,10 @@ static int parse(struct options *o, int argc, char **argv)
 	int n_dims = 2, e = 0;
 	char *end;
 	*o = (struct options){
-		.threads = {1, 2}, .n_threads = 2, .tokens = {16384}, .n_tokens = 1, .heads = {8, 32}, .kv_heads = {2, 8},
-		.dims = {64, 128}, .n_shapes = 2, .dtypes = {SKV_F32, SKV_BF16}, .n_dtypes = 2, .batch = 1, .memory = 512,
-		.repeat = 9, .prefill = 4096, .budget = 0.1, .kern = skv_kernels_host(NULL),
+		.threads = {1, 2}, .n_threads = 2, .tokens = {16384}, .n_tokens = 1, .heads = {8, 32},
+		.kv_heads = {2, 8}, .dims = {64, 128}, .n_shapes = 2, .dtypes = {SKV_F32, SKV_BF16},
+		.n_dtypes = 2, .batch = 1, .memory = 512, .repeat = 9, .prefill = 4096, .budget = 0.1,
+		.kern = skv_kernels_host(NULL),
 	};
 	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
 		switch (c) {
@@ -535,8 +546,8 @@ static int parse(struct options *o, int argc, char **argv)
 		return -1;
 	}
 	if (!e && !o->kern) {
-		fprintf(stderr, "sparsekv-bench: --isa or SPARSEKV_ISA: expected avx512, avx2 or generic, and a processor"
-		                " that has it\n");
+		fputs("sparsekv-bench: --isa or SPARSEKV_ISA: expected avx512, avx2 or generic, and a"
+		      " processor that has it\n", stderr);
 		return -1;
 	}
 	return e ? -1 : check_shapes(o, n_dims);
@@ -556,14 +567,16 @@ int bench_attention(int argc, char **argv)
 		for (int d = 0; d < o.n_dtypes; d++)
 			for (int t = 0; t < o.n_threads; t++) {
 				for (int n = 0; n < o.n_tokens; n++) {
-					if (bed_init(&bed, &o, s, o.dtypes[d], (uint32_t)o.tokens[n], (int)o.threads[t]))
+					if (bed_init(&bed, &o, s, o.dtypes[d], (uint32_t)o.tokens[n],
+					             (int)o.threads[t]))
 						return 1;
 					measure_decode(&r, &bed);
 					bed_deinit(&bed);
 				}
 				if (!o.prefill)
 					continue;
-				if (bed_init(&bed, &o, s, o.dtypes[d], (uint32_t)o.prefill, (int)o.threads[t]))
+				if (bed_init(&bed, &o, s, o.dtypes[d], (uint32_t)o.prefill,
+				             (int)o.threads[t]))
 					return 1;
 				measure_prefill(&r, &bed);
 				bed_deinit(&bed);

@@ -111,7 +111,8 @@ int bench_list(const char *name, const char *text, long least, long *ret_list)
 		long x = strtol(p, &end, 10);
 		if (end == p || errno || x < least || (*end && *end != ',') || n == BENCH_LIST_MAX) {
 			fprintf(stderr,
-			        "sparsekv-bench: --%s %s: expected up to %d whole numbers from %ld on, separated by commas\n",
+			        "sparsekv-bench: --%s %s: expected up to %d whole numbers from %ld on,"
+			        " separated by commas\n",
 			        name, text, BENCH_LIST_MAX, least);
 			return -1;
 		}

@@ -46,15 +46,15 @@ struct skv_shape {
  * len - n_q + i and is row `row + i` of q, k, v and out.
  */
 struct skv_kseq {
-	const skv_pte *table;  /* of layer 0; the next layer's begins layer_stride entries further */
-	uint64_t *attended;    /* decode adds the tokens that it looked at, once for each kv head; NULL: it does not */
+	const skv_pte *table; /* of layer 0; the next layer's begins layer_stride entries further */
+	uint64_t *attended;   /* decode adds what it looked at: tokens, once for each kv head; may be NULL */
 	uint32_t layer_stride;
 	uint32_t len; /* tokens, those of this call included */
 	uint32_t n_q; /* query rows; 1 when decoding */
 	uint32_t row;
 };
 
-/* The sequences of a call, and bounds on them: what was queued with these bounds may be replayed within them. */
+/* The sequences of a call, and bounds on them: what is queued with them may be replayed within them. */
 struct skv_batch {
 	const struct skv_kseq *seq; /* [n] */
 	uint32_t n;
@@ -73,7 +73,7 @@ struct skv_evidence {
 	uint32_t token_stride; /* >= max_len, multiple of T */
 	uint32_t page_stride;  /* >= pages of max_len */
 	/* Elements past the sequence's last page are left as they were. */
-	float *token;          /* [seq][rows][token_stride]: pooled weight; 0 in holes and from len to the page's end */
+	float *token;          /* [seq][rows][token_stride]: pooled weight; 0 in holes, and from len on */
 	float *page;           /* [seq][rows][page_stride]: sum of the pooled weights of the page */
 	float *lse;            /* [seq][n_heads]: log Σ exp(scale·q·k), natural logarithm */
 };
@@ -132,7 +132,7 @@ struct skv_kernels {
 	void (*decode_window)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
 	                      const struct skv_window *, const struct skv_work *);
 
-	/* Decode over the listed pages (tokens >= len do not count). Nothing listed that is resident: zeros. */
+	/* Decode over the listed pages (tokens >= len do not count). None of them resident: zeros. */
 	void (*decode_pages)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
 	                     const struct skv_list *, const struct skv_work *);
 
@@ -149,15 +149,23 @@ struct skv_kernels {
 
 	/*
 	 * Fill `list` from the layer's evidence, as struct skv_select says: from `ev->page`, or with `tokens`
-	 * from `ev->token`. list->rows is ev->rows and its stride at least the units of max_len. Where several
-	 * have the score of the last one chosen, the lower ids win. NaNs are never chosen. May overwrite scores.
+	 * from `ev->token`. list->rows is ev->rows and its stride at least the units of max_len. Where
+	 * several have the score of the last one chosen, the lower ids win. A score that is a NaN or
+	 * -infinity is never chosen: then there may be fewer. May overwrite scores.
 	 */
-	void (*select)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *ev, bool tokens,
-	               const struct skv_select *, const struct skv_list *list, const struct skv_work *);
+	void (*select)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *ev,
+	               bool tokens, const struct skv_select *, const struct skv_list *list,
+	               const struct skv_work *);
 };
 
+/* The sequence's table of the call's layer. */
+SKV_INLINE const skv_pte *skv_layer_table(const struct skv_shape *sh, const struct skv_kseq *s)
+{
+	return s->table + (size_t)sh->layer * s->layer_stride;
+}
+
 /* Where a window over n tokens begins to be recent. */
-static inline uint32_t skv_window_start(const struct skv_window *w, uint32_t n)
+SKV_INLINE uint32_t skv_window_start(const struct skv_window *w, uint32_t n)
 {
 	uint32_t size = skv_budget_of(w->budget, n, w->floor);
 	uint32_t recent = size > w->sinks ? size - w->sinks : 1;
@@ -166,8 +174,8 @@ static inline uint32_t skv_window_start(const struct skv_window *w, uint32_t n)
 }
 
 /*
- * The host kernels for this processor: the best of avx512, avx2 and generic, or the one that
- * `isa` names (NULL or "": $SPARSEKV_ISA, else the best). NULL when the processor lacks it or the name is unknown.
+ * The host kernels for this processor: the best of avx512, avx2 and generic, or the one that `isa` names
+ * (NULL or "": $SPARSEKV_ISA, else the best). NULL when the processor lacks it or the name is unknown.
  */
 const struct skv_kernels *skv_kernels_host(const char *isa);
 

@@ -5,7 +5,7 @@ noinst_LTLIBRARIES += kernels/libskvkernels.la kernels/libskvkernels-generic.la
 KERNEL_SOURCES = \
 	kernels/kernels.h kernels/host/host.h kernels/host/simd.h kernels/host/tile.h kernels/host/decode.h \
 	kernels/host/append.c kernels/host/decode.c kernels/host/evidence.c kernels/host/prefill.c \
-	kernels/host/table.c kernels/host/topk.c
+	kernels/host/select.c kernels/host/table.c kernels/host/topk.c
 
 kernels_libskvkernels_generic_la_SOURCES = $(KERNEL_SOURCES)
 kernels_libskvkernels_generic_la_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_ISA=generic

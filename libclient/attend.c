@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/attend.c - one layer of a step: append, attend as the policy planned, count.
+ * libclient/attend.c - one layer of a step: append, attend as the policy planned.
  *
  * No system call (wake-ups of the OpenMP pool aside), no allocation: all memory was laid out in
  * skv_step_begin. Rows of prompts attend densely; the policy sees the sequences that decode, and they
@@ -30,9 +30,8 @@ static void *carve(struct carver *c, size_t bytes)
 static void carve_selections(struct skv_session *s, struct carver *c)
 {
 	struct step *st = &s->step;
-	size_t n = st->n_decode;
-	uint32_t tokens = (st->longest_decode + 255) / 256 * 256, pages = skv_pages_of(tokens);
-	bool any = false;
+	size_t n = st->decoding.n;
+	uint32_t tokens = (st->decoding.max_len + 255) / 256 * 256, pages = skv_pages_of(tokens);
 
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
 		const struct skv_plan *plan = &s->policy->plan[layer];
@@ -43,7 +42,6 @@ static void carve_selections(struct skv_session *s, struct carver *c)
 		*x = (struct selection){0};
 		if (!plan->evidence)
 			continue;
-		any = true;
 		x->evidence = (struct skv_evidence){
 		        .rows = rows,
 		        .sum = plan->pool == SKV_POOL_SUM,
@@ -61,8 +59,6 @@ static void carve_selections(struct skv_session *s, struct carver *c)
 		        .count = carve(c, n * rows * sizeof(uint32_t)),
 		};
 	}
-	st->topk_stride = any ? tokens : 0;
-	st->topk_scratch = carve(c, (size_t)st->work.threads * st->topk_stride * sizeof(uint32_t));
 }
 
 int selections_prepare(struct skv_session *s)
@@ -70,7 +66,7 @@ int selections_prepare(struct skv_session *s)
 	struct step *st = &s->step;
 	struct carver c = {0};
 
-	if (st->n_decode == 0)
+	if (st->decoding.n == 0)
 		return 0;
 	carve_selections(s, &c);
 	if (c.at > st->arena_bytes) {
@@ -88,134 +84,44 @@ int selections_prepare(struct skv_session *s)
 	return 0;
 }
 
-/* ---- what was attended ----------------------------------------------------------------------- */
-
-/* Resident tokens of pages [first, end). */
-static uint64_t resident_tokens(const struct skv_seq *q, uint32_t layer, uint32_t len, uint32_t from,
-                                uint32_t to)
-{
-	const skv_pte *t = seq_table(q, layer);
-	uint64_t n = 0;
-
-	if (to > len)
-		to = len;
-	if (from >= to)
-		return 0;
-	if (q->holes[layer] == 0)
-		return to - from;
-	for (uint32_t page = from / SKV_PAGE_TOKENS; page < skv_pages_of(to); page++) {
-		uint32_t a = page * SKV_PAGE_TOKENS, b = a + SKV_PAGE_TOKENS;
-
-		if (skv_pte_resident(t[page]))
-			n += (b < to ? b : to) - (a > from ? a : from);
-	}
-	return n;
-}
-
-static uint64_t listed_tokens(const struct skv_seq *q, uint32_t layer, uint32_t len,
-                              const struct skv_list *list, uint32_t i, bool tokens)
-{
-	const skv_pte *t = seq_table(q, layer);
-	uint64_t n = 0;
-
-	for (uint32_t row = 0; row < list->rows; row++) {
-		size_t at = (size_t)i * list->rows + row;
-		const uint32_t *ids = list->ids + at * list->stride;
-		uint32_t count = list->count[at];
-
-		if (q->holes[layer] == 0) {
-			n += tokens ? count : (uint64_t)count * SKV_PAGE_TOKENS;
-			/* ascending: only the last one can be the partly filled page */
-			if (!tokens && count > 0 && ids[count - 1] == skv_pages_of(len) - 1)
-				n -= (uint64_t)skv_pages_of(len) * SKV_PAGE_TOKENS - len;
-			continue;
-		}
-		for (uint32_t j = 0; j < count; j++) {
-			uint32_t first = tokens ? ids[j] : ids[j] * SKV_PAGE_TOKENS;
-			uint32_t left = len - first;
-
-			if (!skv_pte_resident(t[first / SKV_PAGE_TOKENS]))
-				continue;
-			n += tokens ? 1 : left < SKV_PAGE_TOKENS ? left : SKV_PAGE_TOKENS;
-		}
-	}
-	return n / list->rows;
-}
-
-/* ---- decode ---------------------------------------------------------------------------------- */
-
-static void decode_window(struct skv_session *s, uint32_t layer, const struct skv_window *w,
-                          const struct skv_attn *a)
-{
-	struct step *st = &s->step;
-
-	for (uint32_t i = 0; i < st->n_decode; i++) {
-		struct skv_seq *q = st->seqs[i];
-		uint32_t len = st->kseq[i].len, recent;
-
-		st->sinks[i] = w->sinks < len ? w->sinks : len;
-		st->start[i] = window_start(w, len);
-		q->step_attended += resident_tokens(q, layer, len, 0, st->sinks[i]);
-		recent = st->start[i] > st->sinks[i] ? st->start[i] : st->sinks[i];
-		q->step_attended += resident_tokens(q, layer, len, recent, len);
-	}
-	s->kernels->decode_window(&s->shape, st->kseq, st->n_decode, a->q, a->out, st->sinks, st->start,
-	                          &st->work);
-}
-
-static void decode_list(struct skv_session *s, uint32_t layer, const struct selection *x,
-                        const struct skv_attn *a)
-{
-	struct step *st = &s->step;
-	bool tokens = x->made == SKV_ATTEND_TOKENS;
-
-	for (uint32_t i = 0; i < st->n_decode; i++)
-		st->seqs[i]->step_attended +=
-		        listed_tokens(st->seqs[i], layer, st->kseq[i].len, &x->list, i, tokens);
-	(tokens ? s->kernels->decode_tokens : s->kernels->decode_pages)(&s->shape, st->kseq, st->n_decode,
-	                                                                a->q, a->out, &x->list, &st->work);
-}
-
-static void decode_dense(struct skv_session *s, uint32_t layer, struct selection *x, const struct skv_attn *a)
-{
-	struct step *st = &s->step;
-
-	for (uint32_t i = 0; i < st->n_decode; i++)
-		st->seqs[i]->step_attended +=
-		        st->kseq[i].len - (uint64_t)st->seqs[i]->holes[layer] * SKV_PAGE_TOKENS;
-	s->kernels->decode_dense(&s->shape, st->kseq, st->n_decode, a->q, a->out, x ? &x->evidence : NULL,
-	                         &st->work);
-	if (x)
-		x->has_evidence = true;
-}
+/* ---- a layer --------------------------------------------------------------------------------- */
 
 static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
 	const struct skv_plan *plan = &s->policy->plan[layer];
-	struct selection *x = &s->step.selection[plan->source];
+	const struct skv_shape shape = layer_shape(s, layer);
+	const struct skv_kernels *k = s->kernels;
+	struct step *st = &s->step;
+	struct selection *from = &st->selection[plan->source], *own = &st->selection[layer];
+	uint32_t how = plan->attend;
 
 	policy_hook(s, PHASE_BEFORE, layer);
-	switch (plan->attend) {
-	case SKV_ATTEND_WINDOW:
-		decode_window(s, layer, &plan->window, a);
-		break;
-	case SKV_ATTEND_PAGES:
-	case SKV_ATTEND_TOKENS:
-		if (x->made == plan->attend) {
-			decode_list(s, layer, x, a);
-			break;
-		}
+	if ((how == SKV_ATTEND_PAGES || how == SKV_ATTEND_TOKENS) && from->made != how) {
 		policy_misuse(s, "layer %u attends to what layer %u selects, but it selected nothing", layer,
 		              plan->source);
-		/* fall through */
+		how = SKV_ATTEND_DENSE;
+	}
+	switch (how) {
+	case SKV_ATTEND_WINDOW:
+		k->decode_window(&shape, &st->decoding, a->q, a->out, &plan->window, &st->work);
+		break;
+	case SKV_ATTEND_PAGES:
+		k->decode_pages(&shape, &st->decoding, a->q, a->out, &from->list, &st->work);
+		break;
+	case SKV_ATTEND_TOKENS:
+		k->decode_tokens(&shape, &st->decoding, a->q, a->out, &from->list, &st->work);
+		break;
 	default:
-		decode_dense(s, layer, plan->evidence ? &s->step.selection[layer] : NULL, a);
+		k->decode_dense(&shape, &st->decoding, a->q, a->out, plan->evidence ? &own->evidence : NULL,
+		                &st->work);
+		own->has_evidence = plan->evidence != 0;
 	}
 	policy_hook(s, PHASE_AFTER, layer);
 }
 
 static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
+	const struct skv_shape shape = layer_shape(s, layer);
 	struct step *st = &s->step;
 
 	if (!st->open)
@@ -224,14 +130,11 @@ static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 		return fail(-EINVAL, "layer %u, expected %u of %u", layer, st->next_layer, s->model.n_layers);
 	if (!a || !a->q || !a->k || !a->v || !a->out)
 		return fail(-EINVAL, "layer %u: q, k, v and out must be given", layer);
-	for (uint32_t i = 0; i < st->n; i++)
-		st->kseq[i].table = seq_table(st->seqs[i], layer);
-	s->kernels->append(&s->shape, st->kseq, st->n, a->k, a->v, &st->work);
-	if (st->n_decode > 0)
+	s->kernels->append(&shape, &st->all, a->k, a->v, &st->work);
+	if (st->decoding.n > 0)
 		decode(s, layer, a);
-	if (st->n > st->n_decode)
-		s->kernels->prefill_dense(&s->shape, st->kseq + st->n_decode, st->n - st->n_decode, a->q,
-		                          a->out, &st->work);
+	if (st->prompts.n > 0)
+		s->kernels->prefill_dense(&shape, &st->prompts, a->q, a->out, &st->work);
 	st->next_layer++;
 	return 0;
 }

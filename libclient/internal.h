@@ -10,7 +10,7 @@
  *   session.c  skv_open, skv_close, statistics
  *   seq.c      sequences: new, attach, fork, detach, drop
  *   step.c     begin (admission, copy-on-write), end (commit), abort
- *   attend.c   one layer: append, attention as planned, accounting
+ *   attend.c   one layer: append, attention as planned
  *   policy.c   plugins, specs, plans, hooks, the swap
  *   prims.c    the primitives that hooks call
  *
@@ -243,15 +243,6 @@ void plugins_free(struct skv_client *c);
 extern const struct skv_prims policy_prims;
 void policy_misuse(struct skv_session *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Where a window over n tokens begins to be recent. */
-static inline uint32_t window_start(const struct skv_window *w, uint32_t n)
-{
-	uint32_t size = skv_budget_of(w->budget, n, w->floor);
-	uint32_t recent = size > w->sinks ? size - w->sinks : 1;
-
-	return n > recent ? n - recent : 0;
-}
-
 /* ---- session, sequence, step ----------------------------------------------------------------- */
 
 /* Evidence and selection of one layer in the open step. */
@@ -264,21 +255,17 @@ struct selection {
 
 struct step {
 	bool open;
-	uint32_t n, n_decode; /* sequences: those that decode come first */
 	uint32_t cap;
-	uint32_t rows;        /* of all items */
-	uint32_t longest, longest_decode; /* tokens, those of the step included */
+	uint32_t rows; /* of all items */
 	uint32_t next_layer;
-	struct skv_seq **seqs;  /* [cap] */
-	uint32_t *item;         /* [cap]: the caller's index of seqs[i] */
-	struct skv_kseq *kseq;  /* [cap] */
-	uint32_t *sinks, *start; /* [cap]: windows */
-	struct skv_work work;   /* with room for the kernels */
+	struct skv_seq **seqs; /* [cap]: those that decode come first */
+	uint32_t *item;        /* [cap]: the caller's index of seqs[i] */
+	struct skv_kseq *kseq; /* [cap]: seqs[i] for the kernels */
+	struct skv_batch all, decoding, prompts; /* parts of kseq */
+	struct skv_work work;  /* with room for the kernels */
 	struct selection *selection; /* [n_layers] */
-	void *arena;            /* what the selections point into */
+	void *arena;           /* what the selections point into */
 	size_t arena_bytes;
-	uint32_t *topk_scratch; /* [threads][topk_stride], in the arena */
-	uint32_t topk_stride;
 };
 
 struct skv_session {
@@ -288,7 +275,7 @@ struct skv_session {
 	uint32_t id;
 	struct skv_model model;
 	struct pool *pool;
-	struct skv_shape shape;
+	struct skv_shape shape; /* of layer 0 */
 	const struct skv_kernels *kernels;
 	struct skv_session_page *page;
 	size_t page_bytes;
@@ -333,13 +320,21 @@ struct skv_seq {
 	uint32_t n_new;        /* tokens */
 	int32_t first;         /* id of the first of them: tokens[len] still shows the last commit's next */
 	uint32_t n_evict;      /* entries in the journal, not yet counted there */
-	uint64_t step_attended;
+	uint64_t step_attended; /* tokens, once for each kv head */
 	bool state_torn;       /* the policy's state was touched in a step that was given up */
 };
 
 static inline skv_pte *seq_table(const struct skv_seq *q, uint32_t layer)
 {
 	return skv_seqmem_table(q->mem, &q->layout, layer);
+}
+
+static inline struct skv_shape layer_shape(const struct skv_session *s, uint32_t layer)
+{
+	struct skv_shape shape = s->shape;
+
+	shape.layer = layer;
+	return shape;
 }
 
 /* Free what a session and its sequences have here, without a word to the daemon. */

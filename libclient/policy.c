@@ -193,7 +193,7 @@ void policy_hook(struct skv_session *s, enum phase phase, uint32_t layer)
 	const struct skv_policy *block = s->policy->block;
 	struct skv_policy_ctx ctx = {
 	        .size = sizeof(ctx),
-	        .n_seqs = s->step.n_decode,
+	        .n_seqs = s->step.decoding.n,
 	        .prims = &policy_prims,
 	        .model = &s->model,
 	        .config = s->policy->config,

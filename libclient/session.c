@@ -41,19 +41,18 @@ static int choose_kernels(struct skv_session *s)
 	        .n_kv_heads = m->n_kv_heads,
 	        .head_dim = m->head_dim,
 	        .dtype = m->kv_dtype,
+	        .io_dtype = SKV_F32,
 	        .scale = m->scale > 0 ? m->scale : 1.0f / sqrtf((float)m->head_dim),
 	        .page_bytes = skv_page_bytes(m),
 	};
-	wrong = skv_shape_unsupported(&s->shape);
-	if (wrong)
-		return fail(-EINVAL, "model: %s", wrong);
 	s->kernels = skv_kernels_host(NULL);
 	if (!s->kernels)
 		return fail(
 			-EINVAL,
 			"SPARSEKV_ISA is '%.30s': expected avx512, avx2 or generic, as the processor has",
 			isa ? isa : "");
-	return 0;
+	wrong = s->kernels->unsupported(&s->shape);
+	return wrong ? fail(-EINVAL, "model: %s", wrong) : 0;
 }
 
 /* What the daemon answered to OPEN. */

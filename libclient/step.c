@@ -72,15 +72,37 @@ static int grow_step(struct skv_session *s, uint32_t n)
 	free(st->seqs);
 	free(st->item);
 	free(st->kseq);
-	free(st->sinks);
-	free(st->start);
 	st->seqs = calloc(cap, sizeof(*st->seqs));
 	st->item = calloc(cap, sizeof(*st->item));
 	st->kseq = calloc(cap, sizeof(*st->kseq));
-	st->sinks = calloc(cap, sizeof(*st->sinks));
-	st->start = calloc(cap, sizeof(*st->start));
-	st->cap = st->seqs && st->item && st->kseq && st->sinks && st->start ? cap : 0;
+	st->cap = st->seqs && st->item && st->kseq ? cap : 0;
 	return st->cap ? 0 : fail(-ENOMEM, "out of memory for a step of %u sequences", n);
+}
+
+/* What the kernels need of a sequence, for all layers at once. */
+static struct skv_kseq kseq_of(struct skv_seq *q, const struct skv_step_item *it, uint32_t row)
+{
+	bool decodes = !(it->flags & SKV_STEP_PROMPT);
+
+	return (struct skv_kseq){
+	        .table = seq_table(q, 0),
+	        .attended = decodes ? &q->step_attended : NULL,
+	        .layer_stride = q->layout.max_pages,
+	        .len = q->len + it->n_tokens,
+	        .n_q = it->n_tokens,
+	        .row = row,
+	};
+}
+
+static struct skv_batch batch_of(const struct skv_kseq *seq, uint32_t n)
+{
+	struct skv_batch b = {.seq = seq, .n = n};
+
+	for (uint32_t i = 0; i < n; i++) {
+		b.max_len = seq[i].len > b.max_len ? seq[i].len : b.max_len;
+		b.max_q = seq[i].n_q > b.max_q ? seq[i].n_q : b.max_q;
+	}
+	return b;
 }
 
 /* Lay the items out for the kernels: those that decode first. Marks the sequences. */
@@ -90,44 +112,37 @@ static int lay_out(struct skv_session *s, const struct skv_step_item *items, uin
 	uint64_t row = 0;
 	uint32_t decode = 0, prompt = n;
 
-	st->longest = st->longest_decode = 0;
-	st->n = 0;
 	for (uint32_t i = 0; i < n; i++) {
 		const struct skv_step_item *it = &items[i];
-		bool is_prompt = it->flags & SKV_STEP_PROMPT;
 		int e = check_item(s, it, i);
-		uint32_t at, len;
+		uint32_t at;
 
 		if (e < 0)
 			return e;
-		at = is_prompt ? --prompt : decode++;
-		len = it->seq->len + it->n_tokens;
+		at = it->flags & SKV_STEP_PROMPT ? --prompt : decode++;
 		st->seqs[at] = it->seq;
 		st->item[at] = i;
-		st->kseq[at] = (struct skv_kseq){.len = len, .n_q = it->n_tokens, .row = (uint32_t)row};
+		st->kseq[at] = kseq_of(it->seq, it, (uint32_t)row);
 		row += it->n_tokens;
 		if (row > UINT32_MAX)
 			return fail(-EINVAL, "the step has more than %u rows", UINT32_MAX);
-		if (st->longest < len)
-			st->longest = len;
-		if (!is_prompt && st->longest_decode < len)
-			st->longest_decode = len;
 		it->seq->in_step = true;
 		it->seq->n_new = it->n_tokens;
 	}
-	st->n = n;
-	st->n_decode = decode;
+	st->all = batch_of(st->kseq, n);
+	st->decoding = batch_of(st->kseq, decode);
+	st->prompts = batch_of(st->kseq + decode, n - decode);
 	st->rows = (uint32_t)row;
 	return 0;
 }
 
-/* Scratch of kernels and policy; both grow here and nowhere else. */
+/* Scratch of the kernels, room for evidence; both grow here and nowhere else. */
 static int prepare(struct skv_session *s)
 {
 	struct step *st = &s->step;
-	uint32_t longest = (st->longest + SCRATCH_ROUND - 1) / SCRATCH_ROUND * SCRATCH_ROUND;
+	uint32_t longest = (st->all.max_len + SCRATCH_ROUND - 1) / SCRATCH_ROUND * SCRATCH_ROUND;
 	int threads = omp_get_max_threads();
-	size_t bytes = s->kernels->work_bytes(&s->shape, st->n, st->rows, longest, threads);
+	size_t bytes = s->kernels->work_bytes(&s->shape, st->all.n, st->rows, longest, threads);
 
 	st->work.threads = threads;
 	if (bytes > st->work.bytes) {
@@ -160,7 +175,7 @@ static void copy_tails(struct skv_session *s, struct skv_seq *q)
 	}
 	if (n == 0)
 		return;
-	s->kernels->copy_pages(&s->shape, dst, src, n);
+	s->kernels->copy_pages(&s->shape, dst, src, n, &s->step.work);
 	atomic_thread_fence(memory_order_release); /* the copy is complete before an entry names it */
 	for (uint32_t i = 0; i < n; i++) {
 		seq_table(q, layer_of[i])[page] = skv_pte_make(SKV_PTE_FULL, dst[i]);
@@ -195,7 +210,7 @@ static int count_pages(struct skv_session *s, uint32_t *ret_need, uint32_t *ret_
 {
 	uint64_t need = 0, demand = 0;
 
-	for (uint32_t i = 0; i < s->step.n; i++) {
+	for (uint32_t i = 0; i < s->step.all.n; i++) {
 		const struct skv_seq *q = s->step.seqs[i];
 
 		need += (uint64_t)(skv_pages_of(q->len + q->n_new) - skv_pages_of(q->len)) *
@@ -330,15 +345,16 @@ static void account(struct skv_session *s)
 	struct step *st = &s->step;
 
 	t->steps++;
-	t->decode_tokens += st->n_decode;
-	t->prompt_tokens += st->rows - st->n_decode;
-	for (uint32_t i = 0; i < st->n_decode; i++) {
+	t->decode_tokens += st->decoding.n;
+	t->prompt_tokens += st->rows - st->decoding.n;
+	for (uint32_t i = 0; i < st->decoding.n; i++) {
 		struct skv_seq *q = st->seqs[i];
+		uint64_t attended = q->step_attended / s->model.n_kv_heads;
 		uint64_t causal = (uint64_t)st->kseq[i].len * s->model.n_layers;
 
-		q->attended += q->step_attended;
+		q->attended += attended;
 		q->causal += causal;
-		t->attended_tokens += q->step_attended;
+		t->attended_tokens += attended;
 		t->causal_tokens += causal;
 	}
 	t->stock_pages = s->stock.n;
@@ -361,18 +377,18 @@ static int end(struct skv_session *s, const int32_t *next)
 	if (st->next_layer != s->model.n_layers)
 		return fail(-EINVAL, "layer %u of %u was not attended", st->next_layer, s->model.n_layers);
 	/* the state belongs to the commit to come: after death before it, it fits none and is made anew */
-	for (uint32_t i = 0; i < st->n; i++)
+	for (uint32_t i = 0; i < st->all.n; i++)
 		st->seqs[i]->mem->state_epoch = st->seqs[i]->epoch + 1;
 	atomic_thread_fence(memory_order_release);
 	policy_hook(s, PHASE_END, 0);
 	if (s->misused) {
-		for (uint32_t i = 0; i < st->n; i++)
+		for (uint32_t i = 0; i < st->all.n; i++)
 			st->seqs[i]->state_torn = true;
 		step_abort(s);
 		return fail(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->policy->block->name,
 		            s->misuse);
 	}
-	for (uint32_t i = 0; i < st->n; i++)
+	for (uint32_t i = 0; i < st->all.n; i++)
 		commit(s, st->seqs[i], next ? next[st->item[i]] : -1);
 	st->open = false;
 	account(s);
@@ -395,7 +411,7 @@ void step_abort(struct skv_session *s)
 {
 	if (!s->step.open)
 		return;
-	for (uint32_t i = 0; i < s->step.n; i++) {
+	for (uint32_t i = 0; i < s->step.all.n; i++) {
 		struct skv_seq *q = s->step.seqs[i];
 		uint32_t first = skv_pages_of(q->len), end_page = skv_pages_of(q->len + q->n_new);
 
@@ -428,8 +444,6 @@ void step_deinit(struct skv_session *s)
 	free(st->seqs);
 	free(st->item);
 	free(st->kseq);
-	free(st->sinks);
-	free(st->start);
 	free(st->work.mem);
 	free(st->selection);
 	free(st->arena);

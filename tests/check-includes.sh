@@ -12,7 +12,7 @@ export LC_ALL=C
 rules='
 libclient/include/sparsekv |
 common                     | libclient/include/sparsekv
-kernels                    | libclient/include/sparsekv/types.h
+kernels                    | libclient/include/sparsekv/policy.h libclient/include/sparsekv/types.h
 libclient                  | libclient/include/sparsekv common kernels
 policies                   | libclient/include/sparsekv/policy.h libclient/include/sparsekv/types.h
 daemon                     | libclient/include/sparsekv common daemon

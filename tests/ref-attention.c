@@ -2,13 +2,14 @@
 #include "tests/ref-attention.h"
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sparsekv/types.h>
 
 float ref_round(uint32_t dtype, float x)
 {
 	if (dtype == SKV_F32 || x == 0 || !isfinite(x))
 		return x;
-	/* x = m 2^e with 1/2 <= |m| < 1; the format keeps `digits` bits of m, fewer below its smallest normal. */
+	/* x = m 2^e, 1/2 <= |m| < 1; the format keeps `digits` bits of m, fewer below its smallest normal. */
 	int e, digits = dtype == SKV_F16 ? 11 : 8, lowest = dtype == SKV_F16 ? -24 : -133;
 	double largest = dtype == SKV_F16 ? 65504.0 : ldexp(255, 120);
 	frexp(x, &e);
@@ -17,8 +18,51 @@ float ref_round(uint32_t dtype, float x)
 	return fabs(r) > largest ? copysignf(INFINITY, x) : (float)r;
 }
 
-double ref_attention(const float *q, const float *k, const float *v, uint32_t n, uint32_t stride, uint32_t dim,
-                     double scale, const bool *visible, double *out, double *weight)
+float ref_load(uint32_t dtype, const void *p)
+{
+	float x = 0;
+	if (dtype == SKV_F32) {
+		memcpy(&x, p, 4);
+	} else if (dtype == SKV_BF16) {
+		memcpy((uint8_t *)&x + 2, p, 2); /* the upper half */
+	} else {
+		uint16_t f;
+		memcpy(&f, p, 2);
+		int e = f >> 10 & 31, m = f & 1023;
+		x = e == 31 ? (m ? NAN : INFINITY)
+		    : e     ? ldexpf((float)(1024 + m), e - 25)
+		            : ldexpf((float)m, -24);
+		x = f >> 15 ? -x : x;
+	}
+	return x;
+}
+
+void ref_store(uint32_t dtype, void *p, float x)
+{
+	x = ref_round(dtype, x);
+	if (dtype == SKV_F32) {
+		memcpy(p, &x, 4);
+	} else if (dtype == SKV_BF16) {
+		memcpy(p, (uint8_t *)&x + 2, 2);
+	} else {
+		int e = 0;
+		double size = fabs((double)x);
+		uint16_t f = signbit(x) ? 0x8000 : 0;
+		frexp(size, &e); /* size = 1.m 2^(e - 1) */
+		if (isnan(x))
+			f |= 0x7e00;
+		else if (isinf(x))
+			f |= 0x7c00;
+		else if (size < 0x1p-14)
+			f |= (uint16_t)ldexp(size, 24);
+		else
+			f |= (uint16_t)((e + 14) << 10 | ((int)ldexp(size, 11 - e) & 1023));
+		memcpy(p, &f, 2);
+	}
+}
+
+double ref_attention(const float *q, const float *k, const float *v, uint32_t n, uint32_t stride,
+                     uint32_t dim, double scale, const bool *visible, double *out, double *weight)
 {
 	double *score = calloc(n ? n : 1, sizeof *score), max = -INFINITY, sum = 0;
 

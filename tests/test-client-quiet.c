@@ -255,6 +255,7 @@ static double kernels_alone(uint32_t calls)
 	                          .dtype = model.kv_dtype, .scale = 0.2f, .page_bytes = skv_page_bytes(&model)};
 	skv_pte table = skv_pte_make(SKV_PTE_FULL, 0);
 	struct skv_kseq q = {.table = &table, .len = 8, .n_q = 1};
+	struct skv_batch batch = {.seq = &q, .n = 1, .max_len = 8, .max_q = 1};
 	struct skv_work work = {.bytes = k->work_bytes(&shape, 1, 1, 1024, 1), .threads = 1};
 	double begin;
 
@@ -263,8 +264,8 @@ static double kernels_alone(uint32_t calls)
 	memset(shape.pool, 0, shape.page_bytes);
 	begin = fix_now();
 	for (uint32_t i = 0; i < calls; i++) {
-		k->append(&shape, &q, 1, rows, rows, &work);
-		k->decode_dense(&shape, &q, 1, rows, rows, NULL, &work);
+		k->append(&shape, &batch, rows, rows, &work);
+		k->decode_dense(&shape, &batch, rows, rows, NULL, &work);
 	}
 	begin = fix_now() - begin;
 	free(work.mem);

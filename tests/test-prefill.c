@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/test-prefill.c - causal attention of many rows, against ref-attention.c on every ISA; and the
+ * tests/test-prefill.c - causal attention of many rows, against ref-attention.c on every backend; and the
  * promise that how a prompt is cut into calls, batches and threads does not change a bit.
  */
 #include "tests/kernel-case.h"
@@ -9,23 +9,13 @@
 #include <math.h>
 #include <string.h>
 
-static const struct {
-	uint32_t heads, kv_heads, dim;
-} shapes[] = {
-	{1, 1, 16}, {8, 2, 64}, {12, 2, 48}, {7, 7, 80}, {32, 1, 128}, {7, 1, 96}, {2, 2, 256}, {3, 1, 64}, {200, 1, 16},
-};
-#define N_SHAPES ((int)(sizeof shapes / sizeof *shapes))
-#define N_CASES (3 * N_SHAPES)
-
 static void prefill_case(struct kernel_case *c, int i, uint32_t one_in)
 {
 	rnd_state += (uint64_t)i;
 	uint32_t len[] = {1, 17, 64, 150, 200, 190}, n_q[] = {1, 17, 64, 70, 200, 1};
 	len[3] = 71 + rnd_below(150);
 	n_q[3] = 1 + rnd_below(70);
-	case_init(c, (uint32_t)(i / N_SHAPES), shapes[i % N_SHAPES].heads,
-	          shapes[i % N_SHAPES].kv_heads, shapes[i % N_SHAPES].dim, 6, len, n_q);
-	case_append(c, skv_kernels_host(NULL), 200, 1);
+	case_of_shape(c, i, 6, len, n_q);
 	if (one_in)
 		case_punch(c, one_in);
 }
@@ -35,19 +25,23 @@ static size_t out_floats(const struct kernel_case *c)
 	return (size_t)c->rows * c->sh.n_heads * c->sh.head_dim;
 }
 
-static void run(const struct skv_kernels *kern, const struct kernel_case *c, const struct skv_kseq *seq, uint32_t n,
-                float *out, int threads)
+/* q and out are the backend's; returns the output. */
+static float *run(struct kernel_case *c, const struct skv_batch *batch, const void *q, void *out, int threads)
 {
-	struct skv_work w = case_work(c, kern, threads);
-	kern->prefill_dense(&c->sh, seq, n, c->q, out, &w);
-	case_work_done(&w);
+	float *result = malloc(out_floats(c) * sizeof *result);
+	struct skv_work w = case_work(c, threads);
+	c->on->kern->prefill_dense(&c->sh, batch, q, out, &w);
+	case_work_done(c, &w);
+	case_rows_from(c, result, out, out_floats(c));
+	return result;
 }
 
-static void reference(const struct kernel_case *c, double *out)
+static void reference(const struct kernel_case *c, const struct test_backend *b, double *out)
 {
 	const struct skv_shape *sh = &c->sh;
 	const uint32_t dim = sh->head_dim, group = sh->n_heads / sh->n_kv_heads;
 	bool visible[512];
+	float *q = case_q(c, b);
 	for (uint32_t i = 0; i < c->n; i++)
 		for (uint32_t row = 0; row < c->seq[i].n_q; row++) {
 			uint32_t n = c->seq[i].len - c->seq[i].n_q + row + 1;
@@ -56,36 +50,50 @@ static void reference(const struct kernel_case *c, double *out)
 			for (uint32_t head = 0; head < sh->n_heads; head++) {
 				size_t at = ((size_t)(c->seq[i].row + row) * sh->n_heads + head) * dim;
 				size_t kv = head / group * dim;
-				ref_attention(c->q + at, c->k[i] + kv, c->v[i] + kv, n, sh->n_kv_heads * dim, dim,
-				              sh->scale, visible, out + at, NULL);
+				ref_attention(q + at, c->k[i] + kv, c->v[i] + kv, n, sh->n_kv_heads * dim,
+				              dim, sh->scale, visible, out + at, NULL);
 			}
 		}
+	free(q);
 }
 
-static void check_prefill(const struct kernel_case *c, double tolerance)
+/* The output on the backend that the case is on: the same bits on any number of threads, and in place. */
+static float *run_all(struct kernel_case *c)
+{
+	size_t floats = out_floats(c), bytes = case_rows_bytes(c, floats);
+	void *q = case_rows_to(c, c->q, floats);
+	float *out = run(c, &c->batch, q, case_to(c, NULL, bytes), 1);
+
+	for (int threads = 2; threads <= 3; threads++) {
+		float *again = run(c, &c->batch, q, case_to(c, NULL, bytes), threads);
+		ck_assert_msg(!memcmp(again, out, floats * sizeof *out), "%s: other bits on %d threads",
+		              c->on->name, threads);
+		free(again);
+	}
+	float *in_place = run(c, &c->batch, q, q, 1);
+	ck_assert_msg(!memcmp(in_place, out, floats * sizeof *out), "%s: other bits in the place of q",
+	              c->on->name);
+	free(in_place);
+	return out;
+}
+
+static void check_prefill(struct kernel_case *c, double tolerance)
 {
 	size_t floats = out_floats(c);
-	float *out[4], *again = malloc(floats * sizeof *again);
 	double *ref = malloc(floats * sizeof *ref);
-	int n = 0;
+	int rounded = -1; /* how q was when the reference was computed */
 
-	for (const char *const *isa = case_isas(); *isa; isa++, n++) {
-		out[n] = malloc(floats * sizeof(float));
-		memset(out[n], 0xff, floats * sizeof(float));
-		run(skv_kernels_host(*isa), c, c->seq, c->n, out[n], 1);
-		for (int threads = 2; threads <= 3; threads++) {
-			memset(again, 0xff, floats * sizeof *again);
-			run(skv_kernels_host(*isa), c, c->seq, c->n, again, threads);
-			ck_assert_msg(!memcmp(again, out[n], floats * sizeof *again), "%s: other bits on %d threads", *isa,
-			              threads);
-		}
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		if (!case_load(c, b))
+			continue;
+		float *out = run_all(c);
+		if (rounded != case_rounds_q(c, b))
+			reference(c, b, ref);
+		rounded = case_rounds_q(c, b);
+		case_compare(b->name, out, ref, floats, case_tolerance(c, b, tolerance));
+		free(out);
+		case_off(c);
 	}
-	reference(c, ref);
-	for (int i = 0; i < n; i++) {
-		case_compare(case_isas()[i], out[i], ref, floats, tolerance);
-		free(out[i]);
-	}
-	free(again);
 	free(ref);
 }
 
@@ -94,12 +102,29 @@ START_TEST(prefill)
 	struct kernel_case c;
 	prefill_case(&c, _i, _i % 2 ? 5 : 0);
 	check_prefill(&c, 3e-5);
-	for (size_t x = 0; x < (size_t)c.rows * c.sh.n_heads * c.sh.head_dim; x++)
+	for (size_t x = 0; x < out_floats(&c); x++)
 		c.q[x] *= 100;
 	check_prefill(&c, 2e-3);
 	case_deinit(&c);
 }
 END_TEST
+
+/* Some rows of some sequences that are not done yet: the next call's. Returns how many sequences. */
+static uint32_t cut(struct kernel_case *c, const struct skv_kseq *all, uint32_t *done, struct skv_kseq *seq)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < c->n; i++) {
+		uint32_t rest = all[i].n_q - done[i], take = 1 + rnd_below(90);
+		if (!rest || !rnd_below(3))
+			continue;
+		seq[n] = all[i];
+		seq[n].n_q = take < rest ? take : rest;
+		seq[n].row = all[i].row + done[i];
+		seq[n].len = all[i].len - rest + seq[n].n_q;
+		done[i] += seq[n++].n_q;
+	}
+	return n;
+}
 
 /* Cut at random places, batched at random: the same bits as one pass. */
 START_TEST(any_chunking)
@@ -107,30 +132,30 @@ START_TEST(any_chunking)
 	struct kernel_case c;
 	prefill_case(&c, _i, _i % 2 ? 0 : 5);
 	size_t floats = out_floats(&c);
-	float *whole = malloc(floats * sizeof *whole), *cut = malloc(floats * sizeof *cut);
-	for (const char *const *isa = case_isas(); *isa; isa++) {
-		uint32_t done[CASE_SEQS] = {0}, left = c.rows;
-		run(skv_kernels_host(*isa), &c, c.seq, c.n, whole, 1);
-		memset(cut, 0xff, floats * sizeof *cut);
-		while (left) {
-			struct skv_kseq seq[CASE_SEQS];
-			uint32_t n = 0;
-			for (uint32_t i = 0; i < c.n; i++) {
-				uint32_t rest = c.seq[i].n_q - done[i], take = 1 + rnd_below(90);
-				if (!rest || !rnd_below(3))
-					continue;
-				take = take < rest ? take : rest;
-				seq[n++] = (struct skv_kseq){.table = c.seq[i].table, .n_q = take, .row = c.seq[i].row + done[i],
-				                             .len = c.seq[i].len - rest + take};
-				done[i] += take;
-				left -= take;
-			}
-			run(skv_kernels_host(*isa), &c, seq, n, cut, 1);
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		uint32_t done[CASE_SEQS] = {0}, rows = 0;
+		struct skv_kseq all[CASE_SEQS], seq[CASE_SEQS];
+		if (!case_load(&c, b))
+			continue;
+		case_from(&c, all, c.batch.seq, c.n * sizeof *all);
+		void *q = case_rows_to(&c, c.q, floats);
+		void *out = case_to(&c, NULL, case_rows_bytes(&c, floats));
+		float *whole = run(&c, &c.batch, q, case_to(&c, NULL, case_rows_bytes(&c, floats)), 1);
+		while (rows < c.rows) {
+			struct skv_batch batch = case_part(&c, 0, cut(&c, all, done, seq));
+			batch.seq = case_to(&c, seq, batch.n * sizeof *seq);
+			free(run(&c, &batch, q, out, 1));
+			for (uint32_t i = 0; i < batch.n; i++)
+				rows += seq[i].n_q;
 		}
-		ck_assert_msg(!memcmp(whole, cut, floats * sizeof *cut), "%s: other bits when cut", *isa);
+		float *pieces = malloc(floats * sizeof *pieces);
+		case_rows_from(&c, pieces, out, floats);
+		ck_assert_msg(!memcmp(whole, pieces, floats * sizeof *pieces), "%s: other bits when cut",
+		              b->name);
+		free(whole);
+		free(pieces);
+		case_off(&c);
 	}
-	free(whole);
-	free(cut);
 	case_deinit(&c);
 }
 END_TEST
@@ -141,14 +166,12 @@ START_TEST(nothing_reaches_back)
 	const uint32_t len[] = {130, 130}, n_q[] = {130, 130};
 	struct kernel_case c;
 	rnd_state += (uint64_t)_i;
-	case_init(&c, (uint32_t)(_i / N_SHAPES), shapes[_i % N_SHAPES].heads,
-	          shapes[_i % N_SHAPES].kv_heads, shapes[_i % N_SHAPES].dim, 2, len, n_q);
+	case_of_shape(&c, _i, 2, len, n_q);
 	for (uint32_t i = 0; i < 2; i++) {
 		size_t at = ((size_t)rnd_below(130) * c.sh.n_kv_heads + rnd_below(c.sh.n_kv_heads)) *
 		            c.sh.head_dim + rnd_below(c.sh.head_dim);
 		(i ? c.k : c.v)[i][at] = (i ? c.k_in : c.v_in)[i][at] = rnd_below(2) ? NAN : INFINITY;
 	}
-	case_append(&c, skv_kernels_host(NULL), 130, 1);
 	check_prefill(&c, 3e-5);
 	case_deinit(&c);
 }
@@ -158,7 +181,7 @@ int main(void)
 {
 	Suite *suite = suite_create("prefill");
 	TCase *tc = tcase_create("all");
-	int failed, cases = getenv("SKV_VALGRIND") ? 2 : N_CASES;
+	int failed, cases = getenv("SKV_VALGRIND") ? 2 : CASE_SHAPES;
 
 	rnd_seed("test-prefill");
 	suite_add_tcase(suite, tc);

@@ -11,8 +11,7 @@
 
 struct append {
 	const struct skv_shape *sh;
-	const struct skv_kseq *seq;
-	uint32_t n;
+	const struct skv_batch *batch;
 	const float *k, *v;
 	uint32_t *first; /* items before sequence i */
 };
@@ -40,9 +39,10 @@ static void store(const struct skv_shape *sh, uint8_t *dst, const float *src)
 static void append_rows(const struct append *a, const struct skv_kseq *s, uint32_t row0, uint32_t row1)
 {
 	const struct skv_shape *sh = a->sh;
+	const skv_pte *table = skv_layer_table(sh, s);
 	for (uint32_t row = row0; row < row1; row++) {
 		uint32_t token = s->len - s->n_q + row;
-		skv_pte e = s->table[token / SKV_PAGE_TOKENS];
+		skv_pte e = table[token / SKV_PAGE_TOKENS];
 		if (!skv_pte_resident(e))
 			continue;
 		for (uint32_t h = 0; h < sh->n_kv_heads; h++) {
@@ -57,27 +57,32 @@ static void append_rows(const struct append *a, const struct skv_kseq *s, uint32
 static void append_item(void *ctx, uint32_t item, int thread)
 {
 	const struct append *a = ctx;
-	uint32_t i = skv_owner(a->first, a->n, item);
+	uint32_t i = skv_owner(a->first, a->batch->n, item);
+	const struct skv_kseq *s = &a->batch->seq[i];
 	uint32_t row = (item - a->first[i]) * ROWS_PER_ITEM;
 	(void)thread;
-	append_rows(a, &a->seq[i], row, skv_min(row + ROWS_PER_ITEM, a->seq[i].n_q));
+	append_rows(a, s, row, skv_min(row + ROWS_PER_ITEM, s->n_q));
 }
 
-void ISA(append)(const struct skv_shape *sh, const struct skv_kseq *seq, uint32_t n, const float *k, const float *v,
+void ISA(append)(const struct skv_shape *sh, const struct skv_batch *batch, const void *k, const void *v,
                  const struct skv_work *work)
 {
+	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);
-	struct append a = {.sh = sh, .seq = seq, .n = n, .k = k, .v = v};
+	struct append a = {.sh = sh, .batch = batch, .k = k, .v = v};
 	a.first = carve(&c, (n + 1) * sizeof *a.first);
 	a.first[0] = 0;
 	for (uint32_t i = 0; i < n; i++)
-		a.first[i + 1] = a.first[i] + (seq[i].n_q + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;
+		a.first[i + 1] = a.first[i] + (batch->seq[i].n_q + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;
 	/* A decode step's rows are copied sooner than a thread wakes. */
 	skv_run(a.first[n] > 4 ? work->threads : 1, a.first[n], append_item, &a);
 }
 
-void ISA(copy_pages)(const struct skv_shape *sh, const uint32_t *dst, const uint32_t *src, uint32_t n)
+void ISA(copy_pages)(const struct skv_shape *sh, const uint32_t *dst, const uint32_t *src, uint32_t n,
+                     const struct skv_work *work)
 {
+	(void)work;
 	for (uint32_t i = 0; i < n; i++)
-		memcpy(sh->pool + dst[i] * sh->page_bytes, sh->pool + src[i] * sh->page_bytes, sh->page_bytes);
+		memcpy(sh->pool + dst[i] * sh->page_bytes, sh->pool + src[i] * sh->page_bytes,
+		       sh->page_bytes);
 }

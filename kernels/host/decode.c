@@ -24,9 +24,9 @@
 /* Pages of a window: those with sinks, then those from the window's start on that are not among them. */
 static uint32_t window_gap(const struct decode *d, uint32_t i, uint32_t *ret_head)
 {
-	uint32_t head = skv_min(skv_pages_of(skv_min(d->sinks[i], d->seq[i].len)), skv_pages_of(d->seq[i].len));
+	uint32_t head = skv_pages_of(skv_min(d->window->sinks, d->seq[i].len));
 	*ret_head = head;
-	return skv_max(head, skv_min(d->start[i], d->seq[i].len) / SKV_PAGE_TOKENS) - head;
+	return skv_max(head, d->start[i] / SKV_PAGE_TOKENS) - head;
 }
 
 /* Units (pages, or tokens for a token list) that an owner looks at. */
@@ -45,13 +45,14 @@ static uint32_t units_of(const struct decode *d, uint32_t owner)
 }
 
 /* The tokens of page `page` that may be looked at, as K row addresses of kv head 0; returns how many. */
-static uint32_t gather_page(const struct decode *d, uint32_t i, uint32_t page, const uint8_t **row)
+static uint32_t gather_page(const struct decode *d, uint32_t i, const skv_pte *table, uint32_t page,
+                            const uint8_t **row)
 {
 	const struct skv_kseq *s = &d->seq[i];
 	uint32_t first = page * SKV_PAGE_TOKENS, n = 0;
-	if (first >= s->len || !skv_pte_resident(s->table[page]))
+	if (first >= s->len || !skv_pte_resident(table[page]))
 		return 0;
-	const uint8_t *k = skv_page_k(d->sh, s->table[page], 0);
+	const uint8_t *k = skv_page_k(d->sh, table[page], 0);
 	uint32_t end = skv_min(SKV_PAGE_TOKENS, s->len - first);
 	if (d->what != DECODE_WINDOW) {
 		UNROLL
@@ -61,7 +62,7 @@ static uint32_t gather_page(const struct decode *d, uint32_t i, uint32_t page, c
 	}
 	for (uint32_t t = 0; t < end; t++) {
 		row[n] = k + t * d->row_bytes;
-		n += first + t < d->sinks[i] || first + t >= d->start[i];
+		n += first + t < d->window->sinks || first + t >= d->start[i];
 	}
 	return n;
 }
@@ -69,7 +70,7 @@ static uint32_t gather_page(const struct decode *d, uint32_t i, uint32_t page, c
 /* What gather() is about to read of an owner's list and table: it was last touched a whole step ago. */
 static void prefetch_lists(const struct decode *d, uint32_t owner, uint32_t chunk, uint32_t chunks)
 {
-	const skv_pte *table = d->seq[owner / d->splits].table;
+	const skv_pte *table = skv_layer_table(d->sh, &d->seq[owner / d->splits]);
 	uint32_t from, to, end, units = units_of(d, owner);
 	decode_chunk(d, owner, chunk, units, &from, &end);
 	decode_chunk(d, owner, chunk + chunks - 1, units, &end, &to);
@@ -94,6 +95,7 @@ static uint32_t gather(const struct decode *d, uint32_t owner, uint32_t chunk, c
 {
 	const uint32_t i = owner / d->splits;
 	const struct skv_kseq *s = &d->seq[i];
+	const skv_pte *table = skv_layer_table(d->sh, s);
 	const uint32_t *ids = d->list ? d->list->ids + (size_t)owner * d->list->stride : NULL;
 	uint32_t from, to, n = 0, head = 0, gap = 0;
 
@@ -101,9 +103,9 @@ static uint32_t gather(const struct decode *d, uint32_t owner, uint32_t chunk, c
 	if (d->what == DECODE_TOKENS) {
 		for (uint32_t u = from; u < to; u++) {
 			uint32_t t = ids[u];
-			if (t >= s->len || !skv_pte_resident(s->table[t / SKV_PAGE_TOKENS]))
+			if (t >= s->len || !skv_pte_resident(table[t / SKV_PAGE_TOKENS]))
 				continue;
-			row[n++] = skv_page_k(d->sh, s->table[t / SKV_PAGE_TOKENS], 0) +
+			row[n++] = skv_page_k(d->sh, table[t / SKV_PAGE_TOKENS], 0) +
 			           t % SKV_PAGE_TOKENS * d->row_bytes;
 		}
 		return n;
@@ -112,7 +114,7 @@ static uint32_t gather(const struct decode *d, uint32_t owner, uint32_t chunk, c
 		gap = window_gap(d, i, &head);
 	for (uint32_t u = from; u < to; u++) {
 		uint32_t page = ids ? ids[u] : d->what == DECODE_WINDOW && u >= head ? u + gap : u;
-		n += gather_page(d, i, page, row + n);
+		n += gather_page(d, i, table, page, row + n);
 	}
 	return n;
 }
@@ -185,21 +187,25 @@ static size_t strip_at(const struct walk *w, uint32_t h, bool v)
  * One strip of n tokens for all q heads of its group. raw, if not NULL, gets the scores, those of the
  * owner's head x at x * raw_stride.
  */
-static void walk_strip(struct walk *w, uint32_t t, uint32_t n, uint32_t h, bool v, struct partial p, float *raw)
+static void walk_strip(struct walk *w, uint32_t t, uint32_t n, uint32_t h, bool v, struct partial p,
+                       float *raw)
 {
 	const struct decode *d = w->d;
 	const uint32_t dim = d->sh->head_dim;
-	struct strip s = {.row = w->r->row + t, .at = strip_at(w, h, v), .n = n, .dim = dim, .ahead = true,
-	                  .ahead_row = w->r->row + w->ahead.t, .ahead_at = strip_at(w, w->ahead.h, w->ahead.v)};
+	struct strip s = {.row = w->r->row + t, .at = strip_at(w, h, v), .n = n, .dim = dim, .ahead = true};
+	s.ahead_row = w->r->row + w->ahead.t;
+	s.ahead_at = strip_at(w, w->ahead.h, w->ahead.v);
 	place_next(d, w->r, &w->ahead);
 	for (uint32_t i = 0; i < d->tuples; i++) {
 		const uint32_t gt = d->tuple[i].n, head = h * d->group + d->tuple[i].first;
 		struct softmax *state = &w->state[h * d->tuples + i];
 		float *weight = w->weight + head * TILE_MAX;
 		if (v)
-			strip_functions[d->sh->dtype][gt / 2].sum(&s, weight, state, p.acc + (size_t)head * dim);
+			strip_functions[d->sh->dtype][gt / 2].sum(&s, weight, state,
+			                                          p.acc + (size_t)head * dim);
 		else
-			strip_functions[d->sh->dtype][gt / 2].weigh(&s, w->q + (size_t)head * dim, w->scale, state, weight,
+			strip_functions[d->sh->dtype][gt / 2].weigh(&s, w->q + (size_t)head * dim, w->scale,
+			                                            state, weight,
 			                                            raw ? raw + head * d->raw_stride : NULL,
 			                                            d->raw_stride);
 		s.ahead = false;
@@ -248,6 +254,7 @@ static void walk_run(void *ctx, uint32_t run, int thread)
 	const uint32_t owner = skv_owner(d->first_run, d->n * d->splits, run), i = owner / d->splits;
 	const uint32_t chunk = (run - d->first_run[owner]) * d->run, h0 = owner % d->splits * d->span;
 	const uint32_t chunks = skv_min(d->run, d->first[owner + 1] - d->first[owner] - chunk);
+	uint32_t tokens = 0;
 	struct rows r;
 	struct walk w;
 	(void)thread;
@@ -256,9 +263,12 @@ static void walk_run(void *ctx, uint32_t run, int thread)
 	r.end = 0;
 	for (uint32_t c = 0; c < chunks; c++) {
 		r.n[c] = gather(d, owner, chunk + c, r.row + r.end);
+		tokens += r.n[c];
 		for (r.end += r.n[c]; r.end % d->tile; r.end++)
 			r.row[r.end] = r.row[r.end - 1];
 	}
+	if (d->seq[i].attended) /* other threads have runs of the same sequence */
+		__atomic_fetch_add(d->seq[i].attended, (uint64_t)tokens * d->span, __ATOMIC_RELAXED);
 	w.d = d;
 	w.r = &r;
 	w.ahead = (struct place){0};
@@ -272,7 +282,8 @@ static void walk_run(void *ctx, uint32_t run, int thread)
 			for (uint32_t b = 0; b < d->row_bytes; b += 64)
 				prefetch_line(r.row[w.ahead.t + t] + strip_at(&w, w.ahead.h, w.ahead.v) + b);
 	for (uint32_t c = 0, t = 0; c < chunks; c++) {
-		walk_chunk(&w, t, r.n[c], partial_of(d, d->first[owner] + chunk + c), raw_of(d, owner, chunk + c));
+		walk_chunk(&w, t, r.n[c], partial_of(d, d->first[owner] + chunk + c),
+		           raw_of(d, owner, chunk + c));
 		t += (r.n[c] + d->tile - 1) / d->tile * d->tile;
 	}
 }
@@ -294,7 +305,8 @@ static float merge_head(const struct decode *d, uint32_t owner, uint32_t local, 
 		float fix = p.max[local] == -INFINITY ? 1 : v_exp2(v_set(p.max[local] - max))[0];
 		sum += p.sum[local] * fix;
 		for (uint32_t x = 0; x < dim; x += VL)
-			v_storef(out + x, v_fma(v_loadf(p.acc + (size_t)local * dim + x), v_set(fix), v_loadf(out + x)));
+			v_storef(out + x, v_fma(v_loadf(p.acc + (size_t)local * dim + x), v_set(fix),
+			                        v_loadf(out + x)));
 	}
 	if (sum == 0)
 		return -INFINITY;
@@ -307,7 +319,8 @@ static void merge_item(void *ctx, uint32_t item, int thread)
 {
 	const struct decode *d = ctx;
 	const struct skv_shape *sh = d->sh;
-	const uint32_t i = item / sh->n_kv_heads, h = item % sh->n_kv_heads, owner = i * d->splits + h / d->span;
+	const uint32_t i = item / sh->n_kv_heads, h = item % sh->n_kv_heads;
+	const uint32_t owner = i * d->splits + h / d->span;
 	(void)thread;
 	for (uint32_t g = 0; g < d->group; g++) {
 		uint32_t head = h * d->group + g;
@@ -346,12 +359,19 @@ static void cut(struct decode *d, struct carve *c, int threads)
 	d->tile = tile_tokens(sh->dtype);
 	d->ahead = skv_max(1, ahead_bytes(sh->dtype, d->what == DECODE_TOKENS) / (d->tile * d->row_bytes));
 
+	if (d->window) {
+		d->start = carve(c, d->n * sizeof *d->start);
+		for (uint32_t i = 0; i < d->n; i++)
+			d->start[i] = skv_window_start(d->window, d->seq[i].len);
+	}
 	const uint32_t owners = d->n * d->splits;
 	d->first = carve(c, (owners + 1) * sizeof *d->first);
 	d->first[0] = 0;
 	for (uint32_t o = 0; o < owners; o++)
 		d->first[o + 1] = d->first[o] + (units_of(d, o) + chunk - 1) / chunk;
-	d->run = threads == 1 ? CHUNK_RUN : skv_min(CHUNK_RUN, skv_max(1, d->first[owners] / (2 * (uint32_t)threads)));
+	d->run = CHUNK_RUN;
+	if (threads > 1)
+		d->run = skv_min(d->run, skv_max(1, d->first[owners] / (2 * (uint32_t)threads)));
 	d->first_run = carve(c, (owners + 1) * sizeof *d->first_run);
 	d->first_run[0] = 0;
 	for (uint32_t o = 0; o < owners; o++)
@@ -367,10 +387,7 @@ static void decode(struct decode *d, const struct skv_work *work)
 	const uint32_t owners = d->n * d->splits, heads = d->span * d->group, chunks = d->first[owners];
 	d->part = carve(&c, chunks * part_floats(sh, heads) * sizeof *d->part);
 	if (d->ev && (d->ev->token || d->ev->page)) {
-		uint32_t longest = 0;
-		for (uint32_t i = 0; i < d->n; i++)
-			longest = skv_max(longest, skv_pages_of(d->seq[i].len));
-		d->raw_stride = (size_t)longest * SKV_PAGE_TOKENS;
+		d->raw_stride = (size_t)skv_pages_of(d->max_len) * SKV_PAGE_TOKENS;
 		d->raw = carve(&c, (size_t)d->n * sh->n_heads * d->raw_stride * sizeof *d->raw);
 		d->lse = carve(&c, (size_t)d->n * sh->n_heads * sizeof *d->lse);
 	}
@@ -390,28 +407,27 @@ static uint32_t evidence_batch(const struct skv_shape *sh, uint32_t n, uint32_t 
 
 size_t ISA(decode_bytes)(const struct skv_shape *sh, uint32_t n, uint32_t max_len)
 {
-	size_t tokens = (size_t)skv_pages_of(max_len) * SKV_PAGE_TOKENS, chunks = (tokens + CHUNK - 1) / CHUNK;
+	size_t tokens = (size_t)skv_pages_of(max_len) * SKV_PAGE_TOKENS;
+	size_t chunks = (tokens + CHUNK - 1) / CHUNK;
 	size_t owners = (size_t)n * sh->n_kv_heads;
-	/* The most owners that there can be: as many as kv heads. Partials of more heads together take no more. */
+	/* The most owners that there can be: one a kv head. Partials of more heads together take no more. */
 	size_t part = part_floats(sh, sh->n_heads / sh->n_kv_heads) * sizeof(float);
 	size_t raw = sh->n_heads * tokens * sizeof(float);
 	raw = raw * n <= EVIDENCE_BYTES ? raw * n : raw <= EVIDENCE_BYTES ? EVIDENCE_BYTES : raw;
-	return 2 * carve_size((owners + 1) * sizeof(uint32_t)) + carve_size(owners * chunks * part) + carve_size(raw) +
+	return carve_size(n * sizeof(uint32_t)) + 2 * carve_size((owners + 1) * sizeof(uint32_t)) +
+	       carve_size(owners * chunks * part) + carve_size(raw) +
 	       carve_size((size_t)n * sh->n_heads * sizeof(float));
 }
 
-void ISA(decode_dense)(const struct skv_shape *sh, const struct skv_kseq *seq, uint32_t n, const float *q, float *out,
+void ISA(decode_dense)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
                        const struct skv_evidence *ev, const struct skv_work *work)
 {
-	uint32_t batch = n;
-	if (ev && (ev->token || ev->page)) {
-		uint32_t longest = 0;
-		for (uint32_t i = 0; i < n; i++)
-			longest = skv_max(longest, seq[i].len);
-		batch = evidence_batch(sh, n, longest);
-	}
-	for (uint32_t i = 0; i < n; i += batch) {
-		struct decode d = {.sh = sh, .seq = seq + i, .n = skv_min(batch, n - i), .q = q, .out = out};
+	uint32_t step = batch->n;
+	if (ev && (ev->token || ev->page))
+		step = evidence_batch(sh, batch->n, batch->max_len);
+	for (uint32_t i = 0; i < batch->n; i += step) {
+		struct decode d = {.sh = sh, .seq = batch->seq + i, .n = skv_min(step, batch->n - i),
+		                   .max_len = batch->max_len, .q = q, .out = out};
 		struct skv_evidence part;
 		if (ev) {
 			part = *ev;
@@ -424,24 +440,26 @@ void ISA(decode_dense)(const struct skv_shape *sh, const struct skv_kseq *seq, u
 	}
 }
 
-void ISA(decode_window)(const struct skv_shape *sh, const struct skv_kseq *seq, uint32_t n, const float *q, float *out,
-                        const uint32_t *sinks, const uint32_t *start, const struct skv_work *work)
+void ISA(decode_window)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
+                        const struct skv_window *window, const struct skv_work *work)
 {
-	decode(&(struct decode){.sh = sh, .seq = seq, .n = n, .q = q, .out = out, .what = DECODE_WINDOW, .sinks = sinks,
-	                        .start = start},
+	decode(&(struct decode){.sh = sh, .seq = batch->seq, .n = batch->n, .max_len = batch->max_len, .q = q,
+	                        .out = out, .what = DECODE_WINDOW, .window = window},
 	       work);
 }
 
-void ISA(decode_pages)(const struct skv_shape *sh, const struct skv_kseq *seq, uint32_t n, const float *q, float *out,
+void ISA(decode_pages)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
                        const struct skv_list *list, const struct skv_work *work)
 {
-	decode(&(struct decode){.sh = sh, .seq = seq, .n = n, .q = q, .out = out, .what = DECODE_PAGES, .list = list},
+	decode(&(struct decode){.sh = sh, .seq = batch->seq, .n = batch->n, .max_len = batch->max_len, .q = q,
+	                        .out = out, .what = DECODE_PAGES, .list = list},
 	       work);
 }
 
-void ISA(decode_tokens)(const struct skv_shape *sh, const struct skv_kseq *seq, uint32_t n, const float *q, float *out,
+void ISA(decode_tokens)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
                         const struct skv_list *list, const struct skv_work *work)
 {
-	decode(&(struct decode){.sh = sh, .seq = seq, .n = n, .q = q, .out = out, .what = DECODE_TOKENS, .list = list},
+	decode(&(struct decode){.sh = sh, .seq = batch->seq, .n = batch->n, .max_len = batch->max_len, .q = q,
+	                        .out = out, .what = DECODE_TOKENS, .list = list},
 	       work);
 }

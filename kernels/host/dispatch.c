@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/dispatch.c - which of the compiled ISAs this processor runs.
+ * kernels/host/dispatch.c - which of the compiled ISAs this processor runs, and what all of them expect.
  */
 #include "config.h"
 #include "kernels/host/host.h"
@@ -59,7 +59,7 @@ const struct skv_kernels *skv_kernels_host(const char *isa)
 	return NULL;
 }
 
-const char *skv_shape_unsupported(const struct skv_shape *sh)
+const char *skv_host_unsupported(const struct skv_shape *sh)
 {
 	if (!sh->head_dim || sh->head_dim % 16 || sh->head_dim > SKV_MAX_HEAD_DIM)
 		return "head_dim must be a multiple of 16, from 16 to 256";
@@ -69,5 +69,7 @@ const char *skv_shape_unsupported(const struct skv_shape *sh)
 		return "n_heads must be a multiple of n_kv_heads";
 	if (!skv_dtype_bytes(sh->dtype))
 		return "the page dtype must be fp32, fp16 or bf16";
+	if (sh->io_dtype != SKV_F32)
+		return "q, k, v and out must be fp32 on host memory";
 	return NULL;
 }

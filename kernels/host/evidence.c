@@ -10,7 +10,7 @@
 #include "kernels/host/simd.h"
 #include <math.h>
 
-/* Weights of the page's 16 tokens pooled over heads [head0, head1); `raw` is head 0's score of the page's first token. */
+/* Weights of a page's tokens pooled over heads [head0, head1); `raw` is head 0's score of the first token. */
 static void pool_page(const struct decode *d, uint32_t i, uint32_t head0, uint32_t head1, const float *raw,
                       float ret_weight[SKV_PAGE_TOKENS])
 {
@@ -45,6 +45,7 @@ static void evidence_item(void *ctx, uint32_t item, int thread)
 	const struct decode *d = ctx;
 	const struct skv_shape *sh = d->sh;
 	const uint32_t i = skv_owner(d->first, d->n, item), heads = sh->n_heads / d->ev->rows;
+	const skv_pte *table = skv_layer_table(sh, &d->seq[i]);
 	uint32_t from, to;
 	(void)thread;
 
@@ -52,7 +53,7 @@ static void evidence_item(void *ctx, uint32_t item, int thread)
 	const float *raw = d->raw + (size_t)i * sh->n_heads * d->raw_stride + (size_t)from * SKV_PAGE_TOKENS;
 	for (uint32_t page = from; page < to; page++) {
 		float weight[SKV_PAGE_TOKENS] = {0};
-		bool resident = skv_pte_resident(d->seq[i].table[page]);
+		bool resident = skv_pte_resident(table[page]);
 		for (uint32_t row = 0; row < d->ev->rows; row++) {
 			if (resident)
 				pool_page(d, i, row * heads, (row + 1) * heads, raw, weight);

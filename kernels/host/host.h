@@ -2,8 +2,8 @@
 /*
  * kernels/host/host.h - what the parts of the host backend share.
  *
- * append.c, decode.c, evidence.c, prefill.c, topk.c and table.c are compiled once per ISA, each time
- * with SKV_ISA set to the ISA's name; every external name in them goes through ISA(), so the copies
+ * append.c, decode.c, evidence.c, prefill.c, select.c, topk.c and table.c are compiled once per ISA, each
+ * time with SKV_ISA set to the ISA's name; every external name in them goes through ISA(), so the copies
  * meet only in dispatch.c. run.c and dispatch.c are compiled once, for the plain processor.
  */
 #ifndef SKV_HOST_H
@@ -78,27 +78,44 @@ static inline size_t skv_v_offset(const struct skv_shape *sh)
 	return sh->n_kv_heads * SKV_PAGE_TOKENS * skv_row_bytes(sh);
 }
 
-#define SKV_HOST_ISA(isa) extern const struct skv_kernels skv_kernels_##isa
+/* skv_kernels.unsupported of every ISA. */
+const char *skv_host_unsupported(const struct skv_shape *);
+
+/*
+ * The k largest of score[0, n), as ascending indices into ret_ids, which has room for min(k, n); returns
+ * how many. Ties go to the lower index. -INFINITY marks what must not be chosen and never is, nor is a
+ * NaN: then there may be fewer than k. `scratch` has n elements.
+ */
+typedef uint32_t skv_topk_fn(const float *score, uint32_t n, uint32_t k, uint32_t *ret_ids,
+                             uint32_t *scratch);
+
+#define SKV_HOST_ISA(isa)                                                                                    \
+	extern const struct skv_kernels skv_kernels_##isa;                                                   \
+	skv_topk_fn skv_topk_##isa
 SKV_HOST_ISA(avx512);
 SKV_HOST_ISA(avx2);
 SKV_HOST_ISA(generic);
 
 #ifdef SKV_ISA
-void ISA(append)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *k, const float *v,
+void ISA(append)(const struct skv_shape *, const struct skv_batch *, const void *k, const void *v,
                  const struct skv_work *);
-void ISA(copy_pages)(const struct skv_shape *, const uint32_t *dst, const uint32_t *src, uint32_t n);
-void ISA(decode_dense)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
+void ISA(copy_pages)(const struct skv_shape *, const uint32_t *dst, const uint32_t *src, uint32_t n,
+                     const struct skv_work *);
+void ISA(decode_dense)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                        const struct skv_evidence *, const struct skv_work *);
-void ISA(decode_window)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
-                        const uint32_t *sinks, const uint32_t *start, const struct skv_work *);
-void ISA(decode_pages)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
+void ISA(decode_window)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+                        const struct skv_window *, const struct skv_work *);
+void ISA(decode_pages)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                        const struct skv_list *, const struct skv_work *);
-void ISA(decode_tokens)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
+void ISA(decode_tokens)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                         const struct skv_list *, const struct skv_work *);
-void ISA(prefill_dense)(const struct skv_shape *, const struct skv_kseq *, uint32_t n, const float *q, float *out,
+void ISA(prefill_dense)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                         const struct skv_work *);
-uint32_t ISA(topk)(const float *score, uint32_t n, uint32_t k, uint32_t *ret_ids, uint32_t *scratch);
+void ISA(select)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *, bool tokens,
+                 const struct skv_select *, const struct skv_list *, const struct skv_work *);
+
 size_t ISA(decode_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len);
 size_t ISA(prefill_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);
+size_t ISA(select_bytes)(uint32_t max_len, int threads);
 #endif
 #endif

@@ -24,8 +24,7 @@
 
 struct prefill {
 	const struct skv_shape *sh;
-	const struct skv_kseq *seq;
-	uint32_t n;
+	const struct skv_batch *batch;
 	const float *q;
 	float *out;
 	uint32_t group;
@@ -48,8 +47,8 @@ struct buffers {
 /* ---- matrix product -------------------------------------------------------------------------- */
 
 /* c[m][nv vectors] (+)= a[m][0, k) b[0, k)[nv vectors] */
-INLINE void product_tile(const int m, const int nv, const float *a, size_t lda, const float *b, size_t ldb, float *c,
-                         size_t ldc, uint32_t k, bool add)
+INLINE void product_tile(const int m, const int nv, const float *a, size_t lda, const float *b, size_t ldb,
+                         float *c, size_t ldc, uint32_t k, bool add)
 {
 	vf acc[16];
 	UNROLL
@@ -79,8 +78,8 @@ INLINE void product_tile(const int m, const int nv, const float *a, size_t lda, 
 	}
 }
 
-INLINE void product_rows(const int m, const float *a, size_t lda, const float *b, size_t ldb, float *c, size_t ldc,
-                         uint32_t n, uint32_t k, bool add)
+INLINE void product_rows(const int m, const float *a, size_t lda, const float *b, size_t ldb, float *c,
+                         size_t ldc, uint32_t n, uint32_t k, bool add)
 {
 	const int nv = VL == 16 ? 4 : 2;
 	uint32_t j = 0;
@@ -91,8 +90,8 @@ INLINE void product_rows(const int m, const float *a, size_t lda, const float *b
 }
 
 /* c[m][n] (+)= a[m][k] b[k][n], n a multiple of VL. */
-static void product(const float *a, size_t lda, const float *b, size_t ldb, float *c, size_t ldc, uint32_t m, uint32_t n,
-                    uint32_t k, bool add)
+static void product(const float *a, size_t lda, const float *b, size_t ldb, float *c, size_t ldc, uint32_t m,
+                    uint32_t n, uint32_t k, bool add)
 {
 	uint32_t i = 0;
 	for (; i + 4 <= m; i += 4)
@@ -139,9 +138,10 @@ static void zero_page(uint32_t dim, float *k, float *v)
 static uint32_t widen_block(const struct prefill *p, const struct skv_kseq *s, uint32_t h, uint32_t token,
                             const struct buffers *b)
 {
+	const skv_pte *table = skv_layer_table(p->sh, s);
 	uint32_t resident = 0, dim = p->sh->head_dim;
 	for (uint32_t i = 0; i < BLOCK_PAGES && token + i * SKV_PAGE_TOKENS < s->len; i++) {
-		skv_pte e = s->table[token / SKV_PAGE_TOKENS + i];
+		skv_pte e = table[token / SKV_PAGE_TOKENS + i];
 		float *k = b->k + i * SKV_PAGE_TOKENS, *v = b->v + i * SKV_PAGE_TOKENS * dim;
 		if (!skv_pte_resident(e)) {
 			zero_page(dim, k, v);
@@ -204,9 +204,9 @@ static void softmax_strip(float *s, float *max_at, float *sum_at, float *acc, ui
 	v_storef(sum_at, v_fma(sum, shrink, v_fold_rows(V_SUM, r)));
 }
 
-/* Strip of rows [m0, m0 + STRIP) of the item against the block in b->k, b->v. visible[i] tokens of the block for row i. */
-static void attend_strip(const struct buffers *b, uint32_t m0, uint32_t rows, uint32_t dim, const uint32_t *visible,
-                         uint32_t resident)
+/* Rows [m0, m0 + STRIP) of the item against the block in b->k, b->v. Row m0 + i sees visible[i] of it. */
+static void attend_strip(const struct buffers *b, uint32_t m0, uint32_t rows, uint32_t dim,
+                         const uint32_t *visible, uint32_t resident)
 {
 	float *acc = b->acc + (size_t)m0 * dim;
 	product(b->q + (size_t)m0 * dim, dim, b->k, BLOCK, b->s, BLOCK, STRIP, BLOCK, dim, false);
@@ -225,7 +225,8 @@ static void attend_strip(const struct buffers *b, uint32_t m0, uint32_t rows, ui
 
 static size_t buffers_carve(struct carve *c, uint32_t dim, struct buffers *b)
 {
-	const size_t sizes[] = {M_MAX * dim, M_MAX * dim, dim * BLOCK, dim * BLOCK, STRIP * BLOCK, M_MAX, M_MAX};
+	const size_t sizes[] = {M_MAX * dim,   M_MAX * dim, dim * BLOCK, dim * BLOCK,
+	                        STRIP * BLOCK, M_MAX,       M_MAX};
 	float **at[] = {&b->q, &b->acc, &b->k, &b->v, &b->s, &b->max, &b->sum};
 	size_t total = 0;
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -238,7 +239,8 @@ static size_t buffers_carve(struct carve *c, uint32_t dim, struct buffers *b)
 
 static void item_begin(const struct buffers *b, const struct prefill *p, const float *q, uint32_t rows)
 {
-	const uint32_t dim = p->sh->head_dim, width = p->group * dim, padded = (rows * p->group + STRIP - 1) / STRIP * STRIP;
+	const uint32_t dim = p->sh->head_dim, width = p->group * dim;
+	const uint32_t padded = (rows * p->group + STRIP - 1) / STRIP * STRIP;
 	const float scale = p->sh->scale * 1.44269504088896340736f;
 	for (uint32_t r = 0; r < rows; r++, q += p->sh->n_heads * dim)
 		for (uint32_t d = 0; d < width; d += VL)
@@ -256,7 +258,8 @@ static void item_end(const struct buffers *b, const struct prefill *p, float *ou
 	for (uint32_t m = 0; m < rows * p->group; m++) {
 		float *to = out + (size_t)(m / p->group) * p->sh->n_heads * dim + m % p->group * dim;
 		for (uint32_t d = 0; d < dim; d += VL)
-			v_storef(to + d, b->sum[m] == 0 ? (vf){0} : v_loadf(b->acc + m * dim + d) / b->sum[m]);
+			v_storef(to + d,
+			         b->sum[m] == 0 ? (vf){0} : v_loadf(b->acc + m * dim + d) / b->sum[m]);
 	}
 }
 
@@ -264,14 +267,16 @@ static void prefill_item(void *ctx, uint32_t item, int thread)
 {
 	const struct prefill *p = ctx;
 	const struct skv_shape *sh = p->sh;
-	uint32_t blocks = item / sh->n_kv_heads, h = item % sh->n_kv_heads, i = skv_owner(p->first, p->n, blocks);
-	const struct skv_kseq *s = &p->seq[i];
+	uint32_t blocks = item / sh->n_kv_heads, h = item % sh->n_kv_heads;
+	uint32_t i = skv_owner(p->first, p->batch->n, blocks);
+	const struct skv_kseq *s = &p->batch->seq[i];
 	/* A sequence's last rows cost most: they come first. */
 	uint32_t row0 = (p->first[i + 1] - 1 - blocks) * p->rows, rows = skv_min(p->rows, s->n_q - row0);
 	uint32_t pos0 = s->len - s->n_q + row0, m = rows * p->group;
 	size_t at = ((size_t)(s->row + row0) * sh->n_heads + h * p->group) * sh->head_dim;
 	struct buffers b;
-	struct carve c = {p->scratch + thread * p->scratch_stride, p->scratch + (thread + 1) * p->scratch_stride};
+	uint8_t *scratch = p->scratch + thread * p->scratch_stride;
+	struct carve c = {scratch, scratch + p->scratch_stride};
 
 	buffers_carve(&c, sh->head_dim, &b);
 	item_begin(&b, p, p->q + at, rows);
@@ -297,15 +302,18 @@ static void prefill_item(void *ctx, uint32_t item, int thread)
 size_t ISA(prefill_bytes)(const struct skv_shape *sh, uint32_t n, int threads)
 {
 	struct buffers b;
-	return carve_size((n + 1) * sizeof(uint32_t)) + (size_t)threads * buffers_carve(NULL, sh->head_dim, &b);
+	return carve_size((n + 1) * sizeof(uint32_t)) +
+	       (size_t)threads * buffers_carve(NULL, sh->head_dim, &b);
 }
 
-void ISA(prefill_dense)(const struct skv_shape *sh, const struct skv_kseq *seq, uint32_t n, const float *q, float *out,
+void ISA(prefill_dense)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
                         const struct skv_work *work)
 {
+	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);
 	struct buffers b;
-	struct prefill p = {.sh = sh, .seq = seq, .n = n, .q = q, .out = out, .group = sh->n_heads / sh->n_kv_heads};
+	struct prefill p = {.sh = sh, .batch = batch, .q = q, .out = out};
+	p.group = sh->n_heads / sh->n_kv_heads;
 	p.first = carve(&c, (n + 1) * sizeof *p.first);
 	p.scratch_stride = buffers_carve(NULL, sh->head_dim, &b);
 	p.scratch = carve(&c, (size_t)work->threads * p.scratch_stride);
@@ -314,7 +322,7 @@ void ISA(prefill_dense)(const struct skv_shape *sh, const struct skv_kseq *seq, 
 	p.first[0] = 0;
 	for (p.rows = skv_max(1, M_MAX / p.group);; p.rows /= 2) {
 		for (uint32_t i = 0; i < n; i++)
-			p.first[i + 1] = p.first[i] + (seq[i].n_q + p.rows - 1) / p.rows;
+			p.first[i + 1] = p.first[i] + (batch->seq[i].n_q + p.rows - 1) / p.rows;
 		if (p.rows * p.group <= 64 || p.rows == 1 ||
 		    p.first[n] * sh->n_kv_heads >= (work->threads > 1 ? 4 * (uint32_t)work->threads : 1))
 			break;

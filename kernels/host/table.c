@@ -6,18 +6,22 @@
 #define NAME(isa) NAME2(isa)
 
 /* The functions use the scratch one at a time, each from its start. */
-static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len, int threads)
+static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len,
+                         int threads)
 {
 	size_t decode = ISA(decode_bytes)(sh, n_seqs, max_len);
-	size_t prefill = ISA(prefill_bytes)(sh, n_seqs, threads);
+	size_t prefill = ISA(prefill_bytes)(sh, n_seqs, threads); /* append takes less */
+	size_t select = ISA(select_bytes)(max_len, threads);
+	size_t most = decode > prefill ? decode : prefill;
 	(void)n_rows;
-	return decode > prefill ? decode : prefill;
+	return most > select ? most : select;
 }
 
 #define TABLE2(isa) skv_kernels_##isa
 #define TABLE(isa) TABLE2(isa)
 const struct skv_kernels TABLE(SKV_ISA) = {
 	.name = NAME(SKV_ISA),
+	.unsupported = skv_host_unsupported,
 	.work_bytes = work_bytes,
 	.append = ISA(append),
 	.copy_pages = ISA(copy_pages),
@@ -26,5 +30,5 @@ const struct skv_kernels TABLE(SKV_ISA) = {
 	.decode_pages = ISA(decode_pages),
 	.decode_tokens = ISA(decode_tokens),
 	.prefill_dense = ISA(prefill_dense),
-	.topk = ISA(topk),
+	.select = ISA(select),
 };

@@ -27,7 +27,7 @@
 
 #define TILE_MAX 32u /* tokens */
 
-/* Tokens of a tile. Wider elements make memory, narrower ones arithmetic the bottleneck; the latter likes large tiles. */
+/* Tokens of a tile. Wide elements make memory the bottleneck, narrow ones arithmetic: it likes large tiles. */
 static inline uint32_t tile_tokens(uint32_t dtype)
 {
 	return dtype == SKV_F32 ? 16 : 32;
@@ -73,7 +73,8 @@ INLINE vf finite_max(vf max)
 }
 
 /* Scores of q[gt][dim] and the TT tokens from t0 on. */
-INLINE vf score_rows(const struct strip *s, uint32_t dtype, const int gt, uint32_t t0, const float *q, float scale)
+INLINE vf score_rows(const struct strip *s, uint32_t dtype, const int gt, uint32_t t0, const float *q,
+                     float scale)
 {
 	const int tt = VL / gt;
 	vf sum[VL] = {0};
@@ -96,11 +97,12 @@ INLINE vf score_rows(const struct strip *s, uint32_t dtype, const int gt, uint32
 	}
 	vf score = v_fold_rows(V_SUM, sum) * scale;
 	if (t0 + tt > s->n)
-		score = v_select((v_iota() & (tt - 1)) < (int32_t)(s->n - t0), score, v_set(-__builtin_inff()));
+		score = v_select((v_iota() & (tt - 1)) < (int32_t)(s->n - t0), score,
+		                 v_set(-__builtin_inff()));
 	return score;
 }
 
-/* raw[g * stride + t]: n scores of each head in the order of tokens, then -INFINITY up to a multiple of 16. */
+/* raw[g * stride + t]: n scores of each head in the order of tokens, then -INFINITY to a multiple of 16. */
 INLINE void store_scores(const vf *score, const int gt, uint32_t n, float *raw, size_t stride)
 {
 	const uint32_t tt = (uint32_t)(VL / gt);
@@ -138,8 +140,8 @@ INLINE void weigh_strip(const struct strip *s, uint32_t dtype, const int gt, con
 }
 
 /* acc[g][d0 …] = acc * fix[g] + Σ_t weight[g][t] v_t in nd vectors of dimensions. */
-INLINE void sum_rows(const struct strip *s, uint32_t dtype, const int gt, const int nd, uint32_t d0, const float *weight,
-                     const struct softmax *state, float *acc)
+INLINE void sum_rows(const struct strip *s, uint32_t dtype, const int gt, const int nd, uint32_t d0,
+                     const float *weight, const struct softmax *state, float *acc)
 {
 	const uint32_t tt = (uint32_t)(VL / gt);
 	const float *fix = (const float *)&state->fix;
@@ -155,7 +157,8 @@ INLINE void sum_rows(const struct strip *s, uint32_t dtype, const int gt, const 
 		vf v[4];
 		if (s->ahead)
 			for (uint32_t b = 0; b < nd * VL * skv_dtype_bytes(dtype); b += 64)
-				prefetch_line(s->ahead_row[t] + s->ahead_at + d0 * skv_dtype_bytes(dtype) + b);
+				prefetch_line(s->ahead_row[t] + s->ahead_at +
+				              d0 * skv_dtype_bytes(dtype) + b);
 		UNROLL
 		for (int d = 0; d < nd; d++)
 			v[d] = v_load(dtype, row + (size_t)d * VL * skv_dtype_bytes(dtype));
@@ -194,12 +197,13 @@ INLINE void sum_strip(const struct strip *s, uint32_t dtype, const int gt, const
 
 /* The above for each dtype and gt, as functions, so that each has the registers to itself. */
 #define STRIP_FUNCTIONS(suffix, dtype, gt)                                                                   \
-	static void weigh_##suffix(const struct strip *s, const float *q, float scale, struct softmax *state, \
-	                           float *weight, float *raw, size_t raw_stride)                             \
+	static void weigh_##suffix(const struct strip *s, const float *q, float scale,                       \
+	                           struct softmax *state, float *weight, float *raw, size_t raw_stride)      \
 	{                                                                                                    \
 		weigh_strip(s, dtype, gt, q, scale, state, weight, raw, raw_stride);                         \
 	}                                                                                                    \
-	static void sum_##suffix(const struct strip *s, const float *weight, const struct softmax *state, float *acc) \
+	static void sum_##suffix(const struct strip *s, const float *weight, const struct softmax *state,    \
+	                         float *acc)                                                                 \
 	{                                                                                                    \
 		sum_strip(s, dtype, gt, weight, state, acc);                                                 \
 	}
@@ -215,8 +219,8 @@ STRIP_FUNCTIONS(bf16_4, SKV_BF16, 4)
 
 /* By dtype and by gt / 2. */
 static const struct {
-	void (*weigh)(const struct strip *, const float *q, float scale, struct softmax *, float *weight, float *raw,
-	              size_t raw_stride);
+	void (*weigh)(const struct strip *, const float *q, float scale, struct softmax *, float *weight,
+	              float *raw, size_t raw_stride);
 	void (*sum)(const struct strip *, const float *weight, const struct softmax *, float *acc);
 } strip_functions[3][3] = {
 	[SKV_F32] = {{weigh_f32_1, sum_f32_1}, {weigh_f32_2, sum_f32_2}, {weigh_f32_4, sum_f32_4}},

@@ -156,15 +156,16 @@ SKV_API int skv_step_begin(struct skv_session *session, const struct skv_step_it
                            void *stream);
 
 /*
- * One layer's K and V in, attention out. Rows are the items' tokens, in the items' order. fp32, contiguous.
+ * One layer's K and V in, attention out. Rows are the items' tokens, in the items' order, contiguous, of
+ * the session's io dtype: fp32 on host memory.
  *   q, out  [rows][n_heads][head_dim]        k, v  [rows][n_kv_heads][head_dim]
  * K after RoPE. `out` may be q itself. The library keeps none of the pointers.
  */
 struct skv_attn {
-	const float *q;
-	const float *k;
-	const float *v;
-	float *out;
+	const void *q;
+	const void *k;
+	const void *v;
+	void *out;
 };
 
 /*

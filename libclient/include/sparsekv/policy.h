@@ -56,12 +56,12 @@ enum skv_param_type {
 struct skv_layer_set {
 	uint64_t bits[SKV_MAX_LAYERS / 64];
 };
-static inline int skv_layer_in(const struct skv_layer_set *s, uint32_t layer)
+SKV_INLINE int skv_layer_in(const struct skv_layer_set *s, uint32_t layer)
 {
 	return layer < SKV_MAX_LAYERS && (s->bits[layer / 64] >> (layer % 64)) & 1;
 }
 
-static inline int skv_layer_set_empty(const struct skv_layer_set *s)
+SKV_INLINE int skv_layer_set_empty(const struct skv_layer_set *s)
 {
 	uint64_t any = 0;
 	for (uint32_t i = 0; i < SKV_MAX_LAYERS / 64; i++)

@@ -24,6 +24,13 @@
 extern "C" {
 #endif
 
+/* Small functions of these headers, which device code calls too. */
+#ifdef __CUDACC__
+#define SKV_INLINE static inline __host__ __device__
+#else
+#define SKV_INLINE static inline
+#endif
+
 #define SKV_PAGE_TOKENS 16u   /* tokens in a page, part of every ABI */
 #define SKV_MAX_LAYERS 256u
 #define SKV_MAX_HEADS 256u    /* q heads */
@@ -39,7 +46,7 @@ enum skv_dtype {
 };
 
 /* Bytes of one element, 0 for an unknown type. */
-static inline size_t skv_dtype_bytes(uint32_t dtype)
+SKV_INLINE size_t skv_dtype_bytes(uint32_t dtype)
 {
 	return dtype == SKV_F32 ? 4u : dtype == SKV_F16 || dtype == SKV_BF16 ? 2u : 0u;
 }
@@ -65,13 +72,13 @@ struct skv_model {
 #define SKV_MODEL_INIT {.size = sizeof(struct skv_model), .n_ranks = 1}
 
 /* Bytes of one page of this model: K and V, all kv heads, SKV_PAGE_TOKENS tokens, one layer. */
-static inline size_t skv_page_bytes(const struct skv_model *m)
+SKV_INLINE size_t skv_page_bytes(const struct skv_model *m)
 {
 	return (size_t)2 * m->n_kv_heads * SKV_PAGE_TOKENS * m->head_dim * skv_dtype_bytes(m->kv_dtype);
 }
 
 /* Pages (of one layer) that `tokens` tokens take. */
-static inline uint32_t skv_pages_of(uint32_t tokens)
+SKV_INLINE uint32_t skv_pages_of(uint32_t tokens)
 {
 	return (uint32_t)(((uint64_t)tokens + SKV_PAGE_TOKENS - 1) / SKV_PAGE_TOKENS);
 }
@@ -90,20 +97,20 @@ enum skv_pte_kind {
 	SKV_PTE_HOLE = 3,   /* evicted: these tokens take part in nothing any more */
 };
 
-static inline skv_pte skv_pte_make(enum skv_pte_kind kind, uint32_t id)
+SKV_INLINE skv_pte skv_pte_make(enum skv_pte_kind kind, uint32_t id)
 {
 	return ((uint32_t)kind << SKV_PTE_KIND_SHIFT) | (id & SKV_PTE_ID_MASK);
 }
-static inline enum skv_pte_kind skv_pte_kind(skv_pte e)
+SKV_INLINE enum skv_pte_kind skv_pte_kind(skv_pte e)
 {
 	return (enum skv_pte_kind)(e >> SKV_PTE_KIND_SHIFT);
 }
-static inline uint32_t skv_pte_id(skv_pte e)
+SKV_INLINE uint32_t skv_pte_id(skv_pte e)
 {
 	return e & SKV_PTE_ID_MASK;
 }
 /* Can attention read the page of this entry? */
-static inline int skv_pte_resident(skv_pte e)
+SKV_INLINE int skv_pte_resident(skv_pte e)
 {
 	return skv_pte_kind(e) == SKV_PTE_FULL || skv_pte_kind(e) == SKV_PTE_SHARED;
 }
@@ -118,7 +125,7 @@ struct skv_budget {
 };
 
 /* The budget in units for a sequence of `n` units: max(floor, ceil(share * n)), never more than n. */
-static inline uint32_t skv_budget_of(struct skv_budget b, uint32_t n, uint32_t floor)
+SKV_INLINE uint32_t skv_budget_of(struct skv_budget b, uint32_t n, uint32_t floor)
 {
 	uint32_t k = b.count;
 	if (b.share > 0) {

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/host/select.c - which units a layer's evidence selects.
+ *
+ * A unit is a page or a token. An item is one list: the pinned units, the best of the middle, the recent
+ * units; it ascends because these three follow each other. Units of evicted pages are in none of them.
+ */
+#include "kernels/host/host.h"
+#include <math.h>
+
+struct select {
+	const struct skv_shape *sh;
+	const struct skv_batch *batch;
+	const struct skv_evidence *ev;
+	const struct skv_select *sel;
+	const struct skv_list *list;
+	bool tokens;
+	uint32_t per_page; /* units */
+	uint8_t *scratch;
+	size_t scratch_stride;
+};
+
+/* Units [from, to) of evicted pages must not be chosen: the scores are ours to overwrite. */
+static void mask_holes(const skv_pte *table, uint32_t per_page, uint32_t from, uint32_t to, float *score)
+{
+	for (uint32_t page = from / per_page; page * per_page < to; page++) {
+		if (skv_pte_resident(table[page]))
+			continue;
+		uint32_t end = skv_min((page + 1) * per_page, to);
+		for (uint32_t unit = skv_max(page * per_page, from); unit < end; unit++)
+			score[unit] = -INFINITY;
+	}
+}
+
+/* The units [from, to) that are resident, behind the `count` ids so far; returns how many there are then. */
+static uint32_t take(const skv_pte *table, uint32_t per_page, uint32_t from, uint32_t to, uint32_t *ids,
+                     uint32_t count)
+{
+	for (uint32_t unit = from; unit < to; unit++)
+		if (skv_pte_resident(table[unit / per_page]))
+			ids[count++] = unit;
+	return count;
+}
+
+static void select_item(void *ctx, uint32_t item, int thread)
+{
+	const struct select *x = ctx;
+	const struct skv_select *sel = x->sel;
+	const struct skv_kseq *s = &x->batch->seq[item / x->ev->rows];
+	const skv_pte *table = skv_layer_table(x->sh, s);
+	float *score = x->tokens ? x->ev->token + (size_t)item * x->ev->token_stride
+	                         : x->ev->page + (size_t)item * x->ev->page_stride;
+	uint32_t *ids = x->list->ids + (size_t)item * x->list->stride;
+	uint32_t *scratch = (uint32_t *)(x->scratch + thread * x->scratch_stride);
+	const uint32_t n = x->tokens ? s->len : skv_pages_of(s->len);
+	const uint32_t k = skv_budget_of(sel->budget, n, sel->floor);
+	const uint32_t recent = skv_min(k, skv_max(sel->recent_floor, sel->recent ? sel->recent : k / 8));
+	const uint32_t pin = skv_min(sel->pin, n - recent);
+	uint32_t count, best;
+
+	count = take(table, x->per_page, 0, pin, ids, 0);
+	mask_holes(table, x->per_page, pin, n - recent, score);
+	best = ISA(topk)(score + pin, n - recent - pin, k - recent, ids + count, scratch);
+	for (uint32_t j = 0; j < best; j++)
+		ids[count + j] += pin;
+	x->list->count[item] = take(table, x->per_page, n - recent, n, ids, count + best);
+}
+
+static size_t scratch_of_thread(uint32_t max_len)
+{
+	return carve_size(max_len * sizeof(uint32_t));
+}
+
+size_t ISA(select_bytes)(uint32_t max_len, int threads)
+{
+	return (size_t)threads * scratch_of_thread(max_len);
+}
+
+void ISA(select)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_evidence *ev,
+                 bool tokens, const struct skv_select *sel, const struct skv_list *list,
+                 const struct skv_work *work)
+{
+	struct carve c = carve_begin(work);
+	struct select x = {.sh = sh, .batch = batch, .ev = ev, .sel = sel, .list = list, .tokens = tokens};
+	x.per_page = tokens ? SKV_PAGE_TOKENS : 1;
+	x.scratch_stride = scratch_of_thread(batch->max_len);
+	x.scratch = carve(&c, (size_t)work->threads * x.scratch_stride);
+	skv_run(work->threads, batch->n * ev->rows, select_item, &x);
+}
