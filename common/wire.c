@@ -36,6 +36,7 @@ enum kind {
 	ERRNO,    /* int32_t, a positive errno */
 	ERRNO_0,  /* the same, or 0 */
 	COUNT,    /* uint32_t: elements of the tail */
+	BYTES,    /* opaque */
 };
 
 struct field {
@@ -114,7 +115,7 @@ BODY(skv_msg_open, 616, TAIL_NONE,
      AT(24, skv_msg_open, model.scale, F32),
      AT(28, skv_msg_open, model.rank, U32),
      AT(32, skv_msg_open, model.n_ranks, U32),
-     AT(36, skv_msg_open, model.reserved, RESERVED),
+     AT(36, skv_msg_open, model.device, U32),
      AT(40, skv_msg_open, model.name, STRING),
      AT(104, skv_msg_open, spec, STRING));
 
@@ -190,6 +191,14 @@ BODY(skv_msg_segment, 24, TAIL_NONE,
      AT(12, skv_msg_segment, reserved, RESERVED),
      AT(16, skv_msg_segment, bytes, U64));
 
+BODY(skv_msg_segment_ipc, 88, TAIL_NONE,
+     AT(0, skv_msg_segment_ipc, segment.pool, U32),
+     AT(4, skv_msg_segment_ipc, segment.segment, U32),
+     AT(8, skv_msg_segment_ipc, segment.handle, U32),
+     AT(12, skv_msg_segment_ipc, segment.reserved, RESERVED),
+     AT(16, skv_msg_segment_ipc, segment.bytes, U64),
+     AT(24, skv_msg_segment_ipc, ipc_handle, BYTES));
+
 BODY(skv_msg_query, 8, TAIL_NONE,
      AT(0, skv_msg_query, what, U32),
      AT(4, skv_msg_query, reserved, RESERVED));
@@ -255,6 +264,7 @@ static const struct rule rules[] = {
         NOTICE(SEGMENT, skv_msg_segment, 1),
         NOTICE(SEGMENT_GONE, skv_msg_segment, 0),
         REQUEST(SEGMENT_ACK, skv_msg_segment, 0, empty, 0),
+        NOTICE(SEGMENT_IPC, skv_msg_segment_ipc, 0),
         REQUEST(QUERY, skv_msg_query, 0, skv_msg_text, 0),
         REQUEST(POLICY_LOAD, skv_msg_name, 1, skv_msg_text, 0),
         REQUEST(POLICY_SWAP, skv_msg_policy_swap, 0, skv_msg_text, 0),
@@ -462,6 +472,10 @@ static void put_field(FILE *to, const struct field *f, const char *p)
 	case ERRNO_0:
 		fprintf(to, "%d", (int32_t)load32(p));
 		break;
+	case BYTES:
+		for (size_t i = 0; i < f->size; i++)
+			fprintf(to, "%02x", (unsigned char)p[i]);
+		break;
 	default:
 		fprintf(to, "%u", load32(p));
 	}
@@ -546,6 +560,7 @@ void skv_wire_from_model(struct skv_wire_model *to, const struct skv_model *from
 	        .scale = from->scale,
 	        .rank = from->rank,
 	        .n_ranks = from->n_ranks,
+	        .device = from->device,
 	};
 	skv_wire_string(to->name, sizeof(to->name), from->name);
 }
@@ -563,6 +578,7 @@ void skv_wire_to_model(struct skv_model *to, const struct skv_wire_model *from)
 	        .scale = from->scale,
 	        .rank = from->rank,
 	        .n_ranks = from->n_ranks,
+	        .device = from->device,
 	};
 	skv_wire_string(to->name, sizeof(to->name), from->name);
 }
@@ -571,7 +587,7 @@ void skv_wire_to_model(struct skv_model *to, const struct skv_wire_model *from)
 const char *skv_model_check(const struct skv_model *m)
 {
 	_Static_assert(SKV_MAX_LAYERS == 256 && SKV_MAX_HEADS == 256 && SKV_MAX_HEAD_DIM == 256 &&
-	                       SKV_MAX_TOKENS == 16777216 && SKV_NAME_MAX == 64,
+	                       SKV_MAX_TOKENS == 16777216 && SKV_NAME_MAX == 64 && SKV_MAX_DEVICES == 16,
 	               "the texts below give these limits");
 
 	if (m->n_layers < 1 || m->n_layers > SKV_MAX_LAYERS)
@@ -590,6 +606,12 @@ const char *skv_model_check(const struct skv_model *m)
 		return "model: scale must be positive, or 0 for 1/sqrt(head_dim)";
 	if (m->n_ranks < 1 || m->rank >= m->n_ranks)
 		return "model: rank must be below n_ranks, and n_ranks at least 1";
+	if (m->device > SKV_MAX_DEVICES)
+		return "model: device must be 0 (host memory) or 1 to 16 (CUDA devices 0 to 15)";
+	if (!skv_dtype_bytes(m->io_dtype))
+		return "model: io_dtype must be 0 (fp32), 1 (fp16) or 2 (bf16)";
+	if (m->device == SKV_DEVICE_HOST && m->io_dtype != SKV_F32)
+		return "model: io_dtype must be 0 (fp32) in host memory";
 	if (strnlen(m->name, sizeof(m->name)) == sizeof(m->name) || !skv_name_valid(m->name))
 		return "model: name must be 1 to 63 printable ASCII characters without space and '/'";
 	return NULL;

@@ -52,6 +52,7 @@ enum skv_msg_type {
 	SKV_MSG_SEGMENT = 32,      /* notice: skv_msg_segment, fd: the segment */
 	SKV_MSG_SEGMENT_GONE = 33, /* notice: skv_msg_segment without fd: unmap it, then acknowledge */
 	SKV_MSG_SEGMENT_ACK = 34,  /* skv_msg_segment → empty */
+	SKV_MSG_SEGMENT_IPC = 35,  /* notice: skv_msg_segment_ipc: SEGMENT of a kind without an fd */
 
 	/* for sparsekvctl; replies are skv_msg_text: JSON in one or more messages */
 	SKV_MSG_QUERY = 48,       /* skv_msg_query → skv_msg_text … */
@@ -91,7 +92,7 @@ struct skv_wire_model {
 	uint32_t kv_dtype, max_tokens;
 	float scale; /* IEEE 754 single */
 	uint32_t rank, n_ranks;
-	uint32_t reserved;
+	uint32_t device; /* 0: host memory; 1 + i: CUDA device i, as the daemon counts them */
 	char name[SKV_NAME_MAX];
 };
 struct skv_msg_open {
@@ -161,13 +162,22 @@ struct skv_msg_policy_ack {
 	char text[SKV_TEXT_MAX];
 };
 
-enum skv_handle_kind { SKV_HANDLE_MEMFD = 0 };
+enum skv_handle_kind {
+	SKV_HANDLE_MEMFD = 0,    /* a sealed memfd */
+	SKV_HANDLE_CUDA_FD = 1,  /* POSIX fd of a VMM allocation: cuMemImportFromShareableHandle */
+	SKV_HANDLE_CUDA_IPC = 2, /* no fd, the bytes of a CUipcMemHandle: cuIpcOpenMemHandle */
+};
 struct skv_msg_segment {
 	uint32_t pool;
 	uint32_t segment; /* page ids segment * pages_per_segment … are in it */
 	uint32_t handle;  /* enum skv_handle_kind */
 	uint32_t reserved;
 	uint64_t bytes;
+};
+#define SKV_IPC_HANDLE_BYTES 64u /* as CUDA has it for ever: CU_IPC_HANDLE_SIZE */
+struct skv_msg_segment_ipc {
+	struct skv_msg_segment segment;
+	uint8_t ipc_handle[SKV_IPC_HANDLE_BYTES];
 };
 
 enum skv_query {

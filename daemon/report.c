@@ -39,8 +39,8 @@ static void add_account(void *listing, const struct skv_core_account_view *v)
 	if (l->all || v->uid == l->uid)
 		put(l, json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "uid", number(v->uid), "clients",
 		                 number(v->clients), "sessions", number(v->sessions), "sequences",
-		                 number(v->sequences), "page_bytes", number(v->page_bytes), "segment_bytes",
-		                 number(v->segment_bytes)));
+		                 number(v->sequences), "page_bytes", number(v->page_bytes[SKV_DEVICE_HOST]), "segment_bytes",
+		                 number(v->segment_bytes[SKV_DEVICE_HOST])));
 }
 
 static void add_client(void *listing, const struct skv_core_client_view *v)
@@ -138,8 +138,8 @@ static void sum_account(void *totals, const struct skv_core_account_view *v)
 	t->clients += v->clients;
 	t->sessions += v->sessions;
 	t->sequences += v->sequences;
-	t->page_bytes += v->page_bytes;
-	t->segment_bytes += v->segment_bytes;
+	t->page_bytes += v->page_bytes[SKV_DEVICE_HOST];
+	t->segment_bytes += v->segment_bytes[SKV_DEVICE_HOST];
 }
 
 static struct totals sum_up(struct skv_server *s)

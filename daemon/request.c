@@ -45,14 +45,16 @@ static void announce(struct skv_server *s, struct skv_conn *conn)
 	struct skv_core_segment seg;
 
 	while (skv_conn_open(conn) && skv_core_next_segment(s->core, skv_conn_client(conn), &seg)) {
-		struct skv_msg_segment body = {.pool = seg.pool,
-		                               .segment = seg.segment,
-		                               .handle = SKV_HANDLE_MEMFD,
-		                               .bytes = seg.bytes};
-		bool here = seg.fd >= 0;
+		struct skv_msg_segment body = {
+			.pool = seg.pool, .segment = seg.segment, .handle = seg.kind, .bytes = seg.bytes};
 
-		skv_conn_send(conn, here ? SKV_MSG_SEGMENT : SKV_MSG_SEGMENT_GONE, 0, &body, sizeof(body),
-		              NULL, 0, here ? &seg.fd : NULL, here);
+		if (seg.gone)
+			skv_conn_send(conn, SKV_MSG_SEGMENT_GONE, 0, &body, sizeof(body), NULL, 0, NULL, 0);
+		else if (seg.kind == SKV_HANDLE_CUDA_IPC)
+			skv_conn_send(conn, SKV_MSG_SEGMENT_IPC, 0, &body, sizeof(body), seg.ipc,
+			              SKV_IPC_HANDLE_BYTES, NULL, 0);
+		else
+			skv_conn_send(conn, SKV_MSG_SEGMENT, 0, &body, sizeof(body), NULL, 0, &seg.fd, 1);
 	}
 }
 

@@ -269,7 +269,7 @@ void m_compare(const uint32_t client_ids[M_CLIENTS], const uint32_t seq_ids[M_SE
 	for (uint32_t uid = 0; uid < M_UIDS; uid++) {
 		struct skv_core_account_view v = books_account(M_UID(uid));
 
-		ck_assert_uint_eq(v.page_bytes, m_charged(uid));
+		ck_assert_uint_eq(v.page_bytes[SKV_DEVICE_HOST], m_charged(uid));
 		ck_assert_uint_eq(v.clients, m_n_clients(uid));
 		ck_assert_uint_eq(v.sequences, m_n_seqs(uid));
 		clients += m_n_clients(uid);

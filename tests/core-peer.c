@@ -16,7 +16,7 @@ uint32_t n_corrupt;
 char corrupt_why[256];
 static uint32_t fds_before;
 
-static int test_create(const struct skv_mem_ops *ops, size_t bytes, int *ret_fd)
+static int test_create(const struct skv_mem_ops *ops, size_t bytes, struct skv_mem_handle *ret)
 {
 	struct test_mem *m = (struct test_mem *)ops;
 	int r;
@@ -25,7 +25,7 @@ static int test_create(const struct skv_mem_ops *ops, size_t bytes, int *ret_fd)
 		return -ENOMEM;
 	if (m->fail_after > 0)
 		m->fail_after--;
-	r = skv_mem_host.create(&skv_mem_host, bytes, ret_fd);
+	r = skv_mem_host.create(&skv_mem_host, bytes, ret);
 	if (r == 0) {
 		m->bytes += bytes;
 		m->made++;
@@ -33,13 +33,13 @@ static int test_create(const struct skv_mem_ops *ops, size_t bytes, int *ret_fd)
 	return r;
 }
 
-static void test_destroy(const struct skv_mem_ops *ops, int fd, size_t bytes)
+static void test_destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle, size_t bytes)
 {
 	struct test_mem *m = (struct test_mem *)ops;
 
 	m->bytes -= bytes;
 	m->destroyed++;
-	skv_mem_host.destroy(&skv_mem_host, fd, bytes);
+	skv_mem_host.destroy(&skv_mem_host, handle, bytes);
 }
 
 void test_mem_init(struct test_mem *m)
@@ -55,6 +55,8 @@ struct skv_core_config books_config(void)
 		.pool_bytes = 8 << 20,
 		.segment_bytes = 64 << 10,
 		.account_bytes = 4 << 20,
+		.device_bytes = 8 << 20,
+		.device_segment_bytes = 64 << 10,
 		.account_clients = 4,
 		.account_sequences = 8,
 		.max_clients = 6,
@@ -231,7 +233,7 @@ void peer_hear(struct peer *p)
 	struct skv_core_segment s;
 
 	while (skv_core_next_segment(core, p->client, &s))
-		if (s.fd < 0)
+		if (s.gone)
 			ck_assert_int_eq(skv_core_segment_ack(core, p->client, s.pool, s.segment), 0);
 }
 

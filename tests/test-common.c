@@ -57,6 +57,7 @@ static const struct skv_model good = {
 	.rank = 1,
 	.n_ranks = 2,
 	.name = "reference",
+	.device = SKV_DEVICE_CUDA(15),
 };
 
 START_TEST(models_on_the_wire)
@@ -103,8 +104,15 @@ START_TEST(models)
 	BAD_MODEL(scale, __builtin_inff(), "scale");
 	BAD_MODEL(n_ranks, 0, "rank");
 	BAD_MODEL(rank, 2, "rank");
+	BAD_MODEL(device, SKV_DEVICE_CUDA(SKV_MAX_DEVICES), "device");
+	BAD_MODEL(io_dtype, 3, "io_dtype must be 0 (fp32), 1");
 	BAD_MODEL(name[0], 0, "name");
 	BAD_MODEL(name[0], ' ', "name");
+	m.io_dtype = SKV_BF16;
+	ck_assert_ptr_null(skv_model_check(&m));
+	m.device = SKV_DEVICE_HOST;
+	ck_assert_str_eq(skv_model_check(&m), "model: io_dtype must be 0 (fp32) in host memory");
+	m.io_dtype = SKV_F32;
 	memset(m.name, 'n', sizeof(m.name));
 	ck_assert_str_eq(skv_model_check(&m),
 	                 "model: name must be 1 to 63 printable ASCII characters without space and '/'");

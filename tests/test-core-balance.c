@@ -75,7 +75,7 @@ START_TEST(counts)
 	OFF(account->sessions);
 	OFF(account->sequences);
 	OFF(account->pools);
-	OFF(account->page_bytes);
+	OFF(account->page_bytes[0]);
 	OFF(skv_client_row(s, client)->sessions);
 	OFF(skv_client_row(s, client)->notices);
 	OFF(skv_session_row(s, session)->sequences);
@@ -85,6 +85,8 @@ START_TEST(counts)
 	OFF(pool->sequences);
 	OFF(pool->segments);
 	OFF(pool->empty);
+	OFF(pool->making);
+	OFF(pool->wanted);
 	for (int kind = 0; kind < SKV_OWNER_KINDS; kind++)
 		OFF(pool->count[kind]);
 	OFF(skv_member_row(s, 0, client)->sessions);
@@ -99,7 +101,9 @@ START_TEST(counts)
 	}
 	OFF(s->header->ref_used);
 	OFF(s->header->ref_high);
-	OFF(s->header->segment_bytes);
+	OFF(s->header->segment_bytes[0]);
+	OFF(s->header->segment_bytes[SKV_MAX_DEVICES]);
+	OFF(account->page_bytes[SKV_DEVICE_CUDA(2)]);
 }
 END_TEST
 
@@ -133,7 +137,7 @@ START_TEST(owners)
 	SET(skv_seq_row(s, held)->ref_head, 0);
 	SET(s->header->ref_free, skv_seq_row(s, held)->ref_head);
 	SET(core->pools[0].marks[3], 1);
-	SET(core->pools[0].segment_fds[0], -1);
+	SET(core->pools[0].handles[0].fd, -1);
 	while (skv_segment_row(s, 0, leaving)->state != SKV_SEGMENT_LEAVING)
 		leaving++;
 	SET(skv_segment_row(s, 0, leaving)->waiting, 0);

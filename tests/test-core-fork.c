@@ -30,7 +30,7 @@ START_TEST(a_fork_shares_and_is_charged_once)
 	held_append(&h, &a, 40);
 	ck_assert_int_eq(held_fork(&f, &h, &a, "child"), 0);
 	pool_is(&a, 26, 0, 6);
-	ck_assert_uint_eq(books_account(1000).page_bytes, 32 * 1024);
+	ck_assert_uint_eq(books_account(1000).page_bytes[0], 32 * 1024);
 	ck_assert_uint_eq(held_len(&f), 40);
 	ck_assert_int_eq(skv_seqmem_tokens(f.mem, &f.layout)[7], 4711);
 	ck_assert_int_eq(((char *)f.mem)[f.layout.state + 12345], 'x');

@@ -80,7 +80,7 @@ START_TEST(numbers_wait_for_acknowledgement)
 	for (uint32_t i = 1; i < 3; i++) {
 		ck_assert(skv_core_next_segment(core, a.client, &gone));
 		ck_assert_uint_eq(gone.segment, i);
-		ck_assert_int_eq(gone.fd, -1);
+		ck_assert(gone.gone);
 	}
 	/* the numbers 1 and 2 are not to be had, 3 is */
 	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 128, 128, run, 4, &n), 0);
@@ -169,7 +169,7 @@ START_TEST(empty_segments_go_to_who_needs_them)
 	ck_assert_uint_eq(books_pool(a.session.pool).segments, 0);
 	ck_assert_uint_eq(books_pool(c.session.pool).segments, 1);
 	ck_assert(skv_core_next_segment(core, a.client, &s));
-	ck_assert_int_eq(s.fd, -1);
+	ck_assert(s.gone);
 	ck_assert_int_eq(peer_lease(&b, 1, 1), 0);
 	ck_refused(peer_lease(&a, 1, 1), SKV_CORE_E_NOSPC);
 	ck_assert_int_eq(skv_core_segment_ack(core, a.client, s.pool, s.segment), 0);
@@ -200,11 +200,11 @@ START_TEST(a_client_hears_of_all_its_pools)
 	ck_assert_int_eq(skv_core_lease_put(core, a.client, info.session, &run[1], 1), 0);
 	ck_assert(skv_core_next_segment(core, a.client, &s));
 	ck_assert_uint_eq(s.pool, info.pool);
-	ck_assert_int_eq(s.fd, -1);
+	ck_assert(s.gone);
 	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run[0], 1), 0);
 	ck_assert(skv_core_next_segment(core, a.client, &s));
 	ck_assert_uint_eq(s.pool, a.session.pool);
-	ck_assert_int_eq(s.fd, -1);
+	ck_assert(s.gone);
 	ck_assert(!skv_core_next_segment(core, a.client, &s));
 	peer_die(&a);
 }

@@ -224,7 +224,7 @@ START_TEST(death_leaves_the_last_commit)
 	held_append(&h, &a, 40);
 	held_write(&h, &a, 100, cow, &n); /* and no commit */
 	peer_die(&a);
-	ck_assert_uint_eq(books_account(1000).page_bytes, 6 * 1024);
+	ck_assert_uint_eq(books_account(1000).page_bytes[0], 6 * 1024);
 	held_close(&h);
 	peer_join(&b, 1000, &model);
 	pool_is(&b, 0, 6, 0);

@@ -25,7 +25,7 @@ static const char *off(const char *format, ...)
 /* What the owner words and chains of one pool add up to. */
 struct tally {
 	uint64_t count[SKV_OWNER_KINDS];
-	uint32_t segments, empty;
+	uint32_t segments, empty, making, wanted;
 	uint32_t *refs;     /* [page]: chains that it is in */
 	uint32_t *by_owner; /* [clients] leases, then [sequences] pages */
 	uint64_t n_refs;    /* in all chains */
@@ -61,14 +61,24 @@ static const char *tally_page(const struct skv_core *c, const struct tally *t, u
 	return NULL;
 }
 
+static bool has_handle(const struct skv_core *c, uint32_t pool, uint32_t segment)
+{
+	static const struct skv_mem_handle none = SKV_MEM_HANDLE_NULL;
+	const struct skv_mem_handle *h = &c->pools[pool].handles[segment];
+
+	if (c->places[skv_pool_row(&c->state, pool)->device].mem->handle_kind == SKV_HANDLE_CUDA_IPC)
+		return memcmp(h->ipc, none.ipc, sizeof(none.ipc)) != 0;
+	return h->fd >= 0;
+}
+
 static const char *tally_segment(const struct skv_core *c, struct tally *t, uint32_t pool, uint32_t segment)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	const struct skv_segment_row *s = skv_segment_row(&c->state, pool, segment);
 	uint32_t first = segment * p->pages_per_segment, n_free = 0, waiting = 0;
 
-	if ((s->state == SKV_SEGMENT_LIVE) != (c->pools[pool].segment_fds[segment] >= 0))
-		return off("segment %u of pool %u: its fd and its state differ", segment, pool);
+	if ((s->state == SKV_SEGMENT_LIVE) != has_handle(c, pool, segment))
+		return off("segment %u of pool %u: its handle and its state differ", segment, pool);
 	for (uint32_t i = first; i < first + p->pages_per_segment; i++) {
 		skv_owner o = *skv_owner_word(&c->state, pool, i);
 		const char *problem;
@@ -96,6 +106,8 @@ static const char *tally_segment(const struct skv_core *c, struct tally *t, uint
 		t->segments++;
 		t->empty += n_free == p->pages_per_segment;
 	}
+	t->making += s->state == SKV_SEGMENT_WANTED || s->state == SKV_SEGMENT_MAKING;
+	t->wanted += s->state == SKV_SEGMENT_WANTED;
 	if (s->free != n_free)
 		return off("segment %u of pool %u: %u free pages, %u found", segment, pool, s->free, n_free);
 	if (s->waiting != waiting || (s->state == SKV_SEGMENT_LEAVING) != (waiting > 0))
@@ -171,6 +183,9 @@ static const char *tally_pool(const struct skv_core *c, struct tally *t, uint32_
 	if (p->segments != t->segments || p->empty != t->empty)
 		return off("pool %u: %u segments, %u empty; %u and %u found", pool, p->segments, p->empty,
 		           t->segments, t->empty);
+	if (p->making != t->making || p->wanted != t->wanted)
+		return off("pool %u: %u segments in the making, %u wanted; %u and %u found", pool, p->making,
+		           p->wanted, t->making, t->wanted);
 	return NULL;
 }
 
@@ -202,7 +217,7 @@ static const char *check_account(const struct skv_core *c, uint32_t account)
 {
 	const struct skv_account_row *a = skv_account_row(&c->state, account);
 	uint32_t clients = 0, sessions = 0, sequences = 0, pools = 0;
-	uint64_t bytes = 0;
+	uint64_t bytes[SKV_PLACES] = {0};
 
 	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
 		clients += skv_client_row(&c->state, i)->account == account;
@@ -217,17 +232,19 @@ static const char *check_account(const struct skv_core *c, uint32_t account)
 		if (p->account != account)
 			continue;
 		pools++;
-		bytes += (p->count[SKV_OWNER_LEASE] + p->count[SKV_OWNER_SEQ] + p->count[SKV_OWNER_SHARED]) *
-		         p->page_bytes;
+		bytes[p->device] += (p->count[SKV_OWNER_LEASE] + p->count[SKV_OWNER_SEQ] +
+		                     p->count[SKV_OWNER_SHARED]) *
+		                    p->page_bytes;
 	}
 	if (a->clients != clients || a->sessions != sessions || a->sequences != sequences ||
 	    a->pools != pools)
 		return off("UID %u: %u clients, %u sessions, %u sequences, %u pools; %u, %u, %u and %u found",
 		           a->uid, a->clients, a->sessions, a->sequences, a->pools, clients, sessions,
 		           sequences, pools);
-	if (a->page_bytes != bytes)
-		return off("UID %u is charged for %llu bytes, %llu found", a->uid,
-		           (unsigned long long)a->page_bytes, (unsigned long long)bytes);
+	for (uint32_t i = 0; i < SKV_PLACES; i++)
+		if (a->page_bytes[i] != bytes[i])
+			return off("UID %u is charged for %llu bytes of place %u, %llu found", a->uid,
+			           (unsigned long long)a->page_bytes[i], i, (unsigned long long)bytes[i]);
 	if (!clients && !sequences)
 		return off("UID %u has an account with nothing in it", a->uid);
 	return NULL;
@@ -299,16 +316,18 @@ static const char *check_rows(const struct skv_core *c, enum skv_table t)
 static const char *check_global(const struct skv_core *c, uint64_t n_refs)
 {
 	const struct skv_state_header *h = c->state.header;
-	uint64_t segment_bytes = 0, blocks = 0, free_blocks = 0, room = 0;
+	uint64_t segment_bytes[SKV_PLACES] = {0}, blocks = 0, free_blocks = 0, room = 0;
 
 	SKV_EACH(i, &c->state, SKV_TABLE_POOLS) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, i);
 
-		segment_bytes += p->segments * p->segment_bytes;
+		segment_bytes[p->device] += (p->segments + p->making) * p->segment_bytes;
 	}
-	if (h->segment_bytes != segment_bytes)
-		return off("%llu bytes in segments, %llu found", (unsigned long long)h->segment_bytes,
-		           (unsigned long long)segment_bytes);
+	for (uint32_t i = 0; i < SKV_PLACES; i++)
+		if (h->segment_bytes[i] != segment_bytes[i])
+			return off("%llu bytes in segments of place %u, %llu found",
+			           (unsigned long long)h->segment_bytes[i], i,
+			           (unsigned long long)segment_bytes[i]);
 	SKV_EACH(seq, &c->state, SKV_TABLE_SEQUENCES)
 		SKV_EACH_REF_BLOCK(b, &c->state, seq) {
 			blocks++;
@@ -331,9 +350,12 @@ static const char *check_empty(const struct skv_core *c)
 	for (int t = 0; t < SKV_TABLE_ROWS; t++)
 		if (h->live[t])
 			return off("%u %s are left", h->live[t], names[t]);
-	if (h->segment_bytes || h->ref_used)
-		return off("%llu bytes of segments and %u reference blocks are left",
-		           (unsigned long long)h->segment_bytes, h->ref_used);
+	for (uint32_t i = 0; i < SKV_PLACES; i++)
+		if (h->segment_bytes[i])
+			return off("%llu bytes of segments of place %u are left",
+			           (unsigned long long)h->segment_bytes[i], i);
+	if (h->ref_used)
+		return off("%u reference blocks are left", h->ref_used);
 	return NULL;
 }
 

@@ -28,13 +28,19 @@ struct skv_session_local {
 	struct skv_session_page *page;
 };
 struct skv_pool_local {
-	int *segment_fds; /* [max_segments], -1 = none */
+	struct skv_mem_handle *handles; /* [max_segments], of LIVE segments */
 	uint8_t *marks;   /* [page]: scratch of a settle or release, all zero outside of one */
+};
+
+/* Host memory or a device. */
+struct skv_place {
+	const struct skv_mem_ops *mem; /* NULL: not there */
+	struct skv_core_place limits;
 };
 
 struct skv_core {
 	struct skv_core_config config;
-	const struct skv_mem_ops *mem;
+	struct skv_place places[SKV_PLACES];
 	struct skv_state state;
 	struct skv_seq_local *seqs;
 	struct skv_session_local *sessions;
@@ -65,7 +71,8 @@ uint32_t skv_account_get(struct skv_core *, uid_t uid); /* made when it is not t
 void skv_account_put(struct skv_core *, uint32_t account); /* gone when nothing is charged to it */
 
 /* pools.c */
-int skv_pool_get(struct skv_core *, uint32_t account, uint64_t page_bytes, uint32_t *ret_index);
+int skv_pool_get(struct skv_core *, uint32_t account, uint32_t device, uint64_t page_bytes,
+                 uint32_t *ret_index);
 bool skv_page_exists(const struct skv_core *, uint32_t pool, uint32_t page);
 void skv_page_set(struct skv_core *, uint32_t pool, uint32_t page, skv_owner to);
 /* The n pages with owner word `from` become `to` (FREE = 0). */
@@ -74,7 +81,18 @@ void skv_pool_settle_down(struct skv_core *, uint32_t pool);
 
 /* segments.c */
 int skv_pool_grow(struct skv_core *, uint32_t pool, uint64_t least, uint64_t want);
+/* It is there: LIVE, its pages FREE, to be told to the pool's members. The handle is consumed. */
+void skv_segment_arrive(struct skv_core *, uint32_t pool, uint32_t segment, const struct skv_mem_handle *);
 void skv_segment_withdraw(struct skv_core *, uint32_t pool, uint32_t segment);
+/* Its memory is none of the books' any more. */
+void skv_segment_uncharge(struct skv_core *, uint32_t pool);
+
+/* making.c */
+void skv_segment_want(struct skv_core *, uint32_t pool, uint32_t segment);
+void skv_segment_unwant(struct skv_core *, uint32_t pool, uint32_t segment); /* WANTED or MAKING */
+void skv_pool_unwant_all(struct skv_core *, uint32_t pool);
+
+/* segments.c: clients and their pools */
 void skv_member_join(struct skv_core *, uint32_t pool, uint32_t client);
 void skv_member_leave(struct skv_core *, uint32_t pool, uint32_t client); /* leases go with the last one */
 

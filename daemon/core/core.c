@@ -11,6 +11,7 @@
 
 #define RAISE 4u             /* how far pool_bytes can be raised without new tables */
 #define MIN_PAGE_BYTES 1024u /* of the smallest model that types.h allows */
+#define DEVICE_PAGE_BYTES 8192u /* a pool of smaller pages gets less of a device: tables need not grow for it */
 #define CONTROL_BYTES 4096u
 
 int skv_core_errno(enum skv_core_error e)
@@ -24,7 +25,8 @@ int skv_core_errno(enum skv_core_error e)
 	case SKV_CORE_E_BUSY: return EBUSY;
 	case SKV_CORE_E_INVALID: return EINVAL;
 	case SKV_CORE_E_CORRUPT: return EBADMSG;
-	case SKV_CORE_E_BACKLOG: return EAGAIN;
+	case SKV_CORE_E_BACKLOG:
+	case SKV_CORE_E_WAIT: return EAGAIN;
 	}
 	return EINVAL;
 }
@@ -55,6 +57,11 @@ static void config_defaults(struct skv_core_config *k)
 		k->max_ref_blocks = (uint32_t)blocks; /* at most 65,535 * 1024 */
 }
 
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
 static int geometry_of(const struct skv_core_config *k, struct skv_geometry *ret)
 {
 	uint64_t pages, segments;
@@ -63,6 +70,10 @@ static int geometry_of(const struct skv_core_config *k, struct skv_geometry *ret
 		return -EINVAL;
 	pages = k->pool_bytes * RAISE / MIN_PAGE_BYTES;
 	segments = k->pool_bytes * RAISE / k->segment_bytes;
+	if (k->device_segment_bytes) {
+		pages = larger(pages, k->device_bytes / DEVICE_PAGE_BYTES);
+		segments = larger(segments, k->device_bytes / k->device_segment_bytes);
+	}
 	*ret = (struct skv_geometry){
 		.max_clients = k->max_clients,
 		.max_sessions = k->max_sessions,
@@ -75,6 +86,18 @@ static int geometry_of(const struct skv_core_config *k, struct skv_geometry *ret
 		.pool_bytes = k->pool_bytes * RAISE,
 	};
 	return 0;
+}
+
+static void limit_host(struct skv_core *c)
+{
+	const struct skv_geometry *g = &c->state.header->geometry;
+
+	c->places[SKV_DEVICE_HOST].limits = (struct skv_core_place){
+		.pool_bytes = c->config.pool_bytes,
+		.segment_bytes = g->segment_bytes,
+		.account_bytes = c->config.account_bytes,
+		.most_bytes = g->pool_bytes,
+	};
 }
 
 /* The control page: ours to write through the one mapping made before the seal, everyone's to read. */
@@ -104,7 +127,6 @@ int skv_core_new(const struct skv_core_config *config, const struct skv_mem_ops 
 	if (!c)
 		return -ENOMEM;
 	c->config = *config;
-	c->mem = mem;
 	c->state = (struct skv_state)SKV_STATE_NULL;
 	c->control_fd = -1;
 	config_defaults(&c->config);
@@ -121,6 +143,8 @@ int skv_core_new(const struct skv_core_config *config, const struct skv_mem_ops 
 	r = -ENOMEM;
 	if (!c->seqs || !c->sessions || !c->pools)
 		goto fail;
+	c->places[SKV_DEVICE_HOST].mem = mem;
+	limit_host(c);
 	c->state.header->policy_generation = 1;
 	atomic_store(&c->control->policy_generation, 1);
 	*ret = c;
@@ -176,7 +200,23 @@ bool skv_core_reconfigure(struct skv_core *c, const struct skv_core_config *conf
 	k.max_pools = g->max_pools;
 	k.max_ref_blocks = g->max_ref_blocks;
 	c->config = k;
+	limit_host(c);
 	return kept;
+}
+
+void skv_core_set_device(struct skv_core *c, uint32_t device, const struct skv_mem_ops *mem,
+                         const struct skv_core_place *limits)
+{
+	struct skv_place *p = &c->places[device];
+	struct skv_core_place was = p->limits;
+
+	assert(device > SKV_DEVICE_HOST && device < SKV_PLACES);
+	p->limits = *limits;
+	if (p->mem) {
+		p->limits.segment_bytes = was.segment_bytes;
+		p->limits.most_bytes = was.most_bytes;
+	}
+	p->mem = mem;
 }
 
 uint64_t skv_core_policy_generation(const struct skv_core *c)

@@ -20,18 +20,22 @@
  * one) keeps the pages on lease: it takes them into its stock, or gives them back with lease_put.
  * Only references to SHARED pages go with the sequence.
  *
- * Tenants. A pool belongs to one UID and one page size. Memory goes from one UID to another only as
- * a whole segment that was destroyed (hole punched, so that a stale mapping sees zeros and holds no
- * memory) and made anew by the kernel, zeroed. Page id p of a pool is at offset p * page_bytes of the
+ * Places. Pages are in host memory or on a device; the number of a place is skv_model.device. Host memory
+ * is there from the start, devices are added when they are first used. Each place has ceilings of its own.
+ *
+ * Tenants. A pool belongs to one UID, one place and one page size. Memory goes from one UID to another
+ * only as a whole segment that was destroyed and made anew, zeroed: by the kernel in host memory (and the
+ * hole that was punched leaves a stale mapping zeros and no memory), by a scrub on a device. Page id p of a pool is at offset p * page_bytes of the
  * range that segments are mapped into: segment_bytes is pages_per_segment * page_bytes exactly.
  *
  * Segments. Each client with a session on the pool is told of each segment and of its end. A segment
  * without a page in use may be destroyed at any time; its number is used again only when every client
  * that had been told has acknowledged the end, has closed its last session on the pool, or is gone.
  * A client that closes its last session on a pool has thereby let go of all its segments and leases there.
+ * Segments of a device are made outside of the books, and leases wait for them: E_WAIT, skv_core_next_making.
  *
- * Accounts. Each UID has ceilings and counts: clients, sessions, sequences, bytes of pages that are
- * not FREE. Every charge is refunded by the object that made it; skv_core_balance() says whether the
+ * Accounts. Each UID has ceilings and counts: clients, sessions, sequences, and for each place the bytes
+ * of pages that are not FREE. Every charge is refunded by the object that made it; skv_core_balance() says whether the
  * books are even.
  *
  * Ids of clients, sessions and sequences carry a generation: an id of something gone is SKV_CORE_E_NOENT,
@@ -49,6 +53,7 @@
 #include <sys/types.h>
 #include "common/seqmem.h"
 #include "common/wire.h"
+#include "daemon/mem/mem.h"
 
 enum skv_core_error {
 	SKV_CORE_OK = 0,
@@ -60,33 +65,37 @@ enum skv_core_error {
 	SKV_CORE_E_INVALID, /* an id, page or shape that does not fit */
 	SKV_CORE_E_CORRUPT, /* a sequence's memory is not believable; it was dropped */
 	SKV_CORE_E_BACKLOG, /* pool ids are waiting for SEGMENT_ACK; try again */
+	SKV_CORE_E_WAIT,    /* segments are in the making; the caller asks again when one is made or failed */
 };
 
 /* The errno (positive) that a client is told. */
 int skv_core_errno(enum skv_core_error e);
 
 #define SKV_CORE_MAX_ROWS 65535u        /* of max_clients, max_sequences, max_sessions, max_pools */
+#define SKV_PLACES (SKV_MAX_DEVICES + 1u) /* host memory and the devices */
 #define SKV_CORE_MAX_ENTRIES (1u << 24) /* table entries of a sequence, all layers: bounds a settle's time */
 
 struct skv_core;
 
 struct skv_core_config {
+	/* of host memory: */
 	uint64_t pool_bytes;    /* ceiling of all segments together */
 	uint64_t segment_bytes; /* wanted of one segment; rounded up to whole pages and granules of memory */
 	uint64_t account_bytes; /* ceiling of non-free pages a UID */
+	/* of one device, what tables are made for; 0: there will be no devices */
+	uint64_t device_bytes, device_segment_bytes;
 	uint32_t account_clients, account_sequences;
 	uint32_t max_clients, max_sequences, max_sessions, max_pools; /* table sizes */
 	/* 0 = default */
-	uint32_t account_pools;   /* page sizes that a UID can use at a time (8) */
+	uint32_t account_pools;   /* page sizes, on each place, that a UID can use at a time (8) */
 	uint32_t client_sessions; /* sessions of one client (16) */
 	uint32_t max_ref_blocks;  /* table size: blocks of 62 references to shared pages (1024 a sequence) */
 };
 
 /*
- * Make new books. `mem` is the memory backend (daemon/mem/mem.h), borrowed. -EINVAL for a table size
+ * Make new books. `mem` is host memory (daemon/mem/mem.h), borrowed. -EINVAL for a table size
  * of 0 or above SKV_CORE_MAX_ROWS, or a pool that does not hold one segment.
  */
-struct skv_mem_ops;
 int skv_core_new(const struct skv_core_config *, const struct skv_mem_ops *mem, struct skv_core **ret);
 struct skv_core *skv_core_free(struct skv_core *); /* NULL is fine; returns NULL */
 /*
@@ -95,6 +104,17 @@ struct skv_core *skv_core_free(struct skv_core *); /* NULL is fine; returns NULL
  * What is already in use beyond a lowered ceiling stays.
  */
 bool skv_core_reconfigure(struct skv_core *, const struct skv_core_config *);
+
+/* As the fields of the configuration; most_bytes: how far pool_bytes can be raised. */
+struct skv_core_place {
+	uint64_t pool_bytes, segment_bytes, account_bytes, most_bytes;
+};
+/*
+ * There is such a device (number as in skv_model), and its memory is `mem`, borrowed; or its ceilings
+ * change, then segment_bytes and most_bytes keep their values.
+ */
+void skv_core_set_device(struct skv_core *, uint32_t device, const struct skv_mem_ops *mem,
+                         const struct skv_core_place *);
 
 /* One line about the last positive error: what was wrong and what was expected. Valid until the next call. */
 const char *skv_core_why(const struct skv_core *);
@@ -113,7 +133,8 @@ struct skv_core_session_info {
 	uint64_t page_fd_bytes;
 };
 /*
- * `spec` and `plugin` are its policy. E_INVALID: a model outside of types.h, a spec too long. E_QUOTA:
+ * `spec` and `plugin` are its policy. E_INVALID: a model outside of types.h or on a device that is not
+ * there, a spec too long. E_QUOTA:
  * sessions of a client, pools of a UID. E_NOSPC: sessions or pools of the daemon.
  */
 int skv_core_session_open(struct skv_core *, uint32_t client, const struct skv_model *, const char *spec,
@@ -135,7 +156,7 @@ int skv_core_seq_new(struct skv_core *, uint32_t client, uint32_t session, const
                      uint32_t max_tokens, struct skv_core_seq_info *ret);
 /*
  * Its pages go on lease to the client; announce segments before the reply. E_NOENT, E_BUSY (held),
- * E_INVALID (another shape of model), E_CORRUPT (it was dropped).
+ * E_INVALID (another shape of model, another device), E_CORRUPT (it was dropped).
  */
 int skv_core_seq_attach(struct skv_core *, uint32_t client, uint32_t session, const char *name,
                         struct skv_core_seq_info *ret);
@@ -166,29 +187,51 @@ int skv_core_seq_release(struct skv_core *, uint32_t client, uint32_t session, u
  * Between least and most pages as ascending runs. Fewer than least are had only where the pool is so
  * fragmented that max_runs runs do not hold them: ask again. least = 0: whatever there is, maybe nothing.
  * The caller announces segments before the reply: skv_core_next_segment. E_NOSPC, E_QUOTA, E_BACKLOG.
+ * E_WAIT while segments that `most` takes are in the making.
  */
 int skv_core_lease_get(struct skv_core *, uint32_t client, uint32_t session, uint32_t least, uint32_t most,
                        struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n);
+/* The same of the segments that there are and those in the making: no more are wanted. */
+int skv_core_lease_rest(struct skv_core *, uint32_t client, uint32_t session, uint32_t least, uint32_t most,
+                        struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n);
 /* Each page must be on lease to this client: all of them are freed, or E_INVALID and none. */
 int skv_core_lease_put(struct skv_core *, uint32_t client, uint32_t session, const struct skv_wire_run *runs,
                        uint32_t n);
 
 /*
- * Segments that this client must be told of, one call each, until it returns false: announce
- * (fd >= 0, borrowed until the next call into the books) or withdraw (fd = -1). Marks it as told.
+ * Segments that this client must be told of, one call each, until it returns false: announce (with the
+ * handle, borrowed until the next call into the books) or withdraw (gone). Marks it as told.
  * Any call may withdraw segments from any client, so after each one the caller looks at all that
  * wait: skv_core_next_waiting.
  */
 struct skv_core_segment {
 	uint32_t pool, segment;
 	uint64_t bytes;
-	int fd;
+	bool gone;
+	uint32_t kind;      /* of the handle: enum skv_handle_kind */
+	int fd;             /* -1: gone, or a kind without */
+	const uint8_t *ipc; /* SKV_HANDLE_CUDA_IPC */
 };
 bool skv_core_next_segment(struct skv_core *, uint32_t client, struct skv_core_segment *ret);
 /* The next client that skv_core_next_segment has something for; *cursor starts at 0. False after the last. */
 bool skv_core_next_waiting(const struct skv_core *, uint32_t *cursor, uint32_t *ret_client);
 /* E_INVALID: no such pool or segment number. An acknowledgement that nobody waits for is ignored. */
 int skv_core_segment_ack(struct skv_core *, uint32_t client, uint32_t pool, uint32_t segment);
+
+/* ---- segments made outside of the books ---- */
+struct skv_core_making {
+	uint32_t device, pool, segment;
+	uint64_t serial, bytes;
+};
+/* The next segment to be made, one call each, until it returns false. Marks it as being made. */
+bool skv_core_next_making(struct skv_core *, struct skv_core_making *ret);
+/* It is made, and zeroed (consumes the handle); or it cannot be had. A segment that nobody waits for goes. */
+void skv_core_segment_made(struct skv_core *, const struct skv_core_making *, struct skv_mem_handle *);
+void skv_core_segment_failed(struct skv_core *, const struct skv_core_making *);
+/* Who waited for a pool's segments has been served: what is left over goes. */
+void skv_core_segments_served(struct skv_core *, uint32_t pool);
+/* The pool of a client's session, for who waits. E_NOENT. */
+int skv_core_session_pool(struct skv_core *, uint32_t client, uint32_t session, uint32_t *ret_pool);
 
 /* ---- policy of a session (what the operator wants it to run) ---- */
 /*
@@ -219,8 +262,8 @@ void skv_core_on_corrupt(struct skv_core *,
 struct skv_core_account_view {
 	uid_t uid;
 	uint32_t clients, sessions, sequences;
-	uint64_t page_bytes;    /* of pages in use */
-	uint64_t segment_bytes; /* of the segments that hold them */
+	uint64_t page_bytes[SKV_PLACES];    /* of pages in use */
+	uint64_t segment_bytes[SKV_PLACES]; /* of the segments that hold them, those in the making included */
 };
 struct skv_core_client_view {
 	uint32_t client;
@@ -259,8 +302,9 @@ struct skv_core_seq_view {
 struct skv_core_pool_view {
 	uint32_t pool;
 	uid_t uid;
+	uint32_t device;
 	uint64_t page_bytes, segment_bytes; /* of one page, of one segment */
-	uint32_t segments;
+	uint32_t segments, making;
 	uint64_t pages, free, lease, seq, shared;
 };
 void skv_core_accounts(const struct skv_core *, void (*cb)(void *, const struct skv_core_account_view *),

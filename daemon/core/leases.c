@@ -97,12 +97,12 @@ static uint32_t tidy_runs(struct skv_wire_run *runs, uint32_t n)
 	return to;
 }
 
-int skv_core_lease_get(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t least,
-                       uint32_t most, struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n)
+static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t least, uint32_t most,
+                 bool grow, struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n)
 {
 	uint32_t client, session, pool;
 	const struct skv_pool_row *p;
-	uint64_t used, room;
+	uint64_t used, room, ceiling;
 	struct taking t;
 	int r = skv_find_session(c, client_id, session_id, &client, &session);
 
@@ -112,18 +112,24 @@ int skv_core_lease_get(struct skv_core *c, uint32_t client_id, uint32_t session_
 		return skv_refuse(c, SKV_CORE_E_INVALID, "cannot lease between %u and %u pages", least, most);
 	pool = skv_session_row(&c->state, session)->pool;
 	p = skv_pool_row(&c->state, pool);
-	used = skv_account_row(&c->state, p->account)->page_bytes;
-	room = used < c->config.account_bytes ? (c->config.account_bytes - used) / p->page_bytes : 0;
+	used = skv_account_row(&c->state, p->account)->page_bytes[p->device];
+	ceiling = c->places[p->device].limits.account_bytes;
+	room = used < ceiling ? (ceiling - used) / p->page_bytes : 0;
 	if (room < least)
 		return skv_refuse(
 			c, SKV_CORE_E_QUOTA,
 			"%u pages asked for, and the account's ceiling of %llu bytes leaves room for %llu",
-			least, (unsigned long long)c->config.account_bytes, (unsigned long long)room);
+			least, (unsigned long long)ceiling, (unsigned long long)room);
 	if (room > most)
 		room = most;
-	r = skv_pool_grow(c, pool, least, room);
+	r = grow ? skv_pool_grow(c, pool, least, room) : 0;
 	if (r)
 		return r;
+	if (p->making && p->count[SKV_OWNER_FREE] < room)
+		return skv_refuse(c, SKV_CORE_E_WAIT, "%u segments of the pool are in the making", p->making);
+	if (p->count[SKV_OWNER_FREE] < least)
+		return skv_refuse(c, SKV_CORE_E_NOSPC, "%u pages asked for, and the pool has %llu", least,
+		                  (unsigned long long)p->count[SKV_OWNER_FREE]);
 	t = (struct taking){
 		.core = c,
 		.pool = pool,
@@ -136,6 +142,18 @@ int skv_core_lease_get(struct skv_core *c, uint32_t client_id, uint32_t session_
 	take(&t, 1);
 	*ret_n = tidy_runs(ret_runs, t.n);
 	return 0;
+}
+
+int skv_core_lease_get(struct skv_core *c, uint32_t client, uint32_t session, uint32_t least, uint32_t most,
+                       struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n)
+{
+	return lease(c, client, session, least, most, true, ret_runs, max_runs, ret_n);
+}
+
+int skv_core_lease_rest(struct skv_core *c, uint32_t client, uint32_t session, uint32_t least, uint32_t most,
+                        struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n)
+{
+	return lease(c, client, session, least, most, false, ret_runs, max_runs, ret_n);
 }
 
 /*

@@ -4,6 +4,6 @@ noinst_LTLIBRARIES += daemon/core/libskvcore.la
 daemon_core_libskvcore_la_SOURCES = \
 	daemon/core/core.h daemon/core/books.h daemon/core/state.h daemon/core/seqfile.h \
 	daemon/core/core.c daemon/core/state.c daemon/core/accounts.c daemon/core/pools.c \
-	daemon/core/segments.c daemon/core/leases.c daemon/core/refs.c daemon/core/settle.c \
+	daemon/core/segments.c daemon/core/making.c daemon/core/leases.c daemon/core/refs.c daemon/core/settle.c \
 	daemon/core/seqfile.c daemon/core/sequences.c daemon/core/sessions.c daemon/core/views.c \
 	daemon/core/balance.c

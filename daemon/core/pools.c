@@ -2,7 +2,7 @@
 /*
  * Pools and the owner words of their pages.
  *
- * A pool is one UID's pages of one size. It is there while a session or a sequence uses it. Every
+ * A pool is one UID's pages of one size in one place. It is there while a session or a sequence uses it. Every
  * change of an owner word goes through skv_page_set(), which keeps what follows from it: the pool's
  * counts by kind, the segment's free pages, the client's leases, the sequence's pages, the account's bytes.
  */
@@ -23,23 +23,26 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 }
 
 /* Sizes of a pool's segments: whole pages and whole granules both, so that pages lie without a gap. */
-static int pool_sizes(struct skv_core *c, uint64_t page_bytes, struct skv_pool_row *p)
+static int pool_sizes(struct skv_core *c, uint32_t device, uint64_t page_bytes, struct skv_pool_row *p)
 {
 	const struct skv_geometry *g = &c->state.header->geometry;
-	uint64_t unit = page_bytes / gcd(page_bytes, c->mem->granularity) * c->mem->granularity;
-	uint64_t bytes = (g->segment_bytes + unit - 1) / unit * unit;
-	uint64_t pages = bytes / page_bytes, segments = g->pool_bytes / bytes;
+	const struct skv_place *place = &c->places[device];
+	const struct skv_core_place *k = &place->limits;
+	uint64_t unit = page_bytes / gcd(page_bytes, place->mem->granularity) * place->mem->granularity;
+	uint64_t bytes = (k->segment_bytes + unit - 1) / unit * unit;
+	uint64_t pages = bytes / page_bytes, segments = k->most_bytes / bytes;
 
-	if (bytes > c->config.pool_bytes || pages > g->max_pages)
+	if (bytes > k->pool_bytes || pages > g->max_pages)
 		return skv_refuse(
 			c, SKV_CORE_E_NOSPC,
 			"a segment for pages of %llu bytes takes %llu, more than all pools may have: %llu",
 			(unsigned long long)page_bytes, (unsigned long long)bytes,
-			(unsigned long long)c->config.pool_bytes);
+			(unsigned long long)k->pool_bytes);
 	if (segments > g->max_segments)
 		segments = g->max_segments;
 	if (segments > g->max_pages / pages)
 		segments = g->max_pages / pages;
+	p->device = device;
 	p->page_bytes = page_bytes;
 	p->segment_bytes = bytes;
 	p->pages_per_segment = (uint32_t)pages;
@@ -63,19 +66,20 @@ static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool
 		return skv_refuse(c, SKV_CORE_E_NOSPC,
 		                  "the daemon already has %u pools, the most that it takes",
 		                  c->config.max_pools);
-	l.segment_fds = malloc(sizeof(int) * sizes->max_segments);
+	l.handles = malloc(sizeof(*l.handles) * sizes->max_segments);
 	l.marks = calloc((size_t)sizes->max_segments * sizes->pages_per_segment, 1);
-	if (!l.segment_fds || !l.marks) {
-		free(l.segment_fds);
+	if (!l.handles || !l.marks) {
+		free(l.handles);
 		free(l.marks);
 		skv_state_give(&c->state, SKV_TABLE_POOLS, pool);
 		return -ENOMEM;
 	}
 	for (uint32_t i = 0; i < sizes->max_segments; i++)
-		l.segment_fds[i] = -1;
+		l.handles[i] = (struct skv_mem_handle)SKV_MEM_HANDLE_NULL;
 	c->pools[pool] = l;
 	p = skv_pool_row(&c->state, pool);
 	p->account = account;
+	p->device = sizes->device;
 	p->page_bytes = sizes->page_bytes;
 	p->segment_bytes = sizes->segment_bytes;
 	p->pages_per_segment = sizes->pages_per_segment;
@@ -85,7 +89,8 @@ static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool
 	return 0;
 }
 
-int skv_pool_get(struct skv_core *c, uint32_t account, uint64_t page_bytes, uint32_t *ret_index)
+int skv_pool_get(struct skv_core *c, uint32_t account, uint32_t device, uint64_t page_bytes,
+                 uint32_t *ret_index)
 {
 	struct skv_pool_row sizes = {0};
 	int r;
@@ -93,12 +98,12 @@ int skv_pool_get(struct skv_core *c, uint32_t account, uint64_t page_bytes, uint
 	SKV_EACH(i, &c->state, SKV_TABLE_POOLS) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, i);
 
-		if (p->account == account && p->page_bytes == page_bytes) {
+		if (p->account == account && p->device == device && p->page_bytes == page_bytes) {
 			*ret_index = i;
 			return 0;
 		}
 	}
-	r = pool_sizes(c, page_bytes, &sizes);
+	r = pool_sizes(c, device, page_bytes, &sizes);
 	return r ? r : pool_make(c, account, &sizes, ret_index);
 }
 
@@ -138,10 +143,10 @@ void skv_page_set(struct skv_core *c, uint32_t pool, uint32_t page, skv_owner to
 		p->empty -= s->free == p->pages_per_segment;
 		if (is_free) {
 			s->free++;
-			a->page_bytes -= p->page_bytes;
+			a->page_bytes[p->device] -= p->page_bytes;
 		} else {
 			s->free--;
-			a->page_bytes += p->page_bytes;
+			a->page_bytes[p->device] += p->page_bytes;
 		}
 		p->empty += s->free == p->pages_per_segment;
 	}
@@ -171,6 +176,10 @@ void skv_pool_settle_down(struct skv_core *c, uint32_t pool)
 	/* one empty segment stays: a client at a segment's edge would have it made and destroyed in turn */
 	uint32_t spare = p->sessions ? 1 : 0, account = p->account;
 
+	if (!p->sessions)
+		skv_pool_unwant_all(c, pool);
+	else if (p->making)
+		return; /* whoever waits for those waits for the empty ones too */
 	for (uint32_t s = p->high; s-- && p->empty > spare;) {
 		const struct skv_segment_row *row = skv_segment_row(&c->state, pool, s);
 
@@ -179,7 +188,7 @@ void skv_pool_settle_down(struct skv_core *c, uint32_t pool)
 	}
 	if (p->sessions || p->sequences)
 		return;
-	free(c->pools[pool].segment_fds);
+	free(c->pools[pool].handles);
 	free(c->pools[pool].marks);
 	c->pools[pool] = (struct skv_pool_local){0};
 	skv_state_give(&c->state, SKV_TABLE_POOLS, pool);

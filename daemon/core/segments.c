@@ -5,6 +5,7 @@
  * NONE → LIVE (made; members are told) → NONE, or LEAVING while a client that was told has not
  * acknowledged the end. Memory is destroyed when LEAVING begins, not when it ends: acknowledgements
  * keep only the number back, so that a client never maps new memory where it still believes the old.
+ * Where segments are made elsewhere they are WANTED and MAKING first: making.c.
  *
  * A client's `notices` counts, over its pools, the LIVE segments that it was not told of and those
  * in GONE_DUE; `waiting` of a segment counts the clients in GONE_DUE or GONE.
@@ -16,15 +17,22 @@
 	SKV_EACH(client, &(c)->state, SKV_TABLE_CLIENTS) \
 		if (skv_member_row(&(c)->state, pool, client)->sessions)
 
+void skv_segment_uncharge(struct skv_core *c, uint32_t pool)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+
+	c->state.header->segment_bytes[p->device] -= p->segment_bytes;
+}
+
 void skv_segment_withdraw(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
 	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	struct skv_segment_row *s = skv_segment_row(&c->state, pool, segment);
-	int *fd = &c->pools[pool].segment_fds[segment];
+	const struct skv_mem_ops *mem = c->places[p->device].mem;
 
-	c->mem->destroy(c->mem, *fd, p->segment_bytes);
-	*fd = -1;
-	c->state.header->segment_bytes -= p->segment_bytes;
+	mem->destroy(mem, &c->pools[pool].handles[segment], p->segment_bytes);
+	c->pools[pool].handles[segment] = (struct skv_mem_handle)SKV_MEM_HANDLE_NULL;
+	skv_segment_uncharge(c, pool);
 	p->segments--;
 	p->empty--;
 	p->count[SKV_OWNER_FREE] -= p->pages_per_segment;
@@ -44,24 +52,32 @@ void skv_segment_withdraw(struct skv_core *c, uint32_t pool, uint32_t segment)
 	s->state = s->waiting ? SKV_SEGMENT_LEAVING : SKV_SEGMENT_NONE;
 }
 
-/* Empty segments of other pools go until `bytes` fit under the ceiling of all pools. */
-static bool reclaim(struct skv_core *c, uint32_t but_pool, uint64_t bytes)
+/* Do `bytes` more fit under the ceiling of all pools of a place? */
+static bool fits(const struct skv_core *c, uint32_t device, uint64_t bytes)
 {
-	const struct skv_state_header *h = c->state.header;
+	return c->state.header->segment_bytes[device] + bytes <= c->places[device].limits.pool_bytes;
+}
+
+/* Empty segments of other pools there go until a segment for this pool fits. */
+static bool reclaim(struct skv_core *c, uint32_t for_pool)
+{
+	const struct skv_pool_row *to = skv_pool_row(&c->state, for_pool);
 
 	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+		/* what is empty while more is being made is waited for */
+		bool from = pool != for_pool && p->device == to->device && !p->making;
 
-		for (uint32_t s = p->high; pool != but_pool && s-- && p->empty;) {
+		for (uint32_t s = p->high; from && s-- && p->empty;) {
 			const struct skv_segment_row *row = skv_segment_row(&c->state, pool, s);
 
-			if (h->segment_bytes + bytes <= c->config.pool_bytes)
+			if (fits(c, to->device, to->segment_bytes))
 				return true;
 			if (row->state == SKV_SEGMENT_LIVE && row->free == p->pages_per_segment)
 				skv_segment_withdraw(c, pool, s);
 		}
 	}
-	return h->segment_bytes + bytes <= c->config.pool_bytes;
+	return fits(c, to->device, to->segment_bytes);
 }
 
 /* The lowest number that can be used. */
@@ -85,58 +101,84 @@ static int find_number(struct skv_core *c, uint32_t pool, uint32_t *ret)
 	                            p->max_segments);
 }
 
-static int segment_make(struct skv_core *c, uint32_t pool, bool reclaiming)
+void skv_segment_arrive(struct skv_core *c, uint32_t pool, uint32_t segment,
+                        const struct skv_mem_handle *handle)
 {
 	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-	struct skv_state_header *h = c->state.header;
-	struct skv_segment_row *row;
-	uint32_t segment;
-	int fd, r = find_number(c, pool, &segment);
+	struct skv_segment_row *row = skv_segment_row(&c->state, pool, segment);
 
-	if (r)
-		return r;
-	if (h->segment_bytes + p->segment_bytes > c->config.pool_bytes &&
-	    !(reclaiming && reclaim(c, pool, p->segment_bytes)))
-		return skv_refuse(
-			c, SKV_CORE_E_NOSPC, "the pools are full: %llu of %llu bytes are in segments",
-			(unsigned long long)h->segment_bytes, (unsigned long long)c->config.pool_bytes);
-	r = c->mem->create(c->mem, p->segment_bytes, &fd);
-	if (r < 0)
-		return skv_refuse_system(c, r, "memory for a segment");
-	c->pools[pool].segment_fds[segment] = fd;
-	row = skv_segment_row(&c->state, pool, segment);
+	c->pools[pool].handles[segment] = *handle;
 	row->state = SKV_SEGMENT_LIVE;
 	row->free = p->pages_per_segment;
-	row->serial = ++h->segment_serial;
-	h->segment_bytes += p->segment_bytes;
 	p->segments++;
 	p->empty++;
 	p->count[SKV_OWNER_FREE] += p->pages_per_segment;
-	if (p->high <= segment)
-		p->high = segment + 1;
 	EACH_MEMBER(client, c, pool) {
 		*skv_told(&c->state, pool, client, segment) = SKV_TOLD_NOTHING;
 		skv_client_row(&c->state, client)->notices++;
 	}
+}
+
+static int segment_make(struct skv_core *c, uint32_t pool, bool reclaiming)
+{
+	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	const struct skv_place *place = &c->places[p->device];
+	struct skv_state_header *h = c->state.header;
+	struct skv_mem_handle handle;
+	uint32_t segment;
+	int r = find_number(c, pool, &segment);
+
+	if (r)
+		return r;
+	if (!fits(c, p->device, p->segment_bytes) && !(reclaiming && reclaim(c, pool)))
+		return skv_refuse(c, SKV_CORE_E_NOSPC,
+		                  "the pools are full: %llu of %llu bytes are in segments",
+		                  (unsigned long long)h->segment_bytes[p->device],
+		                  (unsigned long long)place->limits.pool_bytes);
+	if (place->mem->create) {
+		r = place->mem->create(place->mem, p->segment_bytes, &handle);
+		if (r < 0)
+			return skv_refuse_system(c, r, "memory for a segment");
+		skv_segment_arrive(c, pool, segment, &handle);
+	} else {
+		skv_segment_want(c, pool, segment);
+	}
+	skv_segment_row(&c->state, pool, segment)->serial = ++h->segment_serial;
+	h->segment_bytes[p->device] += p->segment_bytes;
+	if (p->high <= segment)
+		p->high = segment + 1;
 	return 0;
 }
 
-/* At least `least` FREE pages, or nothing changed; near `want` where that takes no other pool's memory. */
+/* Pages that are FREE, or will be when their segments are made. */
+static uint64_t coming(const struct skv_pool_row *p)
+{
+	return p->count[SKV_OWNER_FREE] + (uint64_t)p->making * p->pages_per_segment;
+}
+
+/*
+ * At least `least` pages FREE or in the making, or nothing changed; near `want` where that takes no other
+ * pool's memory.
+ */
 int skv_pool_grow(struct skv_core *c, uint32_t pool, uint64_t least, uint64_t want)
 {
 	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-	uint64_t serial = c->state.header->segment_serial, *n_free = &p->count[SKV_OWNER_FREE];
+	uint64_t serial = c->state.header->segment_serial;
 	int r = 0;
 
-	while (r == 0 && *n_free < want)
-		r = segment_make(c, pool, *n_free < least);
-	if (*n_free >= least)
+	while (r == 0 && coming(p) < want)
+		r = segment_make(c, pool, coming(p) < least);
+	if (coming(p) >= least)
 		return 0;
 	for (uint32_t s = 0; s < p->high; s++) {
 		const struct skv_segment_row *row = skv_segment_row(&c->state, pool, s);
 
-		if (row->state == SKV_SEGMENT_LIVE && row->serial > serial)
+		if (row->serial <= serial)
+			continue;
+		if (row->state == SKV_SEGMENT_LIVE)
 			skv_segment_withdraw(c, pool, s);
+		else if (row->state == SKV_SEGMENT_WANTED)
+			skv_segment_unwant(c, pool, s);
 	}
 	return r;
 }
@@ -198,7 +240,10 @@ static bool next_of_pool(struct skv_core *c, uint32_t pool, uint32_t client, str
 			.pool = pool,
 			.segment = s,
 			.bytes = p->segment_bytes,
-			.fd = live ? c->pools[pool].segment_fds[s] : -1,
+			.gone = !live,
+			.kind = c->places[p->device].mem->handle_kind,
+			.fd = c->pools[pool].handles[s].fd,
+			.ipc = c->pools[pool].handles[s].ipc,
 		};
 		skv_client_row(&c->state, client)->notices--;
 		return true;

@@ -214,6 +214,9 @@ int skv_core_seq_attach(struct skv_core *c, uint32_t client_id, uint32_t session
 		return skv_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by client %#x", name,
 		                  skv_state_id(&c->state, SKV_TABLE_CLIENTS,
 		                               skv_session_row(&c->state, q->session)->client));
+	if (q->model.device != s->model.device)
+		return skv_refuse(c, SKV_CORE_E_INVALID, "sequence '%s' is in %s, and the session is not",
+		                  name, q->model.device ? "the memory of another device" : "host memory");
 	if (!same_shape(&q->model, &s->model))
 		return skv_refuse(c, SKV_CORE_E_INVALID,
 		                  "sequence '%s' was made with another shape of model '%s'", name,

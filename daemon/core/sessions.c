@@ -42,6 +42,8 @@ static int check_open(struct skv_core *c, uint32_t client, const struct skv_mode
 
 	if (problem)
 		return skv_refuse(c, SKV_CORE_E_INVALID, "%s", problem);
+	if (!c->places[m->device].mem)
+		return skv_refuse(c, SKV_CORE_E_INVALID, "there is no CUDA device %u", m->device - 1);
 	if (strnlen(spec, SKV_SPEC_MAX) == SKV_SPEC_MAX)
 		return skv_refuse(c, SKV_CORE_E_INVALID, "a policy spec has at most %u bytes",
 		                  SKV_SPEC_MAX - 1);
@@ -108,7 +110,7 @@ int skv_core_session_open(struct skv_core *c, uint32_t client_id, const struct s
 	if (r)
 		return r;
 	account = skv_client_row(&c->state, client)->account;
-	r = skv_pool_get(c, account, skv_page_bytes(m), &pool);
+	r = skv_pool_get(c, account, m->device, skv_page_bytes(m), &pool);
 	if (r) {
 		unmake(c, session);
 		return r;
@@ -157,6 +159,17 @@ int skv_session_shut(struct skv_core *c, uint32_t session)
 	unmake(c, session);
 	skv_pool_settle_down(c, pool);
 	return fatal;
+}
+
+int skv_core_session_pool(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t *ret_pool)
+{
+	uint32_t client, session;
+	int r = skv_find_session(c, client_id, session_id, &client, &session);
+
+	if (r)
+		return r;
+	*ret_pool = skv_session_row(&c->state, session)->pool;
+	return 0;
 }
 
 int skv_core_session_close(struct skv_core *c, uint32_t client_id, uint32_t session_id)

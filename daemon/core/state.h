@@ -21,9 +21,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include "common/wire.h"
+#include "daemon/core/core.h"
 
 #define SKV_STATE_MAGIC 0x3154415453564b53ull /* "SKVSTAT1" */
-#define SKV_STATE_VERSION 1u
+#define SKV_STATE_VERSION 2u
 #define SKV_NO_INDEX UINT32_MAX
 
 /* ---- owner words ----------------------------------------------------------------------------- */
@@ -61,7 +62,7 @@ struct skv_account_row {
 	uint32_t uid;
 	uint32_t clients, sessions, sequences, pools;
 	uint32_t reserved;
-	uint64_t page_bytes; /* of pages that are not FREE */
+	uint64_t page_bytes[SKV_PLACES]; /* of pages that are not FREE */
 };
 
 struct skv_client_row {
@@ -109,11 +110,14 @@ struct skv_seq_row {
 struct skv_pool_row {
 	struct skv_row row;
 	uint32_t account;
+	uint32_t device; /* its place */
 	uint32_t pages_per_segment, max_segments;
 	uint32_t sessions, sequences; /* it lives as long as either is there */
-	uint32_t segments;           /* that have memory ... */
+	uint32_t segments;           /* LIVE ... */
 	uint32_t empty;              /* ... and all of whose pages are FREE */
 	uint32_t high;               /* segment numbers from here on were never used */
+	uint32_t making, wanted;     /* MAKING and WANTED; WANTED alone */
+	uint32_t reserved;
 	uint64_t page_bytes, segment_bytes;
 	uint64_t count[SKV_OWNER_KINDS]; /* pages by kind of owner */
 };
@@ -128,6 +132,8 @@ enum skv_segment_state {
 	SKV_SEGMENT_NONE = 0,  /* no memory; the number can be used */
 	SKV_SEGMENT_LIVE = 1,
 	SKV_SEGMENT_LEAVING = 2, /* no memory; clients still have to acknowledge */
+	SKV_SEGMENT_WANTED = 3,  /* to be made elsewhere: counted as memory ... */
+	SKV_SEGMENT_MAKING = 4,  /* ... and whoever makes it was told so */
 };
 /* At [pool][segment]. */
 struct skv_segment_row {
@@ -176,8 +182,8 @@ struct skv_geometry {
 	uint32_t max_segments;   /* of a pool */
 	uint32_t max_ref_blocks;
 	uint64_t max_pages; /* of a pool */
-	uint64_t segment_bytes; /* wanted */
-	uint64_t pool_bytes;    /* the most that the ceiling can be raised to */
+	uint64_t segment_bytes; /* of host memory: wanted */
+	uint64_t pool_bytes;    /* of host memory: the most that the ceiling can be raised to */
 };
 
 struct skv_state_header {
@@ -195,8 +201,8 @@ struct skv_state_header {
 	uint32_t ref_free, ref_high, ref_used;
 	uint32_t reserved;
 	uint64_t policy_generation;
-	uint64_t segment_serial; /* of the last segment made */
-	uint64_t segment_bytes;  /* of all segments that have memory */
+	uint64_t segment_serial; /* of the last segment made or wanted */
+	uint64_t segment_bytes[SKV_PLACES]; /* of all segments that have memory, or are to have it */
 };
 
 struct skv_state {

@@ -12,14 +12,14 @@ void skv_core_accounts(const struct skv_core *c, void (*cb)(void *, const struct
 			.clients = a->clients,
 			.sessions = a->sessions,
 			.sequences = a->sequences,
-			.page_bytes = a->page_bytes,
 		};
 
+		memcpy(v.page_bytes, a->page_bytes, sizeof(v.page_bytes));
 		SKV_EACH(j, &c->state, SKV_TABLE_POOLS) {
 			const struct skv_pool_row *p = skv_pool_row(&c->state, j);
 
 			if (p->account == i)
-				v.segment_bytes += p->segments * p->segment_bytes;
+				v.segment_bytes[p->device] += (p->segments + p->making) * p->segment_bytes;
 		}
 		cb(data, &v);
 	}
@@ -130,9 +130,11 @@ void skv_core_pools(const struct skv_core *c, void (*cb)(void *, const struct sk
 		struct skv_core_pool_view v = {
 			.pool = i,
 			.uid = skv_account_row(&c->state, p->account)->uid,
+			.device = p->device,
 			.page_bytes = p->page_bytes,
 			.segment_bytes = p->segment_bytes,
 			.segments = p->segments,
+			.making = p->making,
 			.pages = (uint64_t)p->segments * p->pages_per_segment,
 			.free = p->count[SKV_OWNER_FREE],
 			.lease = p->count[SKV_OWNER_LEASE],

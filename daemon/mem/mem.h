@@ -2,23 +2,34 @@
 /*
  * daemon/mem/mem.h - the device seam: where segments come from.
  *
- * Two implementations: host (memfd, here) and CUDA (VMM allocations). A segment's handle is a real
- * file descriptor on both, so every protocol and policy test runs without a GPU.
+ * Host memory is made at once: a memfd of the kernel is zeroed. Device memory is not: what the driver
+ * gives may hold what another user left, and only a process with a CUDA context can scrub it. So a
+ * place without `create` makes its segments elsewhere, and the books wait for them (core/making.c).
  */
 #ifndef SKV_MEM_H
 #define SKV_MEM_H
 
 #include <stddef.h>
 #include <stdint.h>
+#include "common/wire.h"
+
+/* What a client maps a segment by: an fd, or for SKV_HANDLE_CUDA_IPC (fd -1) the bytes of the handle. */
+struct skv_mem_handle {
+	int fd;
+	uint8_t ipc[SKV_IPC_HANDLE_BYTES];
+};
+#define SKV_MEM_HANDLE_NULL {.fd = -1}
 
 struct skv_mem_ops {
-	const char *name;       /* "host" */
 	size_t granularity;     /* segment sizes are multiples of it */
 	uint32_t handle_kind;   /* enum skv_handle_kind */
-	/* A zeroed segment; ret_fd is owned by the caller. Negative errno: -ENOMEM, -EMFILE … */
-	int (*create)(const struct skv_mem_ops *, size_t bytes, int *ret_fd);
-	/* Destroy: its memory goes back at once, also where a client still maps it. Consumes fd. */
-	void (*destroy)(const struct skv_mem_ops *, int fd, size_t bytes);
+	/*
+	 * A zeroed segment; the handle is owned by the caller. Negative errno: -ENOMEM, -EMFILE … NULL:
+	 * segments of this place are made elsewhere.
+	 */
+	int (*create)(const struct skv_mem_ops *, size_t bytes, struct skv_mem_handle *ret);
+	/* Its memory goes back, from host memory at once, also where a client still maps it. Consumes the handle. */
+	void (*destroy)(const struct skv_mem_ops *, struct skv_mem_handle *, size_t bytes);
 };
 
 extern const struct skv_mem_ops skv_mem_host;

@@ -37,6 +37,11 @@ extern "C" {
 #define SKV_MAX_HEAD_DIM 256u /* head_dim is a multiple of 16 up to this */
 #define SKV_MAX_TOKENS (1u << 24)
 #define SKV_NAME_MAX 64u /* bytes of a name, the final NUL included */
+#define SKV_MAX_DEVICES 16u
+
+/* Where the pages of a model are: in host memory, or on CUDA device i. */
+#define SKV_DEVICE_HOST 0u
+#define SKV_DEVICE_CUDA(i) (1u + (uint32_t)(i))
 
 /* Element type of the K and V rows in the pool. */
 enum skv_dtype {
@@ -68,6 +73,8 @@ struct skv_model {
 	uint32_t rank;       /* of a tensor-parallel group: this process's rank ... */
 	uint32_t n_ranks;    /* ... of this many (1 = no tensor parallelism); heads above are per rank */
 	char name[SKV_NAME_MAX]; /* printable, NUL-terminated; sequences belong to a model by name */
+	uint32_t device;         /* SKV_DEVICE_HOST, or SKV_DEVICE_CUDA(i) with i below SKV_MAX_DEVICES */
+	uint32_t io_dtype;       /* enum skv_dtype of the q, k, v and out rows; in host memory SKV_F32 */
 };
 #define SKV_MODEL_INIT {.size = sizeof(struct skv_model), .n_ranks = 1}
 
