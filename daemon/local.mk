@@ -7,11 +7,12 @@ include daemon/ctl/local.mk
 noinst_LTLIBRARIES += daemon/libskvdaemon.la
 daemon_libskvdaemon_la_SOURCES = \
 	daemon/server.h daemon/server-priv.h daemon/server.c daemon/request.c daemon/policy.c daemon/report.c \
+	daemon/device.c daemon/lease.c daemon/worker/worker.c daemon/worker/worker.h \
 	daemon/loop/loop.c daemon/loop/loop.h \
 	daemon/ipc/ipc.c daemon/ipc/conn.c daemon/ipc/conn.h daemon/ipc/ipc-priv.h daemon/ipc/peer.c daemon/ipc/peer.h \
 	daemon/plugin/probe.c daemon/plugin/probe-child.c daemon/plugin/probe.h \
 	daemon/plugin/registry.c daemon/plugin/registry.h daemon/plugin/scan.c daemon/plugin/scan.h \
-	daemon/sys/config.c daemon/sys/config.h daemon/sys/log.c daemon/sys/log.h daemon/sys/clock.h \
+	daemon/sys/child.c daemon/sys/child.h daemon/sys/config.c daemon/sys/config.h daemon/sys/log.c daemon/sys/log.h daemon/sys/clock.h \
 	daemon/sys/sd.c daemon/sys/sd.h daemon/sys/socket.c daemon/sys/socket.h
 daemon_libskvdaemon_la_CFLAGS = $(AM_CFLAGS) $(LIBURING_CFLAGS) $(LIBSYSTEMD_CFLAGS) $(JANSSON_CFLAGS)
 daemon_libskvdaemon_la_LIBADD = daemon/core/libskvcore.la daemon/mem/libskvmem.la common/libskvcommon.la \

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "daemon/mem/cuda.h"
 #include "daemon/plugin/probe.h"
 #include "daemon/server.h"
 
@@ -122,6 +123,8 @@ int main(int argc, char **argv)
 
 	if (argc == 3 && !strcmp(argv[1], "--probe"))
 		return skv_probe_main((unsigned)strtoul(argv[2], NULL, 10));
+	if (argc == 3 && !strcmp(argv[1], "--cuda-worker"))
+		return skv_cuda_worker_main((unsigned)strtoul(argv[2], NULL, 10));
 	line.options = calloc((size_t)argc + 1, sizeof(*line.options));
 	if (!line.options)
 		return EXIT_FAILURE;

@@ -43,6 +43,28 @@ static void add_account(void *listing, const struct skv_core_account_view *v)
 		                 number(v->segment_bytes[SKV_DEVICE_HOST])));
 }
 
+/* "host", "cuda:0" … */
+static const char *place_name(uint32_t device, char to[16])
+{
+	if (device == SKV_DEVICE_HOST)
+		return "host";
+	snprintf(to, 16, "cuda:%u", device - SKV_DEVICE_CUDA(0));
+	return to;
+}
+
+/* A row for each device on which the account has anything. */
+static void add_device_account(void *listing, const struct skv_core_account_view *v)
+{
+	struct listing *l = listing;
+	char name[16];
+
+	for (uint32_t i = SKV_DEVICE_CUDA(0); i < SKV_PLACES; i++)
+		if (v->segment_bytes[i] && (l->all || v->uid == l->uid))
+			put(l, json_pack("{s:I, s:s, s:I, s:I}", "uid", number(v->uid), "device",
+			                 place_name(i, name), "page_bytes", number(v->page_bytes[i]),
+			                 "segment_bytes", number(v->segment_bytes[i])));
+}
+
 static void add_client(void *listing, const struct skv_core_client_view *v)
 {
 	struct listing *l = listing;
@@ -60,7 +82,10 @@ static const char *dtype_name(uint32_t dtype)
 
 static json_t *model_json(const struct skv_model *m)
 {
-	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:I}", "name", m->name, "layers",
+	char device[16];
+
+	return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:I}", "name", m->name, "device",
+	                 place_name(m->device, device), "layers",
 	                 number(m->n_layers), "heads", number(m->n_heads), "kv_heads", number(m->n_kv_heads),
 	                 "head_dim", number(m->head_dim), "kv_dtype", dtype_name(m->kv_dtype), "max_tokens",
 	                 number(m->max_tokens), "rank", number(m->rank), "n_ranks", number(m->n_ranks));
@@ -115,20 +140,23 @@ static void add_seq(void *listing, const struct skv_core_seq_view *v)
 static void add_pool(void *listing, const struct skv_core_pool_view *v)
 {
 	struct listing *l = listing;
+	char name[16];
 
 	if (l->all || v->uid == l->uid)
 		put(l,
-		    json_pack("{s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "pool",
-		              number(v->pool), "uid", number(v->uid), "memory", "host", "page_bytes",
-		              number(v->page_bytes), "segment_bytes", number(v->segment_bytes), "segments",
-		              number(v->segments), "pages", number(v->pages), "free", number(v->free),
+		    json_pack("{s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "pool",
+		              number(v->pool), "uid", number(v->uid), "memory", place_name(v->device, name),
+		              "page_bytes", number(v->page_bytes), "segment_bytes",
+		              number(v->segment_bytes), "segments", number(v->segments), "making",
+		              number(v->making), "pages", number(v->pages), "free", number(v->free),
 		              "lease", number(v->lease), "seq", number(v->seq), "shared", number(v->shared)));
 }
 
 /* ---- totals ---- */
 
 struct totals {
-	uint64_t clients, sessions, sequences, page_bytes, segment_bytes;
+	uint64_t clients, sessions, sequences;
+	uint64_t page_bytes[SKV_PLACES], segment_bytes[SKV_PLACES];
 };
 
 static void sum_account(void *totals, const struct skv_core_account_view *v)
@@ -138,8 +166,10 @@ static void sum_account(void *totals, const struct skv_core_account_view *v)
 	t->clients += v->clients;
 	t->sessions += v->sessions;
 	t->sequences += v->sequences;
-	t->page_bytes += v->page_bytes[SKV_DEVICE_HOST];
-	t->segment_bytes += v->segment_bytes[SKV_DEVICE_HOST];
+	for (uint32_t i = 0; i < SKV_PLACES; i++) {
+		t->page_bytes[i] += v->page_bytes[i];
+		t->segment_bytes[i] += v->segment_bytes[i];
+	}
 }
 
 static struct totals sum_up(struct skv_server *s)
@@ -153,10 +183,49 @@ static struct totals sum_up(struct skv_server *s)
 void skv_report_status_line(struct skv_server *s, char *to, size_t len)
 {
 	struct totals t = sum_up(s);
+	int n = snprintf(to, len, "%llu clients, %llu sequences, %.1f MiB of pages in use, %.1f MiB in segments",
+	                 (unsigned long long)t.clients, (unsigned long long)t.sequences,
+	                 (double)t.page_bytes[SKV_DEVICE_HOST] / 1048576.0,
+	                 (double)t.segment_bytes[SKV_DEVICE_HOST] / 1048576.0);
 
-	snprintf(to, len, "%llu clients, %llu sequences, %.1f MiB of pages in use, %.1f MiB in segments",
-	         (unsigned long long)t.clients, (unsigned long long)t.sequences,
-	         (double)t.page_bytes / 1048576.0, (double)t.segment_bytes / 1048576.0);
+	for (uint32_t i = SKV_DEVICE_CUDA(0); i < SKV_PLACES; i++)
+		if (t.segment_bytes[i] && n > 0 && (size_t)n < len)
+			n += snprintf(to + n, len - (size_t)n, "; %s: %.1f of %.1f MiB", s->devices[i]->name,
+			              (double)t.page_bytes[i] / 1048576.0,
+			              (double)t.segment_bytes[i] / 1048576.0);
+}
+
+static json_t *device_json(const struct skv_device *d, const struct totals *t)
+{
+	const struct skv_worker_counters *n = skv_worker_counters(d->worker);
+	char uuid[48] = "GPU-";
+	size_t at = 4;
+
+	for (size_t i = 0; i < sizeof(d->info.uuid); i++) {
+		bool dash = i == 4 || i == 6 || i == 8 || i == 10;
+
+		at += (size_t)snprintf(uuid + at, sizeof(uuid) - at, "%s%02x", dash ? "-" : "", d->info.uuid[i]);
+	}
+	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "device",
+	                 d->name, "name", d->info.name, "uuid", uuid, "ipc", d->legacy ? "legacy" : "vmm",
+	                 "memory_bytes", number(d->info.bytes), "pool_limit_bytes",
+	                 number(d->limits.pool_bytes), "account_limit_bytes",
+	                 number(d->limits.account_bytes), "page_bytes", number(t->page_bytes[d->number]),
+	                 "segment_bytes", number(t->segment_bytes[d->number]), "worker_pid",
+	                 number((uint64_t)skv_worker_pid(d->worker)), "workers_started", number(n->started),
+	                 "workers_died", number(n->died), "worker_jobs", number(n->jobs),
+	                 "worker_jobs_failed", number(n->failed));
+}
+
+/* Those that were needed so far. */
+static json_t *devices_json(struct skv_server *s, const struct totals *t)
+{
+	json_t *rows = json_array();
+
+	for (uint32_t i = 0; i < SKV_PLACES; i++)
+		if (s->devices[i])
+			json_array_append_new(rows, device_json(s->devices[i], t));
+	return rows;
 }
 
 static json_t *limits_json(const struct skv_config *c)
@@ -171,28 +240,31 @@ static json_t *limits_json(const struct skv_config *c)
 static json_t *status_json(struct skv_server *s, const struct listing *like)
 {
 	const struct skv_ipc_counters *n = skv_ipc_counters(s->ipc);
-	struct listing accounts = *like, clients = *like;
+	struct listing accounts = *like, clients = *like, device_accounts = *like;
 	struct totals t = sum_up(s);
 	uint64_t uptime = skv_now_ns() - s->started_ns;
 
 	accounts.rows = json_array();
 	clients.rows = json_array();
+	device_accounts.rows = json_array();
 	skv_core_accounts(s->core, add_account, &accounts);
+	skv_core_accounts(s->core, add_device_account, &device_accounts);
 	skv_core_clients(s->core, add_client, &clients);
 	return json_pack(
 		"{s:s, s:I, s:f, s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:o,"
-		" s:{s:I, s:I, s:I, s:I, s:I, s:f, s:f}, s:o, s:o}",
+		" s:{s:I, s:I, s:I, s:I, s:I, s:f, s:f}, s:o, s:o, s:o, s:o}",
 		"version", PACKAGE_VERSION, "pid", number((uint64_t)getpid()), "uptime_s",
 		(double)uptime / 1e9, "socket", s->socket.path ? s->socket.path : "(service manager)",
 		"scope", like->all ? "all" : "own", "policy_generation",
 		number(skv_core_policy_generation(s->core)), "totals", "clients", number(t.clients),
 		"sessions", number(t.sessions), "sequences", number(t.sequences), "page_bytes",
-		number(t.page_bytes), "segment_bytes", number(t.segment_bytes), "limits",
+		number(t.page_bytes[SKV_DEVICE_HOST]), "segment_bytes",
+		number(t.segment_bytes[SKV_DEVICE_HOST]), "limits",
 		limits_json(&s->config), "counters", "connections", number(n->accepted), "refused",
 		number(n->refused), "malformed", number(n->malformed), "messages", number(n->messages),
 		"clients_gone", number(s->clients_gone), "reclaim_last_ms", (double)s->reclaim_last_ns / 1e6,
 		"reclaim_max_ms", (double)s->reclaim_max_ns / 1e6, "accounts", accounts.rows, "clients",
-		clients.rows);
+		clients.rows, "devices", devices_json(s, &t), "device_accounts", device_accounts.rows);
 }
 
 struct usage {

@@ -5,6 +5,8 @@
  * Messages come here well-formed (ipc/conn.c), so a handler sees to what they mean: who asks, what
  * the books answer. The books check every id against the asking client.
  *
+ * lease.c has the one request that may have to wait.
+ *
  * Order on the wire: before an answer a client hears of the segments that the answer may speak of.
  */
 #include <config.h>
@@ -40,7 +42,7 @@ bool skv_request_failed(struct skv_server *s, struct skv_conn *conn, uint32_t se
 
 /* ---- segments ---- */
 
-static void announce(struct skv_server *s, struct skv_conn *conn)
+void skv_request_announce(struct skv_server *s, struct skv_conn *conn)
 {
 	struct skv_core_segment seg;
 
@@ -71,14 +73,14 @@ void skv_request_notices(struct skv_server *s)
 		while (conn && skv_conn_client(conn) != client)
 			conn = skv_conn_next(conn);
 		if (conn)
-			announce(s, conn);
+			skv_request_announce(s, conn);
 	}
 }
 
 static void reply(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                   const void *body, size_t bytes, const int *fds, unsigned n_fds)
 {
-	announce(s, conn);
+	skv_request_announce(s, conn);
 	skv_conn_send(conn, h->type | SKV_REPLY, h->serial, body, bytes, NULL, 0, fds, n_fds);
 }
 
@@ -140,6 +142,7 @@ static void on_open(struct skv_server *s, struct skv_conn *conn, const struct sk
 	const struct skv_plugin *plugin = skv_request_find_policy(s, conn, h->serial, m->spec);
 	struct skv_core_session_info info;
 	struct skv_msg_open_ok ok = {0};
+	char why[SKV_TEXT_MAX];
 	struct skv_model model;
 	int r;
 
@@ -147,6 +150,11 @@ static void on_open(struct skv_server *s, struct skv_conn *conn, const struct sk
 	if (!plugin)
 		return;
 	skv_wire_to_model(&model, &m->model);
+	r = skv_device_need(s, model.device, why);
+	if (r) {
+		skv_conn_error(conn, h->serial, r, "%s", why);
+		return;
+	}
 	r = skv_core_session_open(s->core, skv_conn_client(conn), &model, m->spec, plugin->id, &info);
 	if (skv_request_failed(s, conn, h->serial, "opening a session", r))
 		return;
@@ -249,25 +257,6 @@ static void on_drop_name(struct skv_server *s, struct skv_conn *conn, const stru
 	                          (json_int_t)m->uid));
 }
 
-/* ---- leases and segments ---- */
-
-static void on_lease_get(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
-                         const void *body, int *fds)
-{
-	const struct skv_msg_lease_get *m = body;
-	struct skv_wire_run runs[SKV_WIRE_MAX_RUNS];
-	struct skv_msg_runs ok = {.session = m->session};
-	int r = skv_core_lease_get(s->core, skv_conn_client(conn), m->session, m->least, m->most, runs,
-	                           SKV_WIRE_MAX_RUNS, &ok.n_runs);
-
-	(void)fds;
-	if (skv_request_failed(s, conn, h->serial, "leasing pages", r))
-		return;
-	announce(s, conn);
-	skv_conn_send(conn, h->type | SKV_REPLY, h->serial, &ok, sizeof(ok), runs, ok.n_runs * sizeof(*runs),
-	              NULL, 0);
-}
-
 static void on_segment_ack(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                            const void *body, int *fds)
 {
@@ -331,7 +320,7 @@ static const struct {
 	{SKV_MSG_SEQ_DETACH, on_seq_close},
 	{SKV_MSG_SEQ_DROP, on_seq_close},
 	{SKV_MSG_SEQ_RELEASE, on_runs},
-	{SKV_MSG_LEASE_GET, on_lease_get},
+	{SKV_MSG_LEASE_GET, skv_lease_get},
 	{SKV_MSG_LEASE_PUT, on_runs},
 	{SKV_MSG_POLICY_GET, on_policy_get},
 	{SKV_MSG_POLICY_ACK, on_policy_ack},
@@ -366,6 +355,7 @@ void skv_request_gone(void *server, struct skv_conn *conn)
 	if (!skv_conn_client(conn))
 		return;
 	s->notices_due = true;
+	skv_lease_gone(s, conn);
 	r = skv_core_client_gone(s->core, skv_conn_client(conn));
 	if (r)
 		skv_server_fail(s, "taking back what a client had", r < 0 ? r : -EUCLEAN);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/server-priv.h - the server's own parts: server.c (life), request.c (what clients ask),
- * policy.c (what operators ask about policies), report.c (JSON).
+ * daemon/server-priv.h - the server's own parts: server.c (life), request.c (what clients ask), lease.c
+ * (what may have to wait), device.c (memory of devices), policy.c (what operators ask about policies),
+ * report.c (JSON).
  */
 #ifndef SKV_SERVER_PRIV_H
 #define SKV_SERVER_PRIV_H
@@ -11,9 +12,25 @@
 #include "daemon/core/core.h"
 #include "daemon/ipc/conn.h"
 #include "daemon/loop/loop.h"
+#include "daemon/mem/cuda.h"
 #include "daemon/plugin/registry.h"
 #include "daemon/server.h"
 #include "daemon/sys/socket.h"
+#include "daemon/worker/worker.h"
+
+/* A CUDA device that a model was opened on. */
+struct skv_device {
+	struct skv_mem_ops ops; /* first: what the books have of it */
+	struct skv_server *server;
+	uint32_t number;  /* as in skv_model */
+	unsigned ordinal; /* as CUDA counts */
+	bool legacy;      /* ipc = legacy ... */
+	uint64_t kept;    /* ... and segments that the worker keeps */
+	char name[16];    /* "cuda:0" */
+	struct skv_cuda_info info;
+	struct skv_core_place limits;
+	struct skv_worker *worker;
+};
 
 struct skv_server {
 	struct skv_server_options options;
@@ -25,6 +42,8 @@ struct skv_server {
 	struct skv_core *core;
 	struct skv_ipc *ipc;
 	struct skv_registry *registry;
+	struct skv_device *devices[SKV_PLACES]; /* by number; NULL: none was needed */
+	struct skv_waiting *waiting;            /* leases, the oldest first */
 
 	struct skv_socket socket; /* where it listens, unless the service manager does */
 	int command_fd, signal_fd;
@@ -48,7 +67,9 @@ void skv_server_fail(struct skv_server *, const char *what, int error);
 /* request.c */
 void skv_request(void *server, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);
 void skv_request_gone(void *server, struct skv_conn *);
-/* Tell each client of the segments that it has to hear of. */
+/* Tell the client of the segments that it has to hear of. */
+void skv_request_announce(struct skv_server *, struct skv_conn *);
+/* Tell each client of them. */
 void skv_request_notices(struct skv_server *);
 /* May the peer do what operators may? */
 bool skv_request_operator(struct skv_server *, struct skv_conn *);
@@ -57,6 +78,22 @@ bool skv_request_failed(struct skv_server *, struct skv_conn *, uint32_t serial,
 /* The plugin that a spec names; NULL after telling the client that there is none. */
 const struct skv_plugin *skv_request_find_policy(struct skv_server *, struct skv_conn *, uint32_t serial,
                                                  const char *spec);
+
+/* lease.c */
+void skv_lease_get(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body,
+                   int *fds);
+/* A segment of the pool is there, or could not be had (error: positive errno): whoever waits is served. */
+void skv_lease_arrived(struct skv_server *, uint32_t pool);
+void skv_lease_failed(struct skv_server *, uint32_t pool, int error, const char *device, const char *why);
+void skv_lease_gone(struct skv_server *, const struct skv_conn *); /* it waits for nothing any more */
+
+/* device.c */
+/* See to it that the device can be used. 0, or a positive errno and why not. */
+int skv_device_need(struct skv_server *, uint32_t device, char why[SKV_TEXT_MAX]);
+void skv_device_make(struct skv_server *);        /* start on the segments that the books want */
+void skv_device_reconfigure(struct skv_server *); /* ceilings and times anew */
+void skv_device_close_all(struct skv_server *);   /* workers end, and make nothing any more */
+void skv_device_free_all(struct skv_server *);
 
 /* policy.c */
 void skv_policy_load_request(struct skv_server *, struct skv_conn *, const struct skv_msg_header *,

@@ -25,6 +25,7 @@
 
 #define RING_ENTRIES 256u
 #define TICK_NS 1000000000u
+#define DEVICE_BYTES ((uint64_t)512 << 30) /* the largest device that tables are made for */
 
 enum { COMMAND_STOP = 1, COMMAND_RELOAD = 1u << 16 };
 
@@ -47,6 +48,8 @@ static void core_config(const struct skv_config *c, struct skv_core_config *ret)
 		.pool_bytes = c->pool_bytes,
 		.segment_bytes = c->segment_bytes,
 		.account_bytes = c->account_bytes,
+		.device_bytes = c->cuda == SKV_CUDA_OFF ? 0 : DEVICE_BYTES,
+		.device_segment_bytes = c->cuda == SKV_CUDA_OFF ? 0 : c->cuda_segment_bytes,
 		.account_clients = c->account_clients,
 		.account_sequences = c->account_sequences,
 		.max_clients = c->max_clients,
@@ -75,6 +78,7 @@ static void apply_config(struct skv_server *s)
 	skv_log_open(c->log_level);
 	skv_ipc_set_limits(s->ipc, &limits);
 	skv_registry_set_limits(s->registry, c->max_policies, c->probe_timeout);
+	skv_device_reconfigure(s);
 }
 
 /* Each sequence and segment is a descriptor here: take as many as we may. */
@@ -132,6 +136,17 @@ static int start_core(struct skv_server *s)
 	}
 	skv_core_on_corrupt(s->core, on_corrupt, s);
 	return 0;
+}
+
+/* Where devices must be there, they are looked for now, and not when the first model comes. */
+static int start_devices(struct skv_server *s)
+{
+	char why[SKV_TEXT_MAX];
+	int r = s->config.cuda == SKV_CUDA_REQUIRED ? skv_device_need(s, SKV_DEVICE_CUDA(0), why) : 0;
+
+	if (r)
+		skv_log(LOG_ERR, "cuda = required, and there is no device: %s", why);
+	return -r;
 }
 
 static int start_loop(struct skv_server *s)
@@ -202,6 +217,8 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	if (r == 0)
 		r = start_core(s);
 	if (r == 0)
+		r = start_devices(s);
+	if (r == 0)
 		r = skv_registry_new(s->loop, options->program, skv_policy_in_use, s, &s->registry);
 	if (r == 0)
 		r = start_ipc(s);
@@ -222,6 +239,7 @@ struct skv_server *skv_server_free(struct skv_server *s)
 	skv_socket_remove(&s->socket);
 	skv_registry_free(s->registry);
 	skv_core_free(s->core);
+	skv_device_free_all(s);
 	skv_loop_free(s->loop);
 	skv_close_fd(s->command_fd);
 	skv_close_fd(s->signal_fd);
@@ -302,6 +320,7 @@ static void on_signal(struct skv_op *op, int res)
 
 static void on_idle(void *server)
 {
+	skv_device_make(server);
 	skv_request_notices(server);
 }
 
@@ -375,6 +394,7 @@ static int close_books(struct skv_server *s)
 	if (s->options.service)
 		skv_sd_stopping("Taking everything back");
 	skv_ipc_close_all(s->ipc);
+	skv_device_close_all(s);
 	r = skv_loop_drain(s->loop);
 	if (r < 0)
 		skv_log(LOG_ERR, "draining the ring: %s", strerror(-r));

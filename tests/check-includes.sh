@@ -21,6 +21,7 @@ daemon/mem                 | libclient/include/sparsekv common
 daemon/sys                 | libclient/include/sparsekv common daemon/core/core.h
 daemon/loop                | libclient/include/sparsekv common daemon/sys
 daemon/ipc                 | libclient/include/sparsekv common daemon/sys daemon/loop
+daemon/worker              | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/mem.h daemon/sys daemon/loop
 daemon/plugin              | libclient/include/sparsekv common daemon/sys daemon/loop
 daemon/ctl                 | libclient/include/sparsekv common
 engine                     | libclient/include/sparsekv

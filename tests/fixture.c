@@ -108,6 +108,7 @@ static void prepare(struct fix *f, const char *const *options)
 	add_option(f, &n, "--policy-path=", fix_built("policies/.libs"));
 	add_option(f, &n, "--pool-bytes=", "64M");
 	add_option(f, &n, "--segment-bytes=", "1M");
+	add_option(f, &n, "--cuda=", "off"); /* but for tests that say otherwise */
 	for (; options && *options; options++)
 		add_option(f, &n, "", *options);
 }

@@ -64,9 +64,11 @@ struct raw {
 	size_t bytes;
 	unsigned n_fds;
 	int fds[SKV_WIRE_MAX_FDS]; /* owned: closed when the next packet comes */
-	/* segments that were announced */
+	/* segments that were announced, and the last of them; its fd too, where `keep_fd` asks for it */
 	unsigned n_segments;
-	struct skv_msg_segment segment;
+	struct skv_msg_segment_ipc segment;
+	bool keep_fd;
+	int segment_fd; /* owned; -1: none */
 	_Alignas(8) char packet[SKV_WIRE_MAX];
 };
 
@@ -97,6 +99,8 @@ uint64_t raw_pool_figure(struct raw *, const char *field); /* of pool 0 */
 
 /* The model of most tests: 4 layers, pages of 4 KiB. */
 struct skv_wire_model raw_model(const char *name);
+uint32_t raw_open_model(struct raw *, const struct skv_wire_model *, const char *spec,
+                        struct skv_msg_open_ok *ret);
 /* Open a session with it; the answer's body is left in *ret (may be NULL). */
 uint32_t raw_open(struct raw *, const char *model, const char *spec, struct skv_msg_open_ok *ret);
 uint32_t raw_seq_new(struct raw *, uint32_t session, const char *name);

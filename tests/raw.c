@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "common/fd.h"
 #include "tests/fixture.h"
 
 #define ANSWER_MS (getenv("SKV_VALGRIND") ? 60000 : 10000)
@@ -19,6 +20,7 @@ struct raw *raw_connect(const char *path)
 	struct raw *r = calloc(1, sizeof(*r));
 
 	ck_assert_ptr_nonnull(r);
+	r->segment_fd = -1;
 	strcpy(addr.sun_path, path);
 	r->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	ck_assert_int_ge(r->fd, 0);
@@ -39,6 +41,7 @@ static void drop_fds(struct raw *r)
 void raw_close(struct raw *r)
 {
 	drop_fds(r);
+	skv_close_fd(r->segment_fd);
 	close(r->fd);
 	free(r);
 }
@@ -157,9 +160,11 @@ int raw_recv_answer(struct raw *r, int timeout_ms)
 	for (;;) {
 		int type = raw_recv(r, timeout_ms);
 
-		if (type == SKV_MSG_SEGMENT) {
+		if (type == SKV_MSG_SEGMENT || type == SKV_MSG_SEGMENT_IPC) {
 			r->n_segments++;
-			memcpy(&r->segment, r->packet + sizeof(*h), sizeof(r->segment));
+			memcpy(&r->segment, r->packet + sizeof(*h), r->bytes - sizeof(*h));
+			skv_close_fd(r->segment_fd);
+			r->segment_fd = r->keep_fd && r->n_fds ? dup(r->fds[0]) : -1;
 		} else if (type == SKV_MSG_SEGMENT_GONE) {
 			acknowledge(r);
 		} else if (type <= 0 || h->serial != ACK_SERIAL) {
@@ -267,7 +272,15 @@ struct skv_wire_model raw_model(const char *name)
 
 uint32_t raw_open(struct raw *r, const char *model, const char *spec, struct skv_msg_open_ok *ret)
 {
-	struct skv_msg_open open = {.model = raw_model(model)};
+	struct skv_wire_model m = raw_model(model);
+
+	return raw_open_model(r, &m, spec, ret);
+}
+
+uint32_t raw_open_model(struct raw *r, const struct skv_wire_model *model, const char *spec,
+                        struct skv_msg_open_ok *ret)
+{
+	struct skv_msg_open open = {.model = *model};
 	const struct skv_msg_open_ok *ok;
 
 	skv_wire_string(open.spec, sizeof(open.spec), spec);

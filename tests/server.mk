@@ -30,6 +30,24 @@ tests_test_server_life_CPPFLAGS = $(SERVER_TEST_CPPFLAGS)
 tests_test_server_life_CFLAGS = $(SERVER_TEST_CFLAGS)
 tests_test_server_life_LDADD = $(SERVER_TEST_LIBS)
 
+# Devices, on a driver that is not one: the daemon finds it as it finds the real one, by name.
+if CUDA
+check_PROGRAMS += tests/test-device
+TESTS += tests/test-device
+tests_test_device_SOURCES = tests/test-device.c $(SERVER_FIXTURE)
+tests_test_device_CPPFLAGS = $(SERVER_TEST_CPPFLAGS)
+tests_test_device_CFLAGS = $(SERVER_TEST_CFLAGS)
+tests_test_device_LDADD = $(SERVER_TEST_LIBS)
+EXTRA_tests_test_device_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
+
+tests/fake-cuda/libcuda.so.1: tests/fake-libcuda.c
+	$(AM_V_CC)$(MKDIR_P) tests/fake-cuda && $(CC) $(DEFS) $(AM_CPPFLAGS) $(CUDA_CPPFLAGS) $(CPPFLAGS) \
+		$(AM_CFLAGS) -fvisibility=default $(CFLAGS) -shared -fPIC -Wl,-soname,libcuda.so.1 -o $@ \
+		$(srcdir)/tests/fake-libcuda.c
+CLEANFILES += tests/fake-cuda/libcuda.so.1
+endif
+EXTRA_DIST += tests/fake-libcuda.c
+
 check_PROGRAMS += tests/test-hostile
 TESTS += tests/test-hostile
 tests_test_hostile_SOURCES = tests/test-hostile.c $(SERVER_FIXTURE)

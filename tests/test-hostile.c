@@ -102,7 +102,6 @@ static void fill_body(struct frame *f, uint16_t type, void *body)
 		m->model = raw_model("m");
 		if (rnd_below(2))
 			((uint32_t *)body)[rnd_below(10)] = odd_number();
-		m->model.reserved = 0;
 		odd_name(m->spec, sizeof(m->spec));
 	} else if (type == SKV_MSG_SEQ_NEW || type == SKV_MSG_SEQ_ATTACH || type == SKV_MSG_SEQ_FORK) {
 		struct skv_msg_seq_name *m = body;

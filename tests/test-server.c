@@ -231,7 +231,7 @@ START_TEST(segments_are_announced_before_their_pages)
 
 	raw_lease(r, session, 3);
 	ck_assert_uint_eq(r->n_segments, 1);
-	ck_assert_uint_eq(r->segment.bytes, ok.segment_bytes);
+	ck_assert_uint_eq(r->segment.segment.bytes, ok.segment_bytes);
 	raw_lease(r, session, 3);
 	ck_assert_uint_eq(r->n_segments, 1); /* once */
 	raw_lease(r, session, ok.pages_per_segment);

@@ -179,6 +179,26 @@ void skv_core_drop_all(struct skv_core *c)
 		skv_seq_remove(c, i);
 }
 
+bool skv_core_client_uses(const struct skv_core *c, uint32_t client_id, uint32_t device)
+{
+	uint32_t client = skv_state_find(&c->state, SKV_TABLE_CLIENTS, client_id);
+
+	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS) {
+		const struct skv_session_row *s = skv_session_row(&c->state, i);
+
+		if (s->client == client && skv_pool_row(&c->state, s->pool)->device == device)
+			return true;
+	}
+	return false;
+}
+
+void skv_core_device_lost(struct skv_core *c, uint32_t device)
+{
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
+		if (skv_pool_row(&c->state, skv_seq_row(&c->state, i)->pool)->device == device)
+			skv_seq_remove(c, i);
+}
+
 bool skv_core_reconfigure(struct skv_core *c, const struct skv_core_config *config)
 {
 	const struct skv_geometry *g = &c->state.header->geometry;

@@ -230,6 +230,10 @@ void skv_core_segment_made(struct skv_core *, const struct skv_core_making *, st
 void skv_core_segment_failed(struct skv_core *, const struct skv_core_making *);
 /* Who waited for a pool's segments has been served: what is left over goes. */
 void skv_core_segments_served(struct skv_core *, uint32_t pool);
+/* Has the client a session on the device? */
+bool skv_core_client_uses(const struct skv_core *, uint32_t client, uint32_t device);
+/* What was in the device's memory is gone: all sequences there are dropped. No client uses it any more. */
+void skv_core_device_lost(struct skv_core *, uint32_t device);
 /* The pool of a client's session, for who waits. E_NOENT. */
 int skv_core_session_pool(struct skv_core *, uint32_t client, uint32_t session, uint32_t *ret_pool);
 

@@ -33,6 +33,28 @@ static const struct metric account_metrics[] = {
 	{"sparsekv_account_segment_bytes", "gauge", "Bytes of the segments that hold them", "segment_bytes",
 	 0, NULL},
 };
+static const struct metric device_account_metrics[] = {
+	{"sparsekv_account_device_page_bytes", "gauge", "Bytes of a user's pages in use on a device",
+	 "page_bytes", 0, NULL},
+	{"sparsekv_account_device_segment_bytes", "gauge", "Bytes of the segments that hold them",
+	 "segment_bytes", 0, NULL},
+};
+static const struct metric device_metrics[] = {
+	{"sparsekv_device_memory_bytes", "gauge", "Memory of a device", "memory_bytes", 0, NULL},
+	{"sparsekv_device_pool_limit_bytes", "gauge", "Ceiling of all segments there (cuda-pool-bytes)",
+	 "pool_limit_bytes", 0, NULL},
+	{"sparsekv_device_page_bytes", "gauge", "Bytes of pages in use on a device", "page_bytes", 0, NULL},
+	{"sparsekv_device_segment_bytes", "gauge", "Bytes of all segments of a device", "segment_bytes", 0,
+	 NULL},
+	{"sparsekv_device_workers_started_total", "counter", "Worker processes started", "workers_started", 0,
+	 NULL},
+	{"sparsekv_device_workers_died_total", "counter", "Worker processes that died or were killed",
+	 "workers_died", 0, NULL},
+	{"sparsekv_device_jobs_total", "counter", "Segments scrubbed, made or freed by workers", "worker_jobs",
+	 0, NULL},
+	{"sparsekv_device_jobs_failed_total", "counter", "Such jobs that failed", "worker_jobs_failed", 0,
+	 NULL},
+};
 static const struct metric pool_metrics[] = {
 	{"sparsekv_pool_segments", "gauge", "Segments of a pool", "segments", 0, NULL},
 	{"sparsekv_pool_page_bytes", "gauge", "Bytes of one page", "page_bytes", 0, NULL},
@@ -80,6 +102,9 @@ static const struct metric counter_metrics[] = {
 };
 
 static const struct table account_table = {"accounts", {"uid"}, METRICS(account_metrics)};
+static const struct table device_account_table = {
+	"device_accounts", {"uid", "device"}, METRICS(device_account_metrics)};
+static const struct table device_table = {"devices", {"device", "uuid"}, METRICS(device_metrics)};
 static const struct table pool_table = {"pools", {"pool", "uid", "memory"}, METRICS(pool_metrics)};
 static const struct table session_table = {
 	"sessions", {"session", "client", "uid", "model", "policy"}, METRICS(session_metrics)};
@@ -171,6 +196,8 @@ int skv_ctl_metrics(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	put_table(stdout, &limit_table, json_object_get(status, "limits"));
 	put_table(stdout, &counter_table, json_object_get(status, "counters"));
 	put_table(stdout, &account_table, status);
+	put_table(stdout, &device_table, status);
+	put_table(stdout, &device_account_table, status);
 	put_table(stdout, &pool_table, json_object_get(all, "pools"));
 	put_table(stdout, &session_table, json_object_get(all, "sessions"));
 	put_table(stdout, &policy_table, json_object_get(all, "policies"));

@@ -41,6 +41,55 @@ static void print_accounts(const json_t *rows, const json_t *limits)
 	skv_table_deinit(&t);
 }
 
+static void print_devices(const json_t *rows)
+{
+	size_t i;
+	json_t *d;
+
+	json_array_foreach(rows, i, d) {
+		printf("%-9s %s of pages in use, in %s of segments, of %s; %s",
+		       skv_json_str(d, "device"), skv_human_bytes(skv_json_u64(d, "page_bytes")),
+		       skv_human_bytes(skv_json_u64(d, "segment_bytes")),
+		       skv_human_bytes(skv_json_u64(d, "pool_limit_bytes")), skv_json_str(d, "name"));
+		printf(", %s%s\n", skv_human_bytes(skv_json_u64(d, "memory_bytes")),
+		       skv_json_u64(d, "worker_pid") ? ", worker at work" : "");
+	}
+}
+
+static uint64_t account_limit(const json_t *devices, const char *name)
+{
+	size_t i;
+	json_t *d;
+
+	json_array_foreach(devices, i, d)
+		if (!strcmp(skv_json_str(d, "device"), name))
+			return skv_json_u64(d, "account_limit_bytes");
+	return 0;
+}
+
+static void print_device_accounts(const json_t *rows, const json_t *devices)
+{
+	static const char *const heads[] = {"UID", "-DEVICE", "PAGES", "OF", "SEGMENTS"};
+	struct skv_table t = {.heads = heads, .n_cols = 5};
+	size_t i;
+	json_t *row;
+
+	if (!json_array_size(rows))
+		return;
+	printf("\nDevice memory:\n");
+	json_array_foreach(rows, i, row) {
+		const char *device = skv_json_str(row, "device");
+
+		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "uid"));
+		skv_table_cell(&t, "%s", device);
+		skv_table_cell(&t, "%s", skv_human_bytes(skv_json_u64(row, "page_bytes")));
+		skv_table_cell(&t, "%s", skv_human_bytes(account_limit(devices, device)));
+		skv_table_cell(&t, "%s", skv_human_bytes(skv_json_u64(row, "segment_bytes")));
+	}
+	skv_table_print(&t, stdout);
+	skv_table_deinit(&t);
+}
+
 static void print_clients(const json_t *rows)
 {
 	static const char *const heads[] = {"CLIENT", "UID", "PID", "SESSIONS", "LEASED PAGES", "-PROGRAM"};
@@ -78,6 +127,7 @@ int skv_ctl_status(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	       skv_human_bytes(skv_json_u64(totals, "page_bytes")),
 	       skv_human_bytes(skv_json_u64(totals, "segment_bytes")),
 	       skv_human_bytes(skv_json_u64(limits, "pool_bytes")));
+	print_devices(json_object_get(s, "devices"));
 	printf("now       %llu clients, %llu sessions, %llu sequences, policy generation %llu\n",
 	       (ull)skv_json_u64(totals, "clients"), (ull)skv_json_u64(totals, "sessions"),
 	       (ull)skv_json_u64(totals, "sequences"), (ull)skv_json_u64(s, "policy_generation"));
@@ -88,6 +138,7 @@ int skv_ctl_status(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	       (ull)skv_json_u64(counters, "clients_gone"), skv_json_num(counters, "reclaim_max_ms"));
 	printf("\n%s:\n", strcmp(skv_json_str(s, "scope"), "all") ? "Your account" : "Accounts");
 	print_accounts(json_object_get(s, "accounts"), limits);
+	print_device_accounts(json_object_get(s, "device_accounts"), json_object_get(s, "devices"));
 	printf("\n%s:\n", strcmp(skv_json_str(s, "scope"), "all") ? "Your clients" : "Clients");
 	print_clients(json_object_get(s, "clients"));
 	json_decref(s);

@@ -6,10 +6,8 @@
  * always reaped: it either ended by itself or was killed first.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +16,7 @@
 #include <sys/wait.h>
 #include "common/fd.h"
 #include "daemon/plugin/probe.h"
+#include "daemon/sys/child.h"
 #include "daemon/sys/log.h"
 
 struct skv_probe {
@@ -156,51 +155,28 @@ static void on_timer(struct skv_op *op, int res)
 	settle(p);
 }
 
-/* dup2 clears close-on-exec, unless source and target are the same: so the sources move out of the way. */
-static int out_of_the_way(int fd)
+/* `sparsekvd --probe SECONDS` with what it is to look at, in an environment of two words at most. */
+static int spawn(const char *program, const int fds[3], unsigned seconds, int *ret_pidfd)
 {
-	return fcntl(fd, F_DUPFD_CLOEXEC, SKV_PROBE_REPORT_FD + 1);
-}
-
-static int spawn(const char *program, const int fds[3], unsigned seconds, pid_t *ret_pid)
-{
-	posix_spawn_file_actions_t actions;
-	posix_spawnattr_t attr;
-	sigset_t none, all;
 	char arg[16];
 	char *argv[] = {(char *)"sparsekvd", (char *)"--probe", arg, NULL};
 	char *envp[] = {(char *)"LC_ALL=C", NULL, NULL};
-	int r;
+	pid_t pid;
 
+	_Static_assert(SKV_PROBE_PLUGIN_FD == SKV_CHILD_FIRST_FD, "the plugin comes first");
 	for (char **e = environ; *e; e++)
 		if (!strncmp(*e, "LD_LIBRARY_PATH=", 16))
 			envp[1] = *e; /* what the daemon was started with, its probe needs too */
 	snprintf(arg, sizeof(arg), "%u", seconds);
-	sigemptyset(&none);
-	sigfillset(&all);
-	posix_spawn_file_actions_init(&actions);
-	posix_spawnattr_init(&attr);
-	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-	posix_spawnattr_setsigmask(&attr, &none);
-	posix_spawnattr_setsigdefault(&attr, &all);
-	posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-	for (int i = 0; i < 3; i++)
-		posix_spawn_file_actions_adddup2(&actions, fds[i], SKV_PROBE_PLUGIN_FD + i);
-	posix_spawn_file_actions_adddup2(&actions, fds[2], STDOUT_FILENO);
-	posix_spawn_file_actions_adddup2(&actions, fds[2], STDERR_FILENO);
-	r = posix_spawn(ret_pid, program, &actions, &attr, argv, envp);
-	posix_spawnattr_destroy(&attr);
-	posix_spawn_file_actions_destroy(&actions);
-	return -r;
+	return skv_child_start(program, argv, envp, fds, 3, fds[2], &pid, ret_pidfd);
 }
 
 int skv_probe_start(struct skv_loop *loop, const char *program, int plugin_fd,
                     const struct skv_probe_case *cases, uint32_t n_cases, uint64_t timeout_ns,
                     skv_probe_fn done, void *ctx)
 {
-	SKV_FD_CLEANUP int cases_memfd = -1, report_memfd = -1, plugin = -1, cases_fd = -1, report_fd = -1;
+	SKV_FD_CLEANUP int cases_memfd = -1, report_memfd = -1;
 	struct skv_probe *p = calloc(1, sizeof(*p));
-	pid_t pid;
 	int r;
 
 	if (!p)
@@ -212,23 +188,10 @@ int skv_probe_start(struct skv_loop *loop, const char *program, int plugin_fd,
 		free(p);
 		return r;
 	}
-	plugin = out_of_the_way(plugin_fd);
-	cases_fd = out_of_the_way(cases_memfd);
-	report_fd = out_of_the_way(report_memfd);
-	r = plugin < 0 || cases_fd < 0 || report_fd < 0
-	            ? -EMFILE
-	            : spawn(program, (int[]){plugin, cases_fd, report_fd},
-	                    (unsigned)(timeout_ns / 1000000000u) + 1, &pid);
+	r = spawn(program, (int[]){plugin_fd, cases_memfd, report_memfd},
+	          (unsigned)(timeout_ns / 1000000000u) + 1, &p->pidfd);
 	if (r < 0) {
 		skv_log(LOG_ERR, "cannot run %s --probe: %s", program, strerror(-r));
-		free(p);
-		return r;
-	}
-	p->pidfd = pidfd_open(pid, 0); /* not reaped yet, so it is this child */
-	if (p->pidfd < 0) {
-		r = -errno;
-		kill(pid, SIGKILL);
-		waitpid(pid, NULL, 0);
 		free(p);
 		return r;
 	}

@@ -11,7 +11,11 @@
 #include "daemon/sys/config.h"
 #include "daemon/sys/log.h"
 
-enum type { TEXT, GROUP, SIZE, COUNT, SECONDS, MODE, LEVEL };
+enum type { TEXT, GROUP, SIZE, SHARE, COUNT, SECONDS, MODE, LEVEL, CUDA, IPC };
+
+/* The words of CUDA and of IPC, in the order of their enums. */
+static const char *const cuda_words[] = {"auto", "off", "required", NULL};
+static const char *const ipc_words[] = {"vmm", "legacy", NULL};
 
 struct row {
 	const char *name;
@@ -52,6 +56,23 @@ static const struct row rows[] = {
 	 "Size of the pieces in which pools get their memory."},
 	{"account-bytes", SIZE, AT(account_bytes), "8G", 64 * K, 64 * T, false,
 	 "Ceiling of the pages of one user."},
+	{"cuda", CUDA, AT(cuda), "auto", 0, 0, true,
+	 "Memory of CUDA devices: for models that ask for it (auto), never, or looked for at start, which "
+	 "then fails where there is none (required)."},
+	{"cuda-pool-bytes", SHARE, AT(cuda_pool_bytes), "90%", 2 * M, 64 * T, false,
+	 "Ceiling of the memory of all KV pools on one device. It is taken as it is needed."},
+	{"cuda-segment-bytes", SIZE, AT(cuda_segment_bytes), "64M", 2 * M, 16 * 1024 * M, true,
+	 "Size of the pieces in which pools get memory of a device."},
+	{"account-cuda-bytes", SHARE, AT(account_cuda_bytes), "100%", 2 * M, 64 * T, false,
+	 "Ceiling of the pages of one user on one device. account-bytes is for host memory."},
+	{"ipc", IPC, AT(ipc), "vmm", 0, 0, true,
+	 "How memory of a device reaches engines: as file descriptors (vmm), or as the handles of "
+	 "cudaIpcGetMemHandle where the platform has no such descriptors (legacy). A worker process owns "
+	 "it then, and when that dies the sequences there are lost."},
+	{"cuda-worker-timeout", SECONDS, AT(cuda_worker_timeout), "10", 1, 600, false,
+	 "Seconds that the worker process of a device may take to start and for one segment."},
+	{"cuda-worker-idle", SECONDS, AT(cuda_worker_idle), "10", 1, 86400, false,
+	 "Seconds without work after which it ends, and gives back what its context takes of the device."},
 	{"account-clients", COUNT, AT(account_clients), "64", 1, SKV_CORE_MAX_ROWS, false,
 	 "Connections of one user."},
 	{"account-sequences", COUNT, AT(account_sequences), "4096", 1, SKV_CORE_MAX_ROWS, false,
@@ -152,6 +173,31 @@ static void print_size(char *to, size_t len, uint64_t x)
 	snprintf(to, len, u < 0 ? "%llu" : "%llu%c", (unsigned long long)x, u < 0 ? 0 : units[u]);
 }
 
+/* A size, or N% of something that is known later: N itself then, which is below any size. */
+static bool parse_share(const struct row *row, const char *value, uint64_t *ret)
+{
+	char *end;
+	unsigned long percent;
+
+	if (!strchr(value, '%'))
+		return parse_number(value, 10, "KMGT", ret) && *ret >= row->min && *ret <= row->max;
+	if (!isdigit((unsigned char)*value))
+		return false;
+	percent = strtoul(value, &end, 10);
+	*ret = percent;
+	return !strcmp(end, "%") && percent >= 1 && percent <= 100;
+}
+
+static bool parse_word(const char *const *words, const char *value, int *ret)
+{
+	for (int i = 0; words[i]; i++)
+		if (!strcmp(words[i], value)) {
+			*ret = i;
+			return true;
+		}
+	return false;
+}
+
 static void print_expected(const struct row *row, char *to, size_t len)
 {
 	char lo[24], hi[24];
@@ -168,6 +214,17 @@ static void print_expected(const struct row *row, char *to, size_t len)
 		print_size(lo, sizeof(lo), row->min);
 		print_size(hi, sizeof(hi), row->max);
 		snprintf(to, len, "bytes from %s to %s, as a number with or without K, M, G or T", lo, hi);
+		break;
+	case SHARE:
+		print_size(lo, sizeof(lo), row->min);
+		print_size(hi, sizeof(hi), row->max);
+		snprintf(to, len, "1%% to 100%% of the device's memory, or bytes from %s to %s", lo, hi);
+		break;
+	case CUDA:
+		snprintf(to, len, "auto, off or required");
+		break;
+	case IPC:
+		snprintf(to, len, "vmm or legacy");
 		break;
 	case COUNT:
 		snprintf(to, len, "a whole number from %u to %u", (unsigned)row->min, (unsigned)row->max);
@@ -210,6 +267,15 @@ static bool set(const struct row *row, const char *value, struct skv_config *c)
 			return false;
 		*(uint64_t *)at = x;
 		return true;
+	case SHARE:
+		if (!parse_share(row, value, &x))
+			return false;
+		*(uint64_t *)at = x;
+		return true;
+	case CUDA:
+		return parse_word(cuda_words, value, at);
+	case IPC:
+		return parse_word(ipc_words, value, at);
 	case SECONDS:
 		if (!parse_number(value, 10, "", &x) || x < row->min || x > row->max)
 			return false;
@@ -356,8 +422,8 @@ int skv_config_load(const struct skv_config_sources *from, struct skv_config *re
 static size_t width(enum type type)
 {
 	return type == TEXT || type == GROUP     ? SKV_CONFIG_TEXT
-	       : type == SIZE || type == SECONDS ? sizeof(uint64_t)
-	                                         : sizeof(uint32_t);
+	       : type == SIZE || type == SHARE || type == SECONDS ? sizeof(uint64_t)
+	                                                          : sizeof(uint32_t);
 }
 
 void skv_config_apply(struct skv_config *now, const struct skv_config *next, char *kept, size_t len)

@@ -22,6 +22,9 @@
 #define SKV_CONFIG_TEXT 1024u /* bytes of a text value, NUL included */
 #define SKV_CONFIG_ERR 1536u  /* enough for any error text */
 
+enum skv_config_cuda { SKV_CUDA_AUTO, SKV_CUDA_OFF, SKV_CUDA_REQUIRED };
+enum skv_config_ipc { SKV_IPC_VMM, SKV_IPC_LEGACY };
+
 struct skv_config {
 	char socket[SKV_CONFIG_TEXT];
 	uint32_t socket_mode;
@@ -32,6 +35,10 @@ struct skv_config {
 	uint32_t max_policies;
 
 	uint64_t pool_bytes, segment_bytes, account_bytes;
+	int cuda, ipc; /* the enums below */
+	uint64_t cuda_pool_bytes, account_cuda_bytes; /* up to 100: per cent of the device's memory */
+	uint64_t cuda_segment_bytes;
+	uint64_t cuda_worker_timeout, cuda_worker_idle; /* ns */
 	uint32_t account_clients, account_sequences, account_pools, client_sessions;
 	uint32_t max_clients, max_sequences, max_sessions, max_pools;
 

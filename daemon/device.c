@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/device.c - devices: where the books' segments of device memory are made.
+ *
+ * A device is looked at when the first model is opened on it, and stays. When the books want a segment
+ *
+ *   ipc = vmm      it is created and exported here (mem/cuda.c: no context), and its worker fills it with
+ *                  zeros before the books hear of it: physical memory holds what its last user left;
+ *   ipc = legacy   its worker allocates, clears and keeps it. Those segments live as long as that process:
+ *                  when it dies, every session on the device is ended and its sequences are gone.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/fd.h"
+#include "daemon/server-priv.h"
+#include "daemon/sys/log.h"
+
+/* A segment in the making. */
+struct making {
+	struct skv_worker_job job; /* first: what `done` is given */
+	struct skv_device *device;
+	struct skv_core_making m;
+	struct skv_mem_handle handle;
+};
+
+/* ---- segments ---- */
+
+static void made(struct skv_worker_job *job, int error, const char *why, const uint8_t *ipc)
+{
+	struct making *x = (struct making *)job;
+	struct skv_device *d = x->device;
+	struct skv_server *s = d->server;
+
+	if (error == 0) {
+		if (ipc && d->legacy) {
+			memcpy(x->handle.ipc, ipc, sizeof(x->handle.ipc));
+			skv_worker_keep(d->worker, ++d->kept > 0);
+		}
+		skv_core_segment_made(s->core, &x->m, &x->handle);
+		skv_lease_arrived(s, x->m.pool);
+	} else {
+		if (error != -ECANCELED)
+			skv_log_peer(LOG_WARNING, "%s: no segment of %llu bytes: %s", d->name,
+			             (unsigned long long)x->m.bytes, why);
+		skv_core_segment_failed(s->core, &x->m);
+		skv_close_fd(x->handle.fd);
+		skv_lease_failed(s, x->m.pool, error == -ENOMEM ? ENOSPC : EIO, d->name, why);
+	}
+	s->notices_due = true;
+	free(x);
+}
+
+static void make(struct skv_device *d, const struct skv_core_making *m)
+{
+	struct making *x = calloc(1, sizeof(*x));
+	char why[SKV_CUDA_TEXT_MAX] = "";
+	int r = 0;
+
+	if (!x) {
+		skv_core_segment_failed(d->server->core, m);
+		skv_lease_failed(d->server, m->pool, ENOMEM, d->name, "the daemon is out of memory");
+		return;
+	}
+	x->device = d;
+	x->m = *m;
+	x->handle = (struct skv_mem_handle)SKV_MEM_HANDLE_NULL;
+	x->job.done = made;
+	x->job.job.bytes = m->bytes;
+	x->job.job.kind = d->legacy ? SKV_CUDA_ALLOC : SKV_CUDA_SCRUB;
+	if (!d->legacy)
+		r = skv_cuda_create(d->ordinal, m->bytes, &x->handle.fd, why);
+	x->job.fd = x->handle.fd;
+	if (r < 0)
+		made(&x->job, r, why, NULL);
+	else
+		skv_worker_submit(d->worker, &x->job);
+}
+
+void skv_device_make(struct skv_server *s)
+{
+	struct skv_core_making m;
+
+	while (skv_core_next_making(s->core, &m))
+		make(s->devices[m.device], &m);
+}
+
+static void freed(struct skv_worker_job *job, int error, const char *why, const uint8_t *ipc)
+{
+	(void)error, (void)why, (void)ipc; /* a worker that fails to free is ended, and its memory goes */
+	free(job);
+}
+
+/* A VMM allocation goes with its last fd and mapping: a client that keeps its own keeps memory that only it sees. */
+static void destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle, size_t bytes)
+{
+	struct skv_device *d = (struct skv_device *)ops;
+	struct skv_worker_job *job;
+
+	handle->fd = skv_close_fd(handle->fd);
+	if (!d->legacy)
+		return;
+	skv_worker_keep(d->worker, --d->kept > 0);
+	job = calloc(1, sizeof(*job));
+	if (!job) {
+		skv_log(LOG_ERR, "%s: no memory to free %zu bytes with: they are lost until the worker ends",
+		        d->name, bytes);
+		return;
+	}
+	job->fd = -1;
+	job->done = freed;
+	job->job.kind = SKV_CUDA_FREE;
+	job->job.bytes = bytes;
+	memcpy(job->job.ipc, handle->ipc, sizeof(job->job.ipc));
+	skv_worker_submit(d->worker, job);
+}
+
+/* The worker of a legacy device died with all that it kept. */
+static void lost(void *device)
+{
+	struct skv_device *d = device;
+	struct skv_server *s = d->server;
+	struct skv_conn *next;
+
+	if (!d->legacy || !d->kept)
+		return;
+	skv_log(LOG_ERR, "%s: the memory of all sequences there is lost with its worker (ipc = legacy)",
+	        d->name);
+	for (struct skv_conn *c = skv_ipc_first(s->ipc); c; c = next) {
+		next = skv_conn_next(c);
+		if (skv_core_client_uses(s->core, skv_conn_client(c), d->number))
+			skv_conn_close(c, LOG_WARNING, "the device memory of its sessions is lost");
+	}
+	skv_core_device_lost(s->core, d->number);
+	s->notices_due = true;
+}
+
+/* ---- devices ---- */
+
+/* A share of the device: per cent up to 100, else bytes, not more than there are. */
+static uint64_t share(uint64_t setting, uint64_t bytes)
+{
+	if (setting <= 100)
+		return bytes / 100 * setting;
+	return setting < bytes ? setting : bytes;
+}
+
+static void limit(struct skv_device *d)
+{
+	const struct skv_config *c = &d->server->config;
+
+	d->limits = (struct skv_core_place){
+		.pool_bytes = share(c->cuda_pool_bytes, d->info.bytes),
+		.account_bytes = share(c->account_cuda_bytes, d->info.bytes),
+		.segment_bytes = c->cuda_segment_bytes,
+		.most_bytes = d->info.bytes,
+	};
+	skv_core_set_device(d->server->core, d->number, &d->ops, &d->limits);
+	skv_worker_set_times(d->worker, c->cuda_worker_timeout, c->cuda_worker_idle);
+}
+
+static int device_new(struct skv_server *s, uint32_t number, const struct skv_cuda_info *info)
+{
+	struct skv_device *d = calloc(1, sizeof(*d));
+	struct skv_worker_config worker = {
+		.program = s->options.program, .device = number - SKV_DEVICE_CUDA(0), .lost = lost, .ctx = d};
+	int r;
+
+	if (!d)
+		return -ENOMEM;
+	r = skv_worker_new(s->loop, &worker, &d->worker);
+	if (r < 0) {
+		free(d);
+		return r;
+	}
+	d->server = s;
+	d->number = number;
+	d->ordinal = worker.device;
+	d->legacy = s->config.ipc == SKV_IPC_LEGACY;
+	d->info = *info;
+	snprintf(d->name, sizeof(d->name), "cuda:%u", d->ordinal);
+	d->ops = (struct skv_mem_ops){
+		.granularity = info->granularity,
+		.handle_kind = d->legacy ? SKV_HANDLE_CUDA_IPC : SKV_HANDLE_CUDA_FD,
+		.destroy = destroy,
+	};
+	s->devices[number] = d;
+	limit(d);
+	skv_log(LOG_NOTICE, "%s: %s, %.1f GiB, ipc = %s", d->name, info->name,
+	        (double)info->bytes / (1u << 30), d->legacy ? "legacy" : "vmm");
+	return 0;
+}
+
+int skv_device_need(struct skv_server *s, uint32_t number, char why[SKV_TEXT_MAX])
+{
+	char reason[SKV_CUDA_TEXT_MAX] = "";
+	struct skv_cuda_info info;
+	int r;
+
+	if (number == SKV_DEVICE_HOST || number >= SKV_PLACES || s->devices[number])
+		return 0; /* what is no device at all the books refuse */
+	if (s->config.cuda == SKV_CUDA_OFF) {
+		snprintf(why, SKV_TEXT_MAX, "device memory is turned off (cuda = off)");
+		return EOPNOTSUPP;
+	}
+	r = skv_cuda_info(number - SKV_DEVICE_CUDA(0), &info, reason);
+	if (r == 0 && !info.exports && s->config.ipc == SKV_IPC_VMM) {
+		r = -EOPNOTSUPP;
+		snprintf(reason, sizeof(reason), "%s cannot export memory as a descriptor: set ipc = legacy",
+		         info.name);
+	}
+	if (r == 0)
+		r = device_new(s, number, &info);
+	if (r < 0)
+		snprintf(why, SKV_TEXT_MAX, "cuda:%u: %s", number - SKV_DEVICE_CUDA(0),
+		         *reason ? reason : strerror(-r));
+	return -r;
+}
+
+void skv_device_reconfigure(struct skv_server *s)
+{
+	for (uint32_t i = 0; i < SKV_PLACES; i++)
+		if (s->devices[i])
+			limit(s->devices[i]);
+}
+
+void skv_device_close_all(struct skv_server *s)
+{
+	for (uint32_t i = 0; i < SKV_PLACES; i++)
+		if (s->devices[i])
+			skv_worker_close(s->devices[i]->worker);
+}
+
+void skv_device_free_all(struct skv_server *s)
+{
+	for (uint32_t i = 0; i < SKV_PLACES; i++)
+		if (s->devices[i]) {
+			skv_worker_free(s->devices[i]->worker);
+			free(s->devices[i]);
+			s->devices[i] = NULL;
+		}
+}

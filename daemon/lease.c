@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/lease.c - LEASE_GET, and those that wait for segments of a device.
+ *
+ * A lease that wants segments in the making is answered when the last of them is there, or cannot be had.
+ * Meanwhile everything else is served, also of the same client. Each segment in the making ends in one way or
+ * the other (worker/worker.h), and so does every wait. Who waited longest has the first choice.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "daemon/server-priv.h"
+
+#define MOST_WAITING 16u /* of a connection */
+
+struct skv_waiting {
+	struct skv_waiting *next;
+	uint64_t conn; /* its number */
+	uint32_t pool;
+	struct skv_msg_header header;
+	struct skv_msg_lease_get m;
+	/* a segment that it wanted could not be had: what there is must do */
+	bool failed;
+	int error;
+	char why[SKV_TEXT_MAX];
+};
+
+/* Ask the books and answer. False: it has to wait. */
+static bool answer(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                   const struct skv_msg_lease_get *m, const struct skv_waiting *w)
+{
+	struct skv_wire_run runs[SKV_WIRE_MAX_RUNS];
+	struct skv_msg_runs ok = {.session = m->session};
+	int r = (w && w->failed ? skv_core_lease_rest : skv_core_lease_get)(
+		s->core, skv_conn_client(conn), m->session, m->least, m->most, runs, SKV_WIRE_MAX_RUNS,
+		&ok.n_runs);
+
+	if (r == SKV_CORE_E_WAIT)
+		return false;
+	if (r == SKV_CORE_E_NOSPC && w && w->failed) {
+		skv_conn_error(conn, h->serial, w->error, "%s", w->why);
+	} else if (!skv_request_failed(s, conn, h->serial, "leasing pages", r)) {
+		skv_request_announce(s, conn);
+		skv_conn_send(conn, h->type | SKV_REPLY, h->serial, &ok, sizeof(ok), runs,
+		              ok.n_runs * sizeof(*runs), NULL, 0);
+	}
+	return true;
+}
+
+void skv_lease_get(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                   const void *body, int *fds)
+{
+	const struct skv_msg_lease_get *m = body;
+	struct skv_waiting **end = &s->waiting, *w;
+	unsigned n = 0;
+
+	(void)fds;
+	if (answer(s, conn, h, m, NULL))
+		return;
+	for (; *end; end = &(*end)->next)
+		n += (*end)->conn == skv_conn_number(conn);
+	w = n < MOST_WAITING ? calloc(1, sizeof(*w)) : NULL;
+	if (!w) {
+		skv_conn_error(conn, h->serial, EAGAIN, "%u leases of this client wait for memory already", n);
+		return;
+	}
+	w->conn = skv_conn_number(conn);
+	w->header = *h;
+	w->m = *m;
+	/* the session is there: the books have just looked at it */
+	(void)skv_core_session_pool(s->core, skv_conn_client(conn), m->session, &w->pool);
+	*end = w;
+}
+
+/* Those that wait for this pool, in their order; and then nobody does, or what they wait for is in the making. */
+static void serve(struct skv_server *s, uint32_t pool)
+{
+	struct skv_waiting *again = NULL, **end = &again, *w;
+
+	while ((w = s->waiting)) {
+		struct skv_conn *conn = skv_ipc_find(s->ipc, w->conn);
+
+		s->waiting = w->next;
+		if (conn && (w->pool != pool || !answer(s, conn, &w->header, &w->m, w))) {
+			w->next = NULL;
+			*end = w;
+			end = &w->next;
+		} else {
+			free(w);
+		}
+	}
+	s->waiting = again;
+	skv_core_segments_served(s->core, pool);
+}
+
+void skv_lease_arrived(struct skv_server *s, uint32_t pool)
+{
+	serve(s, pool);
+}
+
+void skv_lease_failed(struct skv_server *s, uint32_t pool, int error, const char *device, const char *why)
+{
+	for (struct skv_waiting *w = s->waiting; w; w = w->next)
+		if (w->pool == pool && !w->failed) {
+			w->failed = true;
+			w->error = error;
+			snprintf(w->why, sizeof(w->why), "%s: %s", device, why);
+		}
+	serve(s, pool);
+}
+
+void skv_lease_gone(struct skv_server *s, const struct skv_conn *conn)
+{
+	struct skv_waiting **at = &s->waiting, *w;
+
+	while ((w = *at))
+		if (w->conn == skv_conn_number(conn)) {
+			*at = w->next;
+			free(w);
+		} else {
+			at = &w->next;
+		}
+}

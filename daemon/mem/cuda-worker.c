@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The worker of a device, in a process of its own. See cuda.h.
+ *
+ * It holds what the daemon must not: a CUDA context. It is told of one job at a time and answers each;
+ * what goes wrong is answered too, and whether a worker that saw an error is still good for another job is the
+ * daemon's to judge (it is not, after most: a context does not recover from a fault).
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "common/fd.h"
+#include "daemon/mem/driver.h"
+
+/* What was allocated here (ipc = legacy), by handle. */
+struct allocation {
+	struct allocation *next;
+	CUdeviceptr at;
+	CUipcMemHandle handle;
+};
+
+static CUdevice device;
+static bool ready; /* the context is there */
+static struct allocation *allocations;
+
+_Static_assert(sizeof(CUipcMemHandle) == SKV_IPC_HANDLE_BYTES, "as the wire has it");
+
+static int get_ready(unsigned ordinal, char *why)
+{
+	CUcontext context;
+	int r = ready ? 0 : skv_cuda_load(why);
+
+	if (ready || r < 0)
+		return r;
+	r = skv_cu_error(skv_cu.cuDeviceGet(&device, (int)ordinal), "the device", why);
+	if (r == 0) /* wait asleep: this process is not in a hurry */
+		r = skv_cu_error(skv_cu.cuDevicePrimaryCtxSetFlags(device, CU_CTX_SCHED_BLOCKING_SYNC),
+		                 "the context's flags", why);
+	if (r == 0)
+		r = skv_cu_error(skv_cu.cuDevicePrimaryCtxRetain(&context, device), "making a context", why);
+	if (r == 0)
+		r = skv_cu_error(skv_cu.cuCtxSetCurrent(context), "using a context", why);
+	ready = r == 0;
+	return r;
+}
+
+static int fill(CUdeviceptr at, size_t bytes, char *why)
+{
+	int r = skv_cu_error(skv_cu.cuMemsetD8(at, 0, bytes), "filling with zeros", why);
+
+	return r < 0 ? r : skv_cu_error(skv_cu.cuCtxSynchronize(), "filling with zeros", why);
+}
+
+/* With the allocation mapped at `at`. */
+static int scrub_mapped(CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes, char *why)
+{
+	CUmemAccessDesc access = {
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+	};
+	int r = skv_cu_error(skv_cu.cuMemMap(at, bytes, 0, handle, 0), "mapping a segment", why);
+
+	if (r < 0)
+		return r;
+	r = skv_cu_error(skv_cu.cuMemSetAccess(at, bytes, &access, 1), "access to a segment", why);
+	if (r == 0)
+		r = fill(at, bytes, why);
+	if (r == 0)
+		return skv_cu_error(skv_cu.cuMemUnmap(at, bytes), "unmapping a segment", why);
+	skv_cu.cuMemUnmap(at, bytes);
+	return r;
+}
+
+static int scrub(int fd, size_t bytes, char *why)
+{
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr at;
+	int r = skv_cu_error(skv_cu.cuMemImportFromShareableHandle(
+				     &handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+	                     "importing a segment", why);
+
+	if (r < 0)
+		return r;
+	r = skv_cu_error(skv_cu.cuMemAddressReserve(&at, bytes, 0, 0, 0), "reserving addresses", why);
+	if (r == 0) {
+		r = scrub_mapped(at, handle, bytes, why);
+		skv_cu.cuMemAddressFree(at, bytes);
+	}
+	skv_cu.cuMemRelease(handle);
+	return r;
+}
+
+static int allocate(size_t bytes, uint8_t ret_ipc[SKV_IPC_HANDLE_BYTES], char *why)
+{
+	struct allocation *a = calloc(1, sizeof(*a));
+	int r;
+
+	if (!a) {
+		snprintf(why, SKV_CUDA_TEXT_MAX, "out of host memory");
+		return -EIO; /* -ENOMEM is the device's */
+	}
+	r = skv_cu_error(skv_cu.cuMemAlloc(&a->at, bytes), "allocating a segment", why);
+	if (r < 0) {
+		free(a);
+		return r;
+	}
+	r = fill(a->at, bytes, why);
+	if (r == 0)
+		r = skv_cu_error(skv_cu.cuIpcGetMemHandle(&a->handle, a->at), "exporting a segment", why);
+	if (r < 0) {
+		skv_cu.cuMemFree(a->at);
+		free(a);
+		return r;
+	}
+	memcpy(ret_ipc, &a->handle, SKV_IPC_HANDLE_BYTES);
+	a->next = allocations;
+	allocations = a;
+	return 0;
+}
+
+static int release(const uint8_t ipc[SKV_IPC_HANDLE_BYTES], char *why)
+{
+	for (struct allocation **a = &allocations; *a; a = &(*a)->next)
+		if (memcmp(&(*a)->handle, ipc, SKV_IPC_HANDLE_BYTES) == 0) {
+			struct allocation *gone = *a;
+			int r = skv_cu_error(skv_cu.cuMemFree(gone->at), "freeing a segment", why);
+
+			*a = gone->next;
+			free(gone);
+			return r;
+		}
+	snprintf(why, SKV_CUDA_TEXT_MAX, "there is no allocation of this handle");
+	return -ENOENT;
+}
+
+static void work(unsigned ordinal, const struct skv_cuda_job *job, int fd, struct skv_cuda_answer *answer)
+{
+	answer->error = get_ready(ordinal, answer->why);
+	if (answer->error)
+		return;
+	switch (job->kind) {
+	case SKV_CUDA_SCRUB:
+		answer->error = scrub(fd, job->bytes, answer->why);
+		return;
+	case SKV_CUDA_ALLOC:
+		answer->error = allocate(job->bytes, answer->ipc, answer->why);
+		return;
+	case SKV_CUDA_FREE:
+		answer->error = release(job->ipc, answer->why);
+		return;
+	default:
+		snprintf(answer->why, sizeof(answer->why), "job %u is unknown", job->kind);
+		answer->error = -EINVAL;
+	}
+}
+
+/* False: the daemon has closed its end, or says what makes no sense. *ret_fd: -1 where there was none. */
+static bool next_job(struct skv_cuda_job *job, int *ret_fd)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+	struct iovec iov = {job, sizeof(*job)};
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+	struct cmsghdr *c;
+	ssize_t n;
+
+	do
+		n = recvmsg(SKV_CUDA_WORKER_FD, &msg, MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	c = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
+	*ret_fd = -1;
+	if (c && c->cmsg_type == SCM_RIGHTS)
+		memcpy(ret_fd, CMSG_DATA(c), sizeof(int));
+	return n == (ssize_t)sizeof(*job);
+}
+
+int skv_cuda_worker_main(unsigned ordinal)
+{
+	struct skv_cuda_job job;
+	int fd;
+
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	(void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	(void)prctl(PR_SET_NAME, "sparsekvd-cuda");
+	(void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); /* of others' keys and values */
+	while (next_job(&job, &fd)) {
+		struct skv_cuda_answer answer = {.error = 0};
+
+		work(ordinal, &job, fd, &answer);
+		skv_close_fd(fd);
+		if (send(SKV_CUDA_WORKER_FD, &answer, sizeof(answer), MSG_NOSIGNAL) != (ssize_t)sizeof(answer))
+			return EXIT_FAILURE;
+	}
+	return EXIT_SUCCESS;
+}

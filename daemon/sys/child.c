@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/sys/child.c - see child.h. */
+#include "daemon/sys/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/pidfd.h>
+#include <sys/wait.h>
+#include "common/fd.h"
+
+static int spawn(const char *program, char *const *argv, char *const *envp, const int *fds, unsigned n,
+                 int output, pid_t *ret_pid)
+{
+	posix_spawn_file_actions_t actions;
+	posix_spawnattr_t attr;
+	sigset_t none, all;
+	int r;
+
+	sigemptyset(&none);
+	sigfillset(&all);
+	posix_spawn_file_actions_init(&actions);
+	posix_spawnattr_init(&attr);
+	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+	posix_spawnattr_setsigmask(&attr, &none);
+	posix_spawnattr_setsigdefault(&attr, &all);
+	posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+	if (output >= 0) {
+		posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
+		posix_spawn_file_actions_adddup2(&actions, output, STDERR_FILENO);
+	}
+	for (unsigned i = 0; i < n; i++)
+		posix_spawn_file_actions_adddup2(&actions, fds[i], SKV_CHILD_FIRST_FD + (int)i);
+	r = posix_spawn(ret_pid, program, &actions, &attr, argv, envp);
+	posix_spawnattr_destroy(&attr);
+	posix_spawn_file_actions_destroy(&actions);
+	return -r;
+}
+
+int skv_child_start(const char *program, char *const *argv, char *const *envp, const int *fds, unsigned n,
+                    int output, pid_t *ret_pid, int *ret_pidfd)
+{
+	int high[SKV_CHILD_MAX_FDS], pidfd, r = 0;
+	unsigned got = 0;
+	pid_t pid;
+
+	/* dup2 clears close-on-exec, unless source and target are the same: the sources move out of the way */
+	while (r == 0 && got < n) {
+		high[got] = fcntl(fds[got], F_DUPFD_CLOEXEC, SKV_CHILD_FIRST_FD + (int)SKV_CHILD_MAX_FDS);
+		if (high[got] < 0)
+			r = -errno;
+		else
+			got++;
+	}
+	if (r == 0)
+		r = spawn(program, argv, envp, high, n, output, &pid);
+	while (got > 0)
+		skv_close_fd(high[--got]);
+	if (r < 0)
+		return r;
+	pidfd = pidfd_open(pid, 0); /* not reaped yet, so it is this child */
+	if (pidfd < 0) {
+		r = -errno;
+		kill(pid, SIGKILL);
+		waitpid(pid, NULL, 0);
+		return r;
+	}
+	*ret_pid = pid;
+	*ret_pidfd = pidfd;
+	return 0;
+}

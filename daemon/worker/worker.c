@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/worker/worker.c - see worker.h.
+ *
+ * Life of a process: running → its end is asked for (the socket is shut down: idle) or forced (killed) →
+ * its pidfd says that it ended → reaped, and everything that ran for it in the loop is cancelled → when the
+ * last of that is done the next may start. The socket alone never decides that a worker is gone.
+ *
+ * One timer looks every TICK_NS while a process lives; what is due is in `deadline_ns`.
+ */
+#include "daemon/worker/worker.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "common/fd.h"
+#include "daemon/sys/child.h"
+#include "daemon/sys/clock.h"
+#include "daemon/sys/log.h"
+
+#define TICK_NS 100000000u
+#define TRIES 2u
+
+enum state { NONE, RUNNING, ENDING };
+
+struct skv_worker {
+	struct skv_loop *loop;
+	struct skv_worker_config config;
+	struct skv_worker_counters counters;
+	struct skv_worker_job *jobs, **jobs_end; /* waiting */
+	struct skv_worker_job *current;          /* with the process */
+	bool keep, closed;
+
+	/* the process */
+	enum state state;
+	int pidfd, socket;
+	pid_t pid;
+	bool reaped;
+	uint64_t deadline_ns; /* of the answer, of idleness, of the end that was asked for */
+	char why[SKV_CUDA_TEXT_MAX]; /* it was ended, when we did it */
+	struct skv_op exit_op, recv_op, send_op, timer_op;
+	struct msghdr send_msg, recv_msg;
+	struct iovec send_iov, recv_iov;
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+	struct skv_cuda_answer answer;
+};
+
+static void next(struct skv_worker *w);
+
+/* ---- jobs ---- */
+
+static void finish(struct skv_worker *w, struct skv_worker_job *job, int error, const char *why,
+                   const uint8_t *ipc)
+{
+	w->counters.jobs++;
+	w->counters.failed += error != 0;
+	job->done(job, error, why, ipc);
+}
+
+/* Those that are there now: who is told of a failure may submit another. */
+static void fail_all(struct skv_worker *w, int error, const char *why)
+{
+	struct skv_worker_job *job = w->current, *rest = w->jobs;
+
+	w->current = NULL;
+	w->jobs = NULL;
+	w->jobs_end = &w->jobs;
+	if (job)
+		finish(w, job, error, why, NULL);
+	while ((job = rest)) {
+		rest = job->next;
+		finish(w, job, error, why, NULL);
+	}
+}
+
+void skv_worker_submit(struct skv_worker *w, struct skv_worker_job *job)
+{
+	job->next = NULL;
+	job->tries = 0;
+	*w->jobs_end = job;
+	w->jobs_end = &job->next;
+	if (w->closed && w->state == NONE)
+		fail_all(w, -ECANCELED, "the daemon is stopping");
+	else
+		next(w);
+}
+
+/* ---- the end of a process ---- */
+
+static void kill_process(struct skv_worker *w)
+{
+	(void)pidfd_send_signal(w->pidfd, SIGKILL, NULL, 0);
+}
+
+static void describe_end(struct skv_worker *w, const siginfo_t *end, char *text, size_t len)
+{
+	if (*w->why)
+		snprintf(text, len, "%s", w->why);
+	else if (end->si_code == CLD_EXITED)
+		snprintf(text, len, "its worker ended with exit status %d", end->si_status);
+	else
+		snprintf(text, len, "its worker was killed by signal %d (%s)", end->si_status,
+		         strsignal(end->si_status));
+}
+
+static void settle(struct skv_worker *w)
+{
+	if (!w->reaped || skv_op_running(&w->exit_op) || skv_op_running(&w->recv_op) ||
+	    skv_op_running(&w->send_op) || skv_op_running(&w->timer_op))
+		return;
+	w->pidfd = skv_close_fd(w->pidfd);
+	w->socket = skv_close_fd(w->socket);
+	w->pid = 0;
+	w->state = NONE;
+	w->reaped = false;
+	if (w->closed)
+		fail_all(w, -ECANCELED, "the daemon is stopping");
+	else
+		next(w);
+}
+
+/* What they were to free went with the process. */
+static void finish_frees(struct skv_worker *w)
+{
+	struct skv_worker_job *rest = w->jobs, *job;
+
+	w->jobs = NULL;
+	w->jobs_end = &w->jobs;
+	while ((job = rest)) {
+		rest = job->next;
+		job->next = NULL;
+		if (job->job.kind == SKV_CUDA_FREE) {
+			finish(w, job, 0, "", NULL);
+		} else {
+			*w->jobs_end = job;
+			w->jobs_end = &job->next;
+		}
+	}
+}
+
+/* The job in hand is tried again, as the next; or it has been tried enough, and nothing more will work. */
+static void job_lost(struct skv_worker *w, const char *why)
+{
+	struct skv_worker_job *job = w->current;
+
+	if (job && ++job->tries < TRIES) {
+		w->current = NULL;
+		job->next = w->jobs;
+		w->jobs = job;
+		if (w->jobs_end == &w->jobs)
+			w->jobs_end = &job->next;
+	} else if (job) {
+		fail_all(w, -EIO, why);
+	}
+}
+
+static void on_exit_of_worker(struct skv_op *op, int res)
+{
+	struct skv_worker *w = SKV_OP_OWNER(op, struct skv_worker, exit_op);
+	bool asked = w->state == ENDING && !*w->why;
+	char text[SKV_CUDA_TEXT_MAX];
+	siginfo_t end = {0};
+
+	if (res < 0) {
+		/* the loop is being drained, or cannot watch: do not leave a child behind */
+		skv_worker_close(w);
+	}
+	while (waitid(P_PIDFD, (id_t)w->pidfd, &end, WEXITED) < 0 && errno == EINTR)
+		;
+	w->reaped = true;
+	skv_op_cancel(w->loop, &w->recv_op);
+	skv_op_cancel(w->loop, &w->send_op);
+	skv_op_cancel(w->loop, &w->timer_op);
+	if (!w->closed && (!asked || w->current)) {
+		w->counters.died++;
+		describe_end(w, &end, text, sizeof(text));
+		skv_log(LOG_WARNING, "cuda:%u: %s", w->config.device, text);
+		if (w->config.lost)
+			w->config.lost(w->config.ctx);
+		job_lost(w, text);
+		finish_frees(w);
+	}
+	settle(w);
+}
+
+/* ---- a process at work ---- */
+
+/* Something is wrong with it. */
+static void give_up(struct skv_worker *w, const char *why)
+{
+	if (!*w->why)
+		snprintf(w->why, sizeof(w->why), "%s", why);
+	w->state = ENDING;
+	kill_process(w);
+}
+
+static void on_tick(struct skv_op *op, int res)
+{
+	struct skv_worker *w = SKV_OP_OWNER(op, struct skv_worker, timer_op);
+	char why[SKV_CUDA_TEXT_MAX];
+
+	if (res == 0 && !w->reaped && skv_now_ns() >= w->deadline_ns) {
+		if (w->state == RUNNING && !w->current && !w->keep) {
+			w->state = ENDING; /* it reads an end, and ends */
+			(void)shutdown(w->socket, SHUT_RDWR);
+			w->deadline_ns = skv_now_ns() + w->config.timeout_ns;
+		} else if (w->current || w->state == ENDING) {
+			snprintf(why, sizeof(why), "its worker did not answer in %llu s (cuda-worker-timeout)",
+			         (unsigned long long)(w->config.timeout_ns / 1000000000u));
+			give_up(w, why);
+		}
+	}
+	if (res == 0 && !w->reaped)
+		skv_op_timer(w->loop, op, TICK_NS, on_tick);
+	settle(w);
+}
+
+static void on_answer(struct skv_op *op, int res);
+
+static void listen_to(struct skv_worker *w)
+{
+	w->recv_iov = (struct iovec){&w->answer, sizeof(w->answer)};
+	w->recv_msg = (struct msghdr){.msg_iov = &w->recv_iov, .msg_iovlen = 1};
+	skv_op_recvmsg(w->loop, &w->recv_op, w->socket, &w->recv_msg, on_answer);
+}
+
+static void on_answer(struct skv_op *op, int res)
+{
+	struct skv_worker *w = SKV_OP_OWNER(op, struct skv_worker, recv_op);
+	struct skv_worker_job *job = w->current;
+
+	if (w->state == RUNNING && !w->reaped && res == (int)sizeof(w->answer) && job && w->answer.error <= 0) {
+		struct skv_cuda_answer answer = w->answer;
+
+		answer.why[sizeof(answer.why) - 1] = 0;
+		w->current = NULL;
+		w->deadline_ns = skv_now_ns() + w->config.idle_ns;
+		listen_to(w);
+		/* a context does not recover from a fault; from a lack of memory it does */
+		if (answer.error && answer.error != -ENOMEM)
+			give_up(w, "its worker saw an error");
+		finish(w, job, answer.error, answer.why, answer.ipc);
+		next(w);
+		return;
+	}
+	if (w->state == RUNNING && !w->reaped && res != 0 && res != -ECANCELED && res != -ECONNRESET)
+		give_up(w, "its worker said what makes no sense");
+	settle(w); /* an end of the socket is soon followed by the end of the process */
+}
+
+static void on_sent(struct skv_op *op, int res)
+{
+	struct skv_worker *w = SKV_OP_OWNER(op, struct skv_worker, send_op);
+
+	(void)res; /* a worker that cannot be told of its job does not answer it */
+	next(w);
+	settle(w);
+}
+
+static void send_job(struct skv_worker *w, struct skv_worker_job *job)
+{
+	w->send_iov = (struct iovec){&job->job, sizeof(job->job)};
+	w->send_msg = (struct msghdr){.msg_iov = &w->send_iov, .msg_iovlen = 1};
+	if (job->fd >= 0) {
+		struct cmsghdr *c = (struct cmsghdr *)w->control;
+
+		memset(w->control, 0, sizeof(w->control));
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(c), &job->fd, sizeof(int));
+		w->send_msg.msg_control = w->control;
+		w->send_msg.msg_controllen = sizeof(w->control);
+	}
+	w->current = job;
+	w->deadline_ns = skv_now_ns() + w->config.timeout_ns;
+	skv_op_sendmsg(w->loop, &w->send_op, w->socket, &w->send_msg, on_sent);
+}
+
+static int start(struct skv_worker *w)
+{
+	char device[16];
+	char *argv[] = {(char *)"sparsekvd", (char *)"--cuda-worker", device, NULL};
+	int pair[2], r;
+
+	snprintf(device, sizeof(device), "%u", w->config.device);
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		return -errno;
+	/* in our environment: it must count devices as we do */
+	r = skv_child_start(w->config.program, argv, environ, &pair[1], 1, -1, &w->pid, &w->pidfd);
+	skv_close_fd(pair[1]);
+	if (r < 0) {
+		skv_close_fd(pair[0]);
+		return r;
+	}
+	w->socket = pair[0];
+	w->state = RUNNING;
+	w->counters.started++;
+	*w->why = 0;
+	skv_log(LOG_DEBUG, "cuda:%u: worker started, pid %d", w->config.device, (int)w->pid);
+	skv_op_poll(w->loop, &w->exit_op, w->pidfd, POLLIN, on_exit_of_worker);
+	skv_op_timer(w->loop, &w->timer_op, TICK_NS, on_tick);
+	listen_to(w);
+	return 0;
+}
+
+static void on_no_start(struct skv_op *op, int res)
+{
+	(void)res;
+	fail_all(SKV_OP_OWNER(op, struct skv_worker, timer_op), -EIO, "its worker cannot be started");
+}
+
+/* The next job, to a process. Nobody is told anything from in here: the books may be in the middle of a change. */
+static void next(struct skv_worker *w)
+{
+	struct skv_worker_job *job = w->jobs;
+	int r;
+
+	if (!job || w->closed || w->current || w->state == ENDING || w->reaped || skv_op_running(&w->send_op))
+		return;
+	if (w->state == NONE && skv_op_running(&w->timer_op))
+		return; /* on_no_start */
+	if (w->state == NONE) {
+		r = start(w);
+		if (r < 0) {
+			skv_log(LOG_ERR, "cuda:%u: cannot run %s --cuda-worker: %s", w->config.device,
+			        w->config.program, strerror(-r));
+			skv_op_timer(w->loop, &w->timer_op, 0, on_no_start);
+			return;
+		}
+	}
+	w->jobs = job->next;
+	if (!w->jobs)
+		w->jobs_end = &w->jobs;
+	send_job(w, job);
+}
+
+/* ---- the whole of it ---- */
+
+int skv_worker_new(struct skv_loop *loop, const struct skv_worker_config *config, struct skv_worker **ret)
+{
+	struct skv_worker *w = calloc(1, sizeof(*w));
+
+	if (!w)
+		return -ENOMEM;
+	w->loop = loop;
+	w->config = *config;
+	w->jobs_end = &w->jobs;
+	w->pidfd = w->socket = -1;
+	*ret = w;
+	return 0;
+}
+
+void skv_worker_close(struct skv_worker *w)
+{
+	if (!w)
+		return;
+	w->closed = true;
+	if (w->state == NONE)
+		fail_all(w, -ECANCELED, "the daemon is stopping");
+	else
+		kill_process(w);
+}
+
+struct skv_worker *skv_worker_free(struct skv_worker *w)
+{
+	free(w);
+	return NULL;
+}
+
+void skv_worker_set_times(struct skv_worker *w, uint64_t timeout_ns, uint64_t idle_ns)
+{
+	w->config.timeout_ns = timeout_ns;
+	w->config.idle_ns = idle_ns;
+}
+
+void skv_worker_keep(struct skv_worker *w, bool keep)
+{
+	w->keep = keep;
+}
+
+const struct skv_worker_counters *skv_worker_counters(const struct skv_worker *w)
+{
+	return &w->counters;
+}
+
+pid_t skv_worker_pid(const struct skv_worker *w)
+{
+	return w->pid;
+}

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A libcuda.so.1 without a device: allocations are memfds, device addresses are addresses. It keeps the
+ * real one's rules that the daemon depends on: fresh memory holds anything (0xa5 here), and what needs a
+ * context fails without one.
+ *
+ * Tests find it through LD_LIBRARY_PATH and steer it by files in $FAKE_CUDA_DIR, for every process that has
+ * it loaded: FILE is in force as long as it is there, FILE-once the first time that it matters.
+ *
+ *   one-device     there is one device, else two           no-export  devices cannot export descriptors
+ *   oom            allocations fail                        slow       a memset takes half a second
+ *   hang           a memset does not return                fault      a memset fails, as after a bad access
+ *
+ * context-PID is left there by a process that makes a context.
+ */
+#include <cuda.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MEMORY ((size_t)256 << 20) /* of a device */
+#define GRANULARITY ((size_t)2 << 20)
+
+static bool initialised, context;
+
+struct allocation {
+	int fd;
+	size_t bytes;
+};
+
+static bool steered(const char *what)
+{
+	const char *dir = getenv("FAKE_CUDA_DIR");
+	char path[512];
+
+	if (!dir)
+		return false;
+	snprintf(path, sizeof(path), "%s/%s", dir, what);
+	if (access(path, F_OK) == 0)
+		return true;
+	strcat(path, "-once");
+	return unlink(path) == 0;
+}
+
+static void *map(int fd, size_t bytes, int prot, void *at)
+{
+	void *p = mmap(at, bytes, prot, MAP_SHARED | (at ? MAP_FIXED : 0), fd, 0);
+
+	return p == MAP_FAILED ? NULL : p;
+}
+
+/* A memfd full of what someone else left. -1: no memory. */
+static int dirty_memfd(size_t bytes)
+{
+	int fd = steered("oom") ? -1 : memfd_create("fake-cuda", 0); /* not close-on-exec: nothing is promised */
+	void *p;
+
+	if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0 || !(p = map(fd, bytes, PROT_WRITE, NULL))) {
+		if (fd >= 0)
+			close(fd);
+		return -1;
+	}
+	memset(p, 0xa5, bytes);
+	munmap(p, bytes);
+	return fd;
+}
+
+#define NEED(what)                                  \
+	do {                                        \
+		if (!(what))                        \
+			return CUDA_ERROR_UNKNOWN;  \
+	} while (0)
+#define NEED_INIT                                            \
+	do {                                                 \
+		if (!initialised)                            \
+			return CUDA_ERROR_NOT_INITIALIZED;   \
+	} while (0)
+#define NEED_CONTEXT                                         \
+	do {                                                 \
+		if (!context)                                \
+			return CUDA_ERROR_INVALID_CONTEXT;   \
+	} while (0)
+
+CUresult cuInit(unsigned flags)
+{
+	initialised = flags == 0;
+	return initialised ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGetErrorName(CUresult r, const char **name)
+{
+	*name = r == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_FAKE";
+	return CUDA_SUCCESS;
+}
+
+CUresult cuGetErrorString(CUresult r, const char **text)
+{
+	*text = r == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : "something fake went wrong";
+	return CUDA_SUCCESS;
+}
+
+/* ---- devices ---- */
+
+CUresult cuDeviceGetCount(int *count)
+{
+	NEED_INIT;
+	*count = steered("one-device") ? 1 : 2;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+	int count;
+
+	NEED(cuDeviceGetCount(&count) == CUDA_SUCCESS);
+	if (ordinal < 0 || ordinal >= count)
+		return CUDA_ERROR_INVALID_DEVICE;
+	*device = ordinal;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetName(char *name, int len, CUdevice device)
+{
+	snprintf(name, (size_t)len, "Fake %d", device);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
+{
+	memset(uuid, 0x10 + device, sizeof(*uuid));
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device)
+{
+	(void)device;
+	*bytes = MEMORY;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+	(void)device;
+	*value = attribute != CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED ||
+	         !steered("no-export");
+	return CUDA_SUCCESS;
+}
+
+/* ---- allocations, without a context ---- */
+
+CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop,
+                                       CUmemAllocationGranularity_flags flags)
+{
+	(void)prop, (void)flags;
+	*bytes = GRANULARITY;
+	return CUDA_SUCCESS;
+}
+
+static CUmemGenericAllocationHandle handle_of(int fd, size_t bytes)
+{
+	struct allocation *a = malloc(sizeof(*a));
+
+	*a = (struct allocation){fd, bytes};
+	return (CUmemGenericAllocationHandle)(uintptr_t)a;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
+                     unsigned long long flags)
+{
+	int fd;
+
+	NEED_INIT;
+	NEED(!flags && bytes && bytes % GRANULARITY == 0);
+	NEED(prop->type == CU_MEM_ALLOCATION_TYPE_PINNED && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+	     prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	fd = dirty_memfd(bytes);
+	if (fd < 0)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*handle = handle_of(fd, bytes);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemExportToShareableHandle(void *to, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType type, unsigned long long flags)
+{
+	struct allocation *a = (struct allocation *)(uintptr_t)handle;
+
+	NEED(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && !flags);
+	*(int *)to = dup(a->fd);
+	return *(int *)to < 0 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	struct allocation *a = (struct allocation *)(uintptr_t)handle;
+
+	close(a->fd);
+	free(a);
+	return CUDA_SUCCESS;
+}
+
+/* ---- with a context ---- */
+
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags)
+{
+	(void)device, (void)flags;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
+{
+	char path[512];
+	int fd;
+
+	NEED_INIT;
+	snprintf(path, sizeof(path), "%s/context-%d", getenv("FAKE_CUDA_DIR"), (int)getpid());
+	fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+	NEED(fd >= 0);
+	close(fd);
+	*ret = (CUcontext)(uintptr_t)(device + 1);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext c)
+{
+	context = c != NULL;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize(void)
+{
+	NEED_CONTEXT;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
+                                        CUmemAllocationHandleType type)
+{
+	int fd = (int)(intptr_t)os_handle, copy;
+	struct stat st;
+
+	NEED_CONTEXT;
+	NEED(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && fstat(fd, &st) == 0);
+	copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	NEED(copy >= 0);
+	*handle = handle_of(copy, (size_t)st.st_size);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr hint,
+                             unsigned long long flags)
+{
+	void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	(void)alignment, (void)hint, (void)flags;
+	NEED_CONTEXT;
+	NEED(p != MAP_FAILED);
+	*at = (CUdeviceptr)(uintptr_t)p;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr at, size_t bytes)
+{
+	return munmap((void *)(uintptr_t)at, bytes) < 0 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+}
+
+CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags)
+{
+	struct allocation *a = (struct allocation *)(uintptr_t)handle;
+
+	NEED(!offset && !flags && bytes <= a->bytes);
+	NEED(map(a->fd, bytes, PROT_NONE, (void *)(uintptr_t)at));
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemUnmap(CUdeviceptr at, size_t bytes)
+{
+	void *p = mmap((void *)(uintptr_t)at, bytes, PROT_NONE,
+	               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+
+	return p == MAP_FAILED ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access, size_t n)
+{
+	NEED(n == 1 && access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+	NEED(mprotect((void *)(uintptr_t)at, bytes, PROT_READ | PROT_WRITE) == 0);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemsetD8(CUdeviceptr at, unsigned char value, size_t bytes)
+{
+	NEED_CONTEXT;
+	if (steered("hang"))
+		for (;;)
+			pause();
+	if (steered("slow"))
+		usleep(500000);
+	if (steered("fault"))
+		return CUDA_ERROR_ILLEGAL_ADDRESS;
+	memset((void *)(uintptr_t)at, value, bytes);
+	return CUDA_SUCCESS;
+}
+
+/* ---- the old way: a handle says where to find the memfd ---- */
+
+struct ipc {
+	char path[48];
+	uint64_t at, bytes;
+};
+_Static_assert(sizeof(struct ipc) == sizeof(CUipcMemHandle), "fits exactly");
+
+static struct known {
+	struct known *next;
+	struct allocation a;
+	void *at;
+} *known;
+
+CUresult cuMemAlloc(CUdeviceptr *at, size_t bytes)
+{
+	struct known *k = malloc(sizeof(*k));
+
+	NEED_CONTEXT;
+	*k = (struct known){known, {dirty_memfd(bytes), bytes}, NULL};
+	if (k->a.fd < 0) {
+		free(k);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	k->at = map(k->a.fd, bytes, PROT_READ | PROT_WRITE, NULL);
+	NEED(k->at);
+	known = k;
+	*at = (CUdeviceptr)(uintptr_t)k->at;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemFree(CUdeviceptr at)
+{
+	for (struct known **k = &known; *k; k = &(*k)->next)
+		if ((*k)->at == (void *)(uintptr_t)at) {
+			struct known *gone = *k;
+
+			*k = gone->next;
+			munmap(gone->at, gone->a.bytes);
+			close(gone->a.fd);
+			free(gone);
+			return CUDA_SUCCESS;
+		}
+	return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr at)
+{
+	for (const struct known *k = known; k; k = k->next)
+		if (k->at == (void *)(uintptr_t)at) {
+			struct ipc ipc = {.at = at, .bytes = k->a.bytes};
+
+			snprintf(ipc.path, sizeof(ipc.path), "/proc/%d/fd/%d", (int)getpid(), k->a.fd);
+			memcpy(handle, &ipc, sizeof(ipc));
+			return CUDA_SUCCESS;
+		}
+	return CUDA_ERROR_INVALID_VALUE;
+}
