@@ -335,6 +335,9 @@ static void dispatch(struct skv_client *c, size_t bytes, int *fds, unsigned n_fd
 		pool_segment_add(c, (const void *)(h + 1), fds[0]);
 		fds[0] = -1;
 		return;
+	case SKV_MSG_SEGMENT_IPC:
+		pool_segment_add(c, (const void *)(h + 1), -1); /* begins as the other */
+		return;
 	case SKV_MSG_SEGMENT_GONE:
 		pool_segment_gone(c, (const void *)(h + 1));
 		return;

@@ -36,6 +36,9 @@ static int choose_kernels(struct skv_session *s)
 	const struct skv_model *m = &s->model;
 	const char *isa = getenv("SPARSEKV_ISA"), *wrong;
 
+	if (m->device != SKV_DEVICE_HOST)
+		return fail(-EOPNOTSUPP, "model: device is cuda:%u, and this library attends in host memory only",
+		            m->device - SKV_DEVICE_CUDA(0));
 	s->shape = (struct skv_shape){
 	        .n_heads = m->n_heads,
 	        .n_kv_heads = m->n_kv_heads,

@@ -82,8 +82,16 @@ START_TEST(values_are_read)
 	ck_assert_str_eq(config.operator_group, "0");
 	ck_assert_int_eq(config.log_level, LOG_WARNING);
 	ck_assert_uint_eq(config.max_clients, 1024); /* a default */
+	ck_assert_int_eq(load("cuda = required\nipc = legacy\ncuda-pool-bytes = 80%\naccount-cuda-bytes = 1T\n", NULL),
+	                 0);
+	ck_assert_int_eq(config.cuda, SKV_CUDA_REQUIRED);
+	ck_assert_int_eq(config.ipc, SKV_IPC_LEGACY);
+	ck_assert_uint_eq(config.cuda_pool_bytes, 80);
+	ck_assert_uint_eq(config.account_cuda_bytes, (uint64_t)1 << 40);
 }
 END_TEST
+
+#define A_SHARE "1% to 100% of the device's memory, or bytes from 2M to 64T"
 
 #define A_SIZE "bytes from 1M to 64T, as a number with or without K, M, G or T"
 
@@ -113,6 +121,12 @@ START_TEST(what_is_wrong_is_named_with_file_and_line)
 	       "1: log-level: got \"loud\", expected critical, error, warning, notice, info or debug");
 	refuse("operator-group = no such group\n",
 	       "1: operator-group: got \"no such group\", expected a group that exists, by name or number");
+	refuse("cuda = yes\n", "1: cuda: got \"yes\", expected auto, off or required");
+	refuse("ipc = fd\n", "1: ipc: got \"fd\", expected vmm or legacy");
+	refuse("cuda-pool-bytes = 0%\n", "1: cuda-pool-bytes: got \"0%\", expected " A_SHARE);
+	refuse("cuda-pool-bytes = 101%\n", "1: cuda-pool-bytes: got \"101%\", expected " A_SHARE);
+	refuse("cuda-pool-bytes = 90\n", "1: cuda-pool-bytes: got \"90\", expected " A_SHARE);
+	refuse("cuda-pool-bytes = 5%%\n", "1: cuda-pool-bytes: got \"5%%\", expected " A_SHARE);
 	refuse("socket =\n", "1: socket: got \"\", expected a text of at most 107 bytes, not empty");
 	refuse("# fine\nbogus = 1\n", "2: bogus: there is no such setting; --help-config lists them");
 	refuse("pool-bytes\n", "1: got \"pool-bytes\", expected \"key = value\", or '#' and a comment");

@@ -171,8 +171,11 @@ static unsigned char *segment_map(struct raw *r)
 
 static void all_are(const unsigned char *p, unsigned char value)
 {
-	for (size_t i = 0; i < SEGMENT; i++)
-		ck_assert_msg(p[i] == value, "byte %zu is %#x, expected %#x", i, p[i], value);
+	size_t i = 0;
+
+	while (i < SEGMENT && p[i] == value)
+		i++;
+	ck_assert_msg(i == SEGMENT, "byte %zu is %#x, expected %#x", i, i < SEGMENT ? p[i] : value, value);
 }
 
 /* ---- */
@@ -220,6 +223,51 @@ static void visit(void *arg)
 	memset(p, v->leave, SEGMENT);
 	_exit(0);
 }
+
+/* What `sparsekvctl COMMAND` prints; owned by the caller. */
+static char *ctl(const char *command)
+{
+	char line[600], *text = NULL;
+	size_t cap = 0;
+	FILE *p;
+
+	snprintf(line, sizeof(line), "%s --socket %s %s", fix_built("daemon/ctl/sparsekvctl"), fix.socket, command);
+	p = popen(line, "re");
+	ck_assert_ptr_nonnull(p);
+	ck_assert_int_gt(getdelim(&text, &cap, 0, p), 0);
+	ck_assert_int_eq(pclose(p), 0);
+	return text;
+}
+
+#define SAYS(text, what) ck_assert_msg(strstr(text, what), "expected \"%s\" in:\n%s", what, text)
+
+START_TEST(operators_see_devices)
+{
+	uint32_t session;
+	struct raw *r = client_on(SKV_DEVICE_CUDA(0), &session);
+	char *text;
+
+	raw_lease(r, session, 100);
+	text = ctl("status");
+	SAYS(text, "cuda:0    400.0 KiB of pages in use, in 2.0 MiB of segments, of 8.0 MiB; Fake 0, 256.0 MiB");
+	SAYS(text, "Device memory:\n");
+	free(text);
+	text = ctl("pool");
+	SAYS(text, "cuda:0");
+	free(text);
+	text = ctl("--json top -n 1 -d 0.05");
+	SAYS(text, "\"device\": \"cuda:0\"");
+	free(text);
+	text = ctl("metrics");
+	SAYS(text, "sparsekv_device_segment_bytes{device=\"cuda:0\",uuid=\"GPU-10101010-1010-1010-1010-101010101010\"} "
+	           "2097152\n");
+	SAYS(text, "sparsekv_account_device_page_bytes{uid=");
+	SAYS(text, ",device=\"cuda:0\"} 409600\n");
+	SAYS(text, "memory=\"cuda:0\"");
+	free(text);
+	raw_close(r);
+}
+END_TEST
 
 START_TEST(another_user_sees_zeros)
 {
@@ -465,6 +513,50 @@ START_TEST(memory_outlives_the_daemon)
 }
 END_TEST
 
+/* ---- drivers ---- */
+
+static int start_daemon(const char *cuda)
+{
+	char command[1000];
+
+	snprintf(command, sizeof(command), "timeout 10 %s --config=/dev/null --policy-path= --socket=%s.2 %s 2>%s/said",
+	         fix_built("daemon/sparsekvd"), fix.socket, cuda, steering);
+	return system(command);
+}
+
+static void ck_said(const char *what)
+{
+	char path[128], text[2048] = "";
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/said", steering);
+	fd = open(path, O_RDONLY);
+	ck_assert_int_ge(fd, 0);
+	ck_assert_int_gt(read(fd, text, sizeof(text) - 1), 0);
+	close(fd);
+	SAYS(text, what);
+}
+
+START_TEST(a_device_that_is_required_is_there_or_the_start_fails)
+{
+	char path[256];
+	FILE *f;
+
+	setenv("LD_LIBRARY_PATH", steering, 1);
+	if (access("/dev/nvidiactl", F_OK) != 0) {
+		ck_assert_int_eq(start_daemon("--cuda=required"), 1 << 8);
+		ck_said("cuda = required, and there is no device: cuda:0: there is no CUDA driver");
+	}
+	/* something else by that name */
+	snprintf(path, sizeof(path), "%s/libcuda.so.1", steering);
+	f = fopen(path, "w");
+	fputs("not a library", f);
+	fclose(f);
+	ck_assert_int_eq(start_daemon("--cuda=required"), 1 << 8);
+	ck_said("there is no CUDA driver: ");
+}
+END_TEST
+
 /* ---- the old kind of handle ---- */
 
 static unsigned char *ipc_map(const struct raw *r)
@@ -563,6 +655,7 @@ int main(void)
 
 	t = add_case(s, "device", setup);
 	tcase_add_test(t, a_segment_is_made_without_a_context_and_scrubbed);
+	tcase_add_test(t, operators_see_devices);
 	tcase_add_test(t, another_user_sees_zeros);
 	tcase_add_test(t, who_asks_for_more_than_there_is_works_on);
 	tcase_add_test(t, two_devices);
@@ -574,6 +667,7 @@ int main(void)
 	tcase_add_test(t, few_may_wait);
 	tcase_add_test(t, memory_outlives_the_daemon);
 	tcase_add_test(t, a_device_without_descriptors_needs_legacy);
+	tcase_add_test(t, a_device_that_is_required_is_there_or_the_start_fails);
 	t = add_case(s, "ceiling", setup_ceiling);
 	tcase_add_test(t, a_user_has_a_ceiling_there);
 	t = add_case(s, "idle", setup_idle);

@@ -146,6 +146,13 @@ START_TEST(a_refused_open_says_why)
 	model.head_dim = 17;
 	ck_assert_int_eq(open_refused(r, model, "full"), EINVAL);
 	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "head_dim"));
+	model = raw_model("m");
+	model.device = SKV_DEVICE_CUDA(0);
+	ck_assert_int_eq(open_refused(r, model, "full"), EOPNOTSUPP);
+	ck_assert_str_eq(raw_error_text(r), "device memory is turned off (cuda = off)");
+	model.device = SKV_DEVICE_CUDA(SKV_MAX_DEVICES);
+	ck_assert_int_eq(open_refused(r, model, "full"), EINVAL);
+	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "device"));
 	model = raw_model("");
 	ck_assert_int_eq(open_refused(r, model, "full"), EINVAL);
 	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "name"));
@@ -385,7 +392,7 @@ START_TEST(an_acknowledgement_names_a_segment)
 
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_SEGMENT_ACK, &m, sizeof(m), -1), EINVAL);
 	raw_lease(r, raw_open(r, "m", "full", NULL), 1);
-	m = r->segment;
+	m = r->segment.segment;
 	raw_ask(r, SKV_MSG_SEGMENT_ACK, &m, sizeof(m), -1); /* nobody waits for it: no harm */
 	raw_close(r);
 }

@@ -51,11 +51,11 @@ static const struct row rows[] = {
 	 "Policy files kept, replaced ones that sessions still run included."},
 
 	{"pool-bytes", SIZE, AT(pool_bytes), "8G", 1 * M, 64 * T, false,
-	 "Ceiling of the memory of all KV pools together. It is taken as it is needed."},
+	 "Ceiling of the host memory of all KV pools together. It is taken as it is needed."},
 	{"segment-bytes", SIZE, AT(segment_bytes), "64M", 64 * K, 16 * 1024 * M, true,
 	 "Size of the pieces in which pools get their memory."},
 	{"account-bytes", SIZE, AT(account_bytes), "8G", 64 * K, 64 * T, false,
-	 "Ceiling of the pages of one user."},
+	 "Ceiling of the pages of one user in host memory."},
 	{"cuda", CUDA, AT(cuda), "auto", 0, 0, true,
 	 "Memory of CUDA devices: for models that ask for it (auto), never, or looked for at start, which "
 	 "then fails where there is none (required)."},
@@ -78,7 +78,7 @@ static const struct row rows[] = {
 	{"account-sequences", COUNT, AT(account_sequences), "4096", 1, SKV_CORE_MAX_ROWS, false,
 	 "Sequences of one user, detached ones included."},
 	{"account-pools", COUNT, AT(account_pools), "8", 1, 64, false,
-	 "Page sizes (shapes of model) that one user may have in use at a time."},
+	 "Page sizes (shapes of model) that one user may have in use at a time; on each device anew."},
 	{"client-sessions", COUNT, AT(client_sessions), "16", 1, 4096, false,
 	 "Sessions (opened models) of one connection."},
 	{"max-clients", COUNT, AT(max_clients), "1024", 1, SKV_CORE_MAX_ROWS, true,
@@ -87,7 +87,7 @@ static const struct row rows[] = {
 	 "Sessions of all users together."},
 	{"max-sequences", COUNT, AT(max_sequences), "16384", 1, SKV_CORE_MAX_ROWS, true,
 	 "Sequences of all users together."},
-	{"max-pools", COUNT, AT(max_pools), "64", 1, 1024, true, "Pools: one a user and page size."},
+	{"max-pools", COUNT, AT(max_pools), "64", 1, 1024, true, "Pools: one a user, device and page size."},
 
 	{"hello-timeout", SECONDS, AT(hello_timeout), "5", 1, 600, false,
 	 "Seconds that a connection may take to say its first word."},
