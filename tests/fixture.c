@@ -38,9 +38,10 @@ const char *fix_built(const char *name)
 {
 	static char paths[4][512];
 	static unsigned next;
+	const char *moved = getenv("SKV_BUILDDIR"); /* carried to another machine */
 	char *to = paths[next++ % 4];
 
-	snprintf(to, sizeof(paths[0]), "%s/%s", SKV_BUILDDIR, name);
+	snprintf(to, sizeof(paths[0]), "%s/%s", moved ? moved : SKV_BUILDDIR, name);
 	return to;
 }
 

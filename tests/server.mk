@@ -45,6 +45,14 @@ tests/fake-cuda/libcuda.so.1: tests/fake-libcuda.c
 		$(AM_CFLAGS) -fvisibility=default $(CFLAGS) -shared -fPIC -Wl,-soname,libcuda.so.1 -o $@ \
 		$(srcdir)/tests/fake-libcuda.c
 CLEANFILES += tests/fake-cuda/libcuda.so.1
+
+# On a real one; skipped where there is none.
+check_PROGRAMS += tests/gpu-daemon
+TESTS += tests/gpu-daemon
+tests_gpu_daemon_SOURCES = tests/gpu-daemon.c $(SERVER_FIXTURE)
+tests_gpu_daemon_CPPFLAGS = $(SERVER_TEST_CPPFLAGS) $(CUDA_CPPFLAGS)
+tests_gpu_daemon_CFLAGS = $(SERVER_TEST_CFLAGS)
+tests_gpu_daemon_LDADD = $(SERVER_TEST_LIBS)
 endif
 EXTRA_DIST += tests/fake-libcuda.c
 
