@@ -22,7 +22,7 @@ tests_test_core_lies_SOURCES = tests/test-core-lies.c tests/core-peer.c tests/co
 tests_test_core_lies_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_core_lies_LDADD = $(CORE_TEST_LIBS)
 
-tests_test_core_making_SOURCES = tests/test-core-making.c tests/core-peer.c tests/core-peer.h
+tests_test_core_making_SOURCES = tests/test-core-making.c tests/core-peer.c tests/core-peer.h tests/random.h
 tests_test_core_making_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_core_making_LDADD = $(CORE_TEST_LIBS)
 

@@ -34,7 +34,7 @@ tests_test_server_life_LDADD = $(SERVER_TEST_LIBS)
 if CUDA
 check_PROGRAMS += tests/test-device
 TESTS += tests/test-device
-tests_test_device_SOURCES = tests/test-device.c $(SERVER_FIXTURE)
+tests_test_device_SOURCES = tests/test-device.c tests/random.h $(SERVER_FIXTURE)
 tests_test_device_CPPFLAGS = $(SERVER_TEST_CPPFLAGS)
 tests_test_device_CFLAGS = $(SERVER_TEST_CFLAGS)
 tests_test_device_LDADD = $(SERVER_TEST_LIBS)

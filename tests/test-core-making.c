@@ -5,6 +5,7 @@
 #include <string.h>
 #include "common/fd.h"
 #include "core-peer.h"
+#include "random.h"
 
 #define SEGMENT 65536u
 
@@ -279,6 +280,85 @@ START_TEST(sequences_stay_on_their_device)
 }
 END_TEST
 
+/* ---- at random ---- */
+
+#define PEERS 4
+#define UNDER_WAY 32
+
+/* Segments of two devices that this test said it would make, in no order. */
+static struct skv_core_making under_way[UNDER_WAY];
+static uint32_t n_under_way;
+
+static void step(struct peer peers[PEERS])
+{
+	uint32_t i = rnd_below(PEERS), which = n_under_way ? rnd_below(n_under_way) : 0, most = 1 + rnd_below(200), n;
+	struct peer *p = &peers[i];
+	struct skv_model m = small;
+	struct skv_wire_run run;
+
+	switch (rnd_below(6)) {
+	case 0:
+		if (!p->client) {
+			m.device = SKV_DEVICE_CUDA(i % 2);
+			peer_join(p, 1000 + i / 2, &m);
+		} else if (rnd_below(4) == 0) {
+			peer_die(p);
+		}
+		return;
+	case 1:
+		if (p->client)
+			(void)peer_lease(p, rnd_below(most), most);
+		return;
+	case 2:
+		if (p->n_stock) {
+			run = (struct skv_wire_run){p->stock[--p->n_stock], 1};
+			ck_assert_int_eq(skv_core_lease_put(core, p->client, p->session.session, &run, 1), 0);
+			peer_hear(p);
+		}
+		return;
+	case 3:
+		if (p->client && skv_core_lease_rest(core, p->client, p->session.session, 0, most, &run, 1, &n) == 0)
+			for (uint32_t k = 0; n && k < run.count; k++)
+				peer_stock(p, run.first + k);
+		return;
+	case 4:
+		if (n_under_way < UNDER_WAY && skv_core_next_making(core, &under_way[n_under_way]))
+			n_under_way++;
+		return;
+	default:
+		if (!n_under_way)
+			return;
+		if (rnd_below(4))
+			made(&under_way[which]);
+		else
+			skv_core_segment_failed(core, &under_way[which]);
+		skv_core_segments_served(core, under_way[which].pool);
+		under_way[which] = under_way[--n_under_way];
+	}
+}
+
+START_TEST(any_order_leaves_the_books_even)
+{
+	struct peer peers[PEERS] = {{0}};
+	uint32_t most_alive = 0;
+
+	for (uint32_t i = 0; i < 20000; i++) {
+		step(peers);
+		books_even();
+		if ((uint32_t)alive > most_alive)
+			most_alive = (uint32_t)alive;
+	}
+	ck_assert_uint_gt(most_alive, 8);  /* it came to something ... */
+	ck_assert_uint_le(most_alive, 12); /* ... and both ceilings held */
+	for (uint32_t i = 0; i < PEERS; i++)
+		if (peers[i].client)
+			peer_die(&peers[i]);
+	ck_assert_int_eq(alive, 0);
+	while (n_under_way)
+		made(&under_way[--n_under_way]); /* too late, and no harm */
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("core-making");
@@ -286,13 +366,16 @@ int main(void)
 	SRunner *r;
 	int failed;
 
+	rnd_seed("test-core-making");
 	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 60);
 	tcase_add_test(t, a_lease_waits_for_all_that_it_wants);
 	tcase_add_test(t, what_cannot_be_had_is_done_without);
 	tcase_add_test(t, ceilings_hold_for_what_is_under_way);
 	tcase_add_test(t, empty_segments_stay_while_more_are_made);
 	tcase_add_test(t, a_pool_that_ends_waits_for_nothing);
 	tcase_add_test(t, sequences_stay_on_their_device);
+	tcase_add_test(t, any_order_leaves_the_books_even);
 	suite_add_tcase(s, t);
 	r = srunner_create(s);
 	srunner_run_all(r, CK_NORMAL);

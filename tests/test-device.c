@@ -11,9 +11,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "common/fd.h"
 #include "tests/fixture.h"
+#include "tests/random.h"
 
 #define OTHER_UID 54321u
 #define MB ((uint64_t)1 << 20)
@@ -22,6 +24,7 @@
 
 static struct fix fix;
 static char steering[64]; /* $FAKE_CUDA_DIR */
+static bool legacy;
 
 static void begin(const char *const *more)
 {
@@ -45,6 +48,7 @@ static void setup(void)
 
 static void setup_legacy(void)
 {
+	legacy = true;
 	begin((const char *[]){"--ipc=legacy", NULL});
 }
 
@@ -513,6 +517,74 @@ START_TEST(memory_outlives_the_daemon)
 }
 END_TEST
 
+/* ---- everything at once ---- */
+
+/* A client that leases and gives back, waits or does not, and is gone in the middle of it. */
+static void restless(void *seed)
+{
+	uint32_t session;
+	struct raw *r;
+
+	rnd_state = *(const uint64_t *)seed;
+	r = client_on(SKV_DEVICE_CUDA(rnd_below(2)), &session);
+	for (unsigned i = 0; i < 30; i++) {
+		uint32_t least = rnd_below(PAGES), first, type;
+		const struct skv_msg_runs *ok = (const void *)(r->packet + sizeof(struct skv_msg_header));
+
+		lease_post(r, session, least, least + 1 + rnd_below(PAGES));
+		if (rnd_below(40) == 0)
+			_exit(0);
+		type = (uint32_t)raw_recv_answer(r, 20000);
+		ck_assert(type == SKV_MSG_ERROR || type == (SKV_MSG_LEASE_GET | SKV_REPLY));
+		if (type == SKV_MSG_ERROR || !ok->n_runs || rnd_below(3) == 0)
+			continue;
+		first = ((const struct skv_wire_run *)(ok + 1))->first;
+		put(r, session, first, 1);
+	}
+	_exit(0);
+}
+
+START_TEST(clients_come_and_go_while_workers_die)
+{
+	pid_t clients[6];
+	unsigned left = 60;
+	int status;
+
+	memset(clients, 0, sizeof(clients));
+	for (double end = fix_now() + 20; fix_now() < end;) {
+		unsigned running = 0;
+		int64_t pid = figure("devices", "worker_pid");
+
+		for (unsigned i = 0; i < 6; i++) {
+			if (clients[i] && waitpid(clients[i], &status, WNOHANG) == clients[i]) {
+				ck_assert(status == 0 || legacy); /* there the worker's end may be theirs */
+				clients[i] = 0;
+			}
+			if (!clients[i] && left) {
+				uint64_t seed = rnd64();
+
+				left--;
+				clients[i] = fork();
+				ck_assert_int_ge(clients[i], 0);
+				if (clients[i] == 0)
+					restless(&seed);
+			}
+			running += clients[i] != 0;
+		}
+		if (!running)
+			break;
+		if (pid > 0 && rnd_below(3) == 0)
+			(void)kill((pid_t)pid, SIGKILL);
+		else if (rnd_below(4) == 0 && clients[rnd_below(6)] > 0)
+			steer(rnd_below(2) ? "oom-once" : "fault-once", true);
+	}
+	for (unsigned i = 0; i < 6; i++)
+		ck_assert_int_eq(clients[i], 0); /* each was answered */
+	expect_figure("devices", "segment_bytes", 0);
+	ck_assert_int_gt(figure("devices", "workers_died"), 0);
+}
+END_TEST
+
 /* ---- drivers ---- */
 
 static int start_daemon(const char *cuda)
@@ -653,6 +725,7 @@ int main(void)
 	SRunner *r;
 	int failed;
 
+	rnd_seed("test-device");
 	t = add_case(s, "device", setup);
 	tcase_add_test(t, a_segment_is_made_without_a_context_and_scrubbed);
 	tcase_add_test(t, operators_see_devices);
@@ -667,6 +740,7 @@ int main(void)
 	tcase_add_test(t, few_may_wait);
 	tcase_add_test(t, memory_outlives_the_daemon);
 	tcase_add_test(t, a_device_without_descriptors_needs_legacy);
+	tcase_add_test(t, clients_come_and_go_while_workers_die);
 	tcase_add_test(t, a_device_that_is_required_is_there_or_the_start_fails);
 	t = add_case(s, "ceiling", setup_ceiling);
 	tcase_add_test(t, a_user_has_a_ceiling_there);
@@ -675,6 +749,7 @@ int main(void)
 	t = add_case(s, "legacy", setup_legacy);
 	tcase_add_test(t, a_legacy_segment_comes_from_the_worker);
 	tcase_add_test(t, legacy_memory_goes_with_its_worker);
+	tcase_add_test(t, clients_come_and_go_while_workers_die);
 	r = srunner_create(s);
 	srunner_run_all(r, CK_NORMAL);
 	failed = srunner_ntests_failed(r);
