@@ -92,7 +92,7 @@ static void freed(struct skv_worker_job *job, int error, const char *why, const 
 	free(job);
 }
 
-/* A VMM allocation goes with its last fd and mapping: a client that keeps its own keeps memory that only it sees. */
+/* A VMM allocation goes with its last fd and mapping: who keeps one keeps memory that only it sees. */
 static void destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle, size_t bytes)
 {
 	struct skv_device *d = (struct skv_device *)ops;

@@ -62,7 +62,8 @@ void skv_lease_get(struct skv_server *s, struct skv_conn *conn, const struct skv
 		n += (*end)->conn == skv_conn_number(conn);
 	w = n < MOST_WAITING ? calloc(1, sizeof(*w)) : NULL;
 	if (!w) {
-		skv_conn_error(conn, h->serial, EAGAIN, "%u leases of this client wait for memory already", n);
+		skv_conn_error(conn, h->serial, EAGAIN, "%u leases of this client wait for memory already",
+		               n);
 		return;
 	}
 	w->conn = skv_conn_number(conn);
@@ -73,7 +74,7 @@ void skv_lease_get(struct skv_server *s, struct skv_conn *conn, const struct skv
 	*end = w;
 }
 
-/* Those that wait for this pool, in their order; and then nobody does, or what they wait for is in the making. */
+/* Those that wait for this pool, in their order. Who has to wait on waits for what is in the making. */
 static void serve(struct skv_server *s, uint32_t pool)
 {
 	struct skv_waiting *again = NULL, **end = &again, *w;

@@ -39,8 +39,8 @@ static void add_account(void *listing, const struct skv_core_account_view *v)
 	if (l->all || v->uid == l->uid)
 		put(l, json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "uid", number(v->uid), "clients",
 		                 number(v->clients), "sessions", number(v->sessions), "sequences",
-		                 number(v->sequences), "page_bytes", number(v->page_bytes[SKV_DEVICE_HOST]), "segment_bytes",
-		                 number(v->segment_bytes[SKV_DEVICE_HOST])));
+		                 number(v->sequences), "page_bytes", number(v->page_bytes[SKV_DEVICE_HOST]),
+		                 "segment_bytes", number(v->segment_bytes[SKV_DEVICE_HOST])));
 }
 
 /* "host", "cuda:0" … */
@@ -183,7 +183,8 @@ static struct totals sum_up(struct skv_server *s)
 void skv_report_status_line(struct skv_server *s, char *to, size_t len)
 {
 	struct totals t = sum_up(s);
-	int n = snprintf(to, len, "%llu clients, %llu sequences, %.1f MiB of pages in use, %.1f MiB in segments",
+	int n = snprintf(to, len,
+	                 "%llu clients, %llu sequences, %.1f MiB of pages in use, %.1f MiB in segments",
 	                 (unsigned long long)t.clients, (unsigned long long)t.sequences,
 	                 (double)t.page_bytes[SKV_DEVICE_HOST] / 1048576.0,
 	                 (double)t.segment_bytes[SKV_DEVICE_HOST] / 1048576.0);
@@ -204,7 +205,8 @@ static json_t *device_json(const struct skv_device *d, const struct totals *t)
 	for (size_t i = 0; i < sizeof(d->info.uuid); i++) {
 		bool dash = i == 4 || i == 6 || i == 8 || i == 10;
 
-		at += (size_t)snprintf(uuid + at, sizeof(uuid) - at, "%s%02x", dash ? "-" : "", d->info.uuid[i]);
+		at += (size_t)snprintf(uuid + at, sizeof(uuid) - at, "%s%02x", dash ? "-" : "",
+		                       d->info.uuid[i]);
 	}
 	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "device",
 	                 d->name, "name", d->info.name, "uuid", uuid, "ipc", d->legacy ? "legacy" : "vmm",

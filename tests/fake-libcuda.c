@@ -59,7 +59,8 @@ static void *map(int fd, size_t bytes, int prot, void *at)
 /* A memfd full of what someone else left. -1: no memory. */
 static int dirty_memfd(size_t bytes)
 {
-	int fd = steered("oom") ? -1 : memfd_create("fake-cuda", 0); /* not close-on-exec: nothing is promised */
+	/* not close-on-exec: nothing is promised */
+	int fd = steered("oom") ? -1 : memfd_create("fake-cuda", 0);
 	void *p;
 
 	if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0 || !(p = map(fd, bytes, PROT_WRITE, NULL))) {
@@ -178,8 +179,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 
 	NEED_INIT;
 	NEED(!flags && bytes && bytes % GRANULARITY == 0);
-	NEED(prop->type == CU_MEM_ALLOCATION_TYPE_PINNED && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-	     prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	NEED(prop->type == CU_MEM_ALLOCATION_TYPE_PINNED);
+	NEED(prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE);
+	NEED(prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	fd = dirty_memfd(bytes);
 	if (fd < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;

@@ -128,8 +128,8 @@ static size_t differing(CUdeviceptr at, unsigned char value)
 
 static void begin(const char *option)
 {
-	const char *const options[] = {"--cuda=required", "--cuda-pool-bytes=2G", "--cuda-worker-idle=1", option,
-	                               NULL};
+	const char *const options[] = {"--cuda=required", "--cuda-pool-bytes=2G", "--cuda-worker-idle=1",
+	                               option, NULL};
 
 	fix_start_process(&fix, options);
 }
@@ -200,8 +200,8 @@ START_TEST(a_segment_is_imported_and_zero)
 		begun = fix_now();
 		raw_lease(r, session, PAGES);
 		second = fix_now() - begun;
-		printf("cuda:%u: a lease of a new segment: %.1f ms with a worker to start, %.2f ms without\n", device,
-		       first * 1e3, second * 1e3);
+		printf("cuda:%u: a lease of a new segment: %.1f ms with a worker to start, %.2f ms without\n",
+		       device, first * 1e3, second * 1e3);
 		raw_close(r);
 	}
 }

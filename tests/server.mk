@@ -32,13 +32,19 @@ tests_test_server_life_LDADD = $(SERVER_TEST_LIBS)
 
 # Devices, on a driver that is not one: the daemon finds it as it finds the real one, by name.
 if CUDA
-check_PROGRAMS += tests/test-device
-TESTS += tests/test-device
-tests_test_device_SOURCES = tests/test-device.c tests/random.h $(SERVER_FIXTURE)
+DEVICE_FIXTURE = tests/device-fixture.c tests/device-fixture.h $(SERVER_FIXTURE)
+check_PROGRAMS += tests/test-device tests/test-device-life
+TESTS += tests/test-device tests/test-device-life
+tests_test_device_SOURCES = tests/test-device.c $(DEVICE_FIXTURE)
 tests_test_device_CPPFLAGS = $(SERVER_TEST_CPPFLAGS)
 tests_test_device_CFLAGS = $(SERVER_TEST_CFLAGS)
 tests_test_device_LDADD = $(SERVER_TEST_LIBS)
 EXTRA_tests_test_device_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
+tests_test_device_life_SOURCES = tests/test-device-life.c tests/random.h $(DEVICE_FIXTURE)
+tests_test_device_life_CPPFLAGS = $(SERVER_TEST_CPPFLAGS)
+tests_test_device_life_CFLAGS = $(SERVER_TEST_CFLAGS)
+tests_test_device_life_LDADD = $(SERVER_TEST_LIBS)
+EXTRA_tests_test_device_life_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
 
 tests/fake-cuda/libcuda.so.1: tests/fake-libcuda.c
 	$(AM_V_CC)$(MKDIR_P) tests/fake-cuda && $(CC) $(DEFS) $(AM_CPPFLAGS) $(CUDA_CPPFLAGS) $(CPPFLAGS) \

@@ -82,7 +82,11 @@ START_TEST(values_are_read)
 	ck_assert_str_eq(config.operator_group, "0");
 	ck_assert_int_eq(config.log_level, LOG_WARNING);
 	ck_assert_uint_eq(config.max_clients, 1024); /* a default */
-	ck_assert_int_eq(load("cuda = required\nipc = legacy\ncuda-pool-bytes = 80%\naccount-cuda-bytes = 1T\n", NULL),
+	ck_assert_int_eq(load("cuda = required\n"
+	                      "ipc = legacy\n"
+	                      "cuda-pool-bytes = 80%\n"
+	                      "account-cuda-bytes = 1T\n",
+	                      NULL),
 	                 0);
 	ck_assert_int_eq(config.cuda, SKV_CUDA_REQUIRED);
 	ck_assert_int_eq(config.ipc, SKV_IPC_LEGACY);

@@ -24,7 +24,11 @@ static void destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle
 static const struct skv_mem_ops device_ops = {
 	.granularity = SEGMENT, .handle_kind = SKV_HANDLE_CUDA_FD, .destroy = destroy};
 static const struct skv_core_place limits = {
-	.pool_bytes = 6 * SEGMENT, .segment_bytes = SEGMENT, .account_bytes = 5 * SEGMENT, .most_bytes = 8 * SEGMENT};
+	.pool_bytes = 6 * SEGMENT,
+	.segment_bytes = SEGMENT,
+	.account_bytes = 5 * SEGMENT,
+	.most_bytes = 8 * SEGMENT,
+};
 static struct skv_model small; /* pages of 1 KiB: 64 in a segment */
 
 static void setup(void)
@@ -160,7 +164,7 @@ START_TEST(ceilings_hold_for_what_is_under_way)
 	peer_join(&b, 1001, &small);
 	ck_refused(peer_lease(&a, 321, 321), SKV_CORE_E_QUOTA); /* of 5 segments a user */
 	ck_refused(peer_lease(&a, 320, 320), SKV_CORE_E_WAIT);
-	ck_refused(peer_lease(&b, 65, 65), SKV_CORE_E_NOSPC); /* of 6 all together; and nothing is left behind */
+	ck_refused(peer_lease(&b, 65, 65), SKV_CORE_E_NOSPC); /* of 6 all together; nothing is left behind */
 	ck_assert_uint_eq(device_bytes(1001), 0);
 	ck_refused(peer_lease(&b, 64, 320), SKV_CORE_E_WAIT);
 	ck_assert_uint_eq(device_bytes(1001), SEGMENT);
@@ -291,7 +295,8 @@ static uint32_t n_under_way;
 
 static void step(struct peer peers[PEERS])
 {
-	uint32_t i = rnd_below(PEERS), which = n_under_way ? rnd_below(n_under_way) : 0, most = 1 + rnd_below(200), n;
+	uint32_t i = rnd_below(PEERS), which = n_under_way ? rnd_below(n_under_way) : 0;
+	uint32_t most = 1 + rnd_below(200), n;
 	struct peer *p = &peers[i];
 	struct skv_model m = small;
 	struct skv_wire_run run;
@@ -317,7 +322,8 @@ static void step(struct peer peers[PEERS])
 		}
 		return;
 	case 3:
-		if (p->client && skv_core_lease_rest(core, p->client, p->session.session, 0, most, &run, 1, &n) == 0)
+		if (p->client &&
+		    skv_core_lease_rest(core, p->client, p->session.session, 0, most, &run, 1, &n) == 0)
 			for (uint32_t k = 0; n && k < run.count; k++)
 				peer_stock(p, run.first + k);
 		return;

@@ -11,7 +11,7 @@
 
 #define RAISE 4u             /* how far pool_bytes can be raised without new tables */
 #define MIN_PAGE_BYTES 1024u /* of the smallest model that types.h allows */
-#define DEVICE_PAGE_BYTES 8192u /* a pool of smaller pages gets less of a device: tables need not grow for it */
+#define DEVICE_PAGE_BYTES 8192u /* smaller pages get less of a device: tables are not made for them */
 #define CONTROL_BYTES 4096u
 
 int skv_core_errno(enum skv_core_error e)

@@ -25,8 +25,9 @@
  *
  * Tenants. A pool belongs to one UID, one place and one page size. Memory goes from one UID to another
  * only as a whole segment that was destroyed and made anew, zeroed: by the kernel in host memory (and the
- * hole that was punched leaves a stale mapping zeros and no memory), by a scrub on a device. Page id p of a pool is at offset p * page_bytes of the
- * range that segments are mapped into: segment_bytes is pages_per_segment * page_bytes exactly.
+ * hole that was punched leaves a stale mapping zeros and no memory), by a scrub on a device. Page id p of
+ * a pool is at offset p * page_bytes of the range that segments are mapped into: segment_bytes is
+ * pages_per_segment * page_bytes exactly.
  *
  * Segments. Each client with a session on the pool is told of each segment and of its end. A segment
  * without a page in use may be destroyed at any time; its number is used again only when every client
@@ -35,8 +36,8 @@
  * Segments of a device are made outside of the books, and leases wait for them: E_WAIT, skv_core_next_making.
  *
  * Accounts. Each UID has ceilings and counts: clients, sessions, sequences, and for each place the bytes
- * of pages that are not FREE. Every charge is refunded by the object that made it; skv_core_balance() says whether the
- * books are even.
+ * of pages that are not FREE. Every charge is refunded by the object that made it; skv_core_balance() says
+ * whether the books are even.
  *
  * Ids of clients, sessions and sequences carry a generation: an id of something gone is SKV_CORE_E_NOENT,
  * not somebody else. 0 is never an id.

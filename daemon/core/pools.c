@@ -2,8 +2,8 @@
 /*
  * Pools and the owner words of their pages.
  *
- * A pool is one UID's pages of one size in one place. It is there while a session or a sequence uses it. Every
- * change of an owner word goes through skv_page_set(), which keeps what follows from it: the pool's
+ * A pool is one UID's pages of one size in one place. It is there while a session or a sequence uses it.
+ * Every change of an owner word goes through skv_page_set(), which keeps what follows from it: the pool's
  * counts by kind, the segment's free pages, the client's leases, the sequence's pages, the account's bytes.
  */
 #include "daemon/core/books.h"

@@ -50,8 +50,8 @@ static const struct metric device_metrics[] = {
 	 NULL},
 	{"sparsekv_device_workers_died_total", "counter", "Worker processes that died or were killed",
 	 "workers_died", 0, NULL},
-	{"sparsekv_device_jobs_total", "counter", "Segments scrubbed, made or freed by workers", "worker_jobs",
-	 0, NULL},
+	{"sparsekv_device_jobs_total", "counter", "Segments scrubbed, made or freed by workers",
+	 "worker_jobs", 0, NULL},
 	{"sparsekv_device_jobs_failed_total", "counter", "Such jobs that failed", "worker_jobs_failed", 0,
 	 NULL},
 };

@@ -2,9 +2,9 @@
 /*
  * The worker of a device, in a process of its own. See cuda.h.
  *
- * It holds what the daemon must not: a CUDA context. It is told of one job at a time and answers each;
- * what goes wrong is answered too, and whether a worker that saw an error is still good for another job is the
- * daemon's to judge (it is not, after most: a context does not recover from a fault).
+ * It holds what the daemon must not: a CUDA context. It is told of one job at a time and answers each,
+ * also what goes wrong. Whether a worker that saw an error is good for another job is the daemon's to
+ * judge (after most it is not: a context does not recover from a fault).
  */
 #include <errno.h>
 #include <signal.h>
@@ -194,7 +194,7 @@ int skv_cuda_worker_main(unsigned ordinal)
 
 		work(ordinal, &job, fd, &answer);
 		skv_close_fd(fd);
-		if (send(SKV_CUDA_WORKER_FD, &answer, sizeof(answer), MSG_NOSIGNAL) != (ssize_t)sizeof(answer))
+		if (send(SKV_CUDA_WORKER_FD, &answer, sizeof(answer), MSG_NOSIGNAL) < 0)
 			return EXIT_FAILURE;
 	}
 	return EXIT_SUCCESS;

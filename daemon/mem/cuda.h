@@ -7,8 +7,8 @@
  * one reaches it. What needs a context, looking into an allocation, is done by a process of its own.
  *
  * The driver is loaded at run time, when it is first asked for something: one program serves machines
- * with and without a device. Where the headers of CUDA were missing at build time (cuda-none.c) every call fails
- * and says so.
+ * with and without a device. Where the headers of CUDA were missing at build time (cuda-none.c) every
+ * call fails and says so.
  *
  * Errors are negative errno with a text for people; -ENOMEM is the device's memory.
  */

@@ -28,7 +28,7 @@ struct skv_mem_ops {
 	 * segments of this place are made elsewhere.
 	 */
 	int (*create)(const struct skv_mem_ops *, size_t bytes, struct skv_mem_handle *ret);
-	/* Its memory goes back, from host memory at once, also where a client still maps it. Consumes the handle. */
+	/* Its memory goes back; host memory at once, also where a client still maps it. Consumes the handle. */
 	void (*destroy)(const struct skv_mem_ops *, struct skv_mem_handle *, size_t bytes);
 };
 

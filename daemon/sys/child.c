@@ -32,6 +32,8 @@ static int spawn(const char *program, char *const *argv, char *const *envp, cons
 	}
 	for (unsigned i = 0; i < n; i++)
 		posix_spawn_file_actions_adddup2(&actions, fds[i], SKV_CHILD_FIRST_FD + (int)i);
+	/* not all that libraries open in this process (CUDA's driver does) is close-on-exec */
+	posix_spawn_file_actions_addclosefrom_np(&actions, SKV_CHILD_FIRST_FD + (int)n);
 	r = posix_spawn(ret_pid, program, &actions, &attr, argv, envp);
 	posix_spawnattr_destroy(&attr);
 	posix_spawn_file_actions_destroy(&actions);
@@ -45,7 +47,7 @@ int skv_child_start(const char *program, char *const *argv, char *const *envp, c
 	unsigned got = 0;
 	pid_t pid;
 
-	/* dup2 clears close-on-exec, unless source and target are the same: the sources move out of the way */
+	/* dup2 clears close-on-exec unless source and target are the same: sources move out of the way */
 	while (r == 0 && got < n) {
 		high[got] = fcntl(fds[got], F_DUPFD_CLOEXEC, SKV_CHILD_FIRST_FD + (int)SKV_CHILD_MAX_FDS);
 		if (high[got] < 0)

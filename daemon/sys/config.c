@@ -71,7 +71,7 @@ static const struct row rows[] = {
 	 "it then, and when that dies the sequences there are lost."},
 	{"cuda-worker-timeout", SECONDS, AT(cuda_worker_timeout), "10", 1, 600, false,
 	 "Seconds that the worker process of a device may take to start and for one segment."},
-	{"cuda-worker-idle", SECONDS, AT(cuda_worker_idle), "10", 1, 86400, false,
+	{"cuda-worker-idle", SECONDS, AT(cuda_worker_idle), "30", 1, 86400, false,
 	 "Seconds without work after which it ends, and gives back what its context takes of the device."},
 	{"account-clients", COUNT, AT(account_clients), "64", 1, SKV_CORE_MAX_ROWS, false,
 	 "Connections of one user."},

@@ -212,7 +212,8 @@ static void on_tick(struct skv_op *op, int res)
 			(void)shutdown(w->socket, SHUT_RDWR);
 			w->deadline_ns = skv_now_ns() + w->config.timeout_ns;
 		} else if (w->current || w->state == ENDING) {
-			snprintf(why, sizeof(why), "its worker did not answer in %llu s (cuda-worker-timeout)",
+			snprintf(why, sizeof(why),
+			         "its worker did not answer in %llu s (cuda-worker-timeout)",
 			         (unsigned long long)(w->config.timeout_ns / 1000000000u));
 			give_up(w, why);
 		}
@@ -235,8 +236,9 @@ static void on_answer(struct skv_op *op, int res)
 {
 	struct skv_worker *w = SKV_OP_OWNER(op, struct skv_worker, recv_op);
 	struct skv_worker_job *job = w->current;
+	bool listening = w->state == RUNNING && !w->reaped;
 
-	if (w->state == RUNNING && !w->reaped && res == (int)sizeof(w->answer) && job && w->answer.error <= 0) {
+	if (listening && res == (int)sizeof(w->answer) && job && w->answer.error <= 0) {
 		struct skv_cuda_answer answer = w->answer;
 
 		answer.why[sizeof(answer.why) - 1] = 0;
@@ -250,7 +252,7 @@ static void on_answer(struct skv_op *op, int res)
 		next(w);
 		return;
 	}
-	if (w->state == RUNNING && !w->reaped && res != 0 && res != -ECANCELED && res != -ECONNRESET)
+	if (listening && res != 0 && res != -ECANCELED && res != -ECONNRESET)
 		give_up(w, "its worker said what makes no sense");
 	settle(w); /* an end of the socket is soon followed by the end of the process */
 }
@@ -317,7 +319,7 @@ static void on_no_start(struct skv_op *op, int res)
 	fail_all(SKV_OP_OWNER(op, struct skv_worker, timer_op), -EIO, "its worker cannot be started");
 }
 
-/* The next job, to a process. Nobody is told anything from in here: the books may be in the middle of a change. */
+/* The next job, to a process. Nobody is told anything from in here: the books may be amid a change. */
 static void next(struct skv_worker *w)
 {
 	struct skv_worker_job *job = w->jobs;

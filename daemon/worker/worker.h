@@ -21,7 +21,7 @@ struct skv_worker;
 struct skv_worker_job {
 	struct skv_cuda_job job;
 	int fd; /* goes with a scrub, borrowed until `done`; else -1 */
-	/* Once; from within submit only when the worker is closed. error: 0, or negative errno with a text. */
+	/* Once; from within submit only when the worker is closed. error: 0, or negative errno and why. */
 	void (*done)(struct skv_worker_job *, int error, const char *why, const uint8_t *ipc);
 
 	/* the worker's own */
