@@ -105,7 +105,7 @@ BODY(skv_msg_hello_ok, 88, TAIL_NONE,
      AT(24, skv_msg_hello_ok, daemon, STRING));
 
 _Static_assert(sizeof(struct skv_wire_model) == 104, "model");
-BODY(skv_msg_open, 616, TAIL_NONE,
+BODY(skv_msg_open, 632, TAIL_NONE,
      AT(0, skv_msg_open, model.n_layers, U32),
      AT(4, skv_msg_open, model.n_heads, U32),
      AT(8, skv_msg_open, model.n_kv_heads, U32),
@@ -117,7 +117,8 @@ BODY(skv_msg_open, 616, TAIL_NONE,
      AT(32, skv_msg_open, model.n_ranks, U32),
      AT(36, skv_msg_open, model.device, U32),
      AT(40, skv_msg_open, model.name, STRING),
-     AT(104, skv_msg_open, spec, STRING));
+     AT(104, skv_msg_open, device_uuid, BYTES),
+     AT(120, skv_msg_open, spec, STRING));
 
 BODY(skv_msg_policy, 528, TAIL_NONE,
      AT(0, skv_msg_policy, generation, U64),

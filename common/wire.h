@@ -92,11 +92,13 @@ struct skv_wire_model {
 	uint32_t kv_dtype, max_tokens;
 	float scale; /* IEEE 754 single */
 	uint32_t rank, n_ranks;
-	uint32_t device; /* 0: host memory; 1 + i: CUDA device i, as the daemon counts them */
+	uint32_t device; /* 0: host memory; 1 + i: CUDA device i */
 	char name[SKV_NAME_MAX];
 };
+#define SKV_UUID_BYTES 16u
 struct skv_msg_open {
 	struct skv_wire_model model;
+	uint8_t device_uuid[SKV_UUID_BYTES]; /* not all 0: of the device, whatever its number */
 	char spec[SKV_SPEC_MAX];
 };
 /* A policy as a session is to run it. */

@@ -192,6 +192,55 @@ static int device_new(struct skv_server *s, uint32_t number, const struct skv_cu
 	return 0;
 }
 
+/* The number of the device that has this UUID. SKV_DEVICE_HOST: none has. */
+static uint32_t find(const uint8_t uuid[SKV_UUID_BYTES])
+{
+	char why[SKV_CUDA_TEXT_MAX];
+	struct skv_cuda_info info;
+
+	for (uint32_t i = 0; i < SKV_MAX_DEVICES && skv_cuda_info(i, &info, why) == 0; i++)
+		if (!memcmp(info.uuid, uuid, sizeof(info.uuid)))
+			return SKV_DEVICE_CUDA(i);
+	return SKV_DEVICE_HOST;
+}
+
+/* Who names a device by its UUID may count devices as it likes: in a container it sees some of ours. */
+int skv_device_resolve(struct skv_server *s, const uint8_t uuid[SKV_UUID_BYTES], uint32_t *number,
+                       char why[SKV_TEXT_MAX])
+{
+	static const uint8_t none[SKV_UUID_BYTES];
+	char text[SKV_DEVICE_UUID_TEXT], reason[SKV_CUDA_TEXT_MAX];
+	uint32_t found;
+	int r;
+
+	if (*number == SKV_DEVICE_HOST || s->config.cuda == SKV_CUDA_OFF || !memcmp(uuid, none, sizeof(none)))
+		return 0;
+	r = skv_cuda_load(reason);
+	if (r < 0) {
+		snprintf(why, SKV_TEXT_MAX, "%s", reason);
+		return -r;
+	}
+	found = find(uuid);
+	if (found == SKV_DEVICE_HOST) {
+		snprintf(why, SKV_TEXT_MAX, "the daemon has no device %s", skv_device_uuid_text(uuid, text));
+		return ENODEV;
+	}
+	*number = found;
+	return 0;
+}
+
+const char *skv_device_uuid_text(const uint8_t uuid[SKV_UUID_BYTES], char to[SKV_DEVICE_UUID_TEXT])
+{
+	size_t at = (size_t)sprintf(to, "GPU");
+
+	for (size_t i = 0; i < SKV_UUID_BYTES; i++) {
+		bool dash = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
+
+		at += (size_t)sprintf(to + at, "%s%02x", dash ? "-" : "", uuid[i]);
+	}
+	return to;
+}
+
 int skv_device_need(struct skv_server *s, uint32_t number, char why[SKV_TEXT_MAX])
 {
 	char reason[SKV_CUDA_TEXT_MAX] = "";

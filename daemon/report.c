@@ -199,17 +199,11 @@ void skv_report_status_line(struct skv_server *s, char *to, size_t len)
 static json_t *device_json(const struct skv_device *d, const struct totals *t)
 {
 	const struct skv_worker_counters *n = skv_worker_counters(d->worker);
-	char uuid[48] = "GPU-";
-	size_t at = 4;
+	char uuid[SKV_DEVICE_UUID_TEXT];
 
-	for (size_t i = 0; i < sizeof(d->info.uuid); i++) {
-		bool dash = i == 4 || i == 6 || i == 8 || i == 10;
-
-		at += (size_t)snprintf(uuid + at, sizeof(uuid) - at, "%s%02x", dash ? "-" : "",
-		                       d->info.uuid[i]);
-	}
 	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "device",
-	                 d->name, "name", d->info.name, "uuid", uuid, "ipc", d->legacy ? "legacy" : "vmm",
+	                 d->name, "name", d->info.name, "uuid",
+	                 skv_device_uuid_text(d->info.uuid, uuid), "ipc", d->legacy ? "legacy" : "vmm",
 	                 "memory_bytes", number(d->info.bytes), "pool_limit_bytes",
 	                 number(d->limits.pool_bytes), "account_limit_bytes",
 	                 number(d->limits.account_bytes), "page_bytes", number(t->page_bytes[d->number]),

@@ -150,7 +150,9 @@ static void on_open(struct skv_server *s, struct skv_conn *conn, const struct sk
 	if (!plugin)
 		return;
 	skv_wire_to_model(&model, &m->model);
-	r = skv_device_need(s, model.device, why);
+	r = skv_device_resolve(s, m->device_uuid, &model.device, why);
+	if (r == 0)
+		r = skv_device_need(s, model.device, why);
 	if (r) {
 		skv_conn_error(conn, h->serial, r, "%s", why);
 		return;

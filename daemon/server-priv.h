@@ -88,6 +88,14 @@ void skv_lease_failed(struct skv_server *, uint32_t pool, int error, const char 
 void skv_lease_gone(struct skv_server *, const struct skv_conn *); /* it waits for nothing any more */
 
 /* device.c */
+/*
+ * *number, as the client counts devices, becomes the one of the device that has this UUID (all zeros: it
+ * stays). 0, or a positive errno and why not.
+ */
+int skv_device_resolve(struct skv_server *, const uint8_t uuid[SKV_UUID_BYTES], uint32_t *number,
+                       char why[SKV_TEXT_MAX]);
+#define SKV_DEVICE_UUID_TEXT 41u
+const char *skv_device_uuid_text(const uint8_t uuid[SKV_UUID_BYTES], char to[SKV_DEVICE_UUID_TEXT]);
 /* See to it that the device can be used. 0, or a positive errno and why not. */
 int skv_device_need(struct skv_server *, uint32_t device, char why[SKV_TEXT_MAX]);
 void skv_device_make(struct skv_server *);        /* start on the segments that the books want */

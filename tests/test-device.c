@@ -153,7 +153,7 @@ START_TEST(two_devices)
 	struct skv_msg_open open = {.model = raw_model("m"), .spec = "full"};
 	struct skv_msg_seq_name name = {.name = "chat"};
 	struct skv_msg_session close_it;
-	json_t *answer;
+	json_t *answer, *pools;
 
 	second = open_on(r, SKV_DEVICE_CUDA(1), "m", NULL);
 	raw_lease(r, first, 4 * PAGES);
@@ -168,6 +168,20 @@ START_TEST(two_devices)
 	ck_assert_str_eq(raw_error_text(r), "cuda:2: there is no CUDA device 2, there are 2");
 	open.model.device = SKV_MAX_DEVICES + 1;
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_OPEN, &open, sizeof(open), -1), EINVAL);
+	/* whoever counts otherwise says which it means */
+	memset(open.device_uuid, 0x11, sizeof(open.device_uuid));
+	open.model.device = SKV_DEVICE_CUDA(0);
+	open.model.n_kv_heads = 4; /* a pool of its own */
+	raw_ask(r, SKV_MSG_OPEN, &open, sizeof(open), -1);
+	answer = raw_query(r, SKV_QUERY_POOLS);
+	pools = json_object_get(answer, "pools");
+	ck_assert_uint_eq(json_array_size(pools), 3);
+	ck_assert_str_eq(json_string_value(json_object_get(json_array_get(pools, 2), "memory")), "cuda:1");
+	json_decref(answer);
+	memset(open.device_uuid, 0x12, sizeof(open.device_uuid));
+	ck_assert_int_eq(raw_refused(r, SKV_MSG_OPEN, &open, sizeof(open), -1), ENODEV);
+	ck_assert_str_eq(raw_error_text(r),
+	                 "the daemon has no device GPU-12121212-1212-1212-1212-121212121212");
 	/* a sequence stays where it is */
 	raw_seq_new(r, first, "chat");
 	close_it = (struct skv_msg_session){.session = first};

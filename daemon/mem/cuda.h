@@ -23,7 +23,7 @@
 
 struct skv_cuda_info {
 	char name[SKV_CUDA_NAME_MAX]; /* printable */
-	uint8_t uuid[16];
+	uint8_t uuid[SKV_UUID_BYTES];
 	uint64_t bytes;     /* of its memory */
 	size_t granularity; /* of allocations */
 	bool exports;       /* VMM allocations, as file descriptors */
