@@ -80,7 +80,7 @@ static json_t *evaluate(const char *dtype)
 		argv[n++] = "--limit";
 		argv[n++] = "2";
 	}
-	if (run(folder, argv, whole ? 3600 : 120)) {
+	if (run(folder, argv, whole ? 3600 : 600)) {
 		err = run_err(folder);
 		ck_abort_msg("sparsekv-eval failed: %s", err);
 	}
@@ -191,7 +191,7 @@ int main(void)
 
 	whole = which && !strcmp(which, "all");
 	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, whole ? 3700 : 130);
+	tcase_set_timeout(t, whole ? 3700 : 610);
 	tcase_add_test(t, fp32_pages);
 	tcase_add_test(t, bf16_pages);
 	suite_add_tcase(s, t);
