@@ -84,6 +84,7 @@ struct skv_list {
 	uint32_t stride;     /* elements reserved for a list */
 	uint32_t *ids;       /* [seq][rows][stride] */
 	uint32_t *count;     /* [seq][rows] */
+	uint32_t most;       /* >= every count, for it shapes a launch; select() sets it */
 };
 
 /* Scratch of a call. Sized with skv_kernels.work_bytes; one call at a time may use it. */
@@ -154,8 +155,7 @@ struct skv_kernels {
 	 * -infinity is never chosen: then there may be fewer. May overwrite scores.
 	 */
 	void (*select)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *ev,
-	               bool tokens, const struct skv_select *, const struct skv_list *list,
-	               const struct skv_work *);
+	               bool tokens, const struct skv_select *, struct skv_list *list, const struct skv_work *);
 };
 
 /* The sequence's table of the call's layer. */

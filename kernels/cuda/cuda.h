@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/cuda/cuda.h - how the parts of the CUDA backend see each other.
+ *
+ *   decode.cu    one query row a sequence, over all pages, a window, pages or tokens
+ *   evidence.cu  pooled weights of tokens and pages from the scores that a dense pass leaves behind
+ *   select.cu    top-k by radix select
+ *   prefill.cu   causal attention of many rows
+ *   append.cu    K and V into pages, copies of pages
+ *   table.cu     the table of functions, scratch
+ *
+ * Kernels are launched on the caller's stream and on whatever device is current. A launch that fails shows
+ * at the caller's next check of the stream (cudaGetLastError), like every asynchronous error.
+ *
+ * Scratch (skv_work.mem) is laid out by struct layout from shape and bounds alone, so that a recorded graph
+ * finds everything where it was.
+ */
+#ifndef SKV_CUDA_H
+#define SKV_CUDA_H
+
+#include <cuda_runtime.h>
+#include "kernels/kernels.h"
+
+#define HEAD_TILE 8u      /* q heads of one kv head that a warp takes together: columns of one product */
+#define CHUNKS_MOST 8u
+#define OWNERS_MOST 512u /* sequences, or lists of them, of one launch of decode */
+
+static inline uint32_t ceil_div(uint32_t a, uint32_t b)
+{
+	return (a + b - 1) / b;
+}
+
+/*
+ * Tiles (16 tokens each) of a chunk, for an owner of `tiles` of them: at most eight chunks, which keep a device busy
+ * when there is one sequence of a few kv heads; not so short that starting counts.
+ */
+static inline __host__ __device__ uint32_t chunk_tiles(uint32_t tiles)
+{
+	uint32_t per = tiles <= 128 ? 32 : 64;
+	while (per * CHUNKS_MOST < tiles)
+		per *= 2;
+	return per;
+}
+
+/* Columns of products: a kv head's group in tiles of HEAD_TILE heads. */
+static inline uint32_t head_tiles(const struct skv_shape *sh)
+{
+	return sh->n_kv_heads * ceil_div(sh->n_heads / sh->n_kv_heads, HEAD_TILE);
+}
+
+/* Byte offsets in the scratch of a call. */
+struct layout {
+	size_t part;     /* float [n][head tiles][CHUNKS_MOST][part_floats()] */
+	size_t lse;      /* float [n][n_heads]: log2 of the softmax's denominator */
+	size_t score;    /* float [n][kv head][tokens][group]: scores in log2, of dense passes with evidence */
+	size_t total;
+	uint32_t tokens; /* of a sequence, at most: whole pages */
+};
+struct layout layout_of(const struct skv_shape *sh, uint32_t n, uint32_t max_len);
+
+/* A partial result: HEAD_TILE maxima, HEAD_TILE sums, HEAD_TILE rows of head_dim. */
+static inline __host__ __device__ uint32_t part_floats(uint32_t head_dim)
+{
+	return HEAD_TILE * (head_dim + 2);
+}
+
+static inline cudaStream_t stream_of(const struct skv_work *w)
+{
+	return (cudaStream_t)w->stream;
+}
+
+void skv_cuda_append(const struct skv_shape *, const struct skv_batch *, const void *k, const void *v,
+                     const struct skv_work *);
+void skv_cuda_copy_pages(const struct skv_shape *, const uint32_t *dst, const uint32_t *src, uint32_t n,
+                         const struct skv_work *);
+void skv_cuda_decode_dense(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+                           const struct skv_evidence *, const struct skv_work *);
+void skv_cuda_decode_window(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+                            const struct skv_window *, const struct skv_work *);
+void skv_cuda_decode_pages(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+                           const struct skv_list *, const struct skv_work *);
+void skv_cuda_decode_tokens(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+                            const struct skv_list *, const struct skv_work *);
+void skv_cuda_prefill_dense(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+                            const struct skv_work *);
+void skv_cuda_select(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *, bool tokens,
+                     const struct skv_select *, struct skv_list *, const struct skv_work *);
+
+/* Before the first launch on a device, which is current: more shared memory than kernels have by default. */
+cudaError_t skv_cuda_decode_init(void);
+cudaError_t skv_cuda_prefill_init(void);
+cudaError_t skv_cuda_select_init(void);
+
+/* Multiprocessors of the current device. */
+uint32_t skv_cuda_sms(void);
+
+/* After a dense pass that left scores and denominators in the scratch: fill ev. */
+void skv_cuda_evidence(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
+                       const struct layout *, const struct skv_work *);
+
+#endif

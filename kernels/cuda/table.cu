@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/cuda/table.cu - the table of functions, what it supports, and the layout of its scratch. */
+#include "kernels/cuda/cuda.h"
+
+#define SKV_MAX_DEVICES 64
+
+static const char *unsupported(const struct skv_shape *sh)
+{
+	if (sh->dtype != SKV_F16 && sh->dtype != SKV_BF16)
+		return "the CUDA kernels have pages of fp16 and bf16";
+	if (sh->io_dtype > SKV_BF16)
+		return "rows of q, k, v and out are fp32, fp16 or bf16";
+	if (sh->head_dim != 64 && sh->head_dim != 96 && sh->head_dim != 128 && sh->head_dim != 256)
+		return "the CUDA kernels have a head_dim of 64, 96, 128 and 256";
+	if (sh->n_kv_heads == 0 || sh->n_heads == 0 || sh->n_heads % sh->n_kv_heads || sh->n_heads > SKV_MAX_HEADS)
+		return "n_heads is a multiple of n_kv_heads, at most 256";
+	return NULL;
+}
+
+static size_t carve(size_t *at, size_t bytes)
+{
+	const size_t here = *at;
+	*at = (here + bytes + 255) / 256 * 256;
+	return here;
+}
+
+uint32_t skv_cuda_sms(void)
+{
+	static int sms[SKV_MAX_DEVICES];
+	int device = 0;
+
+	cudaGetDevice(&device);
+	/* several threads may ask first at once: they get the same answer */
+	if (sms[device] == 0)
+		cudaDeviceGetAttribute(&sms[device], cudaDevAttrMultiProcessorCount, device);
+	return (uint32_t)sms[device];
+}
+
+struct layout layout_of(const struct skv_shape *sh, uint32_t n, uint32_t max_len)
+{
+	struct layout l;
+	size_t at = 0;
+
+	l.tokens = skv_pages_of(max_len) * SKV_PAGE_TOKENS;
+	l.lse = carve(&at, (size_t)n * sh->n_heads * sizeof(float));
+	l.part = carve(&at, (size_t)n * head_tiles(sh) * CHUNKS_MOST * part_floats(sh->head_dim) * sizeof(float));
+	l.score = carve(&at, (size_t)n * sh->n_heads * l.tokens * sizeof(float));
+	l.total = at;
+	return l;
+}
+
+static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len, int threads)
+{
+	(void)n_rows;
+	(void)threads;
+	return layout_of(sh, n_seqs, max_len).total;
+}
+
+static const struct skv_kernels cuda = {
+	.name = "cuda",
+	.unsupported = unsupported,
+	.work_bytes = work_bytes,
+	.append = skv_cuda_append,
+	.copy_pages = skv_cuda_copy_pages,
+	.decode_dense = skv_cuda_decode_dense,
+	.decode_window = skv_cuda_decode_window,
+	.decode_pages = skv_cuda_decode_pages,
+	.decode_tokens = skv_cuda_decode_tokens,
+	.prefill_dense = skv_cuda_prefill_dense,
+	.select = skv_cuda_select,
+};
+
+extern "C" const struct skv_kernels *skv_kernels_cuda(void)
+{
+	return &cuda;
+}
