@@ -82,7 +82,7 @@ static uint32_t choose(uint64_t *rng, uint32_t n, uint32_t keep, uint32_t *ret_i
 static void list_init(struct bed *b, uint64_t *rng, struct skv_list *l, uint32_t rows, uint32_t units)
 {
 	uint32_t keep = (uint32_t)(units * b->o->budget);
-	*l = (struct skv_list){.rows = rows, .stride = units};
+	*l = (struct skv_list){.rows = rows, .stride = units, .most = keep};
 	l->ids = get((size_t)b->o->batch * rows * units * sizeof(uint32_t));
 	l->count = get((size_t)b->o->batch * rows * sizeof(uint32_t));
 	for (uint32_t r = 0; r < b->o->batch * rows; r++)

@@ -30,7 +30,7 @@ engine                     | libclient/include/sparsekv
 # check ROOT: one line for each include in the wrong direction. Status 1 when there is one.
 check() (
 	cd "$1"
-	find . -name '.?*' -prune -o -regex '.*\.[ch]' -printf '%P\n' | sort |
+	find . -name '.?*' -prune -o -regex '.*\.\(c\|h\|cu\|cuh\)' -printf '%P\n' | sort |
 		xargs grep -HnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*[<"]' /dev/null |
 		awk -v rules="$rules" '
 		function exists(path,    line, there) {

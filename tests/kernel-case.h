@@ -15,26 +15,10 @@
 #define SKV_KERNEL_CASE_H
 
 #include "kernels/kernels.h"
+#include "tests/kernel-backend.h"
 #include "tests/random.h"
 
 #define CASE_SEQS 8u
-#define CASE_BACKENDS 8u
-
-struct test_backend {
-	const char *name;
-	const struct skv_kernels *kern;
-	uint32_t io_dtype; /* enum skv_dtype of q, k, v and out; fp32, or for pools of the same dtype alone */
-	bool device;       /* scratch begins as zeros; with 16-bit pools arithmetic is that of tensor cores */
-	void *(*get)(size_t bytes); /* 64-byte aligned */
-	void (*put)(void *);
-	void (*to)(void *dst, const void *src, size_t bytes);
-	void (*from)(void *dst, const void *src, size_t bytes);
-	void (*wait)(void); /* until what was queued is done */
-};
-
-/* Those that this machine has, at most CASE_BACKENDS; ends with one without kernels. */
-const struct test_backend *case_backends(void);
-
 struct kernel_case {
 	struct skv_shape sh; /* pool and io_dtype: of the backend that the case is on */
 	uint32_t n;
@@ -60,7 +44,7 @@ void case_init(struct kernel_case *, uint32_t dtype, uint32_t heads, uint32_t kv
                uint32_t n, const uint32_t *len, const uint32_t *n_q);
 
 /* The same with one of CASE_SHAPES head counts, dimensions and dtypes. */
-#define CASE_SHAPES 30
+#define CASE_SHAPES 33
 void case_of_shape(struct kernel_case *, int shape, uint32_t n, const uint32_t *len, const uint32_t *n_q);
 
 void case_deinit(struct kernel_case *);
@@ -110,8 +94,14 @@ float rnd_normal(void);
 bool case_rounds_q(const struct kernel_case *, const struct test_backend *);
 float *case_q(const struct kernel_case *, const struct test_backend *); /* the caller's to free */
 double case_tolerance(const struct kernel_case *, const struct test_backend *, double host);
+/* And pooled weights by this share of them: scores are kept in 16 bits until they become weights. */
+double case_weight_slack(const struct kernel_case *, const struct test_backend *);
 
-/* Fails the test where |x - ref| > tolerance, or one is a NaN or infinite and the other is not the same. */
-void case_compare(const char *what, const float *x, const double *ref, size_t n, double tolerance);
+/*
+ * Fails the test where |x - ref| > tolerance + slack |ref|, or one is a NaN or infinite and the other is not
+ * the same.
+ */
+void case_compare(const char *what, const float *x, const double *ref, size_t n, double tolerance,
+                  double slack);
 
 #endif

@@ -1,28 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-KERNEL_TESTS = tests/test-append tests/test-decode tests/test-prefill tests/test-select tests/test-topk
+KERNEL_TESTS = tests/test-append tests/test-decode tests/test-prefill tests/test-replay tests/test-select \
+	tests/test-topk
 check_PROGRAMS += $(KERNEL_TESTS)
 TESTS += $(KERNEL_TESTS)
 
 KERNEL_TEST_SOURCES = \
-	tests/kernel-case.c tests/kernel-case.h tests/ref-attention.c tests/ref-attention.h tests/random.h
+	tests/kernel-backend.c tests/kernel-backend.h tests/kernel-case.c tests/kernel-case.h \
+	tests/ref-attention.c tests/ref-attention.h tests/random.h
+KERNEL_TEST_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_BUILDDIR='"$(abs_top_builddir)"'
 KERNEL_TEST_LIBS = kernels/libskvkernels.la $(CHECK_LIBS) -lm
 
 tests_test_append_SOURCES = tests/test-append.c $(KERNEL_TEST_SOURCES)
+tests_test_append_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
 tests_test_append_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_append_LDADD = $(KERNEL_TEST_LIBS)
 
 tests_test_decode_SOURCES = tests/test-decode.c $(KERNEL_TEST_SOURCES)
+tests_test_decode_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
 tests_test_decode_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_decode_LDADD = $(KERNEL_TEST_LIBS)
 
 tests_test_prefill_SOURCES = tests/test-prefill.c $(KERNEL_TEST_SOURCES)
+tests_test_prefill_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
 tests_test_prefill_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_prefill_LDADD = $(KERNEL_TEST_LIBS)
 
+tests_test_replay_SOURCES = tests/test-replay.c $(KERNEL_TEST_SOURCES)
+tests_test_replay_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
+tests_test_replay_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_replay_LDADD = $(KERNEL_TEST_LIBS)
+
 tests_test_select_SOURCES = tests/test-select.c $(KERNEL_TEST_SOURCES)
+tests_test_select_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
 tests_test_select_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_select_LDADD = $(KERNEL_TEST_LIBS)
 
 tests_test_topk_SOURCES = tests/test-topk.c $(KERNEL_TEST_SOURCES)
+tests_test_topk_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
 tests_test_topk_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_topk_LDADD = $(KERNEL_TEST_LIBS)

@@ -44,6 +44,7 @@ static void list_init(struct kernel_case *c, struct call *call, enum way way, ui
 		for (uint32_t u = 0; u < units; u++)
 			if (!rnd_below(one_in))
 				call->list.ids[(size_t)r * stride + (*count)++] = u;
+		call->list.most = *count > call->list.most ? *count : call->list.most;
 	}
 }
 
@@ -200,7 +201,7 @@ static void check_call(const char *what, struct kernel_case *c, const struct cal
 			reference(c, b, call, ref, attended);
 		rounded = case_rounds_q(c, b);
 		snprintf(name, sizeof name, "%s, %s", what, b->name);
-		case_compare(name, out, ref, floats, case_tolerance(c, b, tolerance));
+		case_compare(name, out, ref, floats, case_tolerance(c, b, tolerance), 0);
 		check_attended(what, c, attended);
 		case_off(c);
 	}
@@ -283,7 +284,7 @@ START_TEST(all_pages_are_dense)
 		for (uint32_t p = 0; p < count[i]; p++)
 			ids[i * stride + p] = p;
 	}
-	call[1].list = (struct skv_list){1, stride, ids, count};
+	call[1].list = (struct skv_list){1, stride, ids, count, stride};
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
 		if (!case_load(&c, b))
 			continue;
@@ -414,7 +415,7 @@ static void seen_deinit(struct seen *x)
 
 /* floats of the backend, NULL if they were not asked for */
 static void check_seen(const struct kernel_case *c, const char *what, const float *there, const double *ref,
-                       size_t n, double tolerance)
+                       size_t n, double tolerance, double slack)
 {
 	char name[64];
 	if (!there)
@@ -422,7 +423,7 @@ static void check_seen(const struct kernel_case *c, const char *what, const floa
 	float *x = malloc(n * sizeof *x);
 	case_from(c, x, there, n * sizeof *x);
 	snprintf(name, sizeof name, "%s, %s", what, c->on->name);
-	case_compare(name, x, ref, n, tolerance);
+	case_compare(name, x, ref, n, tolerance, slack);
 	free(x);
 }
 
@@ -464,17 +465,19 @@ static void check_evidence(struct kernel_case *c, int variant)
 		if (!case_load(c, b))
 			continue;
 		struct skv_evidence ev = run_with_evidence(c, variant);
-		const double most = ev.sum ? c->sh.n_heads : 1;
+		const double most = ev.sum ? c->sh.n_heads : 1, least = b->device ? 1e-4 : 0;
+		const double slack = case_weight_slack(c, b);
 		if (rounded != case_rounds_q(c, b)) {
 			seen_deinit(&seen);
 			seen_init(&seen, c, b, &ev);
 		}
 		rounded = case_rounds_q(c, b);
 		check_seen(c, "token weights", ev.token, seen.token, (size_t)c->n * ev.rows * ev.token_stride,
-		           2e-6 * most);
+		           2e-6 * most + least, slack);
 		check_seen(c, "page weights", ev.page, seen.page, (size_t)c->n * ev.rows * ev.page_stride,
-		           1e-5 * most);
-		check_seen(c, "log-sum-exp", ev.lse, seen.lse, c->n * c->sh.n_heads, 1e-5);
+		           1e-5 * most + least, slack);
+		check_seen(c, "log-sum-exp", ev.lse, seen.lse, c->n * c->sh.n_heads,
+		           b->device ? 2e-3 : 1e-5, 0);
 		case_off(c);
 	}
 	seen_deinit(&seen);
@@ -496,7 +499,8 @@ int main(void)
 	TCase *tc = tcase_create("all");
 	int failed, cases = under_valgrind() ? 3 : CASE_SHAPES;
 
-	rnd_seed("test-decode");
+	if (case_begin("test-decode") == CASE_LACKS_DEVICE)
+		return EXIT_FAILURE;
 	suite_add_tcase(suite, tc);
 	tcase_set_timeout(tc, 60);
 	tcase_add_loop_test(tc, decode_dense, 0, cases);

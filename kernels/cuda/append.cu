@@ -51,7 +51,8 @@ void skv_cuda_append(const struct skv_shape *sh, const struct skv_batch *b, cons
 		.layer = sh->layer,
 	};
 
-	append_kernel<<<dim3(b->max_q, b->n, 2), THREADS, 0, stream_of(work)>>>(c);
+	if (b->n > 0)
+		append_kernel<<<dim3(b->max_q, b->n, 2), THREADS, 0, stream_of(work)>>>(c);
 }
 
 struct copies {

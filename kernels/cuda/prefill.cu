@@ -343,6 +343,8 @@ void skv_cuda_prefill_dense(const struct skv_shape *sh, const struct skv_batch *
 	};
 	const dim3 grid(ceil_div(b->max_q * c.group, ROWS), sh->n_kv_heads, b->n);
 
+	if (b->n == 0)
+		return;
 	if (sh->dtype == SKV_F16)
 		launch_dtype<F16>(&c, sh->head_dim, grid, stream_of(work));
 	else

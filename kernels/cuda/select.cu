@@ -200,7 +200,7 @@ void skv_cuda_select(const struct skv_shape *sh, const struct skv_batch *b, cons
                      const struct skv_select *select, struct skv_list *list, const struct skv_work *work)
 {
 	const uint32_t units = tokens ? b->max_len : skv_pages_of(b->max_len);
-	const uint32_t most = skv_budget_of(select->budget, units, select->floor) + select->pin;
+	const uint32_t most = skv_budget_of(select->budget, units, select->floor) + min(select->pin, units);
 
 	list->most = most < units ? most : units;
 	const size_t bytes = units * sizeof(uint32_t);
@@ -214,5 +214,6 @@ void skv_cuda_select(const struct skv_shape *sh, const struct skv_batch *b, cons
 		.shared = bytes <= SHARED_BYTES,
 	};
 
-	select_kernel<<<dim3(ev->rows, b->n), THREADS, c.shared ? bytes : 0, stream_of(work)>>>(c);
+	if (b->n > 0)
+		select_kernel<<<dim3(ev->rows, b->n), THREADS, c.shared ? bytes : 0, stream_of(work)>>>(c);
 }

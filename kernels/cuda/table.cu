@@ -2,8 +2,6 @@
 /* kernels/cuda/table.cu - the table of functions, what it supports, and the layout of its scratch. */
 #include "kernels/cuda/cuda.h"
 
-#define SKV_MAX_DEVICES 64
-
 static const char *unsupported(const struct skv_shape *sh)
 {
 	if (sh->dtype != SKV_F16 && sh->dtype != SKV_BF16)
@@ -22,18 +20,6 @@ static size_t carve(size_t *at, size_t bytes)
 	const size_t here = *at;
 	*at = (here + bytes + 255) / 256 * 256;
 	return here;
-}
-
-uint32_t skv_cuda_sms(void)
-{
-	static int sms[SKV_MAX_DEVICES];
-	int device = 0;
-
-	cudaGetDevice(&device);
-	/* several threads may ask first at once: they get the same answer */
-	if (sms[device] == 0)
-		cudaDeviceGetAttribute(&sms[device], cudaDevAttrMultiProcessorCount, device);
-	return (uint32_t)sms[device];
 }
 
 struct layout layout_of(const struct skv_shape *sh, uint32_t n, uint32_t max_len)

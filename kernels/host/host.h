@@ -112,7 +112,7 @@ void ISA(decode_tokens)(const struct skv_shape *, const struct skv_batch *, cons
 void ISA(prefill_dense)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                         const struct skv_work *);
 void ISA(select)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *, bool tokens,
-                 const struct skv_select *, const struct skv_list *, const struct skv_work *);
+                 const struct skv_select *, struct skv_list *, const struct skv_work *);
 
 size_t ISA(decode_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len);
 size_t ISA(prefill_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);

@@ -77,11 +77,13 @@ size_t ISA(select_bytes)(uint32_t max_len, int threads)
 }
 
 void ISA(select)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_evidence *ev,
-                 bool tokens, const struct skv_select *sel, const struct skv_list *list,
+                 bool tokens, const struct skv_select *sel, struct skv_list *list,
                  const struct skv_work *work)
 {
+	const uint32_t units = tokens ? batch->max_len : skv_pages_of(batch->max_len);
 	struct carve c = carve_begin(work);
 	struct select x = {.sh = sh, .batch = batch, .ev = ev, .sel = sel, .list = list, .tokens = tokens};
+	list->most = skv_min(units, skv_budget_of(sel->budget, units, sel->floor) + skv_min(sel->pin, units));
 	x.per_page = tokens ? SKV_PAGE_TOKENS : 1;
 	x.scratch_stride = scratch_of_thread(batch->max_len);
 	x.scratch = carve(&c, (size_t)work->threads * x.scratch_stride);
