@@ -2,7 +2,7 @@
 # Test runs beside `make check`; HACKING.md says when to use which.
 dist_check_SCRIPTS += tests/check-includes.sh
 TESTS += tests/check-includes.sh
-EXTRA_DIST += tests/debootstrap.sh tests/mount-root.sh tests/chroot.sh \
+EXTRA_DIST += tests/debootstrap.sh tests/mount-root.sh tests/chroot.sh tests/gpu.sh \
 	tests/systemd/run.sh tests/systemd/boot.sh tests/systemd/guest.sh tests/systemd/hello.pl tests/systemd/skv-test.service
 
 # Threads of a pool that wait for each other by spinning are slow on a machine with other work: seconds
