@@ -2,16 +2,15 @@
 /*
  * bench/attention.c - sparsekv-bench attention.
  *
- * A pool like the daemon's (a shared memfd) holds as many layers of the same batch as it takes to be
- * far larger than the caches. A measurement is one pass over all layers, so nothing is still in a
- * cache when its layer comes round again. Pages lie in random order: the worst case for the kernels,
- * while the streaming read that they are compared with reads the same bytes in the order of their
- * addresses. Kernels take turns, and of every kernel's passes the median counts.
+ * A measurement is one pass over all layers of a bed (bed.h), so nothing is still in a cache when its layer
+ * comes round again. Pages in random order are the worst case for the kernels, while the streaming read that
+ * they are compared with reads the same bytes in the order of their addresses. Kernels take turns, and of
+ * every kernel's passes the median counts. On a device it times them itself.
  *
  * GB/s counts the K and V bytes of the tokens that a kernel was asked to look at, once each.
  */
+#include "bench/bed.h"
 #include "bench/bench.h"
-#include "kernels/kernels.h"
 #include <cblas.h>
 #include <errno.h>
 #include <getopt.h>
@@ -19,8 +18,6 @@
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define MAX_REPEAT 101
 
@@ -29,182 +26,14 @@ struct options {
 	long heads[BENCH_LIST_MAX], kv_heads[BENCH_LIST_MAX];
 	uint32_t dtypes[BENCH_LIST_MAX];
 	int n_threads, n_tokens, n_shapes, n_dtypes;
-	long batch, memory, repeat, prefill;
-	double budget;
+	long repeat, prefill;
 	const char *csv;
-	const struct skv_kernels *kern;
-};
-
-/* The memory of one configuration: `layers` layers of `batch` sequences of `tokens` tokens. */
-struct bed {
-	const struct options *o;
-	struct skv_shape sh;
-	uint32_t tokens, layers, pages; /* pages of one sequence in one layer */
-	int threads;
-	size_t pool_bytes;
-	struct skv_kseq *seq; /* [batch] */
-	struct skv_batch step; /* all of them, one row each */
-	skv_pte *table;       /* [layer][batch][pages] */
-	float *q, *out;       /* [batch][n_heads][head_dim] */
-	struct skv_list page_list[2], token_list[2]; /* a sequence; a kv head */
-	float *token_weight, *page_weight;
-	struct skv_work work;
+	struct bed_options bed;
 };
 
 static const char *dtype_name(uint32_t dtype)
 {
 	return dtype == SKV_F32 ? "fp32" : dtype == SKV_F16 ? "fp16" : "bf16";
-}
-
-static void *get(size_t bytes)
-{
-	void *p = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
-	if (!p) {
-		fprintf(stderr, "sparsekv-bench: no memory for %zu bytes\n", bytes);
-		exit(1);
-	}
-	memset(p, 0, bytes);
-	return p;
-}
-
-/* ---- set up ---------------------------------------------------------------------------------- */
-
-/* `keep` of n units, at random, ascending. */
-static uint32_t choose(uint64_t *rng, uint32_t n, uint32_t keep, uint32_t *ret_ids)
-{
-	uint32_t m = 0;
-	for (uint32_t i = 0; i < n; i++)
-		if (bench_random(rng) % (n - i) < keep - m)
-			ret_ids[m++] = i;
-	return m;
-}
-
-static void list_init(struct bed *b, uint64_t *rng, struct skv_list *l, uint32_t rows, uint32_t units)
-{
-	uint32_t keep = (uint32_t)(units * b->o->budget);
-	*l = (struct skv_list){.rows = rows, .stride = units, .most = keep};
-	l->ids = get((size_t)b->o->batch * rows * units * sizeof(uint32_t));
-	l->count = get((size_t)b->o->batch * rows * sizeof(uint32_t));
-	for (uint32_t r = 0; r < b->o->batch * rows; r++)
-		l->count[r] = choose(rng, units, keep, l->ids + (size_t)r * units);
-}
-
-static void list_deinit(struct skv_list *l)
-{
-	free(l->ids);
-	free(l->count);
-}
-
-/* Sequence i as one that is all prompt. */
-static struct skv_kseq prompt_of(const struct bed *b, uint32_t i)
-{
-	struct skv_kseq s = b->seq[i];
-	s.n_q = s.len;
-	s.row = 0;
-	return s;
-}
-
-/* K and V of a pool: small numbers, the same in every layer. */
-static void fill_pool(struct bed *b, uint64_t *rng)
-{
-	const uint32_t rows = b->tokens, width = b->sh.n_kv_heads * b->sh.head_dim;
-	float *k = get((size_t)rows * width * sizeof *k);
-	for (size_t i = 0; i < (size_t)rows * width; i++)
-		k[i] = (float)((double)(bench_random(rng) >> 40) * 0x1p-23 - 1);
-	for (b->sh.layer = 0; b->sh.layer < b->layers; b->sh.layer++)
-		for (uint32_t i = 0; i < b->o->batch; i++) {
-			struct skv_kseq s = prompt_of(b, i);
-			b->o->kern->append(&b->sh, &(struct skv_batch){&s, 1, rows, rows}, k, k, &b->work);
-		}
-	free(k);
-}
-
-static int map_pool(struct bed *b)
-{
-	int fd = memfd_create("sparsekv-bench", MFD_CLOEXEC);
-	if (fd < 0 || ftruncate(fd, (off_t)b->pool_bytes) < 0)
-		goto fail;
-	b->sh.pool = mmap(NULL, b->pool_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (b->sh.pool == MAP_FAILED)
-		goto fail;
-	close(fd);
-	return 0;
-fail:
-	fprintf(stderr, "sparsekv-bench: no pool of %zu bytes: %s\n", b->pool_bytes, strerror(errno));
-	if (fd >= 0)
-		close(fd);
-	return -1;
-}
-
-static struct skv_shape shape_of(const struct options *o, int i, uint32_t dtype)
-{
-	struct skv_shape sh = {.n_heads = (uint32_t)o->heads[i], .n_kv_heads = (uint32_t)o->kv_heads[i],
-	                       .head_dim = (uint32_t)o->dims[i], .dtype = dtype, .io_dtype = SKV_F32};
-	sh.scale = 1 / sqrtf((float)sh.head_dim);
-	sh.page_bytes = (size_t)2 * sh.n_kv_heads * SKV_PAGE_TOKENS * sh.head_dim * skv_dtype_bytes(dtype);
-	return sh;
-}
-
-static int bed_init(struct bed *b, const struct options *o, int shape, uint32_t dtype, uint32_t tokens,
-                    int threads)
-{
-	uint64_t rng = 1;
-	*b = (struct bed){.o = o, .sh = shape_of(o, shape, dtype), .tokens = tokens, .threads = threads};
-	b->pages = skv_pages_of(tokens);
-
-	const uint32_t batch = (uint32_t)o->batch;
-	size_t layer = (size_t)batch * b->pages * b->sh.page_bytes, want = (size_t)o->memory << 20;
-	b->layers = (uint32_t)((want + layer - 1) / layer);
-	b->pool_bytes = b->layers * layer;
-	if (map_pool(b))
-		return -1;
-
-	const uint32_t n = b->layers * batch * b->pages;
-	b->table = get(n * sizeof *b->table);
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t j = (uint32_t)(bench_random(&rng) % (i + 1));
-		b->table[i] = b->table[j];
-		b->table[j] = skv_pte_make(SKV_PTE_FULL, i);
-	}
-	b->seq = get(batch * sizeof *b->seq);
-	for (uint32_t i = 0; i < batch; i++)
-		b->seq[i] = (struct skv_kseq){.table = b->table + (size_t)i * b->pages,
-		                              .layer_stride = batch * b->pages, .len = tokens,
-		                              .n_q = 1, .row = i};
-	b->step = (struct skv_batch){.seq = b->seq, .n = batch, .max_len = tokens, .max_q = 1};
-
-	size_t floats = (size_t)batch * b->sh.n_heads * b->sh.head_dim;
-	b->q = get(floats * sizeof *b->q);
-	b->out = get(floats * sizeof *b->out);
-	for (size_t i = 0; i < floats; i++)
-		b->q[i] = (float)((double)(bench_random(&rng) >> 40) * 0x1p-23 - 1);
-	for (int i = 0; i < 2; i++) {
-		list_init(b, &rng, &b->page_list[i], i ? b->sh.n_kv_heads : 1, b->pages);
-		list_init(b, &rng, &b->token_list[i], i ? b->sh.n_kv_heads : 1, tokens);
-	}
-	b->token_weight = get((size_t)batch * b->pages * SKV_PAGE_TOKENS * sizeof(float));
-	b->page_weight = get((size_t)batch * b->pages * sizeof(float));
-	b->work.threads = threads;
-	b->work.bytes = o->kern->work_bytes(&b->sh, batch, tokens, tokens, threads);
-	b->work.mem = get(b->work.bytes);
-	fill_pool(b, &rng);
-	return 0;
-}
-
-static void bed_deinit(struct bed *b)
-{
-	munmap(b->sh.pool, b->pool_bytes);
-	for (int i = 0; i < 2; i++) {
-		list_deinit(&b->page_list[i]);
-		list_deinit(&b->token_list[i]);
-	}
-	free(b->table);
-	free(b->seq);
-	free(b->q);
-	free(b->out);
-	free(b->token_weight);
-	free(b->page_weight);
-	free(b->work.mem);
 }
 
 /* ---- what is measured ------------------------------------------------------------------------ */
@@ -241,6 +70,10 @@ static void read_layer(struct bed *b, uint32_t layer)
 	size_t bytes = b->pool_bytes / b->layers, part = bytes / (size_t)b->threads & ~(size_t)511;
 	const uint8_t *p = b->sh.pool + layer * bytes;
 	uint32_t sum = 0;
+	if (b->o->device) {
+		bed_need(b, b->o->device->read(p, bytes, b->work.stream));
+		return;
+	}
 	if (b->threads == 1) {
 		__atomic_store_n(&read_result, read_range(p, bytes), __ATOMIC_RELAXED);
 		return;
@@ -257,12 +90,20 @@ static void dense(struct bed *b, uint32_t layer)
 	b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, NULL, &b->work);
 }
 
+/* What a layer does that selects pages for others. */
 static void with_evidence(struct bed *b, uint32_t layer)
 {
-	struct skv_evidence ev = {.rows = 1, .token = b->token_weight, .page = b->page_weight,
-	                          .token_stride = b->pages * SKV_PAGE_TOKENS, .page_stride = b->pages};
+	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = b->pages};
 	b->sh.layer = layer;
 	b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, &ev, &b->work);
+}
+
+static void and_select(struct bed *b, uint32_t layer)
+{
+	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = b->pages};
+	struct skv_select sel = {.budget.share = (float)b->o->budget};
+	with_evidence(b, layer);
+	b->o->kern->select(&b->sh, &b->step, &ev, false, &sel, &b->made, &b->work);
 }
 
 static void window(struct bed *b, uint32_t layer)
@@ -302,9 +143,10 @@ static const struct {
 	bool sparse;
 } kinds[] = {
 	{"read", read_layer, false},        {"dense", dense, false},
-	{"evidence", with_evidence, false}, {"window", window, true},
-	{"pages/seq", pages_seq, true},     {"pages/head", pages_head, true},
-	{"tokens/seq", tokens_seq, true},   {"tokens/head", tokens_head, true},
+	{"evidence", with_evidence, false}, {"ev+select", and_select, false},
+	{"window", window, true},           {"pages/seq", pages_seq, true},
+	{"pages/head", pages_head, true},   {"tokens/seq", tokens_seq, true},
+	{"tokens/head", tokens_head, true},
 };
 #define N_KINDS (sizeof kinds / sizeof *kinds)
 enum { READ, DENSE };
@@ -325,22 +167,23 @@ static void report(struct report *r, const struct bed *b, const char *kind, uint
 	           gflops);
 }
 
-static void measure_decode(struct report *r, struct bed *b)
+static void measure_decode(struct report *r, struct bed *b, long repeat)
 {
 	static double t[N_KINDS][MAX_REPEAT];
 	double ms[N_KINDS], bytes = (double)b->pool_bytes / b->layers;
 
 	/* Pass -1 is not counted: it wakes threads and touches scratch. */
-	for (long rep = -1; rep < b->o->repeat; rep++)
+	for (long rep = -1; rep < repeat; rep++)
 		for (size_t k = 0; k < N_KINDS; k++) {
-			double begin = bench_now();
+			bed_start(b);
 			for (uint32_t layer = 0; layer < b->layers; layer++)
 				kinds[k].layer(b, layer);
+			double pass = bed_stop(b);
 			if (rep >= 0)
-				t[k][rep] = (bench_now() - begin) * 1e3 / b->layers;
+				t[k][rep] = pass / b->layers;
 		}
 	for (size_t k = 0; k < N_KINDS; k++)
-		ms[k] = bench_median(t[k], (size_t)b->o->repeat);
+		ms[k] = bench_median(t[k], (size_t)repeat);
 	for (size_t k = 0; k < N_KINDS; k++) {
 		double touched = kinds[k].sparse ? bytes * b->o->budget : bytes, gbps = touched / ms[k] / 1e6;
 		report(r, b, kinds[k].name, b->tokens, ms[k], gbps, gbps / (bytes / ms[READ] / 1e6),
@@ -348,41 +191,51 @@ static void measure_decode(struct report *r, struct bed *b)
 	}
 }
 
-/* A prompt in one call, beside a matrix product of OpenBLAS on the same threads. */
-static void measure_prefill(struct report *r, struct bed *b)
+/* A matrix product of OpenBLAS on as many threads. */
+static void measure_blas(struct report *r, const struct bed *b, long repeat)
 {
-	static double t[2][MAX_REPEAT];
-	const uint32_t n = b->tokens, heads = b->sh.n_heads, dim = b->sh.head_dim;
+	static double t[MAX_REPEAT];
 	const int m = 1024;
-	float *q = get((size_t)n * heads * dim * sizeof *q);
-	float *out = get((size_t)n * heads * dim * sizeof *out);
-	float *x = get((size_t)3 * m * m * sizeof *x);
-	/* q k and p v, over the lower triangle */
-	double flop = 4.0 * heads * dim * ((double)n * (n + 1) / 2), blas_flop = 2.0 * m * m * m;
+	float *x = calloc((size_t)3 * m * m, sizeof *x);
 
-	for (size_t i = 0; i < (size_t)n * heads * dim; i++)
-		q[i] = b->q[i % ((size_t)heads * dim)];
 	openblas_set_num_threads(b->threads);
-	for (long rep = -1; rep < b->o->repeat; rep++) {
-		struct skv_kseq s = prompt_of(b, 0);
-		b->sh.layer = (uint32_t)(rep + 1) % b->layers;
+	for (long rep = -1; x && rep < repeat; rep++) {
 		double begin = bench_now();
-		b->o->kern->prefill_dense(&b->sh, &(struct skv_batch){&s, 1, n, n}, q, out, &b->work);
-		double middle = bench_now();
 		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, m, m, 1, x, m, x + m * m, m, 0,
 		            x + 2 * m * m, m);
-		if (rep >= 0) {
-			t[0][rep] = (middle - begin) * 1e3;
-			t[1][rep] = (bench_now() - middle) * 1e3;
-		}
+		if (rep >= 0)
+			t[rep] = (bench_now() - begin) * 1e3;
 	}
-	double ms = bench_median(t[0], (size_t)b->o->repeat);
-	double blas_ms = bench_median(t[1], (size_t)b->o->repeat);
-	report(r, b, "sgemm", (uint32_t)m, blas_ms, NAN, NAN, NAN, blas_flop / blas_ms / 1e6);
-	report(r, b, "prefill", n, ms, NAN, NAN, NAN, flop / ms / 1e6);
-	free(q);
-	free(out);
+	double ms = bench_median(t, (size_t)repeat);
+	report(r, b, "sgemm", (uint32_t)m, ms, NAN, NAN, NAN, 2.0 * m * m * m / ms / 1e6);
 	free(x);
+}
+
+/* A prompt in one call. */
+static void measure_prefill(struct report *r, struct bed *b, long repeat)
+{
+	static double t[MAX_REPEAT];
+	const uint32_t n = b->tokens, heads = b->sh.n_heads, dim = b->sh.head_dim;
+	struct skv_batch prompt = bed_prompt(b, 0);
+	uint64_t rng = 2;
+	float *q = bed_floats(b, &rng, (size_t)n * heads * dim);
+	float *out = bed_floats(b, &rng, (size_t)n * heads * dim);
+	/* q k and p v, over the lower triangle */
+	double flop = 4.0 * heads * dim * ((double)n * (n + 1) / 2);
+
+	for (long rep = -1; rep < repeat; rep++) {
+		b->sh.layer = (uint32_t)(rep + 1) % b->layers;
+		bed_start(b);
+		b->o->kern->prefill_dense(&b->sh, &prompt, q, out, &b->work);
+		double pass = bed_stop(b);
+		if (rep >= 0)
+			t[rep] = pass;
+	}
+	double ms = bench_median(t, (size_t)repeat);
+	report(r, b, "prefill", n, ms, NAN, NAN, NAN, flop / ms / 1e6);
+	bed_free(b, (void *)prompt.seq);
+	bed_free(b, q);
+	bed_free(b, out);
 }
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -390,20 +243,22 @@ static void measure_prefill(struct report *r, struct bed *b)
 static void help(void)
 {
 	puts("usage: sparsekv-bench attention [OPTION...]\n\n"
-	     "Times the host attention kernels: decode over everything, with evidence, and over a\n"
-	     "budget of it as a window, as pages and as tokens (one list a sequence, one a kv head),\n"
-	     "next to a plain streaming read of the same memory; and prefill next to OpenBLAS.\n\n"
+	     "Times the attention kernels of the host, or of a device: decode over everything, with\n"
+	     "evidence and a selection by it, and over a budget as a window, as pages and as tokens (one\n"
+	     "list a sequence, one a kv head), next to a plain streaming read of the same memory; and\n"
+	     "prefill, on the host next to OpenBLAS.\n\n"
 	     "  --threads LIST   OpenMP threads (1,2)\n"
 	     "  --tokens LIST    length of the sequences (16384)\n"
 	     "  --heads LIST     q heads/kv heads (8/2,32/8)\n"
 	     "  --dim LIST       head dimension, one for each of --heads (64,128)\n"
-	     "  --dtype LIST     fp32, fp16, bf16 (fp32,bf16)\n"
+	     "  --dtype LIST     fp32, fp16, bf16 (fp32,bf16; of a device fp16,bf16)\n"
 	     "  --batch N        sequences in a step (1)\n"
 	     "  --budget X       share of the tokens that sparse layers look at (0.1)\n"
 	     "  --memory MIB     memory to go through, at least (512)\n"
 	     "  --prefill N      length of the prompt, 0 for none (4096)\n"
 	     "  --repeat N       passes, of which the median counts (9)\n"
 	     "  --isa NAME       avx512, avx2 or generic (the best that this processor has)\n"
+	     "  --device cuda:N  on that device instead; --threads and --isa have no meaning there\n"
 	     "  --csv FILE       the figures as CSV, too");
 }
 
@@ -457,6 +312,31 @@ static int parse_number(const char *name, const char *text, long least, long mos
 	return 0;
 }
 
+static struct skv_shape shape_of(const struct options *o, int i, uint32_t dtype)
+{
+	return bed_shape((uint32_t)o->heads[i], (uint32_t)o->kv_heads[i], (uint32_t)o->dims[i], dtype);
+}
+
+static int parse_device(struct options *o, const char *text)
+{
+	const struct skv_backend *d;
+	char why[512], rest;
+	unsigned n;
+	void *was;
+
+	if (sscanf(text, "cuda:%u%c", &n, &rest) != 1)
+		return bad("device", text, "a device such as cuda:0");
+	d = skv_backend_cuda(why, sizeof why);
+	if (!d || d->enter(n, &was)) {
+		fprintf(stderr, "sparsekv-bench: --device %s: %s\n", text, d ? d->error() : why);
+		return -1;
+	}
+	o->bed.device = d;
+	o->bed.kern = d->kernels;
+	o->threads[0] = o->n_threads = 1;
+	return 0;
+}
+
 static int check_shapes(const struct options *o, int n_dims)
 {
 	if (o->n_shapes != n_dims) {
@@ -465,12 +345,12 @@ static int check_shapes(const struct options *o, int n_dims)
 		        " each\n", o->n_shapes, n_dims);
 		return -1;
 	}
-	for (int i = 0; i < n_dims; i++) {
-		struct skv_shape sh = shape_of(o, i, SKV_F32);
-		const char *why = o->kern->unsupported(&sh);
+	for (int i = 0; i < n_dims * o->n_dtypes; i++) {
+		struct skv_shape sh = shape_of(o, i / o->n_dtypes, o->dtypes[i % o->n_dtypes]);
+		const char *why = o->bed.kern->unsupported(&sh);
 		if (why) {
-			fprintf(stderr, "sparsekv-bench: --heads %u/%u --dim %u: %s\n", sh.n_heads,
-			        sh.n_kv_heads, sh.head_dim, why);
+			fprintf(stderr, "sparsekv-bench: --heads %u/%u --dim %u --dtype %s: %s\n", sh.n_heads,
+			        sh.n_kv_heads, sh.head_dim, dtype_name(sh.dtype), why);
 			return -1;
 		}
 	}
@@ -484,15 +364,17 @@ static int parse(struct options *o, int argc, char **argv)
 		{"threads", 1, 0, 't'}, {"tokens", 1, 0, 'n'}, {"heads", 1, 0, 'h'},   {"dim", 1, 0, 'd'},
 		{"dtype", 1, 0, 'y'},   {"batch", 1, 0, 'b'},  {"budget", 1, 0, 'g'},  {"memory", 1, 0, 'm'},
 		{"prefill", 1, 0, 'p'}, {"repeat", 1, 0, 'r'}, {"isa", 1, 0, 'i'},     {"csv", 1, 0, 'c'},
+		{"device", 1, 0, 'v'},
 		{"help", 0, 0, '?' + 128}, {0},
 	};
+	const char *device = NULL;
 	int n_dims = 2, e = 0;
 	char *end;
 	*o = (struct options){
 		.threads = {1, 2}, .n_threads = 2, .tokens = {16384}, .n_tokens = 1, .heads = {8, 32},
-		.kv_heads = {2, 8}, .dims = {64, 128}, .n_shapes = 2, .dtypes = {SKV_F32, SKV_BF16},
-		.n_dtypes = 2, .batch = 1, .memory = 512, .repeat = 9, .prefill = 4096, .budget = 0.1,
-		.kern = skv_kernels_host(NULL),
+		.kv_heads = {2, 8}, .dims = {64, 128}, .n_shapes = 2,
+		.repeat = 9, .prefill = 4096,
+		.bed = {.batch = 1, .memory = 512, .budget = 0.1, .kern = skv_kernels_host(NULL)},
 	};
 	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
 		switch (c) {
@@ -512,10 +394,10 @@ static int parse(struct options *o, int argc, char **argv)
 			e = parse_dtypes(o, optarg);
 			break;
 		case 'b':
-			e = parse_number("batch", optarg, 1, 4096, &o->batch);
+			e = parse_number("batch", optarg, 1, 4096, &o->bed.batch);
 			break;
 		case 'm':
-			e = parse_number("memory", optarg, 1, 1 << 20, &o->memory);
+			e = parse_number("memory", optarg, 1, 1 << 20, &o->bed.memory);
 			break;
 		case 'p':
 			e = parse_number("prefill", optarg, 0, SKV_MAX_TOKENS, &o->prefill);
@@ -524,12 +406,15 @@ static int parse(struct options *o, int argc, char **argv)
 			e = parse_number("repeat", optarg, 1, MAX_REPEAT, &o->repeat);
 			break;
 		case 'g':
-			o->budget = strtod(optarg, &end);
-			if (*end || !(o->budget > 0 && o->budget <= 1))
+			o->bed.budget = strtod(optarg, &end);
+			if (*end || !(o->bed.budget > 0 && o->bed.budget <= 1))
 				e = bad("budget", optarg, "a share from 0 to 1");
 			break;
 		case 'i':
-			o->kern = skv_kernels_host(optarg);
+			o->bed.kern = skv_kernels_host(optarg);
+			break;
+		case 'v':
+			device = optarg;
 			break;
 		case 'c':
 			o->csv = optarg;
@@ -545,19 +430,46 @@ static int parse(struct options *o, int argc, char **argv)
 		fprintf(stderr, "sparsekv-bench: attention: unexpected argument '%s'\n", argv[optind]);
 		return -1;
 	}
-	if (!e && !o->kern) {
+	if (!e && device)
+		e = parse_device(o, device);
+	if (!e && !o->bed.kern) {
 		fputs("sparsekv-bench: --isa or SPARSEKV_ISA: expected avx512, avx2 or generic, and a"
 		      " processor that has it\n", stderr);
 		return -1;
 	}
+	if (!e && !o->n_dtypes) {
+		o->dtypes[0] = device ? SKV_F16 : SKV_F32;
+		o->dtypes[1] = SKV_BF16;
+		o->n_dtypes = 2;
+	}
 	return e ? -1 : check_shapes(o, n_dims);
+}
+
+static int measure(struct report *r, const struct options *o, struct skv_shape sh, int threads)
+{
+	struct bed bed;
+
+	for (int n = 0; n < o->n_tokens; n++) {
+		if (bed_init(&bed, &o->bed, sh, (uint32_t)o->tokens[n], threads))
+			return -1;
+		measure_decode(r, &bed, o->repeat);
+		bed_deinit(&bed);
+	}
+	if (!o->prefill)
+		return 0;
+	if (bed_init(&bed, &o->bed, sh, (uint32_t)o->prefill, threads))
+		return -1;
+	if (!o->bed.device)
+		measure_blas(r, &bed, o->repeat);
+	measure_prefill(r, &bed, o->repeat);
+	bed_deinit(&bed);
+	return 0;
 }
 
 int bench_attention(int argc, char **argv)
 {
 	struct options o;
 	struct report r;
-	struct bed bed;
 	int e = parse(&o, argc, argv);
 
 	if (e)
@@ -565,22 +477,9 @@ int bench_attention(int argc, char **argv)
 	e = report_init(&r, columns, sizeof columns / sizeof *columns, o.csv);
 	for (int s = 0; !e && s < o.n_shapes; s++)
 		for (int d = 0; d < o.n_dtypes; d++)
-			for (int t = 0; t < o.n_threads; t++) {
-				for (int n = 0; n < o.n_tokens; n++) {
-					if (bed_init(&bed, &o, s, o.dtypes[d], (uint32_t)o.tokens[n],
-					             (int)o.threads[t]))
-						return 1;
-					measure_decode(&r, &bed);
-					bed_deinit(&bed);
-				}
-				if (!o.prefill)
-					continue;
-				if (bed_init(&bed, &o, s, o.dtypes[d], (uint32_t)o.prefill,
-				             (int)o.threads[t]))
+			for (int t = 0; t < o.n_threads; t++)
+				if (measure(&r, &o, shape_of(&o, s, o.dtypes[d]), (int)o.threads[t]))
 					return 1;
-				measure_prefill(&r, &bed);
-				bed_deinit(&bed);
-			}
 	if (!e)
 		e = report_deinit(&r);
 	if (e) {

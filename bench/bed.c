@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/bed.h"
+#include "bench/bench.h"
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static void *get(size_t bytes)
+{
+	void *p = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+	if (!p) {
+		fprintf(stderr, "sparsekv-bench: no memory for %zu bytes\n", bytes);
+		exit(1);
+	}
+	memset(p, 0, bytes);
+	return p;
+}
+
+void bed_need(const struct bed *b, int r)
+{
+	if (r == 0)
+		return;
+	fprintf(stderr, "sparsekv-bench: %s\n", b->o->device->error());
+	exit(1);
+}
+
+/* Host memory from get() to where the kernels work. */
+static void *there(struct bed *b, void *p, size_t bytes)
+{
+	const struct skv_backend *d = b->o->device;
+	void *copy;
+	if (!d)
+		return p;
+	bed_need(b, d->alloc(bytes, &copy));
+	bed_need(b, d->copy(copy, p, bytes, b->work.stream));
+	bed_need(b, d->wait(b->work.stream));
+	free(p);
+	return copy;
+}
+
+void bed_free(const struct bed *b, void *p)
+{
+	if (b->o->device)
+		bed_need(b, b->o->device->free(p));
+	else
+		free(p);
+}
+
+float *bed_floats(struct bed *b, uint64_t *rng, size_t n)
+{
+	float *x = get(n * sizeof *x);
+	for (size_t i = 0; i < n; i++)
+		x[i] = (float)((double)(bench_random(rng) >> 40) * 0x1p-23 - 1);
+	return there(b, x, n * sizeof *x);
+}
+
+static int map_pool(struct bed *b)
+{
+	const struct skv_backend *d = b->o->device;
+	if (d) {
+		if (d->alloc(b->pool_bytes, (void **)&b->sh.pool) == 0)
+			return 0;
+		fprintf(stderr, "sparsekv-bench: no pool of %zu bytes: %s\n", b->pool_bytes, d->error());
+		return -1;
+	}
+	int fd = memfd_create("sparsekv-bench", MFD_CLOEXEC);
+	if (fd < 0 || ftruncate(fd, (off_t)b->pool_bytes) < 0)
+		goto fail;
+	b->sh.pool = mmap(NULL, b->pool_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (b->sh.pool == MAP_FAILED)
+		goto fail;
+	close(fd);
+	return 0;
+fail:
+	fprintf(stderr, "sparsekv-bench: no pool of %zu bytes: %s\n", b->pool_bytes, strerror(errno));
+	if (fd >= 0)
+		close(fd);
+	return -1;
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+void bed_start(struct bed *b)
+{
+	const struct skv_backend *d = b->o->device;
+	if (d)
+		bed_need(b, d->event_record(b->from, b->work.stream));
+	b->begun = bench_now();
+}
+
+double bed_stop(struct bed *b)
+{
+	const struct skv_backend *d = b->o->device;
+	float ms;
+	if (!d)
+		return (bench_now() - b->begun) * 1e3;
+	bed_need(b, d->event_record(b->to, b->work.stream));
+	bed_need(b, d->event_elapsed(b->from, b->to, &ms));
+	bed_need(b, d->check());
+	return ms;
+}
+
+/* ---- set up ---------------------------------------------------------------------------------- */
+
+struct skv_shape bed_shape(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t dtype)
+{
+	return (struct skv_shape){
+		.n_heads = heads,
+		.n_kv_heads = kv_heads,
+		.head_dim = dim,
+		.dtype = dtype,
+		.io_dtype = SKV_F32,
+		.scale = 1 / sqrtf((float)dim),
+		.page_bytes = (size_t)2 * kv_heads * SKV_PAGE_TOKENS * dim * skv_dtype_bytes(dtype),
+	};
+}
+
+/* `keep` of n units, at random, ascending. */
+static uint32_t choose(uint64_t *rng, uint32_t n, uint32_t keep, uint32_t *ret_ids)
+{
+	uint32_t m = 0;
+	for (uint32_t i = 0; i < n; i++)
+		if (bench_random(rng) % (n - i) < keep - m)
+			ret_ids[m++] = i;
+	return m;
+}
+
+static void list_init(struct bed *b, uint64_t *rng, struct skv_list *l, uint32_t rows, uint32_t units)
+{
+	const uint32_t keep = (uint32_t)(units * b->o->budget), n = (uint32_t)b->o->batch * rows;
+	uint32_t *ids = get((size_t)n * units * sizeof *ids), *count = get(n * sizeof *count);
+	for (uint32_t r = 0; r < n; r++)
+		count[r] = choose(rng, units, keep, ids + (size_t)r * units);
+	*l = (struct skv_list){.rows = rows, .stride = units, .most = keep};
+	l->ids = there(b, ids, (size_t)n * units * sizeof *ids);
+	l->count = there(b, count, n * sizeof *count);
+}
+
+static void list_deinit(const struct bed *b, struct skv_list *l)
+{
+	bed_free(b, l->ids);
+	bed_free(b, l->count);
+}
+
+struct skv_batch bed_prompt(struct bed *b, uint32_t i)
+{
+	struct skv_kseq *s = get(sizeof *s);
+	*s = b->seq[i];
+	s->n_q = s->len;
+	s->row = 0;
+	return (struct skv_batch){there(b, s, sizeof *s), 1, b->tokens, b->tokens};
+}
+
+/* K and V of a pool: small numbers, the same in every layer. */
+static void fill_pool(struct bed *b, uint64_t *rng)
+{
+	float *k = bed_floats(b, rng, (size_t)b->tokens * b->sh.n_kv_heads * b->sh.head_dim);
+	for (uint32_t i = 0; i < b->o->batch; i++) {
+		struct skv_batch prompt = bed_prompt(b, i);
+		for (b->sh.layer = 0; b->sh.layer < b->layers; b->sh.layer++)
+			b->o->kern->append(&b->sh, &prompt, k, k, &b->work);
+		bed_free(b, (void *)prompt.seq);
+	}
+	bed_free(b, k);
+}
+
+static void tables_init(struct bed *b, uint64_t *rng)
+{
+	const uint32_t batch = (uint32_t)b->o->batch, n = b->layers * batch * b->pages;
+	skv_pte *table = get(n * sizeof *table);
+	struct skv_kseq *seq = get(batch * sizeof *seq);
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t j = (uint32_t)(bench_random(rng) % (i + 1));
+		table[i] = table[j];
+		table[j] = skv_pte_make(SKV_PTE_FULL, i);
+	}
+	b->table = there(b, table, n * sizeof *table);
+	b->seq = get(batch * sizeof *b->seq);
+	for (uint32_t i = 0; i < batch; i++)
+		b->seq[i] = (struct skv_kseq){.table = b->table + (size_t)i * b->pages,
+		                              .layer_stride = batch * b->pages, .len = b->tokens,
+		                              .n_q = 1, .row = i};
+	memcpy(seq, b->seq, batch * sizeof *seq);
+	b->step = (struct skv_batch){.seq = there(b, seq, batch * sizeof *seq), .n = batch,
+	                             .max_len = b->tokens, .max_q = 1};
+}
+
+static void device_init(struct bed *b)
+{
+	const struct skv_backend *d = b->o->device;
+	bed_need(b, d->stream_new(&b->work.stream));
+	bed_need(b, d->event_new(&b->from));
+	bed_need(b, d->event_new(&b->to));
+}
+
+int bed_init(struct bed *b, const struct bed_options *o, struct skv_shape sh, uint32_t tokens, int threads)
+{
+	const uint32_t batch = (uint32_t)o->batch;
+	uint64_t rng = 1;
+	*b = (struct bed){.o = o, .sh = sh, .tokens = tokens, .threads = threads};
+	b->pages = skv_pages_of(tokens);
+
+	size_t layer = (size_t)batch * b->pages * sh.page_bytes, want = (size_t)o->memory << 20;
+	b->layers = (uint32_t)((want + layer - 1) / layer);
+	b->pool_bytes = b->layers * layer;
+	if (map_pool(b))
+		return -1;
+	if (o->device)
+		device_init(b);
+	tables_init(b, &rng);
+
+	const size_t floats = (size_t)batch * sh.n_heads * sh.head_dim;
+	b->q = bed_floats(b, &rng, floats);
+	b->out = bed_floats(b, &rng, floats);
+	for (int i = 0; i < 2; i++) {
+		list_init(b, &rng, &b->page_list[i], i ? sh.n_kv_heads : 1, b->pages);
+		list_init(b, &rng, &b->token_list[i], i ? sh.n_kv_heads : 1, tokens);
+	}
+	list_init(b, &rng, &b->made, 1, b->pages);
+	b->page_weight = bed_floats(b, &rng, (size_t)batch * b->pages);
+	b->work.threads = threads;
+	b->work.bytes = o->kern->work_bytes(&b->sh, batch, tokens, tokens, threads);
+	b->work.mem = there(b, get(b->work.bytes), b->work.bytes);
+	fill_pool(b, &rng);
+	return 0;
+}
+
+void bed_deinit(struct bed *b)
+{
+	const struct skv_backend *d = b->o->device;
+
+	for (int i = 0; i < 2; i++) {
+		list_deinit(b, &b->page_list[i]);
+		list_deinit(b, &b->token_list[i]);
+	}
+	list_deinit(b, &b->made);
+	bed_free(b, b->table);
+	bed_free(b, (void *)b->step.seq);
+	bed_free(b, b->q);
+	bed_free(b, b->out);
+	bed_free(b, b->page_weight);
+	bed_free(b, b->work.mem);
+	free(b->seq);
+	if (!d) {
+		munmap(b->sh.pool, b->pool_bytes);
+		return;
+	}
+	bed_free(b, b->sh.pool);
+	bed_need(b, d->event_free(b->from));
+	bed_need(b, d->event_free(b->to));
+	bed_need(b, d->stream_free(b->work.stream));
+}
