@@ -5,9 +5,10 @@
 # has a device and perhaps no compiler, with the libraries that they name (the C library aside). There,
 #
 #   DIR/run [memcheck|racecheck|synccheck|initcheck] [TEST...]
+#   DIR/run bench attention --device cuda:0 [OPTION...]
 #
-# runs them, the kernels' under that tool of compute-sanitizer if one is named, with a line for each and what they
-# print in DIR/logs (or $LOGS).
+# runs the tests, the kernels' under that tool of compute-sanitizer if one is named, with a line for each and what they
+# print in DIR/logs (or $LOGS); or sparsekv-bench.
 set -eu
 [ $# = 1 ] || { echo "usage: gpu.sh DIR" >&2; exit 2; }
 [ -e config.status ] || { echo "gpu.sh: this is not a build directory" >&2; exit 1; }
@@ -35,6 +36,8 @@ export SKV_BUILDDIR=$here LD_LIBRARY_PATH=$here/lib SPARSEKV_REQUIRE_GPU=1 OMP_W
 PATH=$PATH:/usr/local/cuda/bin
 mkdir -p "$logs"
 tool=
+export SPARSEKV_CUDA_MODULE=$here/kernels/cuda/libsparsekv-cuda.so
+[ "${1-}" != bench ] || exec "$here/bench/sparsekv-bench" "${@:2}"
 case ${1-} in memcheck | racecheck | synccheck | initcheck) tool=$1; shift ;; esac
 [ $# -gt 0 ] || set -- test-append test-decode test-prefill test-replay test-select $([ -n "$tool" ] || echo gpu-daemon)
 bad=0

@@ -4,6 +4,10 @@ KERNEL_TESTS = tests/test-append tests/test-decode tests/test-prefill tests/test
 check_PROGRAMS += $(KERNEL_TESTS)
 TESTS += $(KERNEL_TESTS)
 
+check_LTLIBRARIES += tests/plugins/old-backend.la
+tests_plugins_old_backend_la_SOURCES = tests/plugins/old-backend.c
+tests_plugins_old_backend_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
+
 KERNEL_TEST_SOURCES = \
 	tests/kernel-backend.c tests/kernel-backend.h tests/kernel-case.c tests/kernel-case.h \
 	tests/ref-attention.c tests/ref-attention.h tests/random.h

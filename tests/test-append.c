@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tests/test-append.c - what the kernels write into pages, byte for byte, on every backend of this machine;
- * and which kernels the host has.
+ * which kernels the host has, and what is no module of a device's.
  */
 #include "tests/kernel-case.h"
 #include "tests/ref-attention.h"
@@ -157,6 +157,29 @@ START_TEST(unsupported)
 }
 END_TEST
 
+/* A module that is not there, is something else, or is of another version: no backend, and a text that says so. */
+START_TEST(modules_that_are_none)
+{
+	static const struct {
+		const char *name, *why;
+	} modules[] = {
+		{"kernels/nothing.so", "No such file"},
+		{"policies/.libs/full.so", "has no skv_cuda_backend"},
+		{"tests/plugins/.libs/old-backend.so", "has version 2 of 8 bytes, expected 1 of"},
+	};
+	const char *moved = getenv("SKV_BUILDDIR");
+	char path[512], why[512];
+	void *stream;
+
+	if (case_device(&stream)) /* it stays: loading is over */
+		return;
+	snprintf(path, sizeof path, "%s/%s", moved ? moved : SKV_BUILDDIR, modules[_i].name);
+	setenv("SPARSEKV_CUDA_MODULE", path, 1);
+	ck_assert_ptr_null(skv_backend_cuda(why, sizeof why));
+	ck_assert_msg(strstr(why, path) && strstr(why, modules[_i].why), "%s", why);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("append");
@@ -171,6 +194,7 @@ int main(void)
 	tcase_add_loop_test(tc, append_skips_holes_and_copies_pages, 0, cases);
 	tcase_add_test(tc, dispatch);
 	tcase_add_test(tc, unsupported);
+	tcase_add_loop_test(tc, modules_that_are_none, 0, 3);
 
 	SRunner *runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

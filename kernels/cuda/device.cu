@@ -27,17 +27,29 @@ static int failed(int r, const char *what, const char *why)
 	return r;
 }
 
+static int errno_of(cudaError_t e)
+{
+	switch (e) {
+	case cudaErrorMemoryAllocation:
+		return -ENOMEM;
+	case cudaErrorInvalidValue:
+	case cudaErrorInvalidConfiguration:
+		return -EINVAL;
+	case cudaErrorNoDevice:
+	case cudaErrorInvalidDevice:
+	case cudaErrorInsufficientDriver:
+		return -ENODEV;
+	default:
+		return -EIO;
+	}
+}
+
 static int result(cudaError_t e, const char *what)
 {
 	if (e == cudaSuccess)
 		return 0;
 	cudaGetLastError(); /* reported here: the next check is not about it */
-	const int r = e == cudaErrorMemoryAllocation                                       ? -ENOMEM
-	              : e == cudaErrorInvalidValue || e == cudaErrorInvalidConfiguration ? -EINVAL
-	              : e == cudaErrorNoDevice || e == cudaErrorInvalidDevice ||
-	                                e == cudaErrorInsufficientDriver                  ? -ENODEV
-	                                                                                   : -EIO;
-	return failed(r, what, cudaGetErrorString(e));
+	return failed(errno_of(e), what, cudaGetErrorString(e));
 }
 
 static const char *error(void)
