@@ -199,12 +199,12 @@ END_TEST
 int main(void)
 {
 	const enum case_device there = case_begin("test-replay");
-	Suite *suite = suite_create("replay");
-	TCase *tc = tcase_create("all");
 	int failed;
 
 	if (there != CASE_HAS_DEVICE)
 		return there == CASE_LACKS_DEVICE ? EXIT_FAILURE : 77;
+	Suite *suite = suite_create("replay");
+	TCase *tc = tcase_create("all");
 	suite_add_tcase(suite, tc);
 	tcase_set_timeout(tc, 120);
 	tcase_add_loop_test(tc, replayed_steps_are_steps, 0, 2);
