@@ -2,7 +2,7 @@
 /*
  * kernels/cuda/cuda.h - how the parts of the CUDA backend see each other.
  *
- *   decode.cu    one query row a sequence, over all pages, a window, pages or tokens
+ *   decode.cu    one query row a sequence, over all pages, a window, pages or tokens (decode.cuh, merge.cu)
  *   evidence.cu  pooled weights of tokens and pages from the scores that a dense pass leaves behind
  *   select.cu    top-k by radix select
  *   prefill.cu   causal attention of many rows
@@ -52,7 +52,9 @@ static inline uint32_t head_tiles(const struct skv_shape *sh)
 struct layout {
 	size_t part;     /* float [n][head tiles][CHUNKS_MOST][part_floats()] */
 	size_t lse;      /* float [n][n_heads]: log2 of the softmax's denominator */
-	size_t score;    /* float [n][kv head][tokens][group]: scores in log2, of dense passes with evidence */
+	/* of dense passes with evidence: scores in log2, as differences from a maximum */
+	size_t score;    /* __half [n][kv head][tokens][group] */
+	size_t top;      /* float [n][kv head][tokens / 16][group] */
 	size_t total;
 	uint32_t tokens; /* of a sequence, at most: whole pages */
 };

@@ -3,7 +3,7 @@
  * kernels/cuda/evidence.cu - pooled softmax weights, from the scores of a dense pass.
  *
  * A weight needs its head's softmax denominator, which is known when the whole sequence has been seen. So the
- * dense pass leaves its scores behind (4 bytes a token and q head beside the 4 D bytes of K and V a token and kv
+ * dense pass leaves its scores behind (2 bytes a token and q head beside the 4 D bytes of K and V a token and kv
  * head), and this pass, once the denominators are there, reads them back: K is not read a second time.
  *
  * Half a warp takes a page, a lane a token of it.
@@ -16,7 +16,8 @@
 
 struct call {
 	const struct skv_kseq *seq;
-	const float *score; /* [seq][kv head][tokens][group], log2 */
+	const __half *score; /* [seq][kv head][tokens][group], log2, below ... */
+	const float *top;    /* ... [seq][kv head][page][group] */
 	const float *lse;   /* [seq][n_heads], log2 */
 	struct skv_evidence ev;
 	uint32_t n_kv_heads, group, tokens, layer;
@@ -27,22 +28,27 @@ __device__ static float pool(bool sum, float a, float b)
 	return sum ? a + b : fmaxf(a, b);
 }
 
-/* The pooled weight of a token over one kv head's group; `lse` is of the group's first head. */
-__device__ static float pool_group(const struct call *c, const float *score, const float *lse)
+/*
+ * The pooled weight of a token over one kv head's group. `top` is its page's, `lse` its heads', of the group's first
+ * head on.
+ */
+__device__ static float pool_group(const struct call *c, const __half *score, const float *top, const float *lse)
 {
 	float w = 0;
 	if (c->group % 4 == 0) {
 		for (uint32_t g = 0; g < c->group; g += 4) {
-			const float4 s = *(const float4 *)(score + g);
-			w = pool(c->ev.sum, w, exp2_fast(s.x - lse[g]));
-			w = pool(c->ev.sum, w, exp2_fast(s.y - lse[g + 1]));
-			w = pool(c->ev.sum, w, exp2_fast(s.z - lse[g + 2]));
-			w = pool(c->ev.sum, w, exp2_fast(s.w - lse[g + 3]));
+			const uint2 word = *(const uint2 *)(score + g);
+			const float2 a = __half22float2(*(const __half2 *)&word.x), b = __half22float2(*(const __half2 *)&word.y);
+			const float4 t = *(const float4 *)(top + g);
+			w = pool(c->ev.sum, w, exp2_fast(a.x + (t.x - lse[g])));
+			w = pool(c->ev.sum, w, exp2_fast(a.y + (t.y - lse[g + 1])));
+			w = pool(c->ev.sum, w, exp2_fast(b.x + (t.z - lse[g + 2])));
+			w = pool(c->ev.sum, w, exp2_fast(b.y + (t.w - lse[g + 3])));
 		}
 		return w;
 	}
 	for (uint32_t g = 0; g < c->group; g++)
-		w = pool(c->ev.sum, w, exp2_fast(score[g] - lse[g]));
+		w = pool(c->ev.sum, w, exp2_fast(__half2float(score[g]) + (top[g] - lse[g])));
 	return w;
 }
 
@@ -79,10 +85,13 @@ __global__ void __launch_bounds__(THREADS) evidence_kernel(const __grid_constant
 	const skv_pte *table = c.seq[i].table + (size_t)c.layer * c.seq[i].layer_stride;
 	const bool there = inside && token < len && skv_pte_resident(table[page]);
 	float all = 0;
-#pragma unroll 4
+#pragma unroll 8
 	for (uint32_t h = 0; h < c.n_kv_heads; h++) {
-		const float *score = c.score + (((size_t)i * c.n_kv_heads + h) * c.tokens + token) * c.group;
-		const float w = there ? pool_group(&c, score, lse + h * c.group) : 0;
+		const size_t at = (size_t)i * c.n_kv_heads + h;
+		const __half *score = c.score + (at * c.tokens + token) * c.group;
+		const float *top = c.top + (at * (c.tokens / SKV_PAGE_TOKENS) + page) * c.group;
+		/* read before it is known whether it counts: one wait less; what is there instead is scratch */
+		const float any = inside ? pool_group(&c, score, top, lse + h * c.group) : 0, w = there ? any : 0;
 		if (c.ev.rows > 1)
 			put(&c, i, h, inside ? page : c.tokens, w);
 		else
@@ -98,7 +107,8 @@ void skv_cuda_evidence(const struct skv_shape *sh, const struct skv_batch *b, co
 	const uint8_t *mem = (const uint8_t *)work->mem;
 	const struct call c = {
 		.seq = b->seq,
-		.score = (const float *)(mem + l->score),
+		.score = (const __half *)(mem + l->score),
+		.top = (const float *)(mem + l->top),
 		.lse = (const float *)(mem + l->lse),
 		.ev = *ev,
 		.n_kv_heads = sh->n_kv_heads,

@@ -30,7 +30,8 @@ struct layout layout_of(const struct skv_shape *sh, uint32_t n, uint32_t max_len
 	l.tokens = skv_pages_of(max_len) * SKV_PAGE_TOKENS;
 	l.lse = carve(&at, (size_t)n * sh->n_heads * sizeof(float));
 	l.part = carve(&at, (size_t)n * head_tiles(sh) * CHUNKS_MOST * part_floats(sh->head_dim) * sizeof(float));
-	l.score = carve(&at, (size_t)n * sh->n_heads * l.tokens * sizeof(float));
+	l.score = carve(&at, (size_t)n * sh->n_heads * l.tokens * sizeof(uint16_t));
+	l.top = carve(&at, (size_t)n * sh->n_heads * skv_pages_of(max_len) * sizeof(float));
 	l.total = at;
 	return l;
 }
