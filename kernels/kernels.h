@@ -143,7 +143,8 @@ struct skv_kernels {
 
 	/*
 	 * Causal attention of n_q >= 1 rows a sequence over every resident token up to each row's own.
-	 * A row's bits do not depend on how a prompt is cut into calls.
+	 * A row's bits do not depend on how a prompt is cut into calls; but on a device a value of K or V
+	 * that is not finite may show in the rows of up to 63 tokens before it.
 	 */
 	void (*prefill_dense)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
 	                      const struct skv_work *);

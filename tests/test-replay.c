@@ -148,7 +148,7 @@ static void advance(struct state *x)
 
 static void same(const char *what, int step, const void *a, const void *b, size_t bytes)
 {
-	static uint8_t x[2][LISTS * MOST_PAGES * sizeof(uint32_t)];
+	static uint8_t x[2][LISTS * MOST_PAGES * sizeof(uint32_t) + OUT * sizeof(float)];
 
 	ck_assert(bytes <= sizeof *x);
 	case_ok(dev, dev->copy(x[0], a, bytes, stream));

@@ -263,7 +263,7 @@ static void decode(struct call *c, const struct skv_shape *sh, const struct skv_
 		else
 			launch<BF16>(c, sh->head_dim, jobs, stream_of(work));
 	}
-	if (most_chunks > 1)
+	if (most_chunks > 1 && b->n)
 		skv_cuda_merge(c, b->n, sh->head_dim, stream_of(work));
 }
 

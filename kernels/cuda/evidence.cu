@@ -118,5 +118,6 @@ void skv_cuda_evidence(const struct skv_shape *sh, const struct skv_batch *b, co
 	};
 	const dim3 grid(ceil_div(skv_pages_of(b->max_len), BLOCK_PAGES), b->n);
 
-	evidence_kernel<<<grid, THREADS, 0, stream_of(work)>>>(c);
+	if (b->n)
+		evidence_kernel<<<grid, THREADS, 0, stream_of(work)>>>(c);
 }
