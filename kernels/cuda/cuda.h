@@ -8,6 +8,8 @@
  *   prefill.cu   causal attention of many rows
  *   append.cu    K and V into pages, copies of pages
  *   table.cu     the table of functions, scratch
+ *   device.cu    the module: devices, memory, streams, graphs (kernels/device.h)
+ *   read.cu      a plain read, to measure against
  *
  * Kernels are launched on the caller's stream and on whatever device is current. A launch that fails shows
  * at the caller's next check of the stream (cudaGetLastError), like every asynchronous error.
