@@ -417,8 +417,8 @@ static TCase *add_case(Suite *s, const char *name, void (*set_up)(void))
 int main(void)
 {
 	const char *required = getenv("SPARSEKV_REQUIRE_GPU");
-	Suite *s = suite_create("gpu-daemon");
 	SRunner *r;
+	Suite *s;
 	int failed;
 	TCase *t;
 
@@ -427,6 +427,7 @@ int main(void)
 		fprintf(stderr, "gpu-daemon: there is no device\n");
 		return required && !strcmp(required, "1") ? EXIT_FAILURE : 77;
 	}
+	s = suite_create("gpu-daemon");
 	t = add_case(s, "vmm", setup);
 	tcase_add_test(t, a_segment_is_imported_and_zero);
 	tcase_add_test(t, the_daemon_takes_nothing_for_itself);

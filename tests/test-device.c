@@ -62,6 +62,7 @@ static void visit(void *arg)
 	p = segment_map(r);
 	all_are(p, v->expect);
 	memset(p, v->leave, SEGMENT);
+	raw_close(r);
 	_exit(0);
 }
 
