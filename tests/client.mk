@@ -61,5 +61,5 @@ tests_test_client_broken_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
 tests_test_client_broken_CFLAGS = $(CLIENT_TEST_CFLAGS)
 tests_test_client_broken_LDADD = $(CLIENT_TEST_LIBS)
 
-dist_check_SCRIPTS += tests/check-api.sh
-TESTS += tests/check-api.sh
+dist_check_SCRIPTS += tests/check-api.sh tests/check-readme.sh
+TESTS += tests/check-api.sh tests/check-readme.sh
