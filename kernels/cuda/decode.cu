@@ -124,6 +124,7 @@ __device__ static void hand_in(struct shared<D, rows> *s, struct walk<T, D> *w, 
 	}
 	if (__shfl_sync(~0u, come, 0) < warps<D> - 1)
 		return;
+	__syncwarp(); /* what lane 0 may now see, all lanes may */
 	while (*merged < turn) /* in order, or a job could be taken for the one before it */
 		__nanosleep(100);
 	merge_warps<D>(c, j, &s->results[turn % n]);

@@ -138,12 +138,14 @@ __device__ static void find_last(const uint32_t *key, const struct choice *x, ui
 		}
 		__syncthreads();
 		find_bin(bins, &bin, &want);
-		if (bin == BINS) { /* fewer than wanted: all of them */
+		const uint32_t found = bin;
+		__syncthreads(); /* all have read it: the next pass begins with writing it */
+		if (found == BINS) { /* fewer than wanted: all of them */
 			*ret_last = 0;
 			*ret_equal = 0;
 			return;
 		}
-		prefix |= bin << shift;
+		prefix |= found << shift;
 	}
 	*ret_last = prefix;
 	*ret_equal = want;
