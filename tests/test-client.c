@@ -241,15 +241,17 @@ START_TEST(hand_over)
 		for (uint32_t i = 0; i < 9; i++)
 			content[i] = world_content(1, q.len + i);
 		if (pid == 0) {
-			OK(skv_connect(&client, daemon_.socket));
-			OK(skv_open(client, &w.model, spec, &w.session));
+			struct skv_client *own;
+
+			OK(skv_connect(&own, daemon_.socket));
+			OK(skv_open(own, &w.model, spec, &w.session));
 			OK(skv_seq_attach(w.session, "baton", &q.seq));
 			q.attended = q.causal = 0;
 			check_state(&w, &q);
 			for (uint32_t i = 0; i < 9; i++)
 				ck_assert_int_eq(world_step(&w, &(struct world_item){&q, 1, false, &content[i]}, 1, -1), 0);
 			if (round == 0)
-				skv_disconnect(client);
+				skv_disconnect(own);
 			else if (round == 1)
 				skv_close(w.session);
 			_exit(0); /* or die with it in hand */
