@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-#define SKV_BACKEND_ABI 1u
+#define SKV_BACKEND_ABI 2u
 #define SKV_DEVICE_NAME_MAX 256
 #define SKV_DEVICES_MOST 64u /* of a machine, that a backend knows */
 
@@ -38,6 +38,34 @@ struct skv_device_info {
 	uint8_t uuid[16];
 	uint32_t multiprocessors;
 	size_t bytes; /* of memory */
+};
+
+/* An entry of a page table in the device's memory. */
+struct skv_entry {
+	skv_pte *at;
+	skv_pte entry;
+};
+
+/* What a step brings to the device before its first layer. `from` and `entry` are in pinned memory. */
+struct skv_stage {
+	const struct skv_kseq *from; /* [n] */
+	struct skv_kseq *to;         /* [n], on the device; the counters that they name become 0 */
+	uint32_t n, n_entries;
+	const struct skv_entry *entry; /* [n_entries] */
+};
+
+/*
+ * What a step leaves behind when its last layer is done, of one sequence. Pointers are the device's, into
+ * registered memory of the host. `word` is stored after all the rest can be seen.
+ */
+struct skv_publish {
+	uint64_t *commit, word;
+	int32_t *next[2];   /* both get the item's `next` */
+	int32_t *token, id; /* an id for the table of tokens; NULL: it has it */
+	uint32_t *journal_n, n_evict; /* written when n_evict > 0 */
+	const uint64_t *attended;     /* the sequence's counter, or NULL ... */
+	uint64_t *sum;                /* ... and where it goes */
+	uint32_t item;
 };
 
 struct skv_backend {
@@ -62,6 +90,23 @@ struct skv_backend {
 	int (*alloc_host)(size_t bytes, void **ret);
 	int (*free_host)(void *);
 
+	/* Whole pages of the host's memory, for the device to write to under the address *ret. */
+	int (*register_host)(void *, size_t bytes, void **ret);
+	int (*unregister_host)(void *);
+
+	/*
+	 * Memory that another process made, as an address range of one's own: reserve() takes addresses without memory,
+	 * map() puts the allocation of a POSIX file descriptor (borrowed) there, unmap() makes them bare again. `at`
+	 * and `bytes` are multiples of 2 MiB. Who writes to what is mapped for reading gets a fault.
+	 */
+	int (*reserve)(size_t bytes, void **ret);
+	int (*release)(void *, size_t bytes);
+	int (*map)(void *at, size_t bytes, int fd, bool writable);
+	int (*unmap)(void *at, size_t bytes);
+	/* The other kind of handle, 64 bytes of a CUipcMemHandle. The driver chooses the address. */
+	int (*open_ipc)(const void *handle, void **ret);
+	int (*close_ipc)(void *);
+
 	/* Queued. From or to host memory that is not pinned, the caller waits. */
 	int (*copy)(void *dst, const void *src, size_t bytes, void *stream);
 	int (*zero)(void *, size_t bytes, void *stream);
@@ -72,6 +117,13 @@ struct skv_backend {
 	int (*check)(void);        /* errors of launching, in this thread since the last check or wait */
 
 	/*
+	 * Begin and end of a step, see above; `next`, which may be NULL, is memory that the device can read.
+	 * -EBUSY: the stream is being recorded, and these belong to one step alone.
+	 */
+	int (*stage)(const struct skv_stage *, void *stream);
+	int (*publish)(const struct skv_publish *, uint32_t n, const int32_t *next, void *stream);
+
+	/*
 	 * What is queued between the two is recorded and not run; a launch runs all of it. The arguments are
 	 * those of the recording, what lies in the device's memory is as it is at the time.
 	 */
@@ -80,10 +132,13 @@ struct skv_backend {
 	int (*graph_launch)(void *graph, void *stream);
 	int (*graph_free)(void *graph);
 
-	/* For benchmarks: times, and a kernel that reads memory as fast as it can be; `bytes`: whole 16s. */
 	int (*event_new)(void **ret_event);
 	int (*event_free)(void *event);
 	int (*event_record)(void *event, void *stream);
+	int (*event_done)(void *event, bool *ret_done); /* or never recorded */
+	int (*event_wait)(void *event);
+
+	/* For benchmarks: times, and a kernel that reads memory as fast as it can be; `bytes`: whole 16s. */
 	int (*event_elapsed)(void *from, void *to, float *ret_ms); /* waits for both */
 	int (*read)(const void *, size_t bytes, void *stream);
 };

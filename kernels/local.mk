@@ -37,9 +37,10 @@ endif
 
 # The CUDA backend: a module that is loaded where a device is wanted, so nothing links it. Automake knows no nvcc.
 CUDA_CODE = kernels/cuda/append.cu kernels/cuda/decode.cu kernels/cuda/device.cu kernels/cuda/evidence.cu \
-	kernels/cuda/merge.cu kernels/cuda/prefill.cu kernels/cuda/read.cu kernels/cuda/select.cu kernels/cuda/table.cu
+	kernels/cuda/merge.cu kernels/cuda/prefill.cu kernels/cuda/read.cu kernels/cuda/select.cu kernels/cuda/share.cu \
+	kernels/cuda/step.cu kernels/cuda/table.cu
 CUDA_SEEN = kernels/cuda/convert.cuh kernels/cuda/cuda.h kernels/cuda/decode.cuh kernels/cuda/decode-tile.cuh \
-	kernels/cuda/read.h kernels/device.h kernels/kernels.h \
+	kernels/cuda/module.h kernels/cuda/read.h kernels/device.h kernels/kernels.h \
 	libclient/include/sparsekv/policy.h libclient/include/sparsekv/types.h
 EXTRA_DIST += $(CUDA_CODE) $(CUDA_SEEN) kernels/cuda/module.map
 

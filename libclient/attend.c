@@ -9,7 +9,6 @@
 #include "internal.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- memory for evidence and lists ----------------------------------------------------------- */
@@ -65,19 +64,14 @@ int selections_prepare(struct skv_session *s)
 {
 	struct step *st = &s->step;
 	struct carver c = {0};
+	int e;
 
 	if (st->decoding.n == 0)
 		return 0;
 	carve_selections(s, &c);
-	if (c.at > st->arena_bytes) {
-		size_t bytes = (c.at + c.at / 4 + 63) / 64 * 64;
-
-		free(st->arena);
-		st->arena = aligned_alloc(64, bytes);
-		st->arena_bytes = st->arena ? bytes : 0;
-		if (!st->arena)
-			return fail(-ENOMEM, "out of memory for %zu bytes of attention evidence", bytes);
-	}
+	e = step_grow(s, &st->arena, &st->arena_bytes, c.at);
+	if (e < 0)
+		return e;
 	c = (struct carver){.base = st->arena};
 	if (c.base)
 		carve_selections(s, &c);
@@ -85,6 +79,18 @@ int selections_prepare(struct skv_session *s)
 }
 
 /* ---- a layer --------------------------------------------------------------------------------- */
+
+/* Kernels of a device read 16 bytes at a time. */
+static const char *misaligned(const struct skv_attn *a)
+{
+	if ((uintptr_t)a->q % 16)
+		return "q";
+	if ((uintptr_t)a->k % 16)
+		return "k";
+	if ((uintptr_t)a->v % 16)
+		return "v";
+	return (uintptr_t)a->out % 16 ? "out" : NULL;
+}
 
 static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
@@ -130,21 +136,28 @@ static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 		return fail(-EINVAL, "layer %u, expected %u of %u", layer, st->next_layer, s->model.n_layers);
 	if (!a || !a->q || !a->k || !a->v || !a->out)
 		return fail(-EINVAL, "layer %u: q, k, v and out must be given", layer);
+	if (s->device && misaligned(a))
+		return fail(-EINVAL, "layer %u: %s is not at a multiple of 16 bytes", layer, misaligned(a));
 	s->kernels->append(&shape, &st->all, a->k, a->v, &st->work);
 	if (st->decoding.n > 0)
 		decode(s, layer, a);
 	if (st->prompts.n > 0)
 		s->kernels->prefill_dense(&shape, &st->prompts, a->q, a->out, &st->work);
 	st->next_layer++;
-	return 0;
+	return s->device ? device_check(s) : 0;
 }
 
 int skv_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
+	void *was;
 	int e;
 
 	pthread_mutex_lock(&s->lock);
-	e = attend(s, layer, a);
+	e = device_enter(s, &was);
+	if (e == 0) {
+		e = attend(s, layer, a);
+		device_leave(s, was);
+	}
 	pthread_mutex_unlock(&s->lock);
 	return e;
 }

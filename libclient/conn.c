@@ -81,6 +81,8 @@ static struct request *request_new(struct skv_client *c, uint16_t type, const vo
 	if (type != SKV_MSG_HELLO && type != SKV_MSG_OPEN && type != SKV_MSG_SEGMENT_ACK &&
 	    bytes >= sizeof(uint32_t))
 		memcpy(&r->session, body, sizeof(uint32_t));
+	if (type == SKV_MSG_OPEN)
+		r->device = ((const struct skv_msg_open *)body)->model.device;
 	memset(r->fds, 0xff, sizeof(r->fds));
 	return r;
 }
@@ -264,7 +266,7 @@ static void open_pool(struct skv_client *c, struct request *r)
 {
 	const struct skv_msg_open_ok *ok = r->body;
 
-	r->error = pool_open(c, ok, &r->pool, r->text, sizeof(r->text));
+	r->error = pool_open(c, ok, r->device, &r->pool, r->text, sizeof(r->text));
 	if (r->error)
 		conn_post_locked(c, SKV_MSG_CLOSE, &(struct skv_msg_session){.session = ok->session},
 		                 sizeof(struct skv_msg_session), NULL);
@@ -331,12 +333,15 @@ static void dispatch(struct skv_client *c, size_t bytes, int *fds, unsigned n_fd
 		return;
 	}
 	switch (h->type) {
-	case SKV_MSG_SEGMENT:
-		pool_segment_add(c, (const void *)(h + 1), fds[0]);
+	case SKV_MSG_SEGMENT: {
+		struct skv_msg_segment_ipc m = {.segment = *(const struct skv_msg_segment *)(h + 1)};
+
+		pool_segment_add(c, &m, fds[0]);
 		fds[0] = -1;
 		return;
+	}
 	case SKV_MSG_SEGMENT_IPC:
-		pool_segment_add(c, (const void *)(h + 1), -1); /* begins as the other */
+		pool_segment_add(c, (const void *)(h + 1), -1);
 		return;
 	case SKV_MSG_SEGMENT_GONE:
 		pool_segment_gone(c, (const void *)(h + 1));

@@ -142,6 +142,10 @@ void skv_disconnect(struct skv_client *c)
 {
 	if (!c)
 		return;
+	for (struct skv_session *s = c->sessions; s; s = s->next) {
+		skv_step_abort(s);
+		device_settle(s); /* before the daemon takes the pages for free */
+	}
 	conn_hang_up(c);
 	while (c->sessions) {
 		struct skv_session *s = c->sessions;

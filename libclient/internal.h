@@ -13,6 +13,7 @@
  *   attend.c   one layer: append, attention as planned
  *   policy.c   plugins, specs, plans, hooks, the swap
  *   prims.c    the primitives that hooks call
+ *   device.c   what a session on a device has besides, steps that run later, replays
  *
  * Locks. session->lock guards a session, its sequences, stock and step; client->lock guards the socket,
  * requests, pools and the plugin cache. A session's lock is taken first. Nobody waits for the daemon
@@ -32,6 +33,7 @@
 
 #include "common/seqmem.h"
 #include "common/wire.h"
+#include "kernels/device.h"
 #include "kernels/kernels.h"
 
 /* ---- error.c --------------------------------------------------------------------------------- */
@@ -50,6 +52,7 @@ struct request {
 	bool orphan;     /* nobody will look at the reply: it is undone and freed when it comes */
 	bool then_close; /* an orphaned LEASE_GET of a session that waits to be closed */
 	uint32_t session;
+	uint32_t device;         /* OPEN: of the model */
 	struct pool *pool;       /* OPEN, when it succeeded, and CLOSE */
 	int error;              /* 0, or negative errno ... */
 	char text[SKV_TEXT_MAX]; /* ... and why */
@@ -144,24 +147,34 @@ struct pool {
 	uint32_t id, pages_per_segment, max_segments;
 	uint64_t page_bytes, segment_bytes;
 	uint32_t sessions;
-	uint8_t *base; /* of max_segments * segment_bytes reserved addresses */
+	uint8_t *base; /* where page 0 is, or would be */
+	bool reserved; /* from there on, addresses for all segments */
+	const struct skv_backend *backend; /* NULL: host memory */
+	unsigned device;                   /* of the backend */
 	struct pool_segment {
 		bool mapped;
 		uint32_t held; /* pages in it that stocks and tables of this process refer to */
+		/* on a device: page numbers of its first page for kernels, to write and to read only */
+		uint32_t own, shared;
+		void *ipc; /* where an older handle was opened, else NULL */
 	} *segments;
 };
 
 /* All need client->lock. */
 /* One more session on the pool that the daemon describes. 0, or -EPROTO, -ENOMEM with a text. */
-int pool_open(struct skv_client *c, const struct skv_msg_open_ok *ok, struct pool **ret, char *err,
-              size_t err_len);
+/* `device` as in struct skv_model; its backend is loaded. */
+int pool_open(struct skv_client *c, const struct skv_msg_open_ok *ok, uint32_t device, struct pool **ret,
+              char *err, size_t err_len);
 /* One less; with the last the daemon takes all segments as unmapped. NULL is ignored. */
 void pool_close(struct skv_client *c, struct pool *p);
-void pool_segment_add(struct skv_client *c, const struct skv_msg_segment *m, int fd); /* consumes fd */
+/* Consumes fd. Without one, `m` has a handle. */
+void pool_segment_add(struct skv_client *c, const struct skv_msg_segment_ipc *m, int fd);
 void pool_segment_gone(struct skv_client *c, const struct skv_msg_segment *m);
 bool pool_has(const struct pool *p, uint32_t page); /* in a mapped segment? */
 bool pool_hold(struct pool *p, uint32_t page);      /* false: it is not */
 void pool_unhold(struct pool *p, uint32_t page);
+/* The page's number for kernels, which have it at base + number * page_bytes; it must be held. Needs no lock then. */
+uint32_t pool_place(const struct pool *p, uint32_t page, bool shared);
 void pools_free(struct skv_client *c);
 
 /* ---- stock.c --------------------------------------------------------------------------------- */
@@ -243,7 +256,7 @@ void plugins_free(struct skv_client *c);
 extern const struct skv_prims policy_prims;
 void policy_misuse(struct skv_session *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* ---- session, sequence, step ----------------------------------------------------------------- */
+/* ---- step -------------------------------------------------------------------------------------- */
 
 /* Evidence and selection of one layer in the open step. */
 struct selection {
@@ -261,12 +274,81 @@ struct step {
 	struct skv_seq **seqs; /* [cap]: those that decode come first */
 	uint32_t *item;        /* [cap]: the caller's index of seqs[i] */
 	struct skv_kseq *kseq; /* [cap]: seqs[i] for the kernels */
-	struct skv_batch all, decoding, prompts; /* parts of kseq */
+	/* parts of kseq, or of the device's copy of it */
+	struct skv_batch all, decoding, prompts;
 	struct skv_work work;  /* with room for the kernels */
 	struct selection *selection; /* [n_layers] */
 	void *arena;           /* what the selections point into */
 	size_t arena_bytes;
 };
+
+/* ---- device.c -------------------------------------------------------------------------------- */
+
+#define DEVICE_SLOTS 4u /* steps that the host may be ahead */
+
+/* A step on its way: pinned memory, and what it is to be remembered for when it has run. */
+struct device_slot {
+	bool busy;
+	void *event; /* recorded behind its end */
+	void *mem;   /* pinned, what the next four point into */
+	size_t bytes;
+	struct skv_kseq *kseq;       /* [n] */
+	struct skv_entry *entry;     /* [n_entries] */
+	struct skv_publish *publish; /* [n] */
+	uint64_t *sum;               /* [n]: the attended counters */
+	uint32_t n, n_decode, n_entries, cap;
+	struct skv_seq **seqs;       /* [n] of room for cap; none of them goes before the step has run */
+};
+
+struct device {
+	const struct skv_backend *backend;
+	unsigned number; /* of the backend */
+	struct skv_device_info info;
+	/* [cap], the device's: what the kernels of a step read, and what they count */
+	struct skv_kseq *kseq;
+	uint64_t *attended;
+	uint32_t cap;
+	struct device_slot slot[DEVICE_SLOTS];
+	uint32_t next; /* slot of the open step, or of the next one */
+	/* entries within the committed length that the device's tables do not show as they are */
+	struct device_stale {
+		struct skv_seq *seq;
+		uint32_t layer, page;
+	} *stale;
+	uint32_t n_stale;
+	uint64_t cap_stale;
+};
+
+/* The kernels and the device of the session's model. */
+int device_open(struct skv_session *s);
+void device_close(struct skv_session *s);
+/* Work on the session's device, and put back what was current; nothing on host memory. */
+int device_enter(struct skv_session *s, void **ret_was);
+void device_leave(struct skv_session *s, void *was);
+/* Memory of the device, zeroed, in place of what there was; *mem is NULL after a failure. */
+int device_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need);
+int device_grow_batch(struct skv_session *s, uint32_t n);
+int device_check(struct skv_session *s); /* did all launches succeed? */
+int device_wait(struct skv_session *s);  /* for the stream of the step */
+/* Take note of the steps that have run; waits for one if the host is too far ahead. The device is entered. */
+int device_turn(struct skv_session *s);
+/* Wait for all steps, and take note; the device need not be entered. */
+int device_settle(struct skv_session *s);
+bool device_evicts(const struct skv_session *s); /* are there evictions whose commits were not seen? */
+int device_seq_open(struct skv_seq *q);
+int device_seq_refresh(struct skv_seq *q); /* the daemon changed the tables */
+void device_seq_close(struct skv_seq *q);
+/*
+ * A step, from its beginning to its end. prepare() makes room for so many entries: entry() notes one of this step down,
+ * stale() one that is true whatever becomes of the step. Both do nothing on host memory.
+ */
+int device_prepare(struct skv_session *s, uint32_t entries);
+void device_entry(struct skv_seq *q, uint32_t layer, uint32_t page);
+void device_stale(struct skv_seq *q, uint32_t layer, uint32_t page);
+int device_stage(struct skv_session *s);
+int device_publish(struct skv_session *s, const int32_t *next); /* on failure nothing has changed */
+
+/* ---- session, sequence ----------------------------------------------------------------------- */
 
 struct skv_session {
 	pthread_mutex_t lock;
@@ -277,6 +359,7 @@ struct skv_session {
 	struct pool *pool;
 	struct skv_shape shape; /* of layer 0 */
 	const struct skv_kernels *kernels;
+	struct device *device; /* NULL: host memory */
 	struct skv_session_page *page;
 	size_t page_bytes;
 	struct skv_seq *seqs;
@@ -303,7 +386,8 @@ struct skv_seq {
 	bool named;
 	struct skv_seqmem *mem;
 	struct skv_seqmem_layout layout;
-	uint32_t len, epoch; /* committed; kept here so that shared memory is not believed twice */
+	/* committed, on a device as soon as it is queued; kept here so that shared memory is not believed twice */
+	uint32_t len, epoch;
 	uint64_t n_shared;   /* entries, of all layers */
 	uint32_t *holes;     /* [n_layers] */
 	/* [n_layers]: pages [from, to) are holes, or will be with this commit: no need to look again */
@@ -314,11 +398,20 @@ struct skv_seq {
 	uint32_t n_release, cap_release;
 	struct request *fork; /* a fork without an answer so far: the table may change under us */
 	uint64_t attended, causal;
+	/* addresses there of the tables' copy, of the header and of the token ids */
+	struct {
+		skv_pte *table;
+		struct skv_seqmem *mem;
+		int32_t *tokens;
+	} on_device;
+	bool evicting; /* a device has the journal's commit before it: no other journal until that is seen */
 
 	/* the open step */
 	bool in_step;
 	uint32_t n_new;        /* tokens */
-	int32_t first;         /* id of the first of them: tokens[len] still shows the last commit's next */
+	/* id of the first of them: tokens[len] still shows the last commit's next, which it is without has_first */
+	int32_t first;
+	bool has_first;
 	uint32_t n_evict;      /* entries in the journal, not yet counted there */
 	uint64_t step_attended; /* tokens, once for each kv head */
 	bool state_torn;       /* the policy's state was touched in a step that was given up */
@@ -349,10 +442,16 @@ void seq_take_own(struct skv_seq *q); /* its own pages, still on lease, into the
 /* Has a fork that timed out been answered by now? Then the table is looked at again. 0, or -ETIMEDOUT. */
 int seq_settle_fork(struct skv_seq *q);
 uint64_t seq_resident(const struct skv_seq *q); /* pages, of all layers */
+/* Carry out the committed journal: entries become holes, their pages are free for the next step. */
+void seq_carry_out(struct skv_seq *q);
+/* A decoding row at this length looked at so many tokens, each counted once for each kv head. */
+void seq_attended(struct skv_seq *q, uint32_t len, uint64_t tokens);
 
 /* Evidence and lists for the decoding sequences of the step. */
 int selections_prepare(struct skv_session *s);
 void step_abort(struct skv_session *s);
+/* Scratch that grows: `need` bytes of the session's memory at least. The contents are lost. */
+int step_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need);
 void step_deinit(struct skv_session *s);
 
 #endif

@@ -7,6 +7,11 @@
  * back to no access. The daemon withdraws only segments of which nobody holds a page; the counts here
  * make sure of it, because a kernel must never meet an unmapped page.
  *
+ * On a device every segment is mapped twice, writable and, behind all of those, read-only. Shared pages are
+ * found in the second place: who writes to a shared prefix by mistake gets a fault, and nobody's tokens are
+ * lost. Where handles are CUDA's older kind, the driver chooses the addresses, and there is one place; page
+ * numbers for kernels are then counted from an address far below. pool_place() knows all of this.
+ *
  * Everything here runs with client->lock held.
  */
 #include "internal.h"
@@ -19,10 +24,13 @@
 
 #include "common/fd.h"
 
+/* Page numbers below and above the first segment that CUDA put somewhere: several TiB. */
+#define IPC_ORIGIN (1u << 27)
+
 /* A segment that was announced before the reply that tells the pool's shape. */
 struct early_segment {
 	struct early_segment *next;
-	struct skv_msg_segment m;
+	struct skv_msg_segment_ipc m;
 	int fd;
 };
 
@@ -35,17 +43,146 @@ static struct pool *find(struct skv_client *c, uint32_t id)
 	return p;
 }
 
-/* Map an announced segment of a known pool; fd is borrowed. */
-static void map_segment(struct skv_client *c, struct pool *p, const struct skv_msg_segment *m, int fd)
+/* ---- segments -------------------------------------------------------------------------------- */
+
+/* Bytes of the addresses that a pool takes: on a device for two mappings. */
+static size_t addresses(const struct pool *p)
 {
-	void *at, *to;
+	return p->max_segments * p->segment_bytes * (p->backend ? 2 : 1);
+}
+
+static uint8_t *segment_at(const struct pool *p, uint32_t segment)
+{
+	return p->base + segment * p->segment_bytes;
+}
+
+/* 0, or a negative errno and what went wrong in `why`. */
+static int map_host(struct pool *p, uint32_t segment, int fd, const char **why)
+{
+	void *at, *to = segment_at(p, segment);
+	int e = skv_map_fd(fd, p->segment_bytes, PROT_READ | PROT_WRITE, true, &at);
+
+	*why = strerror(-e);
+	if (e < 0)
+		return e == -EBADMSG ? -EPROTO : e;
+	if (mremap(at, p->segment_bytes, p->segment_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED) {
+		e = -errno;
+		*why = strerror(errno);
+		munmap(at, p->segment_bytes);
+		return e;
+	}
+	/* an engine's child must not share what is being written; it has no use for it either */
+	madvise(to, p->segment_bytes, MADV_DONTFORK);
+	return 0;
+}
+
+static int map_cuda(struct pool *p, uint32_t segment, int fd)
+{
+	uint8_t *at = segment_at(p, segment);
+	uint8_t *again = segment_at(p, p->max_segments + segment);
+	int e = p->backend->map(at, p->segment_bytes, fd, true);
+
+	if (e < 0)
+		return e;
+	e = p->backend->map(again, p->segment_bytes, fd, false);
+	if (e < 0) {
+		p->backend->unmap(at, p->segment_bytes);
+		return e;
+	}
+	p->segments[segment].own = segment * p->pages_per_segment;
+	p->segments[segment].shared = (p->max_segments + segment) * p->pages_per_segment;
+	return 0;
+}
+
+static int map_ipc(struct pool *p, uint32_t segment, const uint8_t *handle, const char **why)
+{
+	intptr_t away;
+	void *at;
+	int e = p->backend->open_ipc(handle, &at);
+
+	if (e < 0)
+		return e;
+	if (p->reserved) {
+		p->backend->release(p->base, addresses(p));
+		p->reserved = false;
+		p->base = (uint8_t *)((uintptr_t)at - IPC_ORIGIN * p->page_bytes);
+	}
+	away = (intptr_t)((uintptr_t)at - (uintptr_t)p->base);
+	if (away < 0 || (uintptr_t)away % p->page_bytes != 0 ||
+	    (uintptr_t)away / p->page_bytes + p->pages_per_segment > SKV_PTE_ID_MASK) {
+		*why = "the driver put it where no page number leads (ipc = legacy)";
+		p->backend->close_ipc(at);
+		return -EOPNOTSUPP;
+	}
+	p->segments[segment].own = p->segments[segment].shared = (uint32_t)((uintptr_t)away / p->page_bytes);
+	p->segments[segment].ipc = at;
+	return 0;
+}
+
+/* Both on the pool's device, which is entered for it. */
+static int map_device(struct pool *p, const struct skv_msg_segment_ipc *m, int fd, const char **why)
+{
+	void *was;
+	int e = p->backend->enter(p->device, &was);
+
+	*why = p->backend->error();
+	if (e < 0)
+		return e;
+	if (m->segment.handle == SKV_HANDLE_CUDA_FD)
+		e = map_cuda(p, m->segment.segment, fd);
+	else
+		e = map_ipc(p, m->segment.segment, m->ipc_handle, why);
+	p->backend->leave(was);
+	return e;
+}
+
+static int unmap_segment(struct pool *p, uint32_t segment)
+{
+	uint8_t *at = segment_at(p, segment);
+	void *was;
+	int e, e2;
+
+	if (!p->backend)
+		return mmap(at, p->segment_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+		            -1, 0) == MAP_FAILED
+		               ? -errno
+		               : 0;
+	e = p->backend->enter(p->device, &was);
+	if (e < 0)
+		return e;
+	if (p->segments[segment].ipc) {
+		e = p->backend->close_ipc(p->segments[segment].ipc);
+		p->segments[segment].ipc = NULL;
+	} else {
+		e = p->backend->unmap(at, p->segment_bytes);
+		e2 = p->backend->unmap(segment_at(p, p->max_segments + segment), p->segment_bytes);
+		e = e < 0 ? e : e2;
+	}
+	p->backend->leave(was);
+	return e;
+}
+
+/* Is it a handle that this pool can have? The first one decides which kind the others are. */
+static bool handle_fits(const struct pool *p, uint32_t handle)
+{
+	bool any = false;
+
+	if (!p->backend)
+		return handle == SKV_HANDLE_MEMFD;
+	for (uint32_t i = 0; i < p->max_segments && !any; i++)
+		any = p->segments[i].mapped;
+	if (handle == SKV_HANDLE_CUDA_FD)
+		return p->reserved;
+	return handle == SKV_HANDLE_CUDA_IPC && !(any && p->reserved);
+}
+
+/* Map an announced segment of a known pool; fd is borrowed. */
+static void map_segment(struct skv_client *c, struct pool *p, const struct skv_msg_segment_ipc *ipc, int fd)
+{
+	const struct skv_msg_segment *m = &ipc->segment;
+	const char *why = "";
 	int e;
 
-	if (m->handle != SKV_HANDLE_MEMFD) {
-		conn_break_locked(c, -EPROTO, "segment %u of pool %u has handle kind %u, expected a memfd",
-		                  m->segment, m->pool, m->handle);
-		return;
-	}
 	if (m->segment >= p->max_segments || m->bytes != p->segment_bytes) {
 		conn_break_locked(
 			c, -EPROTO,
@@ -58,28 +195,22 @@ static void map_segment(struct skv_client *c, struct pool *p, const struct skv_m
 		conn_break_locked(c, -EPROTO, "segment %u of pool %u was announced twice", m->segment, p->id);
 		return;
 	}
-	e = skv_map_fd(fd, p->segment_bytes, PROT_READ | PROT_WRITE, true, &at);
+	if (!handle_fits(p, m->handle)) {
+		conn_break_locked(c, -EPROTO, "segment %u of pool %u has handle kind %u, expected %s", m->segment,
+		                  m->pool, m->handle, p->backend ? "one of a device" : "a memfd");
+		return;
+	}
+	e = p->backend ? map_device(p, ipc, fd, &why) : map_host(p, m->segment, fd, &why);
 	if (e < 0) {
-		conn_break_locked(c, e == -EBADMSG ? -EPROTO : e, "cannot map segment %u of pool %u: %s",
-		                  m->segment, p->id, strerror(-e));
+		conn_break_locked(c, e, "cannot map segment %u of pool %u: %s", m->segment, p->id, why);
 		return;
 	}
-	to = p->base + m->segment * p->segment_bytes;
-	if (mremap(at, p->segment_bytes, p->segment_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED) {
-		e = -errno;
-		munmap(at, p->segment_bytes);
-		conn_break_locked(c, e, "cannot move segment %u of pool %u into place: %s", m->segment, p->id,
-		                  strerror(-e));
-		return;
-	}
-	/* an engine's child must not share what is being written; it has no use for it either */
-	madvise(to, p->segment_bytes, MADV_DONTFORK);
 	p->segments[m->segment].mapped = true;
 }
 
-void pool_segment_add(struct skv_client *c, const struct skv_msg_segment *m, int fd)
+void pool_segment_add(struct skv_client *c, const struct skv_msg_segment_ipc *m, int fd)
 {
-	struct pool *p = find(c, m->pool);
+	struct pool *p = find(c, m->segment.pool);
 	struct early_segment *e;
 
 	if (p) {
@@ -90,7 +221,7 @@ void pool_segment_add(struct skv_client *c, const struct skv_msg_segment *m, int
 	e = malloc(sizeof(*e));
 	if (!e) {
 		skv_close_fd(fd);
-		conn_break_locked(c, -ENOMEM, "out of memory for a segment of pool %u", m->pool);
+		conn_break_locked(c, -ENOMEM, "out of memory for a segment of pool %u", m->segment.pool);
 		return;
 	}
 	*e = (struct early_segment){.next = c->early, .m = *m, .fd = fd};
@@ -101,9 +232,10 @@ void pool_segment_gone(struct skv_client *c, const struct skv_msg_segment *m)
 {
 	struct pool *p = find(c, m->pool);
 	struct skv_msg_segment ack = *m;
+	int r;
 
 	for (struct early_segment **e = &c->early; *e; e = &(*e)->next)
-		if ((*e)->m.pool == m->pool && (*e)->m.segment == m->segment) {
+		if ((*e)->m.segment.pool == m->pool && (*e)->m.segment.segment == m->segment) {
 			struct early_segment *gone = *e;
 
 			*e = gone->next;
@@ -124,18 +256,20 @@ void pool_segment_gone(struct skv_client *c, const struct skv_msg_segment *m)
 		                  m->segment, m->pool, p->segments[m->segment].held);
 		return;
 	}
-	if (mmap(p->base + m->segment * p->segment_bytes, p->segment_bytes, PROT_NONE,
-	         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
-		conn_break_locked(c, -errno, "cannot unmap segment %u of pool %u: %s", m->segment, m->pool,
-		                  strerror(errno));
+	r = unmap_segment(p, m->segment);
+	if (r < 0) {
+		conn_break_locked(c, r, "cannot unmap segment %u of pool %u: %s", m->segment, m->pool,
+		                  p->backend ? p->backend->error() : strerror(-r));
 		return;
 	}
 	p->segments[m->segment].mapped = false;
 	conn_post_locked(c, SKV_MSG_SEGMENT_ACK, &ack, sizeof(ack), NULL);
 }
 
+/* ---- pools ----------------------------------------------------------------------------------- */
+
 /* Shapes that the rest of the library can trust. */
-static const char *shape_wrong(const struct skv_msg_open_ok *ok)
+static const char *shape_wrong(const struct skv_msg_open_ok *ok, uint32_t device)
 {
 	uint64_t pages;
 
@@ -145,7 +279,7 @@ static const char *shape_wrong(const struct skv_msg_open_ok *ok)
 	    ok->segment_bytes % ok->page_bytes != 0)
 		return "segments that are not exactly filled by their pages";
 	pages = (uint64_t)ok->pages_per_segment * ok->max_segments;
-	if (pages > SKV_PTE_ID_MASK + 1u)
+	if (pages * (device != SKV_DEVICE_HOST ? 2 : 1) > SKV_PTE_ID_MASK + 1u)
 		return "more pages than a page table entry can name";
 	if (ok->segment_bytes > (uint64_t)INT64_MAX / ok->max_segments)
 		return "more bytes than there are addresses";
@@ -158,7 +292,7 @@ static void map_early(struct skv_client *c, struct pool *p)
 	for (struct early_segment **e = &c->early; *e;) {
 		struct early_segment *s = *e;
 
-		if (s->m.pool != p->id) {
+		if (s->m.segment.pool != p->id) {
 			e = &s->next;
 			continue;
 		}
@@ -171,17 +305,46 @@ static void map_early(struct skv_client *c, struct pool *p)
 
 static struct pool *pool_free(struct pool *p)
 {
-	if (p->base)
-		munmap(p->base, p->max_segments * p->segment_bytes);
+	void *was;
+
+	for (uint32_t i = 0; p->backend && p->segments && i < p->max_segments; i++)
+		if (p->segments[i].mapped)
+			unmap_segment(p, i);
+	if (p->reserved && !p->backend) {
+		munmap(p->base, addresses(p));
+	} else if (p->reserved && p->backend->enter(p->device, &was) == 0) {
+		p->backend->release(p->base, addresses(p));
+		p->backend->leave(was);
+	}
 	free(p->segments);
 	free(p);
 	return NULL;
 }
 
+static bool reserve(struct pool *p)
+{
+	void *base = NULL, *was;
+	int e;
+
+	if (!p->backend) {
+		base = mmap(NULL, addresses(p), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		p->base = base == MAP_FAILED ? NULL : base;
+		return p->base;
+	}
+	e = p->backend->enter(p->device, &was);
+	if (e < 0)
+		return false;
+	if (p->backend->reserve(addresses(p), &base) == 0)
+		p->base = base;
+	p->backend->leave(was);
+	return p->base;
+}
+
 /* The fallible part of making a pool. */
-static struct pool *pool_new(const struct skv_msg_open_ok *ok)
+static struct pool *pool_new(const struct skv_msg_open_ok *ok, uint32_t device)
 {
 	struct pool *p = calloc(1, sizeof(*p));
+	char why[SKV_TEXT_MAX];
 
 	if (!p)
 		return NULL;
@@ -193,18 +356,21 @@ static struct pool *pool_new(const struct skv_msg_open_ok *ok)
 	        .segment_bytes = ok->segment_bytes,
 	        .segments = calloc(ok->max_segments, sizeof(*p->segments)),
 	};
-	p->base = mmap(NULL, p->max_segments * p->segment_bytes, PROT_NONE,
-	               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (p->base == MAP_FAILED)
-		p->base = NULL;
-	return p->segments && p->base ? p : pool_free(p);
+	if (device != SKV_DEVICE_HOST) {
+		p->device = device - SKV_DEVICE_CUDA(0);
+		p->backend = skv_backend_cuda(why, sizeof(why));
+		if (!p->backend)
+			return pool_free(p);
+	}
+	p->reserved = p->segments && reserve(p);
+	return p->reserved ? p : pool_free(p);
 }
 
-int pool_open(struct skv_client *c, const struct skv_msg_open_ok *ok, struct pool **ret, char *err,
-              size_t err_len)
+int pool_open(struct skv_client *c, const struct skv_msg_open_ok *ok, uint32_t device, struct pool **ret,
+              char *err, size_t err_len)
 {
 	struct pool *p = find(c, ok->pool);
-	const char *wrong = shape_wrong(ok);
+	const char *wrong = shape_wrong(ok, device);
 
 	if (wrong) {
 		snprintf(err, err_len, "the daemon describes pool %u with %s", ok->pool, wrong);
@@ -216,7 +382,7 @@ int pool_open(struct skv_client *c, const struct skv_msg_open_ok *ok, struct poo
 		return -EPROTO;
 	}
 	if (!p) {
-		p = pool_new(ok);
+		p = pool_new(ok, device);
 		if (!p) {
 			snprintf(err, err_len, "cannot reserve %llu bytes of addresses for pool %u",
 			         (unsigned long long)(ok->max_segments * ok->segment_bytes), ok->pool);
@@ -256,6 +422,15 @@ bool pool_hold(struct pool *p, uint32_t page)
 		return false;
 	p->segments[page / p->pages_per_segment].held++;
 	return true;
+}
+
+uint32_t pool_place(const struct pool *p, uint32_t page, bool shared)
+{
+	const struct pool_segment *s = &p->segments[page / p->pages_per_segment];
+
+	if (!p->backend)
+		return page;
+	return (shared ? s->shared : s->own) + page % p->pages_per_segment;
 }
 
 void pool_unhold(struct pool *p, uint32_t page)

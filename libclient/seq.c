@@ -102,6 +102,7 @@ void seq_free(struct skv_seq *q)
 		s->n_seqs--;
 	}
 	conn_orphan(s->client, q->fork);
+	device_seq_close(q);
 	if (q->mem)
 		munmap(q->mem, q->layout.total);
 	free(q->holes);
@@ -178,9 +179,10 @@ static int seq_make(struct skv_session *s, struct request *r, bool named, struct
 		conn_orphan(s->client, r);
 		return e;
 	}
-	if (r->type == SKV_MSG_SEQ_NEW)
+	e = device_seq_open(q);
+	if (r->type == SKV_MSG_SEQ_NEW && e == 0)
 		policy_start(s, q);
-	else
+	else if (e == 0)
 		e = policy_take_over(s, q);
 	if (e < 0) {
 		seq_unhold(q, SKV_PTE_SHARED);
@@ -266,6 +268,8 @@ static int recount(struct skv_seq *q)
 	pthread_mutex_unlock(&q->session->client->lock);
 	if (e == 0)
 		e = grow_release(q, n.shared);
+	if (e == 0)
+		e = device_seq_refresh(q);
 	if (e == 0) {
 		q->session->stock.leased -= n.shared - q->n_shared;
 		q->n_shared = n.shared;
@@ -298,7 +302,9 @@ static int fork_locked(struct skv_seq *q, const struct skv_msg_seq_name *m, stru
 
 	if (q->in_step)
 		return fail(-EBUSY, "the sequence is in an open step");
-	e = seq_settle_fork(q);
+	e = device_settle(s); /* the daemon shares what is committed */
+	if (e == 0)
+		e = seq_settle_fork(q);
 	if (e < 0)
 		return e;
 	stock_release(q, true); /* the daemon must not count what is about to be given up */
@@ -420,6 +426,7 @@ static int seq_end(struct skv_seq *q, uint16_t type)
 	if (q->in_step) {
 		e = fail(-EBUSY, "the sequence is in an open step");
 	} else {
+		device_settle(s); /* should it fail, nothing runs any more either */
 		stock_release(q, true);
 		seq_unhold(q, SKV_PTE_SHARED);
 		if (!drop)
@@ -458,8 +465,11 @@ uint32_t skv_seq_len(const struct skv_seq *q)
 
 const int32_t *skv_seq_tokens(const struct skv_seq *q, uint32_t *ret_len)
 {
+	pthread_mutex_lock(&q->session->lock);
+	device_settle(q->session);
 	if (ret_len)
-		*ret_len = skv_seq_len(q);
+		*ret_len = q->len;
+	pthread_mutex_unlock(&q->session->lock);
 	return skv_seqmem_tokens(q->mem, &q->layout);
 }
 

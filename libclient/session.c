@@ -35,20 +35,21 @@ static int choose_kernels(struct skv_session *s)
 {
 	const struct skv_model *m = &s->model;
 	const char *isa = getenv("SPARSEKV_ISA"), *wrong;
+	int e = m->device == SKV_DEVICE_HOST ? 0 : device_open(s);
 
-	if (m->device != SKV_DEVICE_HOST)
-		return fail(-EOPNOTSUPP, "model: device is cuda:%u, and this library attends in host memory only",
-		            m->device - SKV_DEVICE_CUDA(0));
+	if (e < 0)
+		return e;
 	s->shape = (struct skv_shape){
 	        .n_heads = m->n_heads,
 	        .n_kv_heads = m->n_kv_heads,
 	        .head_dim = m->head_dim,
 	        .dtype = m->kv_dtype,
-	        .io_dtype = SKV_F32,
+	        .io_dtype = m->io_dtype,
 	        .scale = m->scale > 0 ? m->scale : 1.0f / sqrtf((float)m->head_dim),
 	        .page_bytes = skv_page_bytes(m),
 	};
-	s->kernels = skv_kernels_host(NULL);
+	if (!s->device)
+		s->kernels = skv_kernels_host(NULL);
 	if (!s->kernels)
 		return fail(
 			-EINVAL,
@@ -70,7 +71,6 @@ static int settle_in(struct skv_session *s, struct request *r)
 	if (ok->page_bytes != s->shape.page_bytes)
 		return fail(-EPROTO, "the daemon's pages have %llu bytes, expected %zu",
 		            (unsigned long long)ok->page_bytes, s->shape.page_bytes);
-	s->shape.pool = s->pool->base;
 	if (ok->session_page_bytes < sizeof(*s->page))
 		return fail(-EPROTO, "the daemon's session page has %llu bytes, expected at least %zu",
 		            (unsigned long long)ok->session_page_bytes, sizeof(*s->page));
@@ -127,6 +127,8 @@ int skv_open(struct skv_client *c, const struct skv_model *model, const char *po
 	if (e < 0)
 		return e;
 	skv_wire_from_model(&m.model, &s->model);
+	if (s->device)
+		memcpy(m.device_uuid, s->device->info.uuid, sizeof(m.device_uuid));
 	skv_wire_string(m.spec, sizeof(m.spec), policy_spec);
 	/* before the question: a swap in between is asked about once more */
 	s->seen_generation = atomic_load_explicit(&c->control->policy_generation, memory_order_acquire);
@@ -155,11 +157,13 @@ int skv_open(struct skv_client *c, const struct skv_model *model, const char *po
 
 void session_free(struct skv_session *s)
 {
+	device_settle(s);
 	while (s->seqs)
 		seq_free(s->seqs);
 	policy_free(s->client, s->policy);
 	conn_orphan(s->client, s->policy_get);
 	stock_deinit(s);
+	device_close(s);
 	step_deinit(s);
 	if (s->page)
 		munmap(s->page, s->page_bytes);
@@ -216,8 +220,9 @@ void skv_close(struct skv_session *s)
 	if (!s)
 		return;
 	c = s->client;
+	skv_step_abort(s);
 	pthread_mutex_lock(&s->lock);
-	step_abort(s);
+	device_settle(s); /* should it fail, nothing runs any more either */
 	say_goodbye(s);
 	pthread_mutex_unlock(&s->lock);
 	pthread_mutex_lock(&c->lock);

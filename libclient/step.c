@@ -8,6 +8,7 @@
  *   - skv_step_end makes no allocation and no system call. The order of its stores is the contract of
  *     common/seqmem.h: token ids, next id and journal, then the commit word, then the holes.
  *   - Pages that a commit evicts are reused by the steps after it, never by the same.
+ *   - On a device the same stores are the work of its last kernel (device.c).
  */
 #include "internal.h"
 
@@ -79,14 +80,15 @@ static int grow_step(struct skv_session *s, uint32_t n)
 	return st->cap ? 0 : fail(-ENOMEM, "out of memory for a step of %u sequences", n);
 }
 
-/* What the kernels need of a sequence, for all layers at once. */
-static struct skv_kseq kseq_of(struct skv_seq *q, const struct skv_step_item *it, uint32_t row)
+/* What the kernels need of a sequence, for all layers at once; it is number `at` of the step. */
+static struct skv_kseq kseq_of(struct skv_seq *q, const struct skv_step_item *it, uint32_t row, uint32_t at)
 {
+	const struct device *d = q->session->device;
 	bool decodes = !(it->flags & SKV_STEP_PROMPT);
 
 	return (struct skv_kseq){
-	        .table = seq_table(q, 0),
-	        .attended = decodes ? &q->step_attended : NULL,
+	        .table = d ? q->on_device.table : seq_table(q, 0),
+	        .attended = !decodes ? NULL : d ? d->attended + at : &q->step_attended,
 	        .layer_stride = q->layout.max_pages,
 	        .len = q->len + it->n_tokens,
 	        .n_q = it->n_tokens,
@@ -94,14 +96,31 @@ static struct skv_kseq kseq_of(struct skv_seq *q, const struct skv_step_item *it
 	};
 }
 
-static struct skv_batch batch_of(const struct skv_kseq *seq, uint32_t n)
+/*
+ * A bound on lengths up to `len`. What a device has recorded fits while sequences grow up to it, so it is
+ * generous: up to a quarter more.
+ */
+static uint32_t capacity(uint32_t len)
 {
-	struct skv_batch b = {.seq = seq, .n = n};
+	uint32_t step = SCRATCH_ROUND;
+
+	while (step * 8 <= len)
+		step *= 2;
+	return (len + step - 1) / step * step;
+}
+
+/* n sequences of the step, from number `first` on. */
+static struct skv_batch batch_of(const struct skv_session *s, uint32_t first, uint32_t n)
+{
+	const struct skv_kseq *seq = s->step.kseq + first;
+	struct skv_batch b = {.seq = s->device ? s->device->kseq + first : seq, .n = n};
 
 	for (uint32_t i = 0; i < n; i++) {
 		b.max_len = seq[i].len > b.max_len ? seq[i].len : b.max_len;
 		b.max_q = seq[i].n_q > b.max_q ? seq[i].n_q : b.max_q;
 	}
+	if (s->device)
+		b.max_len = capacity(b.max_len);
 	return b;
 }
 
@@ -122,18 +141,32 @@ static int lay_out(struct skv_session *s, const struct skv_step_item *items, uin
 		at = it->flags & SKV_STEP_PROMPT ? --prompt : decode++;
 		st->seqs[at] = it->seq;
 		st->item[at] = i;
-		st->kseq[at] = kseq_of(it->seq, it, (uint32_t)row);
+		st->kseq[at] = kseq_of(it->seq, it, (uint32_t)row, at);
 		row += it->n_tokens;
 		if (row > UINT32_MAX)
 			return fail(-EINVAL, "the step has more than %u rows", UINT32_MAX);
 		it->seq->in_step = true;
 		it->seq->n_new = it->n_tokens;
 	}
-	st->all = batch_of(st->kseq, n);
-	st->decoding = batch_of(st->kseq, decode);
-	st->prompts = batch_of(st->kseq + decode, n - decode);
+	st->all = batch_of(s, 0, n);
+	st->decoding = batch_of(s, 0, decode);
+	st->prompts = batch_of(s, decode, n - decode);
 	st->rows = (uint32_t)row;
 	return 0;
+}
+
+int step_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need)
+{
+	size_t more = (need + need / 4 + 63) / 64 * 64;
+
+	if (need <= *bytes)
+		return 0;
+	if (s->device)
+		return device_grow(s, mem, bytes, more);
+	free(*mem);
+	*mem = aligned_alloc(64, more);
+	*bytes = *mem ? more : 0;
+	return *mem ? 0 : fail(-ENOMEM, "out of memory for %zu bytes of scratch", more);
 }
 
 /* Scratch of the kernels, room for evidence; both grow here and nowhere else. */
@@ -141,47 +174,65 @@ static int prepare(struct skv_session *s)
 {
 	struct step *st = &s->step;
 	uint32_t longest = (st->all.max_len + SCRATCH_ROUND - 1) / SCRATCH_ROUND * SCRATCH_ROUND;
-	int threads = omp_get_max_threads();
-	size_t bytes = s->kernels->work_bytes(&s->shape, st->all.n, st->rows, longest, threads);
+	int threads = omp_get_max_threads(), e;
 
 	st->work.threads = threads;
-	if (bytes > st->work.bytes) {
-		bytes = (bytes + bytes / 4 + 63) / 64 * 64;
-		free(st->work.mem);
-		st->work.mem = aligned_alloc(64, bytes);
-		st->work.bytes = st->work.mem ? bytes : 0;
-		if (!st->work.mem)
-			return fail(-ENOMEM, "out of memory for %zu bytes of scratch", bytes);
-	}
-	return selections_prepare(s);
+	e = step_grow(s, &st->work.mem, &st->work.bytes,
+	              s->kernels->work_bytes(&s->shape, st->all.n, st->rows, longest, threads));
+	return e < 0 ? e : selections_prepare(s);
 }
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
 /* Copy what is shared of the last page, one layer after the other, then switch to the copies. */
-static void copy_tails(struct skv_session *s, struct skv_seq *q)
+static int copy_tails(struct skv_session *s, struct skv_seq *q)
 {
-	uint32_t dst[SKV_MAX_LAYERS], src[SKV_MAX_LAYERS], layer_of[SKV_MAX_LAYERS], n = 0;
+	uint32_t own[SKV_MAX_LAYERS], dst[SKV_MAX_LAYERS], src[SKV_MAX_LAYERS], layer_of[SKV_MAX_LAYERS], n = 0;
 	uint32_t page = q->len / SKV_PAGE_TOKENS;
+	int e = 0;
 
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
-		skv_pte e = seq_table(q, layer)[page];
+		skv_pte entry = seq_table(q, layer)[page];
 
-		if (skv_pte_kind(e) != SKV_PTE_SHARED)
+		if (skv_pte_kind(entry) != SKV_PTE_SHARED)
 			continue;
 		layer_of[n] = layer;
-		src[n] = skv_pte_id(e);
-		dst[n++] = stock_pop(&s->stock);
+		src[n] = pool_place(s->pool, skv_pte_id(entry), true);
+		own[n] = stock_pop(&s->stock);
+		dst[n] = pool_place(s->pool, own[n], false);
+		n++;
 	}
 	if (n == 0)
-		return;
+		return 0;
 	s->kernels->copy_pages(&s->shape, dst, src, n, &s->step.work);
+	if (s->device)
+		e = device_wait(s);
 	atomic_thread_fence(memory_order_release); /* the copy is complete before an entry names it */
-	for (uint32_t i = 0; i < n; i++) {
-		seq_table(q, layer_of[i])[page] = skv_pte_make(SKV_PTE_FULL, dst[i]);
-		q->release[q->n_release++] = src[i];
+	for (uint32_t i = n; i-- > 0 && e < 0;)
+		stock_push(&s->stock, own[i]);
+	for (uint32_t i = 0; i < n && e == 0; i++) {
+		skv_pte *entry = &seq_table(q, layer_of[i])[page];
+
+		q->release[q->n_release++] = skv_pte_id(*entry);
+		*entry = skv_pte_make(SKV_PTE_FULL, own[i]);
+		device_stale(q, layer_of[i], page);
 		q->n_shared--;
 	}
+	return e;
+}
+
+/* No sequence of the step will write to a page that it shares. */
+static int unshare_tails(struct skv_session *s)
+{
+	int e = 0;
+
+	for (uint32_t i = 0; i < s->step.all.n && e == 0; i++) {
+		struct skv_seq *q = s->step.seqs[i];
+
+		if (q->n_shared > 0 && q->len % SKV_PAGE_TOKENS != 0)
+			e = copy_tails(s, q);
+	}
+	return e;
 }
 
 /* Entries for the tokens to come, token ids to be committed. Cannot fail: the stock has been checked. */
@@ -190,17 +241,19 @@ static void place(struct skv_session *s, struct skv_seq *q, const int32_t *token
 	uint32_t first = skv_pages_of(q->len), end = skv_pages_of(q->len + q->n_new);
 	int32_t *ids = skv_seqmem_tokens(q->mem, &q->layout) + q->len;
 
-	if (q->n_shared > 0 && q->len % SKV_PAGE_TOKENS != 0)
-		copy_tails(s, q);
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
-		for (uint32_t page = first; page < end; page++)
+		for (uint32_t page = first; page < end; page++) {
 			seq_table(q, layer)[page] = skv_pte_make(SKV_PTE_FULL, stock_pop(&s->stock));
+			device_entry(q, layer, page);
+		}
 	/* the first one waits: its place still shows the id that the last commit published */
+	q->has_first = tokens != NULL;
 	q->first = tokens ? tokens[0] : -1;
 	for (uint32_t i = 1; i < q->n_new; i++)
 		ids[i] = tokens ? tokens[i] : -1;
 	q->step_attended = 0;
-	q->n_evict = 0;
+	if (!q->evicting)
+		q->n_evict = 0;
 }
 
 /* ---- begin ----------------------------------------------------------------------------------- */
@@ -237,9 +290,35 @@ static int admit(struct skv_session *s, const struct skv_step_item *items, uint3
 		e = count_pages(s, &need, ret_demand);
 	if (e == 0)
 		e = prepare(s);
+	if (e == 0 && s->stock.n < need && device_evicts(s))
+		e = device_settle(s); /* pages come back with it */
 	if (e == 0)
 		e = stock_reserve(s, need);
-	return e;
+	if (e == 0 && s->device)
+		e = device_prepare(s, need);
+	return e < 0 ? e : unshare_tails(s);
+}
+
+/* The sequences are out of the step, the pages for it in the stock. */
+static void undo(struct skv_session *s)
+{
+	for (uint32_t i = 0; i < s->step.all.n; i++) {
+		struct skv_seq *q = s->step.seqs[i];
+		uint32_t first = skv_pages_of(q->len), end_page = skv_pages_of(q->len + q->n_new);
+
+		for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
+			skv_pte *t = seq_table(q, layer);
+
+			for (uint32_t page = first; page < end_page; page++) {
+				stock_push(&s->stock, skv_pte_id(t[page]));
+				t[page] = skv_pte_make(SKV_PTE_NONE, 0);
+			}
+			q->gone[layer] = (struct span){0}; /* the evictions did not happen */
+		}
+		if (!q->evicting)
+			q->n_evict = 0;
+		q->in_step = false;
+	}
 }
 
 static int begin(struct skv_session *s, const struct skv_step_item *items, uint32_t n, void *stream)
@@ -252,12 +331,18 @@ static int begin(struct skv_session *s, const struct skv_step_item *items, uint3
 		return fail(-EBUSY, "a step is open: end or abort it first");
 	if (!items || n == 0)
 		return fail(-EINVAL, "a step without items");
-	if (stream)
+	if (stream && !s->device)
 		return fail(-EINVAL, "a stream was given, but the pages are in host memory: expected NULL");
+	st->work.stream = stream;
 	conn_turn(s->client);
+	s->shape.pool = s->pool->base;
 	e = conn_check_pages(s->client);
 	if (e == 0)
+		e = device_turn(s);
+	if (e == 0)
 		e = grow_step(s, n);
+	if (e == 0 && s->device)
+		e = device_grow_batch(s, n);
 	if (e < 0)
 		return e;
 	policy_follow(s);
@@ -270,6 +355,11 @@ static int begin(struct skv_session *s, const struct skv_step_item *items, uint3
 	}
 	for (uint32_t i = 0; i < n; i++)
 		place(s, st->seqs[i], items[st->item[i]].tokens);
+	e = s->device ? device_stage(s) : 0;
+	if (e < 0) {
+		undo(s);
+		return e;
+	}
 	st->next_layer = 0;
 	st->open = true;
 	s->misused = false;
@@ -279,20 +369,25 @@ static int begin(struct skv_session *s, const struct skv_step_item *items, uint3
 
 int skv_step_begin(struct skv_session *s, const struct skv_step_item *items, uint32_t n, void *stream)
 {
+	void *was;
 	int e;
 
 	pthread_mutex_lock(&s->lock);
-	e = begin(s, items, n, stream);
+	e = device_enter(s, &was);
+	if (e == 0) {
+		e = begin(s, items, n, stream);
+		device_leave(s, was);
+	}
 	pthread_mutex_unlock(&s->lock);
 	return e;
 }
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
-/* Carry out the committed journal: entries become holes, their pages are free for the next step. */
-static void carry_out(struct skv_session *s, struct skv_seq *q)
+void seq_carry_out(struct skv_seq *q)
 {
 	const struct skv_evict *journal = skv_seqmem_journal(q->mem, &q->layout);
+	struct skv_session *s = q->session;
 
 	for (uint32_t i = 0; i < q->n_evict; i++) {
 		struct skv_evict j = journal[i];
@@ -310,6 +405,7 @@ static void carry_out(struct skv_session *s, struct skv_seq *q)
 			q->n_shared--;
 		}
 		*e = skv_pte_make(SKV_PTE_HOLE, 0);
+		device_stale(q, j.layer, j.page);
 		q->holes[j.layer]++;
 		s->stats.evicted_pages++;
 	}
@@ -317,7 +413,7 @@ static void carry_out(struct skv_session *s, struct skv_seq *q)
 	q->n_evict = 0;
 }
 
-static void commit(struct skv_session *s, struct skv_seq *q, int32_t next)
+static void commit(struct skv_seq *q, int32_t next)
 {
 	struct skv_seqmem *m = q->mem;
 	uint32_t epoch = q->epoch + 1, len = q->len + q->n_new;
@@ -325,16 +421,28 @@ static void commit(struct skv_session *s, struct skv_seq *q, int32_t next)
 
 	m->next[epoch & 1] = next;
 	ids[len] = next;
-	ids[q->len] = q->first; /* from here on recovery takes the last commit's next from m->next */
+	if (q->has_first)
+		ids[q->len] = q->first; /* from here on recovery takes the last commit's next from m->next */
 	if (q->n_evict > 0)
 		atomic_store_explicit(&m->journal_n, q->n_evict, memory_order_release);
 	atomic_store_explicit(&m->commit, (uint64_t)epoch << 32 | len, memory_order_release);
 	atomic_thread_fence(memory_order_seq_cst); /* nothing below may be seen before the commit */
 	if (q->n_evict > 0)
-		carry_out(s, q);
+		seq_carry_out(q);
 	q->len = len;
 	q->epoch = epoch;
 	q->in_step = false;
+}
+
+void seq_attended(struct skv_seq *q, uint32_t len, uint64_t tokens)
+{
+	struct skv_session *s = q->session;
+	uint64_t attended = tokens / s->model.n_kv_heads, causal = (uint64_t)len * s->model.n_layers;
+
+	q->attended += attended;
+	q->causal += causal;
+	s->stats.attended_tokens += attended;
+	s->stats.causal_tokens += causal;
 }
 
 /* Counters of the step that is being committed, to the session and its page. */
@@ -347,16 +455,8 @@ static void account(struct skv_session *s)
 	t->steps++;
 	t->decode_tokens += st->decoding.n;
 	t->prompt_tokens += st->rows - st->decoding.n;
-	for (uint32_t i = 0; i < st->decoding.n; i++) {
-		struct skv_seq *q = st->seqs[i];
-		uint64_t attended = q->step_attended / s->model.n_kv_heads;
-		uint64_t causal = (uint64_t)st->kseq[i].len * s->model.n_layers;
-
-		q->attended += attended;
-		q->causal += causal;
-		t->attended_tokens += attended;
-		t->causal_tokens += causal;
-	}
+	for (uint32_t i = 0; i < st->decoding.n && !s->device; i++) /* a device has not counted so far */
+		seq_attended(st->seqs[i], st->kseq[i].len, st->seqs[i]->step_attended);
 	t->stock_pages = s->stock.n;
 	atomic_store_explicit(&p->steps, t->steps, memory_order_relaxed);
 	atomic_store_explicit(&p->prompt_tokens, t->prompt_tokens, memory_order_relaxed);
@@ -371,6 +471,7 @@ static void account(struct skv_session *s)
 static int end(struct skv_session *s, const int32_t *next)
 {
 	struct step *st = &s->step;
+	int e = 0;
 
 	if (!st->open)
 		return fail(-EINVAL, "no step is open");
@@ -388,8 +489,12 @@ static int end(struct skv_session *s, const int32_t *next)
 		return fail(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->policy->block->name,
 		            s->misuse);
 	}
-	for (uint32_t i = 0; i < st->all.n; i++)
-		commit(s, st->seqs[i], next ? next[st->item[i]] : -1);
+	if (s->device)
+		e = device_publish(s, next);
+	for (uint32_t i = 0; i < st->all.n && !s->device; i++)
+		commit(st->seqs[i], next ? next[st->item[i]] : -1);
+	if (e < 0)
+		return e;
 	st->open = false;
 	account(s);
 	return 0;
@@ -397,10 +502,15 @@ static int end(struct skv_session *s, const int32_t *next)
 
 int skv_step_end(struct skv_session *s, const int32_t *next)
 {
+	void *was;
 	int e;
 
 	pthread_mutex_lock(&s->lock);
-	e = end(s, next);
+	e = device_enter(s, &was);
+	if (e == 0) {
+		e = end(s, next);
+		device_leave(s, was);
+	}
 	pthread_mutex_unlock(&s->lock);
 	return e;
 }
@@ -411,29 +521,21 @@ void step_abort(struct skv_session *s)
 {
 	if (!s->step.open)
 		return;
-	for (uint32_t i = 0; i < s->step.all.n; i++) {
-		struct skv_seq *q = s->step.seqs[i];
-		uint32_t first = skv_pages_of(q->len), end_page = skv_pages_of(q->len + q->n_new);
-
-		for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
-			skv_pte *t = seq_table(q, layer);
-
-			for (uint32_t page = first; page < end_page; page++) {
-				stock_push(&s->stock, skv_pte_id(t[page]));
-				t[page] = skv_pte_make(SKV_PTE_NONE, 0);
-			}
-			q->gone[layer] = (struct span){0}; /* the evictions did not happen */
-		}
-		q->n_evict = 0;
-		q->in_step = false;
-	}
+	if (s->device)
+		device_wait(s); /* what is still queued of the step writes to its pages */
+	undo(s);
 	s->step.open = false;
 }
 
 void skv_step_abort(struct skv_session *s)
 {
+	void *was;
+
 	pthread_mutex_lock(&s->lock);
-	step_abort(s);
+	if (device_enter(s, &was) == 0) {
+		step_abort(s);
+		device_leave(s, was);
+	}
 	pthread_mutex_unlock(&s->lock);
 }
 

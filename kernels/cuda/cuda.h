@@ -8,7 +8,7 @@
  *   prefill.cu   causal attention of many rows
  *   append.cu    K and V into pages, copies of pages
  *   table.cu     the table of functions, scratch
- *   device.cu    the module: devices, memory, streams, graphs (kernels/device.h)
+ *   module.h     the module around them: devices, memory, streams, graphs, steps (kernels/device.h)
  *   read.cu      a plain read, to measure against
  *
  * Kernels are launched on the caller's stream and on whatever device is current. A launch that fails shows

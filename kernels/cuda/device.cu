@@ -14,14 +14,14 @@
 #include <string.h>
 #include <cuda.h>
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/module.h"
 #include "kernels/cuda/read.h"
-#include "kernels/device.h"
 
 extern "C" const struct skv_kernels *skv_kernels_cuda(void);
 
 static thread_local char text[256] = "no error";
 
-static int failed(int r, const char *what, const char *why)
+int skv_cuda_failed(int r, const char *what, const char *why)
 {
 	snprintf(text, sizeof text, "CUDA: %s: %s", what, why);
 	return r;
@@ -44,12 +44,12 @@ static int errno_of(cudaError_t e)
 	}
 }
 
-static int result(cudaError_t e, const char *what)
+int skv_cuda_result(cudaError_t e, const char *what)
 {
 	if (e == cudaSuccess)
 		return 0;
 	cudaGetLastError(); /* reported here: the next check is not about it */
-	return failed(errno_of(e), what, cudaGetErrorString(e));
+	return skv_cuda_failed(errno_of(e), what, cudaGetErrorString(e));
 }
 
 static const char *error(void)
@@ -79,13 +79,13 @@ static int load_driver(void)
 		return 0;
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	if (!lib)
-		return failed(-ENODEV, "there is no driver", dlerror());
+		return skv_cuda_failed(-ENODEV, "there is no driver", dlerror());
 	driver.get_current = (decltype(driver.get_current))dlsym(lib, "cuCtxGetCurrent");
 	driver.set_current = (decltype(driver.set_current))dlsym(lib, "cuCtxSetCurrent");
 	if (driver.get_current && driver.set_current)
 		return 0;
 	driver.set_current = NULL;
-	return failed(-ENODEV, "the driver lacks cuCtxGetCurrent or cuCtxSetCurrent", "not a CUDA driver?");
+	return skv_cuda_failed(-ENODEV, "the driver lacks cuCtxGetCurrent or cuCtxSetCurrent", "not a CUDA driver?");
 }
 
 static int count(unsigned *ret_n)
@@ -95,9 +95,9 @@ static int count(unsigned *ret_n)
 	int r = load_driver();
 	pthread_mutex_unlock(&lock);
 	if (r == 0)
-		r = result(cudaGetDeviceCount(&n), "counting devices");
+		r = skv_cuda_result(cudaGetDeviceCount(&n), "counting devices");
 	if (r == 0 && n == 0)
-		r = failed(-ENODEV, "counting devices", "there is none");
+		r = skv_cuda_failed(-ENODEV, "counting devices", "there is none");
 	if (r == 0)
 		*ret_n = (unsigned)n < SKV_DEVICES_MOST ? (unsigned)n : SKV_DEVICES_MOST;
 	return r;
@@ -107,7 +107,7 @@ static int known(unsigned device)
 {
 	unsigned n;
 	const int r = count(&n);
-	return r < 0 || device < n ? r : failed(-ENODEV, "the device", "there are not so many");
+	return r < 0 || device < n ? r : skv_cuda_failed(-ENODEV, "the device", "there are not so many");
 }
 
 static int info(unsigned device, struct skv_device_info *ret)
@@ -115,7 +115,7 @@ static int info(unsigned device, struct skv_device_info *ret)
 	struct cudaDeviceProp prop;
 	int r = known(device);
 	if (r == 0)
-		r = result(cudaGetDeviceProperties(&prop, (int)device), "what the device is");
+		r = skv_cuda_result(cudaGetDeviceProperties(&prop, (int)device), "what the device is");
 	if (r < 0)
 		return r;
 	memset(ret, 0, sizeof *ret);
@@ -137,11 +137,11 @@ static int prepare(unsigned device)
 	e = e ? e : skv_cuda_decode_init();
 	e = e ? e : skv_cuda_prefill_init();
 	e = e ? e : skv_cuda_select_init();
-	const int r = result(e, "preparing the device");
+	const int r = skv_cuda_result(e, "preparing the device");
 	if (r < 0)
 		return r;
 	if (driver.get_current(&context))
-		return failed(-EIO, "preparing the device", "it has no context");
+		return skv_cuda_failed(-EIO, "preparing the device", "it has no context");
 	devices[device].multiprocessors = (uint32_t)sms;
 	__atomic_store_n(&devices[device].context, context, __ATOMIC_RELEASE);
 	return 0;
@@ -156,7 +156,7 @@ static int enter(unsigned device, void **ret_was)
 	if (r < 0)
 		return r;
 	if (driver.get_current(&was))
-		return failed(-EIO, "entering the device", "the driver does not work");
+		return skv_cuda_failed(-EIO, "entering the device", "the driver does not work");
 	if (!ready) {
 		pthread_mutex_lock(&lock);
 		if (!devices[device].context)
@@ -164,7 +164,7 @@ static int enter(unsigned device, void **ret_was)
 		pthread_mutex_unlock(&lock);
 	}
 	if (r == 0 && driver.set_current(devices[device].context))
-		r = failed(-EIO, "entering the device", "its context is gone");
+		r = skv_cuda_failed(-EIO, "entering the device", "its context is gone");
 	if (r == 0)
 		*ret_was = was;
 	else
@@ -175,7 +175,7 @@ static int enter(unsigned device, void **ret_was)
 static int leave(void *was)
 {
 	if (driver.set_current((CUcontext)was))
-		return failed(-EIO, "leaving the device", "the context before is gone");
+		return skv_cuda_failed(-EIO, "leaving the device", "the context before is gone");
 	return 0;
 }
 
@@ -189,73 +189,89 @@ uint32_t skv_cuda_sms(void)
 
 static int alloc(size_t bytes, void **ret)
 {
-	return result(cudaMalloc(ret, bytes ? bytes : 1), "allocating memory of the device");
+	return skv_cuda_result(cudaMalloc(ret, bytes ? bytes : 1), "allocating memory of the device");
 }
 
 static int free_(void *p)
 {
-	return result(cudaFree(p), "freeing memory of the device");
+	return skv_cuda_result(cudaFree(p), "freeing memory of the device");
 }
 
 static int alloc_host(size_t bytes, void **ret)
 {
-	return result(cudaHostAlloc(ret, bytes ? bytes : 1, cudaHostAllocPortable),
+	return skv_cuda_result(cudaHostAlloc(ret, bytes ? bytes : 1, cudaHostAllocPortable),
 	              "allocating pinned memory");
 }
 
 static int free_host(void *p)
 {
-	return result(cudaFreeHost(p), "freeing pinned memory");
+	return skv_cuda_result(cudaFreeHost(p), "freeing pinned memory");
+}
+
+static int register_host(void *p, size_t bytes, void **ret)
+{
+	cudaError_t e = cudaHostRegister(p, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+	if (!e) {
+		e = cudaHostGetDevicePointer(ret, p, 0);
+		if (e)
+			cudaHostUnregister(p);
+	}
+	return skv_cuda_result(e, "showing memory of the host to the device");
+}
+
+static int unregister_host(void *p)
+{
+	return skv_cuda_result(cudaHostUnregister(p), "hiding memory of the host from the device");
 }
 
 static int copy(void *dst, const void *src, size_t bytes, void *stream)
 {
-	return result(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, (cudaStream_t)stream), "copying");
+	return skv_cuda_result(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, (cudaStream_t)stream), "copying");
 }
 
 static int zero(void *p, size_t bytes, void *stream)
 {
-	return result(cudaMemsetAsync(p, 0, bytes, (cudaStream_t)stream), "zeroing memory");
+	return skv_cuda_result(cudaMemsetAsync(p, 0, bytes, (cudaStream_t)stream), "zeroing memory");
 }
 
 /* ---- streams and graphs ---------------------------------------------------------------------- */
 
 static int stream_new(void **ret_stream)
 {
-	return result(cudaStreamCreateWithFlags((cudaStream_t *)ret_stream, cudaStreamNonBlocking),
+	return skv_cuda_result(cudaStreamCreateWithFlags((cudaStream_t *)ret_stream, cudaStreamNonBlocking),
 	              "making a stream");
 }
 
 static int stream_free(void *stream)
 {
-	return result(cudaStreamDestroy((cudaStream_t)stream), "freeing a stream");
+	return skv_cuda_result(cudaStreamDestroy((cudaStream_t)stream), "freeing a stream");
 }
 
 static int check(void)
 {
-	return result(cudaGetLastError(), "launching a kernel");
+	return skv_cuda_result(cudaGetLastError(), "launching a kernel");
 }
 
 static int wait(void *stream)
 {
 	const int launched = check();
-	const int r = result(cudaStreamSynchronize((cudaStream_t)stream), "waiting for the device");
+	const int r = skv_cuda_result(cudaStreamSynchronize((cudaStream_t)stream), "waiting for the device");
 	return launched < 0 ? launched : r;
 }
 
 static int begin_capture(void *stream)
 {
-	return result(cudaStreamBeginCapture((cudaStream_t)stream, cudaStreamCaptureModeThreadLocal),
+	return skv_cuda_result(cudaStreamBeginCapture((cudaStream_t)stream, cudaStreamCaptureModeThreadLocal),
 	              "recording a graph");
 }
 
 static int end_capture(void *stream, void **ret_graph)
 {
 	cudaGraph_t graph = NULL;
-	int r = result(cudaStreamEndCapture((cudaStream_t)stream, &graph), "recording a graph");
+	int r = skv_cuda_result(cudaStreamEndCapture((cudaStream_t)stream, &graph), "recording a graph");
 	if (r < 0)
 		return r;
-	r = result(cudaGraphInstantiateWithFlags((cudaGraphExec_t *)ret_graph, graph, 0),
+	r = skv_cuda_result(cudaGraphInstantiateWithFlags((cudaGraphExec_t *)ret_graph, graph, 0),
 	           "preparing a graph");
 	cudaGraphDestroy(graph);
 	return r;
@@ -263,36 +279,50 @@ static int end_capture(void *stream, void **ret_graph)
 
 static int graph_launch(void *graph, void *stream)
 {
-	return result(cudaGraphLaunch((cudaGraphExec_t)graph, (cudaStream_t)stream), "launching a graph");
+	return skv_cuda_result(cudaGraphLaunch((cudaGraphExec_t)graph, (cudaStream_t)stream), "launching a graph");
 }
 
 static int graph_free(void *graph)
 {
-	return result(cudaGraphExecDestroy((cudaGraphExec_t)graph), "freeing a graph");
+	return skv_cuda_result(cudaGraphExecDestroy((cudaGraphExec_t)graph), "freeing a graph");
 }
 
-/* ---- measuring ------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static int event_new(void **ret_event)
 {
-	return result(cudaEventCreate((cudaEvent_t *)ret_event), "making an event");
+	return skv_cuda_result(cudaEventCreate((cudaEvent_t *)ret_event), "making an event");
 }
 
 static int event_free(void *event)
 {
-	return result(cudaEventDestroy((cudaEvent_t)event), "freeing an event");
+	return skv_cuda_result(cudaEventDestroy((cudaEvent_t)event), "freeing an event");
 }
 
 static int event_record(void *event, void *stream)
 {
-	return result(cudaEventRecord((cudaEvent_t)event, (cudaStream_t)stream), "recording an event");
+	return skv_cuda_result(cudaEventRecord((cudaEvent_t)event, (cudaStream_t)stream), "recording an event");
+}
+
+static int event_done(void *event, bool *ret_done)
+{
+	const cudaError_t e = cudaEventQuery((cudaEvent_t)event);
+	const int r = e == cudaErrorNotReady ? 0 : skv_cuda_result(e, "asking for an event");
+	if (r == 0)
+		*ret_done = e == cudaSuccess;
+	return r;
+}
+
+static int event_wait(void *event)
+{
+	return skv_cuda_result(cudaEventSynchronize((cudaEvent_t)event), "waiting for an event");
 }
 
 static int event_elapsed(void *from, void *to, float *ret_ms)
 {
 	cudaError_t e = cudaEventSynchronize((cudaEvent_t)from);
 	e = e ? e : cudaEventSynchronize((cudaEvent_t)to);
-	return result(e ? e : cudaEventElapsedTime(ret_ms, (cudaEvent_t)from, (cudaEvent_t)to), "timing");
+	return skv_cuda_result(e ? e : cudaEventElapsedTime(ret_ms, (cudaEvent_t)from, (cudaEvent_t)to), "timing");
 }
 
 static int read(const void *p, size_t bytes, void *stream)
@@ -317,12 +347,22 @@ extern "C" __attribute__((visibility("default"))) const struct skv_backend *skv_
 		.free = free_,
 		.alloc_host = alloc_host,
 		.free_host = free_host,
+		.register_host = register_host,
+		.unregister_host = unregister_host,
+		.reserve = skv_cuda_reserve,
+		.release = skv_cuda_release,
+		.map = skv_cuda_map,
+		.unmap = skv_cuda_unmap,
+		.open_ipc = skv_cuda_open_ipc,
+		.close_ipc = skv_cuda_close_ipc,
 		.copy = copy,
 		.zero = zero,
 		.stream_new = stream_new,
 		.stream_free = stream_free,
 		.wait = wait,
 		.check = check,
+		.stage = skv_cuda_stage,
+		.publish = skv_cuda_publish,
 		.begin_capture = begin_capture,
 		.end_capture = end_capture,
 		.graph_launch = graph_launch,
@@ -330,6 +370,8 @@ extern "C" __attribute__((visibility("default"))) const struct skv_backend *skv_
 		.event_new = event_new,
 		.event_free = event_free,
 		.event_record = event_record,
+		.event_done = event_done,
+		.event_wait = event_wait,
 		.event_elapsed = event_elapsed,
 		.read = read,
 	};

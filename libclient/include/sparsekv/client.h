@@ -22,6 +22,13 @@
  * session exclude each other, calls on different sessions run side by side. The calls of one step
  * (begin … end) must come from one thread at a time. skv_last_error() is per thread.
  *
+ * Devices. A model may be opened on a CUDA device. Then q, k, v and out lie in its memory, and a step is
+ * queued on the caller's stream: calls return at once, `out` is there for what the caller queues next, and the
+ * step is committed when the device gets to its end. The host may be a few steps ahead of the device;
+ * skv_seq_len() counts what is queued. All steps of a session go to one stream, or to streams that the caller puts
+ * in order. A step's attends can be recorded into a CUDA graph and replayed in later steps (skv_step_key). What has
+ * to wait for the device says so. A process that uses a device cannot use it in a child that it forks.
+ *
  * Cost. Between skv_step_begin and skv_step_end there is no system call (wake-ups of the OpenMP
  * pool aside), no allocation and no round trip. The daemon is asked in skv_step_begin alone, ahead
  * of need; while it does not answer the engine goes on with the pages that it has on lease.
@@ -60,8 +67,8 @@ SKV_API int skv_connect(struct skv_client **ret_client, const char *path);
 
 /*
  * Close everything that was opened on the connection, then the connection. Named sequences stay in
- * the daemon, detached, at their last committed step; anonymous ones are freed. Waits until the daemon has
- * settled it, at most as long as skv_set_timeout() says. NULL is ignored.
+ * the daemon, detached, at their last committed step; anonymous ones are freed. Waits until the device has done
+ * what was queued and the daemon has settled it, for that at most as long as skv_set_timeout() says. NULL is ignored.
  */
 SKV_API void skv_disconnect(struct skv_client *client);
 
@@ -70,14 +77,17 @@ SKV_API void skv_set_timeout(struct skv_client *client, uint32_t ms);
 
 /*
  * Open a model with a policy, `name` or `name?key=value&…`.
- * Error: -EINVAL bad model or spec (the text names the field or key and what was expected);
- * -ENOENT no such policy loaded in the daemon; -EBADMSG the plugin was refused; -EDQUOT a ceiling of
+ * Error: -EINVAL bad model or spec (the text names the field or key and what was expected); -ENODEV no such
+ * device, no driver for it or no CUDA in this library (the text says which); -ENOENT no such policy loaded in the daemon; -EBADMSG the plugin was refused; -EDQUOT a ceiling of
  * sessions or page sizes; -ENOMEM; -ETIMEDOUT; -ECONNRESET.
  */
 SKV_API int skv_open(struct skv_client *client, const struct skv_model *model, const char *policy_spec,
                      struct skv_session **ret_session);
 
-/* Close a session: an open step is aborted, sequences are treated as in skv_disconnect. NULL is ignored. */
+/*
+ * Close a session: an open step is aborted, sequences are treated as in skv_disconnect. Waits for the device. NULL is
+ * ignored.
+ */
 SKV_API void skv_close(struct skv_session *session);
 
 /* ---- sequences ------------------------------------------------------------------------------- */
@@ -101,7 +111,7 @@ SKV_API int skv_seq_attach(struct skv_session *session, const char *name, struct
 
 /*
  * A copy of `seq` as of its last commit. No page is copied: both share them read-only, the last,
- * partly filled page is copied when one of them first appends to it.
+ * partly filled page is copied when one of them first appends to it. Waits for the device.
  * Error: -EBUSY `seq` is in an open step, else as skv_seq_new. After -ETIMEDOUT `seq` can step again when
  * the daemon has answered; the copy is then dropped.
  */
@@ -110,20 +120,21 @@ SKV_API int skv_seq_fork(struct skv_seq *seq, const char *name, struct skv_seq *
 /*
  * Let go of the sequence, and free the handle. A named one stays in the daemon for anyone of this
  * user to attach; an anonymous one is dropped. NULL is ignored. -EBUSY in an open step; with any other
- * error (-ETIMEDOUT, -ECONNRESET: the daemon has not confirmed it) the handle is gone all the same.
+ * error (-ETIMEDOUT, -ECONNRESET: the daemon has not confirmed it) the handle is gone all the same. Waits
+ * for the device.
  */
 SKV_API int skv_seq_detach(struct skv_seq *seq);
 
 /* Drop the sequence and its pages, and free the handle. NULL is ignored. Errors as skv_seq_detach. */
 SKV_API int skv_seq_drop(struct skv_seq *seq);
 
-/* Committed length in tokens. */
+/* Committed length in tokens; on a device, what it will be when all that is queued has run. */
 SKV_API uint32_t skv_seq_len(const struct skv_seq *seq);
 
 /*
  * The committed token ids as given to skv_step_begin, [0, len), and at [len] the `next` id that the
  * last skv_step_end published, or -1. With these a new process goes on where another one died.
- * Valid until the sequence's next skv_step_end; read-only. `ret_len` may be NULL.
+ * Valid until the sequence's next skv_step_end; read-only. `ret_len` may be NULL. Waits for the device.
  */
 SKV_API const int32_t *skv_seq_tokens(const struct skv_seq *seq, uint32_t *ret_len);
 
@@ -141,23 +152,28 @@ struct skv_step_item {
 	struct skv_seq *seq;   /* each sequence at most once a step */
 	uint32_t n_tokens;     /* query rows: >= 1 with SKV_STEP_PROMPT (chunked prefill), else 1 */
 	uint32_t flags;        /* set of skv_step_flags */
-	const int32_t *tokens; /* their n_tokens ids, recorded with the commit; NULL records -1 */
+	/*
+	 * Their n_tokens ids, in the host's memory, recorded with the commit. NULL: the first is the `next` of the last
+	 * commit, whatever it was; further ones are -1.
+	 */
+	const int32_t *tokens;
 };
 
 /*
  * Begin a step over `n` sequences. Reserves every page that the step can need; picks up a new policy
- * if the operator swapped it (skv_policy_error() tells of a swap that failed). `stream` is the
- * device's stream, NULL on host memory.
+ * if the operator swapped it (skv_policy_error() tells of a swap that failed). `stream` is a stream of the
+ * device (cudaStream_t; NULL its default one) and must not be recording; NULL on host memory. Waits for the device
+ * only if the host is more than three steps ahead, if pages are short, or if a shared page is copied.
  * Error, with nothing changed: -ENOSPC pool or account exhausted, -ETIMEDOUT the daemon gave no
- * pages in time, -ECONNRESET it is gone and the stock with it, -EBUSY a step is open, -EINVAL a bad
- * item (the text says which), -E2BIG beyond max_tokens, -ENOMEM.
+ * pages in time, -ECONNRESET it is gone and the stock with it, -EBUSY a step is open or the stream records,
+ * -EINVAL a bad item (the text says which), -E2BIG beyond max_tokens, -ENOMEM, -EIO the device failed.
  */
 SKV_API int skv_step_begin(struct skv_session *session, const struct skv_step_item *items, uint32_t n,
                            void *stream);
 
 /*
  * One layer's K and V in, attention out. Rows are the items' tokens, in the items' order, contiguous, of
- * the session's io dtype: fp32 on host memory.
+ * the session's io dtype: fp32 on host memory. On a device they lie there, at multiples of 16 bytes.
  *   q, out  [rows][n_heads][head_dim]        k, v  [rows][n_kv_heads][head_dim]
  * K after RoPE. `out` may be q itself. The library keeps none of the pointers.
  */
@@ -170,19 +186,36 @@ struct skv_attn {
 
 /*
  * Append layer `layer`'s rows and attend as the policy says. Layers in order, each once a step.
- * Error: -EINVAL no open step, or a layer out of order.
+ * Error: -EINVAL no open step, or a layer out of order; -EIO the device failed.
  */
 SKV_API int skv_attend(struct skv_session *session, uint32_t layer, const struct skv_attn *attn);
 
 /*
+ * Replays, on a device. A step between skv_step_begin and skv_step_end may be recorded into a CUDA graph instead of
+ * run: begin the recording after skv_step_begin, end and launch it before skv_step_end. Later steps may launch
+ * the same graph in place of their attends, with the same q, k, v and out, if it still fits them. It fits when the
+ * open step's key is that of the step that was recorded: as many sequences, all decoding, of the same capacity (which
+ * is larger than their lengths, so that it changes rarely), under the same policy. 0: the step cannot be replayed,
+ * because it has rows of a prompt or is on host memory, or no step is open.
+ */
+SKV_API uint64_t skv_step_key(struct skv_session *session);
+
+/*
+ * A recording that was made in a step with this key has been launched for the open step: no layer is left to be attended.
+ * Error: -ESTALE the step's key is another; -EINVAL no open step, one that has begun to attend, or host memory.
+ */
+SKV_API int skv_step_replayed(struct skv_session *session, uint64_t key);
+
+/*
  * Commit the step: evictions, lengths and token ids become durable at once, or not at all. `next`
- * (may be NULL): for each item the id that the engine sampled, for skv_seq_tokens().
+ * (may be NULL: -1): for each item the id that the engine sampled, for skv_seq_tokens(). On a device it is memory that
+ * the device can read, and is read when all of the step has run; the stream must not be recording (-EBUSY).
  * Error: -EINVAL not every layer was attended (the step stays open), -ENOTRECOVERABLE the policy misused
  * a primitive (aborted).
  */
 SKV_API int skv_step_end(struct skv_session *session, const int32_t *next);
 
-/* Give the step up: every sequence is as it was after its last commit. */
+/* Give the step up: every sequence is as it was after its last commit. Waits for the device. */
 SKV_API void skv_step_abort(struct skv_session *session);
 
 /* ---- what happened --------------------------------------------------------------------------- */
@@ -200,7 +233,7 @@ struct skv_stats {
 	uint64_t policy_swaps;    /* taken over since skv_open */
 };
 
-/* Counters of a session since skv_open. -EINVAL when ret->size is 0 or larger than known. */
+/* Counters of a session since skv_open; of a device's steps, what was seen to have run. -EINVAL when ret->size is 0 or larger than known. */
 SKV_API int skv_session_stats(struct skv_session *session, struct skv_stats *ret);
 
 /* The attended_tokens and causal_tokens of one sequence since it was attached. */
@@ -215,7 +248,7 @@ SKV_API const char *skv_policy_spec(struct skv_session *session);
 /* Why the last swap was refused and the old policy stayed; "" when it was not. Same lifetime. */
 SKV_API const char *skv_policy_error(struct skv_session *session);
 
-/* Name of the kernels in use: "avx512", "avx2", "generic" ($SPARSEKV_ISA overrides). */
+/* Name of the kernels in use: "cuda", or "avx512", "avx2", "generic" ($SPARSEKV_ISA overrides). */
 SKV_API const char *skv_backend(const struct skv_session *session);
 
 #ifdef __cplusplus

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/cuda/step.cu - what begins and ends a step: see struct skv_stage, struct skv_publish.
+ *
+ * Both read what they are told straight from pinned memory: it is a few KiB, read once, and one launch takes less
+ * time than a copy and a launch.
+ */
+#include <errno.h>
+#include "kernels/cuda/module.h"
+
+#define THREADS 128u
+
+__global__ void __launch_bounds__(THREADS) stage_kernel(const __grid_constant__ struct skv_stage c)
+{
+	const uint32_t at = blockIdx.x * THREADS + threadIdx.x;
+
+	if (at < c.n) {
+		const struct skv_kseq s = c.from[at];
+		c.to[at] = s;
+		if (s.attended)
+			*s.attended = 0;
+	}
+	if (at < c.n_entries) {
+		const struct skv_entry e = c.entry[at];
+		*e.at = e.entry;
+	}
+}
+
+/*
+ * One thread a sequence: whoever reads the commit word finds the rest of the sequence's as it should be, and every
+ * kernel of the step has ended.
+ */
+__global__ void __launch_bounds__(THREADS) publish_kernel(const struct skv_publish *one, uint32_t n, const int32_t *next)
+{
+	const uint32_t at = blockIdx.x * THREADS + threadIdx.x;
+	if (at >= n)
+		return;
+	const struct skv_publish p = one[at];
+	const int32_t id = next ? next[p.item] : -1;
+
+	*(volatile int32_t *)p.next[0] = id;
+	*(volatile int32_t *)p.next[1] = id;
+	if (p.token)
+		*(volatile int32_t *)p.token = p.id;
+	if (p.n_evict)
+		*(volatile uint32_t *)p.journal_n = p.n_evict;
+	if (p.attended)
+		*(volatile uint64_t *)p.sum = *p.attended;
+	__threadfence_system();
+	*(volatile uint64_t *)p.commit = p.word;
+}
+
+static int ready(void *stream)
+{
+	cudaStreamCaptureStatus status;
+	const int r = skv_cuda_result(cudaStreamIsCapturing((cudaStream_t)stream, &status), "the step's stream");
+	if (r == 0 && status != cudaStreamCaptureStatusNone)
+		return skv_cuda_failed(-EBUSY, "the step's stream",
+		                       "it is being recorded: begin before the recording, end after it");
+	return r;
+}
+
+int skv_cuda_stage(const struct skv_stage *c, void *stream)
+{
+	const uint32_t n = c->n > c->n_entries ? c->n : c->n_entries;
+	const int r = ready(stream);
+	if (r < 0)
+		return r;
+	stage_kernel<<<(n + THREADS - 1) / THREADS, THREADS, 0, (cudaStream_t)stream>>>(*c);
+	return skv_cuda_result(cudaGetLastError(), "beginning a step");
+}
+
+int skv_cuda_publish(const struct skv_publish *one, uint32_t n, const int32_t *next, void *stream)
+{
+	const int r = ready(stream);
+	if (r < 0)
+		return r;
+	publish_kernel<<<(n + THREADS - 1) / THREADS, THREADS, 0, (cudaStream_t)stream>>>(one, n, next);
+	return skv_cuda_result(cudaGetLastError(), "ending a step");
+}
