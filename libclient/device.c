@@ -15,7 +15,8 @@
  *
  * Pages. A page goes into the stock when the device can have nothing more to do with it: evicted ones when the
  * commit that evicted them is seen, others after waiting for the stream. So it does not matter who uses it next.
- * Until an eviction's commit is seen, its sequence begins no other: there is one journal.
+ * What a kernel sees of an eviction does not depend on when the host looks: the next step brings the holes to the
+ * device, as it does in host memory. Before a sequence evicts again, the journal's last commit is waited for.
  */
 #include "internal.h"
 
@@ -271,7 +272,7 @@ static int harvest(struct skv_session *s, struct device_slot *x)
 			seq_attended(x->seqs[i], skv_commit_len(x->publish[i].word), x->sum[i]);
 		if (x->publish[i].n_evict > 0) {
 			seq_carry_out(x->seqs[i]);
-			x->seqs[i]->evicting = false;
+			x->seqs[i]->evicting = x->seqs[i]->staged = false;
 		}
 	}
 	x->busy = false;
@@ -395,24 +396,51 @@ bool device_evicts(const struct skv_session *s)
 	return false;
 }
 
+/* Sequences whose last journal the device's tables do not show. */
+static bool to_stage(const struct skv_seq *q)
+{
+	return q->evicting && !q->staged;
+}
+
 int device_prepare(struct skv_session *s, uint32_t entries)
 {
 	struct device *d = s->device;
 	int e = grow_stale(d, entries); /* all of them may be copies of shared pages */
+	uint64_t room = (uint64_t)d->n_stale + entries;
 
-	return e < 0 ? e : slot_prepare(d, &d->slot[d->next], s->step.all.n, (uint64_t)d->n_stale + entries);
+	for (const struct skv_seq *q = s->seqs; q; q = q->next)
+		room += to_stage(q) ? q->n_evict : 0;
+	return e < 0 ? e : slot_prepare(d, &d->slot[d->next], s->step.all.n, room);
+}
+
+static void put_entry(struct skv_seq *q, uint32_t layer, uint32_t page, skv_pte entry)
+{
+	struct device *d = q->session->device;
+	struct device_slot *x = &d->slot[d->next];
+
+	x->entry[x->n_entries++] = (struct skv_entry){
+		.at = q->on_device.table + (size_t)layer * q->layout.max_pages + page,
+		.entry = entry_for_kernels(q, entry),
+	};
 }
 
 void device_entry(struct skv_seq *q, uint32_t layer, uint32_t page)
 {
-	struct device *d = q->session->device;
-	struct device_slot *x = d ? &d->slot[d->next] : NULL;
+	if (q->session->device)
+		put_entry(q, layer, page, seq_table(q, layer)[page]);
+}
 
-	if (x)
-		x->entry[x->n_entries++] = (struct skv_entry){
-			.at = q->on_device.table + (size_t)layer * q->layout.max_pages + page,
-			.entry = entry_for_kernels(q, seq_table(q, layer)[page]),
-		};
+/* What the sequence's last step evicted, ahead of the host's own tables. */
+static void put_holes(struct skv_seq *q)
+{
+	const struct skv_evict *journal = skv_seqmem_journal(q->mem, &q->layout);
+
+	for (uint32_t i = 0; i < q->n_evict; i++) {
+		struct skv_evict j = journal[i];
+
+		if (j.layer < q->layout.n_layers && j.page < q->layout.max_pages) /* it was in shared memory */
+			put_entry(q, j.layer, j.page, skv_pte_make(SKV_PTE_HOLE, 0));
+	}
 }
 
 void device_stale(struct skv_seq *q, uint32_t layer, uint32_t page)
@@ -434,11 +462,16 @@ int device_stage(struct skv_session *s)
 	memcpy(x->kseq, st->kseq, st->all.n * sizeof(*x->kseq));
 	for (uint32_t i = 0; i < d->n_stale; i++)
 		device_entry(d->stale[i].seq, d->stale[i].layer, d->stale[i].page);
+	for (struct skv_seq *q = s->seqs; q; q = q->next)
+		if (to_stage(q))
+			put_holes(q);
 	c.n_entries = x->n_entries;
 	e = d->backend->stage(&c, st->work.stream);
 	if (e < 0)
 		return complain(d, e, "the step");
 	d->n_stale = 0;
+	for (struct skv_seq *q = s->seqs; q; q = q->next)
+		q->staged = q->evicting;
 	return 0;
 }
 

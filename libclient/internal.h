@@ -404,7 +404,8 @@ struct skv_seq {
 		struct skv_seqmem *mem;
 		int32_t *tokens;
 	} on_device;
-	bool evicting; /* a device has the journal's commit before it: no other journal until that is seen */
+	bool evicting; /* a device has the journal's commit before it: no other journal until that is seen ... */
+	bool staged;   /* ... and the device's tables have the holes, or will have at that time */
 
 	/* the open step */
 	bool in_step;

@@ -55,8 +55,9 @@ static bool collect(struct skv_seq *q, uint32_t layer, uint32_t first, uint32_t 
 	uint64_t room = (uint64_t)q->layout.n_layers * q->layout.max_pages;
 	struct span *gone = &q->gone[layer];
 
-	if (q->evicting)
-		return true; /* the next step asks for these again */
+	/* the step's layers are queued: the device has something to do while the last one's end is waited for */
+	if (q->evicting && device_settle(q->session) < 0)
+		return true; /* then the step cannot end either */
 	if (gone->from != first)
 		*gone = (struct span){.from = first, .to = first};
 	for (uint32_t page = gone->to; page < end; page++) {

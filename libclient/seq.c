@@ -476,6 +476,7 @@ const int32_t *skv_seq_tokens(const struct skv_seq *q, uint32_t *ret_len)
 void skv_seq_pages(const struct skv_seq *q, uint64_t *ret_resident, uint64_t *ret_total)
 {
 	pthread_mutex_lock(&q->session->lock);
+	device_settle(q->session);
 	*ret_resident = seq_resident(q);
 	*ret_total = (uint64_t)skv_pages_of(q->len) * q->layout.n_layers;
 	pthread_mutex_unlock(&q->session->lock);
@@ -484,6 +485,7 @@ void skv_seq_pages(const struct skv_seq *q, uint64_t *ret_resident, uint64_t *re
 void skv_seq_attended(const struct skv_seq *q, uint64_t *ret_attended, uint64_t *ret_causal)
 {
 	pthread_mutex_lock(&q->session->lock);
+	device_settle(q->session);
 	*ret_attended = q->attended;
 	*ret_causal = q->causal;
 	pthread_mutex_unlock(&q->session->lock);

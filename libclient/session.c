@@ -245,6 +245,7 @@ int skv_session_stats(struct skv_session *s, struct skv_stats *ret)
 		return fail(-EINVAL, "stats: size is %u, expected sizeof(struct skv_stats), at most %zu",
 		            ret->size, sizeof(t));
 	pthread_mutex_lock(&s->lock);
+	device_settle(s);
 	t = s->stats;
 	t.n_seqs = s->n_seqs;
 	t.stock_pages = s->stock.n;

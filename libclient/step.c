@@ -405,7 +405,8 @@ void seq_carry_out(struct skv_seq *q)
 			q->n_shared--;
 		}
 		*e = skv_pte_make(SKV_PTE_HOLE, 0);
-		device_stale(q, j.layer, j.page);
+		if (!q->staged)
+			device_stale(q, j.layer, j.page);
 		q->holes[j.layer]++;
 		s->stats.evicted_pages++;
 	}

@@ -7,6 +7,7 @@
 #include <sparsekv/client.h>
 
 #include "tests/fixture.h"
+#include "tests/place.h"
 #include "tests/random.h"
 #include "tests/world.h"
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests of libclient/, on daemons of their own.
-CLIENT_TEST_SOURCES = tests/client-test.h tests/fixture.c tests/fixture.h tests/random.h tests/raw.c \
-	tests/world.c tests/world.h
+CLIENT_TEST_SOURCES = tests/client-test.h tests/fixture.c tests/fixture.h tests/place.c tests/place.h \
+	tests/random.h tests/raw.c tests/world.c tests/world.h
 CLIENT_TEST_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_BUILDDIR='"$(abs_top_builddir)"'
 CLIENT_TEST_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(JANSSON_CFLAGS) $(OPENMP_CFLAGS)
-CLIENT_TEST_LIBS = libclient/libsparsekv-client.la daemon/libskvdaemon.la $(CHECK_LIBS) $(JANSSON_LIBS) -lm
+CLIENT_TEST_LIBS = libclient/libsparsekv-client.la daemon/libskvdaemon.la kernels/libskvkernels.la $(CHECK_LIBS) $(JANSSON_LIBS) -lm
 
 check_LTLIBRARIES += tests/plugins/fourth.la tests/plugins/late-misuse.la
 tests_plugins_fourth_la_SOURCES = tests/plugins/fourth.c tests/plugins/plugin.h
@@ -52,7 +52,7 @@ TESTS += tests/test-client-quiet
 tests_test_client_quiet_SOURCES = tests/test-client-quiet.c $(CLIENT_TEST_SOURCES)
 tests_test_client_quiet_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
 tests_test_client_quiet_CFLAGS = $(CLIENT_TEST_CFLAGS)
-tests_test_client_quiet_LDADD = $(CLIENT_TEST_LIBS) kernels/libskvkernels.la
+tests_test_client_quiet_LDADD = $(CLIENT_TEST_LIBS)
 
 check_PROGRAMS += tests/test-client-broken
 TESTS += tests/test-client-broken
@@ -60,6 +60,14 @@ tests_test_client_broken_SOURCES = tests/test-client-broken.c $(CLIENT_TEST_SOUR
 tests_test_client_broken_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
 tests_test_client_broken_CFLAGS = $(CLIENT_TEST_CFLAGS)
 tests_test_client_broken_LDADD = $(CLIENT_TEST_LIBS)
+
+check_PROGRAMS += tests/gpu-client
+TESTS += tests/gpu-client
+tests_gpu_client_SOURCES = tests/gpu-client.c tests/kernel-backend.c tests/kernel-backend.h tests/kernel-case.h \
+	$(CLIENT_TEST_SOURCES)
+tests_gpu_client_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
+tests_gpu_client_CFLAGS = $(CLIENT_TEST_CFLAGS)
+tests_gpu_client_LDADD = $(CLIENT_TEST_LIBS)
 
 dist_check_SCRIPTS += tests/check-api.sh tests/check-readme.sh
 TESTS += tests/check-api.sh tests/check-readme.sh

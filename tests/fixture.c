@@ -109,7 +109,9 @@ static void prepare(struct fix *f, const char *const *options)
 	add_option(f, &n, "--policy-path=", fix_built("policies/.libs"));
 	add_option(f, &n, "--pool-bytes=", "64M");
 	add_option(f, &n, "--segment-bytes=", "1M");
-	add_option(f, &n, "--cuda=", "off"); /* but for tests that say otherwise */
+	/* off but for tests of devices: a machine that has one is not asked for nothing */
+	add_option(f, &n, "--cuda=", getenv("SKV_TEST_DEVICE") ? "required" : "off");
+	add_option(f, &n, "--cuda-segment-bytes=", "2M");
 	for (; options && *options; options++)
 		add_option(f, &n, "", *options);
 }

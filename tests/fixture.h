@@ -22,7 +22,7 @@
 
 struct fix {
 	char dir[64], socket[96], log[96];
-	char *options[16];         /* of the command line, owned */
+	char *options[20];         /* of the command line, owned */
 	struct skv_server *server; /* in a thread ... */
 	pthread_t thread;
 	int result;

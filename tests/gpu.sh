@@ -14,17 +14,21 @@ set -eu
 [ -e config.status ] || { echo "gpu.sh: this is not a build directory" >&2; exit 1; }
 dir=$1
 
-tests='tests/test-append tests/test-decode tests/test-prefill tests/test-replay tests/test-select tests/gpu-daemon'
+tests='tests/test-append tests/test-decode tests/test-prefill tests/test-replay tests/test-select tests/gpu-daemon
+	tests/gpu-client tests/test-client tests/test-client-policy tests/test-client-kill'
+plugins='tests/plugins/fourth tests/plugins/late-misuse'
 programs="$tests daemon/sparsekvd bench/sparsekv-bench"
-make -s all $tests
-mkdir -p "$dir"/{tests,daemon,bench,lib,kernels/cuda,policies/.libs}
+make -s all $tests $(printf '%s.la ' $plugins)
+mkdir -p "$dir"/{tests/plugins/.libs,daemon,bench,lib,kernels/cuda,policies/.libs}
 for p in $programs; do
 	./libtool --mode=execute cp "$p" "$dir/$p"
 done
 cp kernels/cuda/libsparsekv-cuda.so "$dir/kernels/cuda/"
 cp policies/.libs/*.so "$dir/policies/.libs/"
-(cd "$dir" && ldd $programs) | awk '$2 == "=>" { print $3 }' | sort -u |
-	grep -vE '/(libc|libm|libdl|librt|libpthread|libresolv)\.so' | xargs -I{} cp {} "$dir/lib/"
+cp tests/plugins/.libs/*.so "$dir/tests/plugins/.libs/"
+cp libclient/.libs/libsparsekv-client.so.0 "$dir/lib/"
+(cd "$dir" && LD_LIBRARY_PATH=lib ldd $programs) | awk '$2 == "=>" { print $3 }' | sort -u |
+	grep -vE '^lib/|/(libc|libm|libdl|librt|libpthread|libresolv)\.so' | xargs -I{} cp {} "$dir/lib/"
 
 cat >"$dir/run" <<'END'
 #!/bin/bash
@@ -39,15 +43,16 @@ tool=
 export SPARSEKV_CUDA_MODULE=$here/kernels/cuda/libsparsekv-cuda.so
 [ "${1-}" != bench ] || exec "$here/bench/sparsekv-bench" "${@:2}"
 case ${1-} in memcheck | racecheck | synccheck | initcheck) tool=$1; shift ;; esac
-[ $# -gt 0 ] || set -- test-append test-decode test-prefill test-replay test-select $([ -n "$tool" ] || echo gpu-daemon)
+processes='gpu-daemon gpu-client test-client test-client-policy test-client-kill' # of several processes
+[ $# -gt 0 ] || set -- test-append test-decode test-prefill test-replay test-select $([ -n "$tool" ] || echo "$processes")
 bad=0
 for t; do
 	command=("$here/tests/$t")
-	if [ "$t" != gpu-daemon ]; then # one process, so one context for all of its tests
+	unset SKV_TEST_DEVICE CK_FORK
+	case $t in test-client*) export SKV_TEST_DEVICE=1 ;; esac
+	if [[ " $processes " != *" $t "* ]]; then # one process, so one context for all of its tests
 		export CK_FORK=no
 		[ -z "$tool" ] || command=(compute-sanitizer --tool "$tool" --error-exitcode 99 "${command[@]}")
-	else
-		unset CK_FORK
 	fi
 	begun=$SECONDS
 	log=$logs/$t${tool:+.$tool}.log

@@ -232,14 +232,14 @@ START_TEST(torn_state)
 	new_seq("torn");
 	world_feed(&w, &q, 1, 100, true);
 	/* as far as in front of step_end; its hook does not run, the step is given up */
-	rows = calloc((size_t)w.model.n_heads * w.model.head_dim, sizeof(float));
+	rows = place_get((size_t)w.model.n_heads * w.model.head_dim * sizeof(float));
 	for (int i = 0; i < 3; i++) {
-		OK(skv_step_begin(w.session, &(struct skv_step_item){.seq = q.seq, .n_tokens = 1}, 1, NULL));
+		OK(skv_step_begin(w.session, &(struct skv_step_item){.seq = q.seq, .n_tokens = 1}, 1, place_stream()));
 		for (uint32_t l = 0; l < w.model.n_layers; l++)
 			OK(skv_attend(w.session, l, &(struct skv_attn){.q = rows, .k = rows, .v = rows, .out = rows}));
 		skv_step_abort(w.session);
 	}
-	free(rows);
+	place_put(rows);
 	ck_assert_int_eq(world_run(&w, q.seq, &content, 1, false, NULL, NULL), 0);
 	for (int i = 0; i < 2; i++)
 		ck_assert_int_eq(decode(), 0);

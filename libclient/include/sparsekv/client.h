@@ -138,7 +138,7 @@ SKV_API uint32_t skv_seq_len(const struct skv_seq *seq);
  */
 SKV_API const int32_t *skv_seq_tokens(const struct skv_seq *seq, uint32_t *ret_len);
 
-/* Pages of the sequence in memory, and pages that its length would take, over all layers. */
+/* Pages of the sequence in memory, and pages that its length would take, over all layers. Waits for the device. */
 SKV_API void skv_seq_pages(const struct skv_seq *seq, uint64_t *ret_resident, uint64_t *ret_total);
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -233,10 +233,10 @@ struct skv_stats {
 	uint64_t policy_swaps;    /* taken over since skv_open */
 };
 
-/* Counters of a session since skv_open; of a device's steps, what was seen to have run. -EINVAL when ret->size is 0 or larger than known. */
+/* Counters of a session since skv_open. Waits for the device. -EINVAL when ret->size is 0 or larger than known. */
 SKV_API int skv_session_stats(struct skv_session *session, struct skv_stats *ret);
 
-/* The attended_tokens and causal_tokens of one sequence since it was attached. */
+/* The attended_tokens and causal_tokens of one sequence since it was attached. Waits for the device. */
 SKV_API void skv_seq_attended(const struct skv_seq *seq, uint64_t *ret_attended, uint64_t *ret_causal);
 
 /*
