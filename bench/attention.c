@@ -262,12 +262,6 @@ static void help(void)
 	     "  --csv FILE       the figures as CSV, too");
 }
 
-static int bad(const char *name, const char *value, const char *expected)
-{
-	fprintf(stderr, "sparsekv-bench: --%s %s: expected %s\n", name, value, expected);
-	return -1;
-}
-
 static int parse_heads(struct options *o, const char *text)
 {
 	char rest;
@@ -275,10 +269,10 @@ static int parse_heads(struct options *o, const char *text)
 	for (const char *p = text; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
 		int n = o->n_shapes, got;
 		if (n == BENCH_LIST_MAX)
-			return bad("heads", text, "fewer of them");
+			return bench_bad("heads", text, "fewer of them");
 		got = sscanf(p, "%ld/%ld%c", &o->heads[n], &o->kv_heads[n], &rest);
 		if (got < 2 || (got == 3 && rest != ',') || o->kv_heads[n] < 1 || o->heads[n] < 1)
-			return bad("heads", text, "q heads/kv heads, such as 8/2,32/8");
+			return bench_bad("heads", text, "q heads/kv heads, such as 8/2,32/8");
 		o->n_shapes++;
 	}
 	return 0;
@@ -294,21 +288,9 @@ static int parse_dtypes(struct options *o, const char *text)
 		while (d < 3 && (strlen(names[d]) != len || strncmp(names[d], p, len)))
 			d++;
 		if (d == 3 || o->n_dtypes == BENCH_LIST_MAX)
-			return bad("dtype", text, "fp32, fp16 or bf16, separated by commas");
+			return bench_bad("dtype", text, "fp32, fp16 or bf16, separated by commas");
 		o->dtypes[o->n_dtypes++] = d;
 	}
-	return 0;
-}
-
-static int parse_number(const char *name, const char *text, long least, long most, long *ret)
-{
-	char *end, expected[64];
-	errno = 0;
-	long x = strtol(text, &end, 10);
-	snprintf(expected, sizeof expected, "a whole number from %ld to %ld", least, most);
-	if (end == text || *end || errno || x < least || x > most)
-		return bad(name, text, expected);
-	*ret = x;
 	return 0;
 }
 
@@ -325,7 +307,7 @@ static int parse_device(struct options *o, const char *text)
 	void *was;
 
 	if (sscanf(text, "cuda:%u%c", &n, &rest) != 1)
-		return bad("device", text, "a device such as cuda:0");
+		return bench_bad("device", text, "a device such as cuda:0");
 	d = skv_backend_cuda(why, sizeof why);
 	if (!d || d->enter(n, &was)) {
 		fprintf(stderr, "sparsekv-bench: --device %s: %s\n", text, d ? d->error() : why);
@@ -394,21 +376,21 @@ static int parse(struct options *o, int argc, char **argv)
 			e = parse_dtypes(o, optarg);
 			break;
 		case 'b':
-			e = parse_number("batch", optarg, 1, 4096, &o->bed.batch);
+			e = bench_number("batch", optarg, 1, 4096, &o->bed.batch);
 			break;
 		case 'm':
-			e = parse_number("memory", optarg, 1, 1 << 20, &o->bed.memory);
+			e = bench_number("memory", optarg, 1, 1 << 20, &o->bed.memory);
 			break;
 		case 'p':
-			e = parse_number("prefill", optarg, 0, SKV_MAX_TOKENS, &o->prefill);
+			e = bench_number("prefill", optarg, 0, SKV_MAX_TOKENS, &o->prefill);
 			break;
 		case 'r':
-			e = parse_number("repeat", optarg, 1, MAX_REPEAT, &o->repeat);
+			e = bench_number("repeat", optarg, 1, MAX_REPEAT, &o->repeat);
 			break;
 		case 'g':
 			o->bed.budget = strtod(optarg, &end);
 			if (*end || !(o->bed.budget > 0 && o->bed.budget <= 1))
-				e = bad("budget", optarg, "a share from 0 to 1");
+				e = bench_bad("budget", optarg, "a share from 0 to 1");
 			break;
 		case 'i':
 			o->bed.kern = skv_kernels_host(optarg);

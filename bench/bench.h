@@ -15,6 +15,9 @@
 
 /* argv[0] is the subcommand's name. Returns the exit status. */
 int bench_attention(int argc, char **argv);
+int bench_ipc(int argc, char **argv);
+int bench_step(int argc, char **argv);
+int bench_plot(int argc, char **argv);
 
 /* ---- report ---------------------------------------------------------------------------------- */
 
@@ -42,6 +45,7 @@ int report_deinit(struct report *);
 
 double bench_now(void); /* seconds */
 double bench_median(double *x, size_t n); /* sorts x */
+double bench_p99(double *x, size_t n);    /* sorts x; of fewer than 100 the largest */
 
 /* splitmix64 */
 uint64_t bench_random(uint64_t *state);
@@ -49,6 +53,18 @@ uint64_t bench_random(uint64_t *state);
 /* ---- options --------------------------------------------------------------------------------- */
 
 #define BENCH_LIST_MAX 16
+
+/* Say on stderr what option `name` expected instead of its value. Returns -1. */
+int bench_bad(const char *name, const char *value, const char *expected);
+
+/* A whole number. 0, or -1 after saying what is wrong. */
+int bench_number(const char *name, const char *text, long least, long most, long *ret);
+
+/* "cuda:N" as the device of a struct skv_model. 0, or -1 after saying what is wrong. */
+int bench_device(const char *text, uint32_t *ret);
+
+/* "q heads/kv heads". 0, or -1 after saying what is wrong. */
+int bench_heads(const char *text, uint32_t *ret_heads, uint32_t *ret_kv_heads);
 
 /*
  * A comma-separated list of whole numbers from `least` on. Returns how many, or -1 after saying on

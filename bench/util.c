@@ -2,6 +2,7 @@
 #include "bench/bench.h"
 #include <errno.h>
 #include <math.h>
+#include <sparsekv/types.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,6 +93,12 @@ double bench_median(double *x, size_t n)
 	return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
 }
 
+double bench_p99(double *x, size_t n)
+{
+	qsort(x, n, sizeof *x, compare_doubles);
+	return x[n - 1 - n / 100];
+}
+
 uint64_t bench_random(uint64_t *state)
 {
 	uint64_t x = *state += 0x9e3779b97f4a7c15u;
@@ -101,6 +108,45 @@ uint64_t bench_random(uint64_t *state)
 }
 
 /* ---- options --------------------------------------------------------------------------------- */
+
+int bench_bad(const char *name, const char *value, const char *expected)
+{
+	fprintf(stderr, "sparsekv-bench: --%s %s: expected %s\n", name, value, expected);
+	return -1;
+}
+
+int bench_number(const char *name, const char *text, long least, long most, long *ret)
+{
+	char *end, expected[64];
+	errno = 0;
+	long x = strtol(text, &end, 10);
+	snprintf(expected, sizeof expected, "a whole number from %ld to %ld", least, most);
+	if (end == text || *end || errno || x < least || x > most)
+		return bench_bad(name, text, expected);
+	*ret = x;
+	return 0;
+}
+
+int bench_device(const char *text, uint32_t *ret)
+{
+	unsigned n;
+	char rest;
+	if (sscanf(text, "cuda:%u%c", &n, &rest) != 1 || n >= SKV_MAX_DEVICES)
+		return bench_bad("device", text, "a device such as cuda:0");
+	*ret = SKV_DEVICE_CUDA(n);
+	return 0;
+}
+
+int bench_heads(const char *text, uint32_t *ret_heads, uint32_t *ret_kv_heads)
+{
+	unsigned heads, kv_heads;
+	char rest;
+	if (sscanf(text, "%u/%u%c", &heads, &kv_heads, &rest) != 2 || !kv_heads || !heads || heads % kv_heads)
+		return bench_bad("heads", text, "q heads/kv heads, such as 32/8");
+	*ret_heads = heads;
+	*ret_kv_heads = kv_heads;
+	return 0;
+}
 
 int bench_list(const char *name, const char *text, long least, long *ret_list)
 {

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/chart.h"
+#include <math.h>
+#include <string.h>
+
+/* Pixels. Text is monospaced, so its width is known without asking a font. */
+#define MARGIN 24
+#define FONT 13
+#define CHAR_WIDTH (FONT * 0.602)
+#define LINE 20   /* of the legend */
+#define BAR 15
+#define BAR_GAP 2
+#define GROUP_GAP 14
+#define PLOT_WIDTH 620
+#define LINES_HEIGHT 300
+#define AXIS_HEIGHT 44 /* ticks' texts and the axis' name */
+#define VALUE_WIDTH 76 /* room for a figure behind the longest bar */
+#define INK "#222222"
+#define FAINT "#6b6b6b"
+#define GRID "#e2e2e2"
+
+static const char *const colours[CHART_SERIES_MAX] = {
+	"#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000", "#999999",
+};
+
+enum anchor { START, MIDDLE, END };
+
+/* ---- elements -------------------------------------------------------------------------------- */
+
+static int columns_of(const char *text)
+{
+	int n = 0;
+	for (; *text; text++)
+		n += (*text & 0xc0) != 0x80; /* not inside of a UTF-8 character */
+	return n;
+}
+
+static void write_text(FILE *f, double x, double y, enum anchor anchor, const char *colour, const char *style,
+                       const char *text)
+{
+	static const char *const anchors[] = {"start", "middle", "end"};
+	fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" fill=\"%s\"%s>", x, y, anchors[anchor], colour,
+	        style);
+	for (; *text; text++)
+		switch (*text) {
+		case '&':
+			fputs("&amp;", f);
+			break;
+		case '<':
+			fputs("&lt;", f);
+			break;
+		case '>':
+			fputs("&gt;", f);
+			break;
+		default:
+			fputc(*text, f);
+		}
+	fputs("</text>\n", f);
+}
+
+static void write_line(FILE *f, double x1, double y1, double x2, double y2, const char *colour, double width)
+{
+	fprintf(f, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"%g\"/>\n", x1, y1,
+	        x2, y2, colour, width);
+}
+
+/* ---- axes ------------------------------------------------------------------------------------ */
+
+/* From figures to pixels: `low` is at `at`, `high` `length` pixels on. */
+struct axis {
+	double low, high, step; /* logarithms of 10 where log */
+	bool log;
+	double at, length;
+};
+
+static double place(const struct axis *a, double x)
+{
+	if (a->log)
+		x = log10(x);
+	return a->at + a->length * (x - a->low) / (a->high - a->low);
+}
+
+/* A step of 1, 2 or 5 times a power of 10, so that about `ticks` of them make `span`. */
+static double step_of(double span, int ticks)
+{
+	double rough = span / ticks, power = pow(10, floor(log10(rough))), x = rough / power;
+	return power * (x <= 1 ? 1 : x <= 2 ? 2 : x <= 5 ? 5 : 10);
+}
+
+static struct axis axis_of(const struct chart *c, const struct panel *p, double at, double length)
+{
+	struct axis a = {.log = c->log, .at = at, .length = length};
+	double least = INFINITY, most = 0;
+	for (int i = 0; i < c->n_series * c->n_x; i++) {
+		double top = p->whisker && p->whisker[i] > p->value[i] ? p->whisker[i] : p->value[i];
+		if (isnan(p->value[i]))
+			continue;
+		least = p->value[i] < least ? p->value[i] : least;
+		most = top > most ? top : most;
+	}
+	if (!(most > 0))
+		least = most = 1;
+	if (a.log) {
+		a.low = floor(log10(least) - 0.1); /* the shortest bar is seen, too */
+		a.high = ceil(log10(most));
+		a.step = 1;
+	} else {
+		a.step = step_of(most, 6);
+		a.high = ceil(most / a.step - 1e-9) * a.step;
+	}
+	return a;
+}
+
+static const char *tick_text(const struct axis *a, double x, char text[32])
+{
+	snprintf(text, 32, "%.6g", a->log ? pow(10, x) : fabs(x) < a->step / 2 ? 0 : x);
+	return text;
+}
+
+/* Three digits, so that columns of figures do not look more precise than they are. */
+static const char *value_text(double x, char text[32])
+{
+	int whole = x >= 1 ? (int)log10(x) + 1 : 1;
+	snprintf(text, 32, "%.*f", whole >= 3 ? 0 : 3 - whole, x);
+	if (x > 0 && x < 0.1)
+		snprintf(text, 32, "%.2g", x);
+	return text;
+}
+
+/* ---- bars ------------------------------------------------------------------------------------ */
+
+/* Of the bars of one x: as many as it has figures. */
+static double group_height(const struct chart *c, const struct panel *p, int i)
+{
+	int n = 0;
+	for (int s = 0; s < c->n_series; s++)
+		n += !isnan(p->value[s * c->n_x + i]);
+	return (n ? n : 1) * (BAR + BAR_GAP) + GROUP_GAP;
+}
+
+static double groups_height(const struct chart *c, const struct panel *p)
+{
+	double height = 0;
+	for (int i = 0; i < c->n_x; i++)
+		height += group_height(c, p, i);
+	return height;
+}
+
+static double label_width(const struct chart *c)
+{
+	int longest = 0;
+	for (int i = 0; i < c->n_x; i++)
+		longest = columns_of(c->x[i]) > longest ? columns_of(c->x[i]) : longest;
+	return longest * CHAR_WIDTH + 10;
+}
+
+static void draw_bar(const struct chart *c, const struct panel *p, const struct axis *a, int series, int i,
+                     double y, FILE *f)
+{
+	double value = p->value[series * c->n_x + i], end = place(a, value), to = end;
+	char text[32];
+	fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", a->at, y, end - a->at, BAR,
+	        colours[series]);
+	if (p->whisker && p->whisker[series * c->n_x + i] > value) {
+		to = place(a, p->whisker[series * c->n_x + i]);
+		write_line(f, end, y + BAR / 2.0, to, y + BAR / 2.0, INK, 1);
+		write_line(f, to, y + 3, to, y + BAR - 3, INK, 1);
+	}
+	write_text(f, to + 5, y + BAR - 3, START, INK, " font-size=\"11\"", value_text(value, text));
+}
+
+/* Returns where the panel ends. */
+static double draw_bars(const struct chart *c, const struct panel *p, double y, FILE *f)
+{
+	double left = MARGIN + label_width(c), height = groups_height(c, p), top = y + GROUP_GAP / 2.0;
+	struct axis a = axis_of(c, p, left, PLOT_WIDTH);
+	char text[32];
+	for (double x = a.low; x < a.high + a.step / 2; x += a.step) {
+		double at = a.at + a.length * (x - a.low) / (a.high - a.low);
+		write_line(f, at, y, at, y + height, GRID, 1);
+		write_text(f, at, y + height + 16, MIDDLE, FAINT, "", tick_text(&a, x, text));
+	}
+	for (int i = 0; i < c->n_x; i++) {
+		double group = group_height(c, p, i), bar = top;
+		write_text(f, left - 8, top + (group - GROUP_GAP) / 2 + 4, END, INK, "", c->x[i]);
+		for (int s = 0; s < c->n_series; s++)
+			if (!isnan(p->value[s * c->n_x + i])) {
+				draw_bar(c, p, &a, s, i, bar, f);
+				bar += BAR + BAR_GAP;
+			}
+		top += group;
+	}
+	write_line(f, left, y, left, y + height, INK, 1);
+	write_text(f, left + PLOT_WIDTH / 2.0, y + height + 36, MIDDLE, INK, "", p->label);
+	return y + height + AXIS_HEIGHT;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+/* Numbers that span much, such as 1, 8, 64, lie on a logarithmic axis. */
+static struct axis x_axis(const struct chart *c, double at, double length)
+{
+	double first = c->number[0], last = c->number[c->n_x - 1];
+	struct axis a = {.log = first > 0 && last / first >= 8, .at = at, .length = length};
+	a.low = a.log ? log10(first) : first;
+	a.high = a.log ? log10(last) : last;
+	if (a.high == a.low)
+		a.high++;
+	return a;
+}
+
+static void draw_series(const struct chart *c, const struct panel *p, const struct axis *x, const struct axis *y,
+                        int series, FILE *f)
+{
+	const double *value = p->value + series * c->n_x;
+	const char *colour = colours[series], *join = "M";
+	fputs("<path d=\"", f);
+	for (int i = 0; i < c->n_x; i++)
+		if (!isnan(value[i])) {
+			fprintf(f, "%s%.1f %.1f", join, place(x, c->number[i]), place(y, value[i]));
+			join = " L";
+		}
+	fprintf(f, "\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\"/>\n", colour);
+	for (int i = 0; i < c->n_x; i++) {
+		if (isnan(value[i]))
+			continue;
+		double at = place(x, c->number[i]);
+		fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"/>\n", at, place(y, value[i]), colour);
+		if (p->whisker && p->whisker[series * c->n_x + i] > value[i])
+			write_line(f, at, place(y, value[i]), at, place(y, p->whisker[series * c->n_x + i]),
+			           colour, 1);
+	}
+}
+
+static double draw_lines(const struct chart *c, const struct panel *p, double y, FILE *f)
+{
+	double left = MARGIN + 80, bottom = y + LINES_HEIGHT;
+	struct axis v = axis_of(c, p, bottom, -LINES_HEIGHT), x = x_axis(c, left + 20, PLOT_WIDTH - 40);
+	char text[32];
+	write_text(f, left, y - 8, START, INK, "", p->label);
+	for (double t = v.low; t < v.high + v.step / 2; t += v.step) {
+		double at = v.at + v.length * (t - v.low) / (v.high - v.low);
+		write_line(f, left, at, left + PLOT_WIDTH, at, GRID, 1);
+		write_text(f, left - 8, at + 4, END, FAINT, "", tick_text(&v, t, text));
+	}
+	for (int i = 0; i < c->n_x; i++) {
+		double at = place(&x, c->number[i]);
+		write_line(f, at, bottom, at, bottom + 5, INK, 1);
+		write_text(f, at, bottom + 18, MIDDLE, FAINT, "", c->x[i]);
+	}
+	write_line(f, left, bottom, left + PLOT_WIDTH, bottom, INK, 1);
+	for (int s = 0; s < c->n_series; s++)
+		draw_series(c, p, &x, &v, s, f);
+	write_text(f, left + PLOT_WIDTH / 2.0, bottom + 36, MIDDLE, INK, "", c->x_label);
+	return bottom + AXIS_HEIGHT;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+/* Names of the series beside their colours, in as many lines as it takes. Only measures where f is NULL. */
+static double legend(const struct chart *c, double width, double y, FILE *f)
+{
+	double x = MARGIN;
+	if (c->n_series == 1 && !*c->series[0])
+		return y;
+	for (int s = 0; s < c->n_series; s++) {
+		double wide = columns_of(c->series[s]) * CHAR_WIDTH + 40;
+		if (x > MARGIN && x + wide > width - MARGIN) {
+			x = MARGIN;
+			y += LINE;
+		}
+		if (f) {
+			fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"14\" height=\"14\" fill=\"%s\"/>\n", x, y,
+			        colours[s]);
+			write_text(f, x + 20, y + 12, START, INK, "", *c->series[s] ? c->series[s] : "-");
+		}
+		x += wide;
+	}
+	return y + LINE + 6;
+}
+
+void chart_draw(const struct chart *c, FILE *f)
+{
+	double width = 2 * MARGIN + (c->number ? 80 : label_width(c)) + PLOT_WIDTH + VALUE_WIDTH;
+	double title = 2 * MARGIN + columns_of(c->title) * CHAR_WIDTH * 15 / FONT, y = MARGIN + 16, height;
+	if (title > width)
+		width = title;
+	height = legend(c, width, y + 16, NULL) + MARGIN / 2.0;
+	for (int i = 0; i < c->n_panels; i++)
+		height += AXIS_HEIGHT + 8 + (c->number ? LINES_HEIGHT + 20 : groups_height(c, &c->panel[i]));
+
+	fprintf(f,
+	        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\""
+	        " font-family=\"ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace\" font-size=\"%d\">\n",
+	        width, height, width, height, FONT);
+	fprintf(f, "<rect width=\"%.0f\" height=\"%.0f\" fill=\"#ffffff\"/>\n", width, height);
+	write_text(f, MARGIN, y, START, INK, " font-size=\"15\" font-weight=\"bold\"", c->title);
+	y = legend(c, width, y + 16, f);
+	for (int i = 0; i < c->n_panels; i++)
+		y = 8 + (c->number ? draw_lines(c, &c->panel[i], y + 20, f) : draw_bars(c, &c->panel[i], y, f));
+	fputs("</svg>\n", f);
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench/chart.h - draws a table's figures as SVG.
+ *
+ * A chart has a panel for each figure, one below the other, over the same x values and series. Where x is text
+ * the figures are bars, where it is a number they are lines. Colours are those of Okabe and Ito, which people who are
+ * colour-blind tell apart.
+ */
+#ifndef SKV_BENCH_CHART_H
+#define SKV_BENCH_CHART_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#define CHART_SERIES_MAX 8
+#define CHART_PANELS_MAX 8
+
+struct panel {
+	const char *label;
+	double *value;   /* [n_series][n_x]; NAN: there is none */
+	double *whisker; /* the same, up to where a thin line goes; NULL: no whiskers */
+};
+
+struct chart {
+	const char *title;
+	bool log; /* the axis of the figures; they are above 0 then */
+	int n_x, n_series, n_panels;
+	const char **x;     /* [n_x], as text */
+	double *number;     /* [n_x], ascending; NULL: x is text */
+	const char *x_label;
+	const char **series; /* [n_series]; "" when there is but one and it needs no name */
+	struct panel panel[CHART_PANELS_MAX];
+};
+
+/* Errors of writing are left in the stream. */
+void chart_draw(const struct chart *, FILE *);
+
+#endif

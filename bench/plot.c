@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench/plot.c - sparsekv-bench plot: a drawing of the CSV that the other subcommands write.
+ *
+ * It knows no subcommand. A column whose figures have a decimal point was measured; every other one says what was
+ * measured. So without options the first measured column is drawn over the first one of all, with a series for each
+ * combination of what else differs between rows.
+ */
+#include "bench/bench.h"
+#include "bench/chart.h"
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COLUMNS_MAX 32
+#define ROWS_MAX 4096
+
+struct options {
+	const char *y, *x, *by, *whisker, *where, *title, *output;
+	bool log;
+};
+
+struct table {
+	char *name[COLUMNS_MAX];
+	char *cell[ROWS_MAX][COLUMNS_MAX]; /* "": empty */
+	int columns, rows;
+};
+
+static void fail(const char *what, const char *name, const char *why)
+{
+	fprintf(stderr, "sparsekv-bench: plot: %s %s: %s\n", what, name, why);
+	exit(1);
+}
+
+static void *get(size_t n, size_t size)
+{
+	void *p = calloc(n ? n : 1, size);
+	if (!p)
+		fail("no memory", "", "");
+	return p;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+/* Cells of our reports have neither quotes nor commas. Consumes the line; the cells point into it. */
+static int split(char *line, char *ret[COLUMNS_MAX], const char *path)
+{
+	int n = 0;
+	line[strcspn(line, "\r\n")] = '\0';
+	for (char *p = line; p; n++) {
+		if (n == COLUMNS_MAX)
+			fail("file", path, "has too many columns");
+		ret[n] = p;
+		p = strchr(p, ',');
+		if (p)
+			*p++ = '\0';
+	}
+	return n;
+}
+
+static int column(const struct table *t, const char *name, size_t len)
+{
+	for (int i = 0; i < t->columns; i++)
+		if (strlen(t->name[i]) == len && !strncmp(t->name[i], name, len))
+			return i;
+	return -1;
+}
+
+static int need_column(const struct table *t, const char *name, size_t len)
+{
+	char text[64];
+	int i = column(t, name, len);
+	if (i >= 0)
+		return i;
+	snprintf(text, sizeof text, "%.*s", (int)len, name);
+	fail("column", text, "no file has it");
+	return -1;
+}
+
+/* Lines that begin with # are remarks. Columns of several files are the same where their names are. */
+static void read_table(struct table *t, const char *path)
+{
+	FILE *f = fopen(path, "r");
+	char *cells[COLUMNS_MAX], *line = NULL;
+	int at[COLUMNS_MAX], columns = 0, n;
+	size_t room = 0;
+
+	if (!f)
+		fail("file", path, strerror(errno));
+	while (getline(&line, &room, f) > 0) {
+		if (*line == '#' || *line == '\n')
+			continue;
+		n = split(line, cells, path);
+		line = NULL; /* the table has it now */
+		if (!columns) {
+			columns = n;
+			for (int i = 0; i < n; i++) {
+				at[i] = column(t, cells[i], strlen(cells[i]));
+				if (at[i] < 0 && t->columns == COLUMNS_MAX)
+					fail("file", path, "has too many columns");
+				if (at[i] < 0)
+					t->name[at[i] = t->columns++] = cells[i];
+			}
+			continue;
+		}
+		if (n != columns)
+			fail("file", path, "has rows of different lengths");
+		if (t->rows == ROWS_MAX)
+			fail("file", path, "has too many rows");
+		for (int i = 0; i < n; i++)
+			t->cell[t->rows][at[i]] = cells[i];
+		t->rows++;
+	}
+	free(line);
+	fclose(f);
+}
+
+static void fill_empty(struct table *t)
+{
+	static char empty[1];
+	for (int r = 0; r < t->rows; r++)
+		for (int i = 0; i < t->columns; i++)
+			t->cell[r][i] = t->cell[r][i] ? t->cell[r][i] : empty;
+}
+
+/* NAN where the cell is no number. */
+static double number(const char *cell)
+{
+	char *end;
+	double x = strtod(cell, &end);
+	return *cell && !*end ? x : NAN;
+}
+
+static bool measured(const struct table *t, int col)
+{
+	bool any = false;
+	for (int r = 0; r < t->rows; r++) {
+		if (*t->cell[r][col] && (isnan(number(t->cell[r][col])) || !strchr(t->cell[r][col], '.')))
+			return false;
+		any |= *t->cell[r][col] != '\0';
+	}
+	return any;
+}
+
+static bool varies(const struct table *t, int col)
+{
+	for (int r = 1; r < t->rows; r++)
+		if (strcmp(t->cell[r][col], t->cell[0][col]))
+			return true;
+	return false;
+}
+
+/* Keep the rows that `where` (column=value,…) names. */
+static void filter(struct table *t, const char *where)
+{
+	for (const char *p = where; p && *p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
+		size_t name = strcspn(p, "=,"), value;
+		int col, kept = 0;
+		if (p[name] != '=')
+			fail("--where", where, "expected column=value, several separated by commas");
+		col = need_column(t, p, name);
+		value = strcspn(p + name + 1, ",");
+		for (int r = 0; r < t->rows; r++)
+			if (strlen(t->cell[r][col]) == value && !strncmp(t->cell[r][col], p + name + 1, value))
+				memmove(t->cell[kept++], t->cell[r], sizeof t->cell[r]);
+		t->rows = kept;
+	}
+}
+
+/* ---- from the table to a chart --------------------------------------------------------------- */
+
+/* "gb_per_s" is GB/s, "median_us" is "median, µs", "of_dense" is "of dense". */
+static const char *label_of(const char *name)
+{
+	static const char *const spelled[][2] = {
+		{"gb_per_s", "GB/s"}, {"gflop_per_s", "GFLOP/s"}, {"steps_per_s", "steps/s"},
+	};
+	char *to = get(strlen(name) + 8, 1);
+	size_t n = strlen(name);
+	for (size_t i = 0; i < sizeof spelled / sizeof *spelled; i++)
+		if (!strcmp(name, spelled[i][0]))
+			return strcpy(to, spelled[i][1]);
+	if (n > 3 && !strcmp(name + n - 3, "_us"))
+		sprintf(to, "%.*s, µs", (int)n - 3, name);
+	else if (n > 3 && !strcmp(name + n - 3, "_ms"))
+		sprintf(to, "%.*s, ms", (int)n - 3, name);
+	else
+		strcpy(to, name);
+	for (char *p = to; *p; p++)
+		*p = *p == '_' ? ' ' : *p;
+	return to;
+}
+
+/* Index of the text in the list, where it is put if it is new. -1: the list is full. */
+static int index_of(const char **list, int *n, int most, const char *text)
+{
+	for (int i = 0; i < *n; i++)
+		if (!strcmp(list[i], text))
+			return i;
+	if (*n == most)
+		return -1;
+	list[*n] = text;
+	return (*n)++;
+}
+
+/* The columns that tell series apart, as a set. */
+static uint32_t series_columns(const struct table *t, const struct options *o, int x)
+{
+	uint32_t set = 0;
+	if (!o->by) {
+		for (int i = 0; i < t->columns; i++)
+			set |= (uint32_t)(i != x && varies(t, i) && !measured(t, i)) << i;
+		return set;
+	}
+	for (const char *p = o->by; *p; p += strcspn(p, ","), p += *p == ',')
+		set |= 1u << need_column(t, p, strcspn(p, ","));
+	return set;
+}
+
+/* "delta, batch 64": a number says nothing without its column's name. */
+static const char *series_name(const struct table *t, int row, uint32_t set)
+{
+	char *name = NULL;
+	size_t bytes;
+	FILE *f = open_memstream(&name, &bytes);
+	const char *between = "";
+	for (int i = 0; f && i < t->columns; i++) {
+		const char *cell = t->cell[row][i];
+		if (!(set >> i & 1) || !*cell)
+			continue;
+		fputs(between, f);
+		if (!isnan(number(cell)))
+			fprintf(f, "%s ", t->name[i]);
+		fputs(cell, f);
+		between = ", ";
+	}
+	if (!f || fclose(f))
+		fail("no memory", "", "");
+	return name;
+}
+
+static int compare_numbers(const void *a, const void *b)
+{
+	double x = number(*(const char *const *)a), y = number(*(const char *const *)b);
+	return (x > y) - (x < y);
+}
+
+/* Values of x in their order: that of the table, of numbers the ascending one. Rows without x do not count. */
+static void collect_x(struct chart *c, const struct table *t, int x)
+{
+	bool numbers = true;
+	c->x = get((size_t)t->rows, sizeof *c->x);
+	for (int r = 0; r < t->rows; r++)
+		if (*t->cell[r][x]) {
+			index_of(c->x, &c->n_x, t->rows, t->cell[r][x]);
+			numbers &= !isnan(number(t->cell[r][x]));
+		}
+	if (!numbers || c->n_x < 2)
+		return;
+	qsort(c->x, (size_t)c->n_x, sizeof *c->x, compare_numbers);
+	c->number = get((size_t)c->n_x, sizeof *c->number);
+	for (int i = 0; i < c->n_x; i++)
+		c->number[i] = number(c->x[i]);
+}
+
+/* The figures of a column as [series][x]. */
+static double *figures(struct chart *c, const struct table *t, int x, uint32_t set, int y)
+{
+	double *value = get((size_t)c->n_x * CHART_SERIES_MAX, sizeof *value);
+	for (int i = 0; i < c->n_x * CHART_SERIES_MAX; i++)
+		value[i] = NAN;
+	for (int r = 0; r < t->rows; r++) {
+		double figure = number(t->cell[r][y]), *to;
+		const char *name = series_name(t, r, set);
+		int s, i = *t->cell[r][x] ? index_of(c->x, &c->n_x, c->n_x, t->cell[r][x]) : -1;
+		if (isnan(figure) || i < 0)
+			continue;
+		s = index_of(c->series, &c->n_series, CHART_SERIES_MAX, name);
+		if (s < 0)
+			fail("series", name, "more than can be told apart: choose rows with --where, columns with --by");
+		to = &value[s * c->n_x + i];
+		if (!isnan(*to) && *to != figure)
+			fail("series", name, "has several figures in one place: choose rows with --where, columns with --by");
+		*to = figure;
+	}
+	return value;
+}
+
+static int first_measured(const struct table *t)
+{
+	for (int i = 0; i < t->columns; i++)
+		if (measured(t, i))
+			return i;
+	fail("figures", "", "no column has figures with a decimal point: choose one with --y");
+	return -1;
+}
+
+/* The places of a logarithmic axis are above 0. */
+static void check_log(const struct chart *c)
+{
+	for (int p = 0; p < c->n_panels; p++)
+		for (int i = 0; i < c->n_x * c->n_series; i++)
+			if (c->panel[p].value[i] <= 0)
+				fail("--log", c->panel[p].label, "has a figure that is not above 0");
+}
+
+static void add_whiskers(struct chart *c, struct panel *p, const struct table *t, int x, uint32_t set, const char *name)
+{
+	char *label;
+	p->whisker = figures(c, t, x, set, need_column(t, name, strlen(name)));
+	if (asprintf(&label, "%s (line: %s)", p->label, label_of(name)) < 0)
+		fail("no memory", "", "");
+	p->label = label;
+}
+
+static struct chart chart_of(const struct table *t, const struct options *o)
+{
+	struct chart c = {.title = o->title, .log = o->log};
+	int x = o->x ? need_column(t, o->x, strlen(o->x)) : 0;
+	uint32_t set = series_columns(t, o, x) & ~(1u << x);
+	const char *y = o->y ? o->y : t->name[first_measured(t)];
+
+	c.x_label = label_of(t->name[x]);
+	c.series = get(CHART_SERIES_MAX, sizeof *c.series);
+	collect_x(&c, t, x);
+	for (const char *p = y; *p; p += strcspn(p, ","), p += *p == ',') {
+		int col = need_column(t, p, strcspn(p, ","));
+		if (c.n_panels == CHART_PANELS_MAX)
+			fail("--y", y, "fewer columns expected");
+		c.panel[c.n_panels].label = label_of(t->name[col]);
+		c.panel[c.n_panels].value = figures(&c, t, x, set, col);
+		if (o->whisker)
+			add_whiskers(&c, &c.panel[c.n_panels], t, x, set, o->whisker);
+		c.n_panels++;
+	}
+	if (!c.n_x || !c.n_series)
+		fail("figures", y, "there are none in these rows");
+	if (c.log)
+		check_log(&c);
+	return c;
+}
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+static void help(void)
+{
+	puts("usage: sparsekv-bench plot [OPTION...] --output FILE.svg FILE.csv...\n\n"
+	     "Draws what other subcommands wrote with --csv. A column whose figures have a decimal point was\n"
+	     "measured, every other one says what was measured. Where the values of x are numbers the figures\n"
+	     "are lines, where they are text bars.\n\n"
+	     "  --y COLUMNS       figures, a panel for each (the first measured column)\n"
+	     "  --x COLUMN        what they are drawn over (the first column)\n"
+	     "  --by COLUMNS      what tells series apart (all others that differ and were not measured)\n"
+	     "  --where C=V,...   only rows with these values\n"
+	     "  --whisker COLUMN  a thin line from each figure up to this one, such as p99_us\n"
+	     "  --log             a logarithmic axis\n"
+	     "  --title TEXT      (the first file's name)\n"
+	     "  --output FILE     where to");
+}
+
+/* 0: go on, 1: help was asked for, -1: an error was reported. */
+static int parse(struct options *o, int argc, char **argv)
+{
+	static const struct option longs[] = {
+		{"y", 1, 0, 'y'},     {"x", 1, 0, 'x'},      {"by", 1, 0, 'b'},   {"where", 1, 0, 'r'}, {"whisker", 1, 0, 'w'},
+		{"title", 1, 0, 't'}, {"output", 1, 0, 'o'}, {"log", 0, 0, 'l'}, {"help", 0, 0, '?' + 128}, {0},
+	};
+	*o = (struct options){0};
+	for (int c; (c = getopt_long(argc, argv, "o:", longs, NULL)) != -1;) {
+		switch (c) {
+		case 'y':
+			o->y = optarg;
+			break;
+		case 'x':
+			o->x = optarg;
+			break;
+		case 'b':
+			o->by = optarg;
+			break;
+		case 'r':
+			o->where = optarg;
+			break;
+		case 'w':
+			o->whisker = optarg;
+			break;
+		case 't':
+			o->title = optarg;
+			break;
+		case 'o':
+			o->output = optarg;
+			break;
+		case 'l':
+			o->log = true;
+			break;
+		case '?' + 128:
+			help();
+			return 1;
+		default:
+			return -1;
+		}
+	}
+	if (o->output && optind < argc) {
+		o->title = o->title ? o->title : basename(argv[optind]);
+		return 0;
+	}
+	fputs("sparsekv-bench: plot: expected --output FILE.svg and the CSV files to draw\n", stderr);
+	return -1;
+}
+
+int bench_plot(int argc, char **argv)
+{
+	struct table *t = get(1, sizeof *t);
+	struct options o;
+	struct chart c;
+	FILE *f;
+	int e = parse(&o, argc, argv);
+
+	if (e)
+		return e > 0 ? 0 : 2;
+	for (int i = optind; i < argc; i++)
+		read_table(t, argv[i]);
+	fill_empty(t);
+	filter(t, o.where);
+	c = chart_of(t, &o);
+	f = fopen(o.output, "w");
+	if (!f)
+		fail("--output", o.output, strerror(errno));
+	chart_draw(&c, f);
+	if (ferror(f) | fclose(f))
+		fail("--output", o.output, "could not be written");
+	return 0; /* what the table and the chart hold goes with the program */
+}
