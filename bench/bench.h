@@ -23,7 +23,7 @@ int bench_plot(int argc, char **argv);
 
 struct column {
 	const char *name; /* of the CSV column and, underscores as spaces, of the table's */
-	int digits;       /* after the point; -1: the column holds text */
+	int digits;       /* after the point; below 0: the column holds text, of so many characters or of 12 */
 };
 
 struct report {

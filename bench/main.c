@@ -10,6 +10,7 @@ static const struct {
 	int (*run)(int argc, char **argv);
 } commands[] = {
 	{"attention", "the attention kernels against a streaming read of the same memory", bench_attention},
+	{"ipc", "what the daemon and the client library cost the host", bench_ipc},
 	{"plot", "a drawing of what the others wrote as CSV", bench_plot},
 };
 #define N_COMMANDS (sizeof commands / sizeof *commands)

@@ -12,7 +12,7 @@
 
 static int width_of(const struct column *c)
 {
-	int name = (int)strlen(c->name), least = c->digits < 0 ? 12 : 8;
+	int name = (int)strlen(c->name), least = c->digits >= 0 ? 8 : c->digits < -12 ? -c->digits : 12;
 	return name > least ? name : least;
 }
 

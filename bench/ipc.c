@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench/ipc.c - sparsekv-bench ipc: what the daemon and the library cost the host.
+ *
+ * Calls are timed one by one by the host's clock, against a private daemon. On a device skv_attend queues work and
+ * returns, so its time is what it costs; in host memory it is the attention itself, of sequences that
+ * are short so that little is. Steps are not hurried: the work of one is done before the next one begins.
+ */
+#include "bench/bench.h"
+#include "bench/rig.h"
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_SAMPLES 10000
+
+struct options {
+	uint32_t device;
+	long batch[BENCH_LIST_MAX], n_batch, layers, dim, tokens, repeat;
+	uint32_t heads, kv_heads;
+	const char *csv;
+};
+
+static const struct column columns[] = {
+	{"operation", -20}, {"policy", -1}, {"batch", 0}, {"samples", 0}, {"median_us", 2}, {"p99_us", 2}, {"us_a_seq", 3},
+};
+
+/* The times of one operation, as they come. */
+struct samples {
+	double us[MAX_SAMPLES];
+	size_t n;
+};
+
+static void add(struct samples *s, double us)
+{
+	if (s->n < MAX_SAMPLES)
+		s->us[s->n++] = us;
+}
+
+/* A row, if there are samples. `a_seq`: NAN where there is no such figure. */
+static void report(struct report *r, const char *operation, const char *policy, double batch, struct samples *s,
+                   double a_seq)
+{
+	if (s->n)
+		report_row(r, operation, policy, batch, (double)s->n, bench_median(s->us, s->n),
+		           bench_p99(s->us, s->n), a_seq);
+}
+
+/* ---- the control plane ----------------------------------------------------------------------- */
+
+enum { CONNECT, OPEN, NEW, FIRST_BEGIN, DETACH, ATTACH, FORK, DROP, CLOSE, DISCONNECT, N_CONTROL };
+static const char *const control_names[N_CONTROL] = {
+	"connect", "open", "seq_new", "first step_begin", "seq_detach", "seq_attach", "seq_fork", "seq_drop", "close",
+	"disconnect",
+};
+
+static double since(double begun)
+{
+	return (bench_now() - begun) * 1e6;
+}
+
+#define TIMED(what, call)                               \
+	do {                                            \
+		double begun_ = bench_now();            \
+		call;                                   \
+		add(&s[what], since(begun_));           \
+	} while (0)
+
+/* An engine that comes, works on one sequence, and goes. */
+static void visit(const struct rig *rig, struct samples *s)
+{
+	struct skv_step_item item = {.n_tokens = 4 * SKV_PAGE_TOKENS, .flags = SKV_STEP_PROMPT};
+	struct skv_client *c;
+	struct skv_session *session;
+	struct skv_seq *seq, *copy;
+
+	TIMED(CONNECT, rig_need(skv_connect(&c, eng_private_socket(rig->daemon))));
+	TIMED(OPEN, rig_need(skv_open(c, &rig->model, "full", &session)));
+	TIMED(NEW, rig_need(skv_seq_new(session, "visitor", 0, &seq)));
+	item.seq = seq;
+	TIMED(FIRST_BEGIN, rig_need(skv_step_begin(session, &item, 1, rig->stream)));
+	for (uint32_t l = 0; l < rig->model.n_layers; l++)
+		rig_need(skv_attend(session, l, &(struct skv_attn){rig->q, rig->kv, rig->kv, rig->out}));
+	rig_need(skv_step_end(session, NULL));
+	if (rig->device)
+		rig->device->wait(rig->stream);
+	TIMED(DETACH, rig_need(skv_seq_detach(seq)));
+	TIMED(ATTACH, rig_need(skv_seq_attach(session, "visitor", &seq)));
+	TIMED(FORK, rig_need(skv_seq_fork(seq, NULL, &copy)));
+	TIMED(DROP, rig_need(skv_seq_drop(copy)));
+	rig_need(skv_seq_drop(seq));
+	TIMED(CLOSE, skv_close(session));
+	TIMED(DISCONNECT, skv_disconnect(c));
+}
+
+/* The rig's own session keeps memory made: what is measured is leasing it. */
+static void measure_control(struct report *r, struct rig *rig, const struct options *o)
+{
+	struct samples *s = calloc(N_CONTROL, sizeof *s);
+	rig_fill(rig, 1, SKV_PAGE_TOKENS, 0);
+	visit(rig, s); /* binds names, warms caches */
+	for (int i = 0; i < N_CONTROL; i++)
+		s[i].n = 0;
+	for (long i = 0; i < o->repeat; i++)
+		visit(rig, s);
+	for (int i = 0; i < N_CONTROL; i++)
+		report(r, control_names[i], "", NAN, &s[i], NAN);
+	rig_empty(rig);
+	free(s);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+/* Of delta layer 1 selects for all after it; layer 0 is dense. */
+static const struct {
+	const char *name, *spec;
+	const char *layer[3]; /* what layers 0, 1 and the others do */
+} policies[] = {
+	{"full", "full", {"attend dense", "attend dense", "attend dense"}},
+	{"streaming", "streaming?budget=1024", {"attend window", "attend window", "attend window"}},
+	{"delta", "delta?budget=64&dense=1&layers=1", {"attend dense", "attend select", "attend pages"}},
+};
+#define N_POLICIES (sizeof policies / sizeof *policies)
+
+enum { BEGIN, LAYERS, END = LAYERS + 3, REPLAY_BEGIN, LAUNCH, REPLAYED, REPLAY_END, N_STEP };
+
+/* Medians of the smallest batch, to tell what each further sequence costs. */
+struct base {
+	double batch, us[N_STEP];
+};
+
+static void take_steps(struct rig *rig, const struct options *o, bool replay, struct samples *s)
+{
+	struct rig_times t;
+	for (long i = -3; i < o->repeat; i++) {
+		rig_step(rig, replay, &t);
+		if (i < 0 || (replay && t.recorded))
+			continue;
+		add(&s[replay ? REPLAY_BEGIN : BEGIN], t.begin);
+		add(&s[replay ? REPLAY_END : END], t.end);
+		if (replay) {
+			add(&s[LAUNCH], t.launch);
+			add(&s[REPLAYED], t.replayed);
+		}
+		for (uint32_t l = 0; !replay && l < rig->model.n_layers; l++)
+			add(&s[LAYERS + (l < 2 ? l : 2)], t.attend[l]);
+	}
+}
+
+/* Layers that do the same are one row. */
+static void join_layers(int policy, struct samples *s)
+{
+	for (int l = 2; l > 0; l--)
+		for (int to = 0; to < l; to++)
+			if (!strcmp(policies[policy].layer[to], policies[policy].layer[l])) {
+				for (size_t i = 0; i < s[LAYERS + l].n; i++)
+					add(&s[LAYERS + to], s[LAYERS + l].us[i]);
+				s[LAYERS + l].n = 0;
+				break;
+			}
+}
+
+static void measure_steps(struct report *r, struct rig *rig, const struct options *o, int policy, double batch,
+                          struct base *base)
+{
+	const char *const names[N_STEP] = {
+		"step_begin", policies[policy].layer[0], policies[policy].layer[1], policies[policy].layer[2], "step_end",
+		"replay: step_begin", "replay: launch", "replay: replayed", "replay: step_end",
+	};
+	struct samples *s = calloc(N_STEP, sizeof *s);
+
+	rig_fill(rig, (uint32_t)batch, (uint32_t)o->tokens, 2 * ((uint32_t)o->repeat + 3));
+	take_steps(rig, o, false, s);
+	if (rig->device)
+		take_steps(rig, o, true, s);
+	rig_empty(rig);
+	join_layers(policy, s);
+	for (int i = 0; i < N_STEP; i++) {
+		double median = s[i].n ? bench_median(s[i].us, s[i].n) : NAN;
+		double more = batch - base->batch;
+		report(r, names[i], policies[policy].name, batch, &s[i], more > 0 ? (median - base->us[i]) / more : NAN);
+		if (!(more > 0))
+			base->us[i] = median;
+	}
+	free(s);
+}
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+static void help(void)
+{
+	puts("usage: sparsekv-bench ipc [OPTION...]\n\n"
+	     "Times the calls of the client library against a private daemon, one by one: an engine that comes\n"
+	     "and goes, and steps of decoding sequences under the policies full, streaming and delta.\n\n"
+	     "  --device cuda:N  pages on that device; and steps that replay a recording (host memory)\n"
+	     "  --batch LIST     sequences in a step, ascending (1,8,64,256)\n"
+	     "  --layers N       (28)\n"
+	     "  --heads Q/KV     q heads/kv heads (12/2)\n"
+	     "  --dim N          head dimension (128)\n"
+	     "  --tokens N       length of the sequences at first (32)\n"
+	     "  --repeat N       samples: steps, engines (200)\n"
+	     "  --csv FILE       the figures as CSV, too");
+}
+
+/* 0: go on, 1: help was asked for, -1: an error was reported. */
+static int parse(struct options *o, int argc, char **argv)
+{
+	static const struct option longs[] = {
+		{"device", 1, 0, 'v'}, {"batch", 1, 0, 'b'},  {"layers", 1, 0, 'l'}, {"heads", 1, 0, 'h'}, {"dim", 1, 0, 'd'},
+		{"tokens", 1, 0, 'n'}, {"repeat", 1, 0, 'r'}, {"csv", 1, 0, 'c'},    {"help", 0, 0, '?' + 128}, {0},
+	};
+	int e = 0;
+	*o = (struct options){
+		.batch = {1, 8, 64, 256}, .n_batch = 4, .layers = 28, .heads = 12, .kv_heads = 2, .dim = 128,
+		.tokens = 32, .repeat = 200,
+	};
+	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
+		switch (c) {
+		case 'v':
+			e = bench_device(optarg, &o->device);
+			break;
+		case 'b':
+			e = (o->n_batch = bench_list("batch", optarg, 1, o->batch)) < 0;
+			break;
+		case 'l':
+			e = bench_number("layers", optarg, 3, SKV_MAX_LAYERS, &o->layers);
+			break;
+		case 'h':
+			e = bench_heads(optarg, &o->heads, &o->kv_heads);
+			break;
+		case 'd':
+			e = bench_number("dim", optarg, 16, SKV_MAX_HEAD_DIM, &o->dim);
+			break;
+		case 'n':
+			e = bench_number("tokens", optarg, 1, SKV_MAX_TOKENS / 2, &o->tokens);
+			break;
+		case 'r':
+			e = bench_number("repeat", optarg, 1, MAX_SAMPLES, &o->repeat);
+			break;
+		case 'c':
+			o->csv = optarg;
+			break;
+		case '?' + 128:
+			help();
+			return 1;
+		default:
+			return -1;
+		}
+	}
+	if (!e && optind < argc) {
+		fprintf(stderr, "sparsekv-bench: ipc: unexpected argument '%s'\n", argv[optind]);
+		return -1;
+	}
+	return e ? -1 : 0;
+}
+
+int bench_ipc(int argc, char **argv)
+{
+	struct skv_model m = SKV_MODEL_INIT;
+	struct options o;
+	struct report r;
+	struct rig rig;
+	int e = parse(&o, argc, argv);
+
+	if (e)
+		return e > 0 ? 0 : 2;
+	m.n_layers = (uint32_t)o.layers;
+	m.n_heads = o.heads;
+	m.n_kv_heads = o.kv_heads;
+	m.head_dim = (uint32_t)o.dim;
+	m.kv_dtype = SKV_BF16;
+	m.max_tokens = (uint32_t)(o.tokens + 2 * o.repeat + 64);
+	snprintf(m.name, sizeof m.name, "bench");
+	rig_start(&rig, o.device);
+	e = report_init(&r, columns, sizeof columns / sizeof *columns, o.csv);
+	for (size_t p = 0; !e && p < N_POLICIES; p++) {
+		struct base base = {.batch = (double)o.batch[0]};
+		rig_open(&rig, &m, policies[p].spec);
+		if (p == 0)
+			measure_control(&r, &rig, &o);
+		for (long b = 0; b < o.n_batch; b++)
+			measure_steps(&r, &rig, &o, (int)p, (double)o.batch[b], &base);
+		rig_close(&rig);
+	}
+	rig_stop(&rig);
+	if (!e)
+		e = report_deinit(&r);
+	if (e) {
+		fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", o.csv, strerror(-e));
+		return 1;
+	}
+	return 0;
+}

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/rig.h"
+#include "bench/bench.h"
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK 4096u     /* rows of a step of prompts */
+#define KV_ROWS 65536u  /* of random numbers, from which K and V are taken somewhere */
+#define TIMEOUT_MS 60000 /* the memory of large sequences is made first */
+
+static void die(const char *why)
+{
+	fprintf(stderr, "sparsekv-bench: %s\n", why);
+	exit(1);
+}
+
+void rig_need(int r)
+{
+	if (r < 0)
+		die(skv_last_error());
+}
+
+static void need_device(const struct rig *r, int e)
+{
+	if (e < 0)
+		die(r->device->error());
+}
+
+static void *get(size_t bytes)
+{
+	void *p = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+	if (!p)
+		die("out of memory");
+	memset(p, 0, bytes);
+	return p;
+}
+
+/* ---- start and stop -------------------------------------------------------------------------- */
+
+void rig_start(struct rig *r, uint32_t device)
+{
+	struct eng_error err;
+	char why[512];
+	void *was;
+
+	*r = (struct rig){.model.device = device};
+	if (eng_private_start(&r->daemon, &r->client, &err) < 0)
+		die(err.text);
+	skv_set_timeout(r->client, TIMEOUT_MS);
+	if (device == SKV_DEVICE_HOST)
+		return;
+	/* not before the daemon was forked: CUDA has no children */
+	r->device = skv_backend_cuda(why, sizeof why);
+	if (!r->device)
+		die(why);
+	need_device(r, r->device->enter(device - SKV_DEVICE_CUDA(0), &was));
+	need_device(r, r->device->stream_new(&r->stream));
+	need_device(r, r->device->event_new(&r->from));
+	need_device(r, r->device->event_new(&r->to));
+}
+
+void rig_stop(struct rig *r)
+{
+	skv_disconnect(r->client);
+	eng_private_stop(r->daemon);
+	if (!r->device)
+		return;
+	need_device(r, r->device->event_free(r->from));
+	need_device(r, r->device->event_free(r->to));
+	need_device(r, r->device->stream_free(r->stream));
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static size_t row_bytes(const struct skv_model *m, uint32_t heads)
+{
+	return (size_t)heads * m->head_dim * skv_dtype_bytes(m->io_dtype);
+}
+
+/* Random elements of a dtype: of either sign, from 0.5 up to 1. */
+static void fill_random(void *to, size_t n, uint32_t dtype)
+{
+	uint64_t rng = 1;
+	for (size_t i = 0; i < n; i++) {
+		uint64_t x = bench_random(&rng);
+		uint32_t sign = (uint32_t)(x >> 63), rest = (uint32_t)x;
+		if (dtype == SKV_F32)
+			((uint32_t *)to)[i] = sign << 31 | 126u << 23 | (rest & 0x7fffff);
+		else if (dtype == SKV_F16)
+			((uint16_t *)to)[i] = (uint16_t)(sign << 15 | 14u << 10 | (rest & 0x3ff));
+		else
+			((uint16_t *)to)[i] = (uint16_t)(sign << 15 | 126u << 7 | (rest & 0x7f));
+	}
+}
+
+/* Rows where attention takes them, random ones or zeros. */
+static uint8_t *rows_new(const struct rig *r, uint32_t rows, uint32_t heads, bool random)
+{
+	size_t bytes = rows * row_bytes(&r->model, heads);
+	void *host = get(bytes), *there;
+	if (random)
+		fill_random(host, (size_t)rows * heads * r->model.head_dim, r->model.io_dtype);
+	if (!r->device)
+		return host;
+	need_device(r, r->device->alloc(bytes, &there));
+	need_device(r, r->device->copy(there, host, bytes, r->stream));
+	need_device(r, r->device->wait(r->stream));
+	free(host);
+	return there;
+}
+
+static void rows_free(const struct rig *r, void *rows)
+{
+	if (r->device)
+		need_device(r, r->device->free(rows));
+	else
+		free(rows);
+}
+
+/* ---- sessions and sequences ------------------------------------------------------------------ */
+
+void rig_open(struct rig *r, const struct skv_model *m, const char *spec)
+{
+	uint32_t device = r->model.device;
+	r->model = *m;
+	r->model.device = device;
+	r->model.io_dtype = r->device ? m->kv_dtype : SKV_F32;
+	rig_need(skv_open(r->client, &r->model, spec, &r->session));
+	r->kv = rows_new(r, KV_ROWS, m->n_kv_heads, true);
+	r->q = rows_new(r, CHUNK, m->n_heads, true);
+	r->out = rows_new(r, CHUNK, m->n_heads, false);
+}
+
+static void forget_graph(struct rig *r)
+{
+	if (r->graph)
+		need_device(r, r->device->graph_free(r->graph));
+	r->graph = NULL;
+}
+
+void rig_close(struct rig *r)
+{
+	skv_close(r->session);
+	forget_graph(r);
+	rows_free(r, r->kv);
+	rows_free(r, r->q);
+	rows_free(r, r->out);
+}
+
+static void sequences_new(struct rig *r, uint32_t n, uint32_t room)
+{
+	char name[SKV_NAME_MAX];
+	r->n = n;
+	r->seq = get(n * sizeof *r->seq);
+	r->item = get(n * sizeof *r->item);
+	for (uint32_t i = 0; i < n; i++) {
+		snprintf(name, sizeof name, "bench-%u", i);
+		rig_need(skv_seq_new(r->session, name, room, &r->seq[i]));
+		r->item[i] = (struct skv_step_item){.seq = r->seq[i], .n_tokens = 1};
+	}
+}
+
+/* K and V of a layer in a step: other rows in each. */
+static struct skv_attn attn_of(const struct rig *r, uint32_t layer, uint64_t at)
+{
+	size_t bytes = row_bytes(&r->model, r->model.n_kv_heads);
+	uint64_t rng = at * SKV_MAX_LAYERS + layer;
+	return (struct skv_attn){
+		.q = r->q,
+		.k = r->kv + bench_random(&rng) % (KV_ROWS - CHUNK) * bytes,
+		.v = r->kv + bench_random(&rng) % (KV_ROWS - CHUNK) * bytes,
+		.out = r->out,
+	};
+}
+
+static void attend_all(struct rig *r, uint64_t at, struct rig_times *t)
+{
+	for (uint32_t layer = 0; layer < r->model.n_layers; layer++) {
+		struct skv_attn a = attn_of(r, layer, at);
+		double begun = bench_now();
+		rig_need(skv_attend(r->session, layer, &a));
+		if (t)
+			t->attend[layer] = (bench_now() - begun) * 1e6;
+	}
+}
+
+static void wait_all(const struct rig *r)
+{
+	if (r->device)
+		need_device(r, r->device->wait(r->stream));
+}
+
+void rig_fill(struct rig *r, uint32_t n, uint32_t tokens, uint32_t steps)
+{
+	struct skv_step_item *item = get(n * sizeof *item);
+	uint64_t step = 0;
+
+	sequences_new(r, n, tokens + steps);
+	/* sequence i is filled up to its token `at` */
+	for (uint32_t i = 0, at = 0; i < n; step++) {
+		uint32_t rows = 0, items = 0;
+		while (i < n && rows < CHUNK) {
+			uint32_t least = tokens < SKV_PAGE_TOKENS ? 0 : i % SKV_PAGE_TOKENS;
+			uint32_t left = tokens - least - at, take = left < CHUNK - rows ? left : CHUNK - rows;
+			item[items++] = (struct skv_step_item){
+				.seq = r->seq[i], .n_tokens = take, .flags = SKV_STEP_PROMPT};
+			rows += take;
+			at += take;
+			if (take == left) {
+				i++;
+				at = 0;
+			}
+		}
+		rig_need(skv_step_begin(r->session, item, items, r->stream));
+		attend_all(r, step, NULL);
+		rig_need(skv_step_end(r->session, NULL));
+	}
+	wait_all(r);
+	free(item);
+}
+
+void rig_empty(struct rig *r)
+{
+	for (uint32_t i = 0; i < r->n; i++)
+		rig_need(skv_seq_drop(r->seq[i]));
+	free(r->seq);
+	free(r->item);
+	forget_graph(r);
+	r->n = 0;
+}
+
+void rig_hand_over(struct rig *r, const char *spec)
+{
+	char name[SKV_NAME_MAX];
+	for (uint32_t i = 0; i < r->n; i++)
+		rig_need(skv_seq_detach(r->seq[i]));
+	skv_close(r->session);
+	forget_graph(r);
+	rig_need(skv_open(r->client, &r->model, spec, &r->session));
+	for (uint32_t i = 0; i < r->n; i++) {
+		snprintf(name, sizeof name, "bench-%u", i);
+		rig_need(skv_seq_attach(r->session, name, &r->seq[i]));
+		r->item[i].seq = r->seq[i];
+	}
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+/* Launch the recording, which is made if there is none for this step. */
+static void launch(struct rig *r, struct rig_times *t)
+{
+	const struct skv_backend *d = r->device;
+	uint64_t key = skv_step_key(r->session);
+	double begun, launched;
+
+	t->recorded = !r->graph || key != r->key;
+	if (t->recorded) {
+		forget_graph(r);
+		need_device(r, d->begin_capture(r->stream));
+		attend_all(r, 0, NULL);
+		need_device(r, d->end_capture(r->stream, &r->graph));
+		r->key = key;
+	}
+	begun = bench_now();
+	need_device(r, d->graph_launch(r->graph, r->stream));
+	launched = bench_now();
+	t->launch = (launched - begun) * 1e6;
+	if (!t->recorded)
+		rig_need(skv_step_replayed(r->session, key));
+	t->replayed = (bench_now() - launched) * 1e6;
+}
+
+void rig_step(struct rig *r, bool replay, struct rig_times *t)
+{
+	double begun = bench_now(), attended, end;
+	float ms;
+
+	rig_need(skv_step_begin(r->session, r->item, r->n, r->stream));
+	t->begin = (bench_now() - begun) * 1e6;
+	t->recorded = false;
+	if (r->device)
+		need_device(r, r->device->event_record(r->from, r->stream));
+	attended = bench_now();
+	if (replay)
+		launch(r, t);
+	else
+		attend_all(r, 0, t);
+	t->device_ms = (bench_now() - attended) * 1e3;
+	if (r->device)
+		need_device(r, r->device->event_record(r->to, r->stream));
+	end = bench_now();
+	rig_need(skv_step_end(r->session, NULL));
+	t->end = (bench_now() - end) * 1e6;
+	wait_all(r);
+	t->whole = (bench_now() - begun) * 1e6;
+	if (r->device) {
+		need_device(r, r->device->event_elapsed(r->from, r->to, &ms));
+		t->device_ms = ms;
+	}
+}
