@@ -177,6 +177,7 @@ static void say_goodbye(struct skv_session *s)
 	struct skv_client *c = s->client;
 	int64_t deadline = conn_deadline(c);
 	struct request *r = NULL, *get;
+	bool late;
 
 	while (s->seqs) {
 		struct skv_seq *q = s->seqs;
@@ -195,18 +196,22 @@ static void say_goodbye(struct skv_session *s)
 	get = s->stock.get;
 	if (get)
 		conn_wait(c, get, deadline);
+	s->stock.get = NULL;
 
 	pthread_mutex_lock(&c->lock);
-	if (get && !get->done) {
+	late = get && !get->done;
+	if (late) {
 		/* pages may still come for this session: it is closed after they have gone back */
 		get->then_close = true;
 		get->pool = s->pool;
-	} else {
-		conn_close_session_locked(c, s->id, s->pool, &r);
 	}
 	pthread_mutex_unlock(&c->lock);
-	s->stock.get = NULL;
-	conn_orphan(c, get);
+	conn_orphan(c, get); /* pages that have come go back now, before the session does */
+	if (late)
+		return;
+	pthread_mutex_lock(&c->lock);
+	conn_close_session_locked(c, s->id, s->pool, &r);
+	pthread_mutex_unlock(&c->lock);
 	if (r) {
 		conn_wait(c, r, deadline);
 		conn_orphan(c, r);

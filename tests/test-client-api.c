@@ -337,6 +337,26 @@ START_TEST(reopened_pool)
 }
 END_TEST
 
+/* The pages that a session asked for ahead of need come while it is being closed: they go back before it does. */
+START_TEST(closed_with_a_lease_on_its_way)
+{
+	struct world w = {0};
+
+	for (int i = 0; i < 10; i++) {
+		struct skv_seq *q;
+		struct world_seq ws;
+
+		world_model(&w.model, "hasty", SKV_F32, 400);
+		OK(skv_open(client, &w.model, "full", &w.session));
+		OK(skv_seq_new(w.session, NULL, 0, &q));
+		world_seq_init(&w, &ws, q, 400);
+		world_feed(&w, &ws, 1, 300, true);
+		skv_close(w.session);
+		world_seq_deinit(&ws);
+	}
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("client-api");
@@ -351,6 +371,7 @@ static Suite *suite(void)
 	tcase_add_test(t, collisions);
 	tcase_add_test(t, leaks);
 	tcase_add_test(t, reopened_pool);
+	tcase_add_test(t, closed_with_a_lease_on_its_way);
 	suite_add_tcase(s, t);
 
 	t = tcase_create("steps"); /* closes the session itself */
