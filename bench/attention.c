@@ -301,22 +301,10 @@ static struct skv_shape shape_of(const struct options *o, int i, uint32_t dtype)
 
 static int parse_device(struct options *o, const char *text)
 {
-	const struct skv_backend *d;
-	char why[512], rest;
-	unsigned n;
-	void *was;
+	uint32_t device;
 
-	if (sscanf(text, "cuda:%u%c", &n, &rest) != 1)
-		return bench_bad("device", text, "a device such as cuda:0");
-	d = skv_backend_cuda(why, sizeof why);
-	if (!d || d->enter(n, &was)) {
-		fprintf(stderr, "sparsekv-bench: --device %s: %s\n", text, d ? d->error() : why);
-		return -1;
-	}
-	o->bed.device = d;
-	o->bed.kern = d->kernels;
 	o->threads[0] = o->n_threads = 1;
-	return 0;
+	return bench_device(text, &device) || bed_enter(&o->bed, device) ? -1 : 0;
 }
 
 static int check_shapes(const struct options *o, int n_dims)

@@ -107,6 +107,27 @@ double bed_stop(struct bed *b)
 
 /* ---- set up ---------------------------------------------------------------------------------- */
 
+int bed_enter(struct bed_options *o, uint32_t device)
+{
+	const struct skv_backend *d;
+	char why[512];
+	void *was;
+
+	if (device == SKV_DEVICE_HOST) {
+		o->kern = skv_kernels_host(NULL);
+		return 0;
+	}
+	d = skv_backend_cuda(why, sizeof why);
+	if (!d || d->enter(device - SKV_DEVICE_CUDA(0), &was)) {
+		fprintf(stderr, "sparsekv-bench: --device cuda:%u: %s\n", device - SKV_DEVICE_CUDA(0),
+		        d ? d->error() : why);
+		return -1;
+	}
+	o->device = d;
+	o->kern = d->kernels;
+	return 0;
+}
+
 struct skv_shape bed_shape(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t dtype)
 {
 	return (struct skv_shape){
@@ -207,7 +228,7 @@ int bed_init(struct bed *b, const struct bed_options *o, struct skv_shape sh, ui
 	b->pages = skv_pages_of(tokens);
 
 	size_t layer = (size_t)batch * b->pages * sh.page_bytes, want = (size_t)o->memory << 20;
-	b->layers = (uint32_t)((want + layer - 1) / layer);
+	b->layers = o->layers ? (uint32_t)o->layers : (uint32_t)((want + layer - 1) / layer);
 	b->pool_bytes = b->layers * layer;
 	if (map_pool(b))
 		return -1;

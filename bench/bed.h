@@ -13,6 +13,7 @@
 
 struct bed_options {
 	long batch, memory; /* sequences; MiB to go through, at least */
+	long layers;        /* 0: as many as that takes */
 	double budget;      /* share of the units in the lists */
 	const struct skv_kernels *kern;
 	const struct skv_backend *device; /* NULL: the host; else entered */
@@ -34,6 +35,9 @@ struct bed {
 	void *from, *to; /* a device's events */
 	double begun;    /* the host's clock */
 };
+
+/* The kernels of a device (as in struct skv_model), entered, or of the host. 0, or -1 after saying why not. */
+int bed_enter(struct bed_options *, uint32_t device);
 
 /* Shape without a pool. */
 struct skv_shape bed_shape(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t dtype);

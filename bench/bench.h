@@ -8,6 +8,7 @@
 #ifndef SKV_BENCH_H
 #define SKV_BENCH_H
 
+#include <sparsekv/types.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -60,8 +60,8 @@ static void write_text(FILE *f, double x, double y, enum anchor anchor, const ch
 
 static void write_line(FILE *f, double x1, double y1, double x2, double y2, const char *colour, double width)
 {
-	fprintf(f, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"%g\"/>\n", x1, y1,
-	        x2, y2, colour, width);
+	fprintf(f, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"%g\"/>\n",
+	        x1, y1, x2, y2, colour, width);
 }
 
 /* ---- axes ------------------------------------------------------------------------------------ */
@@ -159,8 +159,8 @@ static void draw_bar(const struct chart *c, const struct panel *p, const struct 
 {
 	double value = p->value[series * c->n_x + i], end = place(a, value), to = end;
 	char text[32];
-	fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", a->at, y, end - a->at, BAR,
-	        colours[series]);
+	fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", a->at, y,
+	        end - a->at, BAR, colours[series]);
 	if (p->whisker && p->whisker[series * c->n_x + i] > value) {
 		to = place(a, p->whisker[series * c->n_x + i]);
 		write_line(f, end, y + BAR / 2.0, to, y + BAR / 2.0, INK, 1);
@@ -209,8 +209,8 @@ static struct axis x_axis(const struct chart *c, double at, double length)
 	return a;
 }
 
-static void draw_series(const struct chart *c, const struct panel *p, const struct axis *x, const struct axis *y,
-                        int series, FILE *f)
+static void draw_series(const struct chart *c, const struct panel *p, const struct axis *x,
+                        const struct axis *y, int series, FILE *f)
 {
 	const double *value = p->value + series * c->n_x;
 	const char *colour = colours[series], *join = "M";

@@ -2,9 +2,9 @@
 /*
  * bench/chart.h - draws a table's figures as SVG.
  *
- * A chart has a panel for each figure, one below the other, over the same x values and series. Where x is text
- * the figures are bars, where it is a number they are lines. Colours are those of Okabe and Ito, which people who are
- * colour-blind tell apart.
+ * A chart has a panel for each figure, one below the other, over the same x values and series. Where x is
+ * text the figures are bars, where it is a number they are lines. Colours are those of Okabe and Ito, which
+ * people who are colour-blind tell apart.
  */
 #ifndef SKV_BENCH_CHART_H
 #define SKV_BENCH_CHART_H

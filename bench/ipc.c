@@ -2,9 +2,10 @@
 /*
  * bench/ipc.c - sparsekv-bench ipc: what the daemon and the library cost the host.
  *
- * Calls are timed one by one by the host's clock, against a private daemon. On a device skv_attend queues work and
- * returns, so its time is what it costs; in host memory it is the attention itself, of sequences that
- * are short so that little is. Steps are not hurried: the work of one is done before the next one begins.
+ * Calls are timed one by one by the host's clock, against a private daemon. On a device skv_attend queues
+ * work and returns, so its time is what it costs; in host memory it is the attention itself, of sequences
+ * that are short so that little is. Steps are not hurried: the work of one is done before the next one
+ * begins.
  */
 #include "bench/bench.h"
 #include "bench/rig.h"
@@ -24,7 +25,8 @@ struct options {
 };
 
 static const struct column columns[] = {
-	{"operation", -20}, {"policy", -1}, {"batch", 0}, {"samples", 0}, {"median_us", 2}, {"p99_us", 2}, {"us_a_seq", 3},
+	{"operation", -20}, {"policy", -1}, {"batch", 0},    {"samples", 0},
+	{"median_us", 2},   {"p99_us", 2},  {"us_a_seq", 3},
 };
 
 /* The times of one operation, as they come. */

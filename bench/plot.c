@@ -2,9 +2,9 @@
 /*
  * bench/plot.c - sparsekv-bench plot: a drawing of the CSV that the other subcommands write.
  *
- * It knows no subcommand. A column whose figures have a decimal point was measured; every other one says what was
- * measured. So without options the first measured column is drawn over the first one of all, with a series for each
- * combination of what else differs between rows.
+ * It knows no subcommand. A column whose figures have a decimal point was measured; every other one says
+ * what was measured. So without options the first measured column is drawn over the first one of all, with a
+ * series for each combination of what else differs between rows.
  */
 #include "bench/bench.h"
 #include "bench/chart.h"
@@ -34,12 +34,30 @@ static void fail(const char *what, const char *name, const char *why)
 	exit(1);
 }
 
+/* Everything lives as long as the drawing takes, and goes at once. */
+static void **kept;
+static size_t n_kept;
+
+/* p, from now on freed by free_kept(). */
+static void *keep(void *p)
+{
+	void **more = realloc(kept, (n_kept + 1) * sizeof *kept);
+	if (!p || !more)
+		fail("no memory", "", "");
+	kept = more;
+	return kept[n_kept++] = p;
+}
+
+static void free_kept(void)
+{
+	while (n_kept)
+		free(kept[--n_kept]);
+	free(kept);
+}
+
 static void *get(size_t n, size_t size)
 {
-	void *p = calloc(n ? n : 1, size);
-	if (!p)
-		fail("no memory", "", "");
-	return p;
+	return keep(calloc(n ? n : 1, size));
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -92,8 +110,8 @@ static void read_table(struct table *t, const char *path)
 	while (getline(&line, &room, f) > 0) {
 		if (*line == '#' || *line == '\n')
 			continue;
-		n = split(line, cells, path);
-		line = NULL; /* the table has it now */
+		n = split(keep(line), cells, path);
+		line = NULL; /* the next one comes into memory of its own */
 		if (!columns) {
 			columns = n;
 			for (int i = 0; i < n; i++) {
@@ -157,15 +175,15 @@ static void filter(struct table *t, const char *where)
 {
 	for (const char *p = where; p && *p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
 		size_t name = strcspn(p, "=,"), value;
-		int col, kept = 0;
+		int col, left = 0;
 		if (p[name] != '=')
 			fail("--where", where, "expected column=value, several separated by commas");
 		col = need_column(t, p, name);
 		value = strcspn(p + name + 1, ",");
 		for (int r = 0; r < t->rows; r++)
 			if (strlen(t->cell[r][col]) == value && !strncmp(t->cell[r][col], p + name + 1, value))
-				memmove(t->cell[kept++], t->cell[r], sizeof t->cell[r]);
-		t->rows = kept;
+				memmove(t->cell[left++], t->cell[r], sizeof t->cell[r]);
+		t->rows = left;
 	}
 }
 
@@ -238,7 +256,7 @@ static const char *series_name(const struct table *t, int row, uint32_t set)
 	}
 	if (!f || fclose(f))
 		fail("no memory", "", "");
-	return name;
+	return keep(name);
 }
 
 static int compare_numbers(const void *a, const void *b)
@@ -265,6 +283,8 @@ static void collect_x(struct chart *c, const struct table *t, int x)
 		c->number[i] = number(c->x[i]);
 }
 
+#define CHOOSE ": choose rows with --where, columns with --by"
+
 /* The figures of a column as [series][x]. */
 static double *figures(struct chart *c, const struct table *t, int x, uint32_t set, int y)
 {
@@ -279,10 +299,10 @@ static double *figures(struct chart *c, const struct table *t, int x, uint32_t s
 			continue;
 		s = index_of(c->series, &c->n_series, CHART_SERIES_MAX, name);
 		if (s < 0)
-			fail("series", name, "more than can be told apart: choose rows with --where, columns with --by");
+			fail("series", name, "one more than can be told apart" CHOOSE);
 		to = &value[s * c->n_x + i];
 		if (!isnan(*to) && *to != figure)
-			fail("series", name, "has several figures in one place: choose rows with --where, columns with --by");
+			fail("series", name, "has several figures in one place" CHOOSE);
 		*to = figure;
 	}
 	return value;
@@ -306,13 +326,14 @@ static void check_log(const struct chart *c)
 				fail("--log", c->panel[p].label, "has a figure that is not above 0");
 }
 
-static void add_whiskers(struct chart *c, struct panel *p, const struct table *t, int x, uint32_t set, const char *name)
+static void add_whiskers(struct chart *c, struct panel *p, const struct table *t, int x, uint32_t set,
+                         const char *name)
 {
 	char *label;
 	p->whisker = figures(c, t, x, set, need_column(t, name, strlen(name)));
 	if (asprintf(&label, "%s (line: %s)", p->label, label_of(name)) < 0)
 		fail("no memory", "", "");
-	p->label = label;
+	p->label = keep(label);
 }
 
 static struct chart chart_of(const struct table *t, const struct options *o)
@@ -364,8 +385,9 @@ static void help(void)
 static int parse(struct options *o, int argc, char **argv)
 {
 	static const struct option longs[] = {
-		{"y", 1, 0, 'y'},     {"x", 1, 0, 'x'},      {"by", 1, 0, 'b'},   {"where", 1, 0, 'r'}, {"whisker", 1, 0, 'w'},
-		{"title", 1, 0, 't'}, {"output", 1, 0, 'o'}, {"log", 0, 0, 'l'}, {"help", 0, 0, '?' + 128}, {0},
+		{"y", 1, 0, 'y'},       {"x", 1, 0, 'x'},     {"by", 1, 0, 'b'},     {"where", 1, 0, 'r'},
+		{"whisker", 1, 0, 'w'}, {"title", 1, 0, 't'}, {"output", 1, 0, 'o'}, {"log", 0, 0, 'l'},
+		{"help", 0, 0, '?' + 128}, {0},
 	};
 	*o = (struct options){0};
 	for (int c; (c = getopt_long(argc, argv, "o:", longs, NULL)) != -1;) {
@@ -430,5 +452,6 @@ int bench_plot(int argc, char **argv)
 	chart_draw(&c, f);
 	if (ferror(f) | fclose(f))
 		fail("--output", o.output, "could not be written");
-	return 0; /* what the table and the chart hold goes with the program */
+	free_kept();
+	return 0;
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/rig.h - the whole stack to be measured: a private daemon, the client library, sequences with something in
- * them, and steps taken apart into their times.
+ * bench/rig.h - the whole stack to be measured: a private daemon, the client library, sequences with
+ * something in them, and steps taken apart into their times.
  *
- * Sequences hold random K and V, each its own. Their lengths differ by up to a page, so that they need new pages in
- * different steps, as sequences do in life. A rig that fails has nothing to measure: it says why and ends the program.
+ * Sequences hold random K and V, each its own. Their lengths differ by up to a page, so that they need new
+ * pages in different steps, as sequences do in life. A rig that fails has nothing to measure: it says why
+ * and ends the program.
  */
 #ifndef SKV_BENCH_RIG_H
 #define SKV_BENCH_RIG_H
@@ -55,8 +56,8 @@ struct rig_times {
 };
 
 /*
- * One step, in which every sequence decodes a token. Layers are attended by a call each, or with `replay` by launching
- * a recording of the calls; there is none on the host.
+ * One step, in which every sequence decodes a token. Layers are attended by a call each, or with `replay` by
+ * launching a recording of the calls; there is none on the host.
  */
 void rig_step(struct rig *, bool replay, struct rig_times *);
 

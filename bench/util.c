@@ -2,7 +2,6 @@
 #include "bench/bench.h"
 #include <errno.h>
 #include <math.h>
-#include <sparsekv/types.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench/step-kascade.c - the attention of a whole step as Kascade does it, against dense attention in every
+ * layer.
+ *
+ * Layer 0 is dense, and selects; of the others some are anchors, which look at all keys to select anew, and
+ * the rest use the last selection. One list a kv head, of tokens. All layers have pages of their own, in
+ * random order; selections are made by the kernels from the weights that they find. On a device the layers
+ * are one recording.
+ */
+#include "bench/bed.h"
+#include "bench/step.h"
+#include <omp.h>
+#include <stdlib.h>
+
+#define ANCHORS 4 /* besides layer 0, evenly spaced */
+
+struct kascade {
+	struct bed bed;
+	struct skv_evidence evidence; /* of the last layer that selected */
+	struct skv_list list;
+	struct skv_select select;
+};
+
+static bool anchor(const struct kascade *k, uint32_t layer)
+{
+	uint32_t n = k->bed.layers;
+	for (uint32_t i = 1; i <= ANCHORS; i++)
+		if (layer == i * n / (ANCHORS + 1) && layer > 0)
+			return true;
+	return false;
+}
+
+static void dense_step(struct kascade *k)
+{
+	struct bed *b = &k->bed;
+	for (b->sh.layer = 0; b->sh.layer < b->layers; b->sh.layer++)
+		b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, NULL, &b->work);
+}
+
+static void sparse_step(struct kascade *k)
+{
+	const struct skv_kernels *kern = k->bed.o->kern;
+	struct bed *b = &k->bed;
+	for (b->sh.layer = 0; b->sh.layer < b->layers; b->sh.layer++) {
+		bool first = b->sh.layer == 0, selects = first || anchor(k, b->sh.layer);
+		if (selects) {
+			kern->decode_dense(&b->sh, &b->step, b->q, b->out, &k->evidence, &b->work);
+			kern->select(&b->sh, &b->step, &k->evidence, true, &k->select, &k->list, &b->work);
+		}
+		if (!first)
+			kern->decode_tokens(&b->sh, &b->step, b->q, b->out, &k->list, &b->work);
+	}
+}
+
+/* Milliseconds of a step; `graph`: its recording, NULL on the host. */
+static double timed(struct kascade *k, void (*step)(struct kascade *), void *graph)
+{
+	struct bed *b = &k->bed;
+	bed_start(b);
+	if (graph)
+		bed_need(b, b->o->device->graph_launch(graph, b->work.stream));
+	else
+		step(k);
+	return bed_stop(b);
+}
+
+/* The recording of a step, which has run once before: what kernels want for the first time is not in it. */
+static void *record(struct kascade *k, void (*step)(struct kascade *))
+{
+	const struct skv_backend *d = k->bed.o->device;
+	void *graph = NULL;
+	step(k);
+	if (!d)
+		return NULL;
+	bed_need(&k->bed, d->wait(k->bed.work.stream));
+	bed_need(&k->bed, d->begin_capture(k->bed.work.stream));
+	step(k);
+	bed_need(&k->bed, d->end_capture(k->bed.work.stream, &graph));
+	return graph;
+}
+
+static void forget(struct kascade *k, void *graph)
+{
+	if (graph)
+		bed_need(&k->bed, k->bed.o->device->graph_free(graph));
+}
+
+static void kascade_init(struct kascade *k, const struct bed_options *o, const struct step_options *step)
+{
+	struct skv_shape sh = bed_shape(step->heads, step->kv_heads, (uint32_t)step->dim, SKV_F16);
+	const uint32_t tokens = (uint32_t)step->tokens, rows = sh.n_kv_heads;
+	const uint32_t stride = skv_pages_of(tokens) * SKV_PAGE_TOKENS;
+	const char *why = o->kern->unsupported(&sh);
+
+	if (why) {
+		fprintf(stderr, "sparsekv-bench: step: %s\n", why);
+		exit(1);
+	}
+	if (bed_init(&k->bed, o, sh, tokens, omp_get_max_threads()))
+		exit(1);
+	k->list = k->bed.token_list[1];
+	k->evidence = (struct skv_evidence){.rows = rows, .sum = true, .token_stride = stride};
+	k->evidence.token = bed_floats(&k->bed, &(uint64_t){3}, (size_t)o->batch * rows * stride);
+	k->select = (struct skv_select){.budget.count = (uint32_t)step->budget, .recent_floor = 1};
+}
+
+void step_kascade(struct report *r, const struct step_options *given)
+{
+	static struct step_times dense, sparse;
+	struct step_options o = *given;
+	struct bed_options bed;
+	struct kascade k;
+
+	step_defaults(&o, &(struct step_options){.heads = 32, .kv_heads = 8, .layers = 32, .dim = 128, .batch = 16,
+	                                         .tokens = 32768});
+	o.budget = o.budget ? o.budget : o.tokens / 10;
+	bed = (struct bed_options){.batch = o.batch, .layers = o.layers, .budget = 0.1};
+	if (bed_enter(&bed, o.device))
+		exit(1);
+	kascade_init(&k, &bed, &o);
+	void *graphs[] = {record(&k, dense_step), record(&k, sparse_step)};
+	for (long i = 0; i < o.repeat; i++) {
+		dense.device_ms[dense.n++] = timed(&k, dense_step, graphs[0]);
+		sparse.device_ms[sparse.n++] = timed(&k, sparse_step, graphs[1]);
+	}
+	step_report(r, "kascade", &o, "dense", &dense, "kascade", &sparse);
+	forget(&k, graphs[0]);
+	forget(&k, graphs[1]);
+	bed_free(&k.bed, k.evidence.token);
+	bed_deinit(&k.bed);
+}

@@ -1,0 +1,77 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Every subcommand of sparsekv-bench measures something small, its CSV has what the columns promise, and plot draws it.
+tmp=$(mktemp -d) || exit 99
+trap 'rm -rf "$tmp"' EXIT
+bench=bench/sparsekv-bench
+
+fail() {
+	echo "$*" >&2
+	exit 1
+}
+# table NAME ROWS COMMAND...: it writes NAME.csv with so many rows, all as long as the first one
+table() {
+	local name=$1 rows=$2 found
+	shift 2
+	"$bench" "$@" --csv "$tmp/$name.csv" >"$tmp/$name.txt" || fail "$*: failed"
+	found=$(awk -F, 'NR == 1 { n = NF } NF != n { exit 1 } END { print NR - 1 }' "$tmp/$name.csv") ||
+		fail "$name.csv has rows of different lengths"
+	[ "$found" = "$rows" ] || fail "$name.csv has $found rows, expected $rows"
+	[ "$(wc -l <"$tmp/$name.txt")" = $((rows + 1)) ] || fail "$*: the table and the CSV differ"
+}
+# column NAME COLUMN [PATTERN]: the distinct values of a column, of the rows that match
+column() {
+	awk -F, -v want="$2" -v pattern="${3-}" '
+		NR == 1 { for (i = 1; i <= NF; i++) if ($i == want) col = i; next }
+		$0 ~ pattern { print $col }' "$tmp/$1.csv" | sort -u
+}
+positive() {
+	[ -n "$(column "$@")" ] || fail "$1.csv has no $2 of ${3-any}"
+	column "$@" | awk '!($1 > 0) { exit 1 }' || fail "$1.csv: $2 of ${3-any} is not above 0"
+}
+
+table attention 18 attention --memory 1 --tokens 256 --dim 32,32 --heads 4/2,8/2 --dtype bf16 --threads 1 --prefill 0 --repeat 1
+positive attention ms
+table step 4 step --batch 2 --tokens 128 --budget 32 --layers 6 --heads 4/2 --dim 32 --repeat 4
+positive step ms
+positive step whole_ms ^delta
+[ "$(column step speedup ',dense,|,full,')" = 1.00 ] || fail "step.csv: dense steps are not as fast as themselves"
+[ "$(column step attention | tr '\n' ' ')" = "delta dense full kascade " ] || fail "step.csv: not what was asked for"
+# 10 calls of an engine that comes and goes; begin, end and layers of one, one and three kinds for each batch
+table ipc 32 ipc --batch 1,3 --layers 4 --heads 4/2 --dim 32 --repeat 3
+positive ipc median_us
+positive ipc us_a_seq '^(attend pages|step_end),.*,3,' || true
+[ "$(column ipc samples '^attend pages')" = 6 ] || fail "ipc.csv: not a sample for each layer and step"
+[ "$(column ipc samples '^attend select')" = 3 ] || fail "ipc.csv: not a sample for each step"
+
+# drawing NAME PATTERN OPTION...: it draws, and there is this in it
+drawing() {
+	local name=$1 pattern=$2
+	shift 2
+	"$bench" plot -o "$tmp/$name.svg" "$@" || fail "plot $*: failed"
+	grep -q -- "$pattern" "$tmp/$name.svg" || fail "plot $*: nothing like '$pattern' in it"
+	[ "$(tail -n 1 "$tmp/$name.svg")" = "</svg>" ] || fail "plot $*: it does not end"
+	! grep -nE '"-?(nan|inf)' "$tmp/$name.svg" || fail "plot $*: places that are no numbers"
+}
+refused() {
+	local why=$1
+	shift
+	! "$bench" plot -o "$tmp/refused.svg" "$@" 2>"$tmp/why" || fail "plot $*: was drawn"
+	grep -q -- "$why" "$tmp/why" || fail "plot $*: $(cat "$tmp/why")"
+}
+drawing attention '>tokens/head<' --where heads=4/2 "$tmp/attention.csv"
+drawing ipc '>median, µs (line: p99, µs)<' --log --whisker p99_us --by policy --where batch=3 "$tmp/ipc.csv"
+drawing lines '<path d="M[0-9. ]* L' --x batch --by operation --where policy=delta "$tmp/ipc.csv"
+drawing step '>speedup<' --y ms,speedup --x attention "$tmp/step.csv"
+[ "$(grep -c '<rect' "$tmp/step.svg")" = 10 ] || fail "plot: 4 bars twice, a ground, a legend of one expected"
+refused 'several figures in one place' --by policy "$tmp/ipc.csv"
+refused 'no file has it' --y parsecs "$tmp/ipc.csv"
+refused 'No such file' "$tmp/none.csv"
+printf 'a,b\n1,2.0\n3\n' >"$tmp/torn.csv"
+refused 'rows of different lengths' "$tmp/torn.csv"
+
+for wrong in "ipc --device tpu:0" "step --setting other" "step --heads 8/3" "ipc --batch 0" "plot $tmp/ipc.csv"; do
+	$bench $wrong >/dev/null 2>"$tmp/why"
+	[ $? = 2 ] && [ -s "$tmp/why" ] || fail "$wrong: was not refused"
+done
+exit 0
