@@ -53,7 +53,7 @@ void step_report(struct report *r, const char *setting, const struct step_option
 			first[1] = whole;
 		}
 		report_row(r, setting, names[i], heads, (double)o->dim, (double)o->layers, (double)o->batch,
-		           (double)o->tokens, i ? (double)o->budget : NAN, ms, first[0] / ms, whole, first[1] / whole,
+		           (double)o->tokens, (double)o->budget, ms, first[0] / ms, whole, first[1] / whole,
 		           1e3 / (isnan(whole) ? ms : whole));
 	}
 }

@@ -40,7 +40,8 @@ positive step whole_ms ^delta
 # 10 calls of an engine that comes and goes; begin, end and layers of one, one and three kinds for each batch
 table ipc 32 ipc --batch 1,3 --layers 4 --heads 4/2 --dim 32 --repeat 3
 positive ipc median_us
-positive ipc us_a_seq '^(attend pages|step_end),.*,3,' || true
+[ -n "$(column ipc us_a_seq '^step_end,.*,3,')" ] || fail "ipc.csv: nothing of what a further sequence costs"
+[ -z "$(column ipc us_a_seq '^step_end,.*,1,')" ] || fail "ipc.csv: further sequences in the smallest batch"
 [ "$(column ipc samples '^attend pages')" = 6 ] || fail "ipc.csv: not a sample for each layer and step"
 [ "$(column ipc samples '^attend select')" = 3 ] || fail "ipc.csv: not a sample for each step"
 
@@ -63,7 +64,7 @@ drawing attention '>tokens/head<' --where heads=4/2 "$tmp/attention.csv"
 drawing ipc '>median, µs (line: p99, µs)<' --log --whisker p99_us --by policy --where batch=3 "$tmp/ipc.csv"
 drawing lines '<path d="M[0-9. ]* L' --x batch --by operation --where policy=delta "$tmp/ipc.csv"
 drawing step '>speedup<' --y ms,speedup --x attention "$tmp/step.csv"
-[ "$(grep -c '<rect' "$tmp/step.svg")" = 10 ] || fail "plot: 4 bars twice, a ground, a legend of one expected"
+[ "$(grep -c '<rect' "$tmp/step.svg")" = 11 ] || fail "plot: expected 4 bars twice, a ground, a legend of two"
 refused 'several figures in one place' --by policy "$tmp/ipc.csv"
 refused 'no file has it' --y parsecs "$tmp/ipc.csv"
 refused 'No such file' "$tmp/none.csv"

@@ -15,7 +15,7 @@ set -eu
 dir=$1
 
 tests='tests/test-append tests/test-decode tests/test-prefill tests/test-replay tests/test-select tests/gpu-daemon
-	tests/gpu-client tests/test-client tests/test-client-policy tests/test-client-kill'
+	tests/gpu-client tests/test-client tests/test-client-policy tests/test-client-kill tests/test-client-quiet'
 plugins='tests/plugins/fourth tests/plugins/late-misuse'
 programs="$tests daemon/sparsekvd bench/sparsekv-bench"
 make -s all $tests $(printf '%s.la ' $plugins)
@@ -43,7 +43,7 @@ tool=
 export SPARSEKV_CUDA_MODULE=$here/kernels/cuda/libsparsekv-cuda.so
 [ "${1-}" != bench ] || exec "$here/bench/sparsekv-bench" "${@:2}"
 case ${1-} in memcheck | racecheck | synccheck | initcheck) tool=$1; shift ;; esac
-processes='gpu-daemon gpu-client test-client test-client-policy test-client-kill' # of several processes
+processes='gpu-daemon gpu-client test-client test-client-policy test-client-kill test-client-quiet' # of several processes
 [ $# -gt 0 ] || set -- test-append test-decode test-prefill test-replay test-select $([ -n "$tool" ] || echo "$processes")
 bad=0
 for t; do

@@ -5,7 +5,8 @@
  *
  * The first is not observed but enforced: a seccomp filter over all threads of a child process, put in
  * place after skv_step_begin, turns any other system call into SIGSYS. The second is counted by a malloc
- * of this program's own.
+ * of this program's own. On a device the driver has threads that work behind the scenes, and allocates: there
+ * the filter is over the calling thread, and allocations are not counted.
  */
 #include <errno.h>
 #include <linux/audit.h>
@@ -23,6 +24,7 @@
 
 #include "kernels/kernels.h"
 #include "tests/client-test.h"
+#include "tests/place.h"
 
 /* ---- counting allocations -------------------------------------------------------------------- */
 
@@ -109,7 +111,8 @@ static void allow_futex_alone(void)
 
 	sigaction(SIGSYS, &a, NULL);
 	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) != 0)
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, place_is_device() ? 0 : SECCOMP_FILTER_FLAG_TSYNC,
+	            &program) != 0)
 		_exit(5);
 }
 
@@ -121,9 +124,29 @@ static struct skv_model model = {
         .max_tokens = 2048, .n_ranks = 1, .name = "quiet"};
 static struct skv_session *session;
 static struct skv_seq *seq[3];
-static float rows[128 * 4 * 32];
+#define ROWS_BYTES (128 * 4 * 32 * sizeof(float))
+static struct skv_attn attn;
 
-static const struct skv_attn attn = {.q = rows, .k = rows, .v = rows, .out = rows};
+/* A connection with a session on the place's model. */
+static struct skv_client *open_session(const char *spec)
+{
+	struct skv_client *c;
+	void *rows, *zeros = calloc(1, ROWS_BYTES);
+
+	model.device = place_is_device() ? SKV_DEVICE_CUDA(0) : SKV_DEVICE_HOST;
+	OK(skv_connect(&c, daemon_.socket));
+	OK(skv_open(c, &model, spec, &session));
+	rows = place_get(ROWS_BYTES);
+	place_to(rows, zeros, ROWS_BYTES);
+	free(zeros);
+	attn = (struct skv_attn){.q = rows, .k = rows, .v = rows, .out = rows};
+	return c;
+}
+
+static void begin_items(const struct skv_step_item *items, uint32_t n)
+{
+	OK(skv_step_begin(session, items, n, place_stream()));
+}
 
 /* One step of the sequences: seq[0] and seq[1] decode, seq[2] gets a chunk of its prompt. */
 static void begin_step(void)
@@ -134,7 +157,7 @@ static void begin_step(void)
 	        {.seq = seq[2], .n_tokens = 40, .flags = SKV_STEP_PROMPT},
 	};
 
-	OK(skv_step_begin(session, items, 3, NULL));
+	begin_items(items, 3);
 }
 
 static void attend_and_end(void)
@@ -152,16 +175,13 @@ static const char *const specs[] = {"full", "streaming?budget=128&dense=1", "del
 static void quiet_steps(void *arg)
 {
 	int n = *(int *)arg;
-	struct skv_client *c;
 
 	omp_set_num_threads(1 + n / 3 % 2);
-	OK(skv_connect(&c, daemon_.socket));
-	OK(skv_open(c, &model, specs[n % 3], &session));
+	open_session(specs[n % 3]);
 	for (int i = 0; i < 3; i++)
 		OK(skv_seq_new(session, NULL, 0, &seq[i]));
 	for (int i = 0; i < 2; i++) {
-		OK(skv_step_begin(session, &(struct skv_step_item){.seq = seq[i], .n_tokens = 100, .flags = SKV_STEP_PROMPT}, 1,
-		                  NULL));
+		begin_items(&(struct skv_step_item){.seq = seq[i], .n_tokens = 100, .flags = SKV_STEP_PROMPT}, 1);
 		attend_and_end();
 	}
 	/* the threads start in the first parallel region, the loader binds names at first calls */
@@ -176,7 +196,7 @@ static void quiet_steps(void *arg)
 	}
 	for (int i = 0; i < 20; i++) {
 		begin_step();
-		atomic_store(&watching, true);
+		atomic_store(&watching, !place_is_device());
 		attend_and_end();
 		atomic_store(&watching, false);
 		if (atomic_load(&allocations) > 0) {
@@ -208,14 +228,51 @@ START_TEST(no_call_no_allocation)
 }
 END_TEST
 
+/* Replays of a recording, on a device. */
+static void quiet_replays(void *arg)
+{
+	struct skv_step_item items[2] = {{.n_tokens = 1}, {.n_tokens = 1}};
+	const struct skv_backend *d;
+	uint64_t key = 0;
+	void *graph = NULL;
+
+	open_session(specs[*(int *)arg]);
+	d = place_device();
+	for (int i = 0; i < 2; i++) {
+		OK(skv_seq_new(session, NULL, 0, &seq[i]));
+		items[i].seq = seq[i];
+	}
+	for (int i = 0; i < 20; i++) {
+		begin_items(items, 2);
+		if (key != skv_step_key(session)) {
+			key = skv_step_key(session);
+			OK(d->begin_capture(place_stream()));
+			for (uint32_t layer = 0; layer < model.n_layers; layer++)
+				OK(skv_attend(session, layer, &attn));
+			OK(d->end_capture(place_stream(), &graph));
+			OK(d->graph_launch(graph, place_stream()));
+		} else {
+			OK(d->graph_launch(graph, place_stream()));
+			OK(skv_step_replayed(session, key));
+		}
+		OK(skv_step_end(session, NULL));
+	}
+	begin_items(items, 2);
+	if (key != skv_step_key(session))
+		_exit(10);
+	allow_futex_alone();
+	if (d->graph_launch(graph, place_stream()) < 0)
+		_exit(11);
+	if (skv_step_replayed(session, key) < 0)
+		_exit(12);
+	_exit(skv_step_end(session, NULL) < 0 ? 13 : 0);
+}
+
 /* The filter and the counter do see what they must: a step's begin under them fails. */
 static void loud_step(void *arg)
 {
-	struct skv_client *c;
-
 	(void)arg;
-	OK(skv_connect(&c, daemon_.socket));
-	OK(skv_open(c, &model, "full", &session));
+	open_session("full");
 	for (int i = 0; i < 3; i++)
 		OK(skv_seq_new(session, NULL, 0, &seq[i]));
 	atomic_store(&watching, true);
@@ -229,6 +286,13 @@ static void loud_step(void *arg)
 	begin_step();
 	_exit(0);
 }
+
+START_TEST(no_call_in_a_replay)
+{
+	if (place_is_device())
+		fix_in_child(0, quiet_replays, &_i);
+}
+END_TEST
 
 START_TEST(the_test_can_fail)
 {
@@ -264,8 +328,8 @@ static double kernels_alone(uint32_t calls)
 	memset(shape.pool, 0, shape.page_bytes);
 	begin = fix_now();
 	for (uint32_t i = 0; i < calls; i++) {
-		k->append(&shape, &batch, rows, rows, &work);
-		k->decode_dense(&shape, &batch, rows, rows, NULL, &work);
+		k->append(&shape, &batch, attn.k, attn.v, &work);
+		k->decode_dense(&shape, &batch, attn.q, attn.out, NULL, &work);
 	}
 	begin = fix_now() - begin;
 	free(work.mem);
@@ -279,9 +343,10 @@ START_TEST(cost_of_attend)
 	double best = 1, bare = 1;
 	struct skv_client *c;
 
+	if (place_is_device())
+		return; /* sparsekv-bench ipc has it */
 	omp_set_num_threads(1);
-	OK(skv_connect(&c, daemon_.socket));
-	OK(skv_open(c, &model, "full", &session));
+	c = open_session("full");
 	OK(skv_seq_new(session, NULL, 0, &seq[0]));
 	for (int round = 0; round < 5; round++) {
 		double spent = 0, alone = kernels_alone(steps * model.n_layers) / (steps * model.n_layers);
@@ -316,6 +381,7 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, no_call_no_allocation, 0, 6);
+	tcase_add_loop_test(t, no_call_in_a_replay, 0, 3);
 	tcase_add_test(t, the_test_can_fail);
 	tcase_add_test(t, cost_of_attend);
 	suite_add_tcase(s, t);
