@@ -348,6 +348,16 @@ void skv_request(void *server, struct skv_conn *conn, const struct skv_msg_heade
 	               skv_wire_name(h->type));
 }
 
+bool skv_request_lingers(void *server, struct skv_conn *conn)
+{
+	const struct skv_server *s = server;
+	bool any = false;
+
+	for (uint32_t i = SKV_DEVICE_CUDA(0); i < SKV_PLACES && skv_conn_client(conn) && !any; i++)
+		any = skv_core_client_uses(s->core, skv_conn_client(conn), i);
+	return any;
+}
+
 void skv_request_gone(void *server, struct skv_conn *conn)
 {
 	struct skv_server *s = server;

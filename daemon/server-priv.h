@@ -67,6 +67,7 @@ void skv_server_fail(struct skv_server *, const char *what, int error);
 /* request.c */
 void skv_request(void *server, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);
 void skv_request_gone(void *server, struct skv_conn *);
+bool skv_request_lingers(void *server, struct skv_conn *); /* it has sessions on a device */
 /* Tell the client of the segments that it has to hear of. */
 void skv_request_announce(struct skv_server *, struct skv_conn *);
 /* Tell each client of them. */

@@ -71,6 +71,7 @@ static void apply_config(struct skv_server *s)
 		.account_connections = c->account_clients + 8,
 		.queue_bytes = c->queue_bytes,
 		.hello_ns = c->hello_timeout,
+		.linger_ns = c->cuda_linger,
 	};
 
 	s->have_operator_gid = *c->operator_group &&
@@ -163,7 +164,8 @@ static int start_loop(struct skv_server *s)
 
 static int start_ipc(struct skv_server *s)
 {
-	static const struct skv_ipc_ops ops = {.message = skv_request, .gone = skv_request_gone};
+	static const struct skv_ipc_ops ops = {
+		.message = skv_request, .gone = skv_request_gone, .lingers = skv_request_lingers};
 	int fd = -1, r = open_socket(s, &fd);
 
 	if (r < 0)

@@ -143,8 +143,13 @@ void skv_disconnect(struct skv_client *c)
 	if (!c)
 		return;
 	for (struct skv_session *s = c->sessions; s; s = s->next) {
+		struct skv_msg_session m = {.session = s->id};
+
+		if (!s->device)
+			continue;
 		skv_step_abort(s);
-		device_settle(s); /* before the daemon takes the pages for free */
+		device_settle(s); /* should it fail, nothing runs any more either */
+		conn_post(c, SKV_MSG_CLOSE, &m, sizeof(m), NULL); /* nothing to wait for: see cuda-linger */
 	}
 	conn_hang_up(c);
 	while (c->sessions) {

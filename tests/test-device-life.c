@@ -19,6 +19,11 @@ static void setup(void)
 	device_begin(NULL);
 }
 
+static void setup_lingering(void)
+{
+	device_begin((const char *[]){"--cuda-linger=1", NULL});
+}
+
 static void setup_legacy(void)
 {
 	legacy = true;
@@ -116,6 +121,52 @@ static void ck_said(const char *what)
 	close(fd);
 	SAYS(text, what);
 }
+
+/* Hangs up with pages on lease, and lives on for so long. */
+static pid_t hang_up_and_live(unsigned ms)
+{
+	int told[2];
+	pid_t pid;
+	char c;
+
+	ck_assert_int_eq(pipe(told), 0);
+	pid = fork();
+	if (pid == 0) {
+		uint32_t session;
+		struct raw *r = client_on(SKV_DEVICE_CUDA(0), &session);
+
+		raw_lease(r, session, 10);
+		raw_close(r);
+		ck_assert_int_eq(write(told[1], "", 1), 1);
+		fix_sleep_ms(ms);
+		_exit(0);
+	}
+	ck_assert_int_eq(read(told[0], &c, 1), 1);
+	close(told[0]);
+	close(told[1]);
+	return pid;
+}
+
+START_TEST(pages_wait_for_the_process_that_hung_up)
+{
+	double begun = fix_now();
+	pid_t pid = hang_up_and_live(300);
+
+	ck_assert_int_eq(figure("device_accounts", "page_bytes"), 10 * 4096);
+	expect_figure("device_accounts", "page_bytes", -1); /* nobody has any */
+	ck_assert_double_ge(fix_now() - begun, 0.3);
+	ck_assert_double_lt(fix_now() - begun, 0.9);
+	ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+
+	/* but not for ever */
+	begun = fix_now();
+	pid = hang_up_and_live(10000);
+	expect_figure("device_accounts", "page_bytes", -1);
+	ck_assert_double_ge(fix_now() - begun, 1.0);
+	kill(pid, SIGKILL);
+	ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+}
+END_TEST
 
 START_TEST(a_device_that_is_required_is_there_or_the_start_fails)
 {
@@ -239,6 +290,8 @@ int main(void)
 	tcase_add_test(t, clients_come_and_go_while_workers_die);
 	tcase_add_test(t, a_device_that_is_required_is_there_or_the_start_fails);
 	tcase_add_test(t, a_device_without_descriptors_needs_legacy);
+	t = add_case(s, "lingering", setup_lingering);
+	tcase_add_test(t, pages_wait_for_the_process_that_hung_up);
 	t = add_case(s, "legacy", setup_legacy);
 	tcase_add_test(t, a_legacy_segment_comes_from_the_worker);
 	tcase_add_test(t, legacy_memory_goes_with_its_worker);

@@ -94,7 +94,7 @@ static void conn_settle(struct skv_conn *conn)
 {
 	if (conn->open || skv_op_running(&conn->recv_op) || skv_op_running(&conn->send_op) ||
 	    skv_op_running(&conn->death_op) || skv_op_running(&conn->hello_op) ||
-	    skv_op_running(&conn->end_op))
+	    skv_op_running(&conn->linger_op) || skv_op_running(&conn->end_op))
 		return;
 	skv_close_fd(conn->peer.pidfd);
 	skv_close_fd(conn->fd);
@@ -138,7 +138,32 @@ void skv_conn_close(struct skv_conn *conn, int level, const char *why)
 	skv_op_cancel(ipc->loop, &conn->send_op);
 	skv_op_cancel(ipc->loop, &conn->death_op);
 	skv_op_cancel(ipc->loop, &conn->hello_op);
+	skv_op_cancel(ipc->loop, &conn->linger_op);
 	skv_op_timer(ipc->loop, &conn->end_op, 0, ended);
+}
+
+static void lingered(struct skv_op *op, int res)
+{
+	struct skv_conn *conn = SKV_OP_OWNER(op, struct skv_conn, linger_op);
+
+	if (res == 0)
+		skv_conn_close(conn, LOG_WARNING, "hung up, and its process goes on");
+	conn_settle(conn);
+}
+
+/* The peer's end of the socket is closed. */
+static void hung_up(struct skv_conn *conn)
+{
+	struct skv_ipc *ipc = conn->ipc;
+
+	if (!conn->open || conn->lingering)
+		return;
+	if (ipc->limits.linger_ns == 0 || !skv_op_running(&conn->death_op) || !ipc->ops->lingers(ipc->ctx, conn)) {
+		skv_conn_close(conn, LOG_DEBUG, "hung up");
+		return;
+	}
+	conn->lingering = true;
+	skv_op_timer(ipc->loop, &conn->linger_op, ipc->limits.linger_ns, lingered);
 }
 
 /*
@@ -166,7 +191,7 @@ static void received(struct skv_op *op, int res);
 
 static void receive(struct skv_conn *conn)
 {
-	if (!conn->open || conn->finishing || skv_op_running(&conn->recv_op) || conn->out_charge > LOW_MARK)
+	if (!conn->open || conn->finishing || conn->lingering || skv_op_running(&conn->recv_op) || conn->out_charge > LOW_MARK)
 		return;
 	conn->recv_iov = (struct iovec){conn->packet, sizeof(conn->packet)};
 	conn->recv_msg = (struct msghdr){
@@ -213,7 +238,7 @@ static void received(struct skv_op *op, int res)
 	if (!conn->open)
 		; /* only the fds are left to be closed */
 	else if (res == 0 || res == -ECONNRESET)
-		skv_conn_close(conn, LOG_DEBUG, "hung up");
+		hung_up(conn);
 	else if (res < 0)
 		skv_conn_close(conn, LOG_WARNING, strerror(-res));
 	else if (flags & MSG_CTRUNC)
@@ -289,7 +314,7 @@ static void sent(struct skv_op *op, int res)
 	out_free(conn->ipc, conn->sending);
 	conn->sending = NULL;
 	if (res == -EPIPE || res == -ECONNRESET)
-		skv_conn_close(conn, LOG_DEBUG, "hung up");
+		hung_up(conn);
 	else if (res < 0)
 		skv_conn_close(conn, LOG_WARNING, strerror(-res));
 	send_next(conn);

@@ -8,7 +8,8 @@
  *   - every received fd is closed when message() returns, except those it took.
  *   - gone() is called exactly once for each connection that began, as soon as its peer hung up, its
  *     process died (pidfd), broke the protocol or let its output pile up. The struct lives on until its
- *     last operation in the ring is over.
+ *     last operation in the ring is over. Where lingers() says so, a hang-up waits for the process: the kernel
+ *     closes a dying one's descriptors one by one, and its socket may go before its device stops.
  *   - sending never fails for the caller: a packet is queued, or the connection is closed.
  *
  * A peer that does not read is no burden: above a low mark of queued bytes no request of its is
@@ -30,6 +31,8 @@ struct skv_ipc_ops {
 	void (*message)(void *ctx, struct skv_conn *, const struct skv_msg_header *, const void *body,
 	                int *fds);
 	void (*gone)(void *ctx, struct skv_conn *);
+	/* The peer hung up. Does it matter whether its process lives on? */
+	bool (*lingers)(void *ctx, struct skv_conn *);
 };
 
 struct skv_ipc_limits {
@@ -37,6 +40,7 @@ struct skv_ipc_limits {
 	uint32_t account_connections; /* a UID */
 	uint64_t queue_bytes;         /* notices queued for a peer that does not read */
 	uint64_t hello_ns;            /* time for the first message */
+	uint64_t linger_ns;           /* and for a process to end behind its socket */
 };
 
 /* Accept on `listen_fd` (consumed on success) once skv_ipc_listen() was called. -ENOMEM. */

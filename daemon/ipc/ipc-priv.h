@@ -50,8 +50,9 @@ struct skv_conn {
 	uint32_t client;
 	char name[SKV_NAME_MAX + 16];
 	bool open, hello, finishing;
+	bool lingering; /* hung up: its process is waited for */
 
-	struct skv_op recv_op, send_op, death_op, hello_op, end_op;
+	struct skv_op recv_op, send_op, death_op, hello_op, linger_op, end_op;
 	struct skv_conn_out *sending;        /* in the kernel's hands */
 	struct skv_conn_out *out, **out_end; /* behind it */
 	uint64_t out_charge;                 /* of both */

@@ -73,6 +73,9 @@ static const struct row rows[] = {
 	 "Seconds that the worker process of a device may take to start and for one segment."},
 	{"cuda-worker-idle", SECONDS, AT(cuda_worker_idle), "30", 1, 86400, false,
 	 "Seconds without work after which it ends, and gives back what its context takes of the device."},
+	{"cuda-linger", SECONDS, AT(cuda_linger), "2", 0, 600, false,
+	 "Seconds to wait for the end of a process that hung up without closing its sessions on a device: what "
+	 "it had queued there may still run, and its pages are nobody else's until then."},
 	{"account-clients", COUNT, AT(account_clients), "64", 1, SKV_CORE_MAX_ROWS, false,
 	 "Connections of one user."},
 	{"account-sequences", COUNT, AT(account_sequences), "4096", 1, SKV_CORE_MAX_ROWS, false,
