@@ -116,10 +116,7 @@ struct skv_backend {
 	int (*wait)(void *stream); /* until all that was queued is done; its errors */
 	int (*check)(void);        /* errors of launching, in this thread since the last check or wait */
 
-	/*
-	 * Begin and end of a step, see above; `next`, which may be NULL, is memory that the device can read.
-	 * -EBUSY: the stream is being recorded, and these belong to one step alone.
-	 */
+	/* Begin and end of a step, see above; `next`, which may be NULL, is memory that the device can read. */
 	int (*stage)(const struct skv_stage *, void *stream);
 	int (*publish)(const struct skv_publish *, uint32_t n, const int32_t *next, void *stream);
 
@@ -127,6 +124,7 @@ struct skv_backend {
 	 * What is queued between the two is recorded and not run; a launch runs all of it. The arguments are
 	 * those of the recording, what lies in the device's memory is as it is at the time.
 	 */
+	int (*recording)(void *stream, bool *ret); /* between the two? */
 	int (*begin_capture)(void *stream);
 	int (*end_capture)(void *stream, void **ret_graph);
 	int (*graph_launch)(void *graph, void *stream);

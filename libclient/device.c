@@ -322,9 +322,23 @@ int device_settle(struct skv_session *s)
 	return e;
 }
 
+/* What begins and ends a step belongs to this one alone: a recording must not have it. */
+static int not_recording(struct skv_session *s)
+{
+	bool recording = false;
+	int e = s->device->backend->recording(s->step.work.stream, &recording);
+
+	if (e < 0)
+		return complain(s->device, e, "the step");
+	return recording ? fail(-EBUSY, "the stream is being recorded: record between skv_step_begin and skv_step_end")
+	                 : 0;
+}
+
 int device_turn(struct skv_session *s)
 {
-	return s->device ? look_at_slots(s, false) : 0;
+	int e = s->device ? not_recording(s) : 0;
+
+	return e == 0 && s->device ? look_at_slots(s, false) : e;
 }
 
 static size_t carve(size_t *at, size_t bytes)
@@ -497,8 +511,10 @@ int device_publish(struct skv_session *s, const int32_t *next)
 	struct device *d = s->device;
 	struct device_slot *x = &d->slot[d->next];
 	struct step *st = &s->step;
-	int e;
+	int e = not_recording(s);
 
+	if (e < 0)
+		return e;
 	x->n = st->all.n;
 	x->n_decode = st->decoding.n;
 	for (uint32_t i = 0; i < x->n; i++) {

@@ -275,7 +275,7 @@ START_TEST(misuse)
 	ck_assert_uint_eq(skv_step_key(e.session), 0);
 	FAILS(skv_step_replayed(e.session, 1), EINVAL, "open step");
 	OK(b->begin_capture(place_stream()));
-	FAILS(skv_step_begin(e.session, &item, 1, place_stream()), EBUSY, "recorded");
+	FAILS(skv_step_begin(e.session, &item, 1, place_stream()), EBUSY, "being recorded");
 	OK(b->end_capture(place_stream(), &graph));
 	OK(b->graph_free(graph));
 	OK(skv_step_begin(e.session, &item, 1, place_stream()));

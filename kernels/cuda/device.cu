@@ -259,6 +259,15 @@ static int wait(void *stream)
 	return launched < 0 ? launched : r;
 }
 
+static int recording(void *stream, bool *ret)
+{
+	cudaStreamCaptureStatus status;
+	const int r = skv_cuda_result(cudaStreamIsCapturing((cudaStream_t)stream, &status), "the stream");
+	if (r == 0)
+		*ret = status != cudaStreamCaptureStatusNone;
+	return r;
+}
+
 static int begin_capture(void *stream)
 {
 	return skv_cuda_result(cudaStreamBeginCapture((cudaStream_t)stream, cudaStreamCaptureModeThreadLocal),
@@ -363,6 +372,7 @@ extern "C" __attribute__((visibility("default"))) const struct skv_backend *skv_
 		.check = check,
 		.stage = skv_cuda_stage,
 		.publish = skv_cuda_publish,
+		.recording = recording,
 		.begin_capture = begin_capture,
 		.end_capture = end_capture,
 		.graph_launch = graph_launch,

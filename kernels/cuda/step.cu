@@ -5,7 +5,6 @@
  * Both read what they are told straight from pinned memory: it is a few KiB, read once, and one launch takes less
  * time than a copy and a launch.
  */
-#include <errno.h>
 #include "kernels/cuda/module.h"
 
 #define THREADS 128u
@@ -50,31 +49,15 @@ __global__ void __launch_bounds__(THREADS) publish_kernel(const struct skv_publi
 	*(volatile uint64_t *)p.commit = p.word;
 }
 
-static int ready(void *stream)
-{
-	cudaStreamCaptureStatus status;
-	const int r = skv_cuda_result(cudaStreamIsCapturing((cudaStream_t)stream, &status), "the step's stream");
-	if (r == 0 && status != cudaStreamCaptureStatusNone)
-		return skv_cuda_failed(-EBUSY, "the step's stream",
-		                       "it is being recorded: begin before the recording, end after it");
-	return r;
-}
-
 int skv_cuda_stage(const struct skv_stage *c, void *stream)
 {
 	const uint32_t n = c->n > c->n_entries ? c->n : c->n_entries;
-	const int r = ready(stream);
-	if (r < 0)
-		return r;
 	stage_kernel<<<(n + THREADS - 1) / THREADS, THREADS, 0, (cudaStream_t)stream>>>(*c);
 	return skv_cuda_result(cudaGetLastError(), "beginning a step");
 }
 
 int skv_cuda_publish(const struct skv_publish *one, uint32_t n, const int32_t *next, void *stream)
 {
-	const int r = ready(stream);
-	if (r < 0)
-		return r;
 	publish_kernel<<<(n + THREADS - 1) / THREADS, THREADS, 0, (cudaStream_t)stream>>>(one, n, next);
 	return skv_cuda_result(cudaGetLastError(), "ending a step");
 }
