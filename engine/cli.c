@@ -51,6 +51,11 @@ int eng_cli_take(struct eng_cli *cli, int option, const char *program, const cha
 	case ENG_OPT_PRIVATE:
 		cli->private_daemon = true;
 		return 1;
+	case ENG_OPT_DEVICE:
+		return eng_place_parse(optarg, &cli->device, err) ? -EINVAL : 1;
+	case ENG_OPT_NO_GRAPH:
+		cli->no_graph = true;
+		return 1;
 	case ENG_OPT_KV_DTYPE:
 		return take_dtype(cli, optarg, err);
 	case ENG_OPT_THREADS:
@@ -69,21 +74,33 @@ int eng_cli_take(struct eng_cli *cli, int option, const char *program, const cha
 	}
 }
 
-int eng_host_open(struct eng_host *ret, const struct eng_cli *cli, struct eng_error *err)
+static int check(const struct eng_cli *cli, struct eng_error *err)
 {
-	struct eng_host host = ENG_HOST_NULL;
-	int r;
-
 	if (!cli->model)
 		return eng_fail(err, -EINVAL, "--model is missing: the directory of a model expected");
 	if (cli->socket && cli->private_daemon)
 		return eng_fail(err, -EINVAL, "--socket and --private exclude each other");
-	r = eng_model_load(&host.model, cli->model, err);
-	if (!r)
-		r = eng_tokens_check(&host.model.config, err);
-	if (!r && cli->private_daemon) {
+	if (cli->device != SKV_DEVICE_HOST && cli->kv_dtype == SKV_F32)
+		return eng_fail(err, -EINVAL, "--kv-dtype fp32: bf16 or fp16 expected with --device cuda:%u",
+		                cli->device - SKV_DEVICE_CUDA(0));
+	return 0;
+}
+
+/* The guardian of a private daemon is a fork, so it comes before the device. */
+int eng_host_open(struct eng_host *ret, const struct eng_cli *cli, struct eng_error *err)
+{
+	struct eng_host host = ENG_HOST_NULL;
+	int r = check(cli, err);
+
+	if (r)
+		return r;
+	if (cli->private_daemon)
 		r = eng_private_start(&host.daemon, &host.client, err);
-	} else if (!r) {
+	r = r ? r : eng_place_open(&host.place, cli->device, err);
+	/* Products of bf16 rows would be no better than pages of bf16 allow, and they are faster. */
+	r = r ? r : eng_model_load(&host.model, cli->model, host.place, cli->kv_dtype == SKV_BF16 ? SKV_BF16 : SKV_F32, err);
+	r = r ? r : eng_tokens_check(&host.model.config, err);
+	if (!r && !host.client) {
 		r = skv_connect(&host.client, cli->socket);
 		if (r < 0)
 			eng_fail(err, r, "%s", skv_last_error());
@@ -103,6 +120,7 @@ void eng_host_close(struct eng_host *host)
 	skv_disconnect(host->client);
 	eng_private_stop(host->daemon);
 	eng_model_deinit(&host->model);
+	eng_place_close(host->place);
 	*host = ENG_HOST_NULL;
 }
 

@@ -16,6 +16,8 @@ struct eng_cli {
 	const char *socket; /* NULL: $SPARSEKV_SOCKET, else the system's */
 	bool private_daemon;
 	bool quiet;
+	bool no_graph;
+	uint32_t device;   /* SKV_DEVICE_HOST or SKV_DEVICE_CUDA(i) */
 	uint32_t kv_dtype; /* enum skv_dtype */
 	uint32_t threads;  /* 0: all cores */
 };
@@ -26,6 +28,8 @@ enum {
 	ENG_OPT_MODEL = 256,
 	ENG_OPT_SOCKET,
 	ENG_OPT_PRIVATE,
+	ENG_OPT_DEVICE,
+	ENG_OPT_NO_GRAPH,
 	ENG_OPT_KV_DTYPE,
 	ENG_OPT_THREADS,
 	ENG_OPT_QUIET,
@@ -37,6 +41,8 @@ enum {
 	{"model", required_argument, NULL, ENG_OPT_MODEL},       \
 	{"socket", required_argument, NULL, ENG_OPT_SOCKET},     \
 	{"private", no_argument, NULL, ENG_OPT_PRIVATE},         \
+	{"device", required_argument, NULL, ENG_OPT_DEVICE},     \
+	{"no-graph", no_argument, NULL, ENG_OPT_NO_GRAPH},       \
 	{"kv-dtype", required_argument, NULL, ENG_OPT_KV_DTYPE}, \
 	{"threads", required_argument, NULL, ENG_OPT_THREADS},   \
 	{"quiet", no_argument, NULL, ENG_OPT_QUIET},             \
@@ -47,7 +53,9 @@ enum {
 	"  --model DIR        directory with config.json and model.safetensors\n"                    \
 	"  --socket PATH      the daemon's socket (default: $SPARSEKV_SOCKET, else the system's)\n"  \
 	"  --private          start a daemon for this run alone; no root, no service\n"              \
-	"  --kv-dtype TYPE    pages in bf16 (default), fp16 or fp32\n"                               \
+	"  --device DEVICE    host (default), or cuda:N: model and KV there\n"                       \
+	"  --no-graph         on a device: launch the kernels of a step one by one\n"                \
+	"  --kv-dtype TYPE    pages in bf16 (default), fp16 or, on the host, fp32\n"                 \
 	"  --threads N        default: all cores\n"                                                  \
 	"  --quiet            nothing on stderr but errors\n"                                        \
 	"  --help, --version\n"
@@ -63,8 +71,9 @@ int eng_cli_take(struct eng_cli *cli, int option, const char *program, const cha
 int eng_cli_count(const char *option, const char *text, uint32_t least, uint32_t most, uint32_t *ret,
                   struct eng_error *err);
 
-/* A model, and a daemon to keep its KV. */
+/* A place and a model there, and a daemon to keep its KV. */
 struct eng_host {
+	struct eng_place *place;
 	struct eng_model model;
 	struct skv_client *client;
 	struct eng_private *daemon; /* with --private, else NULL */

@@ -205,6 +205,7 @@ static int run(const struct arguments *a, const struct eng_host *host, const str
 		.mode = a->mode,
 		.batch = a->batch,
 		.quiet = a->cli.quiet,
+		.no_graph = a->cli.no_graph,
 		.stop = &stop,
 	};
 	struct eng_result *results;

@@ -160,14 +160,35 @@ static int finish(struct run *run, struct lane *lane, uint32_t policy, struct en
 	return library(skv_seq_drop(seq), err);
 }
 
+/* What the open step's rows say, into the lanes. Forced: the logits too. */
+static int look(struct run *run, uint32_t policy, struct lane **active, uint32_t n, struct eng_error *err)
+{
+	uint32_t vocab = run->eval->model->config.vocab;
+	const float *logits = NULL;
+	const int32_t *ids;
+	int r = eng_forward_fetch(&run->forward, err);
+
+	r = r ? r : eng_forward_fetched(&run->forward, &ids, err);
+	if (!r && run->eval->mode == ENG_FORCED)
+		r = eng_forward_logits(&run->forward, &logits, err);
+	for (uint32_t i = 0; !r && i < n; i++) {
+		struct lane *lane = active[i];
+
+		if (logits)
+			eng_evidence_add(&result_of(run, policy, lane)->evidence, logits + (size_t)i * vocab,
+			                 vocab, lane->want[lane->n_got]);
+		lane->got[lane->n_got++] = ids[i];
+	}
+	return r;
+}
+
 /* One step of these lanes: a token in, an argmax out of each. */
 static int decode_step(struct run *run, uint32_t policy, struct lane **active, uint32_t n,
                        struct eng_error *err)
 {
-	uint32_t vocab = run->eval->model->config.vocab;
 	struct skv_step_item items[n];
-	int32_t in[n], next[n];
 	double begun = eng_now();
+	int32_t in[n];
 	int r;
 
 	for (uint32_t i = 0; i < n; i++) {
@@ -178,17 +199,12 @@ static int decode_step(struct run *run, uint32_t policy, struct lane **active, u
 	r = eng_forward(&run->forward, run->sessions[policy], items, n, err);
 	if (r)
 		return r;
-	for (uint32_t i = 0; i < n; i++) {
-		const float *logits = run->forward.logits + (size_t)i * vocab;
-		struct lane *lane = active[i];
-
-		if (run->eval->mode == ENG_FORCED)
-			eng_evidence_add(&result_of(run, policy, lane)->evidence, logits, vocab,
-			                 lane->want[lane->n_got]);
-		lane->got[lane->n_got++] = (int32_t)eng_argmax(logits, vocab);
-		next[i] = token_in(run, lane);
+	r = look(run, policy, active, n, err);
+	if (r) {
+		skv_step_abort(run->sessions[policy]);
+		return r;
 	}
-	r = library(skv_step_end(run->sessions[policy], next), err);
+	r = library(skv_step_end(run->sessions[policy], NULL), err);
 	for (uint32_t i = 0; i < n; i++)
 		result_of(run, policy, active[i])->seconds += (eng_now() - begun) / n;
 	run->work_done += n;
@@ -301,6 +317,7 @@ static int run_all(struct run *run, size_t *order, struct eng_error *err)
 	r = r ? r : eng_forward_init(&run->forward, eval->model, rows, err);
 	if (r)
 		return r;
+	run->forward.one_by_one = eval->no_graph;
 	for (size_t i = 0; i < n; i++)
 		order[i] = i;
 	qsort_r(order, n, sizeof(*order), by_length, eval->cases->list);

@@ -11,151 +11,316 @@ static uint32_t larger(uint32_t a, uint32_t b)
 	return a > b ? a : b;
 }
 
-int eng_forward_init(struct eng_forward *f, const struct eng_model *model, uint32_t max_rows,
-                     struct eng_error *err)
+static int library(int r, struct eng_error *err)
 {
-	const struct eng_config *c = &model->config;
-	uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-	uint32_t wide = larger(q + 2 * kv, 2 * c->ffn);
-	uint32_t width[] = {c->hidden, c->hidden, wide, larger(q, c->ffn), kv, kv, c->vocab};
-	float **buffer[] = {&f->x, &f->h, &f->wide, &f->q, &f->k, &f->v, &f->logits};
-	size_t floats = 0;
+	return r < 0 ? eng_fail(err, r, "%s", skv_last_error()) : 0;
+}
 
-	*f = (struct eng_forward){.model = model, .max_rows = max_rows};
-	for (size_t i = 0; i < sizeof(width) / sizeof(*width); i++)
-		floats += ((size_t)width[i] * max_rows + 15) / 16 * 16;
-	f->block = aligned_alloc(64, floats * sizeof(float));
-	f->position = calloc(max_rows, sizeof(*f->position));
-	if (!f->block || !f->position) {
-		eng_forward_deinit(f);
-		return eng_fail(err, -ENOMEM, "no memory for steps of %u rows", max_rows);
-	}
-	floats = 0;
-	for (size_t i = 0; i < sizeof(width) / sizeof(*width); i++) {
-		*buffer[i] = f->block + floats;
-		floats += ((size_t)width[i] * max_rows + 15) / 16 * 16;
+static int at_place(const struct eng_forward *f, int r, struct eng_error *err)
+{
+	return r < 0 ? eng_fail(err, r, "%s", f->model->place->ops->error()) : 0;
+}
+
+/* ---- buffers --------------------------------------------------------------------------------- */
+
+static int allocate(struct eng_forward *f, struct eng_error *err)
+{
+	const struct eng_config *c = &f->model->config;
+	struct eng_place *p = f->model->place;
+	uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+	size_t element = skv_dtype_bytes(f->model->dtype);
+	const struct {
+		void *at;
+		size_t bytes; /* of a row */
+	} part[] = {
+		{&f->x, c->hidden * sizeof(float)},
+		{&f->h, c->hidden * element},
+		{&f->wide, larger(larger(q + 2 * kv, 2 * c->ffn), c->hidden) * sizeof(float)},
+		{&f->q, larger(q, c->ffn) * element},
+		{&f->k, kv * element},
+		{&f->v, kv * element},
+		{&f->logits, c->vocab * sizeof(float)},
+		{&f->id, sizeof(*f->id)},
+		{&f->position, sizeof(*f->position)},
+		{&f->from, sizeof(*f->from)},
+	};
+	size_t at = 0;
+	void *seen;
+	int r;
+
+	for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++)
+		at += (part[i].bytes * f->max_rows + 255) / 256 * 256;
+	r = p->ops->alloc(p, at, &f->block);
+	r = r ? r : p->ops->alloc_host(p, f->max_rows * sizeof(*f->seen_id), &seen);
+	if (r < 0)
+		return eng_fail(err, r, "buffers for steps of %u rows: %s", f->max_rows, p->ops->error());
+	f->seen_id = seen;
+	at = 0;
+	for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++) {
+		*(void **)part[i].at = (uint8_t *)f->block + at;
+		at += (part[i].bytes * f->max_rows + 255) / 256 * 256;
 	}
 	return 0;
 }
 
+int eng_forward_init(struct eng_forward *f, const struct eng_model *model, uint32_t max_rows,
+                     struct eng_error *err)
+{
+	int r;
+
+	*f = (struct eng_forward){.model = model, .max_rows = max_rows};
+	f->rows.id = calloc(max_rows, sizeof(*f->rows.id));
+	f->rows.position = calloc(max_rows, sizeof(*f->rows.position));
+	f->rows.from = calloc(max_rows, sizeof(*f->rows.from));
+	f->rows.expected = calloc(max_rows, sizeof(*f->rows.expected));
+	if (!f->rows.id || !f->rows.position || !f->rows.from || !f->rows.expected)
+		r = eng_fail(err, -ENOMEM, "no memory for steps of %u rows", max_rows);
+	else
+		r = allocate(f, err);
+	if (r)
+		eng_forward_deinit(f);
+	return r;
+}
+
 void eng_forward_deinit(struct eng_forward *f)
 {
-	free(f->rope);
-	free(f->position);
-	free(f->block);
+	if (f->model) {
+		struct eng_place *p = f->model->place;
+
+		p->ops->free(p, f->block);
+		p->ops->free(p, f->rope);
+		p->ops->free_host(p, f->seen_id);
+		p->ops->free_host(p, f->seen_logits);
+	}
+	free(f->rows.id);
+	free(f->rows.position);
+	free(f->rows.from);
+	free(f->rows.expected);
 	*f = ENG_FORWARD_NULL;
 }
 
 static int grow_rope(struct eng_forward *f, uint32_t positions, struct eng_error *err)
 {
 	const struct eng_config *c = &f->model->config;
+	struct eng_place *p = f->model->place;
 	uint32_t n = larger(f->rope_positions, 1024);
+	size_t bytes;
+	void *at = NULL;
+	float *table;
+	int r;
 
 	if (positions <= f->rope_positions)
 		return 0;
 	while (n < positions)
 		n *= 2;
-	free(f->rope);
-	f->rope = eng_rope_table(&c->rope, c->head_dim, n);
-	f->rope_positions = f->rope ? n : 0;
-	return f->rope ? 0 : eng_fail(err, -ENOMEM, "no memory for a rotary table of %u positions", n);
+	bytes = (size_t)n * c->head_dim * sizeof(*table);
+	table = eng_rope_table(&c->rope, c->head_dim, n);
+	if (!table)
+		return eng_fail(err, -ENOMEM, "no memory for a rotary table of %u positions", n);
+	r = p->ops->alloc(p, bytes, &at);
+	r = r ? r : p->ops->put(p, at, table, bytes);
+	free(table);
+	if (r < 0) {
+		p->ops->free(p, at);
+		return at_place(f, r, err);
+	}
+	p->ops->free(p, f->rope);
+	f->rope = at;
+	f->rope_positions = n;
+	return 0;
 }
 
-/* The rows' embeddings and positions. *ret_rows: how many; the rotary table reaches them all. */
-static int embed(struct eng_forward *f, const struct skv_step_item *items, uint32_t n, uint32_t *ret_rows,
-                 struct eng_error *err)
-{
-	const struct eng_config *c = &f->model->config;
-	uint32_t rows = 0, longest = 0;
+/* ---- what goes in ---------------------------------------------------------------------------- */
 
+/* What a step consists of. */
+struct step {
+	uint32_t rows, decoding; /* all rows; those of decode items */
+	bool chosen;             /* they go on with f->id */
+};
+
+/* Check the items; their rows into f->rows. */
+static int read_items(struct eng_forward *f, const struct skv_step_item *items, uint32_t n, struct step *s,
+                      struct eng_error *err)
+{
+	uint32_t vocab = f->model->config.vocab, longest = 0;
+
+	*s = (struct step){.chosen = n && !items[0].tokens};
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t at = skv_seq_len(items[i].seq);
 
-		if (items[i].n_tokens > f->max_rows - rows)
+		if (items[i].n_tokens > f->max_rows - s->rows)
 			return eng_fail(err, -EINVAL, "a step of more than %u rows", f->max_rows);
-		for (uint32_t t = 0; t < items[i].n_tokens; t++, rows++) {
-			int32_t id = items[i].tokens[t];
+		if (!items[i].tokens != s->chosen || (s->chosen && (items[i].flags & SKV_STEP_PROMPT)))
+			return eng_fail(err, -EINVAL, "token ids for all items expected, or decode rows and no ids");
+		if (!(items[i].flags & SKV_STEP_PROMPT))
+			f->rows.from[s->decoding++] = s->rows;
+		for (uint32_t t = 0; t < items[i].n_tokens; t++, s->rows++) {
+			int32_t id = s->chosen ? 0 : items[i].tokens[t];
 
-			if (id < 0 || (uint32_t)id >= c->vocab)
-				return eng_fail(err, -EINVAL, "token id %d, the vocabulary has %u", id,
-				                c->vocab);
-			memcpy(f->x + (size_t)rows * c->hidden, f->model->embedding + (size_t)id * c->hidden,
-			       c->hidden * sizeof(float));
-			f->position[rows] = at + t;
+			if (id < 0 || (uint32_t)id >= vocab)
+				return eng_fail(err, -EINVAL, "token id %d, the vocabulary has %u", id, vocab);
+			f->rows.id[s->rows] = id;
+			f->rows.position[s->rows] = at + t;
 		}
 		longest = larger(longest, at + items[i].n_tokens);
 	}
-	*ret_rows = rows;
+	if (s->chosen && s->rows != f->n_chosen)
+		return eng_fail(err, -EINVAL, "%u rows without token ids, the last step chose %u", s->rows,
+		                f->n_chosen);
 	return grow_rope(f, longest, err);
 }
 
-static int attention(struct eng_forward *f, struct skv_session *session, uint32_t l, uint32_t rows)
+/* To the place what it does not know: a row that decodes on is there already. */
+static int put_rows(struct eng_forward *f, const struct step *s, struct eng_error *err)
+{
+	struct eng_place *p = f->model->place;
+	size_t bytes = s->rows * sizeof(*f->position);
+	bool known = s->rows <= f->rows.n_expected && !memcmp(f->rows.position, f->rows.expected, bytes);
+	int r = 0;
+
+	if (!s->chosen) {
+		f->n_chosen = 0;
+		r = p->ops->put(p, f->id, f->rows.id, bytes);
+	}
+	if (!r && !known) {
+		f->rows.n_expected = 0;
+		r = p->ops->put(p, f->position, f->rows.position, bytes);
+	}
+	if (!r && s->decoding && s->decoding < s->rows)
+		r = p->ops->put(p, f->from, f->rows.from, s->decoding * sizeof(*f->from));
+	return at_place(f, r, err);
+}
+
+/* ---- the step -------------------------------------------------------------------------------- */
+
+/* `y`: what is still to be added to the residual stream; NULL: nothing. */
+static int attention(struct eng_forward *f, struct skv_session *session, uint32_t l, const float *y, uint32_t rows)
 {
 	const struct eng_config *c = &f->model->config;
 	const struct eng_layer *w = &f->model->layers[l];
 	const struct eng_heads heads = {c->n_heads, c->n_kv_heads, c->head_dim};
-	uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+	struct eng_place *p = f->model->place;
+	uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, dtype = f->model->dtype;
 	int r;
 
-	eng_rmsnorm(f->h, f->x, w->input_norm, c->rms_eps, rows, c->hidden);
-	eng_matmul(f->wide, f->h, w->qkv, rows, c->hidden, q + 2 * kv);
-	eng_rope_split(f->q, f->k, f->v, f->wide, &heads, f->rope, f->position, rows);
+	p->ops->add_norm(p, f->h, dtype, f->x, y, w->input_norm, c->rms_eps, NULL, rows, c->hidden);
+	p->ops->matmul(p, f->wide, f->h, w->qkv, dtype, rows, c->hidden, q + 2 * kv);
+	p->ops->rope_split(p, f->q, f->k, f->v, dtype, f->wide, &heads, f->rope, f->position, rows);
 	r = skv_attend(session, l, &(struct skv_attn){.q = f->q, .k = f->k, .v = f->v, .out = f->q});
 	if (r < 0)
 		return r;
-	eng_matmul(f->h, f->q, w->o, rows, q, c->hidden);
-	eng_add(f->x, f->h, (uint64_t)rows * c->hidden);
+	p->ops->matmul(p, f->wide, f->q, w->o, dtype, rows, q, c->hidden);
 	return 0;
 }
 
-static void feed_forward(struct eng_forward *f, uint32_t l, uint32_t rows)
+static void feed_forward(struct eng_forward *f, uint32_t l, const float *y, uint32_t rows)
 {
 	const struct eng_config *c = &f->model->config;
 	const struct eng_layer *w = &f->model->layers[l];
+	struct eng_place *p = f->model->place;
+	uint32_t dtype = f->model->dtype;
 
-	eng_rmsnorm(f->h, f->x, w->post_attention_norm, c->rms_eps, rows, c->hidden);
-	eng_matmul(f->wide, f->h, w->gate_up, rows, c->hidden, 2 * c->ffn);
-	eng_swiglu(f->q, f->wide, rows, c->ffn);
-	eng_matmul(f->h, f->q, w->down, rows, c->ffn, c->hidden);
-	eng_add(f->x, f->h, (uint64_t)rows * c->hidden);
+	p->ops->add_norm(p, f->h, dtype, f->x, y, w->post_attention_norm, c->rms_eps, NULL, rows, c->hidden);
+	p->ops->matmul(p, f->wide, f->h, w->gate_up, dtype, rows, c->hidden, 2 * c->ffn);
+	p->ops->swiglu(p, f->q, dtype, f->wide, rows, c->ffn);
+	p->ops->matmul(p, f->wide, f->q, w->down, dtype, rows, c->ffn, c->hidden);
 }
 
-/* The decode rows, moved together, through the last norm and the output matrix. */
-static void read_out(struct eng_forward *f, const struct skv_step_item *items, uint32_t n)
+/* The decode rows, moved together, through the last norm and the output matrix; and what they choose. */
+static void read_out(struct eng_forward *f, const float *y, const struct step *s)
 {
-	const struct eng_config *c = &f->model->config;
-	uint32_t row = 0, decoding = 0;
+	const struct eng_model *m = f->model;
+	const struct eng_config *c = &m->config;
+	const uint32_t *from = s->decoding < s->rows ? f->from : NULL;
+	struct eng_place *p = m->place;
 
-	for (uint32_t i = 0; i < n; row += items[i++].n_tokens)
-		if (!(items[i].flags & SKV_STEP_PROMPT))
-			memmove(f->x + (size_t)decoding++ * c->hidden, f->x + (size_t)row * c->hidden,
-			        c->hidden * sizeof(float));
-	if (!decoding)
-		return;
-	eng_rmsnorm(f->h, f->x, f->model->final_norm, c->rms_eps, decoding, c->hidden);
-	eng_matmul(f->logits, f->h, f->model->output, decoding, c->hidden, c->vocab);
+	p->ops->add_norm(p, f->h, m->dtype, f->x, y, m->final_norm, c->rms_eps, from, s->decoding, c->hidden);
+	p->ops->matmul(p, f->logits, f->h, m->output, m->dtype, s->decoding, c->hidden, c->vocab);
+	p->ops->choose(p, f->id, f->position, f->logits, s->decoding, c->vocab);
+}
+
+static int compute(struct eng_forward *f, struct skv_session *session, const struct step *s, struct eng_error *err)
+{
+	const struct eng_model *m = f->model;
+	struct eng_place *p = m->place;
+
+	p->ops->embed(p, f->x, m->embedding, m->dtype, f->id, s->rows, m->config.hidden);
+	for (uint32_t l = 0; l < m->config.n_layers; l++) {
+		int r = attention(f, session, l, l ? f->wide : NULL, s->rows);
+
+		if (r < 0)
+			return library(r, err);
+		feed_forward(f, l, f->wide, s->rows);
+	}
+	if (s->decoding)
+		read_out(f, f->wide, s);
+	return at_place(f, p->ops->check(p), err);
 }
 
 int eng_forward(struct eng_forward *f, struct skv_session *session, const struct skv_step_item *items,
                 uint32_t n, struct eng_error *err)
 {
-	uint32_t rows = 0;
-	int r = embed(f, items, n, &rows, err);
+	struct step s;
+	int r = read_items(f, items, n, &s, err);
 
+	r = r ? r : put_rows(f, &s, err);
+	r = r ? r : library(skv_step_begin(session, items, n, f->model->place->stream), err);
 	if (r)
 		return r;
-	r = skv_step_begin(session, items, n, NULL);
-	if (r < 0)
-		return eng_fail(err, r, "%s", skv_last_error());
-	for (uint32_t l = 0; l < f->model->config.n_layers; l++) {
-		r = attention(f, session, l, rows);
-		if (r < 0) {
-			eng_fail(err, r, "%s", skv_last_error());
-			skv_step_abort(session);
-			return r;
-		}
-		feed_forward(f, l, rows);
+	f->rows.n_expected = 0;
+	f->n_chosen = f->n_decoding = 0;
+	r = compute(f, session, &s, err);
+	if (r) {
+		skv_step_abort(session);
+		return r;
 	}
-	read_out(f, items, n);
+	f->n_decoding = s.decoding;
+	if (s.decoding == s.rows) {
+		for (uint32_t i = 0; i < s.rows; i++)
+			f->rows.expected[i] = f->rows.position[i] + 1;
+		f->rows.n_expected = f->n_chosen = s.rows;
+	}
 	return 0;
+}
+
+/* ---- what comes out -------------------------------------------------------------------------- */
+
+int eng_forward_choose(struct eng_forward *f, const int32_t *ids, uint32_t n, struct eng_error *err)
+{
+	struct eng_place *p = f->model->place;
+
+	f->n_chosen = n;
+	return at_place(f, p->ops->put(p, f->id, ids, n * sizeof(*ids)), err);
+}
+
+int eng_forward_fetch(struct eng_forward *f, struct eng_error *err)
+{
+	struct eng_place *p = f->model->place;
+
+	return at_place(f, p->ops->fetch(p, f->seen_id, f->id, f->n_decoding * sizeof(*f->id)), err);
+}
+
+int eng_forward_fetched(struct eng_forward *f, const int32_t **ret_ids, struct eng_error *err)
+{
+	struct eng_place *p = f->model->place;
+
+	*ret_ids = f->seen_id;
+	return at_place(f, p->ops->fetched(p), err);
+}
+
+int eng_forward_logits(struct eng_forward *f, const float **ret_logits, struct eng_error *err)
+{
+	struct eng_place *p = f->model->place;
+	size_t row = f->model->config.vocab * sizeof(float);
+	void *seen = f->seen_logits;
+	int r = seen ? 0 : p->ops->alloc_host(p, row * f->max_rows, &seen);
+
+	if (r < 0)
+		return at_place(f, r, err);
+	f->seen_logits = seen;
+	r = p->ops->fetch(p, seen, f->logits, f->n_decoding * row);
+	r = r ? r : p->ops->fetched(p);
+	if (!r)
+		*ret_logits = seen;
+	return at_place(f, r, err);
 }

@@ -8,25 +8,53 @@
  *
  * eng_forward() leaves the library's step open, so that the caller samples first and hands what it
  * sampled to skv_step_end() with the commit: an engine that dies has published either both or none.
+ *
+ * On a device everything is queued, and nothing waits until the caller asks for ids or logits. The id that a
+ * decode row chooses stays there and is what the next step embeds, so a caller that need not look at it does not
+ * have to. A step of decode rows alone is recorded as one graph, and launched again while the library says
+ * (skv_step_key) that the next one is of the same kind.
+ *
+ *     eng_forward(&f, session, items, n, &err);  skv_step_end(session, f.id);      // .tokens = ids of the prompt's last
+ *     while (...)
+ *             eng_forward(&f, session, items, n, &err), skv_step_end(session, f.id); // .tokens = NULL: what was chosen
  */
 #ifndef ENG_FORWARD_H
 #define ENG_FORWARD_H
 
 #include <sparsekv/client.h>
+#include <stdbool.h>
 #include "engine/model.h"
+
+/* What the host knows of a step's rows, on their way to the place; [max_rows] each. */
+struct eng_rows {
+	int32_t *id;
+	uint32_t *position;
+	uint32_t *from;     /* the rows of decode items */
+	uint32_t *expected; /* positions, as the last step left them at the place ... */
+	uint32_t n_expected; /* ... of so many rows */
+};
 
 struct eng_forward {
 	const struct eng_model *model;
 	uint32_t max_rows;
-	float *block;       /* the buffers below */
-	float *x, *h;       /* [max_rows][hidden]: residual stream, normalised or projected rows */
-	float *wide;        /* [max_rows][the widest product]: qkv, or gate and up */
-	float *q;           /* [max_rows][n_heads][head_dim], attention's output too; or [max_rows][ffn] */
-	float *k, *v;       /* [max_rows][n_kv_heads][head_dim] */
+	bool one_by_one;    /* no recordings; may be set after eng_forward_init() */
+	void *block;        /* the buffers below, in memory of the model's place */
+	float *x;           /* [max_rows][hidden]: residual stream */
+	void *h;            /* [max_rows][hidden]: normalised rows */
+	float *wide;        /* [max_rows][the widest product] */
+	void *q;            /* [max_rows][n_heads][head_dim], attention's output too; or [max_rows][ffn] */
+	void *k, *v;        /* [max_rows][n_kv_heads][head_dim] */
 	float *logits;      /* [decode rows][vocab] */
+	int32_t *id;        /* [max_rows]: what comes in; after the step, what its decode rows chose */
 	uint32_t *position; /* [max_rows] */
+	uint32_t *from;     /* [max_rows] */
 	float *rope;        /* eng_rope_table of rope_positions rows; grows with the longest sequence */
 	uint32_t rope_positions;
+	struct eng_rows rows;
+	uint32_t n_chosen;   /* ids in `id` that can be the next step's */
+	uint32_t n_decoding; /* decode rows of the last step */
+	int32_t *seen_id;    /* the host's copies, for the two functions below */
+	float *seen_logits;
 };
 #define ENG_FORWARD_NULL ((struct eng_forward){.block = NULL})
 
@@ -36,12 +64,27 @@ int eng_forward_init(struct eng_forward *f, const struct eng_model *model, uint3
 void eng_forward_deinit(struct eng_forward *f);
 
 /*
- * Begin a step with these items (with their token ids, together at most max_rows rows, more sequences
- * than that never) and run it through all layers. Then f->logits has a row for each item without
- * SKV_STEP_PROMPT, in the items' order, and the step is open: call skv_step_end() or skv_step_abort().
- * On error no step is open. Negative errno with the library's text; -EINVAL a token id beyond the vocabulary.
+ * Begin a step with these items (together at most max_rows rows, more sequences than that never) and run it
+ * through all layers. Token ids are given for all items, or for none: then the items are decode rows in the
+ * order of the last step's, and go on with f->id. Afterwards f->id has the id that each decode row chooses, the
+ * largest logit's, in the items' order (with prompt items among them: of the others), for skv_step_end(); and
+ * the step is open: call that or skv_step_abort(). On error no step is open. Negative errno with the library's
+ * text; -EINVAL a token id beyond the vocabulary.
  */
 int eng_forward(struct eng_forward *f, struct skv_session *session, const struct skv_step_item *items,
                 uint32_t n, struct eng_error *err);
+
+/* Have f->id begin with these ids instead: a prompt's last token, to be published and to go in next. */
+int eng_forward_choose(struct eng_forward *f, const int32_t *ids, uint32_t n, struct eng_error *err);
+
+/*
+ * Look at f->id in two parts, between which a device can be given more to do: queue a copy; and wait for it,
+ * and with it for all that was queued before, as a commit is. The ids stay until the next of these calls.
+ */
+int eng_forward_fetch(struct eng_forward *f, struct eng_error *err);
+int eng_forward_fetched(struct eng_forward *f, const int32_t **ret_ids, struct eng_error *err);
+
+/* The logits of the last step's decode rows, in the items' order; it waits for them. They stay until the next call. */
+int eng_forward_logits(struct eng_forward *f, const float **ret_logits, struct eng_error *err);
 
 #endif

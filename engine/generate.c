@@ -58,6 +58,7 @@ struct generation {
 	int32_t *prompt; /* bos and the bytes; NULL when none was given */
 	uint32_t n_prompt;
 	int32_t last;      /* the newest token of the text, not yet in the sequence */
+	bool unread;       /* one token more was chosen and committed, which the host has not seen */
 	uint32_t produced; /* tokens behind the prompt, printed ones */
 	uint32_t computed; /* of these by this process */
 	double prompt_seconds, decode_seconds;
@@ -247,11 +248,12 @@ static int prefill(struct generation *g, struct eng_error *err)
 			.flags = SKV_STEP_PROMPT,
 			.tokens = g->prompt + at,
 		};
-		const int32_t *next;
+		bool whole = at + item.n_tokens == n;
 
 		r = eng_forward(&g->forward, g->session, &item, 1, err);
-		next = at + item.n_tokens == n ? g->prompt + n : NULL;
-		r = r ? r : library(skv_step_end(g->session, next), err);
+		if (!r && whole)
+			r = eng_forward_choose(&g->forward, g->prompt + n, 1, err);
+		r = r ? r : library(skv_step_end(g->session, whole ? g->forward.id : NULL), err);
 		g->prompt_rows += item.n_tokens;
 		eng_progress_show(&g->progress, g->prompt_rows, "reading the prompt");
 	}
@@ -259,31 +261,65 @@ static int prefill(struct generation *g, struct eng_error *err)
 	return r;
 }
 
+/* See the token that the last step chose, once its commit is done. */
+static int read_token(struct generation *g, struct eng_error *err)
+{
+	const int32_t *id;
+	int r;
+
+	if (!g->unread)
+		return 0;
+	r = eng_forward_fetched(&g->forward, &id, err);
+	if (r)
+		return r;
+	g->unread = false;
+	g->last = *id;
+	g->produced++;
+	g->computed++;
+	print_token(g->last);
+	eng_progress_show(&g->progress, g->prompt_rows + g->computed, "writing");
+	return 0;
+}
+
+/* Commit the open step, and have the token that it chose brought here. */
+static int commit(struct generation *g, struct eng_error *err)
+{
+	int r = library(skv_step_end(g->session, g->forward.id), err);
+
+	r = r ? r : eng_forward_fetch(&g->forward, err);
+	g->unread = !r;
+	return r;
+}
+
+/*
+ * A device is given the next step before the token of the last one is looked at, so that it never waits. That
+ * step goes on with a token that the host has not seen: should it be the end of the text, the step is given up,
+ * so that nothing behind the end is ever committed.
+ */
 static int decode(struct generation *g, struct eng_error *err)
 {
+	bool ahead = g->forward.model->place->device != SKV_DEVICE_HOST;
 	double begun = eng_now();
 	int r = 0;
 
-	while (!r && g->produced < g->args->max_tokens && g->last != g->config->eos) {
-		int32_t next;
+	while (!r && g->produced + g->unread < g->args->max_tokens && g->last != g->config->eos &&
+	       skv_seq_len(g->seq) < g->config->max_positions) {
+		struct skv_step_item item = {.seq = g->seq, .n_tokens = 1, .tokens = g->unread ? NULL : &g->last};
 
-		if (skv_seq_len(g->seq) >= g->config->max_positions)
-			break;
-		r = eng_forward(&g->forward, g->session,
-		                &(struct skv_step_item){.seq = g->seq, .n_tokens = 1, .tokens = &g->last}, 1,
-		                err);
+		r = eng_forward(&g->forward, g->session, &item, 1, err);
 		if (r)
 			break;
-		next = (int32_t)eng_argmax(g->forward.logits, g->config->vocab);
-		r = library(skv_step_end(g->session, &next), err);
-		if (r)
+		r = read_token(g, err);
+		if (r || g->last == g->config->eos) {
+			skv_step_abort(g->session);
 			break;
-		g->last = next;
-		g->produced++;
-		g->computed++;
-		print_token(next);
-		eng_progress_show(&g->progress, g->prompt_rows + g->computed, "writing");
+		}
+		r = commit(g, err);
+		if (!r && !ahead)
+			r = read_token(g, err);
 	}
+	if (!r)
+		r = read_token(g, err);
 	g->decode_seconds = eng_now() - begun;
 	return r;
 }
@@ -324,6 +360,7 @@ static int run(struct generation *g, const struct eng_host *host, struct eng_err
 
 	r = r ? r : library(skv_open(host->client, &shape, g->args->policy, &g->session), err);
 	r = r ? r : eng_forward_init(&g->forward, &host->model, CHUNK, err);
+	g->forward.one_by_one = g->args->cli.no_graph;
 	r = r ? r : open_sequence(g, err);
 	if (r)
 		return r;

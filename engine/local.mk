@@ -7,8 +7,10 @@ engine_libskvengine_la_SOURCES = \
 	engine/error.c engine/error.h \
 	engine/evaluate.c engine/evaluate.h \
 	engine/forward.c engine/forward.h \
+	engine/host.c \
 	engine/model.c engine/model.h \
 	engine/ops.c engine/ops.h \
+	engine/place.c engine/place.h \
 	engine/private.c engine/private.h \
 	engine/progress.c engine/progress.h \
 	engine/report.c engine/report.h \
@@ -17,9 +19,10 @@ engine_libskvengine_la_SOURCES = \
 	engine/settle.c engine/settle.h \
 	engine/tasks.c engine/tasks.h \
 	engine/tokens.c engine/tokens.h
-engine_libskvengine_la_CPPFLAGS = $(AM_CPPFLAGS) $(OPENBLAS_CFLAGS) $(JANSSON_CFLAGS)
+engine_libskvengine_la_CPPFLAGS = $(AM_CPPFLAGS) $(OPENBLAS_CFLAGS) $(JANSSON_CFLAGS) \
+	-DENG_CUDA_MODULE='"$(pkglibdir)/libsparsekv-engine-cuda.so"'
 engine_libskvengine_la_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
-engine_libskvengine_la_LIBADD = $(OPENBLAS_LIBS) $(JANSSON_LIBS) -lm
+engine_libskvengine_la_LIBADD = $(OPENBLAS_LIBS) $(JANSSON_LIBS) -lm -ldl
 
 bin_PROGRAMS += engine/sparsekv-generate engine/sparsekv-eval
 ENGINE_LDADD = engine/libskvengine.la libclient/libsparsekv-client.la
@@ -29,3 +32,18 @@ engine_sparsekv_generate_LDADD = $(ENGINE_LDADD)
 engine_sparsekv_eval_SOURCES = engine/eval.c
 engine_sparsekv_eval_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 engine_sparsekv_eval_LDADD = $(ENGINE_LDADD)
+
+# The device as a place: like the kernels a module, which besides the driver needs cuBLAS.
+CUDA_ENGINE_CODE = engine/cuda/place.cu engine/cuda/rows.cu
+CUDA_ENGINE_SEEN = engine/cuda/rows.h engine/place.h libclient/include/sparsekv/types.h
+EXTRA_DIST += $(CUDA_ENGINE_CODE) engine/cuda/rows.h engine/cuda/module.map
+
+if CUBLAS
+cudamodule_DATA += engine/cuda/libsparsekv-engine-cuda.so
+CUDA_ENGINE_OBJECTS = $(CUDA_ENGINE_CODE:.cu=.o)
+CUDA_OBJECTS += $(CUDA_ENGINE_OBJECTS)
+$(CUDA_ENGINE_OBJECTS): $(CUDA_ENGINE_SEEN)
+
+engine/cuda/libsparsekv-engine-cuda.so: $(CUDA_ENGINE_OBJECTS) engine/cuda/module.map
+	$(SKV_CUDA_LINK) -lcublas
+endif

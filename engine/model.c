@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,15 +15,15 @@
 
 /* Deals out the parts of one block; with block = NULL it only counts. */
 struct dealer {
-	float *block;
-	size_t used; /* floats */
+	uint8_t *block;
+	size_t used; /* bytes */
 };
 
-static float *deal(struct dealer *d, uint64_t floats)
+static void *deal(struct dealer *d, uint64_t n, uint32_t dtype)
 {
-	float *part = d->block ? d->block + d->used : NULL;
+	void *part = d->block ? d->block + d->used : NULL;
 
-	d->used += (floats + 15) / 16 * 16; /* keeps every part on a 64-byte line */
+	d->used += (n * skv_dtype_bytes(dtype) + 255) / 256 * 256;
 	return part;
 }
 
@@ -31,81 +33,154 @@ static void deal_model(struct eng_model *m, struct dealer *d)
 	uint64_t h = c->hidden, q = (uint64_t)c->n_heads * c->head_dim;
 	uint64_t kv = (uint64_t)c->n_kv_heads * c->head_dim;
 
-	m->embedding = deal(d, c->vocab * h);
-	m->output = c->tied ? m->embedding : deal(d, c->vocab * h);
-	m->final_norm = deal(d, h);
+	m->embedding = deal(d, c->vocab * h, m->dtype);
+	m->output = c->tied ? m->embedding : deal(d, c->vocab * h, m->dtype);
+	m->final_norm = deal(d, h, SKV_F32);
 	for (uint32_t l = 0; l < c->n_layers; l++)
 		m->layers[l] = (struct eng_layer){
-			.input_norm = deal(d, h),
-			.qkv = deal(d, (q + 2 * kv) * h),
-			.o = deal(d, h * q),
-			.post_attention_norm = deal(d, h),
-			.gate_up = deal(d, 2 * (uint64_t)c->ffn * h),
-			.down = deal(d, h * c->ffn),
+			.input_norm = deal(d, h, SKV_F32),
+			.qkv = deal(d, (q + 2 * kv) * h, m->dtype),
+			.o = deal(d, h * q, m->dtype),
+			.post_attention_norm = deal(d, h, SKV_F32),
+			.gate_up = deal(d, 2 * (uint64_t)c->ffn * h, m->dtype),
+			.down = deal(d, h * c->ffn, m->dtype),
 		};
+}
+
+static int allocate(struct eng_model *m, struct eng_error *err)
+{
+	struct dealer d = {.block = NULL};
+	int r;
+
+	m->layers = calloc(m->config.n_layers, sizeof(*m->layers));
+	if (!m->layers)
+		return eng_fail(err, -ENOMEM, "no memory for %u layers", m->config.n_layers);
+	deal_model(m, &d);
+	r = m->place->ops->alloc(m->place, d.used, &m->weights);
+	if (r < 0)
+		return eng_fail(err, r, "the weights, %zu MiB: %s", d.used >> 20, m->place->ops->error());
+	d = (struct dealer){.block = m->weights};
+	deal_model(m, &d);
+	return 0;
+}
+
+/* The nth row of a matrix of rows of `n` elements. */
+static void *row_of(const struct eng_model *m, void *matrix, uint64_t row, uint64_t n)
+{
+	return (uint8_t *)matrix + row * n * skv_dtype_bytes(m->dtype);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
 struct loader {
 	const struct eng_safetensors *st;
+	const struct eng_model *model;
 	struct eng_error *err;
-	uint32_t layer;
+	float *staging; /* where a tensor is on its way to a device; NULL on the host, where it goes at once */
 };
 
-static int read_part(const struct loader *l, const char *part, uint64_t rows, uint64_t cols, float *to)
+/* fp32 to bf16 in place, of values that both have. */
+static void narrow(float *x, uint64_t n)
+{
+	uint8_t *bytes = (uint8_t *)x;
+
+	for (uint64_t i = 0; i < n; i++) {
+		uint32_t bits;
+		uint16_t high;
+
+		memcpy(&bits, bytes + 4 * i, 4);
+		high = (uint16_t)(bits >> 16);
+		memcpy(bytes + 2 * i, &high, 2);
+	}
+}
+
+/* A tensor into memory of the place; a vector (cols = 0) stays fp32. */
+static int read_tensor(const struct loader *l, const char *name, uint64_t rows, uint64_t cols, void *to)
+{
+	struct eng_place *place = l->model->place;
+	uint32_t dtype = cols ? l->model->dtype : SKV_F32;
+	uint64_t n = rows * (cols ? cols : 1);
+	int r = eng_safetensors_read(l->st, name, rows, cols, l->staging ? l->staging : to, l->err);
+
+	if (r || !l->staging)
+		return r;
+	if (dtype == SKV_BF16)
+		narrow(l->staging, n);
+	r = place->ops->put(place, to, l->staging, n * skv_dtype_bytes(dtype));
+	return r < 0 ? eng_fail(l->err, r, "%s", place->ops->error()) : 0;
+}
+
+static int read_part(const struct loader *l, uint32_t layer, const char *part, uint64_t rows, uint64_t cols,
+                     void *to)
 {
 	char name[96];
 
-	snprintf(name, sizeof(name), "model.layers.%u.%s.weight", l->layer, part);
-	return eng_safetensors_read(l->st, name, rows, cols, to, l->err);
+	snprintf(name, sizeof(name), "model.layers.%u.%s.weight", layer, part);
+	return read_tensor(l, name, rows, cols, to);
 }
 
-static int read_layer(const struct loader *l, const struct eng_config *c, const struct eng_layer *to)
+static int read_layer(const struct loader *l, uint32_t i)
 {
+	const struct eng_model *m = l->model;
+	const struct eng_config *c = &m->config;
+	const struct eng_layer *to = &m->layers[i];
 	uint64_t h = c->hidden, q = (uint64_t)c->n_heads * c->head_dim;
 	uint64_t kv = (uint64_t)c->n_kv_heads * c->head_dim;
-	int r = read_part(l, "input_layernorm", h, 0, to->input_norm);
+	int r = read_part(l, i, "input_layernorm", h, 0, to->input_norm);
 
-	r = r ? r : read_part(l, "self_attn.q_proj", q, h, to->qkv);
-	r = r ? r : read_part(l, "self_attn.k_proj", kv, h, to->qkv + q * h);
-	r = r ? r : read_part(l, "self_attn.v_proj", kv, h, to->qkv + (q + kv) * h);
-	r = r ? r : read_part(l, "self_attn.o_proj", h, q, to->o);
-	r = r ? r : read_part(l, "post_attention_layernorm", h, 0, to->post_attention_norm);
-	r = r ? r : read_part(l, "mlp.gate_proj", c->ffn, h, to->gate_up);
-	r = r ? r : read_part(l, "mlp.up_proj", c->ffn, h, to->gate_up + c->ffn * h);
-	return r ? r : read_part(l, "mlp.down_proj", h, c->ffn, to->down);
+	r = r ? r : read_part(l, i, "self_attn.q_proj", q, h, to->qkv);
+	r = r ? r : read_part(l, i, "self_attn.k_proj", kv, h, row_of(m, to->qkv, q, h));
+	r = r ? r : read_part(l, i, "self_attn.v_proj", kv, h, row_of(m, to->qkv, q + kv, h));
+	r = r ? r : read_part(l, i, "self_attn.o_proj", h, q, to->o);
+	r = r ? r : read_part(l, i, "post_attention_layernorm", h, 0, to->post_attention_norm);
+	r = r ? r : read_part(l, i, "mlp.gate_proj", c->ffn, h, to->gate_up);
+	r = r ? r : read_part(l, i, "mlp.up_proj", c->ffn, h, row_of(m, to->gate_up, c->ffn, h));
+	return r ? r : read_part(l, i, "mlp.down_proj", h, c->ffn, to->down);
 }
 
-static int read_weights(struct eng_model *m, const struct eng_safetensors *st, struct eng_error *err)
+static int read_all(const struct loader *l)
 {
+	const struct eng_model *m = l->model;
 	const struct eng_config *c = &m->config;
-	int r = eng_safetensors_read(st, "model.embed_tokens.weight", c->vocab, c->hidden, m->embedding, err);
+	int r = read_tensor(l, "model.embed_tokens.weight", c->vocab, c->hidden, m->embedding);
 
 	if (!r && !c->tied)
-		r = eng_safetensors_read(st, "lm_head.weight", c->vocab, c->hidden, m->output, err);
-	if (!r)
-		r = eng_safetensors_read(st, "model.norm.weight", c->hidden, 0, m->final_norm, err);
-	for (uint32_t l = 0; !r && l < c->n_layers; l++)
-		r = read_layer(&(struct loader){.st = st, .err = err, .layer = l}, c, &m->layers[l]);
+		r = read_tensor(l, "lm_head.weight", c->vocab, c->hidden, m->output);
+	r = r ? r : read_tensor(l, "model.norm.weight", c->hidden, 0, m->final_norm);
+	for (uint32_t i = 0; !r && i < c->n_layers; i++)
+		r = read_layer(l, i);
 	return r;
 }
 
-static int allocate(struct eng_model *m, struct eng_error *err)
+static int read_weights(const struct eng_model *m, const struct eng_safetensors *st, struct eng_error *err)
 {
-	struct dealer d = {.block = NULL};
+	const struct eng_config *c = &m->config;
+	struct loader l = {.st = st, .model = m, .err = err};
+	uint64_t widest = (uint64_t)c->n_heads * c->head_dim;
+	int r;
 
-	m->layers = calloc(m->config.n_layers, sizeof(*m->layers));
-	if (!m->layers)
-		return eng_fail(err, -ENOMEM, "no memory for %u layers", m->config.n_layers);
-	deal_model(m, &d);
-	m->weights = aligned_alloc(64, d.used * sizeof(float));
-	if (!m->weights)
-		return eng_fail(err, -ENOMEM, "no memory for the weights: %zu MiB in fp32", d.used >> 18);
-	d = (struct dealer){.block = m->weights};
-	deal_model(m, &d);
-	return 0;
+	if (m->place->device != SKV_DEVICE_HOST) {
+		widest = widest > c->ffn ? widest : c->ffn;
+		widest = widest > c->vocab ? widest : c->vocab;
+		l.staging = malloc(widest * c->hidden * sizeof(float));
+		if (!l.staging)
+			return eng_fail(err, -ENOMEM, "no memory for a matrix of %llu rows",
+			                (unsigned long long)widest);
+	}
+	r = read_all(&l);
+	free(l.staging);
+	return r;
 }
+
+static bool all_bf16(const struct eng_safetensors *st)
+{
+	for (size_t i = 0; i < st->n_tensors; i++)
+		if (st->tensors[i].dtype != ENG_BF16)
+			return false;
+	return true;
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
 
 /* "name of the directory-fingerprint", what is not printable ASCII left out. */
 static void set_name(struct eng_model *m, const char *directory, uint32_t fingerprint)
@@ -120,10 +195,11 @@ static void set_name(struct eng_model *m, const char *directory, uint32_t finger
 	snprintf(m->name + n, sizeof(m->name) - n, "-%08x", fingerprint);
 }
 
-int eng_model_load(struct eng_model *ret, const char *directory, struct eng_error *err)
+int eng_model_load(struct eng_model *ret, const char *directory, struct eng_place *place, uint32_t dtype,
+                   struct eng_error *err)
 {
 	struct eng_safetensors st = ENG_SAFETENSORS_NULL;
-	struct eng_model m = ENG_MODEL_NULL;
+	struct eng_model m = {.place = place, .dtype = SKV_F32};
 	char path[PATH_MAX];
 	int r;
 
@@ -139,6 +215,8 @@ int eng_model_load(struct eng_model *ret, const char *directory, struct eng_erro
 		                path);
 	snprintf(path, sizeof(path), "%s/model.safetensors", directory);
 	r = eng_safetensors_open(&st, path, err);
+	if (!r && place->device != SKV_DEVICE_HOST && dtype == SKV_BF16 && all_bf16(&st))
+		m.dtype = SKV_BF16;
 	r = r ? r : allocate(&m, err);
 	r = r ? r : read_weights(&m, &st, err);
 	if (!r)
@@ -152,10 +230,70 @@ int eng_model_load(struct eng_model *ret, const char *directory, struct eng_erro
 	return 0;
 }
 
+/* ---- random weights -------------------------------------------------------------------------- */
+
+/* Rows of n_in random elements keep about the size of what they multiply; a power of two keeps them exact. */
+static void fill_matrix(const struct eng_model *m, void *to, uint64_t rows, uint32_t n_in, uint32_t *seed)
+{
+	float scale = exp2f(roundf(log2f(sqrtf(3.0f / (float)n_in))));
+
+	m->place->ops->fill(m->place, to, rows * n_in, m->dtype, scale, (*seed)++);
+}
+
+static int fill_weights(const struct eng_model *m, const float *ones, uint32_t seed)
+{
+	const struct eng_config *c = &m->config;
+	struct eng_place *p = m->place;
+	uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+	size_t norm = c->hidden * sizeof(*ones);
+	int r = p->ops->put(p, m->final_norm, ones, norm);
+
+	fill_matrix(m, m->embedding, c->vocab, c->hidden, &seed);
+	if (!c->tied)
+		fill_matrix(m, m->output, c->vocab, c->hidden, &seed);
+	for (uint32_t l = 0; !r && l < c->n_layers; l++) {
+		const struct eng_layer *to = &m->layers[l];
+
+		r = p->ops->put(p, to->input_norm, ones, norm);
+		r = r ? r : p->ops->put(p, to->post_attention_norm, ones, norm);
+		fill_matrix(m, to->qkv, q + 2 * kv, c->hidden, &seed);
+		fill_matrix(m, to->o, c->hidden, q, &seed);
+		fill_matrix(m, to->gate_up, 2 * (uint64_t)c->ffn, c->hidden, &seed);
+		fill_matrix(m, to->down, c->hidden, c->ffn, &seed);
+	}
+	return r ? r : p->ops->check(p);
+}
+
+int eng_model_random(struct eng_model *ret, const struct eng_config *config, struct eng_place *place,
+                     uint32_t dtype, uint32_t seed, struct eng_error *err)
+{
+	struct eng_model m = {.config = *config, .place = place, .dtype = dtype};
+	float *ones = calloc(config->hidden, sizeof(*ones));
+	int r = ones ? 0 : eng_fail(err, -ENOMEM, "no memory for %u floats", config->hidden);
+
+	r = r ? r : allocate(&m, err);
+	if (!r) {
+		for (uint32_t i = 0; i < config->hidden; i++)
+			ones[i] = 1;
+		r = fill_weights(&m, ones, seed);
+		if (r < 0)
+			eng_fail(err, r, "%s", place->ops->error());
+	}
+	free(ones);
+	if (r) {
+		eng_model_deinit(&m);
+		return r;
+	}
+	snprintf(m.name, sizeof(m.name), "random-%08x", seed);
+	*ret = m;
+	return 0;
+}
+
 void eng_model_deinit(struct eng_model *m)
 {
 	free(m->layers);
-	free(m->weights);
+	if (m->weights)
+		m->place->ops->free(m->place, m->weights);
 	*m = ENG_MODEL_NULL;
 }
 
@@ -168,6 +306,8 @@ struct skv_model eng_model_describe(const struct eng_model *m, uint32_t kv_dtype
 	d.n_kv_heads = m->config.n_kv_heads;
 	d.head_dim = m->config.head_dim;
 	d.kv_dtype = kv_dtype;
+	d.io_dtype = m->dtype;
+	d.device = m->place->device;
 	d.max_tokens = m->config.max_positions;
 	memcpy(d.name, m->name, sizeof(d.name));
 	return d;

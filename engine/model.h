@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/model.h - a model in memory: its configuration and its weights in fp32.
+ * engine/model.h - a model: its configuration, and its weights where it is computed.
  *
  * Matrices are [out][in], as the files have them. What is multiplied by the same rows lies together
- * (q, k and v; gate and up), so that it is one product. Read-only after loading; any number of
+ * (q, k and v; gate and up), so that it is one product. Read-only once it is there; on the host any number of
  * threads may use it.
  */
 #ifndef ENG_MODEL_H
@@ -11,33 +11,46 @@
 
 #include <sparsekv/types.h>
 #include "engine/config.h"
-#include "engine/ops.h"
+#include "engine/place.h"
 
 struct eng_layer {
 	float *input_norm;          /* [hidden] */
-	float *qkv;                 /* [(n_heads + 2 n_kv_heads) · head_dim][hidden] */
-	float *o;                   /* [hidden][n_heads · head_dim] */
+	void *qkv;                  /* [(n_heads + 2 n_kv_heads) · head_dim][hidden] */
+	void *o;                    /* [hidden][n_heads · head_dim] */
 	float *post_attention_norm; /* [hidden] */
-	float *gate_up;             /* [2 ffn][hidden] */
-	float *down;                /* [hidden][ffn] */
+	void *gate_up;              /* [2 ffn][hidden] */
+	void *down;                 /* [hidden][ffn] */
 };
 
 struct eng_model {
 	struct eng_config config;
 	char name[SKV_NAME_MAX];  /* of the directory, and the weights' fingerprint */
-	float *weights;           /* everything below points into this block */
-	float *embedding;         /* [vocab][hidden] */
-	float *output;            /* [vocab][hidden]; the embedding itself when they are tied */
+	struct eng_place *place;  /* that computes it; not the model's own */
+	uint32_t dtype;           /* enum skv_dtype of the matrices; the vectors of norms are fp32 */
+	void *weights;            /* everything below points into this block of the place's memory */
+	void *embedding;          /* [vocab][hidden] */
+	void *output;             /* [vocab][hidden]; the embedding itself when they are tied */
 	float *final_norm;        /* [hidden] */
 	struct eng_layer *layers; /* [n_layers] */
 };
 #define ENG_MODEL_NULL ((struct eng_model){.weights = NULL})
 
 /*
- * Load config.json and model.safetensors of a directory. Negative errno and a text that names the
- * file, key or tensor and what was expected.
+ * Load config.json and model.safetensors of a directory. `dtype`: SKV_BF16 for matrices in bf16 where every tensor
+ * of the file is (and the place is a device); else they are fp32, whatever the file has. Negative errno and a text
+ * that names the file, key or tensor and what was expected.
  */
-int eng_model_load(struct eng_model *ret, const char *directory, struct eng_error *err);
+int eng_model_load(struct eng_model *ret, const char *directory, struct eng_place *place, uint32_t dtype,
+                   struct eng_error *err);
+
+/*
+ * A model of this shape with weights that say nothing: for measuring, and for comparing one place with
+ * another, as the same seed gives the same weights everywhere. They are exact in bf16. The matrices are of
+ * `dtype`; the host takes SKV_F32 alone. -ENOMEM, or what the device says.
+ */
+int eng_model_random(struct eng_model *ret, const struct eng_config *config, struct eng_place *place,
+                     uint32_t dtype, uint32_t seed, struct eng_error *err);
+
 void eng_model_deinit(struct eng_model *m);
 
 /* What the client library must know of it, with pages of `kv_dtype` (enum skv_dtype). */

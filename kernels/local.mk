@@ -35,35 +35,21 @@ kernels_libskvkernels_la_CPPFLAGS += -DSKV_X86_64
 kernels_libskvkernels_la_LIBADD += kernels/libskvkernels-avx2.la kernels/libskvkernels-avx512.la
 endif
 
-# The CUDA backend: a module that is loaded where a device is wanted, so nothing links it. Automake knows no nvcc.
-CUDA_CODE = kernels/cuda/append.cu kernels/cuda/decode.cu kernels/cuda/device.cu kernels/cuda/evidence.cu \
+# The CUDA backend: a module that is loaded where a device is wanted, so nothing links it (cuda.mk).
+CUDA_KERNEL_CODE = kernels/cuda/append.cu kernels/cuda/decode.cu kernels/cuda/device.cu kernels/cuda/evidence.cu \
 	kernels/cuda/merge.cu kernels/cuda/prefill.cu kernels/cuda/read.cu kernels/cuda/select.cu kernels/cuda/share.cu \
 	kernels/cuda/step.cu kernels/cuda/table.cu
-CUDA_SEEN = kernels/cuda/convert.cuh kernels/cuda/cuda.h kernels/cuda/decode.cuh kernels/cuda/decode-tile.cuh \
+CUDA_KERNEL_SEEN = kernels/cuda/convert.cuh kernels/cuda/cuda.h kernels/cuda/decode.cuh kernels/cuda/decode-tile.cuh \
 	kernels/cuda/module.h kernels/cuda/read.h kernels/device.h kernels/kernels.h \
 	libclient/include/sparsekv/policy.h libclient/include/sparsekv/types.h
-EXTRA_DIST += $(CUDA_CODE) $(CUDA_SEEN) kernels/cuda/module.map
+EXTRA_DIST += $(CUDA_KERNEL_CODE) $(CUDA_KERNEL_SEEN) kernels/cuda/module.map
 
 if CUDA
-cudamoduledir = $(pkglibdir)
-cudamodule_DATA = kernels/cuda/libsparsekv-cuda.so
-CUDA_OBJECTS = $(CUDA_CODE:.cu=.o)
-CLEANFILES += $(cudamodule_DATA) $(CUDA_OBJECTS)
+cudamodule_DATA += kernels/cuda/libsparsekv-cuda.so
+CUDA_KERNEL_OBJECTS = $(CUDA_KERNEL_CODE:.cu=.o)
+CUDA_OBJECTS += $(CUDA_KERNEL_OBJECTS)
+$(CUDA_KERNEL_OBJECTS): $(CUDA_KERNEL_SEEN)
 
-# Machine code for what is in use, and code for the driver to compile on what comes after.
-SKV_GENCODE = -gencode arch=compute_80,code=sm_80 -gencode 'arch=compute_90,code=[sm_90,compute_90]'
-SKV_NVCC = $(NVCC) -std=c++17 $(SKV_GENCODE) $(SKV_NVCCFLAGS) -Xcompiler -Wall,-fPIC,-fvisibility=hidden $(NVCCFLAGS)
-
-AM_V_NVCC = $(am__v_NVCC_$(V))
-am__v_NVCC_ = $(am__v_NVCC_$(AM_DEFAULT_VERBOSITY))
-am__v_NVCC_0 = @echo "  NVCC    " $@;
-am__v_NVCC_1 =
-
-$(CUDA_OBJECTS): %.o: %.cu $(CUDA_SEEN)
-	$(AM_V_NVCC)$(MKDIR_P) $(@D) && $(SKV_NVCC) -I$(top_srcdir) -I$(top_srcdir)/libclient/include -c $< -o $@
-
-# The runtime comes along: the machine needs the driver alone.
-kernels/cuda/libsparsekv-cuda.so: $(CUDA_OBJECTS) kernels/cuda/module.map
-	$(AM_V_NVCC)$(SKV_NVCC) -shared -cudart static -Xcompiler -static-libstdc++,-static-libgcc \
-		-Xlinker --as-needed,--no-undefined,--version-script=$(srcdir)/kernels/cuda/module.map $(CUDA_OBJECTS) -o $@
+kernels/cuda/libsparsekv-cuda.so: $(CUDA_KERNEL_OBJECTS) kernels/cuda/module.map
+	$(SKV_CUDA_LINK)
 endif

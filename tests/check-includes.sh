@@ -74,9 +74,10 @@ check() (
 			# simplify a/../b
 			while (sub(/[^\/.]+\/\.\.\//, "", target))
 				;
-			if (name ~ /^cuda/ || name ~ /^nv[a-z]*\.h$/) {
-				if (!within(file, "kernels/cuda") && !within(file, "daemon/mem")) {
-					print file ":" at[2] ": <" name "> outside the CUDA backend"
+			if (name ~ /^cu(da|blas)/ || name ~ /^nv[a-z]*\.h$/) {
+				if (!within(file, "kernels/cuda") && !within(file, "engine/cuda") &&
+				    !within(file, "daemon/mem")) {
+					print file ":" at[2] ": <" name "> outside the CUDA modules"
 					bad = 1
 				}
 				next

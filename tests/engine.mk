@@ -11,10 +11,22 @@ tests_test_engine_files_CPPFLAGS = $(ENGINE_TEST_CPPFLAGS)
 tests_test_engine_files_CFLAGS = $(ENGINE_TEST_CFLAGS)
 tests_test_engine_files_LDADD = engine/libskvengine.la $(CHECK_LIBS)
 
+# At every place that there is: a device too.
+check_PROGRAMS += tests/test-engine-place
+TESTS += tests/test-engine-place
+tests_test_engine_place_SOURCES = tests/test-engine-place.c tests/engine-places.c tests/engine-places.h tests/random.h
+tests_test_engine_place_CPPFLAGS = $(ENGINE_TEST_CPPFLAGS) -DSKV_BUILDDIR='"$(abs_top_builddir)"'
+tests_test_engine_place_CFLAGS = $(ENGINE_TEST_CFLAGS)
+tests_test_engine_place_LDADD = engine/libskvengine.la $(CHECK_LIBS)
+
 tests_test_engine_math_SOURCES = tests/test-engine-math.c tests/random.h
 tests_test_engine_math_CPPFLAGS = $(ENGINE_TEST_CPPFLAGS)
 tests_test_engine_math_CFLAGS = $(ENGINE_TEST_CFLAGS)
 tests_test_engine_math_LDADD = engine/libskvengine.la $(CHECK_LIBS)
+
+check_LTLIBRARIES += tests/plugins/old-engine.la
+tests_plugins_old_engine_la_SOURCES = tests/plugins/old-engine.c
+tests_plugins_old_engine_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
 
 # With a daemon.
 check_PROGRAMS += tests/test-engine-run tests/test-golden

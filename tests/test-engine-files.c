@@ -388,7 +388,7 @@ END_TEST
 static int load_model(struct eng_error *err)
 {
 	struct eng_model m;
-	int r = eng_model_load(&m, folder, err);
+	int r = eng_model_load(&m, folder, eng_place_host(), SKV_BF16, err);
 
 	if (!r)
 		eng_model_deinit(&m);
@@ -453,7 +453,7 @@ START_TEST(names_tell_weights_apart)
 
 		fx_model_write(&tiny, w, folder);
 		fx_weights_free(w);
-		ck_assert_int_eq(eng_model_load(i ? &b : &a, folder, &err), 0);
+		ck_assert_int_eq(eng_model_load(i ? &b : &a, folder, eng_place_host(), SKV_F32, &err), 0);
 	}
 	ck_assert_str_ne(a.name, b.name);
 	ck_assert_ptr_nonnull(strstr(a.name, strrchr(folder, '/') + 1));

@@ -54,6 +54,20 @@ static void ok(int r)
 	ck_assert_msg(r >= 0, "%s", skv_last_error());
 }
 
+/* Folders of private daemons under TMPDIR. */
+static unsigned private_folders(void)
+{
+	char command[600];
+	unsigned n = 0;
+	FILE *f;
+
+	snprintf(command, sizeof(command), "ls -d %s/sparsekv-* 2>/dev/null | wc -l", folder);
+	f = popen(command, "r");
+	ck_assert_int_eq(fscanf(f, "%u", &n), 1);
+	pclose(f);
+	return n;
+}
+
 /* ---- small models ---------------------------------------------------------------------------- */
 
 /* In the order of struct fx_model. */
@@ -115,7 +129,7 @@ START_TEST(forward_is_right)
 	unsigned decoded = 0;
 
 	fx_model_write(m, w, folder);
-	ck_assert_msg(!eng_model_load(&model, folder, &err), "%s", err.text);
+	ck_assert_msg(!eng_model_load(&model, folder, eng_place_host(), SKV_F32, &err), "%s", err.text);
 	ck_assert_int_eq(eng_forward_init(&f, &model, 800, &err), 0);
 	shape = eng_model_describe(&model, SKV_F32);
 	ok(skv_open(client, &shape, "full", &session));
@@ -132,14 +146,16 @@ START_TEST(forward_is_right)
 	for (unsigned done = 0; done < 4;) {
 		struct skv_step_item items[4];
 		struct track *of[4];
+		const float *logits;
 		uint32_t n = next_items(tracks, 4, items, of), row = 0;
 
 		if (!n)
 			continue;
 		ck_assert_msg(!eng_forward(&f, session, items, n, &err), "%s", err.text);
+		ck_assert_int_eq(eng_forward_logits(&f, &logits, &err), 0);
 		for (uint32_t i = 0; i < n; i++) {
 			if (!(items[i].flags & SKV_STEP_PROMPT))
-				check_row(of[i], m->vocab, f.logits + (size_t)row++ * m->vocab);
+				check_row(of[i], m->vocab, logits + (size_t)row++ * m->vocab);
 			of[i]->at += items[i].n_tokens;
 			done += of[i]->at == of[i]->n;
 		}
@@ -169,7 +185,7 @@ START_TEST(forward_refuses_bad_rows)
 	struct skv_step_item item = {.n_tokens = 3, .flags = SKV_STEP_PROMPT, .tokens = ids};
 
 	fx_model_write(&models[0], w, folder);
-	ck_assert_int_eq(eng_model_load(&model, folder, &err), 0);
+	ck_assert_int_eq(eng_model_load(&model, folder, eng_place_host(), SKV_F32, &err), 0);
 	ck_assert_int_eq(eng_forward_init(&f, &model, 5, &err), 0);
 	shape = eng_model_describe(&model, SKV_F32);
 	ok(skv_open(client, &shape, "full", &session));
@@ -216,6 +232,12 @@ static const struct {
 	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "--max-tokens", "1k"}, "--max-tokens 1k"},
 	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "--kv-dtype", "int4"},
          "--kv-dtype int4: bf16, fp16 or fp32"},
+	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "--device", "gpu"},
+         "--device gpu: host, or cuda:0 to cuda:15 expected"},
+	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "--device", "cuda:16"}, "--device cuda:16: host"},
+	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "--device", "cuda:1x"}, "--device cuda:1x: host"},
+	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "--device", "cuda:2", "--kv-dtype", "fp32"},
+         "--kv-dtype fp32: bf16 or fp16 expected with --device cuda:2"},
 	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "--threads", "-1"}, "--threads -1"},
 	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "b"}, "b: options only"},
 	{{GENERATE, MODEL, "--policy", "full", "--prompt", "a", "--private", "--socket", "s"},
@@ -253,6 +275,31 @@ START_TEST(refusals_are_clear)
 	ck_assert_str_eq(out, "");
 	free(err);
 	free(out);
+}
+END_TEST
+
+/* What is no module of this engine's is refused with a reason, and a private daemon does not stay behind. */
+START_TEST(modules_are_looked_at)
+{
+	static const struct {
+		const char *module, *says;
+	} modules[] = {
+		{"/absent.so", "this engine cannot use CUDA here: /absent.so: cannot open shared object file"},
+		{SKV_BUILDDIR "/policies/.libs/full.so", "full.so has no eng_cuda_ops"},
+		{SKV_BUILDDIR "/tests/plugins/.libs/old-engine.so", "has version 2 of 8 bytes, expected 1 of "},
+	};
+	char *err;
+
+	setenv("SPARSEKV_ENGINE_CUDA_MODULE", modules[_i].module, 1);
+	ck_assert_int_eq(run(folder,
+	                     (const char *[]){GENERATE, MODEL, "--policy", "full", "--prompt", "a", "--private",
+	                                      "--device", "cuda:0", NULL},
+	                     LIMIT),
+	                 EXIT_FAILURE);
+	err = run_err(folder);
+	ck_assert_msg(strstr(err, modules[_i].says), "%s", err);
+	free(err);
+	ck_assert_uint_eq(private_folders(), 1); /* the fixture's */
 }
 END_TEST
 
@@ -447,20 +494,6 @@ START_TEST(death_loses_nothing)
 END_TEST
 
 /* ---- the private daemon ---------------------------------------------------------------------- */
-
-/* Folders of private daemons under TMPDIR. */
-static unsigned private_folders(void)
-{
-	char command[600];
-	unsigned n = 0;
-	FILE *f;
-
-	snprintf(command, sizeof(command), "ls -d %s/sparsekv-* 2>/dev/null | wc -l", folder);
-	f = popen(command, "r");
-	ck_assert_int_eq(fscanf(f, "%u", &n), 1);
-	pclose(f);
-	return n;
-}
 
 START_TEST(private_daemon_goes_with_the_program)
 {
@@ -675,6 +708,7 @@ int main(void)
 	tcase_add_test(t, forward_refuses_bad_rows);
 	t = tcase(s, "command lines", 60);
 	tcase_add_loop_test(t, refusals_are_clear, 0, sizeof(refusals) / sizeof(*refusals));
+	tcase_add_loop_test(t, modules_are_looked_at, 0, 3);
 	tcase_add_test(t, help_and_version);
 	t = tcase(s, "sparsekv-generate", 120);
 	tcase_add_test(t, generates);

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+# Modules for CUDA, which programs load where a device is wanted. Automake knows no nvcc. A folder adds its module to
+# cudamodule_DATA and its objects to CUDA_OBJECTS, each made of the .cu of its name, and links with SKV_CUDA_LINK.
+EXTRA_DIST += cuda.mk
+cudamoduledir = $(pkglibdir)
+cudamodule_DATA =
+CUDA_OBJECTS =
+CLEANFILES += $(cudamodule_DATA) $(CUDA_OBJECTS)
+
+if CUDA
+# Machine code for what is in use, and code for the driver to compile on what comes after.
+SKV_GENCODE = -gencode arch=compute_80,code=sm_80 -gencode 'arch=compute_90,code=[sm_90,compute_90]'
+SKV_NVCC = $(NVCC) -std=c++17 $(SKV_GENCODE) $(SKV_NVCCFLAGS) -Xcompiler -Wall,-fPIC,-fvisibility=hidden $(NVCCFLAGS)
+
+AM_V_NVCC = $(am__v_NVCC_$(V))
+am__v_NVCC_ = $(am__v_NVCC_$(AM_DEFAULT_VERBOSITY))
+am__v_NVCC_0 = @echo "  NVCC    " $@;
+am__v_NVCC_1 =
+
+$(CUDA_OBJECTS): %.o: %.cu
+	$(AM_V_NVCC)$(MKDIR_P) $(@D) && $(SKV_NVCC) -I$(top_srcdir) -I$(top_srcdir)/libclient/include -c $< -o $@
+
+# Of the objects among the prerequisites, showing what module.map beside the sources says. The runtime comes along: the
+# machine needs the driver alone, and the libraries that follow.
+SKV_CUDA_LINK = $(AM_V_NVCC)$(SKV_NVCC) -shared -cudart static -Xcompiler -static-libstdc++,-static-libgcc \
+	-Xlinker --as-needed,--no-undefined,--version-script=$(srcdir)/$(@D)/module.map $(filter %.o,$^) -o $@
+endif

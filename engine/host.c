@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* engine/host.c - the host as a place: fp32 throughout, OpenBLAS, the OpenMP pool where there are rows enough. */
+#include "engine/place.h"
+
+#include <cblas.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "engine/ops.h"
+
+/* Fewer floats than this are done before another thread has woken up. */
+#define PARALLEL_FLOATS 32768u
+
+/* Up to here a matrix-vector product a row beats sgemm, which packs the whole matrix first. */
+#define MATVEC_ROWS 3u
+
+#define UNUSED __attribute__((unused))
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static const char *error(void)
+{
+	return "no memory";
+}
+
+static int alloc(struct eng_place *place UNUSED, size_t bytes, void **ret)
+{
+	void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
+
+	if (!p)
+		return -ENOMEM;
+	*ret = p;
+	return 0;
+}
+
+static void free_(struct eng_place *place UNUSED, void *p)
+{
+	free(p);
+}
+
+static int copy(struct eng_place *place UNUSED, void *dst, const void *src, size_t bytes)
+{
+	memcpy(dst, src, bytes);
+	return 0;
+}
+
+static int done(struct eng_place *place UNUSED)
+{
+	return 0;
+}
+
+/* ---- arithmetic ------------------------------------------------------------------------------ */
+
+static void fill(struct eng_place *place UNUSED, void *to, size_t n, uint32_t dtype UNUSED, float scale,
+                 uint32_t seed)
+{
+	float *x = to;
+
+#pragma omp parallel for schedule(static) if (n > PARALLEL_FLOATS)
+	for (size_t i = 0; i < n; i++)
+		x[i] = eng_random_weight(seed, i) * scale;
+}
+
+static void embed(struct eng_place *place UNUSED, float *x, const void *embedding, uint32_t dtype UNUSED,
+                  const int32_t *id, uint32_t rows, uint32_t n)
+{
+	for (uint32_t r = 0; r < rows; r++)
+		memcpy(x + (size_t)r * n, (const float *)embedding + (size_t)id[r] * n, n * sizeof(*x));
+}
+
+static void add_norm(struct eng_place *place UNUSED, void *out, uint32_t dtype UNUSED, float *x, const float *y,
+                     const float *weight, float eps, const uint32_t *from, uint32_t rows, uint32_t n)
+{
+#pragma omp parallel for schedule(static) if ((uint64_t)rows * n > PARALLEL_FLOATS)
+	for (uint32_t r = 0; r < rows; r++) {
+		size_t at = (size_t)(from ? from[r] : r) * n;
+		float *row = x + at, *to = (float *)out + (size_t)r * n;
+		float sum = 0, scale;
+
+		if (y) {
+			const float *add = y + at;
+
+#pragma omp simd
+			for (uint32_t i = 0; i < n; i++)
+				row[i] += add[i];
+		}
+#pragma omp simd reduction(+ : sum)
+		for (uint32_t i = 0; i < n; i++)
+			sum += row[i] * row[i];
+		scale = 1 / sqrtf(sum / (float)n + eps);
+#pragma omp simd
+		for (uint32_t i = 0; i < n; i++)
+			to[i] = row[i] * scale * weight[i];
+	}
+}
+
+static void matmul(struct eng_place *place UNUSED, float *y, const void *x, const void *w, uint32_t dtype UNUSED,
+                   uint32_t rows, uint32_t n_in, uint32_t n_out)
+{
+	if (rows > MATVEC_ROWS) {
+		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)n_out, (int)n_in, 1, x,
+		            (int)n_in, w, (int)n_in, 0, y, (int)n_out);
+		return;
+	}
+	for (uint32_t r = 0; r < rows; r++)
+		cblas_sgemv(CblasRowMajor, CblasNoTrans, (int)n_out, (int)n_in, 1, w, (int)n_in,
+		            (const float *)x + (size_t)r * n_in, 1, 0, y + (size_t)r * n_out, 1);
+}
+
+/* One head, turned: (a, b) of each pair becomes (a cos − b sin, b cos + a sin). */
+static void turn(float *to, const float *from, const float *angles, uint32_t half)
+{
+#pragma omp simd
+	for (uint32_t i = 0; i < half; i++) {
+		float a = from[i], b = from[half + i], c = angles[i], s = angles[half + i];
+
+		to[i] = a * c - b * s;
+		to[half + i] = b * c + a * s;
+	}
+}
+
+static void rope_split(struct eng_place *place UNUSED, void *q, void *k, void *v, uint32_t dtype UNUSED,
+                       const float *qkv, const struct eng_heads *heads, const float *table,
+                       const uint32_t *position, uint32_t rows)
+{
+	uint32_t d = heads->head_dim, nq = heads->n_heads * d, nkv = heads->n_kv_heads * d;
+
+#pragma omp parallel for schedule(static) if ((uint64_t)rows * nq > PARALLEL_FLOATS)
+	for (uint32_t r = 0; r < rows; r++) {
+		const float *from = qkv + (size_t)r * (nq + 2 * nkv);
+		const float *angles = table + (size_t)position[r] * d;
+
+		for (uint32_t at = 0; at < nq; at += d)
+			turn((float *)q + (size_t)r * nq + at, from + at, angles, d / 2);
+		for (uint32_t at = 0; at < nkv; at += d)
+			turn((float *)k + (size_t)r * nkv + at, from + nq + at, angles, d / 2);
+		memcpy((float *)v + (size_t)r * nkv, from + nq + nkv, nkv * sizeof(float));
+	}
+}
+
+/*
+ * e^x for x in [-87, 0], within 2 units in the last place, without a branch or a call, so that loops over it
+ * vectorise: e^x = 2^n · e^r, n = round(x / ln 2), |r| <= ln 2 / 2, and a polynomial for e^r.
+ */
+static inline float exp_nonpositive(float x)
+{
+	const float round = 0x1.8p23f; /* adding it leaves the nearest whole number in the low bits */
+	float shifted = x * 0x1.715476p0f + round, n = shifted - round;
+	float r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
+	float p = 1.38888889e-3f;
+	union {
+		float f;
+		uint32_t u;
+	} two_n = {.f = shifted};
+
+	p = p * r + 8.33333333e-3f;
+	p = p * r + 4.16666667e-2f;
+	p = p * r + 1.66666667e-1f;
+	p = p * r + 0.5f;
+	p = p * r * r + r + 1;
+	two_n.u = (two_n.u + 127u) << 23;
+	return p * two_n.f;
+}
+
+static void swiglu(struct eng_place *place UNUSED, void *y, uint32_t dtype UNUSED, const float *gate_up,
+                   uint32_t rows, uint32_t n)
+{
+#pragma omp parallel for schedule(static) if ((uint64_t)rows * n > PARALLEL_FLOATS / 4)
+	for (uint32_t r = 0; r < rows; r++) {
+		const float *gate = gate_up + (size_t)r * 2 * n, *up = gate + n;
+		float *to = (float *)y + (size_t)r * n;
+
+#pragma omp simd
+		for (uint32_t i = 0; i < n; i++) {
+			/*
+			 * sigmoid(g) = 1/(1+e^-|g|), or e^-|g| over the same for negative g: never an
+			 * overflow. Below -87, where e^g leaves fp32, silu is as good as zero.
+			 */
+			float g = gate[i] < -87 ? -87 : gate[i], a = fabsf(g);
+			float e = exp_nonpositive(-(a < 87 ? a : 87));
+
+			to[i] = g * ((g < 0 ? e : 1) / (1 + e)) * up[i];
+		}
+	}
+}
+
+static void choose(struct eng_place *place UNUSED, int32_t *id, uint32_t *position, const float *logits,
+                   uint32_t rows, uint32_t vocab)
+{
+	for (uint32_t r = 0; r < rows; r++) {
+		id[r] = (int32_t)eng_argmax(logits + (size_t)r * vocab, vocab);
+		position[r]++;
+	}
+}
+
+/* ---- the place ------------------------------------------------------------------------------- */
+
+struct eng_place *eng_place_host(void)
+{
+	static const struct eng_ops ops = {
+		.size = sizeof(ops),
+		.abi = ENG_PLACE_ABI,
+		.error = error,
+		.alloc = alloc,
+		.free = free_,
+		.alloc_host = alloc,
+		.free_host = free_,
+		.put = copy,
+		.fetch = copy,
+		.fetched = done,
+		.check = done,
+		.fill = fill,
+		.embed = embed,
+		.add_norm = add_norm,
+		.matmul = matmul,
+		.rope_split = rope_split,
+		.swiglu = swiglu,
+		.choose = choose,
+	};
+	static struct eng_place host = {.ops = &ops, .device = SKV_DEVICE_HOST};
+
+	return &host;
+}
