@@ -154,6 +154,7 @@ static int finish(struct run *run, struct lane *lane, uint32_t policy, struct en
 	result->score = run->eval->mode == ENG_FORCED
 	                        ? eng_score_forced(lane->got, lane->want, lane->n_want, eos)
 	                        : eng_score_free(lane->got, lane->n_got, lane->want, lane->n_want, eos);
+	skv_seq_tokens(seq, NULL); /* waits: a device's last steps count too */
 	skv_seq_attended(seq, &result->attended, &result->causal);
 	skv_seq_pages(seq, &result->resident, &result->pages);
 	lane->seq[policy] = NULL;

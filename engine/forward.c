@@ -87,6 +87,7 @@ void eng_forward_deinit(struct eng_forward *f)
 	if (f->model) {
 		struct eng_place *p = f->model->place;
 
+		eng_recordings_forget(&f->recordings, p);
 		p->ops->free(p, f->block);
 		p->ops->free(p, f->rope);
 		p->ops->free_host(p, f->seen_id);
@@ -124,6 +125,7 @@ static int grow_rope(struct eng_forward *f, uint32_t positions, struct eng_error
 		p->ops->free(p, at);
 		return at_place(f, r, err);
 	}
+	eng_recordings_forget(&f->recordings, p);
 	p->ops->free(p, f->rope);
 	f->rope = at;
 	f->rope_positions = n;
@@ -257,6 +259,46 @@ static int compute(struct eng_forward *f, struct skv_session *session, const str
 	return at_place(f, p->ops->check(p), err);
 }
 
+/* What compute() queues, as a recording: now, and for steps to come. */
+static int record(struct eng_forward *f, struct skv_session *session, const struct step *s, void **ret_recording,
+                  struct eng_error *err)
+{
+	struct eng_place *p = f->model->place;
+	int r = at_place(f, p->ops->record(p), err), ended;
+	struct eng_error later;
+
+	if (r)
+		return r;
+	r = compute(f, session, s, err);
+	ended = at_place(f, p->ops->recorded(p, ret_recording), r ? &later : err);
+	if (r && !ended) {
+		p->ops->forget(p, *ret_recording);
+		*ret_recording = NULL;
+	}
+	r = r ? r : ended;
+	return r ? r : at_place(f, p->ops->launch(p, *ret_recording), err);
+}
+
+/* compute(), or the recording of one that was the same. */
+static int compute_or_replay(struct eng_forward *f, struct skv_session *session, const struct step *s,
+                             struct eng_error *err)
+{
+	struct eng_place *p = f->model->place;
+	struct eng_recording *known = NULL;
+	uint64_t key = p->ops->record && !f->one_by_one && s->decoding == s->rows ? skv_step_key(session) : 0;
+	bool seen = false;
+	int r;
+
+	if (key)
+		known = eng_recording_of(&f->recordings, p, key, &seen);
+	if (!seen)
+		return compute(f, session, s, err);
+	if (!known->recording)
+		return record(f, session, s, &known->recording, err);
+	r = at_place(f, p->ops->launch(p, known->recording), err);
+	return r ? r : library(skv_step_replayed(session, key), err);
+}
+
 int eng_forward(struct eng_forward *f, struct skv_session *session, const struct skv_step_item *items,
                 uint32_t n, struct eng_error *err)
 {
@@ -269,7 +311,7 @@ int eng_forward(struct eng_forward *f, struct skv_session *session, const struct
 		return r;
 	f->rows.n_expected = 0;
 	f->n_chosen = f->n_decoding = 0;
-	r = compute(f, session, &s, err);
+	r = compute_or_replay(f, session, &s, err);
 	if (r) {
 		skv_step_abort(session);
 		return r;

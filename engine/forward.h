@@ -24,6 +24,7 @@
 #include <sparsekv/client.h>
 #include <stdbool.h>
 #include "engine/model.h"
+#include "engine/replay.h"
 
 /* What the host knows of a step's rows, on their way to the place; [max_rows] each. */
 struct eng_rows {
@@ -51,6 +52,7 @@ struct eng_forward {
 	float *rope;        /* eng_rope_table of rope_positions rows; grows with the longest sequence */
 	uint32_t rope_positions;
 	struct eng_rows rows;
+	struct eng_recordings recordings;
 	uint32_t n_chosen;   /* ids in `id` that can be the next step's */
 	uint32_t n_decoding; /* decode rows of the last step */
 	int32_t *seen_id;    /* the host's copies, for the two functions below */
@@ -58,7 +60,11 @@ struct eng_forward {
 };
 #define ENG_FORWARD_NULL ((struct eng_forward){.block = NULL})
 
-/* Buffers for steps of up to `max_rows` rows of this model, which must outlive them. -ENOMEM. */
+/*
+ * Buffers for steps of up to `max_rows` rows of this model, which must outlive them. On a device the sessions that it
+ * steps are closed after eng_forward_deinit(), or after the last step of all of them: recordings are known by what a
+ * session that is open has for itself. -ENOMEM.
+ */
 int eng_forward_init(struct eng_forward *f, const struct eng_model *model, uint32_t max_rows,
                      struct eng_error *err);
 void eng_forward_deinit(struct eng_forward *f);

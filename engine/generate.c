@@ -336,6 +336,7 @@ static void print_statistics(const struct generation *g)
 	uint64_t attended, causal, resident, pages;
 	const char *why = skv_policy_error(g->session);
 
+	skv_seq_tokens(g->seq, NULL); /* waits: a device's last steps count too */
 	skv_seq_attended(g->seq, &attended, &causal);
 	skv_seq_pages(g->seq, &resident, &pages);
 	fprintf(stderr, "prompt    %u tokens, %u computed in %.2f s\n", g->n_prompt, g->prompt_rows,

@@ -13,6 +13,7 @@ engine_libskvengine_la_SOURCES = \
 	engine/place.c engine/place.h \
 	engine/private.c engine/private.h \
 	engine/progress.c engine/progress.h \
+	engine/replay.c engine/replay.h \
 	engine/report.c engine/report.h \
 	engine/safetensors.c engine/safetensors.h \
 	engine/score.c engine/score.h \
