@@ -29,14 +29,26 @@ tests_plugins_old_engine_la_SOURCES = tests/plugins/old-engine.c
 tests_plugins_old_engine_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
 
 # With a daemon.
-check_PROGRAMS += tests/test-engine-run tests/test-golden
-TESTS += tests/test-engine-run tests/test-golden
+check_PROGRAMS += tests/test-engine-forward tests/test-engine-run tests/test-engine-work tests/test-golden
+TESTS += tests/test-engine-forward tests/test-engine-run tests/test-engine-work tests/test-golden
 ENGINE_RUN_CPPFLAGS = $(ENGINE_TEST_CPPFLAGS) -DSKV_BUILDDIR='"$(abs_top_builddir)"' -DSKV_SRCDIR='"$(abs_top_srcdir)"'
-tests_test_engine_run_SOURCES = tests/test-engine-run.c tests/engine-fixture.c tests/engine-fixture.h \
+ENGINE_RUN_SOURCES = tests/engine-daemon.c tests/engine-daemon.h tests/engine-fixture.c tests/engine-fixture.h \
 	tests/run-program.c tests/run-program.h tests/random.h
+
+tests_test_engine_forward_SOURCES = tests/test-engine-forward.c tests/engine-places.c tests/engine-places.h $(ENGINE_RUN_SOURCES)
+tests_test_engine_forward_CPPFLAGS = $(ENGINE_RUN_CPPFLAGS)
+tests_test_engine_forward_CFLAGS = $(ENGINE_TEST_CFLAGS)
+tests_test_engine_forward_LDADD = $(ENGINE_LDADD) $(CHECK_LIBS)
+
+tests_test_engine_run_SOURCES = tests/test-engine-run.c $(ENGINE_RUN_SOURCES)
 tests_test_engine_run_CPPFLAGS = $(ENGINE_RUN_CPPFLAGS)
 tests_test_engine_run_CFLAGS = $(ENGINE_TEST_CFLAGS)
 tests_test_engine_run_LDADD = $(ENGINE_LDADD) $(CHECK_LIBS)
+
+tests_test_engine_work_SOURCES = tests/test-engine-work.c $(ENGINE_RUN_SOURCES)
+tests_test_engine_work_CPPFLAGS = $(ENGINE_RUN_CPPFLAGS)
+tests_test_engine_work_CFLAGS = $(ENGINE_TEST_CFLAGS)
+tests_test_engine_work_LDADD = $(ENGINE_LDADD) $(CHECK_LIBS)
 
 tests_test_golden_SOURCES = tests/test-golden.c tests/engine-fixture.c tests/engine-fixture.h \
 	tests/run-program.c tests/run-program.h tests/random.h

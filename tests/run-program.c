@@ -10,12 +10,33 @@
 #include <unistd.h>
 #include "tests/engine-fixture.h"
 
+static const char *path_in(char to[512], const char *variable, const char *built, const char *name)
+{
+	const char *moved = getenv(variable);
+
+	snprintf(to, 512, "%s/%s", moved ? moved : built, name);
+	return to;
+}
+
+const char *run_built(const char *name)
+{
+	static char path[512];
+
+	return path_in(path, "SKV_BUILDDIR", SKV_BUILDDIR, name);
+}
+
+const char *run_source(const char *name)
+{
+	static char path[512];
+
+	return path_in(path, "SKV_SRCDIR", SKV_SRCDIR, name);
+}
+
 pid_t run_start(const char *folder, const char *const *argv)
 {
-	char program[512];
+	const char *program = run_built(argv[0]);
 	pid_t pid;
 
-	snprintf(program, sizeof(program), "%s/%s", SKV_BUILDDIR, argv[0]);
 	fflush(NULL);
 	pid = fork();
 	ck_assert_int_ge(pid, 0);
