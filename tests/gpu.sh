@@ -8,22 +8,25 @@
 #   DIR/run bench attention --device cuda:0 [OPTION...]
 #
 # runs the tests, the kernels' under that tool of compute-sanitizer if one is named, with a line for each and what they
-# print in DIR/logs (or $LOGS); or sparsekv-bench.
+# print in DIR/logs (or $LOGS); or sparsekv-bench. The reference model is not collected: tests that need it find it in
+# the source tree $SKV_SRCDIR, or where they are run. cuBLAS is the machine's own.
 set -eu
 [ $# = 1 ] || { echo "usage: gpu.sh DIR" >&2; exit 2; }
 [ -e config.status ] || { echo "gpu.sh: this is not a build directory" >&2; exit 1; }
 dir=$1
 
 tests='tests/test-append tests/test-decode tests/test-prefill tests/test-replay tests/test-select tests/gpu-daemon
-	tests/gpu-client tests/test-client tests/test-client-policy tests/test-client-kill tests/test-client-quiet'
+	tests/gpu-client tests/test-client tests/test-client-policy tests/test-client-kill tests/test-client-quiet
+	tests/test-engine-place tests/test-engine-forward tests/test-engine-work tests/test-golden'
 plugins='tests/plugins/fourth tests/plugins/late-misuse'
-programs="$tests daemon/sparsekvd bench/sparsekv-bench"
+programs="$tests daemon/sparsekvd daemon/ctl/sparsekvctl engine/sparsekv-generate engine/sparsekv-eval bench/sparsekv-bench"
 make -s all $tests $(printf '%s.la ' $plugins)
-mkdir -p "$dir"/{tests/plugins/.libs,daemon,bench,lib,kernels/cuda,policies/.libs}
+mkdir -p "$dir"/{tests/plugins/.libs,daemon/ctl,engine/cuda,bench,lib,kernels/cuda,policies/.libs}
 for p in $programs; do
 	./libtool --mode=execute cp "$p" "$dir/$p"
 done
 cp kernels/cuda/libsparsekv-cuda.so "$dir/kernels/cuda/"
+cp engine/cuda/libsparsekv-engine-cuda.so "$dir/engine/cuda/"
 cp policies/.libs/*.so "$dir/policies/.libs/"
 cp tests/plugins/.libs/*.so "$dir/tests/plugins/.libs/"
 cp libclient/.libs/libsparsekv-client.so.0 "$dir/lib/"
@@ -36,20 +39,24 @@ cat >"$dir/run" <<'END'
 set -u
 here=$(dirname "$(readlink -f "$0")")
 logs=${LOGS:-$here/logs}
-export SKV_BUILDDIR=$here LD_LIBRARY_PATH=$here/lib SPARSEKV_REQUIRE_GPU=1 OMP_WAIT_POLICY=passive
+export SKV_BUILDDIR=$here LD_LIBRARY_PATH=$here/lib:/usr/local/cuda/lib64 SPARSEKV_REQUIRE_GPU=1 OMP_WAIT_POLICY=passive
 PATH=$PATH:/usr/local/cuda/bin
 mkdir -p "$logs"
 tool=
-export SPARSEKV_CUDA_MODULE=$here/kernels/cuda/libsparsekv-cuda.so
+export SPARSEKV_CUDA_MODULE=$here/kernels/cuda/libsparsekv-cuda.so SKV_SRCDIR=${SKV_SRCDIR:-$PWD}
+export SPARSEKV_ENGINE_CUDA_MODULE=$here/engine/cuda/libsparsekv-engine-cuda.so
 [ "${1-}" != bench ] || exec "$here/bench/sparsekv-bench" "${@:2}"
 case ${1-} in memcheck | racecheck | synccheck | initcheck) tool=$1; shift ;; esac
-processes='gpu-daemon gpu-client test-client test-client-policy test-client-kill test-client-quiet' # of several processes
-[ $# -gt 0 ] || set -- test-append test-decode test-prefill test-replay test-select $([ -n "$tool" ] || echo "$processes")
+# of several processes
+processes='gpu-daemon gpu-client test-client test-client-policy test-client-kill test-client-quiet
+	test-engine-forward test-engine-work test-golden'
+processes=${processes//[[:space:]]/ }
+[ $# -gt 0 ] || set -- test-append test-decode test-prefill test-replay test-select test-engine-place $([ -n "$tool" ] || echo "$processes")
 bad=0
 for t; do
 	command=("$here/tests/$t")
 	unset SKV_TEST_DEVICE CK_FORK
-	case $t in test-client*) export SKV_TEST_DEVICE=1 ;; esac
+	case $t in test-client* | test-engine-work | test-golden) export SKV_TEST_DEVICE=1 ;; esac
 	if [[ " $processes " != *" $t "* ]]; then # one process, so one context for all of its tests
 		export CK_FORK=no
 		[ -z "$tool" ] || command=(compute-sanitizer --tool "$tool" --error-exitcode 99 "${command[@]}")

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekv-generate and sparsekv-eval as their users run them, with the reference model, on the host or on the device
- * that $SKV_DEVICE names ("cuda:0").
+ * sparsekv-generate and sparsekv-eval as their users run them, with the reference model, on the host, or
+ * with SKV_TEST_DEVICE=1 on the first device.
  */
 #include <check.h>
 #include <poll.h>
@@ -24,9 +24,7 @@ static const char *model, *tasks, *device;
 
 static void setup(void)
 {
-	const char *named = getenv("SKV_DEVICE");
-
-	device = named && *named ? named : "host";
+	device = getenv("SKV_TEST_DEVICE") ? "cuda:0" : "host";
 	model = strdup(run_source("models/reference"));
 	tasks = strdup(run_source("models/reference/tasks-dev.jsonl"));
 	daemon_setup();

@@ -6,7 +6,7 @@
  * first answer token's best logits, the answer's mean negative log-likelihood, whether every argmax is right,
  * and by how little. The policy is `full`, so any difference is a fault of the engine, the kernels or
  * the page tables. In `make check` a few short cases stand for all; SKV_GOLDEN=all, which
- * `make check-golden` sets, runs every one, with fp32 and with bf16 pages. SKV_DEVICE=cuda:0 has a device compute them.
+ * `make check-golden` sets, runs every one, with fp32 and with bf16 pages. SKV_TEST_DEVICE=1 has a device compute them.
  */
 #include <check.h>
 #include <jansson.h>
@@ -22,7 +22,7 @@
 
 static char *folder;
 static bool whole;
-static const char *device; /* "host", or as $SKV_DEVICE says: then with bf16 pages alone */
+static const char *device; /* --device: with SKV_TEST_DEVICE=1 the first one, and then with bf16 pages alone */
 
 static void setup(void)
 {
@@ -201,7 +201,7 @@ int main(void)
 	int failed;
 
 	whole = which && !strcmp(which, "all");
-	device = getenv("SKV_DEVICE") ? getenv("SKV_DEVICE") : "host";
+	device = getenv("SKV_TEST_DEVICE") ? "cuda:0" : "host";
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_set_timeout(t, whole ? 3700 : 610);
 	if (!strcmp(device, "host"))
