@@ -6,9 +6,11 @@
 #include <check.h>
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "engine/forward.h"
+#include "engine/progress.h"
 #include "tests/engine-daemon.h"
 #include "tests/engine-places.h"
 #include "tests/random.h"
@@ -178,12 +180,12 @@ struct bench {
 	struct skv_session *session;
 };
 
-static void bench_init(struct bench *b, const struct at *at, const char *policy)
+static void bench_init(struct bench *b, const struct eng_config *config, const struct at *at, const char *policy)
 {
 	struct skv_model shape;
 	struct eng_error err;
 
-	ck_assert_msg(!eng_model_random(&b->model, &shape_of_random, at->place, at->dtype, 11, &err), "%s", err.text);
+	ck_assert_msg(!eng_model_random(&b->model, config, at->place, at->dtype, 11, &err), "%s", err.text);
 	ck_assert_msg(!eng_forward_init(&b->f, &b->model, 800, &err), "%s", err.text);
 	shape = eng_model_describe(&b->model, SKV_BF16);
 	ok(skv_open(client, &shape, policy, &b->session));
@@ -234,8 +236,8 @@ START_TEST(device_is_as_the_host)
 
 	if (places_all(at) == 1)
 		return;
-	bench_init(&host, &at[0], "full");
-	bench_init(&device, &at[_i], "full");
+	bench_init(&host, &shape_of_random, &at[0], "full");
+	bench_init(&device, &shape_of_random, &at[_i], "full");
 	for (int i = 0; i < 4; i++) {
 		tracks[i] = (struct track){.n = 20 + rnd_below(180)};
 		tracks[i].prompt = rnd_below(tracks[i].n);
@@ -265,113 +267,180 @@ START_TEST(device_is_as_the_host)
 }
 END_TEST
 
-enum { BATCH = 3, LONGEST = 1500, STEPS = 200 };
+/* Sequences that are decoded together: prompts of different lengths, made up, and so many tokens behind them. */
+struct batch {
+	uint32_t n, longest, steps;
+};
+#define BATCH_MOST 64
 
-/* Prompts of different lengths, each published with its last token. */
-static void read_prompts(struct bench *b, int32_t prompt[BATCH][LONGEST], struct skv_seq **seq)
+static uint32_t prompt_length(const struct batch *batch, uint32_t i)
 {
+	return batch->longest >> i % 3;
+}
+
+static void prompt_into(int32_t *ids, const struct batch *batch, uint32_t i, uint32_t vocab)
+{
+	for (uint32_t k = 0; k < prompt_length(batch, i); k++)
+		ids[k] = (int32_t)((i * 7919u + k * k * 31u + k) % vocab);
+}
+
+/* Read the prompts but their last tokens, which are published. */
+static void read_prompts(struct bench *b, const struct batch *batch, struct skv_seq **seq)
+{
+	int32_t ids[batch->longest];
 	struct eng_error err;
 
-	for (int i = 0; i < BATCH; i++) {
-		uint32_t n = LONGEST / (1u << i) - 1;
+	for (uint32_t i = 0; i < batch->n; i++) {
+		uint32_t n = prompt_length(batch, i) - 1;
 
+		prompt_into(ids, batch, i, b->model.config.vocab);
 		ok(skv_seq_new(b->session, NULL, 0, &seq[i]));
 		for (uint32_t at = 0; at < n; at += 500) {
 			struct skv_step_item item = {.seq = seq[i], .n_tokens = n - at < 500 ? n - at : 500};
 
 			item.flags = SKV_STEP_PROMPT;
-			item.tokens = prompt[i] + at;
+			item.tokens = ids + at;
 			ck_assert_msg(!eng_forward(&b->f, b->session, &item, 1, &err), "%s", err.text);
-			ck_assert_int_eq(eng_forward_choose(&b->f, prompt[i] + n, 1, &err), 0);
+			ck_assert_int_eq(eng_forward_choose(&b->f, ids + n, 1, &err), 0);
 			ok(skv_step_end(b->session, b->f.id));
 		}
+		skv_seq_tokens(seq[i], NULL);
 	}
 }
 
 enum way { AS_RECORDED, ONE_BY_ONE, FORCED };
 
-/* Decode: what was chosen goes in without being looked at, or (forced) what `said` has. What is said, into `said`. */
-static void decode(struct bench *b, int32_t prompt[BATCH][LONGEST], enum way way, int32_t said[BATCH][STEPS])
+/* One step of all; `said`: [sequence][steps], what they said before. */
+static void decode_step(struct bench *b, const struct batch *batch, struct skv_seq **seq, enum way way, uint32_t t,
+                        const int32_t *said)
 {
-	struct skv_seq *seq[BATCH];
+	struct skv_step_item items[BATCH_MOST];
+	int32_t ids[batch->longest], first[BATCH_MOST];
 	struct eng_error err;
-	unsigned recorded = 0;
 
-	read_prompts(b, prompt, seq);
-	b->f.one_by_one = way == ONE_BY_ONE;
-	for (uint32_t t = 0; t < STEPS; t++) {
-		struct skv_step_item items[BATCH];
-
-		for (int i = 0; i < BATCH; i++) {
-			items[i] = (struct skv_step_item){.seq = seq[i], .n_tokens = 1};
-			if (!t)
-				items[i].tokens = &prompt[i][LONGEST / (1u << i) - 1];
-			else if (way == FORCED)
-				items[i].tokens = &said[i][t - 1];
+	for (uint32_t i = 0; i < batch->n; i++) {
+		items[i] = (struct skv_step_item){.seq = seq[i], .n_tokens = 1};
+		if (!t) {
+			prompt_into(ids, batch, i, b->model.config.vocab);
+			first[i] = ids[prompt_length(batch, i) - 1];
+			items[i].tokens = &first[i];
+		} else if (way == FORCED) {
+			items[i].tokens = &said[i * batch->steps + t - 1];
 		}
-		ck_assert_msg(!eng_forward(&b->f, b->session, items, BATCH, &err), "%s", err.text);
-		ok(skv_step_end(b->session, b->f.id));
 	}
-	for (int i = 0; i < BATCH; i++) {
-		uint32_t len, n = LONGEST / (1u << i);
+	ck_assert_msg(!eng_forward(&b->f, b->session, items, batch->n, &err), "%s", err.text);
+	ok(skv_step_end(b->session, b->f.id));
+}
+
+/*
+ * Decode: what was chosen goes in without being looked at, or (forced) what `said` has. What is said, into `said`.
+ * Returns the seconds of a step.
+ */
+static double decode(struct bench *b, const struct batch *batch, enum way way, int32_t *said)
+{
+	struct skv_seq *seq[BATCH_MOST];
+	int32_t prompt[batch->longest];
+	unsigned recorded = 0;
+	double begun, seconds;
+
+	read_prompts(b, batch, seq);
+	b->f.one_by_one = way == ONE_BY_ONE;
+	begun = eng_now();
+	for (uint32_t t = 0; t < batch->steps; t++)
+		decode_step(b, batch, seq, way, t, said);
+	skv_seq_tokens(seq[0], NULL);
+	seconds = (eng_now() - begun) / batch->steps;
+	for (uint32_t i = 0; i < batch->n; i++) {
+		uint32_t len, n = prompt_length(batch, i);
 		const int32_t *ids = skv_seq_tokens(seq[i], &len);
 
-		ck_assert_uint_eq(len, n + STEPS - 1);
-		ck_assert_mem_eq(ids, prompt[i], n * sizeof(*ids));
-		memcpy(said[i], ids + n, STEPS * sizeof(*ids));
+		prompt_into(prompt, batch, i, b->model.config.vocab);
+		ck_assert_uint_eq(len, n + batch->steps - 1);
+		ck_assert_mem_eq(ids, prompt, n * sizeof(*ids));
+		memcpy(said + i * batch->steps, ids + n, batch->steps * sizeof(*ids));
 		skv_seq_drop(seq[i]);
 	}
 	for (uint32_t i = 0; i < ENG_RECORDINGS; i++)
 		recorded += b->f.recordings.list[i].recording != NULL;
 	ck_assert(way == ONE_BY_ONE || !b->model.place->ops->record || recorded);
+	return seconds;
 }
 
 /* A replayed step says what it says when its kernels are launched one by one, and when it is told what to go on with. */
 START_TEST(ways_to_decode_agree)
 {
 	static const char *const policies[] = {"full", "delta?budget=8&layers=1", "streaming?budget=0.25&dense=1"};
-	static int32_t prompt[BATCH][LONGEST], first[BATCH][STEPS], other[BATCH][STEPS];
+	const struct batch batch = {.n = 3, .longest = 1500, .steps = 200};
+	int32_t first[3 * 200], other[3 * 200];
 	struct at at[3];
 	unsigned n_at = places_all(at);
 
-	for (int i = 0; i < BATCH; i++)
-		for (uint32_t k = 0; k < LONGEST; k++)
-			prompt[i][k] = (int32_t)rnd_below(shape_of_random.vocab);
 	for (unsigned a = 0; a < n_at; a++) {
 		struct bench b;
 
-		bench_init(&b, &at[a], policies[_i]);
-		decode(&b, prompt, AS_RECORDED, first);
-		decode(&b, prompt, ONE_BY_ONE, other);
+		bench_init(&b, &shape_of_random, &at[a], policies[_i]);
+		decode(&b, &batch, AS_RECORDED, first);
+		decode(&b, &batch, ONE_BY_ONE, other);
 		ck_assert_mem_eq(first, other, sizeof(first));
-		decode(&b, prompt, FORCED, other);
+		decode(&b, &batch, FORCED, other);
 		ck_assert_mem_eq(first, other, sizeof(first));
-		decode(&b, prompt, AS_RECORDED, other);
+		decode(&b, &batch, AS_RECORDED, other);
 		ck_assert_mem_eq(first, other, sizeof(first));
 		bench_deinit(&b);
 	}
 }
 END_TEST
 
+/* The shape of Qwen2.5 1.5B, 64 sequences at a time, on a device. */
+START_TEST(a_model_of_real_size)
+{
+	const struct eng_config config = {
+		.hidden = 1536,
+		.n_layers = 28,
+		.n_heads = 12,
+		.n_kv_heads = 2,
+		.head_dim = 128,
+		.ffn = 8960,
+		.vocab = 151936,
+		.max_positions = 4096,
+		.rms_eps = 1e-6f,
+		.rope = {.theta = 10000},
+	};
+	const struct batch batch = {.n = BATCH_MOST, .longest = 1200, .steps = 60};
+	static int32_t recorded[BATCH_MOST * 60], other[BATCH_MOST * 60];
+	struct at at[3];
+	struct bench b;
+	double ms[2];
+
+	if (places_all(at) == 1)
+		return;
+	bench_init(&b, &config, &at[2], "full");
+	ms[0] = 1e3 * decode(&b, &batch, AS_RECORDED, recorded);
+	ms[1] = 1e3 * decode(&b, &batch, ONE_BY_ONE, other);
+	printf("1.5 B parameters, %u sequences: %.2f ms a step, %.2f one by one\n", batch.n, ms[0], ms[1]);
+	ck_assert_mem_eq(recorded, other, sizeof(recorded));
+	bench_deinit(&b);
+}
+END_TEST
+
 /* A step that was given up leaves nothing behind: the next one is the same, at the same place. */
 START_TEST(a_step_given_up)
 {
-	static int32_t prompt[BATCH][LONGEST];
+	const struct batch batch = {.n = 1, .longest = 700};
 	struct at at[3];
 	unsigned n_at = places_all(at);
 
 	for (unsigned a = 0; a < n_at; a++) {
-		uint32_t vocab = shape_of_random.vocab;
-		float was[vocab];
+		float was[shape_of_random.vocab];
 		struct bench b;
-		struct skv_seq *seq[BATCH];
+		struct skv_seq *seq;
 		struct eng_error err;
 
-		bench_init(&b, &at[a], "full");
-		read_prompts(&b, prompt, seq);
+		bench_init(&b, &shape_of_random, &at[a], "full");
+		read_prompts(&b, &batch, &seq);
 		for (int i = 0; i < 6; i++) {
 			int32_t id = 7;
-			struct skv_step_item item = {.seq = seq[0], .n_tokens = 1, .tokens = &id};
+			struct skv_step_item item = {.seq = seq, .n_tokens = 1, .tokens = &id};
 			const float *logits;
 
 			ck_assert_msg(!eng_forward(&b.f, b.session, &item, 1, &err), "%s", err.text);
@@ -395,7 +464,7 @@ START_TEST(rows_without_ids_are_the_last_ones)
 	struct eng_error err;
 	int32_t id = 3;
 
-	bench_init(&b, &at, "full");
+	bench_init(&b, &shape_of_random, &at, "full");
 	for (int i = 0; i < 2; i++) {
 		ok(skv_seq_new(b.session, NULL, 0, &seq[i]));
 		items[i] = (struct skv_step_item){.seq = seq[i], .n_tokens = 1};
@@ -435,6 +504,7 @@ int main(void)
 	t = tcase(s, "places", 120);
 	tcase_add_loop_test(t, device_is_as_the_host, 1, 3);
 	tcase_add_loop_test(t, ways_to_decode_agree, 0, 3);
+	tcase_add_test(t, a_model_of_real_size);
 	tcase_add_test(t, a_step_given_up);
 	tcase_add_test(t, rows_without_ids_are_the_last_ones);
 
