@@ -1,21 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench/step-delta.c - steps through the whole stack: daemon, client library, the policy delta, against
- * full.
+ * full; attention alone, and with the rest of a model around it.
  *
- * The same sequences step under both, handed over from one session to the other in turns. What is measured
- * is attention, with the new tokens' K and V written; on a device as a replay of a recording.
+ * The same sequences step under both policies, handed over from one session to the other in turns. On a
+ * device a step is a replay of a recording. New tokens' K and V are written, which is part of attention here.
+ * The model has the shape of one that the paper measures, and weights that say nothing.
  */
 #include "bench/rig.h"
 #include "bench/step.h"
-#include <sparsekv/types.h>
+#include "engine/forward.h"
+#include <stdlib.h>
 
 #define TURNS 3 /* of each policy */
 #define WARM 3  /* steps after a change of sessions that do not count */
 
-static void take_steps(struct rig *rig, long n, struct step_times *to)
+/* ---- attention alone ------------------------------------------------------------------------- */
+
+static void attend_steps(struct rig *rig, const struct eng_model *model, long n, struct step_times *to)
 {
 	struct rig_times t;
+	(void)model;
 	for (long i = -WARM; i < n; i++) {
 		rig_step(rig, rig->device, &t);
 		if (i < 0 || t.recorded)
@@ -25,37 +30,126 @@ static void take_steps(struct rig *rig, long n, struct step_times *to)
 	}
 }
 
-void step_delta(struct report *r, const struct step_options *given)
+/* ---- a model --------------------------------------------------------------------------------- */
+
+static void need(int r, const struct eng_error *err)
 {
-	static struct step_times full, delta;
-	struct skv_model m = SKV_MODEL_INIT;
-	struct step_options o = *given;
-	struct rig rig;
+	if (r < 0) {
+		fprintf(stderr, "sparsekv-bench: %s\n", err->text);
+		exit(1);
+	}
+}
+
+/* 1536 wide for 12 heads of 128, and what DeepSeek-R1-Distill-Qwen-1.5B has beside that, in proportion. */
+static struct eng_config config_of(const struct step_options *o, uint32_t positions)
+{
+	uint32_t hidden = o->heads * (uint32_t)o->dim;
+	return (struct eng_config){
+		.hidden = hidden,
+		.n_layers = (uint32_t)o->layers,
+		.n_heads = o->heads,
+		.n_kv_heads = o->kv_heads,
+		.head_dim = (uint32_t)o->dim,
+		.ffn = hidden / 6 * 35,
+		.vocab = hidden * 99,
+		.max_positions = positions,
+		.rms_eps = 1e-6f,
+		.rope = {.theta = 10000},
+		.bos = -1,
+		.eos = -1,
+	};
+}
+
+/* Each id is on the host before the next step begins. */
+static void model_steps(struct rig *rig, const struct eng_model *model, long n, struct step_times *to)
+{
+	static const int32_t any = 0;
+	struct eng_forward f;
+	struct eng_error err;
+	const int32_t *ids;
+
+	need(eng_forward_init(&f, model, rig->n, &err), &err);
+	for (uint32_t s = 0; s < rig->n; s++)
+		rig->item[s].tokens = &any;
+	for (long i = -WARM; i < n; i++) {
+		double begun = bench_now();
+		need(eng_forward(&f, rig->session, rig->item, rig->n, &err), &err);
+		rig_need(skv_step_end(rig->session, f.id));
+		need(eng_forward_fetch(&f, &err), &err);
+		need(eng_forward_fetched(&f, &ids, &err), &err);
+		if (i >= 0)
+			to->whole_ms[to->n_whole++] = (bench_now() - begun) * 1e3;
+		for (uint32_t s = 0; s < rig->n; s++)
+			rig->item[s].tokens = NULL; /* what the last step chose */
+	}
+	eng_forward_deinit(&f);
+}
+
+/* ---- both ------------------------------------------------------------------------------------ */
+
+typedef void take_steps(struct rig *, const struct eng_model *, long n, struct step_times *);
+
+/* In turns, as machines have moods. */
+static void take_turns(struct report *r, const char *setting, const struct step_options *o, struct rig *rig,
+                       const struct skv_model *shape, const struct eng_model *model, take_steps *steps)
+{
+	struct step_times *full = calloc(2, sizeof *full), *delta = full + 1;
+	const long each = (o->repeat + TURNS - 1) / TURNS;
 	char spec[64];
+
+	snprintf(spec, sizeof spec, "delta?budget=%u", skv_pages_of((uint32_t)o->budget));
+	rig_open(rig, shape, "full");
+	rig_fill(rig, (uint32_t)o->batch, (uint32_t)o->tokens, 2 * TURNS * (uint32_t)(each + WARM));
+	for (int turn = 0; turn < TURNS; turn++) {
+		steps(rig, model, each, full);
+		rig_hand_over(rig, spec);
+		steps(rig, model, each, delta);
+		rig_hand_over(rig, "full");
+	}
+	step_report(r, setting, o, "full", full, "delta", delta);
+	rig_empty(rig);
+	rig_close(rig);
+	free(full);
+}
+
+static void measure(struct report *r, const char *setting, const struct step_options *given, take_steps *steps)
+{
+	struct eng_model model = ENG_MODEL_NULL;
+	struct skv_model shape = SKV_MODEL_INIT;
+	struct step_options o = *given;
+	struct eng_place *place = NULL;
+	struct eng_config config;
+	struct eng_error err;
+	struct rig rig;
 
 	step_defaults(&o, &(struct step_options){.heads = 12, .kv_heads = 2, .layers = 28, .dim = 128, .batch = 64,
 	                                         .tokens = 18432, .budget = 1024});
-	const long each = (o.repeat + TURNS - 1) / TURNS;
-	m.n_layers = (uint32_t)o.layers;
-	m.n_heads = o.heads;
-	m.n_kv_heads = o.kv_heads;
-	m.head_dim = (uint32_t)o.dim;
-	m.kv_dtype = SKV_BF16;
-	m.max_tokens = (uint32_t)(o.tokens + 2 * TURNS * (each + WARM));
-	snprintf(m.name, sizeof m.name, "bench");
-	snprintf(spec, sizeof spec, "delta?budget=%u", skv_pages_of((uint32_t)o.budget));
+	config = config_of(&o, (uint32_t)o.tokens + 2 * TURNS * ((uint32_t)o.repeat + WARM));
+	shape.n_layers = config.n_layers;
+	shape.n_heads = config.n_heads;
+	shape.n_kv_heads = config.n_kv_heads;
+	shape.head_dim = config.head_dim;
+	shape.max_tokens = config.max_positions;
+	shape.kv_dtype = SKV_BF16;
+	snprintf(shape.name, sizeof shape.name, "bench");
 
 	rig_start(&rig, o.device);
-	rig_open(&rig, &m, "full");
-	rig_fill(&rig, (uint32_t)o.batch, (uint32_t)o.tokens, m.max_tokens - (uint32_t)o.tokens);
-	for (int turn = 0; turn < TURNS; turn++) {
-		take_steps(&rig, each, &full);
-		rig_hand_over(&rig, spec);
-		take_steps(&rig, each, &delta);
-		rig_hand_over(&rig, "full");
+	if (steps == model_steps) {
+		need(eng_place_open(&place, o.device, &err), &err);
+		need(eng_model_random(&model, &config, place, o.device ? SKV_BF16 : SKV_F32, 1, &err), &err);
 	}
-	step_report(r, "delta", &o, "full", &full, "delta", &delta);
-	rig_empty(&rig);
-	rig_close(&rig);
+	take_turns(r, setting, &o, &rig, &shape, &model, steps);
+	eng_model_deinit(&model);
+	eng_place_close(place);
 	rig_stop(&rig);
+}
+
+void step_delta(struct report *r, const struct step_options *o)
+{
+	measure(r, "delta", o, attend_steps);
+}
+
+void step_model(struct report *r, const struct step_options *o)
+{
+	measure(r, "model", o, model_steps);
 }

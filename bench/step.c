@@ -9,7 +9,9 @@ static const struct {
 	const char *name;
 	void (*run)(struct report *, const struct step_options *);
 } settings[] = {
-	{"delta", step_delta}, /* first: it starts a daemon, and no threads should be there before */
+	/* these first: they start a daemon, and no threads should be there before */
+	{"delta", step_delta},
+	{"model", step_model},
 	{"kascade", step_kascade},
 };
 #define N_SETTINGS (sizeof settings / sizeof *settings)
@@ -63,12 +65,13 @@ void step_report(struct report *r, const char *setting, const struct step_option
 static void help(void)
 {
 	puts("usage: sparsekv-bench step [OPTION...]\n\n"
-	     "Times the attention of whole decode steps, and of the same with dense layers alone:\n\n"
+	     "Times whole decode steps, and the same with dense layers alone:\n\n"
 	     "  kascade  the kernels, on memory of their own: layer 0 selects tokens for each kv head, and so do\n"
 	     "           four others; fp16, 32 layers of 32/8 heads, 16 sequences of 32768 tokens, 10 %\n"
 	     "  delta    daemon, client library and policy: 5 of 28 layers dense, 1024 tokens for the others;\n"
-	     "           bf16, 12/2 heads, 64 sequences of 18432 tokens\n\n"
-	     "  --setting LIST   which of them (delta,kascade)\n"
+	     "           bf16, 12/2 heads, 64 sequences of 18432 tokens\n"
+	     "  model    the same within the steps of a model of 1.5 billion random weights\n\n"
+	     "  --setting LIST   which of them (delta,model,kascade)\n"
 	     "  --device cuda:N  on that device; there a step is a replayed recording (host memory)\n"
 	     "  --batch N        sequences\n"
 	     "  --tokens N       their length\n"
@@ -94,7 +97,7 @@ static int parse_settings(struct arguments *a, const char *text)
 		while (i < N_SETTINGS && (strlen(settings[i].name) != len || strncmp(settings[i].name, p, len)))
 			i++;
 		if (i == N_SETTINGS)
-			return bench_bad("setting", text, "delta or kascade, separated by commas");
+			return bench_bad("setting", text, "delta, model or kascade, separated by commas");
 		a->chosen[i] = true;
 	}
 	return 0;

@@ -32,5 +32,6 @@ void step_report(struct report *, const char *setting, const struct step_options
 /* A setting that cannot be measured says why and ends the program. */
 void step_kascade(struct report *, const struct step_options *);
 void step_delta(struct report *, const struct step_options *);
+void step_model(struct report *, const struct step_options *);
 
 #endif

@@ -58,6 +58,9 @@ sed -nE 's/^\t\{"([a-z]+)", (NULL|"([a-z]+)"), .*TAKES.*|^\t\{"([a-z]+)", (NULL|
 	"$srcdir/daemon/ctl/main.c" | sed 's/ $//' > "$tmp/commands"
 [ "$(wc -l < "$tmp/commands")" -ge 9 ] || complain "found only some commands in daemon/ctl/main.c"
 expect "$srcdir/man/sparsekvctl.1" < "$tmp/commands"
+sed -n 's/^\t{"\([a-z]*\)", ".*", bench_[a-z]*},$/\1/p' "$srcdir/bench/main.c" > "$tmp/commands"
+[ "$(wc -l < "$tmp/commands")" -ge 4 ] || complain "found only some commands in bench/main.c"
+expect "$srcdir/man/sparsekv-bench.1" < "$tmp/commands"
 
 if command -v groff > /dev/null; then
 	for page in "$srcdir"/man/*.[0-9]; do
