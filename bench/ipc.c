@@ -126,63 +126,75 @@ static const struct {
 };
 #define N_POLICIES (sizeof policies / sizeof *policies)
 
-enum { BEGIN, LAYERS, END = LAYERS + 3, REPLAY_BEGIN, LAUNCH, REPLAYED, REPLAY_END, N_STEP };
+enum { BEGIN, LAYERS, END = LAYERS + 3, MOVING, REPLAY_BEGIN = MOVING + 3, LAUNCH, REPLAYED, REPLAY_END, N_STEP };
+
+#define WARM 5 /* steps of each kind that do not count */
 
 /* Medians of the smallest batch, to tell what each further sequence costs. */
 struct base {
 	double batch, us[N_STEP];
 };
 
-static void take_steps(struct rig *rig, const struct options *o, bool replay, struct samples *s)
+/* Layers that do the same are one row, the first one's. */
+static int row_of(int policy, uint32_t layer)
 {
-	struct rig_times t;
-	for (long i = -3; i < o->repeat; i++) {
-		rig_step(rig, replay, &t);
-		if (i < 0 || (replay && t.recorded))
-			continue;
-		add(&s[replay ? REPLAY_BEGIN : BEGIN], t.begin);
-		add(&s[replay ? REPLAY_END : END], t.end);
-		if (replay) {
-			add(&s[LAUNCH], t.launch);
-			add(&s[REPLAYED], t.replayed);
-		}
-		for (uint32_t l = 0; !replay && l < rig->model.n_layers; l++)
-			add(&s[LAYERS + (l < 2 ? l : 2)], t.attend[l]);
+	int l = layer < 2 ? (int)layer : 2, first = 0;
+	while (strcmp(policies[policy].layer[first], policies[policy].layer[l]))
+		first++;
+	return first;
+}
+
+static void add_step(const struct rig *rig, int policy, enum rig_how how, const struct rig_times *t,
+                     struct samples *s)
+{
+	if (how == RIG_REPLAY) {
+		add(&s[REPLAY_BEGIN], t->begin);
+		add(&s[LAUNCH], t->launch);
+		add(&s[REPLAYED], t->replayed);
+		add(&s[REPLAY_END], t->end);
+		return;
+	}
+	for (uint32_t l = 0; l < rig->model.n_layers; l++)
+		add(&s[(how == RIG_MOVING ? MOVING : LAYERS) + row_of(policy, l)], t->attend[l]);
+	if (how == RIG_CALLS) {
+		add(&s[BEGIN], t->begin);
+		add(&s[END], t->end);
 	}
 }
 
-/* Layers that do the same are one row. */
-static void join_layers(int policy, struct samples *s)
+static void take_steps(struct rig *rig, const struct options *o, int policy, enum rig_how how, struct samples *s)
 {
-	for (int l = 2; l > 0; l--)
-		for (int to = 0; to < l; to++)
-			if (!strcmp(policies[policy].layer[to], policies[policy].layer[l])) {
-				for (size_t i = 0; i < s[LAYERS + l].n; i++)
-					add(&s[LAYERS + to], s[LAYERS + l].us[i]);
-				s[LAYERS + l].n = 0;
-				break;
-			}
+	struct rig_times t;
+	for (long i = -WARM; i < o->repeat; i++) {
+		rig_step(rig, how, &t);
+		if (i >= 0 && !t.recorded)
+			add_step(rig, policy, how, &t, s);
+	}
 }
 
 static void measure_steps(struct report *r, struct rig *rig, const struct options *o, int policy, double batch,
                           struct base *base)
 {
-	const char *const names[N_STEP] = {
-		"step_begin", policies[policy].layer[0], policies[policy].layer[1], policies[policy].layer[2], "step_end",
-		"replay: step_begin", "replay: launch", "replay: replayed", "replay: step_end",
+	static const char *const names[N_STEP] = {
+		[BEGIN] = "step_begin", [END] = "step_end", [REPLAY_BEGIN] = "replay: step_begin",
+		[LAUNCH] = "replay: launch", [REPLAYED] = "replay: replayed", [REPLAY_END] = "replay: step_end",
 	};
 	struct samples *s = calloc(N_STEP, sizeof *s);
 
-	rig_fill(rig, (uint32_t)batch, (uint32_t)o->tokens, 2 * ((uint32_t)o->repeat + 3));
-	take_steps(rig, o, false, s);
-	if (rig->device)
-		take_steps(rig, o, true, s);
+	rig_fill(rig, (uint32_t)batch, (uint32_t)o->tokens, 3 * ((uint32_t)o->repeat + WARM));
+	take_steps(rig, o, policy, RIG_CALLS, s);
+	if (rig->device) {
+		take_steps(rig, o, policy, RIG_MOVING, s);
+		take_steps(rig, o, policy, RIG_REPLAY, s);
+	}
 	rig_empty(rig);
-	join_layers(policy, s);
 	for (int i = 0; i < N_STEP; i++) {
+		char name[32];
 		double median = s[i].n ? bench_median(s[i].us, s[i].n) : NAN;
 		double more = batch - base->batch;
-		report(r, names[i], policies[policy].name, batch, &s[i], more > 0 ? (median - base->us[i]) / more : NAN);
+		snprintf(name, sizeof name, "%s%s", i >= MOVING && i < MOVING + 3 ? "moving: " : "",
+		         names[i] ? names[i] : policies[policy].layer[(i - LAYERS) % (MOVING - LAYERS)]);
+		report(r, name, policies[policy].name, batch, &s[i], more > 0 ? (median - base->us[i]) / more : NAN);
 		if (!(more > 0))
 			base->us[i] = median;
 	}
@@ -195,8 +207,9 @@ static void help(void)
 {
 	puts("usage: sparsekv-bench ipc [OPTION...]\n\n"
 	     "Times the calls of the client library against a private daemon, one by one: an engine that comes\n"
-	     "and goes, and steps of decoding sequences under the policies full, streaming and delta.\n\n"
-	     "  --device cuda:N  pages on that device; and steps that replay a recording (host memory)\n"
+	     "and goes, and steps of decoding sequences under the policies full, streaming and delta. On a\n"
+	     "device also steps whose K and V lie elsewhere each time (moving), and replays of a recording.\n\n"
+	     "  --device cuda:N  pages on that device (host memory)\n"
 	     "  --batch LIST     sequences in a step, ascending (1,8,64,256)\n"
 	     "  --layers N       (28)\n"
 	     "  --heads Q/KV     q heads/kv heads (12/2)\n"
@@ -273,7 +286,7 @@ int bench_ipc(int argc, char **argv)
 	m.n_kv_heads = o.kv_heads;
 	m.head_dim = (uint32_t)o.dim;
 	m.kv_dtype = SKV_BF16;
-	m.max_tokens = (uint32_t)(o.tokens + 2 * o.repeat + 64);
+	m.max_tokens = (uint32_t)(o.tokens + 3 * (o.repeat + WARM) + 4 * SKV_PAGE_TOKENS);
 	snprintf(m.name, sizeof m.name, "bench");
 	rig_start(&rig, o.device);
 	e = report_init(&r, columns, sizeof columns / sizeof *columns, o.csv);

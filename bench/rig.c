@@ -270,7 +270,7 @@ static void launch(struct rig *r, struct rig_times *t)
 	t->replayed = (bench_now() - launched) * 1e6;
 }
 
-void rig_step(struct rig *r, bool replay, struct rig_times *t)
+void rig_step(struct rig *r, enum rig_how how, struct rig_times *t)
 {
 	double begun = bench_now(), attended, end;
 	float ms;
@@ -281,10 +281,10 @@ void rig_step(struct rig *r, bool replay, struct rig_times *t)
 	if (r->device)
 		need_device(r, r->device->event_record(r->from, r->stream));
 	attended = bench_now();
-	if (replay)
+	if (how == RIG_REPLAY)
 		launch(r, t);
 	else
-		attend_all(r, 0, t);
+		attend_all(r, how == RIG_MOVING ? ++r->moved : 0, t);
 	t->device_ms = (bench_now() - attended) * 1e3;
 	if (r->device)
 		need_device(r, r->device->event_record(r->to, r->stream));

@@ -27,6 +27,7 @@ struct rig {
 	uint8_t *kv, *q, *out;      /* rows, where attention takes them */
 	void *graph;                /* recorded under `key`; NULL: none */
 	uint64_t key;
+	uint64_t moved; /* steps that had their rows elsewhere */
 };
 
 /* Start a daemon, connect, and load the backend for `device` (as in struct skv_model). */
@@ -47,7 +48,7 @@ void rig_hand_over(struct rig *, const char *spec);
 /* Microseconds of the host's clock, but for `device_ms`. */
 struct rig_times {
 	double begin;
-	double attend[SKV_MAX_LAYERS]; /* the calls of a step that is not a replay */
+	double attend[SKV_MAX_LAYERS]; /* of a step that is not a replay */
 	double launch, replayed;       /* of one that is */
 	double end;
 	double whole;     /* from its begin until all of it is done */
@@ -55,11 +56,14 @@ struct rig_times {
 	bool recorded;    /* the launch was recorded in this very step, which is no replay then */
 };
 
-/*
- * One step, in which every sequence decodes a token. Layers are attended by a call each, or with `replay` by
- * launching a recording of the calls; there is none on the host.
- */
-void rig_step(struct rig *, bool replay, struct rig_times *);
+enum rig_how {
+	RIG_CALLS,  /* a call for each layer, with K and V where they were in the steps before */
+	RIG_MOVING, /* the same, but elsewhere in each step */
+	RIG_REPLAY, /* the launch of a recording; there is none on the host */
+};
+
+/* One step, in which every sequence decodes a token. */
+void rig_step(struct rig *, enum rig_how, struct rig_times *);
 
 /* End the program, saying why, if r < 0. */
 void rig_need(int r);

@@ -22,7 +22,7 @@ static void attend_steps(struct rig *rig, const struct eng_model *model, long n,
 	struct rig_times t;
 	(void)model;
 	for (long i = -WARM; i < n; i++) {
-		rig_step(rig, rig->device, &t);
+		rig_step(rig, rig->device ? RIG_REPLAY : RIG_CALLS, &t);
 		if (i < 0 || t.recorded)
 			continue;
 		to->device_ms[to->n++] = t.device_ms;

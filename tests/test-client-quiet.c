@@ -120,11 +120,11 @@ static void allow_futex_alone(void)
 
 static struct fix daemon_;
 static struct skv_model model = {
-        .size = sizeof(model), .n_layers = 6, .n_heads = 4, .n_kv_heads = 2, .head_dim = 32, .kv_dtype = SKV_BF16,
+        .size = sizeof(model), .n_layers = 6, .n_heads = 4, .n_kv_heads = 2, .head_dim = 64, .kv_dtype = SKV_BF16,
         .max_tokens = 2048, .n_ranks = 1, .name = "quiet"};
 static struct skv_session *session;
 static struct skv_seq *seq[3];
-#define ROWS_BYTES (128 * 4 * 32 * sizeof(float))
+#define ROWS_BYTES (128 * 4 * 64 * sizeof(float))
 static struct skv_attn attn;
 
 /* A connection with a session on the place's model. */
