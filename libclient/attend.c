@@ -125,10 +125,22 @@ static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn 
 	policy_hook(s, PHASE_AFTER, layer);
 }
 
-static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
+void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
 	const struct skv_shape shape = layer_shape(s, layer);
 	struct step *st = &s->step;
+
+	s->kernels->append(&shape, &st->all, a->k, a->v, &st->work);
+	if (st->decoding.n > 0)
+		decode(s, layer, a);
+	if (st->prompts.n > 0)
+		s->kernels->prefill_dense(&shape, &st->prompts, a->q, a->out, &st->work);
+}
+
+static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
+{
+	struct step *st = &s->step;
+	int e;
 
 	if (!st->open)
 		return fail(-EINVAL, "no step is open");
@@ -138,13 +150,13 @@ static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 		return fail(-EINVAL, "layer %u: q, k, v and out must be given", layer);
 	if (s->device && misaligned(a))
 		return fail(-EINVAL, "layer %u: %s is not at a multiple of 16 bytes", layer, misaligned(a));
-	s->kernels->append(&shape, &st->all, a->k, a->v, &st->work);
-	if (st->decoding.n > 0)
-		decode(s, layer, a);
-	if (st->prompts.n > 0)
-		s->kernels->prefill_dense(&shape, &st->prompts, a->q, a->out, &st->work);
+	e = s->device ? replay_attend(s, layer, a) : 0;
+	if (e < 0)
+		return e;
+	if (e == 0)
+		attend_layer(s, layer, a);
 	st->next_layer++;
-	return s->device ? device_check(s) : 0;
+	return s->device && e == 0 ? device_check(s) : 0;
 }
 
 int skv_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a)

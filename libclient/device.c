@@ -25,7 +25,7 @@
 #include <string.h>
 
 /* The device said no. */
-static int complain(const struct device *d, int error, const char *what)
+int device_failed(const struct device *d, int error, const char *what)
 {
 	return fail(error, "%s: %s", what, d->backend->error());
 }
@@ -48,9 +48,13 @@ int device_open(struct skv_session *s)
 	d->backend = b;
 	d->number = s->model.device - SKV_DEVICE_CUDA(0);
 	e = b->info(d->number, &d->info);
+	if (e < 0)
+		fail(e, "model: device is cuda:%u: %s", s->model.device - SKV_DEVICE_CUDA(0), b->error());
+	else
+		e = replay_init(d, s->model.n_layers);
 	if (e < 0) {
 		free(d);
-		return fail(e, "model: device is cuda:%u: %s", s->model.device - SKV_DEVICE_CUDA(0), b->error());
+		return e;
 	}
 	s->device = d;
 	s->kernels = b->kernels;
@@ -61,7 +65,7 @@ int device_enter(struct skv_session *s, void **ret_was)
 {
 	int e = s->device ? s->device->backend->enter(s->device->number, ret_was) : 0;
 
-	return e < 0 ? complain(s->device, e, "the device") : 0;
+	return e < 0 ? device_failed(s->device, e, "the device") : 0;
 }
 
 void device_leave(struct skv_session *s, void *was)
@@ -84,7 +88,7 @@ int device_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need)
 		e = b->zero(more, need, stream);
 	if (e < 0) {
 		b->free(more);
-		return complain(s->device, e, "scratch memory of the step");
+		return device_failed(s->device, e, "scratch memory of the step");
 	}
 	*mem = more;
 	*bytes = need;
@@ -95,14 +99,14 @@ int device_check(struct skv_session *s)
 {
 	int e = s->device->backend->check();
 
-	return e < 0 ? complain(s->device, e, "attention") : 0;
+	return e < 0 ? device_failed(s->device, e, "attention") : 0;
 }
 
 int device_wait(struct skv_session *s)
 {
 	int e = s->device->backend->wait(s->step.work.stream);
 
-	return e < 0 ? complain(s->device, e, "the step") : 0;
+	return e < 0 ? device_failed(s->device, e, "the step") : 0;
 }
 
 static void slot_free(struct device *d, struct device_slot *x)
@@ -122,6 +126,7 @@ void device_close(struct skv_session *s)
 	if (!d)
 		return;
 	if (device_enter(s, &was) == 0) {
+		replay_free(d, s->model.n_layers);
 		for (uint32_t i = 0; i < DEVICE_SLOTS; i++)
 			slot_free(d, &d->slot[i]);
 		d->backend->free(d->kseq);
@@ -169,7 +174,7 @@ static int upload_tables(struct skv_seq *q)
 	if (e == 0)
 		e = b->wait(NULL);
 	free(all);
-	return e < 0 ? complain(q->session->device, e, "page tables") : 0;
+	return e < 0 ? device_failed(q->session->device, e, "page tables") : 0;
 }
 
 static int open_entered(struct skv_seq *q)
@@ -181,15 +186,15 @@ static int open_entered(struct skv_seq *q)
 	int e = b->alloc((size_t)l->n_layers * l->max_pages * sizeof(skv_pte), &table);
 
 	if (e < 0)
-		return complain(d, e, "page tables");
+		return device_failed(d, e, "page tables");
 	q->on_device.table = table;
 	e = b->register_host(q->mem, l->table, &mem);
 	if (e < 0)
-		return complain(d, e, "the sequence's memory");
+		return device_failed(d, e, "the sequence's memory");
 	q->on_device.mem = mem;
 	e = b->register_host((char *)q->mem + l->tokens, l->journal - l->tokens, &tokens);
 	if (e < 0)
-		return complain(d, e, "the sequence's token ids");
+		return device_failed(d, e, "the sequence's token ids");
 	q->on_device.tokens = tokens;
 	return upload_tables(q);
 }
@@ -297,7 +302,7 @@ static int look_at_slots(struct skv_session *s, bool wait)
 		else
 			e = d->backend->event_done(x->event, &done);
 		if (e < 0)
-			return complain(d, e, "an earlier step");
+			return device_failed(d, e, "an earlier step");
 		if (!done)
 			break;
 		e = harvest(s, x);
@@ -329,7 +334,7 @@ static int not_recording(struct skv_session *s)
 	int e = s->device->backend->recording(s->step.work.stream, &recording);
 
 	if (e < 0)
-		return complain(s->device, e, "the step");
+		return device_failed(s->device, e, "the step");
 	return recording ? fail(-EBUSY, "the stream is being recorded: record between skv_step_begin and skv_step_end")
 	                 : 0;
 }
@@ -364,7 +369,7 @@ static int slot_prepare(struct device *d, struct device_slot *x, uint32_t n, uin
 		x->bytes = e == 0 ? at + at / 2 : 0;
 	}
 	if (e < 0)
-		return complain(d, e, "memory for a step");
+		return device_failed(d, e, "memory for a step");
 	if (n > x->cap) {
 		free(x->seqs);
 		x->seqs = calloc(n, sizeof(struct skv_seq *));
@@ -482,10 +487,11 @@ int device_stage(struct skv_session *s)
 	c.n_entries = x->n_entries;
 	e = d->backend->stage(&c, st->work.stream);
 	if (e < 0)
-		return complain(d, e, "the step");
+		return device_failed(d, e, "the step");
 	d->n_stale = 0;
 	for (struct skv_seq *q = s->seqs; q; q = q->next)
 		q->staged = q->evicting;
+	replay_begin(s);
 	return 0;
 }
 
@@ -527,7 +533,7 @@ int device_publish(struct skv_session *s, const int32_t *next)
 	if (e == 0)
 		e = d->backend->event_record(x->event, st->work.stream);
 	if (e < 0)
-		return complain(d, e, "the end of the step");
+		return device_failed(d, e, "the end of the step");
 	for (uint32_t i = 0; i < x->n; i++) {
 		struct skv_seq *q = x->seqs[i];
 
@@ -539,64 +545,4 @@ int device_publish(struct skv_session *s, const int32_t *next)
 	x->busy = true;
 	d->next = (d->next + 1) % DEVICE_SLOTS;
 	return 0;
-}
-
-/* ---- replays --------------------------------------------------------------------------------- */
-
-/* All that a recording of the step's attends has in it. Two of them with the same sum: one in 2^64. */
-static uint64_t key_of(const struct skv_session *s)
-{
-	const struct step *st = &s->step;
-	const uint64_t part[] = {
-		st->all.n,
-		st->all.max_len,
-		s->stats.policy_swaps,
-		(uintptr_t)st->work.mem,
-		(uintptr_t)st->arena,
-		(uintptr_t)s->device->kseq,
-		(uintptr_t)s->device->attended,
-		(uintptr_t)s->shape.pool,
-	};
-	uint64_t sum = 0xcbf29ce484222325u;
-
-	for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++) {
-		sum = (sum ^ part[i]) * 0x9e3779b97f4a7c15u;
-		sum ^= sum >> 29;
-	}
-	return sum ? sum : 1;
-}
-
-uint64_t skv_step_key(struct skv_session *s)
-{
-	uint64_t key = 0;
-
-	pthread_mutex_lock(&s->lock);
-	if (s->device && s->step.open && s->step.prompts.n == 0)
-		key = key_of(s);
-	pthread_mutex_unlock(&s->lock);
-	return key;
-}
-
-static int replayed(struct skv_session *s, uint64_t key)
-{
-	struct step *st = &s->step;
-
-	if (!s->device)
-		return fail(-EINVAL, "a replay, but the session's pages are in host memory");
-	if (!st->open || st->next_layer != 0)
-		return fail(-EINVAL, "a replay, expected in an open step before its first layer");
-	if (st->prompts.n > 0 || key != key_of(s))
-		return fail(-ESTALE, "the recording was made for another kind of step: record it anew");
-	st->next_layer = s->model.n_layers;
-	return 0;
-}
-
-int skv_step_replayed(struct skv_session *s, uint64_t key)
-{
-	int e;
-
-	pthread_mutex_lock(&s->lock);
-	e = replayed(s, key);
-	pthread_mutex_unlock(&s->lock);
-	return e;
 }

@@ -13,7 +13,8 @@
  *   attend.c   one layer: append, attention as planned
  *   policy.c   plugins, specs, plans, hooks, the swap
  *   prims.c    the primitives that hooks call
- *   device.c   what a session on a device has besides, steps that run later, replays
+ *   device.c   what a session on a device has besides, steps that run later
+ *   replay.c   recorded attends
  *
  * Locks. session->lock guards a session, its sequences, stock and step; client->lock guards the socket,
  * requests, pools and the plugin cache. A session's lock is taken first. Nobody waits for the daemon
@@ -300,6 +301,16 @@ struct device_slot {
 	struct skv_seq **seqs;       /* [n] of room for cap; none of them goes before the step has run */
 };
 
+/* Recordings of the layers; see replay.c. */
+struct replay {
+	uint64_t key;        /* of the open step, or the last one; 0: it cannot be replayed */
+	uint64_t layers_key; /* of the steps that the layers were seen in */
+	struct replay_layer *layer, *behind; /* [n_layers]; the one whose hooks did not run last, or NULL */
+	void *recorder; /* a stream, made when it is needed */
+	bool recorded;
+	uint32_t tries; /* to record, under this key */
+};
+
 struct device {
 	const struct skv_backend *backend;
 	unsigned number; /* of the backend */
@@ -317,7 +328,11 @@ struct device {
 	} *stale;
 	uint32_t n_stale;
 	uint64_t cap_stale;
+	struct replay replay;
 };
+
+/* Set the last error from the backend's, and return `error`. */
+int device_failed(const struct device *d, int error, const char *what);
 
 /* The kernels and the device of the session's model. */
 int device_open(struct skv_session *s);
@@ -347,6 +362,15 @@ void device_entry(struct skv_seq *q, uint32_t layer, uint32_t page);
 void device_stale(struct skv_seq *q, uint32_t layer, uint32_t page);
 int device_stage(struct skv_session *s);
 int device_publish(struct skv_session *s, const int32_t *next); /* on failure nothing has changed */
+
+/* ---- replay.c -------------------------------------------------------------------------------- */
+
+int replay_init(struct device *d, uint32_t n_layers);
+void replay_free(struct device *d, uint32_t n_layers); /* the device is entered */
+/* The step is laid out: its key, and recordings of its layers if it is time to make them. */
+void replay_begin(struct skv_session *s);
+/* 1: the layer was replayed. 0: attend as it comes. */
+int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a);
 
 /* ---- session, sequence ----------------------------------------------------------------------- */
 
@@ -448,6 +472,8 @@ void seq_carry_out(struct skv_seq *q);
 /* A decoding row at this length looked at so many tokens, each counted once for each kv head. */
 void seq_attended(struct skv_seq *q, uint32_t len, uint64_t tokens);
 
+/* Append and attend, as planned. The arguments have been looked at. */
+void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *a);
 /* Evidence and lists for the decoding sequences of the step. */
 int selections_prepare(struct skv_session *s);
 void step_abort(struct skv_session *s);

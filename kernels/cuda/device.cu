@@ -163,7 +163,7 @@ static int enter(unsigned device, void **ret_was)
 			r = prepare(device);
 		pthread_mutex_unlock(&lock);
 	}
-	if (r == 0 && driver.set_current(devices[device].context))
+	if (r == 0 && was != devices[device].context && driver.set_current(devices[device].context))
 		r = skv_cuda_failed(-EIO, "entering the device", "its context is gone");
 	if (r == 0)
 		*ret_was = was;
@@ -174,6 +174,9 @@ static int enter(unsigned device, void **ret_was)
 
 static int leave(void *was)
 {
+	CUcontext now;
+	if (!driver.get_current(&now) && now == (CUcontext)was)
+		return 0;
 	if (driver.set_current((CUcontext)was))
 		return skv_cuda_failed(-EIO, "leaving the device", "the context before is gone");
 	return 0;

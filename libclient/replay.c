@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/replay.c - attends of a device that were recorded and are replayed.
+ *
+ * A layer is several kernels, and to launch each takes the host longer than some of them take the device. A
+ * CUDA graph is one launch. The engine may record whole steps (skv_step_key, skv_step_replayed). Where it does
+ * not, each layer has a small graph here: made in skv_step_begin, when two steps of the same key gave a layer the
+ * same q, k, v and out, and launched by skv_attend while they stay the same.
+ *
+ * Hooks run when a layer is recorded and not when it is replayed: what they ask for depends on the plan and the
+ * layer alone (policy.h). What they leave behind on the host - which selections exist - is remembered for
+ * the layers after it that are not replayed.
+ */
+#include "internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MISSES_MOST 2u /* recordings of one key that nobody wanted */
+
+/* What a layer's hooks have left of a selection. */
+struct replay_mark {
+	uint32_t made, most;
+	bool has_evidence;
+};
+
+struct replay_layer {
+	bool seen; /* attended in the last step of this key, with these */
+	struct skv_attn at;
+	void *graph;
+	struct replay_mark *after; /* [n_layers] */
+};
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+int replay_init(struct device *d, uint32_t n_layers)
+{
+	struct replay *r = &d->replay;
+
+	r->layer = calloc(n_layers, sizeof(*r->layer));
+	if (!r->layer)
+		return fail(-ENOMEM, "out of memory");
+	for (uint32_t i = 0; i < n_layers; i++) {
+		r->layer[i].after = calloc(n_layers, sizeof(struct replay_mark));
+		if (!r->layer[i].after) {
+			replay_free(d, n_layers);
+			return fail(-ENOMEM, "out of memory");
+		}
+	}
+	return 0;
+}
+
+static void forget(struct device *d, struct replay_layer *x)
+{
+	if (x->graph)
+		d->backend->graph_free(x->graph);
+	x->graph = NULL;
+	x->seen = false;
+}
+
+void replay_free(struct device *d, uint32_t n_layers)
+{
+	struct replay *r = &d->replay;
+
+	for (uint32_t i = 0; r->layer && i < n_layers; i++) {
+		forget(d, &r->layer[i]);
+		free(r->layer[i].after);
+	}
+	if (r->recorder)
+		d->backend->stream_free(r->recorder);
+	free(r->layer);
+	*r = (struct replay){0};
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+/* All that a recording of the step's attends has in it. Two of them with the same sum: one in 2^64. */
+static uint64_t key_of(const struct skv_session *s)
+{
+	const struct step *st = &s->step;
+	const uint64_t part[] = {
+		st->all.n,
+		st->all.max_len,
+		s->stats.policy_swaps,
+		(uintptr_t)st->work.mem,
+		(uintptr_t)st->arena,
+		(uintptr_t)s->device->kseq,
+		(uintptr_t)s->device->attended,
+		(uintptr_t)s->shape.pool,
+	};
+	uint64_t sum = 0xcbf29ce484222325u;
+
+	if (st->prompts.n > 0)
+		return 0;
+	for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++) {
+		sum = (sum ^ part[i]) * 0x9e3779b97f4a7c15u;
+		sum ^= sum >> 29;
+	}
+	return sum ? sum : 1;
+}
+
+uint64_t skv_step_key(struct skv_session *s)
+{
+	uint64_t key = 0;
+
+	pthread_mutex_lock(&s->lock);
+	if (s->device && s->step.open)
+		key = s->device->replay.key;
+	pthread_mutex_unlock(&s->lock);
+	return key;
+}
+
+static int replayed(struct skv_session *s, uint64_t key)
+{
+	struct step *st = &s->step;
+
+	if (!s->device)
+		return fail(-EINVAL, "a replay, but the session's pages are in host memory");
+	if (!st->open || st->next_layer != 0)
+		return fail(-EINVAL, "a replay, expected in an open step before its first layer");
+	if (key == 0 || key != s->device->replay.key)
+		return fail(-ESTALE, "the recording was made for another kind of step: record it anew");
+	st->next_layer = s->model.n_layers;
+	return 0;
+}
+
+int skv_step_replayed(struct skv_session *s, uint64_t key)
+{
+	int e;
+
+	pthread_mutex_lock(&s->lock);
+	e = replayed(s, key);
+	pthread_mutex_unlock(&s->lock);
+	return e;
+}
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+static void put_marks(struct skv_session *s, const struct replay_mark *from)
+{
+	for (uint32_t i = 0; i < s->model.n_layers; i++) {
+		struct selection *x = &s->step.selection[i];
+
+		x->made = from[i].made;
+		x->has_evidence = from[i].has_evidence;
+		x->list.most = from[i].most;
+	}
+}
+
+static void take_marks(const struct skv_session *s, struct replay_mark *to)
+{
+	for (uint32_t i = 0; i < s->model.n_layers; i++) {
+		const struct selection *x = &s->step.selection[i];
+
+		to[i] = (struct replay_mark){.made = x->made, .most = x->list.most, .has_evidence = x->has_evidence};
+	}
+}
+
+/* Into x->graph, by way of a stream of our own: the caller's may be one that cannot record. */
+static int record(struct skv_session *s, uint32_t layer)
+{
+	const struct skv_backend *b = s->device->backend;
+	struct replay *r = &s->device->replay;
+	struct replay_layer *x = &r->layer[layer];
+	struct step *st = &s->step;
+	void *stream = st->work.stream;
+	int e = r->recorder ? 0 : b->stream_new(&r->recorder);
+
+	if (e == 0)
+		e = b->begin_capture(r->recorder);
+	if (e < 0)
+		return e;
+	st->work.stream = r->recorder;
+	attend_layer(s, layer, &x->at);
+	st->work.stream = stream;
+	e = b->end_capture(r->recorder, &x->graph);
+	if (e < 0)
+		x->graph = NULL;
+	take_marks(s, x->after);
+	return e;
+}
+
+/* All layers, or none: one that misuses a primitive, or that CUDA does not record, is attended as it comes. */
+static void record_all(struct skv_session *s)
+{
+	struct device *d = s->device;
+	struct replay *r = &d->replay;
+	bool well = true;
+
+	r->tries++;
+	for (uint32_t i = 0; i < s->model.n_layers && well; i++)
+		well = record(s, i) == 0 && !s->misused;
+	for (uint32_t i = 0; i < s->model.n_layers && !well; i++)
+		forget(d, &r->layer[i]);
+	r->recorded = well;
+	s->misused = false;
+	for (uint32_t i = 0; i < s->model.n_layers; i++) {
+		s->step.selection[i].made = 0;
+		s->step.selection[i].has_evidence = false;
+	}
+}
+
+void replay_begin(struct skv_session *s)
+{
+	struct device *d = s->device;
+	struct replay *r = &d->replay;
+	uint64_t key = key_of(s);
+	bool all = true;
+
+	r->behind = NULL;
+	r->key = key;
+	if (key == 0)
+		return; /* the recordings are for the step after the prompt */
+	if (key != r->layers_key) {
+		for (uint32_t i = 0; i < s->model.n_layers; i++)
+			forget(d, &r->layer[i]);
+		r->layers_key = key;
+		r->recorded = false;
+		r->tries = 0;
+		return;
+	}
+	for (uint32_t i = 0; i < s->model.n_layers && all; i++)
+		all = r->layer[i].seen;
+	if (all && !r->recorded && r->tries < MISSES_MOST)
+		record_all(s);
+}
+
+int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
+{
+	struct device *d = s->device;
+	struct replay *r = &d->replay;
+	struct replay_layer *x = &r->layer[layer];
+	bool same = x->seen && x->at.q == a->q && x->at.k == a->k && x->at.v == a->v && x->at.out == a->out;
+	bool recording = false;
+	int e = r->key ? d->backend->recording(s->step.work.stream, &recording) : 0;
+
+	if (e < 0)
+		return device_failed(d, e, "attention");
+	if (same && x->graph && !recording) {
+		e = d->backend->graph_launch(x->graph, s->step.work.stream);
+		if (e < 0)
+			return device_failed(d, e, "attention");
+		r->behind = x;
+		return 1;
+	}
+	if (r->behind)
+		put_marks(s, r->behind->after);
+	r->behind = NULL;
+	if (r->key && !recording && !same) {
+		forget(d, x);
+		r->recorded = false;
+		x->at = *a;
+		x->seen = true;
+	}
+	return 0;
+}
