@@ -90,6 +90,8 @@ static int check(const struct eng_cli *cli, struct eng_error *err)
 int eng_host_open(struct eng_host *ret, const struct eng_cli *cli, struct eng_error *err)
 {
 	struct eng_host host = ENG_HOST_NULL;
+	/* Where pages are bf16, rows of that are good enough to multiply, and faster. */
+	uint32_t dtype = cli->kv_dtype == SKV_BF16 ? SKV_BF16 : SKV_F32;
 	int r = check(cli, err);
 
 	if (r)
@@ -97,8 +99,7 @@ int eng_host_open(struct eng_host *ret, const struct eng_cli *cli, struct eng_er
 	if (cli->private_daemon)
 		r = eng_private_start(&host.daemon, &host.client, err);
 	r = r ? r : eng_place_open(&host.place, cli->device, err);
-	/* Products of bf16 rows would be no better than pages of bf16 allow, and they are faster. */
-	r = r ? r : eng_model_load(&host.model, cli->model, host.place, cli->kv_dtype == SKV_BF16 ? SKV_BF16 : SKV_F32, err);
+	r = r ? r : eng_model_load(&host.model, cli->model, host.place, dtype, err);
 	r = r ? r : eng_tokens_check(&host.model.config, err);
 	if (!r && !host.client) {
 		r = skv_connect(&host.client, cli->socket);

@@ -34,7 +34,7 @@ struct eng_eval {
 	enum eng_mode mode;
 	uint32_t batch;
 	bool quiet;
-	bool no_graph; /* on a device: launch the kernels of a step one by one */
+	bool no_graph;                     /* on a device: launch the kernels of a step one by one */
 	const volatile sig_atomic_t *stop; /* raised by a signal: give up at the next step */
 };
 

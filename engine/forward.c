@@ -153,14 +153,16 @@ static int read_items(struct eng_forward *f, const struct skv_step_item *items, 
 		if (items[i].n_tokens > f->max_rows - s->rows)
 			return eng_fail(err, -EINVAL, "a step of more than %u rows", f->max_rows);
 		if (!items[i].tokens != s->chosen || (s->chosen && (items[i].flags & SKV_STEP_PROMPT)))
-			return eng_fail(err, -EINVAL, "token ids for all items expected, or decode rows and no ids");
+			return eng_fail(err, -EINVAL,
+			                "token ids for all items expected, or decode rows and no ids");
 		if (!(items[i].flags & SKV_STEP_PROMPT))
 			f->rows.from[s->decoding++] = s->rows;
 		for (uint32_t t = 0; t < items[i].n_tokens; t++, s->rows++) {
 			int32_t id = s->chosen ? 0 : items[i].tokens[t];
 
 			if (id < 0 || (uint32_t)id >= vocab)
-				return eng_fail(err, -EINVAL, "token id %d, the vocabulary has %u", id, vocab);
+				return eng_fail(err, -EINVAL, "token id %d, the vocabulary has %u", id,
+				                vocab);
 			f->rows.id[s->rows] = id;
 			f->rows.position[s->rows] = at + t;
 		}
@@ -196,7 +198,8 @@ static int put_rows(struct eng_forward *f, const struct step *s, struct eng_erro
 /* ---- the step -------------------------------------------------------------------------------- */
 
 /* `y`: what is still to be added to the residual stream; NULL: nothing. */
-static int attention(struct eng_forward *f, struct skv_session *session, uint32_t l, const float *y, uint32_t rows)
+static int attention(struct eng_forward *f, struct skv_session *session, uint32_t l, const float *y,
+                     uint32_t rows)
 {
 	const struct eng_config *c = &f->model->config;
 	const struct eng_layer *w = &f->model->layers[l];
@@ -241,7 +244,8 @@ static void read_out(struct eng_forward *f, const float *y, const struct step *s
 	p->ops->choose(p, f->id, f->position, f->logits, s->decoding, c->vocab);
 }
 
-static int compute(struct eng_forward *f, struct skv_session *session, const struct step *s, struct eng_error *err)
+static int compute(struct eng_forward *f, struct skv_session *session, const struct step *s,
+                   struct eng_error *err)
 {
 	const struct eng_model *m = f->model;
 	struct eng_place *p = m->place;
@@ -260,8 +264,8 @@ static int compute(struct eng_forward *f, struct skv_session *session, const str
 }
 
 /* What compute() queues, as a recording: now, and for steps to come. */
-static int record(struct eng_forward *f, struct skv_session *session, const struct step *s, void **ret_recording,
-                  struct eng_error *err)
+static int record(struct eng_forward *f, struct skv_session *session, const struct step *s,
+                  void **ret_recording, struct eng_error *err)
 {
 	struct eng_place *p = f->model->place;
 	int r = at_place(f, p->ops->record(p), err), ended;

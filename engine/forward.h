@@ -10,13 +10,16 @@
  * sampled to skv_step_end() with the commit: an engine that dies has published either both or none.
  *
  * On a device everything is queued, and nothing waits until the caller asks for ids or logits. The id that a
- * decode row chooses stays there and is what the next step embeds, so a caller that need not look at it does not
- * have to. A step of decode rows alone is recorded as one graph, and launched again while the library says
- * (skv_step_key) that the next one is of the same kind.
+ * decode row chooses stays there and is what the next step embeds, so a caller that need not look at it does
+ * not have to. A step of decode rows alone is recorded as one graph, and launched again while the library
+ * says (skv_step_key) that the next one is of the same kind.
  *
- *     eng_forward(&f, session, items, n, &err);  skv_step_end(session, f.id);      // .tokens = ids of the prompt's last
- *     while (...)
- *             eng_forward(&f, session, items, n, &err), skv_step_end(session, f.id); // .tokens = NULL: what was chosen
+ *     eng_forward(&f, session, items, n, &err);           // .tokens: the last one of each prompt
+ *     skv_step_end(session, f.id);
+ *     while (...) {
+ *             eng_forward(&f, session, items, n, &err);   // .tokens = NULL: what was chosen
+ *             skv_step_end(session, f.id);
+ *     }
  */
 #ifndef ENG_FORWARD_H
 #define ENG_FORWARD_H
@@ -30,8 +33,8 @@
 struct eng_rows {
 	int32_t *id;
 	uint32_t *position;
-	uint32_t *from;     /* the rows of decode items */
-	uint32_t *expected; /* positions, as the last step left them at the place ... */
+	uint32_t *from;      /* the rows of decode items */
+	uint32_t *expected;  /* positions, as the last step left them at the place ... */
 	uint32_t n_expected; /* ... of so many rows */
 };
 
@@ -61,9 +64,9 @@ struct eng_forward {
 #define ENG_FORWARD_NULL ((struct eng_forward){.block = NULL})
 
 /*
- * Buffers for steps of up to `max_rows` rows of this model, which must outlive them. On a device the sessions that it
- * steps are closed after eng_forward_deinit(), or after the last step of all of them: recordings are known by what a
- * session that is open has for itself. -ENOMEM.
+ * Buffers for steps of up to `max_rows` rows of this model, which must outlive them. On a device the sessions
+ * that it steps are closed after eng_forward_deinit(), or after the last step of all of them: recordings are
+ * known by what a session that is open has for itself. -ENOMEM.
  */
 int eng_forward_init(struct eng_forward *f, const struct eng_model *model, uint32_t max_rows,
                      struct eng_error *err);
@@ -72,10 +75,10 @@ void eng_forward_deinit(struct eng_forward *f);
 /*
  * Begin a step with these items (together at most max_rows rows, more sequences than that never) and run it
  * through all layers. Token ids are given for all items, or for none: then the items are decode rows in the
- * order of the last step's, and go on with f->id. Afterwards f->id has the id that each decode row chooses, the
- * largest logit's, in the items' order (with prompt items among them: of the others), for skv_step_end(); and
- * the step is open: call that or skv_step_abort(). On error no step is open. Negative errno with the library's
- * text; -EINVAL a token id beyond the vocabulary.
+ * order of the last step's, and go on with f->id. Afterwards f->id has the id that each decode row chooses,
+ * the largest logit's, in the items' order (with prompt items among them: of the others), for skv_step_end();
+ * and the step is open: call that or skv_step_abort(). On error no step is open. Negative errno with the
+ * library's text; -EINVAL a token id beyond the vocabulary.
  */
 int eng_forward(struct eng_forward *f, struct skv_session *session, const struct skv_step_item *items,
                 uint32_t n, struct eng_error *err);
@@ -90,7 +93,7 @@ int eng_forward_choose(struct eng_forward *f, const int32_t *ids, uint32_t n, st
 int eng_forward_fetch(struct eng_forward *f, struct eng_error *err);
 int eng_forward_fetched(struct eng_forward *f, const int32_t **ret_ids, struct eng_error *err);
 
-/* The logits of the last step's decode rows, in the items' order; it waits for them. They stay until the next call. */
+/* Wait for the logits of the last step's decode rows, in the items' order. They stay until the next call. */
 int eng_forward_logits(struct eng_forward *f, const float **ret_logits, struct eng_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine/host.c - the host as a place: fp32 throughout, OpenBLAS, the OpenMP pool where there are rows enough. */
+/* engine/host.c - the host as a place: fp32 throughout, products by OpenBLAS, the rest on OpenMP. */
 #include "engine/place.h"
 
 #include <cblas.h>
@@ -69,8 +69,9 @@ static void embed(struct eng_place *place UNUSED, float *x, const void *embeddin
 		memcpy(x + (size_t)r * n, (const float *)embedding + (size_t)id[r] * n, n * sizeof(*x));
 }
 
-static void add_norm(struct eng_place *place UNUSED, void *out, uint32_t dtype UNUSED, float *x, const float *y,
-                     const float *weight, float eps, const uint32_t *from, uint32_t rows, uint32_t n)
+static void add_norm(struct eng_place *place UNUSED, void *out, uint32_t dtype UNUSED, float *x,
+                     const float *y, const float *weight, float eps, const uint32_t *from, uint32_t rows,
+                     uint32_t n)
 {
 #pragma omp parallel for schedule(static) if ((uint64_t)rows * n > PARALLEL_FLOATS)
 	for (uint32_t r = 0; r < rows; r++) {
@@ -95,8 +96,8 @@ static void add_norm(struct eng_place *place UNUSED, void *out, uint32_t dtype U
 	}
 }
 
-static void matmul(struct eng_place *place UNUSED, float *y, const void *x, const void *w, uint32_t dtype UNUSED,
-                   uint32_t rows, uint32_t n_in, uint32_t n_out)
+static void matmul(struct eng_place *place UNUSED, float *y, const void *x, const void *w,
+                   uint32_t dtype UNUSED, uint32_t rows, uint32_t n_in, uint32_t n_out)
 {
 	if (rows > MATVEC_ROWS) {
 		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)n_out, (int)n_in, 1, x,

@@ -76,7 +76,7 @@ struct loader {
 	const struct eng_safetensors *st;
 	const struct eng_model *model;
 	struct eng_error *err;
-	float *staging; /* where a tensor is on its way to a device; NULL on the host, where it goes at once */
+	float *staging; /* where a tensor is on its way to a device; NULL on the host */
 };
 
 /* fp32 to bf16 in place, of values that both have. */

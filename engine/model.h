@@ -36,9 +36,9 @@ struct eng_model {
 #define ENG_MODEL_NULL ((struct eng_model){.weights = NULL})
 
 /*
- * Load config.json and model.safetensors of a directory. `dtype`: SKV_BF16 for matrices in bf16 where every tensor
- * of the file is (and the place is a device); else they are fp32, whatever the file has. Negative errno and a text
- * that names the file, key or tensor and what was expected.
+ * Load config.json and model.safetensors of a directory. `dtype`: SKV_BF16 for matrices in bf16 where every
+ * tensor of the file is (and the place is a device); else they are fp32, whatever the file has. Negative
+ * errno and a text that names the file, key or tensor and what was expected.
  */
 int eng_model_load(struct eng_model *ret, const char *directory, struct eng_place *place, uint32_t dtype,
                    struct eng_error *err);

@@ -52,8 +52,9 @@ static const struct eng_ops *load(struct eng_error *err)
 		eng_fail(err, -ENODEV, "this engine cannot use CUDA here: %s has no " ENG_CUDA_SYMBOL, path);
 	else
 		eng_fail(err, -ENODEV,
-		         "this engine cannot use CUDA here: %s has version %u of %u bytes, expected %u of %zu", path,
-		         ops->abi, ops->size, ENG_PLACE_ABI, sizeof(*ops));
+		         "this engine cannot use CUDA here: %s has version %u of %u bytes, expected %u of "
+		         "%zu",
+		         path, ops->abi, ops->size, ENG_PLACE_ABI, sizeof(*ops));
 	dlclose(module);
 	return NULL;
 }

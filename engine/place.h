@@ -6,10 +6,10 @@
  * which memory, and when. On the host every function has done its work when it returns. On a device
  * the work is queued on the place's stream, and only put() and fetched() wait.
  *
- * Rows. Residual streams, products and logits are fp32. Matrices, and the rows that they are multiplied by, are
- * of the model's `dtype`, SKV_F32 or SKV_BF16 (fp32 alone on the host), and so are the rows that attention takes
- * and gives. Products add up in fp32; fp32 times fp32 is that, and no shorter format. Every function treats its
- * rows alike and independently.
+ * Rows. Residual streams, products and logits are fp32. Matrices, and the rows that they are multiplied by,
+ * are of the model's `dtype`, SKV_F32 or SKV_BF16 (fp32 alone on the host), and so are the rows that
+ * attention takes and gives. Products add up in fp32; fp32 times fp32 is that, and no shorter format. Every
+ * function treats its rows alike and independently.
  *
  * Errors. Functions that return int return 0 or a negative errno, and error() then says what was wrong. What
  * computes returns nothing: the first thing that failed shows at the next check().
@@ -48,17 +48,17 @@ struct eng_ops {
 
 	/* ---- memory ---- */
 
-	/* Memory for everything below, 64-byte aligned; of the host's that fetch() writes. NULL may be freed. */
+	/* Memory for all of this, 64-byte aligned; and of the host's for fetch(). NULL may be freed. */
 	int (*alloc)(struct eng_place *, size_t bytes, void **ret);
 	void (*free)(struct eng_place *, void *);
 	int (*alloc_host)(struct eng_place *, size_t bytes, void **ret);
 	void (*free_host)(struct eng_place *, void *);
 
-	/* Copy from the host. `src` is the caller's again when it returns; it waits when much is on its way. */
+	/* Copy from the host. `src` is the caller's again then. It waits when much is on its way. */
 	int (*put)(struct eng_place *, void *dst, const void *src, size_t bytes);
-	/* Copy to what alloc_host() gave. It is there, and all that was queued before it done, after fetched(). */
+	/* Copy to what alloc_host() gave; it is there after fetched(). */
 	int (*fetch)(struct eng_place *, void *dst, const void *src, size_t bytes);
-	/* Waits for the last fetch(), not for what was queued after it. */
+	/* Waits for the last fetch() and what was queued before it, not for what came after. */
 	int (*fetched)(struct eng_place *);
 	/* What failed since the last check(). */
 	int (*check)(struct eng_place *);
@@ -73,19 +73,19 @@ struct eng_ops {
 	              uint32_t rows, uint32_t n);
 
 	/*
-	 * x += y, then out = x / rms(x) · weight, over rows of n. Row i of `out` comes from row from[i] of x and y,
-	 * each of which is named at most once; NULL: row i. y may be NULL; `out` is neither x nor y.
+	 * x += y, then out = x / rms(x) · weight, over rows of n. Row i of `out` comes from row from[i] of x
+	 * and y, each of which is named at most once; NULL: row i. y may be NULL; `out` is neither x nor y.
 	 */
 	void (*add_norm)(struct eng_place *, void *out, uint32_t dtype, float *x, const float *y,
 	                 const float *weight, float eps, const uint32_t *from, uint32_t rows, uint32_t n);
 
 	/* y [rows][n_out] fp32 = x [rows][n_in] · w [n_out][n_in] transposed. */
-	void (*matmul)(struct eng_place *, float *y, const void *x, const void *w, uint32_t dtype, uint32_t rows,
-	               uint32_t n_in, uint32_t n_out);
+	void (*matmul)(struct eng_place *, float *y, const void *x, const void *w, uint32_t dtype,
+	               uint32_t rows, uint32_t n_in, uint32_t n_out);
 
 	/*
 	 * Take rows [q heads | k heads | v heads] apart, turning q and k by their positions: the halves of a
-	 * head are the two coordinates of head_dim/2 pairs. `table` is [position][cos head_dim/2 | sin head_dim/2].
+	 * head are the two coordinates of head_dim/2 pairs. `table` is eng_rope_table()'s.
 	 */
 	void (*rope_split)(struct eng_place *, void *q, void *k, void *v, uint32_t dtype, const float *qkv,
 	                   const struct eng_heads *heads, const float *table, const uint32_t *position,
@@ -95,13 +95,13 @@ struct eng_ops {
 	void (*swiglu)(struct eng_place *, void *y, uint32_t dtype, const float *gate_up, uint32_t rows,
 	               uint32_t n);
 
-	/* What comes in with the next step: id[i] = where row i of logits is largest (the lower one of equals); ++position[i]. */
-	void (*choose)(struct eng_place *, int32_t *id, uint32_t *position, const float *logits, uint32_t rows,
-	               uint32_t vocab);
+	/* The next step's rows: id[i] = where row i of logits is largest (first of equals); ++position[i]. */
+	void (*choose)(struct eng_place *, int32_t *id, uint32_t *position, const float *logits,
+	               uint32_t rows, uint32_t vocab);
 
 	/* ---- recordings; NULL where there are none ---- */
 
-	/* What is queued between the two is recorded and not run. A launch runs all of it, on the same memory. */
+	/* What is queued between the two is recorded and not run. A launch runs it, on the same memory. */
 	int (*record)(struct eng_place *);
 	int (*recorded)(struct eng_place *, void **ret_recording);
 	int (*launch)(struct eng_place *, void *recording);
@@ -118,9 +118,10 @@ struct eng_place {
 struct eng_place *eng_place_host(void);
 
 /*
- * Open a place: SKV_DEVICE_HOST, or SKV_DEVICE_CUDA(i), which loads the module for CUDA: the installed one, or the
- * file that $SPARSEKV_ENGINE_CUDA_MODULE names (not for programs that run with more rights than their caller has).
- * Negative errno with a text. CUDA does not survive fork(): what a process forks it must have forked before.
+ * Open a place: SKV_DEVICE_HOST, or SKV_DEVICE_CUDA(i), which loads the module for CUDA: the installed one,
+ * or the file that $SPARSEKV_ENGINE_CUDA_MODULE names (not for programs that run with more rights than their
+ * caller has). Negative errno with a text. CUDA does not survive fork(): what a process forks it must have
+ * forked before.
  */
 int eng_place_open(struct eng_place **ret, uint32_t device, struct eng_error *err);
 

@@ -8,7 +8,8 @@ static void forget(struct eng_recording *r, struct eng_place *place)
 	*r = (struct eng_recording){.key = 0};
 }
 
-struct eng_recording *eng_recording_of(struct eng_recordings *all, struct eng_place *place, uint64_t key, bool *ret_seen)
+struct eng_recording *eng_recording_of(struct eng_recordings *all, struct eng_place *place, uint64_t key,
+                                       bool *ret_seen)
 {
 	struct eng_recording *oldest = &all->list[0];
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/engine-daemon.h - a test's own daemon and a folder, for the engine's tests that need one; see run-program.h. */
+/* tests/engine-daemon.h - a daemon and a folder of a test's own, for the engine's tests. */
 #ifndef SKV_TEST_ENGINE_DAEMON_H
 #define SKV_TEST_ENGINE_DAEMON_H
 

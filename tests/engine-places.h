@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/engine-places.h - the places that the engine's tests compute at: the host, and a device where there is one.
+ * tests/engine-places.h - the places that the engine's tests compute at: the host, and a device where there
+ * is one.
  *
- * With SPARSEKV_REQUIRE_GPU=1 a device that is missing is a failure. The device is $CUDA_VISIBLE_DEVICES's first.
+ * With SPARSEKV_REQUIRE_GPU=1 a device that is missing is a failure. The device is $CUDA_VISIBLE_DEVICES's
+ * first.
  */
 #ifndef SKV_TEST_ENGINE_PLACES_H
 #define SKV_TEST_ENGINE_PLACES_H
@@ -11,9 +13,9 @@
 #include "engine/place.h"
 
 /*
- * First in main(): the seed (random.h), where the modules of this build are, and a line when there is no device.
- * CUDA does not survive a fork, and Check forks for each test: so a child looks, and place_device() opens it
- * anew in each test. False: there is none, but one is required.
+ * First in main(): the seed (random.h), where the modules of this build are, and a line when there is no
+ * device. CUDA does not survive a fork, and Check forks for each test: so a child looks, and place_device()
+ * opens it anew in each test. False: there is none, but one is required.
  */
 bool places_begin(const char *program);
 

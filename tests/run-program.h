@@ -8,8 +8,8 @@
 #define RUN_ARGS 40
 
 /*
- * Paths in the build directory and in the source tree: as built, or where $SKV_BUILDDIR and $SKV_SRCDIR say that they
- * were carried to. A static buffer each.
+ * Paths in the build directory and in the source tree: as built, or where $SKV_BUILDDIR and $SKV_SRCDIR say
+ * that they were carried to. A static buffer each.
  */
 const char *run_built(const char *name);
 const char *run_source(const char *name);

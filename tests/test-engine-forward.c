@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steps of a model on a real daemon: small random models against a plain double-precision computation; and on a device
- * where there is one, against the host, with and without recordings.
+ * Steps of a model on a real daemon: small random models against a plain double-precision computation; and on
+ * a device where there is one, against the host, with and without recordings.
  */
 #include <check.h>
 #include <errno.h>
@@ -180,7 +180,8 @@ struct bench {
 	struct skv_session *session;
 };
 
-static void bench_init(struct bench *b, const struct eng_config *config, const struct at *at, const char *policy)
+static void bench_init(struct bench *b, const struct eng_config *config, const struct at *at,
+                       const char *policy)
 {
 	struct skv_model shape;
 	struct eng_error err;
@@ -224,7 +225,7 @@ static uint32_t step_both(struct bench *host, struct bench *device, const struct
 	return rows;
 }
 
-/* The same random model and the same steps on the host and on the device, in fp32 and in bf16; pages are bf16. */
+/* The same model and the same steps on the host and on the device, in fp32 and in bf16; pages are bf16. */
 START_TEST(device_is_as_the_host)
 {
 	struct at at[3];
@@ -267,7 +268,7 @@ START_TEST(device_is_as_the_host)
 }
 END_TEST
 
-/* Sequences that are decoded together: prompts of different lengths, made up, and so many tokens behind them. */
+/* Sequences that are decoded together: made-up prompts of different lengths, and so many tokens behind. */
 struct batch {
 	uint32_t n, longest, steps;
 };
@@ -311,8 +312,8 @@ static void read_prompts(struct bench *b, const struct batch *batch, struct skv_
 enum way { AS_RECORDED, ONE_BY_ONE, FORCED };
 
 /* One step of all; `said`: [sequence][steps], what they said before. */
-static void decode_step(struct bench *b, const struct batch *batch, struct skv_seq **seq, enum way way, uint32_t t,
-                        const int32_t *said)
+static void decode_step(struct bench *b, const struct batch *batch, struct skv_seq **seq, enum way way,
+                        uint32_t t, const int32_t *said)
 {
 	struct skv_step_item items[BATCH_MOST];
 	int32_t ids[batch->longest], first[BATCH_MOST];
@@ -333,8 +334,8 @@ static void decode_step(struct bench *b, const struct batch *batch, struct skv_s
 }
 
 /*
- * Decode: what was chosen goes in without being looked at, or (forced) what `said` has. What is said, into `said`.
- * Returns the seconds of a step.
+ * Decode: what was chosen goes in without being looked at, or (forced) what `said` has. What is said, into
+ * `said`. Returns the seconds of a step.
  */
 static double decode(struct bench *b, const struct batch *batch, enum way way, int32_t *said)
 {
@@ -366,10 +367,11 @@ static double decode(struct bench *b, const struct batch *batch, enum way way, i
 	return seconds;
 }
 
-/* A replayed step says what it says when its kernels are launched one by one, and when it is told what to go on with. */
+/* A replayed step says what its kernels say one by one, and what it says when told what to go on with. */
 START_TEST(ways_to_decode_agree)
 {
-	static const char *const policies[] = {"full", "delta?budget=8&layers=1", "streaming?budget=0.25&dense=1"};
+	static const char *const policies[] = {"full", "delta?budget=8&layers=1",
+	                                       "streaming?budget=0.25&dense=1"};
 	const struct batch batch = {.n = 3, .longest = 1500, .steps = 200};
 	int32_t first[3 * 200], other[3 * 200];
 	struct at at[3];

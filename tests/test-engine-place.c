@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of a place (engine/place.h) against double precision: on the host, and on a device where there is
- * one, with rows and matrices of fp32 and of bf16. What goes in has no more digits than bf16, so that all compute
- * with the same numbers.
+ * The functions of a place (engine/place.h) against double precision: on the host, and on a device where
+ * there is one, with rows and matrices of fp32 and of bf16. What goes in has no more digits than bf16, so
+ * that all compute with the same numbers.
  */
 #include <check.h>
 #include <errno.h>
@@ -94,7 +94,8 @@ END_TEST
 static void try_add_norm(const struct at *at, uint32_t rows, uint32_t n, bool adds, bool moves)
 {
 	uint32_t all = moves ? 2 * rows + 1 : rows;
-	float *x = place_random(all * n, 4), *y = place_random(all * n, 2), *w = place_random(n, 2), *out, *sum;
+	float *x = place_random(all * n, 4), *y = place_random(all * n, 2), *w = place_random(n, 2), *out,
+	      *sum;
 	void *x_ = place_give(at, x, all * n, SKV_F32), *y_ = place_give(at, y, all * n, SKV_F32);
 	void *w_ = place_give(at, w, n, SKV_F32), *out_ = place_give(at, NULL, rows * n, at->dtype), *from_;
 	uint32_t from[rows];
@@ -102,8 +103,8 @@ static void try_add_norm(const struct at *at, uint32_t rows, uint32_t n, bool ad
 	for (uint32_t r = 0; r < rows; r++)
 		from[r] = moves ? 2 * r + 1 : r;
 	from_ = place_give_bytes(at, from, sizeof(from));
-	at->place->ops->add_norm(at->place, out_, at->dtype, x_, adds ? y_ : NULL, w_, 1e-5f, moves ? from_ : NULL,
-	                         rows, n);
+	at->place->ops->add_norm(at->place, out_, at->dtype, x_, adds ? y_ : NULL, w_, 1e-5f,
+	                         moves ? from_ : NULL, rows, n);
 	out = place_take(at, out_, rows * n, at->dtype);
 	sum = place_take(at, x_, all * n, SKV_F32);
 	for (uint32_t r = 0; r < rows; r++) {
@@ -119,7 +120,8 @@ static void try_add_norm(const struct at *at, uint32_t rows, uint32_t n, bool ad
 		for (uint32_t i = 0; i < n; i++) {
 			double want = sum[from[r] * n + i] / sqrt(squares / n + 1e-5) * w[i];
 
-			ck_assert_double_eq_tol(out[r * n + i], want, 4e-6 * (1 + fabs(want)) + rounding(at->dtype, want));
+			ck_assert_double_eq_tol(out[r * n + i], want,
+			                        4e-6 * (1 + fabs(want)) + rounding(at->dtype, want));
 		}
 	}
 	place_put_back(at, x_);
@@ -170,7 +172,8 @@ START_TEST(swiglu)
 
 				ck_assert_msg(fabs(y[r * n + i] - want) <=
 				                      1e-6 * fabs(want) + 1e-30 + rounding(at[a].dtype, want),
-				              "silu(%g) gives %g, expected %g", g, (double)y[r * n + i], want);
+				              "silu(%g) gives %g, expected %g", g, (double)y[r * n + i],
+				              want);
 			}
 		place_put_back(&at[a], x_);
 		place_put_back(&at[a], y_);
@@ -180,13 +183,22 @@ START_TEST(swiglu)
 }
 END_TEST
 
-enum { HEADS = 6, KV_HEADS = 2, DIM = 32, WIDTH = (HEADS + 2 * KV_HEADS) * DIM, ROWS = 300, POSITIONS = 4000 };
+enum {
+	HEADS = 6,
+	KV_HEADS = 2,
+	DIM = 32,
+	WIDTH = (HEADS + 2 * KV_HEADS) * DIM,
+	ROWS = 300,
+	POSITIONS = 4000
+};
 
 /* One head of one row: turned by the position, or as it was (v). */
-static void check_head(const struct at *at, const float *to, const float *from, uint32_t position, bool turned)
+static void check_head(const struct at *at, const float *to, const float *from, uint32_t position,
+                       bool turned)
 {
 	for (uint32_t i = 0; i < DIM / 2; i++) {
-		double angle = turned ? position * pow(500000, -2.0 * i / DIM) : 0, c = cos(angle), s = sin(angle);
+		double angle = turned ? position * pow(500000, -2.0 * i / DIM) : 0, c = cos(angle),
+		       s = sin(angle);
 		double a = from[i] * c - from[DIM / 2 + i] * s, b = from[DIM / 2 + i] * c + from[i] * s;
 		/* the angle is rounded to fp32: at 4,000 that moves it by up to 1.2e-4 */
 		double slack = turned ? 8e-4 : 0;
@@ -209,12 +221,15 @@ START_TEST(rope)
 		position[i] = i ? rnd_below(POSITIONS) : POSITIONS - 1;
 	for (unsigned a = 0; a < n_at; a++) {
 		const size_t nq = ROWS * HEADS * DIM, nkv = ROWS * KV_HEADS * DIM;
-		void *q_ = place_give(&at[a], NULL, nq, at[a].dtype), *k_ = place_give(&at[a], NULL, nkv, at[a].dtype);
-		void *v_ = place_give(&at[a], NULL, nkv, at[a].dtype), *in_ = place_give(&at[a], in, ROWS * WIDTH, SKV_F32);
+		void *q_ = place_give(&at[a], NULL, nq, at[a].dtype),
+		     *k_ = place_give(&at[a], NULL, nkv, at[a].dtype);
+		void *v_ = place_give(&at[a], NULL, nkv, at[a].dtype),
+		     *in_ = place_give(&at[a], in, ROWS * WIDTH, SKV_F32);
 		void *table_ = place_give(&at[a], table, (size_t)POSITIONS * DIM, SKV_F32);
 		void *position_ = place_give_bytes(&at[a], position, sizeof(position));
 
-		at[a].place->ops->rope_split(at[a].place, q_, k_, v_, at[a].dtype, in_, &heads, table_, position_, ROWS);
+		at[a].place->ops->rope_split(at[a].place, q_, k_, v_, at[a].dtype, in_, &heads, table_,
+		                             position_, ROWS);
 		q = place_take(&at[a], q_, nq, at[a].dtype);
 		k = place_take(&at[a], k_, nkv, at[a].dtype);
 		v = place_take(&at[a], v_, nkv, at[a].dtype);
@@ -222,7 +237,8 @@ START_TEST(rope)
 			const float *from = in + row * WIDTH;
 
 			for (uint32_t h = 0; h < HEADS; h++)
-				check_head(&at[a], q + (row * HEADS + h) * DIM, from + h * DIM, position[row], true);
+				check_head(&at[a], q + (row * HEADS + h) * DIM, from + h * DIM, position[row],
+				           true);
 			for (uint32_t h = 0; h < KV_HEADS; h++) {
 				check_head(&at[a], k + (row * KV_HEADS + h) * DIM, from + (HEADS + h) * DIM,
 				           position[row], true);
@@ -253,7 +269,8 @@ START_TEST(fill_and_embed)
 	unsigned n_at = places_all(at);
 
 	for (unsigned a = 0; a < n_at; a++) {
-		void *w_ = place_give(&at[a], NULL, N * VOCAB, at[a].dtype), *x_ = place_give(&at[a], NULL, N * TAKEN, SKV_F32);
+		void *w_ = place_give(&at[a], NULL, N * VOCAB, at[a].dtype),
+		     *x_ = place_give(&at[a], NULL, N * TAKEN, SKV_F32);
 		int32_t id[TAKEN] = {0, VOCAB - 1};
 		void *id_;
 		float *x;
@@ -266,7 +283,8 @@ START_TEST(fill_and_embed)
 		x = place_take(&at[a], x_, N * TAKEN, SKV_F32);
 		for (unsigned r = 0; r < TAKEN; r++)
 			for (unsigned i = 0; i < N; i++)
-				ck_assert(x[r * N + i] == 0.25f * eng_random_weight(7, (uint64_t)id[r] * N + i));
+				ck_assert(x[r * N + i] ==
+				          0.25f * eng_random_weight(7, (uint64_t)id[r] * N + i));
 		place_put_back(&at[a], w_);
 		place_put_back(&at[a], x_);
 		place_put_back(&at[a], id_);

@@ -71,76 +71,6 @@ static struct cuda_place *cuda_of(struct eng_place *p)
 	return (struct cuda_place *)p;
 }
 
-/* ---- open and close -------------------------------------------------------------------------- */
-
-static void close_place(struct eng_place *p)
-{
-	struct cuda_place *c = cuda_of(p);
-	if (c->stream)
-		cudaStreamSynchronize(c->stream);
-	if (c->blas)
-		cublasDestroy(c->blas);
-	for (unsigned i = 0; i < SLOTS; i++)
-		if (c->sent[i])
-			cudaEventDestroy(c->sent[i]);
-	if (c->fetched)
-		cudaEventDestroy(c->fetched);
-	if (c->stream)
-		cudaStreamDestroy(c->stream);
-	cudaFreeHost(c->staging);
-	cudaFree(c->workspace);
-	free(c);
-}
-
-static int find_device(uint32_t i)
-{
-	char there[64];
-	int n = 0;
-	int r = result(cudaGetDeviceCount(&n), "looking for devices");
-	if (r == 0 && i >= (uint32_t)n) {
-		snprintf(there, sizeof there, n == 1 ? "there is %d" : "there are %d", n);
-		r = failed(-ENODEV, "no such device", there);
-	}
-	return r ? r : result(cudaSetDevice((int)i), "using the device");
-}
-
-static int make_blas(struct cuda_place *c)
-{
-	int r = blas_result(cublasCreate(&c->blas), "starting cuBLAS");
-	r = r ? r : blas_result(cublasSetStream(c->blas, c->stream), "cuBLAS");
-	/* after the stream, which would put the default in its place */
-	r = r ? r : blas_result(cublasSetWorkspace(c->blas, c->workspace, WORKSPACE_BYTES), "cuBLAS");
-	/* sums of split products in fp32 too */
-	return r ? r : blas_result(cublasSetMathMode(c->blas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION), "cuBLAS");
-}
-
-static int open_place(uint32_t i, struct eng_place **ret)
-{
-	struct cuda_place *c;
-	int r = find_device(i);
-	if (r < 0)
-		return r;
-	c = (struct cuda_place *)calloc(1, sizeof *c);
-	if (!c)
-		return failed(-ENOMEM, "opening the device", "no memory");
-	r = result(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "making a stream");
-	for (unsigned s = 0; r == 0 && s < SLOTS; s++)
-		r = result(cudaEventCreateWithFlags(&c->sent[s], cudaEventDisableTiming), "making an event");
-	r = r ? r : result(cudaEventCreateWithFlags(&c->fetched, cudaEventDisableTiming), "making an event");
-	r = r ? r : result(cudaHostAlloc((void **)&c->staging, (size_t)SLOTS * SLOT_BYTES, 0), "allocating pinned memory");
-	r = r ? r : result(cudaMalloc(&c->workspace, WORKSPACE_BYTES), "allocating memory of the device");
-	r = r ? r : make_blas(c);
-	if (r < 0) {
-		close_place(&c->base);
-		return r;
-	}
-	c->base.ops = eng_cuda_ops();
-	c->base.device = SKV_DEVICE_CUDA(i);
-	c->base.stream = c->stream;
-	*ret = &c->base;
-	return 0;
-}
-
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 static int alloc(struct eng_place *, size_t bytes, void **ret)
@@ -208,6 +138,77 @@ static int check(struct eng_place *p)
 	return r ? r : blas_result(bad, "a product");
 }
 
+/* ---- open and close -------------------------------------------------------------------------- */
+
+static void close_place(struct eng_place *p)
+{
+	struct cuda_place *c = cuda_of(p);
+	if (c->stream)
+		cudaStreamSynchronize(c->stream);
+	if (c->blas)
+		cublasDestroy(c->blas);
+	for (unsigned i = 0; i < SLOTS; i++)
+		if (c->sent[i])
+			cudaEventDestroy(c->sent[i]);
+	if (c->fetched)
+		cudaEventDestroy(c->fetched);
+	if (c->stream)
+		cudaStreamDestroy(c->stream);
+	cudaFreeHost(c->staging);
+	cudaFree(c->workspace);
+	free(c);
+}
+
+static int find_device(uint32_t i)
+{
+	char there[64];
+	int n = 0;
+	int r = result(cudaGetDeviceCount(&n), "looking for devices");
+	if (r == 0 && i >= (uint32_t)n) {
+		snprintf(there, sizeof there, n == 1 ? "there is %d" : "there are %d", n);
+		r = failed(-ENODEV, "no such device", there);
+	}
+	return r ? r : result(cudaSetDevice((int)i), "using the device");
+}
+
+static int make_blas(struct cuda_place *c)
+{
+	int r = blas_result(cublasCreate(&c->blas), "starting cuBLAS");
+	r = r ? r : blas_result(cublasSetStream(c->blas, c->stream), "cuBLAS");
+	/* after the stream, which would put the default in its place */
+	r = r ? r : blas_result(cublasSetWorkspace(c->blas, c->workspace, WORKSPACE_BYTES), "cuBLAS");
+	/* sums of split products in fp32 too */
+	const cublasMath_t mode = CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+	return r ? r : blas_result(cublasSetMathMode(c->blas, mode), "cuBLAS");
+}
+
+static int open_place(uint32_t i, struct eng_place **ret)
+{
+	struct cuda_place *c;
+	int r = find_device(i);
+	if (r < 0)
+		return r;
+	c = (struct cuda_place *)calloc(1, sizeof *c);
+	if (!c)
+		return failed(-ENOMEM, "opening the device", "no memory");
+	r = result(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "making a stream");
+	for (unsigned s = 0; r == 0 && s < SLOTS; s++)
+		r = result(cudaEventCreateWithFlags(&c->sent[s], cudaEventDisableTiming), "making an event");
+	r = r ? r : result(cudaEventCreateWithFlags(&c->fetched, cudaEventDisableTiming), "making an event");
+	r = r ? r : alloc_host(NULL, (size_t)SLOTS * SLOT_BYTES, (void **)&c->staging);
+	r = r ? r : alloc(NULL, WORKSPACE_BYTES, &c->workspace);
+	r = r ? r : make_blas(c);
+	if (r < 0) {
+		close_place(&c->base);
+		return r;
+	}
+	c->base.ops = eng_cuda_ops();
+	c->base.device = SKV_DEVICE_CUDA(i);
+	c->base.stream = c->stream;
+	*ret = &c->base;
+	return 0;
+}
+
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
 /* Row-major y = x · wᵀ is column-major yᵀ = w · xᵀ, w being transposed as it lies. */
@@ -217,9 +218,9 @@ static void matmul(struct eng_place *p, float *y, const void *x, const void *w, 
 	struct cuda_place *c = cuda_of(p);
 	const cudaDataType_t type = dtype == SKV_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 	const float one = 1, zero = 0;
-	const cublasStatus_t s = cublasGemmEx(c->blas, CUBLAS_OP_T, CUBLAS_OP_N, (int)n_out, (int)rows, (int)n_in, &one, w,
-	                                      type, (int)n_in, x, type, (int)n_in, &zero, y, CUDA_R_32F, (int)n_out,
-	                                      CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+	const cublasStatus_t s = cublasGemmEx(c->blas, CUBLAS_OP_T, CUBLAS_OP_N, (int)n_out, (int)rows, (int)n_in, &one,
+	                                      w, type, (int)n_in, x, type, (int)n_in, &zero, y, CUDA_R_32F,
+	                                      (int)n_out, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
 	if (c->bad == CUBLAS_STATUS_SUCCESS)
 		c->bad = s;
 }
@@ -229,8 +230,8 @@ static void fill(struct eng_place *p, void *to, size_t n, uint32_t dtype, float 
 	eng_cuda_fill(cuda_of(p)->stream, to, n, dtype, scale, seed);
 }
 
-static void embed(struct eng_place *p, float *x, const void *embedding, uint32_t dtype, const int32_t *id, uint32_t rows,
-                  uint32_t n)
+static void embed(struct eng_place *p, float *x, const void *embedding, uint32_t dtype, const int32_t *id,
+                  uint32_t rows, uint32_t n)
 {
 	eng_cuda_embed(cuda_of(p)->stream, x, embedding, dtype, id, rows, n);
 }

@@ -61,8 +61,8 @@ static __global__ void embed(float *x, const T *embedding, const int32_t *id, ui
 		to[i] = widened(from[i]);
 }
 
-void eng_cuda_embed(cudaStream_t stream, float *x, const void *embedding, uint32_t dtype, const int32_t *id, uint32_t rows,
-                    uint32_t n)
+void eng_cuda_embed(cudaStream_t stream, float *x, const void *embedding, uint32_t dtype, const int32_t *id,
+                    uint32_t rows, uint32_t n)
 {
 	if (dtype == SKV_BF16)
 		embed<<<rows, THREADS, 0, stream>>>(x, (const __nv_bfloat16 *)embedding, id, n);
@@ -224,7 +224,8 @@ static __global__ void choose(int32_t *id, uint32_t *position, const float *logi
 	}
 }
 
-void eng_cuda_choose(cudaStream_t stream, int32_t *id, uint32_t *position, const float *logits, uint32_t rows, uint32_t vocab)
+void eng_cuda_choose(cudaStream_t stream, int32_t *id, uint32_t *position, const float *logits, uint32_t rows,
+                     uint32_t vocab)
 {
 	choose<<<rows, CHOOSE_THREADS, 0, stream>>>(id, position, logits, vocab);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/cuda/rows.h - the kernels between the products: see engine/place.h, whose functions of the same names they are.
+ * engine/cuda/rows.h - the kernels between the products: the functions of their names in engine/place.h.
  *
  * A launch that fails shows at the caller's next cudaGetLastError().
  */
@@ -11,13 +11,14 @@
 #include "engine/place.h"
 
 void eng_cuda_fill(cudaStream_t, void *to, size_t n, uint32_t dtype, float scale, uint32_t seed);
-void eng_cuda_embed(cudaStream_t, float *x, const void *embedding, uint32_t dtype, const int32_t *id, uint32_t rows,
-                    uint32_t n);
+void eng_cuda_embed(cudaStream_t, float *x, const void *embedding, uint32_t dtype, const int32_t *id,
+                    uint32_t rows, uint32_t n);
 void eng_cuda_add_norm(cudaStream_t, void *out, uint32_t dtype, float *x, const float *y, const float *weight,
                        float eps, const uint32_t *from, uint32_t rows, uint32_t n);
 void eng_cuda_rope_split(cudaStream_t, void *q, void *k, void *v, uint32_t dtype, const float *qkv,
                          const struct eng_heads *heads, const float *table, const uint32_t *position, uint32_t rows);
 void eng_cuda_swiglu(cudaStream_t, void *y, uint32_t dtype, const float *gate_up, uint32_t rows, uint32_t n);
-void eng_cuda_choose(cudaStream_t, int32_t *id, uint32_t *position, const float *logits, uint32_t rows, uint32_t vocab);
+void eng_cuda_choose(cudaStream_t, int32_t *id, uint32_t *position, const float *logits, uint32_t rows,
+                     uint32_t vocab);
 
 #endif
