@@ -165,7 +165,7 @@ START_TEST(modules_that_are_none)
 	} modules[] = {
 		{"kernels/nothing.so", "No such file"},
 		{"policies/.libs/full.so", "has no skv_cuda_backend"},
-		{"tests/plugins/.libs/old-backend.so", "has version 2 of 8 bytes, expected 1 of"},
+		{"tests/plugins/.libs/old-backend.so", " of 8 bytes, expected "},
 	};
 	const char *moved = getenv("SKV_BUILDDIR");
 	char path[512], why[512];

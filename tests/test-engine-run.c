@@ -102,7 +102,7 @@ START_TEST(modules_are_looked_at)
 	} modules[] = {
 		{"/absent.so", "this engine cannot use CUDA here: /absent.so: cannot open shared object file"},
 		{SKV_BUILDDIR "/policies/.libs/full.so", "full.so has no eng_cuda_ops"},
-		{SKV_BUILDDIR "/tests/plugins/.libs/old-engine.so", "has version 2 of 8 bytes, expected 1 of "},
+		{SKV_BUILDDIR "/tests/plugins/.libs/old-engine.so", "old-engine.so has version "},
 	};
 	char *err;
 
