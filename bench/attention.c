@@ -103,7 +103,34 @@ static void and_select(struct bed *b, uint32_t layer)
 	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = b->pages};
 	struct skv_select sel = {.budget.share = (float)b->o->budget};
 	with_evidence(b, layer);
-	b->o->kern->select(&b->sh, &b->step, &ev, false, &sel, &b->made, &b->work);
+	b->o->kern->select(&b->sh, &b->step, &ev, false, &sel, &b->made_pages, &b->work);
+}
+
+/* The same of tokens for each kv head. */
+static struct skv_evidence token_evidence(const struct bed *b)
+{
+	return (struct skv_evidence){.rows = b->sh.n_kv_heads, .token = b->token_weight,
+	                             .token_stride = b->pages * SKV_PAGE_TOKENS};
+}
+
+static void and_select_tokens(struct bed *b, uint32_t layer)
+{
+	struct skv_evidence ev = token_evidence(b);
+	struct skv_select sel = {.budget.share = (float)b->o->budget};
+	b->sh.layer = layer;
+	b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, &ev, &b->work);
+	b->o->kern->select(&b->sh, &b->step, &ev, true, &sel, &b->made_tokens, &b->work);
+}
+
+/* A layer that goes by what it selects itself: all keys, and the values of the tokens selected. */
+static void anchor(struct bed *b, uint32_t layer)
+{
+	struct skv_evidence ev = token_evidence(b);
+	struct skv_select sel = {.budget.share = (float)b->o->budget};
+	b->sh.layer = layer;
+	b->o->kern->score_dense(&b->sh, &b->step, b->q, &ev, &b->work);
+	b->o->kern->select(&b->sh, &b->step, &ev, true, &sel, &b->made_tokens, &b->work);
+	b->o->kern->decode_scored(&b->sh, &b->step, b->q, b->out, &b->made_tokens, &b->work);
 }
 
 static void window(struct bed *b, uint32_t layer)
@@ -144,6 +171,7 @@ static const struct {
 } kinds[] = {
 	{"read", read_layer, false},        {"dense", dense, false},
 	{"evidence", with_evidence, false}, {"ev+select", and_select, false},
+	{"ev+tokens", and_select_tokens, false}, {"anchor", anchor, false},
 	{"window", window, true},           {"pages/seq", pages_seq, true},
 	{"pages/head", pages_head, true},   {"tokens/seq", tokens_seq, true},
 	{"tokens/head", tokens_head, true},
@@ -244,9 +272,10 @@ static void help(void)
 {
 	puts("usage: sparsekv-bench attention [OPTION...]\n\n"
 	     "Times the attention kernels of the host, or of a device: decode over everything, with\n"
-	     "evidence and a selection by it, and over a budget as a window, as pages and as tokens (one\n"
-	     "list a sequence, one a kv head), next to a plain streaming read of the same memory; and\n"
-	     "prefill, on the host next to OpenBLAS.\n\n"
+	     "evidence and a selection by it (ev+select: pages; ev+tokens: tokens for each kv head), over\n"
+	     "the keys alone, with such a selection and the values of what it selects (anchor), and over a\n"
+	     "budget as a window, as pages and as tokens (one list a sequence, one a kv head), next to a\n"
+	     "plain streaming read of the same memory; and prefill, on the host next to OpenBLAS.\n\n"
 	     "  --threads LIST   OpenMP threads (1,2)\n"
 	     "  --tokens LIST    length of the sequences (16384)\n"
 	     "  --heads LIST     q heads/kv heads (8/2,32/8)\n"

@@ -243,8 +243,10 @@ int bed_init(struct bed *b, const struct bed_options *o, struct skv_shape sh, ui
 		list_init(b, &rng, &b->page_list[i], i ? sh.n_kv_heads : 1, b->pages);
 		list_init(b, &rng, &b->token_list[i], i ? sh.n_kv_heads : 1, tokens);
 	}
-	list_init(b, &rng, &b->made, 1, b->pages);
+	list_init(b, &rng, &b->made_pages, 1, b->pages);
+	list_init(b, &rng, &b->made_tokens, sh.n_kv_heads, b->pages * SKV_PAGE_TOKENS);
 	b->page_weight = bed_floats(b, &rng, (size_t)batch * b->pages);
+	b->token_weight = bed_floats(b, &rng, (size_t)batch * sh.n_kv_heads * b->pages * SKV_PAGE_TOKENS);
 	b->work.threads = threads;
 	b->work.bytes = o->kern->work_bytes(&b->sh, batch, tokens, tokens, threads);
 	b->work.mem = there(b, get(b->work.bytes), b->work.bytes);
@@ -260,12 +262,14 @@ void bed_deinit(struct bed *b)
 		list_deinit(b, &b->page_list[i]);
 		list_deinit(b, &b->token_list[i]);
 	}
-	list_deinit(b, &b->made);
+	list_deinit(b, &b->made_pages);
+	list_deinit(b, &b->made_tokens);
 	bed_free(b, b->table);
 	bed_free(b, (void *)b->step.seq);
 	bed_free(b, b->q);
 	bed_free(b, b->out);
 	bed_free(b, b->page_weight);
+	bed_free(b, b->token_weight);
 	bed_free(b, b->work.mem);
 	free(b->seq);
 	if (!d) {

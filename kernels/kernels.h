@@ -142,6 +142,22 @@ struct skv_kernels {
 	                      const struct skv_list *, const struct skv_work *);
 
 	/*
+	 * The evidence of decode_dense without its output: reads every resident K and no V, fills `ev` (not
+	 * NULL) and leaves in the scratch what decode_scored needs, until something other than select() uses
+	 * the scratch.
+	 */
+	void (*score_dense)(const struct skv_shape *, const struct skv_batch *, const void *q,
+	                    const struct skv_evidence *ev, const struct skv_work *);
+
+	/*
+	 * decode_tokens over tokens whose scores score_dense left in the same scratch, for the same batch,
+	 * layer and q: of a token it may read V alone. Equal to decode_tokens up to the rounding of scores
+	 * (on a device to 16 bits).
+	 */
+	void (*decode_scored)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+	                      const struct skv_list *, const struct skv_work *);
+
+	/*
 	 * Causal attention of n_q >= 1 rows a sequence over every resident token up to each row's own.
 	 * A row's bits do not depend on how a prompt is cut into calls; but on a device a value of K or V
 	 * that is not finite may show in the rows of up to 63 tokens before it.

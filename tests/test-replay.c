@@ -35,9 +35,9 @@ struct side {
 	struct skv_shape sh;
 	skv_pte *table;
 	struct skv_kseq *seq;
-	float *q, *k, *v, *dense, *sparse;
+	float *q, *k, *v, *dense, *sparse, *scored;
 	struct skv_evidence ev;
-	struct skv_list list;
+	struct skv_list list, tokens;
 	struct skv_work work;
 };
 
@@ -66,11 +66,17 @@ static void side_init(struct side *s, uint32_t dtype)
 	s->v = zeros(KV * sizeof(float));
 	s->dense = zeros(OUT * sizeof(float));
 	s->sparse = zeros(OUT * sizeof(float));
+	s->scored = zeros(OUT * sizeof(float));
 	s->ev = (struct skv_evidence){.rows = KV_HEADS, .page_stride = MOST_PAGES,
-	                              .page = zeros(LISTS * MOST_PAGES * sizeof(float))};
+	                              .token_stride = MOST_TOKENS,
+	                              .page = zeros(LISTS * MOST_PAGES * sizeof(float)),
+	                              .token = zeros(LISTS * MOST_TOKENS * sizeof(float))};
 	s->list = (struct skv_list){.rows = KV_HEADS, .stride = MOST_PAGES,
 	                            .ids = zeros(LISTS * MOST_PAGES * sizeof(uint32_t)),
 	                            .count = zeros(LISTS * sizeof(uint32_t))};
+	s->tokens = (struct skv_list){.rows = KV_HEADS, .stride = MOST_TOKENS,
+	                              .ids = zeros(LISTS * MOST_TOKENS * sizeof(uint32_t)),
+	                              .count = zeros(LISTS * sizeof(uint32_t))};
 	s->work = (struct skv_work){.threads = 1, .stream = stream};
 	s->work.bytes = dev->kernels->work_bytes(&s->sh, SEQS, SEQS, MOST_TOKENS, 1);
 	s->work.mem = zeros(s->work.bytes);
@@ -78,8 +84,9 @@ static void side_init(struct side *s, uint32_t dtype)
 
 static void side_deinit(struct side *s)
 {
-	void *const all[] = {s->sh.pool, s->table, s->seq, s->q, s->k, s->v, s->dense, s->sparse,
-	                     s->ev.page, s->list.ids, s->list.count, s->work.mem};
+	void *const all[] = {s->sh.pool, s->table, s->seq, s->q, s->k, s->v, s->dense, s->sparse, s->scored,
+	                     s->ev.page, s->ev.token, s->list.ids, s->list.count, s->tokens.ids,
+	                     s->tokens.count, s->work.mem};
 
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		case_ok(dev, dev->free(all[i]));
@@ -110,6 +117,9 @@ static void queue_step(struct side *s, uint32_t max_len)
 	kern->decode_dense(&s->sh, &batch, s->q, s->dense, &s->ev, &s->work);
 	kern->select(&s->sh, &batch, &s->ev, false, &sel, &s->list, &s->work);
 	kern->decode_pages(&s->sh, &batch, s->q, s->sparse, &s->list, &s->work);
+	kern->score_dense(&s->sh, &batch, s->q, &s->ev, &s->work);
+	kern->select(&s->sh, &batch, &s->ev, true, &sel, &s->tokens, &s->work);
+	kern->decode_scored(&s->sh, &batch, s->q, s->scored, &s->tokens, &s->work);
 	case_ok(dev, dev->check());
 }
 
@@ -189,6 +199,9 @@ START_TEST(replayed_steps_are_steps)
 		same("a list", step, eager.list.ids, recorded.list.ids,
 		     LISTS * MOST_PAGES * sizeof(uint32_t));
 		same("the sparse output", step, eager.sparse, recorded.sparse, OUT * sizeof(float));
+		same("the number of tokens", step, eager.tokens.count, recorded.tokens.count,
+		     LISTS * sizeof(uint32_t));
+		same("the output of those", step, eager.scored, recorded.scored, OUT * sizeof(float));
 	}
 	case_ok(dev, dev->graph_free(graph));
 	side_deinit(&eager);

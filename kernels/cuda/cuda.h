@@ -25,6 +25,7 @@
 
 #define HEAD_TILE 8u      /* q heads of one kv head that a warp takes together: columns of one product */
 #define CHUNKS_MOST 8u
+#define CHUNK_TILES 256u /* of a chunk, at most, until there are CHUNKS_MOST */
 #define OWNERS_MOST 512u /* sequences, or lists of them, of one launch of decode */
 
 static inline uint32_t ceil_div(uint32_t a, uint32_t b)
@@ -33,15 +34,13 @@ static inline uint32_t ceil_div(uint32_t a, uint32_t b)
 }
 
 /*
- * Tiles (16 tokens each) of a chunk, for an owner of `tiles` of them: at most eight chunks, which keep a device busy
- * when there is one sequence of a few kv heads; not so short that starting counts.
+ * How many chunks an owner of so many tiles (16 tokens each) is cut into, all of one length. They keep a device
+ * busy when there are few owners; but each writes a partial result, and starts anew.
  */
-static inline __host__ __device__ uint32_t chunk_tiles(uint32_t tiles)
+static inline __host__ __device__ uint32_t chunks_of(uint32_t tiles)
 {
-	uint32_t per = tiles <= 128 ? 32 : 64;
-	while (per * CHUNKS_MOST < tiles)
-		per *= 2;
-	return per;
+	const uint32_t n = (tiles + CHUNK_TILES - 1) / CHUNK_TILES;
+	return n == 0 ? 1 : n < CHUNKS_MOST ? n : CHUNKS_MOST;
 }
 
 /* Columns of products: a kv head's group in tiles of HEAD_TILE heads. */
@@ -85,10 +84,14 @@ void skv_cuda_decode_pages(const struct skv_shape *, const struct skv_batch *, c
                            const struct skv_list *, const struct skv_work *);
 void skv_cuda_decode_tokens(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                             const struct skv_list *, const struct skv_work *);
+void skv_cuda_score_dense(const struct skv_shape *, const struct skv_batch *, const void *q,
+                          const struct skv_evidence *, const struct skv_work *);
+void skv_cuda_decode_scored(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+                            const struct skv_list *, const struct skv_work *);
 void skv_cuda_prefill_dense(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                             const struct skv_work *);
-void skv_cuda_select(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *, bool tokens,
-                     const struct skv_select *, struct skv_list *, const struct skv_work *);
+void skv_cuda_select(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
+                     bool tokens, const struct skv_select *, struct skv_list *, const struct skv_work *);
 
 /* Before the first launch on a device, which is current: more shared memory than kernels have by default. */
 cudaError_t skv_cuda_decode_init(void);

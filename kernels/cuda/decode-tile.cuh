@@ -5,13 +5,15 @@
 
 #include "kernels/cuda/decode.cuh"
 
-/* One warp's part of a chunk. */
+/* One warp's part of a chunk. What is read has two sets, for by_twos; else the first alone is in use. */
 template <class T, int D> struct walk {
 	static constexpr int WIDE = D / 64, REST = D % 64 / 32; /* of V's dimensions: by 64, and 32 more */
 	static constexpr int ACC = D / 16;
-	uint4 k[D / 32][2];
-	uint4 v[WIDE][4];
-	uint2 v_rest[REST ? 4 : 1];
+	uint4 k[2][D / 32][2];
+	uint4 v[2][WIDE][4];
+	uint2 v_rest[2][REST ? 4 : 1];
+	__half kept[2][4]; /* instead of K: scores of tokens and heads as in scores(), ... */
+	float kept_top[2][4];
 	uint4 q[D / 32];
 	float acc[ACC][4];
 	float max[2], sum[2];
@@ -20,13 +22,14 @@ template <class T, int D> struct walk {
 
 /* Byte address of token `t` of tile `k`, kv head h, in the K half. `page` is the tile's. */
 template <int D, bool rows>
-__device__ static const uint8_t *row_at(const struct call *c, const struct job *j, const struct tiles *ts, uint32_t page,
-                                        uint32_t k, uint32_t t)
+__device__ static const uint8_t *row_at(const struct call *c, const struct job *j, const struct tiles *ts,
+                                        uint32_t page, uint32_t k, uint32_t t)
 {
 	if (!rows)
 		return c->pool + page * c->page_bytes + (j->h * SKV_PAGE_TOKENS + t) * (D * 2);
 	const uint32_t place = ts->rows[k * 16 + t];
-	return c->pool + place / SKV_PAGE_TOKENS * c->page_bytes + (j->h * SKV_PAGE_TOKENS + place % SKV_PAGE_TOKENS) * (D * 2);
+	return c->pool + place / SKV_PAGE_TOKENS * c->page_bytes +
+	       (j->h * SKV_PAGE_TOKENS + place % SKV_PAGE_TOKENS) * (D * 2);
 }
 
 /* What is read of a token that does not count is not used, but it must be there: another one's row. */
@@ -35,9 +38,9 @@ template <bool rows> DEVICE uint32_t there(uint32_t mask, uint32_t t)
 	return !rows || mask >> t & 1 ? t : __ffs(mask) - 1;
 }
 
-template <class T, int D, bool rows>
-__device__ static void load_k(struct walk<T, D> *w, const struct call *c, const struct job *j, const struct tiles *ts,
-                              uint32_t k)
+template <int set, bool rows, class T, int D>
+__device__ static void load_k(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                              const struct tiles *ts, uint32_t k)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, at = threadIdx.x % 4 * 16;
 	const uint32_t mask = __shfl_sync(~0u, ts->mask, k), page = rows ? 0 : __shfl_sync(~0u, ts->page, k);
@@ -48,13 +51,13 @@ __device__ static void load_k(struct walk<T, D> *w, const struct call *c, const 
 		const uint8_t *row = row_at<D, rows>(c, j, ts, page, k, there<rows>(mask, g + 8 * half)) + at;
 #pragma unroll
 		for (int b = 0; b < D / 32; b++)
-			w->k[b][half] = load16(row + b * 64, w->once);
+			w->k[set][b][half] = load16(row + b * 64, w->once);
 	}
 }
 
-template <class T, int D, bool rows>
-__device__ static void load_v(struct walk<T, D> *w, const struct call *c, const struct job *j, const struct tiles *ts,
-                              uint32_t k)
+template <int set, bool rows, class T, int D>
+__device__ static void load_v(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                              const struct tiles *ts, uint32_t k)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
 	const uint32_t mask = __shfl_sync(~0u, ts->mask, k), page = rows ? 0 : __shfl_sync(~0u, ts->page, k);
@@ -63,17 +66,49 @@ __device__ static void load_v(struct walk<T, D> *w, const struct call *c, const 
 #pragma unroll
 	for (int t = 0; t < 4; t++) {
 		const uint32_t token = pair + t % 2 + t / 2 * 8;
-		const uint8_t *row = row_at<D, rows>(c, j, ts, page, k, there<rows>(mask, token)) + c->page_bytes / 2;
+		const uint8_t *row =
+			row_at<D, rows>(c, j, ts, page, k, there<rows>(mask, token)) + c->page_bytes / 2;
 #pragma unroll
 		for (int b = 0; b < w->WIDE; b++)
-			w->v[b][t] = load16(row + b * 128 + g * 16, w->once);
+			w->v[set][b][t] = load16(row + b * 128 + g * 16, w->once);
 		if (w->REST)
-			w->v_rest[t] = load8(row + w->WIDE * 128 + g * 8, w->once);
+			w->v_rest[set][t] = load8(row + w->WIDE * 128 + g * 8, w->once);
 	}
 }
 
+/* Scores of tile k that a pass before has kept. */
+template <int set, class T, int D>
+__device__ static void load_kept(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                                 const struct tiles *ts, uint32_t k)
+{
+	const uint32_t g = threadIdx.x % 32 / 4, head = threadIdx.x % 4 * 2;
+	const uint32_t mask = __shfl_sync(~0u, ts->mask, k);
+	const size_t first = ((size_t)j->i * c->n_kv_heads + j->h) * c->tokens;
+	const uint32_t inside = j->head - j->h * c->group;
+#pragma unroll
+	for (int x = 0; x < 4; x++) {
+		const uint32_t row = g + x / 2 * 8, h = inside + min(head + x % 2, j->heads - 1);
+		const size_t token = first + (mask >> row & 1 ? ts->ids[k * 16 + row] : 0);
+		w->kept[set][x] = c->score[token * c->group + h];
+		w->kept_top[set][x] = c->top[token / SKV_PAGE_TOKENS * c->group + h];
+	}
+}
+
+/* All that is read of tile k. */
+template <int set, enum how how, class T, int D>
+__device__ static void load_tile(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                                 const struct tiles *ts, uint32_t k)
+{
+	if (how == SCORED)
+		load_kept<set>(w, c, j, ts, k);
+	else
+		load_k<set, how >= ROWS>(w, c, j, ts, k);
+	if (how != KEYS)
+		load_v<set, how >= ROWS>(w, c, j, ts, k);
+}
+
 /* V of tokens that do not count may be anything, and 0 times anything may be NaN. */
-template <class T, int D> __device__ static void clear_v(struct walk<T, D> *w, uint32_t mask)
+template <int set, class T, int D> __device__ static void clear_v(struct walk<T, D> *w, uint32_t mask)
 {
 	const uint32_t pair = threadIdx.x % 4 * 2;
 #pragma unroll
@@ -82,20 +117,20 @@ template <class T, int D> __device__ static void clear_v(struct walk<T, D> *w, u
 			continue;
 #pragma unroll
 		for (int b = 0; b < w->WIDE; b++)
-			w->v[b][t] = make_uint4(0, 0, 0, 0);
+			w->v[set][b][t] = make_uint4(0, 0, 0, 0);
 		if (w->REST)
-			w->v_rest[t] = make_uint2(0, 0);
+			w->v_rest[set][t] = make_uint2(0, 0);
 	}
 }
 
 /* s: token g of heads 2 c and 2 c + 1, then token g + 8. Not scaled. */
-template <class T, int D> __device__ static void scores(const struct walk<T, D> *w, float s[4])
+template <int set, class T, int D> __device__ static void scores(const struct walk<T, D> *w, float s[4])
 {
 	float more[4] = {0, 0, 0, 0};
 	s[0] = s[1] = s[2] = s[3] = 0;
 #pragma unroll
 	for (int b = 0; b < D / 32; b++) {
-		const uint4 lo = w->k[b][0], hi = w->k[b][1], q = w->q[b];
+		const uint4 lo = w->k[set][b][0], hi = w->k[set][b][1], q = w->q[b];
 		T::product(s, lo.x, hi.x, lo.y, hi.y, q.x, q.y);
 		T::product(more, lo.z, hi.z, lo.w, hi.w, q.z, q.w);
 	}
@@ -140,38 +175,41 @@ template <class T, int D> __device__ static void weigh(struct walk<T, D> *w, con
 }
 
 /* Two words of two rows: the low halves of both, and the high halves. */
-template <class T> __device__ static void add_pair(float acc[4], uint32_t a, uint32_t b, uint32_t c, uint32_t d,
-                                                   const uint32_t p[2])
+template <class T>
+__device__ static void add_pair(float acc[4], uint32_t a, uint32_t b, uint32_t c, uint32_t d, const uint32_t p[2])
 {
 	T::product(acc, __byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632), __byte_perm(c, d, 0x5410),
 	           __byte_perm(c, d, 0x7632), p[0], p[1]);
 }
 
 /* acc: dimensions 64 b + 8 g + 2 a (+ 1 from x = 2 on) of heads 2 c + x % 2, for acc[4 b + a][x]. */
-template <class T, int D> __device__ static void add_values(struct walk<T, D> *w, const uint32_t p[2])
+template <int set, class T, int D>
+__device__ static void add_values(struct walk<T, D> *w, const uint32_t p[2])
 {
 #pragma unroll
 	for (int b = 0; b < w->WIDE; b++) {
-		const uint4 *v = w->v[b];
+		const uint4 *v = w->v[set][b];
 		add_pair<T>(w->acc[4 * b], v[0].x, v[1].x, v[2].x, v[3].x, p);
 		add_pair<T>(w->acc[4 * b + 1], v[0].y, v[1].y, v[2].y, v[3].y, p);
 		add_pair<T>(w->acc[4 * b + 2], v[0].z, v[1].z, v[2].z, v[3].z, p);
 		add_pair<T>(w->acc[4 * b + 3], v[0].w, v[1].w, v[2].w, v[3].w, p);
 	}
 	if (w->REST) {
-		const uint2 *v = w->v_rest;
+		const uint2 *v = w->v_rest[set];
 		add_pair<T>(w->acc[4 * w->WIDE], v[0].x, v[1].x, v[2].x, v[3].x, p);
 		add_pair<T>(w->acc[4 * w->WIDE + 1], v[0].y, v[1].y, v[2].y, v[3].y, p);
 	}
 }
 
 /*
- * Scores of a page for the evidence to come, [token][q head of the group], in 16 bits below the head's running
- * maximum, which is kept once a page: what matters is near it, and is exact to a few thousandths there.
+ * Scores of a page for the evidence to come, [token][q head of the group], in 16 bits below the head's
+ * running maximum, which is kept once a page: what matters is near it, and is exact to a few thousandths there.
  */
-__device__ static void keep_scores(const struct call *c, const struct job *j, uint32_t page, const float s[4], const float max[2])
+__device__ static void keep_scores(const struct call *c, const struct job *j, uint32_t page, const float s[4],
+                                   const float max[2])
 {
-	const uint32_t g = threadIdx.x % 32 / 4, head = threadIdx.x % 4 * 2, inside = j->head - j->h * c->group + head;
+	const uint32_t g = threadIdx.x % 32 / 4, head = threadIdx.x % 4 * 2;
+	const uint32_t inside = j->head - j->h * c->group + head;
 	const size_t pages = ((size_t)j->i * c->n_kv_heads + j->h) * (c->tokens / SKV_PAGE_TOKENS) + page;
 	__half *row = c->score + pages * SKV_PAGE_TOKENS * c->group + inside;
 	float *top = c->top + pages * c->group + inside;
@@ -198,7 +236,8 @@ __device__ static void keep_scores(const struct call *c, const struct job *j, ui
 	}
 }
 
-template <class T, int D> __device__ static void load_q(struct walk<T, D> *w, const struct call *c, const struct job *j)
+template <class T, int D>
+__device__ static void load_q(struct walk<T, D> *w, const struct call *c, const struct job *j)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, at = threadIdx.x % 4 * 8;
 	const size_t row = ((size_t)c->seq[j->i].row * c->n_heads + j->head + min(g, j->heads - 1)) * D + at;
@@ -207,7 +246,7 @@ template <class T, int D> __device__ static void load_q(struct walk<T, D> *w, co
 	for (int b = 0; b < D / 32; b++)
 		e[b] = io_read8(c->io_dtype, c->q, row + b * 32);
 #pragma unroll
-	for (int b = 0; b < D / 32; b++) { /* columns past the last head are a copy of its: nobody looks at them */
+	for (int b = 0; b < D / 32; b++) { /* columns past the last head are a copy: nobody looks at them */
 		uint32_t word[4];
 #pragma unroll
 		for (int k = 0; k < 4; k++) {
@@ -218,48 +257,54 @@ template <class T, int D> __device__ static void load_q(struct walk<T, D> *w, co
 	}
 }
 
-/* The first tile of a batch, if it has one. */
-template <class T, int D, bool rows>
-__device__ static void load_first(struct walk<T, D> *w, const struct call *c, const struct job *j, const struct tiles *ts)
+/* The first tile of a batch, if it has one, or two. */
+template <enum how how, class T, int D>
+__device__ static void load_first(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                                  const struct tiles *ts)
 {
-	if (ts->n == 0)
-		return;
-	load_k<T, D, rows>(w, c, j, ts, 0);
-	load_v<T, D, rows>(w, c, j, ts, 0);
+	if (ts->n > 0)
+		load_tile<0, how>(w, c, j, ts, 0);
+	if (by_twos<how> && ts->n > 1)
+		load_tile<1, how>(w, c, j, ts, 1);
 }
 
-/* A batch of tiles, the first of which is loaded or on its way; `first` is its number in the stream. */
-template <class T, int D, bool rows, bool keep>
-__device__ static void walk_batch(struct walk<T, D> *w, const struct call *c, const struct job *j, const struct tiles *ts,
-                                  uint32_t first)
+/* Tile k of a batch, which is loaded or on its way; then the next one for this set. */
+template <int set, enum how how, class T, int D>
+__device__ static void walk_tile(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                                 const struct tiles *ts, uint32_t first, uint32_t k)
 {
-	const uint32_t g = threadIdx.x % 32 / 4, n = ts->n;
-
-	for (uint32_t k = 0; k < n; k++) {
-		const uint32_t mask = __shfl_sync(~0u, ts->mask, k);
-		float s[4];
-		uint32_t p[2];
-		scores<T, D>(w, s);
-		if (k + 1 < n)
-			load_k<T, D, rows>(w, c, j, ts, k + 1);
-		s[0] = mask >> g & 1 ? s[0] * c->scale : -INFINITY;
-		s[1] = mask >> g & 1 ? s[1] * c->scale : -INFINITY;
-		s[2] = mask >> g & 256 ? s[2] * c->scale : -INFINITY;
-		s[3] = mask >> g & 256 ? s[3] * c->scale : -INFINITY;
-		weigh<T, D>(w, s, p);
-		if (keep && mask)
-			keep_scores(c, j, stream_tile<D>(j, first + k), s, w->max);
-		if (mask != 0xffff)
-			clear_v<T, D>(w, mask);
-		add_values<T, D>(w, p);
-		if (k + 1 < n)
-			load_v<T, D, rows>(w, c, j, ts, k + 1);
+	const uint32_t g = threadIdx.x % 32 / 4, mask = __shfl_sync(~0u, ts->mask, k);
+	const uint32_t next = k + 1 + by_twos<how>;
+	float s[4];
+	uint32_t p[2];
+	if (how != SCORED) {
+		scores<set>(w, s);
+		if (next < ts->n)
+			load_k<set, how >= ROWS>(w, c, j, ts, next);
 	}
+#pragma unroll
+	for (int x = 0; x < 4; x++) {
+		s[x] = how == SCORED ? __half2float(w->kept[set][x]) + w->kept_top[set][x] : s[x] * c->scale;
+		s[x] = mask >> (g + x / 2 * 8) & 1 ? s[x] : -INFINITY;
+	}
+	if (how == SCORED && next < ts->n)
+		load_kept<set>(w, c, j, ts, next);
+	weigh(w, s, p);
+	if ((how == KEEP || how == KEYS) && mask)
+		keep_scores(c, j, stream_tile<D>(j, first + k), s, w->max);
+	if (how == KEYS)
+		return;
+	if (mask != 0xffff)
+		clear_v<set>(w, mask);
+	add_values<set>(w, p);
+	if (next < ts->n)
+		load_v<set, how >= ROWS>(w, c, j, ts, next);
 }
 
-/* A warp's part of a job; its first tile and q are loaded or on their way. */
-template <class T, int D, bool rows, bool keep>
-__device__ static void walk_job(struct walk<T, D> *w, const struct call *c, const struct job *j, struct tiles *ts)
+/* A warp's part of a job; its first tiles and q are loaded or on their way. */
+template <enum how how, class T, int D>
+__device__ static void walk_job(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                                struct tiles *ts)
 {
 #pragma unroll
 	for (int a = 0; a < w->ACC; a++)
@@ -269,12 +314,16 @@ __device__ static void walk_job(struct walk<T, D> *w, const struct call *c, cons
 	w->max[0] = w->max[1] = -INFINITY;
 	w->sum[0] = w->sum[1] = 0;
 	for (uint32_t first = 0;;) {
-		walk_batch<T, D, rows, keep>(w, c, j, ts, first);
+		for (uint32_t k = 0; k < ts->n; k++) {
+			walk_tile<0, how>(w, c, j, ts, first, k);
+			if (by_twos<how> && ++k < ts->n)
+				walk_tile<1, how>(w, c, j, ts, first, k);
+		}
 		first += BATCH;
 		if (first >= stream_tiles<D>(j))
 			return;
-		look_up<D, rows>(c, j, first, ts);
-		load_first<T, D, rows>(w, c, j, ts);
+		look_up<D, how>(c, j, first, ts);
+		load_first<how>(w, c, j, ts);
 	}
 }
 

@@ -10,9 +10,11 @@ template <int D> struct results {
 	float acc[warps<D>][HEAD_TILE][D];
 };
 
-template <class T, int D> __device__ static void share(struct results<D> *r, struct walk<T, D> *w, const struct job *j)
+template <enum how how, class T, int D>
+__device__ static void share(struct results<D> *r, struct walk<T, D> *w, const struct job *j)
 {
-	const uint32_t g = threadIdx.x % 32 / 4, col = threadIdx.x % 4 * 2, heads = j->heads, warp = j->stream;
+	const uint32_t g = threadIdx.x % 32 / 4, col = threadIdx.x % 4 * 2;
+	const uint32_t heads = j->heads, warp = j->stream;
 #pragma unroll
 	for (int x = 0; x < 2; x++) {
 		const uint32_t head = col + x;
@@ -26,12 +28,15 @@ template <class T, int D> __device__ static void share(struct results<D> *r, str
 			r->max[warp][head] = w->max[x];
 			r->sum[warp][head] = sum;
 		}
+		if (how == KEYS)
+			continue;
 		float *row = r->acc[warp][head];
 #pragma unroll
 		for (int b = 0; b < w->WIDE; b++)
 #pragma unroll
 			for (int a = 0; a < 4; a++)
-				*(float2 *)&row[64 * b + 8 * g + 2 * a] = make_float2(w->acc[4 * b + a][x], w->acc[4 * b + a][x + 2]);
+				*(float2 *)&row[64 * b + 8 * g + 2 * a] =
+					make_float2(w->acc[4 * b + a][x], w->acc[4 * b + a][x + 2]);
 #pragma unroll
 		for (int a = 0; a < 2 * w->REST; a++)
 			*(float2 *)&row[64 * w->WIDE + 4 * g + 2 * a] =
@@ -39,8 +44,9 @@ template <class T, int D> __device__ static void share(struct results<D> *r, str
 	}
 }
 
-/* All warps have shared: the output, where one chunk is all there is, or a partial result. One warp's work. */
-template <int D> __device__ static void merge_warps(const struct call *c, const struct job *j, const struct results<D> *r)
+/* All warps have shared: the output, where one chunk is all there is, or a partial result. By one warp. */
+template <enum how how, int D>
+__device__ static void merge_warps(const struct call *c, const struct job *j, const struct results<D> *r)
 {
 	float *part = part_of(c, j, j->chunk, D);
 	for (uint32_t head = 0; head < j->heads; head++) {
@@ -56,7 +62,7 @@ template <int D> __device__ static void merge_warps(const struct call *c, const 
 		}
 		const float share = sum > 0 ? __fdividef(1, sum) : 0;
 #pragma unroll
-		for (uint32_t d = threadIdx.x % 32 * 4; d < D; d += 128) {
+		for (uint32_t d = threadIdx.x % 32 * 4; how != KEYS && d < D; d += 128) {
 			float4 acc = make_float4(0, 0, 0, 0);
 #pragma unroll
 			for (int w = 0; w < warps<D>; w++) {
@@ -89,33 +95,36 @@ template <int D> __device__ static void merge_warps(const struct call *c, const 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
 /* Jobs of a block whose results may be there at a time: what shared memory has room for. */
-template <int D, bool rows> static constexpr uint32_t turns = D == 256 ? 2 : rows ? 2 : 3;
+template <int D, enum how how>
+static constexpr uint32_t turns = how == SCORED ? 1 : D == 256 || how == ROWS ? 2 : 3;
 
 /*
- * Warps go from job to job at their own pace. Before one shares its results it waits until those of the job that had
- * their place before have been merged.
+ * Warps go from job to job at their own pace. Before one shares its results it waits until those of the job
+ * that had their place before have been merged.
  */
-template <int D, bool rows> struct shared {
-	struct results<D> results[turns<D, rows>];
-	uint32_t come[turns<D, rows>]; /* warps that have shared */
+template <int D, enum how how> struct shared {
+	struct results<D> results[turns<D, how>];
+	uint32_t come[turns<D, how>]; /* warps that have shared */
 	uint32_t merged;               /* jobs */
 	struct plan plan;
-	uint32_t places[rows ? warps<D> : 1][2][BATCH * 16]; /* of a warp's batch and of its next job's first */
+	/* of a warp's batch and of its next job's first */
+	uint32_t places[how >= ROWS ? warps<D> : 1][2][BATCH * 16];
+	uint32_t ids[how == SCORED ? warps<D> : 1][2][BATCH * 16];
 	struct job job[warps<D>][2];                         /* a warp's job and its next one */
 };
 
 /* Share a warp's results of the block's job number `turn`; the last of its warps merges them. */
-template <class T, int D, bool rows>
-__device__ static void hand_in(struct shared<D, rows> *s, struct walk<T, D> *w, const struct call *c, const struct job *j,
-                               uint32_t turn)
+template <enum how how, class T, int D>
+__device__ static void hand_in(struct shared<D, how> *s, struct walk<T, D> *w, const struct call *c,
+                               const struct job *j, uint32_t turn)
 {
-	constexpr uint32_t n = turns<D, rows>;
+	constexpr uint32_t n = turns<D, how>;
 	volatile uint32_t *merged = &s->merged;
 	uint32_t come = 0;
 	while (*merged + n <= turn)
 		__nanosleep(100);
 	__threadfence_block();
-	share<T, D>(&s->results[turn % n], w, j);
+	share<how>(&s->results[turn % n], w, j);
 	__syncwarp();
 	if (threadIdx.x % 32 == 0) {
 		__threadfence_block();
@@ -127,7 +136,7 @@ __device__ static void hand_in(struct shared<D, rows> *s, struct walk<T, D> *w, 
 	__syncwarp(); /* what lane 0 may now see, all lanes may */
 	while (*merged < turn) /* in order, or a job could be taken for the one before it */
 		__nanosleep(100);
-	merge_warps<D>(c, j, &s->results[turn % n]);
+	merge_warps<how>(c, j, &s->results[turn % n]);
 	__syncwarp();
 	if (threadIdx.x % 32 == 0) {
 		__threadfence_block();
@@ -135,24 +144,26 @@ __device__ static void hand_in(struct shared<D, rows> *s, struct walk<T, D> *w, 
 	}
 }
 
-template <class T, int D, bool rows, bool keep>
+template <class T, int D, enum how how>
 __global__ void __launch_bounds__(32 * warps<D>, 1) decode_kernel(const __grid_constant__ struct call c)
 {
 	extern __shared__ __align__(128) uint8_t memory[];
-	struct shared<D, rows> *s = (struct shared<D, rows> *)memory;
+	struct shared<D, how> *s = (struct shared<D, how> *)memory;
 	const uint32_t warp = threadIdx.x / 32;
-	struct tiles tiles = {.rows = s->places[rows ? warp : 0][0]}, next_tiles = {.rows = s->places[rows ? warp : 0][1]};
+	const uint32_t places = how >= ROWS ? warp : 0, ids = how == SCORED ? warp : 0;
+	struct tiles tiles = {.rows = s->places[places][0], .ids = s->ids[ids][0]};
+	struct tiles next_tiles = {.rows = s->places[places][1], .ids = s->ids[ids][1]};
 	struct walk<T, D> w;
 
-	if (threadIdx.x < turns<D, rows>)
+	if (threadIdx.x < turns<D, how>)
 		s->come[threadIdx.x] = s->merged = 0;
 	w.once = policy_once();
 	plan_make(&c, &s->plan);
 	bool more = job_begin<D>(&c, &s->plan, 0, &s->job[warp][0]);
 	if (more) {
-		look_up<D, rows>(&c, &s->job[warp][0], 0, &tiles);
-		load_first<T, D, rows>(&w, &c, &s->job[warp][0], &tiles);
-		load_q<T, D>(&w, &c, &s->job[warp][0]);
+		look_up<D, how>(&c, &s->job[warp][0], 0, &tiles);
+		load_first<how>(&w, &c, &s->job[warp][0], &tiles);
+		load_q(&w, &c, &s->job[warp][0]);
 	}
 	for (uint32_t turn = 0; more; turn++) {
 		const struct job *j = &s->job[warp][turn % 2];
@@ -160,30 +171,33 @@ __global__ void __launch_bounds__(32 * warps<D>, 1) decode_kernel(const __grid_c
 		/* while this one's first tile is on its way */
 		more = job_begin<D>(&c, &s->plan, turn + 1, next);
 		if (more)
-			look_up<D, rows>(&c, next, 0, &next_tiles);
-		walk_job<T, D, rows, keep>(&w, &c, j, &tiles);
+			look_up<D, how>(&c, next, 0, &next_tiles);
+		walk_job<how>(&w, &c, j, &tiles);
 		if (more)
-			load_first<T, D, rows>(&w, &c, next, &next_tiles);
-		hand_in<T, D, rows>(s, &w, &c, j, turn);
+			load_first<how>(&w, &c, next, &next_tiles);
+		hand_in<how>(s, &w, &c, j, turn);
 		if (more)
-			load_q<T, D>(&w, &c, next);
-		uint32_t *places = tiles.rows;
+			load_q(&w, &c, next);
+		uint32_t *const rows = tiles.rows, *const tokens = tiles.ids;
 		tiles = next_tiles;
-		next_tiles.rows = places;
+		next_tiles.rows = rows;
+		next_tiles.ids = tokens;
 	}
 }
 
-template <class T, int D, bool rows, bool keep> static cudaError_t init(void)
+template <class T, int D, enum how how> static cudaError_t init(void)
 {
-	return cudaFuncSetAttribute(decode_kernel<T, D, rows, keep>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-	                            (int)sizeof(struct shared<D, rows>));
+	return cudaFuncSetAttribute(decode_kernel<T, D, how>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+	                            (int)sizeof(struct shared<D, how>));
 }
 
 template <class T, int D> static cudaError_t init_dim(void)
 {
-	cudaError_t e = init<T, D, true, false>();
-	e = e ? e : init<T, D, false, true>();
-	return e ? e : init<T, D, false, false>();
+	cudaError_t e = init<T, D, PLAIN>();
+	e = e ? e : init<T, D, KEEP>();
+	e = e ? e : init<T, D, KEYS>();
+	e = e ? e : init<T, D, ROWS>();
+	return e ? e : init<T, D, SCORED>();
 }
 
 template <class T> static cudaError_t init_dtype(void)
@@ -200,25 +214,30 @@ cudaError_t skv_cuda_decode_init(void)
 	return e ? e : init_dtype<BF16>();
 }
 
-template <class T, int D, bool rows, bool keep>
+template <class T, int D, enum how how>
 static void launch_kernel(const struct call *c, uint32_t jobs, cudaStream_t stream)
 {
 	const uint32_t sms = skv_cuda_sms();
-	decode_kernel<T, D, rows, keep>
-		<<<jobs < sms ? jobs : sms, 32 * warps<D>, sizeof(struct shared<D, rows>), stream>>>(*c);
+	decode_kernel<T, D, how>
+		<<<jobs < sms ? jobs : sms, 32 * warps<D>, sizeof(struct shared<D, how>), stream>>>(*c);
 }
 
 template <class T, int D> static void launch_dim(const struct call *c, uint32_t jobs, cudaStream_t stream)
 {
-	if (c->what == TOKENS)
-		launch_kernel<T, D, true, false>(c, jobs, stream);
-	else if (c->lse)
-		launch_kernel<T, D, false, true>(c, jobs, stream);
+	if (c->what == TOKENS && c->score)
+		launch_kernel<T, D, SCORED>(c, jobs, stream);
+	else if (c->what == TOKENS)
+		launch_kernel<T, D, ROWS>(c, jobs, stream);
+	else if (!c->out)
+		launch_kernel<T, D, KEYS>(c, jobs, stream);
+	else if (c->score)
+		launch_kernel<T, D, KEEP>(c, jobs, stream);
 	else
-		launch_kernel<T, D, false, false>(c, jobs, stream);
+		launch_kernel<T, D, PLAIN>(c, jobs, stream);
 }
 
-template <class T> static void launch(const struct call *c, uint32_t head_dim, uint32_t jobs, cudaStream_t stream)
+template <class T>
+static void launch(const struct call *c, uint32_t head_dim, uint32_t jobs, cudaStream_t stream)
 {
 	if (head_dim == 64)
 		launch_dim<T, 64>(c, jobs, stream);
@@ -231,8 +250,8 @@ template <class T> static void launch(const struct call *c, uint32_t head_dim, u
 }
 
 /* `tiles`: of an owner, at most. */
-static void decode(struct call *c, const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                   uint32_t tiles, const struct layout *l, const struct skv_work *work)
+static void decode(struct call *c, const struct skv_shape *sh, const struct skv_batch *b, const void *q,
+                   void *out, uint32_t tiles, const struct layout *l, const struct skv_work *work)
 {
 	uint8_t *mem = (uint8_t *)work->mem;
 
@@ -253,7 +272,7 @@ static void decode(struct call *c, const struct skv_shape *sh, const struct skv_
 	if (c->what == DENSE || c->what == WINDOW)
 		c->list.rows = 1;
 	const uint32_t rows = c->list.rows, most = OWNERS_MOST / rows; /* sequences */
-	const uint32_t most_chunks = tiles <= chunk_tiles(0) ? 1 : CHUNKS_MOST;
+	const uint32_t most_chunks = chunks_of(tiles);
 	for (uint32_t from = 0; from < b->n; from += most) {
 		const uint32_t n = min(most, b->n - from);
 		const uint32_t jobs = n * c->heads * most_chunks;
@@ -268,21 +287,39 @@ static void decode(struct call *c, const struct skv_shape *sh, const struct skv_
 		skv_cuda_merge(c, b->n, sh->head_dim, stream_of(work));
 }
 
+/* Where scores are kept. */
+static void keep(struct call *c, const struct layout *l, const struct skv_work *work)
+{
+	c->lse = (float *)((uint8_t *)work->mem + l->lse);
+	c->score = (__half *)((uint8_t *)work->mem + l->score);
+	c->top = (float *)((uint8_t *)work->mem + l->top);
+}
+
 void skv_cuda_decode_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                            const struct skv_evidence *ev, const struct skv_work *work)
 {
 	const struct layout l = layout_of(sh, b->n, b->max_len);
 	struct call c = {.what = DENSE};
-	const bool keep = ev && (ev->token || ev->page);
+	const bool kept = ev && (ev->token || ev->page);
 
-	if (keep) {
-		c.lse = (float *)((uint8_t *)work->mem + l.lse);
-		c.score = (__half *)((uint8_t *)work->mem + l.score);
-		c.top = (float *)((uint8_t *)work->mem + l.top);
-	}
+	if (kept)
+		keep(&c, &l, work);
 	c.ev_lse = ev ? ev->lse : NULL;
 	decode(&c, sh, b, q, out, skv_pages_of(b->max_len), &l, work);
-	if (keep)
+	if (kept)
+		skv_cuda_evidence(sh, b, ev, &l, work);
+}
+
+void skv_cuda_score_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q,
+                          const struct skv_evidence *ev, const struct skv_work *work)
+{
+	const struct layout l = layout_of(sh, b->n, b->max_len);
+	struct call c = {.what = DENSE};
+
+	keep(&c, &l, work);
+	c.ev_lse = ev->lse;
+	decode(&c, sh, b, q, NULL, skv_pages_of(b->max_len), &l, work);
+	if (ev->token || ev->page)
 		skv_cuda_evidence(sh, b, ev, &l, work);
 }
 
@@ -312,5 +349,16 @@ void skv_cuda_decode_tokens(const struct skv_shape *sh, const struct skv_batch *
 	const struct layout l = layout_of(sh, b->n, b->max_len);
 	struct call c = {.what = TOKENS, .list = *list};
 
+	decode(&c, sh, b, q, out, skv_pages_of(list->most), &l, work);
+}
+
+void skv_cuda_decode_scored(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                            const struct skv_list *list, const struct skv_work *work)
+{
+	const struct layout l = layout_of(sh, b->n, b->max_len);
+	struct call c = {.what = TOKENS, .list = *list};
+
+	keep(&c, &l, work);
+	c.lse = NULL;
 	decode(&c, sh, b, q, out, skv_pages_of(list->most), &l, work);
 }

@@ -22,13 +22,13 @@
  * Sᵀ leaves token g (and g + 8) of heads 2 c and 2 c + 1 in a lane; Pᵀ needs tokens 2 c … of head g, which is
  * its transpose: movmatrix.
  *
- * A sequence (or one of its lists) is an owner, cut into a few chunks; a chunk of one owner and head tile is a job.
- * One block an SM takes one job after the other; its warps take the job's tiles in turns and leave their results
- * in shared memory, where the warp that comes last merges them. Nobody waits for anybody: while one warp looks
- * up places or merges, the others read. Results of a job go to memory only when its owner has more chunks; a second
- * kernel merges those. Chunks are few because writes among all the reads cost memory many times their size: 1 % of
- * writes made reading 7 % slower. How an owner is cut follows from its own length, so the bits of a result
- * depend on the sequence alone.
+ * A sequence (or one of its lists) is an owner, cut into a few chunks; a chunk of one owner and head tile is a
+ * job. One block an SM takes one job after the other; its warps take the job's tiles in turns and leave their
+ * results in shared memory, where the warp that comes last merges them. Nobody waits for anybody: while one warp
+ * looks up places or merges, the others read. Results of a job go to memory only when its owner has more chunks;
+ * a second kernel merges those. Chunks are few because to begin one costs, and because writes among all the reads
+ * cost memory many times their size: 1.6 % of writes make reading 9 % slower. How an owner is cut follows from its
+ * own length, so the bits of a result depend on the sequence alone.
  *
  * Scores are in units of log2: the scale carries the factor log2(e).
  */
@@ -46,6 +46,18 @@
 template <int D> static constexpr int warps = D <= 128 ? 12 : 8;
 
 enum what { DENSE, WINDOW, PAGES, TOKENS };
+
+/* What a kernel is compiled for. From ROWS on, tiles are rows anywhere. */
+enum how {
+	PLAIN,
+	KEEP,  /* the scores are kept for the evidence */
+	KEYS,  /* the same, and there is no output: V is not read */
+	ROWS,
+	SCORED /* rows whose scores were kept: K is not read */
+};
+
+/* Who reads but half of the bytes has two tiles on their way instead of one. */
+template <enum how how> static constexpr bool by_twos = how == KEYS || how == SCORED;
 
 struct call {
 	const struct skv_kseq *seq;
@@ -80,12 +92,13 @@ struct job {
 };
 
 /*
- * Where a batch of a warp's tiles is: a tile is a page, or 16 rows anywhere. Lane k knows tile k's page id and which of
- * its tokens count; places of rows (page id * 16 + place) are in shared memory.
+ * Where a batch of a warp's tiles is: a tile is a page, or 16 rows anywhere. Lane k knows tile k's page id and
+ * which of its tokens count; places of rows (page id * 16 + place) are in shared memory.
  */
 struct tiles {
 	uint32_t n, page, mask;
 	uint32_t *rows; /* [BATCH * 16] */
+	uint32_t *ids;  /* [BATCH * 16]: their tokens, SCORED alone */
 };
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
@@ -116,13 +129,6 @@ DEVICE uint32_t owner_tiles(const struct call *c, uint32_t owner)
 	return c->what == WINDOW ? window_tiles(c, len, &at, &gap) : skv_pages_of(len);
 }
 
-/* At least one chunk: an owner without a token has an output too. */
-DEVICE uint32_t owner_chunks(uint32_t tiles)
-{
-	const uint32_t per = chunk_tiles(tiles);
-	return max(1u, (tiles + per - 1) / per);
-}
-
 /* The owners of this launch: what a job's beginning needs to know, at hand. */
 struct plan {
 	uint32_t first[OWNERS_MOST + 1]; /* chunks before an owner's */
@@ -143,7 +149,7 @@ __device__ static void plan_make(const struct call *c, struct plan *p)
 			const struct skv_kseq *q = &c->seq[(c->first_owner + o) / c->list.rows];
 			p->len[o] = q->len;
 			p->table[o] = q->table + (size_t)c->layer * q->layer_stride;
-			mine = owner_chunks(p->tiles[o]);
+			mine = chunks_of(p->tiles[o]);
 		}
 		uint32_t sum = mine;
 #pragma unroll
@@ -179,10 +185,11 @@ DEVICE void head_tile(const struct call *c, uint32_t i, uint32_t x, struct job *
 }
 
 /*
- * The block's job number `turn`, if there is one, in a warp's own memory. Head tiles are next to each other, since they
- * read the same pages.
+ * The block's job number `turn`, if there is one, in a warp's own memory. Head tiles are next to each other,
+ * since they read the same pages.
  */
-template <int D> __device__ static bool job_begin(const struct call *c, const struct plan *p, uint32_t turn, struct job *j)
+template <int D>
+__device__ static bool job_begin(const struct call *c, const struct plan *p, uint32_t turn, struct job *j)
 {
 	const uint32_t id = blockIdx.x + turn * gridDim.x;
 	const uint32_t heads = owner_heads(c), at = id / heads;
@@ -196,7 +203,8 @@ template <int D> __device__ static bool job_begin(const struct call *c, const st
 		else
 			hi = mid;
 	}
-	const uint32_t owner = c->first_owner + lo, per = chunk_tiles(p->tiles[lo]);
+	const uint32_t owner = c->first_owner + lo, chunks = p->first[lo + 1] - p->first[lo];
+	const uint32_t per = (p->tiles[lo] + chunks - 1) / chunks;
 	__syncwarp(); /* what was there before has been read; all lanes write the same */
 	head_tile(c, owner / c->list.rows, owner % c->list.rows * heads + id % heads, j);
 	/* in turns, so that no warp has the odd tiles of all jobs */
@@ -205,7 +213,7 @@ template <int D> __device__ static bool job_begin(const struct call *c, const st
 	j->table = p->table[lo];
 	j->owner = owner;
 	j->chunk = at - p->first[lo];
-	j->chunks = p->first[lo + 1] - p->first[lo];
+	j->chunks = chunks;
 	j->first = j->chunk * per;
 	j->n = min(per, p->tiles[lo] - j->first);
 	__syncwarp();
@@ -222,7 +230,8 @@ __device__ static uint32_t page_mask(const struct call *c, const struct job *j, 
 	if (c->what != WINDOW)
 		return mask;
 	const uint32_t start = skv_window_start(&c->window, j->len);
-	const uint32_t head = c->window.sinks > first ? 0xffffu >> (16 - min(16u, c->window.sinks - first)) : 0;
+	const uint32_t sinks = c->window.sinks > first ? min(16u, c->window.sinks - first) : 0;
+	const uint32_t head = sinks ? 0xffffu >> (16 - sinks) : 0;
 	const uint32_t tail = start > first ? start - first < 16 ? 0xffffu << (start - first) : 0 : 0xffffu;
 	return mask & (head | tail);
 }
@@ -239,14 +248,14 @@ template <int D> DEVICE uint32_t stream_tiles(const struct job *j)
 }
 
 /* Look up where a warp's tiles from `first` on are, and add to the sequence's count of tokens attended. */
-template <int D, bool rows>
+template <int D, enum how how>
 __device__ static void look_up(const struct call *c, const struct job *j, uint32_t first, struct tiles *t)
 {
 	const uint32_t *ids = c->list.ids + (size_t)j->owner * c->list.stride, lane = threadIdx.x % 32;
 	uint32_t entry, at, gap;
 	t->n = min(BATCH, stream_tiles<D>(j) - first);
 	t->mask = 0;
-	if constexpr (rows) {
+	if constexpr (how >= ROWS) {
 		const uint32_t n = c->list.count[j->owner];
 		uint32_t id[BATCH / 2];
 #pragma unroll
@@ -259,7 +268,10 @@ __device__ static void look_up(const struct call *c, const struct job *j, uint32
 		for (int a = 0; a < BATCH / 2; a++) {
 			entry = id[a] < j->len ? j->table[id[a] / SKV_PAGE_TOKENS] : 0;
 			const uint32_t both = __ballot_sync(~0u, skv_pte_resident(entry));
-			t->rows[a * 32 + lane] = skv_pte_id(entry) * SKV_PAGE_TOKENS + id[a] % SKV_PAGE_TOKENS;
+			t->rows[a * 32 + lane] =
+				skv_pte_id(entry) * SKV_PAGE_TOKENS + id[a] % SKV_PAGE_TOKENS;
+			if (how == SCORED)
+				t->ids[a * 32 + lane] = id[a];
 			if (lane / 2 == a)
 				t->mask = lane % 2 ? both >> 16 : both & 0xffff;
 		}
@@ -279,7 +291,7 @@ __device__ static void look_up(const struct call *c, const struct job *j, uint32
 	}
 	unsigned long long *attended = (unsigned long long *)c->seq[j->i].attended;
 	const uint32_t n = __reduce_add_sync(~0u, __popc(t->mask));
-	if (lane == 0 && n && attended && j->head == j->h * c->group)
+	if (how != KEYS && lane == 0 && n && attended && j->head == j->h * c->group)
 		atomicAdd(attended, n);
 }
 

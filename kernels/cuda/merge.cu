@@ -2,9 +2,8 @@
 /* kernels/cuda/merge.cu - one output from the results that a sequence's chunks left behind. */
 #include "kernels/cuda/decode.cuh"
 
-#define MERGE_WIDE 128  /* threads that take four dimensions each ... */
-#define MERGE_DEEP 4    /* ... of every MERGE_DEEPth chunk */
-#define MERGE_CHUNKS 128 /* whose weights are held at a time */
+#define MERGE_WIDE 128 /* threads that take four dimensions each ... */
+#define MERGE_DEEP 4   /* ... of every MERGE_DEEPth chunk */
 
 /* The largest of a head's maxima. One warp's work. */
 DEVICE float top_of(const float *part, uint32_t stride, uint32_t chunks, uint32_t head)
@@ -19,15 +18,16 @@ DEVICE float top_of(const float *part, uint32_t stride, uint32_t chunks, uint32_
 }
 
 /* Merge the chunks of a head tile, where there are several: a head's output is Σ fix acc / Σ fix sum. */
-__global__ void __launch_bounds__(MERGE_WIDE * MERGE_DEEP) merge_kernel(const __grid_constant__ struct call c, uint32_t head_dim)
+__global__ void __launch_bounds__(MERGE_WIDE * MERGE_DEEP)
+merge_kernel(const __grid_constant__ struct call c, uint32_t head_dim)
 {
-	__shared__ float top[HEAD_TILE], fix[MERGE_CHUNKS][HEAD_TILE], sums[MERGE_DEEP][HEAD_TILE];
+	__shared__ float top[HEAD_TILE], fix[CHUNKS_MOST][HEAD_TILE], sums[MERGE_DEEP][HEAD_TILE];
 	__shared__ float4 accs[MERGE_DEEP][MERGE_WIDE];
 	const uint32_t stride = part_floats(head_dim), me = threadIdx.y * MERGE_WIDE + threadIdx.x;
 	struct job j;
 
 	head_tile(&c, blockIdx.y, blockIdx.x, &j);
-	j.chunks = owner_chunks(owner_tiles(&c, c.list.rows > 1 ? j.i * c.list.rows + j.h : j.i));
+	j.chunks = chunks_of(owner_tiles(&c, c.list.rows > 1 ? j.i * c.list.rows + j.h : j.i));
 	if (j.chunks == 1)
 		return;
 	const float *part = part_of(&c, &j, 0, head_dim);
@@ -37,29 +37,30 @@ __global__ void __launch_bounds__(MERGE_WIDE * MERGE_DEEP) merge_kernel(const __
 		if (me % 32 == 0)
 			top[head] = max;
 	}
+	__syncthreads();
+	for (uint32_t x = me; x < j.chunks * HEAD_TILE; x += MERGE_WIDE * MERGE_DEEP)
+		if (x % HEAD_TILE < j.heads)
+			fix[x / HEAD_TILE][x % HEAD_TILE] =
+				rescale(part[x / HEAD_TILE * stride + x % HEAD_TILE], top[x % HEAD_TILE]);
 	for (uint32_t first = 0; first < j.heads * head_dim; first += 4 * MERGE_WIDE) {
 		const uint32_t e = first + 4 * threadIdx.x, head = min(e / head_dim, j.heads - 1);
 		const bool inside = e < j.heads * head_dim;
 		float4 acc = make_float4(0, 0, 0, 0);
 		float sum = 0;
-		for (uint32_t from = 0; from < j.chunks; from += MERGE_CHUNKS) {
-			const uint32_t n = min(MERGE_CHUNKS, j.chunks - from);
-			__syncthreads();
-			for (uint32_t x = me; x < n * HEAD_TILE; x += MERGE_WIDE * MERGE_DEEP)
-				if (x % HEAD_TILE < j.heads)
-					fix[x / HEAD_TILE][x % HEAD_TILE] =
-						rescale(part[(size_t)(from + x / HEAD_TILE) * stride + x % HEAD_TILE], top[x % HEAD_TILE]);
-			__syncthreads();
-#pragma unroll 8
-			for (uint32_t k = threadIdx.y; k < n; k += MERGE_DEEP) {
-				const float *p = part + (size_t)(from + k) * stride, f = fix[k][head];
-				const float4 x = *(const float4 *)(p + 2 * HEAD_TILE + (inside ? e : 0));
-				sum += p[HEAD_TILE + head] * f;
-				acc.x += x.x * f;
-				acc.y += x.y * f;
-				acc.z += x.z * f;
-				acc.w += x.w * f;
-			}
+		__syncthreads();
+#pragma unroll
+		for (uint32_t k = threadIdx.y; k < CHUNKS_MOST; k += MERGE_DEEP) {
+			if (k >= j.chunks)
+				break;
+			const float *p = part + (size_t)k * stride, f = fix[k][head];
+			sum += p[HEAD_TILE + head] * f;
+			if (!c.out)
+				continue;
+			const float4 x = *(const float4 *)(p + 2 * HEAD_TILE + (inside ? e : 0));
+			acc.x += x.x * f;
+			acc.y += x.y * f;
+			acc.z += x.z * f;
+			acc.w += x.w * f;
 		}
 		accs[threadIdx.y][threadIdx.x] = acc;
 		if (inside && e % head_dim == 0)
@@ -78,13 +79,15 @@ __global__ void __launch_bounds__(MERGE_WIDE * MERGE_DEEP) merge_kernel(const __
 			acc.z += x.z;
 			acc.w += x.w;
 		}
+		if (e % head_dim == 0)
+			finish_head(&c, &j, head, top[head], sum);
+		if (!c.out)
+			continue;
 		const float share = sum > 0 ? __fdividef(1, sum) : 0;
 		io_store(c.io_dtype, c.out, out + e, acc.x * share);
 		io_store(c.io_dtype, c.out, out + e + 1, acc.y * share);
 		io_store(c.io_dtype, c.out, out + e + 2, acc.z * share);
 		io_store(c.io_dtype, c.out, out + e + 3, acc.w * share);
-		if (e % head_dim == 0)
-			finish_head(&c, &j, head, top[head], sum);
 	}
 }
 

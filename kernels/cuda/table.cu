@@ -10,7 +10,8 @@ static const char *unsupported(const struct skv_shape *sh)
 		return "rows of q, k, v and out are fp32, fp16 or bf16";
 	if (sh->head_dim != 64 && sh->head_dim != 96 && sh->head_dim != 128 && sh->head_dim != 256)
 		return "the CUDA kernels have a head_dim of 64, 96, 128 and 256";
-	if (sh->n_kv_heads == 0 || sh->n_heads == 0 || sh->n_heads % sh->n_kv_heads || sh->n_heads > SKV_MAX_HEADS)
+	if (sh->n_kv_heads == 0 || sh->n_heads == 0 || sh->n_heads % sh->n_kv_heads ||
+	    sh->n_heads > SKV_MAX_HEADS)
 		return "n_heads is a multiple of n_kv_heads, at most 256";
 	return NULL;
 }
@@ -29,14 +30,16 @@ struct layout layout_of(const struct skv_shape *sh, uint32_t n, uint32_t max_len
 
 	l.tokens = skv_pages_of(max_len) * SKV_PAGE_TOKENS;
 	l.lse = carve(&at, (size_t)n * sh->n_heads * sizeof(float));
-	l.part = carve(&at, (size_t)n * head_tiles(sh) * CHUNKS_MOST * part_floats(sh->head_dim) * sizeof(float));
+	l.part = carve(&at, (size_t)n * head_tiles(sh) * CHUNKS_MOST * part_floats(sh->head_dim) *
+	                            sizeof(float));
 	l.score = carve(&at, (size_t)n * sh->n_heads * l.tokens * sizeof(uint16_t));
 	l.top = carve(&at, (size_t)n * sh->n_heads * skv_pages_of(max_len) * sizeof(float));
 	l.total = at;
 	return l;
 }
 
-static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len, int threads)
+static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len,
+                         int threads)
 {
 	(void)n_rows;
 	(void)threads;
@@ -53,6 +56,8 @@ static const struct skv_kernels cuda = {
 	.decode_window = skv_cuda_decode_window,
 	.decode_pages = skv_cuda_decode_pages,
 	.decode_tokens = skv_cuda_decode_tokens,
+	.score_dense = skv_cuda_score_dense,
+	.decode_scored = skv_cuda_decode_scored,
 	.prefill_dense = skv_cuda_prefill_dense,
 	.select = skv_cuda_select,
 };

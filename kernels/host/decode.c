@@ -160,7 +160,7 @@ static void place_next(const struct decode *d, const struct rows *r, struct plac
 	if (++p->h < d->span)
 		return;
 	p->h = 0;
-	p->v = !p->v;
+	p->v = !p->v && !d->keys;
 	if (!p->v && p->t + d->tile < r->end)
 		p->t += d->tile;
 }
@@ -218,13 +218,14 @@ static void walk_chunk(struct walk *w, uint32_t t0, uint32_t n, struct partial p
 	const struct decode *d = w->d;
 	const uint32_t heads = d->span * d->group;
 
-	memset(p.acc, 0, (size_t)heads * d->sh->head_dim * sizeof *p.acc);
+	if (!d->keys)
+		memset(p.acc, 0, (size_t)heads * d->sh->head_dim * sizeof *p.acc);
 	for (uint32_t i = 0; i < d->span * d->tuples; i++)
 		w->state[i] = (struct softmax){.max = v_set(-INFINITY)};
 	for (uint32_t t = 0; t < n; t += d->tile) {
 		for (uint32_t h = 0; h < d->span; h++)
 			walk_strip(w, t0 + t, skv_min(d->tile, n - t), h, false, p, raw ? raw + t : NULL);
-		for (uint32_t h = 0; h < d->span; h++)
+		for (uint32_t h = 0; h < d->span && !d->keys; h++)
 			walk_strip(w, t0 + t, skv_min(d->tile, n - t), h, true, p, NULL);
 	}
 	for (uint32_t x = 0; x < heads; x++) {
@@ -267,7 +268,7 @@ static void walk_run(void *ctx, uint32_t run, int thread)
 		for (r.end += r.n[c]; r.end % d->tile; r.end++)
 			r.row[r.end] = r.row[r.end - 1];
 	}
-	if (d->seq[i].attended) /* other threads have runs of the same sequence */
+	if (d->seq[i].attended && !d->keys) /* other threads have runs of the same sequence */
 		__atomic_fetch_add(d->seq[i].attended, (uint64_t)tokens * d->span, __ATOMIC_RELAXED);
 	w.d = d;
 	w.r = &r;
@@ -290,7 +291,10 @@ static void walk_run(void *ctx, uint32_t run, int thread)
 
 /* ---- merging --------------------------------------------------------------------------------- */
 
-/* The output of a q head, number `local` of its owner. Returns log2 of the softmax's denominator. */
+/*
+ * The output of a q head, number `local` of its owner, if out is not NULL. Returns log2 of the softmax's
+ * denominator.
+ */
 static float merge_head(const struct decode *d, uint32_t owner, uint32_t local, float *out)
 {
 	const uint32_t dim = d->sh->head_dim, item0 = d->first[owner], item1 = d->first[owner + 1];
@@ -298,19 +302,20 @@ static float merge_head(const struct decode *d, uint32_t owner, uint32_t local, 
 
 	for (uint32_t it = item0; it < item1; it++)
 		max = fmaxf(max, partial_of(d, it).max[local]);
-	memset(out, 0, dim * sizeof *out);
+	if (out)
+		memset(out, 0, dim * sizeof *out);
 	for (uint32_t it = item0; it < item1; it++) {
 		struct partial p = partial_of(d, it);
 		/* No token, or NaNs alone: nothing to bring to another maximum. */
 		float fix = p.max[local] == -INFINITY ? 1 : v_exp2(v_set(p.max[local] - max))[0];
 		sum += p.sum[local] * fix;
-		for (uint32_t x = 0; x < dim; x += VL)
+		for (uint32_t x = 0; out && x < dim; x += VL)
 			v_storef(out + x, v_fma(v_loadf(p.acc + (size_t)local * dim + x), v_set(fix),
 			                        v_loadf(out + x)));
 	}
 	if (sum == 0)
 		return -INFINITY;
-	for (uint32_t x = 0; x < dim; x += VL)
+	for (uint32_t x = 0; out && x < dim; x += VL)
 		v_storef(out + x, v_loadf(out + x) / sum);
 	return max + log2f(sum);
 }
@@ -324,8 +329,8 @@ static void merge_item(void *ctx, uint32_t item, int thread)
 	(void)thread;
 	for (uint32_t g = 0; g < d->group; g++) {
 		uint32_t head = h * d->group + g;
-		float *out = d->out + ((size_t)d->seq[i].row * sh->n_heads + head) * sh->head_dim;
-		float lse = merge_head(d, owner, h % d->span * d->group + g, out);
+		size_t at = ((size_t)d->seq[i].row * sh->n_heads + head) * sh->head_dim;
+		float lse = merge_head(d, owner, h % d->span * d->group + g, d->keys ? NULL : d->out + at);
 		if (d->lse)
 			d->lse[(size_t)i * sh->n_heads + head] = lse;
 		if (d->ev && d->ev->lse)
@@ -419,15 +424,16 @@ size_t ISA(decode_bytes)(const struct skv_shape *sh, uint32_t n, uint32_t max_le
 	       carve_size((size_t)n * sh->n_heads * sizeof(float));
 }
 
-void ISA(decode_dense)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
-                       const struct skv_evidence *ev, const struct skv_work *work)
+/* out is NULL: the evidence alone. */
+static void dense(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
+                  const struct skv_evidence *ev, const struct skv_work *work)
 {
 	uint32_t step = batch->n;
 	if (ev && (ev->token || ev->page))
 		step = evidence_batch(sh, batch->n, batch->max_len);
 	for (uint32_t i = 0; i < batch->n; i += step) {
 		struct decode d = {.sh = sh, .seq = batch->seq + i, .n = skv_min(step, batch->n - i),
-		                   .max_len = batch->max_len, .q = q, .out = out};
+		                   .max_len = batch->max_len, .q = q, .out = out, .keys = !out};
 		struct skv_evidence part;
 		if (ev) {
 			part = *ev;
@@ -438,6 +444,18 @@ void ISA(decode_dense)(const struct skv_shape *sh, const struct skv_batch *batch
 		}
 		decode(&d, work);
 	}
+}
+
+void ISA(decode_dense)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
+                       const struct skv_evidence *ev, const struct skv_work *work)
+{
+	dense(sh, batch, q, out, ev, work);
+}
+
+void ISA(score_dense)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q,
+                      const struct skv_evidence *ev, const struct skv_work *work)
+{
+	dense(sh, batch, q, NULL, ev, work);
 }
 
 void ISA(decode_window)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,

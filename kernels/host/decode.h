@@ -23,6 +23,7 @@ struct decode {
 	const struct skv_window *window; /* DECODE_WINDOW */
 	const struct skv_list *list;     /* DECODE_PAGES, DECODE_TOKENS */
 	const struct skv_evidence *ev;
+	bool keys; /* evidence without output: out is NULL, V is not read, nothing counts as attended */
 
 	/*
 	 * An owner is what has a selection of its own: a sequence, or a kv head of one where lists are per kv
