@@ -299,13 +299,14 @@ static const char *check_plan(const struct skv_plan *plans, uint32_t layer)
 {
 	const struct skv_plan *p = &plans[layer];
 	uint32_t needs = p->attend == SKV_ATTEND_PAGES ? SKV_EV_PAGES : SKV_EV_TOKENS;
+	bool itself = p->attend == SKV_ATTEND_TOKENS && p->source == layer;
 
 	if (p->attend > SKV_ATTEND_TOKENS)
 		return "attend is not one of enum skv_attend_how";
 	if (p->evidence & ~(uint32_t)(SKV_EV_TOKENS | SKV_EV_PAGES))
 		return "evidence has unknown bits";
-	if (p->evidence && p->attend != SKV_ATTEND_DENSE)
-		return "evidence comes from dense layers only";
+	if (p->evidence && p->attend != SKV_ATTEND_DENSE && !itself)
+		return "evidence comes from dense layers, and from those that attend to tokens of their own choice";
 	if (p->pool > SKV_POOL_SUM)
 		return "pool is not one of enum skv_pool";
 	if (p->sharing != SKV_SHARE_ALL_HEADS && p->sharing != SKV_SHARE_KV_HEAD)
@@ -314,7 +315,7 @@ static const char *check_plan(const struct skv_plan *plans, uint32_t layer)
 		return skv_window_check(&p->window);
 	if (p->attend == SKV_ATTEND_DENSE)
 		return NULL;
-	if (p->source >= layer)
+	if (p->source > layer || (p->source == layer && !itself))
 		return "source is not an earlier layer";
 	if (!(plans[p->source].evidence & needs))
 		return "source leaves no evidence to select by";

@@ -379,6 +379,7 @@ struct skv_session {
 	struct skv_client *client;
 	struct skv_session *next; /* under client->lock */
 	uint32_t id;
+	uint64_t serial; /* of this process: no two sessions ever have the same */
 	struct skv_model model;
 	struct pool *pool;
 	struct skv_shape shape; /* of layer 0 */

@@ -80,6 +80,7 @@ static uint64_t key_of(const struct skv_session *s)
 {
 	const struct step *st = &s->step;
 	const uint64_t part[] = {
+		s->serial,
 		st->all.n,
 		st->all.max_len,
 		s->stats.policy_swaps,

@@ -85,12 +85,14 @@ static int settle_in(struct skv_session *s, struct request *r)
 /* Everything of a session that needs no daemon. */
 static int session_new(struct skv_client *c, const struct skv_model *model, struct skv_session **ret)
 {
+	static _Atomic uint64_t serials;
 	struct skv_session *s = calloc(1, sizeof(*s));
 	int e;
 
 	if (!s)
 		return fail(-ENOMEM, "out of memory");
 	s->client = c;
+	s->serial = atomic_fetch_add(&serials, 1);
 	pthread_mutex_init(&s->lock, NULL);
 	e = copy_model(&s->model, model);
 	if (e == 0)

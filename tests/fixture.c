@@ -112,6 +112,8 @@ static void prepare(struct fix *f, const char *const *options)
 	/* off but for tests of devices: a machine that has one is not asked for nothing */
 	add_option(f, &n, "--cuda=", getenv("SKV_TEST_DEVICE") ? "required" : "off");
 	add_option(f, &n, "--cuda-segment-bytes=", "2M");
+	if (getenv("SKV_TEST_IPC"))
+		add_option(f, &n, "--ipc=", getenv("SKV_TEST_IPC"));
 	for (; options && *options; options++)
 		add_option(f, &n, "", *options);
 }

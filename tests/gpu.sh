@@ -18,7 +18,7 @@ dir=$1
 tests='tests/test-append tests/test-decode tests/test-prefill tests/test-replay tests/test-select tests/gpu-daemon
 	tests/gpu-client tests/test-client tests/test-client-policy tests/test-client-kill tests/test-client-quiet
 	tests/test-engine-place tests/test-engine-forward tests/test-engine-work tests/test-golden'
-plugins='tests/plugins/fourth tests/plugins/late-misuse'
+plugins='tests/plugins/fourth tests/plugins/keys-first tests/plugins/late-misuse'
 programs="$tests daemon/sparsekvd daemon/ctl/sparsekvctl engine/sparsekv-generate engine/sparsekv-eval bench/sparsekv-bench"
 make -s all $tests $(printf '%s.la ' $plugins)
 mkdir -p "$dir"/{tests/plugins/.libs,daemon/ctl,engine/cuda,bench,lib,kernels/cuda,policies/.libs}
@@ -48,17 +48,19 @@ export SPARSEKV_ENGINE_CUDA_MODULE=$here/engine/cuda/libsparsekv-engine-cuda.so
 [ "${1-}" != bench ] || exec "$here/bench/sparsekv-bench" "${@:2}"
 case ${1-} in memcheck | racecheck | synccheck | initcheck) tool=$1; shift ;; esac
 # of several processes
-processes='gpu-daemon gpu-client test-client test-client-policy test-client-kill test-client-quiet
+processes='gpu-daemon gpu-client test-client test-client-legacy test-client-policy test-client-kill test-client-quiet
 	test-engine-forward test-engine-work test-golden'
 processes=${processes//[[:space:]]/ }
 [ $# -gt 0 ] || set -- test-append test-decode test-prefill test-replay test-select test-engine-place $([ -n "$tool" ] || echo "$processes")
 bad=0
 for t; do
-	command=("$here/tests/$t")
-	unset SKV_TEST_DEVICE CK_FORK
+	command=("$here/tests/${t%-legacy}")
+	unset SKV_TEST_DEVICE SKV_TEST_IPC SKV_VALGRIND CK_FORK
 	case $t in test-client* | test-engine-work | test-golden) export SKV_TEST_DEVICE=1 ;; esac
-	if [[ " $processes " != *" $t "* ]]; then # one process, so one context for all of its tests
+	case $t in *-legacy) export SKV_TEST_IPC=legacy ;; esac # the older kind of handles
+	if [[ " $processes " != *" $t "* || -n "$tool" ]]; then # one process, so one context for all of its tests
 		export CK_FORK=no
+		[ -z "$tool" ] || export SKV_VALGRIND=1 # a tool makes it slow: less of all
 		[ -z "$tool" ] || command=(compute-sanitizer --tool "$tool" --error-exitcode 99 "${command[@]}")
 	fi
 	begun=$SECONDS

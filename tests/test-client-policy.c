@@ -280,6 +280,30 @@ START_TEST(misuse)
 }
 END_TEST
 
+/* Layers that are their own source: with room for all tokens they are dense, else they look at what there is room for. */
+START_TEST(keys_first)
+{
+	uint64_t attended, causal, before;
+
+	load("keys-first");
+	open_with("keys-first?budget=1000");
+	new_seq(NULL);
+	w.policy = (struct world_policy){.kind = WORLD_FULL};
+	world_feed(&w, &q, 1, 200, true);
+	for (int i = 0; i < 20; i++)
+		world_feed(&w, &q, 1, 1, false);
+	skv_seq_attended(q.seq, &before, &causal);
+	ck_assert_uint_eq(before, causal);
+	ck_assert_int_eq(raw_policy_swap(op, "keys-first?budget=50"), 0);
+	follow("keys-first?budget=50");
+	skv_seq_attended(q.seq, &before, &causal);
+	for (int i = 0; i < 20; i++)
+		ck_assert_int_eq(decode(), 0);
+	skv_seq_attended(q.seq, &attended, &causal);
+	ck_assert_uint_eq(attended - before, 20 * 50 * w.model.n_layers);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("client-policy");
@@ -293,6 +317,7 @@ static Suite *suite(void)
 	tcase_add_test(t, state);
 	tcase_add_test(t, torn_state);
 	tcase_add_test(t, misuse);
+	tcase_add_test(t, keys_first);
 	suite_add_tcase(s, t);
 	return s;
 }

@@ -289,7 +289,7 @@ START_TEST(spoiled_plans)
 	ck_assert_str_eq(rehearse(), "");
 	NO_PLAN(wanted[0].attend = 4, "plan of layer 0: attend is not one of");
 	NO_PLAN(wanted[0].evidence = 4, "plan of layer 0: evidence has unknown bits");
-	NO_PLAN(wanted[3].evidence = SKV_EV_PAGES, "plan of layer 3: evidence comes from dense layers only");
+	NO_PLAN(wanted[3].evidence = SKV_EV_PAGES, "plan of layer 3: evidence comes from dense layers, and");
 	NO_PLAN(wanted[0].pool = 2, "pool is not one of");
 	NO_PLAN(wanted[0].sharing = SKV_SHARE_Q_HEAD, "sharing is neither");
 	NO_PLAN(wanted[1].source = 1, "plan of layer 1: source is not an earlier layer");

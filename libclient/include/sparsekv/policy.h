@@ -19,7 +19,8 @@
  * before() and after() are called for decode rows alone; rows of a prompt attend densely.
  *
  * Hooks run on the thread that calls skv_attend; one instance is never entered twice at a time.
- * Hooks must not allocate, block, or make system calls.
+ * Hooks must not allocate, block, or make system calls. On a device before() and after() run when a layer is recorded and
+ * not when it is replayed: what they ask for follows from the config and the layer, the same in every step.
  */
 #ifndef SPARSEKV_POLICY_H
 #define SPARSEKV_POLICY_H
@@ -84,7 +85,11 @@ enum skv_attend_how {
 	SKV_ATTEND_DENSE = 0,  /* every resident token */
 	SKV_ATTEND_WINDOW = 1, /* the first `sinks` tokens and the most recent ones, see skv_window */
 	SKV_ATTEND_PAGES = 2,  /* the pages that `source` selected in this step */
-	SKV_ATTEND_TOKENS = 3, /* the tokens that `source` selected in this step */
+	/*
+	 * The tokens that `source` selected in this step. With `source` the layer itself its evidence comes first, from
+	 * all of its keys, before() selects, and of the values only the selected ones are read.
+	 */
+	SKV_ATTEND_TOKENS = 3,
 };
 
 /* Visible: tokens [0, sinks) and the last (W - sinks), at least 1; W = skv_budget_of(budget, n, floor). */
@@ -104,8 +109,8 @@ enum skv_pool { SKV_POOL_MAX = 0, SKV_POOL_SUM = 1 };
 struct skv_plan {
 	uint32_t size;     /* filled in by the library */
 	uint32_t attend;   /* enum skv_attend_how */
-	uint32_t source;   /* PAGES, TOKENS: an earlier layer that selects */
-	uint32_t evidence; /* set of skv_evidence_bits; only with SKV_ATTEND_DENSE */
+	uint32_t source;   /* PAGES, TOKENS: an earlier layer that selects; TOKENS: or this one */
+	uint32_t evidence; /* set of skv_evidence_bits; of a layer that attends densely, or is its own source */
 	uint32_t pool;     /* enum skv_pool: over the heads that share one score row */
 	uint32_t sharing;  /* SKV_SHARE_ALL_HEADS: one row a sequence; SKV_SHARE_KV_HEAD: one a kv head */
 	struct skv_window window;

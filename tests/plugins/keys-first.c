@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every layer from the first on reads all of its keys, chooses tokens for each kv head by them, and then reads the
+ * values of these alone; but the last one, which follows the one before it.
+ */
+#include <sparsekv/policy.h>
+
+struct config {
+	struct skv_budget budget;
+};
+
+static const struct skv_param params[] = {
+        {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), NULL, "tokens that are looked at"},
+};
+
+static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
+{
+	(void)config;
+	plan->attend = SKV_ATTEND_TOKENS;
+	plan->source = layer;
+	if (layer == m->n_layers - 1) {
+		plan->source--;
+		return;
+	}
+	plan->evidence = SKV_EV_TOKENS;
+	plan->sharing = SKV_SHARE_KV_HEAD;
+}
+
+static void before(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	const struct config *c = ctx->config;
+
+	if (layer < ctx->model->n_layers - 1)
+		ctx->prims->select_tokens(
+			ctx, &(struct skv_select){.layer = layer, .budget = c->budget, .recent_floor = 1});
+}
+
+static const struct skv_policy policy = {
+        SKV_POLICY_HEADER,
+        .name = "keys-first",
+        .version = "1",
+        .summary = "A test",
+        .params = params,
+        .n_params = 1,
+        .config_size = sizeof(struct config),
+        .plan = plan,
+        .before = before,
+};
+
+const struct skv_policy *sparsekv_policy(void)
+{
+	return &policy;
+}
