@@ -3,10 +3,10 @@
  * bench/step-kascade.c - the attention of a whole step as Kascade does it, against dense attention in every
  * layer.
  *
- * Layer 0 is dense, and selects; of the others some are anchors, which look at all keys to select anew, and
- * the rest use the last selection. One list a kv head, of tokens. All layers have pages of their own, in
- * random order; selections are made by the kernels from the weights that they find. On a device the layers
- * are one recording.
+ * Layer 0 is dense, and selects; of the others some are anchors, which look at all keys to select anew and
+ * at the values of what they select, and the rest use the last selection. One list a kv head, of tokens. All
+ * layers have pages of their own, in random order; selections are made by the kernels from the weights that
+ * they find. On a device the layers are one recording.
  */
 #include "bench/bed.h"
 #include "bench/step.h"
@@ -16,9 +16,8 @@
 #define ANCHORS 4 /* besides layer 0, evenly spaced */
 
 struct kascade {
-	struct bed bed;
-	struct skv_evidence evidence; /* of the last layer that selected */
-	struct skv_list list;
+	struct bed bed; /* its made_tokens is the last selection */
+	struct skv_evidence evidence;
 	struct skv_select select;
 };
 
@@ -43,13 +42,16 @@ static void sparse_step(struct kascade *k)
 	const struct skv_kernels *kern = k->bed.o->kern;
 	struct bed *b = &k->bed;
 	for (b->sh.layer = 0; b->sh.layer < b->layers; b->sh.layer++) {
-		bool first = b->sh.layer == 0, selects = first || anchor(k, b->sh.layer);
-		if (selects) {
+		if (b->sh.layer == 0) {
 			kern->decode_dense(&b->sh, &b->step, b->q, b->out, &k->evidence, &b->work);
-			kern->select(&b->sh, &b->step, &k->evidence, true, &k->select, &k->list, &b->work);
+			kern->select(&b->sh, &b->step, &k->evidence, true, &k->select, &b->made_tokens, &b->work);
+		} else if (anchor(k, b->sh.layer)) {
+			kern->score_dense(&b->sh, &b->step, b->q, &k->evidence, &b->work);
+			kern->select(&b->sh, &b->step, &k->evidence, true, &k->select, &b->made_tokens, &b->work);
+			kern->decode_scored(&b->sh, &b->step, b->q, b->out, &b->made_tokens, &b->work);
+		} else {
+			kern->decode_tokens(&b->sh, &b->step, b->q, b->out, &b->made_tokens, &b->work);
 		}
-		if (!first)
-			kern->decode_tokens(&b->sh, &b->step, b->q, b->out, &k->list, &b->work);
 	}
 }
 
@@ -89,19 +91,16 @@ static void forget(struct kascade *k, void *graph)
 static void kascade_init(struct kascade *k, const struct bed_options *o, const struct step_options *step)
 {
 	struct skv_shape sh = bed_shape(step->heads, step->kv_heads, (uint32_t)step->dim, SKV_F16);
-	const uint32_t tokens = (uint32_t)step->tokens, rows = sh.n_kv_heads;
-	const uint32_t stride = skv_pages_of(tokens) * SKV_PAGE_TOKENS;
 	const char *why = o->kern->unsupported(&sh);
 
 	if (why) {
 		fprintf(stderr, "sparsekv-bench: step: %s\n", why);
 		exit(1);
 	}
-	if (bed_init(&k->bed, o, sh, tokens, omp_get_max_threads()))
+	if (bed_init(&k->bed, o, sh, (uint32_t)step->tokens, omp_get_max_threads()))
 		exit(1);
-	k->list = k->bed.token_list[1];
-	k->evidence = (struct skv_evidence){.rows = rows, .sum = true, .token_stride = stride};
-	k->evidence.token = bed_floats(&k->bed, &(uint64_t){3}, (size_t)o->batch * rows * stride);
+	k->evidence = (struct skv_evidence){.rows = sh.n_kv_heads, .sum = true, .token = k->bed.token_weight,
+	                                    .token_stride = k->bed.pages * SKV_PAGE_TOKENS};
 	k->select = (struct skv_select){.budget.count = (uint32_t)step->budget, .recent_floor = 1};
 }
 
@@ -127,6 +126,5 @@ void step_kascade(struct report *r, const struct step_options *given)
 	step_report(r, "kascade", &o, "dense", &dense, "kascade", &sparse);
 	forget(&k, graphs[0]);
 	forget(&k, graphs[1]);
-	bed_free(&k.bed, k.evidence.token);
 	bed_deinit(&k.bed);
 }
