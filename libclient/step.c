@@ -294,6 +294,7 @@ static int admit(struct skv_session *s, const struct skv_step_item *items, uint3
 		e = device_settle(s); /* pages come back with it */
 	if (e == 0)
 		e = stock_reserve(s, need);
+	s->shape.pool = s->pool->base; /* known now: with the older handles the first segment decides */
 	if (e == 0 && s->device)
 		e = device_prepare(s, need);
 	return e < 0 ? e : unshare_tails(s);
@@ -335,7 +336,6 @@ static int begin(struct skv_session *s, const struct skv_step_item *items, uint3
 		return fail(-EINVAL, "a stream was given, but the pages are in host memory: expected NULL");
 	st->work.stream = stream;
 	conn_turn(s->client);
-	s->shape.pool = s->pool->base;
 	e = conn_check_pages(s->client);
 	if (e == 0)
 		e = device_turn(s);
