@@ -34,8 +34,8 @@ static inline uint32_t ceil_div(uint32_t a, uint32_t b)
 }
 
 /*
- * How many chunks an owner of so many tiles (16 tokens each) is cut into, all of one length. They keep a device
- * busy when there are few owners; but each writes a partial result, and starts anew.
+ * How many chunks an owner of so many tiles (16 tokens each) is cut into, all of one length. They keep a
+ * device busy when there are few owners; but each writes a partial result, and starts anew.
  */
 static inline __host__ __device__ uint32_t chunks_of(uint32_t tiles)
 {

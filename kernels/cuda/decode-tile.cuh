@@ -176,7 +176,8 @@ template <class T, int D> __device__ static void weigh(struct walk<T, D> *w, con
 
 /* Two words of two rows: the low halves of both, and the high halves. */
 template <class T>
-__device__ static void add_pair(float acc[4], uint32_t a, uint32_t b, uint32_t c, uint32_t d, const uint32_t p[2])
+__device__ static void add_pair(float acc[4], uint32_t a, uint32_t b, uint32_t c, uint32_t d,
+                                const uint32_t p[2])
 {
 	T::product(acc, __byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632), __byte_perm(c, d, 0x5410),
 	           __byte_perm(c, d, 0x7632), p[0], p[1]);
@@ -203,7 +204,7 @@ __device__ static void add_values(struct walk<T, D> *w, const uint32_t p[2])
 
 /*
  * Scores of a page for the evidence to come, [token][q head of the group], in 16 bits below the head's
- * running maximum, which is kept once a page: what matters is near it, and is exact to a few thousandths there.
+ * running maximum, which is kept once a page: what matters is near it, and exact to a few thousandths there.
  */
 __device__ static void keep_scores(const struct call *c, const struct job *j, uint32_t page, const float s[4],
                                    const float max[2])

@@ -22,13 +22,13 @@
  * Sᵀ leaves token g (and g + 8) of heads 2 c and 2 c + 1 in a lane; Pᵀ needs tokens 2 c … of head g, which is
  * its transpose: movmatrix.
  *
- * A sequence (or one of its lists) is an owner, cut into a few chunks; a chunk of one owner and head tile is a
- * job. One block an SM takes one job after the other; its warps take the job's tiles in turns and leave their
- * results in shared memory, where the warp that comes last merges them. Nobody waits for anybody: while one warp
- * looks up places or merges, the others read. Results of a job go to memory only when its owner has more chunks;
- * a second kernel merges those. Chunks are few because to begin one costs, and because writes among all the reads
- * cost memory many times their size: 1.6 % of writes make reading 9 % slower. How an owner is cut follows from its
- * own length, so the bits of a result depend on the sequence alone.
+ * A sequence (or one of its lists) is an owner, cut into a few chunks; a chunk of one owner and head tile is
+ * a job. One block an SM takes one job after the other; its warps take the job's tiles in turns and leave
+ * their results in shared memory, where the warp that comes last merges them. Nobody waits for anybody: while
+ * one warp looks up places or merges, the others read. Results of a job go to memory only when its owner has
+ * more chunks; a second kernel merges those. Chunks are few because to begin one costs, and because writes
+ * among all the reads cost memory many times their size: 1.6 % of writes make reading 9 % slower. How an owner
+ * is cut follows from its own length, so the bits of a result depend on the sequence alone.
  *
  * Scores are in units of log2: the scale carries the factor log2(e).
  */
@@ -92,8 +92,8 @@ struct job {
 };
 
 /*
- * Where a batch of a warp's tiles is: a tile is a page, or 16 rows anywhere. Lane k knows tile k's page id and
- * which of its tokens count; places of rows (page id * 16 + place) are in shared memory.
+ * Where a batch of a warp's tiles is: a tile is a page, or 16 rows anywhere. Lane k knows tile k's page id
+ * and which of its tokens count; places of rows (page id * 16 + place) are in shared memory.
  */
 struct tiles {
 	uint32_t n, page, mask;
