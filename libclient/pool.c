@@ -10,7 +10,8 @@
  * On a device every segment is mapped twice, writable and, behind all of those, read-only. Shared pages are
  * found in the second place: who writes to a shared prefix by mistake gets a fault, and nobody's tokens are
  * lost. Where handles are CUDA's older kind, the driver chooses the addresses, and there is one place; page
- * numbers for kernels are then counted from an address far below. pool_place() knows all of this.
+ * numbers for kernels are then counted from an address far below, which needs pages of 2^n bytes. pool_place()
+ * knows all of this.
  *
  * Everything here runs with client->lock held.
  */
@@ -110,7 +111,8 @@ static int map_ipc(struct pool *p, uint32_t segment, const uint8_t *handle, cons
 	away = (intptr_t)((uintptr_t)at - (uintptr_t)p->base);
 	if (away < 0 || (uintptr_t)away % p->page_bytes != 0 ||
 	    (uintptr_t)away / p->page_bytes + p->pages_per_segment > SKV_PTE_ID_MASK) {
-		*why = "the driver put it where no page number leads (ipc = legacy)";
+		*why = "with ipc = legacy the driver chooses addresses, and this one is no whole number of pages from "
+		       "the first: expected pages whose bytes are a power of two, or ipc = vmm";
 		p->backend->close_ipc(at);
 		return -EOPNOTSUPP;
 	}
