@@ -233,9 +233,12 @@ int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	struct replay *r = &d->replay;
 	struct replay_layer *x = &r->layer[layer];
 	bool same = x->seen && x->at.q == a->q && x->at.k == a->k && x->at.v == a->v && x->at.out == a->out;
-	bool recording = false;
-	int e = r->key ? d->backend->recording(s->step.work.stream, &recording) : 0;
+	bool recording;
+	int e;
 
+	if (r->key == 0)
+		return 0; /* rows of a prompt: what was recorded is another step's */
+	e = d->backend->recording(s->step.work.stream, &recording);
 	if (e < 0)
 		return device_failed(d, e, "attention");
 	if (same && x->graph && !recording) {
@@ -248,7 +251,7 @@ int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	if (r->behind)
 		put_marks(s, r->behind->after);
 	r->behind = NULL;
-	if (r->key && !recording && !same) {
+	if (!recording && !same) {
 		forget(d, x);
 		r->recorded = false;
 		x->at = *a;

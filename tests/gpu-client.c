@@ -20,7 +20,7 @@
 #include "tests/kernel-backend.h"
 
 #define N 5u /* sequences of a step */
-#define REPLAYS 2000u
+#define REPLAYS (getenv("FAKE_CUDA_DIR") ? 300u : 2000u)
 
 static struct fix daemon_;
 static struct raw *op;
@@ -75,34 +75,50 @@ static void *device_floats(const float *from, size_t n)
 	return p;
 }
 
+static float *out_of(struct engine *e, uint32_t layer)
+{
+	return e->out + (layer + (e->moved >> layer & 1) * model.n_layers) * Q_LAYER;
+}
+
+/* n rows of a prompt, the same for every engine that is given the same number `which`, behind a sequence. */
+static void prompt(struct engine *e, uint32_t seq, uint32_t n, uint32_t which)
+{
+	size_t q = (size_t)1000 * model.n_heads * model.head_dim;
+	float *rows = malloc(q * sizeof(*rows)), *placed;
+	uint64_t state = rnd_state;
+
+	rnd_state = which;
+	fill(rows, q);
+	rnd_state = state;
+	placed = device_floats(rows, q);
+	OK(skv_step_begin(e->session, &(struct skv_step_item){e->seq[seq], n, SKV_STEP_PROMPT, NULL}, 1, place_stream()));
+	for (uint32_t layer = 0; layer < model.n_layers; layer++) {
+		/* where decode steps have theirs, as in an engine: what was recorded for those must not run */
+		OK(place_device()->copy(e->q + layer * Q_LAYER, rows, Q_LAYER * sizeof(float), place_stream()));
+		OK(place_device()->copy(e->kv + layer * KV_LAYER, rows, KV_LAYER * sizeof(float), place_stream()));
+		OK(skv_attend(e->session, layer,
+		              n <= N ? &(struct skv_attn){e->q + layer * Q_LAYER, e->kv + layer * KV_LAYER,
+		                                          e->kv + layer * KV_LAYER, out_of(e, layer)}
+		                     : &(struct skv_attn){placed, placed, placed + 64, placed}));
+	}
+	OK(skv_step_end(e->session, NULL));
+	OK(place_device()->wait(place_stream()));
+	place_put(placed);
+	free(rows);
+}
+
 /* An engine whose sequences have a prompt each, of different lengths. */
 static void engine_open(struct engine *e, const char *spec)
 {
-	size_t q = (size_t)1000 * model.n_heads * model.head_dim;
-	float *rows = malloc(q * sizeof(*rows));
-
 	*e = (struct engine){.next = place_get(N * sizeof(int32_t))};
 	OK(skv_open(client, &model, spec, &e->session));
 	e->q = place_get(model.n_layers * Q_LAYER * sizeof(float));
 	e->kv = place_get(model.n_layers * KV_LAYER * sizeof(float));
 	e->out = place_get(2 * model.n_layers * Q_LAYER * sizeof(float));
-	rnd_state = 7; /* every engine is given the same */
 	for (uint32_t i = 0; i < N; i++) {
-		uint32_t n = 1 + 190 * i;
-		float *placed;
-
-		fill(rows, q);
-		placed = device_floats(rows, q);
 		OK(skv_seq_new(e->session, NULL, 0, &e->seq[i]));
-		OK(skv_step_begin(e->session, &(struct skv_step_item){e->seq[i], n, SKV_STEP_PROMPT, NULL}, 1,
-		                  place_stream()));
-		for (uint32_t layer = 0; layer < model.n_layers; layer++)
-			OK(skv_attend(e->session, layer, &(struct skv_attn){placed, placed, placed + 64, placed}));
-		OK(skv_step_end(e->session, NULL));
-		place_device()->wait(place_stream());
-		place_put(placed);
+		prompt(e, i, 1 + 190 * i, i);
 	}
-	free(rows);
 }
 
 static void engine_close(struct engine *e)
@@ -114,11 +130,6 @@ static void engine_close(struct engine *e)
 	place_put(e->kv);
 	place_put(e->out);
 	place_put(e->next);
-}
-
-static float *out_of(struct engine *e, uint32_t layer)
-{
-	return e->out + (layer + (e->moved >> layer & 1) * model.n_layers) * Q_LAYER;
 }
 
 static void attend_all(struct engine *e)
@@ -224,6 +235,8 @@ START_TEST(replays)
 			e[SOMETIMES].moved ^= 1u << rnd_below(model.n_layers);
 		for (int k = 0; k < ENGINES; k++)
 			step(&e[k], rows, rows + nq, k == WHOLE);
+		for (int k = 0; k < ENGINES && i % 101 == 50; k++) /* more of a prompt, in the decode steps' places */
+			prompt(&e[k], i % N, 1 + i % N, i);
 		if (i == REPLAYS / 2)
 			policies_swap(specs[(_i + 1) % 4]);
 		for (int k = 1; k < ENGINES && (i % 97 == 0 || i == REPLAYS - 1); k++)
@@ -488,6 +501,12 @@ static Suite *suite(void)
 	tcase_add_loop_test(t, replays, 0, 4);
 	tcase_add_test(t, ahead);
 	tcase_add_test(t, misuse);
+	suite_add_tcase(s, t);
+
+	t = tcase_create("side by side");
+	tcase_set_tags(t, "real"); /* more arithmetic than a processor has time for */
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 120);
 	tcase_add_test(t, killed_beside);
 	suite_add_tcase(s, t);
 
