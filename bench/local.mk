@@ -8,3 +8,4 @@ bench_sparsekv_bench_SOURCES = \
 	bench/plot.c bench/chart.c bench/chart.h
 bench_sparsekv_bench_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS) $(OPENBLAS_CFLAGS)
 bench_sparsekv_bench_LDADD = engine/libskvengine.la kernels/libskvkernels.la libclient/libsparsekv-client.la
+EXTRA_DIST += bench/RESULTS.md bench/ipc.svg bench/peers.py bench/step.svg
