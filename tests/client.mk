@@ -71,15 +71,17 @@ tests_gpu_client_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
 tests_gpu_client_CFLAGS = $(CLIENT_TEST_CFLAGS)
 tests_gpu_client_LDADD = $(CLIENT_TEST_LIBS)
 
-# A device that is none, for all of these.
+# A device that is none, for all of these; the daemon's half of it needs CUDA's headers (tests/server.mk).
+if CUDA
 check_LTLIBRARIES += tests/fake-backend.la
 tests_fake_backend_la_SOURCES = tests/fake-backend.c
 tests_fake_backend_la_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 tests_fake_backend_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS) $(OPENMP_CFLAGS)
 tests_fake_backend_la_LIBADD = kernels/libskvkernels.la
-dist_check_SCRIPTS += tests/check-fake-device.sh
-TESTS += tests/check-fake-device.sh
 EXTRA_tests_gpu_client_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
+TESTS += tests/check-fake-device.sh
+endif
+EXTRA_DIST += tests/check-fake-device.sh tests/fake-backend.c
 
 dist_check_SCRIPTS += tests/check-api.sh tests/check-readme.sh
 TESTS += tests/check-api.sh tests/check-readme.sh
