@@ -168,6 +168,9 @@ static int record(struct skv_session *s, uint32_t layer)
 	void *stream = st->work.stream;
 	int e = r->recorder ? 0 : b->stream_new(&r->recorder);
 
+	if (x->graph) /* another layer was not as it had been */
+		b->graph_free(x->graph);
+	x->graph = NULL;
 	if (e == 0)
 		e = b->begin_capture(r->recorder);
 	if (e < 0)

@@ -41,7 +41,7 @@
 /* Under valgrind or a sanitizer: times mean little, and the tool makes system calls and allocations of its own. */
 static inline bool slowed(void)
 {
-	return SANITIZED || getenv("SKV_VALGRIND");
+	return SANITIZED || rnd_hurried();
 }
 
 /* Run the suite as a program; the exit status. */

@@ -55,12 +55,12 @@ processes=${processes//[[:space:]]/ }
 bad=0
 for t; do
 	command=("$here/tests/${t%-legacy}")
-	unset SKV_TEST_DEVICE SKV_TEST_IPC SKV_VALGRIND CK_FORK
+	unset SKV_TEST_DEVICE SKV_TEST_IPC SKV_SLOW CK_FORK
 	case $t in test-client* | test-engine-work | test-golden) export SKV_TEST_DEVICE=1 ;; esac
 	case $t in *-legacy) export SKV_TEST_IPC=legacy ;; esac # the older kind of handles
 	if [[ " $processes " != *" $t "* || -n "$tool" ]]; then # one process, so one context for all of its tests
 		export CK_FORK=no
-		[ -z "$tool" ] || export SKV_VALGRIND=1 # a tool makes it slow: less of all
+		[ -z "$tool" ] || export SKV_SLOW=1 # a tool makes it slow: less of all
 		[ -z "$tool" ] || command=(compute-sanitizer --tool "$tool" --error-exitcode 99 "${command[@]}")
 	fi
 	begun=$SECONDS

@@ -57,4 +57,10 @@ static inline void rnd_bytes(void *to, size_t n)
 		*p++ = (unsigned char)rnd64();
 }
 
+/* Under a tool that makes all slow: valgrind, or with SKV_SLOW one for devices. Then there is less of it. */
+static inline bool rnd_hurried(void)
+{
+	return getenv("SKV_VALGRIND") || getenv("SKV_SLOW");
+}
+
 #endif

@@ -181,7 +181,7 @@ int main(void)
 {
 	Suite *suite = suite_create("prefill");
 	TCase *tc = tcase_create("all");
-	int failed, cases = getenv("SKV_VALGRIND") ? 2 : CASE_SHAPES;
+	int failed, cases = rnd_hurried() ? 2 : CASE_SHAPES;
 
 	if (case_begin("test-prefill") == CASE_LACKS_DEVICE)
 		return EXIT_FAILURE;

@@ -246,7 +246,7 @@ int main(void)
 		return EXIT_FAILURE;
 	suite_add_tcase(suite, tc);
 	tcase_set_timeout(tc, 60);
-	tcase_add_loop_test(tc, random_problems, 0, getenv("SKV_VALGRIND") ? 2 : 24);
+	tcase_add_loop_test(tc, random_problems, 0, rnd_hurried() ? 2 : 24);
 	tcase_add_test(tc, by_hand);
 
 	SRunner *runner = srunner_create(suite);
