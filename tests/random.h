@@ -8,6 +8,7 @@
 #ifndef SKV_TEST_RANDOM_H
 #define SKV_TEST_RANDOM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
