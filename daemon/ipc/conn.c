@@ -158,7 +158,8 @@ static void hung_up(struct skv_conn *conn)
 
 	if (!conn->open || conn->lingering)
 		return;
-	if (ipc->limits.linger_ns == 0 || !skv_op_running(&conn->death_op) || !ipc->ops->lingers(ipc->ctx, conn)) {
+	if (ipc->limits.linger_ns == 0 || !skv_op_running(&conn->death_op) ||
+	    !ipc->ops->lingers(ipc->ctx, conn)) {
 		skv_conn_close(conn, LOG_DEBUG, "hung up");
 		return;
 	}
@@ -191,7 +192,8 @@ static void received(struct skv_op *op, int res);
 
 static void receive(struct skv_conn *conn)
 {
-	if (!conn->open || conn->finishing || conn->lingering || skv_op_running(&conn->recv_op) || conn->out_charge > LOW_MARK)
+	if (!conn->open || conn->finishing || conn->lingering || skv_op_running(&conn->recv_op) ||
+	    conn->out_charge > LOW_MARK)
 		return;
 	conn->recv_iov = (struct iovec){conn->packet, sizeof(conn->packet)};
 	conn->recv_msg = (struct msghdr){
