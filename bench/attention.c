@@ -93,14 +93,14 @@ static void dense(struct bed *b, uint32_t layer)
 /* What a layer does that selects pages for others. */
 static void with_evidence(struct bed *b, uint32_t layer)
 {
-	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = b->pages};
+	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
 	b->sh.layer = layer;
 	b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, &ev, &b->work);
 }
 
 static void and_select(struct bed *b, uint32_t layer)
 {
-	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = b->pages};
+	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
 	struct skv_select sel = {.budget.share = (float)b->o->budget};
 	with_evidence(b, layer);
 	b->o->kern->select(&b->sh, &b->step, &ev, false, &sel, &b->made_pages, &b->work);
@@ -128,9 +128,7 @@ static void anchor(struct bed *b, uint32_t layer)
 	struct skv_evidence ev = token_evidence(b);
 	struct skv_select sel = {.budget.share = (float)b->o->budget};
 	b->sh.layer = layer;
-	b->o->kern->score_dense(&b->sh, &b->step, b->q, &ev, &b->work);
-	b->o->kern->select(&b->sh, &b->step, &ev, true, &sel, &b->made_tokens, &b->work);
-	b->o->kern->decode_scored(&b->sh, &b->step, b->q, b->out, &b->made_tokens, &b->work);
+	b->o->kern->decode_chosen(&b->sh, &b->step, b->q, b->out, &ev, &sel, &b->made_tokens, &b->work);
 }
 
 static void window(struct bed *b, uint32_t layer)

@@ -245,7 +245,7 @@ int bed_init(struct bed *b, const struct bed_options *o, struct skv_shape sh, ui
 	}
 	list_init(b, &rng, &b->made_pages, 1, b->pages);
 	list_init(b, &rng, &b->made_tokens, sh.n_kv_heads, b->pages * SKV_PAGE_TOKENS);
-	b->page_weight = bed_floats(b, &rng, (size_t)batch * b->pages);
+	b->page_weight = bed_floats(b, &rng, (size_t)batch * (b->pages + 3));
 	b->token_weight = bed_floats(b, &rng, (size_t)batch * sh.n_kv_heads * b->pages * SKV_PAGE_TOKENS);
 	b->work.threads = threads;
 	b->work.bytes = o->kern->work_bytes(&b->sh, batch, tokens, tokens, threads);

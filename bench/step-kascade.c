@@ -46,9 +46,8 @@ static void sparse_step(struct kascade *k)
 			kern->decode_dense(&b->sh, &b->step, b->q, b->out, &k->evidence, &b->work);
 			kern->select(&b->sh, &b->step, &k->evidence, true, &k->select, &b->made_tokens, &b->work);
 		} else if (anchor(k, b->sh.layer)) {
-			kern->score_dense(&b->sh, &b->step, b->q, &k->evidence, &b->work);
-			kern->select(&b->sh, &b->step, &k->evidence, true, &k->select, &b->made_tokens, &b->work);
-			kern->decode_scored(&b->sh, &b->step, b->q, b->out, &b->made_tokens, &b->work);
+			kern->decode_chosen(&b->sh, &b->step, b->q, b->out, &k->evidence, &k->select,
+			                    &b->made_tokens, &b->work);
 		} else {
 			kern->decode_tokens(&b->sh, &b->step, b->q, b->out, &b->made_tokens, &b->work);
 		}

@@ -299,7 +299,7 @@ static const char *check_plan(const struct skv_plan *plans, uint32_t layer)
 {
 	const struct skv_plan *p = &plans[layer];
 	uint32_t needs = p->attend == SKV_ATTEND_PAGES ? SKV_EV_PAGES : SKV_EV_TOKENS;
-	bool itself = p->attend == SKV_ATTEND_TOKENS && p->source == layer;
+	bool itself = skv_plan_chooses(p, layer);
 
 	if (p->attend > SKV_ATTEND_TOKENS)
 		return "attend is not one of enum skv_attend_how";
@@ -307,6 +307,8 @@ static const char *check_plan(const struct skv_plan *plans, uint32_t layer)
 		return "evidence has unknown bits";
 	if (p->evidence && p->attend != SKV_ATTEND_DENSE && !itself)
 		return "evidence comes from dense layers, and from those that attend to tokens of their own choice";
+	if (itself && p->evidence != SKV_EV_TOKENS)
+		return "a layer that chooses its own tokens has them as its evidence, and no other";
 	if (p->pool > SKV_POOL_SUM)
 		return "pool is not one of enum skv_pool";
 	if (p->sharing != SKV_SHARE_ALL_HEADS && p->sharing != SKV_SHARE_KV_HEAD)

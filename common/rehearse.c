@@ -51,12 +51,6 @@ __attribute__((format(printf, 2, 3))) static void complain(struct rehearsal *r, 
 		           text);
 }
 
-/* Does the layer's evidence come ahead of its attention? */
-static bool chooses_itself(const struct rehearsal *r)
-{
-	return r->plans[r->layer].attend == SKV_ATTEND_TOKENS && r->plans[r->layer].source == r->layer;
-}
-
 static void select_units(const struct skv_policy_ctx *ctx, const struct skv_select *s, uint32_t evidence)
 {
 	struct rehearsal *r = ctx->host;
@@ -66,7 +60,10 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 		complain(r, "selects, expected in before and after only");
 	else if (wrong)
 		complain(r, "asks for %s (layer %u)", wrong, s->layer);
-	else if (s->layer > r->layer || (s->layer == r->layer && r->stage == BEFORE && !chooses_itself(r)))
+	else if (skv_plan_chooses(&r->plans[s->layer], s->layer) && (s->layer != r->layer || r->stage != BEFORE))
+		complain(r, "selects by layer %u, which chooses by itself, in its before()", s->layer);
+	else if (s->layer > r->layer ||
+	         (s->layer == r->layer && r->stage == BEFORE && !skv_plan_chooses(&r->plans[s->layer], s->layer)))
 		complain(r, "selects by layer %u, which has not attended yet", s->layer);
 	else
 		r->selected[s->layer] |= evidence;

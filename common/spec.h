@@ -64,6 +64,12 @@ int skv_policy_dlopen(int fd, const struct skv_policy **ret, void **ret_handle, 
 int skv_policy_plan(const struct skv_policy *p, const void *config, const struct skv_model *m,
                     struct skv_plan *plans, char *err, size_t err_len);
 
+/* Does the layer attend to tokens that it chooses itself, in its own before()? */
+static inline bool skv_plan_chooses(const struct skv_plan *p, uint32_t layer)
+{
+	return p->attend == SKV_ATTEND_TOKENS && p->source == layer;
+}
+
 /*
  * Does a request that a hook makes of a primitive fit the plans? `evidence`: SKV_EV_PAGES for
  * select_pages, SKV_EV_TOKENS for select_tokens. NULL when it does, else what is wrong.

@@ -71,8 +71,8 @@ struct skv_evidence {
 	uint32_t rows;         /* 1 or n_kv_heads */
 	bool sum;              /* sum instead of max */
 	uint32_t token_stride; /* >= max_len, multiple of T */
-	uint32_t page_stride;  /* >= pages of max_len */
-	/* Elements past the sequence's last page are left as they were. */
+	uint32_t page_stride;  /* >= pages of max_len, multiple of 4 */
+	/* 16-byte aligned. Elements past the sequence's last page are left as they were. */
 	float *token;          /* [seq][rows][token_stride]: pooled weight; 0 in holes, and from len on */
 	float *page;           /* [seq][rows][page_stride]: sum of the pooled weights of the page */
 	float *lse;            /* [seq][n_heads]: log Σ exp(scale·q·k), natural logarithm */
@@ -142,20 +142,15 @@ struct skv_kernels {
 	                      const struct skv_list *, const struct skv_work *);
 
 	/*
-	 * The evidence of decode_dense without its output: reads every resident K and no V, fills `ev` (not
-	 * NULL) and leaves in the scratch what decode_scored needs, until something other than select() uses
-	 * the scratch.
+	 * Decode over tokens that the layer chooses itself: scores every resident key, fills `list` with the
+	 * tokens that select() would take from the evidence of decode_dense, and attends to those. Of all
+	 * others no V is read. Of `ev`, rows and sum say how weights are pooled, and token (not NULL) is
+	 * room, left with anything in it. Equal to decode_dense, select and decode_tokens up to the rounding
+	 * of scores (on a device to 16 bits).
 	 */
-	void (*score_dense)(const struct skv_shape *, const struct skv_batch *, const void *q,
-	                    const struct skv_evidence *ev, const struct skv_work *);
-
-	/*
-	 * decode_tokens over tokens whose scores score_dense left in the same scratch, for the same batch,
-	 * layer and q: of a token it may read V alone. Equal to decode_tokens up to the rounding of scores
-	 * (on a device to 16 bits).
-	 */
-	void (*decode_scored)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
-	                      const struct skv_list *, const struct skv_work *);
+	void (*decode_chosen)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+	                      const struct skv_evidence *ev, const struct skv_select *, struct skv_list *list,
+	                      const struct skv_work *);
 
 	/*
 	 * Causal attention of n_q >= 1 rows a sequence over every resident token up to each row's own.

@@ -8,6 +8,8 @@
  */
 #include "internal.h"
 
+#include "common/spec.h"
+
 #include <errno.h>
 #include <string.h>
 
@@ -100,12 +102,7 @@ static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn 
 	struct step *st = &s->step;
 	struct selection *from = &st->selection[plan->source], *own = &st->selection[layer];
 	uint32_t how = plan->attend;
-	bool scored = how == SKV_ATTEND_TOKENS && plan->source == layer;
 
-	if (scored) {
-		k->score_dense(&shape, &st->decoding, a->q, &own->evidence, &st->work);
-		own->has_evidence = true;
-	}
 	policy_hook(s, PHASE_BEFORE, layer);
 	if ((how == SKV_ATTEND_PAGES || how == SKV_ATTEND_TOKENS) && from->made != how) {
 		policy_misuse(s, "layer %u attends to what layer %u selects, but it selected nothing", layer,
@@ -120,8 +117,11 @@ static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn 
 		k->decode_pages(&shape, &st->decoding, a->q, a->out, &from->list, &st->work);
 		break;
 	case SKV_ATTEND_TOKENS:
-		(scored ? k->decode_scored : k->decode_tokens)(&shape, &st->decoding, a->q, a->out, &from->list,
-		                                               &st->work);
+		if (skv_plan_chooses(plan, layer))
+			k->decode_chosen(&shape, &st->decoding, a->q, a->out, &own->evidence, &own->select,
+			                 &own->list, &st->work);
+		else
+			k->decode_tokens(&shape, &st->decoding, a->q, a->out, &from->list, &st->work);
 		break;
 	default:
 		k->decode_dense(&shape, &st->decoding, a->q, a->out, plan->evidence ? &own->evidence : NULL,

@@ -263,6 +263,7 @@ void policy_misuse(struct skv_session *s, const char *fmt, ...) __attribute__((f
 struct selection {
 	bool has_evidence; /* attended in this step */
 	uint32_t made;     /* 0, SKV_ATTEND_PAGES or SKV_ATTEND_TOKENS */
+	struct skv_select select; /* by which the layer itself chooses, if it does */
 	struct skv_evidence evidence;
 	struct skv_list list;
 };

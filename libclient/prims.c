@@ -28,6 +28,15 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 		return;
 	}
 	x = &s->step.selection[sel->layer];
+	if (skv_plan_chooses(&s->policy->plan[sel->layer], sel->layer)) {
+		if (s->phase != PHASE_BEFORE || sel->layer != s->step.next_layer) {
+			policy_misuse(s, "%s: layer %u chooses by itself, expected in its before()", name, sel->layer);
+			return;
+		}
+		x->select = *sel; /* carried out with the layer's attention */
+		x->made = SKV_ATTEND_TOKENS;
+		return;
+	}
 	if (!x->has_evidence) {
 		policy_misuse(s, "%s: layer %u has not attended in this step", name, sel->layer);
 		return;

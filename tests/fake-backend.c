@@ -19,7 +19,7 @@
 
 /* ---- what is queued -------------------------------------------------------------------------- */
 
-enum what { APPEND, COPY_PAGES, DENSE, WINDOW, PAGES, TOKENS, SCORE, SCORED, PREFILL, SELECT, STAGE, PUBLISH, ZERO, EVENT, GRAPH };
+enum what { APPEND, COPY_PAGES, DENSE, WINDOW, PAGES, TOKENS, CHOSEN, PREFILL, SELECT, STAGE, PUBLISH, ZERO, EVENT, GRAPH };
 
 struct op {
 	struct op *next;
@@ -139,11 +139,8 @@ static void run_kernel(const struct op *o)
 	case TOKENS:
 		host->decode_tokens(&o->shape, &o->batch, o->in[0], o->out, &o->list, &o->work);
 		break;
-	case SCORE:
-		host->score_dense(&o->shape, &o->batch, o->in[0], ev, &o->work);
-		break;
-	case SCORED:
-		host->decode_scored(&o->shape, &o->batch, o->in[0], o->out, &o->list, &o->work);
+	case CHOSEN:
+		host->decode_chosen(&o->shape, &o->batch, o->in[0], o->out, ev, &o->select, &list, &o->work);
 		break;
 	case PREFILL:
 		host->prefill_dense(&o->shape, &o->batch, o->in[0], o->out, &o->work);
@@ -272,19 +269,21 @@ static void decode_tokens(const struct skv_shape *sh, const struct skv_batch *b,
 	kernel(TOKENS, sh, b, q, out, w)->list = *list;
 }
 
-static void score_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q,
-                        const struct skv_evidence *ev, const struct skv_work *w)
+static void select_later(struct op *o, const struct skv_evidence *ev, const struct skv_select *select,
+                         struct skv_list *list)
 {
-	struct op *o = kernel(SCORE, sh, b, q, NULL, w);
-
 	o->has_ev = true;
 	o->ev = *ev;
+	o->select = *select;
+	list->most = list->stride; /* how many there will be is not known yet */
+	o->list = *list;
 }
 
-static void decode_scored(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                          const struct skv_list *list, const struct skv_work *w)
+static void decode_chosen(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                          const struct skv_evidence *ev, const struct skv_select *select, struct skv_list *list,
+                          const struct skv_work *w)
 {
-	kernel(SCORED, sh, b, q, out, w)->list = *list;
+	select_later(kernel(CHOSEN, sh, b, q, out, w), ev, select, list);
 }
 
 static void prefill_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
@@ -298,12 +297,8 @@ static void select_units(const struct skv_shape *sh, const struct skv_batch *b, 
 {
 	struct op *o = kernel(SELECT, sh, b, NULL, NULL, w);
 
-	o->has_ev = true;
-	o->ev = *ev;
 	o->tokens = tokens;
-	o->select = *select;
-	list->most = list->stride; /* how many there will be is not known yet */
-	o->list = *list;
+	select_later(o, ev, select, list);
 }
 
 /* Shapes as on a real one. */
@@ -329,8 +324,7 @@ static const struct skv_kernels kernels = {
 	.decode_window = decode_window,
 	.decode_pages = decode_pages,
 	.decode_tokens = decode_tokens,
-	.score_dense = score_dense,
-	.decode_scored = decode_scored,
+	.decode_chosen = decode_chosen,
 	.prefill_dense = prefill_dense,
 	.select = select_units,
 };

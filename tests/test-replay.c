@@ -35,7 +35,7 @@ struct side {
 	struct skv_shape sh;
 	skv_pte *table;
 	struct skv_kseq *seq;
-	float *q, *k, *v, *dense, *sparse, *scored;
+	float *q, *k, *v, *dense, *sparse, *chosen;
 	struct skv_evidence ev;
 	struct skv_list list, tokens;
 	struct skv_work work;
@@ -66,7 +66,7 @@ static void side_init(struct side *s, uint32_t dtype)
 	s->v = zeros(KV * sizeof(float));
 	s->dense = zeros(OUT * sizeof(float));
 	s->sparse = zeros(OUT * sizeof(float));
-	s->scored = zeros(OUT * sizeof(float));
+	s->chosen = zeros(OUT * sizeof(float));
 	s->ev = (struct skv_evidence){.rows = KV_HEADS, .page_stride = MOST_PAGES,
 	                              .token_stride = MOST_TOKENS,
 	                              .page = zeros(LISTS * MOST_PAGES * sizeof(float)),
@@ -84,7 +84,7 @@ static void side_init(struct side *s, uint32_t dtype)
 
 static void side_deinit(struct side *s)
 {
-	void *const all[] = {s->sh.pool, s->table, s->seq, s->q, s->k, s->v, s->dense, s->sparse, s->scored,
+	void *const all[] = {s->sh.pool, s->table, s->seq, s->q, s->k, s->v, s->dense, s->sparse, s->chosen,
 	                     s->ev.page, s->ev.token, s->list.ids, s->list.count, s->tokens.ids,
 	                     s->tokens.count, s->work.mem};
 
@@ -117,9 +117,7 @@ static void queue_step(struct side *s, uint32_t max_len)
 	kern->decode_dense(&s->sh, &batch, s->q, s->dense, &s->ev, &s->work);
 	kern->select(&s->sh, &batch, &s->ev, false, &sel, &s->list, &s->work);
 	kern->decode_pages(&s->sh, &batch, s->q, s->sparse, &s->list, &s->work);
-	kern->score_dense(&s->sh, &batch, s->q, &s->ev, &s->work);
-	kern->select(&s->sh, &batch, &s->ev, true, &sel, &s->tokens, &s->work);
-	kern->decode_scored(&s->sh, &batch, s->q, s->scored, &s->tokens, &s->work);
+	kern->decode_chosen(&s->sh, &batch, s->q, s->chosen, &s->ev, &sel, &s->tokens, &s->work);
 	case_ok(dev, dev->check());
 }
 
@@ -201,7 +199,7 @@ START_TEST(replayed_steps_are_steps)
 		same("the sparse output", step, eager.sparse, recorded.sparse, OUT * sizeof(float));
 		same("the number of tokens", step, eager.tokens.count, recorded.tokens.count,
 		     LISTS * sizeof(uint32_t));
-		same("the output of those", step, eager.scored, recorded.scored, OUT * sizeof(float));
+		same("the output of those", step, eager.chosen, recorded.chosen, OUT * sizeof(float));
 	}
 	case_ok(dev, dev->graph_free(graph));
 	side_deinit(&eager);

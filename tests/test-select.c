@@ -82,7 +82,7 @@ static void problem_init(struct problem *p, const struct kernel_case *c, uint32_
 	uint32_t units = tokens ? skv_pages_of(c->max_len) * SKV_PAGE_TOKENS : skv_pages_of(c->max_len);
 	uint32_t kind = rnd_below(3);
 	*p = (struct problem){.tokens = tokens, .rows = rows};
-	p->score_stride = units + (tokens ? SKV_PAGE_TOKENS : 1) * rnd_below(3);
+	p->score_stride = tokens ? units + SKV_PAGE_TOKENS * rnd_below(3) : (units + 3) / 4 * 4 + 4 * rnd_below(3);
 	p->list_stride = units + rnd_below(3);
 	p->score = malloc((size_t)c->n * rows * p->score_stride * sizeof *p->score);
 	p->ids = malloc((size_t)c->n * rows * p->list_stride * sizeof *p->ids);

@@ -143,6 +143,17 @@ DEVICE uint2 load8(const void *p, uint64_t policy)
 	return v;
 }
 
+DEVICE void store4(void *p, uint32_t x, uint64_t policy)
+{
+	asm volatile("st.global.L2::cache_hint.u32 [%0], %1, %2;" ::"l"(p), "r"(x), "l"(policy) : "memory");
+}
+
+DEVICE void store8(float *p, float2 x, uint64_t policy)
+{
+	asm volatile("st.global.L2::cache_hint.v2.f32 [%0], {%1,%2}, %3;" ::"l"(p), "f"(x.x), "f"(x.y), "l"(policy)
+	             : "memory");
+}
+
 DEVICE void store16(float *p, float4 x, uint64_t policy)
 {
 	asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1,%2,%3,%4}, %5;" ::"l"(p), "f"(x.x), "f"(x.y), "f"(x.z),

@@ -2,8 +2,8 @@
 /*
  * kernels/cuda/cuda.h - how the parts of the CUDA backend see each other.
  *
- *   decode.cu    one query row a sequence, over all pages, a window, pages or tokens (decode.cuh, merge.cu)
- *   evidence.cu  pooled weights of tokens and pages from the scores that a dense pass leaves behind
+ *   decode.cu    one query row a sequence, over all pages, a window, pages or tokens, with pooled weights of
+ *                tokens and pages, or choosing tokens on the way (decode.cuh, merge.cu)
  *   select.cu    top-k by radix select
  *   prefill.cu   causal attention of many rows
  *   append.cu    K and V into pages, copies of pages
@@ -49,17 +49,39 @@ static inline uint32_t head_tiles(const struct skv_shape *sh)
 	return sh->n_kv_heads * ceil_div(sh->n_heads / sh->n_kv_heads, HEAD_TILE);
 }
 
-/* Byte offsets in the scratch of a call. */
+/* Columns of a head tile's scores, an even number: the heads of a group, or a tile's. */
+static inline uint32_t columns(const struct skv_shape *sh)
+{
+	const uint32_t group = sh->n_heads / sh->n_kv_heads;
+	return group < HEAD_TILE ? (group + 1) / 2 * 2 : HEAD_TILE;
+}
+
+/* The most units that a selection takes of so many. */
+static inline uint32_t select_most(const struct skv_select *s, uint32_t units)
+{
+	const uint32_t pin = s->pin < units ? s->pin : units, most = skv_budget_of(s->budget, units, s->floor) + pin;
+	return most < units ? most : units;
+}
+
+/* A place for the scores of one owner after the other: slots.cuh. All 0 between launches. */
+struct slot {
+	uint32_t turn; /* owners that have left */
+	uint32_t jobs; /* of this one that are done */
+	uint32_t uses; /* likewise */
+};
+
+/* Byte offsets in the scratch of a call. Scores are in log2, as differences from a maximum. */
 struct layout {
+	size_t slot;     /* struct slot [OWNERS_MOST]; at the same place for all calls */
 	size_t part;     /* float [n][head tiles][CHUNKS_MOST][part_floats()] */
-	size_t lse;      /* float [n][n_heads]: log2 of the softmax's denominator */
-	/* of dense passes with evidence: scores in log2, as differences from a maximum */
-	size_t score;    /* __half [n][kv head][tokens][group] */
-	size_t top;      /* float [n][kv head][tokens / 16][group] */
+	size_t chosen;   /* __half [n][tokens][head tiles][columns] */
+	size_t score;    /* __half [slots of head tiles][tokens][columns] */
+	size_t top;      /* float [slots of head tiles][tokens / 16][columns] */
 	size_t total;
 	uint32_t tokens; /* of a sequence, at most: whole pages */
+	uint32_t slots;  /* of an evidence's lists */
 };
-struct layout layout_of(const struct skv_shape *sh, uint32_t n, uint32_t max_len);
+struct layout layout_of(const struct skv_shape *sh, uint32_t n, uint32_t max_len, uint32_t rows);
 
 /* A partial result: HEAD_TILE maxima, HEAD_TILE sums, HEAD_TILE rows of head_dim. */
 static inline __host__ __device__ uint32_t part_floats(uint32_t head_dim)
@@ -84,10 +106,9 @@ void skv_cuda_decode_pages(const struct skv_shape *, const struct skv_batch *, c
                            const struct skv_list *, const struct skv_work *);
 void skv_cuda_decode_tokens(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                             const struct skv_list *, const struct skv_work *);
-void skv_cuda_score_dense(const struct skv_shape *, const struct skv_batch *, const void *q,
-                          const struct skv_evidence *, const struct skv_work *);
-void skv_cuda_decode_scored(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
-                            const struct skv_list *, const struct skv_work *);
+void skv_cuda_decode_chosen(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+                            const struct skv_evidence *, const struct skv_select *, struct skv_list *,
+                            const struct skv_work *);
 void skv_cuda_prefill_dense(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                             const struct skv_work *);
 void skv_cuda_select(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
@@ -100,9 +121,5 @@ cudaError_t skv_cuda_select_init(void);
 
 /* Multiprocessors of the current device. */
 uint32_t skv_cuda_sms(void);
-
-/* After a dense pass that left scores and denominators in the scratch: fill ev. */
-void skv_cuda_evidence(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
-                       const struct layout *, const struct skv_work *);
 
 #endif

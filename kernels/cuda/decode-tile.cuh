@@ -3,7 +3,7 @@
 #ifndef SKV_CUDA_DECODE_TILE_CUH
 #define SKV_CUDA_DECODE_TILE_CUH
 
-#include "kernels/cuda/decode.cuh"
+#include "kernels/cuda/slots.cuh"
 
 /* One warp's part of a chunk. What is read has two sets, for by_twos; else the first alone is in use. */
 template <class T, int D> struct walk {
@@ -12,8 +12,7 @@ template <class T, int D> struct walk {
 	uint4 k[2][D / 32][2];
 	uint4 v[2][WIDE][4];
 	uint2 v_rest[2][REST ? 4 : 1];
-	__half kept[2][4]; /* instead of K: scores of tokens and heads as in scores(), ... */
-	float kept_top[2][4];
+	__half2 kept[2][2]; /* instead of K: scores of tokens g and g + 8, heads as in scores() */
 	uint4 q[D / 32];
 	float acc[ACC][4];
 	float max[2], sum[2];
@@ -76,31 +75,27 @@ __device__ static void load_v(struct walk<T, D> *w, const struct call *c, const 
 	}
 }
 
-/* Scores of tile k that a pass before has kept. */
+/* Scores of tile k, the `tile`th of its list, that were there when it was chosen. */
 template <int set, class T, int D>
-__device__ static void load_kept(struct walk<T, D> *w, const struct call *c, const struct job *j,
-                                 const struct tiles *ts, uint32_t k)
+__device__ static void load_kept(struct walk<T, D> *w, const struct call *c, const struct job *j, uint32_t tile)
 {
-	const uint32_t g = threadIdx.x % 32 / 4, head = threadIdx.x % 4 * 2;
-	const uint32_t mask = __shfl_sync(~0u, ts->mask, k);
-	const size_t first = ((size_t)j->i * c->n_kv_heads + j->h) * c->tokens;
-	const uint32_t inside = j->head - j->h * c->group;
+	const uint32_t g = threadIdx.x % 32 / 4, col = min(threadIdx.x % 4 * 2, c->cols - 2);
+	const uint32_t heads = owner_heads(c), x = j->x % heads;
+	const __half *list = c->chosen + (size_t)j->owner * c->tokens * heads * c->cols;
 #pragma unroll
-	for (int x = 0; x < 4; x++) {
-		const uint32_t row = g + x / 2 * 8, h = inside + min(head + x % 2, j->heads - 1);
-		const size_t token = first + (mask >> row & 1 ? ts->ids[k * 16 + row] : 0);
-		w->kept[set][x] = c->score[token * c->group + h];
-		w->kept_top[set][x] = c->top[token / SKV_PAGE_TOKENS * c->group + h];
+	for (int half = 0; half < 2; half++) {
+		const uint32_t at = tile * 16 + g + 8 * half;
+		w->kept[set][half] = *(const __half2 *)&list[(at * heads + x) * c->cols + col];
 	}
 }
 
-/* All that is read of tile k. */
+/* All that is read of tile k of the batch that begins with the stream's tile `first`. */
 template <int set, enum how how, class T, int D>
 __device__ static void load_tile(struct walk<T, D> *w, const struct call *c, const struct job *j,
-                                 const struct tiles *ts, uint32_t k)
+                                 const struct tiles *ts, uint32_t first, uint32_t k)
 {
 	if (how == SCORED)
-		load_kept<set>(w, c, j, ts, k);
+		load_kept<set>(w, c, j, stream_tile<D, how>(j, first + k));
 	else
 		load_k<set, how >= ROWS>(w, c, j, ts, k);
 	if (how != KEYS)
@@ -174,6 +169,20 @@ template <class T, int D> __device__ static void weigh(struct walk<T, D> *w, con
 	p[1] = transposed(T::pair(weight[2], weight[3]));
 }
 
+/* The same where scores are known to be below a maximum of 0. */
+template <class T, int D>
+__device__ static void weigh_kept(struct walk<T, D> *w, const float s[4], uint32_t p[2])
+{
+	float weight[4];
+#pragma unroll
+	for (int x = 0; x < 4; x++)
+		weight[x] = exp2_fast(s[x]);
+	w->sum[0] += weight[0] + weight[2];
+	w->sum[1] += weight[1] + weight[3];
+	p[0] = transposed(T::pair(weight[0], weight[1]));
+	p[1] = transposed(T::pair(weight[2], weight[3]));
+}
+
 /* Two words of two rows: the low halves of both, and the high halves. */
 template <class T>
 __device__ static void add_pair(float acc[4], uint32_t a, uint32_t b, uint32_t c, uint32_t d,
@@ -202,41 +211,6 @@ __device__ static void add_values(struct walk<T, D> *w, const uint32_t p[2])
 	}
 }
 
-/*
- * Scores of a page for the evidence to come, [token][q head of the group], in 16 bits below the head's
- * running maximum, which is kept once a page: what matters is near it, and exact to a few thousandths there.
- */
-__device__ static void keep_scores(const struct call *c, const struct job *j, uint32_t page, const float s[4],
-                                   const float max[2])
-{
-	const uint32_t g = threadIdx.x % 32 / 4, head = threadIdx.x % 4 * 2;
-	const uint32_t inside = j->head - j->h * c->group + head;
-	const size_t pages = ((size_t)j->i * c->n_kv_heads + j->h) * (c->tokens / SKV_PAGE_TOKENS) + page;
-	__half *row = c->score + pages * SKV_PAGE_TOKENS * c->group + inside;
-	float *top = c->top + pages * c->group + inside;
-
-	if (head >= j->heads)
-		return;
-	const bool both = head + 1 < j->heads;
-#pragma unroll
-	for (int half = 0; half < 2; half++) {
-		__half *at = row + (g + 8 * half) * c->group;
-		const __half2 x = __floats2half2_rn(s[2 * half] - max[0], s[2 * half + 1] - max[1]);
-		if (both && c->group % 2 == 0) {
-			*(__half2 *)at = x;
-		} else {
-			at[0] = __low2half(x);
-			if (both)
-				at[1] = __high2half(x);
-		}
-	}
-	if (g == 0) {
-		top[0] = max[0];
-		if (both)
-			top[1] = max[1];
-	}
-}
-
 template <class T, int D>
 __device__ static void load_q(struct walk<T, D> *w, const struct call *c, const struct job *j)
 {
@@ -261,12 +235,12 @@ __device__ static void load_q(struct walk<T, D> *w, const struct call *c, const 
 /* The first tile of a batch, if it has one, or two. */
 template <enum how how, class T, int D>
 __device__ static void load_first(struct walk<T, D> *w, const struct call *c, const struct job *j,
-                                  const struct tiles *ts)
+                                  const struct tiles *ts, uint32_t first)
 {
 	if (ts->n > 0)
-		load_tile<0, how>(w, c, j, ts, 0);
+		load_tile<0, how>(w, c, j, ts, first, 0);
 	if (by_twos<how> && ts->n > 1)
-		load_tile<1, how>(w, c, j, ts, 1);
+		load_tile<1, how>(w, c, j, ts, first, 1);
 }
 
 /* Tile k of a batch, which is loaded or on its way; then the next one for this set. */
@@ -285,14 +259,21 @@ __device__ static void walk_tile(struct walk<T, D> *w, const struct call *c, con
 	}
 #pragma unroll
 	for (int x = 0; x < 4; x++) {
-		s[x] = how == SCORED ? __half2float(w->kept[set][x]) + w->kept_top[set][x] : s[x] * c->scale;
+		if (how == SCORED)
+			s[x] = x % 2 ? __high2float(w->kept[set][x / 2]) : __low2float(w->kept[set][x / 2]);
+		else
+			s[x] *= c->scale;
 		s[x] = mask >> (g + x / 2 * 8) & 1 ? s[x] : -INFINITY;
 	}
-	if (how == SCORED && next < ts->n)
-		load_kept<set>(w, c, j, ts, next);
-	weigh(w, s, p);
-	if ((how == KEEP || how == KEYS) && mask)
-		keep_scores(c, j, stream_tile<D>(j, first + k), s, w->max);
+	if (how == SCORED) {
+		if (next < ts->n)
+			load_kept<set>(w, c, j, stream_tile<D, how>(j, first + next));
+		weigh_kept(w, s, p);
+	} else {
+		weigh(w, s, p);
+	}
+	if (keeps<how> && mask)
+		keep_scores(c, j, stream_tile<D, how>(j, first + k), s, w->max);
 	if (how == KEYS)
 		return;
 	if (mask != 0xffff)
@@ -312,8 +293,10 @@ __device__ static void walk_job(struct walk<T, D> *w, const struct call *c, cons
 #pragma unroll
 		for (int x = 0; x < 4; x++)
 			w->acc[a][x] = 0;
-	w->max[0] = w->max[1] = -INFINITY;
+	w->max[0] = w->max[1] = how == SCORED ? 0 : -INFINITY;
 	w->sum[0] = w->sum[1] = 0;
+	if (keeps<how>)
+		slot_await_turn(c, j->slot, j->turn);
 	for (uint32_t first = 0;;) {
 		for (uint32_t k = 0; k < ts->n; k++) {
 			walk_tile<0, how>(w, c, j, ts, first, k);
@@ -321,10 +304,10 @@ __device__ static void walk_job(struct walk<T, D> *w, const struct call *c, cons
 				walk_tile<1, how>(w, c, j, ts, first, k);
 		}
 		first += BATCH;
-		if (first >= stream_tiles<D>(j))
+		if (first >= stream_tiles<D, how>(j))
 			return;
 		look_up<D, how>(c, j, first, ts);
-		load_first<how>(w, c, j, ts);
+		load_first<how>(w, c, j, ts, first);
 	}
 }
 

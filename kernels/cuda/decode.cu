@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kernels/cuda/decode.cu - the results of a job's warps, the kernel, and its launches: see decode.cuh. */
+#include "kernels/cuda/chosen.cuh"
 #include "kernels/cuda/decode-tile.cuh"
+#include "kernels/cuda/evidence.cuh"
 
 /* ---- results of warps ------------------------------------------------------------------------- */
 
 /* The results of a job's warps: maxima, sums and rows of head_dim. */
-template <int D> struct results {
-	float max[warps<D>][HEAD_TILE], sum[warps<D>][HEAD_TILE];
-	float acc[warps<D>][HEAD_TILE][D];
+template <int D, enum how how> struct results {
+	float max[warps<D, how>][HEAD_TILE], sum[warps<D, how>][HEAD_TILE];
+	float acc[how == KEYS ? 1 : warps<D, how>][HEAD_TILE][D];
 };
 
 template <enum how how, class T, int D>
-__device__ static void share(struct results<D> *r, struct walk<T, D> *w, const struct job *j)
+__device__ static void share(struct results<D, how> *r, struct walk<T, D> *w, const struct job *j)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, col = threadIdx.x % 4 * 2;
 	const uint32_t heads = j->heads, warp = j->stream;
@@ -45,18 +47,18 @@ __device__ static void share(struct results<D> *r, struct walk<T, D> *w, const s
 }
 
 /* All warps have shared: the output, where one chunk is all there is, or a partial result. By one warp. */
-template <enum how how, int D>
-__device__ static void merge_warps(const struct call *c, const struct job *j, const struct results<D> *r)
+template <int D, enum how how>
+__device__ static void merge_warps(const struct call *c, const struct job *j, const struct results<D, how> *r)
 {
 	float *part = part_of(c, j, j->chunk, D);
 	for (uint32_t head = 0; head < j->heads; head++) {
 		const size_t out = ((size_t)c->seq[j->i].row * c->n_heads + j->head + head) * D;
-		float max = r->max[0][head], sum = 0, fix[warps<D>];
+		float max = r->max[0][head], sum = 0, fix[warps<D, how>];
 #pragma unroll
-		for (int w = 1; w < warps<D>; w++)
+		for (int w = 1; w < warps<D, how>; w++)
 			max = fmaxf(max, r->max[w][head]);
 #pragma unroll
-		for (int w = 0; w < warps<D>; w++) {
+		for (int w = 0; w < warps<D, how>; w++) {
 			fix[w] = rescale(r->max[w][head], max);
 			sum += r->sum[w][head] * fix[w];
 		}
@@ -65,7 +67,7 @@ __device__ static void merge_warps(const struct call *c, const struct job *j, co
 		for (uint32_t d = threadIdx.x % 32 * 4; how != KEYS && d < D; d += 128) {
 			float4 acc = make_float4(0, 0, 0, 0);
 #pragma unroll
-			for (int w = 0; w < warps<D>; w++) {
+			for (int w = 0; w < warps<D, how>; w++) {
 				const float4 x = *(const float4 *)&r->acc[w][head][d];
 				acc.x += x.x * fix[w];
 				acc.y += x.y * fix[w];
@@ -83,9 +85,9 @@ __device__ static void merge_warps(const struct call *c, const struct job *j, co
 		}
 		if (threadIdx.x % 32)
 			continue;
-		if (j->chunks == 1) {
+		if (how != KEYS && j->chunks == 1)
 			finish_head(c, j, head, max, sum);
-		} else {
+		if (keeps<how> || j->chunks > 1) {
 			part[head] = max;
 			part[HEAD_TILE + head] = sum;
 		}
@@ -96,21 +98,25 @@ __device__ static void merge_warps(const struct call *c, const struct job *j, co
 
 /* Jobs of a block whose results may be there at a time: what shared memory has room for. */
 template <int D, enum how how>
-static constexpr uint32_t turns = how == SCORED ? 1 : D == 256 || how == ROWS ? 2 : 3;
+static constexpr uint32_t turns = D == 256 || how >= ROWS ? 2 : 3;
+
+template <enum how how> struct helper_room {};
+template <> struct helper_room<KEEP> : stats {};
+template <> struct helper_room<KEYS> : chosen_room {};
 
 /*
  * Warps go from job to job at their own pace. Before one shares its results it waits until those of the job
  * that had their place before have been merged.
  */
 template <int D, enum how how> struct shared {
-	struct results<D> results[turns<D, how>];
+	struct results<D, how> results[turns<D, how>];
 	uint32_t come[turns<D, how>]; /* warps that have shared */
 	uint32_t merged;               /* jobs */
 	struct plan plan;
 	/* of a warp's batch and of its next job's first */
-	uint32_t places[how >= ROWS ? warps<D> : 1][2][BATCH * 16];
-	uint32_t ids[how == SCORED ? warps<D> : 1][2][BATCH * 16];
-	struct job job[warps<D>][2];                         /* a warp's job and its next one */
+	uint32_t places[how >= ROWS ? warps<D, how> : 1][2][BATCH * 16];
+	struct job job[warps<D, how>][2]; /* a warp's job and its next one */
+	struct helper_room<how> room;
 };
 
 /* Share a warp's results of the block's job number `turn`; the last of its warps merges them. */
@@ -128,60 +134,75 @@ __device__ static void hand_in(struct shared<D, how> *s, struct walk<T, D> *w, c
 	__syncwarp();
 	if (threadIdx.x % 32 == 0) {
 		__threadfence_block();
-		come = atomicInc(&s->come[turn % n], warps<D> - 1);
+		come = atomicInc(&s->come[turn % n], warps<D, how> - 1);
 		__threadfence_block();
 	}
-	if (__shfl_sync(~0u, come, 0) < warps<D> - 1)
+	if (__shfl_sync(~0u, come, 0) < warps<D, how> - 1)
 		return;
 	__syncwarp(); /* what lane 0 may now see, all lanes may */
 	while (*merged < turn) /* in order, or a job could be taken for the one before it */
 		__nanosleep(100);
-	merge_warps<how>(c, j, &s->results[turn % n]);
+	merge_warps<D, how>(c, j, &s->results[turn % n]);
 	__syncwarp();
 	if (threadIdx.x % 32 == 0) {
 		__threadfence_block();
 		*merged = turn + 1;
+		if (keeps<how>)
+			slot_job_done(c, j->slot);
 	}
 }
 
+/* What the block's last warps do instead of reading. */
 template <class T, int D, enum how how>
-__global__ void __launch_bounds__(32 * warps<D>, 1) decode_kernel(const __grid_constant__ struct call c)
+__device__ static void help(const struct call *c, struct shared<D, how> *s)
+{
+	if constexpr (how == KEEP)
+		evidence_warp<D>(c, &s->plan, &s->room);
+	else if constexpr (how == KEYS)
+		choosing_team<team<32 * helpers<D, how>, 32 * warps<D, how>, 1>, D>(c, &s->plan, &s->room);
+}
+
+template <class T, int D, enum how how>
+__global__ void __launch_bounds__(32 * (warps<D, how> + helpers<D, how>), 1)
+decode_kernel(const __grid_constant__ struct call c)
 {
 	extern __shared__ __align__(128) uint8_t memory[];
 	struct shared<D, how> *s = (struct shared<D, how> *)memory;
 	const uint32_t warp = threadIdx.x / 32;
-	const uint32_t places = how >= ROWS ? warp : 0, ids = how == SCORED ? warp : 0;
-	struct tiles tiles = {.rows = s->places[places][0], .ids = s->ids[ids][0]};
-	struct tiles next_tiles = {.rows = s->places[places][1], .ids = s->ids[ids][1]};
+	const uint32_t places = how >= ROWS ? warp : 0;
+	struct tiles tiles = {.rows = s->places[places][0]}, next_tiles = {.rows = s->places[places][1]};
 	struct walk<T, D> w;
 
 	if (threadIdx.x < turns<D, how>)
 		s->come[threadIdx.x] = s->merged = 0;
-	w.once = policy_once();
 	plan_make(&c, &s->plan);
-	bool more = job_begin<D>(&c, &s->plan, 0, &s->job[warp][0]);
+	if (warp >= warps<D, how>) {
+		help<T>(&c, s);
+		return;
+	}
+	w.once = policy_once();
+	bool more = job_begin<D, how>(&c, &s->plan, 0, &s->job[warp][0]);
 	if (more) {
 		look_up<D, how>(&c, &s->job[warp][0], 0, &tiles);
-		load_first<how>(&w, &c, &s->job[warp][0], &tiles);
+		load_first<how>(&w, &c, &s->job[warp][0], &tiles, 0);
 		load_q(&w, &c, &s->job[warp][0]);
 	}
 	for (uint32_t turn = 0; more; turn++) {
 		const struct job *j = &s->job[warp][turn % 2];
 		struct job *next = &s->job[warp][(turn + 1) % 2];
 		/* while this one's first tile is on its way */
-		more = job_begin<D>(&c, &s->plan, turn + 1, next);
+		more = job_begin<D, how>(&c, &s->plan, turn + 1, next);
 		if (more)
 			look_up<D, how>(&c, next, 0, &next_tiles);
 		walk_job<how>(&w, &c, j, &tiles);
 		if (more)
-			load_first<how>(&w, &c, next, &next_tiles);
+			load_first<how>(&w, &c, next, &next_tiles, 0);
 		hand_in<how>(s, &w, &c, j, turn);
 		if (more)
 			load_q(&w, &c, next);
-		uint32_t *const rows = tiles.rows, *const tokens = tiles.ids;
+		uint32_t *const rows = tiles.rows;
 		tiles = next_tiles;
 		next_tiles.rows = rows;
-		next_tiles.ids = tokens;
 	}
 }
 
@@ -214,23 +235,34 @@ cudaError_t skv_cuda_decode_init(void)
 	return e ? e : init_dtype<BF16>();
 }
 
+/* Blocks that wait for each other are launched all at once, or not at all. */
 template <class T, int D, enum how how>
 static void launch_kernel(const struct call *c, uint32_t jobs, cudaStream_t stream)
 {
 	const uint32_t sms = skv_cuda_sms();
-	decode_kernel<T, D, how>
-		<<<jobs < sms ? jobs : sms, 32 * warps<D>, sizeof(struct shared<D, how>), stream>>>(*c);
+	cudaLaunchAttribute at_once = {};
+	cudaLaunchConfig_t config = {};
+
+	at_once.id = cudaLaunchAttributeCooperative;
+	at_once.val.cooperative = 1;
+	config.gridDim = jobs < sms ? jobs : sms;
+	config.blockDim = 32 * (warps<D, how> + helpers<D, how>);
+	config.dynamicSmemBytes = sizeof(struct shared<D, how>);
+	config.stream = stream;
+	config.attrs = &at_once;
+	config.numAttrs = keeps<how>;
+	cudaLaunchKernelEx(&config, decode_kernel<T, D, how>, *c);
 }
 
 template <class T, int D> static void launch_dim(const struct call *c, uint32_t jobs, cudaStream_t stream)
 {
-	if (c->what == TOKENS && c->score)
+	if (c->what == TOKENS && c->chosen)
 		launch_kernel<T, D, SCORED>(c, jobs, stream);
 	else if (c->what == TOKENS)
 		launch_kernel<T, D, ROWS>(c, jobs, stream);
-	else if (!c->out)
+	else if (c->chosen)
 		launch_kernel<T, D, KEYS>(c, jobs, stream);
-	else if (c->score)
+	else if (c->slots)
 		launch_kernel<T, D, KEEP>(c, jobs, stream);
 	else
 		launch_kernel<T, D, PLAIN>(c, jobs, stream);
@@ -269,7 +301,8 @@ static void decode(struct call *c, const struct skv_shape *sh, const struct skv_
 	c->part = (float *)(mem + l->part);
 	c->tokens = l->tokens;
 	c->heads = head_tiles(sh);
-	if (c->what == DENSE || c->what == WINDOW)
+	c->cols = columns(sh);
+	if (c->list.rows == 0)
 		c->list.rows = 1;
 	const uint32_t rows = c->list.rows, most = OWNERS_MOST / rows; /* sequences */
 	const uint32_t most_chunks = chunks_of(tiles);
@@ -283,50 +316,57 @@ static void decode(struct call *c, const struct skv_shape *sh, const struct skv_
 		else
 			launch<BF16>(c, sh->head_dim, jobs, stream_of(work));
 	}
-	if (most_chunks > 1 && b->n)
+	if (most_chunks > 1 && b->n && out)
 		skv_cuda_merge(c, b->n, sh->head_dim, stream_of(work));
 }
 
-/* Where scores are kept. */
-static void keep(struct call *c, const struct layout *l, const struct skv_work *work)
+/* Have the scores of a dense pass kept, for lists or sequences, until helpers have used them. */
+static void keep(struct call *c, const struct skv_evidence *ev, const struct layout *l, const struct skv_work *work)
 {
-	c->lse = (float *)((uint8_t *)work->mem + l->lse);
-	c->score = (__half *)((uint8_t *)work->mem + l->score);
-	c->top = (float *)((uint8_t *)work->mem + l->top);
+	uint8_t *mem = (uint8_t *)work->mem;
+	c->list.rows = ev->rows;
+	c->ev = *ev;
+	c->slot = (struct slot *)(mem + l->slot);
+	c->slots = l->slots;
+	c->score = (__half *)(mem + l->score);
+	c->top = (float *)(mem + l->top);
 }
 
 void skv_cuda_decode_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                            const struct skv_evidence *ev, const struct skv_work *work)
 {
-	const struct layout l = layout_of(sh, b->n, b->max_len);
+	const struct layout l = layout_of(sh, b->n, b->max_len, ev ? ev->rows : 1);
 	struct call c = {.what = DENSE};
-	const bool kept = ev && (ev->token || ev->page);
 
-	if (kept)
-		keep(&c, &l, work);
-	c.ev_lse = ev ? ev->lse : NULL;
+	if (ev && (ev->token || ev->page))
+		keep(&c, ev, &l, work);
+	else if (ev)
+		c.ev.lse = ev->lse;
 	decode(&c, sh, b, q, out, skv_pages_of(b->max_len), &l, work);
-	if (kept)
-		skv_cuda_evidence(sh, b, ev, &l, work);
 }
 
-void skv_cuda_score_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q,
-                          const struct skv_evidence *ev, const struct skv_work *work)
+void skv_cuda_decode_chosen(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                            const struct skv_evidence *ev, const struct skv_select *select, struct skv_list *list,
+                            const struct skv_work *work)
 {
-	const struct layout l = layout_of(sh, b->n, b->max_len);
-	struct call c = {.what = DENSE};
+	const struct layout l = layout_of(sh, b->n, b->max_len, ev->rows);
+	struct call keys = {.what = DENSE, .select = *select}, values = {.what = TOKENS};
 
-	keep(&c, &l, work);
-	c.ev_lse = ev->lse;
-	decode(&c, sh, b, q, NULL, skv_pages_of(b->max_len), &l, work);
-	if (ev->token || ev->page)
-		skv_cuda_evidence(sh, b, ev, &l, work);
+	list->most = select_most(select, b->max_len);
+	keep(&keys, ev, &l, work);
+	keys.list = *list;
+	keys.chosen = (__half *)((uint8_t *)work->mem + l.chosen);
+	keys.keys_fit = b->max_len * sizeof(uint32_t) <= KEY_BYTES;
+	decode(&keys, sh, b, q, NULL, skv_pages_of(b->max_len), &l, work);
+	values.list = *list;
+	values.chosen = keys.chosen;
+	decode(&values, sh, b, q, out, skv_pages_of(list->most), &l, work);
 }
 
 void skv_cuda_decode_window(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                             const struct skv_window *w, const struct skv_work *work)
 {
-	const struct layout l = layout_of(sh, b->n, b->max_len);
+	const struct layout l = layout_of(sh, b->n, b->max_len, 1);
 	struct call c = {.what = WINDOW, .window = *w};
 	/* sinks, and what is recent, both with a page cut at either end */
 	uint32_t seen = b->max_len - skv_window_start(w, b->max_len) + w->sinks;
@@ -337,7 +377,7 @@ void skv_cuda_decode_window(const struct skv_shape *sh, const struct skv_batch *
 void skv_cuda_decode_pages(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                            const struct skv_list *list, const struct skv_work *work)
 {
-	const struct layout l = layout_of(sh, b->n, b->max_len);
+	const struct layout l = layout_of(sh, b->n, b->max_len, 1);
 	struct call c = {.what = PAGES, .list = *list};
 
 	decode(&c, sh, b, q, out, list->most, &l, work);
@@ -346,19 +386,8 @@ void skv_cuda_decode_pages(const struct skv_shape *sh, const struct skv_batch *b
 void skv_cuda_decode_tokens(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                             const struct skv_list *list, const struct skv_work *work)
 {
-	const struct layout l = layout_of(sh, b->n, b->max_len);
+	const struct layout l = layout_of(sh, b->n, b->max_len, 1);
 	struct call c = {.what = TOKENS, .list = *list};
 
-	decode(&c, sh, b, q, out, skv_pages_of(list->most), &l, work);
-}
-
-void skv_cuda_decode_scored(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                            const struct skv_list *list, const struct skv_work *work)
-{
-	const struct layout l = layout_of(sh, b->n, b->max_len);
-	struct call c = {.what = TOKENS, .list = *list};
-
-	keep(&c, &l, work);
-	c.lse = NULL;
 	decode(&c, sh, b, q, out, skv_pages_of(list->most), &l, work);
 }

@@ -4,6 +4,9 @@
  *
  *   decode.cuh       calls and jobs: how work is cut
  *   decode-tile.cuh  what a warp does with a tile
+ *   slots.cuh        scores on their way from who makes them to who uses them
+ *   evidence.cuh     who uses them: the warp that turns them into weights of tokens and pages ...
+ *   chosen.cuh       ... and the warps that choose tokens by them
  *   decode.cu        results of a job's warps, the kernel, launches
  *   merge.cu         results of a sequence's chunks
  *
@@ -42,22 +45,31 @@
 #define LN2 0.693147180559945309417f
 #define BATCH 32 /* tiles whose places a warp looks up at a time, one a lane */
 
-/* Warps of a block, one block an SM: as many as have registers enough. */
-template <int D> static constexpr int warps = D <= 128 ? 12 : 8;
-
 enum what { DENSE, WINDOW, PAGES, TOKENS };
 
 /* What a kernel is compiled for. From ROWS on, tiles are rows anywhere. */
 enum how {
 	PLAIN,
-	KEEP,  /* the scores are kept for the evidence */
-	KEYS,  /* the same, and there is no output: V is not read */
+	KEEP,  /* scores become evidence */
+	KEYS,  /* tokens are chosen by their scores, and there is no output: V is not read */
 	ROWS,
-	SCORED /* rows whose scores were kept: K is not read */
+	SCORED /* rows whose scores are there: K is not read */
 };
 
-/* Who reads but half of the bytes has two tiles on their way instead of one. */
-template <enum how how> static constexpr bool by_twos = how == KEYS || how == SCORED;
+template <enum how how> static constexpr bool keeps = how == KEEP || how == KEYS;
+
+/*
+ * Warps of a block that read, and those that help; one block an SM. There are as many as have registers enough,
+ * a multiple of four, since each quarter of an SM has its own; so the warp that makes evidence is one less that
+ * reads. Who reads keys alone needs fewer registers, and the more helpers, the sooner tokens are chosen.
+ */
+template <int D, enum how how>
+static constexpr int warps = (D > 128 || how == KEYS ? 8 : 12) - (how == KEEP);
+template <int D, enum how how>
+static constexpr int helpers = how == KEEP ? 1 : how != KEYS ? 0 : D > 128 ? 4 : 8;
+
+/* Who reads values alone has two tiles on their way instead of one. */
+template <enum how how> static constexpr bool by_twos = how == SCORED;
 
 struct call {
 	const struct skv_kseq *seq;
@@ -71,12 +83,17 @@ struct call {
 	struct skv_window window; /* WINDOW */
 	struct skv_list list;     /* PAGES, TOKENS */
 	float *part;
-	float *lse;    /* with evidence, else NULL */
-	float *ev_lse; /* [n][n_heads], natural logarithm, or NULL */
-	__half *score; /* [seq][kv head][token][head of the group], below ... */
-	float *top;    /* ... [seq][kv head][page][head of the group] */
-	uint32_t tokens;         /* of a sequence, at most: struct layout */
-	uint32_t heads;          /* head tiles of a sequence */
+	/* Where scores are kept: slots.cuh. Those of an owner, below maxima of pages. */
+	struct slot *slot;
+	uint32_t slots;
+	__half *score;            /* [slot][head tile of the owner][token][column] */
+	float *top;               /* [slot][head tile of the owner][page][column] */
+	struct skv_evidence ev;   /* what helpers make, and `lse`; NULL where it is not wanted */
+	struct skv_select select; /* KEYS */
+	bool keys_fit;            /* KEYS: a list's keys fit shared memory; else they are in ev.token */
+	__half *chosen;           /* [owner][token of its list][head tile][column]: below the head's maximum */
+	uint32_t tokens;              /* of a sequence, at most: struct layout */
+	uint32_t heads, cols;         /* head tiles of a sequence, columns of a tile's scores */
 	uint32_t first_owner, owners; /* of this launch */
 };
 
@@ -86,6 +103,7 @@ struct job {
 	uint32_t h, head, heads; /* kv head, first q head and how many */
 	uint32_t len;
 	const skv_pte *table;
+	uint32_t slot, turn; /* of the owner's scores */
 	uint32_t chunk, chunks;
 	uint32_t first, n; /* tiles [first, first + n) of the owner's */
 	uint32_t stream;   /* of its tiles, one in so many as the block has warps: this warp's */
@@ -98,7 +116,6 @@ struct job {
 struct tiles {
 	uint32_t n, page, mask;
 	uint32_t *rows; /* [BATCH * 16] */
-	uint32_t *ids;  /* [BATCH * 16]: their tokens, SCORED alone */
 };
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
@@ -125,7 +142,7 @@ DEVICE uint32_t owner_tiles(const struct call *c, uint32_t owner)
 		return c->list.count[owner];
 	if (c->what == TOKENS)
 		return skv_pages_of(c->list.count[owner]);
-	const uint32_t len = c->seq[owner].len;
+	const uint32_t len = c->seq[owner / c->list.rows].len;
 	return c->what == WINDOW ? window_tiles(c, len, &at, &gap) : skv_pages_of(len);
 }
 
@@ -188,7 +205,7 @@ DEVICE void head_tile(const struct call *c, uint32_t i, uint32_t x, struct job *
  * The block's job number `turn`, if there is one, in a warp's own memory. Head tiles are next to each other,
  * since they read the same pages.
  */
-template <int D>
+template <int D, enum how how>
 __device__ static bool job_begin(const struct call *c, const struct plan *p, uint32_t turn, struct job *j)
 {
 	const uint32_t id = blockIdx.x + turn * gridDim.x;
@@ -208,10 +225,14 @@ __device__ static bool job_begin(const struct call *c, const struct plan *p, uin
 	__syncwarp(); /* what was there before has been read; all lanes write the same */
 	head_tile(c, owner / c->list.rows, owner % c->list.rows * heads + id % heads, j);
 	/* in turns, so that no warp has the odd tiles of all jobs */
-	j->stream = (threadIdx.x / 32 + turn * 4) % warps<D>;
+	j->stream = (threadIdx.x / 32 + turn * 4) % warps<D, how>;
 	j->len = p->len[lo];
 	j->table = p->table[lo];
 	j->owner = owner;
+	if (keeps<how>) {
+		j->slot = lo % c->slots;
+		j->turn = lo / c->slots;
+	}
 	j->chunk = at - p->first[lo];
 	j->chunks = chunks;
 	j->first = j->chunk * per;
@@ -237,14 +258,14 @@ __device__ static uint32_t page_mask(const struct call *c, const struct job *j, 
 }
 
 /* Tile k of a stream, in the owner's count. */
-template <int D> DEVICE uint32_t stream_tile(const struct job *j, uint32_t k)
+template <int D, enum how how> DEVICE uint32_t stream_tile(const struct job *j, uint32_t k)
 {
-	return j->first + j->stream + warps<D> * k;
+	return j->first + j->stream + warps<D, how> * k;
 }
 
-template <int D> DEVICE uint32_t stream_tiles(const struct job *j)
+template <int D, enum how how> DEVICE uint32_t stream_tiles(const struct job *j)
 {
-	return (j->n + warps<D> - 1 - j->stream) / warps<D>;
+	return (j->n + warps<D, how> - 1 - j->stream) / warps<D, how>;
 }
 
 /* Look up where a warp's tiles from `first` on are, and add to the sequence's count of tokens attended. */
@@ -253,14 +274,14 @@ __device__ static void look_up(const struct call *c, const struct job *j, uint32
 {
 	const uint32_t *ids = c->list.ids + (size_t)j->owner * c->list.stride, lane = threadIdx.x % 32;
 	uint32_t entry, at, gap;
-	t->n = min(BATCH, stream_tiles<D>(j) - first);
+	t->n = min(BATCH, stream_tiles<D, how>(j) - first);
 	t->mask = 0;
 	if constexpr (how >= ROWS) {
 		const uint32_t n = c->list.count[j->owner];
 		uint32_t id[BATCH / 2];
 #pragma unroll
 		for (int a = 0; a < BATCH / 2; a++) { /* lane: a row of one of two tiles */
-			const uint32_t u = stream_tile<D>(j, first + 2 * a + lane / 16) * 16 + lane % 16;
+			const uint32_t u = stream_tile<D, how>(j, first + 2 * a + lane / 16) * 16 + lane % 16;
 			id[a] = 2 * a + lane / 16 < t->n && u < n ? ids[u] : 0xffffffff;
 		}
 		__syncwarp(); /* the last batch has been read */
@@ -270,14 +291,12 @@ __device__ static void look_up(const struct call *c, const struct job *j, uint32
 			const uint32_t both = __ballot_sync(~0u, skv_pte_resident(entry));
 			t->rows[a * 32 + lane] =
 				skv_pte_id(entry) * SKV_PAGE_TOKENS + id[a] % SKV_PAGE_TOKENS;
-			if (how == SCORED)
-				t->ids[a * 32 + lane] = id[a];
 			if (lane / 2 == a)
 				t->mask = lane % 2 ? both >> 16 : both & 0xffff;
 		}
 		__syncwarp();
 	} else if (lane < t->n) {
-		uint32_t page = stream_tile<D>(j, first + lane);
+		uint32_t page = stream_tile<D, how>(j, first + lane);
 		if (c->what == PAGES) {
 			page = ids[page];
 		} else if (c->what == WINDOW) {
@@ -307,11 +326,8 @@ DEVICE float rescale(float max, float to)
 DEVICE void finish_head(const struct call *c, const struct job *j, uint32_t head, float max, float sum)
 {
 	const size_t at = (size_t)j->i * c->n_heads + j->head + head;
-	const float lse = sum > 0 ? max + log2f(sum) : -INFINITY;
-	if (c->lse)
-		c->lse[at] = lse;
-	if (c->ev_lse)
-		c->ev_lse[at] = lse * LN2;
+	if (c->ev.lse)
+		c->ev.lse[at] = sum > 0 ? (max + log2f(sum)) * LN2 : -INFINITY;
 }
 
 DEVICE float *part_of(const struct call *c, const struct job *j, uint32_t chunk, uint32_t head_dim)

@@ -23,17 +23,35 @@ static size_t carve(size_t *at, size_t bytes)
 	return here;
 }
 
-struct layout layout_of(const struct skv_shape *sh, uint32_t n, uint32_t max_len)
+/*
+ * Room for scores, in tokens of head tiles: of all jobs that run at a time and some that are being used (what a
+ * job has of a long sequence is more than a chunk's CHUNK_TILES), and of two whole sequences. More than needed
+ * would leave the second cache too little for the rest: what is best was measured.
+ */
+static size_t slot_tokens(const struct skv_shape *sh, uint32_t n, uint32_t tokens)
+{
+	const size_t all = (size_t)n * head_tiles(sh) * tokens;
+	const uint32_t chunk = CHUNK_TILES * SKV_PAGE_TOKENS, at_once = skv_cuda_sms() * 2;
+	const uint32_t job = tokens > CHUNKS_MOST * chunk ? tokens / CHUNKS_MOST : tokens < chunk ? tokens : chunk;
+	const size_t some = (size_t)at_once * job + 2 * (size_t)head_tiles(sh) * tokens;
+	return all < some ? all : some;
+}
+
+struct layout layout_of(const struct skv_shape *sh, uint32_t n, uint32_t max_len, uint32_t rows)
 {
 	struct layout l;
 	size_t at = 0;
 
 	l.tokens = skv_pages_of(max_len) * SKV_PAGE_TOKENS;
-	l.lse = carve(&at, (size_t)n * sh->n_heads * sizeof(float));
+	const size_t all = (size_t)n * head_tiles(sh) * l.tokens, some = slot_tokens(sh, n, l.tokens);
+	const size_t owner = (size_t)head_tiles(sh) / rows * l.tokens;
+	l.slots = owner ? some / owner < OWNERS_MOST ? (uint32_t)(some / owner) : OWNERS_MOST : 0;
+	l.slot = carve(&at, OWNERS_MOST * sizeof(struct slot));
 	l.part = carve(&at, (size_t)n * head_tiles(sh) * CHUNKS_MOST * part_floats(sh->head_dim) *
 	                            sizeof(float));
-	l.score = carve(&at, (size_t)n * sh->n_heads * l.tokens * sizeof(uint16_t));
-	l.top = carve(&at, (size_t)n * sh->n_heads * skv_pages_of(max_len) * sizeof(float));
+	l.chosen = carve(&at, all * columns(sh) * sizeof(uint16_t));
+	l.score = carve(&at, some * columns(sh) * sizeof(uint16_t));
+	l.top = carve(&at, some / SKV_PAGE_TOKENS * columns(sh) * sizeof(float));
 	l.total = at;
 	return l;
 }
@@ -43,7 +61,7 @@ static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n
 {
 	(void)n_rows;
 	(void)threads;
-	return layout_of(sh, n_seqs, max_len).total;
+	return layout_of(sh, n_seqs, max_len, 1).total;
 }
 
 static const struct skv_kernels cuda = {
@@ -56,8 +74,7 @@ static const struct skv_kernels cuda = {
 	.decode_window = skv_cuda_decode_window,
 	.decode_pages = skv_cuda_decode_pages,
 	.decode_tokens = skv_cuda_decode_tokens,
-	.score_dense = skv_cuda_score_dense,
-	.decode_scored = skv_cuda_decode_scored,
+	.decode_chosen = skv_cuda_decode_chosen,
 	.prefill_dense = skv_cuda_prefill_dense,
 	.select = skv_cuda_select,
 };

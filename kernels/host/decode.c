@@ -452,12 +452,6 @@ void ISA(decode_dense)(const struct skv_shape *sh, const struct skv_batch *batch
 	dense(sh, batch, q, out, ev, work);
 }
 
-void ISA(score_dense)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q,
-                      const struct skv_evidence *ev, const struct skv_work *work)
-{
-	dense(sh, batch, q, NULL, ev, work);
-}
-
 void ISA(decode_window)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
                         const struct skv_window *window, const struct skv_work *work)
 {
@@ -480,4 +474,16 @@ void ISA(decode_tokens)(const struct skv_shape *sh, const struct skv_batch *batc
 	decode(&(struct decode){.sh = sh, .seq = batch->seq, .n = batch->n, .max_len = batch->max_len, .q = q,
 	                        .out = out, .what = DECODE_TOKENS, .list = list},
 	       work);
+}
+
+/* Reads K of the tokens chosen a second time. */
+void ISA(decode_chosen)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
+                        const struct skv_evidence *ev, const struct skv_select *sel, struct skv_list *list,
+                        const struct skv_work *work)
+{
+	struct skv_evidence tokens = *ev;
+	tokens.page = NULL;
+	dense(sh, batch, q, NULL, &tokens, work);
+	ISA(select)(sh, batch, &tokens, true, sel, list, work);
+	ISA(decode_tokens)(sh, batch, q, out, list, work);
 }

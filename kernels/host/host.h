@@ -109,8 +109,9 @@ void ISA(decode_pages)(const struct skv_shape *, const struct skv_batch *, const
                        const struct skv_list *, const struct skv_work *);
 void ISA(decode_tokens)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                         const struct skv_list *, const struct skv_work *);
-void ISA(score_dense)(const struct skv_shape *, const struct skv_batch *, const void *q,
-                      const struct skv_evidence *, const struct skv_work *);
+void ISA(decode_chosen)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+                        const struct skv_evidence *, const struct skv_select *, struct skv_list *,
+                        const struct skv_work *);
 void ISA(prefill_dense)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                         const struct skv_work *);
 void ISA(select)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *, bool tokens,

@@ -29,8 +29,7 @@ const struct skv_kernels TABLE(SKV_ISA) = {
 	.decode_window = ISA(decode_window),
 	.decode_pages = ISA(decode_pages),
 	.decode_tokens = ISA(decode_tokens),
-	.score_dense = ISA(score_dense),
-	.decode_scored = ISA(decode_tokens), /* which reads K again */
+	.decode_chosen = ISA(decode_chosen),
 	.prefill_dense = ISA(prefill_dense),
 	.select = ISA(select),
 };

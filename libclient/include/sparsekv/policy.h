@@ -86,8 +86,8 @@ enum skv_attend_how {
 	SKV_ATTEND_WINDOW = 1, /* the first `sinks` tokens and the most recent ones, see skv_window */
 	SKV_ATTEND_PAGES = 2,  /* the pages that `source` selected in this step */
 	/*
-	 * The tokens that `source` selected in this step. With `source` the layer itself its evidence comes first, from
-	 * all of its keys, before() selects, and of the values only the selected ones are read.
+	 * The tokens that `source` selected in this step. With `source` the layer itself it reads all of its keys, selects
+	 * by their weights as its before() asks for, and reads the values of the selected tokens alone.
 	 */
 	SKV_ATTEND_TOKENS = 3,
 };
@@ -144,7 +144,10 @@ struct skv_select {
  */
 struct skv_prims {
 	uint32_t size;
-	/* after(), or before() of a later layer: choose pages by SKV_EV_PAGES, tokens by SKV_EV_TOKENS. */
+	/*
+	 * after(), or before() of a later layer: choose pages by SKV_EV_PAGES, tokens by SKV_EV_TOKENS. For a layer that
+	 * is its own source: in its before(), and nowhere else.
+	 */
 	void (*select_pages)(const struct skv_policy_ctx *, const struct skv_select *);
 	void (*select_tokens)(const struct skv_policy_ctx *, const struct skv_select *);
 	/* step_end(): free the pages of `layer` wholly outside the window as the NEXT step sees it. */
