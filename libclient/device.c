@@ -264,20 +264,16 @@ static int grow_stale(struct device *d, uint64_t n)
 /* The step has run: what its commits evicted is free, what was attended is counted. */
 static int harvest(struct skv_session *s, struct device_slot *x)
 {
-	uint64_t holes = 0;
-	int e;
+	int e = grow_stale(s->device, x->n_evict);
 
-	for (uint32_t i = 0; i < x->n; i++)
-		holes += x->publish[i].n_evict;
-	e = grow_stale(s->device, holes);
 	if (e < 0)
 		return e;
 	for (uint32_t i = 0; i < x->n; i++) {
 		if (i < x->n_decode)
 			seq_attended(x->seqs[i], skv_commit_len(x->publish[i].word), x->sum[i]);
 		if (x->publish[i].n_evict > 0) {
-			seq_carry_out(x->seqs[i]);
-			x->seqs[i]->evicting = x->seqs[i]->staged = false;
+			seq_carry_out(x->seqs[i], !x->staged);
+			x->seqs[i]->evicting = false;
 		}
 	}
 	x->busy = false;
@@ -409,26 +405,27 @@ int device_grow_batch(struct skv_session *s, uint32_t n)
 
 bool device_evicts(const struct skv_session *s)
 {
-	for (const struct skv_seq *q = s->seqs; q; q = q->next)
-		if (q->evicting)
+	for (uint32_t i = 0; s->device && i < DEVICE_SLOTS; i++)
+		if (s->device->slot[i].busy && s->device->slot[i].n_evict > 0)
 			return true;
 	return false;
 }
 
-/* Sequences whose last journal the device's tables do not show. */
-static bool to_stage(const struct skv_seq *q)
+/* The step before this one, if the device's tables still show what it evicted. Of earlier ones they show nothing. */
+static struct device_slot *to_stage(struct device *d)
 {
-	return q->evicting && !q->staged;
+	struct device_slot *x = &d->slot[(d->next + DEVICE_SLOTS - 1) % DEVICE_SLOTS];
+
+	return x->busy && x->n_evict > 0 && !x->staged ? x : NULL;
 }
 
 int device_prepare(struct skv_session *s, uint32_t entries)
 {
 	struct device *d = s->device;
+	const struct device_slot *before = to_stage(d);
+	uint64_t room = (uint64_t)d->n_stale + entries + (before ? before->n_evict : 0);
 	int e = grow_stale(d, entries); /* all of them may be copies of shared pages */
-	uint64_t room = (uint64_t)d->n_stale + entries;
 
-	for (const struct skv_seq *q = s->seqs; q; q = q->next)
-		room += to_stage(q) ? q->n_evict : 0;
 	return e < 0 ? e : slot_prepare(d, &d->slot[d->next], s->step.all.n, room);
 }
 
@@ -474,6 +471,7 @@ int device_stage(struct skv_session *s)
 {
 	struct device *d = s->device;
 	struct device_slot *x = &d->slot[d->next];
+	struct device_slot *before = to_stage(d);
 	struct step *st = &s->step;
 	struct skv_stage c = {.from = x->kseq, .to = d->kseq, .n = st->all.n, .entry = x->entry};
 	int e;
@@ -481,16 +479,16 @@ int device_stage(struct skv_session *s)
 	memcpy(x->kseq, st->kseq, st->all.n * sizeof(*x->kseq));
 	for (uint32_t i = 0; i < d->n_stale; i++)
 		device_entry(d->stale[i].seq, d->stale[i].layer, d->stale[i].page);
-	for (struct skv_seq *q = s->seqs; q; q = q->next)
-		if (to_stage(q))
-			put_holes(q);
+	for (uint32_t i = 0; before && i < before->n; i++)
+		if (before->publish[i].n_evict > 0)
+			put_holes(before->seqs[i]);
 	c.n_entries = x->n_entries;
 	e = d->backend->stage(&c, st->work.stream);
 	if (e < 0)
 		return device_failed(d, e, "the step");
 	d->n_stale = 0;
-	for (struct skv_seq *q = s->seqs; q; q = q->next)
-		q->staged = q->evicting;
+	if (before)
+		before->staged = true;
 	replay_begin(s);
 	return 0;
 }
@@ -523,11 +521,14 @@ int device_publish(struct skv_session *s, const int32_t *next)
 		return e;
 	x->n = st->all.n;
 	x->n_decode = st->decoding.n;
+	x->n_evict = 0;
+	x->staged = false;
 	for (uint32_t i = 0; i < x->n; i++) {
 		x->seqs[i] = st->seqs[i];
 		x->publish[i] = publish_of(st->seqs[i], st->item[i]);
 		x->publish[i].attended = st->kseq[i].attended;
 		x->publish[i].sum = &x->sum[i];
+		x->n_evict += x->publish[i].n_evict;
 	}
 	e = d->backend->publish(x->publish, x->n, next, st->work.stream);
 	if (e == 0)

@@ -185,6 +185,7 @@ struct stock {
 	uint32_t n, cap;
 	uint64_t leased;     /* free or in tables: at most cap, so a push never allocates */
 	uint32_t demand;     /* what one step may take at most, decaying */
+	uint32_t n_release;  /* shared pages that sequences gave up and the daemon was not told of */
 	uint32_t pause;      /* steps until the next request after a refusal */
 	struct request *get; /* LEASE_GET on its way, or its reply not taken yet */
 	struct skv_msg_runs *msg; /* with room for SKV_WIRE_MAX_RUNS runs */
@@ -299,6 +300,8 @@ struct device_slot {
 	struct skv_publish *publish; /* [n] */
 	uint64_t *sum;               /* [n]: the attended counters */
 	uint32_t n, n_decode, n_entries, cap;
+	uint64_t n_evict; /* entries that its commits take away ... */
+	bool staged;      /* ... and the device's tables have the holes, or will have at that time */
 	struct skv_seq **seqs;       /* [n] of room for cap; none of them goes before the step has run */
 };
 
@@ -430,8 +433,7 @@ struct skv_seq {
 		struct skv_seqmem *mem;
 		int32_t *tokens;
 	} on_device;
-	bool evicting; /* a device has the journal's commit before it: no other journal until that is seen ... */
-	bool staged;   /* ... and the device's tables have the holes, or will have at that time */
+	bool evicting; /* a device has the journal's commit before it: no other journal until that is seen */
 
 	/* the open step */
 	bool in_step;
@@ -447,6 +449,14 @@ struct skv_seq {
 static inline skv_pte *seq_table(const struct skv_seq *q, uint32_t layer)
 {
 	return skv_seqmem_table(q->mem, &q->layout, layer);
+}
+
+/* It no longer refers to a page that it shared; stock_release() tells. */
+static inline void seq_give_up(struct skv_seq *q, uint32_t page)
+{
+	q->release[q->n_release++] = page;
+	q->n_shared--;
+	q->session->stock.n_release++;
 }
 
 static inline struct skv_shape layer_shape(const struct skv_session *s, uint32_t layer)
@@ -469,8 +479,11 @@ void seq_take_own(struct skv_seq *q); /* its own pages, still on lease, into the
 /* Has a fork that timed out been answered by now? Then the table is looked at again. 0, or -ETIMEDOUT. */
 int seq_settle_fork(struct skv_seq *q);
 uint64_t seq_resident(const struct skv_seq *q); /* pages, of all layers */
-/* Carry out the committed journal: entries become holes, their pages are free for the next step. */
-void seq_carry_out(struct skv_seq *q);
+/*
+ * Carry out the committed journal: entries become holes, their pages are free for the next step. `stale`: the tables
+ * of the device show nothing of it so far.
+ */
+void seq_carry_out(struct skv_seq *q, bool stale);
 /* A decoding row at this length looked at so many tokens, each counted once for each kv head. */
 void seq_attended(struct skv_seq *q, uint32_t len, uint64_t tokens);
 

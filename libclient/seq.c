@@ -368,8 +368,10 @@ void seq_unhold(struct skv_seq *q, enum skv_pte_kind kind)
 			s->stock.leased -= kind == SKV_PTE_FULL;
 		}
 	}
-	for (; kind == SKV_PTE_SHARED && q->n_release > 0; q->n_release--)
-		pool_unhold(s->pool, q->release[q->n_release - 1]);
+	while (kind == SKV_PTE_SHARED && q->n_release > 0) {
+		pool_unhold(s->pool, q->release[--q->n_release]);
+		s->stock.n_release--;
+	}
 	pthread_mutex_unlock(&s->client->lock);
 }
 

@@ -213,10 +213,9 @@ static int copy_tails(struct skv_session *s, struct skv_seq *q)
 	for (uint32_t i = 0; i < n && e == 0; i++) {
 		skv_pte *entry = &seq_table(q, layer_of[i])[page];
 
-		q->release[q->n_release++] = skv_pte_id(*entry);
+		seq_give_up(q, skv_pte_id(*entry));
 		*entry = skv_pte_make(SKV_PTE_FULL, own[i]);
 		device_stale(q, layer_of[i], page);
-		q->n_shared--;
 	}
 	return e;
 }
@@ -384,7 +383,7 @@ int skv_step_begin(struct skv_session *s, const struct skv_step_item *items, uin
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
-void seq_carry_out(struct skv_seq *q)
+void seq_carry_out(struct skv_seq *q, bool stale)
 {
 	const struct skv_evict *journal = skv_seqmem_journal(q->mem, &q->layout);
 	struct skv_session *s = q->session;
@@ -398,14 +397,12 @@ void seq_carry_out(struct skv_seq *q)
 		e = &seq_table(q, j.layer)[j.page];
 		if (!skv_pte_resident(*e))
 			continue;
-		if (skv_pte_kind(*e) == SKV_PTE_FULL) {
+		if (skv_pte_kind(*e) == SKV_PTE_FULL)
 			stock_push(&s->stock, skv_pte_id(*e));
-		} else {
-			q->release[q->n_release++] = skv_pte_id(*e);
-			q->n_shared--;
-		}
+		else
+			seq_give_up(q, skv_pte_id(*e));
 		*e = skv_pte_make(SKV_PTE_HOLE, 0);
-		if (!q->staged)
+		if (stale)
 			device_stale(q, j.layer, j.page);
 		q->holes[j.layer]++;
 		s->stats.evicted_pages++;
@@ -429,7 +426,7 @@ static void commit(struct skv_seq *q, int32_t next)
 	atomic_store_explicit(&m->commit, (uint64_t)epoch << 32 | len, memory_order_release);
 	atomic_thread_fence(memory_order_seq_cst); /* nothing below may be seen before the commit */
 	if (q->n_evict > 0)
-		seq_carry_out(q);
+		seq_carry_out(q, false);
 	q->len = len;
 	q->epoch = epoch;
 	q->in_step = false;

@@ -262,6 +262,7 @@ void stock_release(struct skv_seq *q, bool flush)
 		return;
 	sent = give(s, SKV_MSG_SEQ_RELEASE, q->id, q->release, q->n_release);
 	q->n_release -= sent;
+	s->stock.n_release -= sent;
 	memmove(q->release, q->release + sent, q->n_release * sizeof(*q->release));
 }
 
@@ -277,7 +278,7 @@ void stock_tend(struct skv_session *s, uint32_t demand)
 		st->pause--;
 	if (st->get && request_done(s->client, st->get) && (collect(s, &n) < 0 || n == 0))
 		st->pause = PAUSE_STEPS;
-	for (struct skv_seq *q = s->seqs; q; q = q->next)
+	for (struct skv_seq *q = s->seqs; q && st->n_release > 0; q = q->next)
 		stock_release(q, false);
 	if (!conn_all_sent(s->client))
 		return;

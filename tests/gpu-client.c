@@ -164,6 +164,7 @@ static void replay(struct engine *e)
 	e->recorded++;
 }
 
+/* Without q the rows are those of the step before, and nothing waits. */
 static void step(struct engine *e, const float *q, const float *kv, bool by_replay)
 {
 	struct skv_step_item items[N];
@@ -173,8 +174,10 @@ static void step(struct engine *e, const float *q, const float *kv, bool by_repl
 	for (uint32_t i = 0; i < N; i++)
 		items[i] = (struct skv_step_item){.seq = e->seq[i], .n_tokens = 1};
 	OK(skv_step_begin(e->session, items, N, s));
-	OK(b->copy(e->q, q, model.n_layers * Q_LAYER * sizeof(float), s));
-	OK(b->copy(e->kv, kv, model.n_layers * KV_LAYER * sizeof(float), s));
+	if (q) {
+		OK(b->copy(e->q, q, model.n_layers * Q_LAYER * sizeof(float), s));
+		OK(b->copy(e->kv, kv, model.n_layers * KV_LAYER * sizeof(float), s));
+	}
 	if (by_replay)
 		replay(e);
 	else
@@ -284,6 +287,38 @@ START_TEST(ahead)
 	place_put(placed);
 	free(rows);
 	engine_close(&e);
+}
+END_TEST
+
+/* What a step evicted is holes to the steps after it, also when the host has not seen its end so far. */
+START_TEST(evicts_ahead)
+{
+	struct engine e[2];
+	float *rows = malloc(model.n_layers * Q_LAYER * sizeof(float)), *placed;
+	uint64_t pages, total;
+
+	place_device();
+	OK(skv_connect(&client, daemon_.socket));
+	fill(rows, model.n_layers * Q_LAYER);
+	placed = device_floats(rows, model.n_layers * Q_LAYER);
+	for (int k = 0; k < 2; k++) {
+		engine_open(&e[k], "streaming?budget=64");
+		step(&e[k], placed, placed, false);
+		for (int t = 0; t < 60; t++) {
+			step(&e[k], NULL, NULL, false);
+			if (k == 1)
+				skv_seq_pages(e[k].seq[N - 1], &pages, &total); /* looks at what has run */
+		}
+	}
+	ck_assert_uint_lt(pages, total);
+	policies_swap("full"); /* which reads all that the tables show */
+	for (int k = 0; k < 2; k++)
+		step(&e[k], NULL, NULL, false);
+	check_equal(&e[0], &e[1], 61);
+	for (int k = 0; k < 2; k++)
+		engine_close(&e[k]);
+	place_put(placed);
+	free(rows);
 }
 END_TEST
 
@@ -500,6 +535,7 @@ static Suite *suite(void)
 	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, replays, 0, 4);
 	tcase_add_test(t, ahead);
+	tcase_add_test(t, evicts_ahead);
 	tcase_add_test(t, misuse);
 	suite_add_tcase(s, t);
 

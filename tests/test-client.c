@@ -193,6 +193,7 @@ START_TEST(forks)
 	}
 	check_state(&w, &parent);
 	check_state(&w, &child);
+	ck_assert_uint_le(raw_pool_figure(op, "shared"), pages(&w, 128)); /* the daemon was told as they went */
 
 	/* a fork of an evicted or a grown one, while its own shared pages are partly given up */
 	OK(skv_seq_fork(child.seq, NULL, &q));
