@@ -63,6 +63,20 @@ static uint32_t shared_tails(const struct skv_seq *q)
 	return n;
 }
 
+/* Pages that a step takes, of them copies of shared ones, and the most that one like it could take. */
+struct pages {
+	uint64_t need, copies, demand;
+};
+
+static void count_pages(const struct skv_seq *q, struct pages *p)
+{
+	uint64_t layers = q->layout.n_layers, copies = shared_tails(q);
+
+	p->need += (skv_pages_of(q->len + q->n_new) - skv_pages_of(q->len)) * layers + copies;
+	p->copies += copies;
+	p->demand += skv_pages_of(q->n_new + SKV_PAGE_TOKENS - 1) * layers;
+}
+
 static int grow_step(struct skv_session *s, uint32_t n)
 {
 	struct step *st = &s->step;
@@ -124,8 +138,8 @@ static struct skv_batch batch_of(const struct skv_session *s, uint32_t first, ui
 	return b;
 }
 
-/* Lay the items out for the kernels: those that decode first. Marks the sequences. */
-static int lay_out(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
+/* Check the items and lay them out for the kernels: those that decode first. Marks the sequences. */
+static int lay_out(struct skv_session *s, const struct skv_step_item *items, uint32_t n, struct pages *ret)
 {
 	struct step *st = &s->step;
 	uint64_t row = 0;
@@ -136,6 +150,8 @@ static int lay_out(struct skv_session *s, const struct skv_step_item *items, uin
 		int e = check_item(s, it, i);
 		uint32_t at;
 
+		if (e == 0)
+			e = ready(s, it->seq);
 		if (e < 0)
 			return e;
 		at = it->flags & SKV_STEP_PROMPT ? --prompt : decode++;
@@ -147,6 +163,7 @@ static int lay_out(struct skv_session *s, const struct skv_step_item *items, uin
 			return fail(-EINVAL, "the step has more than %u rows", UINT32_MAX);
 		it->seq->in_step = true;
 		it->seq->n_new = it->n_tokens;
+		count_pages(it->seq, ret);
 	}
 	st->all = batch_of(s, 0, n);
 	st->decoding = batch_of(s, 0, decode);
@@ -240,7 +257,8 @@ static void place(struct skv_session *s, struct skv_seq *q, const int32_t *token
 	uint32_t first = skv_pages_of(q->len), end = skv_pages_of(q->len + q->n_new);
 	int32_t *ids = skv_seqmem_tokens(q->mem, &q->layout) + q->len;
 
-	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
+	/* one that decodes needs pages in a step of SKV_PAGE_TOKENS: no loop over layers in the others */
+	for (uint32_t layer = 0; first < end && layer < q->layout.n_layers; layer++)
 		for (uint32_t page = first; page < end; page++) {
 			seq_table(q, layer)[page] = skv_pte_make(SKV_PTE_FULL, stock_pop(&s->stock));
 			device_entry(q, layer, page);
@@ -257,36 +275,15 @@ static void place(struct skv_session *s, struct skv_seq *q, const int32_t *token
 
 /* ---- begin ----------------------------------------------------------------------------------- */
 
-/* Pages that the step takes, and the most that one like it could take. */
-static int count_pages(struct skv_session *s, uint32_t *ret_need, uint32_t *ret_demand)
-{
-	uint64_t need = 0, demand = 0;
-
-	for (uint32_t i = 0; i < s->step.all.n; i++) {
-		const struct skv_seq *q = s->step.seqs[i];
-
-		need += (uint64_t)(skv_pages_of(q->len + q->n_new) - skv_pages_of(q->len)) *
-		        s->model.n_layers;
-		need += shared_tails(q);
-		demand += (uint64_t)skv_pages_of(q->n_new + SKV_PAGE_TOKENS - 1) * s->model.n_layers;
-	}
-	if (need > SKV_PTE_ID_MASK)
-		return fail(-ENOSPC, "the step needs %llu pages, more than a pool can have",
-		            (unsigned long long)need);
-	*ret_need = (uint32_t)need;
-	*ret_demand = demand < UINT32_MAX / 8 ? (uint32_t)demand : UINT32_MAX / 8;
-	return 0;
-}
-
 static int admit(struct skv_session *s, const struct skv_step_item *items, uint32_t n, uint32_t *ret_demand)
 {
-	uint32_t need = 0;
-	int e = lay_out(s, items, n);
+	struct pages p = {0};
+	int e = lay_out(s, items, n, &p);
+	uint32_t need = (uint32_t)p.need;
 
-	for (uint32_t i = 0; i < n && e == 0; i++)
-		e = ready(s, items[i].seq);
-	if (e == 0)
-		e = count_pages(s, &need, ret_demand);
+	if (e == 0 && p.need > SKV_PTE_ID_MASK)
+		e = fail(-ENOSPC, "the step needs %llu pages, more than a pool can have",
+		         (unsigned long long)p.need);
 	if (e == 0)
 		e = prepare(s);
 	if (e == 0 && s->stock.n < need && device_evicts(s))
@@ -296,7 +293,10 @@ static int admit(struct skv_session *s, const struct skv_step_item *items, uint3
 	s->shape.pool = s->pool->base; /* known now: with the older handles the first segment decides */
 	if (e == 0 && s->device)
 		e = device_prepare(s, need);
-	return e < 0 ? e : unshare_tails(s);
+	if (e == 0 && p.copies > 0)
+		e = unshare_tails(s);
+	*ret_demand = p.demand < UINT32_MAX / 8 ? (uint32_t)p.demand : UINT32_MAX / 8;
+	return e;
 }
 
 /* The sequences are out of the step, the pages for it in the stock. */
