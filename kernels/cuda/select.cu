@@ -62,7 +62,7 @@ void skv_cuda_select(const struct skv_shape *sh, const struct skv_batch *b, cons
 	const uint32_t units = tokens ? b->max_len : skv_pages_of(b->max_len);
 
 	list->most = select_most(select, units);
-	const size_t bytes = units * sizeof(uint32_t);
+	const size_t bytes = ceil_div(units, KEY_QUAD) * KEY_QUAD * sizeof(uint32_t);
 	const struct call c = {
 		.seq = b->seq,
 		.ev = *ev,
