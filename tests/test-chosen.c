@@ -296,7 +296,7 @@ static void check(struct kernel_case *c, struct chosen *x, bool many)
 		reference(c, x, ref);
 		case_compare(b->name, x->out, ref, floats, tolerance(c), 0);
 		check_same(c, x);
-		if (many) {
+		if (many || (b->device && c->max_len < 2000)) {
 			check_many(c, x);
 			check_many_dense(c, x->ev.rows);
 		}
@@ -325,10 +325,10 @@ START_TEST(of_all_shapes)
 	case_of_shape(&c, _i, SEQS, len, ones);
 	if (_i % 2)
 		case_punch(&c, 5);
-	for (uint32_t way = 0; way < 4; way++) {
-		struct chosen x = {.ev = {.rows = way & 1 ? c.sh.n_kv_heads : 1, .sum = way & 2},
+	for (uint32_t rows = 0; rows < 2; rows++) {
+		struct chosen x = {.ev = {.rows = rows ? c.sh.n_kv_heads : 1, .sum = (_i + rows) & 2},
 		                   .sel = random_select(700)};
-		check(&c, &x, way == (uint32_t)_i % 4);
+		check(&c, &x, _i % 8 == 0); /* slots are a device's */
 	}
 	case_deinit(&c);
 }

@@ -2,7 +2,7 @@
 /*
  * kernels/cuda/chosen.cuh - tokens chosen by their scores, while a pass over the keys goes on.
  *
- * Each block has a team of four warps that does this, for one owner after the other. Beside a token's id goes
+ * Each block has a team of warps that does this, for one owner after the other. Beside a token's id goes
  * what its scores were, below the head's largest: attending to it needs no K any more.
  */
 #ifndef SKV_CUDA_CHOSEN_CUH
