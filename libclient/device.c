@@ -324,10 +324,10 @@ int device_settle(struct skv_session *s)
 }
 
 /* What begins and ends a step belongs to this one alone: a recording must not have it. */
-static int not_recording(struct skv_session *s)
+int device_not_recording(struct skv_session *s)
 {
 	bool recording = false;
-	int e = s->device->backend->recording(s->step.work.stream, &recording);
+	int e = s->device ? s->device->backend->recording(s->step.work.stream, &recording) : 0;
 
 	if (e < 0)
 		return device_failed(s->device, e, "the step");
@@ -337,7 +337,7 @@ static int not_recording(struct skv_session *s)
 
 int device_turn(struct skv_session *s)
 {
-	int e = s->device ? not_recording(s) : 0;
+	int e = device_not_recording(s);
 
 	return e == 0 && s->device ? look_at_slots(s, false) : e;
 }
@@ -515,10 +515,8 @@ int device_publish(struct skv_session *s, const int32_t *next)
 	struct device *d = s->device;
 	struct device_slot *x = &d->slot[d->next];
 	struct step *st = &s->step;
-	int e = not_recording(s);
+	int e;
 
-	if (e < 0)
-		return e;
 	x->n = st->all.n;
 	x->n_decode = st->decoding.n;
 	x->n_evict = 0;

@@ -365,6 +365,7 @@ int device_prepare(struct skv_session *s, uint32_t entries);
 void device_entry(struct skv_seq *q, uint32_t layer, uint32_t page);
 void device_stale(struct skv_seq *q, uint32_t layer, uint32_t page);
 int device_stage(struct skv_session *s);
+int device_not_recording(struct skv_session *s); /* -EBUSY: the step's stream is being recorded */
 int device_publish(struct skv_session *s, const int32_t *next); /* on failure nothing has changed */
 
 /* ---- replay.c -------------------------------------------------------------------------------- */

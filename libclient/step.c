@@ -466,24 +466,33 @@ static void account(struct skv_session *s)
 	atomic_store_explicit(&p->policy_generation, s->policy->generation, memory_order_relaxed);
 }
 
+/* The hook of a step that will not be has written to the state of its sequences. */
+static void give_up(struct skv_session *s)
+{
+	for (uint32_t i = 0; i < s->step.all.n; i++)
+		s->step.seqs[i]->state_torn = true;
+	step_abort(s);
+}
+
 static int end(struct skv_session *s, const int32_t *next)
 {
 	struct step *st = &s->step;
-	int e = 0;
+	int e;
 
 	if (!st->open)
 		return fail(-EINVAL, "no step is open");
 	if (st->next_layer != s->model.n_layers)
 		return fail(-EINVAL, "layer %u of %u was not attended", st->next_layer, s->model.n_layers);
+	e = device_not_recording(s);
+	if (e < 0)
+		return e;
 	/* the state belongs to the commit to come: after death before it, it fits none and is made anew */
 	for (uint32_t i = 0; i < st->all.n; i++)
 		st->seqs[i]->mem->state_epoch = st->seqs[i]->epoch + 1;
 	atomic_thread_fence(memory_order_release);
 	policy_hook(s, PHASE_END, 0);
 	if (s->misused) {
-		for (uint32_t i = 0; i < st->all.n; i++)
-			st->seqs[i]->state_torn = true;
-		step_abort(s);
+		give_up(s);
 		return fail(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->policy->block->name,
 		            s->misuse);
 	}
@@ -491,8 +500,10 @@ static int end(struct skv_session *s, const int32_t *next)
 		e = device_publish(s, next);
 	for (uint32_t i = 0; i < st->all.n && !s->device; i++)
 		commit(st->seqs[i], next ? next[st->item[i]] : -1);
-	if (e < 0)
+	if (e < 0) {
+		give_up(s);
 		return e;
+	}
 	st->open = false;
 	account(s);
 	return 0;

@@ -249,6 +249,36 @@ START_TEST(torn_state)
 }
 END_TEST
 
+/* An end that comes too early, while the stream is being recorded, leaves the step open: its hook has not run. */
+START_TEST(end_while_recording)
+{
+	const struct skv_backend *b = place_is_device() ? place_device() : NULL;
+	float *rows;
+	void *graph;
+
+	load("fourth");
+	open_with("fourth");
+	new_seq("early");
+	world_feed(&w, &q, 1, 100, true);
+	rows = place_get((size_t)w.model.n_heads * w.model.head_dim * sizeof(float));
+	for (int i = 0; i < 4; i++) {
+		ck_assert_uint_eq(holes(), 0);
+		OK(skv_step_begin(w.session, &(struct skv_step_item){.seq = q.seq, .n_tokens = 1}, 1, place_stream()));
+		for (uint32_t l = 0; l < w.model.n_layers; l++)
+			OK(skv_attend(w.session, l, &(struct skv_attn){.q = rows, .k = rows, .v = rows, .out = rows}));
+		if (b) {
+			OK(b->begin_capture(place_stream()));
+			FAILS(skv_step_end(w.session, NULL), EBUSY, "recorded");
+			OK(b->end_capture(place_stream(), &graph));
+			OK(b->graph_free(graph));
+		}
+		OK(skv_step_end(w.session, NULL));
+	}
+	ck_assert_uint_gt(holes(), 0); /* the fourth hook */
+	place_put(rows);
+}
+END_TEST
+
 /* ---- misuse ---------------------------------------------------------------------------------- */
 
 START_TEST(misuse)
@@ -316,6 +346,7 @@ static Suite *suite(void)
 	tcase_add_test(t, refused_opens);
 	tcase_add_test(t, state);
 	tcase_add_test(t, torn_state);
+	tcase_add_test(t, end_while_recording);
 	tcase_add_test(t, misuse);
 	tcase_add_test(t, keys_first);
 	suite_add_tcase(s, t);

@@ -210,8 +210,8 @@ SKV_API int skv_step_replayed(struct skv_session *session, uint64_t key);
  * Commit the step: evictions, lengths and token ids become durable at once, or not at all. `next`
  * (may be NULL: -1): for each item the id that the engine sampled, for skv_seq_tokens(). On a device it is memory that
  * the device can read, and is read when all of the step has run; the stream must not be recording (-EBUSY).
- * Error: -EINVAL not every layer was attended (the step stays open), -ENOTRECOVERABLE the policy misused
- * a primitive (aborted).
+ * Error: -EINVAL not every layer was attended, -EBUSY (the step stays open); -ENOTRECOVERABLE the policy misused
+ * a primitive, -EIO the device failed (the step is aborted).
  */
 SKV_API int skv_step_end(struct skv_session *session, const int32_t *next);
 
