@@ -221,6 +221,14 @@ START_TEST(state)
 }
 END_TEST
 
+/* A step of one token, as far as in front of skv_step_end. */
+static void step_to_its_end(float *rows)
+{
+	OK(skv_step_begin(w.session, &(struct skv_step_item){.seq = q.seq, .n_tokens = 1}, 1, place_stream()));
+	for (uint32_t l = 0; l < w.model.n_layers; l++)
+		OK(skv_attend(w.session, l, &(struct skv_attn){.q = rows, .k = rows, .v = rows, .out = rows}));
+}
+
 /* An engine that dies inside of a step leaves a state of no commit: whoever comes next makes it anew. */
 START_TEST(torn_state)
 {
@@ -231,12 +239,10 @@ START_TEST(torn_state)
 	open_with("fourth");
 	new_seq("torn");
 	world_feed(&w, &q, 1, 100, true);
-	/* as far as in front of step_end; its hook does not run, the step is given up */
+	/* the hook does not run, the step is given up */
 	rows = place_get((size_t)w.model.n_heads * w.model.head_dim * sizeof(float));
 	for (int i = 0; i < 3; i++) {
-		OK(skv_step_begin(w.session, &(struct skv_step_item){.seq = q.seq, .n_tokens = 1}, 1, place_stream()));
-		for (uint32_t l = 0; l < w.model.n_layers; l++)
-			OK(skv_attend(w.session, l, &(struct skv_attn){.q = rows, .k = rows, .v = rows, .out = rows}));
+		step_to_its_end(rows);
 		skv_step_abort(w.session);
 	}
 	place_put(rows);
@@ -263,9 +269,7 @@ START_TEST(end_while_recording)
 	rows = place_get((size_t)w.model.n_heads * w.model.head_dim * sizeof(float));
 	for (int i = 0; i < 4; i++) {
 		ck_assert_uint_eq(holes(), 0);
-		OK(skv_step_begin(w.session, &(struct skv_step_item){.seq = q.seq, .n_tokens = 1}, 1, place_stream()));
-		for (uint32_t l = 0; l < w.model.n_layers; l++)
-			OK(skv_attend(w.session, l, &(struct skv_attn){.q = rows, .k = rows, .v = rows, .out = rows}));
+		step_to_its_end(rows);
 		if (b) {
 			OK(b->begin_capture(place_stream()));
 			FAILS(skv_step_end(w.session, NULL), EBUSY, "recorded");
