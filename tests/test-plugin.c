@@ -275,6 +275,52 @@ START_TEST(rehearsals)
 }
 END_TEST
 
+/* Layer 1 chooses its own tokens, layer 2 goes by them. */
+static void one_chooses(void)
+{
+	all_good();
+	wanted[1] = (struct skv_plan){.attend = SKV_ATTEND_TOKENS, .source = 1, .evidence = SKV_EV_TOKENS};
+	wanted[2] = (struct skv_plan){.attend = SKV_ATTEND_TOKENS, .source = 1};
+}
+static void select_own(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	if (layer == 1)
+		ctx->prims->select_tokens(ctx, &(struct skv_select){.layer = 1, .budget = {.count = 8}});
+}
+static void select_of_before(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	if (layer == 2)
+		select_own(ctx, 1);
+}
+
+START_TEST(layers_that_choose)
+{
+	in_end = NULL;
+	in_adopt = NULL;
+	in_after = NULL;
+	in_before = select_own;
+	one_chooses();
+	ck_assert_str_eq(rehearse(), "");
+	in_before = NULL;
+	one_chooses();
+	ck_assert_text(rehearse(), "before of layer 1: the layer attends to a selection of layer 1 that no hook has made");
+	in_before = select_own;
+	in_after = select_own;
+	one_chooses();
+	ck_assert_text(rehearse(), "after of layer 1: selects by layer 1, which chooses by itself");
+	in_after = select_of_before;
+	one_chooses();
+	ck_assert_text(rehearse(), "after of layer 2: selects by layer 1, which chooses by itself");
+	in_after = NULL;
+	one_chooses();
+	wanted[1].evidence |= SKV_EV_PAGES;
+	ck_assert_text(rehearse(), "plan of layer 1: a layer that chooses its own tokens");
+	one_chooses();
+	wanted[1].evidence = 0;
+	ck_assert_text(rehearse(), "plan of layer 1: ");
+}
+END_TEST
+
 #define NO_PLAN(change, says)                                                                               \
 	do {                                                                                                \
 		all_good();                                                                                 \
@@ -310,6 +356,7 @@ int main(void)
 	int failed;
 
 	tcase_add_test(t, spoiled_blocks);
+	tcase_add_test(t, layers_that_choose);
 	tcase_add_test(t, rehearsals);
 	tcase_add_test(t, spoiled_plans);
 	suite_add_tcase(s, t);

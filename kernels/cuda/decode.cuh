@@ -92,8 +92,8 @@ struct call {
 	struct skv_select select; /* KEYS */
 	bool keys_fit;            /* KEYS: a list's keys fit shared memory; else they are in ev.token */
 	__half *chosen;           /* [owner][token of its list][head tile][column]: below the head's maximum */
-	uint32_t tokens;              /* of a sequence, at most: struct layout */
-	uint32_t heads, cols;         /* head tiles of a sequence, columns of a tile's scores */
+	uint32_t tokens;          /* of a sequence, at most: struct layout */
+	uint32_t heads, cols;     /* head tiles of a sequence, columns of a tile's scores */
 	uint32_t first_owner, owners; /* of this launch */
 };
 
