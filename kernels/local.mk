@@ -39,7 +39,7 @@ endif
 CUDA_KERNEL_CODE = kernels/cuda/append.cu kernels/cuda/decode.cu kernels/cuda/device.cu \
 	kernels/cuda/merge.cu kernels/cuda/prefill.cu kernels/cuda/read.cu kernels/cuda/select.cu kernels/cuda/share.cu \
 	kernels/cuda/step.cu kernels/cuda/table.cu
-CUDA_KERNEL_SEEN = kernels/cuda/chosen.cuh kernels/cuda/convert.cuh kernels/cuda/cuda.h kernels/cuda/decode.cuh \
+CUDA_KERNEL_SEEN = kernels/cuda/barrier.cuh kernels/cuda/chosen.cuh kernels/cuda/convert.cuh kernels/cuda/cuda.h kernels/cuda/decode.cuh \
 	kernels/cuda/decode-tile.cuh kernels/cuda/evidence.cuh kernels/cuda/select.cuh kernels/cuda/slots.cuh \
 	kernels/cuda/module.h kernels/cuda/read.h kernels/device.h kernels/kernels.h \
 	libclient/include/sparsekv/policy.h libclient/include/sparsekv/types.h

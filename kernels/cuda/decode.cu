@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kernels/cuda/decode.cu - the results of a job's warps, the kernel, and its launches: see decode.cuh. */
+#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/chosen.cuh"
 #include "kernels/cuda/decode-tile.cuh"
 #include "kernels/cuda/evidence.cuh"
@@ -110,8 +111,8 @@ template <> struct helper_room<KEYS> : chosen_room {};
  */
 template <int D, enum how how> struct shared {
 	struct results<D, how> results[turns<D, how>];
-	uint32_t come[turns<D, how>]; /* warps that have shared */
-	uint32_t merged;               /* jobs */
+	uint32_t come[turns<D, how>]; /* warps that have shared their results, and been counted; ... */
+	barrier shared[turns<D, how>], merged[turns<D, how>]; /* ... all of them, and the one that merged */
 	struct plan plan;
 	/* of a warp's batch and of its next job's first */
 	uint32_t places[how >= ROWS ? warps<D, how> : 1][2][BATCH * 16];
@@ -124,32 +125,23 @@ template <enum how how, class T, int D>
 __device__ static void hand_in(struct shared<D, how> *s, struct walk<T, D> *w, const struct call *c,
                                const struct job *j, uint32_t turn)
 {
-	constexpr uint32_t n = turns<D, how>;
-	volatile uint32_t *merged = &s->merged;
+	const uint32_t place = turn % turns<D, how>, round = turn / turns<D, how>;
 	uint32_t come = 0;
-	while (*merged + n <= turn)
-		__nanosleep(100);
-	__threadfence_block();
-	share<how>(&s->results[turn % n], w, j);
-	__syncwarp();
-	if (threadIdx.x % 32 == 0) {
-		__threadfence_block();
-		come = atomicInc(&s->come[turn % n], warps<D, how> - 1);
-		__threadfence_block();
-	}
+	if (round > 0)
+		barrier_wait(&s->merged[place], round - 1);
+	share<how>(&s->results[place], w, j);
+	barrier_arrive(&s->shared[place]);
+	__syncwarp(); /* all lanes have: so whoever counts last waits for nobody */
+	if (threadIdx.x % 32 == 0)
+		come = atomicInc(&s->come[place], warps<D, how> - 1);
 	if (__shfl_sync(~0u, come, 0) < warps<D, how> - 1)
 		return;
-	__syncwarp(); /* what lane 0 may now see, all lanes may */
-	while (*merged < turn) /* in order, or a job could be taken for the one before it */
-		__nanosleep(100);
-	merge_warps<D, how>(c, j, &s->results[turn % n]);
+	barrier_wait(&s->shared[place], round);
+	merge_warps<D, how>(c, j, &s->results[place]);
+	barrier_arrive(&s->merged[place]);
 	__syncwarp();
-	if (threadIdx.x % 32 == 0) {
-		__threadfence_block();
-		*merged = turn + 1;
-		if (keeps<how>)
-			slot_job_done(c, j->slot);
-	}
+	if (keeps<how> && threadIdx.x % 32 == 0)
+		slot_job_done(c, j->slot);
 }
 
 /* What the block's last warps do instead of reading. */
@@ -173,8 +165,11 @@ decode_kernel(const __grid_constant__ struct call c)
 	struct tiles tiles = {.rows = s->places[places][0]}, next_tiles = {.rows = s->places[places][1]};
 	struct walk<T, D> w;
 
-	if (threadIdx.x < turns<D, how>)
-		s->come[threadIdx.x] = s->merged = 0;
+	if (threadIdx.x < turns<D, how>) {
+		s->come[threadIdx.x] = 0;
+		barrier_init(&s->shared[threadIdx.x], 32 * warps<D, how>);
+		barrier_init(&s->merged[threadIdx.x], 32);
+	}
 	plan_make(&c, &s->plan);
 	if (warp >= warps<D, how>) {
 		help<T>(&c, s);
