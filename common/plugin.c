@@ -101,6 +101,7 @@ static size_t param_bytes(uint32_t type, size_t *ret_align)
 		return sizeof(struct skv_budget);
 	case SKV_PARAM_UINT:
 	case SKV_PARAM_BOOL:
+	case SKV_PARAM_CHOICE:
 		*ret_align = alignof(uint32_t);
 		return sizeof(uint32_t);
 	case SKV_PARAM_FLOAT:
@@ -128,7 +129,7 @@ static int check_param(const struct skv_policy *p, uint32_t i, char *err, size_t
 		              SKV_POLICY_MAX_TEXT - 1);
 	if (!bytes)
 		return refuse(err, err_len, "%s: parameter %s: type is %u, expected %u to %u", p->name,
-		              q->name, q->type, SKV_PARAM_BUDGET, SKV_PARAM_LAYERS);
+		              q->name, q->type, SKV_PARAM_BUDGET, SKV_PARAM_CHOICE);
 	if (q->offset % align || bytes > p->config_size || q->offset > p->config_size - bytes)
 		return refuse(err, err_len,
 		              "%s: parameter %s: offset is %u, expected a multiple of %zu within the "
@@ -154,6 +155,12 @@ static int check_default(const struct skv_policy *p, const struct skv_param *q, 
 	struct skv_param at_zero = *q;
 	const char *expected;
 
+	if (q->type == SKV_PARAM_CHOICE) {
+		if (q->def && skv_spec_words(q->def))
+			return 0;
+		return refuse(err, err_len, "%s: parameter %s: its choices are \"%.40s\", expected words such as "
+		              "paper,eval, each once", p->name, q->name, q->def ? q->def : "");
+	}
 	at_zero.offset = 0;
 	expected = q->def ? skv_spec_value(&at_zero, q->def, &scratch) : NULL;
 	if (expected)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common/spec.c - from `name?key=value&…` to a policy's config and back.
+ * common/spec.c - from `name:variant?key=value&…` to a policy's config and back.
  *
  * Values are strict: the whole of a value is read, or it is an error that says what was expected. A
  * spec means the same under every locale, so decimal points are read and written under "C".
@@ -158,6 +158,39 @@ static bool parse_layers(const char *s, struct skv_layer_set *ret)
 	return true;
 }
 
+#define WORD "abcdefghijklmnopqrstuvwxyz0123456789_-"
+
+/* Which of the words of a list (a,b,c) is this one, of `len` characters? */
+static bool find_word(const char *list, const char *word, size_t len, uint32_t *ret)
+{
+	for (uint32_t i = 0;; i++) {
+		size_t n = strcspn(list, ",");
+
+		if (n == len && !memcmp(list, word, n)) {
+			*ret = i;
+			return true;
+		}
+		if (list[n] == '\0')
+			return false;
+		list += n + 1;
+	}
+}
+
+bool skv_spec_words(const char *list)
+{
+	const char *s = list;
+
+	for (uint32_t i = 0, first;; i++) {
+		size_t n = strspn(s, WORD);
+
+		if (n == 0 || (s[n] != ',' && s[n] != '\0') || !find_word(list, s, n, &first) || first != i)
+			return false;
+		if (s[n] == '\0')
+			return true;
+		s += n + 1;
+	}
+}
+
 const char *skv_spec_value(const struct skv_param *param, const char *value, void *config)
 {
 	void *to = (char *)config + param->offset;
@@ -185,6 +218,10 @@ const char *skv_spec_value(const struct skv_param *param, const char *value, voi
 		good = parse_layers(value, to);
 		expected = "layer numbers such as 2,7,12, each once and below 256, or auto";
 		break;
+	case SKV_PARAM_CHOICE:
+		good = find_word(param->def, value, strlen(value), to);
+		expected = param->def;
+		break;
 	}
 	return good ? NULL : expected;
 }
@@ -193,15 +230,15 @@ const char *skv_spec_value(const struct skv_param *param, const char *value, voi
 
 int skv_spec_name(const char *spec, char ret_name[SKV_NAME_MAX], char *err, size_t err_len)
 {
-	size_t n = strspn(spec, "abcdefghijklmnopqrstuvwxyz0123456789_-");
+	size_t n = strspn(spec, WORD);
 
 	if (strlen(spec) >= SKV_SPEC_MAX)
 		return bad(err, err_len, "policy spec: %zu characters, expected at most %u", strlen(spec),
 		           SKV_SPEC_MAX - 1);
-	if (n == 0 || n >= SKV_NAME_MAX || (spec[n] != '\0' && spec[n] != '?'))
+	if (n == 0 || n >= SKV_NAME_MAX || (spec[n] != '\0' && spec[n] != '?' && spec[n] != ':'))
 		return bad(err, err_len,
-		           "policy spec \"%.60s\": expected name or name?key=value&key=value, the name of "
-		           "a-z, 0-9, _ and -, at most %u characters",
+		           "policy spec \"%.60s\": expected name, name:variant or name?key=value&key=value, the "
+		           "name of a-z, 0-9, _ and -, at most %u characters",
 		           spec, SKV_NAME_MAX - 1);
 	memcpy(ret_name, spec, n);
 	memset(ret_name + n, 0, SKV_NAME_MAX - n);
@@ -245,14 +282,32 @@ static int check_layers(const struct skv_policy *p, const struct skv_model *m, c
 	return 0;
 }
 
+/* The value of a parameter, the `n` characters at s. */
+static int parse_value(const struct skv_policy *p, const struct skv_param *param, const char *s, size_t n, bool *seen,
+                       void *config, char *err, size_t err_len)
+{
+	char value[SKV_SPEC_MAX];
+	const char *expected;
+
+	if (seen[param - p->params])
+		return bad(err, err_len, "%s: %s is given twice", p->name, param->name);
+	seen[param - p->params] = true;
+	memcpy(value, s, n);
+	value[n] = '\0';
+	expected = skv_spec_value(param, value, config);
+	if (expected)
+		return bad(err, err_len, "%s: %s=%.60s: expected %s%s", p->name, param->name, value,
+		           param->type == SKV_PARAM_CHOICE ? "one of " : "", expected);
+	return 0;
+}
+
 /* One `key=value`, the `n` characters at s. */
 static int parse_item(const struct skv_policy *p, const char *s, size_t n, bool *seen, void *config,
                       char *err, size_t err_len)
 {
-	const char *equals = memchr(s, '=', n), *expected;
+	const char *equals = memchr(s, '=', n);
 	const struct skv_param *param;
-	char value[SKV_SPEC_MAX], known[SKV_SPEC_MAX];
-	size_t value_len;
+	char known[SKV_SPEC_MAX];
 
 	if (!equals)
 		return bad(err, err_len, "%s: \"%.*s\": expected key=value", p->name, (int)(n < 60 ? n : 60),
@@ -262,17 +317,19 @@ static int parse_item(const struct skv_policy *p, const char *s, size_t n, bool 
 		return bad(err, err_len, "%s: unknown parameter \"%.*s\", %s%s", p->name,
 		           (int)(equals - s < 60 ? equals - s : 60), s,
 		           p->n_params ? "known are " : "it has none", list_params(p, known, sizeof(known)));
-	if (seen[param - p->params])
-		return bad(err, err_len, "%s: %s is given twice", p->name, param->name);
-	seen[param - p->params] = true;
+	return parse_value(p, param, equals + 1, n - (size_t)(equals + 1 - s), seen, config, err, err_len);
+}
 
-	value_len = n - (size_t)(equals + 1 - s);
-	memcpy(value, equals + 1, value_len);
-	value[value_len] = '\0';
-	expected = skv_spec_value(param, value, config);
-	if (expected)
-		return bad(err, err_len, "%s: %s=%.60s: expected %s", p->name, param->name, value, expected);
-	return 0;
+/* `:variant`, the `n` characters at s. */
+static int parse_variant(const struct skv_policy *p, const char *s, size_t n, bool *seen, void *config, char *err,
+                         size_t err_len)
+{
+	const struct skv_param *param = find_param(p, "variant", strlen("variant"));
+
+	if (!param)
+		return bad(err, err_len, "%s: there is no variant \"%.*s\", it has none", p->name,
+		           (int)(n < 60 ? n : 60), s);
+	return parse_value(p, param, s, n, seen, config, err, err_len);
 }
 
 int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct skv_model *m, void *config,
@@ -290,11 +347,20 @@ int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct sk
 	if (p->config_size) /* none is fine, and then so is NULL */
 		memset(config, 0, p->config_size);
 	for (uint32_t i = 0; i < p->n_params; i++)
-		if (p->params[i].def && skv_spec_value(&p->params[i], p->params[i].def, config))
+		if (p->params[i].def && p->params[i].type != SKV_PARAM_CHOICE && /* whose default is 0 */
+		    skv_spec_value(&p->params[i], p->params[i].def, config))
 			return bad(err, err_len, "%s: the default of %s is not a value of its type", p->name,
 			           p->params[i].name);
 
 	spec += strlen(name);
+	if (*spec == ':') {
+		size_t n = strcspn(++spec, "?");
+
+		r = parse_variant(p, spec, n, seen, config, err, err_len);
+		if (r < 0)
+			return r;
+		spec += n;
+	}
 	while (*spec) { /* at '?' or '&' */
 		size_t n = strcspn(++spec, "&");
 
@@ -349,6 +415,13 @@ static int print_layers(char *to, size_t len, const struct skv_layer_set *set)
 	return at ? (int)at : snprintf(to, len, "auto");
 }
 
+static int print_word(char *to, size_t len, const char *list, uint32_t i)
+{
+	for (; i > 0; i--)
+		list += strcspn(list, ",") + 1;
+	return snprintf(to, len, "%.*s", (int)strcspn(list, ","), list);
+}
+
 static int print_value(char *to, size_t len, const struct skv_param *param, const void *config)
 {
 	const void *from = (const char *)config + param->offset;
@@ -361,6 +434,8 @@ static int print_value(char *to, size_t len, const struct skv_param *param, cons
 		return print_float(to, len, *(const float *)from);
 	case SKV_PARAM_LAYERS:
 		return print_layers(to, len, from);
+	case SKV_PARAM_CHOICE:
+		return print_word(to, len, param->def, *(const uint32_t *)from);
 	default:
 		return snprintf(to, len, "%u", *(const uint32_t *)from);
 	}

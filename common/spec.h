@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common/spec.h - policy specs, `name?key=value&key=value`, and policy plugins.
+ * common/spec.h - policy specs, `name:variant?key=value&key=value`, and policy plugins.
  *
  * One parser and one set of checks for client, daemon (in its probe child) and tests. Texts go to
  * `err` (cut to err_len, never more than a line of ASCII) on failure only.
@@ -16,7 +16,7 @@
 
 /* ---- specs (spec.c) -------------------------------------------------------------------------- */
 
-/* The name in front of '?', into ret_name. 0, or -EINVAL with a text. */
+/* The name in front of ':' or '?', into ret_name. 0, or -EINVAL with a text. */
 int skv_spec_name(const char *spec, char ret_name[SKV_NAME_MAX], char *err, size_t err_len);
 
 /*
@@ -36,6 +36,9 @@ int skv_spec_print(const struct skv_policy *p, const void *config, char *to, siz
 
 /* Parse one value as written in a spec to config + param->offset. NULL, else what was expected instead. */
 const char *skv_spec_value(const struct skv_param *param, const char *value, void *config);
+
+/* Is this a list of words (a,b,c), each once: what a choice has as its `def`? */
+bool skv_spec_words(const char *list);
 
 /* Write a text, what is not printable ASCII in it as '?', and return `error`. */
 __attribute__((format(printf, 4, 5)))

@@ -62,7 +62,7 @@ START_TEST(spoiled_blocks)
 	reset();
 	ck_assert_int_eq(skv_policy_check(&block, err, sizeof(err)), 0);
 
-	REFUSED(block.abi = 0, "abi is 0, expected 1");
+	REFUSED(block.abi = 0, "abi is 0, expected 2");
 	REFUSED(block.size -= 8, "size is");
 	REFUSED(block.page_tokens = 32, "page_tokens is 32, expected 16");
 	REFUSED(block.param_size++, "param_size is");
@@ -92,8 +92,8 @@ START_TEST(spoiled_blocks)
 	REFUSED(params[0].name = "", "parameter 0: name");
 	REFUSED(params[0].name = "a=b", "parameter 0: name");
 	REFUSED(params[1].help = NULL, "parameter b: help");
-	REFUSED(params[1].type = 0, "parameter b: type is 0, expected 1 to 5");
-	REFUSED(params[1].type = 6, "parameter b: type is 6");
+	REFUSED(params[1].type = 0, "parameter b: type is 0, expected 1 to 6");
+	REFUSED(params[1].type = 7, "parameter b: type is 7");
 	REFUSED(params[1].offset = 2, "parameter b: offset is 2");
 	REFUSED(params[1].offset = UINT32_MAX - 3, "parameter b: offset is 4294967292");
 	REFUSED(params[1].offset = 0, "parameter b: offset 0 is inside parameter a");
@@ -102,6 +102,9 @@ START_TEST(spoiled_blocks)
 	REFUSED(params[0].def = "-1", "parameter a: default is \"-1\", expected a whole number");
 	REFUSED(params[1].def = "yes", "parameter b: default is \"yes\", expected 0, 1, true or false");
 	REFUSED(params[2].def = "", "parameter layers: default is \"\"");
+	REFUSED((params[1].type = SKV_PARAM_CHOICE, params[1].def = "paper,"),
+	        "parameter b: its choices are \"paper,\", expected words such as paper,eval, each once");
+	REFUSED((params[1].type = SKV_PARAM_CHOICE, params[1].def = NULL), "parameter b: its choices are \"\"");
 }
 END_TEST
 

@@ -18,6 +18,7 @@ struct config {
 	uint32_t pin;
 	uint32_t unused; /* no parameter: stays zero */
 	struct skv_layer_set layers;
+	uint32_t variant;
 };
 
 static int check_hook(const void *config, const struct skv_model *m, char *err, size_t err_len)
@@ -38,6 +39,7 @@ static const struct skv_param params[] = {
         {"alpha", SKV_PARAM_FLOAT, offsetof(struct config, alpha), "1e-4", "threshold"},
         {"pin", SKV_PARAM_BOOL, offsetof(struct config, pin), "false", "keep the first page"},
         {"layers", SKV_PARAM_LAYERS, offsetof(struct config, layers), "2,7", "layers that select"},
+        {"variant", SKV_PARAM_CHOICE, offsetof(struct config, variant), "paper,eval,no-last_2", "whose code"},
 };
 static const struct skv_policy policy = {
         SKV_POLICY_HEADER,
@@ -106,6 +108,47 @@ START_TEST(accepted)
 }
 END_TEST
 
+START_TEST(variants)
+{
+	char name[SKV_NAME_MAX];
+	struct config c = parse("test?budget=1");
+
+	ck_assert_uint_eq(c.variant, 0);
+	ck_assert_uint_eq(parse("test?budget=1&variant=paper").variant, 0);
+	ck_assert_uint_eq(parse("test?budget=1&variant=no-last_2").variant, 2);
+	c = parse("test:eval?budget=2");
+	ck_assert_uint_eq(c.variant, 1);
+	ck_assert_uint_eq(c.budget.count, 2);
+
+	refuse("test:eva?budget=1", "test: variant=eva: expected one of paper,eval,no-last_2");
+	refuse("test:evals?budget=1", "variant=evals: expected one of");
+	refuse("test:paper,eval?budget=1", "variant=paper,eval: expected one of");
+	refuse("test:?budget=1", "variant=: expected one of");
+	refuse("test::eval?budget=1", "variant=:eval: expected one of");
+	refuse("test:eval&budget=1", "variant=eval&budget=1: expected one of");
+	refuse("test:eval", "test: budget must be given");
+	refuse("test:eval?variant=eval", "test: variant is given twice");
+	refuse("test?variant=1", "variant=1: expected one of");
+	refuse(":eval", "expected name, name:variant or name?key=value");
+	ck_assert_int_eq(skv_spec_parse(&plain, "plain:eval", &model, &c, err, sizeof(err)), -EINVAL);
+	ck_assert_str_eq(err, "plain: there is no variant \"eval\", it has none");
+
+	ck_assert_int_eq(skv_spec_name("test:eval?x", name, err, sizeof(err)), 0);
+	ck_assert_str_eq(name, "test");
+}
+END_TEST
+
+START_TEST(lists_of_words)
+{
+	static const char *const bad[] = {"", ",", "a,", ",a", "a,,b", "a,b,a", "a b", "A", "a:b", "a?"};
+
+	ck_assert(skv_spec_words("a"));
+	ck_assert(skv_spec_words("a,ab,b,0-_"));
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		ck_assert_msg(!skv_spec_words(bad[i]), "%s", bad[i]);
+}
+END_TEST
+
 START_TEST(refused_budgets)
 {
 	static const char *const bad[] = {
@@ -155,7 +198,7 @@ START_TEST(refused_specs)
 
 	refuse("test", "test: budget must be given (units selected)");
 	refuse("test?recent=1", "test: budget must be given");
-	refuse("test?bugdet=1", "unknown parameter \"bugdet\", known are budget, recent, alpha, pin, layers");
+	refuse("test?bugdet=1", "unknown parameter \"bugdet\", known are budget, recent, alpha, pin, layers, variant");
 	refuse("test?budget=1&=1", "unknown parameter \"\"");
 	refuse("test?Budget=1", "unknown parameter \"Budget\"");
 	refuse("test?budget=1&budget=1", "test: budget is given twice");
@@ -164,10 +207,10 @@ START_TEST(refused_specs)
 	refuse("test?budget=1&&recent=1", "test: \"\": expected key=value");
 	refuse("test?budget", "test: \"budget\": expected key=value");
 	refuse("other?budget=1", "policy spec is for \"other\", expected \"test\"");
-	refuse("", "expected name or name?key=value");
-	refuse("?budget=1", "expected name or name?key=value");
-	refuse("test=1", "expected name or name?key=value");
-	refuse("Test?budget=1", "expected name or name?key=value");
+	refuse("", "expected name, name:variant or name?key=value");
+	refuse("?budget=1", "expected name, name:variant or name?key=value");
+	refuse("test=1", "expected name, name:variant or name?key=value");
+	refuse("Test?budget=1", "expected name, name:variant or name?key=value");
 	refuse("test?a\x1b[2J\n\xc3\xa4=1", "unknown parameter \"a?[2J???\"");
 	refuse("test?budget=1&recent=13", "test: recent=13 of 16 layers");
 	refuse("test?budget=1&recent=13&pin=1", "test: the parameters do not fit the model");
@@ -243,6 +286,7 @@ static struct config random_config(void)
 	c.recent = (uint32_t)rnd64() >> rnd_below(32);
 	c.alpha = rnd_below(2) ? random_float() : (float)rnd_unit();
 	c.pin = rnd_below(2);
+	c.variant = rnd_below(3);
 	for (uint32_t n = rnd_below(12); n > 0; n--)
 		c.layers.bits[0] |= (uint64_t)1 << rnd_below(16);
 	if (c.recent == 13)
@@ -272,10 +316,10 @@ START_TEST(prints_what_it_parses)
 	char spec[SKV_SPEC_MAX];
 
 	skv_spec_print(&policy, &c, spec, sizeof(spec));
-	ck_assert_str_eq(spec, "test?budget=0.1&recent=3&alpha=0.0001&pin=0&layers=2,7");
-	c = parse("test?budget=64&layers=auto&pin=true");
+	ck_assert_str_eq(spec, "test?budget=0.1&recent=3&alpha=0.0001&pin=0&layers=2,7&variant=paper");
+	c = parse("test:eval?budget=64&layers=auto&pin=true");
 	skv_spec_print(&policy, &c, spec, sizeof(spec));
-	ck_assert_str_eq(spec, "test?budget=64&recent=8&alpha=0.0001&pin=1&layers=auto");
+	ck_assert_str_eq(spec, "test?budget=64&recent=8&alpha=0.0001&pin=1&layers=auto&variant=eval");
 	ck_assert_int_eq(skv_spec_print(&plain, NULL, spec, sizeof(spec)), 5);
 	ck_assert_str_eq(spec, "plain");
 	round_trip();
@@ -326,14 +370,15 @@ START_TEST(random_specs)
 {
 	static const char *const parts[] = {"test",   "?",    "&", "=",    "budget", "recent", "alpha", "pin",
 	                                    "layers", "0.25", "1", ",",    "2,7,9",  "e-3",    "-",     ".",
-	                                    "auto",   "true", "x", "\x80", "%s",     " "};
+	                                    "auto",   "true", "x", "\x80", "%s",     " ",      ":",     "variant",
+	                                    "eval"};
 	struct config c;
 	unsigned good = 0;
 
 	for (int i = 0; i < 20000; i++) {
 		char spec[256] = "";
 
-		strcat(spec, rnd_below(8) ? "test?budget=1" : "");
+		strcat(spec, rnd_below(8) ? rnd_below(2) ? "test?budget=1" : "test:eval?budget=1" : "");
 		for (uint32_t n = rnd_below(12); n > 0; n--)
 			strcat(spec, parts[rnd_below(sizeof(parts) / sizeof(parts[0]))]);
 		if (skv_spec_parse(&policy, spec, &model, &c, err, sizeof(err)) == 0)
@@ -355,6 +400,8 @@ int main(void)
 	rnd_seed("test-spec");
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, accepted);
+	tcase_add_test(t, variants);
+	tcase_add_test(t, lists_of_words);
 	tcase_add_test(t, refused_budgets);
 	tcase_add_test(t, refused_values);
 	tcase_add_test(t, refused_specs);

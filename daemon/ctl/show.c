@@ -227,7 +227,9 @@ static void print_policy(const json_t *p)
 		char left[128];
 
 		snprintf(left, sizeof(left), "%s=%s", skv_json_str(q, "name"), def ? def : "(must be given)");
-		printf("    %-22s %s; %s\n", left, skv_json_str(q, "type"), skv_json_str(q, "help"));
+		printf("    %-22s %s%s; %s\n", left, *skv_json_str(q, "choices") ? "one of " : "",
+		       *skv_json_str(q, "choices") ? skv_json_str(q, "choices") : skv_json_str(q, "type"),
+		       skv_json_str(q, "help"));
 	}
 }
 

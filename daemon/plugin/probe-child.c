@@ -75,6 +75,17 @@ static void confine(unsigned seconds)
 
 #define WORD(table, i) ((i) < sizeof(table) / sizeof(*(table)) ? (table)[i] : "?")
 
+/* A choice has all its words where others have their default. */
+static json_t *describe_param(const struct skv_param *q)
+{
+	static const char *const types[] = {"?", "budget", "uint", "float", "bool", "layers", "choice"};
+	bool choice = q->type == SKV_PARAM_CHOICE;
+	json_t *def = !q->def ? NULL : json_stringn(q->def, choice ? strcspn(q->def, ",") : strlen(q->def));
+
+	return json_pack("{s:s, s:s, s:o?, s:s, s:s*}", "name", q->name, "type", WORD(types, q->type), "default", def,
+	                 "help", q->help, "choices", choice ? q->def : NULL);
+}
+
 static json_t *describe(const struct skv_policy *p, const char *not_rehearsed)
 {
 	static const char *const actions[] = {"none", "visibility", "evict", "compress"};
@@ -82,16 +93,10 @@ static json_t *describe(const struct skv_policy *p, const char *not_rehearsed)
 	static const char *const evidences[] = {"none", "position", "keys", "query", "weights"};
 	static const char *const scopes[] = {"request", "step", "layer"};
 	static const char *const sharings[] = {"all-heads", "kv-head", "q-head"};
-	static const char *const types[] = {"?", "budget", "uint", "float", "bool", "layers"};
 	json_t *params = json_array();
 
-	for (uint32_t i = 0; i < p->n_params; i++) {
-		const struct skv_param *q = &p->params[i];
-
-		json_array_append_new(params,
-		                      json_pack("{s:s, s:s, s:s?, s:s}", "name", q->name, "type",
-		                                WORD(types, q->type), "default", q->def, "help", q->help));
-	}
+	for (uint32_t i = 0; i < p->n_params; i++)
+		json_array_append_new(params, describe_param(&p->params[i]));
 	return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:s?, s:o}", "name",
 	                 p->name, "version", p->version, "summary", p->summary, "abi", (int)p->abi, "action",
 	                 WORD(actions, p->action), "granularity", WORD(granularities, p->granularity),

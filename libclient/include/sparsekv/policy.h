@@ -13,7 +13,7 @@
  * differ per sequence and live with the backend, budgets are passed as budgets and resolved there.
  *
  * Life of a policy in a process:
- *   dlopen → sparsekv_policy() → the spec `name?key=value&…` is parsed into a config → check() →
+ *   dlopen → sparsekv_policy() → the spec `name:variant?key=value&…` is parsed into a config → check() →
  *   plan() once a layer → then, a step: before(l), attention as planned, after(l) for each layer,
  *   step_end(). adopt() is called for every sequence that another policy handled before.
  * before() and after() are called for decode rows alone; rows of a prompt attend densely.
@@ -31,7 +31,7 @@
 extern "C" {
 #endif
 
-#define SKV_POLICY_ABI 1u
+#define SKV_POLICY_ABI 2u
 #define SKV_POLICY_SYMBOL "sparsekv_policy"
 #define SKV_POLICY_MAX_PARAMS 64u
 #define SKV_POLICY_MAX_TEXT 256u /* bytes of a summary or a help line, NUL included; printable ASCII */
@@ -52,6 +52,11 @@ enum skv_param_type {
 	SKV_PARAM_FLOAT = 3,  /* float */
 	SKV_PARAM_BOOL = 4,   /* uint32_t 0 or 1; written 0, 1, true, false */
 	SKV_PARAM_LAYERS = 5, /* struct skv_layer_set; written 2,7,12, or auto: empty, the policy chooses */
+	/*
+	 * uint32_t, which of the words in `def` (paper,eval,shared): 0 is the first, the default. If the parameter is
+	 * called "variant", name:eval is short for name?variant=eval.
+	 */
+	SKV_PARAM_CHOICE = 6,
 };
 
 struct skv_layer_set {
@@ -75,7 +80,7 @@ struct skv_param {
 	const char *name; /* [a-z0-9_]+ */
 	uint32_t type;    /* enum skv_param_type */
 	uint32_t offset;  /* offsetof(struct my_config, field) */
-	const char *def; /* default as it would be written in a spec; NULL: must be given */
+	const char *def; /* default as it would be written in a spec, NULL: must be given; of a choice all words */
 	const char *help;
 };
 
