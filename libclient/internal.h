@@ -15,6 +15,7 @@
  *   prims.c    the primitives that hooks call
  *   device.c   what a session on a device has besides, steps that run later
  *   replay.c   recorded attends
+ *   looked.c   what a layer looked at, for who asks
  *
  * Locks. session->lock guards a session, its sequences, stock and step; client->lock guards the socket,
  * requests, pools and the plugin cache. A session's lock is taken first. Nobody waits for the daemon

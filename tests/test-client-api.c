@@ -128,6 +128,8 @@ END_TEST
 START_TEST(steps)
 {
 	struct skv_stats stats = {0};
+	struct skv_looked looked = {.size = sizeof(looked)};
+	uint32_t pages[3] = {7, 7, 7};
 	struct skv_session *s;
 	struct skv_seq *q, *r, *foreign;
 
@@ -150,6 +152,7 @@ START_TEST(steps)
 	FAILS(BEGIN({.seq = r, .n_tokens = 1}, {.seq = q, .n_tokens = UINT32_MAX, .flags = SKV_STEP_PROMPT}), E2BIG, "item 1");
 	FAILS(skv_attend(session, 0, &attn), EINVAL, "no step");
 	FAILS(skv_step_end(session, NULL), EINVAL, "no step");
+	FAILS(skv_selection(session, 0, 0, 0, &looked, pages, 3), EINVAL, "no step");
 	skv_step_abort(session);
 
 	OK(BEGIN({.seq = q, .n_tokens = 1}, {.seq = r, .n_tokens = 40, .flags = SKV_STEP_PROMPT}));
@@ -161,6 +164,19 @@ START_TEST(steps)
 	FAILS(skv_attend(session, 0, &(struct skv_attn){.q = rows, .k = rows, .v = rows}), EINVAL, "out");
 	OK(skv_attend(session, 0, &attn));
 	FAILS(skv_attend(session, 0, &attn), EINVAL, "layer 0, expected 1");
+	FAILS(skv_selection(session, 1, 0, 0, &looked, pages, 3), EINVAL, "layer 1 has not attended");
+	FAILS(skv_selection(session, 0, 2, 0, &looked, pages, 3), EINVAL, "item 2 of 2");
+	FAILS(skv_selection(session, 0, 0, 1, &looked, pages, 3), EINVAL, "row 1 of 1");
+	OK(skv_selection(session, 0, 1, 0, &looked, pages, 2)); /* less room than there are pages */
+	ck_assert_uint_eq(looked.how, SKV_LOOKED_DENSE);
+	ck_assert_uint_eq(looked.len, 40);
+	ck_assert_uint_eq(looked.n, 3);
+	ck_assert(pages[0] == 0 && pages[1] == 1 && pages[2] == 7);
+	looked.size = offsetof(struct skv_looked, len); /* an older caller */
+	OK(skv_selection(session, 0, 0, 0, &looked, NULL, 0));
+	ck_assert_uint_eq(looked.len, 40);
+	looked.size = 0;
+	FAILS(skv_selection(session, 0, 0, 0, &looked, NULL, 0), EINVAL, "size");
 	FAILS(skv_step_end(session, NULL), EINVAL, "layer 1 of 3");
 	OK(skv_attend(session, 1, &attn));
 	OK(skv_attend(session, 2, &attn));

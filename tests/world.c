@@ -394,6 +394,30 @@ static void check_item(struct world *w, const struct world_item *it, uint32_t la
 	free(dense);
 }
 
+/* The library says the same of what the layer looked at: one list, of pages or of tokens. */
+static void check_looked(struct world *w, const struct world_item *it, uint32_t i, uint32_t layer,
+                         bool *const *visible)
+{
+	struct skv_looked looked = {.size = sizeof(looked)};
+	uint32_t n = it->seq->len + it->n_tokens, *ids = calloc(n, sizeof(*ids));
+	int e = skv_selection(w->session, layer, i, 0, &looked, ids, n);
+	bool *seen = calloc(n, sizeof(*seen));
+	uint32_t unit; /* tokens in one */
+
+	ck_assert_msg(e == 0, "selection: %d %s", e, skv_last_error());
+	ck_assert_uint_eq(looked.len, n);
+	ck_assert_uint_eq(looked.rows, 1);
+	unit = looked.how == SKV_LOOKED_DENSE || looked.how == SKV_LOOKED_PAGES ? SKV_PAGE_TOKENS : 1;
+	for (uint32_t j = 0; j < looked.n; j++)
+		for (uint32_t t = ids[j] * unit; t < (ids[j] + 1) * unit && t < n; t++)
+			seen[t] = true;
+	for (uint32_t t = 0; t < n; t++)
+		ck_assert_msg(seen[t] == (it->prompt ? !holes(w, it->seq, layer)[t / SKV_PAGE_TOKENS] : visible[layer][t]),
+		              "layer %u, token %u of %u: looked at is %d", layer, t, n, seen[t]);
+	free(seen);
+	free(ids);
+}
+
 static void attend_all(struct world *w, const struct world_item *items, uint32_t n, struct place_rows *r,
                        int abort_at, bool ***visible, const bool *sure)
 {
@@ -411,8 +435,10 @@ static void attend_all(struct world *w, const struct world_item *items, uint32_t
 		ck_assert_msg(e == 0, "attend: %d %s", e, skv_last_error());
 		at = 0;
 		for (uint32_t i = 0; i < n; at += items[i++].n_tokens)
-			if (sure[i])
+			if (sure[i]) {
 				check_item(w, &items[i], layer, visible[i], r->out + at * width);
+				check_looked(w, &items[i], i, layer, visible[i]);
+			}
 	}
 }
 

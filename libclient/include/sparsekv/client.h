@@ -239,6 +239,32 @@ SKV_API int skv_session_stats(struct skv_session *session, struct skv_stats *ret
 /* The attended_tokens and causal_tokens of one sequence since it was attached. Waits for the device. */
 SKV_API void skv_seq_attended(const struct skv_seq *seq, uint64_t *ret_attended, uint64_t *ret_causal);
 
+/* How a layer attended, the numbers of policy.h's enum skv_attend_how, and in which units its ids are. */
+enum skv_looked_how {
+	SKV_LOOKED_DENSE = 0,  /* pages: all that are there */
+	SKV_LOOKED_WINDOW = 1, /* tokens */
+	SKV_LOOKED_PAGES = 2,
+	SKV_LOOKED_TOKENS = 3,
+};
+
+struct skv_looked {
+	uint32_t size; /* sizeof(struct skv_looked), set by the caller */
+	uint32_t how;  /* enum skv_looked_how */
+	uint32_t rows; /* lists of a sequence: 1, or one a kv head, or one a q head */
+	uint32_t len;  /* tokens of the sequence, those of the step included */
+	uint32_t n;    /* units looked at; tokens of a page from `len` on do not count */
+};
+
+/*
+ * What layer `layer`, attended in the open step, looked at of the sequence of item `item`, with list `row` of its
+ * rows: ascending ids into ids[room], as many as fit. Of a prompt's rows each looks no further than its own token.
+ * For tests and displays: allocates, and waits for the device.
+ * Error: -EINVAL no open step, or no such layer, item or row; -EBUSY the stream records; -ENOTRECOVERABLE the policy
+ * misused a primitive; -EIO the device failed; -ENOMEM.
+ */
+SKV_API int skv_selection(struct skv_session *session, uint32_t layer, uint32_t item, uint32_t row,
+                          struct skv_looked *ret, uint32_t *ids, uint32_t room);
+
 /*
  * The spec of the policy in force, with every parameter's value; owned by the session, valid until its
  * next step_begin.
