@@ -174,7 +174,7 @@ struct skv_batch bed_prompt(struct bed *b, uint32_t i)
 	*s = b->seq[i];
 	s->n_q = s->len;
 	s->row = 0;
-	return (struct skv_batch){there(b, s, sizeof *s), 1, b->tokens, b->tokens};
+	return (struct skv_batch){.seq = there(b, s, sizeof *s), .n = 1, .max_len = b->tokens, .max_q = b->tokens};
 }
 
 /* K and V of a pool: small numbers, the same in every layer. */

@@ -17,6 +17,10 @@
  * contiguous: q and out [row][n_heads][head_dim], k and v [row][n_kv_heads][head_dim].
  * A page is all K, then all V, each [kv head][token][head_dim] in the pool's dtype; page id p is at
  * pool + p * page_bytes. Sums are accumulated in fp32.
+ *
+ * Bounds. What K rows of a page have in common is kept in a page too, a state page: the smallest and the largest
+ * value of each element over the tokens of the page. State page p of a layer is laid out as any other; its "token" u
+ * is about page T * p + u: the smallest values are its K row, the largest its V row. So it has the bounds of T pages.
  */
 #ifndef SKV_KERNELS_H
 #define SKV_KERNELS_H
@@ -35,6 +39,7 @@ struct skv_shape {
 	uint32_t dtype;    /* enum skv_dtype of the pool */
 	uint32_t io_dtype; /* enum skv_dtype of q, k, v and out */
 	uint32_t layer;    /* whose tables are meant */
+	uint32_t state;    /* number of the table of the layer's state pages: n_layers + layer; see bounds */
 	float scale;       /* softmax scale, resolved (never 0) */
 	uint8_t *pool;
 	size_t page_bytes;
@@ -52,6 +57,7 @@ struct skv_kseq {
 	uint32_t len; /* tokens, those of this call included */
 	uint32_t n_q; /* query rows; 1 when decoding */
 	uint32_t row;
+	uint32_t n_bounds; /* of its last tokens, at least n_q and the pages' bounds are made: update_bounds */
 };
 
 /* The sequences of a call, and bounds on them: what is queued with them may be replayed within them. */
@@ -60,6 +66,7 @@ struct skv_batch {
 	uint32_t n;
 	uint32_t max_len; /* >= every len */
 	uint32_t max_q;   /* >= every n_q */
+	uint32_t max_bounds; /* >= every n_bounds */
 };
 
 /*
@@ -153,6 +160,23 @@ struct skv_kernels {
 	                      const struct skv_work *);
 
 	/*
+	 * Make the bounds of the pages that tokens len - n_bounds … len - 1 lie in, each from all of the page's K rows up
+	 * to len. So it does not matter how often, nor in how many calls. What is not resident, a page or the state page
+	 * for it, is left out.
+	 */
+	void (*update_bounds)(const struct skv_shape *, const struct skv_batch *, const struct skv_work *);
+
+	/*
+	 * Score the pages of each sequence (n_q = 1) by their bounds, Σ_d max(q_d kmin_d, q_d kmax_d) of a q head: the
+	 * most that scale⁻¹ times a token's score can be. `pool` (enum skv_pool) says how the scores of the q heads of one row of
+	 * `ev` (1, n_kv_heads or n_heads rows) become one; with SKV_POOL_MEAN_Q (not with n_heads rows) the mean of q over a
+	 * kv head's group is scored, and the sum over kv heads is taken. Fills ev->page; a page that is not resident,
+	 * or has no bounds, has -infinity.
+	 */
+	void (*score_pages)(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t pool,
+	                    const struct skv_evidence *ev, const struct skv_work *);
+
+	/*
 	 * Causal attention of n_q >= 1 rows a sequence over every resident token up to each row's own.
 	 * A row's bits do not depend on how a prompt is cut into calls; but on a device a value of K or V
 	 * that is not finite may show in the rows of up to 63 tokens before it.
@@ -174,6 +198,12 @@ struct skv_kernels {
 SKV_INLINE const skv_pte *skv_layer_table(const struct skv_shape *sh, const struct skv_kseq *s)
 {
 	return s->table + (size_t)sh->layer * s->layer_stride;
+}
+
+/* And that of its state pages. */
+SKV_INLINE const skv_pte *skv_state_table(const struct skv_shape *sh, const struct skv_kseq *s)
+{
+	return s->table + (size_t)sh->state * s->layer_stride;
 }
 
 /* Where a window over n tokens begins to be recent. */

@@ -19,7 +19,10 @@
 
 /* ---- what is queued -------------------------------------------------------------------------- */
 
-enum what { APPEND, COPY_PAGES, DENSE, WINDOW, PAGES, TOKENS, CHOSEN, PREFILL, SELECT, STAGE, PUBLISH, ZERO, EVENT, GRAPH };
+enum what {
+	APPEND, COPY_PAGES, BOUNDS, SCORE, DENSE, WINDOW, PAGES, TOKENS, CHOSEN, PREFILL, SELECT, STAGE, PUBLISH, ZERO, EVENT,
+	GRAPH
+};
 
 struct op {
 	struct op *next;
@@ -35,7 +38,7 @@ struct op {
 	const void *in[2];
 	void *out;
 	size_t bytes;
-	uint32_t n, pages[2][SKV_MAX_LAYERS];
+	uint32_t n, pool, pages[2][2 * SKV_MAX_LAYERS];
 	bool has_ev, tokens;
 };
 
@@ -126,6 +129,12 @@ static void run_kernel(const struct op *o)
 		break;
 	case COPY_PAGES:
 		host->copy_pages(&o->shape, o->pages[0], o->pages[1], o->n, &o->work);
+		break;
+	case BOUNDS:
+		host->update_bounds(&o->shape, &o->batch, &o->work);
+		break;
+	case SCORE:
+		host->score_pages(&o->shape, &o->batch, o->in[0], o->pool, ev, &o->work);
 		break;
 	case DENSE:
 		host->decode_dense(&o->shape, &o->batch, o->in[0], o->out, ev, &o->work);
@@ -236,9 +245,24 @@ static void copy_pages(const struct skv_shape *sh, const uint32_t *dst, const ui
 {
 	struct op *o = kernel(COPY_PAGES, sh, &(struct skv_batch){.n = 0}, NULL, NULL, w);
 
-	o->n = n; /* a page of each layer at most: how the library asks */
+	o->n = n; /* a page of each table at most: how the library asks */
 	memcpy(o->pages[0], dst, n * sizeof(*dst));
 	memcpy(o->pages[1], src, n * sizeof(*src));
+}
+
+static void update_bounds(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_work *w)
+{
+	kernel(BOUNDS, sh, b, NULL, NULL, w);
+}
+
+static void score_pages(const struct skv_shape *sh, const struct skv_batch *b, const void *q, uint32_t pool,
+                        const struct skv_evidence *ev, const struct skv_work *w)
+{
+	struct op *o = kernel(SCORE, sh, b, q, NULL, w);
+
+	o->pool = pool;
+	o->has_ev = true;
+	o->ev = *ev;
 }
 
 static void decode_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
@@ -325,6 +349,8 @@ static const struct skv_kernels kernels = {
 	.decode_pages = decode_pages,
 	.decode_tokens = decode_tokens,
 	.decode_chosen = decode_chosen,
+	.update_bounds = update_bounds,
+	.score_pages = score_pages,
 	.prefill_dense = prefill_dense,
 	.select = select_units,
 };

@@ -73,12 +73,15 @@ static void assign_pages(struct kernel_case *c)
 		uint32_t pages = skv_pages_of(s->len);
 		s->layer_stride = pages + rnd_below(3);
 		c->table[i] = malloc(s->layer_stride * sizeof(skv_pte));
-		for (uint32_t p = 0; p < s->layer_stride; p++)
+		c->state[i] = malloc(s->layer_stride * sizeof(skv_pte));
+		for (uint32_t p = 0; p < s->layer_stride; p++) {
+			c->table[i][p] = c->state[i][p] = skv_pte_make(SKV_PTE_NONE, 0);
 			if (p < pages)
 				c->table[i][p] = skv_pte_make(rnd_below(4) ? SKV_PTE_FULL : SKV_PTE_SHARED,
 				                              order[used++]);
-			else
-				c->table[i][p] = skv_pte_make(SKV_PTE_NONE, 0);
+			if (p < skv_pages_of(pages))
+				c->state[i][p] = skv_pte_make(SKV_PTE_FULL, order[used++]);
+		}
 	}
 	free(order);
 }
@@ -88,7 +91,7 @@ void case_init(struct kernel_case *c, uint32_t dtype, uint32_t heads, uint32_t k
 {
 	*c = (struct kernel_case){.n = n};
 	c->sh = (struct skv_shape){.n_heads = heads, .n_kv_heads = kv_heads, .head_dim = dim, .dtype = dtype,
-	                           .layer = rnd_below(LAYERS), .scale = 1 / sqrtf((float)dim)};
+	                           .layer = rnd_below(LAYERS), .state = LAYERS, .scale = 1 / sqrtf((float)dim)};
 	c->sh.page_bytes = (size_t)2 * kv_heads * SKV_PAGE_TOKENS * dim * skv_dtype_bytes(dtype);
 	for (uint32_t i = 0; i < n; i++) {
 		size_t floats = (size_t)len[i] * kv_heads * dim;
@@ -96,7 +99,7 @@ void case_init(struct kernel_case *c, uint32_t dtype, uint32_t heads, uint32_t k
 		c->rows += n_q[i];
 		c->max_len = len[i] > c->max_len ? len[i] : c->max_len;
 		c->max_q = n_q[i] > c->max_q ? n_q[i] : c->max_q;
-		c->pool_pages += skv_pages_of(len[i]);
+		c->pool_pages += skv_pages_of(len[i]) + skv_pages_of(skv_pages_of(len[i]));
 		c->k_in[i] = random_floats(floats);
 		c->v_in[i] = random_floats(floats);
 		c->k[i] = malloc(floats * sizeof(float));
@@ -134,6 +137,7 @@ void case_deinit(struct kernel_case *c)
 		free(c->k_in[i]);
 		free(c->v_in[i]);
 		free(c->table[i]);
+		free(c->state[i]);
 	}
 	free(c->q);
 }
@@ -210,15 +214,16 @@ bool case_has_counter(uint32_t i)
 	return i % 4 != 3;
 }
 
-/* All layers of a sequence's table; only one is what it should be, the others lead to the page `wrong`. */
+/* All tables of a sequence; only two are what they should be, the others lead to the page `wrong`. */
 static const skv_pte *table_to(struct kernel_case *c, uint32_t i, uint32_t wrong)
 {
 	uint32_t stride = c->seq[i].layer_stride;
-	skv_pte *t = malloc(LAYERS * stride * sizeof *t);
-	for (uint32_t e = 0; e < LAYERS * stride; e++)
-		t[e] = e / stride == c->sh.layer ? c->table[i][e % stride]
-		                                 : skv_pte_make(SKV_PTE_FULL, wrong);
-	const skv_pte *there = case_to(c, t, LAYERS * stride * sizeof *t);
+	skv_pte *t = malloc((LAYERS + 1) * stride * sizeof *t);
+	for (uint32_t e = 0; e < (LAYERS + 1) * stride; e++)
+		t[e] = e / stride == c->sh.layer   ? c->table[i][e % stride]
+		       : e / stride == c->sh.state ? c->state[i][e % stride]
+		                                   : skv_pte_make(SKV_PTE_FULL, wrong);
+	const skv_pte *there = case_to(c, t, (LAYERS + 1) * stride * sizeof *t);
 	free(t);
 	return there;
 }
@@ -230,8 +235,11 @@ static uint32_t unused_page(const struct kernel_case *c)
 	uint32_t page = 0;
 	for (uint32_t i = 0; i < c->n; i++)
 		for (uint32_t p = 0; p < skv_pages_of(c->seq[i].len); p++)
-			if (skv_pte_resident(c->table[i][p]))
-				used[skv_pte_id(c->table[i][p])] = true;
+			for (int k = 0; k < 2; k++) {
+				skv_pte e = k ? c->state[i][p] : c->table[i][p];
+				if (skv_pte_resident(e))
+					used[skv_pte_id(e)] = true;
+			}
 	while (used[page])
 		page++;
 	free(used);

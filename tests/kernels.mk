@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-KERNEL_TESTS = tests/test-append tests/test-chosen tests/test-decode tests/test-prefill tests/test-replay tests/test-select \
+KERNEL_TESTS = tests/test-append tests/test-bounds tests/test-chosen tests/test-decode tests/test-prefill tests/test-replay tests/test-select \
 	tests/test-topk
 check_PROGRAMS += $(KERNEL_TESTS)
 TESTS += $(KERNEL_TESTS)
@@ -18,6 +18,11 @@ tests_test_append_SOURCES = tests/test-append.c $(KERNEL_TEST_SOURCES)
 tests_test_append_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
 tests_test_append_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_append_LDADD = $(KERNEL_TEST_LIBS)
+
+tests_test_bounds_SOURCES = tests/test-bounds.c $(KERNEL_TEST_SOURCES)
+tests_test_bounds_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
+tests_test_bounds_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_bounds_LDADD = $(KERNEL_TEST_LIBS)
 
 tests_test_chosen_SOURCES = tests/test-chosen.c $(KERNEL_TEST_SOURCES)
 tests_test_chosen_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)

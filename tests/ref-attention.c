@@ -111,3 +111,17 @@ uint32_t ref_topk(const float *score, uint32_t n, uint32_t k, uint32_t *ret_ids)
 	free(taken);
 	return m;
 }
+
+double ref_bound(const float *q, const float *k, uint32_t n, uint32_t stride, uint32_t dim)
+{
+	double sum = 0;
+	for (uint32_t d = 0; d < dim; d++) {
+		double low = k[d], high = k[d];
+		for (uint32_t t = 1; t < n; t++) {
+			low = fmin(low, k[(size_t)t * stride + d]);
+			high = fmax(high, k[(size_t)t * stride + d]);
+		}
+		sum += fmax(q[d] * low, q[d] * high);
+	}
+	return sum;
+}

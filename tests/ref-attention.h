@@ -34,4 +34,10 @@ double ref_attention(const float *q, const float *k, const float *v, uint32_t n,
  */
 uint32_t ref_topk(const float *score, uint32_t n, uint32_t k, uint32_t *ret_ids);
 
+/*
+ * The most that q · k can be for a k between two bounds: Σ_d max(q_d low_d, q_d high_d), where low and high are the
+ * smallest and largest of k[n], rows `stride` floats apart.
+ */
+double ref_bound(const float *q, const float *k, uint32_t n, uint32_t stride, uint32_t dim);
+
 #endif

@@ -7,6 +7,7 @@
  *   select.cu    top-k by radix select
  *   prefill.cu   causal attention of many rows
  *   append.cu    K and V into pages, copies of pages
+ *   bounds.cu    bounds of pages, scores by them
  *   table.cu     the table of functions, scratch
  *   module.h     the module around them: devices, memory, streams, graphs, steps (kernels/device.h)
  *   read.cu      a plain read, to measure against
@@ -109,6 +110,9 @@ void skv_cuda_decode_tokens(const struct skv_shape *, const struct skv_batch *, 
 void skv_cuda_decode_chosen(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                             const struct skv_evidence *, const struct skv_select *, struct skv_list *,
                             const struct skv_work *);
+void skv_cuda_update_bounds(const struct skv_shape *, const struct skv_batch *, const struct skv_work *);
+void skv_cuda_score_pages(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t pool,
+                          const struct skv_evidence *, const struct skv_work *);
 void skv_cuda_prefill_dense(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                             const struct skv_work *);
 void skv_cuda_select(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,

@@ -75,6 +75,8 @@ static const struct skv_kernels cuda = {
 	.decode_pages = skv_cuda_decode_pages,
 	.decode_tokens = skv_cuda_decode_tokens,
 	.decode_chosen = skv_cuda_decode_chosen,
+	.update_bounds = skv_cuda_update_bounds,
+	.score_pages = skv_cuda_score_pages,
 	.prefill_dense = skv_cuda_prefill_dense,
 	.select = skv_cuda_select,
 };

@@ -2,7 +2,7 @@
 /*
  * kernels/host/host.h - what the parts of the host backend share.
  *
- * append.c, decode.c, evidence.c, prefill.c, select.c, topk.c and table.c are compiled once per ISA, each
+ * append.c, bounds.c, decode.c, evidence.c, prefill.c, select.c, topk.c and table.c are compiled once per ISA, each
  * time with SKV_ISA set to the ISA's name; every external name in them goes through ISA(), so the copies
  * meet only in dispatch.c. run.c and dispatch.c are compiled once, for the plain processor.
  */
@@ -112,6 +112,9 @@ void ISA(decode_tokens)(const struct skv_shape *, const struct skv_batch *, cons
 void ISA(decode_chosen)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                         const struct skv_evidence *, const struct skv_select *, struct skv_list *,
                         const struct skv_work *);
+void ISA(update_bounds)(const struct skv_shape *, const struct skv_batch *, const struct skv_work *);
+void ISA(score_pages)(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t pool,
+                      const struct skv_evidence *, const struct skv_work *);
 void ISA(prefill_dense)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                         const struct skv_work *);
 void ISA(select)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *, bool tokens,

@@ -10,7 +10,7 @@ static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n
                          int threads)
 {
 	size_t decode = ISA(decode_bytes)(sh, n_seqs, max_len);
-	size_t prefill = ISA(prefill_bytes)(sh, n_seqs, threads); /* append takes less */
+	size_t prefill = ISA(prefill_bytes)(sh, n_seqs, threads); /* append and bounds take less */
 	size_t select = ISA(select_bytes)(max_len, threads);
 	size_t most = decode > prefill ? decode : prefill;
 	(void)n_rows;
@@ -30,6 +30,8 @@ const struct skv_kernels TABLE(SKV_ISA) = {
 	.decode_pages = ISA(decode_pages),
 	.decode_tokens = ISA(decode_tokens),
 	.decode_chosen = ISA(decode_chosen),
+	.update_bounds = ISA(update_bounds),
+	.score_pages = ISA(score_pages),
 	.prefill_dense = ISA(prefill_dense),
 	.select = ISA(select),
 };

@@ -109,7 +109,11 @@ enum skv_evidence_bits {
 	SKV_EV_TOKENS = 1u << 0, /* pooled softmax weight of each token */
 	SKV_EV_PAGES = 1u << 1,  /* sum of the pooled token weights of each page */
 };
-enum skv_pool { SKV_POOL_MAX = 0, SKV_POOL_SUM = 1 };
+enum skv_pool {
+	SKV_POOL_MAX = 0,
+	SKV_POOL_SUM = 1,
+	SKV_POOL_MEAN_Q = 2, /* SKV_EV_BOUNDS: q is averaged over each kv head's group; sum over kv heads */
+};
 
 struct skv_plan {
 	uint32_t size;     /* filled in by the library */

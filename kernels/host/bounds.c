@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/host/bounds.c - bounds of pages, and scores by them.
+ *
+ * Bounds are minima and maxima of values that the pool holds, so its dtype holds them as they are. They are
+ * always made from all rows of a page: what an earlier call left there does not count.
+ */
+#include "kernels/host/host.h"
+#include "kernels/host/simd.h"
+#include <math.h>
+
+/* Where the row of page `page` is in its state page: K half, kv head h. */
+static uint8_t *bounds_row(const struct skv_shape *sh, skv_pte state, uint32_t h, uint32_t page)
+{
+	return skv_page_k(sh, state, h) + page % SKV_PAGE_TOKENS * skv_row_bytes(sh);
+}
+
+/* ---- update ---------------------------------------------------------------------------------- */
+
+struct update {
+	const struct skv_shape *sh;
+	const struct skv_batch *batch;
+	uint32_t *first; /* items before sequence i; an item is a page */
+};
+
+static uint32_t first_page(const struct skv_kseq *s)
+{
+	return (s->len - s->n_bounds) / SKV_PAGE_TOKENS;
+}
+
+INLINE void bound_rows(uint32_t dtype, const uint8_t *rows, uint32_t n, uint32_t dim, uint8_t *low, uint8_t *high)
+{
+	const size_t each = skv_dtype_bytes(dtype);
+
+	for (uint32_t d = 0; d < dim; d += VL) {
+		vf lo = v_load(dtype, rows + d * each), hi = lo;
+		for (uint32_t t = 1; t < n; t++) {
+			vf x = v_load(dtype, rows + (t * dim + d) * each);
+			lo = -v_max(-lo, -x);
+			hi = v_max(hi, x);
+		}
+		v_store(dtype, low + d * each, lo);
+		v_store(dtype, high + d * each, hi);
+	}
+}
+
+static void update_page(const struct skv_shape *sh, skv_pte entry, skv_pte state, uint32_t page, uint32_t tokens)
+{
+	for (uint32_t h = 0; h < sh->n_kv_heads; h++) {
+		const uint8_t *rows = skv_page_k(sh, entry, h);
+		uint8_t *low = bounds_row(sh, state, h, page), *high = low + skv_v_offset(sh);
+		switch (sh->dtype) {
+		case SKV_F32:
+			bound_rows(SKV_F32, rows, tokens, sh->head_dim, low, high);
+			break;
+		case SKV_F16:
+			bound_rows(SKV_F16, rows, tokens, sh->head_dim, low, high);
+			break;
+		default:
+			bound_rows(SKV_BF16, rows, tokens, sh->head_dim, low, high);
+		}
+	}
+}
+
+static void update_item(void *ctx, uint32_t item, int thread)
+{
+	const struct update *u = ctx;
+	const uint32_t i = skv_owner(u->first, u->batch->n, item);
+	const struct skv_kseq *s = &u->batch->seq[i];
+	const uint32_t page = first_page(s) + item - u->first[i];
+	const skv_pte entry = skv_layer_table(u->sh, s)[page];
+	const skv_pte state = skv_state_table(u->sh, s)[page / SKV_PAGE_TOKENS];
+	(void)thread;
+
+	if (skv_pte_resident(entry) && skv_pte_resident(state))
+		update_page(u->sh, entry, state, page, skv_min(s->len - page * SKV_PAGE_TOKENS, SKV_PAGE_TOKENS));
+}
+
+void ISA(update_bounds)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_work *work)
+{
+	const uint32_t n = batch->n;
+	struct carve c = carve_begin(work);
+	struct update u = {.sh = sh, .batch = batch};
+
+	u.first = carve(&c, (n + 1) * sizeof *u.first);
+	u.first[0] = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct skv_kseq *s = &batch->seq[i];
+		u.first[i + 1] = u.first[i] + (s->n_bounds ? skv_pages_of(s->len) - first_page(s) : 0);
+	}
+	skv_run(u.first[n] > 4 ? work->threads : 1, u.first[n], update_item, &u);
+}
+
+/* ---- scores ---------------------------------------------------------------------------------- */
+
+struct score {
+	const struct skv_shape *sh;
+	const struct skv_batch *batch;
+	const float *q;
+	const struct skv_evidence *ev;
+	uint32_t pool;
+	uint32_t heads;  /* scored for a kv head: its group, or one mean */
+	uint32_t *first; /* items before sequence i; an item is a state page */
+};
+
+/* What is scored for kv head h, number g: a row of q, or the mean of the group's rows in `room`. */
+static const float *query(const struct score *x, const struct skv_kseq *s, uint32_t h, uint32_t g, float *room)
+{
+	const uint32_t dim = x->sh->head_dim, group = x->sh->n_heads / x->sh->n_kv_heads;
+	const float *q = x->q + ((size_t)s->row * x->sh->n_heads + h * group) * dim;
+
+	if (x->pool != SKV_POOL_MEAN_Q)
+		return q + g * dim;
+	for (uint32_t d = 0; d < dim; d += VL) {
+		vf sum = v_loadf(q + d);
+		for (uint32_t j = 1; j < group; j++)
+			sum += v_loadf(q + j * dim + d);
+		v_storef(room + d, sum / (float)group);
+	}
+	return room;
+}
+
+INLINE float score_row(uint32_t dtype, const float *q, const uint8_t *low, const uint8_t *high, uint32_t dim)
+{
+	const size_t each = skv_dtype_bytes(dtype);
+	vf sum = {0};
+
+	for (uint32_t d = 0; d < dim; d += VL) {
+		vf x = v_loadf(q + d);
+		sum += v_max(x * v_load(dtype, low + d * each), x * v_load(dtype, high + d * each));
+	}
+	return v_fold_runs(V_SUM, sum, VL)[0];
+}
+
+static float score_page(const struct skv_shape *sh, const float *q, skv_pte state, uint32_t h, uint32_t page)
+{
+	const uint8_t *low = bounds_row(sh, state, h, page), *high = low + skv_v_offset(sh);
+
+	switch (sh->dtype) {
+	case SKV_F32: return score_row(SKV_F32, q, low, high, sh->head_dim);
+	case SKV_F16: return score_row(SKV_F16, q, low, high, sh->head_dim);
+	default: return score_row(SKV_BF16, q, low, high, sh->head_dim);
+	}
+}
+
+/* The scores of pages [from, to), whose bounds are in one state page, for query number `at` of all. */
+static void score_query(const struct score *x, const struct skv_kseq *s, uint32_t i, uint32_t at, uint32_t from,
+                        uint32_t to)
+{
+	const uint32_t h = at / x->heads, per_row = x->sh->n_kv_heads * x->heads / x->ev->rows;
+	const skv_pte *table = skv_layer_table(x->sh, s);
+	const skv_pte state = skv_state_table(x->sh, s)[from / SKV_PAGE_TOKENS];
+	float room[SKV_MAX_HEAD_DIM], *row = x->ev->page + ((size_t)i * x->ev->rows + at / per_row) * x->ev->page_stride;
+	const float *q = query(x, s, h, at % x->heads, room);
+
+	for (uint32_t page = from; page < to; page++) {
+		float u = -INFINITY;
+		if (skv_pte_resident(table[page]) && skv_pte_resident(state))
+			u = score_page(x->sh, q, state, h, page);
+		if (at % per_row == 0)
+			row[page] = u;
+		else if (x->pool == SKV_POOL_MAX)
+			row[page] = row[page] > u ? row[page] : u;
+		else
+			row[page] += u;
+	}
+}
+
+static void score_item(void *ctx, uint32_t item, int thread)
+{
+	const struct score *x = ctx;
+	const uint32_t i = skv_owner(x->first, x->batch->n, item);
+	const struct skv_kseq *s = &x->batch->seq[i];
+	const uint32_t from = (item - x->first[i]) * SKV_PAGE_TOKENS;
+	const uint32_t to = skv_min(from + SKV_PAGE_TOKENS, skv_pages_of(s->len));
+	(void)thread;
+
+	for (uint32_t at = 0; at < x->sh->n_kv_heads * x->heads; at++)
+		score_query(x, s, i, at, from, to);
+}
+
+void ISA(score_pages)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, uint32_t pool,
+                      const struct skv_evidence *ev, const struct skv_work *work)
+{
+	const uint32_t n = batch->n;
+	struct carve c = carve_begin(work);
+	struct score x = {.sh = sh, .batch = batch, .q = q, .ev = ev, .pool = pool};
+
+	x.heads = pool == SKV_POOL_MEAN_Q ? 1 : sh->n_heads / sh->n_kv_heads;
+	x.first = carve(&c, (n + 1) * sizeof *x.first);
+	x.first[0] = 0;
+	for (uint32_t i = 0; i < n; i++)
+		x.first[i + 1] = x.first[i] + skv_pages_of(skv_pages_of(batch->seq[i].len));
+	skv_run(work->threads, x.first[n], score_item, &x);
+}
