@@ -63,6 +63,13 @@ tests_test_client_broken_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
 tests_test_client_broken_CFLAGS = $(CLIENT_TEST_CFLAGS)
 tests_test_client_broken_LDADD = $(CLIENT_TEST_LIBS)
 
+check_PROGRAMS += tests/test-oracle
+TESTS += tests/test-oracle
+tests_test_oracle_SOURCES = tests/test-oracle.c $(CLIENT_TEST_SOURCES)
+tests_test_oracle_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
+tests_test_oracle_CFLAGS = $(CLIENT_TEST_CFLAGS)
+tests_test_oracle_LDADD = tests/oracle/libskvoracle.la $(CLIENT_TEST_LIBS)
+
 check_PROGRAMS += tests/gpu-client
 TESTS += tests/gpu-client
 tests_gpu_client_SOURCES = tests/gpu-client.c tests/kernel-backend.c tests/kernel-backend.h tests/kernel-case.h \

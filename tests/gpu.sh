@@ -17,7 +17,7 @@ dir=$1
 
 tests='tests/test-append tests/test-bounds tests/test-chosen tests/test-decode tests/test-prefill tests/test-replay tests/test-select tests/gpu-daemon
 	tests/gpu-client tests/test-client tests/test-client-policy tests/test-client-kill tests/test-client-quiet
-	tests/test-engine-place tests/test-engine-forward tests/test-engine-work tests/test-golden'
+	tests/test-oracle tests/test-engine-place tests/test-engine-forward tests/test-engine-work tests/test-golden'
 plugins='tests/plugins/refuse-adopt tests/plugins/fourth tests/plugins/keys-first tests/plugins/late-misuse'
 programs="$tests daemon/sparsekvd daemon/ctl/sparsekvctl engine/sparsekv-generate engine/sparsekv-eval bench/sparsekv-bench"
 make -s all $tests $(printf '%s.la ' $plugins)
@@ -48,7 +48,7 @@ export SPARSEKV_ENGINE_CUDA_MODULE=$here/engine/cuda/libsparsekv-engine-cuda.so
 [ "${1-}" != bench ] || exec "$here/bench/sparsekv-bench" "${@:2}"
 case ${1-} in memcheck | racecheck | synccheck | initcheck) tool=$1; shift ;; esac
 # of several processes
-processes='gpu-daemon gpu-client test-client test-client-legacy test-client-policy test-client-kill test-client-quiet
+processes='gpu-daemon gpu-client test-client test-client-legacy test-client-policy test-client-kill test-client-quiet test-oracle
 	test-engine-forward test-engine-work test-golden'
 processes=${processes//[[:space:]]/ }
 [ $# -gt 0 ] || set -- test-append test-bounds test-chosen test-decode test-prefill test-replay test-select test-engine-place $([ -n "$tool" ] || echo "$processes")
@@ -56,7 +56,7 @@ bad=0
 for t; do
 	command=("$here/tests/${t%-legacy}")
 	unset SKV_TEST_DEVICE SKV_TEST_IPC SKV_SLOW CK_FORK
-	case $t in test-client* | test-engine-work | test-golden) export SKV_TEST_DEVICE=1 ;; esac
+	case $t in test-client* | test-oracle | test-engine-work | test-golden) export SKV_TEST_DEVICE=1 ;; esac
 	case $t in *-legacy) export SKV_TEST_IPC=legacy ;; esac # the older kind of handles
 	if [[ " $processes " != *" $t "* || -n "$tool" ]]; then # one process, so one context for all of its tests
 		export CK_FORK=no

@@ -6,3 +6,4 @@ include tests/engine.mk
 include tests/kernels.mk
 include tests/server.mk
 include tests/client.mk
+include tests/oracle/local.mk

@@ -31,13 +31,19 @@ check-valgrind: all
 		LOG_COMPILER='$(LIBTOOL) --mode=execute $(VALGRIND)'
 VALGRIND_TESTS = $(check_PROGRAMS)
 
+# Policies against the oracle in full; of a seed, SKV_SEED repeats it.
+ORACLE_CASES = 500
+check-oracle: all
+	$(MAKE) $(AM_MAKEFLAGS) tests/test-oracle
+	SKV_ORACLE_CASES=$(ORACLE_CASES) OMP_WAIT_POLICY=passive tests/test-oracle
+
 # Root and debootstrap needed.
 check-systemd: all
 	$(SHELL) $(srcdir)/tests/systemd/run.sh
 check-chroot:
 	$(SHELL) $(srcdir)/tests/chroot.sh $(abs_builddir)/check-chroot.d
 
-.PHONY: check-asan check-clang check-valgrind check-systemd check-chroot
+.PHONY: check-asan check-clang check-oracle check-valgrind check-systemd check-chroot
 AM_DISTCHECK_CONFIGURE_FLAGS = --enable-werror --with-systemdsystemunitdir='$${prefix}/lib/systemd/system'
 distclean-local:
 	rm -rf check-asan.d check-clang.d tests/systemd/work tests/systemd/out tests/systemd/stage

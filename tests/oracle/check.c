@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/oracle/check.c - see check.h and verify.h. */
+#include "tests/oracle/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/oracle/oracle.h"
+#include "tests/oracle/stint.h"
+#include "tests/ref-attention.h"
+
+/* ---- what is seen ------------------------------------------------------------------------------- */
+
+struct take take_new(const struct bed *b)
+{
+	size_t n = (size_t)b->n_seqs * b->model.n_layers, width = (size_t)b->model.n_heads * b->model.head_dim;
+	struct take t = {.seen = calloc(n, sizeof(*t.seen))};
+
+	for (size_t i = 0; i < n; i++)
+		t.seen[i].out = calloc(width, sizeof(float));
+	return t;
+}
+
+void take_free(struct take *t, const struct bed *b)
+{
+	for (size_t i = 0; i < (size_t)b->n_seqs * b->model.n_layers; i++) {
+		free(t->seen[i].in);
+		free(t->seen[i].out);
+	}
+	free(t->seen);
+}
+
+struct seen *take_at(const struct take *t, const struct bed *b, uint32_t seq, uint32_t layer)
+{
+	return &t->seen[(size_t)seq * b->model.n_layers + layer];
+}
+
+static uint32_t tokens_of_unit(const struct seen *x, uint32_t unit)
+{
+	bool pages = x->looked.how == SKV_LOOKED_DENSE || x->looked.how == SKV_LOOKED_PAGES;
+	uint32_t first = unit * SKV_PAGE_TOKENS;
+
+	if (!pages)
+		return 1;
+	return x->looked.len - first < SKV_PAGE_TOKENS ? x->looked.len - first : SKV_PAGE_TOKENS;
+}
+
+static bool look(struct verify *v, struct skv_session *s, uint32_t layer, uint32_t item, uint32_t n, struct seen *x,
+                 uint32_t row, uint32_t *ids)
+{
+	int e = skv_selection(s, layer, item, row, &x->looked, ids, n);
+
+	if (e < 0)
+		return verify_fails(v, "layer %u: what it looked at: %s", layer, skv_last_error());
+	if (row == 0) {
+		x->units = oracle_units((enum oracle_how)x->looked.how, n);
+		x->in = calloc((size_t)x->looked.rows * x->units, sizeof(*x->in));
+	}
+	for (uint32_t i = 0; i < x->looked.n; i++) {
+		if (i >= n || ids[i] >= x->units || (i > 0 && ids[i] <= ids[i - 1]))
+			return verify_fails(v, "layer %u, list %u: its units do not ascend below %u: number %u is %u", layer,
+			                    row, x->units, i, ids[i]);
+		x->in[(size_t)row * x->units + ids[i]] = true;
+	}
+	return true;
+}
+
+bool check_seen(struct verify *v, struct skv_session *s, uint32_t layer, uint32_t item, uint32_t n, struct seen *x)
+{
+	uint32_t *ids = calloc(n, sizeof(*ids)), row = 0;
+	bool well;
+
+	x->looked = (struct skv_looked){.size = sizeof(x->looked)};
+	do
+		well = look(v, s, layer, item, n, x, row, ids);
+	while (well && ++row < x->looked.rows);
+	free(ids);
+	if (well && x->looked.len != n)
+		well = verify_fails(v, "layer %u: the sequence has %u tokens, expected %u", layer, x->looked.len, n);
+	return well;
+}
+
+/* ---- outputs -------------------------------------------------------------------------------------- */
+
+static const char *kind_name(enum bed_kind kind)
+{
+	static const char *const names[] = {
+	        "random keys", "large scores", "needles", "equal keys", "a query of zeros", "few different keys",
+	        "few different pages"};
+
+	return names[kind];
+}
+
+/* The q head's list. */
+static uint32_t row_of(const struct skv_model *m, const struct seen *x, uint32_t head)
+{
+	return (uint32_t)((uint64_t)head * x->looked.rows / m->n_heads);
+}
+
+static bool check_output(struct verify *v, const struct bed *b, const struct bed_seq *q, uint32_t layer,
+                         const struct seen *x)
+{
+	const struct skv_model *m = &b->model;
+	uint32_t n = q->n + 1, stride = m->n_kv_heads * m->head_dim, group = m->n_heads / m->n_kv_heads;
+	bool *visible = calloc(n, sizeof(*visible)), well = true;
+	double expected[SKV_MAX_HEAD_DIM];
+
+	for (uint32_t head = 0; head < m->n_heads && well; head++) {
+		const bool *in = x->in + (size_t)row_of(m, x, head) * x->units;
+		size_t kv = (size_t)(head / group) * m->head_dim;
+
+		for (uint32_t t = 0; t < n; t++)
+			visible[t] = in[x->units == n ? t : t / SKV_PAGE_TOKENS];
+		ref_attention(q->q[layer] + (size_t)head * m->head_dim, q->k[layer] + kv, q->v[layer] + kv, n, stride,
+		              m->head_dim, 1 / sqrt(m->head_dim), visible, expected, NULL);
+		for (uint32_t d = 0; d < m->head_dim && well; d++) {
+			double off = fabs(x->out[head * m->head_dim + d] - expected[d]);
+
+			v->worst = fmax(v->worst, off);
+			if (!(off <= v->place->output_slack))
+				well = verify_fails(v,
+				                    "layer %u, q head %u, sequence of %u tokens, %s: output %u is %g, attention "
+				                    "over what was looked at gives %g",
+				                    layer, head, n, kind_name(q->kind), d, x->out[head * m->head_dim + d],
+				                    expected[d]);
+		}
+	}
+	free(visible);
+	return well;
+}
+
+/* ---- sets ------------------------------------------------------------------------------------------- */
+
+static struct oracle_step step_of(const struct verify *v, const struct bed *b, const struct bed_seq *q)
+{
+	uint32_t n = q->n + 1;
+	bool device = v->place->device != SKV_DEVICE_HOST;
+
+	return (struct oracle_step){
+	        .model = &b->model,
+	        .n = n,
+	        .k = (const float *const *)q->k,
+	        .q = (const float *const *)q->q,
+	        .hole = q->hole,
+	        .logit_slack = v->place->logit_slack,
+	        .weight_slack = v->place->weight_slack,
+	        /* a device keeps scores as 16-bit differences to the largest one of their page */
+	        .ties_hold = !device || (q->kind != BED_ROWS && (q->kind != BED_PATTERNS || n % ORACLE_PAGE == 0)),
+	};
+}
+
+/* One list against what it must be. */
+static bool check_list(struct verify *v, const struct bed_seq *q, uint32_t layer, uint32_t row, const struct seen *x,
+                       const struct oracle_set *set)
+{
+	const uint8_t *class = set->class + (size_t)row * set->units;
+	uint32_t count = 0, unsure = 0;
+
+	for (uint32_t u = 0; u < set->units; u++) {
+		bool in = x->in[(size_t)row * x->units + u];
+
+		count += in;
+		unsure += class[u] == ORACLE_MAY;
+		if (class[u] != ORACLE_MAY && in != (class[u] == ORACLE_IN))
+			return verify_fails(v, "layer %u, list %u, sequence of %u tokens, %s: unit %u of %u is%s looked at",
+			                    layer, row, q->n + 1, kind_name(q->kind), u, set->units, in ? "" : " not");
+	}
+	if (count != set->count[row] && set->count[row] != UINT32_MAX)
+		return verify_fails(v, "layer %u, list %u, sequence of %u tokens, %s: %u units are looked at, expected %u",
+		                    layer, row, q->n + 1, kind_name(q->kind), count, set->count[row]);
+	v->lists++;
+	v->unsure += unsure > 0;
+	return true;
+}
+
+static bool check_oracle(struct verify *v, struct bed *b, const struct oracle_policy *p, const char *spec,
+                         uint32_t seq, const struct take *t)
+{
+	struct bed_seq *q = &b->seq[seq];
+	struct oracle_step step = step_of(v, b, q);
+	struct oracle_set *set = calloc(b->model.n_layers, sizeof(*set));
+	bool well = true;
+
+	p->look(&step, spec, set);
+	for (uint32_t layer = 0; layer < b->model.n_layers && well; layer++) {
+		const struct seen *x = take_at(t, b, seq, layer);
+
+		if (x->looked.how != set[layer].how || x->looked.rows != set[layer].rows)
+			well = verify_fails(v, "layer %u: attends as %u with %u lists, expected %u with %u", layer,
+			                    x->looked.how, x->looked.rows, set[layer].how, set[layer].rows);
+		for (uint32_t row = 0; row < x->looked.rows && well; row++)
+			well = check_list(v, q, layer, row, x, &set[layer]);
+	}
+	oracle_sets_free(set, b->model.n_layers);
+	free(set);
+	return well;
+}
+
+/* What can be said of a policy that the oracle does not know. */
+static bool check_contract(struct verify *v, const struct bed_seq *q, const char *spec, uint32_t layer,
+                           const struct seen *x)
+{
+	bool pages = x->looked.how == SKV_LOOKED_PAGES;
+	uint32_t pin = (uint32_t)oracle_number(spec, "pin") * (pages ? 1 : SKV_PAGE_TOKENS);
+	uint32_t most = oracle_budget(spec, x->units, pages ? 8 : 128) + pin;
+
+	if (oracle_number(spec, "budget") == 0 || x->looked.how == SKV_LOOKED_DENSE)
+		most = x->units;
+	for (uint32_t row = 0; row < x->looked.rows; row++) {
+		const bool *in = x->in + (size_t)row * x->units;
+		uint32_t n = 0;
+
+		for (uint32_t u = 0; u < x->units; u++)
+			n += in[u];
+		if (n > most)
+			return verify_fails(v, "layer %u, list %u, sequence of %u tokens, %s: %u of %u units, its budget is %u",
+			                    layer, row, q->n + 1, kind_name(q->kind), n, x->units, most);
+		if (!in[x->units - 1])
+			return verify_fails(v, "layer %u, list %u, sequence of %u tokens, %s: the newest token is not looked at",
+			                    layer, row, q->n + 1, kind_name(q->kind));
+		v->lists++;
+	}
+	return true;
+}
+
+bool check_step(struct verify *v, struct bed *b, struct skv_session *s, uint32_t seq, const struct take *t)
+{
+	const char *spec = skv_policy_spec(s);
+	const struct oracle_policy *p = oracle_find(spec);
+	struct bed_seq *q = &b->seq[seq];
+	bool well = true;
+
+	for (uint32_t layer = 0; layer < b->model.n_layers && well; layer++)
+		well = check_output(v, b, q, layer, take_at(t, b, seq, layer));
+	if (p && !q->holes_unknown)
+		return well && check_oracle(v, b, p, spec, seq, t);
+	for (uint32_t layer = 0; layer < b->model.n_layers && well && !p; layer++)
+		well = check_contract(v, q, spec, layer, take_at(t, b, seq, layer));
+	return well;
+}
+
+bool check_same(struct verify *v, const struct bed *b, uint32_t seq, const struct take *a, const struct take *c)
+{
+	for (uint32_t layer = 0; layer < b->model.n_layers; layer++) {
+		const struct seen *x = take_at(a, b, seq, layer), *y = take_at(c, b, seq, layer);
+		bool list = x->looked.how != y->looked.how || x->looked.rows != y->looked.rows ||
+		            memcmp(x->in, y->in, (size_t)x->looked.rows * x->units * sizeof(*x->in)) != 0;
+
+		if (list || memcmp(x->out, y->out, (size_t)b->model.n_heads * b->model.head_dim * sizeof(float)) != 0)
+			return verify_fails(v,
+			                    "layer %u, sequence of %u tokens, %s: the same step again, in another batch, %s",
+			                    layer, b->seq[seq].n + 1, kind_name(b->seq[seq].kind),
+			                    list ? "looks at other units" : "has another output");
+	}
+	return true;
+}
+
+/* ---- after a step ----------------------------------------------------------------------------------- */
+
+/* As the library counts: tokens once for each kv head, which are then divided by their number. */
+static uint64_t attended(const struct skv_model *m, const struct take *t, const struct bed *b, uint32_t seq,
+                         bool *ret_sparse)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t layer = 0; layer < m->n_layers; layer++) {
+		const struct seen *x = take_at(t, b, seq, layer);
+
+		for (uint32_t kv = 0; kv < m->n_kv_heads; kv++) {
+			const bool *in = x->in + (size_t)row_of(m, x, kv * (m->n_heads / m->n_kv_heads)) * x->units;
+
+			for (uint32_t u = 0; u < x->units; u++) {
+				sum += in[u] ? tokens_of_unit(x, u) : 0;
+				*ret_sparse |= !in[u];
+			}
+		}
+	}
+	return sum / m->n_kv_heads;
+}
+
+bool check_end(struct verify *v, struct bed *b, struct skv_session *s, uint32_t seq, const struct take *t,
+               uint64_t before)
+{
+	const char *spec = skv_policy_spec(s);
+	const struct oracle_policy *p = oracle_find(spec);
+	struct bed_seq *q = &b->seq[seq];
+	struct oracle_step step = step_of(v, b, q);
+	uint64_t now, causal, resident, total, holes = 0, expected;
+	bool sparse = false;
+
+	expected = attended(&b->model, t, b, seq, &sparse);
+	skv_seq_attended(q->seq, &now, &causal);
+	if (now - before != expected)
+		return verify_fails(v, "sequence of %u tokens: %llu tokens are counted as attended, its lists have %llu",
+		                    step.n, (unsigned long long)(now - before), (unsigned long long)expected);
+	v->sparse += sparse;
+	if (p && p->evict)
+		p->evict(&step, spec);
+	skv_seq_pages(q->seq, &resident, &total);
+	for (uint32_t layer = 0; layer < b->model.n_layers; layer++)
+		for (uint32_t page = 0; page < skv_pages_of(step.n); page++)
+			holes += q->hole[layer][page];
+	if (!p && total - resident != holes)
+		q->holes_unknown = true;
+	if (!q->holes_unknown && total - resident != holes)
+		return verify_fails(v, "sequence of %u tokens: %llu of its %llu pages are evicted, expected %llu", step.n,
+		                    (unsigned long long)(total - resident), (unsigned long long)total,
+		                    (unsigned long long)holes);
+	return true;
+}

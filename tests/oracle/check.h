@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/oracle/check.h - what is seen of a step, and what it must be. */
+#ifndef SKV_ORACLE_CHECK_H
+#define SKV_ORACLE_CHECK_H
+
+#include "tests/oracle/bed.h"
+#include "tests/oracle/verify.h"
+
+/* What one layer looked at of one sequence, and what came of it. */
+struct seen {
+	struct skv_looked looked;
+	uint32_t units; /* of the sequence */
+	bool *in;       /* [rows][units]: looked at? */
+	float *out;     /* [n_heads][head_dim] */
+};
+
+/* All of a step. */
+struct take {
+	struct seen *seen; /* [n_seqs][n_layers] */
+};
+struct take take_new(const struct bed *);
+void take_free(struct take *, const struct bed *);
+struct seen *take_at(const struct take *, const struct bed *, uint32_t seq, uint32_t layer);
+
+/*
+ * Ask what the layer looked at of an item, whose sequence has n tokens in the step. All of these: false when it is
+ * not as it must be, which is noted then.
+ */
+bool check_seen(struct verify *, struct skv_session *, uint32_t layer, uint32_t item, uint32_t n, struct seen *);
+/* The sequence's lists and outputs are right. */
+bool check_step(struct verify *, struct bed *, struct skv_session *, uint32_t seq, const struct take *);
+/* Two attempts at a step saw the same. */
+bool check_same(struct verify *, const struct bed *, uint32_t seq, const struct take *, const struct take *);
+/* After the step: counters and evictions. `before`: what had been attended. */
+bool check_end(struct verify *, struct bed *, struct skv_session *, uint32_t seq, const struct take *,
+               uint64_t before);
+
+#endif

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+# What policies must do: of tests/test-oracle and of sparsekvctl.
+noinst_LTLIBRARIES += tests/oracle/libskvoracle.la
+tests_oracle_libskvoracle_la_SOURCES = tests/oracle/oracle.h tests/oracle/policies.c \
+	tests/oracle/spec.c tests/oracle/scores.c tests/oracle/choose.c \
+	tests/oracle/full.c tests/oracle/streaming.c tests/oracle/delta.c \
+	tests/oracle/verify.c tests/oracle/verify.h tests/oracle/stint.c tests/oracle/stint.h \
+	tests/oracle/check.c tests/oracle/check.h tests/oracle/bed.c tests/oracle/bed.h \
+	tests/ref-attention.c tests/ref-attention.h
+tests_oracle_libskvoracle_la_LIBADD = libclient/libsparsekv-client.la -lm

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/oracle/oracle.h - what each policy must look at, in double precision and plain loops.
+ *
+ * Written from the papers' rules (sparsekv-policy(7) names the papers) and sharing no code with policies, kernels
+ * or library: a file a policy, which reads like its rule. It knows nothing of hooks, plans or primitives.
+ *
+ * Kernels round. So every score comes with the range that a kernel's may be in, and a unit that is chosen or not as
+ * roundings go is in a class of its own. Equal scores that come of equal keys are equal in every arithmetic, and the
+ * lower index wins; inputs are made so that there are no others (bed.c).
+ */
+#ifndef SKV_ORACLE_H
+#define SKV_ORACLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sparsekv/types.h>
+
+#define ORACLE_PAGE 16u /* tokens */
+
+/* One sequence in one step: all that a policy may look at. */
+struct oracle_step {
+	const struct skv_model *model;
+	uint32_t n;            /* tokens, the one being decoded included */
+	const float *const *k; /* [layer]: [n][n_kv_heads][head_dim] as the pages keep it */
+	const float *const *q; /* [layer]: [n_heads][head_dim] of the last token */
+	bool *const *hole;     /* [layer]: [pages] that were evicted */
+	double logit_slack;    /* a kernel's q·k is off by at most this much of Σ |q_d k_d|, */
+	double weight_slack;   /* and a softmax weight by this much of itself besides */
+	bool ties_hold;        /* scores that are equal here are equal there */
+};
+
+enum oracle_how { ORACLE_DENSE, ORACLE_WINDOW, ORACLE_PAGES, ORACLE_TOKENS }; /* as enum skv_looked_how */
+enum oracle_class { ORACLE_OUT, ORACLE_MAY, ORACLE_IN };
+
+/* What one layer looks at: lists of units, of pages for ORACLE_DENSE and ORACLE_PAGES, else of tokens. */
+struct oracle_set {
+	enum oracle_how how;
+	uint32_t rows;   /* 1, n_kv_heads or n_heads */
+	uint32_t units;  /* of the sequence */
+	uint8_t *class;  /* [rows][units], enum oracle_class */
+	uint32_t *count; /* [rows]: how many units are looked at, whichever they are; UINT32_MAX: as roundings go */
+};
+
+struct oracle_policy {
+	const char *name;
+	/* Fill set[n_layers] for a policy with the parameters of `spec`, which has them all (skv_policy_spec). */
+	void (*look)(const struct oracle_step *, const char *spec, struct oracle_set *set);
+	/* What the step evicts at its end, into step->hole; NULL: nothing. */
+	void (*evict)(const struct oracle_step *, const char *spec);
+};
+
+extern const struct oracle_policy oracle_full, oracle_streaming, oracle_delta;
+
+/* The policy that a spec names, or NULL. */
+const struct oracle_policy *oracle_find(const char *spec);
+
+void oracle_sets_free(struct oracle_set *set, uint32_t n_layers);
+
+/* ---- parameters (spec.c) ---------------------------------------------------------------------- */
+
+double oracle_number(const char *spec, const char *key); /* 0 when it is not there */
+bool oracle_is(const char *spec, const char *key, const char *value);
+bool oracle_layer_in(const char *spec, const char *key, uint32_t layer); /* of a list such as 2,7,12 */
+/* The parameter `budget` for n units: a count, or a share of n rounded up and at least `least`; at most n. */
+uint32_t oracle_budget(const char *spec, uint32_t n, uint32_t least);
+
+/* ---- scores (scores.c) ------------------------------------------------------------------------ */
+
+struct oracle_score {
+	double lo, is, hi; /* the least and the most that a kernel's may be */
+};
+
+/* score[n] of one q head: q·k unscaled. Holes, which have none, are left as they were. */
+void oracle_logits(const struct oracle_step *, uint32_t layer, uint32_t head, struct oracle_score *score);
+/* score[n]: softmax over all tokens that are there of scale·q·k. */
+void oracle_weights(const struct oracle_step *, uint32_t layer, uint32_t head, struct oracle_score *score);
+/* The same of heads [from, to), pooled. */
+enum oracle_pool { ORACLE_MAX, ORACLE_SUM };
+void oracle_pooled(const struct oracle_step *, uint32_t layer, uint32_t from, uint32_t to, enum oracle_pool,
+                   struct oracle_score *score);
+/* page[pages]: the sums over the tokens of each page. */
+void oracle_pages(const struct oracle_score *token, uint32_t n, struct oracle_score *page);
+struct oracle_score oracle_more(struct oracle_score a, struct oracle_score b); /* the larger one */
+struct oracle_score oracle_add(struct oracle_score a, struct oracle_score b);
+
+/* ---- choosing (choose.c) ---------------------------------------------------------------------- */
+
+uint32_t oracle_units(enum oracle_how how, uint32_t n); /* of n tokens */
+bool oracle_there(const struct oracle_step *, uint32_t layer, enum oracle_how how, uint32_t unit); /* no hole */
+
+/* A set of this form with nothing in it. */
+void oracle_set_new(const struct oracle_step *, struct oracle_set *, enum oracle_how how, uint32_t rows);
+/* All that is there. */
+void oracle_dense(const struct oracle_step *, uint32_t layer, struct oracle_set *);
+/* What `from` chose, of that what is there in this layer. map[rows], which may be NULL: the row of `from`. */
+void oracle_reuse(const struct oracle_step *, uint32_t layer, const struct oracle_set *from, const uint8_t *map,
+                  struct oracle_set *);
+/*
+ * Units [first, end) of a row that are there become chosen. Those of another layer's set too, which is why it
+ * is asked with the layer that chooses.
+ */
+void oracle_take(const struct oracle_step *, uint32_t layer, struct oracle_set *, uint32_t row, uint32_t first,
+                 uint32_t end);
+/* The best k of units [first, end) that are there and not chosen so far; ties to the lower index. */
+void oracle_best(const struct oracle_step *, uint32_t layer, struct oracle_set *, uint32_t row, uint32_t first,
+                 uint32_t end, const struct oracle_score *score, uint32_t k);
+/* For each candidate, how many of the candidates surely come before it, and how many may. */
+void oracle_ranks(const struct oracle_step *, const struct oracle_score *score, const bool *candidate, uint32_t n,
+                  uint32_t *ret_sure, uint32_t *ret_may);
+
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/oracle/policies.c - the policies that the oracle knows. */
+#include "tests/oracle/oracle.h"
+
+#include <string.h>
+
+const struct oracle_policy *oracle_find(const char *spec)
+{
+	static const struct oracle_policy *const all[] = {&oracle_full, &oracle_streaming, &oracle_delta};
+	size_t len = strcspn(spec, "?");
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		if (strlen(all[i]->name) == len && !strncmp(all[i]->name, spec, len))
+			return all[i];
+	return NULL;
+}

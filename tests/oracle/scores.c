@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/oracle/scores.c - q·k, softmax weights, what is made of them, and how far a kernel's may be off. */
+#include "tests/oracle/oracle.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define SUM_SLACK 1e-6  /* of a sum of up to some hundred weights in fp32 */
+#define LEAST 1e-37     /* below it fp32 has few digits, or none */
+
+static struct oracle_score about(double is, double slack)
+{
+	return (struct oracle_score){.lo = is - slack, .is = is, .hi = is + slack};
+}
+
+void oracle_logits(const struct oracle_step *s, uint32_t layer, uint32_t head, struct oracle_score *score)
+{
+	const struct skv_model *m = s->model;
+	const float *q = s->q[layer] + (size_t)head * m->head_dim;
+	uint32_t kv = head / (m->n_heads / m->n_kv_heads);
+
+	for (uint32_t t = 0; t < s->n; t++) {
+		const float *k = s->k[layer] + ((size_t)t * m->n_kv_heads + kv) * m->head_dim;
+		double sum = 0, size = 0;
+
+		if (s->hole[layer][t / ORACLE_PAGE])
+			continue;
+		for (uint32_t d = 0; d < m->head_dim; d++) {
+			sum += (double)q[d] * k[d];
+			size += fabs((double)q[d] * k[d]);
+		}
+		score[t] = about(sum, size * s->logit_slack);
+	}
+}
+
+/*
+ * α_t = exp(x_t) / Σ exp(x). Where a kernel's x are off by up to δ_t, and all of them by up to Δ, its α is off by
+ * a factor of up to exp(δ_t + Δ).
+ */
+void oracle_weights(const struct oracle_step *s, uint32_t layer, uint32_t head, struct oracle_score *score)
+{
+	double scale = s->model->scale > 0 ? s->model->scale : 1 / sqrt(s->model->head_dim);
+	double max = -INFINITY, sum = 0, most = 0;
+
+	oracle_logits(s, layer, head, score);
+	for (uint32_t t = 0; t < s->n; t++) {
+		if (s->hole[layer][t / ORACLE_PAGE])
+			continue;
+		max = fmax(max, scale * score[t].is);
+		most = fmax(most, scale * (score[t].hi - score[t].is));
+	}
+	for (uint32_t t = 0; t < s->n; t++)
+		if (!s->hole[layer][t / ORACLE_PAGE])
+			sum += exp(scale * score[t].is - max);
+	for (uint32_t t = 0; t < s->n; t++) {
+		double weight, off;
+
+		if (s->hole[layer][t / ORACLE_PAGE])
+			continue;
+		weight = exp(scale * score[t].is - max) / sum;
+		off = expm1(scale * (score[t].hi - score[t].is) + most) + s->weight_slack + SUM_SLACK;
+		score[t] = about(weight, weight * off + LEAST);
+	}
+}
+
+struct oracle_score oracle_more(struct oracle_score a, struct oracle_score b)
+{
+	return (struct oracle_score){.lo = fmax(a.lo, b.lo), .is = fmax(a.is, b.is), .hi = fmax(a.hi, b.hi)};
+}
+
+struct oracle_score oracle_add(struct oracle_score a, struct oracle_score b)
+{
+	double slack = SUM_SLACK * fabs(b.is);
+
+	return (struct oracle_score){.lo = a.lo + b.lo - slack, .is = a.is + b.is, .hi = a.hi + b.hi + slack};
+}
+
+void oracle_pooled(const struct oracle_step *s, uint32_t layer, uint32_t from, uint32_t to, enum oracle_pool pool,
+                   struct oracle_score *score)
+{
+	struct oracle_score *one = calloc(s->n, sizeof(*one));
+
+	oracle_weights(s, layer, from, score);
+	for (uint32_t head = from + 1; head < to; head++) {
+		oracle_weights(s, layer, head, one);
+		for (uint32_t t = 0; t < s->n; t++)
+			score[t] = pool == ORACLE_MAX ? oracle_more(score[t], one[t]) : oracle_add(score[t], one[t]);
+	}
+	free(one);
+}
+
+/*
+ * Like a kernel's, the sum depends on the order of what is summed, if only by a hair: pages of the same weights in
+ * another order must not pass for equal.
+ */
+void oracle_pages(const struct oracle_score *token, uint32_t n, struct oracle_score *page)
+{
+	for (uint32_t t = 0; t < n; t++) {
+		struct oracle_score x = token[t];
+
+		x.is *= 1 + 1e-13 * (t % ORACLE_PAGE);
+		page[t / ORACLE_PAGE] = t % ORACLE_PAGE ? oracle_add(page[t / ORACLE_PAGE], x) : x;
+	}
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/oracle/stint.c - steps, begun up to three times each: alone, in another order, and to stay. What is
+ * checked of a step is check.c's business.
+ */
+#include "tests/oracle/stint.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/oracle/check.h"
+
+#define CHUNK 512u /* rows of a prompt at a time */
+
+bool verify_fails(struct verify *v, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!*v->bad) {
+		va_start(ap, fmt);
+		vsnprintf(v->bad, sizeof(v->bad), fmt, ap);
+		va_end(ap);
+	}
+	return false;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------- */
+
+static struct verify_rows rows_new(const struct skv_model *m, uint32_t n)
+{
+	size_t q = (size_t)n * m->n_heads * m->head_dim, kv = (size_t)n * m->n_kv_heads * m->head_dim;
+
+	return (struct verify_rows){.n = n,
+	                            .q = calloc(q, sizeof(float)),
+	                            .k = calloc(kv, sizeof(float)),
+	                            .v = calloc(kv, sizeof(float)),
+	                            .out = calloc(q, sizeof(float))};
+}
+
+static void rows_free(struct verify_rows *r)
+{
+	free(r->q);
+	free(r->k);
+	free(r->v);
+	free(r->out);
+}
+
+/* Rows [at, at + n) of K and V are the sequence's tokens from `first` on. */
+static void rows_put(const struct skv_model *m, struct verify_rows *r, uint32_t at, const struct bed_seq *q,
+                     uint32_t layer, uint32_t first, uint32_t n)
+{
+	size_t width = (size_t)m->n_kv_heads * m->head_dim;
+
+	memcpy(r->k + at * width, q->k[layer] + first * width, n * width * sizeof(float));
+	memcpy(r->v + at * width, q->v[layer] + first * width, n * width * sizeof(float));
+}
+
+/* ---- sequences -------------------------------------------------------------------------------- */
+
+/* Tokens [0, n) as a prompt: what comes out is of no interest. */
+static bool feed_prompt(struct verify *v, struct bed *b, struct skv_session *s, struct bed_seq *q)
+{
+	for (uint32_t at = 0; at < q->n;) {
+		uint32_t n = q->n - at < CHUNK ? q->n - at : CHUNK;
+		struct skv_step_item item = {.seq = q->seq, .n_tokens = n, .flags = SKV_STEP_PROMPT};
+		struct verify_rows r = rows_new(&b->model, n);
+		int e = skv_step_begin(s, &item, 1, v->place->stream);
+
+		for (uint32_t layer = 0; layer < b->model.n_layers && e == 0; layer++) {
+			rows_put(&b->model, &r, 0, q, layer, at, n);
+			e = v->place->attend(s, &b->model, layer, &r);
+		}
+		if (e == 0)
+			e = skv_step_end(s, NULL);
+		rows_free(&r);
+		if (e < 0)
+			return verify_fails(v, "a prompt of %u tokens: %s", q->n, skv_last_error());
+		at += n;
+	}
+	return true;
+}
+
+static bool take_over(struct verify *v, struct bed *b, struct skv_session *s)
+{
+	for (uint32_t i = 0; i < b->n_seqs; i++) {
+		struct bed_seq *q = &b->seq[i];
+		int e = q->made ? skv_seq_attach(s, q->name, &q->seq) : skv_seq_new(s, q->name, q->cap, &q->seq);
+
+		if (e < 0)
+			return verify_fails(v, "%s sequence of %u tokens: %s", q->made ? "taking over a" : "a new", q->n,
+			                    skv_last_error());
+		if (!q->made && !feed_prompt(v, b, s, q))
+			return false;
+		q->made = true;
+	}
+	return true;
+}
+
+static bool let_go(struct verify *v, struct bed *b, bool drop)
+{
+	bool well = true;
+
+	for (uint32_t i = 0; i < b->n_seqs; i++) {
+		struct bed_seq *q = &b->seq[i];
+		int e = drop ? skv_seq_drop(q->seq) : skv_seq_detach(q->seq);
+
+		q->seq = NULL;
+		if (e < 0)
+			well = verify_fails(v, "letting go of a sequence: %s", skv_last_error());
+	}
+	return well;
+}
+
+/* ---- a step ------------------------------------------------------------------------------------- */
+
+/* Begin a step of sequences order[n] and take it as far as in front of its end; notes what is seen. */
+static bool attempt(struct verify *v, struct bed *b, struct skv_session *s, const uint32_t *order, uint32_t n,
+                    struct take *t)
+{
+	const struct skv_model *m = &b->model;
+	size_t width = (size_t)m->n_heads * m->head_dim;
+	struct skv_step_item items[BED_MAX_SEQS];
+	struct verify_rows r = rows_new(m, n);
+	bool well = true;
+	int e;
+
+	for (uint32_t i = 0; i < n; i++)
+		items[i] = (struct skv_step_item){.seq = b->seq[order[i]].seq, .n_tokens = 1};
+	e = skv_step_begin(s, items, n, v->place->stream);
+	if (e < 0)
+		well = verify_fails(v, "beginning a step: %s", skv_last_error());
+	for (uint32_t layer = 0; layer < m->n_layers && well; layer++) {
+		for (uint32_t i = 0; i < n; i++) {
+			const struct bed_seq *q = &b->seq[order[i]];
+
+			rows_put(m, &r, i, q, layer, q->n, 1);
+			memcpy(r.q + i * width, q->q[layer], width * sizeof(float));
+		}
+		e = v->place->attend(s, m, layer, &r);
+		if (e < 0)
+			well = verify_fails(v, "layer %u: %s", layer, skv_last_error());
+		for (uint32_t i = 0; i < n && well; i++) {
+			struct seen *x = take_at(t, b, order[i], layer);
+
+			memcpy(x->out, r.out + i * width, width * sizeof(float));
+			well = check_seen(v, s, layer, i, b->seq[order[i]].n + 1, x);
+		}
+	}
+	rows_free(&r);
+	return well;
+}
+
+/* The same step alone or in another order, given up before its end. */
+static bool rehearse(struct verify *v, struct bed *b, struct skv_session *s, struct take *t, uint32_t *ret_one)
+{
+	uint32_t order[BED_MAX_SEQS], one = bed_below(b, b->n_seqs);
+	bool alone = bed_below(b, 2), well;
+
+	for (uint32_t i = 0; i < b->n_seqs; i++)
+		order[i] = b->n_seqs - 1 - i;
+	well = alone ? attempt(v, b, s, &one, 1, t) : attempt(v, b, s, order, b->n_seqs, t);
+	skv_step_abort(s);
+	*ret_one = alone ? one : b->n_seqs;
+	return well;
+}
+
+static bool step(struct verify *v, struct bed *b, struct skv_session *s)
+{
+	uint32_t order[BED_MAX_SEQS] = {0, 1, 2, 3}, one = b->n_seqs;
+	struct take rehearsed = take_new(b), kept = take_new(b);
+	uint64_t before[BED_MAX_SEQS], causal;
+	bool again = bed_below(b, 2), well = true;
+
+	for (uint32_t i = 0; i < b->n_seqs; i++) {
+		bed_token(b, &b->seq[i], b->seq[i].n);
+		bed_query(b, &b->seq[i], b->seq[i].n);
+		skv_seq_attended(b->seq[i].seq, &before[i], &causal);
+	}
+	if (again)
+		well = rehearse(v, b, s, &rehearsed, &one);
+	well = well && attempt(v, b, s, order, b->n_seqs, &kept);
+	for (uint32_t i = 0; i < b->n_seqs && well; i++)
+		well = check_step(v, b, s, i, &kept) &&
+		       (!again || (one < b->n_seqs && one != i) || check_same(v, b, i, &rehearsed, &kept));
+	if (well && skv_step_end(s, NULL) < 0)
+		well = verify_fails(v, "ending a step: %s", skv_last_error());
+	if (!well)
+		skv_step_abort(s);
+	for (uint32_t i = 0; i < b->n_seqs && well; i++) {
+		well = check_end(v, b, s, i, &kept, before[i]);
+		b->seq[i].n++;
+		v->done++;
+	}
+	take_free(&rehearsed, b);
+	take_free(&kept, b);
+	return well;
+}
+
+bool stint(struct verify *v, struct bed *b, struct skv_session *s, uint32_t steps, bool last)
+{
+	bool well = take_over(v, b, s);
+
+	for (uint32_t i = 0; i < steps && well; i++)
+		well = step(v, b, s);
+	return let_go(v, b, last || !well) && well;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/oracle/stint.h - the steps that one session takes with the sequences of a bed. */
+#ifndef SKV_ORACLE_STINT_H
+#define SKV_ORACLE_STINT_H
+
+#include "tests/oracle/bed.h"
+#include "tests/oracle/verify.h"
+
+/* Note what failed, once. Returns false. */
+bool verify_fails(struct verify *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/*
+ * Attach the sequences, or make them with their prompts when nobody has had them, decode `steps` tokens of each
+ * and check all of it. Then they are detached, or with `last` and after a failure dropped.
+ */
+bool stint(struct verify *, struct bed *, struct skv_session *, uint32_t steps, bool last);
+
+#endif

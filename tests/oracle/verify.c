@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/oracle/verify.c - rounds: a model, sequences on it, sessions that decode them one after the other.
+ *
+ * A round has a seed, and all of it follows from that and from the spec; the lowest digit says how long sequences get,
+ * so that this too is repeated with it. In a third of the rounds other policies
+ * have the sequences before and after: they are named, and go from session to session. What a session does in
+ * one step is stint.c's business.
+ */
+#include "tests/oracle/verify.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/oracle/stint.h"
+
+#define MOST_LAYERS 64u
+#define SHORT 256u /* tokens, at most, on the first level; each has twice as many */
+#define LEVELS 6u
+#define STEPS 3u   /* at most, of a session */
+
+static int attend_on_host(struct skv_session *s, const struct skv_model *m, uint32_t layer, struct verify_rows *r)
+{
+	(void)m;
+	return skv_attend(s, layer, &(struct skv_attn){.q = r->q, .k = r->k, .v = r->v, .out = r->out});
+}
+
+const struct verify_place verify_on_host = {
+        .device = SKV_DEVICE_HOST,
+        .attend = attend_on_host,
+        .logit_slack = 0x1p-20,
+        .output_slack = 5e-5,
+};
+
+/* Open a session with the spec; models get more layers where it names one that they lack. */
+static struct skv_session *open_for_spec(struct verify *v, struct bed *b)
+{
+	struct skv_session *s = NULL;
+	int e = skv_open(v->client, &b->model, v->spec, &s);
+
+	while (e == -EINVAL && b->model.n_layers * 2 <= MOST_LAYERS) {
+		b->model.n_layers *= 2;
+		e = skv_open(v->client, &b->model, v->spec, &s);
+	}
+	if (e < 0)
+		verify_fails(v, "cannot be opened: %s", skv_last_error());
+	return s;
+}
+
+/* Under `spec`: its sequences from whoever had them, some steps, and let go of again. */
+static bool other_stint(struct verify *v, struct bed *b, const char *spec, bool last)
+{
+	struct skv_session *s;
+	int e = skv_open(v->client, &b->model, spec, &s);
+	bool well;
+
+	if (e < 0)
+		return verify_fails(v, "%s cannot be opened: %s", spec, skv_last_error());
+	well = stint(v, b, s, 1 + bed_below(b, STEPS), last);
+	skv_close(s);
+	return well;
+}
+
+/*
+ * The policies that have the sequences. `self` is a session of the policy itself, opened to find the shape. A round's
+ * sequences are dropped by its last stint, or by a failing one.
+ */
+static bool stints(struct verify *v, struct bed *b, struct skv_session *self, bool alone)
+{
+	const char *streaming = bed_below(b, 2) ? "streaming?budget=60&sinks=20" : "streaming?budget=40";
+
+	if (alone)
+		return stint(v, b, self, 1 + bed_below(b, STEPS), true);
+	v->adopted++;
+	return other_stint(v, b, "full", false) && stint(v, b, self, 1 + bed_below(b, STEPS), false) &&
+	       other_stint(v, b, streaming, false) && stint(v, b, self, 1 + bed_below(b, STEPS), false) &&
+	       other_stint(v, b, bed_below(b, 2) ? "full" : streaming, true);
+}
+
+static bool round_of(struct verify *v, uint64_t seed)
+{
+	struct skv_session *self;
+	struct bed b;
+	bool alone, well;
+
+	v->bad_seed = seed;
+	v->rounds++;
+	bed_init(&b, seed, v->place->device);
+	b.model.max_tokens = (SHORT << LEVELS) + 5 * STEPS;
+	snprintf(b.model.name, sizeof(b.model.name), "%s", v->model);
+	self = open_for_spec(v, &b);
+	if (!self)
+		return false;
+	alone = bed_below(&b, 3) > 0;
+	bed_make_seqs(&b, SHORT << seed % 10 % LEVELS, 5 * STEPS);
+	well = stints(v, &b, self, alone);
+	skv_close(self);
+	bed_deinit(&b);
+	return well;
+}
+
+bool verify_policy(struct verify *v)
+{
+	for (uint64_t seed = v->seed; v->done < v->cases; seed += 10) {
+		uint32_t sparse = v->sparse;
+
+		if (!round_of(v, seed))
+			return false;
+		/* sequences that fit into a budget as a whole say little about what is chosen */
+		if (v->sparse == sparse && seed % 10 < LEVELS - 1)
+			seed++;
+	}
+	return true;
+}

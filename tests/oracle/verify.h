@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/oracle/verify.h - is a policy that a daemon has loaded what it should be?
+ *
+ * Decodes random sequences under it, as a client, and checks each step:
+ *
+ *   - the units that a layer says it looked at ascend, are within the sequence and not above the budget
+ *   - the output is double-precision attention over exactly these
+ *   - the counters of attended tokens agree with them
+ *   - the same step, begun again, alone or in another order, gives the same units and the same output
+ *   - sequences that `full` and `streaming` have handled, with holes, are taken over, and they take over its own
+ *
+ * The units of a policy that the oracle knows are those that the oracle finds, the evicted pages too; those of
+ * any other must have the newest token among them.
+ */
+#ifndef SKV_ORACLE_VERIFY_H
+#define SKV_ORACLE_VERIFY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sparsekv/client.h>
+
+/* One layer's rows of a step in the host's memory, fp32. */
+struct verify_rows {
+	uint32_t n;
+	float *q, *k, *v, *out;
+};
+
+/* Where the pages and the arithmetic are. */
+struct verify_place {
+	uint32_t device; /* as in struct skv_model */
+	void *stream;
+	/* skv_attend with these rows, brought there and back */
+	int (*attend)(struct skv_session *, const struct skv_model *, uint32_t layer, struct verify_rows *);
+	/* how far off what is computed there may be: see struct oracle_step, and of an output where values are up to 1 */
+	double logit_slack, weight_slack, output_slack;
+};
+extern const struct verify_place verify_on_host;
+
+struct verify {
+	/* what is wanted */
+	struct skv_client *client;
+	const char *spec;
+	uint64_t seed; /* its last digit: how long sequences are, 0 to 5 */
+	uint32_t cases; /* one sequence's decode step, all layers, each */
+	const struct verify_place *place;
+	const char *model; /* name of the models that are opened: nobody else's */
+
+	/* what was seen */
+	uint32_t done;
+	uint32_t rounds, adopted; /* models tried, and those with sequences of other policies */
+	uint32_t sparse;   /* cases where a layer left something out */
+	uint64_t lists, unsure; /* lists looked at, those that rounding decides */
+	double worst;      /* largest difference of an output */
+	uint64_t bad_seed; /* verification with this seed begins with the case that failed */
+	char bad[600];     /* what failed, "" when nothing did */
+};
+
+/* True when all cases are done and none has failed; else `bad` says why not. */
+bool verify_policy(struct verify *);
+
+#endif

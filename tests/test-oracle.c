@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every policy against the oracle (tests/oracle/): on random and adversarial inputs the units looked at are those that
+ * its paper's rule gives, and outputs are attention over them. Where SKV_TEST_DEVICE says, on a device.
+ * SKV_ORACLE_CASES is how many cases a policy and variant gets; HACKING.md says who sets it.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/client-test.h"
+#include "tests/oracle/verify.h"
+
+#define SPECS 10u /* of a policy and variant */
+
+static struct fix daemon_;
+static struct skv_client *client;
+
+static void setup(void)
+{
+	fix_start_process(&daemon_, NULL);
+	OK(skv_connect(&client, daemon_.socket));
+}
+
+static void teardown(void)
+{
+	skv_disconnect(client);
+	fix_stop(&daemon_);
+}
+
+/* ---- places ------------------------------------------------------------------------------------- */
+
+/* The same memory for as long as it is enough, so that steps are recorded and replayed. */
+static int attend_on_device(struct skv_session *s, const struct skv_model *m, uint32_t layer, struct verify_rows *r)
+{
+	static struct skv_attn at;
+	static size_t q_room, kv_room;
+	size_t q = (size_t)r->n * m->n_heads * m->head_dim * sizeof(float);
+	size_t kv = (size_t)r->n * m->n_kv_heads * m->head_dim * sizeof(float);
+	int e;
+
+	if (q > q_room || kv > kv_room) {
+		place_put((void *)at.q);
+		place_put((void *)at.k);
+		place_put((void *)at.v);
+		place_put(at.out);
+		q_room = 2 * q;
+		kv_room = 2 * kv;
+		at = (struct skv_attn){place_get(q_room), place_get(kv_room), place_get(kv_room), place_get(q_room)};
+	}
+	place_to((void *)at.q, r->q, q);
+	place_to((void *)at.k, r->k, kv);
+	place_to((void *)at.v, r->v, kv);
+	e = skv_attend(s, layer, &at);
+	if (e == 0)
+		place_from(r->out, at.out, q);
+	return e;
+}
+
+static struct verify_place place(void)
+{
+	if (!place_is_device())
+		return verify_on_host;
+	return (struct verify_place){
+	        .device = SKV_DEVICE_CUDA(0),
+	        .stream = place_stream(),
+	        .attend = attend_on_device,
+	        .logit_slack = 0x1p-18,
+	        .weight_slack = 0.05, /* of weights that are kept as 16-bit scores */
+	        .output_slack = 6e-3, /* tensor cores multiply weights of 8 or 11 bits */
+	};
+}
+
+/* ---- specs --------------------------------------------------------------------------------------- */
+
+#define SPEC 200u
+
+/* A share, or a count of some units. */
+static const char *some_budget(uint32_t least)
+{
+	static char text[16];
+
+	if (rnd_below(2))
+		return rnd_below(2) ? "0.25" : "0.5";
+	snprintf(text, sizeof(text), "%u", least + rnd_below(2 * least + 8));
+	return text;
+}
+
+static const char *some_layers(void)
+{
+	static const char *const sets[] = {"auto", "auto", "0", "0,2", "1,3", "1,2,5"};
+
+	return sets[rnd_below(6)];
+}
+
+static void full_spec(char *to)
+{
+	strcpy(to, "full");
+}
+
+static void streaming_spec(char *to)
+{
+	snprintf(to, SPEC, "streaming?budget=%s&sinks=%u&dense=%u", some_budget(41), rnd_below(40), rnd_below(3));
+}
+
+static void delta_spec(char *to)
+{
+	snprintf(to, SPEC, "delta?budget=%s&recent=%u&layers=%s&dense=%u&pin=%u", some_budget(4), rnd_below(4),
+	         some_layers(), rnd_below(3), rnd_below(3));
+}
+
+static void template_spec(char *to)
+{
+	snprintf(to, SPEC, "template?budget=%s&recent=%u&dense=1", some_budget(16), rnd_below(20));
+}
+
+static const struct {
+	const char *what;
+	void (*make)(char *to);
+} policies[] = {
+	{"full", full_spec},
+	{"streaming", streaming_spec},
+	{"delta", delta_spec},
+	{"template", template_spec}, /* which the oracle does not know: the contract alone */
+};
+#define N_POLICIES (sizeof(policies) / sizeof(policies[0]))
+
+/* ---- tests --------------------------------------------------------------------------------------- */
+
+static void verify_spec(const char *spec, uint32_t cases, struct verify *sum)
+{
+	struct verify_place at = place();
+	struct verify v = {.client = client, .spec = spec, .seed = rnd64() / 10 * 10, .cases = cases, .place = &at,
+	                   .model = "oracle"};
+	bool well = verify_policy(&v);
+
+	ck_assert_msg(well, "%s, seed %llu: %s", spec, (unsigned long long)v.bad_seed, v.bad);
+	sum->done += v.done;
+	sum->sparse += v.sparse;
+	sum->lists += v.lists;
+	sum->unsure += v.unsure;
+	sum->adopted += v.adopted;
+	sum->worst = v.worst > sum->worst ? v.worst : sum->worst;
+}
+
+START_TEST(policy)
+{
+	const char *wanted = getenv("SKV_ORACLE_CASES");
+	uint32_t cases = wanted ? (uint32_t)strtoul(wanted, NULL, 10) : rnd_hurried() ? 10 : 80;
+	struct verify sum = {0};
+	char spec[SPEC];
+
+	rnd_state += (uint64_t)_i;
+	for (uint32_t i = 0; i < SPECS && sum.done < cases; i++) {
+		policies[_i].make(spec);
+		verify_spec(spec, cases / SPECS + 1, &sum);
+	}
+	printf("%s: %u cases, %u of them sparse, %u rounds with other policies; %llu lists, %llu as roundings go; outputs "
+	       "within %.1e\n",
+	       policies[_i].what, sum.done, sum.sparse, sum.adopted, (unsigned long long)sum.lists,
+	       (unsigned long long)sum.unsure, sum.worst);
+	fflush(stdout);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("oracle");
+	TCase *t = tcase_create("policies");
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 600);
+	tcase_add_loop_test(t, policy, 0, (int)N_POLICIES);
+	suite_add_tcase(s, t);
+	return s;
+}
+
+int main(void)
+{
+	return run_suite(suite(), "test-oracle");
+}
