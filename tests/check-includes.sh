@@ -23,7 +23,7 @@ daemon/loop                | libclient/include/sparsekv common daemon/sys
 daemon/ipc                 | libclient/include/sparsekv common daemon/sys daemon/loop
 daemon/worker              | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/mem.h daemon/sys daemon/loop
 daemon/plugin              | libclient/include/sparsekv common daemon/sys daemon/loop
-daemon/ctl                 | libclient/include/sparsekv common
+daemon/ctl                 | libclient/include/sparsekv common tests/oracle/verify.h
 engine                     | libclient/include/sparsekv
 tests/oracle               | libclient/include/sparsekv tests/ref-attention.h
 '

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The manual is complete and its commands work: every message, field, hook and primitive of the headers
-# is in its page, every page is free of markup errors, and the template builds as sparsekv-policy(7) says.
+# is in its page, every page is free of markup errors, and who follows sparsekv-policy(7) gets the template
+# built, loaded, verified and swapped in.
 srcdir=${srcdir:-$(dirname "$0")/..}
 failed=0
 tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT || exit 99
@@ -69,12 +70,28 @@ if command -v groff > /dev/null; then
 	done
 fi
 
-# The command of the page, with the headers of this source for those that are installed.
-command=$(sed -n 's/^\(cc .* -o mine.so mine.c\)$/\1/p' "$policy" |
-	sed "s@^cc@${CC:-cc}@; s@\$(pkg-config --cflags sparsekv-client)@-Wall -Wextra -Werror -I'$(cd "$srcdir" && pwd)'/libclient/include@")
-[ -n "$command" ] || complain "$policy: no command to build a policy with"
-sed 's/"template"/"mine"/' "$srcdir/policies/template.c" > "$tmp/mine.c"
-(cd "$tmp" && eval "$command") || complain "the template does not build: $command"
+# The commands of the page as they stand, with the headers of this source for those that are installed, on a daemon.
+awk '/^sed .* >mine.c$/, /^\.Ed/' "$policy" | grep -v '^\.' |
+	sed "s@^cc@${CC:-cc}@; s@\$(pkg-config --cflags sparsekv-client)@-Wall -Wextra -Werror -I'$(cd "$srcdir" && pwd)'/libclient/include@" \
+	> "$tmp/commands"
+for word in mine.so 'policy load' 'policy list' 'policy verify' 'policy swap'; do
+	grep -q "$word" "$tmp/commands" || complain "$policy: no command with $word to write a policy"
+done
+cp "$srcdir/policies/template.c" "$tmp"
+export SPARSEKV_SOCKET="$tmp/socket" OMP_WAIT_POLICY=passive
+daemon/sparsekvd --socket="$SPARSEKV_SOCKET" --policy-path=policies/.libs --pool-bytes=64M --segment-bytes=1M --cuda=off \
+	> "$tmp/log" 2>&1 &
+daemon=$!
+PATH=$PWD/daemon/ctl:$PATH
+for i in 1 2 3 4 5 6 7 8 9 10; do
+	sparsekvctl status > /dev/null 2>&1 && break
+	sleep 0.5
+done
+(cd "$tmp" && sh -e commands > said 2>&1) || complain "following $policy fails: $(cat "$tmp/said" "$tmp/log")"
+for says in 'loaded mine 1' '^passed' 'sessions will switch'; do
+	grep -q "$says" "$tmp/said" || complain "following $policy does not say \"$says\": $(cat "$tmp/said")"
+done
+kill $daemon && wait $daemon || complain "the daemon: $(cat "$tmp/log")"
 # -fsanitize in CC may add symbols of its own; without it there is one
 exported=$(nm -D --defined-only "$tmp/mine.so" | awk '$2 == "T" { print $3 }' | grep -v '^_')
 [ "$exported" = sparsekv_policy ] || complain "the template exports \"$exported\", expected sparsekv_policy"

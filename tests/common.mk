@@ -3,7 +3,7 @@
 # tests/plugins/.libs/NAME.so. -rpath makes libtool build a shared object though nothing is installed.
 check_LTLIBRARIES += tests/plugins/bad-abi.la tests/plugins/bad-crash.la tests/plugins/bad-hang.la \
 	tests/plugins/bad-hooks.la tests/plugins/bad-params.la tests/plugins/bad-symbol.la \
-	tests/plugins/refuse-adopt.la
+	tests/plugins/refuse-adopt.la tests/plugins/greedy.la tests/plugins/wrong-delta.la
 TEST_PLUGIN_LDFLAGS = $(AM_LDFLAGS) -module -avoid-version -shared -rpath /nowhere
 
 tests_plugins_bad_abi_la_SOURCES = tests/plugins/bad-abi.c tests/plugins/plugin.h
@@ -20,6 +20,10 @@ tests_plugins_bad_symbol_la_SOURCES = tests/plugins/bad-symbol.c tests/plugins/p
 tests_plugins_bad_symbol_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
 tests_plugins_refuse_adopt_la_SOURCES = tests/plugins/refuse-adopt.c tests/plugins/plugin.h
 tests_plugins_refuse_adopt_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
+tests_plugins_greedy_la_SOURCES = tests/plugins/greedy.c
+tests_plugins_greedy_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
+tests_plugins_wrong_delta_la_SOURCES = tests/plugins/wrong-delta.c
+tests_plugins_wrong_delta_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
 
 COMMON_TEST_LIBS = common/libskvcommon.la $(CHECK_LIBS)
 

@@ -221,6 +221,39 @@ START_TEST(policies_are_loaded_and_swapped)
 }
 END_TEST
 
+/* Of a policy that the oracle knows, of one that it does not, and of two that are wrong. */
+START_TEST(policies_are_verified)
+{
+	unsigned long long seed;
+	const char *repeat;
+
+	ck_assert_int_eq(ctl("policy verify -n 40 --seed 70 'streaming?budget=50'"), 0);
+	SAYS("streaming?budget=50: 4");
+	SAYS("seed 70;");
+	SAYS("those that the oracle finds");
+	SAYS("passed\n");
+	ck_assert_int_eq(ctl("policy verify -n 10 --json template"), 0);
+	SAYS("\"passed\": true");
+	SAYS("\"oracle\": false");
+	ck_assert_int_eq(ctl("policy load %s", fix_built("tests/plugins/.libs/greedy.so")), 0);
+	ck_assert_int_eq(ctl("policy verify 'greedy?budget=20'"), 1);
+	SAYS("its budget is 20");
+	SAYS("failed\n");
+	ck_assert_int_eq(ctl("policy load %s", fix_built("tests/plugins/.libs/wrong-delta.so")), 0);
+	ck_assert_int_eq(ctl("policy verify 'delta?budget=5&layers=0&dense=1'"), 1);
+	SAYS(": unit ");
+	repeat = strstr(said, "repeat it with --seed ");
+	ck_assert_ptr_nonnull(repeat);
+	seed = strtoull(repeat + strlen("repeat it with --seed "), NULL, 10);
+	ck_assert_int_eq(ctl("policy verify --seed %llu 'delta?budget=5&layers=0&dense=1'", seed), 1);
+	SAYS("on 1 models");
+	ck_assert_int_eq(ctl("policy verify nosuch"), 1);
+	SAYS("nosuch");
+	ck_assert_int_eq(ctl("policy verify 'delta?layers=200'"), 1);
+	SAYS("layer 200");
+}
+END_TEST
+
 /* The client comes to its next step, finds another policy than `from`, and says `error` of it. */
 struct step {
 	const char *from;
@@ -280,6 +313,10 @@ START_TEST(wrong_usage_is_status_2)
 		{"policy swap --session 0 full", "--session: got \"0\""},
 		{"policy swap --uid -1 full", "--uid: got \"-1\""},
 		{"policy swap --all --uid 3 full", "expected one of --all, --session and --uid"},
+		{"policy verify", "expected one SPEC"},
+		{"policy verify --seed x full", "--seed: got \"x\""},
+		{"policy swap -n 3 full", "does not take"},
+		{"policy verify -d 3 full", "does not take"},
 		{"top -n 0", "-n: got \"0\""},
 		{"top -d 0", "-d: got \"0\""},
 		{"--timeout never status", "--timeout: got \"never\""},
@@ -323,6 +360,7 @@ int main(void)
 	tcase_add_test(t, metrics_are_in_prometheus_form);
 	tcase_add_test(t, sequences_are_dropped_by_name);
 	tcase_add_test(t, policies_are_loaded_and_swapped);
+	tcase_add_test(t, policies_are_verified);
 	tcase_add_test(t, a_swap_can_be_waited_for);
 	tcase_add_test(t, wrong_usage_is_status_2);
 	tcase_add_test(t, no_daemon_is_status_3);

@@ -24,6 +24,8 @@ struct skv_ctl_options {
 	int64_t uid;      /* -1: not given */
 	uint32_t session; /* 0: not given */
 	long count;       /* -n, 0: not given */
+	bool seeded;
+	uint64_t seed;    /* policy verify, if seeded */
 	double delay;     /* -d, seconds */
 	double timeout;   /* seconds, 0: not given */
 	double wait;      /* policy swap: seconds, 0: not given */
@@ -39,6 +41,7 @@ int skv_ctl_seq_drop(struct skv_ctl *, const struct skv_ctl_options *);
 int skv_ctl_policy_list(struct skv_ctl *, const struct skv_ctl_options *);
 int skv_ctl_policy_load(struct skv_ctl *, const struct skv_ctl_options *);
 int skv_ctl_policy_swap(struct skv_ctl *, const struct skv_ctl_options *);
+int skv_ctl_policy_verify(struct skv_ctl *, const struct skv_ctl_options *);
 int skv_ctl_top(struct skv_ctl *, const struct skv_ctl_options *);
 int skv_ctl_metrics(struct skv_ctl *, const struct skv_ctl_options *);
 

@@ -9,7 +9,8 @@
 #include "daemon/ctl/ctl.h"
 
 /* Options that a command may take besides --socket, --json and --timeout. */
-enum { TAKES_MODEL = 1, TAKES_UID = 2, TAKES_SESSION = 4, TAKES_ALL = 8, TAKES_COUNT = 16, TAKES_WAIT = 32 };
+enum { TAKES_MODEL = 1, TAKES_UID = 2, TAKES_SESSION = 4, TAKES_ALL = 8, TAKES_COUNT = 16, TAKES_WAIT = 32, TAKES_DELAY = 64,
+       TAKES_SEED = 128 };
 
 static const struct command {
 	const char *word, *second; /* second NULL: the command is one word */
@@ -19,7 +20,7 @@ static const struct command {
 	const char *help;
 } commands[] = {
 	{"status", NULL, NULL, 0, skv_ctl_status, "the daemon, its users and clients"},
-	{"top", NULL, NULL, TAKES_COUNT, skv_ctl_top,
+	{"top", NULL, NULL, TAKES_COUNT | TAKES_DELAY, skv_ctl_top,
 	 "sessions with their rates, again and again on a terminal"},
 	{"seq", "list", NULL, 0, skv_ctl_seq_list, "sequences"},
 	{"seq", "drop", "NAME", TAKES_MODEL | TAKES_UID, skv_ctl_seq_drop,
@@ -28,6 +29,8 @@ static const struct command {
 	{"policy", "load", "FILE", 0, skv_ctl_policy_load, "try a plugin, then load it (operator)"},
 	{"policy", "swap", "SPEC", TAKES_SESSION | TAKES_UID | TAKES_ALL | TAKES_WAIT, skv_ctl_policy_swap,
 	 "make running sessions switch (operator); all of them without --session or --uid"},
+	{"policy", "verify", "SPEC", TAKES_COUNT | TAKES_SEED, skv_ctl_policy_verify,
+	 "decode random sequences under a policy, and check what it looks at"},
 	{"pool", NULL, NULL, 0, skv_ctl_pool, "memory pools"},
 	{"metrics", NULL, NULL, 0, skv_ctl_metrics, "everything in Prometheus' text format"},
 };
@@ -56,7 +59,8 @@ static void usage(FILE *to)
 	      "  --session N        policy swap: this session\n"
 	      "  --all              policy swap: every session\n"
 	      "  --wait SECONDS     policy swap: until each of them runs it, or refused\n"
-	      "  -n COUNT           top: so many times, then end\n"
+	      "  --seed N           policy verify: the random numbers of an earlier run\n"
+	      "  -n COUNT           top: so many times, then end; policy verify: so many cases (300)\n"
 	      "  -d SECONDS         top: time between two looks (1)\n"
 	      "  --help, --version\n\n"
 	      "Exit status: 0 done, 1 refused by the daemon, 2 wrong usage, 3 no daemon or no answer.\n",
@@ -94,14 +98,24 @@ static const struct command *find_command(const char *word, const char *second)
 	return NULL;
 }
 
-static bool parse_u32(const char *text, uint32_t *ret)
+static bool parse_u64(const char *text, uint64_t *ret)
 {
 	char *end;
 	unsigned long long x;
 
 	errno = 0;
 	x = strtoull(text, &end, 10);
-	if (*text < '0' || *text > '9' || *end || errno || x > UINT32_MAX)
+	if (*text < '0' || *text > '9' || *end || errno)
+		return false;
+	*ret = x;
+	return true;
+}
+
+static bool parse_u32(const char *text, uint32_t *ret)
+{
+	uint64_t x;
+
+	if (!parse_u64(text, &x) || x > UINT32_MAX)
 		return false;
 	*ret = (uint32_t)x;
 	return true;
@@ -163,6 +177,13 @@ static bool take(int option, const char *value, struct skv_ctl_options *o, unsig
 			return true;
 		misused("--session: got \"%s\", expected a session's number as in `sparsekvctl top`", value);
 		return false;
+	case 'S':
+		*given |= TAKES_SEED;
+		o->seeded = true;
+		if (parse_u64(value, &o->seed))
+			return true;
+		misused("--seed: got \"%s\", expected a whole number", value);
+		return false;
 	case 'n':
 		*given |= TAKES_COUNT;
 		if (parse_u32(value, &x) && x) {
@@ -172,7 +193,7 @@ static bool take(int option, const char *value, struct skv_ctl_options *o, unsig
 		misused("-n: got \"%s\", expected a whole number from 1", value);
 		return false;
 	case 'd':
-		*given |= TAKES_COUNT;
+		*given |= TAKES_DELAY;
 		if (parse_seconds(value, &o->delay))
 			return true;
 		misused("-d: got \"%s\", expected seconds from 0.05 to 86400", value);
@@ -212,7 +233,7 @@ int main(int argc, char **argv)
 		{"timeout", required_argument, NULL, 't'}, {"model", required_argument, NULL, 'm'},
 		{"uid", required_argument, NULL, 'u'},     {"session", required_argument, NULL, 'e'},
 		{"wait", required_argument, NULL, 'w'},   {"all", no_argument, NULL, 'a'},
-           {"help", no_argument, NULL, 'h'},
+		{"seed", required_argument, NULL, 'S'},    {"help", no_argument, NULL, 'h'},
 		{"version", no_argument, NULL, 'V'},       {0},
 	};
 	struct skv_ctl_options o = {.uid = -1, .delay = 1};

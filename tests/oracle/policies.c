@@ -7,7 +7,7 @@
 const struct oracle_policy *oracle_find(const char *spec)
 {
 	static const struct oracle_policy *const all[] = {&oracle_full, &oracle_streaming, &oracle_delta};
-	size_t len = strcspn(spec, "?");
+	size_t len = strcspn(spec, "?:");
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 		if (strlen(all[i]->name) == len && !strncmp(all[i]->name, spec, len))

@@ -52,6 +52,7 @@ struct verify {
 	uint32_t sparse;   /* cases where a layer left something out */
 	uint64_t lists, unsure; /* lists looked at, those that rounding decides */
 	double worst;      /* largest difference of an output */
+	bool known;        /* the oracle knows the policy */
 	uint64_t bad_seed; /* verification with this seed begins with the case that failed */
 	char bad[600];     /* what failed, "" when nothing did */
 };
