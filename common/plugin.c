@@ -301,8 +301,18 @@ const char *skv_select_check(const struct skv_select *s, uint32_t evidence, cons
 	return NULL;
 }
 
+static const char *check_map(const struct skv_plan *p, const struct skv_plan *source, const struct skv_model *m)
+{
+	if (p == source || source->sharing != SKV_SHARE_KV_HEAD)
+		return "a map of rows, expected a source that is another layer, with a row a kv head";
+	for (uint32_t h = 0; h < m->n_kv_heads; h++)
+		if (p->map[h] >= m->n_kv_heads)
+			return "a map to a kv head that the model does not have";
+	return NULL;
+}
+
 /* What is wrong with the plan of `layer`, given those of the layers before it? */
-static const char *check_plan(const struct skv_plan *plans, uint32_t layer)
+static const char *check_plan(const struct skv_plan *plans, uint32_t layer, const struct skv_model *m)
 {
 	const struct skv_plan *p = &plans[layer];
 	uint32_t needs = p->attend == SKV_ATTEND_PAGES ? SKV_EV_PAGES : SKV_EV_TOKENS;
@@ -318,17 +328,20 @@ static const char *check_plan(const struct skv_plan *plans, uint32_t layer)
 		return "a layer that chooses its own tokens has them as its evidence, and no other";
 	if (p->pool > SKV_POOL_SUM)
 		return "pool is not one of enum skv_pool";
-	if (p->sharing != SKV_SHARE_ALL_HEADS && p->sharing != SKV_SHARE_KV_HEAD)
-		return "sharing is neither all heads nor kv head";
-	if (p->attend == SKV_ATTEND_WINDOW)
-		return skv_window_check(&p->window);
-	if (p->attend == SKV_ATTEND_DENSE)
-		return NULL;
+	if (p->sharing > SKV_SHARE_Q_HEAD)
+		return "sharing is not one of enum skv_sharing";
+	if (itself && p->sharing == SKV_SHARE_Q_HEAD)
+		return "a layer that chooses its own tokens does so for all heads or kv heads";
+	if (p->attend == SKV_ATTEND_WINDOW || p->attend == SKV_ATTEND_DENSE) {
+		if (p->mapped)
+			return "a map of a layer that attends to no other layer's selection";
+		return p->attend == SKV_ATTEND_WINDOW ? skv_window_check(&p->window) : NULL;
+	}
 	if (p->source > layer || (p->source == layer && !itself))
 		return "source is not an earlier layer";
 	if (!(plans[p->source].evidence & needs))
 		return "source leaves no evidence to select by";
-	return NULL;
+	return p->mapped ? check_map(p, &plans[p->source], m) : NULL;
 }
 
 int skv_policy_plan(const struct skv_policy *p, const void *config, const struct skv_model *m,
@@ -339,7 +352,7 @@ int skv_policy_plan(const struct skv_policy *p, const void *config, const struct
 
 		plans[layer] = (struct skv_plan){.size = sizeof(struct skv_plan)};
 		p->plan(config, m, layer, &plans[layer]);
-		wrong = check_plan(plans, layer);
+		wrong = check_plan(plans, layer, m);
 		if (wrong)
 			return refuse(err, err_len, "%s: plan of layer %u: %s", p->name, layer, wrong);
 	}

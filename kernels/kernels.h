@@ -52,7 +52,7 @@ struct skv_shape {
  */
 struct skv_kseq {
 	const skv_pte *table; /* of layer 0; the next layer's begins layer_stride entries further */
-	uint64_t *attended;   /* decode adds what it looked at: tokens, once for each kv head; may be NULL */
+	uint64_t *attended;   /* decode adds what it looked at: tokens, once for each q head; may be NULL */
 	uint32_t layer_stride;
 	uint32_t len; /* tokens, those of this call included */
 	uint32_t n_q; /* query rows; 1 when decoding */
@@ -71,11 +71,11 @@ struct skv_batch {
 
 /*
  * Evidence of a decode pass. Softmax weights α of each token, one row a q head, are pooled (max or
- * sum) over all q heads (rows = 1) or over each kv head's group (rows = n_kv_heads).
- * Any of the outputs may be NULL.
+ * sum) over all q heads (rows = 1) or over each kv head's group (rows = n_kv_heads), or are left apart
+ * (rows = n_heads). Any of the outputs may be NULL.
  */
 struct skv_evidence {
-	uint32_t rows;         /* 1 or n_kv_heads */
+	uint32_t rows;         /* 1, n_kv_heads or n_heads */
 	bool sum;              /* sum instead of max */
 	uint32_t token_stride; /* >= max_len, multiple of T */
 	uint32_t page_stride;  /* >= pages of max_len, multiple of 4 */
@@ -85,14 +85,22 @@ struct skv_evidence {
 	float *lse;            /* [seq][n_heads]: log Σ exp(scale·q·k), natural logarithm */
 };
 
-/* A selection: ascending unit ids (pages or tokens), one list a sequence, or one a kv head. */
+/* A selection: ascending unit ids (pages or tokens), one list a sequence, or one a kv head or q head. */
 struct skv_list {
-	uint32_t rows;       /* lists a sequence: 1, or n_kv_heads */
+	uint32_t rows;       /* lists a sequence: 1, n_kv_heads or n_heads */
 	uint32_t stride;     /* elements reserved for a list */
 	uint32_t *ids;       /* [seq][rows][stride] */
 	uint32_t *count;     /* [seq][rows] */
 	uint32_t most;       /* >= every count, for it shapes a launch; select() sets it */
+	bool mapped;         /* rows = n_kv_heads: kv head h has list map[h], of a list's readers alone */
+	uint8_t map[SKV_MAX_HEADS];
 };
+
+/* Which of a sequence's lists is its owner's number `row`: a sequence's only one, a kv head's or a q head's. */
+SKV_INLINE uint32_t skv_list_row(const struct skv_list *l, uint32_t row)
+{
+	return l->mapped ? l->map[row] : row;
+}
 
 /* Scratch of a call. Sized with skv_kernels.work_bytes; one call at a time may use it. */
 struct skv_work {
@@ -151,7 +159,7 @@ struct skv_kernels {
 	/*
 	 * Decode over tokens that the layer chooses itself: scores every resident key, fills `list` with the
 	 * tokens that select() would take from the evidence of decode_dense, and attends to those. Of all
-	 * others no V is read. Of `ev`, rows and sum say how weights are pooled, and token (not NULL) is
+	 * others no V is read. Of `ev`, rows (not n_heads) and sum say how weights are pooled, and token (not NULL) is
 	 * room, left with anything in it. Equal to decode_dense, select and decode_tokens up to the rounding
 	 * of scores (on a device to 16 bits).
 	 */

@@ -28,6 +28,12 @@ static void *carve(struct carver *c, size_t bytes)
 	return c->base ? c->base + at : NULL;
 }
 
+/* Lists of a sequence, and rows of evidence. */
+static uint32_t rows_of(const struct skv_model *m, uint32_t sharing)
+{
+	return sharing == SKV_SHARE_Q_HEAD ? m->n_heads : sharing == SKV_SHARE_KV_HEAD ? m->n_kv_heads : 1;
+}
+
 static void carve_selections(struct skv_session *s, struct carver *c)
 {
 	struct step *st = &s->step;
@@ -37,7 +43,7 @@ static void carve_selections(struct skv_session *s, struct carver *c)
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
 		const struct skv_plan *plan = &s->policy->plan[layer];
 		struct selection *x = &st->selection[layer];
-		uint32_t rows = plan->sharing == SKV_SHARE_KV_HEAD ? s->model.n_kv_heads : 1;
+		uint32_t rows = rows_of(&s->model, plan->sharing);
 		uint32_t units = plan->evidence & SKV_EV_TOKENS ? tokens : pages;
 
 		*x = (struct selection){0};
@@ -94,6 +100,17 @@ static const char *misaligned(const struct skv_attn *a)
 	return (uintptr_t)a->out % 16 ? "out" : NULL;
 }
 
+/* The source's lists, as the layer's kv heads go by them. */
+static struct skv_list list_for(const struct selection *from, const struct skv_plan *plan)
+{
+	struct skv_list list = from->list;
+
+	list.mapped = plan->mapped;
+	if (plan->mapped)
+		memcpy(list.map, plan->map, sizeof(list.map));
+	return list;
+}
+
 static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
 	const struct skv_plan *plan = &s->policy->plan[layer];
@@ -101,6 +118,7 @@ static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn 
 	const struct skv_kernels *k = s->kernels;
 	struct step *st = &s->step;
 	struct selection *from = &st->selection[plan->source], *own = &st->selection[layer];
+	struct skv_list list;
 	uint32_t how = plan->attend;
 
 	policy_hook(s, PHASE_BEFORE, layer);
@@ -109,19 +127,20 @@ static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn 
 		              plan->source);
 		how = SKV_ATTEND_DENSE;
 	}
+	list = list_for(from, plan);
 	switch (how) {
 	case SKV_ATTEND_WINDOW:
 		k->decode_window(&shape, &st->decoding, a->q, a->out, &plan->window, &st->work);
 		break;
 	case SKV_ATTEND_PAGES:
-		k->decode_pages(&shape, &st->decoding, a->q, a->out, &from->list, &st->work);
+		k->decode_pages(&shape, &st->decoding, a->q, a->out, &list, &st->work);
 		break;
 	case SKV_ATTEND_TOKENS:
 		if (skv_plan_chooses(plan, layer))
 			k->decode_chosen(&shape, &st->decoding, a->q, a->out, &own->evidence, &own->select,
 			                 &own->list, &st->work);
 		else
-			k->decode_tokens(&shape, &st->decoding, a->q, a->out, &from->list, &st->work);
+			k->decode_tokens(&shape, &st->decoding, a->q, a->out, &list, &st->work);
 		break;
 	default:
 		k->decode_dense(&shape, &st->decoding, a->q, a->out, plan->evidence ? &own->evidence : NULL,

@@ -444,7 +444,7 @@ struct skv_seq {
 	int32_t first;
 	bool has_first;
 	uint32_t n_evict;      /* entries in the journal, not yet counted there */
-	uint64_t step_attended; /* tokens, once for each kv head */
+	uint64_t step_attended; /* tokens, once for each q head */
 	bool state_torn;       /* the policy's state was touched in a step that was given up */
 };
 

@@ -112,7 +112,7 @@ static int look(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t r
 		put_window(&to, &plan->window, looked.len, table);
 		break;
 	default:
-		e = put_list(s, &to, list, (uint32_t)at, row,
+		e = put_list(s, &to, list, (uint32_t)at, plan->mapped ? plan->map[row] : row,
 		             looked.how == SKV_LOOKED_TOKENS ? SKV_PAGE_TOKENS : 1, table);
 	}
 	if (e < 0)

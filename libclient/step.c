@@ -435,7 +435,7 @@ static void commit(struct skv_seq *q, int32_t next)
 void seq_attended(struct skv_seq *q, uint32_t len, uint64_t tokens)
 {
 	struct skv_session *s = q->session;
-	uint64_t attended = tokens / s->model.n_kv_heads, causal = (uint64_t)len * s->model.n_layers;
+	uint64_t attended = tokens / s->model.n_heads, causal = (uint64_t)len * s->model.n_layers;
 
 	q->attended += attended;
 	q->causal += causal;

@@ -338,6 +338,60 @@ START_TEST(keys_first)
 }
 END_TEST
 
+/* What a list of the layer has, of the step that is open. */
+static struct skv_looked looked_at(uint32_t layer, uint32_t row, uint32_t ids[64])
+{
+	struct skv_looked looked = {.size = sizeof(looked)};
+
+	OK(skv_selection(w.session, layer, 0, row, &looked, ids, 64));
+	ck_assert_uint_eq(looked.how, SKV_LOOKED_TOKENS);
+	ck_assert_uint_le(looked.n, 64);
+	return looked;
+}
+
+/* Lists of kv heads, also those of others, and of q heads. */
+START_TEST(lists_of_heads)
+{
+	uint64_t before, attended, causal;
+	uint32_t one[64], other[64];
+	float *rows;
+
+	load("heads");
+	strcpy(w.model.name, "heads");
+	w.model.n_kv_heads = 2;
+	w.model.n_heads = 6;
+	open_with("heads?budget=1000");
+	new_seq(NULL);
+	w.policy = (struct world_policy){.kind = WORLD_FULL};
+	world_feed(&w, &q, 1, 200, true);
+	for (int i = 0; i < 5; i++)
+		world_feed(&w, &q, 1, 1, false);
+	ck_assert_int_eq(raw_policy_swap(op, "heads?budget=50"), 0);
+	follow("heads?budget=50");
+	skv_seq_attended(q.seq, &before, &causal);
+	for (int i = 0; i < 5; i++)
+		ck_assert_int_eq(decode(), 0);
+	skv_seq_attended(q.seq, &attended, &causal);
+	/* two layers are dense */
+	ck_assert_uint_eq(attended - before, 5 * 50 * (w.model.n_layers - 2) + 2 * 5 * (skv_seq_len(q.seq) - 2));
+
+	rows = place_get((size_t)w.model.n_heads * w.model.head_dim * sizeof(float));
+	step_to_its_end(rows);
+	for (uint32_t h = 0; h < 2; h++) {
+		ck_assert_uint_eq(looked_at(1, h, one).rows, 2);
+		ck_assert_uint_eq(looked_at(1, h, one).n, 50);
+	}
+	for (uint32_t x = 0; x < 6; x++) {
+		ck_assert_uint_eq(looked_at(3, x, other).rows, 6);
+		ck_assert_uint_eq(looked_at(4, x, one).n, 50);
+		looked_at(3, x, other);
+		ck_assert_mem_eq(one, other, 50 * sizeof(*one));
+	}
+	OK(skv_step_end(w.session, NULL));
+	place_put(rows);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("client-policy");
@@ -353,6 +407,7 @@ static Suite *suite(void)
 	tcase_add_test(t, end_while_recording);
 	tcase_add_test(t, misuse);
 	tcase_add_test(t, keys_first);
+	tcase_add_test(t, lists_of_heads);
 	suite_add_tcase(s, t);
 	return s;
 }

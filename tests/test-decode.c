@@ -48,6 +48,14 @@ static void list_init(struct kernel_case *c, struct call *call, enum way way, ui
 	}
 }
 
+/* Let kv heads go by any of each other's lists. */
+static void list_map(const struct kernel_case *c, struct call *call)
+{
+	call->list.mapped = true;
+	for (uint32_t h = 0; h < c->sh.n_kv_heads; h++)
+		call->list.map[h] = (uint8_t)rnd_below(c->sh.n_kv_heads);
+}
+
 static void list_deinit(struct call *call)
 {
 	free(call->list.ids);
@@ -65,7 +73,7 @@ static struct call call_to(struct kernel_case *c, const struct call *call)
 	return there;
 }
 
-static bool sees(const struct kernel_case *c, const struct call *call, uint32_t i, uint32_t h, uint32_t token)
+static bool sees(const struct kernel_case *c, const struct call *call, uint32_t i, uint32_t head, uint32_t token)
 {
 	const struct skv_window *w = &call->window;
 	if (!case_resident(c, i, token))
@@ -77,10 +85,12 @@ static bool sees(const struct kernel_case *c, const struct call *call, uint32_t 
 		uint32_t recent = size > w->sinks ? size - w->sinks : 1;
 		return token < w->sinks || token + recent >= len;
 	}
-	uint32_t r = i * call->list.rows + (call->list.rows > 1 ? h : 0);
+	const struct skv_list *l = &call->list;
+	uint32_t own = l->rows == 1 ? 0 : l->rows == c->sh.n_kv_heads ? head / (c->sh.n_heads / l->rows) : head;
+	uint32_t r = i * l->rows + (l->mapped ? l->map[own] : own);
 	uint32_t unit = call->way == PAGES ? token / 16 : token;
-	for (uint32_t x = 0; x < call->list.count[r]; x++)
-		if (call->list.ids[(size_t)r * call->list.stride + x] == unit)
+	for (uint32_t x = 0; x < l->count[r]; x++)
+		if (l->ids[(size_t)r * l->stride + x] == unit)
 			return true;
 	return false;
 }
@@ -127,8 +137,11 @@ static void reference(const struct kernel_case *c, const struct test_backend *b,
 		attended[i] = 0;
 		for (uint32_t head = 0; head < c->sh.n_heads; head++) {
 			size_t at = ((size_t)c->seq[i].row * c->sh.n_heads + head) * dim, h = head / group;
-			for (uint32_t t = 0; t < c->seq[i].len && head % group == 0; t++)
-				attended[i] += visible[t] = sees(c, call, i, (uint32_t)h, t);
+			const bool apart = head % group == 0 || call->list.rows == c->sh.n_heads;
+			for (uint32_t t = 0; t < c->seq[i].len; t++) {
+				visible[t] = apart ? sees(c, call, i, head, t) : visible[t];
+				attended[i] += visible[t];
+			}
 			ref_attention(q + at, c->k[i] + h * dim, c->v[i] + h * dim, c->seq[i].len, stride,
 			              dim, c->sh.scale, visible, out + at, NULL);
 		}
@@ -258,10 +271,12 @@ START_TEST(decode_lists)
 {
 	struct kernel_case c;
 	decode_case(&c, _i, _i % 3 ? 6 : 0);
-	for (int per_head = 0; per_head < 2; per_head++)
+	for (int whose = 0; whose < 4; whose++) /* all heads', a kv head's, a q head's, another kv head's */
 		for (enum way way = PAGES; way <= TOKENS; way++) {
 			struct call call = {0};
-			list_init(&c, &call, way, per_head ? c.sh.n_kv_heads : 1);
+			list_init(&c, &call, way, whose == 0 ? 1 : whose == 2 ? c.sh.n_heads : c.sh.n_kv_heads);
+			if (whose == 3)
+				list_map(&c, &call);
 			check_call(way == PAGES ? "pages" : "tokens", &c, &call, TOLERANCE);
 			list_deinit(&call);
 		}
@@ -284,7 +299,7 @@ START_TEST(all_pages_are_dense)
 		for (uint32_t p = 0; p < count[i]; p++)
 			ids[i * stride + p] = p;
 	}
-	call[1].list = (struct skv_list){1, stride, ids, count, stride};
+	call[1].list = (struct skv_list){.rows = 1, .stride = stride, .ids = ids, .count = count, .most = stride};
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
 		if (!case_load(&c, b))
 			continue;
@@ -433,7 +448,8 @@ static void check_seen(const struct kernel_case *c, const char *what, const floa
  */
 static struct skv_evidence run_with_evidence(struct kernel_case *c, int variant)
 {
-	const uint32_t pages = (skv_pages_of(c->max_len) + 1 + 3) / 4 * 4, rows = variant & 1 ? c->sh.n_kv_heads : 1;
+	const uint32_t pages = (skv_pages_of(c->max_len) + 1 + 3) / 4 * 4;
+	const uint32_t rows = variant > 3 ? c->sh.n_heads : variant & 1 ? c->sh.n_kv_heads : 1;
 	const size_t floats = out_floats(c), units = (size_t)c->n * rows * pages;
 	float *plain = malloc(floats * sizeof *plain), *out = malloc(floats * sizeof *out);
 	void *q = case_rows_to(c, c->q, floats), *mem = case_to(c, NULL, case_rows_bytes(c, floats));
@@ -443,7 +459,7 @@ static struct skv_evidence run_with_evidence(struct kernel_case *c, int variant)
 	case_rows_from(c, plain, mem, floats);
 	call.ev = (struct skv_evidence){
 		.rows = rows,
-		.sum = variant & 2,
+		.sum = variant & 2 || variant == 5,
 		.token_stride = pages * SKV_PAGE_TOKENS,
 		.page_stride = pages,
 		.token = variant == 3 ? NULL : case_to(c, NULL, units * SKV_PAGE_TOKENS * sizeof(float)),
@@ -496,7 +512,7 @@ START_TEST(evidence)
 {
 	struct kernel_case c;
 	decode_case(&c, _i, _i % 2 ? 5 : 0);
-	for (int variant = 0; variant < 4; variant++)
+	for (int variant = 0; variant < 6; variant++)
 		check_evidence(&c, variant);
 	case_deinit(&c);
 }

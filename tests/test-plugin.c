@@ -140,7 +140,7 @@ static void all_good(void)
 
 static const char *rehearse(void)
 {
-	const struct skv_model m = {.n_layers = 4};
+	const struct skv_model m = {.n_layers = 4, .n_heads = 6, .n_kv_heads = 3};
 
 	block.before = in_before;
 	block.after = in_after;
@@ -321,6 +321,9 @@ START_TEST(layers_that_choose)
 	one_chooses();
 	wanted[1].evidence = 0;
 	ck_assert_text(rehearse(), "plan of layer 1: ");
+	one_chooses();
+	wanted[1].sharing = SKV_SHARE_Q_HEAD;
+	ck_assert_text(rehearse(), "plan of layer 1: a layer that chooses its own tokens does so for all heads or kv");
 }
 END_TEST
 
@@ -331,6 +334,30 @@ END_TEST
 		ck_assert_text(rehearse(), says);                                                           \
 	} while (0)
 
+/* Layer 1 goes by the rows of layer 0's heads as it likes. */
+START_TEST(mapped_rows)
+{
+	in_before = NULL;
+	in_end = NULL;
+	in_after = select_both;
+#define MAPPED(change, says)                                                                                \
+	NO_PLAN((wanted[0].sharing = SKV_SHARE_KV_HEAD, wanted[1].mapped = 1, wanted[1].map[2] = 2, change), says)
+	MAPPED(wanted[1].map[0] = 2, "");
+	ck_assert_str_eq(err, "");
+	MAPPED(wanted[1].map[2] = 3, "plan of layer 1: a map to a kv head that the model does not have");
+	MAPPED(wanted[0].sharing = SKV_SHARE_Q_HEAD, "plan of layer 1: a map of rows, expected a source");
+	MAPPED(wanted[0].sharing = SKV_SHARE_ALL_HEADS, "plan of layer 1: a map of rows, expected a source");
+	MAPPED(wanted[0].mapped = 1, "plan of layer 0: a map of a layer that attends to no other layer's selection");
+	MAPPED(wanted[3].mapped = 1, "plan of layer 3: a map of a layer that attends");
+	in_after = NULL;
+	in_before = select_own;
+	one_chooses();
+	wanted[1].sharing = SKV_SHARE_KV_HEAD;
+	wanted[1].mapped = 1;
+	ck_assert_text(rehearse(), "plan of layer 1: a map of rows, expected a source that is another layer");
+}
+END_TEST
+
 START_TEST(spoiled_plans)
 {
 	in_after = select_both;
@@ -340,7 +367,7 @@ START_TEST(spoiled_plans)
 	NO_PLAN(wanted[0].evidence = 4, "plan of layer 0: evidence has unknown bits");
 	NO_PLAN(wanted[3].evidence = SKV_EV_PAGES, "plan of layer 3: evidence comes from dense layers, and");
 	NO_PLAN(wanted[0].pool = 2, "pool is not one of");
-	NO_PLAN(wanted[0].sharing = SKV_SHARE_Q_HEAD, "sharing is neither");
+	NO_PLAN(wanted[0].sharing = SKV_SHARE_Q_HEAD + 1, "sharing is not one of");
 	NO_PLAN(wanted[1].source = 1, "plan of layer 1: source is not an earlier layer");
 	NO_PLAN(wanted[1].source = 1000, "plan of layer 1: source is not an earlier layer");
 	NO_PLAN(wanted[0].evidence = SKV_EV_TOKENS,
@@ -361,6 +388,7 @@ int main(void)
 	tcase_add_test(t, spoiled_blocks);
 	tcase_add_test(t, layers_that_choose);
 	tcase_add_test(t, rehearsals);
+	tcase_add_test(t, mapped_rows);
 	tcase_add_test(t, spoiled_plans);
 	suite_add_tcase(s, t);
 

@@ -394,19 +394,18 @@ static void check_item(struct world *w, const struct world_item *it, uint32_t la
 	free(dense);
 }
 
-/* The library says the same of what the layer looked at: one list, of pages or of tokens. */
-static void check_looked(struct world *w, const struct world_item *it, uint32_t i, uint32_t layer,
-                         bool *const *visible)
+/* The library says the same of what the layer looked at, in a list of pages or of tokens; returns how many it has. */
+static uint32_t check_looked(struct world *w, const struct world_item *it, uint32_t i, uint32_t layer, uint32_t row,
+                             bool *const *visible)
 {
 	struct skv_looked looked = {.size = sizeof(looked)};
 	uint32_t n = it->seq->len + it->n_tokens, *ids = calloc(n, sizeof(*ids));
-	int e = skv_selection(w->session, layer, i, 0, &looked, ids, n);
+	int e = skv_selection(w->session, layer, i, row, &looked, ids, n);
 	bool *seen = calloc(n, sizeof(*seen));
 	uint32_t unit; /* tokens in one */
 
 	ck_assert_msg(e == 0, "selection: %d %s", e, skv_last_error());
 	ck_assert_uint_eq(looked.len, n);
-	ck_assert_uint_eq(looked.rows, 1);
 	unit = looked.how == SKV_LOOKED_DENSE || looked.how == SKV_LOOKED_PAGES ? SKV_PAGE_TOKENS : 1;
 	for (uint32_t j = 0; j < looked.n; j++)
 		for (uint32_t t = ids[j] * unit; t < (ids[j] + 1) * unit && t < n; t++)
@@ -416,6 +415,7 @@ static void check_looked(struct world *w, const struct world_item *it, uint32_t 
 		              "layer %u, token %u of %u: looked at is %d", layer, t, n, seen[t]);
 	free(seen);
 	free(ids);
+	return looked.rows;
 }
 
 static void attend_all(struct world *w, const struct world_item *items, uint32_t n, struct place_rows *r,
@@ -437,7 +437,8 @@ static void attend_all(struct world *w, const struct world_item *items, uint32_t
 		for (uint32_t i = 0; i < n; at += items[i++].n_tokens)
 			if (sure[i]) {
 				check_item(w, &items[i], layer, visible[i], r->out + at * width);
-				check_looked(w, &items[i], i, layer, visible[i]);
+				for (uint32_t row = 0, rows = 1; row < rows; row++)
+					rows = check_looked(w, &items[i], i, layer, row, visible[i]);
 			}
 	}
 }

@@ -24,7 +24,7 @@ __device__ static void take_scores(const struct call *c, uint32_t o, const struc
                                    uint32_t count)
 {
 	constexpr int deep = 4;
-	const uint32_t heads = owner_heads(c), n = count * heads;
+	const uint32_t heads = c->owner_heads, n = count * heads;
 	uint32_t *out = (uint32_t *)c->chosen + (size_t)(c->first_owner + o) * c->tokens * heads * (COLS / 2);
 
 	for (uint32_t at = T::me(); at < n; at += deep * T::threads) {

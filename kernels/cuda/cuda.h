@@ -44,7 +44,7 @@ static inline __host__ __device__ uint32_t chunks_of(uint32_t tiles)
 	return n == 0 ? 1 : n < CHUNKS_MOST ? n : CHUNKS_MOST;
 }
 
-/* Columns of products: a kv head's group in tiles of HEAD_TILE heads. */
+/* Columns of products: a kv head's group in tiles of HEAD_TILE heads; but heads with lists of their own are apart. */
 static inline uint32_t head_tiles(const struct skv_shape *sh)
 {
 	return sh->n_kv_heads * ceil_div(sh->n_heads / sh->n_kv_heads, HEAD_TILE);
@@ -74,20 +74,20 @@ struct slot {
 /* Byte offsets in the scratch of a call. Scores are in log2, as differences from a maximum. */
 struct layout {
 	size_t slot;     /* struct slot [OWNERS_MOST]; at the same place for all calls */
-	size_t part;     /* float [n][head tiles][CHUNKS_MOST][part_floats()] */
+	size_t part;     /* float [n][head tiles, or q heads][CHUNKS_MOST][part_floats()] */
 	size_t chosen;   /* __half [n][tokens][head tiles][columns] */
 	size_t score;    /* __half [slots of head tiles][tokens][columns] */
 	size_t top;      /* float [slots of head tiles][tokens / 16][columns] */
 	size_t total;
 	uint32_t tokens; /* of a sequence, at most: whole pages */
-	uint32_t slots;  /* of an evidence's lists */
+	uint32_t slots;  /* for a sequence's rows, or fewer */
 };
 struct layout layout_of(const struct skv_shape *sh, uint32_t n, uint32_t max_len, uint32_t rows);
 
-/* A partial result: HEAD_TILE maxima, HEAD_TILE sums, HEAD_TILE rows of head_dim. */
-static inline __host__ __device__ uint32_t part_floats(uint32_t head_dim)
+/* A partial result: HEAD_TILE maxima, HEAD_TILE sums, and a row of head_dim for each of the tile's heads. */
+static inline __host__ __device__ uint32_t part_floats(uint32_t heads, uint32_t head_dim)
 {
-	return HEAD_TILE * (head_dim + 2);
+	return 2 * HEAD_TILE + heads * head_dim;
 }
 
 static inline cudaStream_t stream_of(const struct skv_work *w)

@@ -80,7 +80,7 @@ template <int set, class T, int D>
 __device__ static void load_kept(struct walk<T, D> *w, const struct call *c, const struct job *j, uint32_t tile)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, col = min(threadIdx.x % 4 * 2, c->cols - 2);
-	const uint32_t heads = owner_heads(c), x = j->x % heads;
+	const uint32_t heads = c->owner_heads, x = j->x % heads;
 	const __half *list = c->chosen + (size_t)j->owner * c->tokens * heads * c->cols;
 #pragma unroll
 	for (int half = 0; half < 2; half++) {

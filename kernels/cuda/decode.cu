@@ -295,10 +295,13 @@ static void decode(struct call *c, const struct skv_shape *sh, const struct skv_
 	c->io_dtype = sh->io_dtype;
 	c->part = (float *)(mem + l->part);
 	c->tokens = l->tokens;
-	c->heads = head_tiles(sh);
-	c->cols = columns(sh);
 	if (c->list.rows == 0)
 		c->list.rows = 1;
+	c->wide = c->list.rows > c->n_kv_heads ? 1 : HEAD_TILE;
+	c->per_kv = ceil_div(c->group, c->wide);
+	c->heads = c->n_kv_heads * c->per_kv;
+	c->owner_heads = c->heads / c->list.rows;
+	c->cols = columns(sh);
 	const uint32_t rows = c->list.rows, most = OWNERS_MOST / rows; /* sequences */
 	const uint32_t most_chunks = chunks_of(tiles);
 	for (uint32_t from = 0; from < b->n; from += most) {
@@ -315,11 +318,18 @@ static void decode(struct call *c, const struct skv_shape *sh, const struct skv_
 		skv_cuda_merge(c, b->n, sh->head_dim, stream_of(work));
 }
 
-/* Have the scores of a dense pass kept, for lists or sequences, until helpers have used them. */
-static void keep(struct call *c, const struct skv_evidence *ev, const struct layout *l, const struct skv_work *work)
+/* Owners of a pass that leaves evidence: q heads that are told apart have passed together. */
+static uint32_t owners_of(const struct skv_shape *sh, const struct skv_evidence *ev)
+{
+	return ev->rows < sh->n_kv_heads ? ev->rows : sh->n_kv_heads;
+}
+
+/* Have the scores of a dense pass kept until helpers have used them. */
+static void keep(struct call *c, const struct skv_shape *sh, const struct skv_evidence *ev, const struct layout *l,
+                 const struct skv_work *work)
 {
 	uint8_t *mem = (uint8_t *)work->mem;
-	c->list.rows = ev->rows;
+	c->list.rows = owners_of(sh, ev);
 	c->ev = *ev;
 	c->slot = (struct slot *)(mem + l->slot);
 	c->slots = l->slots;
@@ -330,11 +340,11 @@ static void keep(struct call *c, const struct skv_evidence *ev, const struct lay
 void skv_cuda_decode_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                            const struct skv_evidence *ev, const struct skv_work *work)
 {
-	const struct layout l = layout_of(sh, b->n, b->max_len, ev ? ev->rows : 1);
+	const struct layout l = layout_of(sh, b->n, b->max_len, ev ? owners_of(sh, ev) : 1);
 	struct call c = {.what = DENSE};
 
 	if (ev && (ev->token || ev->page))
-		keep(&c, ev, &l, work);
+		keep(&c, sh, ev, &l, work);
 	else if (ev)
 		c.ev.lse = ev->lse;
 	decode(&c, sh, b, q, out, skv_pages_of(b->max_len), &l, work);
@@ -348,7 +358,7 @@ void skv_cuda_decode_chosen(const struct skv_shape *sh, const struct skv_batch *
 	struct call keys = {.what = DENSE, .select = *select}, values = {.what = TOKENS};
 
 	list->most = select_most(select, b->max_len);
-	keep(&keys, ev, &l, work);
+	keep(&keys, sh, ev, &l, work);
 	keys.list = *list;
 	keys.chosen = (__half *)((uint8_t *)work->mem + l.chosen);
 	keys.keys_fit = b->max_len * sizeof(uint32_t) <= KEY_BYTES;

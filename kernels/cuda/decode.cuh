@@ -25,7 +25,7 @@
  * Sᵀ leaves token g (and g + 8) of heads 2 c and 2 c + 1 in a lane; Pᵀ needs tokens 2 c … of head g, which is
  * its transpose: movmatrix.
  *
- * A sequence (or one of its lists) is an owner, cut into a few chunks; a chunk of one owner and head tile is
+ * A sequence (or a kv head or q head of it that has a list of its own) is an owner, cut into a few chunks; a chunk of one owner and head tile is
  * a job. One block an SM takes one job after the other; its warps take the job's tiles in turns and leave
  * their results in shared memory, where the warp that comes last merges them. Nobody waits for anybody: while
  * one warp looks up places or merges, the others read. Results of a job go to memory only when its owner has
@@ -93,7 +93,9 @@ struct call {
 	bool keys_fit;            /* KEYS: a list's keys fit shared memory; else they are in ev.token */
 	__half *chosen;           /* [owner][token of its list][head tile][column]: below the head's maximum */
 	uint32_t tokens;          /* of a sequence, at most: struct layout */
-	uint32_t heads, cols;     /* head tiles of a sequence, columns of a tile's scores */
+	uint32_t wide, per_kv;    /* q heads of a head tile, at most; head tiles of a kv head ... */
+	uint32_t heads, owner_heads; /* ... of a sequence, and of an owner */
+	uint32_t cols;            /* columns of a tile's scores */
 	uint32_t first_owner, owners; /* of this launch */
 };
 
@@ -120,11 +122,13 @@ struct tiles {
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-/* Head tiles of an owner. */
-DEVICE uint32_t owner_heads(const struct call *c)
+/* The number of an owner's list. */
+DEVICE uint32_t list_of(const struct call *c, uint32_t owner)
 {
-	const uint32_t per_kv = (c->group + HEAD_TILE - 1) / HEAD_TILE;
-	return c->list.rows > 1 ? per_kv : per_kv * c->n_kv_heads;
+	if (!c->list.mapped)
+		return owner;
+	const uint32_t row = owner % c->list.rows;
+	return owner - row + c->list.map[row];
 }
 
 /* Pages of a window: those from *ret_at on lie *ret_gap further on. */
@@ -139,9 +143,9 @@ DEVICE uint32_t owner_tiles(const struct call *c, uint32_t owner)
 {
 	uint32_t at, gap;
 	if (c->what == PAGES)
-		return c->list.count[owner];
+		return c->list.count[list_of(c, owner)];
 	if (c->what == TOKENS)
-		return skv_pages_of(c->list.count[owner]);
+		return skv_pages_of(c->list.count[list_of(c, owner)]);
 	const uint32_t len = c->seq[owner / c->list.rows].len;
 	return c->what == WINDOW ? window_tiles(c, len, &at, &gap) : skv_pages_of(len);
 }
@@ -193,12 +197,12 @@ __device__ static void plan_make(const struct call *c, struct plan *p)
 /* Head tile x of sequence i. */
 DEVICE void head_tile(const struct call *c, uint32_t i, uint32_t x, struct job *j)
 {
-	const uint32_t per_kv = (c->group + HEAD_TILE - 1) / HEAD_TILE;
+	const uint32_t before = x % c->per_kv * c->wide;
 	j->i = i;
 	j->x = x;
-	j->h = x / per_kv;
-	j->head = j->h * c->group + x % per_kv * HEAD_TILE;
-	j->heads = min(HEAD_TILE, c->group - x % per_kv * HEAD_TILE);
+	j->h = x / c->per_kv;
+	j->head = j->h * c->group + before;
+	j->heads = min(c->wide, c->group - before);
 }
 
 /*
@@ -209,7 +213,7 @@ template <int D, enum how how>
 __device__ static bool job_begin(const struct call *c, const struct plan *p, uint32_t turn, struct job *j)
 {
 	const uint32_t id = blockIdx.x + turn * gridDim.x;
-	const uint32_t heads = owner_heads(c), at = id / heads;
+	const uint32_t heads = c->owner_heads, at = id / heads;
 	if (at >= p->first[c->owners])
 		return false;
 	uint32_t lo = 0, hi = c->owners;
@@ -272,12 +276,13 @@ template <int D, enum how how> DEVICE uint32_t stream_tiles(const struct job *j)
 template <int D, enum how how>
 __device__ static void look_up(const struct call *c, const struct job *j, uint32_t first, struct tiles *t)
 {
-	const uint32_t *ids = c->list.ids + (size_t)j->owner * c->list.stride, lane = threadIdx.x % 32;
+	const uint32_t list = list_of(c, j->owner), lane = threadIdx.x % 32;
+	const uint32_t *ids = c->list.ids + (size_t)list * c->list.stride;
 	uint32_t entry, at, gap;
 	t->n = min(BATCH, stream_tiles<D, how>(j) - first);
 	t->mask = 0;
 	if constexpr (how >= ROWS) {
-		const uint32_t n = c->list.count[j->owner];
+		const uint32_t n = c->list.count[list];
 		uint32_t id[BATCH / 2];
 #pragma unroll
 		for (int a = 0; a < BATCH / 2; a++) { /* lane: a row of one of two tiles */
@@ -310,8 +315,8 @@ __device__ static void look_up(const struct call *c, const struct job *j, uint32
 	}
 	unsigned long long *attended = (unsigned long long *)c->seq[j->i].attended;
 	const uint32_t n = __reduce_add_sync(~0u, __popc(t->mask));
-	if (how != KEYS && lane == 0 && n && attended && j->head == j->h * c->group)
-		atomicAdd(attended, n);
+	if (how != KEYS && lane == 0 && n && attended)
+		atomicAdd(attended, n * j->heads);
 }
 
 /* ---- results ---------------------------------------------------------------------------------- */
@@ -332,7 +337,7 @@ DEVICE void finish_head(const struct call *c, const struct job *j, uint32_t head
 
 DEVICE float *part_of(const struct call *c, const struct job *j, uint32_t chunk, uint32_t head_dim)
 {
-	return c->part + (((size_t)j->i * c->heads + j->x) * CHUNKS_MOST + chunk) * part_floats(head_dim);
+	return c->part + (((size_t)j->i * c->heads + j->x) * CHUNKS_MOST + chunk) * part_floats(c->wide, head_dim);
 }
 
 /* Queue the merge of what an owner's chunks left behind, of all sequences of a call. */

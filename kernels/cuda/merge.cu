@@ -23,11 +23,11 @@ merge_kernel(const __grid_constant__ struct call c, uint32_t head_dim)
 {
 	__shared__ float top[HEAD_TILE], fix[CHUNKS_MOST][HEAD_TILE], sums[MERGE_DEEP][HEAD_TILE];
 	__shared__ float4 accs[MERGE_DEEP][MERGE_WIDE];
-	const uint32_t stride = part_floats(head_dim), me = threadIdx.y * MERGE_WIDE + threadIdx.x;
+	const uint32_t stride = part_floats(c.wide, head_dim), me = threadIdx.y * MERGE_WIDE + threadIdx.x;
 	struct job j;
 
 	head_tile(&c, blockIdx.y, blockIdx.x, &j);
-	j.chunks = chunks_of(owner_tiles(&c, c.list.rows > 1 ? j.i * c.list.rows + j.h : j.i));
+	j.chunks = chunks_of(owner_tiles(&c, j.i * c.list.rows + j.x / c.owner_heads));
 	if (j.chunks == 1)
 		return;
 	const float *part = part_of(&c, &j, 0, head_dim);

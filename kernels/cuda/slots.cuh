@@ -47,7 +47,7 @@ DEVICE void slot_job_done(const struct call *c, uint32_t slot)
 /* Wait until the scores of the launch's owner o are complete. */
 DEVICE void slot_await_scores(const struct call *c, const struct plan *p, uint32_t o)
 {
-	const uint32_t slot = o % c->slots, jobs = (p->first[o + 1] - p->first[o]) * owner_heads(c);
+	const uint32_t slot = o % c->slots, jobs = (p->first[o + 1] - p->first[o]) * c->owner_heads;
 	slot_await_turn(c, slot, o / c->slots);
 	while (load_acquire(&c->slot[slot].jobs) != jobs)
 		__nanosleep(100);
@@ -70,7 +70,7 @@ DEVICE void slot_leave(const struct call *c, uint32_t o, uint32_t uses)
 /* The place, in pages, of a page of the owner's head tile x. */
 DEVICE size_t slot_page(const struct call *c, uint32_t slot, uint32_t x, uint32_t page)
 {
-	return ((size_t)slot * owner_heads(c) + x) * (c->tokens / SKV_PAGE_TOKENS) + page;
+	return ((size_t)slot * c->owner_heads + x) * (c->tokens / SKV_PAGE_TOKENS) + page;
 }
 
 /* Scores of a page, as a warp has them after a product: tokens g and g + 8, columns 2 c and 2 c + 1. */
@@ -78,7 +78,7 @@ __device__ static void keep_scores(const struct call *c, const struct job *j, ui
                                    const float max[2])
 {
 	const uint32_t g = threadIdx.x % 32 / 4, col = threadIdx.x % 4 * 2;
-	const size_t at = slot_page(c, j->slot, j->x % owner_heads(c), page) * c->cols + col;
+	const size_t at = slot_page(c, j->slot, j->x % c->owner_heads, page) * c->cols + col;
 	const uint64_t stay = policy_stay();
 	if (col >= c->cols)
 		return;
@@ -114,7 +114,7 @@ template <int D>
 __device__ static void stats_make(const struct call *c, const struct plan *p, uint32_t o, uint32_t me, uint32_t threads,
                                   struct stats *s)
 {
-	const uint32_t heads = owner_heads(c), chunks = p->first[o + 1] - p->first[o];
+	const uint32_t heads = c->owner_heads, chunks = p->first[o + 1] - p->first[o];
 	const uint32_t owner = c->first_owner + o;
 	for (uint32_t at = me; at < heads * c->cols; at += threads) {
 		struct job j;
@@ -124,8 +124,8 @@ __device__ static void stats_make(const struct call *c, const struct plan *p, ui
 		float max[CHUNKS_MOST], sum[CHUNKS_MOST], most = -INFINITY, all = 0;
 #pragma unroll
 		for (uint32_t k = 0; k < CHUNKS_MOST; k++) { /* all on their way at once */
-			max[k] = k < chunks ? __ldcg(part + k * part_floats(D)) : -INFINITY;
-			sum[k] = k < chunks ? __ldcg(part + k * part_floats(D) + HEAD_TILE) : 0;
+			max[k] = k < chunks ? __ldcg(part + k * part_floats(c->wide, D)) : -INFINITY;
+			sum[k] = k < chunks ? __ldcg(part + k * part_floats(c->wide, D) + HEAD_TILE) : 0;
 		}
 #pragma unroll
 		for (uint32_t k = 0; k < CHUNKS_MOST; k++)
@@ -189,18 +189,16 @@ DEVICE void quad_pool(const struct call *c, const struct quad<COLS> *q, const fl
 }
 
 /*
- * Weights of owner o's tokens, pooled over its heads, by quads: use(token, there, weight) for n of them, the
- * first at `first` and each `step` tokens further on. Weights of tokens that are not there are 0.
+ * Scores of owner o by quads of tokens, the first at `first` and each `step` tokens further on, n of them; of a
+ * quad one head tile after the other: use(token, x, there, quad), `there` if its page is.
  */
 template <int COLS, class F>
-__device__ static void each_quad(const struct call *c, const struct plan *p, uint32_t o, const struct stats *s,
-                                 uint32_t first, uint32_t step, uint32_t n, F use)
+__device__ static void each_tile(const struct call *c, const struct plan *p, uint32_t o, uint32_t first, uint32_t step,
+                                 uint32_t n, F use)
 {
 	constexpr int deep = COLS <= 4 ? 6 : 3; /* on their way */
-	const uint32_t heads = owner_heads(c), slot = o % c->slots, len = p->len[o];
-	const float none = c->ev.sum ? 0 : -INFINITY;
+	const uint32_t heads = c->owner_heads, slot = o % c->slots, len = p->len[o];
 	uint32_t token = first, x = 0, ahead_token = first, ahead_x = 0;
-	float weight[QUAD] = {none, none, none, none};
 
 	for (uint32_t at = 0; at < n * heads; at += deep) {
 		struct quad<COLS> q[deep];
@@ -218,24 +216,70 @@ __device__ static void each_quad(const struct call *c, const struct plan *p, uin
 		for (int d = 0; d < deep; d++) {
 			if (at + d >= n * heads)
 				break;
-			quad_pool(c, &q[d], &s->lse[x * COLS], weight);
-			if (++x < heads)
-				continue;
-			uint32_t mask = 0;
-#pragma unroll
-			for (int t = 0; t < QUAD; t++) {
-				const bool counts = there[d] && token + t < len;
-				mask |= (uint32_t)counts << t;
-				weight[t] = !counts ? 0 : c->ev.sum ? weight[t] : exp2_fast(weight[t]);
+			use(token, x, there[d], &q[d]);
+			if (++x == heads) {
+				x = 0;
+				token += step;
 			}
-			use(token, mask, weight);
-#pragma unroll
-			for (int t = 0; t < QUAD; t++)
-				weight[t] = none;
-			x = 0;
-			token += step;
 		}
 	}
+}
+
+/* Weights of its tokens, pooled over its heads: use(token, there, weight). Of tokens that are not there: 0. */
+template <int COLS, class F>
+__device__ static void each_quad(const struct call *c, const struct plan *p, uint32_t o, const struct stats *s,
+                                 uint32_t first, uint32_t step, uint32_t n, F use)
+{
+	const uint32_t heads = c->owner_heads, len = p->len[o];
+	const float none = c->ev.sum ? 0 : -INFINITY;
+	float weight[QUAD] = {none, none, none, none};
+
+	each_tile<COLS>(c, p, o, first, step, n,
+	                [&](uint32_t token, uint32_t x, bool there, const struct quad<COLS> *q) {
+		uint32_t mask = 0;
+		quad_pool(c, q, &s->lse[x * COLS], weight);
+		if (x + 1 < heads)
+			return;
+#pragma unroll
+		for (int t = 0; t < QUAD; t++) {
+			const bool counts = there && token + t < len;
+			mask |= (uint32_t)counts << t;
+			weight[t] = !counts ? 0 : c->ev.sum ? weight[t] : exp2_fast(weight[t]);
+		}
+		use(token, mask, weight);
+#pragma unroll
+		for (int t = 0; t < QUAD; t++)
+			weight[t] = none;
+	});
+}
+
+/* Weights of each q head of a kv head: use(token, head, weight), head counted from its first. */
+template <int COLS, class F>
+__device__ static void each_head(const struct call *c, const struct plan *p, uint32_t o, const struct stats *s,
+                                 uint32_t first, uint32_t step, uint32_t n, F use)
+{
+	const uint32_t len = p->len[o];
+
+	each_tile<COLS>(c, p, o, first, step, n,
+	                [&](uint32_t token, uint32_t x, bool there, const struct quad<COLS> *q) {
+#pragma unroll
+		for (int w = 0; w < COLS / 2; w++) {
+			const uint32_t col = x * COLS + 2 * w, head = x * HEAD_TILE + 2 * w;
+			const float2 base = make_float2(q->top[w].x - s->lse[col], q->top[w].y - s->lse[col + 1]);
+			float weight[2][QUAD];
+#pragma unroll
+			for (int t = 0; t < QUAD; t++) {
+				const float2 score = kept_pair(quad_word(q, t * (COLS / 2) + w), base);
+				const bool counts = there && token + t < len;
+				weight[0][t] = counts ? exp2_fast(score.x) : 0;
+				weight[1][t] = counts ? exp2_fast(score.y) : 0;
+			}
+			if (head < c->group)
+				use(token, head, weight[0]);
+			if (head + 1 < c->group)
+				use(token, head + 1, weight[1]);
+		}
+	});
 }
 
 #endif

@@ -47,8 +47,9 @@ struct layout layout_of(const struct skv_shape *sh, uint32_t n, uint32_t max_len
 	const size_t owner = (size_t)head_tiles(sh) / rows * l.tokens;
 	l.slots = owner ? some / owner < OWNERS_MOST ? (uint32_t)(some / owner) : OWNERS_MOST : 0;
 	l.slot = carve(&at, OWNERS_MOST * sizeof(struct slot));
-	l.part = carve(&at, (size_t)n * head_tiles(sh) * CHUNKS_MOST * part_floats(sh->head_dim) *
-	                            sizeof(float));
+	const size_t part = (size_t)head_tiles(sh) * part_floats(HEAD_TILE, sh->head_dim);
+	const size_t apart = (size_t)sh->n_heads * part_floats(1, sh->head_dim);
+	l.part = carve(&at, (size_t)n * (part > apart ? part : apart) * CHUNKS_MOST * sizeof(float));
 	l.chosen = carve(&at, all * columns(sh) * sizeof(uint16_t));
 	l.score = carve(&at, some * columns(sh) * sizeof(uint16_t));
 	l.top = carve(&at, some / SKV_PAGE_TOKENS * columns(sh) * sizeof(float));

@@ -2,8 +2,8 @@
 /*
  * kernels/host/decode.c - attention of one query row a sequence.
  *
- * A call is cut into chunks: up to CHUNK tokens of what a sequence (or one kv head of it, where kv
- * heads have lists of their own) attends to. Every chunk leaves a partial result for its heads in the
+ * A call is cut into chunks: up to CHUNK tokens of what a sequence (or one kv head or q head of it, where
+ * these have lists of their own) attends to. Every chunk leaves a partial result for its heads in the
  * scratch; merging a head's partials in the order of its chunks gives the output. The cut depends on
  * the sequence's own selection and nothing else, so the bits of the result do not depend on the number
  * of threads or on the company in the batch. A thread takes several chunks in a row where there are
@@ -29,6 +29,12 @@ static uint32_t window_gap(const struct decode *d, uint32_t i, uint32_t *ret_hea
 	return skv_max(head, d->start[i] / SKV_PAGE_TOKENS) - head;
 }
 
+/* An owner's list, in the order in which they lie. */
+static size_t list_of(const struct decode *d, uint32_t owner)
+{
+	return owner - owner % d->splits + skv_list_row(d->list, owner % d->splits);
+}
+
 /* Units (pages, or tokens for a token list) that an owner looks at. */
 static uint32_t units_of(const struct decode *d, uint32_t owner)
 {
@@ -38,7 +44,7 @@ static uint32_t units_of(const struct decode *d, uint32_t owner)
 		return pages - window_gap(d, i, &head);
 	case DECODE_PAGES:
 	case DECODE_TOKENS:
-		return d->list->count[owner];
+		return d->list->count[list_of(d, owner)];
 	default:
 		return pages;
 	}
@@ -75,7 +81,7 @@ static void prefetch_lists(const struct decode *d, uint32_t owner, uint32_t chun
 	decode_chunk(d, owner, chunk, units, &from, &end);
 	decode_chunk(d, owner, chunk + chunks - 1, units, &end, &to);
 	if (d->list) {
-		const uint32_t *ids = d->list->ids + (size_t)owner * d->list->stride;
+		const uint32_t *ids = d->list->ids + list_of(d, owner) * d->list->stride;
 		for (uint32_t u = from; u < to; u += 16)
 			prefetch_line((const uint8_t *)(ids + u));
 		if (d->what == DECODE_TOKENS) {
@@ -96,7 +102,7 @@ static uint32_t gather(const struct decode *d, uint32_t owner, uint32_t chunk, c
 	const uint32_t i = owner / d->splits;
 	const struct skv_kseq *s = &d->seq[i];
 	const skv_pte *table = skv_layer_table(d->sh, s);
-	const uint32_t *ids = d->list ? d->list->ids + (size_t)owner * d->list->stride : NULL;
+	const uint32_t *ids = d->list ? d->list->ids + list_of(d, owner) * d->list->stride : NULL;
 	uint32_t from, to, n = 0, head = 0, gap = 0;
 
 	decode_chunk(d, owner, chunk, units_of(d, owner), &from, &to);
@@ -253,7 +259,8 @@ static void walk_run(void *ctx, uint32_t run, int thread)
 	const struct decode *d = ctx;
 	const struct skv_shape *sh = d->sh;
 	const uint32_t owner = skv_owner(d->first_run, d->n * d->splits, run), i = owner / d->splits;
-	const uint32_t chunk = (run - d->first_run[owner]) * d->run, h0 = owner % d->splits * d->span;
+	const uint32_t head0 = owner % d->splits * d->span * d->group, h0 = head0 / (sh->n_heads / sh->n_kv_heads);
+	const uint32_t chunk = (run - d->first_run[owner]) * d->run;
 	const uint32_t chunks = skv_min(d->run, d->first[owner + 1] - d->first[owner] - chunk);
 	uint32_t tokens = 0;
 	struct rows r;
@@ -269,7 +276,7 @@ static void walk_run(void *ctx, uint32_t run, int thread)
 			r.row[r.end] = r.row[r.end - 1];
 	}
 	if (d->seq[i].attended && !d->keys) /* other threads have runs of the same sequence */
-		__atomic_fetch_add(d->seq[i].attended, (uint64_t)tokens * d->span, __ATOMIC_RELAXED);
+		__atomic_fetch_add(d->seq[i].attended, (uint64_t)tokens * d->span * d->group, __ATOMIC_RELAXED);
 	w.d = d;
 	w.r = &r;
 	w.ahead = (struct place){0};
@@ -277,7 +284,7 @@ static void walk_run(void *ctx, uint32_t run, int thread)
 	w.v_offset = skv_v_offset(sh);
 	w.k_at = h0 * w.head_bytes;
 	w.scale = sh->scale * LOG2E;
-	w.q = d->q + ((size_t)d->seq[i].row * sh->n_heads + h0 * d->group) * sh->head_dim;
+	w.q = d->q + ((size_t)d->seq[i].row * sh->n_heads + head0) * sh->head_dim;
 	for (uint32_t s = 0; r.end && s < d->ahead; s++, place_next(d, &r, &w.ahead))
 		for (uint32_t t = 0; t < d->tile; t++)
 			for (uint32_t b = 0; b < d->row_bytes; b += 64)
@@ -320,11 +327,12 @@ static float merge_head(const struct decode *d, uint32_t owner, uint32_t local, 
 	return max + log2f(sum);
 }
 
+/* The q heads that an owner has of one kv head. */
 static void merge_item(void *ctx, uint32_t item, int thread)
 {
 	const struct decode *d = ctx;
 	const struct skv_shape *sh = d->sh;
-	const uint32_t i = item / sh->n_kv_heads, h = item % sh->n_kv_heads;
+	const uint32_t i = item / (d->splits * d->span), h = item % (d->splits * d->span);
 	const uint32_t owner = i * d->splits + h / d->span;
 	(void)thread;
 	for (uint32_t g = 0; g < d->group; g++) {
@@ -356,9 +364,9 @@ static void cut(struct decode *d, struct carve *c, int threads)
 	const struct skv_shape *sh = d->sh;
 	const uint32_t chunk = d->what == DECODE_TOKENS ? CHUNK : CHUNK / SKV_PAGE_TOKENS;
 
-	d->splits = d->list && d->list->rows > 1 ? sh->n_kv_heads : 1;
-	d->span = sh->n_kv_heads / d->splits;
-	d->group = sh->n_heads / sh->n_kv_heads;
+	d->splits = d->list ? d->list->rows : 1;
+	d->span = d->splits > 1 ? 1 : sh->n_kv_heads;
+	d->group = sh->n_heads / d->splits / d->span;
 	cut_group(d);
 	d->row_bytes = (uint32_t)skv_row_bytes(sh);
 	d->tile = tile_tokens(sh->dtype);
@@ -398,7 +406,7 @@ static void decode(struct decode *d, const struct skv_work *work)
 	}
 	skv_run(work->threads, d->first_run[owners], walk_run, d);
 	/* Merging is worth a thread's while from some tens of partials on. */
-	skv_run(chunks * heads >= 64 ? work->threads : 1, d->n * sh->n_kv_heads, merge_item, d);
+	skv_run(chunks * heads >= 64 ? work->threads : 1, d->n * d->splits * d->span, merge_item, d);
 	if (d->raw)
 		ISA(evidence)(d, work->threads);
 }
@@ -414,9 +422,9 @@ size_t ISA(decode_bytes)(const struct skv_shape *sh, uint32_t n, uint32_t max_le
 {
 	size_t tokens = (size_t)skv_pages_of(max_len) * SKV_PAGE_TOKENS;
 	size_t chunks = (tokens + CHUNK - 1) / CHUNK;
-	size_t owners = (size_t)n * sh->n_kv_heads;
-	/* The most owners that there can be: one a kv head. Partials of more heads together take no more. */
-	size_t part = part_floats(sh, sh->n_heads / sh->n_kv_heads) * sizeof(float);
+	size_t owners = (size_t)n * sh->n_heads;
+	/* The most owners that there can be: one a q head. Partials of more heads together take no more. */
+	size_t part = part_floats(sh, 1) * sizeof(float);
 	size_t raw = sh->n_heads * tokens * sizeof(float);
 	raw = raw * n <= EVIDENCE_BYTES ? raw * n : raw <= EVIDENCE_BYTES ? EVIDENCE_BYTES : raw;
 	return carve_size(n * sizeof(uint32_t)) + 2 * carve_size((owners + 1) * sizeof(uint32_t)) +

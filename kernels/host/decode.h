@@ -26,11 +26,11 @@ struct decode {
 	bool keys; /* evidence without output: out is NULL, V is not read, nothing counts as attended */
 
 	/*
-	 * An owner is what has a selection of its own: a sequence, or a kv head of one where lists are per kv
-	 * head. Owner o is sequence o / splits, kv heads o % splits * span up to span more.
+	 * An owner is what has a selection of its own: a sequence, or a kv head or q head of one where lists are.
+	 * Owner o is number o % splits of sequence o / splits; it has `group` q heads of each of `span` kv heads.
 	 */
-	uint32_t splits, span;
-	uint32_t group, row_bytes, tile;
+	uint32_t splits, span, group;
+	uint32_t row_bytes, tile;
 	struct {
 		uint8_t first, n;
 	} tuple[SKV_MAX_HEADS / 4 + 2]; /* a group's q heads, as they are taken together: 4, 2 or 1 */

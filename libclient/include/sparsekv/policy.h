@@ -121,8 +121,11 @@ struct skv_plan {
 	uint32_t source;   /* PAGES, TOKENS: an earlier layer that selects; TOKENS: or this one */
 	uint32_t evidence; /* set of skv_evidence_bits; of a layer that attends densely, or is its own source */
 	uint32_t pool;     /* enum skv_pool: over the heads that share one score row */
-	uint32_t sharing;  /* SKV_SHARE_ALL_HEADS: one row a sequence; SKV_SHARE_KV_HEAD: one a kv head */
+	uint32_t sharing;  /* enum skv_sharing: one row of evidence, and one selection, a sequence, kv head or q head */
 	struct skv_window window;
+	/* PAGES, TOKENS of an earlier layer that shares by kv head, if `mapped`: kv head h goes by its row map[h]. */
+	uint32_t mapped;
+	uint8_t map[SKV_MAX_HEADS];
 };
 
 /* ---- primitives ------------------------------------------------------------------------------ */
