@@ -14,23 +14,21 @@ void skv_seqmem_layout(const struct skv_model *m, uint32_t max_tokens, struct sk
 {
 	struct skv_seqmem_layout l = {
 	        .n_layers = m->n_layers,
+	        .n_tables = 2 * m->n_layers,
 	        .max_tokens = max_tokens,
 	        .max_pages = skv_pages_of(max_tokens),
 	};
 	size_t entries = (size_t)l.n_layers * l.max_pages;
 
 	l.table = align_up(sizeof(struct skv_seqmem), 4096);
-	l.tokens = align_up(l.table + entries * sizeof(skv_pte), 4096);
+	l.tokens = align_up(l.table + 2 * entries * sizeof(skv_pte), 4096);
 	l.journal = align_up(l.tokens + ((size_t)max_tokens + 1) * sizeof(int32_t), 4096);
 	l.state = align_up(l.journal + entries * sizeof(struct skv_evict), 4096);
 	/*
-	 * Room for what the known policies keep: bounds of a page (two fp32 rows a kv head), a stamp,
-	 * and a running score a token.
+	 * Room for what the known policies keep and the host alone reads: a stamp of a page and a running score of a
+	 * token, for each kv head. What kernels read in bulk has pages of its own.
 	 */
-	l.state_bytes = align_up(65536 + entries * m->n_kv_heads *
-	                                         ((size_t)2 * m->head_dim * sizeof(float) + 16 +
-	                                          SKV_PAGE_TOKENS * sizeof(float)),
-	                         4096);
+	l.state_bytes = align_up(65536 + entries * m->n_kv_heads * (16 + SKV_PAGE_TOKENS * sizeof(float)), 4096);
 	l.total = l.state + l.state_bytes;
 	*ret = l;
 }
@@ -106,7 +104,7 @@ void skv_seqmem_recover(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 
 	skv_seqmem_replay(s, l);
 	skv_seqmem_tokens(s, l)[len] = s->next[skv_commit_epoch(commit) & 1];
-	for (uint32_t layer = 0; layer < l->n_layers; layer++)
-		zero_sparse(skv_seqmem_table(s, l, layer) + n_pages,
+	for (uint32_t table = 0; table < l->n_tables; table++)
+		zero_sparse(skv_seqmem_table(s, l, table) + n_pages,
 		            (l->max_pages - n_pages) * sizeof(skv_pte));
 }

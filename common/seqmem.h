@@ -15,7 +15,13 @@
  *      memory next finishes or discards it: skv_seqmem_recover().
  *      A writer stamps the journal before it puts entries in: an old stamp is never on new entries.
  *   4. Pages of evicted entries may be reused only after the commit.
- *   5. The id that a step publishes to go on from is kept twice, `next[epoch & 1]`: a torn step may
+ *   5. State tables. Beside its page table each layer has a table of state pages: what a policy keeps in bulk, such as
+ *      bounds of pages. How many tokens such a page is for is the policy's business, but never fewer than a page's.
+ *      So of a state table the entries of the committed length's pages count, as in a page table; each is a page, or
+ *      SKV_PTE_NONE. A step may put pages into entries that are NONE, replace one as in 2, and write into state pages
+ *      what is made anew by whoever repeats the step. Whether such an entry is of use is not known here:
+ *      it counts as a page of the sequence, and who holds the sequence keeps it or takes it out.
+ *   6. The id that a step publishes to go on from is kept twice, `next[epoch & 1]`: a torn step may
  *      have overwritten tokens[length], recovery puts the committed one back.
  *
  * The layout follows from the model's shape and max_tokens alone, computed by both sides; nothing
@@ -57,7 +63,8 @@ struct skv_evict {
 /* Byte offsets in the memory. */
 struct skv_seqmem_layout {
 	uint32_t n_layers, max_tokens, max_pages;
-	size_t table;   /* skv_pte [n_layers][max_pages] */
+	uint32_t n_tables; /* of the layers, then of their state: layer l's is n_layers + l */
+	size_t table;   /* skv_pte [n_tables][max_pages] */
 	size_t tokens;  /* int32_t [max_tokens + 1] */
 	size_t journal; /* struct skv_evict [n_layers * max_pages] */
 	size_t state;   /* state_bytes, the policy's */
@@ -69,9 +76,9 @@ struct skv_seqmem_layout {
 void skv_seqmem_layout(const struct skv_model *m, uint32_t max_tokens, struct skv_seqmem_layout *ret);
 
 static inline skv_pte *skv_seqmem_table(struct skv_seqmem *s, const struct skv_seqmem_layout *l,
-                                        uint32_t layer)
+                                        uint32_t table)
 {
-	return (skv_pte *)((char *)s + l->table) + (size_t)layer * l->max_pages;
+	return (skv_pte *)((char *)s + l->table) + (size_t)table * l->max_pages;
 }
 static inline int32_t *skv_seqmem_tokens(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 {
@@ -108,7 +115,7 @@ void skv_seqmem_replay(struct skv_seqmem *s, const struct skv_seqmem_layout *l);
 
 /*
  * Make the memory say what its last commit says: an eviction journal of that epoch is carried out,
- * any other discarded; table entries beyond the committed length become SKV_PTE_NONE; tokens[length] is
+ * any other discarded; entries of all tables beyond the committed length become SKV_PTE_NONE; tokens[length] is
  * the committed next id. Idempotent. What was never touched stays without memory. Only for who holds the
  * sequence alone.
  */

@@ -134,6 +134,7 @@ static void add_seq(void *listing, const struct skv_core_seq_view *v)
 	                    v->counted ? json_integer(number(v->pages_resident)) : json_null());
 	json_object_set_new(row, "pages_shared",
 	                    v->counted ? json_integer(number(v->pages_shared)) : json_null());
+	json_object_set_new(row, "pages_state", v->counted ? json_integer(number(v->pages_state)) : json_null());
 	put(l, row);
 }
 

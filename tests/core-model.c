@@ -14,6 +14,11 @@ uint32_t m_layers(uint32_t kind)
 	return kind ? 3 : 2;
 }
 
+uint32_t m_tables(uint32_t kind)
+{
+	return 2 * m_layers(kind);
+}
+
 struct skv_model m_model(uint32_t kind)
 {
 	struct skv_model m = test_model(kind ? "three" : "two", m_layers(kind), kind ? 32 : 16);
@@ -82,14 +87,14 @@ void m_let_go(struct m_seq *q)
 		m_drop(q);
 		return;
 	}
-	for (uint32_t layer = 0; layer < m_layers(q->kind); layer++)
+	for (uint32_t t = 0; t < m_tables(q->kind); t++)
 		for (uint32_t i = 0; i < skv_pages_of(q->len); i++) {
-			uint32_t page = skv_pte_id(q->table[layer][i]);
+			uint32_t page = skv_pte_id(q->table[t][i]);
 
-			if (skv_pte_kind(q->table[layer][i]) == SKV_PTE_FULL) {
+			if (skv_pte_kind(q->table[t][i]) == SKV_PTE_FULL) {
 				p->has[page] = M_OWN;
 				p->who[page] = (uint8_t)(q - m_seqs);
-			} else if (skv_pte_kind(q->table[layer][i]) == SKV_PTE_SHARED) {
+			} else if (skv_pte_kind(q->table[t][i]) == SKV_PTE_SHARED) {
 				named[page] = 1;
 			}
 		}
@@ -114,9 +119,9 @@ void m_attach(struct m_seq *q, uint32_t client)
 void m_fork(struct m_seq *parent, struct m_seq *child)
 {
 	child->len = parent->len;
-	for (uint32_t layer = 0; layer < m_layers(parent->kind); layer++)
+	for (uint32_t t = 0; t < m_tables(parent->kind); t++)
 		for (uint32_t i = 0; i < skv_pages_of(parent->len); i++) {
-			skv_pte *e = &parent->table[layer][i];
+			skv_pte *e = &parent->table[t][i];
 			uint32_t page = skv_pte_id(*e);
 
 			if (skv_pte_kind(*e) == SKV_PTE_FULL) {
@@ -125,7 +130,7 @@ void m_fork(struct m_seq *parent, struct m_seq *child)
 			}
 			if (skv_pte_kind(*e) == SKV_PTE_SHARED)
 				parent->refers[page] = child->refers[page] = 1;
-			child->table[layer][i] = *e;
+			child->table[t][i] = *e;
 		}
 }
 
@@ -242,7 +247,7 @@ static void compare_seq(void *data, const struct skv_core_seq_view *v)
 {
 	struct comparison *c = data;
 	const struct m_seq *q = m_seqs;
-	uint32_t resident = 0;
+	uint32_t resident[2] = {0}; /* pages, state pages */
 
 	while (q < m_seqs + M_SEQS && !(q->used && c->seq_ids[q - m_seqs] == v->seq))
 		q++;
@@ -251,10 +256,11 @@ static void compare_seq(void *data, const struct skv_core_seq_view *v)
 	ck_assert_uint_eq(v->uid, M_UID(q->uid));
 	ck_assert_uint_eq(v->client, q->holder < 0 ? 0 : c->client_ids[q->holder]);
 	ck_assert_uint_eq(v->tokens, q->len);
-	for (uint32_t layer = 0; layer < m_layers(q->kind); layer++)
+	for (uint32_t t = 0; t < m_tables(q->kind); t++)
 		for (uint32_t i = 0; i < skv_pages_of(q->len); i++)
-			resident += skv_pte_resident(q->table[layer][i]);
-	ck_assert_uint_eq(v->pages_resident, resident);
+			resident[t >= m_layers(q->kind)] += skv_pte_resident(q->table[t][i]);
+	ck_assert_uint_eq(v->pages_resident, resident[0]);
+	ck_assert_uint_eq(v->pages_state, resident[1]);
 	c->seqs++;
 }
 

@@ -18,7 +18,8 @@
 #define M_SEGMENTS 96
 #define M_PAGES 6144
 #define M_LAYERS 3
-#define M_TABLE 24 /* pages of a layer */
+#define M_TABLES (2 * M_LAYERS) /* of the layers, then of their state */
+#define M_TABLE 24 /* entries of a table */
 
 enum m_has { M_FREE, M_LEASE, M_OWN, M_SHARED };
 
@@ -36,7 +37,7 @@ struct m_seq {
 	int holder; /* client, or -1 */
 	uint32_t len;
 	char name[8]; /* "" = anonymous */
-	skv_pte table[M_LAYERS][M_TABLE]; /* committed entries */
+	skv_pte table[M_TABLES][M_TABLE]; /* entries that count */
 	uint8_t refers[M_PAGES];
 };
 extern struct m_pool m_pools[M_UIDS][M_KINDS];
@@ -44,6 +45,7 @@ extern struct m_client m_clients[M_CLIENTS];
 extern struct m_seq m_seqs[M_SEQS];
 
 uint32_t m_layers(uint32_t kind);
+uint32_t m_tables(uint32_t kind);
 struct skv_model m_model(uint32_t kind);
 
 void m_lease(uint32_t client, uint32_t page); /* must be free */

@@ -307,9 +307,9 @@ uint32_t held_len(const struct held *h)
 	return skv_commit_len(atomic_load(&h->mem->commit));
 }
 
-skv_pte held_entry(const struct held *h, uint32_t layer, uint32_t index)
+skv_pte held_entry(const struct held *h, uint32_t table, uint32_t index)
 {
-	return skv_seqmem_table(h->mem, &h->layout, layer)[index];
+	return skv_seqmem_table(h->mem, &h->layout, table)[index];
 }
 
 int held_attach(struct held *h, struct peer *p, const char *name)
@@ -343,10 +343,10 @@ int held_detach(struct held *h, struct peer *p)
 void held_drop(struct held *h, struct peer *p)
 {
 	ck_assert_int_eq(skv_core_seq_drop(core, p->client, p->session.session, h->seq), 0);
-	for (uint32_t layer = 0; layer < h->layout.n_layers; layer++)
+	for (uint32_t t = 0; t < h->layout.n_tables; t++)
 		for (uint32_t i = 0; i < skv_pages_of(held_len(h)); i++)
-			if (skv_pte_kind(held_entry(h, layer, i)) == SKV_PTE_FULL)
-				peer_stock(p, skv_pte_id(held_entry(h, layer, i)));
+			if (skv_pte_kind(held_entry(h, t, i)) == SKV_PTE_FULL)
+				peer_stock(p, skv_pte_id(held_entry(h, t, i)));
 	held_close(h);
 }
 

@@ -81,7 +81,7 @@ int held_fork(struct held *child, struct held *parent, struct peer *, const char
 int held_detach(struct held *, struct peer *); /* also closes it */
 void held_drop(struct held *, struct peer *);  /* its own pages go to the stock */
 uint32_t held_len(const struct held *);
-skv_pte held_entry(const struct held *, uint32_t layer, uint32_t index);
+skv_pte held_entry(const struct held *, uint32_t table, uint32_t index);
 /*
  * A step without its commit: entries for n more tokens. Shared last pages are replaced; the *ret_n that
  * were are in ret_cow[layers], to be released after the commit.

@@ -170,8 +170,9 @@ START_TEST(a_fork_copies_what_was_written)
 	struct held h, f;
 	int fd;
 
+	wide.max_tokens = 2 << 20;
 	peer_join(&a, 1000, &wide);
-	ck_assert_int_eq(skv_core_seq_new(core, a.client, a.session.session, "w", 65536, &info), 0);
+	ck_assert_int_eq(skv_core_seq_new(core, a.client, a.session.session, "w", 0, &info), 0);
 	fd = info.fd;
 	held_open(&h, &a, &info);
 	ck_assert_uint_gt(info.bytes, 200 << 20);

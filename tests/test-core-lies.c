@@ -250,7 +250,7 @@ static atomic_bool started, stop;
 /* Entries, lengths and journals of every kind, as fast as it can. */
 static void *scribble(void *data)
 {
-	uint32_t entries = target.layout.n_layers * target.layout.max_pages;
+	uint32_t entries = target.layout.n_tables * target.layout.max_pages;
 	struct skv_evict *j = skv_seqmem_journal(target.mem, &target.layout);
 
 	(void)data;

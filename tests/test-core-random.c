@@ -28,7 +28,7 @@ struct actor {
 struct grip {
 	struct held held;
 	/* shared pages replaced or evicted, to be released */
-	uint32_t pending[M_TABLE * M_LAYERS], n_pending;
+	uint32_t pending[M_TABLE * M_TABLES], n_pending;
 };
 static struct actor actors[M_CLIENTS];
 static struct grip grips[M_SEQS];
@@ -245,7 +245,7 @@ static void seq_new(uint32_t i)
 static void release(struct m_seq *q, struct grip *g)
 {
 	const struct peer *p = &actors[q->holder].peer;
-	struct skv_wire_run runs[M_TABLE * M_LAYERS];
+	struct skv_wire_run runs[M_TABLE * M_TABLES];
 
 	for (uint32_t k = 0; k < g->n_pending; k++) {
 		runs[k] = (struct skv_wire_run){g->pending[k], 1};
@@ -268,25 +268,54 @@ static uint32_t write_step(struct m_seq *q, uint32_t n_tokens, uint32_t *torn)
 	held_write(&g->held, p, n_tokens, cow, &n_cow);
 	for (uint32_t k = 0; k < n_cow; k++)
 		g->pending[g->n_pending++] = cow[k];
-	for (uint32_t layer = 0; layer < m_layers(q->kind); layer++) {
+	for (uint32_t t = 0; t < m_tables(q->kind); t++) {
+		skv_pte *table = skv_seqmem_table(g->held.mem, &g->held.layout, t);
+
 		if (have)
-			q->table[layer][have - 1] = held_entry(&g->held, layer, have - 1);
-		for (uint32_t k = have; k < want; k++)
-			torn[n_torn++] = skv_pte_id(held_entry(&g->held, layer, k));
+			q->table[t][have - 1] = table[have - 1];
+		for (uint32_t k = have; k < want; k++) {
+			if (t >= m_layers(q->kind)) /* some state is kept from now on */
+				table[k] = chance(50) ? skv_pte_make(SKV_PTE_FULL, peer_take(p)) : 0;
+			if (skv_pte_resident(table[k]))
+				torn[n_torn++] = skv_pte_id(table[k]);
+		}
 	}
 	return n_torn;
+}
+
+/* State pages come and go as they like, whatever the length; one that is shared goes or is copied. */
+static void change_state(struct m_seq *q)
+{
+	struct grip *g = grip_of(q);
+	struct peer *p = &actors[q->holder].peer;
+
+	release(q, g);
+	for (uint32_t t = m_layers(q->kind); t < m_tables(q->kind); t++)
+		for (uint32_t k = 0; k < skv_pages_of(q->len); k++) {
+			skv_pte was = q->table[t][k], now = 0;
+
+			if (chance(70))
+				continue;
+			if (skv_pte_kind(was) != SKV_PTE_FULL && p->n_stock && chance(70))
+				now = skv_pte_make(SKV_PTE_FULL, peer_take(p));
+			if (skv_pte_kind(was) == SKV_PTE_FULL)
+				peer_stock(p, skv_pte_id(was));
+			else if (skv_pte_kind(was) == SKV_PTE_SHARED)
+				g->pending[g->n_pending++] = skv_pte_id(was);
+			q->table[t][k] = skv_seqmem_table(g->held.mem, &g->held.layout, t)[k] = now;
+		}
 }
 
 static void append(struct m_seq *q, bool commit)
 {
 	struct grip *g = grip_of(q);
 	struct peer *p = &actors[q->holder].peer;
-	uint32_t n_tokens = 1 + rnd_below(chance(50) ? 4 : 80), torn[M_TABLE * M_LAYERS], n;
+	uint32_t n_tokens = 1 + rnd_below(chance(50) ? 4 : 80), torn[M_TABLE * M_TABLES], n;
 	uint32_t have = skv_pages_of(q->len), need;
 
 	if (q->len + n_tokens > M_TABLE * SKV_PAGE_TOKENS)
 		return;
-	need = m_layers(q->kind) * (skv_pages_of(q->len + n_tokens) - have + 1);
+	need = m_tables(q->kind) * (skv_pages_of(q->len + n_tokens) - have + 1);
 	if (p->n_stock < need && !lease((uint32_t)q->holder, need - p->n_stock, need + 20))
 		return;
 	if (g->n_pending && chance(80))
@@ -301,9 +330,9 @@ static void append(struct m_seq *q, bool commit)
 	}
 	held_commit(&g->held, n_tokens);
 	q->len += n_tokens;
-	for (uint32_t layer = 0; layer < m_layers(q->kind); layer++)
+	for (uint32_t t = 0; t < m_tables(q->kind); t++)
 		for (uint32_t k = have; k < skv_pages_of(q->len); k++)
-			q->table[layer][k] = held_entry(&g->held, layer, k);
+			q->table[t][k] = held_entry(&g->held, t, k);
 }
 
 /* An eviction through the journal, up to a point: 0 written, 1 committed, 2 some holes made, 3 done. */
@@ -341,10 +370,10 @@ static void evict(struct m_seq *q, int point)
 /* Own pages of a sequence that is gone from the books: the client's again. */
 static void take_back(struct m_seq *q, struct peer *p)
 {
-	for (uint32_t layer = 0; layer < m_layers(q->kind); layer++)
+	for (uint32_t t = 0; t < m_tables(q->kind); t++)
 		for (uint32_t k = 0; k < skv_pages_of(q->len); k++)
-			if (skv_pte_kind(q->table[layer][k]) == SKV_PTE_FULL)
-				peer_stock(p, skv_pte_id(q->table[layer][k]));
+			if (skv_pte_kind(q->table[t][k]) == SKV_PTE_FULL)
+				peer_stock(p, skv_pte_id(q->table[t][k]));
 }
 
 static void drop(struct m_seq *q)
@@ -394,11 +423,10 @@ static void fork_seq(struct m_seq *q, bool lied)
 		return;
 	made(child, i, name, &info);
 	m_fork(q, child);
-	for (uint32_t layer = 0; layer < m_layers(q->kind); layer++)
+	for (uint32_t t = 0; t < m_tables(q->kind); t++)
 		for (uint32_t k = 0; k < skv_pages_of(q->len); k++) {
-			ck_assert_uint_eq(held_entry(&grip_of(q)->held, layer, k), q->table[layer][k]);
-			ck_assert_uint_eq(held_entry(&grip_of(child)->held, layer, k),
-			                  child->table[layer][k]);
+			ck_assert_uint_eq(held_entry(&grip_of(q)->held, t, k), q->table[t][k]);
+			ck_assert_uint_eq(held_entry(&grip_of(child)->held, t, k), child->table[t][k]);
 		}
 }
 
@@ -419,11 +447,11 @@ static void attach(uint32_t i)
 	grip_of(q)->n_pending = 0;
 	hear(i);
 	ck_assert_uint_eq(held_len(&grip_of(q)->held), q->len);
-	for (uint32_t layer = 0; layer < m_layers(q->kind); layer++)
+	for (uint32_t t = 0; t < m_tables(q->kind); t++)
 		for (uint32_t k = 0; k < skv_pages_of(q->len); k++) {
-			ck_assert_uint_eq(held_entry(&grip_of(q)->held, layer, k), q->table[layer][k]);
-			if (skv_pte_resident(q->table[layer][k]))
-				sign_page(i, skv_pte_id(q->table[layer][k]));
+			ck_assert_uint_eq(held_entry(&grip_of(q)->held, t, k), q->table[t][k]);
+			if (skv_pte_resident(q->table[t][k]))
+				sign_page(i, skv_pte_id(q->table[t][k]));
 		}
 }
 
@@ -445,14 +473,17 @@ static bool lie(struct m_seq *q)
 	struct grip *g = grip_of(q);
 	const struct m_pool *p = &m_pools[q->uid][q->kind];
 	uint32_t pages = skv_pages_of(q->len), page = rnd_below(512); /* mostly there */
+	uint32_t t = rnd_below(m_tables(q->kind));
 	skv_pte *e;
 
 	if (!pages)
 		return false;
-	e = &skv_seqmem_table(g->held.mem, &g->held.layout, rnd_below(m_layers(q->kind)))[rnd_below(pages)];
+	e = &skv_seqmem_table(g->held.mem, &g->held.layout, t)[rnd_below(pages)];
 	switch (rnd_below(5)) {
 	case 0:
-		*e = 0; /* missing */
+		if (t >= m_layers(q->kind))
+			return false; /* state may be missing */
+		*e = 0;
 		return true;
 	case 1: *e = (4 + rnd_below(12)) << SKV_PTE_KIND_SHIFT | page; return true;
 	case 2: /* not on lease to its holder */
@@ -522,10 +553,11 @@ static void die_somehow(uint32_t i)
 	struct m_seq *q = some_held(i);
 
 	if (q)
-		switch (rnd_below(4)) {
+		switch (rnd_below(5)) {
 		case 0: append(q, false); break;
 		case 1: evict(q, (int)rnd_below(4)); break;
-		case 2:
+		case 2: change_state(q); break;
+		case 3:
 			if (lie(q)) {
 				die(i, q->name[0] ? q : NULL);
 				return;
@@ -556,8 +588,10 @@ static void do_something(uint32_t i)
 		drop_name();
 	else if (what < 56 || !q)
 		seq_new(i);
-	else if (what < 75)
+	else if (what < 72)
 		append(q, chance(90));
+	else if (what < 75)
+		change_state(q);
 	else if (what < 82)
 		evict(q, 3);
 	else if (what < 86)

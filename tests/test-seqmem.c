@@ -34,6 +34,7 @@ struct truth {
 	int32_t next;
 	int32_t tokens[MAX_TOKENS];
 	uint32_t contents[LAYERS][MAX_PAGES]; /* 0: hole */
+	uint32_t state[LAYERS][MAX_PAGES];    /* 0: none, or what a torn step left */
 };
 
 /* contents_of[id]: what was written to the page with that id; ids are never used twice here */
@@ -62,6 +63,12 @@ static void expect(struct skv_seqmem *s, const struct truth *t)
 			else
 				ck_assert_uint_eq(contents_of[skv_pte_id(table[i])], t->contents[layer][i]);
 		}
+		table = skv_seqmem_table(s, &layout, LAYERS + layer);
+		for (uint32_t i = 0; i < MAX_PAGES; i++)
+			if (i >= n_pages)
+				ck_assert_uint_eq(table[i], 0);
+			else if (t->state[layer][i])
+				ck_assert_uint_eq(contents_of[skv_pte_id(table[i])], t->state[layer][i]);
 	}
 }
 
@@ -122,6 +129,23 @@ static void append_stores(struct skv_seqmem *s, struct truth *t, uint32_t n_toke
 	}
 }
 
+/* A state page for every 48 tokens, of layers that have state: placed where there is none, the last one copied. */
+static void state_stores(struct skv_seqmem *s, struct truth *t, uint32_t n_tokens)
+{
+	uint32_t had = (t->len + 47) / 48, need = (t->len + n_tokens + 47) / 48;
+
+	for (uint32_t layer = 1; layer < LAYERS; layer++) {
+		skv_pte *table = skv_seqmem_table(s, &layout, LAYERS + layer);
+
+		if (t->len % 48 && rnd_below(4) == 0)
+			put(&table[had - 1], fresh_page(t->state[layer][had - 1]), 4);
+		for (uint32_t i = had; i < need; i++) {
+			t->state[layer][i] = n_ids;
+			put(&table[i], fresh_page(n_ids), 4);
+		}
+	}
+}
+
 /* The victims of a step; returns how many. */
 static uint32_t choose_victims(struct truth *t, struct skv_evict *victims)
 {
@@ -146,7 +170,10 @@ static unsigned step_stores(struct skv_seqmem *s, struct truth *t)
 	unsigned committing;
 
 	n_stores = 0;
-	append_stores(s, t, n_tokens < MAX_TOKENS - t->len ? n_tokens : MAX_TOKENS - t->len);
+	if (n_tokens > MAX_TOKENS - t->len)
+		n_tokens = MAX_TOKENS - t->len;
+	state_stores(s, t, n_tokens);
+	append_stores(s, t, n_tokens);
 	n_victims = rnd_below(2) ? choose_victims(t, victims) : 0;
 	t->epoch++;
 	t->next = (int32_t)rnd_below(1000);
@@ -257,9 +284,9 @@ START_TEST(recovery_of_garbage)
 		len = skv_commit_len(atomic_load(&s->commit));
 		if (len > MAX_TOKENS)
 			len = MAX_TOKENS;
-		for (uint32_t layer = 0; layer < LAYERS; layer++)
+		for (uint32_t table = 0; table < 2 * LAYERS; table++)
 			for (uint32_t i = skv_pages_of(len); i < MAX_PAGES; i++)
-				ck_assert_uint_eq(skv_seqmem_table(s, &layout, layer)[i], 0);
+				ck_assert_uint_eq(skv_seqmem_table(s, &layout, table)[i], 0);
 	}
 	munmap(s, layout.total);
 }
@@ -309,7 +336,8 @@ START_TEST(layouts)
 		skv_seqmem_layout(&m, c[i].tokens, &l);
 		ck_assert_uint_eq(l.max_pages, skv_pages_of(c[i].tokens));
 		ck_assert_uint_ge(l.table, sizeof(struct skv_seqmem));
-		ck_assert_uint_ge(l.tokens, l.table + entries * sizeof(skv_pte));
+		ck_assert_uint_eq(l.n_tables, 2 * c[i].layers);
+		ck_assert_uint_ge(l.tokens, l.table + 2 * entries * sizeof(skv_pte));
 		ck_assert_uint_ge(l.journal, l.tokens + ((size_t)c[i].tokens + 1) * sizeof(int32_t));
 		ck_assert_uint_ge(l.state, l.journal + entries * sizeof(struct skv_evict));
 		ck_assert_uint_ge(l.state_bytes, 65536);
@@ -343,14 +371,14 @@ START_TEST(recovery_is_sparse)
 	s = p;
 	skv_seqmem_init(s, &l);
 	atomic_store(&s->commit, (uint64_t)1 << 32 | 40);
-	for (uint32_t layer = 0; layer < m.n_layers; layer++)
+	for (uint32_t layer = 0; layer < l.n_tables; layer++)
 		for (uint32_t i = 0; i < 4; i++) /* the last one is a torn step's */
 			skv_seqmem_table(s, &l, layer)[i] = skv_pte_make(SKV_PTE_FULL, 100 + i);
 	skv_seqmem_table(s, &l, 5)[200000] = 1; /* and this nobody's */
 	before = blocks_of(fd);
 	skv_seqmem_recover(s, &l);
 	ck_assert_int_lt(blocks_of(fd), before);
-	for (uint32_t layer = 0; layer < m.n_layers; layer++) {
+	for (uint32_t layer = 0; layer < l.n_tables; layer++) {
 		ck_assert_uint_eq(skv_seqmem_table(s, &l, layer)[2], skv_pte_make(SKV_PTE_FULL, 102));
 		ck_assert_uint_eq(skv_seqmem_table(s, &l, layer)[3], 0);
 	}

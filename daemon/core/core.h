@@ -74,7 +74,7 @@ int skv_core_errno(enum skv_core_error e);
 
 #define SKV_CORE_MAX_ROWS 65535u        /* of max_clients, max_sequences, max_sessions, max_pools */
 #define SKV_PLACES (SKV_MAX_DEVICES + 1u) /* host memory and the devices */
-#define SKV_CORE_MAX_ENTRIES (1u << 24) /* table entries of a sequence, all layers: bounds a settle's time */
+#define SKV_CORE_MAX_ENTRIES (1u << 24) /* table entries of a sequence, all layers, and as many of their state: bounds a settle's time */
 
 struct skv_core;
 
@@ -299,9 +299,10 @@ struct skv_core_seq_view {
 	const char *model;
 	uint32_t client, session; /* that hold it; 0: detached */
 	uint32_t tokens, max_tokens;
-	bool counted;            /* its tables were looked at: the two below are known, see skv_core_seqs */
+	bool counted;            /* its tables were looked at: the three below are known, see skv_core_seqs */
 	uint64_t pages_resident; /* by its tables, the shared ones included */
 	uint64_t pages_shared;
+	uint64_t pages_state; /* beside them: what its policy keeps */
 	uint64_t pages_total; /* that its length would take */
 };
 struct skv_core_pool_view {

@@ -21,7 +21,8 @@ struct walk {
 	uint64_t most; /* pages on lease: own[] holds that many */
 	struct skv_settled *out;
 	const char *problem;
-	uint32_t layer, index;
+	uint32_t table, index;
+	bool state; /* the table is of state pages */
 	skv_pte entry;
 };
 
@@ -52,7 +53,7 @@ static const char *take_entry(struct walk *w, skv_pte e)
 		w->marks[page] = SKV_MARK_NAMED;
 		w->out->n_named++;
 		return NULL;
-	case SKV_PTE_NONE: return "is missing below the committed length";
+	case SKV_PTE_NONE: return w->state ? NULL : "is missing below the committed length";
 	default: return "is of an unknown kind";
 	}
 }
@@ -65,9 +66,10 @@ static void walk_tables(struct walk *w, const struct skv_seq_local *l)
 	/* skv_seqmem_check() said otherwise a moment ago: it is being written */
 	if (n_pages > l->layout.max_pages)
 		n_pages = l->layout.max_pages;
-	for (w->layer = 0; w->layer < l->layout.n_layers; w->layer++) {
-		const skv_pte *table = skv_seqmem_table(l->mem, &l->layout, w->layer);
+	for (w->table = 0; w->table < l->layout.n_tables; w->table++) {
+		const skv_pte *table = skv_seqmem_table(l->mem, &l->layout, w->table);
 
+		w->state = w->table >= l->layout.n_layers;
 		for (w->index = 0; w->index < n_pages; w->index++) {
 			w->entry = __atomic_load_n(&table[w->index], __ATOMIC_RELAXED);
 			w->problem = take_entry(w, w->entry);
@@ -92,7 +94,8 @@ static int corrupt_entry(struct skv_core *c, uint32_t seq, const struct walk *w)
 {
 	char why[sizeof(c->why)];
 
-	snprintf(why, sizeof(why), "entry %u of layer %u (%#x) %s", w->index, w->layer, w->entry, w->problem);
+	snprintf(why, sizeof(why), "entry %u of %slayer %u (%#x) %s", w->index, w->state ? "the state of " : "",
+	         w->table % c->seqs[seq].layout.n_layers, w->entry, w->problem);
 	return corrupt(c, seq, why);
 }
 
@@ -110,7 +113,7 @@ int skv_settle_begin(struct skv_core *c, uint32_t seq, uint32_t client, struct s
 		.most = skv_member_row(&c->state, q->pool, client)->lease,
 		.out = &out,
 	};
-	uint64_t entries = (uint64_t)l->layout.n_layers * l->layout.max_pages;
+	uint64_t entries = (uint64_t)l->layout.n_tables * l->layout.max_pages;
 
 	if (problem)
 		return corrupt(c, seq, problem);
@@ -149,8 +152,8 @@ void skv_settle_rewrite_shared(struct skv_core *c, uint32_t seq)
 	uint32_t len = skv_commit_len(atomic_load(&l->mem->commit));
 	uint32_t n_pages = skv_pages_of(len < l->layout.max_tokens ? len : l->layout.max_tokens);
 
-	for (uint32_t layer = 0; layer < l->layout.n_layers; layer++) {
-		skv_pte *table = skv_seqmem_table(l->mem, &l->layout, layer);
+	for (uint32_t t = 0; t < l->layout.n_tables; t++) {
+		skv_pte *table = skv_seqmem_table(l->mem, &l->layout, t);
 
 		for (uint32_t i = 0; i < n_pages; i++) {
 			skv_pte e = __atomic_load_n(&table[i], __ATOMIC_RELAXED);

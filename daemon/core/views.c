@@ -79,18 +79,20 @@ static void count_entries(const struct skv_seq_local *l, uint32_t len, struct sk
 	uint32_t n_pages = skv_pages_of(len);
 
 	v->pages_total = (uint64_t)l->layout.n_layers * n_pages;
-	if (v->pages_total > *left)
+	if (2 * v->pages_total > *left)
 		return;
-	*left -= v->pages_total;
+	*left -= 2 * v->pages_total;
 	v->counted = true;
-	for (uint32_t layer = 0; layer < l->layout.n_layers; layer++) {
-		const skv_pte *table = skv_seqmem_table(l->mem, &l->layout, layer);
+	for (uint32_t t = 0; t < l->layout.n_tables; t++) {
+		const skv_pte *table = skv_seqmem_table(l->mem, &l->layout, t);
+		bool state = t >= l->layout.n_layers;
 
 		for (uint32_t i = 0; i < n_pages; i++) {
 			skv_pte e = __atomic_load_n(&table[i], __ATOMIC_RELAXED);
 
-			v->pages_resident += skv_pte_resident(e);
-			v->pages_shared += skv_pte_kind(e) == SKV_PTE_SHARED;
+			v->pages_state += state && skv_pte_resident(e);
+			v->pages_resident += !state && skv_pte_resident(e);
+			v->pages_shared += !state && skv_pte_kind(e) == SKV_PTE_SHARED;
 		}
 	}
 }
