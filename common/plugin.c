@@ -311,25 +311,47 @@ static const char *check_map(const struct skv_plan *p, const struct skv_plan *so
 	return NULL;
 }
 
+const char *skv_score_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers)
+{
+	if (layer >= n_layers)
+		return "scores of a layer that the model does not have";
+	return plans[layer].evidence & SKV_EV_BOUNDS ? NULL : "scores by bounds that the layer's plan does not ask for";
+}
+
+/* What is wrong with the evidence that the plan asks for? */
+static const char *check_evidence(const struct skv_plan *p, bool itself)
+{
+	if (p->evidence & ~(uint32_t)(SKV_EV_TOKENS | SKV_EV_PAGES | SKV_EV_BOUNDS))
+		return "evidence has unknown bits";
+	if (itself && p->evidence != SKV_EV_TOKENS)
+		return "a layer that chooses its own tokens has them as its evidence, and no other";
+	if (p->evidence & SKV_EV_BOUNDS)
+		return p->evidence == SKV_EV_BOUNDS ? NULL : "bounds are a layer's only evidence";
+	if (p->pool == SKV_POOL_MEAN_Q)
+		return "pool is the mean of q, which is for scores by bounds";
+	if (p->evidence && p->attend != SKV_ATTEND_DENSE && !itself)
+		return "evidence comes from dense layers, and from those that attend to tokens of their own choice";
+	return NULL;
+}
+
 /* What is wrong with the plan of `layer`, given those of the layers before it? */
 static const char *check_plan(const struct skv_plan *plans, uint32_t layer, const struct skv_model *m)
 {
 	const struct skv_plan *p = &plans[layer];
-	uint32_t needs = p->attend == SKV_ATTEND_PAGES ? SKV_EV_PAGES : SKV_EV_TOKENS;
-	bool itself = skv_plan_chooses(p, layer);
+	uint32_t needs = p->attend == SKV_ATTEND_PAGES ? SKV_EV_PAGES | SKV_EV_BOUNDS : SKV_EV_TOKENS;
+	bool itself = skv_plan_chooses(p, layer), scores = p->attend == SKV_ATTEND_PAGES && p->evidence;
+	const char *wrong = check_evidence(p, itself);
 
 	if (p->attend > SKV_ATTEND_TOKENS)
 		return "attend is not one of enum skv_attend_how";
-	if (p->evidence & ~(uint32_t)(SKV_EV_TOKENS | SKV_EV_PAGES))
-		return "evidence has unknown bits";
-	if (p->evidence && p->attend != SKV_ATTEND_DENSE && !itself)
-		return "evidence comes from dense layers, and from those that attend to tokens of their own choice";
-	if (itself && p->evidence != SKV_EV_TOKENS)
-		return "a layer that chooses its own tokens has them as its evidence, and no other";
-	if (p->pool > SKV_POOL_SUM)
+	if (p->pool > SKV_POOL_MEAN_Q)
 		return "pool is not one of enum skv_pool";
+	if (wrong)
+		return wrong;
 	if (p->sharing > SKV_SHARE_Q_HEAD)
 		return "sharing is not one of enum skv_sharing";
+	if (p->pool == SKV_POOL_MEAN_Q && p->sharing == SKV_SHARE_Q_HEAD)
+		return "pool is the mean of q, which leaves no row a q head";
 	if (itself && p->sharing == SKV_SHARE_Q_HEAD)
 		return "a layer that chooses its own tokens does so for all heads or kv heads";
 	if (p->attend == SKV_ATTEND_WINDOW || p->attend == SKV_ATTEND_DENSE) {
@@ -337,7 +359,7 @@ static const char *check_plan(const struct skv_plan *plans, uint32_t layer, cons
 			return "a map of a layer that attends to no other layer's selection";
 		return p->attend == SKV_ATTEND_WINDOW ? skv_window_check(&p->window) : NULL;
 	}
-	if (p->source > layer || (p->source == layer && !itself))
+	if (p->source > layer || (p->source == layer && !itself && !scores))
 		return "source is not an earlier layer";
 	if (!(plans[p->source].evidence & needs))
 		return "source leaves no evidence to select by";

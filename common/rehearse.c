@@ -21,7 +21,7 @@ struct rehearsal {
 	const struct skv_policy *policy;
 	const struct skv_model *model;
 	struct skv_plan *plans;
-	uint32_t *selected; /* [layer]: evidence bits of the selections made in this step */
+	uint32_t *selected; /* [layer]: by what was selected in this step: pages or tokens; SKV_EV_BOUNDS: it was scored */
 	char *state;        /* [REHEARSED_SEQS][state_stride] */
 	size_t state_stride;
 	enum stage stage;
@@ -51,10 +51,20 @@ __attribute__((format(printf, 2, 3))) static void complain(struct rehearsal *r, 
 		           text);
 }
 
+/* Can something be selected by what the layer has at this point of the step? */
+static bool has_evidence(const struct rehearsal *r, uint32_t layer)
+{
+	if (r->plans[layer].evidence & SKV_EV_BOUNDS)
+		return r->selected[layer] & SKV_EV_BOUNDS;
+	return layer < r->layer ||
+	       (layer == r->layer && (r->stage == AFTER || skv_plan_chooses(&r->plans[layer], layer)));
+}
+
 static void select_units(const struct skv_policy_ctx *ctx, const struct skv_select *s, uint32_t evidence)
 {
 	struct rehearsal *r = ctx->host;
-	const char *wrong = skv_select_check(s, evidence, r->plans, r->model->n_layers);
+	uint32_t bounds = evidence == SKV_EV_PAGES ? SKV_EV_BOUNDS : 0;
+	const char *wrong = skv_select_check(s, evidence | bounds, r->plans, r->model->n_layers);
 
 	if (r->stage != BEFORE && r->stage != AFTER)
 		complain(r, "selects, expected in before and after only");
@@ -62,9 +72,8 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 		complain(r, "asks for %s (layer %u)", wrong, s->layer);
 	else if (skv_plan_chooses(&r->plans[s->layer], s->layer) && (s->layer != r->layer || r->stage != BEFORE))
 		complain(r, "selects by layer %u, which chooses by itself, in its before()", s->layer);
-	else if (s->layer > r->layer ||
-	         (s->layer == r->layer && r->stage == BEFORE && !skv_plan_chooses(&r->plans[s->layer], s->layer)))
-		complain(r, "selects by layer %u, which has not attended yet", s->layer);
+	else if (!has_evidence(r, s->layer))
+		complain(r, "selects by layer %u, which has no evidence yet", s->layer);
 	else
 		r->selected[s->layer] |= evidence;
 }
@@ -77,6 +86,19 @@ static void select_pages(const struct skv_policy_ctx *ctx, const struct skv_sele
 static void select_tokens(const struct skv_policy_ctx *ctx, const struct skv_select *s)
 {
 	select_units(ctx, s, SKV_EV_TOKENS);
+}
+
+static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	struct rehearsal *r = ctx->host;
+	const char *wrong = skv_score_check(layer, r->plans, r->model->n_layers);
+
+	if (r->stage != BEFORE || layer != r->layer)
+		complain(r, "scores pages of layer %u, expected in its own before", layer);
+	else if (wrong)
+		complain(r, "asks for %s", wrong);
+	else
+		r->selected[layer] |= SKV_EV_BOUNDS;
 }
 
 static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, const struct skv_window *w)
@@ -114,6 +136,7 @@ static const struct skv_prims prims = {
         .select_tokens = select_tokens,
         .evict_outside = evict_outside,
         .seq_state = seq_state,
+        .score_pages = score_pages,
 };
 
 /* A layer that reuses a selection runs after it was made, or it has nothing to attend to. */

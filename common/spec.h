@@ -74,11 +74,13 @@ static inline bool skv_plan_chooses(const struct skv_plan *p, uint32_t layer)
 }
 
 /*
- * Does a request that a hook makes of a primitive fit the plans? `evidence`: SKV_EV_PAGES for
- * select_pages, SKV_EV_TOKENS for select_tokens. NULL when it does, else what is wrong.
+ * Does a request that a hook makes of a primitive fit the plans? `evidence`, any of them will do: SKV_EV_PAGES and
+ * SKV_EV_BOUNDS for select_pages, SKV_EV_TOKENS for select_tokens. NULL when it does, else what is wrong.
  */
 const char *skv_select_check(const struct skv_select *s, uint32_t evidence, const struct skv_plan *plans,
                              uint32_t n_layers);
+/* The same of score_pages. */
+const char *skv_score_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers);
 const char *skv_window_check(const struct skv_window *w);
 
 /* ---- rehearsal (rehearse.c) ------------------------------------------------------------------ */

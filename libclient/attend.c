@@ -57,7 +57,7 @@ static void carve_selections(struct skv_session *s, struct carver *c)
 		};
 		if (plan->evidence & SKV_EV_TOKENS)
 			x->evidence.token = carve(c, n * rows * tokens * sizeof(float));
-		if (plan->evidence & SKV_EV_PAGES)
+		if (plan->evidence & (SKV_EV_PAGES | SKV_EV_BOUNDS))
 			x->evidence.page = carve(c, n * rows * pages * sizeof(float));
 		x->list = (struct skv_list){
 		        .rows = rows,
@@ -119,8 +119,9 @@ static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn 
 	struct step *st = &s->step;
 	struct selection *from = &st->selection[plan->source], *own = &st->selection[layer];
 	struct skv_list list;
-	uint32_t how = plan->attend;
+	uint32_t how = plan->attend, weights = plan->evidence & (SKV_EV_TOKENS | SKV_EV_PAGES);
 
+	st->q = a->q;
 	policy_hook(s, PHASE_BEFORE, layer);
 	if ((how == SKV_ATTEND_PAGES || how == SKV_ATTEND_TOKENS) && from->made != how) {
 		policy_misuse(s, "layer %u attends to what layer %u selects, but it selected nothing", layer,
@@ -143,9 +144,8 @@ static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn 
 			k->decode_tokens(&shape, &st->decoding, a->q, a->out, &list, &st->work);
 		break;
 	default:
-		k->decode_dense(&shape, &st->decoding, a->q, a->out, plan->evidence ? &own->evidence : NULL,
-		                &st->work);
-		own->has_evidence = plan->evidence != 0;
+		k->decode_dense(&shape, &st->decoding, a->q, a->out, weights ? &own->evidence : NULL, &st->work);
+		own->has_evidence |= weights != 0;
 	}
 	policy_hook(s, PHASE_AFTER, layer);
 }
@@ -156,6 +156,8 @@ void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	struct step *st = &s->step;
 
 	s->kernels->append(&shape, &st->all, a->k, a->v, &st->work);
+	if (plan_keeps_bounds(&s->policy->plan[layer]))
+		s->kernels->update_bounds(&shape, &st->all, &st->work);
 	if (st->decoding.n > 0)
 		decode(s, layer, a);
 	if (st->prompts.n > 0)

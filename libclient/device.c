@@ -157,7 +157,7 @@ static skv_pte entry_for_kernels(const struct skv_seq *q, skv_pte e)
 static int upload_tables(struct skv_seq *q)
 {
 	const struct skv_backend *b = q->session->device->backend;
-	size_t entries = (size_t)q->layout.n_layers * q->layout.max_pages;
+	size_t entries = (size_t)q->layout.n_tables * q->layout.max_pages;
 	skv_pte *all = q->len > 0 ? calloc(entries, sizeof(*all)) : NULL;
 	uint32_t pages = skv_pages_of(q->len);
 	int e;
@@ -166,10 +166,10 @@ static int upload_tables(struct skv_seq *q)
 		return 0; /* nobody looks beyond the length */
 	if (!all)
 		return fail(-ENOMEM, "out of memory");
-	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
+	for (uint32_t table = 0; table < q->layout.n_tables; table++)
 		for (uint32_t page = 0; page < pages; page++)
-			all[(size_t)layer * q->layout.max_pages + page] =
-				entry_for_kernels(q, seq_table(q, layer)[page]);
+			all[(size_t)table * q->layout.max_pages + page] =
+				entry_for_kernels(q, seq_table(q, table)[page]);
 	e = b->copy(q->on_device.table, all, entries * sizeof(*all), NULL);
 	if (e == 0)
 		e = b->wait(NULL);
@@ -183,7 +183,7 @@ static int open_entered(struct skv_seq *q)
 	const struct skv_backend *b = d->backend;
 	const struct skv_seqmem_layout *l = &q->layout;
 	void *table, *mem, *tokens;
-	int e = b->alloc((size_t)l->n_layers * l->max_pages * sizeof(skv_pte), &table);
+	int e = b->alloc((size_t)l->n_tables * l->max_pages * sizeof(skv_pte), &table);
 
 	if (e < 0)
 		return device_failed(d, e, "page tables");
@@ -429,21 +429,21 @@ int device_prepare(struct skv_session *s, uint32_t entries)
 	return e < 0 ? e : slot_prepare(d, &d->slot[d->next], s->step.all.n, room);
 }
 
-static void put_entry(struct skv_seq *q, uint32_t layer, uint32_t page, skv_pte entry)
+static void put_entry(struct skv_seq *q, uint32_t table, uint32_t page, skv_pte entry)
 {
 	struct device *d = q->session->device;
 	struct device_slot *x = &d->slot[d->next];
 
 	x->entry[x->n_entries++] = (struct skv_entry){
-		.at = q->on_device.table + (size_t)layer * q->layout.max_pages + page,
+		.at = q->on_device.table + (size_t)table * q->layout.max_pages + page,
 		.entry = entry_for_kernels(q, entry),
 	};
 }
 
-void device_entry(struct skv_seq *q, uint32_t layer, uint32_t page)
+void device_entry(struct skv_seq *q, uint32_t table, uint32_t page)
 {
 	if (q->session->device)
-		put_entry(q, layer, page, seq_table(q, layer)[page]);
+		put_entry(q, table, page, seq_table(q, table)[page]);
 }
 
 /* What the sequence's last step evicted, ahead of the host's own tables. */
@@ -459,12 +459,12 @@ static void put_holes(struct skv_seq *q)
 	}
 }
 
-void device_stale(struct skv_seq *q, uint32_t layer, uint32_t page)
+void device_stale(struct skv_seq *q, uint32_t table, uint32_t page)
 {
 	struct device *d = q->session->device;
 
 	if (d) /* harvest() or device_prepare() made room */
-		d->stale[d->n_stale++] = (struct device_stale){.seq = q, .layer = layer, .page = page};
+		d->stale[d->n_stale++] = (struct device_stale){.seq = q, .table = table, .page = page};
 }
 
 int device_stage(struct skv_session *s)
@@ -478,7 +478,7 @@ int device_stage(struct skv_session *s)
 
 	memcpy(x->kseq, st->kseq, st->all.n * sizeof(*x->kseq));
 	for (uint32_t i = 0; i < d->n_stale; i++)
-		device_entry(d->stale[i].seq, d->stale[i].layer, d->stale[i].page);
+		device_entry(d->stale[i].seq, d->stale[i].table, d->stale[i].page);
 	for (uint32_t i = 0; before && i < before->n; i++)
 		if (before->publish[i].n_evict > 0)
 			put_holes(before->seqs[i]);
@@ -540,6 +540,7 @@ int device_publish(struct skv_session *s, const int32_t *next)
 		q->len += q->n_new;
 		q->epoch++;
 		q->in_step = false;
+		q->bounded = true;
 	}
 	x->busy = true;
 	d->next = (d->next + 1) % DEVICE_SLOTS;

@@ -238,8 +238,14 @@ struct policy {
 	void *config;
 	char given[SKV_SPEC_MAX]; /* spec as the daemon gave it ... */
 	char *spec;               /* ... and with every value */
+	uint32_t n_bounds;      /* layers that keep bounds of their pages, so have state pages */
 	struct skv_plan plan[]; /* n_layers */
 };
+
+static inline bool plan_keeps_bounds(const struct skv_plan *plan)
+{
+	return plan->evidence & SKV_EV_BOUNDS;
+}
 
 /* Where a hook is: primitives check that they are called where they make sense. */
 enum phase { PHASE_NONE, PHASE_ADOPT, PHASE_BEFORE, PHASE_AFTER, PHASE_END };
@@ -263,7 +269,7 @@ void policy_misuse(struct skv_session *s, const char *fmt, ...) __attribute__((f
 
 /* Evidence and selection of one layer in the open step. */
 struct selection {
-	bool has_evidence; /* attended in this step */
+	bool has_evidence; /* made in this step */
 	uint32_t made;     /* 0, SKV_ATTEND_PAGES or SKV_ATTEND_TOKENS */
 	struct skv_select select; /* by which the layer itself chooses, if it does */
 	struct skv_evidence evidence;
@@ -275,6 +281,7 @@ struct step {
 	uint32_t cap;
 	uint32_t rows; /* of all items */
 	uint32_t next_layer;
+	const void *q; /* of the layer that attends */
 	struct skv_seq **seqs; /* [cap]: those that decode come first */
 	uint32_t *item;        /* [cap]: the caller's index of seqs[i] */
 	struct skv_kseq *kseq; /* [cap]: seqs[i] for the kernels */
@@ -329,7 +336,7 @@ struct device {
 	/* entries within the committed length that the device's tables do not show as they are */
 	struct device_stale {
 		struct skv_seq *seq;
-		uint32_t layer, page;
+		uint32_t table, page;
 	} *stale;
 	uint32_t n_stale;
 	uint64_t cap_stale;
@@ -363,8 +370,8 @@ void device_seq_close(struct skv_seq *q);
  * stale() one that is true whatever becomes of the step. Both do nothing on host memory.
  */
 int device_prepare(struct skv_session *s, uint32_t entries);
-void device_entry(struct skv_seq *q, uint32_t layer, uint32_t page);
-void device_stale(struct skv_seq *q, uint32_t layer, uint32_t page);
+void device_entry(struct skv_seq *q, uint32_t table, uint32_t page);
+void device_stale(struct skv_seq *q, uint32_t table, uint32_t page);
 int device_stage(struct skv_session *s);
 int device_not_recording(struct skv_session *s); /* -EBUSY: the step's stream is being recorded */
 int device_publish(struct skv_session *s, const int32_t *next); /* on failure nothing has changed */
@@ -400,6 +407,7 @@ struct skv_session {
 
 	struct policy *policy;
 	enum phase phase;
+	uint32_t hook_layer; /* whose before() or after() it is */
 	void *adopting_state;
 	bool misused;
 	char misuse[256];
@@ -446,11 +454,22 @@ struct skv_seq {
 	uint32_t n_evict;      /* entries in the journal, not yet counted there */
 	uint64_t step_attended; /* tokens, once for each q head */
 	bool state_torn;       /* the policy's state was touched in a step that was given up */
+	/*
+	 * It has the state pages that its policy wants, with the bounds of all that is committed. Without it, it has
+	 * none: the next step supplies them.
+	 */
+	bool bounded;
 };
 
-static inline skv_pte *seq_table(const struct skv_seq *q, uint32_t layer)
+static inline skv_pte *seq_table(const struct skv_seq *q, uint32_t table)
 {
-	return skv_seqmem_table(q->mem, &q->layout, layer);
+	return skv_seqmem_table(q->mem, &q->layout, table);
+}
+
+/* Entries of a layer's state table that so many tokens take: a state page has the bounds of SKV_PAGE_TOKENS pages. */
+static inline uint32_t state_pages_of(uint32_t tokens)
+{
+	return skv_pages_of(skv_pages_of(tokens));
 }
 
 /* It no longer refers to a page that it shared; stock_release() tells. */
@@ -466,6 +485,7 @@ static inline struct skv_shape layer_shape(const struct skv_session *s, uint32_t
 	struct skv_shape shape = s->shape;
 
 	shape.layer = layer;
+	shape.state = s->model.n_layers + layer;
 	return shape;
 }
 
@@ -478,6 +498,8 @@ void seq_free(struct skv_seq *q);
  */
 void seq_unhold(struct skv_seq *q, enum skv_pte_kind kind);
 void seq_take_own(struct skv_seq *q); /* its own pages, still on lease, into the stock */
+/* Take its state pages out of entries [from, end). Nothing that runs may need them. */
+void seq_drop_state(struct skv_seq *q, uint32_t from, uint32_t end);
 /* Has a fork that timed out been answered by now? Then the table is looked at again. 0, or -ETIMEDOUT. */
 int seq_settle_fork(struct skv_seq *q);
 uint64_t seq_resident(const struct skv_seq *q); /* pages, of all layers */

@@ -9,7 +9,8 @@
  *
  * A sequence's state is the policy's, in the daemon's memory. `state_policy` names whose it is and is
  * empty while it is being replaced; `state_epoch` is the commit that it belongs to. A state that does not
- * fit, as after death inside of a step, is made anew by adopt().
+ * fit, as after death inside of a step, is made anew by adopt(). State pages never change their policy: adoption gives
+ * them back, and the first step after it (step.c) supplies others with the bounds of all pages that are there.
  */
 #include "internal.h"
 
@@ -136,6 +137,8 @@ static int configure(struct policy *p, const struct skv_model *model)
 		e = skv_policy_plan(p->block, p->config, model, p->plan, text, sizeof(text));
 	if (e < 0)
 		return fail(e, "%s", text);
+	for (uint32_t layer = 0; layer < model->n_layers; layer++)
+		p->n_bounds += plan_keeps_bounds(&p->plan[layer]);
 	n = skv_spec_print(p->block, p->config, NULL, 0);
 	p->spec = malloc((size_t)n + 1);
 	if (!p->spec)
@@ -203,6 +206,7 @@ void policy_hook(struct skv_session *s, enum phase phase, uint32_t layer)
 	if (ctx.n_seqs == 0)
 		return;
 	s->phase = phase;
+	s->hook_layer = layer;
 	if (phase == PHASE_BEFORE && block->before)
 		block->before(&ctx, layer);
 	else if (phase == PHASE_AFTER && block->after)
@@ -258,8 +262,9 @@ static int adopt(struct skv_session *s, struct policy *p, struct skv_seq *q, voi
 }
 
 /* Make `state` (consumed) the sequence's. */
-static void install(struct skv_seq *q, const struct skv_policy *block, void *state)
+static void install(struct skv_seq *q, const struct policy *p, void *state)
 {
+	const struct skv_policy *block = p->block;
 	struct skv_seqmem *m = q->mem;
 	uint8_t *area = (uint8_t *)m + q->layout.state;
 
@@ -271,8 +276,13 @@ static void install(struct skv_seq *q, const struct skv_policy *block, void *sta
 	if (state && block->seq_state_bytes > 0)
 		memcpy(area, state, block->seq_state_bytes);
 	free(state);
+	if (q->session->device)
+		device_settle(q->session); /* should it fail, nothing runs any more either */
+	seq_drop_state(q, 0, skv_pages_of(q->len));
+	q->bounded = p->n_bounds == 0 || q->len == 0;
 	m->state_version = block->state_version;
-	m->state_epoch = q->epoch;
+	/* bounds that the next step makes are there when it is committed: until then the state is of no commit */
+	m->state_epoch = q->bounded ? q->epoch : q->epoch - 1;
 	atomic_thread_fence(memory_order_seq_cst);
 	skv_wire_string(m->state_policy, sizeof(m->state_policy), block->name);
 	q->state_torn = false;
@@ -286,15 +296,30 @@ void policy_start(struct skv_session *s, struct skv_seq *q)
 	q->mem->state_version = block->state_version;
 	q->mem->state_epoch = q->epoch;
 	skv_wire_string(q->mem->state_policy, sizeof(q->mem->state_policy), block->name);
+	q->bounded = true;
 }
 
-static bool at_home(const struct skv_seq *q, const struct skv_policy *block)
+/* Does it have the state pages of these plans, and no others? */
+static bool state_fits(const struct skv_seq *q, const struct policy *p)
 {
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
+		for (uint32_t i = 0; i < state_pages_of(q->len); i++) {
+			skv_pte e = seq_table(q, q->layout.n_layers + layer)[i];
+
+			if (skv_pte_resident(e) != plan_keeps_bounds(&p->plan[layer]))
+				return false;
+		}
+	return true;
+}
+
+static bool at_home(const struct skv_seq *q, const struct policy *p)
+{
+	const struct skv_policy *block = p->block;
 	const struct skv_seqmem *m = q->mem;
 
 	return !q->state_torn && strncmp(m->state_policy, block->name, sizeof(m->state_policy)) == 0 &&
-	       m->state_version == block->state_version &&
-	       (block->seq_state_bytes == 0 || m->state_epoch == q->epoch);
+	       m->state_version == block->state_version && state_fits(q, p) &&
+	       ((block->seq_state_bytes == 0 && p->n_bounds == 0) || m->state_epoch == q->epoch);
 }
 
 int policy_take_over(struct skv_session *s, struct skv_seq *q)
@@ -302,11 +327,15 @@ int policy_take_over(struct skv_session *s, struct skv_seq *q)
 	void *state;
 	int e;
 
-	if (at_home(q, s->policy->block))
+	if (at_home(q, s->policy)) {
+		/* what a torn step put there for tokens that are not committed */
+		seq_drop_state(q, state_pages_of(q->len), skv_pages_of(q->len));
+		q->bounded = true;
 		return 0;
+	}
 	e = adopt(s, s->policy, q, &state);
 	if (e == 0)
-		install(q, s->policy->block, state);
+		install(q, s->policy, state);
 	return e;
 }
 
@@ -326,7 +355,7 @@ static int adopt_all(struct skv_session *s, struct policy *p)
 	n = 0;
 	for (struct skv_seq *q = s->seqs; q && states; q = q->next, n++)
 		if (e == 0)
-			install(q, p->block, states[n]);
+			install(q, p, states[n]);
 		else
 			free(states[n]);
 	free(states);

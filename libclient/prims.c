@@ -14,7 +14,7 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 {
 	struct skv_session *s = ctx->host;
 	const char *name = tokens ? "select_tokens" : "select_pages";
-	const char *wrong = skv_select_check(sel, tokens ? SKV_EV_TOKENS : SKV_EV_PAGES, s->policy->plan,
+	const char *wrong = skv_select_check(sel, tokens ? SKV_EV_TOKENS : SKV_EV_PAGES | SKV_EV_BOUNDS, s->policy->plan,
 	                                     s->model.n_layers);
 	struct skv_shape shape;
 	struct selection *x;
@@ -29,7 +29,7 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 	}
 	x = &s->step.selection[sel->layer];
 	if (skv_plan_chooses(&s->policy->plan[sel->layer], sel->layer)) {
-		if (s->phase != PHASE_BEFORE || sel->layer != s->step.next_layer) {
+		if (s->phase != PHASE_BEFORE || sel->layer != s->hook_layer) {
 			policy_misuse(s, "%s: layer %u chooses by itself, expected in its before()", name, sel->layer);
 			return;
 		}
@@ -38,7 +38,7 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 		return;
 	}
 	if (!x->has_evidence) {
-		policy_misuse(s, "%s: layer %u has not attended in this step", name, sel->layer);
+		policy_misuse(s, "%s: layer %u has no evidence so far in this step", name, sel->layer);
 		return;
 	}
 	shape = layer_shape(s, sel->layer);
@@ -54,6 +54,24 @@ static void select_pages(const struct skv_policy_ctx *ctx, const struct skv_sele
 static void select_tokens(const struct skv_policy_ctx *ctx, const struct skv_select *sel)
 {
 	select_units(ctx, sel, true);
+}
+
+static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	struct skv_session *s = ctx->host;
+	const char *wrong = skv_score_check(layer, s->policy->plan, s->model.n_layers);
+	struct skv_shape shape;
+
+	if (s->phase != PHASE_BEFORE || layer != s->hook_layer)
+		wrong = "outside of the layer's before()";
+	if (wrong) {
+		policy_misuse(s, "score_pages: %s", wrong);
+		return;
+	}
+	shape = layer_shape(s, layer);
+	s->kernels->score_pages(&shape, &s->step.decoding, s->step.q, s->policy->plan[layer].pool,
+	                        &s->step.selection[layer].evidence, &s->step.work);
+	s->step.selection[layer].has_evidence = true;
 }
 
 /* Pages [first, end) of the layer that are still there go into the journal. False: it is full. */
@@ -129,4 +147,5 @@ const struct skv_prims policy_prims = {
         .select_tokens = select_tokens,
         .evict_outside = evict_outside,
         .seq_state = seq_state,
+        .score_pages = score_pages,
 };

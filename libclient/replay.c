@@ -83,6 +83,7 @@ static uint64_t key_of(const struct skv_session *s)
 		s->serial,
 		st->all.n,
 		st->all.max_len,
+		st->all.max_bounds,
 		s->stats.policy_swaps,
 		(uintptr_t)st->work.mem,
 		(uintptr_t)st->arena,

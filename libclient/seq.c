@@ -24,39 +24,43 @@ struct census {
 	uint64_t full, shared;
 };
 
-/* Is every committed entry one that kernels may follow? Counts into *ret and q->holes. Needs client->lock. */
+/* May kernels follow the entry, number i of the table? A hole counts into q->holes, a page into *n. Needs client->lock. */
+static int look_at(struct skv_seq *q, uint32_t table, uint32_t i, struct census *n)
+{
+	bool state = table >= q->layout.n_layers;
+	uint32_t layer = table % q->layout.n_layers;
+	skv_pte e = seq_table(q, table)[i];
+	enum skv_pte_kind kind = skv_pte_kind(e);
+
+	if (state && e == 0)
+		return 0;
+	if (!state && kind == SKV_PTE_HOLE && (i + 1) * SKV_PAGE_TOKENS <= q->len) {
+		q->holes[layer]++;
+		return 0;
+	}
+	if (!skv_pte_resident(e))
+		return fail(-EBADMSG, "damaged sequence memory: %spage %u of layer %u is of kind %u",
+		            state ? "state " : "", i, layer, kind);
+	if (!pool_has(q->session->pool, skv_pte_id(e)))
+		return fail(-EBADMSG, "damaged sequence memory: %spage %u of layer %u is page %u, which the pool has not",
+		            state ? "state " : "", i, layer, skv_pte_id(e));
+	n->full += kind == SKV_PTE_FULL;
+	n->shared += kind == SKV_PTE_SHARED;
+	return 0;
+}
+
+/* All committed entries. */
 static int look(struct skv_seq *q, struct census *ret)
 {
-	const struct pool *p = q->session->pool;
 	uint32_t pages = skv_pages_of(q->len);
+	int e = 0;
 
 	*ret = (struct census){0};
-	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
-		const skv_pte *t = seq_table(q, layer);
-
-		q->holes[layer] = 0;
-		for (uint32_t i = 0; i < pages; i++) {
-			enum skv_pte_kind kind = skv_pte_kind(t[i]);
-
-			if (kind == SKV_PTE_HOLE && (i + 1) * SKV_PAGE_TOKENS <= q->len) {
-				q->holes[layer]++;
-				continue;
-			}
-			if (!skv_pte_resident(t[i]))
-				return fail(
-					-EBADMSG,
-					"damaged sequence memory: page %u of layer %u is of kind %u",
-					i, layer, kind);
-			if (!pool_has(p, skv_pte_id(t[i])))
-				return fail(
-					-EBADMSG,
-					"damaged sequence memory: page %u of layer %u is page %u, which the pool has not",
-					i, layer, skv_pte_id(t[i]));
-			ret->full += kind == SKV_PTE_FULL;
-			ret->shared += kind == SKV_PTE_SHARED;
-		}
-	}
-	return 0;
+	memset(q->holes, 0, q->layout.n_layers * sizeof(*q->holes));
+	for (uint32_t table = 0; table < q->layout.n_tables; table++)
+		for (uint32_t i = 0; i < pages && e == 0; i++)
+			e = look_at(q, table, i, ret);
+	return e;
 }
 
 /* Hold every page of the table, which look() passed. Needs client->lock. */
@@ -64,8 +68,8 @@ static void hold_all(struct skv_seq *q)
 {
 	uint32_t pages = skv_pages_of(q->len);
 
-	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
-		const skv_pte *t = seq_table(q, layer);
+	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
+		const skv_pte *t = seq_table(q, table);
 
 		for (uint32_t i = 0; i < pages; i++)
 			if (skv_pte_resident(t[i]))
@@ -358,8 +362,8 @@ void seq_unhold(struct skv_seq *q, enum skv_pte_kind kind)
 	uint32_t pages = skv_pages_of(q->len);
 
 	pthread_mutex_lock(&s->client->lock);
-	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
-		const skv_pte *t = seq_table(q, layer);
+	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
+		const skv_pte *t = seq_table(q, table);
 
 		for (uint32_t i = 0; i < pages; i++) {
 			if (skv_pte_kind(t[i]) != kind)
@@ -379,8 +383,8 @@ void seq_take_own(struct skv_seq *q)
 {
 	uint32_t pages = skv_pages_of(q->len);
 
-	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
-		const skv_pte *t = seq_table(q, layer);
+	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
+		const skv_pte *t = seq_table(q, table);
 
 		for (uint32_t i = 0; i < pages; i++)
 			if (skv_pte_kind(t[i]) == SKV_PTE_FULL)
@@ -388,16 +392,30 @@ void seq_take_own(struct skv_seq *q)
 	}
 }
 
+void seq_drop_state(struct skv_seq *q, uint32_t from, uint32_t end)
+{
+	for (uint32_t table = q->layout.n_layers; table < q->layout.n_tables; table++)
+		for (uint32_t i = from; i < end; i++) {
+			skv_pte *at = &seq_table(q, table)[i], e = *at;
+
+			*at = skv_pte_make(SKV_PTE_NONE, 0);
+			if (skv_pte_kind(e) == SKV_PTE_FULL)
+				stock_push(&q->session->stock, skv_pte_id(e));
+			else if (skv_pte_kind(e) == SKV_PTE_SHARED)
+				seq_give_up(q, skv_pte_id(e));
+		}
+}
+
 /* Give the sequence's own pages back behind a DROP that was not answered so far. */
 static void put_own(struct skv_seq *q)
 {
-	uint32_t *ids = malloc((seq_resident(q) + 1) * sizeof(*ids)), n = 0;
-	uint32_t pages = skv_pages_of(q->len);
+	uint32_t pages = skv_pages_of(q->len), n = 0;
+	uint32_t *ids = malloc(((size_t)pages * q->layout.n_tables + 1) * sizeof(*ids));
 
-	for (uint32_t layer = 0; layer < q->layout.n_layers && ids; layer++)
+	for (uint32_t table = 0; table < q->layout.n_tables && ids; table++)
 		for (uint32_t i = 0; i < pages; i++)
-			if (skv_pte_kind(seq_table(q, layer)[i]) == SKV_PTE_FULL)
-				ids[n++] = skv_pte_id(seq_table(q, layer)[i]);
+			if (skv_pte_kind(seq_table(q, table)[i]) == SKV_PTE_FULL)
+				ids[n++] = skv_pte_id(seq_table(q, table)[i]);
 	if (ids)
 		stock_post(q->session, SKV_MSG_LEASE_PUT, 0, ids, n);
 	free(ids);

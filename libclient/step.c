@@ -51,15 +51,26 @@ static int ready(struct skv_session *s, struct skv_seq *q)
 	return e;
 }
 
-/* Layers whose last page is partly filled and shared: it is copied before it is written. */
+/*
+ * The entry of a table that a step may write to and that may be shared, so that it is copied first: of the last page, if
+ * it is partly filled, and of its state page. SKV_MAX_TOKENS when there is none.
+ */
+static uint32_t tail_of(const struct skv_seq *q, uint32_t table)
+{
+	uint32_t tokens = table < q->layout.n_layers ? SKV_PAGE_TOKENS : SKV_PAGE_TOKENS * SKV_PAGE_TOKENS;
+	uint32_t tail = q->len / tokens;
+
+	if (q->len % tokens == 0 || skv_pte_kind(seq_table(q, table)[tail]) != SKV_PTE_SHARED)
+		return SKV_MAX_TOKENS;
+	return tail;
+}
+
 static uint32_t shared_tails(const struct skv_seq *q)
 {
 	uint32_t n = 0;
 
-	if (q->n_shared == 0 || q->len % SKV_PAGE_TOKENS == 0)
-		return 0;
-	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
-		n += skv_pte_kind(seq_table(q, layer)[q->len / SKV_PAGE_TOKENS]) == SKV_PTE_SHARED;
+	for (uint32_t table = 0; q->n_shared > 0 && table < q->layout.n_tables; table++)
+		n += tail_of(q, table) < SKV_MAX_TOKENS;
 	return n;
 }
 
@@ -68,13 +79,21 @@ struct pages {
 	uint64_t need, copies, demand;
 };
 
+/* Where the state pages begin that a step supplies: the sequence may have none yet. */
+static uint32_t state_from(const struct skv_seq *q)
+{
+	return q->bounded ? state_pages_of(q->len) : 0;
+}
+
 static void count_pages(const struct skv_seq *q, struct pages *p)
 {
-	uint64_t layers = q->layout.n_layers, copies = shared_tails(q);
+	uint64_t layers = q->layout.n_layers, bounds = q->session->policy->n_bounds, copies = shared_tails(q);
 
 	p->need += (skv_pages_of(q->len + q->n_new) - skv_pages_of(q->len)) * layers + copies;
+	p->need += (state_pages_of(q->len + q->n_new) - state_from(q)) * bounds;
 	p->copies += copies;
 	p->demand += skv_pages_of(q->n_new + SKV_PAGE_TOKENS - 1) * layers;
+	p->demand += state_pages_of(q->n_new + SKV_PAGE_TOKENS * SKV_PAGE_TOKENS - 1) * bounds;
 }
 
 static int grow_step(struct skv_session *s, uint32_t n)
@@ -99,14 +118,16 @@ static struct skv_kseq kseq_of(struct skv_seq *q, const struct skv_step_item *it
 {
 	const struct device *d = q->session->device;
 	bool decodes = !(it->flags & SKV_STEP_PROMPT);
+	uint32_t len = q->len + it->n_tokens;
 
 	return (struct skv_kseq){
 	        .table = d ? q->on_device.table : seq_table(q, 0),
 	        .attended = !decodes ? NULL : d ? d->attended + at : &q->step_attended,
 	        .layer_stride = q->layout.max_pages,
-	        .len = q->len + it->n_tokens,
+	        .len = len,
 	        .n_q = it->n_tokens,
 	        .row = row,
+	        .n_bounds = q->bounded ? it->n_tokens : len,
 	};
 }
 
@@ -132,6 +153,7 @@ static struct skv_batch batch_of(const struct skv_session *s, uint32_t first, ui
 	for (uint32_t i = 0; i < n; i++) {
 		b.max_len = seq[i].len > b.max_len ? seq[i].len : b.max_len;
 		b.max_q = seq[i].n_q > b.max_q ? seq[i].n_q : b.max_q;
+		b.max_bounds = seq[i].n_bounds > b.max_bounds ? seq[i].n_bounds : b.max_bounds;
 	}
 	if (s->device)
 		b.max_len = capacity(b.max_len);
@@ -201,20 +223,20 @@ static int prepare(struct skv_session *s)
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-/* Copy what is shared of the last page, one layer after the other, then switch to the copies. */
+/* Copy what is shared of what is written next, one table after the other, then switch to the copies. */
 static int copy_tails(struct skv_session *s, struct skv_seq *q)
 {
-	uint32_t own[SKV_MAX_LAYERS], dst[SKV_MAX_LAYERS], src[SKV_MAX_LAYERS], layer_of[SKV_MAX_LAYERS], n = 0;
-	uint32_t page = q->len / SKV_PAGE_TOKENS;
+	uint32_t own[2 * SKV_MAX_LAYERS], dst[2 * SKV_MAX_LAYERS], src[2 * SKV_MAX_LAYERS];
+	uint32_t table_of[2 * SKV_MAX_LAYERS], n = 0;
 	int e = 0;
 
-	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
-		skv_pte entry = seq_table(q, layer)[page];
+	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
+		uint32_t tail = tail_of(q, table);
 
-		if (skv_pte_kind(entry) != SKV_PTE_SHARED)
+		if (tail == SKV_MAX_TOKENS)
 			continue;
-		layer_of[n] = layer;
-		src[n] = pool_place(s->pool, skv_pte_id(entry), true);
+		table_of[n] = table;
+		src[n] = pool_place(s->pool, skv_pte_id(seq_table(q, table)[tail]), true);
 		own[n] = stock_pop(&s->stock);
 		dst[n] = pool_place(s->pool, own[n], false);
 		n++;
@@ -228,11 +250,12 @@ static int copy_tails(struct skv_session *s, struct skv_seq *q)
 	for (uint32_t i = n; i-- > 0 && e < 0;)
 		stock_push(&s->stock, own[i]);
 	for (uint32_t i = 0; i < n && e == 0; i++) {
-		skv_pte *entry = &seq_table(q, layer_of[i])[page];
+		uint32_t tail = tail_of(q, table_of[i]);
+		skv_pte *entry = &seq_table(q, table_of[i])[tail];
 
 		seq_give_up(q, skv_pte_id(*entry));
 		*entry = skv_pte_make(SKV_PTE_FULL, own[i]);
-		device_stale(q, layer_of[i], page);
+		device_stale(q, table_of[i], tail);
 	}
 	return e;
 }
@@ -245,10 +268,27 @@ static int unshare_tails(struct skv_session *s)
 	for (uint32_t i = 0; i < s->step.all.n && e == 0; i++) {
 		struct skv_seq *q = s->step.seqs[i];
 
-		if (q->n_shared > 0 && q->len % SKV_PAGE_TOKENS != 0)
+		if (q->n_shared > 0)
 			e = copy_tails(s, q);
 	}
 	return e;
+}
+
+/* A fresh page in an entry. */
+static void supply(struct skv_session *s, struct skv_seq *q, uint32_t table, uint32_t page)
+{
+	seq_table(q, table)[page] = skv_pte_make(SKV_PTE_FULL, stock_pop(&s->stock));
+	device_entry(q, table, page);
+}
+
+/* State pages for the bounds of all pages that the sequence will have, in layers that keep them. */
+static void place_state(struct skv_session *s, struct skv_seq *q)
+{
+	uint32_t first = state_from(q), end = state_pages_of(q->len + q->n_new);
+
+	for (uint32_t layer = 0; first < end && layer < q->layout.n_layers; layer++)
+		for (uint32_t page = first; page < end && plan_keeps_bounds(&s->policy->plan[layer]); page++)
+			supply(s, q, q->layout.n_layers + layer, page);
 }
 
 /* Entries for the tokens to come, token ids to be committed. Cannot fail: the stock has been checked. */
@@ -259,10 +299,10 @@ static void place(struct skv_session *s, struct skv_seq *q, const int32_t *token
 
 	/* one that decodes needs pages in a step of SKV_PAGE_TOKENS: no loop over layers in the others */
 	for (uint32_t layer = 0; first < end && layer < q->layout.n_layers; layer++)
-		for (uint32_t page = first; page < end; page++) {
-			seq_table(q, layer)[page] = skv_pte_make(SKV_PTE_FULL, stock_pop(&s->stock));
-			device_entry(q, layer, page);
-		}
+		for (uint32_t page = first; page < end; page++)
+			supply(s, q, layer, page);
+	if (s->policy->n_bounds > 0)
+		place_state(s, q);
 	/* the first one waits: its place still shows the id that the last commit published */
 	q->has_first = tokens != NULL;
 	q->first = tokens ? tokens[0] : -1;
@@ -315,6 +355,8 @@ static void undo(struct skv_session *s)
 			}
 			q->gone[layer] = (struct span){0}; /* the evictions did not happen */
 		}
+		if (s->policy->n_bounds > 0)
+			seq_drop_state(q, state_from(q), state_pages_of(q->len + q->n_new));
 		if (!q->evicting)
 			q->n_evict = 0;
 		q->in_step = false;
@@ -430,6 +472,7 @@ static void commit(struct skv_seq *q, int32_t next)
 	q->len = len;
 	q->epoch = epoch;
 	q->in_step = false;
+	q->bounded = true;
 }
 
 void seq_attended(struct skv_seq *q, uint32_t len, uint64_t tokens)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # One C file a policy; each becomes a module that exports one symbol and links nothing.
-policy_LTLIBRARIES = policies/full.la policies/streaming.la policies/delta.la policies/template.la
+policy_LTLIBRARIES = policies/full.la policies/streaming.la policies/delta.la policies/quest.la policies/template.la
 
 policies_full_la_SOURCES = policies/full.c
 policies_full_la_LDFLAGS = $(POLICY_LDFLAGS)
@@ -8,6 +8,8 @@ policies_streaming_la_SOURCES = policies/streaming.c
 policies_streaming_la_LDFLAGS = $(POLICY_LDFLAGS)
 policies_delta_la_SOURCES = policies/delta.c
 policies_delta_la_LDFLAGS = $(POLICY_LDFLAGS)
+policies_quest_la_SOURCES = policies/quest.c
+policies_quest_la_LDFLAGS = $(POLICY_LDFLAGS)
 policies_template_la_SOURCES = policies/template.c
 policies_template_la_LDFLAGS = $(POLICY_LDFLAGS)
 

@@ -31,6 +31,13 @@ tests_test_client_policy_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
 tests_test_client_policy_CFLAGS = $(CLIENT_TEST_CFLAGS)
 tests_test_client_policy_LDADD = $(CLIENT_TEST_LIBS)
 
+check_PROGRAMS += tests/test-client-bounds
+TESTS += tests/test-client-bounds
+tests_test_client_bounds_SOURCES = tests/test-client-bounds.c $(CLIENT_TEST_SOURCES)
+tests_test_client_bounds_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
+tests_test_client_bounds_CFLAGS = $(CLIENT_TEST_CFLAGS)
+tests_test_client_bounds_LDADD = $(CLIENT_TEST_LIBS)
+
 check_PROGRAMS += tests/test-client-api
 TESTS += tests/test-client-api
 tests_test_client_api_SOURCES = tests/test-client-api.c $(CLIENT_TEST_SOURCES)

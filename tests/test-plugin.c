@@ -236,7 +236,7 @@ START_TEST(rehearsals)
 	in_after = select_both;
 	in_before = select_early;
 	all_good();
-	ck_assert_text(rehearse(), "before of layer 0: selects by layer 0, which has not attended yet");
+	ck_assert_text(rehearse(), "before of layer 0: selects by layer 0, which has no evidence yet");
 	in_before = select_late;
 	in_after = NULL;
 	all_good();
@@ -254,7 +254,7 @@ START_TEST(rehearsals)
 	all_good();
 	wanted[1] = (struct skv_plan){0};
 	wanted[2] = (struct skv_plan){.evidence = SKV_EV_PAGES};
-	ck_assert_text(rehearse(), "selects by layer 2, which has not attended yet");
+	ck_assert_text(rehearse(), "selects by layer 2, which has no evidence yet");
 	in_after = select_nothing;
 	all_good();
 	ck_assert_text(rehearse(), "a selection without a budget");

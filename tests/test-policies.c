@@ -51,11 +51,11 @@ static const struct skv_policy *policy(const char *path)
 
 #define ck_assert_text(text, part) ck_assert_msg(strstr(text, part), "\"%s\" does not say \"%s\"", text, part)
 
-/* ---- the four policies ----------------------------------------------------------------------- */
+/* ---- the policies ---------------------------------------------------------------------------- */
 
 START_TEST(loads_with_its_name)
 {
-	static const char *const names[] = {"full", "streaming", "delta", "template"};
+	static const char *const names[] = {"full", "streaming", "delta", "quest", "template"};
 	char path[512];
 
 	snprintf(path, sizeof(path), "%s/policies/.libs/%s.so", SKV_BUILDDIR, names[_i]);
@@ -154,7 +154,7 @@ static void note_evict(const struct skv_policy_ctx *ctx, uint32_t layer, const s
 
 static void run_step(const char *path, const char *spec)
 {
-	static const struct skv_prims prims = {sizeof(prims), note_pages, note_tokens, note_evict, NULL};
+	static const struct skv_prims prims = {sizeof(prims), note_pages, note_tokens, note_evict, NULL, NULL};
 	const struct skv_policy *p = policy(path);
 	char config[1024];
 	struct skv_policy_ctx ctx = {
@@ -416,7 +416,7 @@ int main(void)
 
 	rnd_seed("test-policies");
 	t = tcase_create("built");
-	tcase_add_loop_test(t, loads_with_its_name, 0, 4);
+	tcase_add_loop_test(t, loads_with_its_name, 0, 5);
 	tcase_add_test(t, plans);
 	tcase_add_test(t, delta_selects);
 	tcase_add_test(t, streaming_evicts);

@@ -114,7 +114,7 @@ static void put_content(struct world *w, struct world_seq *q, uint32_t at, uint6
 
 struct world_policy world_policy(const struct skv_model *m, char *spec)
 {
-	struct world_policy p = {.kind = rnd_below(3), .dense = rnd_below(3)};
+	struct world_policy p = {.kind = rnd_below(4), .dense = rnd_below(3)};
 	bool share = rnd_below(2);
 	char budget[32];
 	uint32_t first = p.dense + rnd_below(2), second = m->n_layers - 2;
@@ -135,11 +135,17 @@ struct world_policy world_policy(const struct skv_model *m, char *spec)
 	p.budget =
 		share ? (struct skv_budget){.share = 0.25f} : (struct skv_budget){.count = 3 + rnd_below(8)};
 	p.floor = share ? 8 : 1;
+	snprintf(budget, sizeof(budget), share ? "0.25" : "%u", p.budget.count);
+	if (p.kind == WORLD_QUEST) {
+		p.mean = rnd_below(2);
+		p.recent = p.mean ? 4 : 1;
+		sprintf(spec, "quest?variant=%s&budget=%s&dense=%u", p.mean ? "sglang" : "shared", budget, p.dense);
+		return p;
+	}
 	p.recent = rnd_below(2) ? 1 + rnd_below(3) : 0;
 	p.recent_floor = share && !p.recent ? 2 : 1;
 	p.pin = rnd_below(3);
 	p.layers = 1u << first | 1u << second;
-	snprintf(budget, sizeof(budget), share ? "0.25" : "%u", p.budget.count);
 	sprintf(spec,
 	        first == second ? "delta?budget=%s&recent=%u&layers=%u&dense=%u&pin=%u"
 	                        : "delta?budget=%s&recent=%u&layers=%u,%u&dense=%u&pin=%u",
@@ -244,21 +250,12 @@ static void compare_row(struct world *w, const struct world_seq *q, uint32_t lay
 	free(weight);
 }
 
-/* The pages that delta must select in this layer. False: rounding may decide otherwise. */
-static bool choose(const struct world *w, const struct world_seq *q, uint32_t layer, uint32_t n,
-                   const bool *visible, bool *chosen)
+/* delta: the sum over a page's tokens of the largest weight of any head. */
+static void score_by_weights(const struct world *w, const struct world_seq *q, uint32_t layer, uint32_t n,
+                             const bool *visible, double *score)
 {
-	const struct world_policy *p = &w->policy;
-	uint32_t pages = skv_pages_of(n), k = skv_budget_of(p->budget, pages, p->floor);
-	uint32_t recent = p->recent ? p->recent : k / 8;
 	double *weight = calloc(n, sizeof(*weight)), *most = calloc(n, sizeof(*most));
-	double *score = calloc(pages, sizeof(*score)), last = INFINITY;
-	bool *open = calloc(pages, sizeof(*open)), sure = true;
 
-	if (recent < p->recent_floor)
-		recent = p->recent_floor;
-	if (recent > k)
-		recent = k;
 	for (uint32_t h = 0; h < w->model.n_heads; h++) {
 		weights(w, q, layer, n, h, visible, weight);
 		for (uint32_t t = 0; t < n; t++)
@@ -266,6 +263,58 @@ static bool choose(const struct world *w, const struct world_seq *q, uint32_t la
 	}
 	for (uint32_t t = 0; t < n; t++)
 		score[t / SKV_PAGE_TOKENS] += most[t];
+	free(weight);
+	free(most);
+}
+
+/* quest: by what the page's keys can give the row at most, the best of all heads; or the sum over mean heads. */
+static void score_by_bounds(const struct world *w, const struct world_seq *q, uint32_t layer, uint32_t n, double *score)
+{
+	const struct skv_model *m = &w->model;
+	uint32_t group = m->n_heads / m->n_kv_heads, step = w->policy.mean ? group : 1;
+
+	for (uint32_t h = 0; h < m->n_heads; h += step) {
+		double a[SKV_MAX_HEAD_DIM] = {0};
+		float part[SKV_MAX_HEAD_DIM];
+
+		for (uint32_t g = 0; g < step; g++) {
+			row(q->content[n - 1], layer, ROW_Q, h + g, m->head_dim, part);
+			for (uint32_t d = 0; d < m->head_dim; d++)
+				a[d] += (double)part[d] / step;
+		}
+		for (uint32_t u = 0; u < skv_pages_of(n); u++) {
+			double most = 0;
+
+			for (uint32_t d = 0; d < m->head_dim; d++) {
+				double best = -INFINITY;
+
+				for (uint32_t t = u * SKV_PAGE_TOKENS; t < n && t / SKV_PAGE_TOKENS == u; t++)
+					best = fmax(best, a[d] * kv_row(w, q, t, layer, ROW_K, h / group)[d]);
+				most += best;
+			}
+			score[u] = w->policy.mean ? score[u] + most : h > 0 ? fmax(score[u], most) : most;
+		}
+	}
+}
+
+/* The pages that delta or quest must select in this layer. False: rounding may decide otherwise. */
+static bool choose(const struct world *w, const struct world_seq *q, uint32_t layer, uint32_t n,
+                   const bool *visible, bool *chosen)
+{
+	const struct world_policy *p = &w->policy;
+	uint32_t pages = skv_pages_of(n), k = skv_budget_of(p->budget, pages, p->floor);
+	uint32_t recent = p->recent ? p->recent : k / 8;
+	double *score = calloc(pages, sizeof(*score)), last = INFINITY;
+	bool *open = calloc(pages, sizeof(*open)), sure = true;
+
+	if (recent < p->recent_floor)
+		recent = p->recent_floor;
+	if (recent > k)
+		recent = k;
+	if (p->kind == WORLD_QUEST)
+		score_by_bounds(w, q, layer, n, score);
+	else
+		score_by_weights(w, q, layer, n, visible, score);
 	for (uint32_t u = 0; u < pages; u++) {
 		chosen[u] = !holes(w, q, layer)[u] && (u >= pages - recent || u < p->pin);
 		open[u] = !holes(w, q, layer)[u] && !chosen[u];
@@ -279,15 +328,13 @@ static bool choose(const struct world *w, const struct world_seq *q, uint32_t la
 		if (best == pages)
 			break;
 		if (i == k - recent) { /* the first that must not be chosen */
-			sure = last - score[best] > TIE * last;
+			sure = last - score[best] > TIE * fabs(last);
 			break;
 		}
 		last = score[best];
 		open[best] = false;
 		chosen[best] = true;
 	}
-	free(weight);
-	free(most);
 	free(score);
 	free(open);
 	return sure;
@@ -313,15 +360,18 @@ static bool see(const struct world *w, const struct world_seq *q, uint32_t n, bo
 	for (uint32_t layer = 0; layer < w->model.n_layers; layer++) {
 		bool selects = p->kind == WORLD_DELTA && p->layers >> layer & 1;
 		bool follows = p->kind == WORLD_DELTA && !selects && layer >= p->dense && any;
+		bool asks = p->kind == WORLD_QUEST && layer >= p->dense;
 		bool window = p->kind == WORLD_STREAMING && layer >= p->dense;
 
+		if (asks)
+			sure = choose(w, q, layer, n, NULL, chosen) && sure;
 		for (uint32_t t = 0; t < n; t++) {
 			bool *v = &visible[layer][t];
 
 			*v = !holes(w, q, layer)[t / SKV_PAGE_TOKENS];
 			if (window)
 				*v = *v && (t < p->sinks || t >= recent_from(p, n));
-			if (follows)
+			if (follows || asks)
 				*v = *v && chosen[t / SKV_PAGE_TOKENS];
 			*attended += *v;
 		}

@@ -18,11 +18,12 @@
 
 /* A policy as the reference computes it. */
 struct world_policy {
-	enum { WORLD_FULL, WORLD_STREAMING, WORLD_DELTA } kind;
+	enum { WORLD_FULL, WORLD_STREAMING, WORLD_DELTA, WORLD_QUEST } kind;
 	struct skv_budget budget;
 	uint32_t floor;  /* of the budget */
 	uint32_t sinks;  /* streaming */
-	uint32_t recent, recent_floor, pin; /* delta */
+	uint32_t recent, recent_floor, pin; /* delta; quest: recent */
+	bool mean; /* quest:sglang */
 	uint32_t layers; /* delta: bit set of the layers that select */
 	uint32_t dense;
 };

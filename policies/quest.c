@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * quest - each layer asks its query which pages may matter ("Quest: Query-Aware Sparsity for Efficient
+ * Long-Context LLM Inference").
+ *
+ * Of each page and kv head the smallest and the largest value of every element of the keys are kept. No
+ * key of the page can score more than
+ *
+ *   U(page) = Σ_d max(q_d kmin_d, q_d kmax_d)
+ *
+ * so every layer, but for the first two, attends to the best K pages by U, and reads a sixteenth of the keys and
+ * values to find them. Nothing is evicted. Who chooses, and among what:
+ *
+ *   shared   one set a sequence by the largest U of any head: the last page, and the best K - 1 of the rest
+ *   sglang   one set a sequence as SGLang has it: q is averaged over the heads of a group, U summed over kv heads; the
+ *            last four pages, and the best K - 4 of the rest (its own budget is 0.7)
+ */
+#include <stddef.h>
+#include <stdio.h>
+#include <sparsekv/policy.h>
+
+enum variant { SHARED, SGLANG };
+
+struct config {
+	uint32_t variant;
+	struct skv_budget budget; /* K, pages */
+	uint32_t dense;
+};
+
+static const struct skv_param params[] = {
+        {"variant", SKV_PARAM_CHOICE, offsetof(struct config, variant), "shared,sglang", "whose pages: see the source"},
+        {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), "64",
+         "pages selected; below 1 a share of the sequence, at least 8 pages"},
+        {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "2", "first layers that stay dense"},
+};
+
+static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
+{
+	const struct config *c = config;
+
+	(void)m;
+	if (layer < c->dense)
+		return;
+	plan->attend = SKV_ATTEND_PAGES;
+	plan->source = layer;
+	plan->evidence = SKV_EV_BOUNDS;
+	plan->pool = c->variant == SGLANG ? SKV_POOL_MEAN_Q : SKV_POOL_MAX;
+	plan->sharing = SKV_SHARE_ALL_HEADS;
+}
+
+static void before(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	const struct config *c = ctx->config;
+
+	if (layer < c->dense)
+		return;
+	ctx->prims->score_pages(ctx, layer);
+	ctx->prims->select_pages(ctx, &(struct skv_select){
+	                                      .layer = layer,
+	                                      .budget = c->budget,
+	                                      .floor = c->budget.share > 0 ? 8 : 1,
+	                                      .recent = c->variant == SGLANG ? 4 : 1,
+	                              });
+}
+
+static const struct skv_policy quest = {
+        SKV_POLICY_HEADER,
+        .name = "quest",
+        .version = "1",
+        .summary = "Layers attend to the pages whose keys' bounds promise most to their query (Quest)",
+        .action = SKV_ACT_VISIBILITY,
+        .granularity = SKV_GRAN_PAGE,
+        .evidence = SKV_EVID_QUERY,
+        .scope = SKV_SCOPE_LAYER,
+        .sharing = SKV_SHARE_ALL_HEADS,
+        .params = params,
+        .n_params = sizeof(params) / sizeof(params[0]),
+        .config_size = sizeof(struct config),
+        .plan = plan,
+        .before = before,
+};
+
+const struct skv_policy *sparsekv_policy(void)
+{
+	return &quest;
+}
