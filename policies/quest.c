@@ -11,6 +11,7 @@
  * so every layer, but for the first two, attends to the best K pages by U, and reads a sixteenth of the keys and
  * values to find them. Nothing is evicted. Who chooses, and among what:
  *
+ *   paper    one set a q head: the last page, and the best K - 1 of the rest
  *   shared   one set a sequence by the largest U of any head: the last page, and the best K - 1 of the rest
  *   sglang   one set a sequence as SGLang has it: q is averaged over the heads of a group, U summed over kv heads; the
  *            last four pages, and the best K - 4 of the rest (its own budget is 0.7)
@@ -19,7 +20,7 @@
 #include <stdio.h>
 #include <sparsekv/policy.h>
 
-enum variant { SHARED, SGLANG };
+enum variant { PAPER, SHARED, SGLANG };
 
 struct config {
 	uint32_t variant;
@@ -28,7 +29,8 @@ struct config {
 };
 
 static const struct skv_param params[] = {
-        {"variant", SKV_PARAM_CHOICE, offsetof(struct config, variant), "shared,sglang", "whose pages: see the source"},
+        {"variant", SKV_PARAM_CHOICE, offsetof(struct config, variant), "paper,shared,sglang",
+         "a set a q head, or one for all: by the best head, or by means as SGLang has it"},
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), "64",
          "pages selected; below 1 a share of the sequence, at least 8 pages"},
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "2", "first layers that stay dense"},
@@ -45,7 +47,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	plan->source = layer;
 	plan->evidence = SKV_EV_BOUNDS;
 	plan->pool = c->variant == SGLANG ? SKV_POOL_MEAN_Q : SKV_POOL_MAX;
-	plan->sharing = SKV_SHARE_ALL_HEADS;
+	plan->sharing = c->variant == PAPER ? SKV_SHARE_Q_HEAD : SKV_SHARE_ALL_HEADS;
 }
 
 static void before(const struct skv_policy_ctx *ctx, uint32_t layer)
@@ -72,7 +74,7 @@ static const struct skv_policy quest = {
         .granularity = SKV_GRAN_PAGE,
         .evidence = SKV_EVID_QUERY,
         .scope = SKV_SCOPE_LAYER,
-        .sharing = SKV_SHARE_ALL_HEADS,
+        .sharing = SKV_SHARE_Q_HEAD,
         .params = params,
         .n_params = sizeof(params) / sizeof(params[0]),
         .config_size = sizeof(struct config),

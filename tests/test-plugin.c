@@ -327,6 +327,82 @@ START_TEST(layers_that_choose)
 }
 END_TEST
 
+/* Layer 1 attends to pages that it scores by their bounds, layer 2 to the same. */
+static void one_scores(void)
+{
+	all_good();
+	wanted[1] = (struct skv_plan){.attend = SKV_ATTEND_PAGES, .source = 1, .evidence = SKV_EV_BOUNDS};
+	wanted[2] = (struct skv_plan){.attend = SKV_ATTEND_PAGES, .source = 1};
+}
+static void score_own(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	if (layer == 1)
+		ctx->prims->score_pages(ctx, layer);
+}
+static void select_scored(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	if (layer == 1)
+		ctx->prims->select_pages(ctx, &(struct skv_select){.layer = 1, .budget = {.count = 8}});
+}
+static void score_and_select(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	score_own(ctx, layer);
+	select_scored(ctx, layer);
+}
+static void score_others(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	score_and_select(ctx, layer);
+	if (layer == 2)
+		ctx->prims->score_pages(ctx, 1);
+}
+static void score_the_dense(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	score_and_select(ctx, layer);
+	if (layer == 0)
+		ctx->prims->score_pages(ctx, 0);
+}
+
+START_TEST(layers_that_score)
+{
+	static const struct {
+		void (*before)(const struct skv_policy_ctx *, uint32_t), (*after)(const struct skv_policy_ctx *, uint32_t);
+		const char *says;
+	} c[] = {
+		{score_and_select, NULL, ""},
+		{select_scored, NULL, "before of layer 1: selects by layer 1, which has no evidence yet"},
+		{score_own, NULL, "before of layer 1: the layer attends to a selection of layer 1 that no hook has made"},
+		{score_own, select_scored, "attends to a selection of layer 1 that no hook has made"},
+		{score_and_select, score_own, "after of layer 1: scores pages of layer 1, expected in its own before"},
+		{score_others, NULL, "before of layer 2: scores pages of layer 1, expected in its own before"},
+		{score_the_dense, NULL, "before of layer 0: asks for scores by bounds that the layer's plan does not ask for"},
+	};
+
+	in_end = NULL;
+	in_adopt = NULL;
+	for (size_t i = 0; i < sizeof(c) / sizeof(c[0]); i++) {
+		in_before = c[i].before;
+		in_after = c[i].after;
+		one_scores();
+		if (*c[i].says)
+			ck_assert_text(rehearse(), c[i].says);
+		else
+			ck_assert_str_eq(rehearse(), "");
+	}
+	in_before = score_and_select;
+	in_after = NULL;
+	one_scores();
+	wanted[1].pool = SKV_POOL_MEAN_Q;
+	ck_assert_str_eq(rehearse(), "");
+	one_scores();
+	wanted[1].pool = SKV_POOL_MEAN_Q;
+	wanted[1].sharing = SKV_SHARE_Q_HEAD;
+	ck_assert_text(rehearse(), "plan of layer 1: pool is the mean of q, which leaves no row a q head");
+	one_scores();
+	wanted[1].attend = SKV_ATTEND_TOKENS;
+	ck_assert_text(rehearse(), "plan of layer 1: a layer that chooses its own tokens");
+}
+END_TEST
+
 #define NO_PLAN(change, says)                                                                               \
 	do {                                                                                                \
 		all_good();                                                                                 \
@@ -364,9 +440,11 @@ START_TEST(spoiled_plans)
 	all_good();
 	ck_assert_str_eq(rehearse(), "");
 	NO_PLAN(wanted[0].attend = 4, "plan of layer 0: attend is not one of");
-	NO_PLAN(wanted[0].evidence = 4, "plan of layer 0: evidence has unknown bits");
+	NO_PLAN(wanted[0].evidence = 8, "plan of layer 0: evidence has unknown bits");
+	NO_PLAN(wanted[0].evidence |= SKV_EV_BOUNDS, "plan of layer 0: bounds are a layer's only evidence");
 	NO_PLAN(wanted[3].evidence = SKV_EV_PAGES, "plan of layer 3: evidence comes from dense layers, and");
-	NO_PLAN(wanted[0].pool = 2, "pool is not one of");
+	NO_PLAN(wanted[0].pool = 3, "pool is not one of");
+	NO_PLAN(wanted[0].pool = SKV_POOL_MEAN_Q, "pool is the mean of q, which is for");
 	NO_PLAN(wanted[0].sharing = SKV_SHARE_Q_HEAD + 1, "sharing is not one of");
 	NO_PLAN(wanted[1].source = 1, "plan of layer 1: source is not an earlier layer");
 	NO_PLAN(wanted[1].source = 1000, "plan of layer 1: source is not an earlier layer");
@@ -387,6 +465,7 @@ int main(void)
 
 	tcase_add_test(t, spoiled_blocks);
 	tcase_add_test(t, layers_that_choose);
+	tcase_add_test(t, layers_that_score);
 	tcase_add_test(t, rehearsals);
 	tcase_add_test(t, mapped_rows);
 	tcase_add_test(t, spoiled_plans);

@@ -66,7 +66,10 @@ START_TEST(loads_with_its_name)
 }
 END_TEST
 
-/* All plans in short: d dense, s dense and selects, w window, pN and tN what layer N selected. */
+/*
+ * All plans in short: d dense, s dense and selects, w window, pN and tN what layer N selected; with evidence of each kv
+ * head k, of each q head q.
+ */
 static const char *plans_of(const char *path, const char *spec, const struct skv_model *m)
 {
 	static char text[4 * SKV_MAX_LAYERS];
@@ -82,7 +85,6 @@ static const char *plans_of(const char *path, const char *spec, const struct skv
 	for (uint32_t l = 0; l < m->n_layers; l++) {
 		const struct skv_plan *q = &plans[l];
 
-		ck_assert_uint_eq(q->sharing, SKV_SHARE_ALL_HEADS);
 		if (q->attend == SKV_ATTEND_DENSE)
 			at += (size_t)sprintf(text + at, q->evidence ? "s" : "d");
 		else if (q->attend == SKV_ATTEND_WINDOW)
@@ -90,6 +92,8 @@ static const char *plans_of(const char *path, const char *spec, const struct skv
 		else
 			at += (size_t)sprintf(text + at, "%c%u", q->attend == SKV_ATTEND_PAGES ? 'p' : 't',
 			                      q->source);
+		if (q->evidence && q->sharing != SKV_SHARE_ALL_HEADS)
+			at += (size_t)sprintf(text + at, q->sharing == SKV_SHARE_KV_HEAD ? "k" : "q");
 		at += (size_t)sprintf(text + at, l + 1 < m->n_layers ? " " : "");
 	}
 	return text;
@@ -119,6 +123,15 @@ START_TEST(plans)
 	ck_assert_str_eq(plans_of(POLICY("delta"), "delta?dense=0", &smallest), "s");
 	ck_assert_str_eq(plans_of(POLICY("delta"), "delta", &smallest), "d");
 
+	ck_assert_str_eq(plans_of(POLICY("quest"), "quest:shared?dense=13", &reference),
+	                 "d d d d d d d d d d d d d p13 p14 p15");
+	ck_assert_str_eq(plans_of(POLICY("quest"), "quest:sglang?budget=0.7&dense=15", &reference),
+	                 "d d d d d d d d d d d d d d d p15");
+	ck_assert_str_eq(plans_of(POLICY("quest"), "quest", &reference),
+	                 "d d p2q p3q p4q p5q p6q p7q p8q p9q p10q p11q p12q p13q p14q p15q");
+	ck_assert_str_eq(plans_of(POLICY("quest"), "quest", &smallest), "d");
+	ck_assert_str_eq(plans_of(POLICY("quest"), "quest?dense=0", &smallest), "p0q");
+
 	ck_assert_str_eq(plans_of(POLICY("template"), "template?dense=1", &reference),
 	                 "s t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0");
 	ck_assert_str_eq(plans_of(POLICY("template"), "template", &reference),
@@ -131,7 +144,7 @@ END_TEST
 static struct {
 	struct skv_select pages[SKV_MAX_LAYERS], tokens[SKV_MAX_LAYERS];
 	struct skv_window evicted[SKV_MAX_LAYERS];
-	uint32_t n_pages, n_tokens, n_evicted;
+	uint32_t n_pages, n_tokens, n_evicted, n_scored;
 } asked;
 
 static void note_pages(const struct skv_policy_ctx *ctx, const struct skv_select *s)
@@ -152,9 +165,17 @@ static void note_evict(const struct skv_policy_ctx *ctx, uint32_t layer, const s
 	asked.n_evicted++;
 }
 
+static void note_score(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	(void)ctx;
+	ck_assert_uint_eq(asked.n_pages, asked.n_scored);
+	ck_assert_uint_eq(layer, asked.n_scored + 2);
+	asked.n_scored++;
+}
+
 static void run_step(const char *path, const char *spec)
 {
-	static const struct skv_prims prims = {sizeof(prims), note_pages, note_tokens, note_evict, NULL, NULL};
+	static const struct skv_prims prims = {sizeof(prims), note_pages, note_tokens, note_evict, NULL, note_score};
 	const struct skv_policy *p = policy(path);
 	char config[1024];
 	struct skv_policy_ctx ctx = {
@@ -250,6 +271,32 @@ START_TEST(streaming_evicts)
 	ck_assert_uint_eq(asked.evicted[0].budget.count, 64);
 	ck_assert_uint_eq(asked.evicted[0].floor, 0);
 	ck_assert_uint_eq(asked.evicted[0].sinks, 0);
+}
+END_TEST
+
+/* K = max(8, ceil(f·pages)), of which the last page, or SGLang's last four. */
+START_TEST(quest_selects)
+{
+	static const char *const specs[] = {"quest?budget=0.25", "quest:shared?budget=0.25", "quest:sglang?budget=0.25"};
+	uint32_t k, r;
+
+	run_step(POLICY("quest"), specs[_i]);
+	ck_assert_uint_eq(asked.n_scored, 14);
+	ck_assert_uint_eq(asked.n_pages, 14);
+	ck_assert_uint_eq(asked.n_tokens + asked.n_evicted, 0);
+	for (uint32_t l = 0; l < 14; l++) {
+		ck_assert_uint_eq(asked.pages[l].layer, l + 2);
+		ck_assert_uint_eq(asked.pages[l].pin, 0);
+		sizes(&asked.pages[l], 1001, &k, &r);
+		ck_assert_uint_eq(k, 251);
+		ck_assert_uint_eq(r, _i == 2 ? 4 : 1);
+		sizes(&asked.pages[l], 10, &k, &r);
+		ck_assert_uint_eq(k, 8);
+	}
+	run_step(POLICY("quest"), "quest?budget=3");
+	sizes(&asked.pages[0], 1001, &k, &r);
+	ck_assert_uint_eq(k, 3);
+	ck_assert_uint_eq(r, 1);
 }
 END_TEST
 
@@ -420,6 +467,7 @@ int main(void)
 	tcase_add_test(t, plans);
 	tcase_add_test(t, delta_selects);
 	tcase_add_test(t, streaming_evicts);
+	tcase_add_loop_test(t, quest_selects, 0, 3);
 	tcase_add_test(t, template_selects);
 	tcase_add_test(t, parameters_that_make_no_sense);
 	suite_add_tcase(s, t);
