@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tests/client-test.h"
+#include "tests/oracle/oracle.h"
 #include "tests/oracle/verify.h"
 
 #define SPECS 10u /* of a policy and variant */
@@ -124,6 +125,62 @@ static const struct {
 };
 #define N_POLICIES (sizeof(policies) / sizeof(policies[0]))
 
+/* ---- the oracle itself ---------------------------------------------------------------------------- */
+
+#define UNITS 12u
+
+/* Is u among the best k, which are taken one after the other? */
+static bool among_best(const double *score, uint32_t k, uint32_t u)
+{
+	bool taken[UNITS] = {false};
+
+	for (uint32_t i = 0; i < k; i++) {
+		uint32_t best = UNITS;
+
+		for (uint32_t v = 0; v < UNITS; v++)
+			if (!taken[v] && (best == UNITS || score[v] > score[best]))
+				best = v;
+		taken[best] = true;
+	}
+	return taken[u];
+}
+
+/*
+ * A unit must be in if it is among the best k even where its score is the least that it may be and all others are the
+ * most; it must not if it is not even the other way round. Equal scores are one score, wherever in its range.
+ */
+START_TEST(ranges)
+{
+	bool *hole[] = {(bool[UNITS]){0}};
+	struct skv_model model = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1};
+	struct oracle_step step = {.model = &model, .n = UNITS * ORACLE_PAGE, .hole = hole, .ties_hold = true};
+
+	for (int round = 0; round < 1000; round++) {
+		uint32_t k = rnd_below(UNITS + 1), kinds = 1 + rnd_below(UNITS), kind[UNITS];
+		double slack = rnd_below(4) * 0.6, worst[UNITS], best[UNITS];
+		struct oracle_score range[UNITS];
+		struct oracle_set set;
+
+		for (uint32_t u = 0; u < UNITS; u++) {
+			kind[u] = rnd_below(kinds);
+			range[u] = (struct oracle_score){kind[u] - slack, kind[u], kind[u] + slack};
+		}
+		oracle_set_new(&step, &set, ORACLE_PAGES, 1);
+		oracle_best(&step, 0, &set, 0, 0, UNITS, range, k);
+		ck_assert_uint_eq(set.count[0], k);
+		for (uint32_t u = 0; u < UNITS; u++) {
+			for (uint32_t v = 0; v < UNITS; v++) {
+				worst[v] = kind[v] == kind[u] ? range[v].lo : range[v].hi;
+				best[v] = kind[v] == kind[u] ? range[v].hi : range[v].lo;
+			}
+			ck_assert_uint_eq(set.class[u] == ORACLE_IN, among_best(worst, k, u));
+			ck_assert_uint_eq(set.class[u] == ORACLE_OUT, !among_best(best, k, u));
+		}
+		oracle_sets_free(&set, 1);
+	}
+}
+END_TEST
+
 /* ---- tests --------------------------------------------------------------------------------------- */
 
 static void verify_spec(const char *spec, uint32_t cases, struct verify *sum)
@@ -170,6 +227,10 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_set_timeout(t, 600);
 	tcase_add_loop_test(t, policy, 0, (int)N_POLICIES);
+	suite_add_tcase(s, t);
+	t = tcase_create("oracle");
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, ranges);
 	suite_add_tcase(s, t);
 	return s;
 }

@@ -258,7 +258,7 @@ bool check_same(struct verify *v, const struct bed *b, uint32_t seq, const struc
 
 /* ---- after a step ----------------------------------------------------------------------------------- */
 
-/* As the library counts: tokens once for each kv head, which are then divided by their number. */
+/* As the library counts: tokens once for each q head, which are then divided by their number. */
 static uint64_t attended(const struct skv_model *m, const struct take *t, const struct bed *b, uint32_t seq,
                          bool *ret_sparse)
 {
@@ -267,8 +267,8 @@ static uint64_t attended(const struct skv_model *m, const struct take *t, const 
 	for (uint32_t layer = 0; layer < m->n_layers; layer++) {
 		const struct seen *x = take_at(t, b, seq, layer);
 
-		for (uint32_t kv = 0; kv < m->n_kv_heads; kv++) {
-			const bool *in = x->in + (size_t)row_of(m, x, kv * (m->n_heads / m->n_kv_heads)) * x->units;
+		for (uint32_t head = 0; head < m->n_heads; head++) {
+			const bool *in = x->in + (size_t)row_of(m, x, head) * x->units;
 
 			for (uint32_t u = 0; u < x->units; u++) {
 				sum += in[u] ? tokens_of_unit(x, u) : 0;
@@ -276,7 +276,7 @@ static uint64_t attended(const struct skv_model *m, const struct take *t, const 
 			}
 		}
 	}
-	return sum / m->n_kv_heads;
+	return sum / m->n_heads;
 }
 
 bool check_end(struct verify *v, struct bed *b, struct skv_session *s, uint32_t seq, const struct take *t,

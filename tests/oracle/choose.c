@@ -157,3 +157,42 @@ void oracle_best(const struct oracle_step *s, uint32_t layer, struct oracle_set 
 	free(sure);
 	free(may);
 }
+
+void oracle_select(const struct oracle_step *s, uint32_t layer, struct oracle_set *set, enum oracle_how how,
+                   uint32_t rows, enum oracle_pool pool, uint32_t k, uint32_t recent, uint32_t pin)
+{
+	struct oracle_score *token = calloc(s->n, sizeof(*token)), *page = calloc(s->n, sizeof(*page));
+	uint32_t heads = s->model->n_heads / rows;
+
+	oracle_set_new(s, set, how, rows);
+	recent = recent < k ? recent : k;
+	for (uint32_t row = 0; row < rows; row++) {
+		oracle_pooled(s, layer, row * heads, (row + 1) * heads, pool, token);
+		oracle_pages(token, s->n, page);
+		oracle_take(s, layer, set, row, set->units - recent, set->units);
+		oracle_take(s, layer, set, row, 0, pin);
+		oracle_best(s, layer, set, row, 0, set->units, how == ORACLE_PAGES ? page : token, k - recent);
+	}
+	free(token);
+	free(page);
+}
+
+void oracle_followers(const struct oracle_step *s, const char *spec, struct oracle_set *set,
+                      bool (*chooses)(const struct oracle_step *, const char *spec, uint32_t layer),
+                      void (*choose)(const struct oracle_step *, const char *spec, uint32_t layer, struct oracle_set *))
+{
+	struct oracle_set chosen = {0};
+
+	for (uint32_t layer = 0; layer < s->model->n_layers; layer++) {
+		if (chooses(s, spec, layer)) {
+			oracle_dense(s, layer, &set[layer]);
+			oracle_sets_free(&chosen, 1);
+			choose(s, spec, layer, &chosen);
+		} else if (layer >= oracle_number(spec, "dense") && chosen.rows > 0) {
+			oracle_reuse(s, layer, &chosen, NULL, &set[layer]);
+		} else {
+			oracle_dense(s, layer, &set[layer]);
+		}
+	}
+	oracle_sets_free(&chosen, 1);
+}

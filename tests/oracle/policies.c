@@ -6,7 +6,10 @@
 
 const struct oracle_policy *oracle_find(const char *spec)
 {
-	static const struct oracle_policy *const all[] = {&oracle_full, &oracle_streaming, &oracle_delta};
+	static const struct oracle_policy *const all[] = {
+		&oracle_full,  &oracle_streaming,  &oracle_delta, &oracle_omnikv, &oracle_kascade,
+		&oracle_tidal, &oracle_lessismore, &oracle_quest,
+	};
 	size_t len = strcspn(spec, "?:");
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/oracle/kascade.c - kascade: anchors choose tokens for each kv head, by the sum over its group of α; the layers
+ * after an anchor attend to its tokens, kv head h to those of head map[h], here its own.
+ *
+ *   k = min(max(0.1 n, 128), n)
+ *
+ * Layer 0 attends densely, and is an anchor; the other anchors attend to what they choose themselves, or densely
+ * (dense-anchors). With `shared` the sum is over all heads, and there is one set.
+ */
+#include "tests/oracle/oracle.h"
+
+static void choose(const struct oracle_step *s, const char *spec, uint32_t layer, struct oracle_set *set)
+{
+	uint32_t rows = oracle_is(spec, "variant", "shared") ? 1 : s->model->n_kv_heads;
+
+	oracle_select(s, layer, set, ORACLE_TOKENS, rows, ORACLE_SUM, oracle_budget(spec, s->n, 128), 0, 0);
+}
+
+static bool is_anchor(const struct oracle_step *s, const char *spec, uint32_t layer)
+{
+	(void)s;
+	return layer == 0 || oracle_layer_in(spec, "layers", layer);
+}
+
+static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+{
+	oracle_followers(s, spec, set, is_anchor, choose);
+	if (oracle_is(spec, "variant", "dense-anchors"))
+		return;
+	for (uint32_t layer = 1; layer < s->model->n_layers; layer++)
+		if (is_anchor(s, spec, layer)) {
+			oracle_sets_free(&set[layer], 1);
+			choose(s, spec, layer, &set[layer]);
+		}
+}
+
+const struct oracle_policy oracle_kascade = {.name = "kascade", .look = look};

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/oracle/quest.c - quest: each layer but the first attends to the pages whose keys' bounds promise most,
+ *
+ *   U(page) = Σ_d max(q_d·kmin_d, q_d·kmax_d), unscaled
+ *
+ *   paper    per q head: the last page and the best K - 1
+ *   eval     per q head: the best max(3, K/16), K counted in tokens; the last page is one like any other
+ *   shared   one set: max over all heads; the last page and the best K - 1
+ *   sglang   one set: q mean over the group, sum over kv heads; the last four pages and the best K - 4
+ */
+#include "tests/oracle/oracle.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* U of a page for q[head_dim] of a kv head. */
+static struct oracle_score bound(const struct oracle_step *s, uint32_t layer, uint32_t kv, const double *q, uint32_t page)
+{
+	const struct skv_model *m = s->model;
+	double sum = 0, size = 0;
+
+	for (uint32_t d = 0; d < m->head_dim; d++) {
+		double least = INFINITY, most = -INFINITY;
+
+		for (uint32_t t = page * ORACLE_PAGE; t < s->n && t < (page + 1) * ORACLE_PAGE; t++) {
+			double k = s->k[layer][((size_t)t * m->n_kv_heads + kv) * m->head_dim + d];
+
+			least = fmin(least, k);
+			most = fmax(most, k);
+		}
+		sum += fmax(q[d] * least, q[d] * most);
+		size += fmax(fabs(q[d] * least), fabs(q[d] * most));
+	}
+	return (struct oracle_score){.lo = sum - size * s->logit_slack, .is = sum, .hi = sum + size * s->logit_slack};
+}
+
+/* The query of heads [from, to), of one kv head: their mean. */
+static void mean_query(const struct oracle_step *s, uint32_t layer, uint32_t from, uint32_t to, double *q)
+{
+	uint32_t dim = s->model->head_dim;
+
+	for (uint32_t d = 0; d < dim; d++) {
+		q[d] = 0;
+		for (uint32_t head = from; head < to; head++)
+			q[d] += s->q[layer][(size_t)head * dim + d] / (to - from);
+	}
+}
+
+/* page[pages]: U for heads [from, to), the largest of any of them, or as SGLang pools them. */
+static void bounds(const struct oracle_step *s, uint32_t layer, uint32_t from, uint32_t to, bool sglang,
+                   struct oracle_score *page)
+{
+	uint32_t group = s->model->n_heads / s->model->n_kv_heads, together = sglang ? group : 1;
+	double q[SKV_MAX_HEAD_DIM];
+
+	for (uint32_t head = from; head < to; head += together) {
+		mean_query(s, layer, head, head + together, q);
+		for (uint32_t u = 0; u < oracle_units(ORACLE_PAGES, s->n); u++) {
+			struct oracle_score x = bound(s, layer, head / group, q, u);
+
+			page[u] = head == from ? x : sglang ? oracle_add(page[u], x) : oracle_more(page[u], x);
+		}
+	}
+}
+
+static void choose(const struct oracle_step *s, const char *spec, uint32_t layer, struct oracle_set *set)
+{
+	bool eval = oracle_is(spec, "variant", "eval"), sglang = oracle_is(spec, "variant", "sglang");
+	bool apart = eval || oracle_is(spec, "variant", "paper");
+	uint32_t pages = oracle_units(ORACLE_PAGES, s->n), rows = apart ? s->model->n_heads : 1;
+	uint32_t heads = s->model->n_heads / rows, k = oracle_budget(spec, pages, 8), recent = sglang ? 4 : !eval;
+	struct oracle_score *page = calloc(pages, sizeof(*page));
+
+	if (eval) {
+		k = oracle_budget(spec, s->n, 0) / ORACLE_PAGE;
+		k = k > 3 ? k : 3;
+	}
+	oracle_set_new(s, set, ORACLE_PAGES, rows);
+	recent = recent < k ? recent : k;
+	for (uint32_t row = 0; row < rows; row++) {
+		bounds(s, layer, row * heads, (row + 1) * heads, sglang, page);
+		oracle_take(s, layer, set, row, pages - (recent < pages ? recent : pages), pages);
+		oracle_best(s, layer, set, row, 0, pages, page, k - recent);
+	}
+	free(page);
+}
+
+static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+{
+	for (uint32_t layer = 0; layer < s->model->n_layers; layer++)
+		if (layer < oracle_number(spec, "dense"))
+			oracle_dense(s, layer, &set[layer]);
+		else
+			choose(s, spec, layer, &set[layer]);
+}
+
+const struct oracle_policy oracle_quest = {.name = "quest", .look = look};
