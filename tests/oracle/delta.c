@@ -10,14 +10,9 @@
 /* `auto`: three, evenly spaced from the first that is not dense. */
 static bool is_delta(const struct oracle_step *s, const char *spec, uint32_t layer)
 {
-	uint32_t dense = (uint32_t)oracle_number(spec, "dense"), layers = s->model->n_layers;
-
-	if (!oracle_is(spec, "layers", "auto"))
-		return oracle_layer_in(spec, "layers", layer);
-	for (uint32_t i = 0; i < 3 && dense < layers; i++)
-		if (layer == dense + (i * (layers - dense) + 2) / 3)
-			return true;
-	return false;
+	if (oracle_is(spec, "layers", "auto"))
+		return oracle_even(s->model, (uint32_t)oracle_number(spec, "dense"), 3, layer);
+	return oracle_layer_in(spec, "layers", layer);
 }
 
 static void choose(const struct oracle_step *s, const char *spec, uint32_t layer, struct oracle_set *set)

@@ -3,30 +3,33 @@
  * tests/oracle/kascade.c - kascade: anchors choose tokens for each kv head, by the sum over its group of α; the layers
  * after an anchor attend to its tokens, kv head h to those of head map[h], here its own.
  *
- *   k = min(max(0.1 n, 128), n)
+ *   k = min(max(0.1 n, 128), n), rounded up as all budgets are, where the paper rounds down
  *
- * Layer 0 attends densely, and is an anchor; the other anchors attend to what they choose themselves, or densely
- * (dense-anchors). With `shared` the sum is over all heads, and there is one set.
+ * An anchor at layer 0 attends densely; the other anchors to what they choose themselves, or densely (dense-anchors).
+ * With `shared` the sum is over all heads, and there is one set.
  */
 #include "tests/oracle/oracle.h"
 
 static void choose(const struct oracle_step *s, const char *spec, uint32_t layer, struct oracle_set *set)
 {
-	uint32_t rows = oracle_is(spec, "variant", "shared") ? 1 : s->model->n_kv_heads;
+	bool shared = oracle_is(spec, "variant", "shared") || oracle_is(spec, "variant", "shared-dense-anchors");
+	uint32_t rows = shared ? 1 : s->model->n_kv_heads;
 
 	oracle_select(s, layer, set, ORACLE_TOKENS, rows, ORACLE_SUM, oracle_budget(spec, s->n, 128), 0, 0);
 }
 
+/* `auto`: the first layer, and four evenly spaced from the third on. */
 static bool is_anchor(const struct oracle_step *s, const char *spec, uint32_t layer)
 {
-	(void)s;
-	return layer == 0 || oracle_layer_in(spec, "layers", layer);
+	if (oracle_is(spec, "layers", "auto"))
+		return layer == 0 || oracle_even(s->model, 2, 4, layer);
+	return oracle_layer_in(spec, "layers", layer);
 }
 
 static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
 	oracle_followers(s, spec, set, is_anchor, choose);
-	if (oracle_is(spec, "variant", "dense-anchors"))
+	if (oracle_is(spec, "variant", "dense-anchors") || oracle_is(spec, "variant", "shared-dense-anchors"))
 		return;
 	for (uint32_t layer = 1; layer < s->model->n_layers; layer++)
 		if (is_anchor(s, spec, layer)) {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tests/oracle/omnikv.c - omnikv: filter layers run dense and choose tokens for the layers up to the next filter, by the
- * largest weight that any head gives them; recent ones are kept. A filter's choice holds after the `after` dense layers
- * that follow it.
+ * largest weight that any head gives them; recent ones are kept. `more` layers after a filter are dense as well.
  */
 #include "tests/oracle/oracle.h"
 
@@ -15,15 +14,26 @@ static void choose(const struct oracle_step *s, const char *spec, uint32_t layer
 	oracle_select(s, layer, set, ORACLE_TOKENS, 1, ORACLE_MAX, k, recent, 0);
 }
 
+/* `auto`: three, evenly spaced from the first that is not dense. */
 static bool is_filter(const struct oracle_step *s, const char *spec, uint32_t layer)
 {
-	(void)s;
+	if (oracle_is(spec, "layers", "auto"))
+		return oracle_even(s->model, (uint32_t)oracle_number(spec, "dense"), 3, layer);
 	return oracle_layer_in(spec, "layers", layer);
 }
 
 static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
+	uint32_t after = UINT32_MAX; /* layers since the last filter */
+
 	oracle_followers(s, spec, set, is_filter, choose);
+	for (uint32_t layer = 0; layer < s->model->n_layers; layer++) {
+		after = is_filter(s, spec, layer) ? 0 : after == UINT32_MAX ? after : after + 1;
+		if (after == 0 || after > oracle_number(spec, "more"))
+			continue;
+		oracle_sets_free(&set[layer], 1);
+		oracle_dense(s, layer, &set[layer]);
+	}
 }
 
 const struct oracle_policy oracle_omnikv = {.name = "omnikv", .look = look};

@@ -63,6 +63,8 @@ void oracle_sets_free(struct oracle_set *set, uint32_t n_layers);
 double oracle_number(const char *spec, const char *key); /* 0 when it is not there */
 bool oracle_is(const char *spec, const char *key, const char *value);
 bool oracle_layer_in(const char *spec, const char *key, uint32_t layer); /* of a list such as 2,7,12 */
+/* Is it one of `count` layers, evenly spaced from `first` on: first + ceil(i (n_layers - first) / count)? */
+bool oracle_even(const struct skv_model *, uint32_t first, uint32_t count, uint32_t layer);
 /* The parameter `budget` for n units: a count, or a share of n rounded up and at least `least`; at most n. */
 uint32_t oracle_budget(const char *spec, uint32_t n, uint32_t least);
 

@@ -48,6 +48,14 @@ bool oracle_layer_in(const char *spec, const char *key, uint32_t layer)
 	return false;
 }
 
+bool oracle_even(const struct skv_model *m, uint32_t first, uint32_t count, uint32_t layer)
+{
+	for (uint32_t i = 0; i < count && first < m->n_layers; i++)
+		if (layer == first + (i * (m->n_layers - first) + count - 1) / count)
+			return true;
+	return false;
+}
+
 uint32_t oracle_budget(const char *spec, uint32_t n, uint32_t least)
 {
 	double budget = oracle_number(spec, "budget");

@@ -10,9 +10,13 @@ static void choose(const struct oracle_step *s, const char *spec, uint32_t layer
 	oracle_select(s, layer, set, ORACLE_TOKENS, s->model->n_heads, ORACLE_MAX, oracle_budget(spec, s->n, 128), 0, 0);
 }
 
+/* `auto`: the first that is not dense, and where 13 is of 32 layers. */
 static bool selects(const struct oracle_step *s, const char *spec, uint32_t layer)
 {
-	(void)s;
+	uint32_t dense = (uint32_t)oracle_number(spec, "dense"), layers = s->model->n_layers;
+
+	if (oracle_is(spec, "layers", "auto"))
+		return layer == dense || (layer > dense && layer == layers * 13 / 32);
 	return oracle_layer_in(spec, "layers", layer);
 }
 
