@@ -26,6 +26,14 @@ bool verify_fails(struct verify *v, const char *fmt, ...)
 	return false;
 }
 
+bool verify_is_own(const struct verify *v, struct skv_session *s)
+{
+	const char *spec = skv_policy_spec(s);
+	size_t len = strcspn(v->spec, "?:");
+
+	return strcspn(spec, "?") == len && !strncmp(spec, v->spec, len);
+}
+
 /* ---- rows ------------------------------------------------------------------------------------- */
 
 static struct verify_rows rows_new(const struct skv_model *m, uint32_t n)
@@ -191,7 +199,6 @@ static bool step(struct verify *v, struct bed *b, struct skv_session *s)
 	for (uint32_t i = 0; i < b->n_seqs && well; i++) {
 		well = check_end(v, b, s, i, &kept, before[i]);
 		b->seq[i].n++;
-		v->done++;
 	}
 	take_free(&rehearsed, b);
 	take_free(&kept, b);

@@ -9,6 +9,9 @@
 /* Note what failed, once. Returns false. */
 bool verify_fails(struct verify *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* Does the session run the policy that is verified? */
+bool verify_is_own(const struct verify *, struct skv_session *);
+
 /*
  * Attach the sequences, or make them with their prompts when nobody has had them, decode `steps` tokens of each
  * and check all of it. Then they are detached, or with `last` and after a failure dropped.

@@ -49,7 +49,7 @@ struct verify {
 	/* what was seen */
 	uint32_t done;
 	uint32_t rounds, adopted; /* models tried, and those with sequences of other policies */
-	uint32_t sparse;   /* cases where a layer left something out */
+	uint32_t sparse;   /* cases where a layer left out something that was there */
 	uint64_t lists, unsure; /* lists looked at, those that rounding decides */
 	double worst;      /* largest difference of an output */
 	bool known;        /* the oracle knows the policy */
