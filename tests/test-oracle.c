@@ -109,6 +109,26 @@ static void delta_spec(char *to)
 	         some_layers(), rnd_below(3), rnd_below(3));
 }
 
+static void quest_spec(char *to, const char *variant)
+{
+	snprintf(to, SPEC, "quest:%s?budget=%s&dense=%u", variant, some_budget(4), rnd_below(3));
+}
+
+static void quest_paper(char *to)
+{
+	quest_spec(to, "paper");
+}
+
+static void quest_shared(char *to)
+{
+	quest_spec(to, "shared");
+}
+
+static void quest_sglang(char *to)
+{
+	quest_spec(to, "sglang");
+}
+
 static void template_spec(char *to)
 {
 	snprintf(to, SPEC, "template?budget=%s&recent=%u&dense=1", some_budget(16), rnd_below(20));
@@ -121,6 +141,9 @@ static const struct {
 	{"full", full_spec},
 	{"streaming", streaming_spec},
 	{"delta", delta_spec},
+	{"quest:paper", quest_paper},
+	{"quest:shared", quest_shared},
+	{"quest:sglang", quest_sglang},
 	{"template", template_spec}, /* which the oracle does not know: the contract alone */
 };
 #define N_POLICIES (sizeof(policies) / sizeof(policies[0]))
@@ -186,7 +209,7 @@ END_TEST
 static void verify_spec(const char *spec, uint32_t cases, struct verify *sum)
 {
 	struct verify_place at = place();
-	struct verify v = {.client = client, .spec = spec, .seed = rnd64() / 10 * 10, .cases = cases, .place = &at,
+	struct verify v = {.client = client, .spec = spec, .seed = rnd64() / 10 * 10 + rnd_below(3), .cases = cases, .place = &at,
 	                   .model = "oracle"};
 	bool well = verify_policy(&v);
 

@@ -72,10 +72,10 @@ static float **rows_new(uint32_t n_layers, size_t n)
 	return rows;
 }
 
-/* Lengths that something depends on: nothing, a token, pages that are just full, and any. */
+/* Lengths that something depends on: nothing, a token, pages that are full or about to be, 16 of them; and any. */
 static uint32_t some_length(struct bed *b, uint32_t longest)
 {
-	uint32_t n = 1 + bed_below(b, longest);
+	uint32_t n = 1 + bed_below(b, longest), unit;
 
 	switch (bed_below(b, 8)) {
 	case 0:
@@ -85,7 +85,8 @@ static uint32_t some_length(struct bed *b, uint32_t longest)
 	case 2:
 		return n / SKV_PAGE_TOKENS * SKV_PAGE_TOKENS;
 	case 3:
-		return n / SKV_PAGE_TOKENS * SKV_PAGE_TOKENS + 15;
+		unit = bed_below(b, 2) ? SKV_PAGE_TOKENS : SKV_PAGE_TOKENS * SKV_PAGE_TOKENS;
+		return n / unit * unit + unit - 1;
 	case 4:
 		return longest;
 	default:
