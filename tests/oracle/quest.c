@@ -88,11 +88,14 @@ static void choose(const struct oracle_step *s, const char *spec, uint32_t layer
 
 static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
+	struct oracle_step exact = *s;
+
+	exact.ties_hold = true; /* of equal bounds, whatever a place makes of weights */
 	for (uint32_t layer = 0; layer < s->model->n_layers; layer++)
 		if (layer < oracle_number(spec, "dense"))
 			oracle_dense(s, layer, &set[layer]);
 		else
-			choose(s, spec, layer, &set[layer]);
+			choose(&exact, spec, layer, &set[layer]);
 }
 
 const struct oracle_policy oracle_quest = {.name = "quest", .look = look};
