@@ -301,6 +301,15 @@ const char *skv_select_check(const struct skv_select *s, uint32_t evidence, cons
 	return NULL;
 }
 
+const char *skv_union_check(const struct skv_select *s, const struct skv_plan *plans, uint32_t n_layers)
+{
+	const char *wrong = skv_select_check(s, SKV_EV_TOKENS, plans, n_layers);
+
+	if (!wrong && plans[s->layer].sharing != SKV_SHARE_Q_HEAD)
+		wrong = "a union of heads where the layer's plan has no row for each q head";
+	return wrong;
+}
+
 static const char *check_map(const struct skv_plan *p, const struct skv_plan *source, const struct skv_model *m)
 {
 	if (p == source || source->sharing != SKV_SHARE_KV_HEAD)

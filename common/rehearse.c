@@ -60,11 +60,11 @@ static bool has_evidence(const struct rehearsal *r, uint32_t layer)
 	       (layer == r->layer && (r->stage == AFTER || skv_plan_chooses(&r->plans[layer], layer)));
 }
 
-static void select_units(const struct skv_policy_ctx *ctx, const struct skv_select *s, uint32_t evidence)
+/* `wrong`: what a check of the request itself has found. */
+static void select_units(const struct skv_policy_ctx *ctx, const struct skv_select *s, uint32_t evidence,
+                         const char *wrong)
 {
 	struct rehearsal *r = ctx->host;
-	uint32_t bounds = evidence == SKV_EV_PAGES ? SKV_EV_BOUNDS : 0;
-	const char *wrong = skv_select_check(s, evidence | bounds, r->plans, r->model->n_layers);
 
 	if (r->stage != BEFORE && r->stage != AFTER)
 		complain(r, "selects, expected in before and after only");
@@ -80,12 +80,24 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 
 static void select_pages(const struct skv_policy_ctx *ctx, const struct skv_select *s)
 {
-	select_units(ctx, s, SKV_EV_PAGES);
+	struct rehearsal *r = ctx->host;
+
+	select_units(ctx, s, SKV_EV_PAGES,
+	             skv_select_check(s, SKV_EV_PAGES | SKV_EV_BOUNDS, r->plans, r->model->n_layers));
 }
 
 static void select_tokens(const struct skv_policy_ctx *ctx, const struct skv_select *s)
 {
-	select_units(ctx, s, SKV_EV_TOKENS);
+	struct rehearsal *r = ctx->host;
+
+	select_units(ctx, s, SKV_EV_TOKENS, skv_select_check(s, SKV_EV_TOKENS, r->plans, r->model->n_layers));
+}
+
+static void select_union(const struct skv_policy_ctx *ctx, const struct skv_select *s)
+{
+	struct rehearsal *r = ctx->host;
+
+	select_units(ctx, s, SKV_EV_TOKENS, skv_union_check(s, r->plans, r->model->n_layers));
 }
 
 static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
@@ -134,6 +146,7 @@ static const struct skv_prims prims = {
         .size = sizeof(prims),
         .select_pages = select_pages,
         .select_tokens = select_tokens,
+        .select_union = select_union,
         .evict_outside = evict_outside,
         .seq_state = seq_state,
         .score_pages = score_pages,

@@ -81,6 +81,8 @@ const char *skv_select_check(const struct skv_select *s, uint32_t evidence, cons
                              uint32_t n_layers);
 /* The same of score_pages. */
 const char *skv_score_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers);
+/* And select_union? It goes by SKV_EV_TOKENS. */
+const char *skv_union_check(const struct skv_select *s, const struct skv_plan *plans, uint32_t n_layers);
 const char *skv_window_check(const struct skv_window *w);
 
 /* ---- rehearsal (rehearse.c) ------------------------------------------------------------------ */

@@ -200,7 +200,24 @@ struct skv_kernels {
 	 */
 	void (*select)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *ev,
 	               bool tokens, const struct skv_select *, struct skv_list *list, const struct skv_work *);
+
+	/*
+	 * The same with rows of ev->token for each q head and one list a sequence: in place of the best of one row
+	 * those that come first when all rows name their best, then their second best, and so on.
+	 */
+	void (*select_union)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *ev,
+	                     const struct skv_select *, struct skv_list *list, const struct skv_work *);
 };
+
+/* Of the k units that a selection takes, how many are the last ones: R of struct skv_select. */
+SKV_INLINE uint32_t skv_select_recent(const struct skv_select *s, uint32_t k)
+{
+	uint32_t r = s->recent ? s->recent : k / 8;
+
+	if (r < s->recent_floor)
+		r = s->recent_floor;
+	return s->no_recent ? 0 : r < k ? r : k;
+}
 
 /* The sequence's table of the call's layer. */
 SKV_INLINE const skv_pte *skv_layer_table(const struct skv_shape *sh, const struct skv_kseq *s)

@@ -38,7 +38,7 @@ endif
 # The CUDA backend: a module that is loaded where a device is wanted, so nothing links it (cuda.mk).
 CUDA_KERNEL_CODE = kernels/cuda/append.cu kernels/cuda/bounds.cu kernels/cuda/decode.cu kernels/cuda/device.cu \
 	kernels/cuda/merge.cu kernels/cuda/prefill.cu kernels/cuda/read.cu kernels/cuda/select.cu kernels/cuda/share.cu \
-	kernels/cuda/step.cu kernels/cuda/table.cu
+	kernels/cuda/step.cu kernels/cuda/table.cu kernels/cuda/union.cu
 CUDA_KERNEL_SEEN = kernels/cuda/barrier.cuh kernels/cuda/chosen.cuh kernels/cuda/convert.cuh kernels/cuda/cuda.h kernels/cuda/decode.cuh \
 	kernels/cuda/decode-tile.cuh kernels/cuda/evidence.cuh kernels/cuda/select.cuh kernels/cuda/slots.cuh \
 	kernels/cuda/module.h kernels/cuda/read.h kernels/device.h kernels/kernels.h \

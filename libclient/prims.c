@@ -10,12 +10,21 @@
 
 #include "common/spec.h"
 
-static void select_units(const struct skv_policy_ctx *ctx, const struct skv_select *sel, bool tokens)
+enum what { SELECT_PAGES, SELECT_TOKENS, SELECT_UNION };
+
+static const char *check(const struct skv_session *s, const struct skv_select *sel, enum what what)
 {
+	if (what == SELECT_UNION)
+		return skv_union_check(sel, s->policy->plan, s->model.n_layers);
+	return skv_select_check(sel, what == SELECT_TOKENS ? SKV_EV_TOKENS : SKV_EV_PAGES | SKV_EV_BOUNDS,
+	                        s->policy->plan, s->model.n_layers);
+}
+
+static void select_units(const struct skv_policy_ctx *ctx, const struct skv_select *sel, enum what what)
+{
+	static const char *const names[] = {"select_pages", "select_tokens", "select_union"};
 	struct skv_session *s = ctx->host;
-	const char *name = tokens ? "select_tokens" : "select_pages";
-	const char *wrong = skv_select_check(sel, tokens ? SKV_EV_TOKENS : SKV_EV_PAGES | SKV_EV_BOUNDS, s->policy->plan,
-	                                     s->model.n_layers);
+	const char *name = names[what], *wrong = check(s, sel, what);
 	struct skv_shape shape;
 	struct selection *x;
 
@@ -42,18 +51,28 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 		return;
 	}
 	shape = layer_shape(s, sel->layer);
-	s->kernels->select(&shape, &s->step.decoding, &x->evidence, tokens, sel, &x->list, &s->step.work);
-	x->made = tokens ? SKV_ATTEND_TOKENS : SKV_ATTEND_PAGES;
+	x->list.rows = what == SELECT_UNION ? 1 : x->evidence.rows;
+	if (what == SELECT_UNION)
+		s->kernels->select_union(&shape, &s->step.decoding, &x->evidence, sel, &x->list, &s->step.work);
+	else
+		s->kernels->select(&shape, &s->step.decoding, &x->evidence, what == SELECT_TOKENS, sel, &x->list,
+		                   &s->step.work);
+	x->made = what == SELECT_PAGES ? SKV_ATTEND_PAGES : SKV_ATTEND_TOKENS;
 }
 
 static void select_pages(const struct skv_policy_ctx *ctx, const struct skv_select *sel)
 {
-	select_units(ctx, sel, false);
+	select_units(ctx, sel, SELECT_PAGES);
 }
 
 static void select_tokens(const struct skv_policy_ctx *ctx, const struct skv_select *sel)
 {
-	select_units(ctx, sel, true);
+	select_units(ctx, sel, SELECT_TOKENS);
+}
+
+static void select_union(const struct skv_policy_ctx *ctx, const struct skv_select *sel)
+{
+	select_units(ctx, sel, SELECT_UNION);
 }
 
 static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
@@ -145,6 +164,7 @@ const struct skv_prims policy_prims = {
         .size = sizeof(struct skv_prims),
         .select_pages = select_pages,
         .select_tokens = select_tokens,
+        .select_union = select_union,
         .evict_outside = evict_outside,
         .seq_state = seq_state,
         .score_pages = score_pages,

@@ -21,7 +21,7 @@
 
 /* What a layer's hooks have left of a selection. */
 struct replay_mark {
-	uint32_t made, most;
+	uint32_t made, rows, most;
 	bool has_evidence;
 };
 
@@ -146,6 +146,7 @@ static void put_marks(struct skv_session *s, const struct replay_mark *from)
 
 		x->made = from[i].made;
 		x->has_evidence = from[i].has_evidence;
+		x->list.rows = from[i].rows;
 		x->list.most = from[i].most;
 	}
 }
@@ -155,7 +156,8 @@ static void take_marks(const struct skv_session *s, struct replay_mark *to)
 	for (uint32_t i = 0; i < s->model.n_layers; i++) {
 		const struct selection *x = &s->step.selection[i];
 
-		to[i] = (struct replay_mark){.made = x->made, .most = x->list.most, .has_evidence = x->has_evidence};
+		to[i] = (struct replay_mark){.made = x->made, .rows = x->list.rows, .most = x->list.most,
+		                             .has_evidence = x->has_evidence};
 	}
 }
 

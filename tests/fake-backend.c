@@ -20,7 +20,7 @@
 /* ---- what is queued -------------------------------------------------------------------------- */
 
 enum what {
-	APPEND, COPY_PAGES, BOUNDS, SCORE, DENSE, WINDOW, PAGES, TOKENS, CHOSEN, PREFILL, SELECT, STAGE, PUBLISH, ZERO, EVENT,
+	APPEND, COPY_PAGES, BOUNDS, SCORE, DENSE, WINDOW, PAGES, TOKENS, CHOSEN, PREFILL, SELECT, UNION, STAGE, PUBLISH, ZERO, EVENT,
 	GRAPH
 };
 
@@ -153,6 +153,9 @@ static void run_kernel(const struct op *o)
 		break;
 	case PREFILL:
 		host->prefill_dense(&o->shape, &o->batch, o->in[0], o->out, &o->work);
+		break;
+	case UNION:
+		host->select_union(&o->shape, &o->batch, ev, &o->select, &list, &o->work);
 		break;
 	default:
 		host->select(&o->shape, &o->batch, ev, o->tokens, &o->select, &list, &o->work);
@@ -325,6 +328,12 @@ static void select_units(const struct skv_shape *sh, const struct skv_batch *b, 
 	select_later(o, ev, select, list);
 }
 
+static void select_union(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
+                         const struct skv_select *select, struct skv_list *list, const struct skv_work *w)
+{
+	select_later(kernel(UNION, sh, b, NULL, NULL, w), ev, select, list);
+}
+
 /* Shapes as on a real one. */
 static const char *unsupported(const struct skv_shape *sh)
 {
@@ -353,6 +362,7 @@ static const struct skv_kernels kernels = {
 	.score_pages = score_pages,
 	.prefill_dense = prefill_dense,
 	.select = select_units,
+	.select_union = select_union,
 };
 
 /* ---- the device ------------------------------------------------------------------------------ */

@@ -410,6 +410,29 @@ END_TEST
 		ck_assert_text(rehearse(), says);                                                           \
 	} while (0)
 
+static void select_together(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	select_both(ctx, layer);
+	if (layer == 0)
+		ctx->prims->select_union(ctx, &(struct skv_select){.layer = 0, .budget = {.count = 8}});
+}
+
+START_TEST(unions)
+{
+	in_before = NULL;
+	in_end = NULL;
+	in_after = select_together;
+	all_good();
+	ck_assert_text(rehearse(), "after of layer 0: asks for a union of heads where the layer's plan has no row for each q");
+	all_good();
+	wanted[0].sharing = SKV_SHARE_KV_HEAD;
+	ck_assert_text(rehearse(), "a union of heads");
+	all_good();
+	wanted[0].sharing = SKV_SHARE_Q_HEAD;
+	ck_assert_str_eq(rehearse(), "");
+}
+END_TEST
+
 /* Layer 1 goes by the rows of layer 0's heads as it likes. */
 START_TEST(mapped_rows)
 {
@@ -467,6 +490,7 @@ int main(void)
 	tcase_add_test(t, layers_that_choose);
 	tcase_add_test(t, layers_that_score);
 	tcase_add_test(t, rehearsals);
+	tcase_add_test(t, unions);
 	tcase_add_test(t, mapped_rows);
 	tcase_add_test(t, spoiled_plans);
 	suite_add_tcase(s, t);

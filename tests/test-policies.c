@@ -142,9 +142,9 @@ END_TEST
 
 /* What the hooks asked for in one step, by primitives that only write it down. */
 static struct {
-	struct skv_select pages[SKV_MAX_LAYERS], tokens[SKV_MAX_LAYERS];
+	struct skv_select pages[SKV_MAX_LAYERS], tokens[SKV_MAX_LAYERS], unions[SKV_MAX_LAYERS];
 	struct skv_window evicted[SKV_MAX_LAYERS];
-	uint32_t n_pages, n_tokens, n_evicted, n_scored;
+	uint32_t n_pages, n_tokens, n_unions, n_evicted, n_scored;
 } asked;
 
 static void note_pages(const struct skv_policy_ctx *ctx, const struct skv_select *s)
@@ -156,6 +156,11 @@ static void note_tokens(const struct skv_policy_ctx *ctx, const struct skv_selec
 {
 	(void)ctx;
 	asked.tokens[asked.n_tokens++] = *s;
+}
+static void note_union(const struct skv_policy_ctx *ctx, const struct skv_select *s)
+{
+	(void)ctx;
+	asked.unions[asked.n_unions++] = *s;
 }
 static void note_evict(const struct skv_policy_ctx *ctx, uint32_t layer, const struct skv_window *w)
 {
@@ -175,7 +180,14 @@ static void note_score(const struct skv_policy_ctx *ctx, uint32_t layer)
 
 static void run_step(const char *path, const char *spec)
 {
-	static const struct skv_prims prims = {sizeof(prims), note_pages, note_tokens, note_evict, NULL, note_score};
+	static const struct skv_prims prims = {
+	        .size = sizeof(prims),
+	        .select_pages = note_pages,
+	        .select_tokens = note_tokens,
+	        .select_union = note_union,
+	        .evict_outside = note_evict,
+	        .score_pages = note_score,
+	};
 	const struct skv_policy *p = policy(path);
 	char config[1024];
 	struct skv_policy_ctx ctx = {

@@ -2,7 +2,7 @@
 /*
  * tests/test-select.c - selections from evidence, against a plain reading of struct skv_select, on every
  * backend of this machine: ties, NaNs, infinities, holes, budgets of all kinds, one list a sequence or a
- * kv head. The ids must be the same to the last one.
+ * head, unions of heads. The ids must be the same to the last one.
  */
 #include "tests/kernel-case.h"
 #include "tests/ref-attention.h"
@@ -14,11 +14,12 @@ static const uint32_t ones[CASE_SEQS] = {1, 1, 1, 1, 1, 1, 1, 1};
 
 /* Scores and what to select by them; the lists that this makes. */
 struct problem {
-	bool tokens;
-	uint32_t rows, score_stride, list_stride;
+	bool tokens, together;
+	uint32_t rows, lists; /* of a sequence: of scores, and to be made */
+	uint32_t score_stride, list_stride;
 	struct skv_select sel;
 	float *score;          /* [seq][rows][score_stride] */
-	uint32_t *ids, *count; /* [seq][rows][list_stride], [seq][rows] */
+	uint32_t *ids, *count; /* [seq][lists][list_stride], [seq][lists] */
 };
 
 static uint32_t units_of(const struct kernel_case *c, const struct problem *p, uint32_t i)
@@ -28,41 +29,81 @@ static uint32_t units_of(const struct kernel_case *c, const struct problem *p, u
 
 /* ---- the reference --------------------------------------------------------------------------- */
 
-/* The selection as policy.h words it. */
-static uint32_t plain_select(const struct kernel_case *c, const struct problem *p, uint32_t i,
-                             const float *score, uint32_t *ret_ids)
+/* Units that are taken in any case, and of the others those that there are; returns how many of these are wanted. */
+static uint32_t plain_choice(const struct kernel_case *c, const struct problem *p, uint32_t i, bool *chosen, bool *other)
 {
 	const struct skv_select *sel = &p->sel;
-	uint32_t n = units_of(c, p, i), k = skv_budget_of(sel->budget, n, sel->floor), count = 0;
+	uint32_t n = units_of(c, p, i), k = skv_budget_of(sel->budget, n, sel->floor);
 	uint32_t recent = sel->recent ? sel->recent : k / 8;
-	float *rest = malloc(n * sizeof *rest);
-	uint32_t *best = malloc(n * sizeof *best);
-	bool *chosen = calloc(n, sizeof *chosen);
 
 	recent = recent < sel->recent_floor ? sel->recent_floor : recent;
-	recent = recent < k ? recent : k;
+	recent = sel->no_recent ? 0 : recent < k ? recent : k;
 	for (uint32_t u = 0; u < n; u++) {
 		bool there = case_resident(c, i, p->tokens ? u : u * SKV_PAGE_TOKENS);
 		bool kept = u < sel->pin || u >= n - recent;
 		chosen[u] = there && kept;
-		rest[u] = there && !kept ? score[u] : -INFINITY;
+		other[u] = there && !kept;
 	}
-	for (uint32_t x = ref_topk(rest, n, k - recent, best); x > 0; x--)
-		chosen[best[x - 1]] = true;
+	return k - recent;
+}
+
+/* The selection as policy.h words it. */
+static void plain_select(const float *score, uint32_t n, uint32_t want, const bool *other, bool *chosen)
+{
+	float *rest = malloc(n * sizeof *rest);
+	uint32_t *best = malloc(n * sizeof *best);
+
 	for (uint32_t u = 0; u < n; u++)
-		if (chosen[u])
-			ret_ids[count++] = u;
+		rest[u] = other[u] ? score[u] : -INFINITY;
+	for (uint32_t x = ref_topk(rest, n, want, best); x > 0; x--)
+		chosen[best[x - 1]] = true;
 	free(rest);
 	free(best);
-	free(chosen);
-	return count;
+}
+
+/* The rows name their best in turns, until there are as many as are wanted, or no more. */
+static void plain_union(const struct problem *p, const float *score, uint32_t n, uint32_t want, const bool *other,
+                        bool *chosen)
+{
+	bool *named = calloc((size_t)p->rows * n, sizeof *named), any = true;
+
+	while (any) {
+		any = false;
+		for (uint32_t row = 0; row < p->rows && want > 0; row++) {
+			const float *x = score + (size_t)row * p->score_stride;
+			int64_t best = -1;
+			for (uint32_t u = 0; u < n; u++)
+				if (other[u] && !named[row * n + u] && x[u] > -INFINITY && (best < 0 || x[u] > x[best]))
+					best = u;
+			if (best < 0)
+				continue;
+			any = named[row * n + best] = true;
+			want -= !chosen[best];
+			chosen[best] = true;
+		}
+	}
+	free(named);
 }
 
 static void solve(const struct kernel_case *c, struct problem *p)
 {
-	for (uint32_t r = 0; r < c->n * p->rows; r++)
-		p->count[r] = plain_select(c, p, r / p->rows, p->score + (size_t)r * p->score_stride,
-		                           p->ids + (size_t)r * p->list_stride);
+	for (uint32_t l = 0; l < c->n * p->lists; l++) {
+		uint32_t i = l / p->lists, n = units_of(c, p, i), want;
+		const float *score = p->score + (size_t)i * p->rows * p->score_stride;
+		bool *chosen = calloc(n, sizeof *chosen), *other = calloc(n, sizeof *other);
+
+		want = plain_choice(c, p, i, chosen, other);
+		if (p->together)
+			plain_union(p, score, n, want, other, chosen);
+		else
+			plain_select(score + (size_t)(l % p->lists) * p->score_stride, n, want, other, chosen);
+		p->count[l] = 0;
+		for (uint32_t u = 0; u < n; u++)
+			if (chosen[u])
+				p->ids[(size_t)l * p->list_stride + p->count[l]++] = u;
+		free(chosen);
+		free(other);
+	}
 }
 
 /* ---- problems -------------------------------------------------------------------------------- */
@@ -77,11 +118,11 @@ static float random_score(uint32_t kind)
 	return rnd_below(2) ? special[rnd_below(sizeof special / sizeof *special)] : rnd_normal();
 }
 
-static void problem_init(struct problem *p, const struct kernel_case *c, uint32_t rows, bool tokens)
+static void problem_init(struct problem *p, const struct kernel_case *c, uint32_t rows, bool tokens, bool together)
 {
 	uint32_t units = tokens ? skv_pages_of(c->max_len) * SKV_PAGE_TOKENS : skv_pages_of(c->max_len);
 	uint32_t kind = rnd_below(3);
-	*p = (struct problem){.tokens = tokens, .rows = rows};
+	*p = (struct problem){.tokens = tokens, .together = together, .rows = rows, .lists = together ? 1 : rows};
 	p->score_stride = tokens ? units + SKV_PAGE_TOKENS * rnd_below(3) : (units + 3) / 4 * 4 + 4 * rnd_below(3);
 	p->list_stride = units + rnd_below(3);
 	p->score = malloc((size_t)c->n * rows * p->score_stride * sizeof *p->score);
@@ -113,6 +154,7 @@ static struct skv_select random_select(const struct kernel_case *c, bool tokens)
 	sel.floor = rnd_below(2) ? rnd_below(30) : 0;
 	sel.recent = rnd_below(2) ? rnd_below(units) : 0;
 	sel.recent_floor = rnd_below(2) ? rnd_below(20) : 0;
+	sel.no_recent = rnd_below(3) == 0;
 	sel.pin = rnd_below(2) ? rnd_below(rnd_below(2) ? 5 : units + 5) : 0;
 	return sel;
 }
@@ -122,7 +164,7 @@ static struct skv_select random_select(const struct kernel_case *c, bool tokens)
 static void check_list(const struct kernel_case *c, const struct problem *p, const struct skv_list *list,
                        uint32_t from, uint32_t n, const char *how)
 {
-	size_t lists = (size_t)n * p->rows, at = (size_t)from * p->rows;
+	size_t lists = (size_t)n * p->lists, at = (size_t)from * p->lists;
 	uint32_t *ids = malloc(lists * p->list_stride * sizeof *ids), *count = malloc(lists * sizeof *count);
 
 	case_from(c, ids, list->ids, lists * p->list_stride * sizeof *ids);
@@ -147,19 +189,22 @@ static void run(struct kernel_case *c, const struct problem *p, uint32_t from, u
                 const char *how)
 {
 	const struct skv_batch batch = case_part(c, from, n);
-	size_t lists = (size_t)n * p->rows;
+	size_t lists = (size_t)n * p->lists;
 	/* a fresh copy: scores may be overwritten */
 	float *score = case_to(c, p->score + (size_t)from * p->rows * p->score_stride,
-	                       lists * p->score_stride * sizeof *score);
+	                       (size_t)n * p->rows * p->score_stride * sizeof *score);
 	struct skv_evidence ev = {.rows = p->rows};
-	struct skv_list list = {.rows = p->rows, .stride = p->list_stride};
+	struct skv_list list = {.rows = p->lists, .stride = p->list_stride};
 	struct skv_work w = case_work(c, threads);
 
 	*(p->tokens ? &ev.token : &ev.page) = score;
 	*(p->tokens ? &ev.token_stride : &ev.page_stride) = p->score_stride;
 	list.ids = case_to(c, NULL, lists * p->list_stride * sizeof *list.ids);
 	list.count = case_to(c, NULL, lists * sizeof *list.count);
-	c->on->kern->select(&c->sh, &batch, &ev, p->tokens, &p->sel, &list, &w);
+	if (p->together)
+		c->on->kern->select_union(&c->sh, &batch, &ev, &p->sel, &list, &w);
+	else
+		c->on->kern->select(&c->sh, &batch, &ev, p->tokens, &p->sel, &list, &w);
 	case_work_done(c, &w);
 	check_list(c, p, &list, from, n, how);
 }
@@ -187,9 +232,9 @@ START_TEST(random_problems)
 	case_init(&c, SKV_BF16, 6, 3, 64, 7, len, ones);
 	if (_i % 4)
 		case_punch(&c, 1 + rnd_below(6));
-	for (int way = 0; way < 4; way++) {
+	for (int way = 0; way < 5; way++) { /* pages or tokens, of all heads or a kv head; tokens that q heads want */
 		struct problem p;
-		problem_init(&p, &c, way & 1 ? 3 : 1, way & 2);
+		problem_init(&p, &c, way == 4 ? 6 : way & 1 ? 3 : 1, way >= 2, way == 4);
 		for (int again = 0; again < 3; again++) {
 			p.sel = random_select(&c, p.tokens);
 			check(&c, &p);
@@ -210,7 +255,7 @@ static void check_ten(struct skv_select sel, uint32_t holes, uint32_t n, const u
 	for (uint32_t page = 0; page < 10; page++)
 		if (holes >> page & 1)
 			c.table[0][page] = skv_pte_make(SKV_PTE_HOLE, 0);
-	problem_init(&p, &c, 1, false);
+	problem_init(&p, &c, 1, false, false);
 	for (uint32_t u = 0; u < 10; u++)
 		p.score[u] = (float)u;
 	p.sel = sel;
@@ -233,6 +278,40 @@ START_TEST(by_hand)
 	check_ten((struct skv_select){.budget.share = 0.25f}, 0, 3, (uint32_t[]){7, 8, 9});
 	check_ten((struct skv_select){.budget.share = 0.01f, .floor = 2}, 1u << 8, 2, (uint32_t[]){7, 9});
 	check_ten((struct skv_select){.budget.count = 99}, 0x2a5, 5, (uint32_t[]){1, 3, 4, 6, 8});
+	check_ten((struct skv_select){.budget.count = 16, .recent_floor = 4, .no_recent = 1}, 0, 10,
+	          (uint32_t[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+}
+END_TEST
+
+/* Two heads over ten tokens, of which the first is a sink and the last recent. */
+START_TEST(union_by_hand)
+{
+	static const float score[2][10] = {{9, 1, 7, 7, 3, 2, 0, 0, 0, 9}, {9, 6, 7, 1, 1, 8, 2, 0, 0, 9}};
+	/* head 0 names 2, 3, 4, 5, 1 ..., head 1 names 5, 2, 1, 6, 3 ...: together 2, 5, 3, 4, 1, 6 */
+	static const uint32_t order[] = {2, 5, 3, 4, 1, 6};
+	const uint32_t len[] = {10};
+
+	for (uint32_t want = 0; want <= 6; want++) {
+		struct kernel_case c;
+		struct problem p;
+		uint32_t count = 0;
+
+		case_init(&c, SKV_BF16, 2, 1, 64, 1, len, ones);
+		problem_init(&p, &c, 2, true, true);
+		for (uint32_t row = 0; row < 2; row++)
+			memcpy(p.score + row * p.score_stride, score[row], sizeof score[row]);
+		p.sel = (struct skv_select){.budget.count = want + 1, .recent = 1, .pin = 1};
+		check(&c, &p);
+		ck_assert_uint_eq(p.count[0], want + 2);
+		for (uint32_t t = 0; t < 10; t++) {
+			bool wanted = t == 0 || t == 9;
+			for (uint32_t x = 0; x < want; x++)
+				wanted |= order[x] == t;
+			ck_assert(!wanted || p.ids[count++] == t);
+		}
+		problem_deinit(&p);
+		case_deinit(&c);
+	}
 }
 END_TEST
 
@@ -248,6 +327,7 @@ int main(void)
 	tcase_set_timeout(tc, 60);
 	tcase_add_loop_test(tc, random_problems, 0, rnd_hurried() ? 2 : 24);
 	tcase_add_test(tc, by_hand);
+	tcase_add_test(tc, union_by_hand);
 
 	SRunner *runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

@@ -5,6 +5,7 @@
  *   decode.cu    one query row a sequence, over all pages, a window, pages or tokens, with pooled weights of
  *                tokens and pages, or choosing tokens on the way (decode.cuh, merge.cu)
  *   select.cu    top-k by radix select
+ *   union.cu     one list of what q heads want
  *   prefill.cu   causal attention of many rows
  *   append.cu    K and V into pages, copies of pages
  *   bounds.cu    bounds of pages, scores by them
@@ -78,7 +79,7 @@ struct layout {
 	size_t chosen;   /* __half [n][tokens][head tiles][columns] */
 	size_t score;    /* __half [slots of head tiles][tokens][columns] */
 	size_t top;      /* float [slots of head tiles][tokens / 16][columns] */
-	size_t total;
+	size_t total;    /* a union of heads has all from `chosen` on, room for a sequence at least */
 	uint32_t tokens; /* of a sequence, at most: whole pages */
 	uint32_t slots;  /* for a sequence's rows, or fewer */
 };
@@ -117,6 +118,11 @@ void skv_cuda_prefill_dense(const struct skv_shape *, const struct skv_batch *, 
                             const struct skv_work *);
 void skv_cuda_select(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
                      bool tokens, const struct skv_select *, struct skv_list *, const struct skv_work *);
+
+void skv_cuda_select_union(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
+                           const struct skv_select *, struct skv_list *, const struct skv_work *);
+#define UNION_SORT_BYTES 4096u /* that sorting in two buffers asks for beside them: hardly anything */
+size_t skv_cuda_union_bytes(const struct skv_shape *, uint32_t tokens); /* of one sequence, at most */
 
 /* Before the first launch on a device, which is current: more shared memory than kernels have by default. */
 cudaError_t skv_cuda_decode_init(void);

@@ -361,7 +361,7 @@ void skv_cuda_decode_chosen(const struct skv_shape *sh, const struct skv_batch *
 	keep(&keys, sh, ev, &l, work);
 	keys.list = *list;
 	keys.chosen = (__half *)((uint8_t *)work->mem + l.chosen);
-	keys.keys_fit = b->max_len * sizeof(uint32_t) <= KEY_BYTES;
+	keys.keys_fit = select_fits(b->max_len);
 	decode(&keys, sh, b, q, NULL, skv_pages_of(b->max_len), &l, work);
 	values.list = *list;
 	values.chosen = keys.chosen;

@@ -62,7 +62,6 @@ void skv_cuda_select(const struct skv_shape *sh, const struct skv_batch *b, cons
 	const uint32_t units = tokens ? b->max_len : skv_pages_of(b->max_len);
 
 	list->most = select_most(select, units);
-	const size_t bytes = ceil_div(units, KEY_QUAD) * KEY_QUAD * sizeof(uint32_t);
 	const struct call c = {
 		.seq = b->seq,
 		.ev = *ev,
@@ -70,9 +69,9 @@ void skv_cuda_select(const struct skv_shape *sh, const struct skv_batch *b, cons
 		.list = *list,
 		.layer = sh->layer,
 		.tokens = tokens,
-		.shared = bytes <= KEY_BYTES,
+		.shared = select_fits(units),
 	};
 
 	if (b->n > 0)
-		select_kernel<<<dim3(ev->rows, b->n), THREADS, c.shared ? bytes : 0, stream_of(work)>>>(c);
+		select_kernel<<<dim3(ev->rows, b->n), THREADS, c.shared ? key_bytes(units) : 0, stream_of(work)>>>(c);
 }

@@ -40,6 +40,17 @@ template <int threads_, int first, int barrier> struct team {
 
 #define KEY_QUAD 4u /* keys to a read; an array of keys has whole ones */
 
+/* Bytes of the keys of so many units; if they do not fit, they are put in place of the scores. */
+static inline size_t key_bytes(uint32_t units)
+{
+	return ceil_div(units, KEY_QUAD) * KEY_QUAD * sizeof(uint32_t);
+}
+
+static inline bool select_fits(uint32_t units)
+{
+	return key_bytes(units) <= KEY_BYTES;
+}
+
 /* What a team needs in shared memory. */
 struct select_room {
 	uint32_t bins[BINS];
@@ -58,7 +69,7 @@ __device__ static struct choice choice_of(const struct skv_select *s, bool token
 	struct choice x;
 	x.n = tokens ? len : skv_pages_of(len);
 	const uint32_t k = skv_budget_of(s->budget, x.n, s->floor);
-	x.recent = min(k, max(s->recent_floor, s->recent ? s->recent : k / 8));
+	x.recent = skv_select_recent(s, k);
 	x.pin = min(s->pin, x.n - x.recent);
 	x.want = k - x.recent;
 	return x;

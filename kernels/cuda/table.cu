@@ -53,7 +53,8 @@ struct layout layout_of(const struct skv_shape *sh, uint32_t n, uint32_t max_len
 	l.chosen = carve(&at, all * columns(sh) * sizeof(uint16_t));
 	l.score = carve(&at, some * columns(sh) * sizeof(uint16_t));
 	l.top = carve(&at, some / SKV_PAGE_TOKENS * columns(sh) * sizeof(float));
-	l.total = at;
+	const size_t least = l.chosen + skv_cuda_union_bytes(sh, l.tokens);
+	l.total = at > least ? at : least;
 	return l;
 }
 
@@ -80,6 +81,7 @@ static const struct skv_kernels cuda = {
 	.score_pages = skv_cuda_score_pages,
 	.prefill_dense = skv_cuda_prefill_dense,
 	.select = skv_cuda_select,
+	.select_union = skv_cuda_select_union,
 };
 
 extern "C" const struct skv_kernels *skv_kernels_cuda(void)

@@ -117,11 +117,16 @@ void ISA(score_pages)(const struct skv_shape *, const struct skv_batch *, const 
                       const struct skv_evidence *, const struct skv_work *);
 void ISA(prefill_dense)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                         const struct skv_work *);
+/* Order ids[0, n), which ascend, by their scores: the largest first, of equals the lower. `scratch` has n elements. */
+void ISA(rank)(const float *score, uint32_t *ids, uint32_t n, uint32_t *scratch);
+void ISA(select_union)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
+                       const struct skv_select *, struct skv_list *, const struct skv_work *);
 void ISA(select)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *, bool tokens,
                  const struct skv_select *, struct skv_list *, const struct skv_work *);
 
 size_t ISA(decode_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len);
 size_t ISA(prefill_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);
 size_t ISA(select_bytes)(uint32_t max_len, int threads);
+size_t ISA(union_bytes)(uint32_t n_seqs, uint32_t max_len, int threads); /* more than select_bytes() */
 #endif
 #endif

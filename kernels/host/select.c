@@ -4,9 +4,13 @@
  *
  * A unit is a page or a token. An item is one list: the pinned units, the best of the middle, the recent
  * units; it ascends because these three follow each other. Units of evicted pages are in none of them.
+ *
+ * For a union of heads an item is a sequence, before that: the heads' best tokens get a score, the higher the sooner
+ * one of them names it, and then the best by this score are selected.
  */
 #include "kernels/host/host.h"
 #include <math.h>
+#include <string.h>
 
 struct select {
 	const struct skv_shape *sh;
@@ -54,7 +58,7 @@ static void select_item(void *ctx, uint32_t item, int thread)
 	uint32_t *scratch = (uint32_t *)(x->scratch + thread * x->scratch_stride);
 	const uint32_t n = x->tokens ? s->len : skv_pages_of(s->len);
 	const uint32_t k = skv_budget_of(sel->budget, n, sel->floor);
-	const uint32_t recent = skv_min(k, skv_max(sel->recent_floor, sel->recent ? sel->recent : k / 8));
+	const uint32_t recent = skv_select_recent(sel, k);
 	const uint32_t pin = skv_min(sel->pin, n - recent);
 	uint32_t count, best;
 
@@ -88,4 +92,70 @@ void ISA(select)(const struct skv_shape *sh, const struct skv_batch *batch, cons
 	x.scratch_stride = scratch_of_thread(batch->max_len);
 	x.scratch = carve(&c, (size_t)work->threads * x.scratch_stride);
 	skv_run(work->threads, batch->n * ev->rows, select_item, &x);
+}
+
+/* ---- a union of heads ------------------------------------------------------------------------ */
+
+struct order {
+	const struct skv_shape *sh;
+	const struct skv_batch *batch;
+	const struct skv_evidence *ev;
+	const struct skv_select *sel;
+	float *score; /* [seq][stride]: what is made here */
+	size_t stride;
+	uint8_t *scratch;
+	size_t scratch_stride;
+};
+
+/* A score for what is named at this place, one float lower at each next one. */
+static float score_of_place(uint32_t place)
+{
+	uint32_t bits = 0x7f7fffff - place; /* the largest finite number */
+	float x;
+	memcpy(&x, &bits, sizeof x);
+	return x;
+}
+
+static void order_item(void *ctx, uint32_t item, int thread)
+{
+	const struct order *x = ctx;
+	const struct skv_kseq *s = &x->batch->seq[item];
+	const skv_pte *table = skv_layer_table(x->sh, s);
+	float *order = x->score + item * x->stride;
+	uint32_t *ids = (uint32_t *)(x->scratch + thread * x->scratch_stride), *scratch = ids + x->batch->max_len;
+	const uint32_t n = s->len, k = skv_budget_of(x->sel->budget, n, x->sel->floor);
+	const uint32_t recent = skv_select_recent(x->sel, k), pin = skv_min(x->sel->pin, n - recent);
+
+	for (uint32_t t = 0; t < n; t++)
+		order[t] = NAN; /* named by nobody: never chosen */
+	for (uint32_t row = 0; row < x->ev->rows; row++) {
+		float *score = x->ev->token + ((size_t)item * x->ev->rows + row) * x->ev->token_stride;
+		mask_holes(table, SKV_PAGE_TOKENS, pin, n - recent, score);
+		uint32_t best = ISA(topk)(score + pin, n - recent - pin, k - recent, ids, scratch);
+		ISA(rank)(score + pin, ids, best, scratch);
+		for (uint32_t rank = 0; rank < best; rank++) {
+			float place = score_of_place(rank * x->ev->rows + row), *was = &order[pin + ids[rank]];
+			*was = *was > place ? *was : place;
+		}
+	}
+}
+
+size_t ISA(union_bytes)(uint32_t n_seqs, uint32_t max_len, int threads)
+{
+	return carve_size((size_t)n_seqs * max_len * sizeof(float)) + 2 * (size_t)threads * scratch_of_thread(max_len) +
+	       ISA(select_bytes)(max_len, threads);
+}
+
+void ISA(select_union)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_evidence *ev,
+                       const struct skv_select *sel, struct skv_list *list, const struct skv_work *work)
+{
+	struct carve c = carve_begin(work);
+	struct order x = {.sh = sh, .batch = batch, .ev = ev, .sel = sel, .stride = batch->max_len};
+	x.score = carve(&c, batch->n * x.stride * sizeof *x.score);
+	x.scratch_stride = 2 * scratch_of_thread(batch->max_len);
+	x.scratch = carve(&c, (size_t)work->threads * x.scratch_stride);
+	skv_run(work->threads, batch->n, order_item, &x);
+	const struct skv_evidence order = {.rows = 1, .token_stride = batch->max_len, .token = x.score};
+	const struct skv_work rest = {.mem = c.at, .bytes = (size_t)(c.end - c.at), .threads = work->threads};
+	ISA(select)(sh, batch, &order, true, sel, list, &rest);
 }

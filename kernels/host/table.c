@@ -11,7 +11,7 @@ static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n
 {
 	size_t decode = ISA(decode_bytes)(sh, n_seqs, max_len);
 	size_t prefill = ISA(prefill_bytes)(sh, n_seqs, threads); /* append and bounds take less */
-	size_t select = ISA(select_bytes)(max_len, threads);
+	size_t select = ISA(union_bytes)(n_seqs, max_len, threads);
 	size_t most = decode > prefill ? decode : prefill;
 	(void)n_rows;
 	return most > select ? most : select;
@@ -34,4 +34,5 @@ const struct skv_kernels TABLE(SKV_ISA) = {
 	.score_pages = ISA(score_pages),
 	.prefill_dense = ISA(prefill_dense),
 	.select = ISA(select),
+	.select_union = ISA(select_union),
 };

@@ -76,3 +76,24 @@ uint32_t ISA(topk)(const float *score, uint32_t n, uint32_t k, uint32_t *ret_ids
 	}
 	return m;
 }
+
+void ISA(rank)(const float *score, uint32_t *ids, uint32_t n, uint32_t *scratch)
+{
+	uint32_t *from = ids, *to = scratch;
+	for (int shift = 0; shift < 32; shift += DIGIT_BITS) { /* the largest key first: what is missing to the top */
+		uint32_t at[DIGITS] = {0}, before = 0;
+		for (uint32_t i = 0; i < n; i++)
+			at[~key_of(score[from[i]]) >> shift & (DIGITS - 1)]++;
+		for (uint32_t d = 0; d < DIGITS; d++) {
+			uint32_t here = at[d];
+			at[d] = before;
+			before += here;
+		}
+		for (uint32_t i = 0; i < n; i++)
+			to[at[~key_of(score[from[i]]) >> shift & (DIGITS - 1)]++] = from[i];
+		uint32_t *next = from;
+		from = to;
+		to = next;
+	}
+	memcpy(ids, scratch, n * sizeof *ids); /* after three digits they are there */
+}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lists of heads: layer 0 selects tokens for each kv head, layer 1 goes by them the other way round, and layer 2 selects
- * for each q head what the layers after it see.
+ * Lists of heads: layer 0 selects tokens for each kv head, layer 1 goes by them the other way round. Layer 2 selects for
+ * each q head what layer 3 sees, and layer 4 a union of what its q heads want for all layers after it.
  */
 #include <sparsekv/policy.h>
 
@@ -13,17 +13,22 @@ static const struct skv_param params[] = {
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), NULL, "tokens that are looked at"},
 };
 
+static int selects(uint32_t layer)
+{
+	return layer % 2 == 0 && layer <= 4;
+}
+
 static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
 {
 	(void)config;
-	if (layer % 2 == 0 && layer <= 2) {
+	if (selects(layer)) {
 		plan->evidence = SKV_EV_TOKENS;
 		plan->pool = SKV_POOL_SUM;
 		plan->sharing = layer == 0 ? SKV_SHARE_KV_HEAD : SKV_SHARE_Q_HEAD;
 		return;
 	}
 	plan->attend = SKV_ATTEND_TOKENS;
-	plan->source = layer == 1 ? 0 : 2;
+	plan->source = layer > 4 ? 4 : layer - 1;
 	plan->mapped = layer == 1;
 	for (uint32_t h = 0; h < m->n_kv_heads; h++)
 		plan->map[h] = (uint8_t)(m->n_kv_heads - 1 - h);
@@ -33,9 +38,12 @@ static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	const struct config *c = ctx->config;
 
-	if (layer % 2 == 0 && layer <= 2)
-		ctx->prims->select_tokens(
-			ctx, &(struct skv_select){.layer = layer, .budget = c->budget, .recent_floor = 1});
+	struct skv_select select = {.layer = layer, .budget = c->budget, .recent_floor = 1};
+
+	if (layer == 4)
+		ctx->prims->select_union(ctx, &select);
+	else if (selects(layer))
+		ctx->prims->select_tokens(ctx, &select);
 }
 
 static const struct skv_policy policy = {

@@ -104,6 +104,15 @@ struct skv_window {
 	struct skv_budget budget;
 };
 
+/* Is this one of the n layers that divide those from `first` on evenly, and of which `first` is one? */
+SKV_INLINE int skv_layer_even(const struct skv_model *m, uint32_t first, uint32_t n, uint32_t layer)
+{
+	for (uint32_t i = 0; i < n && first < m->n_layers; i++)
+		if (layer == first + (i * (m->n_layers - first) + n - 1) / n)
+			return 1;
+	return 0;
+}
+
 /* Evidence that attention leaves behind, as asked for in a plan. */
 enum skv_evidence_bits {
 	SKV_EV_TOKENS = 1u << 0, /* pooled softmax weight of each token */
@@ -140,7 +149,7 @@ struct skv_policy_ctx;
 /*
  * Top-k of a layer's evidence, per score row (see skv_plan.sharing). n = units (pages or tokens) of
  * the sequence, the current one included.
- *   K = skv_budget_of(budget, n, floor); R = min(K, max(recent_floor, recent or K/8 when zero))
+ *   K = skv_budget_of(budget, n, floor); R = min(K, max(recent_floor, recent or K/8 when zero)), or 0 with no_recent
  * Selected: the last R units, the first `pin` units (on top of the budget), and the best K - R of
  * the rest. Ties go to the lower index. Evicted units are never selected.
  */
@@ -151,6 +160,7 @@ struct skv_select {
 	uint32_t recent;
 	uint32_t recent_floor;
 	uint32_t pin;
+	uint32_t no_recent;
 };
 
 /*
@@ -167,6 +177,11 @@ struct skv_prims {
 	 */
 	void (*select_pages)(const struct skv_policy_ctx *, const struct skv_select *);
 	void (*select_tokens)(const struct skv_policy_ctx *, const struct skv_select *);
+	/*
+	 * As select_tokens for a layer with SKV_SHARE_Q_HEAD, but one set for all heads: the best K - R are those that come
+	 * first when the heads name theirs in turns, every head its best, then every head its second ..., no token twice.
+	 */
+	void (*select_union)(const struct skv_policy_ctx *, const struct skv_select *);
 	/* step_end(): free the pages of `layer` wholly outside the window as the NEXT step sees it. */
 	void (*evict_outside)(const struct skv_policy_ctx *, uint32_t layer, const struct skv_window *);
 	/* adopt(), step_end(): the state of sequence i, seq_state_bytes of it, zeroed when first adopted. */
