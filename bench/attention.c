@@ -131,6 +131,14 @@ static void anchor(struct bed *b, uint32_t layer)
 	b->o->kern->decode_chosen(&b->sh, &b->step, b->q, b->out, &ev, &sel, &b->made_tokens, &b->work);
 }
 
+/* What a layer reads to choose its pages by their bounds. Any pages will do for state pages: here the layer's first. */
+static void bounds(struct bed *b, uint32_t layer)
+{
+	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
+	b->sh.layer = b->sh.state = layer;
+	b->o->kern->score_pages(&b->sh, &b->step, b->q, SKV_POOL_MAX, &ev, &b->work);
+}
+
 static void window(struct bed *b, uint32_t layer)
 {
 	struct skv_window w = {.sinks = 16, .budget.share = (float)b->o->budget};
@@ -162,17 +170,19 @@ static void tokens_head(struct bed *b, uint32_t layer)
 	b->o->kern->decode_tokens(&b->sh, &b->step, b->q, b->out, &b->token_list[1], &b->work);
 }
 
+/* K and V bytes that are counted as touched: of all tokens, of the budget, or as many as bounds of all pages have. */
+enum touched { ALL, BUDGET, BOUNDS };
 static const struct {
 	const char *name;
 	void (*layer)(struct bed *, uint32_t);
-	bool sparse;
+	enum touched touched;
 } kinds[] = {
-	{"read", read_layer, false},        {"dense", dense, false},
-	{"evidence", with_evidence, false}, {"ev+select", and_select, false},
-	{"ev+tokens", and_select_tokens, false}, {"anchor", anchor, false},
-	{"window", window, true},           {"pages/seq", pages_seq, true},
-	{"pages/head", pages_head, true},   {"tokens/seq", tokens_seq, true},
-	{"tokens/head", tokens_head, true},
+	{"read", read_layer, ALL},         {"dense", dense, ALL},
+	{"evidence", with_evidence, ALL},  {"ev+select", and_select, ALL},
+	{"ev+tokens", and_select_tokens, ALL}, {"anchor", anchor, ALL},
+	{"bounds", bounds, BOUNDS},        {"window", window, BUDGET},
+	{"pages/seq", pages_seq, BUDGET},  {"pages/head", pages_head, BUDGET},
+	{"tokens/seq", tokens_seq, BUDGET}, {"tokens/head", tokens_head, BUDGET},
 };
 #define N_KINDS (sizeof kinds / sizeof *kinds)
 enum { READ, DENSE };
@@ -197,6 +207,7 @@ static void measure_decode(struct report *r, struct bed *b, long repeat)
 {
 	static double t[N_KINDS][MAX_REPEAT];
 	double ms[N_KINDS], bytes = (double)b->pool_bytes / b->layers;
+	const double share[] = {[ALL] = 1, [BUDGET] = b->o->budget, [BOUNDS] = 1.0 / SKV_PAGE_TOKENS};
 
 	/* Pass -1 is not counted: it wakes threads and touches scratch. */
 	for (long rep = -1; rep < repeat; rep++)
@@ -211,7 +222,7 @@ static void measure_decode(struct report *r, struct bed *b, long repeat)
 	for (size_t k = 0; k < N_KINDS; k++)
 		ms[k] = bench_median(t[k], (size_t)repeat);
 	for (size_t k = 0; k < N_KINDS; k++) {
-		double touched = kinds[k].sparse ? bytes * b->o->budget : bytes, gbps = touched / ms[k] / 1e6;
+		double gbps = bytes * share[kinds[k].touched] / ms[k] / 1e6;
 		report(r, b, kinds[k].name, b->tokens, ms[k], gbps, gbps / (bytes / ms[READ] / 1e6),
 		       k == READ ? NAN : ms[k] / ms[DENSE], NAN);
 	}
@@ -271,8 +282,8 @@ static void help(void)
 	puts("usage: sparsekv-bench attention [OPTION...]\n\n"
 	     "Times the attention kernels of the host, or of a device: decode over everything, with\n"
 	     "evidence and a selection by it (ev+select: pages; ev+tokens: tokens for each kv head), over\n"
-	     "the keys alone, with such a selection and the values of what it selects (anchor), and over a\n"
-	     "budget as a window, as pages and as tokens (one list a sequence, one a kv head), next to a\n"
+	     "the keys alone, with such a selection and the values of what it selects (anchor), scores of pages\n"
+	     "by bounds, and over a budget as a window, as pages and as tokens (one list a sequence, one a kv head), next to a\n"
 	     "plain streaming read of the same memory; and prefill, on the host next to OpenBLAS.\n\n"
 	     "  --threads LIST   OpenMP threads (1,2)\n"
 	     "  --tokens LIST    length of the sequences (16384)\n"

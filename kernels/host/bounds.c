@@ -9,6 +9,8 @@
 #include "kernels/host/simd.h"
 #include <math.h>
 
+#define QUERIES 4 /* scored at a time: what is read of a page serves all of them */
+
 /* Where the row of page `page` is in its state page: K half, kv head h. */
 static uint8_t *bounds_row(const struct skv_shape *sh, skv_pte state, uint32_t h, uint32_t page)
 {
@@ -120,49 +122,82 @@ static const float *query(const struct score *x, const struct skv_kseq *s, uint3
 	return room;
 }
 
-INLINE float score_row(uint32_t dtype, const float *q, const uint8_t *low, const uint8_t *high, uint32_t dim)
+/* What rows of keys between the two bounds can give n queries, rows `dim` apart, at most. */
+INLINE void score_rows(uint32_t dtype, const int n, const float *q, const uint8_t *low, const uint8_t *high, uint32_t dim,
+                       float *ret)
 {
 	const size_t each = skv_dtype_bytes(dtype);
-	vf sum = {0};
+	vf sum[QUERIES] = {0};
 
 	for (uint32_t d = 0; d < dim; d += VL) {
-		vf x = v_loadf(q + d);
-		sum += v_max(x * v_load(dtype, low + d * each), x * v_load(dtype, high + d * each));
+		vf lo = v_load(dtype, low + d * each), hi = v_load(dtype, high + d * each);
+		UNROLL
+		for (int y = 0; y < n; y++) {
+			vf x = v_loadf(q + y * dim + d);
+			sum[y] += v_max(x * lo, x * hi);
+		}
 	}
-	return v_fold_runs(V_SUM, sum, VL)[0];
+	UNROLL
+	for (int y = 0; y < n; y++)
+		ret[y] = v_fold_runs(V_SUM, sum[y], VL)[0];
 }
 
-static float score_page(const struct skv_shape *sh, const float *q, skv_pte state, uint32_t h, uint32_t page)
+INLINE void score_typed(uint32_t dtype, uint32_t n, const float *q, const uint8_t *low, const uint8_t *high, uint32_t dim,
+                        float *ret)
+{
+	if (n == QUERIES)
+		score_rows(dtype, QUERIES, q, low, high, dim, ret);
+	else
+		for (uint32_t y = 0; y < n; y++)
+			score_rows(dtype, 1, q + y * dim, low, high, dim, ret + y);
+}
+
+static void score_page(const struct skv_shape *sh, uint32_t n, const float *q, skv_pte state, uint32_t h, uint32_t page,
+                       float ret[QUERIES])
 {
 	const uint8_t *low = bounds_row(sh, state, h, page), *high = low + skv_v_offset(sh);
 
 	switch (sh->dtype) {
-	case SKV_F32: return score_row(SKV_F32, q, low, high, sh->head_dim);
-	case SKV_F16: return score_row(SKV_F16, q, low, high, sh->head_dim);
-	default: return score_row(SKV_BF16, q, low, high, sh->head_dim);
+	case SKV_F32:
+		score_typed(SKV_F32, n, q, low, high, sh->head_dim, ret);
+		break;
+	case SKV_F16:
+		score_typed(SKV_F16, n, q, low, high, sh->head_dim, ret);
+		break;
+	default:
+		score_typed(SKV_BF16, n, q, low, high, sh->head_dim, ret);
 	}
 }
 
-/* The scores of pages [from, to), whose bounds are in one state page, for query number `at` of all. */
-static void score_query(const struct score *x, const struct skv_kseq *s, uint32_t i, uint32_t at, uint32_t from,
-                        uint32_t to)
+/* The score of query number `at` of all into its row. */
+static void pool(const struct score *x, uint32_t i, uint32_t at, uint32_t page, float u)
 {
-	const uint32_t h = at / x->heads, per_row = x->sh->n_kv_heads * x->heads / x->ev->rows;
+	const uint32_t per_row = x->sh->n_kv_heads * x->heads / x->ev->rows;
+	float *score = x->ev->page + ((size_t)i * x->ev->rows + at / per_row) * x->ev->page_stride + page;
+
+	if (at % per_row == 0)
+		*score = u;
+	else if (x->pool == SKV_POOL_MAX)
+		*score = *score > u ? *score : u;
+	else
+		*score += u;
+}
+
+/* Pages [from, to), whose bounds are in one state page, for queries [g, g + n) of kv head h. */
+static void score_queries(const struct score *x, const struct skv_kseq *s, uint32_t i, uint32_t h, uint32_t g, uint32_t n,
+                          uint32_t from, uint32_t to)
+{
 	const skv_pte *table = skv_layer_table(x->sh, s);
 	const skv_pte state = skv_state_table(x->sh, s)[from / SKV_PAGE_TOKENS];
-	float room[SKV_MAX_HEAD_DIM], *row = x->ev->page + ((size_t)i * x->ev->rows + at / per_row) * x->ev->page_stride;
-	const float *q = query(x, s, h, at % x->heads, room);
+	float room[SKV_MAX_HEAD_DIM];
+	const float *q = query(x, s, h, g, room);
 
 	for (uint32_t page = from; page < to; page++) {
-		float u = -INFINITY;
+		float u[QUERIES] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
 		if (skv_pte_resident(table[page]) && skv_pte_resident(state))
-			u = score_page(x->sh, q, state, h, page);
-		if (at % per_row == 0)
-			row[page] = u;
-		else if (x->pool == SKV_POOL_MAX)
-			row[page] = row[page] > u ? row[page] : u;
-		else
-			row[page] += u;
+			score_page(x->sh, n, q, state, h, page, u);
+		for (uint32_t y = 0; y < n; y++)
+			pool(x, i, h * x->heads + g + y, page, u[y]);
 	}
 }
 
@@ -175,8 +210,9 @@ static void score_item(void *ctx, uint32_t item, int thread)
 	const uint32_t to = skv_min(from + SKV_PAGE_TOKENS, skv_pages_of(s->len));
 	(void)thread;
 
-	for (uint32_t at = 0; at < x->sh->n_kv_heads * x->heads; at++)
-		score_query(x, s, i, at, from, to);
+	for (uint32_t h = 0; h < x->sh->n_kv_heads; h++)
+		for (uint32_t g = 0; g < x->heads; g += QUERIES)
+			score_queries(x, s, i, h, g, skv_min(x->heads - g, QUERIES), from, to);
 }
 
 void ISA(score_pages)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, uint32_t pool,
