@@ -12,6 +12,8 @@
  * values to find them. Nothing is evicted. Who chooses, and among what:
  *
  *   paper    one set a q head: the last page, and the best K - 1 of the rest
+ *   eval     one set a q head as the authors' evaluation has it: the best max(3, K/16), K counted in tokens (a share is
+ *            one of pages all the same); the last page is one like any other
  *   shared   one set a sequence by the largest U of any head: the last page, and the best K - 1 of the rest
  *   sglang   one set a sequence as SGLang has it: q is averaged over the heads of a group, U summed over kv heads; the
  *            last four pages, and the best K - 4 of the rest (its own budget is 0.7)
@@ -20,19 +22,19 @@
 #include <stdio.h>
 #include <sparsekv/policy.h>
 
-enum variant { PAPER, SHARED, SGLANG };
+enum variant { PAPER, EVAL, SHARED, SGLANG };
 
 struct config {
 	uint32_t variant;
-	struct skv_budget budget; /* K, pages */
+	struct skv_budget budget; /* K, pages; eval: tokens */
 	uint32_t dense;
 };
 
 static const struct skv_param params[] = {
-        {"variant", SKV_PARAM_CHOICE, offsetof(struct config, variant), "paper,shared,sglang",
+        {"variant", SKV_PARAM_CHOICE, offsetof(struct config, variant), "paper,eval,shared,sglang",
          "a set a q head, or one for all: by the best head, or by means as SGLang has it"},
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), "64",
-         "pages selected; below 1 a share of the sequence, at least 8 pages"},
+         "pages selected; below 1 a share of the sequence, at least 8 pages (eval: tokens, at least 3 pages)"},
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "2", "first layers that stay dense"},
 };
 
@@ -47,22 +49,29 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	plan->source = layer;
 	plan->evidence = SKV_EV_BOUNDS;
 	plan->pool = c->variant == SGLANG ? SKV_POOL_MEAN_Q : SKV_POOL_MAX;
-	plan->sharing = c->variant == PAPER ? SKV_SHARE_Q_HEAD : SKV_SHARE_ALL_HEADS;
+	plan->sharing = c->variant == PAPER || c->variant == EVAL ? SKV_SHARE_Q_HEAD : SKV_SHARE_ALL_HEADS;
 }
 
 static void before(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	const struct config *c = ctx->config;
+	struct skv_select select = {
+	        .layer = layer,
+	        .budget = c->budget,
+	        .floor = c->budget.share > 0 ? 8 : 1,
+	        .recent = c->variant == SGLANG ? 4 : 1,
+	};
 
 	if (layer < c->dense)
 		return;
+	if (c->variant == EVAL) {
+		select.floor = 3;
+		select.no_recent = 1;
+		if (c->budget.count > 0)
+			select.budget.count = c->budget.count / SKV_PAGE_TOKENS > 3 ? c->budget.count / SKV_PAGE_TOKENS : 3;
+	}
 	ctx->prims->score_pages(ctx, layer);
-	ctx->prims->select_pages(ctx, &(struct skv_select){
-	                                      .layer = layer,
-	                                      .budget = c->budget,
-	                                      .floor = c->budget.share > 0 ? 8 : 1,
-	                                      .recent = c->variant == SGLANG ? 4 : 1,
-	                              });
+	ctx->prims->select_pages(ctx, &select);
 }
 
 static const struct skv_policy quest = {

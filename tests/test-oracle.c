@@ -109,24 +109,29 @@ static void delta_spec(char *to)
 	         some_layers(), rnd_below(3), rnd_below(3));
 }
 
-static void quest_spec(char *to, const char *variant)
+static void quest_spec(char *to, const char *variant, uint32_t least)
 {
-	snprintf(to, SPEC, "quest:%s?budget=%s&dense=%u", variant, some_budget(4), rnd_below(3));
+	snprintf(to, SPEC, "quest:%s?budget=%s&dense=%u", variant, some_budget(least), rnd_below(3));
 }
 
 static void quest_paper(char *to)
 {
-	quest_spec(to, "paper");
+	quest_spec(to, "paper", 4);
+}
+
+static void quest_eval(char *to)
+{
+	quest_spec(to, "eval", 40); /* tokens */
 }
 
 static void quest_shared(char *to)
 {
-	quest_spec(to, "shared");
+	quest_spec(to, "shared", 4);
 }
 
 static void quest_sglang(char *to)
 {
-	quest_spec(to, "sglang");
+	quest_spec(to, "sglang", 4);
 }
 
 static void template_spec(char *to)
@@ -142,6 +147,7 @@ static const struct {
 	{"streaming", streaming_spec},
 	{"delta", delta_spec},
 	{"quest:paper", quest_paper},
+	{"quest:eval", quest_eval},
 	{"quest:shared", quest_shared},
 	{"quest:sglang", quest_sglang},
 	{"template", template_spec}, /* which the oracle does not know: the contract alone */

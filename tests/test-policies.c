@@ -213,7 +213,7 @@ static void sizes(const struct skv_select *s, uint32_t n, uint32_t *ret_k, uint3
 
 	r = r > s->recent_floor ? r : s->recent_floor;
 	*ret_k = k;
-	*ret_r = r < k ? r : k;
+	*ret_r = s->no_recent ? 0 : r < k ? r : k;
 }
 
 /* A share as in the reference simulation: K = max(8, ceil(f·pages)), L = max(2, K/8). */
@@ -289,10 +289,13 @@ END_TEST
 /* K = max(8, ceil(f·pages)), of which the last page, or SGLang's last four. */
 START_TEST(quest_selects)
 {
-	static const char *const specs[] = {"quest?budget=0.25", "quest:shared?budget=0.25", "quest:sglang?budget=0.25"};
+	static const char *const specs[] = {"quest", "quest:eval", "quest:shared", "quest:sglang"};
+	static const uint32_t recent[] = {1, 0, 1, 4};
+	char spec[64];
 	uint32_t k, r;
 
-	run_step(POLICY("quest"), specs[_i]);
+	snprintf(spec, sizeof(spec), "%s?budget=0.25", specs[_i]);
+	run_step(POLICY("quest"), spec);
 	ck_assert_uint_eq(asked.n_scored, 14);
 	ck_assert_uint_eq(asked.n_pages, 14);
 	ck_assert_uint_eq(asked.n_tokens + asked.n_evicted, 0);
@@ -301,14 +304,21 @@ START_TEST(quest_selects)
 		ck_assert_uint_eq(asked.pages[l].pin, 0);
 		sizes(&asked.pages[l], 1001, &k, &r);
 		ck_assert_uint_eq(k, 251);
-		ck_assert_uint_eq(r, _i == 2 ? 4 : 1);
+		ck_assert_uint_eq(r, recent[_i]);
 		sizes(&asked.pages[l], 10, &k, &r);
-		ck_assert_uint_eq(k, 8);
+		ck_assert_uint_eq(k, _i == 1 ? 3 : 8);
 	}
 	run_step(POLICY("quest"), "quest?budget=3");
 	sizes(&asked.pages[0], 1001, &k, &r);
 	ck_assert_uint_eq(k, 3);
 	ck_assert_uint_eq(r, 1);
+	run_step(POLICY("quest"), "quest:eval?budget=1030");
+	sizes(&asked.pages[0], 1001, &k, &r);
+	ck_assert_uint_eq(k, 64);
+	ck_assert_uint_eq(r, 0);
+	run_step(POLICY("quest"), "quest:eval?budget=10");
+	sizes(&asked.pages[0], 1001, &k, &r);
+	ck_assert_uint_eq(k, 3);
 }
 END_TEST
 
@@ -479,7 +489,7 @@ int main(void)
 	tcase_add_test(t, plans);
 	tcase_add_test(t, delta_selects);
 	tcase_add_test(t, streaming_evicts);
-	tcase_add_loop_test(t, quest_selects, 0, 3);
+	tcase_add_loop_test(t, quest_selects, 0, 4);
 	tcase_add_test(t, template_selects);
 	tcase_add_test(t, parameters_that_make_no_sense);
 	suite_add_tcase(s, t);

@@ -138,7 +138,10 @@ SKV_API uint32_t skv_seq_len(const struct skv_seq *seq);
  */
 SKV_API const int32_t *skv_seq_tokens(const struct skv_seq *seq, uint32_t *ret_len);
 
-/* Pages of the sequence in memory, and pages that its length would take, over all layers. Waits for the device. */
+/*
+ * Pages of the sequence in memory, and pages that its length would take, over all layers; what its policy keeps in pages
+ * is not among them. Waits for the device.
+ */
 SKV_API void skv_seq_pages(const struct skv_seq *seq, uint64_t *ret_resident, uint64_t *ret_total);
 
 /* ---- a step ---------------------------------------------------------------------------------- */
