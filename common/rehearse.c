@@ -21,7 +21,7 @@ struct rehearsal {
 	const struct skv_policy *policy;
 	const struct skv_model *model;
 	struct skv_plan *plans;
-	uint32_t *selected; /* [layer]: by what was selected in this step: pages or tokens; SKV_EV_BOUNDS: it was scored */
+	uint32_t *selected; /* [layer]: what was selected in this step, pages or tokens; SKV_EV_BOUNDS: it was scored */
 	char *state;        /* [REHEARSED_SEQS][state_stride] */
 	size_t state_stride;
 	enum stage stage;

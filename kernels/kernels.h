@@ -168,18 +168,18 @@ struct skv_kernels {
 	                      const struct skv_work *);
 
 	/*
-	 * Make the bounds of the pages that tokens len - n_bounds … len - 1 lie in, each from all of the page's K rows up
-	 * to len. So it does not matter how often, nor in how many calls. What is not resident, a page or the state page
-	 * for it, is left out.
+	 * Make the bounds of the pages that tokens len - n_bounds … len - 1 lie in, each from all of the page's K
+	 * rows up to len. So it does not matter how often, nor in how many calls. What is not resident, a page or
+	 * the state page for it, is left out.
 	 */
 	void (*update_bounds)(const struct skv_shape *, const struct skv_batch *, const struct skv_work *);
 
 	/*
-	 * Score the pages of each sequence (n_q = 1) by their bounds, Σ_d max(q_d kmin_d, q_d kmax_d) of a q head: the
-	 * most that scale⁻¹ times a token's score can be. `pool` (enum skv_pool) says how the scores of the q heads of one row of
-	 * `ev` (1, n_kv_heads or n_heads rows) become one; with SKV_POOL_MEAN_Q (not with n_heads rows) the mean of q over a
-	 * kv head's group is scored, and the sum over kv heads is taken. Fills ev->page; a page that is not resident,
-	 * or has no bounds, has -infinity.
+	 * Score the pages of each sequence (n_q = 1) by their bounds, Σ_d max(q_d kmin_d, q_d kmax_d) of a q head:
+	 * the most that q·k of one of its tokens can be. `pool` (enum skv_pool) says how the scores of the q heads
+	 * of one row of `ev` (1, n_kv_heads or n_heads rows) become one; with SKV_POOL_MEAN_Q (not with n_heads
+	 * rows) the mean of q over a kv head's group is scored, and the sum over kv heads is taken. Fills ev->page;
+	 * a page that is not resident, or has no bounds, has -infinity.
 	 */
 	void (*score_pages)(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t pool,
 	                    const struct skv_evidence *ev, const struct skv_work *);

@@ -24,7 +24,7 @@ struct census {
 	uint64_t full, shared;
 };
 
-/* May kernels follow the entry, number i of the table? A hole counts into q->holes, a page into *n. Needs client->lock. */
+/* May kernels follow entry i of the table? A hole counts into q->holes, a page into *n. Needs client->lock. */
 static int look_at(struct skv_seq *q, uint32_t table, uint32_t i, struct census *n)
 {
 	bool state = table >= q->layout.n_layers;
@@ -42,7 +42,8 @@ static int look_at(struct skv_seq *q, uint32_t table, uint32_t i, struct census 
 		return fail(-EBADMSG, "damaged sequence memory: %spage %u of layer %u is of kind %u",
 		            state ? "state " : "", i, layer, kind);
 	if (!pool_has(q->session->pool, skv_pte_id(e)))
-		return fail(-EBADMSG, "damaged sequence memory: %spage %u of layer %u is page %u, which the pool has not",
+		return fail(-EBADMSG,
+		            "damaged sequence memory: %spage %u of layer %u is page %u, which the pool has not",
 		            state ? "state " : "", i, layer, skv_pte_id(e));
 	n->full += kind == SKV_PTE_FULL;
 	n->shared += kind == SKV_PTE_SHARED;

@@ -52,8 +52,8 @@ static int ready(struct skv_session *s, struct skv_seq *q)
 }
 
 /*
- * The entry of a table that a step may write to and that may be shared, so that it is copied first: of the last page, if
- * it is partly filled, and of its state page. SKV_MAX_TOKENS when there is none.
+ * The entry of a table that a step writes to and that is shared, so that it is copied first: of the last page, if it
+ * is partly filled, or of its state page. SKV_MAX_TOKENS when there is none.
  */
 static uint32_t tail_of(const struct skv_seq *q, uint32_t table)
 {

@@ -67,8 +67,8 @@ static void before(const struct skv_policy_ctx *ctx, uint32_t layer)
 	if (c->variant == EVAL) {
 		select.floor = 3;
 		select.no_recent = 1;
-		if (c->budget.count > 0)
-			select.budget.count = c->budget.count / SKV_PAGE_TOKENS > 3 ? c->budget.count / SKV_PAGE_TOKENS : 3;
+		if (select.budget.count > 0)
+			select.budget.count = select.budget.count < 3 * SKV_PAGE_TOKENS ? 3 : select.budget.count / SKV_PAGE_TOKENS;
 	}
 	ctx->prims->score_pages(ctx, layer);
 	ctx->prims->select_pages(ctx, &select);

@@ -79,13 +79,13 @@ static void check_row(const struct kernel_case *c, const uint8_t *row, uint32_t 
 
 	for (uint32_t d = 0; d < c->sh.head_dim; d++) {
 		const float *k = c->k[i] + h * c->sh.head_dim + d;
-		float want = k[(size_t)from * stride], x = ref_load(c->sh.dtype, row + d * skv_dtype_bytes(c->sh.dtype));
+		float x = ref_load(c->sh.dtype, row + d * skv_dtype_bytes(c->sh.dtype)), want = k[(size_t)from * stride];
 
 		for (uint32_t t = from; t < end; t++)
 			want = high ? fmaxf(want, k[(size_t)t * stride]) : fminf(want, k[(size_t)t * stride]);
 		if (x != want)
-			ck_abort_msg("%s: sequence %u, page %u, kv head %u, element %u: %g, should be %g", c->on->name, i,
-			             page, h, d, (double)x, (double)want);
+			ck_abort_msg("%s: sequence %u, page %u, kv head %u, element %u: %g, should be %g", c->on->name,
+			             i, page, h, d, (double)x, (double)want);
 	}
 }
 
@@ -111,7 +111,8 @@ static void check_bounds(const struct kernel_case *c)
 				case_from(c, state, c->sh.pool + skv_pte_id(e) * c->sh.page_bytes, c->sh.page_bytes);
 			for (uint32_t h = 0; h < c->sh.n_kv_heads; h++)
 				for (int high = 0; high < 2; high++) {
-					const uint8_t *at = state + high * half + (h * SKV_PAGE_TOKENS + u % SKV_PAGE_TOKENS) * row;
+					size_t place = (h * SKV_PAGE_TOKENS + u % SKV_PAGE_TOKENS) * row;
+					const uint8_t *at = state + high * half + place;
 					if (u < skv_pages_of(c->seq[i].len) && bounded(c, i, u))
 						check_row(c, at, i, u, h, high);
 					else
@@ -140,7 +141,8 @@ START_TEST(bounds_of_pages)
 			while (more) {
 				more = false;
 				for (uint32_t i = 0; i < c.n; i++) {
-					uint32_t left = c.seq[i].len - done[i], some = left < steps[way] ? left : steps[way];
+					uint32_t left = c.seq[i].len - done[i];
+					uint32_t some = left < steps[way] ? left : steps[way];
 					done[i] += some;
 					n[i] = some ? some + rnd_below(done[i] - some + 1) : 0;
 					more |= done[i] < c.seq[i].len;
@@ -189,8 +191,10 @@ static double head_score(const struct kernel_case *c, uint32_t pool, uint32_t i,
 
 	for (uint32_t d = 0; d < dim; d++) {
 		double sum = 0;
-		for (uint32_t g = 0; g < heads; g++)
-			sum += ref_round(c->sh.io_dtype, c->q[((size_t)c->seq[i].row * c->sh.n_heads + head + g) * dim + d]);
+		for (uint32_t g = 0; g < heads; g++) {
+			size_t row = (size_t)c->seq[i].row * c->sh.n_heads + head + g;
+			sum += ref_round(c->sh.io_dtype, c->q[row * dim + d]);
+		}
 		q[d] = (float)(sum / heads);
 	}
 	return ref_bound(q, c->k[i] + (size_t)from * stride + head / group * dim,

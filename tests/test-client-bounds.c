@@ -35,7 +35,8 @@ static void teardown(void)
 static struct world_policy quest(uint32_t dense, char *spec)
 {
 	sprintf(spec, "quest?variant=shared&budget=5&dense=%u", dense);
-	return (struct world_policy){.kind = WORLD_QUEST, .budget = {.count = 5}, .floor = 1, .recent = 1, .dense = dense};
+	return (struct world_policy){
+	        .kind = WORLD_QUEST, .budget = {.count = 5}, .floor = 1, .recent = 1, .dense = dense};
 }
 
 static void open_quest(uint32_t dense)
@@ -190,10 +191,18 @@ START_TEST(handed_over)
 }
 END_TEST
 
-/* Steps that are given up leave no state pages behind, and those that were to build them are no excuse to have none. */
-START_TEST(given_up)
+static void give_up(struct world_seq *q, uint32_t n, bool prompt)
 {
 	uint64_t content[300];
+
+	for (uint32_t i = 0; i < n; i++)
+		content[i] = world_content(3, i);
+	ck_assert_int_eq(world_step(&w, &(struct world_item){q, n, prompt, content}, 1, (int)rnd_below(4)), -ECANCELED);
+}
+
+/* Steps that are given up leave no state pages behind, and the first that is not builds what they were to build. */
+START_TEST(given_up)
+{
 	struct world_seq q, child;
 	struct skv_seq *seq;
 	char spec[64];
@@ -201,19 +210,17 @@ START_TEST(given_up)
 	open_quest(1);
 	new_seq(&q, NULL);
 	world_feed(&w, &q, 1, 240, true);
-	for (uint32_t i = 0; i < 300; i++)
-		content[i] = world_content(3, i);
 	for (int round = 0; round < 3; round++) {
 		uint64_t before = state_pages();
 
-		ck_assert_int_eq(world_step(&w, &(struct world_item){&q, 300, true, content}, 1, (int)rnd_below(4)), -ECANCELED);
+		give_up(&q, 300, true);
 		ck_assert_uint_eq(state_pages(), before);
 		decode(&q, 1, 20);
 		w.next = quest(round % 2 ? 1 : 0, spec);
 		strcpy(w.next_spec, spec);
 		ck_assert_int_eq(raw_policy_swap(op, spec), 0);
 		for (int i = 0; i < 100 && w.next_spec[0]; i++)
-			ck_assert_int_eq(world_step(&w, &(struct world_item){&q, 1, false, content}, 1, (int)rnd_below(4)), -ECANCELED);
+			give_up(&q, 1, false);
 		ck_assert_uint_eq(state_pages(), 0);
 	}
 	OK(skv_seq_fork(q.seq, NULL, &seq)); /* of one that has none now */

@@ -178,8 +178,8 @@ int skv_ctl_pool(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 int skv_ctl_seq_list(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 {
 	static const char *const heads[] = {"SEQ", "UID",  "-MODEL", "TOKENS",  "MOST", "PAGES",
-	                                    "OF",  "KEPT", "SHARED", "HELD BY", "-NAME"};
-	struct skv_table t = {.heads = heads, .n_cols = 11};
+	                                    "OF",  "KEPT", "SHARED", "STATE", "HELD BY", "-NAME"};
+	struct skv_table t = {.heads = heads, .n_cols = 12};
 	json_t *answer, *row;
 	int status;
 	size_t i;
@@ -201,6 +201,7 @@ int skv_ctl_seq_list(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 		skv_table_cell(&t, "%llu", (ull)total);
 		skv_table_cell(&t, "%s", skv_human_share((double)resident, counted ? (double)total : 0));
 		skv_table_cell(&t, counted ? "%llu" : "-", (ull)skv_json_u64(row, "pages_shared"));
+		skv_table_cell(&t, counted ? "%llu" : "-", (ull)skv_json_u64(row, "pages_state"));
 		skv_table_cell(&t, client ? "%llu" : "nobody", (ull)client);
 		skv_table_cell(&t, "%s",
 		               *skv_json_str(row, "name") ? skv_json_str(row, "name") : "(anonymous)");

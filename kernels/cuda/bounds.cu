@@ -197,7 +197,8 @@ DEVICE void score_tile(const struct score *c, const struct skv_kseq *s, uint32_t
                        const uint8_t *high, uint32_t pages, float (*scores)[SKV_PAGE_TOKENS])
 {
 	const uint32_t lane = threadIdx.x % 32, team = lane / TEAM, x = lane % TEAM, d = x * EIGHT;
-	const size_t row = c->head_dim * sizeof(uint16_t), at = (size_t)h * SKV_PAGE_TOKENS * row + d * sizeof(uint16_t);
+	const size_t row = c->head_dim * sizeof(uint16_t);
+	const size_t at = (size_t)h * SKV_PAGE_TOKENS * row + d * sizeof(uint16_t);
 	queries<N> q;
 
 	load_queries<N>(c, s, h, g, d, &q);
@@ -232,7 +233,8 @@ DEVICE void write_scores(const struct score *c, const struct skv_kseq *s, const 
 	const uint32_t each = c->n_kv_heads * c->heads / c->rows, n = skv_pages_of(s->len);
 
 	for (uint32_t x = threadIdx.x; x < c->rows * SKV_PAGE_TOKENS; x += blockDim.x) {
-		const uint32_t row = x / SKV_PAGE_TOKENS, u = x % SKV_PAGE_TOKENS, page = blockIdx.x * SKV_PAGE_TOKENS + u;
+		const uint32_t row = x / SKV_PAGE_TOKENS, u = x % SKV_PAGE_TOKENS;
+		const uint32_t page = blockIdx.x * SKV_PAGE_TOKENS + u;
 		float score = -INFINITY;
 		if (page >= n)
 			continue;
@@ -263,7 +265,8 @@ __global__ void __launch_bounds__(32 * WARPS_MOST, N <= 4 ? 2 : 1) score_kernel(
 	if (skv_pte_resident(state))
 		for (uint32_t h = threadIdx.x / 32; h < c.n_kv_heads; h += blockDim.x / 32)
 			for (uint32_t g = 0; g < c.heads; g += N)
-				score_tile<T, TEAM, N>(&c, s, h, g, low, low + c.page_bytes / 2, pages, scores + h * c.heads);
+				score_tile<T, TEAM, N>(&c, s, h, g, low, low + c.page_bytes / 2, pages,
+				                       scores + h * c.heads);
 	__syncthreads();
 	write_scores(&c, s, scores, skv_pte_resident(state));
 }

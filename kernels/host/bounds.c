@@ -123,8 +123,8 @@ static const float *query(const struct score *x, const struct skv_kseq *s, uint3
 }
 
 /* What rows of keys between the two bounds can give n queries, rows `dim` apart, at most. */
-INLINE void score_rows(uint32_t dtype, const int n, const float *q, const uint8_t *low, const uint8_t *high, uint32_t dim,
-                       float *ret)
+INLINE void score_rows(uint32_t dtype, const int n, const float *q, const uint8_t *low, const uint8_t *high,
+                       uint32_t dim, float *ret)
 {
 	const size_t each = skv_dtype_bytes(dtype);
 	vf sum[QUERIES] = {0};
@@ -142,8 +142,8 @@ INLINE void score_rows(uint32_t dtype, const int n, const float *q, const uint8_
 		ret[y] = v_fold_runs(V_SUM, sum[y], VL)[0];
 }
 
-INLINE void score_typed(uint32_t dtype, uint32_t n, const float *q, const uint8_t *low, const uint8_t *high, uint32_t dim,
-                        float *ret)
+INLINE void score_typed(uint32_t dtype, uint32_t n, const float *q, const uint8_t *low, const uint8_t *high,
+                        uint32_t dim, float *ret)
 {
 	if (n == QUERIES)
 		score_rows(dtype, QUERIES, q, low, high, dim, ret);
@@ -184,8 +184,8 @@ static void pool(const struct score *x, uint32_t i, uint32_t at, uint32_t page, 
 }
 
 /* Pages [from, to), whose bounds are in one state page, for queries [g, g + n) of kv head h. */
-static void score_queries(const struct score *x, const struct skv_kseq *s, uint32_t i, uint32_t h, uint32_t g, uint32_t n,
-                          uint32_t from, uint32_t to)
+static void score_queries(const struct score *x, const struct skv_kseq *s, uint32_t i, uint32_t h, uint32_t g,
+                          uint32_t n, uint32_t from, uint32_t to)
 {
 	const skv_pte *table = skv_layer_table(x->sh, s);
 	const skv_pte state = skv_state_table(x->sh, s)[from / SKV_PAGE_TOKENS];

@@ -5,7 +5,7 @@
  *   U(page) = Σ_d max(q_d·kmin_d, q_d·kmax_d), unscaled
  *
  *   paper    per q head: the last page and the best K - 1
- *   eval     per q head: the best max(3, K/16), K counted in tokens, a share of pages; the last page is one like any other
+ *   eval     per q head: the best max(3, K/16), K counted in tokens (a share: of pages); the last page is like any other
  *   shared   one set: max over all heads; the last page and the best K - 1
  *   sglang   one set: q mean over the group, sum over kv heads; the last four pages and the best K - 4
  */
@@ -69,7 +69,8 @@ static void choose(const struct oracle_step *s, const char *spec, uint32_t layer
 	bool eval = oracle_is(spec, "variant", "eval"), sglang = oracle_is(spec, "variant", "sglang");
 	bool apart = eval || oracle_is(spec, "variant", "paper");
 	uint32_t pages = oracle_units(ORACLE_PAGES, s->n), rows = apart ? s->model->n_heads : 1;
-	uint32_t heads = s->model->n_heads / rows, k = oracle_budget(spec, pages, eval ? 3 : 8), recent = sglang ? 4 : !eval;
+	uint32_t k = oracle_budget(spec, pages, eval ? 3 : 8), recent = sglang ? 4 : !eval;
+	uint32_t heads = s->model->n_heads / rows;
 	struct oracle_score *page = calloc(pages, sizeof(*page));
 
 	if (eval && oracle_number(spec, "budget") >= 1) {

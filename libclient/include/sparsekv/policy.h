@@ -89,7 +89,7 @@ struct skv_param {
 enum skv_attend_how {
 	SKV_ATTEND_DENSE = 0,  /* every resident token */
 	SKV_ATTEND_WINDOW = 1, /* the first `sinks` tokens and the most recent ones, see skv_window */
-	SKV_ATTEND_PAGES = 2,  /* the pages that `source` selected in this step; with SKV_EV_BOUNDS it may be this layer */
+	SKV_ATTEND_PAGES = 2,  /* the pages that `source` selected in this step; this layer, if it has SKV_EV_BOUNDS */
 	/*
 	 * The tokens that `source` selected in this step. With `source` the layer itself it reads all of its keys, selects
 	 * by their weights as its before() asks for, and reads the values of the selected tokens alone.
@@ -118,8 +118,8 @@ enum skv_evidence_bits {
 	SKV_EV_TOKENS = 1u << 0, /* pooled softmax weight of each token */
 	SKV_EV_PAGES = 1u << 1,  /* sum of the pooled token weights of each page */
 	/*
-	 * Scores of pages by bounds of their keys, which score_pages() makes in before(): the only kind that a layer has
-	 * ahead of its attention, and then it has no other. The library keeps bounds of this layer's pages.
+	 * Scores of pages by bounds of their keys, which score_pages() makes in before(): the only kind that a
+	 * layer has ahead of its attention, and then it has no other. The library keeps bounds of its pages.
 	 */
 	SKV_EV_BOUNDS = 1u << 2,
 };
@@ -133,7 +133,7 @@ struct skv_plan {
 	uint32_t size;     /* filled in by the library */
 	uint32_t attend;   /* enum skv_attend_how */
 	uint32_t source;   /* PAGES, TOKENS: an earlier layer that selects, or this one */
-	uint32_t evidence; /* set of skv_evidence_bits; weights: of a layer that attends densely, or is its own source */
+	uint32_t evidence; /* set of skv_evidence_bits; weights: of a layer that is dense, or its own source */
 	uint32_t pool;     /* enum skv_pool: over the heads that share one score row */
 	uint32_t sharing;  /* enum skv_sharing: one row of evidence, and one selection, a sequence, kv head or q head */
 	struct skv_window window;
@@ -187,8 +187,9 @@ struct skv_prims {
 	/* adopt(), step_end(): the state of sequence i, seq_state_bytes of it, zeroed when first adopted. */
 	void *(*seq_state)(const struct skv_policy_ctx *, uint32_t i);
 	/*
-	 * before() of a layer with SKV_EV_BOUNDS: score its pages, Σ_d max(q_d kmin_d, q_d kmax_d) of each q head (kmin and
-	 * kmax: the least and the most of the page's keys), pooled as its plan says. select_pages() may follow at once.
+	 * before() of a layer with SKV_EV_BOUNDS: score its pages, Σ_d max(q_d kmin_d, q_d kmax_d) of each q head
+	 * (kmin and kmax: the least and the most of the page's keys), pooled as its plan says. select_pages() may
+	 * follow at once.
 	 */
 	void (*score_pages)(const struct skv_policy_ctx *, uint32_t layer);
 };
