@@ -134,19 +134,18 @@ static bool check_output(struct verify *v, const struct bed *b, const struct bed
 
 static struct oracle_step step_of(const struct verify *v, const struct bed *b, const struct bed_seq *q)
 {
-	uint32_t n = q->n + 1;
 	bool device = v->place->device != SKV_DEVICE_HOST;
 
 	return (struct oracle_step){
 	        .model = &b->model,
-	        .n = n,
+	        .n = q->n + 1,
 	        .k = (const float *const *)q->k,
 	        .q = (const float *const *)q->q,
 	        .hole = q->hole,
 	        .logit_slack = v->place->logit_slack,
-	        .weight_slack = v->place->weight_slack,
-	        /* a device keeps scores as 16-bit differences to the largest one of their page */
-	        .ties_hold = !device || (q->kind != BED_ROWS && (q->kind != BED_PATTERNS || n % ORACLE_PAGE == 0)),
+	        .kept_slack = v->place->kept_slack,
+	        /* a device keeps scores as 16-bit differences to the largest one so far, which are the same for 0 alone */
+	        .ties_hold = !device || q->kind == BED_SAME || q->kind == BED_ZERO,
 	};
 }
 

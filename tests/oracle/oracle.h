@@ -26,7 +26,7 @@ struct oracle_step {
 	const float *const *q; /* [layer]: [n_heads][head_dim] of the last token */
 	bool *const *hole;     /* [layer]: [pages] that were evicted */
 	double logit_slack;    /* a kernel's q·k is off by at most this much of Σ |q_d k_d|, */
-	double weight_slack;   /* and a softmax weight by this much of itself besides */
+	double kept_slack;     /* and, scaled, by this much of its distance to the largest one besides */
 	bool ties_hold;        /* scores that are equal here are equal there */
 };
 

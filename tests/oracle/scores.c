@@ -34,8 +34,8 @@ void oracle_logits(const struct oracle_step *s, uint32_t layer, uint32_t head, s
 }
 
 /*
- * α_t = exp(x_t) / Σ exp(x). Where a kernel's x are off by up to δ_t, and all of them by up to Δ, its α is off by
- * a factor of up to exp(δ_t + Δ).
+ * α_t = exp(x_t) / Σ exp(x). Where a kernel's x_t is off by up to δ_t, and the sum by a factor of up to exp(Δ), its α is
+ * off by up to exp(δ_t + Δ).
  */
 void oracle_weights(const struct oracle_step *s, uint32_t layer, uint32_t head, struct oracle_score *score)
 {
@@ -58,7 +58,8 @@ void oracle_weights(const struct oracle_step *s, uint32_t layer, uint32_t head, 
 		if (s->hole[layer][t / ORACLE_PAGE])
 			continue;
 		weight = exp(scale * score[t].is - max) / sum;
-		off = expm1(scale * (score[t].hi - score[t].is) + most) + s->weight_slack + SUM_SLACK;
+		off = scale * (score[t].hi - score[t].is) + s->kept_slack * (max - scale * score[t].is);
+		off = expm1(off + most) + SUM_SLACK;
 		score[t] = about(weight, weight * off + LEAST);
 	}
 }
