@@ -56,15 +56,9 @@ static void choose(const struct oracle_step *s, const char *spec, uint32_t layer
 	free(candidate);
 }
 
-static bool selects(const struct oracle_step *s, const char *spec, uint32_t layer)
-{
-	(void)s;
-	return oracle_layer_in(spec, "layers", layer);
-}
-
 static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
-	oracle_followers(s, spec, set, selects, choose);
+	oracle_followers(s, spec, set, oracle_chooses_twice, choose);
 }
 
 const struct oracle_policy oracle_lessismore = {.name = "lessismore", .look = look};

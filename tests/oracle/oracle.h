@@ -121,6 +121,8 @@ void oracle_select(const struct oracle_step *, uint32_t layer, struct oracle_set
 void oracle_followers(const struct oracle_step *, const char *spec, struct oracle_set *set,
                       bool (*chooses)(const struct oracle_step *, const char *spec, uint32_t layer),
                       void (*choose)(const struct oracle_step *, const char *spec, uint32_t layer, struct oracle_set *));
+/* Does the layer choose, of two that do: one of `layers`, or the first after `dense`, and the one where 13 is of 32? */
+bool oracle_chooses_twice(const struct oracle_step *, const char *spec, uint32_t layer);
 /* For each candidate, how many of the candidates surely come before it, and how many may. */
 void oracle_ranks(const struct oracle_step *, const struct oracle_score *score, const bool *candidate, uint32_t n,
                   uint32_t *ret_sure, uint32_t *ret_may);

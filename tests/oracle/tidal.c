@@ -10,8 +10,7 @@ static void choose(const struct oracle_step *s, const char *spec, uint32_t layer
 	oracle_select(s, layer, set, ORACLE_TOKENS, s->model->n_heads, ORACLE_MAX, oracle_budget(spec, s->n, 128), 0, 0);
 }
 
-/* `auto`: the first that is not dense, and where 13 is of 32 layers. */
-static bool selects(const struct oracle_step *s, const char *spec, uint32_t layer)
+bool oracle_chooses_twice(const struct oracle_step *s, const char *spec, uint32_t layer)
 {
 	uint32_t dense = (uint32_t)oracle_number(spec, "dense"), layers = s->model->n_layers;
 
@@ -22,7 +21,7 @@ static bool selects(const struct oracle_step *s, const char *spec, uint32_t laye
 
 static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
-	oracle_followers(s, spec, set, selects, choose);
+	oracle_followers(s, spec, set, oracle_chooses_twice, choose);
 }
 
 const struct oracle_policy oracle_tidal = {.name = "tidal", .look = look};
