@@ -235,6 +235,9 @@ START_TEST(policies_are_verified)
 	ck_assert_int_eq(ctl("policy verify -n 10 --json template"), 0);
 	SAYS("\"passed\": true");
 	SAYS("\"oracle\": false");
+	ck_assert_int_eq(ctl("policy verify -n 10 --shape 9,6,3,32 'delta?budget=4&layers=8&dense=0'"), 0);
+	ck_assert_int_eq(ctl("policy verify -n 10 --shape 8,6,3,32 'delta?budget=4&layers=8&dense=0'"), 1);
+	SAYS("layer 8");
 	ck_assert_int_eq(ctl("policy load %s", fix_built("tests/plugins/.libs/greedy.so")), 0);
 	ck_assert_int_eq(ctl("policy verify 'greedy?budget=20'"), 1);
 	SAYS("its budget is 20");
@@ -314,6 +317,7 @@ START_TEST(wrong_usage_is_status_2)
 		{"policy swap --uid -1 full", "--uid: got \"-1\""},
 		{"policy swap --all --uid 3 full", "expected one of --all, --session and --uid"},
 		{"policy verify", "expected one SPEC"},
+		{"policy verify --shape 3,2,1 full", "--shape: got \"3,2,1\""},
 		{"policy verify --seed x full", "--seed: got \"x\""},
 		{"policy swap -n 3 full", "does not take"},
 		{"policy verify -d 3 full", "does not take"},

@@ -26,6 +26,7 @@ struct skv_ctl_options {
 	long count;       /* -n, 0: not given */
 	bool seeded;
 	uint64_t seed;    /* policy verify, if seeded */
+	uint32_t shape[4]; /* policy verify: layers, q heads, kv heads, head_dim; 0: not given */
 	double delay;     /* -d, seconds */
 	double timeout;   /* seconds, 0: not given */
 	double wait;      /* policy swap: seconds, 0: not given */

@@ -10,7 +10,7 @@
 
 /* Options that a command may take besides --socket, --json and --timeout. */
 enum { TAKES_MODEL = 1, TAKES_UID = 2, TAKES_SESSION = 4, TAKES_ALL = 8, TAKES_COUNT = 16, TAKES_WAIT = 32, TAKES_DELAY = 64,
-       TAKES_SEED = 128 };
+       TAKES_SEED = 128, TAKES_SHAPE = 256 };
 
 static const struct command {
 	const char *word, *second; /* second NULL: the command is one word */
@@ -29,7 +29,7 @@ static const struct command {
 	{"policy", "load", "FILE", 0, skv_ctl_policy_load, "try a plugin, then load it (operator)"},
 	{"policy", "swap", "SPEC", TAKES_SESSION | TAKES_UID | TAKES_ALL | TAKES_WAIT, skv_ctl_policy_swap,
 	 "make running sessions switch (operator); all of them without --session or --uid"},
-	{"policy", "verify", "SPEC", TAKES_COUNT | TAKES_SEED, skv_ctl_policy_verify,
+	{"policy", "verify", "SPEC", TAKES_COUNT | TAKES_SEED | TAKES_SHAPE, skv_ctl_policy_verify,
 	 "decode random sequences under a policy, and check what it looks at"},
 	{"pool", NULL, NULL, 0, skv_ctl_pool, "memory pools"},
 	{"metrics", NULL, NULL, 0, skv_ctl_metrics, "everything in Prometheus' text format"},
@@ -60,6 +60,7 @@ static void usage(FILE *to)
 	      "  --all              policy swap: every session\n"
 	      "  --wait SECONDS     policy swap: until each of them runs it, or refused\n"
 	      "  --seed N           policy verify: the random numbers of an earlier run\n"
+	      "  --shape L,H,K,D    policy verify: layers, q heads, kv heads and head_dim of the models, instead of any\n"
 	      "  -n COUNT           top: so many times, then end; policy verify: so many cases (300)\n"
 	      "  -d SECONDS         top: time between two looks (1)\n"
 	      "  --help, --version\n\n"
@@ -121,6 +122,14 @@ static bool parse_u32(const char *text, uint32_t *ret)
 	return true;
 }
 
+static bool parse_shape(const char *text, uint32_t ret[4])
+{
+	char rest;
+
+	return sscanf(text, "%u,%u,%u,%u%c", &ret[0], &ret[1], &ret[2], &ret[3], &rest) == 4 && ret[0] > 0 &&
+	       ret[1] > 0 && ret[2] > 0 && ret[3] > 0;
+}
+
 static bool parse_seconds(const char *text, double *ret)
 {
 	char *end;
@@ -176,6 +185,12 @@ static bool take(int option, const char *value, struct skv_ctl_options *o, unsig
 		if (parse_u32(value, &o->session) && o->session)
 			return true;
 		misused("--session: got \"%s\", expected a session's number as in `sparsekvctl top`", value);
+		return false;
+	case 'p':
+		*given |= TAKES_SHAPE;
+		if (parse_shape(value, o->shape))
+			return true;
+		misused("--shape: got \"%s\", expected LAYERS,HEADS,KV_HEADS,HEAD_DIM", value);
 		return false;
 	case 'S':
 		*given |= TAKES_SEED;
@@ -233,8 +248,9 @@ int main(int argc, char **argv)
 		{"timeout", required_argument, NULL, 't'}, {"model", required_argument, NULL, 'm'},
 		{"uid", required_argument, NULL, 'u'},     {"session", required_argument, NULL, 'e'},
 		{"wait", required_argument, NULL, 'w'},   {"all", no_argument, NULL, 'a'},
-		{"seed", required_argument, NULL, 'S'},    {"help", no_argument, NULL, 'h'},
-		{"version", no_argument, NULL, 'V'},       {0},
+		{"seed", required_argument, NULL, 'S'},    {"shape", required_argument, NULL, 'p'},
+		{"help", no_argument, NULL, 'h'},          {"version", no_argument, NULL, 'V'},
+		{0},
 	};
 	struct skv_ctl_options o = {.uid = -1, .delay = 1};
 	const struct command *c;

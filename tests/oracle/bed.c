@@ -14,6 +14,7 @@
 #include "tests/ref-attention.h"
 
 #define MEMORY (12u << 20) /* bytes of the pool that all sequences together may take */
+#define LEAST_ROOM 512u    /* tokens, of models that are too large for that */
 #define PATTERNS 3u
 #define ROWS 4u
 #define NEEDLE_EVERY 37u
@@ -100,6 +101,7 @@ void bed_make_seqs(struct bed *b, uint32_t longest, uint32_t steps)
 	size_t width = (size_t)m->n_kv_heads * m->head_dim;
 	uint32_t room = (uint32_t)(MEMORY / (m->n_layers * 2 * width * skv_dtype_bytes(m->kv_dtype)));
 
+	room = room > LEAST_ROOM ? room : LEAST_ROOM;
 	longest = longest < room ? longest : room;
 	b->n_seqs = room / longest < BED_MAX_SEQS ? room / longest : BED_MAX_SEQS;
 	b->n_seqs = 1 + bed_below(b, b->n_seqs);

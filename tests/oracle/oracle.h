@@ -53,7 +53,7 @@ struct oracle_policy {
 extern const struct oracle_policy oracle_full, oracle_streaming, oracle_delta, oracle_omnikv, oracle_kascade, oracle_tidal,
 	oracle_lessismore, oracle_quest;
 
-/* The policy that a spec names, or NULL. */
+/* The policy that a spec names, or NULL, also where the spec leaves layers to a profile. */
 const struct oracle_policy *oracle_find(const char *spec);
 
 void oracle_sets_free(struct oracle_set *set, uint32_t n_layers);

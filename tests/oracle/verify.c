@@ -41,7 +41,7 @@ static struct skv_session *open_for_spec(struct verify *v, struct bed *b)
 	struct skv_session *s = NULL;
 	int e = skv_open(v->client, &b->model, v->spec, &s);
 
-	while (e == -EINVAL && b->model.n_layers * 2 <= MOST_LAYERS) {
+	while (e == -EINVAL && !v->shape && b->model.n_layers * 2 <= MOST_LAYERS) {
 		b->model.n_layers *= 2;
 		e = skv_open(v->client, &b->model, v->spec, &s);
 	}
@@ -89,6 +89,12 @@ static bool round_of(struct verify *v, uint64_t seed)
 	v->bad_seed = seed;
 	v->rounds++;
 	bed_init(&b, seed, v->place->device);
+	if (v->shape) {
+		b.model.n_layers = v->shape->n_layers;
+		b.model.n_heads = v->shape->n_heads;
+		b.model.n_kv_heads = v->shape->n_kv_heads;
+		b.model.head_dim = v->shape->head_dim;
+	}
 	b.model.max_tokens = (SHORT << LEVELS) + 5 * STEPS;
 	snprintf(b.model.name, sizeof(b.model.name), "%s", v->model);
 	self = open_for_spec(v, &b);

@@ -45,6 +45,7 @@ struct verify {
 	uint32_t cases; /* one sequence's decode step, all layers, each */
 	const struct verify_place *place;
 	const char *model; /* name of the models that are opened: nobody else's */
+	const struct skv_model *shape; /* layers, heads and head_dim of all of them; NULL: any */
 
 	/* what was seen */
 	uint32_t done;
