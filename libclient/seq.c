@@ -32,7 +32,7 @@ static int look_at(struct skv_seq *q, uint32_t table, uint32_t i, struct census 
 	skv_pte e = seq_table(q, table)[i];
 	enum skv_pte_kind kind = skv_pte_kind(e);
 
-	if (state && e == 0)
+	if (state && kind == SKV_PTE_NONE)
 		return 0;
 	if (!state && kind == SKV_PTE_HOLE && (i + 1) * SKV_PAGE_TOKENS <= q->len) {
 		q->holes[layer]++;

@@ -44,7 +44,7 @@ static struct peer {
 	struct spoil spoil;
 	bool random; /* spoil some byte of some message */
 	/* instead of what is right */
-	bool no_fds, unsealed, short_file, rubbish_policy, no_segment, twice, rubbish_memory, bad_entry;
+	bool no_fds, unsealed, short_file, rubbish_policy, no_segment, twice, rubbish_memory, bad_entry, bad_state;
 	uint32_t lease_first; /* page that leases begin with */
 	int lease_error;
 	_Atomic bool stop_ticking;
@@ -174,6 +174,10 @@ static void serve_seq(uint32_t type, uint32_t serial)
 					skv_seqmem_table(mem, &l, layer)[i] =
 					        peer.bad_entry ? (skv_pte)rnd64() | 0x60000000u
 					                       : skv_pte_make(SKV_PTE_FULL, peer.next_page++);
+			if (peer.bad_state) /* a page that is not there, a hole, or what is nothing */
+				skv_seqmem_table(mem, &l, model.n_layers)[rnd_below(2)] =
+				        rnd_below(2) ? (skv_pte)rnd64() | 0x30000000u
+				                     : skv_pte_make(SKV_PTE_FULL, SKV_PTE_ID_MASK);
 			atomic_store(&mem->commit, (uint64_t)1 << 32 | 20);
 		}
 		munmap(map, l.total);
@@ -438,7 +442,8 @@ START_TEST(damaged_tables)
 {
 	enum stage stage;
 
-	peer.bad_entry = _i > 0;
+	peer.bad_entry = _i % 2;
+	peer.bad_state = _i > 0 && !peer.bad_entry;
 	if (_i == 0) {
 		ck_assert_int_eq(scenario(true, &stage), 0);
 		ck_assert_uint_eq(skv_seq_len(seq), 40);

@@ -485,7 +485,11 @@ static bool lie(struct m_seq *q)
 			return false; /* state may be missing */
 		*e = 0;
 		return true;
-	case 1: *e = (4 + rnd_below(12)) << SKV_PTE_KIND_SHIFT | page; return true;
+	case 1:
+		*e = (4 + rnd_below(12)) << SKV_PTE_KIND_SHIFT | page;
+		if (t >= m_layers(q->kind) && chance(50))
+			*e = skv_pte_make(SKV_PTE_HOLE, 0); /* of state none is evicted */
+		return true;
 	case 2: /* not on lease to its holder */
 		if (p->has[page] == M_LEASE && p->who[page] == q->holder)
 			return false;

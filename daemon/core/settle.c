@@ -32,7 +32,7 @@ static const char *take_entry(struct walk *w, skv_pte e)
 	uint32_t page = skv_pte_id(e);
 
 	switch ((uint32_t)skv_pte_kind(e)) {
-	case SKV_PTE_HOLE: return NULL;
+	case SKV_PTE_HOLE: return w->state ? "is a hole among state pages" : NULL;
 	case SKV_PTE_FULL:
 		if (!skv_page_exists(w->core, w->pool, page))
 			return "names a page that does not exist";
