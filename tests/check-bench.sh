@@ -30,7 +30,7 @@ positive() {
 	column "$@" | awk '!($1 > 0) { exit 1 }' || fail "$1.csv: $2 of ${3-any} is not above 0"
 }
 
-table attention 22 attention --memory 1 --tokens 256 --dim 32,32 --heads 4/2,8/2 --dtype bf16 --threads 1 --prefill 0 --repeat 1
+table attention 24 attention --memory 1 --tokens 256 --dim 32,32 --heads 4/2,8/2 --dtype bf16 --threads 1 --prefill 0 --repeat 1
 positive attention ms
 table step 6 step --batch 2 --tokens 128 --budget 32 --layers 6 --heads 4/2 --dim 32 --repeat 4
 positive step ms '^(delta|kascade)'

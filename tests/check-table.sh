@@ -3,7 +3,7 @@
 #
 # check-table.sh BUILDDIR - the table of models/reference/README.md, made with the engine on a daemon.
 #
-# For `full`, `streaming` and `delta` over the 120 dev cases of 1,024 to 4,096 bytes, `line` must lie within
+# For `full`, `streaming`, `delta` and `quest` over the 120 dev cases of 1,024 to 4,096 bytes, `line` must lie within
 # 1.5 points and the attended share within 2 points of what the independent simulation gives. Then 40 cases
 # decoded freely must be exact where they are with forced decoding.
 set -eu
@@ -18,7 +18,8 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 failed=0
 
-"${eval[@]}" --sizes 1024,2048,4096 --policy full --policy "$streaming" --policy "$delta" --csv "$tmp/csv"
+"${eval[@]}" --sizes 1024,2048,4096 --policy full --policy "$streaming" --policy "$delta" \
+	--policy 'quest?budget=0.25' --policy 'quest:shared?budget=0.25' --csv "$tmp/csv"
 
 # expect POLICY LINE ATTENDED, the simulation's figures
 expect() {
@@ -33,6 +34,8 @@ expect() {
 expect full 0.949 1.00
 expect "$streaming" 0.375 0.35
 expect "$delta" 0.921 0.49
+expect 'quest?budget=0.25' 0.929 0.35
+expect 'quest:shared?budget=0.25' 0.915 0.35
 
 for mode in forced free; do
 	"${eval[@]}" --mode $mode --sizes 512,1024,2048,4096 --limit 2 --policy full --policy "$delta" \
