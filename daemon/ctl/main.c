@@ -9,8 +9,8 @@
 #include "daemon/ctl/ctl.h"
 
 /* Options that a command may take besides --socket, --json and --timeout. */
-enum { TAKES_MODEL = 1, TAKES_UID = 2, TAKES_SESSION = 4, TAKES_ALL = 8, TAKES_COUNT = 16, TAKES_WAIT = 32, TAKES_DELAY = 64,
-       TAKES_SEED = 128, TAKES_SHAPE = 256 };
+enum { TAKES_MODEL = 1, TAKES_UID = 2, TAKES_SESSION = 4, TAKES_ALL = 8, TAKES_COUNT = 16, TAKES_WAIT = 32,
+       TAKES_DELAY = 64, TAKES_SEED = 128, TAKES_SHAPE = 256 };
 
 static const struct command {
 	const char *word, *second; /* second NULL: the command is one word */
@@ -60,7 +60,7 @@ static void usage(FILE *to)
 	      "  --all              policy swap: every session\n"
 	      "  --wait SECONDS     policy swap: until each of them runs it, or refused\n"
 	      "  --seed N           policy verify: the random numbers of an earlier run\n"
-	      "  --shape L,H,K,D    policy verify: layers, q heads, kv heads and head_dim of the models, instead of any\n"
+	      "  --shape L,H,K,D    policy verify: layers, q heads, kv heads, head_dim of the models (any)\n"
 	      "  -n COUNT           top: so many times, then end; policy verify: so many cases (300)\n"
 	      "  -d SECONDS         top: time between two looks (1)\n"
 	      "  --help, --version\n\n"

@@ -3,6 +3,8 @@
 #include "tests/oracle/check.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,6 +48,11 @@ static uint32_t tokens_of_unit(const struct seen *x, uint32_t unit)
 	return x->looked.len - first < SKV_PAGE_TOKENS ? x->looked.len - first : SKV_PAGE_TOKENS;
 }
 
+static uint32_t page_of_unit(const struct seen *x, uint32_t unit)
+{
+	return x->units == x->looked.len ? unit / SKV_PAGE_TOKENS : unit;
+}
+
 static bool look(struct verify *v, struct skv_session *s, uint32_t layer, uint32_t item, uint32_t n, struct seen *x,
                  uint32_t row, uint32_t *ids)
 {
@@ -59,8 +66,8 @@ static bool look(struct verify *v, struct skv_session *s, uint32_t layer, uint32
 	}
 	for (uint32_t i = 0; i < x->looked.n; i++) {
 		if (i >= n || ids[i] >= x->units || (i > 0 && ids[i] <= ids[i - 1]))
-			return verify_fails(v, "layer %u, list %u: its units do not ascend below %u: number %u is %u", layer,
-			                    row, x->units, i, ids[i]);
+			return verify_fails(v, "layer %u, list %u: number %u is %u, expected to ascend below %u", layer, row, i,
+			                    ids[i], x->units);
 		x->in[(size_t)row * x->units + ids[i]] = true;
 	}
 	return true;
@@ -92,6 +99,19 @@ static const char *kind_name(enum bed_kind kind)
 	return names[kind];
 }
 
+/* Say what is wrong with a layer, of which sequence. */
+__attribute__((format(printf, 4, 5)))
+static bool wrong(struct verify *v, const struct bed_seq *q, uint32_t layer, const char *fmt, ...)
+{
+	char what[300];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(what, sizeof(what), fmt, ap);
+	va_end(ap);
+	return verify_fails(v, "layer %u, sequence of %u tokens, %s: %s", layer, q->n + 1, kind_name(q->kind), what);
+}
+
 /* The q head's list. */
 static uint32_t row_of(const struct skv_model *m, const struct seen *x, uint32_t head)
 {
@@ -119,11 +139,8 @@ static bool check_output(struct verify *v, const struct bed *b, const struct bed
 
 			v->worst = fmax(v->worst, off);
 			if (!(off <= v->place->output_slack))
-				well = verify_fails(v,
-				                    "layer %u, q head %u, sequence of %u tokens, %s: output %u is %g, attention "
-				                    "over what was looked at gives %g",
-				                    layer, head, n, kind_name(q->kind), d, x->out[head * m->head_dim + d],
-				                    expected[d]);
+				well = wrong(v, q, layer, "q head %u: output %u is %g, attention over what was looked at gives %g",
+				             head, d, x->out[head * m->head_dim + d], expected[d]);
 		}
 	}
 	free(visible);
@@ -144,7 +161,7 @@ static struct oracle_step step_of(const struct verify *v, const struct bed *b, c
 	        .hole = q->hole,
 	        .logit_slack = v->place->logit_slack,
 	        .kept_slack = v->place->kept_slack,
-	        /* a device keeps scores as 16-bit differences to the largest one so far, which are the same for 0 alone */
+	        /* a device keeps scores as 16-bit differences to the largest one so far: alike for 0 alone */
 	        .ties_hold = !device || q->kind == BED_SAME || q->kind == BED_ZERO,
 	};
 }
@@ -162,12 +179,10 @@ static bool check_list(struct verify *v, const struct bed_seq *q, uint32_t layer
 		count += in;
 		unsure += class[u] == ORACLE_MAY;
 		if (class[u] != ORACLE_MAY && in != (class[u] == ORACLE_IN))
-			return verify_fails(v, "layer %u, list %u, sequence of %u tokens, %s: unit %u of %u is%s looked at",
-			                    layer, row, q->n + 1, kind_name(q->kind), u, set->units, in ? "" : " not");
+			return wrong(v, q, layer, "list %u: unit %u of %u is%s looked at", row, u, set->units, in ? "" : " not");
 	}
 	if (count != set->count[row] && set->count[row] != UINT32_MAX)
-		return verify_fails(v, "layer %u, list %u, sequence of %u tokens, %s: %u units are looked at, expected %u",
-		                    layer, row, q->n + 1, kind_name(q->kind), count, set->count[row]);
+		return wrong(v, q, layer, "list %u: %u units are looked at, expected %u", row, count, set->count[row]);
 	v->lists++;
 	v->unsure += unsure > 0;
 	return true;
@@ -213,11 +228,9 @@ static bool check_contract(struct verify *v, const struct bed_seq *q, const char
 		for (uint32_t u = 0; u < x->units; u++)
 			n += in[u];
 		if (n > most)
-			return verify_fails(v, "layer %u, list %u, sequence of %u tokens, %s: %u of %u units, its budget is %u",
-			                    layer, row, q->n + 1, kind_name(q->kind), n, x->units, most);
+			return wrong(v, q, layer, "list %u: %u of %u units, its budget is %u", row, n, x->units, most);
 		if (!in[x->units - 1])
-			return verify_fails(v, "layer %u, list %u, sequence of %u tokens, %s: the newest token is not looked at",
-			                    layer, row, q->n + 1, kind_name(q->kind));
+			return wrong(v, q, layer, "list %u: the newest token is not looked at", row);
 		v->lists++;
 	}
 	return true;
@@ -247,10 +260,8 @@ bool check_same(struct verify *v, const struct bed *b, uint32_t seq, const struc
 		            memcmp(x->in, y->in, (size_t)x->looked.rows * x->units * sizeof(*x->in)) != 0;
 
 		if (list || memcmp(x->out, y->out, (size_t)b->model.n_heads * b->model.head_dim * sizeof(float)) != 0)
-			return verify_fails(v,
-			                    "layer %u, sequence of %u tokens, %s: the same step again, in another batch, %s",
-			                    layer, b->seq[seq].n + 1, kind_name(b->seq[seq].kind),
-			                    list ? "looks at other units" : "has another output");
+			return wrong(v, &b->seq[seq], layer, "the same step again, in another batch, %s",
+			             list ? "looks at other units" : "has another output");
 	}
 	return true;
 }
@@ -275,7 +286,7 @@ static uint64_t attended(const struct skv_model *m, const struct take *t, const 
 
 			for (uint32_t u = 0; u < x->units; u++) {
 				sum += in[u] ? tokens_of_unit(x, u) : 0;
-				*ret_sparse |= !in[u] && !hole[layer][x->units == x->looked.len ? u / SKV_PAGE_TOKENS : u];
+				*ret_sparse |= !in[u] && !hole[layer][page_of_unit(x, u)];
 			}
 		}
 	}
@@ -295,8 +306,8 @@ bool check_end(struct verify *v, struct bed *b, struct skv_session *s, uint32_t 
 	expected = attended(&b->model, t, b, seq, &sparse);
 	skv_seq_attended(q->seq, &now, &causal);
 	if (now - before != expected)
-		return verify_fails(v, "sequence of %u tokens: %llu tokens are counted as attended, its lists have %llu",
-		                    step.n, (unsigned long long)(now - before), (unsigned long long)expected);
+		return verify_fails(v, "sequence of %u tokens: %llu are counted as attended, its lists have %llu", step.n,
+		                    (unsigned long long)(now - before), (unsigned long long)expected);
 	if (verify_is_own(v, s)) {
 		v->done++;
 		v->sparse += sparse;
@@ -310,7 +321,7 @@ bool check_end(struct verify *v, struct bed *b, struct skv_session *s, uint32_t 
 	if (!p && total - resident != holes)
 		q->holes_unknown = true;
 	if (!q->holes_unknown && total - resident != holes)
-		return verify_fails(v, "sequence of %u tokens: %llu of its %llu pages are evicted, expected %llu", step.n,
+		return verify_fails(v, "sequence of %u tokens: %llu of %llu pages are evicted, expected %llu", step.n,
 		                    (unsigned long long)(total - resident), (unsigned long long)total,
 		                    (unsigned long long)holes);
 	return true;

@@ -179,7 +179,8 @@ void oracle_select(const struct oracle_step *s, uint32_t layer, struct oracle_se
 
 void oracle_followers(const struct oracle_step *s, const char *spec, struct oracle_set *set,
                       bool (*chooses)(const struct oracle_step *, const char *spec, uint32_t layer),
-                      void (*choose)(const struct oracle_step *, const char *spec, uint32_t layer, struct oracle_set *))
+                      void (*choose)(const struct oracle_step *, const char *spec, uint32_t layer,
+                                     struct oracle_set *))
 {
 	struct oracle_set chosen = {0};
 

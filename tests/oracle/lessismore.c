@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/lessismore.c - lessismore: as tidal, with one set for all heads: the first `sinks` tokens, the last `recent`
- * ones, and of those between them as many as the budget leaves room for. Each q head ranks these by its scores; they are
- * taken in the order of ranks - what any head has first, then what any has second - each once.
+ * tests/oracle/lessismore.c - lessismore: as tidal, with one set for all heads: the first `sinks` tokens, the last
+ * `recent` ones, and of those between as many as the budget leaves room for. Each q head ranks these by its scores;
+ * they are taken in the order of ranks - what any head has first, then what any has second - each once.
  */
 #include "tests/oracle/oracle.h"
 
 #include <stdlib.h>
 
 /*
- * Where a token comes first in that order: a head h that has it at rank r puts it at place r * heads + h, and the first of
- * these places counts. No two tokens share one.
+ * Where a token comes first in that order: a head h that has it at rank r puts it at place r * heads + h, and the
+ * first of these places counts. No two tokens share one.
  */
 static void places(const struct oracle_step *s, uint32_t layer, const bool *candidate, struct oracle_score *place)
 {
@@ -22,7 +22,8 @@ static void places(const struct oracle_step *s, uint32_t layer, const bool *cand
 		oracle_ranks(s, score, candidate, s->n, sure, may);
 		for (uint32_t t = 0; t < s->n; t++) {
 			/* the smallest place is the largest score */
-			struct oracle_score x = {.lo = -(may[t] * (double)heads + head), .hi = -(sure[t] * (double)heads + head)};
+			struct oracle_score x = {.lo = -(may[t] * (double)heads + head),
+			                         .hi = -(sure[t] * (double)heads + head)};
 
 			/* where rounding decides no two places may pass for equal */
 			x.is = (x.lo + x.hi) / 2 + (sure[t] != may[t] ? (t + 1) * 1e-9 : 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/omnikv.c - omnikv: filter layers run dense and choose tokens for the layers up to the next filter, by the
+ * tests/oracle/omnikv.c - omnikv: filter layers run dense and choose tokens for the layers up to the next one, by the
  * largest weight that any head gives them; recent ones are kept. `more` layers after a filter are dense as well.
  */
 #include "tests/oracle/oracle.h"

@@ -50,8 +50,8 @@ struct oracle_policy {
 	void (*evict)(const struct oracle_step *, const char *spec);
 };
 
-extern const struct oracle_policy oracle_full, oracle_streaming, oracle_delta, oracle_omnikv, oracle_kascade, oracle_tidal,
-	oracle_lessismore, oracle_quest;
+extern const struct oracle_policy oracle_full, oracle_streaming, oracle_delta, oracle_omnikv, oracle_kascade,
+	oracle_tidal, oracle_lessismore, oracle_quest;
 
 /* The policy that a spec names, or NULL, also where the spec leaves layers to a profile. */
 const struct oracle_policy *oracle_find(const char *spec);
@@ -109,8 +109,8 @@ void oracle_take(const struct oracle_step *, uint32_t layer, struct oracle_set *
 void oracle_best(const struct oracle_step *, uint32_t layer, struct oracle_set *, uint32_t row, uint32_t first,
                  uint32_t end, const struct oracle_score *score, uint32_t k);
 /*
- * A set of the last `recent` units (of the k), the first `pin`, and the best k - recent of the rest by the weights of the
- * heads of each row, pooled; of pages by their sums.
+ * A set of the last `recent` units (of the k), the first `pin`, and the best k - recent of the rest by the weights of
+ * the heads of each row, pooled; of pages by their sums.
  */
 void oracle_select(const struct oracle_step *, uint32_t layer, struct oracle_set *, enum oracle_how how, uint32_t rows,
                    enum oracle_pool pool, uint32_t k, uint32_t recent, uint32_t pin);
@@ -120,7 +120,8 @@ void oracle_select(const struct oracle_step *, uint32_t layer, struct oracle_set
  */
 void oracle_followers(const struct oracle_step *, const char *spec, struct oracle_set *set,
                       bool (*chooses)(const struct oracle_step *, const char *spec, uint32_t layer),
-                      void (*choose)(const struct oracle_step *, const char *spec, uint32_t layer, struct oracle_set *));
+                      void (*choose)(const struct oracle_step *, const char *spec, uint32_t layer,
+                                     struct oracle_set *));
 /* Does the layer choose, of two that do: one of `layers`, or the first after `dense`, and the one where 13 is of 32? */
 bool oracle_chooses_twice(const struct oracle_step *, const char *spec, uint32_t layer);
 /* For each candidate, how many of the candidates surely come before it, and how many may. */

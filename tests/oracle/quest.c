@@ -5,7 +5,7 @@
  *   U(page) = Σ_d max(q_d·kmin_d, q_d·kmax_d), unscaled
  *
  *   paper    per q head: the last page and the best K - 1
- *   eval     per q head: the best max(3, K/16), K counted in tokens (a share: of pages); the last page is like any other
+ *   eval     per q head: the best max(3, K/16), K counted in tokens (a share: of pages), the last page or not
  *   shared   one set: max over all heads; the last page and the best K - 1
  *   sglang   one set: q mean over the group, sum over kv heads; the last four pages and the best K - 4
  */
@@ -15,7 +15,8 @@
 #include <stdlib.h>
 
 /* U of a page for q[head_dim] of a kv head. */
-static struct oracle_score bound(const struct oracle_step *s, uint32_t layer, uint32_t kv, const double *q, uint32_t page)
+static struct oracle_score bound(const struct oracle_step *s, uint32_t layer, uint32_t kv, const double *q,
+                                 uint32_t page)
 {
 	const struct skv_model *m = s->model;
 	double sum = 0, size = 0;

@@ -34,8 +34,8 @@ void oracle_logits(const struct oracle_step *s, uint32_t layer, uint32_t head, s
 }
 
 /*
- * α_t = exp(x_t) / Σ exp(x). Where a kernel's x_t is off by up to δ_t, and the sum by a factor of up to exp(Δ), its α is
- * off by up to exp(δ_t + Δ).
+ * α_t = exp(x_t) / Σ exp(x). Where a kernel's x_t is off by up to δ_t, and its sum by a factor of up to exp(Δ), its
+ * α is off by up to exp(δ_t + Δ).
  */
 void oracle_weights(const struct oracle_step *s, uint32_t layer, uint32_t head, struct oracle_score *score)
 {

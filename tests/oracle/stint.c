@@ -97,8 +97,8 @@ static bool take_over(struct verify *v, struct bed *b, struct skv_session *s)
 		int e = q->made ? skv_seq_attach(s, q->name, &q->seq) : skv_seq_new(s, q->name, q->cap, &q->seq);
 
 		if (e < 0)
-			return verify_fails(v, "%s sequence of %u tokens: %s", q->made ? "taking over a" : "a new", q->n,
-			                    skv_last_error());
+			return verify_fails(v, "%s sequence of %u tokens: %s", q->made ? "taking over a" : "a new",
+			                    q->n, skv_last_error());
 		if (!q->made && !feed_prompt(v, b, s, q))
 			return false;
 		q->made = true;

@@ -32,7 +32,7 @@ struct verify_place {
 	void *stream;
 	/* skv_attend with these rows, brought there and back */
 	int (*attend)(struct skv_session *, const struct skv_model *, uint32_t layer, struct verify_rows *);
-	/* how far off what is computed there may be: see struct oracle_step, and of an output where values are up to 1 */
+	/* how far off what is computed there may be: see struct oracle_step; of an output, where values are up to 1 */
 	double logit_slack, kept_slack, output_slack;
 };
 extern const struct verify_place verify_on_host;
