@@ -209,14 +209,30 @@ struct skv_kernels {
 	                     const struct skv_select *, struct skv_list *list, const struct skv_work *);
 };
 
-/* Of the k units that a selection takes, how many are the last ones: R of struct skv_select. */
-SKV_INLINE uint32_t skv_select_recent(const struct skv_select *s, uint32_t k)
-{
-	uint32_t r = s->recent ? s->recent : k / 8;
+/* What a selection takes of n units: the first, the last, and so many of those between. */
+struct skv_choice {
+	uint32_t n, pin, recent, want;
+};
 
-	if (r < s->recent_floor)
-		r = s->recent_floor;
-	return s->no_recent ? 0 : r < k ? r : k;
+SKV_INLINE struct skv_choice skv_choice_of(const struct skv_select *s, uint32_t n)
+{
+	const uint32_t k = skv_budget_of(s->budget, n, s->floor);
+	struct skv_choice x = {n, s->pin, s->recent ? s->recent : k / 8, 0};
+
+	if (x.recent < s->recent_floor)
+		x.recent = s->recent_floor;
+	if (x.recent > k)
+		x.recent = k;
+	if (s->no_recent)
+		x.recent = 0;
+	x.want = k - x.recent;
+	if (s->pin_counts && x.pin > x.want)
+		x.pin = x.want;
+	if (x.pin > n - x.recent)
+		x.pin = n - x.recent;
+	if (s->pin_counts)
+		x.want -= x.pin;
+	return x;
 }
 
 /* The sequence's table of the call's layer. */

@@ -34,17 +34,18 @@ static uint32_t plain_choice(const struct kernel_case *c, const struct problem *
 {
 	const struct skv_select *sel = &p->sel;
 	uint32_t n = units_of(c, p, i), k = skv_budget_of(sel->budget, n, sel->floor);
-	uint32_t recent = sel->recent ? sel->recent : k / 8;
+	uint32_t recent = sel->recent ? sel->recent : k / 8, pin;
 
 	recent = recent < sel->recent_floor ? sel->recent_floor : recent;
 	recent = sel->no_recent ? 0 : recent < k ? recent : k;
+	pin = sel->pin_counts && sel->pin > k - recent ? k - recent : sel->pin;
 	for (uint32_t u = 0; u < n; u++) {
 		bool there = case_resident(c, i, p->tokens ? u : u * SKV_PAGE_TOKENS);
-		bool kept = u < sel->pin || u >= n - recent;
+		bool kept = u < pin || u >= n - recent;
 		chosen[u] = there && kept;
 		other[u] = there && !kept;
 	}
-	return k - recent;
+	return sel->pin_counts ? k - recent - pin : k - recent;
 }
 
 /* The selection as policy.h words it. */
@@ -155,6 +156,7 @@ static struct skv_select random_select(const struct kernel_case *c, bool tokens)
 	sel.recent = rnd_below(2) ? rnd_below(units) : 0;
 	sel.recent_floor = rnd_below(2) ? rnd_below(20) : 0;
 	sel.no_recent = rnd_below(3) == 0;
+	sel.pin_counts = rnd_below(2);
 	sel.pin = rnd_below(2) ? rnd_below(rnd_below(2) ? 5 : units + 5) : 0;
 	return sel;
 }
@@ -274,6 +276,8 @@ START_TEST(by_hand)
 	check_ten((struct skv_select){.budget.count = 3, .recent = 2}, 0, 3, (uint32_t[]){7, 8, 9});
 	check_ten((struct skv_select){.budget.count = 3, .recent = 1}, 1u << 9, 2, (uint32_t[]){7, 8});
 	check_ten((struct skv_select){.budget.count = 2, .pin = 2}, 1u << 0, 3, (uint32_t[]){1, 8, 9});
+	check_ten((struct skv_select){.budget.count = 3, .recent = 1, .pin = 1, .pin_counts = 1}, 0, 3, (uint32_t[]){0, 8, 9});
+	check_ten((struct skv_select){.budget.count = 3, .recent = 2, .pin = 4, .pin_counts = 1}, 0, 3, (uint32_t[]){0, 8, 9});
 	check_ten((struct skv_select){.budget.count = 1, .recent_floor = 4}, 0, 1, (uint32_t[]){9});
 	check_ten((struct skv_select){.budget.share = 0.25f}, 0, 3, (uint32_t[]){7, 8, 9});
 	check_ten((struct skv_select){.budget.share = 0.01f, .floor = 2}, 1u << 8, 2, (uint32_t[]){7, 9});

@@ -49,25 +49,22 @@ static uint32_t take(const skv_pte *table, uint32_t per_page, uint32_t from, uin
 static void select_item(void *ctx, uint32_t item, int thread)
 {
 	const struct select *x = ctx;
-	const struct skv_select *sel = x->sel;
 	const struct skv_kseq *s = &x->batch->seq[item / x->ev->rows];
 	const skv_pte *table = skv_layer_table(x->sh, s);
 	float *score = x->tokens ? x->ev->token + (size_t)item * x->ev->token_stride
 	                         : x->ev->page + (size_t)item * x->ev->page_stride;
 	uint32_t *ids = x->list->ids + (size_t)item * x->list->stride;
 	uint32_t *scratch = (uint32_t *)(x->scratch + thread * x->scratch_stride);
-	const uint32_t n = x->tokens ? s->len : skv_pages_of(s->len);
-	const uint32_t k = skv_budget_of(sel->budget, n, sel->floor);
-	const uint32_t recent = skv_select_recent(sel, k);
-	const uint32_t pin = skv_min(sel->pin, n - recent);
+	const struct skv_choice c = skv_choice_of(x->sel, x->tokens ? s->len : skv_pages_of(s->len));
+	const uint32_t end = c.n - c.recent;
 	uint32_t count, best;
 
-	count = take(table, x->per_page, 0, pin, ids, 0);
-	mask_holes(table, x->per_page, pin, n - recent, score);
-	best = ISA(topk)(score + pin, n - recent - pin, k - recent, ids + count, scratch);
+	count = take(table, x->per_page, 0, c.pin, ids, 0);
+	mask_holes(table, x->per_page, c.pin, end, score);
+	best = ISA(topk)(score + c.pin, end - c.pin, c.want, ids + count, scratch);
 	for (uint32_t j = 0; j < best; j++)
-		ids[count + j] += pin;
-	x->list->count[item] = take(table, x->per_page, n - recent, n, ids, count + best);
+		ids[count + j] += c.pin;
+	x->list->count[item] = take(table, x->per_page, end, c.n, ids, count + best);
 }
 
 static size_t scratch_of_thread(uint32_t max_len)
@@ -123,18 +120,18 @@ static void order_item(void *ctx, uint32_t item, int thread)
 	const skv_pte *table = skv_layer_table(x->sh, s);
 	float *order = x->score + item * x->stride;
 	uint32_t *ids = (uint32_t *)(x->scratch + thread * x->scratch_stride), *scratch = ids + x->batch->max_len;
-	const uint32_t n = s->len, k = skv_budget_of(x->sel->budget, n, x->sel->floor);
-	const uint32_t recent = skv_select_recent(x->sel, k), pin = skv_min(x->sel->pin, n - recent);
+	const struct skv_choice c = skv_choice_of(x->sel, s->len);
+	const uint32_t end = c.n - c.recent;
 
-	for (uint32_t t = 0; t < n; t++)
+	for (uint32_t t = 0; t < c.n; t++)
 		order[t] = NAN; /* named by nobody: never chosen */
 	for (uint32_t row = 0; row < x->ev->rows; row++) {
 		float *score = x->ev->token + ((size_t)item * x->ev->rows + row) * x->ev->token_stride;
-		mask_holes(table, SKV_PAGE_TOKENS, pin, n - recent, score);
-		uint32_t best = ISA(topk)(score + pin, n - recent - pin, k - recent, ids, scratch);
-		ISA(rank)(score + pin, ids, best, scratch);
+		mask_holes(table, SKV_PAGE_TOKENS, c.pin, end, score);
+		uint32_t best = ISA(topk)(score + c.pin, end - c.pin, c.want, ids, scratch);
+		ISA(rank)(score + c.pin, ids, best, scratch);
 		for (uint32_t rank = 0; rank < best; rank++) {
-			float place = score_of_place(rank * x->ev->rows + row), *was = &order[pin + ids[rank]];
+			float place = score_of_place(rank * x->ev->rows + row), *was = &order[c.pin + ids[rank]];
 			*was = *was > place ? *was : place;
 		}
 	}

@@ -151,7 +151,8 @@ struct skv_policy_ctx;
  * the sequence, the current one included.
  *   K = skv_budget_of(budget, n, floor); R = min(K, max(recent_floor, recent or K/8 when zero)), or 0 with no_recent
  * Selected: the last R units, the first `pin` units (on top of the budget), and the best K - R of
- * the rest. Ties go to the lower index. Evicted units are never selected.
+ * the rest. With pin_counts the pinned ones are of the K: the first min(pin, K - R), and the best of the rest up to K.
+ * Ties go to the lower index. Evicted units are never selected.
  */
 struct skv_select {
 	uint32_t layer; /* whose evidence; the selection is stored under the same number */
@@ -160,6 +161,7 @@ struct skv_select {
 	uint32_t recent;
 	uint32_t recent_floor;
 	uint32_t pin;
+	uint32_t pin_counts;
 	uint32_t no_recent;
 };
 
