@@ -134,6 +134,48 @@ static void quest_sglang(char *to)
 	quest_spec(to, "sglang", 4);
 }
 
+static void omnikv_spec(char *to)
+{
+	snprintf(to, SPEC, "omnikv?budget=%s&recent=%u&layers=%s&dense=%u&more=%u", some_budget(16), rnd_below(16),
+	         some_layers(), rnd_below(3), rnd_below(3));
+}
+
+static void kascade_spec(char *to, const char *variant)
+{
+	snprintf(to, SPEC, "kascade:%s?budget=%s&layers=%s", variant, some_budget(16), some_layers());
+}
+
+static void kascade_paper(char *to)
+{
+	kascade_spec(to, "paper");
+}
+
+static void kascade_dense(char *to)
+{
+	kascade_spec(to, "dense-anchors");
+}
+
+static void kascade_shared(char *to)
+{
+	kascade_spec(to, "shared");
+}
+
+static void kascade_shared_dense(char *to)
+{
+	kascade_spec(to, "shared-dense-anchors");
+}
+
+static void tidal_spec(char *to)
+{
+	snprintf(to, SPEC, "tidal?budget=%s&layers=%s&dense=%u", some_budget(16), some_layers(), rnd_below(3));
+}
+
+static void lessismore_spec(char *to)
+{
+	snprintf(to, SPEC, "lessismore?budget=%s&sinks=%u&recent=%u&layers=%s&dense=%u", some_budget(16), rnd_below(6),
+	         rnd_below(10), some_layers(), rnd_below(3));
+}
+
 static void template_spec(char *to)
 {
 	snprintf(to, SPEC, "template?budget=%s&recent=%u&dense=1", some_budget(16), rnd_below(20));
@@ -150,6 +192,13 @@ static const struct {
 	{"quest:eval", quest_eval},
 	{"quest:shared", quest_shared},
 	{"quest:sglang", quest_sglang},
+	{"omnikv", omnikv_spec},
+	{"kascade:paper", kascade_paper},
+	{"kascade:dense-anchors", kascade_dense},
+	{"kascade:shared", kascade_shared},
+	{"kascade:shared-dense-anchors", kascade_shared_dense},
+	{"tidal", tidal_spec},
+	{"lessismore", lessismore_spec},
 	{"template", template_spec}, /* which the oracle does not know: the contract alone */
 };
 #define N_POLICIES (sizeof(policies) / sizeof(policies[0]))

@@ -53,9 +53,11 @@ static const struct skv_policy *policy(const char *path)
 
 /* ---- the policies ---------------------------------------------------------------------------- */
 
+static const char *const names[] = {"full",   "streaming",  "delta", "kascade", "lessismore",
+                                    "omnikv", "quest",      "tidal", "template"};
+
 START_TEST(loads_with_its_name)
 {
-	static const char *const names[] = {"full", "streaming", "delta", "quest", "template"};
 	char path[512];
 
 	snprintf(path, sizeof(path), "%s/policies/.libs/%s.so", SKV_BUILDDIR, names[_i]);
@@ -122,6 +124,36 @@ START_TEST(plans)
 	                 "d d d d d d d d d d d d d d s s");
 	ck_assert_str_eq(plans_of(POLICY("delta"), "delta?dense=0", &smallest), "s");
 	ck_assert_str_eq(plans_of(POLICY("delta"), "delta", &smallest), "d");
+
+	ck_assert_str_eq(plans_of(POLICY("omnikv"), "omnikv?layers=2,7,12&more=0", &reference),
+	                 "d d s t2 t2 t2 t2 s t7 t7 t7 t7 s t12 t12 t12");
+	ck_assert_str_eq(plans_of(POLICY("omnikv"), "omnikv", &reference),
+	                 "d d s d t2 t2 t2 s d t7 t7 t7 s d t12 t12");
+	ck_assert_str_eq(plans_of(POLICY("omnikv"), "omnikv?layers=0,1&dense=3&more=2", &reference),
+	                 "s s d d t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1");
+	ck_assert_str_eq(plans_of(POLICY("omnikv"), "omnikv?dense=0", &smallest), "s");
+
+	ck_assert_str_eq(plans_of(POLICY("kascade"), "kascade?layers=0,1,2,7,12", &reference),
+	                 "sk t1k t2k t2 t2 t2 t2 t7k t7 t7 t7 t7 t12k t12 t12 t12");
+	ck_assert_str_eq(plans_of(POLICY("kascade"), "kascade:dense-anchors?layers=0,2,7,12", &reference),
+	                 "sk t0 sk t2 t2 t2 t2 sk t7 t7 t7 t7 sk t12 t12 t12");
+	ck_assert_str_eq(plans_of(POLICY("kascade"), "kascade:shared?layers=3", &reference),
+	                 "d d d t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3");
+	ck_assert_str_eq(plans_of(POLICY("kascade"), "kascade:shared-dense-anchors", &reference),
+	                 "s t0 s t2 t2 t2 s t6 t6 s t9 t9 t9 s t13 t13");
+	ck_assert_str_eq(plans_of(POLICY("kascade"), "kascade", &smallest), "sk");
+
+	ck_assert_str_eq(plans_of(POLICY("tidal"), "tidal", &reference),
+	                 "d d sq t2 t2 t2 sq t6 t6 t6 t6 t6 t6 t6 t6 t6");
+	ck_assert_str_eq(plans_of(POLICY("tidal"), "tidal?layers=1&dense=4", &reference),
+	                 "d sq d d t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1");
+	ck_assert_str_eq(plans_of(POLICY("tidal"), "tidal?dense=9", &reference),
+	                 "d d d d d d d d d sq t9 t9 t9 t9 t9 t9");
+	ck_assert_str_eq(plans_of(POLICY("tidal"), "tidal", &smallest), "d");
+	ck_assert_str_eq(plans_of(POLICY("lessismore"), "lessismore", &reference),
+	                 "d d sq t2 t2 t2 sq t6 t6 t6 t6 t6 t6 t6 t6 t6");
+	ck_assert_str_eq(plans_of(POLICY("lessismore"), "lessismore?layers=5&dense=1", &reference),
+	                 "d d d d d sq t5 t5 t5 t5 t5 t5 t5 t5 t5 t5");
 
 	ck_assert_str_eq(plans_of(POLICY("quest"), "quest:shared?dense=13", &reference),
 	                 "d d d d d d d d d d d d d p13 p14 p15");
@@ -333,6 +365,47 @@ START_TEST(template_selects)
 }
 END_TEST
 
+/* Sizes of token selections for n tokens: all, and of these the last. */
+static void expect_sizes(const struct skv_select *s, uint32_t n, uint32_t k, uint32_t r)
+{
+	uint32_t is_k, is_r;
+
+	sizes(s, n, &is_k, &is_r);
+	ck_assert_uint_eq(is_k, k);
+	ck_assert_uint_eq(is_r, r);
+}
+
+START_TEST(token_policies_select)
+{
+	run_step(POLICY("omnikv"), "omnikv?budget=0.25&layers=2,7,12");
+	ck_assert_uint_eq(asked.n_tokens, 3);
+	ck_assert_uint_eq(asked.tokens[2].layer, 12);
+	expect_sizes(&asked.tokens[0], 1000, 250, 32);
+	expect_sizes(&asked.tokens[0], 200, 128, 32);
+	run_step(POLICY("omnikv"), "omnikv?budget=64&recent=0");
+	expect_sizes(&asked.tokens[0], 1000, 64, 8);
+
+	/* k = min(max(0.1 n, 128), n) of which none need be recent; in before() and after() alike */
+	run_step(POLICY("kascade"), "kascade?layers=0,2,7");
+	ck_assert_uint_eq(asked.n_tokens, 3);
+	ck_assert_uint_eq(asked.tokens[1].layer, 2);
+	expect_sizes(&asked.tokens[1], 5000, 500, 0);
+	expect_sizes(&asked.tokens[1], 1000, 128, 0);
+	expect_sizes(&asked.tokens[1], 100, 100, 0);
+
+	run_step(POLICY("tidal"), "tidal");
+	ck_assert_uint_eq(asked.n_tokens, 2);
+	expect_sizes(&asked.tokens[1], 5000, 512, 0);
+
+	run_step(POLICY("lessismore"), "lessismore?budget=0.25&sinks=7");
+	ck_assert_uint_eq(asked.n_unions, 2);
+	ck_assert_uint_eq(asked.n_tokens + asked.n_pages, 0);
+	expect_sizes(&asked.unions[0], 1000, 250, 31);
+	ck_assert_uint_eq(asked.unions[0].pin, 7);
+	ck_assert_uint_eq(asked.unions[0].pin_counts, 1);
+}
+END_TEST
+
 START_TEST(parameters_that_make_no_sense)
 {
 	static const struct {
@@ -345,6 +418,10 @@ START_TEST(parameters_that_make_no_sense)
 	         "recent=9, expected at most the budget of 8 pages"},
 		{POLICY("delta"), "delta?layers=2,16",
 	         "layers names layer 16, but the model's layers are 0 to 15"},
+		{POLICY("omnikv"), "omnikv?budget=31", "recent=32, expected at most the budget of 31 tokens"},
+		{POLICY("lessismore"), "lessismore?budget=16&recent=13", "expected together at most the 16 tokens"},
+		{POLICY("lessismore"), "lessismore?budget=0.5&sinks=128", "sinks=128 and recent=0"},
+		{POLICY("kascade"), "kascade:dense", "variant=dense: expected one of paper,dense-anchors,shared,"},
 		{POLICY("template"), "template?dense=0", "dense=0, expected 1 to 16"},
 		{POLICY("template"), "template?dense=17", "dense=17, expected 1 to 16"},
 		{POLICY("full"), "full?budget=1", "unknown parameter \"budget\", it has none"},
@@ -485,12 +562,13 @@ int main(void)
 
 	rnd_seed("test-policies");
 	t = tcase_create("built");
-	tcase_add_loop_test(t, loads_with_its_name, 0, 5);
+	tcase_add_loop_test(t, loads_with_its_name, 0, sizeof(names) / sizeof(names[0]));
 	tcase_add_test(t, plans);
 	tcase_add_test(t, delta_selects);
 	tcase_add_test(t, streaming_evicts);
 	tcase_add_loop_test(t, quest_selects, 0, 4);
 	tcase_add_test(t, template_selects);
+	tcase_add_test(t, token_policies_select);
 	tcase_add_test(t, parameters_that_make_no_sense);
 	suite_add_tcase(s, t);
 	t = tcase_create("loading");

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kascade - anchor layers find the top-k tokens of each kv head, the layers after them reuse those ("Kascade: A
+ * Practical Sparse Attention Method for Long-Context LLM Inference").
+ *
+ *   token score   of kv head h: the sum over its q heads of the softmax weight (pooled after the softmax)
+ *   selection     the k best of each kv head; k = min(max(0.1 N, 128), N)
+ *   reuse         kv head h attends to what its anchor selected for one of its kv heads, as a head map says
+ *
+ * Layer 0 attends densely and scores. Other anchors score all keys and attend to their own top-k, or densely too
+ * (dense-anchors). With shared the weights of all heads are pooled into one set. The paper has the anchors 0,2,8,13,14
+ * of 32 layers and 0,2,7,14,23 of 36, found on a development set. Nothing is evicted.
+ */
+#include <stddef.h>
+#include <sparsekv/policy.h>
+
+enum variant { PAPER, DENSE_ANCHORS, SHARED, SHARED_DENSE_ANCHORS };
+
+struct config {
+	struct skv_budget budget; /* k, tokens */
+	struct skv_layer_set layers;
+	uint32_t variant;
+};
+
+static const struct skv_param params[] = {
+        {"variant", SKV_PARAM_CHOICE, offsetof(struct config, variant),
+         "paper,dense-anchors,shared,shared-dense-anchors",
+         "whether anchors attend densely, and whether all heads share one set"},
+        {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), "0.1",
+         "tokens selected for a kv head; below 1 a share of the sequence, at least 128 tokens"},
+        {"layers", SKV_PARAM_LAYERS, offsetof(struct config, layers), "auto",
+         "anchor layers; auto: the first, and four evenly spaced from the third"},
+};
+
+static int anchor(const struct config *c, const struct skv_model *m, uint32_t layer)
+{
+	if (skv_layer_set_empty(&c->layers))
+		return layer == 0 || skv_layer_even(m, 2, 4, layer);
+	return skv_layer_in(&c->layers, layer);
+}
+
+/* Does an anchor look at all values, not only at those of its own top-k? */
+static int attends_densely(const struct config *c, uint32_t layer)
+{
+	return layer == 0 || c->variant == DENSE_ANCHORS || c->variant == SHARED_DENSE_ANCHORS;
+}
+
+static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
+{
+	const struct config *c = config;
+	uint32_t source = layer;
+
+	while (source > 0 && !anchor(c, m, source))
+		source--;
+	if (!anchor(c, m, source)) /* before the first anchor: dense */
+		return;
+	if (source == layer) {
+		plan->evidence = SKV_EV_TOKENS;
+		plan->pool = SKV_POOL_SUM;
+		plan->sharing = c->variant >= SHARED ? SKV_SHARE_ALL_HEADS : SKV_SHARE_KV_HEAD;
+	}
+	if (source < layer || !attends_densely(c, layer)) {
+		plan->attend = SKV_ATTEND_TOKENS;
+		plan->source = source;
+	}
+}
+
+static void select_top(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	const struct config *c = ctx->config;
+
+	ctx->prims->select_tokens(ctx, &(struct skv_select){
+	                                       .layer = layer,
+	                                       .budget = c->budget,
+	                                       .floor = c->budget.share > 0 ? 128 : 1,
+	                                       .no_recent = 1,
+	                               });
+}
+
+static void before(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	if (anchor(ctx->config, ctx->model, layer) && !attends_densely(ctx->config, layer))
+		select_top(ctx, layer);
+}
+
+static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	if (anchor(ctx->config, ctx->model, layer) && attends_densely(ctx->config, layer))
+		select_top(ctx, layer);
+}
+
+static const struct skv_policy kascade = {
+        SKV_POLICY_HEADER,
+        .name = "kascade",
+        .version = "1",
+        .summary = "Anchor layers select tokens for each kv head, the layers after them reuse those (Kascade)",
+        .action = SKV_ACT_VISIBILITY,
+        .granularity = SKV_GRAN_TOKEN,
+        .evidence = SKV_EVID_WEIGHTS,
+        .scope = SKV_SCOPE_STEP,
+        .sharing = SKV_SHARE_KV_HEAD,
+        .params = params,
+        .n_params = sizeof(params) / sizeof(params[0]),
+        .config_size = sizeof(struct config),
+        .plan = plan,
+        .before = before,
+        .after = after,
+};
+
+const struct skv_policy *sparsekv_policy(void)
+{
+	return &kascade;
+}
