@@ -238,6 +238,7 @@ struct policy {
 	void *config;
 	char given[SKV_SPEC_MAX]; /* spec as the daemon gave it ... */
 	char *spec;               /* ... and with every value */
+	bool unites[SKV_MAX_LAYERS]; /* its hooks asked for the layer's union: one list, in every step, also when replayed */
 	uint32_t n_bounds;      /* layers that keep bounds of their pages, so have state pages */
 	struct skv_plan plan[]; /* n_layers */
 };

@@ -86,7 +86,7 @@ static int look(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t r
 {
 	const struct skv_plan *plan = &s->policy->plan[layer];
 	const struct step *st = &s->step;
-	const struct skv_list *list = &st->selection[plan->source].list;
+	struct skv_list list = st->selection[plan->source].list;
 	int64_t at = find_item(st, item);
 	struct sink to = {.ids = ids, .room = room};
 	struct skv_looked looked = {.size = ret->size, .rows = 1};
@@ -95,10 +95,12 @@ static int look(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t r
 
 	if (at < 0)
 		return fail(-EINVAL, "item %u of %u", item, st->all.n);
+	if (s->policy->unites[plan->source])
+		list.rows = 1; /* where a replay has made it, nobody has said so in this step */
 	looked.how = at < st->decoding.n ? plan->attend : SKV_LOOKED_DENSE;
 	looked.len = st->kseq[at].len;
 	if (looked.how == SKV_LOOKED_PAGES || looked.how == SKV_LOOKED_TOKENS)
-		looked.rows = list->rows;
+		looked.rows = list.rows;
 	if (row >= looked.rows)
 		return fail(-EINVAL, "row %u of %u", row, looked.rows);
 	table = seq_table(st->seqs[at], layer);
@@ -112,7 +114,7 @@ static int look(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t r
 		put_window(&to, &plan->window, looked.len, table);
 		break;
 	default:
-		e = put_list(s, &to, list, (uint32_t)at, plan->mapped ? plan->map[row] : row,
+		e = put_list(s, &to, &list, (uint32_t)at, plan->mapped ? plan->map[row] : row,
 		             looked.how == SKV_LOOKED_TOKENS ? SKV_PAGE_TOKENS : 1, table);
 	}
 	if (e < 0)

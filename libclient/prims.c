@@ -51,6 +51,7 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 		return;
 	}
 	shape = layer_shape(s, sel->layer);
+	s->policy->unites[sel->layer] = what == SELECT_UNION;
 	x->list.rows = what == SELECT_UNION ? 1 : x->evidence.rows;
 	if (what == SELECT_UNION)
 		s->kernels->select_union(&shape, &s->step.decoding, &x->evidence, sel, &x->list, &s->step.work);

@@ -264,8 +264,8 @@ END_TEST
 static void verify_spec(const char *spec, uint32_t cases, struct verify *sum)
 {
 	struct verify_place at = place();
-	struct verify v = {.client = client, .spec = spec, .seed = rnd64() / 10 * 10 + rnd_below(3), .cases = cases, .place = &at,
-	                   .model = "oracle"};
+	struct verify v = {.client = client, .spec = spec, .cases = cases, .place = &at, .model = "oracle",
+	                   .seed = rnd64() / 10 * 10 + rnd_below(3)};
 	bool well = verify_policy(&v);
 
 	ck_assert_msg(well, "%s, seed %llu: %s", spec, (unsigned long long)v.bad_seed, v.bad);
@@ -289,8 +289,8 @@ START_TEST(policy)
 		policies[_i].make(spec);
 		verify_spec(spec, cases / SPECS + 1, &sum);
 	}
-	printf("%s: %u cases, %u of them sparse, %u rounds with other policies; %llu lists, %llu as roundings go; outputs "
-	       "within %.1e\n",
+	printf("%s: %u cases, %u of them sparse, %u rounds with other policies; %llu lists, %llu as roundings go; "
+	       "outputs within %.1e\n",
 	       policies[_i].what, sum.done, sum.sparse, sum.adopted, (unsigned long long)sum.lists,
 	       (unsigned long long)sum.unsure, sum.worst);
 	fflush(stdout);
