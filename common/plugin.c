@@ -15,7 +15,7 @@
 
 /* ---- the block ------------------------------------------------------------------------------- */
 
-#define CONFIG_MAX 65536u /* bytes; a config is a struct of parameters, not a table */
+#define CONFIG_MAX 131072u /* bytes; a config is a struct of parameters, of which a profile is the largest */
 
 static bool only_of(const char *s, const char *set, size_t most)
 {
@@ -110,6 +110,9 @@ static size_t param_bytes(uint32_t type, size_t *ret_align)
 	case SKV_PARAM_LAYERS:
 		*ret_align = alignof(struct skv_layer_set);
 		return sizeof(struct skv_layer_set);
+	case SKV_PARAM_PROFILE:
+		*ret_align = alignof(struct skv_profile);
+		return sizeof(struct skv_profile);
 	default:
 		return 0;
 	}
@@ -129,7 +132,7 @@ static int check_param(const struct skv_policy *p, uint32_t i, char *err, size_t
 		              SKV_POLICY_MAX_TEXT - 1);
 	if (!bytes)
 		return refuse(err, err_len, "%s: parameter %s: type is %u, expected %u to %u", p->name,
-		              q->name, q->type, SKV_PARAM_BUDGET, SKV_PARAM_CHOICE);
+		              q->name, q->type, SKV_PARAM_BUDGET, SKV_PARAM_PROFILE);
 	if (q->offset % align || bytes > p->config_size || q->offset > p->config_size - bytes)
 		return refuse(err, err_len,
 		              "%s: parameter %s: offset is %u, expected a multiple of %zu within the "
@@ -160,6 +163,12 @@ static int check_default(const struct skv_policy *p, const struct skv_param *q, 
 			return 0;
 		return refuse(err, err_len, "%s: parameter %s: its choices are \"%.40s\", expected words such as "
 		              "paper,eval, each once", p->name, q->name, q->def ? q->def : "");
+	}
+	if (q->type == SKV_PARAM_PROFILE) {
+		if (q->def && !strcmp(q->def, "none"))
+			return 0;
+		return refuse(err, err_len, "%s: parameter %s: default is \"%.40s\", expected none", p->name, q->name,
+		              q->def ? q->def : "");
 	}
 	at_zero.offset = 0;
 	expected = q->def ? skv_spec_value(&at_zero, q->def, &scratch) : NULL;

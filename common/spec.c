@@ -191,6 +191,19 @@ bool skv_spec_words(const char *list)
 	}
 }
 
+/* The path alone: the file is read once it is known for which model. */
+static bool parse_path(const char *s, struct skv_profile *ret)
+{
+	bool none = !strcmp(s, "none");
+
+	if (!none && (s[0] != '/' || strlen(s) >= sizeof(ret->path)))
+		return false;
+	memset(ret, 0, sizeof(*ret));
+	if (!none)
+		strcpy(ret->path, s);
+	return true;
+}
+
 const char *skv_spec_value(const struct skv_param *param, const char *value, void *config)
 {
 	void *to = (char *)config + param->offset;
@@ -221,6 +234,10 @@ const char *skv_spec_value(const struct skv_param *param, const char *value, voi
 	case SKV_PARAM_CHOICE:
 		good = find_word(param->def, value, strlen(value), to);
 		expected = param->def;
+		break;
+	case SKV_PARAM_PROFILE:
+		good = parse_path(value, to);
+		expected = "the absolute path of a profile, shorter than 256 bytes, or none";
 		break;
 	}
 	return good ? NULL : expected;
@@ -280,6 +297,20 @@ static int check_layers(const struct skv_policy *p, const struct skv_model *m, c
 				           p->name, p->params[i].name, layer, m->n_layers - 1);
 	}
 	return 0;
+}
+
+static int read_profiles(const struct skv_policy *p, const struct skv_model *m, void *config, char *err,
+                         size_t err_len)
+{
+	int r = 0;
+
+	for (uint32_t i = 0; r == 0 && i < p->n_params; i++) {
+		struct skv_profile *profile = (void *)((char *)config + p->params[i].offset);
+
+		if (p->params[i].type == SKV_PARAM_PROFILE && profile->path[0])
+			r = skv_profile_read(profile, m, err, err_len);
+	}
+	return r;
 }
 
 /* The value of a parameter, the `n` characters at s. */
@@ -377,6 +408,7 @@ int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct sk
 	if (!m)
 		return 0;
 	r = check_layers(p, m, config, err, err_len);
+	r = r ? r : read_profiles(p, m, config, err, err_len);
 	if (r == 0 && p->check) {
 		char text[256] = "";
 
@@ -434,6 +466,8 @@ static int print_value(char *to, size_t len, const struct skv_param *param, cons
 		return print_float(to, len, *(const float *)from);
 	case SKV_PARAM_LAYERS:
 		return print_layers(to, len, from);
+	case SKV_PARAM_PROFILE:
+		return snprintf(to, len, "%s", *(const char *)from ? (const char *)from : "none");
 	case SKV_PARAM_CHOICE:
 		return print_word(to, len, param->def, *(const uint32_t *)from);
 	default:

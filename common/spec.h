@@ -23,7 +23,7 @@ int skv_spec_name(const char *spec, char ret_name[SKV_NAME_MAX], char *err, size
  * Parse a spec for policy `p` into `config` (p->config_size bytes, zeroed and filled with defaults
  * here), then ask p->check. Unknown or repeated keys, values out of form, missing values: -EINVAL
  * with a text that names the key and what was expected. `m` NULL: what depends on a model (layer
- * numbers, p->check) is not looked at.
+ * numbers, profiles, p->check) is not looked at. A profile that cannot be read: as skv_profile_read.
  */
 int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct skv_model *m, void *config,
                    char *err, size_t err_len);
@@ -36,6 +36,14 @@ int skv_spec_print(const struct skv_policy *p, const void *config, char *to, siz
 
 /* Parse one value as written in a spec to config + param->offset. NULL, else what was expected instead. */
 const char *skv_spec_value(const struct skv_param *param, const char *value, void *config);
+
+/*
+ * Read the file profile->path, written by sparsekv-calibrate, into the rest of it. Opened like anything that a
+ * peer names: a regular file and no link, of at most SKV_PROFILE_MAX bytes, every field checked against the model.
+ * -EINVAL, or what opening it said, with a text that names the file and the field.
+ */
+#define SKV_PROFILE_MAX (4u << 20)
+int skv_profile_read(struct skv_profile *profile, const struct skv_model *m, char *err, size_t err_len);
 
 /* Is this a list of words (a,b,c), each once: what a choice has as its `def`? */
 bool skv_spec_words(const char *list);

@@ -23,6 +23,7 @@ struct config {
 	struct skv_layer_set layers;
 	uint32_t dense;
 	uint32_t pin; /* pages */
+	struct skv_profile profile;
 };
 
 static const struct skv_param params[] = {
@@ -31,21 +32,26 @@ static const struct skv_param params[] = {
         {"recent", SKV_PARAM_UINT, offsetof(struct config, recent), "0",
          "last pages, always among the selected; 0: an eighth of the budget"},
         {"layers", SKV_PARAM_LAYERS, offsetof(struct config, layers), "auto",
-         "layers that select; auto: three, evenly spaced from the first that is not dense"},
+         "layers that select; auto: the profile's, without one three, evenly spaced from the first that is not "
+         "dense"},
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "2", "first layers that stay dense"},
         {"pin", SKV_PARAM_UINT, offsetof(struct config, pin), "0",
          "first pages of the sequence that are always kept, on top of the budget"},
+        {"profile", SKV_PARAM_PROFILE, offsetof(struct config, profile), "none",
+         "what sparsekv-calibrate has written about the model"},
 };
 
 /*
- * Does this layer select? Which layers do well is a property of the model (the paper calibrates:
- * 2,14,22 of 28 layers, 2,8,31 of 32). Not knowing them, start right after the dense layers, as
+ * Does this layer select? Which layers do well is a property of the model (the paper calibrates, as
+ * sparsekv-calibrate does: 2,14,22 of 28 layers, 2,8,31 of 32). Not knowing them, start right after the dense layers, as
  * all its sets do, and divide the rest in three.
  */
 static int selects(const struct config *c, const struct skv_model *m, uint32_t layer)
 {
 	if (!skv_layer_set_empty(&c->layers))
 		return skv_layer_in(&c->layers, layer);
+	if (!skv_layer_set_empty(&c->profile.delta))
+		return skv_layer_in(&c->profile.delta, layer);
 	for (uint32_t i = 0; i < 3 && c->dense < m->n_layers; i++)
 		if (layer == c->dense + (i * (m->n_layers - c->dense) + 2) / 3)
 			return 1;

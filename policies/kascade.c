@@ -20,6 +20,7 @@ struct config {
 	struct skv_budget budget; /* k, tokens */
 	struct skv_layer_set layers;
 	uint32_t variant;
+	struct skv_profile profile;
 };
 
 static const struct skv_param params[] = {
@@ -29,11 +30,21 @@ static const struct skv_param params[] = {
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), "0.1",
          "tokens selected for a kv head; below 1 a share of the sequence, at least 128 tokens"},
         {"layers", SKV_PARAM_LAYERS, offsetof(struct config, layers), "auto",
-         "anchor layers; auto: the first, and four evenly spaced from the third"},
+         "anchor layers; auto: the profile's with its head maps, without one the first, and four evenly spaced from "
+         "the third"},
+        {"profile", SKV_PARAM_PROFILE, offsetof(struct config, profile), "none",
+         "what sparsekv-calibrate has written about the model"},
 };
+
+static int by_profile(const struct config *c)
+{
+	return skv_layer_set_empty(&c->layers) && !skv_layer_set_empty(&c->profile.anchors);
+}
 
 static int anchor(const struct config *c, const struct skv_model *m, uint32_t layer)
 {
+	if (by_profile(c))
+		return skv_layer_in(&c->profile.anchors, layer);
 	if (skv_layer_set_empty(&c->layers))
 		return layer == 0 || skv_layer_even(m, 2, 4, layer);
 	return skv_layer_in(&c->layers, layer);
@@ -62,6 +73,11 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	if (source < layer || !attends_densely(c, layer)) {
 		plan->attend = SKV_ATTEND_TOKENS;
 		plan->source = source;
+		if (source < layer && by_profile(c) && c->variant < SHARED) {
+			plan->mapped = 1;
+			for (uint32_t h = 0; h < m->n_kv_heads; h++)
+				plan->map[h] = c->profile.map[layer][h];
+		}
 	}
 }
 

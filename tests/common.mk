@@ -64,6 +64,12 @@ tests_test_spec_SOURCES = tests/test-spec.c tests/random.h
 tests_test_spec_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_spec_LDADD = $(COMMON_TEST_LIBS)
 
+check_PROGRAMS += tests/test-profile
+TESTS += tests/test-profile
+tests_test_profile_SOURCES = tests/test-profile.c
+tests_test_profile_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_profile_LDADD = $(COMMON_TEST_LIBS)
+
 dist_check_SCRIPTS += tests/check-man.sh
 TESTS += tests/check-man.sh
 
@@ -84,7 +90,7 @@ FUZZ_CC = clang -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover
 fuzz-wire fuzz-spec:
 	$(MKDIR_P) $@.d
 	$(FUZZ_CC) $(AM_CPPFLAGS) -o $@.d/fuzz $(srcdir)/tests/$@.c $(srcdir)/tests/fuzz-main.c \
-		$(srcdir)/common/wire.c $(srcdir)/common/spec.c -lm
+		$(srcdir)/common/wire.c $(srcdir)/common/spec.c $(srcdir)/common/profile.c $(JANSSON_LIBS) -lm
 	$(MKDIR_P) $@.d/found
 	$@.d/fuzz -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$@.d/ $@.d/found \
 		$(srcdir)/tests/corpus/$(@:fuzz-%=%)

@@ -120,7 +120,7 @@ END_TEST
 /* What the policy or its parameters refuse leaves the old one running, and says why to all sides. */
 START_TEST(refused_swaps)
 {
-	const char *old = "delta?budget=4&recent=1&layers=2&dense=1&pin=0";
+	const char *old = "delta?budget=4&recent=1&layers=2&dense=1&pin=0&profile=none";
 
 	load("refuse-adopt");
 	w.policy = (struct world_policy){

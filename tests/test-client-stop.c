@@ -148,7 +148,7 @@ START_TEST(swap_later)
 
 	w.next = (struct world_policy){
 	        .kind = WORLD_DELTA, .budget = {.count = 4}, .floor = 1, .recent_floor = 1, .layers = 2, .dense = 1};
-	strcpy(w.next_spec, "delta?budget=4&recent=0&layers=1&dense=1&pin=0");
+	strcpy(w.next_spec, "delta?budget=4&recent=0&layers=1&dense=1&pin=0&profile=none");
 	ck_assert_int_eq(raw_policy_swap(op, w.next_spec), 0);
 	halt();
 	raw_close(op);

@@ -77,7 +77,7 @@ static const char *plans_of(const char *path, const char *spec, const struct skv
 	static char text[4 * SKV_MAX_LAYERS];
 	struct skv_plan plans[SKV_MAX_LAYERS];
 	const struct skv_policy *p = policy(path);
-	char config[1024];
+	static _Alignas(16) char config[131072];
 	size_t at = 0;
 
 	ck_assert_uint_le(p->config_size, sizeof(config));
@@ -221,7 +221,7 @@ static void run_step(const char *path, const char *spec)
 	        .score_pages = note_score,
 	};
 	const struct skv_policy *p = policy(path);
-	char config[1024];
+	static _Alignas(16) char config[131072];
 	struct skv_policy_ctx ctx = {
 	        .size = sizeof(ctx), .n_seqs = 1, .prims = &prims, .model = &reference, .config = config};
 
@@ -249,6 +249,57 @@ static void sizes(const struct skv_select *s, uint32_t n, uint32_t *ret_k, uint3
 }
 
 /* A share as in the reference simulation: K = max(8, ceil(f·pages)), L = max(2, K/8). */
+/* What is calibrated counts where the spec leaves the layers open. */
+START_TEST(delta_profile)
+{
+	char path[] = "/tmp/test-policies-XXXXXX", spec[128];
+	int fd = mkstemp(path);
+
+	ck_assert_int_ge(fd, 0);
+	dprintf(fd, "{\"sparsekv_profile\": 1, \"chosen\": {\"delta\": [2, 5]}, \"model\": {\"layers\": %u, "
+	        "\"heads\": %u, \"kv_heads\": %u, \"head_dim\": %u}}", reference.n_layers, reference.n_heads,
+	        reference.n_kv_heads, reference.head_dim);
+	close(fd);
+	snprintf(spec, sizeof(spec), "delta?profile=%s", path);
+	ck_assert_str_eq(plans_of(POLICY("delta"), spec, &reference),
+	                 "d d s p2 p2 s p5 p5 p5 p5 p5 p5 p5 p5 p5 p5");
+	snprintf(spec, sizeof(spec), "delta?layers=3&profile=%s", path);
+	ck_assert_str_eq(plans_of(POLICY("delta"), spec, &reference),
+	                 "d d d s p3 p3 p3 p3 p3 p3 p3 p3 p3 p3 p3 p3");
+	unlink(path);
+}
+END_TEST
+
+/* Its anchors, and which head's list a head takes; not for a list that all share, nor for other anchors. */
+START_TEST(kascade_profile)
+{
+	char path[] = "/tmp/test-policies-XXXXXX", spec[128];
+	const struct skv_policy *p = policy(POLICY("kascade"));
+	static _Alignas(16) char config[131072];
+	struct skv_plan got[SKV_MAX_LAYERS];
+	int fd = mkstemp(path);
+
+	ck_assert_uint_eq(reference.n_kv_heads, 2);
+	dprintf(fd, "{\"sparsekv_profile\": 1, \"chosen\": {\"anchors\": [0, 2], \"head_map\": [[0, 1]");
+	for (uint32_t l = 1; l < reference.n_layers; l++)
+		dprintf(fd, ", %s", l == 3 ? "[1, 0]" : "[0, 1]");
+	dprintf(fd, "]}, \"model\": {\"layers\": %u, \"heads\": %u, \"kv_heads\": 2, \"head_dim\": %u}}",
+	        reference.n_layers, reference.n_heads, reference.head_dim);
+	close(fd);
+	for (int i = 0; i < 3; i++) {
+		snprintf(spec, sizeof(spec), "kascade%s?%sprofile=%s", i == 1 ? ":shared" : "",
+		         i == 2 ? "layers=0,2&" : "", path);
+		ck_assert_msg(skv_spec_parse(p, spec, &reference, config, err, sizeof(err)) == 0, "%s", err);
+		ck_assert_msg(skv_policy_plan(p, config, &reference, got, err, sizeof(err)) == 0, "%s", err);
+		ck_assert_uint_eq(got[3].source, 2);
+		ck_assert_uint_eq(got[3].mapped, i == 0);
+		ck_assert_uint_eq(got[3].map[0], i == 0);
+		ck_assert_uint_eq(got[2].mapped, 0);
+	}
+	unlink(path);
+}
+END_TEST
+
 START_TEST(delta_selects)
 {
 	static const double shares[] = {0.05, 0.1, 0.125, 0.25, 0.5, 0.9};
@@ -426,7 +477,7 @@ START_TEST(parameters_that_make_no_sense)
 		{POLICY("template"), "template?dense=17", "dense=17, expected 1 to 16"},
 		{POLICY("full"), "full?budget=1", "unknown parameter \"budget\", it has none"},
 	};
-	char config[1024];
+	static _Alignas(16) char config[131072];
 
 	for (size_t i = 0; i < sizeof(c) / sizeof(c[0]); i++) {
 		int r = skv_spec_parse(policy(c[i].path), c[i].spec, &reference, config, err, sizeof(err));
@@ -564,6 +615,8 @@ int main(void)
 	t = tcase_create("built");
 	tcase_add_loop_test(t, loads_with_its_name, 0, sizeof(names) / sizeof(names[0]));
 	tcase_add_test(t, plans);
+	tcase_add_test(t, delta_profile);
+	tcase_add_test(t, kascade_profile);
 	tcase_add_test(t, delta_selects);
 	tcase_add_test(t, streaming_evicts);
 	tcase_add_loop_test(t, quest_selects, 0, 4);

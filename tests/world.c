@@ -147,8 +147,8 @@ struct world_policy world_policy(const struct skv_model *m, char *spec)
 	p.pin = rnd_below(3);
 	p.layers = 1u << first | 1u << second;
 	sprintf(spec,
-	        first == second ? "delta?budget=%s&recent=%u&layers=%u&dense=%u&pin=%u"
-	                        : "delta?budget=%s&recent=%u&layers=%u,%u&dense=%u&pin=%u",
+	        first == second ? "delta?budget=%s&recent=%u&layers=%u&dense=%u&pin=%u&profile=none"
+	                        : "delta?budget=%s&recent=%u&layers=%u,%u&dense=%u&pin=%u&profile=none",
 	        budget, p.recent, first, first == second ? p.dense : second,
 	        first == second ? p.pin : p.dense, p.pin);
 	return p;

@@ -78,7 +78,7 @@ static void confine(unsigned seconds)
 /* A choice has all its words where others have their default. */
 static json_t *describe_param(const struct skv_param *q)
 {
-	static const char *const types[] = {"?", "budget", "uint", "float", "bool", "layers", "choice"};
+	static const char *const types[] = {"?", "budget", "uint", "float", "bool", "layers", "choice", "profile"};
 	bool choice = q->type == SKV_PARAM_CHOICE;
 	json_t *def = !q->def ? NULL : json_stringn(q->def, choice ? strcspn(q->def, ",") : strlen(q->def));
 

@@ -57,6 +57,7 @@ enum skv_param_type {
 	 * called "variant", name:eval is short for name?variant=eval.
 	 */
 	SKV_PARAM_CHOICE = 6,
+	SKV_PARAM_PROFILE = 7, /* struct skv_profile; written as the absolute path of its file, or none */
 };
 
 struct skv_layer_set {
@@ -74,6 +75,25 @@ SKV_INLINE int skv_layer_set_empty(const struct skv_layer_set *s)
 		any |= s->bits[i];
 	return !any;
 }
+
+#define SKV_PROFILE_PATH 256u /* bytes of a profile's path, NUL included */
+
+/*
+ * What sparsekv-calibrate(1) has found out about the model, read from a file and checked against the model's shape.
+ * Without a file all is zero: `path` is empty, and so are the sets. A set that is not in the file is empty too. What the
+ * spec says of layers wins: a policy takes a set from here where its own parameter is auto.
+ */
+struct skv_profile {
+	char path[SKV_PROFILE_PATH];
+	struct skv_layer_set delta;   /* DELTA's: dense, and selecting pages */
+	struct skv_layer_set filters; /* OmniKV's and DeltaKV's: dense, and selecting tokens */
+	struct skv_layer_set anchors; /* Kascade's */
+	/*
+	 * Kascade's head maps, for these anchors and no others: kv head h of a layer does best with what head
+	 * map[layer][h] of the last anchor at or before it selected. All zero in layers before the first anchor.
+	 */
+	uint8_t map[SKV_MAX_LAYERS][SKV_MAX_HEADS];
+};
 
 /* One row of the parameter table. The value is stored at `offset` of the policy's config. */
 struct skv_param {

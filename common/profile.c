@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * common/profile.c - what sparsekv-calibrate has written about a model.
+ *
+ * A spec names the file, and a spec may come from anybody who can connect. So nothing that is opened here can block,
+ * be endless or be another file than the one named, and what is in it is believed only where it fits the model.
+ */
+#include "common/spec.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "common/fd.h"
+
+struct reading {
+	const char *path;
+	const struct skv_model *model;
+	char *err;
+	size_t err_len;
+};
+
+#define bad(r, ...) skv_refuse(-EINVAL, (r)->err, (r)->err_len, "profile %.150s: " __VA_ARGS__)
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static int open_regular(const struct reading *r, size_t *ret_size)
+{
+	int fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY), error = 0;
+	struct stat st;
+
+	if (fd < 0)
+		return skv_refuse(-errno, r->err, r->err_len, "profile %.150s: %s", r->path,
+		                  errno == ELOOP ? "a symbolic link, a regular file expected" : strerror(errno));
+	if (fstat(fd, &st) < 0)
+		error = skv_refuse(-errno, r->err, r->err_len, "profile %.150s: %s", r->path, strerror(errno));
+	else if (!S_ISREG(st.st_mode))
+		error = bad(r, "a regular file expected", r->path);
+	else if (st.st_size > (off_t)SKV_PROFILE_MAX)
+		error = bad(r, "%lld bytes, expected at most %u", r->path, (long long)st.st_size, SKV_PROFILE_MAX);
+	if (error) {
+		skv_close_fd(fd);
+		return error;
+	}
+	*ret_size = (size_t)st.st_size;
+	return fd;
+}
+
+/* All of it, as long as it was when it was opened; to be freed. */
+static int read_text(const struct reading *r, char **ret, size_t *ret_size)
+{
+	SKV_FD_CLEANUP int fd = -1;
+	size_t size = 0, at = 0;
+	char *text;
+
+	fd = open_regular(r, &size);
+	if (fd < 0)
+		return fd;
+	text = malloc(size + 1);
+	if (!text)
+		return skv_refuse(-ENOMEM, r->err, r->err_len, "profile %.150s: no memory", r->path);
+	while (at < size) {
+		ssize_t n = read(fd, text + at, size - at);
+
+		if (n <= 0) {
+			free(text);
+			return n < 0 ? skv_refuse(-errno, r->err, r->err_len, "profile %.150s: %s", r->path,
+			                          strerror(errno))
+			             : bad(r, "became shorter while it was read", r->path);
+		}
+		at += (size_t)n;
+	}
+	*ret = text;
+	*ret_size = size;
+	return 0;
+}
+
+/* ---- its fields ------------------------------------------------------------------------------ */
+
+/* Is this a whole number below `end`? */
+static bool take_index(const json_t *v, uint32_t end, uint32_t *ret)
+{
+	json_int_t i = json_integer_value(v);
+
+	if (!json_is_integer(v) || i < 0 || i >= (json_int_t)end)
+		return false;
+	*ret = (uint32_t)i;
+	return true;
+}
+
+/* The profile is of a model of this shape. */
+static int check_model(const struct reading *r, const json_t *model)
+{
+	const struct {
+		const char *name;
+		uint32_t expected;
+	} fields[] = {
+		{"layers", r->model->n_layers},
+		{"heads", r->model->n_heads},
+		{"kv_heads", r->model->n_kv_heads},
+		{"head_dim", r->model->head_dim},
+	};
+
+	for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++) {
+		const json_t *v = json_object_get(model, fields[i].name);
+
+		if (!json_is_integer(v))
+			return bad(r, "model.%s: a whole number expected", r->path, fields[i].name);
+		if (json_integer_value(v) != (json_int_t)fields[i].expected)
+			return bad(r, "it is of another model: model.%s is %lld, expected %u", r->path, fields[i].name,
+			           (long long)json_integer_value(v), fields[i].expected);
+	}
+	return 0;
+}
+
+/* A list of ascending layers; none is an empty set. */
+static int take_layers(const struct reading *r, const json_t *chosen, const char *name, struct skv_layer_set *ret)
+{
+	const json_t *list = json_object_get(chosen, name), *v;
+	uint32_t layer, least = 0;
+	size_t i;
+
+	if (!list)
+		return 0;
+	if (!json_is_array(list))
+		return bad(r, "chosen.%s: a list of layers expected", r->path, name);
+	json_array_foreach(list, i, v) {
+		if (!take_index(v, r->model->n_layers, &layer) || layer < least)
+			return bad(r, "chosen.%s[%zu]: a layer from %u to %u expected", r->path, name, i, least,
+			           r->model->n_layers - 1);
+		ret->bits[layer / 64] |= (uint64_t)1 << (layer % 64);
+		least = layer + 1;
+	}
+	return 0;
+}
+
+/* A list of kv heads for each layer. There must be one if there are anchors. */
+static int take_map(const struct reading *r, const json_t *map, struct skv_profile *profile)
+{
+	uint32_t head;
+
+	if (!map && skv_layer_set_empty(&profile->anchors))
+		return 0;
+	if (json_array_size(map) != r->model->n_layers)
+		return bad(r, "chosen.head_map: %u lists, one a layer, expected", r->path, r->model->n_layers);
+	for (uint32_t l = 0; l < r->model->n_layers; l++) {
+		const json_t *row = json_array_get(map, l);
+
+		if (json_array_size(row) != r->model->n_kv_heads)
+			return bad(r, "chosen.head_map[%u]: %u kv heads expected", r->path, l, r->model->n_kv_heads);
+		for (uint32_t h = 0; h < r->model->n_kv_heads; h++) {
+			if (!take_index(json_array_get(row, h), r->model->n_kv_heads, &head))
+				return bad(r, "chosen.head_map[%u][%u]: a kv head from 0 to %u expected", r->path, l,
+				           h, r->model->n_kv_heads - 1);
+			profile->map[l][h] = (uint8_t)head;
+		}
+	}
+	return 0;
+}
+
+static int take(const struct reading *r, const json_t *root, struct skv_profile *profile)
+{
+	const json_t *version = json_object_get(root, "sparsekv_profile"), *chosen = json_object_get(root, "chosen");
+	int e;
+
+	if (!json_is_integer(version) || json_integer_value(version) != 1)
+		return bad(r, "sparsekv_profile: 1 expected; sparsekv-calibrate writes such files", r->path);
+	if (!json_is_object(chosen))
+		return bad(r, "chosen: an object expected", r->path);
+	e = check_model(r, json_object_get(root, "model"));
+	e = e ? e : take_layers(r, chosen, "delta", &profile->delta);
+	e = e ? e : take_layers(r, chosen, "filters", &profile->filters);
+	e = e ? e : take_layers(r, chosen, "anchors", &profile->anchors);
+	return e ? e : take_map(r, json_object_get(chosen, "head_map"), profile);
+}
+
+int skv_profile_read(struct skv_profile *profile, const struct skv_model *m, char *err, size_t err_len)
+{
+	const struct reading r = {.path = profile->path, .model = m, .err = err, .err_len = err_len};
+	json_error_t error;
+	char *text = NULL;
+	size_t size = 0;
+	json_t *root;
+	int e = read_text(&r, &text, &size);
+
+	if (e < 0)
+		return e;
+	root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
+	free(text);
+	if (!root)
+		return bad(&r, "line %d: %.200s", r.path, error.line, error.text);
+	e = take(&r, root, profile);
+	json_decref(root);
+	return e;
+}

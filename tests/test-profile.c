@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Profiles in specs: what is read, and files that somebody else has a hand in. */
+#include <check.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/spec.h"
+
+struct config {
+	struct skv_layer_set layers;
+	struct skv_profile profile;
+};
+
+static const struct skv_param params[] = {
+        {"layers", SKV_PARAM_LAYERS, offsetof(struct config, layers), "auto", "layers that select"},
+        {"profile", SKV_PARAM_PROFILE, offsetof(struct config, profile), "none", "of the model"},
+};
+static const struct skv_policy policy = {
+        SKV_POLICY_HEADER,
+        .name = "test",
+        .params = params,
+        .n_params = 2,
+        .config_size = sizeof(struct config),
+};
+static const struct skv_model model = {.n_layers = 4, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16};
+
+#define MODEL "\"model\": {\"name\": \"m\", \"layers\": 4, \"heads\": 4, \"kv_heads\": 2, \"head_dim\": 16}"
+#define WITH(chosen) "{\"sparsekv_profile\": 1, " MODEL ", \"chosen\": " chosen "}"
+#define GOOD WITH("{\"delta\": [1, 3], \"anchors\": [0, 2], \"head_map\": [[0, 1], [1, 1], [0, 1], [1, 0]]}")
+
+static char folder[64], path[96], err[512];
+static struct config config;
+
+static void setup(void)
+{
+	snprintf(folder, sizeof(folder), "/tmp/test-profile-XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(folder));
+	snprintf(path, sizeof(path), "%s/profile.json", folder);
+}
+
+static void teardown(void)
+{
+	unlink(path);
+	rmdir(folder);
+}
+
+static void write_bytes(const char *text, size_t n)
+{
+	FILE *f = fopen(path, "w");
+
+	ck_assert_ptr_nonnull(f);
+	ck_assert_uint_eq(fwrite(text, 1, n, f), n);
+	ck_assert_int_eq(fclose(f), 0);
+}
+
+static int parse(const struct skv_model *m)
+{
+	char spec[160];
+
+	snprintf(spec, sizeof(spec), "test?profile=%s", path);
+	snprintf(err, sizeof(err), "nothing");
+	return skv_spec_parse(&policy, spec, m, &config, err, sizeof(err));
+}
+
+static void refused(const char *says)
+{
+	ck_assert_msg(parse(&model) < 0, "accepted, where \"%s\" was expected", says);
+	ck_assert_msg(strstr(err, says), "\"%s\", expected \"%s\"", err, says);
+	for (const char *p = err; *p; p++)
+		ck_assert_msg(*p >= 0x20 && *p < 0x7f, "%s", err);
+}
+
+START_TEST(what_is_read)
+{
+	char printed[512];
+	struct config again;
+
+	write_bytes(GOOD, strlen(GOOD));
+	ck_assert_msg(parse(&model) == 0, "%s", err);
+	ck_assert_str_eq(config.profile.path, path);
+	ck_assert_uint_eq(config.profile.delta.bits[0], 1 << 1 | 1 << 3);
+	ck_assert_uint_eq(config.profile.anchors.bits[0], 1 << 0 | 1 << 2);
+	ck_assert(skv_layer_set_empty(&config.profile.filters));
+	ck_assert_uint_eq(config.profile.map[0][1], 1);
+	ck_assert_uint_eq(config.profile.map[1][0], 1);
+	ck_assert_uint_eq(config.profile.map[3][1], 0);
+
+	ck_assert_int_gt(skv_spec_print(&policy, &config, printed, sizeof(printed)), 0);
+	ck_assert_int_eq(skv_spec_parse(&policy, printed, &model, &again, err, sizeof(err)), 0);
+	ck_assert_int_eq(memcmp(&config, &again, sizeof(config)), 0);
+}
+END_TEST
+
+/* Without a model nothing is opened, and none is nothing. */
+START_TEST(what_is_not_read)
+{
+	ck_assert_int_eq(parse(NULL), 0);
+	ck_assert_int_eq(skv_spec_parse(&policy, "test", &model, &config, err, sizeof(err)), 0);
+	ck_assert_int_eq(config.profile.path[0], 0);
+	ck_assert_int_eq(skv_spec_parse(&policy, "test?profile=p.json", &model, &config, err, sizeof(err)), -EINVAL);
+	ck_assert_ptr_nonnull(strstr(err, "the absolute path"));
+	refused("No such file");
+}
+END_TEST
+
+START_TEST(files_that_are_none)
+{
+	char other[128];
+
+	ck_assert_int_eq(mkfifo(path, 0600), 0);
+	refused("a regular file expected"); /* and does not wait for a writer */
+	unlink(path);
+	ck_assert_int_eq(mkdir(path, 0700), 0);
+	refused("a regular file expected");
+	rmdir(path);
+	write_bytes(GOOD, strlen(GOOD));
+	snprintf(other, sizeof(other), "%s/other", folder);
+	ck_assert_int_eq(rename(path, other), 0);
+	ck_assert_int_eq(symlink(other, path), 0);
+	refused("a symbolic link");
+	unlink(other);
+	unlink(path);
+	write_bytes("", 0);
+	ck_assert_int_eq(truncate(path, (off_t)SKV_PROFILE_MAX + 1), 0);
+	refused("expected at most 4194304");
+	ck_assert_int_eq(truncate(path, SKV_PROFILE_MAX), 0);
+	refused("line 1");
+}
+END_TEST
+
+/* Cut off anywhere: refused, and nothing worse. */
+START_TEST(cut_off)
+{
+	for (size_t n = 0; n < strlen(GOOD); n++) {
+		write_bytes(GOOD, n);
+		refused("line 1");
+	}
+}
+END_TEST
+
+static const struct {
+	const char *text, *says;
+} wrong[] = {
+	{"[]", "sparsekv_profile: 1 expected"},
+	{"{\"sparsekv_profile\": 2}", "sparsekv_profile: 1 expected"},
+	{"{\"sparsekv_profile\": 1, " MODEL "}", "chosen: an object"},
+	{"{\"sparsekv_profile\": 1, \"chosen\": {}}", "model.layers: a whole number"},
+	{"{\"sparsekv_profile\": 1, \"chosen\": {}, \"model\": {\"layers\": 5}}",
+         "of another model: model.layers is 5, expected 4"},
+	{"{\"sparsekv_profile\": 1, \"chosen\": {}, \"model\": {\"layers\": 4, \"heads\": 4.0}}", "model.heads"},
+	{WITH("{\"delta\": [1, 4]}"), "chosen.delta[1]: a layer from 2 to 3"},
+	{WITH("{\"delta\": [1, 1]}"), "chosen.delta[1]"},
+	{WITH("{\"delta\": [-1]}"), "chosen.delta[0]"},
+	{WITH("{\"delta\": [4294967297]}"), "chosen.delta[0]"},
+	{WITH("{\"delta\": [1.5]}"), "chosen.delta[0]"},
+	{WITH("{\"delta\": [NaN]}"), "line 1"},
+	{WITH("{\"delta\": [1e999]}"), "line 1"},
+	{WITH("{\"delta\": \"2\"}"), "chosen.delta: a list"},
+	{WITH("{\"filters\": {\"0\": 1}}"), "chosen.filters: a list"},
+	{WITH("{\"anchors\": [0]}"), "chosen.head_map: 4 lists"},
+	{WITH("{\"anchors\": [0], \"head_map\": [[0, 1], [0, 1], [0, 1]]}"), "chosen.head_map: 4 lists"},
+	{WITH("{\"anchors\": [0], \"head_map\": [[0, 1], [0, 1], [0, 1], [0]]}"), "head_map[3]: 2 kv heads"},
+	{WITH("{\"anchors\": [0], \"head_map\": [[0, 1], [0, 2], [0, 1], [0, 1]]}"), "head_map[1][1]: a kv head"},
+	{WITH("{\"delta\": [1], \"delta\": [2]}"), "line 1"},
+	{WITH("{}") "x", "line 1"},
+};
+
+START_TEST(wrong_fields)
+{
+	write_bytes(wrong[_i].text, strlen(wrong[_i].text));
+	refused(wrong[_i].says);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("profile");
+	TCase *tc = tcase_create("profile");
+	SRunner *runner;
+	int failed;
+
+	tcase_add_checked_fixture(tc, setup, teardown);
+	tcase_add_test(tc, what_is_read);
+	tcase_add_test(tc, what_is_not_read);
+	tcase_add_test(tc, files_that_are_none);
+	tcase_add_test(tc, cut_off);
+	tcase_add_loop_test(tc, wrong_fields, 0, sizeof(wrong) / sizeof(*wrong));
+	suite_add_tcase(suite, tc);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? 1 : 0;
+}
