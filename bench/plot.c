@@ -7,7 +7,7 @@
  * series for each combination of what else differs between rows.
  */
 #include "bench/bench.h"
-#include "bench/chart.h"
+#include "engine/chart.h"
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>

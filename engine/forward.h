@@ -38,10 +38,20 @@ struct eng_rows {
 	uint32_t n_expected; /* ... of so many rows */
 };
 
+/* Somebody who looks on, at the host alone: at all rows of a step, layer by layer. */
+struct eng_tap {
+	/* What attention is about to take; positions are in it. */
+	void (*attends)(void *arg, uint32_t layer, const float *q, const float *k, uint32_t rows);
+	/* What attention is about to add to the residual stream: x += y, rows of `hidden`. */
+	void (*adds)(void *arg, uint32_t layer, const float *x, const float *y, uint32_t rows);
+	void *arg;
+};
+
 struct eng_forward {
 	const struct eng_model *model;
 	uint32_t max_rows;
 	bool one_by_one;    /* no recordings; may be set after eng_forward_init() */
+	const struct eng_tap *tap; /* the same; NULL: nobody */
 	void *block;        /* the buffers below, in memory of the model's place */
 	float *x;           /* [max_rows][hidden]: residual stream */
 	void *h;            /* [max_rows][hidden]: normalised rows */

@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-# A small Llama engine, the first user of the client library, and its two programs.
+# A small Llama engine, the first user of the client library, and its programs.
 noinst_LTLIBRARIES += engine/libskvengine.la
 engine_libskvengine_la_SOURCES = \
+	engine/chart.c engine/chart.h \
+	engine/choose.c engine/choose.h \
 	engine/cli.c engine/cli.h \
 	engine/config.c engine/config.h \
 	engine/error.c engine/error.h \
 	engine/evaluate.c engine/evaluate.h \
 	engine/forward.c engine/forward.h \
 	engine/host.c \
+	engine/measure.c engine/measure.h \
 	engine/model.c engine/model.h \
+	engine/observe.c engine/observe.h \
 	engine/ops.c engine/ops.h \
 	engine/place.c engine/place.h \
 	engine/private.c engine/private.h \
+	engine/profile.c engine/profile.h \
 	engine/progress.c engine/progress.h \
 	engine/replay.c engine/replay.h \
 	engine/report.c engine/report.h \
@@ -25,7 +30,7 @@ engine_libskvengine_la_CPPFLAGS = $(AM_CPPFLAGS) $(OPENBLAS_CFLAGS) $(JANSSON_CF
 engine_libskvengine_la_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 engine_libskvengine_la_LIBADD = $(OPENBLAS_LIBS) $(JANSSON_LIBS) -lm -ldl
 
-bin_PROGRAMS += engine/sparsekv-generate engine/sparsekv-eval
+bin_PROGRAMS += engine/sparsekv-generate engine/sparsekv-eval engine/sparsekv-calibrate
 ENGINE_LDADD = engine/libskvengine.la libclient/libsparsekv-client.la
 engine_sparsekv_generate_SOURCES = engine/generate.c
 engine_sparsekv_generate_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
@@ -33,6 +38,9 @@ engine_sparsekv_generate_LDADD = $(ENGINE_LDADD)
 engine_sparsekv_eval_SOURCES = engine/eval.c
 engine_sparsekv_eval_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 engine_sparsekv_eval_LDADD = $(ENGINE_LDADD)
+engine_sparsekv_calibrate_SOURCES = engine/calibrate.c
+engine_sparsekv_calibrate_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
+engine_sparsekv_calibrate_LDADD = $(ENGINE_LDADD)
 
 # The device as a place: like the kernels a module, which besides the driver needs cuBLAS.
 CUDA_ENGINE_CODE = engine/cuda/place.cu engine/cuda/rows.cu

@@ -24,6 +24,12 @@ tests_test_engine_math_CPPFLAGS = $(ENGINE_TEST_CPPFLAGS)
 tests_test_engine_math_CFLAGS = $(ENGINE_TEST_CFLAGS)
 tests_test_engine_math_LDADD = engine/libskvengine.la $(CHECK_LIBS)
 
+check_PROGRAMS += tests/test-calibrate
+TESTS += tests/test-calibrate
+tests_test_calibrate_SOURCES = tests/test-calibrate.c tests/random.h
+tests_test_calibrate_CFLAGS = $(ENGINE_TEST_CFLAGS)
+tests_test_calibrate_LDADD = engine/libskvengine.la $(CHECK_LIBS)
+
 check_LTLIBRARIES += tests/plugins/old-engine.la
 tests_plugins_old_engine_la_SOURCES = tests/plugins/old-engine.c
 tests_plugins_old_engine_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)

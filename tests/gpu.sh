@@ -19,7 +19,7 @@ tests='tests/test-append tests/test-bounds tests/test-chosen tests/test-decode t
 	tests/gpu-client tests/test-client tests/test-client-bounds tests/test-client-policy tests/test-client-kill tests/test-client-quiet
 	tests/test-oracle tests/test-engine-place tests/test-engine-forward tests/test-engine-work tests/test-golden'
 plugins='tests/plugins/refuse-adopt tests/plugins/fourth tests/plugins/heads tests/plugins/keys-first tests/plugins/late-misuse'
-programs="$tests daemon/sparsekvd daemon/ctl/sparsekvctl engine/sparsekv-generate engine/sparsekv-eval bench/sparsekv-bench"
+programs="$tests daemon/sparsekvd daemon/ctl/sparsekvctl engine/sparsekv-generate engine/sparsekv-eval engine/sparsekv-calibrate bench/sparsekv-bench"
 make -s all $tests $(printf '%s.la ' $plugins)
 mkdir -p "$dir"/{tests/plugins/.libs,daemon/ctl,engine/cuda,bench,lib,kernels/cuda,policies/.libs}
 for p in $programs; do

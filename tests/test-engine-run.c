@@ -31,6 +31,7 @@ static unsigned private_folders(void)
 
 #define GENERATE "engine/sparsekv-generate"
 #define EVAL "engine/sparsekv-eval"
+#define CALIBRATE "engine/sparsekv-calibrate"
 #define MODEL "--model", REFERENCE
 
 static const struct {
@@ -64,6 +65,14 @@ static const struct {
 	{{GENERATE, "--model", "/absent", "--policy", "full", "--prompt", "a"},
          "/absent/config.json: No such file"},
 	{{GENERATE, "--modal"}, "--modal"},
+	{{CALIBRATE}, "--model is missing"},
+	{{CALIBRATE, MODEL}, "one of --text and --tasks"},
+	{{CALIBRATE, MODEL, "--text", "a", "--tasks", "b"}, "one of --text and --tasks"},
+	{{CALIBRATE, MODEL, "--text", "/absent", "--private"}, "/absent: No such file"},
+	{{CALIBRATE, MODEL, "--text", "/dev/zero", "--private"}, "/dev/zero: a file of 16 bytes"},
+	{{CALIBRATE, MODEL, "--text", TASKS, "--private", "--delta-layers", "15"}, "the model has 16 layers, 14"},
+	{{CALIBRATE, MODEL, "--tasks", TASKS, "--private", "--context", "100"}, "no case of at most 100 tokens"},
+	{{CALIBRATE, MODEL, "--text", TASKS, "--device", "cuda:0"}, "--device: host expected"},
 	{{EVAL}, "--model is missing"},
 	{{EVAL, MODEL, "--policy", "full"}, "--tasks is missing"},
 	{{EVAL, MODEL, "--tasks", TASKS}, "--policy is missing"},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekv-generate and sparsekv-eval as their users run them, with the reference model, on the host, or
+ * sparsekv-generate, sparsekv-eval and sparsekv-calibrate as their users run them, with the reference model, on the host, or
  * with SKV_TEST_DEVICE=1 on the first device.
  */
 #include <check.h>
@@ -17,6 +17,7 @@
 
 #define GENERATE "engine/sparsekv-generate"
 #define EVAL "engine/sparsekv-eval"
+#define CALIBRATE "engine/sparsekv-calibrate"
 #define MODEL "--model", model, "--device", device
 #define MODEL_ARGS 4
 
@@ -284,6 +285,42 @@ START_TEST(eval_writes_its_figures)
 }
 END_TEST
 
+/* What a calibration writes is what a policy takes, and it is drawn. */
+START_TEST(calibrates)
+{
+	char *out, *svg, *profile, spec[300], path[200], prefix[200];
+	const char *argv[] = {CALIBRATE, "--model", model, "--socket", eng_private_socket(daemon_), "--tasks", tasks,
+	                      "--texts", "1", "--context", "700", "--rows", "10", "-o", path, "--svg", prefix, NULL};
+
+	snprintf(path, sizeof(path), "%s/profile.json", folder);
+	snprintf(prefix, sizeof(prefix), "%s/drawn", folder);
+	ck_assert_int_eq(run(folder, argv, LIMIT), 0);
+	out = run_out(folder);
+	ck_assert_ptr_nonnull(strstr(out, "\ndelta layers:      2,7,"));
+	ck_assert_ptr_nonnull(strstr(out, "\nkascade anchors:   0,"));
+	profile = fx_read(path, NULL);
+	ck_assert_ptr_nonnull(strstr(profile, "\"sparsekv_profile\": 1"));
+	svg = fx_read(fx_path(folder, "drawn-similarity.svg"), NULL);
+	ck_assert_int_eq(strncmp(svg, "<svg ", 5), 0);
+	ck_assert_ptr_nonnull(strstr(svg, "</svg>\n"));
+	free(svg);
+	svg = fx_read(fx_path(folder, "drawn-shift.svg"), NULL);
+	ck_assert_ptr_nonnull(strstr(svg, "</svg>\n"));
+	free(svg);
+	free(profile);
+	free(out);
+
+	snprintf(spec, sizeof(spec), "delta?profile=%s", path);
+	out = generate("--policy", spec, "--prompt", prompt);
+	ck_assert_str_eq(out, answer);
+	free(out);
+	snprintf(spec, sizeof(spec), "kascade?profile=%s", path);
+	out = generate("--policy", spec, "--prompt", prompt, "--max-tokens", "5");
+	ck_assert_uint_eq(strlen(out), 5);
+	free(out);
+}
+END_TEST
+
 /* Neither the batch nor how the next token is chosen changes what is exact. */
 START_TEST(batch_and_mode_do_not_matter)
 {
@@ -356,6 +393,8 @@ int main(void)
 	tcase_add_test(t, eval_writes_its_figures);
 	tcase_add_loop_test(t, batch_and_mode_do_not_matter, 0, 2);
 	tcase_add_test(t, eval_cleans_up_when_interrupted);
+	t = tcase(s, "sparsekv-calibrate", 120);
+	tcase_add_test(t, calibrates);
 
 	r = srunner_create(s);
 	rnd_seed("test-engine-work");

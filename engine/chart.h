@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/chart.h - draws a table's figures as SVG.
+ * engine/chart.h - draws a table's figures as SVG, and matrices.
  *
  * A chart has a panel for each figure, one below the other, over the same x values and series. Where x is
  * text the figures are bars, where it is a number they are lines. Colours are those of Okabe and Ito, which
  * people who are colour-blind tell apart.
  */
-#ifndef SKV_BENCH_CHART_H
-#define SKV_BENCH_CHART_H
+#ifndef ENG_CHART_H
+#define ENG_CHART_H
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -34,5 +34,15 @@ struct chart {
 
 /* Errors of writing are left in the stream. */
 void chart_draw(const struct chart *, FILE *);
+
+/* Shares between 0 (white) and 1 (dark), as squares; rows go down, columns to the right, both numbered from 0. */
+struct matrix {
+	const char *title;
+	const char *row_label, *column_label;
+	int n;               /* rows, and columns */
+	const double *value; /* [row][column]; NAN: there is none */
+};
+
+void chart_draw_matrix(const struct matrix *, FILE *);
 
 #endif

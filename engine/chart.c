@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/chart.h"
+#include "engine/chart.h"
 #include <math.h>
 #include <string.h>
 
@@ -255,6 +255,50 @@ static double draw_lines(const struct chart *c, const struct panel *p, double y,
 	return bottom + AXIS_HEIGHT;
 }
 
+/* ---- matrices -------------------------------------------------------------------------------- */
+
+#define CELL 24
+
+/* From white to the first colour. */
+static void draw_cell(double x, double y, double value, FILE *f)
+{
+	double v = value < 0 ? 0 : value > 1 ? 1 : value;
+	char text[32];
+	fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%d\" height=\"%d\" fill=\"rgb(%d,%d,%d)\"/>\n", x, y, CELL, CELL,
+	        (int)(255 * (1 - v)), (int)(255 - v * (255 - 0x72)), (int)(255 - v * (255 - 0xb2)));
+	snprintf(text, sizeof(text), "%.0f", 100 * v);
+	write_text(f, x + CELL / 2.0, y + CELL / 2.0 + 4, MIDDLE, v > 0.6 ? "#ffffff" : INK, " font-size=\"10\"", text);
+}
+
+static void begin_svg(double width, double height, FILE *f)
+{
+	fprintf(f,
+	        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\""
+	        " font-family=\"ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace\" font-size=\"%d\">\n",
+	        width, height, width, height, FONT);
+	fprintf(f, "<rect width=\"%.0f\" height=\"%.0f\" fill=\"#ffffff\"/>\n", width, height);
+}
+
+void chart_draw_matrix(const struct matrix *m, FILE *f)
+{
+	double left = MARGIN + 80, top = MARGIN + 66, side = m->n * CELL;
+	double title = 2 * MARGIN + columns_of(m->title) * CHAR_WIDTH * 15 / FONT, width = left + side + MARGIN;
+	char text[32];
+	begin_svg(width > title ? width : title, top + side + MARGIN, f);
+	write_text(f, MARGIN, MARGIN + 16, START, INK, " font-size=\"15\" font-weight=\"bold\"", m->title);
+	write_text(f, left - 30, top - 8, END, INK, "", m->row_label);
+	write_text(f, left + side / 2, top - 26, MIDDLE, INK, "", m->column_label);
+	for (int i = 0; i < m->n; i++) {
+		snprintf(text, sizeof(text), "%d", i);
+		write_text(f, left - 8, top + i * CELL + CELL / 2.0 + 4, END, FAINT, "", text);
+		write_text(f, left + i * CELL + CELL / 2.0, top - 8, MIDDLE, FAINT, "", text);
+		for (int j = 0; j < m->n; j++)
+			if (!isnan(m->value[i * m->n + j]))
+				draw_cell(left + j * CELL, top + i * CELL, m->value[i * m->n + j], f);
+	}
+	fputs("</svg>\n", f);
+}
+
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 /* Names of the series beside their colours, in as many lines as it takes. Only measures where f is NULL. */
@@ -289,11 +333,7 @@ void chart_draw(const struct chart *c, FILE *f)
 	for (int i = 0; i < c->n_panels; i++)
 		height += AXIS_HEIGHT + 8 + (c->number ? LINES_HEIGHT + 20 : groups_height(c, &c->panel[i]));
 
-	fprintf(f,
-	        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\""
-	        " font-family=\"ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace\" font-size=\"%d\">\n",
-	        width, height, width, height, FONT);
-	fprintf(f, "<rect width=\"%.0f\" height=\"%.0f\" fill=\"#ffffff\"/>\n", width, height);
+	begin_svg(width, height, f);
 	write_text(f, MARGIN, y, START, INK, " font-size=\"15\" font-weight=\"bold\"", c->title);
 	y = legend(c, width, y + 16, f);
 	for (int i = 0; i < c->n_panels; i++)

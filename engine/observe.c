@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/observe.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK 128u /* rows of a step */
+
+struct eng_observer {
+	struct eng_forward forward;
+	struct eng_tap tap;
+	struct skv_session *session;
+	struct eng_measure *measure;
+	const struct eng_text *text;
+	uint32_t at;         /* the step's first row */
+	uint32_t wanted;     /* of its rows */
+	uint32_t row[CHUNK]; /* which, within the step */
+	float *keys;         /* [layer][kv head][max_tokens][head_dim] */
+	float *queries;      /* [layer][CHUNK][head][head_dim] */
+	float *weights;      /* [layer][head][tokens]: one row */
+};
+
+static size_t keys_at(const struct eng_observer *o, uint32_t layer, uint32_t head)
+{
+	const struct eng_config *c = &o->forward.model->config;
+
+	return ((size_t)layer * c->n_kv_heads + head) * o->measure->shape.max_tokens * c->head_dim;
+}
+
+static size_t queries_at(const struct eng_observer *o, uint32_t layer, uint32_t i)
+{
+	const struct eng_config *c = &o->forward.model->config;
+
+	return ((size_t)layer * CHUNK + i) * c->n_heads * c->head_dim;
+}
+
+/* ---- during a step --------------------------------------------------------------------------- */
+
+static void attends(void *arg, uint32_t layer, const float *q, const float *k, uint32_t rows)
+{
+	struct eng_observer *o = arg;
+	const struct eng_config *c = &o->forward.model->config;
+	size_t wide = (size_t)c->n_heads * c->head_dim;
+
+	for (uint32_t h = 0; h < c->n_kv_heads; h++) {
+		float *to = o->keys + keys_at(o, layer, h) + (size_t)o->at * c->head_dim;
+
+		for (uint32_t i = 0; i < rows; i++)
+			memcpy(to + (size_t)i * c->head_dim, k + ((size_t)i * c->n_kv_heads + h) * c->head_dim,
+			       c->head_dim * sizeof(*to));
+	}
+	for (uint32_t i = 0; i < o->wanted; i++)
+		memcpy(o->queries + queries_at(o, layer, i), q + o->row[i] * wide, wide * sizeof(*q));
+}
+
+static void adds(void *arg, uint32_t layer, const float *x, const float *y, uint32_t rows)
+{
+	struct eng_observer *o = arg;
+	uint32_t hidden = o->forward.model->config.hidden;
+
+	(void)rows;
+	for (uint32_t i = 0; i < o->wanted; i++)
+		eng_measure_change(o->measure, layer, x + (size_t)o->row[i] * hidden,
+		                   y + (size_t)o->row[i] * hidden, hidden);
+}
+
+/* ---- after a step ---------------------------------------------------------------------------- */
+
+/* Softmax weights of one head's query over n keys. */
+static void weigh(float *to, const float *q, const float *k, uint32_t n, uint32_t dim)
+{
+	float most = -INFINITY, scale = 1 / sqrtf((float)dim), sum = 0;
+
+	for (uint32_t t = 0; t < n; t++) {
+		const float *key = k + (size_t)t * dim;
+		float x = 0;
+
+#pragma omp simd reduction(+ : x)
+		for (uint32_t d = 0; d < dim; d++)
+			x += q[d] * key[d];
+		to[t] = x * scale;
+		most = to[t] > most ? to[t] : most;
+	}
+	for (uint32_t t = 0; t < n; t++) {
+		to[t] = expf(to[t] - most);
+		sum += to[t];
+	}
+	for (uint32_t t = 0; t < n; t++)
+		to[t] /= sum;
+}
+
+/* Weights of the i-th wanted row in all layers and heads. */
+static void measure_row(struct eng_observer *o, uint32_t i)
+{
+	const struct eng_config *c = &o->forward.model->config;
+	uint32_t n = o->at + o->row[i] + 1, group = c->n_heads / c->n_kv_heads;
+
+#pragma omp parallel for collapse(2) schedule(dynamic)
+	for (uint32_t l = 0; l < c->n_layers; l++)
+		for (uint32_t h = 0; h < c->n_heads; h++)
+			weigh(o->weights + ((size_t)l * c->n_heads + h) * n,
+			      o->queries + queries_at(o, l, i) + (size_t)h * c->head_dim,
+			      o->keys + keys_at(o, l, h / group), n, c->head_dim);
+	eng_measure_row(o->measure, o->weights, n);
+}
+
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+/* Row number i of those that are looked at. */
+static uint32_t wanted_row(const struct eng_text *t, uint32_t i)
+{
+	uint32_t all = t->n - t->from;
+
+	return t->from + (t->rows ? (uint32_t)((uint64_t)i * all / t->rows) : i);
+}
+
+static int step(struct eng_observer *o, struct skv_seq *seq, uint32_t n, struct eng_error *err)
+{
+	struct skv_step_item item = {
+		.seq = seq, .n_tokens = n, .flags = SKV_STEP_PROMPT, .tokens = o->text->ids + o->at};
+	int r = eng_forward(&o->forward, o->session, &item, 1, err);
+
+	if (r)
+		return r;
+	r = skv_step_end(o->session, NULL);
+	if (r < 0)
+		return eng_fail(err, r, "%s", skv_last_error());
+	for (uint32_t i = 0; i < o->wanted; i++)
+		measure_row(o, i);
+	return 0;
+}
+
+int eng_observe(struct eng_observer *o, const struct eng_text *text, const volatile sig_atomic_t *stop,
+                struct eng_error *err)
+{
+	uint32_t rows = text->rows && text->rows < text->n - text->from ? text->rows : text->n - text->from;
+	struct eng_text t = *text;
+	struct skv_seq *seq = NULL;
+	uint32_t next = 0;
+	int r = skv_seq_new(o->session, NULL, text->n, &seq);
+
+	if (r < 0)
+		return eng_fail(err, r, "%s", skv_last_error());
+	t.rows = rows;
+	o->text = &t;
+	for (o->at = 0; !r && o->at < t.n; o->at += CHUNK) {
+		uint32_t n = t.n - o->at < CHUNK ? t.n - o->at : CHUNK;
+
+		if (stop && *stop) {
+			r = eng_fail(err, -EINTR, "interrupted");
+			break;
+		}
+		o->wanted = 0;
+		for (; next < rows && wanted_row(&t, next) < o->at + n; next++)
+			o->row[o->wanted++] = wanted_row(&t, next) - o->at;
+		r = step(o, seq, n, err);
+	}
+	if (!r)
+		eng_measure_end_text(o->measure);
+	skv_seq_drop(seq);
+	return r;
+}
+
+int eng_observer_new(struct eng_observer **ret, const struct eng_model *model, struct skv_session *session,
+                     struct eng_measure *measure, struct eng_error *err)
+{
+	const struct eng_config *c = &model->config;
+	size_t tokens = measure->shape.max_tokens;
+	struct eng_observer *o = calloc(1, sizeof(*o));
+	int r;
+
+	if (!o)
+		return eng_fail(err, -ENOMEM, "no memory to observe");
+	o->session = session;
+	o->measure = measure;
+	o->tap = (struct eng_tap){.attends = attends, .adds = adds, .arg = o};
+	o->keys = malloc(c->n_layers * c->n_kv_heads * tokens * c->head_dim * sizeof(*o->keys));
+	o->queries = malloc((size_t)c->n_layers * CHUNK * c->n_heads * c->head_dim * sizeof(*o->queries));
+	o->weights = malloc(c->n_layers * c->n_heads * tokens * sizeof(*o->weights));
+	if (!o->keys || !o->queries || !o->weights)
+		r = eng_fail(err, -ENOMEM, "no memory for keys of %zu tokens", tokens);
+	else
+		r = eng_forward_init(&o->forward, model, CHUNK, err);
+	if (r) {
+		eng_observer_free(o);
+		return r;
+	}
+	o->forward.tap = &o->tap;
+	*ret = o;
+	return 0;
+}
+
+void eng_observer_free(struct eng_observer *o)
+{
+	if (!o)
+		return;
+	eng_forward_deinit(&o->forward);
+	free(o->keys);
+	free(o->queries);
+	free(o->weights);
+	free(o);
+}

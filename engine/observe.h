@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * engine/observe.h - run texts through a model densely and measure what its layers attend to.
+ *
+ * A text is read in steps of a few rows, as a prompt. The keys of all layers are kept for the text's length, the queries
+ * for the step; the rows that are looked at give their weights to a measure one after the other.
+ */
+#ifndef ENG_OBSERVE_H
+#define ENG_OBSERVE_H
+
+#include <signal.h>
+#include "engine/forward.h"
+#include "engine/measure.h"
+
+/* The rows that are looked at: `rows` of them (0: all) evenly spread from row `from` on. */
+struct eng_text {
+	const int32_t *ids;
+	uint32_t n;
+	uint32_t from, rows;
+};
+
+struct eng_observer;
+
+/* `session`: of the policy full, on the host; both outlive the observer. Negative errno. */
+int eng_observer_new(struct eng_observer **ret, const struct eng_model *model, struct skv_session *session,
+                     struct eng_measure *measure, struct eng_error *err);
+/* NULL is ignored. */
+void eng_observer_free(struct eng_observer *o);
+
+/* A text of at most the measure's max_tokens. `stop` raised: -EINTR. */
+int eng_observe(struct eng_observer *o, const struct eng_text *text, const volatile sig_atomic_t *stop,
+                struct eng_error *err);
+
+#endif

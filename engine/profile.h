@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * engine/profile.h - what a calibration measured and chose: as the file that policies read (profile=FILE), as a
+ * table, and drawn.
+ */
+#ifndef ENG_PROFILE_H
+#define ENG_PROFILE_H
+
+#include <sparsekv/types.h>
+#include <stdio.h>
+#include "engine/choose.h"
+#include "engine/error.h"
+#include "engine/measure.h"
+#include "engine/model.h"
+
+struct eng_profile {
+	const struct eng_model *model;
+	const struct eng_measure *measure;
+	const char *source; /* the file's name */
+	uint32_t source_hash;
+	uint64_t tokens;
+	struct eng_choice delta, anchors, filters;
+	uint32_t delta_layers[SKV_MAX_LAYERS], anchor_layers[SKV_MAX_LAYERS], filter_layers[SKV_MAX_LAYERS];
+};
+
+/*
+ * Choose, of each kind as many as its struct says: Δ-layers by shift; anchors by the paper's program, similarity
+ * times the layer's weight; filters, which papers choose by hand, by the same program without weights. -ENOMEM.
+ */
+int eng_profile_choose(struct eng_profile *p, struct eng_error *err);
+
+/* Errors of writing are left in the stream. -ENOMEM. */
+int eng_profile_write(const struct eng_profile *p, FILE *to, struct eng_error *err);
+void eng_profile_print(const struct eng_profile *p, FILE *to);
+void eng_profile_draw_shift(const struct eng_profile *p, FILE *to);
+void eng_profile_draw_similarity(const struct eng_profile *p, FILE *to);
+
+#endif
