@@ -129,6 +129,8 @@ static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn 
 		how = SKV_ATTEND_DENSE;
 	}
 	list = list_for(from, plan);
+	if (how != SKV_ATTEND_DENSE)
+		recall_weigh(s, layer, &list, a->q);
 	switch (how) {
 	case SKV_ATTEND_WINDOW:
 		k->decode_window(&shape, &st->decoding, a->q, a->out, &plan->window, &st->work);
@@ -147,6 +149,8 @@ static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn 
 		k->decode_dense(&shape, &st->decoding, a->q, a->out, weights ? &own->evidence : NULL, &st->work);
 		own->has_evidence |= weights != 0;
 	}
+	if (how != SKV_ATTEND_DENSE)
+		recall_measure(s, layer, &list);
 	policy_hook(s, PHASE_AFTER, layer);
 }
 

@@ -133,9 +133,10 @@ void device_close(struct skv_session *s)
 		d->backend->free(d->attended);
 		d->backend->free(s->step.work.mem);
 		d->backend->free(s->step.arena);
+		d->backend->free(s->step.recall.mem);
 		device_leave(s, was);
 	}
-	s->step.work.mem = s->step.arena = NULL;
+	s->step.work.mem = s->step.arena = s->step.recall.mem = NULL;
 	free(d->stale);
 	free(d);
 	s->device = NULL;
@@ -276,6 +277,7 @@ static int harvest(struct skv_session *s, struct device_slot *x)
 			x->seqs[i]->evicting = false;
 		}
 	}
+	recall_take(s, x->seqs, x->share, x->n_recall, &x->recall_layers);
 	x->busy = false;
 	return 0;
 }
@@ -350,11 +352,12 @@ static size_t carve(size_t *at, size_t bytes)
 	return here;
 }
 
-/* Room for a step of n sequences that changes so many entries. */
-static int slot_prepare(struct device *d, struct device_slot *x, uint32_t n, uint64_t entries)
+/* Room for a step of n sequences that changes so many entries, of a model of so many layers. */
+static int slot_prepare(struct device *d, struct device_slot *x, uint32_t n, uint64_t entries, uint32_t layers)
 {
 	size_t at = 0, kseq = carve(&at, n * sizeof(*x->kseq)), entry = carve(&at, entries * sizeof(*x->entry));
 	size_t publish = carve(&at, n * sizeof(*x->publish)), sum = carve(&at, n * sizeof(*x->sum));
+	size_t share = carve(&at, layers * RECALL_SEQS * sizeof(*x->share));
 	int e = x->event ? 0 : d->backend->event_new(&x->event);
 
 	if (e == 0 && at > x->bytes) {
@@ -377,6 +380,7 @@ static int slot_prepare(struct device *d, struct device_slot *x, uint32_t n, uin
 	x->entry = (void *)((char *)x->mem + entry);
 	x->publish = (void *)((char *)x->mem + publish);
 	x->sum = (void *)((char *)x->mem + sum);
+	x->share = (void *)((char *)x->mem + share);
 	x->n_entries = 0;
 	return 0;
 }
@@ -426,7 +430,7 @@ int device_prepare(struct skv_session *s, uint32_t entries)
 	uint64_t room = (uint64_t)d->n_stale + entries + (before ? before->n_evict : 0);
 	int e = grow_stale(d, entries); /* all of them may be copies of shared pages */
 
-	return e < 0 ? e : slot_prepare(d, &d->slot[d->next], s->step.all.n, room);
+	return e < 0 ? e : slot_prepare(d, &d->slot[d->next], s->step.all.n, room, s->model.n_layers);
 }
 
 static void put_entry(struct skv_seq *q, uint32_t table, uint32_t page, skv_pte entry)
@@ -515,7 +519,7 @@ int device_publish(struct skv_session *s, const int32_t *next)
 	struct device *d = s->device;
 	struct device_slot *x = &d->slot[d->next];
 	struct step *st = &s->step;
-	int e;
+	int e = 0;
 
 	x->n = st->all.n;
 	x->n_decode = st->decoding.n;
@@ -528,7 +532,13 @@ int device_publish(struct skv_session *s, const int32_t *next)
 		x->publish[i].sum = &x->sum[i];
 		x->n_evict += x->publish[i].n_evict;
 	}
-	e = d->backend->publish(x->publish, x->n, next, st->work.stream);
+	x->n_recall = st->recall.n;
+	x->recall_layers = st->recall.layers;
+	if (x->n_recall > 0)
+		e = d->backend->copy(x->share, st->recall.share, s->model.n_layers * RECALL_SEQS * sizeof(*x->share),
+		                     st->work.stream);
+	if (e == 0)
+		e = d->backend->publish(x->publish, x->n, next, st->work.stream);
 	if (e == 0)
 		e = d->backend->event_record(x->event, st->work.stream);
 	if (e < 0)

@@ -93,7 +93,7 @@ static uint64_t key_of(const struct skv_session *s)
 	};
 	uint64_t sum = 0xcbf29ce484222325u;
 
-	if (st->prompts.n > 0)
+	if (st->prompts.n > 0 || st->recall.n > 0)
 		return 0;
 	for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++) {
 		sum = (sum ^ part[i]) * 0x9e3779b97f4a7c15u;
@@ -218,7 +218,7 @@ void replay_begin(struct skv_session *s)
 	r->behind = NULL;
 	r->key = key;
 	if (key == 0)
-		return; /* the recordings are for the step after the prompt */
+		return; /* the recordings are for the steps after this one */
 	if (key != r->layers_key) {
 		for (uint32_t i = 0; i < s->model.n_layers; i++)
 			forget(d, &r->layer[i]);
@@ -243,7 +243,7 @@ int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	int e;
 
 	if (r->key == 0)
-		return 0; /* rows of a prompt: what was recorded is another step's */
+		return 0; /* what was recorded is for other steps */
 	e = d->backend->recording(s->step.work.stream, &recording);
 	if (e < 0)
 		return device_failed(d, e, "attention");

@@ -218,7 +218,9 @@ static int prepare(struct skv_session *s)
 	st->work.threads = threads;
 	e = step_grow(s, &st->work.mem, &st->work.bytes,
 	              s->kernels->work_bytes(&s->shape, st->all.n, st->rows, longest, threads));
-	return e < 0 ? e : selections_prepare(s);
+	if (e == 0)
+		e = selections_prepare(s);
+	return e < 0 ? e : recall_begin(s);
 }
 
 /* ---- pages ----------------------------------------------------------------------------------- */
@@ -498,6 +500,8 @@ static void account(struct skv_session *s)
 	t->prompt_tokens += st->rows - st->decoding.n;
 	for (uint32_t i = 0; i < st->decoding.n && !s->device; i++) /* a device has not counted so far */
 		seq_attended(st->seqs[i], st->kseq[i].len, st->seqs[i]->step_attended);
+	if (!s->device)
+		recall_take(s, st->seqs, st->recall.share, st->recall.n, &st->recall.layers);
 	t->stock_pages = s->stock.n;
 	atomic_store_explicit(&p->steps, t->steps, memory_order_relaxed);
 	atomic_store_explicit(&p->prompt_tokens, t->prompt_tokens, memory_order_relaxed);
@@ -601,5 +605,6 @@ void step_deinit(struct skv_session *s)
 	free(st->work.mem);
 	free(st->selection);
 	free(st->arena);
+	free(st->recall.mem);
 	*st = (struct step){0};
 }
