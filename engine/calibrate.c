@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "engine/cli.h"
+#include "engine/echo.h"
 #include "engine/observe.h"
 #include "engine/profile.h"
 #include "engine/progress.h"
@@ -15,6 +16,7 @@
 
 #define PROGRAM "sparsekv-calibrate"
 #define TEXT_MAX (256u << 20) /* bytes of a file */
+#define BATCH 16u             /* cases decoded together */
 
 static const char help[] =
 	"Usage: sparsekv-calibrate --model DIR (--text FILE | --tasks FILE) [-o FILE] [OPTION…]\n"
@@ -30,7 +32,10 @@ static const char help[] =
 	"  --anchors N        (default 5)\n"
 	"  --filters N        (default 3)\n"
 	"  --dense N          first layers that stay dense before delta's and filter layers (default 2)\n"
-	"  --top N            tokens that Kascade's similarity compares (default 64)\n" ENG_CLI_HELP;
+	"  --top N            tokens that Kascade's similarity compares (default 64)\n"
+	"  --by WAY           papers (default): by what the layers attend to\n"
+	"                     loss: from there on search for layers under which the model predicts best\n"
+	"  --budget SHARE     of the tokens, that search goes by (default 0.25)\n" ENG_CLI_HELP;
 
 enum {
 	OPT_TEXT = ENG_OPT_OWN,
@@ -44,6 +49,8 @@ enum {
 	OPT_FILTERS,
 	OPT_DENSE,
 	OPT_TOP,
+	OPT_BY,
+	OPT_BUDGET,
 };
 
 static const struct option options[] = {
@@ -59,6 +66,8 @@ static const struct option options[] = {
 	{"filters", required_argument, NULL, OPT_FILTERS},
 	{"dense", required_argument, NULL, OPT_DENSE},
 	{"top", required_argument, NULL, OPT_TOP},
+	{"by", required_argument, NULL, OPT_BY},
+	{"budget", required_argument, NULL, OPT_BUDGET},
 	ENG_CLI_OPTIONS,
 	{NULL, 0, NULL, 0},
 };
@@ -67,6 +76,8 @@ struct arguments {
 	struct eng_cli cli;
 	const char *text, *tasks, *output, *svg;
 	uint32_t context, texts, rows, delta, anchors, filters, dense, top;
+	bool by_loss;
+	double budget;
 };
 
 static volatile sig_atomic_t stop;
@@ -77,6 +88,24 @@ static void on_signal(int signal)
 }
 
 /* ---- the command line ------------------------------------------------------------------------ */
+
+static int take_by(struct arguments *a, const char *text, struct eng_error *err)
+{
+	a->by_loss = !strcmp(text, "loss");
+	if (!a->by_loss && strcmp(text, "papers"))
+		return eng_fail(err, -EINVAL, "--by %.60s: papers or loss expected", text);
+	return 0;
+}
+
+static int take_budget(struct arguments *a, const char *text, struct eng_error *err)
+{
+	char *end;
+
+	a->budget = strtod(text, &end);
+	if (*text == '\0' || *end || !(a->budget > 0 && a->budget < 1))
+		return eng_fail(err, -EINVAL, "--budget %.60s: a share above 0 and below 1 expected", text);
+	return 0;
+}
 
 static int take(struct arguments *a, int option, struct eng_error *err)
 {
@@ -113,6 +142,10 @@ static int take(struct arguments *a, int option, struct eng_error *err)
 		return eng_cli_count("--dense", optarg, 0, SKV_MAX_LAYERS, &a->dense, err);
 	case OPT_TOP:
 		return eng_cli_count("--top", optarg, 1, 65536, &a->top, err);
+	case OPT_BY:
+		return take_by(a, optarg, err);
+	case OPT_BUDGET:
+		return take_budget(a, optarg, err);
 	default: /* getopt_long has said what is wrong */
 		exit(EXIT_FAILURE);
 	}
@@ -123,7 +156,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 	int option, r = 0;
 
 	*a = (struct arguments){.cli = ENG_CLI_INIT, .context = 4096, .texts = 8, .rows = 128, .delta = 3,
-	                        .anchors = 5, .filters = 3, .dense = 2, .top = 64};
+	                        .anchors = 5, .filters = 3, .dense = 2, .top = 64, .budget = 0.25};
 	a->cli.kv_dtype = SKV_F32;
 	while (!r && (option = getopt_long(argc, argv, "o:", options, NULL)) >= 0)
 		r = take(a, option, err);
@@ -160,6 +193,7 @@ struct texts {
 	uint32_t n, longest;
 	uint64_t tokens;
 	uint32_t hash; /* FNV-1a of all token ids in their order */
+	struct eng_cases cases; /* to search by: those of --tasks, or made of the text */
 };
 
 /* Takes over `ids`, n of them. */
@@ -185,6 +219,7 @@ static void texts_deinit(struct texts *t)
 	for (uint32_t i = 0; i < t->n; i++)
 		free((int32_t *)t->list[i].ids);
 	free(t->list);
+	eng_cases_deinit(&t->cases);
 }
 
 static int cut_pieces(struct texts *t, const struct arguments *a, const struct eng_config *c, const char *bytes,
@@ -205,6 +240,18 @@ static int cut_pieces(struct texts *t, const struct arguments *a, const struct e
 	return r;
 }
 
+/* As many tokens as --rows says are predicted, the rest of --context is before them. */
+static int make_echoes(struct texts *t, const struct arguments *a, const char *bytes, size_t size, struct eng_error *err)
+{
+	uint32_t answer = a->rows && a->rows < a->context / 2 ? a->rows : a->context / 2;
+	struct eng_echo echo = {.n = a->texts, .prompt = a->context - answer, .answer = answer};
+
+	if (size < echo.prompt || echo.prompt < 2 * ENG_ECHO_PIECE)
+		return eng_fail(err, -EINVAL, "--by loss: a --context from %u on, and a text as long, expected",
+		                4 * ENG_ECHO_PIECE);
+	return eng_echo_cases(&t->cases, bytes, size, &echo, err);
+}
+
 static int read_text(struct texts *t, const struct arguments *a, const struct eng_config *c, struct eng_error *err)
 {
 	FILE *f = fopen(a->text, "re");
@@ -222,6 +269,8 @@ static int read_text(struct texts *t, const struct arguments *a, const struct en
 		r = eng_fail(err, -EIO, "%.300s: cannot be read to its end", a->text);
 	else
 		r = cut_pieces(t, a, c, bytes, (size_t)st.st_size, err);
+	if (!r && a->by_loss)
+		r = make_echoes(t, a, bytes, (size_t)st.st_size, err);
 	free(bytes);
 	if (f)
 		fclose(f);
@@ -233,11 +282,8 @@ static int add_case(struct texts *t, const struct arguments *a, const struct eng
                     struct eng_error *err)
 {
 	size_t n = k->prompt_len + 1 + k->answer_len;
-	int32_t *ids;
+	int32_t *ids = malloc(n * sizeof(*ids));
 
-	if (n > a->context)
-		return 0;
-	ids = malloc(n * sizeof(*ids));
 	if (ids) {
 		eng_tokens_prompt(c, k->prompt, k->prompt_len, ids);
 		for (size_t i = 0; i < k->answer_len; i++)
@@ -246,17 +292,18 @@ static int add_case(struct texts *t, const struct arguments *a, const struct eng
 	return add_text(t, ids, (uint32_t)n, (uint32_t)k->prompt_len, a->rows, err);
 }
 
+/* Where a search goes by them, only the tokens that --rows says are decoded: the first. */
 static int read_tasks(struct texts *t, const struct arguments *a, const struct eng_config *c, struct eng_error *err)
 {
-	const struct eng_task_filter filter = {.limit = a->texts};
-	struct eng_cases cases = ENG_CASES_NULL;
-	int r = eng_cases_load(&cases, a->tasks, &filter, err);
+	const struct eng_task_filter filter = {.limit = a->texts, .longest = a->context - 1};
+	int r = eng_cases_load(&t->cases, a->tasks, &filter, err);
 
-	for (size_t i = 0; !r && i < cases.n; i++)
-		r = add_case(t, a, c, &cases.list[i], err);
-	eng_cases_deinit(&cases);
-	if (!r && !t->n)
-		return eng_fail(err, -EINVAL, "%.300s: no case of at most %u tokens (--context)", a->tasks, a->context);
+	for (size_t i = 0; !r && i < t->cases.n; i++) {
+		struct eng_case *k = &t->cases.list[i];
+
+		r = add_case(t, a, c, k, err);
+		k->answer_len = a->rows && a->rows < k->answer_len ? a->rows : k->answer_len;
+	}
 	return r;
 }
 
@@ -331,27 +378,44 @@ static int draw_file(const struct eng_profile *p, const char *prefix, const char
 	return bad ? eng_fail(err, -EIO, "%.300s: could not be written", path) : 0;
 }
 
+/* From what the papers' criteria chose on. */
+static int search(struct eng_profile *p, const struct arguments *a, const struct eng_host *host, const struct texts *t,
+                  struct eng_loss *l, struct eng_error *err)
+{
+	const struct eng_eval eval = {
+		.model = &host->model, .client = host->client, .kv_dtype = a->cli.kv_dtype, .cases = &t->cases,
+		.batch = t->cases.n < BATCH ? (uint32_t)t->cases.n : BATCH, .quiet = a->cli.quiet, .stop = &stop,
+	};
+	int r = eng_loss_init(l, &eval, err);
+
+	return r ? r : eng_profile_search(p, l, err);
+}
+
 static int report(const struct arguments *a, const struct eng_host *host, const struct eng_measure *m,
                   const struct texts *t, struct eng_error *err)
 {
 	const char *source = a->text ? a->text : a->tasks, *slash = strrchr(source, '/');
 	uint32_t layers = host->model.config.n_layers;
+	struct eng_loss loss = ENG_LOSS_NULL;
 	struct eng_profile p = {
 		.model = &host->model, .measure = m, .source = slash ? slash + 1 : source, .source_hash = t->hash,
-		.tokens = t->tokens, .delta = {layers, a->dense, a->delta}, .anchors = {layers, 0, a->anchors},
-		.filters = {layers, a->dense, a->filters},
+		.tokens = t->tokens, .budget = a->budget,
+		.choice = {[ENG_DELTA] = {layers, a->dense, a->delta}, [ENG_ANCHORS] = {layers, 0, a->anchors},
+		           [ENG_FILTERS] = {layers, a->dense, a->filters}},
 	};
 	int r = eng_profile_choose(&p, err);
 
-	if (r)
-		return r;
-	eng_profile_print(&p, stdout);
-	if (a->output)
+	if (!r && a->by_loss)
+		r = search(&p, a, host, t, &loss, err);
+	if (!r)
+		eng_profile_print(&p, stdout);
+	if (!r && a->output)
 		r = write_file(&p, a->output, err);
 	if (!r && a->svg)
 		r = draw_file(&p, a->svg, "shift", eng_profile_draw_shift, err);
 	if (!r && a->svg)
 		r = draw_file(&p, a->svg, "similarity", eng_profile_draw_similarity, err);
+	eng_loss_deinit(&loss);
 	return r;
 }
 

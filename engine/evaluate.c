@@ -175,10 +175,12 @@ static int look(struct run *run, uint32_t policy, struct lane **active, uint32_t
 		r = eng_forward_logits(&run->forward, &logits, err);
 	for (uint32_t i = 0; !r && i < n; i++) {
 		struct lane *lane = active[i];
+		const float *row = logits ? logits + (size_t)i * vocab : NULL;
 
-		if (logits)
-			eng_evidence_add(&result_of(run, policy, lane)->evidence, logits + (size_t)i * vocab,
-			                 vocab, lane->want[lane->n_got]);
+		if (row)
+			eng_evidence_add(&result_of(run, policy, lane)->evidence, row, vocab, lane->want[lane->n_got]);
+		if (row && run->eval->looks)
+			run->eval->looks(run->eval->arg, policy, lane->index, lane->n_got, row);
 		lane->got[lane->n_got++] = ids[i];
 	}
 	return r;

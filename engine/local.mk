@@ -6,10 +6,12 @@ engine_libskvengine_la_SOURCES = \
 	engine/choose.c engine/choose.h \
 	engine/cli.c engine/cli.h \
 	engine/config.c engine/config.h \
+	engine/echo.c engine/echo.h \
 	engine/error.c engine/error.h \
 	engine/evaluate.c engine/evaluate.h \
 	engine/forward.c engine/forward.h \
 	engine/host.c \
+	engine/loss.c engine/loss.h \
 	engine/measure.c engine/measure.h \
 	engine/model.c engine/model.h \
 	engine/observe.c engine/observe.h \
@@ -22,6 +24,7 @@ engine_libskvengine_la_SOURCES = \
 	engine/report.c engine/report.h \
 	engine/safetensors.c engine/safetensors.h \
 	engine/score.c engine/score.h \
+	engine/search.c engine/search.h \
 	engine/settle.c engine/settle.h \
 	engine/tasks.c engine/tasks.h \
 	engine/tokens.c engine/tokens.h

@@ -7,6 +7,7 @@
 #include <sparsekv/client.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include "engine/chart.h"
 
 /* ---- choosing -------------------------------------------------------------------------------- */
@@ -32,12 +33,31 @@ int eng_profile_choose(struct eng_profile *p, struct eng_error *err)
 	for (uint32_t l = 0; l < n; l++)
 		shift[l] = eng_measure_shift(p->measure, l);
 	if (!r) {
-		eng_choose_by_shift(&p->delta, shift, p->delta_layers);
-		eng_choose_anchors(&p->anchors, weighted, p->anchor_layers);
-		eng_choose_anchors(&p->filters, plain, p->filter_layers);
+		eng_choose_by_shift(&p->choice[ENG_DELTA], shift, p->papers[ENG_DELTA]);
+		eng_choose_anchors(&p->choice[ENG_ANCHORS], weighted, p->papers[ENG_ANCHORS]);
+		eng_choose_anchors(&p->choice[ENG_FILTERS], plain, p->papers[ENG_FILTERS]);
+		memcpy(p->chosen, p->papers, sizeof(p->chosen));
 	}
 	free(weighted);
 	free(plain);
+	return r;
+}
+
+int eng_profile_search(struct eng_profile *p, struct eng_loss *l, struct eng_error *err)
+{
+	static const char *const policy[ENG_KINDS] = {"delta?", "kascade:dense-anchors?", "omnikv?more=0&"};
+	int r = 0;
+
+	p->loss = l;
+	for (uint32_t k = 0; !r && k < ENG_KINDS; k++) {
+		char prefix[128], dense[32] = "";
+
+		if (k != ENG_ANCHORS)
+			snprintf(dense, sizeof(dense), "dense=%u&", p->choice[k].first);
+		snprintf(prefix, sizeof(prefix), "%s%sbudget=%g&layers=", policy[k], dense, p->budget);
+		l->prefix = prefix;
+		r = eng_search(&p->choice[k], eng_loss_of_layers, l, p->chosen[k], &p->found[k], err);
+	}
 	return r;
 }
 
@@ -48,14 +68,7 @@ static json_t *number(double x)
 	return isfinite(x) ? json_real(x) : json_null();
 }
 
-static json_t *layers(const struct eng_choice *c, const uint32_t *list)
-{
-	json_t *a = json_array();
-
-	for (uint32_t i = 0; i < c->n; i++)
-		json_array_append_new(a, json_integer(list[i]));
-	return a;
-}
+static const char *const kind_names[ENG_KINDS] = {"delta", "anchors", "filters"};
 
 static json_t *series(const struct eng_measure *m, double (*of)(const struct eng_measure *, uint32_t))
 {
@@ -80,13 +93,13 @@ static json_t *matrix(const struct eng_measure *m)
 	return rows;
 }
 
-static json_t *head_map(const struct eng_profile *p)
+static json_t *head_map(const struct eng_profile *p, const uint32_t *anchors)
 {
 	uint32_t n = p->measure->shape.n_kv_heads;
 	json_t *rows = json_array();
 
 	for (uint32_t l = 0; l < p->measure->shape.n_layers; l++) {
-		uint32_t anchor = eng_choose_source(&p->anchors, p->anchor_layers, l);
+		uint32_t anchor = eng_choose_source(&p->choice[ENG_ANCHORS], anchors, l);
 		json_t *row = json_array();
 		uint8_t map[SKV_MAX_HEADS];
 
@@ -98,6 +111,35 @@ static json_t *head_map(const struct eng_profile *p)
 	return rows;
 }
 
+/* What was chosen, of all kinds. */
+static json_t *sets(const struct eng_profile *p, const uint32_t layers[ENG_KINDS][SKV_MAX_LAYERS])
+{
+	json_t *all = json_object();
+
+	for (uint32_t k = 0; k < ENG_KINDS; k++) {
+		json_t *list = json_array();
+
+		for (uint32_t i = 0; i < p->choice[k].n; i++)
+			json_array_append_new(list, json_integer(layers[k][i]));
+		json_object_set_new(all, kind_names[k], list);
+	}
+	json_object_set_new(all, "head_map", head_map(p, layers[ENG_ANCHORS]));
+	return all;
+}
+
+/* What searching found out. */
+static json_t *search(const struct eng_profile *p)
+{
+	json_t *all = json_pack("{s:f, s:I}", "budget", p->budget, "rows", (json_int_t)p->loss->rows);
+
+	for (uint32_t k = 0; k < ENG_KINDS; k++)
+		json_object_set_new(all, kind_names[k],
+		                    json_pack("{s:i, s:o, s:o}", "sets", (int)p->found[k].judged, "loss",
+		                              number(p->found[k].loss), "papers_loss",
+		                              number(p->found[k].first_loss)));
+	return all;
+}
+
 int eng_profile_write(const struct eng_profile *p, FILE *to, struct eng_error *err)
 {
 	const struct eng_config *c = &p->model->config;
@@ -107,17 +149,18 @@ int eng_profile_write(const struct eng_profile *p, FILE *to, struct eng_error *e
 
 	snprintf(hash, sizeof(hash), "%08x", p->source_hash);
 	root = json_pack("{s:i, s:{s:s, s:s, s:s, s:I, s:I, s:I, s:i}, s:{s:s, s:i, s:i, s:i, s:i},"
-	                 " s:{s:o, s:o, s:o}, s:{s:o, s:o, s:o, s:o}}",
+	                 " s:{s:o, s:o, s:o}, s:o}",
 	                 "sparsekv_profile", 1,
 	                 "made", "version", skv_version(), "from", p->source, "fnv1a", hash, "texts", (json_int_t)m->texts,
 	                 "tokens", (json_int_t)p->tokens, "rows", (json_int_t)m->rows, "top", (int)m->shape.top,
 	                 "model", "name", p->model->name, "layers", (int)c->n_layers, "heads", (int)c->n_heads,
 	                 "kv_heads", (int)c->n_kv_heads, "head_dim", (int)c->head_dim,
 	                 "measured", "shift", series(m, eng_measure_shift), "weight", series(m, eng_measure_change_mean),
-	                 "similarity", matrix(m),
-	                 "chosen", "delta", layers(&p->delta, p->delta_layers), "anchors",
-	                 layers(&p->anchors, p->anchor_layers), "filters", layers(&p->filters, p->filter_layers),
-	                 "head_map", head_map(p));
+	                 "similarity", matrix(m), "chosen", sets(p, p->chosen));
+	if (root && p->loss) {
+		json_object_set_new(root, "papers", sets(p, p->papers));
+		json_object_set_new(root, "search", search(p));
+	}
 	if (!root || json_dumpf(root, to, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) || fputc('\n', to) == EOF) {
 		json_decref(root);
 		return eng_fail(err, -EIO, "the profile cannot be written (%.100s is its text's name)", p->source);
@@ -128,12 +171,13 @@ int eng_profile_write(const struct eng_profile *p, FILE *to, struct eng_error *e
 
 /* ---- to look at ------------------------------------------------------------------------------ */
 
-static void print_layers(FILE *to, const char *name, const struct eng_choice *c, const uint32_t *list)
+static void print_layers(FILE *to, uint32_t kind, const struct eng_choice *c, const uint32_t *list)
 {
-	fprintf(to, "%-18s", name);
+	static const char *const titles[ENG_KINDS] = {"delta layers:", "kascade anchors:", "filter layers:"};
+
+	fprintf(to, "%-18s", titles[kind]);
 	for (uint32_t i = 0; i < c->n; i++)
 		fprintf(to, "%s%u", i ? "," : " ", list[i]);
-	fputc('\n', to);
 }
 
 void eng_profile_print(const struct eng_profile *p, FILE *to)
@@ -145,9 +189,19 @@ void eng_profile_print(const struct eng_profile *p, FILE *to)
 		fprintf(to, "%5u  %6.3f  %6.3f  %6.3f\n", l, eng_measure_shift(m, l), eng_measure_change_mean(m, l),
 		        l ? eng_measure_best_heads(m, l - 1, l) : 1);
 	fputc('\n', to);
-	print_layers(to, "delta layers:", &p->delta, p->delta_layers);
-	print_layers(to, "kascade anchors:", &p->anchors, p->anchor_layers);
-	print_layers(to, "filter layers:", &p->filters, p->filter_layers);
+	for (uint32_t k = 0; k < ENG_KINDS; k++) {
+		print_layers(to, k, &p->choice[k], p->papers[k]);
+		if (p->loss)
+			fprintf(to, "  loss %.4f", p->found[k].first_loss);
+		fputc('\n', to);
+	}
+	if (!p->loss)
+		return;
+	fprintf(to, "\nby loss, %zu tokens, a budget of %g:\n", p->loss->rows, p->budget);
+	for (uint32_t k = 0; k < ENG_KINDS; k++) {
+		print_layers(to, k, &p->choice[k], p->chosen[k]);
+		fprintf(to, "  loss %.4f, %u sets tried\n", p->found[k].loss, p->found[k].judged);
+	}
 }
 
 /* The names 0 … n - 1 for an axis, in memory of their own; to be freed. */

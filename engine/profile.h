@@ -10,8 +10,13 @@
 #include <stdio.h>
 #include "engine/choose.h"
 #include "engine/error.h"
+#include "engine/loss.h"
 #include "engine/measure.h"
 #include "engine/model.h"
+#include "engine/search.h"
+
+/* Layers that select, each kind for other policies. */
+enum eng_kind { ENG_DELTA, ENG_ANCHORS, ENG_FILTERS, ENG_KINDS };
 
 struct eng_profile {
 	const struct eng_model *model;
@@ -19,8 +24,12 @@ struct eng_profile {
 	const char *source; /* the file's name */
 	uint32_t source_hash;
 	uint64_t tokens;
-	struct eng_choice delta, anchors, filters;
-	uint32_t delta_layers[SKV_MAX_LAYERS], anchor_layers[SKV_MAX_LAYERS], filter_layers[SKV_MAX_LAYERS];
+	struct eng_choice choice[ENG_KINDS];
+	uint32_t papers[ENG_KINDS][SKV_MAX_LAYERS]; /* by the papers' criteria */
+	uint32_t chosen[ENG_KINDS][SKV_MAX_LAYERS]; /* what policies get: the same, or what loses less */
+	const struct eng_loss *loss;                /* NULL: nothing was searched, and the rest says nothing */
+	double budget;                              /* share of the sequence that was selected */
+	struct eng_found found[ENG_KINDS];
 };
 
 /*
@@ -28,6 +37,12 @@ struct eng_profile {
  * times the layer's weight; filters, which papers choose by hand, by the same program without weights. -ENOMEM.
  */
 int eng_profile_choose(struct eng_profile *p, struct eng_error *err);
+
+/*
+ * From there on search for layers that lose less, each kind under its own policy. `l` outlives the profile. Negative
+ * errno.
+ */
+int eng_profile_search(struct eng_profile *p, struct eng_loss *l, struct eng_error *err);
 
 /* Errors of writing are left in the stream. -ENOMEM. */
 int eng_profile_write(const struct eng_profile *p, FILE *to, struct eng_error *err);

@@ -68,7 +68,7 @@ static bool wanted(const struct eng_task_filter *f, const struct eng_cases *so_f
 		size |= f->sizes[i] == c->size;
 	for (size_t i = 0; i < f->n_tasks; i++)
 		task |= !strcmp(f->tasks[i], c->task);
-	if (!size || !task)
+	if (!size || !task || (f->longest && c->prompt_len + c->answer_len > f->longest))
 		return false;
 	for (size_t i = 0; f->limit && i < so_far->n; i++)
 		before += so_far->list[i].size == c->size && !strcmp(so_far->list[i].task, c->task);
@@ -136,7 +136,7 @@ int eng_cases_load(struct eng_cases *ret, const char *path, const struct eng_tas
 		r = eng_fail(err, -EIO, "%s: cannot be read to its end", path);
 	if (!r && !cases.n)
 		r = eng_fail(err, -EINVAL,
-		             number ? "%s: no case is left of the tasks and sizes asked for" : "%s: is empty",
+		             number ? "%s: no case is left of the tasks, sizes and lengths asked for" : "%s: is empty",
 		             path);
 	free(line);
 	fclose(f);

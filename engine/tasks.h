@@ -26,6 +26,7 @@ struct eng_task_filter {
 	const char *const *tasks;
 	size_t n_tasks;
 	uint32_t limit; /* the first so many of each task and size; 0: all */
+	uint32_t longest; /* prompt and answer, bytes; 0: any */
 };
 
 struct eng_cases {

@@ -35,8 +35,8 @@ tests_plugins_old_engine_la_SOURCES = tests/plugins/old-engine.c
 tests_plugins_old_engine_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
 
 # With a daemon.
-check_PROGRAMS += tests/test-engine-forward tests/test-engine-run tests/test-engine-work tests/test-golden
-TESTS += tests/test-engine-forward tests/test-engine-run tests/test-engine-work tests/test-golden
+check_PROGRAMS += tests/test-engine-forward tests/test-engine-run tests/test-engine-work tests/test-golden tests/test-search
+TESTS += tests/test-engine-forward tests/test-engine-run tests/test-engine-work tests/test-golden tests/test-search
 ENGINE_RUN_CPPFLAGS = $(ENGINE_TEST_CPPFLAGS) -DSKV_BUILDDIR='"$(abs_top_builddir)"' -DSKV_SRCDIR='"$(abs_top_srcdir)"'
 ENGINE_RUN_SOURCES = tests/engine-daemon.c tests/engine-daemon.h tests/engine-fixture.c tests/engine-fixture.h \
 	tests/run-program.c tests/run-program.h tests/random.h
@@ -61,6 +61,11 @@ tests_test_golden_SOURCES = tests/test-golden.c tests/engine-fixture.c tests/eng
 tests_test_golden_CPPFLAGS = $(ENGINE_RUN_CPPFLAGS)
 tests_test_golden_CFLAGS = $(ENGINE_TEST_CFLAGS)
 tests_test_golden_LDADD = $(JANSSON_LIBS) $(CHECK_LIBS)
+
+tests_test_search_SOURCES = tests/test-search.c $(ENGINE_RUN_SOURCES)
+tests_test_search_CPPFLAGS = $(ENGINE_RUN_CPPFLAGS)
+tests_test_search_CFLAGS = $(ENGINE_TEST_CFLAGS)
+tests_test_search_LDADD = $(ENGINE_LDADD) $(CHECK_LIBS)
 
 # All 200 cases, with fp32 and with bf16 pages; and the table of models/reference/README.md: minutes each.
 check-golden: all tests/test-golden

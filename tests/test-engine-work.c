@@ -322,6 +322,34 @@ START_TEST(calibrates)
 }
 END_TEST
 
+/* A search begins with what the papers' criteria chose, and the profile has both. */
+START_TEST(calibrates_by_loss)
+{
+	char *profile, spec[300], path[200];
+	const char *argv[] = {CALIBRATE, "--model", model, "--socket", eng_private_socket(daemon_), "--text", tasks, "--by",
+	                      "loss", "--budget", "0.1", "--texts", "1", "--context", "300", "--rows", "8",
+	                      "--delta-layers", "2", "--anchors", "1", "--filters", "1", "-o", path, NULL};
+	char *out;
+
+	snprintf(path, sizeof(path), "%s/profile.json", folder);
+	ck_assert_int_eq(run(folder, argv, LIMIT), 0);
+	out = run_out(folder);
+	ck_assert_ptr_nonnull(strstr(out, "\ndelta layers:      2,"));
+	ck_assert_ptr_nonnull(strstr(out, "\nby loss, 9 tokens, a budget of 0.1:\ndelta layers:      2,"));
+	ck_assert_ptr_nonnull(strstr(out, "\nkascade anchors:   0  loss "));
+	ck_assert_ptr_nonnull(strstr(out, ", 1 sets tried\n"));
+	free(out);
+	profile = fx_read(path, NULL);
+	ck_assert_ptr_nonnull(strstr(profile, "\"papers\": {"));
+	ck_assert_ptr_nonnull(strstr(profile, "\"papers_loss\": "));
+	free(profile);
+	snprintf(spec, sizeof(spec), "delta?profile=%s", path);
+	out = generate("--policy", spec, "--prompt", prompt);
+	ck_assert_str_eq(out, answer);
+	free(out);
+}
+END_TEST
+
 /* Neither the batch nor how the next token is chosen changes what is exact. */
 START_TEST(batch_and_mode_do_not_matter)
 {
@@ -396,6 +424,7 @@ int main(void)
 	tcase_add_test(t, eval_cleans_up_when_interrupted);
 	t = tcase(s, "sparsekv-calibrate", 120);
 	tcase_add_test(t, calibrates);
+	tcase_add_test(t, calibrates_by_loss);
 
 	r = srunner_create(s);
 	rnd_seed("test-engine-work");
