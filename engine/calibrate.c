@@ -157,7 +157,6 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 
 	*a = (struct arguments){.cli = ENG_CLI_INIT, .context = 4096, .texts = 8, .rows = 128, .delta = 3,
 	                        .anchors = 5, .filters = 3, .dense = 2, .top = 64, .budget = 0.25};
-	a->cli.kv_dtype = SKV_F32;
 	while (!r && (option = getopt_long(argc, argv, "o:", options, NULL)) >= 0)
 		r = take(a, option, err);
 	if (r)
@@ -168,8 +167,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		return eng_fail(err, -EINVAL, "--model is missing: the directory of a model expected");
 	if (!a->text == !a->tasks)
 		return eng_fail(err, -EINVAL, "one of --text and --tasks expected");
-	if (a->cli.device != SKV_DEVICE_HOST)
-		return eng_fail(err, -EINVAL, "--device: host expected, calibration looks at every layer's rows");
+	if (a->cli.device != SKV_DEVICE_HOST && !a->by_loss)
+		return eng_fail(err, -EINVAL, "--device: only the search of --by loss uses one");
 	return 0;
 }
 
@@ -378,20 +377,22 @@ static int draw_file(const struct eng_profile *p, const char *prefix, const char
 	return bad ? eng_fail(err, -EIO, "%.300s: could not be written", path) : 0;
 }
 
-/* From what the papers' criteria chose on. */
-static int search(struct eng_profile *p, const struct arguments *a, const struct eng_host *host, const struct texts *t,
+/* From what the papers' criteria chose on, at the place that was asked for. */
+static int search(struct eng_profile *p, const struct arguments *a, struct eng_host *host, const struct texts *t,
                   struct eng_loss *l, struct eng_error *err)
 {
+	int r = eng_host_move(host, &a->cli, err);
 	const struct eng_eval eval = {
 		.model = &host->model, .client = host->client, .kv_dtype = a->cli.kv_dtype, .cases = &t->cases,
-		.batch = t->cases.n < BATCH ? (uint32_t)t->cases.n : BATCH, .quiet = a->cli.quiet, .stop = &stop,
+		.batch = t->cases.n < BATCH ? (uint32_t)t->cases.n : BATCH, .quiet = a->cli.quiet,
+		.no_graph = a->cli.no_graph, .stop = &stop,
 	};
-	int r = eng_loss_init(l, &eval, err);
 
+	r = r ? r : eng_loss_init(l, &eval, err);
 	return r ? r : eng_profile_search(p, l, err);
 }
 
-static int report(const struct arguments *a, const struct eng_host *host, const struct eng_measure *m,
+static int report(const struct arguments *a, struct eng_host *host, const struct eng_measure *m,
                   const struct texts *t, struct eng_error *err)
 {
 	const char *source = a->text ? a->text : a->tasks, *slash = strrchr(source, '/');
@@ -424,13 +425,16 @@ int main(int argc, char **argv)
 	struct texts texts = {.hash = 2166136261u};
 	struct eng_measure m = ENG_MEASURE_NULL;
 	struct eng_host host = ENG_HOST_NULL;
+	struct eng_cli here; /* what layers attend to is measured on the host */
 	struct arguments a;
 	struct eng_error err;
 	int r;
 
 	eng_settle(argv);
 	r = parse(&a, argc, argv, &err);
-	r = r ? r : eng_host_open(&host, &a.cli, &err);
+	here = a.cli;
+	here.device = SKV_DEVICE_HOST;
+	r = r ? r : eng_host_open(&host, &here, &err);
 	if (!r) {
 		sigaction(SIGINT, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESETHAND}, NULL);
 		sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESETHAND}, NULL);

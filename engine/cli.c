@@ -86,21 +86,34 @@ static int check(const struct eng_cli *cli, struct eng_error *err)
 	return 0;
 }
 
+static int load(struct eng_host *host, const struct eng_cli *cli, struct eng_error *err)
+{
+	/* Where pages are bf16, rows of that are good enough to multiply, and faster. */
+	uint32_t dtype = cli->kv_dtype == SKV_BF16 ? SKV_BF16 : SKV_F32;
+	int r = eng_place_open(&host->place, cli->device, err);
+
+	r = r ? r : eng_model_load(&host->model, cli->model, host->place, dtype, err);
+	return r ? r : eng_tokens_check(&host->model.config, err);
+}
+
+static void unload(struct eng_host *host)
+{
+	eng_model_deinit(&host->model);
+	eng_place_close(host->place);
+	host->place = NULL;
+}
+
 /* The guardian of a private daemon is a fork, so it comes before the device. */
 int eng_host_open(struct eng_host *ret, const struct eng_cli *cli, struct eng_error *err)
 {
 	struct eng_host host = ENG_HOST_NULL;
-	/* Where pages are bf16, rows of that are good enough to multiply, and faster. */
-	uint32_t dtype = cli->kv_dtype == SKV_BF16 ? SKV_BF16 : SKV_F32;
 	int r = check(cli, err);
 
 	if (r)
 		return r;
 	if (cli->private_daemon)
 		r = eng_private_start(&host.daemon, &host.client, err);
-	r = r ? r : eng_place_open(&host.place, cli->device, err);
-	r = r ? r : eng_model_load(&host.model, cli->model, host.place, dtype, err);
-	r = r ? r : eng_tokens_check(&host.model.config, err);
+	r = r ? r : load(&host, cli, err);
 	if (!r && !host.client) {
 		r = skv_connect(&host.client, cli->socket);
 		if (r < 0)
@@ -116,12 +129,21 @@ int eng_host_open(struct eng_host *ret, const struct eng_cli *cli, struct eng_er
 	return 0;
 }
 
+int eng_host_move(struct eng_host *host, const struct eng_cli *cli, struct eng_error *err)
+{
+	int r = check(cli, err);
+
+	if (r || host->place->device == cli->device)
+		return r;
+	unload(host);
+	return load(host, cli, err);
+}
+
 void eng_host_close(struct eng_host *host)
 {
 	skv_disconnect(host->client);
 	eng_private_stop(host->daemon);
-	eng_model_deinit(&host->model);
-	eng_place_close(host->place);
+	unload(host);
 	*host = ENG_HOST_NULL;
 }
 

@@ -81,6 +81,8 @@ struct eng_host {
 #define ENG_HOST_NULL ((struct eng_host){.client = NULL})
 
 int eng_host_open(struct eng_host *ret, const struct eng_cli *cli, struct eng_error *err);
+/* Have the model at cli->device instead, with the same daemon. On error it is nowhere; eng_host_close() then, too. */
+int eng_host_move(struct eng_host *host, const struct eng_cli *cli, struct eng_error *err);
 void eng_host_close(struct eng_host *host);
 
 /* Print "program: text" on stderr. Returns EXIT_FAILURE, for main(). */

@@ -72,7 +72,7 @@ static const struct {
 	{{CALIBRATE, MODEL, "--text", "/dev/zero", "--private"}, "/dev/zero: a file of 16 bytes"},
 	{{CALIBRATE, MODEL, "--text", TASKS, "--private", "--delta-layers", "15"}, "the model has 16 layers, 14"},
 	{{CALIBRATE, MODEL, "--tasks", TASKS, "--private", "--context", "100"}, "no case is left"},
-	{{CALIBRATE, MODEL, "--text", TASKS, "--device", "cuda:0"}, "--device: host expected"},
+	{{CALIBRATE, MODEL, "--text", TASKS, "--device", "cuda:0"}, "--device: only the search"},
 	{{CALIBRATE, MODEL, "--text", "a", "--by", "chance"}, "--by chance: papers or loss"},
 	{{CALIBRATE, MODEL, "--text", "a", "--budget", "1"}, "--budget 1: a share"},
 	{{CALIBRATE, MODEL, "--text", TASKS, "--by", "loss", "--context", "60", "--private"}, "--context from 128"},

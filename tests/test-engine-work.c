@@ -326,7 +326,7 @@ END_TEST
 START_TEST(calibrates_by_loss)
 {
 	char *profile, spec[300], path[200];
-	const char *argv[] = {CALIBRATE, "--model", model, "--socket", eng_private_socket(daemon_), "--text", tasks, "--by",
+	const char *argv[] = {CALIBRATE, MODEL, "--socket", eng_private_socket(daemon_), "--text", tasks, "--by",
 	                      "loss", "--budget", "0.1", "--texts", "1", "--context", "300", "--rows", "8",
 	                      "--delta-layers", "2", "--anchors", "1", "--filters", "1", "-o", path, NULL};
 	char *out;
