@@ -48,6 +48,7 @@ enum skv_msg_type {
 	SKV_MSG_LEASE_PUT = 12,   /* skv_msg_runs → empty */
 	SKV_MSG_POLICY_GET = 13,  /* skv_msg_session → skv_msg_policy, fd: policy's file */
 	SKV_MSG_POLICY_ACK = 14,  /* skv_msg_policy_ack → empty */
+	SKV_MSG_POLICY_FIND = 15, /* skv_msg_spec → skv_msg_policy, fd: policy's file */
 
 	SKV_MSG_SEGMENT = 32,      /* notice: skv_msg_segment, fd: the segment */
 	SKV_MSG_SEGMENT_GONE = 33, /* notice: skv_msg_segment without fd: unmap it, then acknowledge */
@@ -101,9 +102,9 @@ struct skv_msg_open {
 	uint8_t device_uuid[SKV_UUID_BYTES]; /* not all 0: of the device, whatever its number */
 	char spec[SKV_SPEC_MAX];
 };
-/* A policy as a session is to run it. */
+/* A policy as a session, or a sequence of it, is to run it. */
 struct skv_msg_policy {
-	uint64_t generation;
+	uint64_t generation; /* POLICY_FIND: 0 */
 	uint32_t plugin; /* id of the file that the fd is of */
 	uint32_t reserved;
 	char spec[SKV_SPEC_MAX];
@@ -157,6 +158,9 @@ struct skv_wire_run {
 	uint32_t first, count; /* pages first … first + count - 1 */
 };
 
+struct skv_msg_spec {
+	char spec[SKV_SPEC_MAX];
+};
 struct skv_msg_policy_ack {
 	uint32_t session;
 	int32_t error; /* 0: the session runs it; else errno, positive: the session stays with the old one */

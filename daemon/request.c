@@ -270,7 +270,7 @@ static void on_segment_ack(struct skv_server *s, struct skv_conn *conn, const st
 		reply(s, conn, h, NULL, 0, NULL, 0);
 }
 
-/* ---- the policy of a session ---- */
+/* ---- policies of sessions and sequences ---- */
 
 static void on_policy_get(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                           const void *body, int *fds)
@@ -288,6 +288,22 @@ static void on_policy_get(struct skv_server *s, struct skv_conn *conn, const str
 		skv_server_fail(s, "a session's policy file is not there", -EUCLEAN);
 		return;
 	}
+	reply(s, conn, h, &ok, sizeof(ok), &plugin->fd, 1);
+}
+
+/* For a sequence whose policy is not its session's: the books know nothing of it. */
+static void on_policy_find(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                           const void *body, int *fds)
+{
+	const struct skv_msg_spec *m = body;
+	const struct skv_plugin *plugin = skv_request_find_policy(s, conn, h->serial, m->spec);
+	struct skv_msg_policy ok = {0};
+
+	(void)fds;
+	if (!plugin)
+		return;
+	ok.plugin = plugin->id;
+	skv_wire_string(ok.spec, sizeof(ok.spec), m->spec);
 	reply(s, conn, h, &ok, sizeof(ok), &plugin->fd, 1);
 }
 
@@ -326,6 +342,7 @@ static const struct {
 	{SKV_MSG_LEASE_PUT, on_runs},
 	{SKV_MSG_POLICY_GET, on_policy_get},
 	{SKV_MSG_POLICY_ACK, on_policy_ack},
+	{SKV_MSG_POLICY_FIND, on_policy_find},
 	{SKV_MSG_SEGMENT_ACK, on_segment_ack},
 	{SKV_MSG_QUERY, skv_report_query},
 	{SKV_MSG_POLICY_LOAD, skv_policy_load_request},

@@ -63,6 +63,7 @@ static const struct {
 	{SKV_MSG_LEASE_PUT, sizeof(struct skv_msg_runs), 0},
 	{SKV_MSG_POLICY_GET, sizeof(struct skv_msg_session), 0},
 	{SKV_MSG_POLICY_ACK, sizeof(struct skv_msg_policy_ack), 0},
+	{SKV_MSG_POLICY_FIND, sizeof(struct skv_msg_spec), 0},
 	{SKV_MSG_SEGMENT_ACK, sizeof(struct skv_msg_segment), 0},
 	{SKV_MSG_QUERY, sizeof(struct skv_msg_query), 0},
 	{SKV_MSG_SEQ_DROP_NAME, sizeof(struct skv_msg_seq_drop_name), 0},
@@ -133,6 +134,8 @@ static void fill_body(struct frame *f, uint16_t type, void *body)
 		m->error = (int32_t)rnd_below(4096);
 		m->generation = odd_number();
 		odd_name(m->text, sizeof(m->text));
+	} else if (type == SKV_MSG_POLICY_FIND) {
+		odd_name(((struct skv_msg_spec *)body)->spec, SKV_SPEC_MAX);
 	} else if (type == SKV_MSG_POLICY_SWAP) {
 		struct skv_msg_policy_swap *m = body;
 

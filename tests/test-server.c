@@ -362,6 +362,29 @@ START_TEST(a_swap_reaches_the_session)
 }
 END_TEST
 
+/* For a sequence: the session that it is of goes on with its own. */
+START_TEST(a_policy_is_found)
+{
+	struct raw *r = raw_hello(fix.socket);
+	struct skv_msg_session s = {.session = raw_open(r, "m", "full", NULL)};
+	struct skv_msg_spec find = {.spec = "delta?budget=3"};
+	struct skv_msg_policy policy;
+
+	policy = *(const struct skv_msg_policy *)raw_ask(r, SKV_MSG_POLICY_FIND, &find, sizeof(find), -1);
+	ck_assert_str_eq(policy.spec, "delta?budget=3");
+	ck_assert_uint_eq(policy.generation, 0);
+	ck_assert_uint_eq(r->n_fds, 1);
+	policy = *(const struct skv_msg_policy *)raw_ask(r, SKV_MSG_POLICY_GET, &s, sizeof(s), -1);
+	ck_assert_str_eq(policy.spec, "full");
+	strcpy(find.spec, "nosuch?budget=3");
+	ck_assert_int_eq(raw_refused(r, SKV_MSG_POLICY_FIND, &find, sizeof(find), -1), ENOENT);
+	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "no policy \"nosuch\" is loaded"));
+	strcpy(find.spec, "?");
+	ck_assert_int_eq(raw_refused(r, SKV_MSG_POLICY_FIND, &find, sizeof(find), -1), EINVAL);
+	raw_close(r);
+}
+END_TEST
+
 /* ---- looking ---- */
 
 START_TEST(queries_answer_in_json)
@@ -511,6 +534,7 @@ int main(void)
 	tcase_add_test(t, memory_has_ceilings);
 	tcase_add_test(t, accounts_have_ceilings);
 	tcase_add_test(t, a_swap_reaches_the_session);
+	tcase_add_test(t, a_policy_is_found);
 	tcase_add_test(t, queries_answer_in_json);
 	tcase_add_test(t, an_acknowledgement_names_a_segment);
 	tcase_add_test(t, users_are_kept_apart);

@@ -89,6 +89,7 @@ static void make_requests(void)
 	struct skv_wire_run runs[2] = {{.first = 16, .count = 4}, {.first = SKV_PTE_ID_MASK, .count = 1}};
 	struct skv_msg_lease_get get = {.session = 5, .least = 1, .most = 64};
 	struct skv_msg_policy_ack ack = {.session = 5, .error = EINVAL, .generation = 3, .text = "why"};
+	struct skv_msg_spec spec = {.spec = "quest?budget=0.25"};
 	struct skv_msg_segment segment = {.pool = 1, .segment = 2, .bytes = 1 << 26};
 	struct skv_msg_query query = {.what = SKV_QUERY_STATUS};
 	struct skv_msg_name name = {.name = "delta"};
@@ -120,6 +121,7 @@ static void make_requests(void)
 	REQ(LEASE_PUT, 0, lease, runs, sizeof(runs));
 	REQ(POLICY_GET, 0, session, NULL, 0);
 	REQ(POLICY_ACK, 0, ack, NULL, 0);
+	REQ(POLICY_FIND, 0, spec, NULL, 0);
 	REQ(SEGMENT_ACK, 0, segment, NULL, 0);
 	REQ(QUERY, 0, query, NULL, 0);
 	REQ(POLICY_LOAD, 1, name, NULL, 0);
@@ -164,6 +166,7 @@ static void make_answers(void)
 	REP(LEASE_GET, 0, none, NULL, 0);
 	EMPTY(LEASE_PUT);
 	REP(POLICY_GET, 1, policy, NULL, 0);
+	REP(POLICY_FIND, 1, policy, NULL, 0);
 	EMPTY(POLICY_ACK);
 	NOTE(SEGMENT, 1, segment, NULL, 0);
 	NOTE(SEGMENT_GONE, 0, segment, NULL, 0);
