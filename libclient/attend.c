@@ -34,15 +34,14 @@ static uint32_t rows_of(const struct skv_model *m, uint32_t sharing)
 	return sharing == SKV_SHARE_Q_HEAD ? m->n_heads : sharing == SKV_SHARE_KV_HEAD ? m->n_kv_heads : 1;
 }
 
-static void carve_selections(struct skv_session *s, struct carver *c)
+static void carve_selections(struct skv_session *s, const struct group *g, struct carver *c)
 {
-	struct step *st = &s->step;
-	size_t n = st->decoding.n;
-	uint32_t tokens = (st->decoding.max_len + 255) / 256 * 256, pages = skv_pages_of(tokens);
+	size_t n = g->n;
+	uint32_t tokens = (s->step.decoding.max_len + 255) / 256 * 256, pages = skv_pages_of(tokens);
 
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
-		const struct skv_plan *plan = &s->policy->plan[layer];
-		struct selection *x = &st->selection[layer];
+		const struct skv_plan *plan = &g->policy->plan[layer];
+		struct selection *x = &g->selection[layer];
 		uint32_t rows = rows_of(&s->model, plan->sharing);
 		uint32_t units = plan->evidence & SKV_EV_TOKENS ? tokens : pages;
 
@@ -74,15 +73,14 @@ int selections_prepare(struct skv_session *s)
 	struct carver c = {0};
 	int e;
 
-	if (st->decoding.n == 0)
-		return 0;
-	carve_selections(s, &c);
+	for (uint32_t i = 0; i < st->n_groups; i++)
+		carve_selections(s, &st->group[i], &c);
 	e = step_grow(s, &st->arena, &st->arena_bytes, c.at);
 	if (e < 0)
 		return e;
 	c = (struct carver){.base = st->arena};
-	if (c.base)
-		carve_selections(s, &c);
+	for (uint32_t i = 0; i < st->n_groups && c.base; i++)
+		carve_selections(s, &st->group[i], &c);
 	return 0;
 }
 
@@ -111,18 +109,20 @@ static struct skv_list list_for(const struct selection *from, const struct skv_p
 	return list;
 }
 
-static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
+static void decode(struct skv_session *s, struct group *g, uint32_t layer, const struct skv_attn *a)
 {
-	const struct skv_plan *plan = &s->policy->plan[layer];
+	const struct skv_plan *plan = &g->policy->plan[layer];
+	const struct skv_batch batch = group_decoding(s, g);
 	const struct skv_shape shape = layer_shape(s, layer);
 	const struct skv_kernels *k = s->kernels;
 	struct step *st = &s->step;
-	struct selection *from = &st->selection[plan->source], *own = &st->selection[layer];
+	struct selection *from = &g->selection[plan->source], *own = &g->selection[layer];
 	struct skv_list list;
 	uint32_t how = plan->attend, weights = plan->evidence & (SKV_EV_TOKENS | SKV_EV_PAGES);
 
+	s->group = g;
 	st->q = a->q;
-	policy_hook(s, PHASE_BEFORE, layer);
+	policy_hook(s, g, PHASE_BEFORE, layer);
 	if ((how == SKV_ATTEND_PAGES || how == SKV_ATTEND_TOKENS) && from->made != how) {
 		policy_misuse(s, "layer %u attends to what layer %u selects, but it selected nothing", layer,
 		              plan->source);
@@ -130,28 +130,40 @@ static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn 
 	}
 	list = list_for(from, plan);
 	if (how != SKV_ATTEND_DENSE)
-		recall_weigh(s, layer, &list, a->q);
+		recall_weigh(s, g, layer, &list, a->q);
 	switch (how) {
 	case SKV_ATTEND_WINDOW:
-		k->decode_window(&shape, &st->decoding, a->q, a->out, &plan->window, &st->work);
+		k->decode_window(&shape, &batch, a->q, a->out, &plan->window, &st->work);
 		break;
 	case SKV_ATTEND_PAGES:
-		k->decode_pages(&shape, &st->decoding, a->q, a->out, &list, &st->work);
+		k->decode_pages(&shape, &batch, a->q, a->out, &list, &st->work);
 		break;
 	case SKV_ATTEND_TOKENS:
 		if (skv_plan_chooses(plan, layer))
-			k->decode_chosen(&shape, &st->decoding, a->q, a->out, &own->evidence, &own->select,
+			k->decode_chosen(&shape, &batch, a->q, a->out, &own->evidence, &own->select,
 			                 &own->list, &st->work);
 		else
-			k->decode_tokens(&shape, &st->decoding, a->q, a->out, &list, &st->work);
+			k->decode_tokens(&shape, &batch, a->q, a->out, &list, &st->work);
 		break;
 	default:
-		k->decode_dense(&shape, &st->decoding, a->q, a->out, weights ? &own->evidence : NULL, &st->work);
+		k->decode_dense(&shape, &batch, a->q, a->out, weights ? &own->evidence : NULL, &st->work);
 		own->has_evidence |= weights != 0;
 	}
 	if (how != SKV_ATTEND_DENSE)
-		recall_measure(s, layer, &list);
-	policy_hook(s, PHASE_AFTER, layer);
+		recall_measure(s, g, layer, &list);
+	policy_hook(s, g, PHASE_AFTER, layer);
+}
+
+/* Of all the group's sequences; those that decode and those with prompts are apart. */
+static void update_bounds(struct skv_session *s, const struct group *g, const struct skv_shape *shape)
+{
+	const struct skv_batch decoding = batch_part(s->step.all, g->first, g->n);
+	const struct skv_batch prompts = batch_part(s->step.all, g->first_prompt, g->n_prompts);
+
+	if (g->n > 0)
+		s->kernels->update_bounds(shape, &decoding, &s->step.work);
+	if (g->n_prompts > 0)
+		s->kernels->update_bounds(shape, &prompts, &s->step.work);
 }
 
 void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
@@ -160,10 +172,14 @@ void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	struct step *st = &s->step;
 
 	s->kernels->append(&shape, &st->all, a->k, a->v, &st->work);
-	if (plan_keeps_bounds(&s->policy->plan[layer]))
-		s->kernels->update_bounds(&shape, &st->all, &st->work);
-	if (st->decoding.n > 0)
-		decode(s, layer, a);
+	for (uint32_t i = 0; i < st->n_groups; i++) {
+		struct group *g = &st->group[i];
+
+		if (plan_keeps_bounds(&g->policy->plan[layer]))
+			update_bounds(s, g, &shape);
+		if (g->n > 0)
+			decode(s, g, layer, a);
+	}
 	if (st->prompts.n > 0)
 		s->kernels->prefill_dense(&shape, &st->prompts, a->q, a->out, &st->work);
 }

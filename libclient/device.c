@@ -277,7 +277,7 @@ static int harvest(struct skv_session *s, struct device_slot *x)
 			x->seqs[i]->evicting = false;
 		}
 	}
-	recall_take(s, x->seqs, x->share, x->n_recall, &x->recall_layers);
+	recall_take(s, x->seqs, x->share, x->n_recall, x->recall_layers);
 	x->busy = false;
 	return 0;
 }
@@ -533,7 +533,7 @@ int device_publish(struct skv_session *s, const int32_t *next)
 		x->n_evict += x->publish[i].n_evict;
 	}
 	x->n_recall = st->recall.n;
-	x->recall_layers = st->recall.layers;
+	memcpy(x->recall_layers, st->recall.layers, sizeof(x->recall_layers));
 	if (x->n_recall > 0)
 		e = d->backend->copy(x->share, st->recall.share, s->model.n_layers * RECALL_SEQS * sizeof(*x->share),
 		                     st->work.stream);

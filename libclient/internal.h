@@ -231,8 +231,10 @@ struct plugin {
 	const struct skv_policy *block;
 };
 
-/* A policy as a session runs it. */
+/* A policy as sequences run it: those of a session that are without their own, and any that were given it. */
 struct policy {
+	unsigned users;  /* the session, sequences */
+	uint64_t serial; /* of this process: no two ever have the same */
 	struct plugin *plugin;
 	const struct skv_policy *block;
 	uint64_t generation;
@@ -252,16 +254,17 @@ static inline bool plan_keeps_bounds(const struct skv_plan *plan)
 /* Where a hook is: primitives check that they are called where they make sense. */
 enum phase { PHASE_NONE, PHASE_ADOPT, PHASE_BEFORE, PHASE_AFTER, PHASE_END };
 
-/* fd is borrowed */
-int policy_load(struct skv_session *s, const struct skv_msg_policy *m, int fd, struct policy **ret);
-struct policy *policy_free(struct skv_client *c, struct policy *p);
+/* The policy that the daemon names, for one more user: loaded, or one that the session has. fd is borrowed. */
+int policy_get(struct skv_session *s, const struct skv_msg_policy *m, int fd, struct policy **ret);
+struct policy *policy_put(struct skv_client *c, struct policy *p); /* NULL is fine; returns NULL */
 void policy_ack(struct skv_session *s, uint64_t generation, int error, const char *text);
 /* Pick up a swap, if there is one. */
 void policy_follow(struct skv_session *s);
-/* Make the sequence one of the session's policy; 0 or a negative errno with the last error set. */
-int policy_take_over(struct skv_session *s, struct skv_seq *q);
-void policy_start(struct skv_session *s, struct skv_seq *q); /* a new, empty one */
-void policy_hook(struct skv_session *s, enum phase phase, uint32_t layer);
+/* Make the sequence one of the policy that it runs; 0 or a negative errno with the last error set. */
+int policy_take_over(struct skv_seq *q);
+void policy_start(struct skv_seq *q); /* a new, empty one */
+struct group;
+void policy_hook(struct skv_session *s, struct group *g, enum phase phase, uint32_t layer);
 void plugins_free(struct skv_client *c);
 
 extern const struct skv_prims policy_prims;
@@ -278,13 +281,24 @@ struct selection {
 	struct skv_list list;
 };
 
+/*
+ * Sequences of the open step that run one policy. Its hooks run, and its plans are carried out, for those that decode,
+ * once for all of them.
+ */
+struct group {
+	struct policy *policy;
+	uint32_t first, n;                /* in step.seqs: that decode ... */
+	uint32_t first_prompt, n_prompts; /* ... and those with rows of prompts */
+	struct selection *selection;      /* [n_layers] */
+};
+
 #define RECALL_SEQS 8u /* of a step, of which recall is measured */
 
 /* Measuring recall; see recall.c. */
 struct recall {
 	uint32_t n;     /* sequences of which it is measured in the open step, or 0 */
 	uint64_t steps; /* that could have been measured */
-	struct skv_layer_set layers; /* of the open step, that were measured */
+	struct skv_layer_set layers[RECALL_SEQS]; /* of these sequences, that were measured */
 	void *mem;      /* the session's; what the next two point into */
 	size_t bytes;
 	struct skv_evidence evidence; /* of one layer after the other */
@@ -297,13 +311,16 @@ struct step {
 	uint32_t rows; /* of all items */
 	uint32_t next_layer;
 	const void *q; /* of the layer that attends */
-	struct skv_seq **seqs; /* [cap]: those that decode come first */
+	struct skv_seq **seqs; /* [cap]: those that decode come first, of either kind those of a group together */
 	uint32_t *item;        /* [cap]: the caller's index of seqs[i] */
 	struct skv_kseq *kseq; /* [cap]: seqs[i] for the kernels */
 	/* parts of kseq, or of the device's copy of it */
 	struct skv_batch all, decoding, prompts;
 	struct skv_work work;  /* with room for the kernels */
-	struct selection *selection; /* [n_layers] */
+	struct group *group;   /* [n_groups] of room for cap, in the order of their first items */
+	uint32_t n_groups;
+	struct selection *selection; /* the groups' */
+	uint32_t cap_selection;
 	void *arena;           /* what the selections point into */
 	size_t arena_bytes;
 	struct recall recall;
@@ -325,7 +342,7 @@ struct device_slot {
 	uint64_t *sum;               /* [n]: the attended counters */
 	float *share;                /* [n_layers][RECALL_SEQS]: recall, of the first n_recall sequences */
 	uint32_t n_recall;
-	struct skv_layer_set recall_layers;
+	struct skv_layer_set recall_layers[RECALL_SEQS];
 	uint32_t n, n_decode, n_entries, cap;
 	uint64_t n_evict; /* entries that its commits take away ... */
 	bool staged;      /* ... and the device's tables have the holes, or will have at that time */
@@ -337,6 +354,7 @@ struct replay {
 	uint64_t key;        /* of the open step, or the last one; 0: it cannot be replayed */
 	uint64_t layers_key; /* of the steps that the layers were seen in */
 	struct replay_layer *layer, *behind; /* [n_layers]; the one whose hooks did not run last, or NULL */
+	uint32_t cap_marks; /* of each layer */
 	void *recorder; /* a stream, made when it is needed */
 	bool recorded;
 	uint32_t tries; /* to record, under this key */
@@ -409,8 +427,9 @@ int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 /* Is this a step to measure recall in? Then there is room for it. 0, or a negative errno. */
 int recall_begin(struct skv_session *s);
 /* Of a layer that attends to a window or to these lists: before it does, which may overwrite q, and when it has. */
-void recall_weigh(struct skv_session *s, uint32_t layer, const struct skv_list *list, const void *q);
-void recall_measure(struct skv_session *s, uint32_t layer, const struct skv_list *list);
+void recall_weigh(struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_list *list,
+                  const void *q);
+void recall_measure(struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_list *list);
 /* The figures of a step, of its first n sequences. */
 void recall_take(struct skv_session *s, struct skv_seq *const *seqs, const float *share, uint32_t n,
                  const struct skv_layer_set *layers);
@@ -436,11 +455,13 @@ struct skv_session {
 	struct step step;
 
 	struct policy *policy;
+	struct group *group; /* whose sequences attend, or whose hook runs; NULL in adopt() */
 	enum phase phase;
 	uint32_t hook_layer; /* whose before() or after() it is */
 	void *adopting_state;
 	bool misused;
 	char misuse[256];
+	const char *misuser; /* the policy's name */
 	uint64_t seen_generation; /* of the control page, when POLICY_GET was last asked */
 	struct request *policy_get;
 	char policy_error[SKV_TEXT_MAX];
@@ -454,6 +475,7 @@ struct skv_seq {
 	struct skv_seq *next, **prev;
 	uint32_t id;
 	bool named;
+	struct policy *own; /* NULL: it runs the session's */
 	struct skv_seqmem *mem;
 	struct skv_seqmem_layout layout;
 	/* committed, on a device as soon as it is queued; kept here so that shared memory is not believed twice */
@@ -494,6 +516,11 @@ struct skv_seq {
 	bool bounded;
 };
 
+static inline struct policy *seq_policy(const struct skv_seq *q)
+{
+	return q->own ? q->own : q->session->policy;
+}
+
 static inline skv_pte *seq_table(const struct skv_seq *q, uint32_t table)
 {
 	return skv_seqmem_table(q->mem, &q->layout, table);
@@ -503,6 +530,20 @@ static inline skv_pte *seq_table(const struct skv_seq *q, uint32_t table)
 static inline uint32_t state_pages_of(uint32_t tokens)
 {
 	return skv_pages_of(skv_pages_of(tokens));
+}
+
+/* Some of a batch's sequences, under the same bounds. */
+static inline struct skv_batch batch_part(struct skv_batch b, uint32_t first, uint32_t n)
+{
+	b.seq += first;
+	b.n = n;
+	return b;
+}
+
+/* Those of a group that decode. */
+static inline struct skv_batch group_decoding(const struct skv_session *s, const struct group *g)
+{
+	return batch_part(s->step.decoding, g->first, g->n);
 }
 
 /* It no longer refers to a page that it shared; stock_release() tells. */

@@ -21,6 +21,15 @@ static int64_t find_item(const struct step *st, uint32_t item)
 	return -1;
 }
 
+/* The group of who is number `at` in the step, if it decodes. */
+static const struct group *group_at(const struct step *st, uint32_t at)
+{
+	for (uint32_t i = 0; i < st->n_groups; i++)
+		if (at >= st->group[i].first && at - st->group[i].first < st->group[i].n)
+			return &st->group[i];
+	return NULL;
+}
+
 /* Bring memory of the session to the host. */
 static int fetch(struct skv_session *s, void *to, const void *from, size_t bytes)
 {
@@ -84,20 +93,22 @@ static int put_list(struct skv_session *s, struct sink *to, const struct skv_lis
 static int look(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t row, struct skv_looked *ret,
                 uint32_t *ids, uint32_t room)
 {
-	const struct skv_plan *plan = &s->policy->plan[layer];
 	const struct step *st = &s->step;
-	struct skv_list list = st->selection[plan->source].list;
 	int64_t at = find_item(st, item);
+	const struct group *g = at < 0 ? NULL : group_at(st, (uint32_t)at);
+	const struct skv_plan *plan = g ? &g->policy->plan[layer] : NULL;
 	struct sink to = {.ids = ids, .room = room};
-	struct skv_looked looked = {.size = ret->size, .rows = 1};
+	struct skv_looked looked = {.size = ret->size, .rows = 1, .how = g ? plan->attend : SKV_LOOKED_DENSE};
+	struct skv_list list = {0};
 	const skv_pte *table;
 	int e = 0;
 
 	if (at < 0)
 		return fail(-EINVAL, "item %u of %u", item, st->all.n);
-	if (s->policy->unites[plan->source])
+	if (g)
+		list = g->selection[plan->source].list;
+	if (g && g->policy->unites[plan->source])
 		list.rows = 1; /* where a replay has made it, nobody has said so in this step */
-	looked.how = at < st->decoding.n ? plan->attend : SKV_LOOKED_DENSE;
 	looked.len = st->kseq[at].len;
 	if (looked.how == SKV_LOOKED_PAGES || looked.how == SKV_LOOKED_TOKENS)
 		looked.rows = list.rows;
@@ -114,7 +125,7 @@ static int look(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t r
 		put_window(&to, &plan->window, looked.len, table);
 		break;
 	default:
-		e = put_list(s, &to, &list, (uint32_t)at, plan->mapped ? plan->map[row] : row,
+		e = put_list(s, &to, &list, (uint32_t)at - g->first, plan->mapped ? plan->map[row] : row,
 		             looked.how == SKV_LOOKED_TOKENS ? SKV_PAGE_TOKENS : 1, table);
 	}
 	if (e < 0)
@@ -136,7 +147,7 @@ static int ready(struct skv_session *s, uint32_t layer, const struct skv_looked 
 	if (layer >= s->step.next_layer)
 		return fail(-EINVAL, "layer %u has not attended in this step, %u have", layer, s->step.next_layer);
 	if (s->misused)
-		return fail(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->policy->block->name, s->misuse);
+		return fail(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->misuser, s->misuse);
 	e = device_not_recording(s);
 	return e < 0 ? e : device_settle(s);
 }

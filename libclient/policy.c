@@ -111,9 +111,9 @@ void plugins_free(struct skv_client *c)
 
 /* ---- a policy with its parameters ------------------------------------------------------------ */
 
-struct policy *policy_free(struct skv_client *c, struct policy *p)
+struct policy *policy_put(struct skv_client *c, struct policy *p)
 {
-	if (!p)
+	if (!p || --p->users > 0)
 		return NULL;
 	if (p->plugin)
 		plugin_release(c, p->plugin);
@@ -147,13 +147,38 @@ static int configure(struct policy *p, const struct skv_model *model)
 	return 0;
 }
 
-int policy_load(struct skv_session *s, const struct skv_msg_policy *m, int fd, struct policy **ret)
+static bool is_policy(const struct policy *p, const struct skv_msg_policy *m)
 {
-	struct policy *p = calloc(1, sizeof(*p) + s->model.n_layers * sizeof(*p->plan));
+	return p && p->plugin->id == m->plugin && !strcmp(p->given, m->spec);
+}
+
+/* One that the session or a sequence of it runs already: who runs the same is of the same group. */
+static struct policy *find(const struct skv_session *s, const struct skv_msg_policy *m)
+{
+	if (is_policy(s->policy, m))
+		return s->policy;
+	for (const struct skv_seq *q = s->seqs; q; q = q->next)
+		if (is_policy(q->own, m))
+			return q->own;
+	return NULL;
+}
+
+int policy_get(struct skv_session *s, const struct skv_msg_policy *m, int fd, struct policy **ret)
+{
+	static _Atomic uint64_t serials;
+	struct policy *p = find(s, m);
 	int e;
 
+	if (p) {
+		p->users++;
+		*ret = p;
+		return 0;
+	}
+	p = calloc(1, sizeof(*p) + s->model.n_layers * sizeof(*p->plan));
 	if (!p)
 		return fail(-ENOMEM, "out of memory");
+	p->users = 1;
+	p->serial = atomic_fetch_add(&serials, 1);
 	p->generation = m->generation;
 	memcpy(p->given, m->spec, sizeof(p->given));
 	e = plugin_load(s->client, m->plugin, fd, &p->plugin);
@@ -162,7 +187,7 @@ int policy_load(struct skv_session *s, const struct skv_msg_policy *m, int fd, s
 		e = configure(p, &s->model);
 	}
 	if (e < 0) {
-		policy_free(s->client, p);
+		policy_put(s->client, p);
 		return e;
 	}
 	*ret = p;
@@ -186,25 +211,27 @@ void policy_misuse(struct skv_session *s, const char *fmt, ...)
 	if (s->misused)
 		return; /* the first is the cause */
 	s->misused = true;
+	s->misuser = s->group ? s->group->policy->block->name : "";
 	va_start(ap, fmt);
 	vsnprintf(s->misuse, sizeof(s->misuse), fmt, ap);
 	va_end(ap);
 }
 
-void policy_hook(struct skv_session *s, enum phase phase, uint32_t layer)
+void policy_hook(struct skv_session *s, struct group *g, enum phase phase, uint32_t layer)
 {
-	const struct skv_policy *block = s->policy->block;
+	const struct skv_policy *block = g->policy->block;
 	struct skv_policy_ctx ctx = {
 	        .size = sizeof(ctx),
-	        .n_seqs = s->step.decoding.n,
+	        .n_seqs = g->n,
 	        .prims = &policy_prims,
 	        .model = &s->model,
-	        .config = s->policy->config,
+	        .config = g->policy->config,
 	        .host = s,
 	};
 
 	if (ctx.n_seqs == 0)
 		return;
+	s->group = g;
 	s->phase = phase;
 	s->hook_layer = layer;
 	if (phase == PHASE_BEFORE && block->before)
@@ -241,6 +268,7 @@ static int adopt(struct skv_session *s, struct policy *p, struct skv_seq *q, voi
 	if (!state)
 		return fail(-ENOMEM, "out of memory");
 	if (block->adopt) {
+		s->group = NULL;
 		s->phase = PHASE_ADOPT;
 		s->adopting_state = state;
 		s->misused = false;
@@ -288,9 +316,9 @@ static void install(struct skv_seq *q, const struct policy *p, void *state)
 	q->state_torn = false;
 }
 
-void policy_start(struct skv_session *s, struct skv_seq *q)
+void policy_start(struct skv_seq *q)
 {
-	const struct skv_policy *block = s->policy->block;
+	const struct skv_policy *block = seq_policy(q)->block;
 
 	/* fresh memory is zero, which is what a policy's state begins as */
 	q->mem->state_version = block->state_version;
@@ -322,42 +350,45 @@ static bool at_home(const struct skv_seq *q, const struct policy *p)
 	       ((block->seq_state_bytes == 0 && p->n_bounds == 0) || m->state_epoch == q->epoch);
 }
 
-int policy_take_over(struct skv_session *s, struct skv_seq *q)
+int policy_take_over(struct skv_seq *q)
 {
+	struct policy *p = seq_policy(q);
 	void *state;
 	int e;
 
-	if (at_home(q, s->policy)) {
+	if (at_home(q, p)) {
 		/* what a torn step put there for tokens that are not committed */
 		seq_drop_state(q, state_pages_of(q->len), skv_pages_of(q->len));
 		q->bounded = true;
 		return 0;
 	}
-	e = adopt(s, s->policy, q, &state);
+	e = adopt(q->session, p, q, &state);
 	if (e == 0)
-		install(q, s->policy, state);
+		install(q, p, state);
 	return e;
 }
 
 /* ---- the swap -------------------------------------------------------------------------------- */
 
-/* All sequences of the session, or none. */
+/* All sequences that run the session's policy, or none. */
 static int adopt_all(struct skv_session *s, struct policy *p)
 {
 	void **states = calloc(s->n_seqs + 1u, sizeof(*states));
 	uint32_t n = 0;
 	int e = states ? 0 : fail(-ENOMEM, "out of memory");
 
-	for (struct skv_seq *q = s->seqs; q && e == 0; q = q->next) {
-		e = adopt(s, p, q, &states[n]);
-		n += e == 0;
-	}
+	for (struct skv_seq *q = s->seqs; q && e == 0; q = q->next)
+		if (!q->own)
+			e = adopt(s, p, q, &states[n++]);
 	n = 0;
-	for (struct skv_seq *q = s->seqs; q && states; q = q->next, n++)
+	for (struct skv_seq *q = s->seqs; q && states; q = q->next) {
+		if (q->own)
+			continue;
 		if (e == 0)
-			install(q, p, states[n]);
+			install(q, p, states[n++]);
 		else
-			free(states[n]);
+			free(states[n++]);
+	}
 	free(states);
 	return e;
 }
@@ -367,20 +398,21 @@ static int swap(struct skv_session *s, const struct skv_msg_policy *m, int fd)
 	struct policy *p;
 	int e;
 
-	if (m->plugin == s->policy->plugin->id && !strcmp(m->spec, s->policy->given)) {
+	if (is_policy(s->policy, m)) {
 		s->policy->generation = m->generation; /* the swap was about others */
 		return 0;
 	}
-	e = policy_load(s, m, fd, &p);
+	e = policy_get(s, m, fd, &p);
 	if (e < 0)
 		return e;
 	e = adopt_all(s, p);
 	if (e < 0) {
-		policy_free(s->client, p);
+		policy_put(s->client, p);
 		return e;
 	}
-	policy_free(s->client, s->policy);
+	policy_put(s->client, s->policy);
 	s->policy = p;
+	p->generation = m->generation;
 	s->stats.policy_swaps++;
 	return 0;
 }
@@ -413,6 +445,72 @@ void policy_follow(struct skv_session *s)
 		policy_ack(s, m->generation, e, s->policy_error);
 	request_free(r);
 }
+
+/* ---- policies of sequences ------------------------------------------------------------------- */
+
+static int ask_for(struct skv_session *s, const char *spec, struct policy **ret)
+{
+	char name[SKV_NAME_MAX], text[SKV_TEXT_MAX];
+	struct skv_msg_spec m = {0};
+	struct request *r;
+	int e;
+
+	if (skv_spec_name(spec, name, text, sizeof(text)) < 0)
+		return fail(-EINVAL, "%s", text);
+	skv_wire_string(m.spec, sizeof(m.spec), spec);
+	e = conn_call(s->client, SKV_MSG_POLICY_FIND, &m, sizeof(m), &r);
+	if (e < 0)
+		return e;
+	e = policy_get(s, r->body, r->fds[0], ret);
+	request_free(r);
+	return e;
+}
+
+static int give_policy(struct skv_seq *q, const char *spec)
+{
+	struct skv_session *s = q->session;
+	struct policy *own = NULL, *p;
+	void *state = NULL;
+	int e;
+
+	if (q->in_step)
+		return fail(-EBUSY, "the sequence is in an open step");
+	e = seq_settle_fork(q);
+	if (e == 0 && spec)
+		e = ask_for(s, spec, &own);
+	if (e < 0)
+		return e;
+	p = own ? own : s->policy;
+	if (p != seq_policy(q)) {
+		e = q->len > 0 ? adopt(s, p, q, &state) : 0; /* a new one is nobody's to take over */
+		if (e < 0) {
+			policy_put(s->client, own);
+			return e;
+		}
+		install(q, p, state);
+	}
+	policy_put(s->client, q->own);
+	q->own = own;
+	return 0;
+}
+
+int skv_seq_policy(struct skv_seq *q, const char *spec)
+{
+	struct skv_session *s = q->session;
+	int e;
+
+	pthread_mutex_lock(&s->lock);
+	e = give_policy(q, spec);
+	pthread_mutex_unlock(&s->lock);
+	return e;
+}
+
+const char *skv_seq_policy_spec(const struct skv_seq *q)
+{
+	return seq_policy(q)->spec;
+}
+
+/* ---- looked at ------------------------------------------------------------------------------- */
 
 const char *skv_policy_spec(struct skv_session *s)
 {

@@ -14,17 +14,21 @@ enum what { SELECT_PAGES, SELECT_TOKENS, SELECT_UNION };
 
 static const char *check(const struct skv_session *s, const struct skv_select *sel, enum what what)
 {
+	const struct skv_plan *plans = s->group->policy->plan;
+
 	if (what == SELECT_UNION)
-		return skv_union_check(sel, s->policy->plan, s->model.n_layers);
-	return skv_select_check(sel, what == SELECT_TOKENS ? SKV_EV_TOKENS : SKV_EV_PAGES | SKV_EV_BOUNDS,
-	                        s->policy->plan, s->model.n_layers);
+		return skv_union_check(sel, plans, s->model.n_layers);
+	return skv_select_check(sel, what == SELECT_TOKENS ? SKV_EV_TOKENS : SKV_EV_PAGES | SKV_EV_BOUNDS, plans,
+	                        s->model.n_layers);
 }
 
 static void select_units(const struct skv_policy_ctx *ctx, const struct skv_select *sel, enum what what)
 {
 	static const char *const names[] = {"select_pages", "select_tokens", "select_union"};
 	struct skv_session *s = ctx->host;
-	const char *name = names[what], *wrong = check(s, sel, what);
+	const struct group *g = s->group;
+	const char *name = names[what], *wrong;
+	struct skv_batch batch;
 	struct skv_shape shape;
 	struct selection *x;
 
@@ -32,12 +36,13 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 		policy_misuse(s, "%s outside of before() and after()", name);
 		return;
 	}
+	wrong = check(s, sel, what);
 	if (wrong) {
 		policy_misuse(s, "%s: %s", name, wrong);
 		return;
 	}
-	x = &s->step.selection[sel->layer];
-	if (skv_plan_chooses(&s->policy->plan[sel->layer], sel->layer)) {
+	x = &g->selection[sel->layer];
+	if (skv_plan_chooses(&g->policy->plan[sel->layer], sel->layer)) {
 		if (s->phase != PHASE_BEFORE || sel->layer != s->hook_layer) {
 			policy_misuse(s, "%s: layer %u chooses by itself, expected in its before()", name, sel->layer);
 			return;
@@ -50,14 +55,14 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 		policy_misuse(s, "%s: layer %u has no evidence so far in this step", name, sel->layer);
 		return;
 	}
+	batch = group_decoding(s, g);
 	shape = layer_shape(s, sel->layer);
-	s->policy->unites[sel->layer] = what == SELECT_UNION;
+	g->policy->unites[sel->layer] = what == SELECT_UNION;
 	x->list.rows = what == SELECT_UNION ? 1 : x->evidence.rows;
 	if (what == SELECT_UNION)
-		s->kernels->select_union(&shape, &s->step.decoding, &x->evidence, sel, &x->list, &s->step.work);
+		s->kernels->select_union(&shape, &batch, &x->evidence, sel, &x->list, &s->step.work);
 	else
-		s->kernels->select(&shape, &s->step.decoding, &x->evidence, what == SELECT_TOKENS, sel, &x->list,
-		                   &s->step.work);
+		s->kernels->select(&shape, &batch, &x->evidence, what == SELECT_TOKENS, sel, &x->list, &s->step.work);
 	x->made = what == SELECT_PAGES ? SKV_ATTEND_PAGES : SKV_ATTEND_TOKENS;
 }
 
@@ -79,19 +84,22 @@ static void select_union(const struct skv_policy_ctx *ctx, const struct skv_sele
 static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	struct skv_session *s = ctx->host;
-	const char *wrong = skv_score_check(layer, s->policy->plan, s->model.n_layers);
+	const struct group *g = s->group;
+	const char *wrong = "outside of the layer's before()";
+	struct skv_batch batch;
 	struct skv_shape shape;
 
-	if (s->phase != PHASE_BEFORE || layer != s->hook_layer)
-		wrong = "outside of the layer's before()";
+	if (s->phase == PHASE_BEFORE && layer == s->hook_layer)
+		wrong = skv_score_check(layer, g->policy->plan, s->model.n_layers);
 	if (wrong) {
 		policy_misuse(s, "score_pages: %s", wrong);
 		return;
 	}
+	batch = group_decoding(s, g);
 	shape = layer_shape(s, layer);
-	s->kernels->score_pages(&shape, &s->step.decoding, s->step.q, s->policy->plan[layer].pool,
-	                        &s->step.selection[layer].evidence, &s->step.work);
-	s->step.selection[layer].has_evidence = true;
+	s->kernels->score_pages(&shape, &batch, s->step.q, g->policy->plan[layer].pool, &g->selection[layer].evidence,
+	                        &s->step.work);
+	g->selection[layer].has_evidence = true;
 }
 
 /* Pages [first, end) of the layer that are still there go into the journal. False: it is full. */
@@ -124,16 +132,17 @@ static bool collect(struct skv_seq *q, uint32_t layer, uint32_t first, uint32_t 
 static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, const struct skv_window *w)
 {
 	struct skv_session *s = ctx->host;
+	const struct group *g = s->group;
 	const char *wrong = skv_window_check(w);
 
 	if (s->phase != PHASE_END)
 		wrong = "outside of step_end()";
 	else if (layer >= s->model.n_layers)
 		wrong = "a layer that the model does not have";
-	for (uint32_t i = 0; i < s->step.decoding.n && !wrong; i++) {
-		struct skv_seq *q = s->step.seqs[i];
+	for (uint32_t i = 0; !wrong && i < g->n; i++) {
+		struct skv_seq *q = s->step.seqs[g->first + i];
 		/* as the next step will see it; its last page is the one that is appended to, and stays */
-		uint32_t end = skv_window_start(w, s->step.kseq[i].len + 1) / SKV_PAGE_TOKENS;
+		uint32_t end = skv_window_start(w, s->step.kseq[g->first + i].len + 1) / SKV_PAGE_TOKENS;
 
 		if (!collect(q, layer, skv_pages_of(w->sinks), end))
 			wrong = "the same pages are evicted again and again";
@@ -145,20 +154,22 @@ static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, cons
 static void *seq_state(const struct skv_policy_ctx *ctx, uint32_t i)
 {
 	struct skv_session *s = ctx->host;
+	struct skv_seq *q;
 
 	if (s->phase == PHASE_ADOPT) {
 		if (i > 0)
 			policy_misuse(s, "seq_state: sequence %u of %u", i, ctx->n_seqs);
 		return s->adopting_state;
 	}
+	q = s->step.seqs[s->group->first];
 	if (s->phase != PHASE_END)
 		policy_misuse(s, "seq_state outside of adopt() and step_end()");
 	else if (i >= ctx->n_seqs)
 		policy_misuse(s, "seq_state: sequence %u of %u", i, ctx->n_seqs);
 	else
-		return (uint8_t *)s->step.seqs[i]->mem + s->step.seqs[i]->layout.state;
-	/* the hook will write to what it gets; the step is aborted and the state made anew */
-	return (uint8_t *)s->step.seqs[0]->mem + s->step.seqs[0]->layout.state;
+		q = s->step.seqs[s->group->first + i];
+	/* the hook will write to what it gets; after a misuse the step is aborted and the state made anew */
+	return (uint8_t *)q->mem + q->layout.state;
 }
 
 const struct skv_prims policy_prims = {

@@ -12,6 +12,8 @@
  */
 #include "internal.h"
 
+#include <string.h>
+
 /* Rows of weights that go with the window, or with lists of so many rows. */
 static uint32_t rows_of(const struct skv_plan *plan, const struct skv_list *list)
 {
@@ -29,14 +31,17 @@ static uint32_t interval(const struct skv_session *s)
 /* Most rows of all layers that do not attend to everything; 0: there is none. */
 static uint32_t most_rows(const struct skv_session *s)
 {
+	const struct step *st = &s->step;
 	uint32_t most = 0;
 
-	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
-		const struct skv_plan *plan = &s->policy->plan[layer];
-		uint32_t rows = plan->attend == SKV_ATTEND_DENSE ? 0 : rows_of(plan, &s->step.selection[plan->source].list);
+	for (uint32_t i = 0; i < st->n_groups && st->group[i].first < RECALL_SEQS; i++)
+		for (uint32_t layer = 0; layer < s->model.n_layers && st->group[i].n > 0; layer++) {
+			const struct skv_plan *plan = &st->group[i].policy->plan[layer];
+			const struct skv_list *list = &st->group[i].selection[plan->source].list;
+			uint32_t rows = plan->attend == SKV_ATTEND_DENSE ? 0 : rows_of(plan, list);
 
-		most = rows > most ? rows : most;
-	}
+			most = rows > most ? rows : most;
+		}
 	return most;
 }
 
@@ -68,7 +73,7 @@ int recall_begin(struct skv_session *s)
 	uint32_t every = interval(s), rows;
 
 	r->n = 0;
-	r->layers = (struct skv_layer_set){0};
+	memset(r->layers, 0, sizeof(r->layers));
 	if (every == 0 || s->step.decoding.n == 0 || ++r->steps % every != 0)
 		return 0;
 	rows = most_rows(s);
@@ -80,31 +85,33 @@ int recall_begin(struct skv_session *s)
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
-static struct skv_batch measured(const struct skv_session *s)
+/* Of the group's sequences those that are measured. */
+static struct skv_batch measured(const struct skv_session *s, const struct group *g)
 {
-	struct skv_batch b = s->step.decoding;
+	uint32_t n = s->step.recall.n;
+	uint32_t left = n > g->first ? n - g->first : 0;
 
-	b.n = s->step.recall.n;
-	return b;
+	return batch_part(s->step.decoding, g->first, left < g->n ? left : g->n);
 }
 
-void recall_weigh(struct skv_session *s, uint32_t layer, const struct skv_list *list, const void *q)
+void recall_weigh(struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_list *list,
+                  const void *q)
 {
 	const struct skv_shape shape = layer_shape(s, layer);
-	const struct skv_batch b = measured(s);
+	const struct skv_batch b = measured(s, g);
 	struct recall *r = &s->step.recall;
 
-	if (r->n == 0)
+	if (b.n == 0)
 		return;
-	r->evidence.rows = rows_of(&s->policy->plan[layer], list);
+	r->evidence.rows = rows_of(&g->policy->plan[layer], list);
 	s->kernels->decode_dense(&shape, &b, q, NULL, &r->evidence, &s->step.work);
 }
 
-void recall_measure(struct skv_session *s, uint32_t layer, const struct skv_list *list)
+void recall_measure(struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_list *list)
 {
-	const struct skv_plan *plan = &s->policy->plan[layer];
+	const struct skv_plan *plan = &g->policy->plan[layer];
 	const struct skv_shape shape = layer_shape(s, layer);
-	const struct skv_batch b = measured(s);
+	const struct skv_batch b = measured(s, g);
 	const struct skv_seen seen = {
 	        .window = plan->attend == SKV_ATTEND_WINDOW ? &plan->window : NULL,
 	        .list = list,
@@ -112,39 +119,43 @@ void recall_measure(struct skv_session *s, uint32_t layer, const struct skv_list
 	};
 	struct recall *r = &s->step.recall;
 
-	if (r->n == 0)
+	if (b.n == 0)
 		return;
-	s->kernels->recall(&shape, &b, &r->evidence, &seen, r->share + (size_t)layer * RECALL_SEQS, &s->step.work);
-	r->layers.bits[layer / 64] |= (uint64_t)1 << (layer % 64);
+	s->kernels->recall(&shape, &b, &r->evidence, &seen, r->share + (size_t)layer * RECALL_SEQS + g->first,
+	                   &s->step.work);
+	for (uint32_t i = 0; i < b.n; i++)
+		r->layers[g->first + i].bits[layer / 64] |= (uint64_t)1 << (layer % 64);
 }
 
 /* ---- what came out --------------------------------------------------------------------------- */
 
-/* The layer's recall, the mean over n sequences; it is added to the counters. */
-static double take_layer(struct skv_session *s, struct skv_seq *const *seqs, const float *share, uint32_t n)
+/* A layer's figure goes to the counters; returns what the page says: the mean of the sequences that have one. */
+static uint32_t take_layer(struct skv_session *s, struct skv_seq *const *seqs, const float *share, uint32_t n,
+                           const struct skv_layer_set *layers, uint32_t layer)
 {
 	double sum = 0;
+	uint32_t had = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
+		if (!skv_layer_in(&layers[i], layer))
+			continue;
 		seqs[i]->recall_sum += share[i];
 		seqs[i]->recall_layers++;
 		sum += share[i];
+		had++;
 	}
 	s->stats.recall_sum += sum;
-	s->stats.recall_layers += n;
-	return sum / n;
+	s->stats.recall_layers += had;
+	return had ? 1 + (uint32_t)(sum / had * 1e6 + 0.5) : 0;
 }
 
 void recall_take(struct skv_session *s, struct skv_seq *const *seqs, const float *share, uint32_t n,
                  const struct skv_layer_set *layers)
 {
-	for (uint32_t layer = 0; layer < s->model.n_layers && n > 0; layer++) {
-		uint32_t parts = 0;
-
-		if (skv_layer_in(layers, layer))
-			parts = 1 + (uint32_t)(take_layer(s, seqs, share + (size_t)layer * RECALL_SEQS, n) * 1e6 + 0.5);
-		atomic_store_explicit(&s->page->recall[layer], parts, memory_order_relaxed);
-	}
+	for (uint32_t layer = 0; layer < s->model.n_layers && n > 0; layer++)
+		atomic_store_explicit(&s->page->recall[layer],
+		                      take_layer(s, seqs, share + (size_t)layer * RECALL_SEQS, n, layers, layer),
+		                      memory_order_relaxed);
 	if (n > 0)
 		atomic_fetch_add_explicit(&s->page->recall_steps, 1, memory_order_relaxed);
 }

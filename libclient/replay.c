@@ -29,7 +29,7 @@ struct replay_layer {
 	bool seen; /* attended in the last step of this key, with these */
 	struct skv_attn at;
 	void *graph;
-	struct replay_mark *after; /* [n_layers] */
+	struct replay_mark *after; /* [n_groups * n_layers] */
 };
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -39,16 +39,24 @@ int replay_init(struct device *d, uint32_t n_layers)
 	struct replay *r = &d->replay;
 
 	r->layer = calloc(n_layers, sizeof(*r->layer));
-	if (!r->layer)
-		return fail(-ENOMEM, "out of memory");
-	for (uint32_t i = 0; i < n_layers; i++) {
-		r->layer[i].after = calloc(n_layers, sizeof(struct replay_mark));
-		if (!r->layer[i].after) {
-			replay_free(d, n_layers);
-			return fail(-ENOMEM, "out of memory");
-		}
+	return r->layer ? 0 : fail(-ENOMEM, "out of memory");
+}
+
+/* Room for the marks of all groups of the open step. False: there is not enough memory. */
+static bool grow_marks(struct skv_session *s)
+{
+	struct replay *r = &s->device->replay;
+	uint32_t n = s->step.n_groups * s->model.n_layers;
+
+	for (uint32_t i = 0; i < s->model.n_layers && n > r->cap_marks; i++) {
+		struct replay_mark *more = realloc(r->layer[i].after, n * sizeof(*more));
+
+		if (!more)
+			return false;
+		r->layer[i].after = more;
 	}
-	return 0;
+	r->cap_marks = n > r->cap_marks ? n : r->cap_marks;
+	return true;
 }
 
 static void forget(struct device *d, struct replay_layer *x)
@@ -75,6 +83,12 @@ void replay_free(struct device *d, uint32_t n_layers)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
+static uint64_t mix(uint64_t sum, uint64_t part)
+{
+	sum = (sum ^ part) * 0x9e3779b97f4a7c15u;
+	return sum ^ sum >> 29;
+}
+
 /* All that a recording of the step's attends has in it. Two of them with the same sum: one in 2^64. */
 static uint64_t key_of(const struct skv_session *s)
 {
@@ -84,7 +98,6 @@ static uint64_t key_of(const struct skv_session *s)
 		st->all.n,
 		st->all.max_len,
 		st->all.max_bounds,
-		s->stats.policy_swaps,
 		(uintptr_t)st->work.mem,
 		(uintptr_t)st->arena,
 		(uintptr_t)s->device->kseq,
@@ -95,10 +108,10 @@ static uint64_t key_of(const struct skv_session *s)
 
 	if (st->prompts.n > 0 || st->recall.n > 0)
 		return 0;
-	for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++) {
-		sum = (sum ^ part[i]) * 0x9e3779b97f4a7c15u;
-		sum ^= sum >> 29;
-	}
+	for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++)
+		sum = mix(sum, part[i]);
+	for (uint32_t i = 0; i < st->n_groups; i++)
+		sum = mix(mix(sum, st->group[i].policy->serial), st->group[i].n);
 	return sum ? sum : 1;
 }
 
@@ -141,7 +154,7 @@ int skv_step_replayed(struct skv_session *s, uint64_t key)
 
 static void put_marks(struct skv_session *s, const struct replay_mark *from)
 {
-	for (uint32_t i = 0; i < s->model.n_layers; i++) {
+	for (uint32_t i = 0; i < s->step.n_groups * s->model.n_layers; i++) {
 		struct selection *x = &s->step.selection[i];
 
 		x->made = from[i].made;
@@ -153,7 +166,7 @@ static void put_marks(struct skv_session *s, const struct replay_mark *from)
 
 static void take_marks(const struct skv_session *s, struct replay_mark *to)
 {
-	for (uint32_t i = 0; i < s->model.n_layers; i++) {
+	for (uint32_t i = 0; i < s->step.n_groups * s->model.n_layers; i++) {
 		const struct selection *x = &s->step.selection[i];
 
 		to[i] = (struct replay_mark){.made = x->made, .rows = x->list.rows, .most = x->list.most,
@@ -193,7 +206,7 @@ static void record_all(struct skv_session *s)
 {
 	struct device *d = s->device;
 	struct replay *r = &d->replay;
-	bool well = true;
+	bool well = grow_marks(s);
 
 	r->tries++;
 	for (uint32_t i = 0; i < s->model.n_layers && well; i++)
@@ -202,7 +215,7 @@ static void record_all(struct skv_session *s)
 		forget(d, &r->layer[i]);
 	r->recorded = well;
 	s->misused = false;
-	for (uint32_t i = 0; i < s->model.n_layers; i++) {
+	for (uint32_t i = 0; i < s->step.n_groups * s->model.n_layers; i++) {
 		s->step.selection[i].made = 0;
 		s->step.selection[i].has_evidence = false;
 	}

@@ -108,6 +108,7 @@ void seq_free(struct skv_seq *q)
 	}
 	conn_orphan(s->client, q->fork);
 	device_seq_close(q);
+	policy_put(s->client, q->own);
 	if (q->mem)
 		munmap(q->mem, q->layout.total);
 	free(q->holes);
@@ -166,8 +167,11 @@ static int adopt_memory(struct skv_seq *q, struct request *r)
 	return e;
 }
 
-/* A sequence from the reply to NEW, ATTACH or FORK; consumes the reply, undoes it on failure. */
-static int seq_make(struct skv_session *s, struct request *r, bool named, struct skv_seq **ret)
+/*
+ * A sequence from the reply to NEW, ATTACH or FORK; consumes the reply, undoes it on failure. `own`: the policy that it
+ * is to run, if it is not the session's.
+ */
+static int seq_make(struct skv_session *s, struct request *r, bool named, struct policy *own, struct skv_seq **ret)
 {
 	const struct skv_msg_seq_ok *ok = r->body;
 	struct skv_seq *q = calloc(1, sizeof(*q));
@@ -177,7 +181,9 @@ static int seq_make(struct skv_session *s, struct request *r, bool named, struct
 		conn_orphan(s->client, r);
 		return fail(-ENOMEM, "out of memory");
 	}
-	*q = (struct skv_seq){.session = s, .id = ok->seq, .named = named};
+	*q = (struct skv_seq){.session = s, .id = ok->seq, .named = named, .own = own};
+	if (own)
+		own->users++;
 	e = adopt_memory(q, r);
 	if (e < 0) {
 		seq_free(q);
@@ -186,9 +192,9 @@ static int seq_make(struct skv_session *s, struct request *r, bool named, struct
 	}
 	e = device_seq_open(q);
 	if (r->type == SKV_MSG_SEQ_NEW && e == 0)
-		policy_start(s, q);
+		policy_start(q);
 	else if (e == 0)
-		e = policy_take_over(s, q);
+		e = policy_take_over(q);
 	if (e < 0) {
 		seq_unhold(q, SKV_PTE_SHARED);
 		seq_unhold(q, SKV_PTE_FULL);
@@ -236,7 +242,7 @@ int skv_seq_new(struct skv_session *s, const char *name, uint32_t max_tokens, st
 	pthread_mutex_lock(&s->lock);
 	e = conn_call(s->client, SKV_MSG_SEQ_NEW, &m, sizeof(m), &r);
 	if (e == 0)
-		e = seq_make(s, r, name != NULL, ret_seq);
+		e = seq_make(s, r, name != NULL, NULL, ret_seq);
 	pthread_mutex_unlock(&s->lock);
 	return e;
 }
@@ -252,7 +258,7 @@ int skv_seq_attach(struct skv_session *s, const char *name, struct skv_seq **ret
 	pthread_mutex_lock(&s->lock);
 	e = conn_call(s->client, SKV_MSG_SEQ_ATTACH, &m, sizeof(m), &r);
 	if (e == 0)
-		e = seq_make(s, r, true, ret_seq);
+		e = seq_make(s, r, true, NULL, ret_seq);
 	pthread_mutex_unlock(&s->lock);
 	return e;
 }
@@ -329,7 +335,7 @@ static int fork_locked(struct skv_seq *q, const struct skv_msg_seq_name *m, stru
 	if (e < 0)
 		return e; /* stays in q->fork: the next step tries again */
 	q->fork = NULL;
-	return seq_make(s, r, m->name[0], ret);
+	return seq_make(s, r, m->name[0], q->own, ret);
 }
 
 int skv_seq_fork(struct skv_seq *q, const char *name, struct skv_seq **ret_seq)

@@ -79,7 +79,7 @@ static int settle_in(struct skv_session *s, struct request *r)
 		return fail(e == -EBADMSG ? -EPROTO : e, "cannot map the session page: %s", strerror(-e));
 	s->page = page;
 	s->page_bytes = ok->session_page_bytes;
-	return policy_load(s, &ok->policy, r->fds[1], &s->policy);
+	return policy_get(s, &ok->policy, r->fds[1], &s->policy);
 }
 
 /* Everything of a session that needs no daemon. */
@@ -100,11 +100,6 @@ static int session_new(struct skv_client *c, const struct skv_model *model, stru
 		e = choose_kernels(s);
 	if (e == 0)
 		e = stock_init(s);
-	if (e == 0) {
-		s->step.selection = calloc(s->model.n_layers, sizeof(*s->step.selection));
-		if (!s->step.selection)
-			e = fail(-ENOMEM, "out of memory");
-	}
 	if (e < 0) {
 		session_free(s);
 		return e;
@@ -163,7 +158,7 @@ void session_free(struct skv_session *s)
 	device_settle(s);
 	while (s->seqs)
 		seq_free(s->seqs);
-	policy_free(s->client, s->policy);
+	policy_put(s->client, s->policy);
 	conn_orphan(s->client, s->policy_get);
 	stock_deinit(s);
 	device_close(s);

@@ -42,12 +42,12 @@ static int check_item(struct skv_session *s, const struct skv_step_item *it, uin
 }
 
 /* What may only be asked of a sequence that is about to step; may take over its policy state. */
-static int ready(struct skv_session *s, struct skv_seq *q)
+static int ready(struct skv_seq *q)
 {
 	int e = seq_settle_fork(q);
 
 	if (e == 0 && q->state_torn)
-		e = policy_take_over(s, q);
+		e = policy_take_over(q);
 	return e;
 }
 
@@ -87,7 +87,7 @@ static uint32_t state_from(const struct skv_seq *q)
 
 static void count_pages(const struct skv_seq *q, struct pages *p)
 {
-	uint64_t layers = q->layout.n_layers, bounds = q->session->policy->n_bounds, copies = shared_tails(q);
+	uint64_t layers = q->layout.n_layers, bounds = seq_policy(q)->n_bounds, copies = shared_tails(q);
 
 	p->need += (skv_pages_of(q->len + q->n_new) - skv_pages_of(q->len)) * layers + copies;
 	p->need += (state_pages_of(q->len + q->n_new) - state_from(q)) * bounds;
@@ -106,10 +106,12 @@ static int grow_step(struct skv_session *s, uint32_t n)
 	free(st->seqs);
 	free(st->item);
 	free(st->kseq);
+	free(st->group);
 	st->seqs = calloc(cap, sizeof(*st->seqs));
 	st->item = calloc(cap, sizeof(*st->item));
 	st->kseq = calloc(cap, sizeof(*st->kseq));
-	st->cap = st->seqs && st->item && st->kseq ? cap : 0;
+	st->group = calloc(cap, sizeof(*st->group));
+	st->cap = st->seqs && st->item && st->kseq && st->group ? cap : 0;
 	return st->cap ? 0 : fail(-ENOMEM, "out of memory for a step of %u sequences", n);
 }
 
@@ -160,37 +162,99 @@ static struct skv_batch batch_of(const struct skv_session *s, uint32_t first, ui
 	return b;
 }
 
-/* Check the items and lay them out for the kernels: those that decode first. Marks the sequences. */
-static int lay_out(struct skv_session *s, const struct skv_step_item *items, uint32_t n, struct pages *ret)
+/* The group of who runs this policy, made where there is none so far. */
+static struct group *group_of(struct step *st, struct policy *p)
+{
+	for (uint32_t i = 0; i < st->n_groups; i++)
+		if (st->group[i].policy == p)
+			return &st->group[i];
+	st->group[st->n_groups] = (struct group){.policy = p};
+	return &st->group[st->n_groups++];
+}
+
+/* Look at each item, mark its sequence, and count. */
+static int check_items(struct skv_session *s, const struct skv_step_item *items, uint32_t n, struct pages *ret)
 {
 	struct step *st = &s->step;
-	uint64_t row = 0;
-	uint32_t decode = 0, prompt = n;
+	uint64_t rows = 0;
 
+	st->n_groups = 0;
 	for (uint32_t i = 0; i < n; i++) {
 		const struct skv_step_item *it = &items[i];
 		int e = check_item(s, it, i);
-		uint32_t at;
+		struct group *g;
 
 		if (e == 0)
-			e = ready(s, it->seq);
+			e = ready(it->seq);
 		if (e < 0)
 			return e;
-		at = it->flags & SKV_STEP_PROMPT ? --prompt : decode++;
-		st->seqs[at] = it->seq;
-		st->item[at] = i;
-		st->kseq[at] = kseq_of(it->seq, it, (uint32_t)row, at);
-		row += it->n_tokens;
-		if (row > UINT32_MAX)
+		rows += it->n_tokens;
+		if (rows > UINT32_MAX)
 			return fail(-EINVAL, "the step has more than %u rows", UINT32_MAX);
+		g = group_of(st, seq_policy(it->seq));
+		*(it->flags & SKV_STEP_PROMPT ? &g->n_prompts : &g->n) += 1;
 		it->seq->in_step = true;
 		it->seq->n_new = it->n_tokens;
 		count_pages(it->seq, ret);
 	}
+	st->rows = (uint32_t)rows;
+	return 0;
+}
+
+/* Selections for the groups, and places in the step for their sequences, none of which has taken one so far. */
+static int place_groups(struct skv_session *s)
+{
+	struct step *st = &s->step;
+	uint32_t decode = 0, prompt = 0, layers = s->model.n_layers;
+
+	if (st->n_groups > st->cap_selection) {
+		free(st->selection);
+		st->selection = calloc((size_t)st->n_groups * layers, sizeof(*st->selection));
+		st->cap_selection = st->selection ? st->n_groups : 0;
+		if (!st->selection)
+			return fail(-ENOMEM, "out of memory for a step of %u policies", st->n_groups);
+	}
+	for (uint32_t i = 0; i < st->n_groups; i++)
+		prompt += st->group[i].n;
+	for (uint32_t i = 0; i < st->n_groups; i++) {
+		struct group *g = &st->group[i];
+
+		g->selection = st->selection + (size_t)i * layers;
+		g->first = decode;
+		g->first_prompt = prompt;
+		decode += g->n;
+		prompt += g->n_prompts;
+		g->n = g->n_prompts = 0;
+	}
+	return 0;
+}
+
+/* Check the items and lay them out for the kernels: those that decode first, a group's together. */
+static int lay_out(struct skv_session *s, const struct skv_step_item *items, uint32_t n, struct pages *ret)
+{
+	struct step *st = &s->step;
+	uint32_t row = 0, decode = 0;
+	int e = check_items(s, items, n, ret);
+
+	if (e == 0)
+		e = place_groups(s);
+	for (uint32_t i = 0; i < n && e == 0; i++) {
+		const struct skv_step_item *it = &items[i];
+		struct group *g = group_of(st, seq_policy(it->seq));
+		bool decodes = !(it->flags & SKV_STEP_PROMPT);
+		uint32_t at = decodes ? g->first + g->n++ : g->first_prompt + g->n_prompts++;
+
+		st->seqs[at] = it->seq;
+		st->item[at] = i;
+		st->kseq[at] = kseq_of(it->seq, it, row, at);
+		row += it->n_tokens;
+		decode += decodes;
+	}
+	if (e < 0)
+		return e;
 	st->all = batch_of(s, 0, n);
 	st->decoding = batch_of(s, 0, decode);
 	st->prompts = batch_of(s, decode, n - decode);
-	st->rows = (uint32_t)row;
 	return 0;
 }
 
@@ -286,10 +350,11 @@ static void supply(struct skv_session *s, struct skv_seq *q, uint32_t table, uin
 /* State pages for the bounds of all pages that the sequence will have, in layers that keep them. */
 static void place_state(struct skv_session *s, struct skv_seq *q)
 {
+	const struct policy *p = seq_policy(q);
 	uint32_t first = state_from(q), end = state_pages_of(q->len + q->n_new);
 
 	for (uint32_t layer = 0; first < end && layer < q->layout.n_layers; layer++)
-		for (uint32_t page = first; page < end && plan_keeps_bounds(&s->policy->plan[layer]); page++)
+		for (uint32_t page = first; page < end && plan_keeps_bounds(&p->plan[layer]); page++)
 			supply(s, q, q->layout.n_layers + layer, page);
 }
 
@@ -303,7 +368,7 @@ static void place(struct skv_session *s, struct skv_seq *q, const int32_t *token
 	for (uint32_t layer = 0; first < end && layer < q->layout.n_layers; layer++)
 		for (uint32_t page = first; page < end; page++)
 			supply(s, q, layer, page);
-	if (s->policy->n_bounds > 0)
+	if (seq_policy(q)->n_bounds > 0)
 		place_state(s, q);
 	/* the first one waits: its place still shows the id that the last commit published */
 	q->has_first = tokens != NULL;
@@ -357,7 +422,7 @@ static void undo(struct skv_session *s)
 			}
 			q->gone[layer] = (struct span){0}; /* the evictions did not happen */
 		}
-		if (s->policy->n_bounds > 0)
+		if (seq_policy(q)->n_bounds > 0)
 			seq_drop_state(q, state_from(q), state_pages_of(q->len + q->n_new));
 		if (!q->evicting)
 			q->n_evict = 0;
@@ -501,7 +566,7 @@ static void account(struct skv_session *s)
 	for (uint32_t i = 0; i < st->decoding.n && !s->device; i++) /* a device has not counted so far */
 		seq_attended(st->seqs[i], st->kseq[i].len, st->seqs[i]->step_attended);
 	if (!s->device)
-		recall_take(s, st->seqs, st->recall.share, st->recall.n, &st->recall.layers);
+		recall_take(s, st->seqs, st->recall.share, st->recall.n, st->recall.layers);
 	t->stock_pages = s->stock.n;
 	atomic_store_explicit(&p->steps, t->steps, memory_order_relaxed);
 	atomic_store_explicit(&p->prompt_tokens, t->prompt_tokens, memory_order_relaxed);
@@ -537,11 +602,11 @@ static int end(struct skv_session *s, const int32_t *next)
 	for (uint32_t i = 0; i < st->all.n; i++)
 		st->seqs[i]->mem->state_epoch = st->seqs[i]->epoch + 1;
 	atomic_thread_fence(memory_order_release);
-	policy_hook(s, PHASE_END, 0);
+	for (uint32_t i = 0; i < st->n_groups; i++)
+		policy_hook(s, &st->group[i], PHASE_END, 0);
 	if (s->misused) {
 		give_up(s);
-		return fail(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->policy->block->name,
-		            s->misuse);
+		return fail(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->misuser, s->misuse);
 	}
 	if (s->device)
 		e = device_publish(s, next);
@@ -603,6 +668,7 @@ void step_deinit(struct skv_session *s)
 	free(st->item);
 	free(st->kseq);
 	free(st->work.mem);
+	free(st->group);
 	free(st->selection);
 	free(st->arena);
 	free(st->recall.mem);

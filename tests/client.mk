@@ -59,6 +59,13 @@ tests_test_client_kill_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
 tests_test_client_kill_CFLAGS = $(CLIENT_TEST_CFLAGS)
 tests_test_client_kill_LDADD = $(CLIENT_TEST_LIBS)
 
+check_PROGRAMS += tests/test-client-mixed
+TESTS += tests/test-client-mixed
+tests_test_client_mixed_SOURCES = tests/test-client-mixed.c $(CLIENT_TEST_SOURCES)
+tests_test_client_mixed_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
+tests_test_client_mixed_CFLAGS = $(CLIENT_TEST_CFLAGS)
+tests_test_client_mixed_LDADD = $(CLIENT_TEST_LIBS)
+
 check_PROGRAMS += tests/test-client-quiet
 TESTS += tests/test-client-quiet
 tests_test_client_quiet_SOURCES = tests/test-client-quiet.c $(CLIENT_TEST_SOURCES)

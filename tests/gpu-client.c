@@ -214,6 +214,13 @@ static void check_equal(struct engine *a, struct engine *b, uint32_t step)
 	free(y);
 }
 
+/* One sequence with a policy of its own, then another one in its place, then both, then none. */
+static void mix(struct engine *e, uint32_t turn, const char *spec)
+{
+	OK(skv_seq_policy(e->seq[0], turn % 4 == 0 || turn % 4 == 2 ? spec : NULL));
+	OK(skv_seq_policy(e->seq[1], turn % 4 == 1 || turn % 4 == 2 ? spec : NULL));
+}
+
 /*
  * Four engines with the same rows. One has its output in other places each time, so that nothing can be replayed; one
  * moves a layer's now and then; for one that never does the library replays every layer; one replays whole steps.
@@ -247,6 +254,8 @@ START_TEST(replays)
 			prompt(&e[k], i % N, 1 + i % N, i);
 		if (i == REPLAYS / 2)
 			policies_swap(specs[(_i + 1) % 4]);
+		for (int k = 0; k < ENGINES && i % (REPLAYS / 8) == 7; k++)
+			mix(&e[k], i / (REPLAYS / 8), specs[(_i + 2) % 4]);
 		for (int k = 1; k < ENGINES && (i % 97 == 0 || i == REPLAYS - 1); k++)
 			check_equal(&e[0], &e[k], i);
 	}

@@ -179,6 +179,11 @@ void world_seq_deinit(struct world_seq *q)
 	*q = (struct world_seq){0};
 }
 
+static const struct world_policy *policy_of(const struct world *w, const struct world_seq *q)
+{
+	return q->own ? q->own : &w->policy;
+}
+
 static bool *holes(const struct world *w, const struct world_seq *q, uint32_t layer)
 {
 	(void)w;
@@ -271,7 +276,7 @@ static void score_by_weights(const struct world *w, const struct world_seq *q, u
 static void score_by_bounds(const struct world *w, const struct world_seq *q, uint32_t layer, uint32_t n, double *score)
 {
 	const struct skv_model *m = &w->model;
-	uint32_t group = m->n_heads / m->n_kv_heads, step = w->policy.mean ? group : 1;
+	uint32_t group = m->n_heads / m->n_kv_heads, step = policy_of(w, q)->mean ? group : 1;
 
 	for (uint32_t h = 0; h < m->n_heads; h += step) {
 		double a[SKV_MAX_HEAD_DIM] = {0};
@@ -292,7 +297,7 @@ static void score_by_bounds(const struct world *w, const struct world_seq *q, ui
 					best = fmax(best, a[d] * kv_row(w, q, t, layer, ROW_K, h / group)[d]);
 				most += best;
 			}
-			score[u] = w->policy.mean ? score[u] + most : h > 0 ? fmax(score[u], most) : most;
+			score[u] = policy_of(w, q)->mean ? score[u] + most : h > 0 ? fmax(score[u], most) : most;
 		}
 	}
 }
@@ -301,7 +306,7 @@ static void score_by_bounds(const struct world *w, const struct world_seq *q, ui
 static bool choose(const struct world *w, const struct world_seq *q, uint32_t layer, uint32_t n,
                    const bool *visible, bool *chosen)
 {
-	const struct world_policy *p = &w->policy;
+	const struct world_policy *p = policy_of(w, q);
 	uint32_t pages = skv_pages_of(n), k = skv_budget_of(p->budget, pages, p->floor);
 	uint32_t recent = p->recent ? p->recent : k / 8;
 	double *score = calloc(pages, sizeof(*score)), last = INFINITY;
@@ -352,7 +357,7 @@ static uint32_t recent_from(const struct world_policy *p, uint32_t n)
 static bool see(const struct world *w, const struct world_seq *q, uint32_t n, bool **visible,
                 uint64_t *attended)
 {
-	const struct world_policy *p = &w->policy;
+	const struct world_policy *p = policy_of(w, q);
 	uint32_t pages = skv_pages_of(n);
 	bool *chosen = calloc(pages, sizeof(*chosen)), any = false, sure = true;
 
@@ -387,7 +392,7 @@ static bool see(const struct world *w, const struct world_seq *q, uint32_t n, bo
 /* Pages that the policy evicts at the end of a step that brought the sequence to n tokens. */
 static void evict(struct world *w, struct world_seq *q, uint32_t n)
 {
-	const struct world_policy *p = &w->policy;
+	const struct world_policy *p = policy_of(w, q);
 
 	if (p->kind != WORLD_STREAMING)
 		return;
@@ -425,7 +430,7 @@ static double recall(const struct world *w, const struct world_seq *q, uint32_t 
 	bool *there = calloc(n, sizeof(*there));
 
 	for (uint32_t layer = 0; layer < w->model.n_layers; layer++) {
-		if (!sparse(&w->policy, layer))
+		if (!sparse(policy_of(w, q), layer))
 			continue;
 		for (uint32_t t = 0; t < n; t++)
 			there[t] = !holes(w, q, layer)[t / SKV_PAGE_TOKENS];
@@ -652,21 +657,15 @@ void world_feed(struct world *w, struct world_seq *q, uint64_t key, uint32_t n, 
 	free(content);
 }
 
-int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt,
-              float *out, void (*before_end)(void))
+/* Rows of these content numbers, which the items take in turns. */
+static int run(struct world *w, const struct skv_step_item *items, uint32_t n_items, const uint64_t *content,
+               uint32_t n, float *out, void (*before_end)(void))
 {
 	struct place_rows r = place_rows_new(&w->model, n);
 	size_t size = (size_t)n * w->model.n_heads * w->model.head_dim;
-	int32_t *ids = calloc(n, sizeof(*ids)), next = world_token(content[n - 1] + 1);
-	int32_t *placed = place_get(sizeof(next));
-	int e;
+	int32_t *next = calloc(n_items, sizeof(*next)), *placed = place_get(n_items * sizeof(*next));
+	int e = skv_step_begin(w->session, items, n_items, place_stream());
 
-	for (uint32_t i = 0; i < n; i++)
-		ids[i] = world_token(content[i]);
-	e = skv_step_begin(w->session,
-	                   &(struct skv_step_item){.seq = seq, .n_tokens = n, .tokens = ids,
-	                                           .flags = prompt ? SKV_STEP_PROMPT : 0},
-	                   1, place_stream());
 	for (uint32_t layer = 0; layer < w->model.n_layers && e == 0; layer++) {
 		for (uint32_t i = 0; i < n; i++)
 			rows_fill(&w->model, &r, i, content[i], layer);
@@ -674,12 +673,47 @@ int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uin
 		if (e == 0 && out)
 			memcpy(out + layer * size, r.out, size * sizeof(float));
 	}
+	for (uint32_t i = 0, at = 0; i < n_items; i++) {
+		at += items[i].n_tokens;
+		next[i] = world_token(content[at - 1] + 1);
+	}
 	if (e == 0 && before_end)
 		before_end();
 	if (e == 0)
-		e = skv_step_end(w->session, place_ids(placed, &next, 1));
-	free(ids);
+		e = skv_step_end(w->session, place_ids(placed, next, n_items));
+	free(next);
 	place_put(placed);
 	place_rows_free(&r);
+	return e;
+}
+
+int world_decode(struct world *w, struct skv_seq *const *seqs, const uint64_t *content, uint32_t n, float *out)
+{
+	struct skv_step_item *items = calloc(n, sizeof(*items));
+	int32_t *ids = calloc(n, sizeof(*ids));
+	int e;
+
+	for (uint32_t i = 0; i < n; i++) {
+		ids[i] = world_token(content[i]);
+		items[i] = (struct skv_step_item){.seq = seqs[i], .n_tokens = 1, .tokens = &ids[i]};
+	}
+	e = run(w, items, n, content, n, out, NULL);
+	free(items);
+	free(ids);
+	return e;
+}
+
+int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt,
+              float *out, void (*before_end)(void))
+{
+	struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0};
+	int32_t *ids = calloc(n, sizeof(*ids));
+	int e;
+
+	for (uint32_t i = 0; i < n; i++)
+		ids[i] = world_token(content[i]);
+	item.tokens = ids;
+	e = run(w, &item, 1, content, n, out, before_end);
+	free(ids);
 	return e;
 }

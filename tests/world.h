@@ -36,6 +36,7 @@ struct world_seq {
 	float *kv;         /* [cap][n_layers][K, V][n_kv_heads][head_dim], as the pages keep it */
 	bool *hole;        /* [n_layers][cap / SKV_PAGE_TOKENS] */
 	uint64_t attended, causal;
+	const struct world_policy *own; /* what it runs; NULL: what the world runs */
 };
 
 struct world {
@@ -80,7 +81,13 @@ int world_step(struct world *w, const struct world_item *items, uint32_t n, int 
 void world_feed(struct world *w, struct world_seq *q, uint64_t key, uint32_t n, bool prompt);
 
 /*
- * The same without the reference: one sequence, one chunk. out (may be NULL): [n_layers][n][n_heads][head_dim].
+ * A step in which these sequences decode one token each, without the reference. out (may be NULL):
+ * [n_layers][n][n_heads][head_dim].
+ */
+int world_decode(struct world *w, struct skv_seq *const *seqs, const uint64_t *content, uint32_t n, float *out);
+
+/*
+ * The same for n tokens of one sequence, one chunk. out (may be NULL): [n_layers][n][n_heads][head_dim].
  * before_end (may be NULL) is called in front of skv_step_end.
  */
 int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt, float *out,

@@ -144,6 +144,21 @@ SKV_API const int32_t *skv_seq_tokens(const struct skv_seq *seq, uint32_t *ret_l
  */
 SKV_API void skv_seq_pages(const struct skv_seq *seq, uint64_t *ret_resident, uint64_t *ret_total);
 
+/*
+ * From its next step on the sequence runs a policy of its own, whatever the session runs and is swapped to: sequences
+ * of one batch may run different policies, and one of different parameters, with the same result as apart. The policy
+ * is one that the daemon has loaded; the sequence stays with that file when another one takes its name. NULL: it runs the
+ * session's again. A fork runs what its parent runs. Who attaches a named sequence finds it under his session's
+ * policy, and says again what else it is to run. Asks the daemon, and waits for the device.
+ * Error, with nothing changed: -EINVAL bad spec, -ENOENT no such policy loaded, -EBADMSG the plugin was refused,
+ * -ENOTSUP the policy does not take over what the last one left, -EBUSY the sequence is in an open step, -ENOMEM,
+ * -ETIMEDOUT, -ECONNRESET.
+ */
+SKV_API int skv_seq_policy(struct skv_seq *seq, const char *policy_spec);
+
+/* The spec of the policy that the sequence runs, with every parameter's value; valid until its next step_begin. */
+SKV_API const char *skv_seq_policy_spec(const struct skv_seq *seq);
+
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 enum skv_step_flags {
@@ -198,8 +213,8 @@ SKV_API int skv_attend(struct skv_session *session, uint32_t layer, const struct
  * run: begin the recording after skv_step_begin, end and launch it before skv_step_end. Later steps may launch
  * the same graph in place of their attends, with the same q, k, v and out, if it still fits them. It fits when the
  * open step's key is that of the step that was recorded: as many sequences, all decoding, of the same capacity (which
- * is larger than their lengths, so that it changes rarely), under the same policy. 0: the step cannot be replayed,
- * because it has rows of a prompt, or measures recall, or is on host memory, or no step is open.
+ * is larger than their lengths, so that it changes rarely), as many of them under the same policy. 0: the step cannot
+ * be replayed, because it has rows of a prompt, or measures recall, or is on host memory, or no step is open.
  */
 SKV_API uint64_t skv_step_key(struct skv_session *session);
 
@@ -283,8 +298,8 @@ SKV_API int skv_selection(struct skv_session *session, uint32_t layer, uint32_t 
                           struct skv_looked *ret, uint32_t *ids, uint32_t room);
 
 /*
- * The spec of the policy in force, with every parameter's value; owned by the session, valid until its
- * next step_begin.
+ * The spec of the policy in force, with every parameter's value, but for sequences that were given their own
+ * (skv_seq_policy); owned by the session, valid until its next step_begin.
  */
 SKV_API const char *skv_policy_spec(struct skv_session *session);
 

@@ -218,7 +218,7 @@ struct skv_prims {
 
 struct skv_policy_ctx {
 	uint32_t size;
-	uint32_t n_seqs; /* sequences that this call is about */
+	uint32_t n_seqs; /* sequences that this call is about: of a step those that run this policy with this config */
 	const struct skv_prims *prims;
 	const struct skv_model *model;
 	const void *config; /* the policy's own struct, filled from the spec */
