@@ -172,7 +172,12 @@ struct skv_stamp {
 	float alpha; /* w above this ... */
 	float ratio; /* ... or, above 0, one of the best ceil(ratio * pages) by w instead; of equals the earlier one */
 	float scale;
-	uint32_t pinned_most; /* above 0: of pinned pages the list has the best so many by w; of equals the earlier ones */
+	/*
+	 * Unless zero: of pinned pages the list has the best skv_budget_of(pinned, n, pinned_floor) by w, n the pages of `all`;
+	 * of equals the earlier ones.
+	 */
+	struct skv_budget pinned;
+	uint32_t pinned_floor;
 };
 
 /* Scratch of a call. Sized with skv_kernels.work_bytes; one call at a time may use it. */
