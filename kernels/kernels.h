@@ -159,13 +159,21 @@ struct skv_rank {
 	float lambda;
 };
 
-/* Who stays: the `recent` latest, the pinned, the best by rank, in this order; of equals the earlier one. */
+/* Who stays: the latest, the pinned, the best by rank, in this order; of equals the earlier one. */
 struct skv_keep_by {
 	uint32_t unit;
-	uint32_t recent; /* units */
-	bool old_first;  /* of equals the later one stays */
-	bool forget;     /* values of those that stay become 0 */
+	struct skv_budget recent; /* see skv_recent_of(); none if zero */
+	bool old_first; /* of equals the later one stays */
+	bool forget;    /* values of those that stay become 0 */
 };
+
+/* How many of the latest stay where `keep` do: `recent` is of the next step, whose new unit is one of them. */
+SKV_INLINE uint32_t skv_recent_of(const struct skv_keep_by *by, uint32_t keep)
+{
+	const uint32_t n = skv_budget_of(by->recent, keep + 1, 0);
+
+	return n ? n - 1 : 0;
+}
 
 /* When a page matters: its weight w is the mean over the group of the softmax of scale * score over all pages. */
 struct skv_stamp {

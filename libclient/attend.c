@@ -155,9 +155,9 @@ void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	const struct skv_shape shape = layer_shape(s, layer);
 	struct step *st = &s->step;
 
-	s->kernels->append(&shape, &st->all, a->k, a->v, &st->work);
+	s->kernels->append(&shape, &st->all, NULL, a->k, a->v, &st->work);
 	if (plan_keeps_bounds(&s->policy->plan[layer]))
-		s->kernels->update_bounds(&shape, &st->all, &st->work);
+		s->kernels->update_bounds(&shape, &st->all, NULL, &st->work);
 	if (st->decoding.n > 0)
 		decode(s, layer, a);
 	if (st->prompts.n > 0)
