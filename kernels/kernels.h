@@ -210,8 +210,8 @@ struct skv_kernels {
 	                     int threads);
 
 	/*
-	 * Write k and v rows into the pages of tokens len - n_q … len - 1, or (n_q = 1) into the slots, converted to
-	 * the pool's dtype (round to nearest even; a NaN stays one).
+	 * Write k and v rows into the pages of tokens len - n_q … len - 1, or (n_q = 1, slots not NULL) into the slots,
+	 * converted to the pool's dtype (round to nearest even; a NaN stays one).
 	 */
 	void (*append)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *, const void *k,
 	               const void *v, const struct skv_work *);
@@ -257,7 +257,7 @@ struct skv_kernels {
 	 * Make the bounds of the pages that tokens len - n_bounds … len - 1 lie in, each from all of the page's K
 	 * rows up to len. So it does not matter how often, nor in how many calls. What is not resident, a page or
 	 * the state page for it, is left out. With slots (n_q = 1): of each kv head the page that its slot is in, from
-	 * the rows up to the slot.
+	 * the rows up to the slot; if n_bounds is above 1 also the others that those tokens' slots are in, which are whole.
 	 */
 	void (*update_bounds)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
 	                      const struct skv_work *);
@@ -274,15 +274,19 @@ struct skv_kernels {
 
 	/*
 	 * Make room for the new token of each sequence (n_q = 1) and have units [0, units of len) all live. The free units
-	 * below, ascending, are targets: each gets the rows of a live unit from there on, ascending, and the last one that is
-	 * left is for the new token: with units of T tokens if a page begins with it, (len - 1) % T = 0, else it goes on in
-	 * the unit of pos (all - 1) / T. Writes all notes of `set` up to the end of the page of `len`, beyond `len` as free,
-	 * and slots->slot. With n_q = 0 there is no new token, and as many are free as live from there on.
+	 * below, ascending, are targets: each gets the rows of a live unit from there on, ascending - with units of T tokens
+	 * also its bounds, where state pages are resident -, and the last one that is left is for the new token: with units
+	 * of T tokens if a page begins with it, (len - 1) % T = 0, else it goes on in the unit of pos (all - 1) / T. Writes
+	 * all notes of `set` up to the end of the page of `len`, beyond `len` as free, and slots->slot. With n_q = 0 there
+	 * is no new token, and as many are free as live from there on.
 	 */
 	void (*place)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
 	              const struct skv_work *);
 
-	/* Carry the notes of [0, len - n_q) over into `set` and make those of a prompt's n_q new tokens, value 0. */
+	/*
+	 * Carry the notes of [0, len - n_q), which all live, over into `set` and make those of a prompt's n_q new tokens,
+	 * value 0. They lie in order: so slots->slot is len - 1, for a prompt of one token.
+	 */
 	void (*place_prompt)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
 	                     const struct skv_work *);
 

@@ -39,7 +39,8 @@ struct op {
 	void *out;
 	size_t bytes;
 	uint32_t n, pool, pages[2][2 * SKV_MAX_LAYERS];
-	bool has_ev, tokens;
+	struct skv_slots slots;
+	bool has_ev, has_slots, tokens;
 };
 
 struct queue {
@@ -121,17 +122,18 @@ static void run_publish(const struct skv_publish *one, uint32_t n, const int32_t
 static void run_kernel(const struct op *o)
 {
 	const struct skv_evidence *ev = o->has_ev ? &o->ev : NULL;
+	const struct skv_slots *slots = o->has_slots ? &o->slots : NULL;
 	struct skv_list list = o->list;
 
 	switch (o->what) {
 	case APPEND:
-		host->append(&o->shape, &o->batch, o->in[0], o->in[1], &o->work);
+		host->append(&o->shape, &o->batch, slots, o->in[0], o->in[1], &o->work);
 		break;
 	case COPY_PAGES:
 		host->copy_pages(&o->shape, o->pages[0], o->pages[1], o->n, &o->work);
 		break;
 	case BOUNDS:
-		host->update_bounds(&o->shape, &o->batch, &o->work);
+		host->update_bounds(&o->shape, &o->batch, slots, &o->work);
 		break;
 	case SCORE:
 		host->score_pages(&o->shape, &o->batch, o->in[0], o->pool, ev, &o->work);
@@ -237,10 +239,18 @@ static struct op *kernel(enum what what, const struct skv_shape *sh, const struc
 	return o;
 }
 
-static void append(const struct skv_shape *sh, const struct skv_batch *b, const void *k, const void *v,
-                   const struct skv_work *w)
+static struct op *with_slots(struct op *o, const struct skv_slots *slots)
 {
-	kernel(APPEND, sh, b, k, NULL, w)->in[1] = v;
+	o->has_slots = slots;
+	if (slots)
+		o->slots = *slots;
+	return o;
+}
+
+static void append(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots, const void *k,
+                   const void *v, const struct skv_work *w)
+{
+	with_slots(kernel(APPEND, sh, b, k, NULL, w), slots)->in[1] = v;
 }
 
 static void copy_pages(const struct skv_shape *sh, const uint32_t *dst, const uint32_t *src, uint32_t n,
@@ -253,9 +263,10 @@ static void copy_pages(const struct skv_shape *sh, const uint32_t *dst, const ui
 	memcpy(o->pages[1], src, n * sizeof(*src));
 }
 
-static void update_bounds(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_work *w)
+static void update_bounds(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
+                          const struct skv_work *w)
 {
-	kernel(BOUNDS, sh, b, NULL, NULL, w);
+	with_slots(kernel(BOUNDS, sh, b, NULL, NULL, w), slots);
 }
 
 static void score_pages(const struct skv_shape *sh, const struct skv_batch *b, const void *q, uint32_t pool,

@@ -96,8 +96,8 @@ static inline cudaStream_t stream_of(const struct skv_work *w)
 	return (cudaStream_t)w->stream;
 }
 
-void skv_cuda_append(const struct skv_shape *, const struct skv_batch *, const void *k, const void *v,
-                     const struct skv_work *);
+void skv_cuda_append(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *, const void *k,
+                     const void *v, const struct skv_work *);
 void skv_cuda_copy_pages(const struct skv_shape *, const uint32_t *dst, const uint32_t *src, uint32_t n,
                          const struct skv_work *);
 void skv_cuda_decode_dense(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
@@ -111,7 +111,8 @@ void skv_cuda_decode_tokens(const struct skv_shape *, const struct skv_batch *, 
 void skv_cuda_decode_chosen(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                             const struct skv_evidence *, const struct skv_select *, struct skv_list *,
                             const struct skv_work *);
-void skv_cuda_update_bounds(const struct skv_shape *, const struct skv_batch *, const struct skv_work *);
+void skv_cuda_update_bounds(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
+                            const struct skv_work *);
 void skv_cuda_score_pages(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t pool,
                           const struct skv_evidence *, const struct skv_work *);
 void skv_cuda_prefill_dense(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,

@@ -97,8 +97,8 @@ SKV_HOST_ISA(avx2);
 SKV_HOST_ISA(generic);
 
 #ifdef SKV_ISA
-void ISA(append)(const struct skv_shape *, const struct skv_batch *, const void *k, const void *v,
-                 const struct skv_work *);
+void ISA(append)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *, const void *k,
+                 const void *v, const struct skv_work *);
 void ISA(copy_pages)(const struct skv_shape *, const uint32_t *dst, const uint32_t *src, uint32_t n,
                      const struct skv_work *);
 void ISA(decode_dense)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
@@ -112,13 +112,14 @@ void ISA(decode_tokens)(const struct skv_shape *, const struct skv_batch *, cons
 void ISA(decode_chosen)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                         const struct skv_evidence *, const struct skv_select *, struct skv_list *,
                         const struct skv_work *);
-void ISA(update_bounds)(const struct skv_shape *, const struct skv_batch *, const struct skv_work *);
+void ISA(update_bounds)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
+                        const struct skv_work *);
 void ISA(score_pages)(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t pool,
                       const struct skv_evidence *, const struct skv_work *);
 void ISA(prefill_dense)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                         const struct skv_work *);
 /* Order ids[0, n), which ascend, by their scores: the largest first, of equals the lower. `scratch` has n elements. */
-void ISA(rank)(const float *score, uint32_t *ids, uint32_t n, uint32_t *scratch);
+void ISA(sort_ids)(const float *score, uint32_t *ids, uint32_t n, uint32_t *scratch);
 void ISA(select_union)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
                        const struct skv_select *, struct skv_list *, const struct skv_work *);
 void ISA(select)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *, bool tokens,

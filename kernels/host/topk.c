@@ -77,7 +77,7 @@ uint32_t ISA(topk)(const float *score, uint32_t n, uint32_t k, uint32_t *ret_ids
 	return m;
 }
 
-void ISA(rank)(const float *score, uint32_t *ids, uint32_t n, uint32_t *scratch)
+void ISA(sort_ids)(const float *score, uint32_t *ids, uint32_t n, uint32_t *scratch)
 {
 	uint32_t *from = ids, *to = scratch;
 	for (int shift = 0; shift < 32; shift += DIGIT_BITS) { /* the largest key first: what is missing to the top */
