@@ -83,8 +83,6 @@ const char *skv_stamp_check(const struct skv_stamp_pages *s, const struct skv_pl
 {
 	if (s->layer >= n_layers || plans[s->layer].keep.unit <= 1)
 		return "stamps in a layer that keeps no pages";
-	if (!budget_or_none(s->pinned))
-		return "pinned pages by a budget that is none";
 	return s->scale >= 0 && s->alpha >= 0 && s->ratio >= 0 && s->ratio <= 1 ? NULL : "stamps by a scale, an alpha or a "
 	       "ratio that is none";
 }
@@ -107,6 +105,8 @@ static const char *check_keep(const struct skv_plan *p, uint32_t layer)
 		return "keep: units are tokens or pages";
 	if (!budget_valid(k->budget) || (k->budget.share > 0 ? k->floor : k->budget.count) < 2)
 		return "keep: a budget of at least 2 units, a floor if it is a share";
+	if (!budget_or_none(k->pinned) || (k->pinned.count + k->pinned.share > 0 && (k->unit == 1 || !k->pin_prompt)))
+		return "keep: how many of the pinned units count is a budget, of pages that are pinned";
 	if (k->slack == 0)
 		return "keep: slack is at least 1";
 	if (k->window && !k->votes)

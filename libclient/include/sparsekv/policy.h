@@ -164,7 +164,14 @@ struct skv_keep {
 	struct skv_budget budget; /* at least 2 units */
 	uint32_t slack;           /* at least 1: units that may come on top before those go that are too many */
 	uint32_t at_prompt_end;   /* the first decode step after a prompt need not wait for the slack to be used up */
-	uint32_t pin_prompt;      /* what the sequence began with, before it decoded, never goes; one unit more stays at least */
+	/*
+	 * What the sequence began with, before it decoded, never goes, and one unit more stays at least. Unless `pinned` is
+	 * zero the budget counts at most skv_budget_of(pinned, n, pinned_floor) of it, and no more of its pages are attended
+	 * to, the best ones.
+	 */
+	uint32_t pin_prompt;
+	uint32_t pinned_floor;
+	struct skv_budget pinned;
 	/*
 	 * Tokens: their value is the sum of the attention weights that queries give them, means over the kv head's group.
 	 * tally() adds those of a decode step, the library those of prompts. With a window only the last so many queries
@@ -238,9 +245,6 @@ struct skv_stamp_pages {
 	float scale; /* of the scores; 0: the model's softmax scale */
 	float alpha; /* a page matters if its weight is above this ... */
 	float ratio; /* ... or, above 0, if it is among the best so large a share of the pages */
-	/* Unless zero: of pinned pages the best skv_budget_of(pinned, n, pinned_floor) are attended to, n the sequence's pages. */
-	struct skv_budget pinned;
-	uint32_t pinned_floor;
 };
 
 /*
