@@ -153,13 +153,18 @@ struct skv_slots {
 struct skv_rank {
 	uint32_t smooth; /* odd; above 1: the mean of values at so many positions around; what does not live counts 0 */
 	/*
-	 * Above 0: lambda * importance - (1 - lambda) * redundancy. Importance is the (smoothed) value over the sum of
-	 * a head's; redundancy is the softmax, over a head's units, of the mean cosine similarity of the key to all of them.
+	 * Above 0: lambda * importance - (1 - lambda) * redundancy, as R-KV has it. Importance is the (smoothed) value over
+	 * the sum of a head's, 0 if that is 0. Redundancy is the softmax, over a head's tokens, of the mean cosine
+	 * similarity of the key to all of them (itself too, which is the same for all; a key of zeros is similar to none).
+	 * Left out of R-KV is that of many keys that are much alike the latest few do not count: it takes all pairs.
 	 */
 	float lambda;
 };
 
-/* Who stays: the latest, the pinned, the best by rank, in this order; of equals the earlier one. */
+/*
+ * Who stays: the latest, the pinned, the best by rank, in this order, until there are `keep`; of equals the earlier one.
+ * A NaN is less than any number.
+ */
 struct skv_keep_by {
 	uint32_t unit;
 	struct skv_budget recent; /* see skv_recent_of(); none if zero */
@@ -178,11 +183,11 @@ SKV_INLINE uint32_t skv_recent_of(const struct skv_keep_by *by, uint32_t keep)
 /* When a page matters: its weight w is the mean over the group of the softmax of scale * score over all pages. */
 struct skv_stamp {
 	float alpha; /* w above this ... */
-	float ratio; /* ... or, above 0, one of the best ceil(ratio * pages) by w instead; of equals the earlier one */
+	float ratio; /* ... or, above 0, one of the best skv_budget_of({ratio}, pages, 1) by w; of equals the earlier one */
 	float scale;
 	/*
 	 * Unless zero: of pinned pages the list has the best skv_budget_of(pinned, n, pinned_floor) by w, n the pages of `all`;
-	 * of equals the earlier ones.
+	 * of equals the earlier ones. The one being filled does not compete: it is listed anyhow.
 	 */
 	struct skv_budget pinned;
 	uint32_t pinned_floor;
@@ -276,21 +281,33 @@ struct skv_kernels {
 	 * Make room for the new token of each sequence (n_q = 1) and have units [0, units of len) all live. The free units
 	 * below, ascending, are targets: each gets the rows of a live unit from there on, ascending - with units of T tokens
 	 * also its bounds, where state pages are resident -, and the last one that is left is for the new token: with units
-	 * of T tokens if a page begins with it, (len - 1) % T = 0, else it goes on in the unit of pos (all - 1) / T. Writes
-	 * all notes of `set` up to the end of the page of `len`, beyond `len` as free, and slots->slot. With n_q = 0 there
-	 * is no new token, and as many are free as live from there on.
+	 * of T tokens if a page begins with it, (len - 1) % T = 0 (of pos (all - 1) / T), else it goes on in the one of the
+	 * largest pos. A new unit's value is 0. Writes all notes of `set` up to the end of the page of `len`, beyond the units
+	 * of `len` as free, and slots->slot. With n_q = 0 there is no new token, and as many are free as live from there on.
 	 */
 	void (*place)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
 	              const struct skv_work *);
 
 	/*
-	 * Carry the notes of [0, len - n_q), which all live, over into `set` and make those of a prompt's n_q new tokens,
-	 * value 0. They lie in order: so slots->slot is len - 1, for a prompt of one token.
+	 * Units of T tokens, n_q = 0, all of `len` alive: where the page being filled (of the largest pos) is not the last
+	 * one, copy the last one and it, with their bounds, to the two units that follow, where pages must be, and leave
+	 * their own free. So the next place() with n_q = 0 puts it last, and slots [0, len) have no gap: what a prompt, or
+	 * another way to attend, asks for. Writes the notes of `set` of two units more.
+	 */
+	void (*lift)(const struct skv_shape *, const struct skv_batch *, const struct skv_work *);
+
+	/*
+	 * Carry the notes of [0, len - n_q), which all live and have no gap, over into `set` and make those of a prompt's n_q
+	 * new tokens, value 0. They lie in order: slots->slot is len - 1, for a prompt of one token. A page that begins with
+	 * a token has the pos of this token's page.
 	 */
 	void (*place_prompt)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
 	                     const struct skv_work *);
 
-	/* Notes of a sequence that has none, into the last commit's set: slot x has token x where the table has its page. */
+	/*
+	 * Notes of a sequence that has none, as of the last commit: into the set that is not `set`, of the units of `extent`.
+	 * Slot x has token x where the table has its page, else it is free.
+	 */
 	void (*note_resident)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
 	                      const struct skv_work *);
 
@@ -306,7 +323,7 @@ struct skv_kernels {
 	void (*tally_prompt)(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t window,
 	                     const struct skv_work *);
 
-	/* Fill rank [seq][n_kv_heads][stride] of [0, len) where kseq.keep is below len; units are tokens. */
+	/* Fill rank [seq][n_kv_heads][stride] of [0, len) where kseq.keep is below len; units are tokens, none of them gone. */
 	void (*rank)(const struct skv_shape *, const struct skv_batch *, const struct skv_rank *, float *rank,
 	             uint32_t stride, const struct skv_work *);
 
