@@ -12,6 +12,76 @@
 #include "tests/oracle/stint.h"
 #include "tests/ref-attention.h"
 
+/* ---- the oracle's view ---------------------------------------------------------------------------- */
+
+static struct oracle_step step_of(const struct verify *v, const struct bed *b, const struct bed_seq *q,
+                                  uint32_t n)
+{
+	bool device = v->place->device != SKV_DEVICE_HOST;
+
+	return (struct oracle_step){
+	        .model = &b->model,
+	        .n = n,
+	        .k = (const float *const *)q->k,
+	        .q = (const float *const *)q->q,
+	        .hole = q->hole,
+	        .kept = q->kept,
+	        .logit_slack = v->place->logit_slack,
+	        .kept_slack = v->place->kept_slack,
+	        /* a device keeps scores as 16-bit differences to the largest one so far: alike for 0 alone */
+	        .ties_hold = !device || q->kind == BED_SAME || q->kind == BED_ZERO,
+	};
+}
+
+/* ---- what kv heads keep ------------------------------------------------------------------------- */
+
+/* Does a policy evict from each of the layer's kv heads alone, or has one done so? */
+static bool keeps(const struct bed_seq *q, uint32_t layer)
+{
+	return q->kept && layer >= q->kept->first;
+}
+
+void check_taken(struct verify *v, struct bed *b, struct skv_session *s, uint32_t seq)
+{
+	const struct oracle_policy *p = oracle_find(skv_policy_spec(s));
+	struct bed_seq *q = &b->seq[seq];
+	struct oracle_step step = step_of(v, b, q, q->made ? q->n : 0);
+
+	if (!p || !p->unit || q->kept)
+		return;
+	q->kept = oracle_kept_new(&step, p->unit, (uint32_t)oracle_number(skv_policy_spec(s), "dense"), q->cap);
+	q->kept->prompt = q->prompt;
+	q->kept->prompted = q->n == q->prompt;
+}
+
+void check_prompt(struct verify *v, struct bed *b, struct skv_session *s, uint32_t seq, uint32_t n, uint32_t rows)
+{
+	const char *spec = skv_policy_spec(s);
+	const struct oracle_policy *p = oracle_find(spec);
+	struct bed_seq *q = &b->seq[seq];
+	struct oracle_step step = step_of(v, b, q, n);
+
+	if (!q->kept)
+		return;
+	oracle_kept_add(q->kept, n);
+	if (p->prompt)
+		p->prompt(&step, spec, rows);
+}
+
+/* Pages that the policy has given back when the step is done. */
+static uint64_t pages_left_out(const struct bed *b, const struct bed_seq *q, const struct oracle_step *step)
+{
+	uint64_t holes = 0;
+
+	for (uint32_t layer = 0; layer < b->model.n_layers; layer++)
+		if (keeps(q, layer))
+			holes += skv_pages_of(step->n) - skv_pages_of(oracle_head(step, layer, 0)->n * q->kept->unit);
+		else
+			for (uint32_t page = 0; page < skv_pages_of(step->n); page++)
+				holes += q->hole[layer][page];
+	return holes;
+}
+
 /* ---- what is seen ------------------------------------------------------------------------------- */
 
 struct take take_new(const struct bed *b)
@@ -132,8 +202,8 @@ static bool check_output(struct verify *v, const struct bed *b, const struct bed
 
 		for (uint32_t t = 0; t < n; t++)
 			visible[t] = in[x->units == n ? t : t / SKV_PAGE_TOKENS];
-		ref_attention(q->q[layer] + (size_t)head * m->head_dim, q->k[layer] + kv, q->v[layer] + kv, n, stride,
-		              m->head_dim, 1 / sqrt(m->head_dim), visible, expected, NULL);
+		ref_attention(q->q[layer] + ((size_t)q->n * m->n_heads + head) * m->head_dim, q->k[layer] + kv,
+		              q->v[layer] + kv, n, stride, m->head_dim, 1 / sqrt(m->head_dim), visible, expected, NULL);
 		for (uint32_t d = 0; d < m->head_dim && well; d++) {
 			double off = fabs(x->out[head * m->head_dim + d] - expected[d]);
 
@@ -148,23 +218,6 @@ static bool check_output(struct verify *v, const struct bed *b, const struct bed
 }
 
 /* ---- sets ------------------------------------------------------------------------------------------- */
-
-static struct oracle_step step_of(const struct verify *v, const struct bed *b, const struct bed_seq *q)
-{
-	bool device = v->place->device != SKV_DEVICE_HOST;
-
-	return (struct oracle_step){
-	        .model = &b->model,
-	        .n = q->n + 1,
-	        .k = (const float *const *)q->k,
-	        .q = (const float *const *)q->q,
-	        .hole = q->hole,
-	        .logit_slack = v->place->logit_slack,
-	        .kept_slack = v->place->kept_slack,
-	        /* a device keeps scores as 16-bit differences to the largest one so far: alike for 0 alone */
-	        .ties_hold = !device || q->kind == BED_SAME || q->kind == BED_ZERO,
-	};
-}
 
 /* One list against what it must be. */
 static bool check_list(struct verify *v, const struct bed_seq *q, uint32_t layer, uint32_t row, const struct seen *x,
@@ -192,7 +245,7 @@ static bool check_oracle(struct verify *v, struct bed *b, const struct oracle_po
                          uint32_t seq, const struct take *t)
 {
 	struct bed_seq *q = &b->seq[seq];
-	struct oracle_step step = step_of(v, b, q);
+	struct oracle_step step = step_of(v, b, q, q->n + 1);
 	struct oracle_set *set = calloc(b->model.n_layers, sizeof(*set));
 	bool well = true;
 
@@ -299,8 +352,8 @@ bool check_end(struct verify *v, struct bed *b, struct skv_session *s, uint32_t 
 	const char *spec = skv_policy_spec(s);
 	const struct oracle_policy *p = oracle_find(spec);
 	struct bed_seq *q = &b->seq[seq];
-	struct oracle_step step = step_of(v, b, q);
-	uint64_t now, causal, resident, total, holes = 0, expected;
+	struct oracle_step step = step_of(v, b, q, q->n + 1);
+	uint64_t now, causal, resident, total, holes, expected;
 	bool sparse = false;
 
 	expected = attended(&b->model, t, b, seq, &sparse);
@@ -312,12 +365,22 @@ bool check_end(struct verify *v, struct bed *b, struct skv_session *s, uint32_t 
 		v->done++;
 		v->sparse += sparse;
 	}
-	if (p && p->evict)
+	if (p && p->evict && !p->unit)
 		p->evict(&step, spec);
+	for (uint32_t layer = 0; layer < b->model.n_layers && p && p->unit; layer++)
+		for (uint32_t kv = 0; kv < b->model.n_kv_heads && keeps(q, layer); kv++) {
+			const struct seen *x = take_at(t, b, seq, layer);
+
+			oracle_kept_seen(oracle_head(&step, layer, kv), x->in + (size_t)kv * x->units, x->units);
+		}
+	if (q->kept)
+		oracle_kept_add(q->kept, step.n);
+	holes = pages_left_out(b, q, &step);
+	if (p && p->unit) { /* what goes in this step is there until the next one */
+		p->evict(&step, spec);
+		q->kept->prompted = false;
+	}
 	skv_seq_pages(q->seq, &resident, &total);
-	for (uint32_t layer = 0; layer < b->model.n_layers; layer++)
-		for (uint32_t page = 0; page < skv_pages_of(step.n); page++)
-			holes += q->hole[layer][page];
 	if (!p && total - resident != holes)
 		q->holes_unknown = true;
 	if (!q->holes_unknown && total - resident != holes)
