@@ -419,6 +419,14 @@ const char *skv_policy_spec(struct skv_session *s)
 	return s->policy->spec;
 }
 
+int skv_policy_reads_prompts(struct skv_session *s)
+{
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
+		if (s->policy->plan[layer].keep.votes)
+			return 1;
+	return 0;
+}
+
 const char *skv_policy_error(struct skv_session *s)
 {
 	return s->policy_error;

@@ -12,11 +12,10 @@
  *               beyond the sequence's ends there is none
  *   kept        budget - window tokens with the best scores, and the window
  *
- * The query of the first decode step belongs to the window: it attends to the whole prompt, and the layer shrinks
- * at its end. A prompt that fits into the budget stays as it is. That much is the paper's, and with again=0 all
- * that happens: what is decoded later comes on top. Else the same is done again whenever so many tokens have come
- * on top of the budget, by the votes of the last queries then; so with a budget that is a count memory stays below
- * budget + again tokens.
+ * The first decode step attends to the whole prompt and votes with the window; the layer shrinks at its end. A
+ * prompt that fits into the budget stays as it is. That much is the paper's, and with again=0 all that happens: what
+ * is decoded later comes on top. Else the same is done again whenever so many tokens have come on top of the budget,
+ * by the votes of the last queries then; so with a budget that is a count memory stays below budget + again tokens.
  */
 #include <stddef.h>
 #include <stdio.h>

@@ -248,7 +248,7 @@ static void choose(const struct oracle_step *s, uint32_t layer, uint32_t kv, con
 	struct oracle_head *h = oracle_head(s, layer, kv);
 	struct oracle_score *vote = calloc(s->n, sizeof(*vote)), *sum = calloc(s->n, sizeof(*sum));
 	struct oracle_stay stay = {.keep = snap->most - 1, .recent = snap->window - 1};
-	uint32_t voters = h->steps < snap->window ? h->steps + h->voters : snap->window;
+	uint32_t voters = h->steps <= snap->window ? h->steps + h->voters : snap->window;
 
 	for (uint32_t at = s->n - voters; at < s->n; at++) {
 		oracle_vote(s, layer, kv, at, vote);

@@ -274,6 +274,12 @@ SKV_API int skv_selection(struct skv_session *session, uint32_t layer, uint32_t 
  */
 SKV_API const char *skv_policy_spec(struct skv_session *session);
 
+/*
+ * Does what the policy in force keeps of a sequence hang on the queries of its prompt? Then a prompt is best read in this
+ * session: of one that another session has read, or a fork of it, the queries are gone. 1 or 0.
+ */
+SKV_API int skv_policy_reads_prompts(struct skv_session *session);
+
 /* Why the last swap was refused and the old policy stayed; "" when it was not. Same lifetime. */
 SKV_API const char *skv_policy_error(struct skv_session *session);
 
