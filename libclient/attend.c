@@ -34,17 +34,43 @@ static uint32_t rows_of(const struct skv_model *m, uint32_t sharing)
 	return sharing == SKV_SHARE_Q_HEAD ? m->n_heads : sharing == SKV_SHARE_KV_HEAD ? m->n_kv_heads : 1;
 }
 
+/* What is of use in one layer at a time, so that all that keep units share it: evidence, ranks, slots of new tokens. */
+struct shared {
+	float *token, *page;
+};
+
+static struct shared carve_shared(struct skv_session *s, struct carver *c)
+{
+	const struct skv_model *m = &s->model;
+	struct step *st = &s->step;
+	size_t tokens = 0, n = st->n_decode;
+	struct shared x = {0};
+
+	if (s->policy->n_keep == 0)
+		return x;
+	for (uint32_t layer = 0; layer < m->n_layers; layer++)
+		if (s->policy->plan[layer].keep.unit && selection_tokens(&layer_class(s, layer)->decoding) > tokens)
+			tokens = selection_tokens(&layer_class(s, layer)->decoding);
+	st->slot = carve(c, (size_t)st->n * m->n_kv_heads * sizeof(*st->slot));
+	st->rank = carve(c, n * m->n_kv_heads * tokens * sizeof(float));
+	x.token = carve(c, n * m->n_kv_heads * tokens * sizeof(float));
+	x.page = carve(c, n * m->n_heads * (tokens / SKV_PAGE_TOKENS) * sizeof(float));
+	return x;
+}
+
 static void carve_selections(struct skv_session *s, struct carver *c)
 {
 	struct step *st = &s->step;
-	size_t n = st->decoding.n;
-	uint32_t tokens = (st->decoding.max_len + 255) / 256 * 256, pages = skv_pages_of(tokens);
+	struct shared shared = carve_shared(s, c);
+	size_t n = st->n_decode;
 
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
 		const struct skv_plan *plan = &s->policy->plan[layer];
 		struct selection *x = &st->selection[layer];
-		uint32_t rows = rows_of(&s->model, plan->sharing);
+		uint32_t rows = rows_of(&s->model, plan->sharing), lists = plan->keep.unit ? s->model.n_kv_heads : rows;
+		uint32_t tokens = selection_tokens(&layer_class(s, layer)->decoding), pages = skv_pages_of(tokens);
 		uint32_t units = plan->evidence & SKV_EV_TOKENS ? tokens : pages;
+		bool lists_units = plan->evidence && plan->keep.unit != 1;
 
 		*x = (struct selection){0};
 		if (!plan->evidence)
@@ -56,15 +82,16 @@ static void carve_selections(struct skv_session *s, struct carver *c)
 		        .page_stride = pages,
 		};
 		if (plan->evidence & SKV_EV_TOKENS)
-			x->evidence.token = carve(c, n * rows * tokens * sizeof(float));
+			x->evidence.token = plan->keep.unit ? shared.token : carve(c, n * rows * tokens * sizeof(float));
 		if (plan->evidence & (SKV_EV_PAGES | SKV_EV_BOUNDS))
-			x->evidence.page = carve(c, n * rows * pages * sizeof(float));
-		x->list = (struct skv_list){
-		        .rows = rows,
-		        .stride = units,
-		        .ids = carve(c, n * rows * units * sizeof(uint32_t)),
-		        .count = carve(c, n * rows * sizeof(uint32_t)),
-		};
+			x->evidence.page = plan->keep.unit ? shared.page : carve(c, n * rows * pages * sizeof(float));
+		if (lists_units)
+			x->list = (struct skv_list){
+			        .rows = lists,
+			        .stride = units,
+			        .ids = carve(c, n * lists * units * sizeof(uint32_t)),
+			        .count = carve(c, n * lists * sizeof(uint32_t)),
+			};
 	}
 }
 
@@ -74,7 +101,7 @@ int selections_prepare(struct skv_session *s)
 	struct carver c = {0};
 	int e;
 
-	if (st->decoding.n == 0)
+	if (st->n_decode == 0 && s->policy->n_keep == 0 && !st->seqs[0]->quiet)
 		return 0;
 	carve_selections(s, &c);
 	e = step_grow(s, &st->arena, &st->arena_bytes, c.at);
@@ -115,6 +142,7 @@ static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn 
 {
 	const struct skv_plan *plan = &s->policy->plan[layer];
 	const struct skv_shape shape = layer_shape(s, layer);
+	const struct skv_batch *batch = &layer_class(s, layer)->decoding;
 	const struct skv_kernels *k = s->kernels;
 	struct step *st = &s->step;
 	struct selection *from = &st->selection[plan->source], *own = &st->selection[layer];
@@ -131,37 +159,49 @@ static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn 
 	list = list_for(from, plan);
 	switch (how) {
 	case SKV_ATTEND_WINDOW:
-		k->decode_window(&shape, &st->decoding, a->q, a->out, &plan->window, &st->work);
+		k->decode_window(&shape, batch, a->q, a->out, &plan->window, &st->work);
 		break;
 	case SKV_ATTEND_PAGES:
-		k->decode_pages(&shape, &st->decoding, a->q, a->out, &list, &st->work);
+		k->decode_pages(&shape, batch, a->q, a->out, &list, &st->work);
 		break;
 	case SKV_ATTEND_TOKENS:
 		if (skv_plan_chooses(plan, layer))
-			k->decode_chosen(&shape, &st->decoding, a->q, a->out, &own->evidence, &own->select,
+			k->decode_chosen(&shape, batch, a->q, a->out, &own->evidence, &own->select,
 			                 &own->list, &st->work);
 		else
-			k->decode_tokens(&shape, &st->decoding, a->q, a->out, &list, &st->work);
+			k->decode_tokens(&shape, batch, a->q, a->out, &list, &st->work);
 		break;
 	default:
-		k->decode_dense(&shape, &st->decoding, a->q, a->out, weights ? &own->evidence : NULL, &st->work);
+		k->decode_dense(&shape, batch, a->q, a->out, weights ? &own->evidence : NULL, &st->work);
 		own->has_evidence |= weights != 0;
 	}
+	own->chosen = false;
 	policy_hook(s, PHASE_AFTER, layer);
+	if (plan->keep.unit && !own->chosen)
+		policy_misuse(s, "layer %u keeps units, but nobody has chosen them", layer);
 }
 
 void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
+	const struct skv_plan *plan = &s->policy->plan[layer];
+	const struct layer_class *c = layer_class(s, layer);
 	const struct skv_shape shape = layer_shape(s, layer);
 	struct step *st = &s->step;
 
-	s->kernels->append(&shape, &st->all, NULL, a->k, a->v, &st->work);
-	if (plan_keeps_bounds(&s->policy->plan[layer]))
-		s->kernels->update_bounds(&shape, &st->all, NULL, &st->work);
-	if (st->decoding.n > 0)
+	if (plan->keep.unit) {
+		slots_place(s, layer, a);
+	} else {
+		s->kernels->append(&shape, &c->all, NULL, a->k, a->v, &st->work);
+		if (plan_keeps_bounds(plan))
+			s->kernels->update_bounds(&shape, &c->all, NULL, &st->work);
+	}
+	if (c->decoding.n > 0)
 		decode(s, layer, a);
-	if (st->prompts.n > 0)
-		s->kernels->prefill_dense(&shape, &st->prompts, a->q, a->out, &st->work);
+	if (c->prompts.n > 0) {
+		s->kernels->prefill_dense(&shape, &c->prompts, a->q, a->out, &st->work);
+		if (plan->keep.votes)
+			s->kernels->tally_prompt(&shape, &c->prompts, a->q, plan->keep.window, &st->work);
+	}
 }
 
 static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a)

@@ -15,7 +15,7 @@
 /* Where the caller's item is in the step, or -1. */
 static int64_t find_item(const struct step *st, uint32_t item)
 {
-	for (uint32_t at = 0; at < st->all.n; at++)
+	for (uint32_t at = 0; at < st->n; at++)
 		if (st->item[at] == item)
 			return at;
 	return -1;
@@ -94,10 +94,10 @@ static int look(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t r
 	int e = 0;
 
 	if (at < 0)
-		return fail(-EINVAL, "item %u of %u", item, st->all.n);
+		return fail(-EINVAL, "item %u of %u", item, st->n);
 	if (s->policy->unites[plan->source])
 		list.rows = 1; /* where a replay has made it, nobody has said so in this step */
-	looked.how = at < st->decoding.n ? plan->attend : SKV_LOOKED_DENSE;
+	looked.how = at < st->n_decode ? plan->attend : SKV_LOOKED_DENSE;
 	looked.len = st->kseq[at].len;
 	if (looked.how == SKV_LOOKED_PAGES || looked.how == SKV_LOOKED_TOKENS)
 		looked.rows = list.rows;

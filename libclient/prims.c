@@ -25,6 +25,7 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 	static const char *const names[] = {"select_pages", "select_tokens", "select_union"};
 	struct skv_session *s = ctx->host;
 	const char *name = names[what], *wrong = check(s, sel, what);
+	const struct skv_batch *batch;
 	struct skv_shape shape;
 	struct selection *x;
 
@@ -53,11 +54,11 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 	shape = layer_shape(s, sel->layer);
 	s->policy->unites[sel->layer] = what == SELECT_UNION;
 	x->list.rows = what == SELECT_UNION ? 1 : x->evidence.rows;
+	batch = &layer_class(s, sel->layer)->decoding;
 	if (what == SELECT_UNION)
-		s->kernels->select_union(&shape, &s->step.decoding, &x->evidence, sel, &x->list, &s->step.work);
+		s->kernels->select_union(&shape, batch, &x->evidence, sel, &x->list, &s->step.work);
 	else
-		s->kernels->select(&shape, &s->step.decoding, &x->evidence, what == SELECT_TOKENS, sel, &x->list,
-		                   &s->step.work);
+		s->kernels->select(&shape, batch, &x->evidence, what == SELECT_TOKENS, sel, &x->list, &s->step.work);
 	x->made = what == SELECT_PAGES ? SKV_ATTEND_PAGES : SKV_ATTEND_TOKENS;
 }
 
@@ -89,33 +90,104 @@ static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 		return;
 	}
 	shape = layer_shape(s, layer);
-	s->kernels->score_pages(&shape, &s->step.decoding, s->step.q, s->policy->plan[layer].pool,
+	s->kernels->score_pages(&shape, &layer_class(s, layer)->decoding, s->step.q, s->policy->plan[layer].pool,
 	                        &s->step.selection[layer].evidence, &s->step.work);
 	s->step.selection[layer].has_evidence = true;
 }
 
+/* ---- layers that keep units ------------------------------------------------------------------ */
+
+static void tally(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	struct skv_session *s = ctx->host;
+	const char *wrong = skv_tally_check(layer, s->policy->plan, s->model.n_layers);
+	struct skv_shape shape;
+
+	if (s->phase != PHASE_AFTER || layer != s->hook_layer)
+		wrong = "outside of the layer's after()";
+	if (wrong) {
+		policy_misuse(s, "tally: %s", wrong);
+		return;
+	}
+	shape = layer_shape(s, layer);
+	s->kernels->tally(&shape, &layer_class(s, layer)->decoding, &s->step.selection[layer].evidence, &s->step.work);
+}
+
+static void keep_best(const struct skv_policy_ctx *ctx, const struct skv_keep_best *k)
+{
+	struct skv_session *s = ctx->host;
+	const struct skv_rank rank = {.smooth = k->smooth, .lambda = k->lambda};
+	const char *wrong = skv_keep_check(k, s->policy->plan, s->model.n_layers);
+	bool ranked = k->smooth > 1 || k->lambda > 0;
+	const struct skv_batch *batch;
+	struct skv_keep_by by;
+	struct skv_shape shape;
+	uint32_t stride;
+
+	if (s->phase != PHASE_AFTER || k->layer != s->hook_layer)
+		wrong = "outside of the layer's after()";
+	if (wrong) {
+		policy_misuse(s, "keep_best: %s", wrong);
+		return;
+	}
+	shape = layer_shape(s, k->layer);
+	batch = &layer_class(s, k->layer)->decoding;
+	stride = selection_tokens(batch);
+	if (ranked)
+		s->kernels->rank(&shape, batch, &rank, s->step.rank, stride, &s->step.work);
+	by = (struct skv_keep_by){
+	        .unit = s->policy->plan[k->layer].keep.unit,
+	        .recent = k->recent,
+	        .old_first = k->old_first,
+	        .forget = k->forget,
+	};
+	s->kernels->keep(&shape, batch, &by, ranked ? s->step.rank : NULL, stride, &s->step.work);
+	s->step.selection[k->layer].chosen = true;
+}
+
+static void stamp_pages(const struct skv_policy_ctx *ctx, const struct skv_stamp_pages *p)
+{
+	struct skv_session *s = ctx->host;
+	const char *wrong = skv_stamp_check(p, s->policy->plan, s->model.n_layers);
+	const struct skv_keep *keep;
+	struct skv_stamp stamp;
+	struct selection *x;
+	struct skv_shape shape;
+
+	if (s->phase != PHASE_BEFORE || p->layer != s->hook_layer)
+		wrong = "outside of the layer's before()";
+	else if (!wrong && !s->step.selection[p->layer].has_evidence)
+		wrong = "pages that are not scored";
+	if (wrong) {
+		policy_misuse(s, "stamp_pages: %s", wrong);
+		return;
+	}
+	shape = layer_shape(s, p->layer);
+	keep = &s->policy->plan[p->layer].keep;
+	x = &s->step.selection[p->layer];
+	stamp = (struct skv_stamp){
+	        .alpha = p->alpha,
+	        .ratio = p->ratio,
+	        .scale = p->scale > 0 ? p->scale : shape.scale,
+	        .pinned = keep->pinned,
+	        .pinned_floor = keep->pinned_floor,
+	};
+	s->kernels->stamp(&shape, &layer_class(s, p->layer)->decoding, &x->evidence, &stamp, &x->list, &s->step.work);
+	x->made = SKV_ATTEND_PAGES;
+}
+
+/* ---- evictions and state --------------------------------------------------------------------- */
+
 /* Pages [first, end) of the layer that are still there go into the journal. False: it is full. */
 static bool collect(struct skv_seq *q, uint32_t layer, uint32_t first, uint32_t end)
 {
-	const skv_pte *t = seq_table(q, layer);
-	struct skv_evict *journal = skv_seqmem_journal(q->mem, &q->layout);
-	uint64_t room = (uint64_t)q->layout.n_layers * q->layout.max_pages;
 	struct span *gone = &q->gone[layer];
 
-	/* the step's layers are queued: the device has something to do while the last one's end is waited for */
-	if (q->evicting && device_settle(q->session) < 0)
-		return true; /* then the step cannot end either */
 	if (gone->from != first)
 		*gone = (struct span){.from = first, .to = first};
-	for (uint32_t page = gone->to; page < end; page++) {
-		if (!skv_pte_resident(t[page]))
-			continue;
-		if (q->n_evict == 0) /* the stamp before the entries: seqmem.h, 3 */
-			atomic_store(&q->mem->journal_epoch, q->epoch + 1);
-		if (q->n_evict == room)
+	for (uint32_t page = gone->to; page < end; page++)
+		if (!pages_evict(q, layer, page))
 			return false;
-		journal[q->n_evict++] = (struct skv_evict){.layer = layer, .page = page};
-	}
 	if (gone->to < end)
 		gone->to = end;
 	return true;
@@ -124,16 +196,14 @@ static bool collect(struct skv_seq *q, uint32_t layer, uint32_t first, uint32_t 
 static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, const struct skv_window *w)
 {
 	struct skv_session *s = ctx->host;
-	const char *wrong = skv_window_check(w);
+	const char *wrong = skv_evict_check(layer, w, s->policy->plan, s->model.n_layers);
 
 	if (s->phase != PHASE_END)
 		wrong = "outside of step_end()";
-	else if (layer >= s->model.n_layers)
-		wrong = "a layer that the model does not have";
-	for (uint32_t i = 0; i < s->step.decoding.n && !wrong; i++) {
+	for (uint32_t i = 0; i < s->step.n_decode && !wrong; i++) {
 		struct skv_seq *q = s->step.seqs[i];
 		/* as the next step will see it; its last page is the one that is appended to, and stays */
-		uint32_t end = skv_window_start(w, s->step.kseq[i].len + 1) / SKV_PAGE_TOKENS;
+		uint32_t end = skv_window_start(w, seq_reach(q, layer) + 1) / SKV_PAGE_TOKENS;
 
 		if (!collect(q, layer, skv_pages_of(w->sinks), end))
 			wrong = "the same pages are evicted again and again";
@@ -169,4 +239,7 @@ const struct skv_prims policy_prims = {
         .evict_outside = evict_outside,
         .seq_state = seq_state,
         .score_pages = score_pages,
+        .tally = tally,
+        .keep_best = keep_best,
+        .stamp_pages = stamp_pages,
 };

@@ -75,15 +75,20 @@ void replay_free(struct device *d, uint32_t n_layers)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
+static uint64_t mix(uint64_t sum, uint64_t part)
+{
+	sum = (sum ^ part) * 0x9e3779b97f4a7c15u;
+	return sum ^ sum >> 29;
+}
+
 /* All that a recording of the step's attends has in it. Two of them with the same sum: one in 2^64. */
 static uint64_t key_of(const struct skv_session *s)
 {
 	const struct step *st = &s->step;
 	const uint64_t part[] = {
 		s->serial,
-		st->all.n,
-		st->all.max_len,
-		st->all.max_bounds,
+		st->n,
+		st->n_classes,
 		s->stats.policy_swaps,
 		(uintptr_t)st->work.mem,
 		(uintptr_t)st->arena,
@@ -93,12 +98,14 @@ static uint64_t key_of(const struct skv_session *s)
 	};
 	uint64_t sum = 0xcbf29ce484222325u;
 
-	if (st->prompts.n > 0)
+	if (st->n_decode < st->n)
 		return 0;
-	for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++) {
-		sum = (sum ^ part[i]) * 0x9e3779b97f4a7c15u;
-		sum ^= sum >> 29;
-	}
+	for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++)
+		sum = mix(sum, part[i]);
+	for (uint32_t i = 0; i < st->n_classes; i++)
+		sum = mix(mix(sum, st->class[i].all.max_len), st->class[i].all.max_bounds);
+	for (uint32_t layer = 0; st->n_classes > 1 && layer < s->model.n_layers; layer++)
+		sum = mix(sum, st->class_of[layer]);
 	return sum ? sum : 1;
 }
 

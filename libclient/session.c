@@ -101,7 +101,8 @@ static int session_new(struct skv_client *c, const struct skv_model *model, stru
 		e = stock_init(s);
 	if (e == 0) {
 		s->step.selection = calloc(s->model.n_layers, sizeof(*s->step.selection));
-		if (!s->step.selection)
+		s->step.class = calloc(s->model.n_layers, sizeof(*s->step.class));
+		if (!s->step.selection || !s->step.class)
 			e = fail(-ENOMEM, "out of memory");
 	}
 	if (e < 0) {

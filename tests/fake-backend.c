@@ -113,6 +113,8 @@ static void run_publish(const struct skv_publish *one, uint32_t n, const int32_t
 			*p->token = p->id;
 		if (p->n_evict)
 			*p->journal_n = p->n_evict;
+		*p->about = p->about_is;
+		memcpy(p->words, p->words_are, p->n_words * sizeof(*p->words));
 		if (p->attended)
 			*p->sum = *p->attended;
 		__atomic_store_n(p->commit, p->word, __ATOMIC_RELEASE);
