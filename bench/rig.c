@@ -244,6 +244,21 @@ void rig_hand_over(struct rig *r, const char *spec)
 	}
 }
 
+void rig_fork(struct rig *r)
+{
+	for (uint32_t i = 0; i < r->n; i++)
+		rig_need(skv_seq_fork(r->seq[i], NULL, &r->item[i].seq));
+}
+
+void rig_drop_forks(struct rig *r)
+{
+	forget_graph(r);
+	for (uint32_t i = 0; i < r->n; i++) {
+		rig_need(skv_seq_drop(r->item[i].seq));
+		r->item[i].seq = r->seq[i];
+	}
+}
+
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 /* Launch the recording, which is made if there is none for this step. */

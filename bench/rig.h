@@ -23,7 +23,7 @@ struct rig {
 	struct skv_session *session;
 	uint32_t n;
 	struct skv_seq **seq;       /* [n] */
-	struct skv_step_item *item; /* [n]: each decodes a token */
+	struct skv_step_item *item; /* [n]: each decodes a token of it, or of its fork */
 	uint8_t *kv, *q, *out;      /* rows, where attention takes them */
 	void *graph;                /* recorded under `key`; NULL: none */
 	uint64_t key;
@@ -44,6 +44,10 @@ void rig_empty(struct rig *);
 
 /* The same sequences in a session with another policy: detached here, attached there. */
 void rig_hand_over(struct rig *, const char *spec);
+
+/* From here on steps are those of forks of the sequences, until they are dropped. */
+void rig_fork(struct rig *);
+void rig_drop_forks(struct rig *);
 
 /* Microseconds of the host's clock, but for `device_ms`. */
 struct rig_times {

@@ -221,6 +221,7 @@ struct skv_msg_text {
 struct skv_control_page {
 	_Atomic uint64_t policy_generation;
 	_Atomic uint64_t alive; /* monotonic nanoseconds of the last sign of life */
+	_Atomic uint32_t recall_every; /* steps of a session for each in which it measures recall; 0: none */
 };
 
 /* The session page: written by the client, shown by the daemon (never believed). */
@@ -229,6 +230,9 @@ struct skv_session_page {
 	_Atomic uint64_t attended_tokens, causal_tokens;
 	_Atomic uint64_t evicted_pages, stock_pages;
 	_Atomic uint64_t policy_generation; /* that the session runs */
+	_Atomic uint64_t recall_steps;      /* in which recall was measured */
+	/* of each layer in the last of them: 1 + parts per million; 0: it attends to everything */
+	_Atomic uint32_t recall[SKV_MAX_LAYERS];
 };
 
 /* ---- building and checking ------------------------------------------------------------------- */

@@ -91,6 +91,21 @@ static json_t *model_json(const struct skv_model *m)
 	                 number(m->max_tokens), "rank", number(m->rank), "n_ranks", number(m->n_ranks));
 }
 
+/* [{"layer": 5, "recall": 0.93}, …]: the layers that do not attend to everything, as last measured. */
+static json_t *recall_json(const struct skv_session_page *p, uint32_t n_layers)
+{
+	json_t *all = json_array();
+
+	for (uint32_t layer = 0; layer < n_layers; layer++) {
+		uint32_t share = atomic_load_explicit(&p->recall[layer], memory_order_relaxed);
+
+		if (share > 0)
+			json_array_append_new(all, json_pack("{s:I, s:f}", "layer", number(layer), "recall",
+			                                     (double)(share - 1) / 1e6));
+	}
+	return all;
+}
+
 static void add_session(void *listing, const struct skv_core_session_view *v)
 {
 	static const struct skv_session_page none;
@@ -115,7 +130,9 @@ static void add_session(void *listing, const struct skv_core_session_view *v)
 	FIGURE(causal_tokens);
 	FIGURE(evicted_pages);
 	FIGURE(stock_pages);
+	FIGURE(recall_steps);
 #undef FIGURE
+	json_object_set_new(row, "recall", recall_json(p, v->model->n_layers));
 	put(l, row);
 }
 

@@ -79,6 +79,7 @@ static void apply_config(struct skv_server *s)
 	skv_log_open(c->log_level);
 	skv_ipc_set_limits(s->ipc, &limits);
 	skv_registry_set_limits(s->registry, c->max_policies, c->probe_timeout);
+	skv_core_set_recall(s->core, c->recall_every);
 	skv_device_reconfigure(s);
 }
 

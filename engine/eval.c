@@ -22,6 +22,7 @@ static const char help[] =
 	"  --sizes N,M        these sizes only\n"
 	"  --limit N          the first N cases of each task and size\n"
 	"  --batch N          cases decoded together (default 16)\n"
+	"  --recall N         measure attention recall, in one step of N (default 0: never)\n"
 	"  --summary          one line a policy instead of the whole table\n"
 	"  --csv FILE         the whole table as CSV, - for stdout instead of the table\n"
 	"  --dump FILE        every case as a line of JSON\n" ENG_CLI_HELP;
@@ -34,6 +35,7 @@ enum {
 	OPT_SIZES,
 	OPT_LIMIT,
 	OPT_BATCH,
+	OPT_RECALL,
 	OPT_SUMMARY,
 	OPT_CSV,
 	OPT_DUMP,
@@ -47,6 +49,7 @@ static const struct option options[] = {
 	{"sizes", required_argument, NULL, OPT_SIZES},
 	{"limit", required_argument, NULL, OPT_LIMIT},
 	{"batch", required_argument, NULL, OPT_BATCH},
+	{"recall", required_argument, NULL, OPT_RECALL},
 	{"summary", no_argument, NULL, OPT_SUMMARY},
 	{"csv", required_argument, NULL, OPT_CSV},
 	{"dump", required_argument, NULL, OPT_DUMP},
@@ -63,7 +66,7 @@ struct arguments {
 	uint32_t sizes[LIST_MAX];
 	struct eng_task_filter filter;
 	enum eng_mode mode;
-	uint32_t batch;
+	uint32_t batch, recall;
 	bool summary;
 };
 
@@ -133,6 +136,8 @@ static int take(struct arguments *a, int option, struct eng_error *err)
 		return eng_cli_count("--limit", optarg, 1, UINT32_MAX, &a->filter.limit, err);
 	case OPT_BATCH:
 		return eng_cli_count("--batch", optarg, 1, 256, &a->batch, err);
+	case OPT_RECALL:
+		return eng_cli_count("--recall", optarg, 0, UINT32_MAX, &a->recall, err);
 	case OPT_SUMMARY:
 		a->summary = true;
 		return 0;
@@ -204,6 +209,7 @@ static int run(const struct arguments *a, const struct eng_host *host, const str
 		.cases = cases,
 		.mode = a->mode,
 		.batch = a->batch,
+		.recall = a->recall,
 		.quiet = a->cli.quiet,
 		.no_graph = a->cli.no_graph,
 		.stop = &stop,

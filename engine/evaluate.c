@@ -157,6 +157,7 @@ static int finish(struct run *run, struct lane *lane, uint32_t policy, struct en
 	                        : eng_score_free(lane->got, lane->n_got, lane->want, lane->n_want, eos);
 	skv_seq_tokens(seq, NULL); /* waits: a device's last steps count too */
 	skv_seq_attended(seq, &result->attended, &result->causal);
+	skv_seq_recall(seq, &result->recall_layers, &result->recall);
 	skv_seq_pages(seq, &result->resident, &result->pages);
 	lane->seq[policy] = NULL;
 	return library(skv_seq_drop(seq), err);
@@ -310,6 +311,8 @@ static int open_sessions(struct run *run, struct eng_error *err)
 		r = skv_open(eval->client, &shape, eval->policies[p], &run->sessions[p]);
 		if (r < 0)
 			eng_fail(err, r, "--policy %.100s: %s", eval->policies[p], skv_last_error());
+		else
+			skv_set_recall(run->sessions[p], eval->recall);
 	}
 	return r;
 }

@@ -35,6 +35,7 @@ struct eng_eval {
 	uint32_t batch;
 	bool quiet;
 	bool no_graph;                     /* on a device: launch the kernels of a step one by one */
+	uint32_t recall;                   /* measure it in one step of so many; 0: never */
 	const volatile sig_atomic_t *stop; /* raised by a signal: give up at the next step */
 };
 
@@ -46,6 +47,8 @@ struct eng_result {
 	double seconds;               /* its share of the steps' time */
 	uint64_t attended, causal;    /* tokens, over decode rows and layers */
 	uint64_t resident, pages;     /* at its end */
+	uint64_t recall_layers;       /* times that a layer's recall was measured ... */
+	double recall;                /* ... and the sum of the figures */
 };
 
 /*

@@ -11,6 +11,8 @@ struct row {
 	uint32_t n;
 	uint32_t exact;
 	double line, token, decode_len, attended, kept, seconds; /* sums */
+	uint32_t n_recall; /* cases that it was measured of */
+	double recall;
 };
 
 static double share(uint64_t part, uint64_t whole)
@@ -38,6 +40,10 @@ static struct row sum_up(const struct eng_eval *eval, const struct eng_result *r
 		row.attended += share(r->attended, r->causal);
 		row.kept += share(r->resident, r->pages);
 		row.seconds += r->seconds;
+		if (r->recall_layers > 0) {
+			row.n_recall++;
+			row.recall += r->recall / (double)r->recall_layers;
+		}
 	}
 	return row;
 }
@@ -122,6 +128,13 @@ static double speed(const struct row *row)
 	return row->seconds > 0 ? row->decode_len / row->seconds : 0;
 }
 
+/* `without` where it was not measured. */
+static const char *recall(const struct row *row, const char *without, char text[16])
+{
+	snprintf(text, 16, "%.6f", row->recall / (row->n_recall ? row->n_recall : 1));
+	return row->n_recall ? text : without;
+}
+
 /* ---- for eyes -------------------------------------------------------------------------------- */
 
 static int policy_width(const struct eng_eval *eval)
@@ -136,18 +149,20 @@ static int policy_width(const struct eng_eval *eval)
 static void table_row(const struct out *out, const char *policy, const char *task, const char *size,
                       const struct row *row)
 {
-	fprintf(out->to, "%-*s  %-8s %6s %5u  %6.3f %6.3f %6.3f  %10.1f  %14.3f  %10.3f  %12.1f\n",
+	char text[16];
+
+	fprintf(out->to, "%-*s  %-8s %6s %5u  %6.3f %6.3f %6.3f  %10.1f  %14.3f  %10.3f  %6.5s  %12.1f\n",
 	        out->policy_width, policy, task, size, row->n, (double)row->exact / row->n,
 	        row->line / row->n, row->token / row->n, row->decode_len / row->n, row->attended / row->n,
-	        row->kept / row->n, speed(row));
+	        row->kept / row->n, recall(row, "-", text), speed(row));
 }
 
 void eng_report_table(FILE *to, const struct eng_eval *eval, const struct eng_result *results)
 {
 	struct out out = {.to = to, .write = table_row, .policy_width = policy_width(eval)};
 
-	fprintf(to, "%-*s  %-8s %6s %5s  %6s %6s %6s  %10s  %14s  %10s  %12s\n", out.policy_width, "policy",
-	        "task", "size", "n", "exact", "line", "token", "decode_len", "attended_share", "kept_share",
+	fprintf(to, "%-*s  %-8s %6s %5s  %6s %6s %6s  %10s  %14s  %10s  %6s  %12s\n", out.policy_width, "policy",
+	        "task", "size", "n", "exact", "line", "token", "decode_len", "attended_share", "kept_share", "recall",
 	        "tokens_per_s");
 	each_row(&out, eval, results);
 }
@@ -189,17 +204,19 @@ static void csv_text(FILE *to, const char *s)
 static void csv_row(const struct out *out, const char *policy, const char *task, const char *size,
                     const struct row *row)
 {
+	char text[16];
+
 	csv_text(out->to, policy);
 	putc(',', out->to);
 	csv_text(out->to, task);
-	fprintf(out->to, ",%s,%u,%.6f,%.6f,%.6f,%.3f,%.6f,%.6f,%.3f\n", size, row->n,
-	        (double)row->exact / row->n, row->line / row->n, row->token / row->n,
-	        row->decode_len / row->n, row->attended / row->n, row->kept / row->n, speed(row));
+	fprintf(out->to, ",%s,%u,%.6f,%.6f,%.6f,%.3f,%.6f,%.6f,%s,%.3f\n", size, row->n,
+	        (double)row->exact / row->n, row->line / row->n, row->token / row->n, row->decode_len / row->n,
+	        row->attended / row->n, row->kept / row->n, recall(row, "", text), speed(row));
 }
 
 void eng_report_csv(FILE *to, const struct eng_eval *eval, const struct eng_result *results)
 {
-	fputs("policy,task,size,n,exact,line,token,decode_len,attended_share,kept_share,tokens_per_s\n", to);
+	fputs("policy,task,size,n,exact,line,token,decode_len,attended_share,kept_share,recall,tokens_per_s\n", to);
 	each_row(&(struct out){.to = to, .write = csv_row}, eval, results);
 }
 
@@ -222,6 +239,8 @@ static json_t *result_json(const char *policy, const struct eng_case *c, const s
 	json_t *evidence = r->evidence.rows ? evidence_json(&r->evidence) : NULL;
 
 	json_object_update(o, cost);
+	if (r->recall_layers > 0)
+		json_object_set_new(o, "recall", json_real(r->recall / (double)r->recall_layers));
 	json_object_update(o, evidence);
 	json_decref(cost);
 	json_decref(evidence);

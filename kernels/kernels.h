@@ -193,6 +193,13 @@ struct skv_stamp {
 	uint32_t pinned_floor;
 };
 
+/* What a layer has looked at: a window, or a list. */
+struct skv_seen {
+	const struct skv_window *window; /* NULL: the list */
+	const struct skv_list *list;
+	bool tokens; /* units of the list: tokens, or pages */
+};
+
 /* Scratch of a call. Sized with skv_kernels.work_bytes; one call at a time may use it. */
 struct skv_work {
 	void *mem; /* 64-byte aligned; on a device: zeroed once, before its first use */
@@ -228,7 +235,10 @@ struct skv_kernels {
 	void (*copy_pages)(const struct skv_shape *, const uint32_t *dst, const uint32_t *src, uint32_t n,
 	                   const struct skv_work *);
 
-	/* Decode (n_q = 1) over every resident token; `ev` may be NULL. out may be q, here and below. */
+	/*
+	 * Decode (n_q = 1) over every resident token; `ev` may be NULL. out may be q, here and below. Without `out` (NULL)
+	 * there is the evidence of tokens and pages alone: V is not used, and nothing counts as attended.
+	 */
 	void (*decode_dense)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
 	                     const struct skv_evidence *ev, const struct skv_work *);
 
@@ -362,6 +372,14 @@ struct skv_kernels {
 	 */
 	void (*select_union)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *ev,
 	                     const struct skv_select *, struct skv_list *list, const struct skv_work *);
+
+	/*
+	 * Attention recall (DELTA, Eq. 9): how much of the softmax weight is on what a layer looked at, the mean over q
+	 * heads, into ret[seq]. `ev` is of decode_dense over the same sequences, with `sum`: rows 1 for a window, else
+	 * the list's rows; its token weights for a window and a list of tokens, its pages for one of pages.
+	 */
+	void (*recall)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *ev,
+	               const struct skv_seen *, float *ret, const struct skv_work *);
 };
 
 /* What a selection takes of n units: the first, the last, and so many of those between. */

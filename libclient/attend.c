@@ -157,6 +157,8 @@ static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn 
 		how = SKV_ATTEND_DENSE;
 	}
 	list = list_for(from, plan);
+	if (how != SKV_ATTEND_DENSE)
+		recall_weigh(s, layer, &list, a->q);
 	switch (how) {
 	case SKV_ATTEND_WINDOW:
 		k->decode_window(&shape, batch, a->q, a->out, &plan->window, &st->work);
@@ -175,6 +177,8 @@ static void decode(struct skv_session *s, uint32_t layer, const struct skv_attn 
 		k->decode_dense(&shape, batch, a->q, a->out, weights ? &own->evidence : NULL, &st->work);
 		own->has_evidence |= weights != 0;
 	}
+	if (how != SKV_ATTEND_DENSE)
+		recall_measure(s, layer, &list);
 	own->chosen = false;
 	policy_hook(s, PHASE_AFTER, layer);
 	if (plan->keep.unit && !own->chosen)

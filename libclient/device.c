@@ -133,9 +133,10 @@ void device_close(struct skv_session *s)
 		d->backend->free(d->attended);
 		d->backend->free(s->step.work.mem);
 		d->backend->free(s->step.arena);
+		d->backend->free(s->step.recall.mem);
 		device_leave(s, was);
 	}
-	s->step.work.mem = s->step.arena = NULL;
+	s->step.work.mem = s->step.arena = s->step.recall.mem = NULL;
 	free(d->stale);
 	free(d);
 	s->device = NULL;
@@ -281,6 +282,7 @@ static int harvest(struct skv_session *s, struct device_slot *x)
 			x->seqs[i]->evicting = false;
 		}
 	}
+	recall_take(s, x->seqs, x->share, x->n_recall, &x->recall_layers);
 	x->busy = false;
 	return 0;
 }
@@ -364,6 +366,7 @@ static int slot_prepare(const struct skv_session *s, struct device_slot *x, uint
 	size_t entry = carve(&at, entries * sizeof(*x->entry));
 	size_t publish = carve(&at, n * sizeof(*x->publish)), sum = carve(&at, n * sizeof(*x->sum));
 	size_t slots = carve(&at, (size_t)n * s->model.n_layers * sizeof(*x->slots));
+	size_t share = carve(&at, (size_t)s->model.n_layers * RECALL_SEQS * sizeof(*x->share));
 	int e = x->event ? 0 : d->backend->event_new(&x->event);
 
 	if (e == 0 && at > x->bytes) {
@@ -387,6 +390,7 @@ static int slot_prepare(const struct skv_session *s, struct device_slot *x, uint
 	x->publish = (void *)((char *)x->mem + publish);
 	x->sum = (void *)((char *)x->mem + sum);
 	x->slots = (void *)((char *)x->mem + slots);
+	x->share = (void *)((char *)x->mem + share);
 	x->n_entries = 0;
 	return 0;
 }
@@ -537,7 +541,7 @@ int device_publish(struct skv_session *s, const int32_t *next)
 	struct device *d = s->device;
 	struct device_slot *x = &d->slot[d->next];
 	struct step *st = &s->step;
-	int e;
+	int e = 0;
 
 	x->n = st->n;
 	x->n_decode = st->n_decode;
@@ -550,7 +554,13 @@ int device_publish(struct skv_session *s, const int32_t *next)
 		x->publish[i].sum = &x->sum[i];
 		x->n_evict += x->publish[i].n_evict;
 	}
-	e = d->backend->publish(x->publish, x->n, next, st->work.stream);
+	x->n_recall = st->recall.n;
+	x->recall_layers = st->recall.layers;
+	if (x->n_recall > 0)
+		e = d->backend->copy(x->share, st->recall.share, s->model.n_layers * RECALL_SEQS * sizeof(*x->share),
+		                     st->work.stream);
+	if (e == 0)
+		e = d->backend->publish(x->publish, x->n, next, st->work.stream);
 	if (e == 0)
 		e = d->backend->event_record(x->event, st->work.stream);
 	if (e < 0)

@@ -13,12 +13,15 @@
 struct device_slot {
 	bool busy;
 	void *event; /* recorded behind its end */
-	void *mem;   /* pinned, what the next five point into */
+	void *mem;   /* pinned, what the next ones point into */
 	size_t bytes;
 	struct skv_kseq *kseq;       /* [n_classes][n] */
 	struct skv_entry *entry;     /* [n_entries] */
 	struct skv_publish *publish; /* [n] */
 	uint64_t *sum;               /* [n]: the attended counters */
+	float *share;                /* [n_layers][RECALL_SEQS]: recall, of the first n_recall sequences */
+	uint32_t n_recall;
+	struct skv_layer_set recall_layers;
 	struct skv_layer_slots *slots; /* [n][n_layers]: what the commits say of them */
 	uint32_t n, n_decode, n_entries, cap;
 	uint64_t n_evict; /* entries that its commits take away ... */

@@ -19,6 +19,7 @@
  *   prims.c    the primitives that hooks call
  *   device.c   what a session on a device has besides, steps that run later
  *   replay.c   recorded attends
+ *   recall.c   how good the selections are, measured in one step of many
  *   looked.c   what a layer looked at, for who asks
  *
  * Locks. session->lock guards a session, its sequences, stock and step; client->lock guards the socket,
@@ -294,6 +295,19 @@ struct layer_class {
 	struct skv_batch all, decoding, prompts;
 };
 
+#define RECALL_SEQS 8u /* of a step, of which recall is measured */
+
+/* Measuring recall; see recall.c. */
+struct recall {
+	uint32_t n;     /* sequences of which it is measured in the open step, or 0 */
+	uint64_t steps; /* that could have been measured */
+	struct skv_layer_set layers; /* of the open step, that were measured */
+	void *mem;      /* the session's; what the next two point into */
+	size_t bytes;
+	struct skv_evidence evidence; /* of one layer after the other */
+	float *share;                 /* [n_layers][RECALL_SEQS] */
+};
+
 struct step {
 	bool open;
 	uint32_t cap, cap_kseq;
@@ -320,9 +334,21 @@ struct step {
 	float *rank;
 	void *arena;           /* what the selections point into */
 	size_t arena_bytes;
+	struct recall recall;
 };
 
 struct device;
+
+/* ---- recall.c -------------------------------------------------------------------------------- */
+
+/* Is this a step to measure recall in? Then there is room for it. 0, or a negative errno. */
+int recall_begin(struct skv_session *s);
+/* Of a layer that attends to a window or to these lists: before it does, which may overwrite q, and when it has. */
+void recall_weigh(struct skv_session *s, uint32_t layer, const struct skv_list *list, const void *q);
+void recall_measure(struct skv_session *s, uint32_t layer, const struct skv_list *list);
+/* The figures of a step, of its first n sequences. */
+void recall_take(struct skv_session *s, struct skv_seq *const *seqs, const float *share, uint32_t n,
+                 const struct skv_layer_set *layers);
 
 /* ---- session, sequence ----------------------------------------------------------------------- */
 
@@ -355,6 +381,7 @@ struct skv_session {
 	char policy_error[SKV_TEXT_MAX];
 
 	struct skv_stats stats;
+	int64_t recall_every; /* steps; -1: as the daemon says */
 };
 
 /* Steps without tokens, after which a sequence is the same and lies in another way. */
@@ -387,6 +414,8 @@ struct skv_seq {
 	uint32_t n_release, cap_release;
 	struct request *fork; /* a fork without an answer so far: the table may change under us */
 	uint64_t attended, causal;
+	uint64_t recall_layers; /* times that it was measured, and the sum of the figures */
+	double recall_sum;
 	/* addresses there of the tables' copy, of the header and of the token ids */
 	struct {
 		skv_pte *table;

@@ -98,7 +98,7 @@ static uint64_t key_of(const struct skv_session *s)
 	};
 	uint64_t sum = 0xcbf29ce484222325u;
 
-	if (st->n_decode < st->n)
+	if (st->n_decode < st->n || st->recall.n > 0)
 		return 0;
 	for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++)
 		sum = mix(sum, part[i]);
@@ -225,7 +225,7 @@ void replay_begin(struct skv_session *s)
 	r->behind = NULL;
 	r->key = key;
 	if (key == 0)
-		return; /* the recordings are for the step after the prompt */
+		return; /* the recordings are for the steps after this one */
 	if (key != r->layers_key) {
 		for (uint32_t i = 0; i < s->model.n_layers; i++)
 			forget(d, &r->layer[i]);
@@ -250,7 +250,7 @@ int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	int e;
 
 	if (r->key == 0)
-		return 0; /* rows of a prompt: what was recorded is another step's */
+		return 0; /* what was recorded is for other steps */
 	e = d->backend->recording(s->step.work.stream, &recording);
 	if (e < 0)
 		return device_failed(d, e, "attention");

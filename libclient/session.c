@@ -93,6 +93,7 @@ static int session_new(struct skv_client *c, const struct skv_model *model, stru
 		return fail(-ENOMEM, "out of memory");
 	s->client = c;
 	s->serial = atomic_fetch_add(&serials, 1);
+	s->recall_every = -1;
 	pthread_mutex_init(&s->lock, NULL);
 	e = copy_model(&s->model, model);
 	if (e == 0)

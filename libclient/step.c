@@ -95,7 +95,9 @@ static int prepare(struct skv_session *s)
 	st->work.threads = threads;
 	e = step_grow(s, &st->work.mem, &st->work.bytes,
 	              s->kernels->work_bytes(&s->shape, st->n, st->rows, longest, threads));
-	return e < 0 ? e : selections_prepare(s);
+	if (e == 0)
+		e = selections_prepare(s);
+	return e < 0 ? e : recall_begin(s);
 }
 
 /* Token ids to be committed. Cannot fail. */
@@ -321,6 +323,8 @@ static void account(struct skv_session *s)
 	t->prompt_tokens += st->rows - st->n_decode;
 	for (uint32_t i = 0; i < st->n_decode && !s->device; i++) /* a device has not counted so far */
 		seq_attended(st->seqs[i], st->seqs[i]->len, st->seqs[i]->step_attended);
+	if (!s->device)
+		recall_take(s, st->seqs, st->recall.share, st->recall.n, &st->recall.layers);
 	t->stock_pages = s->stock.n;
 	atomic_store_explicit(&p->steps, t->steps, memory_order_relaxed);
 	atomic_store_explicit(&p->prompt_tokens, t->prompt_tokens, memory_order_relaxed);
@@ -429,5 +433,6 @@ void step_deinit(struct skv_session *s)
 	free(st->work.mem);
 	free(st->selection);
 	free(st->arena);
+	free(st->recall.mem);
 	*st = (struct step){0};
 }

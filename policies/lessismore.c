@@ -17,6 +17,7 @@ struct config {
 	uint32_t recent;
 	struct skv_layer_set layers;
 	uint32_t dense;
+	struct skv_profile profile;
 };
 
 static const struct skv_param params[] = {
@@ -26,14 +27,19 @@ static const struct skv_param params[] = {
         {"recent", SKV_PARAM_UINT, offsetof(struct config, recent), "0",
          "last tokens, always among the selected; 0: an eighth of the budget"},
         {"layers", SKV_PARAM_LAYERS, offsetof(struct config, layers), "auto",
-         "layers that select; auto: the first that is not dense, and the one after 13/32 of the layers"},
+         "layers that select; auto: the profile's filter layers, without one the first that is not dense, and the one "
+         "after 13/32 of the layers"},
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "2", "first layers that stay dense"},
+        {"profile", SKV_PARAM_PROFILE, offsetof(struct config, profile), "none",
+         "what sparsekv-calibrate has written about the model"},
 };
 
 static int selects(const struct config *c, const struct skv_model *m, uint32_t layer)
 {
 	if (!skv_layer_set_empty(&c->layers))
 		return skv_layer_in(&c->layers, layer);
+	if (!skv_layer_set_empty(&c->profile.filters))
+		return skv_layer_in(&c->profile.filters, layer);
 	return layer == c->dense || (layer > c->dense && layer == m->n_layers * 13 / 32);
 }
 

@@ -22,6 +22,7 @@ struct config {
 	struct skv_layer_set layers;
 	uint32_t more;
 	uint32_t dense;
+	struct skv_profile profile;
 };
 
 static const struct skv_param params[] = {
@@ -30,17 +31,21 @@ static const struct skv_param params[] = {
         {"recent", SKV_PARAM_UINT, offsetof(struct config, recent), "32",
          "last tokens, always among the selected; 0: an eighth of the budget"},
         {"layers", SKV_PARAM_LAYERS, offsetof(struct config, layers), "auto",
-         "filter layers; auto: three, evenly spaced from the first that is not dense"},
+         "filter layers; auto: the profile's, without one three, evenly spaced from the first that is not dense"},
         {"more", SKV_PARAM_UINT, offsetof(struct config, more), "1",
          "layers right after a filter that attend densely too"},
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "2", "first layers that stay dense"},
+        {"profile", SKV_PARAM_PROFILE, offsetof(struct config, profile), "none",
+         "what sparsekv-calibrate has written about the model"},
 };
 
 static int filters(const struct config *c, const struct skv_model *m, uint32_t layer)
 {
-	if (skv_layer_set_empty(&c->layers))
-		return skv_layer_even(m, c->dense, 3, layer);
-	return skv_layer_in(&c->layers, layer);
+	if (!skv_layer_set_empty(&c->layers))
+		return skv_layer_in(&c->layers, layer);
+	if (!skv_layer_set_empty(&c->profile.filters))
+		return skv_layer_in(&c->profile.filters, layer);
+	return skv_layer_even(m, c->dense, 3, layer);
 }
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)

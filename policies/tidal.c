@@ -14,20 +14,26 @@ struct config {
 	struct skv_budget budget; /* tokens of a q head */
 	struct skv_layer_set layers;
 	uint32_t dense;
+	struct skv_profile profile;
 };
 
 static const struct skv_param params[] = {
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), "512",
          "tokens selected for a q head; below 1 a share of the sequence, at least 128 tokens"},
         {"layers", SKV_PARAM_LAYERS, offsetof(struct config, layers), "auto",
-         "layers that select; auto: the first that is not dense, and the one after 13/32 of the layers"},
+         "layers that select; auto: the profile's filter layers, without one the first that is not dense, and the one "
+         "after 13/32 of the layers"},
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "2", "first layers that stay dense"},
+        {"profile", SKV_PARAM_PROFILE, offsetof(struct config, profile), "none",
+         "what sparsekv-calibrate has written about the model"},
 };
 
 static int selects(const struct config *c, const struct skv_model *m, uint32_t layer)
 {
 	if (!skv_layer_set_empty(&c->layers))
 		return skv_layer_in(&c->layers, layer);
+	if (!skv_layer_set_empty(&c->profile.filters))
+		return skv_layer_in(&c->profile.filters, layer);
 	return layer == c->dense || (layer > c->dense && layer == m->n_layers * 13 / 32);
 }
 

@@ -50,6 +50,11 @@ positive memory kv_mib
 [ "$(column memory kept ',full,' | tr '\n' ' ')" = "1.000 " ] || fail "memory.csv: full does not keep everything"
 [ "$(column memory kv_mib ',streaming' | wc -l)" = 1 ] || fail "memory.csv: streaming's memory is not flat"
 
+table policies 3 policies --batch 2 --tokens 256 --layers 4 --heads 4/2 --dim 32 --repeat 2 --spec full --spec streaming?budget=128 --spec full
+positive policies attention_ms
+[ "$(column policies attended '^streaming')" = 0.487 ] || fail "policies.csv: not 128 of 262 and 263 tokens in the window"
+[ "$(column policies kept '^full')" = 1.000 ] || fail "policies.csv: what one policy evicted, another one missed"
+
 # drawing NAME PATTERN OPTION...: it draws, and there is this in it
 drawing() {
 	local name=$1 pattern=$2
@@ -76,7 +81,7 @@ refused 'No such file' "$tmp/none.csv"
 printf 'a,b\n1,2.0\n3\n' >"$tmp/torn.csv"
 refused 'rows of different lengths' "$tmp/torn.csv"
 
-for wrong in "ipc --device tpu:0" "step --setting other" "step --heads 8/3" "ipc --batch 0" "plot $tmp/ipc.csv"; do
+for wrong in "ipc --device tpu:0" "step --setting other" "step --heads 8/3" "policies --tokens 1" "ipc --batch 0" "plot $tmp/ipc.csv"; do
 	$bench $wrong >/dev/null 2>"$tmp/why"
 	[ $? = 2 ] && [ -s "$tmp/why" ] || fail "$wrong: was not refused"
 done

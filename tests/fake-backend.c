@@ -20,8 +20,8 @@
 /* ---- what is queued -------------------------------------------------------------------------- */
 
 enum what {
-	APPEND, COPY_PAGES, BOUNDS, SCORE, DENSE, WINDOW, PAGES, TOKENS, CHOSEN, PREFILL, SELECT, UNION, STAGE, PUBLISH, ZERO, EVENT,
-	GRAPH
+	APPEND, COPY_PAGES, BOUNDS, SCORE, DENSE, WINDOW, PAGES, TOKENS, CHOSEN, PREFILL, SELECT, UNION, RECALL,
+	STAGE, PUBLISH, ZERO, EVENT, GRAPH
 };
 
 struct op {
@@ -33,6 +33,7 @@ struct op {
 	struct skv_list list;
 	struct skv_select select;
 	struct skv_window window;
+	struct skv_seen seen;
 	struct skv_work work;
 	struct skv_stage stage;
 	const void *in[2];
@@ -160,6 +161,9 @@ static void run_kernel(const struct op *o)
 		break;
 	case UNION:
 		host->select_union(&o->shape, &o->batch, ev, &o->select, &list, &o->work);
+		break;
+	case RECALL:
+		host->recall(&o->shape, &o->batch, ev, &o->seen, o->out, &o->work);
 		break;
 	default:
 		host->select(&o->shape, &o->batch, ev, o->tokens, &o->select, &list, &o->work);
@@ -347,6 +351,23 @@ static void select_union(const struct skv_shape *sh, const struct skv_batch *b, 
 	select_later(kernel(UNION, sh, b, NULL, NULL, w), ev, select, list);
 }
 
+static void recall(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
+                   const struct skv_seen *seen, float *ret, const struct skv_work *w)
+{
+	struct op *o = kernel(RECALL, sh, b, NULL, ret, w);
+
+	o->has_ev = true;
+	o->ev = *ev;
+	if (seen->window) {
+		o->window = *seen->window;
+		o->seen.window = &o->window;
+	} else {
+		o->list = *seen->list;
+		o->seen.list = &o->list;
+	}
+	o->seen.tokens = seen->tokens;
+}
+
 /* Shapes as on a real one. */
 static const char *unsupported(const struct skv_shape *sh)
 {
@@ -376,6 +397,7 @@ static const struct skv_kernels kernels = {
 	.prefill_dense = prefill_dense,
 	.select = select_units,
 	.select_union = select_union,
+	.recall = recall,
 };
 
 /* ---- the device ------------------------------------------------------------------------------ */

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-KERNEL_TESTS = tests/test-append tests/test-bounds tests/test-chosen tests/test-decode tests/test-prefill tests/test-replay tests/test-select \
-	tests/test-topk
+KERNEL_TESTS = tests/test-append tests/test-bounds tests/test-chosen tests/test-decode tests/test-prefill tests/test-recall \
+	tests/test-replay tests/test-select tests/test-topk
 check_PROGRAMS += $(KERNEL_TESTS)
 TESTS += $(KERNEL_TESTS)
 
@@ -43,6 +43,11 @@ tests_test_replay_SOURCES = tests/test-replay.c $(KERNEL_TEST_SOURCES)
 tests_test_replay_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
 tests_test_replay_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_replay_LDADD = $(KERNEL_TEST_LIBS)
+
+tests_test_recall_SOURCES = tests/test-recall.c $(KERNEL_TEST_SOURCES)
+tests_test_recall_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
+tests_test_recall_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_recall_LDADD = $(KERNEL_TEST_LIBS)
 
 tests_test_select_SOURCES = tests/test-select.c $(KERNEL_TEST_SOURCES)
 tests_test_select_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)

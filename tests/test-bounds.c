@@ -181,7 +181,10 @@ static void score(struct kernel_case *c, struct scores *x, uint32_t from, uint32
 	case_from(c, x->page, ev.page, floats * sizeof(float));
 }
 
-/* Of q head `head`, or with MEAN_Q of the mean of the group that it is the first of, as the backend sees q. */
+/*
+ * Of q head `head`, or with MEAN_Q of the mean of the group that it is the first of, as the backend sees q. The mean is
+ * made in floats, as there: what it is rounded to may hang on its last bit.
+ */
 static double head_score(const struct kernel_case *c, uint32_t pool, uint32_t i, uint32_t head, uint32_t page)
 {
 	const uint32_t dim = c->sh.head_dim, group = c->sh.n_heads / c->sh.n_kv_heads, from = page * SKV_PAGE_TOKENS;
@@ -190,12 +193,13 @@ static double head_score(const struct kernel_case *c, uint32_t pool, uint32_t i,
 	float q[SKV_MAX_HEAD_DIM];
 
 	for (uint32_t d = 0; d < dim; d++) {
-		double sum = 0;
+		float sum = 0;
 		for (uint32_t g = 0; g < heads; g++) {
 			size_t row = (size_t)c->seq[i].row * c->sh.n_heads + head + g;
 			sum += ref_round(c->sh.io_dtype, c->q[row * dim + d]);
 		}
-		q[d] = (float)(sum / heads);
+		sum /= (float)heads;
+		q[d] = case_rounds_q(c, c->on) ? (float)ref_round(c->sh.dtype, sum) : sum;
 	}
 	return ref_bound(q, c->k[i] + (size_t)from * stride + head / group * dim,
 	                 left < SKV_PAGE_TOKENS ? left : SKV_PAGE_TOKENS, stride, dim);

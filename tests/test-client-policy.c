@@ -117,6 +117,54 @@ START_TEST(swaps)
 }
 END_TEST
 
+/* Measured in every step, under one random policy after the other; the last figures are in the daemon's answer. */
+START_TEST(recall)
+{
+	struct skv_stats stats = {.size = sizeof(stats)};
+	json_t *j, *layers;
+	double sum = 0;
+	size_t i;
+	json_t *one;
+
+	open_with("full");
+	new_seq(NULL);
+	skv_set_recall(w.session, 1);
+	w.measures = true;
+	world_feed(&w, &q, 1, 200 + rnd_below(100), true);
+	for (i = 0; i < 40; i++) {
+		if (i % 8 == 0) {
+			w.next = world_policy(&w.model, w.next_spec);
+			ck_assert_int_eq(raw_policy_swap(op, w.next_spec), 0);
+		}
+		world_feed(&w, &q, 1, 1, false);
+	}
+	ck_assert_int_eq(raw_policy_swap(op, "streaming?budget=20&sinks=4&dense=1"), 0);
+	w.measures = false; /* the reference does not know when it comes to that */
+	for (i = 0; i < 200 && strncmp(skv_policy_spec(w.session), "streaming?budget=20&", 20) != 0; i++)
+		ck_assert_int_eq(decode(), 0);
+	ck_assert_int_eq(decode(), 0);
+	OK(skv_session_stats(w.session, &stats));
+	ck_assert_uint_gt(stats.recall_layers, 0);
+	j = raw_query(op, SKV_QUERY_SESSIONS);
+	layers = json_object_get(json_array_get(json_object_get(j, "sessions"), 0), "recall");
+	ck_assert_uint_eq(json_array_size(layers), w.model.n_layers - 1);
+	json_array_foreach(layers, i, one) {
+		ck_assert_int_eq(json_integer_value(json_object_get(one, "layer")), (int)i + 1);
+		sum += json_real_value(json_object_get(one, "recall"));
+	}
+	ck_assert(sum > 0 && sum < w.model.n_layers - 1);
+	json_decref(j);
+
+	/* and no more of it */
+	skv_set_recall(w.session, 0);
+	OK(skv_session_stats(w.session, &stats));
+	sum = stats.recall_sum;
+	ck_assert_int_eq(decode(), 0);
+	OK(skv_session_stats(w.session, &stats));
+	ck_assert(stats.recall_sum == sum);
+}
+END_TEST
+
 /* What the policy or its parameters refuse leaves the old one running, and says why to all sides. */
 START_TEST(refused_swaps)
 {
@@ -403,6 +451,7 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, swaps, 0, 4);
+	tcase_add_loop_test(t, recall, 0, 2);
 	tcase_add_test(t, refused_swaps);
 	tcase_add_test(t, refused_opens);
 	tcase_add_test(t, state);

@@ -242,28 +242,29 @@ static char *verdicts(void)
 START_TEST(eval_writes_its_figures)
 {
 	char *csv, *out, *line, *err;
-	double share, kept;
+	double share, kept, recall;
 
 	eval("--policy", "full", "--policy", "streaming?budget=0.25&dense=2", "--limit", "1", "--task",
-	     "kv,recur", "--csv", fx_path(folder, "csv"));
+	     "kv,recur", "--recall", "8", "--csv", fx_path(folder, "csv"));
 	csv = fx_read(fx_path(folder, "csv"), NULL);
 	out = run_out(folder);
 	err = run_err(folder);
 	ck_assert_str_eq(err, "");
 	ck_assert(!strncmp(
 		csv,
-		"policy,task,size,n,exact,line,token,decode_len,attended_share,kept_share,tokens_per_s\n",
-		86));
-	ck_assert_ptr_nonnull(
-		strstr(csv, "\nfull,kv,512,1,1.000000,1.000000,1.000000,85.000,1.000000,1.000000,"));
+		"policy,task,size,n,exact,line,token,decode_len,attended_share,kept_share,recall,tokens_per_s\n",
+		93));
+	ck_assert_ptr_nonnull( /* full looks at everything: there is no recall */
+		strstr(csv, "\nfull,kv,512,1,1.000000,1.000000,1.000000,85.000,1.000000,1.000000,,"));
 	ck_assert_ptr_nonnull(strstr(csv, "\nfull,all,all,2,1.000000,"));
 	line = strstr(csv, "\nstreaming?budget=0.25&dense=2,recur,512,1,");
 	ck_assert_ptr_nonnull(line);
-	ck_assert_int_eq(sscanf(line, "\n%*[^,],%*[^,],%*[^,],%*[^,],%*[^,],%*[^,],%*[^,],%*[^,],%lf,%lf",
-	                        &share, &kept),
-	                 2);
+	ck_assert_int_eq(sscanf(line, "\n%*[^,],%*[^,],%*[^,],%*[^,],%*[^,],%*[^,],%*[^,],%*[^,],%lf,%lf,%lf",
+	                        &share, &kept, &recall),
+	                 3);
+	ck_assert(recall > 0.1 && recall < 0.99);
 	ck_assert(share > 0.1 && share < 0.75 && kept > 0.1 && kept < 0.9);
-	ck_assert_ptr_nonnull(strstr(out, "attended_share"));
+	ck_assert_ptr_nonnull(strstr(out, "attended_share  kept_share  recall"));
 	ck_assert_ptr_nonnull(strstr(out, "recur"));
 	free(csv);
 	free(out);

@@ -256,24 +256,35 @@ static void sizes(const struct skv_select *s, uint32_t n, uint32_t *ret_k, uint3
 	*ret_r = s->no_recent ? 0 : r < k ? r : k;
 }
 
-/* A share as in the reference simulation: K = max(8, ceil(f·pages)), L = max(2, K/8). */
 /* What is calibrated counts where the spec leaves the layers open. */
-START_TEST(delta_profile)
+START_TEST(profiles)
 {
+	const struct {
+		const char *file, *name, *open, *named; /* plans where the spec leaves layers open, and with layers=3 */
+	} cases[] = {
+		{POLICY("delta"), "delta", "d d s p2 p2 s p5 p5 p5 p5 p5 p5 p5 p5 p5 p5",
+		 "d d d s p3 p3 p3 p3 p3 p3 p3 p3 p3 p3 p3 p3"},
+		{POLICY("omnikv"), "omnikv", "d d d d s d t4 t4 s d t8 t8 t8 t8 t8 t8",
+		 "d d d s d t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3"},
+		{POLICY("tidal"), "tidal", "d d d d sq t4 t4 t4 sq t8 t8 t8 t8 t8 t8 t8",
+		 "d d d sq t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3"},
+		{POLICY("lessismore"), "lessismore", "d d d d sq t4 t4 t4 sq t8 t8 t8 t8 t8 t8 t8",
+		 "d d d sq t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3"},
+	};
 	char path[] = "/tmp/test-policies-XXXXXX", spec[128];
 	int fd = mkstemp(path);
 
 	ck_assert_int_ge(fd, 0);
-	dprintf(fd, "{\"sparsekv_profile\": 1, \"chosen\": {\"delta\": [2, 5]}, \"model\": {\"layers\": %u, "
-	        "\"heads\": %u, \"kv_heads\": %u, \"head_dim\": %u}}", reference.n_layers, reference.n_heads,
-	        reference.n_kv_heads, reference.head_dim);
+	dprintf(fd, "{\"sparsekv_profile\": 1, \"chosen\": {\"delta\": [2, 5], \"filters\": [4, 8]}, \"model\": "
+	        "{\"layers\": %u, \"heads\": %u, \"kv_heads\": %u, \"head_dim\": %u}}", reference.n_layers,
+	        reference.n_heads, reference.n_kv_heads, reference.head_dim);
 	close(fd);
-	snprintf(spec, sizeof(spec), "delta?profile=%s", path);
-	ck_assert_str_eq(plans_of(POLICY("delta"), spec, &reference),
-	                 "d d s p2 p2 s p5 p5 p5 p5 p5 p5 p5 p5 p5 p5");
-	snprintf(spec, sizeof(spec), "delta?layers=3&profile=%s", path);
-	ck_assert_str_eq(plans_of(POLICY("delta"), spec, &reference),
-	                 "d d d s p3 p3 p3 p3 p3 p3 p3 p3 p3 p3 p3 p3");
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		snprintf(spec, sizeof(spec), "%s?profile=%s", cases[i].name, path);
+		ck_assert_str_eq(plans_of(cases[i].file, spec, &reference), cases[i].open);
+		snprintf(spec, sizeof(spec), "%s?layers=3&profile=%s", cases[i].name, path);
+		ck_assert_str_eq(plans_of(cases[i].file, spec, &reference), cases[i].named);
+	}
 	unlink(path);
 }
 END_TEST
@@ -308,6 +319,7 @@ START_TEST(kascade_profile)
 }
 END_TEST
 
+/* A share as in the reference simulation: K = max(8, ceil(f·pages)), L = max(2, K/8). */
 START_TEST(delta_selects)
 {
 	static const double shares[] = {0.05, 0.1, 0.125, 0.25, 0.5, 0.9};
@@ -714,7 +726,7 @@ int main(void)
 	t = tcase_create("built");
 	tcase_add_loop_test(t, loads_with_its_name, 0, sizeof(names) / sizeof(names[0]));
 	tcase_add_test(t, plans);
-	tcase_add_test(t, delta_profile);
+	tcase_add_test(t, profiles);
 	tcase_add_test(t, kascade_profile);
 	tcase_add_test(t, delta_selects);
 	tcase_add_test(t, streaming_evicts);

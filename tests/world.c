@@ -406,6 +406,62 @@ void world_seq_append(struct world *w, struct world_seq *q, const uint64_t *cont
 		evict(w, q, q->len);
 }
 
+/* ---- recall ---------------------------------------------------------------------------------- */
+
+/* Does the layer look at less than everything? */
+static bool sparse(const struct world_policy *p, uint32_t layer)
+{
+	uint32_t earlier = p->layers & ((1u << layer) - 1);
+	bool follows = p->kind == WORLD_DELTA && !(p->layers >> layer & 1) && earlier;
+
+	return layer >= p->dense && (follows || p->kind == WORLD_STREAMING || p->kind == WORLD_QUEST);
+}
+
+/* Sum over sparse layers of the share of the weights that is on visible tokens; adds their number to *ret_layers. */
+static double recall(const struct world *w, const struct world_seq *q, uint32_t n, bool *const *visible,
+                     uint64_t *ret_layers)
+{
+	double *weight = calloc(n, sizeof(*weight)), sum = 0;
+	bool *there = calloc(n, sizeof(*there));
+
+	for (uint32_t layer = 0; layer < w->model.n_layers; layer++) {
+		if (!sparse(&w->policy, layer))
+			continue;
+		for (uint32_t t = 0; t < n; t++)
+			there[t] = !holes(w, q, layer)[t / SKV_PAGE_TOKENS];
+		for (uint32_t h = 0; h < w->model.n_heads; h++) {
+			weights(w, q, layer, n, h, there, weight);
+			for (uint32_t t = 0; t < n; t++)
+				sum += visible[layer][t] ? weight[t] / w->model.n_heads : 0;
+		}
+		*ret_layers += 1;
+	}
+	free(weight);
+	free(there);
+	return sum;
+}
+
+/* What the session measured in a step, before which it said `before`; at most 8 sequences. */
+static void check_recall(struct world *w, const struct skv_stats *before, const struct world_item *items, uint32_t n,
+                         bool ***visible, const bool *sure)
+{
+	struct skv_stats now = {.size = sizeof(now)};
+	uint64_t layers = 0;
+	double sum = 0;
+
+	skv_session_stats(w->session, &now);
+	for (uint32_t i = 0; i < n; i++) {
+		if (!sure[i])
+			return;
+		if (!items[i].prompt)
+			sum += recall(w, items[i].seq, items[i].seq->len, visible[i], &layers);
+	}
+	ck_assert_uint_eq(now.recall_layers - before->recall_layers, layers);
+	ck_assert_msg(fabs(now.recall_sum - before->recall_sum - sum) <= 0.01 * (double)layers + 1e-9,
+	              "recall of %llu layers: %g, expected %g", (unsigned long long)layers,
+	              now.recall_sum - before->recall_sum, sum);
+}
+
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 static void rows_fill(const struct skv_model *m, struct place_rows *r, uint32_t at, uint64_t content,
@@ -499,10 +555,13 @@ int world_step(struct world *w, const struct world_item *items, uint32_t n, int 
 	int32_t *next = calloc(n, sizeof(*next)), *placed = place_get(n * sizeof(*next));
 	bool ***visible = calloc(n, sizeof(*visible)), *sure = calloc(n, sizeof(*sure));
 	uint64_t *attended = calloc(n, sizeof(*attended));
+	struct skv_stats before = {.size = sizeof(before)};
 	uint32_t total = 0;
 	struct place_rows r;
 	int e;
 
+	if (w->measures)
+		skv_session_stats(w->session, &before);
 	for (uint32_t i = 0; i < n; i++) {
 		const struct world_item *it = &items[i];
 		int32_t *ids = calloc(it->n_tokens, sizeof(*ids));
@@ -547,11 +606,14 @@ int world_step(struct world *w, const struct world_item *items, uint32_t n, int 
 	}
 	e = skv_step_end(w->session, place_ids(placed, next, n));
 	ck_assert_msg(e == 0, "step_end: %d %s", e, skv_last_error());
+	for (uint32_t i = 0; i < n; i++)
+		items[i].seq->len += items[i].n_tokens;
+	if (w->measures)
+		check_recall(w, &before, items, n, visible, sure);
 	for (uint32_t i = 0; i < n; i++) {
 		struct world_seq *q = items[i].seq;
 		uint64_t a, c;
 
-		q->len += items[i].n_tokens;
 		if (!items[i].prompt) {
 			evict(w, q, q->len);
 			q->attended += attended[i];

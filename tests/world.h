@@ -46,6 +46,7 @@ struct world {
 	struct world_policy next;
 	char next_spec[160]; /* "" = no swap is on its way */
 	double worst; /* largest difference of an output so far */
+	bool measures; /* the session measures recall in every step: it is compared, too */
 	uint64_t checked, skipped; /* outputs looked at; rows whose selection hung on a rounding */
 };
 

@@ -255,6 +255,11 @@ void skv_core_tick(struct skv_core *c, uint64_t now_ns)
 	atomic_store(&c->control->alive, now_ns);
 }
 
+void skv_core_set_recall(struct skv_core *c, uint32_t every)
+{
+	atomic_store(&c->control->recall_every, every);
+}
+
 void skv_core_on_corrupt(struct skv_core *c,
                          void (*cb)(void *, uid_t, const char *, const char *, const char *), void *userdata)
 {

@@ -106,6 +106,9 @@ struct skv_core *skv_core_free(struct skv_core *); /* NULL is fine; returns NULL
  */
 bool skv_core_reconfigure(struct skv_core *, const struct skv_core_config *);
 
+/* Sessions measure recall in one step of so many; 0: in none. */
+void skv_core_set_recall(struct skv_core *, uint32_t every);
+
 /* As the fields of the configuration; most_bytes: how far pool_bytes can be raised. */
 struct skv_core_place {
 	uint64_t pool_bytes, segment_bytes, account_bytes, most_bytes;

@@ -51,6 +51,9 @@ int skv_ctl_complain(const struct skv_ctl *, int error);
 /* Print a value (consumed) as indented JSON. */
 void skv_ctl_print_json(json_t *value);
 
+/* Pages resident of a session's sequences, and pages that their lengths would take, of the answer to SEQS. */
+void skv_ctl_sum_pages(const json_t *seqs, uint64_t session, double *ret_resident, double *ret_total);
+
 /* Fields of an object; 0, 0.0 and "" when there is none of that type. */
 static inline uint64_t skv_json_u64(const json_t *o, const char *key)
 {

@@ -74,7 +74,16 @@ static const struct metric session_metrics[] = {
 	{"sparsekv_session_causal_tokens_total", "counter", "Tokens that dense attention would have attended",
 	 "causal_tokens", 0, NULL},
 	{"sparsekv_session_evicted_pages_total", "counter", "Pages evicted", "evicted_pages", 0, NULL},
+	{"sparsekv_session_recall_steps_total", "counter", "Steps in which recall was measured", "recall_steps", 0,
+	 NULL},
+	{"sparsekv_session_pages", "gauge", "Pages of a session's sequences", "pages_resident", 0,
+	 "state=\"resident\""},
+	{"sparsekv_session_pages", NULL, NULL, "pages_total", 0, "state=\"total\""},
 	{"sparsekv_session_stock_pages", "gauge", "Free pages on lease", "stock_pages", 0, NULL},
+};
+static const struct metric recall_metrics[] = {
+	{"sparsekv_session_recall", "gauge",
+	 "Share of the full attention's weight on what a layer looked at, as last measured", "recall", 0, NULL},
 };
 static const struct metric policy_metrics[] = {
 	{"sparsekv_policy_sessions", "gauge", "Sessions that run a policy file", "sessions", 0, NULL},
@@ -108,6 +117,8 @@ static const struct table device_table = {"devices", {"device", "uuid"}, METRICS
 static const struct table pool_table = {"pools", {"pool", "uid", "memory"}, METRICS(pool_metrics)};
 static const struct table session_table = {
 	"sessions", {"session", "client", "uid", "model", "policy"}, METRICS(session_metrics)};
+static const struct table recall_table = {
+	"recall", {"session", "client", "uid", "model", "policy", "layer"}, METRICS(recall_metrics)};
 static const struct table policy_table = {
 	"policies", {"id", "name", "version", "file"}, METRICS(policy_metrics)};
 static const struct table status_table = {NULL, {NULL}, METRICS(status_metrics)};
@@ -170,14 +181,37 @@ static void put_table(FILE *to, const struct table *t, const json_t *answer)
 	}
 }
 
+/* What the session table says with the help of others: pages, and a row for each layer with a recall. */
+static void complete_sessions(json_t *sessions, const json_t *seqs)
+{
+	static const char *const labels[] = {"session", "client", "uid", "model", "policy"};
+	json_t *rows = json_array(), *row, *layer;
+	double resident, total;
+	size_t i, j;
+
+	json_array_foreach(json_object_get(sessions, "sessions"), i, row) {
+		skv_ctl_sum_pages(seqs, skv_json_u64(row, "session"), &resident, &total);
+		json_object_set_new(row, "pages_resident", json_real(resident));
+		json_object_set_new(row, "pages_total", json_real(total));
+		json_array_foreach(json_object_get(row, "recall"), j, layer) {
+			json_t *one = json_copy(layer);
+
+			for (size_t l = 0; l < sizeof(labels) / sizeof(*labels); l++)
+				json_object_set(one, labels[l], json_object_get(row, labels[l]));
+			json_array_append_new(rows, one);
+		}
+	}
+	json_object_set_new(sessions, "recall", rows);
+}
+
 int skv_ctl_metrics(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 {
 	static const enum skv_query queries[] = {SKV_QUERY_STATUS, SKV_QUERY_POOLS, SKV_QUERY_SESSIONS,
-	                                         SKV_QUERY_POLICIES};
-	static const char *const names[] = {"status", "pools", "sessions", "policies"};
+	                                         SKV_QUERY_POLICIES, SKV_QUERY_SEQS};
+	static const char *const names[] = {"status", "pools", "sessions", "policies", "seqs"};
 	json_t *all = json_object(), *answer, *status;
 
-	for (size_t i = 0; i < 4; i++) {
+	for (size_t i = 0; i < sizeof(queries) / sizeof(*queries); i++) {
 		int r = skv_ctl_query(ctl, queries[i], &answer);
 
 		if (r < 0) {
@@ -186,6 +220,7 @@ int skv_ctl_metrics(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 		}
 		json_object_set_new(all, names[i], answer);
 	}
+	complete_sessions(json_object_get(all, "sessions"), json_object_get(all, "seqs"));
 	if (o->json) {
 		skv_ctl_print_json(all);
 		return SKV_EXIT_OK;
@@ -200,6 +235,7 @@ int skv_ctl_metrics(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	put_table(stdout, &device_account_table, status);
 	put_table(stdout, &pool_table, json_object_get(all, "pools"));
 	put_table(stdout, &session_table, json_object_get(all, "sessions"));
+	put_table(stdout, &recall_table, json_object_get(all, "sessions"));
 	put_table(stdout, &policy_table, json_object_get(all, "policies"));
 	json_decref(all);
 	return SKV_EXIT_OK;

@@ -33,8 +33,7 @@ static double went(const json_t *now, const json_t *then, const char *counter)
 	return d > 0 ? d : 0;
 }
 
-/* Pages resident of the session's sequences, and pages that their lengths would take. */
-static void sum_pages(const json_t *seqs, uint64_t session, double *ret_resident, double *ret_total)
+void skv_ctl_sum_pages(const json_t *seqs, uint64_t session, double *ret_resident, double *ret_total)
 {
 	json_t *row;
 	size_t i;
@@ -48,17 +47,34 @@ static void sum_pages(const json_t *seqs, uint64_t session, double *ret_resident
 		}
 }
 
+/* The mean over the layers that do not attend to everything; "-": there is none, or nothing was measured. */
+static const char *recall(const json_t *row, char text[16])
+{
+	json_t *all = json_object_get(row, "recall"), *one;
+	double sum = 0;
+	size_t i;
+
+	json_array_foreach(all, i, one)
+		sum += skv_json_num(one, "recall");
+	if (json_array_size(all) > 0)
+		snprintf(text, 16, "%.1f %%", 100 * sum / (double)json_array_size(all));
+	else
+		snprintf(text, 16, "-");
+	return text;
+}
+
 static void add_session(struct skv_table *t, const json_t *row, const json_t *then, double seconds,
                         const json_t *seqs)
 {
 	double resident, total, causal = went(row, then, "causal_tokens");
 	bool pending = skv_json_u64(row, "running_generation") < skv_json_u64(row, "generation");
 	const char *error = skv_json_str(row, "error");
+	char text[16];
 
 	/* while nothing moves, what it has done so far says more than nothing */
 	if (causal <= 0)
 		then = NULL;
-	sum_pages(seqs, skv_json_u64(row, "session"), &resident, &total);
+	skv_ctl_sum_pages(seqs, skv_json_u64(row, "session"), &resident, &total);
 	skv_table_cell(t, "%llu", (ull)skv_json_u64(row, "session"));
 	skv_table_cell(t, "%llu", (ull)skv_json_u64(row, "uid"));
 	skv_table_cell(t, "%s", skv_json_str(json_object_get(row, "model"), "name"));
@@ -67,17 +83,19 @@ static void add_session(struct skv_table *t, const json_t *row, const json_t *th
 	skv_table_cell(t, "%.1f", seconds > 0 && causal > 0 ? went(row, then, "decode_tokens") / seconds : 0);
 	skv_table_cell(t, "%s",
 	               skv_human_share(went(row, then, "attended_tokens"), went(row, then, "causal_tokens")));
+	skv_table_cell(t, "%s", recall(row, text));
 	skv_table_cell(t, "%s", skv_human_share(resident, total));
+	skv_table_cell(t, "%llu", (ull)skv_json_u64(row, "evicted_pages"));
 	skv_table_cell(t, "%s%s%s%s", skv_json_str(row, "policy"), pending ? " (swap pending)" : "",
 	               *error ? " (swap refused: " : "", *error ? error : "");
 }
 
 static void print(const json_t *answer, const json_t *before, const json_t *seqs)
 {
-	static const char *const heads[] = {"SESSION",  "UID",      "-MODEL", "SEQS",   "STEPS",
-	                                    "TOKENS/S", "ATTENDED", "KEPT",   "-POLICY"};
+	static const char *const heads[] = {"SESSION", "UID",  "-MODEL",  "SEQS", "STEPS", "TOKENS/S", "ATTENDED",
+	                                    "RECALL",  "KEPT", "EVICTED", "-POLICY"};
 	double seconds = skv_json_num(answer, "time_s") - skv_json_num(before, "time_s");
-	struct skv_table t = {.heads = heads, .n_cols = 9};
+	struct skv_table t = {.heads = heads, .n_cols = 11};
 	json_t *row;
 	size_t i;
 

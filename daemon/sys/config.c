@@ -50,6 +50,9 @@ static const struct row rows[] = {
 	{"max-policies", COUNT, AT(max_policies), "64", 1, 1024, false,
 	 "Policy files kept, replaced ones that sessions still run included."},
 
+	{"recall-every", COUNT, AT(recall_every), "256", 0, 1000000000, false,
+	 "Steps of a session for each one in which it measures the recall of its policy's selections; 0: never."},
+
 	{"pool-bytes", SIZE, AT(pool_bytes), "8G", 1 * M, 64 * T, false,
 	 "Ceiling of the host memory of all KV pools together. It is taken as it is needed."},
 	{"segment-bytes", SIZE, AT(segment_bytes), "64M", 64 * K, 16 * 1024 * M, true,

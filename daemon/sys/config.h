@@ -33,6 +33,7 @@ struct skv_config {
 	char policy_path[SKV_CONFIG_TEXT];
 	uint64_t probe_timeout; /* ns */
 	uint32_t max_policies;
+	uint32_t recall_every;
 
 	uint64_t pool_bytes, segment_bytes, account_bytes;
 	int cuda, ipc; /* the enums below */

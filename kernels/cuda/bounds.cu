@@ -2,19 +2,22 @@
 /*
  * kernels/cuda/bounds.cu - bounds of pages, and scores by them.
  *
- * Scores are bound by memory: a sixteenth of what dense attention reads. A block takes a state page, so the bounds
- * of 16 pages, and reads it once: a warp takes a kv head at a time and scores all of its q heads, in tiles of N.
- * TEAM lanes have a page together; each keeps what it needs of q in registers, as positive and negative parts:
- * q+ kmax + q- kmin is the larger of q kmin and q kmax. How a page's sums are made does not depend on where it is.
+ * Scores are bound by memory: a sixteenth of what dense attention reads. The larger of q kmin and q kmax is
+ * q+ kmax + q- kmin, with the positive and the negative part of q. So a state page is scored as a page of K is, twice, by
+ * the tensor cores: a warp takes what it has of one kv head, 16 rows of lower bounds and 16 of upper ones, against
+ * columns of q. q is rounded to the pool's dtype. A warp has one such piece after the other, and reads the next one
+ * while it computes. How a page's sums are made does not depend on where it is.
  */
 #include <math.h>
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda.h"
 
 #define THREADS 128
-#define WARPS_MOST 8u /* of a block that scores */
-#define EIGHT 8u      /* elements that a lane reads at a time: 16 bytes */
-#define AHEAD 4       /* pages that a team reads at a time */
+#define EIGHT 8u         /* elements that a lane reads at a time: 16 bytes */
+#define SCORE_THREADS 128
+#define STATES_MOST 32u  /* state pages that a block scores */
+#define BLOCKS_A_SM 4u   /* that there should be, before a block gets more than one state page */
+#define SCORE_BYTES 32768u /* of shared memory, for the scores of a block's pages */
 
 /* ---- update ---------------------------------------------------------------------------------- */
 
@@ -138,139 +141,156 @@ struct score {
 	size_t page_bytes;
 	float *page;
 	uint32_t rows, page_stride;
-	uint32_t n_heads, n_kv_heads, head_dim, io_dtype, layer, state;
-	uint32_t heads; /* scored for a kv head: its group, or one mean */
+	uint32_t n_heads, n_kv_heads, io_dtype, layer, state;
+	uint32_t heads;  /* scored for a kv head: its group, or one mean */
+	uint32_t states; /* state pages of a block */
 	bool mean, max;
 };
 
-/* What a lane keeps of N queries: eight elements of each. */
-template <int N> struct queries {
-	float up[N][EIGHT], down[N][EIGHT];
+/* Columns of q, their positive and their negative parts, as operands. */
+template <int D> struct columns_of_q {
+	uint4 up[D / 32], down[D / 32];
 };
 
-/* Elements [d, d + 8) of row `row`, on top of sum[]. */
-DEVICE void add_row(const struct score *c, size_t row, uint32_t d, float sum[EIGHT])
-{
-	const struct eight e = io_read8(c->io_dtype, c->q, row * c->head_dim + d);
-#pragma unroll
-	for (int k = 0; k < (int)EIGHT / 2; k++) {
-		const float2 x = io_pair(c->io_dtype, &e, k);
-		sum[2 * k] += x.x;
-		sum[2 * k + 1] += x.y;
-	}
-}
-
-/* Queries [g, g + N) of kv head h; those that are not there, and what is past the row, are zeros. */
-template <int N>
-DEVICE void load_queries(const struct score *c, const struct skv_kseq *s, uint32_t h, uint32_t g, uint32_t d,
-                         queries<N> *to)
+/* q heads [g, g + 8) of kv head h; columns past the last one are a copy, nobody looks at them. */
+template <class T, int D>
+__device__ static void load_columns(const struct score *c, const struct skv_kseq *s, uint32_t h, uint32_t g,
+                                    columns_of_q<D> *to)
 {
 	const uint32_t group = c->n_heads / c->n_kv_heads, add = c->mean ? group : 1;
+	const uint32_t col = min(g + threadIdx.x % 32 / 4, c->heads - 1);
+	const size_t row = ((size_t)s->row * c->n_heads + h * group + col) * D + threadIdx.x % 4 * EIGHT;
 #pragma unroll
-	for (int x = 0; x < N; x++) {
+	for (int b = 0; b < D / 32; b++) {
 		float q[EIGHT] = {0};
-		if (g + x < c->heads && d < c->head_dim)
-			for (uint32_t y = 0; y < add; y++)
-				add_row(c, (size_t)s->row * c->n_heads + h * group + g + x + y, d, q);
+		uint32_t up[4], down[4];
+		for (uint32_t y = 0; y < add; y++) {
+			const struct eight e = io_read8(c->io_dtype, c->q, row + (size_t)y * D + b * 32);
 #pragma unroll
-		for (uint32_t k = 0; k < EIGHT; k++) {
-			const float e = c->mean ? q[k] / (float)group : q[k];
-			to->up[x][k] = e > 0 ? e : 0;
-			to->down[x][k] = e > 0 ? 0 : e;
-		}
-	}
-}
-
-/* Eight elements of the bounds, times the queries', on top of sum[]. */
-template <class T, int N> DEVICE void add_products(const queries<N> *q, uint4 low, uint4 high, float sum[N])
-{
-	const uint32_t l[] = {low.x, low.y, low.z, low.w}, u[] = {high.x, high.y, high.z, high.w};
-#pragma unroll
-	for (int k = 0; k < 4; k++) {
-		const float2 lo = io_two(T::dtype, l[k]), hi = io_two(T::dtype, u[k]);
-#pragma unroll
-		for (int x = 0; x < N; x++) {
-			sum[x] = fmaf(q->up[x][2 * k], hi.x, fmaf(q->down[x][2 * k], lo.x, sum[x]));
-			sum[x] = fmaf(q->up[x][2 * k + 1], hi.y, fmaf(q->down[x][2 * k + 1], lo.y, sum[x]));
-		}
-	}
-}
-
-/*
- * N sums over a team's lanes, of which lane y of the team gets number y / (TEAM / N): in each step a lane passes half
- * of what it has on to another and goes on with the other half.
- */
-template <int N, int TEAM> DEVICE float fold(float v[N], uint32_t lane)
-{
-	int n = N;
-#pragma unroll
-	for (int step = TEAM / 2; step; step /= 2) {
-		if (n > 1) {
-			const bool upper = lane & step;
-			n /= 2;
-#pragma unroll
-			for (int x = 0; x < n; x++) {
-				const float other = __shfl_xor_sync(~0u, upper ? v[x] : v[x + n], step);
-				v[x] = (upper ? v[x + n] : v[x]) + other;
-			}
-		} else {
-			v[0] += __shfl_xor_sync(~0u, v[0], step);
-		}
-	}
-	return v[0];
-}
-
-/* Queries [g, g + N) of kv head h, for the pages whose bounds are at `low` and `high`: into scores [query][page]. */
-template <class T, int TEAM, int N>
-DEVICE void score_tile(const struct score *c, const struct skv_kseq *s, uint32_t h, uint32_t g, const uint8_t *low,
-                       const uint8_t *high, uint32_t pages, float (*scores)[SKV_PAGE_TOKENS])
-{
-	const uint32_t lane = threadIdx.x % 32, team = lane / TEAM, x = lane % TEAM, d = x * EIGHT;
-	const size_t row = c->head_dim * sizeof(uint16_t);
-	const size_t at = (size_t)h * SKV_PAGE_TOKENS * row + d * sizeof(uint16_t);
-	queries<N> q;
-
-	load_queries<N>(c, s, h, g, d, &q);
-	for (uint32_t first = 0; first < pages; first += AHEAD * (32 / TEAM)) {
-		uint4 lo[AHEAD], hi[AHEAD];
-#pragma unroll
-		for (int y = 0; y < AHEAD; y++) {
-			const uint32_t page = first + y * (32 / TEAM) + team;
-			lo[y] = hi[y] = make_uint4(0, 0, 0, 0);
-			if (page < pages && d < c->head_dim) {
-				lo[y] = *(const uint4 *)(low + at + page * row);
-				hi[y] = *(const uint4 *)(high + at + page * row);
+			for (int k = 0; k < 4; k++) {
+				const float2 x = io_pair(c->io_dtype, &e, k);
+				q[2 * k] += x.x;
+				q[2 * k + 1] += x.y;
 			}
 		}
 #pragma unroll
-		for (int y = 0; y < AHEAD; y++) {
-			const uint32_t page = first + y * (32 / TEAM) + team, mine = g + x / (TEAM / N);
-			float sum[N] = {0};
-			add_products<T, N>(&q, lo[y], hi[y], sum);
-			const float score = fold<N, TEAM>(sum, lane);
-			if (page < pages && x % (TEAM / N) == 0 && mine < c->heads)
-				scores[mine][page] = score;
+		for (int k = 0; k < 4; k++) {
+			const float x = q[2 * k] / (float)add, y = q[2 * k + 1] / (float)add;
+			up[k] = T::pair(x > 0 ? x : 0, y > 0 ? y : 0);
+			down[k] = T::pair(x > 0 ? 0 : x, y > 0 ? 0 : y);
 		}
+		to->up[b] = make_uint4(up[0], up[1], up[2], up[3]);
+		to->down[b] = make_uint4(down[0], down[1], down[2], down[3]);
+	}
+}
+
+/* What a lane has of 16 rows: of row g the first, of row g + 8 the second. */
+template <int D> struct bounds {
+	uint4 row[D / 32][2];
+};
+
+template <int D> __device__ static void load_bounds(bounds<D> *to, const uint8_t *rows, uint64_t once)
+{
+	const uint32_t g = threadIdx.x % 32 / 4, at = threadIdx.x % 4 * 16;
+#pragma unroll
+	for (int half = 0; half < 2; half++)
+#pragma unroll
+		for (int b = 0; b < D / 32; b++)
+			to->row[b][half] = load16(rows + (g + 8 * half) * (D * 2) + b * 64 + at, once);
+}
+
+template <class T, int D> DEVICE void add_products(float sum[4], const bounds<D> *k, const uint4 q[D / 32])
+{
+#pragma unroll
+	for (int b = 0; b < D / 32; b++) {
+		const uint4 lo = k->row[b][0], hi = k->row[b][1];
+		T::product(sum, lo.x, hi.x, lo.y, hi.y, q[b].x, q[b].y);
+		T::product(sum, lo.z, hi.z, lo.w, hi.w, q[b].z, q[b].w);
+	}
+}
+
+/* What a block knows: where its state pages are, and the scores of their pages for each query. */
+struct score_room {
+	skv_pte state[STATES_MOST];
+	float score[]; /* [kv heads * heads][states][T] */
+};
+
+DEVICE float *score_at(const struct score *c, struct score_room *room, uint32_t query, uint32_t state)
+{
+	return room->score + ((size_t)query * c->states + state) * SKV_PAGE_TOKENS;
+}
+
+/* The sums of a tile: pages u and u + 8 for queries 2 x and 2 x + 1 of eight from g on. */
+DEVICE void put_scores(const struct score *c, struct score_room *room, uint32_t h, uint32_t g, uint32_t state,
+                       const float sum[4])
+{
+	const uint32_t u = threadIdx.x % 32 / 4;
+#pragma unroll
+	for (uint32_t x = 0; x < 2; x++) {
+		const uint32_t head = g + threadIdx.x % 4 * 2 + x;
+		if (head < c->heads) {
+			float *score = score_at(c, room, h * c->heads + head, state);
+			score[u] = sum[x];
+			score[u + 8] = sum[x + 2];
+		}
+	}
+}
+
+/* A warp's pieces of the block's n state pages, one kv head after the other. */
+template <class T, int D>
+__device__ static void score_pieces(const struct score *c, const struct skv_kseq *s, struct score_room *room, uint32_t n,
+                                    uint32_t g)
+{
+	const uint32_t warps = SCORE_THREADS / 32, pieces = c->n_kv_heads * n, each = (pieces + warps - 1) / warps;
+	const uint32_t from = threadIdx.x / 32 * each, to = min(from + each, pieces);
+	const uint64_t once = policy_once();
+	columns_of_q<D> q;
+	bounds<D> low, high;
+
+	/* a page that is not there is not read; its scores are not looked at either */
+	auto rows = [&](uint32_t piece) {
+		const skv_pte at = piece < to ? room->state[piece % n] : 0;
+		return skv_pte_resident(at) ? c->pool + skv_pte_id(at) * c->page_bytes +
+		                                      (size_t)(piece / n) * SKV_PAGE_TOKENS * D * 2
+		                            : NULL;
+	};
+	if (const uint8_t *at = rows(from)) {
+		load_bounds<D>(&low, at, once);
+		load_bounds<D>(&high, at + c->page_bytes / 2, once);
+	}
+	for (uint32_t piece = from; piece < to; piece++) {
+		const uint8_t *next = rows(piece + 1);
+		float sum[4] = {0};
+		if (piece == from || piece % n == 0)
+			load_columns<T, D>(c, s, piece / n, g, &q);
+		add_products<T, D>(sum, &low, q.down);
+		if (next)
+			load_bounds<D>(&low, next, once);
+		add_products<T, D>(sum, &high, q.up);
+		if (next)
+			load_bounds<D>(&high, next + c->page_bytes / 2, once);
+		put_scores(c, room, piece / n, g, piece % n, sum);
 	}
 }
 
 /* Of all queries of a row, the largest or the sum; -infinity where a page is not there. */
-DEVICE void write_scores(const struct score *c, const struct skv_kseq *s, const float (*scores)[SKV_PAGE_TOKENS],
-                         bool bounded)
+__device__ static void write_scores(const struct score *c, const struct skv_kseq *s, struct score_room *room,
+                                    uint32_t first, uint32_t n)
 {
 	const skv_pte *table = s->table + (size_t)c->layer * s->layer_stride;
-	const uint32_t each = c->n_kv_heads * c->heads / c->rows, n = skv_pages_of(s->len);
+	const uint32_t each = c->n_kv_heads * c->heads / c->rows, pages = skv_pages_of(s->len);
+	const uint32_t wide = n * SKV_PAGE_TOKENS;
 
-	for (uint32_t x = threadIdx.x; x < c->rows * SKV_PAGE_TOKENS; x += blockDim.x) {
-		const uint32_t row = x / SKV_PAGE_TOKENS, u = x % SKV_PAGE_TOKENS;
-		const uint32_t page = blockIdx.x * SKV_PAGE_TOKENS + u;
+	for (uint32_t x = threadIdx.x; x < c->rows * wide; x += SCORE_THREADS) {
+		const uint32_t row = x / wide, state = x % wide / SKV_PAGE_TOKENS, u = x % SKV_PAGE_TOKENS;
+		const uint32_t page = (first + state) * SKV_PAGE_TOKENS + u;
 		float score = -INFINITY;
-		if (page >= n)
+		if (page >= pages)
 			continue;
-		if (bounded && skv_pte_resident(table[page])) {
-			score = scores[row * each][u];
+		if (skv_pte_resident(room->state[state]) && skv_pte_resident(table[page])) {
+			score = score_at(c, room, row * each, state)[u];
 			for (uint32_t y = 1; y < each; y++) {
-				const float other = scores[row * each + y][u];
+				const float other = score_at(c, room, row * each + y, state)[u];
 				score = !c->max ? score + other : score > other ? score : other;
 			}
 		}
@@ -278,60 +298,71 @@ DEVICE void write_scores(const struct score *c, const struct skv_kseq *s, const 
 	}
 }
 
-/* Grid: state pages of a sequence, sequences. */
-template <class T, int TEAM, int N>
-__global__ void __launch_bounds__(32 * WARPS_MOST, N <= 4 ? 2 : 1) score_kernel(const __grid_constant__ struct score c)
+/* Grid: so many state pages of a sequence, sequences. */
+template <class T, int D>
+__global__ void __launch_bounds__(SCORE_THREADS, D <= 128 ? 4 : 2) score_kernel(const __grid_constant__ struct score c)
 {
-	__shared__ float scores[SKV_MAX_HEADS][SKV_PAGE_TOKENS];
+	extern __shared__ __align__(16) uint8_t memory[];
+	struct score_room *room = (struct score_room *)memory;
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
-	const uint32_t n = skv_pages_of(s->len), from = blockIdx.x * SKV_PAGE_TOKENS;
-	if (from >= n)
+	const uint32_t all = (skv_pages_of(s->len) + SKV_PAGE_TOKENS - 1) / SKV_PAGE_TOKENS;
+	const uint32_t first = blockIdx.x * c.states;
+	if (first >= all)
 		return;
-	const skv_pte state = s->table[(size_t)c.state * s->layer_stride + blockIdx.x];
-	const uint32_t pages = n - from < SKV_PAGE_TOKENS ? n - from : SKV_PAGE_TOKENS;
-	const uint8_t *low = c.pool + skv_pte_id(state) * c.page_bytes;
+	const uint32_t n = min(all - first, c.states);
 
-	if (skv_pte_resident(state))
-		for (uint32_t h = threadIdx.x / 32; h < c.n_kv_heads; h += blockDim.x / 32)
-			for (uint32_t g = 0; g < c.heads; g += N)
-				score_tile<T, TEAM, N>(&c, s, h, g, low, low + c.page_bytes / 2, pages,
-				                       scores + h * c.heads);
+	if (threadIdx.x < n)
+		room->state[threadIdx.x] = s->table[(size_t)c.state * s->layer_stride + first + threadIdx.x];
 	__syncthreads();
-	write_scores(&c, s, scores, skv_pte_resident(state));
+	for (uint32_t g = 0; g < c.heads; g += HEAD_TILE)
+		score_pieces<T, D>(&c, s, room, n, g);
+	__syncthreads();
+	write_scores(&c, s, room, first, n);
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-template <class T, int TEAM>
-static void launch_team(const struct score *c, uint32_t pages, uint32_t n, cudaStream_t stream)
+/* State pages of a block: many, so that it has something to read while it computes; but all of the device is to work. */
+static uint32_t states_of(const struct score *c, uint32_t all, uint32_t n)
 {
-	const dim3 grid(ceil_div(pages, SKV_PAGE_TOKENS), n);
-	const uint32_t threads = 32 * (c->n_kv_heads < WARPS_MOST ? c->n_kv_heads : WARPS_MOST);
+	const uint32_t room = SCORE_BYTES / (c->n_kv_heads * c->heads * SKV_PAGE_TOKENS * (uint32_t)sizeof(float));
+	const uint32_t pieces = ceil_div(STATES_MOST, c->n_kv_heads), most = pieces < 8 ? 8 : pieces;
+	uint32_t states = all * n / (BLOCKS_A_SM * skv_cuda_sms());
 
-	if (c->heads == 1)
-		score_kernel<T, TEAM, 1><<<grid, threads, 0, stream>>>(*c);
-	else if (c->heads == 2)
-		score_kernel<T, TEAM, 2><<<grid, threads, 0, stream>>>(*c);
-	else if (c->heads <= 4)
-		score_kernel<T, TEAM, 4><<<grid, threads, 0, stream>>>(*c);
-	else
-		score_kernel<T, TEAM, 8><<<grid, threads, 0, stream>>>(*c);
+	states = states < most ? states : most;
+	states = states < room ? states : room;
+	return states ? states : 1;
 }
 
-template <class T> static void launch(const struct score *c, uint32_t pages, uint32_t n, cudaStream_t stream)
+template <class T, int D>
+static void launch_dim(struct score *c, uint32_t pages, uint32_t n, cudaStream_t stream)
 {
-	if (c->head_dim <= 64)
-		launch_team<T, 8>(c, pages, n, stream);
-	else if (c->head_dim <= 128)
-		launch_team<T, 16>(c, pages, n, stream);
+	const uint32_t all = ceil_div(pages, SKV_PAGE_TOKENS);
+	size_t bytes;
+
+	c->states = states_of(c, all, n);
+	bytes = sizeof(struct score_room) +
+	        (size_t)c->n_kv_heads * c->heads * c->states * SKV_PAGE_TOKENS * sizeof(float);
+	score_kernel<T, D><<<dim3(ceil_div(all, c->states), n), SCORE_THREADS, bytes, stream>>>(*c);
+}
+
+template <class T>
+static void launch(struct score *c, uint32_t head_dim, uint32_t pages, uint32_t n, cudaStream_t stream)
+{
+	if (head_dim == 64)
+		launch_dim<T, 64>(c, pages, n, stream);
+	else if (head_dim == 96)
+		launch_dim<T, 96>(c, pages, n, stream);
+	else if (head_dim == 128)
+		launch_dim<T, 128>(c, pages, n, stream);
 	else
-		launch_team<T, 32>(c, pages, n, stream);
+		launch_dim<T, 256>(c, pages, n, stream);
 }
 
 void skv_cuda_score_pages(const struct skv_shape *sh, const struct skv_batch *b, const void *q, uint32_t pool,
                           const struct skv_evidence *ev, const struct skv_work *work)
 {
-	const struct score c = {
+	struct score c = {
 		.seq = b->seq,
 		.q = q,
 		.pool = sh->pool,
@@ -341,7 +372,6 @@ void skv_cuda_score_pages(const struct skv_shape *sh, const struct skv_batch *b,
 		.page_stride = ev->page_stride,
 		.n_heads = sh->n_heads,
 		.n_kv_heads = sh->n_kv_heads,
-		.head_dim = sh->head_dim,
 		.io_dtype = sh->io_dtype,
 		.layer = sh->layer,
 		.state = sh->state,
@@ -353,7 +383,7 @@ void skv_cuda_score_pages(const struct skv_shape *sh, const struct skv_batch *b,
 	if (b->n == 0)
 		return;
 	if (sh->dtype == SKV_F16)
-		launch<F16>(&c, skv_pages_of(b->max_len), b->n, stream_of(work));
+		launch<F16>(&c, sh->head_dim, skv_pages_of(b->max_len), b->n, stream_of(work));
 	else
-		launch<BF16>(&c, skv_pages_of(b->max_len), b->n, stream_of(work));
+		launch<BF16>(&c, sh->head_dim, skv_pages_of(b->max_len), b->n, stream_of(work));
 }

@@ -124,6 +124,8 @@ void skv_cuda_prefill_dense(const struct skv_shape *, const struct skv_batch *, 
                             const struct skv_work *);
 void skv_cuda_select(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
                      bool tokens, const struct skv_select *, struct skv_list *, const struct skv_work *);
+void skv_cuda_recall(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
+                     const struct skv_seen *, float *ret, const struct skv_work *);
 
 void skv_cuda_select_union(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
                            const struct skv_select *, struct skv_list *, const struct skv_work *);

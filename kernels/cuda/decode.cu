@@ -65,7 +65,7 @@ __device__ static void merge_warps(const struct call *c, const struct job *j, co
 		}
 		const float share = sum > 0 ? __fdividef(1, sum) : 0;
 #pragma unroll
-		for (uint32_t d = threadIdx.x % 32 * 4; how != KEYS && d < D; d += 128) {
+		for (uint32_t d = threadIdx.x % 32 * 4; has_output<how>(c) && d < D; d += 128) {
 			float4 acc = make_float4(0, 0, 0, 0);
 #pragma unroll
 			for (int w = 0; w < warps<D, how>; w++) {

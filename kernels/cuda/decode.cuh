@@ -99,6 +99,12 @@ struct call {
 	uint32_t first_owner, owners; /* of this launch */
 };
 
+/* Where evidence is all that is wanted there is none. */
+template <enum how how> DEVICE bool has_output(const struct call *c)
+{
+	return how != KEYS && (how != KEEP || c->out);
+}
+
 /* A chunk of an owner, for one head tile, as one warp sees it. */
 struct job {
 	uint32_t i, x, owner;    /* sequence, head tile */
@@ -323,7 +329,7 @@ __device__ static void look_up(const struct call *c, const struct job *j, uint32
 	}
 	unsigned long long *attended = (unsigned long long *)c->seq[j->i].attended;
 	const uint32_t n = __reduce_add_sync(~0u, __popc(t->mask));
-	if (how != KEYS && lane == 0 && n && attended)
+	if (has_output<how>(c) && lane == 0 && n && attended)
 		atomicAdd(attended, n * j->heads);
 }
 

@@ -92,6 +92,7 @@ static const struct skv_kernels cuda = {
 	.prefill_dense = skv_cuda_prefill_dense,
 	.select = skv_cuda_select,
 	.select_union = skv_cuda_select_union,
+	.recall = skv_cuda_recall,
 };
 
 extern "C" const struct skv_kernels *skv_kernels_cuda(void)

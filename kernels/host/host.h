@@ -2,9 +2,9 @@
 /*
  * kernels/host/host.h - what the parts of the host backend share.
  *
- * append.c, bounds.c, decode.c, evidence.c, prefill.c, select.c, topk.c and table.c are compiled once per ISA, each
- * time with SKV_ISA set to the ISA's name; every external name in them goes through ISA(), so the copies
- * meet only in dispatch.c. run.c and dispatch.c are compiled once, for the plain processor.
+ * append.c, bounds.c, decode.c, evidence.c, prefill.c, recall.c, select.c, topk.c and table.c are compiled once
+ * per ISA, each time with SKV_ISA set to the ISA's name; every external name in them goes through ISA(), so the
+ * copies meet only in dispatch.c. run.c and dispatch.c are compiled once, for the plain processor.
  */
 #ifndef SKV_HOST_H
 #define SKV_HOST_H
@@ -124,6 +124,8 @@ void ISA(select_union)(const struct skv_shape *, const struct skv_batch *, const
                        const struct skv_select *, struct skv_list *, const struct skv_work *);
 void ISA(select)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *, bool tokens,
                  const struct skv_select *, struct skv_list *, const struct skv_work *);
+void ISA(recall)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
+                 const struct skv_seen *, float *ret, const struct skv_work *);
 
 size_t ISA(decode_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len);
 size_t ISA(prefill_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);

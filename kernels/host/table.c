@@ -35,4 +35,5 @@ const struct skv_kernels TABLE(SKV_ISA) = {
 	.prefill_dense = ISA(prefill_dense),
 	.select = ISA(select),
 	.select_union = ISA(select_union),
+	.recall = ISA(recall),
 };

@@ -199,7 +199,7 @@ SKV_API int skv_attend(struct skv_session *session, uint32_t layer, const struct
  * the same graph in place of their attends, with the same q, k, v and out, if it still fits them. It fits when the
  * open step's key is that of the step that was recorded: as many sequences, all decoding, of the same capacity (which
  * is larger than their lengths, so that it changes rarely), under the same policy. 0: the step cannot be replayed,
- * because it has rows of a prompt or is on host memory, or no step is open.
+ * because it has rows of a prompt, or measures recall, or is on host memory, or no step is open.
  */
 SKV_API uint64_t skv_step_key(struct skv_session *session);
 
@@ -234,13 +234,27 @@ struct skv_stats {
 	uint64_t evicted_pages;
 	uint64_t stock_pages;     /* free pages on lease now */
 	uint64_t policy_swaps;    /* taken over since skv_open */
+	uint64_t recall_layers;   /* times that recall was measured, of a layer of a sequence ... */
+	double recall_sum;        /* ... and the sum of the figures, each 0 to 1: skv_set_recall */
 };
 
 /* Counters of a session since skv_open. Waits for the device. -EINVAL when ret->size is 0 or larger than known. */
 SKV_API int skv_session_stats(struct skv_session *session, struct skv_stats *ret);
 
+/*
+ * Measure attention recall in one step of `every` (0: in none; -1: as the daemon's recall-every says, the default), of
+ * the first 8 sequences that decode in it: the share of the full attention's weight that is on what a layer looks at,
+ * of each layer that does not look at everything. It is full attention over what is there: what was evicted has no
+ * weight. Such a step takes as long as a dense one, and on a device it is not replayed. `sparsekvctl top` and
+ * metrics show the figures.
+ */
+SKV_API void skv_set_recall(struct skv_session *session, int64_t every);
+
 /* The attended_tokens and causal_tokens of one sequence since it was attached. Waits for the device. */
 SKV_API void skv_seq_attended(const struct skv_seq *seq, uint64_t *ret_attended, uint64_t *ret_causal);
+
+/* The same of recall_layers and recall_sum. */
+SKV_API void skv_seq_recall(const struct skv_seq *seq, uint64_t *ret_layers, double *ret_sum);
 
 /* How a layer attended, the numbers of policy.h's enum skv_attend_how, and in which units its ids are. */
 enum skv_looked_how {

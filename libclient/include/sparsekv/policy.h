@@ -86,7 +86,7 @@ SKV_INLINE int skv_layer_set_empty(const struct skv_layer_set *s)
 struct skv_profile {
 	char path[SKV_PROFILE_PATH];
 	struct skv_layer_set delta;   /* DELTA's: dense, and selecting pages */
-	struct skv_layer_set filters; /* OmniKV's and DeltaKV's: dense, and selecting tokens */
+	struct skv_layer_set filters; /* OmniKV's and its like: dense, and selecting tokens */
 	struct skv_layer_set anchors; /* Kascade's */
 	/*
 	 * Kascade's head maps, for these anchors and no others: kv head h of a layer does best with what head

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/recall.c - how good a policy's selections are, measured while it runs.
+ *
+ * Attention recall (DELTA, Eq. 9): the share of the full attention's weight that lies on what a layer looks at. In one
+ * step of many the first few sequences that decode are attended densely once more, for the weights alone, and
+ * the mean over heads and sequences goes to the session's page, layer by layer. It is full attention over what is
+ * there: tokens that were evicted have no weight.
+ *
+ * `out` may be q, so weights are made before a layer attends. Such a step is not replayed from a recording, and
+ * on a device its figures are known when it has run.
+ */
+#include "internal.h"
+
+/* Rows of weights that go with the window, or with lists of so many rows. */
+static uint32_t rows_of(const struct skv_plan *plan, const struct skv_list *list)
+{
+	return plan->attend == SKV_ATTEND_WINDOW ? 1 : list->rows;
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static uint32_t interval(const struct skv_session *s)
+{
+	return s->recall_every >= 0 ? (uint32_t)s->recall_every
+	                            : atomic_load_explicit(&s->client->control->recall_every, memory_order_relaxed);
+}
+
+/* Most rows of all layers that do not attend to everything; 0: there is none. */
+static uint32_t most_rows(const struct skv_session *s)
+{
+	uint32_t most = 0;
+
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
+		const struct skv_plan *plan = &s->policy->plan[layer];
+		uint32_t rows = plan->attend == SKV_ATTEND_DENSE ? 0 : rows_of(plan, &s->step.selection[plan->source].list);
+
+		most = rows > most ? rows : most;
+	}
+	return most;
+}
+
+/* What a step in which recall is measured needs: [n_layers][RECALL_SEQS], then weights of tokens and of pages. */
+static int lay_out(struct skv_session *s, uint32_t rows)
+{
+	struct recall *r = &s->step.recall;
+	struct skv_evidence *ev = &r->evidence;
+	size_t shares = (size_t)s->model.n_layers * RECALL_SEQS, tokens, pages;
+	uint32_t longest = 0;
+	int e;
+
+	for (uint32_t c = 0; c < s->step.n_classes; c++)
+		longest = s->step.class[c].decoding.max_len > longest ? s->step.class[c].decoding.max_len : longest;
+	*ev = (struct skv_evidence){
+	        .sum = true,
+	        .token_stride = (longest + 63) / 64 * 64,
+	};
+	ev->page_stride = ev->token_stride / SKV_PAGE_TOKENS;
+	tokens = (size_t)RECALL_SEQS * rows * ev->token_stride;
+	pages = (size_t)RECALL_SEQS * rows * ev->page_stride;
+	e = step_grow(s, &r->mem, &r->bytes, (shares + tokens + pages) * sizeof(float));
+	r->share = r->mem;
+	ev->token = r->share + shares;
+	ev->page = ev->token + tokens;
+	return e;
+}
+
+int recall_begin(struct skv_session *s)
+{
+	struct recall *r = &s->step.recall;
+	uint32_t every = interval(s), rows;
+
+	r->n = 0;
+	r->layers = (struct skv_layer_set){0};
+	if (every == 0 || s->step.n_decode == 0 || ++r->steps % every != 0)
+		return 0;
+	rows = most_rows(s);
+	if (rows == 0)
+		return 0;
+	r->n = s->step.n_decode < RECALL_SEQS ? s->step.n_decode : RECALL_SEQS;
+	return lay_out(s, rows);
+}
+
+/* ---- a layer --------------------------------------------------------------------------------- */
+
+static struct skv_batch measured(struct skv_session *s, uint32_t layer)
+{
+	struct skv_batch b = layer_class(s, layer)->decoding;
+
+	b.n = s->step.recall.n;
+	return b;
+}
+
+void recall_weigh(struct skv_session *s, uint32_t layer, const struct skv_list *list, const void *q)
+{
+	const struct skv_shape shape = layer_shape(s, layer);
+	const struct skv_batch b = measured(s, layer);
+	struct recall *r = &s->step.recall;
+
+	if (r->n == 0)
+		return;
+	r->evidence.rows = rows_of(&s->policy->plan[layer], list);
+	s->kernels->decode_dense(&shape, &b, q, NULL, &r->evidence, &s->step.work);
+}
+
+void recall_measure(struct skv_session *s, uint32_t layer, const struct skv_list *list)
+{
+	const struct skv_plan *plan = &s->policy->plan[layer];
+	const struct skv_shape shape = layer_shape(s, layer);
+	const struct skv_batch b = measured(s, layer);
+	const struct skv_seen seen = {
+	        .window = plan->attend == SKV_ATTEND_WINDOW ? &plan->window : NULL,
+	        .list = list,
+	        .tokens = plan->attend == SKV_ATTEND_TOKENS,
+	};
+	struct recall *r = &s->step.recall;
+
+	if (r->n == 0)
+		return;
+	s->kernels->recall(&shape, &b, &r->evidence, &seen, r->share + (size_t)layer * RECALL_SEQS, &s->step.work);
+	r->layers.bits[layer / 64] |= (uint64_t)1 << (layer % 64);
+}
+
+/* ---- what came out --------------------------------------------------------------------------- */
+
+/* The layer's recall, the mean over n sequences; it is added to the counters. */
+static double take_layer(struct skv_session *s, struct skv_seq *const *seqs, const float *share, uint32_t n)
+{
+	double sum = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		seqs[i]->recall_sum += share[i];
+		seqs[i]->recall_layers++;
+		sum += share[i];
+	}
+	s->stats.recall_sum += sum;
+	s->stats.recall_layers += n;
+	return sum / n;
+}
+
+void recall_take(struct skv_session *s, struct skv_seq *const *seqs, const float *share, uint32_t n,
+                 const struct skv_layer_set *layers)
+{
+	for (uint32_t layer = 0; layer < s->model.n_layers && n > 0; layer++) {
+		uint32_t parts = 0;
+
+		if (skv_layer_in(layers, layer))
+			parts = 1 + (uint32_t)(take_layer(s, seqs, share + (size_t)layer * RECALL_SEQS, n) * 1e6 + 0.5);
+		atomic_store_explicit(&s->page->recall[layer], parts, memory_order_relaxed);
+	}
+	if (n > 0)
+		atomic_fetch_add_explicit(&s->page->recall_steps, 1, memory_order_relaxed);
+}
+
+void skv_seq_recall(const struct skv_seq *q, uint64_t *ret_layers, double *ret_sum)
+{
+	pthread_mutex_lock(&q->session->lock);
+	device_settle(q->session);
+	*ret_layers = q->recall_layers;
+	*ret_sum = q->recall_sum;
+	pthread_mutex_unlock(&q->session->lock);
+}
+
+void skv_set_recall(struct skv_session *s, int64_t every)
+{
+	pthread_mutex_lock(&s->lock);
+	s->recall_every = every < 0 ? -1 : every > UINT32_MAX ? UINT32_MAX : every;
+	pthread_mutex_unlock(&s->lock);
+}
