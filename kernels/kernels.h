@@ -163,7 +163,7 @@ struct skv_rank {
 
 /*
  * Who stays: the latest, the pinned, the best by rank, in this order, until there are `keep`; of equals the earlier one.
- * A NaN is less than any number.
+ * A NaN counts as -infinity.
  */
 struct skv_keep_by {
 	uint32_t unit;

@@ -497,6 +497,12 @@ static inline struct layer_class *layer_class(struct skv_session *s, uint32_t la
 	return &s->step.class[s->step.class_of[layer]];
 }
 
+/* Number `at` of the step as the kernels of the layer see it. */
+static inline const struct skv_kseq *layer_kseq(const struct skv_session *s, uint32_t layer, uint32_t at)
+{
+	return &s->step.kseq[(size_t)s->step.class_of[layer] * s->step.n + at];
+}
+
 /* Free what a session and its sequences have here, without a word to the daemon. */
 void session_free(struct skv_session *s);
 void seq_free(struct skv_seq *q);

@@ -11,12 +11,6 @@
 
 #define QUERIES 4 /* scored at a time: what is read of a page serves all of them */
 
-/* Where the row of page `page` is in its state page: K half, kv head h. */
-static uint8_t *bounds_row(const struct skv_shape *sh, skv_pte state, uint32_t h, uint32_t page)
-{
-	return skv_page_k(sh, state, h) + page % SKV_PAGE_TOKENS * skv_row_bytes(sh);
-}
-
 /* ---- update ---------------------------------------------------------------------------------- */
 
 struct update {
@@ -53,7 +47,7 @@ static void update_page(const struct skv_shape *sh, const struct skv_kseq *s, ui
 	if (!skv_pte_resident(entry) || !skv_pte_resident(state))
 		return;
 	const uint8_t *rows = skv_page_k(sh, entry, h);
-	uint8_t *low = bounds_row(sh, state, h, page), *high = low + skv_v_offset(sh);
+	uint8_t *low = skv_bounds_row(sh, state, h, page), *high = low + skv_v_offset(sh);
 	switch (sh->dtype) {
 	case SKV_F32:
 		bound_rows(SKV_F32, rows, tokens, sh->head_dim, low, high);
@@ -178,7 +172,7 @@ INLINE void score_typed(uint32_t dtype, uint32_t n, const float *q, const uint8_
 static void score_page(const struct skv_shape *sh, uint32_t n, const float *q, skv_pte state, uint32_t h, uint32_t page,
                        float ret[QUERIES])
 {
-	const uint8_t *low = bounds_row(sh, state, h, page), *high = low + skv_v_offset(sh);
+	const uint8_t *low = skv_bounds_row(sh, state, h, page), *high = low + skv_v_offset(sh);
 
 	switch (sh->dtype) {
 	case SKV_F32:

@@ -275,6 +275,8 @@ struct skv_looked {
 /*
  * What layer `layer`, attended in the open step, looked at of the sequence of item `item`, with list `row` of its
  * rows: ascending ids into ids[room], as many as fit. Of a prompt's rows each looks no further than its own token.
+ * Layers that keep tokens or pages of single heads have a row a kv head. Where such a layer has let some go and now
+ * another policy attends, ids are places among those that are left.
  * For tests and displays: allocates, and waits for the device.
  * Error: -EINVAL no open step, or no such layer, item or row; -EBUSY the stream records; -ENOTRECOVERABLE the policy
  * misused a primitive; -EIO the device failed; -ENOMEM.
