@@ -8,15 +8,16 @@
 #ifndef SKV_CUDA_NTH_CUH
 #define SKV_CUDA_NTH_CUH
 
+#include <math.h>
 #include "kernels/cuda/select.cuh"
 
 #define KEY_BITS 64
 
-/* A number whose order is the score's; a NaN is the least. */
+/* A number whose order is the score's; a NaN counts as -infinity. */
 DEVICE uint32_t ordered(float score)
 {
-	const uint32_t bits = __float_as_uint(score + 0.0f); /* -0 is 0 */
-	return isnan(score) ? 0 : bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
+	const uint32_t bits = __float_as_uint(isnan(score) ? -INFINITY : score + 0.0f); /* -0 is 0 */
+	return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
 }
 
 /* The better the score, the larger; of equals the one that stands earlier, or the one that stands later, is. */
