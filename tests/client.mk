@@ -38,6 +38,13 @@ tests_test_client_bounds_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
 tests_test_client_bounds_CFLAGS = $(CLIENT_TEST_CFLAGS)
 tests_test_client_bounds_LDADD = $(CLIENT_TEST_LIBS)
 
+check_PROGRAMS += tests/test-client-keep
+TESTS += tests/test-client-keep
+tests_test_client_keep_SOURCES = tests/test-client-keep.c $(CLIENT_TEST_SOURCES)
+tests_test_client_keep_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
+tests_test_client_keep_CFLAGS = $(CLIENT_TEST_CFLAGS)
+tests_test_client_keep_LDADD = $(CLIENT_TEST_LIBS)
+
 check_PROGRAMS += tests/test-client-api
 TESTS += tests/test-client-api
 tests_test_client_api_SOURCES = tests/test-client-api.c $(CLIENT_TEST_SOURCES)
