@@ -87,7 +87,8 @@ const char *skv_stamp_check(const struct skv_stamp_pages *s, const struct skv_pl
 	       "ratio that is none";
 }
 
-const char *skv_evict_check(uint32_t layer, const struct skv_window *w, const struct skv_plan *plans, uint32_t n_layers)
+const char *skv_evict_check(uint32_t layer, const struct skv_window *w, const struct skv_plan *plans,
+                            uint32_t n_layers)
 {
 	if (layer >= n_layers)
 		return "evictions from a layer that the model does not have";

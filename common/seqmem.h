@@ -15,18 +15,19 @@
  *      memory next finishes or discards it: skv_seqmem_recover().
  *      A writer stamps the journal before it puts entries in: an old stamp is never on new entries.
  *   4. Pages of evicted entries may be reused only after the commit.
- *   5. State tables. Beside its page table each layer has a table of state pages: what a policy keeps in bulk, such as
- *      bounds of pages. How many tokens such a page is for is the policy's business, but never fewer than a page's.
- *      So of a state table the entries of the committed length's pages count, as in a page table; each is a page, or
- *      SKV_PTE_NONE. A step may put pages into entries that are NONE, replace one as in 2, and write into state pages
- *      what is made anew by whoever repeats the step. Whether such an entry is of use is not known here:
- *      it counts as a page of the sequence, and who holds the sequence keeps it or takes it out.
- *      The same goes for the pages of notes, a third group of tables (kernels/kernels.h says what notes are). Of these two
- *      groups pages are evicted through the journal, too: then their entries become SKV_PTE_NONE.
- *   6. Slots. A layer that lets single tokens go has fewer slots than the sequence has tokens, and its table has pages for
- *      its slots alone: up to the committed length the entries beyond are holes from the beginning. How many slots each
- *      layer has is in slots[epoch & 1], where about[epoch & 1] says that it counts. A step may put a page into such an entry
- *      before its commit. After a torn one it is still there, with nothing in it: who takes the sequence takes it out.
+ *   5. State tables. Beside its page table each layer has a table of state pages: what a policy keeps in bulk,
+ *      such as bounds of pages. How many tokens such a page is for is the policy's business, but never fewer than
+ *      a page's. So of a state table the entries of the committed length's pages count, as in a page table; each
+ *      is a page, or SKV_PTE_NONE. A step may put pages into entries that are NONE, replace one as in 2, and
+ *      write into state pages what is made anew by whoever repeats the step. Whether such an entry is of use is
+ *      not known here: it counts as a page of the sequence, and who holds the sequence keeps it or takes it out.
+ *      The same goes for the pages of notes, a third group of tables (kernels/kernels.h says what notes are). Of
+ *      these two groups pages are evicted through the journal, too: then their entries become SKV_PTE_NONE.
+ *   6. Slots. A layer that lets single tokens go has fewer slots than the sequence has tokens, and its table has
+ *      pages for its slots alone: up to the committed length the entries beyond are holes from the beginning. How
+ *      many slots each layer has is in slots[epoch & 1], where about[epoch & 1] says that it counts. A step may
+ *      put a page into such an entry before its commit. After a torn one it is still there, with nothing in it:
+ *      who takes the sequence takes it out.
  *   7. The id that a step publishes to go on from is kept twice, `next[epoch & 1]`: a torn step may
  *      have overwritten tokens[length], recovery puts the committed one back.
  *
@@ -80,7 +81,7 @@ struct skv_evict {
 /* Byte offsets in the memory. */
 struct skv_seqmem_layout {
 	uint32_t n_layers, max_tokens, max_pages;
-	uint32_t n_tables; /* of the layers, then of their state, then of their notes: layer l's are n_layers + l, 2 n_layers + l */
+	uint32_t n_tables; /* of the layers, of their state, of their notes: layer l, n_layers + l, 2 n_layers + l */
 	size_t table;   /* skv_pte [n_tables][max_pages] */
 	size_t tokens;  /* int32_t [max_tokens + 1] */
 	size_t journal; /* struct skv_evict [journal_most] */
@@ -125,8 +126,8 @@ static inline skv_pte skv_seqmem_evicted(const struct skv_seqmem_layout *l, uint
 }
 
 /*
- * Do slots and flags of one commit of this length fit together? NULL, or what is wrong. For who is about to use them, of
- * his own copy: the daemon has no use for them.
+ * Do slots and flags of one commit of this length fit together? NULL, or what is wrong. For who is about to use
+ * them, of his own copy: the daemon has no use for them.
  */
 const char *skv_layer_slots_check(const struct skv_layer_slots *slots, uint32_t about, uint32_t len, uint32_t n_layers);
 

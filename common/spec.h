@@ -96,7 +96,8 @@ const char *skv_window_check(const struct skv_window *w);
 const char *skv_tally_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers);
 const char *skv_keep_check(const struct skv_keep_best *k, const struct skv_plan *plans, uint32_t n_layers);
 const char *skv_stamp_check(const struct skv_stamp_pages *s, const struct skv_plan *plans, uint32_t n_layers);
-const char *skv_evict_check(uint32_t layer, const struct skv_window *w, const struct skv_plan *plans, uint32_t n_layers);
+const char *skv_evict_check(uint32_t layer, const struct skv_window *w, const struct skv_plan *plans,
+                            uint32_t n_layers);
 
 /* ---- rehearsal (rehearse.c) ------------------------------------------------------------------ */
 

@@ -286,8 +286,8 @@ struct selection {
 };
 
 /*
- * Layers that have as many slots of each sequence, and keep as many of them, so that the kernels are told the same. Where
- * no layer keeps units, nor ever has, they all are of one class.
+ * Layers that have as many slots of each sequence, and keep as many of them, so that the kernels are told the
+ * same. Where no layer keeps units, nor ever has, they all are of one class.
  */
 struct layer_class {
 	uint32_t layer; /* the first of them */
@@ -522,7 +522,7 @@ int seq_check_pages(struct skv_seq *q);
 
 /* ---- pages.c: which pages a step takes, writes to and lets go -------------------------------- */
 
-/* Pages that a step takes, of them copies of shared ones, the most that one like it could take, and entries of holes. */
+/* Pages that a step takes, of them copies of shared ones, what one like it could take, and entries of holes. */
 struct pages {
 	uint64_t need, copies, demand, holes;
 };
@@ -555,7 +555,7 @@ void keep_schedule(const struct skv_keep *k, uint32_t about, bool decodes, struc
 
 /* ---- slots.c: layers that keep units --------------------------------------------------------- */
 
-/* Make the sequence one whose slots and notes are as the policy's plans and the item want them; commits steps of its own. */
+/* Make slots and notes of the sequence what the policy's plans and the item want; commits steps of its own. */
 int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt);
 uint32_t slots_about(const struct skv_seq *q); /* what is known of a sequence after a quiet step */
 /* Before the attention of a layer that keeps units: find room for what is new, and put it there. */

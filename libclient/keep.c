@@ -3,8 +3,8 @@
  * libclient/keep.c - which units of a layer live after a step, how many of them: from lengths alone.
  *
  * All kv heads of a layer have as many units, so nothing is read back to know how many there are: the kernels choose
- * which, the host says how many. What it says follows from the commit's lengths and the plan, so a step that is repeated
- * after its engine's death says the same.
+ * which, the host says how many. What it says follows from the commit's lengths and the plan, so a step that is
+ * repeated after its engine's death says the same.
  */
 #include "internal.h"
 
@@ -14,8 +14,8 @@ static uint32_t units_of(uint32_t unit, uint32_t tokens)
 }
 
 /*
- * How many units may stay after a decode step with which the sequence has n tokens: the next step's budget but for its new
- * unit, and what of the pinned ones the budget does not count.
+ * How many units may stay after a decode step with which the sequence has n tokens: the next step's budget but
+ * for its new unit, and what of the pinned ones the budget does not count.
  */
 static uint64_t stays(const struct skv_keep *k, uint64_t n, uint32_t pinned)
 {

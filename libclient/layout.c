@@ -2,8 +2,8 @@
 /*
  * libclient/layout.c - a step as the kernels see it.
  *
- * What they are told of a sequence is the same for all layers, but where some keep units: there a layer has slots of its
- * own number. So layers that agree in all sequences of the step are a class, and each class has its own batch.
+ * What they are told of a sequence is the same for all layers, but where some keep units: there a layer has slots
+ * of its own number. So layers that agree in all sequences of the step are a class, and each class has its own batch.
  */
 #include "internal.h"
 

@@ -3,8 +3,9 @@
  * libclient/looked.c - skv_selection: what a layer of the open step looked at.
  *
  * For whoever checks or draws what a policy does. The lists of a step are in its arena until the next step
- * begins, on a device in its memory; so are the notes of layers that keep units. What is evicted is known from the host's tables, which show the step as it
- * is while it is open: its own evictions come with its commit, those of earlier ones are waited for.
+ * begins, on a device in its memory; so are the notes of layers that keep units. What is evicted is known from
+ * the host's tables, which show the step as it is while it is open: its own evictions come with its commit, those
+ * of earlier ones are waited for.
  */
 #include "internal.h"
 

@@ -2,12 +2,12 @@
 /*
  * libclient/pages.c - which pages a step takes, writes to and lets go.
  *
- * A sequence has three tables a layer (common/seqmem.h): pages of K and V, of bounds, of notes. What a step needs of each
- * follows from the slots that the layer has as of the last commit and from those that it has in the step. For a sequence
- * that never let single units go these are its length, before and after.
+ * A sequence has three tables a layer (common/seqmem.h): pages of K and V, of bounds, of notes. What a step needs
+ * of each follows from the slots that the layer has as of the last commit and from those that it has in the step.
+ * For a sequence that never let single units go these are its length, before and after.
  *
- * What the kernels of a step write lies in pages that the sequence has alone: in new ones, or in copies of those that it
- * shares with a fork. A copy takes the place of the original in one store, with the same contents.
+ * What the kernels of a step write lies in pages that the sequence has alone: in new ones, or in copies of those
+ * that it shares with a fork. A copy takes the place of the original in one store, with the same contents.
  */
 #include "internal.h"
 
@@ -22,7 +22,7 @@ static bool resident(const struct skv_seq *q, uint32_t table, uint32_t page)
 	return skv_pte_resident(seq_table(q, table)[page]);
 }
 
-/* Pages of notes that so many slots take. Pages of K and V never share one with those behind them: notes of T tokens do. */
+/* Pages of notes that so many slots take. */
 static uint32_t notes_of(const struct skv_seq *q, uint32_t unit, uint32_t slots)
 {
 	uint32_t each = skv_notes_of_page(&q->session->shape);
@@ -62,7 +62,7 @@ static uint32_t wants(const struct skv_seq *q, uint32_t table)
 	}
 }
 
-/* Where to look for entries that want a page. What was evicted before there were notes is filled again to settle in. */
+/* Where to look for entries that want a page: what was evicted before there were notes is filled to settle in. */
 static struct span missing(const struct skv_seq *q, uint32_t table)
 {
 	const struct skv_layer_slots *x = &q->slots[table % q->layout.n_layers];
@@ -73,7 +73,7 @@ static struct span missing(const struct skv_seq *q, uint32_t table)
 
 /* ---- taken ----------------------------------------------------------------------------------- */
 
-/* Does the step need pages, or holes for tokens that will have none? Of those that only grow, it takes a look at lengths. */
+/* Does the step need pages, or holes for tokens that will have none? */
 static bool takes(const struct skv_seq *q)
 {
 	uint32_t end = q->len + q->n_new;

@@ -3,13 +3,13 @@
  * libclient/slots.c - layers that keep units: tokens, or pages of single kv heads, in slots (kernels/kernels.h).
  *
  * A step has few kernels more, before a layer's attention: slots_place(). Everything else is in steps without tokens
- * ("quiet"), each with a commit of its own, which change how a sequence lies and not what it says. They are rare - another
- * policy, a prompt after evictions - and so they wait for the device, and need not be fast.
+ * ("quiet"), each with a commit of its own, which change how a sequence lies and not what it says. They are rare,
+ * for another policy or a prompt after evictions, and so they wait for the device, and need not be fast.
  *
  * What a policy that keeps units finds is one of three:
  *   - notes of the same units, whoever made them: it goes on with them
- *   - slots in which tokens are missing or out of order, by notes of other units or none wanted: they are settled first
- *   - no notes: a slot's place in the table is taken for its token's position, which it is unless units have gone before
+ *   - notes of other units, or notes that it does not want: what is out of order or has gaps is settled first
+ *   - no notes: a slot's place is taken for its token's position, which it is unless units have gone before
  */
 #include "internal.h"
 
@@ -22,8 +22,8 @@ static struct skv_slots slots_of(const struct skv_session *s, uint32_t unit)
 }
 
 /*
- * May the page that is being filled be among others? It is the last one as long as no page was taken out, and behind a
- * prompt.
+ * May the page that is being filled be among others? It is the last one as long as no page was taken out, and
+ * behind a prompt.
  */
 static bool amiss(const struct skv_seq *q, uint32_t layer)
 {
@@ -177,6 +177,9 @@ static int settle(struct skv_session *s, struct skv_seq *q)
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
 		fragmented |= q->slots[layer].live < q->slots[layer].extent;
 		disordered |= amiss(q, layer);
+		if (amiss(q, layer) && skv_pages_of(q->slots[layer].live) + 2 > q->layout.max_pages)
+			return fail(-ENOSPC, "the sequence was made for %u tokens: too few to put its pages in order",
+			            q->layout.max_tokens);
 	}
 	if (fragmented)
 		e = quiet(s, q, QUIET_SETTLE);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake device's kernels of layers that keep units: queued as the others of fake-backend.c, and run by the host's. */
+/* The fake device's kernels of layers that keep units: queued as those of fake-backend.c, and run by the host's. */
 #include "tests/fake-backend.h"
 
 typedef void keeping_fn(const struct skv_kernels *host, const struct op *);
 
-static struct op *later(keeping_fn *run, const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
-                        const struct skv_work *w)
+static struct op *later(keeping_fn *run, const struct skv_shape *sh, const struct skv_batch *b,
+                        const struct skv_slots *slots, const struct skv_work *w)
 {
 	struct op *o = fake_kernel(KEEPING, sh, b, NULL, NULL, w);
 
@@ -103,8 +103,8 @@ static void run_keep(const struct skv_kernels *host, const struct op *o)
 	host->keep(&o->shape, &o->batch, &o->by, o->in[0], o->n, &o->work);
 }
 
-static void keep(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_keep_by *by, const float *ranks,
-                 uint32_t stride, const struct skv_work *w)
+static void keep(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_keep_by *by,
+                 const float *ranks, uint32_t stride, const struct skv_work *w)
 {
 	struct op *o = later(run_keep, sh, b, NULL, w);
 

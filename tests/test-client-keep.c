@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of layers that keep units: what such a layer attends to, how much memory it has, and that nothing is lost or mixed
- * up when sequences fork, change hands and policies.
+ * Tests of layers that keep units: what such a layer attends to, how much memory it has, and that nothing is lost or
+ * mixed up when sequences fork, change hands and policies.
  *
- * The model is one set of tokens a layer and kv head. How many units a layer has after each step is worked out here from the
- * rule in policy.h; which ones go is the policy's choice, which the library tells a step later: it must be some of
- * those that were there. Attention must be that over the set, in double precision, whoever attends.
+ * The model is one set of tokens a layer and kv head. How many units a layer has after each step is worked out
+ * here from the rule in policy.h; which ones go is the policy's choice, which the library tells a step later: it
+ * must be some of those that were there. Attention must be that over the set, in double precision, whoever attends.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -30,11 +30,12 @@ static const struct rule rules[] = {
 	{.spec = "h2o?budget=0.25&dense=2", .unit = 1, .budget = {.share = 0.25f}, .floor = 128, .slack = 1, .dense = 2},
 	{.spec = "rkv?budget=48&lambda=0.1&window=8&pool=7&again=20&dense=0", .unit = 1, .budget = {.count = 48}, .slack = 20,
 	 .at_prompt_end = true},
-	{.spec = "snapkv?budget=50&window=10&pool=5&again=0&dense=0", .unit = 1, .budget = {.count = 50}, .slack = SKV_MAX_TOKENS,
-	 .at_prompt_end = true},
-	{.spec = "raas?variant=paper&budget=7&alpha=0.03&ratio=0.5&dense=0", .unit = T, .budget = {.count = 7}, .slack = 1, .pins = true},
-	{.spec = "raas?variant=ratio&budget=12&alpha=0.0001&ratio=0.3&dense=1", .unit = T, .budget = {.count = 12}, .slack = 1, .dense = 1,
-	 .pins = true},
+	{.spec = "snapkv?budget=50&window=10&pool=5&again=0&dense=0", .unit = 1, .budget = {.count = 50},
+	 .slack = SKV_MAX_TOKENS, .at_prompt_end = true},
+	{.spec = "raas?variant=paper&budget=7&alpha=0.03&ratio=0.5&dense=0", .unit = T, .budget = {.count = 7},
+	 .slack = 1, .pins = true},
+	{.spec = "raas?variant=ratio&budget=12&alpha=0.0001&ratio=0.3&dense=1", .unit = T, .budget = {.count = 12},
+	 .slack = 1, .dense = 1, .pins = true},
 };
 enum { FULL, H2O, H2O_SHARE, RKV, SNAPKV, RAAS, RAAS_RATIO, RULES };
 
