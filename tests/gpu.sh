@@ -16,7 +16,7 @@ set -eu
 dir=$1
 
 tests='tests/test-append tests/test-bounds tests/test-chosen tests/test-decode tests/test-prefill tests/test-recall tests/test-replay tests/test-select tests/test-slots tests/gpu-daemon
-	tests/gpu-client tests/test-client tests/test-client-bounds tests/test-client-policy tests/test-client-kill tests/test-client-quiet
+	tests/gpu-client tests/test-client tests/test-client-bounds tests/test-client-keep tests/test-client-policy tests/test-client-kill tests/test-client-quiet
 	tests/test-oracle tests/test-engine-place tests/test-engine-forward tests/test-engine-work tests/test-golden'
 plugins='tests/plugins/refuse-adopt tests/plugins/fourth tests/plugins/heads tests/plugins/keys-first tests/plugins/late-misuse'
 programs="$tests daemon/sparsekvd daemon/ctl/sparsekvctl engine/sparsekv-generate engine/sparsekv-eval engine/sparsekv-calibrate bench/sparsekv-bench"
