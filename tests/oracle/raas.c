@@ -106,14 +106,16 @@ static void leave_out(const struct oracle_step *s, const char *spec, uint32_t la
 	struct oracle_score *weight = calloc(set->units, sizeof(*weight));
 	struct oracle_head *h = oracle_head(s, layer, kv);
 	uint8_t was = h->lives[set->units - 1];
-	uint32_t pinned, compete = pages_of(s->kept->prompt);
+	uint32_t pinned, end = pages_of(s->kept->prompt), compete = 0;
 
 	h->lives[set->units - 1] = ORACLE_IN;
 	weights(s, spec, layer, kv, set->units, weight);
 	most_of(s, spec, s->n, &pinned);
-	compete -= compete == set->units;
+	end -= end == set->units;
+	for (uint32_t p = 0; p < end; p++) /* another policy may have evicted some */
+		compete += h->lives[p] == ORACLE_IN;
 	if (pinned < compete) {
-		best(h, weight, compete, pinned, set->class + (size_t)kv * set->units);
+		best(h, weight, end, pinned, set->class + (size_t)kv * set->units);
 		set->count[kv] -= compete - pinned;
 	}
 	h->lives[set->units - 1] = was;

@@ -21,9 +21,6 @@
 #define SHORT 256u /* tokens, at most, on the first level; each has twice as many */
 #define LEVELS 6u
 #define STEPS 3u   /* at most, of a session */
-/* where what goes hangs on steps before: more of them, of shorter sequences, whose every query may count */
-#define KEPT_LEVELS 3u
-#define KEPT_STEPS 50u
 
 static int attend_on_host(struct skv_session *s, const struct skv_model *m, uint32_t layer, struct verify_rows *r)
 {
@@ -38,16 +35,26 @@ const struct verify_place verify_on_host = {
         .output_slack = 5e-5,
 };
 
-static bool keeps(const struct verify *v)
+/*
+ * How long sequences are, and how many steps a session takes. Where what goes hangs on steps before there are more of
+ * them, and the sequences, whose every query may count, are shorter; pages go only where prompts leave some room.
+ */
+struct scale {
+	uint32_t shortest, levels, steps;
+};
+
+static struct scale scale_of(const struct verify *v)
 {
 	const struct oracle_policy *p = oracle_find(v->spec);
 
-	return p && p->unit;
+	if (!p || !p->unit)
+		return (struct scale){SHORT, LEVELS, STEPS};
+	return p->unit > 1 ? (struct scale){40, 4, 150} : (struct scale){SHORT, 3, 50};
 }
 
 static uint32_t some_steps(const struct verify *v, struct bed *b)
 {
-	return 1 + bed_below(b, keeps(v) ? KEPT_STEPS : STEPS);
+	return 1 + bed_below(b, scale_of(v).steps);
 }
 
 /* Open a session with the spec; models get more layers where it names one that they lack. */
@@ -90,11 +97,11 @@ static bool stints(struct verify *v, struct bed *b, struct skv_session *self, bo
 	if (alone)
 		return stint(v, b, self, some_steps(v, b), true);
 	v->adopted++;
-	if (keeps(v)) /* what has been to others again is in no order that is known */
+	if (scale_of(v).steps > STEPS) /* what has been to others again is in no order that is known */
 		return other_stint(v, b, bed_below(b, 2) ? "full" : streaming, false) &&
 		       stint(v, b, self, some_steps(v, b), false) && other_stint(v, b, "full", true);
-	return other_stint(v, b, "full", false) && stint(v, b, self, 1 + bed_below(b, STEPS), false) &&
-	       other_stint(v, b, streaming, false) && stint(v, b, self, 1 + bed_below(b, STEPS), false) &&
+	return other_stint(v, b, "full", false) && stint(v, b, self, some_steps(v, b), false) &&
+	       other_stint(v, b, streaming, false) && stint(v, b, self, some_steps(v, b), false) &&
 	       other_stint(v, b, bed_below(b, 2) ? "full" : streaming, true);
 }
 
@@ -102,7 +109,7 @@ static bool round_of(struct verify *v, uint64_t seed)
 {
 	struct skv_session *self;
 	struct bed b;
-	uint32_t steps = keeps(v) ? KEPT_STEPS : STEPS;
+	const struct scale scale = scale_of(v);
 	bool alone, well;
 
 	v->bad_seed = seed;
@@ -114,13 +121,13 @@ static bool round_of(struct verify *v, uint64_t seed)
 		b.model.n_kv_heads = v->shape->n_kv_heads;
 		b.model.head_dim = v->shape->head_dim;
 	}
-	b.model.max_tokens = (SHORT << LEVELS) + 5 * steps;
+	b.model.max_tokens = (SHORT << LEVELS) + 5 * scale.steps;
 	snprintf(b.model.name, sizeof(b.model.name), "%s", v->model);
 	self = open_for_spec(v, &b);
 	if (!self)
 		return false;
 	alone = bed_below(&b, 3) > 0;
-	bed_make_seqs(&b, SHORT << seed % 10 % (keeps(v) ? KEPT_LEVELS : LEVELS), 5 * steps);
+	bed_make_seqs(&b, scale.shortest << seed % 10 % scale.levels, 5 * scale.steps);
 	well = stints(v, &b, self, alone);
 	skv_close(self);
 	bed_deinit(&b);
