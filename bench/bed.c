@@ -184,7 +184,7 @@ static void fill_pool(struct bed *b, uint64_t *rng)
 	for (uint32_t i = 0; i < b->o->batch; i++) {
 		struct skv_batch prompt = bed_prompt(b, i);
 		for (b->sh.layer = 0; b->sh.layer < b->layers; b->sh.layer++)
-			b->o->kern->append(&b->sh, &prompt, k, k, &b->work);
+			b->o->kern->append(&b->sh, &prompt, NULL, k, k, &b->work);
 		bed_free(b, (void *)prompt.seq);
 	}
 	bed_free(b, k);

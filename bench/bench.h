@@ -18,6 +18,7 @@
 int bench_attention(int argc, char **argv);
 int bench_ipc(int argc, char **argv);
 int bench_step(int argc, char **argv);
+int bench_memory(int argc, char **argv);
 int bench_policies(int argc, char **argv);
 int bench_plot(int argc, char **argv);
 

@@ -5,7 +5,8 @@ bench_sparsekv_bench_SOURCES = \
 	bench/attention.c bench/bed.c bench/bed.h \
 	bench/rig.c bench/rig.h bench/ipc.c \
 	bench/step.c bench/step.h bench/step-delta.c bench/step-kascade.c \
-	bench/policies.c bench/plot.c
-bench_sparsekv_bench_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS) $(OPENBLAS_CFLAGS)
-bench_sparsekv_bench_LDADD = engine/libskvengine.la kernels/libskvkernels.la libclient/libsparsekv-client.la
-EXTRA_DIST += bench/RESULTS.md bench/ipc.svg bench/peers.py bench/step.svg
+	bench/memory.c bench/policies.c bench/plot.c
+bench_sparsekv_bench_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS) $(OPENBLAS_CFLAGS) $(JANSSON_CFLAGS)
+bench_sparsekv_bench_LDADD = engine/libskvengine.la kernels/libskvkernels.la libclient/libsparsekv-client.la \
+	daemon/ctl/libskvctl.la
+EXTRA_DIST += bench/RESULTS.md bench/equal.sh bench/equal.txt bench/ipc.svg bench/peers.py bench/step.svg

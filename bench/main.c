@@ -12,6 +12,7 @@ static const struct {
 	{"attention", "the attention kernels against a streaming read of the same memory", bench_attention},
 	{"ipc", "what the daemon and the client library cost the host", bench_ipc},
 	{"step", "whole steps as Kascade and DELTA do them, against dense ones", bench_step},
+	{"memory", "what a long decode keeps in memory under each policy", bench_memory},
 	{"policies", "decode steps under each policy", bench_policies},
 	{"plot", "a drawing of what the others wrote as CSV", bench_plot},
 };

@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Beside SKV_EV_PAGES and SKV_EV_TOKENS; SKV_EV_BOUNDS: it was scored. */
+enum done { TALLIED = 1u << 16, STAMPED = 1u << 17, KEPT = 1u << 18 };
 enum stage { ADOPT, BEFORE, AFTER, STEP_END };
 
 #define REHEARSED_SEQS 2u
@@ -21,7 +23,7 @@ struct rehearsal {
 	const struct skv_policy *policy;
 	const struct skv_model *model;
 	struct skv_plan *plans;
-	uint32_t *selected; /* [layer]: what was selected in this step, pages or tokens; SKV_EV_BOUNDS: it was scored */
+	uint32_t *selected; /* [layer]: what was selected in this step, pages or tokens, and enum done */
 	char *state;        /* [REHEARSED_SEQS][state_stride] */
 	size_t state_stride;
 	enum stage stage;
@@ -113,18 +115,55 @@ static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 		r->selected[layer] |= SKV_EV_BOUNDS;
 }
 
+/* A layer's own request in the hook that it belongs to: done, once. */
+static void request(struct rehearsal *r, enum stage stage, uint32_t layer, enum done what, const char *wrong)
+{
+	if (r->stage != stage || layer != r->layer)
+		complain(r, "asks for layer %u, expected in its own %s", layer, stage == BEFORE ? "before" : "after");
+	else if (wrong)
+		complain(r, "asks for %s", wrong);
+	else if (r->selected[layer] & what)
+		complain(r, "asks for the same twice");
+	else
+		r->selected[layer] |= what;
+}
+
+static void tally(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	struct rehearsal *r = ctx->host;
+
+	request(r, AFTER, layer, TALLIED, skv_tally_check(layer, r->plans, r->model->n_layers));
+	if (!r->failed && r->selected[layer] & KEPT)
+		complain(r, "votes after the choice");
+}
+
+static void keep_best(const struct skv_policy_ctx *ctx, const struct skv_keep_best *k)
+{
+	struct rehearsal *r = ctx->host;
+
+	request(r, AFTER, k->layer, KEPT, skv_keep_check(k, r->plans, r->model->n_layers));
+}
+
+static void stamp_pages(const struct skv_policy_ctx *ctx, const struct skv_stamp_pages *s)
+{
+	struct rehearsal *r = ctx->host;
+
+	request(r, BEFORE, s->layer, STAMPED, skv_stamp_check(s, r->plans, r->model->n_layers));
+	if (!r->failed && !(r->selected[s->layer] & SKV_EV_BOUNDS))
+		complain(r, "stamps pages that are not scored");
+	if (!r->failed)
+		r->selected[s->layer] |= SKV_EV_PAGES; /* the list is what the layer attends to */
+}
+
 static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, const struct skv_window *w)
 {
 	struct rehearsal *r = ctx->host;
-	const char *wrong = skv_window_check(w);
+	const char *wrong = skv_evict_check(layer, w, r->plans, r->model->n_layers);
 
 	if (r->stage != STEP_END)
 		complain(r, "evicts, expected in step_end only");
-	else if (layer >= r->model->n_layers)
-		complain(r, "evicts from layer %u, but the model's layers are 0 to %u", layer,
-		         r->model->n_layers - 1);
 	else if (wrong)
-		complain(r, "evicts outside %s", wrong);
+		complain(r, "asks for %s (layer %u)", wrong, layer);
 }
 
 static void *seq_state(const struct skv_policy_ctx *ctx, uint32_t i)
@@ -150,6 +189,9 @@ static const struct skv_prims prims = {
         .evict_outside = evict_outside,
         .seq_state = seq_state,
         .score_pages = score_pages,
+        .tally = tally,
+        .keep_best = keep_best,
+        .stamp_pages = stamp_pages,
 };
 
 /* A layer that reuses a selection runs after it was made, or it has nothing to attend to. */
@@ -164,6 +206,17 @@ static void expect_selection(struct rehearsal *r)
 		needs = SKV_EV_TOKENS;
 	if (needs && !(r->selected[p->source] & needs))
 		complain(r, "the layer attends to a selection of layer %u that no hook has made", p->source);
+}
+
+/* And one that keeps units chooses in every step, by votes if it has them. */
+static void expect_choice(struct rehearsal *r)
+{
+	const struct skv_keep *k = &r->plans[r->layer].keep;
+
+	if (k->votes && !(r->selected[r->layer] & TALLIED))
+		complain(r, "the layer keeps tokens by votes that no hook has counted");
+	if (k->unit && !(r->selected[r->layer] & KEPT))
+		complain(r, "the layer keeps units, but no hook has chosen them");
 }
 
 static void run_hooks(struct rehearsal *r, const void *config)
@@ -191,6 +244,7 @@ static void run_hooks(struct rehearsal *r, const void *config)
 		r->stage = AFTER;
 		if (p->after)
 			p->after(&ctx, r->layer);
+		expect_choice(r);
 	}
 	r->stage = STEP_END;
 	if (p->step_end)

@@ -14,16 +14,17 @@ void skv_seqmem_layout(const struct skv_model *m, uint32_t max_tokens, struct sk
 {
 	struct skv_seqmem_layout l = {
 	        .n_layers = m->n_layers,
-	        .n_tables = 2 * m->n_layers,
+	        .n_tables = 3 * m->n_layers,
 	        .max_tokens = max_tokens,
 	        .max_pages = skv_pages_of(max_tokens),
 	};
 	size_t entries = (size_t)l.n_layers * l.max_pages;
 
 	l.table = align_up(sizeof(struct skv_seqmem), 4096);
-	l.tokens = align_up(l.table + 2 * entries * sizeof(skv_pte), 4096);
+	l.tokens = align_up(l.table + 3 * entries * sizeof(skv_pte), 4096);
 	l.journal = align_up(l.tokens + ((size_t)max_tokens + 1) * sizeof(int32_t), 4096);
-	l.state = align_up(l.journal + entries * sizeof(struct skv_evict), 4096);
+	l.journal_most = 2 * entries; /* all pages and, a fraction of these, their state and notes */
+	l.state = align_up(l.journal + l.journal_most * sizeof(struct skv_evict), 4096);
 	/*
 	 * Room for what the known policies keep and the host alone reads: a stamp of a page and a running score of a
 	 * token, for each kv head. What kernels read in bulk has pages of its own.
@@ -42,6 +43,23 @@ void skv_seqmem_init(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 	s->magic = SKV_SEQMEM_MAGIC;
 }
 
+const char *skv_layer_slots_check(const struct skv_layer_slots *slots, uint32_t about, uint32_t len, uint32_t n_layers)
+{
+	uint32_t most = skv_pages_of(len) * SKV_PAGE_TOKENS;
+
+	for (uint32_t i = 0; about & SKV_ABOUT_SLOTS && i < n_layers; i++) {
+		struct skv_layer_slots x = slots[i];
+
+		if (x.live > x.extent || x.extent > most)
+			return "a layer has more slots than the sequence has tokens";
+		if (x.unit != 0 && x.unit != 1 && x.unit != SKV_PAGE_TOKENS)
+			return "a layer's notes are of unknown units";
+		if (x.unit == 0 && x.live < x.extent)
+			return "a layer has free slots, and no notes that say which";
+	}
+	return NULL;
+}
+
 const char *skv_seqmem_check(const struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 {
 	if (s->magic != SKV_SEQMEM_MAGIC)
@@ -50,7 +68,7 @@ const char *skv_seqmem_check(const struct skv_seqmem *s, const struct skv_seqmem
 		return "sequence memory is of another shape than its model";
 	if (skv_commit_len(atomic_load(&s->commit)) > l->max_tokens)
 		return "committed length is beyond the sequence's maximum";
-	if (atomic_load(&s->journal_n) > (uint64_t)l->n_layers * l->max_pages)
+	if (atomic_load(&s->journal_n) > l->journal_most)
 		return "eviction journal is longer than the page tables";
 	return NULL;
 }
@@ -81,16 +99,16 @@ void skv_seqmem_replay(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 	uint32_t epoch = skv_commit_epoch(atomic_load_explicit(&s->commit, memory_order_acquire));
 
 	if (atomic_load(&s->journal_epoch) == epoch) {
-		size_t n = atomic_load(&s->journal_n), most = (size_t)l->n_layers * l->max_pages;
+		size_t n = atomic_load(&s->journal_n), most = l->journal_most;
 		const struct skv_evict *j = skv_seqmem_journal(s, l);
 
 		for (size_t i = 0; i < n && i < most; i++) {
 			/* read once: a hostile writer may change it between check and use */
-			uint32_t layer = __atomic_load_n(&j[i].layer, __ATOMIC_RELAXED);
+			uint32_t table = __atomic_load_n(&j[i].table, __ATOMIC_RELAXED);
 			uint32_t page = __atomic_load_n(&j[i].page, __ATOMIC_RELAXED);
 
-			if (layer < l->n_layers && page < l->max_pages)
-				skv_seqmem_table(s, l, layer)[page] = skv_pte_make(SKV_PTE_HOLE, 0);
+			if (table < l->n_tables && page < l->max_pages)
+				skv_seqmem_table(s, l, table)[page] = skv_seqmem_evicted(l, table);
 		}
 	}
 	atomic_store(&s->journal_n, 0);

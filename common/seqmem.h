@@ -15,13 +15,20 @@
  *      memory next finishes or discards it: skv_seqmem_recover().
  *      A writer stamps the journal before it puts entries in: an old stamp is never on new entries.
  *   4. Pages of evicted entries may be reused only after the commit.
- *   5. State tables. Beside its page table each layer has a table of state pages: what a policy keeps in bulk, such as
- *      bounds of pages. How many tokens such a page is for is the policy's business, but never fewer than a page's.
- *      So of a state table the entries of the committed length's pages count, as in a page table; each is a page, or
- *      SKV_PTE_NONE. A step may put pages into entries that are NONE, replace one as in 2, and write into state pages
- *      what is made anew by whoever repeats the step. Whether such an entry is of use is not known here:
- *      it counts as a page of the sequence, and who holds the sequence keeps it or takes it out.
- *   6. The id that a step publishes to go on from is kept twice, `next[epoch & 1]`: a torn step may
+ *   5. State tables. Beside its page table each layer has a table of state pages: what a policy keeps in bulk,
+ *      such as bounds of pages. How many tokens such a page is for is the policy's business, but never fewer than
+ *      a page's. So of a state table the entries of the committed length's pages count, as in a page table; each
+ *      is a page, or SKV_PTE_NONE. A step may put pages into entries that are NONE, replace one as in 2, and
+ *      write into state pages what is made anew by whoever repeats the step. Whether such an entry is of use is
+ *      not known here: it counts as a page of the sequence, and who holds the sequence keeps it or takes it out.
+ *      The same goes for the pages of notes, a third group of tables (kernels/kernels.h says what notes are). Of
+ *      these two groups pages are evicted through the journal, too: then their entries become SKV_PTE_NONE.
+ *   6. Slots. A layer that lets single tokens go has fewer slots than the sequence has tokens, and its table has
+ *      pages for its slots alone: up to the committed length the entries beyond are holes from the beginning. How
+ *      many slots each layer has is in slots[epoch & 1], where about[epoch & 1] says that it counts. A step may
+ *      put a page into such an entry before its commit. After a torn one it is still there, with nothing in it:
+ *      who takes the sequence takes it out.
+ *   7. The id that a step publishes to go on from is kept twice, `next[epoch & 1]`: a torn step may
  *      have overwritten tokens[length], recovery puts the committed one back.
  *
  * The layout follows from the model's shape and max_tokens alone, computed by both sides; nothing
@@ -51,22 +58,34 @@ struct skv_seqmem {
 	uint32_t state_epoch; /* of the commit that the state belongs to */
 	/* next[epoch & 1]: the id to go on from as of that commit, or -1; tokens[length] shows it */
 	int32_t next[2];
-	uint32_t reserved[6];
+	uint32_t about[2]; /* what is known of the sequence as of that commit, see SKV_ABOUT_ */
+	uint32_t reserved[4];
+	struct skv_layer_slots {
+		uint32_t live;   /* slots with tokens; below `extent`, if it is larger, the notes say which */
+		uint32_t extent; /* from there on there are none */
+		uint32_t unit;   /* of the layer's notes: tokens, SKV_PAGE_TOKENS of them, or 0: it has no notes */
+	} slots[2][SKV_MAX_LAYERS];
 };
+
+/* The tokens that came as prompts before the sequence first decoded; then flags. */
+#define SKV_ABOUT_PROMPT 0x03ffffffu
+#define SKV_ABOUT_PROMPTED (1u << 30) /* the commit was a prompt's */
+#define SKV_ABOUT_SLOTS (1u << 31)    /* slots[] counts; else each layer has the slots of the committed length */
 
 /* An entry that an eviction takes away. */
 struct skv_evict {
-	uint32_t layer;
-	uint32_t page; /* index in the layer's table */
+	uint32_t table;
+	uint32_t page; /* index in the table */
 };
 
 /* Byte offsets in the memory. */
 struct skv_seqmem_layout {
 	uint32_t n_layers, max_tokens, max_pages;
-	uint32_t n_tables; /* of the layers, then of their state: layer l's is n_layers + l */
+	uint32_t n_tables; /* of the layers, of their state, of their notes: layer l, n_layers + l, 2 n_layers + l */
 	size_t table;   /* skv_pte [n_tables][max_pages] */
 	size_t tokens;  /* int32_t [max_tokens + 1] */
-	size_t journal; /* struct skv_evict [n_layers * max_pages] */
+	size_t journal; /* struct skv_evict [journal_most] */
+	size_t journal_most;
 	size_t state;   /* state_bytes, the policy's */
 	size_t state_bytes;
 	size_t total;   /* multiple of 4096 */
@@ -99,6 +118,18 @@ static inline uint32_t skv_commit_epoch(uint64_t commit)
 
 /* Write the header of fresh (zeroed) memory. */
 void skv_seqmem_init(struct skv_seqmem *s, const struct skv_seqmem_layout *l);
+
+/* What an entry of this table becomes when it is evicted. */
+static inline skv_pte skv_seqmem_evicted(const struct skv_seqmem_layout *l, uint32_t table)
+{
+	return skv_pte_make(table < l->n_layers ? SKV_PTE_HOLE : SKV_PTE_NONE, 0);
+}
+
+/*
+ * Do slots and flags of one commit of this length fit together? NULL, or what is wrong. For who is about to use
+ * them, of his own copy: the daemon has no use for them.
+ */
+const char *skv_layer_slots_check(const struct skv_layer_slots *slots, uint32_t about, uint32_t len, uint32_t n_layers);
 
 /*
  * Is the memory what the layout says? Checks header, committed length, journal length. A text that

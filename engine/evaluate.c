@@ -88,16 +88,17 @@ static int lane_init(struct lane *lane, const struct eng_eval *eval, size_t inde
 	return 0;
 }
 
-/* Read a lane's prompt, all but its last token, into a new sequence of the first policy's session. */
-static int prefill(struct run *run, struct lane *lane, struct eng_error *err)
+/* Read a lane's prompt, all but its last token, into a new sequence of the policy's session. */
+static int prefill(struct run *run, struct lane *lane, uint32_t policy, struct eng_error *err)
 {
+	struct skv_session *session = run->sessions[policy];
 	uint32_t n = lane->n_prompt - 1;
 	uint32_t room = lane->n_prompt + lane->limit;
-	int r = library(skv_seq_new(run->sessions[0], NULL, room, &lane->seq[0]), err);
+	int r = library(skv_seq_new(session, NULL, room, &lane->seq[policy]), err);
 
 	for (uint32_t at = 0; !r && at < n;) {
 		struct skv_step_item item = {
-			.seq = lane->seq[0],
+			.seq = lane->seq[policy],
 			.n_tokens = n - at < CHUNK ? n - at : CHUNK,
 			.flags = SKV_STEP_PROMPT,
 			.tokens = lane->prompt + at,
@@ -105,8 +106,8 @@ static int prefill(struct run *run, struct lane *lane, struct eng_error *err)
 
 		if (stopped(run))
 			return eng_fail(err, -EINTR, "interrupted");
-		r = eng_forward(&run->forward, run->sessions[0], &item, 1, err);
-		r = r ? r : library(skv_step_end(run->sessions[0], NULL), err);
+		r = eng_forward(&run->forward, session, &item, 1, err);
+		r = r ? r : library(skv_step_end(session, NULL), err);
 		at += item.n_tokens;
 		run->work_done += PROMPT_WORK * item.n_tokens;
 		eng_progress_show(&run->progress, run->work_done, "reading prompts");
@@ -114,7 +115,7 @@ static int prefill(struct run *run, struct lane *lane, struct eng_error *err)
 	return r;
 }
 
-/* Hand a fork of the lane's prompt to another policy's session. */
+/* Hand a fork of the lane's prompt, as the first policy has read it, to another policy's session. */
 static int hand_over(struct run *run, struct lane *lane, uint32_t policy, struct eng_error *err)
 {
 	char name[SKV_NAME_MAX];
@@ -254,9 +255,12 @@ static int run_group(struct run *run, const size_t *order, uint32_t n, struct en
 		run->n_lanes += !r;
 	}
 	for (uint32_t i = 0; !r && i < n; i++) {
-		r = prefill(run, &run->lanes[i], err);
+		r = prefill(run, &run->lanes[i], 0, err);
 		for (uint32_t p = 1; !r && p < eval->n_policies; p++)
-			r = hand_over(run, &run->lanes[i], p, err);
+			if (skv_policy_reads_prompts(run->sessions[p]))
+				r = prefill(run, &run->lanes[i], p, err);
+			else
+				r = hand_over(run, &run->lanes[i], p, err);
 	}
 	for (uint32_t p = 0; !r && p < eval->n_policies; p++)
 		r = decode_group(run, p, err);
@@ -278,18 +282,22 @@ static int by_length(const void *a, const void *b, void *cases)
 }
 
 /* Every case must fit the model; and how much work there is. */
-static int measure(const struct eng_eval *eval, double *ret_work, struct eng_error *err)
+static int measure(const struct run *run, double *ret_work, struct eng_error *err)
 {
+	const struct eng_eval *eval = run->eval;
+	uint32_t readers = 1;
 	uint32_t most = eval->model->config.max_positions;
 	double work = 0;
 
+	for (uint32_t p = 1; p < eval->n_policies; p++)
+		readers += (uint32_t)skv_policy_reads_prompts(run->sessions[p]);
 	for (size_t i = 0; i < eval->cases->n; i++) {
 		const struct eng_case *c = &eval->cases->list[i];
 
 		if (c->prompt_len + c->answer_len + 2 + ENG_FREE_SLACK > most)
 			return eng_fail(err, -EINVAL, "case %.100s: %zu bytes, the model takes %u in all",
 			                c->id, c->prompt_len + c->answer_len, most - 2 - ENG_FREE_SLACK);
-		work += PROMPT_WORK * (double)c->prompt_len + eval->n_policies * (double)(c->answer_len + 1);
+		work += readers * PROMPT_WORK * (double)c->prompt_len + eval->n_policies * (double)(c->answer_len + 1);
 	}
 	*ret_work = work;
 	return 0;
@@ -317,9 +325,9 @@ static int run_all(struct run *run, size_t *order, struct eng_error *err)
 	size_t n = eval->cases->n;
 	uint32_t rows = eval->batch > CHUNK ? eval->batch : CHUNK;
 	double work = 0;
-	int r = measure(eval, &work, err);
+	int r = open_sessions(run, err);
 
-	r = r ? r : open_sessions(run, err);
+	r = r ? r : measure(run, &work, err);
 	r = r ? r : eng_forward_init(&run->forward, eval->model, rows, err);
 	if (r)
 		return r;

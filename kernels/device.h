@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-#define SKV_BACKEND_ABI 5u
+#define SKV_BACKEND_ABI 8u
 #define SKV_DEVICE_NAME_MAX 256
 #define SKV_DEVICES_MOST 64u /* of a machine, that a backend knows */
 
@@ -63,6 +63,10 @@ struct skv_publish {
 	int32_t *next[2];   /* both get the item's `next` */
 	int32_t *token, id; /* an id for the table of tokens; NULL: it has it */
 	uint32_t *journal_n, n_evict; /* written when n_evict > 0 */
+	uint32_t *about, about_is;
+	uint32_t *words; /* [n_words]: they get words_are, which are in pinned memory */
+	const uint32_t *words_are;
+	uint32_t n_words;
 	const uint64_t *attended;     /* the sequence's counter, or NULL ... */
 	uint64_t *sum;                /* ... and where it goes */
 	uint32_t item;

@@ -21,6 +21,17 @@
  * Bounds. What K rows of a page have in common is kept in a page too, a state page: the smallest and the largest
  * value of each element over the tokens of the page. State page p of a layer is laid out as any other; its "token" u
  * is about page T * p + u: the smallest values are its K row, the largest its V row. So it has the bounds of T pages.
+ *
+ * Slots. Keys carry their position, so attention does not ask in which order rows lie. A layer that evicts single tokens
+ * keeps those that live in slots: slot x of kv head h is row x % T of page x / T of the layer's table, and which token
+ * of the sequence is there differs from head to head. A step attends to slots [0, len), all of which live: so the same
+ * kernels serve. A layer that evicts pages of single kv heads does the same with whole pages. One of them - a token
+ * slot, or a kv head's share of a page - is a unit. All heads have the same number of them.
+ *
+ * Notes. What is known of a unit is in a page of the same pool, too, named by the layer's table of notes: two sets, of
+ * which set `epoch & 1` is what the commit `epoch` made true. A step reads the last commit's and writes the other one,
+ * so it can be repeated. A victim is only marked in the notes that the step writes: its rows stay until the next step,
+ * whose commit does not need them any more.
  */
 #ifndef SKV_KERNELS_H
 #define SKV_KERNELS_H
@@ -40,6 +51,7 @@ struct skv_shape {
 	uint32_t io_dtype; /* enum skv_dtype of q, k, v and out */
 	uint32_t layer;    /* whose tables are meant */
 	uint32_t state;    /* number of the table of the layer's state pages: n_layers + layer; see bounds */
+	uint32_t notes;    /* and of the pages of its notes: 2 * n_layers + layer */
 	float scale;       /* softmax scale, resolved (never 0) */
 	uint8_t *pool;
 	size_t page_bytes;
@@ -58,7 +70,17 @@ struct skv_kseq {
 	uint32_t n_q; /* query rows; 1 when decoding */
 	uint32_t row;
 	uint32_t n_bounds; /* of its last tokens, at least n_q and the pages' bounds are made: update_bounds */
+
+	/* of layers that keep slots, where `len` counts slots */
+	uint32_t all;    /* tokens of the sequence: the position of the last query row is all - 1 */
+	uint32_t extent; /* slots from there on are free as of the last commit; at least len - n_q */
+	uint32_t set;    /* of notes that this step writes: 0 or 1 */
+	uint32_t tally;  /* enum skv_tally: does this step's query vote? */
+	uint32_t keep;   /* units that live after this step; none goes if there are no more */
+	uint32_t pinned; /* units with a pos below this never go */
 };
+
+enum skv_tally { SKV_TALLY_NONE, SKV_TALLY_ADD, SKV_TALLY_ANEW /* forgets earlier votes */ };
 
 /* The sequences of a call, and bounds on them: what is queued with them may be replayed within them. */
 struct skv_batch {
@@ -92,6 +114,11 @@ struct skv_list {
 	uint32_t *ids;       /* [seq][rows][stride] */
 	uint32_t *count;     /* [seq][rows] */
 	uint32_t most;       /* >= every count, for it shapes a launch; select() sets it */
+	/*
+	 * Of pages: the last one listed is being filled and has (len - 1) % T + 1 tokens; all others are whole. Then ids
+	 * need not ascend.
+	 */
+	bool filling;
 	bool mapped;         /* rows = n_kv_heads: kv head h has list map[h], of a list's readers alone */
 	uint8_t map[SKV_MAX_HEADS];
 };
@@ -101,6 +128,70 @@ SKV_INLINE uint32_t skv_list_row(const struct skv_list *l, uint32_t row)
 {
 	return l->mapped ? l->map[row] : row;
 }
+
+/*
+ * What is known of a unit. `pos`: which token of the sequence it is (which page, if units are pages); with
+ * SKV_NOTE_GONE it is to live no longer, SKV_NOTE_FREE is no unit at all. `value`: its score, or the length of the
+ * sequence when it last mattered.
+ * The notes page i of a layer has units [i U, (i + 1) U), U = skv_notes_of_page(); within it kv head h has an
+ * n_kv_heads-th of the bytes: U notes of set 0, then U of set 1.
+ */
+struct skv_note {
+	uint32_t pos;
+	float value;
+};
+#define SKV_NOTE_GONE (1u << 31)
+#define SKV_NOTE_FREE 0xffffffffu
+
+/* Where a step's new tokens go in a layer that keeps slots. */
+struct skv_slots {
+	uint32_t unit;  /* tokens of a unit: 1 or T */
+	uint32_t *slot; /* [seq][n_kv_heads]: the slot of the new token; place() fills it in */
+};
+
+/* How values become ranks, by which keep() chooses. */
+struct skv_rank {
+	uint32_t smooth; /* odd; above 1: the mean of values at so many positions around; what does not live counts 0 */
+	/*
+	 * Above 0: lambda * importance - (1 - lambda) * redundancy, as R-KV has it. Importance is the (smoothed) value over
+	 * the sum of a head's, 0 if that is 0. Redundancy is the softmax, over a head's tokens, of the mean cosine
+	 * similarity of the key to all of them (itself too, which is the same for all; a key of zeros is similar to none).
+	 * Left out of R-KV is that of many keys that are much alike the latest few do not count: it takes all pairs.
+	 */
+	float lambda;
+};
+
+/*
+ * Who stays: the latest, the pinned, the best by rank, in this order, until there are `keep`; of equals the earlier one.
+ * A NaN counts as -infinity.
+ */
+struct skv_keep_by {
+	uint32_t unit;
+	struct skv_budget recent; /* see skv_recent_of(); none if zero */
+	bool old_first; /* of equals the later one stays */
+	bool forget;    /* values of those that stay become 0 */
+};
+
+/* How many of the latest stay where `keep` do: `recent` is of the next step, whose new unit is one of them. */
+SKV_INLINE uint32_t skv_recent_of(const struct skv_keep_by *by, uint32_t keep)
+{
+	const uint32_t n = skv_budget_of(by->recent, keep + 1, 0);
+
+	return n ? n - 1 : 0;
+}
+
+/* When a page matters: its weight w is the mean over the group of the softmax of scale * score over all pages. */
+struct skv_stamp {
+	float alpha; /* w above this ... */
+	float ratio; /* ... or, above 0, one of the best skv_budget_of({ratio}, pages, 1) by w; of equals the earlier one */
+	float scale;
+	/*
+	 * Unless zero: of pinned pages the list has the best skv_budget_of(pinned, n, pinned_floor) by w, n the pages of `all`;
+	 * of equals the earlier ones. The one being filled does not compete: it is listed anyhow.
+	 */
+	struct skv_budget pinned;
+	uint32_t pinned_floor;
+};
 
 /* What a layer has looked at: a window, or a list. */
 struct skv_seen {
@@ -131,11 +222,11 @@ struct skv_kernels {
 	                     int threads);
 
 	/*
-	 * Write k and v rows into the pages of tokens len - n_q … len - 1, converted to the pool's dtype
-	 * (round to nearest even; a NaN stays one).
+	 * Write k and v rows into the pages of tokens len - n_q … len - 1, or (n_q = 1, slots not NULL) into the slots,
+	 * converted to the pool's dtype (round to nearest even; a NaN stays one).
 	 */
-	void (*append)(const struct skv_shape *, const struct skv_batch *, const void *k, const void *v,
-	               const struct skv_work *);
+	void (*append)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *, const void *k,
+	               const void *v, const struct skv_work *);
 
 	/*
 	 * Copy whole pages, page src[i] to page dst[i] (copy-on-write of a shared page). dst and src are
@@ -180,9 +271,11 @@ struct skv_kernels {
 	/*
 	 * Make the bounds of the pages that tokens len - n_bounds … len - 1 lie in, each from all of the page's K
 	 * rows up to len. So it does not matter how often, nor in how many calls. What is not resident, a page or
-	 * the state page for it, is left out.
+	 * the state page for it, is left out. With slots (n_q = 1): of each kv head the page that its slot is in, from
+	 * the rows up to the slot; if n_bounds is above 1 also the others that those tokens' slots are in, which are whole.
 	 */
-	void (*update_bounds)(const struct skv_shape *, const struct skv_batch *, const struct skv_work *);
+	void (*update_bounds)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
+	                      const struct skv_work *);
 
 	/*
 	 * Score the pages of each sequence (n_q = 1) by their bounds, Σ_d max(q_d kmin_d, q_d kmax_d) of a q head:
@@ -193,6 +286,68 @@ struct skv_kernels {
 	 */
 	void (*score_pages)(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t pool,
 	                    const struct skv_evidence *ev, const struct skv_work *);
+
+	/*
+	 * Make room for the new token of each sequence (n_q = 1) and have units [0, units of len) all live. The free units
+	 * below, ascending, are targets: each gets the rows of a live unit from there on, ascending - with units of T tokens
+	 * also its bounds, where state pages are resident -, and the last one that is left is for the new token: with units
+	 * of T tokens if a page begins with it, (len - 1) % T = 0 (of pos (all - 1) / T), else it goes on in the one of the
+	 * largest pos. A new unit's value is 0. Writes all notes of `set` up to the end of the page of `len`, beyond the units
+	 * of `len` as free, and slots->slot. With n_q = 0 there is no new token, and as many are free as live from there on.
+	 */
+	void (*place)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
+	              const struct skv_work *);
+
+	/*
+	 * Units of T tokens, n_q = 0, all of `len` alive: where the page being filled (of the largest pos) is not the last
+	 * one, copy the last one and it, with their bounds, to the two units that follow, where pages must be, and leave
+	 * their own free. So the next place() with n_q = 0 puts it last, and slots [0, len) have no gap: what a prompt, or
+	 * another way to attend, asks for. Writes the notes of `set` of two units more.
+	 */
+	void (*lift)(const struct skv_shape *, const struct skv_batch *, const struct skv_work *);
+
+	/*
+	 * Carry the notes of [0, len - n_q), which all live and have no gap, over into `set` and make those of a prompt's n_q
+	 * new tokens, value 0. They lie in order: slots->slot is len - 1, for a prompt of one token. A page that begins with
+	 * a token has the pos of this token's page.
+	 */
+	void (*place_prompt)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
+	                     const struct skv_work *);
+
+	/*
+	 * Notes of a sequence that has none, as of the last commit: into the set that is not `set`, of the units of `extent`.
+	 * Slot x has token x where the table has its page, else it is free.
+	 */
+	void (*note_resident)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
+	                      const struct skv_work *);
+
+	/* Add ev->token (rows = n_kv_heads, sums), over the group's size, to the values of [0, len), as kseq.tally says. */
+	void (*tally)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *ev,
+	              const struct skv_work *);
+
+	/*
+	 * The last min(window, n_q) rows of each prompt vote, all of them if window is 0: the mean over the group of a row's
+	 * softmax weights on the tokens up to its own is added to their values. With a window that the rows fill earlier
+	 * votes are forgotten first.
+	 */
+	void (*tally_prompt)(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t window,
+	                     const struct skv_work *);
+
+	/* Fill rank [seq][n_kv_heads][stride] of [0, len) where kseq.keep is below len; units are tokens, none of them gone. */
+	void (*rank)(const struct skv_shape *, const struct skv_batch *, const struct skv_rank *, float *rank,
+	             uint32_t stride, const struct skv_work *);
+
+	/* Where kseq.keep is below the units of len, mark those that go, by `rank` or, NULL, by their values. */
+	void (*keep)(const struct skv_shape *, const struct skv_batch *, const struct skv_keep_by *, const float *rank,
+	             uint32_t stride, const struct skv_work *);
+
+	/*
+	 * Units are pages: those that matter by their scores ev->page (rows = n_heads), and one that begins with
+	 * this token, get the value `all`. Fills `list` (rows = n_kv_heads) with the pages to attend to, the one being
+	 * filled last, and sets list->most and list->filling.
+	 */
+	void (*stamp)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *ev,
+	              const struct skv_stamp *, struct skv_list *list, const struct skv_work *);
 
 	/*
 	 * Causal attention of n_q >= 1 rows a sequence over every resident token up to each row's own.
@@ -263,6 +418,28 @@ SKV_INLINE const skv_pte *skv_layer_table(const struct skv_shape *sh, const stru
 SKV_INLINE const skv_pte *skv_state_table(const struct skv_shape *sh, const struct skv_kseq *s)
 {
 	return s->table + (size_t)sh->state * s->layer_stride;
+}
+
+/* And that of the pages of its notes. */
+SKV_INLINE const skv_pte *skv_notes_table(const struct skv_shape *sh, const struct skv_kseq *s)
+{
+	return s->table + (size_t)sh->notes * s->layer_stride;
+}
+
+/* Units whose notes a page has: at least 64, as head_dim is at least 16. */
+SKV_INLINE uint32_t skv_notes_of_page(const struct skv_shape *sh)
+{
+	return (uint32_t)(sh->page_bytes / sh->n_kv_heads / (2 * sizeof(struct skv_note)));
+}
+
+/* The note of unit u of kv head h, in a set. The page of the notes must be resident. */
+SKV_INLINE struct skv_note *skv_note_at(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t set,
+                                        uint32_t u)
+{
+	const uint32_t each = skv_notes_of_page(sh);
+	uint8_t *page = sh->pool + skv_pte_id(skv_notes_table(sh, s)[u / each]) * sh->page_bytes;
+
+	return (struct skv_note *)(page + h * (sh->page_bytes / sh->n_kv_heads)) + set * each + u % each;
 }
 
 /* Where a window over n tokens begins to be recent. */

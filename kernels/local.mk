@@ -3,9 +3,10 @@
 # Only the objects of an ISA's library may contain its instructions.
 noinst_LTLIBRARIES += kernels/libskvkernels.la kernels/libskvkernels-generic.la
 KERNEL_SOURCES = \
-	kernels/kernels.h kernels/host/host.h kernels/host/simd.h kernels/host/tile.h kernels/host/decode.h \
-	kernels/host/append.c kernels/host/bounds.c kernels/host/decode.c kernels/host/evidence.c kernels/host/prefill.c \
-	kernels/host/recall.c kernels/host/select.c kernels/host/table.c kernels/host/topk.c
+	kernels/kernels.h kernels/host/host.h kernels/host/simd.h kernels/host/tile.h kernels/host/decode.h kernels/host/block.h \
+	kernels/host/notes.h kernels/host/append.c kernels/host/bounds.c kernels/host/decode.c kernels/host/evidence.c \
+	kernels/host/keep.c kernels/host/prefill.c kernels/host/rank.c kernels/host/recall.c kernels/host/select.c \
+	kernels/host/slots.c kernels/host/table.c kernels/host/topk.c kernels/host/vote.c
 
 kernels_libskvkernels_generic_la_SOURCES = $(KERNEL_SOURCES)
 kernels_libskvkernels_generic_la_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_ISA=generic
@@ -37,10 +38,12 @@ endif
 
 # The CUDA backend: a module that is loaded where a device is wanted, so nothing links it (cuda.mk).
 CUDA_KERNEL_CODE = kernels/cuda/append.cu kernels/cuda/bounds.cu kernels/cuda/decode.cu kernels/cuda/device.cu \
-	kernels/cuda/merge.cu kernels/cuda/prefill.cu kernels/cuda/read.cu kernels/cuda/recall.cu kernels/cuda/select.cu \
-	kernels/cuda/share.cu kernels/cuda/step.cu kernels/cuda/table.cu kernels/cuda/union.cu
-CUDA_KERNEL_SEEN = kernels/cuda/barrier.cuh kernels/cuda/chosen.cuh kernels/cuda/convert.cuh kernels/cuda/cuda.h kernels/cuda/decode.cuh \
-	kernels/cuda/decode-tile.cuh kernels/cuda/evidence.cuh kernels/cuda/select.cuh kernels/cuda/slots.cuh \
+	kernels/cuda/keep.cu kernels/cuda/merge.cu kernels/cuda/place.cu kernels/cuda/prefill.cu kernels/cuda/rank.cu \
+	kernels/cuda/read.cu kernels/cuda/recall.cu kernels/cuda/select.cu kernels/cuda/share.cu kernels/cuda/stamp.cu \
+	kernels/cuda/step.cu kernels/cuda/table.cu kernels/cuda/union.cu kernels/cuda/votes.cu
+CUDA_KERNEL_SEEN = kernels/cuda/barrier.cuh kernels/cuda/chosen.cuh kernels/cuda/convert.cuh kernels/cuda/cuda.h \
+	kernels/cuda/decode.cuh kernels/cuda/decode-tile.cuh kernels/cuda/evidence.cuh kernels/cuda/notes.cuh \
+	kernels/cuda/nth.cuh kernels/cuda/rows.cuh kernels/cuda/select.cuh kernels/cuda/slots.cuh \
 	kernels/cuda/module.h kernels/cuda/read.h kernels/device.h kernels/kernels.h \
 	libclient/include/sparsekv/policy.h libclient/include/sparsekv/types.h
 EXTRA_DIST += $(CUDA_KERNEL_CODE) $(CUDA_KERNEL_SEEN) kernels/cuda/module.map

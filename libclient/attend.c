@@ -34,16 +34,47 @@ static uint32_t rows_of(const struct skv_model *m, uint32_t sharing)
 	return sharing == SKV_SHARE_Q_HEAD ? m->n_heads : sharing == SKV_SHARE_KV_HEAD ? m->n_kv_heads : 1;
 }
 
-static void carve_selections(struct skv_session *s, const struct group *g, struct carver *c)
+/* What is of use in one layer of a group at a time, so that all that keep units share it: evidence, ranks, slots. */
+struct shared {
+	float *token, *page;
+};
+
+static struct shared carve_shared(struct skv_session *s, struct carver *c)
+{
+	const struct skv_model *m = &s->model;
+	struct step *st = &s->step;
+	size_t tokens = 0, n = st->n_decode;
+	struct shared x = {0};
+	bool keeps = false;
+
+	for (uint32_t i = 0; i < st->n_groups; i++) {
+		const struct policy *p = st->group[i].policy;
+
+		keeps |= p->n_keep > 0;
+		for (uint32_t layer = 0; layer < m->n_layers; layer++)
+			if (p->plan[layer].keep.unit && selection_tokens(&layer_class(s, layer)->decoding) > tokens)
+				tokens = selection_tokens(&layer_class(s, layer)->decoding);
+	}
+	if (!keeps)
+		return x;
+	st->slot = carve(c, (size_t)st->n * m->n_kv_heads * sizeof(*st->slot));
+	st->rank = carve(c, n * m->n_kv_heads * tokens * sizeof(float));
+	x.token = carve(c, n * m->n_kv_heads * tokens * sizeof(float));
+	x.page = carve(c, n * m->n_heads * (tokens / SKV_PAGE_TOKENS) * sizeof(float));
+	return x;
+}
+
+static void carve_selections(struct skv_session *s, const struct group *g, const struct shared *shared, struct carver *c)
 {
 	size_t n = g->n;
-	uint32_t tokens = (s->step.decoding.max_len + 255) / 256 * 256, pages = skv_pages_of(tokens);
 
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
 		const struct skv_plan *plan = &g->policy->plan[layer];
 		struct selection *x = &g->selection[layer];
-		uint32_t rows = rows_of(&s->model, plan->sharing);
+		uint32_t rows = rows_of(&s->model, plan->sharing), lists = plan->keep.unit ? s->model.n_kv_heads : rows;
+		uint32_t tokens = selection_tokens(&layer_class(s, layer)->decoding), pages = skv_pages_of(tokens);
 		uint32_t units = plan->evidence & SKV_EV_TOKENS ? tokens : pages;
+		bool lists_units = plan->evidence && plan->keep.unit != 1;
 
 		*x = (struct selection){0};
 		if (!plan->evidence)
@@ -55,16 +86,26 @@ static void carve_selections(struct skv_session *s, const struct group *g, struc
 		        .page_stride = pages,
 		};
 		if (plan->evidence & SKV_EV_TOKENS)
-			x->evidence.token = carve(c, n * rows * tokens * sizeof(float));
+			x->evidence.token = plan->keep.unit ? shared->token : carve(c, n * rows * tokens * sizeof(float));
 		if (plan->evidence & (SKV_EV_PAGES | SKV_EV_BOUNDS))
-			x->evidence.page = carve(c, n * rows * pages * sizeof(float));
-		x->list = (struct skv_list){
-		        .rows = rows,
-		        .stride = units,
-		        .ids = carve(c, n * rows * units * sizeof(uint32_t)),
-		        .count = carve(c, n * rows * sizeof(uint32_t)),
-		};
+			x->evidence.page = plan->keep.unit ? shared->page : carve(c, n * rows * pages * sizeof(float));
+		if (lists_units)
+			x->list = (struct skv_list){
+			        .rows = lists,
+			        .stride = units,
+			        .ids = carve(c, n * lists * units * sizeof(uint32_t)),
+			        .count = carve(c, n * lists * sizeof(uint32_t)),
+			};
 	}
+}
+
+static void carve_all(struct skv_session *s, struct carver *c)
+{
+	struct step *st = &s->step;
+	struct shared shared = carve_shared(s, c);
+
+	for (uint32_t i = 0; i < st->n_groups; i++)
+		carve_selections(s, &st->group[i], &shared, c);
 }
 
 int selections_prepare(struct skv_session *s)
@@ -73,14 +114,13 @@ int selections_prepare(struct skv_session *s)
 	struct carver c = {0};
 	int e;
 
-	for (uint32_t i = 0; i < st->n_groups; i++)
-		carve_selections(s, &st->group[i], &c);
+	carve_all(s, &c);
 	e = step_grow(s, &st->arena, &st->arena_bytes, c.at);
 	if (e < 0)
 		return e;
 	c = (struct carver){.base = st->arena};
-	for (uint32_t i = 0; i < st->n_groups && c.base; i++)
-		carve_selections(s, &st->group[i], &c);
+	if (c.base)
+		carve_all(s, &c);
 	return 0;
 }
 
@@ -112,7 +152,7 @@ static struct skv_list list_for(const struct selection *from, const struct skv_p
 static void decode(struct skv_session *s, struct group *g, uint32_t layer, const struct skv_attn *a)
 {
 	const struct skv_plan *plan = &g->policy->plan[layer];
-	const struct skv_batch batch = group_decoding(s, g);
+	const struct skv_batch batch = group_decoding(s, g, layer);
 	const struct skv_shape shape = layer_shape(s, layer);
 	const struct skv_kernels *k = s->kernels;
 	struct step *st = &s->step;
@@ -151,37 +191,56 @@ static void decode(struct skv_session *s, struct group *g, uint32_t layer, const
 	}
 	if (how != SKV_ATTEND_DENSE)
 		recall_measure(s, g, layer, &list);
+	own->chosen = false;
 	policy_hook(s, g, PHASE_AFTER, layer);
+	if (plan->keep.unit && !own->chosen)
+		policy_misuse(s, "layer %u keeps units, but nobody has chosen them", layer);
 }
 
-/* Of all the group's sequences; those that decode and those with prompts are apart. */
-static void update_bounds(struct skv_session *s, const struct group *g, const struct skv_shape *shape)
+/* What comes before attention, for all of the group: those that decode and those with prompts are apart. */
+static void append(struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_attn *a)
 {
-	const struct skv_batch decoding = batch_part(s->step.all, g->first, g->n);
-	const struct skv_batch prompts = batch_part(s->step.all, g->first_prompt, g->n_prompts);
+	const struct skv_batch part[] = {group_decoding(s, g, layer), group_prompts(s, g, layer)};
+	const struct skv_plan *plan = &g->policy->plan[layer];
+	const struct skv_shape shape = layer_shape(s, layer);
 
-	if (g->n > 0)
-		s->kernels->update_bounds(shape, &decoding, &s->step.work);
-	if (g->n_prompts > 0)
-		s->kernels->update_bounds(shape, &prompts, &s->step.work);
+	if (plan->keep.unit) {
+		slots_place(s, g, layer, a);
+		return;
+	}
+	for (int i = 0; i < 2; i++) {
+		if (part[i].n == 0)
+			continue;
+		s->kernels->append(&shape, &part[i], NULL, a->k, a->v, &s->step.work);
+		if (plan_keeps_bounds(plan))
+			s->kernels->update_bounds(&shape, &part[i], NULL, &s->step.work);
+	}
+}
+
+static void read_prompts(struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_attn *a)
+{
+	const struct skv_batch prompts = group_prompts(s, g, layer);
+	const struct skv_keep *keep = &g->policy->plan[layer].keep;
+	const struct skv_shape shape = layer_shape(s, layer);
+
+	s->kernels->prefill_dense(&shape, &prompts, a->q, a->out, &s->step.work);
+	if (keep->votes)
+		s->kernels->tally_prompt(&shape, &prompts, a->q, keep->window, &s->step.work);
 }
 
 void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
-	const struct skv_shape shape = layer_shape(s, layer);
 	struct step *st = &s->step;
 
-	s->kernels->append(&shape, &st->all, a->k, a->v, &st->work);
 	for (uint32_t i = 0; i < st->n_groups; i++) {
 		struct group *g = &st->group[i];
 
-		if (plan_keeps_bounds(&g->policy->plan[layer]))
-			update_bounds(s, g, &shape);
+		append(s, g, layer, a);
 		if (g->n > 0)
 			decode(s, g, layer, a);
+		if (g->n_prompts > 0)
+			read_prompts(s, g, layer, a);
 	}
-	if (st->prompts.n > 0)
-		s->kernels->prefill_dense(&shape, &st->prompts, a->q, a->out, &st->work);
 }
 
 static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a)

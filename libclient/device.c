@@ -262,6 +262,11 @@ static int grow_stale(struct device *d, uint64_t n)
 	return 0;
 }
 
+int device_room_stale(struct skv_session *s, uint64_t n)
+{
+	return s->device ? grow_stale(s->device, n) : 0;
+}
+
 /* The step has run: what its commits evicted is free, what was attended is counted. */
 static int harvest(struct skv_session *s, struct device_slot *x)
 {
@@ -352,12 +357,16 @@ static size_t carve(size_t *at, size_t bytes)
 	return here;
 }
 
-/* Room for a step of n sequences that changes so many entries, of a model of so many layers. */
-static int slot_prepare(struct device *d, struct device_slot *x, uint32_t n, uint64_t entries, uint32_t layers)
+/* Room for the step, which changes so many entries. */
+static int slot_prepare(const struct skv_session *s, struct device_slot *x, uint64_t entries)
 {
-	size_t at = 0, kseq = carve(&at, n * sizeof(*x->kseq)), entry = carve(&at, entries * sizeof(*x->entry));
+	const struct device *d = s->device;
+	uint32_t n = s->step.n;
+	size_t at = 0, kseq = carve(&at, (size_t)n * s->step.n_classes * sizeof(*x->kseq));
+	size_t entry = carve(&at, entries * sizeof(*x->entry));
 	size_t publish = carve(&at, n * sizeof(*x->publish)), sum = carve(&at, n * sizeof(*x->sum));
-	size_t share = carve(&at, layers * RECALL_SEQS * sizeof(*x->share));
+	size_t slots = carve(&at, (size_t)n * s->model.n_layers * sizeof(*x->slots));
+	size_t share = carve(&at, (size_t)s->model.n_layers * RECALL_SEQS * sizeof(*x->share));
 	int e = x->event ? 0 : d->backend->event_new(&x->event);
 
 	if (e == 0 && at > x->bytes) {
@@ -380,6 +389,7 @@ static int slot_prepare(struct device *d, struct device_slot *x, uint32_t n, uin
 	x->entry = (void *)((char *)x->mem + entry);
 	x->publish = (void *)((char *)x->mem + publish);
 	x->sum = (void *)((char *)x->mem + sum);
+	x->slots = (void *)((char *)x->mem + slots);
 	x->share = (void *)((char *)x->mem + share);
 	x->n_entries = 0;
 	return 0;
@@ -387,23 +397,26 @@ static int slot_prepare(struct device *d, struct device_slot *x, uint32_t n, uin
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-int device_grow_batch(struct skv_session *s, uint32_t n)
+int device_grow_batch(struct skv_session *s, uint32_t n, uint32_t n_classes)
 {
 	struct device *d = s->device;
 	size_t bytes = 0;
 	void *kseq = d->kseq, *attended = d->attended;
-	uint32_t cap = n + n / 2;
-	int e;
+	uint32_t cap_kseq = n * n_classes + n * n_classes / 2, cap = n + n / 2;
+	int e = 0;
 
-	if (n <= d->cap)
-		return 0;
-	d->cap = 0;
-	e = device_grow(s, &kseq, &bytes, cap * sizeof(*d->kseq));
-	d->kseq = kseq;
-	if (e == 0)
+	if (n * n_classes > d->cap_kseq) {
+		d->cap_kseq = 0;
+		e = device_grow(s, &kseq, &bytes, cap_kseq * sizeof(*d->kseq));
+		d->kseq = kseq;
+		d->cap_kseq = e == 0 ? cap_kseq : 0;
+	}
+	if (n > d->cap && e == 0) {
+		d->cap = 0;
 		e = device_grow(s, &attended, &bytes, cap * sizeof(*d->attended));
-	d->attended = attended;
-	d->cap = e == 0 ? cap : 0;
+		d->attended = attended;
+		d->cap = e == 0 ? cap : 0;
+	}
 	return e;
 }
 
@@ -430,7 +443,7 @@ int device_prepare(struct skv_session *s, uint32_t entries)
 	uint64_t room = (uint64_t)d->n_stale + entries + (before ? before->n_evict : 0);
 	int e = grow_stale(d, entries); /* all of them may be copies of shared pages */
 
-	return e < 0 ? e : slot_prepare(d, &d->slot[d->next], s->step.all.n, room, s->model.n_layers);
+	return e < 0 ? e : slot_prepare(s, &d->slot[d->next], room);
 }
 
 static void put_entry(struct skv_seq *q, uint32_t table, uint32_t page, skv_pte entry)
@@ -458,8 +471,8 @@ static void put_holes(struct skv_seq *q)
 	for (uint32_t i = 0; i < q->n_evict; i++) {
 		struct skv_evict j = journal[i];
 
-		if (j.layer < q->layout.n_layers && j.page < q->layout.max_pages) /* it was in shared memory */
-			put_entry(q, j.layer, j.page, skv_pte_make(SKV_PTE_HOLE, 0));
+		if (j.table < q->layout.n_tables && j.page < q->layout.max_pages) /* it was in shared memory */
+			put_entry(q, j.table, j.page, skv_seqmem_evicted(&q->layout, j.table));
 	}
 }
 
@@ -477,10 +490,10 @@ int device_stage(struct skv_session *s)
 	struct device_slot *x = &d->slot[d->next];
 	struct device_slot *before = to_stage(d);
 	struct step *st = &s->step;
-	struct skv_stage c = {.from = x->kseq, .to = d->kseq, .n = st->all.n, .entry = x->entry};
+	struct skv_stage c = {.from = x->kseq, .to = d->kseq, .n = st->n * st->n_classes, .entry = x->entry};
 	int e;
 
-	memcpy(x->kseq, st->kseq, st->all.n * sizeof(*x->kseq));
+	memcpy(x->kseq, st->kseq, c.n * sizeof(*x->kseq));
 	for (uint32_t i = 0; i < d->n_stale; i++)
 		device_entry(d->stale[i].seq, d->stale[i].table, d->stale[i].page);
 	for (uint32_t i = 0; before && i < before->n; i++)
@@ -493,15 +506,19 @@ int device_stage(struct skv_session *s)
 	d->n_stale = 0;
 	if (before)
 		before->staged = true;
-	replay_begin(s);
 	return 0;
 }
 
-static struct skv_publish publish_of(struct skv_seq *q, uint32_t item)
+/* `slots`: pinned memory for those of its layers. */
+static struct skv_publish publish_of(struct skv_seq *q, uint32_t item, struct skv_layer_slots *slots)
 {
 	struct skv_seqmem *m = q->on_device.mem;
-	uint32_t epoch = q->epoch + 1, len = q->len + q->n_new;
+	uint32_t epoch = q->epoch + 1, len = q->len + q->n_new, n = 0;
 
+	if (q->next_about & SKV_ABOUT_SLOTS) {
+		n = q->layout.n_layers * (uint32_t)(sizeof(*slots) / sizeof(uint32_t));
+		memcpy(slots, q->next_slots, n * sizeof(uint32_t));
+	}
 	return (struct skv_publish){
 		.commit = (uint64_t *)&m->commit,
 		.word = (uint64_t)epoch << 32 | len,
@@ -510,6 +527,11 @@ static struct skv_publish publish_of(struct skv_seq *q, uint32_t item)
 		.id = q->first,
 		.journal_n = (uint32_t *)&m->journal_n,
 		.n_evict = q->evicting ? 0 : q->n_evict,
+		.about = &m->about[epoch & 1],
+		.about_is = q->next_about,
+		.words = (uint32_t *)m->slots[epoch & 1],
+		.words_are = (const uint32_t *)slots,
+		.n_words = n,
 		.item = item,
 	};
 }
@@ -521,13 +543,13 @@ int device_publish(struct skv_session *s, const int32_t *next)
 	struct step *st = &s->step;
 	int e = 0;
 
-	x->n = st->all.n;
-	x->n_decode = st->decoding.n;
+	x->n = st->n;
+	x->n_decode = st->n_decode;
 	x->n_evict = 0;
 	x->staged = false;
 	for (uint32_t i = 0; i < x->n; i++) {
 		x->seqs[i] = st->seqs[i];
-		x->publish[i] = publish_of(st->seqs[i], st->item[i]);
+		x->publish[i] = publish_of(st->seqs[i], st->item[i], x->slots + (size_t)i * s->model.n_layers);
 		x->publish[i].attended = st->kseq[i].attended;
 		x->publish[i].sum = &x->sum[i];
 		x->n_evict += x->publish[i].n_evict;
@@ -547,10 +569,7 @@ int device_publish(struct skv_session *s, const int32_t *next)
 		struct skv_seq *q = x->seqs[i];
 
 		q->evicting |= q->n_evict > 0;
-		q->len += q->n_new;
-		q->epoch++;
-		q->in_step = false;
-		q->bounded = true;
+		step_committed(q);
 	}
 	x->busy = true;
 	d->next = (d->next + 1) % DEVICE_SLOTS;

@@ -9,7 +9,11 @@
  *   stock.c    free pages on lease, asked for ahead of need
  *   session.c  skv_open, skv_close, statistics
  *   seq.c      sequences: new, attach, fork, detach, drop
- *   step.c     begin (admission, copy-on-write), end (commit), abort
+ *   step.c     begin (admission), end (commit), abort
+ *   layout.c   a step as the kernels see it
+ *   pages.c    the pages of a step: supply, copy-on-write, eviction
+ *   keep.c     which units of a layer live, from lengths alone
+ *   slots.c    layers that keep units: steps without tokens, kernels around attention
  *   attend.c   one layer: append, attention as planned
  *   policy.c   plugins, specs, plans, hooks, the swap
  *   prims.c    the primitives that hooks call
@@ -243,6 +247,8 @@ struct policy {
 	char *spec;               /* ... and with every value */
 	bool unites[SKV_MAX_LAYERS]; /* its hooks asked for the layer's union: one list, in every step, also when replayed */
 	uint32_t n_bounds;      /* layers that keep bounds of their pages, so have state pages */
+	uint32_t n_keep;        /* layers that keep units, so have notes ... */
+	uint32_t n_keep_pages;  /* ... of them pages */
 	struct skv_plan plan[]; /* n_layers */
 };
 
@@ -276,6 +282,7 @@ void policy_misuse(struct skv_session *s, const char *fmt, ...) __attribute__((f
 struct selection {
 	bool has_evidence; /* made in this step */
 	uint32_t made;     /* 0, SKV_ATTEND_PAGES or SKV_ATTEND_TOKENS */
+	bool chosen;       /* the hooks of a layer that keeps units have said who stays */
 	struct skv_select select; /* by which the layer itself chooses, if it does */
 	struct skv_evidence evidence;
 	struct skv_list list;
@@ -290,6 +297,16 @@ struct group {
 	uint32_t first, n;                /* in step.seqs: that decode ... */
 	uint32_t first_prompt, n_prompts; /* ... and those with rows of prompts */
 	struct selection *selection;      /* [n_layers] */
+};
+
+/*
+ * Layers that have as many slots of each sequence, and keep as many of them, so that the kernels are told the
+ * same. Where no layer keeps units, nor ever has, they all are of one class.
+ */
+struct layer_class {
+	uint32_t layer; /* the first of them */
+	/* parts of kseq, or of the device's copy of it */
+	struct skv_batch all, decoding, prompts;
 };
 
 #define RECALL_SEQS 8u /* of a step, of which recall is measured */
@@ -307,120 +324,37 @@ struct recall {
 
 struct step {
 	bool open;
-	uint32_t cap;
+	uint32_t cap, cap_kseq;
+	uint32_t n, n_decode; /* sequences, and those that decode: they come first */
 	uint32_t rows; /* of all items */
 	uint32_t next_layer;
 	const void *q; /* of the layer that attends */
 	struct skv_seq **seqs; /* [cap]: those that decode come first, of either kind those of a group together */
-	uint32_t *item;        /* [cap]: the caller's index of seqs[i] */
-	struct skv_kseq *kseq; /* [cap]: seqs[i] for the kernels */
-	/* parts of kseq, or of the device's copy of it */
-	struct skv_batch all, decoding, prompts;
+	uint32_t *item;        /* [cap]: the caller's index of seqs[i] ... */
+	uint32_t *place;       /* [cap]: ... and where the caller's item is in seqs */
+	struct skv_kseq *kseq; /* [n_classes][n]: seqs[i] for the kernels */
+	struct layer_class *class; /* [n_layers] of room */
+	uint32_t n_classes;
+	uint16_t class_of[SKV_MAX_LAYERS];
+	struct supplied {
+		struct skv_seq *seq;
+		uint32_t table, page;
+	} *supplied; /* entries that got a page for this step */
+	uint32_t n_supplied, cap_supplied;
 	struct skv_work work;  /* with room for the kernels */
 	struct group *group;   /* [n_groups] of room for cap, in the order of their first items */
 	uint32_t n_groups;
 	struct selection *selection; /* the groups' */
 	uint32_t cap_selection;
+	/* of a layer at a time: slots of new tokens, ranks of units */
+	uint32_t *slot;
+	float *rank;
 	void *arena;           /* what the selections point into */
 	size_t arena_bytes;
 	struct recall recall;
 };
 
-/* ---- device.c -------------------------------------------------------------------------------- */
-
-#define DEVICE_SLOTS 4u /* steps that the host may be ahead */
-
-/* A step on its way: pinned memory, and what it is to be remembered for when it has run. */
-struct device_slot {
-	bool busy;
-	void *event; /* recorded behind its end */
-	void *mem;   /* pinned, what the next five point into */
-	size_t bytes;
-	struct skv_kseq *kseq;       /* [n] */
-	struct skv_entry *entry;     /* [n_entries] */
-	struct skv_publish *publish; /* [n] */
-	uint64_t *sum;               /* [n]: the attended counters */
-	float *share;                /* [n_layers][RECALL_SEQS]: recall, of the first n_recall sequences */
-	uint32_t n_recall;
-	struct skv_layer_set recall_layers[RECALL_SEQS];
-	uint32_t n, n_decode, n_entries, cap;
-	uint64_t n_evict; /* entries that its commits take away ... */
-	bool staged;      /* ... and the device's tables have the holes, or will have at that time */
-	struct skv_seq **seqs;       /* [n] of room for cap; none of them goes before the step has run */
-};
-
-/* Recordings of the layers; see replay.c. */
-struct replay {
-	uint64_t key;        /* of the open step, or the last one; 0: it cannot be replayed */
-	uint64_t layers_key; /* of the steps that the layers were seen in */
-	struct replay_layer *layer, *behind; /* [n_layers]; the one whose hooks did not run last, or NULL */
-	uint32_t cap_marks; /* of each layer */
-	void *recorder; /* a stream, made when it is needed */
-	bool recorded;
-	uint32_t tries; /* to record, under this key */
-};
-
-struct device {
-	const struct skv_backend *backend;
-	unsigned number; /* of the backend */
-	struct skv_device_info info;
-	/* [cap], the device's: what the kernels of a step read, and what they count */
-	struct skv_kseq *kseq;
-	uint64_t *attended;
-	uint32_t cap;
-	struct device_slot slot[DEVICE_SLOTS];
-	uint32_t next; /* slot of the open step, or of the next one */
-	/* entries within the committed length that the device's tables do not show as they are */
-	struct device_stale {
-		struct skv_seq *seq;
-		uint32_t table, page;
-	} *stale;
-	uint32_t n_stale;
-	uint64_t cap_stale;
-	struct replay replay;
-};
-
-/* Set the last error from the backend's, and return `error`. */
-int device_failed(const struct device *d, int error, const char *what);
-
-/* The kernels and the device of the session's model. */
-int device_open(struct skv_session *s);
-void device_close(struct skv_session *s);
-/* Work on the session's device, and put back what was current; nothing on host memory. */
-int device_enter(struct skv_session *s, void **ret_was);
-void device_leave(struct skv_session *s, void *was);
-/* Memory of the device, zeroed, in place of what there was; *mem is NULL after a failure. */
-int device_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need);
-int device_grow_batch(struct skv_session *s, uint32_t n);
-int device_check(struct skv_session *s); /* did all launches succeed? */
-int device_wait(struct skv_session *s);  /* for the stream of the step */
-/* Take note of the steps that have run; waits for one if the host is too far ahead. The device is entered. */
-int device_turn(struct skv_session *s);
-/* Wait for all steps, and take note; the device need not be entered. */
-int device_settle(struct skv_session *s);
-bool device_evicts(const struct skv_session *s); /* are there evictions whose commits were not seen? */
-int device_seq_open(struct skv_seq *q);
-int device_seq_refresh(struct skv_seq *q); /* the daemon changed the tables */
-void device_seq_close(struct skv_seq *q);
-/*
- * A step, from its beginning to its end. prepare() makes room for so many entries: entry() notes one of this step down,
- * stale() one that is true whatever becomes of the step. Both do nothing on host memory.
- */
-int device_prepare(struct skv_session *s, uint32_t entries);
-void device_entry(struct skv_seq *q, uint32_t table, uint32_t page);
-void device_stale(struct skv_seq *q, uint32_t table, uint32_t page);
-int device_stage(struct skv_session *s);
-int device_not_recording(struct skv_session *s); /* -EBUSY: the step's stream is being recorded */
-int device_publish(struct skv_session *s, const int32_t *next); /* on failure nothing has changed */
-
-/* ---- replay.c -------------------------------------------------------------------------------- */
-
-int replay_init(struct device *d, uint32_t n_layers);
-void replay_free(struct device *d, uint32_t n_layers); /* the device is entered */
-/* The step is laid out: its key, and recordings of its layers if it is time to make them. */
-void replay_begin(struct skv_session *s);
-/* 1: the layer was replayed. 0: attend as it comes. */
-int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a);
+struct device;
 
 /* ---- recall.c -------------------------------------------------------------------------------- */
 
@@ -470,6 +404,15 @@ struct skv_session {
 	int64_t recall_every; /* steps; -1: as the daemon says */
 };
 
+/* Steps without tokens, after which a sequence is the same and lies in another way. */
+enum quiet {
+	QUIET_NOT,
+	QUIET_SETTLE, /* what lives moves down, until no slot below is free */
+	QUIET_LIFT,   /* the page that is being filled is taken out from among the others, the next SETTLE puts it last */
+	QUIET_NOTE,   /* notes as the policy wants them */
+	QUIET_BIND,   /* bounds of all pages */
+};
+
 struct skv_seq {
 	struct skv_session *session;
 	struct skv_seq *next, **prev;
@@ -481,7 +424,9 @@ struct skv_seq {
 	/* committed, on a device as soon as it is queued; kept here so that shared memory is not believed twice */
 	uint32_t len, epoch;
 	uint64_t n_shared;   /* entries, of all layers */
-	uint32_t *holes;     /* [n_layers] */
+	uint32_t about;      /* as in seqmem.h, with SKV_ABOUT_SLOTS ... */
+	struct skv_layer_slots *slots; /* ... [n_layers] */
+	bool gaps;           /* pages are missing below slots of a layer that keeps units: it is about to be settled */
 	/* [n_layers]: pages [from, to) are holes, or will be with this commit: no need to look again */
 	struct span {
 		uint32_t from, to;
@@ -503,6 +448,10 @@ struct skv_seq {
 	/* the open step */
 	bool in_step;
 	uint32_t n_new;        /* tokens */
+	uint32_t next_about;   /* what its commit will say */
+	struct skv_layer_slots *next_slots; /* [n_layers]; `extent`: the slots that the step has */
+	enum quiet quiet;      /* without tokens, slots.c alone knows what for */
+	bool takes;            /* pages: some table has not all that the step needs */
 	/* id of the first of them: tokens[len] still shows the last commit's next, which it is without has_first */
 	int32_t first;
 	bool has_first;
@@ -526,6 +475,24 @@ static inline skv_pte *seq_table(const struct skv_seq *q, uint32_t table)
 	return skv_seqmem_table(q->mem, &q->layout, table);
 }
 
+/* Does each layer have slots of its own number? */
+static inline bool seq_by_layer(const struct skv_seq *q)
+{
+	return q->about & SKV_ABOUT_SLOTS || q->quiet;
+}
+
+/* As of the last commit the layer has no token in slots from here on. */
+static inline uint32_t seq_extent(const struct skv_seq *q, uint32_t layer)
+{
+	return seq_by_layer(q) ? q->slots[layer].extent : q->len;
+}
+
+/* And the slots that the open step has. */
+static inline uint32_t seq_reach(const struct skv_seq *q, uint32_t layer)
+{
+	return seq_by_layer(q) ? q->next_slots[layer].extent : q->len + q->n_new;
+}
+
 /* Entries of a layer's state table that so many tokens take: a state page has the bounds of SKV_PAGE_TOKENS pages. */
 static inline uint32_t state_pages_of(uint32_t tokens)
 {
@@ -538,12 +505,6 @@ static inline struct skv_batch batch_part(struct skv_batch b, uint32_t first, ui
 	b.seq += first;
 	b.n = n;
 	return b;
-}
-
-/* Those of a group that decode. */
-static inline struct skv_batch group_decoding(const struct skv_session *s, const struct group *g)
-{
-	return batch_part(s->step.decoding, g->first, g->n);
 }
 
 /* It no longer refers to a page that it shared; stock_release() tells. */
@@ -560,7 +521,30 @@ static inline struct skv_shape layer_shape(const struct skv_session *s, uint32_t
 
 	shape.layer = layer;
 	shape.state = s->model.n_layers + layer;
+	shape.notes = 2 * s->model.n_layers + layer;
+	shape.notes = 2 * s->model.n_layers + layer;
 	return shape;
+}
+
+static inline struct layer_class *layer_class(struct skv_session *s, uint32_t layer)
+{
+	return &s->step.class[s->step.class_of[layer]];
+}
+
+/* A group's sequences that decode, and those with rows of prompts, as the layer's kernels see them. */
+static inline struct skv_batch group_decoding(struct skv_session *s, const struct group *g, uint32_t layer)
+{
+	return batch_part(layer_class(s, layer)->decoding, g->first, g->n);
+}
+static inline struct skv_batch group_prompts(struct skv_session *s, const struct group *g, uint32_t layer)
+{
+	return batch_part(layer_class(s, layer)->prompts, g->first_prompt - s->step.n_decode, g->n_prompts);
+}
+
+/* Number `at` of the step as the kernels of the layer see it. */
+static inline const struct skv_kseq *layer_kseq(const struct skv_session *s, uint32_t layer, uint32_t at)
+{
+	return &s->step.kseq[(size_t)s->step.class_of[layer] * s->step.n + at];
 }
 
 /* Free what a session and its sequences have here, without a word to the daemon. */
@@ -572,11 +556,55 @@ void seq_free(struct skv_seq *q);
  */
 void seq_unhold(struct skv_seq *q, enum skv_pte_kind kind);
 void seq_take_own(struct skv_seq *q); /* its own pages, still on lease, into the stock */
-/* Take its state pages out of entries [from, end). Nothing that runs may need them. */
-void seq_drop_state(struct skv_seq *q, uint32_t from, uint32_t end);
+/* Give up what is in an entry, which becomes what it is without a page. Nothing that runs may need the page. */
+void seq_drop_page(struct skv_seq *q, uint32_t table, uint32_t page);
 /* Has a fork that timed out been answered by now? Then the table is looked at again. 0, or -ETIMEDOUT. */
 int seq_settle_fork(struct skv_seq *q);
 uint64_t seq_resident(const struct skv_seq *q); /* pages, of all layers */
+/* Has it the pages that its slots are in? 0, or -EBADMSG; looks for gaps. */
+int seq_check_pages(struct skv_seq *q);
+
+/* ---- pages.c: which pages a step takes, writes to and lets go -------------------------------- */
+
+/* Pages that a step takes, of them copies of shared ones, what one like it could take, and entries of holes. */
+struct pages {
+	uint64_t need, copies, demand, holes;
+};
+void pages_count(struct skv_seq *q, struct pages *p);
+/* No sequence of the step will write to a page that it shares. */
+int pages_unshare(struct skv_session *s);
+/* Room to note down so many pages of the step's. */
+int pages_prepare(struct skv_session *s, uint64_t need);
+/* Pages for what is missing; the stock has them. */
+void pages_supply(struct skv_session *s, struct skv_seq *q);
+/* They are in the stock again. */
+void pages_undo(struct skv_session *s);
+/* The page in this entry goes with the step's commit. False: the journal is full. */
+bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page);
+/* So do those that the sequence has beyond its slots. */
+void pages_evict_surplus(struct skv_seq *q);
+/* What a torn step has left in entries of no use; of bounds, what is beyond the layer's slots. */
+void pages_trim(struct skv_seq *q);
+/* Does the sequence have the pages that its slots are in? NULL, or what is wrong. Finds gaps. */
+const char *pages_check(struct skv_seq *q);
+
+/* ---- keep.c: which units of a layer live, from lengths alone --------------------------------- */
+
+/*
+ * What a step does to the slots of a layer, in which it has ks->len of them: keep, tally and pinned of `ks`, and what
+ * the commit will say. `about`: of the last commit.
+ */
+void keep_schedule(const struct skv_keep *k, uint32_t about, bool decodes, struct skv_kseq *ks,
+                   struct skv_layer_slots *ret);
+
+/* ---- slots.c: layers that keep units --------------------------------------------------------- */
+
+/* Make slots and notes of the sequence what the policy's plans and the item want; commits steps of its own. */
+int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt);
+uint32_t slots_about(const struct skv_seq *q); /* what is known of a sequence after a quiet step */
+/* Before the attention of a layer that keeps units: find room for what is new, and put it there. */
+void slots_place(struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_attn *a);
+
 /*
  * Carry out the committed journal: entries become holes, their pages are free for the next step. `stale`: the tables
  * of the device show nothing of it so far.
@@ -587,11 +615,28 @@ void seq_attended(struct skv_seq *q, uint32_t len, uint64_t tokens);
 
 /* Append and attend, as planned. The arguments have been looked at. */
 void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *a);
+/* Of a batch's sequences: evidence of tokens, and ranks, have so many elements a row. */
+static inline uint32_t selection_tokens(const struct skv_batch *b)
+{
+	return (b->max_len + 255) / 256 * 256;
+}
 /* Evidence and lists for the decoding sequences of the step. */
 int selections_prepare(struct skv_session *s);
 void step_abort(struct skv_session *s);
 /* Scratch that grows: `need` bytes of the session's memory at least. The contents are lost. */
 int step_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need);
+#define SCRATCH_ROUND 1024u /* tokens: growing sequences must not mean growing scratch at each page */
+
+/* layout.c: lay the items out for the kernels, those that decode first. Marks the sequences, adds up pages. */
+int step_lay_out(struct skv_session *s, const struct skv_step_item *items, uint32_t n, struct pages *ret);
+/* Admit the items, which were looked at, supply their pages, and tell the kernels. On failure nothing has changed. */
+int step_enter(struct skv_session *s, const struct skv_step_item *items, uint32_t n, uint32_t *ret_demand);
+void step_leave(struct skv_session *s); /* what was entered will not be */
+/* Commit what was entered, in host memory; and what a commit means to the host's own. */
+void step_commit(struct skv_seq *q, int32_t next);
+void step_committed(struct skv_seq *q);
 void step_deinit(struct skv_session *s);
+
+#include "device.h"
 
 #endif

@@ -2,11 +2,11 @@
 # libsparsekv-client: what an engine links. Only names of the public headers leave it.
 lib_LTLIBRARIES += libclient/libsparsekv-client.la
 libclient_libsparsekv_client_la_SOURCES = \
-	libclient/internal.h \
+	libclient/device.h libclient/internal.h \
 	libclient/attend.c libclient/conn.c libclient/connect.c libclient/device.c libclient/error.c \
-	libclient/looked.c \
+	libclient/keep.c libclient/layout.c libclient/looked.c libclient/pages.c \
 	libclient/policy.c libclient/pool.c libclient/prims.c libclient/recall.c libclient/replay.c libclient/seq.c \
-	libclient/session.c libclient/step.c libclient/stock.c
+	libclient/session.c libclient/slots.c libclient/step.c libclient/stock.c
 libclient_libsparsekv_client_la_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 libclient_libsparsekv_client_la_LDFLAGS = $(AM_LDFLAGS) $(OPENMP_CFLAGS) -version-info 0:0:0 -no-undefined \
 	-Wl,--version-script=$(srcdir)/libclient/sparsekv-client.map

@@ -3,8 +3,9 @@
  * libclient/looked.c - skv_selection: what a layer of the open step looked at.
  *
  * For whoever checks or draws what a policy does. The lists of a step are in its arena until the next step
- * begins, on a device in its memory. What is evicted is known from the host's tables, which show the step as it
- * is while it is open: its own evictions come with its commit, those of earlier ones are waited for.
+ * begins, on a device in its memory; so are the notes of layers that keep units. What is evicted is known from
+ * the host's tables, which show the step as it is while it is open: its own evictions come with its commit, those
+ * of earlier ones are waited for.
  */
 #include "internal.h"
 
@@ -15,7 +16,7 @@
 /* Where the caller's item is in the step, or -1. */
 static int64_t find_item(const struct step *st, uint32_t item)
 {
-	for (uint32_t at = 0; at < st->all.n; at++)
+	for (uint32_t at = 0; at < st->n; at++)
 		if (st->item[at] == item)
 			return at;
 	return -1;
@@ -68,10 +69,10 @@ static void put_window(struct sink *to, const struct skv_window *w, uint32_t len
 }
 
 /* What of the list is there in this layer: another one's may name what this one has evicted. */
-static int put_list(struct skv_session *s, struct sink *to, const struct skv_list *list, uint32_t at, uint32_t row,
-                    uint32_t per_page, const skv_pte *table)
+static int put_list(struct skv_session *s, struct sink *to, const struct skv_list *list, uint32_t at, uint32_t rows,
+                    uint32_t row, uint32_t per_page, const skv_pte *table)
 {
-	size_t number = (size_t)at * list->rows + row;
+	size_t number = (size_t)at * rows + row;
 	uint32_t n = 0, *ids;
 	int e = fetch(s, &n, list->count + number, sizeof(n));
 
@@ -90,6 +91,98 @@ static int put_list(struct skv_session *s, struct sink *to, const struct skv_lis
 	return e;
 }
 
+static int ascending(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Positions of n units of a kv head, as the open step's notes have them, whether they live on or not. */
+static int fetch_positions(struct skv_session *s, uint32_t layer, const struct skv_seq *q, const struct skv_kseq *ks,
+                           uint32_t head, uint32_t n, uint32_t *pos)
+{
+	uint32_t each = skv_notes_of_page(&s->shape);
+	size_t offset = head * (s->shape.page_bytes / s->model.n_kv_heads);
+	struct skv_note *notes = malloc(each * sizeof(*notes));
+	int e = notes ? 0 : fail(-ENOMEM, "out of memory");
+
+	for (uint32_t i = 0; i < n && e == 0; i += each) {
+		uint32_t page = skv_pte_id(seq_table(q, 2 * s->model.n_layers + layer)[i / each]);
+		uint32_t some = n - i < each ? n - i : each;
+		const uint8_t *at = s->shape.pool + pool_place(s->pool, page, false) * s->shape.page_bytes + offset;
+
+		e = fetch(s, notes, (const struct skv_note *)at + ks->set * each, some * sizeof(*notes));
+		for (uint32_t j = 0; j < some && e == 0; j++)
+			pos[i + j] = notes[j].pos & ~SKV_NOTE_GONE;
+	}
+	free(notes);
+	return e;
+}
+
+/* The units of a kv head of a layer that keeps some: all that it has, or those on its list, by their positions. */
+static int put_kept(struct skv_session *s, const struct group *g, struct sink *to, uint32_t layer, uint32_t at,
+                    uint32_t head)
+{
+	const struct skv_kseq *ks = layer_kseq(s, layer, at);
+	const struct skv_list *list = &g->selection[layer].list;
+	uint32_t unit = g->policy->plan[layer].keep.unit, units = (ks->len + unit - 1) / unit, n = units;
+	size_t number = (size_t)(at - g->first) * list->rows + head;
+	uint32_t *pos = malloc(2 * (units + 1u) * sizeof(*pos)), *ids = pos + units;
+	int e = pos ? fetch_positions(s, layer, s->step.seqs[at], ks, head, units, pos) : fail(-ENOMEM, "out of memory");
+
+	if (unit > 1 && e == 0)
+		e = fetch(s, &n, list->count + number, sizeof(n));
+	if (n > units && e == 0)
+		e = fail(-EIO, "a selection of %u units, expected at most %u", n, units);
+	if (unit > 1 && e == 0)
+		e = fetch(s, ids, list->ids + number * list->stride, n * sizeof(*ids));
+	for (uint32_t i = 0; i < n && e == 0; i++) {
+		uint32_t u = unit > 1 ? ids[i] : i;
+
+		if (u >= units)
+			e = fail(-EIO, "a selection of unit %u of %u", u, units);
+		else
+			ids[i] = pos[u];
+	}
+	if (e == 0)
+		qsort(ids, n, sizeof(*ids), ascending);
+	for (uint32_t i = 0; i < n && e == 0; i++)
+		put(to, ids[i]);
+	free(pos);
+	return e;
+}
+
+/* The source's lists; where a replay has made a union, nobody has said so in this step. */
+static uint32_t list_rows(const struct group *g, const struct skv_plan *plan)
+{
+	return g->policy->unites[plan->source] ? 1 : g->selection[plan->source].list.rows;
+}
+
+/* What the layer looked at as its plan says, where slots are what tokens are in order. */
+static int put_planned(struct skv_session *s, const struct group *g, struct sink *to, uint32_t layer, uint32_t at,
+                       uint32_t row, uint32_t how)
+{
+	const struct skv_plan *plan = g ? &g->policy->plan[layer] : NULL; /* of rows of a prompt nobody asks */
+	const skv_pte *table = seq_table(s->step.seqs[at], layer);
+	uint32_t slots = layer_kseq(s, layer, at)->len;
+
+	switch (how) {
+	case SKV_LOOKED_DENSE:
+		for (uint32_t page = 0; page < skv_pages_of(slots); page++)
+			if (skv_pte_resident(table[page]))
+				put(to, page);
+		return 0;
+	case SKV_LOOKED_WINDOW:
+		put_window(to, &plan->window, slots, table);
+		return 0;
+	default:
+		return put_list(s, to, &g->selection[plan->source].list, at - g->first, list_rows(g, plan),
+		                plan->mapped ? plan->map[row] : row, how == SKV_LOOKED_TOKENS ? SKV_PAGE_TOKENS : 1,
+		                table);
+	}
+}
+
 static int look(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t row, struct skv_looked *ret,
                 uint32_t *ids, uint32_t room)
 {
@@ -99,35 +192,22 @@ static int look(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t r
 	const struct skv_plan *plan = g ? &g->policy->plan[layer] : NULL;
 	struct sink to = {.ids = ids, .room = room};
 	struct skv_looked looked = {.size = ret->size, .rows = 1, .how = g ? plan->attend : SKV_LOOKED_DENSE};
-	struct skv_list list = {0};
-	const skv_pte *table;
-	int e = 0;
+	bool keeps = g && plan->keep.unit;
+	int e;
 
 	if (at < 0)
-		return fail(-EINVAL, "item %u of %u", item, st->all.n);
-	if (g)
-		list = g->selection[plan->source].list;
-	if (g && g->policy->unites[plan->source])
-		list.rows = 1; /* where a replay has made it, nobody has said so in this step */
-	looked.len = st->kseq[at].len;
-	if (looked.how == SKV_LOOKED_PAGES || looked.how == SKV_LOOKED_TOKENS)
-		looked.rows = list.rows;
+		return fail(-EINVAL, "item %u of %u", item, st->n);
+	if (keeps && plan->keep.unit == 1)
+		looked.how = SKV_LOOKED_TOKENS;
+	looked.len = st->seqs[at]->len + st->seqs[at]->n_new;
+	if (keeps)
+		looked.rows = s->model.n_kv_heads;
+	else if (looked.how == SKV_LOOKED_PAGES || looked.how == SKV_LOOKED_TOKENS)
+		looked.rows = list_rows(g, plan);
 	if (row >= looked.rows)
 		return fail(-EINVAL, "row %u of %u", row, looked.rows);
-	table = seq_table(st->seqs[at], layer);
-	switch (looked.how) {
-	case SKV_LOOKED_DENSE:
-		for (uint32_t page = 0; page < skv_pages_of(looked.len); page++)
-			if (skv_pte_resident(table[page]))
-				put(&to, page);
-		break;
-	case SKV_LOOKED_WINDOW:
-		put_window(&to, &plan->window, looked.len, table);
-		break;
-	default:
-		e = put_list(s, &to, &list, (uint32_t)at - g->first, plan->mapped ? plan->map[row] : row,
-		             looked.how == SKV_LOOKED_TOKENS ? SKV_PAGE_TOKENS : 1, table);
-	}
+	e = keeps ? put_kept(s, g, &to, layer, (uint32_t)at, row)
+	          : put_planned(s, g, &to, layer, (uint32_t)at, row, looked.how);
 	if (e < 0)
 		return e;
 	looked.n = to.n;

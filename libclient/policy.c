@@ -137,8 +137,11 @@ static int configure(struct policy *p, const struct skv_model *model)
 		e = skv_policy_plan(p->block, p->config, model, p->plan, text, sizeof(text));
 	if (e < 0)
 		return fail(e, "%s", text);
-	for (uint32_t layer = 0; layer < model->n_layers; layer++)
+	for (uint32_t layer = 0; layer < model->n_layers; layer++) {
 		p->n_bounds += plan_keeps_bounds(&p->plan[layer]);
+		p->n_keep += p->plan[layer].keep.unit > 0;
+		p->n_keep_pages += p->plan[layer].keep.unit > 1;
+	}
 	n = skv_spec_print(p->block, p->config, NULL, 0);
 	p->spec = malloc((size_t)n + 1);
 	if (!p->spec)
@@ -306,7 +309,9 @@ static void install(struct skv_seq *q, const struct policy *p, void *state)
 	free(state);
 	if (q->session->device)
 		device_settle(q->session); /* should it fail, nothing runs any more either */
-	seq_drop_state(q, 0, skv_pages_of(q->len));
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
+		for (uint32_t i = 0; i < skv_pages_of(q->len); i++)
+			seq_drop_page(q, q->layout.n_layers + layer, i);
 	q->bounded = p->n_bounds == 0 || q->len == 0;
 	m->state_version = block->state_version;
 	/* bounds that the next step makes are there when it is committed: until then the state is of no commit */
@@ -331,7 +336,7 @@ void policy_start(struct skv_seq *q)
 static bool state_fits(const struct skv_seq *q, const struct policy *p)
 {
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
-		for (uint32_t i = 0; i < state_pages_of(q->len); i++) {
+		for (uint32_t i = 0; i < state_pages_of(seq_extent(q, layer)); i++) {
 			skv_pte e = seq_table(q, q->layout.n_layers + layer)[i];
 
 			if (skv_pte_resident(e) != plan_keeps_bounds(&p->plan[layer]))
@@ -356,9 +361,11 @@ int policy_take_over(struct skv_seq *q)
 	void *state;
 	int e;
 
+	pages_trim(q);
+	e = seq_check_pages(q);
+	if (e < 0)
+		return e;
 	if (at_home(q, p)) {
-		/* what a torn step put there for tokens that are not committed */
-		seq_drop_state(q, state_pages_of(q->len), skv_pages_of(q->len));
 		q->bounded = true;
 		return 0;
 	}
@@ -515,6 +522,14 @@ const char *skv_seq_policy_spec(const struct skv_seq *q)
 const char *skv_policy_spec(struct skv_session *s)
 {
 	return s->policy->spec;
+}
+
+int skv_policy_reads_prompts(struct skv_session *s)
+{
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
+		if (s->policy->plan[layer].keep.votes)
+			return 1;
+	return 0;
 }
 
 const char *skv_policy_error(struct skv_session *s)

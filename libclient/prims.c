@@ -55,7 +55,7 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 		policy_misuse(s, "%s: layer %u has no evidence so far in this step", name, sel->layer);
 		return;
 	}
-	batch = group_decoding(s, g);
+	batch = group_decoding(s, g, sel->layer);
 	shape = layer_shape(s, sel->layer);
 	g->policy->unites[sel->layer] = what == SELECT_UNION;
 	x->list.rows = what == SELECT_UNION ? 1 : x->evidence.rows;
@@ -95,35 +95,113 @@ static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 		policy_misuse(s, "score_pages: %s", wrong);
 		return;
 	}
-	batch = group_decoding(s, g);
+	batch = group_decoding(s, g, layer);
 	shape = layer_shape(s, layer);
 	s->kernels->score_pages(&shape, &batch, s->step.q, g->policy->plan[layer].pool, &g->selection[layer].evidence,
 	                        &s->step.work);
 	g->selection[layer].has_evidence = true;
 }
 
+/* ---- layers that keep units ------------------------------------------------------------------ */
+
+static void tally(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	struct skv_session *s = ctx->host;
+	const struct group *g = s->group;
+	const char *wrong = "outside of the layer's after()";
+	struct skv_batch batch;
+	struct skv_shape shape;
+
+	if (s->phase == PHASE_AFTER && layer == s->hook_layer)
+		wrong = skv_tally_check(layer, g->policy->plan, s->model.n_layers);
+	if (wrong) {
+		policy_misuse(s, "tally: %s", wrong);
+		return;
+	}
+	batch = group_decoding(s, g, layer);
+	shape = layer_shape(s, layer);
+	s->kernels->tally(&shape, &batch, &g->selection[layer].evidence, &s->step.work);
+}
+
+static void keep_best(const struct skv_policy_ctx *ctx, const struct skv_keep_best *k)
+{
+	struct skv_session *s = ctx->host;
+	const struct skv_rank rank = {.smooth = k->smooth, .lambda = k->lambda};
+	const struct group *g = s->group;
+	const char *wrong = "outside of the layer's after()";
+	bool ranked = k->smooth > 1 || k->lambda > 0;
+	struct skv_batch batch;
+	struct skv_keep_by by;
+	struct skv_shape shape;
+	uint32_t stride;
+
+	if (s->phase == PHASE_AFTER && k->layer == s->hook_layer)
+		wrong = skv_keep_check(k, g->policy->plan, s->model.n_layers);
+	if (wrong) {
+		policy_misuse(s, "keep_best: %s", wrong);
+		return;
+	}
+	shape = layer_shape(s, k->layer);
+	batch = group_decoding(s, g, k->layer);
+	stride = selection_tokens(&batch);
+	if (ranked)
+		s->kernels->rank(&shape, &batch, &rank, s->step.rank, stride, &s->step.work);
+	by = (struct skv_keep_by){
+	        .unit = g->policy->plan[k->layer].keep.unit,
+	        .recent = k->recent,
+	        .old_first = k->old_first,
+	        .forget = k->forget,
+	};
+	s->kernels->keep(&shape, &batch, &by, ranked ? s->step.rank : NULL, stride, &s->step.work);
+	g->selection[k->layer].chosen = true;
+}
+
+static void stamp_pages(const struct skv_policy_ctx *ctx, const struct skv_stamp_pages *p)
+{
+	struct skv_session *s = ctx->host;
+	const struct group *g = s->group;
+	const char *wrong = "outside of the layer's before()";
+	const struct skv_keep *keep;
+	struct skv_batch batch;
+	struct skv_stamp stamp;
+	struct selection *x;
+	struct skv_shape shape;
+
+	if (s->phase == PHASE_BEFORE && p->layer == s->hook_layer)
+		wrong = skv_stamp_check(p, g->policy->plan, s->model.n_layers);
+	if (!wrong && !g->selection[p->layer].has_evidence)
+		wrong = "pages that are not scored";
+	if (wrong) {
+		policy_misuse(s, "stamp_pages: %s", wrong);
+		return;
+	}
+	shape = layer_shape(s, p->layer);
+	batch = group_decoding(s, g, p->layer);
+	keep = &g->policy->plan[p->layer].keep;
+	x = &g->selection[p->layer];
+	stamp = (struct skv_stamp){
+	        .alpha = p->alpha,
+	        .ratio = p->ratio,
+	        .scale = p->scale > 0 ? p->scale : shape.scale,
+	        .pinned = keep->pinned,
+	        .pinned_floor = keep->pinned_floor,
+	};
+	s->kernels->stamp(&shape, &batch, &x->evidence, &stamp, &x->list, &s->step.work);
+	x->made = SKV_ATTEND_PAGES;
+}
+
+/* ---- evictions and state --------------------------------------------------------------------- */
+
 /* Pages [first, end) of the layer that are still there go into the journal. False: it is full. */
 static bool collect(struct skv_seq *q, uint32_t layer, uint32_t first, uint32_t end)
 {
-	const skv_pte *t = seq_table(q, layer);
-	struct skv_evict *journal = skv_seqmem_journal(q->mem, &q->layout);
-	uint64_t room = (uint64_t)q->layout.n_layers * q->layout.max_pages;
 	struct span *gone = &q->gone[layer];
 
-	/* the step's layers are queued: the device has something to do while the last one's end is waited for */
-	if (q->evicting && device_settle(q->session) < 0)
-		return true; /* then the step cannot end either */
 	if (gone->from != first)
 		*gone = (struct span){.from = first, .to = first};
-	for (uint32_t page = gone->to; page < end; page++) {
-		if (!skv_pte_resident(t[page]))
-			continue;
-		if (q->n_evict == 0) /* the stamp before the entries: seqmem.h, 3 */
-			atomic_store(&q->mem->journal_epoch, q->epoch + 1);
-		if (q->n_evict == room)
+	for (uint32_t page = gone->to; page < end; page++)
+		if (!pages_evict(q, layer, page))
 			return false;
-		journal[q->n_evict++] = (struct skv_evict){.layer = layer, .page = page};
-	}
 	if (gone->to < end)
 		gone->to = end;
 	return true;
@@ -133,16 +211,14 @@ static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, cons
 {
 	struct skv_session *s = ctx->host;
 	const struct group *g = s->group;
-	const char *wrong = skv_window_check(w);
+	const char *wrong = "outside of step_end()";
 
-	if (s->phase != PHASE_END)
-		wrong = "outside of step_end()";
-	else if (layer >= s->model.n_layers)
-		wrong = "a layer that the model does not have";
+	if (s->phase == PHASE_END)
+		wrong = skv_evict_check(layer, w, g->policy->plan, s->model.n_layers);
 	for (uint32_t i = 0; !wrong && i < g->n; i++) {
 		struct skv_seq *q = s->step.seqs[g->first + i];
 		/* as the next step will see it; its last page is the one that is appended to, and stays */
-		uint32_t end = skv_window_start(w, s->step.kseq[g->first + i].len + 1) / SKV_PAGE_TOKENS;
+		uint32_t end = skv_window_start(w, seq_reach(q, layer) + 1) / SKV_PAGE_TOKENS;
 
 		if (!collect(q, layer, skv_pages_of(w->sinks), end))
 			wrong = "the same pages are evicted again and again";
@@ -180,4 +256,7 @@ const struct skv_prims policy_prims = {
         .evict_outside = evict_outside,
         .seq_state = seq_state,
         .score_pages = score_pages,
+        .tally = tally,
+        .keep_best = keep_best,
+        .stamp_pages = stamp_pages,
 };

@@ -51,11 +51,14 @@ static int lay_out(struct skv_session *s, uint32_t rows)
 	struct recall *r = &s->step.recall;
 	struct skv_evidence *ev = &r->evidence;
 	size_t shares = (size_t)s->model.n_layers * RECALL_SEQS, tokens, pages;
+	uint32_t longest = 0;
 	int e;
 
+	for (uint32_t c = 0; c < s->step.n_classes; c++)
+		longest = s->step.class[c].decoding.max_len > longest ? s->step.class[c].decoding.max_len : longest;
 	*ev = (struct skv_evidence){
 	        .sum = true,
-	        .token_stride = (s->step.decoding.max_len + 63) / 64 * 64,
+	        .token_stride = (longest + 63) / 64 * 64,
 	};
 	ev->page_stride = ev->token_stride / SKV_PAGE_TOKENS;
 	tokens = (size_t)RECALL_SEQS * rows * ev->token_stride;
@@ -74,31 +77,31 @@ int recall_begin(struct skv_session *s)
 
 	r->n = 0;
 	memset(r->layers, 0, sizeof(r->layers));
-	if (every == 0 || s->step.decoding.n == 0 || ++r->steps % every != 0)
+	if (every == 0 || s->step.n_decode == 0 || ++r->steps % every != 0)
 		return 0;
 	rows = most_rows(s);
 	if (rows == 0)
 		return 0;
-	r->n = s->step.decoding.n < RECALL_SEQS ? s->step.decoding.n : RECALL_SEQS;
+	r->n = s->step.n_decode < RECALL_SEQS ? s->step.n_decode : RECALL_SEQS;
 	return lay_out(s, rows);
 }
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
 /* Of the group's sequences those that are measured. */
-static struct skv_batch measured(const struct skv_session *s, const struct group *g)
+static struct skv_batch measured(struct skv_session *s, const struct group *g, uint32_t layer)
 {
 	uint32_t n = s->step.recall.n;
 	uint32_t left = n > g->first ? n - g->first : 0;
 
-	return batch_part(s->step.decoding, g->first, left < g->n ? left : g->n);
+	return batch_part(layer_class(s, layer)->decoding, g->first, left < g->n ? left : g->n);
 }
 
 void recall_weigh(struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_list *list,
                   const void *q)
 {
 	const struct skv_shape shape = layer_shape(s, layer);
-	const struct skv_batch b = measured(s, g);
+	const struct skv_batch b = measured(s, g, layer);
 	struct recall *r = &s->step.recall;
 
 	if (b.n == 0)
@@ -111,7 +114,7 @@ void recall_measure(struct skv_session *s, const struct group *g, uint32_t layer
 {
 	const struct skv_plan *plan = &g->policy->plan[layer];
 	const struct skv_shape shape = layer_shape(s, layer);
-	const struct skv_batch b = measured(s, g);
+	const struct skv_batch b = measured(s, g, layer);
 	const struct skv_seen seen = {
 	        .window = plan->attend == SKV_ATTEND_WINDOW ? &plan->window : NULL,
 	        .list = list,

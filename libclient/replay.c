@@ -95,9 +95,8 @@ static uint64_t key_of(const struct skv_session *s)
 	const struct step *st = &s->step;
 	const uint64_t part[] = {
 		s->serial,
-		st->all.n,
-		st->all.max_len,
-		st->all.max_bounds,
+		st->n,
+		st->n_classes,
 		(uintptr_t)st->work.mem,
 		(uintptr_t)st->arena,
 		(uintptr_t)s->device->kseq,
@@ -106,12 +105,16 @@ static uint64_t key_of(const struct skv_session *s)
 	};
 	uint64_t sum = 0xcbf29ce484222325u;
 
-	if (st->prompts.n > 0 || st->recall.n > 0)
+	if (st->n_decode < st->n || st->recall.n > 0)
 		return 0;
 	for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++)
 		sum = mix(sum, part[i]);
 	for (uint32_t i = 0; i < st->n_groups; i++)
 		sum = mix(mix(sum, st->group[i].policy->serial), st->group[i].n);
+	for (uint32_t i = 0; i < st->n_classes; i++)
+		sum = mix(mix(sum, st->class[i].all.max_len), st->class[i].all.max_bounds);
+	for (uint32_t layer = 0; st->n_classes > 1 && layer < s->model.n_layers; layer++)
+		sum = mix(sum, st->class_of[layer]);
 	return sum ? sum : 1;
 }
 

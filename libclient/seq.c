@@ -24,7 +24,15 @@ struct census {
 	uint64_t full, shared;
 };
 
-/* May kernels follow entry i of the table? A hole counts into q->holes, a page into *n. Needs client->lock. */
+/* A page of K and V may be a hole, but for the one that is written next. */
+static bool may_be_hole(const struct skv_seq *q, uint32_t layer, uint32_t i)
+{
+	uint32_t extent = seq_extent(q, layer);
+
+	return i != extent / SKV_PAGE_TOKENS || extent % SKV_PAGE_TOKENS == 0;
+}
+
+/* May kernels follow entry i of the table? A page counts into *n. Needs client->lock. */
 static int look_at(struct skv_seq *q, uint32_t table, uint32_t i, struct census *n)
 {
 	bool state = table >= q->layout.n_layers;
@@ -34,10 +42,8 @@ static int look_at(struct skv_seq *q, uint32_t table, uint32_t i, struct census 
 
 	if (state && kind == SKV_PTE_NONE)
 		return 0;
-	if (!state && kind == SKV_PTE_HOLE && (i + 1) * SKV_PAGE_TOKENS <= q->len) {
-		q->holes[layer]++;
+	if (!state && kind == SKV_PTE_HOLE && may_be_hole(q, layer, i))
 		return 0;
-	}
 	if (!skv_pte_resident(e))
 		return fail(-EBADMSG, "damaged sequence memory: %spage %u of layer %u is of kind %u",
 		            state ? "state " : "", i, layer, kind);
@@ -57,7 +63,6 @@ static int look(struct skv_seq *q, struct census *ret)
 	int e = 0;
 
 	*ret = (struct census){0};
-	memset(q->holes, 0, q->layout.n_layers * sizeof(*q->holes));
 	for (uint32_t table = 0; table < q->layout.n_tables; table++)
 		for (uint32_t i = 0; i < pages && e == 0; i++)
 			e = look_at(q, table, i, ret);
@@ -111,7 +116,8 @@ void seq_free(struct skv_seq *q)
 	policy_put(s->client, q->own);
 	if (q->mem)
 		munmap(q->mem, q->layout.total);
-	free(q->holes);
+	free(q->slots);
+	free(q->next_slots);
 	free(q->gone);
 	free(q->release);
 	free(q);
@@ -148,10 +154,16 @@ static int adopt_memory(struct skv_seq *q, struct request *r)
 	commit = atomic_load_explicit(&q->mem->commit, memory_order_acquire);
 	q->len = skv_commit_len(commit);
 	q->epoch = skv_commit_epoch(commit);
-	q->holes = calloc(q->layout.n_layers, sizeof(*q->holes));
+	q->about = q->mem->about[q->epoch & 1];
+	q->slots = calloc(q->layout.n_layers, sizeof(*q->slots));
+	q->next_slots = calloc(q->layout.n_layers, sizeof(*q->next_slots));
 	q->gone = calloc(q->layout.n_layers, sizeof(*q->gone));
-	if (!q->holes || !q->gone)
+	if (!q->slots || !q->next_slots || !q->gone)
 		return fail(-ENOMEM, "out of memory");
+	memcpy(q->slots, q->mem->slots[q->epoch & 1], q->layout.n_layers * sizeof(*q->slots));
+	wrong = skv_layer_slots_check(q->slots, q->about, q->len, q->layout.n_layers);
+	if (wrong)
+		return fail(-EBADMSG, "damaged sequence memory: %s", wrong);
 
 	pthread_mutex_lock(&s->client->lock);
 	e = look(q, &n);
@@ -356,11 +368,19 @@ int skv_seq_fork(struct skv_seq *q, const char *name, struct skv_seq **ret_seq)
 
 uint64_t seq_resident(const struct skv_seq *q)
 {
-	uint64_t n = (uint64_t)skv_pages_of(q->len) * q->layout.n_layers;
+	uint64_t n = 0;
 
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
-		n -= q->holes[layer];
+		for (uint32_t i = 0; i < skv_pages_of(q->len); i++)
+			n += skv_pte_resident(seq_table(q, layer)[i]);
 	return n;
+}
+
+int seq_check_pages(struct skv_seq *q)
+{
+	const char *wrong = pages_check(q);
+
+	return wrong ? fail(-EBADMSG, "damaged sequence memory: %s", wrong) : 0;
 }
 
 void seq_unhold(struct skv_seq *q, enum skv_pte_kind kind)
@@ -397,20 +417,6 @@ void seq_take_own(struct skv_seq *q)
 			if (skv_pte_kind(t[i]) == SKV_PTE_FULL)
 				stock_push(&q->session->stock, skv_pte_id(t[i]));
 	}
-}
-
-void seq_drop_state(struct skv_seq *q, uint32_t from, uint32_t end)
-{
-	for (uint32_t table = q->layout.n_layers; table < q->layout.n_tables; table++)
-		for (uint32_t i = from; i < end; i++) {
-			skv_pte *at = &seq_table(q, table)[i], e = *at;
-
-			*at = skv_pte_make(SKV_PTE_NONE, 0);
-			if (skv_pte_kind(e) == SKV_PTE_FULL)
-				stock_push(&q->session->stock, skv_pte_id(e));
-			else if (skv_pte_kind(e) == SKV_PTE_SHARED)
-				seq_give_up(q, skv_pte_id(e));
-		}
 }
 
 /* Give the sequence's own pages back behind a DROP that was not answered so far. */

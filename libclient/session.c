@@ -100,6 +100,11 @@ static int session_new(struct skv_client *c, const struct skv_model *model, stru
 		e = choose_kernels(s);
 	if (e == 0)
 		e = stock_init(s);
+	if (e == 0) {
+		s->step.class = calloc(s->model.n_layers, sizeof(*s->step.class));
+		if (!s->step.class)
+			e = fail(-ENOMEM, "out of memory");
+	}
 	if (e < 0) {
 		session_free(s);
 		return e;

@@ -4,10 +4,15 @@ policy_LTLIBRARIES = \
 	policies/full.la \
 	policies/streaming.la \
 	policies/delta.la \
+	policies/h2o.la \
 	policies/kascade.la \
 	policies/lessismore.la \
 	policies/omnikv.la \
+	policies/pyramidkv.la \
 	policies/quest.la \
+	policies/raas.la \
+	policies/rkv.la \
+	policies/snapkv.la \
 	policies/template.la \
 	policies/tidal.la
 

@@ -44,6 +44,11 @@ positive ipc median_us
 [ -z "$(column ipc us_a_seq '^step_end,.*,1,')" ] || fail "ipc.csv: further sequences in the smallest batch"
 [ "$(column ipc samples '^attend pages')" = 6 ] || fail "ipc.csv: not a sample for each layer and step"
 [ "$(column ipc samples '^attend select')" = 3 ] || fail "ipc.csv: not a sample for each step"
+# a question every 64 steps for each policy
+table memory 6 memory --policy full --policy 'streaming?budget=64' --tokens 256 --prompt 64 --every 64 --layers 2 --heads 4/2 --dim 32
+positive memory kv_mib
+[ "$(column memory kept ',full,' | tr '\n' ' ')" = "1.000 " ] || fail "memory.csv: full does not keep everything"
+[ "$(column memory kv_mib ',streaming' | wc -l)" = 1 ] || fail "memory.csv: streaming's memory is not flat"
 
 table policies 3 policies --batch 2 --tokens 256 --layers 4 --heads 4/2 --dim 32 --repeat 2 --spec full --spec streaming?budget=128 --spec full
 positive policies attention_ms

@@ -38,6 +38,13 @@ tests_test_client_bounds_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
 tests_test_client_bounds_CFLAGS = $(CLIENT_TEST_CFLAGS)
 tests_test_client_bounds_LDADD = $(CLIENT_TEST_LIBS)
 
+check_PROGRAMS += tests/test-client-keep
+TESTS += tests/test-client-keep
+tests_test_client_keep_SOURCES = tests/test-client-keep.c $(CLIENT_TEST_SOURCES)
+tests_test_client_keep_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
+tests_test_client_keep_CFLAGS = $(CLIENT_TEST_CFLAGS)
+tests_test_client_keep_LDADD = $(CLIENT_TEST_LIBS)
+
 check_PROGRAMS += tests/test-client-api
 TESTS += tests/test-client-api
 tests_test_client_api_SOURCES = tests/test-client-api.c $(CLIENT_TEST_SOURCES)
@@ -98,14 +105,14 @@ tests_gpu_client_LDADD = $(CLIENT_TEST_LIBS)
 # A device that is none, for all of these; the daemon's half of it needs CUDA's headers (tests/server.mk).
 if CUDA
 check_LTLIBRARIES += tests/fake-backend.la
-tests_fake_backend_la_SOURCES = tests/fake-backend.c
+tests_fake_backend_la_SOURCES = tests/fake-backend.c tests/fake-backend.h tests/fake-keep.c
 tests_fake_backend_la_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 tests_fake_backend_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS) $(OPENMP_CFLAGS)
 tests_fake_backend_la_LIBADD = kernels/libskvkernels.la
 EXTRA_tests_gpu_client_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
 TESTS += tests/check-fake-device.sh
 endif
-EXTRA_DIST += tests/check-fake-device.sh tests/fake-backend.c
+EXTRA_DIST += tests/check-fake-device.sh tests/fake-backend.c tests/fake-backend.h tests/fake-keep.c
 
 dist_check_SCRIPTS += tests/check-api.sh tests/check-readme.sh
 TESTS += tests/check-api.sh tests/check-readme.sh

@@ -13,35 +13,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "kernels/device.h"
+#include "tests/fake-backend.h"
 
 #define API __attribute__((visibility("default")))
 
 /* ---- what is queued -------------------------------------------------------------------------- */
-
-enum what {
-	APPEND, COPY_PAGES, BOUNDS, SCORE, DENSE, WINDOW, PAGES, TOKENS, CHOSEN, PREFILL, SELECT, UNION, RECALL,
-	STAGE, PUBLISH, ZERO, EVENT, GRAPH
-};
-
-struct op {
-	struct op *next;
-	enum what what;
-	struct skv_shape shape;
-	struct skv_batch batch;
-	struct skv_evidence ev;
-	struct skv_list list;
-	struct skv_select select;
-	struct skv_window window;
-	struct skv_seen seen;
-	struct skv_work work;
-	struct skv_stage stage;
-	const void *in[2];
-	void *out;
-	size_t bytes;
-	uint32_t n, pool, pages[2][2 * SKV_MAX_LAYERS];
-	bool has_ev, tokens;
-};
 
 struct queue {
 	struct op *first, **end;
@@ -113,6 +89,8 @@ static void run_publish(const struct skv_publish *one, uint32_t n, const int32_t
 			*p->token = p->id;
 		if (p->n_evict)
 			*p->journal_n = p->n_evict;
+		*p->about = p->about_is;
+		memcpy(p->words, p->words_are, p->n_words * sizeof(*p->words));
 		if (p->attended)
 			*p->sum = *p->attended;
 		__atomic_store_n(p->commit, p->word, __ATOMIC_RELEASE);
@@ -122,17 +100,18 @@ static void run_publish(const struct skv_publish *one, uint32_t n, const int32_t
 static void run_kernel(const struct op *o)
 {
 	const struct skv_evidence *ev = o->has_ev ? &o->ev : NULL;
+	const struct skv_slots *slots = o->has_slots ? &o->slots : NULL;
 	struct skv_list list = o->list;
 
 	switch (o->what) {
 	case APPEND:
-		host->append(&o->shape, &o->batch, o->in[0], o->in[1], &o->work);
+		host->append(&o->shape, &o->batch, slots, o->in[0], o->in[1], &o->work);
 		break;
 	case COPY_PAGES:
 		host->copy_pages(&o->shape, o->pages[0], o->pages[1], o->n, &o->work);
 		break;
 	case BOUNDS:
-		host->update_bounds(&o->shape, &o->batch, &o->work);
+		host->update_bounds(&o->shape, &o->batch, slots, &o->work);
 		break;
 	case SCORE:
 		host->score_pages(&o->shape, &o->batch, o->in[0], o->pool, ev, &o->work);
@@ -154,6 +133,9 @@ static void run_kernel(const struct op *o)
 		break;
 	case PREFILL:
 		host->prefill_dense(&o->shape, &o->batch, o->in[0], o->out, &o->work);
+		break;
+	case KEEPING:
+		o->keeping(host, o);
 		break;
 	case UNION:
 		host->select_union(&o->shape, &o->batch, ev, &o->select, &list, &o->work);
@@ -228,8 +210,8 @@ static void wait_for_all(void)
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-static struct op *kernel(enum what what, const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                         const struct skv_work *w)
+struct op *fake_kernel(enum what what, const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                       const struct skv_work *w)
 {
 	struct op *o = queue(w->stream, what);
 
@@ -241,31 +223,40 @@ static struct op *kernel(enum what what, const struct skv_shape *sh, const struc
 	return o;
 }
 
-static void append(const struct skv_shape *sh, const struct skv_batch *b, const void *k, const void *v,
-                   const struct skv_work *w)
+static struct op *with_slots(struct op *o, const struct skv_slots *slots)
 {
-	kernel(APPEND, sh, b, k, NULL, w)->in[1] = v;
+	o->has_slots = slots;
+	if (slots)
+		o->slots = *slots;
+	return o;
+}
+
+static void append(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots, const void *k,
+                   const void *v, const struct skv_work *w)
+{
+	with_slots(fake_kernel(APPEND, sh, b, k, NULL, w), slots)->in[1] = v;
 }
 
 static void copy_pages(const struct skv_shape *sh, const uint32_t *dst, const uint32_t *src, uint32_t n,
                        const struct skv_work *w)
 {
-	struct op *o = kernel(COPY_PAGES, sh, &(struct skv_batch){.n = 0}, NULL, NULL, w);
+	struct op *o = fake_kernel(COPY_PAGES, sh, &(struct skv_batch){.n = 0}, NULL, NULL, w);
 
 	o->n = n; /* a page of each table at most: how the library asks */
 	memcpy(o->pages[0], dst, n * sizeof(*dst));
 	memcpy(o->pages[1], src, n * sizeof(*src));
 }
 
-static void update_bounds(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_work *w)
+static void update_bounds(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
+                          const struct skv_work *w)
 {
-	kernel(BOUNDS, sh, b, NULL, NULL, w);
+	with_slots(fake_kernel(BOUNDS, sh, b, NULL, NULL, w), slots);
 }
 
 static void score_pages(const struct skv_shape *sh, const struct skv_batch *b, const void *q, uint32_t pool,
                         const struct skv_evidence *ev, const struct skv_work *w)
 {
-	struct op *o = kernel(SCORE, sh, b, q, NULL, w);
+	struct op *o = fake_kernel(SCORE, sh, b, q, NULL, w);
 
 	o->pool = pool;
 	o->has_ev = true;
@@ -275,7 +266,7 @@ static void score_pages(const struct skv_shape *sh, const struct skv_batch *b, c
 static void decode_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                          const struct skv_evidence *ev, const struct skv_work *w)
 {
-	struct op *o = kernel(DENSE, sh, b, q, out, w);
+	struct op *o = fake_kernel(DENSE, sh, b, q, out, w);
 
 	o->has_ev = ev;
 	if (ev)
@@ -285,19 +276,19 @@ static void decode_dense(const struct skv_shape *sh, const struct skv_batch *b, 
 static void decode_window(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                           const struct skv_window *window, const struct skv_work *w)
 {
-	kernel(WINDOW, sh, b, q, out, w)->window = *window;
+	fake_kernel(WINDOW, sh, b, q, out, w)->window = *window;
 }
 
 static void decode_pages(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                          const struct skv_list *list, const struct skv_work *w)
 {
-	kernel(PAGES, sh, b, q, out, w)->list = *list;
+	fake_kernel(PAGES, sh, b, q, out, w)->list = *list;
 }
 
 static void decode_tokens(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                           const struct skv_list *list, const struct skv_work *w)
 {
-	kernel(TOKENS, sh, b, q, out, w)->list = *list;
+	fake_kernel(TOKENS, sh, b, q, out, w)->list = *list;
 }
 
 static void select_later(struct op *o, const struct skv_evidence *ev, const struct skv_select *select,
@@ -314,19 +305,19 @@ static void decode_chosen(const struct skv_shape *sh, const struct skv_batch *b,
                           const struct skv_evidence *ev, const struct skv_select *select, struct skv_list *list,
                           const struct skv_work *w)
 {
-	select_later(kernel(CHOSEN, sh, b, q, out, w), ev, select, list);
+	select_later(fake_kernel(CHOSEN, sh, b, q, out, w), ev, select, list);
 }
 
 static void prefill_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                           const struct skv_work *w)
 {
-	kernel(PREFILL, sh, b, q, out, w);
+	fake_kernel(PREFILL, sh, b, q, out, w);
 }
 
 static void select_units(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
                          bool tokens, const struct skv_select *select, struct skv_list *list, const struct skv_work *w)
 {
-	struct op *o = kernel(SELECT, sh, b, NULL, NULL, w);
+	struct op *o = fake_kernel(SELECT, sh, b, NULL, NULL, w);
 
 	o->tokens = tokens;
 	select_later(o, ev, select, list);
@@ -335,13 +326,13 @@ static void select_units(const struct skv_shape *sh, const struct skv_batch *b, 
 static void select_union(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
                          const struct skv_select *select, struct skv_list *list, const struct skv_work *w)
 {
-	select_later(kernel(UNION, sh, b, NULL, NULL, w), ev, select, list);
+	select_later(fake_kernel(UNION, sh, b, NULL, NULL, w), ev, select, list);
 }
 
 static void recall(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
                    const struct skv_seen *seen, float *ret, const struct skv_work *w)
 {
-	struct op *o = kernel(RECALL, sh, b, NULL, ret, w);
+	struct op *o = fake_kernel(RECALL, sh, b, NULL, ret, w);
 
 	o->has_ev = true;
 	o->ev = *ev;
@@ -368,7 +359,7 @@ static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n
 	return host->work_bytes(sh, n_seqs, n_rows, max_len, threads);
 }
 
-static const struct skv_kernels kernels = {
+static struct skv_kernels kernels = {
 	.name = "fake",
 	.unsupported = unsupported,
 	.work_bytes = work_bytes,
@@ -666,5 +657,6 @@ API const struct skv_backend *skv_cuda_backend(void)
 	};
 
 	host = skv_kernels_host(NULL);
+	fake_keep(&kernels);
 	return host ? &backend : NULL;
 }

@@ -7,6 +7,7 @@
 
 #define REDZONE 256u
 #define LAYERS 3u
+#define TABLES (LAYERS + 2) /* and one of state pages, one of notes */
 
 /* ---- how devices differ ----------------------------------------------------------------------- */
 
@@ -58,6 +59,11 @@ static float *random_floats(size_t n)
 	return x;
 }
 
+static uint32_t notes_pages(const struct kernel_case *c, uint32_t len)
+{
+	return (len + skv_notes_of_page(&c->sh) - 1) / skv_notes_of_page(&c->sh);
+}
+
 /* Pages in random order; the last three of the pool stay unused. */
 static void assign_pages(struct kernel_case *c)
 {
@@ -74,13 +80,16 @@ static void assign_pages(struct kernel_case *c)
 		s->layer_stride = pages + rnd_below(3);
 		c->table[i] = malloc(s->layer_stride * sizeof(skv_pte));
 		c->state[i] = malloc(s->layer_stride * sizeof(skv_pte));
+		c->notes[i] = malloc(s->layer_stride * sizeof(skv_pte));
 		for (uint32_t p = 0; p < s->layer_stride; p++) {
-			c->table[i][p] = c->state[i][p] = skv_pte_make(SKV_PTE_NONE, 0);
+			c->table[i][p] = c->state[i][p] = c->notes[i][p] = skv_pte_make(SKV_PTE_NONE, 0);
 			if (p < pages)
 				c->table[i][p] = skv_pte_make(rnd_below(4) ? SKV_PTE_FULL : SKV_PTE_SHARED,
 				                              order[used++]);
 			if (p < skv_pages_of(pages))
 				c->state[i][p] = skv_pte_make(SKV_PTE_FULL, order[used++]);
+			if (p < notes_pages(c, s->len))
+				c->notes[i][p] = skv_pte_make(SKV_PTE_FULL, order[used++]);
 		}
 	}
 	free(order);
@@ -91,7 +100,8 @@ void case_init(struct kernel_case *c, uint32_t dtype, uint32_t heads, uint32_t k
 {
 	*c = (struct kernel_case){.n = n};
 	c->sh = (struct skv_shape){.n_heads = heads, .n_kv_heads = kv_heads, .head_dim = dim, .dtype = dtype,
-	                           .layer = rnd_below(LAYERS), .state = LAYERS, .scale = 1 / sqrtf((float)dim)};
+	                           .layer = rnd_below(LAYERS), .state = LAYERS, .notes = LAYERS + 1,
+	                           .scale = 1 / sqrtf((float)dim)};
 	c->sh.page_bytes = (size_t)2 * kv_heads * SKV_PAGE_TOKENS * dim * skv_dtype_bytes(dtype);
 	for (uint32_t i = 0; i < n; i++) {
 		size_t floats = (size_t)len[i] * kv_heads * dim;
@@ -99,7 +109,7 @@ void case_init(struct kernel_case *c, uint32_t dtype, uint32_t heads, uint32_t k
 		c->rows += n_q[i];
 		c->max_len = len[i] > c->max_len ? len[i] : c->max_len;
 		c->max_q = n_q[i] > c->max_q ? n_q[i] : c->max_q;
-		c->pool_pages += skv_pages_of(len[i]) + skv_pages_of(skv_pages_of(len[i]));
+		c->pool_pages += skv_pages_of(len[i]) + skv_pages_of(skv_pages_of(len[i])) + notes_pages(c, len[i]);
 		c->k_in[i] = random_floats(floats);
 		c->v_in[i] = random_floats(floats);
 		c->k[i] = malloc(floats * sizeof(float));
@@ -138,6 +148,7 @@ void case_deinit(struct kernel_case *c)
 		free(c->v_in[i]);
 		free(c->table[i]);
 		free(c->state[i]);
+		free(c->notes[i]);
 	}
 	free(c->q);
 }
@@ -214,16 +225,17 @@ bool case_has_counter(uint32_t i)
 	return i % 4 != 3;
 }
 
-/* All tables of a sequence; only two are what they should be, the others lead to the page `wrong`. */
+/* All tables of a sequence; only three are what they should be, the others lead to the page `wrong`. */
 static const skv_pte *table_to(struct kernel_case *c, uint32_t i, uint32_t wrong)
 {
 	uint32_t stride = c->seq[i].layer_stride;
-	skv_pte *t = malloc((LAYERS + 1) * stride * sizeof *t);
-	for (uint32_t e = 0; e < (LAYERS + 1) * stride; e++)
+	skv_pte *t = malloc(TABLES * stride * sizeof *t);
+	for (uint32_t e = 0; e < TABLES * stride; e++)
 		t[e] = e / stride == c->sh.layer   ? c->table[i][e % stride]
 		       : e / stride == c->sh.state ? c->state[i][e % stride]
+		       : e / stride == c->sh.notes ? c->notes[i][e % stride]
 		                                   : skv_pte_make(SKV_PTE_FULL, wrong);
-	const skv_pte *there = case_to(c, t, (LAYERS + 1) * stride * sizeof *t);
+	const skv_pte *there = case_to(c, t, TABLES * stride * sizeof *t);
 	free(t);
 	return there;
 }
@@ -235,8 +247,8 @@ static uint32_t unused_page(const struct kernel_case *c)
 	uint32_t page = 0;
 	for (uint32_t i = 0; i < c->n; i++)
 		for (uint32_t p = 0; p < skv_pages_of(c->seq[i].len); p++)
-			for (int k = 0; k < 2; k++) {
-				skv_pte e = k ? c->state[i][p] : c->table[i][p];
+			for (int k = 0; k < 3; k++) {
+				skv_pte e = k == 0 ? c->table[i][p] : k == 1 ? c->state[i][p] : c->notes[i][p];
 				if (skv_pte_resident(e))
 					used[skv_pte_id(e)] = true;
 			}
@@ -343,7 +355,7 @@ void case_append(struct kernel_case *c, uint32_t step, int threads)
 		struct skv_work w = work_for(c, rows, threads);
 		struct skv_batch batch = {.seq = case_to(c, seq, n * sizeof *seq), .n = n,
 		                          .max_len = c->max_len, .max_q = step};
-		c->on->kern->append(&c->sh, &batch, case_rows_to(c, k, (size_t)rows * row),
+		c->on->kern->append(&c->sh, &batch, NULL, case_rows_to(c, k, (size_t)rows * row),
 		                    case_rows_to(c, v, (size_t)rows * row), &w);
 		case_work_done(c, &w);
 	}

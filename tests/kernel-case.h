@@ -25,6 +25,7 @@ struct kernel_case {
 	struct skv_kseq seq[CASE_SEQS]; /* the pointers are NULL */
 	skv_pte *table[CASE_SEQS];      /* of the layer that is meant, to write to before case_on() */
 	skv_pte *state[CASE_SEQS];      /* and of its state pages */
+	skv_pte *notes[CASE_SEQS];      /* and of the pages of its notes */
 	float *k[CASE_SEQS], *v[CASE_SEQS]; /* [len][n_kv_heads][head_dim], as the pool's dtype holds them */
 	float *k_in[CASE_SEQS], *v_in[CASE_SEQS]; /* before rounding */
 	uint32_t pool_pages;

@@ -56,7 +56,7 @@ static void update(struct kernel_case *c, const uint32_t *len, const uint32_t *n
 		b.max_bounds = n[i] > b.max_bounds ? n[i] : b.max_bounds;
 	}
 	b.seq = case_to(c, seq, c->n * sizeof *seq);
-	c->on->kern->update_bounds(&c->sh, &b, &w);
+	c->on->kern->update_bounds(&c->sh, &b, NULL, &w);
 	case_work_done(c, &w);
 }
 

@@ -346,7 +346,7 @@ static double kernels_alone(uint32_t calls)
 	memset(shape.pool, 0, shape.page_bytes);
 	begin = fix_now();
 	for (uint32_t i = 0; i < calls; i++) {
-		k->append(&shape, &batch, attn.k, attn.v, &work);
+		k->append(&shape, &batch, NULL, attn.k, attn.v, &work);
 		k->decode_dense(&shape, &batch, attn.q, attn.out, NULL, &work);
 	}
 	begin = fix_now() - begin;

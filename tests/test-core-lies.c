@@ -259,7 +259,7 @@ static void *scribble(void *data)
 
 		__atomic_store_n(&first(&target)[i], skv_pte_make(kind < 18 ? kind % 4 : kind, page),
 		                 __ATOMIC_RELAXED);
-		__atomic_store_n(&j[rnd_below(4)].layer, rnd_below(8) ? rnd_below(2) : (uint32_t)rnd64(),
+		__atomic_store_n(&j[rnd_below(4)].table, rnd_below(8) ? rnd_below(2) : (uint32_t)rnd64(),
 		                 __ATOMIC_RELAXED);
 		__atomic_store_n(&j[rnd_below(4)].page, rnd_below(8) ? rnd_below(64) : (uint32_t)rnd64(),
 		                 __ATOMIC_RELAXED);

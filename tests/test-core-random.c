@@ -353,7 +353,7 @@ static void evict(struct m_seq *q, int point)
 		return;
 	held_commit(&g->held, 0);
 	for (uint32_t k = 0; k < n; k++) {
-		skv_pte *e = &q->table[j[k].layer][j[k].page];
+		skv_pte *e = &q->table[j[k].table][j[k].page];
 
 		if (skv_pte_kind(*e) == SKV_PTE_FULL)
 			peer_stock(&actors[q->holder].peer, skv_pte_id(*e));
@@ -361,7 +361,7 @@ static void evict(struct m_seq *q, int point)
 			g->pending[g->n_pending++] = skv_pte_id(*e);
 		*e = skv_pte_make(SKV_PTE_HOLE, 0);
 		if (point == 3 || (point == 2 && chance(50)))
-			skv_seqmem_table(m, &g->held.layout, j[k].layer)[j[k].page] = *e;
+			skv_seqmem_table(m, &g->held.layout, j[k].table)[j[k].page] = *e;
 	}
 	if (point == 3)
 		atomic_store(&m->journal_n, 0);

@@ -62,7 +62,7 @@ START_TEST(spoiled_blocks)
 	reset();
 	ck_assert_int_eq(skv_policy_check(&block, err, sizeof(err)), 0);
 
-	REFUSED(block.abi = 0, "abi is 0, expected 2");
+	REFUSED(block.abi = 0, "abi is 0, expected 3");
 	REFUSED(block.size -= 8, "size is");
 	REFUSED(block.page_tokens = 32, "page_tokens is 32, expected 16");
 	REFUSED(block.param_size++, "param_size is");
@@ -264,10 +264,10 @@ START_TEST(rehearsals)
 	in_after = select_both;
 	in_end = evict_far;
 	all_good();
-	ck_assert_text(rehearse(), "step_end: evicts from layer 4, but the model's layers are 0 to 3");
+	ck_assert_text(rehearse(), "step_end: asks for evictions from a layer that the model does not have (layer 4)");
 	in_end = evict_all;
 	all_good();
-	ck_assert_text(rehearse(), "evicts outside a window without a budget");
+	ck_assert_text(rehearse(), "step_end: asks for a window without a budget");
 	in_end = state_beyond;
 	all_good();
 	ck_assert_text(rehearse(), "asks for the state of sequence 2 of 2");
@@ -457,6 +457,104 @@ START_TEST(mapped_rows)
 }
 END_TEST
 
+/* Layer 1 keeps tokens by votes, layer 2 pages. */
+static void some_keep(void)
+{
+	all_good();
+	wanted[1] = (struct skv_plan){.evidence = SKV_EV_TOKENS, .pool = SKV_POOL_SUM, .sharing = SKV_SHARE_KV_HEAD,
+	                              .keep = {.unit = 1, .budget = {.count = 64}, .slack = 1, .votes = 1}};
+	wanted[2] = (struct skv_plan){.attend = SKV_ATTEND_PAGES, .source = 2, .evidence = SKV_EV_BOUNDS,
+	                              .sharing = SKV_SHARE_Q_HEAD,
+	                              .keep = {.unit = SKV_PAGE_TOKENS, .budget = {.share = 0.5f}, .floor = 8, .slack = 1}};
+}
+static uint32_t leave_out; /* a request that is not made, by its place below */
+static void before_keep(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	if (layer != 2)
+		return;
+	if (leave_out != 1)
+		ctx->prims->score_pages(ctx, layer);
+	if (leave_out != 2)
+		ctx->prims->stamp_pages(ctx, &(struct skv_stamp_pages){.layer = layer, .alpha = 1e-4f});
+}
+static void after_keep(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	if (layer == 0)
+		select_both(ctx, layer);
+	if (layer == 1 && leave_out != 3)
+		ctx->prims->tally(ctx, layer);
+	if (layer == 1 && leave_out != 4)
+		ctx->prims->keep_best(ctx, &(struct skv_keep_best){.layer = layer, .recent = {.share = 0.5f}, .smooth = 5});
+	if (layer == 2 && leave_out != 5)
+		ctx->prims->keep_best(ctx, &(struct skv_keep_best){.layer = layer, .old_first = 1});
+	if (layer == 1 && leave_out == 6)
+		ctx->prims->keep_best(ctx, &(struct skv_keep_best){.layer = layer});
+	if (layer == 2 && leave_out == 7)
+		ctx->prims->tally(ctx, layer);
+	if (layer == 3 && leave_out == 8)
+		ctx->prims->keep_best(ctx, &(struct skv_keep_best){.layer = 1});
+	if (layer == 1 && leave_out == 9)
+		ctx->prims->select_tokens(ctx, &(struct skv_select){.layer = 1, .budget = {.count = 8}});
+	if (layer == 1 && leave_out == 10)
+		ctx->prims->tally(ctx, layer);
+}
+static void evict_kept(const struct skv_policy_ctx *ctx)
+{
+	ctx->prims->evict_outside(ctx, 1, &(struct skv_window){.budget = {.count = 8}});
+}
+
+START_TEST(layers_that_keep)
+{
+	static const char *const says[] = {
+		"",
+		"before of layer 2: stamps pages that are not scored",
+		"before of layer 2: the layer attends to a selection of layer 2 that no hook has made",
+		"after of layer 1: the layer keeps tokens by votes that no hook has counted",
+		"after of layer 1: the layer keeps units, but no hook has chosen them",
+		"after of layer 2: the layer keeps units, but no hook has chosen them",
+		"after of layer 1: asks for the same twice",
+		"after of layer 2: asks for votes in a layer whose plan has none",
+		"after of layer 3: asks for layer 1, expected in its own after",
+		"after of layer 1: asks for a selection of a layer that keeps units",
+		"after of layer 1: asks for the same twice",
+	};
+
+	in_end = NULL;
+	in_adopt = NULL;
+	in_before = before_keep;
+	in_after = after_keep;
+	for (leave_out = 0; leave_out < sizeof(says) / sizeof(*says); leave_out++) {
+		some_keep();
+		if (*says[leave_out])
+			ck_assert_text(rehearse(), says[leave_out]);
+		else
+			ck_assert_str_eq(rehearse(), "");
+	}
+	leave_out = 0;
+	in_end = evict_kept;
+	some_keep();
+	ck_assert_text(rehearse(), "step_end: asks for evictions from a layer that keeps units (layer 1)");
+	in_end = NULL;
+#define NO_KEEP(change, says)                                                                               \
+	do {                                                                                                \
+		some_keep();                                                                                \
+		change;                                                                                     \
+		ck_assert_text(rehearse(), says);                                                           \
+	} while (0)
+	NO_KEEP(wanted[1].keep.unit = 2, "plan of layer 1: keep: units are tokens or pages");
+	NO_KEEP(wanted[1].keep.budget.count = 1, "plan of layer 1: keep: a budget of at least 2");
+	NO_KEEP(wanted[2].keep.floor = 1, "plan of layer 2: keep: a budget of at least 2");
+	NO_KEEP(wanted[2].keep.slack = 0, "plan of layer 2: keep: slack is at least 1");
+	NO_KEEP(wanted[2].keep.window = 8, "plan of layer 2: keep: a window without votes");
+	NO_KEEP(wanted[2].keep.votes = 1, "plan of layer 2: keep: pages are kept by bounds");
+	NO_KEEP(wanted[2].sharing = 0, "plan of layer 2: keep: pages are kept by bounds");
+	NO_KEEP(wanted[1].pool = SKV_POOL_MAX, "plan of layer 1: keep: votes are tokens' weights");
+	NO_KEEP(wanted[1].keep.votes = 0, "plan of layer 1: keep: votes are tokens' weights");
+	NO_KEEP(wanted[3].keep = wanted[1].keep, "plan of layer 3: keep: tokens that are kept are attended to");
+	NO_KEEP((wanted[3].attend = SKV_ATTEND_TOKENS, wanted[3].source = 1), "plan of layer 3: source keeps units");
+}
+END_TEST
+
 START_TEST(spoiled_plans)
 {
 	in_after = select_both;
@@ -489,6 +587,7 @@ int main(void)
 	tcase_add_test(t, spoiled_blocks);
 	tcase_add_test(t, layers_that_choose);
 	tcase_add_test(t, layers_that_score);
+	tcase_add_test(t, layers_that_keep);
 	tcase_add_test(t, rehearsals);
 	tcase_add_test(t, unions);
 	tcase_add_test(t, mapped_rows);

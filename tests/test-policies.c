@@ -53,8 +53,8 @@ static const struct skv_policy *policy(const char *path)
 
 /* ---- the policies ---------------------------------------------------------------------------- */
 
-static const char *const names[] = {"full",   "streaming",  "delta", "kascade", "lessismore",
-                                    "omnikv", "quest",      "tidal", "template"};
+static const char *const names[] = {"full",  "streaming", "delta",    "h2o", "kascade", "lessismore", "omnikv",
+                                    "pyramidkv", "quest", "raas", "rkv", "snapkv", "tidal", "template"};
 
 START_TEST(loads_with_its_name)
 {
@@ -163,6 +163,14 @@ START_TEST(plans)
 	                 "d d p2q p3q p4q p5q p6q p7q p8q p9q p10q p11q p12q p13q p14q p15q");
 	ck_assert_str_eq(plans_of(POLICY("quest"), "quest", &smallest), "d");
 	ck_assert_str_eq(plans_of(POLICY("quest"), "quest?dense=0", &smallest), "p0q");
+
+	ck_assert_str_eq(plans_of(POLICY("h2o"), "h2o?dense=13", &reference), "d d d d d d d d d d d d d sk sk sk");
+	ck_assert_str_eq(plans_of(POLICY("h2o"), "h2o", &smallest), "sk");
+	ck_assert_str_eq(plans_of(POLICY("snapkv"), "snapkv?dense=15", &reference), "d d d d d d d d d d d d d d d sk");
+	ck_assert_str_eq(plans_of(POLICY("pyramidkv"), "pyramidkv", &smallest), "sk");
+	ck_assert_str_eq(plans_of(POLICY("rkv"), "rkv?dense=15", &reference), "d d d d d d d d d d d d d d d sk");
+	ck_assert_str_eq(plans_of(POLICY("raas"), "raas?dense=14", &reference), "d d d d d d d d d d d d d d p14q p15q");
+	ck_assert_str_eq(plans_of(POLICY("raas"), "raas:quest", &smallest), "p0q");
 
 	ck_assert_str_eq(plans_of(POLICY("template"), "template?dense=1", &reference),
 	                 "s t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0");
@@ -417,6 +425,86 @@ START_TEST(quest_selects)
 }
 END_TEST
 
+/* Plans of the layers that keep units. */
+static const struct skv_keep *keeps(const char *name, const char *spec)
+{
+	static struct skv_plan all[SKV_MAX_LAYERS];
+	static struct skv_keep keep[SKV_MAX_LAYERS];
+	static _Alignas(16) char config[131072];
+	const struct skv_policy *p;
+	char path[512];
+
+	snprintf(path, sizeof(path), "%s/policies/.libs/%s.so", SKV_BUILDDIR, name);
+	p = policy(path);
+	ck_assert_msg(skv_spec_parse(p, spec, &reference, config, err, sizeof(err)) == 0, "%s", err);
+	ck_assert_msg(skv_policy_plan(p, config, &reference, all, err, sizeof(err)) == 0, "%s", err);
+	for (uint32_t l = 0; l < reference.n_layers; l++)
+		keep[l] = all[l].keep;
+	return keep;
+}
+
+START_TEST(budgets_that_are_kept)
+{
+	const struct skv_keep *k = keeps("h2o", "h2o?budget=0.25&dense=2");
+
+	ck_assert_uint_eq(k[1].unit, 0);
+	ck_assert_uint_eq(k[2].unit, 1);
+	ck_assert_uint_eq(skv_budget_of(k[2].budget, 1000, k[2].floor), 250);
+	ck_assert_uint_eq(skv_budget_of(k[2].budget, 200, k[2].floor), 128);
+	ck_assert_uint_eq(k[2].slack, 1);
+	ck_assert_uint_eq(k[2].window, 0);
+
+	k = keeps("snapkv", "snapkv?budget=256&window=8");
+	ck_assert_uint_eq(skv_budget_of(k[0].budget, 1000, k[0].floor), 256);
+	ck_assert_uint_eq(k[0].window, 8);
+	ck_assert_uint_eq(k[0].slack, 128);
+	ck_assert_uint_eq(k[0].at_prompt_end, 1);
+	ck_assert_uint_ge(keeps("snapkv", "snapkv?again=0")[0].slack, SKV_MAX_TOKENS); /* never again */
+	ck_assert_uint_eq(keeps("rkv", "rkv")[0].slack, 128);
+
+	k = keeps("raas", "raas?budget=0.25");
+	ck_assert_uint_eq(k[0].unit, SKV_PAGE_TOKENS);
+	ck_assert_uint_eq(skv_budget_of(k[0].budget, 100, k[0].floor), 25);
+	ck_assert_uint_eq(skv_budget_of(k[0].budget, 10, k[0].floor), 8);
+	ck_assert_uint_eq(k[0].pin_prompt, 1);
+	ck_assert(k[0].pinned.share == 0 && k[0].pinned.count == 0);
+	k = keeps("raas", "raas:quest?budget=0.25");
+	ck_assert_uint_eq(skv_budget_of(k[0].pinned, 100, k[0].pinned_floor), 13);
+	ck_assert_uint_eq(skv_budget_of(k[0].pinned, 10, k[0].pinned_floor), 4);
+}
+END_TEST
+
+/* All layers' tokens together are what all with the same budget would have. */
+START_TEST(a_pyramid_adds_up)
+{
+	static const struct {
+		const char *spec;
+		uint32_t n, all, first, last;
+	} c[] = {
+		{"pyramidkv?budget=1024", 16384, 16 * 1024, 1965, 82},
+		{"pyramidkv?budget=0.25", 16384, 16 * 4096, 7988, 205},
+		{"pyramidkv?budget=0.125", 256, 16 * 128, 218, 37}, /* the floors */
+		{"pyramidkv:sparse-vllm?budget=0.492", 16384, 16 * 4096, 8061, 135},
+	};
+
+	for (size_t i = 0; i < sizeof(c) / sizeof(c[0]); i++) {
+		const struct skv_keep *k = keeps("pyramidkv", c[i].spec);
+		uint32_t sum = 0, before = UINT32_MAX;
+
+		for (uint32_t l = 0; l < reference.n_layers; l++) {
+			uint32_t most = skv_budget_of(k[l].budget, c[i].n, k[l].floor);
+
+			ck_assert_uint_lt(most, before);
+			before = most;
+			sum += most;
+		}
+		ck_assert_msg(sum + 16 >= c[i].all && sum <= c[i].all + c[i].all / 50, "%s: %u tokens", c[i].spec, sum);
+		ck_assert_uint_eq(skv_budget_of(k[0].budget, c[i].n, k[0].floor), c[i].first);
+		ck_assert_uint_eq(before, c[i].last);
+	}
+}
+END_TEST
+
 START_TEST(template_selects)
 {
 	run_step(POLICY("template"), "template?budget=0.1&recent=32&dense=2");
@@ -485,6 +573,17 @@ START_TEST(parameters_that_make_no_sense)
 		{POLICY("lessismore"), "lessismore?budget=16&recent=13", "expected together at most the 16 tokens"},
 		{POLICY("lessismore"), "lessismore?budget=0.5&sinks=128", "sinks=128 and recent=0"},
 		{POLICY("kascade"), "kascade:dense", "variant=dense: expected one of paper,dense-anchors,shared,"},
+		{POLICY("h2o"), "h2o?budget=3", "budget=3, expected at least 4 tokens"},
+		{POLICY("snapkv"), "snapkv?budget=32", "window=32, expected 1 to 31: less than the budget"},
+		{POLICY("snapkv"), "snapkv?pool=4", "pool=4, expected an odd number"},
+		{POLICY("snapkv"), "snapkv?again=8", "again=8, expected 0 or at least the window of 32"},
+		{POLICY("pyramidkv"), "pyramidkv?beta=0.5", "beta=0.5, expected at least 1"},
+		{POLICY("pyramidkv"), "pyramidkv?budget=0.5&window=128", "window=128, expected 1 to 127"},
+		{POLICY("rkv"), "rkv?lambda=0", "lambda=0, expected above 0"},
+		{POLICY("rkv"), "rkv?again=0", "again=0, expected at least the window of 8"},
+		{POLICY("raas"), "raas?budget=1", "budget=1, expected at least 2 pages"},
+		{POLICY("raas"), "raas?alpha=1", "alpha=1, expected 0 to 1"},
+		{POLICY("raas"), "raas?ratio=0", "ratio=0, expected above 0"},
 		{POLICY("template"), "template?dense=0", "dense=0, expected 1 to 16"},
 		{POLICY("template"), "template?dense=17", "dense=17, expected 1 to 16"},
 		{POLICY("full"), "full?budget=1", "unknown parameter \"budget\", it has none"},
@@ -562,7 +661,7 @@ START_TEST(refused_plugins)
 		const char *path, *says;
 	} c[] = {
 		{PLUGIN("bad-abi"),
-	         "policy block: abi is 3, expected 2: built for another sparsekv"},
+	         "policy block: abi is 4, expected 3: built for another sparsekv"},
 		{PLUGIN("bad-params"),
 	         "bad-params: parameter layers: offset is 8, expected a multiple of 8 within the 16 bytes"},
 		{PLUGIN("bad-symbol"), "plugin: it does not export sparsekv_policy()"},
@@ -632,6 +731,8 @@ int main(void)
 	tcase_add_test(t, delta_selects);
 	tcase_add_test(t, streaming_evicts);
 	tcase_add_loop_test(t, quest_selects, 0, 4);
+	tcase_add_test(t, budgets_that_are_kept);
+	tcase_add_test(t, a_pyramid_adds_up);
 	tcase_add_test(t, template_selects);
 	tcase_add_test(t, token_policies_select);
 	tcase_add_test(t, parameters_that_make_no_sense);

@@ -113,7 +113,7 @@ static void queue_step(struct side *s, uint32_t max_len)
 	const struct skv_batch batch = {.seq = s->seq, .n = SEQS, .max_len = max_len, .max_q = 1};
 	const struct skv_select sel = {.budget.share = 0.2f, .floor = 4, .pin = 1, .recent_floor = 1};
 
-	kern->append(&s->sh, &batch, s->k, s->v, &s->work);
+	kern->append(&s->sh, &batch, NULL, s->k, s->v, &s->work);
 	kern->decode_dense(&s->sh, &batch, s->q, s->dense, &s->ev, &s->work);
 	kern->select(&s->sh, &batch, &s->ev, false, &sel, &s->list, &s->work);
 	kern->decode_pages(&s->sh, &batch, s->q, s->sparse, &s->list, &s->work);

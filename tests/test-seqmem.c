@@ -35,6 +35,8 @@ struct truth {
 	int32_t tokens[MAX_TOKENS];
 	uint32_t contents[LAYERS][MAX_PAGES]; /* 0: hole */
 	uint32_t state[LAYERS][MAX_PAGES];    /* 0: none, or what a torn step left */
+	uint32_t about;
+	struct skv_layer_slots slots[LAYERS];
 };
 
 /* contents_of[id]: what was written to the page with that id; ids are never used twice here */
@@ -52,6 +54,8 @@ static void expect(struct skv_seqmem *s, const struct truth *t)
 	ck_assert_uint_eq(atomic_load(&s->journal_n), 0);
 	ck_assert_mem_eq(skv_seqmem_tokens(s, &layout), t->tokens, t->len * sizeof(int32_t));
 	ck_assert_int_eq(skv_seqmem_tokens(s, &layout)[t->len], t->next);
+	ck_assert_uint_eq(s->about[t->epoch & 1], t->about);
+	ck_assert_mem_eq(s->slots[t->epoch & 1], t->slots, sizeof(t->slots));
 	for (uint32_t layer = 0; layer < LAYERS; layer++) {
 		const skv_pte *table = skv_seqmem_table(s, &layout, layer);
 
@@ -179,11 +183,17 @@ static unsigned step_stores(struct skv_seqmem *s, struct truth *t)
 	t->next = (int32_t)rnd_below(1000);
 
 	put(&s->next[t->epoch & 1], (uint32_t)t->next, 4);
+	t->about = (uint32_t)rnd64();
+	put(&s->about[t->epoch & 1], t->about, 4);
+	for (uint32_t i = 0; i < LAYERS; i++) {
+		t->slots[i].live = rnd_below(t->len + 1);
+		put(&s->slots[t->epoch & 1][i].live, t->slots[i].live, 4);
+	}
 	put(&skv_seqmem_tokens(s, &layout)[t->len], (uint32_t)t->next, 4);
 	if (n_victims) {
 		put(&s->journal_epoch, t->epoch, 4);
 		for (uint32_t i = 0; i < n_victims; i++) {
-			put(&journal[i].layer, victims[i].layer, 4);
+			put(&journal[i].table, victims[i].table, 4);
 			put(&journal[i].page, victims[i].page, 4);
 		}
 		put(&s->journal_n, n_victims, 4);
@@ -191,7 +201,7 @@ static unsigned step_stores(struct skv_seqmem *s, struct truth *t)
 	committing = n_stores;
 	put(&s->commit, (uint64_t)t->epoch << 32 | t->len, 8);
 	for (uint32_t i = 0; i < n_victims; i++)
-		put(&skv_seqmem_table(s, &layout, victims[i].layer)[victims[i].page],
+		put(&skv_seqmem_table(s, &layout, victims[i].table)[victims[i].page],
 		    skv_pte_make(SKV_PTE_HOLE, 0), 4);
 	if (n_victims)
 		put(&s->journal_n, 0, 4);
@@ -284,7 +294,7 @@ START_TEST(recovery_of_garbage)
 		len = skv_commit_len(atomic_load(&s->commit));
 		if (len > MAX_TOKENS)
 			len = MAX_TOKENS;
-		for (uint32_t table = 0; table < 2 * LAYERS; table++)
+		for (uint32_t table = 0; table < 3 * LAYERS; table++)
 			for (uint32_t i = skv_pages_of(len); i < MAX_PAGES; i++)
 				ck_assert_uint_eq(skv_seqmem_table(s, &layout, table)[i], 0);
 	}
@@ -302,7 +312,7 @@ START_TEST(checks)
 	atomic_store(&s->commit, MAX_TOKENS + 1);
 	ck_assert_str_eq(skv_seqmem_check(s, &layout), "committed length is beyond the sequence's maximum");
 	atomic_store(&s->commit, 0);
-	atomic_store(&s->journal_n, LAYERS * MAX_PAGES + 1);
+	atomic_store(&s->journal_n, (uint32_t)layout.journal_most + 1);
 	ck_assert_str_eq(skv_seqmem_check(s, &layout), "eviction journal is longer than the page tables");
 	atomic_store(&s->journal_n, 0);
 	s->n_layers++;
@@ -318,6 +328,33 @@ START_TEST(checks)
 END_TEST
 
 /* The parts follow each other without overlap, for the least, odd and the largest of shapes. */
+START_TEST(slots)
+{
+	static const struct {
+		struct skv_layer_slots slots;
+		uint32_t about;
+		const char *says;
+	} c[] = {
+		{{40, 40, 0}, SKV_ABOUT_SLOTS, NULL},
+		{{5, 48, 1}, SKV_ABOUT_SLOTS, NULL}, /* up to the end of the last page */
+		{{5, 48, SKV_PAGE_TOKENS}, SKV_ABOUT_SLOTS | SKV_ABOUT_PROMPTED, NULL},
+		{{5, 49, 1}, SKV_ABOUT_SLOTS, "more slots than the sequence has tokens"},
+		{{6, 5, 1}, SKV_ABOUT_SLOTS, "more slots than"},
+		{{5, 6, 0}, SKV_ABOUT_SLOTS, "no notes that say which"},
+		{{5, 5, 2}, SKV_ABOUT_SLOTS, "unknown units"},
+		{{5, 49, 2}, SKV_ABOUT_PROMPTED, NULL}, /* they do not count */
+	};
+
+	for (size_t i = 0; i < sizeof(c) / sizeof(*c); i++) {
+		const struct skv_layer_slots two[] = {{.live = 40, .extent = 40}, c[i].slots};
+		const char *says = skv_layer_slots_check(two, c[i].about, 40, 2);
+
+		ck_assert_msg(c[i].says ? says && strstr(says, c[i].says) : !says, "%zu: %s", i, says ? says : "");
+		ck_assert_ptr_null(skv_layer_slots_check(two, c[i].about, 40, 1));
+	}
+}
+END_TEST
+
 START_TEST(layouts)
 {
 	static const struct {
@@ -336,10 +373,10 @@ START_TEST(layouts)
 		skv_seqmem_layout(&m, c[i].tokens, &l);
 		ck_assert_uint_eq(l.max_pages, skv_pages_of(c[i].tokens));
 		ck_assert_uint_ge(l.table, sizeof(struct skv_seqmem));
-		ck_assert_uint_eq(l.n_tables, 2 * c[i].layers);
-		ck_assert_uint_ge(l.tokens, l.table + 2 * entries * sizeof(skv_pte));
+		ck_assert_uint_eq(l.n_tables, 3 * c[i].layers);
+		ck_assert_uint_ge(l.tokens, l.table + 3 * entries * sizeof(skv_pte));
 		ck_assert_uint_ge(l.journal, l.tokens + ((size_t)c[i].tokens + 1) * sizeof(int32_t));
-		ck_assert_uint_ge(l.state, l.journal + entries * sizeof(struct skv_evict));
+		ck_assert_uint_ge(l.state, l.journal + l.journal_most * sizeof(struct skv_evict));
 		ck_assert_uint_ge(l.state_bytes, 65536);
 		ck_assert_uint_eq(l.total, l.state + l.state_bytes);
 		ck_assert_uint_eq((l.table | l.tokens | l.journal | l.state | l.total) % 4096, 0);
@@ -401,6 +438,7 @@ int main(void)
 	tcase_add_test(t, stopped_after_each_store);
 	tcase_add_test(t, recovery_of_garbage);
 	tcase_add_test(t, checks);
+	tcase_add_test(t, slots);
 	tcase_add_test(t, layouts);
 	tcase_add_test(t, recovery_is_sparse);
 	suite_add_tcase(s, t);

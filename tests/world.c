@@ -224,35 +224,38 @@ static void weights(const struct world *w, const struct world_seq *q, uint32_t l
 		weight[t] = visible[t] ? weight[t] / sum : 0;
 }
 
+void world_compare(struct world *w, const struct world_seq *q, uint32_t layer, uint32_t n, uint32_t head,
+                   const bool *visible, const float *out)
+{
+	const struct skv_model *m = &w->model;
+	double *weight = calloc(n, sizeof(*weight)), expect[SKV_MAX_HEAD_DIM] = {0};
+	const float *v;
+
+	weights(w, q, layer, n, head, visible, weight);
+	for (uint32_t t = 0; t < n; t++) {
+		if (weight[t] == 0)
+			continue;
+		v = kv_row(w, q, t, layer, ROW_V, head / (m->n_heads / m->n_kv_heads));
+		for (uint32_t d = 0; d < m->head_dim; d++)
+			expect[d] += weight[t] * v[d];
+	}
+	for (uint32_t d = 0; d < m->head_dim; d++) {
+		double diff = fabs(out[d] - expect[d]);
+
+		ck_assert_msg(diff < TOLERANCE, "layer %u, token %u, head %u, %u: %g, expected %g", layer, n - 1, head,
+		              d, out[d], expect[d]);
+		if (diff > w->worst)
+			w->worst = diff;
+		w->checked++;
+	}
+	free(weight);
+}
+
 static void compare_row(struct world *w, const struct world_seq *q, uint32_t layer, uint32_t n,
                         const bool *visible, const float *out)
 {
-	const struct skv_model *m = &w->model;
-	double *weight = calloc(n, sizeof(*weight));
-	const float *v;
-
-	for (uint32_t h = 0; h < m->n_heads; h++) {
-		double expect[SKV_MAX_HEAD_DIM] = {0};
-
-		weights(w, q, layer, n, h, visible, weight);
-		for (uint32_t t = 0; t < n; t++) {
-			if (weight[t] == 0)
-				continue;
-			v = kv_row(w, q, t, layer, ROW_V, h / (m->n_heads / m->n_kv_heads));
-			for (uint32_t d = 0; d < m->head_dim; d++)
-				expect[d] += weight[t] * v[d];
-		}
-		for (uint32_t d = 0; d < m->head_dim; d++) {
-			double diff = fabs(out[h * m->head_dim + d] - expect[d]);
-
-			ck_assert_msg(diff < TOLERANCE, "layer %u, token %u, head %u, %u: %g, expected %g",
-			              layer, n - 1, h, d, out[h * m->head_dim + d], expect[d]);
-			if (diff > w->worst)
-				w->worst = diff;
-			w->checked++;
-		}
-	}
-	free(weight);
+	for (uint32_t h = 0; h < w->model.n_heads; h++)
+		world_compare(w, q, layer, n, h, visible, out + h * w->model.head_dim);
 }
 
 /* delta: the sum over a page's tokens of the largest weight of any head. */

@@ -80,6 +80,10 @@ int world_step(struct world *w, const struct world_item *items, uint32_t n, int 
 /* n tokens of the sequence that `key` names, as one chunk; nothing may fail. */
 void world_feed(struct world *w, struct world_seq *q, uint64_t key, uint32_t n, bool prompt);
 
+/* Is out[head_dim] what token n - 1 of the sequence has of the visible of its n tokens? Fails the test if not. */
+void world_compare(struct world *w, const struct world_seq *q, uint32_t layer, uint32_t n, uint32_t head,
+                   const bool *visible, const float *out);
+
 /*
  * A step in which these sequences decode one token each, without the reference. out (may be NULL):
  * [n_layers][n][n_heads][head_dim].

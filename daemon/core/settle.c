@@ -22,7 +22,7 @@ struct walk {
 	struct skv_settled *out;
 	const char *problem;
 	uint32_t table, index;
-	bool state; /* the table is of state pages */
+	bool state; /* the table is of state pages, or of notes */
 	skv_pte entry;
 };
 
@@ -92,10 +92,12 @@ static int corrupt(struct skv_core *c, uint32_t seq, const char *why)
 
 static int corrupt_entry(struct skv_core *c, uint32_t seq, const struct walk *w)
 {
+	uint32_t n_layers = c->seqs[seq].layout.n_layers;
 	char why[sizeof(c->why)];
 
-	snprintf(why, sizeof(why), "entry %u of %slayer %u (%#x) %s", w->index, w->state ? "the state of " : "",
-	         w->table % c->seqs[seq].layout.n_layers, w->entry, w->problem);
+	snprintf(why, sizeof(why), "entry %u of %slayer %u (%#x) %s", w->index,
+	         !w->state ? "" : w->table < 2 * n_layers ? "the state of " : "the notes of ", w->table % n_layers,
+	         w->entry, w->problem);
 	return corrupt(c, seq, why);
 }
 

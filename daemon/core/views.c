@@ -77,11 +77,13 @@ static void count_entries(const struct skv_seq_local *l, uint32_t len, struct sk
                           uint64_t *left)
 {
 	uint32_t n_pages = skv_pages_of(len);
+	uint64_t entries;
 
 	v->pages_total = (uint64_t)l->layout.n_layers * n_pages;
-	if (2 * v->pages_total > *left)
+	entries = (uint64_t)l->layout.n_tables * n_pages;
+	if (entries > *left)
 		return;
-	*left -= 2 * v->pages_total;
+	*left -= entries;
 	v->counted = true;
 	for (uint32_t t = 0; t < l->layout.n_tables; t++) {
 		const skv_pte *table = skv_seqmem_table(l->mem, &l->layout, t);

@@ -8,6 +8,7 @@
 
 struct call {
 	const struct skv_kseq *seq;
+	const uint32_t *slot; /* [seq][kv head], or NULL */
 	const void *k, *v;
 	uint8_t *pool;
 	size_t page_bytes;
@@ -20,26 +21,29 @@ __global__ void __launch_bounds__(THREADS) append_kernel(const __grid_constant__
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
 	if (blockIdx.x >= s->n_q)
 		return;
-	const uint32_t token = s->len - s->n_q + blockIdx.x, place = token % SKV_PAGE_TOKENS;
-	const skv_pte entry = s->table[(size_t)c.layer * s->layer_stride + token / SKV_PAGE_TOKENS];
+	const skv_pte *table = s->table + (size_t)c.layer * s->layer_stride;
+	const uint32_t *slot = c.slot && s->n_q == 1 ? c.slot + (size_t)blockIdx.y * (c.width / c.head_dim) : NULL;
 	const void *from = blockIdx.z ? c.v : c.k;
 	const size_t row = (size_t)(s->row + blockIdx.x) * c.width;
 
-	if (!skv_pte_resident(entry))
-		return;
-	uint8_t *page = c.pool + skv_pte_id(entry) * c.page_bytes + (blockIdx.z ? c.page_bytes / 2 : 0);
 	for (uint32_t e = 2 * threadIdx.x; e < c.width; e += 2 * THREADS) {
+		const uint32_t h = e / c.head_dim, token = slot ? slot[h] : s->len - s->n_q + blockIdx.x;
+		const skv_pte entry = table[token / SKV_PAGE_TOKENS];
+		if (!skv_pte_resident(entry))
+			continue;
+		uint8_t *page = c.pool + skv_pte_id(entry) * c.page_bytes + (blockIdx.z ? c.page_bytes / 2 : 0);
 		const float a = io_load(c.io_dtype, from, row + e), b = io_load(c.io_dtype, from, row + e + 1);
-		const size_t at = (size_t)(e / c.head_dim * SKV_PAGE_TOKENS + place) * c.head_dim + e % c.head_dim;
+		const size_t at = (size_t)(h * SKV_PAGE_TOKENS + token % SKV_PAGE_TOKENS) * c.head_dim + e % c.head_dim;
 		((uint32_t *)page)[at / 2] = c.dtype == SKV_F16 ? F16::pair(a, b) : BF16::pair(a, b);
 	}
 }
 
-void skv_cuda_append(const struct skv_shape *sh, const struct skv_batch *b, const void *k, const void *v,
-                     const struct skv_work *work)
+void skv_cuda_append(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
+                     const void *k, const void *v, const struct skv_work *work)
 {
 	const struct call c = {
 		.seq = b->seq,
+		.slot = slots ? slots->slot : NULL,
 		.k = k,
 		.v = v,
 		.pool = sh->pool,

@@ -23,6 +23,7 @@
 
 struct update {
 	const struct skv_kseq *seq;
+	const uint32_t *slot; /* [seq][kv head], or NULL */
 	uint8_t *pool;
 	size_t page_bytes;
 	uint32_t n_kv_heads, head_dim, dtype, layer, state;
@@ -48,25 +49,51 @@ DEVICE uint32_t higher(uint32_t dtype, uint32_t a, uint32_t b)
 	return *(const uint32_t *)&x;
 }
 
+/*
+ * The page that block `nth` of a sequence makes the bounds of, and its tokens; false: none. With slots the first block
+ * has the page of the kv head's slot; the others, which are whole, are made only if more than this token is asked for.
+ */
+DEVICE bool page_to_bound(const struct update *c, const struct skv_kseq *s, uint32_t nth, uint32_t h, uint32_t *ret_page,
+                          uint32_t *ret_tokens)
+{
+	const uint32_t first = (s->len - s->n_bounds) / SKV_PAGE_TOKENS;
+	uint32_t page = first + nth;
+
+	*ret_tokens = SKV_PAGE_TOKENS;
+	if (c->slot && s->n_q == 1) {
+		const uint32_t slot = c->slot[(size_t)blockIdx.y * c->n_kv_heads + h], own = slot / SKV_PAGE_TOKENS;
+		page = nth ? first + nth - 1 : own;
+		if (nth == 0)
+			*ret_tokens = slot % SKV_PAGE_TOKENS + 1;
+		else if (s->n_bounds == 1 || page == own)
+			return false;
+	} else if (page * SKV_PAGE_TOKENS < s->len && s->len - page * SKV_PAGE_TOKENS < SKV_PAGE_TOKENS)
+		*ret_tokens = s->len - page * SKV_PAGE_TOKENS;
+	*ret_page = page;
+	return page * SKV_PAGE_TOKENS < s->len;
+}
+
 /* A page's bounds, eight elements of a kv head a thread. Grid: pages of a sequence, sequences. */
 __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__ struct update c)
 {
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
-	const uint32_t page = (s->len - s->n_bounds) / SKV_PAGE_TOKENS + blockIdx.x;
-	if (s->n_bounds == 0 || page * SKV_PAGE_TOKENS >= s->len)
+	if (s->n_bounds == 0)
 		return;
-	const skv_pte entry = s->table[(size_t)c.layer * s->layer_stride + page];
-	const skv_pte state = s->table[(size_t)c.state * s->layer_stride + page / SKV_PAGE_TOKENS];
-	const uint32_t left = s->len - page * SKV_PAGE_TOKENS, tokens = left < SKV_PAGE_TOKENS ? left : SKV_PAGE_TOKENS;
+	const skv_pte *table = s->table + (size_t)c.layer * s->layer_stride;
+	const skv_pte *states = s->table + (size_t)c.state * s->layer_stride;
 	const uint32_t row = c.head_dim / EIGHT; /* in pieces of eight */
 
-	if (!skv_pte_resident(entry) || !skv_pte_resident(state))
-		return;
-	const uint4 *keys = (const uint4 *)(c.pool + skv_pte_id(entry) * c.page_bytes);
-	uint4 *low = (uint4 *)(c.pool + skv_pte_id(state) * c.page_bytes);
-	uint4 *high = low + c.page_bytes / 2 / sizeof(uint4);
 	for (uint32_t x = threadIdx.x; x < c.n_kv_heads * row; x += THREADS) {
 		const uint32_t head = x / row * SKV_PAGE_TOKENS * row, at = x % row;
+		uint32_t page, tokens;
+		if (!page_to_bound(&c, s, blockIdx.x, x / row, &page, &tokens))
+			continue;
+		const skv_pte entry = table[page], state = states[page / SKV_PAGE_TOKENS];
+		if (!skv_pte_resident(entry) || !skv_pte_resident(state))
+			continue;
+		const uint4 *keys = (const uint4 *)(c.pool + skv_pte_id(entry) * c.page_bytes);
+		uint4 *low = (uint4 *)(c.pool + skv_pte_id(state) * c.page_bytes);
+		uint4 *high = low + c.page_bytes / 2 / sizeof(uint4);
 		uint4 v[SKV_PAGE_TOKENS];
 #pragma unroll
 		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++) /* all reads are on their way at once */
@@ -84,10 +111,12 @@ __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__
 	}
 }
 
-void skv_cuda_update_bounds(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_work *work)
+void skv_cuda_update_bounds(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
+                            const struct skv_work *work)
 {
 	const struct update c = {
 		.seq = b->seq,
+		.slot = slots ? slots->slot : NULL,
 		.pool = sh->pool,
 		.page_bytes = sh->page_bytes,
 		.n_kv_heads = sh->n_kv_heads,
@@ -96,8 +125,8 @@ void skv_cuda_update_bounds(const struct skv_shape *sh, const struct skv_batch *
 		.layer = sh->layer,
 		.state = sh->state,
 	};
-	/* so many tokens may begin and end within a page */
-	const uint32_t pages = skv_pages_of(b->max_bounds + SKV_PAGE_TOKENS - 1);
+	/* so many tokens may begin and end within a page; with slots one more */
+	const uint32_t pages = skv_pages_of(b->max_bounds + SKV_PAGE_TOKENS - 1) + (slots ? 1 : 0);
 
 	if (b->n > 0 && b->max_bounds > 0)
 		update_kernel<<<dim3(pages, b->n), THREADS, 0, stream_of(work)>>>(c);

@@ -27,6 +27,15 @@ DEVICE void io_store(uint32_t dtype, void *p, size_t i, float x)
 		((__nv_bfloat16 *)p)[i] = __float2bfloat16_rn(x);
 }
 
+/* Elements i and i + 1, i even. */
+DEVICE float2 io_load2(uint32_t dtype, const void *p, size_t i)
+{
+	if (dtype == SKV_F32)
+		return ((const float2 *)p)[i / 2];
+	return dtype == SKV_F16 ? __half22float2(((const __half2 *)p)[i / 2])
+	                        : __bfloat1622float2(((const __nv_bfloat162 *)p)[i / 2]);
+}
+
 /*
  * Eight elements at a time, in two steps: what is read, and what it means. Between them all reads of a row are on
  * their way; a conversion next to each read would wait for one after the other.

@@ -6,9 +6,14 @@
  *                tokens and pages, or choosing tokens on the way (decode.cuh, merge.cu)
  *   select.cu    top-k by radix select
  *   union.cu     one list of what q heads want
- *   prefill.cu   causal attention of many rows
+ *   prefill.cu   causal attention of many rows (rows.cuh)
  *   append.cu    K and V into pages, copies of pages
  *   bounds.cu    bounds of pages, scores by them
+ *   place.cu     slots of new tokens, notes carried from step to step (notes.cuh)
+ *   votes.cu     values of tokens: the attention that they get
+ *   rank.cu      ranks by values
+ *   keep.cu      which units live on (nth.cuh)
+ *   stamp.cu     which pages matter
  *   table.cu     the table of functions, scratch
  *   module.h     the module around them: devices, memory, streams, graphs, steps (kernels/device.h)
  *   read.cu      a plain read, to measure against
@@ -75,8 +80,8 @@ struct slot {
 /* Byte offsets in the scratch of a call. Scores are in log2, as differences from a maximum. */
 struct layout {
 	size_t slot;     /* struct slot [OWNERS_MOST]; at the same place for all calls */
-	size_t part;     /* float [n][head tiles, or q heads][CHUNKS_MOST][part_floats()] */
-	size_t chosen;   /* __half [n][tokens][head tiles][columns] */
+	size_t part;     /* float [n][head tiles, or q heads][CHUNKS_MOST][part_floats()]; of votes: votes.cu */
+	size_t chosen;   /* __half [n][tokens][head tiles][columns]; or 4 bytes a token and kv head, whatever for */
 	size_t score;    /* __half [slots of head tiles][tokens][columns] */
 	size_t top;      /* float [slots of head tiles][tokens / 16][columns] */
 	size_t total;    /* a union of heads has all from `chosen` on, room for a sequence at least */
@@ -96,8 +101,8 @@ static inline cudaStream_t stream_of(const struct skv_work *w)
 	return (cudaStream_t)w->stream;
 }
 
-void skv_cuda_append(const struct skv_shape *, const struct skv_batch *, const void *k, const void *v,
-                     const struct skv_work *);
+void skv_cuda_append(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *, const void *k,
+                     const void *v, const struct skv_work *);
 void skv_cuda_copy_pages(const struct skv_shape *, const uint32_t *dst, const uint32_t *src, uint32_t n,
                          const struct skv_work *);
 void skv_cuda_decode_dense(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
@@ -111,7 +116,8 @@ void skv_cuda_decode_tokens(const struct skv_shape *, const struct skv_batch *, 
 void skv_cuda_decode_chosen(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                             const struct skv_evidence *, const struct skv_select *, struct skv_list *,
                             const struct skv_work *);
-void skv_cuda_update_bounds(const struct skv_shape *, const struct skv_batch *, const struct skv_work *);
+void skv_cuda_update_bounds(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
+                            const struct skv_work *);
 void skv_cuda_score_pages(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t pool,
                           const struct skv_evidence *, const struct skv_work *);
 void skv_cuda_prefill_dense(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
@@ -126,10 +132,29 @@ void skv_cuda_select_union(const struct skv_shape *, const struct skv_batch *, c
 #define UNION_SORT_BYTES 4096u /* that sorting in two buffers asks for beside them: hardly anything */
 size_t skv_cuda_union_bytes(const struct skv_shape *, uint32_t tokens); /* of one sequence, at most */
 
+void skv_cuda_place(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
+                    const struct skv_work *);
+void skv_cuda_lift(const struct skv_shape *, const struct skv_batch *, const struct skv_work *);
+void skv_cuda_place_prompt(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
+                           const struct skv_work *);
+void skv_cuda_note_resident(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
+                            const struct skv_work *);
+void skv_cuda_tally(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
+                    const struct skv_work *);
+void skv_cuda_tally_prompt(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t window,
+                           const struct skv_work *);
+void skv_cuda_rank(const struct skv_shape *, const struct skv_batch *, const struct skv_rank *, float *rank,
+                   uint32_t stride, const struct skv_work *);
+void skv_cuda_keep(const struct skv_shape *, const struct skv_batch *, const struct skv_keep_by *, const float *rank,
+                   uint32_t stride, const struct skv_work *);
+void skv_cuda_stamp(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
+                    const struct skv_stamp *, struct skv_list *, const struct skv_work *);
+
 /* Before the first launch on a device, which is current: more shared memory than kernels have by default. */
 cudaError_t skv_cuda_decode_init(void);
 cudaError_t skv_cuda_prefill_init(void);
 cudaError_t skv_cuda_select_init(void);
+cudaError_t skv_cuda_votes_init(void);
 
 /* Multiprocessors of the current device. */
 uint32_t skv_cuda_sms(void);

@@ -267,6 +267,13 @@ __device__ static uint32_t page_mask(const struct call *c, const struct job *j, 
 	return mask & (head | tail);
 }
 
+/* The same for number `at` of a list whose last page is being filled. */
+DEVICE uint32_t filling_mask(const struct call *c, const struct job *j, uint32_t list, uint32_t at)
+{
+	const bool last = at + 1 == c->list.count[list];
+	return last ? 0xffffu >> (SKV_PAGE_TOKENS - 1 - (j->len - 1) % SKV_PAGE_TOKENS) : 0xffffu;
+}
+
 /* Tile k of a stream, in the owner's count. */
 template <int D, enum how how> DEVICE uint32_t stream_tile(const struct job *j, uint32_t k)
 {
@@ -307,14 +314,15 @@ __device__ static void look_up(const struct call *c, const struct job *j, uint32
 		}
 		__syncwarp();
 	} else if (lane < t->n) {
-		uint32_t page = stream_tile<D, how>(j, first + lane);
+		const uint32_t tile = stream_tile<D, how>(j, first + lane);
+		uint32_t page = tile;
 		if (c->what == PAGES) {
 			page = ids[page];
 		} else if (c->what == WINDOW) {
 			window_tiles(c, j->len, &at, &gap);
 			page += page < at ? 0 : gap;
 		}
-		const uint32_t mask = page_mask(c, j, page);
+		const uint32_t mask = c->list.filling ? filling_mask(c, j, list, tile) : page_mask(c, j, page);
 		entry = mask ? j->table[page] : 0;
 		t->page = skv_pte_id(entry);
 		t->mask = skv_pte_resident(entry) ? mask : 0;

@@ -137,6 +137,7 @@ static int prepare(unsigned device)
 	e = e ? e : skv_cuda_decode_init();
 	e = e ? e : skv_cuda_prefill_init();
 	e = e ? e : skv_cuda_select_init();
+	e = e ? e : skv_cuda_votes_init();
 	const int r = skv_cuda_result(e, "preparing the device");
 	if (r < 0)
 		return r;

@@ -26,17 +26,25 @@ __global__ void __launch_bounds__(THREADS) stage_kernel(const __grid_constant__ 
 }
 
 /*
- * One thread a sequence: whoever reads the commit word finds the rest of the sequence's as it should be, and every
+ * One warp a sequence: whoever reads the commit word finds the rest of the sequence's as it should be, and every
  * kernel of the step has ended.
  */
 __global__ void __launch_bounds__(THREADS) publish_kernel(const struct skv_publish *one, uint32_t n, const int32_t *next)
 {
-	const uint32_t at = blockIdx.x * THREADS + threadIdx.x;
+	const uint32_t at = (blockIdx.x * THREADS + threadIdx.x) / 32, lane = threadIdx.x % 32;
 	if (at >= n)
 		return;
 	const struct skv_publish p = one[at];
 	const int32_t id = next ? next[p.item] : -1;
 
+	for (uint32_t i = lane; i < p.n_words; i += 32)
+		((volatile uint32_t *)p.words)[i] = p.words_are[i];
+	if (p.n_words)
+		__threadfence_system();
+	__syncwarp();
+	if (lane > 0)
+		return;
+	*(volatile uint32_t *)p.about = p.about_is;
 	*(volatile int32_t *)p.next[0] = id;
 	*(volatile int32_t *)p.next[1] = id;
 	if (p.token)
@@ -58,6 +66,6 @@ int skv_cuda_stage(const struct skv_stage *c, void *stream)
 
 int skv_cuda_publish(const struct skv_publish *one, uint32_t n, const int32_t *next, void *stream)
 {
-	publish_kernel<<<(n + THREADS - 1) / THREADS, THREADS, 0, (cudaStream_t)stream>>>(one, n, next);
+	publish_kernel<<<(n * 32 + THREADS - 1) / THREADS, THREADS, 0, (cudaStream_t)stream>>>(one, n, next);
 	return skv_cuda_result(cudaGetLastError(), "ending a step");
 }

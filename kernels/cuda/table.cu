@@ -61,9 +61,10 @@ struct layout layout_of(const struct skv_shape *sh, uint32_t n, uint32_t max_len
 static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len,
                          int threads)
 {
-	(void)n_rows;
 	(void)threads;
-	return layout_of(sh, n_seqs, max_len, 1).total;
+	const struct layout l = layout_of(sh, n_seqs, max_len, 1);
+	const size_t votes = l.part + (size_t)n_rows * sh->n_heads * CHUNKS_MOST * sizeof(float2);
+	return votes > l.total ? votes : l.total;
 }
 
 static const struct skv_kernels cuda = {
@@ -79,6 +80,15 @@ static const struct skv_kernels cuda = {
 	.decode_chosen = skv_cuda_decode_chosen,
 	.update_bounds = skv_cuda_update_bounds,
 	.score_pages = skv_cuda_score_pages,
+	.place = skv_cuda_place,
+	.lift = skv_cuda_lift,
+	.place_prompt = skv_cuda_place_prompt,
+	.note_resident = skv_cuda_note_resident,
+	.tally = skv_cuda_tally,
+	.tally_prompt = skv_cuda_tally_prompt,
+	.rank = skv_cuda_rank,
+	.keep = skv_cuda_keep,
+	.stamp = skv_cuda_stamp,
 	.prefill_dense = skv_cuda_prefill_dense,
 	.select = skv_cuda_select,
 	.select_union = skv_cuda_select_union,

@@ -12,6 +12,7 @@
 struct append {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
+	const struct skv_slots *slots; /* or NULL */
 	const float *k, *v;
 	uint32_t *first; /* items before sequence i */
 };
@@ -36,16 +37,18 @@ static void store(const struct skv_shape *sh, uint8_t *dst, const float *src)
 	}
 }
 
-static void append_rows(const struct append *a, const struct skv_kseq *s, uint32_t row0, uint32_t row1)
+static void append_rows(const struct append *a, uint32_t i, uint32_t row0, uint32_t row1)
 {
 	const struct skv_shape *sh = a->sh;
+	const struct skv_kseq *s = &a->batch->seq[i];
 	const skv_pte *table = skv_layer_table(sh, s);
+	const uint32_t *slot = a->slots && s->n_q == 1 ? a->slots->slot + (size_t)i * sh->n_kv_heads : NULL;
 	for (uint32_t row = row0; row < row1; row++) {
-		uint32_t token = s->len - s->n_q + row;
-		skv_pte e = table[token / SKV_PAGE_TOKENS];
-		if (!skv_pte_resident(e))
-			continue;
 		for (uint32_t h = 0; h < sh->n_kv_heads; h++) {
+			uint32_t token = slot ? slot[h] : s->len - s->n_q + row;
+			skv_pte e = table[token / SKV_PAGE_TOKENS];
+			if (!skv_pte_resident(e))
+				continue;
 			uint8_t *dst = skv_page_k(sh, e, h) + token % SKV_PAGE_TOKENS * skv_row_bytes(sh);
 			size_t src = ((size_t)(s->row + row) * sh->n_kv_heads + h) * sh->head_dim;
 			store(sh, dst, a->k + src);
@@ -58,18 +61,17 @@ static void append_item(void *ctx, uint32_t item, int thread)
 {
 	const struct append *a = ctx;
 	uint32_t i = skv_owner(a->first, a->batch->n, item);
-	const struct skv_kseq *s = &a->batch->seq[i];
 	uint32_t row = (item - a->first[i]) * ROWS_PER_ITEM;
 	(void)thread;
-	append_rows(a, s, row, skv_min(row + ROWS_PER_ITEM, s->n_q));
+	append_rows(a, i, row, skv_min(row + ROWS_PER_ITEM, a->batch->seq[i].n_q));
 }
 
-void ISA(append)(const struct skv_shape *sh, const struct skv_batch *batch, const void *k, const void *v,
-                 const struct skv_work *work)
+void ISA(append)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slots *slots,
+                 const void *k, const void *v, const struct skv_work *work)
 {
 	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);
-	struct append a = {.sh = sh, .batch = batch, .k = k, .v = v};
+	struct append a = {.sh = sh, .batch = batch, .slots = slots, .k = k, .v = v};
 	a.first = carve(&c, (n + 1) * sizeof *a.first);
 	a.first[0] = 0;
 	for (uint32_t i = 0; i < n; i++)

@@ -11,18 +11,13 @@
 
 #define QUERIES 4 /* scored at a time: what is read of a page serves all of them */
 
-/* Where the row of page `page` is in its state page: K half, kv head h. */
-static uint8_t *bounds_row(const struct skv_shape *sh, skv_pte state, uint32_t h, uint32_t page)
-{
-	return skv_page_k(sh, state, h) + page % SKV_PAGE_TOKENS * skv_row_bytes(sh);
-}
-
 /* ---- update ---------------------------------------------------------------------------------- */
 
 struct update {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
-	uint32_t *first; /* items before sequence i; an item is a page */
+	const struct skv_slots *slots; /* or NULL */
+	uint32_t *first; /* items before sequence i; an item is a page, or first the one of each kv head's slot */
 };
 
 static uint32_t first_page(const struct skv_kseq *s)
@@ -46,22 +41,29 @@ INLINE void bound_rows(uint32_t dtype, const uint8_t *rows, uint32_t n, uint32_t
 	}
 }
 
-static void update_page(const struct skv_shape *sh, skv_pte entry, skv_pte state, uint32_t page, uint32_t tokens)
+static void update_page(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t page, uint32_t tokens)
 {
-	for (uint32_t h = 0; h < sh->n_kv_heads; h++) {
-		const uint8_t *rows = skv_page_k(sh, entry, h);
-		uint8_t *low = bounds_row(sh, state, h, page), *high = low + skv_v_offset(sh);
-		switch (sh->dtype) {
-		case SKV_F32:
-			bound_rows(SKV_F32, rows, tokens, sh->head_dim, low, high);
-			break;
-		case SKV_F16:
-			bound_rows(SKV_F16, rows, tokens, sh->head_dim, low, high);
-			break;
-		default:
-			bound_rows(SKV_BF16, rows, tokens, sh->head_dim, low, high);
-		}
+	const skv_pte entry = skv_layer_table(sh, s)[page], state = skv_state_table(sh, s)[page / SKV_PAGE_TOKENS];
+	if (!skv_pte_resident(entry) || !skv_pte_resident(state))
+		return;
+	const uint8_t *rows = skv_page_k(sh, entry, h);
+	uint8_t *low = skv_bounds_row(sh, state, h, page), *high = low + skv_v_offset(sh);
+	switch (sh->dtype) {
+	case SKV_F32:
+		bound_rows(SKV_F32, rows, tokens, sh->head_dim, low, high);
+		break;
+	case SKV_F16:
+		bound_rows(SKV_F16, rows, tokens, sh->head_dim, low, high);
+		break;
+	default:
+		bound_rows(SKV_BF16, rows, tokens, sh->head_dim, low, high);
 	}
+}
+
+/* Does the sequence's new token go where place() said? */
+static bool in_slots(const struct update *u, const struct skv_kseq *s)
+{
+	return u->slots && s->n_q == 1;
 }
 
 static void update_item(void *ctx, uint32_t item, int thread)
@@ -69,27 +71,42 @@ static void update_item(void *ctx, uint32_t item, int thread)
 	const struct update *u = ctx;
 	const uint32_t i = skv_owner(u->first, u->batch->n, item);
 	const struct skv_kseq *s = &u->batch->seq[i];
-	const uint32_t page = first_page(s) + item - u->first[i];
-	const skv_pte entry = skv_layer_table(u->sh, s)[page];
-	const skv_pte state = skv_state_table(u->sh, s)[page / SKV_PAGE_TOKENS];
+	const uint32_t nth = item - u->first[i], heads = u->sh->n_kv_heads;
 	(void)thread;
 
-	if (skv_pte_resident(entry) && skv_pte_resident(state))
-		update_page(u->sh, entry, state, page, skv_min(s->len - page * SKV_PAGE_TOKENS, SKV_PAGE_TOKENS));
+	for (uint32_t h = 0; h < heads; h++)
+		if (in_slots(u, s)) {
+			const uint32_t slot = u->slots->slot[(size_t)i * heads + h], own = slot / SKV_PAGE_TOKENS;
+			const uint32_t page = nth ? first_page(s) + nth - 1 : own;
+			if (nth == 0)
+				update_page(u->sh, s, h, own, slot % SKV_PAGE_TOKENS + 1);
+			else if (page != own)
+				update_page(u->sh, s, h, page, SKV_PAGE_TOKENS);
+		} else {
+			const uint32_t page = first_page(s) + nth, left = s->len - page * SKV_PAGE_TOKENS;
+			update_page(u->sh, s, h, page, skv_min(left, SKV_PAGE_TOKENS));
+		}
 }
 
-void ISA(update_bounds)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_work *work)
+/* Of a sequence with slots all other pages are whole, and have their bounds unless more than its token is asked for. */
+static uint32_t items_of(const struct update *u, const struct skv_kseq *s)
+{
+	const uint32_t pages = s->n_bounds ? skv_pages_of(s->len) - first_page(s) : 0;
+
+	return !in_slots(u, s) ? pages : s->n_bounds > 1 ? 1 + pages : s->n_bounds;
+}
+
+void ISA(update_bounds)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slots *slots,
+                        const struct skv_work *work)
 {
 	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);
-	struct update u = {.sh = sh, .batch = batch};
+	struct update u = {.sh = sh, .batch = batch, .slots = slots};
 
 	u.first = carve(&c, (n + 1) * sizeof *u.first);
 	u.first[0] = 0;
-	for (uint32_t i = 0; i < n; i++) {
-		const struct skv_kseq *s = &batch->seq[i];
-		u.first[i + 1] = u.first[i] + (s->n_bounds ? skv_pages_of(s->len) - first_page(s) : 0);
-	}
+	for (uint32_t i = 0; i < n; i++)
+		u.first[i + 1] = u.first[i] + items_of(&u, &batch->seq[i]);
 	skv_run(u.first[n] > 4 ? work->threads : 1, u.first[n], update_item, &u);
 }
 
@@ -155,7 +172,7 @@ INLINE void score_typed(uint32_t dtype, uint32_t n, const float *q, const uint8_
 static void score_page(const struct skv_shape *sh, uint32_t n, const float *q, skv_pte state, uint32_t h, uint32_t page,
                        float ret[QUERIES])
 {
-	const uint8_t *low = bounds_row(sh, state, h, page), *high = low + skv_v_offset(sh);
+	const uint8_t *low = skv_bounds_row(sh, state, h, page), *high = low + skv_v_offset(sh);
 
 	switch (sh->dtype) {
 	case SKV_F32:

@@ -50,8 +50,16 @@ static uint32_t units_of(const struct decode *d, uint32_t owner)
 	}
 }
 
+/* Tokens of a page, the last one listed or not. Where one of a list is being filled, that is the last one. */
+static uint32_t tokens_of(const struct decode *d, const struct skv_kseq *s, uint32_t page, bool last)
+{
+	if (d->list && d->list->filling)
+		return last ? (s->len - 1) % SKV_PAGE_TOKENS + 1 : SKV_PAGE_TOKENS;
+	return skv_min(SKV_PAGE_TOKENS, s->len - page * SKV_PAGE_TOKENS);
+}
+
 /* The tokens of page `page` that may be looked at, as K row addresses of kv head 0; returns how many. */
-static uint32_t gather_page(const struct decode *d, uint32_t i, const skv_pte *table, uint32_t page,
+static uint32_t gather_page(const struct decode *d, uint32_t i, const skv_pte *table, uint32_t page, bool last,
                             const uint8_t **row)
 {
 	const struct skv_kseq *s = &d->seq[i];
@@ -59,7 +67,7 @@ static uint32_t gather_page(const struct decode *d, uint32_t i, const skv_pte *t
 	if (first >= s->len || !skv_pte_resident(table[page]))
 		return 0;
 	const uint8_t *k = skv_page_k(d->sh, table[page], 0);
-	uint32_t end = skv_min(SKV_PAGE_TOKENS, s->len - first);
+	uint32_t end = tokens_of(d, s, page, last);
 	if (d->what != DECODE_WINDOW) {
 		UNROLL
 		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++)
@@ -103,9 +111,10 @@ static uint32_t gather(const struct decode *d, uint32_t owner, uint32_t chunk, c
 	const struct skv_kseq *s = &d->seq[i];
 	const skv_pte *table = skv_layer_table(d->sh, s);
 	const uint32_t *ids = d->list ? d->list->ids + list_of(d, owner) * d->list->stride : NULL;
+	const uint32_t units = units_of(d, owner);
 	uint32_t from, to, n = 0, head = 0, gap = 0;
 
-	decode_chunk(d, owner, chunk, units_of(d, owner), &from, &to);
+	decode_chunk(d, owner, chunk, units, &from, &to);
 	if (d->what == DECODE_TOKENS) {
 		for (uint32_t u = from; u < to; u++) {
 			uint32_t t = ids[u];
@@ -120,7 +129,7 @@ static uint32_t gather(const struct decode *d, uint32_t owner, uint32_t chunk, c
 		gap = window_gap(d, i, &head);
 	for (uint32_t u = from; u < to; u++) {
 		uint32_t page = ids ? ids[u] : d->what == DECODE_WINDOW && u >= head ? u + gap : u;
-		n += gather_page(d, i, table, page, row + n);
+		n += gather_page(d, i, table, page, u + 1 == units, row + n);
 	}
 	return n;
 }

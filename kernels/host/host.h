@@ -2,14 +2,15 @@
 /*
  * kernels/host/host.h - what the parts of the host backend share.
  *
- * append.c, bounds.c, decode.c, evidence.c, prefill.c, recall.c, select.c, topk.c and table.c are compiled once
- * per ISA, each time with SKV_ISA set to the ISA's name; every external name in them goes through ISA(), so the
- * copies meet only in dispatch.c. run.c and dispatch.c are compiled once, for the plain processor.
+ * dispatch.c and run.c are compiled once, for the plain processor. All others are compiled once per ISA, each
+ * time with SKV_ISA set to the ISA's name; every external name in them goes through ISA(), so the copies
+ * meet only in dispatch.c.
  */
 #ifndef SKV_HOST_H
 #define SKV_HOST_H
 
 #include <assert.h>
+#include <string.h>
 #include "kernels/kernels.h"
 
 #define SKV_PASTE3(a, b) skv_##a##_##b
@@ -77,6 +78,26 @@ static inline size_t skv_v_offset(const struct skv_shape *sh)
 {
 	return sh->n_kv_heads * SKV_PAGE_TOKENS * skv_row_bytes(sh);
 }
+/* The K row of a slot or token of kv head h, in its page. */
+static inline uint8_t *skv_key_row(const struct skv_shape *sh, skv_pte e, uint32_t h, uint32_t slot)
+{
+	return skv_page_k(sh, e, h) + slot % SKV_PAGE_TOKENS * skv_row_bytes(sh);
+}
+/* The row of page `page` in its state page, of kv head h: the smallest values; the largest are where a V row is. */
+static inline uint8_t *skv_bounds_row(const struct skv_shape *sh, skv_pte state, uint32_t h, uint32_t page)
+{
+	return skv_key_row(sh, state, h, page);
+}
+
+/* Scores as numbers in the same order; 0, below all others, for -infinity and NaN. -0 and 0 are the same. */
+static inline uint32_t skv_order_of(float x)
+{
+	uint32_t u;
+	x += 0.0f;
+	memcpy(&u, &x, sizeof u);
+	u = u & 0x80000000 ? ~u : u | 0x80000000;
+	return x > -__builtin_inff() ? u : 0;
+}
 
 /* skv_kernels.unsupported of every ISA. */
 const char *skv_host_unsupported(const struct skv_shape *);
@@ -97,8 +118,8 @@ SKV_HOST_ISA(avx2);
 SKV_HOST_ISA(generic);
 
 #ifdef SKV_ISA
-void ISA(append)(const struct skv_shape *, const struct skv_batch *, const void *k, const void *v,
-                 const struct skv_work *);
+void ISA(append)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *, const void *k,
+                 const void *v, const struct skv_work *);
 void ISA(copy_pages)(const struct skv_shape *, const uint32_t *dst, const uint32_t *src, uint32_t n,
                      const struct skv_work *);
 void ISA(decode_dense)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
@@ -112,13 +133,16 @@ void ISA(decode_tokens)(const struct skv_shape *, const struct skv_batch *, cons
 void ISA(decode_chosen)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                         const struct skv_evidence *, const struct skv_select *, struct skv_list *,
                         const struct skv_work *);
-void ISA(update_bounds)(const struct skv_shape *, const struct skv_batch *, const struct skv_work *);
+void ISA(update_bounds)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
+                        const struct skv_work *);
 void ISA(score_pages)(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t pool,
                       const struct skv_evidence *, const struct skv_work *);
 void ISA(prefill_dense)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                         const struct skv_work *);
+/* The k-th largest of keys[0, n), which it may move about; *k becomes how many of its equals are of the k largest. */
+uint32_t ISA(kth)(uint32_t *keys, uint32_t n, uint32_t *k);
 /* Order ids[0, n), which ascend, by their scores: the largest first, of equals the lower. `scratch` has n elements. */
-void ISA(rank)(const float *score, uint32_t *ids, uint32_t n, uint32_t *scratch);
+void ISA(sort_ids)(const float *score, uint32_t *ids, uint32_t n, uint32_t *scratch);
 void ISA(select_union)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
                        const struct skv_select *, struct skv_list *, const struct skv_work *);
 void ISA(select)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *, bool tokens,
@@ -126,9 +150,29 @@ void ISA(select)(const struct skv_shape *, const struct skv_batch *, const struc
 void ISA(recall)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
                  const struct skv_seen *, float *ret, const struct skv_work *);
 
+void ISA(place)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *, const struct skv_work *);
+void ISA(lift)(const struct skv_shape *, const struct skv_batch *, const struct skv_work *);
+void ISA(place_prompt)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
+                       const struct skv_work *);
+void ISA(note_resident)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
+                        const struct skv_work *);
+void ISA(tally)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
+                const struct skv_work *);
+void ISA(tally_prompt)(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t window,
+                       const struct skv_work *);
+void ISA(rank)(const struct skv_shape *, const struct skv_batch *, const struct skv_rank *, float *rank,
+               uint32_t stride, const struct skv_work *);
+void ISA(keep)(const struct skv_shape *, const struct skv_batch *, const struct skv_keep_by *, const float *rank,
+               uint32_t stride, const struct skv_work *);
+void ISA(stamp)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *, const struct skv_stamp *,
+                struct skv_list *, const struct skv_work *);
+
 size_t ISA(decode_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len);
 size_t ISA(prefill_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);
 size_t ISA(select_bytes)(uint32_t max_len, int threads);
+size_t ISA(votes_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t n_rows, int threads);
+size_t ISA(rank_bytes)(uint32_t max_len, int threads);
+size_t ISA(keep_bytes)(uint32_t max_len, int threads);
 size_t ISA(union_bytes)(uint32_t n_seqs, uint32_t max_len, int threads); /* more than select_bytes() */
 #endif
 #endif

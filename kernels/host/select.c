@@ -129,7 +129,7 @@ static void order_item(void *ctx, uint32_t item, int thread)
 		float *score = x->ev->token + ((size_t)item * x->ev->rows + row) * x->ev->token_stride;
 		mask_holes(table, SKV_PAGE_TOKENS, c.pin, end, score);
 		uint32_t best = ISA(topk)(score + c.pin, end - c.pin, c.want, ids, scratch);
-		ISA(rank)(score + c.pin, ids, best, scratch);
+		ISA(sort_ids)(score + c.pin, ids, best, scratch);
 		for (uint32_t rank = 0; rank < best; rank++) {
 			float place = score_of_place(rank * x->ev->rows + row), *was = &order[c.pin + ids[rank]];
 			*was = *was > place ? *was : place;

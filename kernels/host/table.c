@@ -9,12 +9,18 @@
 static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len,
                          int threads)
 {
-	size_t decode = ISA(decode_bytes)(sh, n_seqs, max_len);
-	size_t prefill = ISA(prefill_bytes)(sh, n_seqs, threads); /* append and bounds take less */
-	size_t select = ISA(union_bytes)(n_seqs, max_len, threads);
-	size_t most = decode > prefill ? decode : prefill;
-	(void)n_rows;
-	return most > select ? most : select;
+	const size_t bytes[] = {
+		ISA(decode_bytes)(sh, n_seqs, max_len),
+		ISA(prefill_bytes)(sh, n_seqs, threads), /* append and bounds take less */
+		ISA(union_bytes)(n_seqs, max_len, threads),
+		ISA(votes_bytes)(sh, n_seqs, n_rows, threads),
+		ISA(rank_bytes)(max_len, threads),
+		ISA(keep_bytes)(max_len, threads),
+	};
+	size_t most = 0;
+	for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
+		most = bytes[i] > most ? bytes[i] : most;
+	return most;
 }
 
 #define TABLE2(isa) skv_kernels_##isa
@@ -32,6 +38,15 @@ const struct skv_kernels TABLE(SKV_ISA) = {
 	.decode_chosen = ISA(decode_chosen),
 	.update_bounds = ISA(update_bounds),
 	.score_pages = ISA(score_pages),
+	.place = ISA(place),
+	.lift = ISA(lift),
+	.place_prompt = ISA(place_prompt),
+	.note_resident = ISA(note_resident),
+	.tally = ISA(tally),
+	.tally_prompt = ISA(tally_prompt),
+	.rank = ISA(rank),
+	.keep = ISA(keep),
+	.stamp = ISA(stamp),
 	.prefill_dense = ISA(prefill_dense),
 	.select = ISA(select),
 	.select_union = ISA(select_union),

@@ -2,27 +2,16 @@
 /*
  * kernels/host/topk.c - the k largest scores, as ascending indices.
  *
- * Radix select: floats become unsigned keys in the same order, and three counting passes over 11,
- * 11 and 10 bits of the keys find the k-th largest one, each among the keys that share the digits
- * found so far. What is above that key is chosen, and of its equals the first ones: one more pass
+ * Radix select: floats become unsigned keys in the same order (skv_order_of), and three counting passes
+ * over 11, 11 and 10 bits of the keys find the k-th largest one, each among the keys that share the
+ * digits found so far. What is above that key is chosen, and of its equals the first ones: one more pass
  * in index order. So the work is O(n) whatever the values, and ties go to the lower index.
- *
- * Key 0 means never: -inf and NaN have it. Everything else is above.
  */
 #include "kernels/host/host.h"
 #include "kernels/host/simd.h"
 
 #define DIGIT_BITS 11
 #define DIGITS (1u << DIGIT_BITS)
-
-static inline uint32_t key_of(float x)
-{
-	uint32_t u;
-	x += 0.0f; /* -0 becomes +0, so that they tie */
-	memcpy(&u, &x, sizeof u);
-	u = u & 0x80000000 ? ~u : u | 0x80000000;
-	return x > -__builtin_inff() ? u : 0;
-}
 
 /*
  * Of keys[0, n), whose bits above shift + DIGIT_BITS are equal: the digit at `shift` of the k-th
@@ -48,11 +37,18 @@ static uint32_t select_digit(uint32_t *keys, uint32_t *n, uint32_t *k, int shift
 	return digit << shift;
 }
 
+uint32_t ISA(kth)(uint32_t *keys, uint32_t n, uint32_t *k)
+{
+	uint32_t key = select_digit(keys, &n, k, 21);
+	key |= select_digit(keys, &n, k, 10);
+	return key | select_digit(keys, &n, k, 0);
+}
+
 uint32_t ISA(topk)(const float *score, uint32_t n, uint32_t k, uint32_t *ret_ids, uint32_t *scratch)
 {
 	uint32_t candidates = 0;
 	for (uint32_t i = 0; i < n; i++) {
-		uint32_t key = key_of(score[i]);
+		uint32_t key = skv_order_of(score[i]);
 		scratch[candidates] = key;
 		candidates += key != 0;
 	}
@@ -62,13 +58,11 @@ uint32_t ISA(topk)(const float *score, uint32_t n, uint32_t k, uint32_t *ret_ids
 
 	/* The k-th largest key, and how many of its equals belong to the k largest. */
 	uint32_t ties = k;
-	uint32_t limit = select_digit(scratch, &candidates, &ties, 21);
-	limit |= select_digit(scratch, &candidates, &ties, 10);
-	limit |= select_digit(scratch, &candidates, &ties, 0);
+	const uint32_t limit = ISA(kth)(scratch, candidates, &ties);
 
 	uint32_t m = 0;
 	for (uint32_t i = 0; m < k; i++) {
-		uint32_t key = key_of(score[i]);
+		uint32_t key = skv_order_of(score[i]);
 		bool tie = key == limit && ties;
 		ties -= tie;
 		ret_ids[m] = i;
@@ -77,20 +71,20 @@ uint32_t ISA(topk)(const float *score, uint32_t n, uint32_t k, uint32_t *ret_ids
 	return m;
 }
 
-void ISA(rank)(const float *score, uint32_t *ids, uint32_t n, uint32_t *scratch)
+void ISA(sort_ids)(const float *score, uint32_t *ids, uint32_t n, uint32_t *scratch)
 {
 	uint32_t *from = ids, *to = scratch;
 	for (int shift = 0; shift < 32; shift += DIGIT_BITS) { /* the largest key first: what is missing to the top */
 		uint32_t at[DIGITS] = {0}, before = 0;
 		for (uint32_t i = 0; i < n; i++)
-			at[~key_of(score[from[i]]) >> shift & (DIGITS - 1)]++;
+			at[~skv_order_of(score[from[i]]) >> shift & (DIGITS - 1)]++;
 		for (uint32_t d = 0; d < DIGITS; d++) {
 			uint32_t here = at[d];
 			at[d] = before;
 			before += here;
 		}
 		for (uint32_t i = 0; i < n; i++)
-			to[at[~key_of(score[from[i]]) >> shift & (DIGITS - 1)]++] = from[i];
+			to[at[~skv_order_of(score[from[i]]) >> shift & (DIGITS - 1)]++] = from[i];
 		uint32_t *next = from;
 		from = to;
 		to = next;

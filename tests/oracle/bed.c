@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/oracle/oracle.h"
 #include "tests/ref-attention.h"
 
 #define MEMORY (12u << 20) /* bytes of the pool that all sequences together may take */
@@ -111,11 +112,12 @@ void bed_make_seqs(struct bed *b, uint32_t longest, uint32_t steps)
 		s->kind = bed_below(b, BED_KINDS);
 		s->key = mix(b->random + i);
 		s->n = some_length(b, longest);
+		s->prompt = s->n;
 		s->cap = s->n + steps;
 		snprintf(s->name, sizeof(s->name), "verify-%u", i);
 		s->k = rows_new(m->n_layers, s->cap * width);
 		s->v = rows_new(m->n_layers, s->cap * width);
-		s->q = rows_new(m->n_layers, (size_t)m->n_heads * m->head_dim);
+		s->q = rows_new(m->n_layers, (size_t)s->cap * m->n_heads * m->head_dim);
 		s->hole = calloc(m->n_layers, sizeof(*s->hole));
 		for (uint32_t layer = 0; layer < m->n_layers; layer++)
 			s->hole[layer] = calloc(skv_pages_of(s->cap) + 1u, sizeof(**s->hole));
@@ -139,6 +141,7 @@ void bed_deinit(struct bed *b)
 		free(s->v);
 		free(s->q);
 		free(s->hole);
+		oracle_kept_free(s->kept);
 	}
 	b->n_seqs = 0;
 }
@@ -177,6 +180,24 @@ static void make_key(const struct bed *b, const struct bed_seq *s, uint32_t laye
 	round_row(b, k);
 }
 
+static void make_queries(struct bed *b, struct bed_seq *s, uint32_t at)
+{
+	const struct skv_model *m = &b->model;
+	uint32_t group = m->n_heads / m->n_kv_heads;
+
+	for (uint32_t layer = 0; layer < m->n_layers; layer++)
+		for (uint32_t head = 0; head < m->n_heads; head++) {
+			float *q = s->q[layer] + ((size_t)at * m->n_heads + head) * m->head_dim;
+
+			if (s->kind == BED_ZERO)
+				continue;
+			if (s->kind == BED_NEEDLES)
+				add_row(q, m->head_dim, row_id(s, layer, head / group, ROW_NEEDLE, 0), 1);
+			add_row(q, m->head_dim, row_id(s, layer, head, ROW_Q, at), s->kind == BED_SHARP ? 2 : 1);
+			round_row(b, q);
+		}
+}
+
 void bed_token(struct bed *b, struct bed_seq *s, uint32_t at)
 {
 	const struct skv_model *m = &b->model;
@@ -189,23 +210,5 @@ void bed_token(struct bed *b, struct bed_seq *s, uint32_t at)
 			add_row(s->v[layer] + o, m->head_dim, row_id(s, layer, head, ROW_V, at), 1);
 			round_row(b, s->v[layer] + o);
 		}
-}
-
-void bed_query(struct bed *b, struct bed_seq *s, uint32_t at)
-{
-	const struct skv_model *m = &b->model;
-	uint32_t group = m->n_heads / m->n_kv_heads;
-
-	for (uint32_t layer = 0; layer < m->n_layers; layer++)
-		for (uint32_t head = 0; head < m->n_heads; head++) {
-			float *q = s->q[layer] + (size_t)head * m->head_dim;
-
-			memset(q, 0, m->head_dim * sizeof(*q));
-			if (s->kind == BED_ZERO)
-				continue;
-			if (s->kind == BED_NEEDLES)
-				add_row(q, m->head_dim, row_id(s, layer, head / group, ROW_NEEDLE, 0), 1);
-			add_row(q, m->head_dim, row_id(s, layer, head, ROW_Q, at), s->kind == BED_SHARP ? 2 : 1);
-			round_row(b, q);
-		}
+	make_queries(b, s, at);
 }

@@ -13,6 +13,8 @@
 
 #define BED_MAX_SEQS 4u
 
+struct oracle_kept;
+
 /* What keys and queries are like. */
 enum bed_kind {
 	BED_RANDOM,   /* nothing stands out */
@@ -34,8 +36,10 @@ struct bed_seq {
 	uint64_t key;
 	uint32_t n, cap;   /* tokens that are committed, and for which there is room */
 	float **k, **v;    /* [layer]: [cap][n_kv_heads][head_dim] */
-	float **q;         /* [layer]: [n_heads][head_dim], of the step */
+	float **q;         /* [layer]: [cap][n_heads][head_dim] */
 	bool **hole;       /* [layer]: [pages] */
+	uint32_t prompt;   /* tokens that it began with */
+	struct oracle_kept *kept; /* its kv heads, once a policy has evicted from each of them alone; else NULL */
 };
 
 struct bed {
@@ -54,8 +58,7 @@ void bed_init(struct bed *, uint64_t seed, uint32_t device);
 void bed_make_seqs(struct bed *, uint32_t longest, uint32_t steps);
 void bed_deinit(struct bed *);
 
-/* Make token `at`, and the query that comes with it. */
+/* Make token `at`, with its query. */
 void bed_token(struct bed *, struct bed_seq *, uint32_t at);
-void bed_query(struct bed *, struct bed_seq *, uint32_t at);
 
 #endif

@@ -12,6 +12,85 @@
 #include "tests/oracle/stint.h"
 #include "tests/ref-attention.h"
 
+/* ---- the oracle's view ---------------------------------------------------------------------------- */
+
+static struct oracle_step step_of(const struct verify *v, const struct bed *b, const struct bed_seq *q,
+                                  uint32_t n)
+{
+	bool device = v->place->device != SKV_DEVICE_HOST;
+
+	return (struct oracle_step){
+	        .model = &b->model,
+	        .n = n,
+	        .k = (const float *const *)q->k,
+	        .q = (const float *const *)q->q,
+	        .hole = q->hole,
+	        .kept = q->kept,
+	        .logit_slack = v->place->logit_slack,
+	        .kept_slack = v->place->kept_slack,
+	        /* a device keeps scores as 16-bit differences to the largest one so far: alike for 0 alone */
+	        .ties_hold = !device || q->kind == BED_SAME || q->kind == BED_ZERO,
+	};
+}
+
+/* ---- what kv heads keep ------------------------------------------------------------------------- */
+
+/* Does a policy evict from each of the layer's kv heads alone, or has one done so? */
+static bool keeps(const struct bed_seq *q, uint32_t layer)
+{
+	return q->kept && layer >= q->kept->first;
+}
+
+void check_taken(struct verify *v, struct bed *b, struct skv_session *s, uint32_t seq)
+{
+	const struct oracle_policy *p = oracle_find(skv_policy_spec(s));
+	struct bed_seq *q = &b->seq[seq];
+	struct oracle_step step = step_of(v, b, q, q->made ? q->n : 0);
+
+	if (!p || !p->unit || q->kept)
+		return;
+	q->kept = oracle_kept_new(&step, p->unit, (uint32_t)oracle_number(skv_policy_spec(s), "dense"), q->cap);
+	q->kept->prompt = q->prompt;
+	q->kept->prompted = true; /* who takes a sequence over does not wait */
+}
+
+void check_prompt(struct verify *v, struct bed *b, struct skv_session *s, uint32_t seq, uint32_t n, uint32_t rows)
+{
+	const char *spec = skv_policy_spec(s);
+	const struct oracle_policy *p = oracle_find(spec);
+	struct bed_seq *q = &b->seq[seq];
+	struct oracle_step step = step_of(v, b, q, n);
+
+	if (!q->kept)
+		return;
+	oracle_kept_add(q->kept, n);
+	if (p->prompt)
+		p->prompt(&step, spec, rows);
+}
+
+/* Tokens of each of the layer's heads. */
+static uint32_t slots(const struct bed *b, const struct bed_seq *q, uint32_t layer)
+{
+	const struct oracle_head *h = &q->kept->head[layer * b->model.n_kv_heads];
+	uint32_t last = q->n % q->kept->unit;
+
+	return h->n * q->kept->unit - (last ? q->kept->unit - last : 0);
+}
+
+/* Pages that the policy has given back when the step is done. */
+static uint64_t pages_left_out(const struct bed *b, const struct bed_seq *q, const struct oracle_step *step)
+{
+	uint64_t holes = 0;
+
+	for (uint32_t layer = 0; layer < b->model.n_layers; layer++)
+		if (keeps(q, layer))
+			holes += skv_pages_of(step->n) - skv_pages_of(oracle_head(step, layer, 0)->n * q->kept->unit);
+		else
+			for (uint32_t page = 0; page < skv_pages_of(step->n); page++)
+				holes += q->hole[layer][page];
+	return holes;
+}
+
 /* ---- what is seen ------------------------------------------------------------------------------- */
 
 struct take take_new(const struct bed *b)
@@ -118,7 +197,34 @@ static uint32_t row_of(const struct skv_model *m, const struct seen *x, uint32_t
 	return (uint32_t)((uint64_t)head * x->looked.rows / m->n_heads);
 }
 
-static bool check_output(struct verify *v, const struct bed *b, const struct bed_seq *q, uint32_t layer,
+/*
+ * Whether the head's tokens are visible: by the list, or under another policy, which knows nothing of what heads keep,
+ * all that are there. False: it is not known which.
+ */
+static bool see(const struct bed *b, const struct bed_seq *q, bool own, uint32_t layer, const struct seen *x,
+                uint32_t head, bool *visible)
+{
+	const struct skv_model *m = &b->model;
+	uint32_t n = q->n + 1, unit = x->units == n ? 1 : SKV_PAGE_TOKENS;
+	const struct oracle_head *h;
+
+	if (own || !keeps(q, layer)) {
+		for (uint32_t t = 0; t < n; t++)
+			visible[t] = x->in[(size_t)row_of(m, x, head) * x->units + t / unit];
+		return true;
+	}
+	h = &q->kept->head[layer * m->n_kv_heads + head / (m->n_heads / m->n_kv_heads)];
+	for (uint32_t t = 0; t < n; t++) {
+		uint32_t u = t / q->kept->unit;
+
+		if (u < h->units && h->lives[u] == ORACLE_MAY)
+			return false;
+		visible[t] = u >= h->units || h->lives[u] == ORACLE_IN;
+	}
+	return true;
+}
+
+static bool check_output(struct verify *v, const struct bed *b, const struct bed_seq *q, bool own, uint32_t layer,
                          const struct seen *x)
 {
 	const struct skv_model *m = &b->model;
@@ -127,13 +233,12 @@ static bool check_output(struct verify *v, const struct bed *b, const struct bed
 	double expected[SKV_MAX_HEAD_DIM];
 
 	for (uint32_t head = 0; head < m->n_heads && well; head++) {
-		const bool *in = x->in + (size_t)row_of(m, x, head) * x->units;
 		size_t kv = (size_t)(head / group) * m->head_dim;
 
-		for (uint32_t t = 0; t < n; t++)
-			visible[t] = in[x->units == n ? t : t / SKV_PAGE_TOKENS];
-		ref_attention(q->q[layer] + (size_t)head * m->head_dim, q->k[layer] + kv, q->v[layer] + kv, n, stride,
-		              m->head_dim, 1 / sqrt(m->head_dim), visible, expected, NULL);
+		if (!see(b, q, own, layer, x, head, visible))
+			break;
+		ref_attention(q->q[layer] + ((size_t)q->n * m->n_heads + head) * m->head_dim, q->k[layer] + kv,
+		              q->v[layer] + kv, n, stride, m->head_dim, 1 / sqrt(m->head_dim), visible, expected, NULL);
 		for (uint32_t d = 0; d < m->head_dim && well; d++) {
 			double off = fabs(x->out[head * m->head_dim + d] - expected[d]);
 
@@ -148,23 +253,6 @@ static bool check_output(struct verify *v, const struct bed *b, const struct bed
 }
 
 /* ---- sets ------------------------------------------------------------------------------------------- */
-
-static struct oracle_step step_of(const struct verify *v, const struct bed *b, const struct bed_seq *q)
-{
-	bool device = v->place->device != SKV_DEVICE_HOST;
-
-	return (struct oracle_step){
-	        .model = &b->model,
-	        .n = q->n + 1,
-	        .k = (const float *const *)q->k,
-	        .q = (const float *const *)q->q,
-	        .hole = q->hole,
-	        .logit_slack = v->place->logit_slack,
-	        .kept_slack = v->place->kept_slack,
-	        /* a device keeps scores as 16-bit differences to the largest one so far: alike for 0 alone */
-	        .ties_hold = !device || q->kind == BED_SAME || q->kind == BED_ZERO,
-	};
-}
 
 /* One list against what it must be. */
 static bool check_list(struct verify *v, const struct bed_seq *q, uint32_t layer, uint32_t row, const struct seen *x,
@@ -192,7 +280,7 @@ static bool check_oracle(struct verify *v, struct bed *b, const struct oracle_po
                          uint32_t seq, const struct take *t)
 {
 	struct bed_seq *q = &b->seq[seq];
-	struct oracle_step step = step_of(v, b, q);
+	struct oracle_step step = step_of(v, b, q, q->n + 1);
 	struct oracle_set *set = calloc(b->model.n_layers, sizeof(*set));
 	bool well = true;
 
@@ -241,13 +329,13 @@ bool check_step(struct verify *v, struct bed *b, struct skv_session *s, uint32_t
 	const char *spec = skv_policy_spec(s);
 	const struct oracle_policy *p = oracle_find(spec);
 	struct bed_seq *q = &b->seq[seq];
-	bool well = true;
+	bool own = !q->kept || (p && p->unit), well = true;
 
 	for (uint32_t layer = 0; layer < b->model.n_layers && well; layer++)
-		well = check_output(v, b, q, layer, take_at(t, b, seq, layer));
-	if (p && !q->holes_unknown)
+		well = check_output(v, b, q, own, layer, take_at(t, b, seq, layer));
+	if (p && own && !q->holes_unknown)
 		return well && check_oracle(v, b, p, spec, seq, t);
-	for (uint32_t layer = 0; layer < b->model.n_layers && well && !p; layer++)
+	for (uint32_t layer = 0; layer < b->model.n_layers && well && !p && own; layer++)
 		well = check_contract(v, q, spec, layer, take_at(t, b, seq, layer));
 	return well;
 }
@@ -272,16 +360,19 @@ bool check_same(struct verify *v, const struct bed *b, uint32_t seq, const struc
  * As the library counts: tokens once for each q head, which are then divided by their number. *ret_sparse: some that
  * are there are not among them.
  */
-static uint64_t attended(const struct skv_model *m, const struct take *t, const struct bed *b, uint32_t seq,
+static uint64_t attended(const struct skv_model *m, const struct take *t, const struct bed *b, uint32_t seq, bool own,
                          bool *ret_sparse)
 {
-	bool *const *hole = b->seq[seq].hole;
+	const struct bed_seq *q = &b->seq[seq];
+	bool *const *hole = q->hole;
 	uint64_t sum = 0;
 
 	for (uint32_t layer = 0; layer < m->n_layers; layer++) {
 		const struct seen *x = take_at(t, b, seq, layer);
 
-		for (uint32_t head = 0; head < m->n_heads; head++) {
+		for (uint32_t head = 0; head < m->n_heads && !own && keeps(q, layer); head++)
+			sum += slots(b, q, layer) + 1;
+		for (uint32_t head = 0; head < m->n_heads && (own || !keeps(q, layer)); head++) {
 			const bool *in = x->in + (size_t)row_of(m, x, head) * x->units;
 
 			for (uint32_t u = 0; u < x->units; u++) {
@@ -299,11 +390,12 @@ bool check_end(struct verify *v, struct bed *b, struct skv_session *s, uint32_t 
 	const char *spec = skv_policy_spec(s);
 	const struct oracle_policy *p = oracle_find(spec);
 	struct bed_seq *q = &b->seq[seq];
-	struct oracle_step step = step_of(v, b, q);
-	uint64_t now, causal, resident, total, holes = 0, expected;
+	struct oracle_step step = step_of(v, b, q, q->n + 1);
+	bool own = !q->kept || (p && p->unit);
+	uint64_t now, causal, resident, total, holes, expected;
 	bool sparse = false;
 
-	expected = attended(&b->model, t, b, seq, &sparse);
+	expected = attended(&b->model, t, b, seq, own, &sparse);
 	skv_seq_attended(q->seq, &now, &causal);
 	if (now - before != expected)
 		return verify_fails(v, "sequence of %u tokens: %llu are counted as attended, its lists have %llu", step.n,
@@ -312,12 +404,22 @@ bool check_end(struct verify *v, struct bed *b, struct skv_session *s, uint32_t 
 		v->done++;
 		v->sparse += sparse;
 	}
-	if (p && p->evict)
+	if (p && p->evict && !p->unit)
 		p->evict(&step, spec);
+	for (uint32_t layer = 0; layer < b->model.n_layers && p && p->unit; layer++)
+		for (uint32_t kv = 0; kv < b->model.n_kv_heads && keeps(q, layer); kv++) {
+			const struct seen *x = take_at(t, b, seq, layer);
+
+			oracle_kept_seen(oracle_head(&step, layer, kv), x->in + (size_t)kv * x->units, x->units);
+		}
+	if (q->kept)
+		oracle_kept_add(q->kept, step.n);
+	holes = pages_left_out(b, q, &step);
+	if (p && p->unit) { /* what goes in this step is there until the next one */
+		p->evict(&step, spec);
+		q->kept->prompted = false;
+	}
 	skv_seq_pages(q->seq, &resident, &total);
-	for (uint32_t layer = 0; layer < b->model.n_layers; layer++)
-		for (uint32_t page = 0; page < skv_pages_of(step.n); page++)
-			holes += q->hole[layer][page];
 	if (!p && total - resident != holes)
 		q->holes_unknown = true;
 	if (!q->holes_unknown && total - resident != holes)

@@ -22,6 +22,11 @@ struct take take_new(const struct bed *);
 void take_free(struct take *, const struct bed *);
 struct seen *take_at(const struct take *, const struct bed *, uint32_t seq, uint32_t layer);
 
+/* The session has the sequence now: one that is `made` from another session. */
+void check_taken(struct verify *, struct bed *, struct skv_session *, uint32_t seq);
+/* The sequence's first n tokens are there, the last `rows` of them as a prompt. */
+void check_prompt(struct verify *, struct bed *, struct skv_session *, uint32_t seq, uint32_t n, uint32_t rows);
+
 /*
  * Ask what the layer looked at of an item, whose sequence has n tokens in the step. All of these: false when it is
  * not as it must be, which is noted then.

@@ -18,13 +18,19 @@
 
 #define ORACLE_PAGE 16u /* tokens */
 
+struct oracle_score {
+	double lo, is, hi; /* the least and the most that a kernel's may be */
+};
+
 /* One sequence in one step: all that a policy may look at. */
 struct oracle_step {
 	const struct skv_model *model;
 	uint32_t n;            /* tokens, the one being decoded included */
 	const float *const *k; /* [layer]: [n][n_kv_heads][head_dim] as the pages keep it */
-	const float *const *q; /* [layer]: [n_heads][head_dim] of the last token */
+	const float *const *q; /* [layer]: [n][n_heads][head_dim] of all tokens */
 	bool *const *hole;     /* [layer]: [pages] that were evicted */
+	const bool *there;     /* [n]: if not NULL the tokens that are there, whatever `hole` says */
+	struct oracle_kept *kept; /* of policies that evict from each kv head alone, else NULL */
 	double logit_slack;    /* a kernel's q·k is off by at most this much of Σ |q_d k_d|, */
 	double kept_slack;     /* and, scaled, by this much of its distance to the largest one besides */
 	bool ties_hold;        /* scores that are equal here are equal there */
@@ -46,12 +52,17 @@ struct oracle_policy {
 	const char *name;
 	/* Fill set[n_layers] for a policy with the parameters of `spec`, which has them all (skv_policy_spec). */
 	void (*look)(const struct oracle_step *, const char *spec, struct oracle_set *set);
-	/* What the step evicts at its end, into step->hole; NULL: nothing. */
+	/* What the step evicts at its end, into step->hole or step->kept; NULL: nothing. */
 	void (*evict)(const struct oracle_step *, const char *spec);
+	/* Of policies that evict from each kv head alone: tokens of what goes at once, 1 or a page; else 0. */
+	uint32_t unit;
+	/* Of these: the last `rows` tokens were read as a prompt. May be NULL. */
+	void (*prompt)(const struct oracle_step *, const char *spec, uint32_t rows);
 };
 
 extern const struct oracle_policy oracle_full, oracle_streaming, oracle_delta, oracle_omnikv, oracle_kascade,
-	oracle_tidal, oracle_lessismore, oracle_quest;
+	oracle_tidal, oracle_lessismore, oracle_quest, oracle_h2o, oracle_snapkv, oracle_pyramidkv, oracle_rkv,
+	oracle_raas;
 
 /* The policy that a spec names, or NULL, also where the spec leaves layers to a profile. */
 const struct oracle_policy *oracle_find(const char *spec);
@@ -70,9 +81,6 @@ uint32_t oracle_budget(const char *spec, uint32_t n, uint32_t least);
 
 /* ---- scores (scores.c) ------------------------------------------------------------------------ */
 
-struct oracle_score {
-	double lo, is, hi; /* the least and the most that a kernel's may be */
-};
 
 /* score[n] of one q head: q·k unscaled. Holes, which have none, are left as they were. */
 void oracle_logits(const struct oracle_step *, uint32_t layer, uint32_t head, struct oracle_score *score);
@@ -82,10 +90,14 @@ void oracle_weights(const struct oracle_step *, uint32_t layer, uint32_t head, s
 enum oracle_pool { ORACLE_MAX, ORACLE_SUM };
 void oracle_pooled(const struct oracle_step *, uint32_t layer, uint32_t from, uint32_t to, enum oracle_pool,
                    struct oracle_score *score);
+/* U of a page for q[head_dim] of a kv head: Σ_d max(q_d kmin_d, q_d kmax_d). */
+struct oracle_score oracle_bound(const struct oracle_step *, uint32_t layer, uint32_t kv, const double *q,
+                                 uint32_t page);
 /* page[pages]: the sums over the tokens of each page. */
 void oracle_pages(const struct oracle_score *token, uint32_t n, struct oracle_score *page);
 struct oracle_score oracle_more(struct oracle_score a, struct oracle_score b); /* the larger one */
 struct oracle_score oracle_add(struct oracle_score a, struct oracle_score b);
+struct oracle_score oracle_sum(struct oracle_score a, struct oracle_score b); /* where a is the sum of many in fp32 */
 
 /* ---- choosing (choose.c) ---------------------------------------------------------------------- */
 
@@ -115,8 +127,8 @@ void oracle_best(const struct oracle_step *, uint32_t layer, struct oracle_set *
 void oracle_select(const struct oracle_step *, uint32_t layer, struct oracle_set *, enum oracle_how how, uint32_t rows,
                    enum oracle_pool pool, uint32_t k, uint32_t recent, uint32_t pin);
 /*
- * Layers that choose run dense; the others, from `dense` on, attend to what the last of them chose. Dense is also what
- * comes before the first.
+ * Layers that choose run dense; the others, from `dense` on, attend to what the last of them chose. Dense is also
+ * what comes before the first.
  */
 void oracle_followers(const struct oracle_step *, const char *spec, struct oracle_set *set,
                       bool (*chooses)(const struct oracle_step *, const char *spec, uint32_t layer),
@@ -127,5 +139,64 @@ bool oracle_chooses_twice(const struct oracle_step *, const char *spec, uint32_t
 /* For each candidate, how many of the candidates surely come before it, and how many may. */
 void oracle_ranks(const struct oracle_step *, const struct oracle_score *score, const bool *candidate, uint32_t n,
                   uint32_t *ret_sure, uint32_t *ret_may);
+
+/* ---- what kv heads keep (kept.c) --------------------------------------------------------------- */
+
+/* Units of one kv head of one layer, tokens or pages by their place in the sequence. */
+struct oracle_head {
+	uint8_t *lives;             /* [units], enum oracle_class: MAY if roundings decided, until seen */
+	struct oracle_score *value; /* [units] */
+	uint32_t units;             /* that there have been so far */
+	uint32_t n;                 /* how many of them live, whichever they are */
+	uint32_t steps, voters;     /* with a window: decode steps since tokens went, rows of a prompt before */
+};
+
+struct oracle_kept {
+	struct oracle_head *head; /* [n_layers][n_kv_heads] */
+	uint32_t n_heads;         /* of these */
+	uint32_t unit;            /* its tokens */
+	uint32_t first;           /* layers before it keep everything */
+	uint32_t prompt;          /* tokens that the sequence began with */
+	bool prompted;            /* no token has been decoded since the last prompt */
+};
+
+/* All that is there of the step's tokens, as no policy of this kind has seen it so far. For up to `cap` tokens. */
+struct oracle_kept *oracle_kept_new(const struct oracle_step *, uint32_t unit, uint32_t first, uint32_t cap);
+void oracle_kept_free(struct oracle_kept *);
+struct oracle_head *oracle_head(const struct oracle_step *, uint32_t layer, uint32_t kv);
+
+/* The layer attends to what each kv head keeps, and to the newest unit. */
+void oracle_kept_look(const struct oracle_step *, uint32_t layer, enum oracle_how how, struct oracle_set *);
+/* The same for layers from `dense` on, tokens; others are dense. */
+void oracle_kept_tokens(const struct oracle_step *, const char *spec, struct oracle_set *set);
+/* All of the sequence's first n tokens that heads have not had so far live now. */
+void oracle_kept_add(struct oracle_kept *, uint32_t n);
+/* This is what a head was seen to look at, the newest unit among it: in[units]. */
+void oracle_kept_seen(struct oracle_head *, const bool *in, uint32_t units);
+/*
+ * vote[at + 1]: what the query of token `at` gives to the tokens that live up to its own, a mean over the kv head's
+ * group. Of others nothing is written.
+ */
+void oracle_vote(const struct oracle_step *, uint32_t layer, uint32_t kv, uint32_t at, struct oracle_score *vote);
+/* Who stays of units [0, n): the `recent` latest, those before `pinned`, by score the best of the rest; `keep` in all. */
+struct oracle_stay {
+	uint32_t keep, recent, pinned;
+	bool old_first; /* of equals the later one stays, not the earlier one */
+	bool ties_hold;
+};
+void oracle_stay(struct oracle_head *, uint32_t n, const struct oracle_score *score, const struct oracle_stay *);
+
+/*
+ * As SnapKV chooses: when more than `most` tokens would be there in the next step, or `again` more than that unless
+ * the last step was the first after a prompt, the last `window` tokens stay, and by the last queries' votes the best.
+ */
+struct oracle_snap {
+	uint32_t most;   /* tokens that the next step looks at, its own included */
+	uint32_t window;
+	uint32_t again;  /* at least 1 */
+	uint32_t pool;
+	double lambda;   /* above 0: R-KV's score */
+};
+void oracle_snap(const struct oracle_step *, uint32_t layer, const struct oracle_snap *);
 
 #endif

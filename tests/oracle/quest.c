@@ -11,30 +11,7 @@
  */
 #include "tests/oracle/oracle.h"
 
-#include <math.h>
 #include <stdlib.h>
-
-/* U of a page for q[head_dim] of a kv head. */
-static struct oracle_score bound(const struct oracle_step *s, uint32_t layer, uint32_t kv, const double *q,
-                                 uint32_t page)
-{
-	const struct skv_model *m = s->model;
-	double sum = 0, size = 0;
-
-	for (uint32_t d = 0; d < m->head_dim; d++) {
-		double least = INFINITY, most = -INFINITY;
-
-		for (uint32_t t = page * ORACLE_PAGE; t < s->n && t < (page + 1) * ORACLE_PAGE; t++) {
-			double k = s->k[layer][((size_t)t * m->n_kv_heads + kv) * m->head_dim + d];
-
-			least = fmin(least, k);
-			most = fmax(most, k);
-		}
-		sum += fmax(q[d] * least, q[d] * most);
-		size += fmax(fabs(q[d] * least), fabs(q[d] * most));
-	}
-	return (struct oracle_score){.lo = sum - size * s->logit_slack, .is = sum, .hi = sum + size * s->logit_slack};
-}
 
 /* The query of heads [from, to), of one kv head: their mean. */
 static void mean_query(const struct oracle_step *s, uint32_t layer, uint32_t from, uint32_t to, double *q)
@@ -44,7 +21,7 @@ static void mean_query(const struct oracle_step *s, uint32_t layer, uint32_t fro
 	for (uint32_t d = 0; d < dim; d++) {
 		q[d] = 0;
 		for (uint32_t head = from; head < to; head++)
-			q[d] += s->q[layer][(size_t)head * dim + d] / (to - from);
+			q[d] += s->q[layer][((size_t)(s->n - 1) * s->model->n_heads + head) * dim + d] / (to - from);
 	}
 }
 
@@ -58,7 +35,7 @@ static void bounds(const struct oracle_step *s, uint32_t layer, uint32_t from, u
 	for (uint32_t head = from; head < to; head += together) {
 		mean_query(s, layer, head, head + together, q);
 		for (uint32_t u = 0; u < oracle_units(ORACLE_PAGES, s->n); u++) {
-			struct oracle_score x = bound(s, layer, head / group, q, u);
+			struct oracle_score x = oracle_bound(s, layer, head / group, q, u);
 
 			page[u] = head == from ? x : sglang ? oracle_add(page[u], x) : oracle_more(page[u], x);
 		}

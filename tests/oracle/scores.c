@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #define SUM_SLACK 1e-6  /* of a sum of up to some hundred weights in fp32 */
+#define ADD_SLACK 0x1p-22 /* of a sum, for each number that is added */
 #define LEAST 1e-37     /* below it fp32 has few digits, or none */
 
 static struct oracle_score about(double is, double slack)
@@ -13,17 +14,22 @@ static struct oracle_score about(double is, double slack)
 	return (struct oracle_score){.lo = is - slack, .is = is, .hi = is + slack};
 }
 
+static bool there(const struct oracle_step *s, uint32_t layer, uint32_t t)
+{
+	return s->there ? s->there[t] : !s->hole[layer][t / ORACLE_PAGE];
+}
+
 void oracle_logits(const struct oracle_step *s, uint32_t layer, uint32_t head, struct oracle_score *score)
 {
 	const struct skv_model *m = s->model;
-	const float *q = s->q[layer] + (size_t)head * m->head_dim;
+	const float *q = s->q[layer] + ((size_t)(s->n - 1) * m->n_heads + head) * m->head_dim;
 	uint32_t kv = head / (m->n_heads / m->n_kv_heads);
 
 	for (uint32_t t = 0; t < s->n; t++) {
 		const float *k = s->k[layer] + ((size_t)t * m->n_kv_heads + kv) * m->head_dim;
 		double sum = 0, size = 0;
 
-		if (s->hole[layer][t / ORACLE_PAGE])
+		if (!there(s, layer, t))
 			continue;
 		for (uint32_t d = 0; d < m->head_dim; d++) {
 			sum += (double)q[d] * k[d];
@@ -44,18 +50,18 @@ void oracle_weights(const struct oracle_step *s, uint32_t layer, uint32_t head, 
 
 	oracle_logits(s, layer, head, score);
 	for (uint32_t t = 0; t < s->n; t++) {
-		if (s->hole[layer][t / ORACLE_PAGE])
+		if (!there(s, layer, t))
 			continue;
 		max = fmax(max, scale * score[t].is);
 		most = fmax(most, scale * (score[t].hi - score[t].is));
 	}
 	for (uint32_t t = 0; t < s->n; t++)
-		if (!s->hole[layer][t / ORACLE_PAGE])
+		if (there(s, layer, t))
 			sum += exp(scale * score[t].is - max);
 	for (uint32_t t = 0; t < s->n; t++) {
 		double weight, off;
 
-		if (s->hole[layer][t / ORACLE_PAGE])
+		if (!there(s, layer, t))
 			continue;
 		weight = exp(scale * score[t].is - max) / sum;
 		off = scale * (score[t].hi - score[t].is) + s->kept_slack * (max - scale * score[t].is);
@@ -76,6 +82,13 @@ struct oracle_score oracle_add(struct oracle_score a, struct oracle_score b)
 	return (struct oracle_score){.lo = a.lo + b.lo - slack, .is = a.is + b.is, .hi = a.hi + b.hi + slack};
 }
 
+struct oracle_score oracle_sum(struct oracle_score a, struct oracle_score b)
+{
+	double slack = ADD_SLACK * fabs(a.is + b.is);
+
+	return (struct oracle_score){.lo = a.lo + b.lo - slack, .is = a.is + b.is, .hi = a.hi + b.hi + slack};
+}
+
 void oracle_pooled(const struct oracle_step *s, uint32_t layer, uint32_t from, uint32_t to, enum oracle_pool pool,
                    struct oracle_score *score)
 {
@@ -88,6 +101,27 @@ void oracle_pooled(const struct oracle_step *s, uint32_t layer, uint32_t from, u
 			score[t] = pool == ORACLE_MAX ? oracle_more(score[t], one[t]) : oracle_add(score[t], one[t]);
 	}
 	free(one);
+}
+
+struct oracle_score oracle_bound(const struct oracle_step *s, uint32_t layer, uint32_t kv, const double *q,
+                                 uint32_t page)
+{
+	const struct skv_model *m = s->model;
+	double sum = 0, size = 0;
+
+	for (uint32_t d = 0; d < m->head_dim; d++) {
+		double least = INFINITY, most = -INFINITY;
+
+		for (uint32_t t = page * ORACLE_PAGE; t < s->n && t < (page + 1) * ORACLE_PAGE; t++) {
+			double k = s->k[layer][((size_t)t * m->n_kv_heads + kv) * m->head_dim + d];
+
+			least = fmin(least, k);
+			most = fmax(most, k);
+		}
+		sum += fmax(q[d] * least, q[d] * most);
+		size += fmax(fabs(q[d] * least), fabs(q[d] * most));
+	}
+	return (struct oracle_score){.lo = sum - size * s->logit_slack, .is = sum, .hi = sum + size * s->logit_slack};
 }
 
 /*

@@ -55,21 +55,24 @@ static void rows_free(struct verify_rows *r)
 	free(r->out);
 }
 
-/* Rows [at, at + n) of K and V are the sequence's tokens from `first` on. */
-static void rows_put(const struct skv_model *m, struct verify_rows *r, uint32_t at, const struct bed_seq *q,
-                     uint32_t layer, uint32_t first, uint32_t n)
+/* Rows [at, at + n) are the sequence's tokens from `first` on. */
+static void rows_put(const struct skv_model *m, struct verify_rows *r, uint32_t at, uint32_t n, const struct bed_seq *q,
+                     uint32_t layer, uint32_t first)
 {
-	size_t width = (size_t)m->n_kv_heads * m->head_dim;
+	size_t kv = (size_t)m->n_kv_heads * m->head_dim, heads = (size_t)m->n_heads * m->head_dim;
 
-	memcpy(r->k + at * width, q->k[layer] + first * width, n * width * sizeof(float));
-	memcpy(r->v + at * width, q->v[layer] + first * width, n * width * sizeof(float));
+	memcpy(r->q + at * heads, q->q[layer] + first * heads, n * heads * sizeof(float));
+	memcpy(r->k + at * kv, q->k[layer] + first * kv, n * kv * sizeof(float));
+	memcpy(r->v + at * kv, q->v[layer] + first * kv, n * kv * sizeof(float));
 }
 
 /* ---- sequences -------------------------------------------------------------------------------- */
 
 /* Tokens [0, n) as a prompt: what comes out is of no interest. */
-static bool feed_prompt(struct verify *v, struct bed *b, struct skv_session *s, struct bed_seq *q)
+static bool feed_prompt(struct verify *v, struct bed *b, struct skv_session *s, uint32_t seq)
 {
+	struct bed_seq *q = &b->seq[seq];
+
 	for (uint32_t at = 0; at < q->n;) {
 		uint32_t n = q->n - at < CHUNK ? q->n - at : CHUNK;
 		struct skv_step_item item = {.seq = q->seq, .n_tokens = n, .flags = SKV_STEP_PROMPT};
@@ -77,7 +80,7 @@ static bool feed_prompt(struct verify *v, struct bed *b, struct skv_session *s, 
 		int e = skv_step_begin(s, &item, 1, v->place->stream);
 
 		for (uint32_t layer = 0; layer < b->model.n_layers && e == 0; layer++) {
-			rows_put(&b->model, &r, 0, q, layer, at, n);
+			rows_put(&b->model, &r, 0, n, q, layer, at);
 			e = v->place->attend(s, &b->model, layer, &r);
 		}
 		if (e == 0)
@@ -86,6 +89,7 @@ static bool feed_prompt(struct verify *v, struct bed *b, struct skv_session *s, 
 		if (e < 0)
 			return verify_fails(v, "a prompt of %u tokens: %s", q->n, skv_last_error());
 		at += n;
+		check_prompt(v, b, s, seq, at, n);
 	}
 	return true;
 }
@@ -99,7 +103,8 @@ static bool take_over(struct verify *v, struct bed *b, struct skv_session *s)
 		if (e < 0)
 			return verify_fails(v, "%s sequence of %u tokens: %s", q->made ? "taking over a" : "a new",
 			                    q->n, skv_last_error());
-		if (!q->made && !feed_prompt(v, b, s, q))
+		check_taken(v, b, s, i);
+		if (!q->made && !feed_prompt(v, b, s, i))
 			return false;
 		q->made = true;
 	}
@@ -143,8 +148,7 @@ static bool attempt(struct verify *v, struct bed *b, struct skv_session *s, cons
 		for (uint32_t i = 0; i < n; i++) {
 			const struct bed_seq *q = &b->seq[order[i]];
 
-			rows_put(m, &r, i, q, layer, q->n, 1);
-			memcpy(r.q + i * width, q->q[layer], width * sizeof(float));
+			rows_put(m, &r, i, 1, q, layer, q->n);
 		}
 		e = v->place->attend(s, m, layer, &r);
 		if (e < 0)
@@ -183,7 +187,6 @@ static bool step(struct verify *v, struct bed *b, struct skv_session *s)
 
 	for (uint32_t i = 0; i < b->n_seqs; i++) {
 		bed_token(b, &b->seq[i], b->seq[i].n);
-		bed_query(b, &b->seq[i], b->seq[i].n);
 		skv_seq_attended(b->seq[i].seq, &before[i], &causal);
 	}
 	if (again)

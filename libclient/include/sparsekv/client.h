@@ -290,6 +290,8 @@ struct skv_looked {
 /*
  * What layer `layer`, attended in the open step, looked at of the sequence of item `item`, with list `row` of its
  * rows: ascending ids into ids[room], as many as fit. Of a prompt's rows each looks no further than its own token.
+ * Layers that keep tokens or pages of single heads have a row a kv head. Where such a layer has let some go and now
+ * another policy attends, ids are places among those that are left.
  * For tests and displays: allocates, and waits for the device.
  * Error: -EINVAL no open step, or no such layer, item or row; -EBUSY the stream records; -ENOTRECOVERABLE the policy
  * misused a primitive; -EIO the device failed; -ENOMEM.
@@ -302,6 +304,12 @@ SKV_API int skv_selection(struct skv_session *session, uint32_t layer, uint32_t 
  * (skv_seq_policy); owned by the session, valid until its next step_begin.
  */
 SKV_API const char *skv_policy_spec(struct skv_session *session);
+
+/*
+ * Does what the policy in force keeps of a sequence hang on the queries of its prompt? Then a prompt is best read in this
+ * session: of one that another session has read, or a fork of it, the queries are gone. 1 or 0.
+ */
+SKV_API int skv_policy_reads_prompts(struct skv_session *session);
 
 /* Why the last swap was refused and the old policy stayed; "" when it was not. Same lifetime. */
 SKV_API const char *skv_policy_error(struct skv_session *session);

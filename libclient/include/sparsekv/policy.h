@@ -31,7 +31,7 @@
 extern "C" {
 #endif
 
-#define SKV_POLICY_ABI 2u
+#define SKV_POLICY_ABI 3u
 #define SKV_POLICY_SYMBOL "sparsekv_policy"
 #define SKV_POLICY_MAX_PARAMS 64u
 #define SKV_POLICY_MAX_TEXT 256u /* bytes of a summary or a help line, NUL included; printable ASCII */
@@ -149,6 +149,38 @@ enum skv_pool {
 	SKV_POOL_MEAN_Q = 2, /* SKV_EV_BOUNDS: q is averaged over each kv head's group; sum over kv heads */
 };
 
+/*
+ * A layer that keeps the best of what it has seen, each kv head its own, and gives the rest of its memory back. What it
+ * decides about is a unit: a token, or a page of one kv head.
+ *
+ * The budget is what a decode step may look at, its new unit included: C = skv_budget_of(budget, n, floor) of a sequence
+ * of n units. keep_best() runs in every step and lets units go in those that leave u >= C' + slack - 1 of them, C' being
+ * the next step's C: then C' - 1 stay. With pages these are steps that fill one. A prompt is attended to as a whole,
+ * and so is it by the first decode step after it, at whose end the layer shrinks.
+ */
+struct skv_keep {
+	uint32_t unit; /* tokens of a unit: 1 or SKV_PAGE_TOKENS; 0: nothing goes */
+	uint32_t floor;
+	struct skv_budget budget; /* at least 2 units */
+	uint32_t slack;           /* at least 1: units that may come on top before those go that are too many */
+	uint32_t at_prompt_end;   /* the first decode step after a prompt need not wait for the slack to be used up */
+	/*
+	 * What the sequence began with, before it decoded, never goes, and one unit more stays at least. Unless `pinned` is
+	 * zero the budget counts at most skv_budget_of(pinned, n, pinned_floor) of it, and no more of its pages are attended
+	 * to, the best ones.
+	 */
+	uint32_t pin_prompt;
+	uint32_t pinned_floor;
+	struct skv_budget pinned;
+	/*
+	 * Tokens: their value is the sum of the attention weights that queries give them, means over the kv head's group.
+	 * tally() adds those of a decode step, the library those of prompts. With a window only the last so many queries
+	 * before a choice count, of each call of a prompt its last ones.
+	 */
+	uint32_t votes;
+	uint32_t window; /* 0: all */
+};
+
 struct skv_plan {
 	uint32_t size;     /* filled in by the library */
 	uint32_t attend;   /* enum skv_attend_how */
@@ -160,6 +192,11 @@ struct skv_plan {
 	/* PAGES, TOKENS of an earlier layer that shares by kv head, if `mapped`: kv head h goes by its row map[h]. */
 	uint32_t mapped;
 	uint8_t map[SKV_MAX_HEADS];
+	/*
+	 * Tokens: the layer is DENSE, with `votes` its evidence is SKV_EV_TOKENS, SKV_POOL_SUM, SKV_SHARE_KV_HEAD, else none.
+	 * Pages: it attends to PAGES of its own by SKV_EV_BOUNDS, SKV_SHARE_Q_HEAD. It is no other layer's source.
+	 */
+	struct skv_keep keep;
 };
 
 /* ---- primitives ------------------------------------------------------------------------------ */
@@ -183,6 +220,31 @@ struct skv_select {
 	uint32_t pin;
 	uint32_t pin_counts;
 	uint32_t no_recent;
+};
+
+/* Who stays: the latest, the pinned, the best by value, in this order, in each kv head. Of equals the earlier one. */
+struct skv_keep_best {
+	uint32_t layer;
+	struct skv_budget recent; /* of the next step's units, its new one included: a count or a share; none if zero */
+	uint32_t smooth;  /* tokens; odd, at most 63. Above 1: in place of a value the mean of so many positions around it */
+	/*
+	 * Tokens. Above 0: lambda * importance - (1 - lambda) * redundancy in place of the value: its share of the head's
+	 * sum, and the softmax, over the head's tokens, of the key's mean cosine similarity to all of them.
+	 */
+	float lambda;
+	uint32_t old_first; /* of equals the earlier one goes */
+	uint32_t forget;    /* values of those that stay become 0 when others go */
+};
+
+/*
+ * A page's weight is the softmax of its score over all pages that are there, a mean over the kv head's group. Pages that
+ * matter get the length of the sequence as their value.
+ */
+struct skv_stamp_pages {
+	uint32_t layer;
+	float scale; /* of the scores; 0: the model's softmax scale */
+	float alpha; /* a page matters if its weight is above this ... */
+	float ratio; /* ... or, above 0, if it is among the best so large a share of the pages */
 };
 
 /*
@@ -214,6 +276,12 @@ struct skv_prims {
 	 * follow at once.
 	 */
 	void (*score_pages)(const struct skv_policy_ctx *, uint32_t layer);
+	/* after() of a layer whose plan.keep has votes: the step's query votes, if it is one that counts. */
+	void (*tally)(const struct skv_policy_ctx *, uint32_t layer);
+	/* after() of a layer with plan.keep, at last: if some are to go, choose who stays. */
+	void (*keep_best)(const struct skv_policy_ctx *, const struct skv_keep_best *);
+	/* before() of a layer that keeps pages, after score_pages(): stamp those that matter, list those to attend to. */
+	void (*stamp_pages)(const struct skv_policy_ctx *, const struct skv_stamp_pages *);
 };
 
 struct skv_policy_ctx {

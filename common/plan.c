@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* common/plan.c - what a policy plans, and what its hooks ask for: does it fit together? */
+#include "common/spec.h"
+
+#include <errno.h>
+
+static bool budget_valid(struct skv_budget b)
+{
+	return b.count ? b.share == 0 : b.share > 0 && b.share < 1;
+}
+
+const char *skv_window_check(const struct skv_window *w)
+{
+	return budget_valid(w->budget) ? NULL : "a window without a budget";
+}
+
+const char *skv_select_check(const struct skv_select *s, uint32_t evidence, const struct skv_plan *plans,
+                             uint32_t n_layers)
+{
+	if (s->layer >= n_layers)
+		return "a selection of a layer that the model does not have";
+	if (!(plans[s->layer].evidence & evidence))
+		return "a selection by evidence that the layer's plan does not ask for";
+	if (plans[s->layer].keep.unit)
+		return "a selection of a layer that keeps units";
+	if (!budget_valid(s->budget))
+		return "a selection without a budget";
+	return NULL;
+}
+
+const char *skv_union_check(const struct skv_select *s, const struct skv_plan *plans, uint32_t n_layers)
+{
+	const char *wrong = skv_select_check(s, SKV_EV_TOKENS, plans, n_layers);
+
+	if (!wrong && plans[s->layer].sharing != SKV_SHARE_Q_HEAD)
+		wrong = "a union of heads where the layer's plan has no row for each q head";
+	return wrong;
+}
+
+static const char *check_map(const struct skv_plan *p, const struct skv_plan *source, const struct skv_model *m)
+{
+	if (p == source || source->sharing != SKV_SHARE_KV_HEAD)
+		return "a map of rows, expected a source that is another layer, with a row a kv head";
+	for (uint32_t h = 0; h < m->n_kv_heads; h++)
+		if (p->map[h] >= m->n_kv_heads)
+			return "a map to a kv head that the model does not have";
+	return NULL;
+}
+
+const char *skv_score_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers)
+{
+	if (layer >= n_layers)
+		return "scores of a layer that the model does not have";
+	return plans[layer].evidence & SKV_EV_BOUNDS ? NULL : "scores by bounds that the layer's plan does not ask for";
+}
+
+const char *skv_tally_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers)
+{
+	return layer < n_layers && plans[layer].keep.votes ? NULL : "votes in a layer whose plan has none";
+}
+
+static bool budget_or_none(struct skv_budget b)
+{
+	return budget_valid(b) || (b.count == 0 && b.share == 0);
+}
+
+const char *skv_keep_check(const struct skv_keep_best *k, const struct skv_plan *plans, uint32_t n_layers)
+{
+	if (k->layer >= n_layers || !plans[k->layer].keep.unit)
+		return "a choice of units in a layer that keeps none";
+	if (!budget_or_none(k->recent))
+		return "the latest units by a budget that is none";
+	if (k->smooth > 63 || (k->smooth > 1 && k->smooth % 2 == 0))
+		return "a mean of positions around, expected an odd number up to 63";
+	if (!(k->lambda >= 0 && k->lambda <= 1))
+		return "a lambda that is not from 0 to 1";
+	if (plans[k->layer].keep.unit > 1 && (k->smooth > 1 || k->lambda > 0))
+		return "a choice of pages by more than their value";
+	return NULL;
+}
+
+const char *skv_stamp_check(const struct skv_stamp_pages *s, const struct skv_plan *plans, uint32_t n_layers)
+{
+	if (s->layer >= n_layers || plans[s->layer].keep.unit <= 1)
+		return "stamps in a layer that keeps no pages";
+	return s->scale >= 0 && s->alpha >= 0 && s->ratio >= 0 && s->ratio <= 1 ? NULL : "stamps by a scale, an alpha or a "
+	       "ratio that is none";
+}
+
+const char *skv_evict_check(uint32_t layer, const struct skv_window *w, const struct skv_plan *plans,
+                            uint32_t n_layers)
+{
+	if (layer >= n_layers)
+		return "evictions from a layer that the model does not have";
+	if (plans[layer].keep.unit)
+		return "evictions from a layer that keeps units";
+	return skv_window_check(w);
+}
+
+/* What is wrong with a layer that keeps units? */
+static const char *check_keep(const struct skv_plan *p, uint32_t layer)
+{
+	const struct skv_keep *k = &p->keep;
+
+	if (k->unit != 1 && k->unit != SKV_PAGE_TOKENS)
+		return "keep: units are tokens or pages";
+	if (!budget_valid(k->budget) || (k->budget.share > 0 ? k->floor : k->budget.count) < 2)
+		return "keep: a budget of at least 2 units, a floor if it is a share";
+	if (!budget_or_none(k->pinned) || (k->pinned.count + k->pinned.share > 0 && (k->unit == 1 || !k->pin_prompt)))
+		return "keep: how many of the pinned units count is a budget, of pages that are pinned";
+	if (k->slack == 0)
+		return "keep: slack is at least 1";
+	if (k->window && !k->votes)
+		return "keep: a window without votes";
+	if (k->unit > 1)
+		return !k->votes && p->attend == SKV_ATTEND_PAGES && p->source == layer && p->evidence == SKV_EV_BOUNDS &&
+		       p->sharing == SKV_SHARE_Q_HEAD ? NULL : "keep: pages are kept by bounds, a row a q head, and attended to";
+	if (p->attend != SKV_ATTEND_DENSE)
+		return "keep: tokens that are kept are attended to, all of them";
+	if (k->votes ? p->evidence != SKV_EV_TOKENS || p->pool != SKV_POOL_SUM || p->sharing != SKV_SHARE_KV_HEAD
+	             : p->evidence)
+		return "keep: votes are tokens' weights, sums of a kv head's group, and the only evidence";
+	return NULL;
+}
+
+/* What is wrong with the evidence that the plan asks for? */
+static const char *check_evidence(const struct skv_plan *p, bool itself)
+{
+	if (p->evidence & ~(uint32_t)(SKV_EV_TOKENS | SKV_EV_PAGES | SKV_EV_BOUNDS))
+		return "evidence has unknown bits";
+	if (itself && p->evidence != SKV_EV_TOKENS)
+		return "a layer that chooses its own tokens has them as its evidence, and no other";
+	if (p->evidence & SKV_EV_BOUNDS)
+		return p->evidence == SKV_EV_BOUNDS ? NULL : "bounds are a layer's only evidence";
+	if (p->pool == SKV_POOL_MEAN_Q)
+		return "pool is the mean of q, which is for scores by bounds";
+	if (p->evidence && p->attend != SKV_ATTEND_DENSE && !itself)
+		return "evidence comes from dense layers, and from those that attend to tokens of their own choice";
+	return NULL;
+}
+
+/* What is wrong with the plan of `layer`, given those of the layers before it? */
+static const char *check_plan(const struct skv_plan *plans, uint32_t layer, const struct skv_model *m)
+{
+	const struct skv_plan *p = &plans[layer];
+	uint32_t needs = p->attend == SKV_ATTEND_PAGES ? SKV_EV_PAGES | SKV_EV_BOUNDS : SKV_EV_TOKENS;
+	bool itself = skv_plan_chooses(p, layer), scores = p->attend == SKV_ATTEND_PAGES && p->evidence;
+	const char *wrong = check_evidence(p, itself);
+
+	if (p->attend > SKV_ATTEND_TOKENS)
+		return "attend is not one of enum skv_attend_how";
+	if (p->pool > SKV_POOL_MEAN_Q)
+		return "pool is not one of enum skv_pool";
+	if (wrong)
+		return wrong;
+	if (p->sharing > SKV_SHARE_Q_HEAD)
+		return "sharing is not one of enum skv_sharing";
+	if (p->pool == SKV_POOL_MEAN_Q && p->sharing == SKV_SHARE_Q_HEAD)
+		return "pool is the mean of q, which leaves no row a q head";
+	if (p->keep.unit && (wrong = check_keep(p, layer)))
+		return wrong;
+	if (itself && p->sharing == SKV_SHARE_Q_HEAD)
+		return "a layer that chooses its own tokens does so for all heads or kv heads";
+	if (p->attend == SKV_ATTEND_WINDOW || p->attend == SKV_ATTEND_DENSE) {
+		if (p->mapped)
+			return "a map of a layer that attends to no other layer's selection";
+		return p->attend == SKV_ATTEND_WINDOW ? skv_window_check(&p->window) : NULL;
+	}
+	if (p->source > layer || (p->source == layer && !itself && !scores))
+		return "source is not an earlier layer";
+	if (!(plans[p->source].evidence & needs))
+		return "source leaves no evidence to select by";
+	if (p->source < layer && plans[p->source].keep.unit)
+		return "source keeps units, which are no other layer's";
+	return p->mapped ? check_map(p, &plans[p->source], m) : NULL;
+}
+
+int skv_policy_plan(const struct skv_policy *p, const void *config, const struct skv_model *m,
+                    struct skv_plan *plans, char *err, size_t err_len)
+{
+	for (uint32_t layer = 0; layer < m->n_layers; layer++) {
+		const char *wrong;
+
+		plans[layer] = (struct skv_plan){.size = sizeof(struct skv_plan)};
+		p->plan(config, m, layer, &plans[layer]);
+		wrong = check_plan(plans, layer, m);
+		if (wrong)
+			return skv_refuse(-EBADMSG, err, err_len, "%s: plan of layer %u: %s", p->name, layer, wrong);
+	}
+	return 0;
+}

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/layout.c - a step as the kernels see it.
+ *
+ * What they are told of a sequence is the same for all layers, but where some keep units: there a layer has slots
+ * of its own number. So layers that agree in all sequences of the step are a class, and each class has its own batch.
+ */
+#include "internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int grow_kseq(struct skv_session *s, uint32_t n)
+{
+	struct step *st = &s->step;
+
+	if (n > st->cap_kseq) {
+		free(st->kseq);
+		st->kseq = calloc(n + n / 2, sizeof(*st->kseq));
+		st->cap_kseq = st->kseq ? n + n / 2 : 0;
+	}
+	return st->kseq ? 0 : fail(-ENOMEM, "out of memory for a step of %u sequences", n);
+}
+
+/* What the kernels need of number `at` of the step, in the layers of a class. */
+static struct skv_kseq kseq_of(struct skv_session *s, const struct skv_step_item *it, uint32_t at, uint32_t row,
+                               uint32_t layer)
+{
+	const struct device *d = s->device;
+	struct skv_seq *q = s->step.seqs[at];
+	uint32_t len = (seq_by_layer(q) ? q->slots[layer].live : q->len) + it->n_tokens;
+	bool noting = q->quiet == QUIET_NOTE && q->slots[layer].unit != q->next_slots[layer].unit;
+
+	return (struct skv_kseq){
+	        .table = d ? q->on_device.table : seq_table(q, 0),
+	        .attended = at >= s->step.n_decode ? NULL : d ? d->attended + at : &q->step_attended,
+	        .layer_stride = q->layout.max_pages,
+	        .len = len,
+	        .n_q = it->n_tokens,
+	        .row = row,
+	        .n_bounds = q->bounded && !q->quiet ? it->n_tokens : len,
+	        .all = q->len + it->n_tokens,
+	        .extent = seq_extent(q, layer),
+	        .set = (q->epoch + !noting) & 1, /* note_resident() writes the other one */
+	        .keep = UINT32_MAX,
+	};
+}
+
+/*
+ * A bound on lengths up to `len`. What a device has recorded fits while sequences grow up to it, so it is
+ * generous: up to a quarter more.
+ */
+static uint32_t capacity(uint32_t len)
+{
+	uint32_t step = SCRATCH_ROUND;
+
+	while (step * 8 <= len)
+		step *= 2;
+	return (len + step - 1) / step * step;
+}
+
+/* n sequences of a class, from number `first` on. */
+static struct skv_batch batch_of(const struct skv_session *s, uint32_t class, uint32_t first, uint32_t n)
+{
+	const size_t at = (size_t)class * s->step.n + first;
+	const struct skv_kseq *seq = s->step.kseq + at;
+	struct skv_batch b = {.seq = s->device ? s->device->kseq + at : seq, .n = n};
+
+	for (uint32_t i = 0; i < n; i++) {
+		b.max_len = seq[i].len > b.max_len ? seq[i].len : b.max_len;
+		b.max_q = seq[i].n_q > b.max_q ? seq[i].n_q : b.max_q;
+		b.max_bounds = seq[i].n_bounds > b.max_bounds ? seq[i].n_bounds : b.max_bounds;
+	}
+	if (s->device)
+		b.max_len = capacity(b.max_len);
+	return b;
+}
+
+/* Are the two layers the same to the kernels? */
+static bool same_class(const struct skv_session *s, uint32_t a, uint32_t b)
+{
+	const struct step *st = &s->step;
+
+	for (uint32_t i = 0; i < st->n_groups; i++) {
+		const struct skv_plan *plan = st->group[i].policy->plan;
+
+		if (memcmp(&plan[a].keep, &plan[b].keep, sizeof(plan[a].keep)) != 0)
+			return false;
+	}
+	for (uint32_t i = 0; i < st->n; i++) {
+		const struct skv_seq *q = st->seqs[i];
+
+		if (seq_by_layer(q) && memcmp(&q->slots[a], &q->slots[b], sizeof(*q->slots)) != 0)
+			return false;
+	}
+	return true;
+}
+
+static void find_classes(struct skv_session *s)
+{
+	struct step *st = &s->step;
+	bool by_layer = false;
+
+	for (uint32_t i = 0; i < st->n; i++)
+		by_layer |= seq_by_layer(st->seqs[i]);
+	st->n_classes = 1;
+	st->class[0].layer = 0;
+	memset(st->class_of, 0, sizeof(st->class_of));
+	for (uint32_t layer = 1; by_layer && layer < s->model.n_layers; layer++) {
+		uint32_t c = 0;
+
+		while (c < st->n_classes && !same_class(s, st->class[c].layer, layer))
+			c++;
+		if (c == st->n_classes)
+			st->class[st->n_classes++].layer = layer;
+		st->class_of[layer] = (uint16_t)c;
+	}
+}
+
+/* The items as the kernels see them in a class of layers, and what their commits will say of these. */
+static void lay_out_class(struct skv_session *s, const struct skv_step_item *items, uint32_t class)
+{
+	struct step *st = &s->step;
+	struct layer_class *c = &st->class[class];
+	uint32_t row = 0;
+
+	for (uint32_t i = 0; i < st->n; i++) {
+		uint32_t at = st->place[i];
+		struct skv_seq *q = st->seqs[at];
+		struct skv_kseq *ks = &st->kseq[(size_t)class * st->n + at];
+		struct skv_layer_slots next;
+
+		*ks = kseq_of(s, &items[i], at, row, c->layer);
+		row += items[i].n_tokens;
+		if (!seq_by_layer(q) || q->quiet)
+			continue;
+		keep_schedule(&seq_policy(q)->plan[c->layer].keep, q->about, at < st->n_decode, ks, &next);
+		for (uint32_t layer = c->layer; layer < s->model.n_layers; layer++)
+			if (st->class_of[layer] == class)
+				q->next_slots[layer] = next;
+	}
+	c->all = batch_of(s, class, 0, st->n);
+	c->decoding = batch_of(s, class, 0, st->n_decode);
+	c->prompts = batch_of(s, class, st->n_decode, st->n - st->n_decode);
+}
+
+/* What a commit will say of the sequence, its layers' slots aside. */
+static uint32_t about_of(const struct skv_seq *q, bool prompt)
+{
+	uint32_t leading = q->about & SKV_ABOUT_PROMPT, flags = q->about & SKV_ABOUT_SLOTS;
+
+	if (q->quiet)
+		return slots_about(q);
+	if (prompt && leading == q->len)
+		leading += q->n_new;
+	return leading | flags | (prompt ? SKV_ABOUT_PROMPTED : 0);
+}
+
+/* The group of who runs this policy, made where there is none so far. */
+static struct group *group_of(struct step *st, struct policy *p)
+{
+	for (uint32_t i = 0; i < st->n_groups; i++)
+		if (st->group[i].policy == p)
+			return &st->group[i];
+	st->group[st->n_groups] = (struct group){.policy = p};
+	return &st->group[st->n_groups++];
+}
+
+static bool decodes(const struct skv_step_item *it)
+{
+	return !(it->flags & SKV_STEP_PROMPT) && !it->seq->quiet;
+}
+
+/* Mark the sequences, and count those of each group. */
+static int find_groups(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
+{
+	struct step *st = &s->step;
+	uint64_t rows = 0;
+
+	st->n = st->n_groups = st->n_decode = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct skv_step_item *it = &items[i];
+		struct group *g = group_of(st, seq_policy(it->seq));
+
+		if (it->seq->in_step)
+			return fail(-EINVAL, "item %u: its sequence is in the step twice", i);
+		rows += it->n_tokens;
+		if (rows > UINT32_MAX)
+			return fail(-EINVAL, "the step has more than %u rows", UINT32_MAX);
+		it->seq->in_step = true;
+		it->seq->n_new = it->n_tokens;
+		it->seq->next_about = about_of(it->seq, !decodes(it));
+		*(decodes(it) ? &g->n : &g->n_prompts) += 1;
+		st->n_decode += decodes(it);
+	}
+	st->n = n;
+	st->rows = (uint32_t)rows;
+	return 0;
+}
+
+/* Selections for the groups, and places in the step for their sequences, none of which has taken one so far. */
+static int place_groups(struct skv_session *s)
+{
+	struct step *st = &s->step;
+	uint32_t decode = 0, prompt = st->n_decode, layers = s->model.n_layers;
+
+	if (st->n_groups > st->cap_selection) {
+		free(st->selection);
+		st->selection = calloc((size_t)st->n_groups * layers, sizeof(*st->selection));
+		st->cap_selection = st->selection ? st->n_groups : 0;
+		if (!st->selection)
+			return fail(-ENOMEM, "out of memory for a step of %u policies", st->n_groups);
+	}
+	for (uint32_t i = 0; i < st->n_groups; i++) {
+		struct group *g = &st->group[i];
+
+		g->selection = st->selection + (size_t)i * layers;
+		g->first = decode;
+		g->first_prompt = prompt;
+		decode += g->n;
+		prompt += g->n_prompts;
+		g->n = g->n_prompts = 0;
+	}
+	return 0;
+}
+
+int step_lay_out(struct skv_session *s, const struct skv_step_item *items, uint32_t n, struct pages *ret)
+{
+	struct step *st = &s->step;
+	int e = find_groups(s, items, n);
+
+	if (e == 0)
+		e = place_groups(s);
+	for (uint32_t i = 0; i < n && e == 0; i++) {
+		struct group *g = group_of(st, seq_policy(items[i].seq));
+		uint32_t at = decodes(&items[i]) ? g->first + g->n++ : g->first_prompt + g->n_prompts++;
+
+		st->seqs[at] = items[i].seq;
+		st->item[at] = i;
+		st->place[i] = at;
+	}
+	if (e < 0)
+		return e;
+	find_classes(s);
+	e = grow_kseq(s, n * st->n_classes);
+	if (e == 0 && s->device)
+		e = device_grow_batch(s, n, st->n_classes);
+	if (e < 0)
+		return e;
+	for (uint32_t class = 0; class < st->n_classes; class++)
+		lay_out_class(s, items, class);
+	for (uint32_t i = 0; i < n; i++)
+		pages_count(st->seqs[i], ret);
+	return 0;
+}

@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/pages.c - which pages a step takes, writes to and lets go.
+ *
+ * A sequence has three tables a layer (common/seqmem.h): pages of K and V, of bounds, of notes. What a step needs
+ * of each follows from the slots that the layer has as of the last commit and from those that it has in the step.
+ * For a sequence that never let single units go these are its length, before and after.
+ *
+ * What the kernels of a step write lies in pages that the sequence has alone: in new ones, or in copies of those
+ * that it shares with a fork. A copy takes the place of the original in one store, with the same contents.
+ */
+#include "internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COPIES_AT_ONCE 256u
+
+static bool resident(const struct skv_seq *q, uint32_t table, uint32_t page)
+{
+	return skv_pte_resident(seq_table(q, table)[page]);
+}
+
+/* Pages of notes that so many slots take. */
+static uint32_t notes_of(const struct skv_seq *q, uint32_t unit, uint32_t slots)
+{
+	uint32_t each = skv_notes_of_page(&q->session->shape);
+
+	return unit ? ((slots + unit - 1) / unit + each - 1) / each : 0;
+}
+
+enum kind { PAGES, BOUNDS, NOTES };
+
+static enum kind kind_of(const struct skv_seq *q, uint32_t table)
+{
+	return (enum kind)(table / q->layout.n_layers);
+}
+
+/* Entries of the table with pages as of the last commit: none is beyond, and none between is missing but for gaps. */
+static uint32_t had(const struct skv_seq *q, uint32_t table)
+{
+	uint32_t layer = table % q->layout.n_layers, extent = seq_extent(q, layer);
+
+	switch (kind_of(q, table)) {
+	case PAGES: return skv_pages_of(extent);
+	case BOUNDS: return plan_keeps_bounds(&seq_policy(q)->plan[layer]) && q->bounded ? state_pages_of(extent) : 0;
+	default: return seq_by_layer(q) ? notes_of(q, q->slots[layer].unit, extent) : 0;
+	}
+}
+
+/* And those that it has with the open step. */
+static uint32_t wants(const struct skv_seq *q, uint32_t table)
+{
+	uint32_t layer = table % q->layout.n_layers, reach = seq_reach(q, layer);
+	bool bounds = !q->quiet || q->quiet == QUIET_BIND || q->bounded;
+
+	switch (kind_of(q, table)) {
+	case PAGES: return skv_pages_of(reach);
+	case BOUNDS: return plan_keeps_bounds(&seq_policy(q)->plan[layer]) && bounds ? state_pages_of(reach) : 0;
+	default: return seq_by_layer(q) ? notes_of(q, q->next_slots[layer].unit, reach) : 0;
+	}
+}
+
+/* Where to look for entries that want a page: what was evicted before there were notes is filled to settle in. */
+static struct span missing(const struct skv_seq *q, uint32_t table)
+{
+	const struct skv_layer_slots *x = &q->slots[table % q->layout.n_layers];
+	bool gaps = q->quiet == QUIET_SETTLE && q->gaps && x->live < x->extent;
+
+	return (struct span){.from = gaps ? 0 : had(q, table), .to = wants(q, table)};
+}
+
+/* ---- taken ----------------------------------------------------------------------------------- */
+
+/* Does the step need pages, or holes for tokens that will have none? */
+static bool takes(const struct skv_seq *q)
+{
+	uint32_t end = q->len + q->n_new;
+
+	if (q->quiet || skv_pages_of(end) > skv_pages_of(q->len))
+		return true;
+	if (!q->bounded)
+		return seq_policy(q)->n_bounds > 0;
+	for (uint32_t layer = 0; seq_by_layer(q) && layer < q->layout.n_layers; layer++)
+		if (skv_pages_of(q->next_slots[layer].extent) > skv_pages_of(q->slots[layer].extent))
+			return true;
+	return false;
+}
+
+/*
+ * The entries of a table that the step writes to, of those that the sequence has: of the last page, if it is partly
+ * filled, or of its state page. Where slots in the middle are free, or what is written is not last, all of them.
+ */
+static struct span written(const struct skv_seq *q, uint32_t table)
+{
+	uint32_t layer = table % q->layout.n_layers, extent = seq_extent(q, layer), end = wants(q, table);
+	bool anywhere = seq_by_layer(q) && q->slots[layer].unit &&
+	                (q->slots[layer].live < extent || q->slots[layer].unit > 1);
+	enum kind kind = kind_of(q, table);
+	struct span all = {.to = had(q, table)};
+
+	if (all.to > end)
+		all.to = end;
+	if (!anywhere && kind != NOTES)
+		all.from = extent / (kind == PAGES ? SKV_PAGE_TOKENS : SKV_PAGE_TOKENS * SKV_PAGE_TOKENS);
+	return all;
+}
+
+static bool shares(const struct skv_seq *q, uint32_t table, uint32_t page)
+{
+	return skv_pte_kind(seq_table(q, table)[page]) == SKV_PTE_SHARED;
+}
+
+void pages_count(struct skv_seq *q, struct pages *p)
+{
+	const struct policy *policy = seq_policy(q);
+	uint64_t layers = q->layout.n_layers, copies = 0;
+
+	q->takes = takes(q);
+	for (uint32_t table = 0; q->takes && table < q->layout.n_tables; table++) {
+		struct span x = missing(q, table);
+
+		for (uint32_t page = x.from; page < x.to; page++)
+			p->need += !resident(q, table, page);
+		if (kind_of(q, table) == PAGES)
+			p->holes += skv_pages_of(q->len + q->n_new) - skv_pages_of(q->len);
+	}
+	for (uint32_t table = 0; q->n_shared > 0 && table < q->layout.n_tables; table++) {
+		struct span x = written(q, table);
+
+		for (uint32_t page = x.from; page < x.to; page++)
+			copies += shares(q, table, page);
+	}
+	p->need += copies;
+	p->copies += copies;
+	p->demand += skv_pages_of(q->n_new + SKV_PAGE_TOKENS - 1) * layers;
+	p->demand += (uint64_t)state_pages_of(q->n_new + SKV_PAGE_TOKENS * SKV_PAGE_TOKENS - 1) * policy->n_bounds;
+	p->demand += (uint64_t)notes_of(q, 1, q->n_new + skv_notes_of_page(&q->session->shape) - 1) * policy->n_keep;
+}
+
+int pages_prepare(struct skv_session *s, uint64_t need)
+{
+	struct step *st = &s->step;
+	struct supplied *more;
+
+	st->n_supplied = 0;
+	if (need <= st->cap_supplied)
+		return 0;
+	more = realloc(st->supplied, need * sizeof(*more));
+	if (!more)
+		return fail(-ENOMEM, "out of memory for a step of %llu pages", (unsigned long long)need);
+	st->supplied = more;
+	st->cap_supplied = (uint32_t)need;
+	return 0;
+}
+
+void pages_supply(struct skv_session *s, struct skv_seq *q)
+{
+	uint32_t first = skv_pages_of(q->len), end = skv_pages_of(q->len + q->n_new);
+
+	for (uint32_t table = 0; q->takes && table < q->layout.n_tables; table++) {
+		struct span x = missing(q, table);
+		skv_pte *t = seq_table(q, table);
+
+		for (uint32_t page = x.from; page < x.to; page++) {
+			if (skv_pte_resident(t[page]))
+				continue;
+			t[page] = skv_pte_make(SKV_PTE_FULL, stock_pop(&s->stock));
+			device_entry(q, table, page);
+			s->step.supplied[s->step.n_supplied++] = (struct supplied){q, table, page};
+		}
+		for (uint32_t page = x.to > first ? x.to : first; kind_of(q, table) == PAGES && page < end; page++) {
+			t[page] = skv_pte_make(SKV_PTE_HOLE, 0); /* there are tokens, and no slots for them */
+			device_entry(q, table, page);
+		}
+	}
+}
+
+void seq_drop_page(struct skv_seq *q, uint32_t table, uint32_t page)
+{
+	skv_pte *at = &seq_table(q, table)[page], e = *at;
+
+	*at = skv_seqmem_evicted(&q->layout, table);
+	if (skv_pte_kind(e) == SKV_PTE_FULL)
+		stock_push(&q->session->stock, skv_pte_id(e));
+	else if (skv_pte_kind(e) == SKV_PTE_SHARED)
+		seq_give_up(q, skv_pte_id(e));
+}
+
+void pages_undo(struct skv_session *s)
+{
+	struct step *st = &s->step;
+
+	while (st->n_supplied > 0) {
+		struct supplied x = st->supplied[--st->n_supplied];
+
+		seq_drop_page(x.seq, x.table, x.page);
+		if (x.page < skv_pages_of(x.seq->len))
+			device_stale(x.seq, x.table, x.page);
+		else
+			seq_table(x.seq, x.table)[x.page] = skv_pte_make(SKV_PTE_NONE, 0);
+	}
+}
+
+/* ---- copied ---------------------------------------------------------------------------------- */
+
+struct copies {
+	uint32_t n, table[COPIES_AT_ONCE], page[COPIES_AT_ONCE];
+	uint32_t own[COPIES_AT_ONCE], dst[COPIES_AT_ONCE], src[COPIES_AT_ONCE];
+};
+
+static void note_copy(struct skv_seq *q, struct copies *c, uint32_t table, uint32_t page)
+{
+	struct skv_session *s = q->session;
+	uint32_t i = c->n++;
+
+	c->table[i] = table;
+	c->page[i] = page;
+	c->src[i] = pool_place(s->pool, skv_pte_id(seq_table(q, table)[page]), true);
+	c->own[i] = stock_pop(&s->stock);
+	c->dst[i] = pool_place(s->pool, c->own[i], false);
+}
+
+/* Make the copies, then switch to them. */
+static int copy(struct skv_seq *q, struct copies *c)
+{
+	struct skv_session *s = q->session;
+	int e = 0;
+
+	if (c->n == 0)
+		return 0;
+	s->kernels->copy_pages(&s->shape, c->dst, c->src, c->n, &s->step.work);
+	if (s->device)
+		e = device_wait(s);
+	atomic_thread_fence(memory_order_release); /* the copy is complete before an entry names it */
+	for (uint32_t i = c->n; i-- > 0 && e < 0;)
+		stock_push(&s->stock, c->own[i]);
+	for (uint32_t i = 0; i < c->n && e == 0; i++) {
+		skv_pte *entry = &seq_table(q, c->table[i])[c->page[i]];
+
+		seq_give_up(q, skv_pte_id(*entry));
+		*entry = skv_pte_make(SKV_PTE_FULL, c->own[i]);
+		device_stale(q, c->table[i], c->page[i]);
+	}
+	c->n = 0;
+	return e;
+}
+
+static int make_own(struct skv_seq *q)
+{
+	struct copies c = {0};
+	int e = 0;
+
+	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
+		struct span x = written(q, table);
+
+		for (uint32_t page = x.from; page < x.to && e == 0; page++) {
+			if (!shares(q, table, page))
+				continue;
+			note_copy(q, &c, table, page);
+			if (c.n == COPIES_AT_ONCE)
+				e = copy(q, &c);
+		}
+	}
+	return e == 0 ? copy(q, &c) : e;
+}
+
+int pages_unshare(struct skv_session *s)
+{
+	int e = 0;
+
+	for (uint32_t i = 0; i < s->step.n && e == 0; i++)
+		if (s->step.seqs[i]->n_shared > 0)
+			e = make_own(s->step.seqs[i]);
+	return e;
+}
+
+/* ---- let go ---------------------------------------------------------------------------------- */
+
+bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page)
+{
+	struct skv_evict *journal = skv_seqmem_journal(q->mem, &q->layout);
+
+	if (!resident(q, table, page))
+		return true;
+	/* the step's layers are queued: the device has something to do while the last one's end is waited for */
+	if (q->evicting && (device_settle(q->session) < 0 || !resident(q, table, page)))
+		return true; /* if it failed, then the step cannot end either */
+	if (q->n_evict == 0) /* the stamp before the entries: seqmem.h, 3 */
+		atomic_store(&q->mem->journal_epoch, q->epoch + 1);
+	if (q->n_evict == q->layout.journal_most)
+		return false;
+	journal[q->n_evict++] = (struct skv_evict){.table = table, .page = page};
+	return true;
+}
+
+void pages_evict_surplus(struct skv_seq *q)
+{
+	for (uint32_t table = 0; seq_by_layer(q) && table < q->layout.n_tables; table++)
+		for (uint32_t page = wants(q, table); page < had(q, table); page++)
+			pages_evict(q, table, page);
+}
+
+/* ---- taken over ------------------------------------------------------------------------------ */
+
+void pages_trim(struct skv_seq *q)
+{
+	uint32_t pages = skv_pages_of(q->len);
+
+	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
+		uint32_t layer = table % q->layout.n_layers, extent = seq_extent(q, layer);
+		uint32_t from = kind_of(q, table) == BOUNDS ? state_pages_of(extent) : had(q, table);
+
+		for (uint32_t page = from; page < pages; page++)
+			seq_drop_page(q, table, page);
+	}
+}
+
+const char *pages_check(struct skv_seq *q)
+{
+	q->gaps = false;
+	for (uint32_t table = 0; seq_by_layer(q) && table < q->layout.n_tables; table++) {
+		const struct skv_layer_slots *x = &q->slots[table % q->layout.n_layers];
+		uint32_t last = had(q, table);
+
+		if (!x->unit || kind_of(q, table) == BOUNDS)
+			continue;
+		for (uint32_t page = 0; page < last; page++) {
+			if (resident(q, table, page))
+				continue;
+			if (kind_of(q, table) == NOTES)
+				return "a page of notes is missing";
+			if (x->live == x->extent)
+				return "a page is missing where tokens are";
+			q->gaps = true;
+		}
+	}
+	return NULL;
+}

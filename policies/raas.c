@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * raas - keep a page until it has not mattered for longest ("Efficient Long-Decoding Inference with Reasoning-Aware
+ * Attention Sparsity").
+ *
+ * In a long chain of thought a page matters for a while - a lemma - and then never again. So each kv head stamps its
+ * pages with the length that the sequence had when they last mattered:
+ *
+ *   U(page)     what its keys promise at most to a query, by their bounds, as in Quest
+ *   w(page)     softmax over the pages that are there of U(page) / sqrt(head_dim), a mean over the head's group
+ *   matters     if w > alpha; a new page does when it begins
+ *   goes        if one more than the budget is needed, the page with the oldest stamp, of equals the oldest page
+ *
+ * Pages of the prompt never go: phoenix tokens, which matter again after a long time, are there. They are of the
+ * budget; a prompt that fills it leaves room for two pages, the one being filled and one before. Every page that is
+ * kept is attended to, so time and memory are that of the budget. Variants:
+ *
+ *   paper      as above
+ *   unscaled   U is not divided by sqrt(head_dim)
+ *   ratio      a page matters if it is among the best half (`ratio`) of the pages by w
+ *   quest      for long prompts, as the paper advises: Quest over the prompt, RaaS over what is decoded. At most
+ *              half of the budget is for the prompt's pages, of which all stay and the best so many by w are
+ *              attended to; what they leave of it is for pages of the decode
+ */
+#include <stddef.h>
+#include <stdio.h>
+#include <sparsekv/policy.h>
+
+enum variant { PAPER, UNSCALED, RATIO, QUEST };
+
+struct config {
+	uint32_t variant;
+	struct skv_budget budget; /* pages of a kv head */
+	float alpha;
+	float ratio;
+	uint32_t dense;
+};
+
+static const struct skv_param params[] = {
+        {"variant", SKV_PARAM_CHOICE, offsetof(struct config, variant), "paper,unscaled,ratio,quest",
+         "what makes a page matter; quest: only the best pages of the prompt are attended to"},
+        {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), "64",
+         "pages that a kv head keeps; below 1 a share of the sequence, at least 8 pages"},
+        {"alpha", SKV_PARAM_FLOAT, offsetof(struct config, alpha), "1e-4", "weight above which a page matters"},
+        {"ratio", SKV_PARAM_FLOAT, offsetof(struct config, ratio), "0.5", "ratio: share of the pages that matter"},
+        {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "0", "first layers that stay dense"},
+};
+
+static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
+{
+	const struct config *c = config;
+
+	(void)m;
+	if (c->budget.share == 0 && c->budget.count < 2)
+		snprintf(err, err_len, "budget=%u, expected at least 2 pages", c->budget.count);
+	else if (!(c->alpha >= 0 && c->alpha < 1))
+		snprintf(err, err_len, "alpha=%g, expected 0 to 1", (double)c->alpha);
+	else if (!(c->ratio > 0 && c->ratio <= 1))
+		snprintf(err, err_len, "ratio=%g, expected above 0, at most 1", (double)c->ratio);
+	else
+		return 0;
+	return -1;
+}
+
+static struct skv_budget half(struct skv_budget b)
+{
+	return (struct skv_budget){.share = b.share / 2, .count = b.count / 2};
+}
+
+static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
+{
+	const struct config *c = config;
+
+	(void)m;
+	if (layer < c->dense)
+		return;
+	plan->attend = SKV_ATTEND_PAGES;
+	plan->source = layer;
+	plan->evidence = SKV_EV_BOUNDS;
+	plan->sharing = SKV_SHARE_Q_HEAD;
+	plan->keep = (struct skv_keep){
+	        .unit = SKV_PAGE_TOKENS,
+	        .floor = c->budget.share > 0 ? 8 : 0,
+	        .budget = c->budget,
+	        .slack = 1,
+	        .pin_prompt = 1,
+	};
+	if (c->variant == QUEST) {
+		plan->keep.pinned = half(c->budget);
+		plan->keep.pinned_floor = plan->keep.floor / 2;
+	}
+}
+
+static void before(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	const struct config *c = ctx->config;
+
+	if (layer < c->dense)
+		return;
+	ctx->prims->score_pages(ctx, layer);
+	ctx->prims->stamp_pages(ctx, &(struct skv_stamp_pages){
+	                                     .layer = layer,
+	                                     .scale = c->variant == UNSCALED ? 1 : 0,
+	                                     .alpha = c->alpha,
+	                                     .ratio = c->variant == RATIO ? c->ratio : 0,
+	                             });
+}
+
+static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	const struct config *c = ctx->config;
+
+	if (layer >= c->dense)
+		ctx->prims->keep_best(ctx, &(struct skv_keep_best){.layer = layer, .old_first = 1});
+}
+
+static const struct skv_policy raas = {
+        SKV_POLICY_HEADER,
+        .name = "raas",
+        .version = "1",
+        .summary = "Keeps the prompt and the pages that mattered last, by their keys' bounds (RaaS)",
+        .action = SKV_ACT_EVICT,
+        .granularity = SKV_GRAN_PAGE,
+        .evidence = SKV_EVID_QUERY,
+        .scope = SKV_SCOPE_LAYER,
+        .sharing = SKV_SHARE_KV_HEAD,
+        .params = params,
+        .n_params = sizeof(params) / sizeof(params[0]),
+        .config_size = sizeof(struct config),
+        .check = check,
+        .plan = plan,
+        .before = before,
+        .after = after,
+};
+
+const struct skv_policy *sparsekv_policy(void)
+{
+	return &raas;
+}

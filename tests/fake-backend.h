@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/fake-backend.h - how the two files of the fake device see each other: what is queued. */
+#ifndef SKV_FAKE_BACKEND_H
+#define SKV_FAKE_BACKEND_H
+
+#include "kernels/device.h"
+
+enum what {
+	APPEND, COPY_PAGES, BOUNDS, SCORE, DENSE, WINDOW, PAGES, TOKENS, CHOSEN, PREFILL, SELECT, UNION, RECALL,
+	KEEPING, STAGE, PUBLISH, ZERO, EVENT, GRAPH
+};
+
+struct op {
+	struct op *next;
+	enum what what;
+	struct skv_shape shape;
+	struct skv_batch batch;
+	struct skv_evidence ev;
+	struct skv_list list;
+	struct skv_select select;
+	struct skv_window window;
+	struct skv_seen seen;
+	struct skv_work work;
+	struct skv_stage stage;
+	const void *in[2];
+	void *out;
+	size_t bytes;
+	uint32_t n, pool, pages[2][2 * SKV_MAX_LAYERS];
+	struct skv_slots slots;
+	/* of layers that keep units: one function for each kernel, fake-keep.c */
+	void (*keeping)(const struct skv_kernels *host, const struct op *);
+	struct skv_rank rank;
+	struct skv_keep_by by;
+	struct skv_stamp stamp;
+	bool has_ev, has_slots, tokens;
+};
+
+/* Queue a kernel on the stream of the work. */
+struct op *fake_kernel(enum what what, const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                       const struct skv_work *w);
+
+/* Fill in the kernels of layers that keep units. */
+void fake_keep(struct skv_kernels *k);
+
+#endif

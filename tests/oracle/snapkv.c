@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/oracle/snapkv.c - snapkv and what has its rule: the last `window` queries vote, what they vote for stays
+ * with its neighbours, and so do their own tokens. Whenever `again` tokens are there on top of the budget, and at
+ * the end of a prompt.
+ *
+ *   snapkv      every layer has the budget
+ *   pyramidkv   it falls linearly from layer to layer, to 1/beta (kvpress) or a sixtieth (sparse-vllm)
+ *   rkv         votes count as much as lambda says, the rest is how unlike all others a key is
+ */
+#include "tests/oracle/oracle.h"
+
+#include <math.h>
+
+static struct oracle_snap snap_of(const char *spec)
+{
+	uint32_t again = (uint32_t)oracle_number(spec, "again");
+
+	return (struct oracle_snap){
+	        .window = (uint32_t)oracle_number(spec, "window"),
+	        .again = again ? again : SKV_MAX_TOKENS,
+	        .pool = (uint32_t)oracle_number(spec, "pool"),
+	        .lambda = oracle_number(spec, "lambda"),
+	};
+}
+
+/* Who votes: a window's last queries; a piece of a prompt that is shorter votes with those before it. */
+static void prompt(const struct oracle_step *s, const char *spec, uint32_t rows)
+{
+	uint32_t window = (uint32_t)oracle_number(spec, "window");
+
+	for (uint32_t i = 0; i < s->kept->n_heads; i++) {
+		struct oracle_head *h = &s->kept->head[i];
+
+		h->voters = rows >= window ? window : h->voters + rows;
+		h->steps = 0;
+	}
+}
+
+static void evict(const struct oracle_step *s, const char *spec)
+{
+	struct oracle_snap snap = snap_of(spec);
+
+	snap.most = oracle_budget(spec, s->n + 1, 128);
+	for (uint32_t layer = (uint32_t)oracle_number(spec, "dense"); layer < s->model->n_layers; layer++)
+		oracle_snap(s, layer, &snap);
+}
+
+const struct oracle_policy oracle_snapkv = {
+        .name = "snapkv", .look = oracle_kept_tokens, .evict = evict, .unit = 1, .prompt = prompt};
+
+const struct oracle_policy oracle_rkv = {
+        .name = "rkv", .look = oracle_kept_tokens, .evict = evict, .unit = 1, .prompt = prompt};
+
+/* ---- pyramidkv -------------------------------------------------------------------------------------- */
+
+/* The layer's part of the budget. In float, as shares are: the last digit may decide about a token. */
+static float part_of(const struct skv_model *m, const char *spec, uint32_t layer)
+{
+	bool mean = oracle_is(spec, "variant", "kvpress");
+	float beta = (float)oracle_number(spec, "beta"), first = mean ? 2 - 1 / beta : 1;
+	float last = mean ? 1 / beta : 1 / 60.0f;
+	uint32_t dense = (uint32_t)oracle_number(spec, "dense"), steps = m->n_layers - dense - 1;
+
+	return steps ? first + (last - first) * (float)(layer - dense) / (float)steps : (first + last) / 2;
+}
+
+/* A part of the budget; of tokens above the window and one more if it is a count, as is what a share has at least. */
+static uint32_t most_of(const struct oracle_step *s, const char *spec, uint32_t layer, uint32_t n)
+{
+	float budget = (float)oracle_number(spec, "budget"), part = part_of(s->model, spec, layer);
+	uint32_t window = (uint32_t)oracle_number(spec, "window");
+	uint32_t count = window + 1 + (uint32_t)(((budget < 1 ? 128 : budget) - (float)(window + 1)) * part);
+	double most = (double)(budget * part) * n;
+
+	if (budget >= 1)
+		most = count;
+	else
+		most = budget * part < 1 ? fmax(ceil(most - 1e-4), count) : n;
+	return most < n ? (uint32_t)most : n;
+}
+
+static void evict_pyramid(const struct oracle_step *s, const char *spec)
+{
+	struct oracle_snap snap = snap_of(spec);
+
+	for (uint32_t layer = (uint32_t)oracle_number(spec, "dense"); layer < s->model->n_layers; layer++) {
+		snap.most = most_of(s, spec, layer, s->n + 1);
+		oracle_snap(s, layer, &snap);
+	}
+}
+
+const struct oracle_policy oracle_pyramidkv = {
+        .name = "pyramidkv", .look = oracle_kept_tokens, .evict = evict_pyramid, .unit = 1, .prompt = prompt};

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/ref-slots.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool ref_place(const struct ref_unit *was, uint32_t extent, struct ref_unit *now, uint32_t units, uint32_t new_pos,
+               uint32_t *from)
+{
+	uint32_t *source = malloc((extent + 1) * sizeof *source), n = 0, used = 0;
+	bool fits;
+
+	for (uint32_t u = units; u < extent; u++)
+		if (was[u].alive)
+			source[n++] = u;
+	if (new_pos != REF_NONE)
+		source[n++] = REF_NONE; /* the last of those that want a place */
+	for (uint32_t u = 0; u < units; u++) {
+		bool taken = u < extent && was[u].alive;
+		from[u] = taken || used == n ? u : source[used];
+		used += !taken;
+		if (from[u] == REF_NONE)
+			now[u] = (struct ref_unit){.alive = true, .pos = new_pos};
+		else
+			now[u] = from[u] < extent ? was[from[u]] : (struct ref_unit){0};
+	}
+	fits = used == n;
+	free(source);
+	return fits;
+}
+
+uint32_t ref_latest(const struct ref_unit *unit, uint32_t n)
+{
+	uint32_t at = 0;
+	for (uint32_t u = 1; u < n; u++)
+		if (unit[u].pos > unit[at].pos)
+			at = u;
+	return at;
+}
+
+/* ---- choices --------------------------------------------------------------------------------- */
+
+/* What is sorted: the first ones stay. */
+struct entry {
+	int group; /* lower first */
+	double rank; /* higher first */
+	uint32_t pos;
+	bool old_first; /* of equals the higher pos first, else the lower one */
+	uint32_t u;
+};
+
+static int by_merit(const void *a, const void *b)
+{
+	const struct entry *x = a, *y = b;
+	if (x->group != y->group)
+		return x->group < y->group ? -1 : 1;
+	if (x->rank != y->rank)
+		return x->rank > y->rank ? -1 : 1;
+	if (x->pos == y->pos)
+		return 0;
+	return (x->pos < y->pos) != x->old_first ? -1 : 1;
+}
+
+static double plain(double rank)
+{
+	return isnan(rank) ? -INFINITY : rank;
+}
+
+void ref_keep(struct ref_unit *unit, uint32_t n, const struct ref_keep *k, const double *rank)
+{
+	struct entry *e = calloc(n ? n : 1, sizeof *e);
+
+	if (k->keep >= n) {
+		free(e);
+		return;
+	}
+	for (uint32_t u = 0; u < n; u++) { /* by age: all of one group and rank */
+		e[u] = (struct entry){.pos = unit[u].pos, .old_first = true, .u = u};
+	}
+	qsort(e, n, sizeof *e, by_merit);
+	for (uint32_t x = 0; x < n; x++) {
+		e[x].group = x < k->recent ? 0 : e[x].pos < k->pinned ? 1 : 2;
+		e[x].rank = plain(rank ? rank[e[x].u] : unit[e[x].u].value);
+		e[x].old_first = k->old_first;
+	}
+	qsort(e, n, sizeof *e, by_merit);
+	for (uint32_t x = 0; x < n; x++) {
+		unit[e[x].u].alive = x < k->keep;
+		if (x < k->keep && k->forget)
+			unit[e[x].u].value = 0;
+	}
+	free(e);
+}
+
+void ref_best(const struct ref_unit *unit, uint32_t n, const double *score, const bool *may, uint32_t want, bool *chosen)
+{
+	struct entry *e = calloc(n ? n : 1, sizeof *e);
+	uint32_t m = 0;
+
+	for (uint32_t u = 0; u < n; u++) {
+		chosen[u] = false;
+		if (may[u])
+			e[m++] = (struct entry){.rank = plain(score[u]), .pos = unit[u].pos, .u = u};
+	}
+	qsort(e, m, sizeof *e, by_merit);
+	for (uint32_t x = 0; x < m && x < want; x++)
+		chosen[e[x].u] = true;
+	free(e);
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+static double cosine(const float *a, const float *b, uint32_t dim)
+{
+	double ab = 0, aa = 0, bb = 0;
+	for (uint32_t d = 0; d < dim; d++) {
+		ab += (double)a[d] * b[d];
+		aa += (double)a[d] * a[d];
+		bb += (double)b[d] * b[d];
+	}
+	return aa > 0 && bb > 0 ? ab / sqrt(aa) / sqrt(bb) : 0;
+}
+
+/* All pairs. */
+static void redundancy(uint32_t n, const float *k, uint32_t stride, uint32_t dim, double *ret)
+{
+	double sum = 0;
+	for (uint32_t u = 0; u < n; u++) {
+		double similar = 0;
+		for (uint32_t v = 0; v < n; v++)
+			similar += cosine(k + (size_t)u * stride, k + (size_t)v * stride, dim);
+		ret[u] = exp(similar / n);
+		sum += ret[u];
+	}
+	for (uint32_t u = 0; u < n; u++)
+		ret[u] /= sum;
+}
+
+void ref_rank(const struct ref_unit *unit, uint32_t n, uint32_t width, double lambda, const float *k, uint32_t stride,
+              uint32_t dim, double *rank)
+{
+	double *alike = calloc(n ? n : 1, sizeof *alike), sum = 0;
+	const uint32_t half = width / 2;
+
+	for (uint32_t u = 0; u < n; u++) {
+		rank[u] = 0;
+		for (uint32_t v = 0; v < n; v++)
+			if (unit[v].pos + half >= unit[u].pos && unit[v].pos <= unit[u].pos + half)
+				rank[u] += unit[v].value;
+		rank[u] /= width ? width : 1;
+		sum += rank[u];
+	}
+	if (lambda > 0) {
+		redundancy(n, k, stride, dim, alike);
+		for (uint32_t u = 0; u < n; u++)
+			rank[u] = lambda * (sum > 0 ? rank[u] / sum : 0) - (1 - lambda) * alike[u];
+	}
+	free(alike);
+}
+
+void ref_weights(const float *score, uint32_t rows, uint32_t stride, uint32_t n, double scale, double *weight)
+{
+	memset(weight, 0, n * sizeof *weight);
+	for (uint32_t r = 0; r < rows; r++) {
+		const float *x = score + (size_t)r * stride;
+		double max = -INFINITY, sum = 0;
+		for (uint32_t u = 0; u < n; u++)
+			max = fmax(max, x[u]);
+		for (uint32_t u = 0; u < n; u++)
+			sum += x[u] > -INFINITY ? exp(scale * (x[u] - max)) : 0;
+		for (uint32_t u = 0; u < n; u++)
+			weight[u] += x[u] > -INFINITY ? exp(scale * (x[u] - max)) / sum / rows : 0;
+	}
+}
