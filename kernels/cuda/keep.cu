@@ -132,8 +132,8 @@ __global__ void __launch_bounds__(THREADS, 2) keep_kernel(const __grid_constant_
 	mark(&c, &j, stays);
 }
 
-void skv_cuda_keep(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_keep_by *by, const float *rank,
-                   uint32_t stride, const struct skv_work *work)
+void skv_cuda_keep(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_keep_by *by,
+                   const float *rank, uint32_t stride, const struct skv_work *work)
 {
 	struct call c = {};
 
