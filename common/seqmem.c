@@ -45,7 +45,7 @@ void skv_seqmem_init(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 
 const char *skv_layer_slots_check(const struct skv_layer_slots *slots, uint32_t about, uint32_t len, uint32_t n_layers)
 {
-	uint32_t most = skv_pages_of(len) * SKV_PAGE_TOKENS;
+	uint32_t most = (skv_pages_of(len) + 1) * SKV_PAGE_TOKENS; /* a page more where pages are being put in order */
 
 	for (uint32_t i = 0; about & SKV_ABOUT_SLOTS && i < n_layers; i++) {
 		struct skv_layer_slots x = slots[i];

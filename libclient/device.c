@@ -160,15 +160,15 @@ static int upload_tables(struct skv_seq *q)
 	const struct skv_backend *b = q->session->device->backend;
 	size_t entries = (size_t)q->layout.n_tables * q->layout.max_pages;
 	skv_pte *all = q->len > 0 ? calloc(entries, sizeof(*all)) : NULL;
-	uint32_t pages = skv_pages_of(q->len);
+	uint32_t pages = skv_pages_of(q->len) + 1; /* with what may be there to be settled */
 	int e;
 
 	if (q->len == 0)
-		return 0; /* nobody looks beyond the length */
+		return 0; /* nobody looks further */
 	if (!all)
 		return fail(-ENOMEM, "out of memory");
 	for (uint32_t table = 0; table < q->layout.n_tables; table++)
-		for (uint32_t page = 0; page < pages; page++)
+		for (uint32_t page = 0; page < pages && page < q->layout.max_pages; page++)
 			all[(size_t)table * q->layout.max_pages + page] =
 				entry_for_kernels(q, seq_table(q, table)[page]);
 	e = b->copy(q->on_device.table, all, entries * sizeof(*all), NULL);

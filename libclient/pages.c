@@ -71,6 +71,20 @@ static struct span missing(const struct skv_seq *q, uint32_t table)
 	return (struct span){.from = gaps ? 0 : had(q, table), .to = wants(q, table)};
 }
 
+/*
+ * QUIET_LIFT may take one entry more than the committed length has, which nobody counts. So that its page is the
+ * sequence's all the same, the table of notes names it, too: in the last entry that counts, which notes never need. This
+ * is where, or NULL.
+ */
+static skv_pte *parked(const struct skv_seq *q, uint32_t table, uint32_t page)
+{
+	uint32_t pages = skv_pages_of(q->len);
+
+	if (!q->quiet || kind_of(q, table) != PAGES || page < pages)
+		return NULL;
+	return &seq_table(q, 2 * q->layout.n_layers + table)[pages - 1];
+}
+
 /* ---- taken ----------------------------------------------------------------------------------- */
 
 /* Does the step need pages, or holes for tokens that will have none? */
@@ -167,6 +181,8 @@ void pages_supply(struct skv_session *s, struct skv_seq *q)
 			if (skv_pte_resident(t[page]))
 				continue;
 			t[page] = skv_pte_make(SKV_PTE_FULL, stock_pop(&s->stock));
+			if (parked(q, table, page))
+				*parked(q, table, page) = t[page];
 			device_entry(q, table, page);
 			s->step.supplied[s->step.n_supplied++] = (struct supplied){q, table, page};
 		}
@@ -194,7 +210,10 @@ void pages_undo(struct skv_session *s)
 
 	while (st->n_supplied > 0) {
 		struct supplied x = st->supplied[--st->n_supplied];
+		skv_pte *also = parked(x.seq, x.table, x.page);
 
+		if (also)
+			*also = skv_pte_make(SKV_PTE_NONE, 0);
 		seq_drop_page(x.seq, x.table, x.page);
 		if (x.page < skv_pages_of(x.seq->len))
 			device_stale(x.seq, x.table, x.page);
@@ -299,19 +318,35 @@ void pages_evict_surplus(struct skv_seq *q)
 {
 	for (uint32_t table = 0; seq_by_layer(q) && table < q->layout.n_tables; table++)
 		for (uint32_t page = wants(q, table); page < had(q, table); page++)
-			pages_evict(q, table, page);
+			if (parked(q, table, page))
+				pages_evict(q, 2 * q->layout.n_layers + table, skv_pages_of(q->len) - 1);
+			else
+				pages_evict(q, table, page);
+}
+
+/* The one entry beyond the committed length: it shows what is parked, or nothing. */
+void pages_unpark(struct skv_seq *q)
+{
+	uint32_t pages = skv_pages_of(q->len);
+
+	for (uint32_t layer = 0; layer < q->layout.n_layers && pages > 0 && pages < q->layout.max_pages; layer++) {
+		skv_pte *notes = seq_table(q, 2 * q->layout.n_layers + layer);
+		bool beyond = skv_pages_of(seq_extent(q, layer)) > pages;
+
+		seq_table(q, layer)[pages] = beyond ? notes[pages - 1] : skv_pte_make(SKV_PTE_NONE, 0);
+	}
 }
 
 /* ---- taken over ------------------------------------------------------------------------------ */
 
 void pages_trim(struct skv_seq *q)
 {
-	uint32_t pages = skv_pages_of(q->len);
-
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
-		uint32_t layer = table % q->layout.n_layers, extent = seq_extent(q, layer);
+		uint32_t layer = table % q->layout.n_layers, extent = seq_extent(q, layer), pages = skv_pages_of(q->len);
 		uint32_t from = kind_of(q, table) == BOUNDS ? state_pages_of(extent) : had(q, table);
 
+		if (kind_of(q, table) == NOTES && skv_pages_of(extent) > pages)
+			pages--; /* it is parked there */
 		for (uint32_t page = from; page < pages; page++)
 			seq_drop_page(q, table, page);
 	}
@@ -324,6 +359,8 @@ const char *pages_check(struct skv_seq *q)
 		const struct skv_layer_slots *x = &q->slots[table % q->layout.n_layers];
 		uint32_t last = had(q, table);
 
+		if (last > q->layout.max_pages)
+			return "a layer has more slots than the sequence was made for";
 		if (!x->unit || kind_of(q, table) == BOUNDS)
 			continue;
 		for (uint32_t page = 0; page < last; page++) {

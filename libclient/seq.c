@@ -164,6 +164,8 @@ static int adopt_memory(struct skv_seq *q, struct request *r)
 	wrong = skv_layer_slots_check(q->slots, q->about, q->len, q->layout.n_layers);
 	if (wrong)
 		return fail(-EBADMSG, "damaged sequence memory: %s", wrong);
+	if (q->about & SKV_ABOUT_SLOTS)
+		pages_unpark(q);
 
 	pthread_mutex_lock(&s->client->lock);
 	e = look(q, &n);

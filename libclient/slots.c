@@ -161,6 +161,8 @@ static int quiet(struct skv_session *s, struct skv_seq *q, enum quiet kind)
 	}
 	q->in_step = false;
 	q->quiet = QUIET_NOT;
+	if (kind == QUIET_SETTLE && e == 0)
+		pages_unpark(q);
 	if (e == 0)
 		memset(q->gone, 0, q->layout.n_layers * sizeof(*q->gone));
 	return e < 0 ? e : seq_check_pages(q);

@@ -110,30 +110,32 @@ void ref_best(const struct ref_unit *unit, uint32_t n, const double *score, cons
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-static double cosine(const float *a, const float *b, uint32_t dim)
+static double dot(const float *a, const float *b, uint32_t dim)
 {
-	double ab = 0, aa = 0, bb = 0;
-	for (uint32_t d = 0; d < dim; d++) {
-		ab += (double)a[d] * b[d];
-		aa += (double)a[d] * a[d];
-		bb += (double)b[d] * b[d];
-	}
-	return aa > 0 && bb > 0 ? ab / sqrt(aa) / sqrt(bb) : 0;
+	double sum = 0;
+	for (uint32_t d = 0; d < dim; d++)
+		sum += (double)a[d] * b[d];
+	return sum;
 }
 
 /* All pairs. */
 static void redundancy(uint32_t n, const float *k, uint32_t stride, uint32_t dim, double *ret)
 {
-	double sum = 0;
+	double *length = calloc(n ? n : 1, sizeof *length), sum = 0;
+
+	for (uint32_t u = 0; u < n; u++)
+		length[u] = sqrt(dot(k + (size_t)u * stride, k + (size_t)u * stride, dim));
 	for (uint32_t u = 0; u < n; u++) {
 		double similar = 0;
 		for (uint32_t v = 0; v < n; v++)
-			similar += cosine(k + (size_t)u * stride, k + (size_t)v * stride, dim);
+			if (length[u] > 0 && length[v] > 0)
+				similar += dot(k + (size_t)u * stride, k + (size_t)v * stride, dim) / length[u] / length[v];
 		ret[u] = exp(similar / n);
 		sum += ret[u];
 	}
 	for (uint32_t u = 0; u < n; u++)
 		ret[u] /= sum;
+	free(length);
 }
 
 void ref_rank(const struct ref_unit *unit, uint32_t n, uint32_t width, double lambda, const float *k, uint32_t stride,

@@ -338,6 +338,26 @@ START_TEST(alone)
 }
 END_TEST
 
+/* When a head has let but one page go there is no room to put its pages in order within the sequence's length. */
+START_TEST(one_page_gone)
+{
+	struct kept k;
+
+	open_with(&rules[RAAS], _i);
+	kept_new(&k, "one");
+	step(&k, 20, true);
+	while (k.q.len < 7 * T + 1 + (uint32_t)_i)
+		step(&k, 1, false);
+	ck_assert_uint_eq(k.layer[0].extent, k.q.len - T);
+	step(&k, 1 + rnd_below(40), true);
+	for (int i = 0; i < 60; i++)
+		step(&k, 1, false);
+	ck_assert_uint_eq(unknown, 0);
+	OK(skv_seq_drop(k.q.seq)); /* the books balance: teardown */
+	kept_free(&k);
+}
+END_TEST
+
 /* Forks go their own ways, and each finds what it must. */
 START_TEST(forks)
 {
@@ -464,6 +484,7 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, alone, FULL, RULES);
+	tcase_add_loop_test(t, one_page_gone, 0, T);
 	tcase_add_loop_test(t, forks, H2O, RULES);
 	tcase_add_loop_test(t, swaps, 0, 8);
 	tcase_add_loop_test(t, after_holes, H2O, RULES);

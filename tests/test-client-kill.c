@@ -21,7 +21,7 @@
 
 #include "tests/client-test.h"
 
-#define TIMED_KILLS (slowed() || place_is_device() ? 20 : 140)
+#define TIMED_KILLS (slowed() || place_is_device() ? 12 : 140)
 #define STEPPED_KILLS (getenv("SKV_VALGRIND") ? 0 : SANITIZED ? 20 : 80) /* valgrind and ptrace exclude each other */
 #define RECLAIM_S (slowed() ? 2.0 : place_is_device() ? 1.0 : 0.1)
 

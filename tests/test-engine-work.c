@@ -173,7 +173,8 @@ static int kill_at(pid_t pid, unsigned ms, size_t written)
 START_TEST(death_loses_nothing)
 {
 	static const char *const policies[] = {"full", "delta?budget=8&layers=2,7,12",
-	                                       "streaming?budget=200&dense=2"};
+	                                       "streaming?budget=200&dense=2", "h2o?budget=200&dense=2",
+	                                       "raas:ratio?budget=24&dense=2"};
 	const char *policy = policies[_i];
 	char *file = strdup(fx_path(folder, "prompt")), *want, *got;
 	const char *argv[RUN_ARGS] = {GENERATE,       MODEL,  "--socket",      eng_private_socket(daemon_),
@@ -238,6 +239,42 @@ static char *verdicts(void)
 	free(dump);
 	return list;
 }
+
+/*
+ * What evicts from each head alone keeps what its budget says: all of it if that is enough, so that the answer is right,
+ * else a part. The prompt's queries vote in a session of its own, whoever comes first.
+ */
+START_TEST(eval_of_heads_that_evict)
+{
+	static const struct {
+		const char *enough, *less;
+		double least, most; /* kept of about 600 tokens, in 14 of 16 layers */
+	} c[] = {
+		{"h2o?budget=1000", "h2o?budget=200&dense=2", 0.38, 0.46},
+		{"snapkv?budget=1000", "snapkv?budget=200&dense=2&again=32", 0.38, 0.5},
+		{"pyramidkv?budget=20000", "pyramidkv?budget=200&dense=2&again=32", 0.36, 0.5},
+		{"rkv?budget=1000", "rkv?budget=200&dense=2&again=32", 0.38, 0.5},
+		{"raas?budget=64", "raas?budget=34&dense=2", 0.9, 1}, /* the prompt stays */
+	};
+	char *csv, *line, name[128];
+	double exact, share, kept;
+
+	eval("--policy", "full", "--policy", c[_i].enough, "--policy", c[_i].less, "--limit", "1", "--task", "kv", "--csv",
+	     fx_path(folder, "csv"));
+	csv = fx_read(fx_path(folder, "csv"), NULL);
+	for (int less = 0; less < 2; less++) {
+		snprintf(name, sizeof(name), "\n%s,kv,512,1,", less ? c[_i].less : c[_i].enough);
+		line = strstr(csv, name);
+		ck_assert_ptr_nonnull(line);
+		ck_assert_int_eq(sscanf(line + strlen(name), "%lf,%*[^,],%*[^,],%*[^,],%lf,%lf", &exact, &share, &kept), 3);
+		if (less)
+			ck_assert_msg(kept >= c[_i].least && kept <= c[_i].most, "%s keeps %g", c[_i].less, kept);
+		else
+			ck_assert_msg(exact == 1 && share == 1 && kept == 1, "%s: %g, %g, %g", c[_i].enough, exact, share, kept);
+	}
+	free(csv);
+}
+END_TEST
 
 START_TEST(eval_writes_its_figures)
 {
@@ -417,8 +454,9 @@ int main(void)
 
 	tcase_add_test(t, generates);
 	tcase_add_test(t, a_named_sequence_goes_on);
-	tcase_add_loop_test(t, death_loses_nothing, 0, 3);
+	tcase_add_loop_test(t, death_loses_nothing, 0, 5);
 	t = tcase(s, "sparsekv-eval", 120);
+	tcase_add_loop_test(t, eval_of_heads_that_evict, 0, 5);
 	tcase_add_test(t, eval_writes_its_figures);
 	tcase_add_loop_test(t, batch_and_mode_do_not_matter, 0, 2);
 	tcase_add_test(t, eval_cleans_up_when_interrupted);

@@ -336,13 +336,13 @@ START_TEST(slots)
 		const char *says;
 	} c[] = {
 		{{40, 40, 0}, SKV_ABOUT_SLOTS, NULL},
-		{{5, 48, 1}, SKV_ABOUT_SLOTS, NULL}, /* up to the end of the last page */
+		{{5, 64, 1}, SKV_ABOUT_SLOTS, NULL}, /* up to a page behind the last one */
 		{{5, 48, SKV_PAGE_TOKENS}, SKV_ABOUT_SLOTS | SKV_ABOUT_PROMPTED, NULL},
-		{{5, 49, 1}, SKV_ABOUT_SLOTS, "more slots than the sequence has tokens"},
+		{{5, 65, 1}, SKV_ABOUT_SLOTS, "more slots than the sequence has tokens"},
 		{{6, 5, 1}, SKV_ABOUT_SLOTS, "more slots than"},
 		{{5, 6, 0}, SKV_ABOUT_SLOTS, "no notes that say which"},
 		{{5, 5, 2}, SKV_ABOUT_SLOTS, "unknown units"},
-		{{5, 49, 2}, SKV_ABOUT_PROMPTED, NULL}, /* they do not count */
+		{{5, 65, 2}, SKV_ABOUT_PROMPTED, NULL}, /* they do not count */
 	};
 
 	for (size_t i = 0; i < sizeof(c) / sizeof(*c); i++) {

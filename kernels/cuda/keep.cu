@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(THREADS, 2) keep_kernel(const __grid_constant_
 	const uint32_t recent = min(skv_recent_of(&c.by, j.keep), j.keep), last = units_of(c.by.unit, s->all);
 	uint32_t there = 0;
 
-	j.from = last - recent;
+	j.from = recent ? last - recent : SKV_NOTE_FREE;
 	j.rank = c.rank ? c.rank + ((size_t)blockIdx.y * c.heads + j.h) * c.stride : NULL;
 	const uint32_t least = find_least(&c, &j, &there);
 	if (there == recent && j.keep + 1 == j.units && !c.by.forget) {
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(THREADS, 2) keep_kernel(const __grid_constant_
 			note_at(&c.notes, s, j.h, s->set, least)->pos |= SKV_NOTE_GONE;
 		return;
 	}
-	if (there < recent)
+	if (there != recent)
 		find_recent(&c, &j, &room, recent);
 	const struct job *job = &j;
 	const uint64_t stays = j.keep == 0 ? KEY_RECENT : nth_key<whole>(&room, j.keep, [=](auto use) {
@@ -132,8 +132,8 @@ __global__ void __launch_bounds__(THREADS, 2) keep_kernel(const __grid_constant_
 	mark(&c, &j, stays);
 }
 
-void skv_cuda_keep(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_keep_by *by, const float *rank,
-                   uint32_t stride, const struct skv_work *work)
+void skv_cuda_keep(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_keep_by *by,
+                   const float *rank, uint32_t stride, const struct skv_work *work)
 {
 	struct call c = {};
 

@@ -33,7 +33,8 @@ static inline struct notes notes_of(const struct skv_shape *sh)
 DEVICE struct skv_note *note_at(const struct notes *n, const struct skv_kseq *s, uint32_t h, uint32_t set, uint32_t u)
 {
 	const skv_pte page = s->table[(size_t)n->table * s->layer_stride + u / n->each];
-	return (struct skv_note *)(n->pool + skv_pte_id(page) * n->page_bytes + h * n->part) + set * n->each + u % n->each;
+	uint8_t *part = n->pool + skv_pte_id(page) * n->page_bytes + h * n->part;
+	return (struct skv_note *)part + set * n->each + u % n->each;
 }
 
 DEVICE bool lives(uint32_t pos)
@@ -65,8 +66,8 @@ DEVICE void pair_store(struct skv_note *at, const struct pair *p)
 }
 
 /*
- * The pairs of units [from, end), from an even number on, for a block of so many threads: use(u, pair), where units from
- * `have` on are free, whatever is there. With an odd end the last pair has a unit more.
+ * The pairs of units [from, end), from an even number on, for a block of so many threads: use(u, pair), where units
+ * from `have` on are free, whatever is there. With an odd end the last pair has a unit more.
  */
 template <int threads, class F>
 DEVICE void each_pair(const struct notes *n, const struct skv_kseq *s, uint32_t h, uint32_t set, uint32_t from,

@@ -26,8 +26,12 @@ DEVICE uint64_t score_key(float score, uint32_t pos, bool later)
 	return (uint64_t)ordered(score) << 31 | (later ? pos : 0x7fffffff - pos);
 }
 
-/* A key that `want` of the keys, of which there are at least so many, reach. each(use): use(key) for every key, in its thread. */
-template <class T, class Each> __device__ static uint64_t nth_key(struct select_room *room, uint32_t want, Each each)
+/*
+ * A key that `want` of the keys, of which there are at least so many, reach. each(use): use(key) for every key, in its
+ * thread.
+ */
+template <class T, class Each>
+__device__ static uint64_t nth_key(struct select_room *room, uint32_t want, Each each)
 {
 	uint64_t from = 0;
 	bool all = false;

@@ -128,8 +128,9 @@ __device__ static void bring(const struct call *c, const struct skv_kseq *s, uin
 	uint32_t *target = c->target + ((size_t)blockIdx.y * c->heads + h) * c->stride;
 
 	const uint32_t free = in_order(c, s, h, 0, units, false,
-	                               [=](uint32_t before, uint32_t k, uint32_t u, skv_note) { target[before + k] = u; },
-	                               [](uint32_t, uint32_t) {});
+	                               [=](uint32_t before, uint32_t k, uint32_t u, skv_note) {
+		target[before + k] = u;
+	}, [](uint32_t, uint32_t) {});
 	in_order(c, s, h, units, units_of(c->unit, s->extent), true,
 	         [=](uint32_t before, uint32_t k, uint32_t u, skv_note note) {
 		source[k] = u;
@@ -247,9 +248,10 @@ __global__ void __launch_bounds__(THREADS, 2) lift_kernel(const __grid_constant_
 		const uint32_t u = threadIdx.x ? filling : units - 1, up = units + threadIdx.x;
 		from[threadIdx.x] = u;
 		to[threadIdx.x] = up;
-		*note_at(&c.notes, s, h, s->set, up) = last ? skv_note{SKV_NOTE_FREE, 0} : *note_at(&c.notes, s, h, !s->set, u);
+		const struct skv_note none = {SKV_NOTE_FREE, 0}, was = *note_at(&c.notes, s, h, !s->set, u);
+		*note_at(&c.notes, s, h, s->set, up) = last ? none : was;
 		if (!last)
-			*note_at(&c.notes, s, h, s->set, u) = skv_note{SKV_NOTE_FREE, 0};
+			*note_at(&c.notes, s, h, s->set, u) = none;
 	}
 	__syncthreads();
 	if (!last)

@@ -59,12 +59,27 @@ template <class F> DEVICE void each_token(const struct call *c, const struct job
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
+/* The largest position. */
+__device__ static uint32_t last_position(const struct call *c, const struct job *j)
+{
+	__shared__ uint32_t last;
+	uint32_t mine = 0;
+
+	if (threadIdx.x == 0)
+		last = 0;
+	__syncthreads();
+	each_token(c, j, [&](uint32_t, uint32_t pos, float) { mine = max(mine, pos); });
+	atomicMax(&last, mine);
+	__syncthreads();
+	return last;
+}
+
 /* Means over positions around. */
 __device__ static void smooth(const struct call *c, const struct job *j, float *values)
 {
-	const uint32_t wide = c->by.smooth, half = wide / 2, step = WINDOW - 2 * half;
+	const uint32_t wide = c->by.smooth, half = wide / 2, step = WINDOW - 2 * half, last = last_position(c, j);
 
-	for (uint32_t from = 0; from < j->s->all; from += step) { /* values[x] is of position from - half + x */
+	for (uint32_t from = 0; from <= last; from += step) { /* values[x] is of position from - half + x */
 		for (uint32_t x = threadIdx.x; x < WINDOW; x += THREADS)
 			values[x] = 0;
 		__syncthreads();

@@ -112,7 +112,8 @@ template <class F> DEVICE void each_page(const struct call *c, const struct job 
 
 /* The key that the best `want` pages reach by weight, of those that stand for it. */
 template <class F>
-__device__ static uint64_t best(const struct call *c, const struct job *j, struct select_room *room, uint32_t want, F stands)
+__device__ static uint64_t best(const struct call *c, const struct job *j, struct select_room *room, uint32_t want,
+                                F stands)
 {
 	return nth_key<whole>(room, want, [=](auto use) {
 		each_page(c, j, [=](uint32_t u, const struct skv_note *note, float weight) {
@@ -148,7 +149,9 @@ __device__ static void list(const struct call *c, const struct job *j, struct se
 
 	auto stands = [=](uint32_t u, uint32_t pos) { return pos < j->pinned && u != j->filling; };
 	if (j->pinned) {
-		each_page(c, j, [&](uint32_t u, const struct skv_note *note, float) { pinned += stands(u, note->pos); });
+		each_page(c, j, [&](uint32_t u, const struct skv_note *note, float) {
+			pinned += stands(u, note->pos);
+		});
 		scan<whole>(room, pinned, &here);
 		if (here > most)
 			last = most ? best(c, j, room, most, stands) : UINT64_MAX;

@@ -241,8 +241,9 @@ __global__ void __launch_bounds__(THREADS) columns_kernel(const __grid_constant_
 template <class T, int D> static cudaError_t init(void)
 {
 	const int bytes = KEY_TILES * TILE * pitch<D>;
-	const cudaError_t e = cudaFuncSetAttribute(sums_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-	return e ? e : cudaFuncSetAttribute(columns_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+	const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+	const cudaError_t e = cudaFuncSetAttribute(sums_kernel<T, D>, most, bytes);
+	return e ? e : cudaFuncSetAttribute(columns_kernel<T, D>, most, bytes);
 }
 
 template <class T> static cudaError_t init_dtype(void)
@@ -266,7 +267,8 @@ template <class T, int D> static void launch(const struct votes *c, dim3 rows, d
 	columns_kernel<T, D><<<keys, THREADS, KEY_TILES * TILE * pitch<D>, stream>>>(*c);
 }
 
-template <class T> static void launch_dtype(const struct votes *c, uint32_t head_dim, dim3 rows, dim3 keys, cudaStream_t stream)
+template <class T>
+static void launch_dtype(const struct votes *c, uint32_t head_dim, dim3 rows, dim3 keys, cudaStream_t stream)
 {
 	if (head_dim == 64)
 		launch<T, 64>(c, rows, keys, stream);
