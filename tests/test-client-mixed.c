@@ -188,6 +188,11 @@ static const char *const every[] = {
 	"omnikv?budget=48&recent=8&layers=1,3&dense=1",
 	"tidal?budget=40&layers=3&dense=1",
 	"lessismore?budget=48&layers=1,3&dense=1",
+	"h2o?budget=100",
+	"snapkv?budget=100",
+	"pyramidkv?budget=100",
+	"rkv?budget=100",
+	"raas?budget=8",
 };
 #define EVERY (sizeof(every) / sizeof(*every))
 
