@@ -466,7 +466,7 @@ static void stamp_case(struct kernel_case *c, const struct skv_stamp *how)
 		if (x % heads == 0) {
 			s->len -= s->len % T ? 0 : rnd_below(2) ? T - 1 : rnd_below(T); /* all pages are there whole */
 			s->all = s->len + T * rnd_below(20);
-			s->pinned = rnd_below(3) ? rnd_below(n + 3) : 0;
+			s->pinned = rnd_below(3) ? rnd_below(3 * n + 3) : 0;
 		}
 		unit[x] = random_units(n, 1 + rnd_below(3));
 		for (uint32_t u = 0; u < n; u++) {
