@@ -92,7 +92,7 @@ static void help(void)
 	     "                   rkv, raas, which keep or look at 1024 tokens where they have a budget)\n"
 	     "  --prompt N       tokens that it begins with (128)\n"
 	     "  --tokens N       its length at last (16384)\n"
-	     "  --every N        steps between two questions (256)\n"
+	     "  --every N        steps between two questions (200)\n"
 	     "  --device cuda:N  on that device (host memory)\n"
 	     "  --layers N       (4)\n"
 	     "  --heads Q/KV     q heads/kv heads (4/2)\n"
@@ -142,7 +142,7 @@ static int parse(struct options *o, int argc, char **argv)
 		{"csv", 1, 0, 'c'},    {"help", 0, 0, '?' + 128}, {0},
 	};
 
-	*o = (struct options){.prompt = 128, .tokens = 16384, .every = 256, .layers = 4, .heads = 4, .kv_heads = 2};
+	*o = (struct options){.prompt = 128, .tokens = 16384, .every = 200, .layers = 4, .heads = 4, .kv_heads = 2};
 	for (int c, e; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;)
 		if ((e = take(o, c)))
 			return e;

@@ -13,6 +13,8 @@
 #define GROUP_GAP 14
 #define PLOT_WIDTH 620
 #define LINES_HEIGHT 300
+#define MARKS 24 /* so many points of a line are marked, and each has its number; of more there are some numbers */
+#define X_LABEL 60 /* from one of these to the next */
 #define AXIS_HEIGHT 44 /* ticks' texts and the axis' name */
 #define VALUE_WIDTH 76 /* room for a figure behind the longest bar */
 #define INK "#222222"
@@ -197,11 +199,12 @@ static double draw_bars(const struct chart *c, const struct panel *p, double y, 
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-/* Numbers that span much, such as 1, 8, 64, lie on a logarithmic axis. */
+/* Numbers that span much, such as 1, 8, 64, lie on a logarithmic axis, but not if they are evenly spaced. */
 static struct axis x_axis(const struct chart *c, double at, double length)
 {
 	double first = c->number[0], last = c->number[c->n_x - 1];
-	struct axis a = {.log = first > 0 && last / first >= 8, .at = at, .length = length};
+	bool even = c->n_x > 3 && c->number[1] - first == last - c->number[c->n_x - 2];
+	struct axis a = {.log = first > 0 && last / first >= 8 && !even, .at = at, .length = length};
 	a.low = a.log ? log10(first) : first;
 	a.high = a.log ? log10(last) : last;
 	if (a.high == a.low)
@@ -225,7 +228,8 @@ static void draw_series(const struct chart *c, const struct panel *p, const stru
 		if (isnan(value[i]))
 			continue;
 		double at = place(x, c->number[i]);
-		fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"/>\n", at, place(y, value[i]), colour);
+		if (c->n_x <= MARKS)
+			fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"/>\n", at, place(y, value[i]), colour);
 		if (p->whisker && p->whisker[series * c->n_x + i] > value[i])
 			write_line(f, at, place(y, value[i]), at, place(y, p->whisker[series * c->n_x + i]),
 			           colour, 1);
@@ -237,6 +241,7 @@ static double draw_lines(const struct chart *c, const struct panel *p, double y,
 	double left = MARGIN + 80, bottom = y + LINES_HEIGHT;
 	struct axis v = axis_of(c, p, bottom, -LINES_HEIGHT), x = x_axis(c, left + 20, PLOT_WIDTH - 40);
 	char text[32];
+	double labelled = -X_LABEL;
 	write_text(f, left, y - 8, START, INK, "", p->label);
 	for (double t = v.low; t < v.high + v.step / 2; t += v.step) {
 		double at = v.at + v.length * (t - v.low) / (v.high - v.low);
@@ -245,6 +250,9 @@ static double draw_lines(const struct chart *c, const struct panel *p, double y,
 	}
 	for (int i = 0; i < c->n_x; i++) {
 		double at = place(&x, c->number[i]);
+		if (c->n_x > MARKS && at - labelled < X_LABEL)
+			continue;
+		labelled = at;
 		write_line(f, at, bottom, at, bottom + 5, INK, 1);
 		write_text(f, at, bottom + 18, MIDDLE, FAINT, "", c->x[i]);
 	}

@@ -71,11 +71,11 @@ static void update_all(struct kernel_case *c)
 
 /* ---- bounds ---------------------------------------------------------------------------------- */
 
-/* One row of the state page: of page `page`, kv head h, its smallest or its largest. */
-static void check_row(const struct kernel_case *c, const uint8_t *row, uint32_t i, uint32_t page, uint32_t h, bool high)
+/* One row of the state page: of page `page` and so many tokens, kv head h, its smallest or its largest. */
+static void check_row(const struct kernel_case *c, const uint8_t *row, uint32_t i, uint32_t page, uint32_t tokens, uint32_t h,
+                      bool high)
 {
-	const uint32_t stride = c->sh.n_kv_heads * c->sh.head_dim, from = page * SKV_PAGE_TOKENS;
-	const uint32_t end = from + SKV_PAGE_TOKENS < c->seq[i].len ? from + SKV_PAGE_TOKENS : c->seq[i].len;
+	const uint32_t stride = c->sh.n_kv_heads * c->sh.head_dim, from = page * SKV_PAGE_TOKENS, end = from + tokens;
 
 	for (uint32_t d = 0; d < c->sh.head_dim; d++) {
 		const float *k = c->k[i] + h * c->sh.head_dim + d;
@@ -87,6 +87,13 @@ static void check_row(const struct kernel_case *c, const uint8_t *row, uint32_t 
 			ck_abort_msg("%s: sequence %u, page %u, kv head %u, element %u: %g, should be %g", c->on->name,
 			             i, page, h, d, (double)x, (double)want);
 	}
+}
+
+static uint32_t tokens_of(const struct kernel_case *c, uint32_t i, uint32_t page)
+{
+	const uint32_t left = c->seq[i].len - page * SKV_PAGE_TOKENS;
+
+	return left < SKV_PAGE_TOKENS ? left : SKV_PAGE_TOKENS;
 }
 
 static void check_untouched(const struct kernel_case *c, const uint8_t *at, size_t bytes)
@@ -114,11 +121,33 @@ static void check_bounds(const struct kernel_case *c)
 					size_t place = (h * SKV_PAGE_TOKENS + u % SKV_PAGE_TOKENS) * row;
 					const uint8_t *at = state + high * half + place;
 					if (u < skv_pages_of(c->seq[i].len) && bounded(c, i, u))
-						check_row(c, at, i, u, h, high);
+						check_row(c, at, i, u, tokens_of(c, i, u), h, high);
 					else
 						check_untouched(c, at, row);
 				}
 		}
+	free(state);
+}
+
+/* Of kv head h, whose page with the slot is filled up to it. */
+static void check_slots(const struct kernel_case *c, const struct skv_kseq *s, uint32_t i, uint32_t h, uint32_t slot)
+{
+	const size_t row = c->sh.head_dim * skv_dtype_bytes(c->sh.dtype), half = c->sh.page_bytes / 2;
+	uint8_t *state = malloc(c->sh.page_bytes);
+
+	for (uint32_t u = 0; u < skv_pages_of(s->len); u++) {
+		const uint32_t page = skv_pte_id(c->state[i][u / SKV_PAGE_TOKENS]);
+		const bool own = u == slot / SKV_PAGE_TOKENS;
+		if (u % SKV_PAGE_TOKENS == 0)
+			case_from(c, state, c->sh.pool + page * c->sh.page_bytes, c->sh.page_bytes);
+		for (int high = 0; high < 2; high++) {
+			const uint8_t *at = state + high * half + (h * SKV_PAGE_TOKENS + u % SKV_PAGE_TOKENS) * row;
+			if (own || s->n_bounds > 1)
+				check_row(c, at, i, u, own ? slot % SKV_PAGE_TOKENS + 1 : SKV_PAGE_TOKENS, h, high);
+			else
+				check_untouched(c, at, row);
+		}
+	}
 	free(state);
 }
 
@@ -155,6 +184,44 @@ START_TEST(bounds_of_pages)
 			case_off(&c);
 			case_deinit(&c);
 		}
+}
+END_TEST
+
+/* Where each kv head has its new token in a slot: of that page alone, or of all pages, of which the others are whole. */
+START_TEST(bounds_of_slots)
+{
+	const uint32_t len[] = {16, 32, 160, 272, 48}, n = sizeof len / sizeof *len;
+
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		struct kernel_case c;
+		struct skv_kseq seq[CASE_SEQS];
+		uint32_t slot[CASE_SEQS * SKV_MAX_HEADS];
+
+		case_of_shape(&c, _i, n, len, ones);
+		if (!case_load(&c, b)) {
+			case_deinit(&c);
+			continue;
+		}
+		case_from(&c, seq, c.batch.seq, n * sizeof *seq);
+		for (uint32_t i = 0; i < n; i++) {
+			const uint32_t fill = rnd_below(SKV_PAGE_TOKENS);
+			seq[i].len -= SKV_PAGE_TOKENS - 1 - fill; /* the rows are there all the same */
+			seq[i].n_bounds = i % 2 ? 1 : seq[i].len;
+			for (uint32_t h = 0; h < c.sh.n_kv_heads; h++)
+				slot[i * c.sh.n_kv_heads + h] = rnd_below(len[i] / SKV_PAGE_TOKENS) * SKV_PAGE_TOKENS + fill;
+		}
+		struct skv_slots slots = {.unit = SKV_PAGE_TOKENS, .slot = case_to(&c, slot, sizeof slot)};
+		struct skv_batch batch = case_part(&c, 0, n);
+		struct skv_work w = case_work(&c, 2);
+		batch.seq = case_to(&c, seq, n * sizeof *seq);
+		batch.max_bounds = c.max_len;
+		b->kern->update_bounds(&c.sh, &batch, &slots, &w);
+		case_work_done(&c, &w);
+		for (uint32_t x = 0; x < n * c.sh.n_kv_heads; x++)
+			check_slots(&c, &seq[x / c.sh.n_kv_heads], x / c.sh.n_kv_heads, x % c.sh.n_kv_heads, slot[x]);
+		case_off(&c);
+		case_deinit(&c);
+	}
 }
 END_TEST
 
@@ -315,6 +382,7 @@ int main(void)
 	suite_add_tcase(suite, tc);
 	tcase_set_timeout(tc, 120);
 	tcase_add_loop_test(tc, bounds_of_pages, 0, cases);
+	tcase_add_loop_test(tc, bounds_of_slots, 0, cases);
 	tcase_add_loop_test(tc, scores_of_pages, 0, cases);
 	tcase_add_loop_test(tc, equal_scores, 0, cases);
 

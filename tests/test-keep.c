@@ -320,9 +320,9 @@ static void keep_case(struct kernel_case *c, int way)
 			const struct ref_unit m = model[x][u];
 			const bool same = m.alive && isnan(m.value) ? isnan(note[u].value) : note[u].value == (float)m.value;
 			if (note[u].pos != (m.alive ? m.pos : m.pos | SKV_NOTE_GONE) || (m.alive && !same))
-				ck_abort_msg("%s: unit %u of %u of kv head %u, pos %u, should %s with value %g; it is %#x, %g", c->on->name,
-				             u, n, x % heads, m.pos, m.alive ? "stay" : "go", m.value, note[u].pos,
-				             (double)note[u].value);
+				ck_abort_msg("%s: unit %u of %u, kv head %u, pos %u, should %s with value %g; it is %#x, %g",
+				             c->on->name, u, n, x % heads, m.pos, m.alive ? "stay" : "go", m.value,
+				             note[u].pos, (double)note[u].value);
 		}
 		free(note);
 		free(model[x]);
@@ -380,8 +380,8 @@ struct paged {
 };
 
 /* What stamp() should do to a kv head; its pages' scores are the same for all of a group, of few values far apart. */
-static void model_stamp(const struct kernel_case *c, const struct skv_stamp *how, const struct skv_kseq *s, const float *score,
-                        uint32_t stride, struct ref_unit *unit, bool *listed)
+static void model_stamp(const struct kernel_case *c, const struct skv_stamp *how, const struct skv_kseq *s,
+                        const float *score, uint32_t stride, struct ref_unit *unit, bool *listed)
 {
 	const uint32_t n = skv_pages_of(s->len), filling = ref_latest(unit, n), group = c->sh.n_heads / c->sh.n_kv_heads;
 	double *weight = malloc(n * sizeof *weight);
@@ -450,9 +450,11 @@ static uint32_t check_attention(const struct kernel_case *c, const float *q, con
 
 static void stamp_case(struct kernel_case *c, const struct skv_stamp *how)
 {
-	const uint32_t heads = c->sh.n_kv_heads, group = c->sh.n_heads / heads, floats = c->n * c->sh.n_heads * c->sh.head_dim;
+	const uint32_t heads = c->sh.n_kv_heads, group = c->sh.n_heads / heads;
+	const uint32_t floats = c->n * c->sh.n_heads * c->sh.head_dim;
 	struct skv_evidence ev = {.rows = c->sh.n_heads, .page_stride = (skv_pages_of(c->max_len) + 3) / 4 * 4};
-	float *score = malloc((size_t)c->n * ev.rows * ev.page_stride * sizeof *score), *out = malloc(floats * sizeof *out);
+	float *score = malloc((size_t)c->n * ev.rows * ev.page_stride * sizeof *score);
+	float *out = malloc(floats * sizeof *out);
 	struct skv_list list = {.rows = heads, .stride = skv_pages_of(c->max_len) + 1};
 	uint32_t *ids = malloc((size_t)c->n * heads * list.stride * sizeof *ids), count[CASE_SEQS * 8];
 	struct ref_unit *unit[CASE_SEQS * 8];
@@ -466,16 +468,16 @@ static void stamp_case(struct kernel_case *c, const struct skv_stamp *how)
 		if (x % heads == 0) {
 			s->len -= s->len % T ? 0 : rnd_below(2) ? T - 1 : rnd_below(T); /* all pages are there whole */
 			s->all = s->len + T * rnd_below(20);
-			s->pinned = rnd_below(3) ? rnd_below(n + 3) : 0;
+			s->pinned = rnd_below(3) ? rnd_below(3 * n + 3) : 0;
 		}
 		unit[x] = random_units(n, 1 + rnd_below(3));
 		for (uint32_t u = 0; u < n; u++) {
-			const float own = 30 * (float)rnd_below(3);
+			const bool best = u == ref_latest(unit[x], n) && rnd_below(2);
+			const float own = best ? 75 : 30 * (float)rnd_below(3); /* no weight is too small for a float */
 			unit[x][u].value = rnd_below(50);
+			const bool bounded = best || u == 0 || rnd_below(8);
 			for (uint32_t g = 0; g < group; g++)
-				score[((size_t)x * group + g) * ev.page_stride + u] = rnd_below(8) || u == 0 ? own : -INFINITY;
-			for (uint32_t g = 1; g < group; g++) /* of all the same */
-				score[((size_t)x * group + g) * ev.page_stride + u] = score[(size_t)x * group * ev.page_stride + u];
+				score[((size_t)x * group + g) * ev.page_stride + u] = bounded ? own : -INFINITY;
 		}
 		put_notes(c, x / heads, x % heads, s->set, unit[x], n);
 	}

@@ -196,7 +196,8 @@ static uint8_t *row_at(const struct rig *r, uint8_t *pool, const skv_pte *table,
 	       (h * T + slot % T) * sh->head_dim * skv_dtype_bytes(sh->dtype);
 }
 
-static struct skv_note note_at(const struct rig *r, const uint8_t *pool, uint32_t i, uint32_t h, uint32_t set, uint32_t u)
+static struct skv_note note_at(const struct rig *r, const uint8_t *pool, uint32_t i, uint32_t h, uint32_t set,
+                               uint32_t u)
 {
 	const struct skv_shape *sh = &r->c.sh;
 	const uint32_t each = (uint32_t)(sh->page_bytes / sh->n_kv_heads / 16);
@@ -410,7 +411,9 @@ static void choose(struct rig *r)
 		for (uint32_t h = 0; h < r->c.sh.n_kv_heads; h++) {
 			const struct skv_kseq *s = &r->seq[b];
 			const uint32_t n = units_of(r, s->len);
-			struct ref_keep k = {.keep = s->keep, .pinned = s->pinned, .old_first = by.old_first, .forget = by.forget};
+			struct ref_keep k = {.keep = s->keep, .pinned = s->pinned};
+			k.old_first = by.old_first;
+			k.forget = by.forget;
 			double own[CAP];
 			for (uint32_t u = 0; u < n; u++)
 				own[u] = rank[((size_t)b * r->c.sh.n_kv_heads + h) * stride + u];

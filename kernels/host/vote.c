@@ -102,8 +102,8 @@ static float *lse_of(const struct votes *v, uint32_t i, uint32_t row)
 }
 
 /* Rows m of kv head h, numbered [query row from row0 on][head of the group], from m0 on: n of them, then zeros. */
-static void load_rows(const struct votes *v, const struct skv_kseq *s, uint32_t h, uint32_t row0, uint32_t m0, uint32_t n,
-                      float *to)
+static void load_rows(const struct votes *v, const struct skv_kseq *s, uint32_t h, uint32_t row0, uint32_t m0,
+                      uint32_t n, float *to)
 {
 	const uint32_t dim = v->sh->head_dim, padded = (n + STRIP - 1) / STRIP * STRIP;
 	const float scale = v->sh->scale * 1.44269504088896340736f;
@@ -121,8 +121,8 @@ static void load_rows(const struct votes *v, const struct skv_kseq *s, uint32_t 
  * Scores of a strip's rows against the block that begins at t0; row x is number m0 + x of those from query row row0 on,
  * and those past n see what the last one does. False: no row sees any token of it.
  */
-static bool score_strip(const struct votes *v, const struct skv_kseq *s, const struct room *r, const float *q, uint32_t row0,
-                        uint32_t m0, uint32_t n, uint32_t t0, uint32_t resident)
+static bool score_strip(const struct votes *v, const struct skv_kseq *s, const struct room *r, const float *q,
+                        uint32_t row0, uint32_t m0, uint32_t n, uint32_t t0, uint32_t resident)
 {
 	const uint32_t dim = v->sh->head_dim, pos0 = s->len - s->n_q + row0;
 	uint32_t visible[VL];
@@ -164,7 +164,8 @@ static void lse_item(void *ctx, uint32_t item, int thread)
 	const uint32_t h = item % v->sh->n_kv_heads, block = item / v->sh->n_kv_heads;
 	const uint32_t i = skv_owner(v->first, v->batch->n, block);
 	const struct skv_kseq *s = &v->batch->seq[i];
-	const uint32_t row0 = first_voter(v, s) + (block - v->first[i]) * v->rows, rows = skv_min(v->rows, s->n_q - row0);
+	const uint32_t row0 = first_voter(v, s) + (block - v->first[i]) * v->rows;
+	const uint32_t rows = skv_min(v->rows, s->n_q - row0);
 	const uint32_t m = rows * v->group, dim = v->sh->head_dim, end = s->len - s->n_q + row0 + rows;
 	const struct room r = room_of(v, thread);
 
