@@ -570,7 +570,7 @@ int seq_check_pages(struct skv_seq *q);
 struct pages {
 	uint64_t need, copies, demand, holes;
 };
-void pages_count(struct skv_seq *q, struct pages *p);
+int pages_count(struct skv_seq *q, struct pages *p);
 /* No sequence of the step will write to a page that it shares. */
 int pages_unshare(struct skv_session *s);
 /* Room to note down so many pages of the step's. */

@@ -250,7 +250,7 @@ int step_lay_out(struct skv_session *s, const struct skv_step_item *items, uint3
 		return e;
 	for (uint32_t class = 0; class < st->n_classes; class++)
 		lay_out_class(s, items, class);
-	for (uint32_t i = 0; i < n; i++)
-		pages_count(st->seqs[i], ret);
-	return 0;
+	for (uint32_t i = 0; i < n && e == 0; i++)
+		e = pages_count(st->seqs[i], ret);
+	return e;
 }

@@ -126,12 +126,17 @@ static bool shares(const struct skv_seq *q, uint32_t table, uint32_t page)
 	return skv_pte_kind(seq_table(q, table)[page]) == SKV_PTE_SHARED;
 }
 
-void pages_count(struct skv_seq *q, struct pages *p)
+int pages_count(struct skv_seq *q, struct pages *p)
 {
 	const struct policy *policy = seq_policy(q);
 	uint64_t layers = q->layout.n_layers, copies = 0;
+	int e;
 
 	q->takes = takes(q);
+	/* an entry whose page an earlier step evicted shows it until that commit is seen, and slots may grow into it */
+	e = q->takes && q->evicting && seq_by_layer(q) ? device_settle(q->session) : 0;
+	if (e < 0)
+		return e;
 	for (uint32_t table = 0; q->takes && table < q->layout.n_tables; table++) {
 		struct span x = missing(q, table);
 
@@ -151,6 +156,7 @@ void pages_count(struct skv_seq *q, struct pages *p)
 	p->demand += skv_pages_of(q->n_new + SKV_PAGE_TOKENS - 1) * layers;
 	p->demand += (uint64_t)state_pages_of(q->n_new + SKV_PAGE_TOKENS * SKV_PAGE_TOKENS - 1) * policy->n_bounds;
 	p->demand += (uint64_t)notes_of(q, 1, q->n_new + skv_notes_of_page(&q->session->shape) - 1) * policy->n_keep;
+	return 0;
 }
 
 int pages_prepare(struct skv_session *s, uint64_t need)
