@@ -154,17 +154,15 @@ static skv_pte entry_for_kernels(const struct skv_seq *q, skv_pte e)
 	return skv_pte_make(kind, pool_place(q->session->pool, skv_pte_id(e), kind == SKV_PTE_SHARED));
 }
 
-/* All that is committed, into the device's copy of the tables. */
+/* The tables as they are, with no page beyond what is committed: some kernels look at entries that nobody supplied. */
 static int upload_tables(struct skv_seq *q)
 {
 	const struct skv_backend *b = q->session->device->backend;
 	size_t entries = (size_t)q->layout.n_tables * q->layout.max_pages;
-	skv_pte *all = q->len > 0 ? calloc(entries, sizeof(*all)) : NULL;
+	skv_pte *all = calloc(entries, sizeof(*all));
 	uint32_t pages = skv_pages_of(q->len) + 1; /* with what may be there to be settled */
 	int e;
 
-	if (q->len == 0)
-		return 0; /* nobody looks further */
 	if (!all)
 		return fail(-ENOMEM, "out of memory");
 	for (uint32_t table = 0; table < q->layout.n_tables; table++)
@@ -175,6 +173,7 @@ static int upload_tables(struct skv_seq *q)
 	if (e == 0)
 		e = b->wait(NULL);
 	free(all);
+	q->on_device.old = e < 0;
 	return e < 0 ? device_failed(q->session->device, e, "page tables") : 0;
 }
 
@@ -222,7 +221,9 @@ int device_seq_open(struct skv_seq *q)
 
 int device_seq_refresh(struct skv_seq *q)
 {
-	return entered(q, upload_tables);
+	int e = device_settle(q->session); /* what is queued writes to the copy */
+
+	return e < 0 ? e : entered(q, upload_tables);
 }
 
 void device_seq_close(struct skv_seq *q)

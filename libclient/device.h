@@ -81,7 +81,7 @@ int device_turn(struct skv_session *s);
 int device_settle(struct skv_session *s);
 bool device_evicts(const struct skv_session *s); /* are there evictions whose commits were not seen? */
 int device_seq_open(struct skv_seq *q);
-int device_seq_refresh(struct skv_seq *q); /* the daemon changed the tables */
+int device_seq_refresh(struct skv_seq *q); /* its tables were changed outside of a step */
 void device_seq_close(struct skv_seq *q);
 /*
  * A step, from its beginning to its end. prepare() makes room for so many entries: entry() notes one of this step down,

@@ -442,6 +442,7 @@ struct skv_seq {
 		skv_pte *table;
 		struct skv_seqmem *mem;
 		int32_t *tokens;
+		bool old; /* the copy shows pages that the tables do not name any more: made anew before the next step */
 	} on_device;
 	bool evicting; /* a device has the journal's commit before it: no other journal until that is seen */
 

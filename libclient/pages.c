@@ -221,10 +221,9 @@ void pages_undo(struct skv_session *s)
 		if (also)
 			*also = skv_pte_make(SKV_PTE_NONE, 0);
 		seq_drop_page(x.seq, x.table, x.page);
-		if (x.page < skv_pages_of(x.seq->len))
-			device_stale(x.seq, x.table, x.page);
-		else
+		if (x.page >= skv_pages_of(x.seq->len))
 			seq_table(x.seq, x.table)[x.page] = skv_pte_make(SKV_PTE_NONE, 0);
+		device_stale(x.seq, x.table, x.page);
 	}
 }
 

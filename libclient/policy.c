@@ -312,6 +312,7 @@ static void install(struct skv_seq *q, const struct policy *p, void *state)
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
 		for (uint32_t i = 0; i < skv_pages_of(q->len); i++)
 			seq_drop_page(q, q->layout.n_layers + layer, i);
+	q->on_device.old = q->session->device;
 	q->bounded = p->n_bounds == 0 || q->len == 0;
 	m->state_version = block->state_version;
 	/* bounds that the next step makes are there when it is committed: until then the state is of no commit */
@@ -362,6 +363,7 @@ int policy_take_over(struct skv_seq *q)
 	int e;
 
 	pages_trim(q);
+	q->on_device.old = q->session->device;
 	e = seq_check_pages(q);
 	if (e < 0)
 		return e;

@@ -204,11 +204,12 @@ static int seq_make(struct skv_session *s, struct request *r, bool named, struct
 		conn_orphan(s->client, r);
 		return e;
 	}
-	e = device_seq_open(q);
-	if (r->type == SKV_MSG_SEQ_NEW && e == 0)
+	if (r->type == SKV_MSG_SEQ_NEW)
 		policy_start(q);
-	else if (e == 0)
+	else
 		e = policy_take_over(q);
+	if (e == 0)
+		e = device_seq_open(q); /* the tables are what they will be */
 	if (e < 0) {
 		seq_unhold(q, SKV_PTE_SHARED);
 		seq_unhold(q, SKV_PTE_FULL);

@@ -47,6 +47,8 @@ static int ready(struct skv_session *s, const struct skv_step_item *it, uint32_t
 		e = seq_settle_fork(it->seq);
 	if (e == 0 && it->seq->state_torn)
 		e = policy_take_over(it->seq);
+	if (e == 0 && it->seq->on_device.old)
+		e = device_seq_refresh(it->seq);
 	return e < 0 ? e : slots_ready(s, it->seq, it->flags & SKV_STEP_PROMPT);
 }
 
@@ -119,15 +121,6 @@ static void place(struct skv_seq *q, const int32_t *tokens)
 
 /* ---- begin ----------------------------------------------------------------------------------- */
 
-/* A page that goes with an earlier commit is not to be replaced before that was seen. */
-static int see_evictions(struct skv_session *s)
-{
-	for (uint32_t i = 0; i < s->step.n; i++)
-		if (s->step.seqs[i]->evicting && s->step.seqs[i]->takes && seq_by_layer(s->step.seqs[i]))
-			return device_settle(s);
-	return 0;
-}
-
 static int admit(struct skv_session *s, const struct skv_step_item *items, uint32_t n, uint32_t *ret_demand)
 {
 	struct pages p = {0};
@@ -141,8 +134,6 @@ static int admit(struct skv_session *s, const struct skv_step_item *items, uint3
 		e = prepare(s);
 	if (e == 0)
 		e = pages_prepare(s, p.need);
-	if (e == 0)
-		e = see_evictions(s);
 	if (e == 0 && s->stock.n < need && device_evicts(s))
 		e = device_settle(s); /* pages come back with it */
 	if (e == 0)
