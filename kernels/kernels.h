@@ -78,6 +78,7 @@ struct skv_kseq {
 	uint32_t tally;  /* enum skv_tally: does this step's query vote? */
 	uint32_t keep;   /* units that live after this step; none goes if there are no more */
 	uint32_t pinned; /* units with a pos below this never go */
+	uint32_t awake;  /* units of a kv head that are awake after this step, the mean of all heads; UINT32_MAX: as they are */
 };
 
 enum skv_tally { SKV_TALLY_NONE, SKV_TALLY_ADD, SKV_TALLY_ANEW /* forgets earlier votes */ };
@@ -132,7 +133,8 @@ SKV_INLINE uint32_t skv_list_row(const struct skv_list *l, uint32_t row)
 /*
  * What is known of a unit. `pos`: which token of the sequence it is (which page, if units are pages); with
  * SKV_NOTE_GONE it is to live no longer, SKV_NOTE_FREE is no unit at all. `value`: its score, or the length of the
- * sequence when it last mattered.
+ * sequence when it last mattered. With its sign set (-0, too) the unit sleeps: it is there, and is not attended to where
+ * heads share a layer's budget (allot). A vote of attention to all units, or a prompt, wakes it.
  * The notes page i of a layer has units [i U, (i + 1) U), U = skv_notes_of_page(); within it kv head h has an
  * n_kv_heads-th of the bytes: U notes of set 0, then U of set 1.
  */
@@ -178,6 +180,25 @@ SKV_INLINE uint32_t skv_recent_of(const struct skv_keep_by *by, uint32_t keep)
 	const uint32_t n = skv_budget_of(by->recent, keep + 1, 0);
 
 	return n ? n - 1 : 0;
+}
+
+/*
+ * How n_kv_heads * awake units are shared by a layer's heads: first the latest of each head, then the best of each by
+ * rank until it has skv_sure_of(), then the best of all, until there are so many; of equals the one of the lower pos, then
+ * of the lower head. Who slept is not chosen.
+ */
+struct skv_allot {
+	uint32_t recent; /* of a head: the latest so many, of the next step's units: its new one is one of them */
+	float sure;      /* share of the mean that a head has anyhow, likewise */
+};
+
+/* Units that each head has awake whatever the others', where the mean is `awake`. */
+SKV_INLINE uint32_t skv_sure_of(const struct skv_allot *a, uint32_t awake)
+{
+	const uint32_t recent = a->recent ? a->recent - 1 : 0, sure = (uint32_t)(a->sure * (float)(awake + 1));
+	const uint32_t n = sure > recent ? sure - 1 : recent;
+
+	return n < awake ? n : awake;
 }
 
 /* When a page matters: its weight w is the mean over the group of the softmax of scale * score over all pages. */
@@ -321,25 +342,45 @@ struct skv_kernels {
 	void (*note_resident)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
 	                      const struct skv_work *);
 
-	/* Add ev->token (rows = n_kv_heads, sums), over the group's size, to the values of [0, len), as kseq.tally says. */
+	/*
+	 * Add ev->token (rows = n_kv_heads, sums), over the group's size, to the values of [0, len), as kseq.tally says. All
+	 * of them are awake then.
+	 */
 	void (*tally)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *ev,
 	              const struct skv_work *);
 
 	/*
+	 * The same with weights that are made here: of a softmax over the listed slots alone (rows = n_kv_heads), which all
+	 * are awake. The others' values stay.
+	 */
+	void (*tally_list)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_list *,
+	                   const struct skv_work *);
+
+	/*
 	 * The last min(window, n_q) rows of each prompt vote, all of them if window is 0: the mean over the group of a row's
 	 * softmax weights on the tokens up to its own is added to their values. With a window that the rows fill earlier
-	 * votes are forgotten first.
+	 * votes are forgotten first. All of them are awake then.
 	 */
 	void (*tally_prompt)(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t window,
 	                     const struct skv_work *);
 
-	/* Fill rank [seq][n_kv_heads][stride] of [0, len) where kseq.keep is below len; units are tokens, none of them gone. */
+	/*
+	 * Fill rank [seq][n_kv_heads][stride] of [0, len) where kseq.keep is below len, or kseq.awake is not UINT32_MAX; units
+	 * are tokens, none of them gone. Who sleeps counts 0, and has -infinity.
+	 */
 	void (*rank)(const struct skv_shape *, const struct skv_batch *, const struct skv_rank *, float *rank,
 	             uint32_t stride, const struct skv_work *);
 
 	/* Where kseq.keep is below the units of len, mark those that go, by `rank` or, NULL, by their values. */
 	void (*keep)(const struct skv_shape *, const struct skv_batch *, const struct skv_keep_by *, const float *rank,
 	             uint32_t stride, const struct skv_work *);
+
+	/* Where kseq.awake is not UINT32_MAX, have all but those that are chosen sleep, of units of a token; after keep(). */
+	void (*allot)(const struct skv_shape *, const struct skv_batch *, const struct skv_allot *, const float *rank,
+	              uint32_t stride, const struct skv_work *);
+
+	/* Fill `list` (rows = n_kv_heads) with the slots of [0, len) that are awake, ascending, and set list->most. */
+	void (*list_awake)(const struct skv_shape *, const struct skv_batch *, struct skv_list *list, const struct skv_work *);
 
 	/*
 	 * Units are pages: those that matter by their scores ev->page (rows = n_heads), and one that begins with
