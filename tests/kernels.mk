@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-KERNEL_TESTS = tests/test-append tests/test-bounds tests/test-chosen tests/test-decode tests/test-keep tests/test-prefill \
+KERNEL_TESTS = tests/test-allot tests/test-append tests/test-bounds tests/test-chosen tests/test-decode tests/test-keep tests/test-prefill \
 	tests/test-recall tests/test-replay tests/test-select tests/test-slots tests/test-topk
 check_PROGRAMS += $(KERNEL_TESTS)
 TESTS += $(KERNEL_TESTS)
@@ -64,7 +64,14 @@ tests_test_slots_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
 tests_test_slots_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_slots_LDADD = $(KERNEL_TEST_LIBS)
 
-tests_test_keep_SOURCES = tests/test-keep.c tests/ref-slots.c tests/ref-slots.h $(KERNEL_TEST_SOURCES)
+NOTE_TEST_SOURCES = tests/note-case.c tests/note-case.h tests/ref-slots.c tests/ref-slots.h $(KERNEL_TEST_SOURCES)
+
+tests_test_allot_SOURCES = tests/test-allot.c $(NOTE_TEST_SOURCES)
+tests_test_allot_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
+tests_test_allot_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_allot_LDADD = $(KERNEL_TEST_LIBS)
+
+tests_test_keep_SOURCES = tests/test-keep.c $(NOTE_TEST_SOURCES)
 tests_test_keep_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
 tests_test_keep_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_keep_LDADD = $(KERNEL_TEST_LIBS)

@@ -92,6 +92,57 @@ void ref_keep(struct ref_unit *unit, uint32_t n, const struct ref_keep *k, const
 	free(e);
 }
 
+/* Of the candidates of e[n] the first `want` in the order that `latest` says: by pos, or by rank; they are awake. */
+static void wake(struct entry *e, uint32_t n, uint32_t want, bool latest, bool *awake)
+{
+	struct entry *some = calloc(n + 1, sizeof *some);
+	uint32_t m = 0;
+
+	for (uint32_t x = 0; x < n; x++)
+		if (!awake[e[x].u]) {
+			some[m] = e[x];
+			some[m].rank = latest ? e[x].pos : e[x].rank;
+			m++;
+		}
+	qsort(some, m, sizeof *some, by_merit);
+	for (uint32_t x = 0; x < m && x < want; x++)
+		awake[some[x].u] = true;
+	free(some);
+}
+
+static uint32_t count(const bool *awake, uint32_t from, uint32_t end)
+{
+	uint32_t n = 0;
+
+	for (uint32_t u = from; u < end; u++)
+		n += awake[u];
+	return n;
+}
+
+void ref_allot(struct ref_unit *const *unit, uint32_t heads, uint32_t n, const struct ref_allot *a,
+               const double *const *rank)
+{
+	struct entry *e = calloc((size_t)heads * n + 1, sizeof *e);
+	bool *awake = calloc((size_t)heads * n + 1, sizeof *awake);
+	uint32_t m = 0;
+
+	for (uint32_t h = 0; h < heads; h++) {
+		const uint32_t first = m;
+		for (uint32_t u = 0; u < n; u++)
+			if (unit[h][u].alive && !signbit(unit[h][u].value)) /* pos and head: of equals the lower ones */
+				e[m++] = (struct entry){.rank = plain(rank[h][u]), .pos = unit[h][u].pos * heads + h, .u = h * n + u};
+		wake(e + first, m - first, a->recent, true, awake);
+		wake(e + first, m - first, a->sure - count(awake, h * n, (h + 1) * n), false, awake);
+	}
+	wake(e, m, heads * a->awake - count(awake, 0, heads * n), false, awake);
+	for (uint32_t x = 0; x < m; x++) {
+		struct ref_unit *u = &unit[e[x].u / n][e[x].u % n];
+		u->value = awake[e[x].u] ? u->value : -u->value;
+	}
+	free(awake);
+	free(e);
+}
+
 void ref_best(const struct ref_unit *unit, uint32_t n, const double *score, const bool *may, uint32_t want, bool *chosen)
 {
 	struct entry *e = calloc(n ? n : 1, sizeof *e);
@@ -147,10 +198,12 @@ void ref_rank(const struct ref_unit *unit, uint32_t n, uint32_t width, double la
 	for (uint32_t u = 0; u < n; u++) {
 		rank[u] = 0;
 		for (uint32_t v = 0; v < n; v++)
-			if (unit[v].pos + half >= unit[u].pos && unit[v].pos <= unit[u].pos + half)
+			if (unit[v].pos + half >= unit[u].pos && unit[v].pos <= unit[u].pos + half && !signbit(unit[v].value))
 				rank[u] += unit[v].value;
 		rank[u] /= width ? width : 1;
 		sum += rank[u];
+		if (signbit(unit[u].value))
+			rank[u] = -INFINITY;
 	}
 	if (lambda > 0) {
 		redundancy(n, k, stride, dim, alike);

@@ -35,6 +35,17 @@ struct ref_keep {
 };
 void ref_keep(struct ref_unit *, uint32_t n, const struct ref_keep *, const double *rank);
 
+/*
+ * Of the units of several heads, n slots each, that are alive and whose value has no sign, those that are not chosen get
+ * one: of each head the `recent` latest and the best until it has `sure`, then the best of all until they are `awake` a
+ * head.
+ */
+struct ref_allot {
+	uint32_t recent, sure, awake;
+};
+void ref_allot(struct ref_unit *const *, uint32_t heads, uint32_t n, const struct ref_allot *,
+               const double *const *rank);
+
 /* Values smoothed over `width` positions, then (lambda > 0) against redundancy: n rows of keys, `stride` floats apart. */
 void ref_rank(const struct ref_unit *, uint32_t n, uint32_t width, double lambda, const float *k, uint32_t stride,
               uint32_t dim, double *rank);

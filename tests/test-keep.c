@@ -3,9 +3,8 @@
  * tests/test-keep.c - what layers that keep slots decide by, one call at a time, on every backend of this machine:
  * prompts' votes, ranks, who stays, which pages matter, and attention to these. tests/test-slots.c has whole steps.
  */
-#include "tests/kernel-case.h"
+#include "tests/note-case.h"
 #include "tests/ref-attention.h"
-#include "tests/ref-slots.h"
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -13,78 +12,6 @@
 #define T SKV_PAGE_TOKENS
 
 static const uint32_t ones[CASE_SEQS] = {1, 1, 1, 1, 1, 1, 1, 1};
-
-/* ---- notes ----------------------------------------------------------------------------------- */
-
-/* Where the note of unit u is, in the backend's memory; *ret_n: that of so many units in a row. */
-static uint8_t *note_at(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, uint32_t u, uint32_t *ret_n)
-{
-	const size_t head = c->sh.page_bytes / c->sh.n_kv_heads, each = sizeof(struct skv_note);
-	const uint32_t n = (uint32_t)(head / (2 * each));
-
-	*ret_n = n - u % n;
-	return c->sh.pool + skv_pte_id(c->notes[i][u / n]) * c->sh.page_bytes + h * head + (set * n + u % n) * each;
-}
-
-static void put_notes(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, const struct ref_unit *unit,
-                      uint32_t n)
-{
-	struct skv_note *x = malloc((n ? n : 1) * sizeof *x);
-
-	for (uint32_t u = 0; u < n; u++)
-		x[u] = (struct skv_note){unit[u].pos, (float)unit[u].value};
-	for (uint32_t u = 0, some; u < n; u += some) {
-		uint8_t *to = note_at(c, i, h, set, u, &some);
-		some = some < n - u ? some : n - u;
-		c->on->to(to, x + u, some * sizeof *x);
-	}
-	free(x);
-}
-
-static struct skv_note *get_notes(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, uint32_t n)
-{
-	struct skv_note *x = malloc((n ? n : 1) * sizeof *x);
-
-	for (uint32_t u = 0, some; u < n; u += some) {
-		const uint8_t *from = note_at(c, i, h, set, u, &some);
-		some = some < n - u ? some : n - u;
-		case_from(c, x + u, from, some * sizeof *x);
-	}
-	return x;
-}
-
-/* n units that live, of positions at random, in no order; about every `gap`-th position has one. */
-static struct ref_unit *random_units(uint32_t n, uint32_t gap)
-{
-	struct ref_unit *unit = calloc(n ? n : 1, sizeof *unit);
-	uint32_t pos = rnd_below(gap);
-
-	for (uint32_t u = 0; u < n; u++, pos += 1 + rnd_below(2 * gap - 1)) {
-		uint32_t other = rnd_below(u + 1);
-		unit[u] = unit[other];
-		unit[other] = (struct ref_unit){.alive = true, .pos = pos};
-	}
-	return unit;
-}
-
-/* The batch with other sequences: those that the tests changed. */
-static struct skv_batch batch_of(struct kernel_case *c, const struct skv_kseq *seq, uint32_t from, uint32_t n)
-{
-	struct skv_batch b = case_part(c, 0, n);
-
-	b.seq = case_to(c, seq + from, n * sizeof *seq);
-	return b;
-}
-
-static void sequences(const struct kernel_case *c, struct skv_kseq *seq)
-{
-	case_from(c, seq, c->batch.seq, c->n * sizeof *seq);
-	for (uint32_t i = 0; i < c->n; i++) {
-		seq[i].all = seq[i].extent = seq[i].len;
-		seq[i].set = rnd_below(2);
-		seq[i].keep = UINT32_MAX;
-	}
-}
 
 /* ---- prompts' votes -------------------------------------------------------------------------- */
 
@@ -118,14 +45,14 @@ static void check_votes(const struct kernel_case *c, const float *q, const struc
 	for (uint32_t x = 0; x < c->n * c->sh.n_kv_heads; x++) {
 		const uint32_t i = x / c->sh.n_kv_heads, h = x % c->sh.n_kv_heads, n = c->seq[i].len;
 		double *want = votes(c, q, i, h, window);
-		struct skv_note *note = get_notes(c, i, h, seq[i].set, n);
+		struct skv_note *note = note_get(c, i, h, seq[i].set, n);
 		float *value = malloc(n * sizeof *value);
 
 		for (uint32_t u = 0; u < n; u++) {
 			value[u] = note[u].value;
 			ck_assert_uint_eq(note[u].pos, unit[x][u].pos);
 			if (window == 0 || c->seq[i].n_q < window)
-				want[u] += unit[x][u].value;
+				want[u] += fabs(unit[x][u].value); /* who slept is awake */
 		}
 		case_compare(c->on->name, value, want, n, c->on->device ? 1e-4 : 1e-5, case_weight_slack(c, c->on) + 1e-5);
 		free(value);
@@ -137,7 +64,7 @@ static void check_votes(const struct kernel_case *c, const float *q, const struc
 static void tally_prompts(struct kernel_case *c, const struct skv_kseq *seq, uint32_t from, uint32_t n, const void *q,
                           uint32_t window, int threads)
 {
-	struct skv_batch b = batch_of(c, seq, from, n);
+	struct skv_batch b = note_batch(c, seq, from, n);
 	struct skv_work w = case_work(c, threads);
 
 	c->on->kern->tally_prompt(&c->sh, &b, q, window, &w);
@@ -161,13 +88,13 @@ START_TEST(votes_of_prompts)
 				case_deinit(&c);
 				continue;
 			}
-			sequences(&c, seq);
+			note_sequences(&c, seq);
 			for (uint32_t x = 0; x < c.n * c.sh.n_kv_heads; x++) {
 				const uint32_t i = x / c.sh.n_kv_heads;
-				unit[x] = random_units(len[i], 1);
+				unit[x] = note_units(len[i], 1);
 				for (uint32_t u = 0; u < len[i]; u++)
-					unit[x][u].value = rnd_below(100) / 64.0;
-				put_notes(&c, i, x % c.sh.n_kv_heads, seq[i].set, unit[x], len[i]);
+					unit[x][u].value = (rnd_below(5) ? 1 : -1) * (rnd_below(100) / 64.0);
+				note_put(&c, i, x % c.sh.n_kv_heads, seq[i].set, unit[x], len[i]);
 			}
 			float *q = case_q(&c, b);
 			void *rows = case_rows_to(&c, c.q, (size_t)c.rows * c.sh.n_heads * c.sh.head_dim);
@@ -202,24 +129,25 @@ static void rank_case(struct kernel_case *c, const struct skv_rank *how, int way
 	struct skv_kseq seq[CASE_SEQS];
 	double *want = malloc((size_t)stride * sizeof *want);
 
-	sequences(c, seq);
+	note_sequences(c, seq);
 	for (uint32_t x = 0; x < c->n * heads; x++) {
 		const uint32_t i = x / heads, n = c->seq[i].len;
-		seq[i].keep = i % 4 == 3 ? n : rnd_below(n); /* some have none to lose */
-		unit[x] = random_units(n, 1 + rnd_below(4));
+		seq[i].keep = i % 4 > 1 ? n : rnd_below(n); /* some have none to lose ... */
+		seq[i].awake = i % 4 == 2 ? rnd_below(n + 1) : UINT32_MAX; /* ... of these some let units sleep */
+		unit[x] = note_units(n, 1 + rnd_below(4));
 		for (uint32_t u = 0; u < n; u++)
-			unit[x][u].value = (float)random_value(way);
-		put_notes(c, i, x % heads, seq[i].set, unit[x], n);
+			unit[x][u].value = (how->lambda > 0 || rnd_below(5) ? 1 : -1) * (float)random_value(way);
+		note_put(c, i, x % heads, seq[i].set, unit[x], n);
 	}
 	there = case_to(c, NULL, (size_t)c->n * heads * stride * sizeof *rank);
-	struct skv_batch b = batch_of(c, seq, 0, c->n);
+	struct skv_batch b = note_batch(c, seq, 0, c->n);
 	struct skv_work w = case_work(c, 2);
 	c->on->kern->rank(&c->sh, &b, how, there, stride, &w);
 	case_work_done(c, &w);
 	case_from(c, rank, there, (size_t)c->n * heads * stride * sizeof *rank);
 	for (uint32_t x = 0; x < c->n * heads; x++) {
 		const uint32_t i = x / heads, n = c->seq[i].len;
-		const bool ranked = seq[i].keep < n;
+		const bool ranked = seq[i].keep < n || seq[i].awake < UINT32_MAX;
 		if (ranked)
 			ref_rank(unit[x], n, how->smooth, (double)how->lambda, c->k[i] + x % heads * dim, heads * dim, dim, want);
 		for (uint32_t u = ranked ? n : 0; u < stride; u++)
@@ -286,7 +214,7 @@ static void keep_case(struct kernel_case *c, int way)
 
 	if (rnd_below(3))
 		by.recent = rnd_below(2) ? (struct skv_budget){.count = 1 + rnd_below(100)} : (struct skv_budget){.share = 0.5f};
-	sequences(c, seq);
+	note_sequences(c, seq);
 	for (uint32_t i = 0; i < c->n; i++) {
 		const uint32_t n = unit == 1 ? seq[i].len : skv_pages_of(seq[i].len);
 		seq[i].keep = rnd_below(3) ? n - 1 : rnd_below(4) ? rnd_below(n) : n;
@@ -298,24 +226,24 @@ static void keep_case(struct kernel_case *c, int way)
 		struct ref_keep k = {.keep = s->keep, .pinned = s->pinned, .old_first = by.old_first, .forget = by.forget,
 		                     .recent = s->keep < n ? skv_recent_of(&by, s->keep) : 0};
 		double *own = malloc(n * sizeof *own);
-		model[x] = random_units(n, 1 + rnd_below(3));
+		model[x] = note_units(n, 1 + rnd_below(3));
 		for (uint32_t u = 0; u < n; u++) {
 			model[x][u].value = odd_number(way);
 			own[u] = rank[(size_t)x * stride + u] = odd_number(way);
 		}
-		put_notes(c, x / heads, x % heads, s->set, model[x], n);
+		note_put(c, x / heads, x % heads, s->set, model[x], n);
 		ref_keep(model[x], n, &k, ranked ? own : NULL);
 		free(own);
 	}
 	const float *there = case_to(c, rank, (size_t)c->n * heads * stride * sizeof *rank);
-	struct skv_batch b = batch_of(c, seq, 0, c->n);
+	struct skv_batch b = note_batch(c, seq, 0, c->n);
 	struct skv_work w = case_work(c, 3);
 	c->on->kern->keep(&c->sh, &b, &by, ranked ? there : NULL, stride, &w);
 	case_work_done(c, &w);
 	for (uint32_t x = 0; x < c->n * heads; x++) {
 		const struct skv_kseq *s = &seq[x / heads];
 		const uint32_t n = unit == 1 ? s->len : skv_pages_of(s->len);
-		struct skv_note *note = get_notes(c, x / heads, x % heads, s->set, n);
+		struct skv_note *note = note_get(c, x / heads, x % heads, s->set, n);
 		for (uint32_t u = 0; u < n; u++) {
 			const struct ref_unit m = model[x][u];
 			const bool same = m.alive && isnan(m.value) ? isnan(note[u].value) : note[u].value == (float)m.value;
@@ -461,7 +389,7 @@ static void stamp_case(struct kernel_case *c, const struct skv_stamp *how)
 	struct skv_kseq seq[CASE_SEQS];
 	uint64_t attended[CASE_SEQS];
 
-	sequences(c, seq);
+	note_sequences(c, seq);
 	for (uint32_t x = 0; x < c->n * heads; x++) {
 		struct skv_kseq *s = &seq[x / heads];
 		const uint32_t n = skv_pages_of(s->len);
@@ -470,7 +398,7 @@ static void stamp_case(struct kernel_case *c, const struct skv_stamp *how)
 			s->all = s->len + T * rnd_below(20);
 			s->pinned = rnd_below(3) ? rnd_below(3 * n + 3) : 0;
 		}
-		unit[x] = random_units(n, 1 + rnd_below(3));
+		unit[x] = note_units(n, 1 + rnd_below(3));
 		for (uint32_t u = 0; u < n; u++) {
 			const bool best = u == ref_latest(unit[x], n) && rnd_below(2);
 			const float own = best ? 75 : 30 * (float)rnd_below(3); /* no weight is too small for a float */
@@ -479,13 +407,13 @@ static void stamp_case(struct kernel_case *c, const struct skv_stamp *how)
 			for (uint32_t g = 0; g < group; g++)
 				score[((size_t)x * group + g) * ev.page_stride + u] = bounded ? own : -INFINITY;
 		}
-		put_notes(c, x / heads, x % heads, s->set, unit[x], n);
+		note_put(c, x / heads, x % heads, s->set, unit[x], n);
 	}
 	ev.page = case_to(c, score, (size_t)c->n * ev.rows * ev.page_stride * sizeof *score);
 	list.ids = case_to(c, NULL, (size_t)c->n * heads * list.stride * sizeof *ids);
 	list.count = case_to(c, NULL, c->n * heads * sizeof *count);
 	void *rows = case_rows_to(c, c->q, floats), *made = case_to(c, NULL, case_rows_bytes(c, floats));
-	struct skv_batch b = batch_of(c, seq, 0, c->n);
+	struct skv_batch b = note_batch(c, seq, 0, c->n);
 	struct skv_work w = case_work(c, 2);
 	c->on->kern->stamp(&c->sh, &b, &ev, how, &list, &w);
 	c->on->kern->decode_pages(&c->sh, &b, rows, made, &list, &w);
@@ -503,7 +431,7 @@ static void stamp_case(struct kernel_case *c, const struct skv_stamp *how)
 		for (uint32_t h = 0; h < heads; h++) {
 			const uint32_t x = i * heads + h;
 			model_stamp(c, how, &seq[i], score + (size_t)x * group * ev.page_stride, ev.page_stride, unit[x], listed);
-			struct skv_note *note = get_notes(c, i, h, seq[i].set, n);
+			struct skv_note *note = note_get(c, i, h, seq[i].set, n);
 			for (uint32_t u = 0; u < n; u++)
 				ck_assert_msg(note[u].pos == unit[x][u].pos && note[u].value == (float)unit[x][u].value,
 				              "%s: page %u, pos %u is stamped %g, should be %g", c->on->name, u, unit[x][u].pos,
@@ -566,14 +494,14 @@ START_TEST(notes_of_what_is_there)
 				case_deinit(&c);
 				continue;
 			}
-			sequences(&c, seq);
-			struct skv_batch batch = batch_of(&c, seq, 0, c.n);
+			note_sequences(&c, seq);
+			struct skv_batch batch = note_batch(&c, seq, 0, c.n);
 			struct skv_work w = case_work(&c, 1);
 			b->kern->note_resident(&c.sh, &batch, &slots, &w);
 			case_work_done(&c, &w);
 			for (uint32_t x = 0; x < c.n * c.sh.n_kv_heads; x++) {
 				const uint32_t i = x / c.sh.n_kv_heads, n = way ? skv_pages_of(len[i]) : len[i];
-				struct skv_note *note = get_notes(&c, i, x % c.sh.n_kv_heads, !seq[i].set, n);
+				struct skv_note *note = note_get(&c, i, x % c.sh.n_kv_heads, !seq[i].set, n);
 				for (uint32_t u = 0; u < n; u++) {
 					const uint32_t pos = case_resident(&c, i, u * units[way]) ? u : SKV_NOTE_FREE;
 					if (note[u].pos != pos || note[u].value != 0)

@@ -164,6 +164,11 @@ void ISA(rank)(const struct skv_shape *, const struct skv_batch *, const struct 
                uint32_t stride, const struct skv_work *);
 void ISA(keep)(const struct skv_shape *, const struct skv_batch *, const struct skv_keep_by *, const float *rank,
                uint32_t stride, const struct skv_work *);
+void ISA(tally_list)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_list *,
+                     const struct skv_work *);
+void ISA(allot)(const struct skv_shape *, const struct skv_batch *, const struct skv_allot *, const float *rank,
+                uint32_t stride, const struct skv_work *);
+void ISA(list_awake)(const struct skv_shape *, const struct skv_batch *, struct skv_list *, const struct skv_work *);
 void ISA(stamp)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *, const struct skv_stamp *,
                 struct skv_list *, const struct skv_work *);
 
@@ -173,6 +178,7 @@ size_t ISA(select_bytes)(uint32_t max_len, int threads);
 size_t ISA(votes_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t n_rows, int threads);
 size_t ISA(rank_bytes)(uint32_t max_len, int threads);
 size_t ISA(keep_bytes)(uint32_t max_len, int threads);
+size_t ISA(allot_bytes)(const struct skv_shape *, uint32_t max_len, int threads);
 size_t ISA(union_bytes)(uint32_t n_seqs, uint32_t max_len, int threads); /* more than select_bytes() */
 #endif
 #endif

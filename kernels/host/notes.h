@@ -5,6 +5,7 @@
 #ifndef SKV_HOST_NOTES_H
 #define SKV_HOST_NOTES_H
 
+#include <math.h>
 #include "kernels/host/host.h"
 
 /* Where a walk over the notes of one set of a kv head has got to. */
@@ -41,6 +42,12 @@ static inline struct skv_note *notes_next(struct notes *n)
 static inline bool note_lives(struct skv_note n)
 {
 	return !(n.pos & SKV_NOTE_GONE);
+}
+
+/* Is it attended to where heads share a budget? */
+static inline bool note_awake(struct skv_note n)
+{
+	return !signbit(n.value);
 }
 
 /* Units of so many slots. */

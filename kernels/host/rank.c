@@ -44,7 +44,7 @@ static void smooth(struct notes now, uint32_t n, uint32_t width, const struct ro
 
 	for (uint32_t u = 0; u < n; u++) {
 		const struct skv_note note = *notes_next(&now);
-		r->value[u] = note.value;
+		r->value[u] = note_awake(note) ? note.value : 0;
 		r->before[u] = -(float)note.pos;
 		r->slot[u] = u;
 	}
@@ -161,18 +161,22 @@ static void rank_item(void *ctx, uint32_t item, int thread)
 	const struct skv_kseq *s = &c->batch->seq[item / c->sh->n_kv_heads];
 	uint8_t *scratch = c->scratch + thread * c->scratch_stride;
 	struct carve at = {scratch, scratch + c->scratch_stride};
-	struct notes now = notes_from(c->sh, s, h, s->set, 0);
+	struct notes now = notes_from(c->sh, s, h, s->set, 0), again = now;
 	float *rank = c->rank + (size_t)item * c->stride;
 	struct room r;
 
-	if (s->keep >= s->len)
+	if (s->keep >= s->len && s->awake == UINT32_MAX)
 		return;
 	room_carve(&at, s->len, &r);
 	if (c->how->smooth > 1)
 		smooth(now, s->len, c->how->smooth, &r, rank);
-	else
-		for (uint32_t u = 0; u < s->len; u++)
-			rank[u] = notes_next(&now)->value;
+	for (uint32_t u = 0; u < s->len; u++) {
+		const struct skv_note note = *notes_next(&again);
+		if (!note_awake(note))
+			rank[u] = -INFINITY;
+		else if (c->how->smooth <= 1)
+			rank[u] = note.value;
+	}
 	if (c->how->lambda > 0) {
 		similarities(c->sh, s, h, r.value);
 		mix(c->how->lambda, r.value, s->len, rank);

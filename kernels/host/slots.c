@@ -169,8 +169,10 @@ static void place_prompt_item(void *ctx, uint32_t item, int thread)
 	struct notes was = notes_from(c->sh, s, h, !s->set, 0), now = notes_from(c->sh, s, h, s->set, 0);
 	(void)thread;
 
-	for (uint32_t u = 0; u < before; u++)
-		*notes_next(&now) = *notes_next(&was);
+	for (uint32_t u = 0; u < before; u++) {
+		const struct skv_note note = *notes_next(&was);
+		*notes_next(&now) = (struct skv_note){note.pos, fabsf(note.value)};
+	}
 	for (uint32_t u = before; u < units; u++)
 		*notes_next(&now) = (struct skv_note){.pos = (s->all - s->len + u * unit) / unit};
 	write_free(&now, skv_pages_of(s->len) * SKV_PAGE_TOKENS / unit);

@@ -16,6 +16,7 @@ static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n
 		ISA(votes_bytes)(sh, n_seqs, n_rows, threads),
 		ISA(rank_bytes)(max_len, threads),
 		ISA(keep_bytes)(max_len, threads),
+		ISA(allot_bytes)(sh, max_len, threads),
 	};
 	size_t most = 0;
 	for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
@@ -43,9 +44,12 @@ const struct skv_kernels TABLE(SKV_ISA) = {
 	.place_prompt = ISA(place_prompt),
 	.note_resident = ISA(note_resident),
 	.tally = ISA(tally),
+	.tally_list = ISA(tally_list),
 	.tally_prompt = ISA(tally_prompt),
 	.rank = ISA(rank),
 	.keep = ISA(keep),
+	.allot = ISA(allot),
+	.list_awake = ISA(list_awake),
 	.stamp = ISA(stamp),
 	.prefill_dense = ISA(prefill_dense),
 	.select = ISA(select),

@@ -31,7 +31,7 @@ static void tally_item(void *ctx, uint32_t item, int thread)
 
 	for (uint32_t u = 0; s->tally != SKV_TALLY_NONE && u < s->len; u++) {
 		struct skv_note *note = notes_next(&now);
-		note->value = (s->tally == SKV_TALLY_ADD ? note->value : 0) + weight[u] / group;
+		note->value = (s->tally == SKV_TALLY_ADD ? fabsf(note->value) : 0) + weight[u] / group;
 	}
 }
 
@@ -218,7 +218,7 @@ static void votes_item(void *ctx, uint32_t item, int thread)
 	}
 	for (uint32_t t = 0; t < skv_min(BLOCK, s->len - t0); t++) {
 		struct skv_note *note = notes_next(&now);
-		note->value = (anew ? 0 : note->value) + votes[t] / (float)v->group;
+		note->value = (anew ? 0 : fabsf(note->value)) + votes[t] / (float)v->group;
 	}
 }
 
