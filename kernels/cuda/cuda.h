@@ -13,6 +13,7 @@
  *   votes.cu     values of tokens: the attention that they get
  *   rank.cu      ranks by values
  *   keep.cu      which units live on (nth.cuh)
+ *   allot.cu     heads that share a layer's budget: who is awake, votes over these, the allotment
  *   stamp.cu     which pages matter
  *   table.cu     the table of functions, scratch
  *   module.h     the module around them: devices, memory, streams, graphs, steps (kernels/device.h)
@@ -141,12 +142,17 @@ void skv_cuda_note_resident(const struct skv_shape *, const struct skv_batch *, 
                             const struct skv_work *);
 void skv_cuda_tally(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
                     const struct skv_work *);
+void skv_cuda_tally_list(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_list *,
+                         const struct skv_work *);
 void skv_cuda_tally_prompt(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t window,
                            const struct skv_work *);
 void skv_cuda_rank(const struct skv_shape *, const struct skv_batch *, const struct skv_rank *, float *rank,
                    uint32_t stride, const struct skv_work *);
 void skv_cuda_keep(const struct skv_shape *, const struct skv_batch *, const struct skv_keep_by *, const float *rank,
                    uint32_t stride, const struct skv_work *);
+void skv_cuda_allot(const struct skv_shape *, const struct skv_batch *, const struct skv_allot *, const float *rank,
+                    uint32_t stride, const struct skv_work *);
+void skv_cuda_list_awake(const struct skv_shape *, const struct skv_batch *, struct skv_list *, const struct skv_work *);
 void skv_cuda_stamp(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
                     const struct skv_stamp *, struct skv_list *, const struct skv_work *);
 

@@ -42,6 +42,12 @@ DEVICE bool lives(uint32_t pos)
 	return !(pos & SKV_NOTE_GONE);
 }
 
+/* The sign of a unit's value says so, of -0 too. */
+DEVICE bool sleeps(float value)
+{
+	return __float_as_uint(value) >> 31;
+}
+
 /* Units of so many slots. */
 DEVICE uint32_t units_of(uint32_t unit, uint32_t slots)
 {

@@ -278,11 +278,13 @@ __global__ void __launch_bounds__(THREADS, 2) place_prompt_kernel(const __grid_c
 
 	each_pair<THREADS>(&c.notes, s, h, !s->set, 0, before, end, [=](uint32_t u, struct pair p) {
 #pragma unroll
-		for (int x = 0; x < 2; x++)
+		for (int x = 0; x < 2; x++) {
+			p.value[x] = fabsf(p.value[x]); /* awake */
 			if (u + x >= before) {
 				p.pos[x] = u + x < units ? u + x + ahead : SKV_NOTE_FREE;
 				p.value[x] = 0;
 			}
+		}
 		pair_store(note_at(&c.notes, s, h, s->set, u), &p);
 	});
 	if (threadIdx.x == 0)

@@ -5,6 +5,7 @@
  * A block has a sequence's kv head. Neighbours are those of positions, which lie in any slots: so values are put in
  * order of position in shared memory, of so many positions at a time. The mean similarity of a key to all others is
  * that to the mean of all keys, each of length one: two passes over the keys, in which TEAM lanes have a key together.
+ * Who sleeps is such a key too, but has no part in what is made of values.
  */
 #include "kernels/cuda/notes.cuh"
 
@@ -85,16 +86,16 @@ __device__ static void smooth(const struct call *c, const struct job *j, float *
 		__syncthreads();
 		each_token(c, j, [=](uint32_t, uint32_t pos, float value) {
 			if (pos + half - from < WINDOW) /* below is far above */
-				values[pos + half - from] = value;
+				values[pos + half - from] = sleeps(value) ? 0 : value;
 		});
 		__syncthreads();
-		each_token(c, j, [=](uint32_t u, uint32_t pos, float) {
+		each_token(c, j, [=](uint32_t u, uint32_t pos, float value) {
 			float sum = 0;
 			if (pos - from >= step)
 				return;
 			for (uint32_t x = 0; x < wide; x++)
 				sum += values[pos - from + x];
-			j->rank[u] = sum / (float)wide;
+			j->rank[u] = sleeps(value) ? -INFINITY : sum / (float)wide;
 		});
 		__syncthreads();
 	}
@@ -215,17 +216,21 @@ template <int TEAM> __global__ void __launch_bounds__(THREADS, 2) rank_kernel(co
 	const float lambda = c.by.lambda;
 	float mine = 0;
 
-	if (s->keep >= s->len)
+	if (s->keep >= s->len && s->awake == UINT32_MAX)
 		return;
 	if (c.by.smooth > 1)
 		smooth(&c, job, room);
 	else
-		each_token(&c, job, [=](uint32_t u, uint32_t, float value) { job->rank[u] = value; });
+		each_token(&c, job, [=](uint32_t u, uint32_t, float value) {
+			job->rank[u] = sleeps(value) ? -INFINITY : value;
+		});
 	if (!(lambda > 0))
 		return;
-	each_token(&c, job, [&](uint32_t u, uint32_t, float) { mine += job->rank[u]; });
+	each_token(&c, job, [&](uint32_t u, uint32_t, float value) { mine += sleeps(value) ? 0 : job->rank[u]; });
 	const float values = block_sum(mine), likes = likeness<TEAM>(&c, job, room);
-	each_token(&c, job, [=](uint32_t u, uint32_t, float) {
+	each_token(&c, job, [=](uint32_t u, uint32_t, float value) {
+		if (sleeps(value))
+			return;
 		const float importance = values > 0 ? job->rank[u] / values : 0;
 		job->rank[u] = lambda * importance - (1 - lambda) * (job->alike[u] / likes);
 	});

@@ -8,10 +8,10 @@
 #include <math.h>
 #include "kernels/cuda/notes.cuh"
 #include "kernels/cuda/nth.cuh"
+#include "kernels/cuda/softmax.cuh"
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
-#define LOG2E 1.44269504088896340736f
 
 typedef team<THREADS, 0, 0> whole;
 
@@ -35,17 +35,6 @@ struct job {
 	uint32_t pinned;    /* pages of positions below compete for being listed; 0: all are */
 };
 
-/* A maximum, and a sum of powers of two below it. */
-struct part {
-	float max, sum;
-};
-
-DEVICE struct part join(struct part a, struct part b)
-{
-	const float max = fmaxf(a.max, b.max), base = max == -INFINITY ? 0 : max;
-	return {max, a.sum * exp2f(a.max - base) + b.sum * exp2f(b.max - base)};
-}
-
 /* The logarithm of each q head's denominator: lse[group]. */
 __device__ static void denominators(const struct call *c, const struct job *j, float scale, float *lse)
 {
@@ -57,20 +46,13 @@ __device__ static void denominators(const struct call *c, const struct job *j, f
 #pragma unroll 4
 		for (uint32_t u = threadIdx.x; u < j->n; u += THREADS)
 			mine = join(mine, {score[u] * scale, 1});
-#pragma unroll
-		for (int lane = 1; lane < 32; lane *= 2)
-			mine = join(mine, {__shfl_xor_sync(~0u, mine.max, lane), __shfl_xor_sync(~0u, mine.sum, lane)});
+		mine = warp_join(mine);
 		if (threadIdx.x % 32 == 0)
 			parts[g][threadIdx.x / 32] = mine;
 	}
 	__syncthreads();
-	for (uint32_t g = threadIdx.x; g < c->group; g += THREADS) {
-		struct part all = parts[g][0];
-#pragma unroll
-		for (int w = 1; w < WARPS; w++)
-			all = join(all, parts[g][w]);
-		lse[g] = all.sum > 0 ? all.max + log2f(all.sum) : INFINITY;
-	}
+	for (uint32_t g = threadIdx.x; g < c->group; g += THREADS)
+		lse[g] = denominator(parts[g]);
 	__syncthreads();
 }
 

@@ -50,8 +50,8 @@ __global__ void __launch_bounds__(TALLY_THREADS) tally_kernel(const __grid_const
 		if (!at[x])
 			continue;
 		const bool add = s->tally == SKV_TALLY_ADD;
-		note[x].value[0] = (add ? note[x].value[0] : 0) + vote[x].x / c.group;
-		note[x].value[1] = (add ? note[x].value[1] : 0) + vote[x].y / c.group;
+		note[x].value[0] = (add ? fabsf(note[x].value[0]) : 0) + vote[x].x / c.group;
+		note[x].value[1] = (add ? fabsf(note[x].value[1]) : 0) + vote[x].y / c.group;
 		pair_store(at[x], &note[x]);
 	}
 }
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(THREADS) columns_kernel(const __grid_constant_
 #pragma unroll
 		for (int w = 0; w < WARPS; w++)
 			sum += votes[w][x];
-		note->value = (anew ? 0 : note->value) + sum / (float)c.call.group;
+		note->value = (anew ? 0 : fabsf(note->value)) + sum / (float)c.call.group;
 	}
 }
 
