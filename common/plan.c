@@ -56,7 +56,9 @@ const char *skv_score_check(uint32_t layer, const struct skv_plan *plans, uint32
 
 const char *skv_tally_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers)
 {
-	return layer < n_layers && plans[layer].keep.votes ? NULL : "votes in a layer whose plan has none";
+	if (layer >= n_layers || !plans[layer].keep.votes)
+		return "votes in a layer whose plan has none";
+	return plans[layer].keep.spread > 0 ? "votes in a layer whose heads share a budget: they are counted anyhow" : NULL;
 }
 
 static bool budget_or_none(struct skv_budget b)
@@ -76,6 +78,10 @@ const char *skv_keep_check(const struct skv_keep_best *k, const struct skv_plan 
 		return "a lambda that is not from 0 to 1";
 	if (plans[k->layer].keep.unit > 1 && (k->smooth > 1 || k->lambda > 0))
 		return "a choice of pages by more than their value";
+	if (!(k->sure >= 0 && k->sure <= 1) || (k->sure > 0 && !(plans[k->layer].keep.spread > 0)))
+		return "a sure share that is not from 0 to 1 of a budget that heads share";
+	if (plans[k->layer].keep.spread > 0 && (k->lambda > 0 || k->recent.share > 0 || k->old_first || k->forget))
+		return "a choice among heads that share a budget by more than votes and a number of the latest";
 	return NULL;
 }
 
@@ -115,6 +121,10 @@ static const char *check_keep(const struct skv_plan *p, uint32_t layer)
 	if (k->unit > 1)
 		return !k->votes && p->attend == SKV_ATTEND_PAGES && p->source == layer && p->evidence == SKV_EV_BOUNDS &&
 		       p->sharing == SKV_SHARE_Q_HEAD ? NULL : "keep: pages are kept by bounds, a row a q head, and attended to";
+	if (k->spread != 0)
+		return k->spread >= 1 && k->votes && !k->pin_prompt && p->attend == SKV_ATTEND_TOKENS && p->source == layer &&
+		       !p->evidence && p->sharing == SKV_SHARE_KV_HEAD ? NULL : "keep: heads share a budget of at least as "
+		       "much as it is, by votes, and attend to TOKENS of their own without other evidence";
 	if (p->attend != SKV_ATTEND_DENSE)
 		return "keep: tokens that are kept are attended to, all of them";
 	if (k->votes ? p->evidence != SKV_EV_TOKENS || p->pool != SKV_POOL_SUM || p->sharing != SKV_SHARE_KV_HEAD
@@ -166,6 +176,8 @@ static const char *check_plan(const struct skv_plan *plans, uint32_t layer, cons
 			return "a map of a layer that attends to no other layer's selection";
 		return p->attend == SKV_ATTEND_WINDOW ? skv_window_check(&p->window) : NULL;
 	}
+	if (p->keep.spread > 0)
+		return p->mapped ? "a map of a layer that attends to no other layer's selection" : NULL;
 	if (p->source > layer || (p->source == layer && !itself && !scores))
 		return "source is not an earlier layer";
 	if (!(plans[p->source].evidence & needs))

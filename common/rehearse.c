@@ -204,7 +204,7 @@ static void expect_selection(struct rehearsal *r)
 		needs = SKV_EV_PAGES;
 	else if (p->attend == SKV_ATTEND_TOKENS)
 		needs = SKV_EV_TOKENS;
-	if (needs && !(r->selected[p->source] & needs))
+	if (needs && !(r->selected[p->source] & needs) && !(p->keep.spread > 0))
 		complain(r, "the layer attends to a selection of layer %u that no hook has made", p->source);
 }
 
@@ -213,7 +213,7 @@ static void expect_choice(struct rehearsal *r)
 {
 	const struct skv_keep *k = &r->plans[r->layer].keep;
 
-	if (k->votes && !(r->selected[r->layer] & TALLIED))
+	if (k->votes && !(k->spread > 0) && !(r->selected[r->layer] & TALLIED))
 		complain(r, "the layer keeps tokens by votes that no hook has counted");
 	if (k->unit && !(r->selected[r->layer] & KEPT))
 		complain(r, "the layer keeps units, but no hook has chosen them");

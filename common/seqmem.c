@@ -52,6 +52,8 @@ const char *skv_layer_slots_check(const struct skv_layer_slots *slots, uint32_t 
 
 		if (x.live > x.extent || x.extent > most)
 			return "a layer has more slots than the sequence has tokens";
+		if (x.awake > x.live)
+			return "a layer has more slots awake than it has";
 		if (x.unit != 0 && x.unit != 1 && x.unit != SKV_PAGE_TOKENS)
 			return "a layer's notes are of unknown units";
 		if (x.unit == 0 && x.live < x.extent)

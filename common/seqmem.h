@@ -64,6 +64,7 @@ struct skv_seqmem {
 		uint32_t live;   /* slots with tokens; below `extent`, if it is larger, the notes say which */
 		uint32_t extent; /* from there on there are none */
 		uint32_t unit;   /* of the layer's notes: tokens, SKV_PAGE_TOKENS of them, or 0: it has no notes */
+		uint32_t awake;  /* slots that are attended to, the mean of the heads where these share a budget */
 	} slots[2][SKV_MAX_LAYERS];
 };
 

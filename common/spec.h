@@ -78,7 +78,7 @@ int skv_policy_plan(const struct skv_policy *p, const void *config, const struct
 /* Does the layer attend to tokens that it chooses itself, in its own before()? */
 static inline bool skv_plan_chooses(const struct skv_plan *p, uint32_t layer)
 {
-	return p->attend == SKV_ATTEND_TOKENS && p->source == layer;
+	return p->attend == SKV_ATTEND_TOKENS && p->source == layer && !p->keep.unit;
 }
 
 /*

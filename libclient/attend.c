@@ -73,11 +73,11 @@ static void carve_selections(struct skv_session *s, const struct group *g, const
 		struct selection *x = &g->selection[layer];
 		uint32_t rows = rows_of(&s->model, plan->sharing), lists = plan->keep.unit ? s->model.n_kv_heads : rows;
 		uint32_t tokens = selection_tokens(&layer_class(s, layer)->decoding), pages = skv_pages_of(tokens);
-		uint32_t units = plan->evidence & SKV_EV_TOKENS ? tokens : pages;
-		bool lists_units = plan->evidence && plan->keep.unit != 1;
+		uint32_t units = plan->evidence & SKV_EV_TOKENS || plan->keep.spread > 0 ? tokens : pages;
+		bool lists_units = (plan->evidence && plan->keep.unit != 1) || plan->keep.spread > 0;
 
 		*x = (struct selection){0};
-		if (!plan->evidence)
+		if (!plan->evidence && !lists_units)
 			continue;
 		x->evidence = (struct skv_evidence){
 		        .rows = rows,
@@ -149,6 +149,14 @@ static struct skv_list list_for(const struct selection *from, const struct skv_p
 	return list;
 }
 
+/* Heads that share a budget attend to who is awake, and ask these for their votes: before `out`, which may be q. */
+static void wake(struct skv_session *s, struct selection *own, const struct skv_shape *shape, const struct skv_batch *batch)
+{
+	s->kernels->list_awake(shape, batch, &own->list, &s->step.work);
+	s->kernels->tally_list(shape, batch, s->step.q, &own->list, &s->step.work);
+	own->made = SKV_ATTEND_TOKENS;
+}
+
 static void decode(struct skv_session *s, struct group *g, uint32_t layer, const struct skv_attn *a)
 {
 	const struct skv_plan *plan = &g->policy->plan[layer];
@@ -163,6 +171,8 @@ static void decode(struct skv_session *s, struct group *g, uint32_t layer, const
 	s->group = g;
 	st->q = a->q;
 	policy_hook(s, g, PHASE_BEFORE, layer);
+	if (plan->keep.spread > 0)
+		wake(s, own, &shape, &batch);
 	if ((how == SKV_ATTEND_PAGES || how == SKV_ATTEND_TOKENS) && from->made != how) {
 		policy_misuse(s, "layer %u attends to what layer %u selects, but it selected nothing", layer,
 		              plan->source);

@@ -594,9 +594,9 @@ const char *pages_check(struct skv_seq *q);
 
 /*
  * What a step does to the slots of a layer, in which it has ks->len of them: keep, tally and pinned of `ks`, and what
- * the commit will say. `about`: of the last commit.
+ * the commit will say. `about`: of the last commit; `awake`: slots of it, and the new one.
  */
-void keep_schedule(const struct skv_keep *k, uint32_t about, bool decodes, struct skv_kseq *ks,
+void keep_schedule(const struct skv_keep *k, uint32_t about, bool decodes, uint32_t awake, struct skv_kseq *ks,
                    struct skv_layer_slots *ret);
 
 /* ---- slots.c: layers that keep units --------------------------------------------------------- */

@@ -8,6 +8,8 @@
  */
 #include "internal.h"
 
+#include <math.h>
+
 static uint32_t units_of(uint32_t unit, uint32_t tokens)
 {
 	return (tokens + unit - 1) / unit;
@@ -50,13 +52,21 @@ static enum skv_tally tally_of(const struct skv_keep *k, uint32_t n, uint32_t u,
 	return full(k, n + ahead - 1, u + ahead - 1, pinned) ? SKV_TALLY_ADD : SKV_TALLY_ANEW;
 }
 
-void keep_schedule(const struct skv_keep *k, uint32_t about, bool decodes, struct skv_kseq *ks,
+/* Units that a head keeps where they have so many on average: as many, unless they share the next step's budget. */
+static uint32_t kept_of(const struct skv_keep *k, uint32_t stay, uint32_t units)
+{
+	double most = k->spread > 0 ? ceil((double)k->spread * (stay + 1.0)) : stay;
+
+	return most < units ? (uint32_t)most : units;
+}
+
+void keep_schedule(const struct skv_keep *k, uint32_t about, bool decodes, uint32_t awake, struct skv_kseq *ks,
                    struct skv_layer_slots *ret)
 {
-	bool prompted = about & SKV_ABOUT_PROMPTED;
-	uint32_t u, pinned;
+	bool prompted = about & SKV_ABOUT_PROMPTED, chooses;
+	uint32_t u, counted, pinned, stay;
 
-	*ret = (struct skv_layer_slots){.live = ks->len, .extent = ks->len, .unit = k->unit};
+	*ret = (struct skv_layer_slots){.live = ks->len, .extent = ks->len, .unit = k->unit, .awake = ks->len};
 	if (!k->unit)
 		return;
 	u = units_of(k->unit, ks->len);
@@ -64,12 +74,19 @@ void keep_schedule(const struct skv_keep *k, uint32_t about, bool decodes, struc
 	ks->pinned = pinned;
 	ks->keep = u;
 	if (!decodes)
-		return;
-	ks->tally = tally_of(k, ks->all, u, prompted, pinned);
+		return; /* who sleeps wakes */
+	if (k->spread > 0)
+		ret->awake = awake;
+	counted = k->spread > 0 ? awake : u;
+	ks->tally = tally_of(k, ks->all, counted, prompted, pinned);
 	if (ks->len % k->unit != 0) /* a page that is being filled */
 		return;
-	if (full(k, ks->all, u, pinned) || (k->at_prompt_end && prompted && u > stays(k, ks->all, pinned))) {
-		ks->keep = (uint32_t)stays(k, ks->all, pinned);
+	stay = (uint32_t)stays(k, ks->all, pinned);
+	chooses = full(k, ks->all, counted, pinned) || (k->at_prompt_end && prompted && counted > stay);
+	if (chooses) {
+		ks->keep = kept_of(k, stay, u);
+		ks->awake = k->spread > 0 ? stay : UINT32_MAX;
 		ret->live = ks->keep * k->unit;
+		ret->awake = stay * k->unit;
 	}
 }

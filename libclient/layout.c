@@ -44,6 +44,7 @@ static struct skv_kseq kseq_of(struct skv_session *s, const struct skv_step_item
 	        .extent = seq_extent(q, layer),
 	        .set = (q->epoch + !noting) & 1, /* note_resident() writes the other one */
 	        .keep = UINT32_MAX,
+	        .awake = UINT32_MAX,
 	};
 }
 
@@ -135,7 +136,8 @@ static void lay_out_class(struct skv_session *s, const struct skv_step_item *ite
 		row += items[i].n_tokens;
 		if (!seq_by_layer(q) || q->quiet)
 			continue;
-		keep_schedule(&seq_policy(q)->plan[c->layer].keep, q->about, at < st->n_decode, ks, &next);
+		keep_schedule(&seq_policy(q)->plan[c->layer].keep, q->about, at < st->n_decode,
+		              q->slots[c->layer].awake + items[i].n_tokens, ks, &next);
 		for (uint32_t layer = c->layer; layer < s->model.n_layers; layer++)
 			if (st->class_of[layer] == class)
 				q->next_slots[layer] = next;

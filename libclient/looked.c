@@ -127,18 +127,19 @@ static int put_kept(struct skv_session *s, const struct group *g, struct sink *t
 	const struct skv_kseq *ks = layer_kseq(s, layer, at);
 	const struct skv_list *list = &g->selection[layer].list;
 	uint32_t unit = g->policy->plan[layer].keep.unit, units = (ks->len + unit - 1) / unit, n = units;
+	bool listed = unit > 1 || g->policy->plan[layer].keep.spread > 0;
 	size_t number = (size_t)(at - g->first) * list->rows + head;
 	uint32_t *pos = malloc(2 * (units + 1u) * sizeof(*pos)), *ids = pos + units;
 	int e = pos ? fetch_positions(s, layer, s->step.seqs[at], ks, head, units, pos) : fail(-ENOMEM, "out of memory");
 
-	if (unit > 1 && e == 0)
+	if (listed && e == 0)
 		e = fetch(s, &n, list->count + number, sizeof(n));
 	if (n > units && e == 0)
 		e = fail(-EIO, "a selection of %u units, expected at most %u", n, units);
-	if (unit > 1 && e == 0)
+	if (listed && e == 0)
 		e = fetch(s, ids, list->ids + number * list->stride, n * sizeof(*ids));
 	for (uint32_t i = 0; i < n && e == 0; i++) {
-		uint32_t u = unit > 1 ? ids[i] : i;
+		uint32_t u = listed ? ids[i] : i;
 
 		if (u >= units)
 			e = fail(-EIO, "a selection of unit %u of %u", u, units);

@@ -129,7 +129,7 @@ static void keep_best(const struct skv_policy_ctx *ctx, const struct skv_keep_be
 	const struct skv_rank rank = {.smooth = k->smooth, .lambda = k->lambda};
 	const struct group *g = s->group;
 	const char *wrong = "outside of the layer's after()";
-	bool ranked = k->smooth > 1 || k->lambda > 0;
+	bool ranked = k->smooth > 1 || k->lambda > 0, shared = false;
 	struct skv_batch batch;
 	struct skv_keep_by by;
 	struct skv_shape shape;
@@ -144,6 +144,8 @@ static void keep_best(const struct skv_policy_ctx *ctx, const struct skv_keep_be
 	shape = layer_shape(s, k->layer);
 	batch = group_decoding(s, g, k->layer);
 	stride = selection_tokens(&batch);
+	shared = g->policy->plan[k->layer].keep.spread > 0;
+	ranked |= shared; /* who sleeps must not be among the best */
 	if (ranked)
 		s->kernels->rank(&shape, &batch, &rank, s->step.rank, stride, &s->step.work);
 	by = (struct skv_keep_by){
@@ -153,6 +155,9 @@ static void keep_best(const struct skv_policy_ctx *ctx, const struct skv_keep_be
 	        .forget = k->forget,
 	};
 	s->kernels->keep(&shape, &batch, &by, ranked ? s->step.rank : NULL, stride, &s->step.work);
+	if (shared)
+		s->kernels->allot(&shape, &batch, &(struct skv_allot){.recent = k->recent.count, .sure = k->sure}, s->step.rank,
+		                  stride, &s->step.work);
 	g->selection[k->layer].chosen = true;
 }
 

@@ -83,7 +83,7 @@ static struct skv_layer_slots after(const struct skv_seq *q, uint32_t layer, enu
 	else if (kind == QUIET_LIFT && amiss(q, layer))
 		x.extent = (skv_pages_of(x.live) + 2) * SKV_PAGE_TOKENS;
 	else if (kind == QUIET_NOTE && unit && x.unit != unit)
-		x.live = resident_tokens(q, layer, x.extent);
+		x.live = x.awake = resident_tokens(q, layer, x.extent);
 	if (kind == QUIET_NOTE)
 		x.unit = unit;
 	return x;
@@ -206,7 +206,7 @@ int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
 		if (q->len == 0)
 			q->slots[layer] = (struct skv_layer_slots){.unit = unit};
 		else if (!(q->about & SKV_ABOUT_SLOTS))
-			q->slots[layer] = (struct skv_layer_slots){.live = q->len, .extent = q->len};
+			q->slots[layer] = (struct skv_layer_slots){.live = q->len, .extent = q->len, .awake = q->len};
 		fits &= q->slots[layer].unit == unit;
 	}
 	if (q->len == 0) {

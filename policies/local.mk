@@ -2,6 +2,7 @@
 # One C file a policy; each becomes a module that exports one symbol and links nothing. To add one, name it here.
 policy_LTLIBRARIES = \
 	policies/full.la \
+	policies/adakv.la \
 	policies/streaming.la \
 	policies/delta.la \
 	policies/h2o.la \

@@ -31,6 +31,7 @@ struct op {
 	void (*keeping)(const struct skv_kernels *host, const struct op *);
 	struct skv_rank rank;
 	struct skv_keep_by by;
+	struct skv_allot allot;
 	struct skv_stamp stamp;
 	bool has_ev, has_slots, tokens;
 };

@@ -83,6 +83,49 @@ static void tally_prompt(const struct skv_shape *sh, const struct skv_batch *b, 
 	o->n = window;
 }
 
+static void run_tally_list(const struct skv_kernels *host, const struct op *o)
+{
+	host->tally_list(&o->shape, &o->batch, o->in[0], &o->list, &o->work);
+}
+
+static void tally_list(const struct skv_shape *sh, const struct skv_batch *b, const void *q,
+                       const struct skv_list *list, const struct skv_work *w)
+{
+	struct op *o = later(run_tally_list, sh, b, NULL, w);
+
+	o->in[0] = q;
+	o->list = *list;
+}
+
+static void run_list_awake(const struct skv_kernels *host, const struct op *o)
+{
+	struct skv_list list = o->list;
+
+	host->list_awake(&o->shape, &o->batch, &list, &o->work);
+}
+
+static void list_awake(const struct skv_shape *sh, const struct skv_batch *b, struct skv_list *list,
+                       const struct skv_work *w)
+{
+	list->most = b->max_len;
+	later(run_list_awake, sh, b, NULL, w)->list = *list;
+}
+
+static void run_allot(const struct skv_kernels *host, const struct op *o)
+{
+	host->allot(&o->shape, &o->batch, &o->allot, o->in[0], o->n, &o->work);
+}
+
+static void allot(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_allot *how, const float *ranks,
+                  uint32_t stride, const struct skv_work *w)
+{
+	struct op *o = later(run_allot, sh, b, NULL, w);
+
+	o->allot = *how;
+	o->in[0] = ranks;
+	o->n = stride;
+}
+
 static void run_rank(const struct skv_kernels *host, const struct op *o)
 {
 	host->rank(&o->shape, &o->batch, &o->rank, o->out, o->n, &o->work);
@@ -139,8 +182,11 @@ void fake_keep(struct skv_kernels *k)
 	k->lift = lift;
 	k->note_resident = note_resident;
 	k->tally = tally;
+	k->tally_list = tally_list;
 	k->tally_prompt = tally_prompt;
 	k->rank = rank;
 	k->keep = keep;
+	k->allot = allot;
+	k->list_awake = list_awake;
 	k->stamp = stamp;
 }

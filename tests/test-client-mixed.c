@@ -190,6 +190,7 @@ static const char *const every[] = {
 	"lessismore?budget=48&layers=1,3&dense=1",
 	"h2o?budget=100",
 	"snapkv?budget=100",
+	"adakv?budget=100",
 	"pyramidkv?budget=100",
 	"rkv?budget=100",
 	"raas?budget=8",

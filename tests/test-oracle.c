@@ -196,6 +196,13 @@ static void snapkv_spec(char *to)
 	window_spec(to, "snapkv", true, "");
 }
 
+static void adakv_spec(char *to)
+{
+	static const char *const more[] = {"", "&sure=0", "&sure=1", "&sure=0.5&spread=1.25", "&spread=1", "&spread=8"};
+
+	window_spec(to, "adakv", true, more[rnd_below(6)]);
+}
+
 static void pyramidkv_kvpress(char *to)
 {
 	window_spec(to, "pyramidkv:kvpress", true, rnd_below(2) ? "&beta=3" : "");
@@ -261,6 +268,7 @@ static const struct {
 	{"lessismore", lessismore_spec},
 	{"h2o", h2o_spec},
 	{"snapkv", snapkv_spec},
+	{"adakv", adakv_spec},
 	{"pyramidkv:kvpress", pyramidkv_kvpress},
 	{"pyramidkv:sparse-vllm", pyramidkv_sparse_vllm},
 	{"rkv", rkv_spec},

@@ -53,7 +53,7 @@ static const struct skv_policy *policy(const char *path)
 
 /* ---- the policies ---------------------------------------------------------------------------- */
 
-static const char *const names[] = {"full",  "streaming", "delta",    "h2o", "kascade", "lessismore", "omnikv",
+static const char *const names[] = {"full",  "streaming", "adakv", "delta",    "h2o", "kascade", "lessismore", "omnikv",
                                     "pyramidkv", "quest", "raas", "rkv", "snapkv", "tidal", "template"};
 
 START_TEST(loads_with_its_name)
@@ -461,6 +461,8 @@ START_TEST(budgets_that_are_kept)
 	ck_assert_uint_eq(k[0].at_prompt_end, 1);
 	ck_assert_uint_ge(keeps("snapkv", "snapkv?again=0")[0].slack, SKV_MAX_TOKENS); /* never again */
 	ck_assert_uint_eq(keeps("rkv", "rkv")[0].slack, 128);
+	ck_assert_float_eq_tol(keeps("adakv", "adakv")[0].spread, 1.8f, 1e-6f); /* 2 kv heads, one of which has its 0.2 */
+	ck_assert_float_eq(keeps("adakv", "adakv?spread=1.5")[0].spread, 1.5f);
 
 	k = keeps("raas", "raas?budget=0.25");
 	ck_assert_uint_eq(k[0].unit, SKV_PAGE_TOKENS);
@@ -577,6 +579,8 @@ START_TEST(parameters_that_make_no_sense)
 		{POLICY("snapkv"), "snapkv?budget=32", "window=32, expected 1 to 31: less than the budget"},
 		{POLICY("snapkv"), "snapkv?pool=4", "pool=4, expected an odd number"},
 		{POLICY("snapkv"), "snapkv?again=8", "again=8, expected 0 or at least the window of 32"},
+		{POLICY("adakv"), "adakv?sure=1.5", "sure=1.5, expected 0 to 1"},
+		{POLICY("adakv"), "adakv?spread=0.5", "spread=0.5, expected 1 to 256"},
 		{POLICY("pyramidkv"), "pyramidkv?beta=0.5", "beta=0.5, expected at least 1"},
 		{POLICY("pyramidkv"), "pyramidkv?budget=0.5&window=128", "window=128, expected 1 to 127"},
 		{POLICY("rkv"), "rkv?lambda=0", "lambda=0, expected above 0"},
@@ -661,7 +665,7 @@ START_TEST(refused_plugins)
 		const char *path, *says;
 	} c[] = {
 		{PLUGIN("bad-abi"),
-	         "policy block: abi is 4, expected 3: built for another sparsekv"},
+	         "policy block: abi is 5, expected 4: built for another sparsekv"},
 		{PLUGIN("bad-params"),
 	         "bad-params: parameter layers: offset is 8, expected a multiple of 8 within the 16 bytes"},
 		{PLUGIN("bad-symbol"), "plugin: it does not export sparsekv_policy()"},

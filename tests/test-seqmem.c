@@ -335,14 +335,15 @@ START_TEST(slots)
 		uint32_t about;
 		const char *says;
 	} c[] = {
-		{{40, 40, 0}, SKV_ABOUT_SLOTS, NULL},
-		{{5, 64, 1}, SKV_ABOUT_SLOTS, NULL}, /* up to a page behind the last one */
-		{{5, 48, SKV_PAGE_TOKENS}, SKV_ABOUT_SLOTS | SKV_ABOUT_PROMPTED, NULL},
-		{{5, 65, 1}, SKV_ABOUT_SLOTS, "more slots than the sequence has tokens"},
-		{{6, 5, 1}, SKV_ABOUT_SLOTS, "more slots than"},
-		{{5, 6, 0}, SKV_ABOUT_SLOTS, "no notes that say which"},
-		{{5, 5, 2}, SKV_ABOUT_SLOTS, "unknown units"},
-		{{5, 65, 2}, SKV_ABOUT_PROMPTED, NULL}, /* they do not count */
+		{{40, 40, 0, 40}, SKV_ABOUT_SLOTS, NULL},
+		{{5, 64, 1, 5}, SKV_ABOUT_SLOTS, NULL}, /* up to a page behind the last one */
+		{{5, 48, SKV_PAGE_TOKENS, 5}, SKV_ABOUT_SLOTS | SKV_ABOUT_PROMPTED, NULL},
+		{{5, 65, 1, 5}, SKV_ABOUT_SLOTS, "more slots than the sequence has tokens"},
+		{{6, 5, 1, 5}, SKV_ABOUT_SLOTS, "more slots than"},
+		{{5, 6, 1, 6}, SKV_ABOUT_SLOTS, "more slots awake than"},
+		{{5, 6, 0, 5}, SKV_ABOUT_SLOTS, "no notes that say which"},
+		{{5, 5, 2, 0}, SKV_ABOUT_SLOTS, "unknown units"},
+		{{5, 65, 2, 9}, SKV_ABOUT_PROMPTED, NULL}, /* they do not count */
 	};
 
 	for (size_t i = 0; i < sizeof(c) / sizeof(*c); i++) {

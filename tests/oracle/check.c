@@ -68,13 +68,19 @@ void check_prompt(struct verify *v, struct bed *b, struct skv_session *s, uint32
 		p->prompt(&step, spec, rows);
 }
 
+/* Units in memory. */
+static uint32_t stored(const struct oracle_head *h)
+{
+	return h->stored ? h->stored : h->n;
+}
+
 /* Tokens of each of the layer's heads. */
 static uint32_t slots(const struct bed *b, const struct bed_seq *q, uint32_t layer)
 {
 	const struct oracle_head *h = &q->kept->head[layer * b->model.n_kv_heads];
 	uint32_t last = q->n % q->kept->unit;
 
-	return h->n * q->kept->unit - (last ? q->kept->unit - last : 0);
+	return stored(h) * q->kept->unit - (last ? q->kept->unit - last : 0);
 }
 
 /* Pages that the policy has given back when the step is done. */
@@ -84,7 +90,7 @@ static uint64_t pages_left_out(const struct bed *b, const struct bed_seq *q, con
 
 	for (uint32_t layer = 0; layer < b->model.n_layers; layer++)
 		if (keeps(q, layer))
-			holes += skv_pages_of(step->n) - skv_pages_of(oracle_head(step, layer, 0)->n * q->kept->unit);
+			holes += skv_pages_of(step->n) - skv_pages_of(stored(oracle_head(step, layer, 0)) * q->kept->unit);
 		else
 			for (uint32_t page = 0; page < skv_pages_of(step->n); page++)
 				holes += q->hole[layer][page];
@@ -214,6 +220,8 @@ static bool see(const struct bed *b, const struct bed_seq *q, bool own, uint32_t
 		return true;
 	}
 	h = &q->kept->head[layer * m->n_kv_heads + head / (m->n_heads / m->n_kv_heads)];
+	if (h->stored > h->n)
+		return false; /* who slept, and is awake under other policies */
 	for (uint32_t t = 0; t < n; t++) {
 		uint32_t u = t / q->kept->unit;
 

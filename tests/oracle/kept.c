@@ -27,6 +27,7 @@ void oracle_kept_add(struct oracle_kept *k, uint32_t n)
 		for (uint32_t u = h->units; u < units; u++)
 			h->lives[u] = ORACLE_IN;
 		h->n += units - h->units;
+		h->stored += h->stored ? units - h->units : 0;
 		h->units = units;
 	}
 }
@@ -91,6 +92,7 @@ void oracle_kept_tokens(const struct oracle_step *s, const char *spec, struct or
 
 void oracle_kept_seen(struct oracle_head *h, const bool *in, uint32_t units)
 {
+	h->stored += h->stored ? units - h->units : 0;
 	h->units = units;
 	h->lives[units - 1] = ORACLE_IN;
 	h->n = 0;
@@ -177,7 +179,10 @@ void oracle_stay(struct oracle_head *h, uint32_t n, const struct oracle_score *s
 
 /* ---- SnapKV and its kin ----------------------------------------------------------------------------- */
 
-/* score[n]: the mean of the scores of `pool` positions around; where nothing lives they are 0. */
+/*
+ * score[n]: the mean of the scores of `pool` positions around; where nothing lives they are 0. Two means of the same scores
+ * in another order are not equal there, as sums are rounded: so a score counts a little more the later it stands.
+ */
 static void pool(const struct oracle_head *h, uint32_t n, const struct oracle_score *score, uint32_t width,
                  struct oracle_score *pooled)
 {
@@ -185,8 +190,13 @@ static void pool(const struct oracle_head *h, uint32_t n, const struct oracle_sc
 		struct oracle_score sum = {0};
 
 		for (uint32_t v = u < width / 2 ? 0 : u - width / 2; v <= u + width / 2 && v < n; v++)
-			if (h->lives[v] == ORACLE_IN)
-				sum = oracle_sum(sum, score[v]);
+			if (h->lives[v] == ORACLE_IN) {
+				uint32_t at = v + width - u;
+				struct oracle_score x = score[v];
+
+				x.is *= 1 + (double)at * at * 0x1p-36;
+				sum = oracle_sum(sum, x);
+			}
 		pooled[u] = (struct oracle_score){sum.lo / width, sum.is / width, sum.hi / width};
 	}
 }
@@ -243,11 +253,21 @@ static void weigh_redundancy(const struct oracle_step *s, uint32_t layer, uint32
 	free(cosine);
 }
 
-static void choose(const struct oracle_step *s, uint32_t layer, uint32_t kv, const struct oracle_snap *snap)
+void oracle_snap_prompt(const struct oracle_step *s, uint32_t window, uint32_t rows)
+{
+	for (uint32_t i = 0; i < s->kept->n_heads; i++) {
+		struct oracle_head *h = &s->kept->head[i];
+
+		h->voters = rows >= window ? window : h->voters + rows;
+		h->steps = 0;
+	}
+}
+
+void oracle_snap_scores(const struct oracle_step *s, uint32_t layer, uint32_t kv, const struct oracle_snap *snap,
+                        struct oracle_score *score)
 {
 	struct oracle_head *h = oracle_head(s, layer, kv);
 	struct oracle_score *vote = calloc(s->n, sizeof(*vote)), *sum = calloc(s->n, sizeof(*sum));
-	struct oracle_stay stay = {.keep = snap->most - 1, .recent = snap->window - 1};
 	uint32_t voters = h->steps <= snap->window ? h->steps + h->voters : snap->window;
 
 	for (uint32_t at = s->n - voters; at < s->n; at++) {
@@ -256,12 +276,21 @@ static void choose(const struct oracle_step *s, uint32_t layer, uint32_t kv, con
 			if (h->lives[t] == ORACLE_IN)
 				sum[t] = oracle_sum(sum[t], vote[t]);
 	}
-	pool(h, s->n, sum, snap->pool, vote);
+	pool(h, s->n, sum, snap->pool, score);
 	if (snap->lambda > 0)
-		weigh_redundancy(s, layer, kv, snap->lambda, vote);
-	oracle_stay(h, s->n, vote, &stay);
+		weigh_redundancy(s, layer, kv, snap->lambda, score);
 	free(vote);
 	free(sum);
+}
+
+static void choose(const struct oracle_step *s, uint32_t layer, uint32_t kv, const struct oracle_snap *snap)
+{
+	struct oracle_stay stay = {.keep = snap->most - 1, .recent = snap->window - 1};
+	struct oracle_score *score = calloc(s->n, sizeof(*score));
+
+	oracle_snap_scores(s, layer, kv, snap, score);
+	oracle_stay(oracle_head(s, layer, kv), s->n, score, &stay);
+	free(score);
 }
 
 void oracle_snap(const struct oracle_step *s, uint32_t layer, const struct oracle_snap *snap)

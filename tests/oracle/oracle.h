@@ -62,7 +62,7 @@ struct oracle_policy {
 
 extern const struct oracle_policy oracle_full, oracle_streaming, oracle_delta, oracle_omnikv, oracle_kascade,
 	oracle_tidal, oracle_lessismore, oracle_quest, oracle_h2o, oracle_snapkv, oracle_pyramidkv, oracle_rkv,
-	oracle_raas;
+	oracle_raas, oracle_adakv;
 
 /* The policy that a spec names, or NULL, also where the spec leaves layers to a profile. */
 const struct oracle_policy *oracle_find(const char *spec);
@@ -148,6 +148,7 @@ struct oracle_head {
 	struct oracle_score *value; /* [units] */
 	uint32_t units;             /* that there have been so far */
 	uint32_t n;                 /* how many of them live, whichever they are */
+	uint32_t stored;            /* where heads share a budget: how many are in memory; else 0, as many as live */
 	uint32_t steps, voters;     /* with a window: decode steps since tokens went, rows of a prompt before */
 };
 
@@ -198,5 +199,10 @@ struct oracle_snap {
 	double lambda;   /* above 0: R-KV's score */
 };
 void oracle_snap(const struct oracle_step *, uint32_t layer, const struct oracle_snap *);
+/* Its scores of the head's tokens, [n]: votes since tokens went, of the last `window` queries at most. */
+void oracle_snap_scores(const struct oracle_step *, uint32_t layer, uint32_t kv, const struct oracle_snap *,
+                        struct oracle_score *score);
+/* Who votes behind a prompt of so many rows: its last queries, or all of them and those before. */
+void oracle_snap_prompt(const struct oracle_step *, uint32_t window, uint32_t rows);
 
 #endif

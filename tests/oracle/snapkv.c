@@ -27,14 +27,7 @@ static struct oracle_snap snap_of(const char *spec)
 /* Who votes: a window's last queries; a piece of a prompt that is shorter votes with those before it. */
 static void prompt(const struct oracle_step *s, const char *spec, uint32_t rows)
 {
-	uint32_t window = (uint32_t)oracle_number(spec, "window");
-
-	for (uint32_t i = 0; i < s->kept->n_heads; i++) {
-		struct oracle_head *h = &s->kept->head[i];
-
-		h->voters = rows >= window ? window : h->voters + rows;
-		h->steps = 0;
-	}
+	oracle_snap_prompt(s, (uint32_t)oracle_number(spec, "window"), rows);
 }
 
 static void evict(const struct oracle_step *s, const char *spec)

@@ -31,7 +31,7 @@
 extern "C" {
 #endif
 
-#define SKV_POLICY_ABI 3u
+#define SKV_POLICY_ABI 4u
 #define SKV_POLICY_SYMBOL "sparsekv_policy"
 #define SKV_POLICY_MAX_PARAMS 64u
 #define SKV_POLICY_MAX_TEXT 256u /* bytes of a summary or a help line, NUL included; printable ASCII */
@@ -179,6 +179,12 @@ struct skv_keep {
 	 */
 	uint32_t votes;
 	uint32_t window; /* 0: all */
+	/*
+	 * Tokens, with votes. At least 1: the heads share the budget, which is the mean of what they have; a head has at most
+	 * `spread` times as much. As pages are of all heads, memory is for that much of each: what a head has not been given
+	 * sleeps in its place, and is neither attended to nor asked for votes until a prompt or another policy comes.
+	 */
+	float spread;
 };
 
 struct skv_plan {
@@ -194,6 +200,7 @@ struct skv_plan {
 	uint8_t map[SKV_MAX_HEADS];
 	/*
 	 * Tokens: the layer is DENSE, with `votes` its evidence is SKV_EV_TOKENS, SKV_POOL_SUM, SKV_SHARE_KV_HEAD, else none.
+	 * With `spread` it attends to TOKENS, its own source, without evidence: what is awake.
 	 * Pages: it attends to PAGES of its own by SKV_EV_BOUNDS, SKV_SHARE_Q_HEAD. It is no other layer's source.
 	 */
 	struct skv_keep keep;
@@ -234,6 +241,11 @@ struct skv_keep_best {
 	float lambda;
 	uint32_t old_first; /* of equals the earlier one goes */
 	uint32_t forget;    /* values of those that stay become 0 when others go */
+	/*
+	 * Where heads share a budget: of each the latest and its best stay awake up to this share of the mean, then the best
+	 * of all heads.
+	 */
+	float sure;
 };
 
 /*
