@@ -23,7 +23,7 @@ struct options {
 	const char *csv;
 };
 
-static const char *const usual[] = {"full", "quest", "delta", "streaming", "h2o", "snapkv", "rkv", "raas"};
+static const char *const usual[] = {"full", "quest", "delta", "streaming", "h2o", "snapkv", "adakv", "rkv", "raas"};
 
 static const struct column columns[] = {
 	{"tokens", 0}, {"policy", -20}, {"kv_mib", 3}, {"state_mib", 3}, {"kept", 3},
@@ -89,7 +89,7 @@ static void help(void)
 	puts("usage: sparsekv-bench memory [OPTION...]\n\n"
 	     "Decodes a sequence under each policy and asks the daemon what it has in memory.\n\n"
 	     "  --policy SPEC    a policy; again for another one (full, quest, delta, streaming, h2o, snapkv,\n"
-	     "                   rkv, raas, which keep or look at 1024 tokens where they have a budget)\n"
+	     "                   adakv, rkv, raas, which keep or look at 1024 tokens where they have a budget)\n"
 	     "  --prompt N       tokens that it begins with (128)\n"
 	     "  --tokens N       its length at last (16384)\n"
 	     "  --every N        steps between two questions (200)\n"
