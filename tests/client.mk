@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests of libclient/, on daemons of their own.
 CLIENT_TEST_SOURCES = tests/client-test.h tests/fixture.c tests/fixture.h tests/place.c tests/place.h \
-	tests/random.h tests/raw.c tests/world.c tests/world.h
+	tests/random.h tests/raw.c tests/world.c tests/world.h tests/world-ref.h tests/world-step.c
 CLIENT_TEST_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_BUILDDIR='"$(abs_top_builddir)"'
 CLIENT_TEST_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(JANSSON_CFLAGS) $(OPENMP_CFLAGS)
 CLIENT_TEST_LIBS = libclient/libsparsekv-client.la daemon/libskvdaemon.la kernels/libskvkernels.la $(CHECK_LIBS) $(JANSSON_LIBS) -lm

@@ -29,10 +29,17 @@ COMMON_TEST_LIBS = common/libskvcommon.la $(CHECK_LIBS)
 
 check_PROGRAMS += tests/test-policies
 TESTS += tests/test-policies
-tests_test_policies_SOURCES = tests/test-policies.c tests/random.h
+tests_test_policies_SOURCES = tests/test-policies.c tests/policy-file.h tests/random.h
 tests_test_policies_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_BUILDDIR='"$(abs_top_builddir)"'
 tests_test_policies_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_policies_LDADD = $(COMMON_TEST_LIBS)
+
+check_PROGRAMS += tests/test-policy-files
+TESTS += tests/test-policy-files
+tests_test_policy_files_SOURCES = tests/test-policy-files.c tests/policy-file.h tests/random.h
+tests_test_policy_files_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_BUILDDIR='"$(abs_top_builddir)"'
+tests_test_policy_files_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_policy_files_LDADD = $(COMMON_TEST_LIBS)
 
 check_PROGRAMS += tests/test-common
 TESTS += tests/test-common
