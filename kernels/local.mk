@@ -3,8 +3,9 @@
 # Only the objects of an ISA's library may contain its instructions.
 noinst_LTLIBRARIES += kernels/libskvkernels.la kernels/libskvkernels-generic.la
 KERNEL_SOURCES = \
-	kernels/kernels.h kernels/host/host.h kernels/host/simd.h kernels/host/tile.h kernels/host/decode.h kernels/host/block.h \
-	kernels/host/choice.h kernels/host/notes.h kernels/host/allot.c kernels/host/append.c kernels/host/bounds.c kernels/host/decode.c kernels/host/evidence.c \
+	kernels/kernels.h kernels/host/block.h kernels/host/choice.h kernels/host/decode.h kernels/host/host.h \
+	kernels/host/notes.h kernels/host/simd.h kernels/host/tile.h \
+	kernels/host/allot.c kernels/host/append.c kernels/host/bounds.c kernels/host/decode.c kernels/host/evidence.c \
 	kernels/host/keep.c kernels/host/prefill.c kernels/host/rank.c kernels/host/recall.c kernels/host/select.c \
 	kernels/host/slots.c kernels/host/table.c kernels/host/topk.c kernels/host/vote.c
 
