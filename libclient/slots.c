@@ -93,9 +93,14 @@ uint32_t slots_about(const struct skv_seq *q)
 {
 	uint32_t about = (q->about & ~SKV_ABOUT_SLOTS) | (q->quiet == QUIET_NOTE ? SKV_ABOUT_PROMPTED : 0);
 
-	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
-		if (q->next_slots[layer].unit || q->next_slots[layer].live != q->len)
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
+		const struct skv_layer_slots *next = &q->next_slots[layer];
+
+		if (next->unit || next->live != q->len)
 			about |= SKV_ABOUT_SLOTS;
+		if (q->quiet == QUIET_SETTLE && q->gaps && next->unit > 1)
+			about &= ~SKV_ABOUT_PROMPTED; /* a page has come down to where another was: see amiss() */
+	}
 	return about;
 }
 
@@ -219,6 +224,8 @@ int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
 		e = quiet(s, q, QUIET_NOTE);
 	if (q->gaps && e == 0)
 		e = quiet(s, q, QUIET_SETTLE);
+	if ((prompt || binds) && e == 0)
+		e = settle(s, q); /* closing gaps has moved pages */
 	if (binds && e == 0)
 		e = quiet(s, q, QUIET_BIND);
 	return e;

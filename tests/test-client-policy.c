@@ -117,6 +117,48 @@ START_TEST(swaps)
 }
 END_TEST
 
+/* n more tokens, whose outputs must be attention over all that streaming left, and all since. */
+static void go_on(uint32_t n, bool prompt)
+{
+	const struct skv_model *m = &w.model;
+	float *out = calloc((size_t)m->n_layers * n * m->n_heads * m->head_dim, sizeof(*out)), *at = out;
+	uint64_t content[20];
+	bool there[400];
+
+	for (uint32_t i = 0; i < n; i++)
+		content[i] = world_content(1, q.len + i);
+	OK(world_run(&w, q.seq, content, n, prompt, out, NULL));
+	world_seq_append(&w, &q, content, n, true); /* nothing goes any more */
+	for (uint32_t layer = 0; layer < m->n_layers; layer++) {
+		for (uint32_t t = 0; t < q.len; t++)
+			there[t] = !q.hole[(size_t)layer * skv_pages_of(q.cap) + t / SKV_PAGE_TOKENS];
+		for (uint32_t i = 0; i < n; i++)
+			for (uint32_t h = 0; h < m->n_heads; h++, at += m->head_dim)
+				world_compare(&w, &q, layer, q.len - n + i + 1, h, there, at);
+	}
+	free(out);
+}
+
+/* Pages with gaps, the last one partly filled, for a policy that keeps pages: a prompt goes on behind them, or a step. */
+START_TEST(pages_after_holes)
+{
+	w.policy = (struct world_policy){.kind = WORLD_STREAMING, .budget = {.count = 100}, .sinks = 20};
+	open_with("streaming?budget=100&sinks=20&dense=0");
+	new_seq("holed");
+	world_feed(&w, &q, 1, 140 + (uint32_t)_i, true); /* then fewer pages are missing than stand behind them */
+	world_feed(&w, &q, 1, 1, false);
+	ck_assert_uint_gt(holes(), 0);
+	OK(skv_seq_policy(q.seq, "raas?budget=60&dense=0"));
+	if (_i % 2)
+		go_on(1, false);
+	go_on(20, true);
+	go_on(1, false);
+	OK(skv_seq_drop(q.seq));
+	world_seq_deinit(&q);
+	skv_close(w.session);
+}
+END_TEST
+
 /* Measured in every step, under one random policy after the other; the last figures are in the daemon's answer. */
 START_TEST(recall)
 {
@@ -451,6 +493,7 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, swaps, 0, 4);
+	tcase_add_loop_test(t, pages_after_holes, 0, 16);
 	tcase_add_loop_test(t, recall, 0, 2);
 	tcase_add_test(t, refused_swaps);
 	tcase_add_test(t, refused_opens);
