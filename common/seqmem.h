@@ -55,7 +55,8 @@ struct skv_seqmem {
 	/* whose state is in the state area; checked before it is used */
 	char state_policy[SKV_NAME_MAX];
 	uint32_t state_version;
-	uint32_t state_epoch; /* of the commit that the state belongs to */
+	/* of the commit that the state belongs to; if there are bounds and no other state, of the first that they do */
+	uint32_t state_epoch;
 	/* next[epoch & 1]: the id to go on from as of that commit, or -1; tokens[length] shows it */
 	int32_t next[2];
 	uint32_t about[2]; /* what is known of the sequence as of that commit, see SKV_ABOUT_ */

@@ -269,6 +269,8 @@ void policy_follow(struct skv_session *s);
 /* Make the sequence one of the policy that it runs; 0 or a negative errno with the last error set. */
 int policy_take_over(struct skv_seq *q);
 void policy_start(struct skv_seq *q); /* a new, empty one */
+/* The commit to come has what was written to the state in this step; death before it must show that it has not. */
+void policy_state_of_commit(struct skv_seq *q);
 struct group;
 void policy_hook(struct skv_session *s, struct group *g, enum phase phase, uint32_t layer);
 void plugins_free(struct skv_client *c);

@@ -10,7 +10,8 @@
  * A sequence's state is the policy's, in the daemon's memory. `state_policy` names whose it is and is
  * empty while it is being replaced; `state_epoch` is the commit that it belongs to. A state that does not
  * fit, as after death inside of a step, is made anew by adopt(). State pages never change their policy: adoption gives
- * them back, and the first step after it (step.c) supplies others with the bounds of all pages that are there.
+ * them back, and the first step after it (step.c) supplies others with the bounds of all pages that are there. From then
+ * on bounds are true whatever becomes of a step, for the next one makes those anew that it needs.
  */
 #include "internal.h"
 
@@ -27,6 +28,7 @@
 #define PLUGINS_KEPT 16      /* loaded files that no session runs, kept for a swap back */
 #define SWAP_WAIT_MS 250     /* for the daemon to say what to swap to; a later answer is taken too */
 #define ADOPT_TEXT_MAX 256
+#define OF_NO_COMMIT (1u << 31) /* epochs that far apart: neither is before the other */
 
 /* ---- plugins --------------------------------------------------------------------------------- */
 
@@ -316,7 +318,7 @@ static void install(struct skv_seq *q, const struct policy *p, void *state)
 	q->bounded = p->n_bounds == 0 || q->len == 0;
 	m->state_version = block->state_version;
 	/* bounds that the next step makes are there when it is committed: until then the state is of no commit */
-	m->state_epoch = q->bounded ? q->epoch : q->epoch - 1;
+	m->state_epoch = q->bounded ? q->epoch : q->epoch ^ OF_NO_COMMIT;
 	atomic_thread_fence(memory_order_seq_cst);
 	skv_wire_string(m->state_policy, sizeof(m->state_policy), block->name);
 	q->state_torn = false;
@@ -346,14 +348,27 @@ static bool state_fits(const struct skv_seq *q, const struct policy *p)
 	return true;
 }
 
+/* Is the state of the last commit? */
+static bool state_holds(const struct skv_seq *q, const struct policy *p)
+{
+	uint32_t since = q->epoch - q->mem->state_epoch;
+
+	return p->block->seq_state_bytes > 0 ? since == 0 : p->n_bounds == 0 || since < OF_NO_COMMIT;
+}
+
+void policy_state_of_commit(struct skv_seq *q)
+{
+	if (seq_policy(q)->block->seq_state_bytes > 0 || !q->bounded)
+		q->mem->state_epoch = q->epoch + 1;
+}
+
 static bool at_home(const struct skv_seq *q, const struct policy *p)
 {
 	const struct skv_policy *block = p->block;
 	const struct skv_seqmem *m = q->mem;
 
 	return !q->state_torn && strncmp(m->state_policy, block->name, sizeof(m->state_policy)) == 0 &&
-	       m->state_version == block->state_version && state_fits(q, p) &&
-	       ((block->seq_state_bytes == 0 && p->n_bounds == 0) || m->state_epoch == q->epoch);
+	       m->state_version == block->state_version && state_fits(q, p) && state_holds(q, p);
 }
 
 int policy_take_over(struct skv_seq *q)

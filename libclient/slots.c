@@ -127,7 +127,7 @@ static void run(struct skv_session *s, struct skv_seq *q, uint32_t layer)
 /* The kernels of a step that was entered, and its commit. */
 static int carry(struct skv_session *s, struct skv_seq *q)
 {
-	bool kept = q->mem->state_epoch == q->epoch || q->quiet == QUIET_BIND;
+	bool holds = q->bounded && q->mem->state_epoch == q->epoch;
 	int e = 0;
 
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
@@ -140,8 +140,8 @@ static int carry(struct skv_session *s, struct skv_seq *q)
 	e = device_room_stale(s, q->n_evict);
 	if (e < 0)
 		return e;
-	if (kept)
-		q->mem->state_epoch = q->epoch + 1;
+	if (holds || q->quiet == QUIET_BIND)
+		policy_state_of_commit(q);
 	atomic_thread_fence(memory_order_release);
 	step_commit(q, q->mem->next[q->epoch & 1]);
 	return 0;

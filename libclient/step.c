@@ -349,9 +349,8 @@ static int end(struct skv_session *s, const int32_t *next)
 	e = device_not_recording(s);
 	if (e < 0)
 		return e;
-	/* the state belongs to the commit to come: after death before it, it fits none and is made anew */
 	for (uint32_t i = 0; i < st->n; i++)
-		st->seqs[i]->mem->state_epoch = st->seqs[i]->epoch + 1;
+		policy_state_of_commit(st->seqs[i]);
 	atomic_thread_fence(memory_order_release);
 	for (uint32_t i = 0; i < st->n_groups; i++)
 		policy_hook(s, &st->group[i], PHASE_END, 0);

@@ -356,12 +356,14 @@ static uint32_t single_step(pid_t pid, uint32_t n)
 	return n;
 }
 
+static const int stepped[] = {STREAMING, H2O, RAAS};
+
 START_TEST(any_instruction)
 {
 	uint32_t length[2] = {20000, 20000}; /* of skv_step_end in instructions, found out by the first that gets through */
 	int inside = 0;
 
-	policy = _i ? H2O : STREAMING;
+	policy = stepped[_i];
 	if (STEPPED_KILLS == 0) {
 		raw_close(op);
 		fix_stop(&daemon_);
@@ -397,7 +399,7 @@ static Suite *suite(void)
 	tcase_set_timeout(t, 200);
 	tcase_add_loop_test(t, any_time, 0, POLICIES);
 	if (!place_is_device()) /* there the device commits */
-		tcase_add_loop_test(t, any_instruction, 0, 2);
+		tcase_add_loop_test(t, any_instruction, 0, 3);
 	suite_add_tcase(s, t);
 	return s;
 }
