@@ -48,7 +48,7 @@ export SPARSEKV_ENGINE_CUDA_MODULE=$here/engine/cuda/libsparsekv-engine-cuda.so
 [ "${1-}" != bench ] || exec "$here/bench/sparsekv-bench" "${@:2}"
 case ${1-} in memcheck | racecheck | synccheck | initcheck) tool=$1; shift ;; esac
 # of several processes
-processes='gpu-daemon gpu-client test-client test-client-bounds test-client-mixed test-client-legacy test-client-policy test-client-kill test-client-quiet test-oracle
+processes='gpu-daemon gpu-client test-client test-client-bounds test-client-keep test-client-mixed test-client-legacy test-client-policy test-client-kill test-client-quiet test-oracle
 	test-engine-forward test-engine-work test-golden'
 processes=${processes//[[:space:]]/ }
 [ $# -gt 0 ] || set -- test-allot test-append test-bounds test-chosen test-decode test-keep test-prefill test-recall test-replay test-select test-slots test-engine-place $([ -n "$tool" ] || echo "$processes")
