@@ -154,13 +154,12 @@ static skv_pte entry_for_kernels(const struct skv_seq *q, skv_pte e)
 	return skv_pte_make(kind, pool_place(q->session->pool, skv_pte_id(e), kind == SKV_PTE_SHARED));
 }
 
-/* The tables as they are, with no page beyond what is committed: some kernels look at entries that nobody supplied. */
-static int upload_tables(struct skv_seq *q)
+/* What kernels see of the tables before a step: what is committed, and what pages_unpark() has looked at beyond. */
+static int copy_tables(struct skv_seq *q, size_t entries)
 {
 	const struct skv_backend *b = q->session->device->backend;
-	size_t entries = (size_t)q->layout.n_tables * q->layout.max_pages;
+	uint32_t pages = skv_pages_of(q->len) + seq_by_layer(q);
 	skv_pte *all = calloc(entries, sizeof(*all));
-	uint32_t pages = skv_pages_of(q->len) + 1; /* with what may be there to be settled */
 	int e;
 
 	if (!all)
@@ -173,8 +172,27 @@ static int upload_tables(struct skv_seq *q)
 	if (e == 0)
 		e = b->wait(NULL);
 	free(all);
-	q->on_device.old = e < 0;
 	return e < 0 ? device_failed(q->session->device, e, "page tables") : 0;
+}
+
+/* All of them, empty behind that: some kernels look at entries that nobody has supplied. */
+static int upload_tables(struct skv_seq *q)
+{
+	const struct skv_backend *b = q->session->device->backend;
+	size_t entries = (size_t)q->layout.n_tables * q->layout.max_pages;
+	int e;
+
+	if (q->len > 0) {
+		e = copy_tables(q, entries);
+	} else {
+		e = b->zero(q->on_device.table, entries * sizeof(skv_pte), NULL);
+		if (e == 0)
+			e = b->wait(NULL);
+		if (e < 0)
+			device_failed(q->session->device, e, "page tables");
+	}
+	q->on_device.old = e < 0;
+	return e;
 }
 
 static int open_entered(struct skv_seq *q)
