@@ -33,10 +33,11 @@
 #define WINDOW 256u
 #define KEPT_TOKENS 60u
 #define KEPT_PAGES 13u
-/* One evicts, one keeps bounds in state pages, two let single tokens or pages of single heads go. */
-enum { STREAMING, QUEST, H2O, RAAS, POLICIES };
+/* One evicts, one keeps bounds in state pages, the others let single tokens or pages of single heads go. */
+enum { STREAMING, QUEST, H2O, RAAS, ADAKV, POLICIES };
 static const char *const specs[] = {"streaming?budget=256&sinks=4&dense=1", "quest?budget=6&dense=1",
-                                    "h2o?budget=60&dense=1", "raas?budget=13&alpha=0.02&dense=1"};
+                                    "h2o?budget=60&dense=1", "raas?budget=13&alpha=0.02&dense=1",
+                                    "adakv?budget=60&window=16&again=16&spread=1.5&dense=1"};
 
 static int policy;
 static struct fix daemon_;
@@ -102,6 +103,8 @@ static uint64_t resident_at(uint32_t len)
 	/* the first decode step sees the whole prompt */
 	if (policy == H2O && len > PROMPT + 1)
 		gone = pages - skv_pages_of(KEPT_TOKENS);
+	if (policy == ADAKV && len > PROMPT + 1) /* those of the step before, and its own */
+		gone = pages - skv_pages_of((w.model.n_kv_heads > 1 ? 90 : 60) + (len - PROMPT - 2) % 16 + 1);
 	if (policy == RAAS && pages > KEPT_PAGES)
 		gone = pages - KEPT_PAGES;
 	if (policy == STREAMING && len > PROMPT && len + 1 > WINDOW && start / SKV_PAGE_TOKENS > 1)
@@ -356,7 +359,7 @@ static uint32_t single_step(pid_t pid, uint32_t n)
 	return n;
 }
 
-static const int stepped[] = {STREAMING, H2O, RAAS};
+static const int stepped[] = {STREAMING, H2O, RAAS, ADAKV};
 
 START_TEST(any_instruction)
 {
@@ -399,7 +402,7 @@ static Suite *suite(void)
 	tcase_set_timeout(t, 200);
 	tcase_add_loop_test(t, any_time, 0, POLICIES);
 	if (!place_is_device()) /* there the device commits */
-		tcase_add_loop_test(t, any_instruction, 0, 3);
+		tcase_add_loop_test(t, any_instruction, 0, 4);
 	suite_add_tcase(s, t);
 	return s;
 }
