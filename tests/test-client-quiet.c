@@ -171,8 +171,9 @@ static void attend_and_end(void)
 
 static const char *const specs[] = {
 	"full", "streaming?budget=128&dense=1", "delta?budget=0.25&layers=2,4", "quest?budget=0.25&dense=1",
+	"adakv?budget=60&window=8&again=8", "raas?budget=8&dense=1",
 };
-#define N_SPECS 4
+#define N_SPECS 6
 
 /* Run in a child: only this process's threads get the filter. */
 static void quiet_steps(void *arg)
