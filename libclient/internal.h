@@ -525,7 +525,6 @@ static inline struct skv_shape layer_shape(const struct skv_session *s, uint32_t
 	shape.layer = layer;
 	shape.state = s->model.n_layers + layer;
 	shape.notes = 2 * s->model.n_layers + layer;
-	shape.notes = 2 * s->model.n_layers + layer;
 	return shape;
 }
 

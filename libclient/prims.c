@@ -129,7 +129,7 @@ static void keep_best(const struct skv_policy_ctx *ctx, const struct skv_keep_be
 	const struct skv_rank rank = {.smooth = k->smooth, .lambda = k->lambda};
 	const struct group *g = s->group;
 	const char *wrong = "outside of the layer's after()";
-	bool ranked = k->smooth > 1 || k->lambda > 0, shared = false;
+	bool ranked = k->smooth > 1 || k->lambda > 0, shared;
 	struct skv_batch batch;
 	struct skv_keep_by by;
 	struct skv_shape shape;
