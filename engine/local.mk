@@ -22,7 +22,6 @@ engine_libskvengine_la_SOURCES = \
 	engine/progress.c engine/progress.h \
 	engine/replay.c engine/replay.h \
 	engine/report.c engine/report.h \
-	engine/safetensors.c engine/safetensors.h \
 	engine/score.c engine/score.h \
 	engine/search.c engine/search.h \
 	engine/settle.c engine/settle.h \
@@ -31,7 +30,7 @@ engine_libskvengine_la_SOURCES = \
 engine_libskvengine_la_CPPFLAGS = $(AM_CPPFLAGS) $(OPENBLAS_CFLAGS) $(JANSSON_CFLAGS) \
 	-DENG_CUDA_MODULE='"$(pkglibdir)/libsparsekv-engine-cuda.so"'
 engine_libskvengine_la_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
-engine_libskvengine_la_LIBADD = $(OPENBLAS_LIBS) $(JANSSON_LIBS) -lm -ldl
+engine_libskvengine_la_LIBADD = formats/libskvformats.la $(OPENBLAS_LIBS) $(JANSSON_LIBS) -lm -ldl
 
 bin_PROGRAMS += engine/sparsekv-generate engine/sparsekv-eval engine/sparsekv-calibrate
 ENGINE_LDADD = engine/libskvengine.la libclient/libsparsekv-client.la

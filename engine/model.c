@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "engine/safetensors.h"
+#include "formats/safetensors.h"
 
 /* ---- where each weight goes ------------------------------------------------------------------ */
 
@@ -73,7 +73,7 @@ static void *row_of(const struct eng_model *m, void *matrix, uint64_t row, uint6
 /* ---- reading --------------------------------------------------------------------------------- */
 
 struct loader {
-	const struct eng_safetensors *st;
+	const struct skv_safetensors *st;
 	const struct eng_model *model;
 	struct eng_error *err;
 	float *staging; /* where a tensor is on its way to a device; NULL on the host */
@@ -100,7 +100,8 @@ static int read_tensor(const struct loader *l, const char *name, uint64_t rows, 
 	struct eng_place *place = l->model->place;
 	uint32_t dtype = cols ? l->model->dtype : SKV_F32;
 	uint64_t n = rows * (cols ? cols : 1);
-	int r = eng_safetensors_read(l->st, name, rows, cols, l->staging ? l->staging : to, l->err);
+	int r = skv_safetensors_read(l->st, name, rows, cols, l->staging ? l->staging : to, l->err->text,
+	                             sizeof(l->err->text));
 
 	if (r || !l->staging)
 		return r;
@@ -152,7 +153,7 @@ static int read_all(const struct loader *l)
 	return r;
 }
 
-static int read_weights(const struct eng_model *m, const struct eng_safetensors *st, struct eng_error *err)
+static int read_weights(const struct eng_model *m, const struct skv_safetensors *st, struct eng_error *err)
 {
 	const struct eng_config *c = &m->config;
 	struct loader l = {.st = st, .model = m, .err = err};
@@ -172,10 +173,10 @@ static int read_weights(const struct eng_model *m, const struct eng_safetensors 
 	return r;
 }
 
-static bool all_bf16(const struct eng_safetensors *st)
+static bool all_bf16(const struct skv_safetensors *st)
 {
 	for (size_t i = 0; i < st->n_tensors; i++)
-		if (st->tensors[i].dtype != ENG_BF16)
+		if (st->tensors[i].dtype != SKV_BF16)
 			return false;
 	return true;
 }
@@ -198,7 +199,7 @@ static void set_name(struct eng_model *m, const char *directory, uint32_t finger
 int eng_model_load(struct eng_model *ret, const char *directory, struct eng_place *place, uint32_t dtype,
                    struct eng_error *err)
 {
-	struct eng_safetensors st = ENG_SAFETENSORS_NULL;
+	struct skv_safetensors st = SKV_SAFETENSORS_NULL;
 	struct eng_model m = {.place = place, .dtype = SKV_F32};
 	char path[PATH_MAX];
 	int r;
@@ -214,14 +215,14 @@ int eng_model_load(struct eng_model *ret, const char *directory, struct eng_plac
 		return eng_fail(err, -EINVAL, "%s: the weights are split; one model.safetensors expected",
 		                path);
 	snprintf(path, sizeof(path), "%s/model.safetensors", directory);
-	r = eng_safetensors_open(&st, path, err);
+	r = skv_safetensors_open(&st, path, err->text, sizeof(err->text));
 	if (!r && place->device != SKV_DEVICE_HOST && dtype == SKV_BF16 && all_bf16(&st))
 		m.dtype = SKV_BF16;
 	r = r ? r : allocate(&m, err);
 	r = r ? r : read_weights(&m, &st, err);
 	if (!r)
-		set_name(&m, directory, eng_safetensors_fingerprint(&st));
-	eng_safetensors_deinit(&st);
+		set_name(&m, directory, skv_safetensors_fingerprint(&st));
+	skv_safetensors_deinit(&st);
 	if (r) {
 		eng_model_deinit(&m);
 		return r;

@@ -12,8 +12,9 @@ export LC_ALL=C
 rules='
 libclient/include/sparsekv |
 common                     | libclient/include/sparsekv
+formats                    | libclient/include/sparsekv/types.h
 kernels                    | libclient/include/sparsekv/policy.h libclient/include/sparsekv/types.h
-libclient                  | libclient/include/sparsekv common kernels
+libclient                  | libclient/include/sparsekv common formats kernels
 policies                   | libclient/include/sparsekv/policy.h libclient/include/sparsekv/types.h
 daemon                     | libclient/include/sparsekv common daemon
 daemon/core                | libclient/include/sparsekv common daemon/mem/mem.h
@@ -24,7 +25,7 @@ daemon/ipc                 | libclient/include/sparsekv common daemon/sys daemon
 daemon/worker              | libclient/include/sparsekv common daemon/mem/cuda.h daemon/mem/mem.h daemon/sys daemon/loop
 daemon/plugin              | libclient/include/sparsekv common daemon/sys daemon/loop
 daemon/ctl                 | libclient/include/sparsekv common tests/oracle/verify.h
-engine                     | libclient/include/sparsekv
+engine                     | libclient/include/sparsekv formats
 tests/oracle               | libclient/include/sparsekv tests/ref-attention.h
 '
 

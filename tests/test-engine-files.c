@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include "engine/config.h"
 #include "engine/model.h"
-#include "engine/safetensors.h"
+#include "formats/safetensors.h"
 #include "engine/tasks.h"
 #include "engine/tokens.h"
 #include "tests/engine-fixture.h"
@@ -25,6 +25,8 @@ static void teardown(void)
 {
 	fx_remove(folder);
 }
+
+#define TEXT(err) (err).text, sizeof((err).text)
 
 /* ---- safetensors ----------------------------------------------------------------------------- */
 
@@ -53,38 +55,38 @@ static const uint8_t good_data[32] = {0x80, 0x3f, 0x00, 0xc0, 0, 0, 0x40, 0x40, 
 
 START_TEST(reads_what_is_there)
 {
-	struct eng_safetensors st;
+	struct skv_safetensors st;
 	struct eng_error err;
 	float a[6], b[3];
 
-	ck_assert_int_eq(eng_safetensors_open(&st, tensors(good_header, good_data, 32), &err), 0);
+	ck_assert_int_eq(skv_safetensors_open(&st, tensors(good_header, good_data, 32), TEXT(err)), 0);
 	ck_assert_uint_eq(st.n_tensors, 4);
-	ck_assert_int_eq(eng_safetensors_read(&st, "a", 2, 3, a, &err), 0);
-	ck_assert_int_eq(eng_safetensors_read(&st, "b", 3, 0, b, &err), 0);
+	ck_assert_int_eq(skv_safetensors_read(&st, "a", 2, 3, a, TEXT(err)), 0);
+	ck_assert_int_eq(skv_safetensors_read(&st, "b", 3, 0, b, TEXT(err)), 0);
 	ck_assert(a[0] == 1 && a[1] == -2 && a[2] == 0 && a[3] == 3 && a[4] == -1 && a[5] == 0);
 	ck_assert(b[0] == 1 && b[1] == -2 && b[2] == 0.5f);
 
-	ck_assert_int_eq(eng_safetensors_read(&st, "c", 3, 0, b, &err), -ENOENT);
+	ck_assert_int_eq(skv_safetensors_read(&st, "c", 3, 0, b, TEXT(err)), -ENOENT);
 	ck_assert_ptr_nonnull(strstr(err.text, "tensor c is missing (3 expected)"));
-	ck_assert_int_eq(eng_safetensors_read(&st, "a", 3, 2, a, &err), -EBADMSG);
-	ck_assert_ptr_nonnull(strstr(err.text, "tensor a is 2 × 3, the configuration says 3 × 2"));
-	ck_assert_int_eq(eng_safetensors_read(&st, "a", 6, 0, a, &err), -EBADMSG);
-	ck_assert_int_eq(eng_safetensors_read(&st, "n", 1, 0, a, &err), -EBADMSG);
+	ck_assert_int_eq(skv_safetensors_read(&st, "a", 3, 2, a, TEXT(err)), -EBADMSG);
+	ck_assert_ptr_nonnull(strstr(err.text, "tensor a is 2 × 3, 3 × 2 expected"));
+	ck_assert_int_eq(skv_safetensors_read(&st, "a", 6, 0, a, TEXT(err)), -EBADMSG);
+	ck_assert_int_eq(skv_safetensors_read(&st, "n", 1, 0, a, TEXT(err)), -EBADMSG);
 	ck_assert_ptr_nonnull(strstr(err.text, "tensor n is a scalar"));
-	eng_safetensors_deinit(&st);
+	skv_safetensors_deinit(&st);
 }
 END_TEST
 
 START_TEST(refuses_what_is_not_a_file)
 {
-	struct eng_safetensors st;
+	struct skv_safetensors st;
 	struct eng_error err;
 
-	ck_assert_int_eq(eng_safetensors_open(&st, fx_path(folder, "absent"), &err), -ENOENT);
+	ck_assert_int_eq(skv_safetensors_open(&st, fx_path(folder, "absent"), TEXT(err)), -ENOENT);
 	ck_assert_ptr_nonnull(strstr(err.text, "absent"));
-	ck_assert_int_eq(eng_safetensors_open(&st, folder, &err), -EBADMSG);
+	ck_assert_int_eq(skv_safetensors_open(&st, folder, TEXT(err)), -EBADMSG);
 	fx_write(fx_path(folder, "short"), "1234567", 7);
-	ck_assert_int_eq(eng_safetensors_open(&st, fx_path(folder, "short"), &err), -EBADMSG);
+	ck_assert_int_eq(skv_safetensors_open(&st, fx_path(folder, "short"), TEXT(err)), -EBADMSG);
 }
 END_TEST
 
@@ -134,10 +136,10 @@ static const struct {
 
 START_TEST(refuses_bad_headers)
 {
-	struct eng_safetensors st;
+	struct skv_safetensors st;
 	struct eng_error err;
 
-	ck_assert_int_eq(eng_safetensors_open(&st, tensors(bad_headers[_i].header, good_data, 32), &err),
+	ck_assert_int_eq(skv_safetensors_open(&st, tensors(bad_headers[_i].header, good_data, 32), TEXT(err)),
 	                 -EBADMSG);
 	ck_assert_msg(strstr(err.text, bad_headers[_i].says), "%s\n says: %s\n expected: %s",
 	              bad_headers[_i].header, err.text, bad_headers[_i].says);
@@ -150,17 +152,17 @@ START_TEST(refuses_every_truncation)
 	size_t n;
 	char *whole = fx_read(tensors(good_header, good_data, 32), &n);
 	const char *path = fx_path(folder, "t.safetensors");
-	struct eng_safetensors st;
+	struct skv_safetensors st;
 	struct eng_error err;
 
 	for (size_t cut = 0; cut < n; cut++) {
 		fx_write(path, whole, cut);
-		ck_assert_msg(eng_safetensors_open(&st, path, &err) == -EBADMSG,
+		ck_assert_msg(skv_safetensors_open(&st, path, TEXT(err)) == -EBADMSG,
 		              "%zu of %zu bytes were taken", cut, n);
 	}
 	memset(whole, 0xff, 8);
 	fx_write(path, whole, n);
-	ck_assert_int_eq(eng_safetensors_open(&st, path, &err), -EBADMSG);
+	ck_assert_int_eq(skv_safetensors_open(&st, path, TEXT(err)), -EBADMSG);
 	ck_assert_ptr_nonnull(strstr(err.text, "its header would be 18446744073709551615 bytes"));
 	free(whole);
 }
@@ -178,7 +180,7 @@ START_TEST(survives_random_damage)
 	for (unsigned round = 0; round < 4000; round++) {
 		char *bytes = malloc(n);
 		size_t length = n;
-		struct eng_safetensors st;
+		struct skv_safetensors st;
 
 		memcpy(bytes, whole, n);
 		for (unsigned k = rnd_below(4) + 1; k; k--) {
@@ -191,13 +193,13 @@ START_TEST(survives_random_damage)
 				memmove(bytes + at, bytes + at + 1, --length - at);
 		}
 		fx_write(path, bytes, length);
-		if (!eng_safetensors_open(&st, path, &err)) {
+		if (!skv_safetensors_open(&st, path, TEXT(err))) {
 			taken++;
 			for (size_t i = 0; i < st.n_tensors; i++)
 				ck_assert(st.tensors[i].data + (st.tensors[i].end - st.tensors[i].begin) <=
 				          (uint8_t *)st.map + st.map_bytes);
-			eng_safetensors_fingerprint(&st);
-			eng_safetensors_deinit(&st);
+			skv_safetensors_fingerprint(&st);
+			skv_safetensors_deinit(&st);
 		}
 		free(bytes);
 	}
@@ -212,13 +214,13 @@ START_TEST(converts_every_half)
 	const char *bfloat = "{\"h\":{\"dtype\":\"BF16\",\"shape\":[65536],\"data_offsets\":[0,131072]}}";
 	uint16_t *bits = malloc(131072);
 	float *x = malloc(65536 * sizeof(*x));
-	struct eng_safetensors st;
+	struct skv_safetensors st;
 	struct eng_error err;
 
 	for (unsigned i = 0; i < 65536; i++)
 		bits[i] = (uint16_t)i;
-	ck_assert_int_eq(eng_safetensors_open(&st, tensors(half, bits, 131072), &err), 0);
-	ck_assert_int_eq(eng_safetensors_read(&st, "h", 65536, 0, x, &err), 0);
+	ck_assert_int_eq(skv_safetensors_open(&st, tensors(half, bits, 131072), TEXT(err)), 0);
+	ck_assert_int_eq(skv_safetensors_read(&st, "h", 65536, 0, x, TEXT(err)), 0);
 	for (unsigned i = 0; i < 65536; i++) {
 		int sign = i & 0x8000 ? -1 : 1, e = i >> 10 & 31, m = i & 1023;
 		double want = e ? sign * ldexp(1 + m / 1024.0, e - 15) : sign * ldexp(m / 1024.0, -14);
@@ -229,17 +231,17 @@ START_TEST(converts_every_half)
 			ck_assert_msg((double)x[i] == want && !signbit(x[i]) == (sign > 0),
 			              "half %04x: %g, expected %g", i, (double)x[i], want);
 	}
-	eng_safetensors_deinit(&st);
+	skv_safetensors_deinit(&st);
 
-	ck_assert_int_eq(eng_safetensors_open(&st, tensors(bfloat, bits, 131072), &err), 0);
-	ck_assert_int_eq(eng_safetensors_read(&st, "h", 65536, 0, x, &err), 0);
+	ck_assert_int_eq(skv_safetensors_open(&st, tensors(bfloat, bits, 131072), TEXT(err)), 0);
+	ck_assert_int_eq(skv_safetensors_read(&st, "h", 65536, 0, x, TEXT(err)), 0);
 	for (unsigned i = 0; i < 65536; i++) {
 		uint32_t b;
 
 		memcpy(&b, &x[i], 4);
 		ck_assert_uint_eq(b, i << 16);
 	}
-	eng_safetensors_deinit(&st);
+	skv_safetensors_deinit(&st);
 	free(bits);
 	free(x);
 }
@@ -422,7 +424,7 @@ START_TEST(models_must_match_their_config)
 	fx_model_write(&tiny, w, folder);
 	patch("config.json", "\"intermediate_size\":80", "\"intermediate_size\":90");
 	ck_assert_int_eq(load_model(&err), -EBADMSG);
-	ck_assert_ptr_nonnull(strstr(err.text, "mlp.gate_proj.weight is 80 × 48, the configuration says 90 × 48"));
+	ck_assert_ptr_nonnull(strstr(err.text, "mlp.gate_proj.weight is 80 × 48, 90 × 48 expected"));
 	fx_model_write(&tiny, w, folder);
 	patch("config.json", "\"tie_word_embeddings\":true", "\"tie_word_embeddings\":null");
 	ck_assert_int_eq(load_model(&err), -ENOENT);

@@ -1,62 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/safetensors.h - read tensors from a safetensors file.
+ * formats/safetensors.h - read tensors from a safetensors file.
  *
  * The file is an 8-byte little-endian length, that many bytes of JSON, then the tensors' bytes. It
- * comes from anywhere, so nothing in it is believed before it was checked: when eng_safetensors_open()
+ * comes from anywhere, so nothing in it is believed before it was checked: when skv_safetensors_open()
  * succeeds, every tensor lies within the file, is as long as its shape and dtype say, and the
  * tensors cover the data exactly, without overlap or hole.
  */
-#ifndef ENG_SAFETENSORS_H
-#define ENG_SAFETENSORS_H
+#ifndef SKV_SAFETENSORS_H
+#define SKV_SAFETENSORS_H
 
 #include <stddef.h>
 #include <stdint.h>
-#include "engine/error.h"
+#include <sparsekv/types.h>
 
-#define ENG_TENSOR_DIMS 8
+#define SKV_TENSOR_DIMS 8
+#define SKV_TENSOR_OTHER 255u /* any dtype that is none of enum skv_dtype */
 
-enum eng_dtype { ENG_F32, ENG_F16, ENG_BF16, ENG_OTHER };
-
-struct eng_tensor {
+struct skv_tensor {
 	char *name;
-	enum eng_dtype dtype;
+	uint32_t dtype; /* enum skv_dtype, or SKV_TENSOR_OTHER */
 	char dtype_name[8];
 	uint32_t n_dims;
-	uint64_t dim[ENG_TENSOR_DIMS];
+	uint64_t dim[SKV_TENSOR_DIMS];
 	uint64_t begin, end; /* bytes of the data part */
 	const uint8_t *data; /* begin, in the mapping; not aligned to anything */
 };
 
-struct eng_safetensors {
+struct skv_safetensors {
 	char *path;
 	void *map;
 	size_t map_bytes;
 	const uint8_t *data; /* behind the header */
 	uint64_t data_bytes;
-	struct eng_tensor *tensors; /* in the order of their data */
+	struct skv_tensor *tensors; /* in the order of their data */
 	size_t n_tensors;
 };
-#define ENG_SAFETENSORS_NULL ((struct eng_safetensors){.map = NULL})
+#define SKV_SAFETENSORS_NULL ((struct skv_safetensors){.map = NULL})
 
 /* Map and check a file. -EBADMSG with a text for a malformed one, or the errno of open(2), mmap(2). */
-int eng_safetensors_open(struct eng_safetensors *ret, const char *path, struct eng_error *err);
-void eng_safetensors_deinit(struct eng_safetensors *st);
+int skv_safetensors_open(struct skv_safetensors *ret, const char *path, char *err, size_t err_len);
+void skv_safetensors_deinit(struct skv_safetensors *st);
 
 /* The tensor of this name, or NULL. */
-const struct eng_tensor *eng_safetensors_find(const struct eng_safetensors *st, const char *name);
+const struct skv_tensor *skv_safetensors_find(const struct skv_safetensors *st, const char *name);
 
 /*
  * Copy a matrix of [rows][cols] (or with cols = 0 a vector of `rows`) into `to`, as fp32.
  * -ENOENT no such tensor, -EBADMSG another shape, or a dtype that is not F32, F16 or BF16.
  */
-int eng_safetensors_read(const struct eng_safetensors *st, const char *name, uint64_t rows, uint64_t cols,
-                         float *to, struct eng_error *err);
+int skv_safetensors_read(const struct skv_safetensors *st, const char *name, uint64_t rows, uint64_t cols,
+                         float *to, char *err, size_t err_len);
 
 /*
  * A number that tells this file's content from another's: of the header, and of samples of the data
  * spread over all of it, so that it costs no full read.
  */
-uint32_t eng_safetensors_fingerprint(const struct eng_safetensors *st);
+uint32_t skv_safetensors_fingerprint(const struct skv_safetensors *st);
 
 #endif

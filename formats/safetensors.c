@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/safetensors.h"
+#include "formats/safetensors.h"
 
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <stdarg.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,24 +19,42 @@
 static const struct {
 	const char *name;
 	uint8_t bytes;
-	enum eng_dtype dtype;
+	uint32_t dtype;
 } dtypes[] = {
-	{"F32", 4, ENG_F32},    {"F16", 2, ENG_F16},       {"BF16", 2, ENG_BF16},     {"F64", 8, ENG_OTHER},
-	{"I64", 8, ENG_OTHER},  {"I32", 4, ENG_OTHER},     {"I16", 2, ENG_OTHER},     {"I8", 1, ENG_OTHER},
-	{"U64", 8, ENG_OTHER},  {"U32", 4, ENG_OTHER},     {"U16", 2, ENG_OTHER},     {"U8", 1, ENG_OTHER},
-	{"BOOL", 1, ENG_OTHER}, {"F8_E4M3", 1, ENG_OTHER}, {"F8_E5M2", 1, ENG_OTHER},
+	{"F32", 4, SKV_F32},    {"F16", 2, SKV_F16},       {"BF16", 2, SKV_BF16},     {"F64", 8, SKV_TENSOR_OTHER},
+	{"I64", 8, SKV_TENSOR_OTHER},  {"I32", 4, SKV_TENSOR_OTHER},     {"I16", 2, SKV_TENSOR_OTHER},     {"I8", 1, SKV_TENSOR_OTHER},
+	{"U64", 8, SKV_TENSOR_OTHER},  {"U32", 4, SKV_TENSOR_OTHER},     {"U16", 2, SKV_TENSOR_OTHER},     {"U8", 1, SKV_TENSOR_OTHER},
+	{"BOOL", 1, SKV_TENSOR_OTHER}, {"F8_E4M3", 1, SKV_TENSOR_OTHER}, {"F8_E5M2", 1, SKV_TENSOR_OTHER},
 };
+
+/* Where the text goes that says what is wrong. */
+struct complaint {
+	char *text;
+	size_t len;
+};
+
+static int fail(const struct complaint *c, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+static int fail(const struct complaint *c, int code, const char *format, ...)
+{
+	va_list ap;
+
+	va_start(ap, format);
+	vsnprintf(c->text, c->len, format, ap);
+	va_end(ap);
+	return code;
+}
 
 /* ---- one tensor's entry ---------------------------------------------------------------------- */
 
 /* Element size of the entry's dtype into *ret_bytes. */
-static int parse_dtype(const struct eng_safetensors *st, struct eng_tensor *t, const json_t *value,
-                       uint64_t *ret_bytes, struct eng_error *err)
+static int parse_dtype(const struct skv_safetensors *st, struct skv_tensor *t, const json_t *value,
+                       uint64_t *ret_bytes, const struct complaint *err)
 {
 	const char *s = json_string_value(value);
 
 	if (!s)
-		return eng_fail(err, -EBADMSG, "%s: tensor %s: no \"dtype\" string", st->path, t->name);
+		return fail(err, -EBADMSG, "%s: tensor %s: no \"dtype\" string", st->path, t->name);
 	for (size_t i = 0; i < sizeof(dtypes) / sizeof(*dtypes); i++)
 		if (!strcmp(s, dtypes[i].name)) {
 			t->dtype = dtypes[i].dtype;
@@ -42,42 +62,42 @@ static int parse_dtype(const struct eng_safetensors *st, struct eng_tensor *t, c
 			*ret_bytes = dtypes[i].bytes;
 			return 0;
 		}
-	return eng_fail(err, -EBADMSG, "%s: tensor %s: unknown dtype \"%.32s\"", st->path, t->name, s);
+	return fail(err, -EBADMSG, "%s: tensor %s: unknown dtype \"%.32s\"", st->path, t->name, s);
 }
 
 /* Shape into the tensor, and the bytes that it takes into *bytes, which comes as the element size. */
-static int parse_shape(const struct eng_safetensors *st, struct eng_tensor *t, const json_t *shape,
-                       uint64_t *bytes, struct eng_error *err)
+static int parse_shape(const struct skv_safetensors *st, struct skv_tensor *t, const json_t *shape,
+                       uint64_t *bytes, const struct complaint *err)
 {
 	if (!json_is_array(shape))
-		return eng_fail(err, -EBADMSG, "%s: tensor %s: no \"shape\" array", st->path, t->name);
-	if (json_array_size(shape) > ENG_TENSOR_DIMS)
-		return eng_fail(err, -EBADMSG, "%s: tensor %s: %zu dimensions, at most %d expected", st->path,
-		                t->name, json_array_size(shape), ENG_TENSOR_DIMS);
+		return fail(err, -EBADMSG, "%s: tensor %s: no \"shape\" array", st->path, t->name);
+	if (json_array_size(shape) > SKV_TENSOR_DIMS)
+		return fail(err, -EBADMSG, "%s: tensor %s: %zu dimensions, at most %d expected", st->path,
+		                t->name, json_array_size(shape), SKV_TENSOR_DIMS);
 	t->n_dims = (uint32_t)json_array_size(shape);
 	for (uint32_t i = 0; i < t->n_dims; i++) {
 		const json_t *d = json_array_get(shape, i);
 
 		if (!json_is_integer(d) || json_integer_value(d) < 0)
-			return eng_fail(err, -EBADMSG, "%s: tensor %s: dimension %u is not a count", st->path,
+			return fail(err, -EBADMSG, "%s: tensor %s: dimension %u is not a count", st->path,
 			                t->name, i);
 		t->dim[i] = (uint64_t)json_integer_value(d);
 		if (__builtin_mul_overflow(*bytes, t->dim[i], bytes))
-			return eng_fail(err, -EBADMSG, "%s: tensor %s: its shape is larger than memory",
+			return fail(err, -EBADMSG, "%s: tensor %s: its shape is larger than memory",
 			                st->path, t->name);
 	}
 	return 0;
 }
 
-static int parse_tensor(const struct eng_safetensors *st, struct eng_tensor *t, const json_t *entry,
-                        struct eng_error *err)
+static int parse_tensor(const struct skv_safetensors *st, struct skv_tensor *t, const json_t *entry,
+                        const struct complaint *err)
 {
 	const json_t *offsets = json_object_get(entry, "data_offsets");
 	uint64_t bytes = 0;
 	int r;
 
 	if (!json_is_object(entry))
-		return eng_fail(err, -EBADMSG, "%s: tensor %s: its entry is not an object", st->path,
+		return fail(err, -EBADMSG, "%s: tensor %s: its entry is not an object", st->path,
 		                t->name);
 	r = parse_dtype(st, t, json_object_get(entry, "dtype"), &bytes, err);
 	if (r)
@@ -87,19 +107,19 @@ static int parse_tensor(const struct eng_safetensors *st, struct eng_tensor *t, 
 		return r;
 	if (json_array_size(offsets) != 2 || !json_is_integer(json_array_get(offsets, 0)) ||
 	    !json_is_integer(json_array_get(offsets, 1)))
-		return eng_fail(err, -EBADMSG, "%s: tensor %s: \"data_offsets\" is not [begin, end]",
+		return fail(err, -EBADMSG, "%s: tensor %s: \"data_offsets\" is not [begin, end]",
 		                st->path, t->name);
 
 	/* A negative offset turns into a huge one and fails the same test. */
 	t->begin = (uint64_t)json_integer_value(json_array_get(offsets, 0));
 	t->end = (uint64_t)json_integer_value(json_array_get(offsets, 1));
 	if (t->begin > t->end || t->end > st->data_bytes)
-		return eng_fail(err, -EBADMSG,
+		return fail(err, -EBADMSG,
 		                "%s: tensor %s: offsets %lld … %lld, but the data has %llu bytes", st->path,
 		                t->name, (long long)t->begin, (long long)t->end,
 		                (unsigned long long)st->data_bytes);
 	if (t->end - t->begin != bytes)
-		return eng_fail(err, -EBADMSG,
+		return fail(err, -EBADMSG,
 		                "%s: tensor %s: %llu bytes of data, its shape and dtype take %llu", st->path,
 		                t->name, (unsigned long long)(t->end - t->begin), (unsigned long long)bytes);
 	t->data = st->data + t->begin;
@@ -110,7 +130,7 @@ static int parse_tensor(const struct eng_safetensors *st, struct eng_tensor *t, 
 
 static int by_data(const void *a, const void *b)
 {
-	const struct eng_tensor *x = a, *y = b;
+	const struct skv_tensor *x = a, *y = b;
 
 	if (x->begin != y->begin)
 		return x->begin < y->begin ? -1 : 1;
@@ -118,45 +138,45 @@ static int by_data(const void *a, const void *b)
 }
 
 /* The tensors, sorted, must follow each other from the first byte of the data to the last. */
-static int check_cover(const struct eng_safetensors *st, struct eng_error *err)
+static int check_cover(const struct skv_safetensors *st, const struct complaint *err)
 {
 	uint64_t at = 0;
 
 	for (size_t i = 0; i < st->n_tensors; i++) {
-		const struct eng_tensor *t = &st->tensors[i];
+		const struct skv_tensor *t = &st->tensors[i];
 
 		if (t->begin != at)
-			return eng_fail(err, -EBADMSG, "%s: tensor %s: begins at byte %llu, %s", st->path,
+			return fail(err, -EBADMSG, "%s: tensor %s: begins at byte %llu, %s", st->path,
 			                t->name, (unsigned long long)t->begin,
 			                t->begin < at ? "inside the one before it" : "after a hole");
 		at = t->end;
 	}
 	if (at != st->data_bytes)
-		return eng_fail(err, -EBADMSG, "%s: %llu bytes at the end belong to no tensor", st->path,
+		return fail(err, -EBADMSG, "%s: %llu bytes at the end belong to no tensor", st->path,
 		                (unsigned long long)(st->data_bytes - at));
 	return 0;
 }
 
-static int parse_header(struct eng_safetensors *st, json_t *root, struct eng_error *err)
+static int parse_header(struct skv_safetensors *st, json_t *root, const struct complaint *err)
 {
 	const char *name;
 	json_t *entry;
 	int r;
 
 	if (!json_is_object(root))
-		return eng_fail(err, -EBADMSG, "%s: the header is not a JSON object", st->path);
+		return fail(err, -EBADMSG, "%s: the header is not a JSON object", st->path);
 	st->tensors = calloc(json_object_size(root) + 1, sizeof(*st->tensors));
 	if (!st->tensors)
-		return eng_fail(err, -ENOMEM, "%s: no memory for %zu tensors", st->path,
+		return fail(err, -ENOMEM, "%s: no memory for %zu tensors", st->path,
 		                json_object_size(root));
 	json_object_foreach(root, name, entry) {
-		struct eng_tensor *t = &st->tensors[st->n_tensors];
+		struct skv_tensor *t = &st->tensors[st->n_tensors];
 
 		if (!strcmp(name, "__metadata__"))
 			continue;
 		t->name = strdup(name);
 		if (!t->name)
-			return eng_fail(err, -ENOMEM, "%s: no memory for its names", st->path);
+			return fail(err, -ENOMEM, "%s: no memory for its names", st->path);
 		st->n_tensors++;
 		r = parse_tensor(st, t, entry, err);
 		if (r)
@@ -166,23 +186,23 @@ static int parse_header(struct eng_safetensors *st, json_t *root, struct eng_err
 	return check_cover(st, err);
 }
 
-static int map_file(struct eng_safetensors *st, struct eng_error *err)
+static int map_file(struct skv_safetensors *st, const struct complaint *err)
 {
 	struct stat sb;
 	int fd, r;
 
 	fd = open(st->path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return eng_fail(err, -errno, "%s: %s", st->path, strerror(errno));
+		return fail(err, -errno, "%s: %s", st->path, strerror(errno));
 	if (fstat(fd, &sb) < 0) {
-		r = eng_fail(err, -errno, "%s: %s", st->path, strerror(errno));
+		r = fail(err, -errno, "%s: %s", st->path, strerror(errno));
 	} else if (!S_ISREG(sb.st_mode) || sb.st_size < 8) {
-		r = eng_fail(err, -EBADMSG,
+		r = fail(err, -EBADMSG,
 		             "%s: not a safetensors file: shorter than its 8-byte header length", st->path);
 	} else {
 		st->map_bytes = (size_t)sb.st_size;
 		st->map = mmap(NULL, st->map_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-		r = st->map == MAP_FAILED ? eng_fail(err, -errno, "%s: mmap: %s", st->path, strerror(errno))
+		r = st->map == MAP_FAILED ? fail(err, -errno, "%s: mmap: %s", st->path, strerror(errno))
 		                          : 0;
 		if (r)
 			st->map = NULL;
@@ -191,22 +211,23 @@ static int map_file(struct eng_safetensors *st, struct eng_error *err)
 	return r;
 }
 
-int eng_safetensors_open(struct eng_safetensors *ret, const char *path, struct eng_error *err)
+int skv_safetensors_open(struct skv_safetensors *ret, const char *path, char *err, size_t err_len)
 {
-	struct eng_safetensors st = ENG_SAFETENSORS_NULL;
+	const struct complaint c = {.text = err, .len = err_len};
+	struct skv_safetensors st = SKV_SAFETENSORS_NULL;
 	json_error_t je;
 	json_t *root = NULL;
 	uint64_t header;
 	int r;
 
 	st.path = strdup(path);
-	r = st.path ? map_file(&st, err) : eng_fail(err, -ENOMEM, "%s: no memory", path);
+	r = st.path ? map_file(&st, &c) : fail(&c, -ENOMEM, "%s: no memory", path);
 	if (r)
 		goto fail;
 	memcpy(&header, st.map, 8);
 	header = le64toh(header);
 	if (header > HEADER_MAX || header > st.map_bytes - 8) {
-		r = eng_fail(err, -EBADMSG, "%s: its header would be %llu bytes of a file of %zu", path,
+		r = fail(&c, -EBADMSG, "%s: its header would be %llu bytes of a file of %zu", path,
 		             (unsigned long long)header, st.map_bytes);
 		goto fail;
 	}
@@ -214,21 +235,21 @@ int eng_safetensors_open(struct eng_safetensors *ret, const char *path, struct e
 	st.data_bytes = st.map_bytes - 8 - header;
 	root = json_loadb((const char *)st.map + 8, header, JSON_REJECT_DUPLICATES, &je);
 	if (!root) {
-		r = eng_fail(err, -EBADMSG, "%s: header, byte %d: %s", path, je.position, je.text);
+		r = fail(&c, -EBADMSG, "%s: header, byte %d: %s", path, je.position, je.text);
 		goto fail;
 	}
-	r = parse_header(&st, root, err);
+	r = parse_header(&st, root, &c);
 	json_decref(root);
 	if (r)
 		goto fail;
 	*ret = st;
 	return 0;
 fail:
-	eng_safetensors_deinit(&st);
+	skv_safetensors_deinit(&st);
 	return r;
 }
 
-void eng_safetensors_deinit(struct eng_safetensors *st)
+void skv_safetensors_deinit(struct skv_safetensors *st)
 {
 	for (size_t i = 0; i < st->n_tensors; i++)
 		free(st->tensors[i].name);
@@ -236,12 +257,12 @@ void eng_safetensors_deinit(struct eng_safetensors *st)
 	if (st->map)
 		munmap(st->map, st->map_bytes);
 	free(st->path);
-	*st = ENG_SAFETENSORS_NULL;
+	*st = SKV_SAFETENSORS_NULL;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-const struct eng_tensor *eng_safetensors_find(const struct eng_safetensors *st, const char *name)
+const struct skv_tensor *skv_safetensors_find(const struct skv_safetensors *st, const char *name)
 {
 	for (size_t i = 0; i < st->n_tensors; i++)
 		if (!strcmp(st->tensors[i].name, name))
@@ -269,9 +290,9 @@ static float from_half(uint16_t h)
 	return (sign ? -0x1p-24f : 0x1p-24f) * (float)mantissa;
 }
 
-static void convert(const struct eng_tensor *t, uint64_t n, float *to)
+static void convert(const struct skv_tensor *t, uint64_t n, float *to)
 {
-	if (t->dtype == ENG_F32) {
+	if (t->dtype == SKV_F32) {
 		for (uint64_t i = 0; i < n; i++) {
 			uint32_t bits;
 
@@ -285,15 +306,16 @@ static void convert(const struct eng_tensor *t, uint64_t n, float *to)
 
 		memcpy(&bits, t->data + 2 * i, 2);
 		bits = le16toh(bits);
-		to[i] = t->dtype == ENG_F16 ? from_half(bits) : from_bits((uint32_t)bits << 16);
+		to[i] = t->dtype == SKV_F16 ? from_half(bits) : from_bits((uint32_t)bits << 16);
 	}
 }
 
-int eng_safetensors_read(const struct eng_safetensors *st, const char *name, uint64_t rows, uint64_t cols,
-                         float *to, struct eng_error *err)
+int skv_safetensors_read(const struct skv_safetensors *st, const char *name, uint64_t rows, uint64_t cols,
+                         float *to, char *err, size_t err_len)
 {
-	const struct eng_tensor *t = eng_safetensors_find(st, name);
-	char want[48], is[ENG_TENSOR_DIMS * 24 + 1] = "";
+	const struct complaint c = {.text = err, .len = err_len};
+	const struct skv_tensor *t = skv_safetensors_find(st, name);
+	char want[48], is[SKV_TENSOR_DIMS * 24 + 1] = "";
 	bool fits;
 
 	if (cols)
@@ -302,17 +324,17 @@ int eng_safetensors_read(const struct eng_safetensors *st, const char *name, uin
 	else
 		snprintf(want, sizeof(want), "%llu", (unsigned long long)rows);
 	if (!t)
-		return eng_fail(err, -ENOENT, "%s: tensor %s is missing (%s expected)", st->path, name, want);
+		return fail(&c, -ENOENT, "%s: tensor %s is missing (%s expected)", st->path, name, want);
 	fits = cols ? t->n_dims == 2 && t->dim[0] == rows && t->dim[1] == cols
 	            : t->n_dims == 1 && t->dim[0] == rows;
 	if (!fits) {
 		for (uint32_t i = 0; i < t->n_dims; i++)
 			sprintf(is + strlen(is), i ? " × %llu" : "%llu", (unsigned long long)t->dim[i]);
-		return eng_fail(err, -EBADMSG, "%s: tensor %s is %s, the configuration says %s", st->path,
+		return fail(&c, -EBADMSG, "%s: tensor %s is %s, %s expected", st->path,
 		                name, t->n_dims ? is : "a scalar", want);
 	}
-	if (t->dtype == ENG_OTHER)
-		return eng_fail(err, -EBADMSG, "%s: tensor %s has dtype %s, F32, F16 or BF16 expected",
+	if (t->dtype == SKV_TENSOR_OTHER)
+		return fail(&c, -EBADMSG, "%s: tensor %s has dtype %s, F32, F16 or BF16 expected",
 		                st->path, name, t->dtype_name);
 	convert(t, rows * (cols ? cols : 1), to);
 	return 0;
@@ -326,7 +348,7 @@ static uint32_t hash(uint32_t h, const uint8_t *p, size_t n)
 	return h;
 }
 
-uint32_t eng_safetensors_fingerprint(const struct eng_safetensors *st)
+uint32_t skv_safetensors_fingerprint(const struct skv_safetensors *st)
 {
 	const size_t step = 16381, sample = 64; /* a prime, so that no row length hides from the samples */
 	const uint8_t *map = st->map;
