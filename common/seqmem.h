@@ -80,10 +80,32 @@ struct skv_evict {
 	uint32_t page; /* index in the table */
 };
 
+/* What pages are for. Each layer has a table of every group. */
+enum skv_group {
+	SKV_GROUP_PAGES, /* K and V */
+	SKV_GROUP_BOUNDS,
+	SKV_GROUP_NOTES,
+	SKV_GROUPS
+};
+
+/* Tables have numbers: those of a group come one after the other, in the order of the layers. */
+static inline uint32_t skv_table(uint32_t n_layers, enum skv_group group, uint32_t layer)
+{
+	return (uint32_t)group * n_layers + layer;
+}
+static inline enum skv_group skv_table_group(uint32_t n_layers, uint32_t table)
+{
+	return (enum skv_group)(table / n_layers);
+}
+static inline uint32_t skv_table_layer(uint32_t n_layers, uint32_t table)
+{
+	return table % n_layers;
+}
+
 /* Byte offsets in the memory. */
 struct skv_seqmem_layout {
 	uint32_t n_layers, max_tokens, max_pages;
-	uint32_t n_tables; /* of the layers, of their state, of their notes: layer l, n_layers + l, 2 n_layers + l */
+	uint32_t n_tables; /* SKV_GROUPS of each layer, see skv_table() */
 	size_t table;   /* skv_pte [n_tables][max_pages] */
 	size_t tokens;  /* int32_t [max_tokens + 1] */
 	size_t journal; /* struct skv_evict [journal_most] */
@@ -124,7 +146,9 @@ void skv_seqmem_init(struct skv_seqmem *s, const struct skv_seqmem_layout *l);
 /* What an entry of this table becomes when it is evicted. */
 static inline skv_pte skv_seqmem_evicted(const struct skv_seqmem_layout *l, uint32_t table)
 {
-	return skv_pte_make(table < l->n_layers ? SKV_PTE_HOLE : SKV_PTE_NONE, 0);
+	bool hole = skv_table_group(l->n_layers, table) == SKV_GROUP_PAGES;
+
+	return skv_pte_make(hole ? SKV_PTE_HOLE : SKV_PTE_NONE, 0);
 }
 
 /*

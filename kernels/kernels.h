@@ -50,8 +50,8 @@ struct skv_shape {
 	uint32_t dtype;    /* enum skv_dtype of the pool */
 	uint32_t io_dtype; /* enum skv_dtype of q, k, v and out */
 	uint32_t layer;    /* whose tables are meant */
-	uint32_t state;    /* number of the table of the layer's state pages: n_layers + layer; see bounds */
-	uint32_t notes;    /* and of the pages of its notes: 2 * n_layers + layer */
+	uint32_t state;    /* number of the table of the layer's state pages; see bounds */
+	uint32_t notes;    /* and of the pages of its notes */
 	float scale;       /* softmax scale, resolved (never 0) */
 	uint8_t *pool;
 	size_t page_bytes;

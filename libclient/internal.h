@@ -523,8 +523,8 @@ static inline struct skv_shape layer_shape(const struct skv_session *s, uint32_t
 	struct skv_shape shape = s->shape;
 
 	shape.layer = layer;
-	shape.state = s->model.n_layers + layer;
-	shape.notes = 2 * s->model.n_layers + layer;
+	shape.state = skv_table(s->model.n_layers, SKV_GROUP_BOUNDS, layer);
+	shape.notes = skv_table(s->model.n_layers, SKV_GROUP_NOTES, layer);
 	return shape;
 }
 

@@ -102,13 +102,14 @@ static int ascending(const void *a, const void *b)
 static int fetch_positions(struct skv_session *s, uint32_t layer, const struct skv_seq *q, const struct skv_kseq *ks,
                            uint32_t head, uint32_t n, uint32_t *pos)
 {
+	const skv_pte *table = seq_table(q, skv_table(s->model.n_layers, SKV_GROUP_NOTES, layer));
 	uint32_t each = skv_notes_of_page(&s->shape);
 	size_t offset = head * (s->shape.page_bytes / s->model.n_kv_heads);
 	struct skv_note *notes = malloc(each * sizeof(*notes));
 	int e = notes ? 0 : fail(-ENOMEM, "out of memory");
 
 	for (uint32_t i = 0; i < n && e == 0; i += each) {
-		uint32_t page = skv_pte_id(seq_table(q, 2 * s->model.n_layers + layer)[i / each]);
+		uint32_t page = skv_pte_id(table[i / each]);
 		uint32_t some = n - i < each ? n - i : each;
 		const uint8_t *at = s->shape.pool + pool_place(s->pool, page, false) * s->shape.page_bytes + offset;
 

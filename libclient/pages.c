@@ -22,7 +22,13 @@ static bool resident(const struct skv_seq *q, uint32_t table, uint32_t page)
 	return skv_pte_resident(seq_table(q, table)[page]);
 }
 
-/* Pages of notes that so many slots take. */
+/* Pages of bounds that so many slots of a layer take, ... */
+static uint32_t bounds_of(const struct skv_seq *q, uint32_t layer, uint32_t slots)
+{
+	return plan_keeps_bounds(&seq_policy(q)->plan[layer]) ? state_pages_of(slots) : 0;
+}
+
+/* ... and pages of notes. */
 static uint32_t notes_of(const struct skv_seq *q, uint32_t unit, uint32_t slots)
 {
 	uint32_t each = skv_notes_of_page(&q->session->shape);
@@ -30,21 +36,30 @@ static uint32_t notes_of(const struct skv_seq *q, uint32_t unit, uint32_t slots)
 	return unit ? ((slots + unit - 1) / unit + each - 1) / each : 0;
 }
 
-enum kind { PAGES, BOUNDS, NOTES };
-
-static enum kind kind_of(const struct skv_seq *q, uint32_t table)
+static enum skv_group group_of(const struct skv_seq *q, uint32_t table)
 {
-	return (enum kind)(table / q->layout.n_layers);
+	return skv_table_group(q->layout.n_layers, table);
+}
+
+static uint32_t layer_of(const struct skv_seq *q, uint32_t table)
+{
+	return skv_table_layer(q->layout.n_layers, table);
+}
+
+/* The number of a layer's table of notes. */
+static uint32_t notes_table(const struct skv_seq *q, uint32_t layer)
+{
+	return skv_table(q->layout.n_layers, SKV_GROUP_NOTES, layer);
 }
 
 /* Entries of the table with pages as of the last commit: none is beyond, and none between is missing but for gaps. */
 static uint32_t had(const struct skv_seq *q, uint32_t table)
 {
-	uint32_t layer = table % q->layout.n_layers, extent = seq_extent(q, layer);
+	uint32_t layer = layer_of(q, table), extent = seq_extent(q, layer);
 
-	switch (kind_of(q, table)) {
-	case PAGES: return skv_pages_of(extent);
-	case BOUNDS: return plan_keeps_bounds(&seq_policy(q)->plan[layer]) && q->bounded ? state_pages_of(extent) : 0;
+	switch (group_of(q, table)) {
+	case SKV_GROUP_PAGES: return skv_pages_of(extent);
+	case SKV_GROUP_BOUNDS: return q->bounded ? bounds_of(q, layer, extent) : 0;
 	default: return seq_by_layer(q) ? notes_of(q, q->slots[layer].unit, extent) : 0;
 	}
 }
@@ -52,12 +67,12 @@ static uint32_t had(const struct skv_seq *q, uint32_t table)
 /* And those that it has with the open step. */
 static uint32_t wants(const struct skv_seq *q, uint32_t table)
 {
-	uint32_t layer = table % q->layout.n_layers, reach = seq_reach(q, layer);
+	uint32_t layer = layer_of(q, table), reach = seq_reach(q, layer);
 	bool bounds = !q->quiet || q->quiet == QUIET_BIND || q->bounded;
 
-	switch (kind_of(q, table)) {
-	case PAGES: return skv_pages_of(reach);
-	case BOUNDS: return plan_keeps_bounds(&seq_policy(q)->plan[layer]) && bounds ? state_pages_of(reach) : 0;
+	switch (group_of(q, table)) {
+	case SKV_GROUP_PAGES: return skv_pages_of(reach);
+	case SKV_GROUP_BOUNDS: return bounds ? bounds_of(q, layer, reach) : 0;
 	default: return seq_by_layer(q) ? notes_of(q, q->next_slots[layer].unit, reach) : 0;
 	}
 }
@@ -65,7 +80,7 @@ static uint32_t wants(const struct skv_seq *q, uint32_t table)
 /* Where to look for entries that want a page: what was evicted before there were notes is filled to settle in. */
 static struct span missing(const struct skv_seq *q, uint32_t table)
 {
-	const struct skv_layer_slots *x = &q->slots[table % q->layout.n_layers];
+	const struct skv_layer_slots *x = &q->slots[layer_of(q, table)];
 	bool gaps = q->quiet == QUIET_SETTLE && q->gaps && x->live < x->extent;
 
 	return (struct span){.from = gaps ? 0 : had(q, table), .to = wants(q, table)};
@@ -80,9 +95,9 @@ static skv_pte *parked(const struct skv_seq *q, uint32_t table, uint32_t page)
 {
 	uint32_t pages = skv_pages_of(q->len);
 
-	if (!q->quiet || kind_of(q, table) != PAGES || page < pages)
+	if (!q->quiet || group_of(q, table) != SKV_GROUP_PAGES || page < pages)
 		return NULL;
-	return &seq_table(q, 2 * q->layout.n_layers + table)[pages - 1];
+	return &seq_table(q, notes_table(q, layer_of(q, table)))[pages - 1];
 }
 
 /* ---- taken ----------------------------------------------------------------------------------- */
@@ -108,16 +123,16 @@ static bool takes(const struct skv_seq *q)
  */
 static struct span written(const struct skv_seq *q, uint32_t table)
 {
-	uint32_t layer = table % q->layout.n_layers, extent = seq_extent(q, layer), end = wants(q, table);
+	uint32_t layer = layer_of(q, table), extent = seq_extent(q, layer), end = wants(q, table);
 	bool anywhere = seq_by_layer(q) && q->slots[layer].unit &&
 	                (q->slots[layer].live < extent || q->slots[layer].unit > 1);
-	enum kind kind = kind_of(q, table);
+	enum skv_group group = group_of(q, table);
 	struct span all = {.to = had(q, table)};
 
 	if (all.to > end)
 		all.to = end;
-	if (!anywhere && kind != NOTES)
-		all.from = extent / (kind == PAGES ? SKV_PAGE_TOKENS : SKV_PAGE_TOKENS * SKV_PAGE_TOKENS);
+	if (!anywhere && group != SKV_GROUP_NOTES)
+		all.from = extent / (group == SKV_GROUP_PAGES ? SKV_PAGE_TOKENS : SKV_PAGE_TOKENS * SKV_PAGE_TOKENS);
 	return all;
 }
 
@@ -142,7 +157,7 @@ int pages_count(struct skv_seq *q, struct pages *p)
 
 		for (uint32_t page = x.from; page < x.to; page++)
 			p->need += !resident(q, table, page);
-		if (kind_of(q, table) == PAGES)
+		if (group_of(q, table) == SKV_GROUP_PAGES)
 			p->holes += skv_pages_of(q->len + q->n_new) - skv_pages_of(q->len);
 	}
 	for (uint32_t table = 0; q->n_shared > 0 && table < q->layout.n_tables; table++) {
@@ -192,7 +207,9 @@ void pages_supply(struct skv_session *s, struct skv_seq *q)
 			device_entry(q, table, page);
 			s->step.supplied[s->step.n_supplied++] = (struct supplied){q, table, page};
 		}
-		for (uint32_t page = x.to > first ? x.to : first; kind_of(q, table) == PAGES && page < end; page++) {
+		if (group_of(q, table) != SKV_GROUP_PAGES)
+			continue;
+		for (uint32_t page = x.to > first ? x.to : first; page < end; page++) {
 			t[page] = skv_pte_make(SKV_PTE_HOLE, 0); /* there are tokens, and no slots for them */
 			device_entry(q, table, page);
 		}
@@ -324,7 +341,7 @@ void pages_evict_surplus(struct skv_seq *q)
 	for (uint32_t table = 0; seq_by_layer(q) && table < q->layout.n_tables; table++)
 		for (uint32_t page = wants(q, table); page < had(q, table); page++)
 			if (parked(q, table, page))
-				pages_evict(q, 2 * q->layout.n_layers + table, skv_pages_of(q->len) - 1);
+				pages_evict(q, notes_table(q, layer_of(q, table)), skv_pages_of(q->len) - 1);
 			else
 				pages_evict(q, table, page);
 }
@@ -335,7 +352,7 @@ void pages_unpark(struct skv_seq *q)
 	uint32_t pages = skv_pages_of(q->len);
 
 	for (uint32_t layer = 0; layer < q->layout.n_layers && pages > 0 && pages < q->layout.max_pages; layer++) {
-		skv_pte *notes = seq_table(q, 2 * q->layout.n_layers + layer);
+		skv_pte *notes = seq_table(q, notes_table(q, layer));
 		bool beyond = skv_pages_of(seq_extent(q, layer)) > pages;
 
 		seq_table(q, layer)[pages] = beyond ? notes[pages - 1] : skv_pte_make(SKV_PTE_NONE, 0);
@@ -347,10 +364,10 @@ void pages_unpark(struct skv_seq *q)
 void pages_trim(struct skv_seq *q)
 {
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
-		uint32_t layer = table % q->layout.n_layers, extent = seq_extent(q, layer), pages = skv_pages_of(q->len);
-		uint32_t from = kind_of(q, table) == BOUNDS ? state_pages_of(extent) : had(q, table);
+		uint32_t layer = layer_of(q, table), extent = seq_extent(q, layer), pages = skv_pages_of(q->len);
+		uint32_t from = group_of(q, table) == SKV_GROUP_BOUNDS ? state_pages_of(extent) : had(q, table);
 
-		if (kind_of(q, table) == NOTES && skv_pages_of(extent) > pages)
+		if (group_of(q, table) == SKV_GROUP_NOTES && skv_pages_of(extent) > pages)
 			pages--; /* it is parked there */
 		for (uint32_t page = from; page < pages; page++)
 			seq_drop_page(q, table, page);
@@ -361,17 +378,17 @@ const char *pages_check(struct skv_seq *q)
 {
 	q->gaps = false;
 	for (uint32_t table = 0; seq_by_layer(q) && table < q->layout.n_tables; table++) {
-		const struct skv_layer_slots *x = &q->slots[table % q->layout.n_layers];
+		const struct skv_layer_slots *x = &q->slots[layer_of(q, table)];
 		uint32_t last = had(q, table);
 
 		if (last > q->layout.max_pages)
 			return "a layer has more slots than the sequence was made for";
-		if (!x->unit || kind_of(q, table) == BOUNDS)
+		if (!x->unit || group_of(q, table) == SKV_GROUP_BOUNDS)
 			continue;
 		for (uint32_t page = 0; page < last; page++) {
 			if (resident(q, table, page))
 				continue;
-			if (kind_of(q, table) == NOTES)
+			if (group_of(q, table) == SKV_GROUP_NOTES)
 				return "a page of notes is missing";
 			if (x->live == x->extent)
 				return "a page is missing where tokens are";

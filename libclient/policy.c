@@ -294,6 +294,11 @@ static int adopt(struct skv_session *s, struct policy *p, struct skv_seq *q, voi
 	return 0;
 }
 
+static uint32_t bounds_table(const struct skv_seq *q, uint32_t layer)
+{
+	return skv_table(q->layout.n_layers, SKV_GROUP_BOUNDS, layer);
+}
+
 /* Make `state` (consumed) the sequence's. */
 static void install(struct skv_seq *q, const struct policy *p, void *state)
 {
@@ -313,7 +318,7 @@ static void install(struct skv_seq *q, const struct policy *p, void *state)
 		device_settle(q->session); /* should it fail, nothing runs any more either */
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
 		for (uint32_t i = 0; i < skv_pages_of(q->len); i++)
-			seq_drop_page(q, q->layout.n_layers + layer, i);
+			seq_drop_page(q, bounds_table(q, layer), i);
 	q->on_device.old = q->session->device;
 	q->bounded = p->n_bounds == 0 || q->len == 0;
 	m->state_version = block->state_version;
@@ -340,7 +345,7 @@ static bool state_fits(const struct skv_seq *q, const struct policy *p)
 {
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
 		for (uint32_t i = 0; i < state_pages_of(seq_extent(q, layer)); i++) {
-			skv_pte e = seq_table(q, q->layout.n_layers + layer)[i];
+			skv_pte e = seq_table(q, bounds_table(q, layer))[i];
 
 			if (skv_pte_resident(e) != plan_keeps_bounds(&p->plan[layer]))
 				return false;

@@ -35,8 +35,8 @@ static bool may_be_hole(const struct skv_seq *q, uint32_t layer, uint32_t i)
 /* May kernels follow entry i of the table? A page counts into *n. Needs client->lock. */
 static int look_at(struct skv_seq *q, uint32_t table, uint32_t i, struct census *n)
 {
-	bool state = table >= q->layout.n_layers;
-	uint32_t layer = table % q->layout.n_layers;
+	bool state = skv_table_group(q->layout.n_layers, table) != SKV_GROUP_PAGES;
+	uint32_t layer = skv_table_layer(q->layout.n_layers, table);
 	skv_pte e = seq_table(q, table)[i];
 	enum skv_pte_kind kind = skv_pte_kind(e);
 

@@ -250,7 +250,7 @@ void seq_carry_out(struct skv_seq *q, bool stale)
 		seq_drop_page(q, j.table, j.page);
 		if (stale)
 			device_stale(q, j.table, j.page);
-		s->stats.evicted_pages += j.table < q->layout.n_layers;
+		s->stats.evicted_pages += skv_table_group(q->layout.n_layers, j.table) == SKV_GROUP_PAGES;
 	}
 	atomic_store_explicit(&q->mem->journal_n, 0, memory_order_release);
 	q->n_evict = 0;

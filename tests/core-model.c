@@ -16,7 +16,7 @@ uint32_t m_layers(uint32_t kind)
 
 uint32_t m_tables(uint32_t kind)
 {
-	return 2 * m_layers(kind);
+	return SKV_GROUPS * m_layers(kind);
 }
 
 struct skv_model m_model(uint32_t kind)

@@ -18,7 +18,7 @@
 #define M_SEGMENTS 96
 #define M_PAGES 6144
 #define M_LAYERS 3
-#define M_TABLES (2 * M_LAYERS) /* of the layers, then of their state */
+#define M_TABLES (SKV_GROUPS * M_LAYERS)
 #define M_TABLE 24 /* entries of a table */
 
 enum m_has { M_FREE, M_LEASE, M_OWN, M_SHARED };

@@ -344,10 +344,10 @@ static void evict(struct m_seq *q, int point)
 	uint32_t n = 0;
 
 	atomic_store(&m->journal_epoch, skv_commit_epoch(m->commit) + 1);
-	for (uint32_t layer = 0; layer < m_layers(q->kind); layer++)
+	for (uint32_t t = 0; t < m_tables(q->kind); t++)
 		for (uint32_t k = 0; k + 1 < skv_pages_of(q->len); k++)
-			if (skv_pte_resident(q->table[layer][k]) && chance(30))
-				j[n++] = (struct skv_evict){layer, k};
+			if (skv_pte_resident(q->table[t][k]) && chance(30))
+				j[n++] = (struct skv_evict){t, k};
 	atomic_store(&m->journal_n, n);
 	if (point == 0)
 		return;
@@ -359,7 +359,7 @@ static void evict(struct m_seq *q, int point)
 			peer_stock(&actors[q->holder].peer, skv_pte_id(*e));
 		else
 			g->pending[g->n_pending++] = skv_pte_id(*e);
-		*e = skv_pte_make(SKV_PTE_HOLE, 0);
+		*e = skv_seqmem_evicted(&g->held.layout, j[k].table);
 		if (point == 3 || (point == 2 && chance(50)))
 			skv_seqmem_table(m, &g->held.layout, j[k].table)[j[k].page] = *e;
 	}

@@ -19,6 +19,7 @@
 #define LAYERS 3u
 #define MAX_TOKENS 160u
 #define MAX_PAGES (MAX_TOKENS / SKV_PAGE_TOKENS)
+#define TABLES (SKV_GROUPS * LAYERS)
 
 static struct skv_model model = {.n_layers = LAYERS, .n_heads = 2, .n_kv_heads = 1, .head_dim = 16};
 static struct skv_seqmem_layout layout;
@@ -33,11 +34,12 @@ struct truth {
 	uint32_t epoch, len;
 	int32_t next;
 	int32_t tokens[MAX_TOKENS];
-	uint32_t contents[LAYERS][MAX_PAGES]; /* 0: hole */
-	uint32_t state[LAYERS][MAX_PAGES];    /* 0: none, or what a torn step left */
+	uint32_t contents[TABLES][MAX_PAGES]; /* 0 in tables of state: nothing, or what a torn step left */
 	uint32_t about;
 	struct skv_layer_slots slots[LAYERS];
 };
+
+#define EVICTED UINT32_MAX
 
 /* contents_of[id]: what was written to the page with that id; ids are never used twice here */
 static uint32_t contents_of[1u << 16];
@@ -56,23 +58,18 @@ static void expect(struct skv_seqmem *s, const struct truth *t)
 	ck_assert_int_eq(skv_seqmem_tokens(s, &layout)[t->len], t->next);
 	ck_assert_uint_eq(s->about[t->epoch & 1], t->about);
 	ck_assert_mem_eq(s->slots[t->epoch & 1], t->slots, sizeof(t->slots));
-	for (uint32_t layer = 0; layer < LAYERS; layer++) {
-		const skv_pte *table = skv_seqmem_table(s, &layout, layer);
+	for (uint32_t number = 0; number < TABLES; number++) {
+		const skv_pte *table = skv_seqmem_table(s, &layout, number);
+		bool state = skv_table_group(LAYERS, number) != SKV_GROUP_PAGES;
 
 		for (uint32_t i = 0; i < MAX_PAGES; i++) {
 			if (i >= n_pages)
 				ck_assert_uint_eq(table[i], 0);
-			else if (t->contents[layer][i] == 0)
-				ck_assert_uint_eq(skv_pte_kind(table[i]), SKV_PTE_HOLE);
-			else
-				ck_assert_uint_eq(contents_of[skv_pte_id(table[i])], t->contents[layer][i]);
+			else if (t->contents[number][i] == EVICTED)
+				ck_assert_uint_eq(skv_pte_kind(table[i]), state ? SKV_PTE_NONE : SKV_PTE_HOLE);
+			else if (t->contents[number][i] || !state)
+				ck_assert_uint_eq(contents_of[skv_pte_id(table[i])], t->contents[number][i]);
 		}
-		table = skv_seqmem_table(s, &layout, LAYERS + layer);
-		for (uint32_t i = 0; i < MAX_PAGES; i++)
-			if (i >= n_pages)
-				ck_assert_uint_eq(table[i], 0);
-			else if (t->state[layer][i])
-				ck_assert_uint_eq(contents_of[skv_pte_id(table[i])], t->state[layer][i]);
 	}
 }
 
@@ -119,7 +116,7 @@ static void append_stores(struct skv_seqmem *s, struct truth *t, uint32_t n_toke
 	for (uint32_t layer = 0; layer < LAYERS; layer++) {
 		skv_pte *table = skv_seqmem_table(s, &layout, layer);
 
-		if (t->len % SKV_PAGE_TOKENS && t->contents[layer][had - 1] && rnd_below(4) == 0)
+		if (t->len % SKV_PAGE_TOKENS && t->contents[layer][had - 1] != EVICTED && rnd_below(4) == 0)
 			put(&table[had - 1], fresh_page(t->contents[layer][had - 1]), 4);
 		for (uint32_t i = had; i < need; i++) {
 			t->contents[layer][i] = n_ids;
@@ -133,18 +130,23 @@ static void append_stores(struct skv_seqmem *s, struct truth *t, uint32_t n_toke
 	}
 }
 
-/* A state page for every 48 tokens, of layers that have state: placed where there is none, the last one copied. */
+/*
+ * In each group of state a page for every 48 tokens, of layers that have state: placed where there is none, the last one
+ * copied.
+ */
 static void state_stores(struct skv_seqmem *s, struct truth *t, uint32_t n_tokens)
 {
 	uint32_t had = (t->len + 47) / 48, need = (t->len + n_tokens + 47) / 48;
 
-	for (uint32_t layer = 1; layer < LAYERS; layer++) {
-		skv_pte *table = skv_seqmem_table(s, &layout, LAYERS + layer);
+	for (uint32_t number = skv_table(LAYERS, SKV_GROUP_BOUNDS, 0); number < TABLES; number++) {
+		skv_pte *table = skv_seqmem_table(s, &layout, number);
 
-		if (t->len % 48 && rnd_below(4) == 0)
-			put(&table[had - 1], fresh_page(t->state[layer][had - 1]), 4);
+		if (skv_table_layer(LAYERS, number) == 0)
+			continue;
+		if (t->len % 48 && t->contents[number][had - 1] != EVICTED && rnd_below(4) == 0)
+			put(&table[had - 1], fresh_page(t->contents[number][had - 1]), 4);
 		for (uint32_t i = had; i < need; i++) {
-			t->state[layer][i] = n_ids;
+			t->contents[number][i] = n_ids;
 			put(&table[i], fresh_page(n_ids), 4);
 		}
 	}
@@ -155,11 +157,13 @@ static uint32_t choose_victims(struct truth *t, struct skv_evict *victims)
 {
 	uint32_t n = 0;
 
-	for (uint32_t layer = 0; layer < LAYERS; layer++) {
+	for (uint32_t table = 0; table < TABLES; table++) {
 		for (uint32_t i = 0; i < skv_pages_of(t->len); i++) {
-			if (t->contents[layer][i] && rnd_below(6) == 0) {
-				t->contents[layer][i] = 0;
-				victims[n++] = (struct skv_evict){layer, i};
+			uint32_t *contents = &t->contents[table][i];
+
+			if (*contents && *contents != EVICTED && rnd_below(6) == 0) {
+				*contents = EVICTED;
+				victims[n++] = (struct skv_evict){table, i};
 			}
 		}
 	}
@@ -169,7 +173,7 @@ static uint32_t choose_victims(struct truth *t, struct skv_evict *victims)
 /* A whole step in the order of seqmem.h; *t becomes what it commits. Returns the index of that store. */
 static unsigned step_stores(struct skv_seqmem *s, struct truth *t)
 {
-	struct skv_evict victims[LAYERS * MAX_PAGES], *journal = skv_seqmem_journal(s, &layout);
+	struct skv_evict victims[TABLES * MAX_PAGES], *journal = skv_seqmem_journal(s, &layout);
 	uint32_t n_tokens = 1 + (rnd_below(3) ? 0 : rnd_below(40)), n_victims;
 	unsigned committing;
 
@@ -202,7 +206,7 @@ static unsigned step_stores(struct skv_seqmem *s, struct truth *t)
 	put(&s->commit, (uint64_t)t->epoch << 32 | t->len, 8);
 	for (uint32_t i = 0; i < n_victims; i++)
 		put(&skv_seqmem_table(s, &layout, victims[i].table)[victims[i].page],
-		    skv_pte_make(SKV_PTE_HOLE, 0), 4);
+		    skv_pte_make(victims[i].table < LAYERS ? SKV_PTE_HOLE : SKV_PTE_NONE, 0), 4);
 	if (n_victims)
 		put(&s->journal_n, 0, 4);
 	return committing;
@@ -294,7 +298,7 @@ START_TEST(recovery_of_garbage)
 		len = skv_commit_len(atomic_load(&s->commit));
 		if (len > MAX_TOKENS)
 			len = MAX_TOKENS;
-		for (uint32_t table = 0; table < 3 * LAYERS; table++)
+		for (uint32_t table = 0; table < layout.n_tables; table++)
 			for (uint32_t i = skv_pages_of(len); i < MAX_PAGES; i++)
 				ck_assert_uint_eq(skv_seqmem_table(s, &layout, table)[i], 0);
 	}
@@ -374,8 +378,8 @@ START_TEST(layouts)
 		skv_seqmem_layout(&m, c[i].tokens, &l);
 		ck_assert_uint_eq(l.max_pages, skv_pages_of(c[i].tokens));
 		ck_assert_uint_ge(l.table, sizeof(struct skv_seqmem));
-		ck_assert_uint_eq(l.n_tables, 3 * c[i].layers);
-		ck_assert_uint_ge(l.tokens, l.table + 3 * entries * sizeof(skv_pte));
+		ck_assert_uint_eq(l.n_tables, SKV_GROUPS * c[i].layers);
+		ck_assert_uint_ge(l.tokens, l.table + SKV_GROUPS * entries * sizeof(skv_pte));
 		ck_assert_uint_ge(l.journal, l.tokens + ((size_t)c[i].tokens + 1) * sizeof(int32_t));
 		ck_assert_uint_ge(l.state, l.journal + l.journal_most * sizeof(struct skv_evict));
 		ck_assert_uint_ge(l.state_bytes, 65536);

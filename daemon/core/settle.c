@@ -22,7 +22,7 @@ struct walk {
 	struct skv_settled *out;
 	const char *problem;
 	uint32_t table, index;
-	bool state; /* the table is of state pages, or of notes */
+	enum skv_group group; /* of the table */
 	skv_pte entry;
 };
 
@@ -30,9 +30,10 @@ struct walk {
 static const char *take_entry(struct walk *w, skv_pte e)
 {
 	uint32_t page = skv_pte_id(e);
+	bool state = w->group != SKV_GROUP_PAGES;
 
 	switch ((uint32_t)skv_pte_kind(e)) {
-	case SKV_PTE_HOLE: return w->state ? "is a hole among state pages" : NULL;
+	case SKV_PTE_HOLE: return state ? "is a hole among state pages" : NULL;
 	case SKV_PTE_FULL:
 		if (!skv_page_exists(w->core, w->pool, page))
 			return "names a page that does not exist";
@@ -53,7 +54,7 @@ static const char *take_entry(struct walk *w, skv_pte e)
 		w->marks[page] = SKV_MARK_NAMED;
 		w->out->n_named++;
 		return NULL;
-	case SKV_PTE_NONE: return w->state ? NULL : "is missing below the committed length";
+	case SKV_PTE_NONE: return state ? NULL : "is missing below the committed length";
 	default: return "is of an unknown kind";
 	}
 }
@@ -69,7 +70,7 @@ static void walk_tables(struct walk *w, const struct skv_seq_local *l)
 	for (w->table = 0; w->table < l->layout.n_tables; w->table++) {
 		const skv_pte *table = skv_seqmem_table(l->mem, &l->layout, w->table);
 
-		w->state = w->table >= l->layout.n_layers;
+		w->group = skv_table_group(l->layout.n_layers, w->table);
 		for (w->index = 0; w->index < n_pages; w->index++) {
 			w->entry = __atomic_load_n(&table[w->index], __ATOMIC_RELAXED);
 			w->problem = take_entry(w, w->entry);
@@ -92,12 +93,11 @@ static int corrupt(struct skv_core *c, uint32_t seq, const char *why)
 
 static int corrupt_entry(struct skv_core *c, uint32_t seq, const struct walk *w)
 {
-	uint32_t n_layers = c->seqs[seq].layout.n_layers;
+	static const char *const of[SKV_GROUPS] = {"", "the state of ", "the notes of "};
 	char why[sizeof(c->why)];
 
 	snprintf(why, sizeof(why), "entry %u of %slayer %u (%#x) %s", w->index,
-	         !w->state ? "" : w->table < 2 * n_layers ? "the state of " : "the notes of ", w->table % n_layers,
-	         w->entry, w->problem);
+	         of[w->group], skv_table_layer(c->seqs[seq].layout.n_layers, w->table), w->entry, w->problem);
 	return corrupt(c, seq, why);
 }
 
