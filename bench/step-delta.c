@@ -54,7 +54,7 @@ static struct eng_config config_of(const struct step_options *o, uint32_t positi
 		.vocab = hidden * 99,
 		.max_positions = positions,
 		.rms_eps = 1e-6f,
-		.rope = {.theta = 10000},
+		.rope = {.type = SKV_ROPE_DEFAULT, .theta = 10000},
 		.bos = -1,
 		.eos = -1,
 	};

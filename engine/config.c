@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,8 +134,36 @@ static int get_shape(const struct reader *r, struct eng_config *c)
 	return 0;
 }
 
+static int get_llama3(const struct reader *r, struct skv_rope *rope)
+{
+	rope->type = SKV_ROPE_LLAMA3;
+	if (get_positive(r, "factor", 0, &rope->factor) || get_positive(r, "low_freq_factor", 0, &rope->low) ||
+	    get_positive(r, "high_freq_factor", 0, &rope->high) ||
+	    get_positive(r, "original_max_position_embeddings", 0, &rope->original))
+		return -EINVAL;
+	return rope->high > rope->low ? 0 : bad(r, "high_freq_factor", "more than low_freq_factor");
+}
+
+/* "mscale" is of another family, "truncate" of a later variant. */
+static int get_yarn(const struct reader *r, struct skv_rope *rope)
+{
+	const json_t *truncate = json_object_get(r->root, "truncate");
+
+	rope->type = SKV_ROPE_YARN;
+	if (get_positive(r, "factor", 0, &rope->factor) || get_positive(r, "beta_slow", 1, &rope->low) ||
+	    get_positive(r, "beta_fast", 32, &rope->high) ||
+	    get_positive(r, "original_max_position_embeddings", 0, &rope->original) ||
+	    get_off(r, "mscale") || get_off(r, "mscale_all_dim"))
+		return -EINVAL;
+	if (truncate && !json_is_true(truncate))
+		return bad(r, "truncate", "true");
+	if (json_object_get(r->root, "attention_factor") && get_positive(r, "attention_factor", 0, &rope->attention))
+		return -EINVAL;
+	return rope->high > rope->low ? 0 : bad(r, "beta_fast", "more than beta_slow");
+}
+
 /* Newer files have everything in rope_parameters, older ones rope_theta and, if scaled, rope_scaling. */
-static int get_rope(const struct reader *r, struct eng_rope *rope)
+static int get_rope(const struct reader *r, struct skv_rope *rope)
 {
 	const json_t *parameters = json_object_get(r->root, "rope_parameters");
 	const json_t *scaling = parameters ? parameters : json_object_get(r->root, "rope_scaling");
@@ -148,34 +175,27 @@ static int get_rope(const struct reader *r, struct eng_rope *rope)
 		return bad(r, parameters ? "rope_parameters" : "rope_scaling", "an object");
 	if (get_positive(theta, "rope_theta", parameters ? 0 : 10000, &rope->theta))
 		return -EINVAL;
-	if (!json_is_object(scaling)) {
-		rope->type = ENG_ROPE_DEFAULT;
+	if (rope->theta <= 1)
+		return bad(theta, "rope_theta", "a number above 1");
+	rope->type = SKV_ROPE_DEFAULT;
+	if (!json_is_object(scaling))
 		return 0;
-	}
 	if (json_object_get(scaling, "partial_rotary_factor") &&
 	    json_number_value(json_object_get(scaling, "partial_rotary_factor")) != 1)
 		return bad(&in, "partial_rotary_factor", "1");
 	key = json_object_get(scaling, "rope_type") ? "rope_type" : "type";
 	type = json_string_value(json_object_get(scaling, key));
-	if (type && !strcmp(type, "default")) {
-		rope->type = ENG_ROPE_DEFAULT;
+	if (type && !strcmp(type, "default"))
 		return 0;
-	}
 	if (type && !strcmp(type, "linear")) {
-		rope->type = ENG_ROPE_LINEAR;
+		rope->type = SKV_ROPE_LINEAR;
 		return get_positive(&in, "factor", 0, &rope->factor);
 	}
-	if (!type || strcmp(type, "llama3"))
-		return bad(&in, key, "\"default\", \"linear\" or \"llama3\"");
-	rope->type = ENG_ROPE_LLAMA3;
-	if (get_positive(&in, "factor", 0, &rope->factor) ||
-	    get_positive(&in, "low_freq_factor", 0, &rope->low_freq_factor) ||
-	    get_positive(&in, "high_freq_factor", 0, &rope->high_freq_factor) ||
-	    get_positive(&in, "original_max_position_embeddings", 0, &rope->original_positions))
-		return -EINVAL;
-	return rope->high_freq_factor > rope->low_freq_factor
-	               ? 0
-	               : bad(&in, "high_freq_factor", "more than low_freq_factor");
+	if (type && !strcmp(type, "llama3"))
+		return get_llama3(&in, rope);
+	if (type && !strcmp(type, "yarn"))
+		return get_yarn(&in, rope);
+	return bad(&in, key, "\"default\", \"linear\", \"llama3\" or \"yarn\"");
 }
 
 int eng_config_load(struct eng_config *ret, const char *path, struct eng_error *err)
@@ -205,23 +225,4 @@ int eng_config_load(struct eng_config *ret, const char *path, struct eng_error *
 	json_decref(root);
 	*ret = c;
 	return 0;
-}
-
-double eng_rope_frequency(const struct eng_rope *rope, uint32_t head_dim, uint32_t i)
-{
-	double f = pow(rope->theta, -2.0 * i / head_dim);
-	double turns, smooth;
-
-	if (rope->type == ENG_ROPE_DEFAULT)
-		return f;
-	if (rope->type == ENG_ROPE_LINEAR)
-		return f / rope->factor;
-	/* How often the pair turns over the context that the model was first trained on. */
-	turns = rope->original_positions * f / (2 * M_PI);
-	if (turns > rope->high_freq_factor)
-		return f;
-	if (turns < rope->low_freq_factor)
-		return f / rope->factor;
-	smooth = (turns - rope->low_freq_factor) / (rope->high_freq_factor - rope->low_freq_factor);
-	return (1 - smooth) * f / rope->factor + smooth * f;
 }

@@ -10,33 +10,19 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sparsekv/types.h>
 #include "engine/error.h"
-
-enum eng_rope_type {
-	ENG_ROPE_DEFAULT,
-	ENG_ROPE_LINEAR, /* positions divided by `factor` */
-	ENG_ROPE_LLAMA3, /* low frequencies divided by `factor`, a smooth passage between */
-};
-
-struct eng_rope {
-	enum eng_rope_type type;
-	double theta;
-	double factor, low_freq_factor, high_freq_factor, original_positions;
-};
 
 struct eng_config {
 	uint32_t hidden, n_layers, n_heads, n_kv_heads, head_dim, ffn, vocab;
 	uint32_t max_positions;
 	float rms_eps;
-	struct eng_rope rope;
+	struct skv_rope rope;
 	bool tied; /* the output matrix is the embedding */
 	int32_t bos, eos;
 };
 
 /* Read a config.json. -EINVAL with a text that names the key and what was expected; -errno of the file. */
 int eng_config_load(struct eng_config *ret, const char *path, struct eng_error *err);
-
-/* The angle a position adds to the rotary pair i of head_dim/2, in radians. */
-double eng_rope_frequency(const struct eng_rope *rope, uint32_t head_dim, uint32_t i);
 
 #endif

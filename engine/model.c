@@ -183,13 +183,15 @@ static bool all_bf16(const struct skv_safetensors *st)
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* "name of the directory-fingerprint", what is not printable ASCII left out. */
+/* "name of the directory-fingerprint", what is not printable ASCII left out; and where it is. */
 static void set_name(struct eng_model *m, const char *directory, uint32_t fingerprint)
 {
-	char real[PATH_MAX];
-	const char *base = realpath(directory, real) ? strrchr(real, '/') + 1 : directory;
+	char path[PATH_MAX];
+	const char *real = realpath(directory, path), *base = real ? strrchr(real, '/') + 1 : directory;
 	size_t n = 0;
 
+	if (real && strlen(real) < sizeof(m->files))
+		strcpy(m->files, real);
 	for (const char *p = base; *p && n < sizeof(m->name) - 10; p++)
 		if (*p > ' ' && *p < 127 && *p != '/')
 			m->name[n++] = *p;
@@ -310,6 +312,8 @@ struct skv_model eng_model_describe(const struct eng_model *m, uint32_t kv_dtype
 	d.io_dtype = m->dtype;
 	d.device = m->place->device;
 	d.max_tokens = m->config.max_positions;
+	d.rope = m->config.rope;
 	memcpy(d.name, m->name, sizeof(d.name));
+	memcpy(d.files, m->files, sizeof(d.files));
 	return d;
 }

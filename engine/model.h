@@ -25,6 +25,7 @@ struct eng_layer {
 struct eng_model {
 	struct eng_config config;
 	char name[SKV_NAME_MAX];  /* of the directory, and the weights' fingerprint */
+	char files[SKV_PROFILE_PATH]; /* its directory, absolute; "" where there is none, or it is longer */
 	struct eng_place *place;  /* that computes it; not the model's own */
 	uint32_t dtype;           /* enum skv_dtype of the matrices; the vectors of norms are fp32 */
 	void *weights;            /* everything below points into this block of the place's memory */

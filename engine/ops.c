@@ -3,9 +3,11 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <sparsekv/client.h>
 
-float *eng_rope_table(const struct eng_rope *rope, uint32_t head_dim, uint32_t positions)
+float *eng_rope_table(const struct skv_rope *rope, uint32_t head_dim, uint32_t positions)
 {
+	const double scale = skv_rope_scale(rope);
 	uint32_t half = head_dim / 2;
 	float *table = calloc(positions, (size_t)head_dim * sizeof(*table));
 	float *frequency = malloc(half * sizeof(*frequency));
@@ -16,15 +18,15 @@ float *eng_rope_table(const struct eng_rope *rope, uint32_t head_dim, uint32_t p
 		return NULL;
 	}
 	for (uint32_t i = 0; i < half; i++)
-		frequency[i] = (float)eng_rope_frequency(rope, head_dim, i);
+		frequency[i] = (float)skv_rope_frequency(rope, head_dim, i);
 #pragma omp parallel for schedule(static) if (positions > 256)
 	for (uint32_t p = 0; p < positions; p++)
 		for (uint32_t i = 0; i < half; i++) {
 			/* The angle is rounded to fp32, as it was in training: the weights know it so. */
 			float angle = (float)p * frequency[i];
 
-			table[(size_t)p * head_dim + i] = (float)cos((double)angle);
-			table[(size_t)p * head_dim + half + i] = (float)sin((double)angle);
+			table[(size_t)p * head_dim + i] = (float)(cos((double)angle) * scale);
+			table[(size_t)p * head_dim + half + i] = (float)(sin((double)angle) * scale);
 		}
 	free(frequency);
 	return table;

@@ -6,10 +6,10 @@
 #define ENG_OPS_H
 
 #include <stdint.h>
-#include "engine/config.h"
+#include <sparsekv/types.h>
 
-/* [positions][cos head_dim/2 | sin head_dim/2], to be freed; NULL without memory. */
-float *eng_rope_table(const struct eng_rope *rope, uint32_t head_dim, uint32_t positions);
+/* [positions][cos head_dim/2 | sin head_dim/2], times skv_rope_scale(), to be freed; NULL without memory. */
+float *eng_rope_table(const struct skv_rope *rope, uint32_t head_dim, uint32_t positions);
 
 /* Index of the largest; the lower one of equals. */
 uint32_t eng_argmax(const float *x, uint32_t n);

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "common/fd.h"
+#include "common/rope.h"
 #include "common/spec.h"
 
 /* ---- opened ---------------------------------------------------------------------------------- */
@@ -27,6 +28,9 @@ static int copy_model(struct skv_model *to, const struct skv_model *from)
 	memcpy(to, from, from->size);
 	to->size = sizeof(*to);
 	wrong = skv_model_check(to);
+	wrong = wrong ? wrong : skv_rope_check(&to->rope, to->head_dim);
+	if (!wrong && (strnlen(to->files, sizeof(to->files)) == sizeof(to->files) || (*to->files && *to->files != '/')))
+		wrong = "model: files must be an absolute path of at most 255 bytes, or empty";
 	return wrong ? fail(-EINVAL, "%s", wrong) : 0;
 }
 

@@ -53,6 +53,12 @@ tests_test_plugin_SOURCES = tests/test-plugin.c
 tests_test_plugin_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_plugin_LDADD = $(COMMON_TEST_LIBS)
 
+check_PROGRAMS += tests/test-rope
+TESTS += tests/test-rope
+tests_test_rope_SOURCES = tests/test-rope.c
+tests_test_rope_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_rope_LDADD = $(COMMON_TEST_LIBS)
+
 check_PROGRAMS += tests/test-wire
 TESTS += tests/test-wire
 tests_test_wire_SOURCES = tests/test-wire.c tests/random.h

@@ -9,7 +9,7 @@ ENGINE_TEST_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(OPENMP_CFLAGS)
 tests_test_engine_files_SOURCES = tests/test-engine-files.c tests/engine-fixture.c tests/engine-fixture.h tests/random.h
 tests_test_engine_files_CPPFLAGS = $(ENGINE_TEST_CPPFLAGS)
 tests_test_engine_files_CFLAGS = $(ENGINE_TEST_CFLAGS)
-tests_test_engine_files_LDADD = engine/libskvengine.la $(CHECK_LIBS)
+tests_test_engine_files_LDADD = $(ENGINE_LDADD) $(CHECK_LIBS)
 
 # At every place that there is: a device too.
 check_PROGRAMS += tests/test-engine-place
@@ -17,18 +17,18 @@ TESTS += tests/test-engine-place
 tests_test_engine_place_SOURCES = tests/test-engine-place.c tests/engine-places.c tests/engine-places.h tests/random.h
 tests_test_engine_place_CPPFLAGS = $(ENGINE_TEST_CPPFLAGS) -DSKV_BUILDDIR='"$(abs_top_builddir)"'
 tests_test_engine_place_CFLAGS = $(ENGINE_TEST_CFLAGS)
-tests_test_engine_place_LDADD = engine/libskvengine.la $(CHECK_LIBS)
+tests_test_engine_place_LDADD = $(ENGINE_LDADD) $(CHECK_LIBS)
 
 tests_test_engine_math_SOURCES = tests/test-engine-math.c tests/random.h
 tests_test_engine_math_CPPFLAGS = $(ENGINE_TEST_CPPFLAGS)
 tests_test_engine_math_CFLAGS = $(ENGINE_TEST_CFLAGS)
-tests_test_engine_math_LDADD = engine/libskvengine.la $(CHECK_LIBS)
+tests_test_engine_math_LDADD = $(ENGINE_LDADD) $(CHECK_LIBS)
 
 check_PROGRAMS += tests/test-calibrate
 TESTS += tests/test-calibrate
 tests_test_calibrate_SOURCES = tests/test-calibrate.c tests/random.h
 tests_test_calibrate_CFLAGS = $(ENGINE_TEST_CFLAGS)
-tests_test_calibrate_LDADD = engine/libskvengine.la $(CHECK_LIBS)
+tests_test_calibrate_LDADD = $(ENGINE_LDADD) $(CHECK_LIBS)
 
 check_LTLIBRARIES += tests/plugins/old-engine.la
 tests_plugins_old_engine_la_SOURCES = tests/plugins/old-engine.c

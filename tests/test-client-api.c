@@ -77,15 +77,25 @@ START_TEST(models)
 	        {offsetof(struct skv_model, max_tokens), 1u << 25, "max_tokens"},
 	        {offsetof(struct skv_model, n_ranks), 0, "rank"},
 	        {offsetof(struct skv_model, name), 0, "name"},
+	        {offsetof(struct skv_model, rope.type), 6, "rope.type"},
+	        {offsetof(struct skv_model, files), 'x', "files"},
 	};
 	struct skv_session *s = NULL;
+	struct skv_model m;
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		struct skv_model m = model;
-
+		m = model;
 		memcpy((char *)&m + bad[i].offset, &bad[i].value, sizeof(uint32_t));
 		FAILS(skv_open(client, &m, "full", &s), EINVAL, bad[i].word);
 	}
+	m = model;
+	memset(m.files, 'x', sizeof(m.files));
+	m.files[0] = '/';
+	FAILS(skv_open(client, &m, "full", &s), EINVAL, "files");
+	m.size = offsetof(struct skv_model, rope); /* as an older engine knows it: what follows is not looked at */
+	OK(skv_open(client, &m, "full", &s));
+	skv_close(s);
+	s = NULL;
 	FAILS(skv_open(client, NULL, "full", &s), EINVAL, "model");
 	ck_assert_ptr_null(s);
 	setenv("SPARSEKV_ISA", "mmx", 1);

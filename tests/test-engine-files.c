@@ -253,6 +253,10 @@ END_TEST
 	"\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"    \
 	"\"intermediate_size\":96,\"vocab_size\":264,\"max_position_embeddings\":128,\"bos_token_id\":256,"  \
 	"\"eos_token_id\":[257,258],\"rms_norm_eps\":1e-6"
+#define LLAMA3                                                                                               \
+	",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"original_max_position_embeddings\":8192,"
+#define YARN                                                                                                 \
+	",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":32768"
 #define LLAMA "{\"architectures\":[\"LlamaForCausalLM\"],"
 
 static int load_config(const char *text, struct eng_config *c, struct eng_error *err)
@@ -273,7 +277,7 @@ START_TEST(config_is_understood)
 	          c.head_dim == 16);
 	ck_assert(c.ffn == 96 && c.vocab == 264 && c.max_positions == 128 && c.bos == 256 && c.eos == 257 &&
 	          !c.tied);
-	ck_assert(c.rope.type == ENG_ROPE_DEFAULT && c.rope.theta == 10000);
+	ck_assert(c.rope.type == SKV_ROPE_DEFAULT && c.rope.theta == 10000);
 	ck_assert_float_eq(c.rms_eps, 1e-6f);
 
 	ck_assert_int_eq(load_config(LLAMA SHAPE
@@ -293,7 +297,17 @@ START_TEST(config_is_understood)
 	                    ",\"rope_theta\":9e5,\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}}",
 	                    &c, &err),
 		0);
-	ck_assert(c.rope.type == ENG_ROPE_LINEAR && c.rope.theta == 9e5 && c.rope.factor == 4);
+	ck_assert(c.rope.type == SKV_ROPE_LINEAR && c.rope.theta == 9e5 && c.rope.factor == 4);
+	ck_assert_int_eq(load_config(LLAMA SHAPE LLAMA3 "\"low_freq_factor\":1,\"high_freq_factor\":4}}", &c, &err), 0);
+	ck_assert(c.rope.type == SKV_ROPE_LLAMA3 && c.rope.factor == 8 && c.rope.low == 1 && c.rope.high == 4 &&
+	          c.rope.original == 8192);
+	ck_assert_int_eq(load_config(LLAMA SHAPE YARN "}}", &c, &err), 0);
+	ck_assert(c.rope.type == SKV_ROPE_YARN && c.rope.factor == 4 && c.rope.low == 1 && c.rope.high == 32 &&
+	          c.rope.original == 32768 && c.rope.attention == 0);
+	ck_assert_int_eq(load_config(LLAMA SHAPE YARN ",\"beta_slow\":2,\"beta_fast\":16,\"attention_factor\":0.5}}",
+	                             &c, &err),
+	                 0);
+	ck_assert(c.rope.low == 2 && c.rope.high == 16 && c.rope.attention == 0.5);
 }
 END_TEST
 
@@ -321,15 +335,21 @@ static const struct {
 	{LLAMA SHAPE ",\"quantization_config\":{}}", "quantization_config"},
 	{LLAMA SHAPE ",\"rope_theta\":-1}", "\"rope_theta\" is -1"},
 	{LLAMA SHAPE ",\"rope_scaling\":4}", "\"rope_scaling\" is 4, an object expected"},
+	{LLAMA SHAPE ",\"rope_scaling\":{\"type\":\"longrope\",\"factor\":4}}",
+         "\"type\" is \"longrope\", \"default\""},
 	{LLAMA SHAPE ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}",
-         "\"type\" is \"yarn\", \"default\""},
+         "\"original_max_position_embeddings\" is missing"},
+	{LLAMA SHAPE YARN ",\"beta_fast\":1}}", "\"beta_fast\" is 1, more than beta_slow"},
+	{LLAMA SHAPE YARN ",\"mscale\":0.5}}", "\"mscale\" is 0.5"},
+	{LLAMA SHAPE YARN ",\"truncate\":false}}", "\"truncate\" is false, true"},
+	{LLAMA SHAPE YARN ",\"attention_factor\":0}}", "\"attention_factor\" is 0"},
 	{LLAMA SHAPE ",\"rope_scaling\":{\"factor\":4}}", "\"type\" is missing"},
 	{LLAMA SHAPE ",\"rope_parameters\":{\"rope_type\":\"default\"}}", "\"rope_theta\" is missing"},
+	{LLAMA SHAPE ",\"rope_theta\":1}", "\"rope_theta\" is 1, a number above 1"},
 	{LLAMA SHAPE
-         ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1,\"partial_rotary_factor\":0.5}}",
+         ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":2,\"partial_rotary_factor\":0.5}}",
          "\"partial_rotary_factor\" is 0.5"},
-	{LLAMA SHAPE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
-                     "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}}",
+	{LLAMA SHAPE LLAMA3 "\"low_freq_factor\":4,\"high_freq_factor\":4}}",
          "more than low_freq_factor"},
 };
 
@@ -408,6 +428,29 @@ static void patch(const char *name, const char *from, const char *to)
 	fx_write(fx_path(folder, name), bytes, n);
 	free(bytes);
 }
+
+START_TEST(models_are_described)
+{
+	struct fx_model tiny = FX_TINY;
+	struct fx_weights *w = fx_weights_new(&tiny);
+	struct eng_error err;
+	struct eng_model m;
+	char *real = realpath(folder, NULL);
+	struct skv_model d;
+
+	fx_model_write(&tiny, w, folder);
+	fx_weights_free(w);
+	ck_assert_ptr_nonnull(real);
+	ck_assert_msg(!eng_model_load(&m, folder, eng_place_host(), SKV_BF16, &err), "%s", err.text);
+	d = eng_model_describe(&m, SKV_BF16);
+	ck_assert_uint_eq(d.size, sizeof(d));
+	ck_assert(d.n_layers == m.config.n_layers && d.kv_dtype == SKV_BF16 && d.io_dtype == SKV_F32);
+	ck_assert_str_eq(d.files, real);
+	ck_assert(d.rope.type == SKV_ROPE_DEFAULT && d.rope.theta == m.config.rope.theta);
+	eng_model_deinit(&m);
+	free(real);
+}
+END_TEST
 
 START_TEST(models_must_match_their_config)
 {
@@ -555,6 +598,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(t, config_is_refused, 0, sizeof(bad_configs) / sizeof(*bad_configs));
 	tcase_add_test(t, config_survives_random_damage);
 	tcase_add_test(t, vocabulary_must_be_bytes);
+	tcase_add_test(t, models_are_described);
 	tcase_add_test(t, models_must_match_their_config);
 	tcase_add_test(t, names_tell_weights_apart);
 	suite_add_tcase(s, t);

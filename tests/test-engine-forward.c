@@ -170,7 +170,7 @@ static const struct eng_config shape_of_random = {
 	.vocab = 300,
 	.max_positions = 2048,
 	.rms_eps = 1e-5f,
-	.rope = {.theta = 10000},
+	.rope = {.type = SKV_ROPE_DEFAULT, .theta = 10000},
 };
 
 /* A model at a place, and a session there. */
@@ -406,7 +406,7 @@ START_TEST(a_model_of_real_size)
 		.vocab = 151936,
 		.max_positions = 4096,
 		.rms_eps = 1e-6f,
-		.rope = {.theta = 10000},
+		.rope = {.type = SKV_ROPE_DEFAULT, .theta = 10000},
 	};
 	const struct batch batch = {.n = BATCH_MOST, .longest = 1200, .steps = 60};
 	static int32_t recorded[BATCH_MOST * 60], other[BATCH_MOST * 60];

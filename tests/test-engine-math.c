@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <sparsekv/client.h>
 #include "engine/ops.h"
 #include "engine/progress.h"
 #include "engine/score.h"
@@ -25,33 +26,22 @@ static float *random_floats(size_t n, double size)
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-/* Llama 3.1's scaling at the points where its three parts meet. */
-START_TEST(rope_scaling)
+START_TEST(rotary_table)
 {
-	struct eng_rope linear = {.type = ENG_ROPE_LINEAR, .theta = 10000, .factor = 4};
-	struct eng_rope llama3 = {.type = ENG_ROPE_LLAMA3,
-	                          .theta = 500000,
-	                          .factor = 8,
-	                          .low_freq_factor = 1,
-	                          .high_freq_factor = 4,
-	                          .original_positions = 8192};
+	const struct skv_rope yarn = {
+		.type = SKV_ROPE_YARN, .theta = 10000, .factor = 16, .low = 1, .high = 32, .original = 4096};
+	float *table = eng_rope_table(&yarn, 64, 300);
 
-	ck_assert_double_eq_tol(eng_rope_frequency(&linear, 64, 3), pow(10000, -6.0 / 64) / 4, 1e-15);
-	for (uint32_t i = 0; i < 64; i++) {
-		double f = pow(500000, -2.0 * i / 128), wavelength = 2 * M_PI / f,
-		       got = eng_rope_frequency(&llama3, 128, i);
+	ck_assert_ptr_nonnull(table);
+	for (uint32_t p = 0; p < 300; p++)
+		for (uint32_t i = 0; i < 32; i++) {
+			const double angle = p * skv_rope_frequency(&yarn, 64, i), scale = 0.1 * log(16) + 1;
 
-		if (wavelength < 8192 / 4.0) {
-			ck_assert_double_eq_tol(got, f, 1e-15);
-		} else if (wavelength > 8192) {
-			ck_assert_double_eq_tol(got, f / 8, 1e-15);
-		} else {
-			double smooth = (8192 / wavelength - 1) / (4 - 1);
-
-			ck_assert_double_eq_tol(got, (1 - smooth) * f / 8 + smooth * f, 1e-15);
-			ck_assert(got > f / 8 && got < f);
+			/* angles are rounded to 24 bits */
+			ck_assert_double_eq_tol(table[p * 64 + i], scale * cos(angle), 1e-7 * (angle + 2));
+			ck_assert_double_eq_tol(table[p * 64 + 32 + i], scale * sin(angle), 1e-7 * (angle + 2));
 		}
-	}
+	free(table);
 }
 END_TEST
 
@@ -231,7 +221,7 @@ static Suite *suite(void)
 	TCase *t = tcase_create("operations");
 
 	tcase_set_timeout(t, 30);
-	tcase_add_test(t, rope_scaling);
+	tcase_add_test(t, rotary_table);
 	tcase_add_test(t, argmax_and_nll);
 	suite_add_tcase(s, t);
 

@@ -211,7 +211,7 @@ static void check_head(const struct at *at, const float *to, const float *from, 
 START_TEST(rope)
 {
 	const struct eng_heads heads = {.n_heads = HEADS, .n_kv_heads = KV_HEADS, .head_dim = DIM};
-	const struct eng_rope r = {.type = ENG_ROPE_DEFAULT, .theta = 500000};
+	const struct skv_rope r = {.type = SKV_ROPE_DEFAULT, .theta = 500000};
 	float *table = eng_rope_table(&r, DIM, POSITIONS), *in = place_random(ROWS * WIDTH, 2), *q, *k, *v;
 	uint32_t position[ROWS];
 	struct at at[3];

@@ -90,6 +90,13 @@ SKV_API int skv_open(struct skv_client *client, const struct skv_model *model, c
  */
 SKV_API void skv_close(struct skv_session *session);
 
+/*
+ * What a model's `rope` means: by how many radians a position more turns pair i of a head, i below half of what is
+ * turned of it, and what is multiplied with cos and sin. 0 and 1 of a model that turns nothing, or does not say.
+ */
+SKV_API double skv_rope_frequency(const struct skv_rope *rope, uint32_t head_dim, uint32_t i);
+SKV_API double skv_rope_scale(const struct skv_rope *rope);
+
 /* ---- sequences ------------------------------------------------------------------------------- */
 
 /*

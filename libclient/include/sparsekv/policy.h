@@ -76,8 +76,6 @@ SKV_INLINE int skv_layer_set_empty(const struct skv_layer_set *s)
 	return !any;
 }
 
-#define SKV_PROFILE_PATH 256u /* bytes of a profile's path, NUL included */
-
 /*
  * What sparsekv-calibrate(1) has found out about the model, read from a file and checked against the model's shape.
  * Without a file all is zero: `path` is empty, and so are the sets. A set that is not in the file is empty too. What the

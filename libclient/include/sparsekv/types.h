@@ -57,6 +57,33 @@ SKV_INLINE size_t skv_dtype_bytes(uint32_t dtype)
 }
 
 /*
+ * How a model turns the pairs of a head's elements by their position. Of a pair (x, y) at position p, with
+ * a = p * skv_rope_frequency(): (x cos a - y sin a, x sin a + y cos a) * skv_rope_scale().
+ */
+enum skv_rope_type {
+	SKV_ROPE_UNKNOWN = 0, /* not said: what needs it refuses the model */
+	SKV_ROPE_NONE = 1,    /* nothing is turned */
+	SKV_ROPE_DEFAULT = 2, /* frequency of pair i: theta^(-2i / dims) */
+	SKV_ROPE_LINEAR = 3,  /* that, over factor */
+	SKV_ROPE_LLAMA3 = 4,  /* Llama 3.1's */
+	SKV_ROPE_YARN = 5,
+};
+
+struct skv_rope {
+	uint32_t type;        /* enum skv_rope_type */
+	uint32_t dims;        /* elements of a head that are turned, its first ones; 0: all */
+	uint32_t interleaved; /* pairs are (2i, 2i + 1); else (i, i + dims / 2) */
+	uint32_t reserved;    /* 0 */
+	double theta;
+	double factor;    /* linear, llama3, yarn: by what slow pairs are slowed down */
+	double low, high; /* llama3: low_freq_factor, high_freq_factor; yarn: beta_slow, beta_fast */
+	double original;  /* llama3, yarn: positions of the first training */
+	double attention; /* yarn: what cos and sin are multiplied by; 0: 0.1 ln(factor) + 1 */
+};
+
+#define SKV_PROFILE_PATH 256u /* bytes of the path of a profile, or of a model's directory, NUL included */
+
+/*
  * What the daemon and the library must know of a model. `size` is sizeof(struct skv_model) as the
  * caller compiled it; a newer library fills a shorter struct's missing tail with zeros.
  * Initialise with SKV_MODEL_INIT.
@@ -75,6 +102,8 @@ struct skv_model {
 	char name[SKV_NAME_MAX]; /* printable, NUL-terminated; sequences belong to a model by name */
 	uint32_t device;         /* SKV_DEVICE_HOST, or SKV_DEVICE_CUDA(i) with i below SKV_MAX_DEVICES */
 	uint32_t io_dtype;       /* enum skv_dtype of the q, k, v and out rows; in host memory SKV_F32 */
+	struct skv_rope rope;    /* for policies that turn keys back; the daemon does not see it */
+	char files[SKV_PROFILE_PATH]; /* absolute directory of the model's files, where policies find theirs, or "" */
 };
 #define SKV_MODEL_INIT {.size = sizeof(struct skv_model), .n_ranks = 1}
 
