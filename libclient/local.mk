@@ -2,7 +2,7 @@
 # libsparsekv-client: what an engine links. Only names of the public headers leave it.
 lib_LTLIBRARIES += libclient/libsparsekv-client.la
 libclient_libsparsekv_client_la_SOURCES = \
-	libclient/device.h libclient/internal.h \
+	libclient/device.h libclient/internal.h libclient/step.h \
 	libclient/attend.c libclient/conn.c libclient/connect.c libclient/device.c libclient/error.c \
 	libclient/keep.c libclient/layout.c libclient/looked.c libclient/pages.c \
 	libclient/policy.c libclient/pool.c libclient/prims.c libclient/recall.c libclient/replay.c libclient/seq.c \
