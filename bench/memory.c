@@ -3,8 +3,8 @@
  * bench/memory.c - sparsekv-bench memory: what a long decode keeps in memory, by the daemon's books.
  *
  * One sequence after the other, each under a policy of its own, decodes random tokens, and every now and then the
- * daemon is asked, as sparsekvctl asks it: how many pages the sequence's tables have of K and V, and how many of what
- * the policy keeps besides (state). That follows from lengths alone, so a small model does.
+ * daemon is asked, as sparsekvctl asks it: how many pages the sequence's tables have of K and V, and how many of bounds
+ * and notes, which policies keep besides. That follows from lengths alone, so a small model does.
  */
 #include "bench/bench.h"
 #include "bench/rig.h"
@@ -26,7 +26,7 @@ struct options {
 static const char *const usual[] = {"full", "quest", "delta", "streaming", "h2o", "snapkv", "adakv", "rkv", "raas"};
 
 static const struct column columns[] = {
-	{"tokens", 0}, {"policy", -20}, {"kv_mib", 3}, {"state_mib", 3}, {"kept", 3},
+	{"tokens", 0}, {"policy", -20}, {"kv_mib", 3}, {"bounds_mib", 3}, {"notes_mib", 3}, {"kept", 3},
 };
 
 /* ---- the daemon's books ------------------------------------------------------------------------ */
@@ -39,20 +39,23 @@ static void need_answer(const struct skv_ctl *ctl, int e)
 	exit(1);
 }
 
+static double figure(const json_t *from, const char *key)
+{
+	return json_number_value(json_object_get(from, key));
+}
+
 /* What the only sequence has, as a row of the report. */
 static void look(struct skv_ctl *ctl, const struct rig *rig, const char *policy, struct report *r)
 {
 	double mib = (double)skv_page_bytes(&rig->model) / (1 << 20);
-	json_t *answer, *seq;
-	double kv, state, total;
+	json_t *answer, *seq, *pages;
 
 	need_answer(ctl, skv_ctl_query(ctl, SKV_QUERY_SEQS, &answer));
 	seq = json_array_get(json_object_get(answer, "sequences"), 0);
-	kv = (double)json_integer_value(json_object_get(seq, "pages_resident"));
-	state = (double)json_integer_value(json_object_get(seq, "pages_state"));
-	total = (double)json_integer_value(json_object_get(seq, "pages_total"));
-	report_row(r, (double)json_integer_value(json_object_get(seq, "tokens")), policy, kv * mib, state * mib,
-	           kv / total);
+	pages = json_object_get(seq, "pages");
+	report_row(r, figure(seq, "tokens"), policy, figure(pages, "kv") * mib,
+	           figure(pages, "bounds") * mib, figure(pages, "notes") * mib,
+	           figure(seq, "pages_resident") / figure(seq, "pages_total"));
 	json_decref(answer);
 }
 

@@ -136,6 +136,17 @@ static void add_session(void *listing, const struct skv_core_session_view *v)
 	put(l, row);
 }
 
+/* {"kv": 128, "bounds": 8, "notes": 0}: a sequence's pages by what they hold. */
+static json_t *pages_json(const uint64_t pages[SKV_GROUPS])
+{
+	static const char *const kinds[SKV_GROUPS] = {"kv", "bounds", "notes"};
+	json_t *all = json_object();
+
+	for (uint32_t i = 0; i < SKV_GROUPS; i++)
+		json_object_set_new(all, kinds[i], json_integer(number(pages[i])));
+	return all;
+}
+
 static void add_seq(void *listing, const struct skv_core_seq_view *v)
 {
 	struct listing *l = listing;
@@ -143,15 +154,16 @@ static void add_seq(void *listing, const struct skv_core_seq_view *v)
 
 	if (!l->all && v->uid != l->uid)
 		return;
-	row = json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "seq", number(v->seq), "uid",
+	row = json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "seq", number(v->seq), "uid",
 	                number(v->uid), "name", v->name, "model", v->model, "client", number(v->client),
 	                "session", number(v->session), "tokens", number(v->tokens), "max_tokens",
-	                number(v->max_tokens), "pages_total", number(v->pages_total));
-	json_object_set_new(row, "pages_resident",
-	                    v->counted ? json_integer(number(v->pages_resident)) : json_null());
+	                number(v->max_tokens), "pages_total", number(v->pages_total), "page_bytes",
+	                number(v->page_bytes));
+	json_object_set_new(row, "pages", v->counted ? pages_json(v->pages) : json_null());
+	json_object_set_new(row, "pages_resident", /* of pages_total */
+	                    v->counted ? json_integer(number(v->pages[SKV_GROUP_PAGES])) : json_null());
 	json_object_set_new(row, "pages_shared",
 	                    v->counted ? json_integer(number(v->pages_shared)) : json_null());
-	json_object_set_new(row, "pages_state", v->counted ? json_integer(number(v->pages_state)) : json_null());
 	put(l, row);
 }
 

@@ -247,7 +247,7 @@ static void compare_seq(void *data, const struct skv_core_seq_view *v)
 {
 	struct comparison *c = data;
 	const struct m_seq *q = m_seqs;
-	uint32_t resident[2] = {0}; /* pages, state pages */
+	uint32_t resident[SKV_GROUPS] = {0}, shared = 0;
 
 	while (q < m_seqs + M_SEQS && !(q->used && c->seq_ids[q - m_seqs] == v->seq))
 		q++;
@@ -257,10 +257,14 @@ static void compare_seq(void *data, const struct skv_core_seq_view *v)
 	ck_assert_uint_eq(v->client, q->holder < 0 ? 0 : c->client_ids[q->holder]);
 	ck_assert_uint_eq(v->tokens, q->len);
 	for (uint32_t t = 0; t < m_tables(q->kind); t++)
-		for (uint32_t i = 0; i < skv_pages_of(q->len); i++)
-			resident[t >= m_layers(q->kind)] += skv_pte_resident(q->table[t][i]);
-	ck_assert_uint_eq(v->pages_resident, resident[0]);
-	ck_assert_uint_eq(v->pages_state, resident[1]);
+		for (uint32_t i = 0; i < skv_pages_of(q->len); i++) {
+			resident[t / m_layers(q->kind)] += skv_pte_resident(q->table[t][i]);
+			shared += skv_pte_kind(q->table[t][i]) == SKV_PTE_SHARED;
+		}
+	for (uint32_t group = 0; group < SKV_GROUPS; group++)
+		ck_assert_uint_eq(v->pages[group], resident[group]);
+	ck_assert_uint_eq(v->pages_shared, shared);
+	ck_assert_uint_eq(v->page_bytes, m_page_bytes(q->kind));
 	c->seqs++;
 }
 

@@ -73,7 +73,7 @@ static void swap(struct world_seq *q, struct world_policy to, const char *spec)
 	ck_assert_str_eq(skv_policy_error(w.session), "");
 }
 
-/* State pages of all sequences, as the daemon counts them in their tables. */
+/* Pages of bounds of all sequences, as the daemon counts them in their tables. */
 static uint64_t state_pages(void)
 {
 	json_t *j, *rows, *row;
@@ -83,7 +83,7 @@ static uint64_t state_pages(void)
 	j = raw_query(op, SKV_QUERY_SEQS);
 	rows = json_object_get(j, "sequences");
 	json_array_foreach(rows, i, row)
-		n += (uint64_t)json_integer_value(json_object_get(row, "pages_state"));
+		n += (uint64_t)json_integer_value(json_object_get(json_object_get(row, "pages"), "bounds"));
 	json_decref(j);
 	return n;
 }

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "common/fd.h"
+#include "common/seqmem.h"
 #include "tests/fixture.h"
 
 static struct fix fix;
@@ -171,6 +172,40 @@ START_TEST(metrics_are_in_prometheus_form)
 		samples++;
 	}
 	ck_assert_uint_gt(samples, 30);
+}
+END_TEST
+
+/* A sequence of 40 tokens: in its last layer 3, 1 and 2 pages, by its tables. */
+static void make_pages(void)
+{
+	struct skv_wire_model w = raw_model("tiny");
+	struct skv_model m = {.n_layers = w.n_layers, .n_kv_heads = w.n_kv_heads, .head_dim = w.head_dim};
+	static const uint32_t pages[SKV_GROUPS] = {3, 1, 2};
+	struct skv_seqmem_layout l;
+	struct skv_seqmem *mem;
+	void *map;
+
+	raw_seq_new(client, session, "");
+	skv_seqmem_layout(&m, w.max_tokens, &l);
+	ck_assert_int_eq(skv_map_fd(client->fds[0], l.state, PROT_READ | PROT_WRITE, false, &map), 0);
+	mem = map;
+	for (uint32_t group = 0; group < SKV_GROUPS; group++)
+		for (uint32_t i = 0; i < pages[group]; i++)
+			skv_seqmem_table(mem, &l, skv_table(l.n_layers, group, l.n_layers - 1))[i] =
+			        skv_pte_make(SKV_PTE_FULL, i);
+	atomic_store(&mem->commit, (uint64_t)1 << 32 | 40);
+	munmap(map, l.state);
+}
+
+START_TEST(pages_are_counted_by_kind)
+{
+	make_pages();
+	ck_assert_int_eq(ctl("metrics"), 0);
+	SAYS("kind=\"kv\"} 12288\n");
+	SAYS("kind=\"bounds\"} 4096\n");
+	SAYS("kind=\"notes\"} 8192\n");
+	ck_assert_int_eq(ctl("seq list"), 0);
+	SAYS("12.0 KiB  4.0 KiB  8.0 KiB");
 }
 END_TEST
 
@@ -362,6 +397,7 @@ int main(void)
 	tcase_add_test(t, every_command_has_its_json);
 	tcase_add_test(t, top_shows_rates);
 	tcase_add_test(t, metrics_are_in_prometheus_form);
+	tcase_add_test(t, pages_are_counted_by_kind);
 	tcase_add_test(t, sequences_are_dropped_by_name);
 	tcase_add_test(t, policies_are_loaded_and_swapped);
 	tcase_add_test(t, policies_are_verified);

@@ -302,11 +302,11 @@ struct skv_core_seq_view {
 	const char *model;
 	uint32_t client, session; /* that hold it; 0: detached */
 	uint32_t tokens, max_tokens;
-	bool counted;            /* its tables were looked at: the three below are known, see skv_core_seqs */
-	uint64_t pages_resident; /* by its tables, the shared ones included */
-	uint64_t pages_shared;
-	uint64_t pages_state; /* beside them: what its policy keeps */
-	uint64_t pages_total; /* that its length would take */
+	bool counted;               /* its tables were looked at: the two below are known, see skv_core_seqs */
+	uint64_t pages[SKV_GROUPS]; /* by its tables, the shared ones included */
+	uint64_t pages_shared;      /* of all groups */
+	uint64_t pages_total;       /* of K and V, that its length would take */
+	uint64_t page_bytes;
 };
 struct skv_core_pool_view {
 	uint32_t pool;

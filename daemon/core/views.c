@@ -87,14 +87,13 @@ static void count_entries(const struct skv_seq_local *l, uint32_t len, struct sk
 	v->counted = true;
 	for (uint32_t t = 0; t < l->layout.n_tables; t++) {
 		const skv_pte *table = skv_seqmem_table(l->mem, &l->layout, t);
-		bool state = t >= l->layout.n_layers;
+		uint64_t *pages = &v->pages[skv_table_group(l->layout.n_layers, t)];
 
 		for (uint32_t i = 0; i < n_pages; i++) {
 			skv_pte e = __atomic_load_n(&table[i], __ATOMIC_RELAXED);
 
-			v->pages_state += state && skv_pte_resident(e);
-			v->pages_resident += !state && skv_pte_resident(e);
-			v->pages_shared += !state && skv_pte_kind(e) == SKV_PTE_SHARED;
+			*pages += skv_pte_resident(e);
+			v->pages_shared += skv_pte_kind(e) == SKV_PTE_SHARED;
 		}
 	}
 }
@@ -114,6 +113,7 @@ void skv_core_seqs(const struct skv_core *c, void (*cb)(void *, const struct skv
 			.model = q->model.name,
 			.tokens = len < q->max_tokens ? len : q->max_tokens,
 			.max_tokens = q->max_tokens,
+			.page_bytes = skv_pool_row(&c->state, q->pool)->page_bytes,
 		};
 
 		if (q->session != SKV_NO_INDEX) {

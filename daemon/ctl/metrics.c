@@ -79,6 +79,10 @@ static const struct metric session_metrics[] = {
 	{"sparsekv_session_pages", "gauge", "Pages of a session's sequences", "pages_resident", 0,
 	 "state=\"resident\""},
 	{"sparsekv_session_pages", NULL, NULL, "pages_total", 0, "state=\"total\""},
+	{"sparsekv_session_page_bytes", "gauge", "Bytes of a session's sequences by what their pages hold", "kv_bytes", 0,
+	 "kind=\"kv\""},
+	{"sparsekv_session_page_bytes", NULL, NULL, "bounds_bytes", 0, "kind=\"bounds\""},
+	{"sparsekv_session_page_bytes", NULL, NULL, "notes_bytes", 0, "kind=\"notes\""},
 	{"sparsekv_session_stock_pages", "gauge", "Free pages on lease", "stock_pages", 0, NULL},
 };
 static const struct metric recall_metrics[] = {
@@ -181,11 +185,27 @@ static void put_table(FILE *to, const struct table *t, const json_t *answer)
 	}
 }
 
+/* Add to a session what a sequence of it has of each kind of pages: kv_bytes and so on. */
+static void add_bytes(json_t *session, const json_t *seq)
+{
+	double page_bytes = skv_json_num(seq, "page_bytes");
+	const char *kind;
+	json_t *pages;
+
+	json_object_foreach(json_object_get(seq, "pages"), kind, pages) {
+		char field[32];
+
+		snprintf(field, sizeof(field), "%s_bytes", kind);
+		json_object_set_new(session, field,
+		                    json_real(skv_json_num(session, field) + json_number_value(pages) * page_bytes));
+	}
+}
+
 /* What the session table says with the help of others: pages, and a row for each layer with a recall. */
 static void complete_sessions(json_t *sessions, const json_t *seqs)
 {
 	static const char *const labels[] = {"session", "client", "uid", "model", "policy"};
-	json_t *rows = json_array(), *row, *layer;
+	json_t *rows = json_array(), *row, *layer, *seq;
 	double resident, total;
 	size_t i, j;
 
@@ -193,6 +213,9 @@ static void complete_sessions(json_t *sessions, const json_t *seqs)
 		skv_ctl_sum_pages(seqs, skv_json_u64(row, "session"), &resident, &total);
 		json_object_set_new(row, "pages_resident", json_real(resident));
 		json_object_set_new(row, "pages_total", json_real(total));
+		json_array_foreach(json_object_get(seqs, "sequences"), j, seq)
+			if (skv_json_u64(seq, "session") == skv_json_u64(row, "session"))
+				add_bytes(row, seq);
 		json_array_foreach(json_object_get(row, "recall"), j, layer) {
 			json_t *one = json_copy(layer);
 

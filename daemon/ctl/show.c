@@ -177,9 +177,10 @@ int skv_ctl_pool(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 
 int skv_ctl_seq_list(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 {
-	static const char *const heads[] = {"SEQ", "UID",  "-MODEL", "TOKENS",  "MOST", "PAGES",
-	                                    "OF",  "KEPT", "SHARED", "STATE", "HELD BY", "-NAME"};
-	struct skv_table t = {.heads = heads, .n_cols = 12};
+	static const char *const heads[] = {"SEQ",  "UID",    "-MODEL", "TOKENS", "MOST",  "PAGES",   "OF",
+	                                    "KEPT", "SHARED", "KV",     "BOUNDS", "NOTES", "HELD BY", "-NAME"};
+	static const char *const kinds[] = {"kv", "bounds", "notes"};
+	struct skv_table t = {.heads = heads, .n_cols = 14};
 	json_t *answer, *row;
 	int status;
 	size_t i;
@@ -201,7 +202,11 @@ int skv_ctl_seq_list(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 		skv_table_cell(&t, "%llu", (ull)total);
 		skv_table_cell(&t, "%s", skv_human_share((double)resident, counted ? (double)total : 0));
 		skv_table_cell(&t, counted ? "%llu" : "-", (ull)skv_json_u64(row, "pages_shared"));
-		skv_table_cell(&t, counted ? "%llu" : "-", (ull)skv_json_u64(row, "pages_state"));
+		for (size_t k = 0; k < sizeof(kinds) / sizeof(*kinds); k++) {
+			uint64_t pages = skv_json_u64(json_object_get(row, "pages"), kinds[k]);
+
+			skv_table_cell(&t, "%s", counted ? skv_human_bytes(pages * skv_json_u64(row, "page_bytes")) : "-");
+		}
 		skv_table_cell(&t, client ? "%llu" : "nobody", (ull)client);
 		skv_table_cell(&t, "%s",
 		               *skv_json_str(row, "name") ? skv_json_str(row, "name") : "(anonymous)");
