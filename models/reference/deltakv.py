@@ -3,12 +3,12 @@
 
   python3 deltakv.py TRAIN.txt.xz [--variant light|standard|noref|pca|palu] [--seconds N] [OUT-DIR]
 
-x of a token in a layer is K before RoPE and V, of both kv heads. A packed token is kept as z = E(x) - E(b) and read as
-Dec(z) + b, where b is the mean of the nearest references at or before it: the first 16 tokens, and every 10th from there.
-The model is frozen. Two passes go over the same tokens: the first, as the model is, gives every token's x. In the second
-the tokens are cut into chunks, and a chunk reads what lies more than WINDOW tokens before it as it would be rebuilt from
-its x of the first pass: each chunk is an answer that goes on from a packed context, and recent tokens are raw as they
-will be. Loss: next token, and the rebuilt x's error relative to its variance, summed over the layers.
+x of a token in a layer is K before RoPE and V, of both kv heads. A packed token is kept as z = E(x) - E(b) and read
+as Dec(z) + b, where b is the mean of the nearest references at or before it: the first 16 tokens, and every 10th from
+there. The model is frozen. Two passes go over the same tokens: the first, as the model is, gives every token's x. In
+the second the tokens are cut into chunks, and a chunk reads what lies more than WINDOW tokens before it as it would be
+rebuilt from its x of the first pass: each chunk is an answer that goes on from a packed context, and recent tokens are
+raw as they will be. Loss: next token, and the rebuilt x's error relative to its variance, summed over the layers.
 
 TRAIN.txt.xz is train.py's. OUT-DIR (default ./out) gets deltakv.safetensors (deltakv-standard, deltakv-noref,
 deltakv-pca, palu) and a log of the same name; also if it is interrupted. --seconds counts from the start of the
@@ -118,7 +118,8 @@ def second_pass(net, entering, kvs, packed, rebuilt):
         own, attended = [y.split(CHUNK, 2) for y in own], []
         for i, at in enumerate(range(0, T, CHUNK)):
             recent = max(0, at - WINDOW)
-            k, v = (torch.cat((old[half][:, :, :recent], raw[half][:, :, recent:at], own[half][i]), 2) for half in (0, 1))
+            k, v = (torch.cat((old[half][:, :, :recent], raw[half][:, :, recent:at], own[half][i]), 2)
+                    for half in (0, 1))
             attended.append(attend(q[:, :, at:at + CHUNK], k, v))
         x = finish(layer, x, torch.cat(attended, 1))
     return F.linear(net.norm(x), net.emb.weight)
@@ -144,7 +145,8 @@ def base(x, stride):
         return torch.zeros_like(x)
     at = exact(x.shape[-2], stride)
     centres = x[..., at, :].float()
-    score = 2 * x.float() @ centres.transpose(-1, -2) - centres.square().sum(-1)[..., None, :]
+    with torch.autocast(DEVICE, enabled=False):
+        score = 2 * x.float() @ centres.transpose(-1, -2) - centres.square().sum(-1)[..., None, :]
     later = at[None] > torch.arange(x.shape[-2], device=DEVICE)[:, None]
     near = score.masked_fill_(later, -1e30).topk(NEAR, -1).indices
     index = near.flatten(-2)[..., None].expand(*near.shape[:-2], -1, x.shape[-1])
@@ -235,7 +237,8 @@ def principal(moment, width):
 
 
 def write(path, kind, tensors, width, stride):
-    about = dict(sparsekv_codec="1", kind=kind, d=2 * HALF, width=width, near=NEAR if stride else 0, stride=stride, spans=1)
+    about = dict(sparsekv_codec="1", kind=kind, d=2 * HALF, width=width, near=NEAR if stride else 0, stride=stride,
+                 spans=1)
     save_file({name: tensor.bfloat16().contiguous().cpu() for name, tensor in tensors.items()}, path,
               metadata={key: str(value) for key, value in about.items()})
 
@@ -277,7 +280,7 @@ class Trial:
         self.net, self.codec, self.packed, self.stride = net, codec, packed, stride
 
     def __call__(self, tokens, mask, bits):
-        """Losses: next token, by layer the error of K and of V relative to their variance; the first pass' logits and ours"""
+        """Losses: next token; by layer the error of K and of V relative to their variance. And both passes' logits"""
         with torch.autocast(DEVICE, torch.bfloat16):
             entering, kvs, clean = first_pass(self.net, tokens[:, :-1])
             x = kvs[self.packed]

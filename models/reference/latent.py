@@ -12,8 +12,8 @@ from safetensors import safe_open
 
 PAGE, LOW_BLOCK, LOW_GROUP = 16, 32, 32
 DEFAULTS = {
-    "deltakv": dict(budget="0.25", layers="2,7,12", file="deltakv", bits="16", ref_bits="16", full_bits="16", group="64",
-                    raw="128", block="32", stride="10", near="4"),
+    "deltakv": dict(budget="0.25", layers="2,7,12", file="deltakv", bits="16", ref_bits="16", full_bits="16",
+                    group="64", raw="128", block="32", stride="10", near="4"),
     "kivi": dict(bits="4", raw="128", block="32"),
     "palu": dict(file="palu", bits="16", group="64", raw="128", block="32"),
 }
