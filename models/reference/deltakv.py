@@ -36,7 +36,8 @@ WIDE, WIDTH, PALU_WIDTH = 384, 64, 128
 FIRST, STRIDE, NEAR = 16, 10, 4  # tokens that are never packed; every so many is a reference; references of a token
 BITS, GROUP = 4, 64              # codes as the end of the training rounds them
 CHUNK, WINDOW = 256, 32
-LEARNING_RATE, MSE_WEIGHT = 1e-3, 0.1
+LEARNING_RATE = 1e-3
+ERROR_WEIGHT = 0.3, 0.03         # of the rebuilt x's error at the beginning, where it steadies, and at the end
 ROUND_FROM = 0.7                 # of the time
 MIX = [("text", .1), ("kv", .22), ("niah", .2), ("vt", .1), ("dag", .2), ("recur", .18)]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -306,7 +307,8 @@ def fit(codec, trial, data, log, begun, seconds):
         bits = BITS if done > ROUND_FROM else 16
         tokens, mask = take(data)
         ntp, error, clean, _ = trial(tokens, mask, bits)
-        (ntp + MSE_WEIGHT * error.sum() / 2).backward()
+        weight = ERROR_WEIGHT[0] ** (1 - done) * ERROR_WEIGHT[1] ** done
+        (ntp + weight * error.sum() / 2).backward()
         nn.utils.clip_grad_norm_(codec.parameters(), 1.)
         opt.step()
         opt.zero_grad()
