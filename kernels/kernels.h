@@ -39,6 +39,7 @@
 #include <stdbool.h>
 #include <sparsekv/policy.h>
 #include <sparsekv/types.h>
+#include "kernels/codes.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -52,6 +53,9 @@ struct skv_shape {
 	uint32_t layer;    /* whose tables are meant */
 	uint32_t state;    /* number of the table of the layer's state pages; see bounds */
 	uint32_t notes;    /* and of the pages of its notes */
+	uint32_t codes;    /* numbers of the tables of codes and of references; see codes.h */
+	uint32_t refs;
+	const struct skv_codes *code; /* host memory, read at the call; NULL: all tokens are rows */
 	float scale;       /* softmax scale, resolved (never 0) */
 	uint8_t *pool;
 	size_t page_bytes;
@@ -79,6 +83,10 @@ struct skv_kseq {
 	uint32_t keep;   /* units that live after this step; none goes if there are no more */
 	uint32_t pinned; /* units with a pos below this never go */
 	uint32_t awake;  /* units of a kv head that are awake after this step, the mean of all heads; UINT32_MAX: as they are */
+
+	/* of layers that pack */
+	uint32_t coded; /* tokens before this are packed as of the last commit, but for code->first; 0: none */
+	uint32_t pack;  /* and with this step's: none if not above `coded` */
 };
 
 enum skv_tally { SKV_TALLY_NONE, SKV_TALLY_ADD, SKV_TALLY_ANEW /* forgets earlier votes */ };
@@ -219,6 +227,17 @@ struct skv_seen {
 	const struct skv_window *window; /* NULL: the list */
 	const struct skv_list *list;
 	bool tokens; /* units of the list: tokens, or pages */
+};
+
+/*
+ * Rows that are rebuilt beside the layer's own pages: sequence i has pages [i * pages, (i + 1) * pages) of `pool`, rows in
+ * them as in any page.
+ */
+struct skv_rebuilt {
+	uint8_t *pool;        /* NULL: into the pages that the layer's own table has for packed tokens */
+	uint32_t pages;       /* of a sequence */
+	struct skv_kseq *seq; /* [n], filled in for attention over them: table, of any layer, and len; nothing is packed */
+	skv_pte *table;       /* [n][pages], filled in */
 };
 
 /* Scratch of a call. Sized with skv_kernels.work_bytes; one call at a time may use it. */
@@ -421,6 +440,24 @@ struct skv_kernels {
 	 */
 	void (*recall)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *ev,
 	               const struct skv_seen *, float *ret, const struct skv_work *);
+
+	/* NULL when the kernels below take shape->code, else what they expect instead. */
+	const char *(*unsupported_codes)(const struct skv_shape *);
+
+	/*
+	 * Pack tokens [coded, pack) of each sequence, which are rows in pages, in n_layers layers that the same batch holds
+	 * for and whose codes agree in all but pointers: write their records. If nothing was packed, from code->first on,
+	 * and the first ones become references, too.
+	 */
+	void (*pack)(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *, const struct skv_work *);
+
+	/*
+	 * Rows of a layer as attention takes them, packed tokens or not: of the listed tokens in their order (rows = 1;
+	 * from the first that is not below len on a list is over), or with `list` NULL of all of [0, len). With to->pool
+	 * NULL (and no list): of the packed tokens, each where its page says.
+	 */
+	void (*rebuild)(const struct skv_shape *, const struct skv_batch *, const struct skv_list *,
+	                const struct skv_rebuilt *to, const struct skv_work *);
 };
 
 /* What a selection takes of n units: the first, the last, and so many of those between. */
@@ -481,6 +518,22 @@ SKV_INLINE struct skv_note *skv_note_at(const struct skv_shape *sh, const struct
 	uint8_t *page = sh->pool + skv_pte_id(skv_notes_table(sh, s)[u / each]) * sh->page_bytes;
 
 	return (struct skv_note *)(page + h * (sh->page_bytes / sh->n_kv_heads)) + set * each + u % each;
+}
+
+/* Elements of a token's K and V in all kv heads. */
+SKV_INLINE uint32_t skv_token_dims(const struct skv_shape *sh)
+{
+	return 2 * sh->n_kv_heads * sh->head_dim;
+}
+
+/* Record `number` of those of `bytes` bytes in table `table` (sh->codes or sh->refs). Its page must be resident. */
+SKV_INLINE uint8_t *skv_record_at(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t table, uint32_t bytes,
+                                  uint32_t number)
+{
+	const uint32_t each = (uint32_t)(sh->page_bytes / bytes);
+	const skv_pte *entries = s->table + (size_t)table * s->layer_stride;
+
+	return sh->pool + skv_pte_id(entries[number / each]) * sh->page_bytes + (size_t)(number % each) * bytes;
 }
 
 /* Where a window over n tokens begins to be recent. */

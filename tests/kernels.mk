@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-KERNEL_TESTS = tests/test-allot tests/test-append tests/test-bounds tests/test-chosen tests/test-decode tests/test-keep tests/test-prefill \
+KERNEL_TESTS = tests/test-allot tests/test-append tests/test-bounds tests/test-chosen tests/test-decode tests/test-keep \
+	tests/test-pack tests/test-prefill tests/test-rebuild \
 	tests/test-recall tests/test-replay tests/test-select tests/test-slots tests/test-topk
 check_PROGRAMS += $(KERNEL_TESTS)
 TESTS += $(KERNEL_TESTS)
@@ -75,3 +76,15 @@ tests_test_keep_SOURCES = tests/test-keep.c $(NOTE_TEST_SOURCES)
 tests_test_keep_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
 tests_test_keep_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_keep_LDADD = $(KERNEL_TEST_LIBS)
+
+CODE_TEST_SOURCES = tests/code-case.c tests/code-case.h tests/ref-codes.c tests/ref-codes.h $(KERNEL_TEST_SOURCES)
+
+tests_test_pack_SOURCES = tests/test-pack.c $(CODE_TEST_SOURCES)
+tests_test_pack_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
+tests_test_pack_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_pack_LDADD = $(KERNEL_TEST_LIBS)
+
+tests_test_rebuild_SOURCES = tests/test-rebuild.c $(CODE_TEST_SOURCES)
+tests_test_rebuild_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
+tests_test_rebuild_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_rebuild_LDADD = $(KERNEL_TEST_LIBS)

@@ -99,8 +99,9 @@ static inline uint32_t skv_order_of(float x)
 	return x > -__builtin_inff() ? u : 0;
 }
 
-/* skv_kernels.unsupported of every ISA. */
+/* skv_kernels.unsupported and unsupported_codes of every ISA. */
 const char *skv_host_unsupported(const struct skv_shape *);
+const char *skv_host_unsupported_codes(const struct skv_shape *);
 
 /*
  * The k largest of score[0, n), as ascending indices into ret_ids, which has room for min(k, n); returns
@@ -172,6 +173,10 @@ void ISA(list_awake)(const struct skv_shape *, const struct skv_batch *, struct 
 void ISA(stamp)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *, const struct skv_stamp *,
                 struct skv_list *, const struct skv_work *);
 
+void ISA(pack)(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *, const struct skv_work *);
+void ISA(rebuild)(const struct skv_shape *, const struct skv_batch *, const struct skv_list *, const struct skv_rebuilt *,
+                  const struct skv_work *);
+
 size_t ISA(decode_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len);
 size_t ISA(prefill_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);
 size_t ISA(select_bytes)(uint32_t max_len, int threads);
@@ -179,6 +184,8 @@ size_t ISA(votes_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t n_ro
 size_t ISA(rank_bytes)(uint32_t max_len, int threads);
 size_t ISA(keep_bytes)(uint32_t max_len, int threads);
 size_t ISA(allot_bytes)(const struct skv_shape *, uint32_t max_len, int threads);
+size_t ISA(pack_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);
+size_t ISA(rebuild_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);
 size_t ISA(union_bytes)(uint32_t n_seqs, uint32_t max_len, int threads); /* more than select_bytes() */
 #endif
 #endif

@@ -10,6 +10,7 @@
  *   vf, vi     float and int32_t lanes
  *   v_load     VL elements of a pool's dtype, widened to float; no alignment needed
  *   v_store    the reverse, rounded to nearest even; a NaN stays a NaN
+ *   v_load_u8, v_load_u4  VL whole numbers of 8 bits, or of 4: two in a byte, the first in its low half
  *   v_fma      a * b + c, fused where the ISA has it
  *   v_exp2     2^x within 1.5 ulp; 0 for -inf, NaN for NaN. x must be below 128
  *   v_fold_rows  lane i of the result is the sum (maximum) over the lanes of r[i]
@@ -45,6 +46,7 @@ typedef float vf __attribute__((vector_size(VL * 4)));
 typedef int32_t vi __attribute__((vector_size(VL * 4)));
 typedef uint32_t vu __attribute__((vector_size(VL * 4)));
 typedef uint16_t vh __attribute__((vector_size(VL * 2)));
+typedef uint8_t vb __attribute__((vector_size(VL)));
 
 INLINE vf v_set(float x)
 {
@@ -192,6 +194,23 @@ INLINE void v_store(uint32_t dtype, void *p, vf v)
 		v_store_f16(p, v);
 	else
 		v_store_bf16(p, v);
+}
+
+INLINE vf v_load_u8(const void *p)
+{
+	vb b;
+	memcpy(&b, p, sizeof b);
+	return __builtin_convertvector(__builtin_convertvector(b, vi), vf);
+}
+
+INLINE vf v_load_u4(const void *p)
+{
+	typedef uint8_t vpair __attribute__((vector_size(VL / 2)));
+	typedef uint64_t vwide __attribute__((vector_size(VL * 4)));
+	vpair b;
+	memcpy(&b, p, sizeof b);
+	vwide both = __builtin_convertvector(b, vwide);
+	return __builtin_convertvector((vi)((both & 15) | (both >> 4) << 32), vf);
 }
 
 /* ---- exp2 ------------------------------------------------------------------------------------ */

@@ -17,6 +17,8 @@ static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n
 		ISA(rank_bytes)(max_len, threads),
 		ISA(keep_bytes)(max_len, threads),
 		ISA(allot_bytes)(sh, max_len, threads),
+		sh->code ? ISA(pack_bytes)(sh, n_seqs, threads) : 0,
+		sh->code ? ISA(rebuild_bytes)(sh, n_seqs, threads) : 0,
 	};
 	size_t most = 0;
 	for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
@@ -55,4 +57,7 @@ const struct skv_kernels TABLE(SKV_ISA) = {
 	.select = ISA(select),
 	.select_union = ISA(select_union),
 	.recall = ISA(recall),
+	.unsupported_codes = skv_host_unsupported_codes,
+	.pack = ISA(pack),
+	.rebuild = ISA(rebuild),
 };
