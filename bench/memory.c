@@ -3,8 +3,8 @@
  * bench/memory.c - sparsekv-bench memory: what a long decode keeps in memory, by the daemon's books.
  *
  * One sequence after the other, each under a policy of its own, decodes random tokens, and every now and then the
- * daemon is asked, as sparsekvctl asks it: how many pages the sequence's tables have of K and V, and how many of bounds
- * and notes, which policies keep besides. That follows from lengths alone, so a small model does.
+ * daemon is asked, as sparsekvctl asks it: how many pages the sequence's tables have of K and V, of codes and references
+ * in their place, and of bounds and notes, which policies keep besides. That follows from lengths alone, so a small model does.
  */
 #include "bench/bench.h"
 #include "bench/rig.h"
@@ -26,7 +26,8 @@ struct options {
 static const char *const usual[] = {"full", "quest", "delta", "streaming", "h2o", "snapkv", "adakv", "rkv", "raas"};
 
 static const struct column columns[] = {
-	{"tokens", 0}, {"policy", -20}, {"kv_mib", 3}, {"bounds_mib", 3}, {"notes_mib", 3}, {"kept", 3},
+	{"tokens", 0}, {"policy", -20}, {"kv_mib", 3}, {"codes_mib", 3}, {"refs_mib", 3},
+	{"bounds_mib", 3}, {"notes_mib", 3}, {"kept", 3},
 };
 
 /* ---- the daemon's books ------------------------------------------------------------------------ */
@@ -54,7 +55,8 @@ static void look(struct skv_ctl *ctl, const struct rig *rig, const char *policy,
 	seq = json_array_get(json_object_get(answer, "sequences"), 0);
 	pages = json_object_get(seq, "pages");
 	report_row(r, figure(seq, "tokens"), policy, figure(pages, "kv") * mib,
-	           figure(pages, "bounds") * mib, figure(pages, "notes") * mib,
+	           figure(pages, "codes") * mib, figure(pages, "refs") * mib, figure(pages, "bounds") * mib,
+	           figure(pages, "notes") * mib,
 	           figure(seq, "pages_resident") / figure(seq, "pages_total"));
 	json_decref(answer);
 }

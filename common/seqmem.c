@@ -23,7 +23,7 @@ void skv_seqmem_layout(const struct skv_model *m, uint32_t max_tokens, struct sk
 	l.table = align_up(sizeof(struct skv_seqmem), 4096);
 	l.tokens = align_up(l.table + SKV_GROUPS * entries * sizeof(skv_pte), 4096);
 	l.journal = align_up(l.tokens + ((size_t)max_tokens + 1) * sizeof(int32_t), 4096);
-	l.journal_most = 2 * entries; /* all pages and, a fraction of these, their state and notes */
+	l.journal_most = 2 * entries; /* all pages and, a fraction of these, those of the other groups */
 	l.state = align_up(l.journal + l.journal_most * sizeof(struct skv_evict), 4096);
 	/*
 	 * Room for what the known policies keep and the host alone reads: a stamp of a page and a running score of a

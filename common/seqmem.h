@@ -21,8 +21,11 @@
  *      is a page, or SKV_PTE_NONE. A step may put pages into entries that are NONE, replace one as in 2, and
  *      write into state pages what is made anew by whoever repeats the step. Whether such an entry is of use is
  *      not known here: it counts as a page of the sequence, and who holds the sequence keeps it or takes it out.
- *      The same goes for the pages of notes, a third group of tables (kernels/kernels.h says what notes are). Of
- *      these two groups pages are evicted through the journal, too: then their entries become SKV_PTE_NONE.
+ *      The same goes for the pages of notes, a third group of tables (kernels/kernels.h says what notes are).
+ *      Codes and references, two groups more, are what a layer keeps of tokens that it does not keep as rows. They
+ *      are contents, as K and V are, which nobody makes anew: what the last commit has of them a step does not
+ *      write to. Their entries are as those of state.
+ *      Of all these groups pages are evicted through the journal, too: then their entries become SKV_PTE_NONE.
  *   6. Slots. A layer that lets single tokens go has fewer slots than the sequence has tokens, and its table has
  *      pages for its slots alone: up to the committed length the entries beyond are holes from the beginning. How
  *      many slots each layer has is in slots[epoch & 1], where about[epoch & 1] says that it counts. A step may
@@ -41,7 +44,7 @@
 #include <stdbool.h>
 #include <sparsekv/types.h>
 
-#define SKV_SEQMEM_MAGIC 0x51455356u /* "VSEQ" */
+#define SKV_SEQMEM_MAGIC 0x32514553u /* "SEQ2" */
 
 struct skv_seqmem {
 	uint32_t magic;
@@ -85,6 +88,8 @@ enum skv_group {
 	SKV_GROUP_PAGES, /* K and V */
 	SKV_GROUP_BOUNDS,
 	SKV_GROUP_NOTES,
+	SKV_GROUP_CODES,
+	SKV_GROUP_REFS,
 	SKV_GROUPS
 };
 
@@ -100,6 +105,12 @@ static inline enum skv_group skv_table_group(uint32_t n_layers, uint32_t table)
 static inline uint32_t skv_table_layer(uint32_t n_layers, uint32_t table)
 {
 	return table % n_layers;
+}
+
+/* Do pages of the group hold the tokens themselves, and not what a policy knows of them? */
+static inline bool skv_group_holds_tokens(enum skv_group group)
+{
+	return group == SKV_GROUP_PAGES || group == SKV_GROUP_CODES || group == SKV_GROUP_REFS;
 }
 
 /* Byte offsets in the memory. */

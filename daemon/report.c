@@ -136,15 +136,25 @@ static void add_session(void *listing, const struct skv_core_session_view *v)
 	put(l, row);
 }
 
-/* {"kv": 128, "bounds": 8, "notes": 0}: a sequence's pages by what they hold. */
+/* {"kv": 128, "bounds": 8, …}: a sequence's pages by what they hold. */
 static json_t *pages_json(const uint64_t pages[SKV_GROUPS])
 {
-	static const char *const kinds[SKV_GROUPS] = {"kv", "bounds", "notes"};
+	static const char *const kinds[SKV_GROUPS] = {"kv", "bounds", "notes", "codes", "refs"};
 	json_t *all = json_object();
 
 	for (uint32_t i = 0; i < SKV_GROUPS; i++)
 		json_object_set_new(all, kinds[i], json_integer(number(pages[i])));
 	return all;
+}
+
+/* Of pages_total those that are there, in whatever form. */
+static uint64_t resident(const uint64_t pages[SKV_GROUPS])
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < SKV_GROUPS; i++)
+		n += skv_group_holds_tokens(i) ? pages[i] : 0;
+	return n;
 }
 
 static void add_seq(void *listing, const struct skv_core_seq_view *v)
@@ -160,8 +170,8 @@ static void add_seq(void *listing, const struct skv_core_seq_view *v)
 	                number(v->max_tokens), "pages_total", number(v->pages_total), "page_bytes",
 	                number(v->page_bytes));
 	json_object_set_new(row, "pages", v->counted ? pages_json(v->pages) : json_null());
-	json_object_set_new(row, "pages_resident", /* of pages_total */
-	                    v->counted ? json_integer(number(v->pages[SKV_GROUP_PAGES])) : json_null());
+	json_object_set_new(row, "pages_resident",
+	                    v->counted ? json_integer(number(resident(v->pages))) : json_null());
 	json_object_set_new(row, "pages_shared",
 	                    v->counted ? json_integer(number(v->pages_shared)) : json_null());
 	put(l, row);

@@ -60,7 +60,8 @@ static uint32_t had(const struct skv_seq *q, uint32_t table)
 	switch (group_of(q, table)) {
 	case SKV_GROUP_PAGES: return skv_pages_of(extent);
 	case SKV_GROUP_BOUNDS: return q->bounded ? bounds_of(q, layer, extent) : 0;
-	default: return seq_by_layer(q) ? notes_of(q, q->slots[layer].unit, extent) : 0;
+	case SKV_GROUP_NOTES: return seq_by_layer(q) ? notes_of(q, q->slots[layer].unit, extent) : 0;
+	default: return 0;
 	}
 }
 
@@ -73,7 +74,8 @@ static uint32_t wants(const struct skv_seq *q, uint32_t table)
 	switch (group_of(q, table)) {
 	case SKV_GROUP_PAGES: return skv_pages_of(reach);
 	case SKV_GROUP_BOUNDS: return bounds ? bounds_of(q, layer, reach) : 0;
-	default: return seq_by_layer(q) ? notes_of(q, q->next_slots[layer].unit, reach) : 0;
+	case SKV_GROUP_NOTES: return seq_by_layer(q) ? notes_of(q, q->next_slots[layer].unit, reach) : 0;
+	default: return 0;
 	}
 }
 

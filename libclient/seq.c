@@ -35,22 +35,24 @@ static bool may_be_hole(const struct skv_seq *q, uint32_t layer, uint32_t i)
 /* May kernels follow entry i of the table? A page counts into *n. Needs client->lock. */
 static int look_at(struct skv_seq *q, uint32_t table, uint32_t i, struct census *n)
 {
-	bool state = skv_table_group(q->layout.n_layers, table) != SKV_GROUP_PAGES;
+	static const char *const of[SKV_GROUPS] = {"", "bounds ", "notes ", "codes ", "references "};
+	enum skv_group group = skv_table_group(q->layout.n_layers, table);
+	bool kv = group == SKV_GROUP_PAGES;
 	uint32_t layer = skv_table_layer(q->layout.n_layers, table);
 	skv_pte e = seq_table(q, table)[i];
 	enum skv_pte_kind kind = skv_pte_kind(e);
 
-	if (state && kind == SKV_PTE_NONE)
+	if (!kv && kind == SKV_PTE_NONE)
 		return 0;
-	if (!state && kind == SKV_PTE_HOLE && may_be_hole(q, layer, i))
+	if (kv && kind == SKV_PTE_HOLE && may_be_hole(q, layer, i))
 		return 0;
 	if (!skv_pte_resident(e))
-		return fail(-EBADMSG, "damaged sequence memory: %spage %u of layer %u is of kind %u",
-		            state ? "state " : "", i, layer, kind);
+		return fail(-EBADMSG, "damaged sequence memory: %spage %u of layer %u is of kind %u", of[group], i, layer,
+		            kind);
 	if (!pool_has(q->session->pool, skv_pte_id(e)))
 		return fail(-EBADMSG,
 		            "damaged sequence memory: %spage %u of layer %u is page %u, which the pool has not",
-		            state ? "state " : "", i, layer, skv_pte_id(e));
+		            of[group], i, layer, skv_pte_id(e));
 	n->full += kind == SKV_PTE_FULL;
 	n->shared += kind == SKV_PTE_SHARED;
 	return 0;
@@ -373,9 +375,12 @@ uint64_t seq_resident(const struct skv_seq *q)
 {
 	uint64_t n = 0;
 
-	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
+	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
+		if (!skv_group_holds_tokens(skv_table_group(q->layout.n_layers, table)))
+			continue;
 		for (uint32_t i = 0; i < skv_pages_of(q->len); i++)
-			n += skv_pte_resident(seq_table(q, layer)[i]);
+			n += skv_pte_resident(seq_table(q, table)[i]);
+	}
 	return n;
 }
 

@@ -175,12 +175,12 @@ START_TEST(metrics_are_in_prometheus_form)
 }
 END_TEST
 
-/* A sequence of 40 tokens: in its last layer 3, 1 and 2 pages, by its tables. */
+/* A sequence of 40 tokens: in its last layer so many pages of each kind, by its tables. */
 static void make_pages(void)
 {
 	struct skv_wire_model w = raw_model("tiny");
 	struct skv_model m = {.n_layers = w.n_layers, .n_kv_heads = w.n_kv_heads, .head_dim = w.head_dim};
-	static const uint32_t pages[SKV_GROUPS] = {3, 1, 2};
+	static const uint32_t pages[SKV_GROUPS] = {3, 1, 2, 2, 1};
 	struct skv_seqmem_layout l;
 	struct skv_seqmem *mem;
 	void *map;
@@ -204,8 +204,11 @@ START_TEST(pages_are_counted_by_kind)
 	SAYS("kind=\"kv\"} 12288\n");
 	SAYS("kind=\"bounds\"} 4096\n");
 	SAYS("kind=\"notes\"} 8192\n");
+	SAYS("kind=\"codes\"} 8192\n");
+	SAYS("kind=\"refs\"} 4096\n");
+	SAYS("state=\"resident\"} 6\n");
 	ck_assert_int_eq(ctl("seq list"), 0);
-	SAYS("12.0 KiB  4.0 KiB  8.0 KiB");
+	SAYS("12.0 KiB  4.0 KiB  8.0 KiB  8.0 KiB  4.0 KiB");
 }
 END_TEST
 

@@ -74,7 +74,7 @@ int skv_core_errno(enum skv_core_error e);
 
 #define SKV_CORE_MAX_ROWS 65535u        /* of max_clients, max_sequences, max_sessions, max_pools */
 #define SKV_PLACES (SKV_MAX_DEVICES + 1u) /* host memory and the devices */
-#define SKV_CORE_MAX_ENTRIES (1u << 24) /* table entries of a sequence, all layers; as many of their state, and of their notes: bounds a settle's time */
+#define SKV_CORE_MAX_ENTRIES (1u << 24) /* table entries of a sequence, all layers, in each group: bounds a settle's time */
 
 struct skv_core;
 

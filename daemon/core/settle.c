@@ -30,10 +30,10 @@ struct walk {
 static const char *take_entry(struct walk *w, skv_pte e)
 {
 	uint32_t page = skv_pte_id(e);
-	bool state = w->group != SKV_GROUP_PAGES;
+	bool kv = w->group == SKV_GROUP_PAGES;
 
 	switch ((uint32_t)skv_pte_kind(e)) {
-	case SKV_PTE_HOLE: return state ? "is a hole among state pages" : NULL;
+	case SKV_PTE_HOLE: return kv ? NULL : "is a hole in a table that has none";
 	case SKV_PTE_FULL:
 		if (!skv_page_exists(w->core, w->pool, page))
 			return "names a page that does not exist";
@@ -54,7 +54,7 @@ static const char *take_entry(struct walk *w, skv_pte e)
 		w->marks[page] = SKV_MARK_NAMED;
 		w->out->n_named++;
 		return NULL;
-	case SKV_PTE_NONE: return state ? NULL : "is missing below the committed length";
+	case SKV_PTE_NONE: return kv ? "is missing below the committed length" : NULL;
 	default: return "is of an unknown kind";
 	}
 }
@@ -93,7 +93,8 @@ static int corrupt(struct skv_core *c, uint32_t seq, const char *why)
 
 static int corrupt_entry(struct skv_core *c, uint32_t seq, const struct walk *w)
 {
-	static const char *const of[SKV_GROUPS] = {"", "the state of ", "the notes of "};
+	static const char *const of[SKV_GROUPS] = {"", "the state of ", "the notes of ", "the codes of ",
+	                                           "the references of "};
 	char why[sizeof(c->why)];
 
 	snprintf(why, sizeof(why), "entry %u of %slayer %u (%#x) %s", w->index,

@@ -24,7 +24,7 @@
 #include "daemon/core/core.h"
 
 #define SKV_STATE_MAGIC 0x3154415453564b53ull /* "SKVSTAT1" */
-#define SKV_STATE_VERSION 5u
+#define SKV_STATE_VERSION 6u
 #define SKV_NO_INDEX UINT32_MAX
 
 /* ---- owner words ----------------------------------------------------------------------------- */

@@ -70,7 +70,7 @@ void skv_core_sessions(const struct skv_core *c, void (*cb)(void *, const struct
 	}
 }
 
-#define WALK_ENTRIES ((uint64_t)1 << 22) /* some milliseconds */
+#define WALK_ENTRIES ((uint64_t)1 << 23) /* about 10 milliseconds */
 
 /* *left: entries that this walk may still look at. */
 static void count_entries(const struct skv_seq_local *l, uint32_t len, struct skv_core_seq_view *v,
@@ -87,14 +87,16 @@ static void count_entries(const struct skv_seq_local *l, uint32_t len, struct sk
 	v->counted = true;
 	for (uint32_t t = 0; t < l->layout.n_tables; t++) {
 		const skv_pte *table = skv_seqmem_table(l->mem, &l->layout, t);
-		uint64_t *pages = &v->pages[skv_table_group(l->layout.n_layers, t)];
+		uint64_t pages = 0, shared = 0;
 
 		for (uint32_t i = 0; i < n_pages; i++) {
 			skv_pte e = __atomic_load_n(&table[i], __ATOMIC_RELAXED);
 
-			*pages += skv_pte_resident(e);
-			v->pages_shared += skv_pte_kind(e) == SKV_PTE_SHARED;
+			pages += skv_pte_resident(e);
+			shared += skv_pte_kind(e) == SKV_PTE_SHARED;
 		}
+		v->pages[skv_table_group(l->layout.n_layers, t)] += pages;
+		v->pages_shared += shared;
 	}
 }
 

@@ -83,6 +83,8 @@ static const struct metric session_metrics[] = {
 	 "kind=\"kv\""},
 	{"sparsekv_session_page_bytes", NULL, NULL, "bounds_bytes", 0, "kind=\"bounds\""},
 	{"sparsekv_session_page_bytes", NULL, NULL, "notes_bytes", 0, "kind=\"notes\""},
+	{"sparsekv_session_page_bytes", NULL, NULL, "codes_bytes", 0, "kind=\"codes\""},
+	{"sparsekv_session_page_bytes", NULL, NULL, "refs_bytes", 0, "kind=\"refs\""},
 	{"sparsekv_session_stock_pages", "gauge", "Free pages on lease", "stock_pages", 0, NULL},
 };
 static const struct metric recall_metrics[] = {
