@@ -62,7 +62,7 @@ START_TEST(spoiled_blocks)
 	reset();
 	ck_assert_int_eq(skv_policy_check(&block, err, sizeof(err)), 0);
 
-	REFUSED(block.abi = 0, "abi is 0, expected 4");
+	REFUSED(block.abi = 0, "abi is 0, expected 5");
 	REFUSED(block.size -= 8, "size is");
 	REFUSED(block.page_tokens = 32, "page_tokens is 32, expected 16");
 	REFUSED(block.param_size++, "param_size is");
@@ -555,6 +555,70 @@ START_TEST(layers_that_keep)
 }
 END_TEST
 
+/* Two layers in few bits, of which the second selects for the third, which packs by residuals. */
+static void some_pack(void)
+{
+	all_good();
+	wanted[0] = (struct skv_plan){.pack = {.kind = SKV_PACK_LOW, .bits = 4, .group = 32, .raw = 128, .block = 32}};
+	wanted[1] = wanted[0];
+	wanted[1].evidence = SKV_EV_TOKENS;
+	wanted[2] = (struct skv_plan){.attend = SKV_ATTEND_TOKENS, .source = 1,
+	                              .pack = {.kind = SKV_PACK_DELTA, .bits = 8, .group = 64, .stride = 10, .near = 4,
+	                                       .ref_bits = 16, .sinks = 16, .raw = 128, .block = 16}};
+	wanted[3] = (struct skv_plan){.pack = {.kind = SKV_PACK_DELTA, .bits = 16, .group = 64, .block = 48}};
+}
+
+static void select_for_next(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	if (layer == 1)
+		ctx->prims->select_tokens(ctx, &(struct skv_select){.layer = 1, .budget = {.count = 8}});
+}
+
+START_TEST(layers_that_pack)
+{
+	in_before = NULL;
+	in_end = NULL;
+	in_adopt = NULL;
+	in_after = select_for_next;
+	some_pack();
+	ck_assert_str_eq(rehearse(), "");
+#define NO_PACK(change, says)                                                                               \
+	do {                                                                                                \
+		some_pack();                                                                                \
+		change;                                                                                     \
+		ck_assert_text(rehearse(), says);                                                           \
+	} while (0)
+	NO_PACK(wanted[0].pack.kind = 3, "plan of layer 0: pack: kind is not one of");
+	NO_PACK(wanted[0].pack.block = 0, "plan of layer 0: pack: blocks are of whole pages");
+	NO_PACK(wanted[0].pack.block = 48, "plan of layer 0: pack: blocks are of whole pages");
+	NO_PACK(wanted[2].pack.block = 24, "plan of layer 2: pack: blocks are of whole pages");
+	NO_PACK(wanted[2].pack.raw = UINT32_MAX, "plan of layer 2: pack: blocks are of whole pages");
+	NO_PACK(wanted[2].pack.group = 16, "plan of layer 2: pack: groups are of");
+	NO_PACK(wanted[0].pack.bits = 8, "plan of layer 0: pack: K and V have 4 or 2 bits");
+	NO_PACK(wanted[0].pack.sinks = 16, "plan of layer 0: pack: K and V have 4 or 2 bits");
+	NO_PACK((wanted[0].attend = SKV_ATTEND_WINDOW, wanted[0].window.budget.count = 8),
+	        "plan of layer 0: pack: K and V in few bits are attended to all");
+	NO_PACK(wanted[2].pack.bits = 2, "plan of layer 2: pack: residuals have");
+	NO_PACK(wanted[2].pack.bits = 12, "plan of layer 2: pack: residuals have");
+	NO_PACK(wanted[3].pack.bits = 0, "plan of layer 3: pack: residuals have");
+	NO_PACK(wanted[2].pack.near = 5, "plan of layer 2: pack: every so many");
+	NO_PACK(wanted[2].pack.near = 0, "plan of layer 2: pack: every so many");
+	NO_PACK(wanted[2].pack.stride = 256, "plan of layer 2: pack: every so many");
+	NO_PACK(wanted[2].pack.sinks = 3, "plan of layer 2: pack: every so many");
+	NO_PACK(wanted[2].pack.sinks = 241, "plan of layer 2: pack: sinks");
+	NO_PACK(wanted[2].pack.ref_bits = 0, "plan of layer 2: pack: references have");
+	NO_PACK(wanted[3].pack.ref_bits = 8, "plan of layer 3: pack: references have");
+	NO_PACK(wanted[3].evidence = SKV_EV_TOKENS, "plan of layer 3: pack: residuals are attended to");
+	NO_PACK(wanted[1].sharing = SKV_SHARE_KV_HEAD, "plan of layer 2: pack: residuals are attended to");
+	NO_PACK(wanted[2].attend = SKV_ATTEND_PAGES, "plan of layer 2: pack: residuals are attended to");
+	some_keep();
+	wanted[1].pack = (struct skv_pack){.kind = SKV_PACK_LOW, .bits = 4, .group = 32, .block = 32};
+	in_before = before_keep;
+	in_after = after_keep;
+	ck_assert_text(rehearse(), "plan of layer 1: pack: a layer that keeps units");
+}
+END_TEST
+
 START_TEST(spoiled_plans)
 {
 	in_after = select_both;
@@ -588,6 +652,7 @@ int main(void)
 	tcase_add_test(t, layers_that_choose);
 	tcase_add_test(t, layers_that_score);
 	tcase_add_test(t, layers_that_keep);
+	tcase_add_test(t, layers_that_pack);
 	tcase_add_test(t, rehearsals);
 	tcase_add_test(t, unions);
 	tcase_add_test(t, mapped_rows);

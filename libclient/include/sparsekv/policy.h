@@ -31,7 +31,7 @@
 extern "C" {
 #endif
 
-#define SKV_POLICY_ABI 4u
+#define SKV_POLICY_ABI 5u
 #define SKV_POLICY_SYMBOL "sparsekv_policy"
 #define SKV_POLICY_MAX_PARAMS 64u
 #define SKV_POLICY_MAX_TEXT 256u /* bytes of a summary or a help line, NUL included; printable ASCII */
@@ -185,6 +185,33 @@ struct skv_keep {
 	float spread;
 };
 
+/*
+ * A layer that keeps its older tokens in less than rows of K and V, and nearly the same: they are packed. Which are follows
+ * from the sequence's length alone: blocks, as soon as `raw` tokens are behind them. It lets go of none (keep is zero).
+ */
+enum skv_pack_kind {
+	SKV_PACK_NONE = 0,
+	/*
+	 * What is left of a token beside the mean of the references nearest to it, by a compressor. The layer is DENSE, or it
+	 * attends to TOKENS of an earlier layer that selects for all heads at once, and it leaves no evidence.
+	 */
+	SKV_PACK_DELTA = 1,
+	SKV_PACK_LOW = 2, /* K and V in few bits, by no compressor. The layer is DENSE, with whatever evidence */
+};
+struct skv_pack {
+	uint32_t kind;     /* enum skv_pack_kind */
+	uint32_t bits;     /* of each number: DELTA 16, 8, 4, or 0: none, a token is its references' mean; LOW 4 or 2 */
+	uint32_t group;    /* numbers that share a scale, 32 or 64; of V where K and V are apart */
+	uint32_t stride;   /* DELTA: every so many tokens, at most 255, one is a reference; 0: no references */
+	uint32_t near;     /* and so many are a token's, at most 4; 0 without references */
+	uint32_t ref_bits; /* of a number of a reference: 16, 8 or 4; 0 without references */
+	uint32_t sinks;    /* DELTA: so many first tokens, up to 240, stay rows: whole pages of them */
+	uint32_t raw;      /* and so many last ones, at least */
+	uint32_t block;    /* tokens that are packed at once: whole pages, LOW two by two */
+	uint32_t prompt;   /* of a prompt so many tokens at most stay rows while it is read; 0: all */
+	uint32_t unfused;  /* attention may not read what is packed: it is rebuilt in memory before */
+};
+
 struct skv_plan {
 	uint32_t size;     /* filled in by the library */
 	uint32_t attend;   /* enum skv_attend_how */
@@ -202,6 +229,7 @@ struct skv_plan {
 	 * Pages: it attends to PAGES of its own by SKV_EV_BOUNDS, SKV_SHARE_Q_HEAD. It is no other layer's source.
 	 */
 	struct skv_keep keep;
+	struct skv_pack pack;
 };
 
 /* ---- primitives ------------------------------------------------------------------------------ */
