@@ -138,11 +138,9 @@ static bool bits_of(uint32_t bits, uint32_t most, uint32_t least)
 	return bits >= least && bits <= most && (bits & (bits - 1)) == 0;
 }
 
-/* What is wrong with residuals to references? `source`: of the layer's selection, or the layer itself. */
-static const char *check_delta(const struct skv_plan *p, const struct skv_plan *source)
+/* What is wrong with residuals to references? */
+static const char *check_delta(const struct skv_pack *k)
 {
-	const struct skv_pack *k = &p->pack;
-
 	if (k->bits ? !bits_of(k->bits, 16, 4) : !k->stride)
 		return "pack: residuals have 16, 8 or 4 bits, or 0 where there are references";
 	if (k->stride > 255 || k->near > 4 || !k->stride != !k->near || k->near > k->sinks)
@@ -150,35 +148,43 @@ static const char *check_delta(const struct skv_plan *p, const struct skv_plan *
 		       "are references, too";
 	if (k->stride ? !bits_of(k->ref_bits, 16, 4) : k->ref_bits)
 		return "pack: references have 16, 8 or 4 bits";
-	if (k->sinks > 240)
-		return "pack: sinks, expected at most 240";
-	if (p->evidence || (p->attend != SKV_ATTEND_DENSE &&
-	                    (p->attend != SKV_ATTEND_TOKENS || p->mapped || source->sharing != SKV_SHARE_ALL_HEADS)))
-		return "pack: residuals are attended to all, or by TOKENS that another layer selects for all heads, and leave no "
-		       "evidence";
-	return NULL;
+	return k->sinks > 240 ? "pack: sinks, expected at most 240" : NULL;
 }
 
-/* What is wrong with a layer that packs? */
-static const char *check_pack(const struct skv_plan *p, const struct skv_plan *source)
+const char *skv_pack_check(const struct skv_pack *k)
 {
-	const struct skv_pack *k = &p->pack;
 	uint32_t whole = k->kind == SKV_PACK_LOW ? 2 * SKV_PAGE_TOKENS : SKV_PAGE_TOKENS;
 
 	if (k->kind > SKV_PACK_LOW)
 		return "pack: kind is not one of enum skv_pack_kind";
-	if (p->keep.unit)
-		return "pack: a layer that keeps units packs none";
 	if (k->block == 0 || k->block % whole != 0 || k->block > SKV_MAX_TOKENS || k->raw > SKV_MAX_TOKENS)
 		return "pack: blocks are of whole pages, in few bits two by two, and these and what stays behind them no more "
 		       "than a sequence has";
 	if (k->group != 32 && k->group != 64)
 		return "pack: groups are of 32 or 64 numbers";
 	if (k->kind == SKV_PACK_DELTA)
-		return check_delta(p, source);
-	if (!bits_of(k->bits, 4, 2) || k->stride || k->near || k->ref_bits || k->sinks)
-		return "pack: K and V have 4 or 2 bits, and neither sinks nor references";
-	return p->attend == SKV_ATTEND_DENSE ? NULL : "pack: K and V in few bits are attended to all";
+		return check_delta(k);
+	return bits_of(k->bits, 4, 2) && !k->stride && !k->near && !k->ref_bits && !k->sinks ? NULL : "pack: K and V have 4 or "
+	       "2 bits, and neither sinks nor references";
+}
+
+/* What is wrong with a layer that packs? `source`: of its selection, or itself. */
+static const char *check_pack(const struct skv_plan *p, const struct skv_plan *source)
+{
+	const char *wrong = skv_pack_check(&p->pack);
+
+	if (wrong)
+		return wrong;
+	if (p->keep.unit)
+		return "pack: a layer that keeps units packs none";
+	if (p->pack.kind == SKV_PACK_LOW)
+		return p->attend == SKV_ATTEND_DENSE ? NULL : "pack: K and V in few bits are attended to all";
+	if (p->evidence)
+		return "pack: residuals leave no evidence";
+	if (p->attend == SKV_ATTEND_DENSE)
+		return NULL;
+	return p->attend == SKV_ATTEND_TOKENS && !p->mapped && source->sharing == SKV_SHARE_ALL_HEADS ? NULL : "pack: residuals "
+	       "are attended to all, or by TOKENS that another layer selects for all heads";
 }
 
 /* What is wrong with the evidence that the plan asks for? */

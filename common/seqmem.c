@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/seqmem.h"
+#include "common/spec.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -43,13 +44,43 @@ void skv_seqmem_init(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 	s->magic = SKV_SEQMEM_MAGIC;
 }
 
+/* What is wrong with a layer's packed tokens, in a sequence of this length? */
+static const char *packed_check(const struct skv_layer_slots *x, uint32_t len)
+{
+	const struct skv_form *f = &x->form;
+	uint32_t first = f->first * SKV_PAGE_TOKENS;
+	struct skv_pack how = {
+	        .kind = f->kind,
+	        .bits = f->bits,
+	        .group = f->group,
+	        .stride = f->stride,
+	        .near = f->near,
+	        .ref_bits = f->ref_bits,
+	        .sinks = first,
+	        .block = x->coded - first, /* one that leads there */
+	};
+
+	if (x->coded == 0)
+		return NULL;
+	if (x->coded > len || x->coded <= first || !f->kind)
+		return "a layer has packed other tokens than the sequence has";
+	if (x->unit || x->live != len || x->extent != len)
+		return "a layer has packed tokens, and has let others go";
+	if (f->stride ? f->id_bytes != 2 && f->id_bytes != 4 : f->id_bytes)
+		return "a layer's references have numbers of an unknown kind";
+	return skv_pack_check(&how);
+}
+
 const char *skv_layer_slots_check(const struct skv_layer_slots *slots, uint32_t about, uint32_t len, uint32_t n_layers)
 {
 	uint32_t most = (skv_pages_of(len) + 1) * SKV_PAGE_TOKENS; /* a page more where pages are being put in order */
 
 	for (uint32_t i = 0; about & SKV_ABOUT_SLOTS && i < n_layers; i++) {
 		struct skv_layer_slots x = slots[i];
+		const char *wrong = packed_check(&x, len);
 
+		if (wrong)
+			return wrong;
 		if (x.live > x.extent || x.extent > most)
 			return "a layer has more slots than the sequence has tokens";
 		if (x.awake > x.live)

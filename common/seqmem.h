@@ -31,7 +31,11 @@
  *      many slots each layer has is in slots[epoch & 1], where about[epoch & 1] says that it counts. A step may
  *      put a page into such an entry before its commit. After a torn one it is still there, with nothing in it:
  *      who takes the sequence takes it out.
- *   7. The id that a step publishes to go on from is kept twice, `next[epoch & 1]`: a torn step may
+ *   7. Packed tokens. A layer may keep tokens below slots[].coded as codes and references. It has then all tokens, in
+ *      order, and slots for all; the pages of those that are packed are holes, but for the first ones. A step packs
+ *      what it reads from pages that the last commit has, into codes and references beyond those that it has, and
+ *      evicts the pages.
+ *   8. The id that a step publishes to go on from is kept twice, `next[epoch & 1]`: a torn step may
  *      have overwritten tokens[length], recovery puts the committed one back.
  *
  * The layout follows from the model's shape and max_tokens alone, computed by both sides; nothing
@@ -45,6 +49,13 @@
 #include <sparsekv/types.h>
 
 #define SKV_SEQMEM_MAGIC 0x32514553u /* "SEQ2" */
+
+/* How a layer keeps packed tokens: as in struct skv_pack (sparsekv/policy.h). All 0: none are. */
+struct skv_form {
+	uint8_t kind, bits, group, stride, near, ref_bits;
+	uint8_t id_bytes; /* of a reference's number: 2 or 4, or 0 without references */
+	uint8_t first;    /* pages of tokens that are never packed */
+};
 
 struct skv_seqmem {
 	uint32_t magic;
@@ -64,11 +75,19 @@ struct skv_seqmem {
 	int32_t next[2];
 	uint32_t about[2]; /* what is known of the sequence as of that commit, see SKV_ABOUT_ */
 	uint32_t reserved[4];
+	/*
+	 * Of packed tokens: fingerprints of their compressor's file, which was found there, and of how the model turns keys.
+	 * Written only while the last commit has no packed tokens, and so never twice.
+	 */
+	uint64_t codec, rope;
+	char codec_path[SKV_PROFILE_PATH];
 	struct skv_layer_slots {
 		uint32_t live;   /* slots with tokens; below `extent`, if it is larger, the notes say which */
 		uint32_t extent; /* from there on there are none */
 		uint32_t unit;   /* of the layer's notes: tokens, SKV_PAGE_TOKENS of them, or 0: it has no notes */
 		uint32_t awake;  /* slots that are attended to, the mean of the heads where these share a budget */
+		uint32_t coded;  /* tokens below are packed, but for form.first pages of them; or 0: none are */
+		struct skv_form form;
 	} slots[2][SKV_MAX_LAYERS];
 };
 

@@ -92,6 +92,8 @@ const char *skv_score_check(uint32_t layer, const struct skv_plan *plans, uint32
 /* And select_union? It goes by SKV_EV_TOKENS. */
 const char *skv_union_check(const struct skv_select *s, const struct skv_plan *plans, uint32_t n_layers);
 const char *skv_window_check(const struct skv_window *w);
+/* Of a layer that packs: is it a way to? The rest of its plan aside. */
+const char *skv_pack_check(const struct skv_pack *k);
 /* And the primitives of layers that keep units: tally, keep_best, stamp_pages; evict_outside is not for those. */
 const char *skv_tally_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers);
 const char *skv_keep_check(const struct skv_keep_best *k, const struct skv_plan *plans, uint32_t n_layers);

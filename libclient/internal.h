@@ -13,6 +13,7 @@
  *   layout.c   a step as the kernels see it
  *   pages.c    the pages of a step: supply, copy-on-write, eviction
  *   keep.c     which units of a layer live, from lengths alone
+ *   packs.c    which tokens of a layer are packed, from lengths alone
  *   slots.c    layers that keep units: steps without tokens, kernels around attention
  *   attend.c   one layer: append, attention as planned
  *   policy.c   plugins, specs, plans, hooks, the swap
@@ -511,6 +512,14 @@ const char *pages_check(struct skv_seq *q);
  */
 void keep_schedule(const struct skv_keep *k, uint32_t about, bool decodes, uint32_t awake, struct skv_kseq *ks,
                    struct skv_layer_slots *ret);
+
+/* ---- packs.c: which tokens of a layer are packed, from lengths alone ------------------------- */
+
+uint32_t packs_first(const struct skv_pack *k); /* first tokens that never are */
+/* Tokens of a sequence of n below which all others are packed, or 0: none are. */
+uint32_t packs_coded(const struct skv_pack *k, uint32_t n);
+/* And how, in sequences of a model of so many tokens at most; for a plan that packs. */
+struct skv_form packs_form(const struct skv_pack *k, uint32_t max_tokens);
 
 /* ---- slots.c: layers that keep units --------------------------------------------------------- */
 

@@ -96,7 +96,7 @@ uint32_t slots_about(const struct skv_seq *q)
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
 		const struct skv_layer_slots *next = &q->next_slots[layer];
 
-		if (next->unit || next->live != q->len)
+		if (next->unit || next->live != q->len || next->coded > 0)
 			about |= SKV_ABOUT_SLOTS;
 		if (q->quiet == QUIET_SETTLE && q->gaps && next->unit > 1)
 			about &= ~SKV_ABOUT_PROMPTED; /* a page has come down to where another was: see amiss() */

@@ -17,6 +17,12 @@ tests_plugins_keys_first_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
 tests_plugins_late_misuse_la_SOURCES = tests/plugins/late-misuse.c tests/plugins/plugin.h
 tests_plugins_late_misuse_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
 
+check_PROGRAMS += tests/test-packs
+TESTS += tests/test-packs
+tests_test_packs_SOURCES = tests/test-packs.c tests/random.h libclient/packs.c
+tests_test_packs_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_packs_LDADD = $(COMMON_TEST_LIBS)
+
 check_PROGRAMS += tests/test-client
 TESTS += tests/test-client
 tests_test_client_SOURCES = tests/test-client.c $(CLIENT_TEST_SOURCES)

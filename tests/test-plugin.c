@@ -608,7 +608,7 @@ START_TEST(layers_that_pack)
 	NO_PACK(wanted[2].pack.sinks = 241, "plan of layer 2: pack: sinks");
 	NO_PACK(wanted[2].pack.ref_bits = 0, "plan of layer 2: pack: references have");
 	NO_PACK(wanted[3].pack.ref_bits = 8, "plan of layer 3: pack: references have");
-	NO_PACK(wanted[3].evidence = SKV_EV_TOKENS, "plan of layer 3: pack: residuals are attended to");
+	NO_PACK(wanted[3].evidence = SKV_EV_TOKENS, "plan of layer 3: pack: residuals leave no evidence");
 	NO_PACK(wanted[1].sharing = SKV_SHARE_KV_HEAD, "plan of layer 2: pack: residuals are attended to");
 	NO_PACK(wanted[2].attend = SKV_ATTEND_PAGES, "plan of layer 2: pack: residuals are attended to");
 	some_keep();

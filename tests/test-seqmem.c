@@ -12,6 +12,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <sparsekv/policy.h>
+
 #include "common/fd.h"
 #include "common/seqmem.h"
 #include "tests/random.h"
@@ -335,7 +337,9 @@ END_TEST
 START_TEST(slots)
 {
 	static const struct {
-		struct skv_layer_slots slots;
+		struct {
+			uint32_t live, extent, unit, awake;
+		} s;
 		uint32_t about;
 		const char *says;
 	} c[] = {
@@ -351,12 +355,60 @@ START_TEST(slots)
 	};
 
 	for (size_t i = 0; i < sizeof(c) / sizeof(*c); i++) {
-		const struct skv_layer_slots two[] = {{.live = 40, .extent = 40}, c[i].slots};
+		const struct skv_layer_slots two[] = {
+			{.live = 40, .extent = 40},
+			{.live = c[i].s.live, .extent = c[i].s.extent, .unit = c[i].s.unit, .awake = c[i].s.awake},
+		};
 		const char *says = skv_layer_slots_check(two, c[i].about, 40, 2);
 
 		ck_assert_msg(c[i].says ? says && strstr(says, c[i].says) : !says, "%zu: %s", i, says ? says : "");
 		ck_assert_ptr_null(skv_layer_slots_check(two, c[i].about, 40, 1));
 	}
+}
+END_TEST
+
+START_TEST(packed)
+{
+#define DELTA .kind = SKV_PACK_DELTA, .group = 64
+#define REFS .stride = 10, .near = 4, .ref_bits = 8, .id_bytes = 2, .first = 1
+#define LOW .kind = SKV_PACK_LOW, .group = 32
+	static const struct {
+		struct skv_form form;
+		uint32_t coded;
+		const char *says;
+	} c[] = {
+		{{DELTA, REFS, .bits = 16}, 32, NULL},
+		{{DELTA, REFS}, 112, NULL},
+		{{DELTA, .bits = 4}, 16, NULL},
+		{{LOW, .bits = 2}, 96, NULL},
+		{{0}, 0, NULL},
+		{{0}, 32, "other tokens than the sequence has"},
+		{{.kind = 3, .bits = 4}, 32, "kind is not one of"},
+		{{DELTA, .bits = 4}, 128, "other tokens than the sequence has"},
+		{{DELTA, REFS, .bits = 4}, 16, "other tokens than the sequence has"},
+		{{DELTA, .bits = 4}, 24, "whole pages"},
+		{{LOW, .bits = 4}, 48, "whole pages"},
+		{{LOW, .bits = 8}, 32, "4 or 2 bits"},
+		{{LOW, REFS, .bits = 4}, 48, "neither sinks nor references"},
+		{{DELTA}, 32, "or 0 where there are references"},
+		{{DELTA, .bits = 16, .id_bytes = 2}, 32, "numbers of an unknown kind"},
+		{{DELTA, .bits = 16, .stride = 5, .near = 2, .ref_bits = 4, .first = 1, .id_bytes = 1}, 32, "unknown kind"},
+		{{DELTA, .bits = 16, .stride = 5, .near = 2, .ref_bits = 4, .id_bytes = 2}, 32, "sinks are references"},
+	};
+	struct skv_layer_slots x = {.live = 120, .extent = 120, .awake = 120};
+
+	for (size_t i = 0; i < sizeof(c) / sizeof(*c); i++) {
+		const char *says;
+
+		x.form = c[i].form;
+		x.coded = c[i].coded;
+		says = skv_layer_slots_check(&x, SKV_ABOUT_SLOTS, 120, 1);
+		ck_assert_msg(c[i].says ? says && strstr(says, c[i].says) : !says, "%zu: %s", i, says ? says : "");
+	}
+	x = (struct skv_layer_slots){.live = 119, .extent = 120, .unit = 1, .coded = 16, .form = {DELTA, .bits = 4}};
+	ck_assert_str_eq(skv_layer_slots_check(&x, SKV_ABOUT_SLOTS, 120, 1), "a layer has packed tokens, and has let others go");
+	x = (struct skv_layer_slots){.live = 119, .extent = 119, .coded = 16, .form = {DELTA, .bits = 4}};
+	ck_assert_str_eq(skv_layer_slots_check(&x, SKV_ABOUT_SLOTS, 120, 1), "a layer has packed tokens, and has let others go");
 }
 END_TEST
 
@@ -444,6 +496,7 @@ int main(void)
 	tcase_add_test(t, recovery_of_garbage);
 	tcase_add_test(t, checks);
 	tcase_add_test(t, slots);
+	tcase_add_test(t, packed);
 	tcase_add_test(t, layouts);
 	tcase_add_test(t, recovery_is_sparse);
 	suite_add_tcase(s, t);
