@@ -172,8 +172,10 @@ static int parse_header(struct skv_safetensors *st, json_t *root, const struct c
 	json_object_foreach(root, name, entry) {
 		struct skv_tensor *t = &st->tensors[st->n_tensors];
 
-		if (!strcmp(name, "__metadata__"))
+		if (!strcmp(name, "__metadata__")) {
+			st->about = json_incref(entry);
 			continue;
+		}
 		t->name = strdup(name);
 		if (!t->name)
 			return fail(err, -ENOMEM, "%s: no memory for its names", st->path);
@@ -186,32 +188,67 @@ static int parse_header(struct skv_safetensors *st, json_t *root, const struct c
 	return check_cover(st, err);
 }
 
-static int map_file(struct skv_safetensors *st, const struct complaint *err)
+static int open_file(struct skv_safetensors *st, const struct complaint *err)
 {
+	int fd = open(st->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), r = 0;
 	struct stat sb;
-	int fd, r;
 
-	fd = open(st->path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return fail(err, -errno, "%s: %s", st->path, strerror(errno));
-	if (fstat(fd, &sb) < 0) {
+	if (fstat(fd, &sb) < 0)
 		r = fail(err, -errno, "%s: %s", st->path, strerror(errno));
-	} else if (!S_ISREG(sb.st_mode) || sb.st_size < 8) {
-		r = fail(err, -EBADMSG,
-		             "%s: not a safetensors file: shorter than its 8-byte header length", st->path);
-	} else {
-		st->map_bytes = (size_t)sb.st_size;
-		st->map = mmap(NULL, st->map_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-		r = st->map == MAP_FAILED ? fail(err, -errno, "%s: mmap: %s", st->path, strerror(errno))
-		                          : 0;
-		if (r)
-			st->map = NULL;
+	else if (!S_ISREG(sb.st_mode) || sb.st_size < 8)
+		r = fail(err, -EBADMSG, "%s: not a safetensors file: shorter than its 8-byte header length", st->path);
+	if (r < 0) {
+		close(fd);
+		return r;
 	}
+	st->map_bytes = (size_t)sb.st_size;
+	return fd;
+}
+
+static int map_file(struct skv_safetensors *st, int fd, const struct complaint *err)
+{
+	st->map = mmap(NULL, st->map_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+	if (st->map != MAP_FAILED)
+		return 0;
+	st->map = NULL;
+	return fail(err, -errno, "%s: mmap: %s", st->path, strerror(errno));
+}
+
+static int copy_file(struct skv_safetensors *st, int fd, size_t most, const struct complaint *err)
+{
+	if (st->map_bytes > most)
+		return fail(err, -EFBIG, "%s: %zu bytes, expected at most %zu", st->path, st->map_bytes, most);
+	st->copied = true;
+	st->map = malloc(st->map_bytes);
+	if (!st->map)
+		return fail(err, -ENOMEM, "%s: no memory for its %zu bytes", st->path, st->map_bytes);
+	for (size_t at = 0; at < st->map_bytes;) {
+		ssize_t n = read(fd, (char *)st->map + at, st->map_bytes - at);
+
+		if (n < 0)
+			return fail(err, -errno, "%s: %s", st->path, strerror(errno));
+		if (n == 0)
+			return fail(err, -EBADMSG, "%s: became shorter while it was read", st->path);
+		at += (size_t)n;
+	}
+	return 0;
+}
+
+/* All of the file is at hand: `most` 0, mapped, else copied. */
+static int take_file(struct skv_safetensors *st, size_t most, const struct complaint *err)
+{
+	int fd = open_file(st, err), r;
+
+	if (fd < 0)
+		return fd;
+	r = most ? copy_file(st, fd, most, err) : map_file(st, fd, err);
 	close(fd);
 	return r;
 }
 
-int skv_safetensors_open(struct skv_safetensors *ret, const char *path, char *err, size_t err_len)
+static int take(struct skv_safetensors *ret, const char *path, size_t most, char *err, size_t err_len)
 {
 	const struct complaint c = {.text = err, .len = err_len};
 	struct skv_safetensors st = SKV_SAFETENSORS_NULL;
@@ -221,7 +258,7 @@ int skv_safetensors_open(struct skv_safetensors *ret, const char *path, char *er
 	int r;
 
 	st.path = strdup(path);
-	r = st.path ? map_file(&st, &c) : fail(&c, -ENOMEM, "%s: no memory", path);
+	r = st.path ? take_file(&st, most, &c) : fail(&c, -ENOMEM, "%s: no memory", path);
 	if (r)
 		goto fail;
 	memcpy(&header, st.map, 8);
@@ -249,18 +286,36 @@ fail:
 	return r;
 }
 
+int skv_safetensors_open(struct skv_safetensors *ret, const char *path, char *err, size_t err_len)
+{
+	return take(ret, path, 0, err, err_len);
+}
+
+int skv_safetensors_copy(struct skv_safetensors *ret, const char *path, size_t most, char *err, size_t err_len)
+{
+	return take(ret, path, most, err, err_len);
+}
+
 void skv_safetensors_deinit(struct skv_safetensors *st)
 {
 	for (size_t i = 0; i < st->n_tensors; i++)
 		free(st->tensors[i].name);
 	free(st->tensors);
-	if (st->map)
+	json_decref(st->about);
+	if (st->copied)
+		free(st->map);
+	else if (st->map)
 		munmap(st->map, st->map_bytes);
 	free(st->path);
 	*st = SKV_SAFETENSORS_NULL;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
+
+const char *skv_safetensors_about(const struct skv_safetensors *st, const char *key)
+{
+	return json_string_value(json_object_get(st->about, key));
+}
 
 const struct skv_tensor *skv_safetensors_find(const struct skv_safetensors *st, const char *name)
 {

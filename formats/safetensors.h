@@ -10,6 +10,7 @@
 #ifndef SKV_SAFETENSORS_H
 #define SKV_SAFETENSORS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sparsekv/types.h>
@@ -31,6 +32,8 @@ struct skv_safetensors {
 	char *path;
 	void *map;
 	size_t map_bytes;
+	bool copied;       /* and not mapped */
+	struct json_t *about; /* "__metadata__" */
 	const uint8_t *data; /* behind the header */
 	uint64_t data_bytes;
 	struct skv_tensor *tensors; /* in the order of their data */
@@ -40,7 +43,17 @@ struct skv_safetensors {
 
 /* Map and check a file. -EBADMSG with a text for a malformed one, or the errno of open(2), mmap(2). */
 int skv_safetensors_open(struct skv_safetensors *ret, const char *path, char *err, size_t err_len);
+
+/*
+ * The same of a copy in memory: nobody who writes to the file later, or cuts it, can do harm. Files of more than `most`
+ * bytes: -EFBIG.
+ */
+int skv_safetensors_copy(struct skv_safetensors *ret, const char *path, size_t most, char *err, size_t err_len);
+
 void skv_safetensors_deinit(struct skv_safetensors *st);
+
+/* What the file says of itself under this key, or NULL. */
+const char *skv_safetensors_about(const struct skv_safetensors *st, const char *key);
 
 /* The tensor of this name, or NULL. */
 const struct skv_tensor *skv_safetensors_find(const struct skv_safetensors *st, const char *name);
