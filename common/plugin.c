@@ -113,6 +113,9 @@ static size_t param_bytes(uint32_t type, size_t *ret_align)
 	case SKV_PARAM_PROFILE:
 		*ret_align = alignof(struct skv_profile);
 		return sizeof(struct skv_profile);
+	case SKV_PARAM_CODEC:
+		*ret_align = alignof(struct skv_codec_file);
+		return sizeof(struct skv_codec_file);
 	default:
 		return 0;
 	}
@@ -132,7 +135,7 @@ static int check_param(const struct skv_policy *p, uint32_t i, char *err, size_t
 		              SKV_POLICY_MAX_TEXT - 1);
 	if (!bytes)
 		return refuse(err, err_len, "%s: parameter %s: type is %u, expected %u to %u", p->name,
-		              q->name, q->type, SKV_PARAM_BUDGET, SKV_PARAM_PROFILE);
+		              q->name, q->type, SKV_PARAM_BUDGET, SKV_PARAM_CODEC);
 	if (q->offset % align || bytes > p->config_size || q->offset > p->config_size - bytes)
 		return refuse(err, err_len,
 		              "%s: parameter %s: offset is %u, expected a multiple of %zu within the "
@@ -143,6 +146,9 @@ static int check_param(const struct skv_policy *p, uint32_t i, char *err, size_t
 
 		if (!strcmp(o->name, q->name))
 			return refuse(err, err_len, "%s: parameter %s: is there twice", p->name, q->name);
+		if (o->type == SKV_PARAM_CODEC && q->type == SKV_PARAM_CODEC)
+			return refuse(err, err_len, "%s: parameters %s and %s: two compressors, expected one at most", p->name,
+			              o->name, q->name);
 		if (q->offset < o->offset + param_bytes(o->type, &other_align) &&
 		    o->offset < q->offset + bytes)
 			return refuse(err, err_len, "%s: parameter %s: offset %u is inside parameter %s",
@@ -164,11 +170,13 @@ static int check_default(const struct skv_policy *p, const struct skv_param *q, 
 		return refuse(err, err_len, "%s: parameter %s: its choices are \"%.40s\", expected words such as "
 		              "paper,eval, each once", p->name, q->name, q->def ? q->def : "");
 	}
-	if (q->type == SKV_PARAM_PROFILE) {
-		if (q->def && !strcmp(q->def, "none"))
+	if (q->type == SKV_PARAM_PROFILE || q->type == SKV_PARAM_CODEC) {
+		const char *only = q->type == SKV_PARAM_PROFILE ? "none" : "auto";
+
+		if (q->def && !strcmp(q->def, only))
 			return 0;
-		return refuse(err, err_len, "%s: parameter %s: default is \"%.40s\", expected none", p->name, q->name,
-		              q->def ? q->def : "");
+		return refuse(err, err_len, "%s: parameter %s: default is \"%.40s\", expected %s", p->name, q->name,
+		              q->def ? q->def : "", only);
 	}
 	at_zero.offset = 0;
 	expected = q->def ? skv_spec_value(&at_zero, q->def, &scratch) : NULL;

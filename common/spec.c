@@ -191,17 +191,27 @@ bool skv_spec_words(const char *list)
 	}
 }
 
-/* The path alone: the file is read once it is known for which model. */
-static bool parse_path(const char *s, struct skv_profile *ret)
+/* A path alone, or the word for none: the file is read once it is known for which model. */
+static bool parse_path(const char *s, const char *none, char ret[SKV_PROFILE_PATH])
 {
-	bool none = !strcmp(s, "none");
-
-	if (!none && (s[0] != '/' || strlen(s) >= sizeof(ret->path)))
+	if (!strcmp(s, none))
+		s = "";
+	else if (s[0] != '/' || strlen(s) >= SKV_PROFILE_PATH)
 		return false;
-	memset(ret, 0, sizeof(*ret));
-	if (!none)
-		strcpy(ret->path, s);
+	strcpy(ret, s);
 	return true;
+}
+
+static bool parse_profile(const char *s, struct skv_profile *ret)
+{
+	memset(ret, 0, sizeof(*ret));
+	return parse_path(s, "none", ret->path);
+}
+
+static bool parse_codec(const char *s, struct skv_codec_file *ret)
+{
+	memset(ret, 0, sizeof(*ret));
+	return parse_path(s, "auto", ret->path);
 }
 
 const char *skv_spec_value(const struct skv_param *param, const char *value, void *config)
@@ -236,8 +246,12 @@ const char *skv_spec_value(const struct skv_param *param, const char *value, voi
 		expected = param->def;
 		break;
 	case SKV_PARAM_PROFILE:
-		good = parse_path(value, to);
+		good = parse_profile(value, to);
 		expected = "the absolute path of a profile, shorter than 256 bytes, or none";
+		break;
+	case SKV_PARAM_CODEC:
+		good = parse_codec(value, to);
+		expected = "the absolute path of a compressor, shorter than 256 bytes, or auto";
 		break;
 	}
 	return good ? NULL : expected;
@@ -468,6 +482,8 @@ static int print_value(char *to, size_t len, const struct skv_param *param, cons
 		return print_layers(to, len, from);
 	case SKV_PARAM_PROFILE:
 		return snprintf(to, len, "%s", *(const char *)from ? (const char *)from : "none");
+	case SKV_PARAM_CODEC:
+		return snprintf(to, len, "%s", *(const char *)from ? (const char *)from : "auto");
 	case SKV_PARAM_CHOICE:
 		return print_word(to, len, param->def, *(const uint32_t *)from);
 	default:

@@ -5,6 +5,7 @@ policy_LTLIBRARIES = \
 	policies/adakv.la \
 	policies/streaming.la \
 	policies/delta.la \
+	policies/deltakv.la \
 	policies/h2o.la \
 	policies/kascade.la \
 	policies/lessismore.la \

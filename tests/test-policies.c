@@ -17,8 +17,8 @@ static const struct skv_model deepest = {
 
 /* ---- the policies ---------------------------------------------------------------------------- */
 
-static const char *const names[] = {"full",  "streaming", "adakv", "delta",    "h2o", "kascade", "lessismore", "omnikv",
-                                    "pyramidkv", "quest", "raas", "rkv", "snapkv", "tidal", "template"};
+static const char *const names[] = {"full",  "streaming", "adakv", "delta", "deltakv", "h2o", "kascade", "lessismore",
+                                    "omnikv", "pyramidkv", "quest", "raas", "rkv", "snapkv", "tidal", "template"};
 
 START_TEST(loads_with_its_name)
 {
@@ -34,7 +34,7 @@ END_TEST
 
 /*
  * All plans in short: d dense, s dense and selects, w window, pN and tN what layer N selected; with evidence of each kv
- * head k, of each q head q.
+ * head k, of each q head q; z packs.
  */
 static const char *plans_of(const char *path, const char *spec, const struct skv_model *m)
 {
@@ -60,6 +60,8 @@ static const char *plans_of(const char *path, const char *spec, const struct skv
 			                      q->source);
 		if (q->evidence && q->sharing != SKV_SHARE_ALL_HEADS)
 			at += (size_t)sprintf(text + at, q->sharing == SKV_SHARE_KV_HEAD ? "k" : "q");
+		if (q->pack.kind)
+			at += (size_t)sprintf(text + at, "z");
 		at += (size_t)sprintf(text + at, l + 1 < m->n_layers ? " " : "");
 	}
 	return text;
@@ -96,6 +98,12 @@ START_TEST(plans)
 	ck_assert_str_eq(plans_of(POLICY("omnikv"), "omnikv?layers=0,1&dense=3&more=2", &reference),
 	                 "s s d d t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1");
 	ck_assert_str_eq(plans_of(POLICY("omnikv"), "omnikv?dense=0", &smallest), "s");
+
+	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv?layers=2,7,12", &reference),
+	                 "d d s t2z t2z t2z t2z s t7z t7z t7z t7z s t12z t12z t12z");
+	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv?layers=4&dense=3&stride=0&near=0&bits=4", &reference),
+	                 "d d d d s t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z");
+	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv", &smallest), "d");
 
 	ck_assert_str_eq(plans_of(POLICY("kascade"), "kascade?layers=0,1,2,7,12", &reference),
 	                 "sk t1k t2k t2 t2 t2 t2 t7k t7 t7 t7 t7 t12k t12 t12 t12");
@@ -536,6 +544,14 @@ START_TEST(parameters_that_make_no_sense)
 		{POLICY("delta"), "delta?layers=2,16",
 	         "layers names layer 16, but the model's layers are 0 to 15"},
 		{POLICY("omnikv"), "omnikv?budget=31", "recent=32, expected at most the budget of 31 tokens"},
+		{POLICY("deltakv"), "deltakv?budget=31", "recent=32, expected at most the budget of 31 tokens"},
+		{POLICY("deltakv"), "deltakv?bits=2", "bits=2, expected 16, 8, 4 or 0"},
+		{POLICY("deltakv"), "deltakv?group=16", "group=16, expected 32 or 64"},
+		{POLICY("deltakv"), "deltakv?ref_bits=0", "ref_bits=0, expected 16, 8 or 4"},
+		{POLICY("deltakv"), "deltakv?stride=0", "stride=0 and near=4, expected 1 to 255 and 1 to 4, or 0 and 0"},
+		{POLICY("deltakv"), "deltakv?raw=0", "raw=0, expected at least 1"},
+		{POLICY("deltakv"), "deltakv?block=8", "block=8, expected a multiple of 16"},
+		{POLICY("deltakv"), "deltakv?file=deltakv.safetensors", "file=deltakv.safetensors: expected the absolute path"},
 		{POLICY("lessismore"), "lessismore?budget=16&recent=13", "expected together at most the 16 tokens"},
 		{POLICY("lessismore"), "lessismore?budget=0.5&sinks=128", "sinks=128 and recent=0"},
 		{POLICY("kascade"), "kascade:dense", "variant=dense: expected one of paper,dense-anchors,shared,"},

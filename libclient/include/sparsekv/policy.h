@@ -58,6 +58,11 @@ enum skv_param_type {
 	 */
 	SKV_PARAM_CHOICE = 6,
 	SKV_PARAM_PROFILE = 7, /* struct skv_profile; written as the absolute path of its file, or none */
+	/*
+	 * struct skv_codec_file, of the compressor that layers with SKV_PACK_DELTA go by; written as the absolute path of the
+	 * file, or auto: NAME.safetensors beside the model, NAME being the policy's. A policy has at most one such parameter.
+	 */
+	SKV_PARAM_CODEC = 8,
 };
 
 struct skv_layer_set {
@@ -91,6 +96,11 @@ struct skv_profile {
 	 * map[layer][h] of the last anchor at or before it selected. All zero in layers before the first anchor.
 	 */
 	uint8_t map[SKV_MAX_LAYERS][SKV_MAX_HEADS];
+};
+
+/* Where a compressor is. The library loads it, and refuses a file that does not fit the model. */
+struct skv_codec_file {
+	char path[SKV_PROFILE_PATH]; /* "": auto */
 };
 
 /* One row of the parameter table. The value is stored at `offset` of the policy's config. */
