@@ -179,6 +179,11 @@ static void decode(struct skv_session *s, struct group *g, uint32_t layer, const
 		how = SKV_ATTEND_DENSE;
 	}
 	list = list_for(from, plan);
+	if (group_packs(g, layer)) {
+		packed_decode(s, g, layer, how == SKV_ATTEND_TOKENS ? &list : NULL, a);
+		policy_hook(s, g, PHASE_AFTER, layer);
+		return;
+	}
 	if (how != SKV_ATTEND_DENSE)
 		recall_weigh(s, g, layer, &list, a->q);
 	switch (how) {
@@ -233,6 +238,10 @@ static void read_prompts(struct skv_session *s, const struct group *g, uint32_t 
 	const struct skv_keep *keep = &g->policy->plan[layer].keep;
 	const struct skv_shape shape = layer_shape(s, layer);
 
+	if (group_packs(g, layer)) {
+		packed_prompts(s, g, layer, a);
+		return;
+	}
 	s->kernels->prefill_dense(&shape, &prompts, a->q, a->out, &s->step.work);
 	if (keep->votes)
 		s->kernels->tally_prompt(&shape, &prompts, a->q, keep->window, &s->step.work);

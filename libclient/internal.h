@@ -14,6 +14,9 @@
  *   pages.c    the pages of a step: supply, copy-on-write, eviction
  *   keep.c     which units of a layer live, from lengths alone
  *   packs.c    which tokens of a layer are packed, from lengths alone
+ *   codec.c    files of compressors
+ *   packing.c  how a policy's layers pack, for the kernels
+ *   packed.c   attention of layers that pack
  *   slots.c    layers that keep units: steps without tokens, kernels around attention
  *   attend.c   one layer: append, attention as planned
  *   policy.c   plugins, specs, plans, hooks, the swap
@@ -250,6 +253,8 @@ struct policy {
 	uint32_t n_bounds;      /* layers that keep bounds of their pages, so have state pages */
 	uint32_t n_keep;        /* layers that keep units, so have notes ... */
 	uint32_t n_keep_pages;  /* ... of them pages */
+	uint32_t n_pack;        /* layers that pack */
+	struct packing *packing; /* NULL: none does */
 	struct skv_plan plan[]; /* n_layers */
 };
 
@@ -326,6 +331,8 @@ enum quiet {
 	QUIET_LIFT,   /* the page that is being filled is taken out from among the others, the next SETTLE puts it last */
 	QUIET_NOTE,   /* notes as the policy wants them */
 	QUIET_BIND,   /* bounds of all pages */
+	QUIET_PACK,   /* older tokens are packed */
+	QUIET_UNPACK, /* all that are packed become rows again */
 };
 
 struct skv_seq {
@@ -360,6 +367,10 @@ struct skv_seq {
 		bool old; /* the copy shows pages that the tables do not name any more: made anew before the next step */
 	} on_device;
 	bool evicting; /* a device has the journal's commit before it: no other journal until that is seen */
+
+	/* layers that pack: does the policy's do so with this sequence? Looked at when another policy takes it */
+	bool packs, packs_known;
+	struct packing *unpacking; /* in QUIET_UNPACK: how it was packed */
 
 	/* the open step */
 	bool in_step;
@@ -438,6 +449,8 @@ static inline struct skv_shape layer_shape(const struct skv_session *s, uint32_t
 	shape.layer = layer;
 	shape.state = skv_table(s->model.n_layers, SKV_GROUP_BOUNDS, layer);
 	shape.notes = skv_table(s->model.n_layers, SKV_GROUP_NOTES, layer);
+	shape.codes = skv_table(s->model.n_layers, SKV_GROUP_CODES, layer);
+	shape.refs = skv_table(s->model.n_layers, SKV_GROUP_REFS, layer);
 	return shape;
 }
 
@@ -513,22 +526,17 @@ const char *pages_check(struct skv_seq *q);
 void keep_schedule(const struct skv_keep *k, uint32_t about, bool decodes, uint32_t awake, struct skv_kseq *ks,
                    struct skv_layer_slots *ret);
 
-/* ---- packs.c: which tokens of a layer are packed, from lengths alone ------------------------- */
-
-uint32_t packs_first(const struct skv_pack *k); /* first tokens that never are */
-/* Tokens of a sequence of n below which all others are packed, or 0: none are. */
-uint32_t packs_coded(const struct skv_pack *k, uint32_t n);
-/* And how, in sequences of a model of so many tokens at most; for a plan that packs. */
-struct skv_form packs_form(const struct skv_pack *k, uint32_t max_tokens);
-
 /* ---- slots.c: layers that keep units --------------------------------------------------------- */
 
 /* Make slots and notes of the sequence what the policy's plans and the item want; commits steps of its own. */
 int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt);
+/* One step without tokens, of this kind. */
+int slots_quiet(struct skv_session *s, struct skv_seq *q, enum quiet kind);
 uint32_t slots_about(const struct skv_seq *q); /* what is known of a sequence after a quiet step */
 /* Before the attention of a layer that keeps units: find room for what is new, and put it there. */
 void slots_place(struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_attn *a);
 
 #include "device.h"
+#include "packing.h"
 
 #endif

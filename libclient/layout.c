@@ -86,7 +86,8 @@ static bool same_class(const struct skv_session *s, uint32_t a, uint32_t b)
 	for (uint32_t i = 0; i < st->n_groups; i++) {
 		const struct skv_plan *plan = st->group[i].policy->plan;
 
-		if (memcmp(&plan[a].keep, &plan[b].keep, sizeof(plan[a].keep)) != 0)
+		if (memcmp(&plan[a].keep, &plan[b].keep, sizeof(plan[a].keep)) != 0 ||
+		    memcmp(&plan[a].pack, &plan[b].pack, sizeof(plan[a].pack)) != 0)
 			return false;
 	}
 	for (uint32_t i = 0; i < st->n; i++) {
@@ -134,10 +135,15 @@ static void lay_out_class(struct skv_session *s, const struct skv_step_item *ite
 
 		*ks = kseq_of(s, &items[i], at, row, c->layer);
 		row += items[i].n_tokens;
+		if (q->quiet) {
+			ks->coded = seq_coded(q, c->layer);
+			ks->pack = q->next_slots[c->layer].coded;
+		}
 		if (!seq_by_layer(q) || q->quiet)
 			continue;
 		keep_schedule(&seq_policy(q)->plan[c->layer].keep, q->about, at < st->n_decode,
 		              q->slots[c->layer].awake + items[i].n_tokens, ks, &next);
+		packs_schedule(q, c->layer, at < st->n_decode, ks, &next);
 		for (uint32_t layer = c->layer; layer < s->model.n_layers; layer++)
 			if (st->class_of[layer] == class)
 				q->next_slots[layer] = next;
@@ -159,13 +165,13 @@ static uint32_t about_of(const struct skv_seq *q, bool prompt)
 	return leading | flags | (prompt ? SKV_ABOUT_PROMPTED : 0);
 }
 
-/* The group of who runs this policy, made where there is none so far. */
-static struct group *group_of(struct step *st, struct policy *p)
+/* The group of who runs this policy, and packs or does not, made where there is none so far. */
+static struct group *group_of(struct step *st, const struct skv_seq *q)
 {
 	for (uint32_t i = 0; i < st->n_groups; i++)
-		if (st->group[i].policy == p)
+		if (st->group[i].policy == seq_policy(q) && st->group[i].packs == q->packs)
 			return &st->group[i];
-	st->group[st->n_groups] = (struct group){.policy = p};
+	st->group[st->n_groups] = (struct group){.policy = seq_policy(q), .packs = q->packs};
 	return &st->group[st->n_groups++];
 }
 
@@ -183,7 +189,7 @@ static int find_groups(struct skv_session *s, const struct skv_step_item *items,
 	st->n = st->n_groups = st->n_decode = 0;
 	for (uint32_t i = 0; i < n; i++) {
 		const struct skv_step_item *it = &items[i];
-		struct group *g = group_of(st, seq_policy(it->seq));
+		struct group *g = group_of(st, it->seq);
 
 		if (it->seq->in_step)
 			return fail(-EINVAL, "item %u: its sequence is in the step twice", i);
@@ -235,7 +241,7 @@ int step_lay_out(struct skv_session *s, const struct skv_step_item *items, uint3
 	if (e == 0)
 		e = place_groups(s);
 	for (uint32_t i = 0; i < n && e == 0; i++) {
-		struct group *g = group_of(st, seq_policy(items[i].seq));
+		struct group *g = group_of(st, items[i].seq);
 		uint32_t at = decodes(&items[i]) ? g->first + g->n++ : g->first_prompt + g->n_prompts++;
 
 		st->seqs[at] = items[i].seq;

@@ -2,15 +2,16 @@
 # libsparsekv-client: what an engine links. Only names of the public headers leave it.
 lib_LTLIBRARIES += libclient/libsparsekv-client.la
 libclient_libsparsekv_client_la_SOURCES = \
-	libclient/device.h libclient/internal.h libclient/step.h \
-	libclient/attend.c libclient/conn.c libclient/connect.c libclient/device.c libclient/error.c \
-	libclient/keep.c libclient/layout.c libclient/looked.c libclient/packs.c libclient/pages.c \
+	libclient/codec.h libclient/device.h libclient/internal.h libclient/packing.h libclient/step.h \
+	libclient/attend.c libclient/codec.c libclient/conn.c libclient/connect.c libclient/device.c libclient/error.c \
+	libclient/keep.c libclient/layout.c libclient/looked.c libclient/packed.c libclient/packing.c libclient/packs.c \
+	libclient/pages.c \
 	libclient/policy.c libclient/pool.c libclient/prims.c libclient/recall.c libclient/replay.c libclient/seq.c \
 	libclient/session.c libclient/slots.c libclient/step.c libclient/stock.c
 libclient_libsparsekv_client_la_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 libclient_libsparsekv_client_la_LDFLAGS = $(AM_LDFLAGS) $(OPENMP_CFLAGS) -version-info 0:0:0 -no-undefined \
 	-Wl,--version-script=$(srcdir)/libclient/sparsekv-client.map
-libclient_libsparsekv_client_la_LIBADD = kernels/libskvkernels.la common/libskvcommon.la -lpthread -ldl -lm
+libclient_libsparsekv_client_la_LIBADD = kernels/libskvkernels.la formats/libskvformats.la common/libskvcommon.la -lpthread -ldl -lm
 EXTRA_libclient_libsparsekv_client_la_DEPENDENCIES = libclient/sparsekv-client.map
 EXTRA_DIST += libclient/sparsekv-client.map
 

@@ -52,6 +52,30 @@ static uint32_t notes_table(const struct skv_seq *q, uint32_t layer)
 	return skv_table(q->layout.n_layers, SKV_GROUP_NOTES, layer);
 }
 
+/* Records of a layer with so many tokens packed: codes, or references; and how many a page has. */
+static uint32_t records_of(const struct skv_seq *q, enum skv_group group, uint32_t layer, uint32_t coded)
+{
+	const struct skv_codes *c = packs_code(q, layer);
+
+	if (!c || coded <= c->first)
+		return 0;
+	return group == SKV_GROUP_CODES ? skv_codes_before(c, coded) : skv_refs_before(c, coded);
+}
+static uint32_t records_a_page(const struct skv_seq *q, enum skv_group group, uint32_t layer)
+{
+	const struct skv_shape *sh = &q->session->shape;
+	const struct skv_codes *c = packs_code(q, layer);
+	uint32_t bytes = group == SKV_GROUP_CODES ? skv_code_bytes(c) : skv_ref_bytes(c, skv_token_dims(sh), sh->dtype);
+
+	return (uint32_t)(sh->page_bytes / bytes);
+}
+static uint32_t record_pages(const struct skv_seq *q, enum skv_group group, uint32_t layer, uint32_t coded)
+{
+	uint32_t n = records_of(q, group, layer, coded), each = n > 0 ? records_a_page(q, group, layer) : 1;
+
+	return (n + each - 1) / each;
+}
+
 /* Entries of the table with pages as of the last commit: none is beyond, and none between is missing but for gaps. */
 static uint32_t had(const struct skv_seq *q, uint32_t table)
 {
@@ -61,7 +85,7 @@ static uint32_t had(const struct skv_seq *q, uint32_t table)
 	case SKV_GROUP_PAGES: return skv_pages_of(extent);
 	case SKV_GROUP_BOUNDS: return q->bounded ? bounds_of(q, layer, extent) : 0;
 	case SKV_GROUP_NOTES: return seq_by_layer(q) ? notes_of(q, q->slots[layer].unit, extent) : 0;
-	default: return 0;
+	default: return record_pages(q, group_of(q, table), layer, seq_coded(q, layer));
 	}
 }
 
@@ -75,17 +99,21 @@ static uint32_t wants(const struct skv_seq *q, uint32_t table)
 	case SKV_GROUP_PAGES: return skv_pages_of(reach);
 	case SKV_GROUP_BOUNDS: return bounds ? bounds_of(q, layer, reach) : 0;
 	case SKV_GROUP_NOTES: return seq_by_layer(q) ? notes_of(q, q->next_slots[layer].unit, reach) : 0;
-	default: return 0;
+	default: return seq_by_layer(q) ? record_pages(q, group_of(q, table), layer, q->next_slots[layer].coded) : 0;
 	}
 }
 
-/* Where to look for entries that want a page: what was evicted before there were notes is filled to settle in. */
+/*
+ * Where to look for entries that want a page: what was evicted before there were notes is filled to settle in, and what was
+ * packed to become rows again.
+ */
 static struct span missing(const struct skv_seq *q, uint32_t table)
 {
 	const struct skv_layer_slots *x = &q->slots[layer_of(q, table)];
 	bool gaps = q->quiet == QUIET_SETTLE && q->gaps && x->live < x->extent;
+	bool rows = q->quiet == QUIET_UNPACK && group_of(q, table) == SKV_GROUP_PAGES && x->coded > 0;
 
-	return (struct span){.from = gaps ? 0 : had(q, table), .to = wants(q, table)};
+	return (struct span){.from = gaps ? 0 : rows ? x->form.first : had(q, table), .to = wants(q, table)};
 }
 
 /*
@@ -114,9 +142,21 @@ static bool takes(const struct skv_seq *q)
 	if (!q->bounded)
 		return seq_policy(q)->n_bounds > 0;
 	for (uint32_t layer = 0; seq_by_layer(q) && layer < q->layout.n_layers; layer++)
-		if (skv_pages_of(q->next_slots[layer].extent) > skv_pages_of(q->slots[layer].extent))
+		if (skv_pages_of(q->next_slots[layer].extent) > skv_pages_of(q->slots[layer].extent) ||
+		    q->next_slots[layer].coded > q->slots[layer].coded)
 			return true;
 	return false;
+}
+
+/* The page of records that is not full, if the step packs. */
+static struct span records_written(const struct skv_seq *q, uint32_t table)
+{
+	enum skv_group group = group_of(q, table);
+	uint32_t layer = layer_of(q, table), coded = seq_coded(q, layer), n = records_of(q, group, layer, coded);
+
+	if (n == 0 || q->next_slots[layer].coded <= coded)
+		return (struct span){0};
+	return (struct span){.from = n / records_a_page(q, group, layer), .to = had(q, table)};
 }
 
 /*
@@ -131,6 +171,8 @@ static struct span written(const struct skv_seq *q, uint32_t table)
 	enum skv_group group = group_of(q, table);
 	struct span all = {.to = had(q, table)};
 
+	if (group == SKV_GROUP_CODES || group == SKV_GROUP_REFS)
+		return records_written(q, table);
 	if (all.to > end)
 		all.to = end;
 	if (!anywhere && group != SKV_GROUP_NOTES)
@@ -363,17 +405,40 @@ void pages_unpark(struct skv_seq *q)
 
 /* ---- taken over ------------------------------------------------------------------------------ */
 
+/* Codes and references whose form is not known so far are left alone; those of a sequence that has none are not. */
+static bool unknown(const struct skv_seq *q, uint32_t table)
+{
+	enum skv_group group = group_of(q, table);
+	uint32_t layer = layer_of(q, table);
+
+	return (group == SKV_GROUP_CODES || group == SKV_GROUP_REFS) && seq_coded(q, layer) > 0 && !packs_code(q, layer);
+}
+
 void pages_trim(struct skv_seq *q)
 {
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
 		uint32_t layer = layer_of(q, table), extent = seq_extent(q, layer), pages = skv_pages_of(q->len);
 		uint32_t from = group_of(q, table) == SKV_GROUP_BOUNDS ? state_pages_of(extent) : had(q, table);
 
+		if (unknown(q, table))
+			continue;
 		if (group_of(q, table) == SKV_GROUP_NOTES && skv_pages_of(extent) > pages)
 			pages--; /* it is parked there */
 		for (uint32_t page = from; page < pages; page++)
 			seq_drop_page(q, table, page);
+		for (uint32_t page = 0; group_of(q, table) == SKV_GROUP_PAGES && page < pages; page++)
+			if (packs_has(q, layer, page))
+				seq_drop_page(q, table, page);
 	}
+}
+
+/* Has the layer's pages what packed tokens need? NULL, or what is wrong. */
+static const char *records_check(const struct skv_seq *q, uint32_t table)
+{
+	for (uint32_t page = 0; page < had(q, table); page++)
+		if (!resident(q, table, page))
+			return "a page of codes or references is missing";
+	return NULL;
 }
 
 const char *pages_check(struct skv_seq *q)
@@ -384,7 +449,14 @@ const char *pages_check(struct skv_seq *q)
 		uint32_t last = had(q, table);
 
 		if (last > q->layout.max_pages)
-			return "a layer has more slots than the sequence was made for";
+			return "a layer has more slots or codes than the sequence was made for";
+		if (group_of(q, table) == SKV_GROUP_CODES || group_of(q, table) == SKV_GROUP_REFS) {
+			const char *wrong = records_check(q, table);
+
+			if (wrong)
+				return wrong;
+			continue;
+		}
 		if (!x->unit || group_of(q, table) == SKV_GROUP_BOUNDS)
 			continue;
 		for (uint32_t page = 0; page < last; page++) {

@@ -119,15 +119,17 @@ struct policy *policy_put(struct skv_client *c, struct policy *p)
 		return NULL;
 	if (p->plugin)
 		plugin_release(c, p->plugin);
+	packing_free(p->packing);
 	free(p->config);
 	free(p->spec);
 	free(p);
 	return NULL;
 }
 
-/* Parse, check, plan. */
-static int configure(struct policy *p, const struct skv_model *model)
+/* Parse, check, plan; read what it needs besides. */
+static int configure(struct skv_session *s, struct policy *p)
 {
+	const struct skv_model *model = &s->model;
 	char text[SKV_TEXT_MAX];
 	int e, n;
 
@@ -143,7 +145,11 @@ static int configure(struct policy *p, const struct skv_model *model)
 		p->n_bounds += plan_keeps_bounds(&p->plan[layer]);
 		p->n_keep += p->plan[layer].keep.unit > 0;
 		p->n_keep_pages += p->plan[layer].keep.unit > 1;
+		p->n_pack += p->plan[layer].pack.kind > 0;
 	}
+	e = packing_make(s, p);
+	if (e < 0)
+		return e;
 	n = skv_spec_print(p->block, p->config, NULL, 0);
 	p->spec = malloc((size_t)n + 1);
 	if (!p->spec)
@@ -189,7 +195,7 @@ int policy_get(struct skv_session *s, const struct skv_msg_policy *m, int fd, st
 	e = plugin_load(s->client, m->plugin, fd, &p->plugin);
 	if (e == 0) {
 		p->block = p->plugin->block;
-		e = configure(p, &s->model);
+		e = configure(s, p);
 	}
 	if (e < 0) {
 		policy_put(s->client, p);
@@ -320,6 +326,7 @@ static void install(struct skv_seq *q, const struct policy *p, void *state)
 		for (uint32_t i = 0; i < skv_pages_of(q->len); i++)
 			seq_drop_page(q, bounds_table(q, layer), i);
 	q->on_device.old = q->session->device;
+	q->packs = q->packs_known = false;
 	q->bounded = p->n_bounds == 0 || q->len == 0;
 	m->state_version = block->state_version;
 	/* bounds that the next step makes are there when it is committed: until then the state is of no commit */
@@ -382,6 +389,7 @@ int policy_take_over(struct skv_seq *q)
 	void *state;
 	int e;
 
+	q->packs = q->packs_known = false;
 	pages_trim(q);
 	q->on_device.old = q->session->device;
 	e = seq_check_pages(q);

@@ -86,6 +86,7 @@ static struct skv_layer_slots after(const struct skv_seq *q, uint32_t layer, enu
 		x.live = x.awake = resident_tokens(q, layer, x.extent);
 	if (kind == QUIET_NOTE)
 		x.unit = unit;
+	packs_schedule_quiet(q, layer, &x);
 	return x;
 }
 
@@ -104,6 +105,18 @@ uint32_t slots_about(const struct skv_seq *q)
 	return about;
 }
 
+static void pack(struct skv_session *s, const struct skv_seq *q, uint32_t layer, const struct skv_batch *b)
+{
+	const struct skv_rebuilt where_it_was = {.pool = NULL};
+	struct skv_shape shape = layer_shape(s, layer);
+
+	shape.code = packs_code(q, layer);
+	if (q->quiet == QUIET_PACK)
+		s->kernels->pack(&shape, 1, b, &s->step.work);
+	else
+		s->kernels->rebuild(&shape, b, NULL, &where_it_was, &s->step.work);
+}
+
 static void run(struct skv_session *s, struct skv_seq *q, uint32_t layer)
 {
 	const struct skv_shape shape = layer_shape(s, layer);
@@ -114,6 +127,8 @@ static void run(struct skv_session *s, struct skv_seq *q, uint32_t layer)
 
 	if (q->quiet == QUIET_BIND && plan_keeps_bounds(&seq_policy(q)->plan[layer]))
 		s->kernels->update_bounds(&shape, b, NULL, w);
+	if (next->coded != was->coded)
+		pack(s, q, layer, b);
 	if (!next->unit)
 		return;
 	if (was->unit != next->unit)
@@ -136,6 +151,7 @@ static int carry(struct skv_session *s, struct skv_seq *q)
 		e = device_wait(s);
 	if (e < 0)
 		return e;
+	packs_evict(q);
 	pages_evict_surplus(q);
 	e = device_room_stale(s, q->n_evict);
 	if (e < 0)
@@ -147,7 +163,7 @@ static int carry(struct skv_session *s, struct skv_seq *q)
 	return 0;
 }
 
-static int quiet(struct skv_session *s, struct skv_seq *q, enum quiet kind)
+int slots_quiet(struct skv_session *s, struct skv_seq *q, enum quiet kind)
 {
 	const struct skv_step_item it = {.seq = q};
 	uint32_t demand;
@@ -189,11 +205,11 @@ static int settle(struct skv_session *s, struct skv_seq *q)
 			            q->layout.max_tokens);
 	}
 	if (fragmented)
-		e = quiet(s, q, QUIET_SETTLE);
+		e = slots_quiet(s, q, QUIET_SETTLE);
 	if (disordered && e == 0)
-		e = quiet(s, q, QUIET_LIFT);
+		e = slots_quiet(s, q, QUIET_LIFT);
 	if (disordered && e == 0)
-		e = quiet(s, q, QUIET_SETTLE);
+		e = slots_quiet(s, q, QUIET_SETTLE);
 	return e;
 }
 
@@ -221,12 +237,12 @@ int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
 	if (prompt || binds || !fits || q->gaps)
 		e = settle(s, q);
 	if (!fits && e == 0)
-		e = quiet(s, q, QUIET_NOTE);
+		e = slots_quiet(s, q, QUIET_NOTE);
 	if (q->gaps && e == 0)
-		e = quiet(s, q, QUIET_SETTLE);
+		e = slots_quiet(s, q, QUIET_SETTLE);
 	if ((prompt || binds) && e == 0)
 		e = settle(s, q); /* closing gaps has moved pages */
 	if (binds && e == 0)
-		e = quiet(s, q, QUIET_BIND);
+		e = slots_quiet(s, q, QUIET_BIND);
 	return e;
 }

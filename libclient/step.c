@@ -49,7 +49,9 @@ static int ready(struct skv_session *s, const struct skv_step_item *it, uint32_t
 		e = policy_take_over(it->seq);
 	if (e == 0 && it->seq->on_device.old)
 		e = device_seq_refresh(it->seq);
-	return e < 0 ? e : slots_ready(s, it->seq, it->flags & SKV_STEP_PROMPT);
+	if (e == 0)
+		e = slots_ready(s, it->seq, it->flags & SKV_STEP_PROMPT);
+	return e < 0 ? e : packs_ready(s, it->seq, it->flags & SKV_STEP_PROMPT);
 }
 
 static int grow_step(struct skv_session *s, uint32_t n)
@@ -85,6 +87,25 @@ int step_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need)
 	return *mem ? 0 : fail(-ENOMEM, "out of memory for %zu bytes of scratch", more);
 }
 
+/* What the kernels want for sequences of up to `longest` tokens. */
+static size_t work_bytes(const struct skv_session *s, uint32_t longest)
+{
+	const struct step *st = &s->step;
+	int threads = st->work.threads;
+	size_t most = s->kernels->work_bytes(&s->shape, st->n, st->rows, longest, threads);
+
+	for (uint32_t i = 0; i < st->n; i++)
+		for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
+			struct skv_shape shape = s->shape;
+			size_t bytes;
+
+			shape.code = packs_code(st->seqs[i], layer);
+			bytes = shape.code ? s->kernels->work_bytes(&shape, st->n, st->rows, longest, threads) : 0;
+			most = bytes > most ? bytes : most;
+		}
+	return most;
+}
+
 /* Scratch of the kernels, room for evidence; both grow here and nowhere else. */
 static int prepare(struct skv_session *s)
 {
@@ -97,10 +118,11 @@ static int prepare(struct skv_session *s)
 	longest = (longest + SCRATCH_ROUND - 1) / SCRATCH_ROUND * SCRATCH_ROUND;
 
 	st->work.threads = threads;
-	e = step_grow(s, &st->work.mem, &st->work.bytes,
-	              s->kernels->work_bytes(&s->shape, st->n, st->rows, longest, threads));
+	e = step_grow(s, &st->work.mem, &st->work.bytes, work_bytes(s, longest));
 	if (e == 0)
 		e = selections_prepare(s);
+	if (e == 0)
+		e = packed_prepare(s);
 	return e < 0 ? e : recall_begin(s);
 }
 
@@ -358,6 +380,7 @@ static int end(struct skv_session *s, const int32_t *next)
 		give_up(s);
 		return fail(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->misuser, s->misuse);
 	}
+	packs_end(s);
 	for (uint32_t i = 0; i < st->n; i++)
 		pages_evict_surplus(st->seqs[i]);
 	if (s->device)
@@ -426,6 +449,7 @@ void step_deinit(struct skv_session *s)
 	free(st->group);
 	free(st->selection);
 	free(st->arena);
+	free(st->rebuilt.mem);
 	free(st->recall.mem);
 	*st = (struct step){0};
 }

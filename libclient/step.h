@@ -31,6 +31,7 @@ struct selection {
  */
 struct group {
 	struct policy *policy;
+	bool packs; /* its layers that pack do so of all of these sequences; else of none */
 	uint32_t first, n;                /* in step.seqs: that decode ... */
 	uint32_t first_prompt, n_prompts; /* ... and those with rows of prompts */
 	struct selection *selection;      /* [n_layers] */
@@ -44,6 +45,15 @@ struct layer_class {
 	uint32_t layer; /* the first of them */
 	/* parts of kseq, or of the device's copy of it */
 	struct skv_batch all, decoding, prompts;
+};
+
+/* Rows of one layer, rebuilt: see packed.c. */
+struct rebuilt {
+	void *mem; /* the session's; what the others point into */
+	size_t bytes;
+	uint8_t *pool;
+	struct skv_kseq *seq;
+	skv_pte *table;
 };
 
 #define RECALL_SEQS 8u /* of a step, of which recall is measured */
@@ -88,6 +98,7 @@ struct step {
 	float *rank;
 	void *arena;           /* what the selections point into */
 	size_t arena_bytes;
+	struct rebuilt rebuilt;
 	struct recall recall;
 };
 

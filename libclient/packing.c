@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/packing.c - how layers pack, as the kernels are told: by a policy's plans or by what a sequence says of
+ * itself, by a compressor, and by how the model turns keys.
+ */
+#include "internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "codec.h"
+
+/* ---- the compressor -------------------------------------------------------------------------- */
+
+/* The policy's parameter of this type, or NULL. */
+static const struct skv_codec_file *codec_param(const struct policy *p)
+{
+	for (uint32_t i = 0; i < p->block->n_params; i++)
+		if (p->block->params[i].type == SKV_PARAM_CODEC)
+			return (const void *)((const char *)p->config + p->block->params[i].offset);
+	return NULL;
+}
+
+/* Where the policy's compressor is, into k->path. */
+static int find_codec(const struct skv_session *s, const struct policy *p, struct packing *k)
+{
+	const struct skv_codec_file *file = codec_param(p);
+	const char *name = p->block->name;
+	int n;
+
+	if (!file)
+		return fail(-EBADMSG, "%s: its layers pack by codes, but it has no parameter that names a compressor", name);
+	if (!file->path[0] && !s->model.files[0])
+		return fail(-EINVAL, "%s: the compressor is to be beside the model, but the engine has not said where that is: "
+		            "name a file", name);
+	n = file->path[0] ? snprintf(k->path, sizeof(k->path), "%s", file->path)
+	                  : snprintf(k->path, sizeof(k->path), "%s/%s.safetensors", s->model.files, name);
+	return n >= 0 && (size_t)n < sizeof(k->path) ? 0 : fail(-ENAMETOOLONG, "%s: the path of the compressor is too long",
+	                                                        name);
+}
+
+static int read_codec(const struct skv_session *s, const struct skv_layer_set *coded, struct packing *k)
+{
+	char text[SKV_TEXT_MAX];
+	int e = codec_read(k->path, skv_token_dims(&s->shape), s->model.n_layers, coded, &k->codec, text, sizeof(text));
+
+	return e < 0 ? fail(e, "%s", text) : 0;
+}
+
+/* ---- for the kernels ------------------------------------------------------------------------- */
+
+static uint64_t hash(uint64_t h, const void *bytes, size_t n)
+{
+	const uint8_t *p = bytes;
+
+	for (size_t i = 0; i < n; i++)
+		h = (h ^ p[i]) * 1099511628211u; /* FNV-1a */
+	return h;
+}
+
+static struct packing *packing_new(const struct skv_session *s)
+{
+	const struct skv_model *m = &s->model;
+	struct packing *k = calloc(1, sizeof(*k) + m->n_layers * sizeof(*k->layer));
+	double scale = skv_rope_scale(&m->rope);
+
+	if (!k)
+		return NULL;
+	k->turn = calloc(m->head_dim / 2, sizeof(*k->turn));
+	if (!k->turn) {
+		free(k);
+		return NULL;
+	}
+	for (uint32_t i = 0; i < m->head_dim / 2; i++)
+		k->turn[i] = skv_rope_frequency(&m->rope, m->head_dim, i);
+	k->rope = hash(14695981039346656037u, k->turn, m->head_dim / 2 * sizeof(*k->turn));
+	k->rope = hash(k->rope, &scale, sizeof(scale));
+	k->rope = hash(k->rope, &m->rope.dims, sizeof(m->rope.dims));
+	k->rope = hash(k->rope, &m->rope.interleaved, sizeof(m->rope.interleaved));
+	return k;
+}
+
+void packing_free(struct packing *k)
+{
+	if (!k)
+		return;
+	codec_free(k->codec);
+	free(k->turn);
+	free(k);
+}
+
+static int fits(const struct packing *k, const struct skv_form *f)
+{
+	const struct codec *c = k->codec;
+
+	if (c->stride != f->stride || c->near != f->near)
+		return fail(-EINVAL, "compressor %.150s was made for stride=%u and near=%u, not for %u and %u", k->path, c->stride,
+		            c->near, f->stride, f->near);
+	if (c->width % f->group != 0)
+		return fail(-EINVAL, "compressor %.150s has codes of %u numbers, expected a multiple of group=%u", k->path,
+		            c->width, f->group);
+	return 0;
+}
+
+/* What the kernels are told of a layer, into k->layer[]. */
+static int describe(const struct skv_session *s, struct packing *k, uint32_t layer, struct skv_form f)
+{
+	const struct codec *c = f.bits ? k->codec : NULL;
+	const struct skv_rope *rope = &s->model.rope;
+	struct skv_shape shape = layer_shape(s, layer);
+	const char *wrong;
+	int e = c ? fits(k, &f) : 0;
+
+	if (e < 0)
+		return e;
+	k->layer[layer].code = (struct skv_codes){
+	        .first = f.first * SKV_PAGE_TOKENS,
+	        .stride = f.stride,
+	        .near = f.near,
+	        .ref_bits = f.ref_bits,
+	        .id_bytes = f.id_bytes,
+	        .bits = f.bits,
+	        .group = f.group,
+	        .width = c ? c->width : 0,
+	        .hidden = c ? c->hidden : 0,
+	        .wide = c ? c->wide : 0,
+	        .in = c ? c->layer[layer].in : NULL,
+	        .down = c ? c->layer[layer].down : NULL,
+	        .open = c ? c->layer[layer].open : NULL,
+	        .out = c ? c->layer[layer].out : NULL,
+	        .turn = k->turn,
+	        .turn_scale = (float)skv_rope_scale(rope),
+	        .turn_dims = rope->type == SKV_ROPE_NONE ? 0 : rope->dims ? rope->dims : s->model.head_dim,
+	        .interleaved = rope->interleaved,
+	};
+	shape.code = &k->layer[layer].code;
+	wrong = s->kernels->unsupported_codes(&shape);
+	return wrong ? fail(-ENOTSUP, "layer %u cannot be packed so: %s", layer, wrong) : 0;
+}
+
+struct skv_shape coded_shape(const struct skv_session *s, uint32_t layer, const struct packing *k)
+{
+	struct skv_shape shape = layer_shape(s, layer);
+
+	shape.code = &k->layer[layer].code;
+	return shape;
+}
+
+/* ---- what its hooks select ------------------------------------------------------------------- */
+
+static void note_select(const struct skv_policy_ctx *ctx, const struct skv_select *select)
+{
+	struct policy *p = ctx->host;
+
+	if (select->layer < ctx->model->n_layers)
+		p->packing->layer[select->layer].select = *select;
+}
+static void no_select(const struct skv_policy_ctx *ctx, const struct skv_select *select)
+{
+	(void)ctx, (void)select;
+}
+static void no_layer(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	(void)ctx, (void)layer;
+}
+static void no_keep(const struct skv_policy_ctx *ctx, const struct skv_keep_best *keep)
+{
+	(void)ctx, (void)keep;
+}
+static void no_stamp(const struct skv_policy_ctx *ctx, const struct skv_stamp_pages *stamp)
+{
+	(void)ctx, (void)stamp;
+}
+
+/* Hooks ask for the same in every step: how much they select is known before the first one, and with it the room for it. */
+static void listen(const struct skv_session *s, struct policy *p)
+{
+	static const struct skv_prims prims = {
+	        .size = sizeof(prims),
+	        .select_pages = no_select,
+	        .select_tokens = note_select,
+	        .select_union = no_select,
+	        .score_pages = no_layer,
+	        .tally = no_layer,
+	        .keep_best = no_keep,
+	        .stamp_pages = no_stamp,
+	};
+	const struct skv_policy_ctx ctx = {
+	        .size = sizeof(ctx),
+	        .n_seqs = 1,
+	        .prims = &prims,
+	        .model = &s->model,
+	        .config = p->config,
+	        .host = p,
+	};
+
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
+		if (p->block->before)
+			p->block->before(&ctx, layer);
+		if (p->block->after)
+			p->block->after(&ctx, layer);
+	}
+}
+
+uint32_t packing_most(const struct policy *p, uint32_t layer, uint32_t len)
+{
+	const struct skv_plan *plan = &p->plan[layer];
+	struct skv_choice x;
+
+	if (plan->attend != SKV_ATTEND_TOKENS)
+		return len;
+	x = skv_choice_of(&p->packing->layer[plan->source].select, len);
+	return x.pin + x.recent + x.want < len ? x.pin + x.recent + x.want : len;
+}
+
+/* ---- of a policy, of a sequence -------------------------------------------------------------- */
+
+static bool knows_turns(const struct skv_session *s)
+{
+	return s->model.rope.type != SKV_ROPE_UNKNOWN && s->kernels->pack;
+}
+
+static int no_turns(const struct skv_session *s)
+{
+	if (!s->kernels->pack)
+		return fail(-ENOTSUP, "packs tokens, which this device's kernels cannot");
+	return fail(-EINVAL, "keys are packed as they are before rotary positions, but the engine has not said how its model "
+	            "turns them");
+}
+
+int packing_make(struct skv_session *s, struct policy *p)
+{
+	struct skv_layer_set coded = {0};
+	int e = 0;
+
+	if (p->n_pack == 0)
+		return 0;
+	if (!knows_turns(s))
+		return no_turns(s);
+	p->packing = packing_new(s); /* policy_put() frees it */
+	if (!p->packing)
+		return fail(-ENOMEM, "out of memory");
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
+		if (p->plan[layer].pack.kind && p->plan[layer].pack.bits)
+			coded.bits[layer / 64] |= (uint64_t)1 << layer % 64;
+	if (!skv_layer_set_empty(&coded)) {
+		e = find_codec(s, p, p->packing);
+		e = e < 0 ? e : read_codec(s, &coded, p->packing);
+	}
+	for (uint32_t layer = 0; layer < s->model.n_layers && e == 0; layer++)
+		if (p->plan[layer].pack.kind)
+			e = describe(s, p->packing, layer, packs_form(&p->plan[layer].pack, s->model.max_tokens));
+	if (e == 0)
+		listen(s, p);
+	return e;
+}
+
+int packing_of(struct skv_seq *q, struct packing **ret)
+{
+	struct skv_session *s = q->session;
+	const struct skv_seqmem *m = q->mem;
+	struct skv_layer_set coded = {0};
+	struct packing *k;
+	int e = 0;
+
+	if (!knows_turns(s))
+		return no_turns(s);
+	k = packing_new(s);
+	if (!k)
+		return fail(-ENOMEM, "out of memory");
+	snprintf(k->path, sizeof(k->path), "%.*s", (int)sizeof(m->codec_path) - 1, m->codec_path);
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
+		if (seq_coded(q, layer) > 0 && q->slots[layer].form.bits)
+			coded.bits[layer / 64] |= (uint64_t)1 << layer % 64;
+	if (!skv_layer_set_empty(&coded))
+		e = read_codec(s, &coded, k);
+	if (e == 0 && !packing_is(k, m))
+		e = fail(-ENOTSUP, "sequence %u was packed by another content of %.150s, or its keys were turned in another way",
+		         q->id, k->path);
+	for (uint32_t layer = 0; layer < s->model.n_layers && e == 0; layer++)
+		if (seq_coded(q, layer) > 0)
+			e = describe(s, k, layer, q->slots[layer].form);
+	if (e < 0)
+		packing_free(k);
+	else
+		*ret = k;
+	return e;
+}
+
+bool packing_is(const struct packing *k, const struct skv_seqmem *m)
+{
+	return m->codec == (k->codec ? k->codec->fingerprint : 0) && m->rope == k->rope;
+}
+
+void packing_sign(const struct packing *k, struct skv_seqmem *m)
+{
+	m->codec = k->codec ? k->codec->fingerprint : 0;
+	m->rope = k->rope;
+	memset(m->codec_path, 0, sizeof(m->codec_path));
+	skv_wire_string(m->codec_path, sizeof(m->codec_path), k->path);
+}
