@@ -153,19 +153,13 @@ static const char *check_delta(const struct skv_pack *k)
 
 const char *skv_pack_check(const struct skv_pack *k)
 {
-	uint32_t whole = k->kind == SKV_PACK_LOW ? 2 * SKV_PAGE_TOKENS : SKV_PAGE_TOKENS;
-
-	if (k->kind > SKV_PACK_LOW)
+	if (k->kind > SKV_PACK_DELTA)
 		return "pack: kind is not one of enum skv_pack_kind";
-	if (k->block == 0 || k->block % whole != 0 || k->block > SKV_MAX_TOKENS || k->raw > SKV_MAX_TOKENS)
-		return "pack: blocks are of whole pages, in few bits two by two, and these and what stays behind them no more "
-		       "than a sequence has";
+	if (k->block == 0 || k->block % SKV_PAGE_TOKENS != 0 || k->block > SKV_MAX_TOKENS || k->raw > SKV_MAX_TOKENS)
+		return "pack: blocks are of whole pages, and these and what stays behind them no more than a sequence has";
 	if (k->group != 32 && k->group != 64)
 		return "pack: groups are of 32 or 64 numbers";
-	if (k->kind == SKV_PACK_DELTA)
-		return check_delta(k);
-	return bits_of(k->bits, 4, 2) && !k->stride && !k->near && !k->ref_bits && !k->sinks ? NULL : "pack: K and V have 4 or "
-	       "2 bits, and neither sinks nor references";
+	return check_delta(k);
 }
 
 /* What is wrong with a layer that packs? `source`: of its selection, or itself. */
@@ -177,8 +171,6 @@ static const char *check_pack(const struct skv_plan *p, const struct skv_plan *s
 		return wrong;
 	if (p->keep.unit)
 		return "pack: a layer that keeps units packs none";
-	if (p->pack.kind == SKV_PACK_LOW)
-		return p->attend == SKV_ATTEND_DENSE ? NULL : "pack: K and V in few bits are attended to all";
 	if (p->evidence)
 		return "pack: residuals leave no evidence";
 	if (p->attend == SKV_ATTEND_DENSE)

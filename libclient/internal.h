@@ -13,7 +13,8 @@
  *   layout.c   a step as the kernels see it
  *   pages.c    the pages of a step: supply, copy-on-write, eviction
  *   keep.c     which units of a layer live, from lengths alone
- *   packs.c    which tokens of a layer are packed, from lengths alone
+ *   coded.c    which tokens of a layer are packed, from lengths alone
+ *   packs.c    when they are, and when unpacked
  *   codec.c    files of compressors
  *   packing.c  how a policy's layers pack, for the kernels
  *   packed.c   attention of layers that pack

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/packing.h - layers that keep tokens in less than rows: packs.c, packing.c, packed.c. See internal.h. */
+/* libclient/packing.h - layers that keep tokens in less than rows: coded.c, packs.c, packing.c, packed.c. See internal.h. */
 #ifndef SKV_CLIENT_PACKING_H
 #define SKV_CLIENT_PACKING_H
 
-/* ---- packs.c: which tokens of a layer are packed, from lengths alone ------------------------- */
+/* ---- coded.c: which tokens of a layer are packed, from lengths alone -------------------------- */
 
 uint32_t packs_first(const struct skv_pack *k); /* first tokens that never are */
 /* Tokens of a sequence of n below which all others are packed, or 0: none are. */
 uint32_t packs_coded(const struct skv_pack *k, uint32_t n);
 /* And how, in sequences of a model of so many tokens at most; for a plan that packs. */
 struct skv_form packs_form(const struct skv_pack *k, uint32_t max_tokens);
+
+/* ---- packs.c: when they are -------------------------------------------------------------------- */
 
 /* As of the last commit: tokens of the layer below are packed, but for the first ones; 0: none is. */
 uint32_t seq_coded(const struct skv_seq *q, uint32_t layer);

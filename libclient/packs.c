@@ -1,52 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/packs.c - which tokens of a layer are packed, and how: from lengths and the plan alone. And when.
+ * libclient/packs.c - when tokens are packed, and unpacked.
  *
- * A decode step of a sequence of n committed tokens attends with packs_coded(n) packed, and its commit has
- * packs_coded(n + 1). Neither its company nor how a prompt was cut has a say in it, and a step that is repeated after its
- * engine's death says the same.
+ * A decode step packs at its end what its commit will say is packed: it writes codes and references beyond those of the last
+ * commit, and evicts the pages of the rows with the commit. What a prompt brought is packed before the first decode step
+ * after it, in steps without tokens; and what a policy finds packed in another way than it packs is unpacked so.
+ *
+ * A sequence packs if all of its tokens are there, in order, in all layers that would pack: as rows, or packed. Any other
+ * stays in rows, and runs the same plans.
  */
 #include "internal.h"
 
 #include <string.h>
-
-uint32_t packs_first(const struct skv_pack *k)
-{
-	return skv_pages_of(k->sinks) * SKV_PAGE_TOKENS;
-}
-
-uint32_t packs_coded(const struct skv_pack *k, uint32_t n)
-{
-	uint32_t first = packs_first(k), stays = first + k->raw;
-
-	if (k->kind == SKV_PACK_NONE || n < stays + k->block)
-		return 0;
-	return first + (n - stays) / k->block * k->block;
-}
-
-/* Bytes of a reference's number in sequences of up to max_tokens. */
-static uint32_t id_bytes(const struct skv_pack *k, uint32_t max_tokens)
-{
-	uint32_t first = packs_first(k), more = max_tokens > first ? max_tokens - first : 0;
-
-	if (!k->stride)
-		return 0;
-	return first + (more + k->stride - 1) / k->stride <= 65536 ? 2 : 4;
-}
-
-struct skv_form packs_form(const struct skv_pack *k, uint32_t max_tokens)
-{
-	return (struct skv_form){
-	        .kind = (uint8_t)k->kind,
-	        .bits = (uint8_t)k->bits,
-	        .group = (uint8_t)k->group,
-	        .stride = (uint8_t)k->stride,
-	        .near = (uint8_t)k->near,
-	        .ref_bits = (uint8_t)k->ref_bits,
-	        .id_bytes = (uint8_t)id_bytes(k, max_tokens),
-	        .first = (uint8_t)(packs_first(k) / SKV_PAGE_TOKENS),
-	};
-}
 
 /* ---- of a sequence --------------------------------------------------------------------------- */
 

@@ -10,6 +10,7 @@ policy_LTLIBRARIES = \
 	policies/kascade.la \
 	policies/lessismore.la \
 	policies/omnikv.la \
+	policies/palu.la \
 	policies/pyramidkv.la \
 	policies/quest.la \
 	policies/raas.la \

@@ -9,13 +9,13 @@
 
 static struct skv_pack random_pack(void)
 {
-	bool low = rnd_below(3) == 0, refs = !low && rnd_below(4) > 0;
+	bool refs = rnd_below(4) > 0;
 	struct skv_pack k = {
-	        .kind = low ? SKV_PACK_LOW : SKV_PACK_DELTA,
-	        .bits = low ? 2u << rnd_below(2) : 4u << rnd_below(3),
+	        .kind = SKV_PACK_DELTA,
+	        .bits = 4u << rnd_below(3),
 	        .group = 32u << rnd_below(2),
 	        .raw = rnd_below(3) ? rnd_below(200) : 0,
-	        .block = SKV_PAGE_TOKENS * (low ? 2 : 1) * (1 + rnd_below(6)),
+	        .block = SKV_PAGE_TOKENS * (1 + rnd_below(6)),
 	};
 
 	if (refs) {
@@ -78,9 +78,9 @@ START_TEST(forms)
 	ck_assert_uint_eq(packs_form(&k, 20).id_bytes, 2);
 	ck_assert_uint_eq(packs_form(&k, 32 + 65504 * 10).id_bytes, 2); /* 32 and 65,504 references: the last is 65,535 */
 	ck_assert_uint_eq(packs_form(&k, 32 + 65504 * 10 + 1).id_bytes, 4);
-	k = (struct skv_pack){.kind = SKV_PACK_LOW, .bits = 2, .group = 32, .block = 32};
+	k = (struct skv_pack){.kind = SKV_PACK_DELTA, .bits = 8, .group = 32, .block = 32};
 	f = packs_form(&k, SKV_MAX_TOKENS);
-	ck_assert(f.kind == SKV_PACK_LOW && f.bits == 2 && f.group == 32 && f.id_bytes == 0 && f.first == 0);
+	ck_assert(f.kind == SKV_PACK_DELTA && f.bits == 8 && f.group == 32 && f.id_bytes == 0 && f.first == 0);
 }
 END_TEST
 

@@ -18,7 +18,7 @@ static const struct skv_model deepest = {
 /* ---- the policies ---------------------------------------------------------------------------- */
 
 static const char *const names[] = {"full",  "streaming", "adakv", "delta", "deltakv", "h2o", "kascade", "lessismore",
-                                    "omnikv", "pyramidkv", "quest", "raas", "rkv", "snapkv", "tidal", "template"};
+                                    "omnikv", "palu", "pyramidkv", "quest", "raas", "rkv", "snapkv", "tidal", "template"};
 
 START_TEST(loads_with_its_name)
 {
@@ -104,6 +104,10 @@ START_TEST(plans)
 	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv?layers=4&dense=3&stride=0&near=0&bits=4", &reference),
 	                 "d d d d s t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z");
 	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv", &smallest), "d");
+
+	ck_assert_str_eq(plans_of(POLICY("palu"), "palu?dense=2&bits=4", &reference),
+	                 "d d dz dz dz dz dz dz dz dz dz dz dz dz dz dz");
+	ck_assert_str_eq(plans_of(POLICY("palu"), "palu", &smallest), "dz");
 
 	ck_assert_str_eq(plans_of(POLICY("kascade"), "kascade?layers=0,1,2,7,12", &reference),
 	                 "sk t1k t2k t2 t2 t2 t2 t7k t7 t7 t7 t7 t12k t12 t12 t12");
@@ -561,6 +565,10 @@ START_TEST(parameters_that_make_no_sense)
 		{POLICY("snapkv"), "snapkv?again=8", "again=8, expected 0 or at least the window of 32"},
 		{POLICY("adakv"), "adakv?sure=1.5", "sure=1.5, expected 0 to 1"},
 		{POLICY("adakv"), "adakv?spread=0.5", "spread=0.5, expected 1 to 256"},
+		{POLICY("palu"), "palu?bits=0", "bits=0, expected 16, 8 or 4"},
+		{POLICY("palu"), "palu?group=128", "group=128, expected 32 or 64"},
+		{POLICY("palu"), "palu?raw=0", "raw=0, expected at least 1"},
+		{POLICY("palu"), "palu?block=0", "block=0, expected a multiple of 16"},
 		{POLICY("pyramidkv"), "pyramidkv?beta=0.5", "beta=0.5, expected at least 1"},
 		{POLICY("pyramidkv"), "pyramidkv?budget=0.5&window=128", "window=128, expected 1 to 127"},
 		{POLICY("rkv"), "rkv?lambda=0", "lambda=0, expected above 0"},

@@ -371,7 +371,6 @@ START_TEST(packed)
 {
 #define DELTA .kind = SKV_PACK_DELTA, .group = 64
 #define REFS .stride = 10, .near = 4, .ref_bits = 8, .id_bytes = 2, .first = 1
-#define LOW .kind = SKV_PACK_LOW, .group = 32
 	static const struct {
 		struct skv_form form;
 		uint32_t coded;
@@ -380,16 +379,13 @@ START_TEST(packed)
 		{{DELTA, REFS, .bits = 16}, 32, NULL},
 		{{DELTA, REFS}, 112, NULL},
 		{{DELTA, .bits = 4}, 16, NULL},
-		{{LOW, .bits = 2}, 96, NULL},
 		{{0}, 0, NULL},
 		{{0}, 32, "other tokens than the sequence has"},
-		{{.kind = 3, .bits = 4}, 32, "kind is not one of"},
+		{{.kind = 2, .bits = 4}, 32, "kind is not one of"},
 		{{DELTA, .bits = 4}, 128, "other tokens than the sequence has"},
 		{{DELTA, REFS, .bits = 4}, 16, "other tokens than the sequence has"},
 		{{DELTA, .bits = 4}, 24, "whole pages"},
-		{{LOW, .bits = 4}, 48, "whole pages"},
-		{{LOW, .bits = 8}, 32, "4 or 2 bits"},
-		{{LOW, REFS, .bits = 4}, 48, "neither sinks nor references"},
+		{{DELTA, .bits = 2}, 32, "16, 8 or 4 bits"},
 		{{DELTA}, 32, "or 0 where there are references"},
 		{{DELTA, .bits = 16, .id_bytes = 2}, 32, "numbers of an unknown kind"},
 		{{DELTA, .bits = 16, .stride = 5, .near = 2, .ref_bits = 4, .first = 1, .id_bytes = 1}, 32, "unknown kind"},

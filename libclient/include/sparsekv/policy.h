@@ -206,20 +206,17 @@ enum skv_pack_kind {
 	 * attends to TOKENS of an earlier layer that selects for all heads at once, and it leaves no evidence.
 	 */
 	SKV_PACK_DELTA = 1,
-	SKV_PACK_LOW = 2, /* K and V in few bits, by no compressor. The layer is DENSE, with whatever evidence */
 };
 struct skv_pack {
 	uint32_t kind;     /* enum skv_pack_kind */
-	uint32_t bits;     /* of each number: DELTA 16, 8, 4, or 0: none, a token is its references' mean; LOW 4 or 2 */
-	uint32_t group;    /* numbers that share a scale, 32 or 64; of V where K and V are apart */
-	uint32_t stride;   /* DELTA: every so many tokens, at most 255, one is a reference; 0: no references */
+	uint32_t bits;     /* of each number of a code: 16, 8, 4, or 0: there is none, a token is its references' mean */
+	uint32_t group;    /* numbers that share a scale: 32 or 64 */
+	uint32_t stride;   /* every so many tokens, at most 255, one is a reference; 0: no references */
 	uint32_t near;     /* and so many are a token's, at most 4; 0 without references */
 	uint32_t ref_bits; /* of a number of a reference: 16, 8 or 4; 0 without references */
-	uint32_t sinks;    /* DELTA: so many first tokens, up to 240, stay rows: whole pages of them */
+	uint32_t sinks;    /* so many first tokens, up to 240, stay rows: whole pages of them */
 	uint32_t raw;      /* and so many last ones, at least */
-	uint32_t block;    /* tokens that are packed at once: whole pages, LOW two by two */
-	uint32_t prompt;   /* of a prompt so many tokens at most stay rows while it is read; 0: all */
-	uint32_t unfused;  /* attention may not read what is packed: it is rebuilt in memory before */
+	uint32_t block;    /* tokens that are packed at once: whole pages */
 };
 
 struct skv_plan {
