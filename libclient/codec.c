@@ -179,8 +179,11 @@ static int take_layers(const struct reading *r, const struct skv_layer_set *pack
 	float *at;
 	int e = 0;
 
-	for (uint32_t layer = 0; layer < c->n_layers; layer++)
+	for (uint32_t layer = 0; layer < c->n_layers; layer++) {
+		if (skv_layer_in(packs, layer) && !find(r, layer, "down"))
+			return bad(r, "layers.%u.down is missing: it was made for other layers", r->path, layer);
 		n += skv_layer_in(packs, layer);
+	}
 	if (n * each > r->file.data_bytes / 2) /* before memory is asked for */
 		return bad(r, "%zu layers of %zu numbers are wanted, it is too short for these", r->path, n, each);
 	c->weights = at = aligned_alloc(64, n * each * sizeof(*at));
