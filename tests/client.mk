@@ -2,6 +2,7 @@
 # Tests of libclient/, on daemons of their own.
 CLIENT_TEST_SOURCES = tests/client-test.h tests/fixture.c tests/fixture.h tests/place.c tests/place.h \
 	tests/random.h tests/raw.c tests/world.c tests/world.h tests/world-ref.h tests/world-step.c
+CODEC_TEST_SOURCES = tests/codec-file.c tests/codec-file.h tests/world-codec.c tests/world-codec.h
 CLIENT_TEST_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_BUILDDIR='"$(abs_top_builddir)"'
 CLIENT_TEST_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(JANSSON_CFLAGS) $(OPENMP_CFLAGS)
 CLIENT_TEST_LIBS = libclient/libsparsekv-client.la daemon/libskvdaemon.la kernels/libskvkernels.la $(CHECK_LIBS) $(JANSSON_LIBS) -lm
@@ -74,7 +75,7 @@ tests_test_client_kill_LDADD = $(CLIENT_TEST_LIBS)
 
 check_PROGRAMS += tests/test-client-mixed
 TESTS += tests/test-client-mixed
-tests_test_client_mixed_SOURCES = tests/test-client-mixed.c $(CLIENT_TEST_SOURCES)
+tests_test_client_mixed_SOURCES = tests/test-client-mixed.c $(CODEC_TEST_SOURCES) $(CLIENT_TEST_SOURCES)
 tests_test_client_mixed_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
 tests_test_client_mixed_CFLAGS = $(CLIENT_TEST_CFLAGS)
 tests_test_client_mixed_LDADD = $(CLIENT_TEST_LIBS)
