@@ -20,9 +20,11 @@ bool packs_has(const struct skv_seq *q, uint32_t layer, uint32_t page);
 /* How the layer's tokens are packed, those of the open step too; NULL: none is. */
 const struct skv_codes *packs_code(const struct skv_seq *q, uint32_t layer);
 /*
- * Make what the sequence has packed what its policy wants, before a step: packed in another way it is unpacked, and before
- * a decode step packed up to where it should be. Commits steps of its own.
+ * Before a step, and before the sequence's slots are looked at: what is packed in another way than its policy packs is
+ * unpacked. Commits a step of its own.
  */
+int packs_settle(struct skv_session *s, struct skv_seq *q);
+/* And when slots are as the policy wants them: before a decode step packed up to where it should be. The same. */
 int packs_ready(struct skv_session *s, struct skv_seq *q, bool prompt);
 /* What a step does to a layer: `ks` for the kernels, and what the commit will say. */
 void packs_schedule(struct skv_seq *q, uint32_t layer, bool decodes, struct skv_kseq *ks, struct skv_layer_slots *next);

@@ -123,17 +123,19 @@ static int unpack(struct skv_session *s, struct skv_seq *q)
 	return e;
 }
 
-/* What another policy has packed, or this one as it ran elsewhere: is it as this one has it, and may there be more? */
-static int settle(struct skv_session *s, struct skv_seq *q)
+int packs_settle(struct skv_session *s, struct skv_seq *q)
 {
-	int e = 0;
+	if (q->packs_known || !packed(q) || (as_planned(q) && can_pack(q)))
+		return 0;
+	return unpack(s, q);
+}
 
-	q->packs = false;
-	if (packed(q) && !as_planned(q))
-		e = unpack(s, q);
-	if (e < 0 || !can_pack(q))
-		return e;
-	q->packs = true;
+/* Does the sequence pack? What it has packed already is as its policy packs. */
+static int find_out(struct skv_seq *q)
+{
+	q->packs = can_pack(q);
+	if (!q->packs)
+		return 0;
 	pages_trim(q);
 	return seq_check_pages(q);
 }
@@ -154,7 +156,7 @@ int packs_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
 	int e = 0;
 
 	if (!q->packs_known) {
-		e = settle(s, q);
+		e = find_out(q);
 		if (e < 0)
 			return e;
 		q->packs_known = true;

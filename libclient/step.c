@@ -50,6 +50,8 @@ static int ready(struct skv_session *s, const struct skv_step_item *it, uint32_t
 	if (e == 0 && it->seq->on_device.old)
 		e = device_seq_refresh(it->seq);
 	if (e == 0)
+		e = packs_settle(s, it->seq);
+	if (e == 0)
 		e = slots_ready(s, it->seq, it->flags & SKV_STEP_PROMPT);
 	return e < 0 ? e : packs_ready(s, it->seq, it->flags & SKV_STEP_PROMPT);
 }

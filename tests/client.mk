@@ -80,6 +80,13 @@ tests_test_client_mixed_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
 tests_test_client_mixed_CFLAGS = $(CLIENT_TEST_CFLAGS)
 tests_test_client_mixed_LDADD = $(CLIENT_TEST_LIBS)
 
+check_PROGRAMS += tests/test-client-codes
+TESTS += tests/test-client-codes
+tests_test_client_codes_SOURCES = tests/test-client-codes.c $(CODEC_TEST_SOURCES) $(CLIENT_TEST_SOURCES)
+tests_test_client_codes_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
+tests_test_client_codes_CFLAGS = $(CLIENT_TEST_CFLAGS)
+tests_test_client_codes_LDADD = $(CLIENT_TEST_LIBS)
+
 check_PROGRAMS += tests/test-client-quiet
 TESTS += tests/test-client-quiet
 tests_test_client_quiet_SOURCES = tests/test-client-quiet.c $(CLIENT_TEST_SOURCES)

@@ -225,7 +225,7 @@ START_TEST(any_two)
 	uint32_t key = 7;
 	float *swapped, *taken, *before;
 	struct skv_session *session;
-	struct skv_seq *seq;
+	struct skv_seq *first;
 	char from[200], to[200], name[32];
 	size_t size;
 
@@ -237,15 +237,16 @@ START_TEST(any_two)
 	taken = calloc(STEPS * size, sizeof(*taken));
 	before = calloc(BEFORE * size, sizeof(*before));
 	OK(skv_open(client, &w.model, from, &session));
-	OK(skv_seq_new(session, NULL, 0, &seq));
-	feed(session, seq, key, 260);
-	decode(session, &seq, &key, 1, BEFORE, before);
+	OK(skv_seq_new(session, NULL, 0, &first));
+	feed(session, first, key, 260);
+	decode(session, &first, &key, 1, BEFORE, before);
 	for (size_t i = 0; i < n; i++) {
 		struct skv_session *other;
-		struct skv_seq *fork;
+		struct skv_seq *seq, *fork;
 
 		if (i == (size_t)_i)
 			continue;
+		OK(skv_seq_fork(first, NULL, &seq)); /* what another has evicted is not packed any more */
 		spec_of(i, to);
 		for (int back = 0; back < 2; back++) {
 			snprintf(name, sizeof(name), "to-%zu-%d", i, back);
@@ -261,6 +262,7 @@ START_TEST(any_two)
 			OK(skv_seq_drop(fork));
 			skv_close(other);
 		}
+		OK(skv_seq_drop(seq));
 	}
 	free(swapped);
 	free(taken);

@@ -236,7 +236,7 @@ void world_compare(struct world *w, const struct world_seq *q, uint32_t layer, u
 	for (uint32_t d = 0; d < m->head_dim; d++) {
 		double diff = fabs(out[d] - expect[d]);
 
-		ck_assert_msg(diff < TOLERANCE, "layer %u, token %u, head %u, %u: %g, expected %g", layer, n - 1, head,
+		ck_assert_msg(diff < (w->tolerance > 0 ? w->tolerance : TOLERANCE), "layer %u, token %u, head %u, %u: %g, expected %g", layer, n - 1, head,
 		              d, out[d], expect[d]);
 		if (diff > w->worst)
 			w->worst = diff;

@@ -47,6 +47,7 @@ struct world {
 	struct world_policy next;
 	char next_spec[160]; /* "" = no swap is on its way */
 	double worst; /* largest difference of an output so far */
+	double tolerance; /* of outputs, where rows were packed and are rebuilt; 0: as of rows */
 	bool measures; /* the session measures recall in every step: it is compared, too */
 	uint64_t checked, skipped; /* outputs looked at; rows whose selection hung on a rounding */
 };
