@@ -151,15 +151,262 @@ START_TEST(lost_elsewhere)
 }
 END_TEST
 
+/* Nobody has a page. (That the books balance the fixture sees, when the daemon ends.) */
+static void balanced(void)
+{
+	json_t *j = raw_query(op, SKV_QUERY_POOLS), *pools = json_object_get(j, "pools"), *p;
+	size_t i;
+
+	json_array_foreach(pools, i, p) {
+		ck_assert_int_eq(json_integer_value(json_object_get(p, "lease")), 0);
+		ck_assert_int_eq(json_integer_value(json_object_get(p, "seq")), 0);
+		ck_assert_int_eq(json_integer_value(json_object_get(p, "shared")), 0);
+	}
+	json_decref(j);
+}
+
+/* ---- in any order ---------------------------------------------------------------------------- */
+
+#define AT_ONCE 6u
+#define LONGEST 420u
+#define EVENTS 400u
+
+/* What a sequence may run; 0 is the session's. */
+static const char *const runs[] = {
+	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&group=32&raw=16&block=16&" WORLD_CODES,
+	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&group=32&raw=50&block=48&" WORLD_CODES,
+	"deltakv?budget=40&recent=8&layers=1&dense=1&bits=8&group=32&ref_bits=8&raw=16&block=32&" WORLD_CODES,
+	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=0&raw=1&block=16&stride=7&near=4",
+	"full",
+	"omnikv?budget=40&recent=8&layers=1,3&dense=1",
+	"quest?budget=5&dense=1",
+	"h2o?budget=100&dense=1",
+	"streaming?budget=100&sinks=4&dense=3",
+};
+#define RUNS (sizeof(runs) / sizeof(*runs))
+
+struct event {
+	enum { PROMPT, DECODE, RUN, GIVEN_UP } what;
+	uint32_t n; /* tokens, or which of runs[] */
+	uint64_t key;
+	uint64_t hash; /* of what came out */
+};
+
+/* A sequence, and all that has happened to it. */
+static struct life {
+	struct skv_seq *seq; /* NULL: detached */
+	bool there;
+	char name[16];
+	uint32_t len, n;
+	struct event event[EVENTS];
+} lives[AT_ONCE];
+
+static uint64_t hash_of(uint64_t h, const float *x, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		uint32_t bits;
+
+		memcpy(&bits, &x[i], sizeof(bits));
+		h = (h ^ bits) * 0x100000001b3u;
+	}
+	return h;
+}
+
+static void run(struct skv_seq *seq, uint32_t which)
+{
+	char spec[256];
+
+	with_codec(spec, sizeof(spec), runs[which]);
+	OK(skv_seq_policy(seq, which == 0 ? NULL : strncmp(runs[which], "deltakv", 7) ? runs[which] : spec));
+}
+
+static void give_up(struct skv_seq *seq)
+{
+	const struct skv_step_item it = {.seq = seq, .n_tokens = 1};
+
+	OK(skv_step_begin(w.session, &it, 1, NULL));
+	skv_step_abort(w.session);
+}
+
+/* What an event makes of a sequence of this length, by itself; the hash of its outputs. */
+static uint64_t happen(struct skv_seq *seq, uint32_t len, const struct event *e)
+{
+	size_t row = (size_t)w.model.n_layers * w.model.n_heads * w.model.head_dim;
+	float *out = calloc(e->n * row, sizeof(*out));
+	uint64_t content[TOKENS], h = 0;
+
+	for (uint32_t i = 0; e->what <= DECODE && i < e->n; i++)
+		content[i] = world_content(e->key, len + i);
+	if (e->what == RUN)
+		run(seq, e->n);
+	else if (e->what == GIVEN_UP)
+		give_up(seq);
+	else if (e->what == PROMPT)
+		OK(world_run(&w, seq, content, e->n, true, out, NULL));
+	for (uint32_t i = 0; e->what == DECODE && i < e->n; i++)
+		OK(world_run(&w, seq, content + i, 1, false, out + i * row, NULL));
+	h = e->what <= DECODE ? hash_of(h, out, e->n * row) : 0;
+	free(out);
+	return h;
+}
+
+static void note(struct life *l, struct event e)
+{
+	ck_assert_uint_lt(l->n, EVENTS);
+	l->event[l->n++] = e;
+	l->len += e.what <= DECODE ? e.n : 0;
+}
+
+static void do_now(struct life *l, struct event e)
+{
+	e.hash = happen(l->seq, l->len, &e);
+	note(l, e);
+}
+
+/* All of it once more, in a session where nobody else is and nothing is shared: bit by bit the same. */
+static void again(const struct life *l, struct skv_session *alone)
+{
+	struct skv_session *with = w.session;
+	struct skv_seq *seq;
+	uint32_t len = 0;
+
+	w.session = alone;
+	OK(skv_seq_new(alone, NULL, 0, &seq));
+	for (uint32_t i = 0; i < l->n; i++) {
+		const struct event *e = &l->event[i];
+
+		ck_assert_msg(happen(seq, len, e) == e->hash, "%s: event %u, of kind %u and %u tokens from %u on, differs", l->name,
+		              i, e->what, e->n, len);
+		len += e->what <= DECODE ? e->n : 0;
+	}
+	OK(skv_seq_drop(seq));
+	w.session = with;
+}
+
+static void end_of(struct life *l, struct skv_session *alone)
+{
+	again(l, alone);
+	OK(skv_seq_drop(l->seq));
+	l->there = false;
+}
+
+static void begin(struct life *l, struct life *parent)
+{
+	static uint32_t names;
+	struct skv_seq *seq;
+	char name[16];
+
+	snprintf(name, sizeof(name), "life-%u", names++);
+	if (parent) {
+		OK(skv_seq_fork(parent->seq, name, &seq));
+		*l = *parent;
+	} else {
+		OK(skv_seq_new(w.session, name, 0, &seq));
+		*l = (struct life){0};
+	}
+	l->seq = seq;
+	l->there = true;
+	memcpy(l->name, name, sizeof(name));
+	if (!parent)
+		do_now(l, (struct event){PROMPT, 1 + rnd_below(120), rnd64(), 0});
+}
+
+/* A few of them decode together. */
+static void decode_some(struct life *first)
+{
+	struct life *some[AT_ONCE] = {first};
+	struct skv_seq *seqs[AT_ONCE] = {first->seq};
+	size_t row = (size_t)w.model.n_heads * w.model.head_dim;
+	uint32_t n = 1, steps = 1 + rnd_below(20);
+	struct event e[AT_ONCE];
+	uint64_t content[AT_ONCE];
+	float *out;
+
+	for (struct life *l = lives; l < lives + AT_ONCE; l++)
+		if (l != first && l->there && l->seq && l->len < LONGEST && l->n < EVENTS - 2 && rnd_below(3) == 0) {
+			seqs[n] = l->seq;
+			some[n++] = l;
+		}
+	out = calloc(n * w.model.n_layers * row, sizeof(*out));
+	for (uint32_t i = 0; i < n; i++)
+		e[i] = (struct event){DECODE, steps, rnd64(), 0};
+	for (uint32_t t = 0; t < steps; t++) {
+		for (uint32_t i = 0; i < n; i++)
+			content[i] = world_content(e[i].key, some[i]->len + t);
+		OK(world_decode(&w, seqs, content, n, out));
+		for (uint32_t i = 0; i < n; i++)
+			for (uint32_t layer = 0; layer < w.model.n_layers; layer++)
+				e[i].hash = hash_of(e[i].hash, out + (layer * n + i) * row, row);
+	}
+	for (uint32_t i = 0; i < n; i++)
+		note(some[i], e[i]);
+	free(out);
+}
+
+static void one_operation(struct skv_session *alone)
+{
+	struct life *l = &lives[rnd_below(AT_ONCE)], *other = &lives[rnd_below(AT_ONCE)];
+	uint32_t what = rnd_below(20);
+
+	if (!l->there) {
+		begin(l, other->there && other->seq && rnd_below(3) > 0 ? other : NULL);
+		return;
+	}
+	if (!l->seq) {
+		OK(skv_seq_attach(w.session, l->name, &l->seq));
+		return;
+	}
+	if (l->len > LONGEST || l->n > EVENTS - 3 || what == 0)
+		end_of(l, alone);
+	else if (what == 1) {
+		OK(skv_seq_detach(l->seq));
+		l->seq = NULL;
+		note(l, (struct event){RUN, 0, 0, 0}); /* who attaches it finds his session's policy */
+	} else if (what < 5)
+		do_now(l, (struct event){RUN, rnd_below(3) ? rnd_below(4) : rnd_below(RUNS), 0, 0});
+	else if (what == 5)
+		do_now(l, (struct event){GIVEN_UP, 0, 0, 0});
+	else if (what < 8)
+		do_now(l, (struct event){PROMPT, 1 + rnd_below(40), rnd64(), 0});
+	else
+		decode_some(l);
+}
+
+START_TEST(any_order)
+{
+	const char *wanted = getenv("SKV_CODES_OPS");
+	unsigned long ops = wanted ? strtoul(wanted, NULL, 0) : slowed() ? 100 : 300;
+	struct skv_session *alone;
+	char spec[256];
+
+	world_codec(&w.model, 1, codec);
+	with_codec(spec, sizeof(spec), runs[0]);
+	OK(skv_open(client, &w.model, spec, &w.session));
+	OK(skv_open(client, &w.model, spec, &alone));
+	for (unsigned long i = 0; i < ops; i++)
+		one_operation(alone);
+	for (struct life *l = lives; l < lives + AT_ONCE; l++) {
+		if (l->there && !l->seq)
+			OK(skv_seq_attach(w.session, l->name, &l->seq));
+		if (l->there)
+			end_of(l, alone);
+	}
+	skv_close(w.session);
+	skv_close(alone);
+	balanced();
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("client-codes");
 	TCase *t = tcase_create("codes");
 
 	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
+	tcase_set_timeout(t, getenv("SKV_CODES_OPS") ? 3600 : 120);
 	tcase_add_loop_test(t, as_rows, 0, ALL_OF);
 	tcase_add_test(t, lost_elsewhere);
+	tcase_add_test(t, any_order);
 	suite_add_tcase(s, t);
 	return s;
 }
