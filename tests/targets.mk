@@ -37,13 +37,19 @@ check-oracle: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/test-oracle
 	SKV_ORACLE_CASES=$(ORACLE_CASES) OMP_WAIT_POLICY=passive tests/test-oracle
 
+# Sequences that pack, in any order of operations, in full.
+CODES_OPS = 10000
+check-codes: all
+	$(MAKE) $(AM_MAKEFLAGS) tests/test-client-codes
+	SKV_CODES_OPS=$(CODES_OPS) OMP_WAIT_POLICY=passive tests/test-client-codes
+
 # Root and debootstrap needed.
 check-systemd: all
 	$(SHELL) $(srcdir)/tests/systemd/run.sh
 check-chroot:
 	$(SHELL) $(srcdir)/tests/chroot.sh $(abs_builddir)/check-chroot.d
 
-.PHONY: check-asan check-clang check-oracle check-valgrind check-systemd check-chroot
+.PHONY: check-asan check-clang check-codes check-oracle check-valgrind check-systemd check-chroot
 AM_DISTCHECK_CONFIGURE_FLAGS = --enable-werror --with-systemdsystemunitdir='$${prefix}/lib/systemd/system'
 distclean-local:
 	rm -rf check-asan.d check-clang.d tests/systemd/work tests/systemd/out tests/systemd/stage

@@ -168,7 +168,7 @@ static void balanced(void)
 /* ---- in any order ---------------------------------------------------------------------------- */
 
 #define AT_ONCE 6u
-#define LONGEST 420u
+#define LONGEST 260u
 #define EVENTS 400u
 
 /* What a sequence may run; 0 is the session's. */
@@ -317,7 +317,7 @@ static void decode_some(struct life *first)
 	struct life *some[AT_ONCE] = {first};
 	struct skv_seq *seqs[AT_ONCE] = {first->seq};
 	size_t row = (size_t)w.model.n_heads * w.model.head_dim;
-	uint32_t n = 1, steps = 1 + rnd_below(20);
+	uint32_t n = 1, steps = 1 + rnd_below(12);
 	struct event e[AT_ONCE];
 	uint64_t content[AT_ONCE];
 	float *out;
@@ -397,6 +397,188 @@ START_TEST(any_order)
 }
 END_TEST
 
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Pages of the only sequence, as the daemon counts them. */
+static uint64_t pages_of_kind(const char *kind)
+{
+	json_t *j = raw_query(op, SKV_QUERY_SEQS), *rows = json_object_get(j, "sequences");
+	json_t *pages = json_object_get(json_array_get(rows, 0), "pages");
+	uint64_t n = (uint64_t)json_integer_value(json_object_get(pages, kind));
+
+	ck_assert_uint_eq(json_array_size(rows), 1);
+	ck_assert(json_is_object(pages));
+	json_decref(j);
+	return n;
+}
+
+/* After a decode step: with raw=16, block=32, 4-bit codes in groups of 32, and WORLD_CODES. */
+static void check_memory(struct skv_seq *seq, uint32_t len)
+{
+	const uint32_t d = 2 * w.model.n_kv_heads * w.model.head_dim, page_bytes = 16 * d * 4, layers = w.model.n_layers;
+	const uint32_t packing = layers - 3, coded = len < 64 ? 0 : 16 + (len - 32) / 32 * 32; /* all but 0, 1 and 3 */
+	const uint32_t a_page_codes = page_bytes / 32; /* 3 numbers of 2 bytes, {scale, least}, 16 bytes: filled up to 32 */
+	const uint32_t a_page_refs = 16;
+	uint32_t codes = 0, refs = coded ? 16 : 0, rows = (len + 15) / 16;
+	uint64_t resident, total, all;
+
+	for (uint32_t t = 16; t < coded; t++)
+		*((t - 16) % WORLD_STRIDE == 0 ? &refs : &codes) += 1;
+	codes = (codes + a_page_codes - 1) / a_page_codes;
+	refs = (refs + a_page_refs - 1) / a_page_refs;
+	ck_assert_uint_eq(pages_of_kind("kv"), rows * layers - (coded ? packing * (coded / 16 - 1) : 0));
+	ck_assert_uint_eq(pages_of_kind("codes"), packing * codes);
+	ck_assert_uint_eq(pages_of_kind("refs"), packing * refs);
+	all = pages_of_kind("kv") + pages_of_kind("codes") + pages_of_kind("refs");
+	skv_seq_pages(seq, &resident, &total);
+	ck_assert_uint_eq(resident, all);
+	ck_assert_uint_eq(total, rows * layers);
+}
+
+/* Rows that are packed are free at once, and what they leave is what the records take. */
+START_TEST(memory)
+{
+	struct skv_seq *seq;
+	char spec[256];
+	uint64_t content;
+
+	world_codec(&w.model, 1, codec);
+	with_codec(spec, sizeof(spec), "deltakv?layers=1,3&dense=1&bits=4&group=32&raw=16&block=32&" WORLD_CODES);
+	OK(skv_open(client, &w.model, spec, &w.session));
+	OK(skv_seq_new(w.session, NULL, 0, &seq));
+	happen(seq, 0, &(struct event){PROMPT, 1 + rnd_below(200), 1, 0});
+	while (skv_seq_len(seq) < 500) {
+		content = world_content(1, skv_seq_len(seq));
+		OK(world_decode(&w, &seq, &content, 1, NULL));
+		check_memory(seq, skv_seq_len(seq));
+	}
+	OK(skv_seq_policy(seq, "full"));
+	OK(world_decode(&w, &seq, &content, 1, NULL));
+	ck_assert_uint_eq(pages_of_kind("kv"), skv_pages_of(501) * w.model.n_layers);
+	ck_assert_uint_eq(pages_of_kind("codes") + pages_of_kind("refs"), 0);
+	OK(skv_seq_drop(seq));
+	skv_close(w.session);
+	balanced();
+}
+END_TEST
+
+/* ---- compressors that are no good ------------------------------------------------------------ */
+
+#define PACKS "deltakv?budget=600&layers=1,3&dense=1&bits=8&group=32&raw=16&block=16&" WORLD_CODES
+
+/* The n last bytes are these, and behind them some are cut off. */
+static void spoil(long cut, const void *last, size_t n)
+{
+	FILE *f = fopen(codec, "r+");
+
+	ck_assert_ptr_nonnull(f);
+	ck_assert_int_eq(fseek(f, -(long)(n + (size_t)cut), SEEK_END), 0);
+	ck_assert_uint_eq(fwrite(last, 1, n, f), n);
+	if (cut)
+		ck_assert_int_eq(ftruncate(fileno(f), ftell(f)), 0);
+	ck_assert_int_eq(fclose(f), 0);
+}
+
+static void make_bad(int which)
+{
+	static const uint32_t nan = 0x7fc00000;
+	struct skv_model other = w.model;
+
+	other.head_dim *= 2;
+	world_codec(which == 3 ? &other : &w.model, 1, codec);
+	if (which == 0)
+		ck_assert_int_eq(unlink(codec), 0);
+	else if (which == 1)
+		spoil(5, "", 0);
+	else if (which == 2)
+		spoil(0, &nan, sizeof(nan));
+	else if (which == 4)
+		w.model.rope.type = SKV_ROPE_UNKNOWN;
+}
+
+/* Refused with the file and the reason, at each of the doors; and who runs goes on, to the same results. */
+START_TEST(no_good)
+{
+	static const struct {
+		int error;
+		const char *says;
+	} bad[] = {{ENOENT, "No such file"}, {EBADMSG, "but the data has"}, {EBADMSG, "not finite"}, {EBADMSG, "layers."},
+	           {EINVAL, "has not said how its model turns"}};
+	struct skv_session *none;
+	struct world_seq q;
+	struct skv_seq *seq;
+	char spec[256];
+
+	make_bad(_i);
+	with_codec(spec, sizeof(spec), PACKS);
+	OK(skv_open(client, &w.model, "full", &w.session));
+	OK(skv_seq_new(w.session, NULL, 0, &seq));
+	world_seq_init(&w, &q, seq, TOKENS);
+	go_on(&q, 1, 100, true);
+	FAILS(skv_open(client, &w.model, spec, &none), bad[_i].error, bad[_i].says);
+	ck_assert(_i == 4 || strstr(skv_last_error(), codec));
+	FAILS(skv_seq_policy(q.seq, spec), bad[_i].error, bad[_i].says);
+	decode(&q, 1, 3);
+	ck_assert_int_eq(raw_policy_swap(op, spec), 0);
+	for (uint32_t i = 0; i < 100 && !*skv_policy_error(w.session); i++)
+		decode(&q, 1, 1);
+	ck_assert_msg(strstr(skv_policy_error(w.session), bad[_i].says), "%s", skv_policy_error(w.session));
+	ck_assert_str_eq(skv_policy_spec(w.session), "full");
+	decode(&q, 1, 10);
+	if (_i < 4) { /* and when the file is what it should be, it is taken */
+		world_codec(&w.model, 0, codec);
+		OK(skv_seq_policy(q.seq, spec));
+		w.tolerance = 3e-2; /* of 8 bits */
+		decode(&q, 1, 20);
+	}
+	world_seq_deinit(&q);
+}
+END_TEST
+
+/* The file of a packed sequence is gone, or another: nothing that needs it is done, and nothing is lost. */
+START_TEST(gone)
+{
+	struct skv_session *rows;
+	struct life kept = {.name = "kept"}, twin;
+	uint64_t content = 1;
+	char spec[256];
+
+	world_codec(&w.model, 1, codec);
+	with_codec(spec, sizeof(spec), PACKS);
+	OK(skv_open(client, &w.model, spec, &w.session));
+	OK(skv_open(client, &w.model, "full", &rows));
+	OK(skv_seq_new(w.session, kept.name, 0, &kept.seq));
+	do_now(&kept, (struct event){PROMPT, 120, 1, 0});
+	do_now(&kept, (struct event){DECODE, 40, 1, 0});
+	twin = kept;
+	OK(skv_seq_fork(kept.seq, NULL, &twin.seq));
+	OK(skv_seq_detach(kept.seq));
+	for (int other = 0; other < 2; other++) {
+		if (other)
+			world_codec(&w.model, 2, codec);
+		else
+			ck_assert_int_eq(unlink(codec), 0);
+		OK(skv_seq_attach(rows, kept.name, &kept.seq));
+		for (int i = 0; i < 2; i++) {
+			struct skv_session *packs = w.session;
+
+			w.session = rows;
+			FAILS(world_decode(&w, &kept.seq, &content, 1, NULL), other ? ENOTSUP : ENOENT, codec);
+			w.session = packs;
+		}
+		ck_assert_uint_eq(skv_seq_len(kept.seq), kept.len);
+		OK(skv_seq_detach(kept.seq));
+	}
+	/* one that read it in time goes on, and so does any when it is back */
+	do_now(&twin, (struct event){DECODE, 20, 1, 0});
+	world_codec(&w.model, 1, codec);
+	OK(skv_open(client, &w.model, spec, &w.session));
+	OK(skv_seq_attach(w.session, kept.name, &kept.seq));
+	do_now(&kept, (struct event){DECODE, 20, 1, 0});
+	ck_assert_uint_eq(kept.event[2].hash, twin.event[2].hash);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("client-codes");
@@ -407,6 +589,9 @@ static Suite *suite(void)
 	tcase_add_loop_test(t, as_rows, 0, ALL_OF);
 	tcase_add_test(t, lost_elsewhere);
 	tcase_add_test(t, any_order);
+	tcase_add_test(t, memory);
+	tcase_add_loop_test(t, no_good, 0, 5);
+	tcase_add_test(t, gone);
 	suite_add_tcase(s, t);
 	return s;
 }
