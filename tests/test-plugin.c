@@ -93,7 +93,7 @@ START_TEST(spoiled_blocks)
 	REFUSED(params[0].name = "a=b", "parameter 0: name");
 	REFUSED(params[1].help = NULL, "parameter b: help");
 	REFUSED(params[1].type = 0, "parameter b: type is 0, expected 1 to 8");
-	REFUSED(params[1].type = 8, "parameter b: type is 8");
+	REFUSED(params[1].type = 9, "parameter b: type is 9");
 	REFUSED(params[1].offset = 2, "parameter b: offset is 2");
 	REFUSED(params[1].offset = UINT32_MAX - 3, "parameter b: offset is 4294967292");
 	REFUSED(params[1].offset = 0, "parameter b: offset 0 is inside parameter a");

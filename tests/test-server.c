@@ -139,7 +139,7 @@ START_TEST(a_refused_open_says_why)
 	struct skv_wire_model model = raw_model("m");
 
 	ck_assert_int_eq(open_refused(r, model, "nosuch?budget=3"), ENOENT);
-	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "no policy \"nosuch\" is loaded; loaded are: adakv, delta, full, "));
+	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "no policy \"nosuch\" is loaded; loaded are: adakv, delta, deltakv, full, "));
 	ck_assert_int_eq(open_refused(r, model, "Not A Name"), EINVAL);
 	ck_assert_int_eq(open_refused(r, model, ""), EINVAL);
 	model.head_dim = 17;
