@@ -5,7 +5,7 @@
  * For whoever checks or draws what a policy does. The lists of a step are in its arena until the next step
  * begins, on a device in its memory; so are the notes of layers that keep units. What is evicted is known from
  * the host's tables, which show the step as it is while it is open: its own evictions come with its commit, those
- * of earlier ones are waited for.
+ * of earlier ones are waited for. A token that is packed has no page there, and is looked at all the same.
  */
 #include "internal.h"
 
@@ -59,20 +59,25 @@ static void put(struct sink *to, uint32_t id)
 	to->n++;
 }
 
-static void put_window(struct sink *to, const struct skv_window *w, uint32_t len, const skv_pte *table)
+/* Has the layer the tokens of this page, as rows or packed? */
+static bool has(const struct skv_seq *q, uint32_t layer, uint32_t page)
+{
+	return skv_pte_resident(seq_table(q, layer)[page]) || packs_has(q, layer, page);
+}
+
+static void put_window(struct sink *to, const struct skv_window *w, uint32_t len, const struct skv_seq *q, uint32_t layer)
 {
 	uint32_t start = skv_window_start(w, len);
 
 	for (uint32_t t = 0; t < len; t++)
-		if ((t < w->sinks || t >= start) && skv_pte_resident(table[t / SKV_PAGE_TOKENS]))
+		if ((t < w->sinks || t >= start) && has(q, layer, t / SKV_PAGE_TOKENS))
 			put(to, t);
 }
 
-/* What of the list is there in this layer: another one's may name what this one has evicted. */
-static int put_list(struct skv_session *s, struct sink *to, const struct skv_list *list, uint32_t at, uint32_t rows,
-                    uint32_t row, uint32_t per_page, const skv_pte *table)
+/* What of a list, its number `number`, is there in this layer: another one's may name what this one has evicted. */
+static int put_list(struct skv_session *s, struct sink *to, const struct skv_list *list, size_t number,
+                    uint32_t per_page, const struct skv_seq *q, uint32_t layer)
 {
-	size_t number = (size_t)at * rows + row;
 	uint32_t n = 0, *ids;
 	int e = fetch(s, &n, list->count + number, sizeof(n));
 
@@ -85,7 +90,7 @@ static int put_list(struct skv_session *s, struct sink *to, const struct skv_lis
 		return fail(-ENOMEM, "out of memory");
 	e = fetch(s, ids, list->ids + number * list->stride, n * sizeof(*ids));
 	for (uint32_t i = 0; i < n && e == 0; i++)
-		if (skv_pte_resident(table[ids[i] / per_page]))
+		if (has(q, layer, ids[i] / per_page))
 			put(to, ids[i]);
 	free(ids);
 	return e;
@@ -166,22 +171,22 @@ static int put_planned(struct skv_session *s, const struct group *g, struct sink
                        uint32_t row, uint32_t how)
 {
 	const struct skv_plan *plan = g ? &g->policy->plan[layer] : NULL; /* of rows of a prompt nobody asks */
-	const skv_pte *table = seq_table(s->step.seqs[at], layer);
+	const struct skv_seq *q = s->step.seqs[at];
 	uint32_t slots = layer_kseq(s, layer, at)->len;
 
 	switch (how) {
 	case SKV_LOOKED_DENSE:
 		for (uint32_t page = 0; page < skv_pages_of(slots); page++)
-			if (skv_pte_resident(table[page]))
+			if (has(q, layer, page))
 				put(to, page);
 		return 0;
 	case SKV_LOOKED_WINDOW:
-		put_window(to, &plan->window, slots, table);
+		put_window(to, &plan->window, slots, q, layer);
 		return 0;
 	default:
-		return put_list(s, to, &g->selection[plan->source].list, at - g->first, list_rows(g, plan),
-		                plan->mapped ? plan->map[row] : row, how == SKV_LOOKED_TOKENS ? SKV_PAGE_TOKENS : 1,
-		                table);
+		row = plan->mapped ? plan->map[row] : row;
+		return put_list(s, to, &g->selection[plan->source].list, (size_t)(at - g->first) * list_rows(g, plan) + row,
+		                how == SKV_LOOKED_TOKENS ? SKV_PAGE_TOKENS : 1, q, layer);
 	}
 }
 
