@@ -103,7 +103,7 @@ tests_test_client_broken_LDADD = $(CLIENT_TEST_LIBS)
 
 check_PROGRAMS += tests/test-oracle
 TESTS += tests/test-oracle
-tests_test_oracle_SOURCES = tests/test-oracle.c $(CLIENT_TEST_SOURCES)
+tests_test_oracle_SOURCES = tests/test-oracle.c tests/codec-file.c tests/codec-file.h $(CLIENT_TEST_SOURCES)
 tests_test_oracle_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
 tests_test_oracle_CFLAGS = $(CLIENT_TEST_CFLAGS)
 tests_test_oracle_LDADD = tests/oracle/libskvoracle.la $(CLIENT_TEST_LIBS)

@@ -2,12 +2,14 @@
 /*
  * Every policy against the oracle (tests/oracle/): on random and adversarial inputs the units looked at are those that
  * its paper's rule gives, and outputs are attention over them. Where SKV_TEST_DEVICE says, on a device.
- * SKV_ORACLE_CASES is how many cases a policy and variant gets; HACKING.md says who sets it.
+ * SKV_ORACLE_CASES is how many cases a policy and variant gets; HACKING.md says who sets it. SKV_ORACLE_POLICY is how the
+ * names of those begin that are tried.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/client-test.h"
+#include "tests/codec-file.h"
 #include "tests/oracle/oracle.h"
 #include "tests/oracle/verify.h"
 #include "tests/place.h"
@@ -74,7 +76,7 @@ static struct verify_place place(void)
 
 /* ---- specs --------------------------------------------------------------------------------------- */
 
-#define SPEC 200u
+#define SPEC 300u
 
 /* A share, or a count of some units. */
 static const char *some_budget(uint32_t least)
@@ -243,6 +245,67 @@ static void raas_quest(char *to)
 	raas_spec(to, "quest", rnd_below(2) ? "&alpha=0.05" : "");
 }
 
+/* Of the models of a spec, and of its compressor; n_layers 0: any. */
+static struct skv_model shape;
+static uint32_t identity;
+
+/* A compressor that is the identity, for `shape`. */
+static void write_identity(const char *path, uint32_t stride, uint32_t near)
+{
+	uint32_t d = 2 * shape.n_kv_heads * shape.head_dim;
+	float *one = calloc((size_t)d * d, sizeof(*one));
+	struct codec_file file = {0};
+	char about[80];
+	uint8_t *bytes;
+	size_t n;
+	FILE *f = fopen(path, "w");
+
+	snprintf(about, sizeof(about), "{\"sparsekv_codec\":\"1\",\"stride\":\"%u\",\"near\":\"%u\"}", stride, near);
+	file.about = about;
+	for (uint32_t i = 0; i < d; i++)
+		one[(size_t)i * d + i] = 1;
+	for (uint32_t layer = 0; layer < shape.n_layers; layer++) {
+		codec_file_add(&file, layer, "down", d, d, one);
+		codec_file_add(&file, layer, "out", d, d, one);
+	}
+	bytes = codec_file_bytes(&file, &n);
+	ck_assert(f && fwrite(bytes, 1, n, f) == n && fclose(f) == 0);
+	free(bytes);
+	free(one);
+}
+
+/* Few tokens raw, so that there is something to pack all the time. */
+static void deltakv_spec(char *to, uint32_t bits, const char *more)
+{
+	static const uint32_t kv_heads[] = {1, 2, 3, 4}, dims[] = {64, 32, 32, 16};
+	uint32_t which = rnd_below(4);
+
+	shape = (struct skv_model){.n_layers = 6, .n_kv_heads = kv_heads[which], .head_dim = dims[which]};
+	shape.n_heads = shape.n_kv_heads * (1 + rnd_below(4));
+	snprintf(to, SPEC, "deltakv?budget=%s&recent=%u&layers=%s&dense=%u&raw=%u&block=%u&bits=%u%s", some_budget(16),
+	         rnd_below(16), some_layers(), rnd_below(3), 1 + rnd_below(40), 16 * (1 + rnd_below(3)), bits, more);
+}
+
+static void deltakv_identity(char *to)
+{
+	bool refs = rnd_below(3) > 0;
+	uint32_t stride = refs ? 2 + rnd_below(20) : 0, near = refs ? 1 + rnd_below(4) : 0;
+	char more[150], path[100];
+
+	snprintf(path, sizeof(path), "%s/identity.safetensors", daemon_.dir);
+	snprintf(more, sizeof(more), "&stride=%u&near=%u&file=%s", stride, near, path);
+	deltakv_spec(to, 16, more);
+	identity = 2 * shape.n_kv_heads * shape.head_dim;
+	write_identity(path, stride, near);
+}
+
+static void deltakv_refs(char *to)
+{
+	static const char *const more[] = {"", "&ref_bits=8", "&ref_bits=4&stride=3&near=1"};
+
+	deltakv_spec(to, 0, more[rnd_below(3)]);
+}
+
 static void template_spec(char *to)
 {
 	snprintf(to, SPEC, "template?budget=%s&recent=%u&dense=1", some_budget(16), rnd_below(20));
@@ -276,6 +339,8 @@ static const struct {
 	{"raas:unscaled", raas_unscaled},
 	{"raas:ratio", raas_ratio},
 	{"raas:quest", raas_quest},
+	{"deltakv", deltakv_identity},
+	{"deltakv?bits=0", deltakv_refs},
 	{"template", template_spec}, /* which the oracle does not know: the contract alone */
 };
 #define N_POLICIES (sizeof(policies) / sizeof(policies[0]))
@@ -342,7 +407,8 @@ static void verify_spec(const char *spec, uint32_t cases, struct verify *sum)
 {
 	struct verify_place at = place();
 	struct verify v = {.client = client, .spec = spec, .cases = cases, .place = &at, .model = "oracle",
-	                   .seed = rnd64() / 10 * 10 + rnd_below(3)};
+	                   .seed = rnd64() / 10 * 10 + rnd_below(3), .shape = shape.n_layers ? &shape : NULL,
+	                   .identity = identity};
 	bool well = verify_policy(&v);
 
 	ck_assert_msg(well, "%s, seed %llu: %s", spec, (unsigned long long)v.bad_seed, v.bad);
@@ -352,6 +418,8 @@ static void verify_spec(const char *spec, uint32_t cases, struct verify *sum)
 	sum->unsure += v.unsure;
 	sum->adopted += v.adopted;
 	sum->worst = v.worst > sum->worst ? v.worst : sum->worst;
+	sum->rebuilt = v.rebuilt > sum->rebuilt ? v.rebuilt : sum->rebuilt;
+	sum->unchecked |= v.unchecked;
 }
 
 START_TEST(policy)
@@ -359,17 +427,28 @@ START_TEST(policy)
 	const char *wanted = getenv("SKV_ORACLE_CASES");
 	uint32_t cases = wanted ? (uint32_t)strtoul(wanted, NULL, 10) : rnd_hurried() ? 10 : 80;
 	struct verify sum = {0};
+	const char *only = getenv("SKV_ORACLE_POLICY");
 	char spec[SPEC];
 
+	if (only && strncmp(policies[_i].what, only, strlen(only)) != 0)
+		return;
+	if (place_is_device() && !strncmp(policies[_i].what, "deltakv", 7)) {
+		printf("%s: not on devices\n", policies[_i].what);
+		return;
+	}
 	rnd_state += (uint64_t)_i;
 	for (uint32_t i = 0; i < SPECS; i++) {
+		shape.n_layers = identity = 0;
 		policies[_i].make(spec);
 		verify_spec(spec, cases / SPECS + 1, &sum);
 	}
 	printf("%s: %u cases, %u of them sparse, %u rounds with other policies; %llu lists, %llu as roundings go; "
-	       "outputs within %.1e\n",
+	       "outputs within %.1e",
 	       policies[_i].what, sum.done, sum.sparse, sum.adopted, (unsigned long long)sum.lists,
 	       (unsigned long long)sum.unsure, sum.worst);
+	if (sum.rebuilt > 0)
+		printf(", rebuilt ones within %.2f of their bound", sum.rebuilt);
+	puts(sum.unchecked ? ", but for those of packed tokens" : "");
 	fflush(stdout);
 }
 END_TEST

@@ -27,7 +27,8 @@ static void print_table(const struct verify *v)
 	       v->known ? "those that the oracle finds, and its evictions"
 	                : "ascending, within the budget, the newest token among them (not known to the oracle)",
 	       (unsigned long long)v->lists, (unsigned long long)v->unsure);
-	printf("  output      attention over exactly these, within %.1e\n", v->worst);
+	printf("  output      attention over exactly these, within %.1e%s\n", v->worst,
+	       v->unchecked ? "; not checked where a compressor has packed some of them" : "");
 	printf("  counters    of the tokens in them\n");
 	printf("  repetition  the same units and output, alone and in other batches\n");
 	printf("  adoption    of sequences of full and streaming, and by them: %u models\n", v->adopted);

@@ -51,6 +51,21 @@ static uint64_t row_id(const struct bed_seq *s, uint32_t layer, uint32_t head, e
 
 /* ---- shapes and sequences --------------------------------------------------------------------- */
 
+/* How keys turn: what is in them does not depend on it, but policies that turn them back do. */
+static struct skv_rope some_rope(struct bed *b)
+{
+	return (struct skv_rope){
+	        .type = SKV_ROPE_NONE + bed_below(b, SKV_ROPE_YARN),
+	        .dims = bed_below(b, 3) ? 0 : 8 * (1 + bed_below(b, 2)), /* no head has fewer than 16 */
+	        .interleaved = bed_below(b, 2),
+	        .theta = bed_below(b, 2) ? 1e4 : 5e5,
+	        .factor = 1 + bed_below(b, 8),
+	        .low = 1,
+	        .high = 4 + bed_below(b, 28),
+	        .original = 256u << bed_below(b, 6),
+	};
+}
+
 void bed_init(struct bed *b, uint64_t seed, uint32_t device)
 {
 	static const uint32_t kv_heads[] = {1, 1, 2, 2, 3, 4};
@@ -63,6 +78,7 @@ void bed_init(struct bed *b, uint64_t seed, uint32_t device)
 	m->head_dim = device == SKV_DEVICE_HOST ? 16 * (1 + bed_below(b, 4)) : 32 * (2 + bed_below(b, 3));
 	m->kv_dtype = device == SKV_DEVICE_HOST ? bed_below(b, 3) : 1 + bed_below(b, 2);
 	m->device = device;
+	m->rope = some_rope(b);
 }
 
 static float **rows_new(uint32_t n_layers, size_t n)
@@ -96,7 +112,7 @@ static uint32_t some_length(struct bed *b, uint32_t longest)
 	}
 }
 
-void bed_make_seqs(struct bed *b, uint32_t longest, uint32_t steps)
+void bed_make_seqs(struct bed *b, uint32_t longest)
 {
 	const struct skv_model *m = &b->model;
 	size_t width = (size_t)m->n_kv_heads * m->head_dim;
@@ -113,7 +129,7 @@ void bed_make_seqs(struct bed *b, uint32_t longest, uint32_t steps)
 		s->key = mix(b->random + i);
 		s->n = some_length(b, longest);
 		s->prompt = s->n;
-		s->cap = s->n + steps;
+		s->cap = s->n + 2 * b->reserve;
 		snprintf(s->name, sizeof(s->name), "verify-%u", i);
 		s->k = rows_new(m->n_layers, s->cap * width);
 		s->v = rows_new(m->n_layers, s->cap * width);
@@ -121,6 +137,10 @@ void bed_make_seqs(struct bed *b, uint32_t longest, uint32_t steps)
 		s->hole = calloc(m->n_layers, sizeof(*s->hole));
 		for (uint32_t layer = 0; layer < m->n_layers; layer++)
 			s->hole[layer] = calloc(skv_pages_of(s->cap) + 1u, sizeof(**s->hole));
+		s->pack = calloc(m->n_layers, sizeof(*s->pack));
+		s->packed = calloc(m->n_layers, sizeof(*s->packed));
+		for (uint32_t layer = 0; layer < m->n_layers; layer++)
+			s->packed[layer] = calloc(s->cap, sizeof(**s->packed));
 		for (uint32_t t = 0; t < s->n; t++)
 			bed_token(b, s, t);
 	}
@@ -136,11 +156,14 @@ void bed_deinit(struct bed *b)
 			free(s->v[layer]);
 			free(s->q[layer]);
 			free(s->hole[layer]);
+			free(s->packed[layer]);
 		}
 		free(s->k);
 		free(s->v);
 		free(s->q);
 		free(s->hole);
+		free(s->pack);
+		free(s->packed);
 		oracle_kept_free(s->kept);
 	}
 	b->n_seqs = 0;

@@ -14,6 +14,7 @@
 #define BED_MAX_SEQS 4u
 
 struct oracle_kept;
+struct oracle_pack;
 
 /* What keys and queries are like. */
 enum bed_kind {
@@ -31,6 +32,7 @@ struct bed_seq {
 	struct skv_seq *seq; /* NULL: nobody has it */
 	bool made;           /* the daemon has it, with its prompt */
 	bool holes_unknown;  /* a policy that nobody knows has evicted some pages */
+	bool rows_unknown;   /* or has had a compressor, and packed which tokens it liked */
 	char name[SKV_NAME_MAX];
 	enum bed_kind kind;
 	uint64_t key;
@@ -39,12 +41,15 @@ struct bed_seq {
 	float **q;         /* [layer]: [cap][n_heads][head_dim] */
 	bool **hole;       /* [layer]: [pages] */
 	uint32_t prompt;   /* tokens that it began with */
+	struct oracle_pack *pack; /* [layer]: what is packed as of the last commit */
+	uint8_t **packed;         /* [layer]: [cap] how many times a token was */
 	struct oracle_kept *kept; /* its kv heads, once a policy has evicted from each of them alone; else NULL */
 };
 
 struct bed {
 	uint64_t random; /* state */
 	struct skv_model model;
+	uint32_t reserve; /* tokens that all stints together may decode of a sequence */
 	uint32_t n_seqs;
 	struct bed_seq seq[BED_MAX_SEQS];
 };
@@ -54,8 +59,8 @@ uint32_t bed_below(struct bed *, uint32_t n);
 
 /* A shape from a seed: for the host, or with `device` for what runs there. */
 void bed_init(struct bed *, uint64_t seed, uint32_t device);
-/* Sequences of up to `longest` tokens after their prompts, for `steps` steps of decoding more. */
-void bed_make_seqs(struct bed *, uint32_t longest, uint32_t steps);
+/* Sequences of up to `longest` tokens after their prompts, for as many more as are in reserve, and as many in prompts. */
+void bed_make_seqs(struct bed *, uint32_t longest);
 void bed_deinit(struct bed *);
 
 /* Make token `at`, with its query. */

@@ -27,6 +27,9 @@ void check_taken(struct verify *, struct bed *, struct skv_session *, uint32_t s
 /* The sequence's first n tokens are there, the last `rows` of them as a prompt. */
 void check_prompt(struct verify *, struct bed *, struct skv_session *, uint32_t seq, uint32_t n, uint32_t rows);
 
+/* The session begins a step with the sequence: of a prompt, or it decodes. */
+void check_ready(struct verify *, struct bed *, struct skv_session *, uint32_t seq, bool prompt);
+
 /*
  * Ask what the layer looked at of an item, whose sequence has n tokens in the step. All of these: false when it is
  * not as it must be, which is noted then.
@@ -34,6 +37,8 @@ void check_prompt(struct verify *, struct bed *, struct skv_session *, uint32_t 
 bool check_seen(struct verify *, struct skv_session *, uint32_t layer, uint32_t item, uint32_t n, struct seen *);
 /* The sequence's lists and outputs are right. */
 bool check_step(struct verify *, struct bed *, struct skv_session *, uint32_t seq, const struct take *);
+/* Outputs of n rows of a prompt behind its tokens are attention over all that is there. */
+bool check_prompt_rows(struct verify *, const struct bed *, uint32_t seq, uint32_t layer, uint32_t n, const float *out);
 /* Two attempts at a step saw the same. */
 bool check_same(struct verify *, const struct bed *, uint32_t seq, const struct take *, const struct take *);
 /* After the step: counters and evictions. `before`: what had been attended. */

@@ -14,8 +14,7 @@ static void choose(const struct oracle_step *s, const char *spec, uint32_t layer
 	oracle_select(s, layer, set, ORACLE_TOKENS, 1, ORACLE_MAX, k, recent, 0);
 }
 
-/* `auto`: three, evenly spaced from the first that is not dense. */
-static bool is_filter(const struct oracle_step *s, const char *spec, uint32_t layer)
+bool oracle_is_filter(const struct oracle_step *s, const char *spec, uint32_t layer)
 {
 	if (oracle_is(spec, "layers", "auto"))
 		return oracle_even(s->model, (uint32_t)oracle_number(spec, "dense"), 3, layer);
@@ -26,9 +25,9 @@ static void look(const struct oracle_step *s, const char *spec, struct oracle_se
 {
 	uint32_t after = UINT32_MAX; /* layers since the last filter */
 
-	oracle_followers(s, spec, set, is_filter, choose);
+	oracle_followers(s, spec, set, oracle_is_filter, choose);
 	for (uint32_t layer = 0; layer < s->model->n_layers; layer++) {
-		after = is_filter(s, spec, layer) ? 0 : after == UINT32_MAX ? after : after + 1;
+		after = oracle_is_filter(s, spec, layer) ? 0 : after == UINT32_MAX ? after : after + 1;
 		if (after == 0 || after > oracle_number(spec, "more"))
 			continue;
 		oracle_sets_free(&set[layer], 1);

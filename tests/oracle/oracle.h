@@ -34,6 +34,7 @@ struct oracle_step {
 	double logit_slack;    /* a kernel's q·k is off by at most this much of Σ |q_d k_d|, */
 	double kept_slack;     /* and, scaled, by this much of its distance to the largest one besides */
 	bool ties_hold;        /* scores that are equal here are equal there */
+	uint32_t width;        /* numbers of a packed token's code; 0: it is not known how many */
 };
 
 enum oracle_how { ORACLE_DENSE, ORACLE_WINDOW, ORACLE_PAGES, ORACLE_TOKENS }; /* as enum skv_looked_how */
@@ -48,6 +49,12 @@ struct oracle_set {
 	uint32_t *count; /* [rows]: how many units are looked at, whichever they are; UINT32_MAX: as roundings go */
 };
 
+/* Of a sequence's tokens a layer keeps [first, coded) in less than rows, and in pages of its own; coded 0: none. */
+struct oracle_pack {
+	uint32_t first, coded;
+	uint32_t pages; /* UINT32_MAX: that depends on the compressor */
+};
+
 struct oracle_policy {
 	const char *name;
 	/* Fill set[n_layers] for a policy with the parameters of `spec`, which has them all (skv_policy_spec). */
@@ -58,11 +65,13 @@ struct oracle_policy {
 	uint32_t unit;
 	/* Of these: the last `rows` tokens were read as a prompt. May be NULL. */
 	void (*prompt)(const struct oracle_step *, const char *spec, uint32_t rows);
+	/* What the layer has packed of the step's tokens when they are committed and all there; NULL: nothing. */
+	struct oracle_pack (*pack)(const struct oracle_step *, const char *spec, uint32_t layer);
 };
 
 extern const struct oracle_policy oracle_full, oracle_streaming, oracle_delta, oracle_omnikv, oracle_kascade,
 	oracle_tidal, oracle_lessismore, oracle_quest, oracle_h2o, oracle_snapkv, oracle_pyramidkv, oracle_rkv,
-	oracle_raas, oracle_adakv;
+	oracle_raas, oracle_adakv, oracle_deltakv;
 
 /* The policy that a spec names, or NULL, also where the spec leaves layers to a profile. */
 const struct oracle_policy *oracle_find(const char *spec);
@@ -136,6 +145,8 @@ void oracle_followers(const struct oracle_step *, const char *spec, struct oracl
                                      struct oracle_set *));
 /* Does the layer choose, of two that do: one of `layers`, or the first after `dense`, and the one where 13 is of 32? */
 bool oracle_chooses_twice(const struct oracle_step *, const char *spec, uint32_t layer);
+/* Does omnikv's filter `layer` choose? `auto`: three, evenly spaced from the first that is not dense. */
+bool oracle_is_filter(const struct oracle_step *, const char *spec, uint32_t layer);
 /* For each candidate, how many of the candidates surely come before it, and how many may. */
 void oracle_ranks(const struct oracle_step *, const struct oracle_score *score, const bool *candidate, uint32_t n,
                   uint32_t *ret_sure, uint32_t *ret_may);

@@ -11,8 +11,10 @@
 #include <string.h>
 
 #include "tests/oracle/check.h"
+#include "tests/oracle/oracle.h"
 
 #define CHUNK 512u /* rows of a prompt at a time */
+#define MORE 40u   /* and at most of a prompt that comes later */
 
 bool verify_fails(struct verify *v, const char *fmt, ...)
 {
@@ -68,6 +70,30 @@ static void rows_put(const struct skv_model *m, struct verify_rows *r, uint32_t 
 
 /* ---- sequences -------------------------------------------------------------------------------- */
 
+/* Tokens [at, at + n) as rows of a prompt. `checked`: as what comes after all that the sequence has. */
+static bool feed(struct verify *v, struct bed *b, struct skv_session *s, uint32_t seq, uint32_t at, uint32_t n,
+                 bool checked)
+{
+	struct bed_seq *q = &b->seq[seq];
+	struct skv_step_item item = {.seq = q->seq, .n_tokens = n, .flags = SKV_STEP_PROMPT};
+	struct verify_rows r = rows_new(&b->model, n);
+	int e = skv_step_begin(s, &item, 1, v->place->stream);
+	bool well = true;
+
+	for (uint32_t layer = 0; layer < b->model.n_layers && e == 0 && well; layer++) {
+		rows_put(&b->model, &r, 0, n, q, layer, at);
+		e = v->place->attend(s, &b->model, layer, &r);
+		if (checked && e == 0)
+			well = check_prompt_rows(v, b, seq, layer, n, r.out);
+	}
+	if (!well)
+		skv_step_abort(s);
+	else if (e == 0)
+		e = skv_step_end(s, NULL);
+	rows_free(&r);
+	return e < 0 ? verify_fails(v, "a prompt up to %u tokens: %s", at + n, skv_last_error()) : well;
+}
+
 /* Tokens [0, n) as a prompt: what comes out is of no interest. */
 static bool feed_prompt(struct verify *v, struct bed *b, struct skv_session *s, uint32_t seq)
 {
@@ -75,22 +101,30 @@ static bool feed_prompt(struct verify *v, struct bed *b, struct skv_session *s, 
 
 	for (uint32_t at = 0; at < q->n;) {
 		uint32_t n = q->n - at < CHUNK ? q->n - at : CHUNK;
-		struct skv_step_item item = {.seq = q->seq, .n_tokens = n, .flags = SKV_STEP_PROMPT};
-		struct verify_rows r = rows_new(&b->model, n);
-		int e = skv_step_begin(s, &item, 1, v->place->stream);
 
-		for (uint32_t layer = 0; layer < b->model.n_layers && e == 0; layer++) {
-			rows_put(&b->model, &r, 0, n, q, layer, at);
-			e = v->place->attend(s, &b->model, layer, &r);
-		}
-		if (e == 0)
-			e = skv_step_end(s, NULL);
-		rows_free(&r);
-		if (e < 0)
-			return verify_fails(v, "a prompt of %u tokens: %s", q->n, skv_last_error());
+		if (!feed(v, b, s, seq, at, n, false))
+			return false;
 		at += n;
 		check_prompt(v, b, s, seq, at, n);
 	}
+	return true;
+}
+
+/* A prompt over what some policy has packed: a few tokens of one of the sequences, if there is room. */
+static bool feed_more(struct verify *v, struct bed *b, struct skv_session *s)
+{
+	const struct oracle_policy *p = oracle_find(skv_policy_spec(s)), *verified = oracle_find(v->spec);
+	uint32_t seq = bed_below(b, b->n_seqs), n = 1 + bed_below(b, MORE);
+	struct bed_seq *q = &b->seq[seq];
+
+	if (!p || p->evict || !verified || !verified->pack || q->n + n + b->reserve > q->cap)
+		return true;
+	check_ready(v, b, s, seq, true);
+	for (uint32_t t = q->n; t < q->n + n; t++)
+		bed_token(b, q, t);
+	if (!feed(v, b, s, seq, q->n, n, true))
+		return false;
+	q->n += n;
 	return true;
 }
 
@@ -186,6 +220,7 @@ static bool step(struct verify *v, struct bed *b, struct skv_session *s)
 	bool again = bed_below(b, 2), well = true;
 
 	for (uint32_t i = 0; i < b->n_seqs; i++) {
+		check_ready(v, b, s, i, false);
 		bed_token(b, &b->seq[i], b->seq[i].n);
 		skv_seq_attended(b->seq[i].seq, &before[i], &causal);
 	}
@@ -212,7 +247,10 @@ bool stint(struct verify *v, struct bed *b, struct skv_session *s, uint32_t step
 {
 	bool well = take_over(v, b, s);
 
-	for (uint32_t i = 0; i < steps && well; i++)
-		well = step(v, b, s);
+	for (uint32_t i = 0; i < steps && well; i++) {
+		if (bed_below(b, 8) == 0)
+			well = feed_more(v, b, s);
+		well = well && step(v, b, s);
+	}
 	return let_go(v, b, last || !well) && well;
 }

@@ -47,6 +47,8 @@ static struct scale scale_of(const struct verify *v)
 {
 	const struct oracle_policy *p = oracle_find(v->spec);
 
+	if (p && p->pack)
+		return (struct scale){SHORT, 3, 40};
 	if (!p || !p->unit)
 		return (struct scale){SHORT, LEVELS, STEPS};
 	return p->unit > 1 ? (struct scale){40, 4, 150} : (struct scale){SHORT, 3, 50};
@@ -92,16 +94,19 @@ static bool other_stint(struct verify *v, struct bed *b, const char *spec, bool 
  */
 static bool stints(struct verify *v, struct bed *b, struct skv_session *self, bool alone)
 {
-	const char *streaming = bed_below(b, 2) ? "streaming?budget=60&sinks=20" : "streaming?budget=40";
+	const char *streaming = bed_below(b, 2) ? "streaming?budget=60&sinks=20" : "streaming?budget=40", *between = streaming;
+	const struct oracle_policy *p = oracle_find(v->spec);
 
 	if (alone)
 		return stint(v, b, self, some_steps(v, b), true);
 	v->adopted++;
-	if (scale_of(v).steps > STEPS) /* what has been to others again is in no order that is known */
+	if (p && p->pack && bed_below(b, 2)) /* which leaves all tokens there, so that they are packed again */
+		between = "full";
+	if (p && p->unit) /* what has been to others again is in no order that is known */
 		return other_stint(v, b, bed_below(b, 2) ? "full" : streaming, false) &&
 		       stint(v, b, self, some_steps(v, b), false) && other_stint(v, b, "full", true);
 	return other_stint(v, b, "full", false) && stint(v, b, self, some_steps(v, b), false) &&
-	       other_stint(v, b, streaming, false) && stint(v, b, self, some_steps(v, b), false) &&
+	       other_stint(v, b, between, false) && stint(v, b, self, some_steps(v, b), false) &&
 	       other_stint(v, b, bed_below(b, 2) ? "full" : streaming, true);
 }
 
@@ -121,13 +126,14 @@ static bool round_of(struct verify *v, uint64_t seed)
 		b.model.n_kv_heads = v->shape->n_kv_heads;
 		b.model.head_dim = v->shape->head_dim;
 	}
-	b.model.max_tokens = (SHORT << LEVELS) + 5 * scale.steps;
+	b.reserve = 5 * scale.steps;
+	b.model.max_tokens = (SHORT << LEVELS) + 2 * b.reserve;
 	snprintf(b.model.name, sizeof(b.model.name), "%s", v->model);
 	self = open_for_spec(v, &b);
 	if (!self)
 		return false;
 	alone = bed_below(&b, 3) > 0;
-	bed_make_seqs(&b, scale.shortest << seed % 10 % scale.levels, 5 * scale.steps);
+	bed_make_seqs(&b, scale.shortest << seed % 10 % scale.levels);
 	well = stints(v, &b, self, alone);
 	skv_close(self);
 	bed_deinit(&b);

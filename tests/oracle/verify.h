@@ -9,9 +9,11 @@
  *   - the counters of attended tokens agree with them
  *   - the same step, begun again, alone or in another order, gives the same units and the same output
  *   - sequences that `full` and `streaming` have handled, with holes, are taken over, and they take over its own
+ *   - where layers pack tokens: the same of prompts over what is packed
  *
  * The units of a policy that the oracle knows are those that the oracle finds, the evicted pages too; those of
- * any other must have the newest token among them.
+ * any other must have the newest token among them. What a compressor makes of tokens is its own business: of layers that
+ * attend to packed ones outputs are checked only where it is said to be the identity.
  */
 #ifndef SKV_ORACLE_VERIFY_H
 #define SKV_ORACLE_VERIFY_H
@@ -46,13 +48,16 @@ struct verify {
 	const struct verify_place *place;
 	const char *model; /* name of the models that are opened: nobody else's */
 	const struct skv_model *shape; /* layers, heads and head_dim of all of them; NULL: any */
+	uint32_t identity; /* numbers of a code, where the spec's compressor loses nothing but to rounding; else 0 */
 
 	/* what was seen */
 	uint32_t done;
 	uint32_t rounds, adopted; /* models tried, and those with sequences of other policies */
 	uint32_t sparse;   /* cases where a layer left out something that was there */
 	uint64_t lists, unsure; /* lists looked at, those that rounding decides */
-	double worst;      /* largest difference of an output */
+	double worst;      /* largest difference of an output of tokens that were not packed */
+	double rebuilt;    /* of others: the largest part of what it may be */
+	bool unchecked;    /* outputs of tokens that a compressor has packed were left alone */
 	bool known;        /* the oracle knows the policy */
 	uint64_t bad_seed; /* verification with this seed begins with the case that failed */
 	char bad[600];     /* what failed, "" when nothing did */

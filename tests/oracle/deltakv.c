@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/oracle/deltakv.c - deltakv: looks at what omnikv does, whatever it keeps the tokens in. The layers that attend to
+ * what a filter chose pack their tokens, a block at a time as soon as `raw` tokens are behind it; the first page stays.
+ */
+#include "tests/oracle/oracle.h"
+
+static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+{
+	oracle_omnikv.look(s, spec, set); /* there is no `more`, which is 0 then */
+}
+
+static bool packs(const struct oracle_step *s, const char *spec, uint32_t layer)
+{
+	bool follows = false;
+
+	for (uint32_t i = 0; i < layer; i++)
+		follows |= oracle_is_filter(s, spec, i);
+	return follows && layer >= oracle_number(spec, "dense") && !oracle_is_filter(s, spec, layer);
+}
+
+/* Pages of n records, none of which lies in two. */
+static uint32_t pages_of(const struct oracle_step *s, uint32_t n, uint32_t bytes)
+{
+	uint32_t each = (uint32_t)(skv_page_bytes(s->model) / ((bytes + 15) / 16 * 16));
+
+	return (n + each - 1) / each;
+}
+
+/* Numbers in 16 bits, or in fewer with two shared by each group. */
+static uint32_t bytes_of(uint32_t n, uint32_t bits, uint32_t bytes_of_16, uint32_t group)
+{
+	return bits == 16 ? n * bytes_of_16 : bits ? n * bits / 8 + n / group * 4 : 0;
+}
+
+static struct oracle_pack pack(const struct oracle_step *s, const char *spec, uint32_t layer)
+{
+	uint32_t stride = (uint32_t)oracle_number(spec, "stride"), bits = (uint32_t)oracle_number(spec, "bits");
+	uint32_t raw = (uint32_t)oracle_number(spec, "raw"), block = (uint32_t)oracle_number(spec, "block");
+	uint32_t d = 2 * s->model->n_kv_heads * s->model->head_dim, codes = 0, refs = stride ? ORACLE_PAGE : 0;
+	struct oracle_pack x = {.first = stride ? ORACLE_PAGE : 0};
+	uint32_t from = x.first, code, ref;
+
+	if (!packs(s, spec, layer))
+		return x;
+	for (; from + raw + block <= s->n; from += block)
+		x.coded = from + block;
+	for (uint32_t t = x.first; t < x.coded; t++)
+		*(stride && (t - x.first) % stride == 0 ? &refs : &codes) += 1;
+	if (x.coded == 0)
+		return x;
+	code = 2 * (uint32_t)oracle_number(spec, "near") +
+	       bytes_of(s->width, bits, 2, (uint32_t)oracle_number(spec, "group"));
+	ref = bytes_of(d, (uint32_t)oracle_number(spec, "ref_bits"), (uint32_t)skv_dtype_bytes(s->model->kv_dtype), 64);
+	x.pages = bits && !s->width ? UINT32_MAX : pages_of(s, codes, code) + pages_of(s, refs, ref);
+	return x;
+}
+
+const struct oracle_policy oracle_deltakv = {.name = "deltakv", .look = look, .pack = pack};

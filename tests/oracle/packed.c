@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/oracle/packed.c - see packed.h.
+ *
+ * With a compressor that is the identity a code is z = x - b in bf16, and what is rebuilt is z + b, whatever b is. A number
+ * in bf16 is off by at most 2^-8 of itself. So one that was packed is off by up to 2^-8 |x - b|; |b|, a mean of
+ * references, is not above the largest row. The pool rounds what is rebuilt, and references before that, by u each; fp32,
+ * in which it is turned back and forth, has some 2^-18. In all
+ *
+ *   |row' - row| <= E (|row| + most), E = 2^-8 + 2 u + 2^-18
+ *
+ * for the norm of a head's K, which turning leaves as it is (and what a turn is scaled by is divided out), and for each
+ * element of V, which is not turned. Rows that were unpacked and packed again were off before: so many times as much.
+ */
+#include "tests/oracle/packed.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The largest that rows can have become, of what they were. */
+#define GROWN 1.05
+
+/* ---- which ----------------------------------------------------------------------------------------- */
+
+/* Is all there in the layers that pack? What was let go before, nobody can refer to. */
+static bool whole(const struct bed_seq *q, const struct oracle_step *s, const struct oracle_policy *p, const char *spec)
+{
+	struct oracle_step all = *s;
+
+	all.n = UINT16_MAX; /* of so many any layer that packs has packed some */
+	for (uint32_t layer = 0; layer < s->model->n_layers; layer++) {
+		bool packs = p->pack(&all, spec, layer).coded > 0;
+
+		for (uint32_t page = 0; packs && page < skv_pages_of(s->n); page++)
+			if (q->hole[layer][page])
+				return false;
+	}
+	return true;
+}
+
+void packed_follow(struct bed_seq *q, const struct oracle_step *s, const struct oracle_policy *p, const char *spec,
+                   bool packs)
+{
+	bool wants = p && p->pack && whole(q, s, p, spec);
+
+	q->rows_unknown |= !p && strstr(spec, "file=");
+	for (uint32_t layer = 0; layer < s->model->n_layers; layer++) {
+		struct oracle_pack *was = &q->pack[layer], now = {0};
+
+		if (wants)
+			now = packs ? p->pack(s, spec, layer) : *was;
+		for (uint32_t t = was->coded > now.first ? was->coded : now.first; t < now.coded; t++)
+			q->packed[layer][t]++;
+		*was = now;
+	}
+}
+
+bool packed_known(const struct verify *v, const struct bed_seq *q, uint32_t layer)
+{
+	if (v->identity || q->rows_unknown)
+		return !q->rows_unknown;
+	for (uint32_t t = 0; t < q->n; t++)
+		if (q->packed[layer][t])
+			return false;
+	return true;
+}
+
+/* ---- how far off ------------------------------------------------------------------------------------- */
+
+static double norm(const float *x, uint32_t n)
+{
+	double sum = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		sum += (double)x[i] * x[i];
+	return sqrt(sum);
+}
+
+/* E, of a row that was packed `times`. */
+static double share_off(const struct skv_model *m, uint32_t times)
+{
+	static const double unit[] = {[SKV_F32] = 0x1p-24, [SKV_F16] = 0x1p-11, [SKV_BF16] = 0x1p-8};
+
+	return times * (0x1p-8 + 2 * unit[m->kv_dtype] + 0x1p-18);
+}
+
+/*
+ * Where scores are off by up to δ_t, weights are by a factor of up to e^δ_t, and what they are divided by by up to
+ * S = Σ α_t e^δ_t: so α' = α (1 ± r_t), r_t = S e^δ_t - 1. Weights add up to 1, before and after, so
+ *
+ *   o' - o = Σ (α'_t - α_t) (v_t - o) + Σ α'_t (v'_t - v_t)
+ */
+void packed_slack(const struct skv_model *m, const struct bed_seq *q, uint32_t layer, uint32_t kv, const float *query,
+                  uint32_t n, const double *weight, const double *expected, double *slack)
+{
+	uint32_t dim = m->head_dim, width = m->n_kv_heads * dim;
+	const float *k = q->k[layer] + (size_t)kv * dim, *v = q->v[layer] + (size_t)kv * dim;
+	double most_k = 0, most_v[SKV_MAX_HEAD_DIM] = {0}, sum = 0, scale = norm(query, dim) / sqrt(dim);
+	double *off; /* norms, then δ_t */
+	bool any = false;
+
+	for (uint32_t t = 0; t < n; t++)
+		any |= q->packed[layer][t] > 0;
+	memset(slack, 0, dim * sizeof(*slack));
+	if (!any)
+		return;
+	off = calloc(n, sizeof(*off));
+	for (uint32_t t = 0; t < n; t++) {
+		off[t] = GROWN * norm(k + (size_t)t * width, dim);
+		most_k = fmax(most_k, off[t]);
+		for (uint32_t d = 0; d < dim; d++)
+			most_v[d] = fmax(most_v[d], GROWN * fabs(v[(size_t)t * width + d]));
+	}
+	for (uint32_t t = 0; t < n; t++) {
+		off[t] = scale * share_off(m, q->packed[layer][t]) * (off[t] + most_k);
+		sum += weight[t] * exp(off[t]);
+	}
+	for (uint32_t t = 0; t < n; t++) {
+		double r = sum * exp(off[t]) - 1, share = share_off(m, q->packed[layer][t]);
+
+		for (uint32_t d = 0; d < dim && weight[t] > 0; d++) {
+			double x = v[(size_t)t * width + d];
+
+			slack[d] += weight[t] * (r * fabs(x - expected[d]) + (1 + r) * share * (GROWN * fabs(x) + most_v[d]));
+		}
+	}
+	free(off);
+}
