@@ -103,6 +103,22 @@ static int fits(const struct packing *k, const struct skv_form *f)
 	return 0;
 }
 
+/*
+ * A table has as many entries as the layer's rows take pages, so codes may not take more of these than the rows did. Of
+ * `stride` tokens all but one have a code. References never take more: they are rows, or less.
+ */
+static int fits_table(const struct packing *k, const struct skv_shape *shape)
+{
+	const struct skv_codes *c = shape->code;
+	uint64_t each = shape->page_bytes / skv_code_bytes(c);
+
+	if (c->stride ? each * c->stride >= (uint64_t)SKV_PAGE_TOKENS * (c->stride - 1) : each >= SKV_PAGE_TOKENS)
+		return 0;
+	return fail(-ENOTSUP, "compressor %.150s makes codes of %u bytes, which with stride=%u are more than the rows that they "
+	            "are for: %llu codes in a page of %u", k->path, skv_code_bytes(c), c->stride,
+	            (unsigned long long)each, SKV_PAGE_TOKENS);
+}
+
 /* What the kernels are told of a layer, into k->layer[]. */
 static int describe(const struct skv_session *s, struct packing *k, uint32_t layer, struct skv_form f)
 {
@@ -136,7 +152,7 @@ static int describe(const struct skv_session *s, struct packing *k, uint32_t lay
 	};
 	shape.code = &k->layer[layer].code;
 	wrong = s->kernels->unsupported_codes(&shape);
-	return wrong ? fail(-ENOTSUP, "layer %u cannot be packed so: %s", layer, wrong) : 0;
+	return wrong ? fail(-ENOTSUP, "layer %u cannot be packed so: %s", layer, wrong) : fits_table(k, &shape);
 }
 
 struct skv_shape coded_shape(const struct skv_session *s, uint32_t layer, const struct packing *k)
