@@ -68,7 +68,7 @@ tests_test_client_stop_LDADD = $(CLIENT_TEST_LIBS)
 
 check_PROGRAMS += tests/test-client-kill
 TESTS += tests/test-client-kill
-tests_test_client_kill_SOURCES = tests/test-client-kill.c $(CLIENT_TEST_SOURCES)
+tests_test_client_kill_SOURCES = tests/test-client-kill.c $(CODEC_TEST_SOURCES) $(CLIENT_TEST_SOURCES)
 tests_test_client_kill_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
 tests_test_client_kill_CFLAGS = $(CLIENT_TEST_CFLAGS)
 tests_test_client_kill_LDADD = $(CLIENT_TEST_LIBS)
