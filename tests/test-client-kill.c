@@ -26,6 +26,8 @@
 #define STEPPED_KILLS (getenv("SKV_VALGRIND") ? 0 : SANITIZED ? 20 : 80) /* valgrind and ptrace exclude each other */
 #define RECLAIM_S (slowed() ? 2.0 : place_is_device() ? 1.0 : 0.1)
 
+#define SWAP_S 0.004 /* about as long as a step that packs or unpacks all */
+
 #define TOKENS 1500u
 #define PROMPT 150u
 #define CHUNK 50u
@@ -294,6 +296,27 @@ static void traced_engine(bool evicting)
 	die("lived on");
 }
 
+/* Generate up to where what was in rows is packed, or the other way; then stop in front of that step. */
+static void switching_engine(bool packing)
+{
+	struct skv_seq *q = take_over();
+	uint32_t len;
+
+	for (len = skv_seq_len(q); len < PROMPT || len == TOKENS || len % (CODED_SPAN / 2) != 0 || packs_at(len) != packing;
+	     len = skv_seq_len(q)) {
+		if (len == TOKENS && (skv_seq_drop(q) < 0 || skv_seq_new(w.session, "victim", 0, &q) < 0))
+			die("again: %s", skv_last_error());
+		len = skv_seq_len(q);
+		if (step(q, len, NULL) != shared->hash[len])
+			die("outputs at %u differ from the undisturbed run's", len);
+	}
+	halt();
+	if (step(q, len, NULL) != shared->hash[len])
+		die("outputs at %u, after a swap, differ from the undisturbed run's", len);
+	atomic_store(&shared->running, true);
+	halt();
+}
+
 /* ---- the other side -------------------------------------------------------------------------- */
 
 static pid_t start(void (*body)(bool), bool arg)
@@ -456,6 +479,32 @@ START_TEST(any_instruction)
 }
 END_TEST
 
+/* A step without tokens is that: before it and after it all is as in the undisturbed run. */
+START_TEST(any_swap)
+{
+	int before = 0;
+
+	policy = DELTAKV;
+	fix_in_child(0, undisturbed, NULL);
+	for (int i = 0; i < TIMED_KILLS / 2; i++) {
+		pid_t pid = start(switching_engine, i % 2);
+		double until;
+		int status;
+
+		ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
+		ck_assert_msg(WIFSTOPPED(status), "%s", shared->problem);
+		until = fix_now() + rnd_unit() * SWAP_S;
+		kill(pid, SIGCONT);
+		while (fix_now() < until)
+			;
+		before += !atomic_load(&shared->running);
+		end(pid);
+	}
+	printf("%s, killed in swaps: %d engines, %d before the step's end\n", specs[policy], TIMED_KILLS / 2, before);
+	finish();
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("client-kill");
@@ -464,6 +513,8 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(t, setup, NULL);
 	tcase_set_timeout(t, 200);
 	tcase_add_loop_test(t, any_time, 0, place_is_device() ? DELTAKV : POLICIES); /* there nothing is packed */
+	if (!place_is_device())
+		tcase_add_test(t, any_swap);
 	if (!place_is_device()) /* there the device commits */
 		tcase_add_loop_test(t, any_instruction, 0, 5);
 	suite_add_tcase(s, t);
