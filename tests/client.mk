@@ -87,6 +87,13 @@ tests_test_client_codes_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
 tests_test_client_codes_CFLAGS = $(CLIENT_TEST_CFLAGS)
 tests_test_client_codes_LDADD = $(CLIENT_TEST_LIBS)
 
+check_PROGRAMS += tests/test-client-codec
+TESTS += tests/test-client-codec
+tests_test_client_codec_SOURCES = tests/test-client-codec.c $(CODEC_TEST_SOURCES) $(CLIENT_TEST_SOURCES)
+tests_test_client_codec_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
+tests_test_client_codec_CFLAGS = $(CLIENT_TEST_CFLAGS)
+tests_test_client_codec_LDADD = $(CLIENT_TEST_LIBS)
+
 check_PROGRAMS += tests/test-client-quiet
 TESTS += tests/test-client-quiet
 tests_test_client_quiet_SOURCES = tests/test-client-quiet.c $(CLIENT_TEST_SOURCES)

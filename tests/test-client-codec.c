@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Compressors in libclient that are no good, or not there, or not there any more: refused, and who runs is unharmed. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/client-test.h"
+#include "tests/world-codec.h"
+
+#define TOKENS 600u
+
+static struct fix daemon_;
+static struct raw *op;
+static struct skv_client *client;
+static struct world w;
+static char codec[80]; /* the path of a compressor */
+
+static void setup(void)
+{
+	fix_start_process(&daemon_, NULL);
+	op = raw_hello(daemon_.socket);
+	OK(skv_connect(&client, daemon_.socket));
+	world_model(&w.model, "codec", SKV_F32, TOKENS);
+	world_packable(&w.model);
+	snprintf(codec, sizeof(codec), "%.60s/codec", daemon_.dir);
+}
+
+static void teardown(void)
+{
+	skv_disconnect(client);
+	raw_close(op);
+	fix_stop(&daemon_);
+}
+
+static void decode(struct world_seq *q, uint32_t n)
+{
+	while (n-- > 0)
+		world_feed(&w, q, 1, 1, false);
+}
+
+#define PACKS "deltakv?budget=600&layers=1,3&dense=1&bits=8&group=32&raw=16&block=16&" WORLD_CODES
+
+/* The n last bytes are these, and behind them some are cut off. */
+static void spoil(long cut, const void *last, size_t n)
+{
+	FILE *f = fopen(codec, "r+");
+
+	ck_assert_ptr_nonnull(f);
+	ck_assert_int_eq(fseek(f, -(long)(n + (size_t)cut), SEEK_END), 0);
+	ck_assert_uint_eq(fwrite(last, 1, n, f), n);
+	if (cut)
+		ck_assert_int_eq(ftruncate(fileno(f), ftell(f)), 0);
+	ck_assert_int_eq(fclose(f), 0);
+}
+
+static void make_bad(int which)
+{
+	static const uint32_t nan = 0x7fc00000;
+	struct skv_model other = w.model;
+
+	other.head_dim *= 2;
+	world_codec(which == 3 ? &other : &w.model, 1, codec);
+	if (which == 0)
+		ck_assert_int_eq(unlink(codec), 0);
+	else if (which == 1)
+		spoil(5, "", 0);
+	else if (which == 2)
+		spoil(0, &nan, sizeof(nan));
+	else if (which == 4)
+		w.model.rope.type = SKV_ROPE_UNKNOWN;
+}
+
+/* Refused with the file and the reason, at each of the doors; and who runs goes on, to the same results. */
+START_TEST(no_good)
+{
+	static const struct {
+		int error;
+		const char *says;
+	} bad[] = {{ENOENT, "No such file"}, {EBADMSG, "but the data has"}, {EBADMSG, "not finite"}, {EBADMSG, "layers."},
+	           {EINVAL, "has not said how its model turns"}};
+	struct skv_session *none;
+	struct world_seq q;
+	struct skv_seq *seq;
+	char spec[256];
+
+	make_bad(_i);
+	snprintf(spec, sizeof(spec), PACKS "&file=%s", codec);
+	OK(skv_open(client, &w.model, "full", &w.session));
+	OK(skv_seq_new(w.session, NULL, 0, &seq));
+	world_seq_init(&w, &q, seq, TOKENS);
+	world_feed(&w, &q, 1, 100, true);
+	FAILS(skv_open(client, &w.model, spec, &none), bad[_i].error, bad[_i].says);
+	ck_assert(_i == 4 || strstr(skv_last_error(), codec));
+	FAILS(skv_seq_policy(q.seq, spec), bad[_i].error, bad[_i].says);
+	decode(&q, 3);
+	ck_assert_int_eq(raw_policy_swap(op, spec), 0);
+	for (uint32_t i = 0; i < 100 && !*skv_policy_error(w.session); i++)
+		decode(&q, 1);
+	ck_assert_msg(strstr(skv_policy_error(w.session), bad[_i].says), "%s", skv_policy_error(w.session));
+	ck_assert_str_eq(skv_policy_spec(w.session), "full");
+	decode(&q, 10);
+	if (_i < 4) { /* and when the file is what it should be, it is taken */
+		world_codec(&w.model, 0, codec);
+		OK(skv_seq_policy(q.seq, spec));
+		w.tolerance = 3e-2; /* of 8 bits */
+		decode(&q, 20);
+	}
+	world_seq_deinit(&q);
+}
+END_TEST
+
+/* n more tokens, in a prompt or one by one; what the last one gives. */
+static void go_on(struct skv_seq *seq, uint32_t n, bool prompt, float *out)
+{
+	uint32_t len = skv_seq_len(seq);
+	uint64_t content[TOKENS];
+
+	for (uint32_t i = 0; i < n; i++)
+		content[i] = world_content(1, len + i);
+	if (prompt)
+		OK(world_run(&w, seq, content, n, true, NULL, NULL));
+	for (uint32_t i = 0; !prompt && i < n; i++)
+		OK(world_run(&w, seq, content + i, 1, false, out, NULL));
+}
+
+/* The file of a packed sequence is gone, or another: nothing that needs it is done, and nothing is lost. */
+START_TEST(gone)
+{
+	const size_t size = (size_t)w.model.n_layers * w.model.n_heads * w.model.head_dim;
+	float *is = calloc(size, sizeof(*is)), *expected = calloc(size, sizeof(*expected));
+	struct skv_session *packs, *rows;
+	struct skv_seq *kept, *twin;
+	uint64_t content = 1;
+	char spec[256];
+
+	world_codec(&w.model, 1, codec);
+	snprintf(spec, sizeof(spec), PACKS "&file=%s", codec);
+	OK(skv_open(client, &w.model, spec, &packs));
+	OK(skv_open(client, &w.model, "full", &rows));
+	w.session = packs;
+	OK(skv_seq_new(packs, "kept", 0, &kept));
+	go_on(kept, 120, true, NULL);
+	go_on(kept, 40, false, is);
+	OK(skv_seq_fork(kept, NULL, &twin));
+	OK(skv_seq_detach(kept));
+	w.session = rows;
+	for (int other = 0; other < 2; other++) {
+		if (other)
+			world_codec(&w.model, 2, codec);
+		else
+			ck_assert_int_eq(unlink(codec), 0);
+		OK(skv_seq_attach(rows, "kept", &kept));
+		for (int i = 0; i < 2; i++)
+			FAILS(world_decode(&w, &kept, &content, 1, NULL), other ? ENOTSUP : ENOENT, codec);
+		ck_assert_uint_eq(skv_seq_len(kept), 160);
+		OK(skv_seq_detach(kept));
+	}
+	/* one that read it in time goes on, and so does any when it is back */
+	w.session = packs;
+	go_on(twin, 20, false, expected);
+	world_codec(&w.model, 1, codec);
+	OK(skv_open(client, &w.model, spec, &w.session));
+	OK(skv_seq_attach(w.session, "kept", &kept));
+	go_on(kept, 20, false, is);
+	ck_assert_mem_eq(is, expected, size * sizeof(float));
+	free(is);
+	free(expected);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("client-codec");
+	TCase *t = tcase_create("codec");
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 60);
+	tcase_add_loop_test(t, no_good, 0, 5);
+	tcase_add_test(t, gone);
+	suite_add_tcase(s, t);
+	return s;
+}
+
+int main(void)
+{
+	return run_suite(suite(), "test-client-codec");
+}
