@@ -15,7 +15,7 @@ kernels_libskvkernels_generic_la_SOURCES = $(KERNEL_SOURCES)
 kernels_libskvkernels_generic_la_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_ISA=generic
 kernels_libskvkernels_generic_la_CFLAGS = $(AM_CFLAGS)
 
-kernels_libskvkernels_la_SOURCES = kernels/codes.h kernels/kernels.h kernels/device.h kernels/device.c \
+kernels_libskvkernels_la_SOURCES = kernels/codes-check.h kernels/codes.h kernels/kernels.h kernels/device.h kernels/device.c \
 	kernels/host/host.h kernels/host/dispatch.c kernels/host/run.c
 kernels_libskvkernels_la_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_CUDA_MODULE='"$(pkglibdir)/libsparsekv-cuda.so"'
 kernels_libskvkernels_la_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
@@ -48,7 +48,7 @@ CUDA_KERNEL_CODE = kernels/cuda/allot.cu kernels/cuda/append.cu kernels/cuda/bou
 CUDA_KERNEL_SEEN = kernels/cuda/barrier.cuh kernels/cuda/chosen.cuh kernels/cuda/convert.cuh kernels/cuda/cuda.h \
 	kernels/cuda/decode.cuh kernels/cuda/decode-tile.cuh kernels/cuda/evidence.cuh kernels/cuda/notes.cuh \
 	kernels/cuda/nth.cuh kernels/cuda/rows.cuh kernels/cuda/select.cuh kernels/cuda/slots.cuh \
-	kernels/cuda/softmax.cuh kernels/cuda/module.h kernels/cuda/read.h kernels/codes.h kernels/device.h kernels/kernels.h \
+	kernels/cuda/softmax.cuh kernels/cuda/module.h kernels/cuda/read.h kernels/codes-check.h kernels/codes.h kernels/device.h kernels/kernels.h \
 	libclient/include/sparsekv/policy.h libclient/include/sparsekv/types.h
 EXTRA_DIST += $(CUDA_KERNEL_CODE) $(CUDA_KERNEL_SEEN) kernels/cuda/module.map
 

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/codes-check.h - what every backend expects of codes. Of the host's table and of a device's module: so a header. */
+#ifndef SKV_CODES_CHECK_H
+#define SKV_CODES_CHECK_H
+
+#include "kernels/kernels.h"
+
+/* What is wrong with references, or NULL. */
+static inline const char *skv_refs_wrong(const struct skv_codes *c)
+{
+	if (!c->stride != !c->near)
+		return "stride and near must both be 0, or neither";
+	if (!c->stride)
+		return NULL;
+	if (c->stride < 2 || c->near > SKV_NEAR_MOST || c->near > c->first)
+		return "stride must be at least 2, near at most 4 and first";
+	if (c->ref_bits != 16 && c->ref_bits != 8 && c->ref_bits != 4)
+		return "ref_bits must be 16, 8 or 4";
+	if (c->id_bytes != 2 && c->id_bytes != 4)
+		return "id_bytes must be 2 or 4";
+	return NULL;
+}
+
+/* And with the codes of a shape. */
+static inline const char *skv_codes_wrong(const struct skv_shape *sh)
+{
+	const struct skv_codes *c = sh->code;
+	const uint32_t d = skv_token_dims(sh), parts = c->spans ? 2 * c->spans : 1;
+	const char *wrong = skv_refs_wrong(c);
+
+	if (wrong)
+		return wrong;
+	if (d > SKV_CODED_MOST || d % SKV_REF_GROUP)
+		return "2 * n_kv_heads * head_dim must be a multiple of 64, at most 4096";
+	if (c->first % SKV_PAGE_TOKENS)
+		return "first must be a multiple of 16";
+	if (c->turn_dims > sh->head_dim || c->turn_dims % 2)
+		return "turn_dims must be even, at most head_dim";
+	if (c->bits == 0)
+		return c->stride ? NULL : "bits must not be 0 without references";
+	if (c->bits != 16 && c->bits != 8 && c->bits != 4)
+		return "bits must be 16, 8, 4 or 0";
+	if ((c->group != 32 && c->group != 64) || !c->width || c->width > d || c->width % c->group)
+		return "group must be 32 or 64, and width a multiple of it, at most 2 * n_kv_heads * head_dim";
+	if (c->hidden % 64 || c->wide % 64 || c->hidden > SKV_CODED_MOST || c->wide > SKV_CODED_MOST)
+		return "hidden and wide must be multiples of 64, at most 4096";
+	if (c->spans && (sh->n_kv_heads % c->spans || c->width % (16 * parts) || c->hidden || c->wide))
+		return "spans must divide n_kv_heads, and width be a multiple of 32 spans, without hidden and wide";
+	return NULL;
+}
+
+#endif
