@@ -98,6 +98,7 @@ struct skv_batch {
 	uint32_t max_len; /* >= every len */
 	uint32_t max_q;   /* >= every n_q */
 	uint32_t max_bounds; /* >= every n_bounds */
+	uint32_t max_pack;   /* >= pack - coded of every sequence that packs */
 };
 
 /*

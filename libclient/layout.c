@@ -72,6 +72,8 @@ static struct skv_batch batch_of(const struct skv_session *s, uint32_t class, ui
 		b.max_len = seq[i].len > b.max_len ? seq[i].len : b.max_len;
 		b.max_q = seq[i].n_q > b.max_q ? seq[i].n_q : b.max_q;
 		b.max_bounds = seq[i].n_bounds > b.max_bounds ? seq[i].n_bounds : b.max_bounds;
+		if (seq[i].pack > seq[i].coded && seq[i].pack - seq[i].coded > b.max_pack)
+			b.max_pack = seq[i].pack - seq[i].coded;
 	}
 	if (s->device)
 		b.max_len = capacity(b.max_len);

@@ -260,7 +260,10 @@ struct skv_batch code_batch(struct code_case *k, uint32_t from, uint32_t n, cons
 		seq[i] = k->seq[from + i];
 		seq[i].coded = coded[from + i];
 		seq[i].pack = pack[from + i];
+		if (seq[i].pack > seq[i].coded && seq[i].pack - seq[i].coded > b.max_pack)
+			b.max_pack = seq[i].pack - seq[i].coded;
 	}
+	b.max_pack += rnd_below(40);
 	b.seq = case_to(&k->c, seq, n * sizeof *seq);
 	return b;
 }
