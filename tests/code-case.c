@@ -224,6 +224,8 @@ static const skv_pte *tables_to(struct code_case *k, uint32_t i)
 
 bool code_on(struct code_case *k, const struct test_backend *b)
 {
+	const char *wrong = NULL;
+
 	if (!b->kern->pack || !case_on(&k->c, b))
 		return false;
 	case_append(&k->c, 400, 1);
@@ -238,11 +240,16 @@ bool code_on(struct code_case *k, const struct test_backend *b)
 		k->sh[l].code = &k->layer[l].code;
 		k->sh[l].codes = LAYERS + 2 * l;
 		k->sh[l].refs = LAYERS + 2 * l + 1;
-		if (b->kern->unsupported_codes(&k->sh[l]))
-			ck_abort_msg("%s: %s", b->name, b->kern->unsupported_codes(&k->sh[l]));
+		wrong = b->kern->unsupported_codes(&k->sh[l]);
 	}
 	k->c.sh.code = &k->layer[0].code; /* for case_work() */
-	return true;
+	if (!wrong)
+		return true;
+	if (!b->device)
+		ck_abort_msg("%s: %s", b->name, wrong);
+	printf("%s: %u kv heads of %u, dtype %u: %s\n", b->name, k->c.sh.n_kv_heads, k->c.sh.head_dim, k->c.sh.dtype, wrong);
+	code_off(k);
+	return false;
 }
 
 void code_off(struct code_case *k)

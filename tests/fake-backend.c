@@ -134,8 +134,8 @@ static void run_kernel(const struct op *o)
 	case PREFILL:
 		host->prefill_dense(&o->shape, &o->batch, o->in[0], o->out, &o->work);
 		break;
-	case KEEPING:
-		o->keeping(host, o);
+	case ELSEWHERE:
+		o->elsewhere(host, o);
 		break;
 	case UNION:
 		host->select_union(&o->shape, &o->batch, ev, &o->select, &list, &o->work);
@@ -183,6 +183,7 @@ static void drop(struct queue *q)
 		struct op *o = q->first;
 
 		q->first = o->next;
+		free(o->layers);
 		free(o);
 	}
 	q->end = &q->first;
@@ -658,5 +659,6 @@ API const struct skv_backend *skv_cuda_backend(void)
 
 	host = skv_kernels_host(NULL);
 	fake_keep(&kernels);
+	fake_codes(&kernels);
 	return host ? &backend : NULL;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/fake-backend.h - how the two files of the fake device see each other: what is queued. */
+/* tests/fake-backend.h - how the three files of the fake device see each other: what is queued. */
 #ifndef SKV_FAKE_BACKEND_H
 #define SKV_FAKE_BACKEND_H
 
@@ -7,8 +7,11 @@
 
 enum what {
 	APPEND, COPY_PAGES, BOUNDS, SCORE, DENSE, WINDOW, PAGES, TOKENS, CHOSEN, PREFILL, SELECT, UNION, RECALL,
-	KEEPING, STAGE, PUBLISH, ZERO, EVENT, GRAPH
+	ELSEWHERE, STAGE, PUBLISH, ZERO, EVENT, GRAPH
 };
+
+struct op;
+typedef void fake_run_fn(const struct skv_kernels *host, const struct op *);
 
 struct op {
 	struct op *next;
@@ -27,13 +30,14 @@ struct op {
 	size_t bytes;
 	uint32_t n, pool, pages[2][2 * SKV_MAX_LAYERS];
 	struct skv_slots slots;
-	/* of layers that keep units: one function for each kernel, fake-keep.c */
-	void (*keeping)(const struct skv_kernels *host, const struct op *);
+	fake_run_fn *elsewhere; /* a function for each kernel of layers that keep units or pack: fake-keep.c, fake-codes.c */
 	struct skv_rank rank;
 	struct skv_keep_by by;
 	struct skv_allot allot;
 	struct skv_stamp stamp;
-	bool has_ev, has_slots, tokens;
+	struct fake_layer *layers; /* that pack; the op's own */
+	struct skv_rebuilt rebuilt;
+	bool has_ev, has_slots, has_list, tokens;
 };
 
 /* Queue a kernel on the stream of the work. */
@@ -42,5 +46,7 @@ struct op *fake_kernel(enum what what, const struct skv_shape *sh, const struct 
 
 /* Fill in the kernels of layers that keep units. */
 void fake_keep(struct skv_kernels *k);
+/* And of those that pack. */
+void fake_codes(struct skv_kernels *k);
 
 #endif

@@ -2,14 +2,12 @@
 /* The fake device's kernels of layers that keep units: queued as those of fake-backend.c, and run by the host's. */
 #include "tests/fake-backend.h"
 
-typedef void keeping_fn(const struct skv_kernels *host, const struct op *);
-
-static struct op *later(keeping_fn *run, const struct skv_shape *sh, const struct skv_batch *b,
+static struct op *later(fake_run_fn *run, const struct skv_shape *sh, const struct skv_batch *b,
                         const struct skv_slots *slots, const struct skv_work *w)
 {
-	struct op *o = fake_kernel(KEEPING, sh, b, NULL, NULL, w);
+	struct op *o = fake_kernel(ELSEWHERE, sh, b, NULL, NULL, w);
 
-	o->keeping = run;
+	o->elsewhere = run;
 	if (slots)
 		o->slots = *slots;
 	return o;

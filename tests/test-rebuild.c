@@ -68,10 +68,12 @@ static void expected(const struct code_case *k, uint8_t *pool, uint32_t i, uint3
 	const struct ref_codec *c = &k->layer[0].codec;
 	const uint32_t d = ref_dims(c);
 	double *z = malloc((c->width + 1) * sizeof *z), *b = malloc(d * sizeof *b), *sizes = malloc(d * sizeof *sizes);
-	const double slack = k->c.on->device ? 0x1p-8 : 4e-6;
 	uint32_t number;
+	const bool is = ref_is_reference(c, token, &number);
+	/* a device multiplies what was rounded to bf16: see test-pack.c */
+	const double slack = k->c.on->device && !is && c->bits ? 0x1p-9 : 4e-6;
 
-	if (ref_is_reference(c, token, &number)) {
+	if (is) {
 		code_reference(k, pool, 0, i, number, x);
 		for (uint32_t e = 0; e < d; e++)
 			off[e] = fabs(x[e]);
@@ -191,7 +193,7 @@ static void check_attention(struct code_case *k, const struct rebuilt *r)
 {
 	struct skv_shape sh = k->c.sh;
 	const uint32_t heads = sh.n_heads, dim = sh.head_dim, half = sh.n_kv_heads * dim;
-	const struct skv_batch b = {.seq = r->to.seq, .n = SEQS, .max_len = ROOM, .max_q = 1};
+	const struct skv_batch b = {.seq = r->to.seq, .n = SEQS, .max_len = k->c.max_len, .max_q = 1};
 	float *q = case_q(&k->c, k->c.on), *got = malloc(SEQS * heads * dim * sizeof *got);
 	float *rows = malloc(2 * ROOM * half * sizeof *rows);
 	double *out = malloc(heads * dim * sizeof *out);
@@ -208,13 +210,15 @@ static void check_attention(struct code_case *k, const struct rebuilt *r)
 	for (uint32_t i = 0; i < SEQS; i++) {
 		const uint32_t n = r->seq[i].len;
 		const uint8_t *pages = r->pool + (size_t)i * PAGES * sh.page_bytes;
+		double most = 0;
 
 		for (uint32_t e = 0; e < 2 * n * half; e++) {
 			const uint32_t row = e % (n * half) / half, h = e % half / dim, which = e / (n * half);
 			const size_t at = ((which * sh.n_kv_heads + h) * PAGE + row % PAGE) * dim + e % dim;
 
-			rows[which * ROOM * half + e % (n * half)] =
-				ref_load(sh.dtype, pages + row / PAGE * sh.page_bytes + at * skv_dtype_bytes(sh.dtype));
+			const float x = ref_load(sh.dtype, pages + row / PAGE * sh.page_bytes + at * skv_dtype_bytes(sh.dtype));
+			rows[which * ROOM * half + e % (n * half)] = x;
+			most = fmax(most, fabs(x));
 		}
 		for (uint32_t h = 0; h < heads; h++) {
 			const uint32_t kv = h / (heads / sh.n_kv_heads) * dim;
@@ -222,8 +226,9 @@ static void check_attention(struct code_case *k, const struct rebuilt *r)
 			ref_attention(q + (i * heads + h) * dim, rows + kv, rows + ROOM * half + kv, n, half, dim, sh.scale,
 			              visible, out + h * dim, NULL);
 		}
-		/* what was rebuilt from random records is larger than other tests' rows */
-		case_compare("out", got + i * heads * dim, out, heads * dim, case_tolerance(&k->c, k->c.on, 1e-3), 1e-3);
+		/* what was rebuilt from random records is larger than other tests' rows, which are hardly larger than 4 */
+		case_compare("out", got + i * heads * dim, out, heads * dim,
+		             case_tolerance(&k->c, k->c.on, 1e-3) * fmax(1, most / 4), 1e-3);
 	}
 	free(q);
 	free(got);
@@ -422,9 +427,8 @@ START_TEST(far_positions)
 			for (uint32_t i = 0; i < N; i++)
 				ids[i] = i + 1 < N ? (uint32_t)((uint64_t)(coded[0] - 64) * (i + 1) / N) + rnd_below(64)
 				                   : coded[0] - 1;
-			k.seq[0].len = LAST;
+			k.seq[0].len = k.c.max_len = LAST;
 			batch = code_batch(&k, 0, 1, coded, none);
-			batch.max_len = LAST;
 			to.seq = case_to(&k.c, NULL, sizeof *to.seq);
 			to.table = case_to(&k.c, NULL, 3 * sizeof *to.table);
 			struct skv_list list = {.rows = 1, .stride = N, .most = N, .ids = case_to(&k.c, ids, sizeof ids),
