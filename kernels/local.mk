@@ -47,8 +47,9 @@ CUDA_KERNEL_CODE = kernels/cuda/allot.cu kernels/cuda/append.cu kernels/cuda/bou
 	kernels/cuda/votes.cu
 CUDA_KERNEL_SEEN = kernels/cuda/barrier.cuh kernels/cuda/chosen.cuh kernels/cuda/convert.cuh kernels/cuda/cuda.h \
 	kernels/cuda/decode.cuh kernels/cuda/decode-tile.cuh kernels/cuda/evidence.cuh kernels/cuda/notes.cuh \
-	kernels/cuda/nth.cuh kernels/cuda/rows.cuh kernels/cuda/select.cuh kernels/cuda/slots.cuh \
-	kernels/cuda/softmax.cuh kernels/cuda/module.h kernels/cuda/read.h kernels/codes-check.h kernels/codes.h kernels/device.h kernels/kernels.h \
+	kernels/cuda/nth.cuh kernels/cuda/rows.cuh kernels/cuda/select.cuh kernels/cuda/shared.cuh \
+	kernels/cuda/slots.cuh kernels/cuda/softmax.cuh kernels/cuda/module.h kernels/cuda/read.h kernels/codes-check.h \
+	kernels/codes.h kernels/device.h kernels/kernels.h \
 	libclient/include/sparsekv/policy.h libclient/include/sparsekv/types.h
 EXTRA_DIST += $(CUDA_KERNEL_CODE) $(CUDA_KERNEL_SEEN) kernels/cuda/module.map
 

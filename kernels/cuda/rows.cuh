@@ -14,6 +14,7 @@
 
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/shared.cuh"
 
 #define LOG2E 1.44269504088896340736f
 #define WARPS 4
@@ -40,35 +41,6 @@ struct job {
 	uint32_t skip;     /* rows before those that pairs count */
 	uint32_t end;      /* tokens that the last row sees */
 };
-
-DEVICE uint32_t shared_address(const void *p)
-{
-	return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-/* 16 bytes to shared memory in the background; zeros when there is nothing to read. */
-DEVICE void copy16(uint32_t to, const void *from, bool there)
-{
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0));
-}
-
-DEVICE void copies_queued(void)
-{
-	asm volatile("cp.async.commit_group;");
-}
-
-template <int n> DEVICE void copies_wait(void)
-{
-	asm volatile("cp.async.wait_group %0;" ::"n"(n));
-}
-
-DEVICE uint4 matrices(uint32_t at)
-{
-	uint4 m;
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-	             : "=r"(m.x), "=r"(m.y), "=r"(m.z), "=r"(m.w) : "r"(at));
-	return m;
-}
 
 /* Bytes of a token in a tile: a power of two, as the order of its pieces needs. */
 template <int D> constexpr uint32_t pitch = D == 96 ? 256 : D * 2;
