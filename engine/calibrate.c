@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sparsekv-calibrate: run a model densely over texts and write which of its layers select well. See its page in man/. */
+/*
+ * sparsekv-calibrate: run a model densely over texts and write which of its layers select well, or a compressor for its
+ * K and V. See its page in man/.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include "engine/cli.h"
+#include "engine/compress.h"
 #include "engine/echo.h"
 #include "engine/observe.h"
 #include "engine/profile.h"
@@ -20,7 +24,9 @@
 
 static const char help[] =
 	"Usage: sparsekv-calibrate --model DIR (--text FILE | --tasks FILE) [-o FILE] [OPTION…]\n"
-	"Run a model densely over texts, measure what its layers attend to, and choose layers by it.\n\n"
+	"       sparsekv-calibrate --model DIR (--text FILE | --tasks FILE) --deltakv-pca FILE | --palu FILE [OPTION…]\n"
+	"Run a model densely over texts, measure what its layers attend to, and choose layers by it; or make a\n"
+	"compressor of its K and V.\n\n"
 	"  --text FILE        any text: pieces of it, evenly spread; the last half of each is looked at\n"
 	"  --tasks FILE       cases as of sparsekv-eval: prompt and answer; the answer is looked at\n"
 	"  -o, --output FILE  write the profile, which policies take as profile=FILE\n"
@@ -35,7 +41,12 @@ static const char help[] =
 	"  --top N            tokens that Kascade's similarity compares (default 64)\n"
 	"  --by WAY           papers (default): by what the layers attend to\n"
 	"                     loss: from there on search for layers under which the model predicts best\n"
-	"  --budget SHARE     of the tokens, that search goes by (default 0.25)\n" ENG_CLI_HELP;
+	"  --budget SHARE     of the tokens, that search goes by (default 0.25)\n"
+	"  --deltakv-pca FILE instead of all this: write a compressor for deltakv\n"
+	"  --palu FILE        the same for palu\n"
+	"  --width N          numbers of a code (default: a quarter of those of K and V, for palu half)\n"
+	"  --stride N         every so many tokens one is a reference of deltakv's (default 10; 0: none)\n"
+	"  --near N           references of a token (default 4)\n" ENG_CLI_HELP;
 
 enum {
 	OPT_TEXT = ENG_OPT_OWN,
@@ -51,6 +62,11 @@ enum {
 	OPT_TOP,
 	OPT_BY,
 	OPT_BUDGET,
+	OPT_DELTAKV,
+	OPT_PALU,
+	OPT_WIDTH,
+	OPT_STRIDE,
+	OPT_NEAR,
 };
 
 static const struct option options[] = {
@@ -68,6 +84,11 @@ static const struct option options[] = {
 	{"top", required_argument, NULL, OPT_TOP},
 	{"by", required_argument, NULL, OPT_BY},
 	{"budget", required_argument, NULL, OPT_BUDGET},
+	{"deltakv-pca", required_argument, NULL, OPT_DELTAKV},
+	{"palu", required_argument, NULL, OPT_PALU},
+	{"width", required_argument, NULL, OPT_WIDTH},
+	{"stride", required_argument, NULL, OPT_STRIDE},
+	{"near", required_argument, NULL, OPT_NEAR},
 	ENG_CLI_OPTIONS,
 	{NULL, 0, NULL, 0},
 };
@@ -78,7 +99,10 @@ struct arguments {
 	uint32_t context, texts, rows, delta, anchors, filters, dense, top;
 	bool by_loss;
 	double budget;
+	const char *deltakv, *palu; /* compressors to write */
+	uint32_t width, stride, near; /* 0; UNSET: as they are usually */
 };
+#define UNSET UINT32_MAX
 
 static volatile sig_atomic_t stop;
 
@@ -146,9 +170,42 @@ static int take(struct arguments *a, int option, struct eng_error *err)
 		return take_by(a, optarg, err);
 	case OPT_BUDGET:
 		return take_budget(a, optarg, err);
+	case OPT_DELTAKV:
+		a->deltakv = optarg;
+		return 0;
+	case OPT_PALU:
+		a->palu = optarg;
+		return 0;
+	case OPT_WIDTH:
+		return eng_cli_count("--width", optarg, 32, 65536, &a->width, err);
+	case OPT_STRIDE:
+		return eng_cli_count("--stride", optarg, 0, 255, &a->stride, err);
+	case OPT_NEAR:
+		return eng_cli_count("--near", optarg, 1, ENG_RESIDUALS_NEAR, &a->near, err);
 	default: /* getopt_long has said what is wrong */
 		exit(EXIT_FAILURE);
 	}
+}
+
+/* Does what is said of compressors go together, and with the rest? */
+static int check_compressor(struct arguments *a, struct eng_error *err)
+{
+	bool any = a->deltakv || a->palu;
+
+	if (a->deltakv && a->palu)
+		return eng_fail(err, -EINVAL, "one of --deltakv-pca and --palu expected");
+	if (any && (a->output || a->svg || a->by_loss))
+		return eng_fail(err, -EINVAL, "%s: a compressor alone is made, no --output, --svg and --by loss expected",
+		                a->palu ? "--palu" : "--deltakv-pca");
+	if (a->width && !any)
+		return eng_fail(err, -EINVAL, "--width: only with --deltakv-pca or --palu");
+	if ((a->stride != UNSET || a->near != UNSET) && !a->deltakv)
+		return eng_fail(err, -EINVAL, "--stride, --near: only with --deltakv-pca");
+	if (a->stride == 0 && a->near != UNSET)
+		return eng_fail(err, -EINVAL, "--near: with --stride 0 there are no references");
+	a->stride = a->stride == UNSET ? 10 : a->stride;
+	a->near = a->stride == 0 ? 0 : a->near == UNSET ? 4 : a->near;
+	return 0;
 }
 
 static int parse(struct arguments *a, int argc, char **argv, struct eng_error *err)
@@ -156,7 +213,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 	int option, r = 0;
 
 	*a = (struct arguments){.cli = ENG_CLI_INIT, .context = 4096, .texts = 8, .rows = 128, .delta = 3,
-	                        .anchors = 5, .filters = 3, .dense = 2, .top = 64, .budget = 0.25};
+	                        .anchors = 5, .filters = 3, .dense = 2, .top = 64, .budget = 0.25,
+	                        .stride = UNSET, .near = UNSET};
 	while (!r && (option = getopt_long(argc, argv, "o:", options, NULL)) >= 0)
 		r = take(a, option, err);
 	if (r)
@@ -169,7 +227,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		return eng_fail(err, -EINVAL, "one of --text and --tasks expected");
 	if (a->cli.device != SKV_DEVICE_HOST && !a->by_loss)
 		return eng_fail(err, -EINVAL, "--device: only the search of --by loss uses one");
-	return 0;
+	return check_compressor(a, err);
 }
 
 /* Which layers the choices are made from; as the model has them. */
@@ -324,6 +382,16 @@ static int observe(struct eng_observer *o, const struct texts *t, bool quiet, st
 	return r;
 }
 
+/* What layers attend to, and what they keep, is looked at under the policy full. */
+static int open_session(const struct arguments *a, struct eng_host *host, struct skv_session **ret,
+                        struct eng_error *err)
+{
+	struct skv_model model = eng_model_describe(&host->model, a->cli.kv_dtype);
+	int r = skv_open(host->client, &model, "full", ret);
+
+	return r < 0 ? eng_fail(err, r, "%s", skv_last_error()) : 0;
+}
+
 static int measure(struct eng_measure *m, const struct arguments *a, struct eng_host *host, const struct texts *t,
                    struct eng_error *err)
 {
@@ -331,13 +399,12 @@ static int measure(struct eng_measure *m, const struct arguments *a, struct eng_
 	const struct eng_measure_shape shape = {
 		.n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .max_tokens = t->longest,
 		.top = a->top};
-	struct skv_model model = eng_model_describe(&host->model, a->cli.kv_dtype);
 	struct skv_session *session = NULL;
 	struct eng_observer *o = NULL;
-	int r = skv_open(host->client, &model, "full", &session);
+	int r = open_session(a, host, &session, err);
 
-	if (r < 0)
-		return eng_fail(err, r, "%s", skv_last_error());
+	if (r)
+		return r;
 	if (eng_measure_init(m, &shape))
 		r = eng_fail(err, -ENOMEM, "no memory for pairs of %u layers", c->n_layers);
 	r = r ? r : eng_observer_new(&o, &host->model, session, m, err);
@@ -420,10 +487,48 @@ static int report(const struct arguments *a, struct eng_host *host, const struct
 	return r;
 }
 
+/* Which layers select well. */
+static int choose(const struct arguments *a, struct eng_host *host, const struct texts *t, struct eng_error *err)
+{
+	struct eng_measure m = ENG_MEASURE_NULL;
+	int r = measure(&m, a, host, t, err);
+
+	r = r ? r : report(a, host, &m, t, err);
+	eng_measure_deinit(&m);
+	return r;
+}
+
+static int compress(const struct arguments *a, struct eng_host *host, const struct texts *t, struct eng_error *err)
+{
+	struct eng_compress c = {
+		.model = &host->model, .texts = t->list, .n = t->n, .longest = t->longest, .palu = a->palu, .width = a->width,
+		.stride = a->stride, .near = a->near, .quiet = a->cli.quiet, .stop = &stop,
+	};
+	int r = open_session(a, host, &c.session, err);
+
+	if (r)
+		return r;
+	r = eng_compress(&c, a->palu ? a->palu : a->deltakv, stdout, err);
+	skv_close(c.session);
+	return r;
+}
+
+static int work(const struct arguments *a, struct eng_host *host, struct texts *t, struct eng_error *err)
+{
+	const struct eng_config *c = &host->model.config;
+	bool compressor = a->deltakv || a->palu;
+	int r = compressor ? 0 : check_counts(a, c, err);
+
+	if (!r)
+		r = a->text ? read_text(t, a, c, err) : read_tasks(t, a, c, err);
+	if (r)
+		return r;
+	return compressor ? compress(a, host, t, err) : choose(a, host, t, err);
+}
+
 int main(int argc, char **argv)
 {
 	struct texts texts = {.hash = 2166136261u};
-	struct eng_measure m = ENG_MEASURE_NULL;
 	struct eng_host host = ENG_HOST_NULL;
 	struct eng_cli here; /* what layers attend to is measured on the host */
 	struct arguments a;
@@ -438,13 +543,7 @@ int main(int argc, char **argv)
 	if (!r) {
 		sigaction(SIGINT, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESETHAND}, NULL);
 		sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESETHAND}, NULL);
-		r = check_counts(&a, &host.model.config, &err);
-		if (!r)
-			r = a.text ? read_text(&texts, &a, &host.model.config, &err)
-			           : read_tasks(&texts, &a, &host.model.config, &err);
-		r = r ? r : measure(&m, &a, &host, &texts, &err);
-		r = r ? r : report(&a, &host, &m, &texts, &err);
-		eng_measure_deinit(&m);
+		r = work(&a, &host, &texts, &err);
 		eng_host_close(&host);
 	}
 	texts_deinit(&texts);

@@ -212,7 +212,7 @@ static int attention(struct eng_forward *f, struct skv_session *session, uint32_
 	p->ops->matmul(p, f->wide, f->h, w->qkv, dtype, rows, c->hidden, q + 2 * kv);
 	p->ops->rope_split(p, f->q, f->k, f->v, dtype, f->wide, &heads, f->rope, f->position, rows);
 	if (f->tap)
-		f->tap->attends(f->tap->arg, l, f->q, f->k, rows);
+		f->tap->attends(f->tap->arg, l, f->q, f->k, f->v, rows);
 	r = skv_attend(session, l, &(struct skv_attn){.q = f->q, .k = f->k, .v = f->v, .out = f->q});
 	if (r < 0)
 		return r;

@@ -41,7 +41,7 @@ struct eng_rows {
 /* Somebody who looks on, at the host alone: at all rows of a step, layer by layer. */
 struct eng_tap {
 	/* What attention is about to take; positions are in it. */
-	void (*attends)(void *arg, uint32_t layer, const float *q, const float *k, uint32_t rows);
+	void (*attends)(void *arg, uint32_t layer, const float *q, const float *k, const float *v, uint32_t rows);
 	/* What attention is about to add to the residual stream: x += y, rows of `hidden`. */
 	void (*adds)(void *arg, uint32_t layer, const float *x, const float *y, uint32_t rows);
 	void *arg;

@@ -5,6 +5,8 @@ engine_libskvengine_la_SOURCES = \
 	engine/chart.c engine/chart.h \
 	engine/choose.c engine/choose.h \
 	engine/cli.c engine/cli.h \
+	engine/compress.c engine/compress.h \
+	engine/compressor.c engine/compressor.h \
 	engine/config.c engine/config.h \
 	engine/echo.c engine/echo.h \
 	engine/error.c engine/error.h \
@@ -20,8 +22,10 @@ engine_libskvengine_la_SOURCES = \
 	engine/private.c engine/private.h \
 	engine/profile.c engine/profile.h \
 	engine/progress.c engine/progress.h \
+	engine/read.c engine/read.h \
 	engine/replay.c engine/replay.h \
 	engine/report.c engine/report.h \
+	engine/residuals.c engine/residuals.h \
 	engine/score.c engine/score.h \
 	engine/search.c engine/search.h \
 	engine/settle.c engine/settle.h \

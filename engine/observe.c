@@ -5,20 +5,20 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define CHUNK 128u /* rows of a step */
+#include "engine/read.h"
 
 struct eng_observer {
 	struct eng_forward forward;
 	struct eng_tap tap;
 	struct skv_session *session;
 	struct eng_measure *measure;
-	const struct eng_text *text;
+	struct eng_text text;
+	uint32_t next;       /* of the text's rows that are looked at */
 	uint32_t at;         /* the step's first row */
 	uint32_t wanted;     /* of its rows */
-	uint32_t row[CHUNK]; /* which, within the step */
+	uint32_t row[ENG_READ_ROWS]; /* which, within the step */
 	float *keys;         /* [layer][kv head][max_tokens][head_dim] */
-	float *queries;      /* [layer][CHUNK][head][head_dim] */
+	float *queries;      /* [layer][ENG_READ_ROWS][head][head_dim] */
 	float *weights;      /* [layer][head][tokens]: one row */
 };
 
@@ -33,17 +33,18 @@ static size_t queries_at(const struct eng_observer *o, uint32_t layer, uint32_t 
 {
 	const struct eng_config *c = &o->forward.model->config;
 
-	return ((size_t)layer * CHUNK + i) * c->n_heads * c->head_dim;
+	return ((size_t)layer * ENG_READ_ROWS + i) * c->n_heads * c->head_dim;
 }
 
 /* ---- during a step --------------------------------------------------------------------------- */
 
-static void attends(void *arg, uint32_t layer, const float *q, const float *k, uint32_t rows)
+static void attends(void *arg, uint32_t layer, const float *q, const float *k, const float *v, uint32_t rows)
 {
 	struct eng_observer *o = arg;
 	const struct eng_config *c = &o->forward.model->config;
 	size_t wide = (size_t)c->n_heads * c->head_dim;
 
+	(void)v;
 	for (uint32_t h = 0; h < c->n_kv_heads; h++) {
 		float *to = o->keys + keys_at(o, layer, h) + (size_t)o->at * c->head_dim;
 
@@ -116,50 +117,37 @@ static uint32_t wanted_row(const struct eng_text *t, uint32_t i)
 	return t->from + (t->rows ? (uint32_t)((uint64_t)i * all / t->rows) : i);
 }
 
-static int step(struct eng_observer *o, struct skv_seq *seq, uint32_t n, struct eng_error *err)
+static void begins(void *arg, uint32_t at, uint32_t rows)
 {
-	struct skv_step_item item = {
-		.seq = seq, .n_tokens = n, .flags = SKV_STEP_PROMPT, .tokens = o->text->ids + o->at};
-	int r = eng_forward(&o->forward, o->session, &item, 1, err);
+	struct eng_observer *o = arg;
 
-	if (r)
-		return r;
-	r = skv_step_end(o->session, NULL);
-	if (r < 0)
-		return eng_fail(err, r, "%s", skv_last_error());
+	o->at = at;
+	o->wanted = 0;
+	for (; o->next < o->text.rows && wanted_row(&o->text, o->next) < at + rows; o->next++)
+		o->row[o->wanted++] = wanted_row(&o->text, o->next) - at;
+}
+
+static void ended(void *arg)
+{
+	struct eng_observer *o = arg;
+
 	for (uint32_t i = 0; i < o->wanted; i++)
 		measure_row(o, i);
-	return 0;
 }
 
 int eng_observe(struct eng_observer *o, const struct eng_text *text, const volatile sig_atomic_t *stop,
                 struct eng_error *err)
 {
-	uint32_t rows = text->rows && text->rows < text->n - text->from ? text->rows : text->n - text->from;
-	struct eng_text t = *text;
-	struct skv_seq *seq = NULL;
-	uint32_t next = 0;
-	int r = skv_seq_new(o->session, NULL, text->n, &seq);
+	const struct eng_reading reading = {
+		.ids = text->ids, .n = text->n, .begins = begins, .ended = ended, .arg = o, .stop = stop};
+	int r;
 
-	if (r < 0)
-		return eng_fail(err, r, "%s", skv_last_error());
-	t.rows = rows;
-	o->text = &t;
-	for (o->at = 0; !r && o->at < t.n; o->at += CHUNK) {
-		uint32_t n = t.n - o->at < CHUNK ? t.n - o->at : CHUNK;
-
-		if (stop && *stop) {
-			r = eng_fail(err, -EINTR, "interrupted");
-			break;
-		}
-		o->wanted = 0;
-		for (; next < rows && wanted_row(&t, next) < o->at + n; next++)
-			o->row[o->wanted++] = wanted_row(&t, next) - o->at;
-		r = step(o, seq, n, err);
-	}
+	o->text = *text;
+	o->text.rows = text->rows && text->rows < text->n - text->from ? text->rows : text->n - text->from;
+	o->next = 0;
+	r = eng_read(&o->forward, o->session, &reading, err);
 	if (!r)
 		eng_measure_end_text(o->measure);
-	skv_seq_drop(seq);
 	return r;
 }
 
@@ -177,12 +165,12 @@ int eng_observer_new(struct eng_observer **ret, const struct eng_model *model, s
 	o->measure = measure;
 	o->tap = (struct eng_tap){.attends = attends, .adds = adds, .arg = o};
 	o->keys = malloc(c->n_layers * c->n_kv_heads * tokens * c->head_dim * sizeof(*o->keys));
-	o->queries = malloc((size_t)c->n_layers * CHUNK * c->n_heads * c->head_dim * sizeof(*o->queries));
+	o->queries = malloc((size_t)c->n_layers * ENG_READ_ROWS * c->n_heads * c->head_dim * sizeof(*o->queries));
 	o->weights = malloc(c->n_layers * c->n_heads * tokens * sizeof(*o->weights));
 	if (!o->keys || !o->queries || !o->weights)
 		r = eng_fail(err, -ENOMEM, "no memory for keys of %zu tokens", tokens);
 	else
-		r = eng_forward_init(&o->forward, model, CHUNK, err);
+		r = eng_forward_init(&o->forward, model, ENG_READ_ROWS, err);
 	if (r) {
 		eng_observer_free(o);
 		return r;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * formats/safetensors.h - read tensors from a safetensors file.
+ * formats/safetensors.h - read tensors from a safetensors file, and write one.
  *
  * The file is an 8-byte little-endian length, that many bytes of JSON, then the tensors' bytes. It
  * comes from anywhere, so nothing in it is believed before it was checked: when skv_safetensors_open()
@@ -70,5 +70,23 @@ int skv_safetensors_read(const struct skv_safetensors *st, const char *name, uin
  * spread over all of it, so that it costs no full read.
  */
 uint32_t skv_safetensors_fingerprint(const struct skv_safetensors *st);
+
+/* A matrix to be written as BF16, and what the file says of itself. */
+struct skv_new_tensor {
+	char name[64];
+	uint64_t rows, cols;
+	const float *data;
+};
+
+struct skv_about {
+	const char *key, *value;
+};
+
+/*
+ * Write a file, its tensors in this order. It is written beside `path` first and takes its place when all of it is
+ * there, so nobody reads half of one. A negative errno with a text; then what was at `path` stays.
+ */
+int skv_safetensors_write(const char *path, const struct skv_new_tensor *tensors, size_t n,
+                          const struct skv_about *about, size_t n_about, char *err, size_t err_len);
 
 #endif

@@ -30,6 +30,14 @@ tests_test_calibrate_SOURCES = tests/test-calibrate.c tests/random.h
 tests_test_calibrate_CFLAGS = $(ENGINE_TEST_CFLAGS)
 tests_test_calibrate_LDADD = $(ENGINE_LDADD) $(CHECK_LIBS)
 
+check_PROGRAMS += tests/test-compress
+TESTS += tests/test-compress
+tests_test_compress_SOURCES = tests/test-compress.c tests/engine-fixture.c tests/engine-fixture.h tests/random.h \
+	libclient/codec.c libclient/codec.h
+tests_test_compress_CPPFLAGS = $(ENGINE_TEST_CPPFLAGS)
+tests_test_compress_CFLAGS = $(ENGINE_TEST_CFLAGS)
+tests_test_compress_LDADD = $(ENGINE_LDADD) $(COMMON_TEST_LIBS)
+
 check_LTLIBRARIES += tests/plugins/old-engine.la
 tests_plugins_old_engine_la_SOURCES = tests/plugins/old-engine.c
 tests_plugins_old_engine_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)

@@ -360,6 +360,34 @@ START_TEST(calibrates)
 }
 END_TEST
 
+/* A compressor is made of texts, and then sequences are packed with it. */
+START_TEST(calibrates_compressors)
+{
+	static const struct {
+		const char *option, *policy;
+	} cases[] = {{"--deltakv-pca", "deltakv?layers=2,7,12&raw=32&file="}, {"--palu", "palu?raw=32&file="}};
+	char *out, *csv, *line, spec[300], path[200];
+	double exact, lines, kept;
+	const char *argv[] = {CALIBRATE, "--model", model, "--socket", eng_private_socket(daemon_), "--tasks", tasks, "--texts",
+	                      "1", "--context", "700", cases[_i].option, path, NULL};
+
+	snprintf(path, sizeof(path), "%s/made.safetensors", folder);
+	ck_assert_int_eq(run(folder, argv, LIMIT), 0);
+	out = run_out(folder);
+	ck_assert_ptr_nonnull(strstr(out, " for 256 of K and V"));
+	free(out);
+
+	snprintf(spec, sizeof(spec), "%s%s", cases[_i].policy, path);
+	eval("--policy", spec, "--task", "kv,niah", "--limit", "2", "--csv", fx_path(folder, "csv"));
+	csv = fx_read(fx_path(folder, "csv"), NULL);
+	line = strstr(csv, ",all,");
+	ck_assert_ptr_nonnull(line);
+	ck_assert_int_eq(sscanf(line, ",all,%*[^,],%*[^,],%lf,%lf,%*[^,],%*[^,],%*[^,],%lf", &exact, &lines, &kept), 3);
+	ck_assert_msg(lines > 0.7 && kept < 0.8, "%f of the lines right, %f kept:\n%s", lines, kept, csv);
+	free(csv);
+}
+END_TEST
+
 /* A search begins with what the papers' criteria chose, and the profile has both. */
 START_TEST(calibrates_by_loss)
 {
@@ -463,6 +491,7 @@ int main(void)
 	tcase_add_test(t, eval_cleans_up_when_interrupted);
 	t = tcase(s, "sparsekv-calibrate", 120);
 	tcase_add_test(t, calibrates);
+	tcase_add_loop_test(t, calibrates_compressors, 0, 2);
 	tcase_add_test(t, calibrates_by_loss);
 
 	r = srunner_create(s);
