@@ -5,8 +5,7 @@
 #include "engine/progress.h"
 #include "engine/read.h"
 
-#define FIRST SKV_PAGE_TOKENS /* tokens that deltakv never packs */
-#define SPAN 4u               /* kv heads of a span of palu's, at most */
+#define SPAN 4u /* kv heads of a span of palu's, at most */
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -99,10 +98,11 @@ static int make(const struct eng_compress *c, const struct eng_residuals *of, ui
 int eng_compress(const struct eng_compress *c, const char *path, FILE *to, struct eng_error *err)
 {
 	const struct eng_config *m = &c->model->config;
+	const uint32_t stride = c->palu ? 0 : c->stride;
 	const struct eng_residuals_shape shape = {
 		.n_layers = m->n_layers, .n_kv_heads = m->n_kv_heads, .head_dim = m->head_dim, .rope = m->rope,
 		.max_tokens = c->longest, .rows = ENG_READ_ROWS,
-		.first = c->palu ? 0 : FIRST, .stride = c->palu ? 0 : c->stride, .near = c->palu ? 0 : c->near};
+		.first = stride ? SKV_PAGE_TOKENS : 0, .stride = stride, .near = stride ? c->near : 0};
 	uint32_t d = 2 * m->n_kv_heads * m->head_dim, spans = c->palu ? spans_of(m->n_kv_heads) : 0;
 	uint32_t width = c->width ? c->width : c->palu ? d / 2 : d / 4;
 	struct eng_residuals of;

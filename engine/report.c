@@ -234,8 +234,9 @@ static json_t *result_json(const char *policy, const struct eng_case *c, const s
 {
 	json_t *o = json_pack("{s:s, s:s, s:b, s:f, s:f}", "policy", policy, "id", c->id, "exact",
 	                      r->score.exact, "line", r->score.line, "token_accuracy", r->score.token);
-	json_t *cost = json_pack("{s:i, s:f, s:f}", "decode_len", (int)r->decode_len, "attended_share",
-	                         share(r->attended, r->causal), "kept_share", share(r->resident, r->pages));
+	json_t *cost = json_pack("{s:i, s:f, s:f, s:I, s:I}", "decode_len", (int)r->decode_len, "attended_share",
+	                         share(r->attended, r->causal), "kept_share", share(r->resident, r->pages), "pages",
+	                         (json_int_t)r->pages, "pages_kept", (json_int_t)r->resident);
 	json_t *evidence = r->evidence.rows ? evidence_json(&r->evidence) : NULL;
 
 	json_object_update(o, cost);

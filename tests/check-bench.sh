@@ -81,6 +81,14 @@ refused 'No such file' "$tmp/none.csv"
 printf 'a,b\n1,2.0\n3\n' >"$tmp/torn.csv"
 refused 'rows of different lengths' "$tmp/torn.csv"
 
+# the table of those that pack: as much right as there is, less kept of a case, and less still of tokens more
+model=${srcdir:-$(dirname "$0")/..}/models/reference
+EVAL=engine/sparsekv-eval ONLY='^(full|pca-4|palu-8)$' bash "$(dirname "$0")/../bench/codes.sh" 0.25 "$model" --private --quiet \
+	--model "$model" --tasks "$model/tasks-dev.jsonl" --task kv --sizes 512,1024 --limit 1 >"$tmp/codes" || fail "codes.sh: failed"
+grep -qx '| full | 1.000 | 1.000 | 1.000 | 1.000 | 1.000 |' "$tmp/codes" || fail "codes.sh: full keeps or knows less than all"
+awk -F' *[|] *' '/^[|] (pca|palu)/ { n += $4 > 0.5 && $6 < 0.7 && $7 < $6 } END { exit n != 2 }' "$tmp/codes" ||
+	fail "codes.sh: $(cat "$tmp/codes")"
+
 for wrong in "ipc --device tpu:0" "step --setting other" "step --heads 8/3" "policies --tokens 1" "ipc --batch 0" "plot $tmp/ipc.csv"; do
 	$bench $wrong >/dev/null 2>"$tmp/why"
 	[ $? = 2 ] && [ -s "$tmp/why" ] || fail "$wrong: was not refused"
