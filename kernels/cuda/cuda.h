@@ -15,6 +15,8 @@
  *   keep.cu      which units live on (nth.cuh)
  *   allot.cu     heads that share a layer's budget: who is awake, votes over these, the allotment
  *   stamp.cu     which pages matter
+ *   pack.cu      tokens become references and codes (codes.cuh): search.cu, encode.cu (gemm.cuh)
+ *   rebuild.cu   and rows again
  *   table.cu     the table of functions, scratch
  *   module.h     the module around them: devices, memory, streams, graphs, steps (kernels/device.h)
  *   read.cu      a plain read, to measure against
@@ -156,11 +158,22 @@ void skv_cuda_list_awake(const struct skv_shape *, const struct skv_batch *, str
 void skv_cuda_stamp(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
                     const struct skv_stamp *, struct skv_list *, const struct skv_work *);
 
+void skv_cuda_pack(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *, const struct skv_work *);
+void skv_cuda_rebuild(const struct skv_shape *, const struct skv_batch *, const struct skv_list *, const struct skv_rebuilt *,
+                      const struct skv_work *);
+/* Scratch of these two, from skv_cuda_scratch_at() on; shape->code is set. */
+size_t skv_cuda_pack_bytes(const struct skv_shape *);
+size_t skv_cuda_rebuild_bytes(const struct skv_shape *);
+size_t skv_cuda_scratch_at(const struct skv_shape *); /* behind what is to stay 0 */
+
 /* Before the first launch on a device, which is current: more shared memory than kernels have by default. */
 cudaError_t skv_cuda_decode_init(void);
 cudaError_t skv_cuda_prefill_init(void);
 cudaError_t skv_cuda_select_init(void);
 cudaError_t skv_cuda_votes_init(void);
+cudaError_t skv_cuda_search_init(void);
+cudaError_t skv_cuda_encode_init(void);
+cudaError_t skv_cuda_rebuild_init(void);
 
 /* Multiprocessors of the current device. */
 uint32_t skv_cuda_sms(void);

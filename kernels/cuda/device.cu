@@ -138,6 +138,9 @@ static int prepare(unsigned device)
 	e = e ? e : skv_cuda_prefill_init();
 	e = e ? e : skv_cuda_select_init();
 	e = e ? e : skv_cuda_votes_init();
+	e = e ? e : skv_cuda_search_init();
+	e = e ? e : skv_cuda_encode_init();
+	e = e ? e : skv_cuda_rebuild_init();
 	const int r = skv_cuda_result(e, "preparing the device");
 	if (r < 0)
 		return r;

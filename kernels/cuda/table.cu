@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kernels/cuda/table.cu - the table of functions, what it supports, and the layout of its scratch. */
+#include "kernels/codes-check.h"
 #include "kernels/cuda/cuda.h"
 
 static const char *unsupported(const struct skv_shape *sh)
@@ -13,6 +14,20 @@ static const char *unsupported(const struct skv_shape *sh)
 	if (sh->n_kv_heads == 0 || sh->n_heads == 0 || sh->n_heads % sh->n_kv_heads ||
 	    sh->n_heads > SKV_MAX_HEADS)
 		return "n_heads is a multiple of n_kv_heads, at most 256";
+	return NULL;
+}
+
+static const char *unsupported_codes(const struct skv_shape *sh)
+{
+	const struct skv_codes *c = sh->code;
+	const char *wrong = skv_codes_wrong(sh);
+
+	if (wrong)
+		return wrong;
+	if (c->spans && c->bits != 16 && c->width / (2 * c->spans) % c->group)
+		return "width / (2 * spans) must be a multiple of group";
+	if (c->turn_dims % 16)
+		return "turn_dims must be a multiple of 16";
 	return NULL;
 }
 
@@ -58,13 +73,25 @@ struct layout layout_of(const struct skv_shape *sh, uint32_t n, uint32_t max_len
 	return l;
 }
 
+static size_t most_of(size_t a, size_t b)
+{
+	return a > b ? a : b;
+}
+
 static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len,
                          int threads)
 {
 	(void)threads;
 	const struct layout l = layout_of(sh, n_seqs, max_len, 1);
 	const size_t votes = l.part + (size_t)n_rows * sh->n_heads * CHUNKS_MOST * sizeof(float2);
-	return votes > l.total ? votes : l.total;
+	const size_t pack = sh->code ? l.part + skv_cuda_pack_bytes(sh) : 0;
+	const size_t rebuild = sh->code ? l.part + skv_cuda_rebuild_bytes(sh) : 0;
+	return most_of(most_of(votes, l.total), most_of(pack, rebuild));
+}
+
+size_t skv_cuda_scratch_at(const struct skv_shape *sh)
+{
+	return layout_of(sh, 0, 0, 1).part;
 }
 
 static const struct skv_kernels cuda = {
@@ -96,6 +123,9 @@ static const struct skv_kernels cuda = {
 	.select = skv_cuda_select,
 	.select_union = skv_cuda_select_union,
 	.recall = skv_cuda_recall,
+	.unsupported_codes = unsupported_codes,
+	.pack = skv_cuda_pack,
+	.rebuild = skv_cuda_rebuild,
 };
 
 extern "C" const struct skv_kernels *skv_kernels_cuda(void)

@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/cuda/rebuild.cu - packed tokens as rows of K and V again; see codes.h.
+ *
+ * A block has a tile of a sequence's rows, of one head's K or V: all codes are decoded by one product, what is missing is
+ * added to each of its rows, and rows that are kept as such, or as references, are put in among them.
+ */
+#include "kernels/cuda/gemm.cuh"
+
+#define WIDE_ROWS 4096u /* of scratch between the two layers of a decoder that has two */
+#define WIDE_SEQS 32u   /* of one launch then, at most */
+#define WIDE_TILE 128
+#define HEADS_MOST 8u
+
+struct rebuild_call {
+	struct coding k;
+	const struct skv_kseq *seq;
+	const uint32_t *ids, *count; /* of the list, or NULL */
+	uint32_t stride;
+	struct skv_rebuilt to;
+	uint32_t first;      /* sequence of the launch */
+	uint32_t skip, room; /* rows of each: [skip, skip + room) */
+	__nv_bfloat16 *wide; /* [sequence of the launch][room][wide] */
+};
+
+enum kind { NOTHING, ROW, REFERENCE, CODE };
+
+struct row {
+	enum kind kind;
+	uint32_t token;
+	const uint8_t *from; /* its row, of head 0's K; or its record */
+	uint8_t *to;
+	const uint8_t *ref[SKV_NEAR_MOST];
+};
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* How many rows a sequence is to have. */
+DEVICE uint32_t rows_of(const struct rebuild_call *c, uint32_t i)
+{
+	const struct skv_kseq *s = &c->seq[i];
+	if (!c->ids)
+		return c->to.pool ? s->len : s->coded > c->k.c.first ? s->coded - c->k.c.first : 0;
+	const uint32_t *ids = c->ids + (size_t)i * c->stride;
+	uint32_t from = 0, to = c->count[i];
+	if (to > 0 && ids[to - 1] < s->len)
+		return to;
+	while (from < to) { /* the first that is not below len */
+		const uint32_t at = (from + to) / 2;
+		if (ids[at] < s->len)
+			from = at + 1;
+		else
+			to = at;
+	}
+	return from;
+}
+
+DEVICE uint32_t token_of(const struct rebuild_call *c, uint32_t i, uint32_t row)
+{
+	if (c->ids)
+		return c->ids[(size_t)i * c->stride + row];
+	return c->to.pool ? row : c->k.c.first + row;
+}
+
+DEVICE uint8_t *page_row(const struct coding *k, uint8_t *pool, uint32_t page, uint32_t at)
+{
+	return pool + page * k->sh.page_bytes + at % SKV_PAGE_TOKENS * (k->sh.head_dim * 2);
+}
+
+/* Row `row` of sequence i, which has so many. */
+DEVICE struct row row_of(const struct rebuild_call *c, uint32_t i, uint32_t row, uint32_t rows)
+{
+	const struct coding *k = &c->k;
+	const struct skv_kseq *s = &c->seq[i];
+	const skv_pte *table = skv_layer_table(&k->sh, s);
+	struct row r = {NOTHING};
+	if (row >= rows)
+		return r;
+	r.token = token_of(c, i, row);
+	const uint32_t own = skv_pte_id(table[r.token / SKV_PAGE_TOKENS]);
+	r.to = c->to.pool ? page_row(k, c->to.pool, i * c->to.pages + row / SKV_PAGE_TOKENS, row)
+	                  : page_row(k, k->sh.pool, own, r.token);
+	if (r.token < k->c.first || r.token >= s->coded) {
+		r.kind = ROW;
+		r.from = page_row(k, k->sh.pool, own, r.token);
+		return r;
+	}
+	const uint32_t usable = skv_refs_before(&k->c, r.token + 1);
+	if (skv_is_ref(&k->c, r.token)) {
+		r.kind = REFERENCE;
+		r.from = ref_at(k, s, usable - 1);
+		return r;
+	}
+	r.kind = CODE;
+	r.from = code_at(k, s, r.token);
+#pragma unroll
+	for (uint32_t n = 0; n < SKV_NEAR_MOST; n++)
+		if (n < k->c.near)
+			r.ref[n] = ref_at(k, s, id_of(k, r.from, n, usable));
+	return r;
+}
+
+/* The rows of sequence i as attention finds them: the pages of a tile, and how many rows there are. */
+DEVICE void describe(const struct rebuild_call *c, uint32_t i, uint32_t first, uint32_t tile, uint32_t rows)
+{
+	skv_pte *table = c->to.table + (size_t)i * c->to.pages;
+	for (uint32_t at = first + threadIdx.x * SKV_PAGE_TOKENS; at < min(first + tile, rows); at += GEMM_THREADS * SKV_PAGE_TOKENS)
+		table[at / SKV_PAGE_TOKENS] = skv_pte_make(SKV_PTE_FULL, i * c->to.pages + at / SKV_PAGE_TOKENS);
+	if (first > 0 || threadIdx.x > 0)
+		return;
+	struct skv_kseq s = c->seq[i];
+	s.table = table;
+	s.layer_stride = 0;
+	s.len = rows;
+	s.coded = s.pack = 0;
+	c->to.seq[i] = s;
+}
+
+/* ---- a head of a tile's rows ------------------------------------------------------------------- */
+
+template <int D> constexpr int tile_rows = D == 256 ? 64 : 128;
+template <int D> constexpr int tile_cols = D == 96 ? 128 : D;
+template <int D> using product = struct gemm<tile_rows<D>, tile_cols<D>>;
+#define TILES(D) gemm_tiles<tile_rows<D>, tile_cols<D>>
+
+/*
+ * A lane of a product has 16 elements of each of its rows. Which elements of a head these are is free: the rows of `out`
+ * come in such an order that they are two pieces of eight, and that those are each other's pairs when they turn. Lane
+ * number u of those that share a row has pieces pieces_of(u).x, as columns below 32 of its warp's 64, and .y.
+ */
+DEVICE uint2 pieces_of(const struct coding *k, uint32_t u)
+{
+	const uint32_t pairs = k->c.turn_dims / 16;
+	return u < pairs && !k->c.interleaved ? make_uint2(u, u + pairs) : make_uint2(2 * u, 2 * u + 1);
+}
+
+/* The element of a head that column `col` of a product is. */
+DEVICE uint32_t element_of(const struct coding *k, uint32_t col)
+{
+	const uint2 pieces = pieces_of(k, col / 64 * 4 + col % 8 / 2);
+	return (col % 64 < 32 ? pieces.x : pieces.y) * 8 + col / 8 % 4 * 2 + col % 2;
+}
+
+/* Which of those that share a row a thread is. */
+template <int D> DEVICE uint32_t part_of_row(void)
+{
+	return threadIdx.x / 32 % (tile_cols<D> / 64) * 4 + threadIdx.x % 4;
+}
+
+/* The elements of row x of tile m, piece by piece. */
+DEVICE float *element(float c[8][4], int x, int i)
+{
+	return &c[i / 2][2 * x + i % 2];
+}
+
+/* The row of C that element() is about. */
+template <int D> DEVICE const struct row *row_at(const struct row *row, int m, int x)
+{
+	return &row[gemm_row<tile_rows<D>, tile_cols<D>>(m, x)];
+}
+
+/* What is added to what is decoded: the mean of a code's references; references themselves. */
+template <int D> DEVICE void begin_rows(const struct coding *k, const struct row *row, uint32_t e, product<D> *g)
+{
+	const struct kept f = ref_kept(k);
+	const uint2 pieces = pieces_of(k, part_of_row<D>());
+#pragma unroll
+	for (int m = 0; m < TILES(D); m++)
+#pragma unroll
+		for (int x = 0; x < 2; x++) {
+			const struct row *r = row_at<D>(row, m, x);
+#pragma unroll
+			for (int p = 0; p < 2; p++) {
+				const uint32_t piece = p ? pieces.y : pieces.x;
+				float y[8] = {};
+				if (r->kind == REFERENCE && piece < D / 8) {
+					const struct numbers n = numbers_read(&f, r->from, e + piece * 8);
+					numbers_mean(&f, &n, y);
+				} else if (r->kind == CODE && piece < D / 8) {
+					mean_of(k, r->ref, e + piece * 8, y);
+				}
+#pragma unroll
+				for (int i = 0; i < 8; i++)
+					*element(g->c[m], x, 8 * p + i) = y[i];
+			}
+		}
+}
+
+/* Dec(z) of elements [e, e + D) of x. */
+template <int D>
+DEVICE void decode(const struct rebuild_call *c, const struct row *row, uint32_t e, product<D> *g, uint8_t *shared)
+{
+	constexpr int BM = tile_rows<D>, BN = tile_cols<D>;
+	const struct coding *k = &c->k;
+	const uint32_t deep = (k->c.wide ? k->c.wide : k->c.width) / k->parts, part = e / (k->d / k->parts);
+	struct operand<BN, true> b = {{}, 0, deep};
+#pragma unroll
+	for (int i = 0; i < (int)(BN / GEMM_LOADS); i++) {
+		const uint32_t at = element_of(k, operand_row(i));
+		b.at[i] = at < D ? (const uint8_t *)k->c.out + (size_t)(e + at) * deep * 2 : NULL;
+	}
+	if (k->c.wide) {
+		struct operand<BM, true> a = {{}, 0, deep};
+#pragma unroll
+		for (int i = 0; i < (int)(BM / GEMM_LOADS); i++) {
+			const size_t at = (size_t)blockIdx.z * c->room + blockIdx.x * BM + operand_row(i);
+			a.at[i] = row[operand_row(i)].kind == CODE ? (const uint8_t *)(c->wide + at * deep) : NULL;
+		}
+		gemm_add<false>(g, &a, &b, shared);
+		return;
+	}
+	struct operand<BM, false> a = {code_kept(k), part * deep, deep};
+#pragma unroll
+	for (int i = 0; i < (int)(BM / GEMM_LOADS); i++)
+		a.at[i] = row[operand_row(i)].kind == CODE ? row[operand_row(i)].from + k->code_from : NULL;
+	gemm_add<false>(g, &a, &b, shared);
+}
+
+/* K back onto the norm that it had. `part` is room for what the warps of a row add up. */
+template <int D> DEVICE void norm_rows(const struct coding *k, const struct row *row, product<D> *g, float *part)
+{
+	constexpr uint32_t warps = tile_cols<D> / 64;
+	const float *w = k->c.k_norm;
+	const uint2 pieces = pieces_of(k, part_of_row<D>());
+	float by[16];
+#pragma unroll
+	for (int i = 0; i < 16; i++) {
+		const uint32_t at = (i < 8 ? pieces.x : pieces.y) * 8 + i % 8;
+		by[i] = at < D ? w[at] : 0;
+	}
+	__syncthreads(); /* of another head */
+#pragma unroll
+	for (int m = 0; m < TILES(D); m++)
+#pragma unroll
+		for (int x = 0; x < 2; x++) {
+			float sum = 0;
+#pragma unroll
+			for (int i = 0; i < 16; i++) {
+				const float u = by[i] != 0 ? *element(g->c[m], x, i) / by[i] : 0;
+				sum = fmaf(u, u, sum);
+			}
+			sum += __shfl_xor_sync(~0u, sum, 1);
+			sum += __shfl_xor_sync(~0u, sum, 2);
+			if (threadIdx.x % 4 == 0)
+				part[gemm_row<tile_rows<D>, tile_cols<D>>(m, x) * warps + threadIdx.x / 32 % warps] = sum;
+		}
+	__syncthreads();
+#pragma unroll
+	for (int m = 0; m < TILES(D); m++)
+#pragma unroll
+		for (int x = 0; x < 2; x++) {
+			const uint32_t r = gemm_row<tile_rows<D>, tile_cols<D>>(m, x);
+			float sum = 0;
+			for (uint32_t n = 0; n < warps; n++)
+				sum += part[r * warps + n];
+			const float scale = sum > 0 ? 1 / sqrtf(sum / D) : 0;
+#pragma unroll
+			for (int i = 0; i < 16 && row[r].kind == CODE; i++)
+				*element(g->c[m], x, i) = by[i] != 0 ? *element(g->c[m], x, i) * scale : 0;
+		}
+}
+
+DEVICE void turn_pair(float *a, float *b, float angle, float scale)
+{
+	const float p = *a, q = *b;
+	float sin, cos;
+	__sincosf(angle, &sin, &cos);
+	*a = (p * cos - q * sin) * scale;
+	*b = (q * cos + p * sin) * scale;
+}
+
+/* K to its position. */
+template <int D> DEVICE void turn_rows(const struct coding *k, const struct row *row, product<D> *g)
+{
+	const uint32_t u = part_of_row<D>(), pairs = k->c.turn_dims / 2;
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		const uint32_t pair = 8 * u + i; /* of halves: elements i of both pieces; else 2 i and 2 i + 1 of the 16 */
+		if (pair >= pairs)
+			break;
+		const double turns = turns_of(k, pair);
+#pragma unroll
+		for (int m = 0; m < TILES(D); m++)
+#pragma unroll
+			for (int x = 0; x < 2; x++) {
+				const float angle = angle_of(row_at<D>(row, m, x)->token, turns);
+				if (k->c.interleaved)
+					turn_pair(element(g->c[m], x, 2 * i), element(g->c[m], x, 2 * i + 1), angle, k->c.turn_scale);
+				else
+					turn_pair(element(g->c[m], x, i), element(g->c[m], x, i + 8), angle, k->c.turn_scale);
+			}
+	}
+}
+
+template <int D> DEVICE void put_rows(const struct coding *k, const struct row *row, size_t head, product<D> *g)
+{
+	const uint2 pieces = pieces_of(k, part_of_row<D>());
+#pragma unroll
+	for (int m = 0; m < TILES(D); m++)
+#pragma unroll
+		for (int x = 0; x < 2; x++) {
+			const struct row *r = row_at<D>(row, m, x);
+#pragma unroll
+			for (int p = 0; p < 2; p++) {
+				const uint32_t piece = p ? pieces.y : pieces.x;
+				float y[8];
+				if (r->kind == NOTHING || piece >= D / 8)
+					continue;
+#pragma unroll
+				for (int i = 0; i < 8; i++)
+					y[i] = *element(g->c[m], x, 8 * p + i);
+				*(uint4 *)(r->to + head + piece * 16) =
+				        r->kind == ROW              ? *(const uint4 *)(r->from + head + piece * 16)
+				        : k->sh.dtype == SKV_BF16 ? bf16_of(y)
+				                                  : f16_of(y);
+			}
+		}
+}
+
+/* Grid: tiles of rows; some heads' K and V: those whose number, modulo the grid's, is the block's; sequences. */
+template <int D>
+__global__ void __launch_bounds__(GEMM_THREADS, 2) rebuild_kernel(const __grid_constant__ struct rebuild_call c)
+{
+	extern __shared__ __align__(16) uint8_t shared[];
+	__shared__ struct row row[tile_rows<D>];
+	__shared__ float part[tile_rows<D> * (tile_cols<D> / 64)];
+	const struct coding *k = &c.k;
+	const uint32_t i = c.first + blockIdx.z, first = c.skip + blockIdx.x * tile_rows<D>, rows = rows_of(&c, i);
+	if (blockIdx.y == 0 && c.to.pool)
+		describe(&c, i, first, tile_rows<D>, rows);
+	if (first >= rows)
+		return;
+	if (threadIdx.x < tile_rows<D>)
+		row[threadIdx.x] = row_of(&c, i, first + threadIdx.x, rows);
+	__syncthreads();
+	for (uint32_t h = blockIdx.y; h < 2 * k->sh.n_kv_heads; h += gridDim.y) {
+		const uint32_t v = h / k->sh.n_kv_heads;
+		product<D> g;
+		begin_rows<D>(k, row, h * D, &g);
+		if (k->c.bits)
+			decode<D>(&c, row, h * D, &g, shared);
+		if (!v && k->c.k_norm)
+			norm_rows<D>(k, row, &g, part);
+		if (!v)
+			turn_rows<D>(k, row, &g);
+		put_rows<D>(k, row, v * (k->sh.page_bytes / 2) + (size_t)(h % k->sh.n_kv_heads) * SKV_PAGE_TOKENS * D * 2, &g);
+	}
+}
+
+/* ---- the first layer of two ---------------------------------------------------------------------- */
+
+/* silu(open z). Grid: columns, tiles of rows, sequences. */
+__global__ void __launch_bounds__(GEMM_THREADS, 2) open_kernel(const __grid_constant__ struct rebuild_call c)
+{
+	extern __shared__ __align__(16) uint8_t shared[];
+	const struct coding *k = &c.k;
+	const uint32_t i = c.first + blockIdx.z, at = blockIdx.y * WIDE_TILE, rows = rows_of(&c, i), col = blockIdx.x * WIDE_TILE;
+	if (c.skip + at >= rows)
+		return;
+	struct operand<WIDE_TILE, false> a = {code_kept(k), 0, k->c.width};
+	struct operand<WIDE_TILE, true> b = {{}, 0, k->c.width};
+#pragma unroll
+	for (int n = 0; n < (int)(WIDE_TILE / GEMM_LOADS); n++) {
+		const struct row r = row_of(&c, i, c.skip + at + operand_row(n), rows);
+		const uint32_t to = col + operand_row(n);
+		a.at[n] = r.kind == CODE ? r.from + k->code_from : NULL;
+		b.at[n] = to < k->c.wide ? (const uint8_t *)k->c.open + (size_t)to * k->c.width * 2 : NULL;
+	}
+	struct gemm<WIDE_TILE, WIDE_TILE> g = {};
+	gemm_add<false>(&g, &a, &b, shared);
+	const float *x = gemm_show(&g, shared);
+	__nv_bfloat16 *to = c.wide + ((size_t)blockIdx.z * c.room + at) * k->c.wide + col;
+	for (uint32_t n = threadIdx.x; n < WIDE_TILE * WIDE_TILE; n += GEMM_THREADS) {
+		const uint32_t r = n / WIDE_TILE, o = n % WIDE_TILE;
+		if (c.skip + at + r < rows && at + r < c.room && col + o < k->c.wide)
+			to[(size_t)r * k->c.wide + o] = __float2bfloat16_rn(silu(x[r * GEMM_PITCH(WIDE_TILE) + o]));
+	}
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+/* A block has up to HEADS_MOST heads, one after the other, and looks the tile's rows up once; but all are to be busy. */
+template <int D> static void launch(const struct rebuild_call *c, uint32_t n, cudaStream_t stream)
+{
+	constexpr uint32_t bytes = gemm_bytes<tile_rows<D>, tile_cols<D>>;
+	const uint32_t tiles = ceil_div(c->room, tile_rows<D>), heads = 2 * c->k.sh.n_kv_heads;
+	uint32_t each = 1;
+
+	while (each < HEADS_MOST && heads % (2 * each) == 0 && (uint64_t)tiles * n * heads / (2 * each) >= 8 * skv_cuda_sms())
+		each *= 2;
+	rebuild_kernel<D><<<dim3(tiles, heads / each, n), GEMM_THREADS, bytes, stream>>>(*c);
+}
+
+/* Rows [skip, skip + room) of n sequences from `first` on. */
+static void rebuild_some(const struct rebuild_call *c, uint32_t n, cudaStream_t stream)
+{
+	if (c->k.c.wide && c->k.c.bits)
+		open_kernel<<<dim3(ceil_div(c->k.c.wide, WIDE_TILE), ceil_div(c->room, WIDE_TILE), n), GEMM_THREADS,
+		              gemm_bytes_with_c<WIDE_TILE, WIDE_TILE>, stream>>>(*c);
+	switch (c->k.sh.head_dim) {
+	case 64:
+		launch<64>(c, n, stream);
+		break;
+	case 96:
+		launch<96>(c, n, stream);
+		break;
+	case 128:
+		launch<128>(c, n, stream);
+		break;
+	default:
+		launch<256>(c, n, stream);
+	}
+}
+
+size_t skv_cuda_rebuild_bytes(const struct skv_shape *sh)
+{
+	return (size_t)WIDE_ROWS * sh->code->wide * 2;
+}
+
+void skv_cuda_rebuild(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_list *list,
+                      const struct skv_rebuilt *to, const struct skv_work *work)
+{
+	const uint32_t rows = list ? list->most : batch->max_len;
+	struct rebuild_call c = {};
+	uint32_t at_once = batch->n;
+
+	c.k = coding_of(sh);
+	c.seq = batch->seq;
+	c.ids = list ? list->ids : NULL;
+	c.count = list ? list->count : NULL;
+	c.stride = list ? list->stride : 0;
+	c.to = *to;
+	c.room = rows > 0 ? rows : 1; /* an empty sequence is described, too */
+	if (c.k.c.wide) {
+		c.wide = (__nv_bfloat16 *)((uint8_t *)work->mem + skv_cuda_scratch_at(sh));
+		at_once = at_once < WIDE_SEQS ? at_once : WIDE_SEQS;
+		c.room = WIDE_ROWS / (at_once ? at_once : 1) / WIDE_TILE * WIDE_TILE;
+	}
+	for (c.first = 0; c.first < batch->n; c.first += at_once)
+		for (c.skip = 0; c.skip == 0 || c.skip < rows; c.skip += c.room)
+			rebuild_some(&c, batch->n - c.first < at_once ? batch->n - c.first : at_once, stream_of(work));
+}
+
+template <int D> static cudaError_t init()
+{
+	return cudaFuncSetAttribute(rebuild_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+	                            gemm_bytes<tile_rows<D>, tile_cols<D>>);
+}
+
+cudaError_t skv_cuda_rebuild_init(void)
+{
+	cudaError_t e = cudaFuncSetAttribute(open_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+	                                     gemm_bytes_with_c<WIDE_TILE, WIDE_TILE>);
+	e = e ? e : init<64>();
+	e = e ? e : init<96>();
+	e = e ? e : init<128>();
+	return e ? e : init<256>();
+}
