@@ -151,15 +151,26 @@ static const char *check_delta(const struct skv_pack *k)
 	return k->sinks > 240 ? "pack: sinks, expected at most 240" : NULL;
 }
 
+/* And with K and V in few bits? */
+static const char *check_low(const struct skv_pack *k)
+{
+	if (k->bits != 4 && k->bits != 2)
+		return "pack: K and V in few bits have 4 or 2";
+	if (k->block % 32 != 0)
+		return "pack: K and V in few bits come in blocks of 32 tokens";
+	return k->stride || k->near || k->ref_bits || k->sinks ? "pack: K and V in few bits have neither references nor sinks"
+	                                                       : NULL;
+}
+
 const char *skv_pack_check(const struct skv_pack *k)
 {
-	if (k->kind > SKV_PACK_DELTA)
+	if (k->kind > SKV_PACK_LOW)
 		return "pack: kind is not one of enum skv_pack_kind";
 	if (k->block == 0 || k->block % SKV_PAGE_TOKENS != 0 || k->block > SKV_MAX_TOKENS || k->raw > SKV_MAX_TOKENS)
 		return "pack: blocks are of whole pages, and these and what stays behind them no more than a sequence has";
 	if (k->group != 32 && k->group != 64)
 		return "pack: groups are of 32 or 64 numbers";
-	return check_delta(k);
+	return k->kind == SKV_PACK_LOW ? check_low(k) : check_delta(k);
 }
 
 /* What is wrong with a layer that packs? `source`: of its selection, or itself. */
@@ -171,6 +182,9 @@ static const char *check_pack(const struct skv_plan *p, const struct skv_plan *s
 		return wrong;
 	if (p->keep.unit)
 		return "pack: a layer that keeps units packs none";
+	if (p->pack.kind == SKV_PACK_LOW)
+		return p->attend == SKV_ATTEND_DENSE && !(p->evidence & SKV_EV_BOUNDS) ? NULL : "pack: K and V in few bits are "
+		       "attended to all, and have no bounds";
 	if (p->evidence)
 		return "pack: residuals leave no evidence";
 	if (p->attend == SKV_ATTEND_DENSE)

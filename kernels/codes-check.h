@@ -21,14 +21,26 @@ static inline const char *skv_refs_wrong(const struct skv_codes *c)
 	return NULL;
 }
 
+/* And with K and V in few bits. */
+static inline const char *skv_low_wrong(const struct skv_shape *sh)
+{
+	const struct skv_codes *c = sh->code;
+
+	if (c->bits != 4 && c->bits != 2)
+		return "bits must be 4 or 2";
+	if ((c->group != 32 && c->group != 64) || sh->head_dim % c->group)
+		return "group must be 32 or 64, and head_dim a multiple of it";
+	return NULL;
+}
+
 /* And with the codes of a shape. */
 static inline const char *skv_codes_wrong(const struct skv_shape *sh)
 {
 	const struct skv_codes *c = sh->code;
 	const uint32_t d = skv_token_dims(sh), parts = c->spans ? 2 * c->spans : 1;
-	const char *wrong = skv_refs_wrong(c);
+	const char *wrong = c->kind == SKV_PACK_LOW ? skv_low_wrong(sh) : skv_refs_wrong(c);
 
-	if (wrong)
+	if (wrong || c->kind == SKV_PACK_LOW)
 		return wrong;
 	if (d > SKV_CODED_MOST || d % SKV_REF_GROUP)
 		return "2 * n_kv_heads * head_dim must be a multiple of 64, at most 4096";

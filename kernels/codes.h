@@ -25,11 +25,18 @@
  *   a code       `near` numbers of references, ascending; z: with 16 bits bf16, else in groups of `group`
  *
  * each filled up with zeros to a multiple of 16 bytes.
+ *
+ * Or a layer packs K and V themselves in few bits (SKV_PACK_LOW), K as rows have it. Of each SKV_LOW_BLOCK tokens every kv
+ * head has a record, number block * n_kv_heads + head of the layer's codes. It holds K, then V, each [token][head_dim] in
+ * groups as above - of K an element of all of the block's tokens is one, so there are head_dim of them, of V `group`
+ * elements of a token. With 2 bits element i has bits 2 (i % 4) and the next of byte i / 4. Nothing else of what is said
+ * here goes for such layers: all fields but kind, bits and group are 0.
  */
 #ifndef SKV_CODES_H
 #define SKV_CODES_H
 
 #include <stdbool.h>
+#include <sparsekv/policy.h>
 #include <sparsekv/types.h>
 
 #ifdef __cplusplus
@@ -39,6 +46,7 @@ extern "C" {
 #define SKV_NEAR_MOST 4u
 #define SKV_REF_GROUP 64u /* elements */
 #define SKV_CODED_MOST 4096u /* of d, hidden and wide */
+#define SKV_LOW_BLOCK 32u /* tokens */
 
 /*
  * How a layer packs. Pointers lead to the backend's memory. Matrices are [out][in], fp32 on the host and bf16 on devices.
@@ -46,12 +54,13 @@ extern "C" {
  * z belongs to part i of x, and down and out have [width][d / (2 spans)] and [d][width / (2 spans)].
  */
 struct skv_codes {
+	uint32_t kind;     /* enum skv_pack_kind */
 	uint32_t first;    /* tokens that are never packed: of whole pages */
 	uint32_t stride;   /* of references; 0: none, then b is 0 */
 	uint32_t near;     /* references of a token, up to SKV_NEAR_MOST and `first`; 0 without references */
 	uint32_t ref_bits; /* 16, 8 or 4 */
 	uint32_t id_bytes; /* 2, or 4 where numbers of references take more than 16 bits */
-	uint32_t bits;     /* 16, 8 or 4; 0: there is no z, what is rebuilt is b */
+	uint32_t bits;     /* 16, 8 or 4; 0: there is no z, what is rebuilt is b; in few bits: 4 or 2 */
 	uint32_t width;    /* of z */
 	uint32_t group;    /* 32 or 64 */
 	uint32_t spans;    /* a divisor of n_kv_heads; 0: all of z is for all of x */
@@ -106,6 +115,19 @@ SKV_INLINE uint32_t skv_ref_bytes(const struct skv_codes *c, uint32_t d, uint32_
 	                                         : skv_packed_bytes(d, c->ref_bits, SKV_REF_GROUP);
 
 	return (bytes + 15) / 16 * 16;
+}
+
+/* Of a record in few bits: where its K's numbers begin, its V, and the V's numbers; its bytes. All multiples of 16. */
+struct skv_low {
+	uint32_t k, v_shared, v, bytes;
+};
+SKV_INLINE struct skv_low skv_low_of(const struct skv_codes *c, uint32_t head_dim)
+{
+	const uint32_t numbers = SKV_LOW_BLOCK * head_dim * c->bits / 8, v_shared = 4 * head_dim + numbers;
+	const uint32_t v = v_shared + SKV_LOW_BLOCK * head_dim / c->group * 4;
+	const struct skv_low x = {4 * head_dim, v_shared, v, v + numbers};
+
+	return x;
 }
 
 #ifdef __cplusplus

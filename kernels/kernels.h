@@ -537,6 +537,23 @@ SKV_INLINE uint8_t *skv_record_at(const struct skv_shape *sh, const struct skv_k
 	return sh->pool + skv_pte_id(entries[number / each]) * sh->page_bytes + (size_t)(number % each) * bytes;
 }
 
+/* Records in the layer's table of codes when the tokens before `coded` are packed; and bytes of one. */
+SKV_INLINE uint32_t skv_code_records(const struct skv_shape *sh, uint32_t coded)
+{
+	return sh->code->kind == SKV_PACK_LOW ? coded / SKV_LOW_BLOCK * sh->n_kv_heads : skv_codes_before(sh->code, coded);
+}
+SKV_INLINE uint32_t skv_code_record_bytes(const struct skv_shape *sh)
+{
+	return sh->code->kind == SKV_PACK_LOW ? skv_low_of(sh->code, sh->head_dim).bytes : skv_code_bytes(sh->code);
+}
+
+/* Are the tokens of this page of K and V there, as rows or packed? */
+SKV_INLINE bool skv_page_there(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t page)
+{
+	return (sh->code && page * SKV_PAGE_TOKENS >= sh->code->first && page * SKV_PAGE_TOKENS < s->coded) ||
+	       skv_pte_resident(skv_layer_table(sh, s)[page]);
+}
+
 /* Where a window over n tokens begins to be recent. */
 SKV_INLINE uint32_t skv_window_start(const struct skv_window *w, uint32_t n)
 {

@@ -9,7 +9,7 @@
 
 static struct skv_pack random_pack(void)
 {
-	bool refs = rnd_below(4) > 0;
+	bool refs = rnd_below(4) > 0, low = rnd_below(4) == 0;
 	struct skv_pack k = {
 	        .kind = SKV_PACK_DELTA,
 	        .bits = 4u << rnd_below(3),
@@ -18,7 +18,11 @@ static struct skv_pack random_pack(void)
 	        .block = SKV_PAGE_TOKENS * (1 + rnd_below(6)),
 	};
 
-	if (refs) {
+	if (low) {
+		k.kind = SKV_PACK_LOW;
+		k.bits = 2u << rnd_below(2);
+		k.block = 32 * (1 + rnd_below(3));
+	} else if (refs) {
 		k.stride = 1 + rnd_below(255);
 		k.near = 1 + rnd_below(4);
 		k.ref_bits = 4u << rnd_below(3);
@@ -81,6 +85,9 @@ START_TEST(forms)
 	k = (struct skv_pack){.kind = SKV_PACK_DELTA, .bits = 8, .group = 32, .block = 32};
 	f = packs_form(&k, SKV_MAX_TOKENS);
 	ck_assert(f.kind == SKV_PACK_DELTA && f.bits == 8 && f.group == 32 && f.id_bytes == 0 && f.first == 0);
+	k = (struct skv_pack){.kind = SKV_PACK_LOW, .bits = 2, .group = 64, .raw = 128, .block = 32};
+	f = packs_form(&k, SKV_MAX_TOKENS);
+	ck_assert(f.kind == SKV_PACK_LOW && f.bits == 2 && f.group == 64 && f.id_bytes == 0 && f.first == 0);
 }
 END_TEST
 

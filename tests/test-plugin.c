@@ -555,11 +555,12 @@ START_TEST(layers_that_keep)
 }
 END_TEST
 
-/* Layer 1 selects for layer 2. Both that one and layer 3 pack. */
+/* Layer 1 selects for layer 2. Both that one and layer 3 pack, and layer 0. */
 static void some_pack(void)
 {
 	all_good();
-	wanted[0] = (struct skv_plan){.attend = SKV_ATTEND_DENSE};
+	wanted[0] = (struct skv_plan){.evidence = SKV_EV_PAGES,
+	                              .pack = {.kind = SKV_PACK_LOW, .bits = 2, .group = 32, .block = 64}};
 	wanted[1] = (struct skv_plan){.evidence = SKV_EV_TOKENS};
 	wanted[2] = (struct skv_plan){.attend = SKV_ATTEND_TOKENS, .source = 1,
 	                              .pack = {.kind = SKV_PACK_DELTA, .bits = 8, .group = 64, .stride = 10, .near = 4,
@@ -587,7 +588,7 @@ START_TEST(layers_that_pack)
 		change;                                                                                     \
 		ck_assert_text(rehearse(), says);                                                           \
 	} while (0)
-	NO_PACK(wanted[2].pack.kind = 2, "plan of layer 2: pack: kind is not one of");
+	NO_PACK(wanted[2].pack.kind = 3, "plan of layer 2: pack: kind is not one of");
 	NO_PACK(wanted[2].pack.block = 0, "plan of layer 2: pack: blocks are of whole pages");
 	NO_PACK(wanted[2].pack.block = 24, "plan of layer 2: pack: blocks are of whole pages");
 	NO_PACK(wanted[2].pack.raw = UINT32_MAX, "plan of layer 2: pack: blocks are of whole pages");
@@ -605,6 +606,13 @@ START_TEST(layers_that_pack)
 	NO_PACK(wanted[3].evidence = SKV_EV_TOKENS, "plan of layer 3: pack: residuals leave no evidence");
 	NO_PACK(wanted[1].sharing = SKV_SHARE_KV_HEAD, "plan of layer 2: pack: residuals are attended to");
 	NO_PACK(wanted[2].attend = SKV_ATTEND_PAGES, "plan of layer 2: pack: residuals are attended to");
+	NO_PACK(wanted[0].pack.bits = 8, "plan of layer 0: pack: K and V in few bits have 4 or 2");
+	NO_PACK(wanted[0].pack.block = 48, "plan of layer 0: pack: K and V in few bits come in blocks");
+	NO_PACK(wanted[0].pack.sinks = 16, "plan of layer 0: pack: K and V in few bits have neither");
+	NO_PACK((wanted[0].pack.stride = 10, wanted[0].pack.near = 4), "plan of layer 0: pack: K and V in few bits have neither");
+	NO_PACK(wanted[0].pack.ref_bits = 4, "plan of layer 0: pack: K and V in few bits have neither");
+	NO_PACK(wanted[0].evidence = SKV_EV_BOUNDS, "plan of layer 0: pack: K and V in few bits are attended to all");
+	NO_PACK((wanted[2].pack = wanted[0].pack), "plan of layer 2: pack: K and V in few bits are attended to all");
 	some_keep();
 	wanted[1].pack = (struct skv_pack){.kind = SKV_PACK_DELTA, .bits = 4, .group = 32, .block = 32};
 	in_before = before_keep;

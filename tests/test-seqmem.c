@@ -370,6 +370,7 @@ END_TEST
 START_TEST(packed)
 {
 #define DELTA .kind = SKV_PACK_DELTA, .group = 64
+#define LOW .kind = SKV_PACK_LOW, .group = 32
 #define REFS .stride = 10, .near = 4, .ref_bits = 8, .id_bytes = 2, .first = 1
 	static const struct {
 		struct skv_form form;
@@ -381,7 +382,11 @@ START_TEST(packed)
 		{{DELTA, .bits = 4}, 16, NULL},
 		{{0}, 0, NULL},
 		{{0}, 32, "other tokens than the sequence has"},
-		{{.kind = 2, .bits = 4}, 32, "kind is not one of"},
+		{{LOW, .bits = 2}, 96, NULL},
+		{{LOW, .bits = 4}, 80, "blocks of 32 tokens"},
+		{{LOW, .bits = 8}, 96, "4 or 2"},
+		{{LOW, .bits = 4, .first = 1}, 112, "neither references nor sinks"},
+		{{.kind = 3, .bits = 4}, 32, "kind is not one of"},
 		{{DELTA, .bits = 4}, 128, "other tokens than the sequence has"},
 		{{DELTA, REFS, .bits = 4}, 16, "other tokens than the sequence has"},
 		{{DELTA, .bits = 4}, 24, "whole pages"},

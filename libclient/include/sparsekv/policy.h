@@ -206,17 +206,22 @@ enum skv_pack_kind {
 	 * attends to TOKENS of an earlier layer that selects for all heads at once, and it leaves no evidence.
 	 */
 	SKV_PACK_DELTA = 1,
+	/*
+	 * K and V themselves in 4 or 2 bits, without a compressor: K in groups of 32 tokens, each element of a head apart, V in
+	 * groups of elements of a token. The layer is DENSE, with any evidence but bounds. Neither references nor sinks.
+	 */
+	SKV_PACK_LOW = 2,
 };
 struct skv_pack {
 	uint32_t kind;     /* enum skv_pack_kind */
 	uint32_t bits;     /* of each number of a code: 16, 8, 4, or 0: there is none, a token is its references' mean */
-	uint32_t group;    /* numbers that share a scale: 32 or 64 */
+	uint32_t group;    /* numbers that share a scale: 32 or 64; LOW: of V, a divisor of the head's dimensions */
 	uint32_t stride;   /* every so many tokens, at most 255, one is a reference; 0: no references */
 	uint32_t near;     /* and so many are a token's, at most 4; 0 without references */
 	uint32_t ref_bits; /* of a number of a reference: 16, 8 or 4; 0 without references */
 	uint32_t sinks;    /* so many first tokens, up to 240, stay rows: whole pages of them */
 	uint32_t raw;      /* and so many last ones, at least */
-	uint32_t block;    /* tokens that are packed at once: whole pages */
+	uint32_t block;    /* tokens that are packed at once: whole pages; LOW: a multiple of 32 */
 };
 
 struct skv_plan {
