@@ -161,7 +161,7 @@ static void decode(struct skv_session *s, struct group *g, uint32_t layer, const
 {
 	const struct skv_plan *plan = &g->policy->plan[layer];
 	const struct skv_batch batch = group_decoding(s, g, layer);
-	const struct skv_shape shape = layer_shape(s, layer);
+	const struct skv_shape shape = group_shape(s, g, layer);
 	const struct skv_kernels *k = s->kernels;
 	struct step *st = &s->step;
 	struct selection *from = &g->selection[plan->source], *own = &g->selection[layer];
@@ -179,7 +179,7 @@ static void decode(struct skv_session *s, struct group *g, uint32_t layer, const
 		how = SKV_ATTEND_DENSE;
 	}
 	list = list_for(from, plan);
-	if (group_packs(g, layer)) {
+	if (group_packs(g, layer) && plan->pack.kind == SKV_PACK_DELTA) {
 		packed_decode(s, g, layer, how == SKV_ATTEND_TOKENS ? &list : NULL, a);
 		policy_hook(s, g, PHASE_AFTER, layer);
 		return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libclient/packed.c - attention of layers that pack: rows are rebuilt beside the layer's pages, and attended to densely
- * there.
+ * there. Decode rows over K and V in few bits need none of this: the dense kernels read these as they are.
  *
  * All layers use the same scratch, one after the other. Of decode rows that attend to a list of tokens it has those
  * tokens of all sequences; of those that attend to everything, and of prompts, all rows of one sequence at a time.
@@ -16,7 +16,7 @@ static uint64_t decode_pages(struct skv_session *s, const struct group *g, uint3
 	const struct skv_batch b = group_decoding(s, g, layer);
 	uint64_t pages = skv_pages_of(packing_most(g->policy, layer, b.max_len));
 
-	if (b.n == 0)
+	if (b.n == 0 || g->policy->plan[layer].pack.kind == SKV_PACK_LOW)
 		return 0;
 	return g->policy->plan[layer].attend == SKV_ATTEND_TOKENS ? pages * b.n : pages;
 }

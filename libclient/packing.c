@@ -13,6 +13,11 @@
 
 /* ---- the compressor -------------------------------------------------------------------------- */
 
+static bool needs_codec(uint32_t kind, uint32_t bits)
+{
+	return kind == SKV_PACK_DELTA && bits > 0;
+}
+
 /* The policy's parameter of this type, or NULL. */
 static const struct skv_codec_file *codec_param(const struct policy *p)
 {
@@ -59,7 +64,8 @@ static uint64_t hash(uint64_t h, const void *bytes, size_t n)
 	return h;
 }
 
-static struct packing *packing_new(const struct skv_session *s)
+/* `turns`: the compressor takes keys as they are before rotary positions. */
+static struct packing *packing_new(const struct skv_session *s, bool turns)
 {
 	const struct skv_model *m = &s->model;
 	struct packing *k = calloc(1, sizeof(*k) + m->n_layers * sizeof(*k->layer));
@@ -74,6 +80,8 @@ static struct packing *packing_new(const struct skv_session *s)
 	}
 	for (uint32_t i = 0; i < m->head_dim / 2; i++)
 		k->turn[i] = skv_rope_frequency(&m->rope, m->head_dim, i);
+	if (!turns)
+		return k;
 	k->rope = hash(14695981039346656037u, k->turn, m->head_dim / 2 * sizeof(*k->turn));
 	k->rope = hash(k->rope, &scale, sizeof(scale));
 	k->rope = hash(k->rope, &m->rope.dims, sizeof(m->rope.dims));
@@ -110,8 +118,10 @@ static int fits(const struct packing *k, const struct skv_form *f)
 static int fits_table(const struct packing *k, const struct skv_shape *shape)
 {
 	const struct skv_codes *c = shape->code;
-	uint64_t each = shape->page_bytes / skv_code_bytes(c);
+	uint64_t each = shape->page_bytes / skv_code_record_bytes(shape);
 
+	if (c->kind == SKV_PACK_LOW) /* half as much as its rows, at most */
+		return 0;
 	if (c->stride ? each * c->stride >= (uint64_t)SKV_PAGE_TOKENS * (c->stride - 1) : each >= SKV_PAGE_TOKENS)
 		return 0;
 	return fail(-ENOTSUP, "compressor %.150s makes codes of %u bytes, which with stride=%u are more than the rows that they "
@@ -119,18 +129,14 @@ static int fits_table(const struct packing *k, const struct skv_shape *shape)
 	            (unsigned long long)each, SKV_PAGE_TOKENS);
 }
 
-/* What the kernels are told of a layer, into k->layer[]. */
-static int describe(const struct skv_session *s, struct packing *k, uint32_t layer, struct skv_form f)
+/* Of residuals. */
+static struct skv_codes codes_of(const struct skv_session *s, const struct packing *k, uint32_t layer, struct skv_form f)
 {
 	const struct codec *c = f.bits ? k->codec : NULL;
 	const struct skv_rope *rope = &s->model.rope;
-	struct skv_shape shape = layer_shape(s, layer);
-	const char *wrong;
-	int e = c ? fits(k, &f) : 0;
 
-	if (e < 0)
-		return e;
-	k->layer[layer].code = (struct skv_codes){
+	return (struct skv_codes){
+	        .kind = f.kind,
 	        .first = f.first * SKV_PAGE_TOKENS,
 	        .stride = f.stride,
 	        .near = f.near,
@@ -150,6 +156,20 @@ static int describe(const struct skv_session *s, struct packing *k, uint32_t lay
 	        .turn_dims = rope->type == SKV_ROPE_NONE ? 0 : rope->dims ? rope->dims : s->model.head_dim,
 	        .interleaved = rope->interleaved,
 	};
+}
+
+/* What the kernels are told of a layer, into k->layer[]. */
+static int describe(const struct skv_session *s, struct packing *k, uint32_t layer, struct skv_form f)
+{
+	const bool low = f.kind == SKV_PACK_LOW;
+	struct skv_shape shape = layer_shape(s, layer);
+	const char *wrong;
+	int e = needs_codec(f.kind, f.bits) ? fits(k, &f) : 0;
+
+	if (e < 0)
+		return e;
+	k->layer[layer].code = low ? (struct skv_codes){.kind = f.kind, .bits = f.bits, .group = f.group}
+	                           : codes_of(s, k, layer, f);
 	shape.code = &k->layer[layer].code;
 	wrong = s->kernels->unsupported_codes(&shape);
 	return wrong ? fail(-ENOTSUP, "layer %u cannot be packed so: %s", layer, wrong) : fits_table(k, &shape);
@@ -161,6 +181,11 @@ struct skv_shape coded_shape(const struct skv_session *s, uint32_t layer, const 
 
 	shape.code = &k->layer[layer].code;
 	return shape;
+}
+
+struct skv_shape group_shape(const struct skv_session *s, const struct group *g, uint32_t layer)
+{
+	return group_packs(g, layer) ? coded_shape(s, layer, g->policy->packing) : layer_shape(s, layer);
 }
 
 /* ---- what its hooks select ------------------------------------------------------------------- */
@@ -232,34 +257,36 @@ uint32_t packing_most(const struct policy *p, uint32_t layer, uint32_t len)
 
 /* ---- of a policy, of a sequence -------------------------------------------------------------- */
 
-static bool knows_turns(const struct skv_session *s)
-{
-	return s->model.rope.type != SKV_ROPE_UNKNOWN && s->kernels->pack;
-}
-
-static int no_turns(const struct skv_session *s)
+/* Can layers pack here, and with `turns` those that take keys as they are before rotary positions? */
+static int can_pack(const struct skv_session *s, bool turns)
 {
 	if (!s->kernels->pack)
 		return fail(-ENOTSUP, "packs tokens, which this device's kernels cannot");
-	return fail(-EINVAL, "keys are packed as they are before rotary positions, but the engine has not said how its model "
-	            "turns them");
+	if (turns && s->model.rope.type == SKV_ROPE_UNKNOWN)
+		return fail(-EINVAL, "keys are packed as they are before rotary positions, but the engine has not said how its "
+		            "model turns them");
+	return 0;
 }
 
 int packing_make(struct skv_session *s, struct policy *p)
 {
 	struct skv_layer_set coded = {0};
-	int e = 0;
+	bool turns = false;
+	int e;
 
 	if (p->n_pack == 0)
 		return 0;
-	if (!knows_turns(s))
-		return no_turns(s);
-	p->packing = packing_new(s); /* policy_put() frees it */
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
+		turns |= p->plan[layer].pack.kind == SKV_PACK_DELTA;
+		if (needs_codec(p->plan[layer].pack.kind, p->plan[layer].pack.bits))
+			coded.bits[layer / 64] |= (uint64_t)1 << layer % 64;
+	}
+	e = can_pack(s, turns);
+	if (e < 0)
+		return e;
+	p->packing = packing_new(s, turns); /* policy_put() frees it */
 	if (!p->packing)
 		return fail(-ENOMEM, "out of memory");
-	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
-		if (p->plan[layer].pack.kind && p->plan[layer].pack.bits)
-			coded.bits[layer / 64] |= (uint64_t)1 << layer % 64;
 	if (!skv_layer_set_empty(&coded)) {
 		e = find_codec(s, p, p->packing);
 		e = e < 0 ? e : read_codec(s, &coded, p->packing);
@@ -278,20 +305,26 @@ int packing_of(struct skv_seq *q, struct packing **ret)
 	const struct skv_seqmem *m = q->mem;
 	struct skv_layer_set coded = {0};
 	struct packing *k;
-	int e = 0;
+	bool turns = false;
+	int e;
 
-	if (!knows_turns(s))
-		return no_turns(s);
-	k = packing_new(s);
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
+		const struct skv_form *f = &q->slots[layer].form;
+
+		turns |= seq_coded(q, layer) > 0 && f->kind == SKV_PACK_DELTA;
+		if (seq_coded(q, layer) > 0 && needs_codec(f->kind, f->bits))
+			coded.bits[layer / 64] |= (uint64_t)1 << layer % 64;
+	}
+	e = can_pack(s, turns);
+	if (e < 0)
+		return e;
+	k = packing_new(s, turns);
 	if (!k)
 		return fail(-ENOMEM, "out of memory");
 	snprintf(k->path, sizeof(k->path), "%.*s", (int)sizeof(m->codec_path) - 1, m->codec_path);
-	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
-		if (seq_coded(q, layer) > 0 && q->slots[layer].form.bits)
-			coded.bits[layer / 64] |= (uint64_t)1 << layer % 64;
 	if (!skv_layer_set_empty(&coded))
 		e = read_codec(s, &coded, k);
-	if (e == 0 && !packing_is(k, m))
+	if (e == 0 && ((k->codec && m->codec != k->codec->fingerprint) || (turns && m->rope != k->rope)))
 		e = fail(-ENOTSUP, "sequence %u was packed by another content of %.150s, or its keys were turned in another way",
 		         q->id, k->path);
 	for (uint32_t layer = 0; layer < s->model.n_layers && e == 0; layer++)

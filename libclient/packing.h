@@ -40,7 +40,7 @@ void packs_evict(struct skv_seq *q);
 struct packing {
 	struct codec *codec; /* NULL: none has codes */
 	char path[SKV_PROFILE_PATH]; /* of its file, or "" */
-	uint64_t rope; /* fingerprint of how the model turns keys */
+	uint64_t rope; /* fingerprint of how the model turns keys; 0 where that does not matter */
 	double *turn; /* [head_dim / 2], of the model */
 	struct {
 		struct skv_codes code;
@@ -70,9 +70,11 @@ static inline bool group_packs(const struct group *g, uint32_t layer)
 
 /* The layer, for kernels that pack and rebuild. */
 struct skv_shape coded_shape(const struct skv_session *s, uint32_t layer, const struct packing *k);
+/* And as a group keeps it, packed or not. */
+struct skv_shape group_shape(const struct skv_session *s, const struct group *g, uint32_t layer);
 /* Room for rows that are rebuilt in the open step. 0, or -ENOMEM. */
 int packed_prepare(struct skv_session *s);
-/* Attention of a group whose sequences pack: of decode rows to the listed tokens, or with NULL to all. */
+/* Attention of a group whose sequences pack residuals: of decode rows to the listed tokens, or with NULL to all. */
 void packed_decode(struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_list *list,
                    const struct skv_attn *a);
 void packed_prompts(struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_attn *a);

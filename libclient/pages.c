@@ -52,22 +52,32 @@ static uint32_t notes_table(const struct skv_seq *q, uint32_t layer)
 	return skv_table(q->layout.n_layers, SKV_GROUP_NOTES, layer);
 }
 
+/* Any layer, as one that packs so. */
+static struct skv_shape shape_of(const struct skv_seq *q, const struct skv_codes *c)
+{
+	struct skv_shape sh = q->session->shape;
+
+	sh.code = c;
+	return sh;
+}
+
 /* Records of a layer with so many tokens packed: codes, or references; and how many a page has. */
 static uint32_t records_of(const struct skv_seq *q, enum skv_group group, uint32_t layer, uint32_t coded)
 {
 	const struct skv_codes *c = packs_code(q, layer);
+	const struct skv_shape sh = shape_of(q, c);
 
 	if (!c || coded <= c->first)
 		return 0;
-	return group == SKV_GROUP_CODES ? skv_codes_before(c, coded) : skv_refs_before(c, coded);
+	return group == SKV_GROUP_CODES ? skv_code_records(&sh, coded) : skv_refs_before(c, coded);
 }
 static uint32_t records_a_page(const struct skv_seq *q, enum skv_group group, uint32_t layer)
 {
-	const struct skv_shape *sh = &q->session->shape;
-	const struct skv_codes *c = packs_code(q, layer);
-	uint32_t bytes = group == SKV_GROUP_CODES ? skv_code_bytes(c) : skv_ref_bytes(c, skv_token_dims(sh), sh->dtype);
+	const struct skv_shape sh = shape_of(q, packs_code(q, layer));
+	uint32_t bytes = group == SKV_GROUP_CODES ? skv_code_record_bytes(&sh)
+	                                          : skv_ref_bytes(sh.code, skv_token_dims(&sh), sh.dtype);
 
-	return (uint32_t)(sh->page_bytes / bytes);
+	return (uint32_t)(sh.page_bytes / bytes);
 }
 static uint32_t record_pages(const struct skv_seq *q, enum skv_group group, uint32_t layer, uint32_t coded)
 {

@@ -56,7 +56,7 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 		return;
 	}
 	batch = group_decoding(s, g, sel->layer);
-	shape = layer_shape(s, sel->layer);
+	shape = group_shape(s, g, sel->layer);
 	g->policy->unites[sel->layer] = what == SELECT_UNION;
 	x->list.rows = what == SELECT_UNION ? 1 : x->evidence.rows;
 	if (what == SELECT_UNION)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 KERNEL_TESTS = tests/test-allot tests/test-append tests/test-bounds tests/test-chosen tests/test-decode tests/test-keep \
-	tests/test-pack tests/test-prefill tests/test-rebuild \
+	tests/test-low tests/test-pack tests/test-prefill tests/test-rebuild \
 	tests/test-recall tests/test-replay tests/test-select tests/test-slots tests/test-topk
 check_PROGRAMS += $(KERNEL_TESTS)
 TESTS += $(KERNEL_TESTS)
@@ -78,6 +78,11 @@ tests_test_keep_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_keep_LDADD = $(KERNEL_TEST_LIBS)
 
 CODE_TEST_SOURCES = tests/code-case.c tests/code-case.h tests/ref-codes.c tests/ref-codes.h $(KERNEL_TEST_SOURCES)
+
+tests_test_low_SOURCES = tests/test-low.c tests/low-case.c tests/low-case.h $(KERNEL_TEST_SOURCES)
+tests_test_low_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
+tests_test_low_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_low_LDADD = $(KERNEL_TEST_LIBS)
 
 tests_test_pack_SOURCES = tests/test-pack.c $(CODE_TEST_SOURCES)
 tests_test_pack_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)

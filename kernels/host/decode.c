@@ -10,9 +10,13 @@
  * many, so that prefetching need not start anew with each; one long sequence still keeps all threads busy.
  *
  * The ways to decode differ only in gather(), which lists the tokens of a chunk.
+ *
+ * Where a dense layer keeps older tokens in few bits, a tile of these is widened to fp32 when its turn comes. As blocks are
+ * whole tiles and come first, a tile is all in few bits or all rows.
  */
 #include "kernels/host/host.h"
 #include "kernels/host/decode.h"
+#include "kernels/host/low.h"
 #include "kernels/host/tile.h"
 #include <math.h>
 
@@ -58,12 +62,23 @@ static uint32_t tokens_of(const struct decode *d, const struct skv_kseq *s, uint
 	return skv_min(SKV_PAGE_TOKENS, s->len - page * SKV_PAGE_TOKENS);
 }
 
-/* The tokens of page `page` that may be looked at, as K row addresses of kv head 0; returns how many. */
+/* Tokens of a sequence that are in few bits. */
+static uint32_t low_tokens(const struct decode *d, const struct skv_kseq *s)
+{
+	return d->sh->code && d->sh->code->kind == SKV_PACK_LOW ? s->coded : 0;
+}
+
+/* The tokens of page `page` that may be looked at, as K row addresses of kv head 0, NULL in few bits; returns how many. */
 static uint32_t gather_page(const struct decode *d, uint32_t i, const skv_pte *table, uint32_t page, bool last,
                             const uint8_t **row)
 {
 	const struct skv_kseq *s = &d->seq[i];
 	uint32_t first = page * SKV_PAGE_TOKENS, n = 0;
+	if (first < low_tokens(d, s)) {
+		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++)
+			row[t] = NULL;
+		return SKV_PAGE_TOKENS;
+	}
 	if (first >= s->len || !skv_pte_resident(table[page]))
 		return 0;
 	const uint8_t *k = skv_page_k(d->sh, table[page], 0);
@@ -157,9 +172,12 @@ static struct partial partial_of(const struct decode *d, uint32_t item)
 
 /* ---- a run of chunks ------------------------------------------------------------------------- */
 
+#define ROWS UINT32_MAX
+
 /* The tokens of a run: each chunk's begin at a multiple of the tile, the gaps repeat a valid row. */
 struct rows {
 	const uint8_t *row[CHUNK_RUN * CHUNK];
+	uint32_t low[CHUNK_RUN * CHUNK / SKV_PAGE_TOKENS]; /* of each tile: its first token if it is in few bits, or ROWS */
 	uint32_t n[CHUNK_RUN]; /* tokens of a chunk */
 	uint32_t end;          /* entries in row */
 };
@@ -191,11 +209,52 @@ struct walk {
 	const float *q; /* of the owner's first q head */
 	struct softmax state[SKV_MAX_HEADS]; /* [kv head][tuple] */
 	float weight[SKV_MAX_HEADS * TILE_MAX] __attribute__((aligned(64)));
+	const struct skv_kseq *s;
+	struct low low; /* if tiles are in few bits */
+	const uint8_t *wide_row[TILE_MAX];
+	float wide[TILE_MAX * SKV_MAX_HEAD_DIM]; /* one such strip */
 };
 
 static size_t strip_at(const struct walk *w, uint32_t h, bool v)
 {
 	return w->k_at + h * w->head_bytes + (v ? w->v_offset : 0);
+}
+
+/* A strip in few bits as rows of fp32. */
+static void widen(struct walk *w, uint32_t token, uint32_t n, uint32_t h, bool v)
+{
+	const uint8_t *record = low_record(&w->low, w->s, token, h);
+
+	if (v)
+		low_values(&w->low, record, token % SKV_LOW_BLOCK, n, w->wide);
+	else
+		low_keys(&w->low, record, token % SKV_LOW_BLOCK, n, w->wide);
+	for (uint32_t t = 0; t < TILE_MAX; t++)
+		w->wide_row[t] = (const uint8_t *)(w->wide + t * w->d->sh->head_dim);
+}
+
+static void prefetch(const uint8_t *from, uint32_t bytes)
+{
+	for (uint32_t b = 0; b < bytes; b += 64)
+		prefetch_line(from + b);
+}
+
+/* All of the strip at a place. */
+static void prefetch_strip(const struct walk *w, const struct place *p)
+{
+	const struct decode *d = w->d;
+	const uint32_t token = w->r->low[p->t / d->tile];
+
+	if (token == ROWS) {
+		for (uint32_t t = 0; t < d->tile; t++)
+			prefetch(w->r->row[p->t + t] + strip_at(w, p->h, p->v), d->row_bytes);
+		return;
+	}
+	const uint8_t *record = low_record(&w->low, w->s, token, p->h);
+	if (p->v)
+		prefetch(record + w->low.at.v_shared, w->low.at.bytes - w->low.at.v_shared);
+	else
+		prefetch(record, w->low.at.v_shared);
 }
 
 /*
@@ -207,19 +266,28 @@ static void walk_strip(struct walk *w, uint32_t t, uint32_t n, uint32_t h, bool 
 {
 	const struct decode *d = w->d;
 	const uint32_t dim = d->sh->head_dim;
-	struct strip s = {.row = w->r->row + t, .at = strip_at(w, h, v), .n = n, .dim = dim, .ahead = true};
+	const uint32_t token = w->r->low[t / d->tile], dtype = token == ROWS ? d->sh->dtype : SKV_F32;
+	struct strip s = {.row = w->r->row + t, .at = strip_at(w, h, v), .n = n, .dim = dim};
+	s.ahead = token == ROWS && w->r->low[w->ahead.t / d->tile] == ROWS;
 	s.ahead_row = w->r->row + w->ahead.t;
 	s.ahead_at = strip_at(w, w->ahead.h, w->ahead.v);
+	if (!s.ahead)
+		prefetch_strip(w, &w->ahead);
+	if (token != ROWS) {
+		widen(w, token, n, h, v);
+		s.row = w->wide_row;
+		s.at = 0;
+	}
 	place_next(d, w->r, &w->ahead);
 	for (uint32_t i = 0; i < d->tuples; i++) {
 		const uint32_t gt = d->tuple[i].n, head = h * d->group + d->tuple[i].first;
 		struct softmax *state = &w->state[h * d->tuples + i];
 		float *weight = w->weight + head * TILE_MAX;
 		if (v)
-			strip_functions[d->sh->dtype][gt / 2].sum(&s, weight, state,
+			strip_functions[dtype][gt / 2].sum(&s, weight, state,
 			                                          p.acc + (size_t)head * dim);
 		else
-			strip_functions[d->sh->dtype][gt / 2].weigh(&s, w->q + (size_t)head * dim, w->scale,
+			strip_functions[dtype][gt / 2].weigh(&s, w->q + (size_t)head * dim, w->scale,
 			                                            state, weight,
 			                                            raw ? raw + head * d->raw_stride : NULL,
 			                                            d->raw_stride);
@@ -263,6 +331,19 @@ static float *raw_of(const struct decode *d, uint32_t owner, uint32_t chunk)
 	return d->raw + (size_t)owner * d->sh->n_heads * d->raw_stride + (size_t)from * SKV_PAGE_TOKENS;
 }
 
+/* Which of a chunk's tiles, from entry `begin` of the rows on, are in few bits. */
+static void mark_low(const struct decode *d, uint32_t owner, uint32_t chunk, struct rows *r, uint32_t begin)
+{
+	const uint32_t low = low_tokens(d, &d->seq[owner / d->splits]);
+	uint32_t from = 0, to;
+
+	if (low)
+		decode_chunk(d, owner, chunk, units_of(d, owner), &from, &to);
+	from *= SKV_PAGE_TOKENS;
+	for (uint32_t t = begin; t < r->end; t += d->tile)
+		r->low[t / d->tile] = from + t - begin < low ? from + t - begin : ROWS;
+}
+
 static void walk_run(void *ctx, uint32_t run, int thread)
 {
 	const struct decode *d = ctx;
@@ -279,15 +360,20 @@ static void walk_run(void *ctx, uint32_t run, int thread)
 	prefetch_lists(d, owner, chunk, chunks);
 	r.end = 0;
 	for (uint32_t c = 0; c < chunks; c++) {
+		const uint32_t begin = r.end;
 		r.n[c] = gather(d, owner, chunk + c, r.row + r.end);
 		tokens += r.n[c];
 		for (r.end += r.n[c]; r.end % d->tile; r.end++)
 			r.row[r.end] = r.row[r.end - 1];
+		mark_low(d, owner, chunk + c, &r, begin);
 	}
 	if (d->seq[i].attended && !d->keys) /* other threads have runs of the same sequence */
 		__atomic_fetch_add(d->seq[i].attended, (uint64_t)tokens * d->span * d->group, __ATOMIC_RELAXED);
 	w.d = d;
 	w.r = &r;
+	w.s = &d->seq[i];
+	if (low_tokens(d, w.s))
+		w.low = low_of(sh);
 	w.ahead = (struct place){0};
 	w.head_bytes = SKV_PAGE_TOKENS * (size_t)d->row_bytes;
 	w.v_offset = skv_v_offset(sh);
@@ -295,9 +381,7 @@ static void walk_run(void *ctx, uint32_t run, int thread)
 	w.scale = sh->scale * LOG2E;
 	w.q = d->q + ((size_t)d->seq[i].row * sh->n_heads + head0) * sh->head_dim;
 	for (uint32_t s = 0; r.end && s < d->ahead; s++, place_next(d, &r, &w.ahead))
-		for (uint32_t t = 0; t < d->tile; t++)
-			for (uint32_t b = 0; b < d->row_bytes; b += 64)
-				prefetch_line(r.row[w.ahead.t + t] + strip_at(&w, w.ahead.h, w.ahead.v) + b);
+		prefetch_strip(&w, &w.ahead);
 	for (uint32_t c = 0, t = 0; c < chunks; c++) {
 		walk_chunk(&w, t, r.n[c], partial_of(d, d->first[owner] + chunk + c),
 		           raw_of(d, owner, chunk + c));

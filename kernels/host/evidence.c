@@ -45,7 +45,6 @@ static void evidence_item(void *ctx, uint32_t item, int thread)
 	const struct decode *d = ctx;
 	const struct skv_shape *sh = d->sh;
 	const uint32_t i = skv_owner(d->first, d->n, item), heads = sh->n_heads / d->ev->rows;
-	const skv_pte *table = skv_layer_table(sh, &d->seq[i]);
 	uint32_t from, to;
 	(void)thread;
 
@@ -53,13 +52,13 @@ static void evidence_item(void *ctx, uint32_t item, int thread)
 	const float *raw = d->raw + (size_t)i * sh->n_heads * d->raw_stride + (size_t)from * SKV_PAGE_TOKENS;
 	for (uint32_t page = from; page < to; page++) {
 		float weight[SKV_PAGE_TOKENS] = {0};
-		bool resident = skv_pte_resident(table[page]);
+		bool there = skv_page_there(sh, &d->seq[i], page);
 		for (uint32_t row = 0; row < d->ev->rows; row++) {
-			if (resident)
+			if (there)
 				pool_page(d, i, row * heads, (row + 1) * heads, raw, weight);
 			write_page(d, i, row, page, weight);
 		}
-		if (resident)
+		if (there)
 			raw += SKV_PAGE_TOKENS;
 	}
 }

@@ -174,6 +174,7 @@ void ISA(stamp)(const struct skv_shape *, const struct skv_batch *, const struct
                 struct skv_list *, const struct skv_work *);
 
 void ISA(pack)(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *, const struct skv_work *);
+void ISA(pack_low)(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *, const struct skv_work *);
 void ISA(rebuild)(const struct skv_shape *, const struct skv_batch *, const struct skv_list *, const struct skv_rebuilt *,
                   const struct skv_work *);
 

@@ -92,39 +92,12 @@ static void gather(const struct coding *k, const struct skv_kseq *s, uint32_t to
 
 /* ---- fewer bits ------------------------------------------------------------------------------ */
 
-static uint16_t to_bf16(float x)
-{
-	uint32_t u;
-	memcpy(&u, &x, sizeof u);
-	return x != x ? (uint16_t)(u >> 16 | 0x40) : (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-
 /* Each group's scale and least, and its numbers; see codes.h. */
 static void quantise(const float *x, uint32_t n, uint32_t bits, uint32_t group, uint8_t *to)
 {
-	const float top = (float)((1u << bits) - 1);
-	uint8_t *q = to + n / group * 4;
-
-	for (uint32_t g = 0; g < n; g += group) {
-		float least = x[g], most = x[g];
-		for (uint32_t i = 1; i < group; i++) {
-			least = x[g + i] < least ? x[g + i] : least;
-			most = x[g + i] > most ? x[g + i] : most;
-		}
-		const uint16_t shared[2] = {to_bf16((most - least) / top), to_bf16(least)};
-		memcpy(to + g / group * 4, shared, sizeof shared);
-		const float scale = of_bf16(to + g / group * 4);
-		least = of_bf16(to + g / group * 4 + 2);
-		for (uint32_t i = 0; i < group; i++) {
-			const float y = rintf((x[g + i] - least) / scale);
-			/* 0 where the scale is, and where something is no number */
-			const uint8_t v = y > 0 && scale > 0 ? (uint8_t)(y < top ? y : top) : 0;
-			if (bits == 8)
-				q[g + i] = v;
-			else
-				q[(g + i) / 2] = i % 2 ? (uint8_t)(q[(g + i) / 2] | v << 4) : v;
-		}
-	}
+	memset(to + n / group * 4, 0, n * bits / 8);
+	for (uint32_t g = 0; g < n; g += group)
+		pack_group(x + g, 1, group, bits, to + g / group * 4, to + n / group * 4, g, 1);
 }
 
 static void store_numbers(const float *x, uint32_t n, uint32_t bits, uint32_t group, uint32_t dtype, uint8_t *to)
@@ -328,6 +301,11 @@ void ISA(pack)(const struct skv_shape *sh, uint32_t n_layers, const struct skv_b
 	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);
 	struct pack p = {.sh = sh, .batch = batch};
+
+	if (sh->code->kind == SKV_PACK_LOW) {
+		ISA(pack_low)(sh, n_layers, batch, work);
+		return;
+	}
 
 	p.first = carve(&c, (n + 1) * sizeof *p.first);
 	p.scratch = c.at;

@@ -5,6 +5,7 @@
  * An item is a tile of TOKENS rows of a sequence. Its codes are decoded together, each in sums of its own.
  */
 #include "kernels/host/gemm.h"
+#include "kernels/host/low.h"
 #include "kernels/host/records.h"
 
 struct rebuild {
@@ -158,6 +159,19 @@ static void rebuild_codes(const struct rebuild *r, uint32_t i, const struct tile
 	}
 }
 
+/* x of a token in few bits, but its K as rows have it: its codes say nothing of turning. */
+static void read_low(const struct coding *k, const struct skv_kseq *s, uint32_t token, float *x)
+{
+	const struct low l = low_of(k->sh);
+	const uint32_t dim = k->sh->head_dim;
+
+	for (uint32_t h = 0; h < k->sh->n_kv_heads; h++) {
+		const uint8_t *record = low_record(&l, s, token, h);
+		low_keys(&l, record, token % SKV_LOW_BLOCK, 1, x + h * dim);
+		low_values(&l, record, token % SKV_LOW_BLOCK, 1, x + k->half + h * dim);
+	}
+}
+
 static void rebuild_item(void *ctx, uint32_t item, int thread)
 {
 	const struct rebuild *r = ctx;
@@ -181,6 +195,9 @@ static void rebuild_item(void *ctx, uint32_t item, int thread)
 		if (token < k->c->first || token >= s->coded) {
 			const skv_pte e = skv_layer_table(k->sh, s)[token / SKV_PAGE_TOKENS];
 			copy_row(k->sh, skv_key_row(k->sh, e, 0, token), place_of(r, i, row));
+		} else if (k->c->kind == SKV_PACK_LOW) {
+			read_low(k, s, token, t.x);
+			put_row(k, token, t.x, place_of(r, i, row));
 		} else if (skv_is_ref(k->c, token)) {
 			read_ref(k, s, skv_refs_before(k->c, token), t.x);
 			put_row(k, token, t.x, place_of(r, i, row));

@@ -8,6 +8,7 @@
 #define SKV_HOST_RECORDS_H
 
 #include <math.h>
+#include "kernels/host/few.h"
 #include "kernels/host/host.h"
 #include "kernels/host/simd.h"
 
@@ -42,16 +43,6 @@ static inline uint8_t *code_at(const struct coding *k, const struct skv_kseq *s,
 }
 
 /* ---- numbers --------------------------------------------------------------------------------- */
-
-static inline float of_bf16(const uint8_t *p)
-{
-	uint16_t h;
-	memcpy(&h, p, sizeof h);
-	uint32_t u = (uint32_t)h << 16;
-	float x;
-	memcpy(&x, &u, sizeof x);
-	return x;
-}
 
 /* n numbers, a multiple of 16; with 16 bits of `dtype`. */
 static inline void unpack(const uint8_t *p, uint32_t n, uint32_t bits, uint32_t group, uint32_t dtype, float *to)

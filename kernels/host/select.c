@@ -25,10 +25,11 @@ struct select {
 };
 
 /* Units [from, to) of evicted pages must not be chosen: the scores are ours to overwrite. */
-static void mask_holes(const skv_pte *table, uint32_t per_page, uint32_t from, uint32_t to, float *score)
+static void mask_holes(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t per_page, uint32_t from, uint32_t to,
+                       float *score)
 {
 	for (uint32_t page = from / per_page; page * per_page < to; page++) {
-		if (skv_pte_resident(table[page]))
+		if (skv_page_there(sh, s, page))
 			continue;
 		uint32_t end = skv_min((page + 1) * per_page, to);
 		for (uint32_t unit = skv_max(page * per_page, from); unit < end; unit++)
@@ -36,12 +37,12 @@ static void mask_holes(const skv_pte *table, uint32_t per_page, uint32_t from, u
 	}
 }
 
-/* The units [from, to) that are resident, behind the `count` ids so far; returns how many there are then. */
-static uint32_t take(const skv_pte *table, uint32_t per_page, uint32_t from, uint32_t to, uint32_t *ids,
+/* The units [from, to) that are there, behind the `count` ids so far; returns how many there are then. */
+static uint32_t take(const struct select *x, const struct skv_kseq *s, uint32_t from, uint32_t to, uint32_t *ids,
                      uint32_t count)
 {
 	for (uint32_t unit = from; unit < to; unit++)
-		if (skv_pte_resident(table[unit / per_page]))
+		if (skv_page_there(x->sh, s, unit / x->per_page))
 			ids[count++] = unit;
 	return count;
 }
@@ -50,7 +51,6 @@ static void select_item(void *ctx, uint32_t item, int thread)
 {
 	const struct select *x = ctx;
 	const struct skv_kseq *s = &x->batch->seq[item / x->ev->rows];
-	const skv_pte *table = skv_layer_table(x->sh, s);
 	float *score = x->tokens ? x->ev->token + (size_t)item * x->ev->token_stride
 	                         : x->ev->page + (size_t)item * x->ev->page_stride;
 	uint32_t *ids = x->list->ids + (size_t)item * x->list->stride;
@@ -59,12 +59,12 @@ static void select_item(void *ctx, uint32_t item, int thread)
 	const uint32_t end = c.n - c.recent;
 	uint32_t count, best;
 
-	count = take(table, x->per_page, 0, c.pin, ids, 0);
-	mask_holes(table, x->per_page, c.pin, end, score);
+	count = take(x, s, 0, c.pin, ids, 0);
+	mask_holes(x->sh, s, x->per_page, c.pin, end, score);
 	best = ISA(topk)(score + c.pin, end - c.pin, c.want, ids + count, scratch);
 	for (uint32_t j = 0; j < best; j++)
 		ids[count + j] += c.pin;
-	x->list->count[item] = take(table, x->per_page, end, c.n, ids, count + best);
+	x->list->count[item] = take(x, s, end, c.n, ids, count + best);
 }
 
 static size_t scratch_of_thread(uint32_t max_len)
@@ -117,7 +117,6 @@ static void order_item(void *ctx, uint32_t item, int thread)
 {
 	const struct order *x = ctx;
 	const struct skv_kseq *s = &x->batch->seq[item];
-	const skv_pte *table = skv_layer_table(x->sh, s);
 	float *order = x->score + item * x->stride;
 	uint32_t *ids = (uint32_t *)(x->scratch + thread * x->scratch_stride), *scratch = ids + x->batch->max_len;
 	const struct skv_choice c = skv_choice_of(x->sel, s->len);
@@ -127,7 +126,7 @@ static void order_item(void *ctx, uint32_t item, int thread)
 		order[t] = NAN; /* named by nobody: never chosen */
 	for (uint32_t row = 0; row < x->ev->rows; row++) {
 		float *score = x->ev->token + ((size_t)item * x->ev->rows + row) * x->ev->token_stride;
-		mask_holes(table, SKV_PAGE_TOKENS, c.pin, end, score);
+		mask_holes(x->sh, s, SKV_PAGE_TOKENS, c.pin, end, score);
 		uint32_t best = ISA(topk)(score + c.pin, end - c.pin, c.want, ids, scratch);
 		ISA(sort_ids)(score + c.pin, ids, best, scratch);
 		for (uint32_t rank = 0; rank < best; rank++) {

@@ -10,7 +10,8 @@
  *   vf, vi     float and int32_t lanes
  *   v_load     VL elements of a pool's dtype, widened to float; no alignment needed
  *   v_store    the reverse, rounded to nearest even; a NaN stays a NaN
- *   v_load_u8, v_load_u4  VL whole numbers of 8 bits, or of 4: two in a byte, the first in its low half
+ *   v_load_u8, v_load_u4, v_load_u2  VL whole numbers of 8 bits, or of 4 or 2: the first in a byte's lowest bits
+ *   v_load_pairs  VL pairs of bf16, taken apart
  *   v_fma      a * b + c, fused where the ISA has it
  *   v_exp2     2^x within 1.5 ulp; 0 for -inf, NaN for NaN. x must be below 128
  *   v_fold_rows  lane i of the result is the sum (maximum) over the lanes of r[i]
@@ -211,6 +212,21 @@ INLINE vf v_load_u4(const void *p)
 	memcpy(&b, p, sizeof b);
 	vwide both = __builtin_convertvector(b, vwide);
 	return __builtin_convertvector((vi)((both & 15) | (both >> 4) << 32), vf);
+}
+
+INLINE vf v_load_u2(const void *p)
+{
+	uint32_t all = 0;
+	memcpy(&all, p, VL / 4);
+	return __builtin_convertvector(((vi){0} + (int32_t)all) >> 2 * v_iota() & 3, vf);
+}
+
+INLINE void v_load_pairs(const void *p, vf *ret_first, vf *ret_second)
+{
+	vi both;
+	memcpy(&both, p, sizeof both);
+	*ret_first = (vf)(both << 16);
+	*ret_second = (vf)(both & -65536);
 }
 
 /* ---- exp2 ------------------------------------------------------------------------------------ */
