@@ -75,9 +75,9 @@ struct numbers {
 	uint32_t shared; /* the group's scale and least */
 };
 
-/* How they are kept: n of them, in 16, 8 or 4 bits. */
+/* How they are kept: in 16, 8 or 4 bits; those in few bits behind what groups of 1 << shift share. */
 struct kept {
-	uint32_t n, bits, group, dtype;
+	uint32_t bits, dtype, shift, behind;
 };
 
 /* `n` words, whose address is a multiple of 2 at least. */
@@ -100,7 +100,7 @@ template <int n> DEVICE void words_at(const uint8_t *p, uint32_t *to)
 	}
 }
 
-/* From number i on, a multiple of 8. */
+/* From number i on, a multiple of 8, of what begins at p. */
 DEVICE struct numbers numbers_read(const struct kept *f, const uint8_t *p, uint32_t i)
 {
 	struct numbers x = {};
@@ -108,11 +108,11 @@ DEVICE struct numbers numbers_read(const struct kept *f, const uint8_t *p, uint3
 		words_at<4>(p + 2 * i, (uint32_t *)&x.q);
 		return x;
 	}
-	words_at<1>(p + i / f->group * 4, &x.shared);
+	words_at<1>(p + (i >> f->shift) * 4, &x.shared);
 	if (f->bits == 8)
-		words_at<2>(p + f->n / f->group * 4 + i, (uint32_t *)&x.q);
+		words_at<2>(p + f->behind + i, (uint32_t *)&x.q);
 	else
-		words_at<1>(p + f->n / f->group * 4 + i / 2, (uint32_t *)&x.q);
+		words_at<1>(p + f->behind + i / 2, (uint32_t *)&x.q);
 	return x;
 }
 
@@ -131,7 +131,7 @@ DEVICE void numbers_mean(const struct kept *f, const struct numbers *x, float to
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
 		const uint32_t q = f->bits == 8 ? w[i / 4] >> 8 * (i % 4) & 255 : w[0] >> 4 * i & 15;
-		to[i] = fmaf((float)q, shared.x, shared.y);
+		to[i] = fmaf(__uint_as_float(0x4b000000 | q) - 0x1p23f, shared.x, shared.y); /* q, without a slow conversion */
 	}
 }
 
@@ -157,22 +157,32 @@ DEVICE uint4 numbers_bf16(const struct kept *f, const struct numbers *x)
 
 DEVICE struct kept ref_kept(const struct coding *k)
 {
-	return {k->d, k->c.ref_bits, SKV_REF_GROUP, k->sh.dtype};
+	return {k->c.ref_bits, k->sh.dtype, 6, k->d / SKV_REF_GROUP * 4};
 }
 
 DEVICE struct kept code_kept(const struct coding *k)
 {
-	return {k->c.width, k->c.bits, k->c.group, SKV_BF16};
+	const uint32_t shift = k->c.group == 64 ? 6 : 5;
+	return {k->c.bits, SKV_BF16, shift, (k->c.width >> shift) * 4};
 }
 
-/* Elements [i, i + 8) of the mean of `near` references, added up in their order; zeros without any. */
-DEVICE void mean_of(const struct coding *k, const uint8_t *const *ref, uint32_t i, float b[8])
+/* Are references kept as they are read the fastest? */
+DEVICE bool refs_plain(const struct coding *k)
 {
-	const struct kept f = ref_kept(k);
+	return k->c.ref_bits == 16 && k->sh.dtype == SKV_BF16;
+}
+
+/* Elements [i, i + 8) of the mean of `near` references, added up in their order; zeros without any. plain: refs_plain(). */
+template <bool plain> DEVICE void mean_of(const struct coding *k, const uint8_t *const *ref, uint32_t i, float b[8])
+{
+	const struct kept f = plain ? (struct kept){16, SKV_BF16} : ref_kept(k);
+	const float share = 1 / (float)k->c.near;
 	struct numbers x[SKV_NEAR_MOST];
 #pragma unroll
 	for (uint32_t r = 0; r < SKV_NEAR_MOST; r++)
-		if (r < k->c.near)
+		if (r < k->c.near && plain)
+			x[r].q = __ldg((const uint4 *)(ref[r] + 2 * i));
+		else if (r < k->c.near)
 			x[r] = numbers_read(&f, ref[r], i);
 #pragma unroll
 	for (int e = 0; e < 8; e++)
@@ -184,11 +194,11 @@ DEVICE void mean_of(const struct coding *k, const uint8_t *const *ref, uint32_t 
 			numbers_mean(&f, &x[r], y);
 #pragma unroll
 			for (int e = 0; e < 8; e++)
-				b[e] = r ? b[e] + y[e] : y[e];
+				b[e] += y[e];
 		}
 #pragma unroll
 	for (int e = 0; e < 8; e++)
-		b[e] = k->c.near > 1 ? b[e] / (float)k->c.near : b[e];
+		b[e] = k->c.near ? b[e] * share : 0;
 }
 
 DEVICE float silu(float x)

@@ -34,8 +34,8 @@ DEVICE uint32_t operand_row(int i)
 
 DEVICE uint32_t piece_at(int i)
 {
-	const uint32_t row = operand_row(i);
-	return row * (DEEP * 2) + (threadIdx.x % 8 ^ row % 8) * 16;
+	const uint32_t row = operand_row(0); /* and the others are multiples of 8 further */
+	return (row + i * GEMM_LOADS) * (DEEP * 2) + (threadIdx.x % 8 ^ row % 8) * 16;
 }
 
 /* Have elements from k0 on read: into registers, or, if they need no work, to shared memory. */
@@ -46,12 +46,10 @@ DEVICE void operand_read(const struct operand<ROWS, plain> *o, uint32_t k0, stru
 #pragma unroll
 	for (int r = 0; r < (int)(ROWS / GEMM_LOADS); r++) {
 		const bool there = o->at[r] && i < o->k;
-		if (!plain)
-			x[r] = there ? numbers_read(&o->kept, o->at[r], o->from + i) : numbers{};
-		else if (there)
-			copy16(shared_address(to) + piece_at(r), o->at[r] + 2 * (o->from + i), true);
+		if (plain)
+			copy16(shared_address(to) + piece_at(r), o->at[r] + 2 * (o->from + i), there);
 		else
-			*(uint4 *)(to + piece_at(r)) = make_uint4(0, 0, 0, 0);
+			x[r] = there ? numbers_read(&o->kept, o->at[r], o->from + i) : numbers{};
 	}
 }
 

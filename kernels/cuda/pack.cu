@@ -155,10 +155,13 @@ __global__ void __launch_bounds__(THREADS) name_kernel(const __grid_constant__ s
 	}
 	for (uint32_t e = lane * 8; e < k->d; e += 32 * 8) {
 		uint4 *x = (uint4 *)(c.x + (j.row + i) * k->d + e), *b = (uint4 *)(c.b + (j.row + i) * k->d + e);
-		const struct kept plain = {k->d, 16, 0, SKV_BF16};
+		const struct kept plain = {16, SKV_BF16};
 		const struct numbers of_x = {*x};
 		float y[8], z[8];
-		mean_of(k, ref, e, y);
+		if (refs_plain(k))
+			mean_of<true>(k, ref, e, y);
+		else
+			mean_of<false>(k, ref, e, y);
 		if (k->c.hidden) {
 			*b = bf16_of(y);
 			continue;

@@ -2,15 +2,16 @@
 /*
  * kernels/cuda/rebuild.cu - packed tokens as rows of K and V again; see codes.h.
  *
- * A block has a tile of a sequence's rows, of one head's K or V: all codes are decoded by one product, what is missing is
- * added to each of its rows, and rows that are kept as such, or as references, are put in among them.
+ * First all rows are looked up, and their codes unpacked. Then a block has a tile of a sequence's rows, of a head's K or V:
+ * codes are decoded by one product, to which what is missing is added, and rows that are kept as such, or as references,
+ * are put in among them.
  */
 #include "kernels/cuda/gemm.cuh"
 
-#define WIDE_ROWS 4096u /* of scratch between the two layers of a decoder that has two */
-#define WIDE_SEQS 32u   /* of one launch then, at most */
+#define ROWS_MOST 16384u /* of one launch: what is looked up for them is in scratch */
+#define SEQS_MOST 64u    /* of one launch */
+#define HEADS_MOST 8u    /* of a block, one after the other */
 #define WIDE_TILE 128
-#define HEADS_MOST 8u
 
 struct rebuild_call {
 	struct coding k;
@@ -20,17 +21,20 @@ struct rebuild_call {
 	struct skv_rebuilt to;
 	uint32_t first;      /* sequence of the launch */
 	uint32_t skip, room; /* rows of each: [skip, skip + room) */
-	__nv_bfloat16 *wide; /* [sequence of the launch][room][wide] */
+	/* of row skip + i of sequence first + s, at s * room + i */
+	struct row *row;
+	__nv_bfloat16 *z, *wide;
+	float2 *turn; /* cosine and sine of each pair, times what a turned K is multiplied with */
 };
 
 enum kind { NOTHING, ROW, REFERENCE, CODE };
 
-struct row {
+struct alignas(16) row {
 	enum kind kind;
 	uint32_t token;
 	const uint8_t *from; /* its row, of head 0's K; or its record */
 	uint8_t *to;
-	const uint8_t *ref[SKV_NEAR_MOST];
+	const uint8_t *ref[SKV_NEAR_MOST]; /* of a reference itself; of other rows something that can be read */
 };
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -74,6 +78,9 @@ DEVICE struct row row_of(const struct rebuild_call *c, uint32_t i, uint32_t row,
 	const struct skv_kseq *s = &c->seq[i];
 	const skv_pte *table = skv_layer_table(&k->sh, s);
 	struct row r = {NOTHING};
+#pragma unroll
+	for (uint32_t n = 0; n < SKV_NEAR_MOST; n++)
+		r.ref[n] = k->sh.pool;
 	if (row >= rows)
 		return r;
 	r.token = token_of(c, i, row);
@@ -86,27 +93,23 @@ DEVICE struct row row_of(const struct rebuild_call *c, uint32_t i, uint32_t row,
 		return r;
 	}
 	const uint32_t usable = skv_refs_before(&k->c, r.token + 1);
-	if (skv_is_ref(&k->c, r.token)) {
-		r.kind = REFERENCE;
-		r.from = ref_at(k, s, usable - 1);
-		return r;
-	}
-	r.kind = CODE;
-	r.from = code_at(k, s, r.token);
+	r.kind = skv_is_ref(&k->c, r.token) ? REFERENCE : CODE;
+	r.from = r.kind == REFERENCE ? ref_at(k, s, usable - 1) : code_at(k, s, r.token);
 #pragma unroll
 	for (uint32_t n = 0; n < SKV_NEAR_MOST; n++)
 		if (n < k->c.near)
-			r.ref[n] = ref_at(k, s, id_of(k, r.from, n, usable));
+			r.ref[n] = r.kind == REFERENCE ? r.from : ref_at(k, s, id_of(k, r.from, n, usable));
 	return r;
 }
 
-/* The rows of sequence i as attention finds them: the pages of a tile, and how many rows there are. */
-DEVICE void describe(const struct rebuild_call *c, uint32_t i, uint32_t first, uint32_t tile, uint32_t rows)
+/* Row `row` of sequence i, and what is in its page after it, as attention finds them. */
+DEVICE void describe(const struct rebuild_call *c, uint32_t i, uint32_t row, uint32_t rows)
 {
 	skv_pte *table = c->to.table + (size_t)i * c->to.pages;
-	for (uint32_t at = first + threadIdx.x * SKV_PAGE_TOKENS; at < min(first + tile, rows); at += GEMM_THREADS * SKV_PAGE_TOKENS)
-		table[at / SKV_PAGE_TOKENS] = skv_pte_make(SKV_PTE_FULL, i * c->to.pages + at / SKV_PAGE_TOKENS);
-	if (first > 0 || threadIdx.x > 0)
+	const uint32_t page = row / SKV_PAGE_TOKENS;
+	if (row < rows && row % SKV_PAGE_TOKENS == 0)
+		table[page] = skv_pte_make(SKV_PTE_FULL, i * c->to.pages + page);
+	if (row > 0)
 		return;
 	struct skv_kseq s = c->seq[i];
 	s.table = table;
@@ -114,6 +117,35 @@ DEVICE void describe(const struct rebuild_call *c, uint32_t i, uint32_t first, u
 	s.len = rows;
 	s.coded = s.pack = 0;
 	c->to.seq[i] = s;
+}
+
+/* Look up rows, a warp each: unpacked codes and turns are the same for all heads. Grid: rows, LOOKS a block; sequences. */
+#define LOOKS (GEMM_THREADS / 32)
+__global__ void __launch_bounds__(GEMM_THREADS) look_kernel(const __grid_constant__ struct rebuild_call c)
+{
+	const struct coding *k = &c.k;
+	const uint32_t i = c.first + blockIdx.y, n = blockIdx.x * LOOKS + threadIdx.x / 32, lane = threadIdx.x % 32;
+	const uint32_t rows = rows_of(&c, i), pairs = k->c.turn_dims / 2;
+	const size_t at = (size_t)blockIdx.y * c.room + n;
+	if (n >= c.room)
+		return;
+	if (c.to.pool && lane == 0)
+		describe(&c, i, c.skip + n, rows);
+	const struct row r = row_of(&c, i, c.skip + n, rows);
+	if (lane == 0)
+		c.row[at] = r;
+	if (r.kind == CODE) {
+		const struct kept f = code_kept(k);
+		for (uint32_t e = lane * 8; e < k->c.width && k->c.bits; e += 32 * 8) {
+			const struct numbers z = numbers_read(&f, r.from + k->code_from, e);
+			*(uint4 *)(c.z + at * k->c.width + e) = numbers_bf16(&f, &z);
+		}
+	}
+	for (uint32_t p = lane; p < pairs && r.kind >= REFERENCE; p += 32) {
+		float sin, cos;
+		sincosf(angle_of(r.token, turns_of(k, p)), &sin, &cos);
+		c.turn[at * pairs + p] = make_float2(cos * k->c.turn_scale, sin * k->c.turn_scale);
+	}
 }
 
 /* ---- a head of a tile's rows ------------------------------------------------------------------- */
@@ -132,6 +164,12 @@ DEVICE uint2 pieces_of(const struct coding *k, uint32_t u)
 {
 	const uint32_t pairs = k->c.turn_dims / 16;
 	return u < pairs && !k->c.interleaved ? make_uint2(u, u + pairs) : make_uint2(2 * u, 2 * u + 1);
+}
+
+/* All but a head of 96 elements have as many pieces as their products have columns for. */
+template <int D> DEVICE bool has_piece(uint32_t piece)
+{
+	return tile_cols<D> == D || piece < D / 8;
 }
 
 /* The element of a head that column `col` of a product is. */
@@ -159,31 +197,24 @@ template <int D> DEVICE const struct row *row_at(const struct row *row, int m, i
 	return &row[gemm_row<tile_rows<D>, tile_cols<D>>(m, x)];
 }
 
-/* What is added to what is decoded: the mean of a code's references; references themselves. */
-template <int D> DEVICE void begin_rows(const struct coding *k, const struct row *row, uint32_t e, product<D> *g)
+/* What is added to what is decoded: the mean of a code's references; of references, which are all alike, themselves. */
+template <int D, bool plain>
+DEVICE void begin_rows(const struct coding *k, const struct row *row, uint32_t e, product<D> *g)
 {
-	const struct kept f = ref_kept(k);
 	const uint2 pieces = pieces_of(k, part_of_row<D>());
 #pragma unroll
 	for (int m = 0; m < TILES(D); m++)
 #pragma unroll
-		for (int x = 0; x < 2; x++) {
-			const struct row *r = row_at<D>(row, m, x);
+		for (int x = 0; x < 2; x++)
 #pragma unroll
 			for (int p = 0; p < 2; p++) {
 				const uint32_t piece = p ? pieces.y : pieces.x;
-				float y[8] = {};
-				if (r->kind == REFERENCE && piece < D / 8) {
-					const struct numbers n = numbers_read(&f, r->from, e + piece * 8);
-					numbers_mean(&f, &n, y);
-				} else if (r->kind == CODE && piece < D / 8) {
-					mean_of(k, r->ref, e + piece * 8, y);
-				}
+				float y[8];
+				mean_of<plain>(k, row_at<D>(row, m, x)->ref, e + (has_piece<D>(piece) ? piece : 0) * 8, y);
 #pragma unroll
 				for (int i = 0; i < 8; i++)
 					*element(g->c[m], x, 8 * p + i) = y[i];
 			}
-		}
 }
 
 /* Dec(z) of elements [e, e + D) of x. */
@@ -192,27 +223,18 @@ DEVICE void decode(const struct rebuild_call *c, const struct row *row, uint32_t
 {
 	constexpr int BM = tile_rows<D>, BN = tile_cols<D>;
 	const struct coding *k = &c->k;
-	const uint32_t deep = (k->c.wide ? k->c.wide : k->c.width) / k->parts, part = e / (k->d / k->parts);
+	const uint32_t all = k->c.wide ? k->c.wide : k->c.width, deep = all / k->parts;
+	const __nv_bfloat16 *z = (k->c.wide ? c->wide : c->z) + ((size_t)blockIdx.z * c->room + blockIdx.x * BM) * all;
+	struct operand<BM, true> a = {{}, e / (k->d / k->parts) * deep, deep};
 	struct operand<BN, true> b = {{}, 0, deep};
+#pragma unroll
+	for (int i = 0; i < (int)(BM / GEMM_LOADS); i++)
+		a.at[i] = row[operand_row(i)].kind == CODE ? (const uint8_t *)(z + (size_t)operand_row(i) * all) : NULL;
 #pragma unroll
 	for (int i = 0; i < (int)(BN / GEMM_LOADS); i++) {
 		const uint32_t at = element_of(k, operand_row(i));
 		b.at[i] = at < D ? (const uint8_t *)k->c.out + (size_t)(e + at) * deep * 2 : NULL;
 	}
-	if (k->c.wide) {
-		struct operand<BM, true> a = {{}, 0, deep};
-#pragma unroll
-		for (int i = 0; i < (int)(BM / GEMM_LOADS); i++) {
-			const size_t at = (size_t)blockIdx.z * c->room + blockIdx.x * BM + operand_row(i);
-			a.at[i] = row[operand_row(i)].kind == CODE ? (const uint8_t *)(c->wide + at * deep) : NULL;
-		}
-		gemm_add<false>(g, &a, &b, shared);
-		return;
-	}
-	struct operand<BM, false> a = {code_kept(k), part * deep, deep};
-#pragma unroll
-	for (int i = 0; i < (int)(BM / GEMM_LOADS); i++)
-		a.at[i] = row[operand_row(i)].kind == CODE ? row[operand_row(i)].from + k->code_from : NULL;
 	gemm_add<false>(g, &a, &b, shared);
 }
 
@@ -260,36 +282,37 @@ template <int D> DEVICE void norm_rows(const struct coding *k, const struct row 
 		}
 }
 
-DEVICE void turn_pair(float *a, float *b, float angle, float scale)
+DEVICE void turn_pair(float *a, float *b, float2 turn)
 {
 	const float p = *a, q = *b;
-	float sin, cos;
-	__sincosf(angle, &sin, &cos);
-	*a = (p * cos - q * sin) * scale;
-	*b = (q * cos + p * sin) * scale;
+	*a = p * turn.x - q * turn.y;
+	*b = q * turn.x + p * turn.y;
 }
 
-/* K to its position. */
-template <int D> DEVICE void turn_rows(const struct coding *k, const struct row *row, product<D> *g)
+/* K to its position; turn[row][pair]. */
+template <int D> DEVICE void turn_rows(const struct coding *k, const float2 *turn, product<D> *g)
 {
 	const uint32_t u = part_of_row<D>(), pairs = k->c.turn_dims / 2;
+	if (8 * u >= pairs)
+		return;
 #pragma unroll
-	for (int i = 0; i < 8; i++) {
-		const uint32_t pair = 8 * u + i; /* of halves: elements i of both pieces; else 2 i and 2 i + 1 of the 16 */
-		if (pair >= pairs)
-			break;
-		const double turns = turns_of(k, pair);
+	for (int m = 0; m < TILES(D); m++)
 #pragma unroll
-		for (int m = 0; m < TILES(D); m++)
+		for (int x = 0; x < 2; x++) {
+			const float4 *t = (const float4 *)(turn + (size_t)gemm_row<tile_rows<D>, tile_cols<D>>(m, x) * pairs + 8 * u);
 #pragma unroll
-			for (int x = 0; x < 2; x++) {
-				const float angle = angle_of(row_at<D>(row, m, x)->token, turns);
-				if (k->c.interleaved)
-					turn_pair(element(g->c[m], x, 2 * i), element(g->c[m], x, 2 * i + 1), angle, k->c.turn_scale);
-				else
-					turn_pair(element(g->c[m], x, i), element(g->c[m], x, i + 8), angle, k->c.turn_scale);
+			for (int i = 0; i < 8; i += 2) { /* of halves: elements i of both pieces; else 2 i and 2 i + 1 of the 16 */
+				const float4 two = t[i / 2];
+#pragma unroll
+				for (int o = i; o < i + 2; o++) {
+					const float2 by = o == i ? make_float2(two.x, two.y) : make_float2(two.z, two.w);
+					if (k->c.interleaved)
+						turn_pair(element(g->c[m], x, 2 * o), element(g->c[m], x, 2 * o + 1), by);
+					else
+						turn_pair(element(g->c[m], x, o), element(g->c[m], x, o + 8), by);
+				}
 			}
-	}
+		}
 }
 
 template <int D> DEVICE void put_rows(const struct coding *k, const struct row *row, size_t head, product<D> *g)
@@ -304,7 +327,7 @@ template <int D> DEVICE void put_rows(const struct coding *k, const struct row *
 			for (int p = 0; p < 2; p++) {
 				const uint32_t piece = p ? pieces.y : pieces.x;
 				float y[8];
-				if (r->kind == NOTHING || piece >= D / 8)
+				if (r->kind == NOTHING || !has_piece<D>(piece))
 					continue;
 #pragma unroll
 				for (int i = 0; i < 8; i++)
@@ -325,24 +348,25 @@ __global__ void __launch_bounds__(GEMM_THREADS, 2) rebuild_kernel(const __grid_c
 	__shared__ struct row row[tile_rows<D>];
 	__shared__ float part[tile_rows<D> * (tile_cols<D> / 64)];
 	const struct coding *k = &c.k;
-	const uint32_t i = c.first + blockIdx.z, first = c.skip + blockIdx.x * tile_rows<D>, rows = rows_of(&c, i);
-	if (blockIdx.y == 0 && c.to.pool)
-		describe(&c, i, first, tile_rows<D>, rows);
-	if (first >= rows)
+	const size_t first = (size_t)blockIdx.z * c.room + blockIdx.x * tile_rows<D>;
+	if (c.row[first].kind == NOTHING)
 		return;
 	if (threadIdx.x < tile_rows<D>)
-		row[threadIdx.x] = row_of(&c, i, first + threadIdx.x, rows);
+		row[threadIdx.x] = c.row[first + threadIdx.x];
 	__syncthreads();
 	for (uint32_t h = blockIdx.y; h < 2 * k->sh.n_kv_heads; h += gridDim.y) {
 		const uint32_t v = h / k->sh.n_kv_heads;
 		product<D> g;
-		begin_rows<D>(k, row, h * D, &g);
+		if (refs_plain(k))
+			begin_rows<D, true>(k, row, h * D, &g);
+		else
+			begin_rows<D, false>(k, row, h * D, &g);
 		if (k->c.bits)
 			decode<D>(&c, row, h * D, &g, shared);
 		if (!v && k->c.k_norm)
 			norm_rows<D>(k, row, &g, part);
 		if (!v)
-			turn_rows<D>(k, row, &g);
+			turn_rows<D>(k, c.turn + first * (k->c.turn_dims / 2), &g);
 		put_rows<D>(k, row, v * (k->sh.page_bytes / 2) + (size_t)(h % k->sh.n_kv_heads) * SKV_PAGE_TOKENS * D * 2, &g);
 	}
 }
@@ -353,49 +377,46 @@ __global__ void __launch_bounds__(GEMM_THREADS, 2) rebuild_kernel(const __grid_c
 __global__ void __launch_bounds__(GEMM_THREADS, 2) open_kernel(const __grid_constant__ struct rebuild_call c)
 {
 	extern __shared__ __align__(16) uint8_t shared[];
-	const struct coding *k = &c.k;
-	const uint32_t i = c.first + blockIdx.z, at = blockIdx.y * WIDE_TILE, rows = rows_of(&c, i), col = blockIdx.x * WIDE_TILE;
-	if (c.skip + at >= rows)
+	const uint32_t width = c.k.c.width, wide = c.k.c.wide, col = blockIdx.x * WIDE_TILE;
+	const size_t first = (size_t)blockIdx.z * c.room + blockIdx.y * WIDE_TILE;
+	if (c.row[first].kind == NOTHING)
 		return;
-	struct operand<WIDE_TILE, false> a = {code_kept(k), 0, k->c.width};
-	struct operand<WIDE_TILE, true> b = {{}, 0, k->c.width};
+	struct operand<WIDE_TILE, true> a = {{}, 0, width}, b = {{}, 0, width};
+	struct gemm<WIDE_TILE, WIDE_TILE> g = {};
 #pragma unroll
 	for (int n = 0; n < (int)(WIDE_TILE / GEMM_LOADS); n++) {
-		const struct row r = row_of(&c, i, c.skip + at + operand_row(n), rows);
 		const uint32_t to = col + operand_row(n);
-		a.at[n] = r.kind == CODE ? r.from + k->code_from : NULL;
-		b.at[n] = to < k->c.wide ? (const uint8_t *)k->c.open + (size_t)to * k->c.width * 2 : NULL;
+		a.at[n] = c.row[first + operand_row(n)].kind == CODE ? (const uint8_t *)(c.z + (first + operand_row(n)) * width) : NULL;
+		b.at[n] = to < wide ? (const uint8_t *)c.k.c.open + (size_t)to * width * 2 : NULL;
 	}
-	struct gemm<WIDE_TILE, WIDE_TILE> g = {};
 	gemm_add<false>(&g, &a, &b, shared);
 	const float *x = gemm_show(&g, shared);
-	__nv_bfloat16 *to = c.wide + ((size_t)blockIdx.z * c.room + at) * k->c.wide + col;
 	for (uint32_t n = threadIdx.x; n < WIDE_TILE * WIDE_TILE; n += GEMM_THREADS) {
 		const uint32_t r = n / WIDE_TILE, o = n % WIDE_TILE;
-		if (c.skip + at + r < rows && at + r < c.room && col + o < k->c.wide)
-			to[(size_t)r * k->c.wide + o] = __float2bfloat16_rn(silu(x[r * GEMM_PITCH(WIDE_TILE) + o]));
+		if (col + o < wide)
+			c.wide[(first + r) * wide + col + o] = __float2bfloat16_rn(silu(x[r * GEMM_PITCH(WIDE_TILE) + o]));
 	}
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-/* A block has up to HEADS_MOST heads, one after the other, and looks the tile's rows up once; but all are to be busy. */
+/* A block looks at a tile's rows once for many heads; but all blocks that there can be at a time are to be busy. */
 template <int D> static void launch(const struct rebuild_call *c, uint32_t n, cudaStream_t stream)
 {
-	constexpr uint32_t bytes = gemm_bytes<tile_rows<D>, tile_cols<D>>;
-	const uint32_t tiles = ceil_div(c->room, tile_rows<D>), heads = 2 * c->k.sh.n_kv_heads;
+	const uint32_t tiles = c->room / tile_rows<D>, heads = 2 * c->k.sh.n_kv_heads;
 	uint32_t each = 1;
 
 	while (each < HEADS_MOST && heads % (2 * each) == 0 && (uint64_t)tiles * n * heads / (2 * each) >= 8 * skv_cuda_sms())
 		each *= 2;
-	rebuild_kernel<D><<<dim3(tiles, heads / each, n), GEMM_THREADS, bytes, stream>>>(*c);
+	rebuild_kernel<D><<<dim3(tiles, heads / each, n), GEMM_THREADS, gemm_bytes<tile_rows<D>, tile_cols<D>>, stream>>>(*c);
 }
 
 /* Rows [skip, skip + room) of n sequences from `first` on. */
 static void rebuild_some(const struct rebuild_call *c, uint32_t n, cudaStream_t stream)
 {
+	look_kernel<<<dim3(c->room / LOOKS, n), GEMM_THREADS, 0, stream>>>(*c);
 	if (c->k.c.wide && c->k.c.bits)
-		open_kernel<<<dim3(ceil_div(c->k.c.wide, WIDE_TILE), ceil_div(c->room, WIDE_TILE), n), GEMM_THREADS,
+		open_kernel<<<dim3(ceil_div(c->k.c.wide, WIDE_TILE), c->room / WIDE_TILE, n), GEMM_THREADS,
 		              gemm_bytes_with_c<WIDE_TILE, WIDE_TILE>, stream>>>(*c);
 	switch (c->k.sh.head_dim) {
 	case 64:
@@ -412,30 +433,44 @@ static void rebuild_some(const struct rebuild_call *c, uint32_t n, cudaStream_t 
 	}
 }
 
+static size_t rebuild_layout(const struct skv_shape *sh, struct rebuild_call *c, uint8_t *mem)
+{
+	const size_t rows = ROWS_MOST;
+	size_t at = 0;
+
+	c->row = (struct row *)(mem + at);
+	at += rows * sizeof(struct row);
+	c->z = (__nv_bfloat16 *)(mem + at);
+	at += rows * sh->code->width * 2;
+	c->turn = (float2 *)(mem + at);
+	at += rows * (sh->code->turn_dims / 2) * sizeof(float2);
+	c->wide = (__nv_bfloat16 *)(mem + at);
+	return at + rows * sh->code->wide * 2;
+}
+
 size_t skv_cuda_rebuild_bytes(const struct skv_shape *sh)
 {
-	return (size_t)WIDE_ROWS * sh->code->wide * 2;
+	struct rebuild_call c;
+	return rebuild_layout(sh, &c, NULL);
 }
 
 void skv_cuda_rebuild(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_list *list,
                       const struct skv_rebuilt *to, const struct skv_work *work)
 {
-	const uint32_t rows = list ? list->most : batch->max_len;
+	const uint32_t rows = list ? list->most : batch->max_len, tiles = rows > 0 ? ceil_div(rows, WIDE_TILE) : 1;
 	struct rebuild_call c = {};
-	uint32_t at_once = batch->n;
 
+	if (batch->n == 0)
+		return;
+	rebuild_layout(sh, &c, (uint8_t *)work->mem + skv_cuda_scratch_at(sh));
 	c.k = coding_of(sh);
 	c.seq = batch->seq;
 	c.ids = list ? list->ids : NULL;
 	c.count = list ? list->count : NULL;
 	c.stride = list ? list->stride : 0;
 	c.to = *to;
-	c.room = rows > 0 ? rows : 1; /* an empty sequence is described, too */
-	if (c.k.c.wide) {
-		c.wide = (__nv_bfloat16 *)((uint8_t *)work->mem + skv_cuda_scratch_at(sh));
-		at_once = at_once < WIDE_SEQS ? at_once : WIDE_SEQS;
-		c.room = WIDE_ROWS / (at_once ? at_once : 1) / WIDE_TILE * WIDE_TILE;
-	}
+	const uint32_t at_once = batch->n < SEQS_MOST ? batch->n : SEQS_MOST, most = ROWS_MOST / at_once / WIDE_TILE;
+	c.room = (tiles < most ? tiles : most) * WIDE_TILE;
 	for (c.first = 0; c.first < batch->n; c.first += at_once)
 		for (c.skip = 0; c.skip == 0 || c.skip < rows; c.skip += c.room)
 			rebuild_some(&c, batch->n - c.first < at_once ? batch->n - c.first : at_once, stream_of(work));
