@@ -256,9 +256,17 @@ int codec_read(const char *path, uint32_t d, uint32_t n_layers, const struct skv
 	return 0;
 }
 
+void codec_forget(struct codec *c)
+{
+	if (!c)
+		return;
+	free(c->weights);
+	c->weights = NULL;
+	memset(c->layer, 0, c->n_layers * sizeof(*c->layer));
+}
+
 void codec_free(struct codec *c)
 {
-	if (c)
-		free(c->weights);
+	codec_forget(c);
 	free(c);
 }

@@ -40,5 +40,6 @@ struct codec {
 int codec_read(const char *path, uint32_t d, uint32_t n_layers, const struct skv_layer_set *packs,
                struct codec **ret, char *err, size_t err_len);
 void codec_free(struct codec *c);
+void codec_forget(struct codec *c); /* its weights; NULL is fine */
 
 #endif

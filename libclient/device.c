@@ -133,10 +133,11 @@ void device_close(struct skv_session *s)
 		d->backend->free(d->attended);
 		d->backend->free(s->step.work.mem);
 		d->backend->free(s->step.arena);
+		d->backend->free(s->step.rebuilt.mem);
 		d->backend->free(s->step.recall.mem);
 		device_leave(s, was);
 	}
-	s->step.work.mem = s->step.arena = s->step.recall.mem = NULL;
+	s->step.work.mem = s->step.arena = s->step.rebuilt.mem = s->step.recall.mem = NULL;
 	free(d->stale);
 	free(d);
 	s->device = NULL;

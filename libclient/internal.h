@@ -513,8 +513,8 @@ bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page);
 /* So do those that the sequence has beyond its slots. */
 void pages_evict_surplus(struct skv_seq *q);
 void pages_unpark(struct skv_seq *q); /* the entry beyond the committed length, after an attach and a settling */
-/* What a torn step has left in entries of no use; of bounds, what is beyond the layer's slots. */
-void pages_trim(struct skv_seq *q);
+/* Drop what a torn step has left in entries of no use; of bounds, what is beyond the layer's slots. Was there any? */
+bool pages_trim(struct skv_seq *q);
 /* Does the sequence have the pages that its slots are in? NULL, or what is wrong. Finds gaps. */
 const char *pages_check(struct skv_seq *q);
 

@@ -21,6 +21,16 @@ static uint64_t decode_pages(struct skv_session *s, const struct group *g, uint3
 	return g->policy->plan[layer].attend == SKV_ATTEND_TOKENS ? pages * b.n : pages;
 }
 
+/* And those whose prompts read what is packed, of which one is rebuilt at a time. */
+static uint64_t prompt_pages(struct skv_session *s, const struct group *g, uint32_t layer)
+{
+	bool packed = false;
+
+	for (uint32_t i = g->first_prompt; i < g->first_prompt + g->n_prompts; i++)
+		packed |= !s->step.seqs[i]->quiet && layer_kseq(s, layer, i)->coded > 0;
+	return packed ? skv_pages_of(group_prompts(s, g, layer).max_len) : 0;
+}
+
 static uint64_t pages_needed(struct skv_session *s, const struct group *g)
 {
 	uint64_t most = 0;
@@ -32,7 +42,7 @@ static uint64_t pages_needed(struct skv_session *s, const struct group *g)
 			continue;
 		pages = decode_pages(s, g, layer);
 		most = pages > most ? pages : most;
-		pages = g->n_prompts > 0 ? skv_pages_of(group_prompts(s, g, layer).max_len) : 0;
+		pages = prompt_pages(s, g, layer);
 		most = pages > most ? pages : most;
 	}
 	return most;

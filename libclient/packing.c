@@ -2,6 +2,8 @@
 /*
  * libclient/packing.c - how layers pack, as the kernels are told: by a policy's plans or by what a sequence says of
  * itself, by a compressor, and by how the model turns keys.
+ *
+ * On a device the compressor's numbers are there, once for each policy, or sequence that is unpacked; the host's are gone.
  */
 #include "internal.h"
 
@@ -10,6 +12,8 @@
 #include <string.h>
 
 #include "codec.h"
+
+#define MATRICES 4u /* of a layer */
 
 /* ---- the compressor -------------------------------------------------------------------------- */
 
@@ -53,6 +57,87 @@ static int read_codec(const struct skv_session *s, const struct skv_layer_set *c
 	return e < 0 ? fail(e, "%s", text) : 0;
 }
 
+/* ---- on a device ----------------------------------------------------------------------------- */
+
+/* A copy of so many bytes in the device's memory, until packing_free(). */
+static int to_device(struct packing *k, const void *from, size_t bytes, const void **ret)
+{
+	const struct skv_backend *b = k->backend;
+	void *there;
+	int e = b->alloc(bytes, &there);
+
+	if (e == 0) {
+		k->held[k->n_held++] = there;
+		e = b->copy(there, from, bytes, NULL);
+	}
+	if (e == 0)
+		e = b->wait(NULL);
+	if (e < 0)
+		return fail(e, "compressor %.150s: %zu bytes on the device: %s", k->path, bytes, b->error());
+	*ret = there;
+	return 0;
+}
+
+static uint16_t to_bf16(float x)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &x, sizeof(bits)); /* finite: the file was looked at */
+	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* A matrix of n numbers, if there is one, in place of the host's. */
+static int matrix_to_device(struct packing *k, const void **matrix, size_t n)
+{
+	const float *from = *matrix;
+	uint16_t *narrow;
+	int e;
+
+	if (!from)
+		return 0;
+	narrow = malloc(n * sizeof(*narrow));
+	if (!narrow)
+		return fail(-ENOMEM, "compressor %.150s: no memory for %zu numbers", k->path, n);
+	for (size_t i = 0; i < n; i++)
+		narrow[i] = to_bf16(from[i]);
+	e = to_device(k, narrow, n * sizeof(*narrow), matrix);
+	free(narrow);
+	return e;
+}
+
+static int code_to_device(struct packing *k, struct skv_codes *c, size_t d)
+{
+	const size_t parts = c->spans ? 2 * c->spans : 1, from = c->hidden ? c->hidden : d, to = c->wide ? c->wide : c->width;
+	int e = matrix_to_device(k, &c->in, 2 * c->hidden * d);
+
+	if (e == 0)
+		e = matrix_to_device(k, &c->down, c->width * from / parts);
+	if (e == 0)
+		e = matrix_to_device(k, &c->open, (size_t)c->wide * c->width);
+	return e < 0 ? e : matrix_to_device(k, &c->out, d * to / parts);
+}
+
+/* All that the kernels are told of. The device is entered. */
+static int all_to_device(const struct skv_session *s, struct packing *k)
+{
+	const uint32_t layers = s->model.n_layers;
+	const void *turn = NULL;
+	int e;
+
+	k->held = calloc(1 + (size_t)layers * MATRICES, sizeof(*k->held));
+	if (!k->held)
+		return fail(-ENOMEM, "out of memory");
+	k->backend = s->device->backend;
+	k->device = s->device->number;
+	e = to_device(k, k->turn, s->model.head_dim / 2 * sizeof(*k->turn), &turn);
+	for (uint32_t layer = 0; layer < layers && e == 0; layer++) {
+		k->layer[layer].code.turn = turn;
+		e = code_to_device(k, &k->layer[layer].code, skv_token_dims(&s->shape));
+	}
+	codec_forget(k->codec);
+	return e;
+}
+
 /* ---- for the kernels ------------------------------------------------------------------------- */
 
 static uint64_t hash(uint64_t h, const void *bytes, size_t n)
@@ -91,8 +176,16 @@ static struct packing *packing_new(const struct skv_session *s, bool turns)
 
 void packing_free(struct packing *k)
 {
+	void *was;
+
 	if (!k)
 		return;
+	if (k->n_held > 0 && k->backend->enter(k->device, &was) == 0) {
+		while (k->n_held > 0)
+			k->backend->free(k->held[--k->n_held]);
+		k->backend->leave(was);
+	}
+	free(k->held);
 	codec_free(k->codec);
 	free(k->turn);
 	free(k);
@@ -158,7 +251,7 @@ static struct skv_codes codes_of(const struct skv_session *s, const struct packi
 	};
 }
 
-/* What the kernels are told of a layer, into k->layer[]. */
+/* What the kernels are told of a layer, into k->layer[]; in host memory. */
 static int describe(const struct skv_session *s, struct packing *k, uint32_t layer, struct skv_form f)
 {
 	const bool low = f.kind == SKV_PACK_LOW;
@@ -173,6 +266,25 @@ static int describe(const struct skv_session *s, struct packing *k, uint32_t lay
 	shape.code = &k->layer[layer].code;
 	wrong = s->kernels->unsupported_codes(&shape);
 	return wrong ? fail(-ENOTSUP, "layer %u cannot be packed so: %s", layer, wrong) : fits_table(k, &shape);
+}
+
+/* Of all layers that have a form; and brought to where the kernels are. */
+static int describe_all(struct skv_session *s, struct packing *k, const struct skv_form *forms)
+{
+	void *was;
+	int e = 0;
+
+	for (uint32_t layer = 0; layer < s->model.n_layers && e == 0; layer++)
+		if (forms[layer].kind)
+			e = describe(s, k, layer, forms[layer]);
+	if (e < 0 || !s->device)
+		return e;
+	e = device_enter(s, &was);
+	if (e == 0) {
+		e = all_to_device(s, k);
+		device_leave(s, was);
+	}
+	return e;
 }
 
 struct skv_shape coded_shape(const struct skv_session *s, uint32_t layer, const struct packing *k)
@@ -270,6 +382,7 @@ static int can_pack(const struct skv_session *s, bool turns)
 
 int packing_make(struct skv_session *s, struct policy *p)
 {
+	struct skv_form forms[SKV_MAX_LAYERS] = {0};
 	struct skv_layer_set coded = {0};
 	bool turns = false;
 	int e;
@@ -277,8 +390,12 @@ int packing_make(struct skv_session *s, struct policy *p)
 	if (p->n_pack == 0)
 		return 0;
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
-		turns |= p->plan[layer].pack.kind == SKV_PACK_DELTA;
-		if (needs_codec(p->plan[layer].pack.kind, p->plan[layer].pack.bits))
+		const struct skv_pack *plan = &p->plan[layer].pack;
+
+		if (plan->kind)
+			forms[layer] = packs_form(plan, s->model.max_tokens);
+		turns |= plan->kind == SKV_PACK_DELTA;
+		if (needs_codec(plan->kind, plan->bits))
 			coded.bits[layer / 64] |= (uint64_t)1 << layer % 64;
 	}
 	e = can_pack(s, turns);
@@ -291,9 +408,8 @@ int packing_make(struct skv_session *s, struct policy *p)
 		e = find_codec(s, p, p->packing);
 		e = e < 0 ? e : read_codec(s, &coded, p->packing);
 	}
-	for (uint32_t layer = 0; layer < s->model.n_layers && e == 0; layer++)
-		if (p->plan[layer].pack.kind)
-			e = describe(s, p->packing, layer, packs_form(&p->plan[layer].pack, s->model.max_tokens));
+	if (e == 0)
+		e = describe_all(s, p->packing, forms);
 	if (e == 0)
 		listen(s, p);
 	return e;
@@ -303,16 +419,19 @@ int packing_of(struct skv_seq *q, struct packing **ret)
 {
 	struct skv_session *s = q->session;
 	const struct skv_seqmem *m = q->mem;
+	struct skv_form forms[SKV_MAX_LAYERS] = {0};
 	struct skv_layer_set coded = {0};
 	struct packing *k;
 	bool turns = false;
 	int e;
 
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
-		const struct skv_form *f = &q->slots[layer].form;
+		struct skv_form *f = &forms[layer];
 
-		turns |= seq_coded(q, layer) > 0 && f->kind == SKV_PACK_DELTA;
-		if (seq_coded(q, layer) > 0 && needs_codec(f->kind, f->bits))
+		if (seq_coded(q, layer) > 0)
+			*f = q->slots[layer].form;
+		turns |= f->kind == SKV_PACK_DELTA;
+		if (needs_codec(f->kind, f->bits))
 			coded.bits[layer / 64] |= (uint64_t)1 << layer % 64;
 	}
 	e = can_pack(s, turns);
@@ -327,9 +446,8 @@ int packing_of(struct skv_seq *q, struct packing **ret)
 	if (e == 0 && ((k->codec && m->codec != k->codec->fingerprint) || (turns && m->rope != k->rope)))
 		e = fail(-ENOTSUP, "sequence %u was packed by another content of %.150s, or its keys were turned in another way",
 		         q->id, k->path);
-	for (uint32_t layer = 0; layer < s->model.n_layers && e == 0; layer++)
-		if (seq_coded(q, layer) > 0)
-			e = describe(s, k, layer, q->slots[layer].form);
+	if (e == 0)
+		e = describe_all(s, k, forms);
 	if (e < 0)
 		packing_free(k);
 	else

@@ -42,6 +42,11 @@ struct packing {
 	char path[SKV_PROFILE_PATH]; /* of its file, or "" */
 	uint64_t rope; /* fingerprint of how the model turns keys; 0 where that does not matter */
 	double *turn; /* [head_dim / 2], of the model */
+	/* of a device, where what the kernels are told of lies then */
+	const struct skv_backend *backend; /* NULL: host memory */
+	unsigned device;                   /* of the backend */
+	void **held; /* [n_held]: its memory */
+	uint32_t n_held;
 	struct {
 		struct skv_codes code;
 		struct skv_select select; /* what the hooks ask of the layer for others */

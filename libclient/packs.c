@@ -108,14 +108,22 @@ static void begin_slots(struct skv_seq *q)
 	q->about |= SKV_ABOUT_SLOTS;
 }
 
+/* How it has packed is known now, and so is what a torn step has left of that. */
+static int trim(struct skv_seq *q)
+{
+	bool any = pages_trim(q);
+	int e = seq_check_pages(q);
+
+	return e == 0 && any && q->session->device ? device_seq_refresh(q) : e;
+}
+
 static int unpack(struct skv_session *s, struct skv_seq *q)
 {
 	int e = packing_of(q, &q->unpacking);
 
 	if (e < 0)
 		return e;
-	pages_trim(q); /* by what is known now */
-	e = seq_check_pages(q);
+	e = trim(q);
 	if (e == 0)
 		e = slots_quiet(s, q, QUIET_UNPACK);
 	packing_free(q->unpacking);
@@ -134,10 +142,7 @@ int packs_settle(struct skv_session *s, struct skv_seq *q)
 static int find_out(struct skv_seq *q)
 {
 	q->packs = can_pack(q);
-	if (!q->packs)
-		return 0;
-	pages_trim(q);
-	return seq_check_pages(q);
+	return q->packs ? trim(q) : 0;
 }
 
 /* Does a layer lag behind where a decode step wants it? */

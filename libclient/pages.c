@@ -195,6 +195,18 @@ static bool shares(const struct skv_seq *q, uint32_t table, uint32_t page)
 	return skv_pte_kind(seq_table(q, table)[page]) == SKV_PTE_SHARED;
 }
 
+/* May the step want an entry that is not behind all others? Slots may grow into what was evicted, tokens do not. */
+static bool refills(const struct skv_seq *q)
+{
+	for (uint32_t layer = 0; seq_by_layer(q) && layer < q->layout.n_layers; layer++) {
+		const struct skv_layer_slots *x = &q->slots[layer];
+
+		if (q->quiet || x->unit || x->live != q->len || x->extent != q->len)
+			return true;
+	}
+	return false;
+}
+
 int pages_count(struct skv_seq *q, struct pages *p)
 {
 	const struct policy *policy = seq_policy(q);
@@ -202,8 +214,8 @@ int pages_count(struct skv_seq *q, struct pages *p)
 	int e;
 
 	q->takes = takes(q);
-	/* an entry whose page an earlier step evicted shows it until that commit is seen, and slots may grow into it */
-	e = q->takes && q->evicting && seq_by_layer(q) ? device_settle(q->session) : 0;
+	/* an entry whose page an earlier step evicted shows it until that commit is seen */
+	e = q->takes && q->evicting && refills(q) ? device_settle(q->session) : 0;
 	if (e < 0)
 		return e;
 	for (uint32_t table = 0; q->takes && table < q->layout.n_tables; table++) {
@@ -424,8 +436,18 @@ static bool unknown(const struct skv_seq *q, uint32_t table)
 	return (group == SKV_GROUP_CODES || group == SKV_GROUP_REFS) && seq_coded(q, layer) > 0 && !packs_code(q, layer);
 }
 
-void pages_trim(struct skv_seq *q)
+static bool drop(struct skv_seq *q, uint32_t table, uint32_t page)
 {
+	bool is = resident(q, table, page);
+
+	seq_drop_page(q, table, page);
+	return is;
+}
+
+bool pages_trim(struct skv_seq *q)
+{
+	bool any = false;
+
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
 		uint32_t layer = layer_of(q, table), extent = seq_extent(q, layer), pages = skv_pages_of(q->len);
 		uint32_t from = group_of(q, table) == SKV_GROUP_BOUNDS ? state_pages_of(extent) : had(q, table);
@@ -435,11 +457,12 @@ void pages_trim(struct skv_seq *q)
 		if (group_of(q, table) == SKV_GROUP_NOTES && skv_pages_of(extent) > pages)
 			pages--; /* it is parked there */
 		for (uint32_t page = from; page < pages; page++)
-			seq_drop_page(q, table, page);
+			any |= drop(q, table, page);
 		for (uint32_t page = 0; group_of(q, table) == SKV_GROUP_PAGES && page < pages; page++)
 			if (packs_has(q, layer, page))
-				seq_drop_page(q, table, page);
+				any |= drop(q, table, page);
 	}
+	return any;
 }
 
 /* Has the layer's pages what packed tokens need? NULL, or what is wrong. */

@@ -99,6 +99,9 @@ static uint64_t key_of(const struct skv_session *s)
 		st->n_classes,
 		(uintptr_t)st->work.mem,
 		(uintptr_t)st->arena,
+		(uintptr_t)st->rebuilt.pool,
+		(uintptr_t)st->rebuilt.seq,
+		(uintptr_t)st->rebuilt.table,
 		(uintptr_t)s->device->kseq,
 		(uintptr_t)s->device->attended,
 		(uintptr_t)s->shape.pool,
@@ -110,7 +113,7 @@ static uint64_t key_of(const struct skv_session *s)
 	for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++)
 		sum = mix(sum, part[i]);
 	for (uint32_t i = 0; i < st->n_groups; i++)
-		sum = mix(mix(sum, st->group[i].policy->serial), st->group[i].n);
+		sum = mix(mix(mix(sum, st->group[i].policy->serial), st->group[i].packs), st->group[i].n);
 	for (uint32_t i = 0; i < st->n_classes; i++)
 		sum = mix(mix(sum, st->class[i].all.max_len), st->class[i].all.max_bounds);
 	for (uint32_t layer = 0; st->n_classes > 1 && layer < s->model.n_layers; layer++)

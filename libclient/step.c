@@ -96,12 +96,13 @@ static size_t work_bytes(const struct skv_session *s, uint32_t longest)
 	int threads = st->work.threads;
 	size_t most = s->kernels->work_bytes(&s->shape, st->n, st->rows, longest, threads);
 
-	for (uint32_t i = 0; i < st->n; i++)
+	for (uint32_t i = 0; i < st->n_groups; i++)
 		for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
+			const struct group *g = &st->group[i]; /* whose sequences pack alike */
 			struct skv_shape shape = s->shape;
 			size_t bytes;
 
-			shape.code = packs_code(st->seqs[i], layer);
+			shape.code = packs_code(st->seqs[g->n > 0 ? g->first : g->first_prompt], layer);
 			bytes = shape.code ? s->kernels->work_bytes(&shape, st->n, st->rows, longest, threads) : 0;
 			most = bytes > most ? bytes : most;
 		}
