@@ -16,7 +16,7 @@ set -eu
 dir=$1
 
 tests='tests/test-allot tests/test-append tests/test-bounds tests/test-chosen tests/test-decode tests/test-keep tests/test-low tests/test-pack tests/test-prefill tests/test-rebuild tests/test-recall tests/test-replay tests/test-select tests/test-slots tests/gpu-daemon
-	tests/gpu-client tests/test-client tests/test-client-bounds tests/test-client-keep tests/test-client-mixed tests/test-client-policy tests/test-client-kill tests/test-client-quiet
+	tests/gpu-client tests/test-client tests/test-client-bounds tests/test-client-codec tests/test-client-codes tests/test-client-keep tests/test-client-mixed tests/test-client-policy tests/test-client-kill tests/test-client-quiet
 	tests/test-oracle tests/test-engine-place tests/test-engine-forward tests/test-engine-work tests/test-golden'
 plugins='tests/plugins/refuse-adopt tests/plugins/fourth tests/plugins/heads tests/plugins/keys-first tests/plugins/late-misuse'
 programs="$tests daemon/sparsekvd daemon/ctl/sparsekvctl engine/sparsekv-generate engine/sparsekv-eval engine/sparsekv-calibrate bench/sparsekv-bench"
@@ -48,7 +48,7 @@ export SPARSEKV_ENGINE_CUDA_MODULE=$here/engine/cuda/libsparsekv-engine-cuda.so
 [ "${1-}" != bench ] || exec "$here/bench/sparsekv-bench" "${@:2}"
 case ${1-} in memcheck | racecheck | synccheck | initcheck) tool=$1; shift ;; esac
 # of several processes
-processes='gpu-daemon gpu-client test-client test-client-bounds test-client-keep test-client-mixed test-client-legacy test-client-policy test-client-kill test-client-quiet test-oracle
+processes='gpu-daemon gpu-client test-client test-client-bounds test-client-codec test-client-codes test-client-keep test-client-mixed test-client-legacy test-client-policy test-client-kill test-client-quiet test-oracle
 	test-engine-forward test-engine-work test-golden'
 processes=${processes//[[:space:]]/ }
 [ $# -gt 0 ] || set -- test-allot test-append test-bounds test-chosen test-decode test-keep test-low test-pack test-prefill test-rebuild test-recall test-replay test-select test-slots test-engine-place $([ -n "$tool" ] || echo "$processes")

@@ -512,9 +512,8 @@ static Suite *suite(void)
 
 	tcase_add_checked_fixture(t, setup, NULL);
 	tcase_set_timeout(t, 200);
-	tcase_add_loop_test(t, any_time, 0, place_is_device() ? DELTAKV : POLICIES); /* there nothing is packed */
-	if (!place_is_device())
-		tcase_add_test(t, any_swap);
+	tcase_add_loop_test(t, any_time, 0, POLICIES);
+	tcase_add_test(t, any_swap);
 	if (!place_is_device()) /* there the device commits */
 		tcase_add_loop_test(t, any_instruction, 0, 5);
 	suite_add_tcase(s, t);

@@ -278,10 +278,10 @@ static void write_identity(const char *path, uint32_t stride, uint32_t near)
 /* Few tokens raw, so that there is something to pack all the time. */
 static void deltakv_spec(char *to, uint32_t bits, const char *more)
 {
-	static const uint32_t kv_heads[] = {1, 2, 3, 4}, dims[] = {64, 32, 32, 16};
-	uint32_t which = rnd_below(4);
+	static const uint32_t host[][2] = {{1, 64}, {2, 32}, {3, 32}, {4, 16}}, device[][2] = {{1, 64}, {1, 96}, {2, 64}, {3, 64}};
+	const uint32_t *heads = place_is_device() ? device[rnd_below(4)] : host[rnd_below(4)];
 
-	shape = (struct skv_model){.n_layers = 6, .n_kv_heads = kv_heads[which], .head_dim = dims[which]};
+	shape = (struct skv_model){.n_layers = 6, .n_kv_heads = heads[0], .head_dim = heads[1]};
 	shape.n_heads = shape.n_kv_heads * (1 + rnd_below(4));
 	snprintf(to, SPEC, "deltakv?budget=%s&recent=%u&layers=%s&dense=%u&raw=%u&block=%u&bits=%u%s", some_budget(16),
 	         rnd_below(16), some_layers(), rnd_below(3), 1 + rnd_below(40), 16 * (1 + rnd_below(3)), bits, more);
@@ -433,10 +433,6 @@ START_TEST(policy)
 
 	if (only && strncmp(policies[_i].what, only, strlen(only)) != 0)
 		return;
-	if (place_is_device() && !strncmp(policies[_i].what, "deltakv", 7)) {
-		printf("%s: not on devices\n", policies[_i].what);
-		return;
-	}
 	rnd_state += (uint64_t)_i;
 	for (uint32_t i = 0; i < SPECS; i++) {
 		shape.n_layers = identity = 0;
@@ -461,14 +457,14 @@ START_TEST(wide_codes)
 	char path[100], spec[SPEC];
 	struct skv_session *s;
 
-	shape = (struct skv_model){.n_layers = 3, .n_heads = 1, .n_kv_heads = 1, .head_dim = 32};
-	m = (struct skv_model){.size = sizeof(m), .n_ranks = 1, .n_layers = 3, .n_heads = 1, .n_kv_heads = 1, .head_dim = 32,
-	                       .kv_dtype = SKV_BF16, .max_tokens = 1000, .name = "oracle", .rope.type = SKV_ROPE_NONE};
+	shape = (struct skv_model){.n_layers = 3, .n_heads = 1, .n_kv_heads = 1, .head_dim = 64};
+	m = (struct skv_model){.size = sizeof(m), .n_ranks = 1, .n_layers = 3, .n_heads = 1, .n_kv_heads = 1, .head_dim = 64,
+	                       .device = place_is_device() ? SKV_DEVICE_CUDA(0) : SKV_DEVICE_HOST, .kv_dtype = SKV_BF16, .max_tokens = 1000, .name = "oracle", .rope.type = SKV_ROPE_NONE};
 	snprintf(path, sizeof(path), "%s/identity.safetensors", daemon_.dir);
-	snprintf(spec, sizeof(spec), "deltakv?layers=0&dense=1&near=4&stride=10&file=%s", path);
-	write_identity(path, 10, 4); /* 144 bytes each: 14 in the page of 16 rows */
+	snprintf(spec, sizeof(spec), "deltakv?layers=0&dense=1&near=4&stride=20&file=%s", path);
+	write_identity(path, 20, 4); /* 272 bytes each: 15 in the page of 16 rows */
 	ck_assert_int_eq(skv_open(client, &m, spec, &s), -ENOTSUP);
-	ck_assert_msg(strstr(skv_last_error(), "14 codes"), "%s", skv_last_error());
+	ck_assert_msg(strstr(skv_last_error(), "15 codes"), "%s", skv_last_error());
 	write_identity(path, 4, 4); /* of four tokens three have a code */
 	snprintf(spec, sizeof(spec), "deltakv?layers=0&dense=1&near=4&stride=4&file=%s", path);
 	OK(skv_open(client, &m, spec, &s));
@@ -484,8 +480,7 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_set_timeout(t, 600);
 	tcase_add_loop_test(t, policy, 0, (int)N_POLICIES);
-	if (!place_is_device())
-		tcase_add_test(t, wide_codes);
+	tcase_add_test(t, wide_codes);
 	suite_add_tcase(s, t);
 	t = tcase_create("oracle");
 	tcase_set_timeout(t, 60);
