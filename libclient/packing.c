@@ -369,15 +369,13 @@ uint32_t packing_most(const struct policy *p, uint32_t layer, uint32_t len)
 
 /* ---- of a policy, of a sequence -------------------------------------------------------------- */
 
-/* Can layers pack here, and with `turns` those that take keys as they are before rotary positions? */
-static int can_pack(const struct skv_session *s, bool turns)
+/* Is it known how keys turn, where that matters? */
+static int check_turns(const struct skv_session *s, bool turns)
 {
-	if (!s->kernels->pack)
-		return fail(-ENOTSUP, "packs tokens, which this device's kernels cannot");
-	if (turns && s->model.rope.type == SKV_ROPE_UNKNOWN)
-		return fail(-EINVAL, "keys are packed as they are before rotary positions, but the engine has not said how its "
-		            "model turns them");
-	return 0;
+	if (!turns || s->model.rope.type != SKV_ROPE_UNKNOWN)
+		return 0;
+	return fail(-EINVAL, "keys are packed as they are before rotary positions, but the engine has not said how its model "
+	            "turns them");
 }
 
 int packing_make(struct skv_session *s, struct policy *p)
@@ -398,7 +396,7 @@ int packing_make(struct skv_session *s, struct policy *p)
 		if (needs_codec(plan->kind, plan->bits))
 			coded.bits[layer / 64] |= (uint64_t)1 << layer % 64;
 	}
-	e = can_pack(s, turns);
+	e = check_turns(s, turns);
 	if (e < 0)
 		return e;
 	p->packing = packing_new(s, turns); /* policy_put() frees it */
@@ -434,7 +432,7 @@ int packing_of(struct skv_seq *q, struct packing **ret)
 		if (needs_codec(f->kind, f->bits))
 			coded.bits[layer / 64] |= (uint64_t)1 << layer % 64;
 	}
-	e = can_pack(s, turns);
+	e = check_turns(s, turns);
 	if (e < 0)
 		return e;
 	k = packing_new(s, turns);

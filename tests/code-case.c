@@ -226,7 +226,7 @@ bool code_on(struct code_case *k, const struct test_backend *b)
 {
 	const char *wrong = NULL;
 
-	if (!b->kern->pack || !case_on(&k->c, b))
+	if (!case_on(&k->c, b))
 		return false;
 	case_append(&k->c, 400, 1);
 	case_from(&k->c, k->seq, k->c.batch.seq, k->c.n * sizeof *k->seq);

@@ -32,7 +32,7 @@ struct code_case {
 void code_init(struct code_case *, int shape, int form, uint32_t n, const uint32_t *len);
 void code_deinit(struct code_case *);
 
-/* Put it on a backend, all rows written, nothing packed. False: the backend has no such kernels, or not this shape or way to pack. */
+/* Put it on a backend, all rows written, nothing packed. False: the backend does not support the shape or the way to pack. */
 bool code_on(struct code_case *, const struct test_backend *);
 void code_off(struct code_case *);
 
