@@ -257,9 +257,24 @@ void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *
 		append(s, g, layer, a);
 		if (g->n > 0)
 			decode(s, g, layer, a);
-		if (g->n_prompts > 0)
+		if (g->n_prompts > 0 && a->q)
 			read_prompts(s, g, layer, a);
 	}
+}
+
+/* May a layer of the open step have K and V alone? No rows then attend, and none is asked for its votes. */
+static int check_append(const struct skv_session *s, uint32_t layer)
+{
+	const struct step *st = &s->step;
+
+	if (st->n_decode > 0)
+		return fail(-EINVAL, "layer %u: q and out may be missing in a step of prompts alone, but %u sequences decode", layer,
+		            st->n_decode);
+	for (uint32_t i = 0; i < st->n_groups; i++)
+		if (st->group[i].policy->plan[layer].keep.votes)
+			return fail(-EINVAL, "layer %u: q and out are missing, but policy %s asks prompts for votes", layer,
+			            st->group[i].policy->block->name);
+	return 0;
 }
 
 static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
@@ -271,11 +286,13 @@ static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 		return fail(-EINVAL, "no step is open");
 	if (layer != st->next_layer || layer >= s->model.n_layers)
 		return fail(-EINVAL, "layer %u, expected %u of %u", layer, st->next_layer, s->model.n_layers);
-	if (!a || !a->q || !a->k || !a->v || !a->out)
-		return fail(-EINVAL, "layer %u: q, k, v and out must be given", layer);
+	if (!a || !a->k || !a->v || !a->q != !a->out)
+		return fail(-EINVAL, "layer %u: k and v, and q with out, must be given", layer);
 	if (s->device && misaligned(a))
 		return fail(-EINVAL, "layer %u: %s is not at a multiple of 16 bytes", layer, misaligned(a));
-	e = s->device ? replay_attend(s, layer, a) : 0;
+	e = a->q ? 0 : check_append(s, layer);
+	if (e == 0 && s->device)
+		e = replay_attend(s, layer, a);
 	if (e < 0)
 		return e;
 	if (e == 0)

@@ -121,6 +121,15 @@ int place_attend(struct skv_session *s, uint32_t layer, struct place_rows *r, bo
 	return e;
 }
 
+int place_append(struct skv_session *s, uint32_t layer, struct place_rows *r)
+{
+	const struct skv_attn a = {.k = r->placed.k, .v = r->placed.v};
+
+	place_to((void *)a.k, r->k, r->kv_bytes);
+	place_to((void *)a.v, r->v, r->kv_bytes);
+	return skv_attend(s, layer, &a);
+}
+
 const int32_t *place_ids(int32_t *placed, const int32_t *ids, uint32_t n)
 {
 	place_to(placed, ids, n * sizeof(*ids));

@@ -31,7 +31,9 @@ struct place_rows {
 };
 struct place_rows place_rows_new(const struct skv_model *m, uint32_t n);
 void place_rows_free(struct place_rows *);
-/* skv_attend of the rows; then r->out is what came out. `in_place`: out is q. */
+/* skv_attend of K and V alone. */
+int place_append(struct skv_session *s, uint32_t layer, struct place_rows *r);
+/* And of all rows; then r->out is what came out. `in_place`: out is q. */
 int place_attend(struct skv_session *s, uint32_t layer, struct place_rows *r, bool in_place);
 
 /* n ids for skv_step_end, in `placed`, which place_get() gave. */

@@ -168,6 +168,45 @@ START_TEST(chunks)
 }
 END_TEST
 
+/* A prompt of which nothing was attended to is there as any other, unless its policy wants to see it read. */
+START_TEST(appended)
+{
+	static const char *const specs[] = {"full", "quest?budget=4&dense=1", "streaming?budget=64&sinks=4&dense=1",
+	                                    "raas?budget=6&dense=1", "h2o?budget=50&dense=1", "snapkv?budget=50"};
+	struct world w = {0};
+	struct skv_seq *q[2];
+	uint64_t content[200];
+	float *out[2];
+	size_t width;
+
+	open_world(&w, "appended", specs[_i], 200);
+	width = (size_t)w.model.n_layers * w.model.n_heads * w.model.head_dim;
+	for (uint32_t i = 0; i < 200; i++)
+		content[i] = world_content(1, i);
+	for (int c = 0; c < 2; c++) {
+		out[c] = calloc(20 * width, sizeof(float));
+		OK(skv_seq_new(w.session, NULL, 0, &q[c]));
+	}
+	OK(world_run(&w, q[0], content, 100, true, NULL, NULL));
+	if (skv_policy_reads_prompts(w.session)) {
+		FAILS(world_append(&w, q[1], content, 100, true), EINVAL, "asks prompts for votes");
+		skv_step_abort(w.session);
+		OK(world_run(&w, q[1], content, 100, true, NULL, NULL));
+	} else {
+		OK(world_append(&w, q[1], content, 37, true));
+		OK(world_append(&w, q[1], content + 37, 63, true));
+	}
+	FAILS(world_append(&w, q[1], content + 100, 1, false), EINVAL, "1 sequences decode");
+	skv_step_abort(w.session);
+	for (uint32_t i = 0; i < 20; i++)
+		for (int c = 0; c < 2; c++)
+			OK(world_run(&w, q[c], content + 100 + i, 1, false, out[c] + i * width, NULL));
+	ck_assert_mem_eq(out[0], out[1], 20 * width * sizeof(float));
+	free(out[0]);
+	free(out[1]);
+}
+END_TEST
+
 /* ---- sequences ------------------------------------------------------------------------------- */
 
 /* Parent and children share pages, diverge, and go in any order. */
@@ -413,6 +452,7 @@ static Suite *suite(void)
 	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, outputs, 0, 6);
 	tcase_add_test(t, chunks);
+	tcase_add_loop_test(t, appended, 0, 6);
 	tcase_add_loop_test(t, forks, 0, 2);
 	if (!place_is_device()) /* its children would be those of a process that uses one */
 		tcase_add_loop_test(t, hand_over, 0, 2);

@@ -266,9 +266,9 @@ void world_feed(struct world *w, struct world_seq *q, uint64_t key, uint32_t n, 
 	free(content);
 }
 
-/* Rows of these content numbers, which the items take in turns. */
+/* Rows of these content numbers, which the items take in turns; `attends`, or K and V alone. */
 static int run(struct world *w, const struct skv_step_item *items, uint32_t n_items, const uint64_t *content,
-               uint32_t n, float *out, void (*before_end)(void))
+               uint32_t n, bool attends, float *out, void (*before_end)(void))
 {
 	struct place_rows r = place_rows_new(&w->model, n);
 	size_t size = (size_t)n * w->model.n_heads * w->model.head_dim;
@@ -278,7 +278,7 @@ static int run(struct world *w, const struct skv_step_item *items, uint32_t n_it
 	for (uint32_t layer = 0; layer < w->model.n_layers && e == 0; layer++) {
 		for (uint32_t i = 0; i < n; i++)
 			rows_fill(&w->model, &r, i, content[i], layer);
-		e = place_attend(w->session, layer, &r, false);
+		e = attends ? place_attend(w->session, layer, &r, false) : place_append(w->session, layer, &r);
 		if (e == 0 && out)
 			memcpy(out + layer * size, r.out, size * sizeof(float));
 	}
@@ -306,8 +306,22 @@ int world_decode(struct world *w, struct skv_seq *const *seqs, const uint64_t *c
 		ids[i] = world_token(content[i]);
 		items[i] = (struct skv_step_item){.seq = seqs[i], .n_tokens = 1, .tokens = &ids[i]};
 	}
-	e = run(w, items, n, content, n, out, NULL);
+	e = run(w, items, n, content, n, true, out, NULL);
 	free(items);
+	free(ids);
+	return e;
+}
+
+static int run_one(struct world *w, struct skv_step_item item, const uint64_t *content, bool attends, float *out,
+                   void (*before_end)(void))
+{
+	int32_t *ids = calloc(item.n_tokens, sizeof(*ids));
+	int e;
+
+	for (uint32_t i = 0; i < item.n_tokens; i++)
+		ids[i] = world_token(content[i]);
+	item.tokens = ids;
+	e = run(w, &item, 1, content, item.n_tokens, attends, out, before_end);
 	free(ids);
 	return e;
 }
@@ -315,14 +329,14 @@ int world_decode(struct world *w, struct skv_seq *const *seqs, const uint64_t *c
 int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt,
               float *out, void (*before_end)(void))
 {
-	struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0};
-	int32_t *ids = calloc(n, sizeof(*ids));
-	int e;
+	const struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0};
 
-	for (uint32_t i = 0; i < n; i++)
-		ids[i] = world_token(content[i]);
-	item.tokens = ids;
-	e = run(w, &item, 1, content, n, out, before_end);
-	free(ids);
-	return e;
+	return run_one(w, item, content, true, out, before_end);
+}
+
+int world_append(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt)
+{
+	const struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0};
+
+	return run_one(w, item, content, false, NULL, NULL);
 }

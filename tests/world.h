@@ -98,6 +98,9 @@ int world_decode(struct world *w, struct skv_seq *const *seqs, const uint64_t *c
 int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt, float *out,
               void (*before_end)(void));
 
+/* The same without attention. Only prompts may, so what it returns may be -EINVAL, and the step is open then. */
+int world_append(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt);
+
 /* The token id that a content number is recorded as. */
 static inline int32_t world_token(uint64_t content)
 {

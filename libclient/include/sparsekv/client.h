@@ -201,6 +201,9 @@ SKV_API int skv_step_begin(struct skv_session *session, const struct skv_step_it
  * the session's io dtype: fp32 on host memory. On a device they lie there, at multiples of 16 bytes.
  *   q, out  [rows][n_heads][head_dim]        k, v  [rows][n_kv_heads][head_dim]
  * K after RoPE. `out` may be q itself. The library keeps none of the pointers.
+ *
+ * In a step whose items are all prompts q and out may both be NULL: K and V are appended, and nothing is attended to.
+ * So K and V that were made elsewhere are brought in.
  */
 struct skv_attn {
 	const void *q;
@@ -211,7 +214,8 @@ struct skv_attn {
 
 /*
  * Append layer `layer`'s rows and attend as the policy says. Layers in order, each once a step.
- * Error: -EINVAL no open step, or a layer out of order; -EIO the device failed.
+ * Error: -EINVAL no open step, a layer out of order, or no q where there must be one: a sequence decodes, or a policy asks
+ * prompts for votes; -EIO the device failed.
  */
 SKV_API int skv_attend(struct skv_session *session, uint32_t layer, const struct skv_attn *attn);
 
