@@ -173,11 +173,14 @@ static struct skv_attn attn_of(const struct rig *r, uint32_t layer, uint64_t at)
 	};
 }
 
-static void attend_all(struct rig *r, uint64_t at, struct rig_times *t)
+/* `reads`: the rows attend. */
+static void attend_all(struct rig *r, uint64_t at, bool reads, struct rig_times *t)
 {
 	for (uint32_t layer = 0; layer < r->model.n_layers; layer++) {
 		struct skv_attn a = attn_of(r, layer, at);
 		double begun = bench_now();
+		if (!reads)
+			a.q = a.out = NULL;
 		rig_need(skv_attend(r->session, layer, &a));
 		if (t)
 			t->attend[layer] = (bench_now() - begun) * 1e6;
@@ -212,7 +215,7 @@ void rig_fill(struct rig *r, uint32_t n, uint32_t tokens, uint32_t steps)
 			}
 		}
 		rig_need(skv_step_begin(r->session, item, items, r->stream));
-		attend_all(r, step, NULL);
+		attend_all(r, step, skv_policy_reads_prompts(r->session), NULL);
 		rig_need(skv_step_end(r->session, NULL));
 	}
 	wait_all(r);
@@ -272,7 +275,7 @@ static void launch(struct rig *r, struct rig_times *t)
 	if (t->recorded) {
 		forget_graph(r);
 		need_device(r, d->begin_capture(r->stream));
-		attend_all(r, 0, NULL);
+		attend_all(r, 0, true, NULL);
 		need_device(r, d->end_capture(r->stream, &r->graph));
 		r->key = key;
 	}
@@ -299,7 +302,7 @@ void rig_step(struct rig *r, enum rig_how how, struct rig_times *t)
 	if (how == RIG_REPLAY)
 		launch(r, t);
 	else
-		attend_all(r, how == RIG_MOVING ? ++r->moved : 0, t);
+		attend_all(r, how == RIG_MOVING ? ++r->moved : 0, true, t);
 	t->device_ms = (bench_now() - attended) * 1e3;
 	if (r->device)
 		need_device(r, r->device->event_record(r->to, r->stream));
