@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(GEMM_THREADS) look_kernel(const __grid_constan
 	}
 	for (uint32_t p = lane; p < pairs && r.kind >= REFERENCE; p += 32) {
 		float sin, cos;
-		sincosf(angle_of(r.token, turns_of(k, p)), &sin, &cos);
+		__sincosf(angle_of(r.token, turns_of(k, p)), &sin, &cos); /* within half a turn it is as exact as need be */
 		c.turn[at * pairs + p] = make_float2(cos * k->c.turn_scale, sin * k->c.turn_scale);
 	}
 }
