@@ -29,7 +29,7 @@ static const char *unsupported_codes(const struct skv_shape *sh)
 	if (c->spans && c->bits != 16 && c->width / (2 * c->spans) % c->group)
 		return "width / (2 * spans) must be a multiple of group";
 	if (c->turn_dims % 16)
-		return "turn_dims must be a multiple of 16";
+		return "a multiple of 16 elements of a head must turn on a device";
 	return NULL;
 }
 

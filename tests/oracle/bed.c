@@ -52,11 +52,14 @@ static uint64_t row_id(const struct bed_seq *s, uint32_t layer, uint32_t head, e
 /* ---- shapes and sequences --------------------------------------------------------------------- */
 
 /* How keys turn: what is in them does not depend on it, but policies that turn them back do. */
-static struct skv_rope some_rope(struct bed *b)
+static struct skv_rope some_rope(struct bed *b, bool on_host)
 {
+	const uint32_t dims = on_host ? 8 : 16; /* a device's kernels turn 16 elements at a time */
+
+
 	return (struct skv_rope){
 	        .type = SKV_ROPE_NONE + bed_below(b, SKV_ROPE_YARN),
-	        .dims = bed_below(b, 3) ? 0 : 8 * (1 + bed_below(b, 2)), /* no head has fewer than 16 */
+	        .dims = bed_below(b, 3) ? 0 : dims * (1 + bed_below(b, 2)), /* no head has fewer than 16, on a device 64 */
 	        .interleaved = bed_below(b, 2),
 	        .theta = bed_below(b, 2) ? 1e4 : 5e5,
 	        .factor = 1 + bed_below(b, 8),
@@ -78,7 +81,7 @@ void bed_init(struct bed *b, uint64_t seed, uint32_t device)
 	m->head_dim = device == SKV_DEVICE_HOST ? 16 * (1 + bed_below(b, 4)) : 32 * (2 + bed_below(b, 3));
 	m->kv_dtype = device == SKV_DEVICE_HOST ? bed_below(b, 3) : 1 + bed_below(b, 2);
 	m->device = device;
-	m->rope = some_rope(b);
+	m->rope = some_rope(b, device == SKV_DEVICE_HOST);
 }
 
 static float **rows_new(uint32_t n_layers, size_t n)
