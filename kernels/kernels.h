@@ -459,6 +459,16 @@ struct skv_kernels {
 	 */
 	void (*rebuild)(const struct skv_shape *, const struct skv_batch *, const struct skv_list *,
 	                const struct skv_rebuilt *to, const struct skv_work *);
+
+	/* Does decode_codes() take this shape, with its code? NULL: it takes none. */
+	bool (*fuses)(const struct skv_shape *);
+
+	/*
+	 * Decode over the listed tokens (rows = 1), packed or not. Equal to rebuild() and decode_dense() over what it made,
+	 * up to rounding; but nothing that is rebuilt goes to memory.
+	 */
+	void (*decode_codes)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+	                     const struct skv_list *, const struct skv_work *);
 };
 
 /* What a selection takes of n units: the first, the last, and so many of those between. */

@@ -29,6 +29,8 @@ static const struct form {
 	{0, 0, 0, 16, 2, 16, 64, 64, 1, 0, 0, PLAIN, false},
 	{0, 0, 0, 16, 2, 8, 64, 32, 1, 0, 0, SCALED, false},
 	{16, 10, 4, 16, 2, 4, 64, 32, 1, 0, 0, PLAIN, true},
+	{16, 10, 4, 16, 2, 4, 512, 64, 0, 64, 0, PLAIN, false},
+	{16, 9, 2, 4, 2, 8, 128, 64, 0, 0, 0, PART, false},
 };
 
 /* Numbers that are exact in bf16. */
@@ -44,10 +46,11 @@ static float *weights(size_t n, double size)
 static void codec_init(struct ref_codec *k, const struct skv_shape *sh, const struct form *f)
 {
 	const uint32_t d = 2 * sh->n_kv_heads * sh->head_dim, parts = f->spans ? 2 : 1;
+	const uint32_t width = f->width < d ? f->width : d;
 
 	*k = (struct ref_codec){.kv_heads = sh->n_kv_heads, .dim = sh->head_dim, .dtype = sh->dtype, .first = f->first,
 	                        .stride = f->stride, .near = f->near, .ref_bits = f->ref_bits, .id_bytes = f->id_bytes,
-	                        .bits = f->bits, .width = f->width, .group = f->group, .spans = f->spans,
+	                        .bits = f->bits, .width = width, .group = f->group, .spans = f->spans,
 	                        .hidden = f->hidden, .wide = f->wide, .turn_scale = f->turning == SCALED ? 1.25 : 1,
 	                        .turn_dims = f->turning == NONE ? 0 : f->turning == PART ? sh->head_dim / 2 : sh->head_dim,
 	                        .interleaved = f->turning == PAIRS};
@@ -56,9 +59,9 @@ static void codec_init(struct ref_codec *k, const struct skv_shape *sh, const st
 		k->up = weights((size_t)f->hidden * d, 1 / sqrt(d));
 	}
 	if (f->wide)
-		k->open = weights((size_t)f->wide * f->width, 1 / sqrt(f->width));
-	k->down = weights((size_t)f->width * (f->hidden ? f->hidden : d) / parts, 1 / sqrt(f->hidden ? f->hidden : d));
-	k->out = weights((size_t)d * (f->wide ? f->wide : f->width) / parts, 0.2);
+		k->open = weights((size_t)f->wide * width, 1 / sqrt(width));
+	k->down = weights((size_t)width * (f->hidden ? f->hidden : d) / parts, 1 / sqrt(f->hidden ? f->hidden : d));
+	k->out = weights((size_t)d * (f->wide ? f->wide : width) / parts, 0.2 * sqrt(64.0 / (width > 64 ? width : 64)));
 	k->k_norm = f->norm ? weights(sh->head_dim, 1) : NULL;
 	for (uint32_t i = 0; f->norm && i < sh->head_dim; i++)
 		k->k_norm[i] = ref_round(SKV_BF16, 1 + k->k_norm[i] / 8);
@@ -114,7 +117,7 @@ void code_init(struct code_case *k, int shape, int form, uint32_t n, const uint3
 {
 	static const struct {
 		uint32_t heads, kv_heads, dim;
-	} shapes[CODE_SHAPES / 3] = {{8, 2, 64}, {4, 1, 32}, {6, 2, 48}, {3, 1, 96}, {8, 4, 128}, {1, 1, 256}};
+	} shapes[CODE_SHAPES / 3] = {{12, 4, 64}, {4, 1, 32}, {6, 2, 48}, {3, 1, 96}, {20, 2, 128}, {1, 1, 256}};
 	const int i = shape % (CODE_SHAPES / 3);
 	uint32_t n_q[CASE_SEQS];
 
@@ -342,4 +345,79 @@ void code_base(const struct code_case *k, uint8_t *pool, uint32_t layer, uint32_
 		}
 	}
 	free(x);
+}
+
+/* ---- made up --------------------------------------------------------------------------------- */
+
+static void random_numbers(uint8_t *at, uint32_t n, uint32_t bits, uint32_t group, uint32_t dtype)
+{
+	for (uint32_t e = 0; e < n && bits == 16; e++)
+		ref_store(dtype, at + e * (dtype == SKV_F32 ? 4 : 2), rnd_normal());
+	if (bits == 16 || bits == 0)
+		return;
+	rnd_bytes(at, ref_numbers_bytes(n, bits, group, 2));
+	for (uint32_t g = 0; g < n / group; g++) {
+		ref_store(SKV_BF16, at + 4 * g, (float)(rnd_unit() * 4 / pow(2, bits)));
+		ref_store(SKV_BF16, at + 4 * g + 2, -2 * (float)rnd_unit());
+	}
+}
+
+void code_make_up_record(const struct code_case *k, uint8_t *pool, uint32_t i, uint32_t token, uint32_t usable)
+{
+	const struct ref_codec *c = &k->layer[0].codec;
+	uint8_t *at = code_record(k, pool, 0, i, token);
+	uint32_t number;
+
+	if (ref_is_reference(c, token, &number)) {
+		random_numbers(at, ref_dims(c), c->ref_bits, 64, c->dtype);
+		return;
+	}
+	for (uint32_t r = 0; r < c->near; r++, at += c->id_bytes) {
+		const uint32_t id = rnd_below(8) ? rnd_below(usable) : (uint32_t)rnd64();
+
+		memcpy(at, &id, c->id_bytes);
+	}
+	random_numbers(at, c->width, c->bits, c->group, SKV_BF16);
+}
+
+void code_make_up(const struct code_case *k, uint8_t *pool, uint32_t i, uint32_t coded)
+{
+	const struct ref_codec *c = &k->layer[0].codec;
+
+	for (uint32_t t = 0; t < coded; t++)
+		if (t >= c->first || c->stride)
+			code_make_up_record(k, pool, i, t, ref_usable(c, t));
+	for (uint32_t p = c->first / SKV_PAGE_TOKENS; p < coded / SKV_PAGE_TOKENS; p++)
+		memset(pool + skv_pte_id(k->c.table[i][p]) * k->c.sh.page_bytes, 0xff, k->c.sh.page_bytes);
+}
+
+void code_rebuilt(const struct code_case *k, uint8_t *pool, uint32_t i, uint32_t token, double *x, double *terms)
+{
+	const struct ref_codec *c = &k->layer[0].codec;
+	const uint32_t d = ref_dims(c);
+	double *z = malloc((c->width + 1) * sizeof *z), *b = malloc(d * sizeof *b), *sizes = malloc(d * sizeof *sizes);
+	uint32_t number;
+
+	if (ref_is_reference(c, token, &number)) {
+		code_reference(k, pool, 0, i, number, x);
+		for (uint32_t e = 0; e < d; e++)
+			terms[e] = fabs(x[e]);
+	} else {
+		code_base(k, pool, 0, i, token, b, sizes);
+		ref_numbers(code_record(k, pool, 0, i, token) + c->near * c->id_bytes, c->bits ? c->width : 0, c->bits,
+		            c->group, SKV_BF16, z);
+		ref_decode(c, z, b, sizes, x, terms);
+	}
+	ref_turn(c, token, 1, x);
+	for (uint32_t h = 0; h < c->kv_heads; h++) { /* what turns is as large as its head's largest, at most twice */
+		double most = 0;
+
+		for (uint32_t e = 0; e < c->dim; e++)
+			most = fmax(most, terms[h * c->dim + e]);
+		for (uint32_t e = 0; e < c->turn_dims; e++)
+			terms[h * c->dim + e] = 2 * c->turn_scale * most;
+	}
+	free(z);
+	free(b);
+	free(sizes);
 }

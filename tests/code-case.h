@@ -26,7 +26,7 @@ struct code_case {
 	struct skv_kseq seq[CASE_SEQS]; /* as on the backend, without anything packed */
 };
 
-#define CODE_FORMS 12 /* ways to pack */
+#define CODE_FORMS 14 /* ways to pack */
 #define CODE_SHAPES 18 /* dtypes and head counts */
 
 void code_init(struct code_case *, int shape, int form, uint32_t n, const uint32_t *len);
@@ -52,6 +52,16 @@ void code_x(const struct code_case *, const struct ref_codec *, uint32_t i, uint
 /* b of a code's record: the mean of the references that it names, as they are stored, each token's at or before it. */
 void code_base(const struct code_case *, uint8_t *pool, uint32_t layer, uint32_t i, uint32_t token, double *b,
                double *terms);
+
+/*
+ * Records of the packed tokens of sequence i in layer 0, made up; their rows are gone. Or one of them alone, as if there
+ * were so many references before it. Some name references that there are not.
+ */
+void code_make_up(const struct code_case *, uint8_t *pool, uint32_t i, uint32_t coded);
+void code_make_up_record(const struct code_case *, uint8_t *pool, uint32_t i, uint32_t token, uint32_t usable);
+
+/* What a packed token of layer 0 is rebuilt to, its K turned, from its record; `terms` as of ref_decode(). */
+void code_rebuilt(const struct code_case *, uint8_t *pool, uint32_t i, uint32_t token, double *x, double *terms);
 
 /* The x that a reference's number names. */
 void code_reference(const struct code_case *, uint8_t *pool, uint32_t layer, uint32_t i, uint32_t number, double *x);

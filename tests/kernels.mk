@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-KERNEL_TESTS = tests/test-allot tests/test-append tests/test-bounds tests/test-chosen tests/test-decode tests/test-keep \
-	tests/test-low tests/test-pack tests/test-prefill tests/test-rebuild \
+KERNEL_TESTS = tests/test-allot tests/test-append tests/test-bounds tests/test-chosen tests/test-codes tests/test-decode \
+	tests/test-keep tests/test-low tests/test-pack tests/test-prefill tests/test-rebuild \
 	tests/test-recall tests/test-replay tests/test-select tests/test-slots tests/test-topk
 check_PROGRAMS += $(KERNEL_TESTS)
 TESTS += $(KERNEL_TESTS)
@@ -93,3 +93,8 @@ tests_test_rebuild_SOURCES = tests/test-rebuild.c $(CODE_TEST_SOURCES)
 tests_test_rebuild_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
 tests_test_rebuild_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_rebuild_LDADD = $(KERNEL_TEST_LIBS)
+
+tests_test_codes_SOURCES = tests/test-codes.c $(CODE_TEST_SOURCES)
+tests_test_codes_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
+tests_test_codes_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_codes_LDADD = $(KERNEL_TEST_LIBS)

@@ -11,50 +11,6 @@
 
 #define PAGE SKV_PAGE_TOKENS
 
-/* ---- made up records ------------------------------------------------------------------------- */
-
-static void random_numbers(uint8_t *at, uint32_t n, uint32_t bits, uint32_t group, uint32_t dtype)
-{
-	for (uint32_t e = 0; e < n && bits == 16; e++)
-		ref_store(dtype, at + e * (dtype == SKV_F32 ? 4 : 2), rnd_normal());
-	if (bits == 16 || bits == 0)
-		return;
-	rnd_bytes(at, ref_numbers_bytes(n, bits, group, 2));
-	for (uint32_t g = 0; g < n / group; g++) {
-		ref_store(SKV_BF16, at + 4 * g, (float)(rnd_unit() * 4 / pow(2, bits)));
-		ref_store(SKV_BF16, at + 4 * g + 2, -2 * (float)rnd_unit());
-	}
-}
-
-/* Of a packed token. Some name references that there are not. */
-static void random_record(const struct ref_codec *c, uint32_t token, uint32_t usable, uint8_t *at)
-{
-	uint32_t number;
-
-	if (ref_is_reference(c, token, &number)) {
-		random_numbers(at, ref_dims(c), c->ref_bits, 64, c->dtype);
-		return;
-	}
-	for (uint32_t r = 0; r < c->near; r++, at += c->id_bytes) {
-		const uint32_t id = rnd_below(8) ? rnd_below(usable) : (uint32_t)rnd64();
-
-		memcpy(at, &id, c->id_bytes);
-	}
-	random_numbers(at, c->width, c->bits, c->group, SKV_BF16);
-}
-
-/* Records of the packed tokens of sequence i in layer 0, and their rows gone. */
-static void make_up(struct code_case *k, uint8_t *pool, uint32_t i, uint32_t coded)
-{
-	const struct ref_codec *c = &k->layer[0].codec;
-
-	for (uint32_t t = 0; t < coded; t++)
-		if (t >= c->first || c->stride)
-			random_record(c, t, ref_usable(c, t), code_record(k, pool, 0, i, t));
-	for (uint32_t p = c->first / PAGE; p < coded / PAGE; p++)
-		memset(pool + skv_pte_id(k->c.table[i][p]) * k->c.sh.page_bytes, 0xff, k->c.sh.page_bytes);
-}
-
 /* ---- what a row should be -------------------------------------------------------------------- */
 
 static double rounding(uint32_t dtype)
@@ -66,37 +22,13 @@ static double rounding(uint32_t dtype)
 static void expected(const struct code_case *k, uint8_t *pool, uint32_t i, uint32_t token, double *x, double *off)
 {
 	const struct ref_codec *c = &k->layer[0].codec;
-	const uint32_t d = ref_dims(c);
-	double *z = malloc((c->width + 1) * sizeof *z), *b = malloc(d * sizeof *b), *sizes = malloc(d * sizeof *sizes);
 	uint32_t number;
-	const bool is = ref_is_reference(c, token, &number);
 	/* a device multiplies what was rounded to bf16: see test-pack.c */
-	const double slack = k->c.on->device && !is && c->bits ? 0x1p-9 : 4e-6;
+	const bool rounds = k->c.on->device && !ref_is_reference(c, token, &number) && c->bits;
 
-	if (is) {
-		code_reference(k, pool, 0, i, number, x);
-		for (uint32_t e = 0; e < d; e++)
-			off[e] = fabs(x[e]);
-	} else {
-		code_base(k, pool, 0, i, token, b, sizes);
-		ref_numbers(code_record(k, pool, 0, i, token) + c->near * c->id_bytes, c->bits ? c->width : 0, c->bits,
-		            c->group, SKV_BF16, z);
-		ref_decode(c, z, b, sizes, x, off);
-	}
-	ref_turn(c, token, 1, x);
-	for (uint32_t h = 0; h < c->kv_heads; h++) { /* what turns is as large as its head's largest, at most twice */
-		double most = 0;
-
-		for (uint32_t e = 0; e < c->dim; e++)
-			most = fmax(most, off[h * c->dim + e]);
-		for (uint32_t e = 0; e < c->turn_dims; e++)
-			off[h * c->dim + e] = 2 * c->turn_scale * most;
-	}
-	for (uint32_t e = 0; e < d; e++)
-		off[e] = slack * off[e] + rounding(c->dtype) * fabs(x[e]) + 0x1p-24;
-	free(z);
-	free(b);
-	free(sizes);
+	code_rebuilt(k, pool, i, token, x, off);
+	for (uint32_t e = 0; e < ref_dims(c); e++)
+		off[e] = (rounds ? 0x1p-9 : 4e-6) * off[e] + rounding(c->dtype) * fabs(x[e]) + 0x1p-24;
 }
 
 /* Row `slot` of a page is this token of sequence i. */
@@ -272,7 +204,7 @@ START_TEST(rows)
 			uint8_t *pool = code_pool(&k);
 
 			for (uint32_t i = 0; i < SEQS; i++)
-				make_up(&k, pool, i, packed[i]);
+				code_make_up(&k, pool, i, packed[i]);
 			code_pool_to(&k, pool);
 			for (int listed = 0; listed < 2; listed++) {
 				struct rebuilt all, one;
@@ -308,7 +240,7 @@ START_TEST(in_place)
 			struct skv_work w;
 
 			for (uint32_t i = 0; i < SEQS; i++)
-				make_up(&k, pool, i, packed[i]);
+				code_make_up(&k, pool, i, packed[i]);
 			code_pool_to(&k, pool);
 			w = case_work(&k.c, 2);
 			b->kern->rebuild(&k.sh[0], &batch, NULL, &to, &w);
@@ -422,7 +354,7 @@ START_TEST(far_positions)
 			struct skv_work w;
 
 			for (uint32_t t = 0; t < 10 * PAGE * PAGE; t++) /* more than a page has */
-				random_record(c, t, LAST / c->stride, code_record(&k, pool, 0, 0, t));
+				code_make_up_record(&k, pool, 0, t, LAST / c->stride);
 			code_pool_to(&k, pool);
 			for (uint32_t i = 0; i < N; i++)
 				ids[i] = i + 1 < N ? (uint32_t)((uint64_t)(coded[0] - 64) * (i + 1) / N) + rnd_below(64)

@@ -4,6 +4,7 @@
  *
  *   decode.cu    one query row a sequence, over all pages, a window, pages or tokens, with pooled weights of
  *                tokens and pages, or choosing tokens on the way (decode.cuh, merge.cu)
+ *   decode-codes.cu  one query row a sequence, over tokens of a layer that packs (decode-codes.cuh)
  *   select.cu    top-k by radix select
  *   union.cu     one list of what q heads want
  *   prefill.cu   causal attention of many rows (rows.cuh)
@@ -119,6 +120,10 @@ void skv_cuda_decode_tokens(const struct skv_shape *, const struct skv_batch *, 
 void skv_cuda_decode_chosen(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                             const struct skv_evidence *, const struct skv_select *, struct skv_list *,
                             const struct skv_work *);
+void skv_cuda_decode_codes(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+                           const struct skv_list *, const struct skv_work *);
+bool skv_cuda_fuses(const struct skv_shape *);
+size_t skv_cuda_decode_codes_bytes(const struct skv_shape *, uint32_t n_seqs); /* from layout.part on */
 void skv_cuda_update_bounds(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
                             const struct skv_work *);
 void skv_cuda_score_pages(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t pool,
@@ -168,6 +173,7 @@ size_t skv_cuda_scratch_at(const struct skv_shape *); /* behind what is to stay 
 
 /* Before the first launch on a device, which is current: more shared memory than kernels have by default. */
 cudaError_t skv_cuda_decode_init(void);
+cudaError_t skv_cuda_decode_codes_init(void);
 cudaError_t skv_cuda_prefill_init(void);
 cudaError_t skv_cuda_select_init(void);
 cudaError_t skv_cuda_votes_init(void);

@@ -135,6 +135,7 @@ static int prepare(unsigned device)
 	e = e ? e : cudaFree(NULL); /* older runtimes make the context now */
 	e = e ? e : cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, (int)device);
 	e = e ? e : skv_cuda_decode_init();
+	e = e ? e : skv_cuda_decode_codes_init();
 	e = e ? e : skv_cuda_prefill_init();
 	e = e ? e : skv_cuda_select_init();
 	e = e ? e : skv_cuda_votes_init();

@@ -16,6 +16,11 @@ DEVICE void copy16(uint32_t to, const void *from, bool there)
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0));
 }
 
+DEVICE void copy4(uint32_t to, const void *from)
+{
+	asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from));
+}
+
 DEVICE void copies_queued(void)
 {
 	asm volatile("cp.async.commit_group;");
@@ -30,6 +35,15 @@ DEVICE uint4 matrices(uint32_t at)
 {
 	uint4 m;
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+	             : "=r"(m.x), "=r"(m.y), "=r"(m.z), "=r"(m.w) : "r"(at));
+	return m;
+}
+
+/* The same, each of the four transposed. */
+DEVICE uint4 matrices_turned(uint32_t at)
+{
+	uint4 m;
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
 	             : "=r"(m.x), "=r"(m.y), "=r"(m.z), "=r"(m.w) : "r"(at));
 	return m;
 }

@@ -88,7 +88,8 @@ static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n
 	const size_t votes = l.part + (size_t)n_rows * sh->n_heads * CHUNKS_MOST * sizeof(float2);
 	const size_t pack = sh->code ? l.part + skv_cuda_pack_bytes(sh) : 0;
 	const size_t rebuild = sh->code ? l.part + skv_cuda_rebuild_bytes(sh) : 0;
-	return most_of(most_of(votes, l.total), most_of(pack, rebuild));
+	const size_t codes = sh->code && skv_cuda_fuses(sh) ? l.part + skv_cuda_decode_codes_bytes(sh, n_seqs) : 0;
+	return most_of(most_of(votes, l.total), most_of(most_of(pack, rebuild), codes));
 }
 
 size_t skv_cuda_scratch_at(const struct skv_shape *sh)
@@ -128,6 +129,8 @@ static const struct skv_kernels cuda = {
 	.unsupported_codes = unsupported_codes,
 	.pack = skv_cuda_pack,
 	.rebuild = skv_cuda_rebuild,
+	.fuses = skv_cuda_fuses,
+	.decode_codes = skv_cuda_decode_codes,
 };
 
 extern "C" const struct skv_kernels *skv_kernels_cuda(void)

@@ -60,4 +60,5 @@ const struct skv_kernels TABLE(SKV_ISA) = {
 	.unsupported_codes = skv_host_unsupported_codes,
 	.pack = ISA(pack),
 	.rebuild = ISA(rebuild),
+	/* decode_codes is none: what rebuild leaves is read at once, out of the cache, and most of the time goes into Dec */
 };
