@@ -25,9 +25,9 @@ static const struct form {
 	{32, 7, 3, 8, 2, 16, 32, 32, 0, 64, 128, PART, true},
 	{16, 2, 1, 16, 2, 8, 32, 32, 0, 0, 64, PAIRS, true},
 	{16, 40, 4, 16, 2, 16, 64, 64, 0, 192, 0, NONE, false},
-	{16, 0, 0, 16, 2, 4, 64, 64, 0, 64, 0, PLAIN, false},
-	{0, 0, 0, 16, 2, 16, 64, 64, 1, 0, 0, PLAIN, false},
-	{0, 0, 0, 16, 2, 8, 64, 32, 1, 0, 0, SCALED, false},
+	{16, 0, 0, 0, 0, 4, 64, 64, 0, 64, 0, PLAIN, false},
+	{0, 0, 0, 0, 0, 16, 64, 64, 1, 0, 0, PLAIN, false},
+	{0, 0, 0, 0, 0, 8, 64, 32, 1, 0, 0, SCALED, false},
 	{16, 10, 4, 16, 2, 4, 64, 32, 1, 0, 0, PLAIN, true},
 	{16, 10, 4, 16, 2, 4, 512, 64, 0, 64, 0, PLAIN, false},
 	{16, 9, 2, 4, 2, 8, 128, 64, 0, 0, 0, PART, false},
@@ -98,6 +98,8 @@ static void count_records(const struct ref_codec *k, uint32_t n, uint32_t *codes
 
 static uint32_t pages_for(const struct code_case *k, uint32_t records, uint32_t bytes)
 {
+	if (records == 0) /* of no size, perhaps */
+		return 0;
 	const uint32_t each = (uint32_t)(k->c.sh.page_bytes / bytes);
 
 	return (records + each - 1) / each;

@@ -30,7 +30,7 @@ static inline struct coding coding_of(const struct skv_shape *sh)
 	k.ref_bytes = skv_ref_bytes(&k.c, k.d, sh->dtype);
 	k.code_from = k.c.near * k.c.id_bytes;
 	k.codes_each = (uint32_t)sh->page_bytes / k.code_bytes;
-	k.refs_each = (uint32_t)sh->page_bytes / k.ref_bytes;
+	k.refs_each = k.ref_bytes ? (uint32_t)sh->page_bytes / k.ref_bytes : 0; /* without any they have no size */
 	return k;
 }
 
