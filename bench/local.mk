@@ -5,8 +5,8 @@ bench_sparsekv_bench_SOURCES = \
 	bench/attention.c bench/bed.c bench/bed.h \
 	bench/rig.c bench/rig.h bench/ipc.c \
 	bench/step.c bench/step.h bench/step-delta.c bench/step-kascade.c \
-	bench/memory.c bench/policies.c bench/plot.c
+	bench/geometry.c bench/geometry.h bench/memory.c bench/policies.c bench/plot.c libclient/coded.c
 bench_sparsekv_bench_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS) $(OPENBLAS_CFLAGS) $(JANSSON_CFLAGS)
-bench_sparsekv_bench_LDADD = engine/libskvengine.la kernels/libskvkernels.la libclient/libsparsekv-client.la \
+bench_sparsekv_bench_LDADD = engine/libskvengine.la kernels/libskvkernels.la libclient/libsparsekv-client.la formats/libskvformats.la \
 	daemon/ctl/libskvctl.la
 EXTRA_DIST += bench/RESULTS.md bench/codes.sh bench/codes.txt bench/equal.sh bench/equal.txt bench/ipc.svg bench/memory.svg bench/peers.py bench/step.svg

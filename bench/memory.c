@@ -5,11 +5,16 @@
  * One sequence after the other, each under a policy of its own, decodes random tokens, and every now and then the
  * daemon is asked, as sparsekvctl asks it: how many pages the sequence's tables have of K and V, of codes and references
  * in their place, and of bounds and notes, which policies keep besides. That follows from lengths alone, so a small model does.
+ *
+ * With --lengths a sequence of each length comes as a prompt, which takes a model of any shape; with --geometry there is
+ * none, and the library's rules of lengths are asked what there would be. Both say the same.
  */
 #include "bench/bench.h"
+#include "bench/geometry.h"
 #include "bench/rig.h"
 #include "daemon/ctl/conn.h"
 #include <getopt.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +23,9 @@
 struct options {
 	uint32_t device;
 	const char *policy[BENCH_LIST_MAX];
-	long n_policies, prompt, tokens, every, layers, dim;
+	long n_policies, prompt, tokens, every, layers, dim, width;
+	long length[BENCH_LIST_MAX], n_lengths;
+	bool geometry;
 	uint32_t heads, kv_heads;
 	const char *csv;
 };
@@ -27,8 +34,31 @@ static const char *const usual[] = {"full", "quest", "delta", "streaming", "h2o"
 
 static const struct column columns[] = {
 	{"tokens", 0}, {"policy", -20}, {"kv_mib", 3}, {"codes_mib", 3}, {"refs_mib", 3},
-	{"bounds_mib", 3}, {"notes_mib", 3}, {"kept", 3},
+	{"bounds_mib", 3}, {"notes_mib", 3}, {"kept", 3}, {"more", 3},
 };
+
+/* Of a sequence: pages by group of tables, and those that its tokens take as rows in all layers. */
+struct pages {
+	double of[SKV_GROUPS], all;
+};
+
+static double kept(const struct pages *p)
+{
+	return p->of[SKV_GROUP_PAGES] + p->of[SKV_GROUP_CODES] + p->of[SKV_GROUP_REFS];
+}
+
+/* A row; `last`: what the policy's row before said, and this one does now. */
+static void row(struct report *r, double tokens, const char *policy, const struct skv_model *m, const struct pages *p,
+                struct pages *last)
+{
+	const double mib = (double)skv_page_bytes(m) / (1 << 20), more = p->all - last->all;
+
+	report_row(r, tokens, policy, p->of[SKV_GROUP_PAGES] * mib, p->of[SKV_GROUP_CODES] * mib,
+	           p->of[SKV_GROUP_REFS] * mib, p->of[SKV_GROUP_BOUNDS] * mib, p->of[SKV_GROUP_NOTES] * mib,
+	           kept(p) / p->all, last->all > 0 && more > 0 ? (kept(p) - kept(last)) / more : NAN);
+	fflush(stdout);
+	*last = *p;
+}
 
 /* ---- the daemon's books ------------------------------------------------------------------------ */
 
@@ -46,24 +76,70 @@ static double figure(const json_t *from, const char *key)
 }
 
 /* What the only sequence has, as a row of the report. */
-static void look(struct skv_ctl *ctl, const struct rig *rig, const char *policy, struct report *r)
+static void look(struct skv_ctl *ctl, const struct rig *rig, const char *policy, struct report *r, struct pages *last)
 {
-	double mib = (double)skv_page_bytes(&rig->model) / (1 << 20);
-	json_t *answer, *seq, *pages;
+	static const char *const names[SKV_GROUPS] = {"kv", "bounds", "notes", "codes", "refs"};
+	struct pages p;
+	json_t *answer, *seq;
 
 	need_answer(ctl, skv_ctl_query(ctl, SKV_QUERY_SEQS, &answer));
 	seq = json_array_get(json_object_get(answer, "sequences"), 0);
-	pages = json_object_get(seq, "pages");
-	report_row(r, figure(seq, "tokens"), policy, figure(pages, "kv") * mib,
-	           figure(pages, "codes") * mib, figure(pages, "refs") * mib, figure(pages, "bounds") * mib,
-	           figure(pages, "notes") * mib,
-	           figure(seq, "pages_resident") / figure(seq, "pages_total"));
+	for (int i = 0; i < SKV_GROUPS; i++)
+		p.of[i] = figure(json_object_get(seq, "pages"), names[i]);
+	p.all = figure(seq, "pages_total");
+	row(r, figure(seq, "tokens"), policy, &rig->model, &p, last);
 	json_decref(answer);
 }
 
 static void decode(struct rig *rig, struct skv_ctl *ctl, const struct options *o, const char *policy, struct report *r)
 {
+	struct pages last = {.all = 0};
 	struct rig_times t;
+
+	rig_fill(rig, 1, (uint32_t)o->prompt, (uint32_t)(o->tokens - o->prompt));
+	for (long n = o->prompt + 1; n <= o->tokens; n++) {
+		rig_step(rig, RIG_MOVING, &t);
+		if (n % o->every == 0)
+			look(ctl, rig, policy, r, &last);
+	}
+	rig_empty(rig);
+}
+
+/* The last token is decoded: before that step what a prompt brought is packed. */
+static void append(struct rig *rig, struct skv_ctl *ctl, const struct options *o, const char *policy, struct report *r)
+{
+	struct pages last = {.all = 0};
+	struct rig_times t;
+
+	for (long i = 0; i < o->n_lengths; i++) {
+		rig_fill(rig, 1, (uint32_t)o->length[i] - 1, 1);
+		rig_step(rig, RIG_MOVING, &t);
+		look(ctl, rig, policy, r, &last);
+		rig_empty(rig);
+	}
+}
+
+/* ---- lengths alone ------------------------------------------------------------------------------ */
+
+static void say(const struct rig *rig, const struct options *o, const char *policy, struct report *r)
+{
+	struct pages last = {.all = 0}, p;
+	uint64_t pages[SKV_GROUPS];
+
+	for (long i = 0; i < o->n_lengths; i++) {
+		if (!geometry_pages(rig->session, (uint32_t)o->length[i], pages)) {
+			fprintf(stderr, "sparsekv-bench: memory: %s: what it keeps does not follow from lengths alone\n", policy);
+			exit(1);
+		}
+		for (int group = 0; group < SKV_GROUPS; group++)
+			p.of[group] = (double)pages[group];
+		p.all = (double)skv_pages_of((uint32_t)o->length[i]) * rig->model.n_layers;
+		row(r, (double)o->length[i], policy, &rig->model, &p, &last);
+	}
+}
+
+static void run(struct rig *rig, struct skv_ctl *ctl, const struct options *o, const char *policy, struct report *r)
+{
 	struct skv_model m = {
 		.size = sizeof m,
 		.n_layers = (uint32_t)o->layers,
@@ -71,19 +147,21 @@ static void decode(struct rig *rig, struct skv_ctl *ctl, const struct options *o
 		.n_kv_heads = o->kv_heads,
 		.head_dim = (uint32_t)o->dim,
 		.kv_dtype = SKV_BF16,
-		.max_tokens = (uint32_t)o->tokens,
+		.max_tokens = (uint32_t)(o->n_lengths ? o->length[o->n_lengths - 1] : o->tokens),
 		.n_ranks = 1,
 		.name = "memory",
+		.rope = {.type = SKV_ROPE_DEFAULT, .theta = 500000},
 	};
 
+	geometry_begin(&m, (uint32_t)o->width);
 	rig_open(rig, &m, policy);
-	rig_fill(rig, 1, (uint32_t)o->prompt, (uint32_t)(o->tokens - o->prompt));
-	for (long n = o->prompt + 1; n <= o->tokens; n++) {
-		rig_step(rig, RIG_MOVING, &t);
-		if (n % o->every == 0)
-			look(ctl, rig, policy, r);
-	}
-	rig_empty(rig);
+	geometry_end();
+	if (o->geometry)
+		say(rig, o, policy, r);
+	else if (o->n_lengths)
+		append(rig, ctl, o, policy, r);
+	else
+		decode(rig, ctl, o, policy, r);
 	rig_close(rig);
 }
 
@@ -98,6 +176,12 @@ static void help(void)
 	     "  --prompt N       tokens that it begins with (128)\n"
 	     "  --tokens N       its length at last (16384)\n"
 	     "  --every N        steps between two questions (200)\n"
+	     "  --lengths N,...  decode no sequence so far, but have one of each of these lengths, ascending, come as a\n"
+	     "                   prompt\n"
+	     "  --geometry       have none at all: what lengths alone say, of policies that let no tokens go; --lengths\n"
+	     "                   1024 and so on, twice as many each, to 524288\n"
+	     "  --width N        numbers of a code, of compressors for deltakv and palu, which are zeros (a quarter of\n"
+	     "                   those of K and V of a token, and half)\n"
 	     "  --device cuda:N  on that device (host memory)\n"
 	     "  --layers N       (4)\n"
 	     "  --heads Q/KV     q heads/kv heads (4/2)\n"
@@ -128,6 +212,13 @@ static int take(struct options *o, int c)
 		return bench_heads(optarg, &o->heads, &o->kv_heads);
 	case 'd':
 		return bench_number("dim", optarg, 16, SKV_MAX_HEAD_DIM, &o->dim);
+	case 'L':
+		return (o->n_lengths = bench_list("lengths", optarg, 2, o->length)) > 0 ? 0 : -1;
+	case 'g':
+		o->geometry = true;
+		return 0;
+	case 'w':
+		return bench_number("width", optarg, 32, 65536, &o->width);
 	case 'c':
 		o->csv = optarg;
 		return 0;
@@ -144,6 +235,7 @@ static int parse(struct options *o, int argc, char **argv)
 	static const struct option longs[] = {
 		{"policy", 1, 0, 'p'}, {"prompt", 1, 0, 'm'}, {"tokens", 1, 0, 'n'}, {"every", 1, 0, 'e'},
 		{"device", 1, 0, 'v'}, {"layers", 1, 0, 'l'}, {"heads", 1, 0, 'h'},  {"dim", 1, 0, 'd'},
+		{"lengths", 1, 0, 'L'}, {"geometry", 0, 0, 'g'}, {"width", 1, 0, 'w'},
 		{"csv", 1, 0, 'c'},    {"help", 0, 0, '?' + 128}, {0},
 	};
 
@@ -155,6 +247,12 @@ static int parse(struct options *o, int argc, char **argv)
 		return bench_bad("option", argv[optind], "nothing after the options");
 	if (o->prompt >= o->tokens)
 		return bench_bad("prompt", "that long", "less than the tokens in all");
+	if (o->geometry && !o->n_lengths)
+		for (long n = 1024; n <= 524288; n *= 2)
+			o->length[o->n_lengths++] = n;
+	for (long i = 0; i < o->n_lengths; i++)
+		if (o->length[i] > SKV_MAX_TOKENS / 2 || (i > 0 && o->length[i] <= o->length[i - 1]))
+			return bench_bad("lengths", "they", "ascending, and none above half of what a sequence may have");
 	if (!o->dim)
 		o->dim = o->device ? 64 : 32;
 	if (!o->n_policies) {
@@ -178,7 +276,7 @@ int bench_memory(int argc, char **argv)
 	need_answer(&ctl, skv_ctl_connect(&ctl, eng_private_socket(rig.daemon), "sparsekv-bench", TIMEOUT_MS));
 	e = report_init(&report, columns, sizeof columns / sizeof *columns, o.csv);
 	for (long i = 0; !e && i < o.n_policies; i++)
-		decode(&rig, &ctl, &o, o.policy[i], &report);
+		run(&rig, &ctl, &o, o.policy[i], &report);
 	skv_ctl_close(&ctl);
 	rig_stop(&rig);
 	if (!e)

@@ -22,6 +22,21 @@ uint32_t packs_coded(const struct skv_pack *k, uint32_t n)
 	return first + (n - stays) / k->block * k->block;
 }
 
+struct records packs_records(const struct skv_shape *sh, enum skv_group group, uint32_t coded)
+{
+	const struct skv_codes *c = sh->code;
+	const bool codes = group == SKV_GROUP_CODES;
+	const uint32_t n = codes ? skv_code_records(sh, coded) : skv_refs_before(c, coded);
+
+	if (coded <= c->first || n == 0)
+		return (struct records){.each = 1};
+	return (struct records){
+	        .n = n,
+	        .each = (uint32_t)(sh->page_bytes /
+	                           (codes ? skv_code_record_bytes(sh) : skv_ref_bytes(c, skv_token_dims(sh), sh->dtype))),
+	};
+}
+
 /* Bytes of a reference's number in sequences of up to max_tokens. */
 static uint32_t id_bytes(const struct skv_pack *k, uint32_t max_tokens)
 {

@@ -11,6 +11,16 @@ uint32_t packs_coded(const struct skv_pack *k, uint32_t n);
 /* And how, in sequences of a model of so many tokens at most; for a plan that packs. */
 struct skv_form packs_form(const struct skv_pack *k, uint32_t max_tokens);
 
+/* A layer's codes, or its references, when the tokens below `coded` are packed as sh->code says. */
+struct records {
+	uint32_t n, each; /* in all, and in a page */
+};
+struct records packs_records(const struct skv_shape *sh, enum skv_group group, uint32_t coded);
+static inline uint32_t records_pages(struct records x)
+{
+	return (x.n + x.each - 1) / x.each;
+}
+
 /* ---- packs.c: when they are -------------------------------------------------------------------- */
 
 /* As of the last commit: tokens of the layer below are packed, but for the first ones; 0: none is. */

@@ -52,38 +52,17 @@ static uint32_t notes_table(const struct skv_seq *q, uint32_t layer)
 	return skv_table(q->layout.n_layers, SKV_GROUP_NOTES, layer);
 }
 
-/* Any layer, as one that packs so. */
-static struct skv_shape shape_of(const struct skv_seq *q, const struct skv_codes *c)
+/* Codes or references of a layer with so many tokens packed. */
+static struct records records_of(const struct skv_seq *q, enum skv_group group, uint32_t layer, uint32_t coded)
 {
-	struct skv_shape sh = q->session->shape;
+	struct skv_shape shape = q->session->shape;
 
-	sh.code = c;
-	return sh;
-}
-
-/* Records of a layer with so many tokens packed: codes, or references; and how many a page has. */
-static uint32_t records_of(const struct skv_seq *q, enum skv_group group, uint32_t layer, uint32_t coded)
-{
-	const struct skv_codes *c = packs_code(q, layer);
-	const struct skv_shape sh = shape_of(q, c);
-
-	if (!c || coded <= c->first)
-		return 0;
-	return group == SKV_GROUP_CODES ? skv_code_records(&sh, coded) : skv_refs_before(c, coded);
-}
-static uint32_t records_a_page(const struct skv_seq *q, enum skv_group group, uint32_t layer)
-{
-	const struct skv_shape sh = shape_of(q, packs_code(q, layer));
-	uint32_t bytes = group == SKV_GROUP_CODES ? skv_code_record_bytes(&sh)
-	                                          : skv_ref_bytes(sh.code, skv_token_dims(&sh), sh.dtype);
-
-	return (uint32_t)(sh.page_bytes / bytes);
+	shape.code = packs_code(q, layer);
+	return shape.code ? packs_records(&shape, group, coded) : (struct records){.each = 1};
 }
 static uint32_t record_pages(const struct skv_seq *q, enum skv_group group, uint32_t layer, uint32_t coded)
 {
-	uint32_t n = records_of(q, group, layer, coded), each = n > 0 ? records_a_page(q, group, layer) : 1;
-
-	return (n + each - 1) / each;
+	return records_pages(records_of(q, group, layer, coded));
 }
 
 /* Entries of the table with pages as of the last commit: none is beyond, and none between is missing but for gaps. */
@@ -162,11 +141,12 @@ static bool takes(const struct skv_seq *q)
 static struct span records_written(const struct skv_seq *q, uint32_t table)
 {
 	enum skv_group group = group_of(q, table);
-	uint32_t layer = layer_of(q, table), coded = seq_coded(q, layer), n = records_of(q, group, layer, coded);
+	uint32_t layer = layer_of(q, table), coded = seq_coded(q, layer);
+	struct records x = records_of(q, group, layer, coded);
 
-	if (n == 0 || q->next_slots[layer].coded <= coded)
+	if (x.n == 0 || q->next_slots[layer].coded <= coded)
 		return (struct span){0};
-	return (struct span){.from = n / records_a_page(q, group, layer), .to = had(q, table)};
+	return (struct span){.from = x.n / x.each, .to = had(q, table)};
 }
 
 /*

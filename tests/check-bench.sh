@@ -50,6 +50,14 @@ positive memory kv_mib
 [ "$(column memory kept ',full,' | tr '\n' ' ')" = "1.000 " ] || fail "memory.csv: full does not keep everything"
 [ "$(column memory kv_mib ',streaming' | wc -l)" = 1 ] || fail "memory.csv: streaming's memory is not flat"
 
+# what lengths alone say is what the daemon has
+packing=(--layers 6 --heads 4/2 --dim 64 --lengths 200,801,1000 --policy full --policy 'deltakv?layers=2&bits=4&ref_bits=8&raw=32&block=16' \
+	--policy deltakv --policy 'palu?bits=8')
+table appended 12 memory "${packing[@]}"
+table lengths 12 memory --geometry "${packing[@]}"
+positive lengths codes_mib ',(deltakv.*bits=4|palu)'
+cmp "$tmp/appended.csv" "$tmp/lengths.csv" || fail "memory: lengths say $(cat "$tmp/lengths.csv"), the daemon $(cat "$tmp/appended.csv")"
+
 table policies 3 policies --batch 2 --tokens 256 --layers 4 --heads 4/2 --dim 32 --repeat 2 --spec full --spec streaming?budget=128 --spec full
 positive policies attention_ms
 [ "$(column policies attended '^streaming')" = 0.487 ] || fail "policies.csv: not 128 of 262 and 263 tokens in the window"
