@@ -7,7 +7,9 @@
  *   layers.l.down   [width][hidden]   layers.l.gate, layers.l.up   [hidden][d]     E(x) = down (silu(gate x) * up x)
  *   layers.l.out    [d][wide]         layers.l.open                [wide][width]   Dec(z) = out silu(open z)
  *
- * or without gate and up, then down is [width][d]; and without open, then out is [d][width].
+ * or without gate and up, then down is [width][d]; and without open, then out is [d][width]. A layer may have besides
+ *
+ *   layers.l.k_norm [head_dim]        what the model's norm of K multiplies with: rebuilt K are normed again
  */
 #include "libclient/codec.h"
 
@@ -101,7 +103,7 @@ static int take_shape(const struct reading *r, uint32_t layer, struct codec *c)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* A matrix to `to`, every number of it finite. */
+/* A matrix to `to`, or with cols = 0 a vector, every number of it finite. */
 static int take_matrix(const struct reading *r, uint32_t layer, const char *part, uint32_t rows, uint32_t cols,
                        float *to)
 {
@@ -112,7 +114,7 @@ static int take_matrix(const struct reading *r, uint32_t layer, const char *part
 	e = skv_safetensors_read(&r->file, name, rows, cols, to, text, sizeof(text));
 	if (e < 0)
 		return skv_refuse(-EBADMSG, r->err, r->err_len, "compressor %s", text);
-	for (size_t i = 0; i < (size_t)rows * cols; i++)
+	for (size_t i = 0; i < (size_t)rows * (cols ? cols : 1); i++)
 		if (!isfinite(to[i]))
 			return bad(r, "tensor %s: number %zu is not finite", r->path, name, i);
 	return 0;
@@ -134,7 +136,7 @@ static int take_in(const struct reading *r, uint32_t layer, uint32_t hidden, uin
 	return e;
 }
 
-/* Numbers of a layer, a multiple of 16 each, so that rows are aligned. */
+/* Numbers of a layer's matrices, a multiple of 16 each, so that rows are aligned. */
 static size_t layer_numbers(const struct codec *c)
 {
 	size_t down = (size_t)c->width * (c->hidden ? c->hidden : c->d), out = (size_t)c->d * (c->wide ? c->wide : c->width);
@@ -170,12 +172,17 @@ static int take_layer(const struct reading *r, uint32_t layer, const struct code
 	if (e < 0)
 		return e;
 	ret->out = at;
-	return take_matrix(r, layer, "out", c->d, to, at);
+	e = take_matrix(r, layer, "out", c->d, to, at);
+	if (e < 0 || !find(r, layer, "k_norm"))
+		return e;
+	at += (size_t)c->d * to;
+	ret->k_norm = at;
+	return take_matrix(r, layer, "k_norm", c->head_dim, 0, at);
 }
 
 static int take_layers(const struct reading *r, const struct skv_layer_set *packs, struct codec *c)
 {
-	size_t each = layer_numbers(c), n = 0;
+	size_t each = layer_numbers(c), room = each + c->head_dim, n = 0;
 	float *at;
 	int e = 0;
 
@@ -186,14 +193,14 @@ static int take_layers(const struct reading *r, const struct skv_layer_set *pack
 	}
 	if (n * each > r->file.data_bytes / 2) /* before memory is asked for */
 		return bad(r, "%zu layers of %zu numbers are wanted, it is too short for these", r->path, n, each);
-	c->weights = at = aligned_alloc(64, n * each * sizeof(*at));
+	c->weights = at = aligned_alloc(64, n * room * sizeof(*at));
 	if (!at)
-		return skv_refuse(-ENOMEM, r->err, r->err_len, "compressor %.150s: no memory for %zu numbers", r->path, n * each);
+		return skv_refuse(-ENOMEM, r->err, r->err_len, "compressor %.150s: no memory for %zu numbers", r->path, n * room);
 	for (uint32_t layer = 0; layer < c->n_layers && e == 0; layer++) {
 		if (!skv_layer_in(packs, layer))
 			continue;
 		e = take_layer(r, layer, c, at, &c->layer[layer]);
-		at += each;
+		at += room;
 	}
 	return e;
 }
@@ -228,7 +235,7 @@ static int take(const struct reading *r, const struct skv_layer_set *packs, stru
 	return e < 0 ? e : take_layers(r, packs, c);
 }
 
-int codec_read(const char *path, uint32_t d, uint32_t n_layers, const struct skv_layer_set *packs,
+int codec_read(const char *path, uint32_t d, uint32_t head_dim, uint32_t n_layers, const struct skv_layer_set *packs,
                struct codec **ret, char *err, size_t err_len)
 {
 	struct reading r = {.file = SKV_SAFETENSORS_NULL, .path = path, .err = err, .err_len = err_len};
@@ -244,6 +251,7 @@ int codec_read(const char *path, uint32_t d, uint32_t n_layers, const struct skv
 		return skv_refuse(e, err, err_len, "compressor %s", text);
 	}
 	c->d = d;
+	c->head_dim = head_dim;
 	c->n_layers = n_layers;
 	c->fingerprint = fingerprint(&r.file);
 	e = take(&r, packs, c);

@@ -14,17 +14,18 @@
 
 #define CODEC_BYTES_MAX ((size_t)8 << 30) /* of a file */
 
-/* Matrices are [out][in], fp32, in `weights`; NULL where there is none. */
+/* Matrices are [out][in], all is fp32, in `weights`; NULL where there is none. */
 struct codec_layer {
 	const float *in;   /* E's gate and up: row 2i is gate's row i, row 2i + 1 up's; [2 hidden][d] */
 	const float *down; /* [width][hidden], or [width][d] without a hidden layer */
 	const float *open; /* [wide][width] */
 	const float *out;  /* [d][wide], or [d][width] */
+	const float *k_norm; /* [head_dim]; layers of a file may have it or not */
 };
 
 struct codec {
 	uint64_t fingerprint; /* of the whole file; never 0 */
-	uint32_t d, width;
+	uint32_t d, head_dim, width;
 	uint32_t hidden, wide; /* 0: no such layer */
 	uint32_t stride, near; /* of the references that it was made with */
 	uint32_t n_layers;
@@ -33,11 +34,11 @@ struct codec {
 };
 
 /*
- * Read the file for a model of n_layers layers whose x has d elements; `packs` are the layers that it must have. 0 and
- * *ret, to be freed, or a negative errno with a text that names file and tensor: -EBADMSG for what is malformed or does not
- * fit, -EFBIG, -ENOMEM, what opening it said.
+ * Read the file for a model of n_layers layers whose x has d elements, head_dim in each head; `packs` are the layers that
+ * it must have. 0 and *ret, to be freed, or a negative errno with a text that names file and tensor: -EBADMSG for what is
+ * malformed or does not fit, -EFBIG, -ENOMEM, what opening it said.
  */
-int codec_read(const char *path, uint32_t d, uint32_t n_layers, const struct skv_layer_set *packs,
+int codec_read(const char *path, uint32_t d, uint32_t head_dim, uint32_t n_layers, const struct skv_layer_set *packs,
                struct codec **ret, char *err, size_t err_len);
 void codec_free(struct codec *c);
 void codec_forget(struct codec *c); /* its weights; NULL is fine */

@@ -52,7 +52,8 @@ static int find_codec(const struct skv_session *s, const struct policy *p, struc
 static int read_codec(const struct skv_session *s, const struct skv_layer_set *coded, struct packing *k)
 {
 	char text[SKV_TEXT_MAX];
-	int e = codec_read(k->path, skv_token_dims(&s->shape), s->model.n_layers, coded, &k->codec, text, sizeof(text));
+	int e = codec_read(k->path, skv_token_dims(&s->shape), s->model.head_dim, s->model.n_layers, coded, &k->codec, text,
+	                   sizeof(text));
 
 	return e < 0 ? fail(e, "%s", text) : 0;
 }
@@ -244,6 +245,7 @@ static struct skv_codes codes_of(const struct skv_session *s, const struct packi
 	        .down = c ? c->layer[layer].down : NULL,
 	        .open = c ? c->layer[layer].open : NULL,
 	        .out = c ? c->layer[layer].out : NULL,
+	        .k_norm = c ? c->layer[layer].k_norm : NULL,
 	        .turn = k->turn,
 	        .turn_scale = (float)skv_rope_scale(rope),
 	        .turn_dims = rope->type == SKV_ROPE_NONE ? 0 : rope->dims ? rope->dims : s->model.head_dim,

@@ -16,20 +16,27 @@ void codec_file_add(struct codec_file *f, uint32_t layer, const char *part, uint
 	f->tensor[f->n++].data = data;
 }
 
+static size_t bytes_of(const struct codec_file *f, unsigned i)
+{
+	return (size_t)f->tensor[i].rows * (f->tensor[i].cols ? f->tensor[i].cols : 1) * sizeof(float);
+}
+
 uint8_t *codec_file_bytes(const struct codec_file *f, size_t *ret_bytes)
 {
 	char *header = NULL;
 	size_t length = 0, data = 0, at;
+	char shape[32];
 	FILE *out = open_memstream(&header, &length);
 	uint8_t *all;
 
 	ck_assert_ptr_nonnull(out);
 	fprintf(out, "{\"__metadata__\":%s", f->about);
 	for (unsigned i = 0; i < f->n; i++) {
-		size_t bytes = (size_t)f->tensor[i].rows * f->tensor[i].cols * sizeof(float);
+		size_t bytes = bytes_of(f, i);
 
-		fprintf(out, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%u,%u],\"data_offsets\":[%zu,%zu]}", f->tensor[i].name,
-		        f->tensor[i].rows, f->tensor[i].cols, data, data + bytes);
+		snprintf(shape, sizeof(shape), f->tensor[i].cols ? "%u,%u" : "%u", f->tensor[i].rows, f->tensor[i].cols);
+		fprintf(out, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", f->tensor[i].name,
+		        shape, data, data + bytes);
 		data += bytes;
 	}
 	fprintf(out, "}");
@@ -42,7 +49,7 @@ uint8_t *codec_file_bytes(const struct codec_file *f, size_t *ret_bytes)
 	memcpy(all + 8, header, length);
 	at = 8 + length;
 	for (unsigned i = 0; i < f->n; i++) {
-		size_t bytes = (size_t)f->tensor[i].rows * f->tensor[i].cols * sizeof(float);
+		size_t bytes = bytes_of(f, i);
 
 		memcpy(all + at, f->tensor[i].data, bytes);
 		at += bytes;

@@ -19,6 +19,7 @@ struct codec_file {
 	} tensor[CODEC_FILE_TENSORS];
 };
 
+/* A matrix, or with cols = 0 a vector. */
 void codec_file_add(struct codec_file *f, uint32_t layer, const char *part, uint32_t rows, uint32_t cols,
                     const float *data);
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "tests/client-test.h"
+#include "tests/codec-file.h"
 #include "tests/world-codec.h"
 
 #define TOKENS 600u
@@ -169,6 +170,68 @@ START_TEST(gone)
 }
 END_TEST
 
+/* A compressor without references that changes nothing but the size of K, and norms it again. */
+static void norming(float size, bool norms)
+{
+	struct codec_file f = {.about = "{\"sparsekv_codec\":\"1\",\"stride\":\"0\",\"near\":\"0\"}"};
+	const uint32_t dim = w.model.head_dim, d = 2 * w.model.n_kv_heads * dim;
+	float *down = calloc(d * d, sizeof(*down)), *out = calloc(d * d, sizeof(*out)), norm[SKV_MAX_HEAD_DIM];
+	size_t n;
+	uint8_t *bytes;
+	FILE *to;
+
+	for (uint32_t i = 0; i < d; i++) {
+		down[i * d + i] = 1;
+		out[i * d + i] = i < d / 2 ? size : 1;
+	}
+	for (uint32_t i = 0; i < dim; i++)
+		norm[i] = i == 3 ? 0 : 0.5f + (float)i / (float)dim;
+	for (uint32_t layer = 0; layer < w.model.n_layers; layer++) {
+		codec_file_add(&f, layer, "down", d, d, down);
+		codec_file_add(&f, layer, "out", d, d, out);
+		if (norms)
+			codec_file_add(&f, layer, "k_norm", dim, 0, norm);
+	}
+	bytes = codec_file_bytes(&f, &n);
+	to = fopen(codec, "w");
+	ck_assert_ptr_nonnull(to);
+	ck_assert_uint_eq(fwrite(bytes, 1, n, to), n);
+	ck_assert_int_eq(fclose(to), 0);
+	free(bytes);
+	free(down);
+	free(out);
+}
+
+/* Where the model norms K, it does not matter how large the compressor makes them. */
+START_TEST(norms)
+{
+	static const struct {
+		float size;
+		bool norms;
+	} how[] = {{1, true}, {4, true}, {1, false}, {4, false}};
+	const size_t size = (size_t)w.model.n_layers * w.model.n_heads * w.model.head_dim;
+	float *is = calloc(4 * size, sizeof(*is));
+	char spec[256];
+
+	snprintf(spec, sizeof(spec), "palu?raw=16&block=16&file=%s", codec);
+	for (int i = 0; i < 4; i++) {
+		struct skv_seq *seq;
+
+		norming(how[i].size, how[i].norms);
+		OK(skv_open(client, &w.model, spec, &w.session));
+		OK(skv_seq_new(w.session, NULL, 0, &seq));
+		go_on(seq, 120, true, NULL);
+		go_on(seq, 3, false, is + i * size);
+		OK(skv_seq_drop(seq));
+		skv_close(w.session);
+	}
+	ck_assert_mem_eq(is, is + size, size * sizeof(float));
+	ck_assert_mem_ne(is, is + 2 * size, size * sizeof(float));
+	ck_assert_mem_ne(is + 2 * size, is + 3 * size, size * sizeof(float));
+	free(is);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("client-codec");
@@ -178,6 +241,7 @@ static Suite *suite(void)
 	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, no_good, 0, 5);
 	tcase_add_test(t, gone);
+	tcase_add_test(t, norms);
 	suite_add_tcase(s, t);
 	return s;
 }

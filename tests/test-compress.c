@@ -348,7 +348,7 @@ START_TEST(the_library_reads_it)
 	fx_text(path, "what was there before");
 	make_small(&r, &c);
 	ck_assert_int_eq(eng_compressor_write(&c, path, &err), 0);
-	ck_assert_msg(codec_read(path, WIDE, 1, &packs, &read, text, sizeof(text)) == 0, "%s", text);
+	ck_assert_msg(codec_read(path, WIDE, 16, 1, &packs, &read, text, sizeof(text)) == 0, "%s", text);
 	ck_assert_uint_eq(read->width, 64);
 	ck_assert_uint_eq(read->hidden, 0);
 	ck_assert_uint_eq(read->wide, 0);
