@@ -13,7 +13,7 @@
 
 #include "codec.h"
 
-#define MATRICES 4u /* of a layer */
+#define PARTS 5u /* of a layer: matrices, k_norm */
 
 /* ---- the compressor -------------------------------------------------------------------------- */
 
@@ -106,7 +106,17 @@ static int matrix_to_device(struct packing *k, const void **matrix, size_t n)
 	return e;
 }
 
-static int code_to_device(struct packing *k, struct skv_codes *c, size_t d)
+/* The kernels take it as it is. */
+static int norm_to_device(struct packing *k, const float **norm, size_t n)
+{
+	const void *there = NULL;
+	int e = *norm ? to_device(k, *norm, n * sizeof(**norm), &there) : 0;
+
+	*norm = there;
+	return e;
+}
+
+static int code_to_device(struct packing *k, struct skv_codes *c, size_t d, size_t head_dim)
 {
 	const size_t parts = c->spans ? 2 * c->spans : 1, from = c->hidden ? c->hidden : d, to = c->wide ? c->wide : c->width;
 	int e = matrix_to_device(k, &c->in, 2 * c->hidden * d);
@@ -115,6 +125,8 @@ static int code_to_device(struct packing *k, struct skv_codes *c, size_t d)
 		e = matrix_to_device(k, &c->down, c->width * from / parts);
 	if (e == 0)
 		e = matrix_to_device(k, &c->open, (size_t)c->wide * c->width);
+	if (e == 0)
+		e = norm_to_device(k, &c->k_norm, head_dim);
 	return e < 0 ? e : matrix_to_device(k, &c->out, d * to / parts);
 }
 
@@ -125,7 +137,7 @@ static int all_to_device(const struct skv_session *s, struct packing *k)
 	const void *turn = NULL;
 	int e;
 
-	k->held = calloc(1 + (size_t)layers * MATRICES, sizeof(*k->held));
+	k->held = calloc(1 + (size_t)layers * PARTS, sizeof(*k->held));
 	if (!k->held)
 		return fail(-ENOMEM, "out of memory");
 	k->backend = s->device->backend;
@@ -133,7 +145,7 @@ static int all_to_device(const struct skv_session *s, struct packing *k)
 	e = to_device(k, k->turn, s->model.head_dim / 2 * sizeof(*k->turn), &turn);
 	for (uint32_t layer = 0; layer < layers && e == 0; layer++) {
 		k->layer[layer].code.turn = turn;
-		e = code_to_device(k, &k->layer[layer].code, skv_token_dims(&s->shape));
+		e = code_to_device(k, &k->layer[layer].code, skv_token_dims(&s->shape), s->model.head_dim);
 	}
 	codec_forget(k->codec);
 	return e;
