@@ -4,7 +4,8 @@ bench_sparsekv_bench_SOURCES = \
 	bench/main.c bench/bench.h bench/util.c \
 	bench/attention.c bench/bed.c bench/bed.h \
 	bench/rig.c bench/rig.h bench/ipc.c \
-	bench/step.c bench/step.h bench/step-delta.c bench/step-kascade.c \
+	bench/step.c bench/step.h bench/latent.c bench/latent.h bench/step-delta.c bench/step-deltakv.c \
+	bench/step-kascade.c \
 	bench/geometry.c bench/geometry.h bench/memory.c bench/policies.c bench/plot.c libclient/coded.c
 bench_sparsekv_bench_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS) $(OPENBLAS_CFLAGS) $(JANSSON_CFLAGS)
 bench_sparsekv_bench_LDADD = engine/libskvengine.la kernels/libskvkernels.la libclient/libsparsekv-client.la formats/libskvformats.la \

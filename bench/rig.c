@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHUNK 4096u     /* rows of a step of prompts */
 #define KV_ROWS 65536u  /* of random numbers, from which K and V are taken somewhere */
 #define TIMEOUT_MS 60000 /* the memory of large sequences is made first */
 
@@ -93,13 +92,10 @@ static void fill_random(void *to, size_t n, uint32_t dtype)
 	}
 }
 
-/* Rows where attention takes them, random ones or zeros. */
-static uint8_t *rows_new(const struct rig *r, uint32_t rows, uint32_t heads, bool random)
+uint8_t *rig_rows_place(const struct rig *r, void *host, size_t bytes)
 {
-	size_t bytes = rows * row_bytes(&r->model, heads);
-	void *host = get(bytes), *there;
-	if (random)
-		fill_random(host, (size_t)rows * heads * r->model.head_dim, r->model.io_dtype);
+	void *there;
+
 	if (!r->device)
 		return host;
 	need_device(r, r->device->alloc(bytes, &there));
@@ -109,7 +105,17 @@ static uint8_t *rows_new(const struct rig *r, uint32_t rows, uint32_t heads, boo
 	return there;
 }
 
-static void rows_free(const struct rig *r, void *rows)
+/* Rows where attention takes them, random ones or zeros. */
+static uint8_t *rows_new(const struct rig *r, uint32_t rows, uint32_t heads, bool random)
+{
+	size_t bytes = rows * row_bytes(&r->model, heads);
+	void *host = get(bytes);
+	if (random)
+		fill_random(host, (size_t)rows * heads * r->model.head_dim, r->model.io_dtype);
+	return rig_rows_place(r, host, bytes);
+}
+
+void rig_rows_free(const struct rig *r, void *rows)
 {
 	if (r->device)
 		need_device(r, r->device->free(rows));
@@ -127,8 +133,8 @@ void rig_open(struct rig *r, const struct skv_model *m, const char *spec)
 	r->model.io_dtype = r->device ? m->kv_dtype : SKV_F32;
 	rig_need(skv_open(r->client, &r->model, spec, &r->session));
 	r->kv = rows_new(r, KV_ROWS, m->n_kv_heads, true);
-	r->q = rows_new(r, CHUNK, m->n_heads, true);
-	r->out = rows_new(r, CHUNK, m->n_heads, false);
+	r->q = rows_new(r, RIG_CHUNK, m->n_heads, true);
+	r->out = rows_new(r, RIG_CHUNK, m->n_heads, false);
 }
 
 static void forget_graph(struct rig *r)
@@ -142,18 +148,21 @@ void rig_close(struct rig *r)
 {
 	skv_close(r->session);
 	forget_graph(r);
-	rows_free(r, r->kv);
-	rows_free(r, r->q);
-	rows_free(r, r->out);
+	rig_rows_free(r, r->kv);
+	rig_rows_free(r, r->q);
+	rig_rows_free(r, r->out);
 }
 
-static void sequences_new(struct rig *r, uint32_t n, uint32_t room)
+void rig_sequences(struct rig *r, uint32_t n, uint32_t room)
 {
 	char name[SKV_NAME_MAX];
-	r->n = n;
-	r->seq = get(n * sizeof *r->seq);
-	r->item = get(n * sizeof *r->item);
-	for (uint32_t i = 0; i < n; i++) {
+	uint32_t i = r->n;
+	r->n += n;
+	r->seq = realloc(r->seq, r->n * sizeof *r->seq);
+	r->item = realloc(r->item, r->n * sizeof *r->item);
+	if (!r->seq || !r->item)
+		die("out of memory");
+	for (; i < r->n; i++) {
 		snprintf(name, sizeof name, "bench-%u", i);
 		rig_need(skv_seq_new(r->session, name, room, &r->seq[i]));
 		r->item[i] = (struct skv_step_item){.seq = r->seq[i], .n_tokens = 1};
@@ -167,8 +176,8 @@ static struct skv_attn attn_of(const struct rig *r, uint32_t layer, uint64_t at)
 	uint64_t rng = at * SKV_MAX_LAYERS + layer;
 	return (struct skv_attn){
 		.q = r->q,
-		.k = r->kv + bench_random(&rng) % (KV_ROWS - CHUNK) * bytes,
-		.v = r->kv + bench_random(&rng) % (KV_ROWS - CHUNK) * bytes,
+		.k = r->kv + bench_random(&rng) % (KV_ROWS - RIG_CHUNK) * bytes,
+		.v = r->kv + bench_random(&rng) % (KV_ROWS - RIG_CHUNK) * bytes,
 		.out = r->out,
 	};
 }
@@ -187,7 +196,7 @@ static void attend_all(struct rig *r, uint64_t at, bool reads, struct rig_times 
 	}
 }
 
-static void wait_all(const struct rig *r)
+void rig_wait(const struct rig *r)
 {
 	if (r->device)
 		need_device(r, r->device->wait(r->stream));
@@ -198,13 +207,13 @@ void rig_fill(struct rig *r, uint32_t n, uint32_t tokens, uint32_t steps)
 	struct skv_step_item *item = get(n * sizeof *item);
 	uint64_t step = 0;
 
-	sequences_new(r, n, tokens + steps);
+	rig_sequences(r, n, tokens + steps);
 	/* sequence i is filled up to its token `at` */
 	for (uint32_t i = 0, at = 0; i < n; step++) {
 		uint32_t rows = 0, items = 0;
-		while (i < n && rows < CHUNK) {
+		while (i < n && rows < RIG_CHUNK) {
 			uint32_t least = tokens < SKV_PAGE_TOKENS ? 0 : i % SKV_PAGE_TOKENS;
-			uint32_t left = tokens - least - at, take = left < CHUNK - rows ? left : CHUNK - rows;
+			uint32_t left = tokens - least - at, take = left < RIG_CHUNK - rows ? left : RIG_CHUNK - rows;
 			item[items++] = (struct skv_step_item){
 				.seq = r->seq[i], .n_tokens = take, .flags = SKV_STEP_PROMPT};
 			rows += take;
@@ -218,7 +227,7 @@ void rig_fill(struct rig *r, uint32_t n, uint32_t tokens, uint32_t steps)
 		attend_all(r, step, skv_policy_reads_prompts(r->session), NULL);
 		rig_need(skv_step_end(r->session, NULL));
 	}
-	wait_all(r);
+	rig_wait(r);
 	free(item);
 }
 
@@ -228,6 +237,8 @@ void rig_empty(struct rig *r)
 		rig_need(skv_seq_drop(r->seq[i]));
 	free(r->seq);
 	free(r->item);
+	r->seq = NULL;
+	r->item = NULL;
 	forget_graph(r);
 	r->n = 0;
 }
@@ -309,7 +320,7 @@ void rig_step(struct rig *r, enum rig_how how, struct rig_times *t)
 	end = bench_now();
 	rig_need(skv_step_end(r->session, NULL));
 	t->end = (bench_now() - end) * 1e6;
-	wait_all(r);
+	rig_wait(r);
 	t->whole = (bench_now() - begun) * 1e6;
 	if (r->device) {
 		need_device(r, r->device->event_elapsed(r->from, r->to, &ms));

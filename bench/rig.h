@@ -38,7 +38,11 @@ void rig_stop(struct rig *);
 void rig_open(struct rig *, const struct skv_model *, const char *spec);
 void rig_close(struct rig *);
 
-/* `n` sequences of about `tokens` tokens, at most as many, with room for `steps` more. */
+#define RIG_CHUNK 4096u /* rows of a step of prompts, and of q and out, at most */
+
+/* `n` sequences more, empty, with room for so many tokens. */
+void rig_sequences(struct rig *, uint32_t n, uint32_t room);
+/* The same of about `tokens` tokens, at most as many, with room for `steps` more. */
 void rig_fill(struct rig *, uint32_t n, uint32_t tokens, uint32_t steps);
 void rig_empty(struct rig *);
 
@@ -68,6 +72,12 @@ enum rig_how {
 
 /* One step, in which every sequence decodes a token. */
 void rig_step(struct rig *, enum rig_how, struct rig_times *);
+
+/* Rows where attention takes them, from host memory that was malloc'ed and is the rig's now. */
+uint8_t *rig_rows_place(const struct rig *, void *host, size_t bytes);
+void rig_rows_free(const struct rig *, void *rows);
+
+void rig_wait(const struct rig *); /* until all that was queued is done */
 
 /* End the program, saying why, if r < 0. */
 void rig_need(int r);

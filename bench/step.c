@@ -4,6 +4,7 @@
 #include <getopt.h>
 #include <math.h>
 #include <string.h>
+#include "bench/latent.h"
 
 static const struct {
 	const char *name;
@@ -12,6 +13,7 @@ static const struct {
 	/* these first: they start a daemon, and no threads should be there before */
 	{"delta", step_delta},
 	{"model", step_model},
+	{"deltakv", step_deltakv},
 	{"kascade", step_kascade},
 };
 #define N_SETTINGS (sizeof settings / sizeof *settings)
@@ -21,8 +23,16 @@ static const struct {
 static const struct column columns[] = {
 	{"setting", -1}, {"attention", -1}, {"heads", -1},  {"dim", 0},     {"layers", 0},      {"batch", 0},
 	{"tokens", 0},   {"budget", 0},     {"ms", 4},      {"speedup", 2}, {"whole_ms", 4},    {"whole_speedup", 2},
-	{"steps_per_s", 1},
+	{"steps_per_s", 1}, {"rows", -1},   {"share", 3},       {"kv_bytes", 1},    {"codes_bytes", 1}, {"refs_bytes", 1},
+	{"fit", 0},
 };
+
+void step_row(struct report *r, const struct step_row *x)
+{
+	report_row(r, x->setting, x->attention, x->heads, (double)x->dim, (double)x->layers, (double)x->batch,
+	           (double)x->tokens, (double)x->budget, x->ms, x->speedup, x->whole_ms, x->whole_speedup,
+	           1e3 / (isnan(x->whole_ms) ? x->ms : x->whole_ms), x->rows, x->share, x->kv, x->codes, x->refs, x->fit);
+}
 
 void step_defaults(struct step_options *o, const struct step_options *defaults)
 {
@@ -54,9 +64,12 @@ void step_report(struct report *r, const char *setting, const struct step_option
 			first[0] = ms;
 			first[1] = whole;
 		}
-		report_row(r, setting, names[i], heads, (double)o->dim, (double)o->layers, (double)o->batch,
-		           (double)o->tokens, (double)o->budget, ms, first[0] / ms, whole, first[1] / whole,
-		           1e3 / (isnan(whole) ? ms : whole));
+		step_row(r, &(struct step_row){
+			.setting = setting, .attention = names[i], .heads = heads, .rows = "",
+			.dim = o->dim, .layers = o->layers, .batch = o->batch, .tokens = o->tokens, .budget = o->budget,
+			.ms = ms, .speedup = first[0] / ms, .whole_ms = whole, .whole_speedup = first[1] / whole,
+			.share = NAN, .kv = NAN, .codes = NAN, .refs = NAN, .fit = NAN,
+		});
 	}
 }
 
@@ -70,7 +83,10 @@ static void help(void)
 	     "           four others; fp16, 32 layers of 32/8 heads, 16 sequences of 32768 tokens, 10 %\n"
 	     "  delta    daemon, client library and policy: 5 of 28 layers dense, 1024 tokens for the others;\n"
 	     "           bf16, 12/2 heads, 64 sequences of 18432 tokens\n"
-	     "  model    the same within the steps of a model of 1.5 billion random weights\n\n"
+	     "  model    the same within the steps of a model of 1.5 billion random weights\n"
+	     "  deltakv  daemon, client library and policy, a compressor of random weights: 5 of 32 layers dense,\n"
+	     "           2048, 4096 and 8192 tokens for the others; bf16, 32/8 heads, sequences of 131072 and of\n"
+	     "           524288 tokens, as many as there is room for; against full, and omnikv with the same budget\n\n"
 	     "  --setting LIST   which of them (delta,model,kascade)\n"
 	     "  --device cuda:N  on that device; there a step is a replayed recording (host memory)\n"
 	     "  --batch N        sequences\n"
@@ -80,6 +96,8 @@ static void help(void)
 	     "  --heads Q/KV     q heads/kv heads\n"
 	     "  --dim N          head dimension\n"
 	     "  --repeat N       steps of each kind, of which the median counts (30)\n"
+	     "  --rows KIND      deltakv: random, or clustered (both)\n"
+	     "  --largest        deltakv: with as many sequences as there is room for when they are packed, too\n"
 	     "  --csv FILE       the figures as CSV, too");
 }
 
@@ -97,10 +115,16 @@ static int parse_settings(struct arguments *a, const char *text)
 		while (i < N_SETTINGS && (strlen(settings[i].name) != len || strncmp(settings[i].name, p, len)))
 			i++;
 		if (i == N_SETTINGS)
-			return bench_bad("setting", text, "delta, model or kascade, separated by commas");
+			return bench_bad("setting", text, "delta, model, deltakv or kascade, separated by commas");
 		a->chosen[i] = true;
 	}
 	return 0;
+}
+
+static int parse_rows(struct step_options *o, const char *text)
+{
+	o->rows = !strcmp(text, "random") ? 1 + LATENT_RANDOM : !strcmp(text, "clustered") ? 1 + LATENT_CLUSTERED : 0;
+	return o->rows ? 0 : bench_bad("rows", text, "random or clustered");
 }
 
 /* 0: go on, 1: help was asked for, -1: an error was reported. */
@@ -109,12 +133,14 @@ static int parse(struct arguments *a, int argc, char **argv)
 	static const struct option longs[] = {
 		{"setting", 1, 0, 's'}, {"device", 1, 0, 'v'}, {"batch", 1, 0, 'b'},  {"tokens", 1, 0, 'n'},
 		{"budget", 1, 0, 'g'},  {"layers", 1, 0, 'l'}, {"heads", 1, 0, 'h'},  {"dim", 1, 0, 'd'},
-		{"repeat", 1, 0, 'r'},  {"csv", 1, 0, 'c'},    {"help", 0, 0, '?' + 128}, {0},
+		{"repeat", 1, 0, 'r'},  {"csv", 1, 0, 'c'},    {"rows", 1, 0, 'w'},   {"largest", 0, 0, 'x'},
+		{"help", 0, 0, '?' + 128}, {0},
 	};
 	struct step_options *o = &a->step;
 	int e = 0;
 	*a = (struct arguments){.step.repeat = 30};
-	memset(a->chosen, true, sizeof a->chosen);
+	for (size_t i = 0; i < N_SETTINGS; i++)
+		a->chosen[i] = settings[i].run != step_deltakv; /* it fills all memory */
 	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
 		switch (c) {
 		case 's':
@@ -143,6 +169,12 @@ static int parse(struct arguments *a, int argc, char **argv)
 			break;
 		case 'r':
 			e = bench_number("repeat", optarg, 1, STEP_REPEAT_MAX, &o->repeat);
+			break;
+		case 'w':
+			e = parse_rows(o, optarg);
+			break;
+		case 'x':
+			o->largest = true;
 			break;
 		case 'c':
 			a->csv = optarg;

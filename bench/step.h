@@ -13,6 +13,8 @@
 struct step_options {
 	uint32_t device, heads, kv_heads;
 	long layers, dim, batch, tokens, budget, repeat; /* budget: tokens that a sparse layer looks at */
+	int rows;     /* of deltakv: 0 of either kind, else 1 + enum latent_rows */
+	bool largest; /* and its largest batch, too */
 };
 
 /* Fill in what was left open. */
@@ -25,6 +27,17 @@ struct step_times {
 	size_t n, n_whole;
 };
 
+/* A row of the table; NAN: left empty. */
+struct step_row {
+	const char *setting, *attention, *heads, *rows;
+	long dim, layers, batch, tokens, budget;
+	double ms, speedup, whole_ms, whole_speedup;
+	double share;          /* of the step that is not spent as it is where nothing is packed */
+	double kv, codes, refs; /* bytes of a token, all layers, by kind */
+	double fit;             /* sequences as long that there is room for */
+};
+void step_row(struct report *, const struct step_row *);
+
 /* A row for each of the two, and how many times faster the second one is. */
 void step_report(struct report *, const char *setting, const struct step_options *, const char *dense_name,
                  struct step_times *dense, const char *sparse_name, struct step_times *sparse);
@@ -33,5 +46,6 @@ void step_report(struct report *, const char *setting, const struct step_options
 void step_kascade(struct report *, const struct step_options *);
 void step_delta(struct report *, const struct step_options *);
 void step_model(struct report *, const struct step_options *);
+void step_deltakv(struct report *, const struct step_options *);
 
 #endif

@@ -37,6 +37,11 @@ positive step ms '^(delta|kascade)'
 positive step whole_ms '^(delta|model)'
 [ "$(column step speedup '^delta,full|^kascade,dense')" = 1.00 ] || fail "step.csv: dense steps are not as fast as themselves"
 [ "$(column step attention | tr '\n' ' ')" = "delta dense full kascade " ] || fail "step.csv: not what was asked for"
+table deltakv 6 step --setting deltakv --batch 2 --tokens 300 --budget 32 --layers 6 --heads 4/2 --dim 32 --repeat 2
+positive deltakv whole_ms
+positive deltakv codes_bytes ',deltakv,'
+[ "$(column deltakv rows | tr '\n' ' ')" = "clustered random " ] || fail "deltakv.csv: not both kinds of rows"
+[ -z "$(column deltakv codes_bytes ',omnikv,')" ] || fail "deltakv.csv: omnikv packs"
 # 10 calls of an engine that comes and goes; begin, end and layers of one, one and three kinds for each batch
 table ipc 32 ipc --batch 1,3 --layers 4 --heads 4/2 --dim 32 --repeat 3
 positive ipc median_us

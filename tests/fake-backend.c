@@ -614,6 +614,15 @@ static int event_wait(void *event)
 	return e->on ? wait(e->on == &default_stream ? NULL : e->on) : 0;
 }
 
+/* There is no clock. */
+static int event_elapsed(void *from, void *to, float *ret_ms)
+{
+	int e = event_wait(from);
+
+	*ret_ms = 1;
+	return e < 0 ? e : event_wait(to);
+}
+
 API const struct skv_backend *skv_cuda_backend(void);
 API const struct skv_backend *skv_cuda_backend(void)
 {
@@ -655,6 +664,7 @@ API const struct skv_backend *skv_cuda_backend(void)
 		.event_record = event_record,
 		.event_done = event_done,
 		.event_wait = event_wait,
+		.event_elapsed = event_elapsed,
 	};
 
 	host = skv_kernels_host(NULL);

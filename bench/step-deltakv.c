@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench/step-deltakv.c - steps through the whole stack under deltakv, against full, and against omnikv, which selects the
+ * same and reads it as it is: what deltakv's steps take longer is what rebuilding and packing cost.
+ *
+ * The same sequences go from one policy to the next. They are filled without attention. Each policy has as many steps as
+ * it takes for every sequence to pack the same number of times; the mean of them all is a step with all that belongs to
+ * it. What sequences take is what the daemon's books say.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "bench/latent.h"
+#include "bench/rig.h"
+#include "bench/step.h"
+#include "daemon/ctl/conn.h"
+
+#define WARM 3            /* steps after another policy came that do not count */
+#define BLOCK 32          /* tokens that deltakv packs at a time */
+#define SLICE 32768u      /* tokens of a prompt that are packed before more come, where memory is short */
+#define TIMEOUT_MS 60000
+#define MOST 3            /* contexts, budgets */
+
+struct run {
+	struct report *r;
+	struct step_options o;
+	struct rig rig;
+	struct skv_ctl ctl;
+	enum latent_rows rows;
+	uint8_t *k, *v; /* the rows */
+	char codec[256];
+	double dense_ms, dense_whole_ms; /* of the batch with which all policies are measured */
+};
+
+/* Bytes of a token that the sequences have, by kind; what a sequence has; how many of them there is room for. */
+struct books {
+	double kv, codes, refs, sequence, fit;
+};
+
+/* The mean and the median over the steps of a policy. */
+struct figures {
+	double ms, whole_ms;
+};
+
+_Noreturn static void die(const char *why)
+{
+	fprintf(stderr, "sparsekv-bench: step: %s\n", why);
+	exit(1);
+}
+
+/* ---- the daemon's books ---------------------------------------------------------------------- */
+
+static json_t *ask(struct run *x, enum skv_query what)
+{
+	json_t *answer;
+
+	if (skv_ctl_query(&x->ctl, what, &answer) < 0)
+		die(x->ctl.err);
+	return answer;
+}
+
+/* What all sequences together may take. */
+static double ceiling(struct run *x)
+{
+	json_t *answer = ask(x, SKV_QUERY_STATUS);
+	json_t *device = json_array_get(json_object_get(answer, "devices"), 0);
+	double bytes = x->rig.device ? json_number_value(json_object_get(device, "pool_limit_bytes"))
+	                             : json_number_value(json_object_get(json_object_get(answer, "limits"), "pool_bytes"));
+
+	json_decref(answer);
+	return bytes;
+}
+
+static struct books look(struct run *x)
+{
+	static const char *const kinds[] = {"kv", "codes", "refs"};
+	json_t *answer = ask(x, SKV_QUERY_SEQS), *seq;
+	const double page = (double)skv_page_bytes(&x->rig.model);
+	double bytes[3] = {0}, tokens = 0, n = 0;
+	struct books b;
+	size_t i;
+
+	json_array_foreach(json_object_get(answer, "sequences"), i, seq) {
+		for (int kind = 0; kind < 3; kind++)
+			bytes[kind] += page * json_number_value(json_object_get(json_object_get(seq, "pages"), kinds[kind]));
+		tokens += json_number_value(json_object_get(seq, "tokens"));
+		n++;
+	}
+	json_decref(answer);
+	b = (struct books){.kv = bytes[0] / tokens, .codes = bytes[1] / tokens, .refs = bytes[2] / tokens,
+	                   .sequence = (bytes[0] + bytes[1] + bytes[2]) / n};
+	b.fit = floor(ceiling(x) / b.sequence);
+	return b;
+}
+
+/* ---- sequences ------------------------------------------------------------------------------- */
+
+/* A step of one sequence, at token `at`: n of a prompt, which are not attended to, or one that is decoded. */
+static int step_of(struct run *x, struct skv_seq *seq, uint32_t at, uint32_t n, bool prompt)
+{
+	const struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0};
+	const struct skv_model *m = &x->rig.model;
+	const size_t row = (size_t)m->n_kv_heads * m->head_dim * skv_dtype_bytes(m->io_dtype);
+	const struct skv_attn a = {.q = prompt ? NULL : x->rig.q, .k = x->k + at * row, .v = x->v + at * row,
+	                           .out = prompt ? NULL : x->rig.out};
+	int e = skv_step_begin(x->rig.session, &item, 1, x->rig.stream);
+
+	if (e < 0)
+		return e;
+	for (uint32_t layer = 0; layer < m->n_layers; layer++)
+		rig_need(skv_attend(x->rig.session, layer, &a));
+	rig_need(skv_step_end(x->rig.session, NULL));
+	return 0;
+}
+
+/* Fill one up to `len` tokens; with `packs` some are decoded in between, so that what came before is packed. */
+static int fill(struct run *x, struct skv_seq *seq, uint32_t len, bool packs)
+{
+	uint32_t raw = 0;
+	int e = 0;
+
+	for (uint32_t at = 0, n; at < len && e == 0; at += n) {
+		const bool prompt = !packs || raw < SLICE;
+
+		n = !prompt ? 1 : len - at < RIG_CHUNK ? len - at : RIG_CHUNK;
+		raw = prompt ? raw + n : 0;
+		e = step_of(x, seq, at, n, prompt);
+	}
+	return e;
+}
+
+/* Of which lengths differ, so that not all of them pack in the same steps. */
+static uint32_t length_of(const struct run *x, uint32_t i)
+{
+	return (uint32_t)x->o.tokens - i % BLOCK;
+}
+
+static uint32_t steps_of(const struct run *x)
+{
+	return ((uint32_t)x->o.repeat + BLOCK - 1) / BLOCK * BLOCK;
+}
+
+/* As many as there are places for. */
+static uint32_t room(const struct run *x, uint32_t policies)
+{
+	return (uint32_t)x->o.tokens + policies * (steps_of(x) + WARM) + 1;
+}
+
+/* How many sequences of raw tokens there is room for, and for what a step of a prompt may take ahead. */
+static uint32_t fitting(struct run *x, uint32_t policies)
+{
+	const double layers = x->rig.model.n_layers, page = (double)skv_page_bytes(&x->rig.model);
+	const double ahead = 4 * layers * skv_pages_of(RIG_CHUNK) * page;
+	const double n = floor((ceiling(x) - ahead) / (layers * skv_pages_of(room(x, policies)) * page));
+
+	return n < 1 ? 1 : n > 64 ? 64 : (uint32_t)n;
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static struct figures measure(struct run *x)
+{
+	const uint32_t n = steps_of(x);
+	double *ms = calloc(n, sizeof *ms), whole = 0;
+	struct figures f;
+	struct rig_times t;
+	uint32_t taken = 0;
+
+	for (uint32_t i = 0; i < n + WARM; i++) {
+		rig_step(&x->rig, x->rig.device ? RIG_REPLAY : RIG_CALLS, &t);
+		if (i < WARM || t.recorded)
+			continue;
+		ms[taken++] = t.device_ms;
+		whole += t.whole / 1e3;
+	}
+	f = (struct figures){.ms = bench_median(ms, taken), .whole_ms = whole / taken};
+	free(ms);
+	return f;
+}
+
+static struct figures measure_under(struct run *x, const char *spec)
+{
+	for (uint32_t i = 0; i < x->rig.n; i++)
+		rig_need(skv_seq_policy(x->rig.seq[i], spec));
+	return measure(x);
+}
+
+static void report(struct run *x, const char *attention, long budget, struct figures f, double share,
+                   const struct books *b)
+{
+	const struct step_options *o = &x->o;
+	const bool same = x->rig.n == o->batch;
+	char heads[32];
+
+	snprintf(heads, sizeof heads, "%u/%u", o->heads, o->kv_heads);
+	step_row(x->r, &(struct step_row){
+		.setting = "deltakv", .attention = attention, .heads = heads,
+		.rows = x->rows == LATENT_RANDOM ? "random" : "clustered",
+		.dim = o->dim, .layers = o->layers, .batch = x->rig.n, .tokens = o->tokens, .budget = budget,
+		.ms = f.ms, .speedup = same ? x->dense_ms / f.ms : NAN,
+		.whole_ms = f.whole_ms, .whole_speedup = same ? x->dense_whole_ms / f.whole_ms : NAN, .share = share,
+		.kv = b ? b->kv : NAN, .codes = b ? b->codes : NAN, .refs = b ? b->refs : NAN, .fit = b ? b->fit : NAN,
+	});
+}
+
+/* ---- a context ------------------------------------------------------------------------------- */
+
+static void deltakv_spec(const struct run *x, long budget, char *to, size_t bytes)
+{
+	snprintf(to, bytes, "deltakv?budget=%ld&bits=4&block=%u&file=%s", budget, BLOCK, x->codec);
+}
+
+/* More of them, until there is no room. They come one by one, each packed as it comes. */
+static void fill_up(struct run *x, const char *spec, uint32_t policies)
+{
+	for (;;) {
+		struct skv_seq *seq;
+		uint32_t i = x->rig.n;
+		int e;
+
+		rig_sequences(&x->rig, 1, room(x, policies));
+		seq = x->rig.seq[i];
+		rig_need(skv_seq_policy(seq, spec));
+		e = fill(x, seq, length_of(x, i), true);
+		if (e == 0)
+			continue;
+		if (e != -ENOSPC && e != -EDQUOT)
+			rig_need(e);
+		rig_need(skv_seq_drop(seq));
+		x->rig.n--;
+		return;
+	}
+}
+
+static void place_rows(struct run *x)
+{
+	const struct skv_model *m = &x->rig.model;
+	const size_t bytes = (size_t)x->o.tokens * m->n_kv_heads * m->head_dim * skv_dtype_bytes(m->io_dtype);
+	void *k = latent_rows(m, x->rows, false, (uint32_t)x->o.tokens), *v = latent_rows(m, x->rows, true, (uint32_t)x->o.tokens);
+
+	if (!k || !v)
+		die("no memory for rows");
+	x->k = rig_rows_place(&x->rig, k, bytes);
+	x->v = rig_rows_place(&x->rig, v, bytes);
+}
+
+static void take_turns(struct run *x, const long *budgets, uint32_t n, bool largest)
+{
+	const uint32_t policies = 2 + 2 * n;
+	struct figures read[MOST], f;
+	struct books b;
+	char spec[400];
+
+	x->o.batch = x->o.batch ? x->o.batch : fitting(x, policies);
+	place_rows(x);
+	rig_sequences(&x->rig, (uint32_t)x->o.batch, room(x, policies));
+	for (uint32_t i = 0; i < x->rig.n; i++)
+		rig_need(fill(x, x->rig.seq[i], length_of(x, i), false));
+	f = measure_under(x, "full");
+	x->dense_ms = f.ms;
+	x->dense_whole_ms = f.whole_ms;
+	b = look(x);
+	report(x, "full", 0, f, NAN, &b);
+	for (uint32_t i = 0; i < n; i++) {
+		snprintf(spec, sizeof spec, "omnikv?budget=%ld&more=0", budgets[i]);
+		read[i] = measure_under(x, spec);
+		report(x, "omnikv", budgets[i], read[i], NAN, NULL);
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		deltakv_spec(x, budgets[i], spec, sizeof spec);
+		f = measure_under(x, spec);
+		b = look(x);
+		report(x, "deltakv", budgets[i], f, 1 - read[i].whole_ms / f.whole_ms, &b);
+	}
+	if (largest) {
+		deltakv_spec(x, budgets[n / 2], spec, sizeof spec);
+		fill_up(x, spec, policies);
+		report(x, "deltakv", budgets[n / 2], measure_under(x, spec), NAN, NULL);
+	}
+	rig_empty(&x->rig);
+	rig_rows_free(&x->rig, x->k);
+	rig_rows_free(&x->rig, x->v);
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+static struct skv_model model_of(const struct step_options *o, uint32_t max_tokens)
+{
+	return (struct skv_model){
+		.size = sizeof(struct skv_model),
+		.n_layers = (uint32_t)o->layers,
+		.n_heads = o->heads,
+		.n_kv_heads = o->kv_heads,
+		.head_dim = (uint32_t)o->dim,
+		.kv_dtype = SKV_BF16,
+		.max_tokens = max_tokens,
+		.n_ranks = 1,
+		.name = "bench",
+		.rope = {.type = SKV_ROPE_LLAMA3, .theta = 500000, .factor = 8, .low = 1, .high = 4, .original = 8192},
+	};
+}
+
+void step_deltakv(struct report *r, const struct step_options *given)
+{
+	const long contexts[] = {given->tokens ? given->tokens : 131072, 524288};
+	const long budgets[] = {given->budget ? given->budget : 2048, 4096, 8192};
+	const uint32_t n_contexts = given->tokens ? 1 : 2, n_budgets = given->budget ? 1 : 3;
+	struct run x = {.r = r, .o = *given};
+	struct skv_model m;
+
+	step_defaults(&x.o, &(struct step_options){.heads = 32, .kv_heads = 8, .layers = 32, .dim = 128});
+	rig_start(&x.rig, x.o.device);
+	if (skv_ctl_connect(&x.ctl, eng_private_socket(x.rig.daemon), "sparsekv-bench", TIMEOUT_MS) < 0)
+		die(x.ctl.err);
+	x.o.tokens = contexts[n_contexts - 1];
+	m = model_of(&x.o, room(&x, 2 + 2 * n_budgets));
+	latent_codec(&m, x.codec, sizeof x.codec);
+	rig_open(&x.rig, &m, "full");
+	for (uint32_t i = 0; i < n_contexts; i++)
+		for (x.rows = LATENT_RANDOM; x.rows <= LATENT_CLUSTERED; x.rows++) {
+			if (given->rows && given->rows - 1 != (int)x.rows)
+				continue;
+			x.o.tokens = contexts[i];
+			x.o.batch = given->batch;
+			take_turns(&x, budgets, n_budgets, given->largest);
+		}
+	rig_close(&x.rig);
+	skv_ctl_close(&x.ctl);
+	rig_stop(&x.rig);
+}
