@@ -3,7 +3,8 @@
  * deltakv - OmniKV's selection over a cache that is mostly residuals ("DeltaKV: Residual-Based KV Cache Compression via
  * Long-Range Similarity").
  *
- * Filter layers, and the first ones, keep all tokens as they are. A filter attends densely and selects tokens, one set for
+ * Filter layers, and the first ones, keep all tokens as they are, or with full_bits older ones in 4 or 2 bits, as kivi
+ * does. A filter attends densely and selects tokens, one set for
  * all heads, as in omnikv; the layers after it attend to these until the next filter. They keep of most tokens
  *
  *   x             [K before RoPE, V] of all kv heads
@@ -19,6 +20,8 @@
 #include <stdio.h>
 #include <sparsekv/policy.h>
 
+#define LOW_BLOCK 32 /* what tokens in few bits come in */
+
 struct config {
 	struct skv_budget budget; /* tokens */
 	uint32_t recent;          /* tokens */
@@ -31,6 +34,7 @@ struct config {
 	uint32_t near;
 	uint32_t raw;
 	uint32_t block;
+	uint32_t full_bits;
 	struct skv_codec_file file;
 	struct skv_profile profile;
 };
@@ -51,6 +55,8 @@ static const struct skv_param params[] = {
         {"near", SKV_PARAM_UINT, offsetof(struct config, near), "4", "references that a token is the residual to"},
         {"raw", SKV_PARAM_UINT, offsetof(struct config, raw), "128", "last tokens that stay as they are, at least"},
         {"block", SKV_PARAM_UINT, offsetof(struct config, block), "32", "tokens that are packed at a time"},
+        {"full_bits", SKV_PARAM_UINT, offsetof(struct config, full_bits), "16",
+         "of a number of K or V in the layers that keep all tokens: 16, 4, 2"},
         {"file", SKV_PARAM_CODEC, offsetof(struct config, file), "auto",
          "the compressor; auto: deltakv.safetensors beside the model"},
         {"profile", SKV_PARAM_PROFILE, offsetof(struct config, profile), "none",
@@ -82,6 +88,8 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	else if (c->stride > 255 || c->near > 4 || (c->stride > 0) != (c->near > 0) || (c->stride == 0 && c->bits == 0))
 		snprintf(err, err_len, "stride=%u and near=%u, expected 1 to 255 and 1 to 4, or 0 and 0 with bits above 0",
 		         c->stride, c->near);
+	else if (c->full_bits != 16 && c->full_bits != 4 && c->full_bits != 2)
+		snprintf(err, err_len, "full_bits=%u, expected 16, 4 or 2", c->full_bits);
 	else if (c->raw == 0)
 		snprintf(err, err_len, "raw=0, expected at least 1");
 	else if (c->block == 0 || c->block % SKV_PAGE_TOKENS != 0)
@@ -91,12 +99,26 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	return -1;
 }
 
+/* As it is, or in few bits. */
+static void keep_all(const struct config *c, const struct skv_model *m, struct skv_plan *plan)
+{
+	if (c->full_bits < 16)
+		plan->pack = (struct skv_pack){
+		        .kind = SKV_PACK_LOW,
+		        .bits = c->full_bits,
+		        .group = m->head_dim % 128 == 0 ? 64 : 32,
+		        .raw = c->raw,
+		        .block = (c->block + LOW_BLOCK - 1) / LOW_BLOCK * LOW_BLOCK,
+		};
+}
+
 static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
 {
 	const struct config *c = config;
 	uint32_t filter = layer;
 
 	if (filters(c, m, layer)) {
+		keep_all(c, m, plan);
 		plan->evidence = SKV_EV_TOKENS;
 		plan->pool = SKV_POOL_MAX;
 		plan->sharing = SKV_SHARE_ALL_HEADS;
@@ -104,8 +126,10 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	}
 	while (filter > 0 && !filters(c, m, filter))
 		filter--;
-	if (layer < c->dense || !filters(c, m, filter))
+	if (layer < c->dense || !filters(c, m, filter)) {
+		keep_all(c, m, plan);
 		return;
+	}
 	plan->attend = SKV_ATTEND_TOKENS;
 	plan->source = filter;
 	plan->pack = (struct skv_pack){

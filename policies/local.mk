@@ -8,6 +8,7 @@ policy_LTLIBRARIES = \
 	policies/deltakv.la \
 	policies/h2o.la \
 	policies/kascade.la \
+	policies/kivi.la \
 	policies/lessismore.la \
 	policies/omnikv.la \
 	policies/palu.la \

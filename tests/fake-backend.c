@@ -217,6 +217,10 @@ struct op *fake_kernel(enum what what, const struct skv_shape *sh, const struct 
 	struct op *o = queue(w->stream, what);
 
 	o->shape = *sh;
+	if (sh->code) { /* read at the call */
+		o->code = *sh->code;
+		o->shape.code = &o->code;
+	}
 	o->batch = *b;
 	o->in[0] = q;
 	o->out = out;

@@ -17,6 +17,7 @@ struct op {
 	struct op *next;
 	enum what what;
 	struct skv_shape shape;
+	struct skv_codes code; /* the shape's, of layers that pack */
 	struct skv_batch batch;
 	struct skv_evidence ev;
 	struct skv_list list;

@@ -38,17 +38,19 @@
 #define KEPT_PAGES 13u
 #define CODED_RAW 16u
 #define CODED_BLOCK 16u
+#define LOW_BLOCK 32u
 #define CODED_SPAN 200u /* in the second half of each the sequence runs another policy, and is in rows */
 /*
- * One evicts, one keeps bounds in state pages, others let single tokens or pages of single heads go, the last one packs. Of
- * its spec the compressor is named where it is.
+ * One evicts, one keeps bounds in state pages, others let single tokens or pages of single heads go, the last two pack. Of
+ * deltakv's spec the compressor is named where it is.
  */
-enum { STREAMING, QUEST, H2O, RAAS, ADAKV, DELTAKV, POLICIES };
+enum { STREAMING, QUEST, H2O, RAAS, ADAKV, DELTAKV, KIVI, POLICIES };
 static const char *specs[] = {"streaming?budget=256&sinks=4&dense=1", "quest?budget=6&dense=1",
                                     "h2o?budget=60&dense=1", "raas?budget=13&alpha=0.02&dense=1",
                                     "adakv?budget=60&window=16&again=16&spread=1.5&dense=1",
                                     "deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=4&group=32&raw=16&block=16&"
-                                    WORLD_CODES};
+                                    WORLD_CODES,
+                                    "kivi?raw=16&block=32"};
 static char packs[200];
 
 static int policy;
@@ -93,7 +95,7 @@ static uint64_t hash_of(const float *x, size_t n)
 /* Does the sequence run what packs, in the step at this length? */
 static bool packs_at(uint32_t len)
 {
-	return policy == DELTAKV && len % CODED_SPAN < CODED_SPAN / 2;
+	return policy >= DELTAKV && len % CODED_SPAN < CODED_SPAN / 2;
 }
 
 /* The step at `len`: a chunk of the prompt, or one token. Returns the hash of what came out. */
@@ -103,7 +105,7 @@ static uint64_t step(struct skv_seq *q, uint32_t len, void (*before_end)(void))
 	uint32_t n = prompt ? CHUNK : 1;
 	size_t size = (size_t)w.model.n_layers * n * w.model.n_heads * w.model.head_dim;
 	float *out = malloc(size * sizeof(*out));
-	int e = policy == DELTAKV ? skv_seq_policy(q, packs_at(len) ? NULL : "full") : 0;
+	int e = policy >= DELTAKV ? skv_seq_policy(q, packs_at(len) ? NULL : "full") : 0;
 	uint64_t h;
 
 	if (e == 0)
@@ -116,6 +118,16 @@ static uint64_t step(struct skv_seq *q, uint32_t len, void (*before_end)(void))
 	return h;
 }
 
+/* In few bits: each layer has a record of each block and head, 4 bits a number, and pairs of each channel and 32 of V. */
+static uint64_t low_pages(uint32_t len, bool coded)
+{
+	uint32_t end = coded && len >= CODED_RAW ? (len - CODED_RAW) / LOW_BLOCK * LOW_BLOCK : 0;
+	uint32_t a_page = (uint32_t)(skv_page_bytes(&w.model) / (40 * w.model.head_dim));
+	uint32_t records = (end / LOW_BLOCK * w.model.n_kv_heads + a_page - 1) / a_page;
+
+	return (uint64_t)(skv_pages_of(len) - end / SKV_PAGE_TOKENS + records) * w.model.n_layers;
+}
+
 /* Pages of a sequence of `len` tokens, all of them in rows, or packed as they are before the step that follows. */
 static uint64_t packed_pages(uint32_t len, bool coded)
 {
@@ -123,6 +135,8 @@ static uint64_t packed_pages(uint32_t len, bool coded)
 	uint32_t end = coded && len >= stays + CODED_BLOCK ? first + (len - stays) / CODED_BLOCK * CODED_BLOCK : 0;
 	uint32_t a_page = (uint32_t)(skv_page_bytes(&w.model) / 32), refs = end ? first : 0, codes = 0, records; /* of a code */
 
+	if (policy == KIVI)
+		return low_pages(len, coded);
 	for (uint32_t t = first; t < end; t++)
 		*((t - first) % WORLD_STRIDE == 0 ? &refs : &codes) += 1;
 	records = (codes + a_page - 1) / a_page + skv_pages_of(refs);
@@ -150,8 +164,8 @@ static uint64_t resident_at(uint32_t len)
 /* Does the step at this length let pages go? */
 static bool evicts_at(uint32_t len)
 {
-	if (policy == DELTAKV)
-		return packs_at(len) && (len + 1) % CODED_BLOCK == 0;
+	if (policy >= DELTAKV)
+		return packs_at(len) && (len + 1 - CODED_RAW) % (policy == KIVI ? LOW_BLOCK : CODED_BLOCK) == 0;
 	return (len + 2 - (WINDOW - SINKS)) % SKV_PAGE_TOKENS == 0;
 }
 
@@ -161,9 +175,9 @@ static bool evicts_at(uint32_t len)
  */
 static bool pages_fit(uint64_t resident, uint32_t len)
 {
-	uint64_t was, is, torn = evicts_at(len) ? 2 * (w.model.n_layers - 3) : 0;
+	uint64_t was, is, torn = !evicts_at(len) ? 0 : policy == KIVI ? w.model.n_layers : 2 * (w.model.n_layers - 3);
 
-	if (policy != DELTAKV)
+	if (policy < DELTAKV)
 		return resident == resident_at(len);
 	was = packed_pages(len, len > PROMPT && packs_at(len - 1));
 	is = packed_pages(len, len >= PROMPT && packs_at(len));
@@ -445,11 +459,11 @@ static uint32_t single_step(pid_t pid, uint32_t n)
 	return n;
 }
 
-static const int stepped[] = {STREAMING, H2O, RAAS, ADAKV, DELTAKV};
+static const int stepped[] = {STREAMING, H2O, RAAS, ADAKV, DELTAKV, KIVI};
 
 START_TEST(any_instruction)
 {
-	uint32_t length[2] = {20000, stepped[_i] == DELTAKV ? 300000 : 20000}; /* of skv_step_end in instructions, found out by the first that gets through */
+	uint32_t length[2] = {20000, stepped[_i] >= DELTAKV ? 300000 : 20000}; /* of skv_step_end in instructions, found out by the first that gets through */
 	int inside = 0;
 
 	policy = stepped[_i];
@@ -515,7 +529,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(t, any_time, 0, POLICIES);
 	tcase_add_test(t, any_swap);
 	if (!place_is_device()) /* there the device commits */
-		tcase_add_loop_test(t, any_instruction, 0, 5);
+		tcase_add_loop_test(t, any_instruction, 0, 6);
 	suite_add_tcase(s, t);
 	return s;
 }

@@ -307,6 +307,34 @@ static void deltakv_refs(char *to)
 	deltakv_spec(to, 0, more[rnd_below(3)]);
 }
 
+/* Heads of whole groups, which devices take, too. */
+static void few_bits_shape(void)
+{
+	static const uint32_t kv_heads[] = {1, 2, 3, 2}, dims[] = {64, 64, 96, 128};
+	uint32_t which = rnd_below(4);
+
+	shape = (struct skv_model){.n_layers = 4, .n_kv_heads = kv_heads[which], .head_dim = dims[which]};
+	shape.n_heads = shape.n_kv_heads * (1 + rnd_below(4));
+}
+
+static void kivi_spec(char *to)
+{
+	few_bits_shape();
+	snprintf(to, SPEC, "kivi?bits=%u&group=%u&raw=%u&block=%u&dense=%u", 2 + 2 * rnd_below(2),
+	         shape.head_dim % 64 == 0 && rnd_below(2) ? 64 : 32, 1 + rnd_below(80), 32 * (1 + rnd_below(2)), rnd_below(2));
+}
+
+/* What is chosen follows from keys in few bits. */
+static void deltakv_full_bits(char *to)
+{
+	char more[60];
+
+	snprintf(more, sizeof(more), "&ref_bits=4&full_bits=%u", 2 + 2 * rnd_below(2));
+	deltakv_spec(to, 0, more);
+	few_bits_shape();
+	shape.n_layers = 6;
+}
+
 static void template_spec(char *to)
 {
 	snprintf(to, SPEC, "template?budget=%s&recent=%u&dense=1", some_budget(16), rnd_below(20));
@@ -342,6 +370,8 @@ static const struct {
 	{"raas:quest", raas_quest},
 	{"deltakv", deltakv_identity},
 	{"deltakv?bits=0", deltakv_refs},
+	{"deltakv?full_bits", deltakv_full_bits},
+	{"kivi", kivi_spec},
 	{"template", template_spec}, /* which the oracle does not know: the contract alone */
 };
 #define N_POLICIES (sizeof(policies) / sizeof(policies[0]))

@@ -17,7 +17,7 @@ static const struct skv_model deepest = {
 
 /* ---- the policies ---------------------------------------------------------------------------- */
 
-static const char *const names[] = {"full",  "streaming", "adakv", "delta", "deltakv", "h2o", "kascade", "lessismore",
+static const char *const names[] = {"full",  "streaming", "adakv", "delta", "deltakv", "h2o", "kascade", "kivi", "lessismore",
                                     "omnikv", "palu", "pyramidkv", "quest", "raas", "rkv", "snapkv", "tidal", "template"};
 
 START_TEST(loads_with_its_name)
@@ -103,7 +103,13 @@ START_TEST(plans)
 	                 "d d s t2z t2z t2z t2z s t7z t7z t7z t7z s t12z t12z t12z");
 	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv?layers=4&dense=3&stride=0&near=0&bits=4", &reference),
 	                 "d d d d s t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z");
+	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv?layers=4&dense=3&full_bits=2&block=16", &reference),
+	                 "dz dz dz dz sz t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z");
 	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv", &smallest), "d");
+
+	ck_assert_str_eq(plans_of(POLICY("kivi"), "kivi?dense=2&bits=2", &reference),
+	                 "d d dz dz dz dz dz dz dz dz dz dz dz dz dz dz");
+	ck_assert_str_eq(plans_of(POLICY("kivi"), "kivi", &smallest), "dz");
 
 	ck_assert_str_eq(plans_of(POLICY("palu"), "palu?dense=2&bits=4", &reference),
 	                 "d d dz dz dz dz dz dz dz dz dz dz dz dz dz dz");
@@ -553,12 +559,17 @@ START_TEST(parameters_that_make_no_sense)
 		{POLICY("deltakv"), "deltakv?group=16", "group=16, expected 32 or 64"},
 		{POLICY("deltakv"), "deltakv?ref_bits=0", "ref_bits=0, expected 16, 8 or 4"},
 		{POLICY("deltakv"), "deltakv?stride=0", "stride=0 and near=4, expected 1 to 255 and 1 to 4, or 0 and 0"},
+		{POLICY("deltakv"), "deltakv?full_bits=8", "full_bits=8, expected 16, 4 or 2"},
 		{POLICY("deltakv"), "deltakv?raw=0", "raw=0, expected at least 1"},
 		{POLICY("deltakv"), "deltakv?block=8", "block=8, expected a multiple of 16"},
 		{POLICY("deltakv"), "deltakv?file=deltakv.safetensors", "file=deltakv.safetensors: expected the absolute path"},
 		{POLICY("lessismore"), "lessismore?budget=16&recent=13", "expected together at most the 16 tokens"},
 		{POLICY("lessismore"), "lessismore?budget=0.5&sinks=128", "sinks=128 and recent=0"},
 		{POLICY("kascade"), "kascade:dense", "variant=dense: expected one of paper,dense-anchors,shared,"},
+		{POLICY("kivi"), "kivi?bits=8", "bits=8, expected 4 or 2"},
+		{POLICY("kivi"), "kivi?group=16", "group=16, expected 32 or 64"},
+		{POLICY("kivi"), "kivi?raw=0", "raw=0, expected at least 1"},
+		{POLICY("kivi"), "kivi?block=48", "block=48, expected a multiple of 32"},
 		{POLICY("h2o"), "h2o?budget=3", "budget=3, expected at least 4 tokens"},
 		{POLICY("snapkv"), "snapkv?budget=32", "window=32, expected 1 to 31: less than the budget"},
 		{POLICY("snapkv"), "snapkv?pool=4", "pool=4, expected an odd number"},

@@ -2,6 +2,7 @@
 /*
  * tests/oracle/deltakv.c - deltakv: looks at what omnikv does, whatever it keeps the tokens in. The layers that attend to
  * what a filter chose pack their tokens, a block at a time as soon as `raw` tokens are behind it; the first page stays.
+ * With full_bits the others keep theirs in few bits.
  */
 #include "tests/oracle/oracle.h"
 
@@ -42,7 +43,8 @@ static struct oracle_pack pack(const struct oracle_step *s, const char *spec, ui
 	uint32_t from = x.first, code, ref;
 
 	if (!packs(s, spec, layer))
-		return x;
+		return oracle_few_bits(s, (uint32_t)oracle_number(spec, "full_bits"), s->model->head_dim % 128 ? 32 : 64, raw,
+		                       block % 32 ? block / 32 * 32 + 32 : block);
 	for (; from + raw + block <= s->n; from += block)
 		x.coded = from + block;
 	for (uint32_t t = x.first; t < x.coded; t++)

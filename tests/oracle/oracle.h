@@ -53,6 +53,7 @@ struct oracle_set {
 struct oracle_pack {
 	uint32_t first, coded;
 	uint32_t pages; /* UINT32_MAX: that depends on the compressor */
+	uint32_t bits, group; /* of K and V, of which there is nothing else then; 0: it went through a compressor */
 };
 
 struct oracle_policy {
@@ -71,12 +72,16 @@ struct oracle_policy {
 
 extern const struct oracle_policy oracle_full, oracle_streaming, oracle_delta, oracle_omnikv, oracle_kascade,
 	oracle_tidal, oracle_lessismore, oracle_quest, oracle_h2o, oracle_snapkv, oracle_pyramidkv, oracle_rkv,
-	oracle_raas, oracle_adakv, oracle_deltakv;
+	oracle_raas, oracle_adakv, oracle_deltakv, oracle_kivi;
 
 /* The policy that a spec names, or NULL, also where the spec leaves layers to a profile. */
 const struct oracle_policy *oracle_find(const char *spec);
 
 void oracle_sets_free(struct oracle_set *set, uint32_t n_layers);
+
+/* K and V in so few bits, of all but the last `raw` tokens, `block` at a time (kivi.c). */
+struct oracle_pack oracle_few_bits(const struct oracle_step *, uint32_t bits, uint32_t group, uint32_t raw,
+                                   uint32_t block);
 
 /* ---- parameters (spec.c) ---------------------------------------------------------------------- */
 

@@ -10,13 +10,20 @@
  *   |row' - row| <= E (|row| + most), E = 2^-8 + 2 u + 2^-18
  *
  * for the norm of a head's K, which turning leaves as it is (and what a turn is scaled by is divided out), and for each
- * element of V, which is not turned. A device rounds x and b to bf16 besides, for its products: 2^-8 once more. Rows that were unpacked and packed again were off before: so many times as much.
+ * element of V, which is not turned. A device rounds x and b to bf16 besides, for its products: 2^-8 once more. Rows
+ * that were unpacked and packed again were off before: so many times as much.
+ *
+ * K and V in few bits are off by much more, but it is said bit for bit what they become. So they become that here, too,
+ * and attention and choices are checked by what is left of them. What is rebuilt of them, for prompts, the pool rounds
+ * again: as what is computed with on a device.
  */
 #include "tests/oracle/packed.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "tests/ref-attention.h"
 
 /* The largest that rows can have become, of what they were. */
 #define GROWN 1.05
@@ -39,6 +46,60 @@ static bool whole(const struct bed_seq *q, const struct oracle_step *s, const st
 	return true;
 }
 
+/* n numbers, `step` apart, as they are kept in few bits. */
+static void few_bits(float *x, uint32_t step, uint32_t n, uint32_t bits)
+{
+	float least = x[0], most = x[0], top = (float)((1 << bits) - 1), scale;
+
+	for (uint32_t i = 1; i < n; i++) {
+		least = fminf(least, x[i * step]);
+		most = fmaxf(most, x[i * step]);
+	}
+	scale = ref_round(SKV_BF16, (most - least) / top);
+	least = ref_round(SKV_BF16, least);
+	for (uint32_t i = 0; i < n; i++) {
+		float number = scale > 0 ? rintf((x[i * step] - least) / scale) : 0;
+
+		x[i * step] = (float)(least + (double)fminf(fmaxf(number, 0), top) * scale);
+	}
+}
+
+/* Tokens [from, to) of a layer. */
+static void keep_few_bits(const struct skv_model *m, struct bed_seq *q, uint32_t layer, uint32_t from, uint32_t to)
+{
+	uint32_t bits = q->pack[layer].bits, group = q->pack[layer].group, width = m->n_kv_heads * m->head_dim;
+
+	for (uint32_t t = from; t < to; t += 32)
+		for (uint32_t d = 0; d < width; d++)
+			few_bits(q->k[layer] + (size_t)t * width + d, width, 32, bits);
+	for (size_t at = (size_t)from * width; at < (size_t)to * width; at += group)
+		few_bits(q->v[layer] + at, 1, group, bits);
+}
+
+static void round_rows(const struct skv_model *m, struct bed_seq *q, uint32_t layer, uint32_t from, uint32_t to)
+{
+	size_t width = (size_t)m->n_kv_heads * m->head_dim;
+
+	for (size_t at = from * width; at < to * width; at++) {
+		q->k[layer][at] = ref_round(m->kv_dtype, q->k[layer][at]);
+		q->v[layer][at] = ref_round(m->kv_dtype, q->v[layer][at]);
+	}
+}
+
+/* What becomes of rows in few bits, or of those that were. */
+static void follow_few_bits(const struct skv_model *m, struct bed_seq *q, uint32_t layer, const struct oracle_pack *was)
+{
+	const struct oracle_pack *now = &q->pack[layer];
+
+	if (was->bits && now->coded < was->coded)
+		round_rows(m, q, layer, 0, was->coded);
+	if (!now->bits || now->coded <= was->coded)
+		return;
+	keep_few_bits(m, q, layer, was->coded, now->coded);
+	if (m->device != SKV_DEVICE_HOST)
+		round_rows(m, q, layer, was->coded, now->coded);
+}
+
 void packed_follow(struct bed_seq *q, const struct oracle_step *s, const struct oracle_policy *p, const char *spec,
                    bool packs)
 {
@@ -46,13 +107,14 @@ void packed_follow(struct bed_seq *q, const struct oracle_step *s, const struct 
 
 	q->rows_unknown |= !p && strstr(spec, "file=");
 	for (uint32_t layer = 0; layer < s->model->n_layers; layer++) {
-		struct oracle_pack *was = &q->pack[layer], now = {0};
+		struct oracle_pack was = q->pack[layer], now = {0};
 
 		if (wants)
-			now = packs ? p->pack(s, spec, layer) : *was;
-		for (uint32_t t = was->coded > now.first ? was->coded : now.first; t < now.coded; t++)
+			now = packs ? p->pack(s, spec, layer) : was;
+		q->pack[layer] = now;
+		follow_few_bits(s->model, q, layer, &was);
+		for (uint32_t t = was.coded > now.first ? was.coded : now.first; t < now.coded && !now.bits; t++)
 			q->packed[layer][t]++;
-		*was = now;
 	}
 }
 
@@ -77,12 +139,19 @@ static double norm(const float *x, uint32_t n)
 	return sqrt(sum);
 }
 
-/* E, of a row that was packed `times`. */
-static double share_off(const struct skv_model *m, uint32_t times)
+/* Is the token in few bits, and may be rounded on its way? */
+static bool in_few_bits(const struct bed_seq *q, uint32_t layer, uint32_t t)
+{
+	return q->pack[layer].bits && t < q->pack[layer].coded;
+}
+
+/* E: of a row that was packed so many times. */
+static double share_off(const struct skv_model *m, const struct bed_seq *q, uint32_t layer, uint32_t t)
 {
 	static const double unit[] = {[SKV_F32] = 0x1p-24, [SKV_F16] = 0x1p-11, [SKV_BF16] = 0x1p-8};
+	double u = unit[m->kv_dtype], codes = (m->device == SKV_DEVICE_HOST ? 1 : 2) * 0x1p-8 + 2 * u + 0x1p-18;
 
-	return times * ((m->device == SKV_DEVICE_HOST ? 1 : 2) * 0x1p-8 + 2 * unit[m->kv_dtype] + 0x1p-18);
+	return q->packed[layer][t] * codes + (in_few_bits(q, layer, t) ? u : 0);
 }
 
 /*
@@ -101,7 +170,7 @@ void packed_slack(const struct skv_model *m, const struct bed_seq *q, uint32_t l
 	bool any = false;
 
 	for (uint32_t t = 0; t < n; t++)
-		any |= q->packed[layer][t] > 0;
+		any |= q->packed[layer][t] > 0 || in_few_bits(q, layer, t);
 	memset(slack, 0, dim * sizeof(*slack));
 	if (!any)
 		return;
@@ -113,11 +182,11 @@ void packed_slack(const struct skv_model *m, const struct bed_seq *q, uint32_t l
 			most_v[d] = fmax(most_v[d], GROWN * fabs(v[(size_t)t * width + d]));
 	}
 	for (uint32_t t = 0; t < n; t++) {
-		off[t] = scale * share_off(m, q->packed[layer][t]) * (off[t] + most_k);
+		off[t] = scale * share_off(m, q, layer, t) * (off[t] + most_k);
 		sum += weight[t] * exp(off[t]);
 	}
 	for (uint32_t t = 0; t < n; t++) {
-		double r = sum * exp(off[t]) - 1, share = share_off(m, q->packed[layer][t]);
+		double r = sum * exp(off[t]) - 1, share = share_off(m, q, layer, t);
 
 		for (uint32_t d = 0; d < dim && weight[t] > 0; d++) {
 			double x = v[(size_t)t * width + d];

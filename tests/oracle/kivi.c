@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/oracle/kivi.c - kivi: looks at everything. A block is packed as soon as `raw` tokens are behind it. */
+#include "tests/oracle/oracle.h"
+
+static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+{
+	oracle_full.look(s, spec, set);
+}
+
+/* Each head has a record of each 32 tokens. */
+static uint32_t pages_of(const struct skv_model *m, uint32_t coded, uint32_t bits, uint32_t group)
+{
+	uint32_t numbers = 2 * 32 * m->head_dim, pairs = m->head_dim + 32 * (m->head_dim / group);
+	uint32_t each = (uint32_t)(skv_page_bytes(m) / (numbers * bits / 8 + pairs * 4));
+
+	return (coded / 32 * m->n_kv_heads + each - 1) / each;
+}
+
+struct oracle_pack oracle_few_bits(const struct oracle_step *s, uint32_t bits, uint32_t group, uint32_t raw,
+                                   uint32_t block)
+{
+	struct oracle_pack x = {0};
+
+	if (bits == 16)
+		return x;
+	while (x.coded + raw + block <= s->n)
+		x.coded += block;
+	x.pages = pages_of(s->model, x.coded, bits, group);
+	x.bits = bits;
+	x.group = group;
+	return x;
+}
+
+static struct oracle_pack pack(const struct oracle_step *s, const char *spec, uint32_t layer)
+{
+	uint32_t bits = layer < oracle_number(spec, "dense") ? 16 : (uint32_t)oracle_number(spec, "bits");
+
+	return oracle_few_bits(s, bits, (uint32_t)oracle_number(spec, "group"), (uint32_t)oracle_number(spec, "raw"),
+	                       (uint32_t)oracle_number(spec, "block"));
+}
+
+const struct oracle_policy oracle_kivi = {.name = "kivi", .look = look, .pack = pack};
