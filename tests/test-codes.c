@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/test-codes.c - attention to listed tokens of a layer that packs, without rebuilding them in memory, against double
- * precision, on every backend of this machine that has it. Records are made up; pages of packed tokens hold NaNs.
+ * tests/test-codes.c - attention to listed tokens of a layer that packs, without rebuilding them in memory, against
+ * double precision, on every backend of this machine that has it. Records are made up; pages of packed tokens hold
+ * NaNs.
  */
 #include <check.h>
 #include <math.h>
@@ -26,7 +27,7 @@ static void ask(struct asked *a, uint32_t i, uint32_t token)
 	a->ids[i * ROOM + a->count[i]++] = token;
 }
 
-/* About one token in `one_in`, of those with remainder `rest` to the stride alone where that is not the stride or more. */
+/* About one token in `one_in`; with `rest` below the stride, of those alone that have this remainder to it. */
 static void ask_some(struct asked *a, const struct code_case *k, uint32_t one_in, uint32_t rest)
 {
 	const struct ref_codec *c = &k->layer[0].codec;

@@ -3,8 +3,8 @@
  * kernels/cuda/decode-codes-ahead.cuh - from a list to shared memory: see decode-codes.cuh.
  *
  * Each function takes one link of the chain for one tile. What it reads has come before the barrier that the tile now
- * worked on began with; what it begins to read will have come before the next one's. What is the same for all warps is
- * done by one each.
+ * worked on began with; what it begins to read will have come before the next one's. What is the same for all warps
+ * is done by one each.
  */
 #ifndef SKV_CUDA_DECODE_CODES_AHEAD_CUH
 #define SKV_CUDA_DECODE_CODES_AHEAD_CUH
@@ -149,8 +149,8 @@ DEVICE struct about about_of(const struct call *c, enum kind kind, uint32_t toke
 
 /* Row `row` of a token, its K or V, for kv head h. A reference in few bits: where its record is. */
 template <int D>
-__device__ static const uint8_t *row_from(const struct call *c, uint32_t h, enum kind kind, uint32_t token, skv_pte entry,
-                                          uint32_t near, skv_pte near_entry, uint32_t v)
+__device__ static const uint8_t *row_from(const struct call *c, uint32_t h, enum kind kind, uint32_t token,
+                                          skv_pte entry, uint32_t near, skv_pte near_entry, uint32_t v)
 {
 	const uint8_t *record;
 

@@ -84,8 +84,8 @@ template <int D> DEVICE uint32_t my_block(uint32_t j)
 }
 
 /*
- * Parts of K of tile k in k[first or second][my block], as a product leaves them: pairs down, tokens across. Those of the
- * blocks that this warp finishes have the mean of references, the sum of a token's rows times their share.
+ * Parts of K of tile k in acc[first or second][my block], as a product leaves them: pairs down, tokens across. Those of
+ * the blocks that this warp finishes begin with b, the sum of a token's rows times their share.
  */
 template <class T, int D, int W>
 __device__ static void add_rows(const struct call *c, struct room<D, W> *s, uint32_t k, float acc[2][BLOCKS][4])
@@ -232,14 +232,16 @@ __device__ static void chunk_begins(struct sums<D, W> *w, const struct call *c, 
 
 /* The warp's dimensions' part of the scores of its j-th block. */
 template <class T, int D, int W>
-__device__ static void score_keys(const struct sums<D, W> *w, struct room<D, W> *s, uint32_t j, const float acc[2][BLOCKS][4])
+__device__ static void score_keys(const struct sums<D, W> *w, struct room<D, W> *s, uint32_t j,
+                                  const float acc[2][BLOCKS][4])
 {
 	const uint32_t lane = lane_of();
 	float score[4] = {0, 0, 0, 0}; /* of eight heads; and of none */
 #pragma unroll
 	for (int m = 0; m < 2; m++) {
 		const float *k = acc[m][j];
-		T::product(score, w->q[m][0], 0, w->q[m][1], 0, transposed(T::pair(k[0], k[1])), transposed(T::pair(k[2], k[3])));
+		T::product(score, w->q[m][0], 0, w->q[m][1], 0, transposed(T::pair(k[0], k[1])),
+		           transposed(T::pair(k[2], k[3])));
 	}
 	*(float2 *)&s->score[span_of<D>()][lane / 4][8 * my_block<D>(j) + lane % 4 * 2] = make_float2(score[0], score[1]);
 }
@@ -283,7 +285,7 @@ DEVICE uint4 weights_of(const uint32_t row[WEIGHTS_PITCH])
 	return make_uint4(at[0], at[4], at[8], at[12]);
 }
 
-/* acc += (16 columns of 32 tokens' rows) times their weights. `at`: 16 tokens' rows; the others' are `next` further on. */
+/* acc += 16 columns of 32 tokens' rows times their weights. At `at` are the rows of 16, at `next` from there the others'. */
 template <class T> DEVICE void add_weighted(float acc[4], uint32_t at, uint32_t next, uint4 weights)
 {
 	const uint4 a = matrices_turned(at), b = matrices_turned(at + next);

@@ -71,8 +71,7 @@ __global__ void __launch_bounds__(THREADS, 1) decode_codes_kernel(const __grid_c
 #define MERGE_THREADS 512
 
 /* Chunks' shares of each head's result. One warp's work. */
-__device__ static void shares(const struct call *c, float fix[LISTED_CHUNKS][HEAD_TILE], const float *part, uint32_t stride,
-                              uint32_t chunks)
+__device__ static void shares(float fix[LISTED_CHUNKS][HEAD_TILE], const float *part, uint32_t stride, uint32_t chunks)
 {
 	const uint32_t head = threadIdx.x % 32;
 	float max = -INFINITY, sum = 0;
@@ -94,13 +93,15 @@ __device__ static void shares(const struct call *c, float fix[LISTED_CHUNKS][HEA
 DEVICE float product8(uint4 w, const float *u)
 {
 	const float4 a = *(const float4 *)u, b = *(const float4 *)(u + 4);
-	const float2 p = io_two(SKV_BF16, w.x), q = io_two(SKV_BF16, w.y), r = io_two(SKV_BF16, w.z), s = io_two(SKV_BF16, w.w);
+	const float2 p = io_two(SKV_BF16, w.x), q = io_two(SKV_BF16, w.y);
+	const float2 r = io_two(SKV_BF16, w.z), s = io_two(SKV_BF16, w.w);
 
 	return p.x * a.x + p.y * a.y + q.x * a.z + q.y * a.w + r.x * b.x + r.y * b.y + s.x * b.z + s.y * b.w;
 }
 
 /* Dimension d of all heads: W_V u + r. One warp's work. */
-__device__ static void output(const struct call *c, const float *total, uint32_t i, uint32_t x, uint32_t d, uint32_t head_dim)
+__device__ static void output(const struct call *c, const float *total, uint32_t i, uint32_t x, uint32_t d,
+                              uint32_t head_dim)
 {
 	const uint32_t lane = threadIdx.x % 32, before = x % c->per_kv * c->wide, h = x / c->per_kv;
 	const uint32_t heads = min(c->wide, c->group - before), stride = c->width + head_dim;
@@ -133,12 +134,13 @@ merge_codes_kernel(const __grid_constant__ struct call c, uint32_t head_dim)
 	extern __shared__ __align__(16) float total[]; /* u and r of each head */
 	__shared__ float fix[LISTED_CHUNKS][HEAD_TILE];
 	const uint32_t x = blockIdx.x, i = blockIdx.y, first = blockIdx.z * MERGE_DIMS;
-	const uint32_t heads = min(c.wide, c.group - x % c.per_kv * c.wide), stride = chunk_floats(c.wide, c.width, head_dim);
+	const uint32_t heads = min(c.wide, c.group - x % c.per_kv * c.wide);
+	const uint32_t stride = chunk_floats(c.wide, c.width, head_dim);
 	const uint32_t tiles = listed_tiles(&c, i), each = chunk_tiles(tiles), chunks = (tiles + each - 1) / each;
 	const float *part = part_at(&c, i, x, 0, head_dim);
 
 	if (threadIdx.x < 32)
-		shares(&c, fix, part, stride, chunks);
+		shares(fix, part, stride, chunks);
 	__syncthreads();
 	for (uint32_t e = threadIdx.x * 4; e < heads * (c.width + head_dim); e += MERGE_THREADS * 4) {
 		const uint32_t head = e / (c.width + head_dim);
@@ -179,7 +181,8 @@ template <class T, int D> static const void *kernel_of(uint32_t width, uint32_t 
 static const void *kernel_for(const struct skv_shape *sh, uint32_t width, uint32_t *ret_bytes)
 {
 	if (sh->dtype == SKV_F16)
-		return sh->head_dim == 64 ? kernel_of<F16, 64>(width, ret_bytes) : kernel_of<F16, 128>(width, ret_bytes);
+		return sh->head_dim == 64 ? kernel_of<F16, 64>(width, ret_bytes)
+		                          : kernel_of<F16, 128>(width, ret_bytes);
 	return sh->head_dim == 64 ? kernel_of<BF16, 64>(width, ret_bytes) : kernel_of<BF16, 128>(width, ret_bytes);
 }
 
@@ -203,7 +206,9 @@ bool skv_cuda_fuses(const struct skv_shape *sh)
 	const struct skv_codes *c = sh->code;
 	uint32_t bytes;
 
-	if (c->kind == SKV_PACK_LOW || c->wide || c->spans || c->k_norm || c->interleaved || c->turn_dims % 16 || width_of(c) > 512)
+	if (c->kind == SKV_PACK_LOW || c->wide || c->spans || c->k_norm || width_of(c) > 512)
+		return false;
+	if (c->interleaved || c->turn_dims % 16)
 		return false;
 	if ((sh->head_dim != 64 && sh->head_dim != 128) || c->near * c->id_bytes % 4)
 		return false;

@@ -1,37 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/decode-codes.cuh - attention of one query row to listed tokens of a layer that packs (kernels/codes.h):
- * what is rebuilt of them never goes to memory.
+ * kernels/cuda/decode-codes.cuh - attention of one query row to listed tokens of a layer that packs
+ * (kernels/codes.h): what is rebuilt of them never goes to memory.
  *
  *   decode-codes.cuh        calls, tiles and what shared memory holds
  *   decode-codes-ahead.cuh  from the list to shared memory
  *   decode-codes-tile.cuh   what the warps make of a tile
  *   decode-codes.cu         the kernel, merging of chunks, the launch
  *
- * A token's row is K = R(p) (W_K z + b_K) and V = W_V z + b_V, b the mean of its references. Of K every token's must be
- * made, since what turns it stands between the weights and q. Of V none is:
+ * A token's row is K = R(p) (W_K z + b_K) and V = W_V z + b_V, b the mean of its references. Of K every token's must
+ * be made, since what turns it stands between the weights and q. Of V none is:
  *
  *   Σ α V = W_V u + r,  u = Σ α z,  r = Σ α b_V
  *
- * so a chunk leaves u and r, and W_V is applied once, where the chunks of a sequence are merged. Rows in pages and references
- * go the same way as tokens with codes: their z is 0, and their one row stands for b.
+ * so a chunk leaves u and r, and W_V is applied once, where the chunks of a sequence are merged. Rows in pages and
+ * references go the same way as tokens with codes: their z is 0, and their one row stands for b.
  *
- * A block works for one kv head (for up to eight of its q heads, a head tile) all its life, since it has the head's W_K in
- * registers: so much of it is there that nothing else has room for it, 128 KiB with 128 dimensions and a width of 512. It is
- * the left factor of K = W_K zᵀ, whose other side all warps read from shared memory. A warp has 32 dimensions of W_K and a
- * part of the width: twice 16 that turn together, the pairs (i, i + turn_dims / 2), so that a lane has both of a pair. What
- * the parts of the width give is added up across warps; each warp ends up with its dimensions of some of the tokens, adds
- * the references' mean, turns them, and multiplies them with q there and then: K is never written anywhere.
+ * A block works for one kv head (for up to eight of its q heads, a head tile) all its life, since it has the head's
+ * W_K in registers: so much of it is there that nothing else has room for it, 128 KiB with 128 dimensions and a width
+ * of 512. It is the left factor of K = W_K zᵀ, whose other side all warps read from shared memory. A warp has 32
+ * dimensions of W_K and a part of the width: twice 16 that turn together, the pairs (i, i + turn_dims / 2), so that a
+ * lane has both of a pair. What the parts of the width give is added up across warps; each warp ends up with its
+ * dimensions of some of the tokens, adds the references' mean, turns them, and multiplies them with q there and then:
+ * K is never written anywhere.
  *
  * Sums of rows that lie in shared memory are products too: of references with a matrix of ones and zeros.
  *
- * What a tile of 32 tokens needs hangs on a chain of reads, each of which takes a microsecond: its list, the entries of its
- * records' pages, the records' numbers of references, the entries of these, the references. So a block is on its way with
- * six tiles at a time, at a different link of the chain with each; all is copied to shared memory in the background, and one
- * wait a tile sees to it that it has come.
+ * What a tile of 32 tokens needs hangs on a chain of reads, each of which takes a microsecond: its list, the entries
+ * of its records' pages, the records' numbers of references, the entries of these, the references. So a block is on
+ * its way with six tiles at a time, at a different link of the chain with each; all is copied to shared memory in the
+ * background, and one wait a tile sees to it that it has come.
  *
- * A list is cut into chunks by its own length, and a chunk into tiles from its first token on: so the bits of a result
- * depend on the sequence alone.
+ * A list is cut into chunks by its own length, and a chunk into tiles from its first token on: so the bits of a
+ * result depend on the sequence alone.
  */
 #ifndef SKV_CUDA_DECODE_CODES_CUH
 #define SKV_CUDA_DECODE_CODES_CUH
@@ -59,7 +60,8 @@ struct call {
 	struct skv_list list;
 	uint32_t width; /* of z; 0: there is none */
 	uint32_t rows;  /* of a token, at most */
-	uint32_t group, wide, per_kv, heads; /* q heads of a kv head, of a head tile at most; head tiles of a kv head, of all */
+	uint32_t group, wide;   /* q heads of a kv head; of a head tile, at most */
+	uint32_t per_kv, heads; /* head tiles of a kv head; of a sequence */
 	float *part; /* what chunks leave: see part_at() */
 };
 
@@ -113,7 +115,7 @@ DEVICE enum kind kind_of(const struct call *c, const struct tile *t, uint32_t to
 
 /* ---- shared memory --------------------------------------------------------------------------- */
 
-/* Warps that share the width, and those that share the dimensions; of a tile's blocks each of the former finishes some. */
+/* Warps that share the width, and those that share the dimensions; each of the former finishes some of a tile's blocks. */
 template <int D> static constexpr uint32_t slices = WARPS * 32 / D;
 template <int D> static constexpr uint32_t spans = D / 32;
 template <int D> static constexpr uint32_t mine = BLOCKS / slices<D>;
@@ -130,7 +132,7 @@ template <int D, int W> struct room {
 	uint8_t rows[2][ROWS][2][TILE * D * 2]; /* [tile][row of a token][K, V]; before the first tile W_K */
 	uint8_t z[TILE * W * 2];
 	uint8_t record[TILE][W * 2 + 16];
-	float4 slice[BLOCKS][slices<D> - 1][spans<D>][2][32]; /* parts of K on their way to the warp that finishes a block */
+	float4 slice[BLOCKS][slices<D> - 1][spans<D>][2][32]; /* parts of K, on their way to who finishes a block */
 	float score[spans<D>][HEAD_TILE][TILE + 8];
 	uint32_t weight[HEAD_TILE][WEIGHTS_PITCH]; /* of z, in bf16 */
 	uint32_t rows_weight[HEAD_TILE][WEIGHTS_PITCH]; /* of each of a token's rows, in the pool's dtype */
