@@ -10,7 +10,7 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static void *get(size_t bytes)
+void *bed_get(size_t bytes)
 {
 	void *p = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
 	if (!p) {
@@ -29,8 +29,7 @@ void bed_need(const struct bed *b, int r)
 	exit(1);
 }
 
-/* Host memory from get() to where the kernels work. */
-static void *there(struct bed *b, void *p, size_t bytes)
+void *bed_there(struct bed *b, void *p, size_t bytes)
 {
 	const struct skv_backend *d = b->o->device;
 	void *copy;
@@ -43,6 +42,16 @@ static void *there(struct bed *b, void *p, size_t bytes)
 	return copy;
 }
 
+void *bed_room(struct bed *b, size_t bytes)
+{
+	void *p;
+
+	if (!b->o->device)
+		return bed_get(bytes);
+	bed_need(b, b->o->device->alloc(bytes, &p));
+	return p;
+}
+
 void bed_free(const struct bed *b, void *p)
 {
 	if (b->o->device)
@@ -53,10 +62,10 @@ void bed_free(const struct bed *b, void *p)
 
 float *bed_floats(struct bed *b, uint64_t *rng, size_t n)
 {
-	float *x = get(n * sizeof *x);
+	float *x = bed_get(n * sizeof *x);
 	for (size_t i = 0; i < n; i++)
 		x[i] = (float)((double)(bench_random(rng) >> 40) * 0x1p-23 - 1);
-	return there(b, x, n * sizeof *x);
+	return bed_there(b, x, n * sizeof *x);
 }
 
 static int map_pool(struct bed *b)
@@ -141,8 +150,7 @@ struct skv_shape bed_shape(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint
 	};
 }
 
-/* `keep` of n units, at random, ascending. */
-static uint32_t choose(uint64_t *rng, uint32_t n, uint32_t keep, uint32_t *ret_ids)
+uint32_t bed_choose(uint64_t *rng, uint32_t n, uint32_t keep, uint32_t *ret_ids)
 {
 	uint32_t m = 0;
 	for (uint32_t i = 0; i < n; i++)
@@ -154,12 +162,12 @@ static uint32_t choose(uint64_t *rng, uint32_t n, uint32_t keep, uint32_t *ret_i
 static void list_init(struct bed *b, uint64_t *rng, struct skv_list *l, uint32_t rows, uint32_t units)
 {
 	const uint32_t keep = (uint32_t)(units * b->o->budget), n = (uint32_t)b->o->batch * rows;
-	uint32_t *ids = get((size_t)n * units * sizeof *ids), *count = get(n * sizeof *count);
+	uint32_t *ids = bed_get((size_t)n * units * sizeof *ids), *count = bed_get(n * sizeof *count);
 	for (uint32_t r = 0; r < n; r++)
-		count[r] = choose(rng, units, keep, ids + (size_t)r * units);
+		count[r] = bed_choose(rng, units, keep, ids + (size_t)r * units);
 	*l = (struct skv_list){.rows = rows, .stride = units, .most = keep};
-	l->ids = there(b, ids, (size_t)n * units * sizeof *ids);
-	l->count = there(b, count, n * sizeof *count);
+	l->ids = bed_there(b, ids, (size_t)n * units * sizeof *ids);
+	l->count = bed_there(b, count, n * sizeof *count);
 }
 
 static void list_deinit(const struct bed *b, struct skv_list *l)
@@ -170,11 +178,11 @@ static void list_deinit(const struct bed *b, struct skv_list *l)
 
 struct skv_batch bed_prompt(struct bed *b, uint32_t i)
 {
-	struct skv_kseq *s = get(sizeof *s);
+	struct skv_kseq *s = bed_get(sizeof *s);
 	*s = b->seq[i];
 	s->n_q = s->len;
 	s->row = 0;
-	return (struct skv_batch){.seq = there(b, s, sizeof *s), .n = 1, .max_len = b->tokens, .max_q = b->tokens};
+	return (struct skv_batch){.seq = bed_there(b, s, sizeof *s), .n = 1, .max_len = b->tokens, .max_q = b->tokens};
 }
 
 /* K and V of a pool: small numbers, the same in every layer. */
@@ -193,47 +201,68 @@ static void fill_pool(struct bed *b, uint64_t *rng)
 static void tables_init(struct bed *b, uint64_t *rng)
 {
 	const uint32_t batch = (uint32_t)b->o->batch, n = b->layers * batch * b->pages;
-	skv_pte *table = get(n * sizeof *table);
-	struct skv_kseq *seq = get(batch * sizeof *seq);
+	skv_pte *table = bed_get(n * sizeof *table);
+	struct skv_kseq *seq = bed_get(batch * sizeof *seq);
 
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t j = (uint32_t)(bench_random(rng) % (i + 1));
 		table[i] = table[j];
 		table[j] = skv_pte_make(SKV_PTE_FULL, i);
 	}
-	b->table = there(b, table, n * sizeof *table);
-	b->seq = get(batch * sizeof *b->seq);
+	b->table = bed_there(b, table, n * sizeof *table);
+	b->seq = bed_get(batch * sizeof *b->seq);
 	for (uint32_t i = 0; i < batch; i++)
 		b->seq[i] = (struct skv_kseq){.table = b->table + (size_t)i * b->pages,
 		                              .layer_stride = batch * b->pages, .len = b->tokens,
 		                              .n_q = 1, .row = i};
 	memcpy(seq, b->seq, batch * sizeof *seq);
-	b->step = (struct skv_batch){.seq = there(b, seq, batch * sizeof *seq), .n = batch,
+	b->step = (struct skv_batch){.seq = bed_there(b, seq, batch * sizeof *seq), .n = batch,
 	                             .max_len = b->tokens, .max_q = 1};
 }
 
-static void device_init(struct bed *b)
+int bed_open(struct bed *b, const struct bed_options *o, struct skv_shape sh, size_t pool_bytes, int threads)
+{
+	const struct skv_backend *d = o->device;
+
+	*b = (struct bed){.o = o, .sh = sh, .threads = threads, .pool_bytes = pool_bytes};
+	b->work.threads = threads;
+	if (map_pool(b))
+		return -1;
+	if (d) {
+		bed_need(b, d->stream_new(&b->work.stream));
+		bed_need(b, d->event_new(&b->from));
+		bed_need(b, d->event_new(&b->to));
+	}
+	return 0;
+}
+
+void bed_close(struct bed *b)
 {
 	const struct skv_backend *d = b->o->device;
-	bed_need(b, d->stream_new(&b->work.stream));
-	bed_need(b, d->event_new(&b->from));
-	bed_need(b, d->event_new(&b->to));
+
+	if (!d) {
+		munmap(b->sh.pool, b->pool_bytes);
+		return;
+	}
+	bed_free(b, b->sh.pool);
+	bed_need(b, d->event_free(b->from));
+	bed_need(b, d->event_free(b->to));
+	bed_need(b, d->stream_free(b->work.stream));
 }
 
 int bed_init(struct bed *b, const struct bed_options *o, struct skv_shape sh, uint32_t tokens, int threads)
 {
 	const uint32_t batch = (uint32_t)o->batch;
+	const uint32_t pages = skv_pages_of(tokens);
+	const size_t layer = (size_t)batch * pages * sh.page_bytes, want = (size_t)o->memory << 20;
+	const uint32_t layers = o->layers ? (uint32_t)o->layers : (uint32_t)((want + layer - 1) / layer);
 	uint64_t rng = 1;
-	*b = (struct bed){.o = o, .sh = sh, .tokens = tokens, .threads = threads};
-	b->pages = skv_pages_of(tokens);
 
-	size_t layer = (size_t)batch * b->pages * sh.page_bytes, want = (size_t)o->memory << 20;
-	b->layers = o->layers ? (uint32_t)o->layers : (uint32_t)((want + layer - 1) / layer);
-	b->pool_bytes = b->layers * layer;
-	if (map_pool(b))
+	if (bed_open(b, o, sh, layers * layer, threads))
 		return -1;
-	if (o->device)
-		device_init(b);
+	b->tokens = tokens;
+	b->pages = pages;
+	b->layers = layers;
 	tables_init(b, &rng);
 
 	const size_t floats = (size_t)batch * sh.n_heads * sh.head_dim;
@@ -247,17 +276,14 @@ int bed_init(struct bed *b, const struct bed_options *o, struct skv_shape sh, ui
 	list_init(b, &rng, &b->made_tokens, sh.n_kv_heads, b->pages * SKV_PAGE_TOKENS);
 	b->page_weight = bed_floats(b, &rng, (size_t)batch * (b->pages + 3));
 	b->token_weight = bed_floats(b, &rng, (size_t)batch * sh.n_kv_heads * b->pages * SKV_PAGE_TOKENS);
-	b->work.threads = threads;
 	b->work.bytes = o->kern->work_bytes(&b->sh, batch, tokens, tokens, threads);
-	b->work.mem = there(b, get(b->work.bytes), b->work.bytes);
+	b->work.mem = bed_there(b, bed_get(b->work.bytes), b->work.bytes);
 	fill_pool(b, &rng);
 	return 0;
 }
 
 void bed_deinit(struct bed *b)
 {
-	const struct skv_backend *d = b->o->device;
-
 	for (int i = 0; i < 2; i++) {
 		list_deinit(b, &b->page_list[i]);
 		list_deinit(b, &b->token_list[i]);
@@ -272,12 +298,5 @@ void bed_deinit(struct bed *b)
 	bed_free(b, b->token_weight);
 	bed_free(b, b->work.mem);
 	free(b->seq);
-	if (!d) {
-		munmap(b->sh.pool, b->pool_bytes);
-		return;
-	}
-	bed_free(b, b->sh.pool);
-	bed_need(b, d->event_free(b->from));
-	bed_need(b, d->event_free(b->to));
-	bed_need(b, d->stream_free(b->work.stream));
+	bed_close(b);
 }

@@ -43,6 +43,18 @@ int bed_enter(struct bed_options *, uint32_t device);
 /* Shape without a pool. */
 struct skv_shape bed_shape(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t dtype);
 
+/* A pool alone, and a device's stream and events. As bed_init(). */
+int bed_open(struct bed *, const struct bed_options *, struct skv_shape, size_t pool_bytes, int threads);
+void bed_close(struct bed *);
+
+/* Zeros in the host's memory; their way to where the kernels work, after which they are freed; and room there. */
+void *bed_get(size_t bytes);
+void *bed_there(struct bed *, void *p, size_t bytes);
+void *bed_room(struct bed *, size_t bytes);
+
+/* `keep` of n units, at random, ascending. Returns how many. */
+uint32_t bed_choose(uint64_t *rng, uint32_t n, uint32_t keep, uint32_t *ret_ids);
+
 /* 0, or -1 after saying on stderr why there is no pool. Other memory that is missing ends the program. */
 int bed_init(struct bed *, const struct bed_options *, struct skv_shape, uint32_t tokens, int threads);
 void bed_deinit(struct bed *);

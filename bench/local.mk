@@ -2,7 +2,7 @@
 bin_PROGRAMS += bench/sparsekv-bench
 bench_sparsekv_bench_SOURCES = \
 	bench/main.c bench/bench.h bench/util.c \
-	bench/attention.c bench/bed.c bench/bed.h \
+	bench/attention.c bench/codes.c bench/bed.c bench/bed.h \
 	bench/rig.c bench/rig.h bench/ipc.c \
 	bench/step.c bench/step.h bench/latent.c bench/latent.h bench/step-delta.c bench/step-deltakv.c \
 	bench/step-kascade.c \

@@ -32,6 +32,10 @@ positive() {
 
 table attention 24 attention --memory 1 --tokens 256 --dim 32,32 --heads 4/2,8/2 --dtype bf16 --threads 1 --prefill 0 --repeat 1
 positive attention ms
+# for both kinds of rows: packing twice, dense, and three ways to attend to each list
+table codes 18 codes --tokens 512 --batch 2 --listed 64,256 --bits 4 --repeat 1
+positive codes ms
+[ "$(column codes of_dense '^dense' | tr '\n' ' ')" = "1.0000 " ] || fail "codes.csv: dense attention is not as fast as itself"
 table step 6 step --batch 2 --tokens 128 --budget 32 --layers 6 --heads 4/2 --dim 32 --repeat 4
 positive step ms '^(delta|kascade)'
 positive step whole_ms '^(delta|model)'

@@ -1,0 +1,592 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench/codes.c - sparsekv-bench codes.
+ *
+ * One layer of sequences that are packed by the kernels themselves, with weights of noise: packing a prompt and the
+ * next block, then attention to as many listed tokens as asked for, three ways: to rows, as if nothing were packed;
+ * to rows that are rebuilt in memory first; and fused, where the kernels do that. Beside it, attention to everything.
+ *
+ * How fast references are gathered hangs on how often tokens share them, so rows come in two kinds: random, and
+ * around a few centres. Lists are random and take turns, so that little of one is still in a cache when it comes
+ * again.
+ *
+ * GB/s counts what a kernel has to read and write once for each token and sequence: records and references, rows.
+ * TFLOP/s counts products of the decoder, of the encoder and of the search; of the fused kernel those with V are left
+ * out, which it does not make.
+ */
+#include "bench/bed.h"
+#include "bench/bench.h"
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_REPEAT 101
+#define LISTS 4      /* that take turns */
+#define SLICE 4096u  /* tokens of a prompt that are packed in a call */
+#define BLOCK 32u    /* and of a sequence that decodes */
+#define RAW 128u     /* last tokens that are not packed */
+#define CENTRES 256u
+
+enum { ROWS, CODES, REFS, TABLES }; /* of a sequence */
+
+struct options {
+	long tokens[BENCH_LIST_MAX], batch[BENCH_LIST_MAX], listed[BENCH_LIST_MAX], bits[BENCH_LIST_MAX];
+	int n_tokens, n_batch, n_listed, n_bits;
+	long ref_bits, repeat, dim;
+	uint32_t heads, kv_heads;
+	const char *csv;
+	struct bed_options bed;
+};
+
+/* Sequences of one layer that packs. */
+struct yard {
+	struct bed bed;
+	struct report *report;
+	long repeat;
+	const char *rows; /* what they are like */
+	struct skv_codes code;
+	struct skv_shape coded; /* the layer with codes */
+	uint32_t tokens, batch, packed, pages; /* pages: of a table */
+	skv_pte *table;        /* [batch][TABLES][pages] */
+	struct skv_kseq *seq;  /* [step][batch]: before each call that packs a slice, and after all of them */
+	uint32_t slices;
+	void *q, *out;
+	double dense; /* ms of attention to everything */
+};
+
+/* ---- a layer --------------------------------------------------------------------------------- */
+
+static uint32_t records_pages(const struct yard *y, uint32_t records, uint32_t bytes)
+{
+	const uint32_t each = (uint32_t)(y->bed.sh.page_bytes / bytes);
+	return (records + each - 1) / each;
+}
+
+/* Matrices of noise, [out][in]: fp32 on the host, bf16 on a device. */
+static void *noise(struct yard *y, uint64_t *rng, size_t rows, size_t columns)
+{
+	const float size = 1 / sqrtf((float)columns);
+	const bool narrow = y->bed.o->device;
+	uint8_t *w = bed_get(rows * columns * (narrow ? 2 : 4));
+
+	for (size_t i = 0; i < rows * columns; i++) {
+		const float x = size * (float)((double)(bench_random(rng) >> 40) * 0x1p-23 - 1);
+		uint32_t bits;
+
+		memcpy(&bits, &x, sizeof bits);
+		if (narrow)
+			((uint16_t *)w)[i] = (uint16_t)(bits >> 16);
+		else
+			((float *)w)[i] = x;
+	}
+	return bed_there(&y->bed, w, rows * columns * (narrow ? 2 : 4));
+}
+
+/* Llama-3.1-8B's compressor at its shape: a hidden layer of 3 d / 2 on the way in, none on the way out. */
+static void codec_init(struct yard *y, uint64_t *rng, uint32_t bits, uint32_t ref_bits)
+{
+	const uint32_t d = skv_token_dims(&y->bed.sh), dim = y->bed.sh.head_dim;
+	double *turn = bed_get(dim / 2 * sizeof *turn);
+
+	for (uint32_t i = 0; i < dim / 2; i++)
+		turn[i] = pow(500000, -2.0 * i / dim);
+	y->code = (struct skv_codes){.kind = SKV_PACK_DELTA, .first = 16, .stride = 10, .near = 4, .ref_bits = ref_bits,
+	                             .id_bytes = 16 + y->tokens / 10 < 65536 ? 2 : 4, .bits = bits, .width = d / 4,
+	                             .group = 64, .hidden = 3 * d / 2, .turn_scale = 1, .turn_dims = dim};
+	y->code.in = noise(y, rng, 2 * y->code.hidden, d);
+	y->code.down = noise(y, rng, y->code.width, y->code.hidden);
+	y->code.out = noise(y, rng, d, y->code.width);
+	y->code.turn = bed_there(&y->bed, turn, dim / 2 * sizeof *turn);
+}
+
+/*
+ * A sequence's pages of rows, bf16 from -1 to 1. Around centres: of each token seven elements in eight are its
+ * centre's. K's are not, as turning would tear them apart.
+ */
+static uint16_t *make_rows(const struct yard *y, uint32_t pages, bool centred)
+{
+	const size_t half = y->bed.sh.page_bytes / 4, dim = y->bed.sh.head_dim; /* half: elements of a page's K */
+	uint16_t *rows = bed_get(pages * y->bed.sh.page_bytes);
+
+#pragma omp parallel for
+	for (uint32_t p = 0; p < pages; p++) {
+		uint16_t *page = rows + p * 2 * half;
+		uint64_t rng = p, centre[SKV_PAGE_TOKENS]; /* seeds of a centre's elements begin there */
+
+		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++)
+			centre[t] = bench_random(&rng) % CENTRES << 32;
+		for (size_t e = 0; e < 2 * half; e++) {
+			const size_t row = e / dim;
+			uint64_t x = bench_random(&rng);
+			uint64_t same = centre[row % SKV_PAGE_TOKENS] + row / SKV_PAGE_TOKENS * dim + e % dim;
+
+			if (centred && e >= half && x % 8)
+				x = bench_random(&same);
+			/* a sign, and an exponent of 2^-8 … 2^-1 */
+			page[e] = (uint16_t)((x >> 48 & 0x807f) | (119 + (x >> 40 & 7)) << 7);
+		}
+	}
+	return rows;
+}
+
+static void fill(struct yard *y, bool centred)
+{
+	const struct skv_backend *d = y->bed.o->device;
+	const uint32_t pages = skv_pages_of(y->tokens);
+	const size_t bytes = pages * y->bed.sh.page_bytes;
+	uint16_t *rows = make_rows(y, pages, centred);
+
+	for (uint32_t i = 0; i < y->batch; i++) {
+		uint8_t *to = y->bed.sh.pool + i * bytes;
+
+		if (d)
+			bed_need(&y->bed, d->copy(to, i ? y->bed.sh.pool : (uint8_t *)rows, bytes, y->bed.work.stream));
+		else
+			memcpy(to, rows, bytes);
+	}
+	if (d)
+		bed_need(&y->bed, d->wait(y->bed.work.stream));
+	free(rows);
+}
+
+/* Rows come first in the pool, then codes, then references; each sequence's in a row. */
+static void tables_init(struct yard *y, const uint32_t pages[TABLES])
+{
+	skv_pte *t = bed_get((size_t)y->batch * TABLES * y->pages * sizeof *t);
+	uint32_t next = 0;
+
+	for (uint32_t k = 0; k < TABLES; k++)
+		for (uint32_t i = 0; i < y->batch; i++)
+			for (uint32_t p = 0; p < pages[k]; p++)
+				t[((size_t)i * TABLES + k) * y->pages + p] = skv_pte_make(SKV_PTE_FULL, next++);
+	y->table = bed_there(&y->bed, t, (size_t)y->batch * TABLES * y->pages * sizeof *t);
+}
+
+/* What each call is told: slices of a prompt; then, twice, that all but the last block is packed, and that one, too. */
+static void seqs_init(struct yard *y)
+{
+	y->slices = (y->packed + SLICE - 1) / SLICE;
+	struct skv_kseq *seq = bed_get((size_t)(y->slices + 2) * y->batch * sizeof *seq);
+
+	for (uint32_t s = 0; s < y->slices + 2; s++)
+		for (uint32_t i = 0; i < y->batch; i++) {
+			const uint32_t to = (s + 1) * SLICE < y->packed ? (s + 1) * SLICE : y->packed;
+			const uint32_t block = s == y->slices ? BLOCK : 0;
+
+			seq[s * y->batch + i] = (struct skv_kseq){
+				.table = y->table + (size_t)i * TABLES * y->pages, .layer_stride = y->pages, .len = y->tokens,
+				.n_q = 1, .row = i, .coded = s < y->slices ? s * SLICE : y->packed - block,
+				.pack = s < y->slices ? to : block ? y->packed : 0};
+		}
+	y->seq = bed_there(&y->bed, seq, (size_t)(y->slices + 2) * y->batch * sizeof *seq);
+}
+
+static struct skv_batch batch_of(const struct yard *y, uint32_t step)
+{
+	return (struct skv_batch){.seq = y->seq + step * y->batch, .n = y->batch, .max_len = y->tokens, .max_q = 1,
+	                          .max_pack = step < y->slices ? SLICE : step == y->slices ? BLOCK : 0};
+}
+
+static int yard_init(struct yard *y, const struct options *o, int n, uint32_t bits, bool centred)
+{
+	struct skv_shape sh = bed_shape(o->heads, o->kv_heads, (uint32_t)o->dim, SKV_BF16);
+	const uint32_t d = skv_token_dims(&sh), pages = skv_pages_of((uint32_t)o->tokens[n]);
+	const uint32_t each = 2 * pages + 2; /* what is packed takes no more than rows */
+	uint64_t rng = 1;
+
+	*y = (struct yard){.report = y->report, .repeat = o->repeat, .rows = centred ? "centred" : "random"};
+	if (bed_open(&y->bed, &o->bed, sh, (size_t)o->batch[n] * each * sh.page_bytes, omp_get_max_threads()))
+		return -1;
+	y->tokens = (uint32_t)o->tokens[n];
+	y->batch = (uint32_t)o->batch[n];
+	y->packed = (y->tokens - RAW) / BLOCK * BLOCK;
+	codec_init(y, &rng, bits, (uint32_t)o->ref_bits);
+	const uint32_t codes = records_pages(y, skv_codes_before(&y->code, y->packed), skv_code_bytes(&y->code));
+	const uint32_t refs = records_pages(y, skv_refs_before(&y->code, y->packed), skv_ref_bytes(&y->code, d, SKV_BF16));
+	const uint32_t of[TABLES] = {pages, codes, refs};
+	y->pages = pages;
+	tables_init(y, of);
+	seqs_init(y);
+	y->coded = y->bed.sh;
+	y->coded.layer = ROWS;
+	y->coded.codes = CODES;
+	y->coded.refs = REFS;
+	y->coded.code = &y->code;
+	y->q = bed_floats(&y->bed, &rng, (size_t)y->batch * sh.n_heads * sh.head_dim);
+	y->out = bed_floats(&y->bed, &rng, (size_t)y->batch * sh.n_heads * sh.head_dim);
+	y->bed.work.bytes = o->bed.kern->work_bytes(&y->coded, y->batch, y->batch, y->tokens, y->bed.threads);
+	y->bed.work.mem = bed_there(&y->bed, bed_get(y->bed.work.bytes), y->bed.work.bytes);
+	fill(y, centred);
+	return 0;
+}
+
+static void yard_deinit(struct yard *y)
+{
+	const void *const held[] = {y->code.in, y->code.down, y->code.out, y->code.turn, y->table, y->seq, y->q, y->out,
+	                            y->bed.work.mem};
+
+	for (size_t i = 0; i < sizeof held / sizeof *held; i++)
+		bed_free(&y->bed, (void *)held[i]);
+	bed_close(&y->bed);
+}
+
+/* ---- figures --------------------------------------------------------------------------------- */
+
+static const struct column columns[] = {
+	{"kernel", -1},  {"rows", -1},     {"bits", 0},       {"tokens", 0},       {"batch", 0},
+	{"listed", 0},   {"ms", 4},        {"gb_per_s", 1},   {"tflop_per_s", 1}, {"of_dense", 4},
+};
+
+/* `bytes` and `flops` of a token, of so many in all. */
+static void report(const struct yard *y, const char *kernel, double listed, double ms, double n, double bytes,
+                   double flops)
+{
+	report_row(y->report, kernel, y->rows, (double)y->code.bits, (double)y->tokens, (double)y->batch, listed, ms,
+	           bytes > 0 ? n * bytes / ms / 1e6 : NAN, flops > 0 ? n * flops / ms / 1e9 : NAN,
+	           y->dense > 0 ? ms / y->dense : NAN);
+}
+
+static double row_bytes(const struct yard *y)
+{
+	return (double)y->bed.sh.page_bytes / SKV_PAGE_TOKENS;
+}
+
+/* Of a token with a code: its record and its references. */
+static double kept_bytes(const struct yard *y)
+{
+	const uint32_t d = skv_token_dims(&y->bed.sh);
+	return skv_code_bytes(&y->code) + (double)y->code.near * skv_ref_bytes(&y->code, d, SKV_BF16);
+}
+
+static double decoder_flops(const struct yard *y)
+{
+	return 2.0 * skv_token_dims(&y->bed.sh) * y->code.width;
+}
+
+/* Of x and of b. */
+static double encoder_flops(const struct yard *y)
+{
+	const double d = skv_token_dims(&y->bed.sh), hidden = y->code.hidden;
+	return 2 * (2 * 2 * hidden * d + 2 * hidden * y->code.width);
+}
+
+/* ---- what is measured ------------------------------------------------------------------------ */
+
+/* A prompt in slices; and a block of each sequence at its end. */
+static void measure_packing(struct yard *y)
+{
+	static double t[MAX_REPEAT];
+	const double refs = skv_refs_before(&y->code, y->packed), d = skv_token_dims(&y->bed.sh);
+	const struct skv_kernels *k = y->bed.o->kern;
+
+	bed_start(&y->bed);
+	for (uint32_t s = 0; s < y->slices; s++) {
+		const struct skv_batch b = batch_of(y, s);
+		k->pack(&y->coded, 1, &b, &y->bed.work);
+	}
+	report(y, "pack prompt", NAN, bed_stop(&y->bed), (double)y->batch * y->packed, row_bytes(y),
+	       encoder_flops(y) + refs * d);
+	for (long rep = -1; rep < y->repeat; rep++) {
+		const struct skv_batch b = batch_of(y, y->slices);
+
+		bed_start(&y->bed);
+		k->pack(&y->coded, 1, &b, &y->bed.work);
+		const double ms = bed_stop(&y->bed);
+		if (rep >= 0)
+			t[rep] = ms;
+	}
+	report(y, "pack block", NAN, bench_median(t, (size_t)y->repeat), (double)y->batch * BLOCK,
+	       refs * skv_ref_bytes(&y->code, (uint32_t)d, SKV_BF16) / BLOCK, encoder_flops(y) + 2 * refs * d);
+}
+
+/* What attends to a list, with room for rows that are rebuilt. */
+struct pass {
+	struct yard *y;
+	struct skv_list list[LISTS];
+	struct skv_rebuilt to;
+	struct skv_batch b;
+};
+
+static void dense(const struct pass *p, const struct skv_list *list)
+{
+	struct yard *y = p->y;
+	(void)list;
+	y->bed.o->kern->decode_dense(&y->bed.sh, &p->b, y->q, y->out, NULL, &y->bed.work);
+}
+
+static void tokens(const struct pass *p, const struct skv_list *list)
+{
+	struct yard *y = p->y;
+	y->bed.o->kern->decode_tokens(&y->bed.sh, &p->b, y->q, y->out, list, &y->bed.work);
+}
+
+static void rebuild(const struct pass *p, const struct skv_list *list)
+{
+	struct yard *y = p->y;
+	y->bed.o->kern->rebuild(&y->coded, &p->b, list, &p->to, &y->bed.work);
+}
+
+static void unfused(const struct pass *p, const struct skv_list *list)
+{
+	struct yard *y = p->y;
+	struct skv_shape sh = y->bed.sh;
+	struct skv_batch over = p->b;
+
+	rebuild(p, list);
+	sh.pool = p->to.pool;
+	over.seq = p->to.seq;
+	over.max_len = list->most;
+	y->bed.o->kern->decode_dense(&sh, &over, y->q, y->out, NULL, &y->bed.work);
+}
+
+static void fused(const struct pass *p, const struct skv_list *list)
+{
+	struct yard *y = p->y;
+	y->bed.o->kern->decode_codes(&y->coded, &p->b, y->q, y->out, list, &y->bed.work);
+}
+
+/* The median of passes with one list after the other. */
+static double time_of(const struct pass *p, void (*run)(const struct pass *, const struct skv_list *))
+{
+	static double t[MAX_REPEAT];
+
+	for (long rep = -LISTS; rep < p->y->repeat; rep++) {
+		bed_start(&p->y->bed);
+		run(p, &p->list[(rep + LISTS) % LISTS]);
+		const double ms = bed_stop(&p->y->bed);
+		if (rep >= 0)
+			t[rep] = ms;
+	}
+	return bench_median(t, (size_t)p->y->repeat);
+}
+
+static void pass_init(struct pass *p, struct yard *y, uint32_t listed)
+{
+	const uint32_t pages = skv_pages_of(listed);
+	uint64_t rng = 3;
+
+	*p = (struct pass){.y = y, .b = batch_of(y, y->slices + 1), .to = {.pages = pages}};
+	for (int l = 0; l < LISTS; l++) {
+		uint32_t *ids = bed_get((size_t)y->batch * listed * sizeof *ids), *count = bed_get(y->batch * sizeof *count);
+
+		for (uint32_t i = 0; i < y->batch; i++)
+			count[i] = bed_choose(&rng, y->tokens, listed, ids + (size_t)i * listed);
+		p->list[l] = (struct skv_list){.rows = 1, .stride = listed, .most = listed,
+		                               .ids = bed_there(&y->bed, ids, (size_t)y->batch * listed * sizeof *ids),
+		                               .count = bed_there(&y->bed, count, y->batch * sizeof *count)};
+	}
+	p->to.pool = bed_room(&y->bed, (size_t)y->batch * pages * y->bed.sh.page_bytes);
+	p->to.seq = bed_room(&y->bed, y->batch * sizeof *p->to.seq);
+	p->to.table = bed_room(&y->bed, y->batch * pages * sizeof(skv_pte));
+}
+
+static void pass_deinit(struct pass *p)
+{
+	for (int l = 0; l < LISTS; l++) {
+		bed_free(&p->y->bed, p->list[l].ids);
+		bed_free(&p->y->bed, p->list[l].count);
+	}
+	bed_free(&p->y->bed, p->to.pool);
+	bed_free(&p->y->bed, p->to.seq);
+	bed_free(&p->y->bed, p->to.table);
+}
+
+static void measure_dense(struct yard *y)
+{
+	const struct pass p = {.y = y, .b = batch_of(y, y->slices + 1)};
+
+	y->dense = time_of(&p, dense);
+	report(y, "dense", y->tokens, y->dense, (double)y->batch * y->tokens, row_bytes(y), 0);
+}
+
+static void measure_lists(struct yard *y, uint32_t listed)
+{
+	const struct skv_kernels *k = y->bed.o->kern;
+	const double n = (double)y->batch * listed, rows = row_bytes(y), kept = kept_bytes(y), flops = decoder_flops(y);
+	struct pass p;
+
+	pass_init(&p, y, listed);
+	report(y, "tokens", listed, time_of(&p, tokens), n, rows, 0);
+	report(y, "rebuild", listed, time_of(&p, rebuild), n, kept + rows, flops);
+	report(y, "unfused", listed, time_of(&p, unfused), n, kept + 2 * rows, flops);
+	if (k->fuses && k->fuses(&y->coded))
+		report(y, "fused", listed, time_of(&p, fused), n, kept, flops / 2);
+	pass_deinit(&p);
+}
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+static void help(void)
+{
+	puts("usage: sparsekv-bench codes [OPTION...]\n\n"
+	     "Times the kernels of a layer that packs: packing, and attention to listed tokens, to rows as if\n"
+	     "nothing were packed, to rows that are rebuilt in memory first, and fused; next to attention to\n"
+	     "everything. Rows are random, or around 256 centres.\n\n"
+	     "  --tokens LIST    length of the sequences (4096; of a device 131072,524288)\n"
+	     "  --batch LIST     sequences, one number for each of --tokens (2; of a device 8,2)\n"
+	     "  --listed LIST    tokens that are attended to (256,1024; of a device 2048,4096,8192,16384,32768)\n"
+	     "  --bits LIST      of codes: 16, 8 or 4 (4,16)\n"
+	     "  --ref-bits N     of references: 16, 8 or 4 (16)\n"
+	     "  --heads Q/KV     q heads/kv heads (8/2; of a device 32/8)\n"
+	     "  --dim N          head dimension (64; of a device 128)\n"
+	     "  --repeat N       passes, of which the median counts (9)\n"
+	     "  --device cuda:N  on that device instead of the host\n"
+	     "  --csv FILE       the figures as CSV, too");
+}
+
+static void defaults(struct options *o, bool device)
+{
+	*o = (struct options){.tokens = {4096}, .n_tokens = 1, .batch = {2}, .n_batch = 1, .listed = {256, 1024},
+	                      .n_listed = 2, .bits = {4, 16}, .n_bits = 2, .ref_bits = 16, .repeat = 9, .dim = 64,
+	                      .heads = 8, .kv_heads = 2, .bed = {.kern = skv_kernels_host(NULL)}};
+	if (!device)
+		return;
+	o->tokens[0] = 131072;
+	o->tokens[1] = 524288;
+	o->batch[0] = 8;
+	o->batch[1] = 2;
+	o->n_tokens = o->n_batch = 2;
+	for (o->n_listed = 0; o->n_listed < 5; o->n_listed++)
+		o->listed[o->n_listed] = 2048 << o->n_listed;
+	o->heads = 32;
+	o->kv_heads = 8;
+	o->dim = 128;
+}
+
+static int check(const struct options *o)
+{
+	struct skv_shape sh = bed_shape(o->heads, o->kv_heads, (uint32_t)o->dim, SKV_BF16);
+	const char *why = o->bed.kern->unsupported(&sh);
+
+	for (int i = 0; i < o->n_bits && !why; i++)
+		if (o->bits[i] != 16 && o->bits[i] != 8 && o->bits[i] != 4)
+			return bench_bad("bits", "", "16, 8 or 4");
+	if (!why && skv_token_dims(&sh) % 256)
+		why = "2 * kv heads * dimension must be a multiple of 256";
+	if (!why && skv_token_dims(&sh) > SKV_CODED_MOST * 2 / 3)
+		why = "2 * kv heads * dimension must be at most 2730";
+	if (!why && o->n_batch != o->n_tokens)
+		why = "--batch needs one number for each of --tokens";
+	if (why)
+		fprintf(stderr, "sparsekv-bench: codes: %s\n", why);
+	return why ? -1 : 0;
+}
+
+/* Which device, before anything else: what is left out depends on it. */
+static const char *device_of(int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++) {
+		if (!strncmp(argv[i], "--device=", 9))
+			return argv[i] + 9;
+		if (!strcmp(argv[i], "--device") && i + 1 < argc)
+			return argv[i + 1];
+	}
+	return NULL;
+}
+
+/* 0: go on, 1: help was asked for, -1: an error was reported. */
+static int parse(struct options *o, int argc, char **argv)
+{
+	static const struct option longs[] = {
+		{"tokens", 1, 0, 'n'}, {"batch", 1, 0, 'b'},  {"listed", 1, 0, 'l'}, {"bits", 1, 0, 'z'},
+		{"ref-bits", 1, 0, 'x'}, {"heads", 1, 0, 'h'}, {"dim", 1, 0, 'd'},   {"repeat", 1, 0, 'r'},
+		{"device", 1, 0, 'v'}, {"csv", 1, 0, 'c'},    {"help", 0, 0, '?' + 128}, {0},
+	};
+	const char *device = device_of(argc, argv);
+	uint32_t number;
+	int e = 0;
+
+	defaults(o, device);
+	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
+		switch (c) {
+		case 'n':
+			e = (o->n_tokens = bench_list("tokens", optarg, 512, o->tokens)) < 0;
+			break;
+		case 'b':
+			e = (o->n_batch = bench_list("batch", optarg, 1, o->batch)) < 0;
+			break;
+		case 'l':
+			e = (o->n_listed = bench_list("listed", optarg, 1, o->listed)) < 0;
+			break;
+		case 'z':
+			e = (o->n_bits = bench_list("bits", optarg, 4, o->bits)) < 0;
+			break;
+		case 'x':
+			e = bench_number("ref-bits", optarg, 4, 16, &o->ref_bits);
+			break;
+		case 'h':
+			e = bench_heads(optarg, &o->heads, &o->kv_heads);
+			break;
+		case 'd':
+			e = bench_number("dim", optarg, 1, SKV_MAX_HEAD_DIM, &o->dim);
+			break;
+		case 'r':
+			e = bench_number("repeat", optarg, 1, MAX_REPEAT, &o->repeat);
+			break;
+		case 'v':
+			e = bench_device(optarg, &number) || bed_enter(&o->bed, number);
+			break;
+		case 'c':
+			o->csv = optarg;
+			break;
+		case '?' + 128:
+			help();
+			return 1;
+		default:
+			return -1;
+		}
+	}
+	if (!e && optind < argc) {
+		fprintf(stderr, "sparsekv-bench: codes: unexpected argument '%s'\n", argv[optind]);
+		return -1;
+	}
+	return e ? -1 : check(o);
+}
+
+/* One way to pack of sequences of one length. */
+static int measure(struct report *r, const struct options *o, int n, uint32_t bits, bool centred)
+{
+	struct yard y = {.report = r};
+	const char *why;
+
+	if (yard_init(&y, o, n, bits, centred))
+		return -1;
+	why = o->bed.kern->unsupported_codes(&y.coded);
+	if (why) {
+		fprintf(stderr, "sparsekv-bench: codes: %s\n", why);
+		return -1;
+	}
+	measure_packing(&y);
+	measure_dense(&y);
+	for (int l = 0; l < o->n_listed; l++)
+		if (o->listed[l] <= o->tokens[n])
+			measure_lists(&y, (uint32_t)o->listed[l]);
+	yard_deinit(&y);
+	return 0;
+}
+
+int bench_codes(int argc, char **argv)
+{
+	struct options o;
+	struct report r;
+	int e = parse(&o, argc, argv);
+
+	if (e)
+		return e > 0 ? 0 : 2;
+	e = report_init(&r, columns, sizeof columns / sizeof *columns, o.csv);
+	for (int n = 0; !e && n < o.n_tokens; n++)
+		for (int b = 0; b < o.n_bits; b++)
+			for (int centred = 0; centred < 2; centred++)
+				if (measure(&r, &o, n, (uint32_t)o.bits[b], centred))
+					return 1;
+	if (!e)
+		e = report_deinit(&r);
+	if (e) {
+		fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", o.csv, strerror(-e));
+		return 1;
+	}
+	return 0;
+}
