@@ -10,6 +10,27 @@
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda.h"
 
+/* To divide by again and again: numbers below 2^24, by up to 2^16. */
+struct divisor {
+	uint64_t share; /* of 2^40, rounded up */
+	uint32_t by;
+};
+
+static inline struct divisor divisor_of(uint32_t by)
+{
+	return {by ? ((1ull << 40) + by - 1) / by : 0, by};
+}
+
+DEVICE uint32_t quotient(uint32_t n, struct divisor d)
+{
+	return (uint32_t)(n * d.share >> 40);
+}
+
+DEVICE uint32_t remainder(uint32_t n, struct divisor d)
+{
+	return n - quotient(n, d) * d.by;
+}
+
 /* A layer that packs, and what follows from how. */
 struct coding {
 	struct skv_shape sh;
@@ -17,7 +38,8 @@ struct coding {
 	uint32_t d, half;   /* elements of x; of its K */
 	uint32_t parts;     /* that E and Dec fall into */
 	uint32_t code_bytes, ref_bytes, code_from; /* of a record; where a code's z begins */
-	uint32_t codes_each, refs_each; /* records in a page */
+	struct divisor codes_each, refs_each; /* records in a page; of none: 0 */
+	struct divisor stride;
 };
 
 static inline struct coding coding_of(const struct skv_shape *sh)
@@ -29,16 +51,42 @@ static inline struct coding coding_of(const struct skv_shape *sh)
 	k.code_bytes = skv_code_bytes(&k.c);
 	k.ref_bytes = skv_ref_bytes(&k.c, k.d, sh->dtype);
 	k.code_from = k.c.near * k.c.id_bytes;
-	k.codes_each = (uint32_t)sh->page_bytes / k.code_bytes;
-	k.refs_each = k.ref_bytes ? (uint32_t)sh->page_bytes / k.ref_bytes : 0; /* without any they have no size */
+	k.codes_each = divisor_of((uint32_t)sh->page_bytes / k.code_bytes);
+	k.refs_each = divisor_of(k.ref_bytes ? (uint32_t)sh->page_bytes / k.ref_bytes : 0); /* without any they have no size */
+	k.stride = divisor_of(k.c.stride);
 	return k;
 }
 
-DEVICE uint8_t *record_at(const struct coding *k, const struct skv_kseq *s, uint32_t table, uint32_t bytes, uint32_t each,
-                          uint32_t number)
+/* ---- which and where, as codes.h has it -------------------------------------------------------- */
+
+DEVICE uint32_t refs_before(const struct coding *k, uint32_t token)
 {
-	const skv_pte e = s->table[(size_t)table * s->layer_stride + number / each];
-	return k->sh.pool + skv_pte_id(e) * k->sh.page_bytes + number % each * bytes;
+	if (!k->c.stride)
+		return 0;
+	return token <= k->c.first ? token : k->c.first + quotient(token - k->c.first + k->c.stride - 1, k->stride);
+}
+
+/* Of a token from `first` on. */
+DEVICE uint32_t codes_before(const struct coding *k, uint32_t token)
+{
+	return token - (k->c.stride ? refs_before(k, token) : k->c.first);
+}
+
+DEVICE bool is_ref(const struct coding *k, uint32_t token)
+{
+	return k->c.stride && (token < k->c.first || remainder(token - k->c.first, k->stride) == 0);
+}
+
+DEVICE uint8_t *record_in(const struct coding *k, skv_pte page, uint32_t number, uint32_t bytes, struct divisor each)
+{
+	return k->sh.pool + skv_pte_id(page) * k->sh.page_bytes + remainder(number, each) * bytes;
+}
+
+DEVICE uint8_t *record_at(const struct coding *k, const struct skv_kseq *s, uint32_t table, uint32_t bytes,
+                          struct divisor each, uint32_t number)
+{
+	const skv_pte e = s->table[(size_t)table * s->layer_stride + quotient(number, each)];
+	return record_in(k, e, number, bytes, each);
 }
 
 DEVICE uint8_t *ref_at(const struct coding *k, const struct skv_kseq *s, uint32_t number)
@@ -48,7 +96,7 @@ DEVICE uint8_t *ref_at(const struct coding *k, const struct skv_kseq *s, uint32_
 
 DEVICE uint8_t *code_at(const struct coding *k, const struct skv_kseq *s, uint32_t token)
 {
-	return record_at(k, s, k->sh.codes, k->code_bytes, k->codes_each, skv_codes_before(&k->c, token));
+	return record_at(k, s, k->sh.codes, k->code_bytes, k->codes_each, codes_before(k, token));
 }
 
 /* The first token that the step packs. */

@@ -32,6 +32,7 @@ DEVICE bool chunk_begin(const struct call *c, struct cursor *u, uint32_t job)
 	u->tile.chunk = chunk;
 	u->tile.begins = true;
 	u->left = min(each, tiles - first);
+	u->end = c->list.ids + (size_t)i * c->list.stride + c->list.count[i];
 	return true;
 }
 
@@ -50,9 +51,8 @@ __device__ static void next_tile(const struct call *c, struct cursor *u, struct 
 			return;
 		}
 	}
-	const uint32_t *ids = c->list.ids + (size_t)u->tile.i * c->list.stride;
 	u->left--;
-	u->tile.n = min(TILE, c->list.count[u->tile.i] - (uint32_t)(u->tile.ids - ids));
+	u->tile.n = min(TILE, (uint32_t)(u->end - u->tile.ids));
 	u->tile.ends = u->left == 0;
 	*to = u->tile;
 }
@@ -84,10 +84,10 @@ __device__ static void read_entries(const struct call *c, struct room<D, W> *s, 
 		from = t->pages + token / SKV_PAGE_TOKENS;
 		break;
 	case REFERENCE:
-		from = t->refs + skv_refs_before(&c->k.c, token) / c->k.refs_each;
+		from = t->refs + quotient(refs_before(&c->k, token), c->k.refs_each);
 		break;
 	case CODED:
-		from = t->codes + skv_codes_before(&c->k.c, token) / c->k.codes_each;
+		from = t->codes + quotient(codes_before(&c->k, token), c->k.codes_each);
 		break;
 	default:
 		break;
@@ -96,15 +96,10 @@ __device__ static void read_entries(const struct call *c, struct room<D, W> *s, 
 		copy4(shared_address(&s->entry[k % 4][lane]), from);
 }
 
-/* A record, whose page's entry has come. */
-DEVICE const uint8_t *record_in(const struct call *c, skv_pte page, uint32_t number, uint32_t bytes, uint32_t each)
-{
-	return c->k.sh.pool + skv_pte_id(page) * c->k.sh.page_bytes + number % each * bytes;
-}
-
+/* The record of a code, whose page's entry has come. */
 DEVICE const uint8_t *code_in(const struct call *c, skv_pte page, uint32_t token)
 {
-	return record_in(c, page, skv_codes_before(&c->k.c, token), c->k.code_bytes, c->k.codes_each);
+	return record_in(&c->k, page, codes_before(&c->k, token), c->k.code_bytes, c->k.codes_each);
 }
 
 /* The numbers of references that tile k's records begin with. */
@@ -120,7 +115,7 @@ __device__ static void read_heads(const struct call *c, struct room<D, W> *s, ui
 
 DEVICE uint32_t near_of(const struct call *c, const uint4 *head, uint32_t row, uint32_t token)
 {
-	return id_of(&c->k, (const uint8_t *)head, row, skv_refs_before(&c->k.c, token + 1));
+	return id_of(&c->k, (const uint8_t *)head, row, refs_before(&c->k, token + 1));
 }
 
 /* The entries of the pages that have the references of tile k's tokens. A warp for each row. */
@@ -132,7 +127,7 @@ __device__ static void read_near(const struct call *c, struct room<D, W> *s, uin
 
 	if (t->n && row < c->k.c.near && kind_of(c, t, token) == CODED)
 		copy4(shared_address(&s->near[k % 2][row][lane]),
-		      t->refs + near_of(c, &s->head[k % 4][lane], row, token) / c->k.refs_each);
+		      t->refs + quotient(near_of(c, &s->head[k % 4][lane], row, token), c->k.refs_each));
 }
 
 /* ---- what a tile is made of ---------------------------------------------------------------------- */
@@ -158,9 +153,9 @@ __device__ static const uint8_t *row_from(const struct call *c, uint32_t h, enum
 		return c->k.sh.pool + skv_pte_id(entry) * c->k.sh.page_bytes + v * (c->k.sh.page_bytes / 2) +
 		       (h * SKV_PAGE_TOKENS + token % SKV_PAGE_TOKENS) * (D * 2);
 	if (kind == REFERENCE)
-		record = record_in(c, entry, skv_refs_before(&c->k.c, token), c->k.ref_bytes, c->k.refs_each);
+		record = record_in(&c->k, entry, refs_before(&c->k, token), c->k.ref_bytes, c->k.refs_each);
 	else
-		record = record_in(c, near_entry, near, c->k.ref_bytes, c->k.refs_each);
+		record = record_in(&c->k, near_entry, near, c->k.ref_bytes, c->k.refs_each);
 	return c->k.c.ref_bits == 16 ? record + (v * c->k.sh.n_kv_heads + h) * (D * 2) : record + IN_FEW_BITS;
 }
 
@@ -221,32 +216,39 @@ DEVICE uint4 numbers4(uint32_t q, __nv_bfloat162 scale, __nv_bfloat162 least)
 	                  __byte_perm(two[0], two[1], 0x7632), __byte_perm(two[2], two[3], 0x7632));
 }
 
-/* Numbers [8 p, 8 p + 8) of z out of a record. */
-DEVICE uint4 z_of(const struct call *c, const uint8_t *record, uint32_t p)
+/* z of tile k, whose records are there; 0 of tokens without, and beyond the width. A thread has the same piece of some. */
+template <int D, int W, bool four>
+__device__ static void expand_some(const struct call *c, struct room<D, W> *s, uint32_t k)
 {
+	constexpr uint32_t pieces = W / 8, at_once = THREADS / pieces, unrolled = four ? TILE / at_once : 1;
+	const uint32_t p = threadIdx.x % pieces, first = threadIdx.x / pieces;
 	const struct kept f = code_kept(&c->k);
-	if (f.bits == 4) {
-		const uint32_t *words = (const uint32_t *)(record + c->k.code_from);
-		const uint32_t word = words[8 * p >> f.shift], q = words[f.behind / 4 + p];
-		const uint32_t scale = __byte_perm(word, word, 0x1010), least = __byte_perm(word, word, 0x3232);
-		return numbers4(q, *(const __nv_bfloat162 *)&scale, *(const __nv_bfloat162 *)&least);
+	const uint32_t shared = c->k.code_from + (8 * p >> f.shift) * 4, numbers = c->k.code_from + f.behind + 4 * p;
+#pragma unroll unrolled
+	for (uint32_t i = 0; i < TILE / at_once; i++) {
+		const uint32_t t = first + at_once * i;
+		const uint8_t *record = s->record[t];
+		uint4 z = make_uint4(0, 0, 0, 0);
+		if (s->about[k % 2][t].kind != CODED || 8 * p >= c->width) {
+		} else if (four) {
+			const uint32_t word = *(const uint32_t *)(record + shared), q = *(const uint32_t *)(record + numbers);
+			const uint32_t scale = __byte_perm(word, word, 0x1010), least = __byte_perm(word, word, 0x3232);
+			z = numbers4(q, *(const __nv_bfloat162 *)&scale, *(const __nv_bfloat162 *)&least);
+		} else {
+			const struct numbers x = numbers_read(&f, record + c->k.code_from, 8 * p);
+			z = numbers_bf16(&f, &x);
+		}
+		*(uint4 *)(s->z + piece_at<W * 2>(t, p)) = z;
 	}
-	const struct numbers x = numbers_read(&f, record + c->k.code_from, 8 * p);
-	return numbers_bf16(&f, &x);
 }
 
-/* z of tile k, whose records are there; 0 of tokens without, and beyond the width. */
 template <int D, int W>
 __device__ static void expand(const struct call *c, struct room<D, W> *s, uint32_t k)
 {
-#pragma unroll
-	for (uint32_t e = threadIdx.x; e < TILE * W / 8; e += THREADS) {
-		const uint32_t t = e / (W / 8), p = e % (W / 8);
-		uint4 z = make_uint4(0, 0, 0, 0);
-		if (s->about[k % 2][t].kind == CODED && 8 * p < c->width)
-			z = z_of(c, s->record[t], p);
-		*(uint4 *)(s->z + piece_at<W * 2>(t, p)) = z;
-	}
+	if (c->k.c.bits == 4)
+		expand_some<D, W, true>(c, s, k);
+	else
+		expand_some<D, W, false>(c, s, k);
 }
 
 /* Numbers [8 p, 8 p + 8) of a head's K or V in a reference's record of few bits. */
@@ -262,22 +264,37 @@ __device__ static uint4 few_bits(const struct call *c, const uint8_t *record, ui
 }
 
 /* The rows of tile k, zeros where there are none. A warp copies one K and one V at a time, or two of each. */
+template <class T, int D, int W, bool plain>
+__device__ static void fetch_some(const struct call *c, struct room<D, W> *s, uint32_t k, uint32_t h)
+{
+	constexpr uint32_t pieces = D / 8, at_once = WARPS * 16 / pieces;
+	constexpr uint32_t rows_unrolled = plain ? ROWS : 1, unrolled = plain ? TILE / at_once : 1;
+	const uint32_t lane = threadIdx.x % 32, p = lane % pieces, v = lane / pieces % 2;
+	const uint32_t first = threadIdx.x / 32 * (16 / pieces) + lane / (2 * pieces);
+#pragma unroll rows_unrolled
+	for (uint32_t row = 0; row < ROWS; row++) {
+		if (row >= c->rows)
+			break;
+#pragma unroll unrolled
+		for (uint32_t i = 0; i < TILE / at_once; i++) {
+			const uint32_t t = first + i * at_once;
+			const uint8_t *from = s->row_from[v][row][t];
+			uint8_t *to = s->rows[k % 2][row][v] + piece_at<D * 2>(t, p);
+			if (!plain && (uintptr_t)from & IN_FEW_BITS)
+				*(uint4 *)to = few_bits<T, D>(c, from - IN_FEW_BITS, v, h, p);
+			else
+				copy16(shared_address(to), from ? from + p * 16 : c->k.sh.pool, from);
+		}
+	}
+}
+
 template <class T, int D, int W>
 __device__ static void fetch_rows(const struct call *c, struct room<D, W> *s, uint32_t k, uint32_t h)
 {
-	constexpr uint32_t pieces = D / 8, at_once = 16 / pieces;
-	const uint32_t lane = threadIdx.x % 32, p = lane % pieces, v = lane / pieces % 2;
-	const uint32_t first = threadIdx.x / 32 * at_once + lane / (2 * pieces);
-#pragma unroll 8
-	for (uint32_t e = first; e < c->rows * TILE; e += WARPS * at_once) {
-		const uint32_t row = e / TILE, t = e % TILE;
-		const uint8_t *from = s->row_from[v][row][t];
-		uint8_t *to = s->rows[k % 2][row][v] + piece_at<D * 2>(t, p);
-		if ((uintptr_t)from & IN_FEW_BITS)
-			*(uint4 *)to = few_bits<T, D>(c, from - IN_FEW_BITS, v, h, p);
-		else
-			copy16(shared_address(to), from ? from + p * 16 : c->k.sh.pool, from);
-	}
+	if (c->k.c.ref_bits == 4 || c->k.c.ref_bits == 8)
+		fetch_some<T, D, W, false>(c, s, k, h);
+	else
+		fetch_some<T, D, W, true>(c, s, k, h);
 }
 
 template <int D, int W> __device__ static void fetch_records(const struct call *c, struct room<D, W> *s)

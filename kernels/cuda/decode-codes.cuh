@@ -91,6 +91,7 @@ struct tile {
 struct cursor {
 	uint32_t job, step, jobs; /* the next chunk; it takes every step-th */
 	uint32_t left;            /* tiles of its chunk after this one */
+	const uint32_t *end;      /* of its list */
 	struct tile tile;
 };
 
@@ -110,7 +111,7 @@ DEVICE enum kind kind_of(const struct call *c, const struct tile *t, uint32_t to
 		return ABSENT;
 	if (token < c->k.c.first || token >= t->coded)
 		return ROW;
-	return skv_is_ref(&c->k.c, token) ? REFERENCE : CODED;
+	return is_ref(&c->k, token) ? REFERENCE : CODED;
 }
 
 /* ---- shared memory --------------------------------------------------------------------------- */

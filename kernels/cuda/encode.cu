@@ -103,7 +103,7 @@ template <int BM> __global__ void __launch_bounds__(GEMM_THREADS, 2) code_kernel
 	const uint32_t group = k->c.bits == 16 ? 16 : k->c.group, groups = cols / group;
 	for (uint32_t i = threadIdx.x; i < rows * groups; i += GEMM_THREADS) {
 		const uint32_t token = j.from + first + i / groups, at = i % groups * group;
-		if (!skv_is_ref(&k->c, token))
+		if (!is_ref(k, token))
 			store_group(k, z + i / groups * GEMM_PITCH(BN) + at, part * n + col + at, group,
 			            code_at(k, j.s, token) + k->code_from);
 	}

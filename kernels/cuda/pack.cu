@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(THREADS) refs_kernel(const __grid_constant__ s
 	if (j.n == 0)
 		return;
 	const struct coding *k = &j.k;
-	const uint32_t number = skv_refs_before(&k->c, j.s->coded) + blockIdx.x;
-	if (number >= skv_refs_before(&k->c, j.s->pack))
+	const uint32_t number = refs_before(k, j.s->coded) + blockIdx.x;
+	if (number >= refs_before(k, j.s->pack))
 		return;
 	const uint32_t token = number < k->c.first ? number : k->c.first + (number - k->c.first) * k->c.stride;
 	uint8_t *to = ref_at(k, j.s, number);
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(THREADS) gather_kernel(const __grid_constant__
 {
 	__shared__ alignas(16) float x[SKV_CODED_MOST];
 	const struct pack_job j = pack_job(&c, blockIdx.y);
-	if (blockIdx.x >= j.n || skv_is_ref(&j.k.c, j.from + blockIdx.x))
+	if (blockIdx.x >= j.n || is_ref(&j.k, j.from + blockIdx.x))
 		return;
 	uint32_t *to = (uint32_t *)(c.x + (j.row + blockIdx.x) * j.k.d);
 
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(THREADS) name_kernel(const __grid_constant__ s
 	const struct pack_job j = pack_job(&c, blockIdx.y);
 	const struct coding *k = &j.k;
 	const uint32_t i = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
-	if (i >= j.n || skv_is_ref(&k->c, j.from + i))
+	if (i >= j.n || is_ref(k, j.from + i))
 		return;
 	const struct nearest best = k->c.near ? nearest_of(&c, j.row + i) : nearest_none();
 	uint8_t *record = code_at(k, j.s, j.from + i);

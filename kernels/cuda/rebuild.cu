@@ -92,8 +92,8 @@ DEVICE struct row row_of(const struct rebuild_call *c, uint32_t i, uint32_t row,
 		r.from = page_row(k, k->sh.pool, own, r.token);
 		return r;
 	}
-	const uint32_t usable = skv_refs_before(&k->c, r.token + 1);
-	r.kind = skv_is_ref(&k->c, r.token) ? REFERENCE : CODE;
+	const uint32_t usable = refs_before(k, r.token + 1);
+	r.kind = is_ref(k, r.token) ? REFERENCE : CODE;
 	r.from = r.kind == REFERENCE ? ref_at(k, s, usable - 1) : code_at(k, s, r.token);
 #pragma unroll
 	for (uint32_t n = 0; n < SKV_NEAR_MOST; n++)

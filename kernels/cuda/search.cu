@@ -50,7 +50,7 @@ template <int BM> __global__ void __launch_bounds__(GEMM_THREADS, 2) search_kern
 	if (first >= j.n)
 		return;
 	const uint32_t rows = min(j.n - first, (uint32_t)BM), token = j.from + first + row;
-	const uint32_t refs = skv_refs_before(&j.k.c, j.from + first + rows), usable = skv_refs_before(&j.k.c, token + 1);
+	const uint32_t refs = refs_before(&j.k, j.from + first + rows), usable = refs_before(&j.k, token + 1);
 	struct nearest best = nearest_none();
 
 	for (uint32_t r0 = blockIdx.x * SEARCHED; r0 < refs; r0 += c.slices * SEARCHED) {
