@@ -335,6 +335,18 @@ static void deltakv_full_bits(char *to)
 	shape.n_layers = 6;
 }
 
+static void palu_identity(char *to)
+{
+	char path[100];
+
+	snprintf(path, sizeof(path), "%s/identity.safetensors", daemon_.dir);
+	deltakv_spec(to, 16, ""); /* for the shape */
+	snprintf(to, SPEC, "palu?raw=%u&block=%u&dense=%u&file=%s", 1 + rnd_below(40), 16 * (1 + rnd_below(3)), rnd_below(3),
+	         path);
+	identity = 2 * shape.n_kv_heads * shape.head_dim;
+	write_identity(path, 0, 0);
+}
+
 static void template_spec(char *to)
 {
 	snprintf(to, SPEC, "template?budget=%s&recent=%u&dense=1", some_budget(16), rnd_below(20));
@@ -372,6 +384,7 @@ static const struct {
 	{"deltakv?bits=0", deltakv_refs},
 	{"deltakv?full_bits", deltakv_full_bits},
 	{"kivi", kivi_spec},
+	{"palu", palu_identity},
 	{"template", template_spec}, /* which the oracle does not know: the contract alone */
 };
 #define N_POLICIES (sizeof(policies) / sizeof(policies[0]))

@@ -20,16 +20,14 @@ static bool packs(const struct oracle_step *s, const char *spec, uint32_t layer)
 	return follows && layer >= oracle_number(spec, "dense") && !oracle_is_filter(s, spec, layer);
 }
 
-/* Pages of n records, none of which lies in two. */
-static uint32_t pages_of(const struct oracle_step *s, uint32_t n, uint32_t bytes)
+uint32_t oracle_record_pages(const struct skv_model *m, uint32_t n, uint32_t bytes)
 {
-	uint32_t each = (uint32_t)(skv_page_bytes(s->model) / ((bytes + 15) / 16 * 16));
+	uint32_t each = (uint32_t)(skv_page_bytes(m) / ((bytes + 15) / 16 * 16));
 
 	return (n + each - 1) / each;
 }
 
-/* Numbers in 16 bits, or in fewer with two shared by each group. */
-static uint32_t bytes_of(uint32_t n, uint32_t bits, uint32_t bytes_of_16, uint32_t group)
+uint32_t oracle_numbers_bytes(uint32_t n, uint32_t bits, uint32_t bytes_of_16, uint32_t group)
 {
 	return bits == 16 ? n * bytes_of_16 : bits ? n * bits / 8 + n / group * 4 : 0;
 }
@@ -52,9 +50,11 @@ static struct oracle_pack pack(const struct oracle_step *s, const char *spec, ui
 	if (x.coded == 0)
 		return x;
 	code = 2 * (uint32_t)oracle_number(spec, "near") +
-	       bytes_of(s->width, bits, 2, (uint32_t)oracle_number(spec, "group"));
-	ref = bytes_of(d, (uint32_t)oracle_number(spec, "ref_bits"), (uint32_t)skv_dtype_bytes(s->model->kv_dtype), 64);
-	x.pages = bits && !s->width ? UINT32_MAX : pages_of(s, codes, code) + pages_of(s, refs, ref);
+	       oracle_numbers_bytes(s->width, bits, 2, (uint32_t)oracle_number(spec, "group"));
+	ref = oracle_numbers_bytes(d, (uint32_t)oracle_number(spec, "ref_bits"),
+	                           (uint32_t)skv_dtype_bytes(s->model->kv_dtype), 64);
+	x.pages = bits && !s->width ? UINT32_MAX
+	                            : oracle_record_pages(s->model, codes, code) + oracle_record_pages(s->model, refs, ref);
 	return x;
 }
 

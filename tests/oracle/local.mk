@@ -6,7 +6,7 @@ tests_oracle_libskvoracle_la_SOURCES = tests/oracle/oracle.h tests/oracle/polici
 	tests/oracle/full.c tests/oracle/streaming.c tests/oracle/delta.c tests/oracle/omnikv.c \
 	tests/oracle/kascade.c tests/oracle/tidal.c tests/oracle/lessismore.c tests/oracle/quest.c \
 	tests/oracle/kept.c tests/oracle/adakv.c tests/oracle/h2o.c tests/oracle/snapkv.c tests/oracle/raas.c \
-	tests/oracle/deltakv.c tests/oracle/kivi.c tests/oracle/packed.c tests/oracle/packed.h \
+	tests/oracle/deltakv.c tests/oracle/kivi.c tests/oracle/palu.c tests/oracle/packed.c tests/oracle/packed.h \
 	tests/oracle/verify.c tests/oracle/verify.h tests/oracle/stint.c tests/oracle/stint.h \
 	tests/oracle/check.c tests/oracle/check.h tests/oracle/bed.c tests/oracle/bed.h \
 	tests/ref-attention.c tests/ref-attention.h

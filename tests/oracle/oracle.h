@@ -72,10 +72,15 @@ struct oracle_policy {
 
 extern const struct oracle_policy oracle_full, oracle_streaming, oracle_delta, oracle_omnikv, oracle_kascade,
 	oracle_tidal, oracle_lessismore, oracle_quest, oracle_h2o, oracle_snapkv, oracle_pyramidkv, oracle_rkv,
-	oracle_raas, oracle_adakv, oracle_deltakv, oracle_kivi;
+	oracle_raas, oracle_adakv, oracle_deltakv, oracle_kivi, oracle_palu;
 
 /* The policy that a spec names, or NULL, also where the spec leaves layers to a profile. */
 const struct oracle_policy *oracle_find(const char *spec);
+
+/* Pages of n records of so many bytes, none of which lies in two (deltakv.c). */
+uint32_t oracle_record_pages(const struct skv_model *, uint32_t n, uint32_t bytes);
+/* Bytes of n numbers in 16 bits, or in fewer with two shared by each group. */
+uint32_t oracle_numbers_bytes(uint32_t n, uint32_t bits, uint32_t bytes_of_16, uint32_t group);
 
 void oracle_sets_free(struct oracle_set *set, uint32_t n_layers);
 
