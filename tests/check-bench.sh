@@ -61,10 +61,10 @@ positive memory kv_mib
 
 # what lengths alone say is what the daemon has
 packing=(--layers 6 --heads 4/2 --dim 64 --lengths 200,801,1000 --policy full --policy 'deltakv?layers=2&bits=4&ref_bits=8&raw=32&block=16' \
-	--policy deltakv --policy 'palu?bits=8')
-table appended 12 memory "${packing[@]}"
-table lengths 12 memory --geometry "${packing[@]}"
-positive lengths codes_mib ',(deltakv.*bits=4|palu)'
+	--policy 'deltakv?full_bits=2' --policy 'palu?bits=8' --policy kivi)
+table appended 15 memory "${packing[@]}"
+table lengths 15 memory --geometry "${packing[@]}"
+positive lengths codes_mib ',(deltakv|palu|kivi)'
 cmp "$tmp/appended.csv" "$tmp/lengths.csv" || fail "memory: lengths say $(cat "$tmp/lengths.csv"), the daemon $(cat "$tmp/appended.csv")"
 
 table policies 3 policies --batch 2 --tokens 256 --layers 4 --heads 4/2 --dim 32 --repeat 2 --spec full --spec streaming?budget=128 --spec full
