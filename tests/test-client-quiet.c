@@ -121,7 +121,7 @@ static void allow_futex_alone(void)
 static struct fix daemon_;
 static struct skv_model model = {
         .size = sizeof(model), .n_layers = 6, .n_heads = 4, .n_kv_heads = 2, .head_dim = 64, .kv_dtype = SKV_BF16,
-        .max_tokens = 2048, .n_ranks = 1, .name = "quiet"};
+        .max_tokens = 2048, .n_ranks = 1, .name = "quiet", .rope = {.type = SKV_ROPE_DEFAULT, .theta = 1e4}};
 static struct skv_session *session;
 static struct skv_seq *seq[3];
 #define ROWS_BYTES (128 * 4 * 64 * sizeof(float))
@@ -172,8 +172,9 @@ static void attend_and_end(void)
 static const char *const specs[] = {
 	"full", "streaming?budget=128&dense=1", "delta?budget=0.25&layers=2,4", "quest?budget=0.25&dense=1",
 	"adakv?budget=60&window=8&again=8", "raas?budget=8&dense=1",
+	"deltakv?budget=40&layers=1,3&dense=1&bits=0&raw=16&block=16",
 };
-#define N_SPECS 6
+#define N_SPECS 7
 
 /* Run in a child: only this process's threads get the filter. */
 static void quiet_steps(void *arg)
@@ -193,7 +194,7 @@ static void quiet_steps(void *arg)
 		begin_step();
 		attend_and_end();
 	}
-	if ((n + n / N_SPECS) % 2) { /* of each policy once: the shared last page is copied, shared pages are evicted */
+	if ((n % N_SPECS + n / N_SPECS) % 2) { /* of each policy once: the shared last page is copied, shared pages are evicted */
 		struct skv_seq *child;
 
 		OK(skv_seq_fork(seq[0], NULL, &child));
