@@ -21,6 +21,7 @@
 
 #define N 5u /* sequences of a step */
 #define REPLAYS (getenv("FAKE_CUDA_DIR") ? 300u : 2000u)
+#define REPLAY_SPECS 5
 
 static struct fix daemon_;
 static struct raw *op;
@@ -44,6 +45,7 @@ static void teardown(void)
 static struct skv_model model = {
 	.size = sizeof(model), .n_layers = 6, .n_heads = 8, .n_kv_heads = 2, .head_dim = 64, .kv_dtype = SKV_BF16,
 	.io_dtype = SKV_F32, .max_tokens = 8192, .n_ranks = 1, .device = SKV_DEVICE_CUDA(0), .name = "gpu-client",
+	.rope = {.type = SKV_ROPE_DEFAULT, .theta = 1e4},
 };
 
 /* Sequences of one session, and rows of every layer in the device's memory. */
@@ -228,8 +230,9 @@ static void mix(struct engine *e, uint32_t turn, const char *spec)
  */
 START_TEST(replays)
 {
-	static const char *const specs[] = {"full", "streaming?budget=256&sinks=4&dense=1",
-	                                    "delta?budget=0.25&layers=1,3", "delta?budget=8&layers=2"};
+	static const char *const specs[REPLAY_SPECS] = {"full", "streaming?budget=256&sinks=4&dense=1",
+	                                                "delta?budget=0.25&layers=1,3", "delta?budget=8&layers=2",
+	                                                "deltakv?budget=60&layers=1&dense=1&bits=0&raw=16&block=16"};
 	enum { MOVING, SOMETIMES, NEVER, WHOLE, ENGINES };
 	struct engine e[ENGINES];
 	size_t nq = model.n_layers * Q_LAYER, nkv = model.n_layers * KV_LAYER;
@@ -253,13 +256,13 @@ START_TEST(replays)
 		for (int k = 0; k < ENGINES && i % 101 == 50; k++) /* more of a prompt, in the decode steps' places */
 			prompt(&e[k], i % N, 1 + i % N, i);
 		if (i == REPLAYS / 2)
-			policies_swap(specs[(_i + 1) % 4]);
+			policies_swap(specs[(_i + 1) % REPLAY_SPECS]);
 		for (int k = 0; k < ENGINES && i % (REPLAYS / 8) == 7; k++)
-			mix(&e[k], i / (REPLAYS / 8), specs[(_i + 2) % 4]);
+			mix(&e[k], i / (REPLAYS / 8), specs[(_i + 2) % REPLAY_SPECS]);
 		for (int k = 1; k < ENGINES && (i % 97 == 0 || i == REPLAYS - 1); k++)
 			check_equal(&e[0], &e[k], i);
 	}
-	printf("%s, then %s: of %u steps %u were recorded as a whole, %u replayed\n", specs[_i], specs[(_i + 1) % 4],
+	printf("%s, then %s: of %u steps %u were recorded as a whole, %u replayed\n", specs[_i], specs[(_i + 1) % REPLAY_SPECS],
 	       REPLAYS, e[WHOLE].recorded, e[WHOLE].replayed);
 	ck_assert_uint_gt(e[WHOLE].replayed, REPLAYS - 40 - REPLAYS / 60);
 	OK(place_device()->free_host(rows));
@@ -547,7 +550,7 @@ static Suite *suite(void)
 
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_set_timeout(t, 120);
-	tcase_add_loop_test(t, replays, 0, 4);
+	tcase_add_loop_test(t, replays, 0, REPLAY_SPECS);
 	tcase_add_test(t, ahead);
 	tcase_add_test(t, evicts_ahead);
 	tcase_add_test(t, misuse);
