@@ -165,6 +165,8 @@ __device__ static void find_rows(const struct call *c, struct room<D, W> *s, uin
 {
 	const uint32_t at = threadIdx.x % TILE, row = threadIdx.x / TILE % ROWS, v = threadIdx.x / (TILE * ROWS);
 	const struct tile *t = &s->tile[k % 8];
+	if (v > 1) /* more threads than rows */
+		return;
 	const uint32_t token = s->token[k % 8][at];
 	const enum kind kind = t->n ? kind_of(c, t, token) : ABSENT;
 	const skv_pte entry = s->entry[k % 4][at];
@@ -220,13 +222,16 @@ DEVICE uint4 numbers4(uint32_t q, __nv_bfloat162 scale, __nv_bfloat162 least)
 template <int D, int W, bool four>
 __device__ static void expand_some(const struct call *c, struct room<D, W> *s, uint32_t k)
 {
-	constexpr uint32_t pieces = W / 8, at_once = THREADS / pieces, unrolled = four ? TILE / at_once : 1;
+	constexpr uint32_t pieces = W / 8, at_once = threads<D> / pieces, turns = at_once < TILE ? TILE / at_once : 1;
+	constexpr uint32_t unrolled = four ? turns : 1;
 	const uint32_t p = threadIdx.x % pieces, first = threadIdx.x / pieces;
 	const struct kept f = code_kept(&c->k);
 	const uint32_t shared = c->k.code_from + (8 * p >> f.shift) * 4, numbers = c->k.code_from + f.behind + 4 * p;
 #pragma unroll unrolled
-	for (uint32_t i = 0; i < TILE / at_once; i++) {
+	for (uint32_t i = 0; i < turns; i++) {
 		const uint32_t t = first + at_once * i;
+		if (at_once > TILE && t >= TILE)
+			break;
 		const uint8_t *record = s->record[t];
 		uint4 z = make_uint4(0, 0, 0, 0);
 		if (s->about[k % 2][t].kind != CODED || 8 * p >= c->width) {
@@ -267,7 +272,7 @@ __device__ static uint4 few_bits(const struct call *c, const uint8_t *record, ui
 template <class T, int D, int W, bool plain>
 __device__ static void fetch_some(const struct call *c, struct room<D, W> *s, uint32_t k, uint32_t h)
 {
-	constexpr uint32_t pieces = D / 8, at_once = WARPS * 16 / pieces;
+	constexpr uint32_t pieces = D / 8, at_once = warps<D> * 16 / pieces;
 	constexpr uint32_t rows_unrolled = plain ? ROWS : 1, unrolled = plain ? TILE / at_once : 1;
 	const uint32_t lane = threadIdx.x % 32, p = lane % pieces, v = lane / pieces % 2;
 	const uint32_t first = threadIdx.x / 32 * (16 / pieces) + lane / (2 * pieces);
@@ -299,7 +304,7 @@ __device__ static void fetch_rows(const struct call *c, struct room<D, W> *s, ui
 
 template <int D, int W> __device__ static void fetch_records(const struct call *c, struct room<D, W> *s)
 {
-	for (uint32_t t = threadIdx.x / 32; t < TILE; t += WARPS) {
+	for (uint32_t t = threadIdx.x / 32; t < TILE; t += warps<D>) {
 		const uint8_t *from = s->record_from[t];
 		for (uint32_t p = threadIdx.x % 32; from && p < c->k.code_bytes / 16; p += 32)
 			copy16(shared_address(s->record[t] + p * 16), from + p * 16, true);

@@ -10,7 +10,7 @@ __device__ static void attend(const struct weights<D, W> *y, struct sums<D, W> *
                               struct room<D, W> *s, uint32_t k, uint32_t x)
 {
 	const struct tile *t = &s->tile[k % 8];
-	float acc[2][BLOCKS][4] = {};
+	float acc[BLOCKS][4] = {};
 
 	if (t->begins)
 		chunk_begins<T>(w, c, t, x);
@@ -19,7 +19,7 @@ __device__ static void attend(const struct weights<D, W> *y, struct sums<D, W> *
 	hand_over(s, acc);
 	__syncthreads();
 #pragma unroll
-	for (uint32_t j = 0; j < mine<D>; j++) {
+	for (uint32_t j = 0; j < MINE; j++) {
 		finish_keys(y, s, k, j, acc);
 		score_keys<T>(w, s, j, acc);
 	}
@@ -32,7 +32,7 @@ __device__ static void attend(const struct weights<D, W> *y, struct sums<D, W> *
 }
 
 template <class T, int D, int W>
-__global__ void __launch_bounds__(THREADS, 1) decode_codes_kernel(const __grid_constant__ struct call c)
+__global__ void __launch_bounds__(threads<D>, 1) decode_codes_kernel(const __grid_constant__ struct call c)
 {
 	extern __shared__ __align__(128) uint8_t memory[];
 	struct room<D, W> *s = (struct room<D, W> *)memory;
@@ -186,6 +186,11 @@ static const void *kernel_for(const struct skv_shape *sh, uint32_t width, uint32
 	return sh->head_dim == 64 ? kernel_of<BF16, 64>(width, ret_bytes) : kernel_of<BF16, 128>(width, ret_bytes);
 }
 
+static uint32_t threads_of(uint32_t head_dim)
+{
+	return head_dim == 64 ? threads<64> : threads<128>;
+}
+
 static uint32_t width_of(const struct skv_codes *c)
 {
 	return c->bits ? c->width : 0;
@@ -255,7 +260,7 @@ void skv_cuda_decode_codes(const struct skv_shape *sh, const struct skv_batch *b
 	if (b->n == 0)
 		return;
 	if (jobs > 0)
-		cudaLaunchKernel(kernel, dim3(c.heads * blocks), dim3(THREADS), args, bytes, stream_of(work));
+		cudaLaunchKernel(kernel, dim3(c.heads * blocks), dim3(threads_of(dim)), args, bytes, stream_of(work));
 	cudaLaunchKernel((const void *)merge_codes_kernel, dim3(c.heads, b->n, dim / MERGE_DIMS), dim3(MERGE_THREADS), args,
 	                 c.wide * (c.width + dim) * sizeof(float), stream_of(work));
 }

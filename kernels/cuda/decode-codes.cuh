@@ -18,10 +18,10 @@
  *
  * A block works for one kv head (for up to eight of its q heads, a head tile) all its life, since it has the head's
  * W_K in registers: so much of it is there that nothing else has room for it, 128 KiB with 128 dimensions and a width
- * of 512. It is the left factor of K = W_K zᵀ, whose other side all warps read from shared memory. A warp has 32
- * dimensions of W_K and a part of the width: twice 16 that turn together, the pairs (i, i + turn_dims / 2), so that a
- * lane has both of a pair. What the parts of the width give is added up across warps; each warp ends up with its
- * dimensions of some of the tokens, adds the references' mean, turns them, and multiplies them with q there and then:
+ * of 512. It is the left factor of K = W_K zᵀ, whose other side all warps read from shared memory. A warp has 16
+ * dimensions of W_K and half of the width: twice 8 that turn together, the pairs (i, i + turn_dims / 2), so that a
+ * lane has both of a pair. What the halves of the width give is added up across warps; each warp ends up with its
+ * dimensions of half of the tokens, adds the references' mean, turns them, and multiplies them with q there and then:
  * K is never written anywhere.
  *
  * Sums of rows that lie in shared memory are products too: of references with a matrix of ones and zeros.
@@ -41,8 +41,6 @@
 #include "kernels/cuda/shared.cuh"
 
 #define LOG2E 1.44269504088896340736f
-#define WARPS 8u
-#define THREADS (32 * WARPS)
 #define TILE 32u   /* tokens */
 #define BLOCKS 4u  /* of 8 tokens in a tile */
 #define ROWS SKV_NEAR_MOST /* that a token's b is made of, at most */
@@ -117,9 +115,11 @@ DEVICE enum kind kind_of(const struct call *c, const struct tile *t, uint32_t to
 /* ---- shared memory --------------------------------------------------------------------------- */
 
 /* Warps that share the width, and those that share the dimensions; each of the former finishes some of a tile's blocks. */
-template <int D> static constexpr uint32_t slices = WARPS * 32 / D;
-template <int D> static constexpr uint32_t spans = D / 32;
-template <int D> static constexpr uint32_t mine = BLOCKS / slices<D>;
+#define SLICES 2u
+#define MINE (BLOCKS / SLICES)
+template <int D> static constexpr uint32_t spans = D / 16;
+template <int D> static constexpr uint32_t warps = SLICES * spans<D>;
+template <int D> static constexpr uint32_t threads = 32 * warps<D>;
 
 /* Rows of `bytes` bytes, whose 16-byte pieces lie so that those of eight rows are in different banks. */
 template <uint32_t bytes> DEVICE uint32_t piece_at(uint32_t row, uint32_t piece)
@@ -133,8 +133,7 @@ template <int D, int W> struct room {
 	uint8_t rows[2][ROWS][2][TILE * D * 2]; /* [tile][row of a token][K, V]; before the first tile W_K */
 	uint8_t z[TILE * W * 2];
 	uint8_t record[TILE][W * 2 + 16];
-	float4 slice[BLOCKS][slices<D> - 1][spans<D>][2][32]; /* parts of K, on their way to who finishes a block */
-	float score[spans<D>][HEAD_TILE][TILE + 8];
+	float4 slice[BLOCKS][spans<D>][32]; /* half of K, on its way to who finishes a block; then his scores: score_at() */
 	uint32_t weight[HEAD_TILE][WEIGHTS_PITCH]; /* of z, in bf16 */
 	uint32_t rows_weight[HEAD_TILE][WEIGHTS_PITCH]; /* of each of a token's rows, in the pool's dtype */
 	float fix[HEAD_TILE]; /* what brings earlier sums to the maximum that there is now */
@@ -150,6 +149,12 @@ template <int D, int W> struct room {
 	skv_pte entry[4][TILE];          /* of the page with its row or record */
 	skv_pte near[2][ROWS][TILE];     /* and with its references */
 };
+
+/* Where one of the warps that share the dimensions leaves the scores of tokens 8 b … 8 b + 7: a row each head, in banks of its own. */
+template <int D, int W> DEVICE float *score_at(struct room<D, W> *s, uint32_t b, uint32_t span, uint32_t head)
+{
+	return (float *)s->slice[b][span] + 8 * (head + b);
+}
 
 /* ---- results --------------------------------------------------------------------------------- */
 
