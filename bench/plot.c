@@ -62,16 +62,19 @@ static void *get(size_t n, size_t size)
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* Cells of our reports have neither quotes nor commas. Consumes the line; the cells point into it. */
+/* Cells of our reports have no quotes but those around one with commas. Consumes the line; the cells point into it. */
 static int split(char *line, char *ret[COLUMNS_MAX], const char *path)
 {
 	int n = 0;
 	line[strcspn(line, "\r\n")] = '\0';
 	for (char *p = line; p; n++) {
+		bool quoted = *p == '"';
 		if (n == COLUMNS_MAX)
 			fail("file", path, "has too many columns");
-		ret[n] = p;
-		p = strchr(p, ',');
+		ret[n] = p += quoted;
+		if (quoted && (p = strchr(p, '"')))
+			*p++ = '\0';
+		p = p ? strchr(p, ',') : NULL;
 		if (p)
 			*p++ = '\0';
 	}

@@ -42,9 +42,11 @@ void report_row(struct report *r, ...)
 	va_start(ap, r);
 	for (int i = 0; i < r->n; i++) {
 		const struct column *c = &r->columns[i];
-		char cell[64] = "";
+		char cell[512] = "";
+		bool quoted = false;
 		if (c->digits < 0) {
 			snprintf(cell, sizeof cell, "%s", va_arg(ap, const char *));
+			quoted = strchr(cell, ','); /* specs have these; quotes none has */
 		} else {
 			double x = va_arg(ap, double);
 			if (!isnan(x))
@@ -53,7 +55,7 @@ void report_row(struct report *r, ...)
 		printf(c->digits < 0 ? "%-*s" : "%*s", width_of(c), cell);
 		printf(i + 1 < r->n ? "  " : "\n");
 		if (r->csv)
-			fprintf(r->csv, "%s%c", cell, i + 1 < r->n ? ',' : '\n');
+			fprintf(r->csv, quoted ? "\"%s\"%c" : "%s%c", cell, i + 1 < r->n ? ',' : '\n');
 	}
 	va_end(ap);
 	fflush(stdout);

@@ -90,6 +90,8 @@ refused() {
 drawing attention '>tokens/head<' --where heads=4/2 "$tmp/attention.csv"
 drawing ipc '>median, µs (line: p99, µs)<' --log --whisker p99_us --by policy --where batch=3 "$tmp/ipc.csv"
 drawing lines '<path d="M[0-9. ]* L' --x batch --by operation --where policy=delta "$tmp/ipc.csv"
+printf 'policy,tokens,kept\n"delta?layers=2,7",1,0.5\n"delta?layers=2,7",2,0.6\n' >"$tmp/commas.csv"
+drawing commas '>delta?layers=2,7<' --x tokens --by policy "$tmp/commas.csv"
 drawing step '>speedup<' --y ms,speedup --x attention "$tmp/step.csv"
 [ "$(grep -c '<rect' "$tmp/step.svg")" = 11 ] || fail "plot: expected 4 bars twice, a ground, a legend of two"
 refused 'several figures in one place' --by policy "$tmp/ipc.csv"
