@@ -18,6 +18,7 @@
  *   stamp.cu     which pages matter
  *   pack.cu      tokens become references and codes (codes.cuh): search.cu, encode.cu (gemm.cuh)
  *   rebuild.cu   and rows again
+ *   low.cu       K and V in few bits
  *   table.cu     the table of functions, scratch
  *   module.h     the module around them: devices, memory, streams, graphs, steps (kernels/device.h)
  *   read.cu      a plain read, to measure against
@@ -169,10 +170,15 @@ void skv_cuda_rebuild(const struct skv_shape *, const struct skv_batch *, const 
 /* Scratch of these two, from skv_cuda_scratch_at() on; shape->code is set. */
 size_t skv_cuda_pack_bytes(const struct skv_shape *);
 size_t skv_cuda_rebuild_bytes(const struct skv_shape *);
+/* The same of layers that keep K and V in few bits, without scratch. */
+void skv_cuda_pack_low(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *, const struct skv_work *);
+void skv_cuda_rebuild_low(const struct skv_shape *, const struct skv_batch *, const struct skv_list *,
+                          const struct skv_rebuilt *, const struct skv_work *);
 size_t skv_cuda_scratch_at(const struct skv_shape *); /* behind what is to stay 0 */
 
 /* Before the first launch on a device, which is current: more shared memory than kernels have by default. */
 cudaError_t skv_cuda_decode_init(void);
+cudaError_t skv_cuda_decode_low_init(void); /* of skv_cuda_decode_init() */
 cudaError_t skv_cuda_decode_codes_init(void);
 cudaError_t skv_cuda_prefill_init(void);
 cudaError_t skv_cuda_select_init(void);

@@ -89,6 +89,41 @@ __device__ static void load_kept(struct walk<T, D> *w, const struct call *c, con
 	}
 }
 
+/*
+ * The same where tiles may be in few bits (decode-low.cu): what is read of such a tile has the places of rows, and becomes
+ * rows there before it is used.
+ */
+template <int set, class T, int D>
+__device__ static void low_load_k(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                                  const struct tiles *ts, uint32_t k);
+template <int set, class T, int D>
+__device__ static void low_load_v(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                                  const struct tiles *ts, uint32_t k);
+template <int set, class T, int D>
+__device__ static void low_widen_k(struct walk<T, D> *w, const struct call *c, const struct tiles *ts, uint32_t k);
+template <int set, class T, int D>
+__device__ static void low_widen_v(struct walk<T, D> *w, const struct call *c, const struct tiles *ts, uint32_t k);
+
+template <int set, enum how how, class T, int D>
+__device__ static void load_keys(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                                 const struct tiles *ts, uint32_t k)
+{
+	if constexpr (low<how>)
+		low_load_k<set>(w, c, j, ts, k);
+	else
+		load_k<set, how >= ROWS>(w, c, j, ts, k);
+}
+
+template <int set, enum how how, class T, int D>
+__device__ static void load_values(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                                   const struct tiles *ts, uint32_t k)
+{
+	if constexpr (low<how>)
+		low_load_v<set>(w, c, j, ts, k);
+	else
+		load_v<set, how >= ROWS>(w, c, j, ts, k);
+}
+
 /* All that is read of tile k of the batch that begins with the stream's tile `first`. */
 template <int set, enum how how, class T, int D>
 __device__ static void load_tile(struct walk<T, D> *w, const struct call *c, const struct job *j,
@@ -97,9 +132,9 @@ __device__ static void load_tile(struct walk<T, D> *w, const struct call *c, con
 	if (how == SCORED)
 		load_kept<set>(w, c, j, stream_tile<D, how>(j, first + k));
 	else
-		load_k<set, how >= ROWS>(w, c, j, ts, k);
+		load_keys<set, how>(w, c, j, ts, k);
 	if (how != KEYS)
-		load_v<set, how >= ROWS>(w, c, j, ts, k);
+		load_values<set, how>(w, c, j, ts, k);
 }
 
 /* V of tokens that do not count may be anything, and 0 times anything may be NaN. */
@@ -252,10 +287,12 @@ __device__ static void walk_tile(struct walk<T, D> *w, const struct call *c, con
 	const uint32_t next = k + 1 + by_twos<how>;
 	float s[4];
 	uint32_t p[2];
+	if constexpr (low<how>)
+		low_widen_k<set>(w, c, ts, k);
 	if (how != SCORED) {
 		scores<set>(w, s);
 		if (next < ts->n)
-			load_k<set, how >= ROWS>(w, c, j, ts, next);
+			load_keys<set, how>(w, c, j, ts, next);
 	}
 #pragma unroll
 	for (int x = 0; x < 4; x++) {
@@ -276,11 +313,13 @@ __device__ static void walk_tile(struct walk<T, D> *w, const struct call *c, con
 		keep_scores(c, j, stream_tile<D, how>(j, first + k), s, w->max);
 	if (how == KEYS)
 		return;
+	if constexpr (low<how>)
+		low_widen_v<set>(w, c, ts, k);
 	if (mask != 0xffff)
 		clear_v<set>(w, mask);
 	add_values<set>(w, p);
 	if (next < ts->n)
-		load_v<set, how >= ROWS>(w, c, j, ts, next);
+		load_values<set, how>(w, c, j, ts, next);
 }
 
 /* A warp's part of a job; its first tiles and q are loaded or on their way. */

@@ -7,7 +7,9 @@
  *   slots.cuh        scores on their way from who makes them to who uses them
  *   evidence.cuh     who uses them: the warp that turns them into weights of tokens and pages ...
  *   chosen.cuh       ... and the warps that choose tokens by them
- *   decode.cu        results of a job's warps, the kernel, launches
+ *   decode-kernel.cuh  results of a job's warps, and the kernel
+ *   decode.cu        launches
+ *   decode-low.cu    the same of layers that keep tokens in few bits
  *   merge.cu         results of a sequence's chunks
  *
  * Decoding is bound by memory: each K and V row is read once, straight into the registers that feed the
@@ -40,6 +42,7 @@
 
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/low.cuh"
 
 #define LOG2E 1.44269504088896340736f
 #define LN2 0.693147180559945309417f
@@ -52,11 +55,16 @@ enum how {
 	PLAIN,
 	KEEP,  /* scores become evidence */
 	KEYS,  /* tokens are chosen by their scores, and there is no output: V is not read */
+	LOW,   /* as PLAIN, and as KEEP, of layers that keep older tokens in few bits: decode-low.cu */
+	LOW_KEEP,
 	ROWS,
 	SCORED /* rows whose scores are there: K is not read */
 };
 
-template <enum how how> static constexpr bool keeps = how == KEEP || how == KEYS;
+template <enum how how> static constexpr bool keeps = how == KEEP || how == KEYS || how == LOW_KEEP;
+template <enum how how> static constexpr bool low = how == LOW || how == LOW_KEEP;
+/* One warp makes evidence. */
+template <enum how how> static constexpr bool tells = how == KEEP || how == LOW_KEEP;
 
 /*
  * Warps of a block that read, and those that help; one block an SM. There are as many as have registers enough,
@@ -64,9 +72,9 @@ template <enum how how> static constexpr bool keeps = how == KEEP || how == KEYS
  * reads. Who reads keys alone needs fewer registers, and the more helpers, the sooner tokens are chosen.
  */
 template <int D, enum how how>
-static constexpr int warps = (D > 128 || how == KEYS ? 8 : 12) - (how == KEEP);
+static constexpr int warps = (D > 128 || how == KEYS ? 8 : 12) - tells<how>;
 template <int D, enum how how>
-static constexpr int helpers = how == KEEP ? 1 : how != KEYS ? 0 : D > 128 ? 4 : 8;
+static constexpr int helpers = tells<how> ? 1 : how != KEYS ? 0 : D > 128 ? 4 : 8;
 
 /* Who reads values alone has two tiles on their way instead of one. */
 template <enum how how> static constexpr bool by_twos = how == SCORED;
@@ -97,12 +105,13 @@ struct call {
 	uint32_t heads, owner_heads; /* ... of a sequence, and of an owner */
 	uint32_t cols;            /* columns of a tile's scores */
 	uint32_t first_owner, owners; /* of this launch */
+	struct low_form low;      /* LOW, LOW_KEEP */
 };
 
 /* Where evidence is all that is wanted there is none. */
 template <enum how how> DEVICE bool has_output(const struct call *c)
 {
-	return how != KEYS && (how != KEEP || c->out);
+	return how != KEYS && (!tells<how> || c->out);
 }
 
 /* A chunk of an owner, for one head tile, as one warp sees it. */
@@ -123,8 +132,10 @@ struct job {
  */
 struct tiles {
 	uint32_t n, page, mask;
+	uint32_t low;   /* LOW, LOW_KEEP: where in the page the tile's record is, and which half of it; or LOW_ROWS */
 	uint32_t *rows; /* [BATCH * 16] */
 };
+#define LOW_ROWS 0xffffffffu
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
@@ -285,6 +296,18 @@ template <int D, enum how how> DEVICE uint32_t stream_tiles(const struct job *j)
 	return (j->n + warps<D, how> - 1 - j->stream) / warps<D, how>;
 }
 
+/* Of a layer that keeps tokens in few bits: the page that has the job's head of this one, where `own` would be its rows'. */
+DEVICE skv_pte low_entry(const struct call *c, const struct job *j, uint32_t page, skv_pte own, uint32_t *ret_low)
+{
+	const struct skv_kseq *s = &c->seq[j->i];
+	const uint32_t record = page * SKV_PAGE_TOKENS / SKV_LOW_BLOCK * c->n_kv_heads + j->h;
+	*ret_low = LOW_ROWS;
+	if (page * SKV_PAGE_TOKENS >= s->coded)
+		return own;
+	*ret_low = record % c->low.each * c->low.at.bytes + page % 2; /* records begin at multiples of 16 */
+	return s->table[(size_t)c->low.codes * s->layer_stride + record / c->low.each];
+}
+
 /* Look up where a warp's tiles from `first` on are, and add to the sequence's count of tokens attended. */
 template <int D, enum how how>
 __device__ static void look_up(const struct call *c, const struct job *j, uint32_t first, struct tiles *t)
@@ -324,6 +347,8 @@ __device__ static void look_up(const struct call *c, const struct job *j, uint32
 		}
 		const uint32_t mask = c->list.filling ? filling_mask(c, j, list, tile) : page_mask(c, j, page);
 		entry = mask ? j->table[page] : 0;
+		if constexpr (low<how>)
+			entry = low_entry(c, j, page, entry, &t->low);
 		t->page = skv_pte_id(entry);
 		t->mask = skv_pte_resident(entry) ? mask : 0;
 	}
@@ -353,6 +378,9 @@ DEVICE float *part_of(const struct call *c, const struct job *j, uint32_t chunk,
 {
 	return c->part + (((size_t)j->i * c->heads + j->x) * CHUNKS_MOST + chunk) * part_floats(c->wide, head_dim);
 }
+
+/* Queue the pass of a layer that keeps tokens in few bits. */
+void skv_cuda_decode_low(const struct call *, uint32_t dtype, uint32_t head_dim, uint32_t jobs, cudaStream_t);
 
 /* Queue the merge of what an owner's chunks left behind, of all sequences of a call. */
 void skv_cuda_merge(const struct call *, uint32_t n, uint32_t head_dim, cudaStream_t);

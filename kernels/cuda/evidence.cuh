@@ -32,7 +32,7 @@ __device__ static void write_quad(const struct call *c, size_t row, uint32_t tok
 }
 
 /* Pages [first, first + n) of owner o: a row of its own, or one for each q head of a kv head. */
-template <int COLS>
+template <int COLS, bool low>
 __device__ static void weigh_pages(const struct call *c, const struct plan *p, uint32_t o, const struct stats *s,
                                    uint32_t first, uint32_t n)
 {
@@ -41,18 +41,18 @@ __device__ static void weigh_pages(const struct call *c, const struct plan *p, u
 	const size_t row = c->first_owner + o;
 
 	if (c->ev.rows == c->list.rows)
-		each_quad<COLS>(c, p, o, s, from, QUAD * 32, quads,
+		each_quad<COLS, low>(c, p, o, s, from, QUAD * 32, quads,
 		                [=](uint32_t token, uint32_t, const float weight[QUAD]) {
 			write_quad(c, row, token, end, weight);
 		});
 	else
-		each_head<COLS>(c, p, o, s, from, QUAD * 32, quads,
+		each_head<COLS, low>(c, p, o, s, from, QUAD * 32, quads,
 		                [=](uint32_t token, uint32_t head, const float weight[QUAD]) {
 			write_quad(c, row * c->group + head, token, end, weight);
 		});
 }
 
-template <int D, int COLS>
+template <int D, int COLS, bool low>
 __device__ static void evidence_tasks(const struct call *c, const struct plan *p, struct stats *s)
 {
 	const uint32_t pages = max(PER_WARP, TASK_SCORES / SKV_PAGE_TOKENS / (c->owner_heads * COLS)); /* of a task */
@@ -66,7 +66,7 @@ __device__ static void evidence_tasks(const struct call *c, const struct plan *p
 			__syncwarp();
 		}
 		for (; mine < tasks; mine += gridDim.x) {
-			weigh_pages<COLS>(c, p, o, s, mine * pages, min(pages, p->tiles[o] - mine * pages));
+			weigh_pages<COLS, low>(c, p, o, s, mine * pages, min(pages, p->tiles[o] - mine * pages));
 			__syncwarp();
 			if (threadIdx.x % 32 == 0)
 				slot_leave(c, o, tasks);
@@ -76,14 +76,14 @@ __device__ static void evidence_tasks(const struct call *c, const struct plan *p
 }
 
 /* All that a block's warp does. */
-template <int D>
+template <int D, bool low>
 __device__ static void evidence_warp(const struct call *c, const struct plan *p, struct stats *s)
 {
 	switch (c->cols) {
-	case 2: evidence_tasks<D, 2>(c, p, s); break;
-	case 4: evidence_tasks<D, 4>(c, p, s); break;
-	case 6: evidence_tasks<D, 6>(c, p, s); break;
-	default: evidence_tasks<D, 8>(c, p, s); break;
+	case 2: evidence_tasks<D, 2, low>(c, p, s); break;
+	case 4: evidence_tasks<D, 4, low>(c, p, s); break;
+	case 6: evidence_tasks<D, 6, low>(c, p, s); break;
+	default: evidence_tasks<D, 8, low>(c, p, s); break;
 	}
 }
 

@@ -7,6 +7,7 @@
  * are put in among them.
  */
 #include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/rebuild.cuh"
 
 #define ROWS_MOST 16384u /* of one launch: what is looked up for them is in scratch */
 #define SEQS_MOST 64u    /* of one launch */
@@ -15,10 +16,7 @@
 
 struct rebuild_call {
 	struct coding k;
-	const struct skv_kseq *seq;
-	const uint32_t *ids, *count; /* of the list, or NULL */
-	uint32_t stride;
-	struct skv_rebuilt to;
+	struct wanted want;
 	uint32_t first;      /* sequence of the launch */
 	uint32_t skip, room; /* rows of each: [skip, skip + room) */
 	/* of row skip + i of sequence first + s, at s * room + i */
@@ -39,43 +37,11 @@ struct alignas(16) row {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* How many rows a sequence is to have. */
-DEVICE uint32_t rows_of(const struct rebuild_call *c, uint32_t i)
-{
-	const struct skv_kseq *s = &c->seq[i];
-	if (!c->ids)
-		return c->to.pool ? s->len : s->coded > c->k.c.first ? s->coded - c->k.c.first : 0;
-	const uint32_t *ids = c->ids + (size_t)i * c->stride;
-	uint32_t from = 0, to = c->count[i];
-	if (to > 0 && ids[to - 1] < s->len)
-		return to;
-	while (from < to) { /* the first that is not below len */
-		const uint32_t at = (from + to) / 2;
-		if (ids[at] < s->len)
-			from = at + 1;
-		else
-			to = at;
-	}
-	return from;
-}
-
-DEVICE uint32_t token_of(const struct rebuild_call *c, uint32_t i, uint32_t row)
-{
-	if (c->ids)
-		return c->ids[(size_t)i * c->stride + row];
-	return c->to.pool ? row : c->k.c.first + row;
-}
-
-DEVICE uint8_t *page_row(const struct coding *k, uint8_t *pool, uint32_t page, uint32_t at)
-{
-	return pool + page * k->sh.page_bytes + at % SKV_PAGE_TOKENS * (k->sh.head_dim * 2);
-}
-
 /* Row `row` of sequence i, which has so many. */
 DEVICE struct row row_of(const struct rebuild_call *c, uint32_t i, uint32_t row, uint32_t rows)
 {
 	const struct coding *k = &c->k;
-	const struct skv_kseq *s = &c->seq[i];
+	const struct skv_kseq *s = &c->want.seq[i];
 	const skv_pte *table = skv_layer_table(&k->sh, s);
 	struct row r = {NOTHING};
 #pragma unroll
@@ -83,13 +49,13 @@ DEVICE struct row row_of(const struct rebuild_call *c, uint32_t i, uint32_t row,
 		r.ref[n] = k->sh.pool;
 	if (row >= rows)
 		return r;
-	r.token = token_of(c, i, row);
+	r.token = token_of(&c->want, i, row);
 	const uint32_t own = skv_pte_id(table[r.token / SKV_PAGE_TOKENS]);
-	r.to = c->to.pool ? page_row(k, c->to.pool, i * c->to.pages + row / SKV_PAGE_TOKENS, row)
-	                  : page_row(k, k->sh.pool, own, r.token);
+	r.to = c->want.to.pool ? page_row(&k->sh, c->want.to.pool, i * c->want.to.pages + row / SKV_PAGE_TOKENS, row)
+	                       : page_row(&k->sh, k->sh.pool, own, r.token);
 	if (r.token < k->c.first || r.token >= s->coded) {
 		r.kind = ROW;
-		r.from = page_row(k, k->sh.pool, own, r.token);
+		r.from = page_row(&k->sh, k->sh.pool, own, r.token);
 		return r;
 	}
 	const uint32_t usable = refs_before(k, r.token + 1);
@@ -102,35 +68,18 @@ DEVICE struct row row_of(const struct rebuild_call *c, uint32_t i, uint32_t row,
 	return r;
 }
 
-/* Row `row` of sequence i, and what is in its page after it, as attention finds them. */
-DEVICE void describe(const struct rebuild_call *c, uint32_t i, uint32_t row, uint32_t rows)
-{
-	skv_pte *table = c->to.table + (size_t)i * c->to.pages;
-	const uint32_t page = row / SKV_PAGE_TOKENS;
-	if (row < rows && row % SKV_PAGE_TOKENS == 0)
-		table[page] = skv_pte_make(SKV_PTE_FULL, i * c->to.pages + page);
-	if (row > 0)
-		return;
-	struct skv_kseq s = c->seq[i];
-	s.table = table;
-	s.layer_stride = 0;
-	s.len = rows;
-	s.coded = s.pack = 0;
-	c->to.seq[i] = s;
-}
-
 /* Look up rows, a warp each: unpacked codes and turns are the same for all heads. Grid: rows, LOOKS a block; sequences. */
 #define LOOKS (GEMM_THREADS / 32)
 __global__ void __launch_bounds__(GEMM_THREADS) look_kernel(const __grid_constant__ struct rebuild_call c)
 {
 	const struct coding *k = &c.k;
 	const uint32_t i = c.first + blockIdx.y, n = blockIdx.x * LOOKS + threadIdx.x / 32, lane = threadIdx.x % 32;
-	const uint32_t rows = rows_of(&c, i), pairs = k->c.turn_dims / 2;
+	const uint32_t rows = rows_of(&c.want, i), pairs = k->c.turn_dims / 2;
 	const size_t at = (size_t)blockIdx.y * c.room + n;
 	if (n >= c.room)
 		return;
-	if (c.to.pool && lane == 0)
-		describe(&c, i, c.skip + n, rows);
+	if (c.want.to.pool && lane == 0)
+		describe(&c.want, i, c.skip + n, rows);
 	const struct row r = row_of(&c, i, c.skip + n, rows);
 	if (lane == 0)
 		c.row[at] = r;
@@ -451,7 +400,7 @@ static size_t rebuild_layout(const struct skv_shape *sh, struct rebuild_call *c,
 size_t skv_cuda_rebuild_bytes(const struct skv_shape *sh)
 {
 	struct rebuild_call c;
-	return rebuild_layout(sh, &c, NULL);
+	return sh->code->kind == SKV_PACK_LOW ? 0 : rebuild_layout(sh, &c, NULL);
 }
 
 void skv_cuda_rebuild(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_list *list,
@@ -462,13 +411,13 @@ void skv_cuda_rebuild(const struct skv_shape *sh, const struct skv_batch *batch,
 
 	if (batch->n == 0)
 		return;
+	if (sh->code->kind == SKV_PACK_LOW) {
+		skv_cuda_rebuild_low(sh, batch, list, to, work);
+		return;
+	}
 	rebuild_layout(sh, &c, (uint8_t *)work->mem + skv_cuda_scratch_at(sh));
 	c.k = coding_of(sh);
-	c.seq = batch->seq;
-	c.ids = list ? list->ids : NULL;
-	c.count = list ? list->count : NULL;
-	c.stride = list ? list->stride : 0;
-	c.to = *to;
+	c.want = wanted_of(batch, list, to, c.k.c.first);
 	const uint32_t at_once = batch->n < SEQS_MOST ? batch->n : SEQS_MOST, most = ROWS_MOST / at_once / WIDE_TILE;
 	c.room = (tiles < most ? tiles : most) * WIDE_TILE;
 	for (c.first = 0; c.first < batch->n; c.first += at_once)

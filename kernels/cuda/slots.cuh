@@ -188,11 +188,20 @@ DEVICE void quad_pool(const struct call *c, const struct quad<COLS> *q, const fl
 		}
 }
 
+/* Is a token of owner o there? */
+template <bool low> DEVICE bool has_token(const struct call *c, const struct plan *p, uint32_t o, uint32_t token)
+{
+	if constexpr (low)
+		if (token < c->seq[(c->first_owner + o) / c->list.rows].coded)
+			return true;
+	return skv_pte_resident(p->table[o][token / SKV_PAGE_TOKENS]);
+}
+
 /*
  * Scores of owner o by quads of tokens, the first at `first` and each `step` tokens further on, n of them; of a
- * quad one head tile after the other: use(token, x, there, quad), `there` if its page is.
+ * quad one head tile after the other: use(token, x, there, quad), `there` if its page is; `low`: tokens in few bits are.
  */
-template <int COLS, class F>
+template <int COLS, bool low, class F>
 __device__ static void each_tile(const struct call *c, const struct plan *p, uint32_t o, uint32_t first, uint32_t step,
                                  uint32_t n, F use)
 {
@@ -206,7 +215,7 @@ __device__ static void each_tile(const struct call *c, const struct plan *p, uin
 #pragma unroll
 		for (int d = 0; d < deep; d++) { /* what is past the end is read, but not used */
 			quad_load(c, slot, ahead_x, min(ahead_token, c->tokens - QUAD), &q[d]);
-			there[d] = ahead_token < len && skv_pte_resident(p->table[o][ahead_token / SKV_PAGE_TOKENS]);
+			there[d] = ahead_token < len && has_token<low>(c, p, o, ahead_token);
 			if (++ahead_x == heads) {
 				ahead_x = 0;
 				ahead_token += step;
@@ -226,7 +235,7 @@ __device__ static void each_tile(const struct call *c, const struct plan *p, uin
 }
 
 /* Weights of its tokens, pooled over its heads: use(token, there, weight). Of tokens that are not there: 0. */
-template <int COLS, class F>
+template <int COLS, bool low = false, class F>
 __device__ static void each_quad(const struct call *c, const struct plan *p, uint32_t o, const struct stats *s,
                                  uint32_t first, uint32_t step, uint32_t n, F use)
 {
@@ -234,7 +243,7 @@ __device__ static void each_quad(const struct call *c, const struct plan *p, uin
 	const float none = c->ev.sum ? 0 : -INFINITY;
 	float weight[QUAD] = {none, none, none, none};
 
-	each_tile<COLS>(c, p, o, first, step, n,
+	each_tile<COLS, low>(c, p, o, first, step, n,
 	                [&](uint32_t token, uint32_t x, bool there, const struct quad<COLS> *q) {
 		uint32_t mask = 0;
 		quad_pool(c, q, &s->lse[x * COLS], weight);
@@ -254,13 +263,13 @@ __device__ static void each_quad(const struct call *c, const struct plan *p, uin
 }
 
 /* Weights of each q head of a kv head: use(token, head, weight), head counted from its first. */
-template <int COLS, class F>
+template <int COLS, bool low = false, class F>
 __device__ static void each_head(const struct call *c, const struct plan *p, uint32_t o, const struct stats *s,
                                  uint32_t first, uint32_t step, uint32_t n, F use)
 {
 	const uint32_t len = p->len[o];
 
-	each_tile<COLS>(c, p, o, first, step, n,
+	each_tile<COLS, low>(c, p, o, first, step, n,
 	                [&](uint32_t token, uint32_t x, bool there, const struct quad<COLS> *q) {
 #pragma unroll
 		for (int w = 0; w < COLS / 2; w++) {

@@ -22,10 +22,8 @@ static const char *unsupported_codes(const struct skv_shape *sh)
 	const struct skv_codes *c = sh->code;
 	const char *wrong = skv_codes_wrong(sh);
 
-	if (wrong)
+	if (wrong || c->kind == SKV_PACK_LOW)
 		return wrong;
-	if (c->kind == SKV_PACK_LOW)
-		return "residuals: K and V in few bits are packed in host memory alone so far";
 	if (c->spans && c->bits != 16 && c->width / (2 * c->spans) % c->group)
 		return "width / (2 * spans) must be a multiple of group";
 	if (c->turn_dims % 16)
