@@ -4,11 +4,22 @@
  * there. Decode rows over K and V in few bits need none of this: the dense kernels read these as they are.
  *
  * All layers use the same scratch, one after the other. Of decode rows that attend to a list of tokens it has those
- * tokens of all sequences; of those that attend to everything, and of prompts, all rows of one sequence at a time.
+ * tokens of all sequences; of those that attend to everything all rows of some sequences at a time, and of prompts, of one.
  */
 #include "internal.h"
 
 /* ---- room ------------------------------------------------------------------------------------ */
+
+#define ROOM ((size_t)256 << 20) /* for whole sequences, if there is more than one at a time */
+
+/* Of how many sequences a layer's decode rows are rebuilt at a time: of lists, all; whole ones are large. */
+static uint32_t at_once(const struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_batch *b)
+{
+	size_t one = skv_pages_of(b->max_len) * s->shape.page_bytes;
+	size_t n = one < ROOM ? ROOM / one : 1;
+
+	return g->policy->plan[layer].attend == SKV_ATTEND_TOKENS || n > b->n ? b->n : (uint32_t)n;
+}
 
 /* Pages that the group's sequences need at a time in a layer that packs. */
 static uint64_t decode_pages(struct skv_session *s, const struct group *g, uint32_t layer)
@@ -18,7 +29,7 @@ static uint64_t decode_pages(struct skv_session *s, const struct group *g, uint3
 
 	if (b.n == 0 || g->policy->plan[layer].pack.kind == SKV_PACK_LOW)
 		return 0;
-	return g->policy->plan[layer].attend == SKV_ATTEND_TOKENS ? pages * b.n : pages;
+	return pages * at_once(s, g, layer, &b);
 }
 
 /* And those whose prompts read what is packed, of which one is rebuilt at a time. */
@@ -109,10 +120,10 @@ void packed_decode(struct skv_session *s, const struct group *g, uint32_t layer,
 		attend_rebuilt(s, &shape, &batch, list, packing_most(g->policy, layer, batch.max_len), a, false);
 		return;
 	}
-	for (uint32_t i = 0; i < batch.n; i++) {
-		const struct skv_batch one = batch_part(batch, i, 1);
+	for (uint32_t i = 0, n = at_once(s, g, layer, &batch); i < batch.n; i += n) {
+		const struct skv_batch some = batch_part(batch, i, batch.n - i < n ? batch.n - i : n);
 
-		attend_rebuilt(s, &shape, &one, NULL, batch.max_len, a, false);
+		attend_rebuilt(s, &shape, &some, NULL, batch.max_len, a, false);
 	}
 }
 
