@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libclient/packed.c - attention of layers that pack: rows are rebuilt beside the layer's pages, and attended to densely
- * there. Decode rows over K and V in few bits need none of this: the dense kernels read these as they are.
+ * there. Decode rows over K and V in few bits need none of this: the dense kernels read these as they are. Nor do decode
+ * rows that attend to a list of tokens, where the kernels rebuild and attend in one.
  *
  * All layers use the same scratch, one after the other. Of decode rows that attend to a list of tokens it has those
  * tokens of all sequences; of those that attend to everything all rows of some sequences at a time, and of prompts, of one.
@@ -21,13 +22,21 @@ static uint32_t at_once(const struct skv_session *s, const struct group *g, uint
 	return g->policy->plan[layer].attend == SKV_ATTEND_TOKENS || n > b->n ? b->n : (uint32_t)n;
 }
 
+/* Does the layer attend to listed tokens with nothing rebuilt in memory? */
+static bool fused(const struct skv_session *s, const struct group *g, uint32_t layer)
+{
+	const struct skv_shape shape = coded_shape(s, layer, g->policy->packing);
+
+	return g->policy->plan[layer].attend == SKV_ATTEND_TOKENS && s->kernels->fuses && s->kernels->fuses(&shape);
+}
+
 /* Pages that the group's sequences need at a time in a layer that packs. */
 static uint64_t decode_pages(struct skv_session *s, const struct group *g, uint32_t layer)
 {
 	const struct skv_batch b = group_decoding(s, g, layer);
 	uint64_t pages = skv_pages_of(packing_most(g->policy, layer, b.max_len));
 
-	if (b.n == 0 || g->policy->plan[layer].pack.kind == SKV_PACK_LOW)
+	if (b.n == 0 || g->policy->plan[layer].pack.kind == SKV_PACK_LOW || fused(s, g, layer))
 		return 0;
 	return pages * at_once(s, g, layer, &b);
 }
@@ -116,6 +125,10 @@ void packed_decode(struct skv_session *s, const struct group *g, uint32_t layer,
 	const struct skv_batch batch = group_decoding(s, g, layer);
 	const struct skv_shape shape = coded_shape(s, layer, g->policy->packing);
 
+	if (fused(s, g, layer)) {
+		s->kernels->decode_codes(&shape, &batch, a->q, a->out, list, &s->step.work);
+		return;
+	}
 	if (list) {
 		attend_rebuilt(s, &shape, &batch, list, packing_most(g->policy, layer, batch.max_len), a, false);
 		return;

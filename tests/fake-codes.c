@@ -15,9 +15,9 @@ struct fake_layer {
 };
 
 static struct op *later(fake_run_fn *run, const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *b,
-                        const struct skv_work *w)
+                        const void *q, void *out, const struct skv_work *w)
 {
-	struct op *o = fake_kernel(ELSEWHERE, sh, b, NULL, NULL, w);
+	struct op *o = fake_kernel(ELSEWHERE, sh, b, q, out, w);
 
 	o->elsewhere = run;
 	o->n = n_layers;
@@ -77,7 +77,7 @@ static void run_pack(const struct skv_kernels *host, const struct op *o)
 
 static void pack(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *b, const struct skv_work *w)
 {
-	later(run_pack, sh, n_layers, b, w);
+	later(run_pack, sh, n_layers, b, NULL, NULL, w);
 }
 
 static void run_rebuild(const struct skv_kernels *host, const struct op *o)
@@ -91,12 +91,48 @@ static void run_rebuild(const struct skv_kernels *host, const struct op *o)
 static void rebuild(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_list *list,
                     const struct skv_rebuilt *to, const struct skv_work *w)
 {
-	struct op *o = later(run_rebuild, sh, 1, b, w);
+	struct op *o = later(run_rebuild, sh, 1, b, NULL, NULL, w);
 
 	o->has_list = list;
 	if (list)
 		o->list = *list;
 	o->rebuilt = *to;
+}
+
+/* The same as the host has it, in two steps; but nobody lends memory for what is rebuilt. */
+static void run_decode_codes(const struct skv_kernels *host, const struct op *o)
+{
+	struct fake_layer l = o->layers[0];
+	struct skv_shape *sh = for_host(&l), over = *sh;
+	const uint32_t pages = skv_pages_of(o->list.most);
+	struct skv_rebuilt to = {.pool = aligned_alloc(64, (o->batch.n * pages + 1) * sh->page_bytes), .pages = pages,
+	                         .seq = calloc(o->batch.n, sizeof(*to.seq)),
+	                         .table = calloc(o->batch.n * pages + 1, sizeof(*to.table))};
+	struct skv_batch rows = o->batch;
+
+	if (!to.pool || !to.seq || !to.table)
+		abort();
+	host->rebuild(sh, &o->batch, &o->list, &to, &o->work);
+	over.pool = to.pool;
+	over.code = NULL;
+	rows.seq = to.seq;
+	host->decode_dense(&over, &rows, o->in[0], o->out, NULL, &o->work);
+	free(to.pool);
+	free(to.seq);
+	free(to.table);
+	done(&l);
+}
+
+static void decode_codes(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                         const struct skv_list *list, const struct skv_work *w)
+{
+	later(run_decode_codes, sh, 1, b, q, out, w)->list = *list;
+}
+
+/* As a device's. */
+static bool fuses(const struct skv_shape *sh)
+{
+	return sh->code->kind != SKV_PACK_LOW && !sh->code->wide && !sh->code->spans && !sh->code->k_norm;
 }
 
 static const char *unsupported_codes(const struct skv_shape *sh)
@@ -109,4 +145,6 @@ void fake_codes(struct skv_kernels *k)
 	k->pack = pack;
 	k->rebuild = rebuild;
 	k->unsupported_codes = unsupported_codes;
+	k->fuses = fuses;
+	k->decode_codes = decode_codes;
 }

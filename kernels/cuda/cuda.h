@@ -179,7 +179,7 @@ size_t skv_cuda_scratch_at(const struct skv_shape *); /* behind what is to stay 
 /* Before the first launch on a device, which is current: more shared memory than kernels have by default. */
 cudaError_t skv_cuda_decode_init(void);
 cudaError_t skv_cuda_decode_low_init(void); /* of skv_cuda_decode_init() */
-cudaError_t skv_cuda_decode_codes_init(void);
+cudaError_t skv_cuda_decode_codes_init(uint32_t room);
 cudaError_t skv_cuda_prefill_init(void);
 cudaError_t skv_cuda_select_init(void);
 cudaError_t skv_cuda_votes_init(void);
@@ -187,7 +187,8 @@ cudaError_t skv_cuda_search_init(void);
 cudaError_t skv_cuda_encode_init(void);
 cudaError_t skv_cuda_rebuild_init(void);
 
-/* Multiprocessors of the current device. */
+/* Multiprocessors of the current device; bytes of shared memory that a block of it may have. */
 uint32_t skv_cuda_sms(void);
+uint32_t skv_cuda_room(void);
 
 #endif

@@ -196,16 +196,6 @@ static uint32_t width_of(const struct skv_codes *c)
 	return c->bits ? c->width : 0;
 }
 
-/* Shared memory that a block of the current device may have. */
-static uint32_t room_bytes(void)
-{
-	int device = 0, bytes = 0;
-
-	cudaGetDevice(&device);
-	cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-	return (uint32_t)bytes;
-}
-
 bool skv_cuda_fuses(const struct skv_shape *sh)
 {
 	const struct skv_codes *c = sh->code;
@@ -218,7 +208,7 @@ bool skv_cuda_fuses(const struct skv_shape *sh)
 	if ((sh->head_dim != 64 && sh->head_dim != 128) || c->near * c->id_bytes % 4)
 		return false;
 	kernel_for(sh, width_of(c), &bytes);
-	return bytes <= room_bytes();
+	return bytes <= skv_cuda_room();
 }
 
 size_t skv_cuda_decode_codes_bytes(const struct skv_shape *sh, uint32_t n_seqs)
@@ -265,11 +255,10 @@ void skv_cuda_decode_codes(const struct skv_shape *sh, const struct skv_batch *b
 	                 c.wide * (c.width + dim) * sizeof(float), stream_of(work));
 }
 
-/* All kernels that the current device has room for. */
-cudaError_t skv_cuda_decode_codes_init(void)
+/* All kernels that a device has room for. */
+cudaError_t skv_cuda_decode_codes_init(uint32_t room)
 {
 	static const uint32_t widths[] = {64, 256, 512}, dims[] = {64, 128}, dtypes[] = {SKV_F16, SKV_BF16};
-	const uint32_t room = room_bytes();
 	cudaError_t e = cudaSuccess;
 
 	for (uint32_t x = 0; x < 12 && !e; x++) {

@@ -69,7 +69,7 @@ static struct {
 
 static struct {
 	CUcontext context; /* the primary one; NULL until the first thread entered */
-	uint32_t multiprocessors;
+	uint32_t multiprocessors, room; /* room: shared memory that a block may have */
 } devices[SKV_DEVICES_MOST];
 
 /* Under the lock. */
@@ -130,12 +130,13 @@ static int info(unsigned device, struct skv_device_info *ret)
 static int prepare(unsigned device)
 {
 	CUcontext context;
-	int sms;
+	int sms, room;
 	cudaError_t e = cudaSetDevice((int)device);
 	e = e ? e : cudaFree(NULL); /* older runtimes make the context now */
 	e = e ? e : cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, (int)device);
+	e = e ? e : cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, (int)device);
 	e = e ? e : skv_cuda_decode_init();
-	e = e ? e : skv_cuda_decode_codes_init();
+	e = e ? e : skv_cuda_decode_codes_init((uint32_t)room);
 	e = e ? e : skv_cuda_prefill_init();
 	e = e ? e : skv_cuda_select_init();
 	e = e ? e : skv_cuda_votes_init();
@@ -148,6 +149,7 @@ static int prepare(unsigned device)
 	if (driver.get_current(&context))
 		return skv_cuda_failed(-EIO, "preparing the device", "it has no context");
 	devices[device].multiprocessors = (uint32_t)sms;
+	devices[device].room = (uint32_t)room;
 	__atomic_store_n(&devices[device].context, context, __ATOMIC_RELEASE);
 	return 0;
 }
@@ -191,6 +193,12 @@ uint32_t skv_cuda_sms(void)
 {
 	int device;
 	return cudaGetDevice(&device) ? 1 : devices[device].multiprocessors;
+}
+
+uint32_t skv_cuda_room(void)
+{
+	int device;
+	return cudaGetDevice(&device) ? 0 : devices[device].room;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
