@@ -29,6 +29,8 @@ uint32_t seq_coded(const struct skv_seq *q, uint32_t layer);
 bool packs_has(const struct skv_seq *q, uint32_t layer, uint32_t page);
 /* How the layer's tokens are packed, those of the open step too; NULL: none is. */
 const struct skv_codes *packs_code(const struct skv_seq *q, uint32_t layer);
+/* A sequence is another holder's, or policy's: if it is packed as its policy packs, that is known from here on. */
+void packs_take_over(struct skv_seq *q);
 /*
  * Before a step, and before the sequence's slots are looked at: what is packed in another way than its policy packs is
  * unpacked. Commits a step of its own.

@@ -98,6 +98,12 @@ static bool can_pack(const struct skv_seq *q)
 	return p->n_pack > 0;
 }
 
+void packs_take_over(struct skv_seq *q)
+{
+	q->packs_known = false;
+	q->packs = packed(q) && as_planned(q) && can_pack(q);
+}
+
 /* Each layer says what it has, if none has so far. */
 static void begin_slots(struct skv_seq *q)
 {

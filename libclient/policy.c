@@ -389,7 +389,7 @@ int policy_take_over(struct skv_seq *q)
 	void *state;
 	int e;
 
-	q->packs = q->packs_known = false;
+	packs_take_over(q);
 	pages_trim(q);
 	q->on_device.old = q->session->device;
 	e = seq_check_pages(q);

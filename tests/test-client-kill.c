@@ -169,19 +169,16 @@ static bool evicts_at(uint32_t len)
 	return (len + 2 - (WINDOW - SINKS)) % SKV_PAGE_TOKENS == 0;
 }
 
-/*
- * Is the number of pages one that a sequence of this length has? Quiet steps may have come, or not; and pages of codes and
- * of references that a torn step took stay until the next one knows how the sequence packs.
- */
+/* Is the number of pages one that a sequence of this length has? Quiet steps may have come, or not. */
 static bool pages_fit(uint64_t resident, uint32_t len)
 {
-	uint64_t was, is, torn = !evicts_at(len) ? 0 : policy == KIVI ? w.model.n_layers : 2 * (w.model.n_layers - 3);
+	uint64_t was, is;
 
 	if (policy < DELTAKV)
 		return resident == resident_at(len);
 	was = packed_pages(len, len > PROMPT && packs_at(len - 1));
 	is = packed_pages(len, len >= PROMPT && packs_at(len));
-	return (resident >= was && resident <= was + torn) || resident == is;
+	return resident == was || resident == is;
 }
 
 /* Is the sequence as some commit left it? */
