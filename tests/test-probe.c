@@ -17,7 +17,7 @@ static struct fix fix;
 
 static void setup(void)
 {
-	static const char *const options[] = {"--probe-timeout=1", "--max-policies=18", NULL};
+	static const char *const options[] = {"--probe-timeout=1", "--max-policies=19", NULL};
 
 	fix_start_process(&fix, options);
 }
