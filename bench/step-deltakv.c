@@ -82,8 +82,12 @@ static struct books look(struct run *x)
 	size_t i;
 
 	json_array_foreach(json_object_get(answer, "sequences"), i, seq) {
+		const json_t *pages = json_object_get(seq, "pages");
+
+		if (json_is_null(pages)) /* the daemon does not count for long: enough have been */
+			continue;
 		for (int kind = 0; kind < 3; kind++)
-			bytes[kind] += page * json_number_value(json_object_get(json_object_get(seq, "pages"), kinds[kind]));
+			bytes[kind] += page * json_number_value(json_object_get(pages, kinds[kind]));
 		tokens += json_number_value(json_object_get(seq, "tokens"));
 		n++;
 	}
