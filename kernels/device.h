@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-#define SKV_BACKEND_ABI 13u
+#define SKV_BACKEND_ABI 14u
 #define SKV_DEVICE_NAME_MAX 256
 #define SKV_DEVICES_MOST 64u /* of a machine, that a backend knows */
 

@@ -55,6 +55,7 @@ struct skv_shape {
 	uint32_t notes;    /* and of the pages of its notes */
 	uint32_t codes;    /* numbers of the tables of codes and of references; see codes.h */
 	uint32_t refs;
+	uint32_t kept; /* and of the table of what prompts keep; see struct skv_sparse */
 	const struct skv_codes *code; /* host memory, read at the call; NULL: all tokens are rows */
 	float scale;       /* softmax scale, resolved (never 0) */
 	uint8_t *pool;
@@ -87,6 +88,11 @@ struct skv_kseq {
 	/* of layers that pack */
 	uint32_t coded; /* tokens before this are packed as of the last commit, but for code->first; 0: none */
 	uint32_t pack;  /* and with this step's: none if not above `coded` */
+
+	/* of prompts that do not attend densely: see struct skv_sparse */
+	uint32_t prompt; /* position of the first row of the prompt that the rows are of: at most len - n_q */
+	uint32_t dense;  /* rows from this position on are dense, the prompt's tail; UINT32_MAX: none */
+	uint32_t later;  /* other than 0: the prompt goes on in another call, for which things are kept in `set` */
 };
 
 enum skv_tally { SKV_TALLY_NONE, SKV_TALLY_ADD, SKV_TALLY_ANEW /* forgets earlier votes */ };
@@ -239,6 +245,54 @@ struct skv_rebuilt {
 	uint32_t pages;       /* of a sequence */
 	struct skv_kseq *seq; /* [n], filled in for attention over them: table, of any layer, and len; nothing is packed */
 	skv_pte *table;       /* [n][pages], filled in */
+};
+
+/*
+ * Lists of tiles: tile j of sequence i is the j-th from that on that the call's first row is in. Ascending ids of units of
+ * `unit` tokens, unit u being tokens [u unit, (u + 1) unit). What rows see anyhow - sinks, window, own tile - is not listed.
+ */
+struct skv_tiles {
+	uint32_t rows;   /* lists a tile: n_kv_heads or n_heads */
+	uint32_t tiles;  /* of a sequence, at least skv_tiles_most() */
+	uint32_t stride; /* elements reserved for a list */
+	uint32_t unit;   /* 1, 8 or 64 */
+	uint32_t *ids;   /* [seq][tiles][rows][stride] */
+	uint32_t *count; /* [seq][tiles][rows] */
+	bool mapped;     /* rows = n_kv_heads: kv head h has list map[h], of a list's readers alone */
+	uint8_t map[SKV_MAX_HEADS];
+};
+
+/* Tiles that so many rows lie in, at most. */
+SKV_INLINE uint32_t skv_tiles_most(uint32_t max_q, uint32_t tile)
+{
+	return (max_q + tile - 2) / tile + 1;
+}
+
+/*
+ * How rows of prompts attend: struct skv_prefill (policy.h) for kernels. A row is the position p of its token;
+ * skv_begin(s, p, x) says which row speaks for it. Dense are rows
+ *     from s->dense on,
+ *     with gamma: p = skv_begin(s, p, gamma),
+ *     with segment: p - skv_begin(s, p, segment) < SKV_LINE_ROWS.
+ * Any other row sees of the tokens t <= p those with
+ *     t < sinks;  t + window > p, or with by_tile t + window >= p - p % tile;  a unit in its tile's lists.
+ *
+ * What later calls need of these rows is kept in pages of the pool, which the layer's table `kept` names: two sets, as of
+ * notes, of skv_kept_pages() pages each. A call reads set s->set ^ 1 if s->prompt < len - n_q, and writes set s->set if
+ * s->later. A set is, in bytes from its first page's beginning: with `delta` the difference of the last row skv_begin(s, p,
+ * gamma), fp32 [n_heads][head_dim]; then `kept_rows` queries of io_dtype, [kept_rows][n_heads][head_dim]: with
+ * segment, of the first rows of the segment that the call's last row is in, as far as they have come; else of the row
+ * skv_begin(s, last row, tile).
+ */
+struct skv_sparse {
+	uint32_t tile;      /* tokens: a power of two from 16 to 128 */
+	uint32_t sinks, window;
+	bool by_tile;
+	bool delta;         /* rows that are not dense get the difference of row skv_begin(s, p, gamma) */
+	uint32_t gamma;     /* 0: none; a power of two */
+	uint32_t segment;   /* 0: none; a power of two, at least 2 SKV_LINE_ROWS */
+	uint32_t kept_rows; /* 0, 1, or SKV_LINE_ROWS */
+	const struct skv_tiles *units, *more; /* NULL: none. `more` has as many rows, and unit 1 */
 };
 
 /* Scratch of a call. Sized with skv_kernels.work_bytes; one call at a time may use it. */
@@ -419,6 +473,41 @@ struct skv_kernels {
 	                      const struct skv_work *);
 
 	/*
+	 * Causal attention as struct skv_sparse says; out may be q. A dense row has the bits of prefill_dense; and no row's
+	 * bits depend on how a prompt is cut into calls, but for values that are not finite, as above. keep_queries() and
+	 * what fills the lists come before, for they read q, too.
+	 */
+	void (*prefill_sparse)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+	                       const struct skv_sparse *, const struct skv_work *);
+
+	/* Scratch for prefill_sparse and the functions below it, up to tile_lines, on batches within these bounds; batch->seq is not read. */
+	size_t (*sparse_bytes)(const struct skv_shape *, const struct skv_batch *bounds, const struct skv_sparse *, int threads);
+
+	/* Of each sequence with s->later: the queries that its later calls need, taken from q, or from the last call's set. */
+	void (*keep_queries)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
+	                     const struct skv_work *);
+
+	/*
+	 * Kascade: of tokens before the tile, [0, x), x a multiple of sparse->tile, the best skv_budget_of(top, x, floor), by
+	 * the softmax weights over [0, x) of the row that speaks for the tile, summed over the group; of equals the
+	 * lower ones. rows = n_kv_heads, unit 1.
+	 */
+	void (*tile_best)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
+	                  struct skv_budget top, uint32_t floor, const struct skv_tiles *ret, const struct skv_work *);
+
+	/* HiP: see SKV_PREFILL_HIP. Of equal chunks the lower ones, of equal halves the first. rows = n_heads, unit 8. */
+	void (*tile_stages)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
+	                    const uint32_t keep[SKV_HIP_STAGES], const struct skv_tiles *ret, const struct skv_work *);
+
+	/*
+	 * MInference: see SKV_PREFILL_MINFERENCE; of equals the lower ones. rows = n_heads; `units` of 64 tokens, `more` of
+	 * tokens before the tile that are not in those. Lists of tiles all of whose rows are dense may be left empty.
+	 */
+	void (*tile_lines)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
+	                   uint32_t vertical, uint32_t slash, const struct skv_tiles *units, const struct skv_tiles *more,
+	                   const struct skv_work *);
+
+	/*
 	 * Fill `list` from the layer's evidence, as struct skv_select says: from `ev->page`, or with `tokens`
 	 * from `ev->token`. list->rows is ev->rows and its stride at least the units of max_len. Where
 	 * several have the score of the last one chosen, the lower ids win. A score that is a NaN or
@@ -529,6 +618,43 @@ SKV_INLINE struct skv_note *skv_note_at(const struct skv_shape *sh, const struct
 	uint8_t *page = sh->pool + skv_pte_id(skv_notes_table(sh, s)[u / each]) * sh->page_bytes;
 
 	return (struct skv_note *)(page + h * (sh->page_bytes / sh->n_kv_heads)) + set * each + u % each;
+}
+
+/* The row of a prompt that speaks for row p where every x-th does. */
+SKV_INLINE uint32_t skv_begin(const struct skv_kseq *s, uint32_t p, uint32_t x)
+{
+	const uint32_t at = p - p % x;
+
+	return at > s->prompt ? at : s->prompt;
+}
+
+/* Is row p of a prompt dense? */
+SKV_INLINE bool skv_row_dense(const struct skv_kseq *s, const struct skv_sparse *sp, uint32_t p)
+{
+	return p >= s->dense || (sp->gamma && p == skv_begin(s, p, sp->gamma)) ||
+	       (sp->segment && p - skv_begin(s, p, sp->segment) < SKV_LINE_ROWS);
+}
+
+/* Where the kept queries begin in a set, its bytes, and its pages. */
+SKV_INLINE size_t skv_kept_queries(const struct skv_shape *sh, const struct skv_sparse *sp)
+{
+	return sp->delta ? (size_t)sh->n_heads * sh->head_dim * sizeof(float) : 0;
+}
+SKV_INLINE uint32_t skv_kept_pages(const struct skv_shape *sh, const struct skv_sparse *sp)
+{
+	const size_t row = (size_t)sh->n_heads * sh->head_dim * skv_dtype_bytes(sh->io_dtype);
+
+	return (uint32_t)((skv_kept_queries(sh, sp) + sp->kept_rows * row + sh->page_bytes - 1) / sh->page_bytes);
+}
+
+/* Byte `at` of a set; a head's elements are never in two pages. The pages must be resident. */
+SKV_INLINE void *skv_kept_at(const struct skv_shape *sh, const struct skv_kseq *s, const struct skv_sparse *sp, uint32_t set,
+                             size_t at)
+{
+	const skv_pte *table = s->table + (size_t)sh->kept * s->layer_stride;
+	const skv_pte entry = table[set * skv_kept_pages(sh, sp) + at / sh->page_bytes];
+
+	return sh->pool + skv_pte_id(entry) * sh->page_bytes + at % sh->page_bytes;
 }
 
 /* Elements of a token's K and V in all kv heads. */

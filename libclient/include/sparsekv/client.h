@@ -169,7 +169,7 @@ SKV_API const char *skv_seq_policy_spec(const struct skv_seq *seq);
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 enum skv_step_flags {
-	/* these rows are prompt: attended densely; policies see the sequence once it decodes */
+	/* these rows are prompt: they attend as the policy's `prefill` says; its hooks see the sequence once it decodes */
 	SKV_STEP_PROMPT = 1u << 0,
 };
 
@@ -177,6 +177,11 @@ struct skv_step_item {
 	struct skv_seq *seq;   /* each sequence at most once a step */
 	uint32_t n_tokens;     /* query rows: >= 1 with SKV_STEP_PROMPT (chunked prefill), else 1 */
 	uint32_t flags;        /* set of skv_step_flags */
+	/*
+	 * Tokens of the same prompt that later steps will bring; 0: it ends with these. So where a prompt's tail is dense, or
+	 * it must fit as a whole, it is known where the prompt ends: however it is cut into steps, the results are the same.
+	 */
+	uint32_t n_later;
 	/*
 	 * Their n_tokens ids, in the host's memory, recorded with the commit. NULL: the first is the `next` of the last
 	 * commit, whatever it was; further ones are -1.
@@ -189,7 +194,8 @@ struct skv_step_item {
  * if the operator swapped it (skv_policy_error() tells of a swap that failed). `stream` is a stream of the
  * device (cudaStream_t; NULL its default one) and must not be recording; NULL on host memory. Waits for the device
  * only if the host is more than three steps ahead, if pages are short, or if a shared page is copied.
- * Error, with nothing changed: -ENOSPC pool or account exhausted, -ETIMEDOUT the daemon gave no
+ * Error, with nothing changed: -ENOSPC pool or account exhausted, or too small for all that is still to come of a prompt,
+ * -ETIMEDOUT the daemon gave no
  * pages in time, -ECONNRESET it is gone and the stock with it, -EBUSY a step is open or the stream records,
  * -EINVAL a bad item (the text says which), -E2BIG beyond max_tokens, -ENOMEM, -EIO the device failed.
  */

@@ -16,7 +16,7 @@
  *   dlopen → sparsekv_policy() → the spec `name:variant?key=value&…` is parsed into a config → check() →
  *   plan() once a layer → then, a step: before(l), attention as planned, after(l) for each layer,
  *   step_end(). adopt() is called for every sequence that another policy handled before.
- * before() and after() are called for decode rows alone; rows of a prompt attend densely.
+ * before() and after() are called for decode rows alone; rows of a prompt attend as plan.prefill says.
  *
  * Hooks run on the thread that calls skv_attend; one instance is never entered twice at a time.
  * Hooks must not allocate, block, or make system calls. On a device before() and after() run when a layer is recorded and
@@ -31,7 +31,7 @@
 extern "C" {
 #endif
 
-#define SKV_POLICY_ABI 5u
+#define SKV_POLICY_ABI 6u
 #define SKV_POLICY_SYMBOL "sparsekv_policy"
 #define SKV_POLICY_MAX_PARAMS 64u
 #define SKV_POLICY_MAX_TEXT 256u /* bytes of a summary or a help line, NUL included; printable ASCII */
@@ -224,6 +224,69 @@ struct skv_pack {
 	uint32_t block;    /* tokens that are packed at once: whole pages; LOW: a multiple of 32 */
 };
 
+/*
+ * How rows of a prompt attend. A row is a token's position p; P is where its prompt began, which is where the sequence last
+ * decoded or was forked. Rows lie in tiles of the sequence's positions, [i tile, (i + 1) tile), and what a tile looks at
+ * beside its neighbourhood is chosen by the queries that come first, so that a prompt may be cut anywhere.
+ * begin(p, x) = max(P, p - p % x).
+ *
+ *   STREAMING   row p sees t < sinks and t > p - window.
+ *   HIP         tiles of 64: t < sinks, t >= p - p % 64 - window, and of what is between, each q head apart, what the row
+ *               begin(p, 64) found in stages: of chunks of 64 tokens the best keep[0] tokens' worth, of these in chunks of
+ *               32 keep[1], of these in chunks of 8 keep[2]. A chunk scores as its representative does: from the
+ *               first tokens of its halves the better one's half, down to one token. (Lee et al., InfiniteHiP.)
+ *   MINFERENCE  segments of `segment` tokens: their first SKV_LINE_ROWS rows are dense, and by the softmax weights of these,
+ *               each q head apart, the heaviest `vertical` tokens (the first SKV_LINES_FORCED among them) and
+ *               `slash` distances (likewise) are what the segment's other rows see, in tiles of 64: blocks of 64
+ *               tokens that a chosen distance touches, and the chosen tokens. (Jiang et al., MInference 1.0.)
+ *   KASCADE     tiles of 128 rows, the kv head's group among them (skv_kascade_tile() tokens): the tile itself, and before
+ *               it the best skv_budget_of(top, tile's start, top_floor) tokens of each kv head by the weights of
+ *               the row begin(p, tile) in layer `source`, summed over the group after the softmax. (Kascade, 3.4.)
+ *
+ * With a correction the rows begin(p, gamma) are dense, and so are the prompt's last s % gamma + tail, s its end. DELTA:
+ * to the others the last such row's difference, dense - sparse, is added (Delta Attention, Eq. 6). RECOMPUTE: nothing is
+ * (Eq. 5).
+ */
+enum skv_prefill_how {
+	SKV_PREFILL_DENSE = 0,
+	SKV_PREFILL_STREAMING = 1,
+	SKV_PREFILL_HIP = 2,
+	SKV_PREFILL_MINFERENCE = 3,
+	SKV_PREFILL_KASCADE = 4,
+};
+enum skv_correction { SKV_CORRECT_NONE = 0, SKV_CORRECT_DELTA = 1, SKV_CORRECT_RECOMPUTE = 2 };
+
+#define SKV_LINE_ROWS 64u
+#define SKV_LINES_FORCED 30u
+#define SKV_HIP_STAGES 3u
+
+struct skv_prefill {
+	uint32_t how;        /* enum skv_prefill_how */
+	uint32_t correct;    /* enum skv_correction; with DENSE: NONE */
+	uint32_t gamma;      /* rows; a power of two from 2 to 4,096 */
+	uint32_t tail;       /* rows, at least gamma */
+	uint32_t sinks;      /* STREAMING, HIP; with HIP multiples of 64, both */
+	uint32_t window;     /* STREAMING: at least 1 */
+	uint32_t keep[SKV_HIP_STAGES]; /* tokens: multiples of 64, 32, 8, none above the one before */
+	uint32_t segment;    /* tokens: a power of two, at least 128 */
+	uint32_t vertical, slash; /* at least SKV_LINES_FORCED */
+	struct skv_budget top; /* KASCADE: tokens */
+	uint32_t top_floor;
+	uint32_t source;     /* KASCADE: this layer or an earlier one that is its own source */
+	uint32_t mapped;     /* of an earlier layer: kv head h goes by the tokens of its kv head map[h] */
+	uint8_t map[SKV_MAX_HEADS];
+};
+
+/* Tokens of a tile of Kascade's: 128 rows of a group, a power of two, at least 16. */
+SKV_INLINE uint32_t skv_kascade_tile(uint32_t group)
+{
+	uint32_t tile = 128;
+
+	while (tile > 16 && tile * group > 128)
+		tile /= 2;
+	return tile;
+}
+
 struct skv_plan {
 	uint32_t size;     /* filled in by the library */
 	uint32_t attend;   /* enum skv_attend_how */
@@ -242,6 +305,7 @@ struct skv_plan {
 	 */
 	struct skv_keep keep;
 	struct skv_pack pack;
+	struct skv_prefill prefill;
 };
 
 /* ---- primitives ------------------------------------------------------------------------------ */
