@@ -279,8 +279,8 @@ SKV_INLINE uint32_t skv_tiles_most(uint32_t max_q, uint32_t tile)
  *
  * What later calls need of these rows is kept in pages of the pool, which the layer's table `kept` names: two sets, as of
  * notes, of skv_kept_pages() pages each. A call reads set s->set ^ 1 if s->prompt < len - n_q, and writes set s->set if
- * s->later. A set is, in bytes from its first page's beginning: with `delta` the difference of the last row skv_begin(s, p,
- * gamma), fp32 [n_heads][head_dim]; then `kept_rows` queries of io_dtype, [kept_rows][n_heads][head_dim]: with
+ * s->later. A set is, in bytes from its first page's beginning: with `delta` the difference that the next row gets, if its
+ * speaker has come, fp32 [n_heads][head_dim]; then `kept_rows` queries of io_dtype, [kept_rows][n_heads][head_dim]: with
  * segment, of the first rows of the segment that the call's last row is in, as far as they have come; else of the row
  * skv_begin(s, last row, tile).
  */
@@ -288,7 +288,7 @@ struct skv_sparse {
 	uint32_t tile;      /* tokens: a power of two from 16 to 128 */
 	uint32_t sinks, window;
 	bool by_tile;
-	bool delta;         /* rows that are not dense get the difference of row skv_begin(s, p, gamma) */
+	bool delta;         /* rows that are not dense get the difference, dense - sparse, of row skv_speaker(s, sp, p) */
 	uint32_t gamma;     /* 0: none; a power of two */
 	uint32_t segment;   /* 0: none; a power of two, at least 2 SKV_LINE_ROWS */
 	uint32_t kept_rows; /* 0, 1, or SKV_LINE_ROWS */
@@ -490,18 +490,23 @@ struct skv_kernels {
 	/*
 	 * Kascade: of tokens before the tile, [0, x), x a multiple of sparse->tile, the best skv_budget_of(top, x, floor), by
 	 * the softmax weights over [0, x) of the row that speaks for the tile, summed over the group; of equals the
-	 * lower ones. rows = n_kv_heads, unit 1.
+	 * lower ones, and none that is not resident. rows = n_kv_heads, unit 1.
 	 */
 	void (*tile_best)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
 	                  struct skv_budget top, uint32_t floor, const struct skv_tiles *ret, const struct skv_work *);
 
-	/* HiP: see SKV_PREFILL_HIP. Of equal chunks the lower ones, of equal halves the first. rows = n_heads, unit 8. */
+	/*
+	 * HiP: see SKV_PREFILL_HIP. Of equal chunks the lower ones, of equal halves the first. A token that is not resident
+	 * scores -infinity, and a chunk whose representative does is not chosen. rows = n_heads, unit 8.
+	 */
 	void (*tile_stages)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
 	                    const uint32_t keep[SKV_HIP_STAGES], const struct skv_tiles *ret, const struct skv_work *);
 
 	/*
-	 * MInference: see SKV_PREFILL_MINFERENCE; of equals the lower ones. rows = n_heads; `units` of 64 tokens, `more` of
-	 * tokens before the tile that are not in those. Lists of tiles all of whose rows are dense may be left empty.
+	 * MInference: see SKV_PREFILL_MINFERENCE; of equals the lower ones, and what is not resident weighs nothing. Candidates
+	 * are the tokens that a segment's dense rows see, and as many distances; a distance touches what it leads to from all
+	 * 64 positions of a tile. rows = n_heads; `units` of 64 tokens, `more` of tokens before the tile that are not in
+	 * those. Lists of tiles that end before the last of a segment's dense rows may be left empty.
 	 */
 	void (*tile_lines)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
 	                   uint32_t vertical, uint32_t slash, const struct skv_tiles *units, const struct skv_tiles *more,
@@ -633,6 +638,18 @@ SKV_INLINE bool skv_row_dense(const struct skv_kseq *s, const struct skv_sparse 
 {
 	return p >= s->dense || (sp->gamma && p == skv_begin(s, p, sp->gamma)) ||
 	       (sp->segment && p - skv_begin(s, p, sp->segment) < SKV_LINE_ROWS);
+}
+
+/*
+ * The row whose difference row p gets if it is not dense. Of a segment no list is known before the last of its dense rows:
+ * so none before it speaks. (Of dense rows the answer may be a later row.)
+ */
+SKV_INLINE uint32_t skv_speaker(const struct skv_kseq *s, const struct skv_sparse *sp, uint32_t p)
+{
+	const uint32_t at = skv_begin(s, p, sp->gamma);
+	const uint32_t last = sp->segment ? skv_begin(s, p, sp->segment) + SKV_LINE_ROWS - 1 : 0;
+
+	return last > at ? last : at;
 }
 
 /* Where the kept queries begin in a set, its bytes, and its pages. */

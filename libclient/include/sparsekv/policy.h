@@ -244,8 +244,8 @@ struct skv_pack {
  *               the row begin(p, tile) in layer `source`, summed over the group after the softmax. (Kascade, 3.4.)
  *
  * With a correction the rows begin(p, gamma) are dense, and so are the prompt's last s % gamma + tail, s its end. DELTA:
- * to the others the last such row's difference, dense - sparse, is added (Delta Attention, Eq. 6). RECOMPUTE: nothing is
- * (Eq. 5).
+ * to the others the last such row's difference, dense - sparse, is added (Delta Attention, Eq. 6), or with MINFERENCE that
+ * of the last of the segment's dense rows, if it is later. RECOMPUTE: nothing is (Eq. 5).
  */
 enum skv_prefill_how {
 	SKV_PREFILL_DENSE = 0,
