@@ -3,7 +3,7 @@
 # Only the objects of an ISA's library may contain its instructions.
 noinst_LTLIBRARIES += kernels/libskvkernels.la kernels/libskvkernels-generic.la
 KERNEL_SOURCES = \
-	kernels/codes.h kernels/kernels.h kernels/host/block.h kernels/host/choice.h kernels/host/decode.h \
+	kernels/codes.h kernels/kernels.h kernels/host/attend.h kernels/host/block.h kernels/host/choice.h kernels/host/decode.h \
 	kernels/host/few.h kernels/host/gemm.h kernels/host/host.h kernels/host/low.h kernels/host/notes.h \
 	kernels/host/records.h kernels/host/simd.h kernels/host/tile.h \
 	kernels/host/allot.c kernels/host/append.c kernels/host/bounds.c kernels/host/decode.c kernels/host/evidence.c \

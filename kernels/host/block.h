@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/block.h - many query rows against a block of tokens, shared by prefill.c and vote.c.
+ * kernels/host/block.h - many query rows against a block of tokens, shared by attend.h, vote.c and weigh.h.
  *
  * A block is BLOCK tokens, aligned to token 0. It is widened to fp32 once, K transposed; then scores (and outputs) are
  * plain matrix products with a register tile of 4 rows, each summed in the order of its inner index alone.
@@ -136,7 +136,7 @@ static uint32_t widen_block(const struct skv_shape *sh, const struct skv_kseq *s
  * Scores that row i must not see become -inf: tokens from visible[i] on, and pages that are not resident.
  * Rows that only fill the strip up are masked too: the block's tail, which nobody wrote, is in their way.
  */
-static void mask_strip(float *s, const uint32_t *visible, uint32_t resident)
+static inline void mask_strip(float *s, const uint32_t *visible, uint32_t resident)
 {
 	for (uint32_t i = 0; i < STRIP; i++)
 		for (uint32_t t = 0; t < BLOCK; t++)
