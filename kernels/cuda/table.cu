@@ -95,6 +95,11 @@ size_t skv_cuda_scratch_at(const struct skv_shape *sh)
 	return layout_of(sh, 0, 0, 1).part;
 }
 
+size_t skv_cuda_tiles_bytes(const struct skv_shape *sh, const struct skv_batch *bounds, const struct skv_sparse *sp)
+{
+	return skv_cuda_scratch_at(sh) + skv_cuda_best_bytes(sh, bounds, sp);
+}
+
 static const struct skv_kernels cuda = {
 	.name = "cuda",
 	.unsupported = unsupported,
@@ -121,6 +126,8 @@ static const struct skv_kernels cuda = {
 	.list_awake = skv_cuda_list_awake,
 	.stamp = skv_cuda_stamp,
 	.prefill_dense = skv_cuda_prefill_dense,
+	.keep_queries = skv_cuda_keep_queries,
+	.tile_best = skv_cuda_tile_best,
 	.select = skv_cuda_select,
 	.select_union = skv_cuda_select_union,
 	.recall = skv_cuda_recall,
