@@ -451,7 +451,7 @@ static int search(struct eng_profile *p, const struct arguments *a, struct eng_h
 	int r = eng_host_move(host, &a->cli, err);
 	const struct eng_eval eval = {
 		.model = &host->model, .client = host->client, .kv_dtype = a->cli.kv_dtype, .cases = &t->cases,
-		.batch = t->cases.n < BATCH ? (uint32_t)t->cases.n : BATCH, .quiet = a->cli.quiet,
+		.batch = t->cases.n < BATCH ? (uint32_t)t->cases.n : BATCH, .chunk = ENG_CHUNK, .quiet = a->cli.quiet,
 		.no_graph = a->cli.no_graph, .stop = &stop,
 	};
 

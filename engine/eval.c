@@ -22,6 +22,7 @@ static const char help[] =
 	"  --sizes N,M        these sizes only\n"
 	"  --limit N          the first N cases of each task and size\n"
 	"  --batch N          cases decoded together (default 16)\n"
+	"  --chunk N          tokens of a prompt in a step, at most (default 512)\n"
 	"  --recall N         measure attention recall, in one step of N (default 0: never)\n"
 	"  --summary          one line a policy instead of the whole table\n"
 	"  --csv FILE         the whole table as CSV, - for stdout instead of the table\n"
@@ -35,6 +36,7 @@ enum {
 	OPT_SIZES,
 	OPT_LIMIT,
 	OPT_BATCH,
+	OPT_CHUNK,
 	OPT_RECALL,
 	OPT_SUMMARY,
 	OPT_CSV,
@@ -49,6 +51,7 @@ static const struct option options[] = {
 	{"sizes", required_argument, NULL, OPT_SIZES},
 	{"limit", required_argument, NULL, OPT_LIMIT},
 	{"batch", required_argument, NULL, OPT_BATCH},
+	{"chunk", required_argument, NULL, OPT_CHUNK},
 	{"recall", required_argument, NULL, OPT_RECALL},
 	{"summary", no_argument, NULL, OPT_SUMMARY},
 	{"csv", required_argument, NULL, OPT_CSV},
@@ -66,7 +69,7 @@ struct arguments {
 	uint32_t sizes[LIST_MAX];
 	struct eng_task_filter filter;
 	enum eng_mode mode;
-	uint32_t batch, recall;
+	uint32_t batch, chunk, recall;
 	bool summary;
 };
 
@@ -136,6 +139,8 @@ static int take(struct arguments *a, int option, struct eng_error *err)
 		return eng_cli_count("--limit", optarg, 1, UINT32_MAX, &a->filter.limit, err);
 	case OPT_BATCH:
 		return eng_cli_count("--batch", optarg, 1, 256, &a->batch, err);
+	case OPT_CHUNK:
+		return eng_cli_count("--chunk", optarg, 1, SKV_MAX_TOKENS, &a->chunk, err);
 	case OPT_RECALL:
 		return eng_cli_count("--recall", optarg, 0, UINT32_MAX, &a->recall, err);
 	case OPT_SUMMARY:
@@ -156,7 +161,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 {
 	int option, r = 0;
 
-	*a = (struct arguments){.cli = ENG_CLI_INIT, .batch = 16};
+	*a = (struct arguments){.cli = ENG_CLI_INIT, .batch = 16, .chunk = ENG_CHUNK};
 	a->filter.sizes = a->sizes;
 	a->filter.tasks = a->names;
 	while (!r && (option = getopt_long(argc, argv, "", options, NULL)) >= 0)
@@ -209,6 +214,7 @@ static int run(const struct arguments *a, const struct eng_host *host, const str
 		.cases = cases,
 		.mode = a->mode,
 		.batch = a->batch,
+		.chunk = a->chunk,
 		.recall = a->recall,
 		.quiet = a->cli.quiet,
 		.no_graph = a->cli.no_graph,

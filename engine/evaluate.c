@@ -9,7 +9,6 @@
 #include "engine/progress.h"
 #include "engine/tokens.h"
 
-#define CHUNK 512u      /* prompt rows of a step */
 #define PROMPT_WORK 0.2 /* of the time of a decode row, for the progress line */
 
 /* A case on its way through the group. */
@@ -31,6 +30,7 @@ struct run {
 	struct eng_forward forward;
 	struct lane *lanes; /* [batch] */
 	uint32_t n_lanes;
+	uint32_t reader; /* the policy whose prompts others fork: the first that attends to all of them, or n_policies */
 	struct eng_result *results; /* [policy][case] */
 	struct eng_progress progress;
 	double work_done;
@@ -92,18 +92,19 @@ static int lane_init(struct lane *lane, const struct eng_eval *eval, size_t inde
 static int prefill(struct run *run, struct lane *lane, uint32_t policy, struct eng_error *err)
 {
 	struct skv_session *session = run->sessions[policy];
-	uint32_t n = lane->n_prompt - 1;
+	uint32_t n = lane->n_prompt - 1, chunk = run->eval->chunk;
 	uint32_t room = lane->n_prompt + lane->limit;
 	int r = library(skv_seq_new(session, NULL, room, &lane->seq[policy]), err);
 
 	for (uint32_t at = 0; !r && at < n;) {
 		struct skv_step_item item = {
 			.seq = lane->seq[policy],
-			.n_tokens = n - at < CHUNK ? n - at : CHUNK,
+			.n_tokens = n - at < chunk ? n - at : chunk,
 			.flags = SKV_STEP_PROMPT,
 			.tokens = lane->prompt + at,
 		};
 
+		item.n_later = n - at - item.n_tokens;
 		if (stopped(run))
 			return eng_fail(err, -EINTR, "interrupted");
 		r = eng_forward(&run->forward, session, &item, 1, err);
@@ -115,7 +116,7 @@ static int prefill(struct run *run, struct lane *lane, uint32_t policy, struct e
 	return r;
 }
 
-/* Hand a fork of the lane's prompt, as the first policy has read it, to another policy's session. */
+/* Hand a fork of the lane's prompt, as run->reader has read it, to another policy's session. */
 static int hand_over(struct run *run, struct lane *lane, uint32_t policy, struct eng_error *err)
 {
 	char name[SKV_NAME_MAX];
@@ -123,7 +124,7 @@ static int hand_over(struct run *run, struct lane *lane, uint32_t policy, struct
 	int r;
 
 	snprintf(name, sizeof(name), "sparsekv-eval-%d-%u-%zu", (int)getpid(), policy, lane->index);
-	r = library(skv_seq_fork(lane->seq[0], name, &fork), err);
+	r = library(skv_seq_fork(lane->seq[run->reader], name, &fork), err);
 	r = r ? r : library(skv_seq_detach(fork), err);
 	return r ? r : library(skv_seq_attach(run->sessions[policy], name, &lane->seq[policy]), err);
 }
@@ -255,9 +256,8 @@ static int run_group(struct run *run, const size_t *order, uint32_t n, struct en
 		run->n_lanes += !r;
 	}
 	for (uint32_t i = 0; !r && i < n; i++) {
-		r = prefill(run, &run->lanes[i], 0, err);
-		for (uint32_t p = 1; !r && p < eval->n_policies; p++)
-			if (skv_policy_reads_prompts(run->sessions[p]))
+		for (uint32_t p = 0; !r && p < eval->n_policies; p++)
+			if (p == run->reader || skv_policy_reads_prompts(run->sessions[p]))
 				r = prefill(run, &run->lanes[i], p, err);
 			else
 				r = hand_over(run, &run->lanes[i], p, err);
@@ -281,16 +281,21 @@ static int by_length(const void *a, const void *b, void *cases)
 	return x < y ? -1 : x > y;
 }
 
-/* Every case must fit the model; and how much work there is. */
-static int measure(const struct run *run, double *ret_work, struct eng_error *err)
+/* Every case must fit the model; who reads prompts for others, and how much work there is. */
+static int measure(struct run *run, double *ret_work, struct eng_error *err)
 {
 	const struct eng_eval *eval = run->eval;
-	uint32_t readers = 1;
+	uint32_t readers = 0;
 	uint32_t most = eval->model->config.max_positions;
 	double work = 0;
 
-	for (uint32_t p = 1; p < eval->n_policies; p++)
-		readers += (uint32_t)skv_policy_reads_prompts(run->sessions[p]);
+	run->reader = eval->n_policies;
+	for (uint32_t p = eval->n_policies; p-- > 0;)
+		if (skv_policy_reads_prompts(run->sessions[p]))
+			readers++;
+		else
+			run->reader = p;
+	readers += run->reader < eval->n_policies;
 	for (size_t i = 0; i < eval->cases->n; i++) {
 		const struct eng_case *c = &eval->cases->list[i];
 
@@ -323,7 +328,7 @@ static int run_all(struct run *run, size_t *order, struct eng_error *err)
 {
 	const struct eng_eval *eval = run->eval;
 	size_t n = eval->cases->n;
-	uint32_t rows = eval->batch > CHUNK ? eval->batch : CHUNK;
+	uint32_t rows = eval->batch > eval->chunk ? eval->batch : eval->chunk;
 	double work = 0;
 	int r = open_sessions(run, err);
 

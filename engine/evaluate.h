@@ -2,10 +2,10 @@
 /*
  * engine/evaluate.h - run task cases under several policies and score what comes out.
  *
- * Cases are run in groups of `batch`, alike in length. A group's prompts are read once, by the first
- * policy's session: prompt rows attend densely under every policy, so what they leave in the pool is the
- * same for all. The other policies get forks of it, named for the moment of the hand-over from session to
- * session, which share the prompt's pages. Then each policy decodes the group, all its cases in one
+ * Cases are run in groups of `batch`, alike in length. A group's prompts are read once, by the session of the
+ * first policy whose prompts attend to all: what they leave in the pool is the same for all that do. These
+ * get forks of it, named for the moment of the hand-over from session to session, which share the prompt's pages;
+ * who votes with a prompt's queries, or attends to less, reads it on its own. Then each policy decodes the group, all its cases in one
  * step, each at its own position; a case that ends leaves the batch.
  *
  * The last token of a prompt is the first decode row, as in every use of the engine.
@@ -33,6 +33,7 @@ struct eng_eval {
 	const struct eng_cases *cases;
 	enum eng_mode mode;
 	uint32_t batch;
+	uint32_t chunk; /* prompt rows of a step, at most */
 	bool quiet;
 	bool no_graph;                     /* on a device: launch the kernels of a step one by one */
 	uint32_t recall;                   /* measure it in one step of so many; 0: never */

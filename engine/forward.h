@@ -38,6 +38,8 @@ struct eng_rows {
 	uint32_t n_expected; /* ... of so many rows */
 };
 
+#define ENG_CHUNK 512u /* rows of a prompt in a step, where nobody says another number */
+
 /* Somebody who looks on, at the host alone: at all rows of a step, layer by layer. */
 struct eng_tap {
 	/* What attention is about to take; positions are in it. */

@@ -19,7 +19,6 @@
 #include "engine/tokens.h"
 
 #define PROGRAM "sparsekv-generate"
-#define CHUNK 512u /* prompt rows of a step */
 
 static const char help[] =
 	"Usage: sparsekv-generate --model DIR --policy SPEC --prompt TEXT [OPTION…]\n"
@@ -28,16 +27,18 @@ static const char help[] =
 	"  --prompt TEXT      the text to continue\n"
 	"  --prompt-file F    or the file that has it, - for stdin\n"
 	"  --max-tokens N     stop after N tokens (default 256), or at the model's end of text\n"
+	"  --chunk N          tokens of a prompt in a step, at most (default 512)\n"
 	"  --seq NAME         keep the sequence in the daemon under this name, go on with one that is there\n"
 	ENG_CLI_HELP;
 
-enum { OPT_POLICY = ENG_OPT_OWN, OPT_PROMPT, OPT_PROMPT_FILE, OPT_MAX_TOKENS, OPT_SEQ };
+enum { OPT_POLICY = ENG_OPT_OWN, OPT_PROMPT, OPT_PROMPT_FILE, OPT_MAX_TOKENS, OPT_CHUNK, OPT_SEQ };
 
 static const struct option options[] = {
 	{"policy", required_argument, NULL, OPT_POLICY},
 	{"prompt", required_argument, NULL, OPT_PROMPT},
 	{"prompt-file", required_argument, NULL, OPT_PROMPT_FILE},
 	{"max-tokens", required_argument, NULL, OPT_MAX_TOKENS},
+	{"chunk", required_argument, NULL, OPT_CHUNK},
 	{"seq", required_argument, NULL, OPT_SEQ},
 	ENG_CLI_OPTIONS,
 	{NULL, 0, NULL, 0},
@@ -46,7 +47,7 @@ static const struct option options[] = {
 struct arguments {
 	struct eng_cli cli;
 	const char *policy, *prompt, *prompt_file, *seq;
-	uint32_t max_tokens;
+	uint32_t max_tokens, chunk;
 };
 
 struct generation {
@@ -91,6 +92,8 @@ static int take(struct arguments *a, int option, struct eng_error *err)
 		return 0;
 	case OPT_MAX_TOKENS:
 		return eng_cli_count("--max-tokens", optarg, 1, SKV_MAX_TOKENS, &a->max_tokens, err);
+	case OPT_CHUNK:
+		return eng_cli_count("--chunk", optarg, 1, SKV_MAX_TOKENS, &a->chunk, err);
 	case OPT_SEQ:
 		a->seq = optarg;
 		return 0;
@@ -103,7 +106,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 {
 	int option, r = 0;
 
-	*a = (struct arguments){.cli = ENG_CLI_INIT, .max_tokens = 256};
+	*a = (struct arguments){.cli = ENG_CLI_INIT, .max_tokens = 256, .chunk = ENG_CHUNK};
 	while (!r && (option = getopt_long(argc, argv, "", options, NULL)) >= 0)
 		r = take(a, option, err);
 	if (r)
@@ -238,18 +241,19 @@ static int open_sequence(struct generation *g, struct eng_error *err)
 static int prefill(struct generation *g, struct eng_error *err)
 {
 	double begun = eng_now();
-	uint32_t n = g->n_prompt ? g->n_prompt - 1 : 0;
+	uint32_t n = g->n_prompt ? g->n_prompt - 1 : 0, chunk = g->args->chunk;
 	int r = 0;
 
 	for (uint32_t at = skv_seq_len(g->seq); !r && at < n; at = skv_seq_len(g->seq)) {
 		struct skv_step_item item = {
 			.seq = g->seq,
-			.n_tokens = n - at < CHUNK ? n - at : CHUNK,
+			.n_tokens = n - at < chunk ? n - at : chunk,
 			.flags = SKV_STEP_PROMPT,
 			.tokens = g->prompt + at,
 		};
 		bool whole = at + item.n_tokens == n;
 
+		item.n_later = n - at - item.n_tokens;
 		r = eng_forward(&g->forward, g->session, &item, 1, err);
 		if (!r && whole)
 			r = eng_forward_choose(&g->forward, g->prompt + n, 1, err);
@@ -360,7 +364,7 @@ static int run(struct generation *g, const struct eng_host *host, struct eng_err
 	int r = load_prompt(g, err);
 
 	r = r ? r : library(skv_open(host->client, &shape, g->args->policy, &g->session), err);
-	r = r ? r : eng_forward_init(&g->forward, &host->model, CHUNK, err);
+	r = r ? r : eng_forward_init(&g->forward, &host->model, g->args->chunk, err);
 	g->forward.one_by_one = g->args->cli.no_graph;
 	r = r ? r : open_sequence(g, err);
 	if (r)

@@ -32,9 +32,11 @@ static int check_item(struct skv_session *s, const struct skv_step_item *it, uin
 	if (it->n_tokens != 1 && (it->n_tokens == 0 || !(it->flags & SKV_STEP_PROMPT)))
 		return fail(-EINVAL, "item %u: n_tokens is %u, expected %s", i, it->n_tokens,
 		            it->flags & SKV_STEP_PROMPT ? "at least 1" : "1 without SKV_STEP_PROMPT");
-	if (it->n_tokens > q->layout.max_tokens - q->len)
-		return fail(-E2BIG, "item %u: %u tokens and %u more, but the sequence was made for %u", i,
-		            q->len, it->n_tokens, q->layout.max_tokens);
+	if (it->n_later > 0 && !(it->flags & SKV_STEP_PROMPT))
+		return fail(-EINVAL, "item %u: n_later is %u, expected 0 without SKV_STEP_PROMPT", i, it->n_later);
+	if ((uint64_t)it->n_tokens + it->n_later > q->layout.max_tokens - q->len)
+		return fail(-E2BIG, "item %u: %u tokens and %llu more, but the sequence was made for %u", i,
+		            q->len, (unsigned long long)it->n_tokens + it->n_later, q->layout.max_tokens);
 	return 0;
 }
 

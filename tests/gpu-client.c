@@ -93,7 +93,7 @@ static void prompt(struct engine *e, uint32_t seq, uint32_t n, uint32_t which)
 	fill(rows, q);
 	rnd_state = state;
 	placed = device_floats(rows, q);
-	OK(skv_step_begin(e->session, &(struct skv_step_item){e->seq[seq], n, SKV_STEP_PROMPT, NULL}, 1, place_stream()));
+	OK(skv_step_begin(e->session, &(struct skv_step_item){.seq = e->seq[seq], .n_tokens = n, .flags = SKV_STEP_PROMPT}, 1, place_stream()));
 	for (uint32_t layer = 0; layer < model.n_layers; layer++) {
 		/* where decode steps have theirs, as in an engine: what was recorded for those must not run */
 		OK(place_device()->copy(e->q + layer * Q_LAYER, rows, Q_LAYER * sizeof(float), place_stream()));
@@ -428,7 +428,7 @@ static void greedy_engine(void)
 		if (n + CHUNK > m.max_tokens && (skv_seq_drop(q) || skv_seq_new(s, NULL, 0, &q)))
 			PROBLEM("greedy: %s", skv_last_error());
 		n = n + CHUNK > m.max_tokens ? 0 : n;
-		if (skv_step_begin(s, &(struct skv_step_item){q, CHUNK, SKV_STEP_PROMPT, NULL}, 1, place_stream()))
+		if (skv_step_begin(s, &(struct skv_step_item){.seq = q, .n_tokens = CHUNK, .flags = SKV_STEP_PROMPT}, 1, place_stream()))
 			PROBLEM("greedy: %s", skv_last_error());
 		for (uint32_t layer = 0; layer < m.n_layers; layer++)
 			if (skv_attend(s, layer, &(struct skv_attn){rows, rows, rows, rows}))

@@ -323,8 +323,9 @@ SKV_API int skv_selection(struct skv_session *session, uint32_t layer, uint32_t 
 SKV_API const char *skv_policy_spec(struct skv_session *session);
 
 /*
- * Does what the policy in force keeps of a sequence hang on the queries of its prompt? Then a prompt is best read in this
- * session: of one that another session has read, or a fork of it, the queries are gone. 1 or 0.
+ * Does what the policy in force keeps of a sequence hang on the queries of its prompt, or do its prompts attend to less
+ * than all? Then a prompt is best read in this session: of one that another session has read, or a fork of it, the
+ * queries are gone, and what they have seen. 1 or 0.
  */
 SKV_API int skv_policy_reads_prompts(struct skv_session *session);
 
