@@ -193,6 +193,70 @@ static const char *check_pack(const struct skv_plan *p, const struct skv_plan *s
 	       "are attended to all, or by TOKENS that another layer selects for all heads";
 }
 
+static bool power_of_two(uint32_t x, uint32_t least, uint32_t most)
+{
+	return x >= least && x <= most && (x & (x - 1)) == 0;
+}
+
+/* What is wrong with where a prompt's chosen tokens come from? */
+static const char *check_top(const struct skv_plan *plans, uint32_t layer, const struct skv_model *m)
+{
+	const struct skv_prefill *p = &plans[layer].prefill, *source = &plans[p->source < layer ? p->source : layer].prefill;
+
+	if (!budget_valid(p->top))
+		return "prefill: the best tokens without a budget";
+	if (p->source > layer || source->how != SKV_PREFILL_KASCADE || (p->source < layer && source->source != p->source))
+		return "prefill: source is this layer, or an earlier one that is its own source";
+	if (p->source == layer && p->mapped)
+		return "prefill: a map of heads, expected a source that is another layer";
+	for (uint32_t h = 0; h < m->n_kv_heads && p->mapped; h++)
+		if (p->map[h] >= m->n_kv_heads)
+			return "prefill: a map to a kv head that the model does not have";
+	return NULL;
+}
+
+/* And with what is measured in rows and tokens? */
+static const char *check_rows(const struct skv_prefill *p)
+{
+	const uint32_t *keep = p->keep;
+
+	if (p->correct && !power_of_two(p->gamma, 2, 4096))
+		return "prefill: gamma is a power of two from 2 to 4096";
+	if (p->correct && (p->tail < p->gamma || p->tail > SKV_MAX_TOKENS))
+		return "prefill: tail is at least gamma, and no more than a sequence has";
+	if (p->sinks > SKV_MAX_TOKENS || p->window > SKV_MAX_TOKENS)
+		return "prefill: sinks and window, expected no more than a sequence has";
+	if (p->how == SKV_PREFILL_STREAMING)
+		return p->window ? NULL : "prefill: a window of at least 1";
+	if (p->how == SKV_PREFILL_HIP)
+		return p->sinks % 64 == 0 && p->window % 64 == 0 && keep[0] % 64 == 0 && keep[1] % 32 == 0 && keep[2] % 8 == 0 &&
+		       keep[0] >= keep[1] && keep[1] >= keep[2] && keep[2] && keep[0] <= SKV_MAX_TOKENS ? NULL : "prefill: hip has "
+		       "sinks and a window of multiples of 64, and keeps multiples of 64, 32 and 8 tokens, none above the one before";
+	if (p->how == SKV_PREFILL_KASCADE)
+		return NULL;
+	if (!power_of_two(p->segment, 2 * SKV_LINE_ROWS, SKV_MAX_TOKENS))
+		return "prefill: segments are a power of two, at least 128";
+	return p->vertical >= SKV_LINES_FORCED && p->slash >= SKV_LINES_FORCED && p->vertical <= SKV_MAX_TOKENS &&
+	       p->slash <= SKV_MAX_TOKENS ? NULL : "prefill: vertical and slash are at least 30, and no more than a sequence has";
+}
+
+/* What is wrong with how the layer's prompts attend? */
+static const char *check_prefill(const struct skv_plan *plans, uint32_t layer, const struct skv_model *m)
+{
+	const struct skv_prefill *p = &plans[layer].prefill;
+	const char *wrong;
+
+	if (p->how > SKV_PREFILL_KASCADE)
+		return "prefill: how is not one of enum skv_prefill_how";
+	if (p->correct > SKV_CORRECT_RECOMPUTE || (p->correct && p->how == SKV_PREFILL_DENSE))
+		return "prefill: correct is not one of enum skv_correction, or of a layer that is dense";
+	for (uint32_t i = 0; i < layer && p->correct; i++)
+		if (plans[i].prefill.correct && (plans[i].prefill.gamma != p->gamma || plans[i].prefill.tail != p->tail))
+			return "prefill: gamma and tail are the same in all layers";
+	wrong = p->how == SKV_PREFILL_DENSE ? NULL : check_rows(p);
+	return wrong || p->how != SKV_PREFILL_KASCADE ? wrong : check_top(plans, layer, m);
+}
+
 /* What is wrong with the evidence that the plan asks for? */
 static const char *check_evidence(const struct skv_plan *p, bool itself)
 {
@@ -230,6 +294,8 @@ static const char *check_plan(const struct skv_plan *plans, uint32_t layer, cons
 	if (p->keep.unit && (wrong = check_keep(p, layer)))
 		return wrong;
 	if (p->pack.kind && (wrong = check_pack(p, &plans[p->source <= layer ? p->source : layer])))
+		return wrong;
+	if ((wrong = check_prefill(plans, layer, m)))
 		return wrong;
 	if (itself && p->sharing == SKV_SHARE_Q_HEAD)
 		return "a layer that chooses its own tokens does so for all heads or kv heads";

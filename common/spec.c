@@ -159,6 +159,7 @@ static bool parse_layers(const char *s, struct skv_layer_set *ret)
 }
 
 #define WORD "abcdefghijklmnopqrstuvwxyz0123456789_-"
+#define CHOICE WORD "+"
 
 /* Which of the words of a list (a,b,c) is this one, of `len` characters? */
 static bool find_word(const char *list, const char *word, size_t len, uint32_t *ret)
@@ -181,7 +182,7 @@ bool skv_spec_words(const char *list)
 	const char *s = list;
 
 	for (uint32_t i = 0, first;; i++) {
-		size_t n = strspn(s, WORD);
+		size_t n = strspn(s, CHOICE);
 
 		if (n == 0 || (s[n] != ',' && s[n] != '\0') || !find_word(list, s, n, &first) || first != i)
 			return false;

@@ -557,7 +557,7 @@ const char *skv_policy_spec(struct skv_session *s)
 int skv_policy_reads_prompts(struct skv_session *s)
 {
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
-		if (s->policy->plan[layer].keep.votes)
+		if (s->policy->plan[layer].keep.votes || s->policy->plan[layer].prefill.how)
 			return 1;
 	return 0;
 }

@@ -28,6 +28,7 @@ struct config {
 	uint32_t dense;
 	float sure;
 	float spread;
+	struct skv_prefill_config prefill;
 };
 
 static const struct skv_param params[] = {
@@ -42,6 +43,7 @@ static const struct skv_param params[] = {
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "0", "first layers that stay dense"},
         {"sure", SKV_PARAM_FLOAT, offsetof(struct config, sure), "0.2", "share of the budget that each head has anyhow"},
         {"spread", SKV_PARAM_FLOAT, offsetof(struct config, spread), "2", "most that a head has, in budgets"},
+        SKV_PREFILL_PARAMS(struct config, prefill, "prefill_"),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
@@ -61,7 +63,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	else if (!(c->spread >= 1 && c->spread <= SKV_MAX_HEADS))
 		snprintf(err, err_len, "spread=%g, expected 1 to %u", (double)c->spread, SKV_MAX_HEADS);
 	else
-		return 0;
+		return skv_prefill_check(&c->prefill, "prefill_", err, err_len);
 	return -1;
 }
 
@@ -77,6 +79,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 {
 	const struct config *c = config;
 
+	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (layer < c->dense)
 		return;
 	plan->attend = SKV_ATTEND_TOKENS;

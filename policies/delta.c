@@ -24,6 +24,7 @@ struct config {
 	uint32_t dense;
 	uint32_t pin; /* pages */
 	struct skv_profile profile;
+	struct skv_prefill_config prefill;
 };
 
 static const struct skv_param params[] = {
@@ -39,6 +40,7 @@ static const struct skv_param params[] = {
          "first pages of the sequence that are always kept, on top of the budget"},
         {"profile", SKV_PARAM_PROFILE, offsetof(struct config, profile), "none",
          "what sparsekv-calibrate has written about the model"},
+        SKV_PREFILL_PARAMS(struct config, prefill, ""),
 };
 
 /*
@@ -64,7 +66,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 
 	(void)m;
 	if (!c->budget.count || c->recent <= c->budget.count)
-		return 0;
+		return skv_prefill_check(&c->prefill, "", err, err_len);
 	snprintf(err, err_len, "recent=%u, expected at most the budget of %u pages", c->recent,
 	         c->budget.count);
 	return -1;
@@ -74,6 +76,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 {
 	const struct config *c = config;
 
+	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (selects(c, m, layer)) {
 		plan->evidence = SKV_EV_PAGES;
 		plan->pool = SKV_POOL_MAX;

@@ -37,6 +37,7 @@ struct config {
 	uint32_t full_bits;
 	struct skv_codec_file file;
 	struct skv_profile profile;
+	struct skv_prefill_config prefill;
 };
 
 static const struct skv_param params[] = {
@@ -61,6 +62,7 @@ static const struct skv_param params[] = {
          "the compressor; auto: deltakv.safetensors beside the model"},
         {"profile", SKV_PARAM_PROFILE, offsetof(struct config, profile), "none",
          "what sparsekv-calibrate has written about the model"},
+        SKV_PREFILL_PARAMS(struct config, prefill, ""),
 };
 
 static int filters(const struct config *c, const struct skv_model *m, uint32_t layer)
@@ -95,7 +97,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	else if (c->block == 0 || c->block % SKV_PAGE_TOKENS != 0)
 		snprintf(err, err_len, "block=%u, expected a multiple of %u", c->block, SKV_PAGE_TOKENS);
 	else
-		return 0;
+		return skv_prefill_check(&c->prefill, "", err, err_len);
 	return -1;
 }
 
@@ -117,6 +119,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	const struct config *c = config;
 	uint32_t filter = layer;
 
+	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (filters(c, m, layer)) {
 		keep_all(c, m, plan);
 		plan->evidence = SKV_EV_TOKENS;

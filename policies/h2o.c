@@ -21,12 +21,14 @@
 struct config {
 	struct skv_budget budget; /* tokens of a kv head */
 	uint32_t dense;
+	struct skv_prefill_config prefill;
 };
 
 static const struct skv_param params[] = {
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), "1024",
          "tokens that a kv head keeps, half of them recent; below 1 a share of the sequence, at least 128 tokens"},
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "0", "first layers that stay dense"},
+        SKV_PREFILL_PARAMS(struct config, prefill, ""),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
@@ -35,7 +37,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 
 	(void)m;
 	if (c->budget.share > 0 || c->budget.count >= 4)
-		return 0;
+		return skv_prefill_check(&c->prefill, "", err, err_len);
 	snprintf(err, err_len, "budget=%u, expected at least 4 tokens: two halves", c->budget.count);
 	return -1;
 }
@@ -44,7 +46,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 {
 	const struct config *c = config;
 
-	(void)m;
+	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (layer < c->dense)
 		return;
 	plan->evidence = SKV_EV_TOKENS;

@@ -9,7 +9,8 @@
  *
  * Layer 0 attends densely and scores. Other anchors score all keys and attend to their own top-k, or densely too
  * (dense-anchors). With shared the weights of all heads are pooled into one set. The paper has the anchors 0,2,8,13,14
- * of 32 layers and 0,2,7,14,23 of 36, found on a development set. Nothing is evicted.
+ * of 32 layers and 0,2,7,14,23 of 36, found on a development set. Nothing is evicted. With prefill=kascade prompts go by
+ * the same anchors and head maps, tile by tile.
  */
 #include <stddef.h>
 #include <sparsekv/policy.h>
@@ -21,6 +22,7 @@ struct config {
 	struct skv_layer_set layers;
 	uint32_t variant;
 	struct skv_profile profile;
+	struct skv_prefill_config prefill;
 };
 
 static const struct skv_param params[] = {
@@ -34,6 +36,7 @@ static const struct skv_param params[] = {
          "the third"},
         {"profile", SKV_PARAM_PROFILE, offsetof(struct config, profile), "none",
          "what sparsekv-calibrate has written about the model"},
+        SKV_PREFILL_PARAMS_BUT_ANCHORS(struct config, prefill, ""),
 };
 
 static int by_profile(const struct config *c)
@@ -56,6 +59,39 @@ static int attends_densely(const struct config *c, uint32_t layer)
 	return layer == 0 || c->variant == DENSE_ANCHORS || c->variant == SHARED_DENSE_ANCHORS;
 }
 
+static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
+{
+	const struct config *c = config;
+
+	(void)m;
+	return skv_prefill_check(&c->prefill, "", err, err_len);
+}
+
+/* Which kv head's tokens of the anchor each of the layer's goes by. 0: its own number's. */
+static uint32_t map(const struct config *c, const struct skv_model *m, uint32_t layer, uint8_t *ret)
+{
+	for (uint32_t h = 0; h < m->n_kv_heads && by_profile(c); h++)
+		ret[h] = c->profile.map[layer][h];
+	return by_profile(c) != 0;
+}
+
+/* Prompts go by the same anchors, if they are to be sparse in this way. */
+static void prefill(const struct config *c, const struct skv_model *m, uint32_t layer, uint32_t source,
+                    struct skv_prefill *ret)
+{
+	struct skv_plan all = {0};
+
+	skv_prefill_plan(&c->prefill, m, layer, &all);
+	if (all.prefill.how == SKV_PREFILL_KASCADE && !anchor(c, m, source))
+		return;
+	*ret = all.prefill;
+	if (ret->how != SKV_PREFILL_KASCADE)
+		return;
+	ret->source = source;
+	if (source < layer)
+		ret->mapped = map(c, m, layer, ret->map);
+}
+
 static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
 {
 	const struct config *c = config;
@@ -63,6 +99,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 
 	while (source > 0 && !anchor(c, m, source))
 		source--;
+	prefill(c, m, layer, source, &plan->prefill);
 	if (!anchor(c, m, source)) /* before the first anchor: dense */
 		return;
 	if (source == layer) {
@@ -73,11 +110,8 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	if (source < layer || !attends_densely(c, layer)) {
 		plan->attend = SKV_ATTEND_TOKENS;
 		plan->source = source;
-		if (source < layer && by_profile(c) && c->variant < SHARED) {
-			plan->mapped = 1;
-			for (uint32_t h = 0; h < m->n_kv_heads; h++)
-				plan->map[h] = c->profile.map[layer][h];
-		}
+		if (source < layer && c->variant < SHARED)
+			plan->mapped = map(c, m, layer, plan->map);
 	}
 }
 
@@ -118,6 +152,7 @@ static const struct skv_policy kascade = {
         .params = params,
         .n_params = sizeof(params) / sizeof(params[0]),
         .config_size = sizeof(struct config),
+        .check = check,
         .plan = plan,
         .before = before,
         .after = after,

@@ -20,6 +20,7 @@ struct config {
 	uint32_t raw;
 	uint32_t block;
 	uint32_t dense;
+	struct skv_prefill_config prefill;
 };
 
 static const struct skv_param params[] = {
@@ -28,6 +29,7 @@ static const struct skv_param params[] = {
         {"raw", SKV_PARAM_UINT, offsetof(struct config, raw), "128", "last tokens that stay as they are, at least"},
         {"block", SKV_PARAM_UINT, offsetof(struct config, block), "32", "tokens that are packed at a time"},
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "0", "first layers that keep all tokens as they are"},
+        SKV_PREFILL_PARAMS(struct config, prefill, ""),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
@@ -44,7 +46,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	else if (c->block == 0 || c->block % BLOCK != 0)
 		snprintf(err, err_len, "block=%u, expected a multiple of %u", c->block, BLOCK);
 	else
-		return 0;
+		return skv_prefill_check(&c->prefill, "", err, err_len);
 	return -1;
 }
 
@@ -52,7 +54,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 {
 	const struct config *c = config;
 
-	(void)m;
+	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (layer < c->dense)
 		return;
 	plan->pack = (struct skv_pack){

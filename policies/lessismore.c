@@ -18,6 +18,7 @@ struct config {
 	struct skv_layer_set layers;
 	uint32_t dense;
 	struct skv_profile profile;
+	struct skv_prefill_config prefill;
 };
 
 static const struct skv_param params[] = {
@@ -32,6 +33,7 @@ static const struct skv_param params[] = {
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "2", "first layers that stay dense"},
         {"profile", SKV_PARAM_PROFILE, offsetof(struct config, profile), "none",
          "what sparsekv-calibrate has written about the model"},
+        SKV_PREFILL_PARAMS(struct config, prefill, "prefill_"),
 };
 
 static int selects(const struct config *c, const struct skv_model *m, uint32_t layer)
@@ -50,7 +52,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 
 	(void)m;
 	if (c->sinks < least && c->recent <= least - c->sinks)
-		return 0;
+		return skv_prefill_check(&c->prefill, "prefill_", err, err_len);
 	snprintf(err, err_len, "sinks=%u and recent=%u, expected together at most the %u tokens of the budget", c->sinks,
 	         c->recent, least);
 	return -1;
@@ -60,6 +62,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 {
 	const struct config *c = config;
 
+	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (selects(c, m, layer)) {
 		plan->evidence = SKV_EV_TOKENS;
 		plan->sharing = SKV_SHARE_Q_HEAD;

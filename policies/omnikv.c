@@ -23,6 +23,7 @@ struct config {
 	uint32_t more;
 	uint32_t dense;
 	struct skv_profile profile;
+	struct skv_prefill_config prefill;
 };
 
 static const struct skv_param params[] = {
@@ -37,6 +38,7 @@ static const struct skv_param params[] = {
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "2", "first layers that stay dense"},
         {"profile", SKV_PARAM_PROFILE, offsetof(struct config, profile), "none",
          "what sparsekv-calibrate has written about the model"},
+        SKV_PREFILL_PARAMS(struct config, prefill, ""),
 };
 
 static int filters(const struct config *c, const struct skv_model *m, uint32_t layer)
@@ -54,7 +56,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 
 	(void)m;
 	if (!c->budget.count || c->recent <= c->budget.count)
-		return 0;
+		return skv_prefill_check(&c->prefill, "", err, err_len);
 	snprintf(err, err_len, "recent=%u, expected at most the budget of %u tokens", c->recent, c->budget.count);
 	return -1;
 }
@@ -64,6 +66,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	const struct config *c = config;
 	uint32_t filter = layer;
 
+	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (filters(c, m, layer)) {
 		plan->evidence = SKV_EV_TOKENS;
 		plan->pool = SKV_POOL_MAX;

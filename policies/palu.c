@@ -19,6 +19,7 @@ struct config {
 	uint32_t block;
 	uint32_t dense;
 	struct skv_codec_file file;
+	struct skv_prefill_config prefill;
 };
 
 static const struct skv_param params[] = {
@@ -29,6 +30,7 @@ static const struct skv_param params[] = {
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "0", "first layers that keep all tokens as they are"},
         {"file", SKV_PARAM_CODEC, offsetof(struct config, file), "auto",
          "the maps; auto: palu.safetensors beside the model"},
+        SKV_PREFILL_PARAMS(struct config, prefill, ""),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
@@ -45,7 +47,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	else if (c->block == 0 || c->block % SKV_PAGE_TOKENS != 0)
 		snprintf(err, err_len, "block=%u, expected a multiple of %u", c->block, SKV_PAGE_TOKENS);
 	else
-		return 0;
+		return skv_prefill_check(&c->prefill, "", err, err_len);
 	return -1;
 }
 
@@ -53,7 +55,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 {
 	const struct config *c = config;
 
-	(void)m;
+	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (layer < c->dense)
 		return;
 	plan->pack = (struct skv_pack){

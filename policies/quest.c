@@ -28,6 +28,7 @@ struct config {
 	uint32_t variant;
 	struct skv_budget budget; /* K, pages; eval: tokens */
 	uint32_t dense;
+	struct skv_prefill_config prefill;
 };
 
 static const struct skv_param params[] = {
@@ -36,13 +37,22 @@ static const struct skv_param params[] = {
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), "64",
          "pages selected; below 1 a share of the sequence, at least 8 pages (eval: tokens, at least 3 pages)"},
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "2", "first layers that stay dense"},
+        SKV_PREFILL_PARAMS(struct config, prefill, ""),
 };
+
+static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
+{
+	const struct config *c = config;
+
+	(void)m;
+	return skv_prefill_check(&c->prefill, "", err, err_len);
+}
 
 static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
 {
 	const struct config *c = config;
 
-	(void)m;
+	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (layer < c->dense)
 		return;
 	plan->attend = SKV_ATTEND_PAGES;
@@ -87,6 +97,7 @@ static const struct skv_policy quest = {
         .params = params,
         .n_params = sizeof(params) / sizeof(params[0]),
         .config_size = sizeof(struct config),
+        .check = check,
         .plan = plan,
         .before = before,
 };

@@ -34,6 +34,7 @@ struct config {
 	float alpha;
 	float ratio;
 	uint32_t dense;
+	struct skv_prefill_config prefill;
 };
 
 static const struct skv_param params[] = {
@@ -44,6 +45,7 @@ static const struct skv_param params[] = {
         {"alpha", SKV_PARAM_FLOAT, offsetof(struct config, alpha), "1e-4", "weight above which a page matters"},
         {"ratio", SKV_PARAM_FLOAT, offsetof(struct config, ratio), "0.5", "ratio: share of the pages that matter"},
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "0", "first layers that stay dense"},
+        SKV_PREFILL_PARAMS(struct config, prefill, ""),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
@@ -58,7 +60,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	else if (!(c->ratio > 0 && c->ratio <= 1))
 		snprintf(err, err_len, "ratio=%g, expected above 0, at most 1", (double)c->ratio);
 	else
-		return 0;
+		return skv_prefill_check(&c->prefill, "", err, err_len);
 	return -1;
 }
 
@@ -71,7 +73,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 {
 	const struct config *c = config;
 
-	(void)m;
+	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (layer < c->dense)
 		return;
 	plan->attend = SKV_ATTEND_PAGES;

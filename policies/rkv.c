@@ -27,6 +27,7 @@ struct config {
 	uint32_t pool;
 	uint32_t again;
 	uint32_t dense;
+	struct skv_prefill_config prefill;
 };
 
 static const struct skv_param params[] = {
@@ -40,6 +41,7 @@ static const struct skv_param params[] = {
         {"again", SKV_PARAM_UINT, offsetof(struct config, again), "128",
          "tokens that may come on top before tokens go"},
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "0", "first layers that stay dense"},
+        SKV_PREFILL_PARAMS(struct config, prefill, "prefill_"),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
@@ -57,7 +59,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	else if (!(c->lambda > 0 && c->lambda <= 1))
 		snprintf(err, err_len, "lambda=%g, expected above 0, at most 1", (double)c->lambda);
 	else
-		return 0;
+		return skv_prefill_check(&c->prefill, "prefill_", err, err_len);
 	return -1;
 }
 
@@ -65,7 +67,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 {
 	const struct config *c = config;
 
-	(void)m;
+	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (layer < c->dense)
 		return;
 	plan->evidence = SKV_EV_TOKENS;

@@ -16,6 +16,7 @@ struct config {
 	struct skv_budget budget; /* tokens, sinks included */
 	uint32_t sinks;
 	uint32_t dense;
+	struct skv_prefill_config prefill;
 };
 
 static const struct skv_param params[] = {
@@ -24,6 +25,7 @@ static const struct skv_param params[] = {
         {"sinks", SKV_PARAM_UINT, offsetof(struct config, sinks), "4",
          "tokens of the sequence's head that stay"},
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "0", "first layers that stay dense"},
+        SKV_PREFILL_PARAMS(struct config, prefill, "prefill_"),
 };
 
 static struct skv_window window_of(const struct config *c)
@@ -42,7 +44,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 
 	(void)m;
 	if (c->sinks < least)
-		return 0;
+		return skv_prefill_check(&c->prefill, "prefill_", err, err_len);
 	snprintf(err, err_len, "sinks=%u leaves no room for recent tokens, expected below %u", c->sinks,
 	         least);
 	return -1;
@@ -52,7 +54,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 {
 	const struct config *c = config;
 
-	(void)m;
+	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (layer < c->dense)
 		return;
 	plan->attend = SKV_ATTEND_WINDOW;

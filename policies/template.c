@@ -27,6 +27,7 @@ struct config {
 	struct skv_budget budget;
 	uint32_t recent;
 	uint32_t dense;
+	struct skv_prefill_config prefill; /* how prompts attend: this struct, and its parameters, check and plan below */
 };
 
 static const struct skv_param params[] = {
@@ -36,6 +37,7 @@ static const struct skv_param params[] = {
          "last tokens, always among the selected; 0: an eighth of the budget"},
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "3",
          "first layers that stay dense; the last of them selects"},
+        SKV_PREFILL_PARAMS(struct config, prefill, ""),
 };
 
 /*
@@ -47,7 +49,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	const struct config *c = config;
 
 	if (c->dense >= 1 && c->dense <= m->n_layers)
-		return 0;
+		return skv_prefill_check(&c->prefill, "", err, err_len);
 	snprintf(err, err_len, "dense=%u, expected 1 to %u, the layers of the model", c->dense, m->n_layers);
 	return -1;
 }
@@ -61,7 +63,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	const struct config *c = config;
 	uint32_t selector = c->dense - 1;
 
-	(void)m;
+	skv_prefill_plan(&c->prefill, m, layer, plan); /* prompts, as the user says */
 	if (layer == selector) {
 		plan->evidence = SKV_EV_TOKENS;        /* leave the weight of each token behind, */
 		plan->pool = SKV_POOL_SUM;             /* added up over the heads that share a row: */

@@ -15,6 +15,7 @@ struct config {
 	struct skv_layer_set layers;
 	uint32_t dense;
 	struct skv_profile profile;
+	struct skv_prefill_config prefill;
 };
 
 static const struct skv_param params[] = {
@@ -26,6 +27,7 @@ static const struct skv_param params[] = {
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "2", "first layers that stay dense"},
         {"profile", SKV_PARAM_PROFILE, offsetof(struct config, profile), "none",
          "what sparsekv-calibrate has written about the model"},
+        SKV_PREFILL_PARAMS(struct config, prefill, ""),
 };
 
 static int selects(const struct config *c, const struct skv_model *m, uint32_t layer)
@@ -37,10 +39,19 @@ static int selects(const struct config *c, const struct skv_model *m, uint32_t l
 	return layer == c->dense || (layer > c->dense && layer == m->n_layers * 13 / 32);
 }
 
+static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
+{
+	const struct config *c = config;
+
+	(void)m;
+	return skv_prefill_check(&c->prefill, "", err, err_len);
+}
+
 static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
 {
 	const struct config *c = config;
 
+	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (selects(c, m, layer)) {
 		plan->evidence = SKV_EV_TOKENS;
 		plan->sharing = SKV_SHARE_Q_HEAD;
@@ -81,6 +92,7 @@ static const struct skv_policy tidal = {
         .params = params,
         .n_params = sizeof(params) / sizeof(params[0]),
         .config_size = sizeof(struct config),
+        .check = check,
         .plan = plan,
         .after = after,
 };

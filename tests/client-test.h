@@ -27,6 +27,13 @@
 		              skv_last_error(), word);                                                      \
 	} while (0)
 
+/* The spec that something runs, as this one says. */
+#define RUNS_SPEC(canonical, spec)                                                                               \
+	do {                                                                                                \
+		const char *runs_ = (canonical), *says_ = (spec);                                           \
+		ck_assert_msg(world_runs(runs_, says_), "runs %s, expected %s", runs_, says_);              \
+	} while (0)
+
 #if defined(__SANITIZE_ADDRESS__)
 #define SANITIZED 1
 #elif defined(__has_feature)

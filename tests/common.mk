@@ -34,6 +34,13 @@ tests_test_policies_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_BUILDDIR='"$(abs_top_builddi
 tests_test_policies_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_policies_LDADD = $(COMMON_TEST_LIBS)
 
+check_PROGRAMS += tests/test-prefill-plan
+TESTS += tests/test-prefill-plan
+tests_test_prefill_plan_SOURCES = tests/test-prefill-plan.c tests/policy-file.h tests/random.h
+tests_test_prefill_plan_CPPFLAGS = $(tests_test_policies_CPPFLAGS)
+tests_test_prefill_plan_CFLAGS = $(tests_test_policies_CFLAGS)
+tests_test_prefill_plan_LDADD = $(tests_test_policies_LDADD)
+
 check_PROGRAMS += tests/test-policy-files
 TESTS += tests/test-policy-files
 tests_test_policy_files_SOURCES = tests/test-policy-files.c tests/policy-file.h tests/random.h

@@ -589,7 +589,7 @@ START_TEST(parameters_that_make_no_sense)
 		{POLICY("raas"), "raas?ratio=0", "ratio=0, expected above 0"},
 		{POLICY("template"), "template?dense=0", "dense=0, expected 1 to 16"},
 		{POLICY("template"), "template?dense=17", "dense=17, expected 1 to 16"},
-		{POLICY("full"), "full?budget=1", "unknown parameter \"budget\", it has none"},
+		{POLICY("full"), "full?budget=1", "unknown parameter \"budget\", known are prefill, sinks"},
 	};
 	static _Alignas(16) char config[131072];
 

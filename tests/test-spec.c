@@ -144,6 +144,7 @@ START_TEST(lists_of_words)
 
 	ck_assert(skv_spec_words("a"));
 	ck_assert(skv_spec_words("a,ab,b,0-_"));
+	ck_assert(skv_spec_words("a,a+b,+"));
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		ck_assert_msg(!skv_spec_words(bad[i]), "%s", bad[i]);
 }

@@ -194,7 +194,7 @@ int world_step(struct world *w, const struct world_item *items, uint32_t n, int 
 	}
 	if (e < 0)
 		goto out;
-	if (w->next_spec[0] && !strcmp(skv_policy_spec(w->session), w->next_spec)) {
+	if (w->next_spec[0] && world_runs(skv_policy_spec(w->session), w->next_spec)) {
 		w->policy = w->next;
 		w->next_spec[0] = '\0';
 	}

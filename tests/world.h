@@ -12,6 +12,7 @@
 #define SKV_TEST_WORLD_H
 
 #include <stdbool.h>
+#include <string.h>
 #include <sparsekv/client.h>
 
 #define WORLD_MAX_LAYERS 16u
@@ -52,7 +53,15 @@ struct world {
 	uint64_t checked, skipped; /* outputs looked at; rows whose selection hung on a rounding */
 };
 
-/* A policy of random parameters, and its spec in canonical form (160 bytes). */
+/* Does a canonical spec say what this one does, which gives the first parameters, and leaves the rest as they are by default? */
+static inline bool world_runs(const char *canonical, const char *spec)
+{
+	const size_t n = strlen(spec);
+
+	return !strncmp(canonical, spec, n) && (!canonical[n] || canonical[n] == '?' || canonical[n] == '&');
+}
+
+/* A policy of random parameters, and its spec: in canonical form, but for how prompts attend (160 bytes). */
 struct world_policy world_policy(const struct skv_model *m, char *spec);
 /* Random small shapes; `dtype` of the pages. */
 void world_model(struct skv_model *m, const char *name, uint32_t dtype, uint32_t max_tokens);

@@ -25,6 +25,8 @@
 #ifndef SPARSEKV_POLICY_H
 #define SPARSEKV_POLICY_H
 
+#include <stdio.h>
+
 #include <sparsekv/types.h>
 
 #ifdef __cplusplus
@@ -53,7 +55,7 @@ enum skv_param_type {
 	SKV_PARAM_BOOL = 4,   /* uint32_t 0 or 1; written 0, 1, true, false */
 	SKV_PARAM_LAYERS = 5, /* struct skv_layer_set; written 2,7,12, or auto: empty, the policy chooses */
 	/*
-	 * uint32_t, which of the words in `def` (paper,eval,shared): 0 is the first, the default. If the parameter is
+	 * uint32_t, which of the words in `def` (paper,eval,shared; a-z, 0-9, _, - and +): 0 is the first, the default. If it is
 	 * called "variant", name:eval is short for name?variant=eval.
 	 */
 	SKV_PARAM_CHOICE = 6,
@@ -307,6 +309,140 @@ struct skv_plan {
 	struct skv_pack pack;
 	struct skv_prefill prefill;
 };
+
+/* ---- prefill, as any policy takes it in ------------------------------------------------------ */
+
+/*
+ * A policy that lets its user say how prompts attend has this struct in its config, SKV_PREFILL_PARAMS(struct config,
+ * FIELD, "") in its table, skv_prefill_check() in its check() and skv_prefill_plan() in its plan(). If it has a parameter
+ * of such a name itself, the last argument is what all of these but `prefill` begin with, "prefill_".
+ */
+struct skv_prefill_config {
+	uint32_t method; /* which of SKV_PREFILL_METHODS: how and correct of struct skv_prefill */
+	uint32_t sinks;  /* 0: the method's own */
+	uint32_t window; /* 0: the method's own */
+	uint32_t gamma;
+	uint32_t tail;   /* 0: 128, or gamma if that is more */
+	uint32_t segment;
+	uint32_t vertical, slash;
+	struct skv_budget top;
+	struct skv_layer_set anchors; /* empty: the first, and four evenly spaced from the third */
+};
+
+#define SKV_PREFILL_METHODS                                                                                 \
+	"dense,streaming,streaming+delta,streaming+recompute,hip,hip+delta,hip+recompute,"                  \
+	"minference,minference+delta,minference+recompute,kascade,kascade+delta,kascade+recompute"
+
+#define SKV_PREFILL_PARAMS(config, field, prefix)                                                           \
+	SKV_PREFILL_PARAMS_BUT_ANCHORS(config, field, prefix),                                              \
+	{prefix "anchors", SKV_PARAM_LAYERS, offsetof(config, field.anchors), "auto",                       \
+	 "kascade: layers that choose for those after them; auto: the first, and four evenly spaced from the third"}
+
+/* Of a policy that says itself which layers choose. */
+#define SKV_PREFILL_PARAMS_BUT_ANCHORS(config, field, prefix)                                               \
+	{"prefill", SKV_PARAM_CHOICE, offsetof(config, field.method), SKV_PREFILL_METHODS,                  \
+	 "how a prompt's rows attend; some are dense, +delta: and correct the others, +recompute: no more than that"}, \
+	{prefix "sinks", SKV_PARAM_UINT, offsetof(config, field.sinks), "0",                                \
+	 "streaming, hip: first tokens that all rows see; 0: 1024, hip 256"},                               \
+	{prefix "window", SKV_PARAM_UINT, offsetof(config, field.window), "0",                              \
+	 "streaming, hip: latest tokens that a row sees; 0: 2048, hip 1024"},                               \
+	{prefix "gamma", SKV_PARAM_UINT, offsetof(config, field.gamma), "64",                               \
+	 "+delta, +recompute: every so many rows one is dense"},                                            \
+	{prefix "tail", SKV_PARAM_UINT, offsetof(config, field.tail), "0",                                  \
+	 "+delta, +recompute: last rows of a prompt that are dense; 0: 128, or gamma if that is more"},     \
+	{prefix "segment", SKV_PARAM_UINT, offsetof(config, field.segment), "2048",                         \
+	 "minference: tokens that go by what their first 64 rows look at"},                                 \
+	{prefix "vertical", SKV_PARAM_UINT, offsetof(config, field.vertical), "1000",                       \
+	 "minference: tokens that a q head's rows see"},                                                    \
+	{prefix "slash", SKV_PARAM_UINT, offsetof(config, field.slash), "6096",                             \
+	 "minference: distances at which they see tokens"},                                                 \
+	{prefix "top", SKV_PARAM_BUDGET, offsetof(config, field.top), "0.1",                                \
+	 "kascade: tokens chosen for a tile and kv head; below 1 a share of those before it, at least 128"}
+
+#define SKV_PREFILL_WAYS 3u /* words a method: one for each of enum skv_correction */
+
+static inline uint32_t skv_prefill_how(const struct skv_prefill_config *c)
+{
+	return (c->method + SKV_PREFILL_WAYS - 1) / SKV_PREFILL_WAYS;
+}
+
+/* Do the values make sense? 0, or -1 with a text that names the parameter. */
+static inline int skv_prefill_check(const struct skv_prefill_config *c, const char *prefix, char *err, size_t err_len)
+{
+	const uint32_t most = SKV_MAX_TOKENS;
+
+	if (c->gamma < 2 || c->gamma > 4096 || (c->gamma & (c->gamma - 1)))
+		snprintf(err, err_len, "%sgamma=%u, expected a power of two, 2 to 4096", prefix, c->gamma);
+	else if (c->tail > most || (c->tail && c->tail < c->gamma))
+		snprintf(err, err_len, "%stail=%u, expected 0 or at least the gamma of %u", prefix, c->tail, c->gamma);
+	else if (c->sinks > most || (skv_prefill_how(c) == SKV_PREFILL_HIP && c->sinks % 64))
+		snprintf(err, err_len, "%ssinks=%u, expected at most %u, with hip a multiple of 64", prefix, c->sinks, most);
+	else if (c->window > most || (skv_prefill_how(c) == SKV_PREFILL_HIP && c->window % 64))
+		snprintf(err, err_len, "%swindow=%u, expected at most %u, with hip a multiple of 64", prefix, c->window, most);
+	else if (c->segment < 128 || c->segment > most || (c->segment & (c->segment - 1)))
+		snprintf(err, err_len, "%ssegment=%u, expected a power of two, 128 to %u", prefix, c->segment, most);
+	else if (c->vertical < SKV_LINES_FORCED || c->vertical > most)
+		snprintf(err, err_len, "%svertical=%u, expected %u to %u", prefix, c->vertical, SKV_LINES_FORCED, most);
+	else if (c->slash < SKV_LINES_FORCED || c->slash > most)
+		snprintf(err, err_len, "%sslash=%u, expected %u to %u", prefix, c->slash, SKV_LINES_FORCED, most);
+	else
+		return 0;
+	return -1;
+}
+
+static inline int skv_prefill_anchor(const struct skv_prefill_config *c, const struct skv_model *m, uint32_t layer)
+{
+	if (skv_layer_set_empty(&c->anchors))
+		return layer == 0 || skv_layer_even(m, 2, 4, layer);
+	return skv_layer_in(&c->anchors, layer);
+}
+
+/* What the method's layers have in common; how it goes by others is for each of them. */
+static inline struct skv_prefill skv_prefill_of(const struct skv_prefill_config *c)
+{
+	struct skv_prefill p = {0};
+
+	p.how = skv_prefill_how(c);
+	p.correct = p.how ? (c->method - 1) % SKV_PREFILL_WAYS : SKV_CORRECT_NONE;
+	if (p.correct) {
+		p.gamma = c->gamma;
+		p.tail = c->tail ? c->tail : c->gamma > 128 ? c->gamma : 128;
+	}
+	if (p.how == SKV_PREFILL_STREAMING) {
+		p.sinks = c->sinks ? c->sinks : 1024;
+		p.window = c->window ? c->window : 2048;
+	} else if (p.how == SKV_PREFILL_HIP) {
+		p.sinks = c->sinks ? c->sinks : 256;
+		p.window = c->window ? c->window : 1024;
+		p.keep[0] = 32768;
+		p.keep[1] = 8192;
+		p.keep[2] = 2048;
+	} else if (p.how == SKV_PREFILL_MINFERENCE) {
+		p.segment = c->segment;
+		p.vertical = c->vertical;
+		p.slash = c->slash;
+	} else if (p.how == SKV_PREFILL_KASCADE) {
+		p.top = c->top;
+		p.top_floor = c->top.share > 0 ? 128 : 1;
+	}
+	return p;
+}
+
+/* The layer's plan.prefill. HiP leaves the first three layers dense, Kascade those before its first anchor. */
+static inline void skv_prefill_plan(const struct skv_prefill_config *c, const struct skv_model *m, uint32_t layer,
+                                    struct skv_plan *plan)
+{
+	uint32_t source = layer;
+
+	while (source > 0 && !skv_prefill_anchor(c, m, source))
+		source--;
+	if (skv_prefill_how(c) == SKV_PREFILL_HIP ? layer < 3
+	                                          : skv_prefill_how(c) == SKV_PREFILL_KASCADE && !skv_prefill_anchor(c, m, source))
+		return;
+	plan->prefill = skv_prefill_of(c);
+	if (plan->prefill.how == SKV_PREFILL_KASCADE)
+		plan->prefill.source = source;
+}
 
 /* ---- primitives ------------------------------------------------------------------------------ */
 
