@@ -126,14 +126,16 @@ tests_gpu_client_LDADD = $(CLIENT_TEST_LIBS)
 # A device that is none, for all of these; the daemon's half of it needs CUDA's headers (tests/server.mk).
 if CUDA
 check_LTLIBRARIES += tests/fake-backend.la
-tests_fake_backend_la_SOURCES = tests/fake-backend.c tests/fake-backend.h tests/fake-codes.c tests/fake-keep.c
+tests_fake_backend_la_SOURCES = tests/fake-backend.c tests/fake-backend.h tests/fake-codes.c tests/fake-keep.c \
+	tests/fake-sparse.c
 tests_fake_backend_la_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 tests_fake_backend_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS) $(OPENMP_CFLAGS)
 tests_fake_backend_la_LIBADD = kernels/libskvkernels.la
 EXTRA_tests_gpu_client_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
 TESTS += tests/check-fake-device.sh
 endif
-EXTRA_DIST += tests/check-fake-device.sh tests/fake-backend.c tests/fake-backend.h tests/fake-codes.c tests/fake-keep.c
+EXTRA_DIST += tests/check-fake-device.sh tests/fake-backend.c tests/fake-backend.h tests/fake-codes.c tests/fake-keep.c \
+	tests/fake-sparse.c
 
 dist_check_SCRIPTS += tests/check-api.sh tests/check-readme.sh
 TESTS += tests/check-api.sh tests/check-readme.sh

@@ -674,5 +674,6 @@ API const struct skv_backend *skv_cuda_backend(void)
 	host = skv_kernels_host(NULL);
 	fake_keep(&kernels);
 	fake_codes(&kernels);
+	fake_sparse(&kernels);
 	return host ? &backend : NULL;
 }

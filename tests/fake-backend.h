@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/fake-backend.h - how the three files of the fake device see each other: what is queued. */
+/* tests/fake-backend.h - how the files of the fake device see each other: what is queued. */
 #ifndef SKV_FAKE_BACKEND_H
 #define SKV_FAKE_BACKEND_H
 
@@ -38,6 +38,8 @@ struct op {
 	struct skv_stamp stamp;
 	struct fake_layer *layers; /* that pack; the op's own */
 	struct skv_rebuilt rebuilt;
+	struct skv_sparse sparse; /* its lists are the op's own, too: units, more */
+	struct skv_tiles units, more;
 	bool has_ev, has_slots, has_list, tokens;
 };
 
@@ -49,5 +51,7 @@ struct op *fake_kernel(enum what what, const struct skv_shape *sh, const struct 
 void fake_keep(struct skv_kernels *k);
 /* And of those that pack. */
 void fake_codes(struct skv_kernels *k);
+/* And of prompts that do not attend densely. */
+void fake_sparse(struct skv_kernels *k);
 
 #endif

@@ -7,7 +7,7 @@
 
 #define REDZONE 256u
 #define LAYERS 3u
-#define TABLES (LAYERS + 2) /* and one of state pages, one of notes */
+#define TABLES (LAYERS + 3) /* and one of state pages, one of notes, one of what is kept */
 
 /* ---- how devices differ ----------------------------------------------------------------------- */
 
@@ -101,6 +101,7 @@ void case_init(struct kernel_case *c, uint32_t dtype, uint32_t heads, uint32_t k
 	*c = (struct kernel_case){.n = n};
 	c->sh = (struct skv_shape){.n_heads = heads, .n_kv_heads = kv_heads, .head_dim = dim, .dtype = dtype,
 	                           .layer = rnd_below(LAYERS), .state = LAYERS, .notes = LAYERS + 1,
+	                           .kept = LAYERS + 2,
 	                           .scale = 1 / sqrtf((float)dim)};
 	c->sh.page_bytes = (size_t)2 * kv_heads * SKV_PAGE_TOKENS * dim * skv_dtype_bytes(dtype);
 	for (uint32_t i = 0; i < n; i++) {
@@ -149,6 +150,7 @@ void case_deinit(struct kernel_case *c)
 		free(c->table[i]);
 		free(c->state[i]);
 		free(c->notes[i]);
+		free(c->kept[i]);
 	}
 	free(c->q);
 }
@@ -160,6 +162,30 @@ void case_punch(struct kernel_case *c, uint32_t one_in)
 			if (!rnd_below(one_in))
 				c->table[i][p] = skv_pte_make(rnd_below(2) ? SKV_PTE_HOLE : SKV_PTE_NONE,
 				                              (uint32_t)rnd64());
+}
+
+/* An array of n entries with some more that lead nowhere. */
+static skv_pte *longer(skv_pte *entries, uint32_t n, uint32_t to)
+{
+	entries = realloc(entries, to * sizeof *entries);
+	for (uint32_t e = n; e < to; e++)
+		entries[e] = skv_pte_make(SKV_PTE_NONE, 0);
+	return entries;
+}
+
+void case_keep(struct kernel_case *c, uint32_t pages)
+{
+	for (uint32_t i = 0; i < c->n; i++) {
+		const uint32_t was = c->seq[i].layer_stride, stride = was < pages ? pages : was;
+		c->table[i] = longer(c->table[i], was, stride);
+		c->state[i] = longer(c->state[i], was, stride);
+		c->notes[i] = longer(c->notes[i], was, stride);
+		c->kept[i] = longer(NULL, 0, stride);
+		c->seq[i].layer_stride = stride;
+		for (uint32_t p = 0; p < pages; p++)
+			c->kept[i][p] = skv_pte_make(SKV_PTE_FULL, c->pool_pages + pages - 1 - p);
+		c->pool_pages += pages;
+	}
 }
 
 bool case_resident(const struct kernel_case *c, uint32_t i, uint32_t token)
@@ -225,7 +251,7 @@ bool case_has_counter(uint32_t i)
 	return i % 4 != 3;
 }
 
-/* All tables of a sequence; only three are what they should be, the others lead to the page `wrong`. */
+/* All tables of a sequence; only four are what they should be, the others lead to the page `wrong`. */
 static const skv_pte *table_to(struct kernel_case *c, uint32_t i, uint32_t wrong)
 {
 	uint32_t stride = c->seq[i].layer_stride;
@@ -234,13 +260,14 @@ static const skv_pte *table_to(struct kernel_case *c, uint32_t i, uint32_t wrong
 		t[e] = e / stride == c->sh.layer   ? c->table[i][e % stride]
 		       : e / stride == c->sh.state ? c->state[i][e % stride]
 		       : e / stride == c->sh.notes ? c->notes[i][e % stride]
+		       : e / stride == c->sh.kept && c->kept[i] ? c->kept[i][e % stride]
 		                                   : skv_pte_make(SKV_PTE_FULL, wrong);
 	const skv_pte *there = case_to(c, t, TABLES * stride * sizeof *t);
 	free(t);
 	return there;
 }
 
-/* A page that no table has. */
+/* A page that no table has; pages of what is kept lie behind one. */
 static uint32_t unused_page(const struct kernel_case *c)
 {
 	bool *used = calloc(c->pool_pages, sizeof *used);
@@ -297,9 +324,8 @@ struct skv_batch case_part(const struct kernel_case *c, uint32_t from, uint32_t 
 	                          .max_q = c->max_q};
 }
 
-static struct skv_work work_for(const struct kernel_case *c, uint32_t rows, int threads)
+struct skv_work case_work_of(const struct kernel_case *c, size_t bytes, int threads)
 {
-	size_t bytes = c->on->kern->work_bytes(&c->sh, c->n, rows, c->max_len, threads);
 	uint8_t *blank = malloc(bytes + REDZONE);
 	memset(blank, c->on->device ? 0 : 0xff, bytes);
 	memset(blank + bytes, 0xff, REDZONE);
@@ -308,6 +334,11 @@ static struct skv_work work_for(const struct kernel_case *c, uint32_t rows, int 
 	c->on->to(w.mem, blank, bytes + REDZONE);
 	free(blank);
 	return w;
+}
+
+static struct skv_work work_for(const struct kernel_case *c, uint32_t rows, int threads)
+{
+	return case_work_of(c, c->on->kern->work_bytes(&c->sh, c->n, rows, c->max_len, threads), threads);
 }
 
 struct skv_work case_work(const struct kernel_case *c, int threads)

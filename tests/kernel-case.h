@@ -26,6 +26,7 @@ struct kernel_case {
 	skv_pte *table[CASE_SEQS];      /* of the layer that is meant, to write to before case_on() */
 	skv_pte *state[CASE_SEQS];      /* and of its state pages */
 	skv_pte *notes[CASE_SEQS];      /* and of the pages of its notes */
+	skv_pte *kept[CASE_SEQS];       /* and of what prompts keep: NULL before case_keep() */
 	float *k[CASE_SEQS], *v[CASE_SEQS]; /* [len][n_kv_heads][head_dim], as the pool's dtype holds them */
 	float *k_in[CASE_SEQS], *v_in[CASE_SEQS]; /* before rounding */
 	uint32_t pool_pages;
@@ -55,6 +56,9 @@ void case_deinit(struct kernel_case *);
 void case_punch(struct kernel_case *, uint32_t one_in);
 bool case_resident(const struct kernel_case *, uint32_t i, uint32_t token);
 
+/* So many pages of each sequence for what prompts keep. Before case_on(), once. */
+void case_keep(struct kernel_case *, uint32_t pages);
+
 /* Put it on the backend, pool empty. False: the backend does not support the shape. */
 bool case_on(struct kernel_case *, const struct test_backend *);
 void case_off(struct kernel_case *);
@@ -81,8 +85,9 @@ size_t case_rows_bytes(const struct kernel_case *, size_t n);
 uint64_t case_attended_before(uint32_t i);
 bool case_has_counter(uint32_t i);
 
-/* Scratch for a call of this case; then it ends, and nothing may have been written past it. */
+/* Scratch for a call of this case, or so much of it; then it ends, and nothing may have been written past it. */
 struct skv_work case_work(const struct kernel_case *, int threads);
+struct skv_work case_work_of(const struct kernel_case *, size_t bytes, int threads);
 void case_work_done(const struct kernel_case *, const struct skv_work *);
 
 /* Roughly normal, mean 0, variance 1. */

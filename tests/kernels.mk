@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 KERNEL_TESTS = tests/test-allot tests/test-append tests/test-bounds tests/test-chosen tests/test-codes tests/test-decode \
 	tests/test-keep tests/test-low tests/test-pack tests/test-prefill tests/test-rebuild \
-	tests/test-recall tests/test-replay tests/test-select tests/test-slots tests/test-topk
+	tests/test-recall tests/test-replay tests/test-select tests/test-slots tests/test-sparse tests/test-topk
 check_PROGRAMS += $(KERNEL_TESTS)
 TESTS += $(KERNEL_TESTS)
 
@@ -64,6 +64,13 @@ tests_test_slots_SOURCES = tests/test-slots.c tests/ref-slots.c tests/ref-slots.
 tests_test_slots_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
 tests_test_slots_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_slots_LDADD = $(KERNEL_TEST_LIBS)
+
+SPARSE_TEST_SOURCES = tests/sparse-case.c tests/sparse-case.h tests/ref-sparse.c tests/ref-sparse.h $(KERNEL_TEST_SOURCES)
+
+tests_test_sparse_SOURCES = tests/test-sparse.c $(SPARSE_TEST_SOURCES)
+tests_test_sparse_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
+tests_test_sparse_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_sparse_LDADD = $(KERNEL_TEST_LIBS)
 
 NOTE_TEST_SOURCES = tests/note-case.c tests/note-case.h tests/ref-slots.c tests/ref-slots.h $(KERNEL_TEST_SOURCES)
 

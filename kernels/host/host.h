@@ -140,6 +140,10 @@ void ISA(score_pages)(const struct skv_shape *, const struct skv_batch *, const 
                       const struct skv_evidence *, const struct skv_work *);
 void ISA(prefill_dense)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                         const struct skv_work *);
+void ISA(prefill_sparse)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+                         const struct skv_sparse *, const struct skv_work *);
+void ISA(keep_queries)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
+                       const struct skv_work *);
 /* The k-th largest of keys[0, n), which it may move about; *k becomes how many of its equals are of the k largest. */
 uint32_t ISA(kth)(uint32_t *keys, uint32_t n, uint32_t *k);
 /* Order ids[0, n), which ascend, by their scores: the largest first, of equals the lower. `scratch` has n elements. */
@@ -180,6 +184,7 @@ void ISA(rebuild)(const struct skv_shape *, const struct skv_batch *, const stru
 
 size_t ISA(decode_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len);
 size_t ISA(prefill_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);
+size_t ISA(sparse_bytes)(const struct skv_shape *, const struct skv_batch *bounds, const struct skv_sparse *, int threads);
 size_t ISA(select_bytes)(uint32_t max_len, int threads);
 size_t ISA(votes_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t n_rows, int threads);
 size_t ISA(rank_bytes)(uint32_t max_len, int threads);
