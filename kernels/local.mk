@@ -42,10 +42,10 @@ endif
 # The CUDA backend: a module that is loaded where a device is wanted, so nothing links it (cuda.mk).
 CUDA_KERNEL_CODE = kernels/cuda/allot.cu kernels/cuda/append.cu kernels/cuda/bounds.cu kernels/cuda/decode.cu \
 	kernels/cuda/decode-codes.cu kernels/cuda/decode-low.cu kernels/cuda/device.cu kernels/cuda/encode.cu \
-	kernels/cuda/keep.cu kernels/cuda/kept.cu kernels/cuda/low.cu kernels/cuda/merge.cu kernels/cuda/pack.cu \
+	kernels/cuda/keep.cu kernels/cuda/kept.cu kernels/cuda/lines.cu kernels/cuda/low.cu kernels/cuda/merge.cu kernels/cuda/pack.cu \
 	kernels/cuda/place.cu kernels/cuda/prefill.cu kernels/cuda/rank.cu kernels/cuda/read.cu kernels/cuda/rebuild.cu \
 	kernels/cuda/recall.cu kernels/cuda/search.cu kernels/cuda/select.cu \
-	kernels/cuda/share.cu kernels/cuda/stamp.cu kernels/cuda/step.cu kernels/cuda/table.cu kernels/cuda/tiles.cu kernels/cuda/union.cu \
+	kernels/cuda/share.cu kernels/cuda/stages.cu kernels/cuda/stamp.cu kernels/cuda/step.cu kernels/cuda/table.cu kernels/cuda/tiles.cu kernels/cuda/union.cu \
 	kernels/cuda/votes.cu
 CUDA_KERNEL_SEEN = kernels/cuda/barrier.cuh kernels/cuda/chosen.cuh kernels/cuda/codes.cuh \
 	kernels/cuda/convert.cuh kernels/cuda/cuda.h kernels/cuda/decode.cuh \

@@ -9,7 +9,7 @@
  *   union.cu     one list of what q heads want
  *   prefill.cu   causal attention of many rows (rows.cuh)
  *   kept.cu      queries that a prompt's later calls need
- *   tiles.cu     Kascade's lists of tiles (strided.cuh)
+ *   tiles.cu     Kascade's lists of tiles (strided.cuh); stages.cu: HiP's; lines.cu: MInference's
  *   append.cu    K and V into pages, copies of pages
  *   bounds.cu    bounds of pages, scores by them
  *   place.cu     slots of new tokens, notes carried from step to step (notes.cuh)
@@ -182,9 +182,16 @@ void skv_cuda_keep_queries(const struct skv_shape *, const struct skv_batch *, c
                            const struct skv_work *);
 void skv_cuda_tile_best(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
                         struct skv_budget top, uint32_t floor, const struct skv_tiles *ret, const struct skv_work *);
+void skv_cuda_tile_stages(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
+                          const uint32_t keep[SKV_HIP_STAGES], const struct skv_tiles *ret, const struct skv_work *);
+void skv_cuda_tile_lines(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
+                         uint32_t vertical, uint32_t slash, const struct skv_tiles *units, const struct skv_tiles *more,
+                         const struct skv_work *);
 /* Scratch of those that fill lists of tiles, from its beginning, on batches within these bounds; of one, behind what stays 0. */
 size_t skv_cuda_tiles_bytes(const struct skv_shape *, const struct skv_batch *bounds, const struct skv_sparse *);
 size_t skv_cuda_best_bytes(const struct skv_shape *, const struct skv_batch *bounds, const struct skv_sparse *);
+size_t skv_cuda_stages_bytes(const struct skv_shape *, const struct skv_batch *bounds, const struct skv_sparse *);
+size_t skv_cuda_lines_bytes(const struct skv_shape *, const struct skv_batch *bounds, const struct skv_sparse *);
 
 /* Before the first launch on a device, which is current: more shared memory than kernels have by default. */
 cudaError_t skv_cuda_decode_init(void);
@@ -194,6 +201,8 @@ cudaError_t skv_cuda_prefill_init(void);
 cudaError_t skv_cuda_select_init(void);
 cudaError_t skv_cuda_votes_init(void);
 cudaError_t skv_cuda_tiles_init(void);
+cudaError_t skv_cuda_stages_init(void);
+cudaError_t skv_cuda_lines_init(void);
 cudaError_t skv_cuda_search_init(void);
 cudaError_t skv_cuda_encode_init(void);
 cudaError_t skv_cuda_rebuild_init(void);

@@ -141,6 +141,8 @@ static int prepare(unsigned device)
 	e = e ? e : skv_cuda_select_init();
 	e = e ? e : skv_cuda_votes_init();
 	e = e ? e : skv_cuda_tiles_init();
+	e = e ? e : skv_cuda_stages_init();
+	e = e ? e : skv_cuda_lines_init();
 	e = e ? e : skv_cuda_search_init();
 	e = e ? e : skv_cuda_encode_init();
 	e = e ? e : skv_cuda_rebuild_init();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/kept.cu - queries that a prompt's later calls need: copied to the set of kept pages that this step writes. */
+/* kernels/cuda/kept.cu - queries that later calls need, copied to the set of kept pages that this step writes. */
 #include "kernels/cuda/strided.cuh"
 
 /* Grid: rows that are kept, sequences. Pieces are of 16 bytes, of which a head has a whole number. */
-__global__ void __launch_bounds__(THREADS) keep_kernel(const __grid_constant__ struct strided c)
+__global__ void __launch_bounds__(THREADS) keep_queries_kernel(const __grid_constant__ struct strided c)
 {
 	const struct skv_kseq *s = &c.call.seq[blockIdx.y];
 	const uint32_t last = s->len - 1, pieces = c.sh.head_dim * skv_dtype_bytes(c.sh.io_dtype) / 16;
@@ -19,12 +19,12 @@ __global__ void __launch_bounds__(THREADS) keep_kernel(const __grid_constant__ s
 	}
 }
 
-void skv_cuda_keep_queries(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_sparse *sp,
-                           const struct skv_work *work)
+void skv_cuda_keep_queries(const struct skv_shape *sh, const struct skv_batch *b, const void *q,
+                           const struct skv_sparse *sp, const struct skv_work *work)
 {
 	struct strided c = {};
 
 	strided_of(&c, sh, b, q, sp);
 	if (b->n > 0 && sp->kept_rows > 0)
-		keep_kernel<<<dim3(sp->kept_rows, b->n), THREADS, 0, stream_of(work)>>>(c);
+		keep_queries_kernel<<<dim3(sp->kept_rows, b->n), THREADS, 0, stream_of(work)>>>(c);
 }

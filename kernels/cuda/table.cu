@@ -97,7 +97,11 @@ size_t skv_cuda_scratch_at(const struct skv_shape *sh)
 
 size_t skv_cuda_tiles_bytes(const struct skv_shape *sh, const struct skv_batch *bounds, const struct skv_sparse *sp)
 {
-	return skv_cuda_scratch_at(sh) + skv_cuda_best_bytes(sh, bounds, sp);
+	const size_t best = skv_cuda_best_bytes(sh, bounds, sp), stages = skv_cuda_stages_bytes(sh, bounds, sp);
+
+	if (!sp->kept_rows) /* there is no row that speaks for a tile */
+		return 0;
+	return skv_cuda_scratch_at(sh) + (sp->segment ? skv_cuda_lines_bytes(sh, bounds, sp) : most_of(best, stages));
 }
 
 static const struct skv_kernels cuda = {
@@ -128,6 +132,8 @@ static const struct skv_kernels cuda = {
 	.prefill_dense = skv_cuda_prefill_dense,
 	.keep_queries = skv_cuda_keep_queries,
 	.tile_best = skv_cuda_tile_best,
+	.tile_stages = skv_cuda_tile_stages,
+	.tile_lines = skv_cuda_tile_lines,
 	.select = skv_cuda_select,
 	.select_union = skv_cuda_select_union,
 	.recall = skv_cuda_recall,

@@ -56,7 +56,7 @@ template <class T, int D> __global__ void __launch_bounds__(THREADS) pool_kernel
 }
 
 /* Grid: tiles of a job, the band's jobs. */
-static __global__ void __launch_bounds__(BEST_THREADS) best_kernel(const __grid_constant__ struct best c)
+__global__ void __launch_bounds__(BEST_THREADS) best_kernel(const __grid_constant__ struct best c)
 {
 	extern __shared__ uint4 shared_keys[];
 	__shared__ struct select_room room;
