@@ -88,6 +88,7 @@ static void prefill(const struct config *c, const struct skv_model *m, uint32_t 
 	if (ret->how != SKV_PREFILL_KASCADE)
 		return;
 	ret->source = source;
+	ret->dense = layer == 0;
 	if (source < layer)
 		ret->mapped = map(c, m, layer, ret->map);
 }

@@ -275,6 +275,7 @@ struct skv_prefill {
 	struct skv_budget top; /* KASCADE: tokens */
 	uint32_t top_floor;
 	uint32_t source;     /* KASCADE: this layer or an earlier one that is its own source */
+	uint32_t dense;      /* its own source: it attends densely, and chooses for later layers alone, as the paper's layer 0 */
 	uint32_t mapped;     /* of an earlier layer: kv head h goes by the tokens of its kv head map[h] */
 	uint8_t map[SKV_MAX_HEADS];
 };
@@ -440,8 +441,10 @@ static inline void skv_prefill_plan(const struct skv_prefill_config *c, const st
 	                                          : skv_prefill_how(c) == SKV_PREFILL_KASCADE && !skv_prefill_anchor(c, m, source))
 		return;
 	plan->prefill = skv_prefill_of(c);
-	if (plan->prefill.how == SKV_PREFILL_KASCADE)
+	if (plan->prefill.how == SKV_PREFILL_KASCADE) {
 		plan->prefill.source = source;
+		plan->prefill.dense = layer == 0;
+	}
 }
 
 /* ---- primitives ------------------------------------------------------------------------------ */
