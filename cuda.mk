@@ -5,12 +5,15 @@ EXTRA_DIST += cuda.mk
 cudamoduledir = $(pkglibdir)
 cudamodule_DATA =
 CUDA_OBJECTS =
+SKV_HOPPER_OBJECTS =
 CLEANFILES += $(cudamodule_DATA) $(CUDA_OBJECTS)
 
 if CUDA
 # Machine code for what is in use, and code for the driver to compile on what comes after.
 SKV_GENCODE = -gencode arch=compute_80,code=sm_80 -gencode 'arch=compute_90,code=[sm_90,compute_90]'
-SKV_NVCC = $(NVCC) -std=c++17 $(SKV_GENCODE) $(SKV_NVCCFLAGS) -Xcompiler -Wall,-fPIC,-fvisibility=hidden $(NVCCFLAGS)
+# Objects of SKV_HOPPER_OBJECTS are of instructions that Hopper alone has; whoever calls them has asked which device it is.
+SKV_HOPPER = -gencode arch=compute_90a,code=sm_90a
+SKV_NVCC = $(NVCC) -std=c++17 $(if $(filter $@,$(SKV_HOPPER_OBJECTS)),$(SKV_HOPPER),$(SKV_GENCODE)) $(SKV_NVCCFLAGS) -Xcompiler -Wall,-fPIC,-fvisibility=hidden $(NVCCFLAGS)
 
 AM_V_NVCC = $(am__v_NVCC_$(V))
 am__v_NVCC_ = $(am__v_NVCC_$(AM_DEFAULT_VERBOSITY))

@@ -40,21 +40,23 @@ kernels_libskvkernels_la_LIBADD += kernels/libskvkernels-avx2.la kernels/libskvk
 endif
 
 # The CUDA backend: a module that is loaded where a device is wanted, so nothing links it (cuda.mk).
-CUDA_KERNEL_CODE = kernels/cuda/allot.cu kernels/cuda/append.cu kernels/cuda/bounds.cu kernels/cuda/decode.cu \
-	kernels/cuda/decode-codes.cu kernels/cuda/decode-low.cu kernels/cuda/device.cu kernels/cuda/encode.cu \
-	kernels/cuda/keep.cu kernels/cuda/kept.cu kernels/cuda/lines.cu kernels/cuda/low.cu kernels/cuda/merge.cu kernels/cuda/pack.cu \
-	kernels/cuda/place.cu kernels/cuda/prefill.cu kernels/cuda/rank.cu kernels/cuda/read.cu kernels/cuda/rebuild.cu \
-	kernels/cuda/recall.cu kernels/cuda/search.cu kernels/cuda/select.cu \
-	kernels/cuda/share.cu kernels/cuda/stages.cu kernels/cuda/stamp.cu kernels/cuda/step.cu kernels/cuda/table.cu kernels/cuda/tiles.cu kernels/cuda/union.cu \
-	kernels/cuda/votes.cu
+CUDA_KERNEL_CODE = kernels/cuda/allot.cu kernels/cuda/append.cu kernels/cuda/bounds.cu \
+	kernels/cuda/decode.cu kernels/cuda/decode-codes.cu kernels/cuda/decode-low.cu kernels/cuda/device.cu \
+	kernels/cuda/encode.cu kernels/cuda/keep.cu kernels/cuda/kept.cu kernels/cuda/lines.cu kernels/cuda/low.cu \
+	kernels/cuda/merge.cu kernels/cuda/pack.cu kernels/cuda/place.cu kernels/cuda/prefill.cu \
+	kernels/cuda/prefill-wide.cu kernels/cuda/rank.cu kernels/cuda/read.cu kernels/cuda/rebuild.cu \
+	kernels/cuda/recall.cu kernels/cuda/search.cu kernels/cuda/select.cu kernels/cuda/share.cu \
+	kernels/cuda/stages.cu kernels/cuda/stamp.cu kernels/cuda/step.cu kernels/cuda/table.cu \
+	kernels/cuda/tiles.cu kernels/cuda/union.cu kernels/cuda/votes.cu
 CUDA_KERNEL_SEEN = kernels/cuda/barrier.cuh kernels/cuda/chosen.cuh kernels/cuda/codes.cuh \
-	kernels/cuda/convert.cuh kernels/cuda/cuda.h kernels/cuda/decode.cuh \
-	kernels/cuda/decode-codes.cuh kernels/cuda/decode-codes-ahead.cuh kernels/cuda/decode-codes-tile.cuh \
-	kernels/cuda/decode-kernel.cuh kernels/cuda/decode-tile.cuh kernels/cuda/low.cuh kernels/cuda/rebuild.cuh \
-	kernels/cuda/evidence.cuh kernels/cuda/gemm.cuh kernels/cuda/notes.cuh \
-	kernels/cuda/nth.cuh kernels/cuda/pack.cuh kernels/cuda/rows.cuh kernels/cuda/select.cuh kernels/cuda/shared.cuh \
-	kernels/cuda/slots.cuh kernels/cuda/softmax.cuh kernels/cuda/strided.cuh kernels/cuda/module.h kernels/cuda/read.h kernels/codes-check.h \
-	kernels/codes.h kernels/device.h kernels/kernels.h \
+	kernels/cuda/convert.cuh kernels/cuda/cuda.h kernels/cuda/decode.cuh kernels/cuda/decode-codes.cuh \
+	kernels/cuda/decode-codes-ahead.cuh kernels/cuda/decode-codes-tile.cuh kernels/cuda/decode-kernel.cuh \
+	kernels/cuda/decode-tile.cuh kernels/cuda/low.cuh kernels/cuda/rebuild.cuh kernels/cuda/evidence.cuh \
+	kernels/cuda/gemm.cuh kernels/cuda/notes.cuh kernels/cuda/nth.cuh kernels/cuda/pack.cuh \
+	kernels/cuda/prefill.h kernels/cuda/prompt.cuh kernels/cuda/prompt-out.cuh kernels/cuda/wgmma.cuh \
+	kernels/cuda/wide.cuh kernels/cuda/rows.cuh kernels/cuda/select.cuh kernels/cuda/shared.cuh \
+	kernels/cuda/slots.cuh kernels/cuda/softmax.cuh kernels/cuda/strided.cuh kernels/cuda/module.h \
+	kernels/cuda/read.h kernels/codes-check.h kernels/codes.h kernels/device.h kernels/kernels.h \
 	libclient/include/sparsekv/policy.h libclient/include/sparsekv/types.h
 EXTRA_DIST += $(CUDA_KERNEL_CODE) $(CUDA_KERNEL_SEEN) kernels/cuda/module.map
 
@@ -62,6 +64,7 @@ if CUDA
 cudamodule_DATA += kernels/cuda/libsparsekv-cuda.so
 CUDA_KERNEL_OBJECTS = $(CUDA_KERNEL_CODE:.cu=.o)
 CUDA_OBJECTS += $(CUDA_KERNEL_OBJECTS)
+SKV_HOPPER_OBJECTS += kernels/cuda/prefill-wide.o
 $(CUDA_KERNEL_OBJECTS): $(CUDA_KERNEL_SEEN)
 
 kernels/cuda/libsparsekv-cuda.so: $(CUDA_KERNEL_OBJECTS) kernels/cuda/module.map

@@ -27,6 +27,24 @@ DEVICE void io_store(uint32_t dtype, void *p, size_t i, float x)
 		((__nv_bfloat16 *)p)[i] = __float2bfloat16_rn(x);
 }
 
+/* Eight elements from i on, a multiple of 8. */
+DEVICE void io_store8(uint32_t dtype, void *p, size_t i, const float2 (&x)[4])
+{
+	if (dtype == SKV_F32) {
+		((float4 *)p)[i / 4] = make_float4(x[0].x, x[0].y, x[1].x, x[1].y);
+		((float4 *)p)[i / 4 + 1] = make_float4(x[2].x, x[2].y, x[3].x, x[3].y);
+		return;
+	}
+	uint32_t w[4];
+#pragma unroll
+	for (int k = 0; k < 4; k++) {
+		const __half2 h = __floats2half2_rn(x[k].x, x[k].y);
+		const __nv_bfloat162 b = __floats2bfloat162_rn(x[k].x, x[k].y);
+		w[k] = dtype == SKV_F16 ? *(const uint32_t *)&h : *(const uint32_t *)&b;
+	}
+	((uint4 *)p)[i / 8] = make_uint4(w[0], w[1], w[2], w[3]);
+}
+
 /* Elements i and i + 1, i even. */
 DEVICE float2 io_load2(uint32_t dtype, const void *p, size_t i)
 {

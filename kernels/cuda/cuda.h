@@ -7,7 +7,8 @@
  *   decode-codes.cu  one query row a sequence, over tokens of a layer that packs (decode-codes.cuh)
  *   select.cu    top-k by radix select
  *   union.cu     one list of what q heads want
- *   prefill.cu   causal attention of many rows (rows.cuh)
+ *   prefill.cu   causal attention of many rows, dense and sparse (prompt.cuh, prompt-out.cuh, rows.cuh)
+ *   prefill-wide.cu  the same with products of warpgroups (wide.cuh, wgmma.cuh)
  *   kept.cu      queries that a prompt's later calls need
  *   tiles.cu     Kascade's lists of tiles (strided.cuh); stages.cu: HiP's; lines.cu: MInference's
  *   append.cu    K and V into pages, copies of pages
@@ -133,6 +134,9 @@ void skv_cuda_score_pages(const struct skv_shape *, const struct skv_batch *, co
                           const struct skv_evidence *, const struct skv_work *);
 void skv_cuda_prefill_dense(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                             const struct skv_work *);
+void skv_cuda_prefill_sparse(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+                             const struct skv_sparse *, const struct skv_work *);
+size_t skv_cuda_sparse_bytes(const struct skv_shape *, const struct skv_batch *bounds, const struct skv_sparse *, int threads);
 void skv_cuda_select(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
                      bool tokens, const struct skv_select *, struct skv_list *, const struct skv_work *);
 void skv_cuda_recall(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
