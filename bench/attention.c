@@ -31,11 +31,6 @@ struct options {
 	struct bed_options bed;
 };
 
-static const char *dtype_name(uint32_t dtype)
-{
-	return dtype == SKV_F32 ? "fp32" : dtype == SKV_F16 ? "fp16" : "bf16";
-}
-
 /* ---- what is measured ------------------------------------------------------------------------ */
 
 typedef uint32_t line __attribute__((vector_size(64)));
@@ -198,7 +193,7 @@ static void report(struct report *r, const struct bed *b, const char *kind, uint
 {
 	char heads[32];
 	snprintf(heads, sizeof heads, "%u/%u", b->sh.n_heads, b->sh.n_kv_heads);
-	report_row(r, kind, b->o->kern->name, heads, (double)b->sh.head_dim, dtype_name(b->sh.dtype),
+	report_row(r, kind, b->o->kern->name, heads, (double)b->sh.head_dim, bench_dtype_name(b->sh.dtype),
 	           (double)b->threads, (double)tokens, (double)b->o->batch, ms, gbps, of_read, of_dense,
 	           gflops);
 }
@@ -316,22 +311,6 @@ static int parse_heads(struct options *o, const char *text)
 	return 0;
 }
 
-static int parse_dtypes(struct options *o, const char *text)
-{
-	static const char *const names[] = {[SKV_F32] = "fp32", [SKV_F16] = "fp16", [SKV_BF16] = "bf16"};
-	o->n_dtypes = 0;
-	for (const char *p = text; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
-		size_t len = strcspn(p, ",");
-		uint32_t d = 0;
-		while (d < 3 && (strlen(names[d]) != len || strncmp(names[d], p, len)))
-			d++;
-		if (d == 3 || o->n_dtypes == BENCH_LIST_MAX)
-			return bench_bad("dtype", text, "fp32, fp16 or bf16, separated by commas");
-		o->dtypes[o->n_dtypes++] = d;
-	}
-	return 0;
-}
-
 static struct skv_shape shape_of(const struct options *o, int i, uint32_t dtype)
 {
 	return bed_shape((uint32_t)o->heads[i], (uint32_t)o->kv_heads[i], (uint32_t)o->dims[i], dtype);
@@ -358,7 +337,7 @@ static int check_shapes(const struct options *o, int n_dims)
 		const char *why = o->bed.kern->unsupported(&sh);
 		if (why) {
 			fprintf(stderr, "sparsekv-bench: --heads %u/%u --dim %u --dtype %s: %s\n", sh.n_heads,
-			        sh.n_kv_heads, sh.head_dim, dtype_name(sh.dtype), why);
+			        sh.n_kv_heads, sh.head_dim, bench_dtype_name(sh.dtype), why);
 			return -1;
 		}
 	}
@@ -399,7 +378,7 @@ static int parse(struct options *o, int argc, char **argv)
 			e = parse_heads(o, optarg);
 			break;
 		case 'y':
-			e = parse_dtypes(o, optarg);
+			e = (o->n_dtypes = bench_dtypes(optarg, o->dtypes)) < 0;
 			break;
 		case 'b':
 			e = bench_number("batch", optarg, 1, 4096, &o->bed.batch);

@@ -21,6 +21,7 @@ int bench_ipc(int argc, char **argv);
 int bench_step(int argc, char **argv);
 int bench_memory(int argc, char **argv);
 int bench_policies(int argc, char **argv);
+int bench_prefill(int argc, char **argv);
 int bench_plot(int argc, char **argv);
 
 /* ---- report ---------------------------------------------------------------------------------- */
@@ -69,6 +70,10 @@ int bench_device(const char *text, uint32_t *ret);
 
 /* "q heads/kv heads". 0, or -1 after saying what is wrong. */
 int bench_heads(const char *text, uint32_t *ret_heads, uint32_t *ret_kv_heads);
+
+/* "fp32,fp16,bf16" as enum skv_dtype, and one's name. Returns how many, or -1 after saying what is wrong. */
+int bench_dtypes(const char *text, uint32_t *ret_list);
+const char *bench_dtype_name(uint32_t dtype);
 
 /*
  * A comma-separated list of whole numbers from `least` on. Returns how many, or -1 after saying on

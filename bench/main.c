@@ -15,6 +15,7 @@ static const struct {
 	{"step", "whole steps as Kascade and DELTA do them, against dense ones", bench_step},
 	{"memory", "what a long decode keeps in memory under each policy", bench_memory},
 	{"policies", "decode steps under each policy", bench_policies},
+	{"prefill", "ways to read a prompt, a layer at a time", bench_prefill},
 	{"plot", "a drawing of what the others wrote as CSV", bench_plot},
 };
 #define N_COMMANDS (sizeof commands / sizeof *commands)

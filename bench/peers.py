@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Decode attention of other libraries, on the shapes and with the timing of `sparsekv-bench attention --device`.
+"""Attention of other libraries, on the shapes and with the timing of `sparsekv-bench attention --device`.
 
 PyTorch's scaled_dot_product_attention (its FlashAttention and cuDNN back ends) on contiguous K and V, and, where it is
 installed, FlashInfer's paged decode on pages of 16 tokens in random order. fp16, one query token a sequence. A figure
 is the median of five batches of calls between two events; GB/s counts each K and V byte once.
+
+With --prefill causal attention of whole prompts instead, to hold against `sparsekv-bench prefill --device`: fp16 and
+bf16, a call at a time, and fewer of them where they take seconds; TFLOP/s counts the pairs that the mask leaves.
 """
 import argparse
 import statistics
@@ -45,6 +48,28 @@ def sdpa(heads, kv_heads, dim, tokens, batch):
         report(name, heads, kv_heads, dim, tokens, batch, ms)
 
 
+def prefill(heads, kv_heads, dim, tokens, dtype):
+    def rows(h):
+        return torch.randn(1, h, tokens, dim, device="cuda", dtype=dtype)
+
+    q, k, v = rows(heads), rows(kv_heads), rows(kv_heads)
+    for name, backend in ("flash", SDPBackend.FLASH_ATTENTION), ("cudnn", SDPBackend.CUDNN_ATTENTION):
+        times = []
+        with sdpa_kernel(backend):
+            while len(times) < 6 and sum(times) < 4000:
+                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                begin.record()
+                F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=heads != kv_heads)
+                end.record()
+                end.synchronize()
+                times.append(begin.elapsed_time(end))
+        # the first call wakes what it needs, which shows unless it takes long itself
+        ms = statistics.median(times[1:] if len(times) > 1 else times)
+        tflops = 4 * heads * dim * (tokens * (tokens + 1) / 2) / ms / 1e9
+        dtype_name = "fp16" if dtype == torch.float16 else "bf16"
+        print(f"{name},{heads}/{kv_heads},{dim},{dtype_name},{tokens},{ms:.3f},{tflops:.1f}", flush=True)
+
+
 def flashinfer(heads, kv_heads, dim, tokens, batch):
     import flashinfer
 
@@ -65,8 +90,17 @@ def main():
     p.add_argument("--heads", default="32/8", help="q heads/kv heads (%(default)s)")
     p.add_argument("--dim", type=int, default=128, help="head dimension (%(default)s)")
     p.add_argument("--shapes", default="64x8192,64x32768,16x131072", help="batch x tokens, ... (%(default)s)")
+    p.add_argument("--prefill", metavar="TOKENS", help="prompts of so many tokens, ... instead, such as 32768,131072")
     a = p.parse_args()
     heads, kv_heads = map(int, a.heads.split("/"))
+
+    if a.prefill:
+        print("kernel,heads,dim,dtype,tokens,ms,tflop_per_s")
+        for tokens in map(int, a.prefill.split(",")):
+            for dtype in torch.float16, torch.bfloat16:
+                prefill(heads, kv_heads, a.dim, tokens, dtype)
+                torch.cuda.empty_cache()
+        return
 
     print("kernel,heads,dim,dtype,tokens,batch,ms,gb_per_s")
     for shape in a.shapes.split(","):

@@ -149,6 +149,29 @@ int bench_heads(const char *text, uint32_t *ret_heads, uint32_t *ret_kv_heads)
 	return 0;
 }
 
+static const char *const dtypes[] = {[SKV_F32] = "fp32", [SKV_F16] = "fp16", [SKV_BF16] = "bf16"};
+
+const char *bench_dtype_name(uint32_t dtype)
+{
+	return dtypes[dtype];
+}
+
+int bench_dtypes(const char *text, uint32_t *ret_list)
+{
+	int n = 0;
+
+	for (const char *p = text; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
+		size_t len = strcspn(p, ",");
+		uint32_t d = 0;
+		while (d < 3 && (strlen(dtypes[d]) != len || strncmp(dtypes[d], p, len)))
+			d++;
+		if (d == 3 || n == BENCH_LIST_MAX)
+			return bench_bad("dtype", text, "fp32, fp16 or bf16, separated by commas");
+		ret_list[n++] = d;
+	}
+	return n;
+}
+
 int bench_list(const char *name, const char *text, long least, long *ret_list)
 {
 	int n = 0;

@@ -72,6 +72,12 @@ positive policies attention_ms
 [ "$(column policies attended '^streaming')" = 0.487 ] || fail "policies.csv: not 128 of 262 and 263 tokens in the window"
 [ "$(column policies kept '^full')" = 1.000 ] || fail "policies.csv: what one policy evicted, another one missed"
 
+# a prompt in three calls
+table prefill 3 prefill --tokens 300 --prefix 40 --chunk 128 --heads 4/2 --dim 32 --repeat 1 --methods streaming,streaming+delta
+positive prefill ms
+[ "$(column prefill speedup '^dense')" = 1.00 ] || fail "prefill.csv: dense attention is not as fast as itself"
+[ "$(column prefill seen '^(dense|streaming)')" = 1.0000 ] || fail "prefill.csv: a window as long as the prompt does not see all of it"
+
 # drawing NAME PATTERN OPTION...: it draws, and there is this in it
 drawing() {
 	local name=$1 pattern=$2
@@ -108,7 +114,7 @@ grep -qx '| full | 1.000 | 1.000 | 1.000 | 1.000 | 1.000 |' "$tmp/codes" || fail
 awk -F' *[|] *' '/^[|] (pca|palu)/ { n += $4 > 0.5 && $6 < 0.7 && $7 < $6 } END { exit n != 2 }' "$tmp/codes" ||
 	fail "codes.sh: $(cat "$tmp/codes")"
 
-for wrong in "ipc --device tpu:0" "step --setting other" "step --heads 8/3" "policies --tokens 1" "ipc --batch 0" "plot $tmp/ipc.csv"; do
+for wrong in "ipc --device tpu:0" "step --setting other" "step --heads 8/3" "policies --tokens 1" "prefill --methods other" "prefill --gamma 3" "ipc --batch 0" "plot $tmp/ipc.csv"; do
 	$bench $wrong >/dev/null 2>"$tmp/why"
 	[ $? = 2 ] && [ -s "$tmp/why" ] || fail "$wrong: was not refused"
 done

@@ -18,6 +18,7 @@
 
 #define RUN 64u                        /* tiles of keys that a block goes through */
 #define BAND_BYTES ((size_t)512 << 20) /* of jobs that run together, or one that takes more */
+#define BAND_MOST 65535u               /* jobs: they are the second dimension of some grids */
 #define MERGE_WARPS 8u
 
 struct strided {
@@ -57,8 +58,8 @@ static inline void strided_of(struct strided *c, const struct skv_shape *sh, con
 /* Jobs of a band, where one leaves so many bytes; and bytes of a band, which do not grow as jobs shrink. */
 static inline uint32_t band_of(uint32_t jobs, size_t job_bytes)
 {
-	const size_t fit = BAND_BYTES / job_bytes;
-	return fit < 1 ? 1 : fit < jobs ? (uint32_t)fit : jobs;
+	const size_t fit = BAND_BYTES / job_bytes, most = jobs < BAND_MOST ? jobs : BAND_MOST;
+	return (uint32_t)(fit < 1 ? 1 : fit < most ? fit : most);
 }
 static inline size_t band_bytes(uint32_t jobs, size_t job_bytes)
 {

@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench/prefill.c - sparsekv-bench prefill.
+ *
+ * One layer reads a prompt, behind a prefix that is attended to and not read again, in every way that is asked for. What
+ * fills lists of tiles (and keeps queries) is timed apart from attention. K and V are there already: writing them is the
+ * same in all.
+ *
+ * TFLOP/s counts the products of q k and p v of the pairs that rows look at. A row that is dense to correct others looks
+ * at what these see a second time, which is not counted. `speedup` is over dense attention in the same run.
+ *
+ * Kascade's layers differ, so they have rows of their own: `first` scores and is dense, `anchor` scores, `reuse` goes by
+ * what another one chose; `mean` is of a model of 32 layers with five that score.
+ */
+#include "bench/bench.h"
+#include "bench/prompt.h"
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_REPEAT 101
+#define LISTED 16384u    /* rows of a call, unless said otherwise, where there are lists */
+#define LONG_MS 1000     /* a pass that takes longer need not be preceded by one that wakes the device */
+#define ENOUGH_MS 4000   /* nor followed by others */
+#define LAYERS 32
+#define SCORING 5        /* of them */
+
+struct options {
+	long tokens[BENCH_LIST_MAX], prefixes[BENCH_LIST_MAX];
+	uint32_t dtypes[BENCH_LIST_MAX], ways[2 * BENCH_LIST_MAX];
+	int n_tokens, n_prefixes, n_dtypes, n_ways;
+	long dim, chunk, gamma, repeat;
+	uint32_t heads, kv_heads;
+	const char *csv;
+	struct bed_options bed;
+};
+
+/* A prompt, and where it is reported to. */
+struct yard {
+	struct prompt prompt;
+	struct report *report;
+	const struct options *o;
+	double dense, pairs; /* of dense attention: ms, and what it looks at */
+};
+
+/* A way to read the prompt. */
+struct way {
+	const char *name;
+	struct skv_prefill plan;
+	struct skv_sparse sp;
+	uint32_t chunk, n;              /* rows of a call, calls */
+	struct skv_kseq *seq, *of_host; /* [n]; the same in the host's memory */
+	struct skv_tiles units, more;
+	double pairs;
+};
+
+static const char *const names[] = {
+	"dense", "streaming", "streaming+delta", "streaming+recompute", "hip", "hip+delta", "hip+recompute", "minference",
+	"minference+delta", "minference+recompute", "kascade", "kascade+delta", "kascade+recompute",
+};
+#define N_NAMES (sizeof names / sizeof *names)
+#define DEFAULT_WAYS "dense,streaming,streaming+recompute,streaming+delta,hip,hip+delta,minference,kascade"
+
+static const struct column columns[] = {
+	{"method", -22}, {"isa", -1},  {"heads", -1},   {"dim", 0},         {"dtype", -1},
+	{"tokens", 0},   {"prefix", 0}, {"chunk", 0},   {"lists_ms", 3},    {"ms", 3},
+	{"seen", 4},     {"tflop_per_s", 3}, {"speedup", 2},
+};
+
+/* ---- a way ----------------------------------------------------------------------------------- */
+
+static struct skv_tiles tiles_of(struct yard *y, const struct way *w, uint32_t rows, uint32_t unit, uint32_t stride)
+{
+	struct skv_tiles t = {.rows = rows, .tiles = skv_tiles_most(w->chunk, w->sp.tile), .stride = stride, .unit = unit};
+	const size_t lists = (size_t)t.tiles * rows;
+
+	t.ids = bed_room(&y->prompt.bed, lists * stride * sizeof *t.ids);
+	t.count = bed_room(&y->prompt.bed, lists * sizeof *t.count);
+	return t;
+}
+
+/* What kernels are told of a plan. */
+static void way_plan(struct yard *y, struct way *w)
+{
+	const struct skv_prefill *p = &w->plan;
+	const struct skv_shape *sh = &y->prompt.bed.sh;
+	const bool listed = p->how > SKV_PREFILL_STREAMING;
+
+	w->sp = (struct skv_sparse){.tile = 64, .sinks = p->sinks, .window = p->window, .by_tile = listed, .gamma = p->gamma,
+	                            .delta = p->correct == SKV_CORRECT_DELTA, .segment = p->segment, .kept_rows = listed};
+	if (p->how == SKV_PREFILL_HIP) {
+		w->units = tiles_of(y, w, sh->n_heads, 8, p->keep[SKV_HIP_STAGES - 1] / 8);
+	} else if (p->how == SKV_PREFILL_MINFERENCE) {
+		w->sp.kept_rows = SKV_LINE_ROWS;
+		w->units = tiles_of(y, w, sh->n_heads, 64, y->prompt.end / 64 + 1);
+		w->more = tiles_of(y, w, sh->n_heads, 1, p->vertical);
+	} else if (p->how == SKV_PREFILL_KASCADE) {
+		w->sp.tile = skv_kascade_tile(sh->n_heads / sh->n_kv_heads);
+		w->units = tiles_of(y, w, sh->n_kv_heads, 1, skv_budget_of(p->top, y->prompt.end, p->top_floor));
+	}
+	w->sp.units = w->units.ids ? &w->units : NULL;
+	w->sp.more = w->more.ids ? &w->more : NULL;
+}
+
+static void way_work(struct yard *y, const struct way *w)
+{
+	const struct bed *b = &y->prompt.bed;
+	const struct skv_kernels *kern = b->o->kern;
+	const struct skv_batch bounds = {.n = 1, .max_len = y->prompt.end, .max_q = w->chunk};
+	size_t bytes = kern->work_bytes(&b->sh, 1, w->chunk, y->prompt.end, b->threads);
+
+	if (w->plan.how && kern->sparse_bytes(&b->sh, &bounds, &w->sp, b->threads) > bytes)
+		bytes = kern->sparse_bytes(&b->sh, &bounds, &w->sp, b->threads);
+	prompt_scratch(&y->prompt, bytes);
+}
+
+static void way_init(struct yard *y, struct way *w, uint32_t method)
+{
+	const struct skv_prefill_config config = {.method = method, .gamma = (uint32_t)y->o->gamma, .segment = 2048,
+	                                          .vertical = 1000, .slash = 6096, .top.share = 0.1f};
+	const uint32_t tokens = y->prompt.end - y->prompt.prefix;
+
+	*w = (struct way){.name = names[method], .plan = skv_prefill_of(&config)};
+	w->chunk = y->o->chunk ? (uint32_t)y->o->chunk : w->plan.how > SKV_PREFILL_STREAMING ? LISTED : tokens;
+	w->chunk = w->chunk < tokens ? w->chunk : tokens;
+	way_plan(y, w);
+	w->n = prompt_cut(&y->prompt, y->prompt.prefix, y->prompt.end, w->chunk, &w->of_host, &w->seq);
+	const uint32_t tail = w->plan.gamma ? y->prompt.end % w->plan.gamma + w->plan.tail : 0;
+	for (uint32_t i = 0; i < w->n && tail; i++)
+		w->of_host[i].dense = tail < y->prompt.end ? y->prompt.end - tail : 0;
+	prompt_copy(&y->prompt.bed, w->seq, w->of_host, w->n * sizeof *w->seq);
+	way_work(y, w);
+}
+
+static void way_deinit(struct yard *y, struct way *w)
+{
+	struct skv_tiles *const tiles[] = {&w->units, &w->more};
+
+	for (int i = 0; i < 2; i++)
+		if (tiles[i]->ids) {
+			bed_free(&y->prompt.bed, tiles[i]->ids);
+			bed_free(&y->prompt.bed, tiles[i]->count);
+		}
+	free(w->of_host);
+	bed_free(&y->prompt.bed, w->seq);
+}
+
+/* Tokens in the lists of each tile of a call, all heads counted: added to tokens[]. */
+static void count_lists(struct yard *y, const struct skv_tiles *t, uint32_t tiles, double *tokens)
+{
+	uint32_t *count = bed_get((size_t)tiles * t->rows * sizeof *count);
+
+	prompt_copy(&y->prompt.bed, count, t->count, (size_t)tiles * t->rows * sizeof *count);
+	for (uint32_t i = 0; i < tiles * t->rows; i++)
+		tokens[i / t->rows] += (double)count[i] * t->unit * y->prompt.bed.sh.n_heads / t->rows;
+	free(count);
+}
+
+/* Pairs of a query and a token that the rows of a call look at, once its lists are there. */
+static double pairs_of(struct yard *y, const struct way *w, const struct skv_kseq *s)
+{
+	const struct skv_sparse *sp = &w->sp;
+	const uint32_t first = s->len - s->n_q, heads = y->prompt.bed.sh.n_heads, tile = first / sp->tile;
+	double *listed = bed_get(skv_tiles_most(s->n_q, sp->tile) * sizeof *listed), pairs = 0;
+
+	if (sp->units)
+		count_lists(y, sp->units, (s->len - 1) / sp->tile - tile + 1, listed);
+	if (sp->more)
+		count_lists(y, sp->more, (s->len - 1) / sp->tile - tile + 1, listed);
+	for (uint32_t p = first; p < s->len; p++) {
+		const uint32_t recent = sp->by_tile ? p - p % sp->tile : p + 1;
+		const uint32_t from = recent > sp->window ? recent - sp->window : 0;
+		if (!w->plan.how || skv_row_dense(s, sp, p))
+			pairs += (double)heads * (p + 1);
+		else
+			pairs += (double)heads * (p + 1 - from + (sp->sinks < from ? sp->sinks : from)) + listed[p / sp->tile - tile];
+	}
+	free(listed);
+	return pairs;
+}
+
+static void fill_lists(struct yard *y, const struct way *w, const struct skv_batch *step)
+{
+	const struct skv_kernels *kern = y->prompt.bed.o->kern;
+	const struct skv_shape *sh = &y->prompt.bed.sh;
+	const struct skv_prefill *p = &w->plan;
+	const struct skv_work *work = &y->prompt.bed.work;
+
+	if (w->sp.kept_rows)
+		kern->keep_queries(sh, step, y->prompt.q, &w->sp, work);
+	if (p->how == SKV_PREFILL_HIP)
+		kern->tile_stages(sh, step, y->prompt.q, &w->sp, p->keep, &w->units, work);
+	else if (p->how == SKV_PREFILL_MINFERENCE)
+		kern->tile_lines(sh, step, y->prompt.q, &w->sp, p->vertical, p->slash, &w->units, &w->more, work);
+	else if (p->how == SKV_PREFILL_KASCADE)
+		kern->tile_best(sh, step, y->prompt.q, &w->sp, p->top, p->top_floor, &w->units, work);
+}
+
+/* The whole prompt: ms of lists, and of attention. The first pass counts pairs, too. */
+static void pass(struct yard *y, struct way *w, bool first, double ret_ms[2])
+{
+	const struct skv_kernels *kern = y->prompt.bed.o->kern;
+	struct bed *b = &y->prompt.bed;
+
+	ret_ms[0] = ret_ms[1] = 0;
+	for (uint32_t i = 0; i < w->n; i++) {
+		const struct skv_batch step = {.seq = &w->seq[i], .n = 1, .max_len = w->of_host[i].len, .max_q = w->chunk};
+		if (w->sp.kept_rows) {
+			bed_start(b);
+			fill_lists(y, w, &step);
+			ret_ms[0] += bed_stop(b);
+		}
+		bed_start(b);
+		if (w->plan.how)
+			kern->prefill_sparse(&b->sh, &step, y->prompt.q, y->prompt.out, &w->sp, &b->work);
+		else
+			kern->prefill_dense(&b->sh, &step, y->prompt.q, y->prompt.out, &b->work);
+		ret_ms[1] += bed_stop(b);
+		if (first)
+			w->pairs += pairs_of(y, w, &w->of_host[i]);
+	}
+}
+
+/* ---- measuring ------------------------------------------------------------------------------- */
+
+/* Medians of the passes: lists, attention. */
+static void measure(struct yard *y, struct way *w, double ret_ms[2])
+{
+	static double lists[MAX_REPEAT + 1], attention[MAX_REPEAT + 1];
+	double all = 0;
+	size_t n = 0;
+
+	for (long rep = -1; rep < y->o->repeat && all < ENOUGH_MS; rep++) {
+		double ms[2];
+		pass(y, w, rep < 0, ms);
+		if (rep < 0 && ms[0] + ms[1] < LONG_MS)
+			continue;
+		all += ms[0] + ms[1];
+		lists[n] = ms[0];
+		attention[n++] = ms[1];
+	}
+	ret_ms[0] = bench_median(lists, n);
+	ret_ms[1] = bench_median(attention, n);
+}
+
+/* pairs: NAN where several layers are one row. */
+static void report(const struct yard *y, const struct way *w, const char *layer, double lists, double ms, double pairs)
+{
+	const struct bed *b = &y->prompt.bed;
+	char heads[32], name[64];
+
+	snprintf(heads, sizeof heads, "%u/%u", b->sh.n_heads, b->sh.n_kv_heads);
+	snprintf(name, sizeof name, "%s%s%s", w->name, *layer ? " " : "", layer);
+	report_row(y->report, name, b->o->kern->name, heads, (double)b->sh.head_dim, bench_dtype_name(b->sh.dtype),
+	           (double)(y->prompt.end - y->prompt.prefix), (double)y->prompt.prefix, (double)w->chunk, lists, ms, pairs / y->pairs,
+	           4.0 * b->sh.head_dim * pairs / ms / 1e9, y->dense / ms);
+}
+
+static void measure_way(struct yard *y, uint32_t method)
+{
+	struct way w;
+	double ms[2];
+
+	way_init(y, &w, method);
+	measure(y, &w, ms);
+	if (method == 0) {
+		y->dense = ms[1];
+		y->pairs = w.pairs;
+	}
+	const double first = ms[0] + y->dense, anchor = ms[0] + ms[1];
+	if (w.plan.how == SKV_PREFILL_KASCADE) {
+		report(y, &w, "first", ms[0], first, y->pairs);
+		report(y, &w, "anchor", ms[0], anchor, w.pairs);
+		report(y, &w, "reuse", NAN, ms[1], w.pairs);
+		report(y, &w, "mean", ms[0] * SCORING / LAYERS,
+		       (first + (SCORING - 1) * anchor + (LAYERS - SCORING) * ms[1]) / LAYERS, NAN);
+	} else {
+		report(y, &w, "", w.sp.kept_rows ? ms[0] : NAN, anchor, w.pairs);
+	}
+	way_deinit(y, &w);
+}
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+static void help(void)
+{
+	puts("usage: sparsekv-bench prefill [OPTION...]\n\n"
+	     "Times how one layer reads a prompt: densely, and in the ways that policies have as their parameter\n"
+	     "prefill, with these parameters' defaults.\n\n"
+	     "  --tokens LIST    length of the prompt (4096; of a device 32768,131072)\n"
+	     "  --prefix LIST    tokens before it that are there already (0)\n"
+	     "  --methods LIST   dense is always measured, and first\n"
+	     "                   (" DEFAULT_WAYS ")\n"
+	     "  --chunk N        rows of a call (0: all of them, but where there are lists 16384)\n"
+	     "  --gamma N        of +delta and +recompute (64)\n"
+	     "  --heads N/N      q heads/kv heads (8/2; of a device 32/8)\n"
+	     "  --dim N          head dimension (64; of a device 128)\n"
+	     "  --dtype LIST     fp32, fp16, bf16 (fp32; of a device bf16)\n"
+	     "  --repeat N       passes, of which the median counts (5); fewer where they take seconds\n"
+	     "  --device cuda:N  on that device instead of the host\n"
+	     "  --csv FILE       the figures as CSV, too");
+}
+
+static int parse_ways(struct options *o, const char *text)
+{
+	o->n_ways = 0;
+	for (const char *p = text; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
+		const size_t len = strcspn(p, ",");
+		uint32_t i = 0;
+		while (i < N_NAMES && (strlen(names[i]) != len || strncmp(names[i], p, len)))
+			i++;
+		if (i == N_NAMES || o->n_ways == 2 * BENCH_LIST_MAX)
+			return bench_bad("methods", text, "names such as " DEFAULT_WAYS);
+		if (i > 0)
+			o->ways[o->n_ways++] = i;
+	}
+	return 0;
+}
+
+static struct skv_shape shape_of(const struct options *o, uint32_t dtype)
+{
+	struct skv_shape sh = bed_shape(o->heads, o->kv_heads, (uint32_t)o->dim, dtype);
+
+	sh.io_dtype = o->bed.device ? dtype : SKV_F32;
+	return sh;
+}
+
+/* What was not said, and whether all of it fits together. */
+static int settle(struct options *o)
+{
+	const bool device = o->bed.device;
+
+	if (!o->n_tokens) {
+		o->tokens[0] = device ? 32768 : 4096;
+		o->tokens[1] = 131072;
+		o->n_tokens = device ? 2 : 1;
+	}
+	if (!o->heads) {
+		o->heads = device ? 32 : 8;
+		o->kv_heads = device ? 8 : 2;
+	}
+	o->dim = o->dim ? o->dim : device ? 128 : 64;
+	if (!o->n_dtypes)
+		o->dtypes[o->n_dtypes++] = device ? SKV_BF16 : SKV_F32;
+	for (int d = 0; d < o->n_dtypes; d++) {
+		struct skv_shape sh = shape_of(o, o->dtypes[d]);
+		const char *why = o->bed.kern->unsupported(&sh);
+		if (!why && o->dim % 16)
+			why = "the dimension must be a multiple of 16";
+		if (why) {
+			fprintf(stderr, "sparsekv-bench: prefill: %s\n", why);
+			return -1;
+		}
+	}
+	return 0;
+}
+
+/* 0: go on, 1: help was asked for, -1: an error was reported. */
+static int parse(struct options *o, int argc, char **argv)
+{
+	static const struct option longs[] = {
+		{"tokens", 1, 0, 'n'}, {"prefix", 1, 0, 'f'}, {"methods", 1, 0, 'm'}, {"chunk", 1, 0, 'k'},
+		{"gamma", 1, 0, 'g'},  {"heads", 1, 0, 'h'},  {"dim", 1, 0, 'd'},     {"dtype", 1, 0, 'y'},
+		{"repeat", 1, 0, 'r'}, {"device", 1, 0, 'v'}, {"csv", 1, 0, 'c'},     {"help", 0, 0, '?' + 128}, {0},
+	};
+	uint32_t device;
+	int e = 0;
+
+	*o = (struct options){.n_prefixes = 1, .gamma = 64, .repeat = 5, .bed = {.kern = skv_kernels_host(NULL)}};
+	parse_ways(o, DEFAULT_WAYS);
+	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
+		switch (c) {
+		case 'n':
+			e = (o->n_tokens = bench_list("tokens", optarg, 1, o->tokens)) < 0;
+			break;
+		case 'f':
+			e = (o->n_prefixes = bench_list("prefix", optarg, 0, o->prefixes)) < 0;
+			break;
+		case 'm':
+			e = parse_ways(o, optarg);
+			break;
+		case 'k':
+			e = bench_number("chunk", optarg, 0, SKV_MAX_TOKENS, &o->chunk);
+			break;
+		case 'g':
+			e = bench_number("gamma", optarg, 2, 4096, &o->gamma);
+			if (!e && (o->gamma & (o->gamma - 1)))
+				e = bench_bad("gamma", optarg, "a power of two");
+			break;
+		case 'h':
+			e = bench_heads(optarg, &o->heads, &o->kv_heads);
+			break;
+		case 'd':
+			e = bench_number("dim", optarg, 16, SKV_MAX_HEAD_DIM, &o->dim);
+			break;
+		case 'y':
+			e = (o->n_dtypes = bench_dtypes(optarg, o->dtypes)) < 0;
+			break;
+		case 'r':
+			e = bench_number("repeat", optarg, 1, MAX_REPEAT, &o->repeat);
+			break;
+		case 'v':
+			e = bench_device(optarg, &device) || bed_enter(&o->bed, device);
+			break;
+		case 'c':
+			o->csv = optarg;
+			break;
+		case '?' + 128:
+			help();
+			return 1;
+		default:
+			return -1;
+		}
+	}
+	if (!e && optind < argc) {
+		fprintf(stderr, "sparsekv-bench: prefill: unexpected argument '%s'\n", argv[optind]);
+		return -1;
+	}
+	return e ? -1 : settle(o);
+}
+
+/* All ways of one prompt. */
+static int measure_all(struct report *r, const struct options *o, uint32_t dtype, long tokens, long prefix)
+{
+	struct yard y = {.report = r, .o = o};
+
+	if (tokens + prefix > SKV_MAX_TOKENS) {
+		fprintf(stderr, "sparsekv-bench: prefill: %ld tokens and a prefix of %ld: expected up to %u\n", tokens, prefix,
+		        SKV_MAX_TOKENS);
+		return -1;
+	}
+	if (prompt_init(&y.prompt, &o->bed, shape_of(o, dtype), (uint32_t)tokens, (uint32_t)prefix))
+		return -1;
+	measure_way(&y, 0);
+	for (int i = 0; i < o->n_ways; i++)
+		measure_way(&y, o->ways[i]);
+	prompt_deinit(&y.prompt);
+	return 0;
+}
+
+int bench_prefill(int argc, char **argv)
+{
+	struct options o;
+	struct report r;
+	int e = parse(&o, argc, argv);
+
+	if (e)
+		return e > 0 ? 0 : 2;
+	e = report_init(&r, columns, sizeof columns / sizeof *columns, o.csv);
+	for (int d = 0; !e && d < o.n_dtypes; d++)
+		for (int n = 0; n < o.n_tokens; n++)
+			for (int f = 0; f < o.n_prefixes; f++)
+				if (measure_all(&r, &o, o.dtypes[d], o.tokens[n], o.prefixes[f]))
+					return 1;
+	if (!e)
+		e = report_deinit(&r);
+	if (e) {
+		fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", o.csv, strerror(-e));
+		return 1;
+	}
+	return 0;
+}
