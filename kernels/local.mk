@@ -5,11 +5,11 @@ noinst_LTLIBRARIES += kernels/libskvkernels.la kernels/libskvkernels-generic.la
 KERNEL_SOURCES = \
 	kernels/codes.h kernels/kernels.h kernels/host/attend.h kernels/host/block.h kernels/host/choice.h kernels/host/decode.h \
 	kernels/host/few.h kernels/host/gemm.h kernels/host/host.h kernels/host/low.h kernels/host/notes.h \
-	kernels/host/records.h kernels/host/simd.h kernels/host/tile.h kernels/host/tiles.h \
-	kernels/host/allot.c kernels/host/append.c kernels/host/bounds.c kernels/host/decode.c kernels/host/evidence.c \
-	kernels/host/keep.c kernels/host/low.c kernels/host/pack.c kernels/host/prefill.c kernels/host/rank.c \
+	kernels/host/records.h kernels/host/simd.h kernels/host/tile.h kernels/host/tiles.h kernels/host/weigh.h \
+	kernels/host/allot.c kernels/host/append.c kernels/host/best.c kernels/host/bounds.c kernels/host/decode.c kernels/host/evidence.c \
+	kernels/host/keep.c kernels/host/lines.c kernels/host/low.c kernels/host/pack.c kernels/host/prefill.c kernels/host/rank.c \
 	kernels/host/rebuild.c kernels/host/recall.c kernels/host/select.c kernels/host/slots.c kernels/host/sparse.c \
-	kernels/host/table.c kernels/host/topk.c kernels/host/vote.c
+	kernels/host/stages.c kernels/host/table.c kernels/host/topk.c kernels/host/vote.c
 
 kernels_libskvkernels_generic_la_SOURCES = $(KERNEL_SOURCES)
 kernels_libskvkernels_generic_la_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_ISA=generic

@@ -39,7 +39,9 @@ struct op {
 	struct fake_layer *layers; /* that pack; the op's own */
 	struct skv_rebuilt rebuilt;
 	struct skv_sparse sparse; /* its lists are the op's own, too: units, more */
-	struct skv_tiles units, more;
+	struct skv_tiles units, more, tiles[2]; /* tiles: those to fill in */
+	struct skv_budget top;
+	uint32_t counts[SKV_HIP_STAGES];
 	bool has_ev, has_slots, has_list, tokens;
 };
 

@@ -15,7 +15,7 @@ set -eu
 [ -e config.status ] || { echo "gpu.sh: this is not a build directory" >&2; exit 1; }
 dir=$1
 
-tests='tests/test-allot tests/test-append tests/test-bounds tests/test-chosen tests/test-codes tests/test-decode tests/test-keep tests/test-low tests/test-pack tests/test-prefill tests/test-rebuild tests/test-recall tests/test-replay tests/test-select tests/test-slots tests/test-sparse tests/gpu-daemon
+tests='tests/test-allot tests/test-append tests/test-bounds tests/test-chosen tests/test-codes tests/test-decode tests/test-keep tests/test-low tests/test-pack tests/test-prefill tests/test-rebuild tests/test-recall tests/test-replay tests/test-select tests/test-slots tests/test-sparse tests/test-tiles tests/gpu-daemon
 	tests/gpu-client tests/test-client tests/test-client-bounds tests/test-client-codec tests/test-client-codes tests/test-client-keep tests/test-client-mixed tests/test-client-policy tests/test-client-kill tests/test-client-quiet
 	tests/test-oracle tests/test-engine-place tests/test-engine-forward tests/test-engine-work tests/test-golden'
 plugins='tests/plugins/refuse-adopt tests/plugins/fourth tests/plugins/heads tests/plugins/keys-first tests/plugins/late-misuse'
@@ -51,7 +51,7 @@ case ${1-} in memcheck | racecheck | synccheck | initcheck) tool=$1; shift ;; es
 processes='gpu-daemon gpu-client test-client test-client-bounds test-client-codec test-client-codes test-client-keep test-client-mixed test-client-legacy test-client-policy test-client-kill test-client-quiet test-oracle
 	test-engine-forward test-engine-work test-golden'
 processes=${processes//[[:space:]]/ }
-[ $# -gt 0 ] || set -- test-allot test-append test-bounds test-chosen test-codes test-decode test-keep test-low test-pack test-prefill test-rebuild test-recall test-replay test-select test-slots test-sparse test-engine-place $([ -n "$tool" ] || echo "$processes")
+[ $# -gt 0 ] || set -- test-allot test-append test-bounds test-chosen test-codes test-decode test-keep test-low test-pack test-prefill test-rebuild test-recall test-replay test-select test-slots test-sparse test-tiles test-engine-place $([ -n "$tool" ] || echo "$processes")
 bad=0
 for t; do
 	command=("$here/tests/${t%-legacy}")

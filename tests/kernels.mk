@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 KERNEL_TESTS = tests/test-allot tests/test-append tests/test-bounds tests/test-chosen tests/test-codes tests/test-decode \
 	tests/test-keep tests/test-low tests/test-pack tests/test-prefill tests/test-rebuild \
-	tests/test-recall tests/test-replay tests/test-select tests/test-slots tests/test-sparse tests/test-topk
+	tests/test-recall tests/test-replay tests/test-select tests/test-slots tests/test-sparse tests/test-tiles tests/test-topk
 check_PROGRAMS += $(KERNEL_TESTS)
 TESTS += $(KERNEL_TESTS)
 
@@ -71,6 +71,11 @@ tests_test_sparse_SOURCES = tests/test-sparse.c $(SPARSE_TEST_SOURCES)
 tests_test_sparse_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
 tests_test_sparse_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_sparse_LDADD = $(KERNEL_TEST_LIBS)
+
+tests_test_tiles_SOURCES = tests/test-tiles.c $(SPARSE_TEST_SOURCES)
+tests_test_tiles_CPPFLAGS = $(KERNEL_TEST_CPPFLAGS)
+tests_test_tiles_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+tests_test_tiles_LDADD = $(KERNEL_TEST_LIBS)
 
 NOTE_TEST_SOURCES = tests/note-case.c tests/note-case.h tests/ref-slots.c tests/ref-slots.h $(KERNEL_TEST_SOURCES)
 

@@ -3,6 +3,17 @@
 #include <check.h>
 #include <string.h>
 
+void prompts_make(struct kernel_case *c, int shape, uint32_t most)
+{
+	uint32_t len[] = {1 + rnd_below(70), most / 2 + rnd_below(most / 2), most / 2 + rnd_below(most / 2), most}, n_q[4];
+
+	for (uint32_t i = 0; i < 4; i++)
+		n_q[i] = i == 1 ? len[i] : i == 3 ? len[i] - 64 * rnd_below(most / 128) : 1 + rnd_below(len[i]);
+	case_of_shape(c, shape, 4, len, n_q);
+	if (rnd_below(2))
+		case_punch(c, 5);
+}
+
 void prompts_init(struct kernel_case *c, const struct skv_sparse *sp, uint32_t tail)
 {
 	c->sh.io_dtype = SKV_F32; /* the largest: sets of any other fit */

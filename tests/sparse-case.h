@@ -11,6 +11,9 @@
 #include "tests/kernel-case.h"
 #include "tests/ref-sparse.h"
 
+/* Four prompts that begin anywhere, of a shape (case_of_shape), `most` tokens at most; half of the cases have holes. */
+void prompts_make(struct kernel_case *, int shape, uint32_t most);
+
 /* Make the rows prompts, the tail of each dense (gamma 0: none), and room for what is kept. Before case_on(). */
 void prompts_init(struct kernel_case *, const struct skv_sparse *, uint32_t tail);
 

@@ -239,18 +239,6 @@ static void reference(const struct kernel_case *c, const struct test_backend *b,
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* Prompts that begin anywhere, `most` tokens at most. */
-static void make(struct kernel_case *c, int shape, uint32_t most)
-{
-	uint32_t len[] = {1 + rnd_below(70), most / 2 + rnd_below(most / 2), most / 2 + rnd_below(most / 2), most}, n_q[4];
-
-	for (uint32_t i = 0; i < 4; i++)
-		n_q[i] = i == 1 ? len[i] : i == 3 ? len[i] - 64 * rnd_below(most / 128) : 1 + rnd_below(len[i]);
-	case_of_shape(c, shape, 4, len, n_q);
-	if (rnd_below(2))
-		case_punch(c, 5);
-}
-
 static void check(struct kernel_case *c, const struct method *m, double tolerance, bool devices)
 {
 	const size_t floats = floats_of(c);
@@ -284,7 +272,7 @@ START_TEST(any_method)
 {
 	struct kernel_case c;
 	rnd_state += (uint64_t)_i;
-	make(&c, _i % CASE_SHAPES, 340);
+	prompts_make(&c, _i % CASE_SHAPES, 340);
 	const struct method m = method_of(_i % 4, &c.sh);
 	check(&c, &m, 3e-5, true);
 	case_deinit(&c);
@@ -296,7 +284,7 @@ START_TEST(one_by_one)
 {
 	struct kernel_case c;
 	rnd_state += (uint64_t)_i;
-	make(&c, _i % CASE_SHAPES, 130);
+	prompts_make(&c, _i % CASE_SHAPES, 130);
 	const struct method m = method_of(_i % 4, &c.sh);
 	prompts_init(&c, &m.sp, m.tail);
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
@@ -316,7 +304,7 @@ START_TEST(nothing_reaches_back)
 {
 	struct kernel_case c;
 	rnd_state += (uint64_t)_i;
-	make(&c, _i % CASE_SHAPES, 200);
+	prompts_make(&c, _i % CASE_SHAPES, 200);
 	for (uint32_t i = 0; i < c.n; i++) {
 		const size_t at = (size_t)rnd_below(c.seq[i].len) * c.sh.n_kv_heads * c.sh.head_dim +
 		                  rnd_below(c.sh.n_kv_heads * c.sh.head_dim);

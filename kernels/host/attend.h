@@ -17,9 +17,6 @@
 
 #include "kernels/host/block.h"
 
-#define M_MAX 256u /* rows of an item: query rows times heads */
-static_assert(M_MAX >= SKV_MAX_HEADS, "a query row is part of one item");
-
 /*
  * Query rows of a sequence that are attended together. Numbered [row][head] they are rows m of the buffers. Row x, of
  * token pos[x], sees of the tokens up to its own those below `sinks` and those from from[x] on.

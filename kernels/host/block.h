@@ -16,6 +16,9 @@
 #define BLOCK_PAGES (BLOCK / SKV_PAGE_TOKENS)
 #define STRIP ((uint32_t)VL) /* rows whose softmax is done together; a multiple of 4 */
 
+#define M_MAX 256u /* rows of an item: query rows times heads */
+static_assert(M_MAX >= SKV_MAX_HEADS, "a query row is part of one item");
+
 /* ---- matrix product -------------------------------------------------------------------------- */
 
 /* c[m][nv vectors] (+)= a[m][0, k) b[0, k)[nv vectors] */
@@ -142,5 +145,24 @@ static inline void mask_strip(float *s, const uint32_t *visible, uint32_t reside
 		for (uint32_t t = 0; t < BLOCK; t++)
 			if (t >= visible[i] || !(resident >> t / SKV_PAGE_TOKENS & 1))
 				s[i * BLOCK + t] = -INFINITY;
+}
+
+/* Bring maxima and sums of a strip's rows along. */
+static inline void add_strip(const float *score, float *max_at, float *sum_at)
+{
+	vf x[VL], old = v_loadf(max_at), no_token = v_set(-INFINITY);
+	for (uint32_t i = 0; i < STRIP; i++) {
+		x[i] = v_loadf(score + i * BLOCK);
+		for (uint32_t t = VL; t < BLOCK; t += VL)
+			x[i] = v_max(v_loadf(score + i * BLOCK + t), x[i]);
+	}
+	vf max = v_max(v_fold_rows(V_MAX, x), old), base = v_select(max == no_token, (vf){0}, max);
+	for (uint32_t i = 0; i < STRIP; i++) {
+		x[i] = (vf){0};
+		for (uint32_t t = 0; t < BLOCK; t += VL)
+			x[i] += v_exp2(v_loadf(score + i * BLOCK + t) - base[i]);
+	}
+	v_storef(sum_at, v_fma(v_loadf(sum_at), v_exp2(old - base), v_fold_rows(V_SUM, x)));
+	v_storef(max_at, max);
 }
 #endif

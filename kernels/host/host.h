@@ -144,6 +144,13 @@ void ISA(prefill_sparse)(const struct skv_shape *, const struct skv_batch *, con
                          const struct skv_sparse *, const struct skv_work *);
 void ISA(keep_queries)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
                        const struct skv_work *);
+void ISA(tile_best)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
+                    struct skv_budget, uint32_t floor, const struct skv_tiles *, const struct skv_work *);
+void ISA(tile_stages)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
+                      const uint32_t keep[SKV_HIP_STAGES], const struct skv_tiles *, const struct skv_work *);
+void ISA(tile_lines)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
+                     uint32_t vertical, uint32_t slash, const struct skv_tiles *units, const struct skv_tiles *more,
+                     const struct skv_work *);
 /* The k-th largest of keys[0, n), which it may move about; *k becomes how many of its equals are of the k largest. */
 uint32_t ISA(kth)(uint32_t *keys, uint32_t n, uint32_t *k);
 /* Order ids[0, n), which ascend, by their scores: the largest first, of equals the lower. `scratch` has n elements. */
@@ -185,6 +192,9 @@ void ISA(rebuild)(const struct skv_shape *, const struct skv_batch *, const stru
 size_t ISA(decode_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len);
 size_t ISA(prefill_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);
 size_t ISA(sparse_bytes)(const struct skv_shape *, const struct skv_batch *bounds, const struct skv_sparse *, int threads);
+size_t ISA(best_bytes)(const struct skv_shape *, const struct skv_batch *bounds, int threads);
+size_t ISA(stages_bytes)(const struct skv_batch *bounds, int threads);
+size_t ISA(lines_bytes)(const struct skv_shape *, const struct skv_batch *bounds, int threads);
 size_t ISA(select_bytes)(uint32_t max_len, int threads);
 size_t ISA(votes_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t n_rows, int threads);
 size_t ISA(rank_bytes)(uint32_t max_len, int threads);

@@ -310,8 +310,17 @@ size_t ISA(sparse_bytes)(const struct skv_shape *sh, const struct skv_batch *bou
                          int threads)
 {
 	struct call c = {.sh = sh, .sp = sp};
+	const size_t bytes[] = {
+		call_carve(NULL, &c, bounds, threads), /* keep_queries takes none */
+		sp->by_tile ? ISA(best_bytes)(sh, bounds, threads) : 0,
+		sp->by_tile ? ISA(stages_bytes)(bounds, threads) : 0,
+		sp->segment ? ISA(lines_bytes)(sh, bounds, threads) : 0,
+	};
+	size_t most = 0;
 
-	return call_carve(NULL, &c, bounds, threads);
+	for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
+		most = bytes[i] > most ? bytes[i] : most;
+	return most;
 }
 
 void ISA(prefill_sparse)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,

@@ -9,9 +9,6 @@
 #include "kernels/host/block.h"
 #include "kernels/host/notes.h"
 
-#define M_MAX 256u /* rows of an item of the first pass: query rows times group */
-static_assert(M_MAX >= SKV_MAX_HEADS, "a query row is part of one item");
-
 /* ---- a decode step --------------------------------------------------------------------------- */
 
 struct tally {
@@ -137,25 +134,6 @@ static bool score_strip(const struct votes *v, const struct skv_kseq *s, const s
 	if (visible[0] < BLOCK || resident != (1u << BLOCK_PAGES) - 1)
 		mask_strip(r->s, visible, resident);
 	return true;
-}
-
-/* Bring maxima and sums of a strip's rows along. */
-static void add_strip(const float *score, float *max_at, float *sum_at)
-{
-	vf x[VL], old = v_loadf(max_at), no_token = v_set(-INFINITY);
-	for (uint32_t i = 0; i < STRIP; i++) {
-		x[i] = v_loadf(score + i * BLOCK);
-		for (uint32_t t = VL; t < BLOCK; t += VL)
-			x[i] = v_max(v_loadf(score + i * BLOCK + t), x[i]);
-	}
-	vf max = v_max(v_fold_rows(V_MAX, x), old), base = v_select(max == no_token, (vf){0}, max);
-	for (uint32_t i = 0; i < STRIP; i++) {
-		x[i] = (vf){0};
-		for (uint32_t t = 0; t < BLOCK; t += VL)
-			x[i] += v_exp2(v_loadf(score + i * BLOCK + t) - base[i]);
-	}
-	v_storef(sum_at, v_fma(v_loadf(sum_at), v_exp2(old - base), v_fold_rows(V_SUM, x)));
-	v_storef(max_at, max);
 }
 
 static void lse_item(void *ctx, uint32_t item, int thread)
