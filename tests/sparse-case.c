@@ -14,13 +14,13 @@ void prompts_make(struct kernel_case *c, int shape, uint32_t most)
 		case_punch(c, 5);
 }
 
-void prompts_init(struct kernel_case *c, const struct skv_sparse *sp, uint32_t tail)
+void prompts_init(struct kernel_case *c, const struct skv_sparse *sp)
 {
 	c->sh.io_dtype = SKV_F32; /* the largest: sets of any other fit */
 	case_keep(c, 2 * skv_kept_pages(&c->sh, sp));
 	for (uint32_t i = 0; i < c->n; i++) {
 		c->seq[i].prompt = c->seq[i].len - c->seq[i].n_q;
-		c->seq[i].dense = sp->gamma ? ref_tail(c->seq[i].len, sp->gamma, tail) : UINT32_MAX;
+		c->seq[i].dense = UINT32_MAX;
 	}
 }
 

@@ -14,8 +14,8 @@
 /* Four prompts that begin anywhere, of a shape (case_of_shape), `most` tokens at most; half of the cases have holes. */
 void prompts_make(struct kernel_case *, int shape, uint32_t most);
 
-/* Make the rows prompts, the tail of each dense (gamma 0: none), and room for what is kept. Before case_on(). */
-void prompts_init(struct kernel_case *, const struct skv_sparse *, uint32_t tail);
+/* Make the rows prompts, without dense tails, and room for what is kept. Before case_on(). */
+void prompts_init(struct kernel_case *, const struct skv_sparse *);
 
 /* Sequence i as the reference takes it; q as a backend sees it (case_q). `there` is the caller's to free. */
 struct ref_rows prompts_ref(const struct kernel_case *, uint32_t i, const float *q);
