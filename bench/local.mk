@@ -3,6 +3,7 @@ bin_PROGRAMS += bench/sparsekv-bench
 bench_sparsekv_bench_SOURCES = \
 	bench/main.c bench/bench.h bench/util.c \
 	bench/attention.c bench/codes.c bench/bed.c bench/bed.h \
+	bench/correction.c bench/fidelity.c bench/fidelity.h bench/stack.c bench/stack.h \
 	bench/rig.c bench/rig.h bench/ipc.c \
 	bench/step.c bench/step.h bench/latent.c bench/latent.h bench/step-delta.c bench/step-deltakv.c \
 	bench/step-kascade.c \

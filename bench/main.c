@@ -11,6 +11,7 @@ static const struct {
 } commands[] = {
 	{"attention", "the attention kernels against a streaming read of the same memory", bench_attention},
 	{"codes", "packing, and attention to what is packed, rebuilt first or fused", bench_codes},
+	{"correction", "what sparse prompts lose where rows are alike, and what a correction gives back", bench_correction},
 	{"ipc", "what the daemon and the client library cost the host", bench_ipc},
 	{"step", "whole steps as Kascade and DELTA do them, against dense ones", bench_step},
 	{"memory", "what a long decode keeps in memory under each policy", bench_memory},

@@ -210,7 +210,7 @@ def minference(o, ahead=False):
 ANCHORS, TILE = (0, 1, 2, 7, 12), 128 // GROUP
 
 
-def kascade(o, ahead=False, first_dense=False):
+def kascade(o, ahead=False, first_dense=True):
     """Tiles of 128 rows, the group among them; the best tenth, at least 128, of the tokens before the tile."""
     def method(layer):
         tiles = layer.tiles(TILE)
@@ -262,8 +262,8 @@ METHODS = [
     Method("minference", minference),
     Method("minference ahead", minference, ahead=True),
     Method("kascade", kascade),
-    Method("kascade, layer 0 dense", kascade, first_dense=True),
-    Method("kascade ahead, layer 0 dense", kascade, first_dense=True, ahead=True),
+    Method("kascade ahead", kascade, ahead=True),
+    Method("kascade, layer 0 sparse", kascade, first_dense=False),
 ]
 
 

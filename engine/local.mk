@@ -2,6 +2,7 @@
 # A small Llama engine, the first user of the client library, and its programs.
 noinst_LTLIBRARIES += engine/libskvengine.la
 engine_libskvengine_la_SOURCES = \
+	engine/alike.c engine/alike.h \
 	engine/chart.c engine/chart.h \
 	engine/choose.c engine/choose.h \
 	engine/cli.c engine/cli.h \

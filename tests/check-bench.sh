@@ -36,6 +36,13 @@ positive attention ms
 table codes 18 codes --tokens 512 --batch 2 --listed 64,256 --bits 4 --repeat 1
 positive codes ms
 [ "$(column codes of_dense '^dense' | tr '\n' ' ')" = "1.0000 " ] || fail "codes.csv: dense attention is not as fast as itself"
+table correction 10 correction --tokens 704 --layers 1 --heads 2/1 --dim 32
+positive correction recovered '^0.998,.*,streaming.delta'
+[ "$(column correction cosine_last ',128,' | tr '\n' ' ')" = "1.000 " ] || fail "correction.csv: the tail is not dense"
+table locality 4 correction --table locality --tokens 704 --layers 2 --heads 2/1 --dim 32
+positive locality missed
+table lemma 4 correction --table lemma --tokens 704 --layers 2 --heads 2/1 --dim 32 --topic 0.99
+column lemma worst | awk '$1 > 1 { exit 1 }' || fail "lemma.csv: more than the bound"
 table step 6 step --batch 2 --tokens 128 --budget 32 --layers 6 --heads 4/2 --dim 32 --repeat 4
 positive step ms '^(delta|kascade)'
 positive step whole_ms '^(delta|model)'
@@ -114,7 +121,7 @@ grep -qx '| full | 1.000 | 1.000 | 1.000 | 1.000 | 1.000 |' "$tmp/codes" || fail
 awk -F' *[|] *' '/^[|] (pca|palu)/ { n += $4 > 0.5 && $6 < 0.7 && $7 < $6 } END { exit n != 2 }' "$tmp/codes" ||
 	fail "codes.sh: $(cat "$tmp/codes")"
 
-for wrong in "ipc --device tpu:0" "step --setting other" "step --heads 8/3" "policies --tokens 1" "prefill --methods other" "prefill --gamma 3" "ipc --batch 0" "plot $tmp/ipc.csv"; do
+for wrong in "ipc --device tpu:0" "step --setting other" "step --heads 8/3" "policies --tokens 1" "prefill --methods other" "prefill --gamma 3" "correction --gamma 48" "correction --topic 1," "ipc --batch 0" "plot $tmp/ipc.csv"; do
 	$bench $wrong >/dev/null 2>"$tmp/why"
 	[ $? = 2 ] && [ -s "$tmp/why" ] || fail "$wrong: was not refused"
 done

@@ -30,6 +30,14 @@ tests_test_calibrate_SOURCES = tests/test-calibrate.c tests/random.h
 tests_test_calibrate_CFLAGS = $(ENGINE_TEST_CFLAGS)
 tests_test_calibrate_LDADD = $(ENGINE_LDADD) $(CHECK_LIBS)
 
+check_PROGRAMS += tests/test-correction
+TESTS += tests/test-correction
+tests_test_correction_SOURCES = tests/test-correction.c tests/random.h bench/fidelity.c bench/fidelity.h bench/stack.c \
+	bench/stack.h bench/util.c bench/bench.h
+tests_test_correction_CPPFLAGS = $(ENGINE_TEST_CPPFLAGS)
+tests_test_correction_CFLAGS = $(ENGINE_TEST_CFLAGS) $(OPENBLAS_CFLAGS)
+tests_test_correction_LDADD = engine/libskvengine.la kernels/libskvkernels.la $(CHECK_LIBS) -lm
+
 check_PROGRAMS += tests/test-compress
 TESTS += tests/test-compress
 tests_test_compress_SOURCES = tests/test-compress.c tests/engine-fixture.c tests/engine-fixture.h tests/random.h \
