@@ -237,9 +237,6 @@ template <class T> static void launch_dtype(const struct prompt_call *c, dim3 gr
 		launch<T, 256>(c, grid, stream);
 }
 
-/*
- * `rows`: of a block of the kernel that this shape gets; with lists of single q heads the wide one takes 64, too.
- */
 static void launch_any(const struct prompt_call *c, bool wide, dim3 grid, cudaStream_t stream)
 {
 	if (wide)
@@ -317,8 +314,8 @@ size_t skv_cuda_sparse_bytes(const struct skv_shape *sh, const struct skv_batch 
 }
 
 /*
- * The dense rows: few, but long. Blocks of a prompt's tail go on to others' where there are more of them than
- * this.
+ * The dense rows: few, but long. How many a tail has is not known here: there are enough blocks for what it has as
+ * a rule, and they go on until all rows are done.
  */
 static void launch_dense_rows(struct prompt_call *c, bool wide, const struct skv_batch *b, cudaStream_t stream)
 {
@@ -344,7 +341,7 @@ static void launch_sparse_rows(struct prompt_call *c, bool wide, const struct sk
 		rows = rows > spoken ? rows : spoken;
 	}
 	c->kinds = 0;
-	launch_any(c, wide, dim3(c->n_heads / c->heads, skv_tiles_most(b->max_q, rows), b->n), stream);
+	launch_any(c, wide, dim3(skv_tiles_most(b->max_q, rows), c->n_heads / c->heads, b->n), stream);
 }
 
 void skv_cuda_prefill_sparse(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,

@@ -274,13 +274,13 @@ template <int ROWS, int N> __device__ static bool next_dense(const struct prompt
 }
 
 /*
- * Of a call's dense rows the blocks of one head come one after the other, so that those that run together read
- * the same; of the few that are dense among others the longest come first, of whatever head, so that all are done
- * at about the same time.
+ * The blocks of one head come one after the other, so that those that run together read the same. But of the few
+ * rows that are dense among others the longest come first, of whatever head, so that all are done at about the same
+ * time.
  */
 DEVICE struct walk walk_begin(const struct prompt_call *c, struct work_item *x)
 {
-	const bool by_head = c->kinds & ROWS_ALL;
+	const bool by_head = c->kinds == 0 || c->kinds & ROWS_ALL;
 	const uint32_t heads = c->kinds ? c->group : c->heads;
 	struct walk w = {};
 	x->i = blockIdx.z;
