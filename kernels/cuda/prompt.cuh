@@ -126,7 +126,7 @@ DEVICE struct tile_list list_of(const struct prompt_call *c, const struct skv_ti
 	struct tile_list x = {};
 	if (l->rows == 0)
 		return x;
-	const uint32_t row = l->rows == c->n_heads && c->heads == 1 ? head : l->mapped ? l->map[h] : h;
+	const uint32_t row = l->rows != c->shape.n_kv_heads ? head : l->mapped ? l->map[h] : h;
 	const size_t at = ((size_t)i * l->tiles + tile) * l->rows + row;
 	x.ids = l->ids + at * l->stride;
 	x.count = l->count[at];
