@@ -79,11 +79,13 @@ positive policies attention_ms
 [ "$(column policies attended '^streaming')" = 0.487 ] || fail "policies.csv: not 128 of 262 and 263 tokens in the window"
 [ "$(column policies kept '^full')" = 1.000 ] || fail "policies.csv: what one policy evicted, another one missed"
 
-# a prompt in three calls
-table prefill 3 prefill --tokens 300 --prefix 40 --chunk 128 --heads 4/2 --dim 32 --repeat 1 --methods streaming,streaming+delta
+# a prompt in three calls, of which Kascade has four kinds of layers
+table prefill 11 prefill --tokens 300 --prefix 40 --chunk 128 --heads 4/2 --dim 32 --repeat 1
 positive prefill ms
+positive prefill lists_ms '^(hip|minference|kascade (first|anchor|mean))'
 [ "$(column prefill speedup '^dense')" = 1.00 ] || fail "prefill.csv: dense attention is not as fast as itself"
 [ "$(column prefill seen '^(dense|streaming)')" = 1.0000 ] || fail "prefill.csv: a window as long as the prompt does not see all of it"
+column prefill seen '^kascade reuse' | awk '!($1 > 0.5 && $1 < 0.9) { exit 1 }' || fail "prefill.csv: Kascade sees all"
 
 # drawing NAME PATTERN OPTION...: it draws, and there is this in it
 drawing() {
