@@ -30,7 +30,7 @@ static const char help[] =
 	"  --text FILE        any text: pieces of it, evenly spread; the last half of each is looked at\n"
 	"  --tasks FILE       cases as of sparsekv-eval: prompt and answer; the answer is looked at\n"
 	"  -o, --output FILE  write the profile, which policies take as profile=FILE\n"
-	"  --svg PREFIX       draw PREFIX-shift.svg and PREFIX-similarity.svg\n"
+	"  --svg PREFIX       draw PREFIX-shift.svg, PREFIX-similarity.svg and PREFIX-alike.svg\n"
 	"  --context N        tokens of a piece, and of the longest case taken (default 4096)\n"
 	"  --texts N          pieces, or cases of each task and size (default 8)\n"
 	"  --rows N           tokens looked at in each, evenly spread (default 128; 0: all)\n"
@@ -38,6 +38,9 @@ static const char help[] =
 	"  --anchors N        (default 5)\n"
 	"  --filters N        (default 3)\n"
 	"  --dense N          first layers that stay dense before delta's and filter layers (default 2)\n"
+	"  --gamma N          rows that share a correction of sparse prompts (default 64)\n"
+	"  --sinks N          first tokens that every row sees of such a prompt (default 1024)\n"
+	"  --window N         and so many before it (default 2048)\n"
 	"  --top N            tokens that Kascade's similarity compares (default 64)\n"
 	"  --by WAY           papers (default): by what the layers attend to\n"
 	"                     loss: from there on search for layers under which the model predicts best\n"
@@ -60,6 +63,9 @@ enum {
 	OPT_FILTERS,
 	OPT_DENSE,
 	OPT_TOP,
+	OPT_GAMMA,
+	OPT_SINKS,
+	OPT_WINDOW,
 	OPT_BY,
 	OPT_BUDGET,
 	OPT_DELTAKV,
@@ -82,6 +88,9 @@ static const struct option options[] = {
 	{"filters", required_argument, NULL, OPT_FILTERS},
 	{"dense", required_argument, NULL, OPT_DENSE},
 	{"top", required_argument, NULL, OPT_TOP},
+	{"gamma", required_argument, NULL, OPT_GAMMA},
+	{"sinks", required_argument, NULL, OPT_SINKS},
+	{"window", required_argument, NULL, OPT_WINDOW},
 	{"by", required_argument, NULL, OPT_BY},
 	{"budget", required_argument, NULL, OPT_BUDGET},
 	{"deltakv-pca", required_argument, NULL, OPT_DELTAKV},
@@ -96,7 +105,7 @@ static const struct option options[] = {
 struct arguments {
 	struct eng_cli cli;
 	const char *text, *tasks, *output, *svg;
-	uint32_t context, texts, rows, delta, anchors, filters, dense, top;
+	uint32_t context, texts, rows, delta, anchors, filters, dense, top, gamma, sinks, window;
 	bool by_loss;
 	double budget;
 	const char *deltakv, *palu; /* compressors to write */
@@ -129,6 +138,13 @@ static int take_budget(struct arguments *a, const char *text, struct eng_error *
 	if (*text == '\0' || *end || !(a->budget > 0 && a->budget < 1))
 		return eng_fail(err, -EINVAL, "--budget %.60s: a share above 0 and below 1 expected", text);
 	return 0;
+}
+
+static int take_gamma(struct arguments *a, const char *text, struct eng_error *err)
+{
+	int r = eng_cli_count("--gamma", text, 2, 4096, &a->gamma, err);
+
+	return r || !(a->gamma & (a->gamma - 1)) ? r : eng_fail(err, -EINVAL, "--gamma %u: a power of two expected", a->gamma);
 }
 
 static int take(struct arguments *a, int option, struct eng_error *err)
@@ -166,6 +182,12 @@ static int take(struct arguments *a, int option, struct eng_error *err)
 		return eng_cli_count("--dense", optarg, 0, SKV_MAX_LAYERS, &a->dense, err);
 	case OPT_TOP:
 		return eng_cli_count("--top", optarg, 1, 65536, &a->top, err);
+	case OPT_GAMMA:
+		return take_gamma(a, optarg, err);
+	case OPT_SINKS:
+		return eng_cli_count("--sinks", optarg, 0, SKV_MAX_TOKENS, &a->sinks, err);
+	case OPT_WINDOW:
+		return eng_cli_count("--window", optarg, 1, SKV_MAX_TOKENS, &a->window, err);
 	case OPT_BY:
 		return take_by(a, optarg, err);
 	case OPT_BUDGET:
@@ -213,7 +235,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 	int option, r = 0;
 
 	*a = (struct arguments){.cli = ENG_CLI_INIT, .context = 4096, .texts = 8, .rows = 128, .delta = 3,
-	                        .anchors = 5, .filters = 3, .dense = 2, .top = 64, .budget = 0.25,
+	                        .anchors = 5, .filters = 3, .dense = 2, .top = 64, .gamma = 64, .sinks = 1024,
+	                        .window = 2048, .budget = 0.25,
 	                        .stride = UNSET, .near = UNSET};
 	while (!r && (option = getopt_long(argc, argv, "o:", options, NULL)) >= 0)
 		r = take(a, option, err);
@@ -392,22 +415,25 @@ static int open_session(const struct arguments *a, struct eng_host *host, struct
 	return r < 0 ? eng_fail(err, r, "%s", skv_last_error()) : 0;
 }
 
-static int measure(struct eng_measure *m, const struct arguments *a, struct eng_host *host, const struct texts *t,
-                   struct eng_error *err)
+static int measure(struct eng_measure *m, struct eng_differ *d, const struct arguments *a, struct eng_host *host,
+                   const struct texts *t, struct eng_error *err)
 {
 	const struct eng_config *c = &host->model.config;
 	const struct eng_measure_shape shape = {
 		.n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .max_tokens = t->longest,
 		.top = a->top};
+	const struct eng_differ_shape differ = {
+		.n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim,
+		.max_tokens = t->longest, .sinks = a->sinks, .window = a->window, .gamma = a->gamma};
 	struct skv_session *session = NULL;
 	struct eng_observer *o = NULL;
 	int r = open_session(a, host, &session, err);
 
 	if (r)
 		return r;
-	if (eng_measure_init(m, &shape))
+	if (eng_measure_init(m, &shape) || eng_differ_init(d, &differ))
 		r = eng_fail(err, -ENOMEM, "no memory for pairs of %u layers", c->n_layers);
-	r = r ? r : eng_observer_new(&o, &host->model, session, m, err);
+	r = r ? r : eng_observer_new(&o, &host->model, session, m, d, err);
 	r = r ? r : observe(o, t, a->cli.quiet, err);
 	eng_observer_free(o);
 	skv_close(session);
@@ -460,13 +486,13 @@ static int search(struct eng_profile *p, const struct arguments *a, struct eng_h
 }
 
 static int report(const struct arguments *a, struct eng_host *host, const struct eng_measure *m,
-                  const struct texts *t, struct eng_error *err)
+                  const struct eng_differ *d, const struct texts *t, struct eng_error *err)
 {
 	const char *source = a->text ? a->text : a->tasks, *slash = strrchr(source, '/');
 	uint32_t layers = host->model.config.n_layers;
 	struct eng_loss loss = ENG_LOSS_NULL;
 	struct eng_profile p = {
-		.model = &host->model, .measure = m, .source = slash ? slash + 1 : source, .source_hash = t->hash,
+		.model = &host->model, .measure = m, .differ = d, .source = slash ? slash + 1 : source, .source_hash = t->hash,
 		.tokens = t->tokens, .budget = a->budget,
 		.choice = {[ENG_DELTA] = {layers, a->dense, a->delta}, [ENG_ANCHORS] = {layers, 0, a->anchors},
 		           [ENG_FILTERS] = {layers, a->dense, a->filters}},
@@ -483,6 +509,8 @@ static int report(const struct arguments *a, struct eng_host *host, const struct
 		r = draw_file(&p, a->svg, "shift", eng_profile_draw_shift, err);
 	if (!r && a->svg)
 		r = draw_file(&p, a->svg, "similarity", eng_profile_draw_similarity, err);
+	if (!r && a->svg)
+		r = draw_file(&p, a->svg, "alike", eng_profile_draw_alike, err);
 	eng_loss_deinit(&loss);
 	return r;
 }
@@ -491,10 +519,12 @@ static int report(const struct arguments *a, struct eng_host *host, const struct
 static int choose(const struct arguments *a, struct eng_host *host, const struct texts *t, struct eng_error *err)
 {
 	struct eng_measure m = ENG_MEASURE_NULL;
-	int r = measure(&m, a, host, t, err);
+	struct eng_differ d = ENG_DIFFER_NULL;
+	int r = measure(&m, &d, a, host, t, err);
 
-	r = r ? r : report(a, host, &m, t, err);
+	r = r ? r : report(a, host, &m, &d, t, err);
 	eng_measure_deinit(&m);
+	eng_differ_deinit(&d);
 	return r;
 }
 

@@ -9,6 +9,7 @@ engine_libskvengine_la_SOURCES = \
 	engine/compress.c engine/compress.h \
 	engine/compressor.c engine/compressor.h \
 	engine/config.c engine/config.h \
+	engine/differ.c engine/differ.h \
 	engine/echo.c engine/echo.h \
 	engine/error.c engine/error.h \
 	engine/evaluate.c engine/evaluate.h \

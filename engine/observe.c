@@ -12,13 +12,16 @@ struct eng_observer {
 	struct eng_tap tap;
 	struct skv_session *session;
 	struct eng_measure *measure;
+	struct eng_differ *differ;
 	struct eng_text text;
 	uint32_t next;       /* of the text's rows that are looked at */
 	uint32_t at;         /* the step's first row */
 	uint32_t wanted;     /* of its rows */
 	uint32_t row[ENG_READ_ROWS]; /* which, within the step */
-	float *keys;         /* [layer][kv head][max_tokens][head_dim] */
-	float *queries;      /* [layer][ENG_READ_ROWS][head][head_dim] */
+	uint32_t rows;       /* of the step */
+	uint8_t *mark;       /* [max_tokens]: enum eng_differ_mark */
+	float *keys, *values; /* [layer][kv head][max_tokens][head_dim] */
+	float *queries;      /* [layer][ENG_READ_ROWS][head][head_dim]: the step's */
 	float *weights;      /* [layer][head][tokens]: one row */
 };
 
@@ -42,18 +45,18 @@ static void attends(void *arg, uint32_t layer, const float *q, const float *k, c
 {
 	struct eng_observer *o = arg;
 	const struct eng_config *c = &o->forward.model->config;
-	size_t wide = (size_t)c->n_heads * c->head_dim;
 
-	(void)v;
 	for (uint32_t h = 0; h < c->n_kv_heads; h++) {
-		float *to = o->keys + keys_at(o, layer, h) + (size_t)o->at * c->head_dim;
+		size_t to = keys_at(o, layer, h) + (size_t)o->at * c->head_dim;
 
-		for (uint32_t i = 0; i < rows; i++)
-			memcpy(to + (size_t)i * c->head_dim, k + ((size_t)i * c->n_kv_heads + h) * c->head_dim,
-			       c->head_dim * sizeof(*to));
+		for (uint32_t i = 0; i < rows; i++, to += c->head_dim) {
+			size_t from = ((size_t)i * c->n_kv_heads + h) * c->head_dim;
+
+			memcpy(o->keys + to, k + from, c->head_dim * sizeof(*k));
+			memcpy(o->values + to, v + from, c->head_dim * sizeof(*v));
+		}
 	}
-	for (uint32_t i = 0; i < o->wanted; i++)
-		memcpy(o->queries + queries_at(o, layer, i), q + o->row[i] * wide, wide * sizeof(*q));
+	memcpy(o->queries + queries_at(o, layer, 0), q, (size_t)rows * c->n_heads * c->head_dim * sizeof(*q));
 }
 
 static void adds(void *arg, uint32_t layer, const float *x, const float *y, uint32_t rows)
@@ -102,9 +105,24 @@ static void measure_row(struct eng_observer *o, uint32_t i)
 	for (uint32_t l = 0; l < c->n_layers; l++)
 		for (uint32_t h = 0; h < c->n_heads; h++)
 			weigh(o->weights + ((size_t)l * c->n_heads + h) * n,
-			      o->queries + queries_at(o, l, i) + (size_t)h * c->head_dim,
+			      o->queries + queries_at(o, l, o->row[i]) + (size_t)h * c->head_dim,
 			      o->keys + keys_at(o, l, h / group), n, c->head_dim);
 	eng_measure_row(o->measure, o->weights, n);
+}
+
+/* Row i of the step, if it is marked, in all layers. */
+static void compare_row(struct eng_observer *o, uint32_t i)
+{
+	const struct eng_config *c = &o->forward.model->config;
+
+	if (o->mark[o->at + i] == ENG_DIFFER_NOT)
+		return;
+#pragma omp parallel for schedule(dynamic)
+	for (uint32_t l = 0; l < c->n_layers; l++)
+		eng_differ_add(o->differ, &(struct eng_differ_row){
+			.layer = l, .p = o->at + i, .mark = o->mark[o->at + i], .q = o->queries + queries_at(o, l, i),
+			.k = o->keys + keys_at(o, l, 0), .v = o->values + keys_at(o, l, 0),
+			.stride = o->measure->shape.max_tokens});
 }
 
 /* ---- texts ----------------------------------------------------------------------------------- */
@@ -122,6 +140,7 @@ static void begins(void *arg, uint32_t at, uint32_t rows)
 	struct eng_observer *o = arg;
 
 	o->at = at;
+	o->rows = rows;
 	o->wanted = 0;
 	for (; o->next < o->text.rows && wanted_row(&o->text, o->next) < at + rows; o->next++)
 		o->row[o->wanted++] = wanted_row(&o->text, o->next) - at;
@@ -133,6 +152,8 @@ static void ended(void *arg)
 
 	for (uint32_t i = 0; i < o->wanted; i++)
 		measure_row(o, i);
+	for (uint32_t i = 0; i < o->rows; i++)
+		compare_row(o, i);
 }
 
 int eng_observe(struct eng_observer *o, const struct eng_text *text, const volatile sig_atomic_t *stop,
@@ -145,6 +166,7 @@ int eng_observe(struct eng_observer *o, const struct eng_text *text, const volat
 	o->text = *text;
 	o->text.rows = text->rows && text->rows < text->n - text->from ? text->rows : text->n - text->from;
 	o->next = 0;
+	eng_differ_choose(o->differ, text->n, text->rows, o->mark);
 	r = eng_read(&o->forward, o->session, &reading, err);
 	if (!r)
 		eng_measure_end_text(o->measure);
@@ -152,7 +174,7 @@ int eng_observe(struct eng_observer *o, const struct eng_text *text, const volat
 }
 
 int eng_observer_new(struct eng_observer **ret, const struct eng_model *model, struct skv_session *session,
-                     struct eng_measure *measure, struct eng_error *err)
+                     struct eng_measure *measure, struct eng_differ *differ, struct eng_error *err)
 {
 	const struct eng_config *c = &model->config;
 	size_t tokens = measure->shape.max_tokens;
@@ -163,12 +185,15 @@ int eng_observer_new(struct eng_observer **ret, const struct eng_model *model, s
 		return eng_fail(err, -ENOMEM, "no memory to observe");
 	o->session = session;
 	o->measure = measure;
+	o->differ = differ;
 	o->tap = (struct eng_tap){.attends = attends, .adds = adds, .arg = o};
+	o->mark = malloc(tokens);
 	o->keys = malloc(c->n_layers * c->n_kv_heads * tokens * c->head_dim * sizeof(*o->keys));
+	o->values = malloc(c->n_layers * c->n_kv_heads * tokens * c->head_dim * sizeof(*o->values));
 	o->queries = malloc((size_t)c->n_layers * ENG_READ_ROWS * c->n_heads * c->head_dim * sizeof(*o->queries));
 	o->weights = malloc(c->n_layers * c->n_heads * tokens * sizeof(*o->weights));
-	if (!o->keys || !o->queries || !o->weights)
-		r = eng_fail(err, -ENOMEM, "no memory for keys of %zu tokens", tokens);
+	if (!o->mark || !o->keys || !o->values || !o->queries || !o->weights)
+		r = eng_fail(err, -ENOMEM, "no memory for keys and values of %zu tokens", tokens);
 	else
 		r = eng_forward_init(&o->forward, model, ENG_READ_ROWS, err);
 	if (r) {
@@ -185,7 +210,9 @@ void eng_observer_free(struct eng_observer *o)
 	if (!o)
 		return;
 	eng_forward_deinit(&o->forward);
+	free(o->mark);
 	free(o->keys);
+	free(o->values);
 	free(o->queries);
 	free(o->weights);
 	free(o);

@@ -2,17 +2,19 @@
 /*
  * engine/observe.h - run texts through a model densely and measure what its layers attend to.
  *
- * A text is read in steps of a few rows, as a prompt. The keys of all layers are kept for the text's length, the queries
- * for the step; the rows that are looked at give their weights to a measure one after the other.
+ * A text is read in steps of a few rows, as a prompt. Keys and values of all layers are kept for the text's length, the
+ * queries for the step; the rows that are looked at give their weights to a measure one after the other. Others, spread
+ * over the whole text, are compared with the first of their window.
  */
 #ifndef ENG_OBSERVE_H
 #define ENG_OBSERVE_H
 
 #include <signal.h>
+#include "engine/differ.h"
 #include "engine/forward.h"
 #include "engine/measure.h"
 
-/* The rows that are looked at: `rows` of them (0: all) evenly spread from row `from` on. */
+/* The rows that are looked at: `rows` of them (0: all) evenly spread from row `from` on; as many are compared. */
 struct eng_text {
 	const int32_t *ids;
 	uint32_t n;
@@ -21,9 +23,9 @@ struct eng_text {
 
 struct eng_observer;
 
-/* `session`: of the policy full, on the host; both outlive the observer. Negative errno. */
+/* `session`: of the policy full, on the host; all outlive the observer. Negative errno. */
 int eng_observer_new(struct eng_observer **ret, const struct eng_model *model, struct skv_session *session,
-                     struct eng_measure *measure, struct eng_error *err);
+                     struct eng_measure *measure, struct eng_differ *differ, struct eng_error *err);
 /* NULL is ignored. */
 void eng_observer_free(struct eng_observer *o);
 

@@ -111,6 +111,31 @@ static json_t *head_map(const struct eng_profile *p, const uint32_t *anchors)
 	return rows;
 }
 
+static json_t *of_layers(const struct eng_differ *d, double (*of)(const struct eng_alike *))
+{
+	json_t *a = json_array();
+
+	for (uint32_t l = 0; l < d->shape.n_layers; l++)
+		json_array_append_new(a, number(of(&d->layer[l])));
+	return a;
+}
+
+/* What a sparse prompt misses, and what a correction leaves of it. */
+static json_t *correction(const struct eng_differ *d)
+{
+	json_t *o = json_pack("{s:i, s:i, s:i}", "sinks", (int)d->shape.sinks, "window", (int)d->shape.window, "gamma",
+	                      (int)d->shape.gamma);
+
+	if (eng_differ_any(d)) {
+		json_object_set_new(o, "cosine", of_layers(d, eng_alike_cosine));
+		json_object_set_new(o, "missed", of_layers(d, eng_alike_missed));
+		json_object_set_new(o, "left", of_layers(d, eng_alike_left));
+		json_object_set_new(o, "all_left", number(eng_differ_left(d)));
+		json_object_set_new(o, "helps", json_boolean(eng_differ_left(d) < 1));
+	}
+	return o;
+}
+
 /* What was chosen, of all kinds. */
 static json_t *sets(const struct eng_profile *p, const uint32_t layers[ENG_KINDS][SKV_MAX_LAYERS])
 {
@@ -157,6 +182,8 @@ int eng_profile_write(const struct eng_profile *p, FILE *to, struct eng_error *e
 	                 "kv_heads", (int)c->n_kv_heads, "head_dim", (int)c->head_dim,
 	                 "measured", "shift", series(m, eng_measure_shift), "weight", series(m, eng_measure_change_mean),
 	                 "similarity", matrix(m), "chosen", sets(p, p->chosen));
+	if (root)
+		json_object_set_new(json_object_get(root, "measured"), "correction", correction(p->differ));
 	if (root && p->loss) {
 		json_object_set_new(root, "papers", sets(p, p->papers));
 		json_object_set_new(root, "search", search(p));
@@ -180,6 +207,28 @@ static void print_layers(FILE *to, uint32_t kind, const struct eng_choice *c, co
 		fprintf(to, "%s%u", i ? "," : " ", list[i]);
 }
 
+static void print_correction(const struct eng_differ *d, FILE *to)
+{
+	const struct eng_differ_shape *s = &d->shape;
+	const double left = eng_differ_left(d);
+	uint32_t helps = 0;
+
+	fprintf(to, "\nprompts that see %u sinks and a window of %u, corrected in windows of %u rows:\n", s->sinks, s->window,
+	        s->gamma);
+	if (!eng_differ_any(d)) {
+		fprintf(to, "no text is longer than these: nothing is missed\n");
+		return;
+	}
+	fprintf(to, "layer  cosine  missed    left\n");
+	for (uint32_t l = 0; l < s->n_layers; l++) {
+		fprintf(to, "%5u  %6.3f  %6.4f  %6.3f\n", l, eng_alike_cosine(&d->layer[l]), eng_alike_missed(&d->layer[l]),
+		        eng_alike_left(&d->layer[l]));
+		helps += eng_alike_left(&d->layer[l]) < 1;
+	}
+	fprintf(to, "the correction %s: with it there is %.2f times what is missed, less than 1 in %u of %u layers\n",
+	        left < 1 ? "helps" : "does harm", left, helps, s->n_layers);
+}
+
 void eng_profile_print(const struct eng_profile *p, FILE *to)
 {
 	const struct eng_measure *m = p->measure;
@@ -195,6 +244,7 @@ void eng_profile_print(const struct eng_profile *p, FILE *to)
 			fprintf(to, "  loss %.4f", p->found[k].first_loss);
 		fputc('\n', to);
 	}
+	print_correction(p->differ, to);
 	if (!p->loss)
 		return;
 	fprintf(to, "\nby loss, %zu tokens, a budget of %g:\n", p->loss->rows, p->budget);
@@ -231,6 +281,27 @@ void eng_profile_draw_shift(const struct eng_profile *p, FILE *to)
 	for (uint32_t l = 0; l < n; l++) {
 		number[l] = l;
 		shift[l] = l ? eng_measure_shift(p->measure, l) : NAN;
+	}
+	if (names)
+		chart_draw(&c, to);
+	free(names);
+}
+
+void eng_profile_draw_alike(const struct eng_profile *p, FILE *to)
+{
+	uint32_t n = p->differ->shape.n_layers;
+	double number[SKV_MAX_LAYERS], cosine[SKV_MAX_LAYERS], left[SKV_MAX_LAYERS];
+	const char *series[] = {""}, **names = numbers(n);
+	struct chart c = {
+		.title = "What a sparse prompt misses, beside the first row of a window", .n_x = (int)n, .n_series = 1,
+		.n_panels = 2, .x = names, .number = number, .x_label = "layer", .series = series,
+		.panel = {{.label = "cosine", .value = cosine}, {.label = "left by the correction", .value = left}},
+	};
+
+	for (uint32_t l = 0; l < n; l++) {
+		number[l] = l;
+		cosine[l] = eng_alike_cosine(&p->differ->layer[l]);
+		left[l] = eng_differ_any(p->differ) ? eng_alike_left(&p->differ->layer[l]) : NAN;
 	}
 	if (names)
 		chart_draw(&c, to);

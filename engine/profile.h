@@ -9,6 +9,7 @@
 #include <sparsekv/types.h>
 #include <stdio.h>
 #include "engine/choose.h"
+#include "engine/differ.h"
 #include "engine/error.h"
 #include "engine/loss.h"
 #include "engine/measure.h"
@@ -21,6 +22,7 @@ enum eng_kind { ENG_DELTA, ENG_ANCHORS, ENG_FILTERS, ENG_KINDS };
 struct eng_profile {
 	const struct eng_model *model;
 	const struct eng_measure *measure;
+	const struct eng_differ *differ;
 	const char *source; /* the file's name */
 	uint32_t source_hash;
 	uint64_t tokens;
@@ -49,5 +51,6 @@ int eng_profile_write(const struct eng_profile *p, FILE *to, struct eng_error *e
 void eng_profile_print(const struct eng_profile *p, FILE *to);
 void eng_profile_draw_shift(const struct eng_profile *p, FILE *to);
 void eng_profile_draw_similarity(const struct eng_profile *p, FILE *to);
+void eng_profile_draw_alike(const struct eng_profile *p, FILE *to);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "engine/choose.h"
+#include "engine/differ.h"
 #include "engine/measure.h"
 #include "tests/random.h"
 
@@ -227,6 +228,140 @@ START_TEST(changes)
 }
 END_TEST
 
+/* ---- differences ----------------------------------------------------------------------------- */
+
+#define ROWS 150u
+#define WIDE 12u
+
+static const struct eng_differ_shape differ = {.n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = KV, .head_dim = WIDE,
+                                               .max_tokens = ROWS + 5, .sinks = 3, .window = 20, .gamma = 16};
+static float queries[LAYERS][ROWS][HEADS][WIDE], keys[LAYERS][KV][ROWS + 5][WIDE], values[LAYERS][KV][ROWS + 5][WIDE];
+
+static void fill(float *x, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		x[i] = (float)(4 * rnd_unit() - 2);
+}
+
+/* Dense or sparse output of row p, in double. */
+static void attend(uint32_t l, uint32_t p, uint32_t h, bool all, double *out)
+{
+	const uint32_t kv = h / (HEADS / KV);
+	double sum = 0;
+
+	memset(out, 0, WIDE * sizeof(*out));
+	for (uint32_t t = 0; t <= p; t++) {
+		double x = 0;
+
+		if (!all && t >= differ.sinks && p - t >= differ.window)
+			continue;
+		for (uint32_t i = 0; i < WIDE; i++)
+			x += (double)queries[l][p][h][i] * keys[l][kv][t][i];
+		x = exp(x / sqrt(WIDE));
+		sum += x;
+		for (uint32_t i = 0; i < WIDE; i++)
+			out[i] += x * values[l][kv][t][i];
+	}
+	for (uint32_t i = 0; i < WIDE; i++)
+		out[i] /= sum;
+}
+
+/* Sums over heads of: cosine, |d|^2, |d - d_0|^2, |dense|^2. */
+static void row_by_hand(uint32_t l, uint32_t p, double sum[4])
+{
+	const uint32_t first = p - p % differ.gamma;
+
+	for (uint32_t h = 0; h < HEADS; h++) {
+		double a[WIDE], b[WIDE], c[WIDE], d[WIDE], both = 0, x = 0, y = 0;
+
+		attend(l, first, h, true, a);
+		attend(l, first, h, false, b);
+		attend(l, p, h, true, c);
+		attend(l, p, h, false, d);
+		for (uint32_t i = 0; i < WIDE; i++) {
+			both += (a[i] - b[i]) * (c[i] - d[i]);
+			x += (a[i] - b[i]) * (a[i] - b[i]);
+			y += (c[i] - d[i]) * (c[i] - d[i]);
+			sum[2] += pow(c[i] - d[i] - (a[i] - b[i]), 2);
+			sum[3] += c[i] * c[i];
+		}
+		sum[0] += both / sqrt(x * y);
+		sum[1] += y;
+	}
+}
+
+static void add_text(struct eng_differ *d, const uint8_t *mark)
+{
+	for (uint32_t p = 0; p < ROWS; p++)
+		for (uint32_t l = 0; mark[p] && l < LAYERS; l++)
+			eng_differ_add(d, &(struct eng_differ_row){.layer = l, .p = p, .mark = mark[p], .q = queries[l][p][0],
+			                                           .k = keys[l][0][0], .v = values[l][0][0], .stride = ROWS + 5});
+}
+
+START_TEST(differences)
+{
+	double sum[LAYERS][5] = {{0}}, left = 0, whole = 0;
+	struct eng_differ d;
+	uint8_t mark[ROWS];
+
+	ck_assert_int_eq(eng_differ_init(&d, &differ), 0);
+	ck_assert(!eng_differ_any(&d));
+	for (uint32_t text = 0; text < 4; text++) {
+		fill(queries[0][0][0], sizeof(queries) / sizeof(float));
+		fill(keys[0][0][0], sizeof(keys) / sizeof(float));
+		fill(values[0][0][0], sizeof(values) / sizeof(float));
+		eng_differ_choose(&d, ROWS, text ? 1 + rnd_below(40) : 0, mark);
+		add_text(&d, mark);
+		for (uint32_t l = 0; l < LAYERS; l++)
+			for (uint32_t p = 0; p < ROWS; p++)
+				if (mark[p] == ENG_DIFFER_ROW) {
+					row_by_hand(l, p, sum[l]);
+					sum[l][4] += HEADS;
+				}
+	}
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		ck_assert_double_eq_tol(eng_alike_cosine(&d.layer[l]), sum[l][0] / sum[l][4], 1e-4);
+		ck_assert_double_eq_tol(eng_alike_missed(&d.layer[l]), sum[l][1] / sum[l][3], 1e-4);
+		ck_assert_double_eq_tol(eng_alike_left(&d.layer[l]), sum[l][2] / sum[l][1], 1e-4);
+		left += sum[l][2] / sum[l][3];
+		whole += sum[l][1] / sum[l][3];
+	}
+	ck_assert_double_eq_tol(eng_differ_left(&d), left / whole, 1e-4);
+	eng_differ_deinit(&d);
+}
+END_TEST
+
+/* Rows that speak come before those that they speak for, and miss something. */
+START_TEST(rows_that_differ)
+{
+	struct eng_differ d = {.shape = {.sinks = 5, .window = 30}};
+	static uint8_t mark[1000];
+
+	for (int i = 0; i < 500; i++) {
+		const uint32_t n = 1 + rnd_below(1000), rows = rnd_below(200), gamma = 2u << rnd_below(7);
+		const uint32_t begin = (35 + gamma - 1) / gamma, end = n / gamma;
+		const uint32_t most = begin < end ? (end - begin) * (gamma - 1) : 0;
+		uint32_t found = 0, apart = 0;
+
+		d.shape.gamma = gamma;
+		eng_differ_choose(&d, n, rows, mark);
+		for (uint32_t p = 0; p < n; p++) {
+			const uint32_t first = p - p % gamma;
+
+			found += mark[p] == ENG_DIFFER_ROW;
+			ck_assert(mark[p] != ENG_DIFFER_FIRST || (p == first && p >= 35));
+			ck_assert(mark[p] != ENG_DIFFER_ROW || (p != first && mark[first] == ENG_DIFFER_FIRST));
+			apart += p == first && mark[p];
+		}
+		ck_assert_uint_le(found, rows && rows < most ? rows : most);
+		if (!rows || rows > most)
+			ck_assert_uint_eq(found, most);
+		else if (most)
+			ck_assert_uint_eq(apart, rows < end - begin ? rows : end - begin);
+	}
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("calibrate");
@@ -240,6 +375,8 @@ int main(void)
 	tcase_add_test(tc, heads);
 	tcase_add_test(tc, measures);
 	tcase_add_test(tc, changes);
+	tcase_add_test(tc, differences);
+	tcase_add_test(tc, rows_that_differ);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);

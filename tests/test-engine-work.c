@@ -329,7 +329,8 @@ START_TEST(calibrates)
 {
 	char *out, *svg, *profile, spec[300], path[200], prefix[200];
 	const char *argv[] = {CALIBRATE, "--model", model, "--socket", eng_private_socket(daemon_), "--tasks", tasks,
-	                      "--texts", "1", "--context", "700", "--rows", "10", "-o", path, "--svg", prefix, NULL};
+	                      "--texts", "1", "--context", "700", "--rows", "10", "--sinks", "16", "--window", "128", "-o", path,
+	                      "--svg", prefix, NULL};
 
 	snprintf(path, sizeof(path), "%s/profile.json", folder);
 	snprintf(prefix, sizeof(prefix), "%s/drawn", folder);
@@ -337,13 +338,18 @@ START_TEST(calibrates)
 	out = run_out(folder);
 	ck_assert_ptr_nonnull(strstr(out, "\ndelta layers:      2,7,"));
 	ck_assert_ptr_nonnull(strstr(out, "\nkascade anchors:   0,"));
+	ck_assert_ptr_nonnull(strstr(out, "\nthe correction does harm: ")); /* bytes are not alike */
 	profile = fx_read(path, NULL);
+	ck_assert_ptr_nonnull(strstr(profile, "\"helps\": false"));
 	ck_assert_ptr_nonnull(strstr(profile, "\"sparsekv_profile\": 1"));
 	svg = fx_read(fx_path(folder, "drawn-similarity.svg"), NULL);
 	ck_assert_int_eq(strncmp(svg, "<svg ", 5), 0);
 	ck_assert_ptr_nonnull(strstr(svg, "</svg>\n"));
 	free(svg);
 	svg = fx_read(fx_path(folder, "drawn-shift.svg"), NULL);
+	ck_assert_ptr_nonnull(strstr(svg, "</svg>\n"));
+	free(svg);
+	svg = fx_read(fx_path(folder, "drawn-alike.svg"), NULL);
 	ck_assert_ptr_nonnull(strstr(svg, "</svg>\n"));
 	free(svg);
 	free(profile);
@@ -401,6 +407,7 @@ START_TEST(calibrates_by_loss)
 	ck_assert_int_eq(run(folder, argv, LIMIT), 0);
 	out = run_out(folder);
 	ck_assert_ptr_nonnull(strstr(out, "\ndelta layers:      2,"));
+	ck_assert_ptr_nonnull(strstr(out, "\nno text is longer than these")); /* than the sinks and the window of the policies */
 	ck_assert_ptr_nonnull(strstr(out, "\nby loss, 9 tokens, a budget of 0.1:\ndelta layers:      2,"));
 	ck_assert_ptr_nonnull(strstr(out, "\nkascade anchors:   0  loss "));
 	ck_assert_ptr_nonnull(strstr(out, ", 1 sets tried\n"));
