@@ -5,10 +5,9 @@
 
 void prompts_make(struct kernel_case *c, int shape, uint32_t most)
 {
-	uint32_t len[] = {1 + rnd_below(70), most / 2 + rnd_below(most / 2), most / 2 + rnd_below(most / 2), most}, n_q[4];
+	const uint32_t len[] = {1 + rnd_below(70), most / 2 + rnd_below(most / 2), most - rnd_below(40), most};
+	const uint32_t n_q[] = {1 + rnd_below(len[0]), len[1], len[2] - 1 - rnd_below(most / 4), len[3] - 64 * rnd_below(most / 128)};
 
-	for (uint32_t i = 0; i < 4; i++)
-		n_q[i] = i == 1 ? len[i] : i == 3 ? len[i] - 64 * rnd_below(most / 128) : 1 + rnd_below(len[i]);
 	case_of_shape(c, shape, 4, len, n_q);
 	if (rnd_below(2))
 		case_punch(c, 5);

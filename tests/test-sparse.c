@@ -57,11 +57,11 @@ static struct method method_of(int which, const struct skv_shape *sh)
 	                  : which == 1 ? hip(sh)
 	                  : which == 2 ? minference(sh)
 	                               : kascade(sh);
-	const uint32_t correct = rnd_below(4);
+	const uint32_t correct = rnd_below(6);
 
 	m.seed = rnd64();
 	if (correct) {
-		m.sp.gamma = 2u << rnd_below(8);
+		m.sp.gamma = m.sp.segment ? 32u << rnd_below(5) : 2u << rnd_below(8);
 		m.sp.delta = correct > 1;
 	}
 	return m;
