@@ -50,16 +50,30 @@ static struct skv_prefill streaming_of(const struct options *o)
 	                            .sinks = (uint32_t)o->sinks, .window = (uint32_t)o->window};
 }
 
+/* HiP and Kascade in sizes for prompts of thousands. */
 static uint32_t list_ways(const struct options *o, struct stack_way ways[MAX_WAYS])
 {
 	const struct skv_prefill streaming = streaming_of(o);
+	struct skv_prefill hip = streaming, kascade = streaming;
 	uint32_t n = 0;
 
+	hip.how = SKV_PREFILL_HIP;
+	hip.sinks = 64;
+	hip.window = 128;
+	memcpy(hip.keep, (const uint32_t[]){1024, 512, 256}, sizeof hip.keep);
+	kascade.how = SKV_PREFILL_KASCADE;
+	kascade.sinks = kascade.window = 0;
+	kascade.top.share = 0.1f;
+	kascade.top_floor = 128;
 	add(ways, &n, "streaming", &streaming, SKV_CORRECT_NONE, false);
 	add(ways, &n, "streaming+recompute", &streaming, SKV_CORRECT_RECOMPUTE, false);
 	add(ways, &n, "streaming+delta", &streaming, SKV_CORRECT_DELTA, false);
 	add(ways, &n, "streaming+recompute", &streaming, SKV_CORRECT_RECOMPUTE, true);
 	add(ways, &n, "streaming+delta", &streaming, SKV_CORRECT_DELTA, true);
+	add(ways, &n, "hip", &hip, SKV_CORRECT_NONE, false);
+	add(ways, &n, "hip+delta", &hip, SKV_CORRECT_DELTA, true);
+	add(ways, &n, "kascade", &kascade, SKV_CORRECT_NONE, false);
+	add(ways, &n, "kascade+delta", &kascade, SKV_CORRECT_DELTA, true);
 	return n;
 }
 

@@ -36,10 +36,10 @@ positive attention ms
 table codes 18 codes --tokens 512 --batch 2 --listed 64,256 --bits 4 --repeat 1
 positive codes ms
 [ "$(column codes of_dense '^dense' | tr '\n' ' ')" = "1.0000 " ] || fail "codes.csv: dense attention is not as fast as itself"
-table correction 10 correction --tokens 704 --layers 1 --heads 2/1 --dim 32
+table correction 18 correction --tokens 704 --layers 1 --heads 2/1 --dim 32
 positive correction recovered '^0.998,.*,streaming.delta'
 [ "$(column correction cosine_last ',128,' | tr '\n' ' ')" = "1.000 " ] || fail "correction.csv: the tail is not dense"
-table locality 4 correction --table locality --tokens 704 --layers 2 --heads 2/1 --dim 32
+table locality 12 correction --table locality --tokens 704 --layers 2 --heads 2/1 --dim 32
 positive locality missed
 table lemma 4 correction --table lemma --tokens 704 --layers 2 --heads 2/1 --dim 32 --topic 0.99
 column lemma worst | awk '$1 > 1 { exit 1 }' || fail "lemma.csv: more than the bound"
