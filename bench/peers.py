@@ -91,14 +91,15 @@ def main():
     p.add_argument("--dim", type=int, default=128, help="head dimension (%(default)s)")
     p.add_argument("--shapes", default="64x8192,64x32768,16x131072", help="batch x tokens, ... (%(default)s)")
     p.add_argument("--prefill", metavar="TOKENS", help="prompts of so many tokens, ... instead, such as 32768,131072")
+    p.add_argument("--dtype", default="fp16,bf16", help="of prompts: fp16, bf16 or both (%(default)s)")
     a = p.parse_args()
     heads, kv_heads = map(int, a.heads.split("/"))
 
     if a.prefill:
         print("kernel,heads,dim,dtype,tokens,ms,tflop_per_s")
         for tokens in map(int, a.prefill.split(",")):
-            for dtype in torch.float16, torch.bfloat16:
-                prefill(heads, kv_heads, a.dim, tokens, dtype)
+            for dtype in a.dtype.split(","):
+                prefill(heads, kv_heads, a.dim, tokens, {"fp16": torch.float16, "bf16": torch.bfloat16}[dtype])
                 torch.cuda.empty_cache()
         return
 
