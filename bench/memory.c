@@ -78,7 +78,7 @@ static double figure(const json_t *from, const char *key)
 /* What the only sequence has, as a row of the report. */
 static void look(struct skv_ctl *ctl, const struct rig *rig, const char *policy, struct report *r, struct pages *last)
 {
-	static const char *const names[SKV_GROUPS] = {"kv", "bounds", "notes", "codes", "refs"};
+	static const char *const names[SKV_GROUPS] = {"kv", "bounds", "notes", "codes", "refs", "prompt"};
 	struct pages p;
 	json_t *answer, *seq;
 

@@ -207,6 +207,9 @@ static const char *check_top(const struct skv_plan *plans, uint32_t layer, const
 		return "prefill: the best tokens without a budget";
 	if (p->source > layer || source->how != SKV_PREFILL_KASCADE || (p->source < layer && source->source != p->source))
 		return "prefill: source is this layer, or an earlier one that is its own source";
+	for (uint32_t i = p->source + 1; i < layer; i++)
+		if (plans[i].prefill.how == SKV_PREFILL_KASCADE && plans[i].prefill.source == i)
+			return "prefill: source is not the last one that chooses";
 	if (p->dense > (p->source == layer))
 		return "prefill: dense is 0, or 1 where a layer is its own source";
 	if (p->source == layer && p->mapped)

@@ -11,6 +11,14 @@ static size_t align_up(size_t x, size_t a)
 	return (x + a - 1) / a * a;
 }
 
+/* Pages of what prompts keep in a layer, at most: two sets of a difference and SKV_LINE_ROWS queries, in fp32. */
+static uint32_t kept_most(const struct skv_model *m)
+{
+	size_t set = (size_t)(1 + SKV_LINE_ROWS) * m->n_heads * m->head_dim * sizeof(float), page = skv_page_bytes(m);
+
+	return (uint32_t)(2 * ((set + page - 1) / page));
+}
+
 void skv_seqmem_layout(const struct skv_model *m, uint32_t max_tokens, struct skv_seqmem_layout *ret)
 {
 	struct skv_seqmem_layout l = {
@@ -18,13 +26,17 @@ void skv_seqmem_layout(const struct skv_model *m, uint32_t max_tokens, struct sk
 	        .n_tables = SKV_GROUPS * m->n_layers,
 	        .max_tokens = max_tokens,
 	        .max_pages = skv_pages_of(max_tokens),
+	        .kept = kept_most(m),
 	};
-	size_t entries = (size_t)l.n_layers * l.max_pages;
+	size_t entries;
 
+	if (l.max_pages < l.kept)
+		l.max_pages = l.kept;
+	entries = (size_t)l.n_layers * l.max_pages;
 	l.table = align_up(sizeof(struct skv_seqmem), 4096);
 	l.tokens = align_up(l.table + SKV_GROUPS * entries * sizeof(skv_pte), 4096);
 	l.journal = align_up(l.tokens + ((size_t)max_tokens + 1) * sizeof(int32_t), 4096);
-	l.journal_most = 2 * entries; /* all pages and, a fraction of these, those of the other groups */
+	l.journal_most = 3 * entries; /* all pages, what prompts keep and, a fraction of these, those of the other groups */
 	l.state = align_up(l.journal + l.journal_most * sizeof(struct skv_evict), 4096);
 	/*
 	 * Room for what the known policies keep and the host alone reads: a stamp of a page and a running score of a
@@ -151,11 +163,12 @@ void skv_seqmem_recover(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 {
 	uint64_t commit = atomic_load_explicit(&s->commit, memory_order_acquire);
 	uint32_t len = skv_commit_len(commit) < l->max_tokens ? skv_commit_len(commit) : l->max_tokens;
-	uint32_t n_pages = skv_pages_of(len);
 
 	skv_seqmem_replay(s, l);
 	skv_seqmem_tokens(s, l)[len] = s->next[skv_commit_epoch(commit) & 1];
-	for (uint32_t table = 0; table < l->n_tables; table++)
-		zero_sparse(skv_seqmem_table(s, l, table) + n_pages,
-		            (l->max_pages - n_pages) * sizeof(skv_pte));
+	for (uint32_t table = 0; table < l->n_tables; table++) {
+		uint32_t n = skv_seqmem_entries(l, table, len);
+
+		zero_sparse(skv_seqmem_table(s, l, table) + n, (l->max_pages - n) * sizeof(skv_pte));
+	}
 }

@@ -25,10 +25,13 @@
  *      Codes and references, two groups more, are what a layer keeps of tokens that it does not keep as rows. They
  *      are contents, as K and V are, which nobody makes anew: what the last commit has of them a step does not
  *      write to. Their entries are as those of state.
+ *      What a prompt keeps of its rows for those that are still to come (kernels/kernels.h, struct skv_sparse) is a group
+ *      of its own, in two sets by the parity of the epoch: a step reads the last commit's and writes the other one. So
+ *      much of it hangs on no length: of its tables the first `kept` entries count, whatever the committed length.
  *      Of all these groups pages are evicted through the journal, too: then their entries become SKV_PTE_NONE.
  *   6. Slots. A layer that lets single tokens go has fewer slots than the sequence has tokens, and its table has
  *      pages for its slots alone: up to the committed length the entries beyond are holes from the beginning. How
- *      many slots each layer has is in slots[epoch & 1], where about[epoch & 1] says that it counts. A step may
+ *      many slots each layer has is in lay[epoch & 1], where about[epoch & 1] says that it counts. A step may
  *      put a page into such an entry before its commit. After a torn one it is still there, with nothing in it:
  *      who takes the sequence takes it out.
  *   7. Packed tokens. A layer may keep tokens below slots[].coded as codes and references. It has then all tokens, in
@@ -48,7 +51,7 @@
 #include <stdbool.h>
 #include <sparsekv/types.h>
 
-#define SKV_SEQMEM_MAGIC 0x32514553u /* "SEQ2" */
+#define SKV_SEQMEM_MAGIC 0x33514553u /* "SEQ3" */
 
 /* How a layer keeps packed tokens: as in struct skv_pack (sparsekv/policy.h). All 0: none are. */
 struct skv_form {
@@ -61,7 +64,7 @@ struct skv_seqmem {
 	uint32_t magic;
 	uint32_t n_layers;
 	uint32_t max_tokens; /* as the sequence was made with */
-	uint32_t max_pages;  /* of one layer */
+	uint32_t max_pages;  /* entries of a table */
 	_Atomic uint64_t commit;
 	/* the eviction journal: meaningful when journal_epoch is the committed epoch */
 	_Atomic uint32_t journal_epoch;
@@ -81,20 +84,29 @@ struct skv_seqmem {
 	 */
 	uint64_t codec, rope;
 	char codec_path[SKV_PROFILE_PATH];
-	struct skv_layer_slots {
-		uint32_t live;   /* slots with tokens; below `extent`, if it is larger, the notes say which */
-		uint32_t extent; /* from there on there are none */
-		uint32_t unit;   /* of the layer's notes: tokens, SKV_PAGE_TOKENS of them, or 0: it has no notes */
-		uint32_t awake;  /* slots that are attended to, the mean of the heads where these share a budget */
-		uint32_t coded;  /* tokens below are packed, but for form.first pages of them; or 0: none are */
-		struct skv_form form;
-	} slots[2][SKV_MAX_LAYERS];
+	/* as of the commits of either parity, where their `about` says that it counts */
+	struct skv_lay {
+		struct skv_prompt {
+			uint64_t how;   /* a fingerprint of how its rows attend, by which what is kept of them is known */
+			uint32_t begin; /* position of its first row */
+			uint32_t reserved;
+		} prompt;
+		struct skv_layer_slots {
+			uint32_t live;   /* slots with tokens; below `extent`, if it is larger, the notes say which */
+			uint32_t extent; /* from there on there are none */
+			uint32_t unit;   /* of the layer's notes: tokens, SKV_PAGE_TOKENS of them, or 0: it has no notes */
+			uint32_t awake;  /* slots that are attended to, the mean of the heads where these share a budget */
+			uint32_t coded;  /* tokens below are packed, but for form.first pages of them; or 0: none are */
+			struct skv_form form;
+		} slots[SKV_MAX_LAYERS];
+	} lay[2];
 };
 
 /* The tokens that came as prompts before the sequence first decoded; then flags. */
 #define SKV_ABOUT_PROMPT 0x03ffffffu
+#define SKV_ABOUT_READING (1u << 29)  /* a prompt is being read, whose rows do not see all: lay[].prompt counts */
 #define SKV_ABOUT_PROMPTED (1u << 30) /* the commit was a prompt's */
-#define SKV_ABOUT_SLOTS (1u << 31)    /* slots[] counts; else each layer has the slots of the committed length */
+#define SKV_ABOUT_SLOTS (1u << 31)    /* lay[].slots counts; else each layer has the slots of the committed length */
 
 /* An entry that an eviction takes away. */
 struct skv_evict {
@@ -109,6 +121,7 @@ enum skv_group {
 	SKV_GROUP_NOTES,
 	SKV_GROUP_CODES,
 	SKV_GROUP_REFS,
+	SKV_GROUP_KEPT, /* of a prompt that is being read */
 	SKV_GROUPS
 };
 
@@ -134,7 +147,9 @@ static inline bool skv_group_holds_tokens(enum skv_group group)
 
 /* Byte offsets in the memory. */
 struct skv_seqmem_layout {
-	uint32_t n_layers, max_tokens, max_pages;
+	uint32_t n_layers, max_tokens;
+	uint32_t max_pages; /* entries of a table */
+	uint32_t kept; /* of those of SKV_GROUP_KEPT, that count: at most max_pages */
 	uint32_t n_tables; /* SKV_GROUPS of each layer, see skv_table() */
 	size_t table;   /* skv_pte [n_tables][max_pages] */
 	size_t tokens;  /* int32_t [max_tokens + 1] */
@@ -168,6 +183,12 @@ static inline uint32_t skv_commit_len(uint64_t commit)
 static inline uint32_t skv_commit_epoch(uint64_t commit)
 {
 	return (uint32_t)(commit >> 32);
+}
+
+/* Entries of a table that count in a sequence of this committed length. */
+static inline uint32_t skv_seqmem_entries(const struct skv_seqmem_layout *l, uint32_t table, uint32_t len)
+{
+	return skv_table_group(l->n_layers, table) == SKV_GROUP_KEPT ? l->kept : skv_pages_of(len);
 }
 
 /* Write the header of fresh (zeroed) memory. */

@@ -139,7 +139,7 @@ static void add_session(void *listing, const struct skv_core_session_view *v)
 /* {"kv": 128, "bounds": 8, …}: a sequence's pages by what they hold. */
 static json_t *pages_json(const uint64_t pages[SKV_GROUPS])
 {
-	static const char *const kinds[SKV_GROUPS] = {"kv", "bounds", "notes", "codes", "refs"};
+	static const char *const kinds[SKV_GROUPS] = {"kv", "bounds", "notes", "codes", "refs", "prompt"};
 	json_t *all = json_object();
 
 	for (uint32_t i = 0; i < SKV_GROUPS; i++)

@@ -3,8 +3,8 @@
  * libclient/attend.c - one layer of a step: append, attend as the policy planned.
  *
  * No system call (wake-ups of the OpenMP pool aside), no allocation: all memory was laid out in
- * skv_step_begin. Rows of prompts attend densely; the policy sees the sequences that decode, and they
- * go to the kernels as one batch.
+ * skv_step_begin. Rows of prompts attend as the plan says (prompt.c); the policy sees the sequences that decode, and
+ * they go to the kernels as one batch.
  */
 #include "internal.h"
 
@@ -242,9 +242,9 @@ static void read_prompts(struct skv_session *s, const struct group *g, uint32_t 
 		packed_prompts(s, g, layer, a);
 		return;
 	}
-	s->kernels->prefill_dense(&shape, &prompts, a->q, a->out, &s->step.work);
-	if (keep->votes)
+	if (keep->votes) /* before `out`, which may be q */
 		s->kernels->tally_prompt(&shape, &prompts, a->q, keep->window, &s->step.work);
+	reading_attend(s, g, layer, a);
 }
 
 void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
@@ -260,6 +260,8 @@ void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *
 		if (g->n_prompts > 0 && a->q)
 			read_prompts(s, g, layer, a);
 	}
+	if (!a->q)
+		reading_blind(s);
 }
 
 /* May a layer of the open step have K and V alone? No rows then attend, and none is asked for its votes. */

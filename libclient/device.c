@@ -135,9 +135,10 @@ void device_close(struct skv_session *s)
 		d->backend->free(s->step.arena);
 		d->backend->free(s->step.rebuilt.mem);
 		d->backend->free(s->step.recall.mem);
+		d->backend->free(s->step.tiles);
 		device_leave(s, was);
 	}
-	s->step.work.mem = s->step.arena = s->step.rebuilt.mem = s->step.recall.mem = NULL;
+	s->step.work.mem = s->step.arena = s->step.rebuilt.mem = s->step.recall.mem = s->step.tiles = NULL;
 	free(d->stale);
 	free(d);
 	s->device = NULL;
@@ -159,14 +160,13 @@ static skv_pte entry_for_kernels(const struct skv_seq *q, skv_pte e)
 static int copy_tables(struct skv_seq *q, size_t entries)
 {
 	const struct skv_backend *b = q->session->device->backend;
-	uint32_t pages = skv_pages_of(q->len) + seq_by_layer(q);
 	skv_pte *all = calloc(entries, sizeof(*all));
 	int e;
 
 	if (!all)
 		return fail(-ENOMEM, "out of memory");
 	for (uint32_t table = 0; table < q->layout.n_tables; table++)
-		for (uint32_t page = 0; page < pages && page < q->layout.max_pages; page++)
+		for (uint32_t page = 0; page < seq_entries(q, table) + seq_by_layer(q) && page < q->layout.max_pages; page++)
 			all[(size_t)table * q->layout.max_pages + page] =
 				entry_for_kernels(q, seq_table(q, table)[page]);
 	e = b->copy(q->on_device.table, all, entries * sizeof(*all), NULL);
@@ -385,7 +385,7 @@ static int slot_prepare(const struct skv_session *s, struct device_slot *x, uint
 	size_t at = 0, kseq = carve(&at, (size_t)n * s->step.n_classes * sizeof(*x->kseq));
 	size_t entry = carve(&at, entries * sizeof(*x->entry));
 	size_t publish = carve(&at, n * sizeof(*x->publish)), sum = carve(&at, n * sizeof(*x->sum));
-	size_t slots = carve(&at, (size_t)n * s->model.n_layers * sizeof(*x->slots));
+	size_t lay = carve(&at, n * sizeof(*x->lay));
 	size_t share = carve(&at, (size_t)s->model.n_layers * RECALL_SEQS * sizeof(*x->share));
 	int e = x->event ? 0 : d->backend->event_new(&x->event);
 
@@ -409,7 +409,7 @@ static int slot_prepare(const struct skv_session *s, struct device_slot *x, uint
 	x->entry = (void *)((char *)x->mem + entry);
 	x->publish = (void *)((char *)x->mem + publish);
 	x->sum = (void *)((char *)x->mem + sum);
-	x->slots = (void *)((char *)x->mem + slots);
+	x->lay = (void *)((char *)x->mem + lay);
 	x->share = (void *)((char *)x->mem + share);
 	x->n_entries = 0;
 	return 0;
@@ -529,16 +529,25 @@ int device_stage(struct skv_session *s)
 	return 0;
 }
 
-/* `slots`: pinned memory for those of its layers. */
-static struct skv_publish publish_of(struct skv_seq *q, uint32_t item, struct skv_layer_slots *slots)
+/* What of it counts, from the first byte on that does: pinned memory, and as many words. */
+static const uint32_t *lay_of(const struct skv_seq *q, struct skv_lay *lay, uint32_t *ret_n)
+{
+	const bool prompt = q->next_about & SKV_ABOUT_READING, slots = q->next_about & SKV_ABOUT_SLOTS;
+	const size_t bytes = slots ? q->layout.n_layers * sizeof(*q->next_slots) : 0;
+
+	lay->prompt = q->next_prompt;
+	memcpy(lay->slots, q->next_slots, bytes);
+	*ret_n = (uint32_t)((bytes + (prompt ? sizeof(lay->prompt) : 0)) / sizeof(uint32_t));
+	return prompt ? (const uint32_t *)lay : (const uint32_t *)lay->slots;
+}
+
+/* `lay`: pinned memory for what the commit says of its prompt and layers. */
+static struct skv_publish publish_of(struct skv_seq *q, uint32_t item, struct skv_lay *lay)
 {
 	struct skv_seqmem *m = q->on_device.mem;
-	uint32_t epoch = q->epoch + 1, len = q->len + q->n_new, n = 0;
+	uint32_t epoch = q->epoch + 1, len = q->len + q->n_new, n;
+	const uint32_t *words = lay_of(q, lay, &n);
 
-	if (q->next_about & SKV_ABOUT_SLOTS) {
-		n = q->layout.n_layers * (uint32_t)(sizeof(*slots) / sizeof(uint32_t));
-		memcpy(slots, q->next_slots, n * sizeof(uint32_t));
-	}
 	return (struct skv_publish){
 		.commit = (uint64_t *)&m->commit,
 		.word = (uint64_t)epoch << 32 | len,
@@ -549,8 +558,8 @@ static struct skv_publish publish_of(struct skv_seq *q, uint32_t item, struct sk
 		.n_evict = q->evicting ? 0 : q->n_evict,
 		.about = &m->about[epoch & 1],
 		.about_is = q->next_about,
-		.words = (uint32_t *)m->slots[epoch & 1],
-		.words_are = (const uint32_t *)slots,
+		.words = (uint32_t *)&m->lay[epoch & 1] + (words - (const uint32_t *)lay),
+		.words_are = words,
 		.n_words = n,
 		.item = item,
 	};
@@ -569,7 +578,7 @@ int device_publish(struct skv_session *s, const int32_t *next)
 	x->staged = false;
 	for (uint32_t i = 0; i < x->n; i++) {
 		x->seqs[i] = st->seqs[i];
-		x->publish[i] = publish_of(st->seqs[i], st->item[i], x->slots + (size_t)i * s->model.n_layers);
+		x->publish[i] = publish_of(st->seqs[i], st->item[i], &x->lay[i]);
 		x->publish[i].attended = st->kseq[i].attended;
 		x->publish[i].sum = &x->sum[i];
 		x->n_evict += x->publish[i].n_evict;

@@ -22,7 +22,7 @@ struct device_slot {
 	float *share;                /* [n_layers][RECALL_SEQS]: recall, of the first n_recall sequences */
 	uint32_t n_recall;
 	struct skv_layer_set recall_layers[RECALL_SEQS];
-	struct skv_layer_slots *slots; /* [n][n_layers]: what the commits say of them */
+	struct skv_lay *lay;         /* [n]: what the commits say of their prompts and layers */
 	uint32_t n, n_decode, n_entries, cap;
 	uint64_t n_evict; /* entries that its commits take away ... */
 	bool staged;      /* ... and the device's tables have the holes, or will have at that time */

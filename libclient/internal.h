@@ -20,6 +20,7 @@
  *   packed.c   attention of layers that pack
  *   slots.c    layers that keep units: steps without tokens, kernels around attention
  *   attend.c   one layer: append, attention as planned
+ *   prompt.c   rows of prompts that do not see all: what is kept of them, their lists, their attention
  *   policy.c   plugins, specs, plans, hooks, the swap
  *   prims.c    the primitives that hooks call
  *   device.c   what a session on a device has besides, steps that run later
@@ -208,6 +209,8 @@ void stock_deinit(struct skv_session *s);
 int stock_grow(struct skv_session *s, uint64_t n);
 /* At least `need` pages in stock, waiting if it must. */
 int stock_reserve(struct skv_session *s, uint32_t need);
+/* Pages that are set aside for prompts, those of the open step as it will leave them. */
+uint64_t stock_ahead(const struct skv_session *s);
 /* Ahead of need: ask for more, give surplus and released pages back; never waits. */
 void stock_tend(struct skv_session *s, uint32_t demand);
 /* Everything back, as far as the daemon can be reached; for the end of a session. */
@@ -256,6 +259,7 @@ struct policy {
 	uint32_t n_keep_pages;  /* ... of them pages */
 	uint32_t n_pack;        /* layers that pack */
 	struct packing *packing; /* NULL: none does */
+	struct reading *reading; /* how prompts attend that do not see all; NULL: they do */
 	struct skv_plan plan[]; /* n_layers */
 };
 
@@ -349,6 +353,8 @@ struct skv_seq {
 	uint64_t n_shared;   /* entries, of all layers */
 	uint32_t about;      /* as in seqmem.h, with SKV_ABOUT_SLOTS ... */
 	struct skv_layer_slots *slots; /* ... [n_layers] */
+	struct skv_prompt prompt; /* with SKV_ABOUT_READING, which is there only if it attends as the policy says */
+	uint64_t ahead;      /* pages that are set aside for what is still to come of it */
 	bool gaps;           /* pages are missing below slots of a layer that keeps units: it is about to be settled */
 	/* [n_layers]: pages [from, to) are holes, or will be with this commit: no need to look again */
 	struct span {
@@ -376,8 +382,11 @@ struct skv_seq {
 	/* the open step */
 	bool in_step;
 	uint32_t n_new;        /* tokens */
+	uint32_t n_later;      /* and those of its prompt that are still to come */
 	uint32_t next_about;   /* what its commit will say */
 	struct skv_layer_slots *next_slots; /* [n_layers]; `extent`: the slots that the step has */
+	struct skv_prompt next_prompt; /* where a prompt's rows are of one that began there */
+	uint64_t next_ahead;
 	enum quiet quiet;      /* without tokens, slots.c alone knows what for */
 	bool takes;            /* pages: some table has not all that the step needs */
 	/* id of the first of them: tokens[len] still shows the last commit's next, which it is without has_first */
@@ -401,6 +410,12 @@ static inline struct policy *seq_policy(const struct skv_seq *q)
 static inline skv_pte *seq_table(const struct skv_seq *q, uint32_t table)
 {
 	return skv_seqmem_table(q->mem, &q->layout, table);
+}
+
+/* Entries of a table that count as of the last commit. */
+static inline uint32_t seq_entries(const struct skv_seq *q, uint32_t table)
+{
+	return skv_seqmem_entries(&q->layout, table, q->len);
 }
 
 /* Does each layer have slots of its own number? */
@@ -452,6 +467,7 @@ static inline struct skv_shape layer_shape(const struct skv_session *s, uint32_t
 	shape.notes = skv_table(s->model.n_layers, SKV_GROUP_NOTES, layer);
 	shape.codes = skv_table(s->model.n_layers, SKV_GROUP_CODES, layer);
 	shape.refs = skv_table(s->model.n_layers, SKV_GROUP_REFS, layer);
+	shape.kept = skv_table(s->model.n_layers, SKV_GROUP_KEPT, layer);
 	return shape;
 }
 
@@ -495,9 +511,12 @@ int seq_check_pages(struct skv_seq *q);
 
 /* ---- pages.c: which pages a step takes, writes to and lets go -------------------------------- */
 
-/* Pages that a step takes, of them copies of shared ones, what one like it could take, and entries of holes. */
+/*
+ * Pages that a step takes, of them copies of shared ones, what one like it could take, and entries of holes; and
+ * pages that its prompts will still take.
+ */
 struct pages {
-	uint64_t need, copies, demand, holes;
+	uint64_t need, copies, demand, holes, ahead;
 };
 int pages_count(struct skv_seq *q, struct pages *p);
 /* No sequence of the step will write to a page that it shares. */
@@ -510,8 +529,10 @@ void pages_supply(struct skv_session *s, struct skv_seq *q);
 void pages_undo(struct skv_session *s);
 /* The page in this entry goes with the step's commit. False: the journal is full. */
 bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page);
-/* So do those that the sequence has beyond its slots. */
+/* So do those that the sequence has beyond its slots, and what was kept of a prompt that is over with it. */
 void pages_evict_surplus(struct skv_seq *q);
+/* Nothing is kept of the prompt that was being read: what comes begins anew. The device, if any, is waited for. */
+void pages_forget_prompt(struct skv_seq *q);
 void pages_unpark(struct skv_seq *q); /* the entry beyond the committed length, after an attach and a settling */
 /* Drop what a torn step has left in entries of no use; of bounds, what is beyond the layer's slots. Was there any? */
 bool pages_trim(struct skv_seq *q);
@@ -536,6 +557,25 @@ int slots_quiet(struct skv_session *s, struct skv_seq *q, enum quiet kind);
 uint32_t slots_about(const struct skv_seq *q); /* what is known of a sequence after a quiet step */
 /* Before the attention of a layer that keeps units: find room for what is new, and put it there. */
 void slots_place(struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_attn *a);
+
+/* ---- prompt.c: rows of prompts that do not see all ------------------------------------------- */
+
+/* How the policy's layers read prompts, if any does not see all. -ENOMEM. */
+int reading_make(const struct skv_session *s, struct policy *p);
+void reading_free(struct reading *r); /* NULL is fine */
+/* Pages that the layer keeps of a prompt that is being read: of both sets. */
+uint32_t reading_pages(const struct policy *p, uint32_t layer);
+/* Is what was kept of the prompt that is being read what this policy goes on with? */
+bool reading_fits(const struct skv_seq *q, const struct policy *p);
+/* How the open step's commit will speak of the prompt, and what the kernels are told of it. */
+uint32_t reading_about(struct skv_seq *q, bool prompt);
+void reading_schedule(const struct skv_seq *q, struct skv_kseq *ks);
+/* Lists for the prompts of the step, and what the kernels need besides. */
+int reading_prepare(struct skv_session *s);
+/* The attention of a group's prompts in a layer that does not pack. */
+void reading_attend(struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_attn *a);
+/* Rows of the open step had no queries: nobody knows what they would have looked at. */
+void reading_blind(struct skv_session *s);
 
 #include "device.h"
 #include "packing.h"

@@ -136,6 +136,7 @@ static void lay_out_class(struct skv_session *s, const struct skv_step_item *ite
 		struct skv_layer_slots next;
 
 		*ks = kseq_of(s, &items[i], at, row, c->layer);
+		reading_schedule(q, ks);
 		row += items[i].n_tokens;
 		if (q->quiet) {
 			ks->coded = seq_coded(q, c->layer);
@@ -156,10 +157,11 @@ static void lay_out_class(struct skv_session *s, const struct skv_step_item *ite
 }
 
 /* What a commit will say of the sequence, its layers' slots aside. */
-static uint32_t about_of(const struct skv_seq *q, bool prompt)
+static uint32_t about_of(struct skv_seq *q, bool prompt)
 {
 	uint32_t leading = q->about & SKV_ABOUT_PROMPT, flags = q->about & SKV_ABOUT_SLOTS;
 
+	flags |= reading_about(q, prompt);
 	if (q->quiet)
 		return slots_about(q);
 	if (prompt && leading == q->len)
@@ -200,6 +202,7 @@ static int find_groups(struct skv_session *s, const struct skv_step_item *items,
 			return fail(-EINVAL, "the step has more than %u rows", UINT32_MAX);
 		it->seq->in_step = true;
 		it->seq->n_new = it->n_tokens;
+		it->seq->n_later = it->n_later;
 		it->seq->next_about = about_of(it->seq, !decodes(it));
 		*(decodes(it) ? &g->n : &g->n_prompts) += 1;
 		st->n_decode += decodes(it);

@@ -4,7 +4,7 @@ lib_LTLIBRARIES += libclient/libsparsekv-client.la
 libclient_libsparsekv_client_la_SOURCES = \
 	libclient/codec.h libclient/device.h libclient/internal.h libclient/packing.h libclient/step.h \
 	libclient/attend.c libclient/codec.c libclient/coded.c libclient/conn.c libclient/connect.c libclient/device.c libclient/error.c \
-	libclient/keep.c libclient/layout.c libclient/looked.c libclient/packed.c libclient/packing.c libclient/packs.c \
+	libclient/keep.c libclient/layout.c libclient/looked.c libclient/packed.c libclient/packing.c libclient/packs.c libclient/prompt.c \
 	libclient/pages.c \
 	libclient/policy.c libclient/pool.c libclient/prims.c libclient/recall.c libclient/replay.c libclient/seq.c \
 	libclient/session.c libclient/slots.c libclient/step.c libclient/stock.c

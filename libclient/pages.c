@@ -2,7 +2,7 @@
 /*
  * libclient/pages.c - which pages a step takes, writes to and lets go.
  *
- * A sequence has three tables a layer (common/seqmem.h): pages of K and V, of bounds, of notes. What a step needs
+ * A sequence has a table a layer for all that pages are for (common/seqmem.h). What a step needs
  * of each follows from the slots that the layer has as of the last commit and from those that it has in the step.
  * For a sequence that never let single units go these are its length, before and after.
  *
@@ -74,22 +74,39 @@ static uint32_t had(const struct skv_seq *q, uint32_t table)
 	case SKV_GROUP_PAGES: return skv_pages_of(extent);
 	case SKV_GROUP_BOUNDS: return q->bounded ? bounds_of(q, layer, extent) : 0;
 	case SKV_GROUP_NOTES: return seq_by_layer(q) ? notes_of(q, q->slots[layer].unit, extent) : 0;
+	case SKV_GROUP_KEPT: return q->about & SKV_ABOUT_READING ? reading_pages(seq_policy(q), layer) : 0;
 	default: return record_pages(q, group_of(q, table), layer, seq_coded(q, layer));
 	}
 }
 
-/* And those that it has with the open step. */
-static uint32_t wants(const struct skv_seq *q, uint32_t table)
+/* And those that it has with the open step, or would have with so many tokens more. */
+static uint32_t wants_with(const struct skv_seq *q, uint32_t table, uint32_t more)
 {
-	uint32_t layer = layer_of(q, table), reach = seq_reach(q, layer);
+	uint32_t layer = layer_of(q, table), reach = seq_reach(q, layer) + more;
 	bool bounds = !q->quiet || q->quiet == QUIET_BIND || q->bounded;
 
 	switch (group_of(q, table)) {
 	case SKV_GROUP_PAGES: return skv_pages_of(reach);
 	case SKV_GROUP_BOUNDS: return bounds ? bounds_of(q, layer, reach) : 0;
 	case SKV_GROUP_NOTES: return seq_by_layer(q) ? notes_of(q, q->next_slots[layer].unit, reach) : 0;
+	case SKV_GROUP_KEPT: return q->next_about & SKV_ABOUT_READING ? reading_pages(seq_policy(q), layer) : 0;
 	default: return seq_by_layer(q) ? record_pages(q, group_of(q, table), layer, q->next_slots[layer].coded) : 0;
 	}
+}
+
+static uint32_t wants(const struct skv_seq *q, uint32_t table)
+{
+	return wants_with(q, table, 0);
+}
+
+/* Pages that what is still to come of its prompt will take: set aside now, or the prompt would stop half read. */
+static uint64_t ahead(const struct skv_seq *q)
+{
+	uint64_t n = 0;
+
+	for (uint32_t table = 0; q->n_later > 0 && !q->packs && table < q->layout.n_tables; table++)
+		n += wants_with(q, table, q->n_later) - wants(q, table);
+	return n;
 }
 
 /*
@@ -126,7 +143,7 @@ static bool takes(const struct skv_seq *q)
 {
 	uint32_t end = q->len + q->n_new;
 
-	if (q->quiet || skv_pages_of(end) > skv_pages_of(q->len))
+	if (q->quiet || skv_pages_of(end) > skv_pages_of(q->len) || (q->next_about & ~q->about & SKV_ABOUT_READING))
 		return true;
 	if (!q->bounded)
 		return seq_policy(q)->n_bounds > 0;
@@ -149,6 +166,14 @@ static struct span records_written(const struct skv_seq *q, uint32_t table)
 	return (struct span){.from = x.n / x.each, .to = had(q, table)};
 }
 
+/* Of what is kept of a prompt, in n pages, the set that the step's commit will have. */
+static struct span kept_written(const struct skv_seq *q, uint32_t n)
+{
+	uint32_t half = n / 2, set = (q->epoch + 1) & 1;
+
+	return (struct span){.from = set * half, .to = set * half + half};
+}
+
 /*
  * The entries of a table that the step writes to, of those that the sequence has: of the last page, if it is partly
  * filled, or of its state page. Where slots in the middle are free, or what is written is not last, all of them.
@@ -163,6 +188,8 @@ static struct span written(const struct skv_seq *q, uint32_t table)
 
 	if (group == SKV_GROUP_CODES || group == SKV_GROUP_REFS)
 		return records_written(q, table);
+	if (group == SKV_GROUP_KEPT)
+		return kept_written(q, all.to < end ? all.to : end);
 	if (all.to > end)
 		all.to = end;
 	if (!anywhere && group != SKV_GROUP_NOTES)
@@ -212,6 +239,8 @@ int pages_count(struct skv_seq *q, struct pages *p)
 		for (uint32_t page = x.from; page < x.to; page++)
 			copies += shares(q, table, page);
 	}
+	q->next_ahead = ahead(q);
+	p->ahead += q->next_ahead;
 	p->need += copies;
 	p->copies += copies;
 	p->demand += skv_pages_of(q->n_new + SKV_PAGE_TOKENS - 1) * layers;
@@ -382,10 +411,23 @@ bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page)
 	return true;
 }
 
+/* What was kept of a prompt that is over, or that nobody can go on with. */
+static void evict_kept(struct skv_seq *q)
+{
+	const uint32_t first = skv_table(q->layout.n_layers, SKV_GROUP_KEPT, 0);
+
+	if (q->next_about & SKV_ABOUT_READING || !(q->about & SKV_ABOUT_READING || q->n_later > 0))
+		return;
+	for (uint32_t table = first; table < first + q->layout.n_layers; table++)
+		for (uint32_t page = 0; page < q->layout.kept; page++)
+			pages_evict(q, table, page);
+}
+
 void pages_evict_surplus(struct skv_seq *q)
 {
+	evict_kept(q);
 	for (uint32_t table = 0; seq_by_layer(q) && table < q->layout.n_tables; table++)
-		for (uint32_t page = wants(q, table); page < had(q, table); page++)
+		for (uint32_t page = wants(q, table); page < had(q, table) && group_of(q, table) != SKV_GROUP_KEPT; page++)
 			if (parked(q, table, page))
 				pages_evict(q, notes_table(q, layer_of(q, table)), skv_pages_of(q->len) - 1);
 			else
@@ -403,6 +445,20 @@ void pages_unpark(struct skv_seq *q)
 
 		seq_table(q, layer)[pages] = beyond ? notes[pages - 1] : skv_pte_make(SKV_PTE_NONE, 0);
 	}
+}
+
+void pages_forget_prompt(struct skv_seq *q)
+{
+	const uint32_t first = skv_table(q->layout.n_layers, SKV_GROUP_KEPT, 0);
+
+	q->about &= ~SKV_ABOUT_READING;
+	q->ahead = 0;
+	q->mem->about[q->epoch & 1] = q->about; /* what is in the tables from here on is of no commit */
+	atomic_thread_fence(memory_order_seq_cst);
+	for (uint32_t table = first; table < first + q->layout.n_layers; table++)
+		for (uint32_t page = 0; page < q->layout.kept; page++)
+			if (resident(q, table, page))
+				seq_drop_page(q, table, page);
 }
 
 /* ---- taken over ------------------------------------------------------------------------------ */
@@ -429,7 +485,7 @@ bool pages_trim(struct skv_seq *q)
 	bool any = false;
 
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
-		uint32_t layer = layer_of(q, table), extent = seq_extent(q, layer), pages = skv_pages_of(q->len);
+		uint32_t layer = layer_of(q, table), extent = seq_extent(q, layer), pages = seq_entries(q, table);
 		uint32_t from = group_of(q, table) == SKV_GROUP_BOUNDS ? state_pages_of(extent) : had(q, table);
 
 		if (unknown(q, table))
@@ -470,7 +526,7 @@ const char *pages_check(struct skv_seq *q)
 				return wrong;
 			continue;
 		}
-		if (!x->unit || group_of(q, table) == SKV_GROUP_BOUNDS)
+		if (!x->unit || group_of(q, table) == SKV_GROUP_BOUNDS || group_of(q, table) == SKV_GROUP_KEPT)
 			continue;
 		for (uint32_t page = 0; page < last; page++) {
 			if (resident(q, table, page))

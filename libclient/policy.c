@@ -120,6 +120,7 @@ struct policy *policy_put(struct skv_client *c, struct policy *p)
 	if (p->plugin)
 		plugin_release(c, p->plugin);
 	packing_free(p->packing);
+	reading_free(p->reading);
 	free(p->config);
 	free(p->spec);
 	free(p);
@@ -148,6 +149,8 @@ static int configure(struct skv_session *s, struct policy *p)
 		p->n_pack += p->plan[layer].pack.kind > 0;
 	}
 	e = packing_make(s, p);
+	if (e == 0)
+		e = reading_make(s, p);
 	if (e < 0)
 		return e;
 	n = skv_spec_print(p->block, p->config, NULL, 0);
@@ -325,6 +328,7 @@ static void install(struct skv_seq *q, const struct policy *p, void *state)
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
 		for (uint32_t i = 0; i < skv_pages_of(q->len); i++)
 			seq_drop_page(q, bounds_table(q, layer), i);
+	pages_forget_prompt(q);
 	q->on_device.old = q->session->device;
 	q->packs = q->packs_known = false;
 	q->bounded = p->n_bounds == 0 || q->len == 0;
@@ -390,6 +394,8 @@ int policy_take_over(struct skv_seq *q)
 	int e;
 
 	packs_take_over(q);
+	if (!reading_fits(q, p))
+		pages_forget_prompt(q);
 	pages_trim(q);
 	q->on_device.old = q->session->device;
 	e = seq_check_pages(q);

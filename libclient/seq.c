@@ -35,7 +35,7 @@ static bool may_be_hole(const struct skv_seq *q, uint32_t layer, uint32_t i)
 /* May kernels follow entry i of the table? A page counts into *n. Needs client->lock. */
 static int look_at(struct skv_seq *q, uint32_t table, uint32_t i, struct census *n)
 {
-	static const char *const of[SKV_GROUPS] = {"", "bounds ", "notes ", "codes ", "references "};
+	static const char *const of[SKV_GROUPS] = {"", "bounds ", "notes ", "codes ", "references ", "kept "};
 	enum skv_group group = skv_table_group(q->layout.n_layers, table);
 	bool kv = group == SKV_GROUP_PAGES;
 	uint32_t layer = skv_table_layer(q->layout.n_layers, table);
@@ -61,12 +61,11 @@ static int look_at(struct skv_seq *q, uint32_t table, uint32_t i, struct census 
 /* All committed entries. */
 static int look(struct skv_seq *q, struct census *ret)
 {
-	uint32_t pages = skv_pages_of(q->len);
 	int e = 0;
 
 	*ret = (struct census){0};
 	for (uint32_t table = 0; table < q->layout.n_tables; table++)
-		for (uint32_t i = 0; i < pages && e == 0; i++)
+		for (uint32_t i = 0; i < seq_entries(q, table) && e == 0; i++)
 			e = look_at(q, table, i, ret);
 	return e;
 }
@@ -74,12 +73,10 @@ static int look(struct skv_seq *q, struct census *ret)
 /* Hold every page of the table, which look() passed. Needs client->lock. */
 static void hold_all(struct skv_seq *q)
 {
-	uint32_t pages = skv_pages_of(q->len);
-
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
 		const skv_pte *t = seq_table(q, table);
 
-		for (uint32_t i = 0; i < pages; i++)
+		for (uint32_t i = 0; i < seq_entries(q, table); i++)
 			if (skv_pte_resident(t[i]))
 				pool_hold(q->session->pool, skv_pte_id(t[i]));
 	}
@@ -162,8 +159,11 @@ static int adopt_memory(struct skv_seq *q, struct request *r)
 	q->gone = calloc(q->layout.n_layers, sizeof(*q->gone));
 	if (!q->slots || !q->next_slots || !q->gone)
 		return fail(-ENOMEM, "out of memory");
-	memcpy(q->slots, q->mem->slots[q->epoch & 1], q->layout.n_layers * sizeof(*q->slots));
+	memcpy(q->slots, q->mem->lay[q->epoch & 1].slots, q->layout.n_layers * sizeof(*q->slots));
+	q->prompt = q->mem->lay[q->epoch & 1].prompt;
 	wrong = skv_layer_slots_check(q->slots, q->about, q->len, q->layout.n_layers);
+	if (!wrong && q->about & SKV_ABOUT_READING && q->prompt.begin > q->len)
+		wrong = "a prompt begins where the sequence has no token";
 	if (wrong)
 		return fail(-EBADMSG, "damaged sequence memory: %s", wrong);
 	if (q->about & SKV_ABOUT_SLOTS)
@@ -394,13 +394,12 @@ int seq_check_pages(struct skv_seq *q)
 void seq_unhold(struct skv_seq *q, enum skv_pte_kind kind)
 {
 	struct skv_session *s = q->session;
-	uint32_t pages = skv_pages_of(q->len);
 
 	pthread_mutex_lock(&s->client->lock);
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
 		const skv_pte *t = seq_table(q, table);
 
-		for (uint32_t i = 0; i < pages; i++) {
+		for (uint32_t i = 0; i < seq_entries(q, table); i++) {
 			if (skv_pte_kind(t[i]) != kind)
 				continue;
 			pool_unhold(s->pool, skv_pte_id(t[i]));
@@ -416,12 +415,10 @@ void seq_unhold(struct skv_seq *q, enum skv_pte_kind kind)
 
 void seq_take_own(struct skv_seq *q)
 {
-	uint32_t pages = skv_pages_of(q->len);
-
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
 		const skv_pte *t = seq_table(q, table);
 
-		for (uint32_t i = 0; i < pages; i++)
+		for (uint32_t i = 0; i < seq_entries(q, table); i++)
 			if (skv_pte_kind(t[i]) == SKV_PTE_FULL)
 				stock_push(&q->session->stock, skv_pte_id(t[i]));
 	}
@@ -430,11 +427,14 @@ void seq_take_own(struct skv_seq *q)
 /* Give the sequence's own pages back behind a DROP that was not answered so far. */
 static void put_own(struct skv_seq *q)
 {
-	uint32_t pages = skv_pages_of(q->len), n = 0;
-	uint32_t *ids = malloc(((size_t)pages * q->layout.n_tables + 1) * sizeof(*ids));
+	size_t most = 1;
+	uint32_t *ids, n = 0;
 
+	for (uint32_t table = 0; table < q->layout.n_tables; table++)
+		most += seq_entries(q, table);
+	ids = malloc(most * sizeof(*ids));
 	for (uint32_t table = 0; table < q->layout.n_tables && ids; table++)
-		for (uint32_t i = 0; i < pages; i++)
+		for (uint32_t i = 0; i < seq_entries(q, table); i++)
 			if (skv_pte_kind(seq_table(q, table)[i]) == SKV_PTE_FULL)
 				ids[n++] = skv_pte_id(seq_table(q, table)[i]);
 	if (ids)

@@ -92,7 +92,7 @@ static struct skv_layer_slots after(const struct skv_seq *q, uint32_t layer, enu
 
 uint32_t slots_about(const struct skv_seq *q)
 {
-	uint32_t about = (q->about & ~SKV_ABOUT_SLOTS) | (q->quiet == QUIET_NOTE ? SKV_ABOUT_PROMPTED : 0);
+	uint32_t about = (q->about & ~(SKV_ABOUT_SLOTS | SKV_ABOUT_READING)) | (q->quiet == QUIET_NOTE ? SKV_ABOUT_PROMPTED : 0);
 
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
 		const struct skv_layer_slots *next = &q->next_slots[layer];

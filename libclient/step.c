@@ -128,6 +128,8 @@ static int prepare(struct skv_session *s)
 		e = selections_prepare(s);
 	if (e == 0)
 		e = packed_prepare(s);
+	if (e == 0)
+		e = reading_prepare(s);
 	return e < 0 ? e : recall_begin(s);
 }
 
@@ -153,18 +155,19 @@ static int admit(struct skv_session *s, const struct skv_step_item *items, uint3
 	struct pages p = {0};
 	int e = step_lay_out(s, items, n, &p);
 	uint32_t need = (uint32_t)p.need;
+	uint64_t all = p.need + (p.ahead > 0 ? stock_ahead(s) : 0); /* what others are to get is not this one's */
 
-	if (e == 0 && p.need + p.holes > SKV_PTE_ID_MASK)
-		e = fail(-ENOSPC, "the step needs %llu pages, more than a pool can have",
-		         (unsigned long long)p.need);
+	if (e == 0 && all + p.holes > SKV_PTE_ID_MASK)
+		e = fail(-ENOSPC, "the step needs %llu pages, and what is still to come of its prompts %llu: more than a pool can "
+		         "have", (unsigned long long)p.need, (unsigned long long)p.ahead);
 	if (e == 0)
 		e = prepare(s);
 	if (e == 0)
 		e = pages_prepare(s, p.need);
-	if (e == 0 && s->stock.n < need && device_evicts(s))
+	if (e == 0 && s->stock.n < all && device_evicts(s))
 		e = device_settle(s); /* pages come back with it */
 	if (e == 0)
-		e = stock_reserve(s, need);
+		e = stock_reserve(s, (uint32_t)all);
 	s->shape.pool = s->pool->base; /* known now: with the older handles the first segment decides */
 	if (e == 0 && s->device)
 		e = device_prepare(s, need + (uint32_t)p.holes);
@@ -292,6 +295,8 @@ void step_committed(struct skv_seq *q)
 		q->next_slots = was;
 	}
 	q->about = q->next_about;
+	q->prompt = q->next_prompt;
+	q->ahead = q->next_ahead;
 	q->len += q->n_new;
 	q->epoch++;
 	q->in_step = false;
@@ -306,8 +311,10 @@ void step_commit(struct skv_seq *q, int32_t next)
 
 	m->next[epoch & 1] = next;
 	m->about[epoch & 1] = q->next_about;
+	if (q->next_about & SKV_ABOUT_READING)
+		m->lay[epoch & 1].prompt = q->next_prompt;
 	if (q->next_about & SKV_ABOUT_SLOTS)
-		memcpy(m->slots[epoch & 1], q->next_slots, q->layout.n_layers * sizeof(*q->next_slots));
+		memcpy(m->lay[epoch & 1].slots, q->next_slots, q->layout.n_layers * sizeof(*q->next_slots));
 	ids[len] = next;
 	if (q->has_first)
 		ids[q->len] = q->first; /* from here on recovery takes the last commit's next from m->next */
@@ -455,6 +462,7 @@ void step_deinit(struct skv_session *s)
 	free(st->selection);
 	free(st->arena);
 	free(st->rebuilt.mem);
+	free(st->tiles);
 	free(st->recall.mem);
 	*st = (struct step){0};
 }

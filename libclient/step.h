@@ -35,6 +35,7 @@ struct group {
 	uint32_t first, n;                /* in step.seqs: that decode ... */
 	uint32_t first_prompt, n_prompts; /* ... and those with rows of prompts */
 	struct selection *selection;      /* [n_layers] */
+	size_t tiles_at; /* in step.tiles: where lists are that its prompts take from one layer to the next */
 };
 
 /*
@@ -100,6 +101,8 @@ struct step {
 	size_t arena_bytes;
 	struct rebuilt rebuilt;
 	struct recall recall;
+	void *tiles; /* lists of what rows of prompts see; see prompt.c */
+	size_t tiles_bytes;
 };
 
 /* ---- recall.c --------------------------------------------------------------------------------- */

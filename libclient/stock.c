@@ -8,6 +8,9 @@
  *   - `leased` counts the pages that may ever be pushed, and the stack has room for all of them: what a
  *     step frees goes into the stock without an allocation.
  *
+ * What is still to come of prompts is set aside: it is in stock from the first step on that such a prompt is in, and does
+ * not go back.
+ *
  * The marks follow `demand`, the most that one such step can take. A decoding sequence takes a page of
  * each layer every SKV_PAGE_TOKENS steps, so for decoding the low mark is that many steps ahead.
  */
@@ -266,10 +269,19 @@ void stock_release(struct skv_seq *q, bool flush)
 	memmove(q->release, q->release + sent, q->n_release * sizeof(*q->release));
 }
 
+uint64_t stock_ahead(const struct skv_session *s)
+{
+	uint64_t n = 0;
+
+	for (const struct skv_seq *q = s->seqs; q; q = q->next)
+		n += q->in_step ? q->next_ahead : q->ahead;
+	return n;
+}
+
 void stock_tend(struct skv_session *s, uint32_t demand)
 {
 	struct stock *st = &s->stock;
-	uint64_t n;
+	uint64_t n, ahead = stock_ahead(s);
 
 	st->demand -= st->demand / 16;
 	if (st->demand < demand)
@@ -284,6 +296,6 @@ void stock_tend(struct skv_session *s, uint32_t demand)
 		return;
 	if (!st->get && st->n < LOW(st->demand) && st->pause == 0)
 		ask(s, 0, FILL(st->demand) - st->n);
-	else if (st->n > HIGH(st->demand))
-		put(s, st->n - (uint32_t)FILL(st->demand));
+	else if (st->n > HIGH(st->demand) + ahead)
+		put(s, st->n - (uint32_t)(FILL(st->demand) + ahead));
 }

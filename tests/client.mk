@@ -7,12 +7,14 @@ CLIENT_TEST_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_BUILDDIR='"$(abs_top_builddir)"'
 CLIENT_TEST_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(JANSSON_CFLAGS) $(OPENMP_CFLAGS)
 CLIENT_TEST_LIBS = libclient/libsparsekv-client.la daemon/libskvdaemon.la kernels/libskvkernels.la $(CHECK_LIBS) $(JANSSON_LIBS) -lm
 
-check_LTLIBRARIES += tests/plugins/fourth.la tests/plugins/heads.la tests/plugins/keys-first.la \
+check_LTLIBRARIES += tests/plugins/few.la tests/plugins/fourth.la tests/plugins/heads.la tests/plugins/keys-first.la \
 	tests/plugins/late-misuse.la
 tests_plugins_fourth_la_SOURCES = tests/plugins/fourth.c tests/plugins/plugin.h
 tests_plugins_fourth_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
 tests_plugins_heads_la_SOURCES = tests/plugins/heads.c
 tests_plugins_heads_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
+tests_plugins_few_la_SOURCES = tests/plugins/few.c
+tests_plugins_few_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
 tests_plugins_keys_first_la_SOURCES = tests/plugins/keys-first.c
 tests_plugins_keys_first_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
 tests_plugins_late_misuse_la_SOURCES = tests/plugins/late-misuse.c tests/plugins/plugin.h
@@ -51,6 +53,13 @@ tests_test_client_keep_SOURCES = tests/test-client-keep.c $(CLIENT_TEST_SOURCES)
 tests_test_client_keep_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
 tests_test_client_keep_CFLAGS = $(CLIENT_TEST_CFLAGS)
 tests_test_client_keep_LDADD = $(CLIENT_TEST_LIBS)
+
+check_PROGRAMS += tests/test-client-prompt
+TESTS += tests/test-client-prompt
+tests_test_client_prompt_SOURCES = tests/test-client-prompt.c $(CLIENT_TEST_SOURCES)
+tests_test_client_prompt_CPPFLAGS = $(CLIENT_TEST_CPPFLAGS)
+tests_test_client_prompt_CFLAGS = $(CLIENT_TEST_CFLAGS)
+tests_test_client_prompt_LDADD = $(CLIENT_TEST_LIBS)
 
 check_PROGRAMS += tests/test-client-api
 TESTS += tests/test-client-api

@@ -19,6 +19,11 @@ uint32_t m_tables(uint32_t kind)
 	return SKV_GROUPS * m_layers(kind);
 }
 
+uint32_t m_entries(const struct m_seq *q, uint32_t table)
+{
+	return table / m_layers(q->kind) == SKV_GROUP_KEPT ? M_KEPT : skv_pages_of(q->len);
+}
+
 struct skv_model m_model(uint32_t kind)
 {
 	struct skv_model m = test_model(kind ? "three" : "two", m_layers(kind), kind ? 32 : 16);
@@ -88,7 +93,7 @@ void m_let_go(struct m_seq *q)
 		return;
 	}
 	for (uint32_t t = 0; t < m_tables(q->kind); t++)
-		for (uint32_t i = 0; i < skv_pages_of(q->len); i++) {
+		for (uint32_t i = 0; i < m_entries(q, t); i++) {
 			uint32_t page = skv_pte_id(q->table[t][i]);
 
 			if (skv_pte_kind(q->table[t][i]) == SKV_PTE_FULL) {
@@ -120,7 +125,7 @@ void m_fork(struct m_seq *parent, struct m_seq *child)
 {
 	child->len = parent->len;
 	for (uint32_t t = 0; t < m_tables(parent->kind); t++)
-		for (uint32_t i = 0; i < skv_pages_of(parent->len); i++) {
+		for (uint32_t i = 0; i < m_entries(parent, t); i++) {
 			skv_pte *e = &parent->table[t][i];
 			uint32_t page = skv_pte_id(*e);
 
@@ -257,7 +262,7 @@ static void compare_seq(void *data, const struct skv_core_seq_view *v)
 	ck_assert_uint_eq(v->client, q->holder < 0 ? 0 : c->client_ids[q->holder]);
 	ck_assert_uint_eq(v->tokens, q->len);
 	for (uint32_t t = 0; t < m_tables(q->kind); t++)
-		for (uint32_t i = 0; i < skv_pages_of(q->len); i++) {
+		for (uint32_t i = 0; i < m_entries(q, t); i++) {
 			resident[t / m_layers(q->kind)] += skv_pte_resident(q->table[t][i]);
 			shared += skv_pte_kind(q->table[t][i]) == SKV_PTE_SHARED;
 		}

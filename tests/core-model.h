@@ -20,6 +20,7 @@
 #define M_LAYERS 3
 #define M_TABLES (SKV_GROUPS * M_LAYERS)
 #define M_TABLE 24 /* entries of a table */
+#define M_KEPT 10  /* of a table of what prompts keep: two sets of 65 rows of q in fp32 */
 
 enum m_has { M_FREE, M_LEASE, M_OWN, M_SHARED };
 
@@ -46,6 +47,7 @@ extern struct m_seq m_seqs[M_SEQS];
 
 uint32_t m_layers(uint32_t kind);
 uint32_t m_tables(uint32_t kind);
+uint32_t m_entries(const struct m_seq *q, uint32_t table); /* of a table, that count */
 struct skv_model m_model(uint32_t kind);
 
 void m_lease(uint32_t client, uint32_t page); /* must be free */

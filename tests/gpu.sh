@@ -18,7 +18,7 @@ dir=$1
 tests='tests/test-allot tests/test-append tests/test-bounds tests/test-chosen tests/test-codes tests/test-decode tests/test-keep tests/test-low tests/test-pack tests/test-prefill tests/test-rebuild tests/test-recall tests/test-replay tests/test-select tests/test-slots tests/test-sparse tests/test-tiles tests/gpu-daemon
 	tests/gpu-client tests/test-client tests/test-client-bounds tests/test-client-codec tests/test-client-codes tests/test-client-keep tests/test-client-mixed tests/test-client-policy tests/test-client-kill tests/test-client-quiet
 	tests/test-oracle tests/test-engine-place tests/test-engine-forward tests/test-engine-work tests/test-golden'
-plugins='tests/plugins/refuse-adopt tests/plugins/fourth tests/plugins/heads tests/plugins/keys-first tests/plugins/late-misuse'
+plugins='tests/plugins/few tests/plugins/refuse-adopt tests/plugins/fourth tests/plugins/heads tests/plugins/keys-first tests/plugins/late-misuse'
 programs="$tests daemon/sparsekvd daemon/ctl/sparsekvctl engine/sparsekv-generate engine/sparsekv-eval engine/sparsekv-calibrate bench/sparsekv-bench"
 make -s all $tests $(printf '%s.la ' $plugins)
 mkdir -p "$dir"/{tests/plugins/.libs,daemon/ctl,engine/cuda,bench,lib,kernels/cuda,policies/.libs}

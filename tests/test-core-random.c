@@ -271,6 +271,8 @@ static uint32_t write_step(struct m_seq *q, uint32_t n_tokens, uint32_t *torn)
 	for (uint32_t t = 0; t < m_tables(q->kind); t++) {
 		skv_pte *table = skv_seqmem_table(g->held.mem, &g->held.layout, t);
 
+		if (t / m_layers(q->kind) == SKV_GROUP_KEPT)
+			continue; /* these hang on no length: change_state() */
 		if (have)
 			q->table[t][have - 1] = table[have - 1];
 		for (uint32_t k = have; k < want; k++) {
@@ -291,7 +293,7 @@ static void change_state(struct m_seq *q)
 
 	release(q, g);
 	for (uint32_t t = m_layers(q->kind); t < m_tables(q->kind); t++)
-		for (uint32_t k = 0; k < skv_pages_of(q->len); k++) {
+		for (uint32_t k = 0; k < m_entries(q, t); k++) {
 			skv_pte was = q->table[t][k], now = 0;
 
 			if (chance(70))
@@ -371,7 +373,7 @@ static void evict(struct m_seq *q, int point)
 static void take_back(struct m_seq *q, struct peer *p)
 {
 	for (uint32_t t = 0; t < m_tables(q->kind); t++)
-		for (uint32_t k = 0; k < skv_pages_of(q->len); k++)
+		for (uint32_t k = 0; k < m_entries(q, t); k++)
 			if (skv_pte_kind(q->table[t][k]) == SKV_PTE_FULL)
 				peer_stock(p, skv_pte_id(q->table[t][k]));
 }
@@ -424,7 +426,7 @@ static void fork_seq(struct m_seq *q, bool lied)
 	made(child, i, name, &info);
 	m_fork(q, child);
 	for (uint32_t t = 0; t < m_tables(q->kind); t++)
-		for (uint32_t k = 0; k < skv_pages_of(q->len); k++) {
+		for (uint32_t k = 0; k < m_entries(q, t); k++) {
 			ck_assert_uint_eq(held_entry(&grip_of(q)->held, t, k), q->table[t][k]);
 			ck_assert_uint_eq(held_entry(&grip_of(child)->held, t, k), child->table[t][k]);
 		}
@@ -448,7 +450,7 @@ static void attach(uint32_t i)
 	hear(i);
 	ck_assert_uint_eq(held_len(&grip_of(q)->held), q->len);
 	for (uint32_t t = 0; t < m_tables(q->kind); t++)
-		for (uint32_t k = 0; k < skv_pages_of(q->len); k++) {
+		for (uint32_t k = 0; k < m_entries(q, t); k++) {
 			ck_assert_uint_eq(held_entry(&grip_of(q)->held, t, k), q->table[t][k]);
 			if (skv_pte_resident(q->table[t][k]))
 				sign_page(i, skv_pte_id(q->table[t][k]));
@@ -472,8 +474,8 @@ static bool lie(struct m_seq *q)
 {
 	struct grip *g = grip_of(q);
 	const struct m_pool *p = &m_pools[q->uid][q->kind];
-	uint32_t pages = skv_pages_of(q->len), page = rnd_below(512); /* mostly there */
 	uint32_t t = rnd_below(m_tables(q->kind));
+	uint32_t pages = m_entries(q, t), page = rnd_below(512); /* mostly there */
 	skv_pte *e;
 
 	if (!pages)

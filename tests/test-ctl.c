@@ -179,8 +179,8 @@ END_TEST
 static void make_pages(void)
 {
 	struct skv_wire_model w = raw_model("tiny");
-	struct skv_model m = {.n_layers = w.n_layers, .n_kv_heads = w.n_kv_heads, .head_dim = w.head_dim};
-	static const uint32_t pages[SKV_GROUPS] = {3, 1, 2, 2, 1};
+	struct skv_model m = {.n_layers = w.n_layers, .n_heads = w.n_heads, .n_kv_heads = w.n_kv_heads, .head_dim = w.head_dim};
+	static const uint32_t pages[SKV_GROUPS] = {3, 1, 2, 2, 1, 4};
 	struct skv_seqmem_layout l;
 	struct skv_seqmem *mem;
 	void *map;
@@ -206,9 +206,10 @@ START_TEST(pages_are_counted_by_kind)
 	SAYS("kind=\"notes\"} 8192\n");
 	SAYS("kind=\"codes\"} 8192\n");
 	SAYS("kind=\"refs\"} 4096\n");
+	SAYS("kind=\"prompt\"} 16384\n");
 	SAYS("state=\"resident\"} 6\n");
 	ck_assert_int_eq(ctl("seq list"), 0);
-	SAYS("12.0 KiB  4.0 KiB  8.0 KiB  8.0 KiB  4.0 KiB");
+	SAYS("12.0 KiB  4.0 KiB  8.0 KiB  8.0 KiB  4.0 KiB  16.0 KiB");
 }
 END_TEST
 

@@ -245,6 +245,7 @@ START_TEST(plans_that_do_not_fit)
 	NO_PLAN(wanted[0].prefill.source = 1, "plan of layer 0: prefill: source is");
 	NO_PLAN(wanted[4].prefill.source = 3, "plan of layer 4: prefill: source is");
 	NO_PLAN(wanted[4].prefill.source = 1, "plan of layer 4: prefill: source is");
+	NO_PLAN((wanted[3].prefill = wanted[2].prefill, wanted[1].prefill.source = 1), "plan of layer 2: prefill: source is not the last");
 	NO_PLAN((wanted[4].prefill.mapped = 1), "plan of layer 4: prefill: a map of heads");
 	NO_PLAN(wanted[2].prefill.map[1] = 2, "plan of layer 2: prefill: a map to a kv head");
 #undef NO_PLAN

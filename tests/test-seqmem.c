@@ -59,13 +59,14 @@ static void expect(struct skv_seqmem *s, const struct truth *t)
 	ck_assert_mem_eq(skv_seqmem_tokens(s, &layout), t->tokens, t->len * sizeof(int32_t));
 	ck_assert_int_eq(skv_seqmem_tokens(s, &layout)[t->len], t->next);
 	ck_assert_uint_eq(s->about[t->epoch & 1], t->about);
-	ck_assert_mem_eq(s->slots[t->epoch & 1], t->slots, sizeof(t->slots));
+	ck_assert_mem_eq(s->lay[t->epoch & 1].slots, t->slots, sizeof(t->slots));
 	for (uint32_t number = 0; number < TABLES; number++) {
 		const skv_pte *table = skv_seqmem_table(s, &layout, number);
 		bool state = skv_table_group(LAYERS, number) != SKV_GROUP_PAGES;
+		bool kept = skv_table_group(LAYERS, number) == SKV_GROUP_KEPT; /* as many whatever the length */
 
 		for (uint32_t i = 0; i < MAX_PAGES; i++) {
-			if (i >= n_pages)
+			if (i >= (kept ? layout.kept : n_pages))
 				ck_assert_uint_eq(table[i], 0);
 			else if (t->contents[number][i] == EVICTED)
 				ck_assert_uint_eq(skv_pte_kind(table[i]), state ? SKV_PTE_NONE : SKV_PTE_HOLE);
@@ -193,7 +194,7 @@ static unsigned step_stores(struct skv_seqmem *s, struct truth *t)
 	put(&s->about[t->epoch & 1], t->about, 4);
 	for (uint32_t i = 0; i < LAYERS; i++) {
 		t->slots[i].live = rnd_below(t->len + 1);
-		put(&s->slots[t->epoch & 1][i].live, t->slots[i].live, 4);
+		put(&s->lay[t->epoch & 1].slots[i].live, t->slots[i].live, 4);
 	}
 	put(&skv_seqmem_tokens(s, &layout)[t->len], (uint32_t)t->next, 4);
 	if (n_victims) {
@@ -301,7 +302,7 @@ START_TEST(recovery_of_garbage)
 		if (len > MAX_TOKENS)
 			len = MAX_TOKENS;
 		for (uint32_t table = 0; table < layout.n_tables; table++)
-			for (uint32_t i = skv_pages_of(len); i < MAX_PAGES; i++)
+			for (uint32_t i = skv_seqmem_entries(&layout, table, len); i < MAX_PAGES; i++)
 				ck_assert_uint_eq(skv_seqmem_table(s, &layout, table)[i], 0);
 	}
 	munmap(s, layout.total);
@@ -417,19 +418,22 @@ START_TEST(layouts)
 {
 	static const struct {
 		uint32_t layers, kv_heads, head_dim, tokens;
-	} c[] = {{1, 1, 16, 1}, {3, 5, 48, 17}, {16, 2, 64, 16384}, {256, 256, 256, SKV_MAX_TOKENS}};
+	} c[] = {{1, 1, 16, 1}, {3, 5, 48, 17}, {16, 2, 64, 16384}, {256, 64, 256, SKV_MAX_TOKENS}};
 
 	for (size_t i = 0; i < sizeof(c) / sizeof(c[0]); i++) {
 		struct skv_model m = {
 		        .n_layers = c[i].layers,
+		        .n_heads = 4 * c[i].kv_heads,
 		        .n_kv_heads = c[i].kv_heads,
 		        .head_dim = c[i].head_dim,
 		};
-		size_t entries = (size_t)c[i].layers * skv_pages_of(c[i].tokens);
+		uint32_t kept = 2 * 9, pages = skv_pages_of(c[i].tokens), most = pages > kept ? pages : kept; /* 65 / 8 pages of fp32 */
+		size_t entries = (size_t)c[i].layers * most;
 		struct skv_seqmem_layout l;
 
 		skv_seqmem_layout(&m, c[i].tokens, &l);
-		ck_assert_uint_eq(l.max_pages, skv_pages_of(c[i].tokens));
+		ck_assert_uint_eq(l.max_pages, most);
+		ck_assert_uint_eq(l.kept, kept);
 		ck_assert_uint_ge(l.table, sizeof(struct skv_seqmem));
 		ck_assert_uint_eq(l.n_tables, SKV_GROUPS * c[i].layers);
 		ck_assert_uint_ge(l.tokens, l.table + SKV_GROUPS * entries * sizeof(skv_pte));
@@ -453,7 +457,7 @@ static blkcnt_t blocks_of(int fd)
 /* A short sequence with room for millions of tokens: what is beyond it is zeroed and given no memory. */
 START_TEST(recovery_is_sparse)
 {
-	struct skv_model m = {.n_layers = 64, .n_kv_heads = 1, .head_dim = 16};
+	struct skv_model m = {.n_layers = 64, .n_heads = 1, .n_kv_heads = 1, .head_dim = 16}; /* 65 / 32 pages of fp32, twice */
 	struct skv_seqmem_layout l;
 	struct skv_seqmem *s;
 	blkcnt_t before;
@@ -467,7 +471,7 @@ START_TEST(recovery_is_sparse)
 	skv_seqmem_init(s, &l);
 	atomic_store(&s->commit, (uint64_t)1 << 32 | 40);
 	for (uint32_t layer = 0; layer < l.n_tables; layer++)
-		for (uint32_t i = 0; i < 4; i++) /* the last one is a torn step's */
+		for (uint32_t i = 0; i < 6; i++) /* the last ones are a torn step's, or kept whatever the length */
 			skv_seqmem_table(s, &l, layer)[i] = skv_pte_make(SKV_PTE_FULL, 100 + i);
 	skv_seqmem_table(s, &l, 5)[200000] = 1; /* and this nobody's */
 	before = blocks_of(fd);
@@ -475,7 +479,10 @@ START_TEST(recovery_is_sparse)
 	ck_assert_int_lt(blocks_of(fd), before);
 	for (uint32_t layer = 0; layer < l.n_tables; layer++) {
 		ck_assert_uint_eq(skv_seqmem_table(s, &l, layer)[2], skv_pte_make(SKV_PTE_FULL, 102));
-		ck_assert_uint_eq(skv_seqmem_table(s, &l, layer)[3], 0);
+		if (skv_table_group(64, layer) == SKV_GROUP_KEPT)
+			ck_assert_uint_eq(skv_seqmem_table(s, &l, layer)[5], skv_pte_make(SKV_PTE_FULL, 105));
+		else
+			ck_assert_uint_eq(skv_seqmem_table(s, &l, layer)[3], 0);
 	}
 	ck_assert_uint_eq(skv_seqmem_table(s, &l, 5)[200000], 0);
 	munmap(p, l.total);

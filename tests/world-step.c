@@ -278,7 +278,7 @@ static int run(struct world *w, const struct skv_step_item *items, uint32_t n_it
 	for (uint32_t layer = 0; layer < w->model.n_layers && e == 0; layer++) {
 		for (uint32_t i = 0; i < n; i++)
 			rows_fill(&w->model, &r, i, content[i], layer);
-		e = attends ? place_attend(w->session, layer, &r, false) : place_append(w->session, layer, &r);
+		e = attends ? place_attend(w->session, layer, &r, w->in_place) : place_append(w->session, layer, &r);
 		if (e == 0 && out)
 			memcpy(out + layer * size, r.out, size * sizeof(float));
 	}
@@ -312,6 +312,20 @@ int world_decode(struct world *w, struct skv_seq *const *seqs, const uint64_t *c
 	return e;
 }
 
+int world_items(struct world *w, struct skv_step_item *items, uint32_t n_items, const uint64_t *content, uint32_t n, float *out)
+{
+	int32_t *ids = calloc(n, sizeof(*ids));
+	int e;
+
+	for (uint32_t i = 0; i < n; i++)
+		ids[i] = world_token(content[i]);
+	for (uint32_t i = 0, at = 0; i < n_items; at += items[i++].n_tokens)
+		items[i].tokens = ids + at;
+	e = run(w, items, n_items, content, n, true, out, NULL);
+	free(ids);
+	return e;
+}
+
 static int run_one(struct world *w, struct skv_step_item item, const uint64_t *content, bool attends, float *out,
                    void (*before_end)(void))
 {
@@ -332,6 +346,13 @@ int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uin
 	const struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0};
 
 	return run_one(w, item, content, true, out, before_end);
+}
+
+int world_read(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, uint32_t later, float *out)
+{
+	const struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = SKV_STEP_PROMPT, .n_later = later};
+
+	return run_one(w, item, content, true, out, NULL);
 }
 
 int world_append(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt)

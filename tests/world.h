@@ -49,6 +49,7 @@ struct world {
 	char next_spec[160]; /* "" = no swap is on its way */
 	double worst; /* largest difference of an output so far */
 	double tolerance; /* of outputs, where rows were packed and are rebuilt; 0: as of rows */
+	bool in_place; /* world_run() and the like: what comes out takes the place of q */
 	bool measures; /* the session measures recall in every step: it is compared, too */
 	uint64_t checked, skipped; /* outputs looked at; rows whose selection hung on a rounding */
 };
@@ -106,6 +107,12 @@ int world_decode(struct world *w, struct skv_seq *const *seqs, const uint64_t *c
  */
 int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt, float *out,
               void (*before_end)(void));
+
+/* The same for any items, of n tokens together. */
+int world_items(struct world *w, struct skv_step_item *items, uint32_t n_items, const uint64_t *content, uint32_t n, float *out);
+
+/* n tokens of a prompt that has so many more: as world_run. */
+int world_read(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, uint32_t later, float *out);
 
 /* The same without attention. Only prompts may, so what it returns may be -EINVAL, and the step is open then. */
 int world_append(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt);

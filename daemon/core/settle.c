@@ -62,13 +62,14 @@ static const char *take_entry(struct walk *w, skv_pte e)
 static void walk_tables(struct walk *w, const struct skv_seq_local *l)
 {
 	uint64_t commit = atomic_load_explicit(&l->mem->commit, memory_order_acquire);
-	uint32_t n_pages = skv_pages_of(skv_commit_len(commit));
+	uint32_t len = skv_commit_len(commit);
 
 	/* skv_seqmem_check() said otherwise a moment ago: it is being written */
-	if (n_pages > l->layout.max_pages)
-		n_pages = l->layout.max_pages;
+	if (len > l->layout.max_tokens)
+		len = l->layout.max_tokens;
 	for (w->table = 0; w->table < l->layout.n_tables; w->table++) {
 		const skv_pte *table = skv_seqmem_table(l->mem, &l->layout, w->table);
+		uint32_t n_pages = skv_seqmem_entries(&l->layout, w->table, len);
 
 		w->group = skv_table_group(l->layout.n_layers, w->table);
 		for (w->index = 0; w->index < n_pages; w->index++) {
@@ -94,7 +95,7 @@ static int corrupt(struct skv_core *c, uint32_t seq, const char *why)
 static int corrupt_entry(struct skv_core *c, uint32_t seq, const struct walk *w)
 {
 	static const char *const of[SKV_GROUPS] = {"", "the state of ", "the notes of ", "the codes of ",
-	                                           "the references of "};
+	                                           "the references of ", "what a prompt keeps of "};
 	char why[sizeof(c->why)];
 
 	snprintf(why, sizeof(why), "entry %u of %slayer %u (%#x) %s", w->index,
@@ -153,10 +154,12 @@ void skv_settle_rewrite_shared(struct skv_core *c, uint32_t seq)
 	const struct skv_seq_local *l = &c->seqs[seq];
 	const uint8_t *marks = c->pools[pool].marks;
 	uint32_t len = skv_commit_len(atomic_load(&l->mem->commit));
-	uint32_t n_pages = skv_pages_of(len < l->layout.max_tokens ? len : l->layout.max_tokens);
 
+	if (len > l->layout.max_tokens)
+		len = l->layout.max_tokens;
 	for (uint32_t t = 0; t < l->layout.n_tables; t++) {
 		skv_pte *table = skv_seqmem_table(l->mem, &l->layout, t);
+		uint32_t n_pages = skv_seqmem_entries(&l->layout, t, len);
 
 		for (uint32_t i = 0; i < n_pages; i++) {
 			skv_pte e = __atomic_load_n(&table[i], __ATOMIC_RELAXED);

@@ -76,17 +76,18 @@ void skv_core_sessions(const struct skv_core *c, void (*cb)(void *, const struct
 static void count_entries(const struct skv_seq_local *l, uint32_t len, struct skv_core_seq_view *v,
                           uint64_t *left)
 {
-	uint32_t n_pages = skv_pages_of(len);
-	uint64_t entries;
+	uint64_t entries = 0;
 
-	v->pages_total = (uint64_t)l->layout.n_layers * n_pages;
-	entries = (uint64_t)l->layout.n_tables * n_pages;
+	v->pages_total = (uint64_t)l->layout.n_layers * skv_pages_of(len);
+	for (uint32_t t = 0; t < l->layout.n_tables; t++)
+		entries += skv_seqmem_entries(&l->layout, t, len);
 	if (entries > *left)
 		return;
 	*left -= entries;
 	v->counted = true;
 	for (uint32_t t = 0; t < l->layout.n_tables; t++) {
 		const skv_pte *table = skv_seqmem_table(l->mem, &l->layout, t);
+		uint32_t n_pages = skv_seqmem_entries(&l->layout, t, len);
 		uint64_t pages = 0, shared = 0;
 
 		for (uint32_t i = 0; i < n_pages; i++) {

@@ -85,6 +85,7 @@ static const struct metric session_metrics[] = {
 	{"sparsekv_session_page_bytes", NULL, NULL, "notes_bytes", 0, "kind=\"notes\""},
 	{"sparsekv_session_page_bytes", NULL, NULL, "codes_bytes", 0, "kind=\"codes\""},
 	{"sparsekv_session_page_bytes", NULL, NULL, "refs_bytes", 0, "kind=\"refs\""},
+	{"sparsekv_session_page_bytes", NULL, NULL, "prompt_bytes", 0, "kind=\"prompt\""},
 	{"sparsekv_session_stock_pages", "gauge", "Free pages on lease", "stock_pages", 0, NULL},
 };
 static const struct metric recall_metrics[] = {

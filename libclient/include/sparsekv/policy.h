@@ -274,7 +274,7 @@ struct skv_prefill {
 	uint32_t vertical, slash; /* at least SKV_LINES_FORCED */
 	struct skv_budget top; /* KASCADE: tokens */
 	uint32_t top_floor;
-	uint32_t source;     /* KASCADE: this layer or an earlier one that is its own source */
+	uint32_t source;     /* KASCADE: this layer, or the last one before it that is its own source */
 	uint32_t dense;      /* its own source: it attends densely, and chooses for later layers alone, as the paper's layer 0 */
 	uint32_t mapped;     /* of an earlier layer: kv head h goes by the tokens of its kv head map[h] */
 	uint8_t map[SKV_MAX_HEADS];

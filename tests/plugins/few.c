@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Prompts as every policy can have them, but with HiP of so few tokens that short ones have something to choose. */
+#include <stddef.h>
+#include <sparsekv/policy.h>
+
+struct config {
+	struct skv_prefill_config prefill;
+};
+
+static const struct skv_param params[] = {
+        SKV_PREFILL_PARAMS(struct config, prefill, ""),
+};
+
+static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
+{
+	const struct config *c = config;
+
+	skv_prefill_plan(&c->prefill, m, layer, plan);
+	for (int stage = 0; stage < 3 && plan->prefill.how == SKV_PREFILL_HIP; stage++)
+		plan->prefill.keep[stage] = 64u >> stage;
+}
+
+static const struct skv_policy policy = {
+        SKV_POLICY_HEADER,
+        .name = "few",
+        .version = "1",
+        .summary = "A test",
+        .params = params,
+        .n_params = sizeof(params) / sizeof(params[0]),
+        .config_size = sizeof(struct config),
+        .plan = plan,
+};
+
+const struct skv_policy *sparsekv_policy(void)
+{
+	return &policy;
+}
