@@ -129,7 +129,7 @@ def descend(score, chunk):
     return x.gather(-1, at)[..., 0]
 
 
-KEEP = (64, 1024), (32, 512), (8, 256)  # tokens of a chunk, and kept in such chunks
+KEEP = (64, 4096), (32, 1024), (8, 256)  # tokens of a chunk, and kept in such chunks
 
 
 def hip(o, ahead=False):

@@ -82,10 +82,10 @@ START_TEST(every_policy_takes_all_methods)
 
 		ck_assert_mem_eq(&x[l], &expect, sizeof(expect));
 	}
-	x = prefills(p, "prefill=hip+recompute&@tail=100");
+	x = prefills(p, "prefill=hip+recompute&@tail=100&@keep=256");
 	for (uint32_t l = 0; l < reference.n_layers; l++) {
 		const struct skv_prefill expect = {.how = SKV_PREFILL_HIP, .correct = SKV_CORRECT_RECOMPUTE, .gamma = 64,
-		                                   .tail = 100, .sinks = 256, .window = 1024, .keep = {32768, 8192, 2048}};
+		                                   .tail = 100, .sinks = 256, .window = 1024, .keep = {4096, 1024, 256}};
 
 		ck_assert_mem_eq(&x[l], l < 3 ? &none : &expect, sizeof(expect));
 	}
@@ -160,6 +160,8 @@ START_TEST(parameters_that_make_no_sense)
 		{"@sinks=16777217", "sinks=16777217, expected at most 16777216"},
 		{"prefill=hip&@sinks=100", "sinks=100, expected at most 16777216, with hip a multiple of 64"},
 		{"prefill=hip+delta&@window=32", "window=32, expected at most 16777216, with hip a multiple of 64"},
+		{"@keep=0", "keep=0, expected a multiple of 8, at most 1048576"},
+		{"@keep=100", "keep=100, expected a multiple of 8"},
 		{"@segment=64", "segment=64, expected a power of two, 128 to 16777216"},
 		{"@segment=1000", "segment=1000, expected a power of two"},
 		{"@vertical=29", "vertical=29, expected 30 to 16777216"},

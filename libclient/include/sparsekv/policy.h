@@ -324,6 +324,7 @@ struct skv_prefill_config {
 	uint32_t window; /* 0: the method's own */
 	uint32_t gamma;
 	uint32_t tail;   /* 0: 128, or gamma if that is more */
+	uint32_t keep;   /* in HiP's last stage; the second keeps 4 times as many tokens, the first 16 times */
 	uint32_t segment;
 	uint32_t vertical, slash;
 	struct skv_budget top;
@@ -351,6 +352,8 @@ struct skv_prefill_config {
 	 "+delta, +recompute: every so many rows one is dense"},                                            \
 	{prefix "tail", SKV_PARAM_UINT, offsetof(config, field.tail), "0",                                  \
 	 "+delta, +recompute: last rows of a prompt that are dense; 0: 128, or gamma if that is more"},     \
+	{prefix "keep", SKV_PARAM_UINT, offsetof(config, field.keep), "2048",                               \
+	 "hip: tokens between sinks and window that a q head's rows see; of 16 times as many, and 4 times, they are chosen"}, \
 	{prefix "segment", SKV_PARAM_UINT, offsetof(config, field.segment), "2048",                         \
 	 "minference: tokens that go by what their first 64 rows look at"},                                 \
 	{prefix "vertical", SKV_PARAM_UINT, offsetof(config, field.vertical), "1000",                       \
@@ -380,6 +383,8 @@ static inline int skv_prefill_check(const struct skv_prefill_config *c, const ch
 		snprintf(err, err_len, "%ssinks=%u, expected at most %u, with hip a multiple of 64", prefix, c->sinks, most);
 	else if (c->window > most || (skv_prefill_how(c) == SKV_PREFILL_HIP && c->window % 64))
 		snprintf(err, err_len, "%swindow=%u, expected at most %u, with hip a multiple of 64", prefix, c->window, most);
+	else if (c->keep == 0 || c->keep % 8 || c->keep > most / 16)
+		snprintf(err, err_len, "%skeep=%u, expected a multiple of 8, at most %u", prefix, c->keep, most / 16);
 	else if (c->segment < 128 || c->segment > most || (c->segment & (c->segment - 1)))
 		snprintf(err, err_len, "%ssegment=%u, expected a power of two, 128 to %u", prefix, c->segment, most);
 	else if (c->vertical < SKV_LINES_FORCED || c->vertical > most)
@@ -415,9 +420,9 @@ static inline struct skv_prefill skv_prefill_of(const struct skv_prefill_config 
 	} else if (p.how == SKV_PREFILL_HIP) {
 		p.sinks = c->sinks ? c->sinks : 256;
 		p.window = c->window ? c->window : 1024;
-		p.keep[0] = 32768;
-		p.keep[1] = 8192;
-		p.keep[2] = 2048;
+		p.keep[0] = 16 * c->keep;
+		p.keep[1] = 4 * c->keep;
+		p.keep[2] = c->keep;
 	} else if (p.how == SKV_PREFILL_MINFERENCE) {
 		p.segment = c->segment;
 		p.vertical = c->vertical;
