@@ -85,15 +85,31 @@ void ref_prompt(const struct ref_rows *r, const struct ref_correct *c, ref_see_f
 
 /* ---- choices --------------------------------------------------------------------------------- */
 
+static double score(const struct ref_rows *r, uint32_t p, uint32_t head, uint32_t t)
+{
+	const float *q = query(r, p, head), *k = r->k + (size_t)t * r->n_kv_heads * r->dim + key_of_head(r, head);
+	double dot = 0;
+
+	for (uint32_t d = 0; d < r->dim; d++)
+		dot += (double)q[d] * k[d];
+	return r->there[t] ? dot * r->scale : -INFINITY;
+}
+
 /* Softmax weights of row p of a q head over [0, n). */
 static void weights(const struct ref_rows *r, uint32_t p, uint32_t head, uint32_t n, double *weight)
 {
-	const size_t at = key_of_head(r, head);
-	double *unused = malloc(r->dim * sizeof *unused);
+	double max = -INFINITY, sum = 0;
 
-	ref_attention(query(r, p, head), r->k + at, r->v + at, n, r->n_kv_heads * r->dim, r->dim, r->scale, r->there, unused,
-	              weight);
-	free(unused);
+	for (uint32_t t = 0; t < n; t++) {
+		weight[t] = score(r, p, head, t);
+		max = fmax(max, weight[t]);
+	}
+	for (uint32_t t = 0; t < n; t++) {
+		weight[t] = weight[t] == -INFINITY ? 0 : exp(weight[t] - max);
+		sum += weight[t];
+	}
+	for (uint32_t t = 0; t < n; t++)
+		weight[t] = sum == 0 ? 0 : weight[t] / sum;
 }
 
 void ref_tile_weights(const struct ref_rows *r, uint32_t x, uint32_t h, double *weight)
@@ -138,16 +154,6 @@ void ref_best(const double *weight, uint32_t n, uint32_t k, uint32_t forced, con
 	for (uint32_t i = 0; i < m && i < k; i++)
 		chosen[all[i].at] = true;
 	free(all);
-}
-
-static double score(const struct ref_rows *r, uint32_t p, uint32_t head, uint32_t t)
-{
-	const float *q = query(r, p, head), *k = r->k + (size_t)t * r->n_kv_heads * r->dim + key_of_head(r, head);
-	double dot = 0;
-
-	for (uint32_t d = 0; d < r->dim; d++)
-		dot += (double)q[d] * k[d];
-	return r->there[t] ? dot * r->scale : -INFINITY;
 }
 
 /* The score of the chunk of n tokens from `at` on: of the token that halving it leads to. */

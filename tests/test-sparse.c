@@ -420,7 +420,7 @@ int main(void)
 {
 	Suite *suite = suite_create("sparse");
 	TCase *tc = tcase_create("all");
-	int failed, cases = rnd_hurried() ? 4 : 44;
+	int failed, cases = rnd_hurried() ? 4 : CASE_SHAPES;
 
 	if (case_begin("test-sparse") == CASE_LACKS_DEVICE)
 		return EXIT_FAILURE;
