@@ -172,7 +172,7 @@ static uint64_t pages_of_prompts(struct skv_seq *q)
  */
 START_TEST(chunks)
 {
-	const uint32_t n = 150 + rnd_below(100);
+	const uint32_t n = 220 + rnd_below(60);
 	float *whole = rows_new(), *rows = rows_new();
 	struct skv_seq *q;
 
