@@ -40,14 +40,17 @@
 #define CODED_BLOCK 16u
 #define LOW_BLOCK 32u
 #define CODED_SPAN 200u /* in the second half of each the sequence runs another policy, and is in rows */
+#define READ_SPAN 250u /* of each, where prompts do not see all, so many tokens are read as one, and the rest is decoded: */
+#define READ 200u
 /*
- * One evicts, one keeps bounds in state pages, others let single tokens or pages of single heads go, the last two pack. Of
- * deltakv's spec the compressor is named where it is.
+ * One evicts, one keeps bounds in state pages, others let single tokens or pages of single heads go, one keeps things of the
+ * rows of its prompts, the last two pack. Of deltakv's spec the compressor is named where it is.
  */
-enum { STREAMING, QUEST, H2O, RAAS, ADAKV, DELTAKV, KIVI, POLICIES };
+enum { STREAMING, QUEST, H2O, RAAS, ADAKV, READS, DELTAKV, KIVI, POLICIES };
 static const char *specs[] = {"streaming?budget=256&sinks=4&dense=1", "quest?budget=6&dense=1",
                                     "h2o?budget=60&dense=1", "raas?budget=13&alpha=0.02&dense=1",
                                     "adakv?budget=60&window=16&again=16&spread=1.5&dense=1",
+                                    "full?prefill=minference+delta&segment=128&vertical=30&slash=30&gamma=4&tail=4",
                                     "deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=4&group=32&raw=16&block=16&"
                                     WORLD_CODES,
                                     "kivi?raw=16&block=32"};
@@ -98,19 +101,26 @@ static bool packs_at(uint32_t len)
 	return policy >= DELTAKV && len % CODED_SPAN < CODED_SPAN / 2;
 }
 
+/* How much is there still to read of a prompt, in the step at this length? */
+static uint32_t left_to_read(uint32_t len)
+{
+	if (policy == READS)
+		return len % READ_SPAN < READ ? READ - len % READ_SPAN : 0;
+	return len < PROMPT ? PROMPT - len : 0;
+}
+
 /* The step at `len`: a chunk of the prompt, or one token. Returns the hash of what came out. */
 static uint64_t step(struct skv_seq *q, uint32_t len, void (*before_end)(void))
 {
-	bool prompt = len < PROMPT;
-	uint32_t n = prompt ? CHUNK : 1;
+	uint32_t left = left_to_read(len), n = left > 0 ? CHUNK : 1;
 	size_t size = (size_t)w.model.n_layers * n * w.model.n_heads * w.model.head_dim;
 	float *out = malloc(size * sizeof(*out));
 	int e = policy >= DELTAKV ? skv_seq_policy(q, packs_at(len) ? NULL : "full") : 0;
 	uint64_t h;
 
 	if (e == 0)
-		e = world_run(&w, q, content + len, n, prompt, out, before_end);
-
+		e = left > 0 ? world_read(&w, q, content + len, n, left - n, out, before_end)
+		             : world_run(&w, q, content + len, 1, false, out, before_end);
 	if (e < 0)
 		die("step at %u: %d %s", len, e, skv_last_error());
 	h = hash_of(out, size);
@@ -166,6 +176,8 @@ static bool evicts_at(uint32_t len)
 {
 	if (policy >= DELTAKV)
 		return packs_at(len) && (len + 1 - CODED_RAW) % (policy == KIVI ? LOW_BLOCK : CODED_BLOCK) == 0;
+	if (policy == READS) /* what was kept of the prompt goes with its end */
+		return left_to_read(len) == CHUNK;
 	return (len + 2 - (WINDOW - SINKS)) % SKV_PAGE_TOKENS == 0;
 }
 
@@ -456,7 +468,7 @@ static uint32_t single_step(pid_t pid, uint32_t n)
 	return n;
 }
 
-static const int stepped[] = {STREAMING, H2O, RAAS, ADAKV, DELTAKV, KIVI};
+static const int stepped[] = {STREAMING, H2O, RAAS, ADAKV, READS, DELTAKV, KIVI};
 
 START_TEST(any_instruction)
 {
@@ -526,7 +538,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(t, any_time, 0, POLICIES);
 	tcase_add_test(t, any_swap);
 	if (!place_is_device()) /* there the device commits */
-		tcase_add_loop_test(t, any_instruction, 0, 6);
+		tcase_add_loop_test(t, any_instruction, 0, 7);
 	suite_add_tcase(s, t);
 	return s;
 }

@@ -94,7 +94,7 @@ static void step(struct skv_seq *q, uint32_t at, uint32_t n, uint32_t later, boo
 	float *out = calloc(w.model.n_layers * n * width, sizeof(*out));
 
 	if (prompt)
-		OK(world_read(&w, q, content + at, n, later, out));
+		OK(world_read(&w, q, content + at, n, later, out, NULL));
 	else
 		OK(world_run(&w, q, content + at, n, false, out, NULL));
 	for (uint32_t l = 0; l < w.model.n_layers && rows; l++)
@@ -436,24 +436,24 @@ START_TEST(no_space)
 	q = new_seq(NULL);
 	other = new_seq(NULL);
 	fits = 1500; /* tokens: 94 pages a layer, and what is kept, of 512 in all */
-	FAILS(world_read(&w, q, content, 16, 3000, NULL), ENOSPC, "");
+	FAILS(world_read(&w, q, content, 16, 3000, NULL, NULL), ENOSPC, "");
 	ck_assert_uint_eq(skv_seq_len(q), 0);
 	ck_assert_uint_eq(pages_of_prompts(q), 0);
 	OK(skv_session_stats(w.session, &stats));
 	ck_assert_uint_eq(raw_pool_figure(op, "lease"), stats.stock_pages);
-	FAILS(world_read(&w, q, content, 16, 6000 - 15, NULL), E2BIG, "6000");
+	FAILS(world_read(&w, q, content, 16, 6000 - 15, NULL, NULL), E2BIG, "6000");
 
 	/* what is set aside for one is not another's */
-	OK(world_read(&w, q, content, 16, fits - 16, NULL));
-	FAILS(world_read(&w, other, content, 16, 800, NULL), ENOSPC, "");
+	OK(world_read(&w, q, content, 16, fits - 16, NULL, NULL));
+	FAILS(world_read(&w, other, content, 16, 800, NULL, NULL), ENOSPC, "");
 	ck_assert_uint_eq(skv_seq_len(other), 0);
 	for (uint32_t at = 16; at < fits; at += 106)
-		OK(world_read(&w, q, content, fits - at < 106 ? fits - at : 106, fits - at < 106 ? 0 : fits - at - 106, NULL));
+		OK(world_read(&w, q, content, fits - at < 106 ? fits - at : 106, fits - at < 106 ? 0 : fits - at - 106, NULL, NULL));
 	ck_assert_uint_eq(skv_seq_len(q), fits);
 	ck_assert_uint_eq(pages_of_prompts(q), 0);
-	FAILS(world_read(&w, other, content, 16, 800, NULL), ENOSPC, "");
+	FAILS(world_read(&w, other, content, 16, 800, NULL, NULL), ENOSPC, "");
 	OK(skv_seq_drop(q));
-	OK(world_read(&w, other, content, 16, 800, NULL));
+	OK(world_read(&w, other, content, 16, 800, NULL, NULL));
 	OK(skv_seq_drop(other));
 	OK(skv_session_stats(w.session, &stats));
 	ck_assert_uint_eq(raw_pool_figure(op, "lease"), stats.stock_pages);

@@ -348,11 +348,12 @@ int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uin
 	return run_one(w, item, content, true, out, before_end);
 }
 
-int world_read(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, uint32_t later, float *out)
+int world_read(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, uint32_t later, float *out,
+               void (*before_end)(void))
 {
 	const struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = SKV_STEP_PROMPT, .n_later = later};
 
-	return run_one(w, item, content, true, out, NULL);
+	return run_one(w, item, content, true, out, before_end);
 }
 
 int world_append(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt)

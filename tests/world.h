@@ -112,7 +112,8 @@ int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uin
 int world_items(struct world *w, struct skv_step_item *items, uint32_t n_items, const uint64_t *content, uint32_t n, float *out);
 
 /* n tokens of a prompt that has so many more: as world_run. */
-int world_read(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, uint32_t later, float *out);
+int world_read(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, uint32_t later, float *out,
+               void (*before_end)(void));
 
 /* The same without attention. Only prompts may, so what it returns may be -EINVAL, and the step is open then. */
 int world_append(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt);
