@@ -16,7 +16,7 @@
 #ifndef SKV_BENCH_STACK_H
 #define SKV_BENCH_STACK_H
 
-#include "kernels/kernels.h"
+#include "kernels/sparse.h"
 
 struct stack_shape {
 	uint32_t tokens, heads, kv_heads, dim, layers;

@@ -3,7 +3,7 @@
 # Only the objects of an ISA's library may contain its instructions.
 noinst_LTLIBRARIES += kernels/libskvkernels.la kernels/libskvkernels-generic.la
 KERNEL_SOURCES = \
-	kernels/codes.h kernels/kernels.h kernels/host/attend.h kernels/host/block.h kernels/host/choice.h kernels/host/decode.h \
+	kernels/codes.h kernels/kernels.h kernels/sparse.h kernels/host/attend.h kernels/host/block.h kernels/host/choice.h kernels/host/decode.h \
 	kernels/host/few.h kernels/host/gemm.h kernels/host/host.h kernels/host/low.h kernels/host/notes.h \
 	kernels/host/records.h kernels/host/simd.h kernels/host/tile.h kernels/host/tiles.h kernels/host/weigh.h \
 	kernels/host/allot.c kernels/host/append.c kernels/host/best.c kernels/host/bounds.c kernels/host/decode.c kernels/host/evidence.c \
@@ -15,7 +15,7 @@ kernels_libskvkernels_generic_la_SOURCES = $(KERNEL_SOURCES)
 kernels_libskvkernels_generic_la_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_ISA=generic
 kernels_libskvkernels_generic_la_CFLAGS = $(AM_CFLAGS)
 
-kernels_libskvkernels_la_SOURCES = kernels/codes-check.h kernels/codes.h kernels/kernels.h kernels/device.h kernels/device.c \
+kernels_libskvkernels_la_SOURCES = kernels/codes-check.h kernels/codes.h kernels/kernels.h kernels/sparse.h kernels/device.h kernels/device.c \
 	kernels/host/host.h kernels/host/dispatch.c kernels/host/run.c
 kernels_libskvkernels_la_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_CUDA_MODULE='"$(pkglibdir)/libsparsekv-cuda.so"'
 kernels_libskvkernels_la_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
@@ -56,7 +56,7 @@ CUDA_KERNEL_SEEN = kernels/cuda/barrier.cuh kernels/cuda/chosen.cuh kernels/cuda
 	kernels/cuda/prefill.h kernels/cuda/prompt.cuh kernels/cuda/prompt-out.cuh kernels/cuda/wgmma.cuh \
 	kernels/cuda/wide.cuh kernels/cuda/rows.cuh kernels/cuda/select.cuh kernels/cuda/shared.cuh \
 	kernels/cuda/slots.cuh kernels/cuda/softmax.cuh kernels/cuda/strided.cuh kernels/cuda/module.h \
-	kernels/cuda/read.h kernels/codes-check.h kernels/codes.h kernels/device.h kernels/kernels.h \
+	kernels/cuda/read.h kernels/codes-check.h kernels/codes.h kernels/device.h kernels/kernels.h kernels/sparse.h \
 	libclient/include/sparsekv/policy.h libclient/include/sparsekv/types.h
 EXTRA_DIST += $(CUDA_KERNEL_CODE) $(CUDA_KERNEL_SEEN) kernels/cuda/module.map
 

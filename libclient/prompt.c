@@ -13,6 +13,8 @@
  */
 #include "internal.h"
 
+#include "kernels/sparse.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,6 +4,7 @@
 #define SKV_FAKE_BACKEND_H
 
 #include "kernels/device.h"
+#include "kernels/sparse.h"
 
 enum what {
 	APPEND, COPY_PAGES, BOUNDS, SCORE, DENSE, WINDOW, PAGES, TOKENS, CHOSEN, PREFILL, SELECT, UNION, RECALL,

@@ -36,7 +36,7 @@
 #define SKV_CUDA_H
 
 #include <cuda_runtime.h>
-#include "kernels/kernels.h"
+#include "kernels/sparse.h"
 
 #define HEAD_TILE 8u      /* q heads of one kv head that a warp takes together: columns of one product */
 #define CHUNKS_MOST 8u

@@ -11,7 +11,7 @@
 
 #include <assert.h>
 #include <string.h>
-#include "kernels/kernels.h"
+#include "kernels/sparse.h"
 
 #define SKV_PASTE3(a, b) skv_##a##_##b
 #define SKV_PASTE2(a, b) SKV_PASTE3(a, b)
