@@ -428,8 +428,8 @@ START_TEST(no_space)
 	                             .kv_dtype = SKV_F32, .max_tokens = 6000, .n_ranks = 1, .name = "no-space"};
 	if (place_is_device()) {
 		w.model.device = SKV_DEVICE_CUDA(0);
-		w.model.kv_dtype = w.model.io_dtype = SKV_BF16;
-		w.model.n_kv_heads = w.model.n_heads = 4;
+		w.model.kv_dtype = SKV_BF16;
+		w.model.head_dim *= 2;
 	}
 	width = (size_t)w.model.n_heads * w.model.head_dim;
 	open_way(1, 0);
@@ -463,7 +463,7 @@ END_TEST
 
 static void setup_small(void)
 {
-	static const char *const options[] = {"--pool-bytes=8M", "--segment-bytes=1M", NULL};
+	static const char *const options[] = {"--pool-bytes=8M", "--cuda-pool-bytes=8M", NULL};
 
 	fix_start_process(&daemon_, options);
 	op = raw_hello(daemon_.socket);
