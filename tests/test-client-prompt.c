@@ -236,8 +236,9 @@ END_TEST
 START_TEST(forks)
 {
 	const uint32_t n = 150 + rnd_below(100), at = 1 + rnd_below(n - 2), end = n + 1 + rnd_below(200);
-	float *whole = rows_new(), *rows = rows_new();
+	float *whole = rows_new(), *rows = rows_new(), *forked = rows_new();
 	struct skv_seq *q, *child;
+	uint32_t to;
 
 	open_way(_i, _i);
 	q = new_seq(NULL);
@@ -248,10 +249,14 @@ START_TEST(forks)
 	q = new_seq(NULL);
 	read_to(q, 0, at, n, 0, rows);
 	OK(skv_seq_fork(q, NULL, &child));
-	read_to(child, at, n, n, 0, rows);
-	same(rows, whole, 0, n, "a fork in the middle");
-	memset(rows + at * width, 0, width * sizeof(float));
-	read_to(q, at, n, n, 0, rows);
+	memcpy(forked, rows, w.model.n_layers * TOKENS * width * sizeof(float));
+	for (uint32_t t = at; t < n; t = to) { /* in turns: neither sees what the other keeps */
+		to = t + 1 + rnd_below(30);
+		to = to < n ? to : n;
+		read_to(child, t, to, n, 0, forked);
+		read_to(q, t, to, n, 0, rows);
+	}
+	same(forked, whole, 0, n, "a fork in the middle");
 	same(rows, whole, 0, n, "its parent");
 	OK(skv_seq_drop(q));
 	ck_assert_uint_eq(pages_of_prompts(child), 0);
@@ -261,6 +266,7 @@ START_TEST(forks)
 	read_to(q, n, end, end, 0, rows);
 	same(rows, whole, n, end, "behind a prefix that is shared");
 	OK(skv_seq_drop(q));
+	free(forked);
 	free(whole);
 	free(rows);
 }
