@@ -118,11 +118,12 @@ static void way_work(struct yard *y, const struct way *w)
 
 static void way_init(struct yard *y, struct way *w, uint32_t method)
 {
-	const struct skv_prefill_config config = {.method = method, .gamma = (uint32_t)y->o->gamma, .segment = 2048,
-	                                          .vertical = 1000, .slash = 6096, .top.share = 0.1f};
+	const struct skv_prefill_config config = {.method = method, .gamma = (uint32_t)y->o->gamma, .keep = 2048,
+	                                          .segment = 2048, .vertical = 1000, .slash = 6096, .top.share = 0.1f};
 	const uint32_t tokens = y->prompt.end - y->prompt.prefix;
 
-	*w = (struct way){.name = names[method], .plan = skv_prefill_of(&config)};
+	*w = (struct way){.name = names[method]};
+	skv_prefill_of(&config, &w->plan);
 	w->chunk = y->o->chunk ? (uint32_t)y->o->chunk : w->plan.how > SKV_PREFILL_STREAMING ? LISTED : tokens;
 	w->chunk = w->chunk < tokens ? w->chunk : tokens;
 	way_plan(y, w);

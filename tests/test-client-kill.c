@@ -304,7 +304,7 @@ static void traced_engine(bool evicting)
 	ptrace(PTRACE_TRACEME, 0, NULL, NULL);
 	q = take_over();
 	len = skv_seq_len(q);
-	if (len > TOKENS - 100) {
+	if (len > TOKENS - READ_SPAN) { /* pages go once in so many tokens, or more often */
 		if (skv_seq_drop(q) < 0 || skv_seq_new(w.session, "victim", 0, &q) < 0)
 			die("again: %s", skv_last_error());
 		len = 0;

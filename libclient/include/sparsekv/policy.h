@@ -403,35 +403,32 @@ static inline int skv_prefill_anchor(const struct skv_prefill_config *c, const s
 	return skv_layer_in(&c->anchors, layer);
 }
 
-/* What the method's layers have in common; how it goes by others is for each of them. */
-static inline struct skv_prefill skv_prefill_of(const struct skv_prefill_config *c)
+/* What the method's layers have in common, into what is zeroed; how it goes by others is for each of them. */
+static inline void skv_prefill_of(const struct skv_prefill_config *c, struct skv_prefill *p)
 {
-	struct skv_prefill p = {0};
-
-	p.how = skv_prefill_how(c);
-	p.correct = p.how ? (c->method - 1) % SKV_PREFILL_WAYS : SKV_CORRECT_NONE;
-	if (p.correct) {
-		p.gamma = c->gamma;
-		p.tail = c->tail ? c->tail : c->gamma > 128 ? c->gamma : 128;
+	p->how = skv_prefill_how(c);
+	p->correct = p->how ? (c->method - 1) % SKV_PREFILL_WAYS : (uint32_t)SKV_CORRECT_NONE;
+	if (p->correct) {
+		p->gamma = c->gamma;
+		p->tail = c->tail ? c->tail : c->gamma > 128 ? c->gamma : 128;
 	}
-	if (p.how == SKV_PREFILL_STREAMING) {
-		p.sinks = c->sinks ? c->sinks : 1024;
-		p.window = c->window ? c->window : 2048;
-	} else if (p.how == SKV_PREFILL_HIP) {
-		p.sinks = c->sinks ? c->sinks : 256;
-		p.window = c->window ? c->window : 1024;
-		p.keep[0] = 16 * c->keep;
-		p.keep[1] = 4 * c->keep;
-		p.keep[2] = c->keep;
-	} else if (p.how == SKV_PREFILL_MINFERENCE) {
-		p.segment = c->segment;
-		p.vertical = c->vertical;
-		p.slash = c->slash;
-	} else if (p.how == SKV_PREFILL_KASCADE) {
-		p.top = c->top;
-		p.top_floor = c->top.share > 0 ? 128 : 1;
+	if (p->how == SKV_PREFILL_STREAMING) {
+		p->sinks = c->sinks ? c->sinks : 1024;
+		p->window = c->window ? c->window : 2048;
+	} else if (p->how == SKV_PREFILL_HIP) {
+		p->sinks = c->sinks ? c->sinks : 256;
+		p->window = c->window ? c->window : 1024;
+		p->keep[0] = 16 * c->keep;
+		p->keep[1] = 4 * c->keep;
+		p->keep[2] = c->keep;
+	} else if (p->how == SKV_PREFILL_MINFERENCE) {
+		p->segment = c->segment;
+		p->vertical = c->vertical;
+		p->slash = c->slash;
+	} else if (p->how == SKV_PREFILL_KASCADE) {
+		p->top = c->top;
+		p->top_floor = c->top.share > 0 ? 128 : 1;
 	}
-	return p;
 }
 
 /* The layer's plan.prefill. HiP leaves the first three layers dense, Kascade those before its first anchor. */
@@ -445,7 +442,7 @@ static inline void skv_prefill_plan(const struct skv_prefill_config *c, const st
 	if (skv_prefill_how(c) == SKV_PREFILL_HIP ? layer < 3
 	                                          : skv_prefill_how(c) == SKV_PREFILL_KASCADE && !skv_prefill_anchor(c, m, source))
 		return;
-	plan->prefill = skv_prefill_of(c);
+	skv_prefill_of(c, &plan->prefill);
 	if (plan->prefill.how == SKV_PREFILL_KASCADE) {
 		plan->prefill.source = source;
 		plan->prefill.dense = layer == 0;
