@@ -31,6 +31,7 @@ static struct oracle_step step_of(const struct verify *v, const struct bed *b, c
 	        .kept_slack = v->place->kept_slack,
 	        /* a device keeps scores as 16-bit differences to the largest one so far: alike for 0 alone */
 	        .ties_hold = !device || q->kind == BED_SAME || q->kind == BED_ZERO,
+	        .few_bits_round = v->place->few_bits_round,
 	        .width = v->identity,
 	};
 }

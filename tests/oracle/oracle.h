@@ -34,6 +34,7 @@ struct oracle_step {
 	double logit_slack;    /* a kernel's q·k is off by at most this much of Σ |q_d k_d|, */
 	double kept_slack;     /* and, scaled, by this much of its distance to the largest one besides */
 	bool ties_hold;        /* scores that are equal here are equal there */
+	bool few_bits_round;   /* K and V in few bits become the pool's type before they are multiplied */
 	uint32_t width;        /* numbers of a packed token's code; 0: it is not known how many */
 };
 

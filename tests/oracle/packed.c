@@ -15,7 +15,7 @@
  *
  * K and V in few bits are off by much more, but it is said bit for bit what they become. So they become that here, too,
  * and attention and choices are checked by what is left of them. What is rebuilt of them, for prompts, the pool rounds
- * again: as what is computed with on a device.
+ * again: as what is computed with on a GPU, whose products take 16 bits.
  */
 #include "tests/oracle/packed.h"
 
@@ -87,8 +87,9 @@ static void round_rows(const struct skv_model *m, struct bed_seq *q, uint32_t la
 }
 
 /* What becomes of rows in few bits, or of those that were. */
-static void follow_few_bits(const struct skv_model *m, struct bed_seq *q, uint32_t layer, const struct oracle_pack *was)
+static void follow_few_bits(const struct oracle_step *s, struct bed_seq *q, uint32_t layer, const struct oracle_pack *was)
 {
+	const struct skv_model *m = s->model;
 	const struct oracle_pack *now = &q->pack[layer];
 
 	if (was->bits && now->coded < was->coded)
@@ -96,7 +97,7 @@ static void follow_few_bits(const struct skv_model *m, struct bed_seq *q, uint32
 	if (!now->bits || now->coded <= was->coded)
 		return;
 	keep_few_bits(m, q, layer, was->coded, now->coded);
-	if (m->device != SKV_DEVICE_HOST)
+	if (s->few_bits_round)
 		round_rows(m, q, layer, was->coded, now->coded);
 }
 
@@ -112,7 +113,7 @@ void packed_follow(struct bed_seq *q, const struct oracle_step *s, const struct 
 		if (wants)
 			now = packs ? p->pack(s, spec, layer) : was;
 		q->pack[layer] = now;
-		follow_few_bits(s->model, q, layer, &was);
+		follow_few_bits(s, q, layer, &was);
 		for (uint32_t t = was.coded > now.first ? was.coded : now.first; t < now.coded && !now.bits; t++)
 			q->packed[layer][t]++;
 	}

@@ -36,6 +36,7 @@ struct verify_place {
 	int (*attend)(struct skv_session *, const struct skv_model *, uint32_t layer, struct verify_rows *);
 	/* how far off what is computed there may be: see struct oracle_step; of an output, where values are up to 1 */
 	double logit_slack, kept_slack, output_slack;
+	bool few_bits_round; /* K and V in few bits become the pool's type before they are multiplied */
 };
 extern const struct verify_place verify_on_host;
 
