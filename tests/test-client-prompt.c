@@ -41,7 +41,7 @@ static struct fix daemon_;
 static struct raw *op;
 static struct skv_client *client;
 static struct world w;
-static uint64_t content[TOKENS];
+static uint64_t contents[2][TOKENS], *content = contents[0]; /* the second: of a fork that goes another way */
 static char spec[256], dense[256];
 static size_t width; /* of a row of a layer */
 
@@ -232,43 +232,65 @@ END_TEST
 
 /* ---- forks, hand-over -------------------------------------------------------------------------- */
 
-/* Parent and child go on with a half-read prompt, each as the whole is read; and behind a whole one, with another. */
+/* The other content, which is the same up to `at`. */
+static void part_ways(uint32_t at)
+{
+	for (uint32_t t = 0; t < TOKENS; t++)
+		contents[1][t] = t < at ? contents[0][t] : world_content(rnd64() % 3, t);
+}
+
+/*
+ * Parent and child go on with a half-read prompt, each with tokens of its own and as the whole is read; and behind a
+ * whole one, with another.
+ */
 START_TEST(forks)
 {
-	const uint32_t n = 150 + rnd_below(100), at = 1 + rnd_below(n - 2), end = n + 1 + rnd_below(200);
-	float *whole = rows_new(), *rows = rows_new(), *forked = rows_new();
-	struct skv_seq *q, *child;
-	uint32_t to;
+	float *whole[2] = {rows_new(), rows_new()}, *rows[2] = {rows_new(), rows_new()};
+	struct skv_seq *q[2], *next;
+	uint32_t n, at, end;
 
-	open_way(_i, _i);
-	q = new_seq(NULL);
-	step(q, 0, n, 0, true, whole);
-	step(q, n, end - n, 0, true, whole); /* a prompt of its own */
-	OK(skv_seq_drop(q));
+	open_way(_i % WAYS, _i);
+	n = 150 + rnd_below(100);
+	at = 1 + rnd_below(n - 2);
+	end = n + 1 + rnd_below(200);
+	part_ways(at);
+	for (int i = 0; i < 2; i++) {
+		content = contents[i];
+		q[i] = new_seq(NULL);
+		step(q[i], 0, n, 0, true, whole[i]);
+		step(q[i], n, end - n, 0, true, whole[i]); /* a prompt of its own */
+		OK(skv_seq_drop(q[i]));
+	}
 
-	q = new_seq(NULL);
-	read_to(q, 0, at, n, 0, rows);
-	OK(skv_seq_fork(q, NULL, &child));
-	memcpy(forked, rows, w.model.n_layers * TOKENS * width * sizeof(float));
-	for (uint32_t t = at; t < n; t = to) { /* in turns: neither sees what the other keeps */
+	q[0] = new_seq(NULL);
+	content = contents[0];
+	read_to(q[0], 0, at, n, 0, rows[0]);
+	OK(skv_seq_fork(q[0], NULL, &q[1]));
+	memcpy(rows[1], rows[0], w.model.n_layers * TOKENS * width * sizeof(float));
+	for (uint32_t t = at, to; t < n; t = to) { /* in turns, of a step or some: neither sees what the other keeps */
 		to = t + 1 + rnd_below(30);
 		to = to < n ? to : n;
-		read_to(child, t, to, n, 0, forked);
-		read_to(q, t, to, n, 0, rows);
+		for (int i = 1; i >= 0; i--) {
+			content = contents[i];
+			read_to(q[i], t, to, n, _i < WAYS ? 0 : to - t, rows[i]);
+		}
 	}
-	same(forked, whole, 0, n, "a fork in the middle");
-	same(rows, whole, 0, n, "its parent");
-	OK(skv_seq_drop(q));
-	ck_assert_uint_eq(pages_of_prompts(child), 0);
+	same(rows[0], whole[0], 0, n, "a parent in the middle");
+	same(rows[1], whole[1], 0, n, "its fork");
+	OK(skv_seq_drop(q[0]));
+	ck_assert_uint_eq(pages_of_prompts(q[1]), 0);
 
-	OK(skv_seq_fork(child, NULL, &q));
-	OK(skv_seq_drop(child));
-	read_to(q, n, end, end, 0, rows);
-	same(rows, whole, n, end, "behind a prefix that is shared");
-	OK(skv_seq_drop(q));
-	free(forked);
-	free(whole);
-	free(rows);
+	content = contents[1];
+	OK(skv_seq_fork(q[1], NULL, &next));
+	OK(skv_seq_drop(q[1]));
+	read_to(next, n, end, end, 0, rows[1]);
+	same(rows[1], whole[1], n, end, "behind a prefix that is shared");
+	OK(skv_seq_drop(next));
+	content = contents[0];
+	for (int i = 0; i < 2; i++) {
+		free(whole[i]);
+		free(rows[i]);
+	}
 }
 END_TEST
 
@@ -485,7 +507,7 @@ int main(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_loop_test(t, chunks, 0, WAYS);
 	tcase_add_loop_test(t, without_queries, 0, WAYS);
-	tcase_add_loop_test(t, forks, 0, WAYS);
+	tcase_add_loop_test(t, forks, 0, 3 * WAYS);
 	tcase_add_loop_test(t, handed_over, 0, WAYS);
 	tcase_add_loop_test(t, decodes_before_the_end, 0, WAYS);
 	tcase_add_loop_test(t, batches, 0, WAYS);
