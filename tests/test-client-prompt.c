@@ -208,6 +208,28 @@ START_TEST(chunks)
 }
 END_TEST
 
+/* Votes are of a prompt's queries, even where outputs take their place. */
+START_TEST(in_place)
+{
+	const uint32_t n = 220 + rnd_below(60);
+	float *rows[2] = {rows_new(), rows_new()};
+
+	open_way(_i, _i);
+	for (int i = 0; i < 2; i++) {
+		struct skv_seq *q = new_seq(NULL);
+
+		w.in_place = i;
+		step(q, 0, n, 0, true, rows[i]);
+		decode(q, n, rows[i]);
+		OK(skv_seq_drop(q));
+	}
+	w.in_place = false;
+	same(rows[0], rows[1], 0, n + STEPS, "outputs where queries were");
+	free(rows[0]);
+	free(rows[1]);
+}
+END_TEST
+
 /* A step without queries ends what was being read: what comes begins anew, as behind a prompt that was over. */
 START_TEST(without_queries)
 {
@@ -507,6 +529,7 @@ int main(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_loop_test(t, chunks, 0, WAYS);
 	tcase_add_loop_test(t, without_queries, 0, WAYS);
+	tcase_add_loop_test(t, in_place, 0, WAYS);
 	tcase_add_loop_test(t, forks, 0, 3 * WAYS);
 	tcase_add_loop_test(t, handed_over, 0, WAYS);
 	tcase_add_loop_test(t, decodes_before_the_end, 0, WAYS);
