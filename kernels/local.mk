@@ -3,20 +3,20 @@
 # Only the objects of an ISA's library may contain its instructions.
 noinst_LTLIBRARIES += kernels/libskvkernels.la kernels/libskvkernels-generic.la
 KERNEL_SOURCES = \
-	kernels/codes.h kernels/kernels.h kernels/sparse.h kernels/host/attend.h kernels/host/block.h kernels/host/choice.h kernels/host/decode.h \
-	kernels/host/few.h kernels/host/gemm.h kernels/host/host.h kernels/host/low.h kernels/host/notes.h \
-	kernels/host/records.h kernels/host/simd.h kernels/host/tile.h kernels/host/tiles.h kernels/host/weigh.h \
-	kernels/host/allot.c kernels/host/append.c kernels/host/best.c kernels/host/bounds.c kernels/host/decode.c kernels/host/evidence.c \
-	kernels/host/keep.c kernels/host/lines.c kernels/host/low.c kernels/host/pack.c kernels/host/prefill.c kernels/host/rank.c \
-	kernels/host/rebuild.c kernels/host/recall.c kernels/host/select.c kernels/host/slots.c kernels/host/sparse.c \
-	kernels/host/stages.c kernels/host/table.c kernels/host/topk.c kernels/host/vote.c
+	kernels/codes.h kernels/kernels.h kernels/sparse.h kernels/host/prefill/attend.h kernels/host/runtime/block.h kernels/host/select/topk-key.h kernels/host/decode/decode.h \
+	kernels/host/compress/bits.h kernels/host/runtime/gemm.h kernels/host/runtime/host.h kernels/host/compress/quant.h kernels/host/evict/slot-meta.h \
+	kernels/host/compress/records.h kernels/host/runtime/simd.h kernels/host/decode/tile.h kernels/host/prefill/tiles.h kernels/host/prefill/weights.h \
+	kernels/host/evict/head-budgets.c kernels/host/runtime/append.c kernels/host/prefill/kascade.c kernels/host/select/page-bounds.c kernels/host/decode/decode.c kernels/host/decode/scores.c \
+	kernels/host/evict/evict.c kernels/host/prefill/minference.c kernels/host/compress/quantize.c kernels/host/compress/compress.c kernels/host/prefill/prefill.c kernels/host/evict/rank.c \
+	kernels/host/compress/decompress.c kernels/host/select/recall.c kernels/host/select/select.c kernels/host/evict/slots.c kernels/host/prefill/sparse.c \
+	kernels/host/prefill/hip.c kernels/host/runtime/table.c kernels/host/select/topk.c kernels/host/evict/accumulate.c
 
 kernels_libskvkernels_generic_la_SOURCES = $(KERNEL_SOURCES)
 kernels_libskvkernels_generic_la_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_ISA=generic
 kernels_libskvkernels_generic_la_CFLAGS = $(AM_CFLAGS)
 
 kernels_libskvkernels_la_SOURCES = kernels/codes-check.h kernels/codes.h kernels/kernels.h kernels/sparse.h kernels/device.h kernels/device.c \
-	kernels/host/host.h kernels/host/dispatch.c kernels/host/run.c
+	kernels/host/runtime/host.h kernels/host/runtime/dispatch.c kernels/host/runtime/parallel.c
 kernels_libskvkernels_la_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_CUDA_MODULE='"$(pkglibdir)/libsparsekv-cuda.so"'
 kernels_libskvkernels_la_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 kernels_libskvkernels_la_LDFLAGS = $(AM_LDFLAGS) $(OPENMP_CFLAGS)
@@ -40,23 +40,23 @@ kernels_libskvkernels_la_LIBADD += kernels/libskvkernels-avx2.la kernels/libskvk
 endif
 
 # The CUDA backend: a module that is loaded where a device is wanted, so nothing links it (cuda.mk).
-CUDA_KERNEL_CODE = kernels/cuda/allot.cu kernels/cuda/append.cu kernels/cuda/bounds.cu \
-	kernels/cuda/decode.cu kernels/cuda/decode-codes.cu kernels/cuda/decode-low.cu kernels/cuda/device.cu \
-	kernels/cuda/encode.cu kernels/cuda/keep.cu kernels/cuda/kept.cu kernels/cuda/lines.cu kernels/cuda/low.cu \
-	kernels/cuda/merge.cu kernels/cuda/pack.cu kernels/cuda/place.cu kernels/cuda/prefill.cu \
-	kernels/cuda/prefill-wide.cu kernels/cuda/rank.cu kernels/cuda/read.cu kernels/cuda/rebuild.cu \
-	kernels/cuda/recall.cu kernels/cuda/search.cu kernels/cuda/select.cu kernels/cuda/share.cu \
-	kernels/cuda/stages.cu kernels/cuda/stamp.cu kernels/cuda/step.cu kernels/cuda/table.cu \
-	kernels/cuda/tiles.cu kernels/cuda/union.cu kernels/cuda/votes.cu
-CUDA_KERNEL_SEEN = kernels/cuda/barrier.cuh kernels/cuda/chosen.cuh kernels/cuda/codes.cuh \
-	kernels/cuda/convert.cuh kernels/cuda/cuda.h kernels/cuda/decode.cuh kernels/cuda/decode-codes.cuh \
-	kernels/cuda/decode-codes-ahead.cuh kernels/cuda/decode-codes-tile.cuh kernels/cuda/decode-kernel.cuh \
-	kernels/cuda/decode-tile.cuh kernels/cuda/low.cuh kernels/cuda/rebuild.cuh kernels/cuda/evidence.cuh \
-	kernels/cuda/gemm.cuh kernels/cuda/notes.cuh kernels/cuda/nth.cuh kernels/cuda/pack.cuh \
-	kernels/cuda/prefill.h kernels/cuda/prompt.cuh kernels/cuda/prompt-out.cuh kernels/cuda/wgmma.cuh \
-	kernels/cuda/wide.cuh kernels/cuda/rows.cuh kernels/cuda/select.cuh kernels/cuda/shared.cuh \
-	kernels/cuda/slots.cuh kernels/cuda/softmax.cuh kernels/cuda/strided.cuh kernels/cuda/module.h \
-	kernels/cuda/read.h kernels/codes-check.h kernels/codes.h kernels/device.h kernels/kernels.h kernels/sparse.h \
+CUDA_KERNEL_CODE = kernels/cuda/evict/head-budgets.cu kernels/cuda/runtime/append.cu kernels/cuda/select/page-bounds.cu \
+	kernels/cuda/decode/decode.cu kernels/cuda/compress/decode-latent.cu kernels/cuda/compress/decode-quant.cu kernels/cuda/runtime/device.cu \
+	kernels/cuda/compress/encode.cu kernels/cuda/evict/evict.cu kernels/cuda/prefill/saved-queries.cu kernels/cuda/prefill/minference.cu kernels/cuda/compress/quantize.cu \
+	kernels/cuda/decode/merge.cu kernels/cuda/compress/compress.cu kernels/cuda/evict/slots.cu kernels/cuda/prefill/prefill.cu \
+	kernels/cuda/prefill/prefill-sm90.cu kernels/cuda/evict/rank.cu kernels/cuda/runtime/read.cu kernels/cuda/compress/decompress.cu \
+	kernels/cuda/select/recall.cu kernels/cuda/compress/nearest-refs.cu kernels/cuda/select/select.cu kernels/cuda/runtime/share.cu \
+	kernels/cuda/prefill/hip.cu kernels/cuda/evict/touch-pages.cu kernels/cuda/runtime/step.cu kernels/cuda/runtime/table.cu \
+	kernels/cuda/prefill/kascade.cu kernels/cuda/select/union.cu kernels/cuda/evict/accumulate.cu
+CUDA_KERNEL_SEEN = kernels/cuda/runtime/barrier.cuh kernels/cuda/select/topk-stream.cuh kernels/cuda/compress/records.cuh \
+	kernels/cuda/runtime/convert.cuh kernels/cuda/runtime/cuda.h kernels/cuda/decode/decode.cuh kernels/cuda/compress/decode-latent.cuh \
+	kernels/cuda/compress/decode-latent-load.cuh kernels/cuda/compress/decode-latent-tile.cuh kernels/cuda/decode/decode-kernel.cuh \
+	kernels/cuda/decode/tile.cuh kernels/cuda/compress/quant.cuh kernels/cuda/compress/decompress.cuh kernels/cuda/decode/scores.cuh \
+	kernels/cuda/runtime/gemm.cuh kernels/cuda/evict/slot-meta.cuh kernels/cuda/select/topk-key.cuh kernels/cuda/compress/compress.cuh \
+	kernels/cuda/prefill/prefill.h kernels/cuda/prefill/tiles.cuh kernels/cuda/prefill/output.cuh kernels/cuda/runtime/wgmma.cuh \
+	kernels/cuda/prefill/prefill-sm90.cuh kernels/cuda/runtime/rows.cuh kernels/cuda/select/topk.cuh kernels/cuda/runtime/async-copy.cuh \
+	kernels/cuda/decode/score-ring.cuh kernels/cuda/runtime/softmax.cuh kernels/cuda/prefill/weights.cuh kernels/cuda/runtime/module.h \
+	kernels/cuda/runtime/read.h kernels/codes-check.h kernels/codes.h kernels/device.h kernels/kernels.h kernels/sparse.h \
 	libclient/include/sparsekv/policy.h libclient/include/sparsekv/types.h
 EXTRA_DIST += $(CUDA_KERNEL_CODE) $(CUDA_KERNEL_SEEN) kernels/cuda/module.map
 
@@ -64,7 +64,7 @@ if CUDA
 cudamodule_DATA += kernels/cuda/libsparsekv-cuda.so
 CUDA_KERNEL_OBJECTS = $(CUDA_KERNEL_CODE:.cu=.o)
 CUDA_OBJECTS += $(CUDA_KERNEL_OBJECTS)
-SKV_HOPPER_OBJECTS += kernels/cuda/prefill-wide.o
+SKV_HOPPER_OBJECTS += kernels/cuda/prefill/prefill-sm90.o
 $(CUDA_KERNEL_OBJECTS): $(CUDA_KERNEL_SEEN)
 
 kernels/cuda/libsparsekv-cuda.so: $(CUDA_KERNEL_OBJECTS) kernels/cuda/module.map

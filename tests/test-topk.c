@@ -3,7 +3,7 @@
  * tests/test-topk.c - the host's top-k on every ISA of this machine, against a plain selection, with many
  * ties, infinities and NaNs.
  */
-#include "kernels/host/host.h"
+#include "kernels/host/runtime/host.h"
 #include "tests/kernel-case.h"
 #include "tests/ref-attention.h"
 #include <check.h>

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/cuda/compress/decompress.cuh - which rows are rebuilt, and where, for rebuild.cu and low.cu. */
+#ifndef SKV_CUDA_REBUILD_CUH
+#define SKV_CUDA_REBUILD_CUH
+
+#include "kernels/cuda/runtime/convert.cuh"
+#include "kernels/cuda/runtime/cuda.h"
+
+/* What a call asks for. */
+struct wanted {
+	const struct skv_kseq *seq;
+	const uint32_t *ids, *count; /* of the list, or NULL */
+	uint32_t stride;
+	struct skv_rebuilt to;
+	uint32_t first; /* tokens that are never packed */
+};
+
+static inline struct wanted wanted_of(const struct skv_batch *b, const struct skv_list *list, const struct skv_rebuilt *to,
+                                      uint32_t first)
+{
+	return {b->seq, list ? list->ids : NULL, list ? list->count : NULL, list ? list->stride : 0, *to, first};
+}
+
+/* How many rows a sequence is to have. */
+DEVICE uint32_t rows_of(const struct wanted *c, uint32_t i)
+{
+	const struct skv_kseq *s = &c->seq[i];
+	if (!c->ids)
+		return c->to.pool ? s->len : s->coded > c->first ? s->coded - c->first : 0;
+	const uint32_t *ids = c->ids + (size_t)i * c->stride;
+	uint32_t from = 0, to = c->count[i];
+	if (to > 0 && ids[to - 1] < s->len)
+		return to;
+	while (from < to) { /* the first that is not below len */
+		const uint32_t at = (from + to) / 2;
+		if (ids[at] < s->len)
+			from = at + 1;
+		else
+			to = at;
+	}
+	return from;
+}
+
+DEVICE uint32_t token_of(const struct wanted *c, uint32_t i, uint32_t row)
+{
+	if (c->ids)
+		return c->ids[(size_t)i * c->stride + row];
+	return c->to.pool ? row : c->first + row;
+}
+
+/* Where head 0's K of a row is that is number `at` of its page, or of those before. */
+DEVICE uint8_t *page_row(const struct skv_shape *sh, uint8_t *pool, uint32_t page, uint32_t at)
+{
+	return pool + page * sh->page_bytes + at % SKV_PAGE_TOKENS * (sh->head_dim * 2);
+}
+
+/* Row `row` of sequence i, and what is in its page after it, as attention finds them. */
+DEVICE void describe(const struct wanted *c, uint32_t i, uint32_t row, uint32_t rows)
+{
+	skv_pte *table = c->to.table + (size_t)i * c->to.pages;
+	const uint32_t page = row / SKV_PAGE_TOKENS;
+	if (row < rows && row % SKV_PAGE_TOKENS == 0)
+		table[page] = skv_pte_make(SKV_PTE_FULL, i * c->to.pages + page);
+	if (row > 0)
+		return;
+	struct skv_kseq s = c->seq[i];
+	s.table = table;
+	s.layer_stride = 0;
+	s.len = rows;
+	s.coded = s.pack = 0;
+	c->to.seq[i] = s;
+}
+
+#endif

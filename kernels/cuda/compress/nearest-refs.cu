@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/cuda/compress/nearest-refs.cu - the nearest references of tokens: the largest 2 x·c - c·c; see codes.h.
+ *
+ * A block has a tile of a sequence's tokens and every so manieth tile of its references: their products, then, of each
+ * token, the best of them so far. Which slice a reference is in does not matter to which ones are the best of all.
+ */
+#include "kernels/cuda/runtime/gemm.cuh"
+#include "kernels/cuda/compress/compress.cuh"
+
+/* The references from r0 on, and the sum of each one's squares. */
+template <int BM>
+DEVICE const float *products(const struct pack_call *c, const struct pack_job *j, const __nv_bfloat16 *x, uint32_t rows,
+                             uint32_t r0, uint32_t refs, uint8_t *shared, float *norm)
+{
+	const struct coding *k = &j->k;
+	struct operand<BM, true> a = {{}, 0, k->d};
+	struct operand<SEARCHED, false> b = {ref_kept(k), 0, k->d};
+#pragma unroll
+	for (int i = 0; i < (int)(BM / GEMM_LOADS); i++)
+		a.at[i] = operand_row(i) < rows ? (const uint8_t *)(x + (size_t)operand_row(i) * k->d) : NULL;
+#pragma unroll
+	for (int i = 0; i < (int)(SEARCHED / GEMM_LOADS); i++) {
+		b.at[i] = r0 + operand_row(i) < refs ? ref_at(k, j->s, r0 + operand_row(i)) : NULL;
+		b.square[i] = 0;
+	}
+	struct gemm<BM, SEARCHED> g = {};
+	gemm_add<true>(&g, &a, &b, shared);
+	const float *score = gemm_show(&g, shared);
+#pragma unroll
+	for (int i = 0; i < (int)(SEARCHED / GEMM_LOADS); i++) {
+		float sum = b.square[i];
+		for (int lane = 1; lane < 8; lane *= 2)
+			sum += __shfl_xor_sync(~0u, sum, lane);
+		if (threadIdx.x % 8 == 0)
+			norm[operand_row(i)] = sum;
+	}
+	__syncthreads();
+	return score;
+}
+
+/* Grid: slices, tiles of tokens, sequences of layers. */
+template <int BM> __global__ void __launch_bounds__(GEMM_THREADS, 2) search_kernel(const __grid_constant__ struct pack_call c)
+{
+	extern __shared__ __align__(16) uint8_t shared[];
+	__shared__ float norm[SEARCHED];
+	constexpr uint32_t each = GEMM_THREADS / BM; /* threads of a token: each looks at some of the scores */
+	const struct pack_job j = pack_job(&c, blockIdx.z);
+	const uint32_t first = blockIdx.y * BM, row = threadIdx.x / each;
+	if (first >= j.n)
+		return;
+	const uint32_t rows = min(j.n - first, (uint32_t)BM), token = j.from + first + row;
+	const uint32_t refs = refs_before(&j.k, j.from + first + rows), usable = refs_before(&j.k, token + 1);
+	struct nearest best = nearest_none();
+
+	for (uint32_t r0 = blockIdx.x * SEARCHED; r0 < refs; r0 += c.slices * SEARCHED) {
+		const float *score = products<BM>(&c, &j, c.x + (j.row + first) * j.k.d, rows, r0, refs, shared, norm);
+		for (uint32_t r = threadIdx.x % each; r < SEARCHED && r0 + r < usable; r += each)
+			nearest_consider(&best, 2 * score[row * GEMM_PITCH(SEARCHED) + r] - norm[r], r0 + r);
+	}
+#pragma unroll
+	for (uint32_t lane = 1; lane < each; lane *= 2) {
+		struct nearest other;
+#pragma unroll
+		for (uint32_t i = 0; i < SKV_NEAR_MOST; i++) {
+			other.score[i] = __shfl_xor_sync(~0u, best.score[i], lane);
+			other.id[i] = __shfl_xor_sync(~0u, best.id[i], lane);
+		}
+		nearest_merge(&best, &other);
+	}
+	if (threadIdx.x % each == 0 && row < rows)
+		c.near[(j.row + first + row) * c.slices + blockIdx.x] = best;
+}
+
+void skv_cuda_search(const struct pack_call *c, uint32_t layers, cudaStream_t stream)
+{
+	if (c->room <= 64)
+		search_kernel<64><<<dim3(c->slices, 1, layers * c->n), GEMM_THREADS, gemm_bytes_with_c<64, SEARCHED>, stream>>>(*c);
+	else
+		search_kernel<128><<<dim3(c->slices, ceil_div(c->room, 128), layers * c->n), GEMM_THREADS,
+		                     gemm_bytes_with_c<128, SEARCHED>, stream>>>(*c);
+}
+
+cudaError_t skv_cuda_search_init(void)
+{
+	const cudaError_t e = cudaFuncSetAttribute(search_kernel<64>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+	                                           gemm_bytes_with_c<64, SEARCHED>);
+	return e ? e : cudaFuncSetAttribute(search_kernel<128>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+	                                    gemm_bytes_with_c<128, SEARCHED>);
+}

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/cuda/compress/records.cuh - what a layer keeps of packed tokens, as kernels read it: see codes.h.
+ *
+ * Numbers of references come out of records, which a peer may have written: they are brought within what there is.
+ */
+#ifndef SKV_CUDA_CODES_CUH
+#define SKV_CUDA_CODES_CUH
+
+#include "kernels/cuda/runtime/convert.cuh"
+#include "kernels/cuda/runtime/cuda.h"
+
+/* To divide by again and again: numbers below 2^24, by up to 2^16. */
+struct divisor {
+	uint64_t share; /* of 2^40, rounded up */
+	uint32_t by;
+};
+
+static inline struct divisor divisor_of(uint32_t by)
+{
+	return {by ? ((1ull << 40) + by - 1) / by : 0, by};
+}
+
+DEVICE uint32_t quotient(uint32_t n, struct divisor d)
+{
+	return (uint32_t)(n * d.share >> 40);
+}
+
+DEVICE uint32_t remainder(uint32_t n, struct divisor d)
+{
+	return n - quotient(n, d) * d.by;
+}
+
+/* A layer that packs, and what follows from how. */
+struct coding {
+	struct skv_shape sh;
+	struct skv_codes c;
+	uint32_t d, half;   /* elements of x; of its K */
+	uint32_t parts;     /* that E and Dec fall into */
+	uint32_t code_bytes, ref_bytes, code_from; /* of a record; where a code's z begins */
+	struct divisor codes_each, refs_each; /* records in a page; of none: 0 */
+	struct divisor stride;
+};
+
+static inline struct coding coding_of(const struct skv_shape *sh)
+{
+	struct coding k = {*sh, *sh->code};
+	k.d = skv_token_dims(sh);
+	k.half = k.d / 2;
+	k.parts = k.c.spans ? 2 * k.c.spans : 1;
+	k.code_bytes = skv_code_bytes(&k.c);
+	k.ref_bytes = skv_ref_bytes(&k.c, k.d, sh->dtype);
+	k.code_from = k.c.near * k.c.id_bytes;
+	k.codes_each = divisor_of((uint32_t)sh->page_bytes / k.code_bytes);
+	k.refs_each = divisor_of(k.ref_bytes ? (uint32_t)sh->page_bytes / k.ref_bytes : 0); /* without any they have no size */
+	k.stride = divisor_of(k.c.stride);
+	return k;
+}
+
+/* ---- which and where, as codes.h has it -------------------------------------------------------- */
+
+DEVICE uint32_t refs_before(const struct coding *k, uint32_t token)
+{
+	if (!k->c.stride)
+		return 0;
+	return token <= k->c.first ? token : k->c.first + quotient(token - k->c.first + k->c.stride - 1, k->stride);
+}
+
+/* Of a token from `first` on. */
+DEVICE uint32_t codes_before(const struct coding *k, uint32_t token)
+{
+	return token - (k->c.stride ? refs_before(k, token) : k->c.first);
+}
+
+DEVICE bool is_ref(const struct coding *k, uint32_t token)
+{
+	return k->c.stride && (token < k->c.first || remainder(token - k->c.first, k->stride) == 0);
+}
+
+DEVICE uint8_t *record_in(const struct coding *k, skv_pte page, uint32_t number, uint32_t bytes, struct divisor each)
+{
+	return k->sh.pool + skv_pte_id(page) * k->sh.page_bytes + remainder(number, each) * bytes;
+}
+
+DEVICE uint8_t *record_at(const struct coding *k, const struct skv_kseq *s, uint32_t table, uint32_t bytes,
+                          struct divisor each, uint32_t number)
+{
+	const skv_pte e = s->table[(size_t)table * s->layer_stride + quotient(number, each)];
+	return record_in(k, e, number, bytes, each);
+}
+
+DEVICE uint8_t *ref_at(const struct coding *k, const struct skv_kseq *s, uint32_t number)
+{
+	return record_at(k, s, k->sh.refs, k->ref_bytes, k->refs_each, number);
+}
+
+DEVICE uint8_t *code_at(const struct coding *k, const struct skv_kseq *s, uint32_t token)
+{
+	return record_at(k, s, k->sh.codes, k->code_bytes, k->codes_each, codes_before(k, token));
+}
+
+/* The first token that the step packs. */
+DEVICE uint32_t pack_from(const struct coding *k, const struct skv_kseq *s)
+{
+	return s->coded > k->c.first ? s->coded : k->c.first;
+}
+
+/* Number i of those of a code's record, below n. */
+DEVICE uint32_t id_of(const struct coding *k, const uint8_t *record, uint32_t i, uint32_t n)
+{
+	const uint32_t id = k->c.id_bytes == 2 ? ((const uint16_t *)record)[i] : ((const uint32_t *)record)[i];
+	return id < n ? id : n - 1;
+}
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+/*
+ * Eight numbers at a time, in two steps: what is read, and what it means (as struct eight). Numbers are of a record, or of
+ * a row of a matrix, which is bf16: 16 bits.
+ */
+struct numbers {
+	uint4 q;
+	uint32_t shared; /* the group's scale and least */
+};
+
+/* How they are kept: in 16, 8 or 4 bits; those in few bits behind what groups of 1 << shift share. */
+struct kept {
+	uint32_t bits, dtype, shift, behind;
+};
+
+/* `n` words, whose address is a multiple of 2 at least. */
+template <int n> DEVICE void words_at(const uint8_t *p, uint32_t *to)
+{
+	const uint32_t at = (uint32_t)(uintptr_t)p;
+	if (n == 4 && at % 16 == 0) {
+		const uint4 w = *(const uint4 *)p;
+		to[0] = w.x, to[1] = w.y, to[2] = w.z, to[3] = w.w;
+	} else if (n > 1 && at % 8 == 0) {
+#pragma unroll
+		for (int i = 0; i < n; i += 2) {
+			const uint2 w = ((const uint2 *)p)[i / 2];
+			to[i] = w.x, to[i + 1] = w.y;
+		}
+	} else {
+#pragma unroll
+		for (int i = 0; i < n; i++)
+			to[i] = ((const uint16_t *)p)[2 * i] | (uint32_t)((const uint16_t *)p)[2 * i + 1] << 16;
+	}
+}
+
+/* From number i on, a multiple of 8, of what begins at p. */
+DEVICE struct numbers numbers_read(const struct kept *f, const uint8_t *p, uint32_t i)
+{
+	struct numbers x = {};
+	if (f->bits == 16) {
+		words_at<4>(p + 2 * i, (uint32_t *)&x.q);
+		return x;
+	}
+	words_at<1>(p + (i >> f->shift) * 4, &x.shared);
+	if (f->bits == 8)
+		words_at<2>(p + f->behind + i, (uint32_t *)&x.q);
+	else
+		words_at<1>(p + f->behind + i / 2, (uint32_t *)&x.q);
+	return x;
+}
+
+DEVICE void numbers_mean(const struct kept *f, const struct numbers *x, float to[8])
+{
+	const uint32_t w[4] = {x->q.x, x->q.y, x->q.z, x->q.w};
+	if (f->bits == 16) {
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			const float2 y = io_two(f->dtype, w[i]);
+			to[2 * i] = y.x, to[2 * i + 1] = y.y;
+		}
+		return;
+	}
+	const float2 shared = io_two(SKV_BF16, x->shared);
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		const uint32_t q = f->bits == 8 ? w[i / 4] >> 8 * (i % 4) & 255 : w[0] >> 4 * i & 15;
+		to[i] = fmaf(__uint_as_float(0x4b000000 | q) - 0x1p23f, shared.x, shared.y); /* q, without a slow conversion */
+	}
+}
+
+DEVICE uint4 bf16_of(const float x[8])
+{
+	return make_uint4(BF16::pair(x[0], x[1]), BF16::pair(x[2], x[3]), BF16::pair(x[4], x[5]), BF16::pair(x[6], x[7]));
+}
+
+DEVICE uint4 f16_of(const float x[8])
+{
+	return make_uint4(F16::pair(x[0], x[1]), F16::pair(x[2], x[3]), F16::pair(x[4], x[5]), F16::pair(x[6], x[7]));
+}
+
+/* As bf16, what products take. */
+DEVICE uint4 numbers_bf16(const struct kept *f, const struct numbers *x)
+{
+	float y[8];
+	if (f->bits == 16 && f->dtype == SKV_BF16)
+		return x->q;
+	numbers_mean(f, x, y);
+	return bf16_of(y);
+}
+
+DEVICE struct kept ref_kept(const struct coding *k)
+{
+	return {k->c.ref_bits, k->sh.dtype, 6, k->d / SKV_REF_GROUP * 4};
+}
+
+DEVICE struct kept code_kept(const struct coding *k)
+{
+	const uint32_t shift = k->c.group == 64 ? 6 : 5;
+	return {k->c.bits, SKV_BF16, shift, (k->c.width >> shift) * 4};
+}
+
+/* Are references kept as they are read the fastest? */
+DEVICE bool refs_plain(const struct coding *k)
+{
+	return k->c.ref_bits == 16 && k->sh.dtype == SKV_BF16;
+}
+
+/* Elements [i, i + 8) of the mean of `near` references, added up in their order; zeros without any. plain: refs_plain(). */
+template <bool plain> DEVICE void mean_of(const struct coding *k, const uint8_t *const *ref, uint32_t i, float b[8])
+{
+	const struct kept f = plain ? (struct kept){16, SKV_BF16} : ref_kept(k);
+	const float share = 1 / (float)k->c.near;
+	struct numbers x[SKV_NEAR_MOST];
+#pragma unroll
+	for (uint32_t r = 0; r < SKV_NEAR_MOST; r++)
+		if (r < k->c.near && plain)
+			x[r].q = __ldg((const uint4 *)(ref[r] + 2 * i));
+		else if (r < k->c.near)
+			x[r] = numbers_read(&f, ref[r], i);
+#pragma unroll
+	for (int e = 0; e < 8; e++)
+		b[e] = 0;
+#pragma unroll
+	for (uint32_t r = 0; r < SKV_NEAR_MOST; r++)
+		if (r < k->c.near) {
+			float y[8];
+			numbers_mean(&f, &x[r], y);
+#pragma unroll
+			for (int e = 0; e < 8; e++)
+				b[e] += y[e];
+		}
+#pragma unroll
+	for (int e = 0; e < 8; e++)
+		b[e] = k->c.near ? b[e] * share : 0;
+}
+
+DEVICE float silu(float x)
+{
+	return x / (1 + __expf(-x));
+}
+
+/* ---- positions ------------------------------------------------------------------------------- */
+
+/* By how much of a whole turn pair p turns from one position to the next. */
+DEVICE double turns_of(const struct coding *k, uint32_t p)
+{
+	return k->c.turn[p] * 0.15915494309189533577;
+}
+
+/* Its angle, within half a turn: positions are too large for it to be left to fp32. */
+DEVICE float angle_of(uint32_t position, double turns)
+{
+	turns *= position;
+	return (float)(turns - rint(turns)) * 6.28318530717958647693f;
+}
+
+/* The elements of a head that turn as its pair p. */
+DEVICE uint2 pair_at(const struct coding *k, uint32_t p)
+{
+	return k->c.interleaved ? make_uint2(2 * p, 2 * p + 1) : make_uint2(p, p + k->c.turn_dims / 2);
+}
+
+#endif

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/cuda/decode/tile.cuh - a tile of 16 tokens, from memory to the running softmax: see decode.cuh. */
+#ifndef SKV_CUDA_DECODE_TILE_CUH
+#define SKV_CUDA_DECODE_TILE_CUH
+
+#include "kernels/cuda/decode/score-ring.cuh"
+
+/* One warp's part of a chunk. What is read has two sets, for by_twos; else the first alone is in use. */
+template <class T, int D> struct walk {
+	static constexpr int WIDE = D / 64, REST = D % 64 / 32; /* of V's dimensions: by 64, and 32 more */
+	static constexpr int ACC = D / 16;
+	uint4 k[2][D / 32][2];
+	uint4 v[2][WIDE][4];
+	uint2 v_rest[2][REST ? 4 : 1];
+	__half2 kept[2][2]; /* instead of K: scores of tokens g and g + 8, heads as in scores() */
+	uint4 q[D / 32];
+	float acc[ACC][4];
+	float max[2], sum[2];
+	uint64_t once; /* cache policy of K and V */
+};
+
+/* Byte address of token `t` of tile `k`, kv head h, in the K half. `page` is the tile's. */
+template <int D, bool rows>
+__device__ static const uint8_t *row_at(const struct call *c, const struct job *j, const struct tiles *ts,
+                                        uint32_t page, uint32_t k, uint32_t t)
+{
+	if (!rows)
+		return c->pool + page * c->page_bytes + (j->h * SKV_PAGE_TOKENS + t) * (D * 2);
+	const uint32_t place = ts->rows[k * 16 + t];
+	return c->pool + place / SKV_PAGE_TOKENS * c->page_bytes +
+	       (j->h * SKV_PAGE_TOKENS + place % SKV_PAGE_TOKENS) * (D * 2);
+}
+
+/* What is read of a token that does not count is not used, but it must be there: another one's row. */
+template <bool rows> DEVICE uint32_t there(uint32_t mask, uint32_t t)
+{
+	return !rows || mask >> t & 1 ? t : __ffs(mask) - 1;
+}
+
+template <int set, bool rows, class T, int D>
+__device__ static void load_k(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                              const struct tiles *ts, uint32_t k)
+{
+	const uint32_t g = threadIdx.x % 32 / 4, at = threadIdx.x % 4 * 16;
+	const uint32_t mask = __shfl_sync(~0u, ts->mask, k), page = rows ? 0 : __shfl_sync(~0u, ts->page, k);
+	if (!mask)
+		return;
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		const uint8_t *row = row_at<D, rows>(c, j, ts, page, k, there<rows>(mask, g + 8 * half)) + at;
+#pragma unroll
+		for (int b = 0; b < D / 32; b++)
+			w->k[set][b][half] = load16(row + b * 64, w->once);
+	}
+}
+
+template <int set, bool rows, class T, int D>
+__device__ static void load_v(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                              const struct tiles *ts, uint32_t k)
+{
+	const uint32_t g = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
+	const uint32_t mask = __shfl_sync(~0u, ts->mask, k), page = rows ? 0 : __shfl_sync(~0u, ts->page, k);
+	if (!mask)
+		return;
+#pragma unroll
+	for (int t = 0; t < 4; t++) {
+		const uint32_t token = pair + t % 2 + t / 2 * 8;
+		const uint8_t *row =
+			row_at<D, rows>(c, j, ts, page, k, there<rows>(mask, token)) + c->page_bytes / 2;
+#pragma unroll
+		for (int b = 0; b < w->WIDE; b++)
+			w->v[set][b][t] = load16(row + b * 128 + g * 16, w->once);
+		if (w->REST)
+			w->v_rest[set][t] = load8(row + w->WIDE * 128 + g * 8, w->once);
+	}
+}
+
+/* Scores of tile k, the `tile`th of its list, that were there when it was chosen. */
+template <int set, class T, int D>
+__device__ static void load_kept(struct walk<T, D> *w, const struct call *c, const struct job *j, uint32_t tile)
+{
+	const uint32_t g = threadIdx.x % 32 / 4, col = min(threadIdx.x % 4 * 2, c->cols - 2);
+	const uint32_t heads = c->owner_heads, x = j->x % heads;
+	const __half *list = c->chosen + (size_t)j->owner * c->tokens * heads * c->cols;
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		const uint32_t at = tile * 16 + g + 8 * half;
+		w->kept[set][half] = *(const __half2 *)&list[(at * heads + x) * c->cols + col];
+	}
+}
+
+/*
+ * The same where tiles may be in few bits (decode-low.cu): what is read of such a tile has the places of rows, and becomes
+ * rows there before it is used.
+ */
+template <int set, class T, int D>
+__device__ static void low_load_k(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                                  const struct tiles *ts, uint32_t k);
+template <int set, class T, int D>
+__device__ static void low_load_v(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                                  const struct tiles *ts, uint32_t k);
+template <int set, class T, int D>
+__device__ static void low_widen_k(struct walk<T, D> *w, const struct call *c, const struct tiles *ts, uint32_t k);
+template <int set, class T, int D>
+__device__ static void low_widen_v(struct walk<T, D> *w, const struct call *c, const struct tiles *ts, uint32_t k);
+
+template <int set, enum how how, class T, int D>
+__device__ static void load_keys(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                                 const struct tiles *ts, uint32_t k)
+{
+	if constexpr (low<how>)
+		low_load_k<set>(w, c, j, ts, k);
+	else
+		load_k<set, how >= ROWS>(w, c, j, ts, k);
+}
+
+template <int set, enum how how, class T, int D>
+__device__ static void load_values(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                                   const struct tiles *ts, uint32_t k)
+{
+	if constexpr (low<how>)
+		low_load_v<set>(w, c, j, ts, k);
+	else
+		load_v<set, how >= ROWS>(w, c, j, ts, k);
+}
+
+/* All that is read of tile k of the batch that begins with the stream's tile `first`. */
+template <int set, enum how how, class T, int D>
+__device__ static void load_tile(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                                 const struct tiles *ts, uint32_t first, uint32_t k)
+{
+	if (how == SCORED)
+		load_kept<set>(w, c, j, stream_tile<D, how>(j, first + k));
+	else
+		load_keys<set, how>(w, c, j, ts, k);
+	if (how != KEYS)
+		load_values<set, how>(w, c, j, ts, k);
+}
+
+/* V of tokens that do not count may be anything, and 0 times anything may be NaN. */
+template <int set, class T, int D> __device__ static void clear_v(struct walk<T, D> *w, uint32_t mask)
+{
+	const uint32_t pair = threadIdx.x % 4 * 2;
+#pragma unroll
+	for (int t = 0; t < 4; t++) {
+		if (mask >> (pair + t % 2 + t / 2 * 8) & 1)
+			continue;
+#pragma unroll
+		for (int b = 0; b < w->WIDE; b++)
+			w->v[set][b][t] = make_uint4(0, 0, 0, 0);
+		if (w->REST)
+			w->v_rest[set][t] = make_uint2(0, 0);
+	}
+}
+
+/* s: token g of heads 2 c and 2 c + 1, then token g + 8. Not scaled. */
+template <int set, class T, int D> __device__ static void scores(const struct walk<T, D> *w, float s[4])
+{
+	float more[4] = {0, 0, 0, 0};
+	s[0] = s[1] = s[2] = s[3] = 0;
+#pragma unroll
+	for (int b = 0; b < D / 32; b++) {
+		const uint4 lo = w->k[set][b][0], hi = w->k[set][b][1], q = w->q[b];
+		T::product(s, lo.x, hi.x, lo.y, hi.y, q.x, q.y);
+		T::product(more, lo.z, hi.z, lo.w, hi.w, q.z, q.w);
+	}
+#pragma unroll
+	for (int x = 0; x < 4; x++)
+		s[x] += more[x];
+}
+
+/* Weights of the tile as columns of a product; the running maximum, sum and output follow. */
+template <class T, int D> __device__ static void weigh(struct walk<T, D> *w, const float s[4], uint32_t p[2])
+{
+	float top[2], weight[4];
+#pragma unroll
+	for (int x = 0; x < 2; x++) {
+		top[x] = fmaxf(s[x], s[x + 2]);
+#pragma unroll
+		for (int lane = 4; lane < 32; lane *= 2)
+			top[x] = fmaxf(top[x], __shfl_xor_sync(~0u, top[x], lane));
+		top[x] = fmaxf(top[x], w->max[x]);
+	}
+	if (__any_sync(~0u, top[0] > w->max[0] || top[1] > w->max[1])) {
+		const float fix[2] = {top[0] > w->max[0] ? exp2_fast(w->max[0] - top[0]) : 1,
+		                      top[1] > w->max[1] ? exp2_fast(w->max[1] - top[1]) : 1};
+#pragma unroll
+		for (int a = 0; a < w->ACC; a++)
+#pragma unroll
+			for (int x = 0; x < 4; x++)
+				w->acc[a][x] *= fix[x % 2];
+#pragma unroll
+		for (int x = 0; x < 2; x++) {
+			w->sum[x] *= fix[x];
+			w->max[x] = top[x];
+		}
+	}
+#pragma unroll
+	for (int x = 0; x < 4; x++) /* no token so far: 0, not the NaN of inf - inf */
+		weight[x] = s[x] == -INFINITY ? 0 : exp2_fast(s[x] - w->max[x % 2]);
+	w->sum[0] += weight[0] + weight[2];
+	w->sum[1] += weight[1] + weight[3];
+	p[0] = transposed(T::pair(weight[0], weight[1]));
+	p[1] = transposed(T::pair(weight[2], weight[3]));
+}
+
+/* The same where scores are known to be below a maximum of 0. */
+template <class T, int D>
+__device__ static void weigh_kept(struct walk<T, D> *w, const float s[4], uint32_t p[2])
+{
+	float weight[4];
+#pragma unroll
+	for (int x = 0; x < 4; x++)
+		weight[x] = exp2_fast(s[x]);
+	w->sum[0] += weight[0] + weight[2];
+	w->sum[1] += weight[1] + weight[3];
+	p[0] = transposed(T::pair(weight[0], weight[1]));
+	p[1] = transposed(T::pair(weight[2], weight[3]));
+}
+
+/* Two words of two rows: the low halves of both, and the high halves. */
+template <class T>
+__device__ static void add_pair(float acc[4], uint32_t a, uint32_t b, uint32_t c, uint32_t d,
+                                const uint32_t p[2])
+{
+	T::product(acc, __byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632), __byte_perm(c, d, 0x5410),
+	           __byte_perm(c, d, 0x7632), p[0], p[1]);
+}
+
+/* acc: dimensions 64 b + 8 g + 2 a (+ 1 from x = 2 on) of heads 2 c + x % 2, for acc[4 b + a][x]. */
+template <int set, class T, int D>
+__device__ static void add_values(struct walk<T, D> *w, const uint32_t p[2])
+{
+#pragma unroll
+	for (int b = 0; b < w->WIDE; b++) {
+		const uint4 *v = w->v[set][b];
+		add_pair<T>(w->acc[4 * b], v[0].x, v[1].x, v[2].x, v[3].x, p);
+		add_pair<T>(w->acc[4 * b + 1], v[0].y, v[1].y, v[2].y, v[3].y, p);
+		add_pair<T>(w->acc[4 * b + 2], v[0].z, v[1].z, v[2].z, v[3].z, p);
+		add_pair<T>(w->acc[4 * b + 3], v[0].w, v[1].w, v[2].w, v[3].w, p);
+	}
+	if (w->REST) {
+		const uint2 *v = w->v_rest[set];
+		add_pair<T>(w->acc[4 * w->WIDE], v[0].x, v[1].x, v[2].x, v[3].x, p);
+		add_pair<T>(w->acc[4 * w->WIDE + 1], v[0].y, v[1].y, v[2].y, v[3].y, p);
+	}
+}
+
+template <class T, int D>
+__device__ static void load_q(struct walk<T, D> *w, const struct call *c, const struct job *j)
+{
+	const uint32_t g = threadIdx.x % 32 / 4, at = threadIdx.x % 4 * 8;
+	const size_t row = ((size_t)c->seq[j->i].row * c->n_heads + j->head + min(g, j->heads - 1)) * D + at;
+	struct eight e[D / 32];
+#pragma unroll
+	for (int b = 0; b < D / 32; b++)
+		e[b] = io_read8(c->io_dtype, c->q, row + b * 32);
+#pragma unroll
+	for (int b = 0; b < D / 32; b++) { /* columns past the last head are a copy: nobody looks at them */
+		uint32_t word[4];
+#pragma unroll
+		for (int k = 0; k < 4; k++) {
+			const float2 two = io_pair(c->io_dtype, &e[b], k);
+			word[k] = T::pair(two.x, two.y);
+		}
+		w->q[b] = make_uint4(word[0], word[1], word[2], word[3]);
+	}
+}
+
+/* The first tile of a batch, if it has one, or two. */
+template <enum how how, class T, int D>
+__device__ static void load_first(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                                  const struct tiles *ts, uint32_t first)
+{
+	if (ts->n > 0)
+		load_tile<0, how>(w, c, j, ts, first, 0);
+	if (by_twos<how> && ts->n > 1)
+		load_tile<1, how>(w, c, j, ts, first, 1);
+}
+
+/* Tile k of a batch, which is loaded or on its way; then the next one for this set. */
+template <int set, enum how how, class T, int D>
+__device__ static void walk_tile(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                                 const struct tiles *ts, uint32_t first, uint32_t k)
+{
+	const uint32_t g = threadIdx.x % 32 / 4, mask = __shfl_sync(~0u, ts->mask, k);
+	const uint32_t next = k + 1 + by_twos<how>;
+	float s[4];
+	uint32_t p[2];
+	if constexpr (low<how>)
+		low_widen_k<set>(w, c, ts, k);
+	if (how != SCORED) {
+		scores<set>(w, s);
+		if (next < ts->n)
+			load_keys<set, how>(w, c, j, ts, next);
+	}
+#pragma unroll
+	for (int x = 0; x < 4; x++) {
+		if (how == SCORED)
+			s[x] = x % 2 ? __high2float(w->kept[set][x / 2]) : __low2float(w->kept[set][x / 2]);
+		else
+			s[x] *= c->scale;
+		s[x] = mask >> (g + x / 2 * 8) & 1 ? s[x] : -INFINITY;
+	}
+	if (how == SCORED) {
+		if (next < ts->n)
+			load_kept<set>(w, c, j, stream_tile<D, how>(j, first + next));
+		weigh_kept(w, s, p);
+	} else {
+		weigh(w, s, p);
+	}
+	if (keeps<how> && mask)
+		keep_scores(c, j, stream_tile<D, how>(j, first + k), s, w->max);
+	if (how == KEYS)
+		return;
+	if constexpr (low<how>)
+		low_widen_v<set>(w, c, ts, k);
+	if (mask != 0xffff)
+		clear_v<set>(w, mask);
+	add_values<set>(w, p);
+	if (next < ts->n)
+		load_values<set, how>(w, c, j, ts, next);
+}
+
+/* A warp's part of a job; its first tiles and q are loaded or on their way. */
+template <enum how how, class T, int D>
+__device__ static void walk_job(struct walk<T, D> *w, const struct call *c, const struct job *j,
+                                struct tiles *ts)
+{
+#pragma unroll
+	for (int a = 0; a < w->ACC; a++)
+#pragma unroll
+		for (int x = 0; x < 4; x++)
+			w->acc[a][x] = 0;
+	w->max[0] = w->max[1] = how == SCORED ? 0 : -INFINITY;
+	w->sum[0] = w->sum[1] = 0;
+	if (keeps<how>)
+		slot_await_turn(c, j->slot, j->turn);
+	for (uint32_t first = 0;;) {
+		for (uint32_t k = 0; k < ts->n; k++) {
+			walk_tile<0, how>(w, c, j, ts, first, k);
+			if (by_twos<how> && ++k < ts->n)
+				walk_tile<1, how>(w, c, j, ts, first, k);
+		}
+		first += BATCH;
+		if (first >= stream_tiles<D, how>(j))
+			return;
+		look_up<D, how>(c, j, first, ts);
+		load_first<how>(w, c, j, ts, first);
+	}
+}
+
+#endif

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/cuda/prefill/prefill-sm90.cuh - causal attention of many rows with the products of warpgroups (sm_90a); see prompt.cuh.
+ *
+ * FlashAttention-3's form over pages and lists. One warpgroup (the producer) finds tokens and copies K and V, 16
+ * bytes at a time, into stages of shared memory; the others have 64 rows each. While the tensor cores add up a
+ * tile's values, the next tile's scores are already there and become weights. K and V have barriers of their own:
+ * a tile's V comes after the next tile's K.
+ */
+#ifndef SKV_CUDA_WIDE_CUH
+#define SKV_CUDA_WIDE_CUH
+
+#include "kernels/cuda/runtime/barrier.cuh"
+#include "kernels/cuda/prefill/output.cuh"
+#include "kernels/cuda/runtime/wgmma.cuh"
+
+#define STAGES 2u
+#define RING 4u /* tiles whose tokens are known */
+
+template <int D, int GROUPS, int N> struct wide_memory {
+	static constexpr uint32_t panels = D / 64;
+	static constexpr uint32_t rows = 64 * GROUPS, threads = 128 * (GROUPS + 1);
+	static constexpr uint32_t q_group = panels * 64 * 128, tile = panels * N * 128;
+	static constexpr uint32_t k_at = GROUPS * q_group, v_at = k_at + STAGES * tile;
+	static constexpr uint32_t ring_at = v_at + STAGES * tile;
+	static constexpr uint32_t barrier_at = (ring_at + RING * sizeof(struct found<N>) + 7) / 8 * 8;
+	static constexpr uint32_t bytes = barrier_at + 4 * STAGES * 8;
+};
+
+/* Wait for a barrier's phase of this parity to end. */
+DEVICE void wait_phase(uint32_t at, uint32_t parity)
+{
+	asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra again; }"
+	             ::"r"(at), "r"(parity) : "memory");
+}
+
+/* ---- the producer ---------------------------------------------------------------------------- */
+
+/*
+ * K or V of a tile's tokens. Of the copies of a thread neither the order of pieces nor the bank changes, so that
+ * all that is left to do for one is an address. `whole`: all tokens are there; else zeros take the place of those
+ * that are not.
+ */
+template <int D, int N>
+__device__ static void copy_rows(const uint8_t *pool, const uint32_t *row, bool whole, uint32_t to, uint32_t full)
+{
+	constexpr uint32_t pieces = D / 8, step = 128 / pieces; /* of tokens: 8 or 16 */
+	const uint32_t t = threadIdx.x / pieces, p = threadIdx.x % pieces;
+	const uint8_t *from = pool + p * 16;
+	uint32_t r[N / step];
+	to += p / 8 * (N * 128) + panel_at(t, p % 8);
+#pragma unroll
+	for (uint32_t k = 0; k < N / step; k++)
+		r[k] = row[t + k * step];
+	if (whole) {
+#pragma unroll
+		for (uint32_t k = 0; k < N / step; k++)
+			copy16(to + k * step * 128, from + (size_t)r[k] * (D * 2), true);
+	} else {
+#pragma unroll
+		for (uint32_t k = 0; k < N / step; k++) {
+			const bool there = r[k] != 0xffffffff;
+			copy16(to + k * step * 128, from + (size_t)(there ? r[k] : 0) * (D * 2), there);
+		}
+	}
+	asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full) : "memory");
+}
+
+/* The barrier of the producer's threads: is this so of all of them? */
+DEVICE bool producers_all(bool x)
+{
+	uint32_t all;
+	asm volatile("{ .reg .pred p, r; setp.ne.u32 p, %1, 0; barrier.red.and.pred r, 1, 128, p; selp.u32 %0, 1, 0, r; }"
+	             : "=r"(all) : "r"((uint32_t)x) : "memory");
+	return all;
+}
+
+template <bool SPARSE, int D, int GROUPS, int N>
+__device__ static void produce(const struct prompt_call *c, uint8_t *memory)
+{
+	struct work_item x = {};
+	using M = wide_memory<D, GROUPS, N>;
+	const uint32_t base = shared_address(memory), bar = base + M::barrier_at, lane = threadIdx.x % 32;
+	const uint32_t page_rows = (uint32_t)(c->page_bytes / (D * 2));
+	const uint8_t *values = c->pool + c->page_bytes / 2;
+	struct found<N> *ring = (struct found<N> *)(memory + M::ring_at);
+	struct walk w = walk_begin(c, &x);
+	uint32_t n = 0, row = 0, j = 0;
+	bool more = next_item<SPARSE, M::rows, N>(c, &w, &x), whole = true;
+
+	if (more && threadIdx.x < N)
+		row = token_row<D>(c, &x, page_rows, tile_token(&x.reach, j, threadIdx.x, N));
+	for (; more || n > 0; n++) {
+		const uint32_t stage = n % STAGES, was = (n - 1) % STAGES, found = n % RING;
+		const bool last = !more, whole_was = whole;
+		if (!last) {
+			if (threadIdx.x < N) {
+				ring[found].row[threadIdx.x] = row;
+				const uint32_t seen = __ballot_sync(~0u, row != 0xffffffff);
+				if (lane == 0)
+					ring[found].there[threadIdx.x / 32] = seen;
+			}
+			whole = producers_all(threadIdx.x >= N || row != 0xffffffff);
+			if (++j == x.reach.tiles) {
+				j = 0;
+				more = next_item<SPARSE, M::rows, N>(c, &w, &x);
+			}
+			if (more && threadIdx.x < N)
+				row = token_row<D>(c, &x, page_rows, tile_token(&x.reach, j, threadIdx.x, N));
+			wait_phase(bar + 8 * (2 * STAGES + stage), n / STAGES % 2 ^ 1);
+			copy_rows<D, N>(c->pool, ring[found].row, whole, base + M::k_at + stage * M::tile,
+			                bar + 8 * stage);
+			if (threadIdx.x == 0) { /* and what was found can be seen */
+				ring[found].whole = whole;
+				asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar + 8 * stage) : "memory");
+			}
+		}
+		if (n > 0) {
+			wait_phase(bar + 8 * (3 * STAGES + was), (n - 1) / STAGES % 2 ^ 1);
+			copy_rows<D, N>(values, ring[(n - 1) % RING].row, whole_was,
+			                base + M::v_at + was * M::tile,
+			                bar + 8 * (STAGES + was));
+		}
+		if (last)
+			break;
+	}
+	asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* ---- the consumers --------------------------------------------------------------------------- */
+
+/* After products are done, before their sums are used. */
+template <int n> DEVICE void sums_ready(float (&d)[n])
+{
+#pragma unroll
+	for (int i = 0; i < n; i++)
+		asm volatile("" : "+f"(d[i])::"memory");
+}
+
+/* The queries of a warpgroup. */
+template <bool SPARSE, class T, int D, int GROUPS, int N>
+__device__ static void load_queries(const struct prompt_call *c, const struct work_item *x, uint32_t group,
+                                    uint8_t *memory)
+{
+	using M = wide_memory<D, GROUPS, N>;
+	constexpr uint32_t pieces = D / 8;
+	const uint32_t tid = threadIdx.x % 128, p = tid % pieces;
+	uint8_t *to = memory + group * M::q_group + p / 8 * (64 * 128);
+#pragma unroll 4
+	for (uint32_t r = tid / pieces; r < 64; r += 128 / pieces) {
+		const struct pair_row row = pair_row<SPARSE, M::rows>(c, x, group * 64 + r);
+		uint4 piece = {};
+		if (row.at != 0xffffffff) {
+			const struct eight e = io_read8(c->io_dtype, c->q, (size_t)row.at * D + p * 8);
+			uint32_t w[4];
+#pragma unroll
+			for (int k = 0; k < 4; k++) {
+				const float2 pair = io_pair(c->io_dtype, &e, k);
+				w[k] = T::pair(pair.x, pair.y);
+			}
+			piece = make_uint4(w[0], w[1], w[2], w[3]);
+		}
+		*(uint4 *)(to + panel_at(r, p % 8)) = piece;
+	}
+	shared_for_products();
+	warps_sync(3 + group, 128);
+}
+
+template <bool SPARSE, int D, int ROWS>
+__device__ static void wide_begin(const struct prompt_call *c, const struct work_item *x, uint32_t group,
+                                  struct out_rows<D> *r)
+{
+	const uint32_t lane = threadIdx.x % 32, first = group * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
+#pragma unroll
+	for (int y = 0; y < 2; y++) {
+		const struct pair_row row = pair_row<SPARSE, ROWS>(c, x, first + 8 * y);
+		r->p[y] = row.p;
+		r->at[y] = row.at;
+		r->low[y] = SPARSE ? row_low(c, row.p) : 0;
+		r->max[y] = -INFINITY;
+		r->sum[y] = 0;
+	}
+#pragma unroll
+	for (int i = 0; i < D / 2; i++)
+		r->o[i] = 0;
+}
+
+/* What a row may not see, or is not there, takes no part. */
+template <int D, int N>
+__device__ static void wide_mask(const struct prompt_call *c, const struct work_item *x,
+                                 const struct out_rows<D> *r, uint32_t j,
+                                 const struct found<N> *found, float (&s)[N / 2])
+{
+	const bool listed = tile_listed(&x->reach, j);
+	const uint32_t first = tile_first(&x->reach, j, N), sinks = c->kinds ? 0 : c->sparse.sinks;
+	const uint32_t column = threadIdx.x % 4 * 2;
+	bool all = found->whole;
+#pragma unroll
+	for (int y = 0; y < 2; y++)
+		all &= listed || (first + N - 1 <= r->p[y] && (first >= r->low[y] || first + N <= sinks));
+	if (__all_sync(~0u, all))
+		return;
+#pragma unroll
+	for (int i = 0; i < N / 2; i++) {
+		const int y = i / 2 % 2;
+		const uint32_t at = i / 4 * 8 + column + i % 2, t = first + at;
+		const bool seen = listed | ((t <= r->p[y]) & ((t >= r->low[y]) | (t < sinks)));
+		s[i] = seen & (found->there[i / 16] >> at % 32 & 1) ? s[i] : -INFINITY;
+	}
+}
+
+/*
+ * Softmax of the tile: s becomes weights, maximum and sum follow; by what the output so far is to be multiplied.
+ */
+template <int D, int N> DEVICE void wide_weigh(const struct prompt_call *c, struct out_rows<D> *r,
+                                               float (&s)[N / 2], float (&fix)[2])
+{
+#pragma unroll
+	for (int y = 0; y < 2; y++) {
+		float max = s[2 * y], sum = 0;
+#pragma unroll
+		for (int i = 0; i < N / 8; i++)
+			max = fmaxf(max, fmaxf(s[4 * i + 2 * y], s[4 * i + 2 * y + 1]));
+		max = fmaxf(max, __shfl_xor_sync(~0u, max, 1));
+		max = fmaxf(max, __shfl_xor_sync(~0u, max, 2));
+		max = fmaxf(r->max[y], max * c->scale);
+		const float base = max == -INFINITY ? 0 : max;
+		fix[y] = exp2_fast(r->max[y] - base);
+		r->max[y] = max;
+#pragma unroll
+		for (int i = 0; i < N / 8; i++)
+#pragma unroll
+			for (int z = 0; z < 2; z++) {
+				float *e = &s[4 * i + 2 * y + z];
+				*e = exp2_fast(fmaf(*e, c->scale, -base));
+				sum += *e;
+			}
+		r->sum[y] = r->sum[y] * fix[y] + sum;
+	}
+}
+
+template <class T, int N> DEVICE void wide_pack(const float (&s)[N / 2], uint32_t (&w)[N / 16][4])
+{
+#pragma unroll
+	for (int k = 0; k < N / 16; k++)
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			w[k][i] = T::pair(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
+}
+
+template <class T, int D, int GROUPS, int N>
+DEVICE void wide_scores(uint32_t base, uint32_t group, uint32_t stage, float (&s)[N / 2])
+{
+	using M = wide_memory<D, GROUPS, N>;
+	const uint64_t q = panels(base + group * M::q_group, 0), k = panels(base + M::k_at + stage * M::tile, 0);
+	shared_for_products();
+	products_begin();
+#pragma unroll
+	for (int d = 0; d < D / 16; d++)
+		product_scores<T>(s, q + (d / 4 * (64 * 128) + d % 4 * 32) / 16,
+		                  k + (d / 4 * (N * 128) + d % 4 * 32) / 16, d > 0);
+	products_end();
+}
+
+template <class T, int D, int GROUPS, int N>
+DEVICE void wide_values(uint32_t base, uint32_t stage, const uint32_t (&w)[N / 16][4], float (&o)[D / 2])
+{
+	using M = wide_memory<D, GROUPS, N>;
+	const uint64_t v = panels(base + M::v_at + stage * M::tile, N * 128);
+	shared_for_products();
+	products_begin();
+#pragma unroll
+	for (int k = 0; k < N / 16; k++)
+		product_values<T>(o, w[k], v + k * (16 * 128) / 16);
+	products_end();
+}
+
+/* This warp has done with a stage. */
+DEVICE void stage_free(uint32_t at)
+{
+	if (threadIdx.x % 32 == 0)
+		asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+
+/* All tiles of an item, the first of which is number n of the block's. */
+template <class T, int D, int GROUPS, int N>
+__device__ static void wide_tiles(const struct prompt_call *c, const struct work_item *x, uint32_t group,
+                                  uint32_t n, uint8_t *memory,
+                                  struct out_rows<D> *r)
+{
+	using M = wide_memory<D, GROUPS, N>;
+	const uint32_t base = shared_address(memory), bar = base + M::barrier_at;
+	const struct found<N> *ring = (const struct found<N> *)(memory + M::ring_at);
+	float s[N / 2], fix[2];
+	uint32_t w[N / 16][4];
+
+	wait_phase(bar + 8 * (n % STAGES), n / STAGES % 2);
+	wide_scores<T, D, GROUPS, N>(base, group, n % STAGES, s);
+	products_wait<0>();
+	sums_ready(s);
+	stage_free(bar + 8 * (2 * STAGES + n % STAGES));
+	wide_mask<D, N>(c, x, r, 0, &ring[n % RING], s);
+	wide_weigh<D, N>(c, r, s, fix);
+	wide_pack<T, N>(s, w);
+	for (uint32_t j = 1; j < x->reach.tiles; j++) {
+		const uint32_t k = n + j, v = k - 1;
+		wait_phase(bar + 8 * (k % STAGES), k / STAGES % 2);
+		if (GROUPS == 2)
+			warps_sync(5 + group, 256);
+		wide_scores<T, D, GROUPS, N>(base, group, k % STAGES, s);
+		wait_phase(bar + 8 * (STAGES + v % STAGES), v / STAGES % 2);
+		wide_values<T, D, GROUPS, N>(base, v % STAGES, w, r->o);
+		if (GROUPS == 2)
+			asm volatile("bar.arrive %0, 256;" ::"r"(5 + (group ^ 1)) : "memory");
+		products_wait<1>();
+		sums_ready(s);
+		stage_free(bar + 8 * (2 * STAGES + k % STAGES));
+		wide_mask<D, N>(c, x, r, j, &ring[k % RING], s);
+		wide_weigh<D, N>(c, r, s, fix);
+		products_wait<0>();
+		sums_ready(r->o);
+		stage_free(bar + 8 * (3 * STAGES + v % STAGES));
+#pragma unroll
+		for (int i = 0; i < D / 2; i++)
+			r->o[i] *= fix[i / 2 % 2];
+		wide_pack<T, N>(s, w);
+	}
+	const uint32_t v = n + x->reach.tiles - 1;
+	wait_phase(bar + 8 * (STAGES + v % STAGES), v / STAGES % 2);
+	wide_values<T, D, GROUPS, N>(base, v % STAGES, w, r->o);
+	products_wait<0>();
+	sums_ready(r->o);
+	stage_free(bar + 8 * (3 * STAGES + v % STAGES));
+#pragma unroll
+	for (int y = 0; y < 2; y++) {
+		float sum = r->sum[y];
+		sum += __shfl_xor_sync(~0u, sum, 1);
+		sum += __shfl_xor_sync(~0u, sum, 2);
+		const float share = sum > 0 ? 1 / sum : 0;
+#pragma unroll
+		for (int i = 0; i < D / 4; i++)
+			r->o[i / 2 * 4 + 2 * y + i % 2] *= share;
+	}
+}
+
+template <bool SPARSE, class T, int D, int GROUPS, int N>
+__device__ static void consume(const struct prompt_call *c, uint8_t *memory)
+{
+	struct work_item x = {};
+	using M = wide_memory<D, GROUPS, N>;
+	const uint32_t group = __shfl_sync(~0u, threadIdx.x / 128 - 1, 0);
+	struct out_rows<D> r;
+	struct walk w = walk_begin(c, &x);
+	uint32_t n = 0;
+
+	if (GROUPS == 2 && group == 1) /* the first warpgroup begins */
+		asm volatile("bar.arrive 5, 256;" ::: "memory");
+	while (next_item<SPARSE, M::rows, N>(c, &w, &x)) {
+		load_queries<SPARSE, T, D, GROUPS, N>(c, &x, group, memory);
+		wide_begin<SPARSE, D, M::rows>(c, &x, group, &r);
+		wide_tiles<T, D, GROUPS, N>(c, &x, group, n, memory, &r);
+		n += x.reach.tiles;
+		if (SPARSE)
+			store_sparse<D, 128 * GROUPS>(c, &x, &r);
+		else
+			store_dense<D>(c, &x, &r);
+	}
+}
+
+template <bool SPARSE, class T, int D, int GROUPS, int N>
+__global__ void __launch_bounds__(128 * (GROUPS + 1),
+                                  3 - GROUPS) wide_kernel(const __grid_constant__ struct prompt_call c)
+{
+	extern __shared__ __align__(1024) uint8_t memory[];
+	using M = wide_memory<D, GROUPS, N>;
+	if (threadIdx.x == 0) {
+		barrier *b = (barrier *)(memory + M::barrier_at);
+		for (uint32_t i = 0; i < STAGES; i++) {
+			barrier_init(b + i, 129);              /* K is there */
+			barrier_init(b + STAGES + i, 128);     /* V is there */
+			barrier_init(b + 2 * STAGES + i, 4 * GROUPS); /* K is free */
+			barrier_init(b + 3 * STAGES + i, 4 * GROUPS);
+		}
+		asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+	}
+	__syncthreads();
+	if (threadIdx.x < 128) {
+		asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+		produce<SPARSE, D, GROUPS, N>(&c, memory);
+	} else {
+		asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(GROUPS == 2 ? 224 : 192));
+		consume<SPARSE, T, D, GROUPS, N>(&c, memory);
+	}
+}
+
+#endif

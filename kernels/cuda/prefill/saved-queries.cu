@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/cuda/prefill/saved-queries.cu - queries that later calls need, copied to the set of kept pages that this step writes. */
+#include "kernels/cuda/prefill/weights.cuh"
+
+/* Grid: rows that are kept, sequences. Pieces are of 16 bytes, of which a head has a whole number. */
+__global__ void __launch_bounds__(THREADS) keep_queries_kernel(const __grid_constant__ struct strided c)
+{
+	const struct skv_kseq *s = &c.call.seq[blockIdx.y];
+	const uint32_t last = s->len - 1, pieces = c.sh.head_dim * skv_dtype_bytes(c.sh.io_dtype) / 16;
+	const uint32_t p = skv_begin(s, last, c.sp.segment ? c.sp.segment : c.sp.tile) + blockIdx.x;
+
+	if (!s->later || p > last)
+		return;
+	for (uint32_t x = threadIdx.x; x < c.call.n_heads * pieces; x += THREADS) {
+		const uint32_t head = x / pieces;
+		const size_t row = ((size_t)blockIdx.x * c.call.n_heads + head) * pieces * 16;
+		uint4 *to = (uint4 *)skv_kept_at(&c.sh, s, &c.sp, s->set, skv_kept_queries(&c.sh, &c.sp) + row);
+		to[x % pieces] = ((const uint4 *)query_at(&c, s, p, head))[x % pieces];
+	}
+}
+
+void skv_cuda_keep_queries(const struct skv_shape *sh, const struct skv_batch *b, const void *q,
+                           const struct skv_sparse *sp, const struct skv_work *work)
+{
+	struct strided c = {};
+
+	strided_of(&c, sh, b, q, sp);
+	if (b->n > 0 && sp->kept_rows > 0)
+		keep_queries_kernel<<<dim3(sp->kept_rows, b->n), THREADS, 0, stream_of(work)>>>(c);
+}

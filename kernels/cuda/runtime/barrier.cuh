@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/cuda/runtime/barrier.cuh - barriers in shared memory at which not all threads wait that arrive (mbarrier).
+ *
+ * A barrier's phase ends when as many threads have arrived as it was made for; what they had written before,
+ * those see that then wait for the end of that phase. Phases are told apart by their parity, so nobody may be
+ * two behind.
+ */
+#ifndef SKV_CUDA_BARRIER_CUH
+#define SKV_CUDA_BARRIER_CUH
+
+#include "kernels/cuda/runtime/convert.cuh"
+
+typedef uint64_t barrier;
+
+DEVICE uint32_t barrier_at(barrier *b)
+{
+	return (uint32_t)__cvta_generic_to_shared(b);
+}
+
+/* By one thread, before any other uses it. Phases end when so many threads have arrived. */
+DEVICE void barrier_init(barrier *b, uint32_t threads)
+{
+	asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier_at(b)), "r"(threads) : "memory");
+}
+
+DEVICE void barrier_arrive(barrier *b)
+{
+	asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier_at(b)) : "memory");
+}
+
+/* Wait for the end of the phase that is the first (0), the second (1), the third (0) ... */
+DEVICE void barrier_wait(barrier *b, uint32_t phase)
+{
+	uint32_t done;
+	for (;;) {
+		asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+		             : "=r"(done) : "r"(barrier_at(b)), "r"(phase % 2) : "memory");
+		if (done)
+			return;
+		__nanosleep(100);
+	}
+}
+
+#endif

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/cuda/runtime/gemm.cuh - products of rows with rows, C[BM][BN] = A[BM][k] B[BN][k]ᵀ, by a block of eight warps.
+ *
+ * Operands are bf16, sums fp32, in the order of k: what an element is does not depend on what is computed beside it, nor
+ * on BM and BN. Rows come from wherever a struct operand says, in parts of DEEP elements: while the tensor cores work on
+ * one part, the next is on its way. A part of a row is eight pieces of 16 bytes, piece p of row r at
+ * p ^ (r % 8): eight rows' pieces, which one ldmatrix reads, lie in different banks.
+ */
+#ifndef SKV_CUDA_GEMM_CUH
+#define SKV_CUDA_GEMM_CUH
+
+#include "kernels/cuda/compress/records.cuh"
+#include "kernels/cuda/runtime/async-copy.cuh"
+
+#define GEMM_THREADS 256u
+#define GEMM_LOADS (GEMM_THREADS / 8) /* rows that the block loads at a time */
+#define DEEP 64u
+
+/* Rows of one operand, each kept in the same way; or `plain`, of a matrix. A thread reads piece threadIdx.x % 8 of rows at[]. */
+template <int ROWS, bool plain> struct operand {
+	struct kept kept; /* if not plain */
+	uint32_t from, k; /* number of the first element, a multiple of 8, and how many there are */
+	const uint8_t *at[ROWS / GEMM_LOADS]; /* NULL: zeros */
+	float square[ROWS / GEMM_LOADS]; /* of this thread's pieces, where they are asked for */
+
+};
+
+/* The row of at[i]. */
+DEVICE uint32_t operand_row(int i)
+{
+	return threadIdx.x / 8 + i * GEMM_LOADS;
+}
+
+DEVICE uint32_t piece_at(int i)
+{
+	const uint32_t row = operand_row(0); /* and the others are multiples of 8 further */
+	return (row + i * GEMM_LOADS) * (DEEP * 2) + (threadIdx.x % 8 ^ row % 8) * 16;
+}
+
+/* Have elements from k0 on read: into registers, or, if they need no work, to shared memory. */
+template <int ROWS, bool plain>
+DEVICE void operand_read(const struct operand<ROWS, plain> *o, uint32_t k0, struct numbers x[ROWS / GEMM_LOADS], uint8_t *to)
+{
+	const uint32_t i = k0 + threadIdx.x % 8 * 8;
+#pragma unroll
+	for (int r = 0; r < (int)(ROWS / GEMM_LOADS); r++) {
+		const bool there = o->at[r] && i < o->k;
+		if (plain)
+			copy16(shared_address(to) + piece_at(r), o->at[r] + 2 * (o->from + i), there);
+		else
+			x[r] = there ? numbers_read(&o->kept, o->at[r], o->from + i) : numbers{};
+	}
+}
+
+/* And have them there at the block's next barrier. */
+template <int ROWS, bool plain, bool squares>
+DEVICE void operand_put(struct operand<ROWS, plain> *o, const struct numbers x[ROWS / GEMM_LOADS], uint8_t *to)
+{
+#pragma unroll
+	for (int r = 0; r < (int)(ROWS / GEMM_LOADS) && !plain; r++) {
+		const uint4 y = numbers_bf16(&o->kept, &x[r]);
+		*(uint4 *)(to + piece_at(r)) = y;
+		if (squares) {
+			const uint32_t w[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				const float2 e = io_two(SKV_BF16, w[i]);
+				o->square[r] = fmaf(e.x, e.x, fmaf(e.y, e.y, o->square[r]));
+			}
+		}
+	}
+	if (plain)
+		copies_wait<0>();
+}
+
+/* A warp has 64 columns of C, and so many tiles of 16 rows: a lane has two columns in each eight of them, of two rows in each tile. */
+template <int BM, int BN> constexpr int gemm_tiles = BM * BN / 8192;
+
+template <int BM, int BN> struct gemm {
+	float c[gemm_tiles<BM, BN>][8][4];
+};
+
+/* The row of C of c[m][][2 x] and c[m][][2 x + 1]. */
+template <int BM, int BN> DEVICE uint32_t gemm_row(int m, int x)
+{
+	return threadIdx.x / 32 / (BN / 64) * (16 * gemm_tiles<BM, BN>) + 16 * m + 8 * x + threadIdx.x % 32 / 4;
+}
+
+/* The column of c[][n][2 x], x any. */
+template <int BN> DEVICE uint32_t gemm_col(int n)
+{
+	return threadIdx.x / 32 % (BN / 64) * 64 + 8 * n + threadIdx.x % 4 * 2;
+}
+
+template <int BM, int BN> DEVICE void gemm_part(struct gemm<BM, BN> *g, uint32_t a_at, uint32_t b_at)
+{
+	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, col = warp % (BN / 64) * 64;
+	const uint32_t a_row = warp / (BN / 64) * (16 * gemm_tiles<BM, BN>) + lane % 16, b_row = col + lane / 16 * 8 + lane % 8;
+#pragma unroll
+	for (uint32_t k = 0; k < DEEP / 16; k++) {
+		uint4 a[gemm_tiles<BM, BN>];
+#pragma unroll
+		for (int m = 0; m < gemm_tiles<BM, BN>; m++)
+			a[m] = matrices(a_at + (a_row + 16 * m) * (DEEP * 2) + ((2 * k + lane / 16) ^ a_row % 8) * 16);
+#pragma unroll
+		for (int n = 0; n < 4; n++) {
+			const uint4 b = matrices(b_at + (b_row + 16 * n) * (DEEP * 2) + ((2 * k + lane / 8 % 2) ^ b_row % 8) * 16);
+#pragma unroll
+			for (int m = 0; m < gemm_tiles<BM, BN>; m++) {
+				BF16::product(g->c[m][2 * n], a[m].x, a[m].y, a[m].z, a[m].w, b.x, b.y);
+				BF16::product(g->c[m][2 * n + 1], a[m].x, a[m].y, a[m].z, a[m].w, b.z, b.w);
+			}
+		}
+	}
+}
+
+/* Bytes of shared memory that a product takes: two parts of each operand. */
+template <int BM, int BN> constexpr uint32_t gemm_bytes = 2 * (BM + BN) * DEEP * 2;
+
+/* C += A Bᵀ. */
+template <bool squares, int BM, int BN, bool plain_a, bool plain_b>
+DEVICE void gemm_add(struct gemm<BM, BN> *g, struct operand<BM, plain_a> *a, struct operand<BN, plain_b> *b, uint8_t *shared)
+{
+	constexpr uint32_t a_bytes = BM * DEEP * 2, part = (BM + BN) * DEEP * 2;
+	struct numbers x[BM / GEMM_LOADS], y[BN / GEMM_LOADS];
+
+	__syncthreads(); /* what was there before has been used */
+	operand_read(a, 0, x, shared);
+	operand_read(b, 0, y, shared + a_bytes);
+	copies_queued();
+	for (uint32_t k = 0, turn = 0; k < a->k; k += DEEP, turn ^= 1) {
+		uint8_t *to = shared + turn * part, *next = shared + (turn ^ 1) * part;
+		operand_put<BM, plain_a, false>(a, x, to);
+		operand_put<BN, plain_b, squares>(b, y, to + a_bytes);
+		__syncthreads(); /* the part before this one has been used, too: its place is free */
+		if (k + DEEP < a->k) {
+			operand_read(a, k + DEEP, x, next);
+			operand_read(b, k + DEEP, y, next + a_bytes);
+			copies_queued();
+		}
+		gemm_part(g, shared_address(to), shared_address(to + a_bytes));
+	}
+}
+
+#define GEMM_PITCH(BN) ((BN) + 4) /* floats of a row of C in shared memory */
+
+/* And with C where all threads see it afterwards, in place of the operands: [BM][GEMM_PITCH(BN)]. */
+template <int BM, int BN> constexpr uint32_t gemm_bytes_with_c =
+        gemm_bytes<BM, BN> > BM * GEMM_PITCH(BN) * 4 ? gemm_bytes<BM, BN> : BM * GEMM_PITCH(BN) * 4;
+
+template <int BM, int BN> DEVICE float *gemm_show(const struct gemm<BM, BN> *g, uint8_t *shared)
+{
+	float *c = (float *)shared;
+
+	__syncthreads();
+#pragma unroll
+	for (int m = 0; m < gemm_tiles<BM, BN>; m++)
+#pragma unroll
+		for (int n = 0; n < 8; n++)
+#pragma unroll
+			for (int x = 0; x < 2; x++)
+				*(float2 *)(c + gemm_row<BM, BN>(m, x) * GEMM_PITCH(BN) + gemm_col<BN>(n)) =
+				        make_float2(g->c[m][n][2 * x], g->c[m][n][2 * x + 1]);
+	__syncthreads();
+	return c;
+}
+
+#endif

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/cuda/runtime/wgmma.cuh - products of a warpgroup (sm_90a): 64 rows by 64 or 128 columns, fp32 += 16 bit * 16
+ * bit.
+ *
+ * Matrices in shared memory lie in panels of 64 elements (128 bytes) a row, their 16-byte pieces in the order of
+ * the hardware's 128-byte swizzle: piece p of row r is at p ^ (r % 8). Panels begin at multiples of 1,024 bytes.
+ *
+ * The sum's layout is that of mma.m16n8k16, a warp having 16 rows: d[4 j + 0, 1] are columns 8 j + 2 c and + 1 of
+ * row g, d[4 j + 2, 3] of row g + 8, with g = lane / 4, c = lane % 4. So is that of a first factor in registers,
+ * 16 columns at a time.
+ */
+#ifndef SKV_CUDA_WGMMA_CUH
+#define SKV_CUDA_WGMMA_CUH
+
+#include "kernels/cuda/runtime/async-copy.cuh"
+
+/* Where piece p of row r of a panel is. */
+DEVICE uint32_t panel_at(uint32_t r, uint32_t p)
+{
+	return r * 128 + (p ^ r % 8) * 16;
+}
+
+/*
+ * A matrix's description. `stride`: bytes from eight rows of a panel to the next eight; `lead`: from a panel to
+ * the next one, where the product goes over panels (the second factor of 128 columns, given row by row).
+ */
+DEVICE uint64_t panels(uint32_t at, uint32_t lead)
+{
+	return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(lead >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
+}
+
+/* Around products: registers are ready; what was given is a batch; all but the last n batches are done. */
+DEVICE void products_begin(void)
+{
+	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+DEVICE void products_end(void)
+{
+	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int n> DEVICE void products_wait(void)
+{
+	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
+}
+
+/* What other threads wrote to shared memory, and a barrier has shown, is there for the tensor cores, too. */
+DEVICE void shared_for_products(void)
+{
+	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+#define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
+#define SUMS_32                                                                                             \
+	"{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"    \
+	"%27,%28,%29,%30,%31}, "
+#define SUMS_64                                                                                             \
+	"{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"    \
+	"%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,"   \
+	"%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+#define WGMMA(n, type) "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " "
+
+/* Both factors in shared memory, both [row][16 elements]; the sum begins at 0 unless `add`. */
+#define SCORES_64(type)                                                                                     \
+	asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; " WGMMA("64", type) SUMS_32                    \
+		     "%32, %33, p, 1, 1, 0, 0; }"                                                            \
+		     : D16(0), D16(16) : "l"(a), "l"(b), "r"(add))
+#define SCORES_128(type)                                                                                    \
+	asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; " WGMMA("128", type) SUMS_64                   \
+		     "%64, %65, p, 1, 1, 0, 0; }"                                                            \
+		     : D16(0), D16(16), D16(32), D16(48) : "l"(a), "l"(b), "r"(add))
+
+/* The first factor in registers, the second [16 rows][columns]; always added. */
+#define VALUES_64(type)                                                                                     \
+	asm volatile(WGMMA("64", type) SUMS_32 "{%32,%33,%34,%35}, %36, 1, 1, 1, 1;"                         \
+		     : D16(0), D16(16) : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(b))
+#define VALUES_128(type)                                                                                    \
+	asm volatile(WGMMA("128", type) SUMS_64 "{%64,%65,%66,%67}, %68, 1, 1, 1, 1;"                        \
+		     : D16(0), D16(16), D16(32), D16(48)                                                     \
+		     : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(b))
+
+/* d (+)= a bT, of 16 elements of each row. */
+template <class T> DEVICE void product_scores(float (&d)[32], uint64_t a, uint64_t b, int add)
+{
+	if constexpr (T::dtype == SKV_F16)
+		SCORES_64("f16");
+	else
+		SCORES_64("bf16");
+}
+template <class T> DEVICE void product_scores(float (&d)[64], uint64_t a, uint64_t b, int add)
+{
+	if constexpr (T::dtype == SKV_F16)
+		SCORES_128("f16");
+	else
+		SCORES_128("bf16");
+}
+
+/* d += w b, of 16 rows of b. */
+template <class T> DEVICE void product_values(float (&d)[32], const uint32_t (&w)[4], uint64_t b)
+{
+	if constexpr (T::dtype == SKV_F16)
+		VALUES_64("f16");
+	else
+		VALUES_64("bf16");
+}
+template <class T> DEVICE void product_values(float (&d)[64], const uint32_t (&w)[4], uint64_t b)
+{
+	if constexpr (T::dtype == SKV_F16)
+		VALUES_128("f16");
+	else
+		VALUES_128("bf16");
+}
+
+#undef D4
+#undef D16
+#undef SUMS_32
+#undef SUMS_64
+#undef WGMMA
+#undef SCORES_64
+#undef SCORES_128
+#undef VALUES_64
+#undef VALUES_128
+
+#endif

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/cuda/select/page-bounds.cu - bounds of pages, and scores by them.
+ *
+ * Scores are bound by memory: a sixteenth of what dense attention reads. The larger of q kmin and q kmax is
+ * q+ kmax + q- kmin, with the positive and the negative part of q. So a state page is scored as a page of K is, twice, by
+ * the tensor cores: a warp takes what it has of one kv head, 16 rows of lower bounds and 16 of upper ones, against
+ * columns of q. q is rounded to the pool's dtype. A warp has one such piece after the other, and reads the next one
+ * while it computes. How a page's sums are made does not depend on where it is.
+ */
+#include <math.h>
+#include "kernels/cuda/runtime/convert.cuh"
+#include "kernels/cuda/runtime/cuda.h"
+
+#define THREADS 128
+#define EIGHT 8u         /* elements that a lane reads at a time: 16 bytes */
+#define SCORE_THREADS 128
+#define STATES_MOST 32u  /* state pages that a block scores */
+#define BLOCKS_A_SM 4u   /* that there should be, before a block gets more than one state page */
+#define SCORE_BYTES 32768u /* of shared memory, for the scores of a block's pages */
+
+/* ---- update ---------------------------------------------------------------------------------- */
+
+struct update {
+	const struct skv_kseq *seq;
+	const uint32_t *slot; /* [seq][kv head], or NULL */
+	uint8_t *pool;
+	size_t page_bytes;
+	uint32_t n_kv_heads, head_dim, dtype, layer, state;
+};
+
+DEVICE uint32_t lower(uint32_t dtype, uint32_t a, uint32_t b)
+{
+	if (dtype == SKV_F16) {
+		const __half2 x = __hmin2(*(const __half2 *)&a, *(const __half2 *)&b);
+		return *(const uint32_t *)&x;
+	}
+	const __nv_bfloat162 x = __hmin2(*(const __nv_bfloat162 *)&a, *(const __nv_bfloat162 *)&b);
+	return *(const uint32_t *)&x;
+}
+
+DEVICE uint32_t higher(uint32_t dtype, uint32_t a, uint32_t b)
+{
+	if (dtype == SKV_F16) {
+		const __half2 x = __hmax2(*(const __half2 *)&a, *(const __half2 *)&b);
+		return *(const uint32_t *)&x;
+	}
+	const __nv_bfloat162 x = __hmax2(*(const __nv_bfloat162 *)&a, *(const __nv_bfloat162 *)&b);
+	return *(const uint32_t *)&x;
+}
+
+/*
+ * The page that block `nth` of a sequence makes the bounds of, and its tokens; false: none. With slots the first block
+ * has the page of the kv head's slot; the others, which are whole, are made only if more than this token is asked for.
+ */
+DEVICE bool page_to_bound(const struct update *c, const struct skv_kseq *s, uint32_t nth, uint32_t h, uint32_t *ret_page,
+                          uint32_t *ret_tokens)
+{
+	const uint32_t first = (s->len - s->n_bounds) / SKV_PAGE_TOKENS;
+	uint32_t page = first + nth;
+
+	*ret_tokens = SKV_PAGE_TOKENS;
+	if (c->slot && s->n_q == 1) {
+		const uint32_t slot = c->slot[(size_t)blockIdx.y * c->n_kv_heads + h], own = slot / SKV_PAGE_TOKENS;
+		page = nth ? first + nth - 1 : own;
+		if (nth == 0)
+			*ret_tokens = slot % SKV_PAGE_TOKENS + 1;
+		else if (s->n_bounds == 1 || page == own)
+			return false;
+	} else if (page * SKV_PAGE_TOKENS < s->len && s->len - page * SKV_PAGE_TOKENS < SKV_PAGE_TOKENS)
+		*ret_tokens = s->len - page * SKV_PAGE_TOKENS;
+	*ret_page = page;
+	return page * SKV_PAGE_TOKENS < s->len;
+}
+
+/* A page's bounds, eight elements of a kv head a thread. Grid: pages of a sequence, sequences. */
+__global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__ struct update c)
+{
+	const struct skv_kseq *s = &c.seq[blockIdx.y];
+	if (s->n_bounds == 0)
+		return;
+	const skv_pte *table = s->table + (size_t)c.layer * s->layer_stride;
+	const skv_pte *states = s->table + (size_t)c.state * s->layer_stride;
+	const uint32_t row = c.head_dim / EIGHT; /* in pieces of eight */
+
+	for (uint32_t x = threadIdx.x; x < c.n_kv_heads * row; x += THREADS) {
+		const uint32_t head = x / row * SKV_PAGE_TOKENS * row, at = x % row;
+		uint32_t page, tokens;
+		if (!page_to_bound(&c, s, blockIdx.x, x / row, &page, &tokens))
+			continue;
+		const skv_pte entry = table[page], state = states[page / SKV_PAGE_TOKENS];
+		if (!skv_pte_resident(entry) || !skv_pte_resident(state))
+			continue;
+		const uint4 *keys = (const uint4 *)(c.pool + skv_pte_id(entry) * c.page_bytes);
+		uint4 *low = (uint4 *)(c.pool + skv_pte_id(state) * c.page_bytes);
+		uint4 *high = low + c.page_bytes / 2 / sizeof(uint4);
+		uint4 v[SKV_PAGE_TOKENS];
+#pragma unroll
+		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++) /* all reads are on their way at once */
+			v[t] = keys[head + (t < tokens ? t : 0) * row + at];
+		uint4 lo = v[0], hi = v[0];
+#pragma unroll
+		for (uint32_t t = 1; t < SKV_PAGE_TOKENS; t++) {
+			lo = make_uint4(lower(c.dtype, lo.x, v[t].x), lower(c.dtype, lo.y, v[t].y),
+			                lower(c.dtype, lo.z, v[t].z), lower(c.dtype, lo.w, v[t].w));
+			hi = make_uint4(higher(c.dtype, hi.x, v[t].x), higher(c.dtype, hi.y, v[t].y),
+			                higher(c.dtype, hi.z, v[t].z), higher(c.dtype, hi.w, v[t].w));
+		}
+		low[head + page % SKV_PAGE_TOKENS * row + at] = lo;
+		high[head + page % SKV_PAGE_TOKENS * row + at] = hi;
+	}
+}
+
+void skv_cuda_update_bounds(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
+                            const struct skv_work *work)
+{
+	const struct update c = {
+		.seq = b->seq,
+		.slot = slots ? slots->slot : NULL,
+		.pool = sh->pool,
+		.page_bytes = sh->page_bytes,
+		.n_kv_heads = sh->n_kv_heads,
+		.head_dim = sh->head_dim,
+		.dtype = sh->dtype,
+		.layer = sh->layer,
+		.state = sh->state,
+	};
+	/* so many tokens may begin and end within a page; with slots one more */
+	const uint32_t pages = skv_pages_of(b->max_bounds + SKV_PAGE_TOKENS - 1) + (slots ? 1 : 0);
+
+	if (b->n > 0 && b->max_bounds > 0)
+		update_kernel<<<dim3(pages, b->n), THREADS, 0, stream_of(work)>>>(c);
+}
+
+/* ---- scores ---------------------------------------------------------------------------------- */
+
+struct score {
+	const struct skv_kseq *seq;
+	const void *q;
+	const uint8_t *pool;
+	size_t page_bytes;
+	float *page;
+	uint32_t rows, page_stride;
+	uint32_t n_heads, n_kv_heads, io_dtype, layer, state;
+	uint32_t heads;  /* scored for a kv head: its group, or one mean */
+	uint32_t states; /* state pages of a block */
+	bool mean, max;
+};
+
+/* Columns of q, their positive and their negative parts, as operands. */
+template <int D> struct columns_of_q {
+	uint4 up[D / 32], down[D / 32];
+};
+
+/* q heads [g, g + 8) of kv head h; columns past the last one are a copy, nobody looks at them. */
+template <class T, int D>
+__device__ static void load_columns(const struct score *c, const struct skv_kseq *s, uint32_t h, uint32_t g,
+                                    columns_of_q<D> *to)
+{
+	const uint32_t group = c->n_heads / c->n_kv_heads, add = c->mean ? group : 1;
+	const uint32_t col = min(g + threadIdx.x % 32 / 4, c->heads - 1);
+	const size_t row = ((size_t)s->row * c->n_heads + h * group + col) * D + threadIdx.x % 4 * EIGHT;
+#pragma unroll
+	for (int b = 0; b < D / 32; b++) {
+		float q[EIGHT] = {0};
+		uint32_t up[4], down[4];
+		for (uint32_t y = 0; y < add; y++) {
+			const struct eight e = io_read8(c->io_dtype, c->q, row + (size_t)y * D + b * 32);
+#pragma unroll
+			for (int k = 0; k < 4; k++) {
+				const float2 x = io_pair(c->io_dtype, &e, k);
+				q[2 * k] += x.x;
+				q[2 * k + 1] += x.y;
+			}
+		}
+#pragma unroll
+		for (int k = 0; k < 4; k++) {
+			const float x = q[2 * k] / (float)add, y = q[2 * k + 1] / (float)add;
+			up[k] = T::pair(x > 0 ? x : 0, y > 0 ? y : 0);
+			down[k] = T::pair(x > 0 ? 0 : x, y > 0 ? 0 : y);
+		}
+		to->up[b] = make_uint4(up[0], up[1], up[2], up[3]);
+		to->down[b] = make_uint4(down[0], down[1], down[2], down[3]);
+	}
+}
+
+/* What a lane has of 16 rows: of row g the first, of row g + 8 the second. */
+template <int D> struct bounds {
+	uint4 row[D / 32][2];
+};
+
+template <int D> __device__ static void load_bounds(bounds<D> *to, const uint8_t *rows, uint64_t once)
+{
+	const uint32_t g = threadIdx.x % 32 / 4, at = threadIdx.x % 4 * 16;
+#pragma unroll
+	for (int half = 0; half < 2; half++)
+#pragma unroll
+		for (int b = 0; b < D / 32; b++)
+			to->row[b][half] = load16(rows + (g + 8 * half) * (D * 2) + b * 64 + at, once);
+}
+
+template <class T, int D> DEVICE void add_products(float sum[4], const bounds<D> *k, const uint4 q[D / 32])
+{
+#pragma unroll
+	for (int b = 0; b < D / 32; b++) {
+		const uint4 lo = k->row[b][0], hi = k->row[b][1];
+		T::product(sum, lo.x, hi.x, lo.y, hi.y, q[b].x, q[b].y);
+		T::product(sum, lo.z, hi.z, lo.w, hi.w, q[b].z, q[b].w);
+	}
+}
+
+/* What a block knows: where its state pages are, and the scores of their pages for each query. */
+struct score_room {
+	skv_pte state[STATES_MOST];
+	float score[]; /* [kv heads * heads][states][T] */
+};
+
+DEVICE float *score_at(const struct score *c, struct score_room *room, uint32_t query, uint32_t state)
+{
+	return room->score + ((size_t)query * c->states + state) * SKV_PAGE_TOKENS;
+}
+
+/* The sums of a tile: pages u and u + 8 for queries 2 x and 2 x + 1 of eight from g on. */
+DEVICE void put_scores(const struct score *c, struct score_room *room, uint32_t h, uint32_t g, uint32_t state,
+                       const float sum[4])
+{
+	const uint32_t u = threadIdx.x % 32 / 4;
+#pragma unroll
+	for (uint32_t x = 0; x < 2; x++) {
+		const uint32_t head = g + threadIdx.x % 4 * 2 + x;
+		if (head < c->heads) {
+			float *score = score_at(c, room, h * c->heads + head, state);
+			score[u] = sum[x];
+			score[u + 8] = sum[x + 2];
+		}
+	}
+}
+
+/* A warp's pieces of the block's n state pages, one kv head after the other. */
+template <class T, int D>
+__device__ static void score_pieces(const struct score *c, const struct skv_kseq *s, struct score_room *room, uint32_t n,
+                                    uint32_t g)
+{
+	const uint32_t warps = SCORE_THREADS / 32, pieces = c->n_kv_heads * n, each = (pieces + warps - 1) / warps;
+	const uint32_t from = threadIdx.x / 32 * each, to = min(from + each, pieces);
+	const uint64_t once = policy_once();
+	columns_of_q<D> q;
+	bounds<D> low, high;
+
+	/* a page that is not there is not read; its scores are not looked at either */
+	auto rows = [&](uint32_t piece) {
+		const skv_pte at = piece < to ? room->state[piece % n] : 0;
+		return skv_pte_resident(at) ? c->pool + skv_pte_id(at) * c->page_bytes +
+		                                      (size_t)(piece / n) * SKV_PAGE_TOKENS * D * 2
+		                            : NULL;
+	};
+	if (const uint8_t *at = rows(from)) {
+		load_bounds<D>(&low, at, once);
+		load_bounds<D>(&high, at + c->page_bytes / 2, once);
+	}
+	for (uint32_t piece = from; piece < to; piece++) {
+		const uint8_t *next = rows(piece + 1);
+		float sum[4] = {0};
+		if (piece == from || piece % n == 0)
+			load_columns<T, D>(c, s, piece / n, g, &q);
+		add_products<T, D>(sum, &low, q.down);
+		if (next)
+			load_bounds<D>(&low, next, once);
+		add_products<T, D>(sum, &high, q.up);
+		if (next)
+			load_bounds<D>(&high, next + c->page_bytes / 2, once);
+		put_scores(c, room, piece / n, g, piece % n, sum);
+	}
+}
+
+/* Of all queries of a row, the largest or the sum; -infinity where a page is not there. */
+__device__ static void write_scores(const struct score *c, const struct skv_kseq *s, struct score_room *room,
+                                    uint32_t first, uint32_t n)
+{
+	const skv_pte *table = s->table + (size_t)c->layer * s->layer_stride;
+	const uint32_t each = c->n_kv_heads * c->heads / c->rows, pages = skv_pages_of(s->len);
+	const uint32_t wide = n * SKV_PAGE_TOKENS;
+
+	for (uint32_t x = threadIdx.x; x < c->rows * wide; x += SCORE_THREADS) {
+		const uint32_t row = x / wide, state = x % wide / SKV_PAGE_TOKENS, u = x % SKV_PAGE_TOKENS;
+		const uint32_t page = (first + state) * SKV_PAGE_TOKENS + u;
+		float score = -INFINITY;
+		if (page >= pages)
+			continue;
+		if (skv_pte_resident(room->state[state]) && skv_pte_resident(table[page])) {
+			score = score_at(c, room, row * each, state)[u];
+			for (uint32_t y = 1; y < each; y++) {
+				const float other = score_at(c, room, row * each + y, state)[u];
+				score = !c->max ? score + other : score > other ? score : other;
+			}
+		}
+		c->page[((size_t)blockIdx.y * c->rows + row) * c->page_stride + page] = score;
+	}
+}
+
+/* Grid: so many state pages of a sequence, sequences. */
+template <class T, int D>
+__global__ void __launch_bounds__(SCORE_THREADS, D <= 128 ? 4 : 2) score_kernel(const __grid_constant__ struct score c)
+{
+	extern __shared__ __align__(16) uint8_t memory[];
+	struct score_room *room = (struct score_room *)memory;
+	const struct skv_kseq *s = &c.seq[blockIdx.y];
+	const uint32_t all = (skv_pages_of(s->len) + SKV_PAGE_TOKENS - 1) / SKV_PAGE_TOKENS;
+	const uint32_t first = blockIdx.x * c.states;
+	if (first >= all)
+		return;
+	const uint32_t n = min(all - first, c.states);
+
+	if (threadIdx.x < n)
+		room->state[threadIdx.x] = s->table[(size_t)c.state * s->layer_stride + first + threadIdx.x];
+	__syncthreads();
+	for (uint32_t g = 0; g < c.heads; g += HEAD_TILE)
+		score_pieces<T, D>(&c, s, room, n, g);
+	__syncthreads();
+	write_scores(&c, s, room, first, n);
+}
+
+/* ---- launches -------------------------------------------------------------------------------- */
+
+/* State pages of a block: many, so that it has something to read while it computes; but all of the device is to work. */
+static uint32_t states_of(const struct score *c, uint32_t all, uint32_t n)
+{
+	const uint32_t room = SCORE_BYTES / (c->n_kv_heads * c->heads * SKV_PAGE_TOKENS * (uint32_t)sizeof(float));
+	const uint32_t pieces = ceil_div(STATES_MOST, c->n_kv_heads), most = pieces < 8 ? 8 : pieces;
+	uint32_t states = all * n / (BLOCKS_A_SM * skv_cuda_sms());
+
+	states = states < most ? states : most;
+	states = states < room ? states : room;
+	return states ? states : 1;
+}
+
+template <class T, int D>
+static void launch_dim(struct score *c, uint32_t pages, uint32_t n, cudaStream_t stream)
+{
+	const uint32_t all = ceil_div(pages, SKV_PAGE_TOKENS);
+	size_t bytes;
+
+	c->states = states_of(c, all, n);
+	bytes = sizeof(struct score_room) +
+	        (size_t)c->n_kv_heads * c->heads * c->states * SKV_PAGE_TOKENS * sizeof(float);
+	score_kernel<T, D><<<dim3(ceil_div(all, c->states), n), SCORE_THREADS, bytes, stream>>>(*c);
+}
+
+template <class T>
+static void launch(struct score *c, uint32_t head_dim, uint32_t pages, uint32_t n, cudaStream_t stream)
+{
+	if (head_dim == 64)
+		launch_dim<T, 64>(c, pages, n, stream);
+	else if (head_dim == 96)
+		launch_dim<T, 96>(c, pages, n, stream);
+	else if (head_dim == 128)
+		launch_dim<T, 128>(c, pages, n, stream);
+	else
+		launch_dim<T, 256>(c, pages, n, stream);
+}
+
+void skv_cuda_score_pages(const struct skv_shape *sh, const struct skv_batch *b, const void *q, uint32_t pool,
+                          const struct skv_evidence *ev, const struct skv_work *work)
+{
+	struct score c = {
+		.seq = b->seq,
+		.q = q,
+		.pool = sh->pool,
+		.page_bytes = sh->page_bytes,
+		.page = ev->page,
+		.rows = ev->rows,
+		.page_stride = ev->page_stride,
+		.n_heads = sh->n_heads,
+		.n_kv_heads = sh->n_kv_heads,
+		.io_dtype = sh->io_dtype,
+		.layer = sh->layer,
+		.state = sh->state,
+		.heads = pool == SKV_POOL_MEAN_Q ? 1 : sh->n_heads / sh->n_kv_heads,
+		.mean = pool == SKV_POOL_MEAN_Q,
+		.max = pool == SKV_POOL_MAX,
+	};
+
+	if (b->n == 0)
+		return;
+	if (sh->dtype == SKV_F16)
+		launch<F16>(&c, sh->head_dim, skv_pages_of(b->max_len), b->n, stream_of(work));
+	else
+		launch<BF16>(&c, sh->head_dim, skv_pages_of(b->max_len), b->n, stream_of(work));
+}

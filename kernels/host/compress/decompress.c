@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/host/compress/decompress.c - packed tokens as rows of K and V again; see codes.h.
+ *
+ * An item is a tile of TOKENS rows of a sequence. Its codes are decoded together, each in sums of its own.
+ */
+#include "kernels/host/runtime/gemm.h"
+#include "kernels/host/compress/quant.h"
+#include "kernels/host/compress/records.h"
+
+struct rebuild {
+	struct coding k;
+	const struct skv_batch *batch;
+	const struct skv_list *list; /* or NULL */
+	const struct skv_rebuilt *to;
+	uint32_t *rows;  /* of sequence i */
+	uint32_t *first; /* tiles before it */
+	uint8_t *scratch;
+	size_t scratch_stride;
+};
+
+/* Scratch of a thread. */
+struct tile {
+	float *z;       /* [TOKENS][width] */
+	float *wide;    /* [TOKENS][wide] */
+	float *x;       /* [TOKENS][d] */
+	float *b, *row; /* [d] */
+};
+
+size_t ISA(rebuild_bytes)(const struct skv_shape *sh, uint32_t n_seqs, int threads)
+{
+	const uint32_t d = skv_token_dims(sh);
+	const size_t floats = TOKENS * (sh->code->width + sh->code->wide + d) + 2 * d;
+
+	return 2 * carve_size((n_seqs + 1) * sizeof(uint32_t)) + threads * carve_size(floats * sizeof(float) + 5 * 64);
+}
+
+/* How many rows a sequence is to have. */
+static uint32_t rows_of(const struct rebuild *r, uint32_t i)
+{
+	const struct skv_kseq *s = &r->batch->seq[i];
+	uint32_t n;
+
+	if (!r->list && !r->to->pool)
+		return s->coded > r->k.c->first ? s->coded - r->k.c->first : 0;
+	if (!r->list)
+		return s->len;
+	for (n = 0; n < r->list->count[i] && r->list->ids[(size_t)i * r->list->stride + n] < s->len; n++)
+		;
+	return n;
+}
+
+static uint32_t token_of(const struct rebuild *r, uint32_t i, uint32_t row)
+{
+	if (r->list)
+		return r->list->ids[(size_t)i * r->list->stride + row];
+	return r->to->pool ? row : r->k.c->first + row;
+}
+
+/* Where the K of kv head 0 of a row goes; the others' and the V are where a page has them. */
+static uint8_t *place_of(const struct rebuild *r, uint32_t i, uint32_t row)
+{
+	const struct skv_shape *sh = r->k.sh;
+	const uint32_t token = token_of(r, i, row), at = r->to->pool ? row : token;
+	uint8_t *pool = r->to->pool ? r->to->pool : sh->pool;
+	uint32_t page = i * r->to->pages + at / SKV_PAGE_TOKENS;
+
+	if (!r->to->pool)
+		page = skv_pte_id(skv_layer_table(sh, &r->batch->seq[i])[at / SKV_PAGE_TOKENS]);
+	return pool + page * sh->page_bytes + at % SKV_PAGE_TOKENS * skv_row_bytes(sh);
+}
+
+static void copy_row(const struct skv_shape *sh, const uint8_t *from, uint8_t *to)
+{
+	for (uint32_t h = 0; h < sh->n_kv_heads; h++) {
+		const size_t at = h * SKV_PAGE_TOKENS * skv_row_bytes(sh);
+		memcpy(to + at, from + at, skv_row_bytes(sh));
+		memcpy(to + skv_v_offset(sh) + at, from + skv_v_offset(sh) + at, skv_row_bytes(sh));
+	}
+}
+
+/* x, whose K is turned to its position first. */
+static void put_row(const struct coding *k, uint32_t token, float *x, uint8_t *to)
+{
+	const struct skv_shape *sh = k->sh;
+	const uint32_t dim = sh->head_dim;
+	struct angles a;
+
+	angles_at(k, token, 1, k->c->turn_scale, &a);
+	turn(k, &a, x);
+	for (uint32_t h = 0; h < sh->n_kv_heads; h++)
+		for (uint32_t i = 0; i < dim; i += VL) {
+			uint8_t *at = to + h * SKV_PAGE_TOKENS * skv_row_bytes(sh) + i * skv_dtype_bytes(sh->dtype);
+			v_store(sh->dtype, at, v_loadf(x + h * dim + i));
+			v_store(sh->dtype, at + skv_v_offset(sh), v_loadf(x + k->half + h * dim + i));
+		}
+}
+
+/* x[m][d] = Dec(z) */
+static void decode(const struct coding *k, const struct tile *t, uint32_t m)
+{
+	const struct skv_codes *c = k->c;
+	const uint32_t n = c->wide ? c->wide : c->width, rows = k->d / k->parts, cols = n / k->parts;
+	const float *from = c->wide ? t->wide : t->z, *out = c->out;
+
+	if (c->wide) {
+		dots(t->z, c->width, m, c->open, c->width, n, c->width, t->wide, n);
+		for (uint32_t i = 0; i < m * n; i += VL)
+			v_storef(t->wide + i, v_silu(v_loadf(t->wide + i)));
+	}
+	for (uint32_t i = 0; i < k->parts; i++)
+		dots(from + i * cols, n, m, out + (size_t)i * rows * cols, cols, rows, cols, t->x + i * rows, k->d);
+}
+
+/* K of all heads back onto the norm that it had. */
+static void norm_heads(const struct coding *k, float *x)
+{
+	const uint32_t dim = k->sh->head_dim;
+	const float *w = k->c->k_norm;
+
+	for (float *head = x; head < x + k->half; head += dim) {
+		float sum = 0;
+		for (uint32_t i = 0; i < dim; i++) {
+			const float u = w[i] != 0 ? head[i] / w[i] : 0;
+			sum += u * u;
+		}
+		const float scale = sum > 0 ? 1 / sqrtf(sum / (float)dim) : 0;
+		for (uint32_t i = 0; i < dim; i++)
+			head[i] = w[i] != 0 ? head[i] * scale : 0;
+	}
+}
+
+/* The rows of m tokens that have codes. */
+static void rebuild_codes(const struct rebuild *r, uint32_t i, const struct tile *t, const uint32_t *row, uint32_t m)
+{
+	const struct coding *k = &r->k;
+	const struct skv_codes *c = k->c;
+	const struct skv_kseq *s = &r->batch->seq[i];
+
+	if (c->bits == 0)
+		memset(t->x, 0, m * k->d * sizeof *t->x);
+	for (uint32_t j = 0; j < m && c->bits; j++)
+		unpack(code_at(k, s, token_of(r, i, row[j])) + c->near * c->id_bytes, c->width, c->bits, c->group,
+		       SKV_BF16, t->z + j * c->width);
+	if (c->bits)
+		decode(k, t, m);
+	for (uint32_t j = 0; j < m; j++) {
+		const uint32_t token = token_of(r, i, row[j]);
+		float *x = t->x + j * k->d;
+		uint32_t ids[SKV_NEAR_MOST];
+
+		read_ids(k, code_at(k, s, token), skv_refs_before(c, token + 1), ids);
+		mean_of(k, s, ids, t->row, t->b);
+		for (uint32_t e = 0; e < k->d; e += VL)
+			v_storef(x + e, v_loadf(x + e) + v_loadf(t->b + e));
+		if (c->k_norm)
+			norm_heads(k, x);
+		put_row(k, token, x, place_of(r, i, row[j]));
+	}
+}
+
+/* x of a token in few bits, but its K as rows have it: its codes say nothing of turning. */
+static void read_low(const struct coding *k, const struct skv_kseq *s, uint32_t token, float *x)
+{
+	const struct low l = low_of(k->sh);
+	const uint32_t dim = k->sh->head_dim;
+
+	for (uint32_t h = 0; h < k->sh->n_kv_heads; h++) {
+		const uint8_t *record = low_record(&l, s, token, h);
+		low_keys(&l, record, token % SKV_LOW_BLOCK, 1, x + h * dim);
+		low_values(&l, record, token % SKV_LOW_BLOCK, 1, x + k->half + h * dim);
+	}
+}
+
+static void rebuild_item(void *ctx, uint32_t item, int thread)
+{
+	const struct rebuild *r = ctx;
+	const struct coding *k = &r->k;
+	const uint32_t i = skv_owner(r->first, r->batch->n, item);
+	const struct skv_kseq *s = &r->batch->seq[i];
+	const uint32_t from = (item - r->first[i]) * TOKENS, to = skv_min(from + TOKENS, r->rows[i]);
+	uint8_t *at = r->scratch + thread * r->scratch_stride;
+	struct carve c = {at, at + r->scratch_stride};
+	struct tile t = {
+		.z = carve(&c, TOKENS * k->c->width * sizeof(float)),
+		.wide = carve(&c, TOKENS * k->c->wide * sizeof(float)),
+		.x = carve(&c, TOKENS * k->d * sizeof(float)),
+		.b = carve(&c, k->d * sizeof(float)),
+		.row = carve(&c, k->d * sizeof(float)),
+	};
+	uint32_t coded[TOKENS], m = 0;
+
+	for (uint32_t row = from; row < to; row++) {
+		const uint32_t token = token_of(r, i, row);
+		if (token < k->c->first || token >= s->coded) {
+			const skv_pte e = skv_layer_table(k->sh, s)[token / SKV_PAGE_TOKENS];
+			copy_row(k->sh, skv_key_row(k->sh, e, 0, token), place_of(r, i, row));
+		} else if (k->c->kind == SKV_PACK_LOW) {
+			read_low(k, s, token, t.x);
+			put_row(k, token, t.x, place_of(r, i, row));
+		} else if (skv_is_ref(k->c, token)) {
+			read_ref(k, s, skv_refs_before(k->c, token), t.x);
+			put_row(k, token, t.x, place_of(r, i, row));
+		} else {
+			coded[m++] = row;
+		}
+	}
+	if (m)
+		rebuild_codes(r, i, &t, coded, m);
+}
+
+/* The rows of sequence i as attention finds them. */
+static void describe(const struct rebuild *r, uint32_t i)
+{
+	const struct skv_rebuilt *to = r->to;
+	skv_pte *table = to->table + (size_t)i * to->pages;
+
+	assert(skv_pages_of(r->rows[i]) <= to->pages);
+	for (uint32_t p = 0; p < to->pages; p++)
+		table[p] = skv_pte_make(SKV_PTE_FULL, i * to->pages + p);
+	to->seq[i] = r->batch->seq[i];
+	to->seq[i].table = table;
+	to->seq[i].layer_stride = 0;
+	to->seq[i].len = r->rows[i];
+	to->seq[i].coded = to->seq[i].pack = 0;
+}
+
+void ISA(rebuild)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_list *list,
+                  const struct skv_rebuilt *to, const struct skv_work *work)
+{
+	struct carve c = carve_begin(work);
+	struct rebuild r = {.k = coding_of(sh), .batch = batch, .list = list, .to = to};
+
+	r.rows = carve(&c, batch->n * sizeof *r.rows);
+	r.first = carve(&c, (batch->n + 1) * sizeof *r.first);
+	r.scratch = c.at;
+	r.scratch_stride = (size_t)(c.end - c.at) / work->threads & ~(size_t)63;
+	r.first[0] = 0;
+	for (uint32_t i = 0; i < batch->n; i++) {
+		r.rows[i] = rows_of(&r, i);
+		r.first[i + 1] = r.first[i] + (r.rows[i] + TOKENS - 1) / TOKENS;
+		if (to->pool)
+			describe(&r, i);
+	}
+	skv_run(work->threads, r.first[batch->n], rebuild_item, &r);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/host/compress/quantize.c - K and V of whole blocks of tokens become numbers in few bits; see codes.h.
+ *
+ * An item is a record: a kv head of a block. What is in it follows from the block's rows alone.
+ */
+#include "kernels/host/compress/quant.h"
+
+struct pack {
+	const struct skv_shape *sh; /* [n_layers] */
+	const struct skv_batch *batch;
+	uint32_t *first; /* blocks before sequence i, of one layer */
+};
+
+/* Rows of kv head h from `token` on, K or V, to[SKV_LOW_BLOCK][head_dim]. */
+static void gather(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t token, uint32_t h, bool v, float *to)
+{
+	const skv_pte *table = skv_layer_table(sh, s);
+
+	for (uint32_t t = token; t < token + SKV_LOW_BLOCK; t++) {
+		const uint8_t *row = skv_key_row(sh, table[t / SKV_PAGE_TOKENS], h, t) + (v ? skv_v_offset(sh) : 0);
+		for (uint32_t d = 0; d < sh->head_dim; d += VL, to += VL)
+			v_storef(to, v_load(sh->dtype, row + d * skv_dtype_bytes(sh->dtype)));
+	}
+}
+
+static void pack_record(const struct low *l, const struct skv_kseq *s, uint32_t token, uint32_t h)
+{
+	const uint32_t dim = l->sh->head_dim, numbers = SKV_LOW_BLOCK * dim;
+	uint8_t *to = low_record(l, s, token, h);
+	float x[SKV_LOW_BLOCK * SKV_MAX_HEAD_DIM];
+
+	memset(to, 0, l->at.bytes);
+	gather(l->sh, s, token, h, false, x);
+	for (uint32_t d = 0; d < dim; d++)
+		pack_group(x + d, dim, SKV_LOW_BLOCK, l->bits, to + 4 * d, to + l->at.k, d, dim);
+	gather(l->sh, s, token, h, true, x);
+	for (uint32_t i = 0; i < numbers; i += l->group)
+		pack_group(x + i, 1, l->group, l->bits, to + l->at.v_shared + i / l->group * 4, to + l->at.v, i, 1);
+}
+
+static void pack_item(void *ctx, uint32_t item, int thread)
+{
+	const struct pack *p = ctx;
+	const uint32_t heads = p->sh->n_kv_heads, records = p->first[p->batch->n] * heads, block = item % records / heads;
+	const uint32_t i = skv_owner(p->first, p->batch->n, block);
+	const struct skv_kseq *s = &p->batch->seq[i];
+	const struct low l = low_of(&p->sh[item / records]);
+	(void)thread;
+
+	pack_record(&l, s, s->coded + (block - p->first[i]) * SKV_LOW_BLOCK, item % heads);
+}
+
+void ISA(pack_low)(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch,
+                   const struct skv_work *work)
+{
+	struct carve c = carve_begin(work);
+	struct pack p = {.sh = sh, .batch = batch, .first = carve(&c, (batch->n + 1) * sizeof *p.first)};
+
+	p.first[0] = 0;
+	for (uint32_t i = 0; i < batch->n; i++) {
+		const struct skv_kseq *s = &batch->seq[i];
+		p.first[i + 1] = p.first[i] + (s->pack > s->coded ? (s->pack - s->coded) / SKV_LOW_BLOCK : 0);
+	}
+	skv_run(work->threads, n_layers * p.first[batch->n] * sh->n_kv_heads, pack_item, &p);
+}

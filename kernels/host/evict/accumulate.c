@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/host/evict/accumulate.c - queries vote: the values of tokens are sums of attention weights.
+ *
+ * A decode step's weights come from its attention. A prompt's are made here, in two passes over K: the first one finds
+ * what each row's weights add up to, the second one the weights themselves, a block of tokens and a kv head at a time.
+ * A token's votes are added in the order of the rows, whoever does it.
+ */
+#include "kernels/host/runtime/block.h"
+#include "kernels/host/evict/slot-meta.h"
+
+/* ---- a decode step --------------------------------------------------------------------------- */
+
+struct tally {
+	const struct skv_shape *sh;
+	const struct skv_batch *batch;
+	const struct skv_evidence *ev;
+};
+
+static void tally_item(void *ctx, uint32_t item, int thread)
+{
+	const struct tally *c = ctx;
+	const struct skv_kseq *s = &c->batch->seq[item / c->sh->n_kv_heads];
+	const float *weight = c->ev->token + (size_t)item * c->ev->token_stride;
+	const float group = (float)(c->sh->n_heads / c->sh->n_kv_heads);
+	struct notes now = notes_from(c->sh, s, item % c->sh->n_kv_heads, s->set, 0);
+	(void)thread;
+
+	for (uint32_t u = 0; s->tally != SKV_TALLY_NONE && u < s->len; u++) {
+		struct skv_note *note = notes_next(&now);
+		note->value = (s->tally == SKV_TALLY_ADD ? fabsf(note->value) : 0) + weight[u] / group;
+	}
+}
+
+void ISA(tally)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_evidence *ev,
+                const struct skv_work *work)
+{
+	struct tally c = {.sh = sh, .batch = batch, .ev = ev};
+
+	skv_run(notes_threads(sh, batch, work), batch->n * sh->n_kv_heads, tally_item, &c);
+}
+
+/* ---- a prompt -------------------------------------------------------------------------------- */
+
+struct votes {
+	const struct skv_shape *sh;
+	const struct skv_batch *batch;
+	const float *q;
+	uint32_t window, group;
+	uint32_t rows;   /* query rows of an item of the first pass */
+	uint32_t *first; /* [seq + 1]: items of a kv head before sequence i's: blocks of rows, then of tokens */
+	uint32_t *row;   /* [seq]: query rows of the batch before its own */
+	float *lse;      /* [query row of the batch][n_heads]: log2 of what its weights are divided by */
+	uint8_t *scratch;
+	size_t scratch_stride;
+};
+
+/* A thread's buffers. */
+struct room {
+	float *q; /* [M][dim], times the softmax scale */
+	float *k; /* [dim][BLOCK]: K transposed */
+	float *s; /* [STRIP][BLOCK] */
+	float *max, *sum; /* [M] */
+};
+
+static size_t room_carve(struct carve *c, uint32_t dim, struct room *r)
+{
+	const size_t sizes[] = {M_MAX * dim, dim * BLOCK, STRIP * BLOCK, M_MAX, M_MAX};
+	float **at[] = {&r->q, &r->k, &r->s, &r->max, &r->sum};
+	size_t total = 0;
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		total += carve_size(sizes[i] * sizeof(float));
+		if (c)
+			*at[i] = carve(c, sizes[i] * sizeof(float));
+	}
+	return total;
+}
+
+static struct room room_of(const struct votes *v, int thread)
+{
+	uint8_t *scratch = v->scratch + thread * v->scratch_stride;
+	struct carve c = {scratch, scratch + v->scratch_stride};
+	struct room r;
+
+	room_carve(&c, v->sh->head_dim, &r);
+	return r;
+}
+
+/* The first query row of a sequence that votes. */
+static uint32_t first_voter(const struct votes *v, const struct skv_kseq *s)
+{
+	return v->window && v->window < s->n_q ? s->n_q - v->window : 0;
+}
+
+/* Of a query row of sequence i, all heads. */
+static float *lse_of(const struct votes *v, uint32_t i, uint32_t row)
+{
+	return v->lse + (size_t)(v->row[i] + row) * v->sh->n_heads;
+}
+
+/* Rows m of kv head h, numbered [query row from row0 on][head of the group], from m0 on: n of them, then zeros. */
+static void load_rows(const struct votes *v, const struct skv_kseq *s, uint32_t h, uint32_t row0, uint32_t m0,
+                      uint32_t n, float *to)
+{
+	const uint32_t dim = v->sh->head_dim, padded = (n + STRIP - 1) / STRIP * STRIP;
+	const float scale = v->sh->scale * 1.44269504088896340736f;
+
+	for (uint32_t x = 0; x < n; x++) {
+		const uint32_t row = s->row + row0 + (m0 + x) / v->group, head = h * v->group + (m0 + x) % v->group;
+		const float *q = v->q + ((size_t)row * v->sh->n_heads + head) * dim;
+		for (uint32_t d = 0; d < dim; d += VL)
+			v_storef(to + x * dim + d, v_loadf(q + d) * scale);
+	}
+	memset(to + n * dim, 0, (size_t)(padded - n) * dim * sizeof *to);
+}
+
+/*
+ * Scores of a strip's rows against the block that begins at t0; row x is number m0 + x of those from query row row0 on,
+ * and those past n see what the last one does. False: no row sees any token of it.
+ */
+static bool score_strip(const struct votes *v, const struct skv_kseq *s, const struct room *r, const float *q,
+                        uint32_t row0, uint32_t m0, uint32_t n, uint32_t t0, uint32_t resident)
+{
+	const uint32_t dim = v->sh->head_dim, pos0 = s->len - s->n_q + row0;
+	uint32_t visible[VL];
+
+	for (uint32_t x = 0; x < STRIP; x++) {
+		const uint32_t end = pos0 + (m0 + skv_min(x, n - 1)) / v->group + 1;
+		visible[x] = end <= t0 ? 0 : skv_min(end - t0, BLOCK);
+	}
+	if (visible[n - 1] == 0)
+		return false;
+	product(q, dim, r->k, BLOCK, r->s, BLOCK, STRIP, BLOCK, dim, false);
+	if (visible[0] < BLOCK || resident != (1u << BLOCK_PAGES) - 1)
+		mask_strip(r->s, visible, resident);
+	return true;
+}
+
+static void lse_item(void *ctx, uint32_t item, int thread)
+{
+	const struct votes *v = ctx;
+	const uint32_t h = item % v->sh->n_kv_heads, block = item / v->sh->n_kv_heads;
+	const uint32_t i = skv_owner(v->first, v->batch->n, block);
+	const struct skv_kseq *s = &v->batch->seq[i];
+	const uint32_t row0 = first_voter(v, s) + (block - v->first[i]) * v->rows;
+	const uint32_t rows = skv_min(v->rows, s->n_q - row0);
+	const uint32_t m = rows * v->group, dim = v->sh->head_dim, end = s->len - s->n_q + row0 + rows;
+	const struct room r = room_of(v, thread);
+
+	load_rows(v, s, h, row0, 0, m, r.q);
+	for (uint32_t x = 0; x < M_MAX; x++) {
+		r.max[x] = -INFINITY;
+		r.sum[x] = 0;
+	}
+	for (uint32_t t0 = 0; t0 < end; t0 += BLOCK) {
+		const uint32_t resident = widen_block(v->sh, s, h, t0, r.k, NULL);
+		for (uint32_t m0 = 0; m0 < m; m0 += STRIP)
+			if (score_strip(v, s, &r, r.q + m0 * dim, row0, m0, skv_min(STRIP, m - m0), t0, resident))
+				add_strip(r.s, r.max + m0, r.sum + m0);
+	}
+	for (uint32_t x = 0; x < m; x++) {
+		float *lse = lse_of(v, i, row0 + x / v->group) + h * v->group + x % v->group;
+		*lse = r.sum[x] > 0 ? r.max[x] + log2f(r.sum[x]) : 0;
+	}
+}
+
+/* Add a strip's weights, n rows', to the votes of the block. */
+static void add_votes(const struct votes *v, uint32_t i, uint32_t h, uint32_t row0, uint32_t m0, uint32_t n,
+                      const float *score, float votes[BLOCK])
+{
+	for (uint32_t x = 0; x < n; x++) {
+		const float lse = lse_of(v, i, row0 + (m0 + x) / v->group)[h * v->group + (m0 + x) % v->group];
+		for (uint32_t t = 0; t < BLOCK; t += VL)
+			v_storef(votes + t, v_loadf(votes + t) + v_exp2(v_loadf(score + x * BLOCK + t) - lse));
+	}
+}
+
+static void votes_item(void *ctx, uint32_t item, int thread)
+{
+	const struct votes *v = ctx;
+	const uint32_t h = item % v->sh->n_kv_heads, block = item / v->sh->n_kv_heads;
+	const uint32_t i = skv_owner(v->first, v->batch->n, block);
+	const struct skv_kseq *s = &v->batch->seq[i];
+	const uint32_t t0 = (block - v->first[i]) * BLOCK, row0 = first_voter(v, s), m = (s->n_q - row0) * v->group;
+	const bool anew = v->window && s->n_q >= v->window;
+	const struct room r = room_of(v, thread);
+	const uint32_t resident = widen_block(v->sh, s, h, t0, r.k, NULL);
+	struct notes now = notes_from(v->sh, s, h, s->set, t0);
+	float votes[BLOCK] = {0};
+
+	for (uint32_t m0 = 0; m0 < m; m0 += STRIP) {
+		const uint32_t n = skv_min(STRIP, m - m0);
+		load_rows(v, s, h, row0, m0, n, r.q);
+		if (score_strip(v, s, &r, r.q, row0, m0, n, t0, resident))
+			add_votes(v, i, h, row0, m0, n, r.s, votes);
+	}
+	for (uint32_t t = 0; t < skv_min(BLOCK, s->len - t0); t++) {
+		struct skv_note *note = notes_next(&now);
+		note->value = (anew ? 0 : fabsf(note->value)) + votes[t] / (float)v->group;
+	}
+}
+
+size_t ISA(votes_bytes)(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, int threads)
+{
+	struct room r;
+
+	return 2 * carve_size((n_seqs + 1) * sizeof(uint32_t)) + carve_size((size_t)n_rows * sh->n_heads * sizeof(float)) +
+	       (size_t)threads * room_carve(NULL, sh->head_dim, &r);
+}
+
+void ISA(tally_prompt)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, uint32_t window,
+                       const struct skv_work *work)
+{
+	const uint32_t n = batch->n;
+	struct carve c = carve_begin(work);
+	struct room r;
+	struct votes v = {.sh = sh, .batch = batch, .q = q, .window = window, .group = sh->n_heads / sh->n_kv_heads};
+	uint32_t rows = 0;
+
+	v.rows = skv_max(1, M_MAX / v.group);
+	v.first = carve(&c, (n + 1) * sizeof *v.first);
+	v.row = carve(&c, n * sizeof *v.row);
+	v.first[0] = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct skv_kseq *s = &batch->seq[i];
+		v.first[i + 1] = v.first[i] + (s->n_q - first_voter(&v, s) + v.rows - 1) / v.rows;
+		v.row[i] = rows;
+		rows += s->n_q;
+	}
+	v.lse = carve(&c, (size_t)rows * sh->n_heads * sizeof *v.lse);
+	v.scratch_stride = room_carve(NULL, sh->head_dim, &r);
+	v.scratch = carve(&c, (size_t)work->threads * v.scratch_stride);
+	skv_run(work->threads, v.first[n] * sh->n_kv_heads, lse_item, &v);
+	for (uint32_t i = 0; i < n; i++)
+		v.first[i + 1] = v.first[i] + (batch->seq[i].len + BLOCK - 1) / BLOCK;
+	skv_run(work->threads, v.first[n] * sh->n_kv_heads, votes_item, &v);
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/host/prefill/kascade.c - Kascade's lists of tiles: the tokens that the row which speaks for a tile gives the most weight.
+ *
+ * An item is (sequence, BAND tiles that follow each other, kv head), so that a block of K is widened once for all of them.
+ */
+#include "kernels/host/prefill/tiles.h"
+#include "kernels/host/prefill/weights.h"
+
+#define BAND 8u /* tiles: a thread has a float for each of so many times max_len */
+
+struct best {
+	const struct skv_shape *sh;
+	const struct skv_batch *batch;
+	const struct skv_sparse *sp;
+	const struct skv_tiles *ret;
+	const float *q;
+	struct skv_budget top;
+	uint32_t floor, group, band;
+	uint32_t *first; /* [seq + 1]: bands before sequence i's */
+	uint8_t *scratch;
+	size_t scratch_stride;
+};
+
+/* A thread's own. */
+struct room {
+	struct weigh w;
+	float *weight; /* [band][max_len]: sums over the group */
+	uint32_t *ids; /* [max_len] */
+};
+
+static size_t room_carve(struct carve *c, uint32_t dim, uint32_t max_len, struct room *r)
+{
+	if (c) {
+		r->weight = carve(c, (size_t)BAND * max_len * sizeof *r->weight);
+		r->ids = carve(c, max_len * sizeof *r->ids);
+	}
+	return carve_size((size_t)BAND * max_len * sizeof *r->weight) + carve_size(max_len * sizeof *r->ids) +
+	       weigh_carve(c, dim, &r->w);
+}
+
+/* Add the group's weights, a tile's rows, to the sums of the tiles; x0 is where the first one begins. */
+static void add_up(const struct best *b, struct room *r, uint32_t x0)
+{
+	const struct weigh *w = &r->w;
+	const size_t stride = b->batch->max_len;
+
+	for (uint32_t m = 0; m < w->m; m += b->group)
+		memset(r->weight + m / b->group * stride, 0, (x0 + m / b->group * b->sp->tile) * sizeof *r->weight);
+	for (uint32_t t0 = 0; t0 < w->end[w->m - 1]; t0 += BLOCK) {
+		const uint32_t resident = widen_block(w->sh, w->s, w->h, t0, w->k, NULL);
+		for (uint32_t m0 = 0; resident && m0 < w->m; m0 += STRIP) {
+			if (!weigh_strip(w, m0, t0, resident))
+				continue;
+			for (uint32_t m = m0; m < skv_min(m0 + STRIP, w->m); m++) {
+				float *sum = r->weight + m / b->group * stride + t0;
+				for (uint32_t t = 0; t0 + t < w->end[m] && t < BLOCK; t++)
+					sum[t] += w->w[(m - m0) * BLOCK + t];
+			}
+		}
+	}
+}
+
+static void best_item(void *ctx, uint32_t item, int thread)
+{
+	const struct best *b = ctx;
+	const uint32_t h = item % b->sh->n_kv_heads, number = item / b->sh->n_kv_heads;
+	const uint32_t i = skv_owner(b->first, b->batch->n, number);
+	const struct skv_kseq *s = &b->batch->seq[i];
+	const uint32_t j0 = (b->first[i + 1] - 1 - number) * b->band; /* the last ones cost most: they come first */
+	const uint32_t n = skv_min(b->band, tiles_of(s, b->sp->tile) - j0), x0 = (call_start(s) / b->sp->tile + j0) * b->sp->tile;
+	uint8_t *scratch = b->scratch + thread * b->scratch_stride;
+	struct carve c = {scratch, scratch + b->scratch_stride};
+	struct room r = {.w = {.sh = b->sh, .s = s, .h = h}};
+
+	room_carve(&c, b->sh->head_dim, b->batch->max_len, &r);
+	for (uint32_t j = 0; j < n; j++)
+		for (uint32_t g = 0; g < b->group; g++) {
+			const uint32_t x = x0 + j * b->sp->tile;
+			weigh_row(&r.w, query_of(b->sh, s, b->sp, b->q, skv_max(x, s->prompt), 0, h * b->group + g), x);
+		}
+	weigh_sums(&r.w);
+	add_up(b, &r, x0);
+	for (uint32_t j = 0; j < n; j++) {
+		const uint32_t x = x0 + j * b->sp->tile;
+		const size_t list = list_of(b->ret, i, j0 + j, h);
+		float *weight = r.weight + (size_t)j * b->batch->max_len;
+		for (uint32_t t = 0; t < x; t++)
+			if (!skv_pte_resident(skv_layer_table(b->sh, s)[t / SKV_PAGE_TOKENS]))
+				weight[t] = -INFINITY;
+		b->ret->count[list] = ISA(topk)(weight, x, skv_budget_of(b->top, x, b->floor),
+		                                b->ret->ids + list * b->ret->stride, r.ids);
+	}
+}
+
+size_t ISA(best_bytes)(const struct skv_shape *sh, const struct skv_batch *bounds, int threads)
+{
+	struct room r;
+
+	return carve_size((bounds->n + 1) * sizeof(uint32_t)) +
+	       (size_t)threads * room_carve(NULL, sh->head_dim, bounds->max_len, &r);
+}
+
+void ISA(tile_best)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, const struct skv_sparse *sp,
+                    struct skv_budget top, uint32_t floor, const struct skv_tiles *ret, const struct skv_work *work)
+{
+	const uint32_t group = sh->n_heads / sh->n_kv_heads;
+	struct best b = {.sh = sh, .batch = batch, .sp = sp, .ret = ret, .q = q, .top = top, .floor = floor, .group = group,
+	                 .band = skv_min(BAND, M_MAX / group)};
+	struct carve c = carve_begin(work);
+	struct room r;
+
+	b.first = carve(&c, (batch->n + 1) * sizeof *b.first);
+	b.scratch_stride = room_carve(NULL, sh->head_dim, batch->max_len, &r);
+	b.scratch = carve(&c, (size_t)work->threads * b.scratch_stride);
+	b.first[0] = 0;
+	for (uint32_t i = 0; i < batch->n; i++)
+		b.first[i + 1] = b.first[i] + (tiles_of(&batch->seq[i], sp->tile) + b.band - 1) / b.band;
+	skv_run(work->threads, b.first[batch->n] * sh->n_kv_heads, best_item, &b);
+}

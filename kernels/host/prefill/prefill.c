@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/host/prefill/prefill.c - causal attention of many query rows.
+ *
+ * An item is (sequence, block of query rows, kv head): attend.h says what becomes of it.
+ */
+#include "kernels/host/prefill/attend.h"
+
+struct prefill {
+	const struct skv_shape *sh;
+	const struct skv_batch *batch;
+	const float *q;
+	float *out;
+	uint32_t rows;   /* query rows of an item */
+	uint32_t *first; /* row blocks before sequence i */
+	uint8_t *scratch;
+	size_t scratch_stride;
+};
+
+static void prefill_item(void *ctx, uint32_t item, int thread)
+{
+	const struct prefill *p = ctx;
+	const uint32_t block = item / p->sh->n_kv_heads, i = skv_owner(p->first, p->batch->n, block);
+	const struct skv_kseq *s = &p->batch->seq[i];
+	/* A sequence's last rows cost most: they come first. */
+	const uint32_t row0 = (p->first[i + 1] - 1 - block) * p->rows, dim = p->sh->head_dim;
+	struct rows r = {.sh = p->sh, .s = s, .h = item % p->sh->n_kv_heads, .heads = p->sh->n_heads / p->sh->n_kv_heads};
+	struct buffers b;
+	uint8_t *scratch = p->scratch + thread * p->scratch_stride;
+	struct carve c = {scratch, scratch + p->scratch_stride};
+
+	buffers_carve(&c, dim, &b);
+	r.head = r.h * r.heads;
+	for (r.n = 0; r.n < skv_min(p->rows, s->n_q - row0); r.n++) {
+		r.pos[r.n] = s->len - s->n_q + row0 + r.n;
+		r.from[r.n] = 0;
+	}
+	rows_begin(&r, &b, p->q);
+	attend_blocks(&r, &b, 0, r.pos[r.n - 1] + 1);
+	for (uint32_t m = 0; m < r.n * r.heads; m++)
+		for (uint32_t d = 0; d < dim; d += VL)
+			v_storef(p->out + row_at(&r, m / r.heads) + m % r.heads * dim + d, attended(&b, m, dim, d));
+}
+
+size_t ISA(prefill_bytes)(const struct skv_shape *sh, uint32_t n, int threads)
+{
+	struct buffers b;
+	return 2 * carve_size((n + 1) * sizeof(uint32_t)) + (size_t)threads * buffers_carve(NULL, sh->head_dim, &b);
+}
+
+void ISA(prefill_dense)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
+                        const struct skv_work *work)
+{
+	const uint32_t n = batch->n;
+	struct carve c = carve_begin(work);
+	struct buffers b;
+	struct prefill p = {.sh = sh, .batch = batch, .q = q, .out = out};
+	uint32_t *n_rows = carve(&c, n * sizeof *n_rows);
+
+	p.first = carve(&c, (n + 1) * sizeof *p.first);
+	p.scratch_stride = buffers_carve(NULL, sh->head_dim, &b);
+	p.scratch = carve(&c, (size_t)work->threads * p.scratch_stride);
+	for (uint32_t i = 0; i < n; i++)
+		n_rows[i] = batch->seq[i].n_q;
+	p.rows = divide_rows(sh, n_rows, n, work->threads, p.first);
+	skv_run(work->threads, p.first[n] * sh->n_kv_heads, prefill_item, &p);
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/host/prefill/tiles.h - tiles of prompts and what earlier calls kept, for sparse.c, best.c, stages.c and lines.c. */
+#ifndef SKV_HOST_TILES_H
+#define SKV_HOST_TILES_H
+
+#include "kernels/host/runtime/host.h"
+
+/* Position of the call's first row. */
+static inline uint32_t call_start(const struct skv_kseq *s)
+{
+	return s->len - s->n_q;
+}
+
+/* Tiles of `tile` tokens that the call's rows lie in. */
+static inline uint32_t tiles_of(const struct skv_kseq *s, uint32_t tile)
+{
+	return (s->len - 1) / tile - call_start(s) / tile + 1;
+}
+
+/* The number of a list: sequence i, its tile j, row `row`. */
+static inline size_t list_of(const struct skv_tiles *t, uint32_t i, uint32_t j, uint32_t row)
+{
+	return ((size_t)i * t->tiles + j) * t->rows + row;
+}
+
+/*
+ * The query of row p, a head's: of this call or, before it, number `kept` of those that the last one left. What is
+ * kept is in fp32, as the host's rows are.
+ */
+static inline const float *query_of(const struct skv_shape *sh, const struct skv_kseq *s, const struct skv_sparse *sp,
+                                    const float *q, uint32_t p, uint32_t kept, uint32_t head)
+{
+	const size_t at = ((size_t)kept * sh->n_heads + head) * sh->head_dim * sizeof(float);
+
+	if (p >= call_start(s))
+		return q + ((size_t)(s->row + p - call_start(s)) * sh->n_heads + head) * sh->head_dim;
+	return skv_kept_at(sh, s, sp, s->set ^ 1, skv_kept_queries(sh, sp) + at);
+}
+#endif

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/host/prefill/weights.h - softmax weights of some rows, by which best.c and lines.c choose.
+ *
+ * Two passes over K: the first finds what each row's weights add up to, the second makes the weights, a block of tokens
+ * and a strip of rows at a time. They hang on the row and on the tokens that it sees alone.
+ */
+#ifndef SKV_HOST_WEIGH_H
+#define SKV_HOST_WEIGH_H
+
+#include "kernels/host/runtime/block.h"
+
+/* Rows of one kv head; row m sees the tokens before end[m]. */
+struct weigh {
+	const struct skv_shape *sh;
+	const struct skv_kseq *s;
+	uint32_t h, m;
+	uint32_t end[M_MAX]; /* ascending */
+	float *q;            /* [M][dim], times the softmax scale */
+	float *k;            /* [dim][BLOCK]: K transposed */
+	float *w;            /* [STRIP][BLOCK]: of a strip, scores and then weights */
+	float *max, *sum;    /* [M]; after the first pass `max` is log2 of what weights are divided by */
+};
+
+static size_t weigh_carve(struct carve *c, uint32_t dim, struct weigh *w)
+{
+	const size_t sizes[] = {M_MAX * dim, dim * BLOCK, STRIP * BLOCK, M_MAX, M_MAX};
+	float **at[] = {&w->q, &w->k, &w->w, &w->max, &w->sum};
+	size_t total = 0;
+
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		total += carve_size(sizes[i] * sizeof(float));
+		if (c)
+			*at[i] = carve(c, sizes[i] * sizeof(float));
+	}
+	return total;
+}
+
+/* One more row, which sees the tokens before `end`. */
+static void weigh_row(struct weigh *w, const float *q, uint32_t end)
+{
+	const float scale = w->sh->scale * 1.44269504088896340736f;
+
+	for (uint32_t d = 0; d < w->sh->head_dim; d += VL)
+		v_storef(w->q + w->m * w->sh->head_dim + d, v_loadf(q + d) * scale);
+	w->end[w->m++] = end;
+}
+
+/* Scores of rows from m0 on against the block at t0, which is in w->k. False: no row sees any of it. */
+static bool score_strip(const struct weigh *w, uint32_t m0, uint32_t t0, uint32_t resident)
+{
+	const uint32_t dim = w->sh->head_dim;
+	uint32_t visible[VL];
+
+	for (uint32_t i = 0; i < STRIP; i++) {
+		const uint32_t end = w->end[skv_min(m0 + i, w->m - 1)];
+		visible[i] = end <= t0 ? 0 : skv_min(end - t0, BLOCK);
+	}
+	if (visible[STRIP - 1] == 0)
+		return false;
+	product(w->q + (size_t)m0 * dim, dim, w->k, BLOCK, w->w, BLOCK, STRIP, BLOCK, dim, false);
+	mask_strip(w->w, visible, resident);
+	return true;
+}
+
+/* The first pass. */
+static void weigh_sums(const struct weigh *w)
+{
+	const uint32_t dim = w->sh->head_dim, padded = (w->m + STRIP - 1) / STRIP * STRIP;
+
+	memset(w->q + w->m * dim, 0, (padded - w->m) * dim * sizeof *w->q);
+	for (uint32_t m = 0; m < padded; m++) {
+		w->max[m] = -INFINITY;
+		w->sum[m] = 0;
+	}
+	for (uint32_t t0 = 0; t0 < w->end[w->m - 1]; t0 += BLOCK) {
+		const uint32_t resident = widen_block(w->sh, w->s, w->h, t0, w->k, NULL);
+		for (uint32_t m0 = 0; resident && m0 < w->m; m0 += STRIP)
+			if (score_strip(w, m0, t0, resident))
+				add_strip(w->w, w->max + m0, w->sum + m0);
+	}
+	for (uint32_t m = 0; m < w->m; m++)
+		w->max[m] = w->sum[m] > 0 ? w->max[m] + log2f(w->sum[m]) : 0;
+}
+
+/* The second: weights of rows from m0 on, in w->w, of the block at t0; 0 where they see nothing. False: nowhere. */
+static bool weigh_strip(const struct weigh *w, uint32_t m0, uint32_t t0, uint32_t resident)
+{
+	if (!score_strip(w, m0, t0, resident))
+		return false;
+	for (uint32_t i = 0; i < skv_min(STRIP, w->m - m0); i++)
+		for (uint32_t t = 0; t < BLOCK; t += VL)
+			v_storef(w->w + i * BLOCK + t, v_exp2(v_loadf(w->w + i * BLOCK + t) - w->max[m0 + i]));
+	return true;
+}
+#endif

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/host/runtime/block.h - many query rows against a block of tokens, shared by attend.h, vote.c and weigh.h.
+ *
+ * A block is BLOCK tokens, aligned to token 0. It is widened to fp32 once, K transposed; then scores (and outputs) are
+ * plain matrix products with a register tile of 4 rows, each summed in the order of its inner index alone.
+ */
+#ifndef SKV_HOST_BLOCK_H
+#define SKV_HOST_BLOCK_H
+
+#include <math.h>
+#include "kernels/host/runtime/host.h"
+#include "kernels/host/runtime/simd.h"
+
+#define BLOCK 64u
+#define BLOCK_PAGES (BLOCK / SKV_PAGE_TOKENS)
+#define STRIP ((uint32_t)VL) /* rows whose softmax is done together; a multiple of 4 */
+
+#define M_MAX 256u /* rows of an item: query rows times heads */
+static_assert(M_MAX >= SKV_MAX_HEADS, "a query row is part of one item");
+
+/* ---- matrix product -------------------------------------------------------------------------- */
+
+/* c[m][nv vectors] (+)= a[m][0, k) b[0, k)[nv vectors] */
+INLINE void product_tile(const int m, const int nv, const float *a, size_t lda, const float *b, size_t ldb,
+                         float *c, size_t ldc, uint32_t k, bool add)
+{
+	vf acc[16];
+	UNROLL
+	for (int i = 0; i < m; i++) {
+		UNROLL
+		for (int j = 0; j < nv; j++)
+			acc[i * nv + j] = add ? v_loadf(c + i * ldc + j * VL) : (vf){0};
+	}
+	for (uint32_t x = 0; x < k; x++) {
+		vf y[4];
+		UNROLL
+		for (int j = 0; j < nv; j++)
+			y[j] = v_loadf(b + x * ldb + j * VL);
+		UNROLL
+		for (int i = 0; i < m; i++) {
+			vf w = v_set(a[i * lda + x]);
+			UNROLL
+			for (int j = 0; j < nv; j++)
+				acc[i * nv + j] = v_fma(w, y[j], acc[i * nv + j]);
+		}
+	}
+	UNROLL
+	for (int i = 0; i < m; i++) {
+		UNROLL
+		for (int j = 0; j < nv; j++)
+			v_storef(c + i * ldc + j * VL, acc[i * nv + j]);
+	}
+}
+
+INLINE void product_rows(const int m, const float *a, size_t lda, const float *b, size_t ldb, float *c,
+                         size_t ldc, uint32_t n, uint32_t k, bool add)
+{
+	const int nv = VL == 16 ? 4 : 2;
+	uint32_t j = 0;
+	for (; j + nv * VL <= n; j += nv * VL)
+		product_tile(m, nv, a, lda, b + j, ldb, c + j, ldc, k, add);
+	for (; j < n; j += VL)
+		product_tile(m, 1, a, lda, b + j, ldb, c + j, ldc, k, add);
+}
+
+/* c[m][n] (+)= a[m][k] b[k][n], n a multiple of VL. */
+static void product(const float *a, size_t lda, const float *b, size_t ldb, float *c, size_t ldc, uint32_t m,
+                    uint32_t n, uint32_t k, bool add)
+{
+	uint32_t i = 0;
+	for (; i + 4 <= m; i += 4)
+		product_rows(4, a + i * lda, lda, b, ldb, c + i * ldc, ldc, n, k, add);
+	for (; i + 2 <= m; i += 2)
+		product_rows(2, a + i * lda, lda, b, ldb, c + i * ldc, ldc, n, k, add);
+	if (i < m)
+		product_rows(1, a + i * lda, lda, b, ldb, c + i * ldc, ldc, n, k, add);
+}
+
+/* ---- K and V of tokens ----------------------------------------------------------------------- */
+
+INLINE void widen_page(uint32_t dtype, const struct skv_shape *sh, const uint8_t *page, float *k, float *v)
+{
+	const uint32_t dim = sh->head_dim, row = (uint32_t)skv_row_bytes(sh);
+	for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t += VL)
+		for (uint32_t d = 0; d < dim; d += VL) {
+			vf x[VL];
+			const uint8_t *at = page + t * row + d * skv_dtype_bytes(dtype);
+			UNROLL
+			for (int i = 0; i < VL; i++)
+				x[i] = v_load(dtype, at + i * row);
+			v_transpose(x);
+			UNROLL
+			for (int i = 0; i < VL; i++)
+				v_storef(k + (d + i) * BLOCK + t, x[i]);
+		}
+	page += skv_v_offset(sh);
+	for (uint32_t d = 0; v && d < SKV_PAGE_TOKENS * dim; d += VL)
+		v_storef(v + d, v_load(dtype, page + d * skv_dtype_bytes(dtype)));
+}
+
+static void zero_page(uint32_t dim, float *k, float *v)
+{
+	for (uint32_t d = 0; d < dim; d++)
+		memset(k + d * BLOCK, 0, SKV_PAGE_TOKENS * sizeof *k);
+	if (v)
+		memset(v, 0, SKV_PAGE_TOKENS * dim * sizeof *v);
+}
+
+/*
+ * Widen the block of tokens that begins at `token` as far as the sequence goes: K into k[dim][BLOCK], transposed, and,
+ * unless NULL, V into v[BLOCK][dim]. Returns the set of its pages that are resident; the others are zeros.
+ */
+static uint32_t widen_block(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t token, float *k,
+                            float *v)
+{
+	const skv_pte *table = skv_layer_table(sh, s);
+	uint32_t resident = 0, dim = sh->head_dim;
+	for (uint32_t i = 0; i < BLOCK_PAGES && token + i * SKV_PAGE_TOKENS < s->len; i++) {
+		skv_pte e = table[token / SKV_PAGE_TOKENS + i];
+		float *k_at = k + i * SKV_PAGE_TOKENS, *v_at = v ? v + i * SKV_PAGE_TOKENS * dim : NULL;
+		if (!skv_pte_resident(e)) {
+			zero_page(dim, k_at, v_at);
+			continue;
+		}
+		const uint8_t *page = skv_page_k(sh, e, h);
+		resident |= 1u << i;
+		if (sh->dtype == SKV_F32)
+			widen_page(SKV_F32, sh, page, k_at, v_at);
+		else if (sh->dtype == SKV_F16)
+			widen_page(SKV_F16, sh, page, k_at, v_at);
+		else
+			widen_page(SKV_BF16, sh, page, k_at, v_at);
+	}
+	return resident;
+}
+
+/*
+ * Scores that row i must not see become -inf: tokens from visible[i] on, and pages that are not resident.
+ * Rows that only fill the strip up are masked too: the block's tail, which nobody wrote, is in their way.
+ */
+static inline void mask_strip(float *s, const uint32_t *visible, uint32_t resident)
+{
+	for (uint32_t i = 0; i < STRIP; i++)
+		for (uint32_t t = 0; t < BLOCK; t++)
+			if (t >= visible[i] || !(resident >> t / SKV_PAGE_TOKENS & 1))
+				s[i * BLOCK + t] = -INFINITY;
+}
+
+/* Bring maxima and sums of a strip's rows along. */
+static inline void add_strip(const float *score, float *max_at, float *sum_at)
+{
+	vf x[VL], old = v_loadf(max_at), no_token = v_set(-INFINITY);
+	for (uint32_t i = 0; i < STRIP; i++) {
+		x[i] = v_loadf(score + i * BLOCK);
+		for (uint32_t t = VL; t < BLOCK; t += VL)
+			x[i] = v_max(v_loadf(score + i * BLOCK + t), x[i]);
+	}
+	vf max = v_max(v_fold_rows(V_MAX, x), old), base = v_select(max == no_token, (vf){0}, max);
+	for (uint32_t i = 0; i < STRIP; i++) {
+		x[i] = (vf){0};
+		for (uint32_t t = 0; t < BLOCK; t += VL)
+			x[i] += v_exp2(v_loadf(score + i * BLOCK + t) - base[i]);
+	}
+	v_storef(sum_at, v_fma(v_loadf(sum_at), v_exp2(old - base), v_fold_rows(V_SUM, x)));
+	v_storef(max_at, max);
+}
+#endif

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/host/runtime/dispatch.c - which of the compiled ISAs this processor runs, and what all of them expect.
+ */
+#include "config.h"
+#include "kernels/codes-check.h"
+#include "kernels/host/runtime/host.h"
+#include <stdlib.h>
+#include <string.h>
+#ifdef SKV_X86_64
+#include <cpuid.h>
+#endif
+
+static bool runs_generic(void)
+{
+	return true;
+}
+
+#ifdef SKV_X86_64
+/* clang before 18 does not know "f16c" as a feature. */
+static bool has_f16c(void)
+{
+	unsigned a, b, c, d;
+
+	return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
+static bool runs_avx2(void)
+{
+	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+}
+
+static bool runs_avx512(void)
+{
+	return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+	       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+#endif
+
+static const struct {
+	const struct skv_kernels *kernels;
+	bool (*runs)(void);
+} isas[] = {
+#ifdef SKV_X86_64
+	{&skv_kernels_avx512, runs_avx512},
+	{&skv_kernels_avx2, runs_avx2},
+#endif
+	{&skv_kernels_generic, runs_generic},
+};
+
+const struct skv_kernels *skv_kernels_host(const char *isa)
+{
+	if (!isa || !*isa)
+		isa = getenv("SPARSEKV_ISA");
+	for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
+		bool wanted = !isa || !*isa || !strcmp(isa, isas[i].kernels->name);
+		if (wanted && isas[i].runs())
+			return isas[i].kernels;
+	}
+	return NULL;
+}
+
+const char *skv_host_unsupported(const struct skv_shape *sh)
+{
+	if (!sh->head_dim || sh->head_dim % 16 || sh->head_dim > SKV_MAX_HEAD_DIM)
+		return "head_dim must be a multiple of 16, from 16 to 256";
+	if (!sh->n_heads || sh->n_heads > SKV_MAX_HEADS)
+		return "n_heads must be from 1 to 256";
+	if (!sh->n_kv_heads || sh->n_heads % sh->n_kv_heads)
+		return "n_heads must be a multiple of n_kv_heads";
+	if (!skv_dtype_bytes(sh->dtype))
+		return "the page dtype must be fp32, fp16 or bf16";
+	if (sh->io_dtype != SKV_F32)
+		return "q, k, v and out must be fp32 on host memory";
+	return NULL;
+}
+
+const char *skv_host_unsupported_codes(const struct skv_shape *sh)
+{
+	return skv_codes_wrong(sh);
+}

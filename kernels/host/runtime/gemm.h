@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/host/runtime/gemm.h - rows times the rows of a matrix [out][in], for pack.c and rebuild.c.
+ *
+ * Each sum is its own: VL parts along the inner index, then folded. So its bits do not depend on what is computed beside
+ * it.
+ */
+#ifndef SKV_HOST_GEMM_H
+#define SKV_HOST_GEMM_H
+
+#include "kernels/host/runtime/host.h"
+#include "kernels/host/runtime/simd.h"
+
+#define DOT_ROWS 4
+#define DOT_COLS (VL / 4)
+
+/* Lane i * DOT_COLS + j of the result is a[i] · b[j]. */
+INLINE vf dot_tile(const float *const a[DOT_ROWS], const float *const b[DOT_COLS], uint32_t k)
+{
+	vf sum[VL];
+	UNROLL
+	for (int i = 0; i < VL; i++)
+		sum[i] = (vf){0};
+	for (uint32_t x = 0; x < k; x += VL) {
+		vf y[DOT_COLS];
+		UNROLL
+		for (int j = 0; j < DOT_COLS; j++)
+			y[j] = v_loadf(b[j] + x);
+		UNROLL
+		for (int i = 0; i < DOT_ROWS; i++) {
+			vf w = v_loadf(a[i] + x);
+			UNROLL
+			for (int j = 0; j < DOT_COLS; j++)
+				sum[i * DOT_COLS + j] = v_fma(w, y[j], sum[i * DOT_COLS + j]);
+		}
+	}
+	return v_fold_rows(V_SUM, sum);
+}
+
+/* c[m][n] = a[m][k] (b[n][k])ᵀ; rows are `ld…` floats apart, k is a multiple of 16. */
+static void dots(const float *a, size_t lda, uint32_t m, const float *b, size_t ldb, uint32_t n, uint32_t k, float *c,
+                 size_t ldc)
+{
+	for (uint32_t j0 = 0; j0 < n; j0 += DOT_COLS)
+		for (uint32_t i0 = 0; i0 < m; i0 += DOT_ROWS) {
+			const float *row[DOT_ROWS], *col[DOT_COLS];
+			float tile[VL];
+			/* what a tile has too many of is the last one again */
+			for (uint32_t i = 0; i < DOT_ROWS; i++)
+				row[i] = a + skv_min(i0 + i, m - 1) * lda;
+			for (uint32_t j = 0; j < DOT_COLS; j++)
+				col[j] = b + skv_min(j0 + j, n - 1) * ldb;
+			v_storef(tile, dot_tile(row, col, k));
+			for (uint32_t i = 0; i < DOT_ROWS && i0 + i < m; i++)
+				for (uint32_t j = 0; j < DOT_COLS && j0 + j < n; j++)
+					c[(i0 + i) * ldc + j0 + j] = tile[i * DOT_COLS + j];
+		}
+}
+
+/* x / (1 + e^-x) */
+INLINE vf v_silu(vf x)
+{
+	vf t = x * -0x1.715476p0f;
+	return x / (v_exp2(v_select(t > 126, v_set(126), t)) + 1);
+}
+
+#endif

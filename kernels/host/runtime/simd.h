@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/host/runtime/simd.h - vectors of VL floats, so that the kernels read as algorithm.
+ *
+ * Types are GNU vector extensions: + - * and comparisons are written as on scalars. What has no
+ * operator is an inline function here, with intrinsics where the compiler would not find the
+ * instruction. One of SKV_AVX512, SKV_AVX2 may be defined; without either this is portable C.
+ *
+ *   VL         lanes of a vector: 16, 8 or 4
+ *   vf, vi     float and int32_t lanes
+ *   v_load     VL elements of a pool's dtype, widened to float; no alignment needed
+ *   v_store    the reverse, rounded to nearest even; a NaN stays a NaN
+ *   v_load_u8, v_load_u4, v_load_u2  VL whole numbers of 8 bits, or of 4 or 2: the first in a byte's lowest bits
+ *   v_load_pairs  VL pairs of bf16, taken apart
+ *   v_fma      a * b + c, fused where the ISA has it
+ *   v_exp2     2^x within 1.5 ulp; 0 for -inf, NaN for NaN. x must be below 128
+ *   v_fold_rows  lane i of the result is the sum (maximum) over the lanes of r[i]
+ *   v_fold_runs  the same of each run of `width` lanes of one vector, in all of them
+ *   v_transpose  VL x VL floats
+ */
+#ifndef SKV_HOST_SIMD_H
+#define SKV_HOST_SIMD_H
+
+#include <stdint.h>
+#include <string.h>
+#include <sparsekv/types.h>
+
+#if defined SKV_AVX512 || defined SKV_AVX2
+#include <immintrin.h>
+#endif
+#if defined SKV_AVX512
+#define VL 16
+#elif defined SKV_AVX2
+#define VL 8
+#else
+#define VL 4
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+typedef float vf __attribute__((vector_size(VL * 4)));
+typedef int32_t vi __attribute__((vector_size(VL * 4)));
+typedef uint32_t vu __attribute__((vector_size(VL * 4)));
+typedef uint16_t vh __attribute__((vector_size(VL * 2)));
+typedef uint8_t vb __attribute__((vector_size(VL)));
+
+INLINE vf v_set(float x)
+{
+	return x - (vf){0};
+}
+
+INLINE vf v_loadf(const float *p)
+{
+	vf v;
+	memcpy(&v, p, sizeof v);
+	return v;
+}
+
+INLINE void v_storef(float *p, vf v)
+{
+	memcpy(p, &v, sizeof v);
+}
+
+INLINE vi v_iota(void)
+{
+	vi v;
+	UNROLL
+	for (int i = 0; i < VL; i++)
+		v[i] = i;
+	return v;
+}
+
+/* Lanes of a where mask is set, of b where it is 0. */
+INLINE vf v_select(vi mask, vf a, vf b)
+{
+	return (vf)(((vi)a & mask) | ((vi)b & ~mask));
+}
+
+INLINE vf v_fma(vf a, vf b, vf c)
+{
+#if defined SKV_AVX512
+	return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined SKV_AVX2
+	return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+	return a * b + c;
+#endif
+}
+
+/* The larger of each lane; b where one of them is a NaN. */
+INLINE vf v_max(vf a, vf b)
+{
+#if defined SKV_AVX512
+	return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined SKV_AVX2
+	return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+	return v_select(a > b, a, b);
+#endif
+}
+
+/* ---- loads and stores of 16-bit elements ----------------------------------------------------- */
+
+INLINE vf v_load_bf16(const void *p)
+{
+#if defined SKV_AVX512
+	return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16);
+#elif defined SKV_AVX2
+	return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16);
+#else
+	vh h;
+	memcpy(&h, p, sizeof h);
+	return (vf)(__builtin_convertvector(h, vu) << 16);
+#endif
+}
+
+INLINE vf v_load_f16(const void *p)
+{
+#if defined SKV_AVX512
+	return (vf)_mm512_cvtph_ps(_mm256_loadu_si256(p));
+#elif defined SKV_AVX2
+	return (vf)_mm256_cvtph_ps(_mm_loadu_si128(p));
+#else
+	/* Exponent and mantissa moved into place, then rebased by 2^112; this covers subnormals too. */
+	vh h;
+	memcpy(&h, p, sizeof h);
+	vu u = __builtin_convertvector(h, vu);
+	vu magnitude = (u & 0x7fff) << 13;
+	vu finite = (vu)((vf)magnitude * 0x1p112f);
+	vu special = magnitude | 0x7f800000;
+	vu is_special = (vu)((u & 0x7c00) == 0x7c00);
+	return (vf)(((special & is_special) | (finite & ~is_special)) | ((u & 0x8000) << 16));
+#endif
+}
+
+INLINE vf v_load(uint32_t dtype, const void *p)
+{
+	return dtype == SKV_F32 ? v_loadf(p) : dtype == SKV_F16 ? v_load_f16(p) : v_load_bf16(p);
+}
+
+INLINE void v_store_bf16(void *p, vf v)
+{
+	vu u = (vu)v;
+	vu rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+	vu quiet = (u >> 16) | 0x40;
+	vu is_nan = (vu)(v != v);
+	vu r = (quiet & is_nan) | (rounded & ~is_nan);
+#if defined SKV_AVX512
+	_mm256_storeu_si256(p, _mm512_cvtepi32_epi16((__m512i)r));
+#else
+	vh h = __builtin_convertvector(r, vh);
+	memcpy(p, &h, sizeof h);
+#endif
+}
+
+INLINE void v_store_f16(void *p, vf v)
+{
+#if defined SKV_AVX512
+	_mm256_storeu_si256(p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#elif defined SKV_AVX2
+	_mm_storeu_si128(p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#else
+	uint16_t h[VL];
+	for (int i = 0; i < VL; i++) {
+		uint32_t u = ((vu)v)[i], sign = u >> 16 & 0x8000;
+		u &= 0x7fffffff;
+		if (u > 0x7f800000) { /* NaN: quiet */
+			h[i] = (uint16_t)(sign | 0x7e00);
+		} else if (u >= 143u << 23) { /* 2^16 and more, infinity */
+			h[i] = (uint16_t)(sign | 0x7c00);
+		} else if (u < 113u << 23) { /* subnormal or zero: let an addition do the rounding */
+			float f;
+			memcpy(&f, &u, 4);
+			f += 0.5f;
+			memcpy(&u, &f, 4);
+			h[i] = (uint16_t)(sign | (u - (126u << 23)));
+		} else {
+			h[i] = (uint16_t)(sign | ((u - (112u << 23) + 0xfff + (u >> 13 & 1)) >> 13));
+		}
+	}
+	memcpy(p, h, sizeof h);
+#endif
+}
+
+INLINE void v_store(uint32_t dtype, void *p, vf v)
+{
+	if (dtype == SKV_F32)
+		v_storef(p, v);
+	else if (dtype == SKV_F16)
+		v_store_f16(p, v);
+	else
+		v_store_bf16(p, v);
+}
+
+INLINE vf v_load_u8(const void *p)
+{
+	vb b;
+	memcpy(&b, p, sizeof b);
+	return __builtin_convertvector(__builtin_convertvector(b, vi), vf);
+}
+
+INLINE vf v_load_u4(const void *p)
+{
+	typedef uint8_t vpair __attribute__((vector_size(VL / 2)));
+	typedef uint64_t vwide __attribute__((vector_size(VL * 4)));
+	vpair b;
+	memcpy(&b, p, sizeof b);
+	vwide both = __builtin_convertvector(b, vwide);
+	return __builtin_convertvector((vi)((both & 15) | (both >> 4) << 32), vf);
+}
+
+INLINE vf v_load_u2(const void *p)
+{
+	uint32_t all = 0;
+	memcpy(&all, p, VL / 4);
+	return __builtin_convertvector(((vi){0} + (int32_t)all) >> 2 * v_iota() & 3, vf);
+}
+
+INLINE void v_load_pairs(const void *p, vf *ret_first, vf *ret_second)
+{
+	vi both;
+	memcpy(&both, p, sizeof both);
+	*ret_first = (vf)(both << 16);
+	*ret_second = (vf)(both & -65536);
+}
+
+/* ---- exp2 ------------------------------------------------------------------------------------ */
+
+/*
+ * x = n + f with n whole and |f| <= 1/2; 2^f by its minimax polynomial of degree 6 (relative error
+ * 2e-9), times 2^n. Results below the smallest normal number may be flushed to 0.
+ */
+INLINE vf v_exp2(vf x)
+{
+#if defined SKV_AVX512
+	x = v_max(v_set(-150), x); /* this order keeps a NaN */
+	vf n = (vf)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+	vi tiny = x < -126;
+	x = v_max(v_set(-126), x);
+	const vf magic = v_set(0x1.8p23f); /* adding it leaves no room for fraction bits */
+	vf n = (x + magic) - magic;
+#endif
+	vf f = x - n;
+	vf p = v_fma(f, v_set(0x1.41d334p-13f), v_set(0x1.5f456ap-10f));
+	p = v_fma(p, f, v_set(0x1.3b2dbcp-7f));
+	p = v_fma(p, f, v_set(0x1.c6aed4p-5f));
+	p = v_fma(p, f, v_set(0x1.ebfbdap-3f));
+	p = v_fma(p, f, v_set(0x1.62e43p-1f));
+	p = v_fma(p, f, v_set(1));
+#if defined SKV_AVX512
+	return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+	vu exponent = (vu)(x + magic) << 23; /* n is in the low bits of x + magic */
+	return (vf)((vi)((vu)p + exponent) & ~tiny);
+#endif
+}
+
+/* ---- across lanes ---------------------------------------------------------------------------- */
+
+/*
+ * Shuffles of two vectors, picked so that each is one instruction. Within every group of four lanes:
+ *   v_lo1, v_hi1   a0 b0 a1 b1 and a2 b2 a3 b3
+ *   v_lo2, v_hi2   a0 a1 b0 b1 and a2 a3 b2 b3
+ * and of whole groups (VL = 16; with two groups, a0 b0 and a1 b1):
+ *   v_lo4, v_hi4   a0 a2 b0 b2 and a1 a3 b1 b3
+ */
+#define V_SHUFFLE(name, ...)                                                                                 \
+	INLINE vf name(vf a, vf b)                                                                           \
+	{                                                                                                    \
+		return __builtin_shufflevector(a, b, __VA_ARGS__);                                           \
+	}
+#if VL == 16
+V_SHUFFLE(v_lo1, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29)
+V_SHUFFLE(v_hi1, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31)
+V_SHUFFLE(v_lo2, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
+V_SHUFFLE(v_hi2, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31)
+V_SHUFFLE(v_lo4, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27)
+V_SHUFFLE(v_hi4, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31)
+#elif VL == 8
+V_SHUFFLE(v_lo1, 0, 8, 1, 9, 4, 12, 5, 13)
+V_SHUFFLE(v_hi1, 2, 10, 3, 11, 6, 14, 7, 15)
+V_SHUFFLE(v_lo2, 0, 1, 8, 9, 4, 5, 12, 13)
+V_SHUFFLE(v_hi2, 2, 3, 10, 11, 6, 7, 14, 15)
+V_SHUFFLE(v_lo4, 0, 1, 2, 3, 8, 9, 10, 11)
+V_SHUFFLE(v_hi4, 4, 5, 6, 7, 12, 13, 14, 15)
+#else
+V_SHUFFLE(v_lo1, 0, 4, 1, 5)
+V_SHUFFLE(v_hi1, 2, 6, 3, 7)
+V_SHUFFLE(v_lo2, 0, 1, 4, 5)
+V_SHUFFLE(v_hi2, 2, 3, 6, 7)
+#endif
+
+/* Folding adds up lanes, or takes the maximum of them. */
+enum v_op { V_SUM, V_MAX };
+
+INLINE vf v_op(enum v_op op, vf a, vf b)
+{
+	return op == V_SUM ? a + b : v_max(a, b);
+}
+
+/* Lane 4g + i of the result is group g of the ith vector. */
+INLINE vf v_fold_groups(enum v_op op, vf a, vf b, vf c, vf d)
+{
+	vf ab = v_op(op, v_lo1(a, b), v_hi1(a, b)), cd = v_op(op, v_lo1(c, d), v_hi1(c, d));
+	return v_op(op, v_lo2(ab, cd), v_hi2(ab, cd));
+}
+
+INLINE vf v_fold_rows(enum v_op op, const vf r[VL])
+{
+	vf x[VL / 4];
+	UNROLL
+	for (int i = 0; i < VL / 4; i++)
+		x[i] = v_fold_groups(op, r[4 * i], r[4 * i + 1], r[4 * i + 2], r[4 * i + 3]);
+#if VL == 16
+	x[0] = v_op(op, v_lo4(x[0], x[1]), v_hi4(x[0], x[1]));
+	x[1] = v_op(op, v_lo4(x[2], x[3]), v_hi4(x[2], x[3]));
+#endif
+#if VL >= 8
+	x[0] = v_op(op, v_lo4(x[0], x[1]), v_hi4(x[0], x[1]));
+#endif
+	return x[0];
+}
+
+/* Lane i takes the value of lane i xor h. */
+#define V_MIRROR(name, ...)                                                                                  \
+	INLINE vf name(vf a)                                                                                 \
+	{                                                                                                    \
+		return __builtin_shufflevector(a, a, __VA_ARGS__);                                           \
+	}
+#if VL == 16
+V_MIRROR(v_mirror1, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
+V_MIRROR(v_mirror2, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)
+V_MIRROR(v_mirror4, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)
+V_MIRROR(v_mirror8, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)
+#elif VL == 8
+V_MIRROR(v_mirror1, 1, 0, 3, 2, 5, 4, 7, 6)
+V_MIRROR(v_mirror2, 2, 3, 0, 1, 6, 7, 4, 5)
+V_MIRROR(v_mirror4, 4, 5, 6, 7, 0, 1, 2, 3)
+#else
+V_MIRROR(v_mirror1, 1, 0, 3, 2)
+V_MIRROR(v_mirror2, 2, 3, 0, 1)
+#endif
+
+/* Each run of `width` lanes (a power of two) folded: all of its lanes get the sum (maximum). */
+INLINE vf v_fold_runs(enum v_op op, vf a, const int width)
+{
+	if (width > 1)
+		a = v_op(op, a, v_mirror1(a));
+	if (width > 2)
+		a = v_op(op, a, v_mirror2(a));
+#if VL >= 8
+	if (width > 4)
+		a = v_op(op, a, v_mirror4(a));
+#endif
+#if VL >= 16
+	if (width > 8)
+		a = v_op(op, a, v_mirror8(a));
+#endif
+	return a;
+}
+
+INLINE void v_transpose(vf r[VL])
+{
+	UNROLL
+	for (int i = 0; i < VL; i += 4) { /* four by four, in each group of lanes */
+		vf a = v_lo1(r[i], r[i + 1]), b = v_hi1(r[i], r[i + 1]);
+		vf c = v_lo1(r[i + 2], r[i + 3]), d = v_hi1(r[i + 2], r[i + 3]);
+		r[i] = v_lo2(a, c);
+		r[i + 1] = v_hi2(a, c);
+		r[i + 2] = v_lo2(b, d);
+		r[i + 3] = v_hi2(b, d);
+	}
+#if VL == 8
+	UNROLL
+	for (int i = 0; i < 4; i++) {
+		vf a = r[i], b = r[i + 4];
+		r[i] = v_lo4(a, b);
+		r[i + 4] = v_hi4(a, b);
+	}
+#elif VL == 16
+	UNROLL
+	for (int i = 0; i < 4; i++) {
+		vf a = v_lo4(r[i], r[i + 4]), b = v_hi4(r[i], r[i + 4]);
+		vf c = v_lo4(r[i + 8], r[i + 12]), d = v_hi4(r[i + 8], r[i + 12]);
+		r[i] = v_lo4(a, c);
+		r[i + 4] = v_lo4(b, d);
+		r[i + 8] = v_hi4(a, c);
+		r[i + 12] = v_hi4(b, d);
+	}
+#endif
+}
+#endif
