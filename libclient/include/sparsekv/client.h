@@ -22,16 +22,16 @@
  * session exclude each other, calls on different sessions run side by side. The calls of one step
  * (begin … end) must come from one thread at a time. skv_last_error() is per thread.
  *
- * Devices. A model may be opened on a CUDA device. Then q, k, v and out lie in its memory, and a step is
- * queued on the caller's stream: calls return at once, `out` is there for what the caller queues next, and the
- * step is committed when the device gets to its end. The host may be a few steps ahead of the device;
- * skv_seq_len() counts what is queued. All steps of a session go to one stream, or to streams that the caller puts
- * in order. A step's attends can be recorded into a CUDA graph and replayed in later steps (skv_step_key). What has
- * to wait for the device says so. A process that uses a device cannot use it in a child that it forks.
+ * Devices. A model may be opened on a CUDA device. Then q, k, v and out are in its memory, and a step is
+ * queued on the caller's stream: calls return at once, work that the caller queues next may read `out`, and the
+ * step commits when the device reaches its end. The host may run a few steps ahead of the device;
+ * skv_seq_len() counts what is queued. All steps of a session go to one stream, or to streams that the caller
+ * orders. A step's attention can be recorded into a CUDA graph and replayed in later steps (skv_step_key). Functions
+ * that wait for the device say so. A process that uses a device cannot use it in a child that it forks.
  *
- * Cost. Between skv_step_begin and skv_step_end there is no system call (wake-ups of the OpenMP
- * pool aside), no allocation and no round trip. The daemon is asked in skv_step_begin alone, ahead
- * of need; while it does not answer the engine goes on with the pages that it has on lease.
+ * Cost. Between skv_step_begin and skv_step_end there is no system call (wake-ups of OpenMP threads aside),
+ * no allocation and no round trip. Only skv_step_begin asks the daemon for pages, ahead of need; while the
+ * daemon does not answer, the engine continues with the pages that it has on lease.
  */
 #ifndef SPARSEKV_CLIENT_H
 #define SPARSEKV_CLIENT_H
@@ -61,14 +61,14 @@ SKV_API const char *skv_last_error(void);
 /*
  * Connect. `path`: the daemon's socket; NULL means $SPARSEKV_SOCKET, else /run/sparsekv/sparsekvd.sock.
  * Error: -ENOENT, -ECONNREFUSED, -EACCES as connect(2); -EPROTO no common protocol version;
- * -ETIMEDOUT no hello in time (5 s); -EDQUOT the account's client ceiling.
+ * -ETIMEDOUT no hello in time (5 s); -EDQUOT the account's quota of clients.
  */
 SKV_API int skv_connect(struct skv_client **ret_client, const char *path);
 
 /*
  * Close everything that was opened on the connection, then the connection. Named sequences stay in
- * the daemon, detached, at their last committed step; anonymous ones are freed. Waits until the device has done
- * what was queued and the daemon has settled it, for that at most as long as skv_set_timeout() says. NULL is ignored.
+ * the daemon, detached, at their last committed step; anonymous ones are freed. Waits until the device has finished
+ * its queue, and then for the daemon's confirmation, at most as long as skv_set_timeout() says. NULL is ignored.
  */
 SKV_API void skv_disconnect(struct skv_client *client);
 
@@ -78,8 +78,8 @@ SKV_API void skv_set_timeout(struct skv_client *client, uint32_t ms);
 /*
  * Open a model with a policy, `name` or `name?key=value&…`.
  * Error: -EINVAL bad model or spec (the text names the field or key and what was expected); -ENODEV no such
- * device, no driver for it or no CUDA in this library (the text says which); -ENOENT no such policy loaded in the daemon; -EBADMSG the plugin was refused; -EDQUOT a ceiling of
- * sessions or page sizes; -ENOMEM; -ETIMEDOUT; -ECONNRESET.
+ * device, no driver for it or no CUDA in this library (the text says which); -ENOENT the daemon has loaded no such
+ * policy; -EBADMSG the plugin was refused; -EDQUOT a quota of sessions or page sizes; -ENOMEM; -ETIMEDOUT; -ECONNRESET.
  */
 SKV_API int skv_open(struct skv_client *client, const struct skv_model *model, const char *policy_spec,
                      struct skv_session **ret_session);
@@ -91,8 +91,8 @@ SKV_API int skv_open(struct skv_client *client, const struct skv_model *model, c
 SKV_API void skv_close(struct skv_session *session);
 
 /*
- * What a model's `rope` means: by how many radians a position more turns pair i of a head, i below half of what is
- * turned of it, and what is multiplied with cos and sin. 0 and 1 of a model that turns nothing, or does not say.
+ * RoPE as struct skv_rope defines it: the angle, in radians a position, of pair i of a head (i below half of the
+ * rotated elements), and the factor of cos and sin. 0 and 1 for SKV_ROPE_NONE and SKV_ROPE_UNKNOWN.
  */
 SKV_API double skv_rope_frequency(const struct skv_rope *rope, uint32_t head_dim, uint32_t i);
 SKV_API double skv_rope_scale(const struct skv_rope *rope);
@@ -103,31 +103,31 @@ SKV_API double skv_rope_scale(const struct skv_rope *rope);
  * A new, empty sequence of at most `max_tokens` tokens (0 = the model's). `name` (1 … SKV_NAME_MAX-1
  * bytes of printable ASCII without space and '/', unique for the user and model) makes it outlive this
  * process; NULL is anonymous.
- * Error: -EEXIST, -EINVAL, -EDQUOT (the account's ceiling of sequences), -ETIMEDOUT, -ECONNRESET.
+ * Error: -EEXIST, -EINVAL, -EDQUOT (the account's quota of sequences), -ETIMEDOUT, -ECONNRESET.
  */
 SKV_API int skv_seq_new(struct skv_session *session, const char *name, uint32_t max_tokens,
                         struct skv_seq **ret_seq);
 
 /*
- * Take over a named sequence that nobody holds, at its last committed step.
+ * Attach a named sequence that no client holds, at its last committed step.
  * Error: -ENOENT, -EBUSY another client holds it, -EINVAL it belongs to a model of another shape,
- * -EBADMSG its memory is damaged, -ENOTSUP the session's policy does not take over what another one
+ * -EBADMSG its memory is damaged, -ENOTSUP the session's policy cannot adopt what the previous policy
  * left, -ETIMEDOUT, -ECONNRESET.
  */
 SKV_API int skv_seq_attach(struct skv_session *session, const char *name, struct skv_seq **ret_seq);
 
 /*
- * A copy of `seq` as of its last commit. No page is copied: both share them read-only, the last,
- * partly filled page is copied when one of them first appends to it. Waits for the device.
+ * Fork: a copy of `seq` as of its last commit. Both share its pages read-only (copy-on-write): the last, partly
+ * filled page is copied when one of the two first appends to it. Waits for the device.
  * Error: -EBUSY `seq` is in an open step, else as skv_seq_new. After -ETIMEDOUT `seq` can step again when
- * the daemon has answered; the copy is then dropped.
+ * the daemon has answered; the fork is then dropped.
  */
 SKV_API int skv_seq_fork(struct skv_seq *seq, const char *name, struct skv_seq **ret_seq);
 
 /*
- * Let go of the sequence, and free the handle. A named one stays in the daemon for anyone of this
- * user to attach; an anonymous one is dropped. NULL is ignored. -EBUSY in an open step; with any other
- * error (-ETIMEDOUT, -ECONNRESET: the daemon has not confirmed it) the handle is gone all the same. Waits
+ * Detach the sequence, and free the handle. A named one stays in the daemon, where any client of this
+ * user may attach it; an anonymous one is dropped. NULL is ignored. -EBUSY in an open step; after any other
+ * error (-ETIMEDOUT, -ECONNRESET: the daemon has not confirmed) the handle is freed all the same. Waits
  * for the device.
  */
 SKV_API int skv_seq_detach(struct skv_seq *seq);
@@ -135,30 +135,30 @@ SKV_API int skv_seq_detach(struct skv_seq *seq);
 /* Drop the sequence and its pages, and free the handle. NULL is ignored. Errors as skv_seq_detach. */
 SKV_API int skv_seq_drop(struct skv_seq *seq);
 
-/* Committed length in tokens; on a device, what it will be when all that is queued has run. */
+/* Committed length in tokens; on a device, the length once all queued steps have run. */
 SKV_API uint32_t skv_seq_len(const struct skv_seq *seq);
 
 /*
  * The committed token ids as given to skv_step_begin, [0, len), and at [len] the `next` id that the
- * last skv_step_end published, or -1. With these a new process goes on where another one died.
+ * last skv_step_end published, or -1. From these a new process continues where another one died.
  * Valid until the sequence's next skv_step_end; read-only. `ret_len` may be NULL. Waits for the device.
  */
 SKV_API const int32_t *skv_seq_tokens(const struct skv_seq *seq, uint32_t *ret_len);
 
 /*
- * Pages of the sequence in memory, and pages that its length would take, over all layers; what its policy keeps in pages
- * is not among them. Waits for the device.
+ * KV pages of the sequence in memory, and KV pages that its length would take without eviction or compression, over all
+ * layers. Pages of policy state do not count. Waits for the device.
  */
 SKV_API void skv_seq_pages(const struct skv_seq *seq, uint64_t *ret_resident, uint64_t *ret_total);
 
 /*
- * From its next step on the sequence runs a policy of its own, whatever the session runs and is swapped to: sequences
- * of one batch may run different policies, and one of different parameters, with the same result as apart. The policy
- * is one that the daemon has loaded; the sequence stays with that file when another one takes its name. NULL: it runs the
- * session's again. A fork runs what its parent runs. Who attaches a named sequence finds it under his session's
- * policy, and says again what else it is to run. Asks the daemon, and waits for the device.
+ * Give the sequence a policy of its own from its next step on; swaps of the session's policy then do not affect it.
+ * Sequences of one batch may run different policies, or one policy with different parameters, with the same results as
+ * each alone. The daemon must have loaded the policy; the sequence stays with that file when another is loaded under the
+ * same name. NULL: the session's policy again. A fork inherits its parent's policy. An attached sequence runs the attaching
+ * session's policy until it is given another. Asks the daemon, and waits for the device.
  * Error, with nothing changed: -EINVAL bad spec, -ENOENT no such policy loaded, -EBADMSG the plugin was refused,
- * -ENOTSUP the policy does not take over what the last one left, -EBUSY the sequence is in an open step, -ENOMEM,
+ * -ENOTSUP the policy cannot adopt what the previous one left, -EBUSY the sequence is in an open step, -ENOMEM,
  * -ETIMEDOUT, -ECONNRESET.
  */
 SKV_API int skv_seq_policy(struct skv_seq *seq, const char *policy_spec);
@@ -169,7 +169,7 @@ SKV_API const char *skv_seq_policy_spec(const struct skv_seq *seq);
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 enum skv_step_flags {
-	/* these rows are prompt: they attend as the policy's `prefill` says; its hooks see the sequence once it decodes */
+	/* prefill: these rows attend as the policy's plan.prefill says; its hooks first see the sequence when it decodes */
 	SKV_STEP_PROMPT = 1u << 0,
 };
 
@@ -178,38 +178,38 @@ struct skv_step_item {
 	uint32_t n_tokens;     /* query rows: >= 1 with SKV_STEP_PROMPT (chunked prefill), else 1 */
 	uint32_t flags;        /* set of skv_step_flags */
 	/*
-	 * Tokens of the same prompt that later steps will bring; 0: it ends with these. So where a prompt's tail is dense, or
-	 * it must fit as a whole, it is known where the prompt ends: however it is cut into steps, the results are the same.
+	 * Tokens of the same prompt that later steps will append; 0: it ends with these. Methods that attend densely at a
+	 * prompt's end, and admission of the whole prompt, need the end: so chunking changes no result.
 	 */
-	uint32_t n_later;
+	uint32_t n_prompt_remaining;
 	/*
-	 * Their n_tokens ids, in the host's memory, recorded with the commit. NULL: the first is the `next` of the last
+	 * Their n_tokens ids, in host memory, recorded with the commit. NULL: the first is the `next` of the last
 	 * commit, whatever it was; further ones are -1.
 	 */
 	const int32_t *tokens;
 };
 
 /*
- * Begin a step over `n` sequences. Reserves every page that the step can need; picks up a new policy
- * if the operator swapped it (skv_policy_error() tells of a swap that failed). `stream` is a stream of the
- * device (cudaStream_t; NULL its default one) and must not be recording; NULL on host memory. Waits for the device
+ * Begin a step over `n` sequences. Reserves every page that the step can need; takes over a new policy
+ * if the operator swapped it (skv_policy_error() reports a swap that failed). `stream` is a stream of the
+ * device (cudaStream_t; NULL its default one) and must not be capturing; NULL on host memory. Waits for the device
  * only if the host is more than three steps ahead, if pages are short, or if a shared page is copied.
- * Error, with nothing changed: -ENOSPC pool or account exhausted, or too small for all that is still to come of a prompt,
- * -ETIMEDOUT the daemon gave no
- * pages in time, -ECONNRESET it is gone and the stock with it, -EBUSY a step is open or the stream records,
- * -EINVAL a bad item (the text says which), -E2BIG beyond max_tokens, -ENOMEM, -EIO the device failed.
+ * Error, with nothing changed: -ENOSPC the pool or the account's quota cannot hold the step, or the rest of a prompt;
+ * -ETIMEDOUT the daemon leased no pages in time; -ECONNRESET the daemon is gone, and the leases with it; -EBUSY a
+ * step is open or the stream is capturing; -EINVAL a bad item (the text says which); -E2BIG beyond max_tokens;
+ * -ENOMEM; -EIO the device failed.
  */
 SKV_API int skv_step_begin(struct skv_session *session, const struct skv_step_item *items, uint32_t n,
                            void *stream);
 
 /*
  * One layer's K and V in, attention out. Rows are the items' tokens, in the items' order, contiguous, of
- * the session's io dtype: fp32 on host memory. On a device they lie there, at multiples of 16 bytes.
+ * the session's io dtype: fp32 in host memory. On a device they are in its memory, 16-byte aligned.
  *   q, out  [rows][n_heads][head_dim]        k, v  [rows][n_kv_heads][head_dim]
  * K after RoPE. `out` may be q itself. The library keeps none of the pointers.
  *
- * In a step whose items are all prompts q and out may both be NULL: K and V are appended, and nothing is attended to.
- * So K and V that were made elsewhere are brought in.
+ * In a step whose items are all prompts q and out may both be NULL: K and V are appended without attention, which
+ * imports a KV cache that was computed elsewhere.
  */
 struct skv_attn {
 	const void *q;
@@ -219,38 +219,39 @@ struct skv_attn {
 };
 
 /*
- * Append layer `layer`'s rows and attend as the policy says. Layers in order, each once a step.
- * Error: -EINVAL no open step, a layer out of order, or no q where there must be one: a sequence decodes, or a policy asks
- * prompts for votes; -EIO the device failed.
+ * Append layer `layer`'s rows and attend as the policy plans. Layers in order, each once a step.
+ * Error: -EINVAL no open step, a layer out of order, or no q where one is needed: a sequence decodes, or a policy
+ * accumulates the attention scores of prompts; -EIO the device failed.
  */
 SKV_API int skv_attend(struct skv_session *session, uint32_t layer, const struct skv_attn *attn);
 
 /*
- * Replays, on a device. A step between skv_step_begin and skv_step_end may be recorded into a CUDA graph instead of
- * run: begin the recording after skv_step_begin, end and launch it before skv_step_end. Later steps may launch
- * the same graph in place of their attends, with the same q, k, v and out, if it still fits them. It fits when the
- * open step's key is that of the step that was recorded: as many sequences, all decoding, of the same capacity (which
- * is larger than their lengths, so that it changes rarely), as many of them under the same policy. 0: the step cannot
- * be replayed, because it has rows of a prompt, or measures recall, or is on host memory, or no step is open.
+ * CUDA graphs. The layers of a step may be captured into a CUDA graph instead of run: begin the capture after
+ * skv_step_begin, end it and launch the graph before skv_step_end. Later steps may launch the same graph in place of
+ * their skv_attend calls, with the same q, k, v and out, if their key is that of the captured step. The key stands
+ * for the number of sequences, all decoding, their capacity (larger than their lengths, so that it changes rarely),
+ * and the number of them under each policy. 0: the step cannot be replayed, because it has rows of a prompt,
+ * measures recall, is in host memory, or is not open.
  */
 SKV_API uint64_t skv_step_key(struct skv_session *session);
 
 /*
- * A recording that was made in a step with this key has been launched for the open step: no layer is left to be attended.
- * Error: -ESTALE the step's key is another; -EINVAL no open step, one that has begun to attend, or host memory.
+ * Tell the library that a graph captured in a step with this key has been launched for the open step: all its layers
+ * are attended. Error: -ESTALE the open step has another key; -EINVAL no open step, one that has begun to attend, or
+ * host memory.
  */
 SKV_API int skv_step_replayed(struct skv_session *session, uint64_t key);
 
 /*
  * Commit the step: evictions, lengths and token ids become durable at once, or not at all. `next`
  * (may be NULL: -1): for each item the id that the engine sampled, for skv_seq_tokens(). On a device it is memory that
- * the device can read, and is read when all of the step has run; the stream must not be recording (-EBUSY).
+ * the device can read, and is read after all of the step has run; the stream must not be capturing (-EBUSY).
  * Error: -EINVAL not every layer was attended, -EBUSY (the step stays open); -ENOTRECOVERABLE the policy misused
  * a primitive, -EIO the device failed (the step is aborted).
  */
 SKV_API int skv_step_end(struct skv_session *session, const int32_t *next);
 
-/* Give the step up: every sequence is as it was after its last commit. Waits for the device. */
+/* Abort the step: every sequence is as it was after its last commit. Waits for the device. */
 SKV_API void skv_step_abort(struct skv_session *session);
 
 /* ---- what happened --------------------------------------------------------------------------- */
@@ -266,18 +267,18 @@ struct skv_stats {
 	uint64_t evicted_pages;
 	uint64_t stock_pages;     /* free pages on lease now */
 	uint64_t policy_swaps;    /* taken over since skv_open */
-	uint64_t recall_layers;   /* times that recall was measured, of a layer of a sequence ... */
-	double recall_sum;        /* ... and the sum of the figures, each 0 to 1: skv_set_recall */
+	uint64_t recall_layers;   /* measurements of recall, each of one layer of one sequence ... */
+	double recall_sum;        /* ... and their sum, each 0 to 1: skv_set_recall */
 };
 
 /* Counters of a session since skv_open. Waits for the device. -EINVAL when ret->size is 0 or larger than known. */
 SKV_API int skv_session_stats(struct skv_session *session, struct skv_stats *ret);
 
 /*
- * Measure attention recall in one step of `every` (0: in none; -1: as the daemon's recall-every says, the default), of
- * the first 8 sequences that decode in it: the share of the full attention's weight that is on what a layer looks at,
- * of each layer that does not look at everything. It is full attention over what is there: what was evicted has no
- * weight. Such a step takes as long as a dense one, and on a device it is not replayed. `sparsekvctl top` and
+ * Measure attention recall in one step of `every` (0: in none; -1, the default: the daemon's recall-every), for
+ * the first 8 sequences that decode in it: the share of dense attention's weight on the tokens that a layer attends to,
+ * for each layer that is not dense (DELTA, Eq. 9). Dense attention here is over resident tokens: evicted ones have no
+ * weight. Such a step takes as long as a dense one, and on a device it is not replayed. `sparsekvctl top` and the
  * metrics show the figures.
  */
 SKV_API void skv_set_recall(struct skv_session *session, int64_t every);
@@ -285,36 +286,28 @@ SKV_API void skv_set_recall(struct skv_session *session, int64_t every);
 /* The attended_tokens and causal_tokens of one sequence since it was attached. Waits for the device. */
 SKV_API void skv_seq_attended(const struct skv_seq *seq, uint64_t *ret_attended, uint64_t *ret_causal);
 
-/* The same of recall_layers and recall_sum. */
+/* The recall_layers and recall_sum of one sequence since it was attached. Waits for the device. */
 SKV_API void skv_seq_recall(const struct skv_seq *seq, uint64_t *ret_layers, double *ret_sum);
 
-/* How a layer attended, the numbers of policy.h's enum skv_attend_how, and in which units its ids are. */
-enum skv_looked_how {
-	SKV_LOOKED_DENSE = 0,  /* pages: all that are there */
-	SKV_LOOKED_WINDOW = 1, /* tokens */
-	SKV_LOOKED_PAGES = 2,
-	SKV_LOOKED_TOKENS = 3,
-};
-
-struct skv_looked {
-	uint32_t size; /* sizeof(struct skv_looked), set by the caller */
-	uint32_t how;  /* enum skv_looked_how */
-	uint32_t rows; /* lists of a sequence: 1, or one a kv head, or one a q head */
-	uint32_t len;  /* tokens of the sequence, those of the step included */
-	uint32_t n;    /* units looked at; tokens of a page from `len` on do not count */
+struct skv_selection_info {
+	uint32_t size;   /* sizeof(struct skv_selection_info), set by the caller */
+	uint32_t attend; /* enum skv_attend_mode: ids are pages with DENSE (all resident ones) and PAGES, else tokens */
+	uint32_t rows;   /* lists of a sequence: 1, or one a kv head, or one a q head */
+	uint32_t len;    /* tokens of the sequence, those of the step included */
+	uint32_t n;      /* tokens or pages attended to; tokens of a page from `len` on do not count */
 };
 
 /*
- * What layer `layer`, attended in the open step, looked at of the sequence of item `item`, with list `row` of its
- * rows: ascending ids into ids[room], as many as fit. Of a prompt's rows each looks no further than its own token.
- * Layers that keep tokens or pages of single heads have a row a kv head. Where such a layer has let some go and now
- * another policy attends, ids are places among those that are left.
+ * The tokens or pages that layer `layer` attended to in the open step, of the sequence of item `item`, in list `row` of
+ * its rows: ascending ids into ids[room], as many as fit. A prompt's row attends to no token after its own.
+ * Layers that evict tokens or pages of single heads have a row a kv head. Where such a layer has evicted some and another
+ * policy attends now, ids are slots.
  * For tests and displays: allocates, and waits for the device.
  * Error: -EINVAL no open step, or no such layer, item or row; -EBUSY the stream records; -ENOTRECOVERABLE the policy
  * misused a primitive; -EIO the device failed; -ENOMEM.
  */
 SKV_API int skv_selection(struct skv_session *session, uint32_t layer, uint32_t item, uint32_t row,
-                          struct skv_looked *ret, uint32_t *ids, uint32_t room);
+                          struct skv_selection_info *ret, uint32_t *ids, uint32_t room);
 
 /*
  * The spec of the policy in force, with every parameter's value, but for sequences that were given their own
@@ -323,11 +316,11 @@ SKV_API int skv_selection(struct skv_session *session, uint32_t layer, uint32_t 
 SKV_API const char *skv_policy_spec(struct skv_session *session);
 
 /*
- * Does what the policy in force keeps of a sequence hang on the queries of its prompt, or do its prompts attend to less
- * than all? Then a prompt is best read in this session: of one that another session has read, or a fork of it, the
- * queries are gone, and what they have seen. 1 or 0.
+ * Do the results of the policy in force depend on how the prompt was prefilled: does it evict by the scores of the
+ * prompt's queries, or prefill sparsely? Then prefill under this policy: a sequence or fork that was prefilled under
+ * another one lacks those scores. 1 or 0.
  */
-SKV_API int skv_policy_reads_prompts(struct skv_session *session);
+SKV_API int skv_policy_depends_on_prefill(struct skv_session *session);
 
 /* Why the last swap was refused and the old policy stayed; "" when it was not. Same lifetime. */
 SKV_API const char *skv_policy_error(struct skv_session *session);

@@ -5,14 +5,15 @@
  * Terms, used with exactly these meanings everywhere in the project:
  *
  *   token      one position of a sequence; it has one K and one V row per layer and kv head
- *   page       SKV_PAGE_TOKENS consecutive tokens of ONE layer, all kv heads
- *   sequence   one request's context: a page table per layer, a length, the token ids
- *   kv head    a head of K and V; `group` = n_heads / n_kv_heads q heads share it (GQA)
- *   budget     how much of a sequence a policy may look at or keep
+ *   page       SKV_PAGE_TOKENS tokens of ONE layer, all kv heads; a block in vLLM's words
+ *   slot       the position of a KV row in the pages of its layer and kv head, see slot mapping in kernels/evict.h
+ *   sequence   one request's context: a page table (block table) per layer, a length, the token ids
+ *   kv head    a head of K and V; a GQA group of n_heads / n_kv_heads q heads shares it
+ *   budget     how much of a sequence a policy may attend to or retain
  *   dense      attention over every resident token of the sequence
  *
- * Memory layout of a page: all K, then all V, each `[kv head][token][head_dim]`, so what one
- * kv head needs of a page is two contiguous runs.
+ * Memory layout of a page: all K, then all V, each `[kv head][token][head_dim]`, so the K rows of one kv head
+ * are contiguous, and so are its V rows.
  */
 #ifndef SPARSEKV_TYPES_H
 #define SPARSEKV_TYPES_H
@@ -39,7 +40,7 @@ extern "C" {
 #define SKV_NAME_MAX 64u /* bytes of a name, the final NUL included */
 #define SKV_MAX_DEVICES 16u
 
-/* Where the pages of a model are: in host memory, or on CUDA device i. */
+/* The memory that holds a model's pages: host memory, or that of CUDA device i. */
 #define SKV_DEVICE_HOST 0u
 #define SKV_DEVICE_CUDA(i) (1u + (uint32_t)(i))
 
@@ -57,34 +58,34 @@ SKV_INLINE size_t skv_dtype_bytes(uint32_t dtype)
 }
 
 /*
- * How a model turns the pairs of a head's elements by their position. Of a pair (x, y) at position p, with
- * a = p * skv_rope_frequency(): (x cos a - y sin a, x sin a + y cos a) * skv_rope_scale().
+ * Rotary position embedding (RoPE) of a model. A pair (x, y) of a head's elements at position p becomes
+ * (x cos a - y sin a, x sin a + y cos a) * skv_rope_scale(), with a = p * skv_rope_frequency().
  */
 enum skv_rope_type {
-	SKV_ROPE_UNKNOWN = 0, /* not said: what needs it refuses the model */
-	SKV_ROPE_NONE = 1,    /* nothing is turned */
+	SKV_ROPE_UNKNOWN = 0, /* not given: a policy that needs it refuses the model */
+	SKV_ROPE_NONE = 1,    /* no rotation */
 	SKV_ROPE_DEFAULT = 2, /* frequency of pair i: theta^(-2i / dims) */
-	SKV_ROPE_LINEAR = 3,  /* that, over factor */
+	SKV_ROPE_LINEAR = 3,  /* the default's, divided by factor */
 	SKV_ROPE_LLAMA3 = 4,  /* Llama 3.1's */
 	SKV_ROPE_YARN = 5,
 };
 
 struct skv_rope {
 	uint32_t type;        /* enum skv_rope_type */
-	uint32_t dims;        /* elements of a head that are turned, its first ones; 0: all */
+	uint32_t dims;        /* the first so many elements of a head are rotated; 0: all */
 	uint32_t interleaved; /* pairs are (2i, 2i + 1); else (i, i + dims / 2) */
 	uint32_t reserved;    /* 0 */
 	double theta;
-	double factor;    /* linear, llama3, yarn: by what slow pairs are slowed down */
+	double factor;    /* linear, llama3, yarn: divides the frequency of slow pairs */
 	double low, high; /* llama3: low_freq_factor, high_freq_factor; yarn: beta_slow, beta_fast */
-	double original;  /* llama3, yarn: positions of the first training */
-	double attention; /* yarn: what cos and sin are multiplied by; 0: 0.1 ln(factor) + 1 */
+	double original;  /* llama3, yarn: context length of the original training */
+	double attention; /* yarn: factor of cos and sin; 0: 0.1 ln(factor) + 1 */
 };
 
 #define SKV_PROFILE_PATH 256u /* bytes of the path of a profile, or of a model's directory, NUL included */
 
 /*
- * What the daemon and the library must know of a model. `size` is sizeof(struct skv_model) as the
+ * The shape of a model's KV cache, for the daemon and the library. `size` is sizeof(struct skv_model) as the
  * caller compiled it; a newer library fills a shorter struct's missing tail with zeros.
  * Initialise with SKV_MODEL_INIT.
  */
@@ -102,8 +103,8 @@ struct skv_model {
 	char name[SKV_NAME_MAX]; /* printable, NUL-terminated; sequences belong to a model by name */
 	uint32_t device;         /* SKV_DEVICE_HOST, or SKV_DEVICE_CUDA(i) with i below SKV_MAX_DEVICES */
 	uint32_t io_dtype;       /* enum skv_dtype of the q, k, v and out rows; in host memory SKV_F32 */
-	struct skv_rope rope;    /* for policies that turn keys back; the daemon does not see it */
-	char files[SKV_PROFILE_PATH]; /* absolute directory of the model's files, where policies find theirs, or "" */
+	struct skv_rope rope;    /* for policies that invert the rotation of keys; not sent to the daemon */
+	char files[SKV_PROFILE_PATH]; /* absolute directory of the model's files, where policies find profiles and codecs, or "" */
 };
 #define SKV_MODEL_INIT {.size = sizeof(struct skv_model), .n_ranks = 1}
 
@@ -120,17 +121,17 @@ SKV_INLINE uint32_t skv_pages_of(uint32_t tokens)
 }
 
 /*
- * A page table entry: where the tokens of one page of one layer are. The top four bits say what
- * kind of place, the rest is an id there. Entries are read by kernels, so they are plain integers.
+ * A page table entry: the page that holds one page's worth of tokens of one layer. The top four bits are its
+ * kind, the rest is a page id of the pool. Kernels read entries, so they are plain integers.
  */
 typedef uint32_t skv_pte;
 #define SKV_PTE_KIND_SHIFT 28
 #define SKV_PTE_ID_MASK 0x0fffffffu
 enum skv_pte_kind {
-	SKV_PTE_NONE = 0,   /* not there yet: beyond the end of the sequence */
-	SKV_PTE_FULL = 1,   /* page of the full pool, writable, this sequence's alone */
-	SKV_PTE_SHARED = 2, /* page of the full pool, read-only: forked prefix */
-	SKV_PTE_HOLE = 3,   /* evicted: these tokens take part in nothing any more */
+	SKV_PTE_NONE = 0,    /* no page yet: beyond the end of the sequence */
+	SKV_PTE_PRIVATE = 1, /* a writable page of this sequence alone */
+	SKV_PTE_SHARED = 2,  /* a read-only page: forked prefix */
+	SKV_PTE_HOLE = 3,    /* evicted: attention skips these tokens */
 };
 
 SKV_INLINE skv_pte skv_pte_make(enum skv_pte_kind kind, uint32_t id)
@@ -152,20 +153,20 @@ SKV_INLINE int skv_pte_resident(skv_pte e)
 }
 
 /*
- * A budget of a sequence: from 1 on a count, below 1 a share of the sequence, in the policy's
- * granularity (pages or tokens). Exactly one of the two is non-zero.
+ * A budget: a count, or a share of the sequence, in the policy's granularity (pages or tokens). Exactly one of
+ * the two is non-zero. Specs write both as one number: from 1 on it is a count, below 1 a share.
  */
 struct skv_budget {
 	float share;
 	uint32_t count;
 };
 
-/* The budget in units for a sequence of `n` units: max(floor, ceil(share * n)), never more than n. */
+/* The budget of a sequence of `n` tokens or pages: max(floor, count or ceil(share * n)), never more than n. */
 SKV_INLINE uint32_t skv_budget_of(struct skv_budget b, uint32_t n, uint32_t floor)
 {
 	uint32_t k = b.count;
 	if (b.share > 0) {
-		/* in double: the float nearest 0.1 times 1,000 must be 100, not 101 */
+		/* in double: the float nearest to 0.1, times 1,000, must be 100, not 101 */
 		double x = (double)b.share * n;
 		k = (uint32_t)x;
 		if (x - k > 1e-4)
