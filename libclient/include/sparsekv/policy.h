@@ -6,11 +6,10 @@
  *
  *     const struct skv_policy *sparsekv_policy(void);
  *
- * and links nothing. It returns a constant block that says which ABI it was built for, what the
- * policy is called, what can be set, and which hooks it has. Hooks never touch K, V or scores
- * themselves: they ask for primitives (struct skv_prims), which exist on every backend. So the same
- * file runs on host memory and on a GPU, and it must not depend on values it cannot see: lengths
- * differ per sequence and live with the backend, budgets are passed as budgets and resolved there.
+ * and links nothing. It returns a constant block: the ABI it was built for, the policy's name, parameters and
+ * hooks. Hooks never touch K, V or attention scores themselves: they call primitives (struct skv_prims), which every
+ * backend implements. So the same file runs in host memory and on a GPU. Lengths differ per sequence and are known to
+ * the backend alone: a policy passes budgets, and the backend resolves them.
  *
  * Life of a policy in a process:
  *   dlopen → sparsekv_policy() → the spec `name:variant?key=value&…` is parsed into a config → check() →
@@ -19,8 +18,8 @@
  * before() and after() are called for decode rows alone; rows of a prompt attend as plan.prefill says.
  *
  * Hooks run on the thread that calls skv_attend; one instance is never entered twice at a time.
- * Hooks must not allocate, block, or make system calls. On a device before() and after() run when a layer is recorded and
- * not when it is replayed: what they ask for follows from the config and the layer, the same in every step.
+ * Hooks must not allocate, block, or make system calls. On a device before() and after() run when a layer is captured
+ * into a graph, not when it is replayed: the primitives that they call follow from the config and the layer alone.
  */
 #ifndef SPARSEKV_POLICY_H
 #define SPARSEKV_POLICY_H
@@ -33,14 +32,15 @@
 extern "C" {
 #endif
 
-#define SKV_POLICY_ABI 6u
+#define SKV_POLICY_ABI 7u
 #define SKV_POLICY_SYMBOL "sparsekv_policy"
 #define SKV_POLICY_MAX_PARAMS 64u
 #define SKV_POLICY_MAX_TEXT 256u /* bytes of a summary or a help line, NUL included; printable ASCII */
 
 /* ---- taxonomy: what a policy declares of itself ---------------------------------------------- */
 
-enum skv_action { SKV_ACT_NONE, SKV_ACT_VISIBILITY, SKV_ACT_EVICT, SKV_ACT_COMPRESS };
+/* Evidence: what the policy goes by, from nothing but positions to the attention weights themselves. */
+enum skv_action { SKV_ACT_NONE, SKV_ACT_SELECT, SKV_ACT_EVICT, SKV_ACT_COMPRESS };
 enum skv_granularity { SKV_GRAN_TOKEN, SKV_GRAN_PAGE };
 enum skv_evidence_kind { SKV_EVID_NONE, SKV_EVID_POSITION, SKV_EVID_KEYS, SKV_EVID_QUERY, SKV_EVID_WEIGHTS };
 enum skv_scope { SKV_SCOPE_REQUEST, SKV_SCOPE_STEP, SKV_SCOPE_LAYER };
@@ -49,20 +49,20 @@ enum skv_sharing { SKV_SHARE_ALL_HEADS, SKV_SHARE_KV_HEAD, SKV_SHARE_Q_HEAD };
 /* ---- parameters ------------------------------------------------------------------------------ */
 
 enum skv_param_type {
-	SKV_PARAM_BUDGET = 1, /* struct skv_budget: 0 < x < 1 a share, x >= 1 a whole count */
+	SKV_PARAM_BUDGET = 1, /* struct skv_budget: 0 < x < 1 a share, x >= 1 a count */
 	SKV_PARAM_UINT = 2,   /* uint32_t */
 	SKV_PARAM_FLOAT = 3,  /* float */
 	SKV_PARAM_BOOL = 4,   /* uint32_t 0 or 1; written 0, 1, true, false */
 	SKV_PARAM_LAYERS = 5, /* struct skv_layer_set; written 2,7,12, or auto: empty, the policy chooses */
 	/*
-	 * uint32_t, which of the words in `def` (paper,eval,shared; a-z, 0-9, _, - and +): 0 is the first, the default. If it is
-	 * called "variant", name:eval is short for name?variant=eval.
+	 * uint32_t, the index of a word in `def` (paper,eval,shared; a-z, 0-9, _, - and +); the first is the default. If the
+	 * parameter is called "variant", name:eval is short for name?variant=eval.
 	 */
 	SKV_PARAM_CHOICE = 6,
 	SKV_PARAM_PROFILE = 7, /* struct skv_profile; written as the absolute path of its file, or none */
 	/*
-	 * struct skv_codec_file, of the compressor that layers with SKV_PACK_DELTA go by; written as the absolute path of the
-	 * file, or auto: NAME.safetensors beside the model, NAME being the policy's. A policy has at most one such parameter.
+	 * struct skv_codec_file, the codec of layers with SKV_COMPRESS_LATENT; written as the absolute path of its file, or
+	 * auto: NAME.safetensors in the model's directory, NAME being the policy's. At most one such parameter a policy.
 	 */
 	SKV_PARAM_CODEC = 8,
 };
@@ -84,23 +84,23 @@ SKV_INLINE int skv_layer_set_empty(const struct skv_layer_set *s)
 }
 
 /*
- * What sparsekv-calibrate(1) has found out about the model, read from a file and checked against the model's shape.
- * Without a file all is zero: `path` is empty, and so are the sets. A set that is not in the file is empty too. What the
- * spec says of layers wins: a policy takes a set from here where its own parameter is auto.
+ * A model's profile, which sparsekv-calibrate(1) measures, read from a file and checked against the model's shape.
+ * Without a file all is zero. A set that the file lacks is empty. A policy takes a set from here where its own
+ * parameter is auto: layers named in the spec come first.
  */
 struct skv_profile {
 	char path[SKV_PROFILE_PATH];
-	struct skv_layer_set delta;   /* DELTA's: dense, and selecting pages */
-	struct skv_layer_set filters; /* OmniKV's and its like: dense, and selecting tokens */
-	struct skv_layer_set anchors; /* Kascade's */
+	struct skv_layer_set delta;   /* DELTA's dense layers, which select pages */
+	struct skv_layer_set filters; /* OmniKV's and similar policies': dense layers, which select tokens */
+	struct skv_layer_set anchors; /* Kascade's anchor layers */
 	/*
-	 * Kascade's head maps, for these anchors and no others: kv head h of a layer does best with what head
-	 * map[layer][h] of the last anchor at or before it selected. All zero in layers before the first anchor.
+	 * Kascade's head maps, valid for these anchors: kv head h of a layer uses the selection of kv head map[layer][h]
+	 * of the last anchor at or before it. All zero in layers before the first anchor.
 	 */
 	uint8_t map[SKV_MAX_LAYERS][SKV_MAX_HEADS];
 };
 
-/* Where a compressor is. The library loads it, and refuses a file that does not fit the model. */
+/* The file of a codec. The library loads it, and refuses one that does not fit the model. */
 struct skv_codec_file {
 	char path[SKV_PROFILE_PATH]; /* "": auto */
 };
@@ -116,25 +116,21 @@ struct skv_param {
 
 /* ---- plan: how one layer attends ------------------------------------------------------------- */
 
-enum skv_attend_how {
-	SKV_ATTEND_DENSE = 0,  /* every resident token */
-	SKV_ATTEND_WINDOW = 1, /* the first `sinks` tokens and the most recent ones, see skv_window */
-	SKV_ATTEND_PAGES = 2,  /* the pages that `source` selected in this step; this layer, if it has SKV_EV_BOUNDS */
-	/*
-	 * The tokens that `source` selected in this step. With `source` the layer itself it reads all of its keys, selects
-	 * by their weights as its before() asks for, and reads the values of the selected tokens alone.
-	 */
-	SKV_ATTEND_TOKENS = 3,
-};
+/*
+ * Modes of attention (enum skv_attend_mode): DENSE; WINDOW, see skv_window; PAGES and TOKENS, those that layer `source`
+ * selected in this step. A layer with PAGES may be its own source if it has SKV_SCORES_PAGE_BOUNDS. A layer with TOKENS
+ * that is its own source scores all of its keys, selects by their weights as its before() requests, and reads only the
+ * selected tokens' values.
+ */
 
-/* Visible: tokens [0, sinks) and the last (W - sinks), at least 1; W = skv_budget_of(budget, n, floor). */
+/* Attends to tokens [0, sinks) and the last W - sinks, at least 1; W = skv_budget_of(budget, n, floor). (StreamingLLM.) */
 struct skv_window {
 	uint32_t sinks;
 	uint32_t floor;
 	struct skv_budget budget;
 };
 
-/* Is this one of the n layers that divide those from `first` on evenly, and of which `first` is one? */
+/* Is `layer` one of n evenly spaced layers, of which the lowest is `first`? */
 SKV_INLINE int skv_layer_even(const struct skv_model *m, uint32_t first, uint32_t n, uint32_t layer)
 {
 	for (uint32_t i = 0; i < n && first < m->n_layers; i++)
@@ -143,111 +139,117 @@ SKV_INLINE int skv_layer_even(const struct skv_model *m, uint32_t first, uint32_
 	return 0;
 }
 
-/* Evidence that attention leaves behind, as asked for in a plan. */
-enum skv_evidence_bits {
-	SKV_EV_TOKENS = 1u << 0, /* pooled softmax weight of each token */
-	SKV_EV_PAGES = 1u << 1,  /* sum of the pooled token weights of each page */
+/* Attention scores that a layer makes for selection, as its plan requests. */
+enum skv_score_bits {
+	SKV_SCORES_TOKENS = 1u << 0, /* softmax weight of each token, reduced over heads */
+	SKV_SCORES_PAGES = 1u << 1,  /* sum of these over each page */
 	/*
-	 * Scores of pages by bounds of their keys, which score_pages() makes in before(): the only kind that a
-	 * layer has ahead of its attention, and then it has no other. The library keeps bounds of its pages.
+	 * Scores of pages: an upper bound of q·k over the keys of the page (Quest), made by score_pages() in before(). The
+	 * only scores that exist before the layer attends; the layer then has no others. The library keeps the bounds.
 	 */
-	SKV_EV_BOUNDS = 1u << 2,
+	SKV_SCORES_PAGE_BOUNDS = 1u << 2,
 };
-enum skv_pool {
-	SKV_POOL_MAX = 0,
-	SKV_POOL_SUM = 1,
-	SKV_POOL_MEAN_Q = 2, /* SKV_EV_BOUNDS: q is averaged over each kv head's group; sum over kv heads */
+/* How the scores of the q heads that share a row of scores become one. */
+enum skv_reduce {
+	SKV_REDUCE_MAX = 0,
+	SKV_REDUCE_SUM = 1,
+	SKV_REDUCE_MEAN_Q = 2, /* SKV_SCORES_PAGE_BOUNDS: the mean of q over each GQA group; then the sum over kv heads */
 };
 
 /*
- * A layer that keeps the best of what it has seen, each kv head its own, and gives the rest of its memory back. What it
- * decides about is a unit: a token, or a page of one kv head.
+ * An eviction plan: each kv head of the layer retains the best of its tokens, or of its pages, and frees the memory
+ * of the rest. n below counts tokens or pages, as `granularity` says.
  *
- * The budget is what a decode step may look at, its new unit included: C = skv_budget_of(budget, n, floor) of a sequence
- * of n units. keep_best() runs in every step and lets units go in those that leave u >= C' + slack - 1 of them, C' being
- * the next step's C: then C' - 1 stay. With pages these are steps that fill one. A prompt is attended to as a whole,
- * and so is it by the first decode step after it, at whose end the layer shrinks.
+ * The budget is what a decode step attends to, its new token included: C = skv_budget_of(budget, n, floor).
+ * evict_to_budget() runs in every step and evicts in those that leave at least C' + slack - 1, C' being the next
+ * step's C: then C' - 1 stay. With pages these are the steps that fill a page. A prompt is attended to as a whole, also
+ * by the first decode step after it, at whose end the layer shrinks to its budget.
  */
-struct skv_keep {
-	uint32_t unit; /* tokens of a unit: 1 or SKV_PAGE_TOKENS; 0: nothing goes */
+struct skv_evict {
+	uint32_t granularity; /* tokens evicted as a whole: 1, or SKV_PAGE_TOKENS: pages of a kv head; 0: nothing is evicted */
 	uint32_t floor;
-	struct skv_budget budget; /* at least 2 units */
-	uint32_t slack;           /* at least 1: units that may come on top before those go that are too many */
-	uint32_t at_prompt_end;   /* the first decode step after a prompt need not wait for the slack to be used up */
+	struct skv_budget budget; /* at least 2 */
+	uint32_t slack;           /* at least 1: how far above the budget eviction runs */
+	uint32_t at_prompt_end;   /* the first decode step after a prompt evicts without waiting for the slack */
 	/*
-	 * What the sequence began with, before it decoded, never goes, and one unit more stays at least. Unless `pinned` is
-	 * zero the budget counts at most skv_budget_of(pinned, n, pinned_floor) of it, and no more of its pages are attended
-	 * to, the best ones.
+	 * The sequence's prompt is never evicted, and at least one token (page) more stays. Unless `pinned` is zero, the
+	 * budget counts at most skv_budget_of(pinned, n, pinned_floor) of it, and as many of its pages, the best ones, are
+	 * attended to.
 	 */
 	uint32_t pin_prompt;
 	uint32_t pinned_floor;
 	struct skv_budget pinned;
 	/*
-	 * Tokens: their value is the sum of the attention weights that queries give them, means over the kv head's group.
-	 * tally() adds those of a decode step, the library those of prompts. With a window only the last so many queries
-	 * before a choice count, of each call of a prompt its last ones.
+	 * Tokens only: their score is accumulated, the sum of the attention weights that queries give them, each the mean
+	 * over the GQA group. accumulate_scores() adds those of a decode step, the library those of a prompt. With a window
+	 * only the last `window` queries before an eviction count (SnapKV's observation window), in each call of a
+	 * prompt its last ones.
 	 */
-	uint32_t votes;
-	uint32_t window; /* 0: all */
+	uint32_t accumulate;
+	uint32_t window; /* 0: all queries */
 	/*
-	 * Tokens, with votes. At least 1: the heads share the budget, which is the mean of what they have; a head has at most
-	 * `spread` times as much. As pages are of all heads, memory is for that much of each: what a head has not been given
-	 * sleeps in its place, and is neither attended to nor asked for votes until a prompt or another policy comes.
+	 * Tokens only, with `accumulate`. At least 1: heads share the budget, which is their mean (Ada-KV), and a head has
+	 * at most max_head_ratio times the mean. A page holds all heads, so memory is for that much of each: tokens of a
+	 * head beyond its share stay inactive in their slots, neither attended to nor scored, until a prompt or another policy
+	 * comes.
 	 */
-	float spread;
+	float max_head_ratio;
 };
 
 /*
- * A layer that keeps its older tokens in less than rows of K and V, and nearly the same: they are packed. Which are follows
- * from the sequence's length alone: blocks, as soon as `raw` tokens are behind them. It lets go of none (keep is zero).
+ * KV cache compression of a layer: tokens older than the residual window are stored in a smaller form, in blocks, and
+ * nearly the same K and V are computed from it. Which tokens are compressed follows from the sequence's length alone.
+ * The layer evicts nothing (plan.evict is zero).
  */
-enum skv_pack_kind {
-	SKV_PACK_NONE = 0,
+enum skv_compress_kind {
+	SKV_COMPRESS_NONE = 0,
 	/*
-	 * What is left of a token beside the mean of the references nearest to it, by a compressor. The layer is DENSE, or it
-	 * attends to TOKENS of an earlier layer that selects for all heads at once, and it leaves no evidence.
+	 * Latent: a codec's code of the token's difference to the mean of its nearest references (DeltaKV), or of the token
+	 * itself (Palu). The layer is DENSE, or attends to TOKENS of an earlier layer that selects for all heads at
+	 * once, and makes no scores.
 	 */
-	SKV_PACK_DELTA = 1,
+	SKV_COMPRESS_LATENT = 1,
 	/*
-	 * K and V themselves in 4 or 2 bits, without a compressor: K in groups of 32 tokens, each element of a head apart, V in
-	 * groups of elements of a token. The layer is DENSE, with any evidence but bounds. Neither references nor sinks.
+	 * KV quantization to 4 or 2 bits, without a codec (KIVI): K per channel in blocks of 32 tokens, V per token in scale
+	 * blocks. The layer is DENSE, with any scores but page bounds; neither references nor sinks.
 	 */
-	SKV_PACK_LOW = 2,
+	SKV_COMPRESS_QUANT = 2,
 };
-struct skv_pack {
-	uint32_t kind;     /* enum skv_pack_kind */
-	uint32_t bits;     /* of each number of a code: 16, 8, 4, or 0: there is none, a token is its references' mean */
-	uint32_t group;    /* numbers that share a scale: 32 or 64; LOW: of V, a divisor of the head's dimensions */
-	uint32_t stride;   /* every so many tokens, at most 255, one is a reference; 0: no references */
-	uint32_t near;     /* and so many are a token's, at most 4; 0 without references */
-	uint32_t ref_bits; /* of a number of a reference: 16, 8 or 4; 0 without references */
-	uint32_t sinks;    /* so many first tokens, up to 240, stay rows: whole pages of them */
-	uint32_t raw;      /* and so many last ones, at least */
-	uint32_t block;    /* tokens that are packed at once: whole pages; LOW: a multiple of 32 */
+struct skv_compress {
+	uint32_t kind;        /* enum skv_compress_kind */
+	uint32_t bits;        /* of each element of a code: 16, 8, 4, or 0: no code, a token is the mean of its references */
+	uint32_t scale_block; /* elements that share a scale: 32 or 64; QUANT: of V, a divisor of head_dim */
+	uint32_t stride;      /* every stride-th token, at most the 255th, is a reference; 0: no references */
+	uint32_t n_refs;      /* references of a token, at most 4; 0 without references */
+	uint32_t ref_bits;    /* of an element of a reference: 16, 8 or 4; 0 without references */
+	uint32_t sinks;       /* the first so many tokens, up to 240, stay uncompressed: whole pages of them */
+	uint32_t residual;    /* at least so many last tokens stay uncompressed: the residual window */
+	uint32_t block;       /* tokens compressed at once: whole pages; QUANT: a multiple of 32 */
 };
 
 /*
- * How rows of a prompt attend. A row is a token's position p; P is where its prompt began, which is where the sequence last
- * decoded or was forked. Rows lie in tiles of the sequence's positions, [i tile, (i + 1) tile), and what a tile looks at
- * beside its neighbourhood is chosen by the queries that come first, so that a prompt may be cut anywhere.
- * begin(p, x) = max(P, p - p % x).
+ * How rows of a prompt attend. A row is at its token's position p; P is the position where its prompt began, which is
+ * where the sequence last decoded or was forked. Rows form tiles of the sequence's positions, [i tile, (i + 1) tile).
+ * What a tile attends to beside its neighbourhood follows from its representative row, its first, begin(p, tile), with
+ * begin(p, x) = max(P, p - p % x): so chunking a prompt changes no result.
  *
- *   STREAMING   row p sees t < sinks and t > p - window.
- *   HIP         tiles of 64: t < sinks, t >= p - p % 64 - window, and of what is between, each q head apart, what the row
- *               begin(p, 64) found in stages: of chunks of 64 tokens the best keep[0] tokens' worth, of these in chunks of
- *               32 keep[1], of these in chunks of 8 keep[2]. A chunk scores as its representative does: from the
- *               first tokens of its halves the better one's half, down to one token. (Lee et al., InfiniteHiP.)
- *   MINFERENCE  segments of `segment` tokens: their first SKV_LINE_ROWS rows are dense, and by the softmax weights of these,
- *               each q head apart, the heaviest `vertical` tokens (the first SKV_LINES_FORCED among them) and
- *               `slash` distances (likewise) are what the segment's other rows see, in tiles of 64: blocks of 64
- *               tokens that a chosen distance touches, and the chosen tokens. (Jiang et al., MInference 1.0.)
- *   KASCADE     tiles of 128 rows, the kv head's group among them (skv_kascade_tile() tokens): the tile itself, and before
- *               it the best skv_budget_of(top, tile's start, top_floor) tokens of each kv head by the weights of
- *               the row begin(p, tile) in layer `source`, summed over the group after the softmax. (Kascade, 3.4.)
+ *   STREAMING   row p attends to t < sinks and t > p - window.
+ *   HIP         tiles of 64: t < sinks, t >= p - p % 64 - window, and of the tokens between, each q head its own, those
+ *               that the row begin(p, 64) selects in stages: of chunks of 64 tokens the best keep[0] tokens' worth, of
+ *               these in chunks of 32 keep[1], of these in chunks of 8 keep[2]. The score of a chunk is that of its
+ *               representative token, found by bisection: of two halves the one whose first token scores higher,
+ *               down to one token. (Lee et al., InfiniteHiP.)
+ *   MINFERENCE  segments of `segment` tokens: their first SKV_MINFERENCE_ROWS rows are dense, and by the softmax weights
+ *               of these, each q head its own, the heaviest `vertical` tokens (the first SKV_MINFERENCE_FORCED always)
+ *               and `slash` distances (likewise) are what the segment's other rows attend to, in tiles of 64: blocks
+ *               of 64 tokens that a chosen distance touches, and the chosen tokens. (Jiang et al., MInference 1.0.)
+ *   KASCADE     tiles of 128 rows of a GQA group (skv_kascade_tile() tokens): the tile itself, and of the tokens before
+ *               it the best skv_budget_of(top, tile's start, top_floor) of each kv head by the softmax weights of
+ *               the row begin(p, tile) in layer `source`, summed over the group. (Kascade, 3.4.)
  *
- * With a correction the rows begin(p, gamma) are dense, and so are the prompt's last s % gamma + tail, s its end. DELTA:
- * to the others the last such row's difference, dense - sparse, is added (Delta Attention, Eq. 6), or with MINFERENCE that
- * of the last of the segment's dense rows, if it is later. RECOMPUTE: nothing is (Eq. 5).
+ * With a correction the rows begin(p, gamma) are dense, and so are the prompt's last s % gamma + tail, s its end. DELTA
+ * adds to the other rows the difference, dense - sparse, of the last such row (Delta Attention, Eq. 6), with MINFERENCE
+ * of the last of the segment's dense rows, if it is later. RECOMPUTE adds nothing (Eq. 5).
  */
 enum skv_prefill_how {
 	SKV_PREFILL_DENSE = 0,
@@ -258,8 +260,8 @@ enum skv_prefill_how {
 };
 enum skv_correction { SKV_CORRECT_NONE = 0, SKV_CORRECT_DELTA = 1, SKV_CORRECT_RECOMPUTE = 2 };
 
-#define SKV_LINE_ROWS 64u
-#define SKV_LINES_FORCED 30u
+#define SKV_MINFERENCE_ROWS 64u
+#define SKV_MINFERENCE_FORCED 30u
 #define SKV_HIP_STAGES 3u
 
 struct skv_prefill {
@@ -271,16 +273,16 @@ struct skv_prefill {
 	uint32_t window;     /* STREAMING: at least 1 */
 	uint32_t keep[SKV_HIP_STAGES]; /* tokens: multiples of 64, 32, 8, none above the one before */
 	uint32_t segment;    /* tokens: a power of two, at least 128 */
-	uint32_t vertical, slash; /* at least SKV_LINES_FORCED */
+	uint32_t vertical, slash; /* at least SKV_MINFERENCE_FORCED */
 	struct skv_budget top; /* KASCADE: tokens */
 	uint32_t top_floor;
 	uint32_t source;     /* KASCADE: this layer, or the last one before it that is its own source */
-	uint32_t dense;      /* its own source: it attends densely, and chooses for later layers alone, as the paper's layer 0 */
-	uint32_t mapped;     /* of an earlier layer: kv head h goes by the tokens of its kv head map[h] */
+	uint32_t dense;      /* its own source: it attends densely and selects for later layers only, as the paper's layer 0 */
+	uint32_t mapped;     /* of an earlier layer: kv head h uses the tokens of that layer's kv head map[h] */
 	uint8_t map[SKV_MAX_HEADS];
 };
 
-/* Tokens of a tile of Kascade's: 128 rows of a group, a power of two, at least 16. */
+/* Tokens of a Kascade tile: 128 rows of a GQA group; a power of two, at least 16. */
 SKV_INLINE uint32_t skv_kascade_tile(uint32_t group)
 {
 	uint32_t tile = 128;
@@ -292,22 +294,23 @@ SKV_INLINE uint32_t skv_kascade_tile(uint32_t group)
 
 struct skv_plan {
 	uint32_t size;     /* filled in by the library */
-	uint32_t attend;   /* enum skv_attend_how */
+	uint32_t attend;   /* enum skv_attend_mode */
 	uint32_t source;   /* PAGES, TOKENS: an earlier layer that selects, or this one */
-	uint32_t evidence; /* set of skv_evidence_bits; weights: of a layer that is dense, or its own source */
-	uint32_t pool;     /* enum skv_pool: over the heads that share one score row */
-	uint32_t sharing;  /* enum skv_sharing: one row of evidence, and one selection, a sequence, kv head or q head */
+	uint32_t scores;   /* set of skv_score_bits; weights: of a layer that is dense, or its own source */
+	uint32_t reduce;   /* enum skv_reduce: over the heads that share one row of scores */
+	uint32_t sharing;  /* enum skv_sharing: one row of scores, and one selection, a sequence, kv head or q head */
 	struct skv_window window;
-	/* PAGES, TOKENS of an earlier layer that shares by kv head, if `mapped`: kv head h goes by its row map[h]. */
+	/* PAGES, TOKENS of an earlier layer that shares by kv head, if `mapped`: kv head h uses its row map[h]. */
 	uint32_t mapped;
 	uint8_t map[SKV_MAX_HEADS];
 	/*
-	 * Tokens: the layer is DENSE, with `votes` its evidence is SKV_EV_TOKENS, SKV_POOL_SUM, SKV_SHARE_KV_HEAD, else none.
-	 * With `spread` it attends to TOKENS, its own source, without evidence: what is awake.
-	 * Pages: it attends to PAGES of its own by SKV_EV_BOUNDS, SKV_SHARE_Q_HEAD. It is no other layer's source.
+	 * Evicting tokens, the layer is DENSE; with evict.accumulate its scores are SKV_SCORES_TOKENS, SKV_REDUCE_SUM,
+	 * SKV_SHARE_KV_HEAD, else none. With evict.max_head_ratio it attends to TOKENS, its own source, without scores: the
+	 * active ones. Evicting pages, it attends to PAGES of its own by SKV_SCORES_PAGE_BOUNDS, SKV_SHARE_Q_HEAD. A layer
+	 * that evicts is no other layer's source.
 	 */
-	struct skv_keep keep;
-	struct skv_pack pack;
+	struct skv_evict evict;
+	struct skv_compress compress;
 	struct skv_prefill prefill;
 };
 
@@ -387,10 +390,10 @@ static inline int skv_prefill_check(const struct skv_prefill_config *c, const ch
 		snprintf(err, err_len, "%skeep=%u, expected a multiple of 8, at most %u", prefix, c->keep, most / 16);
 	else if (c->segment < 128 || c->segment > most || (c->segment & (c->segment - 1)))
 		snprintf(err, err_len, "%ssegment=%u, expected a power of two, 128 to %u", prefix, c->segment, most);
-	else if (c->vertical < SKV_LINES_FORCED || c->vertical > most)
-		snprintf(err, err_len, "%svertical=%u, expected %u to %u", prefix, c->vertical, SKV_LINES_FORCED, most);
-	else if (c->slash < SKV_LINES_FORCED || c->slash > most)
-		snprintf(err, err_len, "%sslash=%u, expected %u to %u", prefix, c->slash, SKV_LINES_FORCED, most);
+	else if (c->vertical < SKV_MINFERENCE_FORCED || c->vertical > most)
+		snprintf(err, err_len, "%svertical=%u, expected %u to %u", prefix, c->vertical, SKV_MINFERENCE_FORCED, most);
+	else if (c->slash < SKV_MINFERENCE_FORCED || c->slash > most)
+		snprintf(err, err_len, "%sslash=%u, expected %u to %u", prefix, c->slash, SKV_MINFERENCE_FORCED, most);
 	else
 		return 0;
 	return -1;
@@ -454,15 +457,15 @@ static inline void skv_prefill_plan(const struct skv_prefill_config *c, const st
 struct skv_policy_ctx;
 
 /*
- * Top-k of a layer's evidence, per score row (see skv_plan.sharing). n = units (pages or tokens) of
- * the sequence, the current one included.
+ * Top-k of a layer's scores, one selection for each row of scores (see skv_plan.sharing), of the sequence's n tokens or
+ * pages, the current one included.
  *   K = skv_budget_of(budget, n, floor); R = min(K, max(recent_floor, recent or K/8 when zero)), or 0 with no_recent
- * Selected: the last R units, the first `pin` units (on top of the budget), and the best K - R of
- * the rest. With pin_counts the pinned ones are of the K: the first min(pin, K - R), and the best of the rest up to K.
- * Ties go to the lower index. Evicted units are never selected.
+ * Selected: the last R, the first `pin` (in addition to the budget), and the best K - R of the rest. With pin_counts
+ * the pinned ones count: the first min(pin, K - R), and the best of the rest up to K.
+ * Ties go to the lower index. Evicted tokens and pages are never selected.
  */
 struct skv_select {
-	uint32_t layer; /* whose evidence; the selection is stored under the same number */
+	uint32_t layer; /* whose scores; the selection is stored under the same number */
 	struct skv_budget budget;
 	uint32_t floor;
 	uint32_t recent;
@@ -472,30 +475,30 @@ struct skv_select {
 	uint32_t no_recent;
 };
 
-/* Who stays: the latest, the pinned, the best by value, in this order, in each kv head. Of equals the earlier one. */
-struct skv_keep_best {
+/* What each kv head retains: the latest, the pinned, the best by score, in this order. Ties go to the earlier one. */
+struct skv_evict_to_budget {
 	uint32_t layer;
-	struct skv_budget recent; /* of the next step's units, its new one included: a count or a share; none if zero */
-	uint32_t smooth;  /* tokens; odd, at most 63. Above 1: in place of a value the mean of so many positions around it */
+	struct skv_budget recent; /* a count or a share of the next step's tokens (pages), its new one included; none if zero */
+	uint32_t smooth; /* tokens; odd, at most 63. Above 1: in place of a score the mean of so many positions around it */
 	/*
-	 * Tokens. Above 0: lambda * importance - (1 - lambda) * redundancy in place of the value: its share of the head's
-	 * sum, and the softmax, over the head's tokens, of the key's mean cosine similarity to all of them.
+	 * Tokens. Above 0: lambda * importance - (1 - lambda) * redundancy in place of the score (R-KV). Importance: its share
+	 * of the head's sum; redundancy: the softmax, over the head's tokens, of the key's mean cosine similarity to all of them.
 	 */
 	float lambda;
-	uint32_t old_first; /* of equals the earlier one goes */
-	uint32_t forget;    /* values of those that stay become 0 when others go */
+	uint32_t evict_older;  /* of equals the earlier one is evicted */
+	uint32_t reset_scores; /* scores of those that stay become 0 after an eviction */
 	/*
-	 * Where heads share a budget: of each the latest and its best stay awake up to this share of the mean, then the best
-	 * of all heads.
+	 * Where heads share a budget: of each head the latest and its best stay active up to this share of the mean, then the
+	 * best of all heads (AdaKV's safeguard).
 	 */
-	float sure;
+	float safeguard;
 };
 
 /*
- * A page's weight is the softmax of its score over all pages that are there, a mean over the kv head's group. Pages that
- * matter get the length of the sequence as their value.
+ * A page's weight is the softmax of its score over all resident pages, the mean over the GQA group. A page that matters is
+ * touched: the sequence's length becomes its score, so that eviction is by the time of the last touch (RaaS).
  */
-struct skv_stamp_pages {
+struct skv_touch_pages {
 	uint32_t layer;
 	float scale; /* of the scores; 0: the model's softmax scale */
 	float alpha; /* a page matters if its weight is above this ... */
@@ -504,54 +507,54 @@ struct skv_stamp_pages {
 
 /*
  * Functions that the library hands to hooks. Each works on all sequences of the context at once.
- * They return nothing: a request that does not fit the plan (evidence that was not asked for, a
- * layer out of range) is a bug of the policy, is reported by `sparsekvctl policy load` when the
- * probe runs the hooks, and makes skv_step_end fail with -ENOTRECOVERABLE.
+ * They return nothing. A call that does not fit the plan (scores that it does not request, a layer out of range) is a
+ * bug of the policy: `sparsekvctl policy load` reports it when the probe runs the hooks, and skv_step_end fails with
+ * -ENOTRECOVERABLE.
  */
 struct skv_prims {
 	uint32_t size;
 	/*
-	 * after(), or before() of a later layer: choose pages by SKV_EV_PAGES, tokens by SKV_EV_TOKENS. For a layer that
-	 * is its own source: in its before(), and nowhere else.
+	 * after(), or before() of a later layer: select pages by SKV_SCORES_PAGES, tokens by SKV_SCORES_TOKENS. For a layer
+	 * that is its own source: in its before(), and nowhere else.
 	 */
 	void (*select_pages)(const struct skv_policy_ctx *, const struct skv_select *);
 	void (*select_tokens)(const struct skv_policy_ctx *, const struct skv_select *);
 	/*
-	 * As select_tokens for a layer with SKV_SHARE_Q_HEAD, but one set for all heads: the best K - R are those that come
-	 * first when the heads name theirs in turns, every head its best, then every head its second ..., no token twice.
+	 * As select_tokens for a layer with SKV_SHARE_Q_HEAD, but one set for all heads: the best K - R are the first when
+	 * the heads' rankings are interleaved, every head's best, then every head's second ..., no token twice (LessIsMore).
 	 */
 	void (*select_union)(const struct skv_policy_ctx *, const struct skv_select *);
-	/* step_end(): free the pages of `layer` wholly outside the window as the NEXT step sees it. */
+	/* step_end(): evict the pages of `layer` that are wholly outside the window of the NEXT step. */
 	void (*evict_outside)(const struct skv_policy_ctx *, uint32_t layer, const struct skv_window *);
-	/* adopt(), step_end(): the state of sequence i, seq_state_bytes of it, zeroed when first adopted. */
+	/* adopt(), step_end(): the seq_state_bytes of state of sequence i, zeroed when first adopted. */
 	void *(*seq_state)(const struct skv_policy_ctx *, uint32_t i);
 	/*
-	 * before() of a layer with SKV_EV_BOUNDS: score its pages, Σ_d max(q_d kmin_d, q_d kmax_d) of each q head
-	 * (kmin and kmax: the least and the most of the page's keys), pooled as its plan says. select_pages() may
-	 * follow at once.
+	 * before() of a layer with SKV_SCORES_PAGE_BOUNDS: score its pages, Σ_d max(q_d kmin_d, q_d kmax_d) of each q head
+	 * (kmin, kmax: element-wise minimum and maximum of the page's keys), reduced as its plan says. select_pages() may
+	 * follow at once. (Quest.)
 	 */
 	void (*score_pages)(const struct skv_policy_ctx *, uint32_t layer);
-	/* after() of a layer whose plan.keep has votes: the step's query votes, if it is one that counts. */
-	void (*tally)(const struct skv_policy_ctx *, uint32_t layer);
-	/* after() of a layer with plan.keep, at last: if some are to go, choose who stays. */
-	void (*keep_best)(const struct skv_policy_ctx *, const struct skv_keep_best *);
-	/* before() of a layer that keeps pages, after score_pages(): stamp those that matter, list those to attend to. */
-	void (*stamp_pages)(const struct skv_policy_ctx *, const struct skv_stamp_pages *);
+	/* after() of a layer with plan.evict.accumulate: add the attention weights of the step's query, if it counts. */
+	void (*accumulate_scores)(const struct skv_policy_ctx *, uint32_t layer);
+	/* after() of a layer with plan.evict, as its last call: evict if the plan says so. */
+	void (*evict_to_budget)(const struct skv_policy_ctx *, const struct skv_evict_to_budget *);
+	/* before() of a layer that evicts pages, after score_pages(): touch those that matter, list those to attend to. */
+	void (*touch_pages)(const struct skv_policy_ctx *, const struct skv_touch_pages *);
 };
 
 struct skv_policy_ctx {
 	uint32_t size;
-	uint32_t n_seqs; /* sequences that this call is about: of a step those that run this policy with this config */
+	uint32_t n_seqs; /* sequences of this call: those of the step that run this policy with this config */
 	const struct skv_prims *prims;
 	const struct skv_model *model;
 	const void *config; /* the policy's own struct, filled from the spec */
-	void *host;         /* the library's */
+	void *library;      /* the library's own */
 };
 
 /* ---- the block ------------------------------------------------------------------------------- */
 
 struct skv_policy {
-	/* Geometry first: a loader compares field by field and names the one that differs. */
+	/* Sizes first: the loader compares them one by one and names the one that differs. */
 	uint32_t size;        /* sizeof(struct skv_policy) */
 	uint32_t abi;         /* SKV_POLICY_ABI */
 	uint32_t page_tokens; /* SKV_PAGE_TOKENS */
@@ -559,7 +562,7 @@ struct skv_policy {
 	uint32_t plan_size;   /* sizeof(struct skv_plan) */
 	uint32_t prims_size;  /* sizeof(struct skv_prims): primitives that it may call */
 
-	const char *name;    /* [a-z0-9_-]+, shorter than SKV_NAME_MAX; what a spec begins with */
+	const char *name;    /* [a-z0-9_-]+, shorter than SKV_NAME_MAX; a spec begins with it */
 	const char *version;
 	const char *summary; /* one line; names the paper */
 
@@ -581,11 +584,11 @@ struct skv_policy {
 	void (*after)(const struct skv_policy_ctx *, uint32_t layer);
 	/* For the sequences that decoded in this step. */
 	void (*step_end)(const struct skv_policy_ctx *);
-	/* Take over sequences of another policy (holes in them are to be accepted); 0, or -1 and a text. */
+	/* Adopt sequences that another policy left, with evicted pages (holes) if it evicts; 0, or -1 and a text. */
 	int (*adopt)(const struct skv_policy_ctx *, char *err, size_t err_len);
 };
 
-/* Fills the geometry fields; use it as the first initialiser of the block. */
+/* Fills the sizes; use it as the first initialiser of the block. */
 #define SKV_POLICY_HEADER                                                                                   \
 	.size = sizeof(struct skv_policy), .abi = SKV_POLICY_ABI, .page_tokens = SKV_PAGE_TOKENS,           \
 	.param_size = sizeof(struct skv_param), .plan_size = sizeof(struct skv_plan),                       \

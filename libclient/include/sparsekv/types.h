@@ -152,6 +152,14 @@ SKV_INLINE int skv_pte_resident(skv_pte e)
 	return skv_pte_kind(e) == SKV_PTE_FULL || skv_pte_kind(e) == SKV_PTE_SHARED;
 }
 
+/* How a layer attends in decode. */
+enum skv_attend_mode {
+	SKV_ATTEND_DENSE = 0,  /* every resident token */
+	SKV_ATTEND_WINDOW = 1, /* attention sinks and the most recent tokens, see struct skv_window in policy.h */
+	SKV_ATTEND_PAGES = 2,  /* selected pages */
+	SKV_ATTEND_TOKENS = 3, /* selected tokens */
+};
+
 /*
  * A budget: a count, or a share of the sequence, in the policy's granularity (pages or tokens). Exactly one of
  * the two is non-zero. Specs write both as one number: from 1 on it is a count, below 1 a share.
