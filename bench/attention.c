@@ -131,7 +131,7 @@ static void bounds(struct bed *b, uint32_t layer)
 {
 	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
 	b->sh.layer = b->sh.state = layer;
-	b->o->kern->score_pages(&b->sh, &b->step, b->q, SKV_POOL_MAX, &ev, &b->work);
+	b->o->kern->score_pages(&b->sh, &b->step, b->q, SKV_REDUCE_MAX, &ev, &b->work);
 }
 
 static void window(struct bed *b, uint32_t layer)

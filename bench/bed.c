@@ -207,7 +207,7 @@ static void tables_init(struct bed *b, uint64_t *rng)
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t j = (uint32_t)(bench_random(rng) % (i + 1));
 		table[i] = table[j];
-		table[j] = skv_pte_make(SKV_PTE_FULL, i);
+		table[j] = skv_pte_make(SKV_PTE_PRIVATE, i);
 	}
 	b->table = bed_there(b, table, n * sizeof *table);
 	b->seq = bed_get(batch * sizeof *b->seq);

@@ -93,7 +93,7 @@ static void codec_init(struct yard *y, uint64_t *rng, uint32_t bits, uint32_t re
 
 	for (uint32_t i = 0; i < dim / 2; i++)
 		turn[i] = pow(500000, -2.0 * i / dim);
-	y->code = (struct skv_codes){.kind = SKV_PACK_DELTA, .first = 16, .stride = 10, .near = 4, .ref_bits = ref_bits,
+	y->code = (struct skv_codes){.kind = SKV_COMPRESS_LATENT, .first = 16, .stride = 10, .near = 4, .ref_bits = ref_bits,
 	                             .id_bytes = 16 + y->tokens / 10 < 65536 ? 2 : 4, .bits = bits, .width = d / 4,
 	                             .group = 64, .hidden = 3 * d / 2, .turn_scale = 1, .turn_dims = dim};
 	y->code.in = noise(y, rng, 2 * y->code.hidden, d);
@@ -161,7 +161,7 @@ static void tables_init(struct yard *y, const uint32_t pages[TABLES])
 	for (uint32_t k = 0; k < TABLES; k++)
 		for (uint32_t i = 0; i < y->batch; i++)
 			for (uint32_t p = 0; p < pages[k]; p++)
-				t[((size_t)i * TABLES + k) * y->pages + p] = skv_pte_make(SKV_PTE_FULL, next++);
+				t[((size_t)i * TABLES + k) * y->pages + p] = skv_pte_make(SKV_PTE_PRIVATE, next++);
 	y->table = bed_there(&y->bed, t, (size_t)y->batch * TABLES * y->pages * sizeof *t);
 }
 

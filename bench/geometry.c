@@ -92,7 +92,7 @@ void geometry_begin(struct skv_model *m, uint32_t width)
 static void add_packed(const struct skv_session *s, uint32_t layer, uint32_t tokens, uint64_t pages[SKV_GROUPS])
 {
 	const struct skv_codes *c = &s->policy->packing->layer[layer].code;
-	const uint32_t coded = packs_coded(&s->policy->plan[layer].pack, tokens);
+	const uint32_t coded = packs_coded(&s->policy->plan[layer].compress, tokens);
 	struct skv_shape shape = s->shape;
 
 	shape.code = c;
@@ -109,10 +109,10 @@ bool geometry_pages(const struct skv_session *s, uint32_t tokens, uint64_t pages
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
 		const struct skv_plan *plan = &s->policy->plan[layer];
 
-		if (plan->keep.unit || plan_keeps_bounds(plan) || plan->attend == SKV_ATTEND_WINDOW)
+		if (plan->evict.granularity || plan_keeps_bounds(plan) || plan->attend == SKV_ATTEND_WINDOW)
 			return false;
 		pages[SKV_GROUP_PAGES] += skv_pages_of(tokens);
-		if (plan->pack.kind)
+		if (plan->compress.kind)
 			add_packed(s, layer, tokens, pages);
 	}
 	return true;

@@ -93,7 +93,7 @@ static void way_plan(struct yard *y, struct way *w)
 	if (p->how == SKV_PREFILL_HIP) {
 		w->units = tiles_of(y, w, sh->n_heads, 8, p->keep[SKV_HIP_STAGES - 1] / 8);
 	} else if (p->how == SKV_PREFILL_MINFERENCE) {
-		w->sp.kept_rows = SKV_LINE_ROWS;
+		w->sp.kept_rows = SKV_MINFERENCE_ROWS;
 		w->units = tiles_of(y, w, sh->n_heads, 64, y->prompt.end / 64 + 1);
 		w->more = tiles_of(y, w, sh->n_heads, 1, p->vertical);
 	} else if (p->how == SKV_PREFILL_KASCADE) {

@@ -139,7 +139,7 @@ static void fill(struct prompt *p)
 
 int prompt_init(struct prompt *p, const struct bed_options *o, struct skv_shape sh, uint32_t tokens, uint32_t prefix)
 {
-	const struct skv_sparse most = {.delta = true, .kept_rows = SKV_LINE_ROWS};
+	const struct skv_sparse most = {.delta = true, .kept_rows = SKV_MINFERENCE_ROWS};
 	const uint32_t pages = skv_pages_of(prefix + tokens), kept = 2 * skv_kept_pages(&sh, &most);
 	uint64_t rng = 1;
 
@@ -153,7 +153,7 @@ int prompt_init(struct prompt *p, const struct bed_options *o, struct skv_shape 
 	for (uint32_t i = 0; i < p->stride; i++) {
 		const uint32_t j = (uint32_t)(bench_random(&rng) % (i + 1));
 		entry[i] = entry[j];
-		entry[j] = skv_pte_make(SKV_PTE_FULL, i);
+		entry[j] = skv_pte_make(SKV_PTE_PRIVATE, i);
 	}
 	memcpy(table, entry, pages * sizeof *entry);
 	memcpy(table + p->stride, entry + pages, kept * sizeof *entry);

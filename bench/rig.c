@@ -215,7 +215,7 @@ void rig_fill(struct rig *r, uint32_t n, uint32_t tokens, uint32_t steps)
 			uint32_t least = tokens < SKV_PAGE_TOKENS ? 0 : i % SKV_PAGE_TOKENS;
 			uint32_t left = tokens - least - at, take = left < RIG_CHUNK - rows ? left : RIG_CHUNK - rows;
 			item[items++] = (struct skv_step_item){
-				.seq = r->seq[i], .n_tokens = take, .flags = SKV_STEP_PROMPT, .n_later = left - take};
+				.seq = r->seq[i], .n_tokens = take, .flags = SKV_STEP_PROMPT, .n_prompt_remaining = left - take};
 			rows += take;
 			at += take;
 			if (take == left) {
@@ -224,7 +224,7 @@ void rig_fill(struct rig *r, uint32_t n, uint32_t tokens, uint32_t steps)
 			}
 		}
 		rig_need(skv_step_begin(r->session, item, items, r->stream));
-		attend_all(r, step, skv_policy_reads_prompts(r->session), NULL);
+		attend_all(r, step, skv_policy_depends_on_prefill(r->session), NULL);
 		rig_need(skv_step_end(r->session, NULL));
 	}
 	rig_wait(r);

@@ -116,7 +116,7 @@ static bool make_pool(struct stack *k)
 	k->sh.pool = aligned_alloc(64, pages * k->sh.page_bytes);
 	k->table = calloc(2 * pages, sizeof *k->table);
 	for (uint32_t i = 0; k->table && i < pages; i++)
-		k->table[i] = skv_pte_make(SKV_PTE_FULL, i);
+		k->table[i] = skv_pte_make(SKV_PTE_PRIVATE, i);
 	return k->sh.pool && k->table;
 }
 

@@ -19,9 +19,9 @@ const char *skv_select_check(const struct skv_select *s, uint32_t evidence, cons
 {
 	if (s->layer >= n_layers)
 		return "a selection of a layer that the model does not have";
-	if (!(plans[s->layer].evidence & evidence))
+	if (!(plans[s->layer].scores & evidence))
 		return "a selection by evidence that the layer's plan does not ask for";
-	if (plans[s->layer].keep.unit)
+	if (plans[s->layer].evict.granularity)
 		return "a selection of a layer that keeps units";
 	if (!budget_valid(s->budget))
 		return "a selection without a budget";
@@ -30,7 +30,7 @@ const char *skv_select_check(const struct skv_select *s, uint32_t evidence, cons
 
 const char *skv_union_check(const struct skv_select *s, const struct skv_plan *plans, uint32_t n_layers)
 {
-	const char *wrong = skv_select_check(s, SKV_EV_TOKENS, plans, n_layers);
+	const char *wrong = skv_select_check(s, SKV_SCORES_TOKENS, plans, n_layers);
 
 	if (!wrong && plans[s->layer].sharing != SKV_SHARE_Q_HEAD)
 		wrong = "a union of heads where the layer's plan has no row for each q head";
@@ -51,14 +51,14 @@ const char *skv_score_check(uint32_t layer, const struct skv_plan *plans, uint32
 {
 	if (layer >= n_layers)
 		return "scores of a layer that the model does not have";
-	return plans[layer].evidence & SKV_EV_BOUNDS ? NULL : "scores by bounds that the layer's plan does not ask for";
+	return plans[layer].scores & SKV_SCORES_PAGE_BOUNDS ? NULL : "scores by bounds that the layer's plan does not ask for";
 }
 
 const char *skv_tally_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers)
 {
-	if (layer >= n_layers || !plans[layer].keep.votes)
+	if (layer >= n_layers || !plans[layer].evict.accumulate)
 		return "votes in a layer whose plan has none";
-	return plans[layer].keep.spread > 0 ? "votes in a layer whose heads share a budget: they are counted anyhow" : NULL;
+	return plans[layer].evict.max_head_ratio > 0 ? "votes in a layer whose heads share a budget: they are counted anyhow" : NULL;
 }
 
 static bool budget_or_none(struct skv_budget b)
@@ -66,9 +66,9 @@ static bool budget_or_none(struct skv_budget b)
 	return budget_valid(b) || (b.count == 0 && b.share == 0);
 }
 
-const char *skv_keep_check(const struct skv_keep_best *k, const struct skv_plan *plans, uint32_t n_layers)
+const char *skv_keep_check(const struct skv_evict_to_budget *k, const struct skv_plan *plans, uint32_t n_layers)
 {
-	if (k->layer >= n_layers || !plans[k->layer].keep.unit)
+	if (k->layer >= n_layers || !plans[k->layer].evict.granularity)
 		return "a choice of units in a layer that keeps none";
 	if (!budget_or_none(k->recent))
 		return "the latest units by a budget that is none";
@@ -76,18 +76,18 @@ const char *skv_keep_check(const struct skv_keep_best *k, const struct skv_plan 
 		return "a mean of positions around, expected an odd number up to 63";
 	if (!(k->lambda >= 0 && k->lambda <= 1))
 		return "a lambda that is not from 0 to 1";
-	if (plans[k->layer].keep.unit > 1 && (k->smooth > 1 || k->lambda > 0))
+	if (plans[k->layer].evict.granularity > 1 && (k->smooth > 1 || k->lambda > 0))
 		return "a choice of pages by more than their value";
-	if (!(k->sure >= 0 && k->sure <= 1) || (k->sure > 0 && !(plans[k->layer].keep.spread > 0)))
+	if (!(k->safeguard >= 0 && k->safeguard <= 1) || (k->safeguard > 0 && !(plans[k->layer].evict.max_head_ratio > 0)))
 		return "a sure share that is not from 0 to 1 of a budget that heads share";
-	if (plans[k->layer].keep.spread > 0 && (k->lambda > 0 || k->recent.share > 0 || k->old_first || k->forget))
+	if (plans[k->layer].evict.max_head_ratio > 0 && (k->lambda > 0 || k->recent.share > 0 || k->evict_older || k->reset_scores))
 		return "a choice among heads that share a budget by more than votes and a number of the latest";
 	return NULL;
 }
 
-const char *skv_stamp_check(const struct skv_stamp_pages *s, const struct skv_plan *plans, uint32_t n_layers)
+const char *skv_stamp_check(const struct skv_touch_pages *s, const struct skv_plan *plans, uint32_t n_layers)
 {
-	if (s->layer >= n_layers || plans[s->layer].keep.unit <= 1)
+	if (s->layer >= n_layers || plans[s->layer].evict.granularity <= 1)
 		return "stamps in a layer that keeps no pages";
 	return s->scale >= 0 && s->alpha >= 0 && s->ratio >= 0 && s->ratio <= 1 ? NULL : "stamps by a scale, an alpha or a "
 	       "ratio that is none";
@@ -98,7 +98,7 @@ const char *skv_evict_check(uint32_t layer, const struct skv_window *w, const st
 {
 	if (layer >= n_layers)
 		return "evictions from a layer that the model does not have";
-	if (plans[layer].keep.unit)
+	if (plans[layer].evict.granularity)
 		return "evictions from a layer that keeps units";
 	return skv_window_check(w);
 }
@@ -106,29 +106,29 @@ const char *skv_evict_check(uint32_t layer, const struct skv_window *w, const st
 /* What is wrong with a layer that keeps units? */
 static const char *check_keep(const struct skv_plan *p, uint32_t layer)
 {
-	const struct skv_keep *k = &p->keep;
+	const struct skv_evict *k = &p->evict;
 
-	if (k->unit != 1 && k->unit != SKV_PAGE_TOKENS)
+	if (k->granularity != 1 && k->granularity != SKV_PAGE_TOKENS)
 		return "keep: units are tokens or pages";
 	if (!budget_valid(k->budget) || (k->budget.share > 0 ? k->floor : k->budget.count) < 2)
 		return "keep: a budget of at least 2 units, a floor if it is a share";
-	if (!budget_or_none(k->pinned) || (k->pinned.count + k->pinned.share > 0 && (k->unit == 1 || !k->pin_prompt)))
+	if (!budget_or_none(k->pinned) || (k->pinned.count + k->pinned.share > 0 && (k->granularity == 1 || !k->pin_prompt)))
 		return "keep: how many of the pinned units count is a budget, of pages that are pinned";
 	if (k->slack == 0)
 		return "keep: slack is at least 1";
-	if (k->window && !k->votes)
+	if (k->window && !k->accumulate)
 		return "keep: a window without votes";
-	if (k->unit > 1)
-		return !k->votes && p->attend == SKV_ATTEND_PAGES && p->source == layer && p->evidence == SKV_EV_BOUNDS &&
+	if (k->granularity > 1)
+		return !k->accumulate && p->attend == SKV_ATTEND_PAGES && p->source == layer && p->scores == SKV_SCORES_PAGE_BOUNDS &&
 		       p->sharing == SKV_SHARE_Q_HEAD ? NULL : "keep: pages are kept by bounds, a row a q head, and attended to";
-	if (k->spread != 0)
-		return k->spread >= 1 && k->votes && !k->pin_prompt && p->attend == SKV_ATTEND_TOKENS && p->source == layer &&
-		       !p->evidence && p->sharing == SKV_SHARE_KV_HEAD ? NULL : "keep: heads share a budget of at least as "
+	if (k->max_head_ratio != 0)
+		return k->max_head_ratio >= 1 && k->accumulate && !k->pin_prompt && p->attend == SKV_ATTEND_TOKENS && p->source == layer &&
+		       !p->scores && p->sharing == SKV_SHARE_KV_HEAD ? NULL : "keep: heads share a budget of at least as "
 		       "much as it is, by votes, and attend to TOKENS of their own without other evidence";
 	if (p->attend != SKV_ATTEND_DENSE)
 		return "keep: tokens that are kept are attended to, all of them";
-	if (k->votes ? p->evidence != SKV_EV_TOKENS || p->pool != SKV_POOL_SUM || p->sharing != SKV_SHARE_KV_HEAD
-	             : p->evidence)
+	if (k->accumulate ? p->scores != SKV_SCORES_TOKENS || p->reduce != SKV_REDUCE_SUM || p->sharing != SKV_SHARE_KV_HEAD
+	             : p->scores)
 		return "keep: votes are tokens' weights, sums of a kv head's group, and the only evidence";
 	return NULL;
 }
@@ -139,11 +139,11 @@ static bool bits_of(uint32_t bits, uint32_t most, uint32_t least)
 }
 
 /* What is wrong with residuals to references? */
-static const char *check_delta(const struct skv_pack *k)
+static const char *check_delta(const struct skv_compress *k)
 {
 	if (k->bits ? !bits_of(k->bits, 16, 4) : !k->stride)
 		return "pack: residuals have 16, 8 or 4 bits, or 0 where there are references";
-	if (k->stride > 255 || k->near > 4 || !k->stride != !k->near || k->near > k->sinks)
+	if (k->stride > 255 || k->n_refs > 4 || !k->stride != !k->n_refs || k->n_refs > k->sinks)
 		return "pack: every so many tokens, at most 255, are a reference, and of these at most 4 a token's; the sinks "
 		       "are references, too";
 	if (k->stride ? !bits_of(k->ref_bits, 16, 4) : k->ref_bits)
@@ -152,40 +152,40 @@ static const char *check_delta(const struct skv_pack *k)
 }
 
 /* And with K and V in few bits? */
-static const char *check_low(const struct skv_pack *k)
+static const char *check_low(const struct skv_compress *k)
 {
 	if (k->bits != 4 && k->bits != 2)
 		return "pack: K and V in few bits have 4 or 2";
 	if (k->block % 32 != 0)
 		return "pack: K and V in few bits come in blocks of 32 tokens";
-	return k->stride || k->near || k->ref_bits || k->sinks ? "pack: K and V in few bits have neither references nor sinks"
+	return k->stride || k->n_refs || k->ref_bits || k->sinks ? "pack: K and V in few bits have neither references nor sinks"
 	                                                       : NULL;
 }
 
-const char *skv_pack_check(const struct skv_pack *k)
+const char *skv_pack_check(const struct skv_compress *k)
 {
-	if (k->kind > SKV_PACK_LOW)
-		return "pack: kind is not one of enum skv_pack_kind";
-	if (k->block == 0 || k->block % SKV_PAGE_TOKENS != 0 || k->block > SKV_MAX_TOKENS || k->raw > SKV_MAX_TOKENS)
+	if (k->kind > SKV_COMPRESS_QUANT)
+		return "pack: kind is not one of enum skv_compress_kind";
+	if (k->block == 0 || k->block % SKV_PAGE_TOKENS != 0 || k->block > SKV_MAX_TOKENS || k->residual > SKV_MAX_TOKENS)
 		return "pack: blocks are of whole pages, and these and what stays behind them no more than a sequence has";
-	if (k->group != 32 && k->group != 64)
+	if (k->scale_block != 32 && k->scale_block != 64)
 		return "pack: groups are of 32 or 64 numbers";
-	return k->kind == SKV_PACK_LOW ? check_low(k) : check_delta(k);
+	return k->kind == SKV_COMPRESS_QUANT ? check_low(k) : check_delta(k);
 }
 
 /* What is wrong with a layer that packs? `source`: of its selection, or itself. */
 static const char *check_pack(const struct skv_plan *p, const struct skv_plan *source)
 {
-	const char *wrong = skv_pack_check(&p->pack);
+	const char *wrong = skv_pack_check(&p->compress);
 
 	if (wrong)
 		return wrong;
-	if (p->keep.unit)
+	if (p->evict.granularity)
 		return "pack: a layer that keeps units packs none";
-	if (p->pack.kind == SKV_PACK_LOW)
-		return p->attend == SKV_ATTEND_DENSE && !(p->evidence & SKV_EV_BOUNDS) ? NULL : "pack: K and V in few bits are "
+	if (p->compress.kind == SKV_COMPRESS_QUANT)
+		return p->attend == SKV_ATTEND_DENSE && !(p->scores & SKV_SCORES_PAGE_BOUNDS) ? NULL : "pack: K and V in few bits are "
 		       "attended to all, and have no bounds";
-	if (p->evidence)
+	if (p->scores)
 		return "pack: residuals leave no evidence";
 	if (p->attend == SKV_ATTEND_DENSE)
 		return NULL;
@@ -239,9 +239,9 @@ static const char *check_rows(const struct skv_prefill *p)
 		       "sinks and a window of multiples of 64, and keeps multiples of 64, 32 and 8 tokens, none above the one before";
 	if (p->how == SKV_PREFILL_KASCADE)
 		return NULL;
-	if (!power_of_two(p->segment, 2 * SKV_LINE_ROWS, SKV_MAX_TOKENS))
+	if (!power_of_two(p->segment, 2 * SKV_MINFERENCE_ROWS, SKV_MAX_TOKENS))
 		return "prefill: segments are a power of two, at least 128";
-	return p->vertical >= SKV_LINES_FORCED && p->slash >= SKV_LINES_FORCED && p->vertical <= SKV_MAX_TOKENS &&
+	return p->vertical >= SKV_MINFERENCE_FORCED && p->slash >= SKV_MINFERENCE_FORCED && p->vertical <= SKV_MAX_TOKENS &&
 	       p->slash <= SKV_MAX_TOKENS ? NULL : "prefill: vertical and slash are at least 30, and no more than a sequence has";
 }
 
@@ -265,15 +265,15 @@ static const char *check_prefill(const struct skv_plan *plans, uint32_t layer, c
 /* What is wrong with the evidence that the plan asks for? */
 static const char *check_evidence(const struct skv_plan *p, bool itself)
 {
-	if (p->evidence & ~(uint32_t)(SKV_EV_TOKENS | SKV_EV_PAGES | SKV_EV_BOUNDS))
+	if (p->scores & ~(uint32_t)(SKV_SCORES_TOKENS | SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS))
 		return "evidence has unknown bits";
-	if (itself && p->evidence != SKV_EV_TOKENS)
+	if (itself && p->scores != SKV_SCORES_TOKENS)
 		return "a layer that chooses its own tokens has them as its evidence, and no other";
-	if (p->evidence & SKV_EV_BOUNDS)
-		return p->evidence == SKV_EV_BOUNDS ? NULL : "bounds are a layer's only evidence";
-	if (p->pool == SKV_POOL_MEAN_Q)
+	if (p->scores & SKV_SCORES_PAGE_BOUNDS)
+		return p->scores == SKV_SCORES_PAGE_BOUNDS ? NULL : "bounds are a layer's only evidence";
+	if (p->reduce == SKV_REDUCE_MEAN_Q)
 		return "pool is the mean of q, which is for scores by bounds";
-	if (p->evidence && p->attend != SKV_ATTEND_DENSE && !itself)
+	if (p->scores && p->attend != SKV_ATTEND_DENSE && !itself)
 		return "evidence comes from dense layers, and from those that attend to tokens of their own choice";
 	return NULL;
 }
@@ -282,23 +282,23 @@ static const char *check_evidence(const struct skv_plan *p, bool itself)
 static const char *check_plan(const struct skv_plan *plans, uint32_t layer, const struct skv_model *m)
 {
 	const struct skv_plan *p = &plans[layer];
-	uint32_t needs = p->attend == SKV_ATTEND_PAGES ? SKV_EV_PAGES | SKV_EV_BOUNDS : SKV_EV_TOKENS;
-	bool itself = skv_plan_chooses(p, layer), scores = p->attend == SKV_ATTEND_PAGES && p->evidence;
+	uint32_t needs = p->attend == SKV_ATTEND_PAGES ? SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS : SKV_SCORES_TOKENS;
+	bool itself = skv_plan_chooses(p, layer), scores = p->attend == SKV_ATTEND_PAGES && p->scores;
 	const char *wrong = check_evidence(p, itself);
 
 	if (p->attend > SKV_ATTEND_TOKENS)
-		return "attend is not one of enum skv_attend_how";
-	if (p->pool > SKV_POOL_MEAN_Q)
-		return "pool is not one of enum skv_pool";
+		return "attend is not one of enum skv_attend_mode";
+	if (p->reduce > SKV_REDUCE_MEAN_Q)
+		return "pool is not one of enum skv_reduce";
 	if (wrong)
 		return wrong;
 	if (p->sharing > SKV_SHARE_Q_HEAD)
 		return "sharing is not one of enum skv_sharing";
-	if (p->pool == SKV_POOL_MEAN_Q && p->sharing == SKV_SHARE_Q_HEAD)
+	if (p->reduce == SKV_REDUCE_MEAN_Q && p->sharing == SKV_SHARE_Q_HEAD)
 		return "pool is the mean of q, which leaves no row a q head";
-	if (p->keep.unit && (wrong = check_keep(p, layer)))
+	if (p->evict.granularity && (wrong = check_keep(p, layer)))
 		return wrong;
-	if (p->pack.kind && (wrong = check_pack(p, &plans[p->source <= layer ? p->source : layer])))
+	if (p->compress.kind && (wrong = check_pack(p, &plans[p->source <= layer ? p->source : layer])))
 		return wrong;
 	if ((wrong = check_prefill(plans, layer, m)))
 		return wrong;
@@ -309,13 +309,13 @@ static const char *check_plan(const struct skv_plan *plans, uint32_t layer, cons
 			return "a map of a layer that attends to no other layer's selection";
 		return p->attend == SKV_ATTEND_WINDOW ? skv_window_check(&p->window) : NULL;
 	}
-	if (p->keep.spread > 0)
+	if (p->evict.max_head_ratio > 0)
 		return p->mapped ? "a map of a layer that attends to no other layer's selection" : NULL;
 	if (p->source > layer || (p->source == layer && !itself && !scores))
 		return "source is not an earlier layer";
-	if (!(plans[p->source].evidence & needs))
+	if (!(plans[p->source].scores & needs))
 		return "source leaves no evidence to select by";
-	if (p->source < layer && plans[p->source].keep.unit)
+	if (p->source < layer && plans[p->source].evict.granularity)
 		return "source keeps units, which are no other layer's";
 	return p->mapped ? check_map(p, &plans[p->source], m) : NULL;
 }

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Beside SKV_EV_PAGES and SKV_EV_TOKENS; SKV_EV_BOUNDS: it was scored. */
+/* Beside SKV_SCORES_PAGES and SKV_SCORES_TOKENS; SKV_SCORES_PAGE_BOUNDS: it was scored. */
 enum done { TALLIED = 1u << 16, STAMPED = 1u << 17, KEPT = 1u << 18 };
 enum stage { ADOPT, BEFORE, AFTER, STEP_END };
 
@@ -56,8 +56,8 @@ __attribute__((format(printf, 2, 3))) static void complain(struct rehearsal *r, 
 /* Can something be selected by what the layer has at this point of the step? */
 static bool has_evidence(const struct rehearsal *r, uint32_t layer)
 {
-	if (r->plans[layer].evidence & SKV_EV_BOUNDS)
-		return r->selected[layer] & SKV_EV_BOUNDS;
+	if (r->plans[layer].scores & SKV_SCORES_PAGE_BOUNDS)
+		return r->selected[layer] & SKV_SCORES_PAGE_BOUNDS;
 	return layer < r->layer ||
 	       (layer == r->layer && (r->stage == AFTER || skv_plan_chooses(&r->plans[layer], layer)));
 }
@@ -66,7 +66,7 @@ static bool has_evidence(const struct rehearsal *r, uint32_t layer)
 static void select_units(const struct skv_policy_ctx *ctx, const struct skv_select *s, uint32_t evidence,
                          const char *wrong)
 {
-	struct rehearsal *r = ctx->host;
+	struct rehearsal *r = ctx->library;
 
 	if (r->stage != BEFORE && r->stage != AFTER)
 		complain(r, "selects, expected in before and after only");
@@ -82,29 +82,29 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 
 static void select_pages(const struct skv_policy_ctx *ctx, const struct skv_select *s)
 {
-	struct rehearsal *r = ctx->host;
+	struct rehearsal *r = ctx->library;
 
-	select_units(ctx, s, SKV_EV_PAGES,
-	             skv_select_check(s, SKV_EV_PAGES | SKV_EV_BOUNDS, r->plans, r->model->n_layers));
+	select_units(ctx, s, SKV_SCORES_PAGES,
+	             skv_select_check(s, SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS, r->plans, r->model->n_layers));
 }
 
 static void select_tokens(const struct skv_policy_ctx *ctx, const struct skv_select *s)
 {
-	struct rehearsal *r = ctx->host;
+	struct rehearsal *r = ctx->library;
 
-	select_units(ctx, s, SKV_EV_TOKENS, skv_select_check(s, SKV_EV_TOKENS, r->plans, r->model->n_layers));
+	select_units(ctx, s, SKV_SCORES_TOKENS, skv_select_check(s, SKV_SCORES_TOKENS, r->plans, r->model->n_layers));
 }
 
 static void select_union(const struct skv_policy_ctx *ctx, const struct skv_select *s)
 {
-	struct rehearsal *r = ctx->host;
+	struct rehearsal *r = ctx->library;
 
-	select_units(ctx, s, SKV_EV_TOKENS, skv_union_check(s, r->plans, r->model->n_layers));
+	select_units(ctx, s, SKV_SCORES_TOKENS, skv_union_check(s, r->plans, r->model->n_layers));
 }
 
 static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
-	struct rehearsal *r = ctx->host;
+	struct rehearsal *r = ctx->library;
 	const char *wrong = skv_score_check(layer, r->plans, r->model->n_layers);
 
 	if (r->stage != BEFORE || layer != r->layer)
@@ -112,7 +112,7 @@ static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 	else if (wrong)
 		complain(r, "asks for %s", wrong);
 	else
-		r->selected[layer] |= SKV_EV_BOUNDS;
+		r->selected[layer] |= SKV_SCORES_PAGE_BOUNDS;
 }
 
 /* A layer's own request in the hook that it belongs to: done, once. */
@@ -130,34 +130,34 @@ static void request(struct rehearsal *r, enum stage stage, uint32_t layer, enum 
 
 static void tally(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
-	struct rehearsal *r = ctx->host;
+	struct rehearsal *r = ctx->library;
 
 	request(r, AFTER, layer, TALLIED, skv_tally_check(layer, r->plans, r->model->n_layers));
 	if (!r->failed && r->selected[layer] & KEPT)
 		complain(r, "votes after the choice");
 }
 
-static void keep_best(const struct skv_policy_ctx *ctx, const struct skv_keep_best *k)
+static void evict_to_budget(const struct skv_policy_ctx *ctx, const struct skv_evict_to_budget *k)
 {
-	struct rehearsal *r = ctx->host;
+	struct rehearsal *r = ctx->library;
 
 	request(r, AFTER, k->layer, KEPT, skv_keep_check(k, r->plans, r->model->n_layers));
 }
 
-static void stamp_pages(const struct skv_policy_ctx *ctx, const struct skv_stamp_pages *s)
+static void touch_pages(const struct skv_policy_ctx *ctx, const struct skv_touch_pages *s)
 {
-	struct rehearsal *r = ctx->host;
+	struct rehearsal *r = ctx->library;
 
 	request(r, BEFORE, s->layer, STAMPED, skv_stamp_check(s, r->plans, r->model->n_layers));
-	if (!r->failed && !(r->selected[s->layer] & SKV_EV_BOUNDS))
+	if (!r->failed && !(r->selected[s->layer] & SKV_SCORES_PAGE_BOUNDS))
 		complain(r, "stamps pages that are not scored");
 	if (!r->failed)
-		r->selected[s->layer] |= SKV_EV_PAGES; /* the list is what the layer attends to */
+		r->selected[s->layer] |= SKV_SCORES_PAGES; /* the list is what the layer attends to */
 }
 
 static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, const struct skv_window *w)
 {
-	struct rehearsal *r = ctx->host;
+	struct rehearsal *r = ctx->library;
 	const char *wrong = skv_evict_check(layer, w, r->plans, r->model->n_layers);
 
 	if (r->stage != STEP_END)
@@ -168,7 +168,7 @@ static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, cons
 
 static void *seq_state(const struct skv_policy_ctx *ctx, uint32_t i)
 {
-	struct rehearsal *r = ctx->host;
+	struct rehearsal *r = ctx->library;
 
 	if (r->stage != STEP_END && r->stage != ADOPT)
 		complain(r, "asks for state, expected in adopt and step_end only");
@@ -189,9 +189,9 @@ static const struct skv_prims prims = {
         .evict_outside = evict_outside,
         .seq_state = seq_state,
         .score_pages = score_pages,
-        .tally = tally,
-        .keep_best = keep_best,
-        .stamp_pages = stamp_pages,
+        .accumulate_scores = tally,
+        .evict_to_budget = evict_to_budget,
+        .touch_pages = touch_pages,
 };
 
 /* A layer that reuses a selection runs after it was made, or it has nothing to attend to. */
@@ -201,21 +201,21 @@ static void expect_selection(struct rehearsal *r)
 	uint32_t needs = 0;
 
 	if (p->attend == SKV_ATTEND_PAGES)
-		needs = SKV_EV_PAGES;
+		needs = SKV_SCORES_PAGES;
 	else if (p->attend == SKV_ATTEND_TOKENS)
-		needs = SKV_EV_TOKENS;
-	if (needs && !(r->selected[p->source] & needs) && !(p->keep.spread > 0))
+		needs = SKV_SCORES_TOKENS;
+	if (needs && !(r->selected[p->source] & needs) && !(p->evict.max_head_ratio > 0))
 		complain(r, "the layer attends to a selection of layer %u that no hook has made", p->source);
 }
 
 /* And one that keeps units chooses in every step, by votes if it has them. */
 static void expect_choice(struct rehearsal *r)
 {
-	const struct skv_keep *k = &r->plans[r->layer].keep;
+	const struct skv_evict *k = &r->plans[r->layer].evict;
 
-	if (k->votes && !(k->spread > 0) && !(r->selected[r->layer] & TALLIED))
+	if (k->accumulate && !(k->max_head_ratio > 0) && !(r->selected[r->layer] & TALLIED))
 		complain(r, "the layer keeps tokens by votes that no hook has counted");
-	if (k->unit && !(r->selected[r->layer] & KEPT))
+	if (k->granularity && !(r->selected[r->layer] & KEPT))
 		complain(r, "the layer keeps units, but no hook has chosen them");
 }
 
@@ -227,7 +227,7 @@ static void run_hooks(struct rehearsal *r, const void *config)
 	        .prims = &prims,
 	        .model = r->model,
 	        .config = config,
-	        .host = r,
+	        .library = r,
 	};
 	const struct skv_policy *p = r->policy;
 	char text[256] = "";

@@ -11,10 +11,10 @@ static size_t align_up(size_t x, size_t a)
 	return (x + a - 1) / a * a;
 }
 
-/* Pages of what prompts keep in a layer, at most: two sets of a difference and SKV_LINE_ROWS queries, in fp32. */
+/* Pages of what prompts keep in a layer, at most: two sets of a difference and SKV_MINFERENCE_ROWS queries, in fp32. */
 static uint32_t kept_most(const struct skv_model *m)
 {
-	size_t set = (size_t)(1 + SKV_LINE_ROWS) * m->n_heads * m->head_dim * sizeof(float), page = skv_page_bytes(m);
+	size_t set = (size_t)(1 + SKV_MINFERENCE_ROWS) * m->n_heads * m->head_dim * sizeof(float), page = skv_page_bytes(m);
 
 	return (uint32_t)(2 * ((set + page - 1) / page));
 }
@@ -37,7 +37,7 @@ void skv_seqmem_layout(const struct skv_model *m, uint32_t max_tokens, struct sk
 	l.tokens = align_up(l.table + SKV_GROUPS * entries * sizeof(skv_pte), 4096);
 	l.journal = align_up(l.tokens + ((size_t)max_tokens + 1) * sizeof(int32_t), 4096);
 	l.journal_most = 3 * entries; /* all pages, what prompts keep and, a fraction of these, those of the other groups */
-	l.state = align_up(l.journal + l.journal_most * sizeof(struct skv_evict), 4096);
+	l.state = align_up(l.journal + l.journal_most * sizeof(struct skv_eviction), 4096);
 	/*
 	 * Room for what the known policies keep and the host alone reads: a stamp of a page and a running score of a
 	 * token, for each kv head. What kernels read in bulk has pages of its own.
@@ -61,12 +61,12 @@ static const char *packed_check(const struct skv_layer_slots *x, uint32_t len)
 {
 	const struct skv_form *f = &x->form;
 	uint32_t first = f->first * SKV_PAGE_TOKENS;
-	struct skv_pack how = {
+	struct skv_compress how = {
 	        .kind = f->kind,
 	        .bits = f->bits,
-	        .group = f->group,
+	        .scale_block = f->group,
 	        .stride = f->stride,
-	        .near = f->near,
+	        .n_refs = f->near,
 	        .ref_bits = f->ref_bits,
 	        .sinks = first,
 	        .block = x->coded - first, /* one that leads there */
@@ -145,7 +145,7 @@ void skv_seqmem_replay(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 
 	if (atomic_load(&s->journal_epoch) == epoch) {
 		size_t n = atomic_load(&s->journal_n), most = l->journal_most;
-		const struct skv_evict *j = skv_seqmem_journal(s, l);
+		const struct skv_eviction *j = skv_seqmem_journal(s, l);
 
 		for (size_t i = 0; i < n && i < most; i++) {
 			/* read once: a hostile writer may change it between check and use */

@@ -53,7 +53,7 @@
 
 #define SKV_SEQMEM_MAGIC 0x33514553u /* "SEQ3" */
 
-/* How a layer keeps packed tokens: as in struct skv_pack (sparsekv/policy.h). All 0: none are. */
+/* How a layer keeps packed tokens: as in struct skv_compress (sparsekv/policy.h). All 0: none are. */
 struct skv_form {
 	uint8_t kind, bits, group, stride, near, ref_bits;
 	uint8_t id_bytes; /* of a reference's number: 2 or 4, or 0 without references */
@@ -109,7 +109,7 @@ struct skv_seqmem {
 #define SKV_ABOUT_SLOTS (1u << 31)    /* lay[].slots counts; else each layer has the slots of the committed length */
 
 /* An entry that an eviction takes away. */
-struct skv_evict {
+struct skv_eviction {
 	uint32_t table;
 	uint32_t page; /* index in the table */
 };
@@ -153,7 +153,7 @@ struct skv_seqmem_layout {
 	uint32_t n_tables; /* SKV_GROUPS of each layer, see skv_table() */
 	size_t table;   /* skv_pte [n_tables][max_pages] */
 	size_t tokens;  /* int32_t [max_tokens + 1] */
-	size_t journal; /* struct skv_evict [journal_most] */
+	size_t journal; /* struct skv_eviction [journal_most] */
 	size_t journal_most;
 	size_t state;   /* state_bytes, the policy's */
 	size_t state_bytes;
@@ -172,9 +172,9 @@ static inline int32_t *skv_seqmem_tokens(struct skv_seqmem *s, const struct skv_
 {
 	return (int32_t *)((char *)s + l->tokens);
 }
-static inline struct skv_evict *skv_seqmem_journal(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
+static inline struct skv_eviction *skv_seqmem_journal(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 {
-	return (struct skv_evict *)((char *)s + l->journal);
+	return (struct skv_eviction *)((char *)s + l->journal);
 }
 static inline uint32_t skv_commit_len(uint64_t commit)
 {

@@ -78,26 +78,26 @@ int skv_policy_plan(const struct skv_policy *p, const void *config, const struct
 /* Does the layer attend to tokens that it chooses itself, in its own before()? */
 static inline bool skv_plan_chooses(const struct skv_plan *p, uint32_t layer)
 {
-	return p->attend == SKV_ATTEND_TOKENS && p->source == layer && !p->keep.unit;
+	return p->attend == SKV_ATTEND_TOKENS && p->source == layer && !p->evict.granularity;
 }
 
 /*
- * Does a request that a hook makes of a primitive fit the plans? `evidence`, any of them will do: SKV_EV_PAGES and
- * SKV_EV_BOUNDS for select_pages, SKV_EV_TOKENS for select_tokens. NULL when it does, else what is wrong.
+ * Does a request that a hook makes of a primitive fit the plans? `evidence`, any of them will do: SKV_SCORES_PAGES and
+ * SKV_SCORES_PAGE_BOUNDS for select_pages, SKV_SCORES_TOKENS for select_tokens. NULL when it does, else what is wrong.
  */
 const char *skv_select_check(const struct skv_select *s, uint32_t evidence, const struct skv_plan *plans,
                              uint32_t n_layers);
 /* The same of score_pages. */
 const char *skv_score_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers);
-/* And select_union? It goes by SKV_EV_TOKENS. */
+/* And select_union? It goes by SKV_SCORES_TOKENS. */
 const char *skv_union_check(const struct skv_select *s, const struct skv_plan *plans, uint32_t n_layers);
 const char *skv_window_check(const struct skv_window *w);
 /* Of a layer that packs: is it a way to? The rest of its plan aside. */
-const char *skv_pack_check(const struct skv_pack *k);
-/* And the primitives of layers that keep units: tally, keep_best, stamp_pages; evict_outside is not for those. */
+const char *skv_pack_check(const struct skv_compress *k);
+/* And the primitives of layers that keep units: tally, evict_to_budget, touch_pages; evict_outside is not for those. */
 const char *skv_tally_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers);
-const char *skv_keep_check(const struct skv_keep_best *k, const struct skv_plan *plans, uint32_t n_layers);
-const char *skv_stamp_check(const struct skv_stamp_pages *s, const struct skv_plan *plans, uint32_t n_layers);
+const char *skv_keep_check(const struct skv_evict_to_budget *k, const struct skv_plan *plans, uint32_t n_layers);
+const char *skv_stamp_check(const struct skv_touch_pages *s, const struct skv_plan *plans, uint32_t n_layers);
 const char *skv_evict_check(uint32_t layer, const struct skv_window *w, const struct skv_plan *plans,
                             uint32_t n_layers);
 

@@ -104,7 +104,7 @@ static int prefill(struct run *run, struct lane *lane, uint32_t policy, struct e
 			.tokens = lane->prompt + at,
 		};
 
-		item.n_later = n - at - item.n_tokens;
+		item.n_prompt_remaining = n - at - item.n_tokens;
 		if (stopped(run))
 			return eng_fail(err, -EINTR, "interrupted");
 		r = eng_forward(&run->forward, session, &item, 1, err);
@@ -257,7 +257,7 @@ static int run_group(struct run *run, const size_t *order, uint32_t n, struct en
 	}
 	for (uint32_t i = 0; !r && i < n; i++) {
 		for (uint32_t p = 0; !r && p < eval->n_policies; p++)
-			if (p == run->reader || skv_policy_reads_prompts(run->sessions[p]))
+			if (p == run->reader || skv_policy_depends_on_prefill(run->sessions[p]))
 				r = prefill(run, &run->lanes[i], p, err);
 			else
 				r = hand_over(run, &run->lanes[i], p, err);
@@ -291,7 +291,7 @@ static int measure(struct run *run, double *ret_work, struct eng_error *err)
 
 	run->reader = eval->n_policies;
 	for (uint32_t p = eval->n_policies; p-- > 0;)
-		if (skv_policy_reads_prompts(run->sessions[p]))
+		if (skv_policy_depends_on_prefill(run->sessions[p]))
 			readers++;
 		else
 			run->reader = p;

@@ -253,7 +253,7 @@ static int prefill(struct generation *g, struct eng_error *err)
 		};
 		bool whole = at + item.n_tokens == n;
 
-		item.n_later = n - at - item.n_tokens;
+		item.n_prompt_remaining = n - at - item.n_tokens;
 		r = eng_forward(&g->forward, g->session, &item, 1, err);
 		if (!r && whole)
 			r = eng_forward_choose(&g->forward, g->prompt + n, 1, err);

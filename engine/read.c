@@ -23,7 +23,7 @@ int eng_read(struct eng_forward *f, struct skv_session *session, const struct en
 	for (uint32_t at = 0; !e && at < r->n; at += item.n_tokens) {
 		item.tokens = r->ids + at;
 		item.n_tokens = r->n - at < ENG_READ_ROWS ? r->n - at : ENG_READ_ROWS;
-		item.n_later = r->n - at - item.n_tokens;
+		item.n_prompt_remaining = r->n - at - item.n_tokens;
 		if (r->stop && *r->stop) {
 			e = eng_fail(err, -EINTR, "interrupted");
 			break;

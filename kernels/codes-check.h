@@ -38,9 +38,9 @@ static inline const char *skv_codes_wrong(const struct skv_shape *sh)
 {
 	const struct skv_codes *c = sh->code;
 	const uint32_t d = skv_token_dims(sh), parts = c->spans ? 2 * c->spans : 1;
-	const char *wrong = c->kind == SKV_PACK_LOW ? skv_low_wrong(sh) : skv_refs_wrong(c);
+	const char *wrong = c->kind == SKV_COMPRESS_QUANT ? skv_low_wrong(sh) : skv_refs_wrong(c);
 
-	if (wrong || c->kind == SKV_PACK_LOW)
+	if (wrong || c->kind == SKV_COMPRESS_QUANT)
 		return wrong;
 	if (d > SKV_CODED_MOST || d % SKV_REF_GROUP)
 		return "2 * n_kv_heads * head_dim must be a multiple of 64, at most 4096";

@@ -26,7 +26,7 @@
  *
  * each filled up with zeros to a multiple of 16 bytes.
  *
- * Or a layer packs K and V themselves in few bits (SKV_PACK_LOW), K as rows have it. Of each SKV_LOW_BLOCK tokens every kv
+ * Or a layer packs K and V themselves in few bits (SKV_COMPRESS_QUANT), K as rows have it. Of each SKV_LOW_BLOCK tokens every kv
  * head has a record, number block * n_kv_heads + head of the layer's codes. It holds K, then V, each [token][head_dim] in
  * groups as above - of K an element of all of the block's tokens is one, so there are head_dim of them, of V `group`
  * elements of a token. With 2 bits element i has bits 2 (i % 4) and the next of byte i / 4. Nothing else of what is said
@@ -54,7 +54,7 @@ extern "C" {
  * z belongs to part i of x, and down and out have [width][d / (2 spans)] and [d][width / (2 spans)].
  */
 struct skv_codes {
-	uint32_t kind;     /* enum skv_pack_kind */
+	uint32_t kind;     /* enum skv_compress_kind */
 	uint32_t first;    /* tokens that are never packed: of whole pages */
 	uint32_t stride;   /* of references; 0: none, then b is 0 */
 	uint32_t near;     /* references of a token, up to SKV_NEAR_MOST and `first`; 0 without references */

@@ -330,8 +330,8 @@ struct skv_kernels {
 
 	/*
 	 * Score the pages of each sequence (n_q = 1) by their bounds, Σ_d max(q_d kmin_d, q_d kmax_d) of a q head:
-	 * the most that q·k of one of its tokens can be. `pool` (enum skv_pool) says how the scores of the q heads
-	 * of one row of `ev` (1, n_kv_heads or n_heads rows) become one; with SKV_POOL_MEAN_Q (not with n_heads
+	 * the most that q·k of one of its tokens can be. `pool` (enum skv_reduce) says how the scores of the q heads
+	 * of one row of `ev` (1, n_kv_heads or n_heads rows) become one; with SKV_REDUCE_MEAN_Q (not with n_heads
 	 * rows) the mean of q over a kv head's group is scored, and the sum over kv heads is taken. Fills ev->page;
 	 * a page that is not resident, or has no bounds, has -infinity.
 	 */
@@ -600,11 +600,11 @@ SKV_INLINE uint8_t *skv_record_at(const struct skv_shape *sh, const struct skv_k
 /* Records in the layer's table of codes when the tokens before `coded` are packed; and bytes of one. */
 SKV_INLINE uint32_t skv_code_records(const struct skv_shape *sh, uint32_t coded)
 {
-	return sh->code->kind == SKV_PACK_LOW ? coded / SKV_LOW_BLOCK * sh->n_kv_heads : skv_codes_before(sh->code, coded);
+	return sh->code->kind == SKV_COMPRESS_QUANT ? coded / SKV_LOW_BLOCK * sh->n_kv_heads : skv_codes_before(sh->code, coded);
 }
 SKV_INLINE uint32_t skv_code_record_bytes(const struct skv_shape *sh)
 {
-	return sh->code->kind == SKV_PACK_LOW ? skv_low_of(sh->code, sh->head_dim).bytes : skv_code_bytes(sh->code);
+	return sh->code->kind == SKV_COMPRESS_QUANT ? skv_low_of(sh->code, sh->head_dim).bytes : skv_code_bytes(sh->code);
 }
 
 /* Are the tokens of this page of K and V there, as rows or packed? */

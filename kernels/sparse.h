@@ -35,7 +35,7 @@ SKV_INLINE uint32_t skv_tiles_most(uint32_t max_q, uint32_t tile)
  * skv_begin(s, p, x) says which row speaks for it. Dense are rows
  *     from s->dense on,
  *     with gamma: p = skv_begin(s, p, gamma),
- *     with segment: p - skv_begin(s, p, segment) < SKV_LINE_ROWS.
+ *     with segment: p - skv_begin(s, p, segment) < SKV_MINFERENCE_ROWS.
  * Any other row sees of the tokens t <= p those with
  *     t < sinks;  t + window > p, or with by_tile t + window >= p - p % tile;  a unit in its tile's lists.
  *
@@ -52,8 +52,8 @@ struct skv_sparse {
 	bool by_tile;
 	bool delta;         /* rows that are not dense get the difference, dense - sparse, of row skv_speaker(s, sp, p) */
 	uint32_t gamma;     /* 0: none; a power of two */
-	uint32_t segment;   /* 0: none; a power of two, at least 2 SKV_LINE_ROWS */
-	uint32_t kept_rows; /* 0, 1, or SKV_LINE_ROWS */
+	uint32_t segment;   /* 0: none; a power of two, at least 2 SKV_MINFERENCE_ROWS */
+	uint32_t kept_rows; /* 0, 1, or SKV_MINFERENCE_ROWS */
 	const struct skv_tiles *units, *more; /* NULL: none. `more` has as many rows, and unit 1 */
 };
 
@@ -69,7 +69,7 @@ SKV_INLINE uint32_t skv_begin(const struct skv_kseq *s, uint32_t p, uint32_t x)
 SKV_INLINE bool skv_row_dense(const struct skv_kseq *s, const struct skv_sparse *sp, uint32_t p)
 {
 	return p >= s->dense || (sp->gamma && p == skv_begin(s, p, sp->gamma)) ||
-	       (sp->segment && p - skv_begin(s, p, sp->segment) < SKV_LINE_ROWS);
+	       (sp->segment && p - skv_begin(s, p, sp->segment) < SKV_MINFERENCE_ROWS);
 }
 
 /*
@@ -79,7 +79,7 @@ SKV_INLINE bool skv_row_dense(const struct skv_kseq *s, const struct skv_sparse 
 SKV_INLINE uint32_t skv_speaker(const struct skv_kseq *s, const struct skv_sparse *sp, uint32_t p)
 {
 	const uint32_t at = skv_begin(s, p, sp->gamma);
-	const uint32_t last = sp->segment ? skv_begin(s, p, sp->segment) + SKV_LINE_ROWS - 1 : 0;
+	const uint32_t last = sp->segment ? skv_begin(s, p, sp->segment) + SKV_MINFERENCE_ROWS - 1 : 0;
 
 	return last > at ? last : at;
 }

@@ -52,7 +52,7 @@ static struct shared carve_shared(struct skv_session *s, struct carver *c)
 
 		keeps |= p->n_keep > 0;
 		for (uint32_t layer = 0; layer < m->n_layers; layer++)
-			if (p->plan[layer].keep.unit && selection_tokens(&layer_class(s, layer)->decoding) > tokens)
+			if (p->plan[layer].evict.granularity && selection_tokens(&layer_class(s, layer)->decoding) > tokens)
 				tokens = selection_tokens(&layer_class(s, layer)->decoding);
 	}
 	if (!keeps)
@@ -71,24 +71,24 @@ static void carve_selections(struct skv_session *s, const struct group *g, const
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
 		const struct skv_plan *plan = &g->policy->plan[layer];
 		struct selection *x = &g->selection[layer];
-		uint32_t rows = rows_of(&s->model, plan->sharing), lists = plan->keep.unit ? s->model.n_kv_heads : rows;
+		uint32_t rows = rows_of(&s->model, plan->sharing), lists = plan->evict.granularity ? s->model.n_kv_heads : rows;
 		uint32_t tokens = selection_tokens(&layer_class(s, layer)->decoding), pages = skv_pages_of(tokens);
-		uint32_t units = plan->evidence & SKV_EV_TOKENS || plan->keep.spread > 0 ? tokens : pages;
-		bool lists_units = (plan->evidence && plan->keep.unit != 1) || plan->keep.spread > 0;
+		uint32_t units = plan->scores & SKV_SCORES_TOKENS || plan->evict.max_head_ratio > 0 ? tokens : pages;
+		bool lists_units = (plan->scores && plan->evict.granularity != 1) || plan->evict.max_head_ratio > 0;
 
 		*x = (struct selection){0};
-		if (!plan->evidence && !lists_units)
+		if (!plan->scores && !lists_units)
 			continue;
 		x->evidence = (struct skv_evidence){
 		        .rows = rows,
-		        .sum = plan->pool == SKV_POOL_SUM,
+		        .sum = plan->reduce == SKV_REDUCE_SUM,
 		        .token_stride = tokens,
 		        .page_stride = pages,
 		};
-		if (plan->evidence & SKV_EV_TOKENS)
-			x->evidence.token = plan->keep.unit ? shared->token : carve(c, n * rows * tokens * sizeof(float));
-		if (plan->evidence & (SKV_EV_PAGES | SKV_EV_BOUNDS))
-			x->evidence.page = plan->keep.unit ? shared->page : carve(c, n * rows * pages * sizeof(float));
+		if (plan->scores & SKV_SCORES_TOKENS)
+			x->evidence.token = plan->evict.granularity ? shared->token : carve(c, n * rows * tokens * sizeof(float));
+		if (plan->scores & (SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS))
+			x->evidence.page = plan->evict.granularity ? shared->page : carve(c, n * rows * pages * sizeof(float));
 		if (lists_units)
 			x->list = (struct skv_list){
 			        .rows = lists,
@@ -166,12 +166,12 @@ static void decode(struct skv_session *s, struct group *g, uint32_t layer, const
 	struct step *st = &s->step;
 	struct selection *from = &g->selection[plan->source], *own = &g->selection[layer];
 	struct skv_list list;
-	uint32_t how = plan->attend, weights = plan->evidence & (SKV_EV_TOKENS | SKV_EV_PAGES);
+	uint32_t how = plan->attend, weights = plan->scores & (SKV_SCORES_TOKENS | SKV_SCORES_PAGES);
 
 	s->group = g;
 	st->q = a->q;
 	policy_hook(s, g, PHASE_BEFORE, layer);
-	if (plan->keep.spread > 0)
+	if (plan->evict.max_head_ratio > 0)
 		wake(s, own, &shape, &batch);
 	if ((how == SKV_ATTEND_PAGES || how == SKV_ATTEND_TOKENS) && from->made != how) {
 		policy_misuse(s, "layer %u attends to what layer %u selects, but it selected nothing", layer,
@@ -179,7 +179,7 @@ static void decode(struct skv_session *s, struct group *g, uint32_t layer, const
 		how = SKV_ATTEND_DENSE;
 	}
 	list = list_for(from, plan);
-	if (group_packs(g, layer) && plan->pack.kind == SKV_PACK_DELTA) {
+	if (group_packs(g, layer) && plan->compress.kind == SKV_COMPRESS_LATENT) {
 		packed_decode(s, g, layer, how == SKV_ATTEND_TOKENS ? &list : NULL, a);
 		policy_hook(s, g, PHASE_AFTER, layer);
 		return;
@@ -208,7 +208,7 @@ static void decode(struct skv_session *s, struct group *g, uint32_t layer, const
 		recall_measure(s, g, layer, &list);
 	own->chosen = false;
 	policy_hook(s, g, PHASE_AFTER, layer);
-	if (plan->keep.unit && !own->chosen)
+	if (plan->evict.granularity && !own->chosen)
 		policy_misuse(s, "layer %u keeps units, but nobody has chosen them", layer);
 }
 
@@ -219,7 +219,7 @@ static void append(struct skv_session *s, const struct group *g, uint32_t layer,
 	const struct skv_plan *plan = &g->policy->plan[layer];
 	const struct skv_shape shape = layer_shape(s, layer);
 
-	if (plan->keep.unit) {
+	if (plan->evict.granularity) {
 		slots_place(s, g, layer, a);
 		return;
 	}
@@ -235,14 +235,14 @@ static void append(struct skv_session *s, const struct group *g, uint32_t layer,
 static void read_prompts(struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_attn *a)
 {
 	const struct skv_batch prompts = group_prompts(s, g, layer);
-	const struct skv_keep *keep = &g->policy->plan[layer].keep;
+	const struct skv_evict *keep = &g->policy->plan[layer].evict;
 	const struct skv_shape shape = layer_shape(s, layer);
 
 	if (group_packs(g, layer)) {
 		packed_prompts(s, g, layer, a);
 		return;
 	}
-	if (keep->votes) /* before `out`, which may be q */
+	if (keep->accumulate) /* before `out`, which may be q */
 		s->kernels->tally_prompt(&shape, &prompts, a->q, keep->window, &s->step.work);
 	reading_attend(s, g, layer, a);
 }
@@ -273,7 +273,7 @@ static int check_append(const struct skv_session *s, uint32_t layer)
 		return fail(-EINVAL, "layer %u: q and out may be missing in a step of prompts alone, but %u sequences decode", layer,
 		            st->n_decode);
 	for (uint32_t i = 0; i < st->n_groups; i++)
-		if (st->group[i].policy->plan[layer].keep.votes)
+		if (st->group[i].policy->plan[layer].evict.accumulate)
 			return fail(-EINVAL, "layer %u: q and out are missing, but policy %s asks prompts for votes", layer,
 			            st->group[i].policy->block->name);
 	return 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/codec.h - compressors: files of a policy that packs tokens (struct skv_pack), as the kernels take them.
+ * libclient/codec.h - compressors: files of a policy that packs tokens (struct skv_compress), as the kernels take them.
  *
  * A file comes from anywhere: it is read whole, and nothing of it is believed before it was looked at, every number of it
  * too. What was read does not change any more, whatever becomes of the file.

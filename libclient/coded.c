@@ -8,16 +8,16 @@
  */
 #include "internal.h"
 
-uint32_t packs_first(const struct skv_pack *k)
+uint32_t packs_first(const struct skv_compress *k)
 {
 	return skv_pages_of(k->sinks) * SKV_PAGE_TOKENS;
 }
 
-uint32_t packs_coded(const struct skv_pack *k, uint32_t n)
+uint32_t packs_coded(const struct skv_compress *k, uint32_t n)
 {
-	uint32_t first = packs_first(k), stays = first + k->raw;
+	uint32_t first = packs_first(k), stays = first + k->residual;
 
-	if (k->kind == SKV_PACK_NONE || n < stays + k->block)
+	if (k->kind == SKV_COMPRESS_NONE || n < stays + k->block)
 		return 0;
 	return first + (n - stays) / k->block * k->block;
 }
@@ -38,7 +38,7 @@ struct records packs_records(const struct skv_shape *sh, enum skv_group group, u
 }
 
 /* Bytes of a reference's number in sequences of up to max_tokens. */
-static uint32_t id_bytes(const struct skv_pack *k, uint32_t max_tokens)
+static uint32_t id_bytes(const struct skv_compress *k, uint32_t max_tokens)
 {
 	uint32_t first = packs_first(k), more = max_tokens > first ? max_tokens - first : 0;
 
@@ -47,14 +47,14 @@ static uint32_t id_bytes(const struct skv_pack *k, uint32_t max_tokens)
 	return first + (more + k->stride - 1) / k->stride <= 65536 ? 2 : 4;
 }
 
-struct skv_form packs_form(const struct skv_pack *k, uint32_t max_tokens)
+struct skv_form packs_form(const struct skv_compress *k, uint32_t max_tokens)
 {
 	return (struct skv_form){
 	        .kind = (uint8_t)k->kind,
 	        .bits = (uint8_t)k->bits,
-	        .group = (uint8_t)k->group,
+	        .group = (uint8_t)k->scale_block,
 	        .stride = (uint8_t)k->stride,
-	        .near = (uint8_t)k->near,
+	        .near = (uint8_t)k->n_refs,
 	        .ref_bits = (uint8_t)k->ref_bits,
 	        .id_bytes = (uint8_t)id_bytes(k, max_tokens),
 	        .first = (uint8_t)(packs_first(k) / SKV_PAGE_TOKENS),

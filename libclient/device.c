@@ -486,10 +486,10 @@ void device_entry(struct skv_seq *q, uint32_t table, uint32_t page)
 /* What the sequence's last step evicted, ahead of the host's own tables. */
 static void put_holes(struct skv_seq *q)
 {
-	const struct skv_evict *journal = skv_seqmem_journal(q->mem, &q->layout);
+	const struct skv_eviction *journal = skv_seqmem_journal(q->mem, &q->layout);
 
 	for (uint32_t i = 0; i < q->n_evict; i++) {
-		struct skv_evict j = journal[i];
+		struct skv_eviction j = journal[i];
 
 		if (j.table < q->layout.n_tables && j.page < q->layout.max_pages) /* it was in shared memory */
 			put_entry(q, j.table, j.page, skv_seqmem_evicted(&q->layout, j.table));

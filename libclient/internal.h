@@ -265,7 +265,7 @@ struct policy {
 
 static inline bool plan_keeps_bounds(const struct skv_plan *plan)
 {
-	return plan->evidence & SKV_EV_BOUNDS;
+	return plan->scores & SKV_SCORES_PAGE_BOUNDS;
 }
 
 /* Where a hook is: primitives check that they are called where they make sense. */
@@ -382,7 +382,7 @@ struct skv_seq {
 	/* the open step */
 	bool in_step;
 	uint32_t n_new;        /* tokens */
-	uint32_t n_later;      /* and those of its prompt that are still to come */
+	uint32_t n_prompt_remaining;      /* and those of its prompt that are still to come */
 	uint32_t next_about;   /* what its commit will say */
 	struct skv_layer_slots *next_slots; /* [n_layers]; `extent`: the slots that the step has */
 	struct skv_prompt next_prompt; /* where a prompt's rows are of one that began there */
@@ -545,7 +545,7 @@ const char *pages_check(struct skv_seq *q);
  * What a step does to the slots of a layer, in which it has ks->len of them: keep, tally and pinned of `ks`, and what
  * the commit will say. `about`: of the last commit; `awake`: slots of it, and the new one.
  */
-void keep_schedule(const struct skv_keep *k, uint32_t about, bool decodes, uint32_t awake, struct skv_kseq *ks,
+void keep_schedule(const struct skv_evict *k, uint32_t about, bool decodes, uint32_t awake, struct skv_kseq *ks,
                    struct skv_layer_slots *ret);
 
 /* ---- slots.c: layers that keep units --------------------------------------------------------- */

@@ -19,9 +19,9 @@ static uint32_t units_of(uint32_t unit, uint32_t tokens)
  * How many units may stay after a decode step with which the sequence has n tokens: the next step's budget but
  * for its new unit, and what of the pinned ones the budget does not count.
  */
-static uint64_t stays(const struct skv_keep *k, uint64_t n, uint32_t pinned)
+static uint64_t stays(const struct skv_evict *k, uint64_t n, uint32_t pinned)
 {
-	uint32_t units = units_of(k->unit, (uint32_t)n + 1), counted = pinned;
+	uint32_t units = units_of(k->granularity, (uint32_t)n + 1), counted = pinned;
 	uint64_t keep;
 
 	if (k->pinned.count > 0 || k->pinned.share > 0)
@@ -33,17 +33,17 @@ static uint64_t stays(const struct skv_keep *k, uint64_t n, uint32_t pinned)
 }
 
 /* Are u units too many? */
-static bool full(const struct skv_keep *k, uint64_t n, uint64_t u, uint32_t pinned)
+static bool full(const struct skv_evict *k, uint64_t n, uint64_t u, uint32_t pinned)
 {
 	return u >= stays(k, n, pinned) + k->slack;
 }
 
 /* Does a decode step's query vote? With a window those do that are followed by a choice within as many steps. */
-static enum skv_tally tally_of(const struct skv_keep *k, uint32_t n, uint32_t u, bool prompted, uint32_t pinned)
+static enum skv_tally tally_of(const struct skv_evict *k, uint32_t n, uint32_t u, bool prompted, uint32_t pinned)
 {
 	uint64_t ahead = k->window - 1u;
 
-	if (!k->votes)
+	if (!k->accumulate)
 		return SKV_TALLY_NONE;
 	if (k->window == 0 || prompted)
 		return SKV_TALLY_ADD;
@@ -53,40 +53,40 @@ static enum skv_tally tally_of(const struct skv_keep *k, uint32_t n, uint32_t u,
 }
 
 /* Units that a head keeps where they have so many on average: as many, unless they share the next step's budget. */
-static uint32_t kept_of(const struct skv_keep *k, uint32_t stay, uint32_t units)
+static uint32_t kept_of(const struct skv_evict *k, uint32_t stay, uint32_t units)
 {
-	double most = k->spread > 0 ? ceil((double)k->spread * (stay + 1.0)) : stay;
+	double most = k->max_head_ratio > 0 ? ceil((double)k->max_head_ratio * (stay + 1.0)) : stay;
 
 	return most < units ? (uint32_t)most : units;
 }
 
-void keep_schedule(const struct skv_keep *k, uint32_t about, bool decodes, uint32_t awake, struct skv_kseq *ks,
+void keep_schedule(const struct skv_evict *k, uint32_t about, bool decodes, uint32_t awake, struct skv_kseq *ks,
                    struct skv_layer_slots *ret)
 {
 	bool prompted = about & SKV_ABOUT_PROMPTED, chooses;
 	uint32_t u, counted, pinned, stay;
 
-	*ret = (struct skv_layer_slots){.live = ks->len, .extent = ks->len, .unit = k->unit, .awake = ks->len};
-	if (!k->unit)
+	*ret = (struct skv_layer_slots){.live = ks->len, .extent = ks->len, .unit = k->granularity, .awake = ks->len};
+	if (!k->granularity)
 		return;
-	u = units_of(k->unit, ks->len);
-	pinned = k->pin_prompt ? units_of(k->unit, about & SKV_ABOUT_PROMPT) : 0;
+	u = units_of(k->granularity, ks->len);
+	pinned = k->pin_prompt ? units_of(k->granularity, about & SKV_ABOUT_PROMPT) : 0;
 	ks->pinned = pinned;
 	ks->keep = u;
 	if (!decodes)
 		return; /* who sleeps wakes */
-	if (k->spread > 0)
+	if (k->max_head_ratio > 0)
 		ret->awake = awake;
-	counted = k->spread > 0 ? awake : u;
+	counted = k->max_head_ratio > 0 ? awake : u;
 	ks->tally = tally_of(k, ks->all, counted, prompted, pinned);
-	if (ks->len % k->unit != 0) /* a page that is being filled */
+	if (ks->len % k->granularity != 0) /* a page that is being filled */
 		return;
 	stay = (uint32_t)stays(k, ks->all, pinned);
 	chooses = full(k, ks->all, counted, pinned) || (k->at_prompt_end && prompted && counted > stay);
 	if (chooses) {
 		ks->keep = kept_of(k, stay, u);
-		ks->awake = k->spread > 0 ? stay : UINT32_MAX;
-		ret->live = ks->keep * k->unit;
-		ret->awake = stay * k->unit;
+		ks->awake = k->max_head_ratio > 0 ? stay : UINT32_MAX;
+		ret->live = ks->keep * k->granularity;
+		ret->awake = stay * k->granularity;
 	}
 }

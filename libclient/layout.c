@@ -88,8 +88,8 @@ static bool same_class(const struct skv_session *s, uint32_t a, uint32_t b)
 	for (uint32_t i = 0; i < st->n_groups; i++) {
 		const struct skv_plan *plan = st->group[i].policy->plan;
 
-		if (memcmp(&plan[a].keep, &plan[b].keep, sizeof(plan[a].keep)) != 0 ||
-		    memcmp(&plan[a].pack, &plan[b].pack, sizeof(plan[a].pack)) != 0)
+		if (memcmp(&plan[a].evict, &plan[b].evict, sizeof(plan[a].evict)) != 0 ||
+		    memcmp(&plan[a].compress, &plan[b].compress, sizeof(plan[a].compress)) != 0)
 			return false;
 	}
 	for (uint32_t i = 0; i < st->n; i++) {
@@ -144,7 +144,7 @@ static void lay_out_class(struct skv_session *s, const struct skv_step_item *ite
 		}
 		if (!seq_by_layer(q) || q->quiet)
 			continue;
-		keep_schedule(&seq_policy(q)->plan[c->layer].keep, q->about, at < st->n_decode,
+		keep_schedule(&seq_policy(q)->plan[c->layer].evict, q->about, at < st->n_decode,
 		              q->slots[c->layer].awake + items[i].n_tokens, ks, &next);
 		packs_schedule(q, c->layer, at < st->n_decode, ks, &next);
 		for (uint32_t layer = c->layer; layer < s->model.n_layers; layer++)
@@ -202,7 +202,7 @@ static int find_groups(struct skv_session *s, const struct skv_step_item *items,
 			return fail(-EINVAL, "the step has more than %u rows", UINT32_MAX);
 		it->seq->in_step = true;
 		it->seq->n_new = it->n_tokens;
-		it->seq->n_later = it->n_later;
+		it->seq->n_prompt_remaining = it->n_prompt_remaining;
 		it->seq->next_about = about_of(it->seq, !decodes(it));
 		*(decodes(it) ? &g->n : &g->n_prompts) += 1;
 		st->n_decode += decodes(it);

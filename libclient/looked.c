@@ -132,8 +132,8 @@ static int put_kept(struct skv_session *s, const struct group *g, struct sink *t
 {
 	const struct skv_kseq *ks = layer_kseq(s, layer, at);
 	const struct skv_list *list = &g->selection[layer].list;
-	uint32_t unit = g->policy->plan[layer].keep.unit, units = (ks->len + unit - 1) / unit, n = units;
-	bool listed = unit > 1 || g->policy->plan[layer].keep.spread > 0;
+	uint32_t unit = g->policy->plan[layer].evict.granularity, units = (ks->len + unit - 1) / unit, n = units;
+	bool listed = unit > 1 || g->policy->plan[layer].evict.max_head_ratio > 0;
 	size_t number = (size_t)(at - g->first) * list->rows + head;
 	uint32_t *pos = malloc(2 * (units + 1u) * sizeof(*pos)), *ids = pos + units;
 	int e = pos ? fetch_positions(s, layer, s->step.seqs[at], ks, head, units, pos) : fail(-ENOMEM, "out of memory");
@@ -175,22 +175,22 @@ static int put_planned(struct skv_session *s, const struct group *g, struct sink
 	uint32_t slots = layer_kseq(s, layer, at)->len;
 
 	switch (how) {
-	case SKV_LOOKED_DENSE:
+	case SKV_ATTEND_DENSE:
 		for (uint32_t page = 0; page < skv_pages_of(slots); page++)
 			if (has(q, layer, page))
 				put(to, page);
 		return 0;
-	case SKV_LOOKED_WINDOW:
+	case SKV_ATTEND_WINDOW:
 		put_window(to, &plan->window, slots, q, layer);
 		return 0;
 	default:
 		row = plan->mapped ? plan->map[row] : row;
 		return put_list(s, to, &g->selection[plan->source].list, (size_t)(at - g->first) * list_rows(g, plan) + row,
-		                how == SKV_LOOKED_TOKENS ? SKV_PAGE_TOKENS : 1, q, layer);
+		                how == SKV_ATTEND_TOKENS ? SKV_PAGE_TOKENS : 1, q, layer);
 	}
 }
 
-static int look(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t row, struct skv_looked *ret,
+static int look(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t row, struct skv_selection_info *ret,
                 uint32_t *ids, uint32_t room)
 {
 	const struct step *st = &s->step;
@@ -198,23 +198,23 @@ static int look(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t r
 	const struct group *g = at < 0 ? NULL : group_at(st, (uint32_t)at);
 	const struct skv_plan *plan = g ? &g->policy->plan[layer] : NULL;
 	struct sink to = {.ids = ids, .room = room};
-	struct skv_looked looked = {.size = ret->size, .rows = 1, .how = g ? plan->attend : SKV_LOOKED_DENSE};
-	bool keeps = g && plan->keep.unit;
+	struct skv_selection_info looked = {.size = ret->size, .rows = 1, .attend = g ? plan->attend : SKV_ATTEND_DENSE};
+	bool keeps = g && plan->evict.granularity;
 	int e;
 
 	if (at < 0)
 		return fail(-EINVAL, "item %u of %u", item, st->n);
-	if (keeps && plan->keep.unit == 1)
-		looked.how = SKV_LOOKED_TOKENS;
+	if (keeps && plan->evict.granularity == 1)
+		looked.attend = SKV_ATTEND_TOKENS;
 	looked.len = st->seqs[at]->len + st->seqs[at]->n_new;
 	if (keeps)
 		looked.rows = s->model.n_kv_heads;
-	else if (looked.how == SKV_LOOKED_PAGES || looked.how == SKV_LOOKED_TOKENS)
+	else if (looked.attend == SKV_ATTEND_PAGES || looked.attend == SKV_ATTEND_TOKENS)
 		looked.rows = list_rows(g, plan);
 	if (row >= looked.rows)
 		return fail(-EINVAL, "row %u of %u", row, looked.rows);
 	e = keeps ? put_kept(s, g, &to, layer, (uint32_t)at, row)
-	          : put_planned(s, g, &to, layer, (uint32_t)at, row, looked.how);
+	          : put_planned(s, g, &to, layer, (uint32_t)at, row, looked.attend);
 	if (e < 0)
 		return e;
 	looked.n = to.n;
@@ -222,12 +222,12 @@ static int look(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t r
 	return 0;
 }
 
-static int ready(struct skv_session *s, uint32_t layer, const struct skv_looked *ret)
+static int ready(struct skv_session *s, uint32_t layer, const struct skv_selection_info *ret)
 {
 	int e;
 
 	if (ret->size == 0 || ret->size > sizeof(*ret))
-		return fail(-EINVAL, "looked: size is %u, expected sizeof(struct skv_looked), at most %zu", ret->size,
+		return fail(-EINVAL, "looked: size is %u, expected sizeof(struct skv_selection_info), at most %zu", ret->size,
 		            sizeof(*ret));
 	if (!s->step.open)
 		return fail(-EINVAL, "no step is open");
@@ -239,7 +239,7 @@ static int ready(struct skv_session *s, uint32_t layer, const struct skv_looked 
 	return e < 0 ? e : device_settle(s);
 }
 
-int skv_selection(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t row, struct skv_looked *ret,
+int skv_selection(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t row, struct skv_selection_info *ret,
                   uint32_t *ids, uint32_t room)
 {
 	void *was;

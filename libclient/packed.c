@@ -36,7 +36,7 @@ static uint64_t decode_pages(struct skv_session *s, const struct group *g, uint3
 	const struct skv_batch b = group_decoding(s, g, layer);
 	uint64_t pages = skv_pages_of(packing_most(g->policy, layer, b.max_len));
 
-	if (b.n == 0 || g->policy->plan[layer].pack.kind == SKV_PACK_LOW || fused(s, g, layer))
+	if (b.n == 0 || g->policy->plan[layer].compress.kind == SKV_COMPRESS_QUANT || fused(s, g, layer))
 		return 0;
 	return pages * at_once(s, g, layer, &b);
 }

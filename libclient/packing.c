@@ -19,7 +19,7 @@
 
 static bool needs_codec(uint32_t kind, uint32_t bits)
 {
-	return kind == SKV_PACK_DELTA && bits > 0;
+	return kind == SKV_COMPRESS_LATENT && bits > 0;
 }
 
 /* The policy's parameter of this type, or NULL. */
@@ -226,7 +226,7 @@ static int fits_table(const struct packing *k, const struct skv_shape *shape)
 	const struct skv_codes *c = shape->code;
 	uint64_t each = shape->page_bytes / skv_code_record_bytes(shape);
 
-	if (c->kind == SKV_PACK_LOW) /* half as much as its rows, at most */
+	if (c->kind == SKV_COMPRESS_QUANT) /* half as much as its rows, at most */
 		return 0;
 	if (c->stride ? each * c->stride >= (uint64_t)SKV_PAGE_TOKENS * (c->stride - 1) : each >= SKV_PAGE_TOKENS)
 		return 0;
@@ -268,7 +268,7 @@ static struct skv_codes codes_of(const struct skv_session *s, const struct packi
 /* What the kernels are told of a layer, into k->layer[]; in host memory. */
 static int describe(const struct skv_session *s, struct packing *k, uint32_t layer, struct skv_form f)
 {
-	const bool low = f.kind == SKV_PACK_LOW;
+	const bool low = f.kind == SKV_COMPRESS_QUANT;
 	struct skv_shape shape = layer_shape(s, layer);
 	const char *wrong;
 	int e = needs_codec(f.kind, f.bits) ? fits(k, &f) : 0;
@@ -318,7 +318,7 @@ struct skv_shape group_shape(const struct skv_session *s, const struct group *g,
 
 static void note_select(const struct skv_policy_ctx *ctx, const struct skv_select *select)
 {
-	struct policy *p = ctx->host;
+	struct policy *p = ctx->library;
 
 	if (select->layer < ctx->model->n_layers)
 		p->packing->layer[select->layer].select = *select;
@@ -331,11 +331,11 @@ static void no_layer(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	(void)ctx, (void)layer;
 }
-static void no_keep(const struct skv_policy_ctx *ctx, const struct skv_keep_best *keep)
+static void no_keep(const struct skv_policy_ctx *ctx, const struct skv_evict_to_budget *keep)
 {
 	(void)ctx, (void)keep;
 }
-static void no_stamp(const struct skv_policy_ctx *ctx, const struct skv_stamp_pages *stamp)
+static void no_stamp(const struct skv_policy_ctx *ctx, const struct skv_touch_pages *stamp)
 {
 	(void)ctx, (void)stamp;
 }
@@ -349,9 +349,9 @@ static void listen(const struct skv_session *s, struct policy *p)
 	        .select_tokens = note_select,
 	        .select_union = no_select,
 	        .score_pages = no_layer,
-	        .tally = no_layer,
-	        .keep_best = no_keep,
-	        .stamp_pages = no_stamp,
+	        .accumulate_scores = no_layer,
+	        .evict_to_budget = no_keep,
+	        .touch_pages = no_stamp,
 	};
 	const struct skv_policy_ctx ctx = {
 	        .size = sizeof(ctx),
@@ -359,7 +359,7 @@ static void listen(const struct skv_session *s, struct policy *p)
 	        .prims = &prims,
 	        .model = &s->model,
 	        .config = p->config,
-	        .host = p,
+	        .library = p,
 	};
 
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
@@ -402,11 +402,11 @@ int packing_make(struct skv_session *s, struct policy *p)
 	if (p->n_pack == 0)
 		return 0;
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
-		const struct skv_pack *plan = &p->plan[layer].pack;
+		const struct skv_compress *plan = &p->plan[layer].compress;
 
 		if (plan->kind)
 			forms[layer] = packs_form(plan, s->model.max_tokens);
-		turns |= plan->kind == SKV_PACK_DELTA;
+		turns |= plan->kind == SKV_COMPRESS_LATENT;
 		if (needs_codec(plan->kind, plan->bits))
 			coded.bits[layer / 64] |= (uint64_t)1 << layer % 64;
 	}
@@ -442,7 +442,7 @@ int packing_of(struct skv_seq *q, struct packing **ret)
 
 		if (seq_coded(q, layer) > 0)
 			*f = q->slots[layer].form;
-		turns |= f->kind == SKV_PACK_DELTA;
+		turns |= f->kind == SKV_COMPRESS_LATENT;
 		if (needs_codec(f->kind, f->bits))
 			coded.bits[layer / 64] |= (uint64_t)1 << layer % 64;
 	}

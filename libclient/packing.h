@@ -5,11 +5,11 @@
 
 /* ---- coded.c: which tokens of a layer are packed, from lengths alone -------------------------- */
 
-uint32_t packs_first(const struct skv_pack *k); /* first tokens that never are */
+uint32_t packs_first(const struct skv_compress *k); /* first tokens that never are */
 /* Tokens of a sequence of n below which all others are packed, or 0: none are. */
-uint32_t packs_coded(const struct skv_pack *k, uint32_t n);
+uint32_t packs_coded(const struct skv_compress *k, uint32_t n);
 /* And how, in sequences of a model of so many tokens at most; for a plan that packs. */
-struct skv_form packs_form(const struct skv_pack *k, uint32_t max_tokens);
+struct skv_form packs_form(const struct skv_compress *k, uint32_t max_tokens);
 
 /* A layer's codes, or its references, when the tokens below `coded` are packed as sh->code says. */
 struct records {
@@ -82,7 +82,7 @@ uint32_t packing_most(const struct policy *p, uint32_t layer, uint32_t len);
 /* Does the layer keep older tokens of the group's sequences packed? */
 static inline bool group_packs(const struct group *g, uint32_t layer)
 {
-	return g->packs && g->policy->plan[layer].pack.kind;
+	return g->packs && g->policy->plan[layer].compress.kind;
 }
 
 /* The layer, for kernels that pack and rebuild. */

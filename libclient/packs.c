@@ -45,7 +45,7 @@ const struct skv_codes *packs_code(const struct skv_seq *q, uint32_t layer)
 
 	if (q->unpacking)
 		return seq_coded(q, layer) > 0 ? &q->unpacking->layer[layer].code : NULL;
-	return q->packs && p->plan[layer].pack.kind ? &p->packing->layer[layer].code : NULL;
+	return q->packs && p->plan[layer].compress.kind ? &p->packing->layer[layer].code : NULL;
 }
 
 static bool packed(const struct skv_seq *q)
@@ -66,9 +66,9 @@ static bool as_planned(const struct skv_seq *q)
 
 		if (seq_coded(q, layer) == 0)
 			continue;
-		if (!p->plan[layer].pack.kind || !packing_is(p->packing, q->mem))
+		if (!p->plan[layer].compress.kind || !packing_is(p->packing, q->mem))
 			return false;
-		f = packs_form(&p->plan[layer].pack, q->session->model.max_tokens);
+		f = packs_form(&p->plan[layer].compress, q->session->model.max_tokens);
 		if (memcmp(&f, &q->slots[layer].form, sizeof(f)) != 0)
 			return false;
 	}
@@ -93,7 +93,7 @@ static bool can_pack(const struct skv_seq *q)
 	const struct policy *p = seq_policy(q);
 
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
-		if (p->plan[layer].pack.kind && !whole(q, layer))
+		if (p->plan[layer].compress.kind && !whole(q, layer))
 			return false;
 	return p->n_pack > 0;
 }
@@ -157,7 +157,7 @@ static bool behind(const struct skv_seq *q)
 	const struct policy *p = seq_policy(q);
 
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
-		if (seq_coded(q, layer) < packs_coded(&p->plan[layer].pack, q->len))
+		if (seq_coded(q, layer) < packs_coded(&p->plan[layer].compress, q->len))
 			return true;
 	return false;
 }
@@ -187,12 +187,12 @@ static void pack_up_to(const struct skv_seq *q, uint32_t layer, uint32_t coded, 
 	if (coded <= next->coded)
 		return;
 	next->coded = coded;
-	next->form = packs_form(&seq_policy(q)->plan[layer].pack, q->session->model.max_tokens);
+	next->form = packs_form(&seq_policy(q)->plan[layer].compress, q->session->model.max_tokens);
 }
 
 void packs_schedule(struct skv_seq *q, uint32_t layer, bool decodes, struct skv_kseq *ks, struct skv_layer_slots *next)
 {
-	const struct skv_pack *plan = &seq_policy(q)->plan[layer].pack;
+	const struct skv_compress *plan = &seq_policy(q)->plan[layer].compress;
 
 	next->coded = seq_coded(q, layer);
 	next->form = q->slots[layer].form;
@@ -204,7 +204,7 @@ void packs_schedule(struct skv_seq *q, uint32_t layer, bool decodes, struct skv_
 
 void packs_schedule_quiet(const struct skv_seq *q, uint32_t layer, struct skv_layer_slots *next)
 {
-	const struct skv_pack *plan = &seq_policy(q)->plan[layer].pack;
+	const struct skv_compress *plan = &seq_policy(q)->plan[layer].compress;
 	uint32_t from = next->coded > packs_first(plan) ? next->coded : packs_first(plan);
 	uint32_t coded = packs_coded(plan, q->len);
 

@@ -104,8 +104,8 @@ static uint64_t ahead(const struct skv_seq *q)
 {
 	uint64_t n = 0;
 
-	for (uint32_t table = 0; q->n_later > 0 && !q->packs && table < q->layout.n_tables; table++)
-		n += wants_with(q, table, q->n_later) - wants(q, table);
+	for (uint32_t table = 0; q->n_prompt_remaining > 0 && !q->packs && table < q->layout.n_tables; table++)
+		n += wants_with(q, table, q->n_prompt_remaining) - wants(q, table);
 	return n;
 }
 
@@ -276,7 +276,7 @@ void pages_supply(struct skv_session *s, struct skv_seq *q)
 		for (uint32_t page = x.from; page < x.to; page++) {
 			if (skv_pte_resident(t[page]))
 				continue;
-			t[page] = skv_pte_make(SKV_PTE_FULL, stock_pop(&s->stock));
+			t[page] = skv_pte_make(SKV_PTE_PRIVATE, stock_pop(&s->stock));
 			if (parked(q, table, page))
 				*parked(q, table, page) = t[page];
 			device_entry(q, table, page);
@@ -296,7 +296,7 @@ void seq_drop_page(struct skv_seq *q, uint32_t table, uint32_t page)
 	skv_pte *at = &seq_table(q, table)[page], e = *at;
 
 	*at = skv_seqmem_evicted(&q->layout, table);
-	if (skv_pte_kind(e) == SKV_PTE_FULL)
+	if (skv_pte_kind(e) == SKV_PTE_PRIVATE)
 		stock_push(&q->session->stock, skv_pte_id(e));
 	else if (skv_pte_kind(e) == SKV_PTE_SHARED)
 		seq_give_up(q, skv_pte_id(e));
@@ -356,7 +356,7 @@ static int copy(struct skv_seq *q, struct copies *c)
 		skv_pte *entry = &seq_table(q, c->table[i])[c->page[i]];
 
 		seq_give_up(q, skv_pte_id(*entry));
-		*entry = skv_pte_make(SKV_PTE_FULL, c->own[i]);
+		*entry = skv_pte_make(SKV_PTE_PRIVATE, c->own[i]);
 		device_stale(q, c->table[i], c->page[i]);
 	}
 	c->n = 0;
@@ -396,7 +396,7 @@ int pages_unshare(struct skv_session *s)
 
 bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page)
 {
-	struct skv_evict *journal = skv_seqmem_journal(q->mem, &q->layout);
+	struct skv_eviction *journal = skv_seqmem_journal(q->mem, &q->layout);
 
 	if (!resident(q, table, page))
 		return true;
@@ -407,7 +407,7 @@ bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page)
 		atomic_store(&q->mem->journal_epoch, q->epoch + 1);
 	if (q->n_evict == q->layout.journal_most)
 		return false;
-	journal[q->n_evict++] = (struct skv_evict){.table = table, .page = page};
+	journal[q->n_evict++] = (struct skv_eviction){.table = table, .page = page};
 	return true;
 }
 
@@ -416,7 +416,7 @@ static void evict_kept(struct skv_seq *q)
 {
 	const uint32_t first = skv_table(q->layout.n_layers, SKV_GROUP_KEPT, 0);
 
-	if (q->next_about & SKV_ABOUT_READING || !(q->about & SKV_ABOUT_READING || q->n_later > 0))
+	if (q->next_about & SKV_ABOUT_READING || !(q->about & SKV_ABOUT_READING || q->n_prompt_remaining > 0))
 		return;
 	for (uint32_t table = first; table < first + q->layout.n_layers; table++)
 		for (uint32_t page = 0; page < q->layout.kept; page++)

@@ -144,9 +144,9 @@ static int configure(struct skv_session *s, struct policy *p)
 		return fail(e, "%s", text);
 	for (uint32_t layer = 0; layer < model->n_layers; layer++) {
 		p->n_bounds += plan_keeps_bounds(&p->plan[layer]);
-		p->n_keep += p->plan[layer].keep.unit > 0;
-		p->n_keep_pages += p->plan[layer].keep.unit > 1;
-		p->n_pack += p->plan[layer].pack.kind > 0;
+		p->n_keep += p->plan[layer].evict.granularity > 0;
+		p->n_keep_pages += p->plan[layer].evict.granularity > 1;
+		p->n_pack += p->plan[layer].compress.kind > 0;
 	}
 	e = packing_make(s, p);
 	if (e == 0)
@@ -240,7 +240,7 @@ void policy_hook(struct skv_session *s, struct group *g, enum phase phase, uint3
 	        .prims = &policy_prims,
 	        .model = &s->model,
 	        .config = g->policy->config,
-	        .host = s,
+	        .library = s,
 	};
 
 	if (ctx.n_seqs == 0)
@@ -269,7 +269,7 @@ static int adopt(struct skv_session *s, struct policy *p, struct skv_seq *q, voi
 	        .prims = &policy_prims,
 	        .model = &s->model,
 	        .config = p->config,
-	        .host = s,
+	        .library = s,
 	};
 	char text[ADOPT_TEXT_MAX] = "";
 	void *state;
@@ -560,10 +560,10 @@ const char *skv_policy_spec(struct skv_session *s)
 	return s->policy->spec;
 }
 
-int skv_policy_reads_prompts(struct skv_session *s)
+int skv_policy_depends_on_prefill(struct skv_session *s)
 {
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
-		if (s->policy->plan[layer].keep.votes || s->policy->plan[layer].prefill.how)
+		if (s->policy->plan[layer].evict.accumulate || s->policy->plan[layer].prefill.how)
 			return 1;
 	return 0;
 }

@@ -18,14 +18,14 @@ static const char *check(const struct skv_session *s, const struct skv_select *s
 
 	if (what == SELECT_UNION)
 		return skv_union_check(sel, plans, s->model.n_layers);
-	return skv_select_check(sel, what == SELECT_TOKENS ? SKV_EV_TOKENS : SKV_EV_PAGES | SKV_EV_BOUNDS, plans,
+	return skv_select_check(sel, what == SELECT_TOKENS ? SKV_SCORES_TOKENS : SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS, plans,
 	                        s->model.n_layers);
 }
 
 static void select_units(const struct skv_policy_ctx *ctx, const struct skv_select *sel, enum what what)
 {
 	static const char *const names[] = {"select_pages", "select_tokens", "select_union"};
-	struct skv_session *s = ctx->host;
+	struct skv_session *s = ctx->library;
 	const struct group *g = s->group;
 	const char *name = names[what], *wrong;
 	struct skv_batch batch;
@@ -83,7 +83,7 @@ static void select_union(const struct skv_policy_ctx *ctx, const struct skv_sele
 
 static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
-	struct skv_session *s = ctx->host;
+	struct skv_session *s = ctx->library;
 	const struct group *g = s->group;
 	const char *wrong = "outside of the layer's before()";
 	struct skv_batch batch;
@@ -97,7 +97,7 @@ static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 	}
 	batch = group_decoding(s, g, layer);
 	shape = layer_shape(s, layer);
-	s->kernels->score_pages(&shape, &batch, s->step.q, g->policy->plan[layer].pool, &g->selection[layer].evidence,
+	s->kernels->score_pages(&shape, &batch, s->step.q, g->policy->plan[layer].reduce, &g->selection[layer].evidence,
 	                        &s->step.work);
 	g->selection[layer].has_evidence = true;
 }
@@ -106,7 +106,7 @@ static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 
 static void tally(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
-	struct skv_session *s = ctx->host;
+	struct skv_session *s = ctx->library;
 	const struct group *g = s->group;
 	const char *wrong = "outside of the layer's after()";
 	struct skv_batch batch;
@@ -123,9 +123,9 @@ static void tally(const struct skv_policy_ctx *ctx, uint32_t layer)
 	s->kernels->tally(&shape, &batch, &g->selection[layer].evidence, &s->step.work);
 }
 
-static void keep_best(const struct skv_policy_ctx *ctx, const struct skv_keep_best *k)
+static void evict_to_budget(const struct skv_policy_ctx *ctx, const struct skv_evict_to_budget *k)
 {
-	struct skv_session *s = ctx->host;
+	struct skv_session *s = ctx->library;
 	const struct skv_rank rank = {.smooth = k->smooth, .lambda = k->lambda};
 	const struct group *g = s->group;
 	const char *wrong = "outside of the layer's after()";
@@ -138,35 +138,35 @@ static void keep_best(const struct skv_policy_ctx *ctx, const struct skv_keep_be
 	if (s->phase == PHASE_AFTER && k->layer == s->hook_layer)
 		wrong = skv_keep_check(k, g->policy->plan, s->model.n_layers);
 	if (wrong) {
-		policy_misuse(s, "keep_best: %s", wrong);
+		policy_misuse(s, "evict_to_budget: %s", wrong);
 		return;
 	}
 	shape = layer_shape(s, k->layer);
 	batch = group_decoding(s, g, k->layer);
 	stride = selection_tokens(&batch);
-	shared = g->policy->plan[k->layer].keep.spread > 0;
+	shared = g->policy->plan[k->layer].evict.max_head_ratio > 0;
 	ranked |= shared; /* who sleeps must not be among the best */
 	if (ranked)
 		s->kernels->rank(&shape, &batch, &rank, s->step.rank, stride, &s->step.work);
 	by = (struct skv_keep_by){
-	        .unit = g->policy->plan[k->layer].keep.unit,
+	        .unit = g->policy->plan[k->layer].evict.granularity,
 	        .recent = k->recent,
-	        .old_first = k->old_first,
-	        .forget = k->forget,
+	        .old_first = k->evict_older,
+	        .forget = k->reset_scores,
 	};
 	s->kernels->keep(&shape, &batch, &by, ranked ? s->step.rank : NULL, stride, &s->step.work);
 	if (shared)
-		s->kernels->allot(&shape, &batch, &(struct skv_allot){.recent = k->recent.count, .sure = k->sure}, s->step.rank,
+		s->kernels->allot(&shape, &batch, &(struct skv_allot){.recent = k->recent.count, .sure = k->safeguard}, s->step.rank,
 		                  stride, &s->step.work);
 	g->selection[k->layer].chosen = true;
 }
 
-static void stamp_pages(const struct skv_policy_ctx *ctx, const struct skv_stamp_pages *p)
+static void touch_pages(const struct skv_policy_ctx *ctx, const struct skv_touch_pages *p)
 {
-	struct skv_session *s = ctx->host;
+	struct skv_session *s = ctx->library;
 	const struct group *g = s->group;
 	const char *wrong = "outside of the layer's before()";
-	const struct skv_keep *keep;
+	const struct skv_evict *keep;
 	struct skv_batch batch;
 	struct skv_stamp stamp;
 	struct selection *x;
@@ -177,12 +177,12 @@ static void stamp_pages(const struct skv_policy_ctx *ctx, const struct skv_stamp
 	if (!wrong && !g->selection[p->layer].has_evidence)
 		wrong = "pages that are not scored";
 	if (wrong) {
-		policy_misuse(s, "stamp_pages: %s", wrong);
+		policy_misuse(s, "touch_pages: %s", wrong);
 		return;
 	}
 	shape = layer_shape(s, p->layer);
 	batch = group_decoding(s, g, p->layer);
-	keep = &g->policy->plan[p->layer].keep;
+	keep = &g->policy->plan[p->layer].evict;
 	x = &g->selection[p->layer];
 	stamp = (struct skv_stamp){
 	        .alpha = p->alpha,
@@ -214,7 +214,7 @@ static bool collect(struct skv_seq *q, uint32_t layer, uint32_t first, uint32_t 
 
 static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, const struct skv_window *w)
 {
-	struct skv_session *s = ctx->host;
+	struct skv_session *s = ctx->library;
 	const struct group *g = s->group;
 	const char *wrong = "outside of step_end()";
 
@@ -234,7 +234,7 @@ static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, cons
 
 static void *seq_state(const struct skv_policy_ctx *ctx, uint32_t i)
 {
-	struct skv_session *s = ctx->host;
+	struct skv_session *s = ctx->library;
 	struct skv_seq *q;
 
 	if (s->phase == PHASE_ADOPT) {
@@ -261,7 +261,7 @@ const struct skv_prims policy_prims = {
         .evict_outside = evict_outside,
         .seq_state = seq_state,
         .score_pages = score_pages,
-        .tally = tally,
-        .keep_best = keep_best,
-        .stamp_pages = stamp_pages,
+        .accumulate_scores = tally,
+        .evict_to_budget = evict_to_budget,
+        .touch_pages = touch_pages,
 };

@@ -53,7 +53,7 @@ static struct skv_sparse sparse_of(const struct skv_plan *plan, uint32_t layer, 
 		break;
 	case SKV_PREFILL_MINFERENCE:
 		x.segment = p->segment;
-		x.kept_rows = SKV_LINE_ROWS;
+		x.kept_rows = SKV_MINFERENCE_ROWS;
 		break;
 	case SKV_PREFILL_KASCADE:
 		x.tile = skv_kascade_tile(m->n_heads / m->n_kv_heads);
@@ -152,17 +152,17 @@ uint32_t reading_about(struct skv_seq *q, bool prompt)
 	if (q->about & SKV_ABOUT_READING)
 		q->next_prompt.begin = q->prompt.begin;
 	q->next_prompt.how = r->how;
-	return q->n_later > 0 ? SKV_ABOUT_READING : 0;
+	return q->n_prompt_remaining > 0 ? SKV_ABOUT_READING : 0;
 }
 
 void reading_schedule(const struct skv_seq *q, struct skv_kseq *ks)
 {
 	const struct reading *r = seq_policy(q)->reading;
-	uint64_t end = (uint64_t)q->len + q->n_new + q->n_later, dense;
+	uint64_t end = (uint64_t)q->len + q->n_new + q->n_prompt_remaining, dense;
 
 	ks->prompt = q->next_prompt.begin;
 	ks->dense = UINT32_MAX;
-	ks->later = q->n_later > 0;
+	ks->later = q->n_prompt_remaining > 0;
 	if (!r || r->gamma == 0)
 		return;
 	dense = end % r->gamma + r->tail;
@@ -174,7 +174,7 @@ static bool in_order(const struct skv_seq *q, uint32_t layer)
 {
 	const struct skv_layer_slots *x = &q->slots[layer];
 
-	if (q->packs && seq_policy(q)->plan[layer].pack.kind)
+	if (q->packs && seq_policy(q)->plan[layer].compress.kind)
 		return false;
 	return !seq_by_layer(q) || (x->live == q->len && x->extent == q->len);
 }

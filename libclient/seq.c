@@ -53,7 +53,7 @@ static int look_at(struct skv_seq *q, uint32_t table, uint32_t i, struct census 
 		return fail(-EBADMSG,
 		            "damaged sequence memory: %spage %u of layer %u is page %u, which the pool has not",
 		            of[group], i, layer, skv_pte_id(e));
-	n->full += kind == SKV_PTE_FULL;
+	n->full += kind == SKV_PTE_PRIVATE;
 	n->shared += kind == SKV_PTE_SHARED;
 	return 0;
 }
@@ -214,7 +214,7 @@ static int seq_make(struct skv_session *s, struct request *r, bool named, struct
 		e = device_seq_open(q); /* the tables are what they will be */
 	if (e < 0) {
 		seq_unhold(q, SKV_PTE_SHARED);
-		seq_unhold(q, SKV_PTE_FULL);
+		seq_unhold(q, SKV_PTE_PRIVATE);
 		seq_free(q);
 		conn_orphan(s->client, r);
 		return e;
@@ -403,7 +403,7 @@ void seq_unhold(struct skv_seq *q, enum skv_pte_kind kind)
 			if (skv_pte_kind(t[i]) != kind)
 				continue;
 			pool_unhold(s->pool, skv_pte_id(t[i]));
-			s->stock.leased -= kind == SKV_PTE_FULL;
+			s->stock.leased -= kind == SKV_PTE_PRIVATE;
 		}
 	}
 	while (kind == SKV_PTE_SHARED && q->n_release > 0) {
@@ -419,7 +419,7 @@ void seq_take_own(struct skv_seq *q)
 		const skv_pte *t = seq_table(q, table);
 
 		for (uint32_t i = 0; i < seq_entries(q, table); i++)
-			if (skv_pte_kind(t[i]) == SKV_PTE_FULL)
+			if (skv_pte_kind(t[i]) == SKV_PTE_PRIVATE)
 				stock_push(&q->session->stock, skv_pte_id(t[i]));
 	}
 }
@@ -435,7 +435,7 @@ static void put_own(struct skv_seq *q)
 	ids = malloc(most * sizeof(*ids));
 	for (uint32_t table = 0; table < q->layout.n_tables && ids; table++)
 		for (uint32_t i = 0; i < seq_entries(q, table); i++)
-			if (skv_pte_kind(seq_table(q, table)[i]) == SKV_PTE_FULL)
+			if (skv_pte_kind(seq_table(q, table)[i]) == SKV_PTE_PRIVATE)
 				ids[n++] = skv_pte_id(seq_table(q, table)[i]);
 	if (ids)
 		stock_post(q->session, SKV_MSG_LEASE_PUT, 0, ids, n);
@@ -449,7 +449,7 @@ static void keep_own(struct skv_seq *q, int error)
 		seq_take_own(q);
 		return;
 	}
-	seq_unhold(q, SKV_PTE_FULL);
+	seq_unhold(q, SKV_PTE_PRIVATE);
 	/* an unanswered fork may have made them shared: then they go with the last reference */
 	if (!q->fork)
 		put_own(q);
@@ -471,7 +471,7 @@ static int seq_end(struct skv_seq *q, uint16_t type)
 		stock_release(q, true);
 		seq_unhold(q, SKV_PTE_SHARED);
 		if (!drop)
-			seq_unhold(q, SKV_PTE_FULL);
+			seq_unhold(q, SKV_PTE_PRIVATE);
 		e = conn_call(s->client, type, &m, sizeof(m), &r);
 		request_free(r);
 		if (drop)

@@ -193,7 +193,7 @@ static void say_goodbye(struct skv_session *s)
 		stock_release(q, true);
 		seq_unhold(q, SKV_PTE_SHARED);
 		if (q->named || q->fork)
-			seq_unhold(q, SKV_PTE_FULL);
+			seq_unhold(q, SKV_PTE_PRIVATE);
 		else
 			seq_take_own(q);
 		conn_post(c, SKV_MSG_SEQ_DETACH, &m, sizeof(m), NULL);

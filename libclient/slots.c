@@ -38,7 +38,7 @@ void slots_place(struct skv_session *s, const struct group *g, uint32_t layer, c
 {
 	const struct skv_shape shape = layer_shape(s, layer);
 	const struct skv_batch decoding = group_decoding(s, g, layer), prompts = group_prompts(s, g, layer);
-	const struct skv_slots to = slots_of(s, g->policy->plan[layer].keep.unit);
+	const struct skv_slots to = slots_of(s, g->policy->plan[layer].evict.granularity);
 	const struct skv_kernels *k = s->kernels;
 	bool bounds = plan_keeps_bounds(&g->policy->plan[layer]);
 
@@ -76,7 +76,7 @@ static uint32_t resident_tokens(const struct skv_seq *q, uint32_t layer, uint32_
 static struct skv_layer_slots after(const struct skv_seq *q, uint32_t layer, enum quiet kind)
 {
 	struct skv_layer_slots x = q->slots[layer];
-	uint32_t unit = seq_policy(q)->plan[layer].keep.unit;
+	uint32_t unit = seq_policy(q)->plan[layer].evict.granularity;
 
 	if (kind == QUIET_SETTLE)
 		x.extent = x.live;
@@ -222,7 +222,7 @@ int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
 	if (!(q->about & SKV_ABOUT_SLOTS) && p->n_keep == 0)
 		return 0;
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
-		uint32_t unit = p->plan[layer].keep.unit;
+		uint32_t unit = p->plan[layer].evict.granularity;
 
 		if (q->len == 0)
 			q->slots[layer] = (struct skv_layer_slots){.unit = unit};

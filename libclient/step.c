@@ -32,11 +32,11 @@ static int check_item(struct skv_session *s, const struct skv_step_item *it, uin
 	if (it->n_tokens != 1 && (it->n_tokens == 0 || !(it->flags & SKV_STEP_PROMPT)))
 		return fail(-EINVAL, "item %u: n_tokens is %u, expected %s", i, it->n_tokens,
 		            it->flags & SKV_STEP_PROMPT ? "at least 1" : "1 without SKV_STEP_PROMPT");
-	if (it->n_later > 0 && !(it->flags & SKV_STEP_PROMPT))
-		return fail(-EINVAL, "item %u: n_later is %u, expected 0 without SKV_STEP_PROMPT", i, it->n_later);
-	if ((uint64_t)it->n_tokens + it->n_later > q->layout.max_tokens - q->len)
+	if (it->n_prompt_remaining > 0 && !(it->flags & SKV_STEP_PROMPT))
+		return fail(-EINVAL, "item %u: n_prompt_remaining is %u, expected 0 without SKV_STEP_PROMPT", i, it->n_prompt_remaining);
+	if ((uint64_t)it->n_tokens + it->n_prompt_remaining > q->layout.max_tokens - q->len)
 		return fail(-E2BIG, "item %u: %u tokens and %llu more, but the sequence was made for %u", i,
-		            q->len, (unsigned long long)it->n_tokens + it->n_later, q->layout.max_tokens);
+		            q->len, (unsigned long long)it->n_tokens + it->n_prompt_remaining, q->layout.max_tokens);
 	return 0;
 }
 
@@ -267,11 +267,11 @@ int skv_step_begin(struct skv_session *s, const struct skv_step_item *items, uin
 
 void seq_carry_out(struct skv_seq *q, bool stale)
 {
-	const struct skv_evict *journal = skv_seqmem_journal(q->mem, &q->layout);
+	const struct skv_eviction *journal = skv_seqmem_journal(q->mem, &q->layout);
 	struct skv_session *s = q->session;
 
 	for (uint32_t i = 0; i < q->n_evict; i++) {
-		struct skv_evict j = journal[i];
+		struct skv_eviction j = journal[i];
 
 		if (j.table >= q->layout.n_tables || j.page >= q->layout.max_pages)
 			continue; /* it was in shared memory: not believed */

@@ -85,15 +85,15 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	plan->attend = SKV_ATTEND_TOKENS;
 	plan->source = layer;
 	plan->sharing = SKV_SHARE_KV_HEAD;
-	plan->keep = (struct skv_keep){
-	        .unit = 1,
+	plan->evict = (struct skv_evict){
+	        .granularity = 1,
 	        .floor = c->budget.share > 0 ? 128 : 0,
 	        .budget = c->budget,
 	        .slack = c->again ? c->again : SKV_MAX_TOKENS,
 	        .at_prompt_end = 1,
-	        .votes = 1,
+	        .accumulate = 1,
 	        .window = c->window,
-	        .spread = spread_of(c, m->n_kv_heads),
+	        .max_head_ratio = spread_of(c, m->n_kv_heads),
 	};
 }
 
@@ -102,11 +102,11 @@ static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
 	const struct config *c = ctx->config;
 
 	if (layer >= c->dense)
-		ctx->prims->keep_best(ctx, &(struct skv_keep_best){
+		ctx->prims->evict_to_budget(ctx, &(struct skv_evict_to_budget){
 		                                   .layer = layer,
 		                                   .recent = {.count = c->window},
 		                                   .smooth = c->pool,
-		                                   .sure = c->sure,
+		                                   .safeguard = c->sure,
 		                           });
 }
 

@@ -78,8 +78,8 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 
 	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (selects(c, m, layer)) {
-		plan->evidence = SKV_EV_PAGES;
-		plan->pool = SKV_POOL_MAX;
+		plan->scores = SKV_SCORES_PAGES;
+		plan->reduce = SKV_REDUCE_MAX;
 		plan->sharing = SKV_SHARE_ALL_HEADS;
 		return;
 	}
@@ -116,7 +116,7 @@ static const struct skv_policy delta = {
         .name = "delta",
         .version = "1",
         .summary = "A few dense layers select pages for the layers after them (DELTA)",
-        .action = SKV_ACT_VISIBILITY,
+        .action = SKV_ACT_SELECT,
         .granularity = SKV_GRAN_PAGE,
         .evidence = SKV_EVID_WEIGHTS,
         .scope = SKV_SCOPE_STEP,

@@ -105,11 +105,11 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 static void keep_all(const struct config *c, const struct skv_model *m, struct skv_plan *plan)
 {
 	if (c->full_bits < 16)
-		plan->pack = (struct skv_pack){
-		        .kind = SKV_PACK_LOW,
+		plan->compress = (struct skv_compress){
+		        .kind = SKV_COMPRESS_QUANT,
 		        .bits = c->full_bits,
-		        .group = m->head_dim % 128 == 0 ? 64 : 32,
-		        .raw = c->raw,
+		        .scale_block = m->head_dim % 128 == 0 ? 64 : 32,
+		        .residual = c->raw,
 		        .block = (c->block + LOW_BLOCK - 1) / LOW_BLOCK * LOW_BLOCK,
 		};
 }
@@ -122,8 +122,8 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (filters(c, m, layer)) {
 		keep_all(c, m, plan);
-		plan->evidence = SKV_EV_TOKENS;
-		plan->pool = SKV_POOL_MAX;
+		plan->scores = SKV_SCORES_TOKENS;
+		plan->reduce = SKV_REDUCE_MAX;
 		plan->sharing = SKV_SHARE_ALL_HEADS;
 		return;
 	}
@@ -135,15 +135,15 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	}
 	plan->attend = SKV_ATTEND_TOKENS;
 	plan->source = filter;
-	plan->pack = (struct skv_pack){
-	        .kind = SKV_PACK_DELTA,
+	plan->compress = (struct skv_compress){
+	        .kind = SKV_COMPRESS_LATENT,
 	        .bits = c->bits,
-	        .group = c->group,
+	        .scale_block = c->group,
 	        .ref_bits = c->stride > 0 ? c->ref_bits : 0,
 	        .stride = c->stride,
-	        .near = c->near,
+	        .n_refs = c->near,
 	        .sinks = c->stride > 0 ? SKV_PAGE_TOKENS : 0,
-	        .raw = c->raw,
+	        .residual = c->raw,
 	        .block = c->block,
 	};
 }

@@ -104,8 +104,8 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	if (!anchor(c, m, source)) /* before the first anchor: dense */
 		return;
 	if (source == layer) {
-		plan->evidence = SKV_EV_TOKENS;
-		plan->pool = SKV_POOL_SUM;
+		plan->scores = SKV_SCORES_TOKENS;
+		plan->reduce = SKV_REDUCE_SUM;
 		plan->sharing = c->variant >= SHARED ? SKV_SHARE_ALL_HEADS : SKV_SHARE_KV_HEAD;
 	}
 	if (source < layer || !attends_densely(c, layer)) {
@@ -145,7 +145,7 @@ static const struct skv_policy kascade = {
         .name = "kascade",
         .version = "1",
         .summary = "Anchor layers select tokens for each kv head, the layers after them reuse those (Kascade)",
-        .action = SKV_ACT_VISIBILITY,
+        .action = SKV_ACT_SELECT,
         .granularity = SKV_GRAN_TOKEN,
         .evidence = SKV_EVID_WEIGHTS,
         .scope = SKV_SCOPE_STEP,

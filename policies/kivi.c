@@ -57,11 +57,11 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (layer < c->dense)
 		return;
-	plan->pack = (struct skv_pack){
-	        .kind = SKV_PACK_LOW,
+	plan->compress = (struct skv_compress){
+	        .kind = SKV_COMPRESS_QUANT,
 	        .bits = c->bits,
-	        .group = c->group,
-	        .raw = c->raw,
+	        .scale_block = c->group,
+	        .residual = c->raw,
 	        .block = c->block,
 	};
 }

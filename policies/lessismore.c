@@ -64,7 +64,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 
 	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (selects(c, m, layer)) {
-		plan->evidence = SKV_EV_TOKENS;
+		plan->scores = SKV_SCORES_TOKENS;
 		plan->sharing = SKV_SHARE_Q_HEAD;
 		return;
 	}
@@ -98,7 +98,7 @@ static const struct skv_policy lessismore = {
         .name = "lessismore",
         .version = "1",
         .summary = "Two layers select the union of what q heads find best, the layers after them reuse it (LessIsMore)",
-        .action = SKV_ACT_VISIBILITY,
+        .action = SKV_ACT_SELECT,
         .granularity = SKV_GRAN_TOKEN,
         .evidence = SKV_EVID_WEIGHTS,
         .scope = SKV_SCOPE_STEP,

@@ -68,8 +68,8 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 
 	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (filters(c, m, layer)) {
-		plan->evidence = SKV_EV_TOKENS;
-		plan->pool = SKV_POOL_MAX;
+		plan->scores = SKV_SCORES_TOKENS;
+		plan->reduce = SKV_REDUCE_MAX;
 		plan->sharing = SKV_SHARE_ALL_HEADS;
 		return;
 	}
@@ -100,7 +100,7 @@ static const struct skv_policy omnikv = {
         .name = "omnikv",
         .version = "1",
         .summary = "A few dense filter layers select tokens for the layers after them (OmniKV)",
-        .action = SKV_ACT_VISIBILITY,
+        .action = SKV_ACT_SELECT,
         .granularity = SKV_GRAN_TOKEN,
         .evidence = SKV_EVID_WEIGHTS,
         .scope = SKV_SCOPE_STEP,

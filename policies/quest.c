@@ -57,8 +57,8 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 		return;
 	plan->attend = SKV_ATTEND_PAGES;
 	plan->source = layer;
-	plan->evidence = SKV_EV_BOUNDS;
-	plan->pool = c->variant == SGLANG ? SKV_POOL_MEAN_Q : SKV_POOL_MAX;
+	plan->scores = SKV_SCORES_PAGE_BOUNDS;
+	plan->reduce = c->variant == SGLANG ? SKV_REDUCE_MEAN_Q : SKV_REDUCE_MAX;
 	plan->sharing = c->variant == PAPER || c->variant == EVAL ? SKV_SHARE_Q_HEAD : SKV_SHARE_ALL_HEADS;
 }
 
@@ -89,7 +89,7 @@ static const struct skv_policy quest = {
         .name = "quest",
         .version = "1",
         .summary = "Layers attend to the pages whose keys' bounds promise most to their query (Quest)",
-        .action = SKV_ACT_VISIBILITY,
+        .action = SKV_ACT_SELECT,
         .granularity = SKV_GRAN_PAGE,
         .evidence = SKV_EVID_QUERY,
         .scope = SKV_SCOPE_LAYER,

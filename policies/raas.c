@@ -78,18 +78,18 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 		return;
 	plan->attend = SKV_ATTEND_PAGES;
 	plan->source = layer;
-	plan->evidence = SKV_EV_BOUNDS;
+	plan->scores = SKV_SCORES_PAGE_BOUNDS;
 	plan->sharing = SKV_SHARE_Q_HEAD;
-	plan->keep = (struct skv_keep){
-	        .unit = SKV_PAGE_TOKENS,
+	plan->evict = (struct skv_evict){
+	        .granularity = SKV_PAGE_TOKENS,
 	        .floor = c->budget.share > 0 ? 8 : 0,
 	        .budget = c->budget,
 	        .slack = 1,
 	        .pin_prompt = 1,
 	};
 	if (c->variant == QUEST) {
-		plan->keep.pinned = half(c->budget);
-		plan->keep.pinned_floor = plan->keep.floor / 2;
+		plan->evict.pinned = half(c->budget);
+		plan->evict.pinned_floor = plan->evict.floor / 2;
 	}
 }
 
@@ -100,7 +100,7 @@ static void before(const struct skv_policy_ctx *ctx, uint32_t layer)
 	if (layer < c->dense)
 		return;
 	ctx->prims->score_pages(ctx, layer);
-	ctx->prims->stamp_pages(ctx, &(struct skv_stamp_pages){
+	ctx->prims->touch_pages(ctx, &(struct skv_touch_pages){
 	                                     .layer = layer,
 	                                     .scale = c->variant == UNSCALED ? 1 : 0,
 	                                     .alpha = c->alpha,
@@ -113,7 +113,7 @@ static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
 	const struct config *c = ctx->config;
 
 	if (layer >= c->dense)
-		ctx->prims->keep_best(ctx, &(struct skv_keep_best){.layer = layer, .old_first = 1});
+		ctx->prims->evict_to_budget(ctx, &(struct skv_evict_to_budget){.layer = layer, .evict_older = 1});
 }
 
 static const struct skv_policy raas = {

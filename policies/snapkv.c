@@ -66,16 +66,16 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (layer < c->dense)
 		return;
-	plan->evidence = SKV_EV_TOKENS;
-	plan->pool = SKV_POOL_SUM;
+	plan->scores = SKV_SCORES_TOKENS;
+	plan->reduce = SKV_REDUCE_SUM;
 	plan->sharing = SKV_SHARE_KV_HEAD;
-	plan->keep = (struct skv_keep){
-	        .unit = 1,
+	plan->evict = (struct skv_evict){
+	        .granularity = 1,
 	        .floor = c->budget.share > 0 ? 128 : 0,
 	        .budget = c->budget,
 	        .slack = c->again ? c->again : SKV_MAX_TOKENS,
 	        .at_prompt_end = 1,
-	        .votes = 1,
+	        .accumulate = 1,
 	        .window = c->window,
 	};
 }
@@ -86,8 +86,8 @@ static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
 
 	if (layer < c->dense)
 		return;
-	ctx->prims->tally(ctx, layer);
-	ctx->prims->keep_best(ctx, &(struct skv_keep_best){
+	ctx->prims->accumulate_scores(ctx, layer);
+	ctx->prims->evict_to_budget(ctx, &(struct skv_evict_to_budget){
 	                                   .layer = layer,
 	                                   .recent = {.count = c->window},
 	                                   .smooth = c->pool,

@@ -65,8 +65,8 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 
 	skv_prefill_plan(&c->prefill, m, layer, plan); /* prompts, as the user says */
 	if (layer == selector) {
-		plan->evidence = SKV_EV_TOKENS;        /* leave the weight of each token behind, */
-		plan->pool = SKV_POOL_SUM;             /* added up over the heads that share a row: */
+		plan->scores = SKV_SCORES_TOKENS;        /* leave the weight of each token behind, */
+		plan->reduce = SKV_REDUCE_SUM;             /* added up over the heads that share a row: */
 		plan->sharing = SKV_SHARE_ALL_HEADS;   /* all of them */
 	} else if (layer > selector) {
 		plan->attend = SKV_ATTEND_TOKENS;
@@ -102,7 +102,7 @@ static const struct skv_policy template = {
         .name = "template",
         .version = "1",
         .summary = "One layer's heads vote for the tokens that the layers above see",
-        .action = SKV_ACT_VISIBILITY,
+        .action = SKV_ACT_SELECT,
         .granularity = SKV_GRAN_TOKEN,
         .evidence = SKV_EVID_WEIGHTS,
         .scope = SKV_SCOPE_STEP,

@@ -53,7 +53,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 
 	skv_prefill_plan(&c->prefill, m, layer, plan);
 	if (selects(c, m, layer)) {
-		plan->evidence = SKV_EV_TOKENS;
+		plan->scores = SKV_SCORES_TOKENS;
 		plan->sharing = SKV_SHARE_Q_HEAD;
 		return;
 	}
@@ -84,7 +84,7 @@ static const struct skv_policy tidal = {
         .name = "tidal",
         .version = "1",
         .summary = "Two layers select tokens for each q head, the layers after them reuse those (TidalDecode)",
-        .action = SKV_ACT_VISIBILITY,
+        .action = SKV_ACT_SELECT,
         .granularity = SKV_GRAN_TOKEN,
         .evidence = SKV_EVID_WEIGHTS,
         .scope = SKV_SCOPE_STEP,

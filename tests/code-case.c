@@ -111,7 +111,7 @@ static skv_pte *table_of(struct code_case *k, uint32_t pages)
 
 	ck_assert_uint_le(pages, k->stride);
 	for (uint32_t p = 0; p < pages; p++)
-		t[p] = skv_pte_make(SKV_PTE_FULL, k->c.pool_pages++);
+		t[p] = skv_pte_make(SKV_PTE_PRIVATE, k->c.pool_pages++);
 	return t;
 }
 

@@ -96,7 +96,7 @@ void m_let_go(struct m_seq *q)
 		for (uint32_t i = 0; i < m_entries(q, t); i++) {
 			uint32_t page = skv_pte_id(q->table[t][i]);
 
-			if (skv_pte_kind(q->table[t][i]) == SKV_PTE_FULL) {
+			if (skv_pte_kind(q->table[t][i]) == SKV_PTE_PRIVATE) {
 				p->has[page] = M_OWN;
 				p->who[page] = (uint8_t)(q - m_seqs);
 			} else if (skv_pte_kind(q->table[t][i]) == SKV_PTE_SHARED) {
@@ -129,7 +129,7 @@ void m_fork(struct m_seq *parent, struct m_seq *child)
 			skv_pte *e = &parent->table[t][i];
 			uint32_t page = skv_pte_id(*e);
 
-			if (skv_pte_kind(*e) == SKV_PTE_FULL) {
+			if (skv_pte_kind(*e) == SKV_PTE_PRIVATE) {
 				pool_of(parent)->has[page] = M_SHARED;
 				*e = skv_pte_make(SKV_PTE_SHARED, page);
 			}

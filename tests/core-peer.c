@@ -345,7 +345,7 @@ void held_drop(struct held *h, struct peer *p)
 	ck_assert_int_eq(skv_core_seq_drop(core, p->client, p->session.session, h->seq), 0);
 	for (uint32_t t = 0; t < h->layout.n_tables; t++)
 		for (uint32_t i = 0; i < skv_pages_of(held_len(h)); i++)
-			if (skv_pte_kind(held_entry(h, t, i)) == SKV_PTE_FULL)
+			if (skv_pte_kind(held_entry(h, t, i)) == SKV_PTE_PRIVATE)
 				peer_stock(p, skv_pte_id(held_entry(h, t, i)));
 	held_close(h);
 }
@@ -359,10 +359,10 @@ void held_write(struct held *h, struct peer *p, uint32_t n_tokens, uint32_t *ret
 
 		if (len % SKV_PAGE_TOKENS && skv_pte_kind(table[have - 1]) == SKV_PTE_SHARED) {
 			ret_cow[n_cow++] = skv_pte_id(table[have - 1]);
-			table[have - 1] = skv_pte_make(SKV_PTE_FULL, peer_take(p));
+			table[have - 1] = skv_pte_make(SKV_PTE_PRIVATE, peer_take(p));
 		}
 		for (uint32_t i = have; i < want; i++)
-			table[i] = skv_pte_make(SKV_PTE_FULL, peer_take(p));
+			table[i] = skv_pte_make(SKV_PTE_PRIVATE, peer_take(p));
 	}
 	*ret_n = n_cow;
 }
@@ -391,12 +391,12 @@ void held_append(struct held *h, struct peer *p, uint32_t n_tokens)
 
 void held_evict(struct held *h, uint32_t layer, uint32_t n, enum journal_point stop)
 {
-	struct skv_evict *j = skv_seqmem_journal(h->mem, &h->layout);
+	struct skv_eviction *j = skv_seqmem_journal(h->mem, &h->layout);
 	skv_pte *table = skv_seqmem_table(h->mem, &h->layout, layer);
 
 	atomic_store(&h->mem->journal_epoch, skv_commit_epoch(h->mem->commit) + 1);
 	for (uint32_t i = 0; i < n; i++)
-		j[i] = (struct skv_evict){layer, i};
+		j[i] = (struct skv_eviction){layer, i};
 	atomic_store(&h->mem->journal_n, n);
 	if (stop == JOURNAL_WRITTEN)
 		return;

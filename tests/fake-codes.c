@@ -132,7 +132,7 @@ static void decode_codes(const struct skv_shape *sh, const struct skv_batch *b, 
 /* As a device's. */
 static bool fuses(const struct skv_shape *sh)
 {
-	return sh->code->kind != SKV_PACK_LOW && !sh->code->wide && !sh->code->spans && !sh->code->k_norm;
+	return sh->code->kind != SKV_COMPRESS_QUANT && !sh->code->wide && !sh->code->spans && !sh->code->k_norm;
 }
 
 static const char *unsupported_codes(const struct skv_shape *sh)

@@ -84,12 +84,12 @@ static void assign_pages(struct kernel_case *c)
 		for (uint32_t p = 0; p < s->layer_stride; p++) {
 			c->table[i][p] = c->state[i][p] = c->notes[i][p] = skv_pte_make(SKV_PTE_NONE, 0);
 			if (p < pages)
-				c->table[i][p] = skv_pte_make(rnd_below(4) ? SKV_PTE_FULL : SKV_PTE_SHARED,
+				c->table[i][p] = skv_pte_make(rnd_below(4) ? SKV_PTE_PRIVATE : SKV_PTE_SHARED,
 				                              order[used++]);
 			if (p < skv_pages_of(pages))
-				c->state[i][p] = skv_pte_make(SKV_PTE_FULL, order[used++]);
+				c->state[i][p] = skv_pte_make(SKV_PTE_PRIVATE, order[used++]);
 			if (p < notes_pages(c, s->len))
-				c->notes[i][p] = skv_pte_make(SKV_PTE_FULL, order[used++]);
+				c->notes[i][p] = skv_pte_make(SKV_PTE_PRIVATE, order[used++]);
 		}
 	}
 	free(order);
@@ -183,7 +183,7 @@ void case_keep(struct kernel_case *c, uint32_t pages)
 		c->kept[i] = longer(NULL, 0, stride);
 		c->seq[i].layer_stride = stride;
 		for (uint32_t p = 0; p < pages; p++)
-			c->kept[i][p] = skv_pte_make(SKV_PTE_FULL, c->pool_pages + pages - 1 - p);
+			c->kept[i][p] = skv_pte_make(SKV_PTE_PRIVATE, c->pool_pages + pages - 1 - p);
 		c->pool_pages += pages;
 	}
 }
@@ -261,7 +261,7 @@ static const skv_pte *table_to(struct kernel_case *c, uint32_t i, uint32_t wrong
 		       : e / stride == c->sh.state ? c->state[i][e % stride]
 		       : e / stride == c->sh.notes ? c->notes[i][e % stride]
 		       : e / stride == c->sh.kept && c->kept[i] ? c->kept[i][e % stride]
-		                                   : skv_pte_make(SKV_PTE_FULL, wrong);
+		                                   : skv_pte_make(SKV_PTE_PRIVATE, wrong);
 	const skv_pte *there = case_to(c, t, TABLES * stride * sizeof *t);
 	free(t);
 	return there;

@@ -33,14 +33,14 @@ bool low_init(struct low_case *k, int shape, int form, uint32_t n, const uint32_
 	*k = (struct low_case){.stride = 0};
 	case_init(&k->c, (uint32_t)(shape / (LOW_SHAPES / 3)), shapes[i].heads, shapes[i].kv_heads, shapes[i].dim, n, len,
 	          n_q);
-	k->code = (struct skv_codes){.kind = SKV_PACK_LOW, .bits = forms[form].bits, .group = forms[form].group};
+	k->code = (struct skv_codes){.kind = SKV_COMPRESS_QUANT, .bits = forms[form].bits, .group = forms[form].group};
 	k->stride = skv_pages_of(k->c.max_len) + 3;
 	for (uint32_t l = 0; l < LOW_LAYERS; l++)
 		for (uint32_t s = 0; s < n; s++) {
 			k->codes[l][s] = calloc(k->stride, sizeof(skv_pte));
 			ck_assert_uint_le(pages_for(k, len[s]), skv_pages_of(len[s]));
 			for (uint32_t p = 0; p < pages_for(k, len[s]); p++)
-				k->codes[l][s][p] = skv_pte_make(SKV_PTE_FULL, k->c.pool_pages++);
+				k->codes[l][s][p] = skv_pte_make(SKV_PTE_PRIVATE, k->c.pool_pages++);
 		}
 	return true;
 }

@@ -25,7 +25,7 @@ static size_t key_of_head(const struct ref_rows *r, uint32_t head)
 bool ref_dense(const struct ref_rows *r, const struct ref_correct *c, uint32_t p)
 {
 	return p >= c->dense || (c->gamma && p == ref_begin(r, p, c->gamma)) ||
-	       (c->segment && p < ref_begin(r, p, c->segment) + SKV_LINE_ROWS);
+	       (c->segment && p < ref_begin(r, p, c->segment) + SKV_MINFERENCE_ROWS);
 }
 
 uint32_t ref_tail(uint32_t end, uint32_t gamma, uint32_t tail)
@@ -52,7 +52,7 @@ void ref_row(const struct ref_rows *r, uint32_t p, uint32_t head, ref_see_fn *se
 static uint32_t speaker(const struct ref_rows *r, const struct ref_correct *c, uint32_t p)
 {
 	const uint32_t at = ref_begin(r, p, c->gamma);
-	const uint32_t last = c->segment ? ref_begin(r, p, c->segment) + SKV_LINE_ROWS - 1 : 0;
+	const uint32_t last = c->segment ? ref_begin(r, p, c->segment) + SKV_MINFERENCE_ROWS - 1 : 0;
 
 	return last > at ? last : at;
 }
@@ -191,7 +191,7 @@ void ref_stages(const struct ref_rows *r, const struct skv_prefill *plan, uint32
 
 void ref_lines(const struct ref_rows *r, uint32_t begin, uint32_t head, double *column, double *diagonal)
 {
-	const uint32_t n = begin + SKV_LINE_ROWS;
+	const uint32_t n = begin + SKV_MINFERENCE_ROWS;
 	double *weight = malloc(n * sizeof *weight);
 
 	for (uint32_t t = 0; t < n; t++)
@@ -231,12 +231,12 @@ static void choose_best(struct seer *s)
 
 static void choose_of_segment(struct seer *s)
 {
-	const uint32_t n = s->begin + SKV_LINE_ROWS;
+	const uint32_t n = s->begin + SKV_MINFERENCE_ROWS;
 	double *column = malloc(n * sizeof *column), *diagonal = malloc(n * sizeof *diagonal);
 
 	ref_lines(s->rows, s->begin, s->head, column, diagonal);
-	ref_best(column, n, s->plan->vertical, SKV_LINES_FORCED, NULL, s->vertical);
-	ref_best(diagonal, n, s->plan->slash, SKV_LINES_FORCED, NULL, s->distance);
+	ref_best(column, n, s->plan->vertical, SKV_MINFERENCE_FORCED, NULL, s->vertical);
+	ref_best(diagonal, n, s->plan->slash, SKV_MINFERENCE_FORCED, NULL, s->distance);
 	free(column);
 	free(diagonal);
 }
@@ -244,7 +244,7 @@ static void choose_of_segment(struct seer *s)
 /* The chosen tokens, and the blocks of 64 that a chosen distance leads to from some position of the tile. */
 static void choose_lines(struct seer *s)
 {
-	const uint32_t n = s->begin + SKV_LINE_ROWS;
+	const uint32_t n = s->begin + SKV_MINFERENCE_ROWS;
 
 	for (uint32_t t = 0; t < s->x; t++)
 		s->chosen[t] = t < n && s->vertical[t];

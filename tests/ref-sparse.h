@@ -32,7 +32,7 @@ struct ref_correct {
 	uint32_t gamma;   /* 0: no row for this reason */
 	bool delta;       /* Eq. 6, else Eq. 5 */
 	uint32_t dense;   /* rows from here on, the tail */
-	uint32_t segment; /* 0, or the first SKV_LINE_ROWS rows of each segment */
+	uint32_t segment; /* 0, or the first SKV_MINFERENCE_ROWS rows of each segment */
 };
 
 bool ref_dense(const struct ref_rows *, const struct ref_correct *, uint32_t p);
@@ -62,8 +62,8 @@ void ref_best(const double *weight, uint32_t n, uint32_t k, uint32_t forced, con
 void ref_stages(const struct ref_rows *, const struct skv_prefill *, uint32_t x, uint32_t head, bool *chosen);
 
 /*
- * MInference: by the weights of the first SKV_LINE_ROWS rows of the segment that begins with row `begin`, the sums over a
- * token (column) and over a distance (diagonal), [begin + SKV_LINE_ROWS] each. So many rows must have come.
+ * MInference: by the weights of the first SKV_MINFERENCE_ROWS rows of the segment that begins with row `begin`, the sums over a
+ * token (column) and over a distance (diagonal), [begin + SKV_MINFERENCE_ROWS] each. So many rows must have come.
  */
 void ref_lines(const struct ref_rows *, uint32_t begin, uint32_t head, double *column, double *diagonal);
 

@@ -256,7 +256,7 @@ static double head_score(const struct kernel_case *c, uint32_t pool, uint32_t i,
 {
 	const uint32_t dim = c->sh.head_dim, group = c->sh.n_heads / c->sh.n_kv_heads, from = page * SKV_PAGE_TOKENS;
 	const uint32_t left = c->seq[i].len - from, stride = c->sh.n_kv_heads * dim;
-	const uint32_t heads = pool == SKV_POOL_MEAN_Q ? group : 1;
+	const uint32_t heads = pool == SKV_REDUCE_MEAN_Q ? group : 1;
 	float q[SKV_MAX_HEAD_DIM];
 
 	for (uint32_t d = 0; d < dim; d++) {
@@ -275,13 +275,13 @@ static double head_score(const struct kernel_case *c, uint32_t pool, uint32_t i,
 static double row_score(const struct kernel_case *c, const struct scores *x, uint32_t i, uint32_t row, uint32_t page)
 {
 	const uint32_t each = c->sh.n_heads / x->rows, group = c->sh.n_heads / c->sh.n_kv_heads;
-	double pooled = x->pool == SKV_POOL_MAX ? -INFINITY : 0;
+	double pooled = x->pool == SKV_REDUCE_MAX ? -INFINITY : 0;
 
 	if (!bounded(c, i, page))
 		return -INFINITY;
-	for (uint32_t head = row * each; head < (row + 1) * each; head += x->pool == SKV_POOL_MEAN_Q ? group : 1) {
+	for (uint32_t head = row * each; head < (row + 1) * each; head += x->pool == SKV_REDUCE_MEAN_Q ? group : 1) {
 		double s = head_score(c, x->pool, i, head, page);
-		pooled = x->pool == SKV_POOL_MAX ? fmax(pooled, s) : pooled + s;
+		pooled = x->pool == SKV_REDUCE_MAX ? fmax(pooled, s) : pooled + s;
 	}
 	return pooled;
 }
@@ -318,7 +318,7 @@ START_TEST(scores_of_pages)
 {
 	for (const struct test_backend *b = case_backends(); b->kern; b++)
 		for (int way = 0; way < 7; way++) {
-			static const uint32_t pools[] = {SKV_POOL_MAX, SKV_POOL_SUM, SKV_POOL_MEAN_Q, SKV_POOL_MAX};
+			static const uint32_t pools[] = {SKV_REDUCE_MAX, SKV_REDUCE_SUM, SKV_REDUCE_MEAN_Q, SKV_REDUCE_MAX};
 			struct scores x = {.pool = pools[way % 4]};
 			struct kernel_case c;
 
@@ -347,7 +347,7 @@ START_TEST(equal_scores)
 	const uint32_t len[] = {1000};
 
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
-		struct scores x = {.pool = SKV_POOL_SUM, .rows = 1};
+		struct scores x = {.pool = SKV_REDUCE_SUM, .rows = 1};
 		struct kernel_case c;
 
 		case_of_shape(&c, _i, 1, len, ones);

@@ -138,7 +138,7 @@ END_TEST
 START_TEST(steps)
 {
 	struct skv_stats stats = {0};
-	struct skv_looked looked = {.size = sizeof(looked)};
+	struct skv_selection_info looked = {.size = sizeof(looked)};
 	uint32_t pages[3] = {7, 7, 7};
 	struct skv_session *s;
 	struct skv_seq *q, *r, *foreign;
@@ -178,11 +178,11 @@ START_TEST(steps)
 	FAILS(skv_selection(session, 0, 2, 0, &looked, pages, 3), EINVAL, "item 2 of 2");
 	FAILS(skv_selection(session, 0, 0, 1, &looked, pages, 3), EINVAL, "row 1 of 1");
 	OK(skv_selection(session, 0, 1, 0, &looked, pages, 2)); /* less room than there are pages */
-	ck_assert_uint_eq(looked.how, SKV_LOOKED_DENSE);
+	ck_assert_uint_eq(looked.how, SKV_ATTEND_DENSE);
 	ck_assert_uint_eq(looked.len, 40);
 	ck_assert_uint_eq(looked.n, 3);
 	ck_assert(pages[0] == 0 && pages[1] == 1 && pages[2] == 7);
-	looked.size = offsetof(struct skv_looked, len); /* an older caller */
+	looked.size = offsetof(struct skv_selection_info, len); /* an older caller */
 	OK(skv_selection(session, 0, 0, 0, &looked, NULL, 0));
 	ck_assert_uint_eq(looked.len, 40);
 	looked.size = 0;

@@ -173,11 +173,11 @@ static void serve_seq(uint32_t type, uint32_t serial)
 				for (uint32_t i = 0; i < 2; i++)
 					skv_seqmem_table(mem, &l, layer)[i] =
 					        peer.bad_entry ? (skv_pte)rnd64() | 0x60000000u
-					                       : skv_pte_make(SKV_PTE_FULL, peer.next_page++);
+					                       : skv_pte_make(SKV_PTE_PRIVATE, peer.next_page++);
 			if (peer.bad_state) /* a page that is not there, a hole, or what is nothing */
 				skv_seqmem_table(mem, &l, model.n_layers)[rnd_below(2)] =
 				        rnd_below(2) ? (skv_pte)rnd64() | 0x30000000u
-				                     : skv_pte_make(SKV_PTE_FULL, SKV_PTE_ID_MASK);
+				                     : skv_pte_make(SKV_PTE_PRIVATE, SKV_PTE_ID_MASK);
 			atomic_store(&mem->commit, (uint64_t)1 << 32 | 20);
 		}
 		munmap(map, l.total);

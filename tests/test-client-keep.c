@@ -176,10 +176,10 @@ static void look(void)
 
 	for (uint32_t l = 0; l < w.model.n_layers && !give_up; l++)
 		for (uint32_t h = 0; h < w.model.n_kv_heads && unit_of(l); h++) {
-			struct skv_looked looked = {.size = sizeof(looked)};
+			struct skv_selection_info looked = {.size = sizeof(looked)};
 
 			OK(skv_selection(w.session, l, 0, h, &looked, ids, TOKENS));
-			ck_assert_uint_eq(looked.how, unit_of(l) > 1 ? SKV_LOOKED_PAGES : SKV_LOOKED_TOKENS);
+			ck_assert_uint_eq(looked.how, unit_of(l) > 1 ? SKV_ATTEND_PAGES : SKV_ATTEND_TOKENS);
 			ck_assert_uint_eq(looked.rows, w.model.n_kv_heads);
 			memset(&seen[l][h], 0, sizeof(seen[l][h]));
 			seen[l][h].n = looked.n;

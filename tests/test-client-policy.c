@@ -431,12 +431,12 @@ START_TEST(keys_first)
 END_TEST
 
 /* What a list of the layer has, of the step that is open. */
-static struct skv_looked looked_at(uint32_t layer, uint32_t row, uint32_t ids[64])
+static struct skv_selection_info looked_at(uint32_t layer, uint32_t row, uint32_t ids[64])
 {
-	struct skv_looked looked = {.size = sizeof(looked)};
+	struct skv_selection_info looked = {.size = sizeof(looked)};
 
 	OK(skv_selection(w.session, layer, 0, row, &looked, ids, 64));
-	ck_assert_uint_eq(looked.how, SKV_LOOKED_TOKENS);
+	ck_assert_uint_eq(looked.how, SKV_ATTEND_TOKENS);
 	ck_assert_uint_le(looked.n, 64);
 	return looked;
 }

@@ -337,7 +337,7 @@ static double kernels_alone(uint32_t calls)
 	const struct skv_kernels *k = skv_kernels_host(NULL);
 	struct skv_shape shape = {.n_heads = model.n_heads, .n_kv_heads = model.n_kv_heads, .head_dim = model.head_dim,
 	                          .dtype = model.kv_dtype, .scale = 0.2f, .page_bytes = skv_page_bytes(&model)};
-	skv_pte table = skv_pte_make(SKV_PTE_FULL, 0);
+	skv_pte table = skv_pte_make(SKV_PTE_PRIVATE, 0);
 	struct skv_kseq q = {.table = &table, .len = 8, .n_q = 1};
 	struct skv_batch batch = {.seq = &q, .n = 1, .max_len = 8, .max_q = 1};
 	struct skv_work work = {.bytes = k->work_bytes(&shape, 1, 1, 1024, 1), .threads = 1};

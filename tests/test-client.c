@@ -188,7 +188,7 @@ START_TEST(appended)
 		OK(skv_seq_new(w.session, NULL, 0, &q[c]));
 	}
 	OK(world_run(&w, q[0], content, 100, true, NULL, NULL));
-	if (skv_policy_reads_prompts(w.session)) {
+	if (skv_policy_depends_on_prefill(w.session)) {
 		FAILS(world_append(&w, q[1], content, 100, true), EINVAL, "asks prompts for votes");
 		skv_step_abort(w.session);
 		OK(world_run(&w, q[1], content, 100, true, NULL, NULL));

@@ -119,7 +119,7 @@ START_TEST(a_fork_leaves_the_parents_loose_ends)
 	held_write(&h, &a, 1, cow, &n);
 	ck_assert_uint_eq(n, 2);
 	held_commit(&h, 1); /* cow[] is not released yet */
-	skv_seqmem_table(h.mem, &h.layout, 0)[5] = loose = skv_pte_make(SKV_PTE_FULL, peer_take(&a));
+	skv_seqmem_table(h.mem, &h.layout, 0)[5] = loose = skv_pte_make(SKV_PTE_PRIVATE, peer_take(&a));
 	ck_assert_int_eq(held_fork(&g, &h, &a, ""), 0);
 	ck_assert_uint_eq(held_entry(&h, 0, 5), loose);
 	ck_assert_uint_eq(held_entry(&g, 0, 5), 0);
@@ -211,7 +211,7 @@ START_TEST(references_have_a_table)
 	ck_refused(held_fork(&f, &h, &a, "f"), SKV_CORE_E_NOSPC);
 	after = books_pool(a.session.pool);
 	ck_same_pool(&before, &after);
-	ck_assert_uint_eq(skv_pte_kind(held_entry(&h, 0, 0)), SKV_PTE_FULL);
+	ck_assert_uint_eq(skv_pte_kind(held_entry(&h, 0, 0)), SKV_PTE_PRIVATE);
 	ck_assert(!books_has_seq("f"));
 	held_evict(&h, 1, 2, JOURNAL_DONE); /* 186 pages: 3 blocks each */
 	ck_assert_int_eq(held_fork(&f, &h, &a, "f"), 0);

@@ -60,12 +60,12 @@ static void lie_kind(struct held *h, struct peer *p, const struct held *s, const
 static void lie_far(struct held *h, struct peer *p, const struct held *s, const struct held *t)
 {
 	(void)p, (void)s, (void)t;
-	first(h)[0] = skv_pte_make(SKV_PTE_FULL, SKV_PTE_ID_MASK);
+	first(h)[0] = skv_pte_make(SKV_PTE_PRIVATE, SKV_PTE_ID_MASK);
 }
 static void lie_no_segment(struct held *h, struct peer *p, const struct held *s, const struct held *t)
 {
 	(void)s, (void)t;
-	first(h)[0] = skv_pte_make(SKV_PTE_FULL, p->session.pages_per_segment * 20);
+	first(h)[0] = skv_pte_make(SKV_PTE_PRIVATE, p->session.pages_per_segment * 20);
 }
 static void lie_free(struct held *h, struct peer *p, const struct held *s, const struct held *t)
 {
@@ -75,7 +75,7 @@ static void lie_free(struct held *h, struct peer *p, const struct held *s, const
 	ck_assert_int_eq(
 		skv_core_lease_put(core, p->client, p->session.session, &(struct skv_wire_run){page, 1}, 1),
 		0);
-	first(h)[0] = skv_pte_make(SKV_PTE_FULL, page);
+	first(h)[0] = skv_pte_make(SKV_PTE_PRIVATE, page);
 }
 static void lie_theirs(struct held *h, struct peer *p, const struct held *s, const struct held *t)
 {
@@ -95,7 +95,7 @@ static void lie_twice_in_layers(struct held *h, struct peer *p, const struct hel
 static void lie_shared_as_own(struct held *h, struct peer *p, const struct held *s, const struct held *t)
 {
 	(void)p, (void)t;
-	first(h)[0] = skv_pte_make(SKV_PTE_FULL, skv_pte_id(held_entry(s, 0, 0)));
+	first(h)[0] = skv_pte_make(SKV_PTE_PRIVATE, skv_pte_id(held_entry(s, 0, 0)));
 }
 static void lie_shared_of_another(struct held *h, struct peer *p, const struct held *s, const struct held *t)
 {
@@ -226,7 +226,7 @@ START_TEST(a_stale_mapping_harms_its_own_user_alone)
 	held_append(&old, &a, 50);
 	ck_assert_int_eq(skv_core_seq_detach(core, a.client, a.session.session, old.seq), 0);
 	ck_assert_int_eq(held_attach(&h, &b, "h"), 0);
-	first(&old)[0] = skv_pte_make(SKV_PTE_FULL, a.stock[0]);
+	first(&old)[0] = skv_pte_make(SKV_PTE_PRIVATE, a.stock[0]);
 	ck_assert_int_eq(held_detach(&h, &b), SKV_CORE_E_CORRUPT);
 	peer_die(&b);
 	pool_is(&a, 56, 0, 0);
@@ -251,7 +251,7 @@ static atomic_bool started, stop;
 static void *scribble(void *data)
 {
 	uint32_t entries = target.layout.n_tables * target.layout.max_pages;
-	struct skv_evict *j = skv_seqmem_journal(target.mem, &target.layout);
+	struct skv_eviction *j = skv_seqmem_journal(target.mem, &target.layout);
 
 	(void)data;
 	while (!atomic_load(&stop)) {

@@ -277,7 +277,7 @@ static uint32_t write_step(struct m_seq *q, uint32_t n_tokens, uint32_t *torn)
 			q->table[t][have - 1] = table[have - 1];
 		for (uint32_t k = have; k < want; k++) {
 			if (t >= m_layers(q->kind)) /* some state is kept from now on */
-				table[k] = chance(50) ? skv_pte_make(SKV_PTE_FULL, peer_take(p)) : 0;
+				table[k] = chance(50) ? skv_pte_make(SKV_PTE_PRIVATE, peer_take(p)) : 0;
 			if (skv_pte_resident(table[k]))
 				torn[n_torn++] = skv_pte_id(table[k]);
 		}
@@ -298,9 +298,9 @@ static void change_state(struct m_seq *q)
 
 			if (chance(70))
 				continue;
-			if (skv_pte_kind(was) != SKV_PTE_FULL && p->n_stock && chance(70))
-				now = skv_pte_make(SKV_PTE_FULL, peer_take(p));
-			if (skv_pte_kind(was) == SKV_PTE_FULL)
+			if (skv_pte_kind(was) != SKV_PTE_PRIVATE && p->n_stock && chance(70))
+				now = skv_pte_make(SKV_PTE_PRIVATE, peer_take(p));
+			if (skv_pte_kind(was) == SKV_PTE_PRIVATE)
 				peer_stock(p, skv_pte_id(was));
 			else if (skv_pte_kind(was) == SKV_PTE_SHARED)
 				g->pending[g->n_pending++] = skv_pte_id(was);
@@ -342,14 +342,14 @@ static void evict(struct m_seq *q, int point)
 {
 	struct grip *g = grip_of(q);
 	struct skv_seqmem *m = g->held.mem;
-	struct skv_evict *j = skv_seqmem_journal(m, &g->held.layout);
+	struct skv_eviction *j = skv_seqmem_journal(m, &g->held.layout);
 	uint32_t n = 0;
 
 	atomic_store(&m->journal_epoch, skv_commit_epoch(m->commit) + 1);
 	for (uint32_t t = 0; t < m_tables(q->kind); t++)
 		for (uint32_t k = 0; k + 1 < skv_pages_of(q->len); k++)
 			if (skv_pte_resident(q->table[t][k]) && chance(30))
-				j[n++] = (struct skv_evict){t, k};
+				j[n++] = (struct skv_eviction){t, k};
 	atomic_store(&m->journal_n, n);
 	if (point == 0)
 		return;
@@ -357,7 +357,7 @@ static void evict(struct m_seq *q, int point)
 	for (uint32_t k = 0; k < n; k++) {
 		skv_pte *e = &q->table[j[k].table][j[k].page];
 
-		if (skv_pte_kind(*e) == SKV_PTE_FULL)
+		if (skv_pte_kind(*e) == SKV_PTE_PRIVATE)
 			peer_stock(&actors[q->holder].peer, skv_pte_id(*e));
 		else
 			g->pending[g->n_pending++] = skv_pte_id(*e);
@@ -374,7 +374,7 @@ static void take_back(struct m_seq *q, struct peer *p)
 {
 	for (uint32_t t = 0; t < m_tables(q->kind); t++)
 		for (uint32_t k = 0; k < m_entries(q, t); k++)
-			if (skv_pte_kind(q->table[t][k]) == SKV_PTE_FULL)
+			if (skv_pte_kind(q->table[t][k]) == SKV_PTE_PRIVATE)
 				peer_stock(p, skv_pte_id(q->table[t][k]));
 }
 
@@ -495,7 +495,7 @@ static bool lie(struct m_seq *q)
 	case 2: /* not on lease to its holder */
 		if (p->has[page] == M_LEASE && p->who[page] == q->holder)
 			return false;
-		*e = skv_pte_make(SKV_PTE_FULL, page);
+		*e = skv_pte_make(SKV_PTE_PRIVATE, page);
 		return true;
 	case 3: /* not shared by it */
 		if (q->refers[page])

@@ -325,7 +325,7 @@ START_TEST(refused_fds_change_nothing)
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &was), 0);
 	ck_assert_str_ne(skv_core_why(core), "");
 	books_even();
-	ck_assert_uint_eq(skv_pte_kind(held_entry(&h, 0, 0)), SKV_PTE_FULL);
+	ck_assert_uint_eq(skv_pte_kind(held_entry(&h, 0, 0)), SKV_PTE_PRIVATE);
 	ck_assert_int_eq(held_fork(&child, &h, &a, "f"), 0);
 	held_close(&child);
 	held_close(&h);

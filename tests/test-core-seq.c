@@ -256,7 +256,7 @@ START_TEST(an_eviction_is_whole_or_not_at_all)
 	held_close(&h);
 	ck_assert_int_eq(held_attach(&g, &b, "h"), 0);
 	ck_assert_uint_eq(skv_pte_kind(held_entry(&g, 1, 1)),
-	                  _i == JOURNAL_WRITTEN ? SKV_PTE_FULL : SKV_PTE_HOLE);
+	                  _i == JOURNAL_WRITTEN ? SKV_PTE_PRIVATE : SKV_PTE_HOLE);
 	held_close(&g);
 	peer_die(&b);
 	ck_assert_uint_eq(n_corrupt, 0);

@@ -192,7 +192,7 @@ static void make_pages(void)
 	for (uint32_t group = 0; group < SKV_GROUPS; group++)
 		for (uint32_t i = 0; i < pages[group]; i++)
 			skv_seqmem_table(mem, &l, skv_table(l.n_layers, group, l.n_layers - 1))[i] =
-			        skv_pte_make(SKV_PTE_FULL, i);
+			        skv_pte_make(SKV_PTE_PRIVATE, i);
 	atomic_store(&mem->commit, (uint64_t)1 << 32 | 40);
 	munmap(map, l.state);
 }

@@ -145,7 +145,7 @@ START_TEST(record_sizes)
 	} known[] = {{64, 4, 32, 2560}, {64, 2, 32, 1536}, {128, 4, 64, 4864}, {128, 2, 32, 3072}};
 
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-		const struct skv_codes c = {.kind = SKV_PACK_LOW, .bits = known[i].bits, .group = known[i].group};
+		const struct skv_codes c = {.kind = SKV_COMPRESS_QUANT, .bits = known[i].bits, .group = known[i].group};
 		const struct skv_shape sh = {.n_heads = 8, .n_kv_heads = 2, .head_dim = known[i].dim, .code = &c};
 
 		ck_assert_uint_eq(skv_code_record_bytes(&sh), known[i].bytes);
@@ -156,7 +156,7 @@ END_TEST
 
 START_TEST(unsupported)
 {
-	static const struct skv_codes good = {.kind = SKV_PACK_LOW, .bits = 2, .group = 32};
+	static const struct skv_codes good = {.kind = SKV_COMPRESS_QUANT, .bits = 2, .group = 32};
 	const struct skv_kernels *kern = skv_kernels_host(NULL);
 	struct skv_codes bad[3] = {good, good, good};
 	struct skv_shape sh = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 96, .dtype = SKV_BF16, .code = &good};

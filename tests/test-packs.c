@@ -7,11 +7,11 @@
 #include "common/spec.h"
 #include "tests/random.h"
 
-static struct skv_pack random_pack(void)
+static struct skv_compress random_pack(void)
 {
 	bool refs = rnd_below(4) > 0, low = rnd_below(4) == 0;
-	struct skv_pack k = {
-	        .kind = SKV_PACK_DELTA,
+	struct skv_compress k = {
+	        .kind = SKV_COMPRESS_LATENT,
 	        .bits = 4u << rnd_below(3),
 	        .group = 32u << rnd_below(2),
 	        .raw = rnd_below(3) ? rnd_below(200) : 0,
@@ -19,7 +19,7 @@ static struct skv_pack random_pack(void)
 	};
 
 	if (low) {
-		k.kind = SKV_PACK_LOW;
+		k.kind = SKV_COMPRESS_QUANT;
 		k.bits = 2u << rnd_below(2);
 		k.block = 32 * (1 + rnd_below(3));
 	} else if (refs) {
@@ -35,7 +35,7 @@ static struct skv_pack random_pack(void)
 START_TEST(as_it_grows)
 {
 	for (int round = 0; round < 500; round++) {
-		struct skv_pack k = random_pack();
+		struct skv_compress k = random_pack();
 		uint32_t first = 0, coded = 0;
 
 		while (first < k.sinks)
@@ -55,10 +55,10 @@ END_TEST
 /* What a commit says of it is taken by who reads it, at any length; and nothing is packed that was not planned. */
 START_TEST(commits_are_good)
 {
-	struct skv_pack none = {0};
+	struct skv_compress none = {0};
 
 	for (int round = 0; round < 20000; round++) {
-		struct skv_pack k = random_pack();
+		struct skv_compress k = random_pack();
 		uint32_t n = rnd_below(rnd_below(2) ? 1000 : SKV_MAX_TOKENS + 1);
 		struct skv_layer_slots x = {.live = n, .extent = n, .awake = n, .coded = packs_coded(&k, n)};
 
@@ -73,21 +73,21 @@ END_TEST
 /* The largest number of a reference decides how many bytes each has. */
 START_TEST(forms)
 {
-	struct skv_pack k = {.kind = SKV_PACK_DELTA, .bits = 4, .group = 64, .stride = 10, .near = 4, .ref_bits = 8,
+	struct skv_compress k = {.kind = SKV_COMPRESS_LATENT, .bits = 4, .group = 64, .stride = 10, .near = 4, .ref_bits = 8,
 	                     .sinks = 17, .raw = 128, .block = 32};
 	struct skv_form f = packs_form(&k, 4096);
 
-	ck_assert(f.kind == SKV_PACK_DELTA && f.bits == 4 && f.group == 64 && f.stride == 10 && f.near == 4);
+	ck_assert(f.kind == SKV_COMPRESS_LATENT && f.bits == 4 && f.group == 64 && f.stride == 10 && f.near == 4);
 	ck_assert(f.ref_bits == 8 && f.id_bytes == 2 && f.first == 2);
 	ck_assert_uint_eq(packs_form(&k, 20).id_bytes, 2);
 	ck_assert_uint_eq(packs_form(&k, 32 + 65504 * 10).id_bytes, 2); /* 32 and 65,504 references: the last is 65,535 */
 	ck_assert_uint_eq(packs_form(&k, 32 + 65504 * 10 + 1).id_bytes, 4);
-	k = (struct skv_pack){.kind = SKV_PACK_DELTA, .bits = 8, .group = 32, .block = 32};
+	k = (struct skv_compress){.kind = SKV_COMPRESS_LATENT, .bits = 8, .group = 32, .block = 32};
 	f = packs_form(&k, SKV_MAX_TOKENS);
-	ck_assert(f.kind == SKV_PACK_DELTA && f.bits == 8 && f.group == 32 && f.id_bytes == 0 && f.first == 0);
-	k = (struct skv_pack){.kind = SKV_PACK_LOW, .bits = 2, .group = 64, .raw = 128, .block = 32};
+	ck_assert(f.kind == SKV_COMPRESS_LATENT && f.bits == 8 && f.group == 32 && f.id_bytes == 0 && f.first == 0);
+	k = (struct skv_compress){.kind = SKV_COMPRESS_QUANT, .bits = 2, .group = 64, .raw = 128, .block = 32};
 	f = packs_form(&k, SKV_MAX_TOKENS);
-	ck_assert(f.kind == SKV_PACK_LOW && f.bits == 2 && f.group == 64 && f.id_bytes == 0 && f.first == 0);
+	ck_assert(f.kind == SKV_COMPRESS_QUANT && f.bits == 2 && f.group == 64 && f.id_bytes == 0 && f.first == 0);
 }
 END_TEST
 

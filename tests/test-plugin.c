@@ -129,7 +129,7 @@ static void all_good(void)
 {
 	reset();
 	memset(wanted, 0, sizeof(wanted));
-	wanted[0].evidence = SKV_EV_PAGES | SKV_EV_TOKENS;
+	wanted[0].evidence = SKV_SCORES_PAGES | SKV_SCORES_TOKENS;
 	wanted[1] = (struct skv_plan){.attend = SKV_ATTEND_PAGES, .source = 0};
 	wanted[2] = (struct skv_plan){.attend = SKV_ATTEND_TOKENS, .source = 0};
 	wanted[3] = (struct skv_plan){.attend = SKV_ATTEND_WINDOW, .window.budget.count = 64};
@@ -253,7 +253,7 @@ START_TEST(rehearsals)
 	in_after = select_ahead;
 	all_good();
 	wanted[1] = (struct skv_plan){0};
-	wanted[2] = (struct skv_plan){.evidence = SKV_EV_PAGES};
+	wanted[2] = (struct skv_plan){.evidence = SKV_SCORES_PAGES};
 	ck_assert_text(rehearse(), "selects by layer 2, which has no evidence yet");
 	in_after = select_nothing;
 	all_good();
@@ -282,7 +282,7 @@ END_TEST
 static void one_chooses(void)
 {
 	all_good();
-	wanted[1] = (struct skv_plan){.attend = SKV_ATTEND_TOKENS, .source = 1, .evidence = SKV_EV_TOKENS};
+	wanted[1] = (struct skv_plan){.attend = SKV_ATTEND_TOKENS, .source = 1, .evidence = SKV_SCORES_TOKENS};
 	wanted[2] = (struct skv_plan){.attend = SKV_ATTEND_TOKENS, .source = 1};
 }
 static void select_own(const struct skv_policy_ctx *ctx, uint32_t layer)
@@ -316,7 +316,7 @@ START_TEST(layers_that_choose)
 	ck_assert_text(rehearse(), "after of layer 2: selects by layer 1, which chooses by itself");
 	in_after = NULL;
 	one_chooses();
-	wanted[1].evidence |= SKV_EV_PAGES;
+	wanted[1].evidence |= SKV_SCORES_PAGES;
 	ck_assert_text(rehearse(), "plan of layer 1: a layer that chooses its own tokens");
 	one_chooses();
 	wanted[1].evidence = 0;
@@ -331,7 +331,7 @@ END_TEST
 static void one_scores(void)
 {
 	all_good();
-	wanted[1] = (struct skv_plan){.attend = SKV_ATTEND_PAGES, .source = 1, .evidence = SKV_EV_BOUNDS};
+	wanted[1] = (struct skv_plan){.attend = SKV_ATTEND_PAGES, .source = 1, .evidence = SKV_SCORES_PAGE_BOUNDS};
 	wanted[2] = (struct skv_plan){.attend = SKV_ATTEND_PAGES, .source = 1};
 }
 static void score_own(const struct skv_policy_ctx *ctx, uint32_t layer)
@@ -391,10 +391,10 @@ START_TEST(layers_that_score)
 	in_before = score_and_select;
 	in_after = NULL;
 	one_scores();
-	wanted[1].pool = SKV_POOL_MEAN_Q;
+	wanted[1].pool = SKV_REDUCE_MEAN_Q;
 	ck_assert_str_eq(rehearse(), "");
 	one_scores();
-	wanted[1].pool = SKV_POOL_MEAN_Q;
+	wanted[1].pool = SKV_REDUCE_MEAN_Q;
 	wanted[1].sharing = SKV_SHARE_Q_HEAD;
 	ck_assert_text(rehearse(), "plan of layer 1: pool is the mean of q, which leaves no row a q head");
 	one_scores();
@@ -461,9 +461,9 @@ END_TEST
 static void some_keep(void)
 {
 	all_good();
-	wanted[1] = (struct skv_plan){.evidence = SKV_EV_TOKENS, .pool = SKV_POOL_SUM, .sharing = SKV_SHARE_KV_HEAD,
+	wanted[1] = (struct skv_plan){.evidence = SKV_SCORES_TOKENS, .pool = SKV_REDUCE_SUM, .sharing = SKV_SHARE_KV_HEAD,
 	                              .keep = {.unit = 1, .budget = {.count = 64}, .slack = 1, .votes = 1}};
-	wanted[2] = (struct skv_plan){.attend = SKV_ATTEND_PAGES, .source = 2, .evidence = SKV_EV_BOUNDS,
+	wanted[2] = (struct skv_plan){.attend = SKV_ATTEND_PAGES, .source = 2, .evidence = SKV_SCORES_PAGE_BOUNDS,
 	                              .sharing = SKV_SHARE_Q_HEAD,
 	                              .keep = {.unit = SKV_PAGE_TOKENS, .budget = {.share = 0.5f}, .floor = 8, .slack = 1}};
 }
@@ -475,7 +475,7 @@ static void before_keep(const struct skv_policy_ctx *ctx, uint32_t layer)
 	if (leave_out != 1)
 		ctx->prims->score_pages(ctx, layer);
 	if (leave_out != 2)
-		ctx->prims->stamp_pages(ctx, &(struct skv_stamp_pages){.layer = layer, .alpha = 1e-4f});
+		ctx->prims->touch_pages(ctx, &(struct skv_touch_pages){.layer = layer, .alpha = 1e-4f});
 }
 static void after_keep(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
@@ -484,15 +484,15 @@ static void after_keep(const struct skv_policy_ctx *ctx, uint32_t layer)
 	if (layer == 1 && leave_out != 3)
 		ctx->prims->tally(ctx, layer);
 	if (layer == 1 && leave_out != 4)
-		ctx->prims->keep_best(ctx, &(struct skv_keep_best){.layer = layer, .recent = {.share = 0.5f}, .smooth = 5});
+		ctx->prims->evict_to_budget(ctx, &(struct skv_evict_to_budget){.layer = layer, .recent = {.share = 0.5f}, .smooth = 5});
 	if (layer == 2 && leave_out != 5)
-		ctx->prims->keep_best(ctx, &(struct skv_keep_best){.layer = layer, .old_first = 1});
+		ctx->prims->evict_to_budget(ctx, &(struct skv_evict_to_budget){.layer = layer, .old_first = 1});
 	if (layer == 1 && leave_out == 6)
-		ctx->prims->keep_best(ctx, &(struct skv_keep_best){.layer = layer});
+		ctx->prims->evict_to_budget(ctx, &(struct skv_evict_to_budget){.layer = layer});
 	if (layer == 2 && leave_out == 7)
 		ctx->prims->tally(ctx, layer);
 	if (layer == 3 && leave_out == 8)
-		ctx->prims->keep_best(ctx, &(struct skv_keep_best){.layer = 1});
+		ctx->prims->evict_to_budget(ctx, &(struct skv_evict_to_budget){.layer = 1});
 	if (layer == 1 && leave_out == 9)
 		ctx->prims->select_tokens(ctx, &(struct skv_select){.layer = 1, .budget = {.count = 8}});
 	if (layer == 1 && leave_out == 10)
@@ -548,7 +548,7 @@ START_TEST(layers_that_keep)
 	NO_KEEP(wanted[2].keep.window = 8, "plan of layer 2: keep: a window without votes");
 	NO_KEEP(wanted[2].keep.votes = 1, "plan of layer 2: keep: pages are kept by bounds");
 	NO_KEEP(wanted[2].sharing = 0, "plan of layer 2: keep: pages are kept by bounds");
-	NO_KEEP(wanted[1].pool = SKV_POOL_MAX, "plan of layer 1: keep: votes are tokens' weights");
+	NO_KEEP(wanted[1].pool = SKV_REDUCE_MAX, "plan of layer 1: keep: votes are tokens' weights");
 	NO_KEEP(wanted[1].keep.votes = 0, "plan of layer 1: keep: votes are tokens' weights");
 	NO_KEEP(wanted[3].keep = wanted[1].keep, "plan of layer 3: keep: tokens that are kept are attended to");
 	NO_KEEP((wanted[3].attend = SKV_ATTEND_TOKENS, wanted[3].source = 1), "plan of layer 3: source keeps units");
@@ -559,13 +559,13 @@ END_TEST
 static void some_pack(void)
 {
 	all_good();
-	wanted[0] = (struct skv_plan){.evidence = SKV_EV_PAGES,
-	                              .pack = {.kind = SKV_PACK_LOW, .bits = 2, .group = 32, .block = 64}};
-	wanted[1] = (struct skv_plan){.evidence = SKV_EV_TOKENS};
+	wanted[0] = (struct skv_plan){.evidence = SKV_SCORES_PAGES,
+	                              .pack = {.kind = SKV_COMPRESS_QUANT, .bits = 2, .group = 32, .block = 64}};
+	wanted[1] = (struct skv_plan){.evidence = SKV_SCORES_TOKENS};
 	wanted[2] = (struct skv_plan){.attend = SKV_ATTEND_TOKENS, .source = 1,
-	                              .pack = {.kind = SKV_PACK_DELTA, .bits = 8, .group = 64, .stride = 10, .near = 4,
+	                              .pack = {.kind = SKV_COMPRESS_LATENT, .bits = 8, .group = 64, .stride = 10, .near = 4,
 	                                       .ref_bits = 16, .sinks = 16, .raw = 128, .block = 16}};
-	wanted[3] = (struct skv_plan){.pack = {.kind = SKV_PACK_DELTA, .bits = 16, .group = 64, .block = 48}};
+	wanted[3] = (struct skv_plan){.pack = {.kind = SKV_COMPRESS_LATENT, .bits = 16, .group = 64, .block = 48}};
 }
 
 static void select_for_next(const struct skv_policy_ctx *ctx, uint32_t layer)
@@ -603,7 +603,7 @@ START_TEST(layers_that_pack)
 	NO_PACK(wanted[2].pack.sinks = 241, "plan of layer 2: pack: sinks");
 	NO_PACK(wanted[2].pack.ref_bits = 0, "plan of layer 2: pack: references have");
 	NO_PACK(wanted[3].pack.ref_bits = 8, "plan of layer 3: pack: references have");
-	NO_PACK(wanted[3].evidence = SKV_EV_TOKENS, "plan of layer 3: pack: residuals leave no evidence");
+	NO_PACK(wanted[3].evidence = SKV_SCORES_TOKENS, "plan of layer 3: pack: residuals leave no evidence");
 	NO_PACK(wanted[1].sharing = SKV_SHARE_KV_HEAD, "plan of layer 2: pack: residuals are attended to");
 	NO_PACK(wanted[2].attend = SKV_ATTEND_PAGES, "plan of layer 2: pack: residuals are attended to");
 	NO_PACK(wanted[0].pack.bits = 8, "plan of layer 0: pack: K and V in few bits have 4 or 2");
@@ -611,10 +611,10 @@ START_TEST(layers_that_pack)
 	NO_PACK(wanted[0].pack.sinks = 16, "plan of layer 0: pack: K and V in few bits have neither");
 	NO_PACK((wanted[0].pack.stride = 10, wanted[0].pack.near = 4), "plan of layer 0: pack: K and V in few bits have neither");
 	NO_PACK(wanted[0].pack.ref_bits = 4, "plan of layer 0: pack: K and V in few bits have neither");
-	NO_PACK(wanted[0].evidence = SKV_EV_BOUNDS, "plan of layer 0: pack: K and V in few bits are attended to all");
+	NO_PACK(wanted[0].evidence = SKV_SCORES_PAGE_BOUNDS, "plan of layer 0: pack: K and V in few bits are attended to all");
 	NO_PACK((wanted[2].pack = wanted[0].pack), "plan of layer 2: pack: K and V in few bits are attended to all");
 	some_keep();
-	wanted[1].pack = (struct skv_pack){.kind = SKV_PACK_DELTA, .bits = 4, .group = 32, .block = 32};
+	wanted[1].pack = (struct skv_compress){.kind = SKV_COMPRESS_LATENT, .bits = 4, .group = 32, .block = 32};
 	in_before = before_keep;
 	in_after = after_keep;
 	ck_assert_text(rehearse(), "plan of layer 1: pack: a layer that keeps units");
@@ -628,16 +628,16 @@ START_TEST(spoiled_plans)
 	ck_assert_str_eq(rehearse(), "");
 	NO_PLAN(wanted[0].attend = 4, "plan of layer 0: attend is not one of");
 	NO_PLAN(wanted[0].evidence = 8, "plan of layer 0: evidence has unknown bits");
-	NO_PLAN(wanted[0].evidence |= SKV_EV_BOUNDS, "plan of layer 0: bounds are a layer's only evidence");
-	NO_PLAN(wanted[3].evidence = SKV_EV_PAGES, "plan of layer 3: evidence comes from dense layers, and");
+	NO_PLAN(wanted[0].evidence |= SKV_SCORES_PAGE_BOUNDS, "plan of layer 0: bounds are a layer's only evidence");
+	NO_PLAN(wanted[3].evidence = SKV_SCORES_PAGES, "plan of layer 3: evidence comes from dense layers, and");
 	NO_PLAN(wanted[0].pool = 3, "pool is not one of");
-	NO_PLAN(wanted[0].pool = SKV_POOL_MEAN_Q, "pool is the mean of q, which is for");
+	NO_PLAN(wanted[0].pool = SKV_REDUCE_MEAN_Q, "pool is the mean of q, which is for");
 	NO_PLAN(wanted[0].sharing = SKV_SHARE_Q_HEAD + 1, "sharing is not one of");
 	NO_PLAN(wanted[1].source = 1, "plan of layer 1: source is not an earlier layer");
 	NO_PLAN(wanted[1].source = 1000, "plan of layer 1: source is not an earlier layer");
-	NO_PLAN(wanted[0].evidence = SKV_EV_TOKENS,
+	NO_PLAN(wanted[0].evidence = SKV_SCORES_TOKENS,
 	        "plan of layer 1: source leaves no evidence to select by");
-	NO_PLAN(wanted[0].evidence = SKV_EV_PAGES, "plan of layer 2: source leaves no evidence to select by");
+	NO_PLAN(wanted[0].evidence = SKV_SCORES_PAGES, "plan of layer 2: source leaves no evidence to select by");
 	NO_PLAN(wanted[3].window.budget.count = 0, "plan of layer 3: a window without a budget");
 	NO_PLAN(wanted[3].window.budget.share = 0.5f, "plan of layer 3: a window without a budget");
 }

@@ -408,10 +408,10 @@ START_TEST(quest_selects)
 END_TEST
 
 /* Plans of the layers that keep units. */
-static const struct skv_keep *keeps(const char *name, const char *spec)
+static const struct skv_evict *keeps(const char *name, const char *spec)
 {
 	static struct skv_plan all[SKV_MAX_LAYERS];
-	static struct skv_keep keep[SKV_MAX_LAYERS];
+	static struct skv_evict keep[SKV_MAX_LAYERS];
 	static _Alignas(16) char config[131072];
 	const struct skv_policy *p;
 	char path[512];
@@ -427,7 +427,7 @@ static const struct skv_keep *keeps(const char *name, const char *spec)
 
 START_TEST(budgets_that_are_kept)
 {
-	const struct skv_keep *k = keeps("h2o", "h2o?budget=0.25&dense=2");
+	const struct skv_evict *k = keeps("h2o", "h2o?budget=0.25&dense=2");
 
 	ck_assert_uint_eq(k[1].unit, 0);
 	ck_assert_uint_eq(k[2].unit, 1);
@@ -472,7 +472,7 @@ START_TEST(a_pyramid_adds_up)
 	};
 
 	for (size_t i = 0; i < sizeof(c) / sizeof(c[0]); i++) {
-		const struct skv_keep *k = keeps("pyramidkv", c[i].spec);
+		const struct skv_evict *k = keeps("pyramidkv", c[i].spec);
 		uint32_t sum = 0, before = UINT32_MAX;
 
 		for (uint32_t l = 0; l < reference.n_layers; l++) {

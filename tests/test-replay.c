@@ -128,7 +128,7 @@ static void begin(struct state *x, uint32_t i)
 	for (uint32_t p = 0; p < MOST_PAGES; p++) {
 		const uint32_t other = rnd_below(p + 1);
 		x->table[i][p] = x->table[i][other];
-		x->table[i][other] = skv_pte_make(SKV_PTE_FULL, i * MOST_PAGES + p);
+		x->table[i][other] = skv_pte_make(SKV_PTE_PRIVATE, i * MOST_PAGES + p);
 	}
 }
 

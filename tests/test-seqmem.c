@@ -105,7 +105,7 @@ static skv_pte fresh_page(uint32_t contents)
 {
 	ck_assert_uint_lt(n_ids, sizeof(contents_of) / sizeof(contents_of[0]));
 	contents_of[n_ids] = contents;
-	return skv_pte_make(SKV_PTE_FULL, n_ids++);
+	return skv_pte_make(SKV_PTE_PRIVATE, n_ids++);
 }
 
 /*
@@ -156,7 +156,7 @@ static void state_stores(struct skv_seqmem *s, struct truth *t, uint32_t n_token
 }
 
 /* The victims of a step; returns how many. */
-static uint32_t choose_victims(struct truth *t, struct skv_evict *victims)
+static uint32_t choose_victims(struct truth *t, struct skv_eviction *victims)
 {
 	uint32_t n = 0;
 
@@ -166,7 +166,7 @@ static uint32_t choose_victims(struct truth *t, struct skv_evict *victims)
 
 			if (*contents && *contents != EVICTED && rnd_below(6) == 0) {
 				*contents = EVICTED;
-				victims[n++] = (struct skv_evict){table, i};
+				victims[n++] = (struct skv_eviction){table, i};
 			}
 		}
 	}
@@ -176,7 +176,7 @@ static uint32_t choose_victims(struct truth *t, struct skv_evict *victims)
 /* A whole step in the order of seqmem.h; *t becomes what it commits. Returns the index of that store. */
 static unsigned step_stores(struct skv_seqmem *s, struct truth *t)
 {
-	struct skv_evict victims[TABLES * MAX_PAGES], *journal = skv_seqmem_journal(s, &layout);
+	struct skv_eviction victims[TABLES * MAX_PAGES], *journal = skv_seqmem_journal(s, &layout);
 	uint32_t n_tokens = 1 + (rnd_below(3) ? 0 : rnd_below(40)), n_victims;
 	unsigned committing;
 
@@ -370,8 +370,8 @@ END_TEST
 
 START_TEST(packed)
 {
-#define DELTA .kind = SKV_PACK_DELTA, .group = 64
-#define LOW .kind = SKV_PACK_LOW, .group = 32
+#define DELTA .kind = SKV_COMPRESS_LATENT, .group = 64
+#define LOW .kind = SKV_COMPRESS_QUANT, .group = 32
 #define REFS .stride = 10, .near = 4, .ref_bits = 8, .id_bytes = 2, .first = 1
 	static const struct {
 		struct skv_form form;
@@ -438,7 +438,7 @@ START_TEST(layouts)
 		ck_assert_uint_eq(l.n_tables, SKV_GROUPS * c[i].layers);
 		ck_assert_uint_ge(l.tokens, l.table + SKV_GROUPS * entries * sizeof(skv_pte));
 		ck_assert_uint_ge(l.journal, l.tokens + ((size_t)c[i].tokens + 1) * sizeof(int32_t));
-		ck_assert_uint_ge(l.state, l.journal + l.journal_most * sizeof(struct skv_evict));
+		ck_assert_uint_ge(l.state, l.journal + l.journal_most * sizeof(struct skv_eviction));
 		ck_assert_uint_ge(l.state_bytes, 65536);
 		ck_assert_uint_eq(l.total, l.state + l.state_bytes);
 		ck_assert_uint_eq((l.table | l.tokens | l.journal | l.state | l.total) % 4096, 0);
@@ -472,15 +472,15 @@ START_TEST(recovery_is_sparse)
 	atomic_store(&s->commit, (uint64_t)1 << 32 | 40);
 	for (uint32_t layer = 0; layer < l.n_tables; layer++)
 		for (uint32_t i = 0; i < 6; i++) /* the last ones are a torn step's, or kept whatever the length */
-			skv_seqmem_table(s, &l, layer)[i] = skv_pte_make(SKV_PTE_FULL, 100 + i);
+			skv_seqmem_table(s, &l, layer)[i] = skv_pte_make(SKV_PTE_PRIVATE, 100 + i);
 	skv_seqmem_table(s, &l, 5)[200000] = 1; /* and this nobody's */
 	before = blocks_of(fd);
 	skv_seqmem_recover(s, &l);
 	ck_assert_int_lt(blocks_of(fd), before);
 	for (uint32_t layer = 0; layer < l.n_tables; layer++) {
-		ck_assert_uint_eq(skv_seqmem_table(s, &l, layer)[2], skv_pte_make(SKV_PTE_FULL, 102));
+		ck_assert_uint_eq(skv_seqmem_table(s, &l, layer)[2], skv_pte_make(SKV_PTE_PRIVATE, 102));
 		if (skv_table_group(64, layer) == SKV_GROUP_KEPT)
-			ck_assert_uint_eq(skv_seqmem_table(s, &l, layer)[5], skv_pte_make(SKV_PTE_FULL, 105));
+			ck_assert_uint_eq(skv_seqmem_table(s, &l, layer)[5], skv_pte_make(SKV_PTE_PRIVATE, 105));
 		else
 			ck_assert_uint_eq(skv_seqmem_table(s, &l, layer)[3], 0);
 	}

@@ -37,7 +37,7 @@ static struct method hip(const struct skv_shape *sh)
 static struct method minference(const struct skv_shape *sh)
 {
 	return (struct method){.sp = {.tile = 64, .by_tile = true, .segment = 128u << rnd_below(2),
-	                              .kept_rows = SKV_LINE_ROWS},
+	                              .kept_rows = SKV_MINFERENCE_ROWS},
 	                       .rows = sh->n_heads, .unit = 64, .more = true};
 }
 

@@ -49,9 +49,9 @@ static struct method minference(const struct skv_shape *sh)
 	struct method m = {.rows = sh->n_heads, .lists = 2, .unit = {64, 1}};
 
 	m.plan = (struct skv_prefill){.how = SKV_PREFILL_MINFERENCE, .segment = 128u << rnd_below(2),
-	                              .vertical = SKV_LINES_FORCED + rnd_below(100),
-	                              .slash = SKV_LINES_FORCED + rnd_below(rnd_below(2) ? 4 : 200)};
-	m.sp = (struct skv_sparse){.tile = 64, .by_tile = true, .segment = m.plan.segment, .kept_rows = SKV_LINE_ROWS};
+	                              .vertical = SKV_MINFERENCE_FORCED + rnd_below(100),
+	                              .slash = SKV_MINFERENCE_FORCED + rnd_below(rnd_below(2) ? 4 : 200)};
+	m.sp = (struct skv_sparse){.tile = 64, .by_tile = true, .segment = m.plan.segment, .kept_rows = SKV_MINFERENCE_ROWS};
 	return m;
 }
 
@@ -199,20 +199,20 @@ static void check_stages(const struct kernel_case *c, const struct method *m, co
 /* Whether x of [0, n) is one of the k best by its weight, the first ones forced: 1, 0, or, at the edge, -1. */
 static int chosen(const double *weight, const struct edge *e, uint32_t x)
 {
-	return x < SKV_LINES_FORCED || weight[x] > e->high ? 1 : weight[x] < e->low ? 0 : -1;
+	return x < SKV_MINFERENCE_FORCED || weight[x] > e->high ? 1 : weight[x] < e->low ? 0 : -1;
 }
 
 static void check_lines(const struct kernel_case *c, const struct method *m, const struct ref_rows *r, const struct seen *l,
                         const struct seen *more)
 {
-	const uint32_t begin = ref_begin(r, l->x, m->plan.segment), n = begin + SKV_LINE_ROWS, blocks = l->x / 64;
+	const uint32_t begin = ref_begin(r, l->x, m->plan.segment), n = begin + SKV_MINFERENCE_ROWS, blocks = l->x / 64;
 	double *column = malloc(n * sizeof *column), *diagonal = malloc(n * sizeof *diagonal);
 	bool *in = listed(c, l, blocks), *token = listed(c, more, l->x);
 	int *block = calloc(blocks + 1, sizeof *block);
 
 	ref_lines(r, begin, l->row, column, diagonal);
-	const struct edge v = edge_of(column + SKV_LINES_FORCED, n - SKV_LINES_FORCED, m->plan.vertical - SKV_LINES_FORCED, NULL);
-	const struct edge s = edge_of(diagonal + SKV_LINES_FORCED, n - SKV_LINES_FORCED, m->plan.slash - SKV_LINES_FORCED, NULL);
+	const struct edge v = edge_of(column + SKV_MINFERENCE_FORCED, n - SKV_MINFERENCE_FORCED, m->plan.vertical - SKV_MINFERENCE_FORCED, NULL);
+	const struct edge s = edge_of(diagonal + SKV_MINFERENCE_FORCED, n - SKV_MINFERENCE_FORCED, m->plan.slash - SKV_MINFERENCE_FORCED, NULL);
 	for (uint32_t p = l->x; p < l->x + 64; p++)
 		for (uint32_t t = 0; t < l->x; t++) {
 			const int is = p - t < n ? chosen(diagonal, &s, p - t) : 0;
@@ -283,7 +283,7 @@ static bool matters(const struct method *m, const struct skv_kseq *s, uint32_t x
 {
 	const uint32_t begin = m->plan.segment ? skv_begin(s, x, m->plan.segment) : 0;
 
-	return !m->plan.segment || (x >= begin && s->len >= begin + SKV_LINE_ROWS);
+	return !m->plan.segment || (x >= begin && s->len >= begin + SKV_MINFERENCE_ROWS);
 }
 
 typedef void tile_fn(void *ctx, uint32_t s, uint32_t x, uint32_t row);

@@ -118,7 +118,7 @@ static void check_item(struct world *w, const struct world_item *it, uint32_t la
 static uint32_t check_looked(struct world *w, const struct world_item *it, uint32_t i, uint32_t layer, uint32_t row,
                              bool *const *visible)
 {
-	struct skv_looked looked = {.size = sizeof(looked)};
+	struct skv_selection_info looked = {.size = sizeof(looked)};
 	uint32_t n = it->seq->len + it->n_tokens, *ids = calloc(n, sizeof(*ids));
 	int e = skv_selection(w->session, layer, i, row, &looked, ids, n);
 	bool *seen = calloc(n, sizeof(*seen));
@@ -126,7 +126,7 @@ static uint32_t check_looked(struct world *w, const struct world_item *it, uint3
 
 	ck_assert_msg(e == 0, "selection: %d %s", e, skv_last_error());
 	ck_assert_uint_eq(looked.len, n);
-	unit = looked.how == SKV_LOOKED_DENSE || looked.how == SKV_LOOKED_PAGES ? SKV_PAGE_TOKENS : 1;
+	unit = looked.how == SKV_ATTEND_DENSE || looked.how == SKV_ATTEND_PAGES ? SKV_PAGE_TOKENS : 1;
 	for (uint32_t j = 0; j < looked.n; j++)
 		for (uint32_t t = ids[j] * unit; t < (ids[j] + 1) * unit && t < n; t++)
 			seen[t] = true;
@@ -351,7 +351,7 @@ int world_run(struct world *w, struct skv_seq *seq, const uint64_t *content, uin
 int world_read(struct world *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, uint32_t later, float *out,
                void (*before_end)(void))
 {
-	const struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = SKV_STEP_PROMPT, .n_later = later};
+	const struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = SKV_STEP_PROMPT, .n_prompt_remaining = later};
 
 	return run_one(w, item, content, true, out, before_end);
 }

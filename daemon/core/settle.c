@@ -34,7 +34,7 @@ static const char *take_entry(struct walk *w, skv_pte e)
 
 	switch ((uint32_t)skv_pte_kind(e)) {
 	case SKV_PTE_HOLE: return kv ? NULL : "is a hole in a table that has none";
-	case SKV_PTE_FULL:
+	case SKV_PTE_PRIVATE:
 		if (!skv_page_exists(w->core, w->pool, page))
 			return "names a page that does not exist";
 		if (*skv_owner_word(&w->core->state, w->pool, page) != w->lease)
@@ -165,7 +165,7 @@ void skv_settle_rewrite_shared(struct skv_core *c, uint32_t seq)
 			skv_pte e = __atomic_load_n(&table[i], __ATOMIC_RELAXED);
 			uint32_t page = skv_pte_id(e);
 
-			if (skv_pte_kind(e) == SKV_PTE_FULL && skv_page_exists(c, pool, page) &&
+			if (skv_pte_kind(e) == SKV_PTE_PRIVATE && skv_page_exists(c, pool, page) &&
 			    marks[page] == SKV_MARK_OWN)
 				__atomic_store_n(&table[i], skv_pte_make(SKV_PTE_SHARED, page),
 				                 __ATOMIC_RELAXED);

@@ -149,7 +149,7 @@ struct seen *take_at(const struct take *t, const struct bed *b, uint32_t seq, ui
 
 static uint32_t tokens_of_unit(const struct seen *x, uint32_t unit)
 {
-	bool pages = x->looked.how == SKV_LOOKED_DENSE || x->looked.how == SKV_LOOKED_PAGES;
+	bool pages = x->looked.attend == SKV_ATTEND_DENSE || x->looked.attend == SKV_ATTEND_PAGES;
 	uint32_t first = unit * SKV_PAGE_TOKENS;
 
 	if (!pages)
@@ -170,7 +170,7 @@ static bool look(struct verify *v, struct skv_session *s, uint32_t layer, uint32
 	if (e < 0)
 		return verify_fails(v, "layer %u: what it looked at: %s", layer, skv_last_error());
 	if (row == 0) {
-		x->units = oracle_units((enum oracle_how)x->looked.how, n);
+		x->units = oracle_units((enum oracle_how)x->looked.attend, n);
 		x->in = calloc((size_t)x->looked.rows * x->units, sizeof(*x->in));
 	}
 	for (uint32_t i = 0; i < x->looked.n; i++) {
@@ -187,7 +187,7 @@ bool check_seen(struct verify *v, struct skv_session *s, uint32_t layer, uint32_
 	uint32_t *ids = calloc(n, sizeof(*ids)), row = 0;
 	bool well;
 
-	x->looked = (struct skv_looked){.size = sizeof(x->looked)};
+	x->looked = (struct skv_selection_info){.size = sizeof(x->looked)};
 	do
 		well = look(v, s, layer, item, n, x, row, ids);
 	while (well && ++row < x->looked.rows);
@@ -354,9 +354,9 @@ static bool check_oracle(struct verify *v, struct bed *b, const struct oracle_po
 	for (uint32_t layer = 0; layer < b->model.n_layers && well; layer++) {
 		const struct seen *x = take_at(t, b, seq, layer);
 
-		if (x->looked.how != set[layer].how || x->looked.rows != set[layer].rows)
+		if (x->looked.attend != set[layer].how || x->looked.rows != set[layer].rows)
 			well = verify_fails(v, "layer %u: attends as %u with %u lists, expected %u with %u", layer,
-			                    x->looked.how, x->looked.rows, set[layer].how, set[layer].rows);
+			                    x->looked.attend, x->looked.rows, set[layer].how, set[layer].rows);
 		for (uint32_t row = 0; row < x->looked.rows && well; row++)
 			well = check_list(v, q, layer, row, x, &set[layer]);
 	}
@@ -369,11 +369,11 @@ static bool check_oracle(struct verify *v, struct bed *b, const struct oracle_po
 static bool check_contract(struct verify *v, const struct bed_seq *q, const char *spec, uint32_t layer,
                            const struct seen *x)
 {
-	bool pages = x->looked.how == SKV_LOOKED_PAGES;
+	bool pages = x->looked.attend == SKV_ATTEND_PAGES;
 	uint32_t pin = (uint32_t)oracle_number(spec, "pin") * (pages ? 1 : SKV_PAGE_TOKENS);
 	uint32_t most = oracle_budget(spec, x->units, pages ? 8 : 128) + pin;
 
-	if (oracle_number(spec, "budget") == 0 || x->looked.how == SKV_LOOKED_DENSE)
+	if (oracle_number(spec, "budget") == 0 || x->looked.attend == SKV_ATTEND_DENSE)
 		most = x->units;
 	for (uint32_t row = 0; row < x->looked.rows; row++) {
 		const bool *in = x->in + (size_t)row * x->units;
@@ -410,7 +410,7 @@ bool check_same(struct verify *v, const struct bed *b, uint32_t seq, const struc
 {
 	for (uint32_t layer = 0; layer < b->model.n_layers; layer++) {
 		const struct seen *x = take_at(a, b, seq, layer), *y = take_at(c, b, seq, layer);
-		bool list = x->looked.how != y->looked.how || x->looked.rows != y->looked.rows ||
+		bool list = x->looked.attend != y->looked.attend || x->looked.rows != y->looked.rows ||
 		            memcmp(x->in, y->in, (size_t)x->looked.rows * x->units * sizeof(*x->in)) != 0;
 
 		if (list || memcmp(x->out, y->out, (size_t)b->model.n_heads * b->model.head_dim * sizeof(float)) != 0)

@@ -8,7 +8,7 @@
 
 /* What one layer looked at of one sequence, and what came of it. */
 struct seen {
-	struct skv_looked looked;
+	struct skv_selection_info looked;
 	uint32_t units; /* of the sequence */
 	bool *in;       /* [rows][units]: looked at? */
 	float *out;     /* [n_heads][head_dim] */

@@ -38,7 +38,7 @@ struct oracle_step {
 	uint32_t width;        /* numbers of a packed token's code; 0: it is not known how many */
 };
 
-enum oracle_how { ORACLE_DENSE, ORACLE_WINDOW, ORACLE_PAGES, ORACLE_TOKENS }; /* as enum skv_looked_how */
+enum oracle_how { ORACLE_DENSE, ORACLE_WINDOW, ORACLE_PAGES, ORACLE_TOKENS }; /* as enum skv_attend_mode */
 enum oracle_class { ORACLE_OUT, ORACLE_MAY, ORACLE_IN };
 
 /* What one layer looks at: lists of units, of pages for ORACLE_DENSE and ORACLE_PAGES, else of tokens. */

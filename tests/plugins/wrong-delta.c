@@ -2,5 +2,5 @@
 /* delta as somebody may get it wrong: heads add their weights up, where the paper takes the largest. */
 #include <sparsekv/policy.h>
 
-#define SKV_POOL_MAX SKV_POOL_SUM
+#define SKV_REDUCE_MAX SKV_REDUCE_SUM
 #include "policies/delta.c"

@@ -195,7 +195,7 @@ static size_t pack_layout(const struct skv_shape *sh, struct pack_call *c, uint8
 size_t skv_cuda_pack_bytes(const struct skv_shape *sh)
 {
 	struct pack_call c;
-	return sh->code->kind == SKV_PACK_LOW ? 0 : pack_layout(sh, &c, NULL);
+	return sh->code->kind == SKV_COMPRESS_QUANT ? 0 : pack_layout(sh, &c, NULL);
 }
 
 /* Codes of the call's tokens, as many at a time as there are rows for. */
@@ -243,7 +243,7 @@ void skv_cuda_pack(const struct skv_shape *sh, uint32_t n_layers, const struct s
 
 	if (batch->n == 0 || batch->max_pack == 0)
 		return;
-	if (sh->code->kind == SKV_PACK_LOW) {
+	if (sh->code->kind == SKV_COMPRESS_QUANT) {
 		skv_cuda_pack_low(sh, n_layers, batch, work);
 		return;
 	}

@@ -201,7 +201,7 @@ bool skv_cuda_fuses(const struct skv_shape *sh)
 	const struct skv_codes *c = sh->code;
 	uint32_t bytes;
 
-	if (c->kind == SKV_PACK_LOW || c->wide || c->spans || c->k_norm || width_of(c) > 512)
+	if (c->kind == SKV_COMPRESS_QUANT || c->wide || c->spans || c->k_norm || width_of(c) > 512)
 		return false;
 	if (c->interleaved || c->turn_dims % 16)
 		return false;

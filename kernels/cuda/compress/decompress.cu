@@ -400,7 +400,7 @@ static size_t rebuild_layout(const struct skv_shape *sh, struct rebuild_call *c,
 size_t skv_cuda_rebuild_bytes(const struct skv_shape *sh)
 {
 	struct rebuild_call c;
-	return sh->code->kind == SKV_PACK_LOW ? 0 : rebuild_layout(sh, &c, NULL);
+	return sh->code->kind == SKV_COMPRESS_QUANT ? 0 : rebuild_layout(sh, &c, NULL);
 }
 
 void skv_cuda_rebuild(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_list *list,
@@ -411,7 +411,7 @@ void skv_cuda_rebuild(const struct skv_shape *sh, const struct skv_batch *batch,
 
 	if (batch->n == 0)
 		return;
-	if (sh->code->kind == SKV_PACK_LOW) {
+	if (sh->code->kind == SKV_COMPRESS_QUANT) {
 		skv_cuda_rebuild_low(sh, batch, list, to, work);
 		return;
 	}

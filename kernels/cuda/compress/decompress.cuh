@@ -60,7 +60,7 @@ DEVICE void describe(const struct wanted *c, uint32_t i, uint32_t row, uint32_t 
 	skv_pte *table = c->to.table + (size_t)i * c->to.pages;
 	const uint32_t page = row / SKV_PAGE_TOKENS;
 	if (row < rows && row % SKV_PAGE_TOKENS == 0)
-		table[page] = skv_pte_make(SKV_PTE_FULL, i * c->to.pages + page);
+		table[page] = skv_pte_make(SKV_PTE_PRIVATE, i * c->to.pages + page);
 	if (row > 0)
 		return;
 	struct skv_kseq s = c->seq[i];

@@ -122,7 +122,7 @@ void skv_cuda_decode_dense(const struct skv_shape *sh, const struct skv_batch *b
 	const struct layout l = layout_of(sh, b->n, b->max_len, ev ? owners_of(sh, ev) : 1);
 	struct call c = {.what = DENSE};
 
-	if (sh->code && sh->code->kind == SKV_PACK_LOW)
+	if (sh->code && sh->code->kind == SKV_COMPRESS_QUANT)
 		c.low = low_form_of(sh);
 	if (ev && (ev->token || ev->page))
 		keep(&c, sh, ev, &l, work);

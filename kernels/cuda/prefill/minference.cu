@@ -17,7 +17,7 @@
 #define LIST_WARPS 4u
 #define WIDTH 72 /* of rows of weights: a warp's writes, of pairs, lie in different banks */
 
-static_assert(SKV_LINE_ROWS == ROWS && ROWS == TILE && THREADS == 2 * TILE, "a thread has a column or a diagonal");
+static_assert(SKV_MINFERENCE_ROWS == ROWS && ROWS == TILE && THREADS == 2 * TILE, "a thread has a column or a diagonal");
 
 enum { COLUMNS, DIAGONALS };
 
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(CHOOSE_THREADS) lines_choose_kernel(const __gr
 	struct job j;
 
 	c.job(blockIdx.y, &j);
-	const struct skv_choice x = {j.end, SKV_LINES_FORCED, 0, c.most[blockIdx.x] - SKV_LINES_FORCED};
+	const struct skv_choice x = {j.end, SKV_MINFERENCE_FORCED, 0, c.most[blockIdx.x] - SKV_MINFERENCE_FORCED};
 	if (j.end == 0)
 		return;
 	if (blockIdx.x == DIAGONALS)

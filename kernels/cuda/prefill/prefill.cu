@@ -320,7 +320,7 @@ size_t skv_cuda_sparse_bytes(const struct skv_shape *sh, const struct skv_batch 
 static void launch_dense_rows(struct prompt_call *c, bool wide, const struct skv_batch *b, cudaStream_t stream)
 {
 	const struct skv_sparse *sp = &c->sparse;
-	const uint32_t probes = sp->segment ? skv_tiles_most(b->max_q, sp->segment) * SKV_LINE_ROWS : 0;
+	const uint32_t probes = sp->segment ? skv_tiles_most(b->max_q, sp->segment) * SKV_MINFERENCE_ROWS : 0;
 	const uint32_t tail = b->max_q < 512 ? b->max_q : 512, block = wide ? 128 : ROWS;
 	const uint32_t blocks = ceil_div((c->speakers + probes + tail) * c->group, block) + 2;
 

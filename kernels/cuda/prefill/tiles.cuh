@@ -84,7 +84,7 @@ DEVICE uint32_t row_count(const struct prompt_call *c, const struct skv_kseq *s,
 	if (kind == ROWS_SPEAKERS)
 		return speaker_number(s, &c->sparse, last) + 1;
 	if (kind == ROWS_PROBES)
-		return (last / x - f / x + 1) * SKV_LINE_ROWS;
+		return (last / x - f / x + 1) * SKV_MINFERENCE_ROWS;
 	return kind == ROWS_TAIL ? s->len - min(s->len, max(f, s->dense)) : s->n_q;
 }
 DEVICE uint32_t row_position(const struct prompt_call *c, const struct skv_kseq *s, uint32_t kind, uint32_t j)
@@ -93,7 +93,7 @@ DEVICE uint32_t row_position(const struct prompt_call *c, const struct skv_kseq 
 	if (kind == ROWS_SPEAKERS)
 		return speaker(s, &c->sparse, j);
 	if (kind == ROWS_PROBES)
-		return segment_begin(s, &c->sparse, j / SKV_LINE_ROWS) + j % SKV_LINE_ROWS;
+		return segment_begin(s, &c->sparse, j / SKV_MINFERENCE_ROWS) + j % SKV_MINFERENCE_ROWS;
 	return (kind == ROWS_TAIL ? max(f, s->dense) : f) + j;
 }
 DEVICE uint32_t rows_end(const struct skv_kseq *s, uint32_t kind)
@@ -111,7 +111,7 @@ DEVICE bool row_there(const struct prompt_call *c, const struct skv_kseq *s, uin
 	if (kind != ROWS_PROBES)
 		return true;
 	/* a probe that speaks is written with those that it speaks for: until then its query is needed */
-	return p / sp->segment == segment_begin(s, sp, j / SKV_LINE_ROWS) / sp->segment && !speaks(s, sp, p);
+	return p / sp->segment == segment_begin(s, sp, j / SKV_MINFERENCE_ROWS) / sp->segment && !speaks(s, sp, p);
 }
 
 /* The list of tile `tile` of the sequence, of those of the call, for kv head h and q head `head`. */

@@ -22,7 +22,7 @@ static const char *unsupported_codes(const struct skv_shape *sh)
 	const struct skv_codes *c = sh->code;
 	const char *wrong = skv_codes_wrong(sh);
 
-	if (wrong || c->kind == SKV_PACK_LOW)
+	if (wrong || c->kind == SKV_COMPRESS_QUANT)
 		return wrong;
 	if (c->spans && c->bits != 16 && c->width / (2 * c->spans) % c->group)
 		return "width / (2 * spans) must be a multiple of group";

@@ -375,9 +375,9 @@ void skv_cuda_score_pages(const struct skv_shape *sh, const struct skv_batch *b,
 		.io_dtype = sh->io_dtype,
 		.layer = sh->layer,
 		.state = sh->state,
-		.heads = pool == SKV_POOL_MEAN_Q ? 1 : sh->n_heads / sh->n_kv_heads,
-		.mean = pool == SKV_POOL_MEAN_Q,
-		.max = pool == SKV_POOL_MAX,
+		.heads = pool == SKV_REDUCE_MEAN_Q ? 1 : sh->n_heads / sh->n_kv_heads,
+		.mean = pool == SKV_REDUCE_MEAN_Q,
+		.max = pool == SKV_REDUCE_MAX,
 	};
 
 	if (b->n == 0)

@@ -73,7 +73,7 @@ void skv_cuda_select(const struct skv_shape *sh, const struct skv_batch *b, cons
 		.layer = sh->layer,
 		.tokens = tokens,
 		.shared = select_fits(units),
-		.packs = sh->code && sh->code->kind == SKV_PACK_LOW,
+		.packs = sh->code && sh->code->kind == SKV_COMPRESS_QUANT,
 	};
 
 	if (b->n > 0)

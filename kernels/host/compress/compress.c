@@ -302,7 +302,7 @@ void ISA(pack)(const struct skv_shape *sh, uint32_t n_layers, const struct skv_b
 	struct carve c = carve_begin(work);
 	struct pack p = {.sh = sh, .batch = batch};
 
-	if (sh->code->kind == SKV_PACK_LOW) {
+	if (sh->code->kind == SKV_COMPRESS_QUANT) {
 		ISA(pack_low)(sh, n_layers, batch, work);
 		return;
 	}

@@ -195,7 +195,7 @@ static void rebuild_item(void *ctx, uint32_t item, int thread)
 		if (token < k->c->first || token >= s->coded) {
 			const skv_pte e = skv_layer_table(k->sh, s)[token / SKV_PAGE_TOKENS];
 			copy_row(k->sh, skv_key_row(k->sh, e, 0, token), place_of(r, i, row));
-		} else if (k->c->kind == SKV_PACK_LOW) {
+		} else if (k->c->kind == SKV_COMPRESS_QUANT) {
 			read_low(k, s, token, t.x);
 			put_row(k, token, t.x, place_of(r, i, row));
 		} else if (skv_is_ref(k->c, token)) {
@@ -217,7 +217,7 @@ static void describe(const struct rebuild *r, uint32_t i)
 
 	assert(skv_pages_of(r->rows[i]) <= to->pages);
 	for (uint32_t p = 0; p < to->pages; p++)
-		table[p] = skv_pte_make(SKV_PTE_FULL, i * to->pages + p);
+		table[p] = skv_pte_make(SKV_PTE_PRIVATE, i * to->pages + p);
 	to->seq[i] = r->batch->seq[i];
 	to->seq[i].table = table;
 	to->seq[i].layer_stride = 0;

@@ -65,7 +65,7 @@ static uint32_t tokens_of(const struct decode *d, const struct skv_kseq *s, uint
 /* Tokens of a sequence that are in few bits. */
 static uint32_t low_tokens(const struct decode *d, const struct skv_kseq *s)
 {
-	return d->sh->code && d->sh->code->kind == SKV_PACK_LOW ? s->coded : 0;
+	return d->sh->code && d->sh->code->kind == SKV_COMPRESS_QUANT ? s->coded : 0;
 }
 
 /* The tokens of page `page` that may be looked at, as K row addresses of kv head 0, NULL in few bits; returns how many. */

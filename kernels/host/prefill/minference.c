@@ -8,7 +8,7 @@
 #include "kernels/host/prefill/tiles.h"
 #include "kernels/host/prefill/weights.h"
 
-static_assert(BLOCK == SKV_LINE_ROWS && SKV_LINE_ROWS <= M_MAX, "a segment's first rows are an item, blocks are listed");
+static_assert(BLOCK == SKV_MINFERENCE_ROWS && SKV_MINFERENCE_ROWS <= M_MAX, "a segment's first rows are an item, blocks are listed");
 
 struct lines {
 	const struct skv_shape *sh;
@@ -77,7 +77,7 @@ static void add_up(const struct lines *l, struct room *r, uint32_t begin, uint32
 /* The best k of n, the first ones among them, ascending into r->ids; of r->score. */
 static uint32_t best_of(struct room *r, uint32_t n, uint32_t k)
 {
-	for (uint32_t x = 0; x < SKV_LINES_FORCED; x++)
+	for (uint32_t x = 0; x < SKV_MINFERENCE_FORCED; x++)
 		r->score[x] = INFINITY;
 	return ISA(topk)(r->score, n, k, r->ids, r->scratch);
 }

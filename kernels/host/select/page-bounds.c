@@ -128,7 +128,7 @@ static const float *query(const struct score *x, const struct skv_kseq *s, uint3
 	const uint32_t dim = x->sh->head_dim, group = x->sh->n_heads / x->sh->n_kv_heads;
 	const float *q = x->q + ((size_t)s->row * x->sh->n_heads + h * group) * dim;
 
-	if (x->pool != SKV_POOL_MEAN_Q)
+	if (x->pool != SKV_REDUCE_MEAN_Q)
 		return q + g * dim;
 	for (uint32_t d = 0; d < dim; d += VL) {
 		vf sum = v_loadf(q + d);
@@ -194,7 +194,7 @@ static void pool(const struct score *x, uint32_t i, uint32_t at, uint32_t page, 
 
 	if (at % per_row == 0)
 		*score = u;
-	else if (x->pool == SKV_POOL_MAX)
+	else if (x->pool == SKV_REDUCE_MAX)
 		*score = *score > u ? *score : u;
 	else
 		*score += u;
@@ -239,7 +239,7 @@ void ISA(score_pages)(const struct skv_shape *sh, const struct skv_batch *batch,
 	struct carve c = carve_begin(work);
 	struct score x = {.sh = sh, .batch = batch, .q = q, .ev = ev, .pool = pool};
 
-	x.heads = pool == SKV_POOL_MEAN_Q ? 1 : sh->n_heads / sh->n_kv_heads;
+	x.heads = pool == SKV_REDUCE_MEAN_Q ? 1 : sh->n_heads / sh->n_kv_heads;
 	x.first = carve(&c, (n + 1) * sizeof *x.first);
 	x.first[0] = 0;
 	for (uint32_t i = 0; i < n; i++)

@@ -149,7 +149,7 @@ SKV_INLINE uint32_t skv_pte_id(skv_pte e)
 /* Can attention read the page of this entry? */
 SKV_INLINE int skv_pte_resident(skv_pte e)
 {
-	return skv_pte_kind(e) == SKV_PTE_FULL || skv_pte_kind(e) == SKV_PTE_SHARED;
+	return skv_pte_kind(e) == SKV_PTE_PRIVATE || skv_pte_kind(e) == SKV_PTE_SHARED;
 }
 
 /* How a layer attends in decode. */
