@@ -178,7 +178,7 @@ START_TEST(steps)
 	FAILS(skv_selection(session, 0, 2, 0, &looked, pages, 3), EINVAL, "item 2 of 2");
 	FAILS(skv_selection(session, 0, 0, 1, &looked, pages, 3), EINVAL, "row 1 of 1");
 	OK(skv_selection(session, 0, 1, 0, &looked, pages, 2)); /* less room than there are pages */
-	ck_assert_uint_eq(looked.how, SKV_ATTEND_DENSE);
+	ck_assert_uint_eq(looked.attend, SKV_ATTEND_DENSE);
 	ck_assert_uint_eq(looked.len, 40);
 	ck_assert_uint_eq(looked.n, 3);
 	ck_assert(pages[0] == 0 && pages[1] == 1 && pages[2] == 7);

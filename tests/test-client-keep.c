@@ -179,7 +179,7 @@ static void look(void)
 			struct skv_selection_info looked = {.size = sizeof(looked)};
 
 			OK(skv_selection(w.session, l, 0, h, &looked, ids, TOKENS));
-			ck_assert_uint_eq(looked.how, unit_of(l) > 1 ? SKV_ATTEND_PAGES : SKV_ATTEND_TOKENS);
+			ck_assert_uint_eq(looked.attend, unit_of(l) > 1 ? SKV_ATTEND_PAGES : SKV_ATTEND_TOKENS);
 			ck_assert_uint_eq(looked.rows, w.model.n_kv_heads);
 			memset(&seen[l][h], 0, sizeof(seen[l][h]));
 			seen[l][h].n = looked.n;

@@ -436,7 +436,7 @@ static struct skv_selection_info looked_at(uint32_t layer, uint32_t row, uint32_
 	struct skv_selection_info looked = {.size = sizeof(looked)};
 
 	OK(skv_selection(w.session, layer, 0, row, &looked, ids, 64));
-	ck_assert_uint_eq(looked.how, SKV_ATTEND_TOKENS);
+	ck_assert_uint_eq(looked.attend, SKV_ATTEND_TOKENS);
 	ck_assert_uint_le(looked.n, 64);
 	return looked;
 }

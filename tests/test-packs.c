@@ -13,8 +13,8 @@ static struct skv_compress random_pack(void)
 	struct skv_compress k = {
 	        .kind = SKV_COMPRESS_LATENT,
 	        .bits = 4u << rnd_below(3),
-	        .group = 32u << rnd_below(2),
-	        .raw = rnd_below(3) ? rnd_below(200) : 0,
+	        .scale_block = 32u << rnd_below(2),
+	        .residual = rnd_below(3) ? rnd_below(200) : 0,
 	        .block = SKV_PAGE_TOKENS * (1 + rnd_below(6)),
 	};
 
@@ -24,9 +24,9 @@ static struct skv_compress random_pack(void)
 		k.block = 32 * (1 + rnd_below(3));
 	} else if (refs) {
 		k.stride = 1 + rnd_below(255);
-		k.near = 1 + rnd_below(4);
+		k.n_refs = 1 + rnd_below(4);
 		k.ref_bits = 4u << rnd_below(3);
-		k.sinks = k.near + rnd_below(60);
+		k.sinks = k.n_refs + rnd_below(60);
 	}
 	ck_assert_ptr_null(skv_pack_check(&k));
 	return k;
@@ -44,7 +44,7 @@ START_TEST(as_it_grows)
 		for (uint32_t n = 0; n < 2000; n++) {
 			uint32_t from = coded ? coded : first;
 
-			if (n >= from && n - from == k.raw + k.block) /* `raw` tokens are behind a block */
+			if (n >= from && n - from == k.residual + k.block) /* `raw` tokens are behind a block */
 				coded = from + k.block;
 			ck_assert_uint_eq(packs_coded(&k, n), coded);
 		}
@@ -73,8 +73,8 @@ END_TEST
 /* The largest number of a reference decides how many bytes each has. */
 START_TEST(forms)
 {
-	struct skv_compress k = {.kind = SKV_COMPRESS_LATENT, .bits = 4, .group = 64, .stride = 10, .near = 4, .ref_bits = 8,
-	                     .sinks = 17, .raw = 128, .block = 32};
+	struct skv_compress k = {.kind = SKV_COMPRESS_LATENT, .bits = 4, .scale_block = 64, .stride = 10, .n_refs = 4, .ref_bits = 8,
+	                     .sinks = 17, .residual = 128, .block = 32};
 	struct skv_form f = packs_form(&k, 4096);
 
 	ck_assert(f.kind == SKV_COMPRESS_LATENT && f.bits == 4 && f.group == 64 && f.stride == 10 && f.near == 4);
@@ -82,10 +82,10 @@ START_TEST(forms)
 	ck_assert_uint_eq(packs_form(&k, 20).id_bytes, 2);
 	ck_assert_uint_eq(packs_form(&k, 32 + 65504 * 10).id_bytes, 2); /* 32 and 65,504 references: the last is 65,535 */
 	ck_assert_uint_eq(packs_form(&k, 32 + 65504 * 10 + 1).id_bytes, 4);
-	k = (struct skv_compress){.kind = SKV_COMPRESS_LATENT, .bits = 8, .group = 32, .block = 32};
+	k = (struct skv_compress){.kind = SKV_COMPRESS_LATENT, .bits = 8, .scale_block = 32, .block = 32};
 	f = packs_form(&k, SKV_MAX_TOKENS);
 	ck_assert(f.kind == SKV_COMPRESS_LATENT && f.bits == 8 && f.group == 32 && f.id_bytes == 0 && f.first == 0);
-	k = (struct skv_compress){.kind = SKV_COMPRESS_QUANT, .bits = 2, .group = 64, .raw = 128, .block = 32};
+	k = (struct skv_compress){.kind = SKV_COMPRESS_QUANT, .bits = 2, .scale_block = 64, .residual = 128, .block = 32};
 	f = packs_form(&k, SKV_MAX_TOKENS);
 	ck_assert(f.kind == SKV_COMPRESS_QUANT && f.bits == 2 && f.group == 64 && f.id_bytes == 0 && f.first == 0);
 }

@@ -120,7 +120,7 @@ static void plan_wanted(const void *config, const struct skv_model *m, uint32_t 
 {
 	(void)config;
 	(void)m;
-	ck_assert_uint_eq(plan->attend + plan->evidence + plan->source, 0);
+	ck_assert_uint_eq(plan->attend + plan->scores + plan->source, 0);
 	wanted[layer].size = plan->size;
 	*plan = wanted[layer];
 }
@@ -129,7 +129,7 @@ static void all_good(void)
 {
 	reset();
 	memset(wanted, 0, sizeof(wanted));
-	wanted[0].evidence = SKV_SCORES_PAGES | SKV_SCORES_TOKENS;
+	wanted[0].scores = SKV_SCORES_PAGES | SKV_SCORES_TOKENS;
 	wanted[1] = (struct skv_plan){.attend = SKV_ATTEND_PAGES, .source = 0};
 	wanted[2] = (struct skv_plan){.attend = SKV_ATTEND_TOKENS, .source = 0};
 	wanted[3] = (struct skv_plan){.attend = SKV_ATTEND_WINDOW, .window.budget.count = 64};
@@ -253,7 +253,7 @@ START_TEST(rehearsals)
 	in_after = select_ahead;
 	all_good();
 	wanted[1] = (struct skv_plan){0};
-	wanted[2] = (struct skv_plan){.evidence = SKV_SCORES_PAGES};
+	wanted[2] = (struct skv_plan){.scores = SKV_SCORES_PAGES};
 	ck_assert_text(rehearse(), "selects by layer 2, which has no evidence yet");
 	in_after = select_nothing;
 	all_good();
@@ -282,7 +282,7 @@ END_TEST
 static void one_chooses(void)
 {
 	all_good();
-	wanted[1] = (struct skv_plan){.attend = SKV_ATTEND_TOKENS, .source = 1, .evidence = SKV_SCORES_TOKENS};
+	wanted[1] = (struct skv_plan){.attend = SKV_ATTEND_TOKENS, .source = 1, .scores = SKV_SCORES_TOKENS};
 	wanted[2] = (struct skv_plan){.attend = SKV_ATTEND_TOKENS, .source = 1};
 }
 static void select_own(const struct skv_policy_ctx *ctx, uint32_t layer)
@@ -316,10 +316,10 @@ START_TEST(layers_that_choose)
 	ck_assert_text(rehearse(), "after of layer 2: selects by layer 1, which chooses by itself");
 	in_after = NULL;
 	one_chooses();
-	wanted[1].evidence |= SKV_SCORES_PAGES;
+	wanted[1].scores |= SKV_SCORES_PAGES;
 	ck_assert_text(rehearse(), "plan of layer 1: a layer that chooses its own tokens");
 	one_chooses();
-	wanted[1].evidence = 0;
+	wanted[1].scores = 0;
 	ck_assert_text(rehearse(), "plan of layer 1: ");
 	one_chooses();
 	wanted[1].sharing = SKV_SHARE_Q_HEAD;
@@ -331,7 +331,7 @@ END_TEST
 static void one_scores(void)
 {
 	all_good();
-	wanted[1] = (struct skv_plan){.attend = SKV_ATTEND_PAGES, .source = 1, .evidence = SKV_SCORES_PAGE_BOUNDS};
+	wanted[1] = (struct skv_plan){.attend = SKV_ATTEND_PAGES, .source = 1, .scores = SKV_SCORES_PAGE_BOUNDS};
 	wanted[2] = (struct skv_plan){.attend = SKV_ATTEND_PAGES, .source = 1};
 }
 static void score_own(const struct skv_policy_ctx *ctx, uint32_t layer)
@@ -391,10 +391,10 @@ START_TEST(layers_that_score)
 	in_before = score_and_select;
 	in_after = NULL;
 	one_scores();
-	wanted[1].pool = SKV_REDUCE_MEAN_Q;
+	wanted[1].reduce = SKV_REDUCE_MEAN_Q;
 	ck_assert_str_eq(rehearse(), "");
 	one_scores();
-	wanted[1].pool = SKV_REDUCE_MEAN_Q;
+	wanted[1].reduce = SKV_REDUCE_MEAN_Q;
 	wanted[1].sharing = SKV_SHARE_Q_HEAD;
 	ck_assert_text(rehearse(), "plan of layer 1: pool is the mean of q, which leaves no row a q head");
 	one_scores();
@@ -461,11 +461,11 @@ END_TEST
 static void some_keep(void)
 {
 	all_good();
-	wanted[1] = (struct skv_plan){.evidence = SKV_SCORES_TOKENS, .pool = SKV_REDUCE_SUM, .sharing = SKV_SHARE_KV_HEAD,
-	                              .keep = {.unit = 1, .budget = {.count = 64}, .slack = 1, .votes = 1}};
-	wanted[2] = (struct skv_plan){.attend = SKV_ATTEND_PAGES, .source = 2, .evidence = SKV_SCORES_PAGE_BOUNDS,
+	wanted[1] = (struct skv_plan){.scores = SKV_SCORES_TOKENS, .reduce = SKV_REDUCE_SUM, .sharing = SKV_SHARE_KV_HEAD,
+	                              .evict = {.granularity = 1, .budget = {.count = 64}, .slack = 1, .accumulate = 1}};
+	wanted[2] = (struct skv_plan){.attend = SKV_ATTEND_PAGES, .source = 2, .scores = SKV_SCORES_PAGE_BOUNDS,
 	                              .sharing = SKV_SHARE_Q_HEAD,
-	                              .keep = {.unit = SKV_PAGE_TOKENS, .budget = {.share = 0.5f}, .floor = 8, .slack = 1}};
+	                              .evict = {.granularity = SKV_PAGE_TOKENS, .budget = {.share = 0.5f}, .floor = 8, .slack = 1}};
 }
 static uint32_t leave_out; /* a request that is not made, by its place below */
 static void before_keep(const struct skv_policy_ctx *ctx, uint32_t layer)
@@ -482,21 +482,21 @@ static void after_keep(const struct skv_policy_ctx *ctx, uint32_t layer)
 	if (layer == 0)
 		select_both(ctx, layer);
 	if (layer == 1 && leave_out != 3)
-		ctx->prims->tally(ctx, layer);
+		ctx->prims->accumulate_scores(ctx, layer);
 	if (layer == 1 && leave_out != 4)
 		ctx->prims->evict_to_budget(ctx, &(struct skv_evict_to_budget){.layer = layer, .recent = {.share = 0.5f}, .smooth = 5});
 	if (layer == 2 && leave_out != 5)
-		ctx->prims->evict_to_budget(ctx, &(struct skv_evict_to_budget){.layer = layer, .old_first = 1});
+		ctx->prims->evict_to_budget(ctx, &(struct skv_evict_to_budget){.layer = layer, .evict_older = 1});
 	if (layer == 1 && leave_out == 6)
 		ctx->prims->evict_to_budget(ctx, &(struct skv_evict_to_budget){.layer = layer});
 	if (layer == 2 && leave_out == 7)
-		ctx->prims->tally(ctx, layer);
+		ctx->prims->accumulate_scores(ctx, layer);
 	if (layer == 3 && leave_out == 8)
 		ctx->prims->evict_to_budget(ctx, &(struct skv_evict_to_budget){.layer = 1});
 	if (layer == 1 && leave_out == 9)
 		ctx->prims->select_tokens(ctx, &(struct skv_select){.layer = 1, .budget = {.count = 8}});
 	if (layer == 1 && leave_out == 10)
-		ctx->prims->tally(ctx, layer);
+		ctx->prims->accumulate_scores(ctx, layer);
 }
 static void evict_kept(const struct skv_policy_ctx *ctx)
 {
@@ -541,16 +541,16 @@ START_TEST(layers_that_keep)
 		change;                                                                                     \
 		ck_assert_text(rehearse(), says);                                                           \
 	} while (0)
-	NO_KEEP(wanted[1].keep.unit = 2, "plan of layer 1: keep: units are tokens or pages");
-	NO_KEEP(wanted[1].keep.budget.count = 1, "plan of layer 1: keep: a budget of at least 2");
-	NO_KEEP(wanted[2].keep.floor = 1, "plan of layer 2: keep: a budget of at least 2");
-	NO_KEEP(wanted[2].keep.slack = 0, "plan of layer 2: keep: slack is at least 1");
-	NO_KEEP(wanted[2].keep.window = 8, "plan of layer 2: keep: a window without votes");
-	NO_KEEP(wanted[2].keep.votes = 1, "plan of layer 2: keep: pages are kept by bounds");
+	NO_KEEP(wanted[1].evict.granularity = 2, "plan of layer 1: keep: units are tokens or pages");
+	NO_KEEP(wanted[1].evict.budget.count = 1, "plan of layer 1: keep: a budget of at least 2");
+	NO_KEEP(wanted[2].evict.floor = 1, "plan of layer 2: keep: a budget of at least 2");
+	NO_KEEP(wanted[2].evict.slack = 0, "plan of layer 2: keep: slack is at least 1");
+	NO_KEEP(wanted[2].evict.window = 8, "plan of layer 2: keep: a window without votes");
+	NO_KEEP(wanted[2].evict.accumulate = 1, "plan of layer 2: keep: pages are kept by bounds");
 	NO_KEEP(wanted[2].sharing = 0, "plan of layer 2: keep: pages are kept by bounds");
-	NO_KEEP(wanted[1].pool = SKV_REDUCE_MAX, "plan of layer 1: keep: votes are tokens' weights");
-	NO_KEEP(wanted[1].keep.votes = 0, "plan of layer 1: keep: votes are tokens' weights");
-	NO_KEEP(wanted[3].keep = wanted[1].keep, "plan of layer 3: keep: tokens that are kept are attended to");
+	NO_KEEP(wanted[1].reduce = SKV_REDUCE_MAX, "plan of layer 1: keep: votes are tokens' weights");
+	NO_KEEP(wanted[1].evict.accumulate = 0, "plan of layer 1: keep: votes are tokens' weights");
+	NO_KEEP(wanted[3].evict = wanted[1].evict, "plan of layer 3: keep: tokens that are kept are attended to");
 	NO_KEEP((wanted[3].attend = SKV_ATTEND_TOKENS, wanted[3].source = 1), "plan of layer 3: source keeps units");
 }
 END_TEST
@@ -559,13 +559,13 @@ END_TEST
 static void some_pack(void)
 {
 	all_good();
-	wanted[0] = (struct skv_plan){.evidence = SKV_SCORES_PAGES,
-	                              .pack = {.kind = SKV_COMPRESS_QUANT, .bits = 2, .group = 32, .block = 64}};
-	wanted[1] = (struct skv_plan){.evidence = SKV_SCORES_TOKENS};
+	wanted[0] = (struct skv_plan){.scores = SKV_SCORES_PAGES,
+	                              .compress = {.kind = SKV_COMPRESS_QUANT, .bits = 2, .scale_block = 32, .block = 64}};
+	wanted[1] = (struct skv_plan){.scores = SKV_SCORES_TOKENS};
 	wanted[2] = (struct skv_plan){.attend = SKV_ATTEND_TOKENS, .source = 1,
-	                              .pack = {.kind = SKV_COMPRESS_LATENT, .bits = 8, .group = 64, .stride = 10, .near = 4,
-	                                       .ref_bits = 16, .sinks = 16, .raw = 128, .block = 16}};
-	wanted[3] = (struct skv_plan){.pack = {.kind = SKV_COMPRESS_LATENT, .bits = 16, .group = 64, .block = 48}};
+	                              .compress = {.kind = SKV_COMPRESS_LATENT, .bits = 8, .scale_block = 64, .stride = 10, .n_refs = 4,
+	                                       .ref_bits = 16, .sinks = 16, .residual = 128, .block = 16}};
+	wanted[3] = (struct skv_plan){.compress = {.kind = SKV_COMPRESS_LATENT, .bits = 16, .scale_block = 64, .block = 48}};
 }
 
 static void select_for_next(const struct skv_policy_ctx *ctx, uint32_t layer)
@@ -588,33 +588,33 @@ START_TEST(layers_that_pack)
 		change;                                                                                     \
 		ck_assert_text(rehearse(), says);                                                           \
 	} while (0)
-	NO_PACK(wanted[2].pack.kind = 3, "plan of layer 2: pack: kind is not one of");
-	NO_PACK(wanted[2].pack.block = 0, "plan of layer 2: pack: blocks are of whole pages");
-	NO_PACK(wanted[2].pack.block = 24, "plan of layer 2: pack: blocks are of whole pages");
-	NO_PACK(wanted[2].pack.raw = UINT32_MAX, "plan of layer 2: pack: blocks are of whole pages");
-	NO_PACK(wanted[2].pack.group = 16, "plan of layer 2: pack: groups are of");
-	NO_PACK(wanted[2].pack.bits = 2, "plan of layer 2: pack: residuals have");
-	NO_PACK(wanted[2].pack.bits = 12, "plan of layer 2: pack: residuals have");
-	NO_PACK(wanted[3].pack.bits = 0, "plan of layer 3: pack: residuals have");
-	NO_PACK(wanted[2].pack.near = 5, "plan of layer 2: pack: every so many");
-	NO_PACK(wanted[2].pack.near = 0, "plan of layer 2: pack: every so many");
-	NO_PACK(wanted[2].pack.stride = 256, "plan of layer 2: pack: every so many");
-	NO_PACK(wanted[2].pack.sinks = 3, "plan of layer 2: pack: every so many");
-	NO_PACK(wanted[2].pack.sinks = 241, "plan of layer 2: pack: sinks");
-	NO_PACK(wanted[2].pack.ref_bits = 0, "plan of layer 2: pack: references have");
-	NO_PACK(wanted[3].pack.ref_bits = 8, "plan of layer 3: pack: references have");
-	NO_PACK(wanted[3].evidence = SKV_SCORES_TOKENS, "plan of layer 3: pack: residuals leave no evidence");
+	NO_PACK(wanted[2].compress.kind = 3, "plan of layer 2: pack: kind is not one of");
+	NO_PACK(wanted[2].compress.block = 0, "plan of layer 2: pack: blocks are of whole pages");
+	NO_PACK(wanted[2].compress.block = 24, "plan of layer 2: pack: blocks are of whole pages");
+	NO_PACK(wanted[2].compress.residual = UINT32_MAX, "plan of layer 2: pack: blocks are of whole pages");
+	NO_PACK(wanted[2].compress.scale_block = 16, "plan of layer 2: pack: groups are of");
+	NO_PACK(wanted[2].compress.bits = 2, "plan of layer 2: pack: residuals have");
+	NO_PACK(wanted[2].compress.bits = 12, "plan of layer 2: pack: residuals have");
+	NO_PACK(wanted[3].compress.bits = 0, "plan of layer 3: pack: residuals have");
+	NO_PACK(wanted[2].compress.n_refs = 5, "plan of layer 2: pack: every so many");
+	NO_PACK(wanted[2].compress.n_refs = 0, "plan of layer 2: pack: every so many");
+	NO_PACK(wanted[2].compress.stride = 256, "plan of layer 2: pack: every so many");
+	NO_PACK(wanted[2].compress.sinks = 3, "plan of layer 2: pack: every so many");
+	NO_PACK(wanted[2].compress.sinks = 241, "plan of layer 2: pack: sinks");
+	NO_PACK(wanted[2].compress.ref_bits = 0, "plan of layer 2: pack: references have");
+	NO_PACK(wanted[3].compress.ref_bits = 8, "plan of layer 3: pack: references have");
+	NO_PACK(wanted[3].scores = SKV_SCORES_TOKENS, "plan of layer 3: pack: residuals leave no evidence");
 	NO_PACK(wanted[1].sharing = SKV_SHARE_KV_HEAD, "plan of layer 2: pack: residuals are attended to");
 	NO_PACK(wanted[2].attend = SKV_ATTEND_PAGES, "plan of layer 2: pack: residuals are attended to");
-	NO_PACK(wanted[0].pack.bits = 8, "plan of layer 0: pack: K and V in few bits have 4 or 2");
-	NO_PACK(wanted[0].pack.block = 48, "plan of layer 0: pack: K and V in few bits come in blocks");
-	NO_PACK(wanted[0].pack.sinks = 16, "plan of layer 0: pack: K and V in few bits have neither");
-	NO_PACK((wanted[0].pack.stride = 10, wanted[0].pack.near = 4), "plan of layer 0: pack: K and V in few bits have neither");
-	NO_PACK(wanted[0].pack.ref_bits = 4, "plan of layer 0: pack: K and V in few bits have neither");
-	NO_PACK(wanted[0].evidence = SKV_SCORES_PAGE_BOUNDS, "plan of layer 0: pack: K and V in few bits are attended to all");
-	NO_PACK((wanted[2].pack = wanted[0].pack), "plan of layer 2: pack: K and V in few bits are attended to all");
+	NO_PACK(wanted[0].compress.bits = 8, "plan of layer 0: pack: K and V in few bits have 4 or 2");
+	NO_PACK(wanted[0].compress.block = 48, "plan of layer 0: pack: K and V in few bits come in blocks");
+	NO_PACK(wanted[0].compress.sinks = 16, "plan of layer 0: pack: K and V in few bits have neither");
+	NO_PACK((wanted[0].compress.stride = 10, wanted[0].compress.n_refs = 4), "plan of layer 0: pack: K and V in few bits have neither");
+	NO_PACK(wanted[0].compress.ref_bits = 4, "plan of layer 0: pack: K and V in few bits have neither");
+	NO_PACK(wanted[0].scores = SKV_SCORES_PAGE_BOUNDS, "plan of layer 0: pack: K and V in few bits are attended to all");
+	NO_PACK((wanted[2].compress = wanted[0].compress), "plan of layer 2: pack: K and V in few bits are attended to all");
 	some_keep();
-	wanted[1].pack = (struct skv_compress){.kind = SKV_COMPRESS_LATENT, .bits = 4, .group = 32, .block = 32};
+	wanted[1].compress = (struct skv_compress){.kind = SKV_COMPRESS_LATENT, .bits = 4, .scale_block = 32, .block = 32};
 	in_before = before_keep;
 	in_after = after_keep;
 	ck_assert_text(rehearse(), "plan of layer 1: pack: a layer that keeps units");
@@ -627,17 +627,17 @@ START_TEST(spoiled_plans)
 	all_good();
 	ck_assert_str_eq(rehearse(), "");
 	NO_PLAN(wanted[0].attend = 4, "plan of layer 0: attend is not one of");
-	NO_PLAN(wanted[0].evidence = 8, "plan of layer 0: evidence has unknown bits");
-	NO_PLAN(wanted[0].evidence |= SKV_SCORES_PAGE_BOUNDS, "plan of layer 0: bounds are a layer's only evidence");
-	NO_PLAN(wanted[3].evidence = SKV_SCORES_PAGES, "plan of layer 3: evidence comes from dense layers, and");
-	NO_PLAN(wanted[0].pool = 3, "pool is not one of");
-	NO_PLAN(wanted[0].pool = SKV_REDUCE_MEAN_Q, "pool is the mean of q, which is for");
+	NO_PLAN(wanted[0].scores = 8, "plan of layer 0: evidence has unknown bits");
+	NO_PLAN(wanted[0].scores |= SKV_SCORES_PAGE_BOUNDS, "plan of layer 0: bounds are a layer's only evidence");
+	NO_PLAN(wanted[3].scores = SKV_SCORES_PAGES, "plan of layer 3: evidence comes from dense layers, and");
+	NO_PLAN(wanted[0].reduce = 3, "pool is not one of");
+	NO_PLAN(wanted[0].reduce = SKV_REDUCE_MEAN_Q, "pool is the mean of q, which is for");
 	NO_PLAN(wanted[0].sharing = SKV_SHARE_Q_HEAD + 1, "sharing is not one of");
 	NO_PLAN(wanted[1].source = 1, "plan of layer 1: source is not an earlier layer");
 	NO_PLAN(wanted[1].source = 1000, "plan of layer 1: source is not an earlier layer");
-	NO_PLAN(wanted[0].evidence = SKV_SCORES_TOKENS,
+	NO_PLAN(wanted[0].scores = SKV_SCORES_TOKENS,
 	        "plan of layer 1: source leaves no evidence to select by");
-	NO_PLAN(wanted[0].evidence = SKV_SCORES_PAGES, "plan of layer 2: source leaves no evidence to select by");
+	NO_PLAN(wanted[0].scores = SKV_SCORES_PAGES, "plan of layer 2: source leaves no evidence to select by");
 	NO_PLAN(wanted[3].window.budget.count = 0, "plan of layer 3: a window without a budget");
 	NO_PLAN(wanted[3].window.budget.share = 0.5f, "plan of layer 3: a window without a budget");
 }

@@ -52,15 +52,15 @@ static const char *plans_of(const char *path, const char *spec, const struct skv
 		const struct skv_plan *q = &plans[l];
 
 		if (q->attend == SKV_ATTEND_DENSE)
-			at += (size_t)sprintf(text + at, q->evidence ? "s" : "d");
+			at += (size_t)sprintf(text + at, q->scores ? "s" : "d");
 		else if (q->attend == SKV_ATTEND_WINDOW)
 			at += (size_t)sprintf(text + at, "w");
 		else
 			at += (size_t)sprintf(text + at, "%c%u", q->attend == SKV_ATTEND_PAGES ? 'p' : 't',
 			                      q->source);
-		if (q->evidence && q->sharing != SKV_SHARE_ALL_HEADS)
+		if (q->scores && q->sharing != SKV_SHARE_ALL_HEADS)
 			at += (size_t)sprintf(text + at, q->sharing == SKV_SHARE_KV_HEAD ? "k" : "q");
-		if (q->pack.kind)
+		if (q->compress.kind)
 			at += (size_t)sprintf(text + at, "z");
 		at += (size_t)sprintf(text + at, l + 1 < m->n_layers ? " " : "");
 	}
@@ -421,7 +421,7 @@ static const struct skv_evict *keeps(const char *name, const char *spec)
 	ck_assert_msg(skv_spec_parse(p, spec, &reference, config, err, sizeof(err)) == 0, "%s", err);
 	ck_assert_msg(skv_policy_plan(p, config, &reference, all, err, sizeof(err)) == 0, "%s", err);
 	for (uint32_t l = 0; l < reference.n_layers; l++)
-		keep[l] = all[l].keep;
+		keep[l] = all[l].evict;
 	return keep;
 }
 
@@ -429,8 +429,8 @@ START_TEST(budgets_that_are_kept)
 {
 	const struct skv_evict *k = keeps("h2o", "h2o?budget=0.25&dense=2");
 
-	ck_assert_uint_eq(k[1].unit, 0);
-	ck_assert_uint_eq(k[2].unit, 1);
+	ck_assert_uint_eq(k[1].granularity, 0);
+	ck_assert_uint_eq(k[2].granularity, 1);
 	ck_assert_uint_eq(skv_budget_of(k[2].budget, 1000, k[2].floor), 250);
 	ck_assert_uint_eq(skv_budget_of(k[2].budget, 200, k[2].floor), 128);
 	ck_assert_uint_eq(k[2].slack, 1);
@@ -443,11 +443,11 @@ START_TEST(budgets_that_are_kept)
 	ck_assert_uint_eq(k[0].at_prompt_end, 1);
 	ck_assert_uint_ge(keeps("snapkv", "snapkv?again=0")[0].slack, SKV_MAX_TOKENS); /* never again */
 	ck_assert_uint_eq(keeps("rkv", "rkv")[0].slack, 128);
-	ck_assert_float_eq_tol(keeps("adakv", "adakv")[0].spread, 1.8f, 1e-6f); /* 2 kv heads, one of which has its 0.2 */
-	ck_assert_float_eq(keeps("adakv", "adakv?spread=1.5")[0].spread, 1.5f);
+	ck_assert_float_eq_tol(keeps("adakv", "adakv")[0].max_head_ratio, 1.8f, 1e-6f); /* 2 kv heads, one of which has its 0.2 */
+	ck_assert_float_eq(keeps("adakv", "adakv?spread=1.5")[0].max_head_ratio, 1.5f);
 
 	k = keeps("raas", "raas?budget=0.25");
-	ck_assert_uint_eq(k[0].unit, SKV_PAGE_TOKENS);
+	ck_assert_uint_eq(k[0].granularity, SKV_PAGE_TOKENS);
 	ck_assert_uint_eq(skv_budget_of(k[0].budget, 100, k[0].floor), 25);
 	ck_assert_uint_eq(skv_budget_of(k[0].budget, 10, k[0].floor), 8);
 	ck_assert_uint_eq(k[0].pin_prompt, 1);

@@ -126,7 +126,7 @@ static uint32_t check_looked(struct world *w, const struct world_item *it, uint3
 
 	ck_assert_msg(e == 0, "selection: %d %s", e, skv_last_error());
 	ck_assert_uint_eq(looked.len, n);
-	unit = looked.how == SKV_ATTEND_DENSE || looked.how == SKV_ATTEND_PAGES ? SKV_PAGE_TOKENS : 1;
+	unit = looked.attend == SKV_ATTEND_DENSE || looked.attend == SKV_ATTEND_PAGES ? SKV_PAGE_TOKENS : 1;
 	for (uint32_t j = 0; j < looked.n; j++)
 		for (uint32_t t = ids[j] * unit; t < (ids[j] + 1) * unit && t < n; t++)
 			seen[t] = true;

@@ -22,8 +22,8 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 {
 	(void)config;
 	if (selects(layer)) {
-		plan->evidence = SKV_SCORES_TOKENS;
-		plan->pool = SKV_REDUCE_SUM;
+		plan->scores = SKV_SCORES_TOKENS;
+		plan->reduce = SKV_REDUCE_SUM;
 		plan->sharing = layer == 0 ? SKV_SHARE_KV_HEAD : SKV_SHARE_Q_HEAD;
 		return;
 	}

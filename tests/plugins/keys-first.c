@@ -22,7 +22,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 		plan->source--;
 		return;
 	}
-	plan->evidence = SKV_SCORES_TOKENS;
+	plan->scores = SKV_SCORES_TOKENS;
 	plan->sharing = SKV_SHARE_KV_HEAD;
 }
 
