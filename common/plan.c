@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* common/plan.c - what a policy plans, and what its hooks ask for: does it fit together? */
+/* common/plan.c - validates a policy's plans, and the arguments of the primitives that its hooks call. */
 #include "common/spec.h"
 
 #include <errno.h>
@@ -20,9 +20,9 @@ const char *skv_select_check(const struct skv_select *s, uint32_t evidence, cons
 	if (s->layer >= n_layers)
 		return "a selection of a layer that the model does not have";
 	if (!(plans[s->layer].scores & evidence))
-		return "a selection by evidence that the layer's plan does not ask for";
+		return "a selection by scores that the layer's plan does not request";
 	if (plans[s->layer].evict.granularity)
-		return "a selection of a layer that keeps units";
+		return "a selection by a layer that evicts";
 	if (!budget_valid(s->budget))
 		return "a selection without a budget";
 	return NULL;
@@ -51,14 +51,14 @@ const char *skv_score_check(uint32_t layer, const struct skv_plan *plans, uint32
 {
 	if (layer >= n_layers)
 		return "scores of a layer that the model does not have";
-	return plans[layer].scores & SKV_SCORES_PAGE_BOUNDS ? NULL : "scores by bounds that the layer's plan does not ask for";
+	return plans[layer].scores & SKV_SCORES_PAGE_BOUNDS ? NULL : "scores by page bounds that the layer's plan does not request";
 }
 
-const char *skv_tally_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers)
+const char *skv_accumulate_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers)
 {
 	if (layer >= n_layers || !plans[layer].evict.accumulate)
-		return "votes in a layer whose plan has none";
-	return plans[layer].evict.max_head_ratio > 0 ? "votes in a layer whose heads share a budget: they are counted anyhow" : NULL;
+		return "accumulated scores in a layer whose plan has none";
+	return plans[layer].evict.max_head_ratio > 0 ? "accumulated scores in a layer whose heads share a budget: the library accumulates them" : NULL;
 }
 
 static bool budget_or_none(struct skv_budget b)
@@ -66,70 +66,70 @@ static bool budget_or_none(struct skv_budget b)
 	return budget_valid(b) || (b.count == 0 && b.share == 0);
 }
 
-const char *skv_keep_check(const struct skv_evict_to_budget *k, const struct skv_plan *plans, uint32_t n_layers)
+const char *skv_evict_to_budget_check(const struct skv_evict_to_budget *k, const struct skv_plan *plans, uint32_t n_layers)
 {
 	if (k->layer >= n_layers || !plans[k->layer].evict.granularity)
-		return "a choice of units in a layer that keeps none";
+		return "an eviction in a layer whose plan has none";
 	if (!budget_or_none(k->recent))
-		return "the latest units by a budget that is none";
+		return "recent tokens by an invalid budget";
 	if (k->smooth > 63 || (k->smooth > 1 && k->smooth % 2 == 0))
-		return "a mean of positions around, expected an odd number up to 63";
+		return "smooth, expected an odd number up to 63";
 	if (!(k->lambda >= 0 && k->lambda <= 1))
-		return "a lambda that is not from 0 to 1";
+		return "lambda, expected 0 to 1";
 	if (plans[k->layer].evict.granularity > 1 && (k->smooth > 1 || k->lambda > 0))
-		return "a choice of pages by more than their value";
+		return "smooth or lambda with pages, which are evicted by score alone";
 	if (!(k->safeguard >= 0 && k->safeguard <= 1) || (k->safeguard > 0 && !(plans[k->layer].evict.max_head_ratio > 0)))
-		return "a sure share that is not from 0 to 1 of a budget that heads share";
+		return "safeguard, expected 0 to 1, of a budget that heads share";
 	if (plans[k->layer].evict.max_head_ratio > 0 && (k->lambda > 0 || k->recent.share > 0 || k->evict_older || k->reset_scores))
-		return "a choice among heads that share a budget by more than votes and a number of the latest";
+		return "an eviction where heads share a budget, expected scores and a count of recent tokens alone";
 	return NULL;
 }
 
-const char *skv_stamp_check(const struct skv_touch_pages *s, const struct skv_plan *plans, uint32_t n_layers)
+const char *skv_touch_check(const struct skv_touch_pages *s, const struct skv_plan *plans, uint32_t n_layers)
 {
 	if (s->layer >= n_layers || plans[s->layer].evict.granularity <= 1)
-		return "stamps in a layer that keeps no pages";
-	return s->scale >= 0 && s->alpha >= 0 && s->ratio >= 0 && s->ratio <= 1 ? NULL : "stamps by a scale, an alpha or a "
-	       "ratio that is none";
+		return "touched pages in a layer that does not evict pages";
+	return s->scale >= 0 && s->alpha >= 0 && s->ratio >= 0 && s->ratio <= 1 ? NULL : "touched pages by an invalid scale, alpha "
+	       "or ratio";
 }
 
-const char *skv_evict_check(uint32_t layer, const struct skv_window *w, const struct skv_plan *plans,
+const char *skv_evict_outside_check(uint32_t layer, const struct skv_window *w, const struct skv_plan *plans,
                             uint32_t n_layers)
 {
 	if (layer >= n_layers)
 		return "evictions from a layer that the model does not have";
 	if (plans[layer].evict.granularity)
-		return "evictions from a layer that keeps units";
+		return "evict_outside of a layer with an eviction plan";
 	return skv_window_check(w);
 }
 
-/* What is wrong with a layer that keeps units? */
-static const char *check_keep(const struct skv_plan *p, uint32_t layer)
+/* The eviction plan of a layer. These checks return NULL, or what is wrong. */
+static const char *check_eviction(const struct skv_plan *p, uint32_t layer)
 {
 	const struct skv_evict *k = &p->evict;
 
 	if (k->granularity != 1 && k->granularity != SKV_PAGE_TOKENS)
-		return "keep: units are tokens or pages";
+		return "evict: granularity, expected 1 or a page's tokens";
 	if (!budget_valid(k->budget) || (k->budget.share > 0 ? k->floor : k->budget.count) < 2)
-		return "keep: a budget of at least 2 units, a floor if it is a share";
+		return "evict: a budget, expected at least 2, by its floor if it is a share";
 	if (!budget_or_none(k->pinned) || (k->pinned.count + k->pinned.share > 0 && (k->granularity == 1 || !k->pin_prompt)))
-		return "keep: how many of the pinned units count is a budget, of pages that are pinned";
+		return "evict: pinned, expected a budget, of pages of a pinned prompt";
 	if (k->slack == 0)
-		return "keep: slack is at least 1";
+		return "evict: slack, expected at least 1";
 	if (k->window && !k->accumulate)
-		return "keep: a window without votes";
+		return "evict: a window without accumulated scores";
 	if (k->granularity > 1)
 		return !k->accumulate && p->attend == SKV_ATTEND_PAGES && p->source == layer && p->scores == SKV_SCORES_PAGE_BOUNDS &&
-		       p->sharing == SKV_SHARE_Q_HEAD ? NULL : "keep: pages are kept by bounds, a row a q head, and attended to";
+		       p->sharing == SKV_SHARE_Q_HEAD ? NULL : "evict: a layer that evicts pages attends to PAGES of its own by page bounds, shared by q head";
 	if (k->max_head_ratio != 0)
 		return k->max_head_ratio >= 1 && k->accumulate && !k->pin_prompt && p->attend == SKV_ATTEND_TOKENS && p->source == layer &&
-		       !p->scores && p->sharing == SKV_SHARE_KV_HEAD ? NULL : "keep: heads share a budget of at least as "
-		       "much as it is, by votes, and attend to TOKENS of their own without other evidence";
+		       !p->scores && p->sharing == SKV_SHARE_KV_HEAD ? NULL : "evict: heads that share a budget have a "
+		       "max_head_ratio of at least 1, accumulate scores, and attend to TOKENS of their own without other scores";
 	if (p->attend != SKV_ATTEND_DENSE)
-		return "keep: tokens that are kept are attended to, all of them";
+		return "evict: a layer that evicts tokens attends densely";
 	if (k->accumulate ? p->scores != SKV_SCORES_TOKENS || p->reduce != SKV_REDUCE_SUM || p->sharing != SKV_SHARE_KV_HEAD
 	             : p->scores)
-		return "keep: votes are tokens' weights, sums of a kv head's group, and the only evidence";
+		return "evict: accumulated scores are SKV_SCORES_TOKENS alone, summed by kv head";
 	return NULL;
 }
 
@@ -138,59 +138,58 @@ static bool bits_of(uint32_t bits, uint32_t most, uint32_t least)
 	return bits >= least && bits <= most && (bits & (bits - 1)) == 0;
 }
 
-/* What is wrong with residuals to references? */
-static const char *check_delta(const struct skv_compress *k)
+/* Latent compression. */
+static const char *check_latent(const struct skv_compress *k)
 {
 	if (k->bits ? !bits_of(k->bits, 16, 4) : !k->stride)
-		return "pack: residuals have 16, 8 or 4 bits, or 0 where there are references";
+		return "compress: bits of a latent, expected 16, 8, 4, or 0 with references";
 	if (k->stride > 255 || k->n_refs > 4 || !k->stride != !k->n_refs || k->n_refs > k->sinks)
-		return "pack: every so many tokens, at most 255, are a reference, and of these at most 4 a token's; the sinks "
-		       "are references, too";
+		return "compress: stride, expected at most 255, and n_refs, at most 4 and at most the sinks, which are references";
 	if (k->stride ? !bits_of(k->ref_bits, 16, 4) : k->ref_bits)
-		return "pack: references have 16, 8 or 4 bits";
-	return k->sinks > 240 ? "pack: sinks, expected at most 240" : NULL;
+		return "compress: ref_bits, expected 16, 8 or 4 with references, else 0";
+	return k->sinks > 240 ? "compress: sinks, expected at most 240" : NULL;
 }
 
-/* And with K and V in few bits? */
-static const char *check_low(const struct skv_compress *k)
+/* KV quantization. */
+static const char *check_quantized(const struct skv_compress *k)
 {
 	if (k->bits != 4 && k->bits != 2)
-		return "pack: K and V in few bits have 4 or 2";
+		return "compress: bits of quantized K and V, expected 4 or 2";
 	if (k->block % 32 != 0)
-		return "pack: K and V in few bits come in blocks of 32 tokens";
-	return k->stride || k->n_refs || k->ref_bits || k->sinks ? "pack: K and V in few bits have neither references nor sinks"
+		return "compress: block of quantized K and V, expected a multiple of 32";
+	return k->stride || k->n_refs || k->ref_bits || k->sinks ? "compress: quantized K and V have neither references nor sinks"
 	                                                       : NULL;
 }
 
-const char *skv_pack_check(const struct skv_compress *k)
+const char *skv_compress_check(const struct skv_compress *k)
 {
 	if (k->kind > SKV_COMPRESS_QUANT)
-		return "pack: kind is not one of enum skv_compress_kind";
+		return "compress: kind is not one of enum skv_compress_kind";
 	if (k->block == 0 || k->block % SKV_PAGE_TOKENS != 0 || k->block > SKV_MAX_TOKENS || k->residual > SKV_MAX_TOKENS)
-		return "pack: blocks are of whole pages, and these and what stays behind them no more than a sequence has";
+		return "compress: block, expected whole pages, and block and residual at most a sequence's tokens";
 	if (k->scale_block != 32 && k->scale_block != 64)
-		return "pack: groups are of 32 or 64 numbers";
-	return k->kind == SKV_COMPRESS_QUANT ? check_low(k) : check_delta(k);
+		return "compress: scale_block, expected 32 or 64";
+	return k->kind == SKV_COMPRESS_QUANT ? check_quantized(k) : check_latent(k);
 }
 
-/* What is wrong with a layer that packs? `source`: of its selection, or itself. */
-static const char *check_pack(const struct skv_plan *p, const struct skv_plan *source)
+/* The compression of a layer. `source`: of its selection, or itself. */
+static const char *check_compression(const struct skv_plan *p, const struct skv_plan *source)
 {
-	const char *wrong = skv_pack_check(&p->compress);
+	const char *wrong = skv_compress_check(&p->compress);
 
 	if (wrong)
 		return wrong;
 	if (p->evict.granularity)
-		return "pack: a layer that keeps units packs none";
+		return "compress: a layer with an eviction plan compresses nothing";
 	if (p->compress.kind == SKV_COMPRESS_QUANT)
-		return p->attend == SKV_ATTEND_DENSE && !(p->scores & SKV_SCORES_PAGE_BOUNDS) ? NULL : "pack: K and V in few bits are "
-		       "attended to all, and have no bounds";
+		return p->attend == SKV_ATTEND_DENSE && !(p->scores & SKV_SCORES_PAGE_BOUNDS) ? NULL : "compress: a layer with quantized K "
+		       "and V attends densely, without page bounds";
 	if (p->scores)
-		return "pack: residuals leave no evidence";
+		return "compress: a layer with latents makes no scores";
 	if (p->attend == SKV_ATTEND_DENSE)
 		return NULL;
-	return p->attend == SKV_ATTEND_TOKENS && !p->mapped && source->sharing == SKV_SHARE_ALL_HEADS ? NULL : "pack: residuals "
-	       "are attended to all, or by TOKENS that another layer selects for all heads";
+	return p->attend == SKV_ATTEND_TOKENS && !p->mapped && source->sharing == SKV_SHARE_ALL_HEADS ? NULL : "compress: a layer "
+	       "with latents attends densely, or to TOKENS that another layer selects for all heads";
 }
 
 static bool power_of_two(uint32_t x, uint32_t least, uint32_t most)
@@ -198,18 +197,18 @@ static bool power_of_two(uint32_t x, uint32_t least, uint32_t most)
 	return x >= least && x <= most && (x & (x - 1)) == 0;
 }
 
-/* What is wrong with where a prompt's chosen tokens come from? */
+/* Kascade: the source of a tile's selected tokens. */
 static const char *check_top(const struct skv_plan *plans, uint32_t layer, const struct skv_model *m)
 {
 	const struct skv_prefill *p = &plans[layer].prefill, *source = &plans[p->source < layer ? p->source : layer].prefill;
 
 	if (!budget_valid(p->top))
-		return "prefill: the best tokens without a budget";
+		return "prefill: top without a budget";
 	if (p->source > layer || source->how != SKV_PREFILL_KASCADE || (p->source < layer && source->source != p->source))
 		return "prefill: source is this layer, or an earlier one that is its own source";
 	for (uint32_t i = p->source + 1; i < layer; i++)
 		if (plans[i].prefill.how == SKV_PREFILL_KASCADE && plans[i].prefill.source == i)
-			return "prefill: source is not the last one that chooses";
+			return "prefill: source is not the last layer that selects";
 	if (p->dense > (p->source == layer))
 		return "prefill: dense is 0, or 1 where a layer is its own source";
 	if (p->source == layer && p->mapped)
@@ -220,7 +219,7 @@ static const char *check_top(const struct skv_plan *plans, uint32_t layer, const
 	return NULL;
 }
 
-/* And with what is measured in rows and tokens? */
+/* The parameters of a sparse prefill method. */
 static const char *check_rows(const struct skv_prefill *p)
 {
 	const uint32_t *keep = p->keep;
@@ -245,7 +244,7 @@ static const char *check_rows(const struct skv_prefill *p)
 	       p->slash <= SKV_MAX_TOKENS ? NULL : "prefill: vertical and slash are at least 30, and no more than a sequence has";
 }
 
-/* What is wrong with how the layer's prompts attend? */
+/* The prefill of a layer. */
 static const char *check_prefill(const struct skv_plan *plans, uint32_t layer, const struct skv_model *m)
 {
 	const struct skv_prefill *p = &plans[layer].prefill;
@@ -262,48 +261,48 @@ static const char *check_prefill(const struct skv_plan *plans, uint32_t layer, c
 	return wrong || p->how != SKV_PREFILL_KASCADE ? wrong : check_top(plans, layer, m);
 }
 
-/* What is wrong with the evidence that the plan asks for? */
-static const char *check_evidence(const struct skv_plan *p, bool itself)
+/* The scores that a plan requests. `itself`: the layer selects its own tokens. */
+static const char *check_scores(const struct skv_plan *p, bool itself)
 {
 	if (p->scores & ~(uint32_t)(SKV_SCORES_TOKENS | SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS))
-		return "evidence has unknown bits";
+		return "scores has unknown bits";
 	if (itself && p->scores != SKV_SCORES_TOKENS)
-		return "a layer that chooses its own tokens has them as its evidence, and no other";
+		return "a layer that selects its own tokens requests SKV_SCORES_TOKENS, and no others";
 	if (p->scores & SKV_SCORES_PAGE_BOUNDS)
-		return p->scores == SKV_SCORES_PAGE_BOUNDS ? NULL : "bounds are a layer's only evidence";
+		return p->scores == SKV_SCORES_PAGE_BOUNDS ? NULL : "page bounds are a layer's only scores";
 	if (p->reduce == SKV_REDUCE_MEAN_Q)
-		return "pool is the mean of q, which is for scores by bounds";
+		return "reduce is the mean of q, expected with page bounds only";
 	if (p->scores && p->attend != SKV_ATTEND_DENSE && !itself)
-		return "evidence comes from dense layers, and from those that attend to tokens of their own choice";
+		return "scores come from dense layers, and from those that select their own tokens";
 	return NULL;
 }
 
-/* What is wrong with the plan of `layer`, given those of the layers before it? */
+/* The plan of `layer`, given those of the layers before it. */
 static const char *check_plan(const struct skv_plan *plans, uint32_t layer, const struct skv_model *m)
 {
 	const struct skv_plan *p = &plans[layer];
 	uint32_t needs = p->attend == SKV_ATTEND_PAGES ? SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS : SKV_SCORES_TOKENS;
 	bool itself = skv_plan_chooses(p, layer), scores = p->attend == SKV_ATTEND_PAGES && p->scores;
-	const char *wrong = check_evidence(p, itself);
+	const char *wrong = check_scores(p, itself);
 
 	if (p->attend > SKV_ATTEND_TOKENS)
 		return "attend is not one of enum skv_attend_mode";
 	if (p->reduce > SKV_REDUCE_MEAN_Q)
-		return "pool is not one of enum skv_reduce";
+		return "reduce is not one of enum skv_reduce";
 	if (wrong)
 		return wrong;
 	if (p->sharing > SKV_SHARE_Q_HEAD)
 		return "sharing is not one of enum skv_sharing";
 	if (p->reduce == SKV_REDUCE_MEAN_Q && p->sharing == SKV_SHARE_Q_HEAD)
-		return "pool is the mean of q, which leaves no row a q head";
-	if (p->evict.granularity && (wrong = check_keep(p, layer)))
+		return "reduce is the mean of q, which leaves no row a q head";
+	if (p->evict.granularity && (wrong = check_eviction(p, layer)))
 		return wrong;
-	if (p->compress.kind && (wrong = check_pack(p, &plans[p->source <= layer ? p->source : layer])))
+	if (p->compress.kind && (wrong = check_compression(p, &plans[p->source <= layer ? p->source : layer])))
 		return wrong;
 	if ((wrong = check_prefill(plans, layer, m)))
 		return wrong;
 	if (itself && p->sharing == SKV_SHARE_Q_HEAD)
-		return "a layer that chooses its own tokens does so for all heads or kv heads";
+		return "a layer that selects its own tokens shares by all heads or by kv head";
 	if (p->attend == SKV_ATTEND_WINDOW || p->attend == SKV_ATTEND_DENSE) {
 		if (p->mapped)
 			return "a map of a layer that attends to no other layer's selection";
@@ -314,9 +313,9 @@ static const char *check_plan(const struct skv_plan *plans, uint32_t layer, cons
 	if (p->source > layer || (p->source == layer && !itself && !scores))
 		return "source is not an earlier layer";
 	if (!(plans[p->source].scores & needs))
-		return "source leaves no evidence to select by";
+		return "source makes no scores to select by";
 	if (p->source < layer && plans[p->source].evict.granularity)
-		return "source keeps units, which are no other layer's";
+		return "source has an eviction plan: its tokens are no other layer's";
 	return p->mapped ? check_map(p, &plans[p->source], m) : NULL;
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common/rehearse.c - a step without tensors: every hook runs once, every request is looked at.
+ * common/rehearse.c - a dry run of a policy: a step without tensors, in which every hook runs once and every call of a
+ * primitive is checked.
  *
- * A policy that asks for what it cannot have is found when it is loaded rather than at an engine's
- * next step. Hooks do not see lengths or scores, so what they ask here is what they ask in service.
+ * A policy that misuses a primitive is found when it is loaded rather than at an engine's next step. Hooks do not see
+ * lengths or scores, so they make the same calls here as in service.
  */
 #include "common/spec.h"
 
@@ -13,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Beside SKV_SCORES_PAGES and SKV_SCORES_TOKENS; SKV_SCORES_PAGE_BOUNDS: it was scored. */
-enum done { TALLIED = 1u << 16, STAMPED = 1u << 17, KEPT = 1u << 18 };
+/* Further bits of rehearsal.selected; SKV_SCORES_PAGE_BOUNDS there: the layer's pages were scored. */
+enum done { ACCUMULATED = 1u << 16, TOUCHED = 1u << 17, EVICTED = 1u << 18 };
 enum stage { ADOPT, BEFORE, AFTER, STEP_END };
 
 #define REHEARSED_SEQS 2u
@@ -30,7 +31,7 @@ struct rehearsal {
 	uint32_t layer;
 	char *err;
 	size_t err_len;
-	bool failed; /* the first complaint stays */
+	bool failed; /* only the first complaint is reported */
 };
 
 __attribute__((format(printf, 2, 3))) static void complain(struct rehearsal *r, const char *format, ...)
@@ -53,8 +54,8 @@ __attribute__((format(printf, 2, 3))) static void complain(struct rehearsal *r, 
 		           text);
 }
 
-/* Can something be selected by what the layer has at this point of the step? */
-static bool has_evidence(const struct rehearsal *r, uint32_t layer)
+/* Does the layer have scores at this point of the step? */
+static bool has_scores(const struct rehearsal *r, uint32_t layer)
 {
 	if (r->plans[layer].scores & SKV_SCORES_PAGE_BOUNDS)
 		return r->selected[layer] & SKV_SCORES_PAGE_BOUNDS;
@@ -62,8 +63,8 @@ static bool has_evidence(const struct rehearsal *r, uint32_t layer)
 	       (layer == r->layer && (r->stage == AFTER || skv_plan_chooses(&r->plans[layer], layer)));
 }
 
-/* `wrong`: what a check of the request itself has found. */
-static void select_units(const struct skv_policy_ctx *ctx, const struct skv_select *s, uint32_t evidence,
+/* `wrong`: what the check of the arguments has found, or NULL. */
+static void check_select(const struct skv_policy_ctx *ctx, const struct skv_select *s, uint32_t scores,
                          const char *wrong)
 {
 	struct rehearsal *r = ctx->library;
@@ -73,18 +74,18 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 	else if (wrong)
 		complain(r, "asks for %s (layer %u)", wrong, s->layer);
 	else if (skv_plan_chooses(&r->plans[s->layer], s->layer) && (s->layer != r->layer || r->stage != BEFORE))
-		complain(r, "selects by layer %u, which chooses by itself, in its before()", s->layer);
-	else if (!has_evidence(r, s->layer))
-		complain(r, "selects by layer %u, which has no evidence yet", s->layer);
+		complain(r, "selects by layer %u, which selects its own tokens, expected in its before()", s->layer);
+	else if (!has_scores(r, s->layer))
+		complain(r, "selects by layer %u, which has no scores yet", s->layer);
 	else
-		r->selected[s->layer] |= evidence;
+		r->selected[s->layer] |= scores;
 }
 
 static void select_pages(const struct skv_policy_ctx *ctx, const struct skv_select *s)
 {
 	struct rehearsal *r = ctx->library;
 
-	select_units(ctx, s, SKV_SCORES_PAGES,
+	check_select(ctx, s, SKV_SCORES_PAGES,
 	             skv_select_check(s, SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS, r->plans, r->model->n_layers));
 }
 
@@ -92,14 +93,14 @@ static void select_tokens(const struct skv_policy_ctx *ctx, const struct skv_sel
 {
 	struct rehearsal *r = ctx->library;
 
-	select_units(ctx, s, SKV_SCORES_TOKENS, skv_select_check(s, SKV_SCORES_TOKENS, r->plans, r->model->n_layers));
+	check_select(ctx, s, SKV_SCORES_TOKENS, skv_select_check(s, SKV_SCORES_TOKENS, r->plans, r->model->n_layers));
 }
 
 static void select_union(const struct skv_policy_ctx *ctx, const struct skv_select *s)
 {
 	struct rehearsal *r = ctx->library;
 
-	select_units(ctx, s, SKV_SCORES_TOKENS, skv_union_check(s, r->plans, r->model->n_layers));
+	check_select(ctx, s, SKV_SCORES_TOKENS, skv_union_check(s, r->plans, r->model->n_layers));
 }
 
 static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
@@ -115,7 +116,7 @@ static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 		r->selected[layer] |= SKV_SCORES_PAGE_BOUNDS;
 }
 
-/* A layer's own request in the hook that it belongs to: done, once. */
+/* A call for the layer itself, in the hook that it belongs to, once. */
 static void request(struct rehearsal *r, enum stage stage, uint32_t layer, enum done what, const char *wrong)
 {
 	if (r->stage != stage || layer != r->layer)
@@ -123,34 +124,34 @@ static void request(struct rehearsal *r, enum stage stage, uint32_t layer, enum 
 	else if (wrong)
 		complain(r, "asks for %s", wrong);
 	else if (r->selected[layer] & what)
-		complain(r, "asks for the same twice");
+		complain(r, "makes the same call twice");
 	else
 		r->selected[layer] |= what;
 }
 
-static void tally(const struct skv_policy_ctx *ctx, uint32_t layer)
+static void accumulate_scores(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	struct rehearsal *r = ctx->library;
 
-	request(r, AFTER, layer, TALLIED, skv_tally_check(layer, r->plans, r->model->n_layers));
-	if (!r->failed && r->selected[layer] & KEPT)
-		complain(r, "votes after the choice");
+	request(r, AFTER, layer, ACCUMULATED, skv_accumulate_check(layer, r->plans, r->model->n_layers));
+	if (!r->failed && r->selected[layer] & EVICTED)
+		complain(r, "accumulates scores after the eviction");
 }
 
 static void evict_to_budget(const struct skv_policy_ctx *ctx, const struct skv_evict_to_budget *k)
 {
 	struct rehearsal *r = ctx->library;
 
-	request(r, AFTER, k->layer, KEPT, skv_keep_check(k, r->plans, r->model->n_layers));
+	request(r, AFTER, k->layer, EVICTED, skv_evict_to_budget_check(k, r->plans, r->model->n_layers));
 }
 
 static void touch_pages(const struct skv_policy_ctx *ctx, const struct skv_touch_pages *s)
 {
 	struct rehearsal *r = ctx->library;
 
-	request(r, BEFORE, s->layer, STAMPED, skv_stamp_check(s, r->plans, r->model->n_layers));
+	request(r, BEFORE, s->layer, TOUCHED, skv_touch_check(s, r->plans, r->model->n_layers));
 	if (!r->failed && !(r->selected[s->layer] & SKV_SCORES_PAGE_BOUNDS))
-		complain(r, "stamps pages that are not scored");
+		complain(r, "touches pages that are not scored");
 	if (!r->failed)
 		r->selected[s->layer] |= SKV_SCORES_PAGES; /* the list is what the layer attends to */
 }
@@ -158,7 +159,7 @@ static void touch_pages(const struct skv_policy_ctx *ctx, const struct skv_touch
 static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, const struct skv_window *w)
 {
 	struct rehearsal *r = ctx->library;
-	const char *wrong = skv_evict_check(layer, w, r->plans, r->model->n_layers);
+	const char *wrong = skv_evict_outside_check(layer, w, r->plans, r->model->n_layers);
 
 	if (r->stage != STEP_END)
 		complain(r, "evicts, expected in step_end only");
@@ -189,12 +190,12 @@ static const struct skv_prims prims = {
         .evict_outside = evict_outside,
         .seq_state = seq_state,
         .score_pages = score_pages,
-        .accumulate_scores = tally,
+        .accumulate_scores = accumulate_scores,
         .evict_to_budget = evict_to_budget,
         .touch_pages = touch_pages,
 };
 
-/* A layer that reuses a selection runs after it was made, or it has nothing to attend to. */
+/* A layer that attends to a selection needs one that was made before it. */
 static void expect_selection(struct rehearsal *r)
 {
 	const struct skv_plan *p = &r->plans[r->layer];
@@ -208,15 +209,15 @@ static void expect_selection(struct rehearsal *r)
 		complain(r, "the layer attends to a selection of layer %u that no hook has made", p->source);
 }
 
-/* And one that keeps units chooses in every step, by votes if it has them. */
-static void expect_choice(struct rehearsal *r)
+/* A layer with an eviction plan evicts in every step, after accumulating scores if it goes by them. */
+static void expect_eviction(struct rehearsal *r)
 {
 	const struct skv_evict *k = &r->plans[r->layer].evict;
 
-	if (k->accumulate && !(k->max_head_ratio > 0) && !(r->selected[r->layer] & TALLIED))
-		complain(r, "the layer keeps tokens by votes that no hook has counted");
-	if (k->granularity && !(r->selected[r->layer] & KEPT))
-		complain(r, "the layer keeps units, but no hook has chosen them");
+	if (k->accumulate && !(k->max_head_ratio > 0) && !(r->selected[r->layer] & ACCUMULATED))
+		complain(r, "the layer evicts by scores that no hook accumulates");
+	if (k->granularity && !(r->selected[r->layer] & EVICTED))
+		complain(r, "the layer has an eviction plan, but no hook evicts");
 }
 
 static void run_hooks(struct rehearsal *r, const void *config)
@@ -233,7 +234,7 @@ static void run_hooks(struct rehearsal *r, const void *config)
 	char text[256] = "";
 
 	r->stage = ADOPT;
-	/* A refusal is the policy's right. It is not known here what it refuses. */
+	/* Refusing is the policy's right; here no other policy's sequence is there to refuse. */
 	if (p->adopt)
 		p->adopt(&ctx, text, sizeof(text));
 	for (r->layer = 0; r->layer < r->model->n_layers; r->layer++) {
@@ -244,7 +245,7 @@ static void run_hooks(struct rehearsal *r, const void *config)
 		r->stage = AFTER;
 		if (p->after)
 			p->after(&ctx, r->layer);
-		expect_choice(r);
+		expect_eviction(r);
 	}
 	r->stage = STEP_END;
 	if (p->step_end)

@@ -80,7 +80,7 @@ static const char *packed_check(const struct skv_layer_slots *x, uint32_t len)
 		return "a layer has packed tokens, and has let others go";
 	if (f->stride ? f->id_bytes != 2 && f->id_bytes != 4 : f->id_bytes)
 		return "a layer's references have numbers of an unknown kind";
-	return skv_pack_check(&how);
+	return skv_compress_check(&how);
 }
 
 const char *skv_layer_slots_check(const struct skv_layer_slots *slots, uint32_t about, uint32_t len, uint32_t n_layers)

@@ -44,7 +44,7 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 	x = &g->selection[sel->layer];
 	if (skv_plan_chooses(&g->policy->plan[sel->layer], sel->layer)) {
 		if (s->phase != PHASE_BEFORE || sel->layer != s->hook_layer) {
-			policy_misuse(s, "%s: layer %u chooses by itself, expected in its before()", name, sel->layer);
+			policy_misuse(s, "%s: layer %u selects its own tokens, expected in its before()", name, sel->layer);
 			return;
 		}
 		x->select = *sel; /* carried out with the layer's attention */
@@ -52,7 +52,7 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 		return;
 	}
 	if (!x->has_evidence) {
-		policy_misuse(s, "%s: layer %u has no evidence so far in this step", name, sel->layer);
+		policy_misuse(s, "%s: layer %u has no scores so far in this step", name, sel->layer);
 		return;
 	}
 	batch = group_decoding(s, g, sel->layer);
@@ -113,7 +113,7 @@ static void tally(const struct skv_policy_ctx *ctx, uint32_t layer)
 	struct skv_shape shape;
 
 	if (s->phase == PHASE_AFTER && layer == s->hook_layer)
-		wrong = skv_tally_check(layer, g->policy->plan, s->model.n_layers);
+		wrong = skv_accumulate_check(layer, g->policy->plan, s->model.n_layers);
 	if (wrong) {
 		policy_misuse(s, "tally: %s", wrong);
 		return;
@@ -136,7 +136,7 @@ static void evict_to_budget(const struct skv_policy_ctx *ctx, const struct skv_e
 	uint32_t stride;
 
 	if (s->phase == PHASE_AFTER && k->layer == s->hook_layer)
-		wrong = skv_keep_check(k, g->policy->plan, s->model.n_layers);
+		wrong = skv_evict_to_budget_check(k, g->policy->plan, s->model.n_layers);
 	if (wrong) {
 		policy_misuse(s, "evict_to_budget: %s", wrong);
 		return;
@@ -173,7 +173,7 @@ static void touch_pages(const struct skv_policy_ctx *ctx, const struct skv_touch
 	struct skv_shape shape;
 
 	if (s->phase == PHASE_BEFORE && p->layer == s->hook_layer)
-		wrong = skv_stamp_check(p, g->policy->plan, s->model.n_layers);
+		wrong = skv_touch_check(p, g->policy->plan, s->model.n_layers);
 	if (!wrong && !g->selection[p->layer].has_evidence)
 		wrong = "pages that are not scored";
 	if (wrong) {
@@ -219,7 +219,7 @@ static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, cons
 	const char *wrong = "outside of step_end()";
 
 	if (s->phase == PHASE_END)
-		wrong = skv_evict_check(layer, w, g->policy->plan, s->model.n_layers);
+		wrong = skv_evict_outside_check(layer, w, g->policy->plan, s->model.n_layers);
 	for (uint32_t i = 0; !wrong && i < g->n; i++) {
 		struct skv_seq *q = s->step.seqs[g->first + i];
 		/* as the next step will see it; its last page is the one that is appended to, and stays */

@@ -28,7 +28,7 @@ static struct skv_compress random_pack(void)
 		k.ref_bits = 4u << rnd_below(3);
 		k.sinks = k.n_refs + rnd_below(60);
 	}
-	ck_assert_ptr_null(skv_pack_check(&k));
+	ck_assert_ptr_null(skv_compress_check(&k));
 	return k;
 }
 

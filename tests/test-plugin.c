@@ -62,7 +62,7 @@ START_TEST(spoiled_blocks)
 	reset();
 	ck_assert_int_eq(skv_policy_check(&block, err, sizeof(err)), 0);
 
-	REFUSED(block.abi = 0, "abi is 0, expected 6");
+	REFUSED(block.abi = 0, "abi is 0, expected 7");
 	REFUSED(block.size -= 8, "size is");
 	REFUSED(block.page_tokens = 32, "page_tokens is 32, expected 16");
 	REFUSED(block.param_size++, "param_size is");
@@ -236,7 +236,7 @@ START_TEST(rehearsals)
 	in_after = select_both;
 	in_before = select_early;
 	all_good();
-	ck_assert_text(rehearse(), "before of layer 0: selects by layer 0, which has no evidence yet");
+	ck_assert_text(rehearse(), "before of layer 0: selects by layer 0, which has no scores yet");
 	in_before = select_late;
 	in_after = NULL;
 	all_good();
@@ -254,7 +254,7 @@ START_TEST(rehearsals)
 	all_good();
 	wanted[1] = (struct skv_plan){0};
 	wanted[2] = (struct skv_plan){.scores = SKV_SCORES_PAGES};
-	ck_assert_text(rehearse(), "selects by layer 2, which has no evidence yet");
+	ck_assert_text(rehearse(), "selects by layer 2, which has no scores yet");
 	in_after = select_nothing;
 	all_good();
 	ck_assert_text(rehearse(), "a selection without a budget");
@@ -310,20 +310,20 @@ START_TEST(layers_that_choose)
 	in_before = select_own;
 	in_after = select_own;
 	one_chooses();
-	ck_assert_text(rehearse(), "after of layer 1: selects by layer 1, which chooses by itself");
+	ck_assert_text(rehearse(), "after of layer 1: selects by layer 1, which selects its own tokens");
 	in_after = select_of_before;
 	one_chooses();
-	ck_assert_text(rehearse(), "after of layer 2: selects by layer 1, which chooses by itself");
+	ck_assert_text(rehearse(), "after of layer 2: selects by layer 1, which selects its own tokens");
 	in_after = NULL;
 	one_chooses();
 	wanted[1].scores |= SKV_SCORES_PAGES;
-	ck_assert_text(rehearse(), "plan of layer 1: a layer that chooses its own tokens");
+	ck_assert_text(rehearse(), "plan of layer 1: a layer that selects its own tokens");
 	one_chooses();
 	wanted[1].scores = 0;
 	ck_assert_text(rehearse(), "plan of layer 1: ");
 	one_chooses();
 	wanted[1].sharing = SKV_SHARE_Q_HEAD;
-	ck_assert_text(rehearse(), "plan of layer 1: a layer that chooses its own tokens does so for all heads or kv");
+	ck_assert_text(rehearse(), "plan of layer 1: a layer that selects its own tokens shares by all heads or by kv");
 }
 END_TEST
 
@@ -369,12 +369,12 @@ START_TEST(layers_that_score)
 		const char *says;
 	} c[] = {
 		{score_and_select, NULL, ""},
-		{select_scored, NULL, "before of layer 1: selects by layer 1, which has no evidence yet"},
+		{select_scored, NULL, "before of layer 1: selects by layer 1, which has no scores yet"},
 		{score_own, NULL, "before of layer 1: the layer attends to a selection of layer 1 that no hook has made"},
 		{score_own, select_scored, "attends to a selection of layer 1 that no hook has made"},
 		{score_and_select, score_own, "after of layer 1: scores pages of layer 1, expected in its own before"},
 		{score_others, NULL, "before of layer 2: scores pages of layer 1, expected in its own before"},
-		{score_the_dense, NULL, "before of layer 0: asks for scores by bounds that the layer's plan does not ask for"},
+		{score_the_dense, NULL, "before of layer 0: asks for scores by page bounds that the layer's plan does not request"},
 	};
 
 	in_end = NULL;
@@ -396,10 +396,10 @@ START_TEST(layers_that_score)
 	one_scores();
 	wanted[1].reduce = SKV_REDUCE_MEAN_Q;
 	wanted[1].sharing = SKV_SHARE_Q_HEAD;
-	ck_assert_text(rehearse(), "plan of layer 1: pool is the mean of q, which leaves no row a q head");
+	ck_assert_text(rehearse(), "plan of layer 1: reduce is the mean of q, which leaves no row a q head");
 	one_scores();
 	wanted[1].attend = SKV_ATTEND_TOKENS;
-	ck_assert_text(rehearse(), "plan of layer 1: a layer that chooses its own tokens");
+	ck_assert_text(rehearse(), "plan of layer 1: a layer that selects its own tokens");
 }
 END_TEST
 
@@ -507,16 +507,16 @@ START_TEST(layers_that_keep)
 {
 	static const char *const says[] = {
 		"",
-		"before of layer 2: stamps pages that are not scored",
+		"before of layer 2: touches pages that are not scored",
 		"before of layer 2: the layer attends to a selection of layer 2 that no hook has made",
-		"after of layer 1: the layer keeps tokens by votes that no hook has counted",
-		"after of layer 1: the layer keeps units, but no hook has chosen them",
-		"after of layer 2: the layer keeps units, but no hook has chosen them",
-		"after of layer 1: asks for the same twice",
-		"after of layer 2: asks for votes in a layer whose plan has none",
+		"after of layer 1: the layer evicts by scores that no hook accumulates",
+		"after of layer 1: the layer has an eviction plan, but no hook evicts",
+		"after of layer 2: the layer has an eviction plan, but no hook evicts",
+		"after of layer 1: makes the same call twice",
+		"after of layer 2: asks for accumulated scores in a layer whose plan has none",
 		"after of layer 3: asks for layer 1, expected in its own after",
-		"after of layer 1: asks for a selection of a layer that keeps units",
-		"after of layer 1: asks for the same twice",
+		"after of layer 1: asks for a selection by a layer that evicts",
+		"after of layer 1: makes the same call twice",
 	};
 
 	in_end = NULL;
@@ -533,7 +533,7 @@ START_TEST(layers_that_keep)
 	leave_out = 0;
 	in_end = evict_kept;
 	some_keep();
-	ck_assert_text(rehearse(), "step_end: asks for evictions from a layer that keeps units (layer 1)");
+	ck_assert_text(rehearse(), "step_end: asks for evict_outside of a layer with an eviction plan (layer 1)");
 	in_end = NULL;
 #define NO_KEEP(change, says)                                                                               \
 	do {                                                                                                \
@@ -541,17 +541,17 @@ START_TEST(layers_that_keep)
 		change;                                                                                     \
 		ck_assert_text(rehearse(), says);                                                           \
 	} while (0)
-	NO_KEEP(wanted[1].evict.granularity = 2, "plan of layer 1: keep: units are tokens or pages");
-	NO_KEEP(wanted[1].evict.budget.count = 1, "plan of layer 1: keep: a budget of at least 2");
-	NO_KEEP(wanted[2].evict.floor = 1, "plan of layer 2: keep: a budget of at least 2");
-	NO_KEEP(wanted[2].evict.slack = 0, "plan of layer 2: keep: slack is at least 1");
-	NO_KEEP(wanted[2].evict.window = 8, "plan of layer 2: keep: a window without votes");
-	NO_KEEP(wanted[2].evict.accumulate = 1, "plan of layer 2: keep: pages are kept by bounds");
-	NO_KEEP(wanted[2].sharing = 0, "plan of layer 2: keep: pages are kept by bounds");
-	NO_KEEP(wanted[1].reduce = SKV_REDUCE_MAX, "plan of layer 1: keep: votes are tokens' weights");
-	NO_KEEP(wanted[1].evict.accumulate = 0, "plan of layer 1: keep: votes are tokens' weights");
-	NO_KEEP(wanted[3].evict = wanted[1].evict, "plan of layer 3: keep: tokens that are kept are attended to");
-	NO_KEEP((wanted[3].attend = SKV_ATTEND_TOKENS, wanted[3].source = 1), "plan of layer 3: source keeps units");
+	NO_KEEP(wanted[1].evict.granularity = 2, "plan of layer 1: evict: granularity, expected 1 or a page's tokens");
+	NO_KEEP(wanted[1].evict.budget.count = 1, "plan of layer 1: evict: a budget, expected at least 2,");
+	NO_KEEP(wanted[2].evict.floor = 1, "plan of layer 2: evict: a budget, expected at least 2,");
+	NO_KEEP(wanted[2].evict.slack = 0, "plan of layer 2: evict: slack, expected at least 1");
+	NO_KEEP(wanted[2].evict.window = 8, "plan of layer 2: evict: a window without accumulated scores");
+	NO_KEEP(wanted[2].evict.accumulate = 1, "plan of layer 2: evict: a layer that evicts pages");
+	NO_KEEP(wanted[2].sharing = 0, "plan of layer 2: evict: a layer that evicts pages");
+	NO_KEEP(wanted[1].reduce = SKV_REDUCE_MAX, "plan of layer 1: evict: accumulated scores are SKV_SCORES_TOKENS");
+	NO_KEEP(wanted[1].evict.accumulate = 0, "plan of layer 1: evict: accumulated scores are SKV_SCORES_TOKENS");
+	NO_KEEP(wanted[3].evict = wanted[1].evict, "plan of layer 3: evict: a layer that evicts tokens attends densely");
+	NO_KEEP((wanted[3].attend = SKV_ATTEND_TOKENS, wanted[3].source = 1), "plan of layer 3: source has an eviction");
 }
 END_TEST
 
@@ -588,36 +588,36 @@ START_TEST(layers_that_pack)
 		change;                                                                                     \
 		ck_assert_text(rehearse(), says);                                                           \
 	} while (0)
-	NO_PACK(wanted[2].compress.kind = 3, "plan of layer 2: pack: kind is not one of");
-	NO_PACK(wanted[2].compress.block = 0, "plan of layer 2: pack: blocks are of whole pages");
-	NO_PACK(wanted[2].compress.block = 24, "plan of layer 2: pack: blocks are of whole pages");
-	NO_PACK(wanted[2].compress.residual = UINT32_MAX, "plan of layer 2: pack: blocks are of whole pages");
-	NO_PACK(wanted[2].compress.scale_block = 16, "plan of layer 2: pack: groups are of");
-	NO_PACK(wanted[2].compress.bits = 2, "plan of layer 2: pack: residuals have");
-	NO_PACK(wanted[2].compress.bits = 12, "plan of layer 2: pack: residuals have");
-	NO_PACK(wanted[3].compress.bits = 0, "plan of layer 3: pack: residuals have");
-	NO_PACK(wanted[2].compress.n_refs = 5, "plan of layer 2: pack: every so many");
-	NO_PACK(wanted[2].compress.n_refs = 0, "plan of layer 2: pack: every so many");
-	NO_PACK(wanted[2].compress.stride = 256, "plan of layer 2: pack: every so many");
-	NO_PACK(wanted[2].compress.sinks = 3, "plan of layer 2: pack: every so many");
-	NO_PACK(wanted[2].compress.sinks = 241, "plan of layer 2: pack: sinks");
-	NO_PACK(wanted[2].compress.ref_bits = 0, "plan of layer 2: pack: references have");
-	NO_PACK(wanted[3].compress.ref_bits = 8, "plan of layer 3: pack: references have");
-	NO_PACK(wanted[3].scores = SKV_SCORES_TOKENS, "plan of layer 3: pack: residuals leave no evidence");
-	NO_PACK(wanted[1].sharing = SKV_SHARE_KV_HEAD, "plan of layer 2: pack: residuals are attended to");
-	NO_PACK(wanted[2].attend = SKV_ATTEND_PAGES, "plan of layer 2: pack: residuals are attended to");
-	NO_PACK(wanted[0].compress.bits = 8, "plan of layer 0: pack: K and V in few bits have 4 or 2");
-	NO_PACK(wanted[0].compress.block = 48, "plan of layer 0: pack: K and V in few bits come in blocks");
-	NO_PACK(wanted[0].compress.sinks = 16, "plan of layer 0: pack: K and V in few bits have neither");
-	NO_PACK((wanted[0].compress.stride = 10, wanted[0].compress.n_refs = 4), "plan of layer 0: pack: K and V in few bits have neither");
-	NO_PACK(wanted[0].compress.ref_bits = 4, "plan of layer 0: pack: K and V in few bits have neither");
-	NO_PACK(wanted[0].scores = SKV_SCORES_PAGE_BOUNDS, "plan of layer 0: pack: K and V in few bits are attended to all");
-	NO_PACK((wanted[2].compress = wanted[0].compress), "plan of layer 2: pack: K and V in few bits are attended to all");
+	NO_PACK(wanted[2].compress.kind = 3, "plan of layer 2: compress: kind is not one of");
+	NO_PACK(wanted[2].compress.block = 0, "plan of layer 2: compress: block, expected whole pages, and");
+	NO_PACK(wanted[2].compress.block = 24, "plan of layer 2: compress: block, expected whole pages, and");
+	NO_PACK(wanted[2].compress.residual = UINT32_MAX, "plan of layer 2: compress: block, expected whole pages, and");
+	NO_PACK(wanted[2].compress.scale_block = 16, "plan of layer 2: compress: scale_block, expected 32");
+	NO_PACK(wanted[2].compress.bits = 2, "plan of layer 2: compress: bits of a");
+	NO_PACK(wanted[2].compress.bits = 12, "plan of layer 2: compress: bits of a");
+	NO_PACK(wanted[3].compress.bits = 0, "plan of layer 3: compress: bits of a");
+	NO_PACK(wanted[2].compress.n_refs = 5, "plan of layer 2: compress: stride, expected at");
+	NO_PACK(wanted[2].compress.n_refs = 0, "plan of layer 2: compress: stride, expected at");
+	NO_PACK(wanted[2].compress.stride = 256, "plan of layer 2: compress: stride, expected at");
+	NO_PACK(wanted[2].compress.sinks = 3, "plan of layer 2: compress: stride, expected at");
+	NO_PACK(wanted[2].compress.sinks = 241, "plan of layer 2: compress: sinks, expected at");
+	NO_PACK(wanted[2].compress.ref_bits = 0, "plan of layer 2: compress: ref_bits, expected 16,");
+	NO_PACK(wanted[3].compress.ref_bits = 8, "plan of layer 3: compress: ref_bits, expected 16,");
+	NO_PACK(wanted[3].scores = SKV_SCORES_TOKENS, "plan of layer 3: compress: a layer with latents makes no scores");
+	NO_PACK(wanted[1].sharing = SKV_SHARE_KV_HEAD, "plan of layer 2: compress: a layer with latents");
+	NO_PACK(wanted[2].attend = SKV_ATTEND_PAGES, "plan of layer 2: compress: a layer with latents");
+	NO_PACK(wanted[0].compress.bits = 8, "plan of layer 0: compress: bits of quantized K and V, expected 4 or 2");
+	NO_PACK(wanted[0].compress.block = 48, "plan of layer 0: compress: block of quantized K and V, expected a multiple");
+	NO_PACK(wanted[0].compress.sinks = 16, "plan of layer 0: compress: quantized K and V have neither references nor");
+	NO_PACK((wanted[0].compress.stride = 10, wanted[0].compress.n_refs = 4), "plan of layer 0: compress: quantized K and V have neither references nor");
+	NO_PACK(wanted[0].compress.ref_bits = 4, "plan of layer 0: compress: quantized K and V have neither references nor");
+	NO_PACK(wanted[0].scores = SKV_SCORES_PAGE_BOUNDS, "plan of layer 0: compress: a layer with quantized K and V attends densely, without");
+	NO_PACK((wanted[2].compress = wanted[0].compress), "plan of layer 2: compress: a layer with quantized K and V attends densely, without");
 	some_keep();
 	wanted[1].compress = (struct skv_compress){.kind = SKV_COMPRESS_LATENT, .bits = 4, .scale_block = 32, .block = 32};
 	in_before = before_keep;
 	in_after = after_keep;
-	ck_assert_text(rehearse(), "plan of layer 1: pack: a layer that keeps units");
+	ck_assert_text(rehearse(), "plan of layer 1: compress: a layer with an eviction");
 }
 END_TEST
 
@@ -627,17 +627,17 @@ START_TEST(spoiled_plans)
 	all_good();
 	ck_assert_str_eq(rehearse(), "");
 	NO_PLAN(wanted[0].attend = 4, "plan of layer 0: attend is not one of");
-	NO_PLAN(wanted[0].scores = 8, "plan of layer 0: evidence has unknown bits");
-	NO_PLAN(wanted[0].scores |= SKV_SCORES_PAGE_BOUNDS, "plan of layer 0: bounds are a layer's only evidence");
-	NO_PLAN(wanted[3].scores = SKV_SCORES_PAGES, "plan of layer 3: evidence comes from dense layers, and");
-	NO_PLAN(wanted[0].reduce = 3, "pool is not one of");
-	NO_PLAN(wanted[0].reduce = SKV_REDUCE_MEAN_Q, "pool is the mean of q, which is for");
+	NO_PLAN(wanted[0].scores = 8, "plan of layer 0: scores has unknown bits");
+	NO_PLAN(wanted[0].scores |= SKV_SCORES_PAGE_BOUNDS, "plan of layer 0: page bounds are a layer's only scores");
+	NO_PLAN(wanted[3].scores = SKV_SCORES_PAGES, "plan of layer 3: scores come from dense layers, and");
+	NO_PLAN(wanted[0].reduce = 3, "reduce is not one of");
+	NO_PLAN(wanted[0].reduce = SKV_REDUCE_MEAN_Q, "reduce is the mean of q, expected with page");
 	NO_PLAN(wanted[0].sharing = SKV_SHARE_Q_HEAD + 1, "sharing is not one of");
 	NO_PLAN(wanted[1].source = 1, "plan of layer 1: source is not an earlier layer");
 	NO_PLAN(wanted[1].source = 1000, "plan of layer 1: source is not an earlier layer");
 	NO_PLAN(wanted[0].scores = SKV_SCORES_TOKENS,
-	        "plan of layer 1: source leaves no evidence to select by");
-	NO_PLAN(wanted[0].scores = SKV_SCORES_PAGES, "plan of layer 2: source leaves no evidence to select by");
+	        "plan of layer 1: source makes no scores to select by");
+	NO_PLAN(wanted[0].scores = SKV_SCORES_PAGES, "plan of layer 2: source makes no scores to select by");
 	NO_PLAN(wanted[3].window.budget.count = 0, "plan of layer 3: a window without a budget");
 	NO_PLAN(wanted[3].window.budget.share = 0.5f, "plan of layer 3: a window without a budget");
 }

@@ -67,7 +67,7 @@ START_TEST(refused_plugins)
 		const char *path, *says;
 	} c[] = {
 		{PLUGIN("bad-abi"),
-	         "policy block: abi is 7, expected 6: built for another sparsekv"},
+	         "policy block: abi is 8, expected 7: built for another sparsekv"},
 		{PLUGIN("bad-params"),
 	         "bad-params: parameter layers: offset is 8, expected a multiple of 8 within the 16 bytes"},
 		{PLUGIN("bad-symbol"), "plugin: it does not export sparsekv_policy()"},
@@ -90,8 +90,8 @@ START_TEST(refused_by_rehearsal)
 	const struct skv_policy *p = policy(PLUGIN("bad-hooks"));
 
 	ck_assert_int_eq(skv_policy_rehearse(p, NULL, &reference, err, sizeof(err)), -EBADMSG);
-	ck_assert_str_eq(err, "bad-hooks: after of layer 1: asks for a selection by evidence that the "
-	                      "layer's plan does not ask for (layer 1)");
+	ck_assert_str_eq(err, "bad-hooks: after of layer 1: asks for a selection by scores that the "
+	                      "layer's plan does not request (layer 1)");
 	/* what adopt refuses depends on the sequences: a rehearsal lets it pass */
 	p = policy(PLUGIN("refuse-adopt"));
 	ck_assert_int_eq(skv_policy_rehearse(p, NULL, &reference, err, sizeof(err)), 0);

@@ -243,7 +243,7 @@ START_TEST(plans_that_do_not_fit)
 	NO_PLAN(wanted[7].prefill.segment = 64, "plan of layer 7: prefill: segments are");
 	NO_PLAN(wanted[7].prefill.vertical = 29, "plan of layer 7: prefill: vertical and slash");
 	NO_PLAN(wanted[7].prefill.slash = 29, "plan of layer 7: prefill: vertical and slash");
-	NO_PLAN(wanted[0].prefill.top.count = 0, "plan of layer 0: prefill: the best tokens without a budget");
+	NO_PLAN(wanted[0].prefill.top.count = 0, "plan of layer 0: prefill: top without a budget");
 	NO_PLAN(wanted[0].prefill.source = 1, "plan of layer 0: prefill: source is");
 	NO_PLAN(wanted[4].prefill.source = 3, "plan of layer 4: prefill: source is");
 	NO_PLAN(wanted[4].prefill.source = 1, "plan of layer 4: prefill: source is");

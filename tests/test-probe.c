@@ -78,7 +78,7 @@ START_TEST(each_bad_plugin_is_refused_with_its_reason)
 		int error;
 		const char *says;
 	} cases[] = {
-		{"bad-abi", EBADMSG, "abi is 7, expected 6"},
+		{"bad-abi", EBADMSG, "abi is 8, expected 7"},
 		{"bad-crash", EBADMSG, "it was killed by signal 6 (Aborted) in its constructor"},
 		{"bad-hang", ETIMEDOUT, "it was still in its constructor"},
 		{"bad-hooks", EBADMSG, "after of layer 1"},

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Its block is in order, but a hook asks for evidence that no plan asked for. */
+/* Its block is in order, but a hook selects by scores that no plan requests. */
 #include "tests/plugins/plugin.h"
 
 static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
