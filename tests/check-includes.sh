@@ -26,7 +26,7 @@ daemon/worker              | libclient/include/sparsekv common daemon/mem/cuda.h
 daemon/plugin              | libclient/include/sparsekv common daemon/sys daemon/loop
 daemon/ctl                 | libclient/include/sparsekv common tests/oracle/verify.h
 engine                     | libclient/include/sparsekv formats
-tests/oracle               | libclient/include/sparsekv tests/ref-attention.h
+tests/oracle               | libclient/include/sparsekv tests/ref/attention.h
 '
 
 # check ROOT: one line for each include in the wrong direction. Status 1 when there is one.

@@ -1,9 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
-include tests/targets.mk
-include tests/common.mk
-include tests/core.mk
-include tests/engine.mk
-include tests/kernels.mk
-include tests/server.mk
-include tests/client.mk
+# A test is one line here: its program has the one source of its name, is compiled with TEST_CPPFLAGS and TEST_CFLAGS
+# (Makefile.am adds them to everything below tests/) and links LDADD. Those that take longest come first.
+TEST_CPPFLAGS = -DSKV_BUILDDIR='"$(abs_top_builddir)"' -DSKV_SRCDIR='"$(abs_top_srcdir)"' $(JANSSON_CFLAGS)
+TEST_CFLAGS = $(CHECK_CFLAGS) $(OPENMP_CFLAGS) -pthread
+LDADD = tests/support/libskvtest.la tests/oracle/libskvoracle.la tests/ref/libskvref.la engine/libskvengine.la \
+	libclient/libsparsekv-client.la daemon/libskvdaemon.la kernels/libskvkernels.la formats/libskvformats.la \
+	common/libskvcommon.la $(CHECK_LIBS) $(JANSSON_LIBS) -lpthread -lm
+
+include tests/support/local.mk
+include tests/ref/local.mk
 include tests/oracle/local.mk
+include tests/fuzz/local.mk
+
+E2E_TESTS = \
+	tests/e2e/test-golden tests/e2e/test-oracle tests/e2e/test-client-kill tests/e2e/test-engine-work \
+	tests/e2e/test-engine-run tests/e2e/gpu-client
+KERNEL_TESTS = \
+	tests/unit/kernels/test-append tests/unit/kernels/test-compress tests/unit/kernels/test-compress-decode \
+	tests/unit/kernels/test-compress-quant tests/unit/kernels/test-decode tests/unit/kernels/test-decompress \
+	tests/unit/kernels/test-evict tests/unit/kernels/test-evict-head-budgets tests/unit/kernels/test-evict-slots \
+	tests/unit/kernels/test-prefill tests/unit/kernels/test-prefill-sparse tests/unit/kernels/test-prefill-tiles \
+	tests/unit/kernels/test-replay tests/unit/kernels/test-select tests/unit/kernels/test-select-page-bounds \
+	tests/unit/kernels/test-select-recall tests/unit/kernels/test-select-stream tests/unit/kernels/test-select-topk
+CLIENT_TESTS = \
+	tests/unit/client/test-client tests/unit/client/test-client-api tests/unit/client/test-client-broken \
+	tests/unit/client/test-client-codec tests/unit/client/test-client-compress tests/unit/client/test-client-evict \
+	tests/unit/client/test-client-maintenance tests/unit/client/test-client-mixed \
+	tests/unit/client/test-client-page-bounds tests/unit/client/test-client-policy \
+	tests/unit/client/test-client-prefill tests/unit/client/test-client-stop tests/unit/client/test-codec \
+	tests/unit/client/test-compress-layout
+ENGINE_TESTS = \
+	tests/unit/engine/test-calibrate tests/unit/engine/test-codec-fit tests/unit/engine/test-correction \
+	tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-files tests/unit/engine/test-engine-forward \
+	tests/unit/engine/test-engine-math tests/unit/engine/test-search
+DAEMON_TESTS = \
+	tests/unit/daemon/test-config tests/unit/daemon/test-ctl tests/unit/daemon/test-hostile tests/unit/daemon/test-loop \
+	tests/unit/daemon/test-probe tests/unit/daemon/test-server tests/unit/daemon/test-server-life
+CORE_TESTS = \
+	tests/unit/core/test-core tests/unit/core/test-core-balance tests/unit/core/test-core-fork \
+	tests/unit/core/test-core-pending tests/unit/core/test-core-random tests/unit/core/test-core-segments \
+	tests/unit/core/test-core-sequences tests/unit/core/test-core-untrusted
+COMMON_TESTS = \
+	tests/unit/common/test-common tests/unit/common/test-plugin tests/unit/common/test-profile \
+	tests/unit/common/test-rope tests/unit/common/test-seqmem tests/unit/common/test-spec tests/unit/common/test-wire \
+	tests/unit/policies/test-policies tests/unit/policies/test-policy-files tests/unit/policies/test-prefill-plan
+# On the fake driver, and on a real device.
+if CUDA
+DEVICE_TESTS = tests/unit/daemon/test-device tests/unit/daemon/test-device-life tests/e2e/gpu-daemon
+EXTRA_tests_unit_daemon_test_device_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
+EXTRA_tests_unit_daemon_test_device_life_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
+EXTRA_tests_e2e_gpu_client_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
+endif
+
+UNIT_AND_E2E = $(E2E_TESTS) $(CLIENT_TESTS) $(KERNEL_TESTS) $(ENGINE_TESTS) $(DEVICE_TESTS) $(DAEMON_TESTS) $(CORE_TESTS) \
+	$(COMMON_TESTS)
+SCRIPTED_TESTS = tests/check-api.sh tests/check-bench.sh tests/check-includes.sh tests/check-man.sh tests/check-readme.sh
+check_PROGRAMS += $(UNIT_AND_E2E)
+dist_check_SCRIPTS += $(SCRIPTED_TESTS)
+TESTS += $(UNIT_AND_E2E) $(SCRIPTED_TESTS)
+if CUDA
+TESTS += tests/check-fake-device.sh
+endif
+EXTRA_DIST += tests/check-fake-device.sh tests/check-table.sh
+
+# These compile private sources of what they test.
+tests_unit_client_test_codec_SOURCES = tests/unit/client/test-codec.c libclient/codec.c libclient/codec.h
+tests_unit_client_test_compress_layout_SOURCES = tests/unit/client/test-compress-layout.c libclient/coded.c
+tests_unit_engine_test_codec_fit_SOURCES = tests/unit/engine/test-codec-fit.c libclient/codec.c libclient/codec.h
+tests_unit_engine_test_correction_SOURCES = tests/unit/engine/test-correction.c bench/fidelity.c bench/fidelity.h \
+	bench/stack.c bench/stack.h bench/util.c bench/bench.h
+
+include tests/targets.mk

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Test runs beside `make check`; HACKING.md says when to use which.
-dist_check_SCRIPTS += tests/check-includes.sh tests/check-bench.sh
-TESTS += tests/check-includes.sh tests/check-bench.sh
-EXTRA_DIST += tests/debootstrap.sh tests/mount-root.sh tests/chroot.sh tests/gpu.sh \
-	tests/systemd/run.sh tests/systemd/boot.sh tests/systemd/guest.sh tests/systemd/hello.pl tests/systemd/skv-test.service
+EXTRA_DIST += tests/e2e/debootstrap.sh tests/e2e/mount-root.sh tests/e2e/chroot.sh tests/e2e/gpu.sh \
+	tests/e2e/systemd/run.sh tests/e2e/systemd/boot.sh tests/e2e/systemd/guest.sh tests/e2e/systemd/hello.pl tests/e2e/systemd/skv-test.service
 
 # Threads of a pool that wait for each other by spinning are slow on a machine with other work: seconds
 # become minutes. The tests are not about speed, so they wait asleep.
@@ -34,22 +32,22 @@ VALGRIND_TESTS = $(check_PROGRAMS)
 # Policies against the oracle in full; of a seed, SKV_SEED repeats it.
 ORACLE_CASES = 500
 check-oracle: all
-	$(MAKE) $(AM_MAKEFLAGS) tests/test-oracle
-	SKV_ORACLE_CASES=$(ORACLE_CASES) OMP_WAIT_POLICY=passive tests/test-oracle
+	$(MAKE) $(AM_MAKEFLAGS) tests/e2e/test-oracle
+	SKV_ORACLE_CASES=$(ORACLE_CASES) OMP_WAIT_POLICY=passive tests/e2e/test-oracle
 
 # Sequences that pack, in any order of operations, in full.
 CODES_OPS = 10000
 check-codes: all
-	$(MAKE) $(AM_MAKEFLAGS) tests/test-client-codes
-	SKV_CODES_OPS=$(CODES_OPS) OMP_WAIT_POLICY=passive tests/test-client-codes
+	$(MAKE) $(AM_MAKEFLAGS) tests/unit/client/test-client-compress
+	SKV_CODES_OPS=$(CODES_OPS) OMP_WAIT_POLICY=passive tests/unit/client/test-client-compress
 
 # Root and debootstrap needed.
 check-systemd: all
-	$(SHELL) $(srcdir)/tests/systemd/run.sh
+	$(SHELL) $(srcdir)/tests/e2e/systemd/run.sh
 check-chroot:
-	$(SHELL) $(srcdir)/tests/chroot.sh $(abs_builddir)/check-chroot.d
+	$(SHELL) $(srcdir)/tests/e2e/chroot.sh $(abs_builddir)/check-chroot.d
 
 .PHONY: check-asan check-clang check-codes check-oracle check-valgrind check-systemd check-chroot
 AM_DISTCHECK_CONFIGURE_FLAGS = --enable-werror --with-systemdsystemunitdir='$${prefix}/lib/systemd/system'
 distclean-local:
-	rm -rf check-asan.d check-clang.d tests/systemd/work tests/systemd/out tests/systemd/stage
+	rm -rf check-asan.d check-clang.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage

@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "tests/oracle/oracle.h"
-#include "tests/oracle/packed.h"
-#include "tests/oracle/stint.h"
-#include "tests/ref-attention.h"
+#include "tests/oracle/compress.h"
+#include "tests/oracle/run.h"
+#include "tests/ref/attention.h"
 
 /* ---- the oracle's view ---------------------------------------------------------------------------- */
 

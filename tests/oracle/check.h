@@ -3,7 +3,7 @@
 #ifndef SKV_ORACLE_CHECK_H
 #define SKV_ORACLE_CHECK_H
 
-#include "tests/oracle/bed.h"
+#include "tests/oracle/case.h"
 #include "tests/oracle/verify.h"
 
 /* What one layer looked at of one sequence, and what came of it. */

@@ -7,7 +7,7 @@
  *
  * Kernels round. So every score comes with the range that a kernel's may be in, and a unit that is chosen or not as
  * roundings go is in a class of its own. Equal scores that come of equal keys are equal in every arithmetic, and the
- * lower index wins; inputs are made so that there are no others (bed.c).
+ * lower index wins; inputs are made so that there are no others (case.c).
  */
 #ifndef SKV_ORACLE_H
 #define SKV_ORACLE_H
@@ -162,7 +162,7 @@ bool oracle_is_filter(const struct oracle_step *, const char *spec, uint32_t lay
 void oracle_ranks(const struct oracle_step *, const struct oracle_score *score, const bool *candidate, uint32_t n,
                   uint32_t *ret_sure, uint32_t *ret_may);
 
-/* ---- what kv heads keep (kept.c) --------------------------------------------------------------- */
+/* ---- what kv heads keep (evict.c) --------------------------------------------------------------- */
 
 /* Units of one kv head of one layer, tokens or pages by their place in the sequence. */
 struct oracle_head {

@@ -5,7 +5,7 @@
  * A round has a seed, and all of it follows from that and from the spec; the lowest digit says how long sequences
  * get, so that this too is repeated with it. In a third of the rounds other policies
  * have the sequences before and after: they are named, and go from session to session. What a session does in
- * one step is stint.c's business.
+ * one step is run.c's business.
  */
 #include "tests/oracle/verify.h"
 
@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "tests/oracle/oracle.h"
-#include "tests/oracle/stint.h"
+#include "tests/oracle/run.h"
 
 #define MOST_LAYERS 64u
 #define SHORT 256u /* tokens, at most, on the first level; each has twice as many */

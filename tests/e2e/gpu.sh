@@ -1,0 +1,80 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# gpu.sh DIR - in the build directory, after `make`: collect in DIR what the tests of devices need on a machine that
+# has a device and perhaps no compiler, with the libraries that they name (the C library aside). There,
+#
+#   DIR/run [memcheck|racecheck|synccheck|initcheck] [TEST...]
+#   DIR/run bench attention --device cuda:0 [OPTION...]
+#
+# runs the tests, the kernels' under that tool of compute-sanitizer if one is named, with a line for each and what they
+# print in DIR/logs (or $LOGS); or sparsekv-bench. The reference model is not collected: tests that need it find it in
+# the source tree $SKV_SRCDIR, or where they are run. cuBLAS is the machine's own.
+set -eu
+[ $# = 1 ] || { echo "usage: gpu.sh DIR" >&2; exit 2; }
+[ -e config.status ] || { echo "gpu.sh: this is not a build directory" >&2; exit 1; }
+dir=$1
+
+tests='tests/unit/kernels/test-evict-head-budgets tests/unit/kernels/test-append tests/unit/kernels/test-select-page-bounds tests/unit/kernels/test-select-stream tests/unit/kernels/test-compress-decode tests/unit/kernels/test-decode tests/unit/kernels/test-evict tests/unit/kernels/test-compress-quant tests/unit/kernels/test-compress tests/unit/kernels/test-prefill tests/unit/kernels/test-decompress tests/unit/kernels/test-select-recall tests/unit/kernels/test-replay tests/unit/kernels/test-select tests/unit/kernels/test-evict-slots tests/unit/kernels/test-prefill-sparse tests/unit/kernels/test-prefill-tiles tests/e2e/gpu-daemon
+	tests/e2e/gpu-client tests/unit/client/test-client tests/unit/client/test-client-page-bounds tests/unit/client/test-client-codec tests/unit/client/test-client-compress tests/unit/client/test-client-evict tests/unit/client/test-client-mixed tests/unit/client/test-client-policy tests/e2e/test-client-kill tests/unit/client/test-client-maintenance
+	tests/e2e/test-oracle tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-forward tests/e2e/test-engine-work tests/e2e/test-golden'
+plugins='tests/support/plugins/few tests/support/plugins/refuse-adopt tests/support/plugins/fourth tests/support/plugins/heads tests/support/plugins/keys-first tests/support/plugins/late-misuse'
+programs="$tests daemon/sparsekvd daemon/ctl/sparsekvctl engine/sparsekv-generate engine/sparsekv-eval engine/sparsekv-calibrate bench/sparsekv-bench"
+make -s all $tests $(printf '%s.la ' $plugins)
+mkdir -p "$dir"/{tests/support/plugins/.libs,daemon/ctl,engine/cuda,bench,lib,kernels/cuda,policies/.libs}
+for p in $programs; do
+	./libtool --mode=execute cp "$p" "$dir/$p"
+done
+cp kernels/cuda/libsparsekv-cuda.so "$dir/kernels/cuda/"
+cp engine/cuda/libsparsekv-engine-cuda.so "$dir/engine/cuda/"
+cp policies/.libs/*.so "$dir/policies/.libs/"
+cp tests/support/plugins/.libs/*.so "$dir/tests/support/plugins/.libs/"
+cp libclient/.libs/libsparsekv-client.so.0 "$dir/lib/"
+(cd "$dir" && LD_LIBRARY_PATH=lib ldd $programs) | awk '$2 == "=>" { print $3 }' | sort -u |
+	grep -vE '^lib/|/(libc|libm|libdl|librt|libpthread|libresolv)\.so' | xargs -I{} cp {} "$dir/lib/"
+
+cat >"$dir/run" <<'END'
+#!/bin/bash
+# Made by tests/e2e/gpu.sh, which says how to use it.
+set -u
+here=$(dirname "$(readlink -f "$0")")
+logs=${LOGS:-$here/logs}
+export SKV_BUILDDIR=$here LD_LIBRARY_PATH=$here/lib:/usr/local/cuda/lib64 SPARSEKV_REQUIRE_GPU=1 OMP_WAIT_POLICY=passive
+PATH=$PATH:/usr/local/cuda/bin
+mkdir -p "$logs"
+tool=
+export SPARSEKV_CUDA_MODULE=$here/kernels/cuda/libsparsekv-cuda.so SKV_SRCDIR=${SKV_SRCDIR:-$PWD}
+export SPARSEKV_ENGINE_CUDA_MODULE=$here/engine/cuda/libsparsekv-engine-cuda.so
+[ "${1-}" != bench ] || exec "$here/bench/sparsekv-bench" "${@:2}"
+case ${1-} in memcheck | racecheck | synccheck | initcheck) tool=$1; shift ;; esac
+# of several processes
+processes='gpu-daemon gpu-client test-client test-client-page-bounds test-client-codec test-client-compress test-client-evict test-client-mixed test-client-legacy test-client-policy test-client-kill test-client-maintenance test-oracle
+	test-engine-forward test-engine-work test-golden'
+processes=${processes//[[:space:]]/ }
+[ $# -gt 0 ] || set -- test-evict-head-budgets test-append test-select-page-bounds test-select-stream test-compress-decode test-decode test-evict test-compress-quant test-codec-fit test-prefill test-decompress test-select-recall test-replay test-select test-evict-slots test-prefill-sparse test-prefill-tiles test-engine-backend $([ -n "$tool" ] || echo "$processes")
+bad=0
+for t; do
+	command=("$here/tests/${t%-legacy}")
+	unset SKV_TEST_DEVICE SKV_TEST_IPC SKV_SLOW CK_FORK
+	case $t in test-client* | test-oracle | test-engine-work | test-golden) export SKV_TEST_DEVICE=1 ;; esac
+	case $t in *-legacy) export SKV_TEST_IPC=legacy ;; esac # the older kind of handles
+	if [[ " $processes " != *" $t "* || -n "$tool" ]]; then # one process, so one context for all of its tests
+		export CK_FORK=no
+		[ -z "$tool" ] || export SKV_SLOW=1 # a tool makes it slow: less of all
+		[ -z "$tool" ] || command=(compute-sanitizer --tool "$tool" --error-exitcode 99 "${command[@]}")
+	fi
+	begun=$SECONDS
+	log=$logs/$t${tool:+.$tool}.log
+	"${command[@]}" >"$log" 2>&1
+	rc=$?
+	line="$t${tool:+ under $tool} ($((SECONDS - begun)) s)"
+	if [ $rc = 0 ]; then
+		echo "PASS $line"
+	else
+		echo "FAIL $line: status $rc: $(grep -m 1 -E ':[FE]:|Invalid|ERROR' "$log" || tail -n 1 "$log")"
+		bad=1
+	fi
+done
+exit $bad
+END
+chmod +x "$dir/run"

@@ -1,0 +1,19 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# boot.sh WORK LOWER OUT - mount the root LOWER, with changes to a tmpfs on WORK, and become its
+# systemd. Runs as PID 1 of fresh mount, PID, IPC, UTS and cgroup namespaces, which run.sh makes.
+# OUT appears as /out inside.
+set -eu
+# shellcheck source=tests/e2e/mount-root.sh
+. "$(dirname "$0")/../mount-root.sh"
+
+mount -t tmpfs -o mode=755 tmpfs "$1"
+mount_root "$1" "$2"
+mount -t cgroup2 cgroup2 sys/fs/cgroup
+mkdir -p out var/log/journal
+mount --bind "$3" out
+mount --bind "$3/journal" var/log/journal
+enter_root
+exec env -i container=skv-test PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin \
+	/lib/systemd/systemd --unit=skv-test.service

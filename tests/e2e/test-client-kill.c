@@ -1,0 +1,549 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Engines that are killed with SIGKILL: at random times, and at chosen instructions of skv_step_end.
+ *
+ * Each engine is a child process that takes over the named sequence where the last one left it, checks
+ * that this is a committed step and nothing else, and generates on. Its outputs must be those of a run
+ * that nobody disturbed, bit by bit. After each death the daemon must have all pages back, but those
+ * of the sequence, in less than 100 ms.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/client-test.h"
+#include "tests/support/reference-codec.h"
+
+#define TIMED_KILLS (slowed() || devmem_is_device() ? 12 : 140)
+#define STEPPED_KILLS (getenv("SKV_VALGRIND") ? 0 : SANITIZED ? 20 : 80) /* valgrind and ptrace exclude each other */
+#define RECLAIM_S (slowed() ? 2.0 : devmem_is_device() ? 1.0 : 0.1)
+
+#define SWAP_S 0.004 /* about as long as a step that packs or unpacks all */
+
+#define TOKENS 1500u
+#define PROMPT 150u
+#define CHUNK 50u
+#define FORK_AT 400u /* a fork lives from here for a few tokens: the named one then has shared pages */
+#define SINKS 4u
+#define WINDOW 256u
+#define KEPT_TOKENS 60u
+#define KEPT_PAGES 13u
+#define CODED_RAW 16u
+#define CODED_BLOCK 16u
+#define LOW_BLOCK 32u
+#define CODED_SPAN 200u /* in the second half of each the sequence runs another policy, and is in rows */
+#define READ_SPAN 250u /* of each, where prompts do not see all, so many tokens are read as one, and the rest is decoded: */
+#define READ 200u
+/*
+ * One evicts, one keeps bounds in state pages, others let single tokens or pages of single heads go, one keeps things of the
+ * rows of its prompts, the last two pack. Of deltakv's spec the compressor is named where it is.
+ */
+enum { STREAMING, QUEST, H2O, RAAS, ADAKV, READS, DELTAKV, KIVI, POLICIES };
+static const char *specs[] = {"streaming?budget=256&sinks=4&dense=1", "quest?budget=6&dense=1",
+                                    "h2o?budget=60&dense=1", "raas?budget=13&alpha=0.02&dense=1",
+                                    "adakv?budget=60&window=16&again=16&spread=1.5&dense=1",
+                                    "full?prefill=minference+delta&segment=128&vertical=30&slash=30&gamma=4&tail=4",
+                                    "deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=4&group=32&raw=16&block=16&"
+                                    WORLD_CODES,
+                                    "kivi?raw=16&block=32"};
+static char packs[200];
+
+static int policy;
+static struct fix daemon_;
+static struct raw *op;
+static struct refmodel w;
+static uint64_t content[TOKENS];
+
+/* Written by the children, read here. */
+static struct shared {
+	_Atomic bool running;
+	_Atomic uint64_t steps;
+	char problem[256];
+	uint64_t hash[TOKENS]; /* of the outputs of position i, in an undisturbed run */
+} *shared;
+
+static void die(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(shared->problem, sizeof(shared->problem), fmt, ap);
+	va_end(ap);
+	_exit(1);
+}
+
+/* ---- an engine ------------------------------------------------------------------------------- */
+
+static uint64_t hash_of(const float *x, size_t n)
+{
+	uint64_t h = 0xcbf29ce484222325u;
+
+	for (size_t i = 0; i < n; i++) {
+		uint32_t bits;
+
+		memcpy(&bits, &x[i], sizeof(bits));
+		h = (h ^ bits) * 0x100000001b3u;
+	}
+	return h;
+}
+
+/* Does the sequence run what packs, in the step at this length? */
+static bool packs_at(uint32_t len)
+{
+	return policy >= DELTAKV && len % CODED_SPAN < CODED_SPAN / 2;
+}
+
+/* How much is there still to read of a prompt, in the step at this length? */
+static uint32_t left_to_read(uint32_t len)
+{
+	if (policy == READS)
+		return len % READ_SPAN < READ ? READ - len % READ_SPAN : 0;
+	return len < PROMPT ? PROMPT - len : 0;
+}
+
+/* The step at `len`: a chunk of the prompt, or one token. Returns the hash of what came out. */
+static uint64_t step(struct skv_seq *q, uint32_t len, void (*before_end)(void))
+{
+	uint32_t left = left_to_read(len), n = left > 0 ? CHUNK : 1;
+	size_t size = (size_t)w.model.n_layers * n * w.model.n_heads * w.model.head_dim;
+	float *out = malloc(size * sizeof(*out));
+	int e = policy >= DELTAKV ? skv_seq_policy(q, packs_at(len) ? NULL : "full") : 0;
+	uint64_t h;
+
+	if (e == 0)
+		e = left > 0 ? refmodel_read(&w, q, content + len, n, left - n, out, before_end)
+		             : refmodel_run(&w, q, content + len, 1, false, out, before_end);
+	if (e < 0)
+		die("step at %u: %d %s", len, e, skv_last_error());
+	h = hash_of(out, size);
+	free(out);
+	return h;
+}
+
+/* In few bits: each layer has a record of each block and head, 4 bits a number, and pairs of each channel and 32 of V. */
+static uint64_t low_pages(uint32_t len, bool coded)
+{
+	uint32_t end = coded && len >= CODED_RAW ? (len - CODED_RAW) / LOW_BLOCK * LOW_BLOCK : 0;
+	uint32_t a_page = (uint32_t)(skv_page_bytes(&w.model) / (40 * w.model.head_dim));
+	uint32_t records = (end / LOW_BLOCK * w.model.n_kv_heads + a_page - 1) / a_page;
+
+	return (uint64_t)(skv_pages_of(len) - end / SKV_PAGE_TOKENS + records) * w.model.n_layers;
+}
+
+/* Pages of a sequence of `len` tokens, all of them in rows, or packed as they are before the step that follows. */
+static uint64_t packed_pages(uint32_t len, bool coded)
+{
+	const uint32_t first = SKV_PAGE_TOKENS, stays = first + CODED_RAW;
+	uint32_t end = coded && len >= stays + CODED_BLOCK ? first + (len - stays) / CODED_BLOCK * CODED_BLOCK : 0;
+	uint32_t a_page = (uint32_t)(skv_page_bytes(&w.model) / 32), refs = end ? first : 0, codes = 0, records; /* of a code */
+
+	if (policy == KIVI)
+		return low_pages(len, coded);
+	for (uint32_t t = first; t < end; t++)
+		*((t - first) % WORLD_STRIDE == 0 ? &refs : &codes) += 1;
+	records = (codes + a_page - 1) / a_page + skv_pages_of(refs);
+	return (uint64_t)skv_pages_of(len) * w.model.n_layers +
+	       (w.model.n_layers - 3) * ((uint64_t)records - (end ? (end - first) / SKV_PAGE_TOKENS : 0));
+}
+
+/* Pages resident after the commit that made the sequence `len` tokens long. */
+static uint64_t resident_at(uint32_t len)
+{
+	uint32_t start = len + 1 - (WINDOW - SINKS), gone = 0, pages = skv_pages_of(len);
+
+	/* the first decode step sees the whole prompt */
+	if (policy == H2O && len > PROMPT + 1)
+		gone = pages - skv_pages_of(KEPT_TOKENS);
+	if (policy == ADAKV && len > PROMPT + 1) /* those of the step before, and its own */
+		gone = pages - skv_pages_of((w.model.n_kv_heads > 1 ? 90 : 60) + (len - PROMPT - 2) % 16 + 1);
+	if (policy == RAAS && pages > KEPT_PAGES)
+		gone = pages - KEPT_PAGES;
+	if (policy == STREAMING && len > PROMPT && len + 1 > WINDOW && start / SKV_PAGE_TOKENS > 1)
+		gone = start / SKV_PAGE_TOKENS - 1;
+	return (uint64_t)pages * w.model.n_layers - (uint64_t)gone * (w.model.n_layers - 1);
+}
+
+/* Does the step at this length let pages go? */
+static bool evicts_at(uint32_t len)
+{
+	if (policy >= DELTAKV)
+		return packs_at(len) && (len + 1 - CODED_RAW) % (policy == KIVI ? LOW_BLOCK : CODED_BLOCK) == 0;
+	if (policy == READS) /* what was kept of the prompt goes with its end */
+		return left_to_read(len) == CHUNK;
+	return (len + 2 - (WINDOW - SINKS)) % SKV_PAGE_TOKENS == 0;
+}
+
+/* Is the number of pages one that a sequence of this length has? Quiet steps may have come, or not. */
+static bool pages_fit(uint64_t resident, uint32_t len)
+{
+	uint64_t was, is;
+
+	if (policy < DELTAKV)
+		return resident == resident_at(len);
+	was = packed_pages(len, len > PROMPT && packs_at(len - 1));
+	is = packed_pages(len, len >= PROMPT && packs_at(len));
+	return resident == was || resident == is;
+}
+
+/* Is the sequence as some commit left it? */
+static void check_committed(struct skv_seq *q)
+{
+	uint32_t len;
+	const int32_t *ids = skv_seq_tokens(q, &len);
+	uint64_t resident, total;
+
+	if (len > TOKENS || (len < PROMPT && len % CHUNK != 0))
+		die("length %u is of no step", len);
+	for (uint32_t i = 0; i < len; i++)
+		if (ids[i] != refmodel_token(content[i]))
+			die("token %u of %u is %d, expected %d", i, len, ids[i], refmodel_token(content[i]));
+	if (ids[len] != (len ? refmodel_token(content[len - 1] + 1) : -1))
+		die("next after %u is %d", len, ids[len]);
+	skv_seq_pages(q, &resident, &total);
+	if (!pages_fit(resident, len))
+		die("%llu pages at length %u, expected %llu", (unsigned long long)resident, len,
+		    (unsigned long long)resident_at(len));
+}
+
+/* One that keeps no bounds has the sequence for a while: the next step has to make them. */
+static void lose_bounds(struct skv_client *c)
+{
+	struct skv_session *s;
+	struct skv_seq *q;
+	int e = skv_open(c, &w.model, "full", &s);
+
+	if (e == 0 && skv_seq_attach(s, "victim", &q) == 0)
+		e = skv_seq_detach(q);
+	if (e < 0)
+		die("in between: %d %s", e, skv_last_error());
+	skv_close(s);
+}
+
+static struct skv_seq *take_over(void)
+{
+	struct skv_seq *q;
+	struct skv_client *c;
+	int e = skv_connect(&c, daemon_.socket);
+
+	if (e == 0 && policy == QUEST && rnd_below(3) == 0)
+		lose_bounds(c);
+	if (e == 0)
+		e = skv_open(c, &w.model, specs[policy], &w.session);
+	if (e < 0)
+		die("open: %d %s", e, skv_last_error());
+	e = skv_seq_attach(w.session, "victim", &q);
+	if (e == -ENOENT)
+		e = skv_seq_new(w.session, "victim", 0, &q);
+	if (e < 0)
+		die("attach: %d %s", e, skv_last_error());
+	check_committed(q);
+	return q;
+}
+
+/* A fork that diverges beside the named one, until it has copied a page and more. */
+static void side_branch(struct skv_seq *q)
+{
+	struct skv_seq *branch;
+	uint32_t len = skv_seq_len(q);
+	int e = skv_seq_fork(q, NULL, &branch);
+
+	for (uint32_t i = 0; i < 20 && e == 0; i++) {
+		uint64_t other = refmodel_content(99, len + i);
+
+		e = refmodel_run(&w, branch, &other, 1, false, NULL, NULL);
+	}
+	if (e == 0)
+		e = skv_seq_drop(branch);
+	if (e < 0)
+		die("fork: %d %s", e, skv_last_error());
+}
+
+/* Generate, over and over, until killed; or until the text is complete. */
+static void engine(bool once)
+{
+	struct skv_seq *q = take_over();
+
+	for (;;) {
+		uint32_t len = skv_seq_len(q);
+
+		if (len == FORK_AT)
+			side_branch(q);
+		if (len == TOKENS) {
+			if (once)
+				_exit(0);
+			if (skv_seq_drop(q) < 0 || skv_seq_new(w.session, "victim", 0, &q) < 0)
+				die("again: %s", skv_last_error());
+			continue;
+		}
+		if (step(q, len, NULL) != shared->hash[len])
+			die("outputs at %u differ from the undisturbed run's", len);
+		atomic_fetch_add(&shared->steps, 1);
+		atomic_store(&shared->running, true);
+	}
+}
+
+/* Generate up to a step that evicts, or to any; then stop in front of its skv_step_end, traced. */
+static void halt(void)
+{
+	raise(SIGSTOP);
+}
+
+static void traced_engine(bool evicting)
+{
+	struct skv_seq *q;
+	uint32_t len, target;
+
+	ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+	q = take_over();
+	len = skv_seq_len(q);
+	if (len > TOKENS - READ_SPAN) { /* pages go once in so many tokens, or more often */
+		if (skv_seq_drop(q) < 0 || skv_seq_new(w.session, "victim", 0, &q) < 0)
+			die("again: %s", skv_last_error());
+		len = 0;
+	}
+	for (target = len; len < WINDOW + 40 || len < target + rnd_below(3) ||
+			   (evicting && !evicts_at(len));
+	     len = skv_seq_len(q))
+		if (step(q, len, NULL) != shared->hash[len])
+			die("outputs at %u differ from the undisturbed run's", len);
+	step(q, len, halt);
+	halt();
+	die("lived on");
+}
+
+/* Generate up to where what was in rows is packed, or the other way; then stop in front of that step. */
+static void switching_engine(bool packing)
+{
+	struct skv_seq *q = take_over();
+	uint32_t len;
+
+	for (len = skv_seq_len(q); len < PROMPT || len == TOKENS || len % (CODED_SPAN / 2) != 0 || packs_at(len) != packing;
+	     len = skv_seq_len(q)) {
+		if (len == TOKENS && (skv_seq_drop(q) < 0 || skv_seq_new(w.session, "victim", 0, &q) < 0))
+			die("again: %s", skv_last_error());
+		len = skv_seq_len(q);
+		if (step(q, len, NULL) != shared->hash[len])
+			die("outputs at %u differ from the undisturbed run's", len);
+	}
+	halt();
+	if (step(q, len, NULL) != shared->hash[len])
+		die("outputs at %u, after a swap, differ from the undisturbed run's", len);
+	atomic_store(&shared->running, true);
+	halt();
+}
+
+/* ---- the other side -------------------------------------------------------------------------- */
+
+static pid_t start(void (*body)(bool), bool arg)
+{
+	pid_t pid;
+
+	atomic_store(&shared->running, false);
+	pid = fork();
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		body(arg);
+	}
+	return pid;
+}
+
+/* Pages on lease; there may be no pool yet, or none any more. */
+static uint64_t leased(void)
+{
+	json_t *j = raw_query(op, SKV_QUERY_POOLS), *pools = json_object_get(j, "pools"), *p;
+	uint64_t n = 0;
+	size_t i;
+
+	json_array_foreach(pools, i, p)
+		n += (uint64_t)json_integer_value(json_object_get(p, "lease"));
+	json_decref(j);
+	return n;
+}
+
+/* SIGKILL, and the books must be right again soon after the process is gone. Returns how long it took. */
+static double end(pid_t pid)
+{
+	double begin, took;
+	int status;
+
+	kill(pid, SIGKILL);
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	begin = fix_now();
+	ck_assert_msg(WIFSIGNALED(status), "an engine found something wrong: %s", shared->problem);
+	do {
+		took = fix_now() - begin;
+		ck_assert_msg(took < RECLAIM_S, "pages are not back after %.0f ms", took * 1000);
+	} while (leased() > 0);
+	return took;
+}
+
+static void setup(void)
+{
+	char codec[80];
+
+	fix_start_process(&daemon_, NULL);
+	op = raw_hello(daemon_.socket);
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	refmodel_model(&w.model, "kill", rnd_below(3), TOKENS);
+	refmodel_packable(&w.model);
+	snprintf(codec, sizeof(codec), "%.60s/codec", daemon_.dir);
+	refmodel_codec(&w.model, 1, codec);
+	snprintf(packs, sizeof(packs), "%s&file=%s", specs[DELTAKV], codec);
+	specs[DELTAKV] = packs;
+	for (uint32_t i = 0; i < TOKENS; i++)
+		content[i] = refmodel_content(7, i);
+}
+
+static void undisturbed(void *unused)
+{
+	struct skv_client *c;
+	struct skv_seq *q;
+
+	(void)unused;
+	OK(skv_connect(&c, daemon_.socket));
+	OK(skv_open(c, &w.model, specs[policy], &w.session));
+	OK(skv_seq_new(w.session, NULL, 0, &q));
+	for (uint32_t len = 0; len < TOKENS; len = skv_seq_len(q)) {
+		shared->hash[len] = step(q, len, NULL);
+		check_committed(q);
+	}
+	skv_disconnect(c);
+}
+
+static void finish(void)
+{
+	pid_t pid = start(engine, true);
+	int status;
+
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_msg(status == 0, "the last engine: %s", shared->problem);
+	raw_close(op);
+	fix_stop(&daemon_); /* and the books balance */
+}
+
+START_TEST(any_time)
+{
+	double worst = 0;
+
+	policy = _i;
+	fix_in_child(0, undisturbed, NULL);
+	for (int i = 0; i < TIMED_KILLS; i++) {
+		pid_t pid = start(engine, false);
+		double took;
+
+		/* some die while they connect and attach */
+		while (i % 8 && !atomic_load(&shared->running) && waitpid(pid, NULL, WNOHANG) == 0)
+			usleep(200);
+		usleep(rnd_below(15000));
+		took = end(pid);
+		if (took > worst)
+			worst = took;
+	}
+	printf("%s, killed at any time: %d engines, %llu steps, pages back after %.1f ms at most\n", specs[policy],
+	       TIMED_KILLS, (unsigned long long)atomic_load(&shared->steps), worst * 1000);
+	finish();
+}
+END_TEST
+
+/* Let the child run n instructions, or up to its next stop; how many it ran. */
+static uint32_t single_step(pid_t pid, uint32_t n)
+{
+	int status;
+
+	for (uint32_t i = 0; i < n; i++) {
+		ck_assert_int_eq(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
+		ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+		ck_assert_msg(WIFSTOPPED(status), "%s", shared->problem);
+		if (WSTOPSIG(status) != SIGTRAP)
+			return i;
+	}
+	return n;
+}
+
+static const int stepped[] = {STREAMING, H2O, RAAS, ADAKV, READS, DELTAKV, KIVI};
+
+START_TEST(any_instruction)
+{
+	uint32_t length[2] = {20000, stepped[_i] >= DELTAKV ? 300000 : 20000}; /* of skv_step_end in instructions, found out by the first that gets through */
+	int inside = 0;
+
+	policy = stepped[_i];
+	if (STEPPED_KILLS == 0) {
+		raw_close(op);
+		fix_stop(&daemon_);
+		return;
+	}
+	fix_in_child(0, undisturbed, NULL);
+	for (int i = 0; i < STEPPED_KILLS; i++) {
+		bool evicting = i % 4 != 0;
+		pid_t pid = start(traced_engine, evicting);
+		uint32_t n = i < 2 ? length[evicting] : rnd_below(length[evicting]) + 1, ran;
+		int status;
+
+		ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+		ck_assert_msg(WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP, "%#x %s", (unsigned)status, shared->problem);
+		ran = single_step(pid, n);
+		inside += ran == n;
+		if (ran < length[evicting] && ran < n)
+			length[evicting] = ran;
+		end(pid);
+	}
+	printf("%s, killed at any instruction of skv_step_end: %d engines, %d inside of its %u to %u instructions\n",
+	       specs[policy], STEPPED_KILLS, inside, length[0], length[1]);
+	finish();
+}
+END_TEST
+
+/* A step without tokens is that: before it and after it all is as in the undisturbed run. */
+START_TEST(any_swap)
+{
+	int before = 0;
+
+	policy = DELTAKV;
+	fix_in_child(0, undisturbed, NULL);
+	for (int i = 0; i < TIMED_KILLS / 2; i++) {
+		pid_t pid = start(switching_engine, i % 2);
+		double until;
+		int status;
+
+		ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
+		ck_assert_msg(WIFSTOPPED(status), "%s", shared->problem);
+		until = fix_now() + rnd_unit() * SWAP_S;
+		kill(pid, SIGCONT);
+		while (fix_now() < until)
+			;
+		before += !atomic_load(&shared->running);
+		end(pid);
+	}
+	printf("%s, killed in swaps: %d engines, %d before the step's end\n", specs[policy], TIMED_KILLS / 2, before);
+	finish();
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("client-kill");
+	TCase *t = tcase_create("kill");
+
+	tcase_add_checked_fixture(t, setup, NULL);
+	tcase_set_timeout(t, 200);
+	tcase_add_loop_test(t, any_time, 0, POLICIES);
+	tcase_add_test(t, any_swap);
+	if (!devmem_is_device()) /* there the device commits */
+		tcase_add_loop_test(t, any_instruction, 0, 7);
+	suite_add_tcase(s, t);
+	return s;
+}
+
+int main(void)
+{
+	return run_suite(suite(), "test-client-kill");
+}

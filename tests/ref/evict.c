@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/ref/evict.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool ref_place(const struct ref_unit *was, uint32_t extent, struct ref_unit *now, uint32_t units, uint32_t new_pos,
+               uint32_t *from)
+{
+	uint32_t *source = malloc((extent + 1) * sizeof *source), n = 0, used = 0;
+	bool fits;
+
+	for (uint32_t u = units; u < extent; u++)
+		if (was[u].alive)
+			source[n++] = u;
+	if (new_pos != REF_NONE)
+		source[n++] = REF_NONE; /* the last of those that want a place */
+	for (uint32_t u = 0; u < units; u++) {
+		bool taken = u < extent && was[u].alive;
+		from[u] = taken || used == n ? u : source[used];
+		used += !taken;
+		if (from[u] == REF_NONE)
+			now[u] = (struct ref_unit){.alive = true, .pos = new_pos};
+		else
+			now[u] = from[u] < extent ? was[from[u]] : (struct ref_unit){0};
+	}
+	fits = used == n;
+	free(source);
+	return fits;
+}
+
+uint32_t ref_latest(const struct ref_unit *unit, uint32_t n)
+{
+	uint32_t at = 0;
+	for (uint32_t u = 1; u < n; u++)
+		if (unit[u].pos > unit[at].pos)
+			at = u;
+	return at;
+}
+
+/* ---- choices --------------------------------------------------------------------------------- */
+
+/* What is sorted: the first ones stay. */
+struct entry {
+	int group; /* lower first */
+	double rank; /* higher first */
+	uint32_t pos;
+	bool old_first; /* of equals the higher pos first, else the lower one */
+	uint32_t u;
+};
+
+static int by_merit(const void *a, const void *b)
+{
+	const struct entry *x = a, *y = b;
+	if (x->group != y->group)
+		return x->group < y->group ? -1 : 1;
+	if (x->rank != y->rank)
+		return x->rank > y->rank ? -1 : 1;
+	if (x->pos == y->pos)
+		return 0;
+	return (x->pos < y->pos) != x->old_first ? -1 : 1;
+}
+
+static double plain(double rank)
+{
+	return isnan(rank) ? -INFINITY : rank;
+}
+
+void ref_keep(struct ref_unit *unit, uint32_t n, const struct ref_keep *k, const double *rank)
+{
+	struct entry *e = calloc(n ? n : 1, sizeof *e);
+
+	if (k->keep >= n) {
+		free(e);
+		return;
+	}
+	for (uint32_t u = 0; u < n; u++) { /* by age: all of one group and rank */
+		e[u] = (struct entry){.pos = unit[u].pos, .old_first = true, .u = u};
+	}
+	qsort(e, n, sizeof *e, by_merit);
+	for (uint32_t x = 0; x < n; x++) {
+		e[x].group = x < k->recent ? 0 : e[x].pos < k->pinned ? 1 : 2;
+		e[x].rank = plain(rank ? rank[e[x].u] : unit[e[x].u].value);
+		e[x].old_first = k->old_first;
+	}
+	qsort(e, n, sizeof *e, by_merit);
+	for (uint32_t x = 0; x < n; x++) {
+		unit[e[x].u].alive = x < k->keep;
+		if (x < k->keep && k->forget)
+			unit[e[x].u].value = 0;
+	}
+	free(e);
+}
+
+/* Of the candidates of e[n] the first `want` in the order that `latest` says: by pos, or by rank; they are awake. */
+static void wake(struct entry *e, uint32_t n, uint32_t want, bool latest, bool *awake)
+{
+	struct entry *some = calloc(n + 1, sizeof *some);
+	uint32_t m = 0;
+
+	for (uint32_t x = 0; x < n; x++)
+		if (!awake[e[x].u]) {
+			some[m] = e[x];
+			some[m].rank = latest ? e[x].pos : e[x].rank;
+			m++;
+		}
+	qsort(some, m, sizeof *some, by_merit);
+	for (uint32_t x = 0; x < m && x < want; x++)
+		awake[some[x].u] = true;
+	free(some);
+}
+
+static uint32_t count(const bool *awake, uint32_t from, uint32_t end)
+{
+	uint32_t n = 0;
+
+	for (uint32_t u = from; u < end; u++)
+		n += awake[u];
+	return n;
+}
+
+void ref_allot(struct ref_unit *const *unit, uint32_t heads, uint32_t n, const struct ref_allot *a,
+               const double *const *rank)
+{
+	struct entry *e = calloc((size_t)heads * n + 1, sizeof *e);
+	bool *awake = calloc((size_t)heads * n + 1, sizeof *awake);
+	uint32_t m = 0;
+
+	for (uint32_t h = 0; h < heads; h++) {
+		const uint32_t first = m;
+		for (uint32_t u = 0; u < n; u++)
+			if (unit[h][u].alive && !signbit(unit[h][u].value)) /* pos and head: of equals the lower ones */
+				e[m++] = (struct entry){.rank = plain(rank[h][u]), .pos = unit[h][u].pos * heads + h, .u = h * n + u};
+		wake(e + first, m - first, a->recent, true, awake);
+		wake(e + first, m - first, a->sure - count(awake, h * n, (h + 1) * n), false, awake);
+	}
+	wake(e, m, heads * a->awake - count(awake, 0, heads * n), false, awake);
+	for (uint32_t x = 0; x < m; x++) {
+		struct ref_unit *u = &unit[e[x].u / n][e[x].u % n];
+		u->value = awake[e[x].u] ? u->value : -u->value;
+	}
+	free(awake);
+	free(e);
+}
+
+void ref_best_entries(const struct ref_unit *unit, uint32_t n, const double *score, const bool *may, uint32_t want, bool *chosen)
+{
+	struct entry *e = calloc(n ? n : 1, sizeof *e);
+	uint32_t m = 0;
+
+	for (uint32_t u = 0; u < n; u++) {
+		chosen[u] = false;
+		if (may[u])
+			e[m++] = (struct entry){.rank = plain(score[u]), .pos = unit[u].pos, .u = u};
+	}
+	qsort(e, m, sizeof *e, by_merit);
+	for (uint32_t x = 0; x < m && x < want; x++)
+		chosen[e[x].u] = true;
+	free(e);
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+static double dot(const float *a, const float *b, uint32_t dim)
+{
+	double sum = 0;
+	for (uint32_t d = 0; d < dim; d++)
+		sum += (double)a[d] * b[d];
+	return sum;
+}
+
+/* All pairs. */
+static void redundancy(uint32_t n, const float *k, uint32_t stride, uint32_t dim, double *ret)
+{
+	double *length = calloc(n ? n : 1, sizeof *length), sum = 0;
+
+	for (uint32_t u = 0; u < n; u++)
+		length[u] = sqrt(dot(k + (size_t)u * stride, k + (size_t)u * stride, dim));
+	for (uint32_t u = 0; u < n; u++) {
+		double similar = 0;
+		for (uint32_t v = 0; v < n; v++)
+			if (length[u] > 0 && length[v] > 0)
+				similar += dot(k + (size_t)u * stride, k + (size_t)v * stride, dim) / length[u] / length[v];
+		ret[u] = exp(similar / n);
+		sum += ret[u];
+	}
+	for (uint32_t u = 0; u < n; u++)
+		ret[u] /= sum;
+	free(length);
+}
+
+void ref_rank(const struct ref_unit *unit, uint32_t n, uint32_t width, double lambda, const float *k, uint32_t stride,
+              uint32_t dim, double *rank)
+{
+	double *alike = calloc(n ? n : 1, sizeof *alike), sum = 0;
+	const uint32_t half = width / 2;
+
+	for (uint32_t u = 0; u < n; u++) {
+		rank[u] = 0;
+		for (uint32_t v = 0; v < n; v++)
+			if (unit[v].pos + half >= unit[u].pos && unit[v].pos <= unit[u].pos + half && !signbit(unit[v].value))
+				rank[u] += unit[v].value;
+		rank[u] /= width ? width : 1;
+		sum += rank[u];
+		if (signbit(unit[u].value))
+			rank[u] = -INFINITY;
+	}
+	if (lambda > 0) {
+		redundancy(n, k, stride, dim, alike);
+		for (uint32_t u = 0; u < n; u++)
+			rank[u] = lambda * (sum > 0 ? rank[u] / sum : 0) - (1 - lambda) * alike[u];
+	}
+	free(alike);
+}
+
+void ref_weights(const float *score, uint32_t rows, uint32_t stride, uint32_t n, double scale, double *weight)
+{
+	memset(weight, 0, n * sizeof *weight);
+	for (uint32_t r = 0; r < rows; r++) {
+		const float *x = score + (size_t)r * stride;
+		double max = -INFINITY, sum = 0;
+		for (uint32_t u = 0; u < n; u++)
+			max = fmax(max, x[u]);
+		for (uint32_t u = 0; u < n; u++)
+			sum += x[u] > -INFINITY ? exp(scale * (x[u] - max)) : 0;
+		for (uint32_t u = 0; u < n; u++)
+			weight[u] += x[u] > -INFINITY ? exp(scale * (x[u] - max)) / sum / rows : 0;
+	}
+}

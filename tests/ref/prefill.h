@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/ref/prefill.h - what rows of a prompt should see, and what should come out, in double precision and plain loops.
+ *
+ * From what policy.h says of prefill methods and from their papers alone: it knows nothing of pages, chunks or kernels.
+ * A prompt is one sequence's in one layer, as a whole: how it is cut is nobody's business here.
+ */
+#ifndef SKV_REF_SPARSE_H
+#define SKV_REF_SPARSE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sparsekv/policy.h>
+
+/* Rows [from, to) of a sequence are the prompt; K and V are of all its tokens [0, to). */
+struct ref_rows {
+	uint32_t n_heads, n_kv_heads, dim;
+	double scale;
+	uint32_t from, to;
+	const float *q;     /* [to - from][n_heads][dim] */
+	const float *k, *v; /* [to][n_kv_heads][dim] */
+	const bool *there;  /* [to]: false in holes */
+};
+
+/* The row that speaks for row p where every x-th does. */
+uint32_t ref_begin(const struct ref_rows *, uint32_t p, uint32_t x);
+
+/* ---- outputs --------------------------------------------------------------------------------- */
+
+/* Which rows are dense, and what is added to the others. */
+struct ref_correct {
+	uint32_t gamma;   /* 0: no row for this reason */
+	bool delta;       /* Eq. 6, else Eq. 5 */
+	uint32_t dense;   /* rows from here on, the tail */
+	uint32_t segment; /* 0, or the first SKV_MINFERENCE_ROWS rows of each segment */
+};
+
+bool ref_dense(const struct ref_rows *, const struct ref_correct *, uint32_t p);
+
+/* Where the tail begins that a correction makes dense: s % gamma + tail rows before the end. */
+uint32_t ref_tail(uint32_t end, uint32_t gamma, uint32_t tail);
+
+/* What row p of a q head sees if it is not dense: sets visible[0, p], which are false. Holes do not matter. */
+typedef void ref_see_fn(const void *ctx, uint32_t p, uint32_t head, bool *visible);
+
+/* Attention of one row of one q head; `see` NULL: dense. weight[p + 1] may be NULL. */
+void ref_row(const struct ref_rows *, uint32_t p, uint32_t head, ref_see_fn *see, const void *ctx, double *out,
+             double *weight);
+
+/* All rows: out [to - from][n_heads][dim]. */
+void ref_prompt(const struct ref_rows *, const struct ref_correct *, ref_see_fn *see, const void *ctx, double *out);
+
+/* ---- choices --------------------------------------------------------------------------------- */
+
+/* Kascade: weights over [0, x) of the row that speaks for the tile at x, summed over the group of kv head h. */
+void ref_tile_weights(const struct ref_rows *, uint32_t x, uint32_t h, double *weight);
+
+/* The k largest of weight[n], the first `forced` among them; of equals the lower, none that is not there (NULL: all are). */
+void ref_mark_topk(const double *weight, uint32_t n, uint32_t k, uint32_t forced, const bool *there, bool *chosen);
+
+/* HiP: which tokens of [sinks, x - window) the q head's row chooses for the tile of 64 at x. */
+void ref_stages(const struct ref_rows *, const struct skv_prefill *, uint32_t x, uint32_t head, bool *chosen);
+
+/*
+ * MInference: by the weights of the first SKV_MINFERENCE_ROWS rows of the segment that begins with row `begin`, the sums over a
+ * token (column) and over a distance (diagonal), [begin + SKV_MINFERENCE_ROWS] each. So many rows must have come.
+ */
+void ref_lines(const struct ref_rows *, uint32_t begin, uint32_t head, double *column, double *diagonal);
+
+/* ---- a plan ---------------------------------------------------------------------------------- */
+
+/* All rows as a plan has it (not SKV_PREFILL_DENSE). `source`: of Kascade the prompt in layer plan->source, else NULL. */
+void ref_prefill(const struct ref_rows *, const struct ref_rows *source, const struct skv_prefill *plan, double *out);
+
+#endif

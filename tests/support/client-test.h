@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/support/client-test.h - what the tests of libclient/ have in common. */
+#ifndef SKV_CLIENT_TEST_H
+#define SKV_CLIENT_TEST_H
+
+#include <check.h>
+#include <sparsekv/client.h>
+
+#include "tests/support/daemon-fixture.h"
+#include "tests/support/device-helper.h"
+#include "tests/support/random.h"
+#include "tests/support/reference-model.h"
+
+#define OK(call)                                                                                            \
+	do {                                                                                                \
+		int ok_ = (call);                                                                           \
+		ck_assert_msg(ok_ == 0, "%s: %d %s", #call, ok_, skv_last_error());                         \
+	} while (0)
+
+/* The call fails with `error`, and the last error's text has `word` in it. */
+#define FAILS(call, error, word)                                                                            \
+	do {                                                                                                \
+		int got_ = (call);                                                                          \
+		ck_assert_msg(got_ == -(error), "%s: %d %s, expected %d", #call, got_, skv_last_error(),    \
+		              -(error));                                                                    \
+		ck_assert_msg(strstr(skv_last_error(), word), "%s: '%s' does not say '%s'", #call,          \
+		              skv_last_error(), word);                                                      \
+	} while (0)
+
+/* The spec that something runs, as this one says. */
+#define RUNS_SPEC(canonical, spec)                                                                               \
+	do {                                                                                                \
+		const char *runs_ = (canonical), *says_ = (spec);                                           \
+		ck_assert_msg(refmodel_runs(runs_, says_), "runs %s, expected %s", runs_, says_);              \
+	} while (0)
+
+#if defined(__SANITIZE_ADDRESS__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED 0
+#endif
+
+/* Under valgrind or a sanitizer: times mean little, and the tool makes system calls and allocations of its own. */
+static inline bool slowed(void)
+{
+	return SANITIZED || rnd_hurried();
+}
+
+/* Run the suite as a program; the exit status. */
+static inline int run_suite(Suite *s, const char *program)
+{
+	SRunner *r = srunner_create(s);
+	int failed;
+
+	rnd_seed(program);
+	srunner_run_all(r, CK_ENV);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+#endif

@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/core-peer.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "common/fd.h"
+
+struct test_mem mem;
+struct skv_core *core;
+uint32_t n_corrupt;
+char corrupt_why[256];
+static uint32_t fds_before;
+
+static int test_create(const struct skv_mem_ops *ops, size_t bytes, struct skv_mem_handle *ret)
+{
+	struct test_mem *m = (struct test_mem *)ops;
+	int r;
+
+	if (m->fail_after == 0)
+		return -ENOMEM;
+	if (m->fail_after > 0)
+		m->fail_after--;
+	r = skv_mem_host.create(&skv_mem_host, bytes, ret);
+	if (r == 0) {
+		m->bytes += bytes;
+		m->made++;
+	}
+	return r;
+}
+
+static void test_destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle, size_t bytes)
+{
+	struct test_mem *m = (struct test_mem *)ops;
+
+	m->bytes -= bytes;
+	m->destroyed++;
+	skv_mem_host.destroy(&skv_mem_host, handle, bytes);
+}
+
+void test_mem_init(struct test_mem *m)
+{
+	*m = (struct test_mem){.ops = skv_mem_host, .fail_after = -1};
+	m->ops.create = test_create;
+	m->ops.destroy = test_destroy;
+}
+
+struct skv_core_config books_config(void)
+{
+	return (struct skv_core_config){
+		.pool_bytes = 8 << 20,
+		.segment_bytes = 64 << 10,
+		.account_bytes = 4 << 20,
+		.device_bytes = 8 << 20,
+		.device_segment_bytes = 64 << 10,
+		.account_clients = 4,
+		.account_sequences = 8,
+		.max_clients = 6,
+		.max_sequences = 12,
+		.max_sessions = 8,
+		.max_pools = 4,
+		.account_pools = 3,
+		.client_sessions = 5,
+	};
+}
+
+static void on_corrupt(void *data, uid_t uid, const char *m, const char *name, const char *why)
+{
+	(void)data;
+	ck_assert_uint_ge(uid, 1000);
+	ck_assert_str_ne(m, "");
+	ck_assert_ptr_nonnull(name);
+	snprintf(corrupt_why, sizeof(corrupt_why), "%s", why);
+	n_corrupt++;
+}
+
+void books_open(const struct skv_core_config *config)
+{
+	fds_before = count_fds();
+	test_mem_init(&mem);
+	ck_assert_int_eq(skv_core_new(config, &mem.ops, &core), 0);
+	n_corrupt = 0;
+	skv_core_on_corrupt(core, on_corrupt, NULL);
+	books_even();
+}
+
+void books_even(void)
+{
+	const char *problem = skv_core_balance(core, false);
+
+	ck_assert_msg(!problem, "%s", problem);
+}
+
+void books_close(void)
+{
+	const char *problem;
+
+	books_even();
+	skv_core_drop_all(core);
+	problem = skv_core_balance(core, true);
+	ck_assert_msg(!problem, "%s", problem);
+	ck_assert_uint_eq(mem.bytes, 0);
+	core = skv_core_free(core);
+	ck_assert_uint_eq(count_fds(), fds_before);
+}
+
+struct find_pool {
+	uint32_t pool;
+	struct skv_core_pool_view found;
+};
+
+static void find_pool(void *data, const struct skv_core_pool_view *v)
+{
+	struct find_pool *f = data;
+
+	if (v->pool == f->pool)
+		f->found = *v;
+}
+
+struct skv_core_pool_view books_pool(uint32_t pool)
+{
+	struct find_pool f = {.pool = pool};
+
+	skv_core_pools(core, find_pool, &f);
+	return f.found;
+}
+
+void ck_same_pool(const struct skv_core_pool_view *a, const struct skv_core_pool_view *b)
+{
+	ck_assert_uint_eq(a->pool, b->pool);
+	ck_assert_uint_eq(a->uid, b->uid);
+	ck_assert_uint_eq(a->segments, b->segments);
+	ck_assert_uint_eq(a->pages, b->pages);
+	ck_assert_uint_eq(a->free, b->free);
+	ck_assert_uint_eq(a->lease, b->lease);
+	ck_assert_uint_eq(a->seq, b->seq);
+	ck_assert_uint_eq(a->shared, b->shared);
+}
+
+static void find_account(void *data, const struct skv_core_account_view *v)
+{
+	struct skv_core_account_view *to = data;
+
+	if (v->uid == to->uid)
+		*to = *v;
+}
+
+struct skv_core_account_view books_account(uid_t uid)
+{
+	struct skv_core_account_view v = {.uid = uid};
+
+	skv_core_accounts(core, find_account, &v);
+	return v;
+}
+
+struct find_seq {
+	const char *name;
+	uint32_t found;
+	struct skv_core_seq_view v;
+};
+
+static void find_seq(void *data, const struct skv_core_seq_view *v)
+{
+	struct find_seq *f = data;
+
+	if (!strcmp(v->name, f->name)) {
+		f->v = *v;
+		f->found++;
+	}
+}
+
+struct skv_core_seq_view books_seq(const char *name)
+{
+	struct find_seq f = {.name = name};
+
+	skv_core_seqs(core, find_seq, &f);
+	ck_assert_uint_eq(f.found, 1);
+	return f.v;
+}
+
+bool books_has_seq(const char *name)
+{
+	struct find_seq f = {.name = name};
+
+	skv_core_seqs(core, find_seq, &f);
+	return f.found;
+}
+
+void pool_is(const struct peer *p, uint64_t lease, uint64_t seq, uint64_t shared)
+{
+	struct skv_core_pool_view v = books_pool(p->session.pool);
+
+	ck_assert_uint_eq(v.lease, lease);
+	ck_assert_uint_eq(v.seq, seq);
+	ck_assert_uint_eq(v.shared, shared);
+	ck_assert_uint_eq(v.free, v.pages - lease - seq - shared);
+	books_even();
+}
+
+struct skv_model test_model(const char *name, uint32_t n_layers, uint32_t head_dim)
+{
+	struct skv_model m = SKV_MODEL_INIT;
+
+	m.n_layers = n_layers;
+	m.n_heads = m.n_kv_heads = 1;
+	m.head_dim = head_dim;
+	m.kv_dtype = SKV_F16;
+	m.max_tokens = 65536;
+	snprintf(m.name, sizeof(m.name), "%s", name);
+	return m;
+}
+
+void peer_join(struct peer *p, uid_t uid, const struct skv_model *m)
+{
+	*p = (struct peer){.model = *m};
+	ck_assert_int_eq(skv_core_client_add(core, uid, 1, "test", &p->client), 0);
+	ck_assert_int_eq(skv_core_session_open(core, p->client, m, "full", 1, &p->session), 0);
+}
+
+void peer_die(struct peer *p)
+{
+	ck_assert_int_eq(skv_core_client_gone(core, p->client), 0);
+	free(p->stock);
+	*p = (struct peer){0};
+}
+
+void peer_hear(struct peer *p)
+{
+	struct skv_core_segment s;
+
+	while (skv_core_next_segment(core, p->client, &s))
+		if (s.gone)
+			ck_assert_int_eq(skv_core_segment_ack(core, p->client, s.pool, s.segment), 0);
+}
+
+void peer_stock(struct peer *p, uint32_t page)
+{
+	if (p->n_stock == p->room) {
+		p->room = p->room ? p->room * 2 : 64;
+		p->stock = realloc(p->stock, p->room * sizeof(*p->stock));
+		ck_assert_ptr_nonnull(p->stock);
+	}
+	p->stock[p->n_stock++] = page;
+}
+
+int peer_lease(struct peer *p, uint32_t least, uint32_t most)
+{
+	static struct skv_wire_run runs[SKV_WIRE_MAX_RUNS];
+	uint32_t n, got = 0, end = 0;
+	int r = skv_core_lease_get(core, p->client, p->session.session, least, most, runs, SKV_WIRE_MAX_RUNS,
+	                           &n);
+
+	if (r)
+		return r;
+	for (uint32_t i = 0; i < n; i++) {
+		ck_assert_uint_gt(runs[i].count, 0);
+		ck_assert_msg(!i || runs[i].first > end, "runs are ascending and apart");
+		end = runs[i].first + runs[i].count;
+		got += runs[i].count;
+		for (uint32_t page = runs[i].first; page < end; page++)
+			peer_stock(p, page);
+	}
+	ck_assert_uint_ge(got, least);
+	ck_assert_uint_le(got, most);
+	peer_hear(p);
+	return 0;
+}
+
+uint32_t peer_take(struct peer *p)
+{
+	if (!p->n_stock)
+		ck_assert_msg(peer_lease(p, 1, 64) == 0, "%s", skv_core_why(core));
+	return p->stock[--p->n_stock];
+}
+
+void held_open(struct held *h, const struct peer *p, const struct skv_core_seq_info *info)
+{
+	void *map;
+
+	h->seq = info->seq;
+	skv_seqmem_layout(&p->model, info->max_tokens, &h->layout);
+	ck_assert_uint_eq(h->layout.total, info->bytes);
+	ck_assert_int_eq(skv_map_fd(info->fd, info->bytes, PROT_READ | PROT_WRITE, 1, &map), 0);
+	h->mem = map;
+}
+
+void held_close(struct held *h)
+{
+	munmap(h->mem, h->layout.total);
+	*h = (struct held){0};
+}
+
+void held_new(struct held *h, struct peer *p, const char *name, uint32_t max_tokens)
+{
+	struct skv_core_seq_info info;
+
+	ck_assert_int_eq(skv_core_seq_new(core, p->client, p->session.session, name, max_tokens, &info), 0);
+	held_open(h, p, &info);
+}
+
+uint32_t held_len(const struct held *h)
+{
+	return skv_commit_len(atomic_load(&h->mem->commit));
+}
+
+skv_pte held_entry(const struct held *h, uint32_t table, uint32_t index)
+{
+	return skv_seqmem_table(h->mem, &h->layout, table)[index];
+}
+
+int held_attach(struct held *h, struct peer *p, const char *name)
+{
+	struct skv_core_seq_info info;
+	int r = skv_core_seq_attach(core, p->client, p->session.session, name, &info);
+
+	if (r == 0)
+		held_open(h, p, &info);
+	return r;
+}
+
+int held_fork(struct held *child, struct held *parent, struct peer *p, const char *name)
+{
+	struct skv_core_seq_info info;
+	int r = skv_core_seq_fork(core, p->client, p->session.session, parent->seq, name, &info);
+
+	if (r == 0)
+		held_open(child, p, &info);
+	return r;
+}
+
+int held_detach(struct held *h, struct peer *p)
+{
+	int r = skv_core_seq_detach(core, p->client, p->session.session, h->seq);
+
+	held_close(h);
+	return r;
+}
+
+void held_drop(struct held *h, struct peer *p)
+{
+	ck_assert_int_eq(skv_core_seq_drop(core, p->client, p->session.session, h->seq), 0);
+	for (uint32_t t = 0; t < h->layout.n_tables; t++)
+		for (uint32_t i = 0; i < skv_pages_of(held_len(h)); i++)
+			if (skv_pte_kind(held_entry(h, t, i)) == SKV_PTE_PRIVATE)
+				peer_stock(p, skv_pte_id(held_entry(h, t, i)));
+	held_close(h);
+}
+
+void held_write(struct held *h, struct peer *p, uint32_t n_tokens, uint32_t *ret_cow, uint32_t *ret_n)
+{
+	uint32_t len = held_len(h), have = skv_pages_of(len), want = skv_pages_of(len + n_tokens), n_cow = 0;
+
+	for (uint32_t layer = 0; layer < h->layout.n_layers; layer++) {
+		skv_pte *table = skv_seqmem_table(h->mem, &h->layout, layer);
+
+		if (len % SKV_PAGE_TOKENS && skv_pte_kind(table[have - 1]) == SKV_PTE_SHARED) {
+			ret_cow[n_cow++] = skv_pte_id(table[have - 1]);
+			table[have - 1] = skv_pte_make(SKV_PTE_PRIVATE, peer_take(p));
+		}
+		for (uint32_t i = have; i < want; i++)
+			table[i] = skv_pte_make(SKV_PTE_PRIVATE, peer_take(p));
+	}
+	*ret_n = n_cow;
+}
+
+void held_commit(struct held *h, uint32_t n_tokens)
+{
+	uint64_t was = atomic_load(&h->mem->commit);
+
+	atomic_store(&h->mem->commit,
+	             (uint64_t)(skv_commit_epoch(was) + 1) << 32 | (skv_commit_len(was) + n_tokens));
+}
+
+void held_append(struct held *h, struct peer *p, uint32_t n_tokens)
+{
+	uint32_t cow[SKV_MAX_LAYERS], n;
+
+	held_write(h, p, n_tokens, cow, &n);
+	held_commit(h, n_tokens);
+	for (uint32_t i = 0; i < n; i++) {
+		struct skv_wire_run run = {cow[i], 1};
+
+		ck_assert_int_eq(skv_core_seq_release(core, p->client, p->session.session, h->seq, &run, 1),
+		                 0);
+	}
+}
+
+void held_evict(struct held *h, uint32_t layer, uint32_t n, enum journal_point stop)
+{
+	struct skv_eviction *j = skv_seqmem_journal(h->mem, &h->layout);
+	skv_pte *table = skv_seqmem_table(h->mem, &h->layout, layer);
+
+	atomic_store(&h->mem->journal_epoch, skv_commit_epoch(h->mem->commit) + 1);
+	for (uint32_t i = 0; i < n; i++)
+		j[i] = (struct skv_eviction){layer, i};
+	atomic_store(&h->mem->journal_n, n);
+	if (stop == JOURNAL_WRITTEN)
+		return;
+	held_commit(h, 0);
+	for (uint32_t i = 0; i < n && stop != JOURNAL_COMMITTED; i++) {
+		table[i] = skv_pte_make(SKV_PTE_HOLE, 0);
+		if (stop == JOURNAL_HALF_DONE && i == n / 2)
+			return;
+	}
+	if (stop == JOURNAL_DONE)
+		atomic_store(&h->mem->journal_n, 0);
+}
+
+uint32_t count_fds(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	uint32_t n = 0;
+
+	ck_assert_ptr_nonnull(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}

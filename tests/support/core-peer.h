@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/support/core-peer.h - a client of the books as the tests play it: leases, sequences, steps, deaths.
+ *
+ * It does what the client library does, with the same memory and in the same order, so that it can
+ * also stop half-way or do it wrong. No daemon, no socket, no attention.
+ */
+#ifndef SKV_TESTS_CORE_PEER_H
+#define SKV_TESTS_CORE_PEER_H
+
+#include "daemon/core/core.h"
+#include "daemon/mem/mem.h"
+
+/* Host memory that can be told to fail, and counts. */
+struct test_mem {
+	struct skv_mem_ops ops;
+	int fail_after; /* creates until one fails with ENOMEM; -1 = never */
+	uint64_t bytes; /* that live */
+	uint32_t made, destroyed;
+};
+void test_mem_init(struct test_mem *);
+
+/* The books under test, one a process. Closing them checks that they are even, and that no fd is left. */
+extern struct test_mem mem;
+extern struct skv_core *core;
+struct skv_core_config books_config(void); /* small: 8 MiB, segments of 64 KiB, a few of everything */
+void books_open(const struct skv_core_config *);
+void books_close(void);
+void books_even(void);
+/* One pool's figures, zeros for a pool that is not there. */
+struct skv_core_pool_view books_pool(uint32_t pool);
+struct skv_core_account_view books_account(uid_t uid);
+void ck_same_pool(const struct skv_core_pool_view *a, const struct skv_core_pool_view *b);
+struct skv_core_seq_view books_seq(const char *name); /* that one, whoever's it is */
+bool books_has_seq(const char *name);
+/* Reports of corrupt sequences since books_open(), and what the last one said. */
+extern uint32_t n_corrupt;
+extern char corrupt_why[256];
+/* The call is refused with this error and a reason. */
+#define ck_refused(call, error)                                                                             \
+	do {                                                                                                \
+		ck_assert_int_eq(call, error);                                                              \
+		ck_assert_str_ne(skv_core_why(core), "");                                                   \
+		books_even();                                                                               \
+	} while (0)
+
+struct peer {
+	uint32_t client;
+	struct skv_core_session_info session;
+	struct skv_model model;
+	uint32_t *stock; /* pages on lease and in no table; ascending is not kept */
+	uint32_t n_stock, room;
+};
+
+/* A sequence that a peer holds: all of its memory, mapped. */
+struct held {
+	uint32_t seq;
+	struct skv_seqmem *mem;
+	struct skv_seqmem_layout layout;
+};
+
+/* Pages of the peer's pool by who has them, the rest being free; and the books are even. */
+void pool_is(const struct peer *, uint64_t lease, uint64_t seq, uint64_t shared);
+
+struct skv_model test_model(const char *name, uint32_t n_layers, uint32_t head_dim);
+
+/* Fails the test when the books refuse. */
+void peer_join(struct peer *, uid_t uid, const struct skv_model *);
+void peer_die(struct peer *);
+void peer_hear(struct peer *);   /* hears of segments, acknowledges their ends */
+/* The error of the books; pages go to the stock. */
+int peer_lease(struct peer *, uint32_t least, uint32_t most);
+uint32_t peer_take(struct peer *);           /* a page of the stock, leasing when it is empty */
+void peer_stock(struct peer *, uint32_t page); /* a page to the stock */
+
+void held_open(struct held *, const struct peer *, const struct skv_core_seq_info *);
+void held_close(struct held *);
+void held_new(struct held *, struct peer *, const char *name, uint32_t max_tokens);
+int held_attach(struct held *, struct peer *, const char *name); /* the error of the books */
+int held_fork(struct held *child, struct held *parent, struct peer *, const char *name);
+int held_detach(struct held *, struct peer *); /* also closes it */
+void held_drop(struct held *, struct peer *);  /* its own pages go to the stock */
+uint32_t held_len(const struct held *);
+skv_pte held_entry(const struct held *, uint32_t table, uint32_t index);
+/*
+ * A step without its commit: entries for n more tokens. Shared last pages are replaced; the *ret_n that
+ * were are in ret_cow[layers], to be released after the commit.
+ */
+void held_write(struct held *, struct peer *, uint32_t n_tokens, uint32_t *ret_cow, uint32_t *ret_n);
+void held_commit(struct held *, uint32_t n_tokens);
+/* A whole step. */
+void held_append(struct held *, struct peer *, uint32_t n_tokens);
+
+/* Evict the first n pages of a layer through the journal, and stop at a point. */
+enum journal_point { JOURNAL_WRITTEN, JOURNAL_COMMITTED, JOURNAL_HALF_DONE, JOURNAL_DONE, JOURNAL_POINTS };
+void held_evict(struct held *, uint32_t layer, uint32_t n, enum journal_point stop);
+
+/* Open fds of this process. */
+uint32_t count_fds(void);
+
+#endif

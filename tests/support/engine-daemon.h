@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/support/engine-daemon.h - a daemon and a folder of a test's own, for the engine's tests. */
+#ifndef SKV_TEST_ENGINE_DAEMON_H
+#define SKV_TEST_ENGINE_DAEMON_H
+
+#include "engine/private.h"
+#include "tests/support/engine-fixture.h"
+#include "tests/support/run-program.h"
+
+#define LIMIT 60 /* seconds that a program may take */
+
+extern char *folder; /* of the test; TMPDIR too, so that whatever programs leave behind is seen */
+extern struct eng_private *daemon_;
+extern struct skv_client *client;
+
+/* A checked fixture. */
+void daemon_setup(void);
+void daemon_teardown(void);
+
+/* Fails the test with the library's text if r < 0. */
+void ok(int r);
+
+#endif

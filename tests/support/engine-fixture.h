@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/support/engine-fixture.h - folders, files and small random models for the tests of engine/.
+ */
+#ifndef SKV_TEST_ENGINE_FIXTURE_H
+#define SKV_TEST_ENGINE_FIXTURE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A fresh folder under $TMPDIR or /tmp; fx_remove() removes it with the files in it. */
+char *fx_folder(void);
+void fx_remove(char *folder);
+
+/* Path of a file in a folder; a static buffer, good until the fourth next call. */
+const char *fx_path(const char *folder, const char *name);
+void fx_write(const char *path, const void *bytes, size_t n);
+void fx_text(const char *path, const char *text);
+/* The whole file, NUL-terminated besides; to be freed. */
+char *fx_read(const char *path, size_t *ret_n);
+
+/* ---- a small random model -------------------------------------------------------------------- */
+
+enum fx_type { FX_F32, FX_F16, FX_BF16 };
+
+struct fx_model {
+	uint32_t hidden, layers, heads, kv_heads, head_dim, ffn, vocab, positions;
+	double theta, eps;
+	enum fx_type type;
+	bool tied;
+};
+/* In the order of the struct. */
+#define FX_TINY ((struct fx_model){48, 3, 4, 2, 16, 80, 264, 512, 10000, 1e-5, FX_BF16, true})
+
+/*
+ * Weights of a model in double, exactly the values that fx_model_write() puts in the file. By name as in
+ * the file; fx_weight() gives the [out][in] matrix.
+ */
+struct fx_weights;
+struct fx_weights *fx_weights_new(const struct fx_model *m);
+void fx_weights_free(struct fx_weights *w);
+const double *fx_weight(const struct fx_weights *w, const char *name);
+
+/* config.json and model.safetensors into a folder. */
+void fx_model_write(const struct fx_model *m, const struct fx_weights *w, const char *folder);
+
+/*
+ * The model computed plainly in double, dense attention: logits [n][vocab] of every token of the
+ * sequence; to be freed.
+ */
+double *fx_reference(const struct fx_model *m, const struct fx_weights *w, const int32_t *tokens, uint32_t n);
+
+#endif

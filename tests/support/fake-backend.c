@@ -1,0 +1,679 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A backend for devices without one: the module that SPARSEKV_CUDA_MODULE names in tests, with the host's kernels on
+ * the memory of tests/support/fake-libcuda.c. So what the client library does with a device - steps that run later,
+ * recordings, pages that come back when a commit is seen - is tested on machines that have none.
+ *
+ * It is as late as a device can be: what is queued on a stream runs when somebody waits for it, and not before.
+ * It is one-threaded, as its tests are.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "tests/support/fake-backend.h"
+
+#define API __attribute__((visibility("default")))
+
+/* ---- what is queued -------------------------------------------------------------------------- */
+
+struct queue {
+	struct op *first, **end;
+};
+
+struct stream {
+	struct stream *next;
+	struct queue queue;
+	struct queue *recording; /* or NULL */
+};
+
+struct event {
+	struct stream *on; /* where it was recorded, until it is done */
+};
+
+static struct stream default_stream, *streams; /* the others */
+static const struct skv_kernels *host;
+static char text[128] = "no error";
+
+static struct stream *stream_of(void *stream)
+{
+	struct stream *s = stream ? stream : &default_stream;
+
+	if (!s->queue.end)
+		s->queue.end = &s->queue.first;
+	return s;
+}
+
+static int failed(int r, const char *what)
+{
+	snprintf(text, sizeof(text), "fake device: %s", what);
+	return r;
+}
+
+static struct op *queue(void *stream, enum what what)
+{
+	struct stream *s = stream_of(stream);
+	struct queue *q = s->recording ? s->recording : &s->queue;
+	struct op *o = calloc(1, sizeof(*o));
+
+	if (!o)
+		abort();
+	o->what = what;
+	*q->end = o;
+	q->end = &o->next;
+	return o;
+}
+
+static void run(const struct op *o);
+
+static void run_stage(const struct skv_stage *c)
+{
+	for (uint32_t i = 0; i < c->n; i++) {
+		c->to[i] = c->from[i];
+		if (c->from[i].attended)
+			*c->from[i].attended = 0;
+	}
+	for (uint32_t i = 0; i < c->n_entries; i++)
+		*c->entry[i].at = c->entry[i].entry;
+}
+
+static void run_publish(const struct skv_publish *one, uint32_t n, const int32_t *next)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		const struct skv_publish *p = &one[i];
+
+		*p->next[0] = *p->next[1] = next ? next[p->item] : -1;
+		if (p->token)
+			*p->token = p->id;
+		if (p->n_evict)
+			*p->journal_n = p->n_evict;
+		*p->about = p->about_is;
+		memcpy(p->words, p->words_are, p->n_words * sizeof(*p->words));
+		if (p->attended)
+			*p->sum = *p->attended;
+		__atomic_store_n(p->commit, p->word, __ATOMIC_RELEASE);
+	}
+}
+
+static void run_kernel(const struct op *o)
+{
+	const struct skv_evidence *ev = o->has_ev ? &o->ev : NULL;
+	const struct skv_slots *slots = o->has_slots ? &o->slots : NULL;
+	struct skv_list list = o->list;
+
+	switch (o->what) {
+	case APPEND:
+		host->append(&o->shape, &o->batch, slots, o->in[0], o->in[1], &o->work);
+		break;
+	case COPY_PAGES:
+		host->copy_pages(&o->shape, o->pages[0], o->pages[1], o->n, &o->work);
+		break;
+	case BOUNDS:
+		host->update_bounds(&o->shape, &o->batch, slots, &o->work);
+		break;
+	case SCORE:
+		host->score_pages(&o->shape, &o->batch, o->in[0], o->pool, ev, &o->work);
+		break;
+	case DENSE:
+		host->decode_dense(&o->shape, &o->batch, o->in[0], o->out, ev, &o->work);
+		break;
+	case WINDOW:
+		host->decode_window(&o->shape, &o->batch, o->in[0], o->out, &o->window, &o->work);
+		break;
+	case PAGES:
+		host->decode_pages(&o->shape, &o->batch, o->in[0], o->out, &o->list, &o->work);
+		break;
+	case TOKENS:
+		host->decode_tokens(&o->shape, &o->batch, o->in[0], o->out, &o->list, &o->work);
+		break;
+	case CHOSEN:
+		host->decode_chosen(&o->shape, &o->batch, o->in[0], o->out, ev, &o->select, &list, &o->work);
+		break;
+	case PREFILL:
+		host->prefill_dense(&o->shape, &o->batch, o->in[0], o->out, &o->work);
+		break;
+	case ELSEWHERE:
+		o->elsewhere(host, o);
+		break;
+	case UNION:
+		host->select_union(&o->shape, &o->batch, ev, &o->select, &list, &o->work);
+		break;
+	case RECALL:
+		host->recall(&o->shape, &o->batch, ev, &o->seen, o->out, &o->work);
+		break;
+	default:
+		host->select(&o->shape, &o->batch, ev, o->tokens, &o->select, &list, &o->work);
+	}
+}
+
+static void run_all(const struct queue *q)
+{
+	for (const struct op *o = q->first; o; o = o->next)
+		run(o);
+}
+
+static void run(const struct op *o)
+{
+	switch (o->what) {
+	case STAGE:
+		run_stage(&o->stage);
+		break;
+	case PUBLISH:
+		run_publish(o->in[0], o->n, o->in[1]);
+		break;
+	case ZERO:
+		memset(o->out, 0, o->bytes);
+		break;
+	case EVENT:
+		((struct event *)o->out)->on = NULL;
+		break;
+	case GRAPH:
+		run_all(o->out);
+		break;
+	default:
+		run_kernel(o);
+	}
+}
+
+static void drop(struct queue *q)
+{
+	while (q->first) {
+		struct op *o = q->first;
+
+		q->first = o->next;
+		free(o->layers);
+		free(o);
+	}
+	q->end = &q->first;
+}
+
+static int wait(void *stream)
+{
+	struct stream *s = stream_of(stream);
+
+	if (s->recording)
+		return failed(-EIO, "waiting for a stream that is being recorded");
+	run_all(&s->queue);
+	drop(&s->queue);
+	return 0;
+}
+
+/* All that is queued anywhere. */
+static void wait_for_all(void)
+{
+	wait(NULL);
+	for (struct stream *s = streams; s; s = s->next)
+		if (!s->recording)
+			wait(s);
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+struct op *fake_kernel(enum what what, const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                       const struct skv_work *w)
+{
+	struct op *o = queue(w->stream, what);
+
+	o->shape = *sh;
+	if (sh->code) { /* read at the call */
+		o->code = *sh->code;
+		o->shape.code = &o->code;
+	}
+	o->batch = *b;
+	o->in[0] = q;
+	o->out = out;
+	o->work = *w;
+	return o;
+}
+
+static struct op *with_slots(struct op *o, const struct skv_slots *slots)
+{
+	o->has_slots = slots;
+	if (slots)
+		o->slots = *slots;
+	return o;
+}
+
+static void append(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots, const void *k,
+                   const void *v, const struct skv_work *w)
+{
+	with_slots(fake_kernel(APPEND, sh, b, k, NULL, w), slots)->in[1] = v;
+}
+
+static void copy_pages(const struct skv_shape *sh, const uint32_t *dst, const uint32_t *src, uint32_t n,
+                       const struct skv_work *w)
+{
+	struct op *o = fake_kernel(COPY_PAGES, sh, &(struct skv_batch){.n = 0}, NULL, NULL, w);
+
+	o->n = n; /* a page of each table at most: how the library asks */
+	memcpy(o->pages[0], dst, n * sizeof(*dst));
+	memcpy(o->pages[1], src, n * sizeof(*src));
+}
+
+static void update_bounds(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
+                          const struct skv_work *w)
+{
+	with_slots(fake_kernel(BOUNDS, sh, b, NULL, NULL, w), slots);
+}
+
+static void score_pages(const struct skv_shape *sh, const struct skv_batch *b, const void *q, uint32_t pool,
+                        const struct skv_evidence *ev, const struct skv_work *w)
+{
+	struct op *o = fake_kernel(SCORE, sh, b, q, NULL, w);
+
+	o->pool = pool;
+	o->has_ev = true;
+	o->ev = *ev;
+}
+
+static void decode_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                         const struct skv_evidence *ev, const struct skv_work *w)
+{
+	struct op *o = fake_kernel(DENSE, sh, b, q, out, w);
+
+	o->has_ev = ev;
+	if (ev)
+		o->ev = *ev;
+}
+
+static void decode_window(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                          const struct skv_window *window, const struct skv_work *w)
+{
+	fake_kernel(WINDOW, sh, b, q, out, w)->window = *window;
+}
+
+static void decode_pages(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                         const struct skv_list *list, const struct skv_work *w)
+{
+	fake_kernel(PAGES, sh, b, q, out, w)->list = *list;
+}
+
+static void decode_tokens(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                          const struct skv_list *list, const struct skv_work *w)
+{
+	fake_kernel(TOKENS, sh, b, q, out, w)->list = *list;
+}
+
+static void select_later(struct op *o, const struct skv_evidence *ev, const struct skv_select *select,
+                         struct skv_list *list)
+{
+	o->has_ev = true;
+	o->ev = *ev;
+	o->select = *select;
+	list->most = list->stride; /* how many there will be is not known yet */
+	o->list = *list;
+}
+
+static void decode_chosen(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                          const struct skv_evidence *ev, const struct skv_select *select, struct skv_list *list,
+                          const struct skv_work *w)
+{
+	select_later(fake_kernel(CHOSEN, sh, b, q, out, w), ev, select, list);
+}
+
+static void prefill_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                          const struct skv_work *w)
+{
+	fake_kernel(PREFILL, sh, b, q, out, w);
+}
+
+static void select_units(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
+                         bool tokens, const struct skv_select *select, struct skv_list *list, const struct skv_work *w)
+{
+	struct op *o = fake_kernel(SELECT, sh, b, NULL, NULL, w);
+
+	o->tokens = tokens;
+	select_later(o, ev, select, list);
+}
+
+static void select_union(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
+                         const struct skv_select *select, struct skv_list *list, const struct skv_work *w)
+{
+	select_later(fake_kernel(UNION, sh, b, NULL, NULL, w), ev, select, list);
+}
+
+static void recall(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
+                   const struct skv_seen *seen, float *ret, const struct skv_work *w)
+{
+	struct op *o = fake_kernel(RECALL, sh, b, NULL, ret, w);
+
+	o->has_ev = true;
+	o->ev = *ev;
+	if (seen->window) {
+		o->window = *seen->window;
+		o->seen.window = &o->window;
+	} else {
+		o->list = *seen->list;
+		o->seen.list = &o->list;
+	}
+	o->seen.tokens = seen->tokens;
+}
+
+/* Shapes as on a real one. */
+static const char *unsupported(const struct skv_shape *sh)
+{
+	if (sh->dtype == SKV_F32)
+		return "the fake device has pages of fp16 and bf16";
+	return sh->head_dim < 64 ? "the fake device has a head_dim of 64 and more" : host->unsupported(sh);
+}
+
+static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len, int threads)
+{
+	return host->work_bytes(sh, n_seqs, n_rows, max_len, threads);
+}
+
+static struct skv_kernels kernels = {
+	.name = "fake",
+	.unsupported = unsupported,
+	.work_bytes = work_bytes,
+	.append = append,
+	.copy_pages = copy_pages,
+	.decode_dense = decode_dense,
+	.decode_window = decode_window,
+	.decode_pages = decode_pages,
+	.decode_tokens = decode_tokens,
+	.decode_chosen = decode_chosen,
+	.update_bounds = update_bounds,
+	.score_pages = score_pages,
+	.prefill_dense = prefill_dense,
+	.select = select_units,
+	.select_union = select_union,
+	.recall = recall,
+};
+
+/* ---- the device ------------------------------------------------------------------------------ */
+
+static const char *error(void)
+{
+	return text;
+}
+
+static int count(unsigned *ret_n)
+{
+	*ret_n = 1;
+	return 0;
+}
+
+static int info(unsigned device, struct skv_device_info *ret)
+{
+	if (device > 0)
+		return failed(-ENODEV, "there is but one");
+	*ret = (struct skv_device_info){.name = "fake", .multiprocessors = 1, .bytes = (size_t)256 << 20};
+	memset(ret->uuid, 0x10, sizeof(ret->uuid)); /* as tests/support/fake-libcuda.c has it */
+	return 0;
+}
+
+static unsigned entered;
+
+static int enter(unsigned device, void **ret_was)
+{
+	*ret_was = NULL;
+	entered++;
+	return device > 0 ? failed(-ENODEV, "there is but one") : 0;
+}
+
+static int leave(void *was)
+{
+	(void)was;
+	if (entered-- == 0)
+		abort();
+	return 0;
+}
+
+/* As a real one has memory: never zeroed by itself. */
+static int alloc(size_t bytes, void **ret)
+{
+	if (posix_memalign(ret, 256, bytes ? bytes : 1))
+		return failed(-ENOMEM, "no memory");
+	memset(*ret, 0xa5, bytes);
+	return 0;
+}
+
+/* What may still use it has run, on any stream: a real one waits for it too. */
+static int free_(void *p)
+{
+	wait_for_all();
+	free(p);
+	return 0;
+}
+
+static int register_host(void *p, size_t bytes, void **ret)
+{
+	(void)bytes;
+	*ret = p;
+	return 0;
+}
+
+static int unregister_host(void *p)
+{
+	(void)p;
+	return 0;
+}
+
+static int reserve(size_t bytes, void **ret)
+{
+	void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (p == MAP_FAILED)
+		return failed(-ENOMEM, "no addresses");
+	*ret = p;
+	return 0;
+}
+
+static int release(void *at, size_t bytes)
+{
+	return munmap(at, bytes) ? -errno : 0;
+}
+
+static int map(void *at, size_t bytes, int fd, bool writable)
+{
+	void *p = mmap(at, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
+
+	return p == MAP_FAILED ? failed(-errno, "mapping memory") : 0;
+}
+
+static int unmap(void *at, size_t bytes)
+{
+	void *p = mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+
+	return p == MAP_FAILED ? failed(-errno, "unmapping memory") : 0;
+}
+
+static int copy(void *dst, const void *src, size_t bytes, void *stream)
+{
+	int e = wait(stream);
+
+	if (e == 0)
+		memcpy(dst, src, bytes);
+	return e;
+}
+
+static int zero(void *p, size_t bytes, void *stream)
+{
+	struct op *o = queue(stream, ZERO);
+
+	o->out = p;
+	o->bytes = bytes;
+	return 0;
+}
+
+static int check(void)
+{
+	return entered ? 0 : failed(-EIO, "no device was entered");
+}
+
+static int stage(const struct skv_stage *c, void *stream)
+{
+	queue(stream, STAGE)->stage = *c;
+	return 0;
+}
+
+static int publish(const struct skv_publish *one, uint32_t n, const int32_t *next, void *stream)
+{
+	struct op *o = queue(stream, PUBLISH);
+
+	o->in[0] = one;
+	o->in[1] = next;
+	o->n = n;
+	return 0;
+}
+
+/* ---- streams, graphs, events ----------------------------------------------------------------- */
+
+static int stream_new(void **ret_stream)
+{
+	struct stream *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return failed(-ENOMEM, "no memory");
+	s->next = streams;
+	streams = s;
+	*ret_stream = s;
+	return 0;
+}
+
+static int stream_free(void *stream)
+{
+	struct stream **at = &streams;
+
+	wait(stream);
+	while (*at != stream)
+		at = &(*at)->next;
+	*at = (*at)->next;
+	free(stream);
+	return 0;
+}
+
+static int recording(void *stream, bool *ret)
+{
+	*ret = stream_of(stream)->recording;
+	return 0;
+}
+
+static int begin_capture(void *stream)
+{
+	struct queue *q = calloc(1, sizeof(*q));
+
+	if (!q)
+		return -ENOMEM;
+	q->end = &q->first;
+	stream_of(stream)->recording = q;
+	return 0;
+}
+
+static int end_capture(void *stream, void **ret_graph)
+{
+	*ret_graph = stream_of(stream)->recording;
+	stream_of(stream)->recording = NULL;
+	return 0;
+}
+
+static int graph_launch(void *graph, void *stream)
+{
+	queue(stream, GRAPH)->out = graph;
+	return 0;
+}
+
+static int graph_free(void *graph)
+{
+	struct queue *q = graph;
+
+	wait_for_all();
+	drop(q);
+	free(q);
+	return 0;
+}
+
+static int event_new(void **ret_event)
+{
+	*ret_event = calloc(1, sizeof(struct event));
+	return *ret_event ? 0 : -ENOMEM;
+}
+
+static int event_free(void *event)
+{
+	free(event);
+	return 0;
+}
+
+static int event_record(void *event, void *stream)
+{
+	queue(stream, EVENT)->out = event;
+	((struct event *)event)->on = stream_of(stream);
+	return 0;
+}
+
+static int event_done(void *event, bool *ret_done)
+{
+	*ret_done = !((struct event *)event)->on;
+	return 0;
+}
+
+static int event_wait(void *event)
+{
+	struct event *e = event;
+
+	return e->on ? wait(e->on == &default_stream ? NULL : e->on) : 0;
+}
+
+/* There is no clock. */
+static int event_elapsed(void *from, void *to, float *ret_ms)
+{
+	int e = event_wait(from);
+
+	*ret_ms = 1;
+	return e < 0 ? e : event_wait(to);
+}
+
+API const struct skv_backend *skv_cuda_backend(void);
+API const struct skv_backend *skv_cuda_backend(void)
+{
+	static const struct skv_backend backend = {
+		.size = sizeof(backend),
+		.abi = SKV_BACKEND_ABI,
+		.name = "fake",
+		.kernels = &kernels,
+		.error = error,
+		.count = count,
+		.info = info,
+		.enter = enter,
+		.leave = leave,
+		.alloc = alloc,
+		.free = free_,
+		.alloc_host = alloc,
+		.free_host = free_,
+		.register_host = register_host,
+		.unregister_host = unregister_host,
+		.reserve = reserve,
+		.release = release,
+		.map = map,
+		.unmap = unmap,
+		.copy = copy,
+		.zero = zero,
+		.stream_new = stream_new,
+		.stream_free = stream_free,
+		.wait = wait,
+		.check = check,
+		.stage = stage,
+		.publish = publish,
+		.recording = recording,
+		.begin_capture = begin_capture,
+		.end_capture = end_capture,
+		.graph_launch = graph_launch,
+		.graph_free = graph_free,
+		.event_new = event_new,
+		.event_free = event_free,
+		.event_record = event_record,
+		.event_done = event_done,
+		.event_wait = event_wait,
+		.event_elapsed = event_elapsed,
+	};
+
+	host = skv_kernels_host(NULL);
+	fake_keep(&kernels);
+	fake_codes(&kernels);
+	fake_sparse(&kernels);
+	return host ? &backend : NULL;
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The fake device's kernels of layers that pack: queued as those of fake-backend.c, and run by the host's, for which
+ * matrices become fp32 again.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/fake-backend.h"
+
+/* A layer as it was at the call, which is when the host's structs are read. */
+struct fake_layer {
+	struct skv_shape shape;
+	struct skv_codes code;
+};
+
+static struct op *later(fake_run_fn *run, const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *b,
+                        const void *q, void *out, const struct skv_work *w)
+{
+	struct op *o = fake_kernel(ELSEWHERE, sh, b, q, out, w);
+
+	o->elsewhere = run;
+	o->n = n_layers;
+	o->layers = calloc(n_layers, sizeof(*o->layers));
+	if (!o->layers)
+		abort();
+	for (uint32_t i = 0; i < n_layers; i++)
+		o->layers[i] = (struct fake_layer){.shape = sh[i], .code = *sh[i].code};
+	return o;
+}
+
+/* ---- matrices -------------------------------------------------------------------------------- */
+
+static const void *widened(const void *bf16, size_t n)
+{
+	const uint16_t *from = bf16;
+	uint32_t *to = bf16 ? aligned_alloc(64, (n * sizeof(*to) + 63) / 64 * 64) : NULL;
+
+	for (size_t i = 0; to && i < n; i++)
+		to[i] = (uint32_t)from[i] << 16;
+	return to;
+}
+
+/* The host's own, to be given back. */
+static struct skv_shape *for_host(struct fake_layer *l)
+{
+	struct skv_codes *c = &l->code;
+	const size_t d = skv_token_dims(&l->shape), parts = c->spans ? 2 * c->spans : 1;
+
+	c->in = widened(c->in, 2 * c->hidden * d);
+	c->down = widened(c->down, c->width * (c->hidden ? c->hidden : d) / parts);
+	c->open = widened(c->open, (size_t)c->wide * c->width);
+	c->out = widened(c->out, d * (c->wide ? c->wide : c->width) / parts);
+	l->shape.code = c;
+	return &l->shape;
+}
+
+static void done(const struct fake_layer *l)
+{
+	free((void *)l->code.in);
+	free((void *)l->code.down);
+	free((void *)l->code.open);
+	free((void *)l->code.out);
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+static void run_pack(const struct skv_kernels *host, const struct op *o)
+{
+	for (uint32_t i = 0; i < o->n; i++) {
+		struct fake_layer l = o->layers[i];
+
+		host->pack(for_host(&l), 1, &o->batch, &o->work);
+		done(&l);
+	}
+}
+
+static void pack(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *b, const struct skv_work *w)
+{
+	later(run_pack, sh, n_layers, b, NULL, NULL, w);
+}
+
+static void run_rebuild(const struct skv_kernels *host, const struct op *o)
+{
+	struct fake_layer l = o->layers[0];
+
+	host->rebuild(for_host(&l), &o->batch, o->has_list ? &o->list : NULL, &o->rebuilt, &o->work);
+	done(&l);
+}
+
+static void rebuild(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_list *list,
+                    const struct skv_rebuilt *to, const struct skv_work *w)
+{
+	struct op *o = later(run_rebuild, sh, 1, b, NULL, NULL, w);
+
+	o->has_list = list;
+	if (list)
+		o->list = *list;
+	o->rebuilt = *to;
+}
+
+/* The same as the host has it, in two steps; but nobody lends memory for what is rebuilt. */
+static void run_decode_codes(const struct skv_kernels *host, const struct op *o)
+{
+	struct fake_layer l = o->layers[0];
+	struct skv_shape *sh = for_host(&l), over = *sh;
+	const uint32_t pages = skv_pages_of(o->list.most);
+	struct skv_rebuilt to = {.pool = aligned_alloc(64, (o->batch.n * pages + 1) * sh->page_bytes), .pages = pages,
+	                         .seq = calloc(o->batch.n, sizeof(*to.seq)),
+	                         .table = calloc(o->batch.n * pages + 1, sizeof(*to.table))};
+	struct skv_batch rows = o->batch;
+
+	if (!to.pool || !to.seq || !to.table)
+		abort();
+	host->rebuild(sh, &o->batch, &o->list, &to, &o->work);
+	over.pool = to.pool;
+	over.code = NULL;
+	rows.seq = to.seq;
+	host->decode_dense(&over, &rows, o->in[0], o->out, NULL, &o->work);
+	free(to.pool);
+	free(to.seq);
+	free(to.table);
+	done(&l);
+}
+
+static void decode_codes(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                         const struct skv_list *list, const struct skv_work *w)
+{
+	later(run_decode_codes, sh, 1, b, q, out, w)->list = *list;
+}
+
+/* As a device's. */
+static bool fuses(const struct skv_shape *sh)
+{
+	return sh->code->kind != SKV_COMPRESS_QUANT && !sh->code->wide && !sh->code->spans && !sh->code->k_norm;
+}
+
+static const char *unsupported_codes(const struct skv_shape *sh)
+{
+	return skv_kernels_host(NULL)->unsupported_codes(sh);
+}
+
+void fake_codes(struct skv_kernels *k)
+{
+	k->pack = pack;
+	k->rebuild = rebuild;
+	k->unsupported_codes = unsupported_codes;
+	k->fuses = fuses;
+	k->decode_codes = decode_codes;
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fake device's kernels of prompts that do not attend densely: queued as those of fake-backend.c, run by the host's. */
+#include "tests/support/fake-backend.h"
+
+/* Structs are read at the call, what they lead to when the work runs. */
+static struct op *later(fake_run_fn *run, const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                        const struct skv_sparse *sp, const struct skv_work *w)
+{
+	struct op *o = fake_kernel(ELSEWHERE, sh, b, q, out, w);
+
+	o->elsewhere = run;
+	o->sparse = *sp;
+	if (sp->units) {
+		o->units = *sp->units;
+		o->sparse.units = &o->units;
+	}
+	if (sp->more) {
+		o->more = *sp->more;
+		o->sparse.more = &o->more;
+	}
+	return o;
+}
+
+static void run_prefill_sparse(const struct skv_kernels *host, const struct op *o)
+{
+	host->prefill_sparse(&o->shape, &o->batch, o->in[0], o->out, &o->sparse, &o->work);
+}
+
+static void prefill_sparse(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                           const struct skv_sparse *sp, const struct skv_work *w)
+{
+	later(run_prefill_sparse, sh, b, q, out, sp, w);
+}
+
+static void run_keep_queries(const struct skv_kernels *host, const struct op *o)
+{
+	host->keep_queries(&o->shape, &o->batch, o->in[0], &o->sparse, &o->work);
+}
+
+static void keep_queries(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_sparse *sp,
+                         const struct skv_work *w)
+{
+	later(run_keep_queries, sh, b, q, NULL, sp, w);
+}
+
+static void run_tile_best(const struct skv_kernels *host, const struct op *o)
+{
+	host->tile_best(&o->shape, &o->batch, o->in[0], &o->sparse, o->top, o->n, &o->tiles[0], &o->work);
+}
+
+static void tile_best(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_sparse *sp,
+                      struct skv_budget top, uint32_t floor, const struct skv_tiles *ret, const struct skv_work *w)
+{
+	struct op *o = later(run_tile_best, sh, b, q, NULL, sp, w);
+
+	o->top = top;
+	o->n = floor;
+	o->tiles[0] = *ret;
+}
+
+static void run_tile_stages(const struct skv_kernels *host, const struct op *o)
+{
+	host->tile_stages(&o->shape, &o->batch, o->in[0], &o->sparse, o->counts, &o->tiles[0], &o->work);
+}
+
+static void tile_stages(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_sparse *sp,
+                        const uint32_t keep[SKV_HIP_STAGES], const struct skv_tiles *ret, const struct skv_work *w)
+{
+	struct op *o = later(run_tile_stages, sh, b, q, NULL, sp, w);
+
+	for (uint32_t i = 0; i < SKV_HIP_STAGES; i++)
+		o->counts[i] = keep[i];
+	o->tiles[0] = *ret;
+}
+
+static void run_tile_lines(const struct skv_kernels *host, const struct op *o)
+{
+	host->tile_lines(&o->shape, &o->batch, o->in[0], &o->sparse, o->counts[0], o->counts[1], &o->tiles[0], &o->tiles[1],
+	                 &o->work);
+}
+
+static void tile_lines(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_sparse *sp,
+                       uint32_t vertical, uint32_t slash, const struct skv_tiles *units, const struct skv_tiles *more,
+                       const struct skv_work *w)
+{
+	struct op *o = later(run_tile_lines, sh, b, q, NULL, sp, w);
+
+	o->counts[0] = vertical;
+	o->counts[1] = slash;
+	o->tiles[0] = *units;
+	o->tiles[1] = *more;
+}
+
+static size_t sparse_bytes(const struct skv_shape *sh, const struct skv_batch *bounds, const struct skv_sparse *sp,
+                           int threads)
+{
+	return skv_kernels_host(NULL)->sparse_bytes(sh, bounds, sp, threads);
+}
+
+void fake_sparse(struct skv_kernels *k)
+{
+	k->prefill_sparse = prefill_sparse;
+	k->sparse_bytes = sparse_bytes;
+	k->keep_queries = keep_queries;
+	k->tile_best = tile_best;
+	k->tile_stages = tile_stages;
+	k->tile_lines = tile_lines;
+}

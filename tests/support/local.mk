@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+# Fixtures, cases and helpers: a program takes those that it names.
+check_LTLIBRARIES += tests/support/libskvtest.la
+tests_support_libskvtest_la_SOURCES = \
+	tests/support/client-test.h tests/support/policy-file.h tests/support/random.h \
+	tests/support/codec-file.c tests/support/codec-file.h \
+	tests/support/core-model.c tests/support/core-model.h tests/support/core-peer.c tests/support/core-peer.h \
+	tests/support/daemon-fixture.c tests/support/daemon-fixture.h tests/support/raw-client.c \
+	tests/support/device-fixture.c tests/support/device-fixture.h \
+	tests/support/device-helper.c tests/support/device-helper.h \
+	tests/support/engine-backends.c tests/support/engine-backends.h \
+	tests/support/engine-daemon.c tests/support/engine-daemon.h \
+	tests/support/engine-fixture.c tests/support/engine-fixture.h \
+	tests/support/kernel-backend.c tests/support/kernel-backend.h \
+	tests/support/kernel-case.c tests/support/kernel-case.h \
+	tests/support/latent-case.c tests/support/latent-case.h tests/support/prefill-case.c tests/support/prefill-case.h \
+	tests/support/quant-case.c tests/support/quant-case.h tests/support/slot-meta-case.c tests/support/slot-meta-case.h \
+	tests/support/reference-attention.h tests/support/reference-codec.c tests/support/reference-codec.h \
+	tests/support/reference-model.c tests/support/reference-model.h tests/support/reference-step.c \
+	tests/support/run-program.c tests/support/run-program.h
+
+# Plugins: tests/support/plugins/.libs/NAME.so, each of the one source of its name. -rpath makes libtool build a shared
+# object though nothing is installed.
+TEST_PLUGIN_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
+TEST_PLUGINS = \
+	tests/support/plugins/bad-abi.la tests/support/plugins/bad-crash.la tests/support/plugins/bad-hang.la \
+	tests/support/plugins/bad-hooks.la tests/support/plugins/bad-params.la tests/support/plugins/bad-symbol.la \
+	tests/support/plugins/few.la tests/support/plugins/fourth.la tests/support/plugins/greedy.la \
+	tests/support/plugins/heads.la tests/support/plugins/keys-first.la tests/support/plugins/late-misuse.la \
+	tests/support/plugins/old-backend.la tests/support/plugins/old-engine.la tests/support/plugins/refuse-adopt.la \
+	tests/support/plugins/wrong-delta.la
+check_LTLIBRARIES += $(TEST_PLUGINS)
+EXTRA_DIST += tests/support/plugins/plugin.h
+
+# A CUDA driver and a backend that need no device. The daemon finds the driver as it finds the real one, by name.
+FAKE_BACKEND_SOURCES = tests/support/fake-backend.c tests/support/fake-backend.h tests/support/fake-compress.c \
+	tests/support/fake-evict.c tests/support/fake-prefill.c
+if CUDA
+check_LTLIBRARIES += tests/support/fake-backend.la
+tests_support_fake_backend_la_SOURCES = $(FAKE_BACKEND_SOURCES)
+tests_support_fake_backend_la_LDFLAGS = $(AM_LDFLAGS) $(TEST_PLUGIN_LDFLAGS) $(OPENMP_CFLAGS)
+tests_support_fake_backend_la_LIBADD = kernels/libskvkernels.la
+
+tests/fake-cuda/libcuda.so.1: tests/support/fake-libcuda.c
+	$(AM_V_CC)$(MKDIR_P) tests/fake-cuda && $(CC) $(DEFS) $(AM_CPPFLAGS) $(CUDA_CPPFLAGS) $(CPPFLAGS) \
+		$(AM_CFLAGS) -fvisibility=default $(CFLAGS) -shared -fPIC -Wl,-soname,libcuda.so.1 -o $@ \
+		$(srcdir)/tests/support/fake-libcuda.c
+CLEANFILES += tests/fake-cuda/libcuda.so.1
+endif
+EXTRA_DIST += $(FAKE_BACKEND_SOURCES) tests/support/fake-libcuda.c

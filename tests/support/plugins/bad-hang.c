@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Never comes back from being loaded. */
+#include <unistd.h>
+#include "tests/support/plugins/plugin.h"
+
+__attribute__((constructor)) static void hang(void)
+{
+	for (;;)
+		pause();
+}
+
+static const struct skv_policy policy = {GOOD_POLICY("bad-hang")};
+
+const struct skv_policy *sparsekv_policy(void)
+{
+	return &policy;
+}

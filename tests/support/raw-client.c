@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/support/raw-client.c - a client that can say anything. See daemon-fixture.h. */
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include "common/fd.h"
+#include "tests/support/daemon-fixture.h"
+
+#define ANSWER_MS (getenv("SKV_VALGRIND") ? 60000 : 10000)
+
+struct raw *raw_connect(const char *path)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	struct raw *r = calloc(1, sizeof(*r));
+
+	ck_assert_ptr_nonnull(r);
+	r->segment_fd = -1;
+	strcpy(addr.sun_path, path);
+	r->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	ck_assert_int_ge(r->fd, 0);
+	if (connect(r->fd, (struct sockaddr *)&addr, sizeof(addr)) == 0)
+		return r;
+	ck_assert(errno == ECONNREFUSED || errno == ENOENT);
+	raw_close(r);
+	return NULL;
+}
+
+static void drop_fds(struct raw *r)
+{
+	for (unsigned i = 0; i < r->n_fds; i++)
+		close(r->fds[i]);
+	r->n_fds = 0;
+}
+
+void raw_close(struct raw *r)
+{
+	drop_fds(r);
+	skv_close_fd(r->segment_fd);
+	close(r->fd);
+	free(r);
+}
+
+struct raw *raw_hello(const char *path)
+{
+	struct skv_msg_hello hello = {.version_min = 1, .version_max = 1, .program = "raw"};
+	struct raw *r = raw_connect(path);
+	const struct skv_msg_hello_ok *ok;
+
+	ck_assert_ptr_nonnull(r);
+	ok = raw_ask(r, SKV_MSG_HELLO, &hello, sizeof(hello), -1);
+	ck_assert_uint_eq(ok->version, SKV_PROTO_VERSION);
+	ck_assert_uint_ne(ok->client, 0);
+	ck_assert_uint_eq(r->n_fds, 1);
+	return r;
+}
+
+/* ---- packets ---- */
+
+void raw_send_packet(struct raw *r, const void *packet, size_t bytes, const int *fds, unsigned n_fds)
+{
+	union {
+		char space[CMSG_SPACE(64 * sizeof(int))];
+		struct cmsghdr align;
+	} control = {{0}};
+	struct iovec iov = {(void *)packet, bytes};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+
+	if (n_fds) {
+		control.align.cmsg_level = SOL_SOCKET;
+		control.align.cmsg_type = SCM_RIGHTS;
+		control.align.cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+		memcpy(CMSG_DATA(&control.align), fds, n_fds * sizeof(int));
+		msg.msg_control = &control;
+		msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+	}
+	if (sendmsg(r->fd, &msg, MSG_NOSIGNAL) < 0) /* it may have hung up already; the reader sees it */
+		ck_assert_msg(errno == EPIPE || errno == ECONNRESET || errno == EMSGSIZE, "sendmsg: %s",
+		              strerror(errno));
+}
+
+void raw_send(struct raw *r, uint16_t type, const void *body, size_t bytes, int fd)
+{
+	struct skv_msg_header h = {.length = (uint32_t)(sizeof(h) + bytes),
+	                           .type = type,
+	                           .n_fds = fd >= 0,
+	                           .serial = ++r->serial};
+	char *packet = malloc(sizeof(h) + bytes);
+
+	ck_assert_ptr_nonnull(packet);
+	memcpy(packet, &h, sizeof(h));
+	if (bytes)
+		memcpy(packet + sizeof(h), body, bytes);
+	raw_send_packet(r, packet, sizeof(h) + bytes, &fd, fd >= 0);
+	free(packet);
+}
+
+static void take_fds(struct raw *r, struct msghdr *msg)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
+		ck_assert_int_eq(c->cmsg_type, SCM_RIGHTS);
+		r->n_fds = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+		ck_assert_uint_le(r->n_fds, SKV_WIRE_MAX_FDS);
+		memcpy(r->fds, CMSG_DATA(c), r->n_fds * sizeof(int));
+	}
+}
+
+int raw_recv(struct raw *r, int timeout_ms)
+{
+	struct pollfd p = {.fd = r->fd, .events = POLLIN};
+	union {
+		char space[CMSG_SPACE(16 * sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	struct iovec iov = {r->packet, sizeof(r->packet)};
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	const char *wrong;
+	ssize_t n;
+
+	drop_fds(r);
+	if (poll(&p, 1, timeout_ms) == 0)
+		return -1;
+	n = recvmsg(r->fd, &msg, MSG_CMSG_CLOEXEC);
+	if (n < 0 &&
+	    errno == ECONNRESET) /* what we sent last was not read: there may be an answer to what was */
+		n = recvmsg(r->fd, &msg, MSG_CMSG_CLOEXEC);
+	if (n <= 0)
+		return 0;
+	ck_assert_int_eq(msg.msg_flags & (MSG_CTRUNC | MSG_TRUNC), 0);
+	take_fds(r, &msg);
+	r->bytes = (size_t)n;
+	wrong = skv_wire_check(r->packet, r->bytes, r->n_fds, false);
+	ck_assert_msg(!wrong, "the daemon sent a malformed packet: %s", wrong);
+	return ((struct skv_msg_header *)r->packet)->type;
+}
+
+#define ACK_SERIAL 0x80000000u /* of acknowledgements: their answers are no news */
+
+static void acknowledge(struct raw *r)
+{
+	struct {
+		struct skv_msg_header h;
+		struct skv_msg_segment m;
+	} ack = {{.length = sizeof(ack), .type = SKV_MSG_SEGMENT_ACK, .serial = ACK_SERIAL}, {0}};
+
+	memcpy(&ack.m, r->packet + sizeof(ack.h), sizeof(ack.m));
+	raw_send_packet(r, &ack, sizeof(ack), NULL, 0);
+}
+
+int raw_recv_answer(struct raw *r, int timeout_ms)
+{
+	const struct skv_msg_header *h = (const void *)r->packet;
+
+	for (;;) {
+		int type = raw_recv(r, timeout_ms);
+
+		if (type == SKV_MSG_SEGMENT || type == SKV_MSG_SEGMENT_IPC) {
+			r->n_segments++;
+			memcpy(&r->segment, r->packet + sizeof(*h), r->bytes - sizeof(*h));
+			skv_close_fd(r->segment_fd);
+			r->segment_fd = r->keep_fd && r->n_fds ? dup(r->fds[0]) : -1;
+		} else if (type == SKV_MSG_SEGMENT_GONE) {
+			acknowledge(r);
+		} else if (type <= 0 || h->serial != ACK_SERIAL) {
+			return type;
+		}
+	}
+}
+
+void raw_expect_end(struct raw *r)
+{
+	int type = raw_recv_answer(r, ANSWER_MS);
+
+	if (type == SKV_MSG_ERROR)
+		type = raw_recv_answer(r, ANSWER_MS);
+	ck_assert_int_eq(type, 0);
+}
+
+/* ---- questions ---- */
+
+const void *raw_ask(struct raw *r, uint16_t type, const void *body, size_t bytes, int fd)
+{
+	const struct skv_msg_header *h = (const void *)r->packet;
+	int got;
+
+	raw_send(r, type, body, bytes, fd);
+	got = raw_recv_answer(r, ANSWER_MS);
+	ck_assert_msg(got != SKV_MSG_ERROR, "%s: %s", skv_wire_name(type), raw_error_text(r));
+	ck_assert_int_eq(got, type | SKV_REPLY);
+	ck_assert_uint_eq(h->serial, r->serial);
+	return h + 1;
+}
+
+int raw_refused(struct raw *r, uint16_t type, const void *body, size_t bytes, int fd)
+{
+	const struct skv_msg_error *e = (const void *)(r->packet + sizeof(struct skv_msg_header));
+
+	raw_send(r, type, body, bytes, fd);
+	ck_assert_int_eq(raw_recv_answer(r, ANSWER_MS), SKV_MSG_ERROR);
+	ck_assert_uint_eq(((struct skv_msg_header *)r->packet)->serial, r->serial);
+	ck_assert_uint_gt(strlen(e->text), 0);
+	return e->error;
+}
+
+const char *raw_error_text(const struct raw *r)
+{
+	return ((const struct skv_msg_error *)(const void *)(r->packet + sizeof(struct skv_msg_header)))
+	        ->text;
+}
+
+json_t *raw_ask_json(struct raw *r, uint16_t type, const void *body, size_t bytes, int fd)
+{
+	const struct skv_msg_text *t = raw_ask(r, type, body, bytes, fd);
+	char *text = NULL;
+	size_t len = 0;
+	json_t *value;
+
+	for (;;) {
+		text = realloc(text, len + t->length);
+		ck_assert_ptr_nonnull(text);
+		memcpy(text + len, t + 1, t->length);
+		len += t->length;
+		if (!t->more)
+			break;
+		ck_assert_int_eq(raw_recv_answer(r, ANSWER_MS), type | SKV_REPLY);
+	}
+	value = json_loadb(text, len, 0, NULL);
+	ck_assert_ptr_nonnull(value);
+	free(text);
+	return value;
+}
+
+json_t *raw_query(struct raw *r, enum skv_query what)
+{
+	struct skv_msg_query q = {.what = what};
+
+	return raw_ask_json(r, SKV_MSG_QUERY, &q, sizeof(q), -1);
+}
+
+uint64_t raw_pool_figure(struct raw *r, const char *field)
+{
+	json_t *answer = raw_query(r, SKV_QUERY_POOLS);
+	json_t *value = json_object_get(json_array_get(json_object_get(answer, "pools"), 0), field);
+	uint64_t x = (uint64_t)json_integer_value(value);
+
+	ck_assert(json_is_integer(value));
+	json_decref(answer);
+	return x;
+}
+
+struct skv_wire_model raw_model(const char *name)
+{
+	struct skv_wire_model m = {
+		.n_layers = 4,
+		.n_heads = 4,
+		.n_kv_heads = 2,
+		.head_dim = 16,
+		.kv_dtype = SKV_F32,
+		.max_tokens = 1024,
+		.n_ranks = 1,
+	};
+
+	skv_wire_string(m.name, sizeof(m.name), name);
+	return m;
+}
+
+uint32_t raw_open(struct raw *r, const char *model, const char *spec, struct skv_msg_open_ok *ret)
+{
+	struct skv_wire_model m = raw_model(model);
+
+	return raw_open_model(r, &m, spec, ret);
+}
+
+uint32_t raw_open_model(struct raw *r, const struct skv_wire_model *model, const char *spec,
+                        struct skv_msg_open_ok *ret)
+{
+	struct skv_msg_open open = {.model = *model};
+	const struct skv_msg_open_ok *ok;
+
+	skv_wire_string(open.spec, sizeof(open.spec), spec);
+	ok = raw_ask(r, SKV_MSG_OPEN, &open, sizeof(open), -1);
+	ck_assert_uint_eq(r->n_fds, 2);
+	if (ret)
+		*ret = *ok;
+	return ok->session;
+}
+
+uint32_t raw_seq_new(struct raw *r, uint32_t session, const char *name)
+{
+	struct skv_msg_seq_name m = {.session = session};
+	const struct skv_msg_seq_ok *ok;
+
+	skv_wire_string(m.name, sizeof(m.name), name);
+	ok = raw_ask(r, SKV_MSG_SEQ_NEW, &m, sizeof(m), -1);
+	ck_assert_uint_eq(r->n_fds, 1);
+	return ok->seq;
+}
+
+void raw_lease(struct raw *r, uint32_t session, uint32_t n)
+{
+	struct skv_msg_lease_get m = {.session = session, .least = n, .most = n};
+	const struct skv_msg_runs *ok = raw_ask(r, SKV_MSG_LEASE_GET, &m, sizeof(m), -1);
+	const struct skv_wire_run *runs = (const void *)(ok + 1);
+	uint32_t got = 0;
+
+	for (uint32_t i = 0; i < ok->n_runs; i++)
+		got += runs[i].count;
+	ck_assert_uint_eq(got, n);
+}
+
+int raw_policy_load(struct raw *r, const char *file)
+{
+	struct skv_msg_name m = {0};
+	const char *slash = strrchr(file, '/');
+	int fd = open(file, O_RDONLY | O_CLOEXEC), type;
+
+	ck_assert_msg(fd >= 0, "%s: %s", file, strerror(errno));
+	skv_wire_string(m.name, sizeof(m.name), slash ? slash + 1 : file);
+	raw_send(r, SKV_MSG_POLICY_LOAD, &m, sizeof(m), fd);
+	close(fd);
+	type = raw_recv_answer(r, ANSWER_MS);
+	if (type == SKV_MSG_ERROR)
+		return ((const struct skv_msg_error *)(const void *)(r->packet +
+		                                                     sizeof(struct skv_msg_header)))
+		        ->error;
+	ck_assert_int_eq(type, SKV_MSG_POLICY_LOAD | SKV_REPLY);
+	return 0;
+}
+
+int raw_policy_swap(struct raw *r, const char *spec)
+{
+	struct skv_msg_policy_swap m = {.uid = UINT32_MAX};
+	int type;
+
+	skv_wire_string(m.spec, sizeof(m.spec), spec);
+	raw_send(r, SKV_MSG_POLICY_SWAP, &m, sizeof(m), -1);
+	type = raw_recv_answer(r, ANSWER_MS);
+	if (type == SKV_MSG_ERROR)
+		return ((const struct skv_msg_error *)(const void *)(r->packet +
+		                                                     sizeof(struct skv_msg_header)))
+		        ->error;
+	ck_assert_int_eq(type, SKV_MSG_POLICY_SWAP | SKV_REPLY);
+	return 0;
+}

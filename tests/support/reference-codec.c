@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/reference-codec.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/support/codec-file.h"
+#include "tests/support/random.h"
+
+#define WIDTH 32u /* of random codes */
+
+void refmodel_packable(struct skv_model *m)
+{
+	m->head_dim = (m->head_dim + 31) / 32 * 32; /* records are in groups of 64 */
+	m->rope = (struct skv_rope){.type = SKV_ROPE_DEFAULT, .theta = 10000};
+}
+
+/* [rows][cols], each row about as long as what it is multiplied with. */
+static float *matrix(uint32_t rows, uint32_t cols, uint64_t *seed)
+{
+	float *x = calloc((size_t)rows * cols, sizeof(*x));
+
+	ck_assert_ptr_nonnull(x);
+	for (size_t i = 0; i < (size_t)rows * cols; i++)
+		if (*seed)
+			x[i] = (float)((int64_t)(refmodel_content((*seed)++, 0) % 2001) - 1000) / 1000.0f / sqrtf((float)cols);
+		else
+			x[i] = i / cols == i % cols;
+	return x;
+}
+
+void refmodel_codec(const struct skv_model *m, uint64_t seed, const char *path)
+{
+	struct codec_file f = {.about = "{\"sparsekv_codec\":\"1\",\"stride\":\"5\",\"near\":\"3\"}"};
+	const uint32_t d = 2 * m->n_kv_heads * m->head_dim, width = seed ? WIDTH : d;
+	float *numbers[2 * WORLD_MAX_LAYERS];
+	uint8_t *bytes;
+	size_t n;
+	FILE *to;
+
+	for (uint32_t layer = 0; layer < m->n_layers; layer++) {
+		numbers[2 * layer] = matrix(width, d, &seed);
+		numbers[2 * layer + 1] = matrix(d, width, &seed);
+		codec_file_add(&f, layer, "down", width, d, numbers[2 * layer]);
+		codec_file_add(&f, layer, "out", d, width, numbers[2 * layer + 1]);
+	}
+	bytes = codec_file_bytes(&f, &n);
+	to = fopen(path, "w");
+	ck_assert_ptr_nonnull(to);
+	ck_assert_uint_eq(fwrite(bytes, 1, n, to), n);
+	ck_assert_int_eq(fclose(to), 0);
+	free(bytes);
+	for (uint32_t i = 0; i < 2 * m->n_layers; i++)
+		free(numbers[i]);
+}

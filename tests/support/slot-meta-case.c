@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/slot-meta-case.h"
+
+/* Where the note of unit u is, in the backend's memory; *ret_n: that of so many units in a row. */
+static uint8_t *note_at(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, uint32_t u, uint32_t *ret_n)
+{
+	const size_t head = c->sh.page_bytes / c->sh.n_kv_heads, each = sizeof(struct skv_note);
+	const uint32_t n = (uint32_t)(head / (2 * each));
+
+	*ret_n = n - u % n;
+	return c->sh.pool + skv_pte_id(c->notes[i][u / n]) * c->sh.page_bytes + h * head + (set * n + u % n) * each;
+}
+
+void note_put(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, const struct ref_unit *unit,
+              uint32_t n)
+{
+	struct skv_note *x = malloc((n ? n : 1) * sizeof *x);
+
+	for (uint32_t u = 0; u < n; u++)
+		x[u] = (struct skv_note){unit[u].pos | (unit[u].alive ? 0 : SKV_NOTE_GONE), (float)unit[u].value};
+	for (uint32_t u = 0, some; u < n; u += some) {
+		uint8_t *to = note_at(c, i, h, set, u, &some);
+		some = some < n - u ? some : n - u;
+		c->on->to(to, x + u, some * sizeof *x);
+	}
+	free(x);
+}
+
+struct skv_note *note_get(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, uint32_t n)
+{
+	struct skv_note *x = malloc((n ? n : 1) * sizeof *x);
+
+	for (uint32_t u = 0, some; u < n; u += some) {
+		const uint8_t *from = note_at(c, i, h, set, u, &some);
+		some = some < n - u ? some : n - u;
+		case_from(c, x + u, from, some * sizeof *x);
+	}
+	return x;
+}
+
+struct ref_unit *note_units(uint32_t n, uint32_t gap)
+{
+	struct ref_unit *unit = calloc(n ? n : 1, sizeof *unit);
+	uint32_t pos = rnd_below(gap);
+
+	for (uint32_t u = 0; u < n; u++, pos += 1 + rnd_below(2 * gap - 1)) {
+		uint32_t other = rnd_below(u + 1);
+		unit[u] = unit[other];
+		unit[other] = (struct ref_unit){.alive = true, .pos = pos};
+	}
+	return unit;
+}
+
+struct skv_batch note_batch(struct kernel_case *c, const struct skv_kseq *seq, uint32_t from, uint32_t n)
+{
+	struct skv_batch b = case_part(c, 0, n);
+
+	b.seq = case_to(c, seq + from, n * sizeof *seq);
+	return b;
+}
+
+void note_sequences(const struct kernel_case *c, struct skv_kseq *seq)
+{
+	case_from(c, seq, c->batch.seq, c->n * sizeof *seq);
+	for (uint32_t i = 0; i < c->n; i++) {
+		seq[i].all = seq[i].extent = seq[i].len;
+		seq[i].set = rnd_below(2);
+		seq[i].keep = seq[i].awake = UINT32_MAX;
+	}
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Compressors in libclient that are no good, or not there, or not there any more: refused, and who runs is unharmed. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/client-test.h"
+#include "tests/support/codec-file.h"
+#include "tests/support/reference-codec.h"
+
+#define TOKENS 600u
+
+static struct fix daemon_;
+static struct raw *op;
+static struct skv_client *client;
+static struct refmodel w;
+static char codec[80]; /* the path of a compressor */
+
+static void setup(void)
+{
+	fix_start_process(&daemon_, NULL);
+	op = raw_hello(daemon_.socket);
+	OK(skv_connect(&client, daemon_.socket));
+	refmodel_model(&w.model, "codec", SKV_F32, TOKENS);
+	refmodel_packable(&w.model);
+	snprintf(codec, sizeof(codec), "%.60s/codec", daemon_.dir);
+}
+
+static void teardown(void)
+{
+	skv_disconnect(client);
+	raw_close(op);
+	fix_stop(&daemon_);
+}
+
+static void decode(struct refmodel_seq *q, uint32_t n)
+{
+	while (n-- > 0)
+		refmodel_feed(&w, q, 1, 1, false);
+}
+
+#define PACKS "deltakv?budget=600&layers=1,3&dense=1&bits=8&group=32&raw=16&block=16&" WORLD_CODES
+
+/* The n last bytes are these, and behind them some are cut off. */
+static void spoil(long cut, const void *last, size_t n)
+{
+	FILE *f = fopen(codec, "r+");
+
+	ck_assert_ptr_nonnull(f);
+	ck_assert_int_eq(fseek(f, -(long)(n + (size_t)cut), SEEK_END), 0);
+	ck_assert_uint_eq(fwrite(last, 1, n, f), n);
+	if (cut)
+		ck_assert_int_eq(ftruncate(fileno(f), ftell(f)), 0);
+	ck_assert_int_eq(fclose(f), 0);
+}
+
+static void make_bad(int which)
+{
+	static const uint32_t nan = 0x7fc00000;
+	struct skv_model other = w.model;
+
+	other.head_dim *= 2;
+	refmodel_codec(which == 3 ? &other : &w.model, 1, codec);
+	if (which == 0)
+		ck_assert_int_eq(unlink(codec), 0);
+	else if (which == 1)
+		spoil(5, "", 0);
+	else if (which == 2)
+		spoil(0, &nan, sizeof(nan));
+	else if (which == 4)
+		w.model.rope.type = SKV_ROPE_UNKNOWN;
+}
+
+/* Refused with the file and the reason, at each of the doors; and who runs goes on, to the same results. */
+START_TEST(no_good)
+{
+	static const struct {
+		int error;
+		const char *says;
+	} bad[] = {{ENOENT, "No such file"}, {EBADMSG, "but the data has"}, {EBADMSG, "not finite"}, {EBADMSG, "layers."},
+	           {EINVAL, "has not said how its model turns"}};
+	struct skv_session *none;
+	struct refmodel_seq q;
+	struct skv_seq *seq;
+	char spec[256];
+
+	make_bad(_i);
+	snprintf(spec, sizeof(spec), PACKS "&file=%s", codec);
+	OK(skv_open(client, &w.model, "full", &w.session));
+	OK(skv_seq_new(w.session, NULL, 0, &seq));
+	refmodel_seq_init(&w, &q, seq, TOKENS);
+	refmodel_feed(&w, &q, 1, 100, true);
+	FAILS(skv_open(client, &w.model, spec, &none), bad[_i].error, bad[_i].says);
+	ck_assert(_i == 4 || strstr(skv_last_error(), codec));
+	FAILS(skv_seq_policy(q.seq, spec), bad[_i].error, bad[_i].says);
+	decode(&q, 3);
+	ck_assert_int_eq(raw_policy_swap(op, spec), 0);
+	for (uint32_t i = 0; i < 100 && !*skv_policy_error(w.session); i++)
+		decode(&q, 1);
+	ck_assert_msg(strstr(skv_policy_error(w.session), bad[_i].says), "%s", skv_policy_error(w.session));
+	RUNS_SPEC(skv_policy_spec(w.session), "full");
+	decode(&q, 10);
+	if (_i < 4) { /* and when the file is what it should be, it is taken */
+		refmodel_codec(&w.model, 0, codec);
+		OK(skv_seq_policy(q.seq, spec));
+		w.tolerance = 3e-2; /* of 8 bits */
+		decode(&q, 20);
+	}
+	refmodel_seq_deinit(&q);
+}
+END_TEST
+
+/* n more tokens, in a prompt or one by one; what the last one gives. */
+static void go_on(struct skv_seq *seq, uint32_t n, bool prompt, float *out)
+{
+	uint32_t len = skv_seq_len(seq);
+	uint64_t content[TOKENS];
+
+	for (uint32_t i = 0; i < n; i++)
+		content[i] = refmodel_content(1, len + i);
+	if (prompt)
+		OK(refmodel_run(&w, seq, content, n, true, NULL, NULL));
+	for (uint32_t i = 0; !prompt && i < n; i++)
+		OK(refmodel_run(&w, seq, content + i, 1, false, out, NULL));
+}
+
+/* The file of a packed sequence is gone, or another: nothing that needs it is done, and nothing is lost. */
+START_TEST(gone)
+{
+	const size_t size = (size_t)w.model.n_layers * w.model.n_heads * w.model.head_dim;
+	float *is = calloc(size, sizeof(*is)), *expected = calloc(size, sizeof(*expected));
+	struct skv_session *packs, *rows;
+	struct skv_seq *kept, *twin;
+	uint64_t content = 1;
+	char spec[256];
+
+	refmodel_codec(&w.model, 1, codec);
+	snprintf(spec, sizeof(spec), PACKS "&file=%s", codec);
+	OK(skv_open(client, &w.model, spec, &packs));
+	OK(skv_open(client, &w.model, "full", &rows));
+	w.session = packs;
+	OK(skv_seq_new(packs, "kept", 0, &kept));
+	go_on(kept, 120, true, NULL);
+	go_on(kept, 40, false, is);
+	OK(skv_seq_fork(kept, NULL, &twin));
+	OK(skv_seq_detach(kept));
+	w.session = rows;
+	for (int other = 0; other < 2; other++) {
+		if (other)
+			refmodel_codec(&w.model, 2, codec);
+		else
+			ck_assert_int_eq(unlink(codec), 0);
+		OK(skv_seq_attach(rows, "kept", &kept));
+		for (int i = 0; i < 2; i++)
+			FAILS(refmodel_decode(&w, &kept, &content, 1, NULL), other ? ENOTSUP : ENOENT, codec);
+		ck_assert_uint_eq(skv_seq_len(kept), 160);
+		OK(skv_seq_detach(kept));
+	}
+	/* one that read it in time goes on, and so does any when it is back */
+	w.session = packs;
+	go_on(twin, 20, false, expected);
+	refmodel_codec(&w.model, 1, codec);
+	OK(skv_open(client, &w.model, spec, &w.session));
+	OK(skv_seq_attach(w.session, "kept", &kept));
+	go_on(kept, 20, false, is);
+	ck_assert_mem_eq(is, expected, size * sizeof(float));
+	free(is);
+	free(expected);
+}
+END_TEST
+
+/* A compressor without references that changes nothing but the size of K, and norms it again. */
+static void norming(float size, bool norms)
+{
+	struct codec_file f = {.about = "{\"sparsekv_codec\":\"1\",\"stride\":\"0\",\"near\":\"0\"}"};
+	const uint32_t dim = w.model.head_dim, d = 2 * w.model.n_kv_heads * dim;
+	float *down = calloc(d * d, sizeof(*down)), *out = calloc(d * d, sizeof(*out)), norm[SKV_MAX_HEAD_DIM];
+	size_t n;
+	uint8_t *bytes;
+	FILE *to;
+
+	for (uint32_t i = 0; i < d; i++) {
+		down[i * d + i] = 1;
+		out[i * d + i] = i < d / 2 ? size : 1;
+	}
+	for (uint32_t i = 0; i < dim; i++)
+		norm[i] = i == 3 ? 0 : 0.5f + (float)i / (float)dim;
+	for (uint32_t layer = 0; layer < w.model.n_layers; layer++) {
+		codec_file_add(&f, layer, "down", d, d, down);
+		codec_file_add(&f, layer, "out", d, d, out);
+		if (norms)
+			codec_file_add(&f, layer, "k_norm", dim, 0, norm);
+	}
+	bytes = codec_file_bytes(&f, &n);
+	to = fopen(codec, "w");
+	ck_assert_ptr_nonnull(to);
+	ck_assert_uint_eq(fwrite(bytes, 1, n, to), n);
+	ck_assert_int_eq(fclose(to), 0);
+	free(bytes);
+	free(down);
+	free(out);
+}
+
+/* Where the model norms K, it does not matter how large the compressor makes them. */
+START_TEST(norms)
+{
+	static const struct {
+		float size;
+		bool norms;
+	} how[] = {{1, true}, {4, true}, {1, false}, {4, false}};
+	const size_t size = (size_t)w.model.n_layers * w.model.n_heads * w.model.head_dim;
+	float *is = calloc(4 * size, sizeof(*is));
+	char spec[256];
+
+	snprintf(spec, sizeof(spec), "palu?raw=16&block=16&file=%s", codec);
+	for (int i = 0; i < 4; i++) {
+		struct skv_seq *seq;
+
+		norming(how[i].size, how[i].norms);
+		OK(skv_open(client, &w.model, spec, &w.session));
+		OK(skv_seq_new(w.session, NULL, 0, &seq));
+		go_on(seq, 120, true, NULL);
+		go_on(seq, 3, false, is + i * size);
+		OK(skv_seq_drop(seq));
+		skv_close(w.session);
+	}
+	ck_assert_mem_eq(is, is + size, size * sizeof(float));
+	ck_assert_mem_ne(is, is + 2 * size, size * sizeof(float));
+	ck_assert_mem_ne(is + 2 * size, is + 3 * size, size * sizeof(float));
+	free(is);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("client-codec");
+	TCase *t = tcase_create("codec");
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 60);
+	tcase_add_loop_test(t, no_good, 0, 5);
+	tcase_add_test(t, gone);
+	tcase_add_test(t, norms);
+	suite_add_tcase(s, t);
+	return s;
+}
+
+int main(void)
+{
+	return run_suite(suite(), "test-client-codec");
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which tokens are packed: against a sequence that grows token by token, and packs as soon as it can. */
+#include "libclient/internal.h" /* first: check.h makes a macro of fail() */
+
+#include <check.h>
+
+#include "common/spec.h"
+#include "tests/support/random.h"
+
+static struct skv_compress random_pack(void)
+{
+	bool refs = rnd_below(4) > 0, low = rnd_below(4) == 0;
+	struct skv_compress k = {
+	        .kind = SKV_COMPRESS_LATENT,
+	        .bits = 4u << rnd_below(3),
+	        .scale_block = 32u << rnd_below(2),
+	        .residual = rnd_below(3) ? rnd_below(200) : 0,
+	        .block = SKV_PAGE_TOKENS * (1 + rnd_below(6)),
+	};
+
+	if (low) {
+		k.kind = SKV_COMPRESS_QUANT;
+		k.bits = 2u << rnd_below(2);
+		k.block = 32 * (1 + rnd_below(3));
+	} else if (refs) {
+		k.stride = 1 + rnd_below(255);
+		k.n_refs = 1 + rnd_below(4);
+		k.ref_bits = 4u << rnd_below(3);
+		k.sinks = k.n_refs + rnd_below(60);
+	}
+	ck_assert_ptr_null(skv_compress_check(&k));
+	return k;
+}
+
+START_TEST(as_it_grows)
+{
+	for (int round = 0; round < 500; round++) {
+		struct skv_compress k = random_pack();
+		uint32_t first = 0, coded = 0;
+
+		while (first < k.sinks)
+			first += SKV_PAGE_TOKENS;
+		ck_assert_uint_eq(packs_first(&k), first);
+		for (uint32_t n = 0; n < 2000; n++) {
+			uint32_t from = coded ? coded : first;
+
+			if (n >= from && n - from == k.residual + k.block) /* `raw` tokens are behind a block */
+				coded = from + k.block;
+			ck_assert_uint_eq(packs_coded(&k, n), coded);
+		}
+	}
+}
+END_TEST
+
+/* What a commit says of it is taken by who reads it, at any length; and nothing is packed that was not planned. */
+START_TEST(commits_are_good)
+{
+	struct skv_compress none = {0};
+
+	for (int round = 0; round < 20000; round++) {
+		struct skv_compress k = random_pack();
+		uint32_t n = rnd_below(rnd_below(2) ? 1000 : SKV_MAX_TOKENS + 1);
+		struct skv_layer_slots x = {.live = n, .extent = n, .awake = n, .coded = packs_coded(&k, n)};
+
+		if (x.coded > 0)
+			x.form = packs_form(&k, SKV_MAX_TOKENS);
+		ck_assert_ptr_null(skv_layer_slots_check(&x, SKV_ABOUT_SLOTS, n, 1));
+		ck_assert_uint_eq(packs_coded(&none, n), 0);
+	}
+}
+END_TEST
+
+/* The largest number of a reference decides how many bytes each has. */
+START_TEST(forms)
+{
+	struct skv_compress k = {.kind = SKV_COMPRESS_LATENT, .bits = 4, .scale_block = 64, .stride = 10, .n_refs = 4, .ref_bits = 8,
+	                     .sinks = 17, .residual = 128, .block = 32};
+	struct skv_form f = packs_form(&k, 4096);
+
+	ck_assert(f.kind == SKV_COMPRESS_LATENT && f.bits == 4 && f.group == 64 && f.stride == 10 && f.near == 4);
+	ck_assert(f.ref_bits == 8 && f.id_bytes == 2 && f.first == 2);
+	ck_assert_uint_eq(packs_form(&k, 20).id_bytes, 2);
+	ck_assert_uint_eq(packs_form(&k, 32 + 65504 * 10).id_bytes, 2); /* 32 and 65,504 references: the last is 65,535 */
+	ck_assert_uint_eq(packs_form(&k, 32 + 65504 * 10 + 1).id_bytes, 4);
+	k = (struct skv_compress){.kind = SKV_COMPRESS_LATENT, .bits = 8, .scale_block = 32, .block = 32};
+	f = packs_form(&k, SKV_MAX_TOKENS);
+	ck_assert(f.kind == SKV_COMPRESS_LATENT && f.bits == 8 && f.group == 32 && f.id_bytes == 0 && f.first == 0);
+	k = (struct skv_compress){.kind = SKV_COMPRESS_QUANT, .bits = 2, .scale_block = 64, .residual = 128, .block = 32};
+	f = packs_form(&k, SKV_MAX_TOKENS);
+	ck_assert(f.kind == SKV_COMPRESS_QUANT && f.bits == 2 && f.group == 64 && f.id_bytes == 0 && f.first == 0);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("packs");
+	TCase *t = tcase_create("packs");
+	SRunner *r;
+	int failed;
+
+	rnd_seed("test-compress-layout");
+	tcase_add_test(t, as_it_grows);
+	tcase_add_test(t, commits_are_good);
+	tcase_add_test(t, forms);
+	suite_add_tcase(s, t);
+
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed != 0;
+}

@@ -1,0 +1,627 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The wire: every message as it should be, then as a hostile peer might send it.
+ *
+ * Packets lie at the end of a page that is followed by one without access, so a read beyond a packet
+ * is a fault and not luck.
+ */
+#include <check.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/wire.h"
+#include "tests/support/random.h"
+
+#define ROOM (1u << 17) /* more than SKV_WIRE_MAX */
+
+static char *fence; /* the first byte that must not be touched */
+
+static void set_up(void)
+{
+	char *p = mmap(NULL, ROOM + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	ck_assert_ptr_ne(p, MAP_FAILED);
+	ck_assert_int_eq(mprotect(p + ROOM, 4096, PROT_NONE), 0);
+	fence = p + ROOM;
+}
+
+/* ---- one well-formed packet of each kind ----------------------------------------------------- */
+
+struct packet {
+	size_t bytes;
+	unsigned n_fds;
+	bool to_daemon;
+	const char *name;
+	char data[2048];
+};
+
+/* A packet of a type with `body` behind its header, and `tail` behind that. */
+static void make(struct packet *p, uint16_t type, bool to_daemon, unsigned n_fds, uint32_t serial,
+                 const void *body, size_t body_bytes, const void *tail, size_t tail_bytes)
+{
+	struct skv_msg_header h = {
+	        .length = (uint32_t)(sizeof(h) + body_bytes + tail_bytes),
+	        .type = type,
+	        .n_fds = (uint16_t)n_fds,
+	        .serial = serial,
+	};
+
+	*p = (struct packet){.bytes = h.length, .n_fds = n_fds, .to_daemon = to_daemon};
+	ck_assert_uint_le(p->bytes, sizeof(p->data));
+	memcpy(p->data, &h, sizeof(h));
+	if (body_bytes)
+		memcpy(p->data + sizeof(h), body, body_bytes);
+	if (tail_bytes)
+		memcpy(p->data + sizeof(h) + body_bytes, tail, tail_bytes);
+}
+
+#define MAX_PACKETS 64
+static struct packet packets[MAX_PACKETS];
+static unsigned n_packets;
+
+#define REQ(type, fds, body, ...) ADD(SKV_MSG_##type, #type, true, fds, 7, body, __VA_ARGS__)
+#define REP(type, fds, body, ...) ADD(SKV_MSG_##type | SKV_REPLY, #type, false, fds, 7, body, __VA_ARGS__)
+#define NOTE(type, fds, body, ...) ADD(SKV_MSG_##type, #type, false, fds, 0, body, __VA_ARGS__)
+#define ADD(type, name_, to_daemon, fds, serial, body, tail, tail_bytes)                                     \
+	do {                                                                                                 \
+		make(&packets[n_packets], type, to_daemon, fds, serial, &(body), sizeof(body), tail,         \
+		     tail_bytes);                                                                            \
+		packets[n_packets++].name = name_;                                                           \
+	} while (0)
+#define EMPTY(type)                                                                                         \
+	do {                                                                                                \
+		make(&packets[n_packets], SKV_MSG_##type | SKV_REPLY, false, 0, 7, NULL, 0, NULL, 0);       \
+		packets[n_packets++].name = #type;                                                          \
+	} while (0)
+
+static void make_requests(void)
+{
+	struct skv_msg_hello hello = {.version_min = 1, .version_max = 1, .features = 3, .program = "test"};
+	struct skv_msg_open open = {.spec = "delta?budget=0.25&layers=2,7,12"};
+	struct skv_msg_session session = {.session = 5};
+	struct skv_msg_seq_name seq_new = {.session = 5, .max_tokens = 4096, .name = "chat-17"};
+	struct skv_msg_seq_name seq_attach = {.session = 5, .name = "chat-17"};
+	struct skv_msg_seq_name seq_fork = {.session = 5, .seq = 9};
+	struct skv_msg_seq seq = {.session = 5, .seq = 9};
+	struct skv_msg_runs lease = {.session = 5, .n_runs = 2};
+	struct skv_msg_runs release = {.session = 5, .seq = 9, .n_runs = 2};
+	struct skv_wire_run runs[2] = {{.first = 16, .count = 4}, {.first = SKV_PTE_ID_MASK, .count = 1}};
+	struct skv_msg_lease_get get = {.session = 5, .least = 1, .most = 64};
+	struct skv_msg_policy_ack ack = {.session = 5, .error = EINVAL, .generation = 3, .text = "why"};
+	struct skv_msg_spec spec = {.spec = "quest?budget=0.25"};
+	struct skv_msg_segment segment = {.pool = 1, .segment = 2, .bytes = 1 << 26};
+	struct skv_msg_query query = {.what = SKV_QUERY_STATUS};
+	struct skv_msg_name name = {.name = "delta"};
+	struct skv_msg_policy_swap swap = {.uid = UINT32_MAX, .spec = "full"};
+	struct skv_msg_seq_drop_name drop = {.uid = 1000, .model = "reference", .name = "chat-17"};
+
+	open.model = (struct skv_wire_model){
+	        .n_layers = 16,
+	        .n_heads = 8,
+	        .n_kv_heads = 2,
+	        .head_dim = 64,
+	        .kv_dtype = SKV_BF16,
+	        .max_tokens = 16384,
+	        .scale = 0.125f,
+	        .n_ranks = 1,
+	        .device = 1,
+	        .name = "reference",
+	};
+	REQ(HELLO, 0, hello, NULL, 0);
+	REQ(OPEN, 0, open, NULL, 0);
+	REQ(CLOSE, 0, session, NULL, 0);
+	REQ(SEQ_NEW, 0, seq_new, NULL, 0);
+	REQ(SEQ_ATTACH, 0, seq_attach, NULL, 0);
+	REQ(SEQ_FORK, 0, seq_fork, NULL, 0);
+	REQ(SEQ_DETACH, 0, seq, NULL, 0);
+	REQ(SEQ_DROP, 0, seq, NULL, 0);
+	REQ(SEQ_RELEASE, 0, release, runs, sizeof(runs));
+	REQ(LEASE_GET, 0, get, NULL, 0);
+	REQ(LEASE_PUT, 0, lease, runs, sizeof(runs));
+	REQ(POLICY_GET, 0, session, NULL, 0);
+	REQ(POLICY_ACK, 0, ack, NULL, 0);
+	REQ(POLICY_FIND, 0, spec, NULL, 0);
+	REQ(SEGMENT_ACK, 0, segment, NULL, 0);
+	REQ(QUERY, 0, query, NULL, 0);
+	REQ(POLICY_LOAD, 1, name, NULL, 0);
+	REQ(POLICY_SWAP, 0, swap, NULL, 0);
+	REQ(SEQ_DROP_NAME, 0, drop, NULL, 0);
+}
+
+static void make_answers(void)
+{
+	struct skv_msg_error error = {.error = ENOSPC, .text = "pool 1 is full"};
+	struct skv_msg_hello_ok hello = {.version = 1, .client = 4, .control_bytes = 4096, .daemon = "0.1.0"};
+	struct skv_msg_open_ok open = {
+	        .session = 5,
+	        .pool = 1,
+	        .page_bytes = 8192,
+	        .segment_bytes = 1 << 26,
+	        .pages_per_segment = 8192,
+	        .max_segments = 64,
+	        .session_page_bytes = 4096,
+	        .policy = {.generation = 1, .plugin = 2, .spec = "full"},
+	};
+	struct skv_msg_seq_ok seq = {.seq = 9, .max_tokens = 4096, .bytes = 1 << 20};
+	struct skv_msg_runs lease = {.session = 5, .n_runs = 1}, none = {.session = 5};
+	struct skv_wire_run run = {.first = 0, .count = SKV_PTE_ID_MASK + 1};
+	struct skv_msg_policy policy = {.generation = 1, .plugin = 2, .spec = "full"};
+	struct skv_msg_segment segment = {.pool = 1, .segment = 2, .bytes = 1 << 26};
+	struct skv_msg_segment_ipc ipc = {segment, {0x7f, 0, 0xff}};
+	struct skv_msg_text text = {.length = 12, .more = 1};
+
+	ADD(SKV_MSG_ERROR, "ERROR", false, 0, 7, error, NULL, 0);
+	NOTE(ERROR, 0, error, NULL, 0);
+	REP(HELLO, 1, hello, NULL, 0);
+	REP(OPEN, 2, open, NULL, 0);
+	EMPTY(CLOSE);
+	REP(SEQ_NEW, 1, seq, NULL, 0);
+	REP(SEQ_ATTACH, 1, seq, NULL, 0);
+	REP(SEQ_FORK, 1, seq, NULL, 0);
+	EMPTY(SEQ_DETACH);
+	EMPTY(SEQ_DROP);
+	EMPTY(SEQ_RELEASE);
+	REP(LEASE_GET, 0, lease, &run, sizeof(run));
+	REP(LEASE_GET, 0, none, NULL, 0);
+	EMPTY(LEASE_PUT);
+	REP(POLICY_GET, 1, policy, NULL, 0);
+	REP(POLICY_FIND, 1, policy, NULL, 0);
+	EMPTY(POLICY_ACK);
+	NOTE(SEGMENT, 1, segment, NULL, 0);
+	NOTE(SEGMENT_GONE, 0, segment, NULL, 0);
+	EMPTY(SEGMENT_ACK);
+	NOTE(SEGMENT_IPC, 0, ipc, NULL, 0);
+	REP(QUERY, 0, text, "{\"uptime\":1\n", 12);
+	REP(POLICY_LOAD, 0, text, "{\"uptime\":1\n", 12);
+	REP(POLICY_SWAP, 0, text, "{\"uptime\":1\n", 12);
+	REP(SEQ_DROP_NAME, 0, text, "{\"uptime\":1\n", 12);
+}
+
+static void set_up_packets(void)
+{
+	set_up();
+	n_packets = 0;
+	make_requests();
+	make_answers();
+	ck_assert_uint_le(n_packets, MAX_PACKETS);
+}
+
+/* The first `bytes` of a packet, right before the fence, at whatever alignment that gives. */
+static char *fenced(const struct packet *p, size_t bytes)
+{
+	return memcpy(fence - bytes, p->data, bytes);
+}
+
+static const char *check(const struct packet *p)
+{
+	return skv_wire_check(fenced(p, p->bytes), p->bytes, p->n_fds, p->to_daemon);
+}
+
+/* The dump of a packet, a single line whatever the packet is. */
+static const char *dump(const void *packet, size_t bytes, unsigned n_fds)
+{
+	static char line[8192];
+	FILE *to = fmemopen(line, sizeof(line), "w");
+	size_t n;
+
+	skv_wire_dump(to, "c1 <", packet, bytes, n_fds);
+	fclose(to);
+	n = strlen(line);
+	ck_assert_uint_lt(n, sizeof(line) - 1);
+	ck_assert_int_eq(line[n - 1], '\n');
+	for (size_t i = 0; i + 1 < n; i++)
+		ck_assert_msg(line[i] >= 0x20 && line[i] < 0x7f, "byte %d in \"%s\"", line[i], line);
+	line[n - 1] = '\0';
+	return line;
+}
+
+START_TEST(well_formed)
+{
+	for (unsigned i = 0; i < n_packets; i++) {
+		const struct packet *p = &packets[i];
+		const char *wrong = check(p), *line;
+
+		ck_assert_msg(!wrong, "%s: %s", p->name, wrong);
+		line = dump(fenced(p, p->bytes), p->bytes, p->n_fds);
+		ck_assert_ptr_nonnull(strstr(line, p->name));
+		ck_assert_ptr_null(strstr(line, "MALFORMED"));
+		/* what one side sends the other does not */
+		ck_assert_ptr_nonnull(skv_wire_check(fenced(p, p->bytes), p->bytes, p->n_fds, !p->to_daemon));
+	}
+}
+END_TEST
+
+START_TEST(names)
+{
+	ck_assert_str_eq(skv_wire_name(SKV_MSG_LEASE_GET), "LEASE_GET");
+	ck_assert_str_eq(skv_wire_name(SKV_MSG_LEASE_GET | SKV_REPLY), "LEASE_GET");
+	ck_assert_str_eq(skv_wire_name(SKV_MSG_ERROR), "ERROR");
+	ck_assert_str_eq(skv_wire_name(SKV_MSG_ERROR | SKV_REPLY), "?");
+	ck_assert_str_eq(skv_wire_name(0), "?");
+	ck_assert_str_eq(skv_wire_name(0x7fff), "?");
+}
+END_TEST
+
+START_TEST(dumps)
+{
+	struct packet p;
+	struct skv_msg_runs runs = {.session = 5, .n_runs = 10};
+	struct skv_wire_run many[10];
+
+	make(&p, SKV_MSG_LEASE_GET, true, 0, 12,
+	     &(struct skv_msg_lease_get){.session = 5, .least = 1, .most = 64},
+	     sizeof(struct skv_msg_lease_get), NULL, 0);
+	ck_assert_str_eq(dump(p.data, p.bytes, 0), "c1 < LEASE_GET #12 32 bytes session=5 least=1 most=64");
+	ck_assert_str_eq(dump(p.data, p.bytes - 8, 0),
+	                 "c1 < LEASE_GET #12 24 bytes session=5 least=1 MALFORMED: the length field "
+	                 "does not match the packet");
+	ck_assert_str_eq(dump(p.data, 3, 1), "c1 < 3 bytes 1 fd MALFORMED: shorter than a header");
+	for (uint32_t i = 0; i < 10; i++)
+		many[i] = (struct skv_wire_run){i * 10, i + 1};
+	make(&p, SKV_MSG_LEASE_PUT, true, 0, 13, &runs, sizeof(runs), many, sizeof(many));
+	ck_assert_str_eq(dump(p.data, p.bytes, 0), "c1 < LEASE_PUT #13 112 bytes session=5 n_runs=10 "
+	                                           "runs=0+1,10+2,20+3,30+4,40+5,50+6,60+7,70+8,...");
+	make(&p, SKV_MSG_SEGMENT_IPC, false, 0, 0,
+	     &(struct skv_msg_segment_ipc){{.pool = 1, .handle = SKV_HANDLE_CUDA_IPC}, {0x1b, 0xff}},
+	     sizeof(struct skv_msg_segment_ipc), NULL, 0);
+	ck_assert_ptr_nonnull(strstr(dump(p.data, p.bytes, 0), "segment.handle=2 segment.bytes=0 ipc_handle=1bff00"));
+	make(&p, SKV_MSG_ERROR, false, 0, 13, &(struct skv_msg_error){.error = 28, .text = "a \"\x1b[2J\n\\"},
+	     sizeof(struct skv_msg_error), NULL, 0);
+	ck_assert_str_eq(dump(p.data, p.bytes, 0),
+	                 "c1 < ERROR #13 532 bytes error=28 text=\"a \\\"\\x1b[2J\\x0a\\\\\" "
+	                 "MALFORMED: a string has a byte that is not printable ASCII");
+	p.data[4] = 99;
+	ck_assert_str_eq(dump(p.data, p.bytes, 2),
+	                 "c1 < ? #13 532 bytes 2 fds MALFORMED: unknown message type");
+}
+END_TEST
+
+/* ---- hostile peers --------------------------------------------------------------------------- */
+
+#define ck_assert_wrong(p, says)                                                                            \
+	do {                                                                                                \
+		const char *wrong_ = check(p);                                                              \
+		ck_assert_msg(wrong_ && strstr(wrong_, says), "%s: \"%s\", expected \"%s\"", (p)->name,     \
+		              wrong_ ? wrong_ : "nothing wrong", says);                                     \
+	} while (0)
+
+/* Cut short, the length field as it was or telling the truth: never a read beyond, never accepted. */
+START_TEST(truncated)
+{
+	for (unsigned i = 0; i < n_packets; i++) {
+		for (size_t bytes = 0; bytes < packets[i].bytes; bytes++) {
+			struct packet p = packets[i];
+			uint32_t length = (uint32_t)bytes;
+
+			ck_assert_ptr_nonnull(skv_wire_check(fenced(&p, bytes), bytes, p.n_fds, p.to_daemon));
+			dump(fenced(&p, bytes), bytes, p.n_fds);
+			memcpy(p.data, &length, sizeof(length));
+			ck_assert_ptr_nonnull(skv_wire_check(fenced(&p, bytes), bytes, p.n_fds, p.to_daemon));
+			dump(fenced(&p, bytes), bytes, p.n_fds);
+		}
+	}
+}
+END_TEST
+
+START_TEST(too_long)
+{
+	for (unsigned i = 0; i < n_packets; i++) {
+		struct packet p = packets[i];
+		uint32_t length = (uint32_t)p.bytes + 8;
+
+		memcpy(p.data, &length, sizeof(length));
+		p.bytes = length;
+		ck_assert_ptr_nonnull(check(&p));
+	}
+}
+END_TEST
+
+START_TEST(wrong_fds)
+{
+	for (unsigned i = 0; i < n_packets; i++) {
+		for (unsigned n = 0; n <= SKV_WIRE_MAX_FDS + 1; n++) {
+			struct packet p = packets[i];
+			uint16_t said = (uint16_t)n;
+
+			if (n == p.n_fds)
+				continue;
+			p.n_fds = n;
+			ck_assert_wrong(&p, "not the one announced");
+			memcpy(p.data + offsetof(struct skv_msg_header, n_fds), &said, sizeof(said));
+			ck_assert_wrong(&p, "not that of the message type");
+		}
+	}
+}
+END_TEST
+
+START_TEST(wrong_serials)
+{
+	for (unsigned i = 0; i < n_packets; i++) {
+		struct packet p = packets[i];
+		struct skv_msg_header h;
+
+		memcpy(&h, p.data, sizeof(h));
+		if (h.type == SKV_MSG_ERROR)
+			continue;
+		h.serial = !h.serial;
+		memcpy(p.data, &h, sizeof(h));
+		ck_assert_wrong(&p, "have a serial");
+	}
+}
+END_TEST
+
+/* Only these types exist, with or without the reply bit; every other value is refused. */
+START_TEST(unknown_types)
+{
+	char known[0x10000] = {0};
+
+	for (unsigned i = 0; i < n_packets; i++) {
+		struct skv_msg_header h;
+
+		memcpy(&h, packets[i].data, sizeof(h));
+		known[h.type] = 1;
+	}
+	for (unsigned type = 0; type < 0x10000; type++) {
+		struct packet p;
+
+		make(&p, (uint16_t)type, true, 0, 7, NULL, 0, NULL, 0);
+		p.name = "empty";
+		if (known[type])
+			ck_assert_str_ne(skv_wire_name((uint16_t)type), "?");
+		else
+			ck_assert_wrong(&p, "unknown message type");
+	}
+}
+END_TEST
+
+static struct packet *find(uint16_t type)
+{
+	for (unsigned i = 0; i < n_packets; i++)
+		if (((struct skv_msg_header *)(void *)packets[i].data)->type == type)
+			return &packets[i];
+	ck_abort_msg("no packet of type %u", type);
+}
+
+/* One field of a struct of one message, set to a value that must be refused. */
+#define SPOIL(type, s, member, says, ...)                                                                   \
+	do {                                                                                                \
+		struct packet p_ = *find(type);                                                             \
+		struct s body_;                                                                             \
+		memcpy(&body_, p_.data + sizeof(struct skv_msg_header), sizeof(body_));                     \
+		__typeof__(body_.member) value_ = __VA_ARGS__;                                              \
+		memcpy(&body_.member, &value_, sizeof(value_));                                             \
+		memcpy(p_.data + sizeof(struct skv_msg_header), &body_, sizeof(body_));                     \
+		ck_assert_wrong(&p_, says);                                                                 \
+	} while (0)
+
+START_TEST(spoiled_fields)
+{
+	struct packet p = *find(SKV_MSG_CLOSE);
+
+	p.data[12] = 1;
+	ck_assert_wrong(&p, "the reserved field of the header");
+
+	SPOIL(SKV_MSG_CLOSE, skv_msg_session, reserved, "reserved", 1);
+	SPOIL(SKV_MSG_OPEN | SKV_REPLY, skv_msg_open_ok, policy.reserved, "reserved", 1);
+	SPOIL(SKV_MSG_SEQ_NEW, skv_msg_seq_name, seq, "reserved", 1);
+	SPOIL(SKV_MSG_SEQ_ATTACH, skv_msg_seq_name, seq, "reserved", 1);
+	SPOIL(SKV_MSG_SEQ_ATTACH, skv_msg_seq_name, max_tokens, "reserved", 1);
+	SPOIL(SKV_MSG_SEQ_FORK, skv_msg_seq_name, max_tokens, "reserved", 1);
+	SPOIL(SKV_MSG_LEASE_PUT, skv_msg_runs, seq, "reserved", 1);
+	SPOIL(SKV_MSG_LEASE_GET | SKV_REPLY, skv_msg_runs, seq, "reserved", 1);
+	SPOIL(SKV_MSG_QUERY | SKV_REPLY, skv_msg_text, more, "flag", 2);
+	SPOIL(SKV_MSG_ERROR, skv_msg_error, error, "errno", 0);
+	SPOIL(SKV_MSG_ERROR, skv_msg_error, error, "errno", -EINVAL);
+	SPOIL(SKV_MSG_POLICY_ACK, skv_msg_policy_ack, error, "errno", 4096);
+
+	SPOIL(SKV_MSG_LEASE_PUT, skv_msg_runs, n_runs, "number of runs does not match", 1);
+	SPOIL(SKV_MSG_LEASE_PUT, skv_msg_runs, n_runs, "number of runs does not match", 3);
+	SPOIL(SKV_MSG_LEASE_PUT, skv_msg_runs, n_runs, "more runs", SKV_WIRE_MAX_RUNS + 1);
+	/* times 8 this is 16 in 32 bits */
+	SPOIL(SKV_MSG_LEASE_PUT, skv_msg_runs, n_runs, "more runs", (1u << 29) + 2);
+	SPOIL(SKV_MSG_QUERY | SKV_REPLY, skv_msg_text, length, "length of the text", 11);
+	SPOIL(SKV_MSG_QUERY | SKV_REPLY, skv_msg_text, length, "length of the text", UINT32_MAX);
+}
+END_TEST
+
+START_TEST(spoiled_runs)
+{
+	static const struct skv_wire_run bad[] = {
+	        {0, 0},
+	        {SKV_PTE_ID_MASK, 2},
+	        {SKV_PTE_ID_MASK + 1, 1},
+	        {0, SKV_PTE_ID_MASK + 2},
+	        {UINT32_MAX, UINT32_MAX}, /* their sum in 32 bits is small */
+	};
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		struct packet p = *find(SKV_MSG_SEQ_RELEASE);
+
+		memcpy(p.data + p.bytes - sizeof(bad[i]), &bad[i], sizeof(bad[i]));
+		ck_assert_wrong(&p, "a run is empty or beyond");
+	}
+}
+END_TEST
+
+/* Every string of every message: full to the brim, and with each byte that is not printable. */
+START_TEST(spoiled_strings)
+{
+	static const struct {
+		uint16_t type;
+		size_t offset, size;
+	} strings[] = {
+	        {SKV_MSG_ERROR, offsetof(struct skv_msg_error, text), SKV_TEXT_MAX},
+	        {SKV_MSG_HELLO, offsetof(struct skv_msg_hello, program), SKV_NAME_MAX},
+	        {SKV_MSG_HELLO | SKV_REPLY, offsetof(struct skv_msg_hello_ok, daemon), SKV_NAME_MAX},
+	        {SKV_MSG_OPEN, offsetof(struct skv_msg_open, model.name), SKV_NAME_MAX},
+	        {SKV_MSG_OPEN, offsetof(struct skv_msg_open, spec), SKV_SPEC_MAX},
+	        {SKV_MSG_OPEN | SKV_REPLY, offsetof(struct skv_msg_open_ok, policy.spec), SKV_SPEC_MAX},
+	        {SKV_MSG_SEQ_NEW, offsetof(struct skv_msg_seq_name, name), SKV_NAME_MAX},
+	        {SKV_MSG_SEQ_ATTACH, offsetof(struct skv_msg_seq_name, name), SKV_NAME_MAX},
+	        {SKV_MSG_SEQ_FORK, offsetof(struct skv_msg_seq_name, name), SKV_NAME_MAX},
+	        {SKV_MSG_POLICY_GET | SKV_REPLY, offsetof(struct skv_msg_policy, spec), SKV_SPEC_MAX},
+	        {SKV_MSG_POLICY_ACK, offsetof(struct skv_msg_policy_ack, text), SKV_TEXT_MAX},
+	        {SKV_MSG_POLICY_LOAD, offsetof(struct skv_msg_name, name), SKV_NAME_MAX},
+	        {SKV_MSG_POLICY_SWAP, offsetof(struct skv_msg_policy_swap, spec), SKV_SPEC_MAX},
+	        {SKV_MSG_SEQ_DROP_NAME, offsetof(struct skv_msg_seq_drop_name, model), SKV_NAME_MAX},
+	        {SKV_MSG_SEQ_DROP_NAME, offsetof(struct skv_msg_seq_drop_name, name), SKV_NAME_MAX},
+	};
+
+	for (size_t i = 0; i < sizeof(strings) / sizeof(strings[0]); i++) {
+		struct packet p = *find(strings[i].type);
+		char *s = p.data + sizeof(struct skv_msg_header) + strings[i].offset;
+
+		memset(s, 'x', strings[i].size);
+		ck_assert_wrong(&p, "a string does not end");
+		s[strings[i].size - 1] = '\0';
+		ck_assert_ptr_null(check(&p));
+		for (int c = 1; c < 256; c++) {
+			s[strings[i].size - 2] = (char)c;
+			if (c >= 0x20 && c < 0x7f)
+				ck_assert_ptr_null(check(&p));
+			else
+				ck_assert_wrong(&p, "not printable");
+		}
+		memset(s, 0, strings[i].size);
+		ck_assert_ptr_null(check(&p));
+		s[1] = '\n'; /* behind the end: nobody reads it */
+		ck_assert_ptr_null(check(&p));
+	}
+}
+END_TEST
+
+/*
+ * Every byte of every packet, changed to every other value: no fault, and what is still accepted differs
+ * from the packet in a field's value alone, so its type, length, serial rule and fds are still sane.
+ */
+START_TEST(every_byte_changed)
+{
+	for (unsigned i = 0; i < n_packets; i++) {
+		for (size_t at = 0; at < packets[i].bytes; at++) {
+			struct packet p = packets[i];
+
+			for (int c = 0; c < 256; c++) {
+				if ((unsigned char)packets[i].data[at] == c)
+					continue;
+				p.data[at] = (char)c;
+				/* length, type (but among types of one form), n_fds, reserved */
+				if (!check(&p) && (at < 4 || at == 6 || at == 7 || (at >= 12 && at < 16)))
+					ck_abort_msg("%s: byte %zu changed to %d is accepted", p.name, at, c);
+			}
+			if (at % 16 == 0)
+				dump(fenced(&p, p.bytes), p.bytes, p.n_fds);
+		}
+	}
+}
+END_TEST
+
+START_TEST(random_packets)
+{
+	unsigned accepted = 0;
+
+	for (unsigned i = 0; i < 50000; i++) {
+		struct packet p = packets[rnd_below(n_packets)];
+		unsigned changes = rnd_below(8);
+
+		/* garbage altogether, or a packet with some bytes changed and a length of its own */
+		if (i % 4 == 0) {
+			p.bytes = rnd_below(sizeof(p.data));
+			rnd_bytes(p.data, p.bytes);
+		} else {
+			for (; changes > 0; changes--)
+				p.data[rnd_below((uint32_t)p.bytes)] = (char)rnd64();
+			if (rnd_below(2))
+				p.bytes = rnd_below((uint32_t)p.bytes + 1);
+			if (rnd_below(2))
+				memcpy(p.data, &(uint32_t){(uint32_t)p.bytes}, 4);
+		}
+		if (rnd_below(4) == 0)
+			p.n_fds = rnd_below(SKV_WIRE_MAX_FDS + 1);
+		if (!check(&p)) {
+			struct skv_msg_header h;
+
+			accepted++;
+			memcpy(&h, p.data, sizeof(h));
+			ck_assert_uint_eq(h.length, p.bytes);
+			ck_assert_uint_eq(h.n_fds, p.n_fds);
+			ck_assert_uint_eq(h.reserved, 0);
+			ck_assert_str_ne(skv_wire_name(h.type), "?");
+		}
+		if (i % 16 == 0)
+			dump(fenced(&p, p.bytes), p.bytes, p.n_fds);
+	}
+	ck_assert_uint_gt(accepted, 0); /* else the changes were too many to find anything */
+}
+END_TEST
+
+/* The longest messages that there are, and those one longer. */
+START_TEST(largest_messages)
+{
+	size_t bytes = sizeof(struct skv_msg_header) + sizeof(struct skv_msg_runs) +
+	               SKV_WIRE_MAX_RUNS * sizeof(struct skv_wire_run);
+	char *p = fence - bytes;
+	struct skv_msg_header h = {.length = (uint32_t)bytes, .type = SKV_MSG_LEASE_PUT, .serial = 1};
+	struct skv_msg_runs runs = {.session = 1, .n_runs = SKV_WIRE_MAX_RUNS};
+	struct skv_wire_run run = {.first = 3, .count = 5};
+
+	memcpy(p, &h, sizeof(h));
+	memcpy(p + sizeof(h), &runs, sizeof(runs));
+	for (size_t at = sizeof(h) + sizeof(runs); at < bytes; at += sizeof(run))
+		memcpy(p + at, &run, sizeof(run));
+	ck_assert_ptr_null(skv_wire_check(p, bytes, 0, true));
+
+	for (uint32_t length = SKV_WIRE_MAX; length <= SKV_WIRE_MAX + 1; length++) {
+		struct skv_msg_text text = {.length = length - (uint32_t)sizeof(h) - (uint32_t)sizeof(text)};
+		const char *wrong;
+
+		h = (struct skv_msg_header){.length = length, .type = SKV_MSG_QUERY | SKV_REPLY, .serial = 1};
+		p = memset(fence - length, '\x1b', length);
+		memcpy(p, &h, sizeof(h));
+		memcpy(p + sizeof(h), &text, sizeof(text));
+		wrong = skv_wire_check(p, length, 0, false);
+		dump(p, length, 0);
+		if (length == SKV_WIRE_MAX)
+			ck_assert_ptr_null(wrong);
+		else
+			ck_assert_str_eq(wrong, "longer than a message may be");
+	}
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("wire");
+	TCase *t;
+	SRunner *r;
+	int failed;
+
+	rnd_seed("test-wire");
+	t = tcase_create("messages");
+	tcase_add_checked_fixture(t, set_up_packets, NULL);
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, well_formed);
+	tcase_add_test(t, names);
+	tcase_add_test(t, dumps);
+	suite_add_tcase(s, t);
+	t = tcase_create("hostile");
+	tcase_add_checked_fixture(t, set_up_packets, NULL);
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, truncated);
+	tcase_add_test(t, too_long);
+	tcase_add_test(t, wrong_fds);
+	tcase_add_test(t, wrong_serials);
+	tcase_add_test(t, unknown_types);
+	tcase_add_test(t, spoiled_fields);
+	tcase_add_test(t, spoiled_runs);
+	tcase_add_test(t, spoiled_strings);
+	tcase_add_test(t, every_byte_changed);
+	tcase_add_test(t, random_packets);
+	tcase_add_test(t, largest_messages);
+	suite_add_tcase(s, t);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed != 0;
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every count that the books keep, put off by one: the balance must say so, or no test that asks it is
+ * worth anything.
+ */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include "tests/support/core-peer.h"
+#include "daemon/core/books.h"
+
+static struct peer a, b;
+static struct held parent, child, own;
+static uint32_t client, session, held, detached;
+
+/* Two clients of a UID, a fork, a detached sequence, a stock, segments half told. */
+static void setup(void)
+{
+	struct skv_core_config config = books_config();
+	struct skv_model m = test_model("m", 2, 16);
+	struct skv_wire_run run;
+	uint32_t n;
+
+	books_open(&config);
+	peer_join(&a, 1000, &m);
+	peer_join(&b, 1000, &m);
+	held_new(&parent, &a, "parent", 1024);
+	held_append(&parent, &a, 64);
+	ck_assert_int_eq(held_fork(&child, &parent, &a, "child"), 0);
+	held_append(&child, &a, 64);
+	held_new(&own, &a, "own", 1024);
+	held_append(&own, &a, 64);
+	detached = skv_state_find(&core->state, SKV_TABLE_SEQUENCES, own.seq);
+	ck_assert_int_eq(skv_core_seq_detach(core, a.client, a.session.session, own.seq), 0);
+	ck_assert_int_eq(skv_core_lease_get(core, b.client, b.session.session, 150, 150, &run, 1, &n), 0);
+	peer_hear(&b);
+	/* given back: ends of segments to acknowledge */
+	ck_assert_int_eq(skv_core_lease_put(core, b.client, b.session.session, &run, 1), 0);
+	client = skv_state_find(&core->state, SKV_TABLE_CLIENTS, a.client);
+	session = skv_state_find(&core->state, SKV_TABLE_SESSIONS, a.session.session);
+	held = skv_state_find(&core->state, SKV_TABLE_SEQUENCES, child.seq);
+	books_even();
+}
+
+static void teardown(void)
+{
+	held_close(&parent);
+	held_close(&child);
+	held_close(&own);
+	peer_die(&a);
+	peer_die(&b);
+	books_close();
+}
+
+static void found(const char *what)
+{
+	ck_assert_msg(skv_core_balance(core, false), "%s put off was not found", what);
+}
+
+#define OFF(lvalue)             \
+	do {                    \
+		(lvalue)++;     \
+		found(#lvalue); \
+		(lvalue)--;     \
+		books_even();   \
+	} while (0)
+
+START_TEST(counts)
+{
+	struct skv_state *s = &core->state;
+	struct skv_account_row *account = skv_account_row(s, 0);
+	struct skv_pool_row *pool = skv_pool_row(s, 0);
+
+	OFF(account->clients);
+	OFF(account->sessions);
+	OFF(account->sequences);
+	OFF(account->pools);
+	OFF(account->page_bytes[0]);
+	OFF(skv_client_row(s, client)->sessions);
+	OFF(skv_client_row(s, client)->notices);
+	OFF(skv_session_row(s, session)->sequences);
+	OFF(skv_seq_row(s, detached)->pages);
+	OFF(skv_seq_row(s, held)->refs);
+	OFF(pool->sessions);
+	OFF(pool->sequences);
+	OFF(pool->segments);
+	OFF(pool->empty);
+	OFF(pool->making);
+	OFF(pool->wanted);
+	for (int kind = 0; kind < SKV_OWNER_KINDS; kind++)
+		OFF(pool->count[kind]);
+	OFF(skv_member_row(s, 0, client)->sessions);
+	OFF(skv_member_row(s, 0, client)->lease);
+	OFF(skv_segment_row(s, 0, 0)->free);
+	OFF(skv_segment_row(s, 0, 0)->waiting);
+	OFF(skv_segment_row(s, 0, 0)->state);
+	for (int t = 0; t < SKV_TABLE_ROWS; t++) {
+		OFF(s->header->live[t]);
+		OFF(s->header->high[t]);
+		OFF(s->header->free[t]);
+	}
+	OFF(s->header->ref_used);
+	OFF(s->header->ref_high);
+	OFF(s->header->segment_bytes[0]);
+	OFF(s->header->segment_bytes[SKV_MAX_DEVICES]);
+	OFF(account->page_bytes[SKV_DEVICE_CUDA(2)]);
+}
+END_TEST
+
+/* Put another value there, look, and put the old one back. */
+#define SET(lvalue, value)                          \
+	do {                                        \
+		__typeof__(lvalue) was_ = (lvalue); \
+		(lvalue) = (value);                 \
+		found(#lvalue " = " #value);        \
+		(lvalue) = was_;                    \
+		books_even();                       \
+	} while (0)
+
+START_TEST(owners)
+{
+	struct skv_state *s = &core->state;
+	struct skv_ref_block *refs = skv_ref_block_row(s, skv_seq_row(s, held)->ref_head - 1);
+	uint32_t shared = refs->page[0], leaving = 0;
+
+	SET(*skv_owner_word(s, 0, shared), 0);
+	SET(*skv_owner_word(s, 0, shared), skv_owner_make(SKV_OWNER_SHARED, 3));
+	SET(*skv_owner_word(s, 0, shared), skv_owner_make(SKV_OWNER_LEASE, client));
+	SET(*skv_owner_word(s, 0, shared), skv_owner_make(SKV_OWNER_LEASE, 5));
+	SET(*skv_owner_word(s, 0, shared), skv_owner_make(SKV_OWNER_LEASE, 5000));
+	SET(*skv_owner_word(s, 0, shared), skv_owner_make(SKV_OWNER_SEQ, detached));
+	SET(*skv_owner_word(s, 0, shared), skv_owner_make(SKV_OWNER_SEQ, 11));
+	SET(*skv_owner_word(s, 0, shared), 7);
+	SET(refs->page[0], refs->page[1]);
+	SET(refs->page[0], 64 * 100);
+	SET(refs->n, refs->n - 1);
+	SET(skv_seq_row(s, held)->ref_head, 0);
+	SET(s->header->ref_free, skv_seq_row(s, held)->ref_head);
+	SET(core->pools[0].marks[3], 1);
+	SET(core->pools[0].handles[0].fd, -1);
+	while (skv_segment_row(s, 0, leaving)->state != SKV_SEGMENT_LEAVING)
+		leaving++;
+	SET(skv_segment_row(s, 0, leaving)->waiting, 0);
+	SET(skv_segment_row(s, 0, leaving)->state, SKV_SEGMENT_NONE);
+	SET(*skv_owner_word(s, 0, leaving * 64), skv_owner_make(SKV_OWNER_LEASE, client));
+	SET(skv_seq_row(s, held)->session, SKV_NO_INDEX);
+}
+END_TEST
+
+START_TEST(what_is_left)
+{
+	ck_assert_ptr_nonnull(skv_core_balance(core, true));
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("core-balance");
+	TCase *t = tcase_create("balance");
+	SRunner *r;
+	int failed;
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_add_test(t, counts);
+	tcase_add_test(t, owners);
+	tcase_add_test(t, what_is_left);
+	suite_add_tcase(s, t);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

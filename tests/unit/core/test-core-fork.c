@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Forks in the books: what is shared, who refers to it, what it costs, when it goes. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "tests/support/core-peer.h"
+
+static struct skv_model model; /* 2 layers, pages of 1 KiB */
+
+static void setup(void)
+{
+	struct skv_core_config config = books_config();
+
+	model = test_model("m", 2, 16);
+	books_open(&config);
+}
+
+START_TEST(a_fork_shares_and_is_charged_once)
+{
+	struct peer a;
+	struct held h, f;
+
+	peer_join(&a, 1000, &model);
+	ck_assert_int_eq(peer_lease(&a, 32, 32), 0);
+	held_new(&h, &a, "parent", 1024);
+	skv_seqmem_tokens(h.mem, &h.layout)[7] = 4711;
+	((char *)h.mem)[h.layout.state + 12345] = 'x';
+	held_append(&h, &a, 40);
+	ck_assert_int_eq(held_fork(&f, &h, &a, "child"), 0);
+	pool_is(&a, 26, 0, 6);
+	ck_assert_uint_eq(books_account(1000).page_bytes[0], 32 * 1024);
+	ck_assert_uint_eq(held_len(&f), 40);
+	ck_assert_int_eq(skv_seqmem_tokens(f.mem, &f.layout)[7], 4711);
+	ck_assert_int_eq(((char *)f.mem)[f.layout.state + 12345], 'x');
+	ck_assert_ptr_null(skv_seqmem_check(f.mem, &f.layout));
+	for (uint32_t layer = 0; layer < 2; layer++)
+		for (uint32_t i = 0; i < 3; i++) {
+			ck_assert_uint_eq(skv_pte_kind(held_entry(&h, layer, i)), SKV_PTE_SHARED);
+			ck_assert_uint_eq(held_entry(&h, layer, i), held_entry(&f, layer, i));
+		}
+	ck_assert_uint_eq(books_seq("child").pages_shared, 6);
+	/* each goes its own way: the last page is copied, the one before is still common */
+	held_append(&h, &a, 1);
+	pool_is(&a, 26, 0, 6); /* the child still refers to what the parent replaced */
+	held_append(&f, &a, 20);
+	ck_assert_uint_eq(held_entry(&h, 1, 1), held_entry(&f, 1, 1));
+	ck_assert_uint_ne(held_entry(&h, 1, 2), held_entry(&f, 1, 2));
+	pool_is(&a, 26, 0, 4);
+	ck_assert_int_eq(held_detach(&f, &a), 0);
+	pool_is(&a, 22, 4, 4);
+	held_drop(&h, &a);
+	pool_is(&a, 22, 4, 4);
+	ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "m", "child"), 0);
+	pool_is(&a, 22, 0, 0);
+	peer_die(&a);
+}
+END_TEST
+
+/* A chain of forks; sequences let go in every order of 4, by drop, detach or death. */
+START_TEST(shared_pages_go_with_their_last_sequence)
+{
+	uint32_t order[4] = {0, 1, 2, 3}, pick = (uint32_t)_i;
+	static const char *const names[4] = {"a", "b", "c", "d"};
+	struct peer p, witness;
+	struct held h[4];
+
+	for (uint32_t i = 4; i > 1; i--) {
+		uint32_t j = pick % i, t = order[j];
+
+		pick /= i;
+		order[j] = order[i - 1];
+		order[i - 1] = t;
+	}
+	peer_join(&p, 1000, &model);
+	peer_join(&witness, 1000, &model);
+	held_new(&h[0], &p, names[0], 1024);
+	held_append(&h[0], &p, 32);
+	for (uint32_t i = 1; i < 4; i++) {
+		ck_assert_int_eq(held_fork(&h[i], &h[i - 1], &p, names[i]), 0);
+		held_append(&h[i], &p, 16);
+		pool_is(&p, 64 - 2 * (i + 1), 0, 2 * (i + 1));
+	}
+	/* 4 pages of all, 2 more each of b, c and d together; a's own: none; d's own: 2 on lease */
+	for (uint32_t n = 0; n < 3; n++) {
+		if (n % 2)
+			ck_assert_int_eq(
+				skv_core_seq_detach(core, p.client, p.session.session, h[order[n]].seq), 0);
+		else
+			ck_assert_int_eq(
+				skv_core_seq_drop(core, p.client, p.session.session, h[order[n]].seq), 0);
+		if (n % 2)
+			ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "m", names[order[n]]), 0);
+		books_even();
+	}
+	peer_die(&p);
+	/* the last one alone */
+	pool_is(&witness, 0, order[3] == 3 ? 2 : 0, order[3] == 0 ? 4 : order[3] == 1 ? 6 : 8);
+	ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "m", names[order[3]]), 0);
+	pool_is(&witness, 0, 0, 0);
+	for (uint32_t i = 0; i < 4; i++)
+		held_close(&h[i]);
+	peer_die(&witness);
+}
+END_TEST
+
+START_TEST(a_fork_leaves_the_parents_loose_ends)
+{
+	struct peer a;
+	struct held h, f, g;
+	uint32_t cow[2], n;
+	skv_pte loose;
+
+	peer_join(&a, 1000, &model);
+	held_new(&h, &a, "h", 1024);
+	held_append(&h, &a, 40);
+	ck_assert_int_eq(held_fork(&f, &h, &a, ""), 0);
+	held_write(&h, &a, 1, cow, &n);
+	ck_assert_uint_eq(n, 2);
+	held_commit(&h, 1); /* cow[] is not released yet */
+	skv_seqmem_table(h.mem, &h.layout, 0)[5] = loose = skv_pte_make(SKV_PTE_PRIVATE, peer_take(&a));
+	ck_assert_int_eq(held_fork(&g, &h, &a, ""), 0);
+	ck_assert_uint_eq(held_entry(&h, 0, 5), loose);
+	ck_assert_uint_eq(held_entry(&g, 0, 5), 0);
+	pool_is(&a, 56, 0, 8);
+	for (uint32_t i = 0; i < 2; i++)
+		ck_assert_int_eq(skv_core_seq_release(core, a.client, a.session.session, h.seq,
+		                                      &(struct skv_wire_run){cow[i], 1}, 1),
+		                 0);
+	pool_is(&a, 56, 0, 8);
+	held_drop(&f, &a); /* had the other references to them */
+	pool_is(&a, 56, 0, 6);
+	held_close(&h);
+	held_close(&g);
+	peer_die(&a);
+}
+END_TEST
+
+START_TEST(a_fork_of_nothing_much)
+{
+	struct peer a;
+	struct held h, f, g;
+
+	peer_join(&a, 1000, &model);
+	held_new(&h, &a, "h", 0);
+	ck_assert_int_eq(held_fork(&f, &h, &a, "f"), 0); /* of no token */
+	ck_assert_uint_eq(held_len(&f), 0);
+	ck_refused(held_fork(&g, &h, &a, "f"), SKV_CORE_E_EXIST);
+	held_append(&h, &a, 16);
+	ck_assert_int_eq(held_fork(&g, &h, &a, "g"), 0);
+	held_close(&g);
+	ck_assert_int_eq(held_fork(&g, &h, &a, "again"), 0); /* with no page of its own any more */
+	ck_refused(
+		skv_core_seq_fork(core, a.client, a.session.session, 0, "x", &(struct skv_core_seq_info){0}),
+		SKV_CORE_E_NOENT);
+	held_close(&f);
+	held_close(&g);
+	held_close(&h);
+	peer_die(&a);
+}
+END_TEST
+
+START_TEST(a_fork_copies_what_was_written)
+{
+	struct skv_core_seq_info info;
+	struct skv_model wide = test_model("wide", 32, 256);
+	struct stat parent, child;
+	struct peer a;
+	struct held h, f;
+	int fd;
+
+	wide.max_tokens = 2 << 20;
+	peer_join(&a, 1000, &wide);
+	ck_assert_int_eq(skv_core_seq_new(core, a.client, a.session.session, "w", 0, &info), 0);
+	fd = info.fd;
+	held_open(&h, &a, &info);
+	ck_assert_uint_gt(info.bytes, 200 << 20);
+	/* a piece longer than what is copied at a time, and single bytes far apart */
+	memset((char *)h.mem + h.layout.state, 7, 9 << 20);
+	((char *)h.mem)[h.layout.total - 1] = 8;
+	((char *)h.mem)[h.layout.state + (100 << 20)] = 9;
+	ck_assert_int_eq(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "", &info), 0);
+	held_open(&f, &a, &info);
+	ck_assert_int_eq(fstat(fd, &parent), 0);
+	ck_assert_int_eq(fstat(info.fd, &child), 0);
+	ck_assert_int_le(child.st_blocks, parent.st_blocks + 64 * 8);
+	ck_assert_mem_eq((char *)f.mem + f.layout.state, (char *)h.mem + h.layout.state, 9 << 20);
+	ck_assert_int_eq(((char *)f.mem)[h.layout.total - 1], 8);
+	ck_assert_int_eq(((char *)f.mem)[h.layout.state + (100 << 20)], 9);
+	held_close(&h);
+	held_close(&f);
+	peer_die(&a);
+}
+END_TEST
+
+START_TEST(references_have_a_table)
+{
+	struct skv_core_config config = books_config();
+	struct skv_core_pool_view before, after;
+	struct peer a;
+	struct held h, f, g;
+
+	books_close();
+	config.max_ref_blocks = 7;
+	books_open(&config);
+	peer_join(&a, 1000, &model);
+	held_new(&h, &a, "h", 4096);
+	held_append(&h, &a, 94 * 16); /* 188 pages: 4 blocks each for parent and child */
+	before = books_pool(a.session.pool);
+	ck_refused(held_fork(&f, &h, &a, "f"), SKV_CORE_E_NOSPC);
+	after = books_pool(a.session.pool);
+	ck_same_pool(&before, &after);
+	ck_assert_uint_eq(skv_pte_kind(held_entry(&h, 0, 0)), SKV_PTE_PRIVATE);
+	ck_assert(!books_has_seq("f"));
+	held_evict(&h, 1, 2, JOURNAL_DONE); /* 186 pages: 3 blocks each */
+	ck_assert_int_eq(held_fork(&f, &h, &a, "f"), 0);
+	ck_refused(held_fork(&g, &h, &a, "g"), SKV_CORE_E_NOSPC);
+	held_drop(&f, &a);
+	ck_assert_int_eq(held_fork(&f, &h, &a, "f"), 0);
+	held_close(&h);
+	held_close(&f);
+	peer_die(&a);
+}
+END_TEST
+
+START_TEST(bad_releases_are_refused_whole)
+{
+	struct skv_wire_run run, twice[2], own[2], far[2] = {{0}, {UINT32_MAX, UINT32_MAX}};
+	struct peer a;
+	struct held h, f;
+
+	peer_join(&a, 1000, &model);
+	held_new(&h, &a, "h", 1024);
+	held_append(&h, &a, 64);
+	ck_assert_int_eq(held_fork(&f, &h, &a, "f"), 0);
+	held_append(&f, &a, 16);
+	run = (struct skv_wire_run){skv_pte_id(held_entry(&h, 0, 0)), 1};
+	twice[0] = twice[1] = own[0] = far[0] = run;
+	own[1] = (struct skv_wire_run){skv_pte_id(held_entry(&f, 0, 4)), 1};
+	ck_refused(skv_core_seq_release(core, a.client, a.session.session, h.seq, twice, 2),
+	           SKV_CORE_E_INVALID);
+	ck_refused(skv_core_seq_release(core, a.client, a.session.session, f.seq, own, 2),
+	           SKV_CORE_E_INVALID);
+	ck_refused(skv_core_seq_release(core, a.client, a.session.session, h.seq, far, 2),
+	           SKV_CORE_E_INVALID);
+	pool_is(&a, 56, 0, 8);
+	ck_assert_int_eq(skv_core_seq_release(core, a.client, a.session.session, h.seq, &run, 1), 0);
+	ck_refused(skv_core_seq_release(core, a.client, a.session.session, h.seq, &run, 1),
+	           SKV_CORE_E_INVALID);
+	pool_is(&a, 56, 0, 8);
+	ck_assert_int_eq(skv_core_seq_release(core, a.client, a.session.session, f.seq, &run, 1), 0);
+	pool_is(&a, 56, 0, 7);
+	held_close(&h);
+	held_close(&f);
+	peer_die(&a);
+	ck_assert_uint_eq(n_corrupt, 2); /* both still named the page */
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("core-fork");
+	TCase *t = tcase_create("forks");
+	SRunner *r;
+	int failed;
+
+	tcase_add_checked_fixture(t, setup, books_close);
+	tcase_add_test(t, a_fork_shares_and_is_charged_once);
+	tcase_add_loop_test(t, shared_pages_go_with_their_last_sequence, 0, 24);
+	tcase_add_test(t, a_fork_leaves_the_parents_loose_ends);
+	tcase_add_test(t, a_fork_of_nothing_much);
+	tcase_add_test(t, a_fork_copies_what_was_written);
+	tcase_add_test(t, references_have_a_table);
+	tcase_add_test(t, bad_releases_are_refused_whole);
+	suite_add_tcase(s, t);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

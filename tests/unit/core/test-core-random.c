@@ -1,0 +1,656 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Clients of three users do whatever comes to their minds, and the books must agree with the model
+ * (core-model.h) after every single thing: refusals included, half-made steps, deaths, lies.
+ *
+ * Clients also write their UID into the pages that they have, also through mappings of segments that
+ * are gone, and nobody may ever find another UID in a page.
+ */
+#include <check.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "tests/support/core-model.h"
+#include "tests/support/random.h"
+
+#define STEPS 1500
+#define ROUNDS 12
+
+/* What a client has in hand. */
+struct actor {
+	struct peer peer;
+	uint8_t *maps[M_SEGMENTS];
+	bool gone[M_SEGMENTS]; /* told of its end; not unmapped and not acknowledged yet */
+};
+/* The holder's view of a sequence. */
+struct grip {
+	struct held held;
+	/* shared pages replaced or evicted, to be released */
+	uint32_t pending[M_TABLE * M_TABLES], n_pending;
+};
+static struct actor actors[M_CLIENTS];
+static struct grip grips[M_SEQS];
+static uint32_t client_ids[M_CLIENTS], seq_ids[M_SEQS];
+static struct skv_core_config config;
+
+static void setup(void)
+{
+	config = books_config();
+	config.pool_bytes = M_SEGMENTS / 4 * 65536;
+	config.account_bytes = 640 << 10;
+	config.account_clients = 3;
+	config.account_sequences = 7;
+	config.max_clients = M_CLIENTS;
+	config.max_sequences = M_SEQS - 1;
+	config.max_pools = 5;
+	config.max_ref_blocks = 16;
+	config.account_pools = config.client_sessions = 0; /* the defaults */
+	books_open(&config);
+}
+
+static bool chance(uint32_t percent)
+{
+	return rnd_below(100) < percent;
+}
+
+/* ---- segments ---- */
+
+static void unmap(struct actor *a, uint32_t segment)
+{
+	if (a->maps[segment])
+		munmap(a->maps[segment], a->peer.session.segment_bytes);
+	a->maps[segment] = NULL;
+	a->gone[segment] = false;
+}
+
+static void hear(uint32_t i)
+{
+	struct actor *a = &actors[i];
+	struct skv_core_segment s;
+
+	while (skv_core_next_segment(core, a->peer.client, &s)) {
+		ck_assert_uint_lt(s.segment, M_SEGMENTS);
+		if (s.fd < 0) {
+			ck_assert_ptr_nonnull(a->maps[s.segment]);
+			a->gone[s.segment] = true;
+			continue;
+		}
+		ck_assert_msg(!a->maps[s.segment],
+		              "segment %u was announced where another one is not acknowledged", s.segment);
+		a->maps[s.segment] = mmap(NULL, s.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0);
+		ck_assert_ptr_ne(a->maps[s.segment], MAP_FAILED);
+	}
+}
+
+/* Some ends are acknowledged; through the mappings of others a client scribbles. */
+static void acknowledge(uint32_t i)
+{
+	struct actor *a = &actors[i];
+
+	for (uint32_t s = 0; s < M_SEGMENTS; s++) {
+		if (!a->gone[s])
+			continue;
+		memset(a->maps[s], (int)M_UID(m_clients[i].uid) & 0xff, 4096);
+		if (chance(50))
+			continue;
+		unmap(a, s);
+		ck_assert_int_eq(skv_core_segment_ack(core, a->peer.client, a->peer.session.pool, s), 0);
+	}
+}
+
+static void sign_page(uint32_t i, uint32_t page)
+{
+	struct actor *a = &actors[i];
+	uint32_t per = a->peer.session.pages_per_segment;
+	uint8_t *at = a->maps[page / per], uid = (uint8_t)M_UID(m_clients[i].uid);
+
+	ck_assert_msg(at && !a->gone[page / per], "page %u was leased, and its segment was not announced",
+	              page);
+	at += page % per * a->peer.session.page_bytes;
+	for (uint32_t j = 0; j < a->peer.session.page_bytes; j += 512) {
+		ck_assert_msg(at[j] == 0 || at[j] == uid, "UID %u finds %#x in page %u", uid, at[j], page);
+		at[j] = uid;
+	}
+}
+
+/* ---- leases ---- */
+
+static bool lease(uint32_t i, uint32_t least, uint32_t most)
+{
+	static struct skv_wire_run runs[M_PAGES];
+	struct actor *a = &actors[i];
+	uint32_t n, got = 0, uid = m_clients[i].uid;
+	uint64_t room = (config.account_bytes - m_charged(uid)) / m_page_bytes(m_clients[i].kind);
+	int r = skv_core_lease_get(core, a->peer.client, a->peer.session.session, least, most, runs, M_PAGES,
+	                           &n);
+
+	if (r) {
+		ck_assert_int_eq(r == SKV_CORE_E_QUOTA, room < least);
+		ck_assert(r == SKV_CORE_E_QUOTA || r == SKV_CORE_E_NOSPC || r == SKV_CORE_E_BACKLOG);
+		ck_assert(r == SKV_CORE_E_QUOTA || books_pool(a->peer.session.pool).free < least);
+		return false;
+	}
+	hear(i);
+	for (uint32_t k = 0; k < n; k++)
+		for (uint32_t j = 0; j < runs[k].count; j++, got++) {
+			m_lease(i, runs[k].first + j);
+			peer_stock(&a->peer, runs[k].first + j);
+			sign_page(i, runs[k].first + j);
+		}
+	ck_assert_uint_ge(got, least);
+	ck_assert_uint_le(got, most < room ? most : room);
+	return true;
+}
+
+static void put_some(uint32_t i)
+{
+	struct peer *p = &actors[i].peer;
+	struct skv_wire_run runs[64];
+	uint32_t n = 0;
+
+	while (n < 64 && p->n_stock && chance(97)) {
+		uint32_t k = rnd_below(p->n_stock);
+
+		runs[n++] = (struct skv_wire_run){p->stock[k], 1};
+		p->stock[k] = p->stock[--p->n_stock];
+	}
+	ck_assert_int_eq(skv_core_lease_put(core, p->client, p->session.session, runs, n), 0);
+	for (uint32_t k = 0; k < n; k++)
+		m_unlease(i, runs[k].first);
+}
+
+/* Pages that are not this client's to give. */
+static void put_wrong(uint32_t i)
+{
+	struct peer *p = &actors[i].peer;
+	struct skv_wire_run runs[3] = {{rnd_below(M_PAGES), 1}, {rnd_below(M_PAGES), 1 + rnd_below(100)}};
+
+	if (p->n_stock)
+		runs[0].first = p->stock[0];
+	runs[2] = runs[0]; /* twice, if nothing else is wrong */
+	ck_assert_int_eq(skv_core_lease_put(core, p->client, p->session.session, runs, 3),
+	                 SKV_CORE_E_INVALID);
+}
+
+/* ---- sequences ---- */
+
+static struct m_seq *free_row(void)
+{
+	for (uint32_t i = 0; i < M_SEQS; i++)
+		if (!m_seqs[i].used)
+			return &m_seqs[i];
+	return NULL;
+}
+
+/* A sequence that the client holds, or NULL. */
+static struct m_seq *some_held(uint32_t i)
+{
+	uint32_t from = rnd_below(M_SEQS);
+
+	for (uint32_t n = 0; n < M_SEQS; n++) {
+		struct m_seq *q = &m_seqs[(from + n) % M_SEQS];
+
+		if (q->used && q->holder == (int)i)
+			return q;
+	}
+	return NULL;
+}
+
+static struct grip *grip_of(const struct m_seq *q)
+{
+	return &grips[q - m_seqs];
+}
+
+static const char *some_name(void)
+{
+	static const char *const names[] = {"", "", "a", "b", "c", "d", "e"};
+
+	return names[rnd_below(7)];
+}
+
+/* What making one more sequence should come to. */
+static int expect_make(uint32_t uid, uint32_t kind, const char *name)
+{
+	if (m_find(uid, kind, name))
+		return SKV_CORE_E_EXIST;
+	if (m_n_seqs(uid) >= config.account_sequences)
+		return SKV_CORE_E_QUOTA;
+	return m_n_seqs(UINT32_MAX) >= config.max_sequences ? SKV_CORE_E_NOSPC : 0;
+}
+
+static void made(struct m_seq *q, uint32_t i, const char *name, const struct skv_core_seq_info *info)
+{
+	*q = (struct m_seq){
+		.used = true, .uid = m_clients[i].uid, .kind = m_clients[i].kind, .holder = (int)i};
+	snprintf(q->name, sizeof(q->name), "%s", name);
+	seq_ids[q - m_seqs] = info->seq;
+	grip_of(q)->n_pending = 0;
+	held_open(&grip_of(q)->held, &actors[i].peer, info);
+}
+
+static void seq_new(uint32_t i)
+{
+	const char *name = some_name();
+	struct peer *p = &actors[i].peer;
+	struct skv_core_seq_info info;
+	int r = skv_core_seq_new(core, p->client, p->session.session, name, 0, &info);
+
+	ck_assert_int_eq(r, expect_make(m_clients[i].uid, m_clients[i].kind, name));
+	if (r == 0)
+		made(free_row(), i, name, &info);
+}
+
+static void release(struct m_seq *q, struct grip *g)
+{
+	const struct peer *p = &actors[q->holder].peer;
+	struct skv_wire_run runs[M_TABLE * M_TABLES];
+
+	for (uint32_t k = 0; k < g->n_pending; k++) {
+		runs[k] = (struct skv_wire_run){g->pending[k], 1};
+		m_release(q, g->pending[k]);
+	}
+	ck_assert_int_eq(
+		skv_core_seq_release(core, p->client, p->session.session, g->held.seq, runs, g->n_pending),
+		0);
+	g->n_pending = 0;
+}
+
+/* Entries of a step, uncommitted; the copied last pages count from now on. Pages beyond into torn[]. */
+static uint32_t write_step(struct m_seq *q, uint32_t n_tokens, uint32_t *torn)
+{
+	struct grip *g = grip_of(q);
+	struct peer *p = &actors[q->holder].peer;
+	uint32_t have = skv_pages_of(q->len), want = skv_pages_of(q->len + n_tokens), n_cow, n_torn = 0;
+	uint32_t cow[M_LAYERS];
+
+	held_write(&g->held, p, n_tokens, cow, &n_cow);
+	for (uint32_t k = 0; k < n_cow; k++)
+		g->pending[g->n_pending++] = cow[k];
+	for (uint32_t t = 0; t < m_tables(q->kind); t++) {
+		skv_pte *table = skv_seqmem_table(g->held.mem, &g->held.layout, t);
+
+		if (t / m_layers(q->kind) == SKV_GROUP_KEPT)
+			continue; /* these hang on no length: change_state() */
+		if (have)
+			q->table[t][have - 1] = table[have - 1];
+		for (uint32_t k = have; k < want; k++) {
+			if (t >= m_layers(q->kind)) /* some state is kept from now on */
+				table[k] = chance(50) ? skv_pte_make(SKV_PTE_PRIVATE, peer_take(p)) : 0;
+			if (skv_pte_resident(table[k]))
+				torn[n_torn++] = skv_pte_id(table[k]);
+		}
+	}
+	return n_torn;
+}
+
+/* State pages come and go as they like, whatever the length; one that is shared goes or is copied. */
+static void change_state(struct m_seq *q)
+{
+	struct grip *g = grip_of(q);
+	struct peer *p = &actors[q->holder].peer;
+
+	release(q, g);
+	for (uint32_t t = m_layers(q->kind); t < m_tables(q->kind); t++)
+		for (uint32_t k = 0; k < m_entries(q, t); k++) {
+			skv_pte was = q->table[t][k], now = 0;
+
+			if (chance(70))
+				continue;
+			if (skv_pte_kind(was) != SKV_PTE_PRIVATE && p->n_stock && chance(70))
+				now = skv_pte_make(SKV_PTE_PRIVATE, peer_take(p));
+			if (skv_pte_kind(was) == SKV_PTE_PRIVATE)
+				peer_stock(p, skv_pte_id(was));
+			else if (skv_pte_kind(was) == SKV_PTE_SHARED)
+				g->pending[g->n_pending++] = skv_pte_id(was);
+			q->table[t][k] = skv_seqmem_table(g->held.mem, &g->held.layout, t)[k] = now;
+		}
+}
+
+static void append(struct m_seq *q, bool commit)
+{
+	struct grip *g = grip_of(q);
+	struct peer *p = &actors[q->holder].peer;
+	uint32_t n_tokens = 1 + rnd_below(chance(50) ? 4 : 80), torn[M_TABLE * M_TABLES], n;
+	uint32_t have = skv_pages_of(q->len), need;
+
+	if (q->len + n_tokens > M_TABLE * SKV_PAGE_TOKENS)
+		return;
+	need = m_tables(q->kind) * (skv_pages_of(q->len + n_tokens) - have + 1);
+	if (p->n_stock < need && !lease((uint32_t)q->holder, need - p->n_stock, need + 20))
+		return;
+	if (g->n_pending && chance(80))
+		release(q, g);
+	if (g->n_pending > M_TABLE) /* no room to note more */
+		return;
+	n = write_step(q, n_tokens, torn);
+	if (!commit) { /* the entries stay there, the pages go back */
+		for (uint32_t k = 0; k < n && chance(90); k++)
+			peer_stock(p, torn[k]);
+		return;
+	}
+	held_commit(&g->held, n_tokens);
+	q->len += n_tokens;
+	for (uint32_t t = 0; t < m_tables(q->kind); t++)
+		for (uint32_t k = have; k < skv_pages_of(q->len); k++)
+			q->table[t][k] = held_entry(&g->held, t, k);
+}
+
+/* An eviction through the journal, up to a point: 0 written, 1 committed, 2 some holes made, 3 done. */
+static void evict(struct m_seq *q, int point)
+{
+	struct grip *g = grip_of(q);
+	struct skv_seqmem *m = g->held.mem;
+	struct skv_eviction *j = skv_seqmem_journal(m, &g->held.layout);
+	uint32_t n = 0;
+
+	atomic_store(&m->journal_epoch, skv_commit_epoch(m->commit) + 1);
+	for (uint32_t t = 0; t < m_tables(q->kind); t++)
+		for (uint32_t k = 0; k + 1 < skv_pages_of(q->len); k++)
+			if (skv_pte_resident(q->table[t][k]) && chance(30))
+				j[n++] = (struct skv_eviction){t, k};
+	atomic_store(&m->journal_n, n);
+	if (point == 0)
+		return;
+	held_commit(&g->held, 0);
+	for (uint32_t k = 0; k < n; k++) {
+		skv_pte *e = &q->table[j[k].table][j[k].page];
+
+		if (skv_pte_kind(*e) == SKV_PTE_PRIVATE)
+			peer_stock(&actors[q->holder].peer, skv_pte_id(*e));
+		else
+			g->pending[g->n_pending++] = skv_pte_id(*e);
+		*e = skv_seqmem_evicted(&g->held.layout, j[k].table);
+		if (point == 3 || (point == 2 && chance(50)))
+			skv_seqmem_table(m, &g->held.layout, j[k].table)[j[k].page] = *e;
+	}
+	if (point == 3)
+		atomic_store(&m->journal_n, 0);
+}
+
+/* Own pages of a sequence that is gone from the books: the client's again. */
+static void take_back(struct m_seq *q, struct peer *p)
+{
+	for (uint32_t t = 0; t < m_tables(q->kind); t++)
+		for (uint32_t k = 0; k < m_entries(q, t); k++)
+			if (skv_pte_kind(q->table[t][k]) == SKV_PTE_PRIVATE)
+				peer_stock(p, skv_pte_id(q->table[t][k]));
+}
+
+static void drop(struct m_seq *q)
+{
+	struct peer *p = &actors[q->holder].peer;
+
+	ck_assert_int_eq(skv_core_seq_drop(core, p->client, p->session.session, seq_ids[q - m_seqs]), 0);
+	take_back(q, p);
+	held_close(&grip_of(q)->held);
+	m_drop(q);
+}
+
+static void detach(struct m_seq *q, bool lied)
+{
+	struct peer *p = &actors[q->holder].peer;
+
+	ck_assert_int_eq(skv_core_seq_detach(core, p->client, p->session.session, seq_ids[q - m_seqs]),
+	                 lied && q->name[0] ? SKV_CORE_E_CORRUPT : 0);
+	held_close(&grip_of(q)->held);
+	if (lied || !q->name[0]) {
+		take_back(q, p);
+		m_drop(q);
+	} else {
+		m_let_go(q);
+	}
+}
+
+static void fork_seq(struct m_seq *q, bool lied)
+{
+	uint32_t i = (uint32_t)q->holder;
+	const char *name = some_name();
+	struct skv_core_seq_info info;
+	struct m_seq *child = free_row();
+	int want = expect_make(q->uid, q->kind, name), r;
+
+	r = skv_core_seq_fork(core, actors[i].peer.client, actors[i].peer.session.session,
+	                      seq_ids[q - m_seqs], name, &info);
+	if (lied) {
+		ck_assert_int_eq(r, SKV_CORE_E_CORRUPT);
+		take_back(q, &actors[i].peer);
+		held_close(&grip_of(q)->held);
+		m_drop(q);
+		return;
+	}
+	ck_assert(r == want || r == SKV_CORE_E_NOSPC); /* the table of references may be full */
+	if (r)
+		return;
+	made(child, i, name, &info);
+	m_fork(q, child);
+	for (uint32_t t = 0; t < m_tables(q->kind); t++)
+		for (uint32_t k = 0; k < m_entries(q, t); k++) {
+			ck_assert_uint_eq(held_entry(&grip_of(q)->held, t, k), q->table[t][k]);
+			ck_assert_uint_eq(held_entry(&grip_of(child)->held, t, k), child->table[t][k]);
+		}
+}
+
+static void attach(uint32_t i)
+{
+	const char *name = some_name();
+	struct peer *p = &actors[i].peer;
+	struct m_seq *q = m_find(m_clients[i].uid, m_clients[i].kind, name);
+	struct skv_core_seq_info info;
+	int r = skv_core_seq_attach(core, p->client, p->session.session, name, &info);
+
+	ck_assert_int_eq(r, !q ? SKV_CORE_E_NOENT : q->holder >= 0 ? SKV_CORE_E_BUSY : 0);
+	if (r)
+		return;
+	m_attach(q, i);
+	ck_assert_uint_eq(info.seq, seq_ids[q - m_seqs]);
+	held_open(&grip_of(q)->held, p, &info);
+	grip_of(q)->n_pending = 0;
+	hear(i);
+	ck_assert_uint_eq(held_len(&grip_of(q)->held), q->len);
+	for (uint32_t t = 0; t < m_tables(q->kind); t++)
+		for (uint32_t k = 0; k < m_entries(q, t); k++) {
+			ck_assert_uint_eq(held_entry(&grip_of(q)->held, t, k), q->table[t][k]);
+			if (skv_pte_resident(q->table[t][k]))
+				sign_page(i, skv_pte_id(q->table[t][k]));
+		}
+}
+
+static void drop_name(void)
+{
+	uint32_t uid = rnd_below(M_UIDS), kind = rnd_below(M_KINDS);
+	const char *name = some_name();
+	struct m_seq *q = m_find(uid, kind, name);
+	int r = skv_core_seq_drop_name(core, M_UID(uid), m_model(kind).name, name);
+
+	ck_assert_int_eq(r, !q ? SKV_CORE_E_NOENT : q->holder >= 0 ? SKV_CORE_E_BUSY : 0);
+	if (r == 0)
+		m_drop(q);
+}
+
+/* Something that no settle may accept, somewhere in the committed tables. */
+static bool lie(struct m_seq *q)
+{
+	struct grip *g = grip_of(q);
+	const struct m_pool *p = &m_pools[q->uid][q->kind];
+	uint32_t t = rnd_below(m_tables(q->kind));
+	uint32_t pages = m_entries(q, t), page = rnd_below(512); /* mostly there */
+	skv_pte *e;
+
+	if (!pages)
+		return false;
+	e = &skv_seqmem_table(g->held.mem, &g->held.layout, t)[rnd_below(pages)];
+	switch (rnd_below(5)) {
+	case 0:
+		if (t >= m_layers(q->kind))
+			return false; /* state may be missing */
+		*e = 0;
+		return true;
+	case 1:
+		*e = (4 + rnd_below(12)) << SKV_PTE_KIND_SHIFT | page;
+		if (t >= m_layers(q->kind) && chance(50))
+			*e = skv_pte_make(SKV_PTE_HOLE, 0); /* of state none is evicted */
+		return true;
+	case 2: /* not on lease to its holder */
+		if (p->has[page] == M_LEASE && p->who[page] == q->holder)
+			return false;
+		*e = skv_pte_make(SKV_PTE_PRIVATE, page);
+		return true;
+	case 3: /* not shared by it */
+		if (q->refers[page])
+			return false;
+		*e = skv_pte_make(SKV_PTE_SHARED, page);
+		return true;
+	default: atomic_store(&g->held.mem->commit, rnd64() | UINT32_MAX / 2); return true;
+	}
+}
+
+/* ---- clients ---- */
+
+static void join(uint32_t i)
+{
+	uint32_t uid = rnd_below(M_UIDS), kind = rnd_below(M_KINDS), pools = 0;
+	struct actor *a = &actors[i];
+	struct skv_model m = m_model(kind);
+	int r;
+
+	*a = (struct actor){.peer.model = m};
+	r = skv_core_client_add(core, M_UID(uid), 1, "random", &client_ids[i]);
+	ck_assert_int_eq(r, m_n_clients(uid) >= config.account_clients ? SKV_CORE_E_QUOTA : 0);
+	if (r)
+		return;
+	a->peer.client = client_ids[i];
+	for (uint32_t u = 0; u < M_UIDS; u++)
+		for (uint32_t k = 0; k < M_KINDS; k++)
+			pools += m_pool_used(u, k);
+	r = skv_core_session_open(core, client_ids[i], &m, "full", 1, &a->peer.session);
+	ck_assert_int_eq(r, !m_pool_used(uid, kind) && pools == config.max_pools ? SKV_CORE_E_NOSPC : 0);
+	if (r) {
+		ck_assert_int_eq(skv_core_client_gone(core, client_ids[i]), 0);
+		return;
+	}
+	m_clients[i] = (struct m_client){.used = true, .uid = uid, .kind = kind};
+}
+
+/* `liar`: a held sequence that lied, or NULL. */
+static void die(uint32_t i, struct m_seq *liar)
+{
+	struct actor *a = &actors[i];
+	bool close_first = chance(30);
+
+	if (close_first)
+		ck_assert_int_eq(skv_core_session_close(core, a->peer.client, a->peer.session.session), 0);
+	ck_assert_int_eq(skv_core_client_gone(core, a->peer.client), 0);
+	for (uint32_t k = 0; k < M_SEQS; k++)
+		if (m_seqs[k].used && m_seqs[k].holder == (int)i)
+			held_close(&grips[k].held);
+	if (liar)
+		m_drop(liar);
+	m_leave(i);
+	for (uint32_t s = 0; s < M_SEGMENTS; s++)
+		unmap(a, s);
+	free(a->peer.stock);
+}
+
+/* Death in the middle of something. */
+static void die_somehow(uint32_t i)
+{
+	struct m_seq *q = some_held(i);
+
+	if (q)
+		switch (rnd_below(5)) {
+		case 0: append(q, false); break;
+		case 1: evict(q, (int)rnd_below(4)); break;
+		case 2: change_state(q); break;
+		case 3:
+			if (lie(q)) {
+				die(i, q->name[0] ? q : NULL);
+				return;
+			}
+			break;
+		}
+	die(i, NULL);
+}
+
+static void do_something(uint32_t i)
+{
+	struct m_seq *q = some_held(i);
+	uint32_t what = rnd_below(100);
+
+	if (what < 4)
+		die_somehow(i);
+	else if (what < 14)
+		lease(i, rnd_below(60), 60 + rnd_below(60));
+	else if (what < 24)
+		put_some(i);
+	else if (what < 28)
+		put_wrong(i);
+	else if (what < 34)
+		acknowledge(i);
+	else if (what < 44)
+		attach(i);
+	else if (what < 48)
+		drop_name();
+	else if (what < 56 || !q)
+		seq_new(i);
+	else if (what < 72)
+		append(q, chance(90));
+	else if (what < 75)
+		change_state(q);
+	else if (what < 82)
+		evict(q, 3);
+	else if (what < 86)
+		release(q, grip_of(q));
+	else if (what < 91)
+		fork_seq(q, false);
+	else if (what < 95)
+		detach(q, false);
+	else if (what < 97)
+		drop(q);
+	else if (lie(q))
+		(!q->name[0] || chance(50) ? fork_seq : detach)(q, true);
+}
+
+START_TEST(the_books_agree_with_the_model)
+{
+	rnd_state += (uint64_t)_i * 1000003;
+	for (uint32_t step = 0; step < STEPS; step++) {
+		uint32_t i = rnd_below(M_CLIENTS);
+
+		mem.fail_after = chance(10) ? (int)rnd_below(3) : -1;
+		if (!m_clients[i].used)
+			join(i);
+		else
+			do_something(i);
+		mem.fail_after = -1;
+		for (uint32_t k = 0; k < M_CLIENTS; k++)
+			if (m_clients[k].used && chance(50))
+				hear(k);
+		m_compare(client_ids, seq_ids, config.pool_bytes);
+	}
+	for (uint32_t i = 0; i < M_CLIENTS; i++)
+		if (m_clients[i].used)
+			die(i, NULL);
+	m_compare(client_ids, seq_ids, config.pool_bytes);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("core-random");
+	TCase *t = tcase_create("random");
+	SRunner *r;
+	int failed;
+
+	rnd_seed("test-core-random");
+	tcase_add_checked_fixture(t, setup, books_close);
+	tcase_set_timeout(t, 60);
+	tcase_add_loop_test(t, the_books_agree_with_the_model, 0, getenv("SKV_VALGRIND") ? 2 : ROUNDS);
+	suite_add_tcase(s, t);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

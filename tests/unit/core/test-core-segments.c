@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Segments in the books: made and withdrawn, told and acknowledged, never shared between users. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include "tests/support/core-peer.h"
+
+static struct skv_model small; /* pages of 1 KiB: 64 in a segment */
+
+static void setup(void)
+{
+	struct skv_core_config config = books_config();
+
+	small = test_model("small", 2, 16);
+	books_open(&config);
+}
+
+static uint32_t waiting(void)
+{
+	uint32_t cursor = 0, client, n = 0;
+
+	while (skv_core_next_waiting(core, &cursor, &client))
+		n++;
+	return n;
+}
+
+START_TEST(one_empty_segment_stays)
+{
+	struct skv_wire_run run;
+	struct peer a;
+	uint32_t n;
+
+	peer_join(&a, 1000, &small);
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 640, 640, &run, 1, &n), 0);
+	ck_assert_uint_eq(books_pool(a.session.pool).segments, 10);
+	run.count = 64;
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
+	ck_assert_uint_eq(books_pool(a.session.pool).segments, 10);
+	run = (struct skv_wire_run){64, 576};
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
+	ck_assert_uint_eq(books_pool(a.session.pool).segments, 1);
+	ck_assert_uint_eq(mem.bytes, 65536);
+	books_even();
+	ck_assert_int_eq(skv_core_session_close(core, a.client, a.session.session), 0);
+	ck_assert_uint_eq(mem.bytes, 0);
+	ck_assert_uint_eq(books_pool(a.session.pool).page_bytes, 0);
+	peer_die(&a);
+}
+END_TEST
+
+START_TEST(numbers_wait_for_acknowledgement)
+{
+	struct skv_core_segment told[8], gone;
+	struct skv_core_config config = books_config();
+	struct skv_wire_run run[4];
+	struct peer a, b, late;
+	uint32_t n;
+
+	peer_join(&a, 1000, &small);
+	peer_join(&b, 1000, &small);
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 192, 192, run, 4, &n), 0);
+	ck_assert_uint_eq(waiting(), 2);
+	for (uint32_t i = 0; i < 3; i++) {
+		ck_assert(skv_core_next_segment(core, a.client, &told[i]));
+		ck_assert_uint_eq(told[i].segment, i);
+		ck_assert_uint_eq(told[i].bytes, 65536);
+		ck_assert_int_ge(told[i].fd, 0);
+	}
+	ck_assert(!skv_core_next_segment(core, a.client, &gone));
+	ck_assert_uint_eq(waiting(), 1);
+	/* b was told of segment 0 alone */
+	ck_assert(skv_core_next_segment(core, b.client, &gone));
+	ck_assert_uint_eq(gone.segment, 0);
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, run, n), 0);
+	ck_assert_uint_eq(mem.bytes, 65536);
+	books_even();
+	ck_assert(!skv_core_next_segment(core, b.client, &gone)); /* of 1 and 2 it never heard */
+	for (uint32_t i = 1; i < 3; i++) {
+		ck_assert(skv_core_next_segment(core, a.client, &gone));
+		ck_assert_uint_eq(gone.segment, i);
+		ck_assert(gone.gone);
+	}
+	/* the numbers 1 and 2 are not to be had, 3 is */
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 128, 128, run, 4, &n), 0);
+	ck_assert_uint_eq(n, 2);
+	ck_assert_uint_eq(run[1].first, 192);
+	peer_join(&late, 1000, &small); /* hears of what lives, and need not acknowledge what went before */
+	for (n = 0; skv_core_next_segment(core, late.client, &gone); n++)
+		ck_assert_int_ge(gone.fd, 0);
+	ck_assert_uint_eq(n, 2);
+	ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, 1), 0);
+	ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, 1), 0); /* again: ignored */
+	ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, 3), 0); /* lives: ignored */
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 64, 64, run, 4, &n), 0);
+	ck_assert_uint_eq(run[0].first, 64);
+	books_even();
+	ck_refused(skv_core_segment_ack(core, a.client, config.max_pools, 0), SKV_CORE_E_INVALID);
+	ck_refused(skv_core_segment_ack(core, a.client, 0, UINT32_MAX), SKV_CORE_E_INVALID);
+	ck_refused(skv_core_segment_ack(core, 0, 0, 0), SKV_CORE_E_NOENT);
+	peer_die(&a);
+	books_even();
+	peer_die(&b);
+	peer_die(&late);
+}
+END_TEST
+
+START_TEST(a_pool_without_numbers_asks_to_try_again)
+{
+	struct skv_core_segment s;
+	struct skv_wire_run run;
+	struct peer a;
+	uint32_t n, rounds = 0;
+	int r;
+
+	peer_join(&a, 1000, &small);
+	/* hears of everything, acknowledges nothing */
+	while ((r = skv_core_lease_get(core, a.client, a.session.session, 4096, 4096, &run, 1, &n)) == 0) {
+		while (skv_core_next_segment(core, a.client, &s))
+			;
+		ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
+		while (skv_core_next_segment(core, a.client, &s))
+			;
+		ck_assert_uint_lt(++rounds, 100);
+	}
+	ck_refused(r, SKV_CORE_E_BACKLOG);
+	ck_assert_uint_gt(rounds, 1);
+	for (uint32_t i = 0; i < a.session.max_segments; i++)
+		ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, i), 0);
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 4096, 4096, &run, 1, &n), 0);
+	/* who leaves the pool has acknowledged everything */
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
+	ck_assert_int_eq(skv_core_session_close(core, a.client, a.session.session), 0);
+	books_even();
+	ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, 0), 0); /* was under way */
+	peer_die(&a);
+}
+END_TEST
+
+/* A lease and its return leave one empty segment, the spare one. */
+static void leave_spare(struct peer *p)
+{
+	ck_assert_int_eq(peer_lease(p, 64, 64), 0);
+	ck_assert_int_eq(
+		skv_core_lease_put(core, p->client, p->session.session, &(struct skv_wire_run){0, 64}, 1), 0);
+	p->n_stock = 0;
+	ck_assert_uint_eq(books_pool(p->session.pool).segments, 1);
+}
+
+START_TEST(empty_segments_go_to_who_needs_them)
+{
+	struct skv_core_config config = books_config();
+	struct skv_core_segment s;
+	struct peer a, b, c;
+
+	config.pool_bytes = 5 * 65536;
+	ck_assert(skv_core_reconfigure(core, &config));
+	peer_join(&a, 1000, &small);
+	peer_join(&b, 1001, &small);
+	peer_join(&c, 1002, &small);
+	leave_spare(&a);
+	leave_spare(&c);
+	ck_assert_int_eq(peer_lease(&b, 1, 256), 0); /* wanted alone does not take them ... */
+	ck_assert_uint_eq(b.n_stock, 192);
+	ck_assert_uint_eq(books_pool(a.session.pool).segments + books_pool(c.session.pool).segments, 2);
+	ck_assert_int_eq(peer_lease(&b, 64, 128), 0); /* ... needed does, one at a time */
+	ck_assert_uint_eq(b.n_stock, 256);
+	ck_assert_uint_eq(books_pool(a.session.pool).segments, 0);
+	ck_assert_uint_eq(books_pool(c.session.pool).segments, 1);
+	ck_assert(skv_core_next_segment(core, a.client, &s));
+	ck_assert(s.gone);
+	ck_assert_int_eq(peer_lease(&b, 1, 1), 0);
+	ck_refused(peer_lease(&a, 1, 1), SKV_CORE_E_NOSPC);
+	ck_assert_int_eq(skv_core_segment_ack(core, a.client, s.pool, s.segment), 0);
+	peer_die(&a);
+	peer_die(&b);
+	peer_die(&c);
+}
+END_TEST
+
+START_TEST(a_client_hears_of_all_its_pools)
+{
+	struct skv_model large = test_model("large", 2, 32); /* 32 pages in a segment */
+	struct skv_core_session_info info;
+	struct skv_core_segment s;
+	struct skv_wire_run run[2];
+	uint32_t pools = 0, n;
+	struct peer a;
+
+	peer_join(&a, 1000, &small);
+	ck_assert_int_eq(skv_core_session_open(core, a.client, &large, "full", 1, &info), 0);
+	ck_assert_uint_ne(info.pool, a.session.pool);
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 128, 128, &run[0], 1, &n), 0);
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, info.session, 64, 64, &run[1], 1, &n), 0);
+	for (n = 0; skv_core_next_segment(core, a.client, &s); n++)
+		pools += s.pool == info.pool;
+	ck_assert(n == 4 && pools == 2);
+	/* of the second alone, then of an end in each */
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, info.session, &run[1], 1), 0);
+	ck_assert(skv_core_next_segment(core, a.client, &s));
+	ck_assert_uint_eq(s.pool, info.pool);
+	ck_assert(s.gone);
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run[0], 1), 0);
+	ck_assert(skv_core_next_segment(core, a.client, &s));
+	ck_assert_uint_eq(s.pool, a.session.pool);
+	ck_assert(s.gone);
+	ck_assert(!skv_core_next_segment(core, a.client, &s));
+	peer_die(&a);
+}
+END_TEST
+
+START_TEST(nothing_is_seen_across_uids)
+{
+	struct skv_core_config config = books_config();
+	struct skv_core_segment s;
+	unsigned char *stale, *fresh;
+	struct peer a, b;
+	struct skv_wire_run run;
+	uint32_t n;
+
+	config.pool_bytes = 65536; /* one segment, which both want */
+	ck_assert(skv_core_reconfigure(core, &config));
+	peer_join(&a, 1000, &small);
+	peer_join(&b, 1001, &small);
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 64, 64, &run, 1, &n), 0);
+	ck_assert(skv_core_next_segment(core, a.client, &s));
+	stale = mmap(NULL, s.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0);
+	ck_assert_ptr_ne(stale, MAP_FAILED);
+	memset(stale, 0xaa, s.bytes);
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
+	ck_assert_int_eq(skv_core_lease_get(core, b.client, b.session.session, 64, 64, &run, 1, &n), 0);
+	ck_assert_uint_eq(mem.bytes, 65536);
+	for (uint32_t i = 0; i < s.bytes; i++)
+		ck_assert_msg(stale[i] == 0, "the memory was destroyed under the stale mapping");
+	ck_assert(skv_core_next_segment(core, b.client, &s));
+	fresh = mmap(NULL, s.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0);
+	ck_assert_ptr_ne(fresh, MAP_FAILED);
+	memset(stale, 0xbb, s.bytes);
+	for (uint32_t i = 0; i < s.bytes; i++)
+		ck_assert_msg(fresh[i] == 0, "byte %u came from another UID", i);
+	memset(fresh, 0xcc, s.bytes);
+	ck_assert_uint_eq(stale[0], 0xbb);
+	munmap(stale, s.bytes);
+	munmap(fresh, s.bytes);
+	peer_die(&a);
+	peer_die(&b);
+}
+END_TEST
+
+START_TEST(pages_lie_without_gaps)
+{
+	struct skv_model m = small;
+	struct skv_core_session_info info;
+	uint32_t a;
+
+	/* 3 kv heads of 80: pages of 15 KiB; whole pages and whole granules meet every 15 granules */
+	m.n_heads = m.n_kv_heads = 3;
+	m.head_dim = 80;
+	ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "a", &a), 0);
+	ck_assert_int_eq(skv_core_session_open(core, a, &m, "full", 1, &info), 0);
+	ck_assert_uint_eq(info.page_bytes, 15360);
+	ck_assert_uint_eq(info.segment_bytes, info.pages_per_segment * info.page_bytes);
+	ck_assert_uint_eq(info.segment_bytes % skv_mem_host.granularity, 0);
+	ck_assert_uint_ge(info.segment_bytes, 64 << 10);
+}
+END_TEST
+
+/* ---- what the system refuses ---- */
+
+START_TEST(a_refused_segment_changes_nothing)
+{
+	struct skv_core_pool_view before, after;
+	struct peer a;
+	int n = 0;
+
+	peer_join(&a, 1000, &small);
+	ck_assert_int_eq(peer_lease(&a, 32, 32), 0);
+	before = books_pool(a.session.pool);
+	for (;; n++) {
+		int r;
+
+		mem.fail_after = n;
+		r = peer_lease(&a, 64 * 9, 64 * 9);
+		mem.fail_after = -1;
+		if (r == 0)
+			break;
+		ck_refused(r, SKV_CORE_E_NOSPC);
+		after = books_pool(a.session.pool);
+		ck_same_pool(&before, &after);
+		ck_assert_uint_eq(mem.bytes, 65536);
+	}
+	ck_assert_int_eq(n, 9);
+	/* what was wanted and not needed is no error */
+	mem.fail_after = 1;
+	ck_assert_int_eq(peer_lease(&a, 1, 64 * 9), 0);
+	peer_die(&a);
+}
+END_TEST
+
+START_TEST(refused_fds_change_nothing)
+{
+	struct rlimit was, now;
+	struct skv_core_session_info session;
+	struct skv_core_seq_info seq;
+	struct skv_wire_run run;
+	struct peer a;
+	struct held h, child;
+	uint32_t n;
+
+	peer_join(&a, 1000, &small);
+	held_new(&h, &a, "h", 64);
+	held_append(&h, &a, 20);
+	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &was), 0);
+	now = was;
+	now.rlim_cur = 3;
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &now), 0);
+	ck_assert_int_eq(skv_core_session_open(core, a.client, &small, "full", 1, &session),
+	                 SKV_CORE_E_NOSPC);
+	ck_assert_int_eq(skv_core_seq_new(core, a.client, a.session.session, "s", 0, &seq), SKV_CORE_E_NOSPC);
+	ck_assert_int_eq(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "f", &seq),
+	                 SKV_CORE_E_NOSPC);
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 90, 90, &run, 1, &n),
+	                 SKV_CORE_E_NOSPC);
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &was), 0);
+	ck_assert_str_ne(skv_core_why(core), "");
+	books_even();
+	ck_assert_uint_eq(skv_pte_kind(held_entry(&h, 0, 0)), SKV_PTE_PRIVATE);
+	ck_assert_int_eq(held_fork(&child, &h, &a, "f"), 0);
+	held_close(&child);
+	held_close(&h);
+	peer_die(&a);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("core-segments");
+	TCase *t = tcase_create("segments");
+	SRunner *r;
+	int failed;
+
+	tcase_add_checked_fixture(t, setup, books_close);
+	tcase_add_test(t, one_empty_segment_stays);
+	tcase_add_test(t, numbers_wait_for_acknowledgement);
+	tcase_add_test(t, a_pool_without_numbers_asks_to_try_again);
+	tcase_add_test(t, empty_segments_go_to_who_needs_them);
+	tcase_add_test(t, a_client_hears_of_all_its_pools);
+	tcase_add_test(t, nothing_is_seen_across_uids);
+	tcase_add_test(t, pages_lie_without_gaps);
+	tcase_add_test(t, a_refused_segment_changes_nothing);
+	tcase_add_test(t, refused_fds_change_nothing);
+	suite_add_tcase(s, t);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

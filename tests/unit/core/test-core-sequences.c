@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sequences in the books: names, ids, ceilings, hand-over, and death at any point. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "tests/support/core-peer.h"
+
+static struct skv_model model; /* 2 layers, pages of 1 KiB */
+
+static void setup(void)
+{
+	struct skv_core_config config = books_config();
+
+	model = test_model("m", 2, 16);
+	books_open(&config);
+}
+
+static int seq_new(struct peer *p, const char *name, uint32_t max_tokens)
+{
+	struct skv_core_seq_info info;
+
+	return skv_core_seq_new(core, p->client, p->session.session, name, max_tokens, &info);
+}
+
+/* ---- names, ids, ceilings ---- */
+
+START_TEST(a_named_sequence_is_handed_over)
+{
+	struct peer a, b;
+	struct held h, g;
+	skv_pte before[2][4];
+	uint32_t old;
+
+	peer_join(&a, 1000, &model);
+	ck_assert_int_eq(peer_lease(&a, 20, 20), 0);
+	held_new(&h, &a, "chat", 1024);
+	held_append(&h, &a, 50);
+	old = h.seq;
+	for (uint32_t layer = 0; layer < 2; layer++)
+		for (uint32_t i = 0; i < 4; i++)
+			before[layer][i] = held_entry(&h, layer, i);
+	pool_is(&a, 20, 0, 0);
+	ck_assert_uint_eq(books_seq("chat").client, a.client);
+	ck_assert_int_eq(held_detach(&h, &a), 0);
+	pool_is(&a, 12, 8, 0);
+	ck_assert_uint_eq(books_seq("chat").client, 0);
+	ck_assert_uint_eq(books_seq("chat").pages[SKV_GROUP_PAGES], 8);
+	ck_assert_uint_eq(books_seq("chat").tokens, 50);
+	peer_join(&b, 1000, &model);
+	ck_assert_int_eq(held_attach(&g, &b, "chat"), 0);
+	pool_is(&b, 20, 0, 0);
+	for (uint32_t layer = 0; layer < 2; layer++)
+		for (uint32_t i = 0; i < 4; i++)
+			ck_assert_uint_eq(held_entry(&g, layer, i), before[layer][i]);
+	ck_assert_uint_eq(held_len(&g), 50);
+	ck_refused(skv_core_seq_detach(core, a.client, a.session.session, old), SKV_CORE_E_NOENT);
+	/* its pages are the new holder's to free */
+	held_drop(&g, &b);
+	ck_assert_uint_eq(b.n_stock, 8);
+	for (uint32_t i = 0; i < b.n_stock; i++)
+		ck_assert_int_eq(skv_core_lease_put(core, b.client, b.session.session,
+		                                    &(struct skv_wire_run){b.stock[i], 1}, 1),
+		                 0);
+	pool_is(&b, 12, 0, 0);
+	ck_refused(skv_core_seq_drop(core, b.client, b.session.session, old), SKV_CORE_E_NOENT);
+	peer_die(&a);
+	peer_die(&b);
+}
+END_TEST
+
+START_TEST(an_anonymous_sequence_goes_with_its_holder)
+{
+	struct peer a, b;
+	struct held h;
+
+	peer_join(&a, 1000, &model);
+	peer_join(&b, 1000, &model);
+	held_new(&h, &a, "", 256);
+	held_append(&h, &a, 32);
+	pool_is(&a, 64, 0, 0);
+	ck_assert_int_eq(skv_core_seq_detach(core, a.client, a.session.session, h.seq), 0);
+	pool_is(&a, 64, 0, 0); /* dropped; its pages stay on lease */
+	ck_refused(skv_core_seq_drop(core, a.client, a.session.session, h.seq), SKV_CORE_E_NOENT);
+	held_close(&h);
+	held_new(&h, &a, NULL, 256);
+	held_append(&h, &a, 32);
+	peer_die(&a);
+	pool_is(&b, 0, 0, 0);
+	ck_assert_uint_eq(books_account(1000).sequences, 0);
+	held_close(&h);
+	peer_die(&b);
+}
+END_TEST
+
+START_TEST(names_are_of_a_user_a_model_and_a_rank)
+{
+	struct skv_model other = test_model("other", 2, 16), shape = model, rank = model;
+	struct peer a, b, c, d, e;
+	struct held h;
+
+	shape.n_layers = 3;
+	rank.rank = 1;
+	rank.n_ranks = 2;
+	peer_join(&a, 1000, &model);
+	peer_join(&b, 1001, &model);
+	peer_join(&c, 1000, &other);
+	peer_join(&d, 1000, &shape);
+	peer_join(&e, 1000, &rank);
+	ck_assert_int_eq(seq_new(&a, "x", 16), 0);
+	ck_refused(seq_new(&a, "x", 16), SKV_CORE_E_EXIST);
+	ck_refused(seq_new(&d, "x", 16), SKV_CORE_E_EXIST); /* the model's name counts, not its shape */
+	ck_assert_int_eq(seq_new(&b, "x", 16), 0);
+	ck_assert_int_eq(seq_new(&c, "x", 16), 0);
+	ck_assert_int_eq(seq_new(&e, "x", 16), 0);
+	ck_refused(seq_new(&a, "with space", 16), SKV_CORE_E_INVALID);
+	ck_refused(seq_new(&a, "with/slash", 16), SKV_CORE_E_INVALID);
+	ck_refused(held_attach(&h, &a, "x"), SKV_CORE_E_BUSY);
+	ck_refused(held_attach(&h, &a, "y"), SKV_CORE_E_NOENT);
+	ck_refused(held_attach(&h, &a, ""), SKV_CORE_E_NOENT);
+	ck_assert_int_eq(skv_core_session_close(core, a.client, a.session.session), 0);
+	ck_refused(held_attach(&h, &d, "x"), SKV_CORE_E_INVALID);
+	peer_die(&a);
+	peer_join(&a, 1000, &model);
+	ck_assert_int_eq(held_attach(&h, &a, "x"), 0);
+	held_close(&h);
+	peer_die(&a);
+	peer_die(&b);
+	peer_die(&c);
+	peer_die(&d);
+	peer_die(&e);
+}
+END_TEST
+
+START_TEST(lengths_and_numbers_have_ceilings)
+{
+	struct skv_core_config config = books_config();
+	struct skv_model deep = test_model("deep", SKV_MAX_LAYERS, 16);
+	struct skv_core_seq_info info;
+	struct peer a, b, c;
+
+	peer_join(&a, 1000, &model);
+	peer_join(&b, 1001, &model);
+	ck_refused(seq_new(&a, "x", model.max_tokens + 1), SKV_CORE_E_INVALID);
+	ck_assert_int_eq(skv_core_seq_new(core, a.client, a.session.session, "", 0, &info), 0);
+	ck_assert_uint_eq(info.max_tokens, model.max_tokens);
+	for (uint32_t i = 1; i < config.account_sequences; i++)
+		ck_assert_int_eq(seq_new(&a, "", 16), 0);
+	ck_refused(seq_new(&a, "", 16), SKV_CORE_E_QUOTA);
+	for (uint32_t i = config.account_sequences; i < config.max_sequences; i++)
+		ck_assert_int_eq(seq_new(&b, "", 16), 0);
+	ck_refused(seq_new(&b, "", 16), SKV_CORE_E_NOSPC);
+	peer_die(&a);
+	peer_die(&b);
+	deep.max_tokens = SKV_MAX_TOKENS;
+	peer_join(&c, 1000, &deep);
+	ck_refused(seq_new(&c, "", SKV_MAX_TOKENS), SKV_CORE_E_INVALID); /* 2^28 entries */
+	ck_assert_int_eq(seq_new(&c, "", SKV_CORE_MAX_ENTRIES / SKV_MAX_LAYERS * SKV_PAGE_TOKENS), 0);
+	peer_die(&c);
+}
+END_TEST
+
+START_TEST(a_session_lets_go_of_its_own)
+{
+	struct skv_core_session_info second;
+	struct skv_core_seq_info info;
+	struct peer a;
+	struct held h;
+
+	peer_join(&a, 1000, &model);
+	held_new(&h, &a, "h", 256);
+	held_append(&h, &a, 32);
+	ck_assert_int_eq(skv_core_session_open(core, a.client, &model, "full", 1, &second), 0);
+	ck_assert_uint_eq(second.pool, a.session.pool);
+	ck_assert_int_eq(skv_core_seq_new(core, a.client, second.session, "other", 64, &info), 0);
+	ck_refused(skv_core_seq_drop(core, a.client, second.session, h.seq), SKV_CORE_E_NOENT);
+	ck_assert_int_eq(skv_core_session_close(core, a.client, a.session.session), 0);
+	pool_is(&a, 60, 4, 0); /* leases are the client's as long as it has a session on the pool */
+	ck_assert_uint_eq(books_seq("h").client, 0);
+	ck_assert_uint_eq(books_seq("other").client, a.client);
+	ck_assert_int_eq(skv_core_session_close(core, a.client, second.session), 0);
+	pool_is(&a, 0, 4, 0);
+	ck_assert_uint_eq(mem.bytes, 65536); /* the sequence's; no spare without a session */
+	held_close(&h);
+	peer_die(&a);
+	pool_is(&a, 0, 4, 0);
+	ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "m", "h"), 0);
+	ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "m", "other"), 0);
+	ck_assert_uint_eq(mem.bytes, 0);
+}
+END_TEST
+
+START_TEST(a_detached_sequence_is_dropped_by_name)
+{
+	struct peer a;
+	struct held h;
+
+	peer_join(&a, 1000, &model);
+	held_new(&h, &a, "h", 256);
+	held_append(&h, &a, 32);
+	ck_refused(skv_core_seq_drop_name(core, 1000, "m", "h"), SKV_CORE_E_BUSY);
+	ck_refused(skv_core_seq_drop_name(core, 1001, "m", "h"), SKV_CORE_E_NOENT);
+	ck_refused(skv_core_seq_drop_name(core, 1000, "n", "h"), SKV_CORE_E_NOENT);
+	ck_refused(skv_core_seq_drop_name(core, 1000, "m", ""), SKV_CORE_E_NOENT);
+	ck_assert_int_eq(held_detach(&h, &a), 0);
+	ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "m", "h"), 0);
+	pool_is(&a, 60, 0, 0);
+	ck_refused(skv_core_seq_drop_name(core, 1000, "m", "h"), SKV_CORE_E_NOENT);
+	peer_die(&a);
+}
+END_TEST
+
+/* ---- death ---- */
+
+START_TEST(death_leaves_the_last_commit)
+{
+	struct peer a, b;
+	struct held h, g;
+	uint32_t cow[2], n;
+
+	peer_join(&a, 1000, &model);
+	held_new(&h, &a, "h", 1024);
+	held_append(&h, &a, 40);
+	held_write(&h, &a, 100, cow, &n); /* and no commit */
+	peer_die(&a);
+	ck_assert_uint_eq(books_account(1000).page_bytes[0], 6 * 1024);
+	held_close(&h);
+	peer_join(&b, 1000, &model);
+	pool_is(&b, 0, 6, 0);
+	ck_assert_int_eq(held_attach(&g, &b, "h"), 0);
+	ck_assert_uint_eq(held_len(&g), 40);
+	for (uint32_t i = 3; i < g.layout.max_pages; i++)
+		ck_assert_uint_eq(held_entry(&g, 0, i), 0);
+	held_append(&g, &b, 100);
+	held_close(&g);
+	peer_die(&b);
+	ck_assert_uint_eq(n_corrupt, 0);
+}
+END_TEST
+
+START_TEST(an_eviction_is_whole_or_not_at_all)
+{
+	struct peer a, b;
+	struct held h, g;
+
+	peer_join(&a, 1000, &model);
+	peer_join(&b, 1000, &model);
+	held_new(&h, &a, "h", 1024);
+	held_append(&h, &a, 64);
+	held_evict(&h, 1, 2, (enum journal_point)_i);
+	peer_die(&a);
+	pool_is(&b, 0, _i == JOURNAL_WRITTEN ? 8 : 6, 0);
+	ck_assert_uint_eq(books_seq("h").pages[SKV_GROUP_PAGES], _i == JOURNAL_WRITTEN ? 8 : 6);
+	ck_assert_uint_eq(books_seq("h").pages_total, 8);
+	held_close(&h);
+	ck_assert_int_eq(held_attach(&g, &b, "h"), 0);
+	ck_assert_uint_eq(skv_pte_kind(held_entry(&g, 1, 1)),
+	                  _i == JOURNAL_WRITTEN ? SKV_PTE_PRIVATE : SKV_PTE_HOLE);
+	held_close(&g);
+	peer_die(&b);
+	ck_assert_uint_eq(n_corrupt, 0);
+}
+END_TEST
+
+static double milliseconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1e3 + t.tv_nsec / 1e6;
+}
+
+/* 100,000 pages: four named sequences of 20,000 and a stock of 20,000; half of the sequences forked. */
+START_TEST(death_is_fast)
+{
+	struct skv_core_config config = books_config();
+	struct skv_model big = test_model("big", 32, 16);
+	struct peer a, b;
+	struct held h[4], f[2];
+	char name[16];
+	double start, took;
+
+	books_close();
+	config.pool_bytes = 512 << 20;
+	config.account_bytes = 512 << 20;
+	config.segment_bytes = 1 << 20;
+	books_open(&config);
+	peer_join(&a, 1000, &big);
+	peer_join(&b, 1000, &big);
+	ck_assert_int_eq(peer_lease(&a, 100000, 100000), 0);
+	for (int i = 0; i < 4; i++) {
+		snprintf(name, sizeof(name), "s%d", i);
+		held_new(&h[i], &a, name, 65536);
+		held_append(&h[i], &a, 625 * SKV_PAGE_TOKENS);
+		if (i < 2)
+			ck_assert_int_eq(held_fork(&f[i], &h[i], &a, ""), 0);
+	}
+	pool_is(&a, 60000, 0, 40000);
+	start = milliseconds();
+	peer_die(&a);
+	took = milliseconds() - start;
+	printf("death of a client with 100,000 pages: %.2f ms\n", took);
+	pool_is(&b, 0, 40000, 40000);
+	if (!getenv("SKV_VALGRIND"))
+		ck_assert_double_lt(took, 100);
+	for (int i = 0; i < 4; i++)
+		held_close(&h[i]);
+	held_close(&f[0]);
+	held_close(&f[1]);
+	peer_die(&b);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("core-seq");
+	TCase *t = tcase_create("sequences");
+	SRunner *r;
+	int failed;
+
+	tcase_add_checked_fixture(t, setup, books_close);
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, a_named_sequence_is_handed_over);
+	tcase_add_test(t, an_anonymous_sequence_goes_with_its_holder);
+	tcase_add_test(t, names_are_of_a_user_a_model_and_a_rank);
+	tcase_add_test(t, lengths_and_numbers_have_ceilings);
+	tcase_add_test(t, a_session_lets_go_of_its_own);
+	tcase_add_test(t, a_detached_sequence_is_dropped_by_name);
+	tcase_add_test(t, death_leaves_the_last_commit);
+	tcase_add_loop_test(t, an_eviction_is_whole_or_not_at_all, 0, JOURNAL_POINTS);
+	tcase_add_test(t, death_is_fast);
+	suite_add_tcase(s, t);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

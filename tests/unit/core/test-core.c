@@ -1,0 +1,575 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The books, one promise at a time: ids, ceilings, leases, segments, policies. Sequences: test-core-sequences.c. */
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "common/fd.h"
+#include "tests/support/core-peer.h"
+#include "daemon/core/state.h"
+
+static struct skv_model small; /* pages of 1 KiB: 64 in a segment */
+
+static void setup(void)
+{
+	struct skv_core_config config = books_config();
+
+	small = test_model("small", 2, 16);
+	books_open(&config);
+}
+
+static int open_session(uint32_t client, const struct skv_model *m)
+{
+	struct skv_core_session_info info;
+
+	return skv_core_session_open(core, client, m, "full", 1, &info);
+}
+
+/* ---- ids and ceilings ---- */
+
+START_TEST(clients_have_ceilings)
+{
+	uint32_t id[6], extra;
+
+	for (int i = 0; i < 4; i++)
+		ck_assert_int_eq(skv_core_client_add(core, 1000, i, "a", &id[i]), 0);
+	ck_refused(skv_core_client_add(core, 1000, 9, "a", &extra), SKV_CORE_E_QUOTA);
+	ck_assert_uint_eq(books_account(1000).clients, 4);
+	for (int i = 4; i < 6; i++)
+		ck_assert_int_eq(skv_core_client_add(core, 1001, i, "b", &id[i]), 0);
+	ck_refused(skv_core_client_add(core, 1002, 9, "c", &extra), SKV_CORE_E_NOSPC);
+	ck_assert_int_eq(skv_core_client_gone(core, id[0]), 0);
+	ck_assert_int_eq(skv_core_client_add(core, 1002, 9, NULL, &extra), 0);
+}
+END_TEST
+
+START_TEST(ids_are_not_used_again)
+{
+	uint32_t first, id, seen[300];
+	struct skv_core_session_info info;
+
+	ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "a", &first), 0);
+	ck_assert_int_eq(skv_core_session_open(core, first, &small, "full", 1, &info), 0);
+	ck_assert_int_eq(skv_core_client_gone(core, first), 0);
+	for (int i = 0; i < 300; i++) {
+		ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "a", &id), 0);
+		ck_assert_uint_ne(id, 0);
+		ck_assert_uint_ne(id, first);
+		for (int j = 0; j < i; j++)
+			ck_assert_uint_ne(id, seen[j]);
+		seen[i] = id;
+		ck_refused(skv_core_session_close(core, id, info.session), SKV_CORE_E_NOENT);
+		ck_refused(skv_core_client_gone(core, first), SKV_CORE_E_NOENT);
+		ck_assert_int_eq(skv_core_client_gone(core, id), 0);
+	}
+	ck_refused(skv_core_client_gone(core, 0), SKV_CORE_E_NOENT);
+	ck_refused(skv_core_client_gone(core, UINT32_MAX), SKV_CORE_E_NOENT);
+}
+END_TEST
+
+START_TEST(a_session_is_its_clients_alone)
+{
+	struct skv_core_seq_info info;
+	struct skv_wire_run run;
+	struct peer a, b;
+	uint32_t n;
+
+	peer_join(&a, 1000, &small);
+	peer_join(&b, 1000, &small);
+	ck_refused(skv_core_session_close(core, b.client, a.session.session), SKV_CORE_E_NOENT);
+	ck_refused(skv_core_seq_new(core, b.client, a.session.session, "x", 0, &info), SKV_CORE_E_NOENT);
+	ck_refused(skv_core_lease_get(core, b.client, a.session.session, 1, 1, &run, 1, &n),
+	           SKV_CORE_E_NOENT);
+	peer_die(&a);
+	peer_die(&b);
+}
+END_TEST
+
+START_TEST(sessions_have_ceilings)
+{
+	struct skv_core_config config = books_config();
+	uint32_t a, b;
+
+	ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "a", &a), 0);
+	ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "b", &b), 0);
+	for (uint32_t i = 0; i < config.client_sessions; i++)
+		ck_assert_int_eq(open_session(a, &small), 0);
+	ck_refused(open_session(a, &small), SKV_CORE_E_QUOTA);
+	for (uint32_t i = config.client_sessions; i < config.max_sessions; i++)
+		ck_assert_int_eq(open_session(b, &small), 0);
+	ck_refused(open_session(b, &small), SKV_CORE_E_NOSPC);
+	ck_assert_uint_eq(books_account(1000).sessions, config.max_sessions);
+}
+END_TEST
+
+START_TEST(pools_have_ceilings)
+{
+	struct skv_model m = small;
+	uint32_t a, b;
+
+	ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "a", &a), 0);
+	ck_assert_int_eq(skv_core_client_add(core, 1001, 1, "b", &b), 0);
+	for (m.head_dim = 16; m.head_dim <= 48; m.head_dim += 16)
+		ck_assert_int_eq(open_session(a, &m), 0);
+	ck_refused(open_session(a, &m), SKV_CORE_E_QUOTA);
+	ck_assert_int_eq(open_session(b, &m), 0);
+	m.head_dim = 16;
+	ck_refused(open_session(b, &m), SKV_CORE_E_NOSPC);
+	m = small;
+	m.n_heads = m.n_kv_heads = 251; /* 251 * 15 granules of 64 KiB */
+	m.head_dim = 240;
+	ck_refused(open_session(b, &m), SKV_CORE_E_NOSPC);
+}
+END_TEST
+
+START_TEST(models_and_specs_are_checked)
+{
+	struct skv_core_session_info info;
+	char spec[SKV_SPEC_MAX + 1];
+	struct skv_model m = small;
+	uint32_t a;
+
+	ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "a", &a), 0);
+	m.head_dim = 17;
+	ck_refused(open_session(a, &m), SKV_CORE_E_INVALID);
+	memset(spec, 'x', sizeof(spec));
+	ck_refused(skv_core_session_open(core, a, &small, spec, 1, &info), SKV_CORE_E_INVALID);
+	spec[SKV_SPEC_MAX - 1] = 0;
+	ck_assert_int_eq(skv_core_session_open(core, a, &small, spec, 1, &info), 0);
+}
+END_TEST
+
+START_TEST(every_error_has_an_errno)
+{
+	bool seen[256] = {false};
+
+	ck_assert_int_eq(skv_core_errno(SKV_CORE_OK), 0);
+	for (int e = SKV_CORE_E_NOSPC; e <= SKV_CORE_E_BACKLOG; e++) {
+		int n = skv_core_errno(e);
+
+		ck_assert_int_gt(n, 0);
+		ck_assert_msg(!seen[n], "errno %d stands for two errors", n);
+		seen[n] = true;
+	}
+}
+END_TEST
+
+/* ---- leases ---- */
+
+START_TEST(leases_are_runs_of_free_pages)
+{
+	struct skv_wire_run runs[8], back[3] = {{8, 8}, {32, 1}, {48, 16}};
+	struct peer a;
+	uint32_t n;
+
+	peer_join(&a, 1000, &small);
+	ck_assert_uint_eq(a.session.page_bytes, 1024);
+	ck_assert_uint_eq(a.session.segment_bytes, 65536);
+	ck_assert_uint_eq(a.session.pages_per_segment, 64);
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 90, 90, runs, 8, &n), 0);
+	ck_assert_uint_eq(n, 1);
+	ck_assert_uint_eq(runs[0].first, 0);
+	ck_assert_uint_eq(runs[0].count, 90);
+	ck_assert_uint_eq(books_account(1000).page_bytes[0], 90 * 1024);
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, back, 3), 0);
+	ck_assert_uint_eq(books_account(1000).page_bytes[0], 65 * 1024);
+	books_even();
+	/* free: 8 … 15, 32, 48 … 63, and 90 … 127: the long run comes before the scraps below it */
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 30, 30, runs, 8, &n), 0);
+	ck_assert_uint_eq(n, 1);
+	ck_assert_uint_eq(runs[0].first, 90);
+	ck_assert_uint_eq(runs[0].count, 30);
+	books_even();
+	/* fewer runs than the pages need: what they hold, and nothing is lost */
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 20, 20, runs, 2, &n), 0);
+	ck_assert_uint_eq(n, 2);
+	ck_assert_uint_eq(runs[0].first, 8);
+	ck_assert_uint_eq(runs[0].count, 8);
+	ck_assert_uint_eq(runs[1].first, 32);
+	ck_assert_uint_eq(runs[1].count, 1);
+	peer_die(&a);
+}
+END_TEST
+
+START_TEST(bad_leases_are_refused_whole)
+{
+	struct skv_wire_run good = {0, 10}, twice[2] = {{0, 5}, {4, 2}},
+			    past[2] = {{0, 5}, {64 * 512 - 1, 2}}, wrap = {UINT32_MAX - 1, UINT32_MAX},
+			    theirs, none[2] = {{0, 5}, {20, 1}};
+	struct skv_core_pool_view before;
+	struct peer a, b;
+	uint32_t n;
+
+	peer_join(&a, 1000, &small);
+	peer_join(&b, 1000, &small);
+	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 10, 10, &good, 1, &n), 0);
+	ck_assert_int_eq(skv_core_lease_get(core, b.client, b.session.session, 10, 10, &theirs, 1, &n), 0);
+	before = books_pool(a.session.pool);
+	ck_refused(skv_core_lease_put(core, a.client, a.session.session, twice, 2), SKV_CORE_E_INVALID);
+	ck_refused(skv_core_lease_put(core, a.client, a.session.session, past, 2), SKV_CORE_E_INVALID);
+	ck_refused(skv_core_lease_put(core, a.client, a.session.session, &wrap, 1), SKV_CORE_E_INVALID);
+	ck_refused(skv_core_lease_put(core, a.client, a.session.session, &theirs, 1), SKV_CORE_E_INVALID);
+	ck_refused(skv_core_lease_put(core, a.client, a.session.session, none, 2), SKV_CORE_E_INVALID);
+	ck_refused(skv_core_lease_get(core, a.client, a.session.session, 2, 1, &good, 1, &n),
+	           SKV_CORE_E_INVALID);
+	ck_refused(skv_core_lease_get(core, a.client, a.session.session, 0, 0, &good, 1, &n),
+	           SKV_CORE_E_INVALID);
+	ck_assert_uint_eq(books_pool(a.session.pool).lease, before.lease);
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &good, 1), 0);
+	peer_die(&a);
+	peer_die(&b);
+}
+END_TEST
+
+START_TEST(an_account_has_a_ceiling_over_all_clients)
+{
+	struct peer a, b, other;
+
+	peer_join(&a, 1000, &small);
+	peer_join(&b, 1000, &small);
+	peer_join(&other, 1001, &small);
+	ck_assert_int_eq(peer_lease(&a, 4000, 4000), 0); /* of 4096 */
+	ck_refused(peer_lease(&b, 97, 200), SKV_CORE_E_QUOTA);
+	ck_assert_int_eq(peer_lease(&b, 50, 200), 0);
+	ck_assert_uint_eq(b.n_stock, 96);
+	ck_assert_int_eq(peer_lease(&b, 0, 200), 0);
+	ck_assert_uint_eq(b.n_stock, 96);
+	ck_assert_int_eq(peer_lease(&other, 4000, 4000), 0);
+	books_even();
+	peer_die(&a);
+	peer_die(&b);
+	peer_die(&other);
+}
+END_TEST
+
+START_TEST(the_pools_have_a_ceiling_together)
+{
+	struct skv_core_config config = books_config();
+	struct peer a, b;
+
+	config.account_bytes = 8 << 20;
+	ck_assert(skv_core_reconfigure(core, &config));
+	peer_join(&a, 1000, &small);
+	peer_join(&b, 1001, &small);
+	ck_assert_int_eq(peer_lease(&a, 8000, 8000), 0);
+	ck_assert_uint_eq(mem.bytes, 125 * 65536); /* of 128 */
+	ck_refused(peer_lease(&b, 200, 200), SKV_CORE_E_NOSPC);
+	ck_assert_uint_eq(mem.bytes, 125 * 65536);
+	ck_assert_int_eq(peer_lease(&b, 1, 200), 0);
+	ck_assert_uint_eq(b.n_stock, 192);
+	ck_assert_uint_eq(mem.bytes, config.pool_bytes);
+	books_even();
+	peer_die(&a);
+	peer_die(&b);
+}
+END_TEST
+
+/* ---- policies ---- */
+
+struct find_session {
+	uint32_t session;
+	struct skv_core_session_view found;
+	char spec[SKV_SPEC_MAX], error[SKV_TEXT_MAX];
+};
+
+static void find_session(void *data, const struct skv_core_session_view *v)
+{
+	struct find_session *f = data;
+
+	if (v->session == f->session) {
+		f->found = *v;
+		snprintf(f->spec, sizeof(f->spec), "%s", v->spec);
+		snprintf(f->error, sizeof(f->error), "%s", v->error);
+	}
+}
+
+static void session_is(const struct peer *p, const char *spec, bool pending, const char *error)
+{
+	struct find_session f = {.session = p->session.session};
+
+	skv_core_sessions(core, find_session, &f);
+	ck_assert_str_eq(f.spec, spec);
+	ck_assert_str_eq(f.error, error);
+	ck_assert_int_eq(f.found.running_generation < f.found.generation, pending);
+}
+
+static struct skv_msg_policy policy_of(const struct peer *p)
+{
+	struct skv_msg_policy m;
+
+	ck_assert_int_eq(skv_core_session_policy(core, p->client, p->session.session, &m), 0);
+	ck_assert_uint_eq(m.generation, skv_core_policy_generation(core));
+	return m;
+}
+
+START_TEST(policies_are_swapped)
+{
+	struct skv_control_page *control;
+	struct skv_msg_policy m;
+	struct peer a, b;
+	uint64_t bytes;
+	int fd = skv_core_control_fd(core, &bytes);
+
+	control = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+	ck_assert_ptr_ne(control, MAP_FAILED);
+	ck_assert_ptr_eq(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+	ck_assert_int_eq(pwrite(fd, "x", 1, 0), -1);
+	skv_core_tick(core, 42);
+	ck_assert_uint_eq(control->alive, 42);
+	peer_join(&a, 1000, &small);
+	peer_join(&b, 1001, &small);
+	session_is(&a, "full", false, "");
+	ck_assert_uint_eq(control->policy_generation, skv_core_policy_generation(core));
+
+	ck_assert_uint_eq(skv_core_swap(core, 0, 4711, "delta", 2), 0); /* nobody: nothing happens */
+	ck_assert_uint_eq(policy_of(&a).plugin, 1);
+	ck_assert_uint_eq(skv_core_swap(core, 0, 1000, "delta?budget=8", 2), 1);
+	ck_assert_uint_eq(control->policy_generation, skv_core_policy_generation(core));
+	session_is(&a, "full", true, "");
+	m = policy_of(&b); /* not meant: gets what it has */
+	ck_assert_str_eq(m.spec, "full");
+	ck_assert_uint_eq(m.plugin, 1);
+	ck_assert_int_eq(skv_core_policy_ack(core, b.client, b.session.session, m.generation, 0, ""), 0);
+	session_is(&b, "full", false, "");
+	m = policy_of(&a);
+	ck_assert_str_eq(m.spec, "delta?budget=8");
+	ck_assert_uint_eq(m.plugin, 2);
+	ck_refused(skv_core_policy_ack(core, a.client, a.session.session, m.generation + 1, 0, ""),
+	           SKV_CORE_E_INVALID);
+	ck_assert_int_eq(skv_core_policy_ack(core, a.client, a.session.session, m.generation, 0, ""), 0);
+	session_is(&a, "delta?budget=8", false, "");
+
+	/* one that the client refuses: it keeps what it had, and is not asked again */
+	ck_assert_uint_eq(skv_core_swap(core, 0, UINT32_MAX, "bad", 3), 2);
+	m = policy_of(&a);
+	ck_assert_uint_eq(m.plugin, 3);
+	ck_assert_int_eq(
+		skv_core_policy_ack(core, a.client, a.session.session, m.generation, EINVAL, "no such thing"),
+		0);
+	session_is(&a, "delta?budget=8", false, "no such thing");
+	ck_assert_uint_eq(skv_core_swap(core, b.session.session, 0, "streaming", 4), 1);
+	m = policy_of(&a);
+	ck_assert_str_eq(m.spec, "delta?budget=8");
+	ck_assert_uint_eq(m.plugin, 2);
+	/* an answer that a newer question overtook does not count */
+	ck_assert_int_eq(skv_core_policy_ack(core, a.client, a.session.session, m.generation - 1, 0, ""), 0);
+	session_is(&a, "delta?budget=8", false, "no such thing");
+	/* refused while the operator already wants something else: that stays wanted */
+	m = policy_of(&b);
+	ck_assert_uint_eq(skv_core_swap(core, b.session.session, 0, "full?x=1", 1), 1);
+	ck_assert_int_eq(skv_core_policy_ack(core, b.client, b.session.session, m.generation, EINVAL, "no"),
+	                 0);
+	ck_assert_str_eq(policy_of(&b).spec, "full?x=1");
+	munmap(control, bytes);
+	peer_die(&a);
+	peer_die(&b);
+}
+END_TEST
+
+START_TEST(a_session_page_is_shown)
+{
+	struct find_session f;
+	struct skv_session_page *page;
+	struct peer a;
+
+	peer_join(&a, 1000, &small);
+	page = mmap(NULL, a.session.page_fd_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a.session.page_fd, 0);
+	ck_assert_ptr_ne(page, MAP_FAILED);
+	atomic_store(&page->steps, 7);
+	f = (struct find_session){.session = a.session.session};
+	skv_core_sessions(core, find_session, &f);
+	ck_assert_uint_eq(f.found.page->steps, 7);
+	ck_assert_uint_eq(f.found.uid, 1000);
+	munmap(page, a.session.page_fd_bytes);
+	peer_die(&a);
+}
+END_TEST
+
+/* ---- configuration, state ---- */
+
+START_TEST(ceilings_change_tables_do_not)
+{
+	struct skv_core_config config = books_config(), k;
+	struct peer a;
+
+	peer_join(&a, 1000, &small);
+	k = config;
+	k.account_bytes = 1024;
+	ck_assert(skv_core_reconfigure(core, &k));
+	ck_refused(peer_lease(&a, 2, 2), SKV_CORE_E_QUOTA);
+	ck_assert_int_eq(peer_lease(&a, 1, 1), 0);
+	k.account_bytes = 1;
+	ck_assert(skv_core_reconfigure(core, &k));
+	ck_refused(peer_lease(&a, 1, 1), SKV_CORE_E_QUOTA); /* already beyond it */
+	k = config;
+	k.max_clients++;
+	ck_assert(!skv_core_reconfigure(core, &k));
+	k = config;
+	k.segment_bytes *= 2;
+	ck_assert(!skv_core_reconfigure(core, &k));
+	k = config;
+	k.pool_bytes *= 4;
+	ck_assert(skv_core_reconfigure(core, &k));
+	k.pool_bytes++;
+	ck_assert(!skv_core_reconfigure(core, &k));
+	peer_die(&a);
+}
+END_TEST
+
+START_TEST(impossible_sizes_are_refused)
+{
+	static const size_t zeroed[] = {
+		offsetof(struct skv_core_config, max_clients),
+		offsetof(struct skv_core_config, max_sequences),
+		offsetof(struct skv_core_config, max_sessions),
+		offsetof(struct skv_core_config, max_pools),
+	};
+	struct skv_core *other;
+	struct skv_core_config k;
+
+	for (size_t i = 0; i < sizeof(zeroed) / sizeof(*zeroed); i++) {
+		k = books_config();
+		*(uint32_t *)((char *)&k + zeroed[i]) = 0;
+		ck_assert_int_eq(skv_core_new(&k, &mem.ops, &other), -EINVAL);
+		*(uint32_t *)((char *)&k + zeroed[i]) = SKV_CORE_MAX_ROWS + 1;
+		ck_assert_int_eq(skv_core_new(&k, &mem.ops, &other), -EINVAL);
+	}
+	k = books_config();
+	k.segment_bytes = k.pool_bytes + 1;
+	ck_assert_int_eq(skv_core_new(&k, &mem.ops, &other), -EINVAL);
+	k.segment_bytes = 0;
+	ck_assert_int_eq(skv_core_new(&k, &mem.ops, &other), -EINVAL);
+}
+END_TEST
+
+static const struct skv_geometry geometry = {
+	.max_clients = 3,
+	.max_sessions = 4,
+	.max_sequences = 5,
+	.max_pools = 2,
+	.max_segments = 7,
+	.max_ref_blocks = 9,
+	.max_pages = 100,
+	.segment_bytes = 4096,
+	.pool_bytes = 1 << 20,
+};
+
+START_TEST(a_state_is_checked_before_it_is_believed)
+{
+	struct skv_state s = SKV_STATE_NULL;
+	const char *why = "";
+	size_t bytes;
+	char *copy;
+	int fd;
+
+	ck_assert_int_eq(skv_state_new(&s, &geometry), 0);
+	bytes = s.header->total_bytes;
+	copy = malloc(bytes);
+	memcpy(copy, s.header, bytes);
+	skv_state_deinit(&s);
+	/* any bit of the header up to the row counts, wrong: not a state */
+	for (size_t i = 0; i < offsetof(struct skv_state_header, free); i++) {
+		copy[i] ^= 0x41;
+		fd = skv_memfd_new("state", bytes);
+		ck_assert_int_ge(fd, 0);
+		ck_assert_int_eq(pwrite(fd, copy, bytes, 0), (ssize_t)bytes);
+		copy[i] ^= 0x41;
+		if (i >= offsetof(struct skv_state_header, geometry.segment_bytes) &&
+		    i < offsetof(struct skv_state_header, offset)) { /* no table depends on these */
+			skv_close_fd(fd);
+			continue;
+		}
+		ck_assert_msg(skv_state_map(&s, fd, &why) == -EBADMSG, "byte %zu", i);
+		ck_assert_str_ne(why, "");
+	}
+	for (int t = 0; t < SKV_TABLE_ROWS; t++) {
+		struct skv_state_header *h = (void *)copy;
+
+		h->high[t] = 1000;
+		fd = skv_memfd_new("state", bytes);
+		ck_assert_int_eq(pwrite(fd, copy, bytes, 0), (ssize_t)bytes);
+		h->high[t] = 0;
+		ck_assert_int_eq(skv_state_map(&s, fd, &why), -EBADMSG);
+	}
+	/* right, but too short, or not sealed */
+	fd = skv_memfd_new("state", 4096);
+	ck_assert_int_eq(pwrite(fd, copy, 4096, 0), 4096);
+	ck_assert_int_eq(skv_state_map(&s, fd, &why), -EBADMSG);
+	fd = memfd_create("state", MFD_CLOEXEC);
+	ck_assert_int_eq(pwrite(fd, copy, bytes, 0), (ssize_t)bytes);
+	ck_assert_int_eq(skv_state_map(&s, fd, &why), -EBADMSG);
+	fd = skv_memfd_new("state", 16);
+	ck_assert_int_eq(skv_state_map(&s, fd, &why), -EBADMSG);
+	fd = skv_memfd_new("state", bytes);
+	ck_assert_int_eq(pwrite(fd, copy, bytes, 0), (ssize_t)bytes);
+	ck_assert_int_eq(skv_state_map(&s, fd, &why), 0);
+	skv_state_deinit(&s);
+	free(copy);
+}
+END_TEST
+
+START_TEST(rows_come_and_go)
+{
+	struct skv_state s = SKV_STATE_NULL;
+	uint32_t id, n = 0;
+
+	ck_assert_int_eq(skv_state_new(&s, &geometry), 0);
+	for (uint32_t i = 0; i < 5; i++)
+		ck_assert_uint_eq(skv_state_take(&s, SKV_TABLE_SEQUENCES), i);
+	ck_assert_uint_eq(skv_state_take(&s, SKV_TABLE_SEQUENCES), SKV_NO_INDEX);
+	id = skv_state_id(&s, SKV_TABLE_SEQUENCES, 2);
+	ck_assert_uint_eq(skv_state_find(&s, SKV_TABLE_SEQUENCES, id), 2);
+	/* a generation comes back after 65,535 uses, not before */
+	for (uint32_t i = 0; i < 65534; i++) {
+		skv_state_give(&s, SKV_TABLE_SEQUENCES, 2);
+		ck_assert_uint_eq(skv_state_find(&s, SKV_TABLE_SEQUENCES, id), SKV_NO_INDEX);
+		ck_assert_uint_eq(skv_state_take(&s, SKV_TABLE_SEQUENCES), 2);
+		ck_assert_uint_eq(skv_state_find(&s, SKV_TABLE_SEQUENCES, id), SKV_NO_INDEX);
+	}
+	skv_state_give(&s, SKV_TABLE_SEQUENCES, 3);
+	skv_state_give(&s, SKV_TABLE_SEQUENCES, 0);
+	SKV_EACH(i, &s, SKV_TABLE_SEQUENCES)
+		n += i;
+	ck_assert_uint_eq(n, 1 + 2 + 4);
+	ck_assert_uint_eq(skv_state_find(&s, SKV_TABLE_SEQUENCES, 0), SKV_NO_INDEX);
+	ck_assert_uint_eq(skv_state_find(&s, SKV_TABLE_SEQUENCES, 1 << 16 | 9), SKV_NO_INDEX);
+	skv_state_deinit(&s);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("core");
+	TCase *t = tcase_create("books"), *state = tcase_create("state");
+	SRunner *r;
+	int failed;
+
+	tcase_add_checked_fixture(t, setup, books_close);
+	tcase_add_test(t, clients_have_ceilings);
+	tcase_add_test(t, ids_are_not_used_again);
+	tcase_add_test(t, a_session_is_its_clients_alone);
+	tcase_add_test(t, sessions_have_ceilings);
+	tcase_add_test(t, pools_have_ceilings);
+	tcase_add_test(t, models_and_specs_are_checked);
+	tcase_add_test(t, every_error_has_an_errno);
+	tcase_add_test(t, leases_are_runs_of_free_pages);
+	tcase_add_test(t, bad_leases_are_refused_whole);
+	tcase_add_test(t, an_account_has_a_ceiling_over_all_clients);
+	tcase_add_test(t, the_pools_have_a_ceiling_together);
+	tcase_add_test(t, policies_are_swapped);
+	tcase_add_test(t, a_session_page_is_shown);
+	tcase_add_test(t, ceilings_change_tables_do_not);
+	tcase_add_test(t, impossible_sizes_are_refused);
+	suite_add_tcase(s, t);
+	tcase_add_test(state, a_state_is_checked_before_it_is_believed);
+	tcase_add_test(state, rows_come_and_go);
+	suite_add_tcase(s, state);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

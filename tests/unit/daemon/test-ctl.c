@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sparsekvctl as it is typed: what it prints, as a table and as JSON, and its exit status. */
+#include <check.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "common/fd.h"
+#include "common/seqmem.h"
+#include "tests/support/daemon-fixture.h"
+
+static struct fix fix;
+static struct raw *client;
+static uint32_t session;
+static struct skv_session_page *page;
+static char *said; /* what the last command printed, on both streams */
+
+static void setup(void)
+{
+	void *map;
+
+	fix_start_process(&fix, NULL);
+	setenv("SPARSEKV_SOCKET", fix.socket, 1);
+	client = raw_hello(fix.socket);
+	session = raw_open(client, "tiny", "streaming?budget=0.25", NULL);
+	ck_assert_int_eq(skv_map_fd(client->fds[0], sizeof(*page), PROT_READ | PROT_WRITE, false, &map), 0);
+	page = map;
+	raw_seq_new(client, session, "chat");
+	raw_lease(client, session, 10);
+}
+
+static void teardown(void)
+{
+	free(said);
+	said = NULL;
+	munmap(page, sizeof(*page));
+	raw_close(client);
+	fix_stop(&fix);
+}
+
+/* Run `sparsekvctl ARGUMENTS` (a shell's words): its exit status. */
+__attribute__((format(printf, 1, 2))) static int ctl(const char *fmt, ...)
+{
+	char arguments[600], command[1400];
+	size_t len = 0;
+	va_list ap;
+	FILE *p, *out;
+	int c;
+
+	va_start(ap, fmt);
+	vsnprintf(arguments, sizeof(arguments), fmt, ap);
+	va_end(ap);
+	snprintf(command, sizeof(command), "%s %s 2>&1", fix_built("daemon/ctl/sparsekvctl"), arguments);
+	free(said);
+	out = open_memstream(&said, &len);
+	p = popen(command, "re");
+	ck_assert_ptr_nonnull(p);
+	while ((c = getc(p)) != EOF)
+		putc(c, out);
+	fclose(out);
+	return WEXITSTATUS(pclose(p));
+}
+
+#define SAYS(what) ck_assert_msg(strstr(said, what), "expected \"%s\" in:\n%s", what, said)
+
+START_TEST(tables_show_what_there_is)
+{
+	ck_assert_int_eq(ctl("status"), 0);
+	SAYS("sparsekvd ");
+	SAYS("2 clients, 1 sessions, 1 sequences");
+	SAYS("40.0 KiB of pages in use, in 1.0 MiB of segments, of 64.0 MiB");
+	SAYS("raw\n");
+	ck_assert_int_eq(ctl("pool"), 0);
+	SAYS("4.0 KiB");
+	ck_assert_int_eq(ctl("seq list"), 0);
+	SAYS("chat\n");
+	ck_assert_int_eq(ctl("policy list"), 0);
+	SAYS("delta 1, 0 sessions");
+	SAYS("budget=64");
+}
+END_TEST
+
+START_TEST(every_command_has_its_json)
+{
+	static const struct {
+		const char *command, *key;
+	} cases[] = {
+		{"status", "totals"},
+		{"pool", "pools"},
+		{"seq list", "sequences"},
+		{"policy list", "policies"},
+		{"top -n 1 -d 0.05", "now"},
+		{"metrics", "sessions"},
+		{"policy swap full", "generation"},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		json_t *answer;
+
+		ck_assert_int_eq(ctl("--json %s", cases[i].command), 0);
+		answer = json_loads(said, 0, NULL);
+		ck_assert_msg(answer, "%s: not JSON:\n%s", cases[i].command, said);
+		ck_assert_msg(json_object_get(answer, cases[i].key), "%s", said);
+		json_decref(answer);
+	}
+	ck_assert_int_eq(ctl("policy load --json %s", fix_built("policies/.libs/full.so")), 0);
+	SAYS("\"name\": \"full\"");
+}
+END_TEST
+
+static void *count_up(void *stop)
+{
+	while (!atomic_load((atomic_bool *)stop)) {
+		atomic_fetch_add(&page->decode_tokens, 10);
+		atomic_fetch_add(&page->causal_tokens, 1000);
+		atomic_fetch_add(&page->attended_tokens, 250);
+		atomic_fetch_add(&page->steps, 1);
+		fix_sleep_ms(10);
+	}
+	return NULL;
+}
+
+START_TEST(top_shows_rates)
+{
+	atomic_bool stop = false;
+	pthread_t thread;
+
+	ck_assert_int_eq(pthread_create(&thread, NULL, count_up, &stop), 0);
+	fix_sleep_ms(50);
+	ck_assert_int_eq(ctl("top -d 0.5"), 0); /* no terminal: one table */
+	atomic_store(&stop, true);
+	pthread_join(thread, NULL);
+	SAYS("25.0 %");
+	SAYS("streaming?budget=0.25\n");
+	ck_assert_msg(strstr(said, "\n") && !strstr(said, "\033"), "%s", said);
+	ck_assert_ptr_null(strstr(said, "  0.0  ")); /* a rate */
+	ck_assert_int_eq(ctl("policy swap full"), 0);
+	SAYS("1 sessions will switch to full");
+	ck_assert_int_eq(ctl("top -n 2 -d 0.05"), 0);
+	SAYS("streaming?budget=0.25 (swap pending)");
+	SAYS("0.0    25.0 %"); /* nothing moves: what it has done so far */
+}
+END_TEST
+
+START_TEST(metrics_are_in_prometheus_form)
+{
+	unsigned samples = 0;
+	char *rest, *line;
+
+	atomic_store(&page->steps, 42);
+	ck_assert_int_eq(ctl("metrics"), 0);
+	SAYS("# TYPE sparsekv_session_steps_total counter\n");
+	SAYS("sparsekv_pool_pages{pool=\"0\",uid=\"");
+	SAYS("state=\"lease\"} 10\n");
+	SAYS("model=\"tiny\",policy=\"streaming?budget=0.25\"} 42\n");
+	for (line = strtok_r(said, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+		char *end, *value = strrchr(line, ' ');
+
+		if (*line == '#') {
+			ck_assert(!strncmp(line, "# HELP sparsekv_", 16) ||
+			          !strncmp(line, "# TYPE sparsekv_", 16));
+			continue;
+		}
+		ck_assert_msg(!strncmp(line, "sparsekv_", 9) && value, "%s", line);
+		strtod(value + 1, &end);
+		ck_assert_msg(!*end, "%s", line);
+		samples++;
+	}
+	ck_assert_uint_gt(samples, 30);
+}
+END_TEST
+
+/* A sequence of 40 tokens: in its last layer so many pages of each kind, by its tables. */
+static void make_pages(void)
+{
+	struct skv_wire_model w = raw_model("tiny");
+	struct skv_model m = {.n_layers = w.n_layers, .n_heads = w.n_heads, .n_kv_heads = w.n_kv_heads, .head_dim = w.head_dim};
+	static const uint32_t pages[SKV_GROUPS] = {3, 1, 2, 2, 1, 4};
+	struct skv_seqmem_layout l;
+	struct skv_seqmem *mem;
+	void *map;
+
+	raw_seq_new(client, session, "");
+	skv_seqmem_layout(&m, w.max_tokens, &l);
+	ck_assert_int_eq(skv_map_fd(client->fds[0], l.state, PROT_READ | PROT_WRITE, false, &map), 0);
+	mem = map;
+	for (uint32_t group = 0; group < SKV_GROUPS; group++)
+		for (uint32_t i = 0; i < pages[group]; i++)
+			skv_seqmem_table(mem, &l, skv_table(l.n_layers, group, l.n_layers - 1))[i] =
+			        skv_pte_make(SKV_PTE_PRIVATE, i);
+	atomic_store(&mem->commit, (uint64_t)1 << 32 | 40);
+	munmap(map, l.state);
+}
+
+START_TEST(pages_are_counted_by_kind)
+{
+	make_pages();
+	ck_assert_int_eq(ctl("metrics"), 0);
+	SAYS("kind=\"kv\"} 12288\n");
+	SAYS("kind=\"bounds\"} 4096\n");
+	SAYS("kind=\"notes\"} 8192\n");
+	SAYS("kind=\"codes\"} 8192\n");
+	SAYS("kind=\"refs\"} 4096\n");
+	SAYS("kind=\"prompt\"} 16384\n");
+	SAYS("state=\"resident\"} 6\n");
+	ck_assert_int_eq(ctl("seq list"), 0);
+	SAYS("12.0 KiB  4.0 KiB  8.0 KiB  8.0 KiB  4.0 KiB  16.0 KiB");
+}
+END_TEST
+
+START_TEST(sequences_are_dropped_by_name)
+{
+	struct skv_msg_seq_name other = {.session = raw_open(client, "other", "full", NULL), .name = "chat"};
+	struct skv_msg_session s = {.session = session};
+
+	ck_assert_int_eq(ctl("seq drop nosuch"), 1);
+	SAYS("has no sequence nosuch");
+	ck_assert_int_eq(ctl("seq drop chat"), 1);
+	SAYS("held by");
+	raw_ask(client, SKV_MSG_CLOSE, &s, sizeof(s), -1);
+	raw_ask(client, SKV_MSG_SEQ_NEW, &other, sizeof(other), -1);
+	s.session = other.session;
+	raw_ask(client, SKV_MSG_CLOSE, &s, sizeof(s), -1);
+	ck_assert_int_eq(ctl("seq drop chat"), 1);
+	SAYS("of 2 models: say which with --model");
+	ck_assert_int_eq(ctl("seq drop chat --model other"), 0);
+	SAYS("dropped chat of model other");
+	ck_assert_int_eq(ctl("seq drop chat"), 0);
+	SAYS("dropped chat of model tiny");
+	ck_assert_int_eq(ctl("seq drop 'a b'"), 2);
+}
+END_TEST
+
+START_TEST(policies_are_loaded_and_swapped)
+{
+	ck_assert_int_eq(ctl("policy load %s", fix_built("policies/.libs/streaming.so")), 0);
+	SAYS("loaded streaming 1: new sessions get it");
+	SAYS("1 sessions go on with what it replaces");
+	ck_assert_int_eq(ctl("policy load %s", fix_built("tests/support/plugins/.libs/bad-crash.so")), 1);
+	SAYS("bad-crash.so: refused\n");
+	SAYS("killed by signal 6");
+	ck_assert_int_eq(ctl("policy load /nonexistent"), 1);
+	SAYS("/nonexistent: No such file");
+	ck_assert_int_eq(ctl("policy swap nosuch"), 1);
+	SAYS("no policy \"nosuch\" is loaded; loaded are:");
+	ck_assert_int_eq(ctl("policy swap 'delta?budget=x'"), 1);
+	SAYS("budget=x: expected");
+	ck_assert_int_eq(ctl("policy swap --session %u full", session), 0);
+	SAYS("1 sessions will switch");
+	ck_assert_int_eq(ctl("policy swap --uid 77777 full"), 0);
+	SAYS("0 sessions will switch");
+	ck_assert_int_eq(ctl("policy swap --all full"), 0);
+	ck_assert_int_eq(ctl("policy swap --session 99 full"), 1);
+	SAYS("there is no session 99");
+}
+END_TEST
+
+/* Of a policy that the oracle knows, of one that it does not, and of two that are wrong. */
+START_TEST(policies_are_verified)
+{
+	unsigned long long seed;
+	const char *repeat;
+
+	ck_assert_int_eq(ctl("policy verify -n 40 --seed 60 'streaming?budget=50'"), 0);
+	SAYS("streaming?budget=50: 4");
+	SAYS("seed 60;");
+	SAYS("those that the oracle finds");
+	SAYS("passed\n");
+	ck_assert_int_eq(ctl("policy verify -n 10 --json template"), 0);
+	SAYS("\"passed\": true");
+	SAYS("\"oracle\": false");
+	ck_assert_int_eq(ctl("policy verify -n 10 --shape 9,6,3,32 'delta?budget=4&layers=8&dense=0'"), 0);
+	ck_assert_int_eq(ctl("policy verify -n 10 --shape 8,6,3,32 'delta?budget=4&layers=8&dense=0'"), 1);
+	SAYS("layer 8");
+	ck_assert_int_eq(ctl("policy load %s", fix_built("tests/support/plugins/.libs/greedy.so")), 0);
+	ck_assert_int_eq(ctl("policy verify 'greedy?budget=20'"), 1);
+	SAYS("its budget is 20");
+	SAYS("failed\n");
+	ck_assert_int_eq(ctl("policy load %s", fix_built("tests/support/plugins/.libs/wrong-delta.so")), 0);
+	ck_assert_int_eq(ctl("policy verify 'delta?budget=5&layers=0&dense=1'"), 1);
+	SAYS(": unit ");
+	repeat = strstr(said, "repeat it with --seed ");
+	ck_assert_ptr_nonnull(repeat);
+	seed = strtoull(repeat + strlen("repeat it with --seed "), NULL, 10);
+	ck_assert_int_eq(ctl("policy verify --seed %llu 'delta?budget=5&layers=0&dense=1'", seed), 1);
+	SAYS("on 1 models");
+	ck_assert_int_eq(ctl("policy verify nosuch"), 1);
+	SAYS("nosuch");
+	ck_assert_int_eq(ctl("policy verify 'delta?layers=200'"), 1);
+	SAYS("layer 200");
+}
+END_TEST
+
+/* The client comes to its next step, finds another policy than `from`, and says `error` of it. */
+struct step {
+	const char *from;
+	int error;
+};
+
+static void *take_step(void *arg)
+{
+	const struct step *step = arg;
+	struct skv_msg_session s = {.session = session};
+	struct skv_msg_policy_ack ack = {.session = session, .error = step->error, .text = "no room for it"};
+	const struct skv_msg_policy *p;
+
+	do {
+		fix_sleep_ms(5);
+		p = raw_ask(client, SKV_MSG_POLICY_GET, &s, sizeof(s), -1);
+	} while (!strcmp(p->spec, step->from));
+	ack.generation = p->generation;
+	if (!step->error)
+		memset(ack.text, 0, sizeof(ack.text));
+	raw_ask(client, SKV_MSG_POLICY_ACK, &ack, sizeof(ack), -1);
+	return NULL;
+}
+
+START_TEST(a_swap_can_be_waited_for)
+{
+	struct step takes = {"streaming?budget=0.25", 0}, refuses = {"full", ENOMEM};
+	pthread_t thread;
+
+	ck_assert_int_eq(pthread_create(&thread, NULL, take_step, &takes), 0);
+	ck_assert_int_eq(ctl("policy swap --wait 10 full"), 0);
+	pthread_join(thread, NULL);
+	ck_assert_int_eq(pthread_create(&thread, NULL, take_step, &refuses), 0);
+	ck_assert_int_eq(ctl("policy swap --wait 10 delta"), 1);
+	pthread_join(thread, NULL);
+	SAYS("1 sessions refused it and go on as before; session");
+	SAYS("no room for it");
+	ck_assert_int_eq(ctl("policy swap --wait 0.1 delta"), 1);
+	SAYS("1 sessions made no step in 0.1 s");
+}
+END_TEST
+
+START_TEST(wrong_usage_is_status_2)
+{
+	static const struct {
+		const char *arguments, *says;
+	} cases[] = {
+		{"", "expected a command"},
+		{"bogus", "unknown command \"bogus\""},
+		{"seq", "unknown command \"seq\""},
+		{"seq frob", "unknown command"},
+		{"seq drop", "expected one NAME"},
+		{"status extra", "takes no argument"},
+		{"status --all", "does not take"},
+		{"policy swap", "expected one SPEC"},
+		{"policy swap --session x full", "--session: got \"x\""},
+		{"policy swap --session 0 full", "--session: got \"0\""},
+		{"policy swap --uid -1 full", "--uid: got \"-1\""},
+		{"policy swap --all --uid 3 full", "expected one of --all, --session and --uid"},
+		{"policy verify", "expected one SPEC"},
+		{"policy verify --shape 3,2,1 full", "--shape: got \"3,2,1\""},
+		{"policy verify --seed x full", "--seed: got \"x\""},
+		{"policy swap -n 3 full", "does not take"},
+		{"policy verify -d 3 full", "does not take"},
+		{"top -n 0", "-n: got \"0\""},
+		{"top -d 0", "-d: got \"0\""},
+		{"--timeout never status", "--timeout: got \"never\""},
+		{"--frob status", "see sparsekvctl --help"},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		ck_assert_msg(ctl("%s", cases[i].arguments) == 2, "%s", cases[i].arguments);
+		SAYS(cases[i].says);
+	}
+	ck_assert_int_eq(ctl("--help"), 0);
+	SAYS("policy swap SPEC");
+	ck_assert_int_eq(ctl("--version"), 0);
+}
+END_TEST
+
+START_TEST(no_daemon_is_status_3)
+{
+	ck_assert_int_eq(ctl("--socket /nonexistent status"), 3);
+	SAYS("/nonexistent: cannot connect: No such file or directory (is sparsekvd running?)");
+	ck_assert_int_eq(kill(fix.pid, SIGSTOP), 0);
+	ck_assert_int_eq(ctl("--timeout 0.2 status"), 3);
+	SAYS("no answer within 0.2 s");
+	ck_assert_int_eq(kill(fix.pid, SIGCONT), 0);
+	ck_assert_int_eq(ctl("status"), 0);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("ctl");
+	TCase *t = tcase_create("ctl");
+	SRunner *r;
+	int failed;
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, tables_show_what_there_is);
+	tcase_add_test(t, every_command_has_its_json);
+	tcase_add_test(t, top_shows_rates);
+	tcase_add_test(t, metrics_are_in_prometheus_form);
+	tcase_add_test(t, pages_are_counted_by_kind);
+	tcase_add_test(t, sequences_are_dropped_by_name);
+	tcase_add_test(t, policies_are_loaded_and_swapped);
+	tcase_add_test(t, policies_are_verified);
+	tcase_add_test(t, a_swap_can_be_waited_for);
+	tcase_add_test(t, wrong_usage_is_status_2);
+	tcase_add_test(t, no_daemon_is_status_3);
+	suite_add_tcase(s, t);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

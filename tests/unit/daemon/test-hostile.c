@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Peers that mean harm: thousands of frames that are malformed, truncated, mutated, or well-formed and
+ * out of their minds, with random descriptors. The daemon stays up, answers another client as ever, and
+ * has no descriptor more when they are gone.
+ *
+ * Run as root the hostile one is another user, as in service; else it is the daemon's own user, and
+ * leaves out what it could then do as an operator.
+ */
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "tests/support/daemon-fixture.h"
+#include "tests/support/random.h"
+
+#define HOSTILE_UID 54321u
+/* Frames that the daemon has seen and refused, before it is enough. */
+#define MALFORMED (getenv("SKV_VALGRIND") ? 300 : 10000)
+#define CONNECTIONS 8u
+
+static struct fix fix;
+
+static void setup(void)
+{
+	static const char *const options[] = {"--account-clients=32", "--account-sequences=64",
+	                                      "--log-level=error", NULL};
+
+	fix_start_process(&fix, options);
+}
+
+static void teardown(void)
+{
+	fix_stop(&fix);
+}
+
+/* ---- frames ---- */
+
+static const struct {
+	uint16_t type;
+	uint16_t bytes;
+	uint16_t n_fds;
+} requests[] = {
+	{SKV_MSG_HELLO, sizeof(struct skv_msg_hello), 0},
+	{SKV_MSG_OPEN, sizeof(struct skv_msg_open), 0},
+	{SKV_MSG_CLOSE, sizeof(struct skv_msg_session), 0},
+	{SKV_MSG_SEQ_NEW, sizeof(struct skv_msg_seq_name), 0},
+	{SKV_MSG_SEQ_ATTACH, sizeof(struct skv_msg_seq_name), 0},
+	{SKV_MSG_SEQ_FORK, sizeof(struct skv_msg_seq_name), 0},
+	{SKV_MSG_SEQ_DETACH, sizeof(struct skv_msg_seq), 0},
+	{SKV_MSG_SEQ_DROP, sizeof(struct skv_msg_seq), 0},
+	{SKV_MSG_SEQ_RELEASE, sizeof(struct skv_msg_runs), 0},
+	{SKV_MSG_LEASE_GET, sizeof(struct skv_msg_lease_get), 0},
+	{SKV_MSG_LEASE_PUT, sizeof(struct skv_msg_runs), 0},
+	{SKV_MSG_POLICY_GET, sizeof(struct skv_msg_session), 0},
+	{SKV_MSG_POLICY_ACK, sizeof(struct skv_msg_policy_ack), 0},
+	{SKV_MSG_POLICY_FIND, sizeof(struct skv_msg_spec), 0},
+	{SKV_MSG_SEGMENT_ACK, sizeof(struct skv_msg_segment), 0},
+	{SKV_MSG_QUERY, sizeof(struct skv_msg_query), 0},
+	{SKV_MSG_SEQ_DROP_NAME, sizeof(struct skv_msg_seq_drop_name), 0},
+	/* only as another user than the daemon's: */
+	{SKV_MSG_POLICY_SWAP, sizeof(struct skv_msg_policy_swap), 0},
+	{SKV_MSG_POLICY_LOAD, sizeof(struct skv_msg_name), 1},
+};
+
+struct frame {
+	size_t bytes;
+	unsigned n_fds;
+	_Alignas(8) unsigned char data[SKV_WIRE_MAX + 64];
+};
+
+static uint32_t odd_number(void)
+{
+	static const uint32_t odd[] = {0,     1,      2,          3,          0xffff,     65536,
+	                               65537, 131072, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff};
+
+	return rnd_below(3) ? odd[rnd_below(sizeof(odd) / sizeof(odd[0]))] : (uint32_t)rnd64();
+}
+
+static void odd_name(char *to, size_t size)
+{
+	static const char *const names[] = {
+		"", "a", "chat", "full", "delta?budget=3", "streaming?sinks=x", "x/y", "nosuch?&&=", "m"};
+
+	skv_wire_string(to, size, names[rnd_below(sizeof(names) / sizeof(names[0]))]);
+}
+
+/* A body that the form's checker lets through, with values of all kinds. */
+static void fill_body(struct frame *f, uint16_t type, void *body)
+{
+	if (type == SKV_MSG_OPEN) {
+		struct skv_msg_open *m = body;
+
+		m->model = raw_model("m");
+		if (rnd_below(2))
+			((uint32_t *)body)[rnd_below(10)] = odd_number();
+		odd_name(m->spec, sizeof(m->spec));
+	} else if (type == SKV_MSG_SEQ_NEW || type == SKV_MSG_SEQ_ATTACH || type == SKV_MSG_SEQ_FORK) {
+		struct skv_msg_seq_name *m = body;
+
+		m->session = odd_number();
+		m->seq = type == SKV_MSG_SEQ_FORK ? odd_number() : 0;
+		m->max_tokens = type == SKV_MSG_SEQ_NEW ? odd_number() : 0;
+		odd_name(m->name, sizeof(m->name));
+	} else if (type == SKV_MSG_LEASE_PUT || type == SKV_MSG_SEQ_RELEASE) {
+		struct skv_msg_runs *m = body;
+		struct skv_wire_run *run = (void *)(m + 1);
+
+		m->session = odd_number();
+		m->seq = type == SKV_MSG_SEQ_RELEASE ? odd_number() : 0;
+		m->n_runs = rnd_below(5);
+		for (uint32_t i = 0; i < m->n_runs; i++)
+			run[i] = (struct skv_wire_run){rnd_below(20000), 1 + rnd_below(300)};
+		f->bytes += m->n_runs * sizeof(*run);
+	} else if (type == SKV_MSG_LEASE_GET) {
+		struct skv_msg_lease_get *m = body;
+
+		m->session = odd_number();
+		m->least = odd_number();
+		m->most = odd_number();
+	} else if (type == SKV_MSG_POLICY_ACK) {
+		struct skv_msg_policy_ack *m = body;
+
+		m->session = odd_number();
+		m->error = (int32_t)rnd_below(4096);
+		m->generation = odd_number();
+		odd_name(m->text, sizeof(m->text));
+	} else if (type == SKV_MSG_POLICY_FIND) {
+		odd_name(((struct skv_msg_spec *)body)->spec, SKV_SPEC_MAX);
+	} else if (type == SKV_MSG_POLICY_SWAP) {
+		struct skv_msg_policy_swap *m = body;
+
+		m->session = odd_number();
+		m->uid = odd_number();
+		odd_name(m->spec, sizeof(m->spec));
+	} else if (type == SKV_MSG_SEQ_DROP_NAME) {
+		struct skv_msg_seq_drop_name *m = body;
+
+		m->uid = odd_number();
+		odd_name(m->model, sizeof(m->model));
+		odd_name(m->name, sizeof(m->name));
+	} else if (type == SKV_MSG_HELLO) {
+		((struct skv_msg_hello *)body)->version_max = odd_number();
+	} else if (type != SKV_MSG_POLICY_LOAD) { /* a number or two */
+		((uint32_t *)body)[0] = odd_number();
+		if (type != SKV_MSG_CLOSE && type != SKV_MSG_POLICY_GET && type != SKV_MSG_QUERY)
+			((uint32_t *)body)[1] = odd_number();
+	}
+}
+
+static void good_frame(struct frame *f)
+{
+	unsigned n = sizeof(requests) / sizeof(requests[0]) - (getuid() == HOSTILE_UID ? 0 : 2),
+		 i = rnd_below(n);
+	struct skv_msg_header h = {
+		.type = requests[i].type, .n_fds = requests[i].n_fds, .serial = 1 + rnd_below(1000)};
+
+	memset(f->data, 0, 4096);
+	f->bytes = sizeof(h) + requests[i].bytes;
+	f->n_fds = h.n_fds;
+	fill_body(f, h.type, f->data + sizeof(h));
+	h.length = (uint32_t)f->bytes;
+	memcpy(f->data, &h, sizeof(h));
+}
+
+/* Make it worse: bytes changed, an end cut off or grown, a length or a count that lies, anything. */
+static void spoil(struct frame *f)
+{
+	struct skv_msg_header *h = (void *)f->data;
+
+	switch (rnd_below(8)) {
+	case 0:
+		for (uint32_t k = 1 + rnd_below(8); k; k--)
+			f->data[rnd_below((uint32_t)f->bytes)] ^= (unsigned char)(1u << rnd_below(8));
+		break;
+	case 1:
+		f->bytes = rnd_below((uint32_t)f->bytes + 1);
+		break;
+	case 2:
+		f->bytes += 1 + rnd_below(64);
+		if (rnd_below(2))
+			h->length = (uint32_t)f->bytes;
+		break;
+	case 3:
+		h->length = odd_number();
+		break;
+	case 4:
+		h->type = (uint16_t)rnd64();
+		break;
+	case 5:
+		f->bytes = 1 + rnd_below(rnd_below(20) ? 512 : sizeof(f->data));
+		rnd_bytes(f->data, f->bytes);
+		break;
+	case 6:
+		h->n_fds = (uint16_t)rnd_below(7);
+		break;
+	case 7: /* one string without its end */
+		memset(f->data + sizeof(*h) + rnd_below((uint32_t)(f->bytes - sizeof(*h))), 'x', 600);
+		break;
+	}
+	if (rnd_below(4) == 0)
+		f->n_fds = rnd_below(8);
+}
+
+/* A descriptor of any kind; the caller's. */
+static int any_fd(void)
+{
+	int s[2];
+
+	switch (rnd_below(7)) {
+	case 0:
+		return open("/dev/null", O_RDWR | O_CLOEXEC);
+	case 1:
+		return open("/", O_PATH | O_CLOEXEC);
+	case 2:
+		return eventfd(0, EFD_CLOEXEC);
+	case 3:
+		return memfd_create("x", MFD_CLOEXEC);
+	case 4:
+		return open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+	case 5:
+		return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	default:
+		if (pipe2(s, O_CLOEXEC) < 0)
+			return -1;
+		close(s[1]);
+		return s[0];
+	}
+}
+
+/* ---- the attack ---- */
+
+static int dial(void)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	struct skv_msg_hello hello = {.version_min = 1, .version_max = 1, .program = "hostile"};
+	struct {
+		struct skv_msg_header h;
+		struct skv_msg_hello m;
+	} packet = {{.length = sizeof(packet), .type = SKV_MSG_HELLO, .serial = 1}, hello};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	strcpy(addr.sun_path, fix.socket);
+	if (fd < 0 || connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0)
+		_exit(3); /* the daemon is gone: what the test is about */
+	fcntl(fd, F_SETFL, O_NONBLOCK);
+	if (rnd_below(8)) /* some do not even say hello */
+		(void)!send(fd, &packet, sizeof(packet), MSG_NOSIGNAL);
+	return fd;
+}
+
+/* Read and throw away, fds too. False when the daemon hung up. */
+static bool drain(int fd)
+{
+	static char packet[SKV_WIRE_MAX];
+
+	for (;;) {
+		union {
+			char space[CMSG_SPACE(16 * sizeof(int))];
+			struct cmsghdr align;
+		} control;
+		struct iovec iov = {packet, sizeof(packet)};
+		struct msghdr msg = {.msg_iov = &iov,
+		                     .msg_iovlen = 1,
+		                     .msg_control = &control,
+		                     .msg_controllen = sizeof(control)};
+		ssize_t n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+
+		if (n <= 0)
+			return n < 0 && errno == EAGAIN;
+		for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c))
+			for (size_t at = CMSG_LEN(0); at < c->cmsg_len; at += sizeof(int))
+				close(*(int *)(void *)((char *)c + at));
+	}
+}
+
+/* False when the daemon has hung up. */
+static bool send_frame(int fd, const struct frame *f)
+{
+	union {
+		char space[CMSG_SPACE(8 * sizeof(int))];
+		struct cmsghdr align;
+	} control = {{0}};
+	struct iovec iov = {(void *)f->data, f->bytes};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+	int fds[8];
+	bool there;
+
+	for (unsigned i = 0; i < f->n_fds; i++)
+		fds[i] = any_fd();
+	if (f->n_fds) {
+		control.align.cmsg_level = SOL_SOCKET;
+		control.align.cmsg_type = SCM_RIGHTS;
+		control.align.cmsg_len = CMSG_LEN(f->n_fds * sizeof(int));
+		memcpy(CMSG_DATA(&control.align), fds, f->n_fds * sizeof(int));
+		msg.msg_control = &control;
+		msg.msg_controllen = CMSG_SPACE(f->n_fds * sizeof(int));
+	}
+	there = sendmsg(fd, &msg, MSG_NOSIGNAL) >= 0 || (errno != EPIPE && errno != ECONNRESET);
+	for (unsigned i = 0; i < f->n_fds; i++)
+		close(fds[i]);
+	return there;
+}
+
+/* Until somebody kills us. */
+_Noreturn static void attack(void)
+{
+	static struct frame f;
+	int fds[CONNECTIONS];
+
+	for (unsigned c = 0; c < CONNECTIONS; c++)
+		fds[c] = dial();
+	for (;;) {
+		unsigned c = rnd_below(CONNECTIONS);
+		bool there;
+
+		good_frame(&f);
+		if (rnd_below(2))
+			spoil(&f);
+		there = send_frame(fds[c], &f);
+		/* one of them never reads; the others do now and then */
+		if (!there || rnd_below(500) == 0 || (c && rnd_below(2) && !drain(fds[c]))) {
+			close(fds[c]);
+			fds[c] = dial();
+		}
+	}
+}
+
+static pid_t start_attack(unsigned number)
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (getuid() == 0 && (setgid(HOSTILE_UID) < 0 || setuid(HOSTILE_UID) < 0))
+			_exit(2);
+		rnd_state += (uint64_t)(number + 1) << 32;
+		attack();
+	}
+	return pid;
+}
+
+/* What a well-behaved client does all day; each call must go as ever. */
+static double behave(struct raw *r, uint32_t session)
+{
+	struct {
+		struct skv_msg_runs m;
+		struct skv_wire_run run;
+	} put = {{.session = session, .n_runs = 1}, {0, 0}};
+	struct skv_msg_lease_get get = {.session = session, .least = 16, .most = 16};
+	double begin = fix_now();
+	const struct skv_msg_runs *ok;
+	struct skv_msg_seq seq = {.session = session, .seq = raw_seq_new(r, session, "")};
+
+	ok = raw_ask(r, SKV_MSG_LEASE_GET, &get, sizeof(get), -1);
+	ck_assert_uint_eq(ok->n_runs, 1);
+	put.run = *(const struct skv_wire_run *)(ok + 1);
+	ck_assert_uint_eq(put.run.count, 16);
+	raw_ask(r, SKV_MSG_LEASE_PUT, &put, sizeof(put), -1);
+	raw_ask(r, SKV_MSG_SEQ_DROP, &seq, sizeof(seq), -1);
+	return fix_now() - begin;
+}
+
+static json_int_t counter(struct raw *r, const char *name)
+{
+	json_t *status = raw_query(r, SKV_QUERY_STATUS);
+	json_int_t x = json_integer_value(json_object_get(json_object_get(status, "counters"), name));
+
+	json_decref(status);
+	return x;
+}
+
+START_TEST(nothing_that_is_sent_disturbs_the_daemon)
+{
+	struct raw *r = raw_hello(fix.socket);
+	uint32_t session = raw_open(r, "good", "full", NULL);
+	unsigned before, asked = 0;
+	double worst = 0, begin = fix_now();
+	pid_t pids[2];
+	int status;
+
+	if (getuid() != 0)
+		printf("not root: the hostile client is of the daemon's own user\n");
+	raw_seq_new(r, session, "mine");
+	raw_lease(r, session, 100);
+	before = fix_settled_fds(fix.pid);
+	for (unsigned i = 0; i < 2; i++)
+		pids[i] = start_attack(i);
+	while (counter(r, "malformed") < MALFORMED) {
+		double took = behave(r, session);
+
+		worst = took > worst ? took : worst;
+		asked += 5;
+		for (int i = 0; i < 2; i++) /* they end when the daemon does, or when we say so */
+			ck_assert_int_eq(waitpid(pids[i], &status, WNOHANG), 0);
+	}
+	printf("%lld malformed frames and %lld well-formed ones on %lld connections in %.1f s\n",
+	       (long long)counter(r, "malformed"), (long long)counter(r, "messages"),
+	       (long long)counter(r, "connections"), fix_now() - begin);
+	printf("meanwhile another client asked %u times, four questions took %.1f ms at most\n", asked,
+	       worst * 1e3);
+	for (int i = 0; i < 2; i++) {
+		ck_assert_int_eq(kill(pids[i], SIGKILL), 0);
+		ck_assert_int_eq(waitpid(pids[i], &status, 0), pids[i]);
+	}
+	behave(r, session);
+	/* everything that came in was closed again, and our own things are as they were */
+	fix_expect_fds(fix.pid, before);
+	ck_assert_uint_eq(raw_pool_figure(r, "lease"), 100);
+	raw_close(r);
+}
+END_TEST
+
+/* More descriptors than a message may carry, and none of them stays. */
+START_TEST(too_many_descriptors_are_closed)
+{
+	struct skv_msg_query q = {.what = SKV_QUERY_STATUS};
+	unsigned before;
+	int fds[60];
+
+	before = fix_settled_fds(fix.pid);
+	for (unsigned n = 1; n <= 60; n++) {
+		struct raw *r = raw_hello(fix.socket);
+		struct {
+			struct skv_msg_header h;
+			struct skv_msg_query q;
+		} m = {{.length = sizeof(m), .type = SKV_MSG_QUERY, .serial = 9, .n_fds = (uint16_t)n}, q};
+
+		for (unsigned i = 0; i < n; i++)
+			fds[i] = eventfd(0, EFD_CLOEXEC);
+		raw_send_packet(r, &m, sizeof(m), fds, n);
+		for (unsigned i = 0; i < n; i++)
+			close(fds[i]);
+		raw_expect_end(r);
+		raw_close(r);
+	}
+	fix_expect_fds(fix.pid, before);
+}
+END_TEST
+
+/* Packets of no bytes, of one byte, of the most and of more than the most. */
+START_TEST(sizes_at_the_edges)
+{
+	static char packet[SKV_WIRE_MAX + 8];
+	static const size_t sizes[] = {
+		0, 1, 15, 16, 17, SKV_WIRE_MAX - 1, SKV_WIRE_MAX, SKV_WIRE_MAX + 1, SKV_WIRE_MAX + 8};
+
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		struct skv_msg_header h = {
+			.length = (uint32_t)sizes[i], .type = SKV_MSG_LEASE_PUT, .serial = 1};
+		struct raw *r = raw_hello(fix.socket);
+
+		memcpy(packet, &h, sizeof(h));
+		raw_send_packet(r, packet, sizes[i], NULL, 0);
+		raw_expect_end(r);
+		raw_close(r);
+	}
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("hostile");
+	TCase *t = tcase_create("hostile");
+	SRunner *r;
+	int failed;
+
+	rnd_seed("test-hostile");
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 120);
+	tcase_add_test(t, nothing_that_is_sent_disturbs_the_daemon);
+	tcase_add_test(t, too_many_descriptors_are_closed);
+	tcase_add_test(t, sizes_at_the_edges);
+	suite_add_tcase(s, t);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The event loop: every operation ends exactly once, however small the ring, whatever is cancelled when. */
+#include <check.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "daemon/loop/loop.h"
+#include "tests/support/random.h"
+
+static struct skv_loop *loop;
+
+static void setup(void)
+{
+	ck_assert_int_eq(skv_loop_new(4, &loop), 0);
+}
+
+static void teardown(void)
+{
+	loop = skv_loop_free(loop);
+}
+
+struct count {
+	struct skv_op op;
+	unsigned ended;
+	int res;
+	char byte;
+};
+
+static void ended(struct skv_op *op, int res)
+{
+	struct count *c = SKV_OP_OWNER(op, struct count, op);
+
+	ck_assert(!skv_op_running(op));
+	c->ended++;
+	c->res = res;
+}
+
+START_TEST(more_operations_than_the_ring_has_entries)
+{
+	enum { N = 1000 };
+	struct count *c = calloc(N, sizeof(*c));
+	int fd = eventfd(0, EFD_CLOEXEC);
+
+	for (int i = 0; i < N; i++) {
+		if (i % 2)
+			skv_op_timer(loop, &c[i].op, 1000000, ended);
+		else
+			skv_op_poll(loop, &c[i].op, fd, POLLIN, ended);
+		if (i % 2 == 0)
+			skv_op_cancel(loop, &c[i].op);
+	}
+	ck_assert_int_eq(skv_loop_run(loop), 0); /* returns when nothing runs */
+	for (int i = 0; i < N; i++) {
+		ck_assert_uint_eq(c[i].ended, 1);
+		ck_assert_int_eq(c[i].res, i % 2 ? 0 : -ECANCELED);
+	}
+	close(fd);
+	free(c);
+}
+END_TEST
+
+START_TEST(cancelling_twice_or_too_late_is_nothing)
+{
+	struct count c = {0};
+
+	skv_op_cancel(loop, &c.op); /* never started */
+	skv_op_timer(loop, &c.op, 0, ended);
+	ck_assert_int_eq(skv_loop_run(loop), 0);
+	ck_assert_int_eq(c.res, 0);
+	skv_op_cancel(loop, &c.op); /* over */
+	skv_op_timer(loop, &c.op, 60000000000u, ended);
+	skv_op_cancel(loop, &c.op);
+	skv_op_cancel(loop, &c.op);
+	ck_assert_int_eq(skv_loop_run(loop), 0);
+	ck_assert_uint_eq(c.ended, 2);
+	ck_assert_int_eq(c.res, -ECANCELED);
+}
+END_TEST
+
+struct restarting {
+	struct skv_op op;
+	unsigned left;
+};
+
+static void restart(struct skv_op *op, int res)
+{
+	struct restarting *r = SKV_OP_OWNER(op, struct restarting, op);
+
+	ck_assert_int_eq(res, -ECANCELED);
+	if (r->left-- > 1)
+		skv_op_timer(loop, op, 60000000000u, restart);
+}
+
+START_TEST(draining_ends_what_is_started_meanwhile)
+{
+	struct restarting r = {.left = 10};
+
+	skv_op_timer(loop, &r.op, 60000000000u, restart);
+	ck_assert_int_eq(skv_loop_drain(loop), 0);
+	ck_assert_uint_eq(r.left, 0);
+}
+END_TEST
+
+START_TEST(results_are_those_of_the_system_call)
+{
+	struct count in = {0}, out = {0}, bad = {0}, polled = {0};
+	struct iovec to = {&in.byte, 1}, from = {(void *)"x", 1};
+	struct msghdr rx = {.msg_iov = &to, .msg_iovlen = 1}, tx = {.msg_iov = &from, .msg_iovlen = 1};
+	char data[8];
+	int s[2];
+
+	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s), 0);
+	skv_op_recvmsg(loop, &in.op, s[0], &rx, ended);
+	skv_op_sendmsg(loop, &out.op, s[1], &tx, ended);
+	skv_op_read(loop, &bad.op, -1, data, sizeof(data), ended);
+	skv_op_poll(loop, &polled.op, s[1], POLLOUT, ended);
+	ck_assert_int_eq(skv_loop_run(loop), 0);
+	ck_assert_int_eq(in.res, 1);
+	ck_assert_int_eq(in.byte, 'x');
+	ck_assert_int_eq(out.res, 1);
+	ck_assert_int_eq(bad.res, -EBADF);
+	ck_assert_int_eq(polled.res, POLLOUT);
+
+	/* a send to nobody is EPIPE and no signal; a hang-up is 0 */
+	close(s[0]);
+	skv_op_sendmsg(loop, &out.op, s[1], &tx, ended);
+	ck_assert_int_eq(skv_loop_run(loop), 0);
+	ck_assert_int_eq(out.res, -EPIPE);
+	close(s[1]);
+}
+END_TEST
+
+/* ---- many at once, cancelled at random ---- */
+
+enum { PAIRS = 64, TURNS = 20000 };
+
+static struct pair {
+	struct count in, timer;
+	struct msghdr msg;
+	struct iovec iov;
+	int fds[2];
+	unsigned started;
+} pairs[PAIRS];
+static unsigned turns;
+
+static void stir(void)
+{
+	struct pair *p = &pairs[rnd_below(PAIRS)];
+
+	switch (rnd_below(4)) {
+	case 0:
+		skv_op_cancel(loop, &p->in.op);
+		break;
+	case 1:
+		ck_assert_int_eq(send(p->fds[1], "x", 1, MSG_DONTWAIT) == 1 || errno == EAGAIN, 1);
+		break;
+	case 2:
+		skv_op_cancel(loop, &p->timer.op);
+		break;
+	}
+}
+
+static void received(struct skv_op *op, int res)
+{
+	struct pair *p = SKV_OP_OWNER(op, struct pair, in.op);
+
+	ck_assert(res == 1 || res == -ECANCELED);
+	p->in.ended++;
+	if (++turns < TURNS) {
+		p->started++;
+		skv_op_recvmsg(loop, op, p->fds[0], &p->msg, received);
+	}
+	stir();
+}
+
+static void expired(struct skv_op *op, int res)
+{
+	struct pair *p = SKV_OP_OWNER(op, struct pair, timer.op);
+
+	ck_assert(res == 0 || res == -ECANCELED);
+	stir();
+	stir();
+	if (++turns < TURNS)
+		skv_op_timer(loop, &p->timer.op, rnd_below(20000), expired);
+	else
+		skv_loop_quit(loop);
+}
+
+START_TEST(each_ends_once_in_a_storm_of_cancellations)
+{
+	for (struct pair *p = pairs; p < pairs + PAIRS; p++) {
+		ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, p->fds), 0);
+		p->iov = (struct iovec){&p->in.byte, 1};
+		p->msg = (struct msghdr){.msg_iov = &p->iov, .msg_iovlen = 1};
+		p->started = 1;
+		skv_op_recvmsg(loop, &p->in.op, p->fds[0], &p->msg, received);
+		skv_op_timer(loop, &p->timer.op, 0, expired);
+	}
+	ck_assert_int_eq(skv_loop_run(loop), 0);
+	ck_assert_int_eq(skv_loop_drain(loop), 0);
+	for (struct pair *p = pairs; p < pairs + PAIRS; p++) {
+		ck_assert_uint_eq(p->in.ended, p->started);
+		close(p->fds[0]);
+		close(p->fds[1]);
+	}
+}
+END_TEST
+
+START_TEST(a_refusal_names_io_uring_and_the_sysctl)
+{
+	char text[512];
+
+	skv_loop_explain(-EPERM, text, sizeof(text));
+	ck_assert_ptr_nonnull(strstr(text, "io_uring"));
+	ck_assert_ptr_nonnull(strstr(text, "kernel.io_uring_disabled"));
+	skv_loop_explain(-ENOMEM, text, sizeof(text));
+	ck_assert_ptr_nonnull(strstr(text, "io_uring"));
+	ck_assert_ptr_nonnull(strstr(text, strerror(ENOMEM)));
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("loop");
+	TCase *t = tcase_create("loop");
+	SRunner *r;
+	int failed;
+
+	rnd_seed("test-loop");
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 30);
+	tcase_add_test(t, more_operations_than_the_ring_has_entries);
+	tcase_add_test(t, cancelling_twice_or_too_late_is_nothing);
+	tcase_add_test(t, draining_ends_what_is_started_meanwhile);
+	tcase_add_test(t, results_are_those_of_the_system_call);
+	tcase_add_test(t, each_ends_once_in_a_storm_of_cancellations);
+	tcase_add_test(t, a_refusal_names_io_uring_and_the_sysctl);
+	suite_add_tcase(s, t);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

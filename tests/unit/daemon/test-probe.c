@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Policy files: what is refused and why, what replaces what, and that a bad one costs no running session. */
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "tests/support/daemon-fixture.h"
+
+#define FILES_MOST 19u /* as in setup(); more than there are policies, by fewer than a client has sessions */
+
+static struct fix fix;
+
+static void setup(void)
+{
+	static const char *const options[] = {"--probe-timeout=1", "--max-policies=19", NULL};
+
+	fix_start_process(&fix, options);
+}
+
+static void teardown(void)
+{
+	fix_stop(&fix);
+}
+
+static const char *plugin(const char *name)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "tests/support/plugins/.libs/%s.so", name);
+	return fix_built(path);
+}
+
+static void copy_file(const char *from, const char *to, off_t most)
+{
+	int in = open(from, O_RDONLY | O_CLOEXEC),
+	    out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+	struct stat st;
+	off_t at = 0;
+
+	ck_assert_msg(in >= 0 && out >= 0 && fstat(in, &st) == 0, "%s", from);
+	if (most > st.st_size)
+		most = st.st_size;
+	while (at < most)
+		ck_assert_int_gt(sendfile(out, in, &at, (size_t)(most - at)), 0);
+	close(in);
+	close(out);
+}
+
+/* The plugin that the session is to run, as the daemon tells its client. */
+static uint32_t plugin_of(struct raw *r, uint32_t session, char spec[SKV_SPEC_MAX])
+{
+	struct skv_msg_session s = {.session = session};
+	const struct skv_msg_policy *p = raw_ask(r, SKV_MSG_POLICY_GET, &s, sizeof(s), -1);
+
+	ck_assert_uint_eq(r->n_fds, 1);
+	strcpy(spec, p->spec);
+	return p->plugin;
+}
+
+static unsigned count_policies(struct raw *r)
+{
+	json_t *answer = raw_query(r, SKV_QUERY_POLICIES);
+	unsigned n = (unsigned)json_array_size(json_object_get(answer, "policies"));
+
+	json_decref(answer);
+	return n;
+}
+
+START_TEST(each_bad_plugin_is_refused_with_its_reason)
+{
+	static const struct {
+		const char *name;
+		int error;
+		const char *says;
+	} cases[] = {
+		{"bad-abi", EBADMSG, "abi is 8, expected 7"},
+		{"bad-crash", EBADMSG, "it was killed by signal 6 (Aborted) in its constructor"},
+		{"bad-hang", ETIMEDOUT, "it was still in its constructor"},
+		{"bad-hooks", EBADMSG, "after of layer 1"},
+		{"bad-params", EBADMSG, "layers"},
+		{"bad-symbol", EBADMSG, "sparsekv_policy"},
+	};
+	struct raw *r = raw_hello(fix.socket);
+	uint32_t session = raw_open(r, "m", "full", NULL), id;
+	char spec[SKV_SPEC_MAX];
+	unsigned before, policies = count_policies(r);
+
+	id = plugin_of(r, session, spec);
+	before = fix_settled_fds(fix.pid);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		double begin = fix_now();
+
+		ck_assert_int_eq(raw_policy_load(r, plugin(cases[i].name)), cases[i].error);
+		ck_assert_msg(strstr(raw_error_text(r), cases[i].says), "%s: %s", cases[i].name,
+		              raw_error_text(r));
+		ck_assert_double_lt(fix_now() - begin, 10);
+	}
+	/* nothing of it stays, and the session runs what it ran */
+	ck_assert_uint_eq(count_policies(r), policies);
+	ck_assert_uint_eq(plugin_of(r, session, spec), id);
+	fix_expect_fds(fix.pid, before);
+	raw_close(r);
+}
+END_TEST
+
+START_TEST(a_file_that_was_cut_off_is_refused)
+{
+	struct raw *r = raw_hello(fix.socket);
+	char path[128];
+	struct stat st;
+
+	snprintf(path, sizeof(path), "%s/cut.so", fix.dir);
+	ck_assert_int_eq(stat(fix_built("policies/.libs/delta.so"), &st), 0);
+	for (off_t most = 1; most < st.st_size; most += 1 + st.st_size / 12) {
+		copy_file(fix_built("policies/.libs/delta.so"), path, most);
+		ck_assert_int_eq(raw_policy_load(r, path), EBADMSG);
+		ck_assert_msg(strstr(raw_error_text(r), most < 64 ? "not a 64-bit ELF" : "truncated"),
+		              "%lld bytes: %s", (long long)most, raw_error_text(r));
+	}
+	copy_file(fix_built("policies/.libs/delta.so"), path, 0);
+	ck_assert_int_eq(raw_policy_load(r, path), EINVAL);
+	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "regular file of 1 byte to 16 MiB"));
+	ck_assert_int_eq(raw_policy_load(r, "/dev/zero"), EINVAL);
+	ck_assert_int_eq(raw_policy_load(r, "/etc/passwd"), EBADMSG);
+	raw_close(r);
+}
+END_TEST
+
+/* What was probed is what is handed out, whatever becomes of the file. */
+START_TEST(the_file_may_change_after_it_was_loaded)
+{
+	struct raw *r = raw_hello(fix.socket);
+	char path[128], magic[4];
+
+	snprintf(path, sizeof(path), "%s/delta.so", fix.dir);
+	copy_file(fix_built("policies/.libs/delta.so"), path, 1 << 30);
+	ck_assert_int_eq(raw_policy_load(r, path), 0);
+	ck_assert_int_eq(truncate(path, 10), 0);
+	raw_open(r, "m", "delta", NULL);
+	ck_assert_int_eq(pread(r->fds[1], magic, 4, 0), 4);
+	ck_assert_mem_eq(magic, "\177ELF", 4);
+	ck_assert_int_lt(ftruncate(r->fds[1], 0), 0);
+	ck_assert_int_lt(pwrite(r->fds[1], "x", 1, 0), 0);
+	raw_close(r);
+}
+END_TEST
+
+START_TEST(a_running_session_keeps_the_file_that_was_replaced)
+{
+	struct raw *r = raw_hello(fix.socket);
+	uint32_t session = raw_open(r, "m", "full", NULL), other, old, new;
+	struct skv_msg_policy_ack ack = {.session = session};
+	unsigned policies = count_policies(r);
+	char spec[SKV_SPEC_MAX];
+
+	old = plugin_of(r, session, spec);
+	ck_assert_int_eq(raw_policy_load(r, fix_built("policies/.libs/full.so")), 0);
+	ck_assert_uint_eq(plugin_of(r, session, spec), old);
+	ck_assert_uint_eq(count_policies(r), policies + 1);
+	other = raw_open(r, "m", "full", NULL);
+	new = plugin_of(r, other, spec);
+	ck_assert_uint_ne(new, old);
+
+	/* offered the new one it may still go back; when it has switched, nobody has the old one */
+	ck_assert_int_eq(raw_policy_swap(r, "full"), 0);
+	ck_assert_uint_eq(count_policies(r), policies + 1);
+	ck_assert_uint_eq(plugin_of(r, session, spec), new);
+	ack.generation = ((const struct skv_msg_policy *)(r->packet + sizeof(struct skv_msg_header)))
+	                         ->generation;
+	raw_ask(r, SKV_MSG_POLICY_ACK, &ack, sizeof(ack), -1);
+	ck_assert_uint_eq(count_policies(r), policies);
+	raw_close(r);
+}
+END_TEST
+
+START_TEST(replaced_files_are_bounded)
+{
+	struct raw *r = raw_hello(fix.socket);
+	unsigned fds, room = FILES_MOST - count_policies(r);
+
+	for (unsigned i = 0; i <= room; i++) {
+		raw_open(r, "m", "full", NULL);
+		if (i < room)
+			ck_assert_int_eq(raw_policy_load(r, fix_built("policies/.libs/full.so")), 0);
+	}
+	ck_assert_int_eq(raw_policy_load(r, fix_built("policies/.libs/full.so")), ENOSPC);
+	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "max-policies"));
+	raw_close(r);
+
+	/* with the sessions gone there is room without end */
+	r = raw_hello(fix.socket);
+	ck_assert_int_eq(raw_policy_load(r, fix_built("policies/.libs/full.so")), 0);
+	fds = fix_settled_fds(fix.pid);
+	for (int i = 0; i < 10; i++)
+		ck_assert_int_eq(raw_policy_load(r, fix_built("policies/.libs/full.so")), 0);
+	count_policies(r);
+	fix_expect_fds(fix.pid, fds);
+	raw_close(r);
+}
+END_TEST
+
+START_TEST(a_new_name_is_there_at_once)
+{
+	struct raw *r = raw_hello(fix.socket);
+
+	ck_assert_int_eq(raw_policy_load(r, plugin("refuse-adopt")), 0);
+	raw_open(r, "m", "refuse-adopt", NULL);
+	raw_close(r);
+}
+END_TEST
+
+/* The asking client leaves while the probe runs; the daemon is none the worse. */
+START_TEST(who_asked_may_be_gone_before_the_answer)
+{
+	struct skv_msg_name m = {.name = "bad-hang.so"};
+	struct raw *r = raw_hello(fix.socket), *other = raw_hello(fix.socket);
+	int fd = open(plugin("bad-hang"), O_RDONLY | O_CLOEXEC);
+
+	raw_send(r, SKV_MSG_POLICY_LOAD, &m, sizeof(m), fd);
+	close(fd);
+	fix_sleep_ms(100);
+	raw_close(r);
+	json_decref(raw_query(other, SKV_QUERY_STATUS)); /* nobody waits for the probe but who asked */
+	fix_expect_log(&fix, "policy file bad-hang.so: refused");
+	raw_close(other);
+}
+END_TEST
+
+/* Stopping does not wait for a probe, and leaves no child behind. */
+START_TEST(a_stop_ends_the_probe)
+{
+	struct skv_msg_name m = {.name = "bad-hang.so"};
+	struct raw *r = raw_hello(fix.socket);
+	int fd = open(plugin("bad-hang"), O_RDONLY | O_CLOEXEC);
+	double begin;
+
+	raw_send(r, SKV_MSG_POLICY_LOAD, &m, sizeof(m), fd);
+	close(fd);
+	fix_sleep_ms(100);
+	begin = fix_now();
+	fix_stop(&fix);
+	ck_assert_double_lt(fix_now() - begin,
+	                    getenv("SKV_VALGRIND") ? 10 : 0.8); /* the probe's second was not over */
+	raw_close(r);
+	fix_start_process(&fix, NULL);
+}
+END_TEST
+
+/* ---- directories ---- */
+
+START_TEST(of_two_files_with_one_policy_the_first_counts)
+{
+	char first[128], second[128], path[160], option[512];
+	const char *options[] = {option, "--probe-timeout=1", NULL};
+	struct fix f;
+	struct raw *r;
+	json_t *answer, *row;
+	size_t i, n = 0;
+
+	snprintf(first, sizeof(first), "%s/first", fix.dir);
+	snprintf(second, sizeof(second), "%s/second", fix.dir);
+	ck_assert_int_eq(mkdir(first, 0755), 0);
+	ck_assert_int_eq(mkdir(second, 0755), 0);
+	snprintf(path, sizeof(path), "%s/b.so", first);
+	copy_file(fix_built("policies/.libs/full.so"), path, 1 << 30);
+	snprintf(path, sizeof(path), "%s/a.so", second);
+	copy_file(fix_built("policies/.libs/full.so"), path, 1 << 30);
+	snprintf(path, sizeof(path), "%s/c.so", second);
+	copy_file(plugin("bad-crash"), path, 1 << 30); /* does not keep the others out */
+	snprintf(option, sizeof(option), "--policy-path=%s::%s:/nonexistent", first, second);
+
+	fix_start_process(&f, options);
+	r = raw_hello(f.socket);
+	answer = raw_query(r, SKV_QUERY_POLICIES);
+	json_array_foreach(json_object_get(answer, "policies"), i, row) {
+		snprintf(path, sizeof(path), "%s/b.so", first);
+		ck_assert_str_eq(json_string_value(json_object_get(row, "file")), path);
+		n++;
+	}
+	ck_assert_uint_eq(n, 1);
+	json_decref(answer);
+	fix_expect_log(&f, "second/a.so: left out: policy full is there already, from");
+	fix_expect_log(&f, "second/c.so: refused: it was killed by signal 6");
+	fix_expect_log(&f, "/nonexistent: no policies");
+
+	/* a reload takes what is new, and nothing else */
+	snprintf(path, sizeof(path), "%s/d.so", second);
+	copy_file(fix_built("policies/.libs/delta.so"), path, 1 << 30);
+	kill(f.pid, SIGHUP);
+	fix_expect_log(&f, "d.so: policy delta");
+	ck_assert_uint_eq(count_policies(r), 2);
+	raw_close(r);
+	fix_stop(&f);
+	snprintf(option, sizeof(option), "rm -r %s %s", first, second);
+	ck_assert_int_eq(system(option), 0);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("probe");
+	TCase *t = tcase_create("probe");
+	SRunner *r;
+	int failed;
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, each_bad_plugin_is_refused_with_its_reason);
+	tcase_add_test(t, a_file_that_was_cut_off_is_refused);
+	tcase_add_test(t, the_file_may_change_after_it_was_loaded);
+	tcase_add_test(t, a_running_session_keeps_the_file_that_was_replaced);
+	tcase_add_test(t, replaced_files_are_bounded);
+	tcase_add_test(t, a_new_name_is_there_at_once);
+	tcase_add_test(t, who_asked_may_be_gone_before_the_answer);
+	tcase_add_test(t, a_stop_ends_the_probe);
+	tcase_add_test(t, of_two_files_with_one_policy_the_first_counts);
+	suite_add_tcase(s, t);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

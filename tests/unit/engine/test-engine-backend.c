@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The functions of a place (engine/place.h) against double precision: on the host, and on a device where
+ * there is one, with rows and matrices of fp32 and of bf16. What goes in has no more digits than bf16, so
+ * that all compute with the same numbers.
+ */
+#include <check.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "engine/ops.h"
+#include "tests/support/engine-backends.h"
+#include "tests/support/random.h"
+
+/* What rounding a result to this type may add to it. */
+static double rounding(uint32_t dtype, double x)
+{
+	return dtype == SKV_BF16 ? fabs(x) / 256 : 0;
+}
+
+START_TEST(matmul)
+{
+	static const uint32_t rows[] = {1, 2, 3, 4, 5, 16, 33, 130},
+			      shapes[][2] = {{16, 16}, {48, 7}, {256, 264}, {33, 50}};
+	struct at at[3];
+	unsigned n_at = places_all(at);
+
+	for (unsigned a = 0; a < n_at; a++)
+		for (size_t c = 0; c < 4 * 8; c++) {
+			uint32_t in = shapes[c / 8][0], out = shapes[c / 8][1], n = rows[c % 8];
+			float *x = backend_random(n * in, 1), *w = backend_random(out * in, 1), *y;
+			void *x_ = backend_give(&at[a], x, n * in, at[a].dtype);
+			void *w_ = backend_give(&at[a], w, out * in, at[a].dtype);
+			void *y_ = backend_give(&at[a], NULL, n * out, SKV_F32);
+
+			at[a].place->ops->matmul(at[a].place, y_, x_, w_, at[a].dtype, n, in, out);
+			y = backend_take(&at[a], y_, n * out, SKV_F32);
+			for (uint32_t r = 0; r < n; r++)
+				for (uint32_t o = 0; o < out; o++) {
+					double want = 0;
+
+					for (uint32_t i = 0; i < in; i++)
+						want += (double)x[r * in + i] * w[o * in + i];
+					ck_assert_double_eq_tol(y[r * out + o], want, 1e-4);
+				}
+			backend_put_back(&at[a], x_);
+			backend_put_back(&at[a], w_);
+			backend_put_back(&at[a], y_);
+			free(x);
+			free(w);
+			free(y);
+		}
+}
+END_TEST
+
+/* fp32 times fp32 is just that: products that a shorter format (TF32, bf16) would not tell apart. */
+START_TEST(matmul_is_fp32)
+{
+	enum { IN = 64, OUT = 32, ROWS = 40 };
+	struct at at[3];
+	unsigned n_at = places_all(at);
+
+	for (unsigned a = 0; a < n_at && at[a].dtype == SKV_F32; a++)
+		for (uint32_t n = 1; n <= ROWS; n += 13) {
+			float x[ROWS * IN], w[OUT * IN], *y;
+			void *x_, *w_, *y_ = backend_give(&at[a], NULL, n * OUT, SKV_F32);
+
+			for (unsigned i = 0; i < ROWS * IN; i++)
+				x[i] = (float)(2 * rnd_unit() - 1);
+			for (unsigned i = 0; i < OUT * IN; i++)
+				w[i] = (float)(2 * rnd_unit() - 1);
+			x_ = backend_give(&at[a], x, n * IN, SKV_F32);
+			w_ = backend_give(&at[a], w, OUT * IN, SKV_F32);
+			at[a].place->ops->matmul(at[a].place, y_, x_, w_, SKV_F32, n, IN, OUT);
+			y = backend_take(&at[a], y_, n * OUT, SKV_F32);
+			for (uint32_t r = 0; r < n; r++)
+				for (uint32_t o = 0; o < OUT; o++) {
+					double want = 0;
+
+					for (uint32_t i = 0; i < IN; i++)
+						want += (double)x[r * IN + i] * w[o * IN + i];
+					ck_assert_double_eq_tol(y[r * OUT + o], want, 5e-6);
+				}
+			backend_put_back(&at[a], x_);
+			backend_put_back(&at[a], w_);
+			backend_put_back(&at[a], y_);
+			free(y);
+		}
+}
+END_TEST
+
+/* One call of add_norm, with and without something to add and rows to move. */
+static void try_add_norm(const struct at *at, uint32_t rows, uint32_t n, bool adds, bool moves)
+{
+	uint32_t all = moves ? 2 * rows + 1 : rows;
+	float *x = backend_random(all * n, 4), *y = backend_random(all * n, 2), *w = backend_random(n, 2), *out,
+	      *sum;
+	void *x_ = backend_give(at, x, all * n, SKV_F32), *y_ = backend_give(at, y, all * n, SKV_F32);
+	void *w_ = backend_give(at, w, n, SKV_F32), *out_ = backend_give(at, NULL, rows * n, at->dtype), *from_;
+	uint32_t from[rows];
+	const double off = 4e-6 + 2e-9 * n; /* of squares summed up in floats, without vectors one after the other */
+
+	for (uint32_t r = 0; r < rows; r++)
+		from[r] = moves ? 2 * r + 1 : r;
+	from_ = backend_give_bytes(at, from, sizeof(from));
+	at->place->ops->add_norm(at->place, out_, at->dtype, x_, adds ? y_ : NULL, w_, 1e-5f,
+	                         moves ? from_ : NULL, rows, n);
+	out = backend_take(at, out_, rows * n, at->dtype);
+	sum = backend_take(at, x_, all * n, SKV_F32);
+	for (uint32_t r = 0; r < rows; r++) {
+		const float *row = x + from[r] * n, *add = y + from[r] * n;
+		double squares = 0;
+
+		for (uint32_t i = 0; i < n; i++) {
+			float e = adds ? row[i] + add[i] : row[i];
+
+			ck_assert(sum[from[r] * n + i] == e);
+			squares += (double)e * e;
+		}
+		for (uint32_t i = 0; i < n; i++) {
+			double want = sum[from[r] * n + i] / sqrt(squares / n + 1e-5) * w[i];
+
+			ck_assert_double_eq_tol(out[r * n + i], want, off * (1 + fabs(want)) + rounding(at->dtype, want));
+		}
+	}
+	backend_put_back(at, x_);
+	backend_put_back(at, y_);
+	backend_put_back(at, w_);
+	backend_put_back(at, out_);
+	backend_put_back(at, from_);
+	free(x);
+	free(y);
+	free(w);
+	free(out);
+	free(sum);
+}
+
+START_TEST(add_norm)
+{
+	static const uint32_t shapes[][2] = {{1, 1}, {3, 17}, {1, 1536}, {200, 256}};
+	struct at at[3];
+	unsigned n_at = places_all(at);
+
+	for (unsigned a = 0; a < n_at; a++)
+		for (unsigned c = 0; c < 4 * 4; c++)
+			try_add_norm(&at[a], shapes[c / 4][0], shapes[c / 4][1], c & 1, c & 2);
+}
+END_TEST
+
+START_TEST(swiglu)
+{
+	static const float special[] = {0,     -0.0f,  1e-30f, -1e-30f, 20,   -20,   86.9f, -86.9f,
+	                                87.1f, -87.1f, 88,     -88,     1e4f, -1e4f, 3e38f, -3e38f};
+	const uint32_t n = 1000, rows = 40, n_special = sizeof(special) / sizeof(*special);
+	struct at at[3];
+	unsigned n_at = places_all(at);
+
+	for (unsigned a = 0; a < n_at; a++) {
+		float *x = backend_random(rows * 2 * n, 32), *y;
+		void *x_, *y_ = backend_give(&at[a], NULL, rows * n, at[a].dtype);
+
+		memcpy(x, special, sizeof(special));
+		for (uint32_t i = 0; i < n_special; i++)
+			x[n + i] = 0.5f;
+		x_ = backend_give(&at[a], x, rows * 2 * n, SKV_F32);
+		at[a].place->ops->swiglu(at[a].place, y_, at[a].dtype, x_, rows, n);
+		y = backend_take(&at[a], y_, rows * n, at[a].dtype);
+		for (uint32_t r = 0; r < rows; r++)
+			for (uint32_t i = 0; i < n; i++) {
+				double g = x[r * 2 * n + i], want = g / (1 + exp(-g)) * x[r * 2 * n + n + i];
+
+				ck_assert_msg(fabs(y[r * n + i] - want) <=
+				                      1e-6 * fabs(want) + 1e-30 + rounding(at[a].dtype, want),
+				              "silu(%g) gives %g, expected %g", g, (double)y[r * n + i],
+				              want);
+			}
+		backend_put_back(&at[a], x_);
+		backend_put_back(&at[a], y_);
+		free(x);
+		free(y);
+	}
+}
+END_TEST
+
+enum {
+	HEADS = 6,
+	KV_HEADS = 2,
+	DIM = 32,
+	WIDTH = (HEADS + 2 * KV_HEADS) * DIM,
+	ROWS = 300,
+	POSITIONS = 4000
+};
+
+/* One head of one row: turned by the position, or as it was (v). */
+static void check_head(const struct at *at, const float *to, const float *from, uint32_t position,
+                       bool turned)
+{
+	for (uint32_t i = 0; i < DIM / 2; i++) {
+		double angle = turned ? position * pow(500000, -2.0 * i / DIM) : 0, c = cos(angle),
+		       s = sin(angle);
+		double a = from[i] * c - from[DIM / 2 + i] * s, b = from[DIM / 2 + i] * c + from[i] * s;
+		/* the angle is rounded to fp32: at 4,000 that moves it by up to 1.2e-4 */
+		double slack = turned ? 8e-4 : 0;
+
+		ck_assert_double_le(fabs(to[i] - a), slack + rounding(at->dtype, a));
+		ck_assert_double_le(fabs(to[DIM / 2 + i] - b), slack + rounding(at->dtype, b));
+	}
+}
+
+START_TEST(rope)
+{
+	const struct eng_heads heads = {.n_heads = HEADS, .n_kv_heads = KV_HEADS, .head_dim = DIM};
+	const struct skv_rope r = {.type = SKV_ROPE_DEFAULT, .theta = 500000};
+	float *table = eng_rope_table(&r, DIM, POSITIONS), *in = backend_random(ROWS * WIDTH, 2), *q, *k, *v;
+	uint32_t position[ROWS];
+	struct at at[3];
+	unsigned n_at = places_all(at);
+
+	for (uint32_t i = 0; i < ROWS; i++)
+		position[i] = i ? rnd_below(POSITIONS) : POSITIONS - 1;
+	for (unsigned a = 0; a < n_at; a++) {
+		const size_t nq = ROWS * HEADS * DIM, nkv = ROWS * KV_HEADS * DIM;
+		void *q_ = backend_give(&at[a], NULL, nq, at[a].dtype),
+		     *k_ = backend_give(&at[a], NULL, nkv, at[a].dtype);
+		void *v_ = backend_give(&at[a], NULL, nkv, at[a].dtype),
+		     *in_ = backend_give(&at[a], in, ROWS * WIDTH, SKV_F32);
+		void *table_ = backend_give(&at[a], table, (size_t)POSITIONS * DIM, SKV_F32);
+		void *position_ = backend_give_bytes(&at[a], position, sizeof(position));
+
+		at[a].place->ops->rope_split(at[a].place, q_, k_, v_, at[a].dtype, in_, &heads, table_,
+		                             position_, ROWS);
+		q = backend_take(&at[a], q_, nq, at[a].dtype);
+		k = backend_take(&at[a], k_, nkv, at[a].dtype);
+		v = backend_take(&at[a], v_, nkv, at[a].dtype);
+		for (uint32_t row = 0; row < ROWS; row++) {
+			const float *from = in + row * WIDTH;
+
+			for (uint32_t h = 0; h < HEADS; h++)
+				check_head(&at[a], q + (row * HEADS + h) * DIM, from + h * DIM, position[row],
+				           true);
+			for (uint32_t h = 0; h < KV_HEADS; h++) {
+				check_head(&at[a], k + (row * KV_HEADS + h) * DIM, from + (HEADS + h) * DIM,
+				           position[row], true);
+				check_head(&at[a], v + (row * KV_HEADS + h) * DIM,
+				           from + (HEADS + KV_HEADS + h) * DIM, 0, false);
+			}
+		}
+		backend_put_back(&at[a], q_);
+		backend_put_back(&at[a], k_);
+		backend_put_back(&at[a], v_);
+		backend_put_back(&at[a], in_);
+		backend_put_back(&at[a], table_);
+		backend_put_back(&at[a], position_);
+		free(q);
+		free(k);
+		free(v);
+	}
+	free(table);
+	free(in);
+}
+END_TEST
+
+/* A matrix of random weights is the same at every place, and embed() takes its rows. */
+START_TEST(fill_and_embed)
+{
+	enum { N = 100, VOCAB = 70, TAKEN = 9 };
+	struct at at[3];
+	unsigned n_at = places_all(at);
+
+	for (unsigned a = 0; a < n_at; a++) {
+		void *w_ = backend_give(&at[a], NULL, N * VOCAB, at[a].dtype),
+		     *x_ = backend_give(&at[a], NULL, N * TAKEN, SKV_F32);
+		int32_t id[TAKEN] = {0, VOCAB - 1};
+		void *id_;
+		float *x;
+
+		for (unsigned i = 2; i < TAKEN; i++)
+			id[i] = (int32_t)rnd_below(VOCAB);
+		id_ = backend_give_bytes(&at[a], id, sizeof(id));
+		at[a].place->ops->fill(at[a].place, w_, N * VOCAB, at[a].dtype, 0.25f, 7);
+		at[a].place->ops->embed(at[a].place, x_, w_, at[a].dtype, id_, TAKEN, N);
+		x = backend_take(&at[a], x_, N * TAKEN, SKV_F32);
+		for (unsigned r = 0; r < TAKEN; r++)
+			for (unsigned i = 0; i < N; i++)
+				ck_assert(x[r * N + i] ==
+				          0.25f * eng_random_weight(7, (uint64_t)id[r] * N + i));
+		backend_put_back(&at[a], w_);
+		backend_put_back(&at[a], x_);
+		backend_put_back(&at[a], id_);
+		free(x);
+	}
+}
+END_TEST
+
+START_TEST(choose)
+{
+	static const uint32_t vocabs[] = {1, 31, 264, 1024, 5000};
+	enum { N = 6 };
+	struct at at[3];
+	unsigned n_at = places_all(at);
+
+	for (unsigned a = 0; a < n_at; a++)
+		for (size_t c = 0; c < sizeof(vocabs) / sizeof(*vocabs); c++) {
+			/* few values, so that many are equal; a row of -inf, and a row of NaN */
+			uint32_t n = vocabs[c], position[N], was[N];
+			float *x = backend_random(N * n, 1);
+			int32_t id[N];
+			void *x_, *id_ = backend_give_bytes(&at[a], NULL, sizeof(id)), *position_;
+
+			for (uint32_t i = 0; i < n; i++) {
+				x[4 * n + i] = -INFINITY;
+				x[5 * n + i] = NAN;
+			}
+			for (unsigned r = 0; r < N; r++)
+				was[r] = rnd_below(1000);
+			x_ = backend_give(&at[a], x, N * n, SKV_F32);
+			position_ = backend_give_bytes(&at[a], was, sizeof(was));
+			at[a].place->ops->choose(at[a].place, id_, position_, x_, N, n);
+			backend_take_bytes(&at[a], id, id_, sizeof(id));
+			backend_take_bytes(&at[a], position, position_, sizeof(position));
+			for (unsigned r = 0; r < N; r++) {
+				ck_assert_int_eq(id[r], (int32_t)eng_argmax(x + r * n, n));
+				ck_assert_uint_eq(position[r], was[r] + 1);
+			}
+			backend_put_back(&at[a], x_);
+			backend_put_back(&at[a], id_);
+			backend_put_back(&at[a], position_);
+			free(x);
+		}
+}
+END_TEST
+
+/* More than goes to a device at once, in order with what computes there. */
+START_TEST(copies)
+{
+	const size_t n = 3000001;
+	struct at at[3];
+	unsigned n_at = places_all(at);
+
+	for (unsigned a = 0; a < n_at; a++) {
+		float *x = backend_random(n, 1), *back;
+		void *x_ = backend_give(&at[a], x, n, SKV_F32);
+
+		backend_ok(at[a].place, at[a].place->ops->put(at[a].place, x_, x + 1, 40));
+		back = backend_take(&at[a], x_, n, SKV_F32);
+		ck_assert_mem_eq(back, x + 1, 40);
+		ck_assert_mem_eq(back + 10, x + 10, (n - 10) * sizeof(*x));
+		backend_put_back(&at[a], x_);
+		free(x);
+		free(back);
+	}
+}
+END_TEST
+
+/* A recording runs when it is launched, not before, and on what is there then. */
+START_TEST(recordings)
+{
+	struct at at[3];
+	unsigned n_at = places_all(at);
+
+	for (unsigned a = 0; a < n_at; a++) {
+		struct eng_place *p = at[a].place;
+		uint32_t position = 5;
+		int32_t id;
+		void *recording, *x_, *id_, *position_;
+
+		if (!p->ops->record)
+			continue;
+		x_ = backend_give(&at[a], (const float[]){1, 3, 2}, 3, SKV_F32);
+		id_ = backend_give_bytes(&at[a], (const int32_t[]){-1}, sizeof(id));
+		position_ = backend_give_bytes(&at[a], &position, sizeof(position));
+		backend_ok(p, p->ops->record(p));
+		p->ops->choose(p, id_, position_, x_, 1, 3);
+		backend_ok(p, p->ops->recorded(p, &recording));
+		backend_take_bytes(&at[a], &id, id_, sizeof(id));
+		ck_assert_int_eq(id, -1);
+		backend_ok(p, p->ops->launch(p, recording));
+		backend_ok(p, p->ops->put(p, x_, (const float[]){9}, sizeof(float)));
+		backend_take_bytes(&at[a], &id, id_, sizeof(id));
+		ck_assert_int_eq(id, 1);
+		backend_ok(p, p->ops->launch(p, recording));
+		backend_take_bytes(&at[a], &id, id_, sizeof(id));
+		backend_take_bytes(&at[a], &position, position_, sizeof(position));
+		ck_assert_int_eq(id, 0);
+		ck_assert_uint_eq(position, 7);
+		p->ops->forget(p, recording);
+		backend_put_back(&at[a], x_);
+		backend_put_back(&at[a], id_);
+		backend_put_back(&at[a], position_);
+	}
+}
+END_TEST
+
+START_TEST(no_such_device)
+{
+	struct eng_place *device = backend_device(), *place;
+
+	if (device) {
+		ck_assert_int_eq(device->ops->open(200, &place), -ENODEV);
+		ck_assert_ptr_nonnull(strstr(device->ops->error(), "no such device"));
+	}
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("engine: places");
+	TCase *t = tcase_create("operations");
+	bool begun = places_begin("test-engine-backend");
+	SRunner *r;
+	int failed;
+
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, matmul);
+	tcase_add_test(t, matmul_is_fp32);
+	tcase_add_test(t, add_norm);
+	tcase_add_test(t, swiglu);
+	tcase_add_test(t, rope);
+	tcase_add_test(t, fill_and_embed);
+	tcase_add_test(t, choose);
+	tcase_add_test(t, copies);
+	tcase_add_test(t, recordings);
+	tcase_add_test(t, no_such_device);
+	suite_add_tcase(s, t);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed || !begun ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,624 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the engine reads from files: safetensors, config.json, models, tasks. All of it may be wrong. */
+#include <check.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "engine/config.h"
+#include "engine/model.h"
+#include "formats/safetensors.h"
+#include "engine/tasks.h"
+#include "engine/tokens.h"
+#include "tests/support/engine-fixture.h"
+#include "tests/support/random.h"
+
+static char *folder;
+
+static void setup(void)
+{
+	folder = fx_folder();
+}
+
+static void teardown(void)
+{
+	fx_remove(folder);
+}
+
+#define TEXT(err) (err).text, sizeof((err).text)
+
+/* ---- safetensors ----------------------------------------------------------------------------- */
+
+/* A file of this header and `n` bytes of data. */
+static const char *tensors(const char *header, const void *data, size_t n)
+{
+	const char *path = fx_path(folder, "t.safetensors");
+	uint64_t length = strlen(header);
+	char *bytes = malloc(8 + length + n);
+
+	memcpy(bytes, &length, 8);
+	memcpy(bytes + 8, header, length);
+	memcpy(bytes + 8 + length, data, n);
+	fx_write(path, bytes, 8 + length + n);
+	free(bytes);
+	return path;
+}
+
+static const char good_header[] = "{\"__metadata__\":{\"format\":\"pt\"},"
+				  "\"b\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[12,24]},"
+				  "\"a\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,12]},"
+				  "\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[24,32]},"
+				  "\"none\":{\"dtype\":\"F16\",\"shape\":[0,4],\"data_offsets\":[32,32]}}   ";
+static const uint8_t good_data[32] = {0x80, 0x3f, 0x00, 0xc0, 0, 0, 0x40, 0x40, 0x80, 0xbf, 0, 0,
+                                      0,    0,    0x80, 0x3f, 0, 0, 0,    0xc0, 0,    0,    0, 0x3f};
+
+START_TEST(reads_what_is_there)
+{
+	struct skv_safetensors st;
+	struct eng_error err;
+	float a[6], b[3];
+
+	ck_assert_int_eq(skv_safetensors_open(&st, tensors(good_header, good_data, 32), TEXT(err)), 0);
+	ck_assert_uint_eq(st.n_tensors, 4);
+	ck_assert_int_eq(skv_safetensors_read(&st, "a", 2, 3, a, TEXT(err)), 0);
+	ck_assert_int_eq(skv_safetensors_read(&st, "b", 3, 0, b, TEXT(err)), 0);
+	ck_assert(a[0] == 1 && a[1] == -2 && a[2] == 0 && a[3] == 3 && a[4] == -1 && a[5] == 0);
+	ck_assert(b[0] == 1 && b[1] == -2 && b[2] == 0.5f);
+
+	ck_assert_int_eq(skv_safetensors_read(&st, "c", 3, 0, b, TEXT(err)), -ENOENT);
+	ck_assert_ptr_nonnull(strstr(err.text, "tensor c is missing (3 expected)"));
+	ck_assert_int_eq(skv_safetensors_read(&st, "a", 3, 2, a, TEXT(err)), -EBADMSG);
+	ck_assert_ptr_nonnull(strstr(err.text, "tensor a is 2 × 3, 3 × 2 expected"));
+	ck_assert_int_eq(skv_safetensors_read(&st, "a", 6, 0, a, TEXT(err)), -EBADMSG);
+	ck_assert_int_eq(skv_safetensors_read(&st, "n", 1, 0, a, TEXT(err)), -EBADMSG);
+	ck_assert_ptr_nonnull(strstr(err.text, "tensor n is a scalar"));
+	skv_safetensors_deinit(&st);
+}
+END_TEST
+
+START_TEST(refuses_what_is_not_a_file)
+{
+	struct skv_safetensors st;
+	struct eng_error err;
+
+	ck_assert_int_eq(skv_safetensors_open(&st, fx_path(folder, "absent"), TEXT(err)), -ENOENT);
+	ck_assert_ptr_nonnull(strstr(err.text, "absent"));
+	ck_assert_int_eq(skv_safetensors_open(&st, folder, TEXT(err)), -EBADMSG);
+	fx_write(fx_path(folder, "short"), "1234567", 7);
+	ck_assert_int_eq(skv_safetensors_open(&st, fx_path(folder, "short"), TEXT(err)), -EBADMSG);
+}
+END_TEST
+
+/* Each header, with 32 bytes of data, and what the refusal must say. */
+static const struct {
+	const char *header, *says;
+} bad_headers[] = {
+	{"", "header"},
+	{"[]", "not a JSON object"},
+	{"{\"a\":{}", "header, byte"},
+	{"{\"a\":NaN}", "header, byte"},
+	{"{\"a\":5}", "tensor a: its entry is not an object"},
+	{"{\"a\":{\"shape\":[8],\"data_offsets\":[0,32]}}", "tensor a: no \"dtype\""},
+	{"{\"a\":{\"dtype\":\"F31\",\"shape\":[8],\"data_offsets\":[0,32]}}", "unknown dtype \"F31\""},
+	{"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,32]}}", "tensor a: no \"shape\""},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[8]}}", "data_offsets"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0]}}", "data_offsets"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0,32.0]}}", "data_offsets"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[8.0],\"data_offsets\":[0,32]}}", "dimension 0 is not a count"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[8,-1],\"data_offsets\":[0,32]}}",
+         "dimension 1 is not a count"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,8],\"data_offsets\":[0,32]}}", "9 dimensions"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[7],\"data_offsets\":[0,32]}}",
+         "32 bytes of data, its shape and dtype take 28"},
+	{"{\"a\":{\"dtype\":\"BF16\",\"shape\":[8],\"data_offsets\":[0,32]}}", "take 16"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,2],\"data_offsets\":[0,32]}}",
+         "larger than memory"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[9223372036854775807],\"data_offsets\":[0,32]}}",
+         "larger than memory"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[9],\"data_offsets\":[0,36]}}", "the data has 32 bytes"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[-32,0]}}", "tensor a: offsets -32"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[16,8]}}", "tensor a: offsets 16"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0,99999999999999999999]}}",
+         "header, byte"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[7],\"data_offsets\":[4,32]}}",
+         "begins at byte 4, after a hole"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[7],\"data_offsets\":[0,28]}}",
+         "4 bytes at the end belong to no tensor"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0,32]},"
+         "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[28,32]}}",
+         "tensor b: begins at byte 28, inside the one before it"},
+	{"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0,32]},"
+         "\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0,32]}}",
+         "duplicate"},
+	{"{}", "32 bytes at the end belong to no tensor"},
+};
+
+START_TEST(refuses_bad_headers)
+{
+	struct skv_safetensors st;
+	struct eng_error err;
+
+	ck_assert_int_eq(skv_safetensors_open(&st, tensors(bad_headers[_i].header, good_data, 32), TEXT(err)),
+	                 -EBADMSG);
+	ck_assert_msg(strstr(err.text, bad_headers[_i].says), "%s\n says: %s\n expected: %s",
+	              bad_headers[_i].header, err.text, bad_headers[_i].says);
+	ck_assert_msg(strstr(err.text, "t.safetensors"), "no file name in: %s", err.text);
+}
+END_TEST
+
+START_TEST(refuses_every_truncation)
+{
+	size_t n;
+	char *whole = fx_read(tensors(good_header, good_data, 32), &n);
+	const char *path = fx_path(folder, "t.safetensors");
+	struct skv_safetensors st;
+	struct eng_error err;
+
+	for (size_t cut = 0; cut < n; cut++) {
+		fx_write(path, whole, cut);
+		ck_assert_msg(skv_safetensors_open(&st, path, TEXT(err)) == -EBADMSG,
+		              "%zu of %zu bytes were taken", cut, n);
+	}
+	memset(whole, 0xff, 8);
+	fx_write(path, whole, n);
+	ck_assert_int_eq(skv_safetensors_open(&st, path, TEXT(err)), -EBADMSG);
+	ck_assert_ptr_nonnull(strstr(err.text, "its header would be 18446744073709551615 bytes"));
+	free(whole);
+}
+END_TEST
+
+/* Flip, drop and repeat bytes. Whatever is still taken must lie inside the file (and ASan watches). */
+START_TEST(survives_random_damage)
+{
+	size_t n;
+	char *whole = fx_read(tensors(good_header, good_data, 32), &n);
+	const char *path = fx_path(folder, "t.safetensors");
+	struct eng_error err;
+	unsigned taken = 0;
+
+	for (unsigned round = 0; round < 4000; round++) {
+		char *bytes = malloc(n);
+		size_t length = n;
+		struct skv_safetensors st;
+
+		memcpy(bytes, whole, n);
+		for (unsigned k = rnd_below(4) + 1; k; k--) {
+			size_t at = rnd_below((uint32_t)length);
+
+			if (rnd_below(3))
+				bytes[at] = rnd_below(2) ? "0123456789[]{},:\"-.eE"[rnd_below(21)]
+				                         : (char)rnd64();
+			else
+				memmove(bytes + at, bytes + at + 1, --length - at);
+		}
+		fx_write(path, bytes, length);
+		if (!skv_safetensors_open(&st, path, TEXT(err))) {
+			taken++;
+			for (size_t i = 0; i < st.n_tensors; i++)
+				ck_assert(st.tensors[i].data + (st.tensors[i].end - st.tensors[i].begin) <=
+				          (uint8_t *)st.map + st.map_bytes);
+			skv_safetensors_fingerprint(&st);
+			skv_safetensors_deinit(&st);
+		}
+		free(bytes);
+	}
+	ck_assert_uint_gt(taken, 0); /* damage to the data alone is no damage to the form */
+	free(whole);
+}
+END_TEST
+
+START_TEST(converts_every_half)
+{
+	const char *half = "{\"h\":{\"dtype\":\"F16\",\"shape\":[65536],\"data_offsets\":[0,131072]}}";
+	const char *bfloat = "{\"h\":{\"dtype\":\"BF16\",\"shape\":[65536],\"data_offsets\":[0,131072]}}";
+	uint16_t *bits = malloc(131072);
+	float *x = malloc(65536 * sizeof(*x));
+	struct skv_safetensors st;
+	struct eng_error err;
+
+	for (unsigned i = 0; i < 65536; i++)
+		bits[i] = (uint16_t)i;
+	ck_assert_int_eq(skv_safetensors_open(&st, tensors(half, bits, 131072), TEXT(err)), 0);
+	ck_assert_int_eq(skv_safetensors_read(&st, "h", 65536, 0, x, TEXT(err)), 0);
+	for (unsigned i = 0; i < 65536; i++) {
+		int sign = i & 0x8000 ? -1 : 1, e = i >> 10 & 31, m = i & 1023;
+		double want = e ? sign * ldexp(1 + m / 1024.0, e - 15) : sign * ldexp(m / 1024.0, -14);
+
+		if (e == 31)
+			ck_assert(m ? isnan(x[i]) : isinf(x[i]) && (x[i] > 0) == (sign > 0));
+		else
+			ck_assert_msg((double)x[i] == want && !signbit(x[i]) == (sign > 0),
+			              "half %04x: %g, expected %g", i, (double)x[i], want);
+	}
+	skv_safetensors_deinit(&st);
+
+	ck_assert_int_eq(skv_safetensors_open(&st, tensors(bfloat, bits, 131072), TEXT(err)), 0);
+	ck_assert_int_eq(skv_safetensors_read(&st, "h", 65536, 0, x, TEXT(err)), 0);
+	for (unsigned i = 0; i < 65536; i++) {
+		uint32_t b;
+
+		memcpy(&b, &x[i], 4);
+		ck_assert_uint_eq(b, i << 16);
+	}
+	skv_safetensors_deinit(&st);
+	free(bits);
+	free(x);
+}
+END_TEST
+
+/* ---- config.json ----------------------------------------------------------------------------- */
+
+#define SHAPE                                                                                                \
+	"\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"    \
+	"\"intermediate_size\":96,\"vocab_size\":264,\"max_position_embeddings\":128,\"bos_token_id\":256,"  \
+	"\"eos_token_id\":[257,258],\"rms_norm_eps\":1e-6"
+#define LLAMA3                                                                                               \
+	",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"original_max_position_embeddings\":8192,"
+#define YARN                                                                                                 \
+	",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":32768"
+#define LLAMA "{\"architectures\":[\"LlamaForCausalLM\"],"
+
+static int load_config(const char *text, struct eng_config *c, struct eng_error *err)
+{
+	const char *path = fx_path(folder, "config.json");
+
+	fx_text(path, text);
+	return eng_config_load(c, path, err);
+}
+
+START_TEST(config_is_understood)
+{
+	struct eng_config c;
+	struct eng_error err;
+
+	ck_assert_int_eq(load_config(LLAMA SHAPE "}", &c, &err), 0);
+	ck_assert(c.hidden == 64 && c.n_layers == 2 && c.n_heads == 4 && c.n_kv_heads == 2 &&
+	          c.head_dim == 16);
+	ck_assert(c.ffn == 96 && c.vocab == 264 && c.max_positions == 128 && c.bos == 256 && c.eos == 257 &&
+	          !c.tied);
+	ck_assert(c.rope.type == SKV_ROPE_DEFAULT && c.rope.theta == 10000);
+	ck_assert_float_eq(c.rms_eps, 1e-6f);
+
+	ck_assert_int_eq(load_config(LLAMA SHAPE
+	                             ",\"head_dim\":32,\"tie_word_embeddings\":true,\"attention_bias\":false,"
+	                             "\"sliding_window\":null,\"rope_theta\":5e5,\"rope_scaling\":null}",
+	                             &c, &err),
+	                 0);
+	ck_assert(c.head_dim == 32 && c.tied && c.rope.theta == 5e5);
+
+	ck_assert_int_eq(load_config(LLAMA SHAPE
+	                             ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":7e5}}",
+	                             &c, &err),
+	                 0);
+	ck_assert(c.rope.theta == 7e5);
+	ck_assert_int_eq(
+		load_config(LLAMA SHAPE
+	                    ",\"rope_theta\":9e5,\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}}",
+	                    &c, &err),
+		0);
+	ck_assert(c.rope.type == SKV_ROPE_LINEAR && c.rope.theta == 9e5 && c.rope.factor == 4);
+	ck_assert_int_eq(load_config(LLAMA SHAPE LLAMA3 "\"low_freq_factor\":1,\"high_freq_factor\":4}}", &c, &err), 0);
+	ck_assert(c.rope.type == SKV_ROPE_LLAMA3 && c.rope.factor == 8 && c.rope.low == 1 && c.rope.high == 4 &&
+	          c.rope.original == 8192);
+	ck_assert_int_eq(load_config(LLAMA SHAPE YARN "}}", &c, &err), 0);
+	ck_assert(c.rope.type == SKV_ROPE_YARN && c.rope.factor == 4 && c.rope.low == 1 && c.rope.high == 32 &&
+	          c.rope.original == 32768 && c.rope.attention == 0);
+	ck_assert_int_eq(load_config(LLAMA SHAPE YARN ",\"beta_slow\":2,\"beta_fast\":16,\"attention_factor\":0.5}}",
+	                             &c, &err),
+	                 0);
+	ck_assert(c.rope.low == 2 && c.rope.high == 16 && c.rope.attention == 0.5);
+}
+END_TEST
+
+static const struct {
+	const char *text, *says;
+} bad_configs[] = {
+	{"", "config.json:1"},
+	{"[1]", "not a JSON object"},
+	{LLAMA SHAPE ",\"vocab_size\":3}", "duplicate"},
+	{"{" SHAPE "}", "\"architectures\" is missing"},
+	{"{\"architectures\":[\"GPT2LMHeadModel\"]," SHAPE "}",
+         "is [\"GPT2LMHeadModel\"], [\"LlamaForCausalLM\"]"},
+	{LLAMA "\"hidden_size\":64}",
+         "\"num_hidden_layers\" is missing, a whole number from 1 to 256 expected"},
+	{LLAMA "\"hidden_size\":0}", "\"hidden_size\" is 0"},
+	{LLAMA "\"hidden_size\":64.5}", "\"hidden_size\" is 64.5"},
+	{LLAMA "\"hidden_size\":\"64\"}", "\"hidden_size\" is \"64\""},
+	{LLAMA "\"hidden_size\":1e999}", "config.json"},
+	{LLAMA SHAPE ",\"head_dim\":24}", "\"head_dim\" is 24, a multiple of 16"},
+	{LLAMA SHAPE ",\"head_dim\":272}", "\"head_dim\" is 272"},
+	{LLAMA SHAPE ",\"hidden_act\":\"gelu\"}", "\"hidden_act\" is \"gelu\", \"silu\" expected"},
+	{LLAMA SHAPE ",\"attention_bias\":true}", "\"attention_bias\" is true"},
+	{LLAMA SHAPE ",\"mlp_bias\":true}", "\"mlp_bias\" is true"},
+	{LLAMA SHAPE ",\"sliding_window\":4096}", "\"sliding_window\" is 4096"},
+	{LLAMA SHAPE ",\"quantization_config\":{}}", "quantization_config"},
+	{LLAMA SHAPE ",\"rope_theta\":-1}", "\"rope_theta\" is -1"},
+	{LLAMA SHAPE ",\"rope_scaling\":4}", "\"rope_scaling\" is 4, an object expected"},
+	{LLAMA SHAPE ",\"rope_scaling\":{\"type\":\"longrope\",\"factor\":4}}",
+         "\"type\" is \"longrope\", \"default\""},
+	{LLAMA SHAPE ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}",
+         "\"original_max_position_embeddings\" is missing"},
+	{LLAMA SHAPE YARN ",\"beta_fast\":1}}", "\"beta_fast\" is 1, more than beta_slow"},
+	{LLAMA SHAPE YARN ",\"mscale\":0.5}}", "\"mscale\" is 0.5"},
+	{LLAMA SHAPE YARN ",\"truncate\":false}}", "\"truncate\" is false, true"},
+	{LLAMA SHAPE YARN ",\"attention_factor\":0}}", "\"attention_factor\" is 0"},
+	{LLAMA SHAPE ",\"rope_scaling\":{\"factor\":4}}", "\"type\" is missing"},
+	{LLAMA SHAPE ",\"rope_parameters\":{\"rope_type\":\"default\"}}", "\"rope_theta\" is missing"},
+	{LLAMA SHAPE ",\"rope_theta\":1}", "\"rope_theta\" is 1, a number above 1"},
+	{LLAMA SHAPE
+         ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":2,\"partial_rotary_factor\":0.5}}",
+         "\"partial_rotary_factor\" is 0.5"},
+	{LLAMA SHAPE LLAMA3 "\"low_freq_factor\":4,\"high_freq_factor\":4}}",
+         "more than low_freq_factor"},
+};
+
+START_TEST(config_is_refused)
+{
+	struct eng_config c = {.hidden = 7};
+	struct eng_error err;
+
+	ck_assert_int_eq(load_config(bad_configs[_i].text, &c, &err), -EINVAL);
+	ck_assert_msg(strstr(err.text, bad_configs[_i].says), "%s\n says: %s\n expected: %s",
+	              bad_configs[_i].text, err.text, bad_configs[_i].says);
+	ck_assert_uint_eq(c.hidden, 7);
+}
+END_TEST
+
+START_TEST(config_survives_random_damage)
+{
+	const char good[] = LLAMA SHAPE
+		",\"head_dim\":32,\"rope_parameters\":{\"rope_type\":\"linear\",\"rope_theta\":5e5,"
+		"\"factor\":2},\"attention_bias\":false}";
+	struct eng_config c;
+	struct eng_error err;
+
+	for (unsigned round = 0; round < 4000; round++) {
+		char text[sizeof(good)];
+
+		memcpy(text, good, sizeof(good));
+		for (unsigned k = rnd_below(3) + 1; k; k--)
+			text[rnd_below(sizeof(good) - 1)] = "0123456789[]{},:\"-.eEn"[rnd_below(22)];
+		if (!load_config(text, &c, &err)) {
+			ck_assert(c.head_dim % 16 == 0 && c.head_dim && c.n_kv_heads &&
+			          c.n_heads % c.n_kv_heads == 0);
+			ck_assert(c.bos >= 0 && (uint32_t)c.bos < c.vocab && c.rope.theta > 0);
+		}
+	}
+}
+END_TEST
+
+START_TEST(vocabulary_must_be_bytes)
+{
+	struct eng_config bytes = {.vocab = 264, .bos = 256, .eos = 257},
+			  words = {.vocab = 32000, .bos = 1, .eos = 2};
+	struct eng_config large = {.vocab = 128256, .bos = 128000, .eos = 128001};
+	struct eng_error err;
+	int32_t ids[4];
+
+	ck_assert_int_eq(eng_tokens_check(&bytes, &err), 0);
+	ck_assert_int_eq(eng_tokens_check(&words, &err), -EINVAL);
+	ck_assert_ptr_nonnull(strstr(err.text, "not bytes: 32000 ids"));
+	ck_assert_int_eq(eng_tokens_check(&large, &err), -EINVAL);
+	ck_assert_uint_eq(eng_tokens_prompt(&bytes, "a\0\xff", 3, ids), 4);
+	ck_assert(ids[0] == 256 && ids[1] == 'a' && ids[2] == 0 && ids[3] == 255);
+}
+END_TEST
+
+/* ---- whole models ---------------------------------------------------------------------------- */
+
+static int load_model(struct eng_error *err)
+{
+	struct eng_model m;
+	int r = eng_model_load(&m, folder, eng_place_host(), SKV_BF16, err);
+
+	if (!r)
+		eng_model_deinit(&m);
+	return r;
+}
+
+/* Replace the first `from` in a file by `to` of the same length. */
+static void patch(const char *name, const char *from, const char *to)
+{
+	size_t n;
+	char *bytes = fx_read(fx_path(folder, name), &n), *at = memmem(bytes, n, from, strlen(from));
+
+	ck_assert_ptr_nonnull(at);
+	memcpy(at, to, strlen(to));
+	fx_write(fx_path(folder, name), bytes, n);
+	free(bytes);
+}
+
+START_TEST(models_are_described)
+{
+	struct fx_model tiny = FX_TINY;
+	struct fx_weights *w = fx_weights_new(&tiny);
+	struct eng_error err;
+	struct eng_model m;
+	char *real = realpath(folder, NULL);
+	struct skv_model d;
+
+	fx_model_write(&tiny, w, folder);
+	fx_weights_free(w);
+	ck_assert_ptr_nonnull(real);
+	ck_assert_msg(!eng_model_load(&m, folder, eng_place_host(), SKV_BF16, &err), "%s", err.text);
+	d = eng_model_describe(&m, SKV_BF16);
+	ck_assert_uint_eq(d.size, sizeof(d));
+	ck_assert(d.n_layers == m.config.n_layers && d.kv_dtype == SKV_BF16 && d.io_dtype == SKV_F32);
+	ck_assert_str_eq(d.files, real);
+	ck_assert(d.rope.type == SKV_ROPE_DEFAULT && d.rope.theta == m.config.rope.theta);
+	eng_model_deinit(&m);
+	free(real);
+}
+END_TEST
+
+START_TEST(models_must_match_their_config)
+{
+	struct fx_model tiny = FX_TINY;
+	struct fx_weights *w = fx_weights_new(&tiny);
+	struct eng_error err;
+
+	fx_model_write(&tiny, w, folder);
+	ck_assert_msg(!load_model(&err), "%s", err.text);
+	patch("config.json", "\"num_hidden_layers\":3", "\"num_hidden_layers\":4");
+	ck_assert_int_eq(load_model(&err), -ENOENT);
+	ck_assert_ptr_nonnull(
+		strstr(err.text, "model.layers.3.input_layernorm.weight is missing (48 expected)"));
+	fx_model_write(&tiny, w, folder);
+	patch("config.json", "\"intermediate_size\":80", "\"intermediate_size\":90");
+	ck_assert_int_eq(load_model(&err), -EBADMSG);
+	ck_assert_ptr_nonnull(strstr(err.text, "mlp.gate_proj.weight is 80 × 48, 90 × 48 expected"));
+	fx_model_write(&tiny, w, folder);
+	patch("config.json", "\"tie_word_embeddings\":true", "\"tie_word_embeddings\":null");
+	ck_assert_int_eq(load_model(&err), -ENOENT);
+	ck_assert_ptr_nonnull(strstr(err.text, "lm_head.weight is missing"));
+	fx_model_write(&tiny, w, folder);
+	patch("model.safetensors", "\"BF16\",\"shape\":[48]", "\"I16\" ,\"shape\":[48]");
+	ck_assert_int_eq(load_model(&err), -EBADMSG);
+	ck_assert_ptr_nonnull(strstr(err.text, "has dtype I16, F32, F16 or BF16 expected"));
+	fx_text(fx_path(folder, "model.safetensors.index.json"), "{}");
+	ck_assert_int_eq(load_model(&err), -EINVAL);
+	ck_assert_ptr_nonnull(strstr(err.text, "the weights are split"));
+	unlink(fx_path(folder, "model.safetensors.index.json"));
+	unlink(fx_path(folder, "model.safetensors"));
+	ck_assert_int_eq(load_model(&err), -ENOENT);
+	fx_weights_free(w);
+}
+END_TEST
+
+/* Sequences belong to a model by name: other weights, another name. */
+START_TEST(names_tell_weights_apart)
+{
+	struct fx_model tiny = FX_TINY;
+	struct eng_model a, b;
+	struct eng_error err;
+
+	for (int i = 0; i < 2; i++) {
+		struct fx_weights *w = fx_weights_new(&tiny);
+
+		fx_model_write(&tiny, w, folder);
+		fx_weights_free(w);
+		ck_assert_int_eq(eng_model_load(i ? &b : &a, folder, eng_place_host(), SKV_F32, &err), 0);
+	}
+	ck_assert_str_ne(a.name, b.name);
+	ck_assert_ptr_nonnull(strstr(a.name, strrchr(folder, '/') + 1));
+	ck_assert_str_eq(eng_model_describe(&a, SKV_F16).name, a.name);
+	eng_model_deinit(&a);
+	eng_model_deinit(&b);
+}
+END_TEST
+
+/* ---- task files ------------------------------------------------------------------------------ */
+
+#define CASE(id, task, size)                                                                                 \
+	"{\"id\":\"" id "\",\"task\":\"" task "\",\"size\":" size                                            \
+	",\"prompt\":\"p\\u0000\",\"answer\":\"a\\n\"}\n"
+
+START_TEST(cases_are_filtered)
+{
+	const char *path = fx_path(folder, "t.jsonl");
+	const uint32_t sizes[] = {512, 1024};
+	const char *const tasks[] = {"kv"};
+	struct eng_task_filter all = {.limit = 0}, limited = {.limit = 1},
+			       chosen = {.sizes = sizes, .n_sizes = 2, .tasks = tasks, .n_tasks = 1};
+	struct eng_cases cases;
+	struct eng_error err;
+
+	fx_text(path, CASE("1", "kv", "512") CASE("2", "kv", "512") "\n" CASE("3", "vt", "512")
+	                      CASE("4", "kv", "2048"));
+	ck_assert_int_eq(eng_cases_load(&cases, path, &all, &err), 0);
+	ck_assert_uint_eq(cases.n, 4);
+	ck_assert(cases.list[0].prompt_len == 2 && cases.list[0].answer_len == 2 &&
+	          !memcmp(cases.list[0].prompt, "p\0", 3));
+	eng_cases_deinit(&cases);
+	ck_assert_int_eq(eng_cases_load(&cases, path, &limited, &err), 0);
+	ck_assert_uint_eq(cases.n, 3);
+	ck_assert_str_eq(cases.list[2].id, "4");
+	eng_cases_deinit(&cases);
+	ck_assert_int_eq(eng_cases_load(&cases, path, &chosen, &err), 0);
+	ck_assert_uint_eq(cases.n, 2);
+	eng_cases_deinit(&cases);
+	chosen.sizes = &sizes[1];
+	chosen.n_sizes = 1;
+	ck_assert_int_eq(eng_cases_load(&cases, path, &chosen, &err), -EINVAL);
+	ck_assert_ptr_nonnull(strstr(err.text, "no case is left"));
+}
+END_TEST
+
+static const struct {
+	const char *text, *says;
+} bad_tasks[] = {
+	{"", "is empty"},
+	{CASE("1", "kv", "512") "{\"id\":\n", "t.jsonl:2: column"},
+	{"5\n", "t.jsonl:1"},
+	{"[]\n", "t.jsonl:1: a JSON object expected"},
+	{CASE("1", "kv", "512") CASE("1", "kv", "0"), "t.jsonl:2: \"size\": a whole number above 0"},
+	{CASE("1", "kv", "5.5"), "\"size\""},
+	{CASE("1", "", "5"), "\"task\""},
+	{"{\"id\":3,\"task\":\"kv\",\"size\":5,\"prompt\":\"p\",\"answer\":\"a\"}", "\"id\": a string"},
+	{"{\"id\":\"3\",\"task\":\"kv\",\"size\":5,\"prompt\":\"\",\"answer\":\"a\"}", "\"prompt\""},
+	{"{\"id\":\"3\",\"task\":\"kv\",\"size\":5,\"prompt\":\"p\"}", "\"answer\""},
+	{"{\"id\":\"3\",\"id\":\"3\"}", "duplicate"},
+};
+
+START_TEST(tasks_are_refused)
+{
+	const char *path = fx_path(folder, "t.jsonl");
+	struct eng_task_filter all = {.limit = 0};
+	struct eng_cases cases;
+	struct eng_error err;
+
+	fx_text(path, bad_tasks[_i].text);
+	ck_assert_int_eq(eng_cases_load(&cases, path, &all, &err), -EINVAL);
+	ck_assert_msg(strstr(err.text, bad_tasks[_i].says), "says: %s\n expected: %s", err.text,
+	              bad_tasks[_i].says);
+	ck_assert_int_eq(eng_cases_load(&cases, fx_path(folder, "absent"), &all, &err), -ENOENT);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("engine: files");
+	TCase *t = tcase_create("safetensors");
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 30);
+	tcase_add_test(t, reads_what_is_there);
+	tcase_add_test(t, refuses_what_is_not_a_file);
+	tcase_add_loop_test(t, refuses_bad_headers, 0, sizeof(bad_headers) / sizeof(*bad_headers));
+	tcase_add_test(t, refuses_every_truncation);
+	tcase_add_test(t, survives_random_damage);
+	tcase_add_test(t, converts_every_half);
+	suite_add_tcase(s, t);
+
+	t = tcase_create("config");
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 30);
+	tcase_add_test(t, config_is_understood);
+	tcase_add_loop_test(t, config_is_refused, 0, sizeof(bad_configs) / sizeof(*bad_configs));
+	tcase_add_test(t, config_survives_random_damage);
+	tcase_add_test(t, vocabulary_must_be_bytes);
+	tcase_add_test(t, models_are_described);
+	tcase_add_test(t, models_must_match_their_config);
+	tcase_add_test(t, names_tell_weights_apart);
+	suite_add_tcase(s, t);
+
+	t = tcase_create("tasks");
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_add_test(t, cases_are_filtered);
+	tcase_add_loop_test(t, tasks_are_refused, 0, sizeof(bad_tasks) / sizeof(*bad_tasks));
+	suite_add_tcase(s, t);
+	return s;
+}
+
+int main(void)
+{
+	SRunner *r = srunner_create(suite());
+	int failed;
+
+	rnd_seed("test-engine-files");
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/unit/kernels/test-append.c - what the kernels write into pages, byte for byte, on every backend of this machine;
+ * which kernels the host has, and what is no module of a device's.
+ */
+#include "tests/support/kernel-case.h"
+#include "tests/ref/attention.h"
+#include <check.h>
+#include <math.h>
+#include <string.h>
+
+/* One stored number. */
+static void check_number(const struct kernel_case *c, const uint8_t *p, float in, float want)
+{
+	float x = ref_load(c->sh.dtype, p);
+	if (isnan(want) ? !isnan(x) : x != want || !signbit(x) != !signbit(want))
+		ck_abort_msg("%s: %.9g is stored as %.9g, should be %.9g", c->on->name, in, x, want);
+}
+
+/* The pool holds every token's K and V, rounded as the reference rounds, and nothing else. */
+static void check_pool(const struct kernel_case *c)
+{
+	const struct skv_shape *sh = &c->sh;
+	size_t each = skv_dtype_bytes(sh->dtype), row = sh->head_dim * each, half = sh->page_bytes / 2;
+	size_t bytes = c->pool_pages * sh->page_bytes;
+	uint8_t *used = calloc(c->pool_pages, sh->page_bytes), *pool = malloc(bytes);
+
+	case_from(c, pool, sh->pool, bytes);
+	for (uint32_t i = 0; i < c->n; i++)
+		for (uint32_t x = 0; x < c->seq[i].len * sh->n_kv_heads; x++) {
+			uint32_t t = x / sh->n_kv_heads, h = x % sh->n_kv_heads;
+			size_t page = skv_pte_id(c->table[i][t / 16]) * sh->page_bytes;
+			size_t at = page + (h * 16 + t % 16) * row;
+			size_t src = (size_t)x * sh->head_dim;
+			memset(used + at, 1, row);
+			memset(used + at + half, 1, row);
+			for (uint32_t d = 0; d < sh->head_dim; d++) {
+				check_number(c, pool + at + d * each, c->k_in[i][src + d], c->k[i][src + d]);
+				check_number(c, pool + at + half + d * each, c->v_in[i][src + d],
+				             c->v[i][src + d]);
+			}
+		}
+	for (size_t b = 0; b < bytes; b++)
+		if (!used[b] && pool[b] != 0xff)
+			ck_abort_msg("%s: byte %zu belongs to no token and was written", c->on->name, b);
+	free(used);
+	free(pool);
+}
+
+START_TEST(append)
+{
+	const uint32_t len[] = {1, 15, 16, 17, 70}, n_q[] = {1, 1, 1, 1, 1};
+	static const float special[] = {
+		0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-40f, -3e-8f, 5.9604645e-8f, 2.9802322e-8f,
+		2.98023224e-8f * 1.001f, 6.1035156e-5f, 6.097555e-5f, 65504, 65519.996f, 65520, 3.4e38f,
+		1.00390625f, 1.01171875f, 1.0004883f, 1.0014648f, -2049, 1e-7f, 0x1.ffp127f,
+	};
+	for (const struct test_backend *b = case_backends(); b->kern; b++)
+		for (uint32_t step = 1; step <= 100; step += 33) {
+			struct kernel_case c;
+			case_of_shape(&c, _i, 5, len, n_q);
+			size_t floats = (size_t)70 * c.sh.n_kv_heads * c.sh.head_dim;
+			for (size_t x = 0; x < floats; x++) {
+				if (rnd_below(3))
+					c.k_in[4][x] = ldexpf(rnd_normal(), (int)rnd_below(60) - 40);
+				else
+					c.k_in[4][x] = special[rnd_below(sizeof special / sizeof *special)];
+				c.k[4][x] = ref_round(c.sh.dtype, c.k_in[4][x]);
+			}
+			if (case_on(&c, b)) {
+				case_append(&c, step, step > 50 ? 2 : 1);
+				check_pool(&c);
+				case_off(&c);
+			}
+			case_deinit(&c);
+		}
+}
+END_TEST
+
+/* Byte for byte what the page `src` was, or 0xff if that is NULL. */
+static void check_page(const struct kernel_case *c, uint32_t page, const uint8_t *src)
+{
+	uint8_t *now = malloc(c->sh.page_bytes);
+	case_from(c, now, c->sh.pool + page * c->sh.page_bytes, c->sh.page_bytes);
+	for (size_t x = 0; x < c->sh.page_bytes; x++)
+		if (now[x] != (src ? src[x] : 0xff))
+			ck_abort_msg("%s: byte %zu of page %u is wrong", c->on->name, x, page);
+	free(now);
+}
+
+START_TEST(append_skips_holes_and_copies_pages)
+{
+	const uint32_t len[] = {50}, n_q[] = {1};
+	struct kernel_case c;
+
+	case_of_shape(&c, _i, 1, len, n_q);
+	uint32_t lost = skv_pte_id(c.table[0][1]);
+	uint32_t src[] = {skv_pte_id(c.table[0][0]), skv_pte_id(c.table[0][2])};
+	uint32_t dst[] = {lost, skv_pte_id(c.table[0][3])};
+	uint8_t *was[] = {malloc(c.sh.page_bytes), malloc(c.sh.page_bytes)};
+	c.table[0][1] = skv_pte_make(SKV_PTE_HOLE, SKV_PTE_ID_MASK);
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		if (!case_load(&c, b))
+			continue;
+		check_page(&c, lost, NULL);
+		for (int i = 0; i < 2; i++)
+			case_from(&c, was[i], c.sh.pool + src[i] * c.sh.page_bytes, c.sh.page_bytes);
+		struct skv_work w = case_work(&c, 1);
+		b->kern->copy_pages(&c.sh, dst, src, 2, &w);
+		case_work_done(&c, &w);
+		for (int i = 0; i < 2; i++)
+			check_page(&c, dst[i], was[i]);
+		case_off(&c);
+	}
+	free(was[0]);
+	free(was[1]);
+	case_deinit(&c);
+}
+END_TEST
+
+/* ---- the host's kernels ---------------------------------------------------------------------- */
+
+START_TEST(dispatch)
+{
+	unsetenv("SPARSEKV_ISA");
+	ck_assert_ptr_nonnull(skv_kernels_host(NULL));
+	ck_assert_ptr_eq(skv_kernels_host(""), skv_kernels_host(NULL));
+	ck_assert_str_eq(skv_kernels_host("generic")->name, "generic");
+	ck_assert_ptr_null(skv_kernels_host("avx1024"));
+	setenv("SPARSEKV_ISA", "generic", 1);
+	ck_assert_str_eq(skv_kernels_host(NULL)->name, "generic");
+	setenv("SPARSEKV_ISA", "nonsense", 1);
+	ck_assert_ptr_null(skv_kernels_host(NULL));
+	ck_assert_str_eq(skv_kernels_host("generic")->name, "generic");
+	unsetenv("SPARSEKV_ISA");
+}
+END_TEST
+
+/* What is wrong with a shape is found, and it alone. */
+START_TEST(unsupported)
+{
+	static const struct skv_shape good = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64,
+	                                      .dtype = SKV_BF16};
+	const struct skv_kernels *kern = skv_kernels_host(NULL);
+	struct skv_shape bad[] = {good, good, good, good, good, good};
+
+	ck_assert_ptr_null(kern->unsupported(&good));
+	bad[0].head_dim = 72;
+	bad[1].head_dim = 272;
+	bad[2].n_kv_heads = 3;
+	bad[3].n_kv_heads = 0;
+	bad[4].dtype = 3;
+	bad[5].io_dtype = SKV_BF16;
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		ck_assert_msg(kern->unsupported(&bad[i]), "shape %zu", i);
+	ck_assert_ptr_nonnull(strstr(kern->unsupported(&bad[5]), "fp32 on host memory"));
+}
+END_TEST
+
+/* A module that is not there, is something else, or is of another version: no backend, and a text that says so. */
+START_TEST(modules_that_are_none)
+{
+	static const struct {
+		const char *name, *why;
+	} modules[] = {
+		{"kernels/nothing.so", "No such file"},
+		{"policies/.libs/full.so", "has no skv_cuda_backend"},
+		{"tests/support/plugins/.libs/old-backend.so", " of 8 bytes, expected "},
+	};
+	const char *moved = getenv("SKV_BUILDDIR");
+	char path[512], why[512];
+	void *stream;
+
+	if (case_device(&stream)) /* it stays: loading is over */
+		return;
+	snprintf(path, sizeof path, "%s/%s", moved ? moved : SKV_BUILDDIR, modules[_i].name);
+	setenv("SPARSEKV_CUDA_MODULE", path, 1);
+	ck_assert_ptr_null(skv_backend_cuda(why, sizeof why));
+	ck_assert_msg(strstr(why, path) && strstr(why, modules[_i].why), "%s", why);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("append");
+	TCase *tc = tcase_create("all");
+	int failed, cases = rnd_hurried() ? 3 : CASE_SHAPES;
+
+	if (case_begin("test-append") == CASE_LACKS_DEVICE)
+		return EXIT_FAILURE;
+	suite_add_tcase(suite, tc);
+	tcase_set_timeout(tc, 60);
+	tcase_add_loop_test(tc, append, 0, cases);
+	tcase_add_loop_test(tc, append_skips_holes_and_copies_pages, 0, cases);
+	tcase_add_test(tc, dispatch);
+	tcase_add_test(tc, unsupported);
+	tcase_add_loop_test(tc, modules_that_are_none, 0, 3);
+
+	SRunner *runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/unit/kernels/test-compress-decode.c - attention to listed tokens of a layer that packs, without rebuilding them in memory, against
+ * double precision, on every backend of this machine that has it. Records are made up; pages of packed tokens hold
+ * NaNs.
+ */
+#include <check.h>
+#include <math.h>
+#include <string.h>
+#include "tests/support/latent-case.h"
+#include "tests/ref/attention.h"
+
+#define PAGE SKV_PAGE_TOKENS
+
+enum { SEQS = 4, LONG = 2500, ROOM = LONG + 2 };
+static const uint32_t nothing[SEQS];
+
+/* What is listed of each sequence, in its own order. */
+struct asked {
+	uint32_t ids[SEQS * ROOM], count[SEQS];
+};
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+static void ask(struct asked *a, uint32_t i, uint32_t token)
+{
+	a->ids[i * ROOM + a->count[i]++] = token;
+}
+
+/* About one token in `one_in`; with `rest` below the stride, of those alone that have this remainder to it. */
+static void ask_some(struct asked *a, const struct code_case *k, uint32_t one_in, uint32_t rest)
+{
+	const struct ref_codec *c = &k->layer[0].codec;
+
+	memset(a->count, 0, sizeof a->count);
+	for (uint32_t i = 0; i < k->c.n; i++) {
+		for (uint32_t t = 0; t < k->c.seq[i].len; t++)
+			if (rnd_below(one_in) == 0 && (rest >= c->stride || (t >= c->first && (t - c->first) % c->stride == rest)))
+				ask(a, i, t);
+		for (uint32_t x = 0; x < i % 3 && a->count[i] < ROOM; x++) /* which are not there */
+			ask(a, i, x ? UINT32_MAX : k->c.seq[i].len);
+	}
+}
+
+static struct skv_list list_to(struct code_case *k, const struct asked *a, uint32_t from, uint32_t n)
+{
+	struct skv_list list = {.rows = 1, .stride = ROOM, .most = 1};
+
+	for (uint32_t i = from; i < from + n; i++)
+		list.most = a->count[i] > list.most ? a->count[i] : list.most;
+	list.most += rnd_below(3) * 60;
+	list.most = list.most < ROOM ? list.most : ROOM;
+	list.ids = case_to(&k->c, a->ids + from * ROOM, n * ROOM * sizeof *a->ids);
+	list.count = case_to(&k->c, a->count + from, n * sizeof *a->count);
+	return list;
+}
+
+/* ---- what should come of it ------------------------------------------------------------------ */
+
+/* Rows of K and V of the listed tokens that are there, [half][kv head][dim] each; the largest size of an element. */
+static double rows_of(const struct code_case *k, uint8_t *pool, const struct asked *a, uint32_t i, uint32_t coded,
+                      float *rows, uint32_t *ret_n)
+{
+	const uint32_t d = ref_dims(&k->layer[0].codec), half = d / 2;
+	double *x = malloc(d * sizeof *x), *terms = malloc(d * sizeof *terms), most = 0;
+	uint32_t n = 0;
+
+	for (uint32_t u = 0; u < a->count[i]; u++) {
+		const uint32_t t = a->ids[i * ROOM + u];
+		if (t >= k->c.seq[i].len)
+			continue;
+		if (t >= k->layer[0].codec.first && t < coded)
+			code_rebuilt(k, pool, i, t, x, terms);
+		for (uint32_t e = 0; e < d && (t < k->layer[0].codec.first || t >= coded); e++)
+			x[e] = (e < half ? k->c.k : k->c.v)[i][(size_t)t * half + e % half];
+		for (uint32_t e = 0; e < d; e++) {
+			rows[(size_t)n * d + e] = (float)x[e];
+			most = fmax(most, fabs(x[e]));
+		}
+		n++;
+	}
+	*ret_n = n;
+	free(x);
+	free(terms);
+	return most;
+}
+
+/* A device multiplies what was rounded to bf16, whatever the pool's dtype, and elements may be larger than 4. */
+static double tolerance(const struct code_case *k, double most)
+{
+	const double rounding = k->c.on->device ? 4 * 0x1p-8 * (k->c.on->io_dtype == SKV_F32 ? 1 : 2) : 0;
+
+	return 2 * (1e-3 + rounding) * fmax(1, most / 4);
+}
+
+static void check_outputs(const struct code_case *k, uint8_t *pool, const struct asked *a, const uint32_t *coded,
+                          const float *got)
+{
+	const struct skv_shape *sh = &k->c.sh;
+	const uint32_t dim = sh->head_dim, d = ref_dims(&k->layer[0].codec), group = sh->n_heads / sh->n_kv_heads;
+	const uint32_t each = sh->n_heads * dim;
+	float *rows = malloc((size_t)ROOM * d * sizeof *rows), *q = case_q(&k->c, k->c.on);
+	double *out = malloc(each * sizeof *out);
+	bool visible[ROOM];
+	char what[64];
+
+	memset(visible, true, sizeof visible);
+	for (uint32_t i = 0; i < k->c.n; i++) {
+		uint32_t n;
+		const double most = rows_of(k, pool, a, i, coded[i], rows, &n);
+
+		for (uint32_t h = 0; h < sh->n_heads; h++)
+			ref_attention(q + i * each + h * dim, rows + h / group * dim, rows + d / 2 + h / group * dim, n, d, dim,
+			              sh->scale, visible, out + h * dim, NULL);
+		snprintf(what, sizeof what, "%s: out of sequence %u, %u tokens", k->c.on->name, i, n);
+		case_compare(what, got + i * each, out, each, tolerance(k, most), 1e-3);
+	}
+	free(rows);
+	free(q);
+	free(out);
+}
+
+/* ---- on a backend ---------------------------------------------------------------------------- */
+
+/* On a backend that takes the case, with made up records of the first coded[i] tokens; or false. */
+static bool begin(struct code_case *k, const struct test_backend *b, const uint32_t *coded, uint8_t **ret_pool)
+{
+	if (!code_on(k, b))
+		return false;
+	if (!b->kern->fuses(&k->sh[0])) {
+		code_off(k);
+		return false;
+	}
+	*ret_pool = code_pool(k);
+	for (uint32_t i = 0; i < k->c.n; i++)
+		code_make_up(k, *ret_pool, i, coded[i]);
+	code_pool_to(k, *ret_pool);
+	return true;
+}
+
+static void end(struct code_case *k, uint8_t *pool)
+{
+	free(pool);
+	code_off(k);
+}
+
+/* Sequences [from, from + n): rows of outputs, in place of q's. The caller's to free. */
+static float *run(struct code_case *k, const struct asked *a, const uint32_t *coded, uint32_t from, uint32_t n)
+{
+	const size_t elements = (size_t)k->c.rows * k->c.sh.n_heads * k->c.sh.head_dim;
+	const struct skv_batch batch = code_batch(k, from, n, coded, nothing);
+	const struct skv_list list = list_to(k, a, from, n);
+	struct skv_work w = case_work(&k->c, 1);
+	void *rows = case_rows_to(&k->c, k->c.q, elements);
+	float *got = malloc(elements * sizeof *got);
+
+	k->c.on->kern->decode_codes(&k->sh[0], &batch, rows, rows, &list, &w);
+	case_work_done(&k->c, &w);
+	case_rows_from(&k->c, got, rows, elements);
+	return got;
+}
+
+/* A sequence alone has the bits that it has in company. */
+static void check_alone(struct code_case *k, const struct asked *a, const uint32_t *coded, const float *all)
+{
+	const uint32_t each = k->c.sh.n_heads * k->c.sh.head_dim;
+
+	for (uint32_t i = 0; i < k->c.n; i++) {
+		float *one = run(k, a, coded, i, 1);
+		ck_assert_msg(!memcmp(one + i * each, all + i * each, each * sizeof *one), "%s: company shows in sequence %u",
+		              k->c.on->name, i);
+		free(one);
+	}
+}
+
+/* What was attended to, for each q head, since the counters were set; each sequence has run twice. */
+static void check_attended(const struct code_case *k, const struct asked *a)
+{
+	uint64_t counted[CASE_SEQS];
+
+	case_from(&k->c, counted, k->c.attended, k->c.n * sizeof *counted);
+	for (uint32_t i = 0; i < k->c.n; i++) {
+		uint64_t n = 0;
+
+		for (uint32_t u = 0; u < a->count[i]; u++)
+			n += a->ids[i * ROOM + u] < k->c.seq[i].len;
+		if (case_has_counter(i))
+			ck_assert_uint_eq(counted[i], case_attended_before(i) + 2 * n * k->c.sh.n_heads);
+	}
+}
+
+static void check(struct code_case *k, uint8_t *pool, const struct asked *a, const uint32_t *coded)
+{
+	float *got = run(k, a, coded, 0, k->c.n);
+
+	check_outputs(k, pool, a, coded, got);
+	check_alone(k, a, coded, got);
+	check_attended(k, a);
+	free(got);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static const uint32_t lengths[SEQS] = {370, 65, 20, 161}, packed[SEQS] = {304, 64, 0, 112};
+
+/* Lists with tokens of all kinds, in all ways to pack. */
+START_TEST(outputs)
+{
+	static struct asked a;
+
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		struct code_case k;
+		uint8_t *pool;
+
+		if (!b->kern->fuses)
+			continue;
+		code_init(&k, _i % 3 * (CODE_SHAPES / 3) + (_i / 3 % 2 ? 4 : 0), _i / 6, SEQS, lengths);
+		if (begin(&k, b, packed, &pool)) {
+			ask_some(&a, &k, 1 + rnd_below(4), UINT32_MAX);
+			check(&k, pool, &a, packed);
+			end(&k, pool);
+		}
+		code_deinit(&k);
+	}
+}
+END_TEST
+
+/* Lists of one kind of tokens, of one, and of none. */
+START_TEST(kinds)
+{
+	static struct asked a;
+	static const uint32_t forms[] = {0, 1, 3, 4, 8};
+
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		struct code_case k;
+		uint8_t *pool;
+
+		if (!b->kern->fuses)
+			continue;
+		code_init(&k, _i % 2 ? 6 : 16, forms[_i % 5], SEQS, lengths);
+		if (begin(&k, b, packed, &pool)) {
+			ask_some(&a, &k, 1, _i < 20 ? (uint32_t)_i / 10 : UINT32_MAX); /* references, codes, or any */
+			for (uint32_t i = 0; i < SEQS && _i >= 20; i++)
+				a.count[i] = i < a.count[i] ? i : a.count[i];
+			check(&k, pool, &a, packed);
+			end(&k, pool);
+		}
+		code_deinit(&k);
+	}
+}
+END_TEST
+
+/* Many chunks, each of several tiles; and more than there may be chunks. */
+START_TEST(long_lists)
+{
+	static const uint32_t len[] = {LONG, 1500}, coded[] = {LONG / 32 * 32 - 112, 1392};
+	static struct asked a;
+
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		struct code_case k;
+		uint8_t *pool;
+
+		if (!b->kern->fuses)
+			continue;
+		code_init(&k, _i % 2 ? 6 : 16, 1, 2, len);
+		if (begin(&k, b, coded, &pool)) {
+			ask_some(&a, &k, 1 + _i / 2, UINT32_MAX);
+			check(&k, pool, &a, coded);
+			end(&k, pool);
+		}
+		code_deinit(&k);
+	}
+}
+END_TEST
+
+/* The same as over what rebuild() makes, but for rounding. */
+START_TEST(as_rebuilt)
+{
+	static struct asked a;
+
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		struct code_case k;
+		uint8_t *pool;
+
+		if (!b->kern->fuses)
+			continue;
+		code_init(&k, _i % 2 ? 6 : 16, _i / 2, SEQS, lengths);
+		if (begin(&k, b, packed, &pool)) {
+			const size_t elements = (size_t)k.c.rows * k.c.sh.n_heads * k.c.sh.head_dim;
+			const uint32_t pages = skv_pages_of(ROOM);
+			struct skv_rebuilt to = {.pool = case_to(&k.c, NULL, SEQS * pages * k.c.sh.page_bytes), .pages = pages,
+			                         .seq = case_to(&k.c, NULL, SEQS * sizeof *to.seq),
+			                         .table = case_to(&k.c, NULL, SEQS * pages * sizeof(skv_pte))};
+			struct skv_batch batch = code_batch(&k, 0, SEQS, packed, nothing);
+			struct skv_work w = case_work(&k.c, 1);
+			void *rows = case_rows_to(&k.c, k.c.q, elements);
+			float *is = malloc(elements * sizeof *is), *got;
+			double *was = malloc(elements * sizeof *was);
+			struct skv_shape over = k.c.sh;
+
+			ask_some(&a, &k, 2, UINT32_MAX);
+			const struct skv_list list = list_to(&k, &a, 0, SEQS);
+			b->kern->rebuild(&k.sh[0], &batch, &list, &to, &w);
+			over.pool = to.pool;
+			over.code = NULL;
+			batch.seq = to.seq;
+			b->kern->decode_dense(&over, &batch, rows, rows, NULL, &w);
+			case_work_done(&k.c, &w);
+			case_rows_from(&k.c, is, rows, elements);
+			for (size_t e = 0; e < elements; e++)
+				was[e] = is[e];
+			got = run(&k, &a, packed, 0, SEQS);
+			case_compare("rebuilt", got, was, elements, tolerance(&k, 8), 1e-3);
+			free(is);
+			free(was);
+			free(got);
+			end(&k, pool);
+		}
+		code_deinit(&k);
+	}
+}
+END_TEST
+
+/* One page has all records, again and again, so a sequence may be as long as there are tokens. */
+START_TEST(far_positions)
+{
+	enum { LAST = 1 << 24, N = 90 };
+	static const uint32_t len[] = {64}, coded[] = {LAST - PAGE};
+	static struct asked a;
+
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		struct code_case k;
+		uint8_t *pool;
+
+		if (!b->kern->fuses)
+			continue;
+		code_init(&k, _i % 2 ? 6 : 16, _i / 2, 1, len);
+		const struct ref_codec *c = &k.layer[0].codec;
+		k.stride = LAST / PAGE;
+		for (uint32_t l = 0; l < CODE_LAYERS; l++) {
+			struct code_layer *y = &k.layer[l];
+
+			y->codes[0] = realloc(y->codes[0], k.stride * sizeof(skv_pte));
+			y->refs[0] = realloc(y->refs[0], k.stride * sizeof(skv_pte));
+			for (uint32_t p = 1; p < k.stride; p++) {
+				y->codes[0][p] = y->codes[0][0];
+				y->refs[0][p] = y->refs[0][0];
+			}
+		}
+		if (begin(&k, b, nothing, &pool)) {
+			for (uint32_t t = 0; t < 10 * PAGE * PAGE; t++) /* more than a page has */
+				code_make_up_record(&k, pool, 0, t, LAST / c->stride);
+			code_pool_to(&k, pool);
+			a.count[0] = 0;
+			for (uint32_t i = 0; i < N; i++)
+				ask(&a, 0, (uint32_t)((uint64_t)(coded[0] - 64) * (i + 1) / N) + rnd_below(64));
+			k.seq[0].len = k.c.seq[0].len = k.c.max_len = LAST;
+			check(&k, pool, &a, coded);
+			end(&k, pool);
+		}
+		code_deinit(&k);
+	}
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("codes");
+	TCase *tc = tcase_create("all");
+	int failed;
+
+	if (case_begin("test-compress-decode") == CASE_LACKS_DEVICE)
+		return EXIT_FAILURE;
+	suite_add_tcase(suite, tc);
+	tcase_set_timeout(tc, 120);
+	tcase_add_loop_test(tc, outputs, 0, rnd_hurried() ? 6 : 6 * CODE_FORMS);
+	tcase_add_loop_test(tc, kinds, 0, rnd_hurried() ? 5 : 30);
+	tcase_add_loop_test(tc, long_lists, 0, rnd_hurried() ? 1 : 4);
+	tcase_add_loop_test(tc, as_rebuilt, 0, rnd_hurried() ? 2 : 2 * CODE_FORMS);
+	tcase_add_loop_test(tc, far_positions, 0, rnd_hurried() ? 2 : 4);
+
+	SRunner *runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

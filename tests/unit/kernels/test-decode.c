@@ -1,0 +1,544 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/unit/kernels/test-decode.c - decode attention against attention.c, on every backend of this machine.
+ *
+ * Outputs begin as NaNs, so that no buffer can hold the right answer by accident. One thread, two and
+ * three must give the same bits, and so must a sequence alone and in a batch.
+ */
+#include "tests/support/kernel-case.h"
+#include "tests/ref/attention.h"
+#include <check.h>
+#include <math.h>
+#include <string.h>
+
+#define TOLERANCE 3e-5
+
+static bool under_valgrind(void)
+{
+	return rnd_hurried();
+}
+
+/* ---- decode ---------------------------------------------------------------------------------- */
+
+enum way { DENSE, WINDOW, PAGES, TOKENS };
+
+/* One decode call of any kind. What its pointers lead to is the host's, or the backend's after call_to(). */
+struct call {
+	enum way way;
+	struct skv_window window;
+	struct skv_list list;
+	struct skv_evidence ev; /* rows = 0: none */
+};
+
+static void list_init(struct kernel_case *c, struct call *call, enum way way, uint32_t rows)
+{
+	uint32_t stride = (way == PAGES ? skv_pages_of(c->max_len) : c->max_len) + 3;
+	call->way = way;
+	call->list = (struct skv_list){.rows = rows, .stride = stride};
+	call->list.ids = calloc((size_t)c->n * rows * stride, sizeof(uint32_t));
+	call->list.count = calloc((size_t)c->n * rows, sizeof(uint32_t));
+	for (uint32_t r = 0; r < c->n * rows; r++) {
+		uint32_t len = c->seq[r / rows].len, one_in = 1 + rnd_below(5), *count = &call->list.count[r];
+		/* now and then nothing; ids past the end do not count */
+		uint32_t units = rnd_below(8) ? (way == PAGES ? skv_pages_of(len) : len + 2) : 0;
+		for (uint32_t u = 0; u < units; u++)
+			if (!rnd_below(one_in))
+				call->list.ids[(size_t)r * stride + (*count)++] = u;
+		call->list.most = *count > call->list.most ? *count : call->list.most;
+	}
+}
+
+/* Let kv heads go by any of each other's lists. */
+static void list_map(const struct kernel_case *c, struct call *call)
+{
+	call->list.mapped = true;
+	for (uint32_t h = 0; h < c->sh.n_kv_heads; h++)
+		call->list.map[h] = (uint8_t)rnd_below(c->sh.n_kv_heads);
+}
+
+static void list_deinit(struct call *call)
+{
+	free(call->list.ids);
+	free(call->list.count);
+}
+
+static struct call call_to(struct kernel_case *c, const struct call *call)
+{
+	struct call there = *call;
+	size_t lists = (size_t)c->n * call->list.rows;
+	if (lists) {
+		there.list.ids = case_to(c, call->list.ids, lists * call->list.stride * sizeof(uint32_t));
+		there.list.count = case_to(c, call->list.count, lists * sizeof(uint32_t));
+	}
+	return there;
+}
+
+static bool sees(const struct kernel_case *c, const struct call *call, uint32_t i, uint32_t head, uint32_t token)
+{
+	const struct skv_window *w = &call->window;
+	if (!case_resident(c, i, token))
+		return false;
+	if (call->way == DENSE)
+		return true;
+	if (call->way == WINDOW) {
+		uint32_t len = c->seq[i].len, size = skv_budget_of(w->budget, len, w->floor);
+		uint32_t recent = size > w->sinks ? size - w->sinks : 1;
+		return token < w->sinks || token + recent >= len;
+	}
+	const struct skv_list *l = &call->list;
+	uint32_t own = l->rows == 1 ? 0 : l->rows == c->sh.n_kv_heads ? head / (c->sh.n_heads / l->rows) : head;
+	uint32_t r = i * l->rows + (l->mapped ? l->map[own] : own);
+	uint32_t unit = call->way == PAGES ? token / 16 : token;
+	for (uint32_t x = 0; x < l->count[r]; x++)
+		if (l->ids[(size_t)r * l->stride + x] == unit)
+			return true;
+	return false;
+}
+
+/* Sequences [from, from + n) of the case; q, out and what the call leads to are the backend's. */
+static void run(struct kernel_case *c, const struct call *call, uint32_t from, uint32_t n, const void *q,
+                void *out, int threads)
+{
+	const struct skv_kernels *kern = c->on->kern;
+	const struct skv_batch batch = case_part(c, from, n);
+	struct skv_work w = case_work(c, threads);
+	struct skv_list list = call->list;
+
+	if (list.ids) {
+		list.ids += (size_t)from * list.rows * list.stride;
+		list.count += from * list.rows;
+	}
+	switch (call->way) {
+	case DENSE:
+		kern->decode_dense(&c->sh, &batch, q, out, call->ev.rows ? &call->ev : NULL, &w);
+		break;
+	case WINDOW:
+		kern->decode_window(&c->sh, &batch, q, out, &call->window, &w);
+		break;
+	case PAGES:
+		kern->decode_pages(&c->sh, &batch, q, out, &list, &w);
+		break;
+	case TOKENS:
+		kern->decode_tokens(&c->sh, &batch, q, out, &list, &w);
+		break;
+	}
+	case_work_done(c, &w);
+}
+
+/* The outputs with q as the backend sees it, and of each sequence what a call adds to its counter. */
+static void reference(const struct kernel_case *c, const struct test_backend *b, const struct call *call,
+                      double *out, uint64_t *attended)
+{
+	const uint32_t dim = c->sh.head_dim, stride = c->sh.n_kv_heads * dim;
+	const uint32_t group = c->sh.n_heads / c->sh.n_kv_heads;
+	bool *visible = malloc(c->max_len);
+	float *q = case_q(c, b);
+	for (uint32_t i = 0; i < c->n; i++) {
+		attended[i] = 0;
+		for (uint32_t head = 0; head < c->sh.n_heads; head++) {
+			size_t at = ((size_t)c->seq[i].row * c->sh.n_heads + head) * dim, h = head / group;
+			const bool apart = head % group == 0 || call->list.rows == c->sh.n_heads;
+			for (uint32_t t = 0; t < c->seq[i].len; t++) {
+				visible[t] = apart ? sees(c, call, i, head, t) : visible[t];
+				attended[i] += visible[t];
+			}
+			ref_attention(q + at, c->k[i] + h * dim, c->v[i] + h * dim, c->seq[i].len, stride,
+			              dim, c->sh.scale, visible, out + at, NULL);
+		}
+	}
+	free(visible);
+	free(q);
+}
+
+static size_t out_floats(const struct kernel_case *c)
+{
+	return (size_t)c->rows * c->sh.n_heads * c->sh.head_dim;
+}
+
+/* The output on the backend that the case is on: the same bits whatever the threads, the batch, the place. */
+#define RUNS 5 /* each of all sequences */
+static void run_all(const char *what, struct kernel_case *c, const struct call *call, float *out)
+{
+	struct call there = call_to(c, call);
+	size_t floats = out_floats(c), bytes = floats * sizeof *out;
+	float *again = malloc(bytes);
+	void *q = case_rows_to(c, c->q, floats), *mem = case_to(c, NULL, case_rows_bytes(c, floats));
+
+	run(c, &there, 0, c->n, q, mem, 1);
+	case_rows_from(c, out, mem, floats);
+	for (int threads = 2; threads <= 3; threads++) {
+		mem = case_to(c, NULL, case_rows_bytes(c, floats));
+		run(c, &there, 0, c->n, q, mem, threads);
+		case_rows_from(c, again, mem, floats);
+		ck_assert_msg(!memcmp(again, out, bytes), "%s, %s: other bits on %d threads", what,
+		              c->on->name, threads);
+	}
+	mem = case_to(c, NULL, case_rows_bytes(c, floats));
+	for (uint32_t i = 0; i < c->n; i++)
+		run(c, &there, i, 1, q, mem, 1);
+	case_rows_from(c, again, mem, floats);
+	ck_assert_msg(!memcmp(again, out, bytes), "%s, %s: other bits for a sequence alone", what,
+	              c->on->name);
+	run(c, &there, 0, c->n, q, q, 1);
+	case_rows_from(c, again, q, floats);
+	ck_assert_msg(!memcmp(again, out, bytes), "%s, %s: other bits in the place of q", what, c->on->name);
+	free(again);
+}
+
+static void check_attended(const char *what, const struct kernel_case *c, const uint64_t *each)
+{
+	uint64_t now[CASE_SEQS];
+	case_from(c, now, c->attended, c->n * sizeof *now);
+	for (uint32_t i = 0; i < c->n; i++) {
+		uint64_t added = case_has_counter(i) ? RUNS * each[i] : 0;
+		now[i] -= case_attended_before(i);
+		ck_assert_msg(now[i] == added, "%s, %s: %llu attended, should be %llu", what, c->on->name,
+		              (unsigned long long)now[i], (unsigned long long)added);
+	}
+}
+
+static void check_call(const char *what, struct kernel_case *c, const struct call *call, double tolerance)
+{
+	size_t floats = out_floats(c);
+	float *out = malloc(floats * sizeof *out);
+	double *ref = malloc(floats * sizeof *ref);
+	uint64_t attended[CASE_SEQS];
+	int rounded = -1; /* how q was when the reference was computed */
+
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		char name[64];
+		if (!case_load(c, b))
+			continue;
+		run_all(what, c, call, out);
+		if (rounded != case_rounds_q(c, b))
+			reference(c, b, call, ref, attended);
+		rounded = case_rounds_q(c, b);
+		snprintf(name, sizeof name, "%s, %s", what, b->name);
+		case_compare(name, out, ref, floats, case_tolerance(c, b, tolerance), 0);
+		check_attended(what, c, attended);
+		case_off(c);
+	}
+	free(out);
+	free(ref);
+}
+
+static const uint32_t ones[CASE_SEQS] = {1, 1, 1, 1, 1, 1, 1, 1};
+
+static void decode_case(struct kernel_case *c, int i, uint32_t one_in)
+{
+	uint32_t len[] = {1, 15, 16, 17, 33, 900, 40};
+	rnd_state += (uint64_t)i;
+	len[5] = under_valgrind() ? 530 : 513 + rnd_below(800);
+	len[6] = 2 + rnd_below(200);
+	case_of_shape(c, i, 7, len, ones);
+	if (one_in)
+		case_punch(c, one_in);
+}
+
+START_TEST(decode_dense)
+{
+	struct kernel_case c;
+	decode_case(&c, _i, _i % 2 ? 4 : 0);
+	check_call("dense", &c, &(struct call){.way = DENSE}, TOLERANCE);
+	/* Scores of some hundreds: a softmax that does not subtract its maximum overflows. */
+	for (size_t x = 0; x < (size_t)c.rows * c.sh.n_heads * c.sh.head_dim; x++)
+		c.q[x] *= 100;
+	check_call("dense, large scores", &c, &(struct call){.way = DENSE}, 2e-3);
+	case_deinit(&c);
+}
+END_TEST
+
+START_TEST(decode_window)
+{
+	struct kernel_case c;
+	decode_case(&c, _i, _i % 2 ? 0 : 4);
+	for (uint32_t round = 0; round < 4; round++) {
+		/* apart, touching, overlapping, in one page, more than there is */
+		struct call call = {.way = WINDOW};
+		call.window.sinks = rnd_below(round == 1 ? 20 : c.max_len + 20);
+		if (round & 1)
+			call.window.budget.share = (float)(0.01 + 0.99 * rnd_unit());
+		else
+			call.window.budget.count = 1 + rnd_below(c.max_len + 30);
+		call.window.floor = rnd_below(2) ? rnd_below(100) : 0;
+		check_call("window", &c, &call, TOLERANCE);
+	}
+	case_deinit(&c);
+}
+END_TEST
+
+START_TEST(decode_lists)
+{
+	struct kernel_case c;
+	decode_case(&c, _i, _i % 3 ? 6 : 0);
+	for (int whose = 0; whose < 4; whose++) /* all heads', a kv head's, a q head's, another kv head's */
+		for (enum way way = PAGES; way <= TOKENS; way++) {
+			struct call call = {0};
+			list_init(&c, &call, way, whose == 0 ? 1 : whose == 2 ? c.sh.n_heads : c.sh.n_kv_heads);
+			if (whose == 3)
+				list_map(&c, &call);
+			check_call(way == PAGES ? "pages" : "tokens", &c, &call, TOLERANCE);
+			list_deinit(&call);
+		}
+	case_deinit(&c);
+}
+END_TEST
+
+START_TEST(all_pages_are_dense)
+{
+	struct kernel_case c;
+	decode_case(&c, _i, 5);
+	size_t floats = out_floats(&c);
+	float *out[3];
+	struct call call[3] = {{.way = DENSE}, {.way = PAGES}, {.way = WINDOW, .window.budget.share = 1}};
+	uint32_t stride = skv_pages_of(c.max_len), count[CASE_SEQS], *ids;
+
+	ids = calloc((size_t)c.n * stride, sizeof *ids);
+	for (uint32_t i = 0; i < c.n; i++) {
+		count[i] = skv_pages_of(c.seq[i].len);
+		for (uint32_t p = 0; p < count[i]; p++)
+			ids[i * stride + p] = p;
+	}
+	call[1].list = (struct skv_list){.rows = 1, .stride = stride, .ids = ids, .count = count, .most = stride};
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		if (!case_load(&c, b))
+			continue;
+		void *q = case_rows_to(&c, c.q, floats);
+		for (int i = 0; i < 3; i++) {
+			struct call there = call_to(&c, &call[i]);
+			void *mem = case_to(&c, NULL, case_rows_bytes(&c, floats));
+			run(&c, &there, 0, c.n, q, mem, 1);
+			out[i] = malloc(floats * sizeof(float));
+			case_rows_from(&c, out[i], mem, floats);
+		}
+		case_off(&c);
+		ck_assert_msg(!memcmp(out[0], out[1], floats * sizeof(float)), "%s: pages", b->name);
+		ck_assert_msg(!memcmp(out[0], out[2], floats * sizeof(float)), "%s: window", b->name);
+		for (int i = 0; i < 3; i++)
+			free(out[i]);
+	}
+	free(ids);
+	case_deinit(&c);
+}
+END_TEST
+
+START_TEST(nothing_to_see)
+{
+	struct kernel_case c;
+	decode_case(&c, _i, 1);
+	size_t floats = out_floats(&c), heads = c.n * c.sh.n_heads;
+	float *out = malloc(floats * sizeof *out), lse[CASE_SEQS * SKV_MAX_HEADS];
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		struct call call = {.way = DENSE, .ev = {.rows = 1}};
+		if (!case_load(&c, b))
+			continue;
+		void *q = case_rows_to(&c, c.q, floats);
+		void *mem = case_to(&c, NULL, case_rows_bytes(&c, floats));
+		call.ev.token_stride = skv_pages_of(c.max_len) * SKV_PAGE_TOKENS;
+		call.ev.page_stride = (skv_pages_of(c.max_len) + 3) / 4 * 4;
+		call.ev.lse = case_to(&c, NULL, heads * sizeof(float));
+		run(&c, &call, 0, c.n, q, mem, 1);
+		case_rows_from(&c, out, mem, floats);
+		for (size_t x = 0; x < floats; x++)
+			if (out[x] != 0)
+				ck_abort_msg("%s: element %zu is %g", b->name, x, out[x]);
+		case_from(&c, lse, call.ev.lse, heads * sizeof(float));
+		for (uint32_t x = 0; x < heads; x++)
+			if (lse[x] != -INFINITY)
+				ck_abort_msg("%s: log-sum-exp %u is %g", b->name, x, lse[x]);
+		run(&c, &(struct call){.way = DENSE}, 0, 0, q, mem, 2);
+		case_off(&c);
+	}
+	free(out);
+	case_deinit(&c);
+}
+END_TEST
+
+/* NaN and infinity of a token that takes part show where they must, and nowhere else. */
+START_TEST(specials_stay_where_they_are)
+{
+	static const float special[] = {NAN, INFINITY, -INFINITY};
+	const uint32_t len[] = {600, 600, 600, 600};
+	struct kernel_case c;
+	case_of_shape(&c, _i, 4, len, ones);
+	for (uint32_t i = 0; i < 4; i++) {
+		uint32_t t = rnd_below(600), h = rnd_below(c.sh.n_kv_heads), d = rnd_below(c.sh.head_dim);
+		size_t at = ((size_t)t * c.sh.n_kv_heads + h) * c.sh.head_dim + d;
+		(i % 2 ? c.k : c.v)[i][at] = (i % 2 ? c.k_in : c.v_in)[i][at] = special[rnd_below(3)];
+	}
+	check_call("specials", &c, &(struct call){.way = DENSE}, TOLERANCE);
+	case_deinit(&c);
+}
+END_TEST
+
+/* ---- evidence -------------------------------------------------------------------------------- */
+
+static void reference_evidence(const struct kernel_case *c, const float *q, const struct skv_evidence *ev,
+                               uint32_t i, uint32_t row, double *token, double *page, double *lse)
+{
+	const struct skv_shape *sh = &c->sh;
+	const uint32_t dim = sh->head_dim, group = sh->n_heads / sh->n_kv_heads, len = c->seq[i].len;
+	const uint32_t heads = sh->n_heads / ev->rows;
+	double *weight = malloc(len * sizeof *weight), out[SKV_MAX_HEAD_DIM];
+	bool *visible = malloc(len);
+
+	for (uint32_t t = 0; t < len; t++)
+		visible[t] = case_resident(c, i, t);
+	for (uint32_t head = row * heads; head < (row + 1) * heads; head++) {
+		size_t at = ((size_t)c->seq[i].row * sh->n_heads + head) * dim, kv = head / group * dim;
+		lse[head] = ref_attention(q + at, c->k[i] + kv, c->v[i] + kv, len, sh->n_kv_heads * dim, dim,
+		                          sh->scale, visible, out, weight);
+		for (uint32_t t = 0; t < len; t++)
+			token[t] = ev->sum ? token[t] + weight[t] : fmax(token[t], weight[t]);
+	}
+	for (uint32_t t = 0; t < len; t++)
+		page[t / 16] += token[t];
+	free(weight);
+	free(visible);
+}
+
+/* Evidence of a whole batch. What no sequence has is a NaN, as it was. */
+struct seen {
+	double *token, *page, lse[CASE_SEQS * SKV_MAX_HEADS];
+};
+
+static void seen_init(struct seen *x, const struct kernel_case *c, const struct test_backend *b,
+                      const struct skv_evidence *ev)
+{
+	size_t rows = (size_t)c->n * ev->rows;
+	float *q = case_q(c, b);
+	x->token = malloc(rows * ev->token_stride * sizeof *x->token);
+	x->page = malloc(rows * ev->page_stride * sizeof *x->page);
+	for (size_t r = 0; r < rows; r++) {
+		uint32_t i = (uint32_t)r / ev->rows, pages = skv_pages_of(c->seq[i].len);
+		double *token = x->token + r * ev->token_stride, *page = x->page + r * ev->page_stride;
+		for (uint32_t t = 0; t < ev->token_stride; t++)
+			token[t] = t < pages * SKV_PAGE_TOKENS ? 0 : NAN;
+		for (uint32_t p = 0; p < ev->page_stride; p++)
+			page[p] = p < pages ? 0 : NAN;
+		reference_evidence(c, q, ev, i, (uint32_t)r % ev->rows, token, page,
+		                   x->lse + i * c->sh.n_heads);
+	}
+	free(q);
+}
+
+static void seen_deinit(struct seen *x)
+{
+	free(x->token);
+	free(x->page);
+}
+
+/* floats of the backend, NULL if they were not asked for */
+static void check_seen(const struct kernel_case *c, const char *what, const float *there, const double *ref,
+                       size_t n, double tolerance, double slack)
+{
+	char name[64];
+	if (!there)
+		return;
+	float *x = malloc(n * sizeof *x);
+	case_from(c, x, there, n * sizeof *x);
+	snprintf(name, sizeof name, "%s, %s", what, c->on->name);
+	case_compare(name, x, ref, n, tolerance, slack);
+	free(x);
+}
+
+/*
+ * On the backend that the case is on. Any of the outputs may be left out: each variant lacks another one. On
+ * a device a warp less does the rest, so there the last digits of the output may change.
+ */
+static struct skv_evidence run_with_evidence(struct kernel_case *c, int variant)
+{
+	const uint32_t pages = (skv_pages_of(c->max_len) + 1 + 3) / 4 * 4;
+	const uint32_t rows = variant > 3 ? c->sh.n_heads : variant & 1 ? c->sh.n_kv_heads : 1;
+	const size_t floats = out_floats(c), units = (size_t)c->n * rows * pages;
+	float *plain = malloc(floats * sizeof *plain), *out = malloc(floats * sizeof *out);
+	void *q = case_rows_to(c, c->q, floats), *mem = case_to(c, NULL, case_rows_bytes(c, floats));
+	struct call call = {.way = DENSE};
+
+	run(c, &call, 0, c->n, q, mem, 1);
+	case_rows_from(c, plain, mem, floats);
+	call.ev = (struct skv_evidence){
+		.rows = rows,
+		.sum = variant & 2 || variant == 5,
+		.token_stride = pages * SKV_PAGE_TOKENS,
+		.page_stride = pages,
+		.token = variant == 3 ? NULL : case_to(c, NULL, units * SKV_PAGE_TOKENS * sizeof(float)),
+		.page = variant == 1 ? NULL : case_to(c, NULL, units * sizeof(float)),
+		.lse = variant == 2 ? NULL : case_to(c, NULL, c->n * c->sh.n_heads * sizeof(float)),
+	};
+	run(c, &call, 0, c->n, q, mem, 2);
+	case_rows_from(c, out, mem, floats);
+	if (!c->on->device)
+		ck_assert_msg(!memcmp(plain, out, floats * sizeof *out), "%s: evidence changes the output",
+		              c->on->name);
+	double tolerance = case_tolerance(c, c->on, TOLERANCE), *ref = malloc(floats * sizeof *ref);
+	for (size_t x = 0; x < floats; x++)
+		ref[x] = plain[x];
+	case_compare("output with evidence", out, ref, floats, tolerance, 0);
+	free(ref);
+	free(plain);
+	free(out);
+	return call.ev;
+}
+
+static void check_evidence(struct kernel_case *c, int variant)
+{
+	struct seen seen = {0};
+	int rounded = -1; /* how q was when the reference was computed */
+
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		if (!case_load(c, b))
+			continue;
+		struct skv_evidence ev = run_with_evidence(c, variant);
+		const double most = ev.sum ? c->sh.n_heads : 1, least = b->device ? 1e-4 : 0;
+		const double slack = case_weight_slack(c, b);
+		if (rounded != case_rounds_q(c, b)) {
+			seen_deinit(&seen);
+			seen_init(&seen, c, b, &ev);
+		}
+		rounded = case_rounds_q(c, b);
+		check_seen(c, "token weights", ev.token, seen.token, (size_t)c->n * ev.rows * ev.token_stride,
+		           2e-6 * most + least, slack);
+		check_seen(c, "page weights", ev.page, seen.page, (size_t)c->n * ev.rows * ev.page_stride,
+		           1e-5 * most + least, slack);
+		check_seen(c, "log-sum-exp", ev.lse, seen.lse, c->n * c->sh.n_heads,
+		           b->device ? 2e-3 : 1e-5, 0);
+		case_off(c);
+	}
+	seen_deinit(&seen);
+}
+
+START_TEST(evidence)
+{
+	struct kernel_case c;
+	decode_case(&c, _i, _i % 2 ? 5 : 0);
+	for (int variant = 0; variant < 6; variant++)
+		check_evidence(&c, variant);
+	case_deinit(&c);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("decode");
+	TCase *tc = tcase_create("all");
+	int failed, cases = under_valgrind() ? 3 : CASE_SHAPES;
+
+	if (case_begin("test-decode") == CASE_LACKS_DEVICE)
+		return EXIT_FAILURE;
+	suite_add_tcase(suite, tc);
+	tcase_set_timeout(tc, 60);
+	tcase_add_loop_test(tc, decode_dense, 0, cases);
+	tcase_add_loop_test(tc, decode_window, 0, cases);
+	tcase_add_loop_test(tc, decode_lists, 0, cases);
+	tcase_add_loop_test(tc, all_pages_are_dense, 0, cases);
+	tcase_add_loop_test(tc, nothing_to_see, 0, cases);
+	tcase_add_loop_test(tc, specials_stay_where_they_are, 0, cases);
+	tcase_add_loop_test(tc, evidence, 0, cases);
+
+	SRunner *runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/unit/kernels/test-decompress.c - rows that the kernels make of packed tokens, against double precision, on every backend of this
+ * machine. Records are made up here; the pages of packed tokens hold NaNs, so who still reads them shows.
+ */
+#include <check.h>
+#include <math.h>
+#include <string.h>
+#include "tests/support/latent-case.h"
+#include "tests/ref/attention.h"
+
+#define PAGE SKV_PAGE_TOKENS
+
+/* ---- what a row should be -------------------------------------------------------------------- */
+
+static double rounding(uint32_t dtype)
+{
+	return dtype == SKV_F32 ? 0x1p-24 : dtype == SKV_F16 ? 0x1p-11 : 0x1p-8;
+}
+
+/* Of a packed token; off[e]: by how much element e may differ. */
+static void expected(const struct code_case *k, uint8_t *pool, uint32_t i, uint32_t token, double *x, double *off)
+{
+	const struct ref_codec *c = &k->layer[0].codec;
+	uint32_t number;
+	/* a device multiplies what was rounded to bf16: see test-codec-fit.c */
+	const bool rounds = k->c.on->device && !ref_is_reference(c, token, &number) && c->bits;
+
+	code_rebuilt(k, pool, i, token, x, off);
+	for (uint32_t e = 0; e < ref_dims(c); e++)
+		off[e] = (rounds ? 0x1p-9 : 4e-6) * off[e] + rounding(c->dtype) * fabs(x[e]) + 0x1p-24;
+}
+
+/* Row `slot` of a page is this token of sequence i. */
+static void check_row(const struct code_case *k, uint8_t *pool, uint32_t i, uint32_t token, uint32_t coded,
+                      const uint8_t *page, uint32_t slot)
+{
+	const struct skv_shape *sh = &k->c.sh;
+	const uint32_t dim = sh->head_dim, half = sh->n_kv_heads * dim, each = (uint32_t)skv_dtype_bytes(sh->dtype);
+	double *x = calloc(2 * half, sizeof *x), *off = calloc(2 * half, sizeof *off);
+
+	if (token >= k->layer[0].codec.first && token < coded) {
+		expected(k, pool, i, token, x, off);
+	} else {
+		for (uint32_t e = 0; e < half; e++) { /* a copy */
+			x[e] = k->c.k[i][(size_t)token * half + e];
+			x[half + e] = k->c.v[i][(size_t)token * half + e];
+		}
+	}
+	for (uint32_t e = 0; e < 2 * half; e++) {
+		const uint32_t h = e % half / dim;
+		const size_t at = (e / half * sh->n_kv_heads + h) * PAGE * dim + slot * dim + e % dim;
+		const double is = ref_load(sh->dtype, page + at * each);
+
+		if (!(fabs(is - x[e]) <= off[e]))
+			ck_abort_msg("%s: sequence %u, token %u, element %u of %u: %.9g, should be %.9g to %.3g",
+			             k->c.on->name, i, token, e, 2 * half, is, x[e], off[e]);
+	}
+	free(x);
+	free(off);
+}
+
+/* ---- rebuilt ------------------------------------------------------------------------------------ */
+
+enum { SEQS = 4, PAGES = 16, ROOM = PAGES * PAGE };
+static const uint32_t lengths[SEQS] = {190, 65, 20, 161}, packed[SEQS] = {160, 64, 0, 112};
+static const uint32_t nothing[SEQS];
+
+/* The tokens of a sequence that are asked for. */
+struct asked {
+	bool listed;
+	uint32_t ids[SEQS * ROOM], count[SEQS];
+};
+
+static void ask(struct asked *a, bool listed)
+{
+	a->listed = listed;
+	for (uint32_t i = 0; i < SEQS; i++) {
+		const uint32_t one_in = 1 + rnd_below(6);
+		uint32_t n = 0;
+
+		for (uint32_t t = 0; t < lengths[i] && (i != 1 || rnd_below(2)); t++)
+			if (!listed || rnd_below(one_in) == 0 || t + 1 == lengths[i])
+				a->ids[i * ROOM + n++] = t;
+		a->count[i] = n;
+		if (listed && n + 2 < ROOM) { /* which are not there */
+			a->ids[i * ROOM + n] = lengths[i];
+			a->ids[i * ROOM + n + 1] = UINT32_MAX;
+		}
+	}
+}
+
+struct rebuilt {
+	struct skv_rebuilt to;
+	uint8_t *pool; /* a copy of it */
+	struct skv_kseq seq[SEQS];
+};
+
+/* Sequences [from, from + n) with so many threads. */
+static struct rebuilt run(struct code_case *k, const struct asked *a, uint32_t from, uint32_t n, int threads)
+{
+	const size_t bytes = SEQS * PAGES * k->c.sh.page_bytes;
+	struct skv_list list = {.rows = 1, .stride = ROOM, .most = ROOM};
+	struct rebuilt r = {.to = {.pool = case_to(&k->c, NULL, bytes), .pages = PAGES,
+	                           .seq = case_to(&k->c, NULL, SEQS * sizeof *r.to.seq),
+	                           .table = case_to(&k->c, NULL, SEQS * PAGES * sizeof(skv_pte))},
+	                    .pool = malloc(bytes)};
+	struct skv_batch b = code_batch(k, from, n, packed, nothing);
+	struct skv_work w = case_work(&k->c, threads);
+	uint32_t count[SEQS];
+
+	for (uint32_t i = 0; i < SEQS; i++) /* of those that are not there some are listed */
+		count[i] = a->count[i] + (i % 2 ? 2 : 0);
+	list.ids = case_to(&k->c, a->ids + from * ROOM, n * ROOM * sizeof *a->ids);
+	list.count = case_to(&k->c, count + from, n * sizeof *count);
+	k->c.on->kern->rebuild(&k->sh[0], &b, a->listed ? &list : NULL, &r.to, &w);
+	case_work_done(&k->c, &w);
+	case_from(&k->c, r.pool, r.to.pool, bytes);
+	case_from(&k->c, r.seq, r.to.seq, n * sizeof *r.seq);
+	return r;
+}
+
+/* Attention takes the rows as they were left, and nothing else. */
+static void check_attention(struct code_case *k, const struct rebuilt *r)
+{
+	struct skv_shape sh = k->c.sh;
+	const uint32_t heads = sh.n_heads, dim = sh.head_dim, half = sh.n_kv_heads * dim;
+	const struct skv_batch b = {.seq = r->to.seq, .n = SEQS, .max_len = k->c.max_len, .max_q = 1};
+	float *q = case_q(&k->c, k->c.on), *got = malloc(SEQS * heads * dim * sizeof *got);
+	float *rows = malloc(2 * ROOM * half * sizeof *rows);
+	double *out = malloc(heads * dim * sizeof *out);
+	void *there = case_rows_to(&k->c, k->c.q, (size_t)SEQS * heads * dim);
+	struct skv_work w = case_work(&k->c, 1);
+	bool visible[ROOM];
+
+	sh.pool = r->to.pool;
+	sh.code = NULL;
+	memset(visible, true, sizeof visible);
+	k->c.on->kern->decode_dense(&sh, &b, there, there, NULL, &w);
+	case_work_done(&k->c, &w);
+	case_rows_from(&k->c, got, there, (size_t)SEQS * heads * dim);
+	for (uint32_t i = 0; i < SEQS; i++) {
+		const uint32_t n = r->seq[i].len;
+		const uint8_t *pages = r->pool + (size_t)i * PAGES * sh.page_bytes;
+		double most = 0;
+
+		for (uint32_t e = 0; e < 2 * n * half; e++) {
+			const uint32_t row = e % (n * half) / half, h = e % half / dim, which = e / (n * half);
+			const size_t at = ((which * sh.n_kv_heads + h) * PAGE + row % PAGE) * dim + e % dim;
+
+			const float x = ref_load(sh.dtype, pages + row / PAGE * sh.page_bytes + at * skv_dtype_bytes(sh.dtype));
+			rows[which * ROOM * half + e % (n * half)] = x;
+			most = fmax(most, fabs(x));
+		}
+		for (uint32_t h = 0; h < heads; h++) {
+			const uint32_t kv = h / (heads / sh.n_kv_heads) * dim;
+
+			ref_attention(q + (i * heads + h) * dim, rows + kv, rows + ROOM * half + kv, n, half, dim, sh.scale,
+			              visible, out + h * dim, NULL);
+		}
+		/* what was rebuilt from random records is larger than other tests' rows, which are hardly larger than 4 */
+		case_compare("out", got + i * heads * dim, out, heads * dim,
+		             case_tolerance(&k->c, k->c.on, 1e-3) * fmax(1, most / 4), 1e-3);
+	}
+	free(q);
+	free(got);
+	free(rows);
+	free(out);
+}
+
+static void check_rebuilt(struct code_case *k, uint8_t *pool, const struct asked *a, const struct rebuilt *r)
+{
+	const struct skv_shape *sh = &k->c.sh;
+	const uint32_t row_bytes = sh->head_dim * (uint32_t)skv_dtype_bytes(sh->dtype);
+
+	for (uint32_t i = 0; i < SEQS; i++) {
+		const uint8_t *pages = r->pool + (size_t)i * PAGES * sh->page_bytes;
+		const uint32_t n = a->listed ? a->count[i] : lengths[i];
+
+		ck_assert_uint_eq(r->seq[i].len, n);
+		ck_assert(r->seq[i].coded == 0 && r->seq[i].n_q == 1 && r->seq[i].row == k->seq[i].row);
+		for (uint32_t row = 0; row < n; row++)
+			check_row(k, pool, i, a->listed ? a->ids[i * ROOM + row] : row, packed[i],
+			          pages + row / PAGE * sh->page_bytes, row % PAGE);
+		for (size_t at = 0; at < PAGES * sh->page_bytes; at++) {
+			const size_t row = at / sh->page_bytes * PAGE + at % sh->page_bytes / row_bytes % PAGE;
+
+			if (row >= n && pages[at] != 0xff)
+				ck_abort_msg("%s: sequence %u: row %zu was written, of %u", k->c.on->name, i, row, n);
+		}
+	}
+	check_attention(k, r);
+}
+
+START_TEST(rows)
+{
+	static struct asked a;
+	struct code_case k;
+
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		code_init(&k, (_i * 7 + 1) % CODE_SHAPES, _i % CODE_FORMS, SEQS, lengths);
+		if (code_on(&k, b)) {
+			const size_t each = PAGES * k.c.sh.page_bytes;
+			uint8_t *pool = code_pool(&k);
+
+			for (uint32_t i = 0; i < SEQS; i++)
+				code_make_up(&k, pool, i, packed[i]);
+			code_pool_to(&k, pool);
+			for (int listed = 0; listed < 2; listed++) {
+				struct rebuilt all, one;
+
+				ask(&a, listed);
+				all = run(&k, &a, 0, SEQS, 1);
+				check_rebuilt(&k, pool, &a, &all);
+				one = run(&k, &a, 3, 1, 2); /* in other company */
+				ck_assert_msg(!memcmp(one.pool, all.pool + 3 * each, each), "%s: company shows", b->name);
+				free(all.pool);
+				free(one.pool);
+			}
+			free(pool);
+			code_off(&k);
+		}
+		code_deinit(&k);
+	}
+}
+END_TEST
+
+/* All packed tokens where they were; and nothing else is touched. */
+START_TEST(in_place)
+{
+	struct code_case k;
+
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		code_init(&k, (_i * 5 + 2) % CODE_SHAPES, _i % CODE_FORMS, SEQS, lengths);
+		if (code_on(&k, b)) {
+			const size_t bytes = k.c.pool_pages * k.c.sh.page_bytes;
+			uint8_t *pool = code_pool(&k), *now;
+			struct skv_batch batch = code_batch(&k, 0, SEQS, packed, nothing);
+			struct skv_rebuilt to = {.pool = NULL};
+			struct skv_work w;
+
+			for (uint32_t i = 0; i < SEQS; i++)
+				code_make_up(&k, pool, i, packed[i]);
+			code_pool_to(&k, pool);
+			w = case_work(&k.c, 2);
+			b->kern->rebuild(&k.sh[0], &batch, NULL, &to, &w);
+			case_work_done(&k.c, &w);
+			now = code_pool(&k);
+			for (uint32_t i = 0; i < SEQS; i++)
+				for (uint32_t p = k.layer[0].codec.first / PAGE; p < packed[i] / PAGE; p++) {
+					const size_t at = skv_pte_id(k.c.table[i][p]) * k.c.sh.page_bytes;
+
+					for (uint32_t slot = 0; slot < PAGE; slot++)
+						check_row(&k, pool, i, p * PAGE + slot, packed[i], now + at, slot);
+					memcpy(now + at, pool + at, k.c.sh.page_bytes);
+				}
+			ck_assert_msg(!memcmp(now, pool, bytes), "%s: more was written", b->name);
+			free(pool);
+			free(now);
+			code_off(&k);
+		}
+		code_deinit(&k);
+	}
+}
+END_TEST
+
+/* What was packed a moment ago comes back, but for rounding, where the code keeps all there is. */
+START_TEST(there_and_back)
+{
+	enum { FORM = 7, LEN = 112 };
+	const uint32_t len[] = {LEN}, none[] = {0}, all[] = {LEN};
+	struct code_case k;
+
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		code_init(&k, _i, FORM, 1, len);
+		struct ref_codec *c = &k.layer[0].codec;
+		const uint32_t d = ref_dims(c);
+
+		for (uint32_t l = 0; l < CODE_LAYERS; l++) { /* z is x, as far as width goes */
+			struct ref_codec *each = &k.layer[l].codec;
+
+			free(each->gate);
+			free(each->up);
+			each->gate = each->up = NULL;
+			each->hidden = 0;
+			free(each->down);
+			each->down = calloc(each->width * d, sizeof *each->down);
+			memset(each->out, 0, d * each->width * sizeof *each->out);
+			for (uint32_t e = 0; e < each->width; e++)
+				each->down[e * d + e] = each->out[e * each->width + e] = 1;
+		}
+		if (code_on(&k, b)) {
+			struct skv_batch batch = code_batch(&k, 0, 1, none, all);
+			struct skv_rebuilt to = {.pool = NULL};
+			struct skv_work w = case_work(&k.c, 1);
+			uint8_t *now;
+
+			b->kern->pack(k.sh, CODE_LAYERS, &batch, &w);
+			batch = code_batch(&k, 0, 1, all, none);
+			b->kern->rebuild(&k.sh[0], &batch, NULL, &to, &w);
+			case_work_done(&k.c, &w);
+			now = code_pool(&k);
+			for (uint32_t t = c->first; t < LEN; t++)
+				for (uint32_t e = 0; e < c->width && e < c->dim; e++) {
+					const size_t page = skv_pte_id(k.c.table[0][t / PAGE]) * k.c.sh.page_bytes;
+					const size_t at = (t % PAGE * c->dim + e) * skv_dtype_bytes(c->dtype);
+					const double is = ref_load(c->dtype, now + page + at);
+					const double was = k.c.k[0][(size_t)t * d / 2 + e];
+
+					if (fabs(is - was) > 24 * rounding(SKV_BF16)) /* numbers are below 6 */
+						ck_abort_msg("%s: token %u, element %u: %g came back as %g", b->name, t, e,
+						             was, is);
+				}
+			free(now);
+			code_off(&k);
+		}
+		code_deinit(&k);
+	}
+}
+END_TEST
+
+/* ---- far out --------------------------------------------------------------------------------- */
+
+/* One page has all records, again and again, so a sequence may be as long as there are tokens. */
+START_TEST(far_positions)
+{
+	enum { LAST = 1 << 24, N = 40 };
+	static const int forms[] = {2, 4};
+	const uint32_t len[] = {64};
+
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		struct code_case k;
+
+		code_init(&k, (_i * 5) % CODE_SHAPES, forms[_i % 2], 1, len);
+		const struct ref_codec *c = &k.layer[0].codec;
+		k.stride = LAST / PAGE;
+		for (uint32_t l = 0; l < CODE_LAYERS; l++) {
+			struct code_layer *y = &k.layer[l];
+
+			y->codes[0] = realloc(y->codes[0], k.stride * sizeof(skv_pte));
+			y->refs[0] = realloc(y->refs[0], k.stride * sizeof(skv_pte));
+			for (uint32_t p = 1; p < k.stride; p++) {
+				y->codes[0][p] = y->codes[0][0];
+				y->refs[0][p] = y->refs[0][0];
+			}
+		}
+		if (code_on(&k, b)) {
+			const uint32_t coded[] = {LAST - PAGE}, none[] = {0};
+			const size_t bytes = 3 * k.c.sh.page_bytes;
+			uint8_t *pool = code_pool(&k), *got = malloc(bytes);
+			uint32_t ids[N], count = N;
+			struct skv_rebuilt to = {.pool = case_to(&k.c, NULL, bytes), .pages = 3};
+			struct skv_batch batch;
+			struct skv_work w;
+
+			for (uint32_t t = 0; t < 10 * PAGE * PAGE; t++) /* more than a page has */
+				code_make_up_record(&k, pool, 0, t, LAST / c->stride);
+			code_pool_to(&k, pool);
+			for (uint32_t i = 0; i < N; i++)
+				ids[i] = i + 1 < N ? (uint32_t)((uint64_t)(coded[0] - 64) * (i + 1) / N) + rnd_below(64)
+				                   : coded[0] - 1;
+			k.seq[0].len = k.c.max_len = LAST;
+			batch = code_batch(&k, 0, 1, coded, none);
+			to.seq = case_to(&k.c, NULL, sizeof *to.seq);
+			to.table = case_to(&k.c, NULL, 3 * sizeof *to.table);
+			struct skv_list list = {.rows = 1, .stride = N, .most = N, .ids = case_to(&k.c, ids, sizeof ids),
+			                        .count = case_to(&k.c, &count, sizeof count)};
+			w = case_work(&k.c, 1);
+			b->kern->rebuild(&k.sh[0], &batch, &list, &to, &w);
+			case_work_done(&k.c, &w);
+			case_from(&k.c, got, to.pool, bytes);
+			for (uint32_t i = 0; i < N; i++)
+				check_row(&k, pool, 0, ids[i], coded[0], got + i / PAGE * k.c.sh.page_bytes, i % PAGE);
+			free(pool);
+			free(got);
+			code_off(&k);
+		}
+		code_deinit(&k);
+	}
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("rebuild");
+	TCase *tc = tcase_create("all");
+	int failed, cases = rnd_hurried() ? 3 : 2 * CODE_FORMS;
+
+	if (case_begin("test-decompress") == CASE_LACKS_DEVICE)
+		return EXIT_FAILURE;
+	suite_add_tcase(suite, tc);
+	tcase_set_timeout(tc, 120);
+	tcase_add_loop_test(tc, rows, 0, cases);
+	tcase_add_loop_test(tc, in_place, 0, rnd_hurried() ? 1 : CODE_FORMS);
+	tcase_add_loop_test(tc, there_and_back, 0, rnd_hurried() ? 1 : CODE_SHAPES);
+	tcase_add_loop_test(tc, far_positions, 0, rnd_hurried() ? 1 : 6);
+
+	SRunner *runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/unit/kernels/test-prefill-sparse.c - attention of prompts that see a part of what came before, with lists made here: against
+ * prefill.c on every backend; that dense rows are the dense kernel's, and that neither how a prompt is cut, nor the
+ * company, nor threads, nor a step that is repeated change a bit.
+ */
+#include "tests/support/prefill-case.h"
+#include "tests/ref/attention.h"
+#include <check.h>
+#include <math.h>
+#include <string.h>
+
+/* What rows see, lists included: these are the same whenever they are asked for. */
+struct method {
+	struct skv_sparse sp; /* without lists */
+	uint32_t rows, unit;  /* of lists; rows 0: none */
+	bool more, mapped;
+	uint8_t map[SKV_MAX_HEADS];
+	uint64_t seed;
+};
+
+/* ---- methods --------------------------------------------------------------------------------- */
+
+static struct method streaming(void)
+{
+	return (struct method){.sp = {.tile = 16u << rnd_below(4), .sinks = rnd_below(2) * rnd_below(100),
+	                              .window = 1 + rnd_below(rnd_below(2) ? 150 : 20)}};
+}
+
+static struct method hip(const struct skv_shape *sh)
+{
+	return (struct method){.sp = {.tile = 64, .sinks = 64 * rnd_below(3), .window = 64 * rnd_below(3), .by_tile = true,
+	                              .kept_rows = 1},
+	                       .rows = sh->n_heads, .unit = 8};
+}
+
+static struct method minference(const struct skv_shape *sh)
+{
+	return (struct method){.sp = {.tile = 64, .by_tile = true, .segment = 128u << rnd_below(2),
+	                              .kept_rows = SKV_MINFERENCE_ROWS},
+	                       .rows = sh->n_heads, .unit = 64, .more = true};
+}
+
+static struct method kascade(const struct skv_shape *sh)
+{
+	struct method m = {.sp = {.tile = skv_kascade_tile(sh->n_heads / sh->n_kv_heads), .by_tile = true, .kept_rows = 1},
+	                   .rows = sh->n_kv_heads, .unit = 1, .mapped = rnd_below(2)};
+
+	for (uint32_t h = 0; h < sh->n_kv_heads; h++)
+		m.map[h] = (uint8_t)rnd_below(sh->n_kv_heads);
+	return m;
+}
+
+static struct method method_of(int which, const struct skv_shape *sh)
+{
+	struct method m = which == 0   ? streaming()
+	                  : which == 1 ? hip(sh)
+	                  : which == 2 ? minference(sh)
+	                               : kascade(sh);
+	const uint32_t correct = rnd_below(6);
+
+	m.seed = rnd64();
+	if (correct) {
+		m.sp.gamma = m.sp.segment ? 32u << rnd_below(5) : 2u << rnd_below(8);
+		m.sp.delta = correct > 1;
+	}
+	return m;
+}
+
+/* One in `one_in` of all (sequence, tile, list, unit). */
+static bool drawn(const struct method *m, uint64_t i, uint64_t x, uint64_t row, uint64_t u, uint32_t one_in)
+{
+	const uint64_t parts[] = {i, x, row, u};
+	uint64_t h = m->seed;
+
+	for (int k = 0; k < 4; k++) {
+		h = (h ^ parts[k]) * 0xd6e8feb86659fd93u;
+		h ^= h >> 32;
+	}
+	return h % one_in == 0;
+}
+
+/* Units and single tokens that are listed for the tile at x lie between the sinks and the window. */
+static bool lists_unit(const struct method *m, uint32_t i, uint32_t x, uint32_t row, uint32_t u)
+{
+	return m->rows && u * m->unit >= m->sp.sinks && (u + 1) * m->unit + m->sp.window <= x && drawn(m, i, x, row, u, 3);
+}
+
+static bool lists_token(const struct method *m, uint32_t i, uint32_t x, uint32_t row, uint32_t t)
+{
+	return m->more && t >= m->sp.sinks && t + m->sp.window < x && !lists_unit(m, i, x, row, t / m->unit) &&
+	       drawn(m, i, x, row + 1000, t, 5);
+}
+
+struct viewer {
+	const struct method *m;
+	const struct skv_shape *sh;
+	uint32_t i;
+};
+
+static void see(const void *ctx, uint32_t p, uint32_t head, bool *visible)
+{
+	const struct viewer *v = ctx;
+	const struct method *m = v->m;
+	const uint32_t x = p / m->sp.tile * m->sp.tile, h = head / (v->sh->n_heads / v->sh->n_kv_heads);
+	const uint32_t row = m->rows == v->sh->n_kv_heads ? (m->mapped ? m->map[h] : h) : head;
+
+	for (uint32_t t = 0; t <= p; t++)
+		visible[t] = t < m->sp.sinks || (m->sp.by_tile ? t + m->sp.window >= x : t + m->sp.window > p) ||
+		             (m->rows && lists_unit(m, v->i, x, row, t / m->unit)) || lists_token(m, v->i, x, row, t);
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+typedef bool lists_fn(const struct method *, uint32_t i, uint32_t x, uint32_t row, uint32_t u);
+
+/* The call's lists. */
+static struct skv_tiles list(struct kernel_case *c, const struct calls *a, const struct method *m, uint32_t unit,
+                             lists_fn *lists)
+{
+	struct skv_tiles t = {.rows = m->rows, .unit = unit, .mapped = m->mapped,
+	                      .tiles = skv_tiles_most(a->batch.max_q, m->sp.tile) + rnd_below(2),
+	                      .stride = c->max_len / unit + 1 + rnd_below(3)};
+	const size_t n = tiles_number(a, &t);
+
+	memcpy(t.map, m->map, sizeof t.map);
+	t.ids = malloc(n * t.stride * sizeof *t.ids);
+	t.count = calloc(n, sizeof *t.count);
+	memset(t.ids, 0xff, n * t.stride * sizeof *t.ids);
+	for (uint32_t s = 0; s < a->batch.n; s++) {
+		const uint32_t first = (a->seq[s].len - a->seq[s].n_q) / m->sp.tile, last = (a->seq[s].len - 1) / m->sp.tile;
+		for (uint32_t x = first; x <= last; x++)
+			for (uint32_t row = 0; row < t.rows; row++) {
+				const size_t at = ((size_t)s * t.tiles + x - first) * t.rows + row;
+				for (uint32_t u = 0; u * unit < x * m->sp.tile; u++)
+					if (lists(m, a->of[s], x * m->sp.tile, row, u))
+						t.ids[at * t.stride + t.count[at]++] = u;
+			}
+	}
+	struct skv_tiles there = tiles_to(c, a, &t);
+	tiles_free(&t);
+	return there;
+}
+
+static size_t floats_of(const struct kernel_case *c)
+{
+	return (size_t)c->rows * c->sh.n_heads * c->sh.head_dim;
+}
+
+static void run_call(struct kernel_case *c, const struct calls *a, const struct skv_sparse *sp, const void *q, void *out,
+                     int threads)
+{
+	struct skv_work w = calls_work(a, c, sp, threads);
+
+	c->on->kern->keep_queries(&c->sh, &a->batch, q, sp, &w);
+	c->on->kern->prefill_sparse(&c->sh, &a->batch, q, out, sp, &w);
+	case_work_done(c, &w);
+}
+
+/* All rows, in calls of `step` rows each. */
+static float *run(struct kernel_case *c, const struct method *m, uint32_t step, int threads, bool in_place)
+{
+	const size_t bytes = case_rows_bytes(c, floats_of(c));
+	void *q = case_rows_to(c, c->q, floats_of(c)), *out = in_place ? q : case_to(c, NULL, bytes);
+	float *result = malloc(floats_of(c) * sizeof *result);
+	struct skv_sparse sp = m->sp;
+	struct skv_tiles units, more;
+	struct calls a;
+
+	calls_begin(&a, c, step);
+	while (calls_next(&a, c)) {
+		if (m->rows) {
+			units = list(c, &a, m, m->unit, lists_unit);
+			sp.units = &units;
+		}
+		if (m->more) {
+			more = list(c, &a, m, 1, lists_token);
+			sp.more = &more;
+		}
+		run_call(c, &a, &sp, q, out, threads);
+		if (!in_place && !rnd_below(3)) /* a step that is repeated */
+			run_call(c, &a, &sp, q, out, threads);
+	}
+	case_rows_from(c, result, out, floats_of(c));
+	return result;
+}
+
+static void same_bits(const struct kernel_case *c, const float *was, float *is, const char *what)
+{
+	const size_t row = (size_t)c->sh.n_heads * c->sh.head_dim;
+
+	for (uint32_t i = 0; i < c->n; i++)
+		for (uint32_t x = 0; x < c->seq[i].n_q; x++) {
+			const size_t at = (c->seq[i].row + x) * row;
+			ck_assert_msg(!memcmp(was + at, is + at, row * sizeof *is), "%s: row %u of a prompt of %u from %u: other bits %s",
+			              c->on->name, c->seq[i].prompt + x, c->seq[i].n_q, c->seq[i].prompt, what);
+		}
+	free(is);
+}
+
+/* Dense rows are the dense kernel's. */
+static void check_dense(struct kernel_case *c, const struct method *m, const float *out)
+{
+	const size_t row = (size_t)c->sh.n_heads * c->sh.head_dim;
+	void *there = case_to(c, NULL, case_rows_bytes(c, floats_of(c)));
+	float *dense = malloc(floats_of(c) * sizeof *dense);
+	struct skv_work w = case_work(c, 1);
+
+	c->on->kern->prefill_dense(&c->sh, &c->batch, case_rows_to(c, c->q, floats_of(c)), there, &w);
+	case_work_done(c, &w);
+	case_rows_from(c, dense, there, floats_of(c));
+	for (uint32_t i = 0; i < c->n; i++)
+		for (uint32_t x = 0; x < c->seq[i].n_q; x++) {
+			const uint32_t p = c->seq[i].prompt + x;
+			const size_t at = (c->seq[i].row + x) * row;
+			if (skv_row_dense(&c->seq[i], &m->sp, p))
+				ck_assert_msg(!memcmp(dense + at, out + at, row * sizeof *out), "%s: dense row %u is another",
+				              c->on->name, p);
+		}
+	free(dense);
+}
+
+static void reference(const struct kernel_case *c, const struct test_backend *b, const struct method *m, double *out)
+{
+	float *q = case_q(c, b);
+
+	for (uint32_t i = 0; i < c->n; i++) {
+		const struct ref_rows r = prompts_ref(c, i, q);
+		const struct ref_correct correct = {.gamma = m->sp.gamma, .delta = m->sp.delta, .dense = c->seq[i].dense,
+		                                    .segment = m->sp.segment};
+		const struct viewer v = {.m = m, .sh = &c->sh, .i = i};
+		ref_prompt(&r, &correct, see, &v, out + (size_t)c->seq[i].row * c->sh.n_heads * c->sh.head_dim);
+		free((void *)r.there);
+	}
+	free(q);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+/* With a correction some prompts have a dense tail, whatever gamma: others would be dense as a whole. */
+static void prepare(struct kernel_case *c, const struct method *m)
+{
+	prompts_init(c, &m->sp);
+	for (uint32_t i = 0; m->sp.gamma && i < c->n; i++)
+		if (rnd_below(3))
+			c->seq[i].dense = rnd_below(8) ? c->seq[i].prompt + rnd_below(c->seq[i].n_q) : 0;
+}
+
+static void check(struct kernel_case *c, const struct method *m, double tolerance, bool devices)
+{
+	const size_t floats = floats_of(c);
+	double *ref = malloc(floats * sizeof *ref);
+	int rounded = -1; /* how q was when the reference was computed */
+
+	prepare(c, m);
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		if (!b->kern->prefill_sparse || (b->device && !devices) || !case_load(c, b))
+			continue;
+		float *out = run(c, m, STEP_WHOLE, 1, false);
+		if (rounded != case_rounds_q(c, b))
+			reference(c, b, m, ref);
+		rounded = case_rounds_q(c, b);
+		/* a difference is of two more rows */
+		case_compare(b->name, out, ref, floats, (m->sp.delta ? 3 : 1) * case_tolerance(c, b, tolerance), 0);
+		if (devices) {
+			check_dense(c, m, out);
+			same_bits(c, out, run(c, m, STEP_WHOLE, 2, true), "on 2 threads, in the place of q");
+			same_bits(c, out, run(c, m, STEP_RANDOM, 3, false), "when cut");
+			same_bits(c, out, run(c, m, STEP_RANDOM, 1, true), "when cut, in the place of q");
+			same_bits(c, out, run(c, m, 17, 1, false), "when cut into 17 rows each");
+		}
+		free(out);
+		case_off(c);
+	}
+	free(ref);
+}
+
+START_TEST(any_method)
+{
+	struct kernel_case c;
+	rnd_state += (uint64_t)_i;
+	prompts_make(&c, _i % CASE_SHAPES, 340);
+	const struct method m = method_of(_i % 4, &c.sh);
+	check(&c, &m, 3e-5, true);
+	case_deinit(&c);
+}
+END_TEST
+
+/* Row after row. */
+START_TEST(one_by_one)
+{
+	struct kernel_case c;
+	rnd_state += (uint64_t)_i;
+	prompts_make(&c, _i % CASE_SHAPES, 130);
+	const struct method m = method_of(_i % 4, &c.sh);
+	prepare(&c, &m);
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		if (!b->kern->prefill_sparse || !case_load(&c, b))
+			continue;
+		float *out = run(&c, &m, STEP_WHOLE, 1, false);
+		same_bits(&c, out, run(&c, &m, 1, 1, rnd_below(2)), "row by row");
+		free(out);
+		case_off(&c);
+	}
+	case_deinit(&c);
+}
+END_TEST
+
+/* A NaN in token t shows in the rows that see it, or whose speakers do, and on the host in no other. */
+START_TEST(nothing_reaches_back)
+{
+	struct kernel_case c;
+	rnd_state += (uint64_t)_i;
+	prompts_make(&c, _i % CASE_SHAPES, 200);
+	for (uint32_t i = 0; i < c.n; i++) {
+		const size_t at = (size_t)rnd_below(c.seq[i].len) * c.sh.n_kv_heads * c.sh.head_dim +
+		                  rnd_below(c.sh.n_kv_heads * c.sh.head_dim);
+		const bool v = rnd_below(2);
+		(v ? c.v : c.k)[i][at] = (v ? c.v_in : c.k_in)[i][at] = NAN;
+	}
+	const struct method m = method_of(_i % 4, &c.sh);
+	check(&c, &m, 3e-5, false);
+	case_deinit(&c);
+}
+END_TEST
+
+/*
+ * Delta Attention's Lemma 1: of a row that sees its top k, dense - sparse is what the tail adds to the dense output, but for
+ * T / (H + T) max |v| over the head; H and T are the sums of exp(score) of head and tail.
+ */
+static void check_lemma(const struct kernel_case *c, const struct ref_rows *r, const bool *head, const float *dense,
+                        const float *sparse, double tolerance)
+{
+	const uint32_t n = r->to;
+	double *weight = malloc(n * sizeof *weight), *out = malloc(r->dim * sizeof *out);
+
+	for (uint32_t h = 0; h < r->n_heads; h++, head += n) {
+		double missed = 0; /* T / (H + T) */
+		ref_row(r, n - 1, h, NULL, NULL, out, weight);
+		for (uint32_t t = 0; t < n; t++)
+			missed += head[t] ? 0 : weight[t];
+		for (uint32_t d = 0; d < r->dim; d++) {
+			double most = 0, tail = 0;
+			for (uint32_t t = 0; t < n; t++) {
+				const double v = r->v[((size_t)t * r->n_heads + h) * r->dim + d];
+				most = head[t] && fabs(v) > most ? fabs(v) : most;
+				tail += head[t] ? 0 : weight[t] * v;
+			}
+			const double rest = fabs(dense[h * r->dim + d] - sparse[h * r->dim + d] - tail);
+			if (rest > missed * most + tolerance)
+				ck_abort_msg("%s: head %u, element %u: off by %g, at most %g", c->on->name, h, d, rest,
+				             missed * most);
+		}
+	}
+	free(weight);
+	free(out);
+}
+
+/* One row of a prompt, of token 256; each head sees the best k tokens before it, and itself. */
+static void lemma_on(struct kernel_case *c, uint32_t k)
+{
+	const uint32_t n = c->seq[0].len, heads = c->sh.n_heads, floats = heads * c->sh.head_dim;
+	const struct skv_tiles lists = {.rows = heads, .tiles = 1, .stride = n, .unit = 1,
+	                                .ids = malloc(heads * n * sizeof(uint32_t)), .count = calloc(heads, sizeof(uint32_t))};
+	float *q = case_q(c, c->on), *out[2] = {malloc(floats * sizeof(float)), malloc(floats * sizeof(float))};
+	const struct ref_rows r = prompts_ref(c, 0, q);
+	bool *head = calloc(heads * n, sizeof *head);
+	double *weight = malloc(n * sizeof *weight);
+	struct calls a;
+
+	calls_begin(&a, c, STEP_WHOLE);
+	calls_next(&a, c);
+	for (uint32_t h = 0; h < heads; h++) {
+		ref_tile_weights(&r, n - 1, h, weight);
+		ref_mark_topk(weight, n - 1, k, 0, NULL, head + h * n);
+		head[h * n + n - 1] = true;
+		for (uint32_t t = 0; t + 1 < n; t++)
+			if (head[h * n + t])
+				lists.ids[h * n + lists.count[h]++] = t;
+	}
+	for (int sparse = 0; sparse < 2; sparse++) {
+		const struct skv_tiles there = tiles_to(c, &a, &lists);
+		const struct skv_sparse sp = {.tile = 128, .by_tile = true, .units = sparse ? &there : NULL,
+		                              .sinks = sparse ? 0 : n};
+		void *to = case_to(c, NULL, case_rows_bytes(c, floats));
+		run_call(c, &a, &sp, case_rows_to(c, c->q, floats), to, 1);
+		case_rows_from(c, out[sparse], to, floats);
+	}
+	check_lemma(c, &r, head, out[0], out[1], 2 * case_tolerance(c, c->on, 3e-5));
+	free(lists.ids);
+	free(lists.count);
+	free(q);
+	free(out[0]);
+	free(out[1]);
+	free((void *)r.there);
+	free(head);
+	free(weight);
+}
+
+START_TEST(lemma)
+{
+	const uint32_t len[] = {257}, n_q[] = {1};
+	struct kernel_case c;
+	rnd_state += (uint64_t)_i;
+	case_init(&c, (uint32_t)_i % 3, 3, 3, 64, 1, len, n_q);
+	prompts_init(&c, &(struct skv_sparse){0});
+	for (size_t x = 0; x < floats_of(&c); x++)
+		c.q[x] *= (float)(1 << rnd_below(4));
+	for (const struct test_backend *b = case_backends(); b->kern; b++) {
+		if (!b->kern->prefill_sparse || !case_load(&c, b))
+			continue;
+		lemma_on(&c, 1 + rnd_below(128));
+		case_off(&c);
+	}
+	case_deinit(&c);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("sparse");
+	TCase *tc = tcase_create("all");
+	int failed, cases = rnd_hurried() ? 4 : CASE_SHAPES;
+
+	if (case_begin("test-prefill-sparse") == CASE_LACKS_DEVICE)
+		return EXIT_FAILURE;
+	suite_add_tcase(suite, tc);
+	tcase_set_timeout(tc, 120);
+	tcase_add_loop_test(tc, any_method, 0, cases);
+	tcase_add_loop_test(tc, one_by_one, 0, cases / 4);
+	tcase_add_loop_test(tc, nothing_reaches_back, 0, cases / 2);
+	tcase_add_loop_test(tc, lemma, 0, 6);
+
+	SRunner *runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,632 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The policies as built: how they plan, what their hooks ask for, which parameters they refuse. */
+#include <math.h>
+
+#include "tests/support/policy-file.h"
+#include "tests/support/random.h"
+
+/* The least and the most that a model may have. */
+static const struct skv_model smallest = {
+        .size = sizeof(smallest), .n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 16,
+        .max_tokens = 1, .n_ranks = 1, .name = "smallest",
+};
+static const struct skv_model deepest = {
+        .size = sizeof(deepest), .n_layers = SKV_MAX_LAYERS, .n_heads = 8, .n_kv_heads = 8, .head_dim = 128,
+        .max_tokens = SKV_MAX_TOKENS, .n_ranks = 1, .name = "deepest",
+};
+
+/* ---- the policies ---------------------------------------------------------------------------- */
+
+static const char *const names[] = {"full",  "streaming", "adakv", "delta", "deltakv", "h2o", "kascade", "kivi", "lessismore",
+                                    "omnikv", "palu", "pyramidkv", "quest", "raas", "rkv", "snapkv", "tidal", "template"};
+
+START_TEST(loads_with_its_name)
+{
+	char path[512];
+
+	snprintf(path, sizeof(path), "%s/policies/.libs/%s.so", SKV_BUILDDIR, names[_i]);
+	ck_assert_str_eq(policy(path)->name, names[_i]);
+	ck_assert_int_eq(skv_policy_check(policy(path), err, sizeof(err)), 0);
+	ck_assert_int_eq(skv_policy_rehearse(policy(path), NULL, &reference, err, sizeof(err)), 0);
+	ck_assert_int_eq(skv_policy_rehearse(policy(path), NULL, &deepest, err, sizeof(err)), 0);
+}
+END_TEST
+
+/*
+ * All plans in short: d dense, s dense and selects, w window, pN and tN what layer N selected; with evidence of each kv
+ * head k, of each q head q; z packs.
+ */
+static const char *plans_of(const char *path, const char *spec, const struct skv_model *m)
+{
+	static char text[4 * SKV_MAX_LAYERS];
+	struct skv_plan plans[SKV_MAX_LAYERS];
+	const struct skv_policy *p = policy(path);
+	static _Alignas(16) char config[131072];
+	size_t at = 0;
+
+	ck_assert_uint_le(p->config_size, sizeof(config));
+	ck_assert_msg(skv_spec_parse(p, spec, m, config, err, sizeof(err)) == 0, "%s", err);
+	ck_assert_msg(skv_policy_plan(p, config, m, plans, err, sizeof(err)) == 0, "%s", err);
+	ck_assert_msg(skv_policy_rehearse(p, spec, m, err, sizeof(err)) == 0, "%s", err);
+	for (uint32_t l = 0; l < m->n_layers; l++) {
+		const struct skv_plan *q = &plans[l];
+
+		if (q->attend == SKV_ATTEND_DENSE)
+			at += (size_t)sprintf(text + at, q->scores ? "s" : "d");
+		else if (q->attend == SKV_ATTEND_WINDOW)
+			at += (size_t)sprintf(text + at, "w");
+		else
+			at += (size_t)sprintf(text + at, "%c%u", q->attend == SKV_ATTEND_PAGES ? 'p' : 't',
+			                      q->source);
+		if (q->scores && q->sharing != SKV_SHARE_ALL_HEADS)
+			at += (size_t)sprintf(text + at, q->sharing == SKV_SHARE_KV_HEAD ? "k" : "q");
+		if (q->compress.kind)
+			at += (size_t)sprintf(text + at, "z");
+		at += (size_t)sprintf(text + at, l + 1 < m->n_layers ? " " : "");
+	}
+	return text;
+}
+
+START_TEST(plans)
+{
+	ck_assert_str_eq(plans_of(POLICY("full"), "full", &reference), "d d d d d d d d d d d d d d d d");
+
+	ck_assert_str_eq(plans_of(POLICY("streaming"), "streaming?budget=0.25&dense=2", &reference),
+	                 "d d w w w w w w w w w w w w w w");
+	ck_assert_str_eq(plans_of(POLICY("streaming"), "streaming", &reference),
+	                 "w w w w w w w w w w w w w w w w");
+
+	ck_assert_str_eq(plans_of(POLICY("delta"), "delta?budget=0.25&layers=2,7,12", &reference),
+	                 "d d s p2 p2 p2 p2 s p7 p7 p7 p7 s p12 p12 p12");
+	ck_assert_str_eq(plans_of(POLICY("delta"), "delta?layers=4,5&dense=3", &reference),
+	                 "d d d d s s p5 p5 p5 p5 p5 p5 p5 p5 p5 p5");
+	ck_assert_str_eq(plans_of(POLICY("delta"), "delta?layers=0&dense=2", &reference),
+	                 "s d p0 p0 p0 p0 p0 p0 p0 p0 p0 p0 p0 p0 p0 p0");
+	ck_assert_str_eq(plans_of(POLICY("delta"), "delta", &reference),
+	                 "d d s p2 p2 p2 p2 s p7 p7 p7 p7 s p12 p12 p12");
+	ck_assert_str_eq(plans_of(POLICY("delta"), "delta?dense=16", &reference),
+	                 "d d d d d d d d d d d d d d d d");
+	ck_assert_str_eq(plans_of(POLICY("delta"), "delta?dense=14", &reference),
+	                 "d d d d d d d d d d d d d d s s");
+	ck_assert_str_eq(plans_of(POLICY("delta"), "delta?dense=0", &smallest), "s");
+	ck_assert_str_eq(plans_of(POLICY("delta"), "delta", &smallest), "d");
+
+	ck_assert_str_eq(plans_of(POLICY("omnikv"), "omnikv?layers=2,7,12&more=0", &reference),
+	                 "d d s t2 t2 t2 t2 s t7 t7 t7 t7 s t12 t12 t12");
+	ck_assert_str_eq(plans_of(POLICY("omnikv"), "omnikv", &reference),
+	                 "d d s d t2 t2 t2 s d t7 t7 t7 s d t12 t12");
+	ck_assert_str_eq(plans_of(POLICY("omnikv"), "omnikv?layers=0,1&dense=3&more=2", &reference),
+	                 "s s d d t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1");
+	ck_assert_str_eq(plans_of(POLICY("omnikv"), "omnikv?dense=0", &smallest), "s");
+
+	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv?layers=2,7,12", &reference),
+	                 "d d s t2z t2z t2z t2z s t7z t7z t7z t7z s t12z t12z t12z");
+	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv?layers=4&dense=3&stride=0&near=0&bits=4", &reference),
+	                 "d d d d s t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z");
+	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv?layers=4&dense=3&full_bits=2&block=16", &reference),
+	                 "dz dz dz dz sz t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z");
+	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv", &smallest), "d");
+
+	ck_assert_str_eq(plans_of(POLICY("kivi"), "kivi?dense=2&bits=2", &reference),
+	                 "d d dz dz dz dz dz dz dz dz dz dz dz dz dz dz");
+	ck_assert_str_eq(plans_of(POLICY("kivi"), "kivi", &smallest), "dz");
+
+	ck_assert_str_eq(plans_of(POLICY("palu"), "palu?dense=2&bits=4", &reference),
+	                 "d d dz dz dz dz dz dz dz dz dz dz dz dz dz dz");
+	ck_assert_str_eq(plans_of(POLICY("palu"), "palu", &smallest), "dz");
+
+	ck_assert_str_eq(plans_of(POLICY("kascade"), "kascade?layers=0,1,2,7,12", &reference),
+	                 "sk t1k t2k t2 t2 t2 t2 t7k t7 t7 t7 t7 t12k t12 t12 t12");
+	ck_assert_str_eq(plans_of(POLICY("kascade"), "kascade:dense-anchors?layers=0,2,7,12", &reference),
+	                 "sk t0 sk t2 t2 t2 t2 sk t7 t7 t7 t7 sk t12 t12 t12");
+	ck_assert_str_eq(plans_of(POLICY("kascade"), "kascade:shared?layers=3", &reference),
+	                 "d d d t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3");
+	ck_assert_str_eq(plans_of(POLICY("kascade"), "kascade:shared-dense-anchors", &reference),
+	                 "s t0 s t2 t2 t2 s t6 t6 s t9 t9 t9 s t13 t13");
+	ck_assert_str_eq(plans_of(POLICY("kascade"), "kascade", &smallest), "sk");
+
+	ck_assert_str_eq(plans_of(POLICY("tidal"), "tidal", &reference),
+	                 "d d sq t2 t2 t2 sq t6 t6 t6 t6 t6 t6 t6 t6 t6");
+	ck_assert_str_eq(plans_of(POLICY("tidal"), "tidal?layers=1&dense=4", &reference),
+	                 "d sq d d t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1");
+	ck_assert_str_eq(plans_of(POLICY("tidal"), "tidal?dense=9", &reference),
+	                 "d d d d d d d d d sq t9 t9 t9 t9 t9 t9");
+	ck_assert_str_eq(plans_of(POLICY("tidal"), "tidal", &smallest), "d");
+	ck_assert_str_eq(plans_of(POLICY("lessismore"), "lessismore", &reference),
+	                 "d d sq t2 t2 t2 sq t6 t6 t6 t6 t6 t6 t6 t6 t6");
+	ck_assert_str_eq(plans_of(POLICY("lessismore"), "lessismore?layers=5&dense=1", &reference),
+	                 "d d d d d sq t5 t5 t5 t5 t5 t5 t5 t5 t5 t5");
+
+	ck_assert_str_eq(plans_of(POLICY("quest"), "quest:shared?dense=13", &reference),
+	                 "d d d d d d d d d d d d d p13 p14 p15");
+	ck_assert_str_eq(plans_of(POLICY("quest"), "quest:sglang?budget=0.7&dense=15", &reference),
+	                 "d d d d d d d d d d d d d d d p15");
+	ck_assert_str_eq(plans_of(POLICY("quest"), "quest", &reference),
+	                 "d d p2q p3q p4q p5q p6q p7q p8q p9q p10q p11q p12q p13q p14q p15q");
+	ck_assert_str_eq(plans_of(POLICY("quest"), "quest", &smallest), "d");
+	ck_assert_str_eq(plans_of(POLICY("quest"), "quest?dense=0", &smallest), "p0q");
+
+	ck_assert_str_eq(plans_of(POLICY("h2o"), "h2o?dense=13", &reference), "d d d d d d d d d d d d d sk sk sk");
+	ck_assert_str_eq(plans_of(POLICY("h2o"), "h2o", &smallest), "sk");
+	ck_assert_str_eq(plans_of(POLICY("snapkv"), "snapkv?dense=15", &reference), "d d d d d d d d d d d d d d d sk");
+	ck_assert_str_eq(plans_of(POLICY("pyramidkv"), "pyramidkv", &smallest), "sk");
+	ck_assert_str_eq(plans_of(POLICY("rkv"), "rkv?dense=15", &reference), "d d d d d d d d d d d d d d d sk");
+	ck_assert_str_eq(plans_of(POLICY("raas"), "raas?dense=14", &reference), "d d d d d d d d d d d d d d p14q p15q");
+	ck_assert_str_eq(plans_of(POLICY("raas"), "raas:quest", &smallest), "p0q");
+
+	ck_assert_str_eq(plans_of(POLICY("template"), "template?dense=1", &reference),
+	                 "s t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0");
+	ck_assert_str_eq(plans_of(POLICY("template"), "template", &reference),
+	                 "d d s t2 t2 t2 t2 t2 t2 t2 t2 t2 t2 t2 t2 t2");
+	ck_assert_str_eq(plans_of(POLICY("template"), "template?dense=1", &smallest), "s");
+}
+END_TEST
+
+/* What the hooks asked for in one step, by primitives that only write it down. */
+static struct {
+	struct skv_select pages[SKV_MAX_LAYERS], tokens[SKV_MAX_LAYERS], unions[SKV_MAX_LAYERS];
+	struct skv_window evicted[SKV_MAX_LAYERS];
+	uint32_t n_pages, n_tokens, n_unions, n_evicted, n_scored;
+} asked;
+
+static void note_pages(const struct skv_policy_ctx *ctx, const struct skv_select *s)
+{
+	(void)ctx;
+	asked.pages[asked.n_pages++] = *s;
+}
+static void note_tokens(const struct skv_policy_ctx *ctx, const struct skv_select *s)
+{
+	(void)ctx;
+	asked.tokens[asked.n_tokens++] = *s;
+}
+static void note_union(const struct skv_policy_ctx *ctx, const struct skv_select *s)
+{
+	(void)ctx;
+	asked.unions[asked.n_unions++] = *s;
+}
+static void note_evict(const struct skv_policy_ctx *ctx, uint32_t layer, const struct skv_window *w)
+{
+	(void)ctx;
+	ck_assert_uint_eq(asked.evicted[layer].budget.count, 0);
+	asked.evicted[layer] = *w;
+	asked.n_evicted++;
+}
+
+static void note_score(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	(void)ctx;
+	ck_assert_uint_eq(asked.n_pages, asked.n_scored);
+	ck_assert_uint_eq(layer, asked.n_scored + 2);
+	asked.n_scored++;
+}
+
+static void run_step(const char *path, const char *spec)
+{
+	static const struct skv_prims prims = {
+	        .size = sizeof(prims),
+	        .select_pages = note_pages,
+	        .select_tokens = note_tokens,
+	        .select_union = note_union,
+	        .evict_outside = note_evict,
+	        .score_pages = note_score,
+	};
+	const struct skv_policy *p = policy(path);
+	static _Alignas(16) char config[131072];
+	struct skv_policy_ctx ctx = {
+	        .size = sizeof(ctx), .n_seqs = 1, .prims = &prims, .model = &reference, .config = config};
+
+	memset(&asked, 0, sizeof(asked));
+	ck_assert_msg(skv_spec_parse(p, spec, &reference, config, err, sizeof(err)) == 0, "%s", err);
+	for (uint32_t l = 0; l < reference.n_layers; l++) {
+		if (p->before)
+			p->before(&ctx, l);
+		if (p->after)
+			p->after(&ctx, l);
+	}
+	if (p->step_end)
+		p->step_end(&ctx);
+}
+
+/* As skv_prims says that a selection is sized. */
+static void sizes(const struct skv_select *s, uint32_t n, uint32_t *ret_k, uint32_t *ret_r)
+{
+	uint32_t k = skv_budget_of(s->budget, n, s->floor);
+	uint32_t r = s->recent ? s->recent : k / 8;
+
+	r = r > s->recent_floor ? r : s->recent_floor;
+	*ret_k = k;
+	*ret_r = s->no_recent ? 0 : r < k ? r : k;
+}
+
+/* What is calibrated counts where the spec leaves the layers open. */
+START_TEST(profiles)
+{
+	const struct {
+		const char *file, *name, *open, *named; /* plans where the spec leaves layers open, and with layers=3 */
+	} cases[] = {
+		{POLICY("delta"), "delta", "d d s p2 p2 s p5 p5 p5 p5 p5 p5 p5 p5 p5 p5",
+		 "d d d s p3 p3 p3 p3 p3 p3 p3 p3 p3 p3 p3 p3"},
+		{POLICY("omnikv"), "omnikv", "d d d d s d t4 t4 s d t8 t8 t8 t8 t8 t8",
+		 "d d d s d t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3"},
+		{POLICY("tidal"), "tidal", "d d d d sq t4 t4 t4 sq t8 t8 t8 t8 t8 t8 t8",
+		 "d d d sq t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3"},
+		{POLICY("lessismore"), "lessismore", "d d d d sq t4 t4 t4 sq t8 t8 t8 t8 t8 t8 t8",
+		 "d d d sq t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3"},
+	};
+	char path[] = "/tmp/test-policies-XXXXXX", spec[128];
+	int fd = mkstemp(path);
+
+	ck_assert_int_ge(fd, 0);
+	dprintf(fd, "{\"sparsekv_profile\": 1, \"chosen\": {\"delta\": [2, 5], \"filters\": [4, 8]}, \"model\": "
+	        "{\"layers\": %u, \"heads\": %u, \"kv_heads\": %u, \"head_dim\": %u}}", reference.n_layers,
+	        reference.n_heads, reference.n_kv_heads, reference.head_dim);
+	close(fd);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		snprintf(spec, sizeof(spec), "%s?profile=%s", cases[i].name, path);
+		ck_assert_str_eq(plans_of(cases[i].file, spec, &reference), cases[i].open);
+		snprintf(spec, sizeof(spec), "%s?layers=3&profile=%s", cases[i].name, path);
+		ck_assert_str_eq(plans_of(cases[i].file, spec, &reference), cases[i].named);
+	}
+	unlink(path);
+}
+END_TEST
+
+/* Its anchors, and which head's list a head takes; not for a list that all share, nor for other anchors. */
+START_TEST(kascade_profile)
+{
+	char path[] = "/tmp/test-policies-XXXXXX", spec[128];
+	const struct skv_policy *p = policy(POLICY("kascade"));
+	static _Alignas(16) char config[131072];
+	struct skv_plan got[SKV_MAX_LAYERS];
+	int fd = mkstemp(path);
+
+	ck_assert_uint_eq(reference.n_kv_heads, 2);
+	dprintf(fd, "{\"sparsekv_profile\": 1, \"chosen\": {\"anchors\": [0, 2], \"head_map\": [[0, 1]");
+	for (uint32_t l = 1; l < reference.n_layers; l++)
+		dprintf(fd, ", %s", l == 3 ? "[1, 0]" : "[0, 1]");
+	dprintf(fd, "]}, \"model\": {\"layers\": %u, \"heads\": %u, \"kv_heads\": 2, \"head_dim\": %u}}",
+	        reference.n_layers, reference.n_heads, reference.head_dim);
+	close(fd);
+	for (int i = 0; i < 3; i++) {
+		snprintf(spec, sizeof(spec), "kascade%s?%sprofile=%s", i == 1 ? ":shared" : "",
+		         i == 2 ? "layers=0,2&" : "", path);
+		ck_assert_msg(skv_spec_parse(p, spec, &reference, config, err, sizeof(err)) == 0, "%s", err);
+		ck_assert_msg(skv_policy_plan(p, config, &reference, got, err, sizeof(err)) == 0, "%s", err);
+		ck_assert_uint_eq(got[3].source, 2);
+		ck_assert_uint_eq(got[3].mapped, i == 0);
+		ck_assert_uint_eq(got[3].map[0], i == 0);
+		ck_assert_uint_eq(got[2].mapped, 0);
+	}
+	unlink(path);
+}
+END_TEST
+
+/* A share as in the reference simulation: K = max(8, ceil(f·pages)), L = max(2, K/8). */
+START_TEST(delta_selects)
+{
+	static const double shares[] = {0.05, 0.1, 0.125, 0.25, 0.5, 0.9};
+	uint32_t k, r;
+
+	for (size_t i = 0; i < sizeof(shares) / sizeof(shares[0]); i++) {
+		char spec[64];
+
+		snprintf(spec, sizeof(spec), "delta?budget=%g&layers=2,7,12", shares[i]);
+		run_step(POLICY("delta"), spec);
+		ck_assert_uint_eq(asked.n_pages, 3);
+		ck_assert_uint_eq(asked.n_tokens + asked.n_evicted, 0);
+		ck_assert_uint_eq(asked.pages[0].layer, 2);
+		ck_assert_uint_eq(asked.pages[1].layer, 7);
+		ck_assert_uint_eq(asked.pages[2].layer, 12);
+		ck_assert_uint_eq(asked.pages[1].pin, 0);
+		for (uint32_t n = 1; n < 5000; n++) {
+			uint32_t want = (uint32_t)fmax(8, ceil(shares[i] * n - 1e-9));
+			uint32_t want_r = want / 8 > 2 ? want / 8 : 2;
+
+			sizes(&asked.pages[1], n, &k, &r);
+			ck_assert_uint_eq(k, want < n ? want : n);
+			ck_assert_uint_eq(r, want_r < k ? want_r : k);
+		}
+	}
+
+	/* A count means itself; the paper's K = 64, L = 8 is the default. */
+	run_step(POLICY("delta"), "delta");
+	sizes(&asked.pages[0], 1000, &k, &r);
+	ck_assert_uint_eq(k, 64);
+	ck_assert_uint_eq(r, 8);
+	run_step(POLICY("delta"), "delta?budget=1");
+	sizes(&asked.pages[0], 1000, &k, &r);
+	ck_assert_uint_eq(k, 1);
+	ck_assert_uint_eq(r, 1);
+	run_step(POLICY("delta"), "delta?budget=0.5&recent=1&pin=4");
+	sizes(&asked.pages[0], 1000, &k, &r);
+	ck_assert_uint_eq(k, 500);
+	ck_assert_uint_eq(r, 1);
+	ck_assert_uint_eq(asked.pages[0].pin, 4);
+}
+END_TEST
+
+START_TEST(streaming_evicts)
+{
+	run_step(POLICY("streaming"), "streaming?budget=0.25&dense=2");
+	ck_assert_uint_eq(asked.n_pages + asked.n_tokens, 0);
+	ck_assert_uint_eq(asked.n_evicted, 14);
+	for (uint32_t l = 2; l < 16; l++) {
+		ck_assert_uint_eq(asked.evicted[l].sinks, 4);
+		ck_assert_uint_eq(asked.evicted[l].floor, 128);
+		ck_assert_float_eq(asked.evicted[l].budget.share, 0.25f);
+	}
+	/* never a token that a later step wants: the window's beginning does not move back */
+	for (uint32_t n = 1, start = 0; n < 20000; n++) {
+		uint32_t w = skv_budget_of(asked.evicted[2].budget, n, 128), s = n - (w > 4 ? w - 4 : 1);
+
+		ck_assert_uint_ge(s, start);
+		start = s;
+	}
+
+	run_step(POLICY("streaming"), "streaming?budget=64&sinks=0");
+	ck_assert_uint_eq(asked.n_evicted, 16);
+	ck_assert_uint_eq(asked.evicted[0].budget.count, 64);
+	ck_assert_uint_eq(asked.evicted[0].floor, 0);
+	ck_assert_uint_eq(asked.evicted[0].sinks, 0);
+}
+END_TEST
+
+/* K = max(8, ceil(f·pages)), of which the last page, or SGLang's last four. */
+START_TEST(quest_selects)
+{
+	static const char *const specs[] = {"quest", "quest:eval", "quest:shared", "quest:sglang"};
+	static const uint32_t recent[] = {1, 0, 1, 4};
+	char spec[64];
+	uint32_t k, r;
+
+	snprintf(spec, sizeof(spec), "%s?budget=0.25", specs[_i]);
+	run_step(POLICY("quest"), spec);
+	ck_assert_uint_eq(asked.n_scored, 14);
+	ck_assert_uint_eq(asked.n_pages, 14);
+	ck_assert_uint_eq(asked.n_tokens + asked.n_evicted, 0);
+	for (uint32_t l = 0; l < 14; l++) {
+		ck_assert_uint_eq(asked.pages[l].layer, l + 2);
+		ck_assert_uint_eq(asked.pages[l].pin, 0);
+		sizes(&asked.pages[l], 1001, &k, &r);
+		ck_assert_uint_eq(k, 251);
+		ck_assert_uint_eq(r, recent[_i]);
+		sizes(&asked.pages[l], 10, &k, &r);
+		ck_assert_uint_eq(k, _i == 1 ? 3 : 8);
+	}
+	run_step(POLICY("quest"), "quest?budget=3");
+	sizes(&asked.pages[0], 1001, &k, &r);
+	ck_assert_uint_eq(k, 3);
+	ck_assert_uint_eq(r, 1);
+	run_step(POLICY("quest"), "quest:eval?budget=1030");
+	sizes(&asked.pages[0], 1001, &k, &r);
+	ck_assert_uint_eq(k, 64);
+	ck_assert_uint_eq(r, 0);
+	run_step(POLICY("quest"), "quest:eval?budget=10");
+	sizes(&asked.pages[0], 1001, &k, &r);
+	ck_assert_uint_eq(k, 3);
+}
+END_TEST
+
+/* Plans of the layers that keep units. */
+static const struct skv_evict *keeps(const char *name, const char *spec)
+{
+	static struct skv_plan all[SKV_MAX_LAYERS];
+	static struct skv_evict keep[SKV_MAX_LAYERS];
+	static _Alignas(16) char config[131072];
+	const struct skv_policy *p;
+	char path[512];
+
+	snprintf(path, sizeof(path), "%s/policies/.libs/%s.so", SKV_BUILDDIR, name);
+	p = policy(path);
+	ck_assert_msg(skv_spec_parse(p, spec, &reference, config, err, sizeof(err)) == 0, "%s", err);
+	ck_assert_msg(skv_policy_plan(p, config, &reference, all, err, sizeof(err)) == 0, "%s", err);
+	for (uint32_t l = 0; l < reference.n_layers; l++)
+		keep[l] = all[l].evict;
+	return keep;
+}
+
+START_TEST(budgets_that_are_kept)
+{
+	const struct skv_evict *k = keeps("h2o", "h2o?budget=0.25&dense=2");
+
+	ck_assert_uint_eq(k[1].granularity, 0);
+	ck_assert_uint_eq(k[2].granularity, 1);
+	ck_assert_uint_eq(skv_budget_of(k[2].budget, 1000, k[2].floor), 250);
+	ck_assert_uint_eq(skv_budget_of(k[2].budget, 200, k[2].floor), 128);
+	ck_assert_uint_eq(k[2].slack, 1);
+	ck_assert_uint_eq(k[2].window, 0);
+
+	k = keeps("snapkv", "snapkv?budget=256&window=8");
+	ck_assert_uint_eq(skv_budget_of(k[0].budget, 1000, k[0].floor), 256);
+	ck_assert_uint_eq(k[0].window, 8);
+	ck_assert_uint_eq(k[0].slack, 128);
+	ck_assert_uint_eq(k[0].at_prompt_end, 1);
+	ck_assert_uint_ge(keeps("snapkv", "snapkv?again=0")[0].slack, SKV_MAX_TOKENS); /* never again */
+	ck_assert_uint_eq(keeps("rkv", "rkv")[0].slack, 128);
+	ck_assert_float_eq_tol(keeps("adakv", "adakv")[0].max_head_ratio, 1.8f, 1e-6f); /* 2 kv heads, one of which has its 0.2 */
+	ck_assert_float_eq(keeps("adakv", "adakv?spread=1.5")[0].max_head_ratio, 1.5f);
+
+	k = keeps("raas", "raas?budget=0.25");
+	ck_assert_uint_eq(k[0].granularity, SKV_PAGE_TOKENS);
+	ck_assert_uint_eq(skv_budget_of(k[0].budget, 100, k[0].floor), 25);
+	ck_assert_uint_eq(skv_budget_of(k[0].budget, 10, k[0].floor), 8);
+	ck_assert_uint_eq(k[0].pin_prompt, 1);
+	ck_assert(k[0].pinned.share == 0 && k[0].pinned.count == 0);
+	k = keeps("raas", "raas:quest?budget=0.25");
+	ck_assert_uint_eq(skv_budget_of(k[0].pinned, 100, k[0].pinned_floor), 13);
+	ck_assert_uint_eq(skv_budget_of(k[0].pinned, 10, k[0].pinned_floor), 4);
+}
+END_TEST
+
+/* All layers' tokens together are what all with the same budget would have. */
+START_TEST(a_pyramid_adds_up)
+{
+	static const struct {
+		const char *spec;
+		uint32_t n, all, first, last;
+	} c[] = {
+		{"pyramidkv?budget=1024", 16384, 16 * 1024, 1965, 82},
+		{"pyramidkv?budget=0.25", 16384, 16 * 4096, 7988, 205},
+		{"pyramidkv?budget=0.125", 256, 16 * 128, 218, 37}, /* the floors */
+		{"pyramidkv:sparse-vllm?budget=0.492", 16384, 16 * 4096, 8061, 135},
+	};
+
+	for (size_t i = 0; i < sizeof(c) / sizeof(c[0]); i++) {
+		const struct skv_evict *k = keeps("pyramidkv", c[i].spec);
+		uint32_t sum = 0, before = UINT32_MAX;
+
+		for (uint32_t l = 0; l < reference.n_layers; l++) {
+			uint32_t most = skv_budget_of(k[l].budget, c[i].n, k[l].floor);
+
+			ck_assert_uint_lt(most, before);
+			before = most;
+			sum += most;
+		}
+		ck_assert_msg(sum + 16 >= c[i].all && sum <= c[i].all + c[i].all / 50, "%s: %u tokens", c[i].spec, sum);
+		ck_assert_uint_eq(skv_budget_of(k[0].budget, c[i].n, k[0].floor), c[i].first);
+		ck_assert_uint_eq(before, c[i].last);
+	}
+}
+END_TEST
+
+START_TEST(template_selects)
+{
+	run_step(POLICY("template"), "template?budget=0.1&recent=32&dense=2");
+	ck_assert_uint_eq(asked.n_tokens, 1);
+	ck_assert_uint_eq(asked.n_pages + asked.n_evicted, 0);
+	ck_assert_uint_eq(asked.tokens[0].layer, 1);
+	ck_assert_uint_eq(asked.tokens[0].recent, 32);
+	ck_assert_uint_eq(asked.tokens[0].floor, 128);
+}
+END_TEST
+
+/* Sizes of token selections for n tokens: all, and of these the last. */
+static void expect_sizes(const struct skv_select *s, uint32_t n, uint32_t k, uint32_t r)
+{
+	uint32_t is_k, is_r;
+
+	sizes(s, n, &is_k, &is_r);
+	ck_assert_uint_eq(is_k, k);
+	ck_assert_uint_eq(is_r, r);
+}
+
+START_TEST(token_policies_select)
+{
+	run_step(POLICY("omnikv"), "omnikv?budget=0.25&layers=2,7,12");
+	ck_assert_uint_eq(asked.n_tokens, 3);
+	ck_assert_uint_eq(asked.tokens[2].layer, 12);
+	expect_sizes(&asked.tokens[0], 1000, 250, 32);
+	expect_sizes(&asked.tokens[0], 200, 128, 32);
+	run_step(POLICY("omnikv"), "omnikv?budget=64&recent=0");
+	expect_sizes(&asked.tokens[0], 1000, 64, 8);
+
+	/* k = min(max(0.1 n, 128), n) of which none need be recent; in before() and after() alike */
+	run_step(POLICY("kascade"), "kascade?layers=0,2,7");
+	ck_assert_uint_eq(asked.n_tokens, 3);
+	ck_assert_uint_eq(asked.tokens[1].layer, 2);
+	expect_sizes(&asked.tokens[1], 5000, 500, 0);
+	expect_sizes(&asked.tokens[1], 1000, 128, 0);
+	expect_sizes(&asked.tokens[1], 100, 100, 0);
+
+	run_step(POLICY("tidal"), "tidal");
+	ck_assert_uint_eq(asked.n_tokens, 2);
+	expect_sizes(&asked.tokens[1], 5000, 512, 0);
+
+	run_step(POLICY("lessismore"), "lessismore?budget=0.25&sinks=7");
+	ck_assert_uint_eq(asked.n_unions, 2);
+	ck_assert_uint_eq(asked.n_tokens + asked.n_pages, 0);
+	expect_sizes(&asked.unions[0], 1000, 250, 31);
+	ck_assert_uint_eq(asked.unions[0].pin, 7);
+	ck_assert_uint_eq(asked.unions[0].pin_counts, 1);
+}
+END_TEST
+
+START_TEST(parameters_that_make_no_sense)
+{
+	static const struct {
+		const char *path, *spec, *says;
+	} c[] = {
+		{POLICY("streaming"), "streaming?budget=4",
+	         "sinks=4 leaves no room for recent tokens, expected below 4"},
+		{POLICY("streaming"), "streaming?budget=0.5&sinks=128", "sinks=128"},
+		{POLICY("delta"), "delta?budget=8&recent=9",
+	         "recent=9, expected at most the budget of 8 pages"},
+		{POLICY("delta"), "delta?layers=2,16",
+	         "layers names layer 16, but the model's layers are 0 to 15"},
+		{POLICY("omnikv"), "omnikv?budget=31", "recent=32, expected at most the budget of 31 tokens"},
+		{POLICY("deltakv"), "deltakv?budget=31", "recent=32, expected at most the budget of 31 tokens"},
+		{POLICY("deltakv"), "deltakv?bits=2", "bits=2, expected 16, 8, 4 or 0"},
+		{POLICY("deltakv"), "deltakv?group=16", "group=16, expected 32 or 64"},
+		{POLICY("deltakv"), "deltakv?ref_bits=0", "ref_bits=0, expected 16, 8 or 4"},
+		{POLICY("deltakv"), "deltakv?stride=0", "stride=0 and near=4, expected 1 to 255 and 1 to 4, or 0 and 0"},
+		{POLICY("deltakv"), "deltakv?full_bits=8", "full_bits=8, expected 16, 4 or 2"},
+		{POLICY("deltakv"), "deltakv?raw=0", "raw=0, expected at least 1"},
+		{POLICY("deltakv"), "deltakv?block=8", "block=8, expected a multiple of 16"},
+		{POLICY("deltakv"), "deltakv?file=deltakv.safetensors", "file=deltakv.safetensors: expected the absolute path"},
+		{POLICY("lessismore"), "lessismore?budget=16&recent=13", "expected together at most the 16 tokens"},
+		{POLICY("lessismore"), "lessismore?budget=0.5&sinks=128", "sinks=128 and recent=0"},
+		{POLICY("kascade"), "kascade:dense", "variant=dense: expected one of paper,dense-anchors,shared,"},
+		{POLICY("kivi"), "kivi?bits=8", "bits=8, expected 4 or 2"},
+		{POLICY("kivi"), "kivi?group=16", "group=16, expected 32 or 64"},
+		{POLICY("kivi"), "kivi?raw=0", "raw=0, expected at least 1"},
+		{POLICY("kivi"), "kivi?block=48", "block=48, expected a multiple of 32"},
+		{POLICY("h2o"), "h2o?budget=3", "budget=3, expected at least 4 tokens"},
+		{POLICY("snapkv"), "snapkv?budget=32", "window=32, expected 1 to 31: less than the budget"},
+		{POLICY("snapkv"), "snapkv?pool=4", "pool=4, expected an odd number"},
+		{POLICY("snapkv"), "snapkv?again=8", "again=8, expected 0 or at least the window of 32"},
+		{POLICY("adakv"), "adakv?sure=1.5", "sure=1.5, expected 0 to 1"},
+		{POLICY("adakv"), "adakv?spread=0.5", "spread=0.5, expected 1 to 256"},
+		{POLICY("palu"), "palu?bits=0", "bits=0, expected 16, 8 or 4"},
+		{POLICY("palu"), "palu?group=128", "group=128, expected 32 or 64"},
+		{POLICY("palu"), "palu?raw=0", "raw=0, expected at least 1"},
+		{POLICY("palu"), "palu?block=0", "block=0, expected a multiple of 16"},
+		{POLICY("pyramidkv"), "pyramidkv?beta=0.5", "beta=0.5, expected at least 1"},
+		{POLICY("pyramidkv"), "pyramidkv?budget=0.5&window=128", "window=128, expected 1 to 127"},
+		{POLICY("rkv"), "rkv?lambda=0", "lambda=0, expected above 0"},
+		{POLICY("rkv"), "rkv?again=0", "again=0, expected at least the window of 8"},
+		{POLICY("raas"), "raas?budget=1", "budget=1, expected at least 2 pages"},
+		{POLICY("raas"), "raas?alpha=1", "alpha=1, expected 0 to 1"},
+		{POLICY("raas"), "raas?ratio=0", "ratio=0, expected above 0"},
+		{POLICY("template"), "template?dense=0", "dense=0, expected 1 to 16"},
+		{POLICY("template"), "template?dense=17", "dense=17, expected 1 to 16"},
+		{POLICY("full"), "full?budget=1", "unknown parameter \"budget\", known are prefill, sinks"},
+	};
+	static _Alignas(16) char config[131072];
+
+	for (size_t i = 0; i < sizeof(c) / sizeof(c[0]); i++) {
+		int r = skv_spec_parse(policy(c[i].path), c[i].spec, &reference, config, err, sizeof(err));
+
+		ck_assert_int_eq(r, -EINVAL);
+		ck_assert_text(err, c[i].says);
+	}
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("policies");
+	TCase *t;
+	SRunner *r;
+	int failed;
+
+	rnd_seed("test-policies");
+	t = tcase_create("built");
+	tcase_add_loop_test(t, loads_with_its_name, 0, sizeof(names) / sizeof(names[0]));
+	tcase_add_test(t, plans);
+	tcase_add_test(t, profiles);
+	tcase_add_test(t, kascade_profile);
+	tcase_add_test(t, delta_selects);
+	tcase_add_test(t, streaming_evicts);
+	tcase_add_loop_test(t, quest_selects, 0, 4);
+	tcase_add_test(t, budgets_that_are_kept);
+	tcase_add_test(t, a_pyramid_adds_up);
+	tcase_add_test(t, template_selects);
+	tcase_add_test(t, token_policies_select);
+	tcase_add_test(t, parameters_that_make_no_sense);
+	suite_add_tcase(s, t);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed != 0;
+}
