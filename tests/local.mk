@@ -2,6 +2,8 @@
 # A test is one line here: its program has the one source of its name, is compiled with TEST_CPPFLAGS and TEST_CFLAGS
 # (Makefile.am adds them to everything below tests/) and links LDADD. Those that take longest come first.
 TEST_CPPFLAGS = -DSKV_BUILDDIR='"$(abs_top_builddir)"' -DSKV_SRCDIR='"$(abs_top_srcdir)"' $(JANSSON_CFLAGS)
+# (tests/support/child.h says why.)
+TEST_LDFLAGS = -Wl,--wrap=_mark_point,--wrap=_ck_assert_failed
 TEST_CFLAGS = $(CHECK_CFLAGS) $(OPENMP_CFLAGS) -pthread
 LDADD = tests/support/libskvtest.la tests/oracle/libskvoracle.la tests/ref/libskvref.la engine/libskvengine.la \
 	libclient/libsparsekv-client.la daemon/libskvdaemon.la kernels/libskvkernels.la formats/libskvformats.la \
@@ -41,7 +43,7 @@ CORE_TESTS = \
 	tests/unit/core/test-core-pending tests/unit/core/test-core-random tests/unit/core/test-core-segments \
 	tests/unit/core/test-core-sequences tests/unit/core/test-core-untrusted
 COMMON_TESTS = \
-	tests/unit/common/test-common tests/unit/common/test-plugin tests/unit/common/test-profile \
+	tests/unit/common/test-child tests/unit/common/test-common tests/unit/common/test-plugin tests/unit/common/test-profile \
 	tests/unit/common/test-rope tests/unit/common/test-seqmem tests/unit/common/test-spec tests/unit/common/test-wire \
 	tests/unit/policies/test-policies tests/unit/policies/test-policy-files tests/unit/policies/test-prefill-plan
 # On the fake driver, and on a real device.

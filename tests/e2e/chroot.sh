@@ -27,7 +27,7 @@ mkdir root/sparsekvd
 if [ -n "$source" ]; then
 	tar -xf "$source" -C root/sparsekvd --strip-components=1
 else
-	git -c safe.directory='*' clone -q --no-hardlinks "$here/.." root/clone
+	git -c safe.directory='*' clone -q --no-hardlinks "$here/../.." root/clone
 	rm -rf root/sparsekvd && mv root/clone root/sparsekvd
 fi
 enter_root

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/child.h"
 #include "tests/support/client-test.h"
 #include "tests/support/kernel-backend.h"
 
@@ -381,14 +382,7 @@ END_TEST
 static struct shared {
 	_Atomic uint32_t steps, ready;
 	_Atomic bool stop;
-	char problem[256];
 } *shared;
-
-#define PROBLEM(...)                                                                                        \
-	do {                                                                                                \
-		snprintf(shared->problem, sizeof(shared->problem), __VA_ARGS__);                            \
-		_exit(1);                                                                                   \
-	} while (0)
 
 /* Checks every output against the reference until it is told to stop. */
 static void careful_engine(void)
@@ -423,28 +417,27 @@ static void greedy_engine(void)
 	m.max_tokens = 1 << 17;
 	rows = devmem_get((size_t)CHUNK * m.n_heads * m.head_dim * sizeof(float));
 	if (skv_connect(&client, daemon_.socket) || skv_open(client, &m, "full", &s) || skv_seq_new(s, NULL, 0, &q))
-		PROBLEM("greedy: %s", skv_last_error());
+		ck_abort_msg("greedy: %s", skv_last_error());
 	for (uint32_t n = 0;; n += CHUNK) {
 		if (n + CHUNK > m.max_tokens && (skv_seq_drop(q) || skv_seq_new(s, NULL, 0, &q)))
-			PROBLEM("greedy: %s", skv_last_error());
+			ck_abort_msg("greedy: %s", skv_last_error());
 		n = n + CHUNK > m.max_tokens ? 0 : n;
 		if (skv_step_begin(s, &(struct skv_step_item){.seq = q, .n_tokens = CHUNK, .flags = SKV_STEP_PROMPT}, 1, devmem_stream()))
-			PROBLEM("greedy: %s", skv_last_error());
+			ck_abort_msg("greedy: %s", skv_last_error());
 		for (uint32_t layer = 0; layer < m.n_layers; layer++)
 			if (skv_attend(s, layer, &(struct skv_attn){rows, rows, rows, rows}))
-				PROBLEM("greedy: %s", skv_last_error());
+				ck_abort_msg("greedy: %s", skv_last_error());
 		if (skv_step_end(s, NULL))
-			PROBLEM("greedy: %s", skv_last_error());
+			ck_abort_msg("greedy: %s", skv_last_error());
 		atomic_fetch_add(&shared->ready, 1);
 	}
 }
 
 static pid_t start(void (*body)(void))
 {
-	pid_t pid = fork();
+	pid_t pid = child_fork();
 
 	if (pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		body();
 		_exit(0);
 	}
@@ -471,7 +464,7 @@ static void await(_Atomic uint32_t *x, uint32_t n)
 
 	while (atomic_load(x) < n && fix_now() < begun + 30)
 		fix_sleep_ms(1);
-	ck_assert_msg(atomic_load(x) >= n, "%s", shared->problem);
+	ck_assert_msg(atomic_load(x) >= n, "%s", child_problem());
 }
 
 /* One is killed in the middle of its kernels, over and over: the other does not notice, and the memory is back. */
@@ -499,7 +492,7 @@ START_TEST(killed_beside)
 			fix_sleep_ms(1);
 		took = fix_now() - begun;
 		ck_assert_int_eq(waitpid(greedy, &status, 0), greedy);
-		ck_assert_msg(WIFSIGNALED(status), "%s", shared->problem);
+		ck_assert_msg(WIFSIGNALED(status), "%s", child_problem());
 		ck_assert_msg(took < 1, "%llu bytes are not back after %.0f ms", (unsigned long long)had, took * 1e3);
 		worst = took > worst ? took : worst;
 		seen = atomic_load(&shared->steps);
@@ -510,7 +503,7 @@ START_TEST(killed_beside)
 	}
 	atomic_store(&shared->stop, true);
 	ck_assert_int_eq(waitpid(careful, &status, 0), careful);
-	ck_assert_msg(status == 0, "the engine beside: status %d %s", status, shared->problem);
+	ck_assert_msg(status == 0, "the engine beside: status %d %s", status, child_problem());
 	client = NULL;
 }
 END_TEST

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "daemon/mem/driver.h"
+#include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
 
 #define OTHER_UID 54321u
@@ -274,14 +275,12 @@ static pid_t start_victim(int *ret_go, int *ret_said)
 
 	ck_assert_int_eq(pipe(go), 0);
 	ck_assert_int_eq(pipe(said), 0);
-	pid = fork();
-	ck_assert_int_ge(pid, 0);
+	pid = child_fork();
 	if (pid == 0) {
 		uint32_t session;
 		struct raw *r;
 		char c;
 
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		ck_assert_int_eq(read(go[0], &c, 1), 1);
 		r = client_on(0, &session);
 		gpu_begin(0);
@@ -389,7 +388,7 @@ END_TEST
 static unsigned count_devices(void)
 {
 	int status;
-	pid_t pid = fork();
+	pid_t pid = child_fork();
 
 	if (pid == 0) {
 		char why[SKV_CUDA_TEXT_MAX];

@@ -9,16 +9,15 @@
  */
 #include <errno.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/child.h"
 #include "tests/support/client-test.h"
 #include "tests/support/reference-codec.h"
 
@@ -66,19 +65,8 @@ static uint64_t content[TOKENS];
 static struct shared {
 	_Atomic bool running;
 	_Atomic uint64_t steps;
-	char problem[256];
 	uint64_t hash[TOKENS]; /* of the outputs of position i, in an undisturbed run */
 } *shared;
-
-static void die(const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(shared->problem, sizeof(shared->problem), fmt, ap);
-	va_end(ap);
-	_exit(1);
-}
 
 /* ---- an engine ------------------------------------------------------------------------------- */
 
@@ -122,7 +110,7 @@ static uint64_t step(struct skv_seq *q, uint32_t len, void (*before_end)(void))
 		e = left > 0 ? refmodel_read(&w, q, content + len, n, left - n, out, before_end)
 		             : refmodel_run(&w, q, content + len, 1, false, out, before_end);
 	if (e < 0)
-		die("step at %u: %d %s", len, e, skv_last_error());
+		ck_abort_msg("step at %u: %d %s", len, e, skv_last_error());
 	h = hash_of(out, size);
 	free(out);
 	return h;
@@ -201,15 +189,15 @@ static void check_committed(struct skv_seq *q)
 	uint64_t resident, total;
 
 	if (len > TOKENS || (len < PROMPT && len % CHUNK != 0))
-		die("length %u is of no step", len);
+		ck_abort_msg("length %u is of no step", len);
 	for (uint32_t i = 0; i < len; i++)
 		if (ids[i] != refmodel_token(content[i]))
-			die("token %u of %u is %d, expected %d", i, len, ids[i], refmodel_token(content[i]));
+			ck_abort_msg("token %u of %u is %d, expected %d", i, len, ids[i], refmodel_token(content[i]));
 	if (ids[len] != (len ? refmodel_token(content[len - 1] + 1) : -1))
-		die("next after %u is %d", len, ids[len]);
+		ck_abort_msg("next after %u is %d", len, ids[len]);
 	skv_seq_pages(q, &resident, &total);
 	if (!pages_fit(resident, len))
-		die("%llu pages at length %u, expected %llu", (unsigned long long)resident, len,
+		ck_abort_msg("%llu pages at length %u, expected %llu", (unsigned long long)resident, len,
 		    (unsigned long long)resident_at(len));
 }
 
@@ -223,7 +211,7 @@ static void lose_bounds(struct skv_client *c)
 	if (e == 0 && skv_seq_attach(s, "victim", &q) == 0)
 		e = skv_seq_detach(q);
 	if (e < 0)
-		die("in between: %d %s", e, skv_last_error());
+		ck_abort_msg("in between: %d %s", e, skv_last_error());
 	skv_close(s);
 }
 
@@ -238,12 +226,12 @@ static struct skv_seq *take_over(void)
 	if (e == 0)
 		e = skv_open(c, &w.model, specs[policy], &w.session);
 	if (e < 0)
-		die("open: %d %s", e, skv_last_error());
+		ck_abort_msg("open: %d %s", e, skv_last_error());
 	e = skv_seq_attach(w.session, "victim", &q);
 	if (e == -ENOENT)
 		e = skv_seq_new(w.session, "victim", 0, &q);
 	if (e < 0)
-		die("attach: %d %s", e, skv_last_error());
+		ck_abort_msg("attach: %d %s", e, skv_last_error());
 	check_committed(q);
 	return q;
 }
@@ -263,7 +251,7 @@ static void side_branch(struct skv_seq *q)
 	if (e == 0)
 		e = skv_seq_drop(branch);
 	if (e < 0)
-		die("fork: %d %s", e, skv_last_error());
+		ck_abort_msg("fork: %d %s", e, skv_last_error());
 }
 
 /* Generate, over and over, until killed; or until the text is complete. */
@@ -280,11 +268,11 @@ static void engine(bool once)
 			if (once)
 				_exit(0);
 			if (skv_seq_drop(q) < 0 || skv_seq_new(w.session, "victim", 0, &q) < 0)
-				die("again: %s", skv_last_error());
+				ck_abort_msg("again: %s", skv_last_error());
 			continue;
 		}
 		if (step(q, len, NULL) != shared->hash[len])
-			die("outputs at %u differ from the undisturbed run's", len);
+			ck_abort_msg("outputs at %u differ from the undisturbed run's", len);
 		atomic_fetch_add(&shared->steps, 1);
 		atomic_store(&shared->running, true);
 	}
@@ -306,17 +294,17 @@ static void traced_engine(bool evicting)
 	len = skv_seq_len(q);
 	if (len > TOKENS - READ_SPAN) { /* pages go once in so many tokens, or more often */
 		if (skv_seq_drop(q) < 0 || skv_seq_new(w.session, "victim", 0, &q) < 0)
-			die("again: %s", skv_last_error());
+			ck_abort_msg("again: %s", skv_last_error());
 		len = 0;
 	}
 	for (target = len; len < WINDOW + 40 || len < target + rnd_below(3) ||
 			   (evicting && !evicts_at(len));
 	     len = skv_seq_len(q))
 		if (step(q, len, NULL) != shared->hash[len])
-			die("outputs at %u differ from the undisturbed run's", len);
+			ck_abort_msg("outputs at %u differ from the undisturbed run's", len);
 	step(q, len, halt);
 	halt();
-	die("lived on");
+	ck_abort_msg("lived on");
 }
 
 /* Generate up to where what was in rows is packed, or the other way; then stop in front of that step. */
@@ -328,14 +316,14 @@ static void switching_engine(bool packing)
 	for (len = skv_seq_len(q); len < PROMPT || len == TOKENS || len % (CODED_SPAN / 2) != 0 || packs_at(len) != packing;
 	     len = skv_seq_len(q)) {
 		if (len == TOKENS && (skv_seq_drop(q) < 0 || skv_seq_new(w.session, "victim", 0, &q) < 0))
-			die("again: %s", skv_last_error());
+			ck_abort_msg("again: %s", skv_last_error());
 		len = skv_seq_len(q);
 		if (step(q, len, NULL) != shared->hash[len])
-			die("outputs at %u differ from the undisturbed run's", len);
+			ck_abort_msg("outputs at %u differ from the undisturbed run's", len);
 	}
 	halt();
 	if (step(q, len, NULL) != shared->hash[len])
-		die("outputs at %u, after a swap, differ from the undisturbed run's", len);
+		ck_abort_msg("outputs at %u, after a swap, differ from the undisturbed run's", len);
 	atomic_store(&shared->running, true);
 	halt();
 }
@@ -347,11 +335,9 @@ static pid_t start(void (*body)(bool), bool arg)
 	pid_t pid;
 
 	atomic_store(&shared->running, false);
-	pid = fork();
-	if (pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
+	pid = child_fork();
+	if (pid == 0)
 		body(arg);
-	}
 	return pid;
 }
 
@@ -377,7 +363,7 @@ static double end(pid_t pid)
 	kill(pid, SIGKILL);
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
 	begin = fix_now();
-	ck_assert_msg(WIFSIGNALED(status), "an engine found something wrong: %s", shared->problem);
+	ck_assert_msg(WIFSIGNALED(status), "an engine found something wrong: %s", child_problem());
 	do {
 		took = fix_now() - begin;
 		ck_assert_msg(took < RECLAIM_S, "pages are not back after %.0f ms", took * 1000);
@@ -420,11 +406,7 @@ static void undisturbed(void *unused)
 
 static void finish(void)
 {
-	pid_t pid = start(engine, true);
-	int status;
-
-	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-	ck_assert_msg(status == 0, "the last engine: %s", shared->problem);
+	child_wait(start(engine, true));
 	raw_close(op);
 	fix_stop(&daemon_); /* and the books balance */
 }
@@ -461,7 +443,7 @@ static uint32_t single_step(pid_t pid, uint32_t n)
 	for (uint32_t i = 0; i < n; i++) {
 		ck_assert_int_eq(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
 		ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-		ck_assert_msg(WIFSTOPPED(status), "%s", shared->problem);
+		ck_assert_msg(WIFSTOPPED(status), "%s", child_problem());
 		if (WSTOPSIG(status) != SIGTRAP)
 			return i;
 	}
@@ -489,7 +471,7 @@ START_TEST(any_instruction)
 		int status;
 
 		ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-		ck_assert_msg(WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP, "%#x %s", (unsigned)status, shared->problem);
+		ck_assert_msg(WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP, "%#x %s", (unsigned)status, child_problem());
 		ran = single_step(pid, n);
 		inside += ran == n;
 		if (ran < length[evicting] && ran < n)
@@ -515,7 +497,7 @@ START_TEST(any_swap)
 		int status;
 
 		ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
-		ck_assert_msg(WIFSTOPPED(status), "%s", shared->problem);
+		ck_assert_msg(WIFSTOPPED(status), "%s", child_problem());
 		until = fix_now() + rnd_unit() * SWAP_S;
 		kill(pid, SIGCONT);
 		while (fix_now() < until)

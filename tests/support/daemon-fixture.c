@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/support/daemon-fixture.c - daemons for tests. The raw client is raw-client.c. */
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/child.h"
 
 #include <check.h>
 #include <dirent.h>
@@ -313,18 +314,13 @@ void fix_expect_log(const struct fix *f, const char *what)
 
 void fix_in_child(uid_t uid, void (*body)(void *), void *arg)
 {
-	pid_t pid = fork();
-	int status;
+	pid_t pid = child_fork();
 
-	ck_assert_int_ge(pid, 0);
 	if (pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (uid && (setgid((gid_t)uid) < 0 || setuid(uid) < 0))
 			_exit(2);
 		body(arg);
 		_exit(0);
 	}
-	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "child: wait status %#x",
-	              (unsigned)status);
+	child_wait(pid);
 }

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "kernels/kernels.h"
+#include "tests/support/child.h"
 #include "tests/support/client-test.h"
 #include "tests/support/device-helper.h"
 
@@ -321,7 +322,7 @@ START_TEST(the_test_can_fail)
 
 	if (slowed())
 		return;
-	pid = fork();
+	pid = child_fork();
 	if (pid == 0)
 		loud_step(NULL);
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);

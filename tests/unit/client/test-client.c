@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/child.h"
 #include "tests/support/client-test.h"
 
 static struct fix daemon_;
@@ -275,8 +276,7 @@ START_TEST(hand_over)
 	OK(skv_seq_detach(q.seq));
 	for (int round = 0; round < 3; round++) {
 		uint64_t content[9];
-		pid_t pid = fork();
-		int status;
+		pid_t pid = child_fork();
 
 		for (uint32_t i = 0; i < 9; i++)
 			content[i] = refmodel_content(1, q.len + i);
@@ -296,8 +296,7 @@ START_TEST(hand_over)
 				skv_close(w.session);
 			_exit(0); /* or die with it in hand */
 		}
-		ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-		ck_assert_int_eq(status, 0);
+		child_wait(pid);
 		for (uint32_t i = 0; i < 9; i++)
 			refmodel_seq_append(&w, &q, &content[i], 1, false);
 	}

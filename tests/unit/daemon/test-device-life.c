@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "tests/support/child.h"
 #include "tests/support/device-fixture.h"
 #include "tests/support/random.h"
 
@@ -77,8 +78,7 @@ START_TEST(clients_come_and_go_while_workers_die)
 				uint64_t seed = rnd64();
 
 				left--;
-				clients[i] = fork();
-				ck_assert_int_ge(clients[i], 0);
+				clients[i] = child_fork();
 				if (clients[i] == 0)
 					restless(&seed);
 			}
@@ -130,7 +130,7 @@ static pid_t hang_up_and_live(unsigned ms)
 	char c;
 
 	ck_assert_int_eq(pipe(told), 0);
-	pid = fork();
+	pid = child_fork();
 	if (pid == 0) {
 		uint32_t session;
 		struct raw *r = client_on(SKV_DEVICE_CUDA(0), &session);

@@ -20,6 +20,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
 #include "tests/support/random.h"
 
@@ -337,10 +338,9 @@ _Noreturn static void attack(void)
 
 static pid_t start_attack(unsigned number)
 {
-	pid_t pid = fork();
+	pid_t pid = child_fork();
 
 	if (pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (getuid() == 0 && (setgid(HOSTILE_UID) < 0 || setuid(HOSTILE_UID) < 0))
 			_exit(2);
 		rnd_state += (uint64_t)(number + 1) << 32;

@@ -17,6 +17,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
 
 /* Under valgrind everything takes its time; what is promised is promised of the daemon as built. */
@@ -45,7 +46,7 @@ static void hold(int ready, bool leave_a_child)
 	raw_seq_new(r, session, "named");
 	raw_seq_new(r, session, "");
 	raw_lease(r, session, 10000);
-	if (leave_a_child && fork() == 0) {
+	if (leave_a_child && child_fork() == 0) {
 		prctl(PR_SET_PDEATHSIG, 0);
 		ck_assert_int_eq(write(ready, &(pid_t){getpid()}, sizeof(pid_t)), sizeof(pid_t));
 		for (;;)
@@ -62,9 +63,8 @@ static pid_t start_holder(bool leave_a_child, pid_t *ret_grandchild)
 	int ready[2];
 
 	ck_assert_int_eq(pipe(ready), 0);
-	pid = fork();
+	pid = child_fork();
 	if (pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		hold(ready[1], leave_a_child);
 	}
 	close(ready[1]); /* so that the end of a child that failed is seen */

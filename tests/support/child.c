@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/child.h"
+
+#include <check.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static bool in_child;
+
+/* Written by children, read by the test. */
+static struct report {
+	atomic_flag taken; /* by the first one that failed */
+	_Atomic bool complete;
+	char text[1024];
+} *report;
+
+static void report_failure(const char *file, int line, const char *expr, const char *text)
+{
+	if (!atomic_flag_test_and_set(&report->taken)) {
+		snprintf(report->text, sizeof(report->text), "%s:%d: %s%s%s", file, line, expr, *text ? ": " : "", text);
+		atomic_store(&report->complete, true);
+	}
+	_exit(1);
+}
+
+/* What Check's assertions call when they pass, and when they fail. */
+void __real__mark_point(const char *file, int line);
+void __wrap__mark_point(const char *file, int line);
+void __wrap__mark_point(const char *file, int line)
+{
+	if (!in_child)
+		__real__mark_point(file, line);
+}
+
+_Noreturn void __real__ck_assert_failed(const char *file, int line, const char *expr, const char *msg, ...);
+_Noreturn void __wrap__ck_assert_failed(const char *file, int line, const char *expr, const char *msg, ...)
+	__attribute__((format(printf, 4, 5)));
+_Noreturn void __wrap__ck_assert_failed(const char *file, int line, const char *expr, const char *msg, ...)
+{
+	char text[1024] = "";
+	va_list ap;
+
+	if (msg) {
+		va_start(ap, msg);
+		vsnprintf(text, sizeof(text), msg, ap);
+		va_end(ap);
+	}
+	if (in_child)
+		report_failure(file, line, expr, text);
+	__real__ck_assert_failed(file, line, expr, msg ? "%s" : NULL, text);
+}
+
+pid_t child_fork(void)
+{
+	pid_t pid;
+
+	if (!report) {
+		report = mmap(NULL, sizeof(*report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+		ck_assert_ptr_ne(report, MAP_FAILED);
+	}
+	pid = fork();
+	ck_assert_int_ge(pid, 0);
+	if (pid == 0) {
+		in_child = true;
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+	}
+	return pid;
+}
+
+void child_wait(pid_t pid)
+{
+	int status;
+
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "child: wait status %#x %s", (unsigned)status,
+	              child_problem());
+}
+
+const char *child_problem(void)
+{
+	return report && atomic_load(&report->complete) ? report->text : "";
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Children of tests: what they report, and that death in the middle of an assertion harms nobody's messages. */
+#include <check.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/child.h"
+
+#define KILLS 300
+
+START_TEST(failure_is_told)
+{
+	pid_t pid = child_fork();
+	int status;
+
+	if (pid == 0) {
+		ck_assert_int_eq(1, 1);
+		ck_assert_msg(0, "the answer is %d", 42);
+	}
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+	ck_assert_ptr_nonnull(strstr(child_problem(), "the answer is 42"));
+	ck_assert_ptr_nonnull(strstr(child_problem(), "test-child.c:"));
+}
+END_TEST
+
+/* Children that assert without pause are killed; the test's own assertions go on. */
+START_TEST(killed_while_asserting)
+{
+	for (int i = 0; i < KILLS; i++) {
+		pid_t pid = child_fork();
+		int status;
+
+		for (unsigned n = 0; pid == 0; n++)
+			ck_assert_uint_eq(n, n);
+		usleep((useconds_t)(i % 50) * 20);
+		ck_assert_int_eq(kill(pid, SIGKILL), 0);
+		ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+		ck_assert(WIFSIGNALED(status));
+	}
+	ck_assert_str_eq(child_problem(), "");
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("child");
+	TCase *t = tcase_create("child");
+	SRunner *r = srunner_create(s);
+	int failed;
+
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, failure_is_told);
+	tcase_add_test(t, killed_while_asserting);
+	suite_add_tcase(s, t);
+	srunner_run_all(r, CK_ENV);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
