@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* common/plan.c - what a policy plans, and what its hooks ask for: does it fit together? */
 #include "common/spec.h"
+#include "common/refuse.h"
 
 #include <errno.h>
 

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "common/fd.h"
+#include "common/refuse.h"
 
 struct reading {
 	const char *path;

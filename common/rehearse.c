@@ -6,6 +6,7 @@
  * next step. Hooks do not see lengths or scores, so what they ask here is what they ask in service.
  */
 #include "common/spec.h"
+#include "common/refuse.h"
 
 #include <errno.h>
 #include <stdarg.h>

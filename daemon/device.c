@@ -9,11 +9,14 @@
  *   ipc = legacy   its worker allocates, clears and keeps it. Those segments live as long as that process:
  *                  when it dies, every session on the device is ended and its sequences are gone.
  */
+#include "daemon/device.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/fd.h"
+#include "daemon/lease.h"
 #include "daemon/server-priv.h"
 #include "daemon/sys/log.h"
 

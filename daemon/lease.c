@@ -6,10 +6,13 @@
  * Meanwhile everything else is served, also of the same client. Each segment in the making ends in one way or
  * the other (worker/worker.h), and so does every wait. Who waited longest has the first choice.
  */
+#include "daemon/lease.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "daemon/reply.h"
 #include "daemon/server-priv.h"
 
 #define MOST_WAITING 16u /* of a connection */
@@ -40,8 +43,8 @@ static bool answer(struct skv_server *s, struct skv_conn *conn, const struct skv
 		return false;
 	if (r == SKV_CORE_E_NOSPC && w && w->failed) {
 		skv_conn_error(conn, h->serial, w->error, "%s", w->why);
-	} else if (!skv_request_failed(s, conn, h->serial, "leasing pages", r)) {
-		skv_request_announce(s, conn);
+	} else if (!skv_reply_failed(s, conn, h->serial, "leasing pages", r)) {
+		skv_reply_announce(s, conn);
 		skv_conn_send(conn, h->type | SKV_REPLY, h->serial, &ok, sizeof(ok), runs,
 		              ok.n_runs * sizeof(*runs), NULL, 0);
 	}

@@ -5,6 +5,8 @@
  * Operators see everything; anyone else sees the rows of their own UID, and the daemon's totals.
  * Figures that a client writes itself (its session page) are shown as they are: they steer nothing.
  */
+#include "daemon/report.h"
+
 #include <config.h>
 #include <errno.h>
 #include <stdatomic.h>
@@ -12,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "daemon/device.h"
+#include "daemon/reply.h"
 #include "daemon/server-priv.h"
 #include "daemon/sys/clock.h"
 
@@ -351,7 +355,7 @@ void skv_report_query(struct skv_server *s, struct skv_conn *conn, const struct 
                       const void *body, int *fds)
 {
 	const struct skv_msg_query *m = body;
-	struct listing l = {.all = skv_request_operator(s, conn), .uid = skv_conn_peer(conn)->uid};
+	struct listing l = {.all = skv_peer_is_operator(s, conn), .uid = skv_conn_peer(conn)->uid};
 	json_t *answer = NULL;
 
 	(void)fds;

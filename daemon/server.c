@@ -17,7 +17,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "common/fd.h"
+#include "daemon/device.h"
 #include "daemon/mem/mem.h"
+#include "daemon/policy.h"
+#include "daemon/reply.h"
+#include "daemon/report.h"
+#include "daemon/request.h"
 #include "daemon/server-priv.h"
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
@@ -30,15 +35,6 @@
 enum { COMMAND_STOP = 1, COMMAND_RELOAD = 1u << 16 };
 
 static void begin_reload(struct skv_server *s);
-
-void skv_server_fail(struct skv_server *s, const char *what, int error)
-{
-	if (!s->failure) {
-		skv_log(LOG_CRIT, "cannot go on: %s: %s", what, strerror(-error));
-		s->failure = error;
-	}
-	skv_loop_quit(s->loop);
-}
 
 /* ---- settings ---- */
 
@@ -224,6 +220,8 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	if (r == 0)
 		r = skv_registry_new(s->loop, options->program, skv_policy_in_use, s, &s->registry);
 	if (r == 0)
+		r = skv_scan_new(s->registry, &s->scan);
+	if (r == 0)
 		r = start_ipc(s);
 	if (r < 0) {
 		skv_server_free(s);
@@ -240,6 +238,7 @@ struct skv_server *skv_server_free(struct skv_server *s)
 		return NULL;
 	skv_ipc_free(s->ipc);
 	skv_socket_remove(&s->socket);
+	skv_scan_free(s->scan);
 	skv_registry_free(s->registry);
 	skv_core_free(s->core);
 	skv_device_free_all(s);
@@ -324,16 +323,15 @@ static void on_signal(struct skv_op *op, int res)
 static void on_idle(void *server)
 {
 	skv_device_make(server);
-	skv_request_notices(server);
+	skv_reply_announce_all(server);
 }
 
 /* The policies are as the directories have them: serve, or go on serving. */
-static void on_scanned(void *server, int error, const char *text, const struct skv_plugin *plugin)
+static void on_scanned(void *server)
 {
 	struct skv_server *s = server;
 	char names[256];
 
-	(void)error, (void)text, (void)plugin;
 	if (s->stopping || s->failure)
 		return;
 	skv_registry_names(s->registry, names, sizeof(names));
@@ -360,7 +358,7 @@ static void begin_reload(struct skv_server *s)
 	struct skv_config next;
 	char err[SKV_CONFIG_ERR], kept[256];
 
-	if (skv_registry_scanning(s->registry)) {
+	if (skv_scan_running(s->scan)) {
 		s->reload_again = true;
 		return;
 	}
@@ -383,7 +381,7 @@ static void begin_reload(struct skv_server *s)
 		        "reload: pool-bytes cannot grow beyond four times what the daemon started with");
 	apply_config(s);
 	skv_log(LOG_NOTICE, "reloaded");
-	skv_registry_scan(s->registry, s->config.policy_path, on_scanned, s);
+	skv_scan_start(s->scan, s->config.policy_path, on_scanned, s);
 }
 
 /* ---- running and stopping ---- */
@@ -423,7 +421,7 @@ int skv_server_run(struct skv_server *s)
 	skv_op_read(s->loop, &s->command_op, s->command_fd, &s->command, sizeof(s->command), on_command);
 	skv_op_timer(s->loop, &s->tick_op, 0, on_tick);
 	skv_loop_on_idle(s->loop, on_idle, s);
-	skv_registry_scan(s->registry, s->config.policy_path, on_scanned, s);
+	skv_scan_start(s->scan, s->config.policy_path, on_scanned, s);
 
 	r = skv_loop_run(s->loop);
 	if (r < 0)

@@ -53,11 +53,11 @@ struct skv_core {
 };
 
 /* Remember why a call is refused; the value is the error, in a form that the compiler can see is not 0. */
-#define skv_refuse(core, error, ...) (skv_set_why(core, __VA_ARGS__), (int)(error))
+#define skv_core_refuse(core, error, ...) (skv_set_why(core, __VA_ARGS__), (int)(error))
 void skv_set_why(struct skv_core *, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The system refused (negative errno r) to give `what`. */
-#define skv_refuse_system(core, r, what) \
-	skv_refuse(core, SKV_CORE_E_NOSPC, "the system gave no %s: %s", what, strerror(-(r)))
+#define skv_core_refuse_system(core, r, what) \
+	skv_core_refuse(core, SKV_CORE_E_NOSPC, "the system gave no %s: %s", what, strerror(-(r)))
 
 /* The rows that a client's ids name; E_NOENT when they are not its own. */
 int skv_find_client(struct skv_core *, uint32_t id, uint32_t *ret_index);

@@ -109,14 +109,14 @@ static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, ui
 	if (r)
 		return r;
 	if (!most || least > most || !max_runs)
-		return skv_refuse(c, SKV_CORE_E_INVALID, "cannot lease between %u and %u pages", least, most);
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "cannot lease between %u and %u pages", least, most);
 	pool = skv_session_row(&c->state, session)->pool;
 	p = skv_pool_row(&c->state, pool);
 	used = skv_account_row(&c->state, p->account)->page_bytes[p->device];
 	ceiling = c->places[p->device].limits.account_bytes;
 	room = used < ceiling ? (ceiling - used) / p->page_bytes : 0;
 	if (room < least)
-		return skv_refuse(
+		return skv_core_refuse(
 			c, SKV_CORE_E_QUOTA,
 			"%u pages asked for, and the account's ceiling of %llu bytes leaves room for %llu",
 			least, (unsigned long long)ceiling, (unsigned long long)room);
@@ -126,9 +126,9 @@ static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, ui
 	if (r)
 		return r;
 	if (p->making && p->count[SKV_OWNER_FREE] < room)
-		return skv_refuse(c, SKV_CORE_E_WAIT, "%u segments of the pool are in the making", p->making);
+		return skv_core_refuse(c, SKV_CORE_E_WAIT, "%u segments of the pool are in the making", p->making);
 	if (p->count[SKV_OWNER_FREE] < least)
-		return skv_refuse(c, SKV_CORE_E_NOSPC, "%u pages asked for, and the pool has %llu", least,
+		return skv_core_refuse(c, SKV_CORE_E_NOSPC, "%u pages asked for, and the pool has %llu", least,
 		                  (unsigned long long)p->count[SKV_OWNER_FREE]);
 	t = (struct taking){
 		.core = c,
@@ -195,7 +195,7 @@ int skv_core_lease_put(struct skv_core *c, uint32_t client_id, uint32_t session_
 	if (!set_runs(c, pool, runs, n, lease, 0, &done)) {
 		/* what was freed before the bad page, each page once, goes back on lease */
 		set_runs(c, pool, runs, n, 0, lease, &done);
-		return skv_refuse(c, SKV_CORE_E_INVALID,
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
 		                  "a page given back is not on lease to this client, or named twice");
 	}
 	skv_pool_settle_down(c, pool);

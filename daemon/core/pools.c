@@ -33,7 +33,7 @@ static int pool_sizes(struct skv_core *c, uint32_t device, uint64_t page_bytes, 
 	uint64_t pages = bytes / page_bytes, segments = k->most_bytes / bytes;
 
 	if (bytes > k->pool_bytes || pages > g->max_pages)
-		return skv_refuse(
+		return skv_core_refuse(
 			c, SKV_CORE_E_NOSPC,
 			"a segment for pages of %llu bytes takes %llu, more than all pools may have: %llu",
 			(unsigned long long)page_bytes, (unsigned long long)bytes,
@@ -58,12 +58,12 @@ static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool
 	struct skv_pool_row *p;
 
 	if (skv_account_row(&c->state, account)->pools >= c->config.account_pools)
-		return skv_refuse(c, SKV_CORE_E_QUOTA,
+		return skv_core_refuse(c, SKV_CORE_E_QUOTA,
 		                  "this UID already uses %u page sizes, the most that are allowed",
 		                  c->config.account_pools);
 	pool = skv_state_take(&c->state, SKV_TABLE_POOLS);
 	if (pool == SKV_NO_INDEX)
-		return skv_refuse(c, SKV_CORE_E_NOSPC,
+		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
 		                  "the daemon already has %u pools, the most that it takes",
 		                  c->config.max_pools);
 	l.handles = malloc(sizeof(*l.handles) * sizes->max_segments);

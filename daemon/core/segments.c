@@ -95,9 +95,9 @@ static int find_number(struct skv_core *c, uint32_t pool, uint32_t *ret)
 		}
 		leaving |= state == SKV_SEGMENT_LEAVING;
 	}
-	return leaving ? skv_refuse(c, SKV_CORE_E_BACKLOG,
+	return leaving ? skv_core_refuse(c, SKV_CORE_E_BACKLOG,
 	                            "segments of this pool wait for clients to acknowledge their end")
-	               : skv_refuse(c, SKV_CORE_E_NOSPC, "the pool has all of its %u segments",
+	               : skv_core_refuse(c, SKV_CORE_E_NOSPC, "the pool has all of its %u segments",
 	                            p->max_segments);
 }
 
@@ -131,14 +131,14 @@ static int segment_make(struct skv_core *c, uint32_t pool, bool reclaiming)
 	if (r)
 		return r;
 	if (!fits(c, p->device, p->segment_bytes) && !(reclaiming && reclaim(c, pool)))
-		return skv_refuse(c, SKV_CORE_E_NOSPC,
+		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
 		                  "the pools are full: %llu of %llu bytes are in segments",
 		                  (unsigned long long)h->segment_bytes[p->device],
 		                  (unsigned long long)place->limits.pool_bytes);
 	if (place->mem->create) {
 		r = place->mem->create(place->mem, p->segment_bytes, &handle);
 		if (r < 0)
-			return skv_refuse_system(c, r, "memory for a segment");
+			return skv_core_refuse_system(c, r, "memory for a segment");
 		skv_segment_arrive(c, pool, segment, &handle);
 	} else {
 		skv_segment_want(c, pool, segment);
@@ -288,7 +288,7 @@ int skv_core_segment_ack(struct skv_core *c, uint32_t client_id, uint32_t pool, 
 	if (r)
 		return r;
 	if (pool >= g->max_pools || segment >= g->max_segments)
-		return skv_refuse(c, SKV_CORE_E_INVALID, "there is no segment %u of a pool %u", segment,
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "there is no segment %u of a pool %u", segment,
 		                  pool);
 	/* the client may have left the pool, and the pool be gone, while this was under way */
 	if (!skv_member_row(&c->state, pool, client)->sessions)

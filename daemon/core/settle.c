@@ -88,7 +88,7 @@ static int corrupt(struct skv_core *c, uint32_t seq, const char *why)
 	if (c->corrupt_cb)
 		c->corrupt_cb(c->corrupt_data, skv_account_row(&c->state, q->account)->uid, q->model.name,
 		              q->name, why);
-	return skv_refuse(c, SKV_CORE_E_CORRUPT, "sequence '%s' is corrupt and was dropped: %s", q->name,
+	return skv_core_refuse(c, SKV_CORE_E_CORRUPT, "sequence '%s' is corrupt and was dropped: %s", q->name,
 	                  why);
 }
 
