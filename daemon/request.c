@@ -212,7 +212,7 @@ static void on_policy_get(struct skv_server *s, struct skv_conn *conn, const str
 	skv_reply(s, conn, h, &ok, sizeof(ok), &plugin->fd, 1);
 }
 
-/* For a sequence whose policy is not its session's: the books know nothing of it. */
+/* For a sequence whose policy is not its session's: the core knows nothing of it. */
 static void on_policy_find(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                            const void *body, int *fds)
 {
@@ -291,7 +291,7 @@ bool skv_request_lingers(void *server, struct skv_conn *conn)
 	const struct skv_server *s = server;
 	bool any = false;
 
-	for (uint32_t i = SKV_DEVICE_CUDA(0); i < SKV_PLACES && skv_conn_client(conn) && !any; i++)
+	for (uint32_t i = SKV_DEVICE_CUDA(0); i < SKV_MEMORY_KINDS && skv_conn_client(conn) && !any; i++)
 		any = skv_core_client_uses(s->core, skv_conn_client(conn), i);
 	return any;
 }

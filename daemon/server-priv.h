@@ -19,7 +19,7 @@
 
 /* A CUDA device that a model was opened on. */
 struct skv_device {
-	struct skv_mem_ops ops; /* first: what the books have of it */
+	struct skv_mem_ops ops; /* first: the core's view of it */
 	struct skv_server *server;
 	uint32_t number;  /* as in skv_model */
 	unsigned ordinal; /* as CUDA counts */
@@ -27,7 +27,7 @@ struct skv_device {
 	uint64_t kept;    /* ... and segments that the worker keeps */
 	char name[16];    /* "cuda:0" */
 	struct skv_cuda_info info;
-	struct skv_core_place limits;
+	struct skv_core_memory_limits limits;
 	struct skv_worker *worker;
 };
 
@@ -42,10 +42,10 @@ struct skv_server {
 	struct skv_ipc *ipc;
 	struct skv_registry *registry;
 	struct skv_scan *scan;
-	struct skv_device *devices[SKV_PLACES]; /* by number; NULL: none was needed */
-	struct skv_waiting *waiting;            /* leases, the oldest first */
+	struct skv_device *devices[SKV_MEMORY_KINDS]; /* by number; NULL: none was needed */
+	struct skv_waiting *waiting;            /* requests for pages, the oldest first */
 
-	struct skv_socket socket; /* where it listens, unless the service manager does */
+	struct skv_socket socket; /* its own socket, unless the service manager passed one */
 	int command_fd, signal_fd;
 	uint64_t command;
 	struct signalfd_siginfo signal;
@@ -53,11 +53,11 @@ struct skv_server {
 	uint64_t watchdog_ns;
 
 	bool serving, stopping, reload_again;
-	bool notices_due; /* the books were touched: someone may have to hear of segments */
+	bool notices_due; /* the core has changed: clients may have to be told of segments */
 	int failure;      /* negative errno: why the daemon cannot go on */
 	char status[256];
 	uint64_t started_ns;
-	/* how long the books took to take back what a client had */
+	/* time to reclaim what dead clients held */
 	uint64_t clients_gone, reclaim_last_ns, reclaim_max_ns;
 };
 

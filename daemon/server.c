@@ -2,10 +2,10 @@
 /*
  * daemon/server.c - the life of the daemon: start, serve, reload, stop.
  *
- * The order matters. At start: settings, ring, books, socket; then the policy directories are
- * probed, and only then is the first connection accepted, so that nobody is told of a missing policy
- * that is about to come. At the end: everyone is disconnected, the ring drained, the books emptied
- * and balanced; a daemon whose books do not balance says so and exits with a failure.
+ * The order matters. At start: settings, ring, core, socket; then the policy directories are
+ * probed, and only then is the first connection accepted, so that no client misses a policy that is about to be
+ * loaded. At the end: all clients are disconnected, the ring drained, the core emptied and recounted; a daemon
+ * whose state does not balance says so and exits with a failure.
  */
 #include <config.h>
 #include <errno.h>
@@ -61,7 +61,7 @@ static void core_config(const struct skv_config *c, struct skv_core_config *ret)
 static void apply_config(struct skv_server *s)
 {
 	const struct skv_config *c = &s->config;
-	/* A few more than clients: who has the most may still be told so, in answer to HELLO. */
+	/* A few more than clients, so that a user at its quota is told so in answer to HELLO. */
 	struct skv_ipc_limits limits = {
 		.connections = c->max_clients + 64,
 		.account_connections = c->account_clients + 8,
@@ -129,14 +129,14 @@ static int start_core(struct skv_server *s)
 	core_config(&s->config, &config);
 	r = skv_core_new(&config, &skv_mem_host, &s->core);
 	if (r < 0) {
-		skv_log(LOG_ERR, "the books cannot be opened: %s", strerror(-r));
+		skv_log(LOG_ERR, "the core cannot be made: %s", strerror(-r));
 		return r;
 	}
 	skv_core_on_corrupt(s->core, on_corrupt, s);
 	return 0;
 }
 
-/* Where devices must be there, they are looked for now, and not when the first model comes. */
+/* Where a device is required, look for it now, not with the first model. */
 static int start_devices(struct skv_server *s)
 {
 	char why[SKV_TEXT_MAX];
@@ -386,14 +386,14 @@ static void begin_reload(struct skv_server *s)
 
 /* ---- running and stopping ---- */
 
-/* Everyone off, everything back, and the books must show nothing. */
-static int close_books(struct skv_server *s)
+/* Disconnect all clients, reclaim everything, and check that nothing is left. */
+static int close_core(struct skv_server *s)
 {
 	const char *off;
 	int r;
 
 	if (s->options.service)
-		skv_sd_stopping("Taking everything back");
+		skv_sd_stopping("Reclaiming everything");
 	skv_ipc_close_all(s->ipc);
 	skv_device_close_all(s);
 	r = skv_loop_drain(s->loop);
@@ -402,16 +402,16 @@ static int close_books(struct skv_server *s)
 	skv_core_drop_all(s->core);
 	off = skv_core_balance(s->core, true);
 	if (off) {
-		skv_log(LOG_CRIT, "the books do not balance: %s", off);
+		skv_log(LOG_CRIT, "the state does not balance: %s", off);
 		return -EUCLEAN;
 	}
-	skv_log(LOG_NOTICE, "books balance; bye");
+	skv_log(LOG_NOTICE, "state balances; bye");
 	return r;
 }
 
 int skv_server_run(struct skv_server *s)
 {
-	int r, books;
+	int r, closed;
 
 	s->watchdog_ns = s->options.service ? skv_sd_watchdog_interval() : 0;
 	if (s->watchdog_ns)
@@ -427,8 +427,8 @@ int skv_server_run(struct skv_server *s)
 	if (r < 0)
 		skv_server_fail(s, "the ring", r);
 	s->stopping = true;
-	books = close_books(s);
-	return s->failure ? s->failure : books;
+	closed = close_core(s);
+	return s->failure ? s->failure : closed;
 }
 
 static void command(struct skv_server *s, uint64_t what)

@@ -368,7 +368,7 @@ static uint64_t leased(void)
 	return n;
 }
 
-/* SIGKILL, and the books must be right again soon after the process is gone. Returns how long it took. */
+/* SIGKILL, and the core must be right again soon after the process is gone. Returns how long it took. */
 static double end(pid_t pid)
 {
 	double begin, took;
@@ -426,7 +426,7 @@ static void finish(void)
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
 	ck_assert_msg(status == 0, "the last engine: %s", shared->problem);
 	raw_close(op);
-	fix_stop(&daemon_); /* and the books balance */
+	fix_stop(&daemon_); /* and the state balances */
 }
 
 START_TEST(any_time)

@@ -12,7 +12,7 @@
 #include "tests/client-test.h"
 
 static struct fix daemon_;
-static struct raw *op; /* who looks at the books */
+static struct raw *op; /* an operator: queries the core */
 static struct skv_client *client;
 
 static void setup_with(const char *const *options)

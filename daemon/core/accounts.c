@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Accounts of UIDs, and the clients that are charged to them. */
-#include "daemon/core/books.h"
+#include "daemon/core/core-priv.h"
 
 #include <stdio.h>
 

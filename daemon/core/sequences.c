@@ -2,10 +2,10 @@
 /*
  * Sequences: made, handed on, forked, let go.
  *
- * Held, a sequence's own pages are LEASE(its holder) and the books do not tell them from the holder's
+ * Held, a sequence's own pages are LEASE(its holder) and the core does not tell them from the holder's
  * stock. Detached, they are SEQ(sequence). References to shared pages are the sequence's in both.
  */
-#include "daemon/core/books.h"
+#include "daemon/core/core-priv.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -145,20 +145,20 @@ void skv_seq_remove(struct skv_core *c, uint32_t seq)
 	skv_account_row(&c->state, q->account)->sequences--;
 	skv_pool_row(&c->state, pool)->sequences--;
 	skv_state_give(&c->state, SKV_TABLE_SEQUENCES, seq);
-	skv_pool_settle_down(c, pool);
+	skv_pool_shrink(c, pool);
 }
 
 int skv_seq_let_go(struct skv_core *c, uint32_t seq, uint32_t client)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
-	struct skv_settled s;
+	struct skv_validated s;
 	int r;
 
 	if (!q->name[0]) {
 		skv_seq_remove(c, seq);
 		return 0;
 	}
-	r = skv_settle_begin(c, seq, client, &s);
+	r = skv_validate_begin(c, seq, client, &s);
 	if (r < 0)
 		return r;
 	if (r > 0) {
@@ -168,9 +168,9 @@ int skv_seq_let_go(struct skv_core *c, uint32_t seq, uint32_t client)
 	for (uint64_t i = 0; i < s.n_own; i++)
 		skv_page_set(c, q->pool, s.own[i], skv_owner_make(SKV_OWNER_SEQ, seq));
 	skv_refs_release(c, seq, SKV_MARK_REF);
-	skv_settle_end(c, seq, &s);
+	skv_validate_end(c, seq, &s);
 	unhold(c, seq);
-	skv_pool_settle_down(c, q->pool);
+	skv_pool_shrink(c, q->pool);
 	return 0;
 }
 
@@ -221,7 +221,7 @@ int skv_core_seq_attach(struct skv_core *c, uint32_t client_id, uint32_t session
 		return skv_core_refuse(c, SKV_CORE_E_INVALID,
 		                  "sequence '%s' was made with another shape of model '%s'", name,
 		                  s->model.name);
-	r = skv_settle_reopen(c, seq);
+	r = skv_validate_reopen(c, seq);
 	if (r) {
 		skv_seq_remove(c, seq);
 		return r;
@@ -234,7 +234,7 @@ int skv_core_seq_attach(struct skv_core *c, uint32_t client_id, uint32_t session
 }
 
 /* Both refer to all that the parent's tables name. The parent's marks are set. */
-static void share(struct skv_core *c, uint32_t parent, uint32_t child, const struct skv_settled *s)
+static void share(struct skv_core *c, uint32_t parent, uint32_t child, const struct skv_validated *s)
 {
 	const uint8_t *marks = c->pools[skv_seq_row(&c->state, parent)->pool].marks;
 
@@ -245,12 +245,12 @@ static void share(struct skv_core *c, uint32_t parent, uint32_t child, const str
 		skv_refs_add(c, parent, s->own[i]);
 		skv_refs_add(c, child, s->own[i]);
 	}
-	skv_settle_rewrite_shared(c, parent);
-	skv_settle_rewrite_shared(c, child);
+	skv_validate_rewrite_shared(c, parent);
+	skv_validate_rewrite_shared(c, child);
 }
 
-/* All that can be refused comes first; the parent and the books change only after it. */
-static int fork_settled(struct skv_core *c, uint32_t parent, const char *name, const struct skv_settled *s,
+/* All that can be refused comes first; the parent and the state change only after it. */
+static int fork_validated(struct skv_core *c, uint32_t parent, const char *name, const struct skv_validated *s,
                         uint32_t *ret_child)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, parent);
@@ -279,20 +279,20 @@ int skv_core_seq_fork(struct skv_core *c, uint32_t client_id, uint32_t session_i
                       const char *name, struct skv_core_seq_info *ret)
 {
 	uint32_t client, parent, child;
-	struct skv_settled s;
+	struct skv_validated s;
 	int r = skv_find_held(c, client_id, session_id, parent_id, &client, &parent);
 
 	if (r)
 		return r;
-	r = skv_settle_begin(c, parent, client, &s);
+	r = skv_validate_begin(c, parent, client, &s);
 	if (r < 0)
 		return r;
 	if (r > 0) {
 		skv_seq_remove(c, parent);
 		return r;
 	}
-	r = fork_settled(c, parent, name ? name : "", &s, &child);
-	skv_settle_end(c, parent, &s);
+	r = fork_validated(c, parent, name ? name : "", &s, &child);
+	skv_validate_end(c, parent, &s);
 	if (r)
 		return r;
 	*ret = info_of(c, child);
@@ -371,6 +371,6 @@ int skv_core_seq_release(struct skv_core *c, uint32_t client_id, uint32_t sessio
 	if (!good)
 		return skv_core_refuse(c, SKV_CORE_E_INVALID,
 		                  "a page released is not shared by this sequence, or named twice");
-	skv_pool_settle_down(c, pool);
+	skv_pool_shrink(c, pool);
 	return 0;
 }

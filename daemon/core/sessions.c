@@ -6,7 +6,7 @@
  * swap raises the one policy generation of the daemon, shown in the control page; every session then
  * asks, and those that the swap was not about are given what they have.
  */
-#include "daemon/core/books.h"
+#include "daemon/core/core-priv.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -42,7 +42,7 @@ static int check_open(struct skv_core *c, uint32_t client, const struct skv_mode
 
 	if (problem)
 		return skv_core_refuse(c, SKV_CORE_E_INVALID, "%s", problem);
-	if (!c->places[m->device].mem)
+	if (!c->memory[m->device].mem)
 		return skv_core_refuse(c, SKV_CORE_E_INVALID, "there is no CUDA device %u", m->device - 1);
 	if (strnlen(spec, SKV_SPEC_MAX) == SKV_SPEC_MAX)
 		return skv_core_refuse(c, SKV_CORE_E_INVALID, "a policy spec has at most %u bytes",
@@ -157,7 +157,7 @@ int skv_session_shut(struct skv_core *c, uint32_t session)
 	skv_member_leave(c, pool, client);
 	skv_pool_row(&c->state, pool)->sessions--;
 	unmake(c, session);
-	skv_pool_settle_down(c, pool);
+	skv_pool_shrink(c, pool);
 	return fatal;
 }
 

@@ -53,7 +53,7 @@ void skv_registry_try(struct skv_registry *, const struct skv_plugin *, const st
 int skv_registry_start_load(struct skv_registry *, int fd, const char *file, uint32_t scan,
                             skv_registry_fn done, void *ctx, char *text, size_t len);
 
-/* Let go of replaced files that nobody uses. Pointers to plugins end here. */
+/* Release replaced files that no session uses. Invalidates pointers to plugins. */
 void skv_registry_collect(struct skv_registry *);
 
 /* The current one of this name; any by its id. NULL when there is none. */
