@@ -103,7 +103,7 @@ int skv_map_fd(int fd, size_t bytes, int prot, int need_seals, void **ret)
 		return -EINVAL;
 	if (fstat(fd, &st) < 0)
 		return -errno;
-	/* A page beyond the end of the file is a SIGBUS for whoever touches it. */
+	/* A page beyond the end of the file is a SIGBUS for any reader. */
 	if (!S_ISREG(st.st_mode) || st.st_size < 0 || (uint64_t)st.st_size < bytes)
 		return -EBADMSG;
 	if (need_seals) {

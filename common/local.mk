@@ -3,7 +3,7 @@
 noinst_LTLIBRARIES += common/libskvcommon.la
 common_libskvcommon_la_SOURCES = \
 	common/fd.c common/fd.h \
-	common/plan.c common/plugin.c common/profile.c common/rehearse.c common/rope.c common/rope.h common/spec.c common/spec.h \
+	common/plan.c common/plugin.c common/profile.c common/refuse.c common/refuse.h common/rehearse.c common/rope.c common/rope.h common/spec.c common/spec.h \
 	common/seqmem.c common/seqmem.h \
 	common/wire.c common/wire.h
 common_libskvcommon_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* common/plan.c - validates a policy's plans, and the arguments of the primitives that its hooks call. */
 #include "common/spec.h"
+#include "common/refuse.h"
 
 #include <errno.h>
 

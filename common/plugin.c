@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/spec.h"
+#include "common/refuse.h"
 
 #include <dlfcn.h>
 #include <elf.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common/profile.c - what sparsekv-calibrate has written about a model.
+ * common/profile.c - a model's profile, written by sparsekv-calibrate.
  *
- * A spec names the file, and a spec may come from anybody who can connect. So nothing that is opened here can block,
+ * A spec names the file, and a spec may come from any client. So nothing that is opened here can block,
  * be endless or be another file than the one named, and what is in it is believed only where it fits the model.
  */
 #include "common/spec.h"
@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "common/fd.h"
+#include "common/refuse.h"
 
 struct reading {
 	const char *path;

@@ -7,6 +7,7 @@
  * lengths or scores, so they make the same calls here as in service.
  */
 #include "common/spec.h"
+#include "common/refuse.h"
 
 #include <errno.h>
 #include <stdarg.h>

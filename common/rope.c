@@ -2,7 +2,7 @@
 /*
  * common/rope.c - rotary positions: how far each pair of a head's elements turns from one token to the next.
  *
- * The only place of these formulas: the engine's tables and the library's own turning come from here.
+ * These formulas stand here alone: the engine's tables and the library's own rotation use them.
  */
 #include "common/rope.h"
 

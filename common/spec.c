@@ -6,30 +6,14 @@
  * spec means the same under every locale, so decimal points are read and written under "C".
  */
 #include "common/spec.h"
+#include "common/refuse.h"
 #include "common/wire.h"
 
 #include <errno.h>
 #include <locale.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-int skv_refuse(int error, char *err, size_t err_len, const char *format, ...)
-{
-	va_list ap;
-
-	if (err_len == 0)
-		return error;
-	va_start(ap, format);
-	vsnprintf(err, err_len, format, ap);
-	va_end(ap);
-	/* texts quote what a user or a plugin wrote, and they reach terminals, logs and JSON */
-	for (char *p = err; *p; p++)
-		if (*p < 0x20 || *p > 0x7e)
-			*p = '?';
-	return error;
-}
 
 #define bad(err, err_len, ...) skv_refuse(-EINVAL, err, err_len, __VA_ARGS__)
 

@@ -48,10 +48,6 @@ int skv_profile_read(struct skv_profile *profile, const struct skv_model *m, cha
 /* Is this a list of words (a,b,c), each once: what a choice has as its `def`? */
 bool skv_spec_words(const char *list);
 
-/* Write a text, what is not printable ASCII in it as '?', and return `error`. */
-__attribute__((format(printf, 4, 5)))
-int skv_refuse(int error, char *err, size_t err_len, const char *format, ...);
-
 /* ---- plugins (plugin.c) ---------------------------------------------------------------------- */
 
 /*

@@ -46,7 +46,7 @@ struct field {
 	enum kind kind;
 };
 
-/* A field at a fixed place: the build fails when the compiler puts it elsewhere. */
+/* A field at a fixed offset: the build fails when the compiler puts it elsewhere. */
 #define AT(at, s, member, kind_)                                                                            \
 	{                                                                                                   \
 		#member, (at) + 0 * sizeof(STAYS_AT(at, s, member)),                                        \

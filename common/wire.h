@@ -252,7 +252,7 @@ const char *skv_wire_check(const void *packet, size_t bytes, unsigned n_fds, boo
 /* Name of a message type ("LEASE_GET"), "?" for an unknown one. */
 const char *skv_wire_name(uint16_t type);
 
-/* One line that decodes a packet, broken or not, for SPARSEKV_DEBUG=wire. `prefix` says who and which way. */
+/* One line that decodes a packet, broken or not, for SPARSEKV_DEBUG=wire. `prefix`: the peer and the direction. */
 void skv_wire_dump(FILE *to, const char *prefix, const void *packet, size_t bytes, unsigned n_fds);
 
 /*

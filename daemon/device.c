@@ -1,27 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/device.c - devices: where the books' segments of device memory are made.
+ * daemon/device.c - devices: makes the core's pending segments of device memory.
  *
- * A device is looked at when the first model is opened on it, and stays. When the books want a segment
+ * A device is opened with the first model on it, and stays open. When the core has a segment pending,
  *
  *   ipc = vmm      it is created and exported here (mem/cuda.c: no context), and its worker fills it with
- *                  zeros before the books hear of it: physical memory holds what its last user left;
+ *                  zeros before the core gets it: physical memory holds what its last user left;
  *   ipc = legacy   its worker allocates, clears and keeps it. Those segments live as long as that process:
  *                  when it dies, every session on the device is ended and its sequences are gone.
  */
+#include "daemon/device.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/fd.h"
+#include "daemon/lease.h"
 #include "daemon/server-priv.h"
 #include "daemon/sys/log.h"
 
-/* A segment in the making. */
-struct making {
+/* A pending segment. */
+struct pending {
 	struct skv_worker_job job; /* first: what `done` is given */
 	struct skv_device *device;
-	struct skv_core_making m;
+	struct skv_core_pending m;
 	struct skv_mem_handle handle;
 };
 
@@ -29,7 +32,7 @@ struct making {
 
 static void made(struct skv_worker_job *job, int error, const char *why, const uint8_t *ipc)
 {
-	struct making *x = (struct making *)job;
+	struct pending *x = (struct pending *)job;
 	struct skv_device *d = x->device;
 	struct skv_server *s = d->server;
 
@@ -52,9 +55,9 @@ static void made(struct skv_worker_job *job, int error, const char *why, const u
 	free(x);
 }
 
-static void make(struct skv_device *d, const struct skv_core_making *m)
+static void make(struct skv_device *d, const struct skv_core_pending *m)
 {
-	struct making *x = calloc(1, sizeof(*x));
+	struct pending *x = calloc(1, sizeof(*x));
 	char why[SKV_CUDA_TEXT_MAX] = "";
 	int r = 0;
 
@@ -68,7 +71,7 @@ static void make(struct skv_device *d, const struct skv_core_making *m)
 	x->handle = (struct skv_mem_handle)SKV_MEM_HANDLE_NULL;
 	x->job.done = made;
 	x->job.job.bytes = m->bytes;
-	x->job.job.kind = d->legacy ? SKV_CUDA_ALLOC : SKV_CUDA_SCRUB;
+	x->job.job.kind = d->legacy ? SKV_CUDA_ALLOC : SKV_CUDA_ZERO;
 	if (!d->legacy)
 		r = skv_cuda_create(d->ordinal, m->bytes, &x->handle.fd, why);
 	x->job.fd = x->handle.fd;
@@ -80,9 +83,9 @@ static void make(struct skv_device *d, const struct skv_core_making *m)
 
 void skv_device_make(struct skv_server *s)
 {
-	struct skv_core_making m;
+	struct skv_core_pending m;
 
-	while (skv_core_next_making(s->core, &m))
+	while (skv_core_next_pending(s->core, &m))
 		make(s->devices[m.device], &m);
 }
 
@@ -92,7 +95,7 @@ static void freed(struct skv_worker_job *job, int error, const char *why, const 
 	free(job);
 }
 
-/* A VMM allocation goes with its last fd and mapping: who keeps one keeps memory that only it sees. */
+/* A VMM allocation lives until its last fd and mapping: a client that keeps one keeps memory that only it sees. */
 static void destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle, size_t bytes)
 {
 	struct skv_device *d = (struct skv_device *)ops;
@@ -150,7 +153,7 @@ static void limit(struct skv_device *d)
 {
 	const struct skv_config *c = &d->server->config;
 
-	d->limits = (struct skv_core_place){
+	d->limits = (struct skv_core_memory_limits){
 		.pool_bytes = share(c->cuda_pool_bytes, d->info.bytes),
 		.account_bytes = share(c->account_cuda_bytes, d->info.bytes),
 		.segment_bytes = c->cuda_segment_bytes,
@@ -204,7 +207,7 @@ static uint32_t find(const uint8_t uuid[SKV_UUID_BYTES])
 	return SKV_DEVICE_HOST;
 }
 
-/* Who names a device by its UUID may count devices as it likes: in a container it sees some of ours. */
+/* A client that names a device by its UUID may number devices its own way: in a container it sees some of ours. */
 int skv_device_resolve(struct skv_server *s, const uint8_t uuid[SKV_UUID_BYTES], uint32_t *number,
                        char why[SKV_TEXT_MAX])
 {
@@ -247,8 +250,8 @@ int skv_device_need(struct skv_server *s, uint32_t number, char why[SKV_TEXT_MAX
 	struct skv_cuda_info info;
 	int r;
 
-	if (number == SKV_DEVICE_HOST || number >= SKV_PLACES || s->devices[number])
-		return 0; /* what is no device at all the books refuse */
+	if (number == SKV_DEVICE_HOST || number >= SKV_MEMORY_KINDS || s->devices[number])
+		return 0; /* the core refuses a number that is no device */
 	if (s->config.cuda == SKV_CUDA_OFF) {
 		snprintf(why, SKV_TEXT_MAX, "device memory is turned off (cuda = off)");
 		return EOPNOTSUPP;
@@ -269,21 +272,21 @@ int skv_device_need(struct skv_server *s, uint32_t number, char why[SKV_TEXT_MAX
 
 void skv_device_reconfigure(struct skv_server *s)
 {
-	for (uint32_t i = 0; i < SKV_PLACES; i++)
+	for (uint32_t i = 0; i < SKV_MEMORY_KINDS; i++)
 		if (s->devices[i])
 			limit(s->devices[i]);
 }
 
 void skv_device_close_all(struct skv_server *s)
 {
-	for (uint32_t i = 0; i < SKV_PLACES; i++)
+	for (uint32_t i = 0; i < SKV_MEMORY_KINDS; i++)
 		if (s->devices[i])
 			skv_worker_close(s->devices[i]->worker);
 }
 
 void skv_device_free_all(struct skv_server *s)
 {
-	for (uint32_t i = 0; i < SKV_PLACES; i++)
+	for (uint32_t i = 0; i < SKV_MEMORY_KINDS; i++)
 		if (s->devices[i]) {
 			skv_worker_free(s->devices[i]->worker);
 			free(s->devices[i]);

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/lease.c - LEASE_GET, and those that wait for segments of a device.
+ * daemon/lease.c - LEASE_GET, and the requests that wait for segments of a device.
  *
- * A lease that wants segments in the making is answered when the last of them is there, or cannot be had.
- * Meanwhile everything else is served, also of the same client. Each segment in the making ends in one way or
- * the other (worker/worker.h), and so does every wait. Who waited longest has the first choice.
+ * A lease that needs pending segments is answered when the last of them has arrived or failed. Meanwhile every other
+ * request is served, also of the same client. Each pending segment arrives or fails (worker/worker.h), so every
+ * wait ends. Waiting requests are served oldest first.
  */
+#include "daemon/lease.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "daemon/reply.h"
 #include "daemon/server-priv.h"
 
 #define MOST_WAITING 16u /* of a connection */
@@ -20,13 +23,13 @@ struct skv_waiting {
 	uint32_t pool;
 	struct skv_msg_header header;
 	struct skv_msg_lease_get m;
-	/* a segment that it wanted could not be had: what there is must do */
+	/* a segment that it needed failed: lease from what there is */
 	bool failed;
 	int error;
 	char why[SKV_TEXT_MAX];
 };
 
-/* Ask the books and answer. False: it has to wait. */
+/* Ask the core and answer. False: it has to wait. */
 static bool answer(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                    const struct skv_msg_lease_get *m, const struct skv_waiting *w)
 {
@@ -40,8 +43,8 @@ static bool answer(struct skv_server *s, struct skv_conn *conn, const struct skv
 		return false;
 	if (r == SKV_CORE_E_NOSPC && w && w->failed) {
 		skv_conn_error(conn, h->serial, w->error, "%s", w->why);
-	} else if (!skv_request_failed(s, conn, h->serial, "leasing pages", r)) {
-		skv_request_announce(s, conn);
+	} else if (!skv_reply_failed(s, conn, h->serial, "leasing pages", r)) {
+		skv_reply_announce(s, conn);
 		skv_conn_send(conn, h->type | SKV_REPLY, h->serial, &ok, sizeof(ok), runs,
 		              ok.n_runs * sizeof(*runs), NULL, 0);
 	}
@@ -69,12 +72,12 @@ void skv_lease_get(struct skv_server *s, struct skv_conn *conn, const struct skv
 	w->conn = skv_conn_number(conn);
 	w->header = *h;
 	w->m = *m;
-	/* the session is there: the books have just looked at it */
+	/* the session exists: the core has just checked it */
 	(void)skv_core_session_pool(s->core, skv_conn_client(conn), m->session, &w->pool);
 	*end = w;
 }
 
-/* Those that wait for this pool, in their order. Who has to wait on waits for what is in the making. */
+/* Answer the requests that wait for this pool, in order, as far as they need no pending segment. */
 static void serve(struct skv_server *s, uint32_t pool)
 {
 	struct skv_waiting *again = NULL, **end = &again, *w;

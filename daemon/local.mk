@@ -6,8 +6,9 @@ include daemon/ctl/local.mk
 # All of the daemon but main(): linked by sparsekvd and by the tests that run a daemon of their own.
 noinst_LTLIBRARIES += daemon/libskvdaemon.la
 daemon_libskvdaemon_la_SOURCES = \
-	daemon/server.h daemon/server-priv.h daemon/server.c daemon/request.c daemon/policy.c daemon/report.c \
-	daemon/device.c daemon/lease.c daemon/worker/worker.c daemon/worker/worker.h \
+	daemon/server.h daemon/server-priv.h daemon/server.c daemon/request.c daemon/request.h daemon/policy.c daemon/policy.h \
+	daemon/report.c daemon/report.h daemon/device.c daemon/device.h daemon/lease.c daemon/lease.h daemon/reply.c daemon/reply.h \
+	daemon/worker/worker.c daemon/worker/worker.h \
 	daemon/loop/loop.c daemon/loop/loop.h \
 	daemon/ipc/ipc.c daemon/ipc/conn.c daemon/ipc/conn.h daemon/ipc/ipc-priv.h daemon/ipc/peer.c daemon/ipc/peer.h \
 	daemon/plugin/probe.c daemon/plugin/probe-child.c daemon/plugin/probe.h \

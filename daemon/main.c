@@ -108,7 +108,7 @@ static int serve(const struct command_line *line)
 		fprintf(stderr, "sparsekvd: %s\n", err);
 		return EXIT_FAILURE;
 	}
-	signal(SIGPIPE, SIG_IGN); /* a log that nobody reads any more is no reason to go */
+	signal(SIGPIPE, SIG_IGN); /* a closed log is no reason to exit */
 	if (skv_server_new(&options, &server) < 0)
 		return EXIT_FAILURE;
 	r = skv_server_run(server);

@@ -5,11 +5,15 @@
  * Both wait for a probe in a child process. Until it answers, the asking connection is known by its
  * number only: it may be gone by then, and what was asked is done all the same.
  */
+#include "daemon/policy.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/spec.h"
+#include "daemon/reply.h"
+#include "daemon/report.h"
 #include "daemon/server-priv.h"
 #include "daemon/sys/log.h"
 
@@ -28,7 +32,7 @@ static struct pending *pending_new(struct skv_server *s, struct skv_conn *conn,
 {
 	struct pending *p = NULL;
 
-	if (!skv_request_operator(s, conn))
+	if (!skv_peer_is_operator(s, conn))
 		skv_conn_error(
 			conn, h->serial, EPERM,
 			"only an operator (root, the daemon's user, a member of operator-group%s%s) may %s policies",
@@ -57,7 +61,26 @@ static void answer(struct pending *p, int error, const char *text, json_t *value
 	free(p);
 }
 
-/* ---- who runs what ---- */
+/* ---- lookup and use ---- */
+
+const struct skv_plugin *skv_policy_find(struct skv_server *s, struct skv_conn *conn, uint32_t serial,
+                                         const char *spec)
+{
+	char name[SKV_NAME_MAX], err[SKV_TEXT_MAX], names[SKV_TEXT_MAX];
+	const struct skv_plugin *plugin;
+
+	if (skv_spec_name(spec, name, err, sizeof(err)) < 0) {
+		skv_conn_error(conn, serial, EINVAL, "%s", err);
+		return NULL;
+	}
+	plugin = skv_registry_find(s->registry, name);
+	if (!plugin) {
+		skv_registry_names(s->registry, names, sizeof(names));
+		skv_conn_error(conn, serial, ENOENT, "no policy \"%s\" is loaded; loaded are: %.400s", name,
+		               names);
+	}
+	return plugin;
+}
 
 struct usage {
 	uint32_t plugin;
@@ -188,7 +211,7 @@ void skv_policy_swap_request(struct skv_server *s, struct skv_conn *conn, const 
 	if (!p)
 		return;
 	p->swap = *m;
-	plugin = skv_request_find_policy(s, conn, h->serial, m->spec);
+	plugin = skv_policy_find(s, conn, h->serial, m->spec);
 	if (!plugin) {
 		free(p);
 		return;

@@ -5,6 +5,8 @@
  * Operators see everything; anyone else sees the rows of their own UID, and the daemon's totals.
  * Figures that a client writes itself (its session page) are shown as they are: they steer nothing.
  */
+#include "daemon/report.h"
+
 #include <config.h>
 #include <errno.h>
 #include <stdatomic.h>
@@ -12,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "daemon/device.h"
+#include "daemon/reply.h"
 #include "daemon/server-priv.h"
 #include "daemon/sys/clock.h"
 
@@ -44,7 +48,7 @@ static void add_account(void *listing, const struct skv_core_account_view *v)
 }
 
 /* "host", "cuda:0" … */
-static const char *place_name(uint32_t device, char to[16])
+static const char *memory_name(uint32_t device, char to[16])
 {
 	if (device == SKV_DEVICE_HOST)
 		return "host";
@@ -58,10 +62,10 @@ static void add_device_account(void *listing, const struct skv_core_account_view
 	struct listing *l = listing;
 	char name[16];
 
-	for (uint32_t i = SKV_DEVICE_CUDA(0); i < SKV_PLACES; i++)
+	for (uint32_t i = SKV_DEVICE_CUDA(0); i < SKV_MEMORY_KINDS; i++)
 		if (v->segment_bytes[i] && (l->all || v->uid == l->uid))
 			put(l, json_pack("{s:I, s:s, s:I, s:I}", "uid", number(v->uid), "device",
-			                 place_name(i, name), "page_bytes", number(v->page_bytes[i]),
+			                 memory_name(i, name), "page_bytes", number(v->page_bytes[i]),
 			                 "segment_bytes", number(v->segment_bytes[i])));
 }
 
@@ -85,7 +89,7 @@ static json_t *model_json(const struct skv_model *m)
 	char device[16];
 
 	return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:I}", "name", m->name, "device",
-	                 place_name(m->device, device), "layers",
+	                 memory_name(m->device, device), "layers",
 	                 number(m->n_layers), "heads", number(m->n_heads), "kv_heads", number(m->n_kv_heads),
 	                 "head_dim", number(m->head_dim), "kv_dtype", dtype_name(m->kv_dtype), "max_tokens",
 	                 number(m->max_tokens), "rank", number(m->rank), "n_ranks", number(m->n_ranks));
@@ -185,10 +189,10 @@ static void add_pool(void *listing, const struct skv_core_pool_view *v)
 	if (l->all || v->uid == l->uid)
 		put(l,
 		    json_pack("{s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "pool",
-		              number(v->pool), "uid", number(v->uid), "memory", place_name(v->device, name),
+		              number(v->pool), "uid", number(v->uid), "memory", memory_name(v->device, name),
 		              "page_bytes", number(v->page_bytes), "segment_bytes",
-		              number(v->segment_bytes), "segments", number(v->segments), "making",
-		              number(v->making), "pages", number(v->pages), "free", number(v->free),
+		              number(v->segment_bytes), "segments", number(v->segments), "pending",
+		              number(v->pending), "pages", number(v->pages), "free", number(v->free),
 		              "lease", number(v->lease), "seq", number(v->seq), "shared", number(v->shared)));
 }
 
@@ -196,7 +200,7 @@ static void add_pool(void *listing, const struct skv_core_pool_view *v)
 
 struct totals {
 	uint64_t clients, sessions, sequences;
-	uint64_t page_bytes[SKV_PLACES], segment_bytes[SKV_PLACES];
+	uint64_t page_bytes[SKV_MEMORY_KINDS], segment_bytes[SKV_MEMORY_KINDS];
 };
 
 static void sum_account(void *totals, const struct skv_core_account_view *v)
@@ -206,7 +210,7 @@ static void sum_account(void *totals, const struct skv_core_account_view *v)
 	t->clients += v->clients;
 	t->sessions += v->sessions;
 	t->sequences += v->sequences;
-	for (uint32_t i = 0; i < SKV_PLACES; i++) {
+	for (uint32_t i = 0; i < SKV_MEMORY_KINDS; i++) {
 		t->page_bytes[i] += v->page_bytes[i];
 		t->segment_bytes[i] += v->segment_bytes[i];
 	}
@@ -229,7 +233,7 @@ void skv_report_status_line(struct skv_server *s, char *to, size_t len)
 	                 (double)t.page_bytes[SKV_DEVICE_HOST] / 1048576.0,
 	                 (double)t.segment_bytes[SKV_DEVICE_HOST] / 1048576.0);
 
-	for (uint32_t i = SKV_DEVICE_CUDA(0); i < SKV_PLACES; i++)
+	for (uint32_t i = SKV_DEVICE_CUDA(0); i < SKV_MEMORY_KINDS; i++)
 		if (t.segment_bytes[i] && n > 0 && (size_t)n < len)
 			n += snprintf(to + n, len - (size_t)n, "; %s: %.1f of %.1f MiB", s->devices[i]->name,
 			              (double)t.page_bytes[i] / 1048576.0,
@@ -258,7 +262,7 @@ static json_t *devices_json(struct skv_server *s, const struct totals *t)
 {
 	json_t *rows = json_array();
 
-	for (uint32_t i = 0; i < SKV_PLACES; i++)
+	for (uint32_t i = 0; i < SKV_MEMORY_KINDS; i++)
 		if (s->devices[i])
 			json_array_append_new(rows, device_json(s->devices[i], t));
 	return rows;
@@ -351,7 +355,7 @@ void skv_report_query(struct skv_server *s, struct skv_conn *conn, const struct 
                       const void *body, int *fds)
 {
 	const struct skv_msg_query *m = body;
-	struct listing l = {.all = skv_request_operator(s, conn), .uid = skv_conn_peer(conn)->uid};
+	struct listing l = {.all = skv_peer_is_operator(s, conn), .uid = skv_conn_peer(conn)->uid};
 	json_t *answer = NULL;
 
 	(void)fds;

@@ -1,88 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/request.c - what clients ask, and what the books say to it.
+ * daemon/request.c - the handlers of clients' requests.
  *
- * Messages come here well-formed (ipc/conn.c), so a handler sees to what they mean: who asks, what
- * the books answer. The books check every id against the asking client.
- *
- * lease.c has the one request that may have to wait.
- *
- * Order on the wire: before an answer a client hears of the segments that the answer may speak of.
+ * Messages come here well-formed (ipc/conn.c). A handler calls the core, which checks every id against the
+ * asking client, and replies. lease.c has the one request that may have to wait.
  */
+#include "daemon/request.h"
+
 #include <config.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "common/spec.h"
+#include "daemon/device.h"
+#include "daemon/lease.h"
+#include "daemon/policy.h"
+#include "daemon/reply.h"
+#include "daemon/report.h"
 #include "daemon/server-priv.h"
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 
 typedef void (*handler)(struct skv_server *, struct skv_conn *, const struct skv_msg_header *,
                         const void *body, int *fds);
-
-bool skv_request_operator(struct skv_server *s, struct skv_conn *conn)
-{
-	const struct skv_peer *peer = skv_conn_peer(conn);
-
-	return peer->uid == 0 || peer->uid == geteuid() ||
-	       (s->have_operator_gid && skv_peer_in_group(skv_conn_fd(conn), peer, s->operator_gid));
-}
-
-bool skv_request_failed(struct skv_server *s, struct skv_conn *conn, uint32_t serial, const char *what, int r)
-{
-	if (r < 0)
-		skv_server_fail(s, what, r);
-	else if (r > 0)
-		skv_conn_error(conn, serial, skv_core_errno((enum skv_core_error)r), "%s",
-		               skv_core_why(s->core));
-	return r != 0;
-}
-
-/* ---- segments ---- */
-
-void skv_request_announce(struct skv_server *s, struct skv_conn *conn)
-{
-	struct skv_core_segment seg;
-
-	while (skv_conn_open(conn) && skv_core_next_segment(s->core, skv_conn_client(conn), &seg)) {
-		struct skv_msg_segment body = {
-			.pool = seg.pool, .segment = seg.segment, .handle = seg.kind, .bytes = seg.bytes};
-
-		if (seg.gone)
-			skv_conn_send(conn, SKV_MSG_SEGMENT_GONE, 0, &body, sizeof(body), NULL, 0, NULL, 0);
-		else if (seg.kind == SKV_HANDLE_CUDA_IPC)
-			skv_conn_send(conn, SKV_MSG_SEGMENT_IPC, 0, &body, sizeof(body), seg.ipc,
-			              SKV_IPC_HANDLE_BYTES, NULL, 0);
-		else
-			skv_conn_send(conn, SKV_MSG_SEGMENT, 0, &body, sizeof(body), NULL, 0, &seg.fd, 1);
-	}
-}
-
-void skv_request_notices(struct skv_server *s)
-{
-	uint32_t cursor = 0, client;
-
-	if (!s->notices_due)
-		return;
-	s->notices_due = false;
-	while (skv_core_next_waiting(s->core, &cursor, &client)) {
-		struct skv_conn *conn = skv_ipc_first(s->ipc);
-
-		while (conn && skv_conn_client(conn) != client)
-			conn = skv_conn_next(conn);
-		if (conn)
-			skv_request_announce(s, conn);
-	}
-}
-
-static void reply(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
-                  const void *body, size_t bytes, const int *fds, unsigned n_fds)
-{
-	skv_request_announce(s, conn);
-	skv_conn_send(conn, h->type | SKV_REPLY, h->serial, body, bytes, NULL, 0, fds, n_fds);
-}
 
 /* ---- connections and sessions ---- */
 
@@ -105,41 +45,22 @@ static void on_hello(struct skv_server *s, struct skv_conn *conn, const struct s
 		return;
 	}
 	r = skv_core_client_add(s->core, peer->uid, peer->pid, program, &ok.client);
-	if (skv_request_failed(s, conn, h->serial, "adding a client", r)) {
+	if (skv_reply_failed(s, conn, h->serial, "adding a client", r)) {
 		skv_conn_finish(conn);
 		return;
 	}
 	skv_conn_set_client(conn, ok.client, program);
 	control = skv_core_control_fd(s->core, &ok.control_bytes);
 	skv_wire_string(ok.daemon, sizeof(ok.daemon), PACKAGE_VERSION);
-	reply(s, conn, h, &ok, sizeof(ok), &control, 1);
+	skv_reply(s, conn, h, &ok, sizeof(ok), &control, 1);
 	skv_log(LOG_DEBUG, "%s, uid %u: client %u", skv_conn_name(conn), (unsigned)peer->uid, ok.client);
-}
-
-const struct skv_plugin *skv_request_find_policy(struct skv_server *s, struct skv_conn *conn, uint32_t serial,
-                                                 const char *spec)
-{
-	char name[SKV_NAME_MAX], err[SKV_TEXT_MAX], names[SKV_TEXT_MAX];
-	const struct skv_plugin *plugin;
-
-	if (skv_spec_name(spec, name, err, sizeof(err)) < 0) {
-		skv_conn_error(conn, serial, EINVAL, "%s", err);
-		return NULL;
-	}
-	plugin = skv_registry_find(s->registry, name);
-	if (!plugin) {
-		skv_registry_names(s->registry, names, sizeof(names));
-		skv_conn_error(conn, serial, ENOENT, "no policy \"%s\" is loaded; loaded are: %.400s", name,
-		               names);
-	}
-	return plugin;
 }
 
 static void on_open(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                     const void *body, int *fds)
 {
 	const struct skv_msg_open *m = body;
-	const struct skv_plugin *plugin = skv_request_find_policy(s, conn, h->serial, m->spec);
+	const struct skv_plugin *plugin = skv_policy_find(s, conn, h->serial, m->spec);
 	struct skv_core_session_info info;
 	struct skv_msg_open_ok ok = {0};
 	char why[SKV_TEXT_MAX];
@@ -158,10 +79,10 @@ static void on_open(struct skv_server *s, struct skv_conn *conn, const struct sk
 		return;
 	}
 	r = skv_core_session_open(s->core, skv_conn_client(conn), &model, m->spec, plugin->id, &info);
-	if (skv_request_failed(s, conn, h->serial, "opening a session", r))
+	if (skv_reply_failed(s, conn, h->serial, "opening a session", r))
 		return;
 	r = skv_core_session_policy(s->core, skv_conn_client(conn), info.session, &ok.policy);
-	if (skv_request_failed(s, conn, h->serial, "a new session's policy", r))
+	if (skv_reply_failed(s, conn, h->serial, "a new session's policy", r))
 		return;
 	ok.session = info.session;
 	ok.pool = info.pool;
@@ -170,7 +91,7 @@ static void on_open(struct skv_server *s, struct skv_conn *conn, const struct sk
 	ok.pages_per_segment = info.pages_per_segment;
 	ok.max_segments = info.max_segments;
 	ok.session_page_bytes = info.page_fd_bytes;
-	reply(s, conn, h, &ok, sizeof(ok), (int[]){info.page_fd, plugin->fd}, 2);
+	skv_reply(s, conn, h, &ok, sizeof(ok), (int[]){info.page_fd, plugin->fd}, 2);
 }
 
 static void on_close(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
@@ -180,8 +101,8 @@ static void on_close(struct skv_server *s, struct skv_conn *conn, const struct s
 	int r = skv_core_session_close(s->core, skv_conn_client(conn), m->session);
 
 	(void)fds;
-	if (!skv_request_failed(s, conn, h->serial, "closing a session", r))
-		reply(s, conn, h, NULL, 0, NULL, 0);
+	if (!skv_reply_failed(s, conn, h->serial, "closing a session", r))
+		skv_reply(s, conn, h, NULL, 0, NULL, 0);
 }
 
 /* ---- sequences ---- */
@@ -202,10 +123,10 @@ static void on_seq_open(struct skv_server *s, struct skv_conn *conn, const struc
 		r = skv_core_seq_attach(s->core, client, m->session, m->name, &info);
 	else
 		r = skv_core_seq_fork(s->core, client, m->session, m->seq, m->name, &info);
-	if (skv_request_failed(s, conn, h->serial, "opening a sequence", r))
+	if (skv_reply_failed(s, conn, h->serial, "opening a sequence", r))
 		return;
 	ok = (struct skv_msg_seq_ok){.seq = info.seq, .max_tokens = info.max_tokens, .bytes = info.bytes};
-	reply(s, conn, h, &ok, sizeof(ok), &info.fd, 1);
+	skv_reply(s, conn, h, &ok, sizeof(ok), &info.fd, 1);
 }
 
 static void on_seq_close(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
@@ -217,8 +138,8 @@ static void on_seq_close(struct skv_server *s, struct skv_conn *conn, const stru
 	                                      : skv_core_seq_drop(s->core, client, m->session, m->seq);
 
 	(void)fds;
-	if (!skv_request_failed(s, conn, h->serial, "closing a sequence", r))
-		reply(s, conn, h, NULL, 0, NULL, 0);
+	if (!skv_reply_failed(s, conn, h->serial, "closing a sequence", r))
+		skv_reply(s, conn, h, NULL, 0, NULL, 0);
 }
 
 static void on_runs(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
@@ -232,8 +153,8 @@ static void on_runs(struct skv_server *s, struct skv_conn *conn, const struct sk
 	                : skv_core_seq_release(s->core, client, m->session, m->seq, runs, m->n_runs);
 
 	(void)fds;
-	if (!skv_request_failed(s, conn, h->serial, "taking pages back", r))
-		reply(s, conn, h, NULL, 0, NULL, 0);
+	if (!skv_reply_failed(s, conn, h->serial, "taking pages back", r))
+		skv_reply(s, conn, h, NULL, 0, NULL, 0);
 }
 
 static void on_drop_name(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
@@ -244,13 +165,13 @@ static void on_drop_name(struct skv_server *s, struct skv_conn *conn, const stru
 	int r;
 
 	(void)fds;
-	if (m->uid != asker && !skv_request_operator(s, conn)) {
+	if (m->uid != asker && !skv_peer_is_operator(s, conn)) {
 		skv_conn_error(conn, h->serial, EPERM,
 		               "only an operator may drop sequences of another user (uid %u)", m->uid);
 		return;
 	}
 	r = skv_core_seq_drop_name(s->core, (uid_t)m->uid, m->model, m->name);
-	if (skv_request_failed(s, conn, h->serial, "dropping a sequence", r))
+	if (skv_reply_failed(s, conn, h->serial, "dropping a sequence", r))
 		return;
 	skv_log(LOG_INFO, "%s, uid %u: dropped sequence %s of model %s, uid %u", skv_conn_name(conn),
 	        (unsigned)asker, m->name, m->model, m->uid);
@@ -266,8 +187,8 @@ static void on_segment_ack(struct skv_server *s, struct skv_conn *conn, const st
 	int r = skv_core_segment_ack(s->core, skv_conn_client(conn), m->pool, m->segment);
 
 	(void)fds;
-	if (!skv_request_failed(s, conn, h->serial, "a segment's acknowledgement", r))
-		reply(s, conn, h, NULL, 0, NULL, 0);
+	if (!skv_reply_failed(s, conn, h->serial, "a segment's acknowledgement", r))
+		skv_reply(s, conn, h, NULL, 0, NULL, 0);
 }
 
 /* ---- policies of sessions and sequences ---- */
@@ -281,22 +202,22 @@ static void on_policy_get(struct skv_server *s, struct skv_conn *conn, const str
 	int r = skv_core_session_policy(s->core, skv_conn_client(conn), m->session, &ok);
 
 	(void)fds;
-	if (skv_request_failed(s, conn, h->serial, "a session's policy", r))
+	if (skv_reply_failed(s, conn, h->serial, "a session's policy", r))
 		return;
 	plugin = skv_registry_by_id(s->registry, ok.plugin);
 	if (!plugin) {
 		skv_server_fail(s, "a session's policy file is not there", -EUCLEAN);
 		return;
 	}
-	reply(s, conn, h, &ok, sizeof(ok), &plugin->fd, 1);
+	skv_reply(s, conn, h, &ok, sizeof(ok), &plugin->fd, 1);
 }
 
-/* For a sequence whose policy is not its session's: the books know nothing of it. */
+/* For a sequence whose policy is not its session's: the core knows nothing of it. */
 static void on_policy_find(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                            const void *body, int *fds)
 {
 	const struct skv_msg_spec *m = body;
-	const struct skv_plugin *plugin = skv_request_find_policy(s, conn, h->serial, m->spec);
+	const struct skv_plugin *plugin = skv_policy_find(s, conn, h->serial, m->spec);
 	struct skv_msg_policy ok = {0};
 
 	(void)fds;
@@ -304,7 +225,7 @@ static void on_policy_find(struct skv_server *s, struct skv_conn *conn, const st
 		return;
 	ok.plugin = plugin->id;
 	skv_wire_string(ok.spec, sizeof(ok.spec), m->spec);
-	reply(s, conn, h, &ok, sizeof(ok), &plugin->fd, 1);
+	skv_reply(s, conn, h, &ok, sizeof(ok), &plugin->fd, 1);
 }
 
 static void on_policy_ack(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
@@ -315,12 +236,12 @@ static void on_policy_ack(struct skv_server *s, struct skv_conn *conn, const str
 	                            m->text);
 
 	(void)fds;
-	if (skv_request_failed(s, conn, h->serial, "a policy's acknowledgement", r))
+	if (skv_reply_failed(s, conn, h->serial, "a policy's acknowledgement", r))
 		return;
 	if (m->error)
 		skv_log_peer(LOG_WARNING, "%s: session %u stays with its policy: %s", skv_conn_name(conn),
 		             m->session, *m->text ? m->text : strerror(m->error));
-	reply(s, conn, h, NULL, 0, NULL, 0);
+	skv_reply(s, conn, h, NULL, 0, NULL, 0);
 }
 
 /* ---- */
@@ -370,7 +291,7 @@ bool skv_request_lingers(void *server, struct skv_conn *conn)
 	const struct skv_server *s = server;
 	bool any = false;
 
-	for (uint32_t i = SKV_DEVICE_CUDA(0); i < SKV_PLACES && skv_conn_client(conn) && !any; i++)
+	for (uint32_t i = SKV_DEVICE_CUDA(0); i < SKV_MEMORY_KINDS && skv_conn_client(conn) && !any; i++)
 		any = skv_core_client_uses(s->core, skv_conn_client(conn), i);
 	return any;
 }

@@ -2,10 +2,10 @@
 /*
  * daemon/server.c - the life of the daemon: start, serve, reload, stop.
  *
- * The order matters. At start: settings, ring, books, socket; then the policy directories are
- * probed, and only then is the first connection accepted, so that nobody is told of a missing policy
- * that is about to come. At the end: everyone is disconnected, the ring drained, the books emptied
- * and balanced; a daemon whose books do not balance says so and exits with a failure.
+ * The order matters. At start: settings, ring, core, socket; then the policy directories are
+ * probed, and only then is the first connection accepted, so that no client misses a policy that is about to be
+ * loaded. At the end: all clients are disconnected, the ring drained, the core emptied and recounted; a daemon
+ * whose state does not balance says so and exits with a failure.
  */
 #include <config.h>
 #include <errno.h>
@@ -17,7 +17,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "common/fd.h"
+#include "daemon/device.h"
 #include "daemon/mem/mem.h"
+#include "daemon/policy.h"
+#include "daemon/reply.h"
+#include "daemon/report.h"
+#include "daemon/request.h"
 #include "daemon/server-priv.h"
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
@@ -30,15 +35,6 @@
 enum { COMMAND_STOP = 1, COMMAND_RELOAD = 1u << 16 };
 
 static void begin_reload(struct skv_server *s);
-
-void skv_server_fail(struct skv_server *s, const char *what, int error)
-{
-	if (!s->failure) {
-		skv_log(LOG_CRIT, "cannot go on: %s: %s", what, strerror(-error));
-		s->failure = error;
-	}
-	skv_loop_quit(s->loop);
-}
 
 /* ---- settings ---- */
 
@@ -65,7 +61,7 @@ static void core_config(const struct skv_config *c, struct skv_core_config *ret)
 static void apply_config(struct skv_server *s)
 {
 	const struct skv_config *c = &s->config;
-	/* A few more than clients: who has the most may still be told so, in answer to HELLO. */
+	/* A few more than clients, so that a user at its quota is told so in answer to HELLO. */
 	struct skv_ipc_limits limits = {
 		.connections = c->max_clients + 64,
 		.account_connections = c->account_clients + 8,
@@ -133,14 +129,14 @@ static int start_core(struct skv_server *s)
 	core_config(&s->config, &config);
 	r = skv_core_new(&config, &skv_mem_host, &s->core);
 	if (r < 0) {
-		skv_log(LOG_ERR, "the books cannot be opened: %s", strerror(-r));
+		skv_log(LOG_ERR, "the core cannot be made: %s", strerror(-r));
 		return r;
 	}
 	skv_core_on_corrupt(s->core, on_corrupt, s);
 	return 0;
 }
 
-/* Where devices must be there, they are looked for now, and not when the first model comes. */
+/* Where a device is required, look for it now, not with the first model. */
 static int start_devices(struct skv_server *s)
 {
 	char why[SKV_TEXT_MAX];
@@ -224,6 +220,8 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	if (r == 0)
 		r = skv_registry_new(s->loop, options->program, skv_policy_in_use, s, &s->registry);
 	if (r == 0)
+		r = skv_scan_new(s->registry, &s->scan);
+	if (r == 0)
 		r = start_ipc(s);
 	if (r < 0) {
 		skv_server_free(s);
@@ -240,6 +238,7 @@ struct skv_server *skv_server_free(struct skv_server *s)
 		return NULL;
 	skv_ipc_free(s->ipc);
 	skv_socket_remove(&s->socket);
+	skv_scan_free(s->scan);
 	skv_registry_free(s->registry);
 	skv_core_free(s->core);
 	skv_device_free_all(s);
@@ -324,16 +323,15 @@ static void on_signal(struct skv_op *op, int res)
 static void on_idle(void *server)
 {
 	skv_device_make(server);
-	skv_request_notices(server);
+	skv_reply_announce_all(server);
 }
 
 /* The policies are as the directories have them: serve, or go on serving. */
-static void on_scanned(void *server, int error, const char *text, const struct skv_plugin *plugin)
+static void on_scanned(void *server)
 {
 	struct skv_server *s = server;
 	char names[256];
 
-	(void)error, (void)text, (void)plugin;
 	if (s->stopping || s->failure)
 		return;
 	skv_registry_names(s->registry, names, sizeof(names));
@@ -360,7 +358,7 @@ static void begin_reload(struct skv_server *s)
 	struct skv_config next;
 	char err[SKV_CONFIG_ERR], kept[256];
 
-	if (skv_registry_scanning(s->registry)) {
+	if (skv_scan_running(s->scan)) {
 		s->reload_again = true;
 		return;
 	}
@@ -383,19 +381,19 @@ static void begin_reload(struct skv_server *s)
 		        "reload: pool-bytes cannot grow beyond four times what the daemon started with");
 	apply_config(s);
 	skv_log(LOG_NOTICE, "reloaded");
-	skv_registry_scan(s->registry, s->config.policy_path, on_scanned, s);
+	skv_scan_start(s->scan, s->config.policy_path, on_scanned, s);
 }
 
 /* ---- running and stopping ---- */
 
-/* Everyone off, everything back, and the books must show nothing. */
-static int close_books(struct skv_server *s)
+/* Disconnect all clients, reclaim everything, and check that nothing is left. */
+static int close_core(struct skv_server *s)
 {
 	const char *off;
 	int r;
 
 	if (s->options.service)
-		skv_sd_stopping("Taking everything back");
+		skv_sd_stopping("Reclaiming everything");
 	skv_ipc_close_all(s->ipc);
 	skv_device_close_all(s);
 	r = skv_loop_drain(s->loop);
@@ -404,16 +402,16 @@ static int close_books(struct skv_server *s)
 	skv_core_drop_all(s->core);
 	off = skv_core_balance(s->core, true);
 	if (off) {
-		skv_log(LOG_CRIT, "the books do not balance: %s", off);
+		skv_log(LOG_CRIT, "the state does not balance: %s", off);
 		return -EUCLEAN;
 	}
-	skv_log(LOG_NOTICE, "books balance; bye");
+	skv_log(LOG_NOTICE, "state balances; bye");
 	return r;
 }
 
 int skv_server_run(struct skv_server *s)
 {
-	int r, books;
+	int r, closed;
 
 	s->watchdog_ns = s->options.service ? skv_sd_watchdog_interval() : 0;
 	if (s->watchdog_ns)
@@ -423,14 +421,14 @@ int skv_server_run(struct skv_server *s)
 	skv_op_read(s->loop, &s->command_op, s->command_fd, &s->command, sizeof(s->command), on_command);
 	skv_op_timer(s->loop, &s->tick_op, 0, on_tick);
 	skv_loop_on_idle(s->loop, on_idle, s);
-	skv_registry_scan(s->registry, s->config.policy_path, on_scanned, s);
+	skv_scan_start(s->scan, s->config.policy_path, on_scanned, s);
 
 	r = skv_loop_run(s->loop);
 	if (r < 0)
 		skv_server_fail(s, "the ring", r);
 	s->stopping = true;
-	books = close_books(s);
-	return s->failure ? s->failure : books;
+	closed = close_core(s);
+	return s->failure ? s->failure : closed;
 }
 
 static void command(struct skv_server *s, uint64_t what)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/server.h - a whole daemon: where books, loop, connections, plugins and settings meet.
+ * daemon/server.h - a whole daemon: core, loop, connections, plugins and settings together.
  *
  * main.c runs one; a test may run one in a thread of its own process.
  */
@@ -25,8 +25,8 @@ struct skv_server_options {
 int skv_server_new(const struct skv_server_options *, struct skv_server **ret);
 
 /*
- * Load the policies, serve until stopped, disconnect everyone, close the books. 0; -EUCLEAN when the
- * books do not balance, other negative errno when the daemon could not go on (logged). Once only.
+ * Load the policies, serve until stopped, disconnect all clients, close the core. 0; -EUCLEAN when its
+ * state does not balance, other negative errno when the daemon could not go on (logged). Once only.
  */
 int skv_server_run(struct skv_server *);
 

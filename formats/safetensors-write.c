@@ -82,7 +82,7 @@ static void write_tensor(FILE *f, const struct skv_new_tensor *t)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* The stream's errors are looked at by whoever closes it. */
+/* Errors of the stream are checked when it is closed. */
 static void write_all(FILE *f, const char *header, const struct skv_new_tensor *tensors, size_t n)
 {
 	uint64_t length = htole64(strlen(header));

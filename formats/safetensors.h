@@ -45,7 +45,7 @@ struct skv_safetensors {
 int skv_safetensors_open(struct skv_safetensors *ret, const char *path, char *err, size_t err_len);
 
 /*
- * The same of a copy in memory: nobody who writes to the file later, or cuts it, can do harm. Files of more than `most`
+ * The same of a copy in memory: later writes to the file, or its truncation, do no harm. Files of more than `most`
  * bytes: -EFBIG.
  */
 int skv_safetensors_copy(struct skv_safetensors *ret, const char *path, size_t most, char *err, size_t err_len);
@@ -83,8 +83,8 @@ struct skv_about {
 };
 
 /*
- * Write a file, its tensors in this order. It is written beside `path` first and takes its place when all of it is
- * there, so nobody reads half of one. A negative errno with a text; then what was at `path` stays.
+ * Write a file, its tensors in this order. It is written beside `path` first and renamed when complete, so that no reader
+ * sees half of it. A negative errno with a text; then what was at `path` stays.
  */
 int skv_safetensors_write(const char *path, const struct skv_new_tensor *tensors, size_t n,
                           const struct skv_about *about, size_t n_about, char *err, size_t err_len);

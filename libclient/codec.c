@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/refuse.h"
 #include "common/spec.h"
 #include "formats/safetensors.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Accounts of UIDs, and the clients that are charged to them. */
-#include "daemon/core/books.h"
+#include "daemon/core/core-priv.h"
 
 #include <stdio.h>
 
@@ -30,7 +30,7 @@ int skv_find_client(struct skv_core *c, uint32_t id, uint32_t *ret_index)
 	uint32_t client = skv_state_find(&c->state, SKV_TABLE_CLIENTS, id);
 
 	if (client == SKV_NO_INDEX)
-		return skv_refuse(c, SKV_CORE_E_NOENT, "no client has the id %#x", id);
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "no client has the id %#x", id);
 	*ret_index = client;
 	return 0;
 }
@@ -45,7 +45,7 @@ int skv_find_session(struct skv_core *c, uint32_t client_id, uint32_t session_id
 		return r;
 	session = skv_state_find(&c->state, SKV_TABLE_SESSIONS, session_id);
 	if (session == SKV_NO_INDEX || skv_session_row(&c->state, session)->client != client)
-		return skv_refuse(c, SKV_CORE_E_NOENT, "this client has no session with the id %#x",
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "this client has no session with the id %#x",
 		                  session_id);
 	*ret_client = client;
 	*ret_session = session;
@@ -59,14 +59,14 @@ int skv_core_client_add(struct skv_core *c, uid_t uid, pid_t pid, const char *pr
 
 	if (skv_account_row(&c->state, account)->clients >= c->config.account_clients) {
 		skv_account_put(c, account);
-		return skv_refuse(c, SKV_CORE_E_QUOTA,
+		return skv_core_refuse(c, SKV_CORE_E_QUOTA,
 		                  "UID %u already has %u clients, the most that are allowed", uid,
 		                  c->config.account_clients);
 	}
 	client = skv_state_take(&c->state, SKV_TABLE_CLIENTS);
 	if (client == SKV_NO_INDEX) {
 		skv_account_put(c, account);
-		return skv_refuse(c, SKV_CORE_E_NOSPC,
+		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
 		                  "the daemon already has %u clients, the most that it takes",
 		                  c->config.max_clients);
 	}

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recounting: the books are even when every count follows from the owner words, the chains of
+ * Recounting: the state balances when every count follows from the owner words, the chains of
  * references and the rows, and when companions are there exactly for what lives.
  */
-#include "daemon/core/books.h"
+#include "daemon/core/core-priv.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static const char *off(const char *format, ...)
 /* What the owner words and chains of one pool add up to. */
 struct tally {
 	uint64_t count[SKV_OWNER_KINDS];
-	uint32_t segments, empty, making, wanted;
+	uint32_t segments, empty, pending, wanted;
 	uint32_t *refs;     /* [page]: chains that it is in */
 	uint32_t *by_owner; /* [clients] leases, then [sequences] pages */
 	uint64_t n_refs;    /* in all chains */
@@ -66,7 +66,7 @@ static bool has_handle(const struct skv_core *c, uint32_t pool, uint32_t segment
 	static const struct skv_mem_handle none = SKV_MEM_HANDLE_NULL;
 	const struct skv_mem_handle *h = &c->pools[pool].handles[segment];
 
-	if (c->places[skv_pool_row(&c->state, pool)->device].mem->handle_kind == SKV_HANDLE_CUDA_IPC)
+	if (c->memory[skv_pool_row(&c->state, pool)->device].mem->handle_kind == SKV_HANDLE_CUDA_IPC)
 		return memcmp(h->ipc, none.ipc, sizeof(none.ipc)) != 0;
 	return h->fd >= 0;
 }
@@ -106,7 +106,7 @@ static const char *tally_segment(const struct skv_core *c, struct tally *t, uint
 		t->segments++;
 		t->empty += n_free == p->pages_per_segment;
 	}
-	t->making += s->state == SKV_SEGMENT_WANTED || s->state == SKV_SEGMENT_MAKING;
+	t->pending += s->state == SKV_SEGMENT_WANTED || s->state == SKV_SEGMENT_STARTED;
 	t->wanted += s->state == SKV_SEGMENT_WANTED;
 	if (s->free != n_free)
 		return off("segment %u of pool %u: %u free pages, %u found", segment, pool, s->free, n_free);
@@ -183,9 +183,9 @@ static const char *tally_pool(const struct skv_core *c, struct tally *t, uint32_
 	if (p->segments != t->segments || p->empty != t->empty)
 		return off("pool %u: %u segments, %u empty; %u and %u found", pool, p->segments, p->empty,
 		           t->segments, t->empty);
-	if (p->making != t->making || p->wanted != t->wanted)
-		return off("pool %u: %u segments in the making, %u wanted; %u and %u found", pool, p->making,
-		           p->wanted, t->making, t->wanted);
+	if (p->pending != t->pending || p->wanted != t->wanted)
+		return off("pool %u: %u segments pending, %u of them wanted; %u and %u found", pool, p->pending,
+		           p->wanted, t->pending, t->wanted);
 	return NULL;
 }
 
@@ -217,7 +217,7 @@ static const char *check_account(const struct skv_core *c, uint32_t account)
 {
 	const struct skv_account_row *a = skv_account_row(&c->state, account);
 	uint32_t clients = 0, sessions = 0, sequences = 0, pools = 0;
-	uint64_t bytes[SKV_PLACES] = {0};
+	uint64_t bytes[SKV_MEMORY_KINDS] = {0};
 
 	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
 		clients += skv_client_row(&c->state, i)->account == account;
@@ -241,9 +241,9 @@ static const char *check_account(const struct skv_core *c, uint32_t account)
 		return off("UID %u: %u clients, %u sessions, %u sequences, %u pools; %u, %u, %u and %u found",
 		           a->uid, a->clients, a->sessions, a->sequences, a->pools, clients, sessions,
 		           sequences, pools);
-	for (uint32_t i = 0; i < SKV_PLACES; i++)
+	for (uint32_t i = 0; i < SKV_MEMORY_KINDS; i++)
 		if (a->page_bytes[i] != bytes[i])
-			return off("UID %u is charged for %llu bytes of place %u, %llu found", a->uid,
+			return off("UID %u is charged for %llu bytes of memory %u, %llu found", a->uid,
 			           (unsigned long long)a->page_bytes[i], i, (unsigned long long)bytes[i]);
 	if (!clients && !sequences)
 		return off("UID %u has an account with nothing in it", a->uid);
@@ -316,16 +316,16 @@ static const char *check_rows(const struct skv_core *c, enum skv_table t)
 static const char *check_global(const struct skv_core *c, uint64_t n_refs)
 {
 	const struct skv_state_header *h = c->state.header;
-	uint64_t segment_bytes[SKV_PLACES] = {0}, blocks = 0, free_blocks = 0, room = 0;
+	uint64_t segment_bytes[SKV_MEMORY_KINDS] = {0}, blocks = 0, free_blocks = 0, room = 0;
 
 	SKV_EACH(i, &c->state, SKV_TABLE_POOLS) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, i);
 
-		segment_bytes[p->device] += (p->segments + p->making) * p->segment_bytes;
+		segment_bytes[p->device] += (p->segments + p->pending) * p->segment_bytes;
 	}
-	for (uint32_t i = 0; i < SKV_PLACES; i++)
+	for (uint32_t i = 0; i < SKV_MEMORY_KINDS; i++)
 		if (h->segment_bytes[i] != segment_bytes[i])
-			return off("%llu bytes in segments of place %u, %llu found",
+			return off("%llu bytes in segments of memory %u, %llu found",
 			           (unsigned long long)h->segment_bytes[i], i,
 			           (unsigned long long)segment_bytes[i]);
 	SKV_EACH(seq, &c->state, SKV_TABLE_SEQUENCES)
@@ -350,9 +350,9 @@ static const char *check_empty(const struct skv_core *c)
 	for (int t = 0; t < SKV_TABLE_ROWS; t++)
 		if (h->live[t])
 			return off("%u %s are left", h->live[t], names[t]);
-	for (uint32_t i = 0; i < SKV_PLACES; i++)
+	for (uint32_t i = 0; i < SKV_MEMORY_KINDS; i++)
 		if (h->segment_bytes[i])
-			return off("%llu bytes of segments of place %u are left",
+			return off("%llu bytes of segments of memory %u are left",
 			           (unsigned long long)h->segment_bytes[i], i);
 	if (h->ref_used)
 		return off("%u reference blocks are left", h->ref_used);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/core/books.h"
+#include "daemon/core/core-priv.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -92,7 +92,7 @@ static void limit_host(struct skv_core *c)
 {
 	const struct skv_geometry *g = &c->state.header->geometry;
 
-	c->places[SKV_DEVICE_HOST].limits = (struct skv_core_place){
+	c->memory[SKV_DEVICE_HOST].limits = (struct skv_core_memory_limits){
 		.pool_bytes = c->config.pool_bytes,
 		.segment_bytes = g->segment_bytes,
 		.account_bytes = c->config.account_bytes,
@@ -143,7 +143,7 @@ int skv_core_new(const struct skv_core_config *config, const struct skv_mem_ops 
 	r = -ENOMEM;
 	if (!c->seqs || !c->sessions || !c->pools)
 		goto fail;
-	c->places[SKV_DEVICE_HOST].mem = mem;
+	c->memory[SKV_DEVICE_HOST].mem = mem;
 	limit_host(c);
 	c->state.header->policy_generation = 1;
 	atomic_store(&c->control->policy_generation, 1);
@@ -225,12 +225,12 @@ bool skv_core_reconfigure(struct skv_core *c, const struct skv_core_config *conf
 }
 
 void skv_core_set_device(struct skv_core *c, uint32_t device, const struct skv_mem_ops *mem,
-                         const struct skv_core_place *limits)
+                         const struct skv_core_memory_limits *limits)
 {
-	struct skv_place *p = &c->places[device];
-	struct skv_core_place was = p->limits;
+	struct skv_memory *p = &c->memory[device];
+	struct skv_core_memory_limits was = p->limits;
 
-	assert(device > SKV_DEVICE_HOST && device < SKV_PLACES);
+	assert(device > SKV_DEVICE_HOST && device < SKV_MEMORY_KINDS);
 	p->limits = *limits;
 	if (p->mem) {
 		p->limits.segment_bytes = was.segment_bytes;

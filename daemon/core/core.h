@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/core.h - the books of the daemon: pools, pages, leases, sequences, accounts.
+ * daemon/core/core.h - the state of the daemon: pools, pages, leases, sequences, accounts.
  *
  * Pure state: no sockets, no ring, no logging, one thread. Everything that must outlive the process
  * is in ONE memfd (the state memfd) as plain tables that refer to each other by index, behind this
@@ -11,21 +11,21 @@
  *   detached named sequence alone · SHARED(count): read-only, referred to by `count` sequences.
  * A SHARED page is freed when its last reference goes; which sequence refers to which shared pages
  * is written in the state (chains of reference blocks), never believed from a client's page table.
- * What a client's tables say matters only when a sequence is settled (detach, fork, death): each
+ * What a client's tables say matters only when a sequence is validated (detach, fork, death): each
  * committed entry must be a hole, or name a page that is LEASE(that client), or SHARED with a
  * reference held by this sequence, and no page twice; anything else makes the sequence corrupt and
  * it is dropped.
  * While a client holds a sequence its own pages are LEASE(client) like the client's stock, and the
- * books do not know which is which. So a client that drops a held sequence (or detaches an anonymous
+ * core cannot tell them apart. So a client that drops a held sequence (or detaches an anonymous
  * one) keeps the pages on lease: it takes them into its stock, or gives them back with lease_put.
  * Only references to SHARED pages go with the sequence.
  *
- * Places. Pages are in host memory or on a device; the number of a place is skv_model.device. Host memory
- * is there from the start, devices are added when they are first used. Each place has ceilings of its own.
+ * Memory. Pages are in host memory or in that of a device; skv_model.device is its number. Host memory
+ * exists from the start, devices are added when they are first used. Each has limits of its own.
  *
- * Tenants. A pool belongs to one UID, one place and one page size. Memory goes from one UID to another
+ * Tenants. A pool belongs to one UID, one memory and one page size. Memory goes from one UID to another
  * only as a whole segment that was destroyed and made anew, zeroed: by the kernel in host memory (and the
- * hole that was punched leaves a stale mapping zeros and no memory), by a scrub on a device. Page id p of
+ * hole that was punched leaves a stale mapping zeros and no memory), by zeroing it on a device. Page id p of
  * a pool is at offset p * page_bytes of the range that segments are mapped into: segment_bytes is
  * pages_per_segment * page_bytes exactly.
  *
@@ -33,14 +33,14 @@
  * without a page in use may be destroyed at any time; its number is used again only when every client
  * that had been told has acknowledged the end, has closed its last session on the pool, or is gone.
  * A client that closes its last session on a pool has thereby let go of all its segments and leases there.
- * Segments of a device are made outside of the books, and leases wait for them: E_WAIT, skv_core_next_making.
+ * Segments of a device are made outside of the core, and leases wait for them: E_WAIT, skv_core_next_pending.
  *
- * Accounts. Each UID has ceilings and counts: clients, sessions, sequences, and for each place the bytes
+ * Accounts. Each UID has quotas and counts: clients, sessions, sequences, and for each memory the bytes
  * of pages that are not FREE. Every charge is refunded by the object that made it; skv_core_balance() says
- * whether the books are even.
+ * whether the state balances.
  *
  * Ids of clients, sessions and sequences carry a generation: an id of something gone is SKV_CORE_E_NOENT,
- * not somebody else. 0 is never an id.
+ * not another object. 0 is never an id.
  *
  * Errors. Negative errno: fatal for the daemon (its own memory ran out, a broken state). Positive: enum
  * skv_core_error, the caller's client asked for something that it cannot have; skv_core_why() says what
@@ -59,50 +59,50 @@
 enum skv_core_error {
 	SKV_CORE_OK = 0,
 	SKV_CORE_E_NOSPC,   /* the pool or the daemon is full */
-	SKV_CORE_E_QUOTA,   /* the account's ceiling */
+	SKV_CORE_E_QUOTA,   /* the account's quota */
 	SKV_CORE_E_NOENT,   /* no such session, sequence */
 	SKV_CORE_E_EXIST,   /* the name is taken */
 	SKV_CORE_E_BUSY,    /* held by another client */
 	SKV_CORE_E_INVALID, /* an id, page or shape that does not fit */
 	SKV_CORE_E_CORRUPT, /* a sequence's memory is not believable; it was dropped */
 	SKV_CORE_E_BACKLOG, /* pool ids are waiting for SEGMENT_ACK; try again */
-	SKV_CORE_E_WAIT,    /* segments are in the making; the caller asks again when one is made or failed */
+	SKV_CORE_E_WAIT,    /* segments are pending; the caller asks again when one is made or failed */
 };
 
 /* The errno (positive) that a client is told. */
 int skv_core_errno(enum skv_core_error e);
 
 #define SKV_CORE_MAX_ROWS 65535u        /* of max_clients, max_sequences, max_sessions, max_pools */
-#define SKV_PLACES (SKV_MAX_DEVICES + 1u) /* host memory and the devices */
-#define SKV_CORE_MAX_ENTRIES (1u << 24) /* table entries of a sequence, all layers, in each group: bounds a settle's time */
+#define SKV_MEMORY_KINDS (SKV_MAX_DEVICES + 1u) /* host memory and the devices */
+#define SKV_CORE_MAX_ENTRIES (1u << 24) /* table entries of a sequence, all layers, in each group: bounds the time of a validation */
 
 struct skv_core;
 
 struct skv_core_config {
 	/* of host memory: */
-	uint64_t pool_bytes;    /* ceiling of all segments together */
+	uint64_t pool_bytes;    /* limit of all segments together */
 	uint64_t segment_bytes; /* wanted of one segment; rounded up to whole pages and granules of memory */
-	uint64_t account_bytes; /* ceiling of non-free pages a UID */
+	uint64_t account_bytes; /* quota of non-free pages a UID */
 	/* of one device, what tables are made for; 0: there will be no devices */
 	uint64_t device_bytes, device_segment_bytes;
 	uint32_t account_clients, account_sequences;
 	uint32_t max_clients, max_sequences, max_sessions, max_pools; /* table sizes */
 	/* 0 = default */
-	uint32_t account_pools;   /* page sizes, on each place, that a UID can use at a time (8) */
+	uint32_t account_pools;   /* page sizes, in each memory, that a UID can use at a time (8) */
 	uint32_t client_sessions; /* sessions of one client (16) */
 	uint32_t max_ref_blocks;  /* table size: blocks of 62 references to shared pages (1024 a sequence) */
 };
 
 /*
- * Make new books. `mem` is host memory (daemon/mem/mem.h), borrowed. -EINVAL for a table size
+ * A new core. `mem` is host memory (daemon/mem/mem.h), borrowed. -EINVAL for a table size
  * of 0 or above SKV_CORE_MAX_ROWS, or a pool that does not hold one segment.
  */
 int skv_core_new(const struct skv_core_config *, const struct skv_mem_ops *mem, struct skv_core **ret);
 struct skv_core *skv_core_free(struct skv_core *); /* NULL is fine; returns NULL */
 /*
- * Change ceilings on reload. Table sizes and segment_bytes keep their old values, and pool_bytes does
- * not go beyond four times what the books were made with; false if the new configuration says otherwise.
- * What is already in use beyond a lowered ceiling stays.
+ * Change limits and quotas on reload. Table sizes and segment_bytes keep their old values, and pool_bytes does
+ * not go beyond four times what the core was made with; false if the new configuration says otherwise.
+ * What is already in use beyond a lowered limit stays.
  */
 bool skv_core_reconfigure(struct skv_core *, const struct skv_core_config *);
 
@@ -110,23 +110,23 @@ bool skv_core_reconfigure(struct skv_core *, const struct skv_core_config *);
 void skv_core_set_recall(struct skv_core *, uint32_t every);
 
 /* As the fields of the configuration; most_bytes: how far pool_bytes can be raised. */
-struct skv_core_place {
+struct skv_core_memory_limits {
 	uint64_t pool_bytes, segment_bytes, account_bytes, most_bytes;
 };
 /*
- * There is such a device (number as in skv_model), and its memory is `mem`, borrowed; or its ceilings
+ * There is such a device (number as in skv_model), and its memory is `mem`, borrowed; or its limits
  * change, then segment_bytes and most_bytes keep their values.
  */
 void skv_core_set_device(struct skv_core *, uint32_t device, const struct skv_mem_ops *mem,
-                         const struct skv_core_place *);
+                         const struct skv_core_memory_limits *);
 
 /* One line about the last positive error: what was wrong and what was expected. Valid until the next call. */
 const char *skv_core_why(const struct skv_core *);
 
 /* ---- clients and sessions ---- */
-/* E_QUOTA: the account's ceiling of clients. E_NOSPC: the daemon's. `program` is for display, any bytes. */
+/* E_QUOTA: the account's quota of clients. E_NOSPC: the daemon's. `program` is for display, any bytes. */
 int skv_core_client_add(struct skv_core *, uid_t uid, pid_t pid, const char *program, uint32_t *ret_client);
-/* Everything of the client: sessions closed, anonymous sequences dropped, named ones settled, pages freed. */
+/* Everything of the client: sessions closed, anonymous sequences dropped, named ones validated, pages freed. */
 int skv_core_client_gone(struct skv_core *, uint32_t client);
 
 struct skv_core_session_info {
@@ -173,7 +173,7 @@ int skv_core_seq_attach(struct skv_core *, uint32_t client, uint32_t session, co
 int skv_core_seq_fork(struct skv_core *, uint32_t client, uint32_t session, uint32_t parent, const char *name,
                       struct skv_core_seq_info *ret);
 /*
- * Named: settled, its pages are the sequence's, nobody holds it; references that the tables no longer
+ * Named: validated, its pages are the sequence's, it has no holder; references that the tables no longer
  * name are released. Pages of uncommitted entries stay on lease. Anonymous: as drop. E_CORRUPT: it was
  * dropped.
  */
@@ -191,11 +191,11 @@ int skv_core_seq_release(struct skv_core *, uint32_t client, uint32_t session, u
  * Between least and most pages as ascending runs. Fewer than least are had only where the pool is so
  * fragmented that max_runs runs do not hold them: ask again. least = 0: whatever there is, maybe nothing.
  * The caller announces segments before the reply: skv_core_next_segment. E_NOSPC, E_QUOTA, E_BACKLOG.
- * E_WAIT while segments that `most` takes are in the making.
+ * E_WAIT while segments that `most` takes are pending.
  */
 int skv_core_lease_get(struct skv_core *, uint32_t client, uint32_t session, uint32_t least, uint32_t most,
                        struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n);
-/* The same of the segments that there are and those in the making: no more are wanted. */
+/* The same of the live and pending segments: no more are requested. */
 int skv_core_lease_rest(struct skv_core *, uint32_t client, uint32_t session, uint32_t least, uint32_t most,
                         struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n);
 /* Each page must be on lease to this client: all of them are freed, or E_INVALID and none. */
@@ -204,7 +204,7 @@ int skv_core_lease_put(struct skv_core *, uint32_t client, uint32_t session, con
 
 /*
  * Segments that this client must be told of, one call each, until it returns false: announce (with the
- * handle, borrowed until the next call into the books) or withdraw (gone). Marks it as told.
+ * handle, borrowed until the next call into the core) or withdraw (gone). Marks it as told.
  * Any call may withdraw segments from any client, so after each one the caller looks at all that
  * wait: skv_core_next_waiting.
  */
@@ -219,26 +219,26 @@ struct skv_core_segment {
 bool skv_core_next_segment(struct skv_core *, uint32_t client, struct skv_core_segment *ret);
 /* The next client that skv_core_next_segment has something for; *cursor starts at 0. False after the last. */
 bool skv_core_next_waiting(const struct skv_core *, uint32_t *cursor, uint32_t *ret_client);
-/* E_INVALID: no such pool or segment number. An acknowledgement that nobody waits for is ignored. */
+/* E_INVALID: no such pool or segment number. An unexpected acknowledgement is ignored. */
 int skv_core_segment_ack(struct skv_core *, uint32_t client, uint32_t pool, uint32_t segment);
 
-/* ---- segments made outside of the books ---- */
-struct skv_core_making {
+/* ---- pending segments: made outside of the core ---- */
+struct skv_core_pending {
 	uint32_t device, pool, segment;
 	uint64_t serial, bytes;
 };
 /* The next segment to be made, one call each, until it returns false. Marks it as being made. */
-bool skv_core_next_making(struct skv_core *, struct skv_core_making *ret);
-/* It is made, and zeroed (consumes the handle); or it cannot be had. A segment that nobody waits for goes. */
-void skv_core_segment_made(struct skv_core *, const struct skv_core_making *, struct skv_mem_handle *);
-void skv_core_segment_failed(struct skv_core *, const struct skv_core_making *);
-/* Who waited for a pool's segments has been served: what is left over goes. */
+bool skv_core_next_pending(struct skv_core *, struct skv_core_pending *ret);
+/* It is made, and zeroed (consumes the handle); or it cannot be had. A segment that is not pending any more is destroyed. */
+void skv_core_segment_made(struct skv_core *, const struct skv_core_pending *, struct skv_mem_handle *);
+void skv_core_segment_failed(struct skv_core *, const struct skv_core_pending *);
+/* The leases that waited for a pool's segments have been served: what is left over is withdrawn. */
 void skv_core_segments_served(struct skv_core *, uint32_t pool);
 /* Has the client a session on the device? */
 bool skv_core_client_uses(const struct skv_core *, uint32_t client, uint32_t device);
 /* What was in the device's memory is gone: all sequences there are dropped. No client uses it any more. */
 void skv_core_device_lost(struct skv_core *, uint32_t device);
-/* The pool of a client's session, for who waits. E_NOENT. */
+/* The pool of a client's session. E_NOENT. */
 int skv_core_session_pool(struct skv_core *, uint32_t client, uint32_t session, uint32_t *ret_pool);
 
 /* ---- policy of a session (what the operator wants it to run) ---- */
@@ -270,8 +270,8 @@ void skv_core_on_corrupt(struct skv_core *,
 struct skv_core_account_view {
 	uid_t uid;
 	uint32_t clients, sessions, sequences;
-	uint64_t page_bytes[SKV_PLACES];    /* of pages in use */
-	uint64_t segment_bytes[SKV_PLACES]; /* of the segments that hold them, those in the making included */
+	uint64_t page_bytes[SKV_MEMORY_KINDS];    /* of pages in use */
+	uint64_t segment_bytes[SKV_MEMORY_KINDS]; /* of the segments that hold them, pending ones included */
 };
 struct skv_core_client_view {
 	uint32_t client;
@@ -313,7 +313,7 @@ struct skv_core_pool_view {
 	uid_t uid;
 	uint32_t device;
 	uint64_t page_bytes, segment_bytes; /* of one page, of one segment */
-	uint32_t segments, making;
+	uint32_t segments, pending;
 	uint64_t pages, free, lease, seq, shared;
 };
 void skv_core_accounts(const struct skv_core *, void (*cb)(void *, const struct skv_core_account_view *),
@@ -327,7 +327,7 @@ void skv_core_seqs(const struct skv_core *, void (*cb)(void *, const struct skv_
 void skv_core_pools(const struct skv_core *, void (*cb)(void *, const struct skv_core_pool_view *), void *);
 
 /*
- * Recount everything from the page owners up and compare with the books. NULL when even, else a text
+ * Recount everything from the page owners up and compare with the state. NULL when it balances, else a text
  * (static, overwritten by the next call) that says what is off. With `empty`, everything must be zero too:
  * for shutdown, after skv_core_drop_all().
  */

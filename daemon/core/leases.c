@@ -5,7 +5,7 @@
  * Pages are taken from the lowest segments first, so that the highest run empty and can go. Within
  * that, long runs come before scraps: a first pass takes runs of LONG_RUN pages, a second whatever is left.
  */
-#include "daemon/core/books.h"
+#include "daemon/core/core-priv.h"
 
 #include <stdlib.h>
 
@@ -102,33 +102,33 @@ static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, ui
 {
 	uint32_t client, session, pool;
 	const struct skv_pool_row *p;
-	uint64_t used, room, ceiling;
+	uint64_t used, room, quota;
 	struct taking t;
 	int r = skv_find_session(c, client_id, session_id, &client, &session);
 
 	if (r)
 		return r;
 	if (!most || least > most || !max_runs)
-		return skv_refuse(c, SKV_CORE_E_INVALID, "cannot lease between %u and %u pages", least, most);
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "cannot lease between %u and %u pages", least, most);
 	pool = skv_session_row(&c->state, session)->pool;
 	p = skv_pool_row(&c->state, pool);
 	used = skv_account_row(&c->state, p->account)->page_bytes[p->device];
-	ceiling = c->places[p->device].limits.account_bytes;
-	room = used < ceiling ? (ceiling - used) / p->page_bytes : 0;
+	quota = c->memory[p->device].limits.account_bytes;
+	room = used < quota ? (quota - used) / p->page_bytes : 0;
 	if (room < least)
-		return skv_refuse(
+		return skv_core_refuse(
 			c, SKV_CORE_E_QUOTA,
-			"%u pages asked for, and the account's ceiling of %llu bytes leaves room for %llu",
-			least, (unsigned long long)ceiling, (unsigned long long)room);
+			"%u pages asked for, and the account's quota of %llu bytes leaves room for %llu",
+			least, (unsigned long long)quota, (unsigned long long)room);
 	if (room > most)
 		room = most;
 	r = grow ? skv_pool_grow(c, pool, least, room) : 0;
 	if (r)
 		return r;
-	if (p->making && p->count[SKV_OWNER_FREE] < room)
-		return skv_refuse(c, SKV_CORE_E_WAIT, "%u segments of the pool are in the making", p->making);
+	if (p->pending && p->count[SKV_OWNER_FREE] < room)
+		return skv_core_refuse(c, SKV_CORE_E_WAIT, "%u segments of the pool are pending", p->pending);
 	if (p->count[SKV_OWNER_FREE] < least)
-		return skv_refuse(c, SKV_CORE_E_NOSPC, "%u pages asked for, and the pool has %llu", least,
+		return skv_core_refuse(c, SKV_CORE_E_NOSPC, "%u pages asked for, and the pool has %llu", least,
 		                  (unsigned long long)p->count[SKV_OWNER_FREE]);
 	t = (struct taking){
 		.core = c,
@@ -195,9 +195,9 @@ int skv_core_lease_put(struct skv_core *c, uint32_t client_id, uint32_t session_
 	if (!set_runs(c, pool, runs, n, lease, 0, &done)) {
 		/* what was freed before the bad page, each page once, goes back on lease */
 		set_runs(c, pool, runs, n, 0, lease, &done);
-		return skv_refuse(c, SKV_CORE_E_INVALID,
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
 		                  "a page given back is not on lease to this client, or named twice");
 	}
-	skv_pool_settle_down(c, pool);
+	skv_pool_shrink(c, pool);
 	return 0;
 }

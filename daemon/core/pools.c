@@ -2,11 +2,11 @@
 /*
  * Pools and the owner words of their pages.
  *
- * A pool is one UID's pages of one size in one place. It is there while a session or a sequence uses it.
+ * A pool is one UID's pages of one size in one memory. It exists while a session or a sequence uses it.
  * Every change of an owner word goes through skv_page_set(), which keeps what follows from it: the pool's
  * counts by kind, the segment's free pages, the client's leases, the sequence's pages, the account's bytes.
  */
-#include "daemon/core/books.h"
+#include "daemon/core/core-priv.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -26,14 +26,14 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 static int pool_sizes(struct skv_core *c, uint32_t device, uint64_t page_bytes, struct skv_pool_row *p)
 {
 	const struct skv_geometry *g = &c->state.header->geometry;
-	const struct skv_place *place = &c->places[device];
-	const struct skv_core_place *k = &place->limits;
-	uint64_t unit = page_bytes / gcd(page_bytes, place->mem->granularity) * place->mem->granularity;
+	const struct skv_memory *memory = &c->memory[device];
+	const struct skv_core_memory_limits *k = &memory->limits;
+	uint64_t unit = page_bytes / gcd(page_bytes, memory->mem->granularity) * memory->mem->granularity;
 	uint64_t bytes = (k->segment_bytes + unit - 1) / unit * unit;
 	uint64_t pages = bytes / page_bytes, segments = k->most_bytes / bytes;
 
 	if (bytes > k->pool_bytes || pages > g->max_pages)
-		return skv_refuse(
+		return skv_core_refuse(
 			c, SKV_CORE_E_NOSPC,
 			"a segment for pages of %llu bytes takes %llu, more than all pools may have: %llu",
 			(unsigned long long)page_bytes, (unsigned long long)bytes,
@@ -58,12 +58,12 @@ static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool
 	struct skv_pool_row *p;
 
 	if (skv_account_row(&c->state, account)->pools >= c->config.account_pools)
-		return skv_refuse(c, SKV_CORE_E_QUOTA,
+		return skv_core_refuse(c, SKV_CORE_E_QUOTA,
 		                  "this UID already uses %u page sizes, the most that are allowed",
 		                  c->config.account_pools);
 	pool = skv_state_take(&c->state, SKV_TABLE_POOLS);
 	if (pool == SKV_NO_INDEX)
-		return skv_refuse(c, SKV_CORE_E_NOSPC,
+		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
 		                  "the daemon already has %u pools, the most that it takes",
 		                  c->config.max_pools);
 	l.handles = malloc(sizeof(*l.handles) * sizes->max_segments);
@@ -170,16 +170,16 @@ void skv_pages_hand_over(struct skv_core *c, uint32_t pool, skv_owner from, skv_
 	}
 }
 
-void skv_pool_settle_down(struct skv_core *c, uint32_t pool)
+void skv_pool_shrink(struct skv_core *c, uint32_t pool)
 {
 	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	/* one empty segment stays: a client at a segment's edge would have it made and destroyed in turn */
 	uint32_t spare = p->sessions ? 1 : 0, account = p->account;
 
 	if (!p->sessions)
-		skv_pool_unwant_all(c, pool);
-	else if (p->making)
-		return; /* whoever waits for those waits for the empty ones too */
+		skv_pool_cancel_all(c, pool);
+	else if (p->pending)
+		return; /* leases that wait for those need the empty ones too */
 	for (uint32_t s = p->high; s-- && p->empty > spare;) {
 		const struct skv_segment_row *row = skv_segment_row(&c->state, pool, s);
 

@@ -5,7 +5,7 @@
  * Only the head of a chain may be partly filled, so that adding looks at the head alone and removing
  * fills the gap from it. The count in a page's SHARED owner word is the number of chains that it is in.
  */
-#include "daemon/core/books.h"
+#include "daemon/core/core-priv.h"
 
 #include <assert.h>
 

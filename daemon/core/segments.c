@@ -5,12 +5,12 @@
  * NONE → LIVE (made; members are told) → NONE, or LEAVING while a client that was told has not
  * acknowledged the end. Memory is destroyed when LEAVING begins, not when it ends: acknowledgements
  * keep only the number back, so that a client never maps new memory where it still believes the old.
- * Where segments are made elsewhere they are WANTED and MAKING first: making.c.
+ * Segments that are made elsewhere are pending first: pending.c.
  *
  * A client's `notices` counts, over its pools, the LIVE segments that it was not told of and those
  * in GONE_DUE; `waiting` of a segment counts the clients in GONE_DUE or GONE.
  */
-#include "daemon/core/books.h"
+#include "daemon/core/core-priv.h"
 
 /* For each client that is a member of the pool. */
 #define EACH_MEMBER(client, c, pool)                     \
@@ -28,7 +28,7 @@ void skv_segment_withdraw(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
 	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	struct skv_segment_row *s = skv_segment_row(&c->state, pool, segment);
-	const struct skv_mem_ops *mem = c->places[p->device].mem;
+	const struct skv_mem_ops *mem = c->memory[p->device].mem;
 
 	mem->destroy(mem, &c->pools[pool].handles[segment], p->segment_bytes);
 	c->pools[pool].handles[segment] = (struct skv_mem_handle)SKV_MEM_HANDLE_NULL;
@@ -52,10 +52,10 @@ void skv_segment_withdraw(struct skv_core *c, uint32_t pool, uint32_t segment)
 	s->state = s->waiting ? SKV_SEGMENT_LEAVING : SKV_SEGMENT_NONE;
 }
 
-/* Do `bytes` more fit under the ceiling of all pools of a place? */
+/* Do `bytes` more fit under the limit of all pools of a memory? */
 static bool fits(const struct skv_core *c, uint32_t device, uint64_t bytes)
 {
-	return c->state.header->segment_bytes[device] + bytes <= c->places[device].limits.pool_bytes;
+	return c->state.header->segment_bytes[device] + bytes <= c->memory[device].limits.pool_bytes;
 }
 
 /* Empty segments of other pools there go until a segment for this pool fits. */
@@ -66,7 +66,7 @@ static bool reclaim(struct skv_core *c, uint32_t for_pool)
 	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 		/* what is empty while more is being made is waited for */
-		bool from = pool != for_pool && p->device == to->device && !p->making;
+		bool from = pool != for_pool && p->device == to->device && !p->pending;
 
 		for (uint32_t s = p->high; from && s-- && p->empty;) {
 			const struct skv_segment_row *row = skv_segment_row(&c->state, pool, s);
@@ -95,9 +95,9 @@ static int find_number(struct skv_core *c, uint32_t pool, uint32_t *ret)
 		}
 		leaving |= state == SKV_SEGMENT_LEAVING;
 	}
-	return leaving ? skv_refuse(c, SKV_CORE_E_BACKLOG,
+	return leaving ? skv_core_refuse(c, SKV_CORE_E_BACKLOG,
 	                            "segments of this pool wait for clients to acknowledge their end")
-	               : skv_refuse(c, SKV_CORE_E_NOSPC, "the pool has all of its %u segments",
+	               : skv_core_refuse(c, SKV_CORE_E_NOSPC, "the pool has all of its %u segments",
 	                            p->max_segments);
 }
 
@@ -122,7 +122,7 @@ void skv_segment_arrive(struct skv_core *c, uint32_t pool, uint32_t segment,
 static int segment_make(struct skv_core *c, uint32_t pool, bool reclaiming)
 {
 	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-	const struct skv_place *place = &c->places[p->device];
+	const struct skv_memory *memory = &c->memory[p->device];
 	struct skv_state_header *h = c->state.header;
 	struct skv_mem_handle handle;
 	uint32_t segment;
@@ -131,17 +131,17 @@ static int segment_make(struct skv_core *c, uint32_t pool, bool reclaiming)
 	if (r)
 		return r;
 	if (!fits(c, p->device, p->segment_bytes) && !(reclaiming && reclaim(c, pool)))
-		return skv_refuse(c, SKV_CORE_E_NOSPC,
+		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
 		                  "the pools are full: %llu of %llu bytes are in segments",
 		                  (unsigned long long)h->segment_bytes[p->device],
-		                  (unsigned long long)place->limits.pool_bytes);
-	if (place->mem->create) {
-		r = place->mem->create(place->mem, p->segment_bytes, &handle);
+		                  (unsigned long long)memory->limits.pool_bytes);
+	if (memory->mem->create) {
+		r = memory->mem->create(memory->mem, p->segment_bytes, &handle);
 		if (r < 0)
-			return skv_refuse_system(c, r, "memory for a segment");
+			return skv_core_refuse_system(c, r, "memory for a segment");
 		skv_segment_arrive(c, pool, segment, &handle);
 	} else {
-		skv_segment_want(c, pool, segment);
+		skv_segment_request(c, pool, segment);
 	}
 	skv_segment_row(&c->state, pool, segment)->serial = ++h->segment_serial;
 	h->segment_bytes[p->device] += p->segment_bytes;
@@ -153,11 +153,11 @@ static int segment_make(struct skv_core *c, uint32_t pool, bool reclaiming)
 /* Pages that are FREE, or will be when their segments are made. */
 static uint64_t coming(const struct skv_pool_row *p)
 {
-	return p->count[SKV_OWNER_FREE] + (uint64_t)p->making * p->pages_per_segment;
+	return p->count[SKV_OWNER_FREE] + (uint64_t)p->pending * p->pages_per_segment;
 }
 
 /*
- * At least `least` pages FREE or in the making, or nothing changed; near `want` where that takes no other
+ * At least `least` pages FREE or pending, or nothing changed; near `want` where that takes no other
  * pool's memory.
  */
 int skv_pool_grow(struct skv_core *c, uint32_t pool, uint64_t least, uint64_t want)
@@ -178,7 +178,7 @@ int skv_pool_grow(struct skv_core *c, uint32_t pool, uint64_t least, uint64_t wa
 		if (row->state == SKV_SEGMENT_LIVE)
 			skv_segment_withdraw(c, pool, s);
 		else if (row->state == SKV_SEGMENT_WANTED)
-			skv_segment_unwant(c, pool, s);
+			skv_segment_cancel(c, pool, s);
 	}
 	return r;
 }
@@ -241,7 +241,7 @@ static bool next_of_pool(struct skv_core *c, uint32_t pool, uint32_t client, str
 			.segment = s,
 			.bytes = p->segment_bytes,
 			.gone = !live,
-			.kind = c->places[p->device].mem->handle_kind,
+			.kind = c->memory[p->device].mem->handle_kind,
 			.fd = c->pools[pool].handles[s].fd,
 			.ipc = c->pools[pool].handles[s].ipc,
 		};
@@ -288,7 +288,7 @@ int skv_core_segment_ack(struct skv_core *c, uint32_t client_id, uint32_t pool, 
 	if (r)
 		return r;
 	if (pool >= g->max_pools || segment >= g->max_segments)
-		return skv_refuse(c, SKV_CORE_E_INVALID, "there is no segment %u of a pool %u", segment,
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "there is no segment %u of a pool %u", segment,
 		                  pool);
 	/* the client may have left the pool, and the pool be gone, while this was under way */
 	if (!skv_member_row(&c->state, pool, client)->sessions)

@@ -2,10 +2,10 @@
 /*
  * Sequences: made, handed on, forked, let go.
  *
- * Held, a sequence's own pages are LEASE(its holder) and the books do not tell them from the holder's
+ * Held, a sequence's own pages are LEASE(its holder) and the core does not tell them from the holder's
  * stock. Detached, they are SEQ(sequence). References to shared pages are the sequence's in both.
  */
-#include "daemon/core/books.h"
+#include "daemon/core/core-priv.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +21,7 @@ int skv_find_held(struct skv_core *c, uint32_t client_id, uint32_t session_id, u
 		return r;
 	seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
 	if (seq == SKV_NO_INDEX || skv_seq_row(&c->state, seq)->session != session)
-		return skv_refuse(c, SKV_CORE_E_NOENT, "this session holds no sequence with the id %#x",
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "this session holds no sequence with the id %#x",
 		                  seq_id);
 	*ret_client = client;
 	*ret_seq = seq;
@@ -77,11 +77,11 @@ static int check_name(struct skv_core *c, uint32_t account, const struct skv_mod
 	if (!name[0])
 		return 0;
 	if (!skv_name_valid(name))
-		return skv_refuse(c, SKV_CORE_E_INVALID,
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
 		                  "a sequence's name is 1 to %u printable ASCII bytes without space or '/'",
 		                  SKV_NAME_MAX - 1);
 	if (find_named(c, account, m, name) != SKV_NO_INDEX)
-		return skv_refuse(c, SKV_CORE_E_EXIST, "model '%s' already has a sequence '%s'", m->name,
+		return skv_core_refuse(c, SKV_CORE_E_EXIST, "model '%s' already has a sequence '%s'", m->name,
 		                  name);
 	return 0;
 }
@@ -101,22 +101,22 @@ static int make(struct skv_core *c, uint32_t session, const char *name, uint32_t
 		return r;
 	if (max_tokens > SKV_MAX_TOKENS ||
 	    (uint64_t)s->model.n_layers * skv_pages_of(max_tokens) > SKV_CORE_MAX_ENTRIES)
-		return skv_refuse(c, SKV_CORE_E_INVALID,
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
 		                  "a sequence of %u tokens in %u layers needs more than %u table entries",
 		                  max_tokens, s->model.n_layers, SKV_CORE_MAX_ENTRIES);
 	if (a->sequences >= c->config.account_sequences)
-		return skv_refuse(c, SKV_CORE_E_QUOTA,
+		return skv_core_refuse(c, SKV_CORE_E_QUOTA,
 		                  "UID %u already has %u sequences, the most that are allowed", a->uid,
 		                  c->config.account_sequences);
 	seq = skv_state_take(&c->state, SKV_TABLE_SEQUENCES);
 	if (seq == SKV_NO_INDEX)
-		return skv_refuse(c, SKV_CORE_E_NOSPC,
+		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
 		                  "the daemon already has %u sequences, the most that it takes",
 		                  c->config.max_sequences);
 	r = skv_seqfile_new(&c->seqs[seq], seq, &s->model, max_tokens);
 	if (r < 0) {
 		skv_state_give(&c->state, SKV_TABLE_SEQUENCES, seq);
-		return skv_refuse_system(c, r, "memory for a sequence");
+		return skv_core_refuse_system(c, r, "memory for a sequence");
 	}
 	q = skv_seq_row(&c->state, seq);
 	q->account = p->account;
@@ -145,20 +145,20 @@ void skv_seq_remove(struct skv_core *c, uint32_t seq)
 	skv_account_row(&c->state, q->account)->sequences--;
 	skv_pool_row(&c->state, pool)->sequences--;
 	skv_state_give(&c->state, SKV_TABLE_SEQUENCES, seq);
-	skv_pool_settle_down(c, pool);
+	skv_pool_shrink(c, pool);
 }
 
 int skv_seq_let_go(struct skv_core *c, uint32_t seq, uint32_t client)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
-	struct skv_settled s;
+	struct skv_validated s;
 	int r;
 
 	if (!q->name[0]) {
 		skv_seq_remove(c, seq);
 		return 0;
 	}
-	r = skv_settle_begin(c, seq, client, &s);
+	r = skv_validate_begin(c, seq, client, &s);
 	if (r < 0)
 		return r;
 	if (r > 0) {
@@ -168,9 +168,9 @@ int skv_seq_let_go(struct skv_core *c, uint32_t seq, uint32_t client)
 	for (uint64_t i = 0; i < s.n_own; i++)
 		skv_page_set(c, q->pool, s.own[i], skv_owner_make(SKV_OWNER_SEQ, seq));
 	skv_refs_release(c, seq, SKV_MARK_REF);
-	skv_settle_end(c, seq, &s);
+	skv_validate_end(c, seq, &s);
 	unhold(c, seq);
-	skv_pool_settle_down(c, q->pool);
+	skv_pool_shrink(c, q->pool);
 	return 0;
 }
 
@@ -184,7 +184,7 @@ int skv_core_seq_new(struct skv_core *c, uint32_t client_id, uint32_t session_id
 		return r;
 	most = skv_session_row(&c->state, session)->model.max_tokens;
 	if (max_tokens > most)
-		return skv_refuse(c, SKV_CORE_E_INVALID,
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
 		                  "a sequence of %u tokens asked for, and the model takes %u", max_tokens,
 		                  most);
 	r = make(c, session, name ? name : "", max_tokens ? max_tokens : most, &seq);
@@ -207,21 +207,21 @@ int skv_core_seq_attach(struct skv_core *c, uint32_t client_id, uint32_t session
 	s = skv_session_row(&c->state, session);
 	seq = find_named(c, skv_client_row(&c->state, client)->account, &s->model, name);
 	if (seq == SKV_NO_INDEX)
-		return skv_refuse(c, SKV_CORE_E_NOENT, "model '%s' has no sequence '%.*s'", s->model.name,
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "model '%s' has no sequence '%.*s'", s->model.name,
 		                  SKV_NAME_MAX, name);
 	q = skv_seq_row(&c->state, seq);
 	if (q->session != SKV_NO_INDEX)
-		return skv_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by client %#x", name,
+		return skv_core_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by client %#x", name,
 		                  skv_state_id(&c->state, SKV_TABLE_CLIENTS,
 		                               skv_session_row(&c->state, q->session)->client));
 	if (q->model.device != s->model.device)
-		return skv_refuse(c, SKV_CORE_E_INVALID, "sequence '%s' is in %s, and the session is not",
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "sequence '%s' is in %s, and the session is not",
 		                  name, q->model.device ? "the memory of another device" : "host memory");
 	if (!same_shape(&q->model, &s->model))
-		return skv_refuse(c, SKV_CORE_E_INVALID,
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
 		                  "sequence '%s' was made with another shape of model '%s'", name,
 		                  s->model.name);
-	r = skv_settle_reopen(c, seq);
+	r = skv_validate_reopen(c, seq);
 	if (r) {
 		skv_seq_remove(c, seq);
 		return r;
@@ -234,7 +234,7 @@ int skv_core_seq_attach(struct skv_core *c, uint32_t client_id, uint32_t session
 }
 
 /* Both refer to all that the parent's tables name. The parent's marks are set. */
-static void share(struct skv_core *c, uint32_t parent, uint32_t child, const struct skv_settled *s)
+static void share(struct skv_core *c, uint32_t parent, uint32_t child, const struct skv_validated *s)
 {
 	const uint8_t *marks = c->pools[skv_seq_row(&c->state, parent)->pool].marks;
 
@@ -245,12 +245,12 @@ static void share(struct skv_core *c, uint32_t parent, uint32_t child, const str
 		skv_refs_add(c, parent, s->own[i]);
 		skv_refs_add(c, child, s->own[i]);
 	}
-	skv_settle_rewrite_shared(c, parent);
-	skv_settle_rewrite_shared(c, child);
+	skv_validate_rewrite_shared(c, parent);
+	skv_validate_rewrite_shared(c, child);
 }
 
-/* All that can be refused comes first; the parent and the books change only after it. */
-static int fork_settled(struct skv_core *c, uint32_t parent, const char *name, const struct skv_settled *s,
+/* All that can be refused comes first; the parent and the state change only after it. */
+static int fork_validated(struct skv_core *c, uint32_t parent, const char *name, const struct skv_validated *s,
                         uint32_t *ret_child)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, parent);
@@ -260,14 +260,14 @@ static int fork_settled(struct skv_core *c, uint32_t parent, const char *name, c
 	int r;
 
 	if (blocks > skv_refs_blocks_left(c))
-		return skv_refuse(c, SKV_CORE_E_NOSPC, "the table of references to shared pages is full");
+		return skv_core_refuse(c, SKV_CORE_E_NOSPC, "the table of references to shared pages is full");
 	r = make(c, q->session, name, q->max_tokens, &child);
 	if (r)
 		return r;
 	r = skv_seqfile_copy(&c->seqs[child], &c->seqs[parent]);
 	if (r < 0) {
 		skv_seq_remove(c, child);
-		return skv_refuse_system(c, r, "memory for a sequence");
+		return skv_core_refuse_system(c, r, "memory for a sequence");
 	}
 	share(c, parent, child, s);
 	skv_seqmem_recover(c->seqs[child].mem, &c->seqs[child].layout);
@@ -279,20 +279,20 @@ int skv_core_seq_fork(struct skv_core *c, uint32_t client_id, uint32_t session_i
                       const char *name, struct skv_core_seq_info *ret)
 {
 	uint32_t client, parent, child;
-	struct skv_settled s;
+	struct skv_validated s;
 	int r = skv_find_held(c, client_id, session_id, parent_id, &client, &parent);
 
 	if (r)
 		return r;
-	r = skv_settle_begin(c, parent, client, &s);
+	r = skv_validate_begin(c, parent, client, &s);
 	if (r < 0)
 		return r;
 	if (r > 0) {
 		skv_seq_remove(c, parent);
 		return r;
 	}
-	r = fork_settled(c, parent, name ? name : "", &s, &child);
-	skv_settle_end(c, parent, &s);
+	r = fork_validated(c, parent, name ? name : "", &s, &child);
+	skv_validate_end(c, parent, &s);
 	if (r)
 		return r;
 	*ret = info_of(c, child);
@@ -335,11 +335,11 @@ int skv_core_seq_drop_name(struct skv_core *c, uid_t uid, const char *model, con
 				skv_seq_remove(c, i);
 		}
 		if (!found)
-			return skv_refuse(c, SKV_CORE_E_NOENT,
+			return skv_core_refuse(c, SKV_CORE_E_NOENT,
 			                  "UID %u has no sequence '%.*s' of a model '%.*s'", uid,
 			                  SKV_NAME_MAX, name, SKV_NAME_MAX, model);
 		if (held)
-			return skv_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by a client", name);
+			return skv_core_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by a client", name);
 	}
 	return 0;
 }
@@ -369,8 +369,8 @@ int skv_core_seq_release(struct skv_core *c, uint32_t client_id, uint32_t sessio
 		skv_refs_release(c, seq, SKV_MARK_RELEASE);
 	skv_refs_mark(c, seq, SKV_MARK_NONE);
 	if (!good)
-		return skv_refuse(c, SKV_CORE_E_INVALID,
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
 		                  "a page released is not shared by this sequence, or named twice");
-	skv_pool_settle_down(c, pool);
+	skv_pool_shrink(c, pool);
 	return 0;
 }

@@ -6,7 +6,7 @@
  * swap raises the one policy generation of the daemon, shown in the control page; every session then
  * asks, and those that the swap was not about are given what they have.
  */
-#include "daemon/core/books.h"
+#include "daemon/core/core-priv.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -41,14 +41,14 @@ static int check_open(struct skv_core *c, uint32_t client, const struct skv_mode
 	const char *problem = skv_model_check(m);
 
 	if (problem)
-		return skv_refuse(c, SKV_CORE_E_INVALID, "%s", problem);
-	if (!c->places[m->device].mem)
-		return skv_refuse(c, SKV_CORE_E_INVALID, "there is no CUDA device %u", m->device - 1);
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "%s", problem);
+	if (!c->memory[m->device].mem)
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "there is no CUDA device %u", m->device - 1);
 	if (strnlen(spec, SKV_SPEC_MAX) == SKV_SPEC_MAX)
-		return skv_refuse(c, SKV_CORE_E_INVALID, "a policy spec has at most %u bytes",
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "a policy spec has at most %u bytes",
 		                  SKV_SPEC_MAX - 1);
 	if (skv_client_row(&c->state, client)->sessions >= c->config.client_sessions)
-		return skv_refuse(c, SKV_CORE_E_QUOTA,
+		return skv_core_refuse(c, SKV_CORE_E_QUOTA,
 		                  "this client already has %u sessions, the most that are allowed",
 		                  c->config.client_sessions);
 	return 0;
@@ -70,13 +70,13 @@ static int make(struct skv_core *c, const struct skv_model *m, const char *spec,
 	int r;
 
 	if (session == SKV_NO_INDEX)
-		return skv_refuse(c, SKV_CORE_E_NOSPC,
+		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
 		                  "the daemon already has %u sessions, the most that it takes",
 		                  c->config.max_sessions);
 	r = session_page_new(&c->sessions[session], session);
 	if (r < 0) {
 		skv_state_give(&c->state, SKV_TABLE_SESSIONS, session);
-		return skv_refuse_system(c, r, "memory for a session");
+		return skv_core_refuse_system(c, r, "memory for a session");
 	}
 	s = skv_session_row(&c->state, session);
 	s->model = *m;
@@ -157,7 +157,7 @@ int skv_session_shut(struct skv_core *c, uint32_t session)
 	skv_member_leave(c, pool, client);
 	skv_pool_row(&c->state, pool)->sessions--;
 	unmake(c, session);
-	skv_pool_settle_down(c, pool);
+	skv_pool_shrink(c, pool);
 	return fatal;
 }
 
@@ -235,7 +235,7 @@ int skv_core_policy_ack(struct skv_core *c, uint32_t client_id, uint32_t session
 		return r;
 	s = skv_session_row(&c->state, session);
 	if (generation > s->given.generation)
-		return skv_refuse(c, SKV_CORE_E_INVALID, "policy generation %llu was not given yet, %llu was",
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "policy generation %llu was not given yet, %llu was",
 		                  (unsigned long long)generation, (unsigned long long)s->given.generation);
 	if (generation < s->given.generation)
 		return 0; /* crossed a later answer on its way; that one's word counts */

@@ -62,7 +62,7 @@ struct skv_account_row {
 	uint32_t uid;
 	uint32_t clients, sessions, sequences, pools;
 	uint32_t reserved;
-	uint64_t page_bytes[SKV_PLACES]; /* of pages that are not FREE */
+	uint64_t page_bytes[SKV_MEMORY_KINDS]; /* of pages that are not FREE */
 };
 
 struct skv_client_row {
@@ -110,13 +110,13 @@ struct skv_seq_row {
 struct skv_pool_row {
 	struct skv_row row;
 	uint32_t account;
-	uint32_t device; /* its place */
+	uint32_t device; /* its memory, as skv_model.device */
 	uint32_t pages_per_segment, max_segments;
 	uint32_t sessions, sequences; /* it lives as long as either is there */
 	uint32_t segments;           /* LIVE ... */
 	uint32_t empty;              /* ... and all of whose pages are FREE */
 	uint32_t high;               /* segment numbers from here on were never used */
-	uint32_t making, wanted;     /* MAKING and WANTED; WANTED alone */
+	uint32_t pending, wanted;     /* WANTED and STARTED; WANTED alone */
 	uint32_t reserved;
 	uint64_t page_bytes, segment_bytes;
 	uint64_t count[SKV_OWNER_KINDS]; /* pages by kind of owner */
@@ -133,7 +133,7 @@ enum skv_segment_state {
 	SKV_SEGMENT_LIVE = 1,
 	SKV_SEGMENT_LEAVING = 2, /* no memory; clients still have to acknowledge */
 	SKV_SEGMENT_WANTED = 3,  /* to be made elsewhere: counted as memory ... */
-	SKV_SEGMENT_MAKING = 4,  /* ... and whoever makes it was told so */
+	SKV_SEGMENT_STARTED = 4,  /* ... and is being made */
 };
 /* At [pool][segment]. */
 struct skv_segment_row {
@@ -183,7 +183,7 @@ struct skv_geometry {
 	uint32_t max_ref_blocks;
 	uint64_t max_pages; /* of a pool */
 	uint64_t segment_bytes; /* of host memory: wanted */
-	uint64_t pool_bytes;    /* of host memory: the most that the ceiling can be raised to */
+	uint64_t pool_bytes;    /* of host memory: the most that the limit can be raised to */
 };
 
 struct skv_state_header {
@@ -202,7 +202,7 @@ struct skv_state_header {
 	uint32_t reserved;
 	uint64_t policy_generation;
 	uint64_t segment_serial; /* of the last segment made or wanted */
-	uint64_t segment_bytes[SKV_PLACES]; /* of all segments that have memory, or are to have it */
+	uint64_t segment_bytes[SKV_MEMORY_KINDS]; /* of all segments that have memory, or are to have it */
 };
 
 struct skv_state {
@@ -217,7 +217,7 @@ int skv_state_new(struct skv_state *, const struct skv_geometry *);
 int skv_state_map(struct skv_state *, int fd, const char **ret_why);
 void skv_state_deinit(struct skv_state *);
 
-/* Element `index` of a table. Out of range is a bug of ours: the books are broken, and it stops here. */
+/* Element `index` of a table. Out of range is a bug of ours: the state is broken, and the daemon aborts. */
 static inline void *skv_state_at(const struct skv_state *s, enum skv_table t, uint64_t index)
 {
 	const struct skv_state_header *h = s->header;

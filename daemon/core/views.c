@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What status, lists and metrics see of the books. Nothing here changes anything. */
-#include "daemon/core/books.h"
+/* daemon/core/views.c - the state as status, lists and metrics show it. Read-only. */
+#include "daemon/core/core-priv.h"
 
 void skv_core_accounts(const struct skv_core *c, void (*cb)(void *, const struct skv_core_account_view *),
                        void *data)
@@ -19,7 +19,7 @@ void skv_core_accounts(const struct skv_core *c, void (*cb)(void *, const struct
 			const struct skv_pool_row *p = skv_pool_row(&c->state, j);
 
 			if (p->account == i)
-				v.segment_bytes[p->device] += (p->segments + p->making) * p->segment_bytes;
+				v.segment_bytes[p->device] += (p->segments + p->pending) * p->segment_bytes;
 		}
 		cb(data, &v);
 	}
@@ -141,7 +141,7 @@ void skv_core_pools(const struct skv_core *c, void (*cb)(void *, const struct sk
 			.page_bytes = p->page_bytes,
 			.segment_bytes = p->segment_bytes,
 			.segments = p->segments,
-			.making = p->making,
+			.pending = p->pending,
 			.pages = (uint64_t)p->segments * p->pages_per_segment,
 			.free = p->count[SKV_OWNER_FREE],
 			.lease = p->count[SKV_OWNER_LEASE],

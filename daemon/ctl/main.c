@@ -24,7 +24,7 @@ static const struct command {
 	 "sessions with their rates, again and again on a terminal"},
 	{"seq", "list", NULL, 0, skv_ctl_seq_list, "sequences"},
 	{"seq", "drop", "NAME", TAKES_MODEL | TAKES_UID, skv_ctl_seq_drop,
-	 "drop a named sequence that nobody holds"},
+	 "drop a named sequence that no client holds"},
 	{"policy", "list", NULL, 0, skv_ctl_policy_list, "policies with their parameters"},
 	{"policy", "load", "FILE", 0, skv_ctl_policy_load, "try a plugin, then load it (operator)"},
 	{"policy", "swap", "SPEC", TAKES_SESSION | TAKES_UID | TAKES_ALL | TAKES_WAIT, skv_ctl_policy_swap,

@@ -50,7 +50,7 @@ static const struct metric device_metrics[] = {
 	 NULL},
 	{"sparsekv_device_workers_died_total", "counter", "Worker processes that died or were killed",
 	 "workers_died", 0, NULL},
-	{"sparsekv_device_jobs_total", "counter", "Segments scrubbed, made or freed by workers",
+	{"sparsekv_device_jobs_total", "counter", "Segments zeroed, allocated or freed by workers",
 	 "worker_jobs", 0, NULL},
 	{"sparsekv_device_jobs_failed_total", "counter", "Such jobs that failed", "worker_jobs_failed", 0,
 	 NULL},
@@ -58,7 +58,7 @@ static const struct metric device_metrics[] = {
 static const struct metric pool_metrics[] = {
 	{"sparsekv_pool_segments", "gauge", "Segments of a pool", "segments", 0, NULL},
 	{"sparsekv_pool_page_bytes", "gauge", "Bytes of one page", "page_bytes", 0, NULL},
-	{"sparsekv_pool_pages", "gauge", "Pages of a pool by who has them", "free", 0, "state=\"free\""},
+	{"sparsekv_pool_pages", "gauge", "Pages of a pool by state", "free", 0, "state=\"free\""},
 	{"sparsekv_pool_pages", NULL, NULL, "lease", 0, "state=\"lease\""},
 	{"sparsekv_pool_pages", NULL, NULL, "seq", 0, "state=\"sequence\""},
 	{"sparsekv_pool_pages", NULL, NULL, "shared", 0, "state=\"shared\""},

@@ -208,7 +208,7 @@ int skv_ctl_seq_list(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 
 			skv_table_cell(&t, "%s", counted ? skv_human_bytes(pages * skv_json_u64(row, "page_bytes")) : "-");
 		}
-		skv_table_cell(&t, client ? "%llu" : "nobody", (ull)client);
+		skv_table_cell(&t, client ? "%llu" : "none", (ull)client);
 		skv_table_cell(&t, "%s",
 		               *skv_json_str(row, "name") ? skv_json_str(row, "name") : "(anonymous)");
 	}

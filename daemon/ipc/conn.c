@@ -5,7 +5,7 @@
  * Life. A connection is open from accept until skv_conn_close(). Closing tells the owner at once,
  * shuts the socket down, cancels what runs in the ring and starts one last operation, a timer of
  * nothing. Each operation's end looks whether it was the last one, and if so frees the struct. So
- * closing never frees, and whoever was called by the loop may use a connection until it returns.
+ * closing never frees, and a callback of the loop may use its connection until it returns.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -168,7 +168,7 @@ static void hung_up(struct skv_conn *conn)
 }
 
 /*
- * Whoever wrote the peer wants to know; whether it reads is its own affair, so this does not wait.
+ * The peer's author wants to know; whether the peer reads it is its own affair, so this does not wait.
  * The connection ends in any case.
  */
 static void malformed(struct skv_conn *conn, const char *what)
@@ -448,7 +448,7 @@ void skv_conn_begin(struct skv_ipc *ipc, int fd)
 	ipc->counters.accepted++;
 	if (r < 0) {
 		if (r != -ESRCH)
-			skv_log_peer(LOG_ERR, "cannot tell who connected: %s", strerror(-r));
+			skv_log_peer(LOG_ERR, "cannot read the peer's credentials: %s", strerror(-r));
 		skv_close_fd(fd);
 		return;
 	}

@@ -67,7 +67,7 @@ const struct skv_peer *skv_conn_peer(const struct skv_conn *);
 int skv_conn_fd(const struct skv_conn *);          /* borrowed */
 uint64_t skv_conn_number(const struct skv_conn *); /* never used twice */
 bool skv_conn_open(const struct skv_conn *);       /* false once gone() was called */
-uint32_t skv_conn_client(const struct skv_conn *); /* the id in the books, 0 before HELLO */
+uint32_t skv_conn_client(const struct skv_conn *); /* the id in the core, 0 before HELLO */
 void skv_conn_set_client(struct skv_conn *, uint32_t client, const char *program);
 const char *skv_conn_name(const struct skv_conn *); /* "PROGRAM[PID]", for the log */
 

@@ -21,7 +21,7 @@ struct skv_ipc {
 	struct skv_conn *conns; /* the live ones */
 	/*
 	 * Descriptors of our own that stand by for what is sent, so that a client may be told of a segment
-	 * also when the process has run out of descriptors: dup3(2) puts the one to be sent in its place.
+	 * also when the process has run out of descriptors: dup3(2) replaces it with the one to be sent.
 	 */
 	int slots[SKV_IPC_SLOTS];
 	unsigned n_slots;

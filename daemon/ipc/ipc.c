@@ -29,7 +29,7 @@ static void accepted(struct skv_op *op, int res)
 		return;
 	}
 	if (res < 0 && res != -ECONNABORTED && res != -EINTR) {
-		/* EMFILE, ENFILE, ENOMEM: who waits in the backlog is served when others have left. */
+		/* EMFILE, ENFILE, ENOMEM: connections in the backlog are accepted when others have left. */
 		if (!ipc->starved)
 			skv_log(LOG_ERR, "cannot accept connections for now: %s", strerror(-res));
 		ipc->starved = true;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/ipc/peer.h - who is at the other end of a UNIX socket, as the kernel says it was at connect(2). */
+/* daemon/ipc/peer.h - credentials of the peer of a UNIX socket, as the kernel recorded them at connect(2). */
 #ifndef SKV_PEER_H
 #define SKV_PEER_H
 

@@ -246,7 +246,7 @@ static void fill(struct skv_loop *loop)
 			loop->starts_end = &loop->starts;
 		op->state &= ~(uint32_t)START_QUEUED;
 	}
-	/* Who is told of an end below may start and cancel anew: the start has its turn first, next time. */
+	/* A callback below may start and cancel anew: the start then comes first, next time. */
 	while ((op = loop->cancels) && !(op->state & START_QUEUED)) {
 		if (op->state & START_INFLIGHT) {
 			sqe = get_sqe(loop);

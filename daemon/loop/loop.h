@@ -3,7 +3,7 @@
  * daemon/loop/loop.h - the daemon's event loop: one io_uring, one thread, typed operations.
  *
  * An operation is a struct skv_op embedded in its owner. It says what is to be done (kind, fd,
- * argument) and who is told (`done`). Starting one only links it into a list; the ring is touched in
+ * argument) and its callback (`done`). Starting one only links it into a list; the ring is touched in
  * skv_loop_run() alone. So starting and cancelling cannot fail, an exhausted submission queue merely
  * makes the rest of the list wait, and a loop may be set up in one thread and run in another.
  *

@@ -58,7 +58,7 @@ static int fill(CUdeviceptr at, size_t bytes, char *why)
 }
 
 /* With the allocation mapped at `at`. */
-static int scrub_mapped(CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes, char *why)
+static int zero_mapped(CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes, char *why)
 {
 	CUmemAccessDesc access = {
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
@@ -77,7 +77,7 @@ static int scrub_mapped(CUdeviceptr at, CUmemGenericAllocationHandle handle, siz
 	return r;
 }
 
-static int scrub(int fd, size_t bytes, char *why)
+static int zero(int fd, size_t bytes, char *why)
 {
 	CUmemGenericAllocationHandle handle;
 	CUdeviceptr at;
@@ -89,7 +89,7 @@ static int scrub(int fd, size_t bytes, char *why)
 		return r;
 	r = skv_cu_error(skv_cu.cuMemAddressReserve(&at, bytes, 0, 0, 0), "reserving addresses", why);
 	if (r == 0) {
-		r = scrub_mapped(at, handle, bytes, why);
+		r = zero_mapped(at, handle, bytes, why);
 		skv_cu.cuMemAddressFree(at, bytes);
 	}
 	skv_cu.cuMemRelease(handle);
@@ -145,8 +145,8 @@ static void work(unsigned ordinal, const struct skv_cuda_job *job, int fd, struc
 	if (answer->error)
 		return;
 	switch (job->kind) {
-	case SKV_CUDA_SCRUB:
-		answer->error = scrub(fd, job->bytes, answer->why);
+	case SKV_CUDA_ZERO:
+		answer->error = zero(fd, job->bytes, answer->why);
 		return;
 	case SKV_CUDA_ALLOC:
 		answer->error = allocate(job->bytes, answer->ipc, answer->why);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/mem/cuda.h - memory of CUDA devices, and the worker that scrubs it.
+ * daemon/mem/cuda.h - memory of CUDA devices, and the worker that zeroes it.
  *
  * The daemon makes no CUDA context: it asks what there is, and creates, exports and releases VMM
  * allocations, which need none. So it holds no memory of a device for itself, and nothing that goes wrong on
@@ -45,7 +45,7 @@ int skv_cuda_worker_main(unsigned device);
 
 #define SKV_CUDA_WORKER_FD 3 /* SOCK_SEQPACKET: jobs in, answers out */
 enum skv_cuda_job_kind {
-	SKV_CUDA_SCRUB = 1, /* with the fd of an allocation: fill it with zeros */
+	SKV_CUDA_ZERO = 1, /* with the fd of an allocation: fill it with zeros */
 	SKV_CUDA_ALLOC = 2, /* `bytes` of zeros, kept until FREE; the answer has the handle */
 	SKV_CUDA_FREE = 3,  /* those of the handle */
 };

@@ -3,8 +3,8 @@
  * daemon/mem/mem.h - the device seam: where segments come from.
  *
  * Host memory is made at once: a memfd of the kernel is zeroed. Device memory is not: what the driver
- * gives may hold what another user left, and only a process with a CUDA context can scrub it. So a
- * place without `create` makes its segments elsewhere, and the books wait for them (core/making.c).
+ * gives may hold what another user left, and only a process with a CUDA context can zero it. So a
+ * memory without `create` makes its segments elsewhere, and the core waits for them (core/pending.c).
  */
 #ifndef SKV_MEM_H
 #define SKV_MEM_H
@@ -25,7 +25,7 @@ struct skv_mem_ops {
 	uint32_t handle_kind;   /* enum skv_handle_kind */
 	/*
 	 * A zeroed segment; the handle is owned by the caller. Negative errno: -ENOMEM, -EMFILE … NULL:
-	 * segments of this place are made elsewhere.
+	 * segments of this memory are made elsewhere.
 	 */
 	int (*create)(const struct skv_mem_ops *, size_t bytes, struct skv_mem_handle *ret);
 	/* Its memory goes back; host memory at once, also where a client still maps it. Consumes the handle. */

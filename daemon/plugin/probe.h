@@ -9,7 +9,7 @@
  *
  *   3  the plugin, sealed           4  the cases to try, sealed           5  the report
  *
- * The report is a memfd, not a pipe: nobody has to read while the child runs, it cannot fill up, and
+ * The report is a memfd, not a pipe: it needs no reader while the child runs, it cannot fill up, and
  * it says how far the child got even if it is killed: its first bytes are the name of the stage.
  * Standard output and error go into it as well, so a failed assertion is part of the refusal.
  *

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "common/fd.h"
-#include "daemon/plugin/scan.h"
+#include "daemon/plugin/registry.h"
 #include "daemon/sys/log.h"
 
 #define FILE_MAX ((off_t)16 << 20) /* bytes of a plugin */
@@ -24,7 +24,6 @@ struct skv_registry {
 	uint32_t max_files, last_id;
 	uint64_t timeout_ns;
 	struct skv_plugin *plugins; /* by id, the latest last */
-	struct skv_scan *scan;      /* see scan.c */
 };
 
 /* A probe under way: of a file to be added (fd >= 0), or of a plugin that is there (id). */
@@ -75,7 +74,6 @@ struct skv_registry *skv_registry_free(struct skv_registry *reg)
 		reg->plugins = p->next;
 		plugin_free(p);
 	}
-	skv_scan_free(reg->scan);
 	free(reg);
 	return NULL;
 }
@@ -289,7 +287,3 @@ void skv_registry_try(struct skv_registry *reg, const struct skv_plugin *plugin,
 	}
 }
 
-struct skv_scan **skv_registry_scan_state(struct skv_registry *reg)
-{
-	return &reg->scan;
-}

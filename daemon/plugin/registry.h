@@ -47,14 +47,13 @@ void skv_registry_load(struct skv_registry *, int fd, const char *file, skv_regi
 void skv_registry_try(struct skv_registry *, const struct skv_plugin *, const struct skv_probe_case *,
                       uint32_t n, skv_registry_fn done, void *ctx);
 /*
- * Load each *.so of the directories of `path` (separated by ':') that is new or has changed since the
- * last scan. Of two files with one policy the first one counts. What is refused is logged. done()'s arguments
- * beside ctx mean nothing.
+ * As skv_registry_load, for number `scan` of a scan of the directories (scan.h): of two files of one scan with the same
+ * policy the second is refused with EEXIST. An immediate failure is a positive errno with a text, and no callback.
  */
-void skv_registry_scan(struct skv_registry *, const char *path, skv_registry_fn done, void *ctx);
-bool skv_registry_scanning(const struct skv_registry *);
+int skv_registry_start_load(struct skv_registry *, int fd, const char *file, uint32_t scan,
+                            skv_registry_fn done, void *ctx, char *text, size_t len);
 
-/* Let go of replaced files that nobody uses. Pointers to plugins end here. */
+/* Release replaced files that no session uses. Invalidates pointers to plugins. */
 void skv_registry_collect(struct skv_registry *);
 
 /* The current one of this name; any by its id. NULL when there is none. */

@@ -31,29 +31,39 @@ struct skv_scan {
 	bool running;
 	glob_t found;
 	size_t at;
-	skv_registry_fn done;
+	void (*done)(void *ctx);
 	void *ctx;
 };
 
 static void next(struct skv_scan *s);
 
-void skv_scan_free(struct skv_scan *s)
+int skv_scan_new(struct skv_registry *reg, struct skv_scan **ret)
+{
+	struct skv_scan *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return -ENOMEM;
+	s->reg = reg;
+	*ret = s;
+	return 0;
+}
+
+struct skv_scan *skv_scan_free(struct skv_scan *s)
 {
 	if (!s)
-		return;
+		return NULL;
 	if (s->running)
 		globfree(&s->found);
 	for (size_t i = 0; i < s->n_seen; i++)
 		free(s->seen[i].file);
 	free(s->seen);
 	free(s);
+	return NULL;
 }
 
-bool skv_registry_scanning(const struct skv_registry *reg)
+bool skv_scan_running(const struct skv_scan *s)
 {
-	struct skv_scan *s = *skv_registry_scan_state((struct skv_registry *)reg);
-
-	return s && s->running;
+	return s->running;
 }
 
 /* Is it as the last scan saw it? Remembers it as it is now. */
@@ -121,7 +131,7 @@ static void next(struct skv_scan *s)
 	}
 	globfree(&s->found);
 	s->running = false;
-	s->done(s->ctx, 0, "", NULL);
+	s->done(s->ctx);
 }
 
 /* The pattern of a directory's plugins, its own name taken literally. */
@@ -140,20 +150,10 @@ static char *pattern_of(const char *dir, size_t len)
 	return to;
 }
 
-void skv_registry_scan(struct skv_registry *reg, const char *path, skv_registry_fn done, void *ctx)
+void skv_scan_start(struct skv_scan *s, const char *path, void (*done)(void *ctx), void *ctx)
 {
-	struct skv_scan **state = skv_registry_scan_state(reg), *s = *state;
 	int flags = 0;
 
-	if (!s) {
-		s = *state = calloc(1, sizeof(*s));
-		if (!s) {
-			skv_log(LOG_ERR, "no memory to look for policies");
-			done(ctx, ENOMEM, "", NULL);
-			return;
-		}
-		s->reg = reg;
-	}
 	s->number++;
 	s->at = 0;
 	s->done = done;

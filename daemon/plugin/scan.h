@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/plugin/scan.h - what registry.c (the files) and scan.c (the directories) know of each other. */
+/* daemon/plugin/scan.h - loads the plugins of the policy directories into a registry. */
 #ifndef SKV_SCAN_H
 #define SKV_SCAN_H
 
@@ -7,12 +7,14 @@
 
 struct skv_scan;
 
-/* What scan.c remembers between scans; made by the first one. */
-struct skv_scan **skv_registry_scan_state(struct skv_registry *);
-void skv_scan_free(struct skv_scan *); /* NULL is fine */
+int skv_scan_new(struct skv_registry *, struct skv_scan **ret); /* -ENOMEM; the registry outlives it */
+struct skv_scan *skv_scan_free(struct skv_scan *);              /* after skv_loop_drain(); NULL is fine; returns NULL */
 
-/* As skv_registry_load, for scan number `scan`; failing at once: a positive errno, a text, no callback. */
-int skv_registry_start_load(struct skv_registry *, int fd, const char *file, uint32_t scan,
-                            skv_registry_fn done, void *ctx, char *text, size_t len);
+/*
+ * Load each *.so of the directories of `path` (separated by ':') that is new or has changed since the last scan. Of two
+ * files with the same policy the first one counts. Refusals are logged. Not while a scan is running.
+ */
+void skv_scan_start(struct skv_scan *, const char *path, void (*done)(void *ctx), void *ctx);
+bool skv_scan_running(const struct skv_scan *);
 
 #endif

@@ -12,7 +12,7 @@
  * Run `program` with these arguments and this environment. fds[n] (borrowed) are 3, 4 and so on in the
  * child, /dev/null its standard input, `output` (borrowed; -1: ours) its standard output and error. It has
  * no other descriptors.
- * Signals are as a process finds them that nobody prepared. *ret_pidfd is the caller's, and so is waiting
+ * Signals have their default dispositions and mask. *ret_pidfd is the caller's, and so is waiting
  * for the child with it; *ret_pid is for people. Negative errno when there is no child.
  */
 int skv_child_start(const char *program, char *const *argv, char *const *envp, const int *fds, unsigned n,

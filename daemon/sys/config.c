@@ -36,12 +36,12 @@ static const struct row rows[] = {
 	{"socket", TEXT, AT(socket), SKV_DEFAULT_SOCKET, 1, 107, true,
 	 "The socket to listen on. Under socket activation the unit's socket is used instead."},
 	{"socket-mode", MODE, AT(socket_mode), "0666", 0, 0777, true,
-	 "Permissions of the socket. Everyone may connect by default: accounts have ceilings."},
+	 "Permissions of the socket. Everyone may connect by default: accounts have quotas."},
 	{"socket-group", GROUP, AT(socket_group), "", 0, 0, true,
 	 "Group that owns the socket. Empty: the daemon's own."},
 	{"operator-group", GROUP, AT(operator_group), "", 0, 0, false,
 	 "Members may load and swap policies and drop sequences of others, as root and the daemon's user "
-	 "may. Empty: nobody else."},
+	 "may. Empty: no others."},
 	{"policy-path", TEXT, AT(policy_path), SKV_POLICYDIR, 0, SKV_CONFIG_TEXT - 1, false,
 	 "Directories of policy plugins, separated by ':'. Every *.so in them is loaded at start; of two "
 	 "policies of one name the first counts."},
@@ -78,7 +78,7 @@ static const struct row rows[] = {
 	 "Seconds without work after which it ends, and gives back what its context takes of the device."},
 	{"cuda-linger", SECONDS, AT(cuda_linger), "2", 0, 600, false,
 	 "Seconds to wait for the end of a process that hung up without closing its sessions on a device: what "
-	 "it had queued there may still run, and its pages are nobody else's until then."},
+	 "it had queued there may still run, and its pages go to no other client until then."},
 	{"account-clients", COUNT, AT(account_clients), "64", 1, SKV_CORE_MAX_ROWS, false,
 	 "Connections of one user."},
 	{"account-sequences", COUNT, AT(account_sequences), "4096", 1, SKV_CORE_MAX_ROWS, false,

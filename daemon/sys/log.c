@@ -69,7 +69,7 @@ static void put(int level, const char *fmt, va_list ap)
 			line[i] = ' ';
 	line[n] = '\n';
 	if (write(STDERR_FILENO, line, (size_t)n + 1) < 0)
-		return; /* nobody is left to be told */
+		return; /* no reader is left */
 }
 
 void skv_log(int level, const char *fmt, ...)

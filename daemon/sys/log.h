@@ -4,7 +4,7 @@
  *
  * When standard error is the journal's stream ($JOURNAL_STREAM says so) a line begins with its
  * priority, `<4>`, which the journal takes off again; elsewhere with the level's name. A failure is
- * logged once, where it happens; who passes it on says nothing.
+ * logged once, where it happens; callers that pass it on log nothing.
  *
  * What peers can provoke at will is logged with skv_log_peer(), which lets a burst through and then
  * counts, so that a hostile client cannot fill the disk.

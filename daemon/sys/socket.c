@@ -13,7 +13,7 @@
 #include "common/fd.h"
 #include "daemon/sys/socket.h"
 
-/* The lock's fd. A lock file that was removed while we waited for it is nobody's lock: again. */
+/* The lock's fd. A lock file that was removed while we waited for it is no lock: try again. */
 static int take_lock(const char *path)
 {
 	char name[sizeof(((struct sockaddr_un *)NULL)->sun_path) + 8];
@@ -37,10 +37,10 @@ static int take_lock(const char *path)
 }
 
 /*
- * Does somebody listen? A connection alone does not say so: the socket of a daemon that was killed
- * answers until the kernel has taken its ring down. Who began to listen must be alive as well.
+ * Does a live process listen? A connection alone does not tell: the socket of a killed daemon accepts until the
+ * kernel has taken its ring down. The process that began to listen must be alive as well.
  */
-static int somebody_listens(const struct sockaddr_un *addr)
+static int is_served(const struct sockaddr_un *addr)
 {
 	SKV_FD_CLEANUP int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	struct ucred cred;
@@ -65,7 +65,7 @@ static int make_room(const struct sockaddr_un *addr)
 		return errno == ENOENT ? 0 : -errno;
 	if (!S_ISSOCK(st.st_mode))
 		return -EADDRINUSE;
-	r = somebody_listens(addr);
+	r = is_served(addr);
 	if (r)
 		return r < 0 ? r : -EADDRINUSE;
 	return unlink(addr->sun_path) < 0 && errno != ENOENT ? -errno : 0;
@@ -79,7 +79,7 @@ static int bind_and_listen(const struct sockaddr_un *addr, mode_t mode, gid_t gi
 
 	if (fd < 0)
 		return -errno;
-	mask = umask(0777); /* nobody gets in before mode and owner are right */
+	mask = umask(0777); /* no connection before mode and owner are right */
 	r = bind(fd, (const struct sockaddr *)addr, sizeof(*addr)) < 0 ? -errno : 0;
 	umask(mask);
 	if (r < 0)
@@ -132,6 +132,6 @@ void skv_socket_remove(struct skv_socket *s)
 	snprintf(name, sizeof(name), "%s.lock", s->path);
 	unlink(name);
 	free(s->path);
-	skv_close_fd(s->lock_fd); /* last: until now nobody else could begin */
+	skv_close_fd(s->lock_fd); /* last: until now no other daemon could begin */
 	*s = (struct skv_socket)SKV_SOCKET_NULL;
 }

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* The socket's place in the file system, ours to remove. */
+/* The socket's path in the file system, ours to remove. */
 struct skv_socket {
 	char *path; /* owned */
 	int lock_fd;
@@ -14,8 +14,8 @@ struct skv_socket {
 #define SKV_SOCKET_NULL {.lock_fd = -1}
 
 /*
- * Listen on `path` with permissions `mode`, owned by `gid` ((gid_t)-1: leave it). A socket that nobody
- * listens on any more is replaced; -EADDRINUSE when somebody does, or when something else is there.
+ * Listen on `path` with permissions `mode`, owned by `gid` ((gid_t)-1: leave it). A socket without a
+ * live listener is replaced; -EADDRINUSE when one listens, or when the path is no socket.
  * `path`.lock is locked meanwhile, so of two daemons that start at once one is refused.
  * The fd, owned by the caller, and *ret; or negative errno with a text.
  */

@@ -64,7 +64,7 @@ static void finish(struct skv_worker *w, struct skv_worker_job *job, int error, 
 	job->done(job, error, why, ipc);
 }
 
-/* Those that are there now: who is told of a failure may submit another. */
+/* Those that are there now: a callback of a failure may submit another. */
 static void fail_all(struct skv_worker *w, int error, const char *why)
 {
 	struct skv_worker_job *job = w->current, *rest = w->jobs;
@@ -319,7 +319,7 @@ static void on_no_start(struct skv_op *op, int res)
 	fail_all(SKV_OP_OWNER(op, struct skv_worker, timer_op), -EIO, "its worker cannot be started");
 }
 
-/* The next job, to a process. Nobody is told anything from in here: the books may be amid a change. */
+/* The next job, to a process. Calls no callback: the core may be in the middle of a change. */
 static void next(struct skv_worker *w)
 {
 	struct skv_worker_job *job = w->jobs;

@@ -20,7 +20,7 @@ struct skv_worker;
 /* Embedded in its owner, which keeps it until `done`. */
 struct skv_worker_job {
 	struct skv_cuda_job job;
-	int fd; /* goes with a scrub, borrowed until `done`; else -1 */
+	int fd; /* the segment to zero, borrowed until `done`; else -1 */
 	/* Once; from within submit only when the worker is closed. error: 0, or negative errno and why. */
 	void (*done)(struct skv_worker_job *, int error, const char *why, const uint8_t *ipc);
 

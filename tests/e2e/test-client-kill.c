@@ -354,7 +354,7 @@ static uint64_t leased(void)
 	return n;
 }
 
-/* SIGKILL, and the books must be right again soon after the process is gone. Returns how long it took. */
+/* SIGKILL, and the core must be right again soon after the process is gone. Returns how long it took. */
 static double end(pid_t pid)
 {
 	double begin, took;
@@ -408,7 +408,7 @@ static void finish(void)
 {
 	child_wait(start(engine, true));
 	raw_close(op);
-	fix_stop(&daemon_); /* and the books balance */
+	fix_stop(&daemon_); /* and the state balances */
 }
 
 START_TEST(any_time)

@@ -208,7 +208,7 @@ bool m_pool_used(uint32_t uid, uint32_t kind)
 	return false;
 }
 
-/* ---- compared with the books ---- */
+/* ---- compared with the core ---- */
 
 struct comparison {
 	const uint32_t *client_ids, *seq_ids;

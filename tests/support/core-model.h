@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/core-model.h - what the books should say, worked out in the most simple-minded way.
+ * tests/support/core-model.h - the expected state, worked out in the most simple-minded way.
  *
  * No owner words, chains or counts: who has a page is written at the page, who refers to a shared page
  * is a row of bytes a sequence, and every figure is counted when it is asked for.
@@ -71,7 +71,7 @@ uint32_t m_n_seqs(uint32_t uid); /* UINT32_MAX: of all */
 uint32_t m_n_clients(uint32_t uid);
 bool m_pool_used(uint32_t uid, uint32_t kind);
 
-/* Fails the test where the books' views say otherwise. client_ids, seq_ids: what the books call them. */
+/* Fails the test where the core's views say otherwise. client_ids, seq_ids: what the core call them. */
 void m_compare(const uint32_t client_ids[M_CLIENTS], const uint32_t seq_ids[M_SEQS], uint64_t pool_bytes);
 
 #endif

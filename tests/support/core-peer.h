@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/core-peer.h - a client of the books as the tests play it: leases, sequences, steps, deaths.
+ * tests/support/core-peer.h - a client of the core as the tests play it: leases, sequences, steps, deaths.
  *
  * It does what the client library does, with the same memory and in the same order, so that it can
  * also stop half-way or do it wrong. No daemon, no socket, no attention.
@@ -20,7 +20,7 @@ struct test_mem {
 };
 void test_mem_init(struct test_mem *);
 
-/* The books under test, one a process. Closing them checks that they are even, and that no fd is left. */
+/* The core under test, one a process. Closing it checks that its state balances, and that no fd is left. */
 extern struct test_mem mem;
 extern struct skv_core *core;
 struct skv_core_config books_config(void); /* small: 8 MiB, segments of 64 KiB, a few of everything */
@@ -59,16 +59,16 @@ struct held {
 	struct skv_seqmem_layout layout;
 };
 
-/* Pages of the peer's pool by who has them, the rest being free; and the books are even. */
+/* Pages of the peer's pool by who has them, the rest being free; and the state balances. */
 void pool_is(const struct peer *, uint64_t lease, uint64_t seq, uint64_t shared);
 
 struct skv_model test_model(const char *name, uint32_t n_layers, uint32_t head_dim);
 
-/* Fails the test when the books refuse. */
+/* Fails the test when the core refuse. */
 void peer_join(struct peer *, uid_t uid, const struct skv_model *);
 void peer_die(struct peer *);
 void peer_hear(struct peer *);   /* hears of segments, acknowledges their ends */
-/* The error of the books; pages go to the stock. */
+/* The error of the core; pages go to the stock. */
 int peer_lease(struct peer *, uint32_t least, uint32_t most);
 uint32_t peer_take(struct peer *);           /* a page of the stock, leasing when it is empty */
 void peer_stock(struct peer *, uint32_t page); /* a page to the stock */
@@ -76,7 +76,7 @@ void peer_stock(struct peer *, uint32_t page); /* a page to the stock */
 void held_open(struct held *, const struct peer *, const struct skv_core_seq_info *);
 void held_close(struct held *);
 void held_new(struct held *, struct peer *, const char *name, uint32_t max_tokens);
-int held_attach(struct held *, struct peer *, const char *name); /* the error of the books */
+int held_attach(struct held *, struct peer *, const char *name); /* the error of the core */
 int held_fork(struct held *child, struct held *parent, struct peer *, const char *name);
 int held_detach(struct held *, struct peer *); /* also closes it */
 void held_drop(struct held *, struct peer *);  /* its own pages go to the stock */

@@ -4,7 +4,7 @@
  *
  * The daemon is the test's own: in a private directory, in a thread of the test's process (so that a
  * sanitizer sees into it and a debugger too) or as the built program in a process of its own. Stopping
- * it checks that its books balanced; a test also compares open descriptors before and after.
+ * it checks that its state balanced; a test also compares open descriptors before and after.
  *
  * The raw client can say anything. What it says right is said in one line, raw_ask(); what is wrong
  * goes out with raw_send_packet(). Everything fails the test when it does not go as it is named.
@@ -34,7 +34,7 @@ void fix_start_thread(struct fix *, const char *const *options);
 void fix_start_process(struct fix *, const char *const *options);
 /* Wait until a daemon answers on the socket; both start functions do. */
 void fix_wait(const struct fix *);
-/* Stop it as an operator would, and expect success: the books balanced. The private directory goes too. */
+/* Stop it as an operator would, and expect success: the state balanced. The private directory goes too. */
 void fix_stop(struct fix *);
 /* SIGKILL a daemon in a process; the private directory goes. */
 void fix_kill(struct fix *);

@@ -32,7 +32,7 @@ void device_end(void)
 {
 	char command[96];
 
-	fix_stop(&fix); /* the books are even */
+	fix_stop(&fix); /* the state balances */
 	snprintf(command, sizeof(command), "rm -r %s", steering);
 	ck_assert_int_eq(system(command), 0);
 }

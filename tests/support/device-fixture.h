@@ -20,7 +20,7 @@ extern struct fix fix;
 extern char steering[64]; /* $FAKE_CUDA_DIR */
 
 void device_begin(const char *const *more); /* options, NULL at the end; or NULL */
-void device_end(void);                      /* the books are even */
+void device_end(void);                      /* the state balances */
 
 /* The fake driver does this from now on, or stops doing it. */
 void steer(const char *what, bool on);

@@ -86,7 +86,7 @@ check "the reload is in the journal" within 5 logged reloaded
 check "it is active after it" within 5 is show ActiveState = active
 as_tester "$here/hello.pl" 600 >/tmp/first &
 check "a first client is served" within 5 is cat /tmp/first = 'ok 1'
-check "a second is beyond the new ceiling" is as_tester "$here/hello.pl" = 'error 122 *'
+check "a second is beyond the new quota" is as_tester "$here/hello.pl" = 'error 122 *'
 mark
 sed 's/^account-clients.*/account-clients = many/' -i "$config"
 check "systemctl reload of a wrong file" systemctl reload sparsekvd.service
@@ -104,7 +104,7 @@ mark
 check "systemctl stop" systemctl stop sparsekvd.service
 check "it ended well" is show Result = success
 check "with status 0" is show ExecMainStatus = 0
-check "its books balance" logged 'books balance'
+check "its state balances" logged 'state balances'
 
 # socket activation
 check "the socket is still there" is systemctl is-active sparsekvd.socket = active

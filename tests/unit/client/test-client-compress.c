@@ -156,7 +156,7 @@ START_TEST(lost_elsewhere)
 }
 END_TEST
 
-/* Nobody has a page. (That the books balance the fixture sees, when the daemon ends.) */
+/* Nobody has a page. (That the state balances the fixture sees, when the daemon ends.) */
 static void balanced(void)
 {
 	json_t *j = raw_query(op, SKV_QUERY_POOLS), *pools = json_object_get(j, "pools"), *p;

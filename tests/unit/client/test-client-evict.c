@@ -353,7 +353,7 @@ START_TEST(one_page_gone)
 	for (int i = 0; i < 60; i++)
 		step(&k, 1, false);
 	ck_assert_uint_eq(unknown, 0);
-	OK(skv_seq_drop(k.q.seq)); /* the books balance: teardown */
+	OK(skv_seq_drop(k.q.seq)); /* the state balances: teardown */
 	kept_free(&k);
 }
 END_TEST
@@ -454,7 +454,7 @@ static uint64_t taken(void)
 	return n;
 }
 
-/* Memory is that of the budget, however long it decodes: the daemon's books say so. */
+/* Memory is that of the budget, however long it decodes: the daemon says so. */
 START_TEST(flat)
 {
 	uint64_t content = 1, after_prompt = 0, most = 0;

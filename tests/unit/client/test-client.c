@@ -13,7 +13,7 @@
 #include "tests/support/client-test.h"
 
 static struct fix daemon_;
-static struct raw *op; /* who looks at the books */
+static struct raw *op; /* an operator: queries the core */
 static struct skv_client *client;
 
 static void setup_with(const char *const *options)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every count that the books keep, put off by one: the balance must say so, or no test that asks it is
+ * Every count that the core keep, put off by one: the balance must say so, or no test that asks it is
  * worth anything.
  */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
 #include "tests/support/core-peer.h"
-#include "daemon/core/books.h"
+#include "daemon/core/core-priv.h"
 
 static struct peer a, b;
 static struct held parent, child, own;
@@ -85,7 +85,7 @@ START_TEST(counts)
 	OFF(pool->sequences);
 	OFF(pool->segments);
 	OFF(pool->empty);
-	OFF(pool->making);
+	OFF(pool->pending);
 	OFF(pool->wanted);
 	for (int kind = 0; kind < SKV_OWNER_KINDS; kind++)
 		OFF(pool->count[kind]);

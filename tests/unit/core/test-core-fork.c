@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forks in the books: what is shared, who refers to it, what it costs, when it goes. */
+/* Forks in the core: what is shared, who refers to it, what it costs, when it goes. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>

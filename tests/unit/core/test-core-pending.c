@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Segments of devices in the books: wanted, in the making, made or failed, and who waits for them. */
+/* Segments of devices in the core: wanted, in the making, made or failed, and who waits for them. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static void destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle
 
 static const struct skv_mem_ops device_ops = {
 	.granularity = SEGMENT, .handle_kind = SKV_HANDLE_CUDA_FD, .destroy = destroy};
-static const struct skv_core_place limits = {
+static const struct skv_core_memory_limits limits = {
 	.pool_bytes = 6 * SEGMENT,
 	.segment_bytes = SEGMENT,
 	.account_bytes = 5 * SEGMENT,
@@ -49,11 +49,11 @@ static void teardown(void)
 	ck_assert_int_eq(alive, 0);
 }
 
-static struct skv_core_making begin(void)
+static struct skv_core_pending begin(void)
 {
-	struct skv_core_making m;
+	struct skv_core_pending m;
 
-	ck_assert(skv_core_next_making(core, &m));
+	ck_assert(skv_core_next_pending(core, &m));
 	ck_assert_uint_eq(m.bytes, SEGMENT);
 	books_even();
 	return m;
@@ -61,12 +61,12 @@ static struct skv_core_making begin(void)
 
 static void nothing_to_make(void)
 {
-	struct skv_core_making m;
+	struct skv_core_pending m;
 
-	ck_assert(!skv_core_next_making(core, &m));
+	ck_assert(!skv_core_next_pending(core, &m));
 }
 
-static void made(const struct skv_core_making *m)
+static void made(const struct skv_core_pending *m)
 {
 	struct skv_mem_handle h = {.fd = skv_memfd_new("test", 4096)};
 
@@ -84,14 +84,14 @@ static uint64_t device_bytes(uid_t uid)
 
 START_TEST(a_lease_waits_for_all_that_it_wants)
 {
-	struct skv_core_making m[3];
+	struct skv_core_pending m[3];
 	struct skv_core_segment seg;
 	struct peer a;
 
 	peer_join(&a, 1000, &small);
 	ck_refused(peer_lease(&a, 65, 150), SKV_CORE_E_WAIT);
 	ck_assert_uint_eq(device_bytes(1000), 3 * SEGMENT);
-	ck_assert_uint_eq(books_pool(a.session.pool).making, 3);
+	ck_assert_uint_eq(books_pool(a.session.pool).pending, 3);
 	ck_refused(peer_lease(&a, 65, 150), SKV_CORE_E_WAIT); /* asking again wants no more of them */
 	for (int i = 0; i < 3; i++) {
 		m[i] = begin();
@@ -118,7 +118,7 @@ END_TEST
 
 START_TEST(what_cannot_be_had_is_done_without)
 {
-	struct skv_core_making m[3];
+	struct skv_core_pending m[3];
 	struct skv_wire_run run[2];
 	struct peer a;
 	uint32_t n;
@@ -154,9 +154,9 @@ START_TEST(what_cannot_be_had_is_done_without)
 }
 END_TEST
 
-START_TEST(ceilings_hold_for_what_is_under_way)
+START_TEST(quotas_hold_for_what_is_under_way)
 {
-	struct skv_core_place lower = limits;
+	struct skv_core_memory_limits lower = limits;
 	struct skv_model elsewhere = small;
 	struct peer a, b, c;
 
@@ -168,7 +168,7 @@ START_TEST(ceilings_hold_for_what_is_under_way)
 	ck_assert_uint_eq(device_bytes(1001), 0);
 	ck_refused(peer_lease(&b, 64, 320), SKV_CORE_E_WAIT);
 	ck_assert_uint_eq(device_bytes(1001), SEGMENT);
-	/* another device has ceilings of its own, and host memory has */
+	/* another device has quotas of its own, and host memory has */
 	elsewhere.device = SKV_DEVICE_CUDA(1);
 	peer_join(&c, 1001, &elsewhere);
 	ck_assert_uint_ne(c.session.pool, b.session.pool);
@@ -192,7 +192,7 @@ END_TEST
 
 START_TEST(empty_segments_stay_while_more_are_made)
 {
-	struct skv_core_making m[5];
+	struct skv_core_pending m[5];
 	struct skv_wire_run run = {0, 64};
 	struct peer a, b;
 
@@ -226,7 +226,7 @@ END_TEST
 
 START_TEST(a_pool_that_ends_waits_for_nothing)
 {
-	struct skv_core_making m, old;
+	struct skv_core_pending m, old;
 	struct peer a;
 
 	peer_join(&a, 1000, &small);
@@ -252,7 +252,7 @@ END_TEST
 START_TEST(sequences_stay_on_their_device)
 {
 	struct skv_model other = small;
-	struct skv_core_making m;
+	struct skv_core_pending m;
 	struct peer a, b;
 	struct held h;
 	uint32_t pool;
@@ -290,7 +290,7 @@ END_TEST
 #define UNDER_WAY 32
 
 /* Segments of two devices that this test said it would make, in no order. */
-static struct skv_core_making under_way[UNDER_WAY];
+static struct skv_core_pending under_way[UNDER_WAY];
 static uint32_t n_under_way;
 
 static void step(struct peer peers[PEERS])
@@ -328,7 +328,7 @@ static void step(struct peer peers[PEERS])
 				peer_stock(p, run.first + k);
 		return;
 	case 4:
-		if (n_under_way < UNDER_WAY && skv_core_next_making(core, &under_way[n_under_way]))
+		if (n_under_way < UNDER_WAY && skv_core_next_pending(core, &under_way[n_under_way]))
 			n_under_way++;
 		return;
 	default:
@@ -355,7 +355,7 @@ START_TEST(any_order_leaves_the_books_even)
 			most_alive = (uint32_t)alive;
 	}
 	ck_assert_uint_gt(most_alive, 8);  /* it came to something ... */
-	ck_assert_uint_le(most_alive, 12); /* ... and both ceilings held */
+	ck_assert_uint_le(most_alive, 12); /* ... and both quotas held */
 	for (uint32_t i = 0; i < PEERS; i++)
 		if (peers[i].client)
 			peer_die(&peers[i]);
@@ -367,8 +367,8 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("core-making");
-	TCase *t = tcase_create("making");
+	Suite *s = suite_create("core-pending");
+	TCase *t = tcase_create("pending");
 	SRunner *r;
 	int failed;
 
@@ -377,7 +377,7 @@ int main(void)
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, a_lease_waits_for_all_that_it_wants);
 	tcase_add_test(t, what_cannot_be_had_is_done_without);
-	tcase_add_test(t, ceilings_hold_for_what_is_under_way);
+	tcase_add_test(t, quotas_hold_for_what_is_under_way);
 	tcase_add_test(t, empty_segments_stay_while_more_are_made);
 	tcase_add_test(t, a_pool_that_ends_waits_for_nothing);
 	tcase_add_test(t, sequences_stay_on_their_device);

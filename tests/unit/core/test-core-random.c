@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clients of three users do whatever comes to their minds, and the books must agree with the model
+ * Clients of three users do whatever comes to their minds, and the core must agree with the model
  * (core-model.h) after every single thing: refusals included, half-made steps, deaths, lies.
  *
  * Clients also write their UID into the pages that they have, also through mappings of segments that
@@ -369,7 +369,7 @@ static void evict(struct m_seq *q, int point)
 		atomic_store(&m->journal_n, 0);
 }
 
-/* Own pages of a sequence that is gone from the books: the client's again. */
+/* Own pages of a sequence that is gone from the core: the client's again. */
 static void take_back(struct m_seq *q, struct peer *p)
 {
 	for (uint32_t t = 0; t < m_tables(q->kind); t++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Segments in the books: made and withdrawn, told and acknowledged, never shared between users. */
+/* Segments in the core: made and withdrawn, told and acknowledged, never shared between users. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sequences in the books: names, ids, ceilings, hand-over, and death at any point. */
+/* Sequences in the core: names, ids, quotas, hand-over, and death at any point. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static int seq_new(struct peer *p, const char *name, uint32_t max_tokens)
 	return skv_core_seq_new(core, p->client, p->session.session, name, max_tokens, &info);
 }
 
-/* ---- names, ids, ceilings ---- */
+/* ---- names, ids, quotas ---- */
 
 START_TEST(a_named_sequence_is_handed_over)
 {
@@ -133,7 +133,7 @@ START_TEST(names_are_of_a_user_a_model_and_a_rank)
 }
 END_TEST
 
-START_TEST(lengths_and_numbers_have_ceilings)
+START_TEST(lengths_and_numbers_have_quotas)
 {
 	struct skv_core_config config = books_config();
 	struct skv_model deep = test_model("deep", SKV_MAX_LAYERS, 16);
@@ -324,7 +324,7 @@ int main(void)
 	tcase_add_test(t, a_named_sequence_is_handed_over);
 	tcase_add_test(t, an_anonymous_sequence_goes_with_its_holder);
 	tcase_add_test(t, names_are_of_a_user_a_model_and_a_rank);
-	tcase_add_test(t, lengths_and_numbers_have_ceilings);
+	tcase_add_test(t, lengths_and_numbers_have_quotas);
 	tcase_add_test(t, a_session_lets_go_of_its_own);
 	tcase_add_test(t, a_detached_sequence_is_dropped_by_name);
 	tcase_add_test(t, death_leaves_the_last_commit);

@@ -272,7 +272,7 @@ static void *scribble(void *data)
 	return NULL;
 }
 
-/* The holder writes while the daemon reads: the books stay even, and the neighbour is not harmed. */
+/* The holder writes while the daemon reads: the core stay even, and the neighbour is not harmed. */
 START_TEST(memory_may_change_while_it_is_read)
 {
 	uint32_t settled = 0, dropped = 0;

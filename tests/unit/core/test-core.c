@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The books, one promise at a time: ids, ceilings, leases, segments, policies. Sequences: test-core-sequences.c. */
+/* The core, one promise at a time: ids, quotas, leases, segments, policies. Sequences: test-core-sequences.c. */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,9 +28,9 @@ static int open_session(uint32_t client, const struct skv_model *m)
 	return skv_core_session_open(core, client, m, "full", 1, &info);
 }
 
-/* ---- ids and ceilings ---- */
+/* ---- ids and quotas ---- */
 
-START_TEST(clients_have_ceilings)
+START_TEST(clients_have_quotas)
 {
 	uint32_t id[6], extra;
 
@@ -88,7 +88,7 @@ START_TEST(a_session_is_its_clients_alone)
 }
 END_TEST
 
-START_TEST(sessions_have_ceilings)
+START_TEST(sessions_have_quotas)
 {
 	struct skv_core_config config = books_config();
 	uint32_t a, b;
@@ -105,7 +105,7 @@ START_TEST(sessions_have_ceilings)
 }
 END_TEST
 
-START_TEST(pools_have_ceilings)
+START_TEST(pools_have_quotas)
 {
 	struct skv_model m = small;
 	uint32_t a, b;
@@ -224,7 +224,7 @@ START_TEST(bad_leases_are_refused_whole)
 }
 END_TEST
 
-START_TEST(an_account_has_a_ceiling_over_all_clients)
+START_TEST(an_account_has_a_quota_over_all_clients)
 {
 	struct peer a, b, other;
 
@@ -245,7 +245,7 @@ START_TEST(an_account_has_a_ceiling_over_all_clients)
 }
 END_TEST
 
-START_TEST(the_pools_have_a_ceiling_together)
+START_TEST(the_pools_have_a_quota_together)
 {
 	struct skv_core_config config = books_config();
 	struct peer a, b;
@@ -390,7 +390,7 @@ END_TEST
 
 /* ---- configuration, state ---- */
 
-START_TEST(ceilings_change_tables_do_not)
+START_TEST(quotas_change_tables_do_not)
 {
 	struct skv_core_config config = books_config(), k;
 	struct peer a;
@@ -548,20 +548,20 @@ int main(void)
 	int failed;
 
 	tcase_add_checked_fixture(t, setup, books_close);
-	tcase_add_test(t, clients_have_ceilings);
+	tcase_add_test(t, clients_have_quotas);
 	tcase_add_test(t, ids_are_not_used_again);
 	tcase_add_test(t, a_session_is_its_clients_alone);
-	tcase_add_test(t, sessions_have_ceilings);
-	tcase_add_test(t, pools_have_ceilings);
+	tcase_add_test(t, sessions_have_quotas);
+	tcase_add_test(t, pools_have_quotas);
 	tcase_add_test(t, models_and_specs_are_checked);
 	tcase_add_test(t, every_error_has_an_errno);
 	tcase_add_test(t, leases_are_runs_of_free_pages);
 	tcase_add_test(t, bad_leases_are_refused_whole);
-	tcase_add_test(t, an_account_has_a_ceiling_over_all_clients);
-	tcase_add_test(t, the_pools_have_a_ceiling_together);
+	tcase_add_test(t, an_account_has_a_quota_over_all_clients);
+	tcase_add_test(t, the_pools_have_a_quota_together);
 	tcase_add_test(t, policies_are_swapped);
 	tcase_add_test(t, a_session_page_is_shown);
-	tcase_add_test(t, ceilings_change_tables_do_not);
+	tcase_add_test(t, quotas_change_tables_do_not);
 	tcase_add_test(t, impossible_sizes_are_refused);
 	suite_add_tcase(s, t);
 	tcase_add_test(state, a_state_is_checked_before_it_is_believed);

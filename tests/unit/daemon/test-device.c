@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of devices through the daemon's socket: growth, ceilings, scrubbing, two devices, and a worker that
+ * Memory of devices through the daemon's socket: growth, quotas, scrubbing, two devices, and a worker that
  * is killed, hangs or sees a fault.
  */
 #include <check.h>
@@ -129,7 +129,7 @@ START_TEST(who_asks_for_more_than_there_is_works_on)
 	struct raw *r = client_on(SKV_DEVICE_CUDA(0), &session);
 
 	raw_lease(r, session, PAGES);
-	ck_assert_int_eq(lease_refused(r, session, 4 * PAGES), ENOSPC); /* the ceiling: 4 segments */
+	ck_assert_int_eq(lease_refused(r, session, 4 * PAGES), ENOSPC); /* the quota: 4 segments */
 	ck_assert_int_eq(figure("devices", "segment_bytes"), SEGMENT);
 	raw_lease(r, session, 2 * PAGES);
 	steer("oom", true); /* others use the device too */
@@ -158,7 +158,7 @@ START_TEST(two_devices)
 
 	second = open_on(r, SKV_DEVICE_CUDA(1), "m", NULL);
 	raw_lease(r, first, 4 * PAGES);
-	raw_lease(r, second, 4 * PAGES); /* each has its ceiling */
+	raw_lease(r, second, 4 * PAGES); /* each has its quota */
 	ck_assert_int_eq(lease_refused(r, second, 1), ENOSPC);
 	answer = raw_query(r, SKV_QUERY_STATUS);
 	ck_assert_uint_eq(json_array_size(json_object_get(answer, "devices")), 2);
@@ -312,7 +312,7 @@ START_TEST(few_may_wait)
 }
 END_TEST
 
-START_TEST(a_user_has_a_ceiling_there)
+START_TEST(a_user_has_a_quota_there)
 {
 	uint32_t session;
 	struct raw *r = client_on(SKV_DEVICE_CUDA(0), &session);
@@ -350,7 +350,7 @@ static void setup_conf(void)
 	device_begin((const char *[]){option, NULL});
 }
 
-START_TEST(ceilings_change_at_run_time)
+START_TEST(quotas_change_at_run_time)
 {
 	uint32_t session;
 	struct raw *r = client_on(SKV_DEVICE_CUDA(0), &session);
@@ -440,10 +440,10 @@ int main(void)
 	tcase_add_test(t, who_waits_may_leave);
 	tcase_add_test(t, few_may_wait);
 	tcase_add_test(t, memory_outlives_the_daemon);
-	t = add_case(s, "ceiling", setup_ceiling);
-	tcase_add_test(t, a_user_has_a_ceiling_there);
+	t = add_case(s, "quota", setup_ceiling);
+	tcase_add_test(t, a_user_has_a_quota_there);
 	t = add_case(s, "reload", setup_conf);
-	tcase_add_test(t, ceilings_change_at_run_time);
+	tcase_add_test(t, quotas_change_at_run_time);
 	t = add_case(s, "idle", setup_idle);
 	tcase_add_test(t, an_idle_worker_ends);
 	r = srunner_create(s);

@@ -557,7 +557,7 @@ START_TEST(a_stop_takes_everything_back)
 
 	raw_seq_new(r, session, "named");
 	raw_lease(r, session, 100);
-	fix_stop(&fix); /* checks the exit status: the books balanced */
+	fix_stop(&fix); /* checks the exit status: the state balanced */
 	raw_expect_end(r);
 	raw_close(r);
 	fix_start_process(&fix, NULL);

@@ -29,7 +29,7 @@ static void setup(void)
 	fix_start_thread(&fix, options);
 }
 
-/* Each test ends with every client gone, even books and not one descriptor more than before. */
+/* Each test ends with every client gone, a balanced state and not one descriptor more than before. */
 static void teardown(void)
 {
 	fix_stop(&fix);
@@ -273,7 +273,7 @@ START_TEST(pages_go_and_come_back)
 }
 END_TEST
 
-START_TEST(memory_has_ceilings)
+START_TEST(memory_has_quotas)
 {
 	struct raw *r = raw_hello(fix.socket);
 	uint32_t session = raw_open(r, "m", "full", NULL);
@@ -289,7 +289,7 @@ START_TEST(memory_has_ceilings)
 }
 END_TEST
 
-START_TEST(accounts_have_ceilings)
+START_TEST(accounts_have_quotas)
 {
 	struct skv_msg_hello hello = {.version_min = 1, .version_max = 1};
 	struct raw *all[12], *r;
@@ -531,8 +531,8 @@ int main(void)
 	tcase_add_test(t, detached_sequences_are_dropped_by_name);
 	tcase_add_test(t, segments_are_announced_before_their_pages);
 	tcase_add_test(t, pages_go_and_come_back);
-	tcase_add_test(t, memory_has_ceilings);
-	tcase_add_test(t, accounts_have_ceilings);
+	tcase_add_test(t, memory_has_quotas);
+	tcase_add_test(t, accounts_have_quotas);
 	tcase_add_test(t, a_swap_reaches_the_session);
 	tcase_add_test(t, a_policy_is_found);
 	tcase_add_test(t, queries_answer_in_json);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/books.h - what the files of core/ share: struct skv_core and the steps they are made of.
+ * daemon/core/core-priv.h - what the files of core/ share: struct skv_core and its operations.
  *
  * State is in core->state (the memfd). Beside it are companions, indexed as its tables, of what a
  * process can reopen or rebuild: fds, maps, scratch. A companion is there exactly while its row is.
  *
  * Ways of a change: skv_page_set() is the only writer of owner words, and keeps every count that
- * follows from them. Whoever made pages FREE calls skv_pool_settle_down() at the end, which withdraws
- * segments that are no longer needed, and the pool itself.
+ * follows from them. After pages became FREE call skv_pool_shrink(), which withdraws segments that are no
+ * longer needed, and the pool itself.
  */
-#ifndef SKV_CORE_BOOKS_H
-#define SKV_CORE_BOOKS_H
+#ifndef SKV_CORE_PRIV_H
+#define SKV_CORE_PRIV_H
 
 #include <string.h>
 #include "daemon/core/core.h"
@@ -29,18 +29,18 @@ struct skv_session_local {
 };
 struct skv_pool_local {
 	struct skv_mem_handle *handles; /* [max_segments], of LIVE segments */
-	uint8_t *marks;   /* [page]: scratch of a settle or release, all zero outside of one */
+	uint8_t *marks;   /* [page]: scratch of a validation or release, all zero outside of one */
 };
 
 /* Host memory or a device. */
-struct skv_place {
+struct skv_memory {
 	const struct skv_mem_ops *mem; /* NULL: not there */
-	struct skv_core_place limits;
+	struct skv_core_memory_limits limits;
 };
 
 struct skv_core {
 	struct skv_core_config config;
-	struct skv_place places[SKV_PLACES];
+	struct skv_memory memory[SKV_MEMORY_KINDS];
 	struct skv_state state;
 	struct skv_seq_local *seqs;
 	struct skv_session_local *sessions;
@@ -53,11 +53,11 @@ struct skv_core {
 };
 
 /* Remember why a call is refused; the value is the error, in a form that the compiler can see is not 0. */
-#define skv_refuse(core, error, ...) (skv_set_why(core, __VA_ARGS__), (int)(error))
+#define skv_core_refuse(core, error, ...) (skv_set_why(core, __VA_ARGS__), (int)(error))
 void skv_set_why(struct skv_core *, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The system refused (negative errno r) to give `what`. */
-#define skv_refuse_system(core, r, what) \
-	skv_refuse(core, SKV_CORE_E_NOSPC, "the system gave no %s: %s", what, strerror(-(r)))
+#define skv_core_refuse_system(core, r, what) \
+	skv_core_refuse(core, SKV_CORE_E_NOSPC, "the system gave no %s: %s", what, strerror(-(r)))
 
 /* The rows that a client's ids name; E_NOENT when they are not its own. */
 int skv_find_client(struct skv_core *, uint32_t id, uint32_t *ret_index);
@@ -68,7 +68,7 @@ int skv_find_held(struct skv_core *, uint32_t client_id, uint32_t session_id, ui
 
 /* accounts.c */
 uint32_t skv_account_get(struct skv_core *, uid_t uid); /* made when it is not there */
-void skv_account_put(struct skv_core *, uint32_t account); /* gone when nothing is charged to it */
+void skv_account_put(struct skv_core *, uint32_t account); /* removed when nothing is charged to it */
 
 /* pools.c */
 int skv_pool_get(struct skv_core *, uint32_t account, uint32_t device, uint64_t page_bytes,
@@ -77,20 +77,20 @@ bool skv_page_exists(const struct skv_core *, uint32_t pool, uint32_t page);
 void skv_page_set(struct skv_core *, uint32_t pool, uint32_t page, skv_owner to);
 /* The n pages with owner word `from` become `to` (FREE = 0). */
 void skv_pages_hand_over(struct skv_core *, uint32_t pool, skv_owner from, skv_owner to, uint64_t n);
-void skv_pool_settle_down(struct skv_core *, uint32_t pool);
+void skv_pool_shrink(struct skv_core *, uint32_t pool);
 
 /* segments.c */
 int skv_pool_grow(struct skv_core *, uint32_t pool, uint64_t least, uint64_t want);
-/* It is there: LIVE, its pages FREE, to be told to the pool's members. The handle is consumed. */
+/* It has memory: LIVE, its pages FREE, to be announced to the pool's members. The handle is consumed. */
 void skv_segment_arrive(struct skv_core *, uint32_t pool, uint32_t segment, const struct skv_mem_handle *);
 void skv_segment_withdraw(struct skv_core *, uint32_t pool, uint32_t segment);
-/* Its memory is none of the books' any more. */
+/* Its memory is not charged to the account and the pool any more. */
 void skv_segment_uncharge(struct skv_core *, uint32_t pool);
 
-/* making.c */
-void skv_segment_want(struct skv_core *, uint32_t pool, uint32_t segment);
-void skv_segment_unwant(struct skv_core *, uint32_t pool, uint32_t segment); /* WANTED or MAKING */
-void skv_pool_unwant_all(struct skv_core *, uint32_t pool);
+/* pending.c */
+void skv_segment_request(struct skv_core *, uint32_t pool, uint32_t segment);
+void skv_segment_cancel(struct skv_core *, uint32_t pool, uint32_t segment); /* WANTED or MAKING */
+void skv_pool_cancel_all(struct skv_core *, uint32_t pool);
 
 /* segments.c: clients and their pools */
 void skv_member_join(struct skv_core *, uint32_t pool, uint32_t client);
@@ -121,7 +121,7 @@ static inline const struct skv_ref_block *skv_refs_next(const struct skv_state *
 	return b->next ? skv_ref_block_row(s, b->next - 1) : NULL;
 }
 
-/* settle.c: what a sequence's committed tables say, checked against the books. */
+/* validate.c: a sequence's committed page tables, checked against the owner words. */
 enum skv_mark {
 	SKV_MARK_NONE = 0,
 	SKV_MARK_REF = 1,   /* the sequence holds a reference ... */
@@ -129,23 +129,23 @@ enum skv_mark {
 	SKV_MARK_OWN = 3,   /* on lease to the holder, and named */
 	SKV_MARK_RELEASE = 4,
 };
-struct skv_settled {
+struct skv_validated {
 	uint32_t *own; /* pages on lease that the tables name */
 	uint64_t n_own, n_named;
 };
 /*
- * Check and mark. 0: `ret` and the marks tell what the tables name, until skv_settle_end(). E_CORRUPT:
+ * Check and mark. 0: `ret` and the marks tell what the tables name, until skv_validate_end(). E_CORRUPT:
  * nothing is marked. Negative: out of memory.
  */
-int skv_settle_begin(struct skv_core *, uint32_t seq, uint32_t client, struct skv_settled *ret);
-void skv_settle_end(struct skv_core *, uint32_t seq, struct skv_settled *);
-/* Recover the memory of a sequence that nobody holds, for who is to hold it. 0 or E_CORRUPT. */
-int skv_settle_reopen(struct skv_core *, uint32_t seq);
+int skv_validate_begin(struct skv_core *, uint32_t seq, uint32_t client, struct skv_validated *ret);
+void skv_validate_end(struct skv_core *, uint32_t seq, struct skv_validated *);
+/* Recover the memory of a sequence without a holder, for its next holder. 0 or E_CORRUPT. */
+int skv_validate_reopen(struct skv_core *, uint32_t seq);
 /* In the committed tables of `seq`, FULL entries of pages that are marked OWN become SHARED. */
-void skv_settle_rewrite_shared(struct skv_core *, uint32_t seq);
+void skv_validate_rewrite_shared(struct skv_core *, uint32_t seq);
 
 /* sequences.c */
-/* Nobody holds it any more: named ones are settled, anonymous and corrupt ones dropped (E_CORRUPT). */
+/* It has no holder any more: named ones are validated, anonymous and corrupt ones dropped (E_CORRUPT). */
 int skv_seq_let_go(struct skv_core *, uint32_t seq, uint32_t client);
 void skv_seq_remove(struct skv_core *, uint32_t seq);
 

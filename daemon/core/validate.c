@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Settling: what a sequence's tables say of its pages, checked against the books.
+ * daemon/core/validate.c - a sequence's page tables, checked against the owner words.
  *
- * The memory was written by a client and may still be written while it is read here. So each word is
- * read once, judged, and what was judged is what is used: nothing is believed because an earlier look
- * at it was good. A page that is named twice, in one table or two, is told by its mark; a page of
- * another sequence or client by its owner word.
+ * A client wrote this memory and may still write it while it is read here. So each word is read once, checked,
+ * and the checked copy is used: nothing is trusted because an earlier read of it was valid. Marks reveal a page
+ * that is named twice, in one table or two; the owner word a page of another sequence or client.
  */
-#include "daemon/core/books.h"
+#include "daemon/core/core-priv.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -19,7 +18,7 @@ struct walk {
 	skv_owner lease;
 	uint8_t *marks;
 	uint64_t most; /* pages on lease: own[] holds that many */
-	struct skv_settled *out;
+	struct skv_validated *out;
 	const char *problem;
 	uint32_t table, index;
 	enum skv_group group; /* of the table */
@@ -64,7 +63,7 @@ static void walk_tables(struct walk *w, const struct skv_seq_local *l)
 	uint64_t commit = atomic_load_explicit(&l->mem->commit, memory_order_acquire);
 	uint32_t len = skv_commit_len(commit);
 
-	/* skv_seqmem_check() said otherwise a moment ago: it is being written */
+	/* skv_seqmem_check() has read another length: it is being written */
 	if (len > l->layout.max_tokens)
 		len = l->layout.max_tokens;
 	for (w->table = 0; w->table < l->layout.n_tables; w->table++) {
@@ -88,14 +87,14 @@ static int corrupt(struct skv_core *c, uint32_t seq, const char *why)
 	if (c->corrupt_cb)
 		c->corrupt_cb(c->corrupt_data, skv_account_row(&c->state, q->account)->uid, q->model.name,
 		              q->name, why);
-	return skv_refuse(c, SKV_CORE_E_CORRUPT, "sequence '%s' is corrupt and was dropped: %s", q->name,
+	return skv_core_refuse(c, SKV_CORE_E_CORRUPT, "sequence '%s' is corrupt and was dropped: %s", q->name,
 	                  why);
 }
 
 static int corrupt_entry(struct skv_core *c, uint32_t seq, const struct walk *w)
 {
-	static const char *const of[SKV_GROUPS] = {"", "the state of ", "the notes of ", "the codes of ",
-	                                           "the references of ", "what a prompt keeps of "};
+	static const char *const of[SKV_GROUPS] = {"", "the state of ", "the slot metadata of ", "the codes of ",
+	                                           "the references of ", "the saved prefill state of "};
 	char why[sizeof(c->why)];
 
 	snprintf(why, sizeof(why), "entry %u of %slayer %u (%#x) %s", w->index,
@@ -103,12 +102,12 @@ static int corrupt_entry(struct skv_core *c, uint32_t seq, const struct walk *w)
 	return corrupt(c, seq, why);
 }
 
-int skv_settle_begin(struct skv_core *c, uint32_t seq, uint32_t client, struct skv_settled *ret)
+int skv_validate_begin(struct skv_core *c, uint32_t seq, uint32_t client, struct skv_validated *ret)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 	const struct skv_seq_local *l = &c->seqs[seq];
 	const char *problem = skv_seqmem_check(l->mem, &l->layout);
-	struct skv_settled out = {0};
+	struct skv_validated out = {0};
 	struct walk w = {
 		.core = c,
 		.pool = q->pool,
@@ -121,7 +120,7 @@ int skv_settle_begin(struct skv_core *c, uint32_t seq, uint32_t client, struct s
 
 	if (problem)
 		return corrupt(c, seq, problem);
-	skv_seqmem_replay(l->mem, &l->layout); /* the rest of recovery takes longer: it is left to attach */
+	skv_seqmem_replay(l->mem, &l->layout); /* the rest of recovery takes longer and is done at attach */
 	if (w.most > entries)
 		w.most = entries;
 	out.own = malloc(sizeof(*out.own) * (w.most + 1));
@@ -130,14 +129,14 @@ int skv_settle_begin(struct skv_core *c, uint32_t seq, uint32_t client, struct s
 	skv_refs_mark(c, seq, SKV_MARK_REF);
 	walk_tables(&w, l);
 	if (w.problem) {
-		skv_settle_end(c, seq, &out);
+		skv_validate_end(c, seq, &out);
 		return corrupt_entry(c, seq, &w);
 	}
 	*ret = out;
 	return 0;
 }
 
-void skv_settle_end(struct skv_core *c, uint32_t seq, struct skv_settled *s)
+void skv_validate_end(struct skv_core *c, uint32_t seq, struct skv_validated *s)
 {
 	uint8_t *marks = c->pools[skv_seq_row(&c->state, seq)->pool].marks;
 
@@ -145,10 +144,10 @@ void skv_settle_end(struct skv_core *c, uint32_t seq, struct skv_settled *s)
 	for (uint64_t i = 0; i < s->n_own; i++)
 		marks[s->own[i]] = SKV_MARK_NONE;
 	free(s->own);
-	*s = (struct skv_settled){0};
+	*s = (struct skv_validated){0};
 }
 
-void skv_settle_rewrite_shared(struct skv_core *c, uint32_t seq)
+void skv_validate_rewrite_shared(struct skv_core *c, uint32_t seq)
 {
 	uint32_t pool = skv_seq_row(&c->state, seq)->pool;
 	const struct skv_seq_local *l = &c->seqs[seq];
@@ -173,7 +172,7 @@ void skv_settle_rewrite_shared(struct skv_core *c, uint32_t seq)
 	}
 }
 
-int skv_settle_reopen(struct skv_core *c, uint32_t seq)
+int skv_validate_reopen(struct skv_core *c, uint32_t seq)
 {
 	const struct skv_seq_local *l = &c->seqs[seq];
 	const char *problem = skv_seqmem_check(l->mem, &l->layout);

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/lease.h - requests for pages, which may wait for memory of a device. */
+#ifndef SKV_DAEMON_LEASE_H
+#define SKV_DAEMON_LEASE_H
+
+#include "daemon/ipc/conn.h"
+
+struct skv_server;
+
+void skv_lease_get(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);
+/* A segment of the pool has arrived, or failed (error: positive errno): serve the requests that wait for it. */
+void skv_lease_arrived(struct skv_server *, uint32_t pool);
+void skv_lease_failed(struct skv_server *, uint32_t pool, int error, const char *device, const char *why);
+/* The connection is closed: forget its requests. */
+void skv_lease_gone(struct skv_server *, const struct skv_conn *);
+
+#endif

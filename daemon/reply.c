@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/reply.c - answers to clients, and what every handler of a request needs to give one.
+ *
+ * Order on the wire: before an answer a client is told of the segments that the answer may name.
+ */
+#include "daemon/reply.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+#include "daemon/server-priv.h"
+#include "daemon/sys/log.h"
+
+void skv_server_fail(struct skv_server *s, const char *what, int error)
+{
+	if (!s->failure) {
+		skv_log(LOG_CRIT, "cannot go on: %s: %s", what, strerror(-error));
+		s->failure = error;
+	}
+	skv_loop_quit(s->loop);
+}
+
+bool skv_peer_is_operator(struct skv_server *s, struct skv_conn *conn)
+{
+	const struct skv_peer *peer = skv_conn_peer(conn);
+
+	return peer->uid == 0 || peer->uid == geteuid() ||
+	       (s->have_operator_gid && skv_peer_in_group(skv_conn_fd(conn), peer, s->operator_gid));
+}
+
+bool skv_reply_failed(struct skv_server *s, struct skv_conn *conn, uint32_t serial, const char *what, int r)
+{
+	if (r < 0)
+		skv_server_fail(s, what, r);
+	else if (r > 0)
+		skv_conn_error(conn, serial, skv_core_errno((enum skv_core_error)r), "%s",
+		               skv_core_why(s->core));
+	return r != 0;
+}
+
+void skv_reply_announce(struct skv_server *s, struct skv_conn *conn)
+{
+	struct skv_core_segment seg;
+
+	while (skv_conn_open(conn) && skv_core_next_segment(s->core, skv_conn_client(conn), &seg)) {
+		struct skv_msg_segment body = {
+			.pool = seg.pool, .segment = seg.segment, .handle = seg.kind, .bytes = seg.bytes};
+
+		if (seg.gone)
+			skv_conn_send(conn, SKV_MSG_SEGMENT_GONE, 0, &body, sizeof(body), NULL, 0, NULL, 0);
+		else if (seg.kind == SKV_HANDLE_CUDA_IPC)
+			skv_conn_send(conn, SKV_MSG_SEGMENT_IPC, 0, &body, sizeof(body), seg.ipc,
+			              SKV_IPC_HANDLE_BYTES, NULL, 0);
+		else
+			skv_conn_send(conn, SKV_MSG_SEGMENT, 0, &body, sizeof(body), NULL, 0, &seg.fd, 1);
+	}
+}
+
+void skv_reply_announce_all(struct skv_server *s)
+{
+	uint32_t cursor = 0, client;
+
+	if (!s->notices_due)
+		return;
+	s->notices_due = false;
+	while (skv_core_next_waiting(s->core, &cursor, &client)) {
+		struct skv_conn *conn = skv_ipc_first(s->ipc);
+
+		while (conn && skv_conn_client(conn) != client)
+			conn = skv_conn_next(conn);
+		if (conn)
+			skv_reply_announce(s, conn);
+	}
+}
+
+void skv_reply(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, const void *body,
+               size_t bytes, const int *fds, unsigned n_fds)
+{
+	skv_reply_announce(s, conn);
+	skv_conn_send(conn, h->type | SKV_REPLY, h->serial, body, bytes, NULL, 0, fds, n_fds);
+}

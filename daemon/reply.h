@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/reply.h - answers to clients, and the end of a daemon that cannot go on. */
+#ifndef SKV_DAEMON_REPLY_H
+#define SKV_DAEMON_REPLY_H
+
+#include "daemon/ipc/conn.h"
+
+struct skv_server;
+
+/* The daemon cannot go on: log why and stop. `error`: negative errno. */
+void skv_server_fail(struct skv_server *, const char *what, int error);
+
+/* Answer a request: announce segments, then send the reply of the header's type. fds are borrowed. */
+void skv_reply(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body, size_t bytes,
+               const int *fds, unsigned n_fds);
+/* Is the core's answer a failure? Then the client has been told, or the daemon stops. */
+bool skv_reply_failed(struct skv_server *, struct skv_conn *, uint32_t serial, const char *what, int r);
+
+/* Announce to the client the segments of its pools that it does not know yet, and those that are gone. */
+void skv_reply_announce(struct skv_server *, struct skv_conn *);
+/* Announce to every client that has segments to be told of. */
+void skv_reply_announce_all(struct skv_server *);
+
+/* May the peer do what operators may? */
+bool skv_peer_is_operator(struct skv_server *, struct skv_conn *);
+
+#endif

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/request.h - the handlers of requests, as ipc/conn.h calls them. */
+#ifndef SKV_DAEMON_REQUEST_H
+#define SKV_DAEMON_REQUEST_H
+
+#include "daemon/ipc/conn.h"
+
+void skv_request(void *server, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);
+void skv_request_gone(void *server, struct skv_conn *);
+bool skv_request_lingers(void *server, struct skv_conn *); /* has it sessions on a device? */
+
+#endif
