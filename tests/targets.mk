@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Test runs beside `make check`; HACKING.md says when to use which.
-dist_check_SCRIPTS += tests/check-includes.sh tests/check-bench.sh
-TESTS += tests/check-includes.sh tests/check-bench.sh
+dist_check_SCRIPTS += tests/check-includes.sh tests/check-bench.sh tests/check-lexicon.sh
+TESTS += tests/check-includes.sh tests/check-bench.sh tests/check-lexicon.sh
 EXTRA_DIST += tests/debootstrap.sh tests/mount-root.sh tests/chroot.sh tests/gpu.sh \
 	tests/systemd/run.sh tests/systemd/boot.sh tests/systemd/guest.sh tests/systemd/hello.pl tests/systemd/skv-test.service
 
