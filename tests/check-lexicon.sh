@@ -55,7 +55,7 @@ any  | \bscrub(?:s|bed|bing|ber)?\b                     | zero, zeroed
 any  | \bceilings?\b                                    | quota, limit
 any  | \bbooks\b                                        | state, accounting
 any  | \bwhoever\b|\bwho (?:attaches|holds|reads|calls|chooses|decodes|evicts|attends|maps|sees)\b | name the thing
-any  | \bnotes\b|_notes?\b|\bnote_                      | slot metadata
+any  | \bnotes\b|_notes?\b|\bnote_|_NOTES?\b|SKV_NOTE | slot metadata
 code | \bunits?\b(?=.*\b(?:kept|keeps?|evict))         | tokens or pages
 any  | \benum quiet\b|\b(?:seq|slots|step|skv)_quiet\b|\bquiet (?:steps?|transactions?)\b  | maintenance transaction
 any  | \bpromised?\b(?=.*\bquer)                       | upper bound of q·k

@@ -31,7 +31,7 @@ include=$srcdir/libclient/include libs=$build/libclient/.libs
 flags="-Wall -Wextra -Werror -D_DEFAULT_SOURCE"
 nm -D "$libs/libsparsekv-client.so" | grep -q __asan_init && flags+=" -fsanitize=address,undefined"
 cc() {
-	${CC:-gcc} $flags "$@"
+	command ${CC:-cc} $flags "$@"
 }
 # shellcheck disable=SC2317 # called by the pages' commands
 pkg-config() {
