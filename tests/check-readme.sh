@@ -1,27 +1,92 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The two programs in README.md compile as they stand, and run: the engine on a daemon, the policy in it.
-srcdir=${srcdir:-$(dirname "$0")/..}
+# What README.md and doc/ show is true: the programs compile and run, every command in a block of shell runs here, on a
+# daemon of its own, or is one that another test runs (root, systemd, the whole of `./setup check`), links lead somewhere,
+# the chart is what sparsekv-bench draws of its data, and the data and the README's table are figures of bench/RESULTS.md.
+srcdir=$(readlink -f "${srcdir:-$(dirname "$0")/..}")
+build=$PWD
 tmp=$(mktemp -d) || exit 99
 daemon=
 trap '[ -z "$daemon" ] || kill "$daemon"; rm -rf "$tmp"' EXIT
+pages=(README.md doc/engines.md doc/policies.md doc/operate.md)
+work=$tmp/work
 
-# block N: the Nth block of C in the README.
-block() {
-	awk -v n="$1" '/^```/ { on = /^```c$/ && ++seen == n; next } on' "$srcdir/README.md"
-}
-fail() {
-	echo "$*" >&2
+die() {
+	echo "check-readme: $*" >&2
 	exit 1
 }
 
-block 1 >"$tmp/engine.c"
-block 2 >"$tmp/recent.c"
-include=$srcdir/libclient/include libs=$PWD/libclient/.libs
-flags="-O2 -Wall -Wextra -Werror -D_DEFAULT_SOURCE -I$include"
+# block FILE LANGUAGE N: the Nth block of the language.
+block() {
+	awk -v fence="\`\`\`$2" -v n="$3" '/^```/ { on = $0 == fence && ++seen == n; next } on' "$srcdir/$1"
+}
+# commands FILE: the lines of its blocks of shell, without comments.
+commands() {
+	awk '/^```/ { on = $0 == "```sh"; next } on' "$srcdir/$1" | sed 's/[[:space:]]\+#.*//'
+}
+
+# ---- what the commands of the pages find: this build's programs, and files by the names that the pages use
+
+include=$srcdir/libclient/include libs=$build/libclient/.libs
+flags="-Wall -Wextra -Werror -D_DEFAULT_SOURCE"
 nm -D "$libs/libsparsekv-client.so" | grep -q __asan_init && flags+=" -fsanitize=address,undefined"
-${CC:-cc} $flags "$tmp/engine.c" -L"$libs" -Wl,-rpath,"$libs" -lsparsekv-client -o "$tmp/engine" || fail "the engine does not compile"
-${CC:-cc} $flags -shared -fPIC -o "$tmp/recent.so" "$tmp/recent.c" || fail "the policy does not compile"
+cc() {
+	command ${CC:-cc} $flags "$@"
+}
+# shellcheck disable=SC2317 # called by the pages' commands
+pkg-config() {
+	case $* in
+	*--libs*) echo "-I$include -L$libs -Wl,-rpath,$libs -lsparsekv-client" ;;
+	*) echo "-I$include" ;;
+	esac
+}
+# shellcheck disable=SC2317
+sparsekvctl() {
+	case $* in "policy verify"*) set -- "$@" -n 4 ;; esac # of 300 cases, which take a minute
+	"$build/daemon/ctl/sparsekvctl" "$@" </dev/null
+}
+# shellcheck disable=SC2317
+sparsekv-calibrate() {
+	(cd "$build" && engine/sparsekv-calibrate --private "$@") </dev/null
+}
+
+# A command that other tests run: it must stand in one of theirs. 1: this is not one of them.
+elsewhere() {
+	local where
+	case $1 in
+	./setup*) where=chroot.sh ;;
+	systemctl* | systemd-*) where=guest.sh ;;
+	"mkdir -p build" | "cd build" | ../configure* | make) return 0 ;; # as setup does: tests/chroot.sh
+	"make install") return 0 ;; # tests/systemd/run.sh
+	*) return 1 ;;
+	esac
+	find "$srcdir/tests" -name $where -exec grep -qF -- "$1" {} + || die "\"$1\" is in no $where"
+}
+
+# run LINE: all of its commands elsewhere, or here and with success
+run() {
+	local part
+	if elsewhere "$(sed 's/ *&&.*//; s/^sudo //' <<<"$1")"; then
+		while read -r part; do
+			elsewhere "$part" || die "\"$part\" of \"$1\" runs in no test"
+		done < <(sed 's/ *&& */\n/g; s/^sudo //; s/\nsudo /\n/g' <<<"$1" | sed 's/^sudo //')
+		return
+	fi
+	# Files by full names: sparsekv-calibrate runs in the build directory.
+	(cd "$work" && eval "$(sed -E "s@/etc/sparsekv/@$work/@g; s@(--(tasks|svg)) @\1 $work/@g; s@ DIR@ $work/DIR@g" <<<"$1")") \
+		>"$tmp/said" 2>&1 || { cat "$tmp/said" >&2; die "failed: $1"; }
+}
+
+# ---- programs and commands
+
+mkdir -p "$work/DIR"
+ln -s "$srcdir/policies" "$work/policies"
+cp "$srcdir"/models/reference/{config.json,model.safetensors} "$work/DIR/"
+grep '"size": 512' "$srcdir/models/reference/tasks-dev.jsonl" | sed -n '1p;9p' >"$work/tasks.jsonl"
+block doc/engines.md c 1 >"$work/engine.c"
+block doc/policies.md c 1 >"$work/recent.c"
+block README.md c 1 >"$work/decode.c"
+cc -O2 "-I$include" -c "$work/decode.c" -o "$tmp/decode.o" || die "README.md's function does not compile"
 
 daemon/sparsekvd --config=/dev/null --log-level=warning --socket="$tmp/socket" --policy-path="$PWD/policies/.libs" &
 daemon=$!
@@ -30,8 +95,55 @@ for _ in $(seq 100); do
 	[ -S "$tmp/socket" ] && break
 	sleep 0.1
 done
-text=$("$tmp/engine") || fail "the engine failed"
-case $text in "10 tokens, out[0] = "*) ;; *) fail "the engine printed: $text" ;; esac
-ctl=(daemon/ctl/sparsekvctl --socket "$tmp/socket")
-"${ctl[@]}" policy load "$tmp/recent.so" || fail "the policy was refused"
-"${ctl[@]}" policy list | grep -q "^recent" || fail "the policy is not in the list"
+ran=0
+for page in "${pages[@]}"; do
+	while read -r line <&3; do
+		[ -z "$line" ] && continue
+		run "$line"
+		ran=$((ran + 1))
+	done 3< <(commands "$page")
+done
+[ $ran -ge 25 ] || die "only $ran commands were found in ${pages[*]}"
+case $("$work/engine") in "10 tokens, out[0] = "*) ;; *) die "the engine of doc/engines.md prints something else" ;; esac
+for policy in mine recent; do
+	sparsekvctl policy list | grep -q "^$policy" || die "the policy $policy is not in the list"
+done
+
+# ---- links, the chart and the figures
+
+# slugs FILE: the anchors of its headings
+slugs() {
+	sed -n 's/^##* //p' "$1" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g'
+}
+for page in "${pages[@]}" HACKING.md doc/design.md bench/RESULTS.md models/reference/README.md; do
+	while read -r link; do
+		case $link in http*) continue ;; esac
+		to=$srcdir/$(dirname "$page")/${link%%#*}
+		[ -n "${link%%#*}" ] || to=$srcdir/$page
+		[ -e "$to" ] || die "$page: $link is not there"
+		[[ $link != *#* ]] || slugs "$to" | grep -qx -- "${link#*#}" || die "$page: $link: no such heading"
+	done < <(grep -oE '\]\([^) ]+\)|src="[^"]+"' "$srcdir/$page" | sed -E 's/^\]\(|\)$|^src="|"$//g')
+done
+
+title='Accuracy and decode speed by policy'
+y=$(head -n 1 "$srcdir/doc/policies.csv" | cut -d, -f3-)
+bench/sparsekv-bench plot --x policy --by method --y "$y" --title "$title" --output "$tmp/policies.svg" "$srcdir/doc/policies.csv" &&
+	cmp "$tmp/policies.svg" "$srcdir/doc/policies.svg" || die "doc/policies.svg is not drawn from doc/policies.csv"
+
+# cells FILE ROW: the cells of the tables' rows that begin with `ROW`, space between them
+cells() {
+	grep -F "| \`$2\` |" "$srcdir/$1" | tr -d '|*'
+}
+figure() {
+	cells bench/RESULTS.md "$1" | grep -qw -- "$2" || die "$3: $2 of $1 is not in its rows of bench/RESULTS.md"
+}
+while IFS=, read -r policy _ lines time; do
+	figure "$policy" "$lines" doc/policies.csv
+	figure "$policy" "$time" doc/policies.csv
+done < <(tail -n +2 "$srcdir/doc/policies.csv")
+while IFS='|' read -r _ policy _ lines _; do
+	policy=$(tr -d ' `' <<<"$policy") lines=$(tr -d ' ' <<<"$lines")
+	case $policy in *[!a-z0-9]*) continue ;; esac # other rows than the policies' own: specs
+	figure "$policy" "$lines" README.md
+done < <(grep '^| `' "$srcdir/README.md")
+[ "$(wc -l <"$srcdir/README.md")" -le 130 ] || die "README.md has more than 130 lines"

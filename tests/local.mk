@@ -56,7 +56,7 @@ endif
 
 UNIT_AND_E2E = $(E2E_TESTS) $(CLIENT_TESTS) $(KERNEL_TESTS) $(ENGINE_TESTS) $(DEVICE_TESTS) $(DAEMON_TESTS) $(CORE_TESTS) \
 	$(COMMON_TESTS)
-SCRIPTED_TESTS = tests/check-api.sh tests/check-bench.sh tests/check-includes.sh tests/check-man.sh tests/check-readme.sh
+SCRIPTED_TESTS = tests/check-api.sh tests/check-bench.sh tests/check-includes.sh tests/check-lexicon.sh tests/check-man.sh tests/check-readme.sh
 check_PROGRAMS += $(UNIT_AND_E2E)
 dist_check_SCRIPTS += $(SCRIPTED_TESTS)
 TESTS += $(UNIT_AND_E2E) $(SCRIPTED_TESTS)

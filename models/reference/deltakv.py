@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train a compressor of the reference model's K and V (DeltaKV):
+"""Train a codec of the reference model's K and V (DeltaKV):
 
   python3 deltakv.py TRAIN.txt.xz [--variant light|standard|noref|pca|palu] [--seconds N] [OUT-DIR]
 
-x of a token in a layer is K before RoPE and V, of both kv heads. A packed token is kept as z = E(x) - E(b) and read
+x of a token in a layer is K before RoPE and V, of both kv heads. A compressed token is stored as z = E(x) - E(b) and read
 as Dec(z) + b, where b is the mean of the nearest references at or before it: the first 16 tokens, and every 10th from
 there. The model is frozen. Two passes go over the same tokens: the first, as the model is, gives every token's x. In
 the second the tokens are cut into chunks, and a chunk reads what lies more than WINDOW tokens before it as it would be
-rebuilt from its x of the first pass: each chunk is an answer that goes on from a packed context, and recent tokens are
-raw as they will be. Loss: next token, and the rebuilt x's error relative to its variance, summed over the layers.
+decompressed from its x of the first pass: each chunk is an answer that continues from a compressed context, and recent tokens are
+uncompressed as in a decode. Loss: next token, and the decompressed x's error relative to its variance, summed over the layers.
 
 TRAIN.txt.xz is train.py's. OUT-DIR (default ./out) gets deltakv.safetensors (deltakv-standard, deltakv-noref,
 deltakv-pca, palu) and a log of the same name; also if it is interrupted. --seconds counts from the start of the
@@ -33,11 +33,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 LAYERS, GROUPS, DIM = CFG["num_hidden_layers"], CFG["num_key_value_heads"], CFG["head_dim"]
 HALF = GROUPS * DIM              # of x: K, then V
 WIDE, WIDTH, PALU_WIDTH = 384, 64, 128
-FIRST, STRIDE, NEAR = 16, 10, 4  # tokens that are never packed; every so many is a reference; references of a token
-BITS, GROUP = 4, 64              # codes as the end of the training rounds them
+FIRST, STRIDE, N_REFS = 16, 10, 4  # tokens that are never compressed; every so many is a reference; references of a token
+BITS, SCALE_BLOCK = 4, 64              # codes as the end of the training rounds them
 CHUNK, WINDOW = 256, 32
 LEARNING_RATE = 1e-3
-ERROR_WEIGHT = 0.3, 0.03         # of the rebuilt x's error at the beginning, where it steadies, and at the end
+ERROR_WEIGHT = 0.3, 0.03         # of the decompressed x's error at the beginning, where it steadies, and at the end
 ROUND_FROM = 0.7                 # of the time
 MIX = [("text", .1), ("kv", .22), ("niah", .2), ("vt", .1), ("dag", .2), ("recur", .18)]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -107,15 +107,15 @@ def first_pass(net, tokens):
     return entering, torch.stack(kvs), F.linear(net.norm(x), net.emb.weight)
 
 
-def second_pass(net, entering, kvs, packed, rebuilt):
-    """The logits if each chunk of tokens reads the packed layers' older tokens rebuilt."""
-    begin, T = min(packed), kvs.shape[2]
+def second_pass(net, entering, kvs, compressed, decompressed):
+    """The logits if each chunk of tokens reads the compressed layers' older tokens decompressed."""
+    begin, T = min(compressed), kvs.shape[2]
     cos, sin = angles(T)
     x = entering[begin]
     for index in range(begin, LAYERS):
         layer = net.layers[index]
         q, own = project(layer, x, cos, sin)
-        old, raw, own = (rows(kv, cos, sin) for kv in (rebuilt.get(index, kvs[index]), kvs[index], own))
+        old, raw, own = (rows(kv, cos, sin) for kv in (decompressed.get(index, kvs[index]), kvs[index], own))
         own, attended = [y.split(CHUNK, 2) for y in own], []
         for i, at in enumerate(range(0, T, CHUNK)):
             recent = max(0, at - WINDOW)
@@ -149,17 +149,17 @@ def base(x, stride):
     with torch.autocast(DEVICE, enabled=False):
         score = 2 * x.float() @ centres.transpose(-1, -2) - centres.square().sum(-1)[..., None, :]
     later = at[None] > torch.arange(x.shape[-2], device=DEVICE)[:, None]
-    near = score.masked_fill_(later, -1e30).topk(NEAR, -1).indices
+    near = score.masked_fill_(later, -1e30).topk(N_REFS, -1).indices
     index = near.flatten(-2)[..., None].expand(*near.shape[:-2], -1, x.shape[-1])
-    return centres.gather(-2, index).unflatten(-2, (-1, NEAR)).mean(-2).to(x.dtype)
+    return centres.gather(-2, index).unflatten(-2, (-1, N_REFS)).mean(-2).to(x.dtype)
 
 
 # The compressor
 
-def rounded(z, bits, group=GROUP):
-    """Codes of so many bits with a scale and a least a group, read back; the gradient goes straight through."""
+def rounded(z, bits, block=SCALE_BLOCK):
+    """Codes of so many bits with a scale and a least per scale block, read back; the gradient goes straight through."""
     with torch.no_grad():
-        parts = z.float().unflatten(-1, (-1, group))
+        parts = z.float().unflatten(-1, (-1, block))
         least, most = parts.amin(-1, keepdim=True), parts.amax(-1, keepdim=True)
         least, scale = least.bfloat16().float(), ((most - least) / (2 ** bits - 1)).bfloat16().float()
         codes = ((parts - least) / scale.clamp(min=1e-30)).round().clamp(0, 2 ** bits - 1)
@@ -168,7 +168,7 @@ def rounded(z, bits, group=GROUP):
 
 
 class Compressor(nn.Module):
-    """The compressors of all packed layers: the first dimension of everything is the layer. K and V are divided by
+    """The codecs of all compressed layers: the first dimension of everything is the layer. K and V are divided by
     their scales in front of E and multiplied behind Dec, so that both count alike; files have it in the weights."""
 
     def __init__(self, n, standard):
@@ -184,7 +184,7 @@ class Compressor(nn.Module):
         return F.silu(x @ self.gate.mT) * (x @ self.up.mT)
 
     def forward(self, x, b, bits):
-        """x, b [n, tokens, d] → x as it is rebuilt; bits 16: codes are not rounded."""
+        """x, b [n, tokens, d] → x as it is decompressed; bits 16: codes are not rounded."""
         x, b = x / self.scale, b / self.scale
         z = (self.hidden(x) - self.hidden(b)) @ self.down.mT
         z = z if bits == 16 else rounded(z, bits)
@@ -221,11 +221,11 @@ class Compressor(nn.Module):
             self.open.copy_(torch.cat((q, -q), 1) * large)
             self.out.copy_(u.float() @ torch.cat((q, -q), 1).mT / large)
 
-    def tensors(self, packed):
+    def tensors(self, compressed):
         files = {"gate": self.gate / self.scale, "up": self.up / self.scale, "down": self.down, "open": self.open,
                  "out": self.out * self.scale.mT}
         return {f"layers.{layer}.{name}": tensor[i].detach() for name, tensor in files.items() if tensor is not None
-                for i, layer in enumerate(packed)}
+                for i, layer in enumerate(compressed)}
 
 
 def rotation(n, width, device):
@@ -238,7 +238,7 @@ def principal(moment, width):
 
 
 def write(path, kind, tensors, width, stride):
-    about = dict(sparsekv_codec="1", kind=kind, d=2 * HALF, width=width, near=NEAR if stride else 0, stride=stride,
+    about = dict(sparsekv_codec="1", kind=kind, d=2 * HALF, width=width, near=N_REFS if stride else 0, stride=stride,
                  spans=1)
     save_file({name: tensor.bfloat16().contiguous().cpu() for name, tensor in tensors.items()}, path,
               metadata={key: str(value) for key, value in about.items()})
@@ -258,13 +258,13 @@ def take(data):
 
 
 @torch.no_grad()
-def gather(net, data, packed, stride, n):
-    """x and b of about n tokens that would be packed, float, [layer, token, d]"""
+def gather(net, data, compressed, stride, n):
+    """x and b of about n tokens that would be compressed, float, [layer, token, d]"""
     xs, bs, have = [], [], 0
     while have < n:
         tokens = take(data)[0][:, :-1]
         with torch.autocast(DEVICE, torch.bfloat16):
-            kvs = first_pass(net, tokens)[1][packed]
+            kvs = first_pass(net, tokens)[1][compressed]
         b, mask = base(kvs, stride), packable(kvs.shape[2], stride)
         xs.append(kvs[:, :, mask].flatten(1, 2).float())
         bs.append(b[:, :, mask].flatten(1, 2).float())
@@ -277,20 +277,20 @@ def gather(net, data, packed, stride, n):
 class Trial:
     """One batch through both passes."""
 
-    def __init__(self, net, codec, packed, stride):
-        self.net, self.codec, self.packed, self.stride = net, codec, packed, stride
+    def __init__(self, net, codec, compressed, stride):
+        self.net, self.codec, self.compressed, self.stride = net, codec, compressed, stride
 
     def __call__(self, tokens, mask, bits):
         """Losses: next token; by layer the error of K and of V relative to their variance. And both passes' logits"""
         with torch.autocast(DEVICE, torch.bfloat16):
             entering, kvs, clean = first_pass(self.net, tokens[:, :-1])
-            x = kvs[self.packed]
+            x = kvs[self.compressed]
             b, mine = base(x, self.stride), packable(x.shape[2], self.stride)[:, None]
-            rebuilt = self.codec(x.flatten(1, 2), b.flatten(1, 2), bits).view_as(x)
-            error = (((rebuilt - x) / self.codec.scale[:, None]).float() * mine).unflatten(-1, (2, HALF))
+            decompressed = self.codec(x.flatten(1, 2), b.flatten(1, 2), bits).view_as(x)
+            error = (((decompressed - x) / self.codec.scale[:, None]).float() * mine).unflatten(-1, (2, HALF))
             error = error.square().mean((1, 2, 4)) / mine.float().mean()
-            rebuilt = torch.where(mine, rebuilt.to(x.dtype), x)
-            logits = second_pass(self.net, entering, kvs, self.packed, dict(zip(self.packed, rebuilt)))
+            decompressed = torch.where(mine, decompressed.to(x.dtype), x)
+            logits = second_pass(self.net, entering, kvs, self.compressed, dict(zip(self.compressed, decompressed)))
         ntp = train.loss_of(logits, tokens[:, 1:], mask[:, 1:])
         return ntp, error, clean, logits
 
@@ -346,7 +346,7 @@ def main():
     args.add_argument("out", metavar="OUT-DIR", nargs="?", default="out", type=pathlib.Path)
     args.add_argument("--variant", default="light", choices=("light", "standard", "noref", "pca", "palu"))
     args.add_argument("--seconds", type=float, default=240)
-    args.add_argument("--full", default="0,1,2,7,12", help="layers that are not packed")
+    args.add_argument("--full", default="0,1,2,7,12", help="layers that are not compressed")
     args.add_argument("--ctx", type=int, default=4096)
     args.add_argument("--batch", type=int, default=4)
     args.add_argument("--workers", type=int, default=4)
@@ -363,18 +363,18 @@ def main():
     torch.set_float32_matmul_precision("high")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     full = set() if args.variant == "palu" else {int(layer) for layer in args.full.split(",")}
-    packed = [layer for layer in range(LAYERS) if layer not in full]
+    compressed = [layer for layer in range(LAYERS) if layer not in full]
     stride = 0 if args.variant in ("noref", "palu") else STRIDE
     net, path = load_model(), args.out / f"{name}.safetensors"
     data = batches(lzma.open(args.text).read(), args.ctx, args.batch, args.workers, 1)
-    log(f"{args.variant}: layers {packed}, stride {stride}, {time.time() - begun:.0f} s")
+    log(f"{args.variant}: layers {compressed}, stride {stride}, {time.time() - begun:.0f} s")
 
     if args.variant in ("pca", "palu"):
-        x, b = gather(net, data, packed, stride, 200000 if DEVICE == "cuda" else 20000)
+        x, b = gather(net, data, compressed, stride, 200000 if DEVICE == "cuda" else 20000)
         r = (x - b).double()
         moment = r.mT @ r
         if args.variant == "palu":  # K and V apart
-            out = torch.zeros(len(packed), 2 * HALF, PALU_WIDTH, device=r.device).double()
+            out = torch.zeros(len(compressed), 2 * HALF, PALU_WIDTH, device=r.device).double()
             for half in (slice(0, HALF), slice(HALF, None)):
                 codes = slice(0, PALU_WIDTH // 2) if half.start == 0 else slice(PALU_WIDTH // 2, None)
                 out[:, half, codes] = principal(moment[:, half, half], PALU_WIDTH // 2)
@@ -385,19 +385,19 @@ def main():
         lost /= (parts - parts.mean(1, keepdim=True)).square().mean((1, 3))
         log("K|V error by layer " + " ".join(f"{k:.3f}|{v:.3f}" for k, v in lost.tolist()))
         tensors = {f"layers.{layer}.{part}": matrix[i] for part, matrix in (("out", out), ("down", out.mT))
-                   for i, layer in enumerate(packed)}
+                   for i, layer in enumerate(compressed)}
         write(path, "palu" if args.variant == "palu" else "deltakv", tensors, out.shape[-1], stride)
         return
 
-    codec = Compressor(len(packed), args.variant == "standard").to(DEVICE)
-    codec.begin(*gather(net, data, packed, stride, 30000 if DEVICE == "cuda" else 6000))
-    trial = Trial(net, codec, packed, stride)
+    codec = Compressor(len(compressed), args.variant == "standard").to(DEVICE)
+    codec.begin(*gather(net, data, compressed, stride, 30000 if DEVICE == "cuda" else 6000))
+    trial = Trial(net, codec, compressed, stride)
     try:
         fit(codec, trial, data, log, begun, args.seconds)
     except KeyboardInterrupt:
         log("interrupted")
     finally:  # also if a loader's worker was ended with us
-        write(path, "deltakv", codec.tensors(packed), WIDTH, stride)
+        write(path, "deltakv", codec.tensors(compressed), WIDTH, stride)
     judge(trial, lzma.open(HERE / "eval.txt.xz").read(), args.ctx, log)
 
 

@@ -64,6 +64,10 @@ check "systemd is PID 1" is cat /proc/1/comm = systemd
 check "sysusers made the service's user" is getent passwd sparsekv = 'sparsekv:*'
 check "tmpfiles made its directory" is stat -c '%U %a' /run/sparsekv = 'root 755'
 check "the units have nothing to complain of" is systemd-analyze verify --man=no sparsekvd.service sparsekvd.socket = ''
+check "doc/operate.md: users" systemd-sysusers
+check "directories" systemd-tmpfiles --create
+check "units" systemctl daemon-reload
+check "and the socket" systemctl enable --now sparsekvd.socket
 
 # start and stop
 mark
