@@ -9,11 +9,20 @@
  * What the kernels of a step write lies in pages that the sequence has alone: in new ones, or in copies of those
  * that it shares with a fork. A copy takes the place of the original in one store, with the same contents.
  */
-#include "internal.h"
+#include "libclient/pages.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "libclient/compress/lengths.h"
+#include "libclient/compress/schedule.h"
+#include "libclient/device.h"
+#include "libclient/error.h"
+#include "libclient/lease/pool.h"
+#include "libclient/lease/stock.h"
+#include "libclient/prefill/schedule.h"
+#include "libclient/seq.h"
 
 #define COPIES_AT_ONCE 256u
 
@@ -25,7 +34,7 @@ static bool resident(const struct skv_seq *q, uint32_t table, uint32_t page)
 /* Pages of bounds that so many slots of a layer take, ... */
 static uint32_t bounds_of(const struct skv_seq *q, uint32_t layer, uint32_t slots)
 {
-	return plan_keeps_bounds(&seq_policy(q)->plan[layer]) ? state_pages_of(slots) : 0;
+	return plan_has_bounds(&seq_policy(q)->plan[layer]) ? state_pages_of(slots) : 0;
 }
 
 /* ... and pages of notes. */
@@ -57,8 +66,8 @@ static struct records records_of(const struct skv_seq *q, enum skv_group group, 
 {
 	struct skv_shape shape = q->session->shape;
 
-	shape.code = packs_code(q, layer);
-	return shape.code ? packs_records(&shape, group, coded) : (struct records){.each = 1};
+	shape.code = compress_code(q, layer);
+	return shape.code ? compress_records(&shape, group, coded) : (struct records){.each = 1};
 }
 static uint32_t record_pages(const struct skv_seq *q, enum skv_group group, uint32_t layer, uint32_t coded)
 {
@@ -68,28 +77,28 @@ static uint32_t record_pages(const struct skv_seq *q, enum skv_group group, uint
 /* Entries of the table with pages as of the last commit: none is beyond, and none between is missing but for gaps. */
 static uint32_t had(const struct skv_seq *q, uint32_t table)
 {
-	uint32_t layer = layer_of(q, table), extent = seq_extent(q, layer);
+	uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer);
 
 	switch (group_of(q, table)) {
 	case SKV_GROUP_PAGES: return skv_pages_of(extent);
-	case SKV_GROUP_BOUNDS: return q->bounded ? bounds_of(q, layer, extent) : 0;
+	case SKV_GROUP_BOUNDS: return q->has_bounds ? bounds_of(q, layer, extent) : 0;
 	case SKV_GROUP_NOTES: return seq_by_layer(q) ? notes_of(q, q->slots[layer].unit, extent) : 0;
-	case SKV_GROUP_KEPT: return q->about & SKV_ABOUT_READING ? reading_pages(seq_policy(q), layer) : 0;
-	default: return record_pages(q, group_of(q, table), layer, seq_coded(q, layer));
+	case SKV_GROUP_KEPT: return q->about & SKV_ABOUT_READING ? prefill_saved_pages(seq_policy(q), layer) : 0;
+	default: return record_pages(q, group_of(q, table), layer, seq_compressed(q, layer));
 	}
 }
 
 /* And those that it has with the open step, or would have with so many tokens more. */
 static uint32_t wants_with(const struct skv_seq *q, uint32_t table, uint32_t more)
 {
-	uint32_t layer = layer_of(q, table), reach = seq_reach(q, layer) + more;
-	bool bounds = !q->quiet || q->quiet == QUIET_BIND || q->bounded;
+	uint32_t layer = layer_of(q, table), reach = seq_next_slot_end(q, layer) + more;
+	bool bounds = !q->maintenance || q->maintenance == MAINTENANCE_BUILD_BOUNDS || q->has_bounds;
 
 	switch (group_of(q, table)) {
 	case SKV_GROUP_PAGES: return skv_pages_of(reach);
 	case SKV_GROUP_BOUNDS: return bounds ? bounds_of(q, layer, reach) : 0;
 	case SKV_GROUP_NOTES: return seq_by_layer(q) ? notes_of(q, q->next_slots[layer].unit, reach) : 0;
-	case SKV_GROUP_KEPT: return q->next_about & SKV_ABOUT_READING ? reading_pages(seq_policy(q), layer) : 0;
+	case SKV_GROUP_KEPT: return q->next_about & SKV_ABOUT_READING ? prefill_saved_pages(seq_policy(q), layer) : 0;
 	default: return seq_by_layer(q) ? record_pages(q, group_of(q, table), layer, q->next_slots[layer].coded) : 0;
 	}
 }
@@ -104,8 +113,8 @@ static uint64_t ahead(const struct skv_seq *q)
 {
 	uint64_t n = 0;
 
-	for (uint32_t table = 0; q->n_later > 0 && !q->packs && table < q->layout.n_tables; table++)
-		n += wants_with(q, table, q->n_later) - wants(q, table);
+	for (uint32_t table = 0; q->n_prompt_remaining > 0 && !q->compresses && table < q->layout.n_tables; table++)
+		n += wants_with(q, table, q->n_prompt_remaining) - wants(q, table);
 	return n;
 }
 
@@ -116,8 +125,8 @@ static uint64_t ahead(const struct skv_seq *q)
 static struct span missing(const struct skv_seq *q, uint32_t table)
 {
 	const struct skv_layer_slots *x = &q->slots[layer_of(q, table)];
-	bool gaps = q->quiet == QUIET_SETTLE && q->gaps && x->live < x->extent;
-	bool rows = q->quiet == QUIET_UNPACK && group_of(q, table) == SKV_GROUP_PAGES && x->coded > 0;
+	bool gaps = q->maintenance == MAINTENANCE_COMPACT && q->gaps && x->live < x->extent;
+	bool rows = q->maintenance == MAINTENANCE_DECOMPRESS && group_of(q, table) == SKV_GROUP_PAGES && x->coded > 0;
 
 	return (struct span){.from = gaps ? 0 : rows ? x->form.first : had(q, table), .to = wants(q, table)};
 }
@@ -131,7 +140,7 @@ static skv_pte *parked(const struct skv_seq *q, uint32_t table, uint32_t page)
 {
 	uint32_t pages = skv_pages_of(q->len);
 
-	if (!q->quiet || group_of(q, table) != SKV_GROUP_PAGES || page < pages)
+	if (!q->maintenance || group_of(q, table) != SKV_GROUP_PAGES || page < pages)
 		return NULL;
 	return &seq_table(q, notes_table(q, layer_of(q, table)))[pages - 1];
 }
@@ -143,9 +152,9 @@ static bool takes(const struct skv_seq *q)
 {
 	uint32_t end = q->len + q->n_new;
 
-	if (q->quiet || skv_pages_of(end) > skv_pages_of(q->len) || (q->next_about & ~q->about & SKV_ABOUT_READING))
+	if (q->maintenance || skv_pages_of(end) > skv_pages_of(q->len) || (q->next_about & ~q->about & SKV_ABOUT_READING))
 		return true;
-	if (!q->bounded)
+	if (!q->has_bounds)
 		return seq_policy(q)->n_bounds > 0;
 	for (uint32_t layer = 0; seq_by_layer(q) && layer < q->layout.n_layers; layer++)
 		if (skv_pages_of(q->next_slots[layer].extent) > skv_pages_of(q->slots[layer].extent) ||
@@ -158,7 +167,7 @@ static bool takes(const struct skv_seq *q)
 static struct span records_written(const struct skv_seq *q, uint32_t table)
 {
 	enum skv_group group = group_of(q, table);
-	uint32_t layer = layer_of(q, table), coded = seq_coded(q, layer);
+	uint32_t layer = layer_of(q, table), coded = seq_compressed(q, layer);
 	struct records x = records_of(q, group, layer, coded);
 
 	if (x.n == 0 || q->next_slots[layer].coded <= coded)
@@ -180,7 +189,7 @@ static struct span kept_written(const struct skv_seq *q, uint32_t n)
  */
 static struct span written(const struct skv_seq *q, uint32_t table)
 {
-	uint32_t layer = layer_of(q, table), extent = seq_extent(q, layer), end = wants(q, table);
+	uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer), end = wants(q, table);
 	bool anywhere = seq_by_layer(q) && q->slots[layer].unit &&
 	                (q->slots[layer].live < extent || q->slots[layer].unit > 1);
 	enum skv_group group = group_of(q, table);
@@ -208,7 +217,7 @@ static bool refills(const struct skv_seq *q)
 	for (uint32_t layer = 0; seq_by_layer(q) && layer < q->layout.n_layers; layer++) {
 		const struct skv_layer_slots *x = &q->slots[layer];
 
-		if (q->quiet || x->unit || x->live != q->len || x->extent != q->len)
+		if (q->maintenance || x->unit || x->live != q->len || x->extent != q->len)
 			return true;
 	}
 	return false;
@@ -239,13 +248,13 @@ int pages_count(struct skv_seq *q, struct pages *p)
 		for (uint32_t page = x.from; page < x.to; page++)
 			copies += shares(q, table, page);
 	}
-	q->next_ahead = ahead(q);
-	p->ahead += q->next_ahead;
+	q->next_set_aside = ahead(q);
+	p->set_aside += q->next_set_aside;
 	p->need += copies;
 	p->copies += copies;
 	p->demand += skv_pages_of(q->n_new + SKV_PAGE_TOKENS - 1) * layers;
 	p->demand += (uint64_t)state_pages_of(q->n_new + SKV_PAGE_TOKENS * SKV_PAGE_TOKENS - 1) * policy->n_bounds;
-	p->demand += (uint64_t)notes_of(q, 1, q->n_new + skv_notes_of_page(&q->session->shape) - 1) * policy->n_keep;
+	p->demand += (uint64_t)notes_of(q, 1, q->n_new + skv_notes_of_page(&q->session->shape) - 1) * policy->n_evicting;
 	return 0;
 }
 
@@ -259,7 +268,7 @@ int pages_prepare(struct skv_session *s, uint64_t need)
 		return 0;
 	more = realloc(st->supplied, need * sizeof(*more));
 	if (!more)
-		return fail(-ENOMEM, "out of memory for a step of %llu pages", (unsigned long long)need);
+		return error_set(-ENOMEM, "out of memory for a step of %llu pages", (unsigned long long)need);
 	st->supplied = more;
 	st->cap_supplied = (uint32_t)need;
 	return 0;
@@ -291,7 +300,7 @@ void pages_supply(struct skv_session *s, struct skv_seq *q)
 	}
 }
 
-void seq_drop_page(struct skv_seq *q, uint32_t table, uint32_t page)
+void pages_drop(struct skv_seq *q, uint32_t table, uint32_t page)
 {
 	skv_pte *at = &seq_table(q, table)[page], e = *at;
 
@@ -312,7 +321,7 @@ void pages_undo(struct skv_session *s)
 
 		if (also)
 			*also = skv_pte_make(SKV_PTE_NONE, 0);
-		seq_drop_page(x.seq, x.table, x.page);
+		pages_drop(x.seq, x.table, x.page);
 		if (x.page >= skv_pages_of(x.seq->len))
 			seq_table(x.seq, x.table)[x.page] = skv_pte_make(SKV_PTE_NONE, 0);
 		device_stale(x.seq, x.table, x.page);
@@ -333,9 +342,9 @@ static void note_copy(struct skv_seq *q, struct copies *c, uint32_t table, uint3
 
 	c->table[i] = table;
 	c->page[i] = page;
-	c->src[i] = pool_place(s->pool, skv_pte_id(seq_table(q, table)[page]), true);
+	c->src[i] = pool_kernel_page(s->pool, skv_pte_id(seq_table(q, table)[page]), true);
 	c->own[i] = stock_pop(&s->stock);
-	c->dst[i] = pool_place(s->pool, c->own[i], false);
+	c->dst[i] = pool_kernel_page(s->pool, c->own[i], false);
 }
 
 /* Make the copies, then switch to them. */
@@ -416,7 +425,7 @@ static void evict_kept(struct skv_seq *q)
 {
 	const uint32_t first = skv_table(q->layout.n_layers, SKV_GROUP_KEPT, 0);
 
-	if (q->next_about & SKV_ABOUT_READING || !(q->about & SKV_ABOUT_READING || q->n_later > 0))
+	if (q->next_about & SKV_ABOUT_READING || !(q->about & SKV_ABOUT_READING || q->n_prompt_remaining > 0))
 		return;
 	for (uint32_t table = first; table < first + q->layout.n_layers; table++)
 		for (uint32_t page = 0; page < q->layout.kept; page++)
@@ -441,7 +450,7 @@ void pages_unpark(struct skv_seq *q)
 
 	for (uint32_t layer = 0; layer < q->layout.n_layers && pages > 0 && pages < q->layout.max_pages; layer++) {
 		skv_pte *notes = seq_table(q, notes_table(q, layer));
-		bool beyond = skv_pages_of(seq_extent(q, layer)) > pages;
+		bool beyond = skv_pages_of(seq_slot_end(q, layer)) > pages;
 
 		seq_table(q, layer)[pages] = beyond ? notes[pages - 1] : skv_pte_make(SKV_PTE_NONE, 0);
 	}
@@ -452,13 +461,13 @@ void pages_forget_prompt(struct skv_seq *q)
 	const uint32_t first = skv_table(q->layout.n_layers, SKV_GROUP_KEPT, 0);
 
 	q->about &= ~SKV_ABOUT_READING;
-	q->ahead = 0;
+	q->set_aside = 0;
 	q->mem->about[q->epoch & 1] = q->about; /* what is in the tables from here on is of no commit */
 	atomic_thread_fence(memory_order_seq_cst);
 	for (uint32_t table = first; table < first + q->layout.n_layers; table++)
 		for (uint32_t page = 0; page < q->layout.kept; page++)
 			if (resident(q, table, page))
-				seq_drop_page(q, table, page);
+				pages_drop(q, table, page);
 }
 
 /* ---- taken over ------------------------------------------------------------------------------ */
@@ -469,14 +478,14 @@ static bool unknown(const struct skv_seq *q, uint32_t table)
 	enum skv_group group = group_of(q, table);
 	uint32_t layer = layer_of(q, table);
 
-	return (group == SKV_GROUP_CODES || group == SKV_GROUP_REFS) && seq_coded(q, layer) > 0 && !packs_code(q, layer);
+	return (group == SKV_GROUP_CODES || group == SKV_GROUP_REFS) && seq_compressed(q, layer) > 0 && !compress_code(q, layer);
 }
 
 static bool drop(struct skv_seq *q, uint32_t table, uint32_t page)
 {
 	bool is = resident(q, table, page);
 
-	seq_drop_page(q, table, page);
+	pages_drop(q, table, page);
 	return is;
 }
 
@@ -485,7 +494,7 @@ bool pages_trim(struct skv_seq *q)
 	bool any = false;
 
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
-		uint32_t layer = layer_of(q, table), extent = seq_extent(q, layer), pages = seq_entries(q, table);
+		uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer), pages = seq_entries(q, table);
 		uint32_t from = group_of(q, table) == SKV_GROUP_BOUNDS ? state_pages_of(extent) : had(q, table);
 
 		if (unknown(q, table))
@@ -495,7 +504,7 @@ bool pages_trim(struct skv_seq *q)
 		for (uint32_t page = from; page < pages; page++)
 			any |= drop(q, table, page);
 		for (uint32_t page = 0; group_of(q, table) == SKV_GROUP_PAGES && page < pages; page++)
-			if (packs_has(q, layer, page))
+			if (compress_has_page(q, layer, page))
 				any |= drop(q, table, page);
 	}
 	return any;

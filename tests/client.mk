@@ -22,7 +22,7 @@ tests_plugins_late_misuse_la_LDFLAGS = $(TEST_PLUGIN_LDFLAGS)
 
 check_PROGRAMS += tests/test-packs
 TESTS += tests/test-packs
-tests_test_packs_SOURCES = tests/test-packs.c tests/random.h libclient/coded.c
+tests_test_packs_SOURCES = tests/test-packs.c tests/random.h libclient/compress/lengths.c
 tests_test_packs_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_packs_LDADD = $(COMMON_TEST_LIBS)
 

@@ -118,6 +118,6 @@ fuzz-wire fuzz-spec:
 
 check_PROGRAMS += tests/test-codec
 TESTS += tests/test-codec
-tests_test_codec_SOURCES = tests/test-codec.c tests/codec-file.c tests/codec-file.h tests/random.h libclient/codec.c libclient/codec.h
+tests_test_codec_SOURCES = tests/test-codec.c tests/codec-file.c tests/codec-file.h tests/random.h libclient/compress/codec.c libclient/compress/codec.h
 tests_test_codec_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 tests_test_codec_LDADD = formats/libskvformats.la $(COMMON_TEST_LIBS)

@@ -41,7 +41,7 @@ tests_test_correction_LDADD = engine/libskvengine.la kernels/libskvkernels.la $(
 check_PROGRAMS += tests/test-compress
 TESTS += tests/test-compress
 tests_test_compress_SOURCES = tests/test-compress.c tests/engine-fixture.c tests/engine-fixture.h tests/random.h \
-	libclient/codec.c libclient/codec.h
+	libclient/compress/codec.c libclient/compress/codec.h
 tests_test_compress_CPPFLAGS = $(ENGINE_TEST_CPPFLAGS)
 tests_test_compress_CFLAGS = $(ENGINE_TEST_CFLAGS)
 tests_test_compress_LDADD = $(ENGINE_LDADD) $(COMMON_TEST_LIBS)

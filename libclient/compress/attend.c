@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/compress/attend.c - attention of layers that pack: rows are rebuilt beside the layer's pages, and attended to densely
+ * there. Decode rows over K and V in few bits need none of this: the dense kernels read these as they are. Nor do decode
+ * rows that attend to a list of tokens, where the kernels rebuild and attend in one.
+ *
+ * All layers use the same scratch, one after the other. Of decode rows that attend to a list of tokens it has those
+ * tokens of all sequences; of those that attend to everything all rows of some sequences at a time, and of prompts, of one.
+ */
+#include "libclient/compress/attend.h"
+
+#include "libclient/compress/compressor.h"
+#include "libclient/layer.h"
+#include "libclient/scratch.h"
+#include "libclient/seq.h"
+
+/* ---- room ------------------------------------------------------------------------------------------- */
+
+#define ROOM ((size_t)256 << 20) /* for whole sequences, if there is more than one at a time */
+
+/* Of sequences of at most `len` tokens: how many the layer attends to at most. */
+static uint32_t attended_most(const struct policy *p, uint32_t layer, uint32_t len)
+{
+	const struct skv_plan *plan = &p->plan[layer];
+	struct skv_choice x;
+
+	if (plan->attend != SKV_ATTEND_TOKENS)
+		return len;
+	x = skv_choice_of(&p->compressor->layer[plan->source].select, len);
+	return x.pin + x.recent + x.want < len ? x.pin + x.recent + x.want : len;
+}
+
+/* Of how many sequences a layer's decode rows are decompressed at a time: of lists, all; whole ones are large. */
+static uint32_t at_once(const struct skv_plan *plan, const struct skv_batch *b, size_t page_bytes)
+{
+	size_t one = skv_pages_of(b->max_len) * page_bytes;
+	size_t n = one < ROOM ? ROOM / one : 1;
+
+	return plan->attend == SKV_ATTEND_TOKENS || n > b->n ? b->n : (uint32_t)n;
+}
+
+/* Does the layer attend to listed tokens with nothing decompressed in memory? */
+static bool fused(const struct skv_kernels *k, const struct skv_plan *plan, const struct skv_shape *shape)
+{
+	return plan->attend == SKV_ATTEND_TOKENS && k->fuses && k->fuses(shape);
+}
+
+/* Pages that the group's sequences need at a time in a layer that packs. */
+static uint64_t decode_pages(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
+{
+	const struct skv_shape shape = compressed_shape(s, layer, pb->policy->compressor);
+	const struct skv_batch b = batch_decoding(s, pb, layer);
+	const struct skv_plan *plan = &pb->policy->plan[layer];
+	uint64_t pages = skv_pages_of(attended_most(pb->policy, layer, b.max_len));
+
+	if (b.n == 0 || plan->pack.kind == SKV_PACK_LOW || fused(s->kernels, plan, &shape))
+		return 0;
+	return pages * at_once(plan, &b, s->shape.page_bytes);
+}
+
+/* And those whose prompts read what is packed, of which one is rebuilt at a time. */
+static uint64_t prompt_pages(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
+{
+	bool any = false;
+
+	for (uint32_t i = pb->first_prompt; i < pb->first_prompt + pb->n_prompts; i++)
+		any |= !s->step.seqs[i]->maintenance && layer_kseq(s, layer, i)->coded > 0;
+	return any ? skv_pages_of(batch_prompts(s, pb, layer).max_len) : 0;
+}
+
+static uint64_t pages_needed(struct skv_session *s, const struct policy_batch *pb)
+{
+	uint64_t most = 0;
+
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
+		uint64_t pages;
+
+		if (!batch_compresses(pb, layer))
+			continue;
+		pages = decode_pages(s, pb, layer);
+		most = pages > most ? pages : most;
+		pages = prompt_pages(s, pb, layer);
+		most = pages > most ? pages : most;
+	}
+	return most;
+}
+
+int compress_prepare(struct skv_session *s)
+{
+	struct decompressed *r = &s->step.decompressed;
+	uint64_t pages = 0;
+	size_t bytes;
+	uint8_t *at;
+	int e;
+
+	for (uint32_t i = 0; i < s->step.n_batches; i++) {
+		uint64_t of_group = pages_needed(s, &s->step.batch[i]);
+
+		pages = of_group > pages ? of_group : pages;
+	}
+	if (pages == 0)
+		return 0;
+	bytes = pages * (s->shape.page_bytes + sizeof(skv_pte)) + s->step.n * sizeof(struct skv_kseq) + 128;
+	e = scratch_grow(s, &r->mem, &r->bytes, bytes);
+	if (e < 0)
+		return e;
+	at = r->mem;
+	r->pool = at;
+	at += pages * s->shape.page_bytes; /* whole pages: aligned as these are */
+	r->seq = (struct skv_kseq *)at;
+	at += (s->step.n * sizeof(struct skv_kseq) + 63) / 64 * 64;
+	r->table = (skv_pte *)at;
+	return 0;
+}
+
+/* ---- attention -------------------------------------------------------------------------------------- */
+
+/* Of `most` tokens at most in each sequence: those of the list, or with NULL all. */
+static void attend_decompressed(const struct layer *l, const struct skv_batch *batch, const struct skv_list *list, uint32_t most,
+                                bool prompt)
+{
+	const struct decompressed *r = &l->step->decompressed;
+	const struct skv_rebuilt to = {.pool = r->pool, .pages = skv_pages_of(most), .seq = r->seq, .table = r->table};
+	const struct skv_kernels *k = l->kernels;
+	const struct skv_attn *a = l->attn;
+	struct skv_shape rows = l->rows;
+	struct skv_batch over = *batch;
+
+	k->rebuild(&l->shape, batch, list, &to, l->work);
+	rows.pool = r->pool;
+	over.seq = r->seq;
+	over.max_len = most;
+	if (prompt)
+		k->prefill_dense(&rows, &over, a->q, a->out, l->work);
+	else
+		k->decode_dense(&rows, &over, a->q, a->out, NULL, l->work);
+}
+
+void compress_decode(const struct layer *l, const struct skv_list *list)
+{
+	const struct skv_batch *batch = &l->decode;
+	uint32_t n;
+
+	if (fused(l->kernels, l->plan, &l->shape)) {
+		l->kernels->decode_codes(&l->shape, batch, l->attn->q, l->attn->out, list, l->work);
+		return;
+	}
+	if (list) {
+		attend_decompressed(l, batch, list, attended_most(l->batch->policy, l->number, batch->max_len), false);
+		return;
+	}
+	n = at_once(l->plan, batch, l->rows.page_bytes);
+	for (uint32_t i = 0; i < batch->n; i += n) {
+		const struct skv_batch some = batch_part(*batch, i, batch->n - i < n ? batch->n - i : n);
+
+		attend_decompressed(l, &some, NULL, batch->max_len, false);
+	}
+}
+
+/* A prompt that nothing was compressed before is attended to where it is. */
+void compress_prefill(const struct layer *l)
+{
+	for (uint32_t i = 0; i < l->prefill.n; i++) {
+		const struct skv_batch one = batch_part(l->prefill, i, 1);
+
+		if (l->prompts[i].coded > 0)
+			attend_decompressed(l, &one, NULL, l->prefill.max_len, true);
+		else
+			l->kernels->prefill_dense(&l->rows, &one, l->attn->q, l->attn->out, l->work);
+	}
+}
