@@ -92,10 +92,7 @@ void policy_install(struct skv_seq *q, const struct policy *p, void *state)
 	free(state);
 	if (q->session->device)
 		device_settle(q->session); /* should it fail, nothing runs any more either */
-	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
-		for (uint32_t i = 0; i < skv_pages_of(q->len); i++)
-			pages_drop(q, bounds_table(q, layer), i);
-	pages_forget_prompt(q);
+	pages_forget_state(q);
 	q->on_device.old = q->session->device;
 	q->compresses = q->compresses_known = false;
 	q->has_bounds = p->n_bounds == 0 || q->len == 0;

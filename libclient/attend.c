@@ -37,14 +37,6 @@ static const char *misaligned(const struct skv_attn *a)
 	return (uintptr_t)a->out % 16 ? "out" : NULL;
 }
 
-/* Heads that share a budget attend to active tokens, and accumulate these scores: before `out`, which may be q. */
-static void attend_active(const struct layer *l)
-{
-	l->kernels->list_awake(&l->shape, &l->decode, &l->own->list, l->work);
-	l->kernels->tally_list(&l->shape, &l->decode, l->attn->q, &l->own->list, l->work);
-	l->own->made = SKV_ATTEND_TOKENS;
-}
-
 /* The kernel that the plan asks for; `how` is the plan's, or dense where nothing was selected. */
 static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_list *list)
 {
@@ -72,52 +64,45 @@ static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_
 	}
 }
 
-/* Between the policy's two hooks. */
-static void decode_rows(const struct layer *l, uint32_t how, const struct skv_list *list)
-{
-	if (l->compresses && l->plan->pack.kind == SKV_PACK_DELTA) {
-		compress_decode(l, how == SKV_ATTEND_TOKENS ? list : NULL);
-		return;
-	}
-	if (how != SKV_ATTEND_DENSE)
-		recall_weigh(l, list);
-	decode_kernel(l, how, list);
-	if (how != SKV_ATTEND_DENSE)
-		recall_measure(l, list);
-}
-
-/* The source's lists, as the layer's kv heads go by them. */
-static struct skv_list list_of(const struct layer *l)
+/* Between the policy's two hooks. The source's lists are followed as the layer's kv heads are mapped to them. */
+static void decode_rows(const struct layer *l, uint32_t how)
 {
 	struct skv_list list = l->source->list;
 
 	list.mapped = l->plan->mapped;
 	if (list.mapped)
 		memcpy(list.map, l->plan->map, sizeof(list.map));
-	return list;
+	if (l->compresses && l->plan->pack.kind == SKV_PACK_DELTA) {
+		compress_decode(l, how == SKV_ATTEND_TOKENS ? &list : NULL);
+		return;
+	}
+	if (how != SKV_ATTEND_DENSE)
+		recall_weigh(l, &list);
+	decode_kernel(l, how, &list);
+	if (how != SKV_ATTEND_DENSE)
+		recall_measure(l, &list);
 }
 
 static void decode(struct skv_session *s, const struct layer *l)
 {
 	const struct skv_plan *plan = l->plan;
 	uint32_t how = plan->attend;
-	struct skv_list list;
 
 	s->batch = l->batch;
 	s->step.q = l->attn->q;
 	policy_hook(s, l->batch, PHASE_BEFORE, l->number);
-	if (plan->keep.spread > 0)
-		attend_active(l);
+	if (plan->keep.spread > 0) {
+		/* heads that share a budget attend to active tokens, and accumulate their scores: before `out`, which may be q */
+		l->kernels->list_awake(&l->shape, &l->decode, &l->own->list, l->work);
+		l->kernels->tally_list(&l->shape, &l->decode, l->attn->q, &l->own->list, l->work);
+		l->own->made = SKV_ATTEND_TOKENS;
+	}
 	if ((how == SKV_ATTEND_PAGES || how == SKV_ATTEND_TOKENS) && l->source->made != how) {
 		policy_misuse(s, "layer %u attends to what layer %u selects, but it selected nothing", l->number, plan->source);
 		how = SKV_ATTEND_DENSE;
 	}
-	list = list_of(l);
-	l->own->retained = false;
-	decode_rows(l, how, &list);
+	decode_rows(l, how);
 	policy_hook(s, l->batch, PHASE_AFTER, l->number);
-	if (plan->keep.unit && !l->own->retained)
-		policy_misuse(s, "layer %u evicts, but its hooks have not said what stays", l->number);
 }
 
 /* What comes before attention: the batch's sequences that decode and those with prompts are apart. */
@@ -133,7 +118,7 @@ static void append(const struct layer *l)
 		if (part[i]->n == 0)
 			continue;
 		l->kernels->append(&l->rows, part[i], NULL, l->attn->k, l->attn->v, l->work);
-		if (plan_has_bounds(l->plan))
+		if (l->bounds)
 			l->kernels->update_bounds(&l->rows, part[i], NULL, l->work);
 	}
 }

@@ -5,6 +5,18 @@
 #include "libclient/policy.h"
 #include "libclient/prims.h"
 
+/* A layer that evicts must say in its after() what stays. */
+static void run_after(struct skv_session *s, struct policy_batch *pb, const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	struct selection *x = &pb->selection[layer];
+
+	x->retained = false;
+	if (pb->policy->block->after)
+		pb->policy->block->after(ctx, layer);
+	if (pb->policy->plan[layer].keep.unit && !x->retained)
+		policy_misuse(s, "layer %u keeps units, but nobody has chosen them", layer);
+}
+
 void policy_hook(struct skv_session *s, struct policy_batch *pb, enum phase phase, uint32_t layer)
 {
 	const struct skv_policy *block = pb->policy->block;
@@ -24,8 +36,8 @@ void policy_hook(struct skv_session *s, struct policy_batch *pb, enum phase phas
 	s->hook_layer = layer;
 	if (phase == PHASE_BEFORE && block->before)
 		block->before(&ctx, layer);
-	else if (phase == PHASE_AFTER && block->after)
-		block->after(&ctx, layer);
+	else if (phase == PHASE_AFTER)
+		run_after(s, pb, &ctx, layer);
 	else if (phase == PHASE_END && block->step_end)
 		block->step_end(&ctx);
 	s->phase = PHASE_NONE;

@@ -12,6 +12,13 @@ static struct layer_class *class_of(struct skv_session *s, uint32_t layer)
 	return &s->step.class[s->step.class_of[layer]];
 }
 
+struct skv_batch batch_part(struct skv_batch b, uint32_t first, uint32_t n)
+{
+	b.seq += first;
+	b.n = n;
+	return b;
+}
+
 struct skv_batch layer_decoding(struct skv_session *s, uint32_t layer)
 {
 	return class_of(s, layer)->decoding;
@@ -85,6 +92,7 @@ struct layer layer_of(struct skv_session *s, struct policy_batch *pb, uint32_t n
 	        .work = &st->work,
 	        .rows = layer_shape(s, number),
 	        .compresses = batch_compresses(pb, number),
+	        .bounds = plan->evidence & SKV_EV_BOUNDS,
 	        .decode = batch_decoding(s, pb, number),
 	        .prefill = batch_prompts(s, pb, number),
 	        .maker = batch_prompts(s, pb, plan->prefill.how == SKV_PREFILL_KASCADE ? plan->prefill.source : number),

@@ -29,6 +29,7 @@ struct layer {
 	struct skv_shape rows;  /* of K and V as rows ... */
 	struct skv_shape shape; /* ... and as the batch has them: with codes, if it compresses the layer */
 	bool compresses;        /* does it keep older tokens of the batch's sequences compressed? */
+	bool bounds;            /* does it keep bounds of its pages? */
 	struct skv_batch decode, prefill; /* the batch's sequences that decode, and those with rows of prompts */
 	struct skv_batch maker;           /* the latter as plan->prefill.source has them */
 	const struct skv_kseq *prompts;   /* the latter in host memory, too */
@@ -40,13 +41,7 @@ struct layer {
 struct layer layer_of(struct skv_session *s, struct policy_batch *pb, uint32_t number, const struct skv_attn *a);
 
 /* Some of a batch's sequences, under the same bounds. */
-static inline struct skv_batch batch_part(struct skv_batch b, uint32_t first, uint32_t n)
-{
-	b.seq += first;
-	b.n = n;
-	return b;
-}
-
+struct skv_batch batch_part(struct skv_batch b, uint32_t first, uint32_t n);
 /* Sequences of a policy batch that decode, and those with rows of prompts, as the layer's kernels see them. */
 struct skv_batch batch_decoding(struct skv_session *s, const struct policy_batch *pb, uint32_t layer);
 struct skv_batch batch_prompts(struct skv_session *s, const struct policy_batch *pb, uint32_t layer);

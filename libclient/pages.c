@@ -302,13 +302,16 @@ void pages_supply(struct skv_session *s, struct skv_seq *q)
 
 void pages_drop(struct skv_seq *q, uint32_t table, uint32_t page)
 {
-	skv_pte *at = &seq_table(q, table)[page], e = *at;
+	skv_pte *at = &seq_table(q, table)[page];
+	const skv_pte none = skv_seqmem_evicted(&q->layout, table);
+	const enum skv_pte_kind kind = skv_pte_kind(*at);
+	const uint32_t id = skv_pte_id(*at);
 
-	*at = skv_seqmem_evicted(&q->layout, table);
-	if (skv_pte_kind(e) == SKV_PTE_FULL)
-		stock_push(&q->session->stock, skv_pte_id(e));
-	else if (skv_pte_kind(e) == SKV_PTE_SHARED)
-		seq_give_up(q, skv_pte_id(e));
+	*at = none;
+	if (kind == SKV_PTE_FULL)
+		stock_push(&q->session->stock, id);
+	else if (kind == SKV_PTE_SHARED)
+		seq_give_up(q, id);
 }
 
 void pages_undo(struct skv_session *s)
@@ -456,18 +459,29 @@ void pages_unpark(struct skv_seq *q)
 	}
 }
 
+/* The first n entries of each layer's table of this kind. */
+static void drop_tables(struct skv_seq *q, enum skv_group kind, uint32_t n)
+{
+	const uint32_t first = skv_table(q->layout.n_layers, kind, 0);
+
+	for (uint32_t table = first; table < first + q->layout.n_layers; table++)
+		for (uint32_t page = 0; page < n; page++)
+			pages_drop(q, table, page);
+}
+
 void pages_forget_prompt(struct skv_seq *q)
 {
-	const uint32_t first = skv_table(q->layout.n_layers, SKV_GROUP_KEPT, 0);
-
 	q->about &= ~SKV_ABOUT_READING;
 	q->set_aside = 0;
 	q->mem->about[q->epoch & 1] = q->about; /* what is in the tables from here on is of no commit */
 	atomic_thread_fence(memory_order_seq_cst);
-	for (uint32_t table = first; table < first + q->layout.n_layers; table++)
-		for (uint32_t page = 0; page < q->layout.kept; page++)
-			if (resident(q, table, page))
-				pages_drop(q, table, page);
+	drop_tables(q, SKV_GROUP_KEPT, q->layout.kept);
+}
+
+void pages_forget_state(struct skv_seq *q)
+{
+	drop_tables(q, SKV_GROUP_BOUNDS, skv_pages_of(q->len));
+	pages_forget_prompt(q);
 }
 
 /* ---- taken over ------------------------------------------------------------------------------ */

@@ -33,6 +33,8 @@ void pages_evict_surplus(struct skv_seq *q);
 void pages_drop(struct skv_seq *q, uint32_t table, uint32_t page);
 /* Nothing is saved of the prompt that was being read: what comes begins anew. The device, if any, is waited for. */
 void pages_forget_prompt(struct skv_seq *q);
+/* Nor of bounds, which another policy kept. */
+void pages_forget_state(struct skv_seq *q);
 void pages_unpark(struct skv_seq *q); /* the entry beyond the committed length, after an attach and a compaction */
 /* Drop what a torn step has left in entries of no use; of bounds, what is beyond the layer's slots. Was there any? */
 bool pages_trim(struct skv_seq *q);

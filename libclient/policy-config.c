@@ -14,14 +14,24 @@
 #include "libclient/prefill/schedule.h"
 #include "libclient/seq.h"
 
+/* What features keep of a policy, made from its plans. */
+static const struct {
+	int (*make)(struct skv_session *s, struct policy *p);
+	void (*free)(struct policy *p); /* also where make() failed, or was not called */
+} features[] = {
+        {compressor_make, compressor_unmake},
+        {prefill_make, prefill_unmake},
+};
+#define N_FEATURES (sizeof(features) / sizeof(*features))
+
 struct policy *policy_put(struct skv_client *c, struct policy *p)
 {
 	if (!p || --p->users > 0)
 		return NULL;
 	if (p->plugin)
 		plugin_release(c, p->plugin);
-	compressor_free(p->compressor);
-	prefill_free(p->prefill);
+	for (size_t i = 0; i < N_FEATURES; i++)
+		features[i].free(p);
 	free(p->config);
 	free(p->spec);
 	free(p);
@@ -39,8 +49,14 @@ static int configure(struct skv_session *s, struct policy *p)
 	if (!p->config)
 		return error_set(-ENOMEM, "out of memory");
 	e = skv_spec_parse(p->block, p->given, model, p->config, text, sizeof(text));
-	if (e == 0)
-		e = skv_policy_plan(p->block, p->config, model, p->plan, text, sizeof(text));
+	if (e < 0)
+		return error_set(e, "%s", text);
+	n = skv_spec_print(p->block, p->config, NULL, 0);
+	p->spec = malloc((size_t)n + 1);
+	if (!p->spec)
+		return error_set(-ENOMEM, "out of memory");
+	skv_spec_print(p->block, p->config, p->spec, (size_t)n + 1);
+	e = skv_policy_plan(p->block, p->config, model, p->plan, text, sizeof(text));
 	if (e < 0)
 		return error_set(e, "%s", text);
 	for (uint32_t layer = 0; layer < model->n_layers; layer++) {
@@ -49,17 +65,9 @@ static int configure(struct skv_session *s, struct policy *p)
 		p->n_evicting_pages += p->plan[layer].keep.unit > 1;
 		p->n_compress += p->plan[layer].pack.kind > 0;
 	}
-	e = compressor_make(s, p);
-	if (e == 0)
-		e = prefill_make(s, p);
-	if (e < 0)
-		return e;
-	n = skv_spec_print(p->block, p->config, NULL, 0);
-	p->spec = malloc((size_t)n + 1);
-	if (!p->spec)
-		return error_set(-ENOMEM, "out of memory");
-	skv_spec_print(p->block, p->config, p->spec, (size_t)n + 1);
-	return 0;
+	for (size_t i = 0; i < N_FEATURES && e == 0; i++)
+		e = features[i].make(s, p);
+	return e;
 }
 
 bool policy_is(const struct policy *p, const struct skv_msg_policy *m)
@@ -84,14 +92,15 @@ int policy_get(struct skv_session *s, const struct skv_msg_policy *m, int fd, st
 	struct policy *p = find(s, m);
 	int e;
 
+	*ret = p;
 	if (p) {
 		p->users++;
-		*ret = p;
 		return 0;
 	}
 	p = calloc(1, sizeof(*p) + s->model.n_layers * sizeof(*p->plan));
 	if (!p)
 		return error_set(-ENOMEM, "out of memory");
+	*ret = p;
 	p->users = 1;
 	p->serial = atomic_fetch_add(&serials, 1);
 	p->generation = m->generation;
@@ -101,10 +110,5 @@ int policy_get(struct skv_session *s, const struct skv_msg_policy *m, int fd, st
 		p->block = p->plugin->block;
 		e = configure(s, p);
 	}
-	if (e < 0) {
-		policy_put(s->client, p);
-		return e;
-	}
-	*ret = p;
-	return 0;
+	return e;
 }

@@ -57,7 +57,7 @@ static int adopt_all(struct skv_session *s, struct policy *p)
 
 static int swap(struct skv_session *s, const struct skv_msg_policy *m, int fd)
 {
-	struct policy *p;
+	struct policy *p, *old = NULL;
 	int e;
 
 	if (policy_is(s->policy, m)) {
@@ -65,46 +65,56 @@ static int swap(struct skv_session *s, const struct skv_msg_policy *m, int fd)
 		return 0;
 	}
 	e = policy_get(s, m, fd, &p);
-	if (e < 0)
-		return e;
-	e = adopt_all(s, p);
-	if (e < 0) {
-		policy_put(s->client, p);
-		return e;
+	if (e == 0)
+		e = adopt_all(s, p);
+	if (e == 0) {
+		old = s->policy;
+		s->policy = p;
+		p->generation = m->generation;
+		s->stats.policy_swaps++;
 	}
-	policy_put(s->client, s->policy);
-	s->policy = p;
-	p->generation = m->generation;
-	s->stats.policy_swaps++;
-	return 0;
+	policy_put(s->client, e == 0 ? old : p);
+	return e;
 }
 
-void policy_follow(struct skv_session *s)
+/* Has the daemon another policy? Ask which, and wait a moment. NULL: there is no answer so far. */
+static struct request *ask(struct skv_session *s)
 {
 	struct skv_client *c = s->client;
 	uint64_t generation = atomic_load_explicit(&c->control->policy_generation, memory_order_acquire);
-	struct skv_msg_session ask = {.session = s->id};
 	uint32_t wait = atomic_load_explicit(&c->timeout_ms, memory_order_relaxed);
-	const struct skv_msg_policy *m;
+	struct skv_msg_session m = {.session = s->id};
 	struct request *r;
-	int e;
 
 	if (!s->policy_get) {
-		if (generation == s->seen_generation ||
-		    conn_post(c, SKV_MSG_POLICY_GET, &ask, sizeof(ask), &s->policy_get) < 0)
-			return;
+		if (generation == s->seen_generation || conn_post(c, SKV_MSG_POLICY_GET, &m, sizeof(m), &s->policy_get) < 0)
+			return NULL;
 		s->seen_generation = generation;
 		conn_wait(c, s->policy_get, now_ms() + (wait < SWAP_WAIT_MS ? wait : SWAP_WAIT_MS));
 	}
 	if (!request_done(c, s->policy_get))
-		return;
+		return NULL;
 	r = s->policy_get;
 	s->policy_get = NULL;
-	m = r->body;
-	e = r->error ? error_set(r->error, "%s", r->text) : swap(s, m, r->fds[0]);
+	return r;
+}
+
+/* Run the policy of the answer from now on, or leave the old one running and say why. */
+static int policy_follow(struct skv_session *s, const struct request *r)
+{
+	int e = r->error ? error_set(r->error, "%s", r->text) : swap(s, r->body, r->fds[0]);
+
 	snprintf(s->policy_error, sizeof(s->policy_error), "%s", e < 0 ? skv_last_error() : "");
-	if (!r->error)
-		policy_ack(s, m->generation, e, s->policy_error);
+	return e;
+}
+
+void policy_update(struct skv_session *s)
+{
+	struct request *r = ask(s);
+	int e = r ? policy_follow(s, r) : 0;
+
+	if (r && !r->error)
+		policy_ack(s, ((const struct skv_msg_policy *)r->body)->generation, e, s->policy_error);
 	request_free(r);
 }
 
@@ -124,6 +134,8 @@ static int ask_for(struct skv_session *s, const char *spec, struct policy **ret)
 	if (e < 0)
 		return e;
 	e = policy_get(s, r->body, r->fds[0], ret);
+	if (e < 0)
+		*ret = policy_put(s->client, *ret);
 	request_free(r);
 	return e;
 }

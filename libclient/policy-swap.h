@@ -6,7 +6,7 @@
 #include "libclient/session.h"
 
 void policy_ack(struct skv_session *s, uint64_t generation, int error, const char *text);
-/* Pick up a swap, if there is one. */
-void policy_follow(struct skv_session *s);
+/* Run the policy that the daemon wants to be run, if that has changed. Whatever fails leaves the old one running. */
+void policy_update(struct skv_session *s);
 
 #endif

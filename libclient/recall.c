@@ -100,8 +100,10 @@ static struct skv_batch measured(const struct layer *l)
 {
 	uint32_t n = l->step->recall.n, first = l->batch->first;
 	uint32_t left = n > first ? n - first : 0;
+	struct skv_batch b = l->decode;
 
-	return batch_part(l->decode, 0, left < l->decode.n ? left : l->decode.n);
+	b.n = left < b.n ? left : b.n;
+	return b;
 }
 
 void recall_weigh(const struct layer *l, const struct skv_list *list)

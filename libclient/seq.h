@@ -71,6 +71,7 @@ struct skv_seq {
 	struct skv_layer_slots *next_slots; /* [n_layers]; `extent`: the slots that the step has */
 	struct skv_prompt next_prompt; /* where a prompt's rows are of one that began there */
 	uint64_t next_set_aside;
+	struct skv_layer_set sparse; /* layers in which its rows of a prompt attend sparsely */
 	enum maintenance maintenance; /* a step without tokens, of this kind */
 	bool takes;            /* pages: some table has not all that the step needs */
 	/* id of the first of them: tokens[len] still shows the last commit's next, which it is without has_first */

@@ -132,7 +132,7 @@ static int begin(struct skv_session *s, const struct skv_step_item *items, uint3
 		e = grow_step(s, n);
 	if (e < 0)
 		return e;
-	policy_follow(s);
+	policy_update(s);
 	for (uint32_t i = 0; i < n && e == 0; i++)
 		e = ready(s, &items[i], i);
 	if (e == 0)

@@ -19,6 +19,7 @@ struct selection {
 	bool has_scores;   /* made in this step */
 	uint32_t made;     /* 0, SKV_ATTEND_PAGES or SKV_ATTEND_TOKENS */
 	bool retained;     /* the hooks of a layer that evicts have said which tokens or pages stay */
+	uint32_t decompress_seqs, decompress_tokens; /* at a time, of each at most: compress/attend.c */
 	struct skv_select select; /* by which the layer itself chooses, if it does */
 	struct skv_evidence evidence;
 	struct skv_list list;

@@ -51,11 +51,14 @@ static uint64_t decode_pages(struct skv_session *s, const struct policy_batch *p
 	const struct skv_shape shape = compressed_shape(s, layer, pb->policy->compressor);
 	const struct skv_batch b = batch_decoding(s, pb, layer);
 	const struct skv_plan *plan = &pb->policy->plan[layer];
-	uint64_t pages = skv_pages_of(attended_most(pb->policy, layer, b.max_len));
+	struct selection *x = &pb->selection[layer];
 
+	x->decompress_seqs = 0;
 	if (b.n == 0 || plan->pack.kind == SKV_PACK_LOW || fused(s->kernels, plan, &shape))
 		return 0;
-	return pages * at_once(plan, &b, s->shape.page_bytes);
+	x->decompress_seqs = at_once(plan, &b, s->shape.page_bytes);
+	x->decompress_tokens = attended_most(pb->policy, layer, b.max_len);
+	return (uint64_t)skv_pages_of(x->decompress_tokens) * x->decompress_seqs;
 }
 
 /* And those whose prompts read what is packed, of which one is rebuilt at a time. */
@@ -115,57 +118,53 @@ int compress_prepare(struct skv_session *s)
 
 /* ---- attention -------------------------------------------------------------------------------------- */
 
-/* Of `most` tokens at most in each sequence: those of the list, or with NULL all. */
-static void attend_decompressed(const struct layer *l, const struct skv_batch *batch, const struct skv_list *list, uint32_t most,
-                                bool prompt)
+/* n sequences of a batch, from number `first` on: of the listed tokens, or with NULL of all; at most so many in each. */
+static void attend_decompressed(const struct layer *l, const struct skv_batch *batch, uint32_t first, uint32_t n,
+                                const struct skv_list *list, uint32_t tokens)
 {
 	const struct decompressed *r = &l->step->decompressed;
-	const struct skv_rebuilt to = {.pool = r->pool, .pages = skv_pages_of(most), .seq = r->seq, .table = r->table};
-	const struct skv_kernels *k = l->kernels;
+	const struct skv_batch from = batch_part(*batch, first, n);
+	const struct skv_rebuilt to = {.pool = r->pool, .pages = skv_pages_of(tokens), .seq = r->seq, .table = r->table};
 	const struct skv_attn *a = l->attn;
 	struct skv_shape rows = l->rows;
-	struct skv_batch over = *batch;
+	struct skv_batch over = from;
 
-	k->rebuild(&l->shape, batch, list, &to, l->work);
+	l->kernels->rebuild(&l->shape, &from, list, &to, l->work);
 	rows.pool = r->pool;
 	over.seq = r->seq;
-	over.max_len = most;
-	if (prompt)
-		k->prefill_dense(&rows, &over, a->q, a->out, l->work);
+	over.max_len = tokens;
+	if (batch == &l->prefill)
+		l->kernels->prefill_dense(&rows, &over, a->q, a->out, l->work);
 	else
-		k->decode_dense(&rows, &over, a->q, a->out, NULL, l->work);
+		l->kernels->decode_dense(&rows, &over, a->q, a->out, NULL, l->work);
 }
 
 void compress_decode(const struct layer *l, const struct skv_list *list)
 {
 	const struct skv_batch *batch = &l->decode;
-	uint32_t n;
+	const uint32_t most = l->own->decompress_seqs;
 
-	if (fused(l->kernels, l->plan, &l->shape)) {
+	if (most == 0) { /* the kernels decompress and attend in one */
 		l->kernels->decode_codes(&l->shape, batch, l->attn->q, l->attn->out, list, l->work);
 		return;
 	}
-	if (list) {
-		attend_decompressed(l, batch, list, attended_most(l->batch->policy, l->number, batch->max_len), false);
-		return;
-	}
-	n = at_once(l->plan, batch, l->rows.page_bytes);
-	for (uint32_t i = 0; i < batch->n; i += n) {
-		const struct skv_batch some = batch_part(*batch, i, batch->n - i < n ? batch->n - i : n);
-
-		attend_decompressed(l, &some, NULL, batch->max_len, false);
-	}
+	for (uint32_t i = 0; i < batch->n; i += most)
+		attend_decompressed(l, batch, i, batch->n - i < most ? batch->n - i : most, list,
+		                    list ? l->own->decompress_tokens : batch->max_len);
 }
 
 /* A prompt that nothing was compressed before is attended to where it is. */
 void compress_prefill(const struct layer *l)
 {
 	for (uint32_t i = 0; i < l->prefill.n; i++) {
-		const struct skv_batch one = batch_part(l->prefill, i, 1);
+		struct skv_batch one = l->prefill;
 
-		if (l->prompts[i].coded > 0)
-			attend_decompressed(l, &one, NULL, l->prefill.max_len, true);
-		else
-			l->kernels->prefill_dense(&l->rows, &one, l->attn->q, l->attn->out, l->work);
+		if (l->prompts[i].coded > 0) {
+			attend_decompressed(l, &l->prefill, i, 1, NULL, l->prefill.max_len);
+			continue;
+		}
+		one.seq += i;
+		one.n = 1;
+		l->kernels->prefill_dense(&l->rows, &one, l->attn->q, l->attn->out, l->work);
 	}
 }

@@ -306,7 +306,7 @@ int compressor_make(struct skv_session *s, struct policy *p)
 	e = check_turns(s, turns);
 	if (e < 0)
 		return e;
-	p->compressor = compressor_new(s, turns); /* policy_put() frees it */
+	p->compressor = compressor_new(s, turns); /* compressor_unmake() frees it */
 	if (!p->compressor)
 		return error_set(-ENOMEM, "out of memory");
 	if (!skv_layer_set_empty(&coded)) {
@@ -318,6 +318,11 @@ int compressor_make(struct skv_session *s, struct policy *p)
 	if (e == 0)
 		listen(s, p);
 	return e;
+}
+
+void compressor_unmake(struct policy *p)
+{
+	compressor_free(p->compressor);
 }
 
 int compressor_of_seq(struct skv_seq *q, struct compressor **ret)

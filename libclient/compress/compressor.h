@@ -42,6 +42,7 @@ bool compressor_matches(const struct compressor *k, const struct skv_seqmem *m);
 /* Say so, in the memory of a sequence that has nothing compressed. */
 void compressor_sign(const struct compressor *k, struct skv_seqmem *m);
 void compressor_free(struct compressor *k); /* NULL is fine */
+void compressor_unmake(struct policy *p);
 
 /* ---- compressor-device.c ----------------------------------------------------------------------- */
 

@@ -52,7 +52,7 @@ static struct lists lists_of(const struct skv_shape *shape, const struct skv_pla
                              const struct policy_batch *pb, uint8_t *base)
 {
 	const struct skv_prefill *p = &plan->prefill;
-	const uint32_t heads = shape->n_heads, kv = shape->n_kv_heads;
+	const uint32_t heads = shape->n_heads, kv = shape->n_kv_heads, tile = pb->policy->prefill->layer[shape->layer].sparse.tile;
 	struct lists x = {0};
 
 	if (b->n == 0)
@@ -65,7 +65,7 @@ static struct lists lists_of(const struct skv_shape *shape, const struct skv_pla
 		x.more = room(&x, base, b, PREFILL_TILE, heads, 1, smaller(p->vertical, b->max_len));
 	} else if (p->how == SKV_PREFILL_KASCADE && p->source == shape->layer) {
 		base = base ? base + pb->tiles_at : NULL;
-		x.units = room(&x, base, b, skv_kascade_tile(heads / kv), kv, 1, skv_budget_of(p->top, b->max_len, p->top_floor));
+		x.units = room(&x, base, b, tile, kv, 1, skv_budget_of(p->top, b->max_len, p->top_floor));
 	}
 	return x;
 }
@@ -117,6 +117,8 @@ int prefill_prepare(struct skv_session *s)
 	size_t work = 0, lists = lay_out(s);
 	int e;
 
+	for (uint32_t i = st->n_decode; i < st->n; i++)
+		prefill_find_sparse(st->seqs[i]);
 	for (uint32_t i = 0; i < st->n_batches; i++) {
 		size_t bytes = work_bytes(s, &st->batch[i]);
 
@@ -147,13 +149,12 @@ static struct skv_tiles *from(struct skv_tiles *x, uint32_t first, const struct 
 	return x;
 }
 
-/* n of a policy batch's prompts, from number `first` on. */
-static void attend_sparse(const struct layer *l, uint32_t first, uint32_t n)
+/* Part of the prompts, from number `first` on. */
+static void attend_sparse(const struct layer *l, const struct skv_batch *b, uint32_t first)
 {
 	const struct policy *policy = l->batch->policy;
 	const struct skv_prefill *p = &l->plan->prefill;
 	const uint32_t number = p->how == SKV_PREFILL_KASCADE ? p->source : l->number;
-	const struct skv_batch b = batch_part(l->prefill, first, n);
 	const struct skv_kernels *k = l->kernels;
 	struct skv_shape maker = l->rows;
 	struct skv_sparse x = policy->prefill->layer[l->number].sparse;
@@ -165,39 +166,37 @@ static void attend_sparse(const struct layer *l, uint32_t first, uint32_t n)
 	units = from(&lists.units, first, p);
 	more = from(&lists.more, first, p);
 	if (x.kept_rows > 0)
-		k->keep_queries(&l->rows, &b, l->attn->q, &x, l->work);
+		k->keep_queries(&l->rows, b, l->attn->q, &x, l->work);
 	if (p->how == SKV_PREFILL_HIP)
-		k->tile_stages(&l->rows, &b, l->attn->q, &x, p->keep, units, l->work);
+		k->tile_stages(&l->rows, b, l->attn->q, &x, p->keep, units, l->work);
 	else if (p->how == SKV_PREFILL_MINFERENCE)
-		k->tile_lines(&l->rows, &b, l->attn->q, &x, p->vertical, p->slash, units, more, l->work);
+		k->tile_lines(&l->rows, b, l->attn->q, &x, p->vertical, p->slash, units, more, l->work);
 	else if (p->how == SKV_PREFILL_KASCADE && number == l->number)
-		k->tile_best(&l->rows, &b, l->attn->q, &x, p->top, p->top_floor, units, l->work);
+		k->tile_best(&l->rows, b, l->attn->q, &x, p->top, p->top_floor, units, l->work);
 	x.units = units;
 	x.more = more;
 	if (p->dense)
-		k->prefill_dense(&l->rows, &b, l->attn->q, l->attn->out, l->work);
+		k->prefill_dense(&l->rows, b, l->attn->q, l->attn->out, l->work);
 	else
-		k->prefill_sparse(&l->rows, &b, l->attn->q, l->attn->out, &x, l->work);
+		k->prefill_sparse(&l->rows, b, l->attn->q, l->attn->out, &x, l->work);
 }
 
 void prefill_attend(const struct layer *l)
 {
 	struct skv_seq *const *seqs = l->step->seqs + l->batch->first_prompt;
-	const struct skv_attn *a = l->attn;
 
 	/* in one step sequences of a policy may differ in whether their layer is in order */
 	for (uint32_t first = 0, end; first < l->prefill.n; first = end) {
-		const bool sparse = prefill_is_sparse(seqs[first], l->number);
-		struct skv_batch dense;
+		const bool sparse = skv_layer_in(&seqs[first]->sparse, l->number);
+		struct skv_batch part;
 
-		for (end = first + 1; end < l->prefill.n && prefill_is_sparse(seqs[end], l->number) == sparse; end++)
+		for (end = first + 1; end < l->prefill.n && skv_layer_in(&seqs[end]->sparse, l->number) == sparse; end++)
 			;
-		if (sparse) {
-			attend_sparse(l, first, end - first);
-			continue;
-		}
-		dense = batch_part(l->prefill, first, end - first);
-		l->kernels->prefill_dense(&l->rows, &dense, a->q, a->out, l->work);
+		part = batch_part(l->prefill, first, end - first);
+		if (sparse)
+			attend_sparse(l, &part, first);
+		else
+			l->kernels->prefill_dense(&l->rows, &part, l->attn->q, l->attn->out, l->work);
 	}
 }
 

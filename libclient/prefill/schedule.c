@@ -78,7 +78,7 @@ static uint64_t fingerprint(const struct skv_session *s, const struct policy *p)
 	return sum ? sum : 1;
 }
 
-int prefill_make(const struct skv_session *s, struct policy *p)
+int prefill_make(struct skv_session *s, struct policy *p)
 {
 	const uint32_t n = s->model.n_layers;
 	bool all = true;
@@ -106,9 +106,9 @@ int prefill_make(const struct skv_session *s, struct policy *p)
 	return 0;
 }
 
-void prefill_free(struct prefill *r)
+void prefill_unmake(struct policy *p)
 {
-	free(r);
+	free(p->prefill);
 }
 
 uint32_t prefill_saved_pages(const struct policy *p, uint32_t layer)
@@ -169,10 +169,18 @@ static bool in_order(const struct skv_seq *q, uint32_t layer)
 	return !seq_by_layer(q) || (x->live == q->len && x->extent == q->len);
 }
 
-bool prefill_is_sparse(const struct skv_seq *q, uint32_t layer)
+static bool is_sparse(const struct skv_seq *q, uint32_t layer)
 {
 	const struct skv_prefill *p = &seq_policy(q)->plan[layer].prefill;
 
 	return p->how != SKV_PREFILL_DENSE && in_order(q, layer) &&
 	       (p->how != SKV_PREFILL_KASCADE || in_order(q, p->source));
+}
+
+void prefill_find_sparse(struct skv_seq *q)
+{
+	q->sparse = (struct skv_layer_set){0};
+	for (uint32_t layer = 0; seq_policy(q)->prefill && layer < q->layout.n_layers; layer++)
+		if (is_sparse(q, layer))
+			q->sparse.bits[layer / 64] |= (uint64_t)1 << layer % 64;
 }

@@ -25,8 +25,8 @@ struct prefill {
 };
 
 /* How the policy's layers attend in prompts, if any does so sparsely. -ENOMEM. */
-int prefill_make(const struct skv_session *s, struct policy *p);
-void prefill_free(struct prefill *r); /* NULL is fine */
+int prefill_make(struct skv_session *s, struct policy *p);
+void prefill_unmake(struct policy *p);
 /* Pages that the layer saves of a prompt that is being read: of both sets. */
 uint32_t prefill_saved_pages(const struct policy *p, uint32_t layer);
 /* Is what was saved of the prompt that is being read what this policy goes on with? */
@@ -34,7 +34,7 @@ bool prefill_fits(const struct skv_seq *q, const struct policy *p);
 /* How the open step's commit will speak of the prompt, and what the kernels are told of it. */
 uint32_t prefill_about(struct skv_seq *q, bool prompt);
 void prefill_schedule(const struct skv_seq *q, struct skv_kseq *ks);
-/* Do the prompt's rows of this layer attend sparsely? */
-bool prefill_is_sparse(const struct skv_seq *q, uint32_t layer);
+/* In which layers do the prompt's rows of the open step attend sparsely? Into q->sparse. */
+void prefill_find_sparse(struct skv_seq *q);
 
 #endif
