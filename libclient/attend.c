@@ -3,7 +3,7 @@
  * libclient/attend.c - one layer of a step: append, attend as the policy planned.
  *
  * No system call (wake-ups of the OpenMP pool aside), no allocation: all memory was laid out in
- * skv_step_begin. Rows of prompts attend as the plan says (prompt.c); the policy sees the sequences that decode, and
+ * skv_step_begin. Rows of prompts attend as the plan says (prefill/attend.c); the policy sees the sequences that decode, and
  * they go to the kernels as one batch.
  */
 #include "libclient/attend.h"
@@ -169,7 +169,7 @@ void attend_begin(struct skv_session *s)
 	replay_recorded(s, well);
 }
 
-/* May a layer of the open step have K and V alone? No rows then attend, and none is asked for its votes. */
+/* May a layer of the open step have K and V alone? No rows then attend, and none accumulates scores. */
 static int check_append(const struct skv_session *s, uint32_t layer)
 {
 	const struct step *st = &s->step;

@@ -83,7 +83,7 @@ static struct request *request_new(struct skv_client *c, uint16_t type, const vo
 }
 
 /*
- * The reply to a request that nobody waits for any more: undo what the daemon did. A refusal of pages
+ * The reply to a request that no thread waits for any more: undo what the daemon did. A refusal of pages
  * given back means that the two sides disagree about who has them, and then no page is safe to use.
  */
 static void orphan_undo(struct skv_client *c, struct request *r)
@@ -315,7 +315,7 @@ static void complete(struct skv_client *c, const struct skv_msg_header *h, int *
 	r->done = true;
 	/*
 	 * A pool is known from the first OPEN to the last CLOSE as the daemon saw them. Replies come in
-	 * that order, so it is kept here and not by whoever waits for them.
+	 * that order, so it is kept here and not by the thread that waits for them.
 	 */
 	if (r->type == SKV_MSG_OPEN && !r->error)
 		open_pool(c, r);
@@ -536,7 +536,7 @@ void conn_hang_up(struct skv_client *c)
 	pthread_mutex_lock(&c->lock);
 	/*
 	 * The daemon settles everything of ours when it sees the end, and then hangs up too: wait for
-	 * that, so that who comes next finds our named sequences free.
+	 * that, so that the next holder finds our named sequences free.
 	 */
 	if (c->welcome && !c->broken && shutdown(c->fd, SHUT_WR) == 0)
 		while (!c->broken && now_ms() < deadline)
@@ -551,7 +551,7 @@ int conn_check_pages(struct skv_client *c)
 
 	pthread_mutex_lock(&c->lock);
 	/*
-	 * Hung up upon by a daemon that lives: it gave our pages to others. After its death nobody can.
+	 * Hung up upon by a daemon that lives: it gave our pages to others. After its death no one can.
 	 */
 	if (c->broken == -ECONNRESET &&
 	    atomic_load_explicit(&c->control->alive, memory_order_relaxed) != c->alive_at_end)

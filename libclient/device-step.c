@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/device-step.c - steps that a device has not run yet: staged, published, reported when they have run. */
+/*
+ * libclient/device-step.c - steps that a device has not run yet: staged, published, and reported when they have run.
+ */
 #include "libclient/device.h"
 
 #include <errno.h>

@@ -13,7 +13,7 @@
 #include "libclient/error.h"
 #include "libclient/seq.h"
 
-/* What kernels see of the tables before a step: what is committed, and what pages_unpark() has looked at beyond. */
+/* What kernels see of the tables before a step: what is committed, and what pages_unpark() has restored beyond. */
 static int copy_tables(struct skv_seq *q, size_t entries)
 {
 	const struct skv_backend *b = q->session->device->backend;
@@ -33,7 +33,7 @@ static int copy_tables(struct skv_seq *q, size_t entries)
 	return e < 0 ? device_failed(q->session->device, e, "page tables") : 0;
 }
 
-/* All of them, empty behind that: some kernels look at entries that nobody has supplied. */
+/* All of them, empty behind that: some kernels read entries that were not supplied. */
 static int upload_tables(struct skv_seq *q)
 {
 	const struct skv_backend *b = q->session->device->backend;

@@ -2,20 +2,23 @@
 /*
  * libclient/device.c - sessions whose pages are on a device.
  *
- * The host plans steps, the device runs them later, in the order of the stream. So there are two times, and
- * what belongs to which is the whole art:
+ * The host plans steps, the device runs them later, in the order of the stream. So there are two times, and each
+ * value belongs to one of them:
  *
  *   planned   skv_seq.len and epoch, the tables as the next step wants them: known at once, never read back
  *   run       the commit word, token ids, the eviction journal's length: stored by the last kernel of the step,
  *             straight into the sequence's shared memory. Death between the two loses what was only planned.
  *
- * Tables. Kernels read a copy of a sequence's tables in the device's memory, with page numbers that pool_place()
- * made. A step's changes to it and the lengths of its sequences wait in pinned memory, in a slot, and one small
- * kernel brings them over. A slot is free again when its step has run; with all of them taken the host waits.
+ * Tables (device-tables.c). Kernels read a copy of a sequence's page tables in the device's memory, with page numbers that
+ * pool_kernel_page() made.
+ *
+ * Steps (device-step.c). A step's changes to the tables and the lengths of its sequences wait in pinned memory, its staging
+ * buffer, and one small kernel brings them over. A buffer is free again when its step has run; with all of them in use the
+ * host waits.
  *
  * Pages. A page goes into the stock when the device can have nothing more to do with it: evicted ones when the
- * commit that evicted them is seen, others after waiting for the stream. So it does not matter who uses it next.
- * What a kernel sees of an eviction does not depend on when the host looks: the next step brings the holes to the
+ * commit that evicted them is seen, others after waiting for the stream. So any step may use it next.
+ * What a kernel sees of an eviction does not depend on when the host asks: the next step brings the holes to the
  * device, as it does in host memory. Before a sequence evicts again, the journal's last commit is waited for.
  */
 #include "libclient/device.h"

@@ -2,8 +2,9 @@
 /*
  * libclient/layout.c - a step as the kernels see it.
  *
- * What they are told of a sequence is the same for all layers, but where some keep units: there a layer has slots
- * of its own number. So layers that agree in all sequences of the step are a class, and each class has its own batch.
+ * What they are told of a sequence is the same for all layers, unless some evict single tokens or compress: such a layer
+ * has slots of its own number. So layers that agree in all sequences of the step are a class, and each class has its
+ * own batch.
  */
 #include "libclient/layout.h"
 
@@ -176,8 +177,8 @@ static uint32_t about_of(struct skv_seq *q, bool prompt)
 	return leading | flags | (prompt ? SKV_ABOUT_PROMPTED : 0);
 }
 
-/* The group of who runs this policy, and packs or does not, made where there is none so far. */
-static struct policy_batch *group_of(struct step *st, const struct skv_seq *q)
+/* The batch of sequences that run this policy, and compress or do not, made where there is none so far. */
+static struct policy_batch *batch_of_policy(struct step *st, const struct skv_seq *q)
 {
 	for (uint32_t i = 0; i < st->n_batches; i++)
 		if (st->batch[i].policy == seq_policy(q) && st->batch[i].compresses == q->compresses)
@@ -191,7 +192,7 @@ static bool decodes(const struct skv_step_item *it)
 	return !(it->flags & SKV_STEP_PROMPT) && !it->seq->maintenance;
 }
 
-/* Mark the sequences, and count those of each group. */
+/* Mark the sequences, and count those of each policy batch. */
 static int find_batches(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
 {
 	struct step *st = &s->step;
@@ -200,7 +201,7 @@ static int find_batches(struct skv_session *s, const struct skv_step_item *items
 	st->n = st->n_batches = st->n_decode = 0;
 	for (uint32_t i = 0; i < n; i++) {
 		const struct skv_step_item *it = &items[i];
-		struct policy_batch *pb = group_of(st, it->seq);
+		struct policy_batch *pb = batch_of_policy(st, it->seq);
 
 		if (it->seq->in_step)
 			return error_set(-EINVAL, "item %u: its sequence is in the step twice", i);
@@ -222,7 +223,7 @@ static int find_batches(struct skv_session *s, const struct skv_step_item *items
 	return 0;
 }
 
-/* Selections for the groups, and places in the step for their sequences, none of which has taken one so far. */
+/* Selections for the policy batches, and ranges of the step for their sequences, of which none is filled so far. */
 static int fill_batches(struct skv_session *s)
 {
 	struct step *st = &s->step;
@@ -256,7 +257,7 @@ int layout_step(struct skv_session *s, const struct skv_step_item *items, uint32
 	if (e == 0)
 		e = fill_batches(s);
 	for (uint32_t i = 0; i < n && e == 0; i++) {
-		struct policy_batch *pb = group_of(st, items[i].seq);
+		struct policy_batch *pb = batch_of_policy(st, items[i].seq);
 		uint32_t at = decodes(&items[i]) ? pb->first + pb->n++ : pb->first_prompt + pb->n_prompts++;
 
 		st->seqs[at] = items[i].seq;

@@ -71,7 +71,7 @@ static uint32_t about_after(const struct skv_seq *q)
 		if (next->unit || next->live != q->len || next->coded > 0)
 			about |= SKV_ABOUT_SLOTS;
 		if (q->maintenance == MAINTENANCE_COMPACT && q->gaps && next->unit > 1)
-			about &= ~SKV_ABOUT_PROMPTED; /* a page has come down to where another was: see amiss() */
+			about &= ~SKV_ABOUT_PROMPTED; /* a page has come down to where another was: see partial_page_inside() */
 	}
 	return about;
 }

@@ -4,7 +4,7 @@
  *
  * A sequence has a table a layer for all that pages are for (common/seqmem.h). What a step needs
  * of each follows from the slots that the layer has as of the last commit and from those that it has in the step.
- * For a sequence that never let single units go these are its length, before and after.
+ * For a sequence that never evicted single tokens these are its length, before and after.
  *
  * What the kernels of a step write lies in pages that the sequence has alone: in new ones, or in copies of those
  * that it shares with a fork. A copy takes the place of the original in one store, with the same contents.
@@ -37,7 +37,7 @@ static uint32_t bounds_of(const struct skv_seq *q, uint32_t layer, uint32_t slot
 	return plan_has_bounds(&seq_policy(q)->plan[layer]) ? state_pages_of(slots) : 0;
 }
 
-/* ... and pages of notes. */
+/* ... and of slot metadata. */
 static uint32_t notes_of(const struct skv_seq *q, uint32_t unit, uint32_t slots)
 {
 	uint32_t each = skv_notes_of_page(&q->session->shape);
@@ -45,7 +45,7 @@ static uint32_t notes_of(const struct skv_seq *q, uint32_t unit, uint32_t slots)
 	return unit ? ((slots + unit - 1) / unit + each - 1) / each : 0;
 }
 
-static enum skv_group group_of(const struct skv_seq *q, uint32_t table)
+static enum skv_group kind_of(const struct skv_seq *q, uint32_t table)
 {
 	return skv_table_group(q->layout.n_layers, table);
 }
@@ -55,13 +55,13 @@ static uint32_t layer_of(const struct skv_seq *q, uint32_t table)
 	return skv_table_layer(q->layout.n_layers, table);
 }
 
-/* The number of a layer's table of notes. */
+/* The number of a layer's table of slot metadata. */
 static uint32_t notes_table(const struct skv_seq *q, uint32_t layer)
 {
 	return skv_table(q->layout.n_layers, SKV_GROUP_NOTES, layer);
 }
 
-/* Codes or references of a layer with so many tokens packed. */
+/* Codes or references of a layer with so many tokens compressed. */
 static struct records records_of(const struct skv_seq *q, enum skv_group group, uint32_t layer, uint32_t coded)
 {
 	struct skv_shape shape = q->session->shape;
@@ -79,12 +79,12 @@ static uint32_t had(const struct skv_seq *q, uint32_t table)
 {
 	uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer);
 
-	switch (group_of(q, table)) {
+	switch (kind_of(q, table)) {
 	case SKV_GROUP_PAGES: return skv_pages_of(extent);
 	case SKV_GROUP_BOUNDS: return q->has_bounds ? bounds_of(q, layer, extent) : 0;
 	case SKV_GROUP_NOTES: return seq_by_layer(q) ? notes_of(q, q->slots[layer].unit, extent) : 0;
 	case SKV_GROUP_KEPT: return q->about & SKV_ABOUT_READING ? prefill_saved_pages(seq_policy(q), layer) : 0;
-	default: return record_pages(q, group_of(q, table), layer, seq_compressed(q, layer));
+	default: return record_pages(q, kind_of(q, table), layer, seq_compressed(q, layer));
 	}
 }
 
@@ -94,12 +94,12 @@ static uint32_t wants_with(const struct skv_seq *q, uint32_t table, uint32_t mor
 	uint32_t layer = layer_of(q, table), reach = seq_next_slot_end(q, layer) + more;
 	bool bounds = !q->maintenance || q->maintenance == MAINTENANCE_BUILD_BOUNDS || q->has_bounds;
 
-	switch (group_of(q, table)) {
+	switch (kind_of(q, table)) {
 	case SKV_GROUP_PAGES: return skv_pages_of(reach);
 	case SKV_GROUP_BOUNDS: return bounds ? bounds_of(q, layer, reach) : 0;
 	case SKV_GROUP_NOTES: return seq_by_layer(q) ? notes_of(q, q->next_slots[layer].unit, reach) : 0;
 	case SKV_GROUP_KEPT: return q->next_about & SKV_ABOUT_READING ? prefill_saved_pages(seq_policy(q), layer) : 0;
-	default: return seq_by_layer(q) ? record_pages(q, group_of(q, table), layer, q->next_slots[layer].coded) : 0;
+	default: return seq_by_layer(q) ? record_pages(q, kind_of(q, table), layer, q->next_slots[layer].coded) : 0;
 	}
 }
 
@@ -119,28 +119,28 @@ static uint64_t ahead(const struct skv_seq *q)
 }
 
 /*
- * Where to look for entries that want a page: what was evicted before there were notes is filled to settle in, and what was
- * packed to become rows again.
+ * Where to look for entries that want a page: what was evicted before there was slot metadata is filled to compact, and what was
+ * compressed to become rows again.
  */
 static struct span missing(const struct skv_seq *q, uint32_t table)
 {
 	const struct skv_layer_slots *x = &q->slots[layer_of(q, table)];
 	bool gaps = q->maintenance == MAINTENANCE_COMPACT && q->gaps && x->live < x->extent;
-	bool rows = q->maintenance == MAINTENANCE_DECOMPRESS && group_of(q, table) == SKV_GROUP_PAGES && x->coded > 0;
+	bool rows = q->maintenance == MAINTENANCE_DECOMPRESS && kind_of(q, table) == SKV_GROUP_PAGES && x->coded > 0;
 
 	return (struct span){.from = gaps ? 0 : rows ? x->form.first : had(q, table), .to = wants(q, table)};
 }
 
 /*
- * QUIET_LIFT may take one entry more than the committed length has, which nobody counts. So that its page is the
- * sequence's all the same, the table of notes names it, too: in the last entry that counts, which notes never need. This
+ * MAINTENANCE_MOVE_PARTIAL may take one entry more than the committed length has, which is not counted. So that its page is the
+ * sequence's all the same, the table of slot metadata names it, too: in the last entry that counts, which metadata never need. This
  * is where, or NULL.
  */
 static skv_pte *parked(const struct skv_seq *q, uint32_t table, uint32_t page)
 {
 	uint32_t pages = skv_pages_of(q->len);
 
-	if (!q->maintenance || group_of(q, table) != SKV_GROUP_PAGES || page < pages)
+	if (!q->maintenance || kind_of(q, table) != SKV_GROUP_PAGES || page < pages)
 		return NULL;
 	return &seq_table(q, notes_table(q, layer_of(q, table)))[pages - 1];
 }
@@ -163,10 +163,10 @@ static bool takes(const struct skv_seq *q)
 	return false;
 }
 
-/* The page of records that is not full, if the step packs. */
+/* The page of records that is not full, if the step compresses. */
 static struct span records_written(const struct skv_seq *q, uint32_t table)
 {
-	enum skv_group group = group_of(q, table);
+	enum skv_group group = kind_of(q, table);
 	uint32_t layer = layer_of(q, table), coded = seq_compressed(q, layer);
 	struct records x = records_of(q, group, layer, coded);
 
@@ -175,7 +175,7 @@ static struct span records_written(const struct skv_seq *q, uint32_t table)
 	return (struct span){.from = x.n / x.each, .to = had(q, table)};
 }
 
-/* Of what is kept of a prompt, in n pages, the set that the step's commit will have. */
+/* Of what is saved of a prompt, in n pages, the set that the step's commit will have. */
 static struct span kept_written(const struct skv_seq *q, uint32_t n)
 {
 	uint32_t half = n / 2, set = (q->epoch + 1) & 1;
@@ -192,7 +192,7 @@ static struct span written(const struct skv_seq *q, uint32_t table)
 	uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer), end = wants(q, table);
 	bool anywhere = seq_by_layer(q) && q->slots[layer].unit &&
 	                (q->slots[layer].live < extent || q->slots[layer].unit > 1);
-	enum skv_group group = group_of(q, table);
+	enum skv_group group = kind_of(q, table);
 	struct span all = {.to = had(q, table)};
 
 	if (group == SKV_GROUP_CODES || group == SKV_GROUP_REFS)
@@ -239,7 +239,7 @@ int pages_count(struct skv_seq *q, struct pages *p)
 
 		for (uint32_t page = x.from; page < x.to; page++)
 			p->need += !resident(q, table, page);
-		if (group_of(q, table) == SKV_GROUP_PAGES)
+		if (kind_of(q, table) == SKV_GROUP_PAGES)
 			p->holes += skv_pages_of(q->len + q->n_new) - skv_pages_of(q->len);
 	}
 	for (uint32_t table = 0; q->n_shared > 0 && table < q->layout.n_tables; table++) {
@@ -291,7 +291,7 @@ void pages_supply(struct skv_session *s, struct skv_seq *q)
 			device_entry(q, table, page);
 			s->step.supplied[s->step.n_supplied++] = (struct supplied){q, table, page};
 		}
-		if (group_of(q, table) != SKV_GROUP_PAGES)
+		if (kind_of(q, table) != SKV_GROUP_PAGES)
 			continue;
 		for (uint32_t page = x.to > first ? x.to : first; page < end; page++) {
 			t[page] = skv_pte_make(SKV_PTE_HOLE, 0); /* there are tokens, and no slots for them */
@@ -423,7 +423,7 @@ bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page)
 	return true;
 }
 
-/* What was kept of a prompt that is over, or that nobody can go on with. */
+/* What was saved of a prompt that is over, or that no policy can go on with. */
 static void evict_kept(struct skv_seq *q)
 {
 	const uint32_t first = skv_table(q->layout.n_layers, SKV_GROUP_KEPT, 0);
@@ -439,7 +439,7 @@ void pages_evict_surplus(struct skv_seq *q)
 {
 	evict_kept(q);
 	for (uint32_t table = 0; seq_by_layer(q) && table < q->layout.n_tables; table++)
-		for (uint32_t page = wants(q, table); page < had(q, table) && group_of(q, table) != SKV_GROUP_KEPT; page++)
+		for (uint32_t page = wants(q, table); page < had(q, table) && kind_of(q, table) != SKV_GROUP_KEPT; page++)
 			if (parked(q, table, page))
 				pages_evict(q, notes_table(q, layer_of(q, table)), skv_pages_of(q->len) - 1);
 			else
@@ -489,7 +489,7 @@ void pages_forget_state(struct skv_seq *q)
 /* Codes and references whose form is not known so far are left alone; those of a sequence that has none are not. */
 static bool unknown(const struct skv_seq *q, uint32_t table)
 {
-	enum skv_group group = group_of(q, table);
+	enum skv_group group = kind_of(q, table);
 	uint32_t layer = layer_of(q, table);
 
 	return (group == SKV_GROUP_CODES || group == SKV_GROUP_REFS) && seq_compressed(q, layer) > 0 && !compress_code(q, layer);
@@ -509,22 +509,22 @@ bool pages_trim(struct skv_seq *q)
 
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
 		uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer), pages = seq_entries(q, table);
-		uint32_t from = group_of(q, table) == SKV_GROUP_BOUNDS ? state_pages_of(extent) : had(q, table);
+		uint32_t from = kind_of(q, table) == SKV_GROUP_BOUNDS ? state_pages_of(extent) : had(q, table);
 
 		if (unknown(q, table))
 			continue;
-		if (group_of(q, table) == SKV_GROUP_NOTES && skv_pages_of(extent) > pages)
+		if (kind_of(q, table) == SKV_GROUP_NOTES && skv_pages_of(extent) > pages)
 			pages--; /* it is parked there */
 		for (uint32_t page = from; page < pages; page++)
 			any |= drop(q, table, page);
-		for (uint32_t page = 0; group_of(q, table) == SKV_GROUP_PAGES && page < pages; page++)
+		for (uint32_t page = 0; kind_of(q, table) == SKV_GROUP_PAGES && page < pages; page++)
 			if (compress_has_page(q, layer, page))
 				any |= drop(q, table, page);
 	}
 	return any;
 }
 
-/* Has the layer's pages what packed tokens need? NULL, or what is wrong. */
+/* Have the layer's compressed tokens their pages? NULL, or what is wrong. */
 static const char *records_check(const struct skv_seq *q, uint32_t table)
 {
 	for (uint32_t page = 0; page < had(q, table); page++)
@@ -542,19 +542,19 @@ const char *pages_check(struct skv_seq *q)
 
 		if (last > q->layout.max_pages)
 			return "a layer has more slots or codes than the sequence was made for";
-		if (group_of(q, table) == SKV_GROUP_CODES || group_of(q, table) == SKV_GROUP_REFS) {
+		if (kind_of(q, table) == SKV_GROUP_CODES || kind_of(q, table) == SKV_GROUP_REFS) {
 			const char *wrong = records_check(q, table);
 
 			if (wrong)
 				return wrong;
 			continue;
 		}
-		if (!x->unit || group_of(q, table) == SKV_GROUP_BOUNDS || group_of(q, table) == SKV_GROUP_KEPT)
+		if (!x->unit || kind_of(q, table) == SKV_GROUP_BOUNDS || kind_of(q, table) == SKV_GROUP_KEPT)
 			continue;
 		for (uint32_t page = 0; page < last; page++) {
 			if (resident(q, table, page))
 				continue;
-			if (group_of(q, table) == SKV_GROUP_NOTES)
+			if (kind_of(q, table) == SKV_GROUP_NOTES)
 				return "a page of notes is missing";
 			if (x->live == x->extent)
 				return "a page is missing where tokens are";

@@ -59,7 +59,7 @@ int plugin_load(struct skv_client *c, uint32_t id, int fd, struct plugin **ret)
 	return 0;
 }
 
-/* The list is newest first: what goes is the oldest that nobody runs. */
+/* The list is newest first: what goes is the oldest without users. */
 void plugin_release(struct skv_client *c, struct plugin *p)
 {
 	struct plugin **oldest = NULL, *gone = NULL;

@@ -75,7 +75,7 @@ bool policy_is(const struct policy *p, const struct skv_msg_policy *m)
 	return p && p->plugin->id == m->plugin && !strcmp(p->given, m->spec);
 }
 
-/* One that the session or a sequence of it runs already: who runs the same is of the same group. */
+/* One that the session or a sequence of it runs already: sequences that run the same are one policy batch. */
 static struct policy *find(const struct skv_session *s, const struct skv_msg_policy *m)
 {
 	if (policy_is(s->policy, m))

@@ -156,7 +156,7 @@ static int give_policy(struct skv_seq *q, const char *spec)
 		return e;
 	p = own ? own : s->policy;
 	if (p != seq_policy(q)) {
-		e = q->len > 0 ? policy_adopt(s, p, q, &state) : 0; /* a new one is nobody's to take over */
+		e = q->len > 0 ? policy_adopt(s, p, q, &state) : 0; /* a new one has nothing to take over */
 		if (e < 0) {
 			policy_put(s->client, own);
 			return e;

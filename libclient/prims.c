@@ -3,8 +3,8 @@
  * libclient/prims.c - the primitives that policies compose (struct skv_prims), on top of the kernels.
  *
  * A hook's request is checked against the plan before anything is done; a wrong one is noted once and
- * makes skv_step_end fail. Evictions are only collected here, in the sequence's journal that no reader
- * looks at yet; skv_step_end carries them out with the commit.
+ * makes skv_step_end fail. Evictions are only collected here, in the sequence's journal that is not
+ * read yet; skv_step_end carries them out with the commit.
  */
 #include "libclient/prims.h"
 
@@ -163,7 +163,7 @@ static void keep_best(const struct skv_policy_ctx *ctx, const struct skv_keep_be
 	batch = batch_decoding(s, pb, k->layer);
 	stride = selection_tokens(&batch);
 	shared = pb->policy->plan[k->layer].keep.spread > 0;
-	ranked |= shared; /* who sleeps must not be among the best */
+	ranked |= shared; /* inactive tokens must not be among the best */
 	if (ranked)
 		s->kernels->rank(&shape, &batch, &rank, s->step.rank, stride, &s->step.work);
 	by = (struct skv_keep_by){

@@ -22,7 +22,7 @@
 #include "libclient/policy.h"
 #include "libclient/session.h"
 
-#define MISSES_MOST 2u /* recordings of one key that nobody wanted */
+#define MISSES_MOST 2u /* recordings of one key that were not used */
 
 /* What a layer's hooks have left of a selection. */
 struct replay_mark {
@@ -34,7 +34,7 @@ struct replay_layer {
 	bool seen; /* attended in the last step of this key, with these */
 	struct skv_attn at;
 	void *graph;
-	struct replay_mark *after; /* [n_groups * n_layers] */
+	struct replay_mark *after; /* [n_batches * n_layers] */
 };
 
 /* Recordings of the layers. */
@@ -63,7 +63,7 @@ int replay_open(struct skv_session *s)
 	return 0;
 }
 
-/* Room for the marks of all groups of the open step. False: there is not enough memory. */
+/* Room for the marks of all policy batches of the open step. False: there is not enough memory. */
 static bool grow_marks(struct skv_session *s)
 {
 	struct replay *r = s->replay;

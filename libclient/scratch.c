@@ -34,7 +34,7 @@ static size_t work_bytes(const struct skv_session *s, uint32_t longest)
 
 	for (uint32_t i = 0; i < st->n_batches; i++)
 		for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
-			const struct policy_batch *pb = &st->batch[i]; /* whose sequences pack alike */
+			const struct policy_batch *pb = &st->batch[i]; /* whose sequences compress alike */
 			struct skv_shape shape = s->shape;
 			size_t bytes;
 

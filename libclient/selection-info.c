@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/selection-info.c - skv_selection: what a layer of the open step looked at.
+ * libclient/selection-info.c - skv_selection: what a layer of the open step attended to.
  *
- * For whoever checks or draws what a policy does. The lists of a step are in its arena until the next step
- * begins, on a device in its memory; so are the notes of layers that keep units. What is evicted is known from
+ * For programs that check or draw what a policy does. The lists of a step are in its arena until the next step
+ * begins, on a device in its memory; so is the slot metadata of layers that evict. What is evicted is known from
  * the host's tables, which show the step as it is while it is open: its own evictions come with its commit, those
- * of earlier ones are waited for. A token that is packed has no page there, and is looked at all the same.
+ * of earlier ones are waited for. A token that is compressed has no page there, and is attended to all the same.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -27,8 +27,8 @@ static int64_t find_item(const struct step *st, uint32_t item)
 	return -1;
 }
 
-/* The group of who is number `at` in the step, if it decodes. */
-static const struct policy_batch *group_at(const struct step *st, uint32_t at)
+/* The policy batch of number `at` of the step, if it decodes. */
+static const struct policy_batch *batch_at(const struct step *st, uint32_t at)
 {
 	for (uint32_t i = 0; i < st->n_batches; i++)
 		if (at >= st->batch[i].first && at - st->batch[i].first < st->batch[i].n)
@@ -48,7 +48,7 @@ static void put(struct sink *to, uint32_t id)
 	to->n++;
 }
 
-/* Has the layer the tokens of this page, as rows or packed? */
+/* Has the layer the tokens of this page, as rows or compressed? */
 static bool has(const struct skv_seq *q, uint32_t layer, uint32_t page)
 {
 	return skv_pte_resident(seq_table(q, layer)[page]) || compress_has_page(q, layer, page);
@@ -92,7 +92,7 @@ static int ascending(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Positions of n units of a kv head, as the open step's notes have them, whether they live on or not. */
+/* Positions of n units of a kv head, as the open step's slot metadata has them, whether they are evicted or not. */
 static int fetch_positions(struct skv_session *s, uint32_t layer, const struct skv_seq *q, const struct skv_kseq *ks,
                            uint32_t head, uint32_t n, uint32_t *pos)
 {
@@ -115,7 +115,7 @@ static int fetch_positions(struct skv_session *s, uint32_t layer, const struct s
 	return e;
 }
 
-/* The units of a kv head of a layer that keeps some: all that it has, or those on its list, by their positions. */
+/* The units of a kv head of a layer that evicts: all that it has, or those on its list, by their positions. */
 static int put_kept(struct skv_session *s, const struct policy_batch *pb, struct sink *to, uint32_t layer, uint32_t at,
                     uint32_t head)
 {
@@ -149,17 +149,17 @@ static int put_kept(struct skv_session *s, const struct policy_batch *pb, struct
 	return e;
 }
 
-/* The source's lists; where a replay has made a union, nobody has said so in this step. */
+/* The source's lists; where a replay has made a union, no hook has said so in this step. */
 static uint32_t list_rows(const struct policy_batch *pb, const struct skv_plan *plan)
 {
 	return pb->policy->selects_union[plan->source] ? 1 : pb->selection[plan->source].list.rows;
 }
 
-/* What the layer looked at as its plan says, where slots are what tokens are in order. */
+/* What the layer attended to as its plan says, where slots are what tokens are in order. */
 static int put_planned(struct skv_session *s, const struct policy_batch *pb, struct sink *to, uint32_t layer, uint32_t at,
                        uint32_t row, uint32_t how)
 {
-	const struct skv_plan *plan = pb ? &pb->policy->plan[layer] : NULL; /* of rows of a prompt nobody asks */
+	const struct skv_plan *plan = pb ? &pb->policy->plan[layer] : NULL; /* rows of a prompt are not asked about */
 	const struct skv_seq *q = s->step.seqs[at];
 	uint32_t slots = layer_kseq(s, layer, at)->len;
 
@@ -184,7 +184,7 @@ static int check_entries(struct skv_session *s, uint32_t layer, uint32_t item, u
 {
 	const struct step *st = &s->step;
 	int64_t at = find_item(st, item);
-	const struct policy_batch *pb = at < 0 ? NULL : group_at(st, (uint32_t)at);
+	const struct policy_batch *pb = at < 0 ? NULL : batch_at(st, (uint32_t)at);
 	const struct skv_plan *plan = pb ? &pb->policy->plan[layer] : NULL;
 	struct sink to = {.ids = ids, .room = room};
 	struct skv_looked looked = {.size = ret->size, .rows = 1, .how = pb ? plan->attend : SKV_LOOKED_DENSE};

@@ -20,7 +20,7 @@ static void *carve(struct carver *c, size_t bytes)
 	return c->base ? c->base + at : NULL;
 }
 
-/* Lists of a sequence, and rows of evidence. */
+/* Lists of a sequence, and rows of attention scores. */
 static uint32_t rows_of(const struct skv_model *m, uint32_t sharing)
 {
 	return sharing == SKV_SHARE_Q_HEAD ? m->n_heads : sharing == SKV_SHARE_KV_HEAD ? m->n_kv_heads : 1;
@@ -34,7 +34,7 @@ static uint32_t layer_tokens(struct skv_session *s, uint32_t layer)
 	return selection_tokens(&decoding);
 }
 
-/* What is of use in one layer of a group at a time, so that all that keep units share it: evidence, ranks, slots. */
+/* What is of use in one layer of a policy batch at a time, so that all that evict share it: scores, ranks, slots. */
 struct shared {
 	float *token, *page;
 };

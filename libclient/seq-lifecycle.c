@@ -2,9 +2,9 @@
 /*
  * libclient/seq-lifecycle.c - sequences: made, taken over, forked, let go.
  *
- * A sequence's memory was written by whoever held it before: everything in it is checked once, when it
- * is mapped, against the pool as it is mapped here. From then on nobody else writes to it but the
- * daemon, and that only while it answers a fork.
+ * A sequence's memory was written by its holder before: everything in it is checked once, when it
+ * is mapped, against the pool as it is mapped here. From then on only the daemon
+ * writes to it besides us, and that only while it answers a fork.
  *
  * Pages of a sequence that is dropped stay on lease to this client (daemon/core/core.h says why): they
  * go into the stock, after the daemon has confirmed that the sequence is gone.

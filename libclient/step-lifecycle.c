@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/step-lifecycle.c - a step: begun as a whole, committed sequence by sequence, or given up.
+ * libclient/step-lifecycle.c - a step: begun as a whole, committed sequence by sequence, or aborted.
  *
- *   - All that can fail happens in skv_step_begin, before anything is changed: checks, pages,
- *     allocations. What it then writes lies beyond the committed lengths, but for copy-on-write of a
- *     shared last page, which leaves the same contents.
- *   - skv_step_end makes no allocation and no system call. The order of its stores is the contract of
- *     common/seqmem.h: token ids, next id and journal, then the commit word, then the holes.
- *   - Pages that a commit evicts are reused by the steps after it, never by the same.
- *   - On a device the same stores are the work of its last kernel (device.c).
+ * All that can fail happens in skv_step_begin: what the sequences need is made ready, the features make room
+ * for what they compute, and the transaction takes pages. skv_step_end makes no allocation and no system call.
  */
 #include "libclient/step-lifecycle.h"
 

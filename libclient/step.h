@@ -94,7 +94,7 @@ struct step {
 	uint32_t n_batches;
 	struct selection *selection; /* the batches' */
 	uint32_t cap_selection;
-	/* of a layer at a time: slots of new tokens, ranks of units */
+	/* of a layer at a time: slots of new tokens, ranks of tokens or pages */
 	uint32_t *slot;
 	float *rank;
 	void *arena;           /* what the selections point into */

@@ -30,7 +30,7 @@ static void stage_tokens(struct skv_seq *q, const int32_t *tokens)
 {
 	int32_t *ids = skv_seqmem_tokens(q->mem, &q->layout) + q->len;
 
-	/* the first one waits: its place still shows the id that the last commit published */
+	/* the first one waits: its entry still shows the id that the last commit published */
 	q->has_first = tokens != NULL;
 	q->first = tokens ? tokens[0] : -1;
 	for (uint32_t i = 1; i < q->n_new; i++)

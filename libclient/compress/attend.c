@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/compress/attend.c - attention of layers that pack: rows are rebuilt beside the layer's pages, and attended to densely
- * there. Decode rows over K and V in few bits need none of this: the dense kernels read these as they are. Nor do decode
- * rows that attend to a list of tokens, where the kernels rebuild and attend in one.
+ * libclient/compress/attend.c - attention of layers that compress: rows are decompressed beside the layer's pages, and
+ * attended to densely there. Two cases need none of this: quantized K and V, which the dense kernels read as they are, and
+ * decode rows that attend to a list of tokens, where a fused kernel decompresses and attends in one.
  *
- * All layers use the same scratch, one after the other. Of decode rows that attend to a list of tokens it has those
- * tokens of all sequences; of those that attend to everything all rows of some sequences at a time, and of prompts, of one.
+ * All layers use the same scratch, one after the other. For decode rows that attend to a list it holds those tokens of
+ * all sequences; for those that attend to everything, all rows of some sequences at a time; for prompts, of one.
  */
 #include "libclient/compress/attend.h"
 
@@ -45,7 +45,7 @@ static bool fused(const struct skv_kernels *k, const struct skv_plan *plan, cons
 	return plan->attend == SKV_ATTEND_TOKENS && k->fuses && k->fuses(shape);
 }
 
-/* Pages that the group's sequences need at a time in a layer that packs. */
+/* Pages that the batch's sequences need at a time in a layer that compresses. */
 static uint64_t decode_pages(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
 	const struct skv_shape shape = compressed_shape(s, layer, pb->policy->compressor);
@@ -61,7 +61,7 @@ static uint64_t decode_pages(struct skv_session *s, const struct policy_batch *p
 	return (uint64_t)skv_pages_of(x->decompress_tokens) * x->decompress_seqs;
 }
 
-/* And those whose prompts read what is packed, of which one is rebuilt at a time. */
+/* And those whose prompts read what is compressed, of which one is decompressed at a time. */
 static uint64_t prompt_pages(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
 	bool any = false;
@@ -97,9 +97,9 @@ int compress_prepare(struct skv_session *s)
 	int e;
 
 	for (uint32_t i = 0; i < s->step.n_batches; i++) {
-		uint64_t of_group = pages_needed(s, &s->step.batch[i]);
+		uint64_t of_batch = pages_needed(s, &s->step.batch[i]);
 
-		pages = of_group > pages ? of_group : pages;
+		pages = of_batch > pages ? of_batch : pages;
 	}
 	if (pages == 0)
 		return 0;

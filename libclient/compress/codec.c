@@ -9,7 +9,7 @@
  *
  * or without gate and up, then down is [width][d]; and without open, then out is [d][width]. A layer may have besides
  *
- *   layers.l.k_norm [head_dim]        what the model's norm of K multiplies with: rebuilt K are normed again
+ *   layers.l.k_norm [head_dim]        what the model's norm of K multiplies with: decompressed K are normed again
  */
 #include "libclient/compress/codec.h"
 

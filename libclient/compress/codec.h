@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/codec.h - compressors: files of a policy that packs tokens (struct skv_pack), as the kernels take them.
+ * libclient/compress/codec.h - codecs: files of a policy that compresses tokens (struct skv_pack), as the kernels take them.
  *
- * A file comes from anywhere: it is read whole, and nothing of it is believed before it was looked at, every number of it
+ * A file comes from anywhere: it is read whole, and nothing of it is believed before it was checked, every number of it
  * too. What was read does not change any more, whatever becomes of the file.
  */
 #ifndef SKV_LIBCLIENT_CODEC_H
@@ -34,11 +34,11 @@ struct codec {
 };
 
 /*
- * Read the file for a model of n_layers layers whose x has d elements, head_dim in each head; `packs` are the layers that
+ * Read the file for a model of n_layers layers whose x has d elements, head_dim in each head; `compress` are the layers that
  * it must have. 0 and *ret, to be freed, or a negative errno with a text that names file and tensor: -EBADMSG for what is
  * malformed or does not fit, -EFBIG, -ENOMEM, what opening it said.
  */
-int codec_read(const char *path, uint32_t d, uint32_t head_dim, uint32_t n_layers, const struct skv_layer_set *packs,
+int codec_read(const char *path, uint32_t d, uint32_t head_dim, uint32_t n_layers, const struct skv_layer_set *compress,
                struct codec **ret, char *err, size_t err_len);
 void codec_free(struct codec *c);
 void codec_forget(struct codec *c); /* its weights; NULL is fine */

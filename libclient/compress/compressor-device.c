@@ -36,11 +36,11 @@ static uint16_t to_bf16(float x)
 {
 	uint32_t bits;
 
-	memcpy(&bits, &x, sizeof(bits)); /* finite: the file was looked at */
+	memcpy(&bits, &x, sizeof(bits)); /* finite: the file was checked */
 	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* A matrix of n numbers, if there is one, in place of the host's. */
+/* A matrix of n numbers, if there is one, instead of the host's. */
 static int matrix_to_device(struct compressor *k, const void **matrix, size_t n)
 {
 	const float *from = *matrix;

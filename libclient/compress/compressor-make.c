@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/compress/compressor-make.c - how layers pack, as the kernels are told: by a policy's plans or by what a sequence says of
- * itself, by a compressor, and by how the model turns keys.
+ * libclient/compress/compressor-make.c - how layers compress, as the kernels are told: by a policy's plans or by what a
+ * sequence says of itself, by a codec, and by the model's rotary positions.
  *
- * On a device the compressor's numbers are there, once for each policy, or sequence that is unpacked; the host's are gone.
+ * On a device the codec's numbers are in its memory (compressor-device.c), once for each policy, or for a sequence that is
+ * decompressed; the host's are freed.
  */
 #include "libclient/compress/compressor.h"
 

@@ -30,7 +30,7 @@ void compress_evict_rows(struct skv_seq *q)
 	}
 }
 
-/* Does a sequence of the group pack in this layer? */
+/* Does a sequence of the policy batch compress in this layer? */
 static bool compresses_now(const struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
 	for (uint32_t i = 0; batch_compresses(pb, layer) && i < pb->n; i++)

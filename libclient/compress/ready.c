@@ -26,7 +26,7 @@ static void begin_slots(struct skv_seq *q)
 	q->about |= SKV_ABOUT_SLOTS;
 }
 
-/* How it has packed is known now, and so is what a torn step has left of that. */
+/* How it was compressed is known now, and so is what a torn step has left of that. */
 static int trim(struct skv_seq *q)
 {
 	bool any = pages_trim(q);
@@ -56,7 +56,7 @@ int decompress_foreign(struct skv_session *s, struct skv_seq *q)
 	return decompress(s, q);
 }
 
-/* Does the sequence pack? What it has packed already is as its policy packs. */
+/* Does the sequence compress? What it has compressed already is as its policy compresses. */
 static int find_out(struct skv_seq *q)
 {
 	q->compresses = compress_possible(q);

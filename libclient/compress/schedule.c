@@ -61,7 +61,7 @@ bool compress_as_planned(const struct skv_seq *q)
 	return true;
 }
 
-/* Has the layer all of its tokens, in order, as rows or packed? What was let go cannot be referred to. */
+/* Has the layer all of its tokens, in order, as rows or compressed? What was evicted cannot be referred to. */
 static bool whole(const struct skv_seq *q, uint32_t layer)
 {
 	const struct skv_layer_slots *x = &q->slots[layer];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/evict/schedule.c - which units of a layer live after a step, how many of them: from lengths alone.
+ * libclient/evict/schedule.c - how many tokens or pages a layer retains after a step: from lengths alone.
  *
- * All kv heads of a layer have as many units, so nothing is read back to know how many there are: the kernels choose
- * which, the host says how many. What it says follows from the commit's lengths and the plan, so a step that is
- * repeated after its engine's death says the same.
+ * A unit is a token, or a page of one kv head. All kv heads of a layer have as many units, so the count is never read
+ * back: the kernels choose which units stay, the host says how many. What it says follows from the commit's lengths
+ * and the plan, so a step that is repeated after its engine's death says the same.
  */
 #include "libclient/evict/schedule.h"
 
@@ -60,7 +60,7 @@ static uint32_t retained_of(const struct skv_keep *k, uint32_t stay, uint32_t un
 	return most < units ? (uint32_t)most : units;
 }
 
-void evict_schedule(const struct skv_keep *k, uint32_t about, bool decodes, uint32_t awake, struct skv_kseq *ks,
+void evict_schedule(const struct skv_keep *k, uint32_t about, bool decodes, uint32_t active, struct skv_kseq *ks,
                    struct skv_layer_slots *ret)
 {
 	bool prompted = about & SKV_ABOUT_PROMPTED, chooses;
@@ -74,10 +74,10 @@ void evict_schedule(const struct skv_keep *k, uint32_t about, bool decodes, uint
 	ks->pinned = pinned;
 	ks->keep = u;
 	if (!decodes)
-		return; /* who sleeps wakes */
+		return; /* inactive tokens become active */
 	if (k->spread > 0)
-		ret->awake = awake;
-	counted = k->spread > 0 ? awake : u;
+		ret->awake = active;
+	counted = k->spread > 0 ? active : u;
 	ks->tally = votes_of(k, ks->all, counted, prompted, pinned);
 	if (ks->len % k->unit != 0) /* a page that is being filled */
 		return;

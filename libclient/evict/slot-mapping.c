@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/evict/slot-mapping.c - layers that keep units: tokens, or pages of single kv heads, in slots (kernels/kernels.h).
+ * libclient/evict/slot-mapping.c - the slot mapping of layers that evict tokens, or pages of single kv heads.
  *
- * A step has few kernels more, before a layer's attention: slots_place(). Everything else is in steps without tokens
- * ("quiet"), each with a commit of its own, which change how a sequence lies and not what it says. They are rare,
- * for another policy or a prompt after evictions, and so they wait for the device, and need not be fast.
+ * A step has few kernels more, before a layer's attention: slots_append(). All else is done by maintenance
+ * transactions, which slots_ready() runs before the step.
  *
- * What a policy that keeps units finds is one of three:
- *   - notes of the same units, whoever made them: it goes on with them
- *   - notes of other units, or notes that it does not want: what is out of order or has gaps is settled first
- *   - no notes: a slot's place is taken for its token's position, which it is unless units have gone before
+ * What a policy that evicts single tokens or pages finds is one of three:
+ *   - slot metadata of the same unit, made by any policy: it goes on with them
+ *   - metadata of another unit, or that it does not want: slots out of order or with gaps are compacted first
+ *   - no metadata: a slot's number is taken for its token's position, which it is unless tokens below were evicted
  */
 #include "libclient/evict/slot-mapping.h"
 

@@ -4,13 +4,13 @@
  *
  * A pool's addresses are reserved once, without access; announced segments are mapped in place, so a
  * page id times the page size is an address for the life of the connection. A withdrawn segment goes
- * back to no access. The daemon withdraws only segments of which nobody holds a page; the counts here
+ * back to no access. The daemon withdraws only segments of which no client holds a page; the counts here
  * make sure of it, because a kernel must never meet an unmapped page.
  *
  * On a device every segment is mapped twice, writable and, behind all of those, read-only. Shared pages are
- * found in the second place: who writes to a shared prefix by mistake gets a fault, and nobody's tokens are
- * lost. Where handles are CUDA's older kind, the driver chooses the addresses, and there is one place; page
- * numbers for kernels are then counted from an address far below, which needs pages of 2^n bytes. pool_place()
+ * found in the second mapping: a kernel that writes to a shared prefix by mistake gets a fault, and no tokens are
+ * lost. Where handles are CUDA's older kind, the driver chooses the addresses, and there is one mapping; page
+ * numbers for kernels are then counted from an address far below, which needs pages of 2^n bytes. pool_kernel_page()
  * knows all of this.
  *
  * Everything here runs with client->lock held. What breaks the connection, and what is to be told to the daemon, is

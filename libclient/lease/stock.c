@@ -126,7 +126,7 @@ static int collect(struct skv_session *s, uint64_t *ret_n)
 
 	*ret_n = 0;
 	s->stock.get = NULL;
-	/* out of pages, whoever's ceiling it was, is one thing to the engine; the text tells which */
+	/* out of pages, whichever quota it was, is one error to the engine; the text tells which */
 	if (r->error)
 		e = error_set(r->error == -EDQUOT ? -ENOSPC : r->error, "%s", r->text);
 	else

@@ -45,8 +45,8 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 }
 
 /*
- * The lists that a layer makes for a group's prompts. Those of Kascade's stay for the layers after it, and each group
- * has room of its own for them; all others are of use in one layer of a group at a time, and share it.
+ * The lists that a layer makes for a policy batch's prompts. Those of Kascade's stay for the layers after it, and each batch
+ * has room of its own for them; all others are of use in one layer of a batch at a time, and share it.
  */
 static struct lists lists_of(const struct skv_shape *shape, const struct skv_plan *plan, const struct skv_batch *b,
                              const struct policy_batch *pb, uint8_t *base)
@@ -70,7 +70,7 @@ static struct lists lists_of(const struct skv_shape *shape, const struct skv_pla
 	return x;
 }
 
-/* Bytes of all lists; where each group's own begin. */
+/* Bytes of all lists; where each policy batch's own begin. */
 static size_t lay_out(struct skv_session *s)
 {
 	struct step *st = &s->step;
@@ -95,7 +95,7 @@ static size_t lay_out(struct skv_session *s)
 	return at;
 }
 
-/* Scratch of the kernels for a group's prompts, at most. */
+/* Scratch of the kernels for a policy batch's prompts, at most. */
 static size_t work_bytes(struct skv_session *s, const struct policy_batch *pb)
 {
 	size_t most = 0;
@@ -135,7 +135,7 @@ int prefill_prepare(struct skv_session *s)
 
 /* ---- a layer ---------------------------------------------------------------------------------------- */
 
-/* From sequence `first` of the group's prompts on, as the layer's heads go by them. NULL: there are none. */
+/* From sequence `first` of the batch's prompts on, as the layer's heads go by them. NULL: there are none. */
 static struct skv_tiles *from(struct skv_tiles *x, uint32_t first, const struct skv_prefill *p)
 {
 	const size_t lists = (size_t)first * x->tiles * x->rows;

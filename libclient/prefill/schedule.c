@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/prefill/schedule.c - rows of prompts that do not see all (struct skv_prefill): what is kept of them from step to step, their
- * lists of tokens, and which layers of which sequences attend so.
+ * libclient/prefill/schedule.c - sparse prefill (struct skv_prefill): which layers of which prompts attend sparsely, and
+ * what is saved of a prompt from step to step.
  *
- * A prompt that such rows are of is being read from its first step on until one says that nothing of it is still to come, or
- * until the sequence decodes. For as long each layer has pages for what later rows need of earlier ones, and each commit
- * says where the prompt began, and by a fingerprint how it attends: so another engine goes on as this one would have. Whoever
- * finds another fingerprint than his policy's, or a page missing, begins anew, and what was kept is given back.
+ * Such a prompt is being read from its first step on until one says that nothing of it remains, or until the sequence
+ * decodes. While it is read, each layer has pages for what later rows need of earlier ones, and each commit says where
+ * the prompt began, and by a fingerprint how it attends: so another engine goes on as this one would have. A policy with
+ * another fingerprint, or with a page missing, begins anew, and what was saved is given back.
  *
- * Positions are what rows are told apart by. So a layer that has let tokens go, where slots are no positions, attends
- * densely, and so do one that packs and one whose chosen tokens come from such a layer.
+ * Rows are told apart by their positions. So a layer that has evicted tokens, where slots are no positions, attends
+ * densely; so do one that compresses, and one whose tokens are chosen by such a layer.
  */
 #include "libclient/prefill/schedule.h"
 
@@ -68,7 +68,7 @@ static uint64_t mix(uint64_t sum, const void *what, size_t bytes)
 	return sum;
 }
 
-/* All that says what is in the pages that are kept, and how it goes on. */
+/* All that says what is in the pages that are saved, and how it goes on. */
 static uint64_t fingerprint(const struct skv_session *s, const struct policy *p)
 {
 	uint64_t sum = mix(0xcbf29ce484222325u, &s->model.io_dtype, sizeof(s->model.io_dtype));
