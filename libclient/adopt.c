@@ -17,7 +17,7 @@
 #include <sys/mman.h>
 
 #include "libclient/compress/schedule.h"
-#include "libclient/device.h"
+#include "libclient/device-step.h"
 #include "libclient/error.h"
 #include "libclient/pages.h"
 #include "libclient/prefill/schedule.h"

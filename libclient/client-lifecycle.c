@@ -10,7 +10,7 @@
 
 #include "common/fd.h"
 #include "libclient/conn.h"
-#include "libclient/device.h"
+#include "libclient/device-step.h"
 #include "libclient/error.h"
 #include "libclient/plugin.h"
 #include "libclient/session.h"

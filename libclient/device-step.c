@@ -2,12 +2,13 @@
 /*
  * libclient/device-step.c - steps that a device has not run yet: staged, published, and reported when they have run.
  */
-#include "libclient/device.h"
+#include "libclient/device-step.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "libclient/device.h"
 #include "libclient/error.h"
 #include "libclient/seq.h"
 

@@ -5,11 +5,13 @@
  * Kernels read a copy of a sequence's tables in the device's memory, with page numbers that pool_kernel_page() made. A
  * step's changes to it come with the step (device-step.c); here they are copied as a whole.
  */
-#include "libclient/device.h"
+#include "libclient/device-tables.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
+#include "libclient/device.h"
+#include "libclient/device-step.h"
 #include "libclient/error.h"
 #include "libclient/seq.h"
 

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * libclient/device.h - what a session on a device has besides: the device (device.c), its copies of page tables
- * (device-tables.c), and the steps that it has not run yet (device-step.c).
- */
+/* libclient/device.h - the device of a session, and its memory. */
 #ifndef SKV_CLIENT_DEVICE_H
 #define SKV_CLIENT_DEVICE_H
 
@@ -59,8 +56,6 @@ struct device {
 	uint64_t cap_stale;
 };
 
-/* ---- device.c ---------------------------------------------------------------------------------- */
-
 /* Set the last error from the backend's, and return `error`. */
 int device_failed(const struct device *d, int error, const char *what);
 /* The kernels and the device of the session's model. */
@@ -80,29 +75,5 @@ int device_not_recording(struct skv_session *s); /* -EBUSY: the step's stream is
 skv_pte device_pte(const struct skv_seq *q, skv_pte e);
 /* Copy memory of the session to the host, and wait for it. */
 int device_fetch(struct skv_session *s, void *to, const void *from, size_t bytes);
-
-/* ---- device-tables.c --------------------------------------------------------------------------- */
-
-int device_seq_open(struct skv_seq *q);
-int device_seq_refresh(struct skv_seq *q); /* its tables were changed outside of a step */
-void device_seq_close(struct skv_seq *q);
-
-/* ---- device-step.c ----------------------------------------------------------------------------- */
-
-/* Report the steps that have run; waits for one if the host is too far ahead. The device is entered. */
-int device_turn(struct skv_session *s);
-/* Wait for all steps, and report them; the device need not be entered. */
-int device_settle(struct skv_session *s);
-bool device_evicts(const struct skv_session *s); /* are there evictions whose commits were not seen? */
-/*
- * A step, from its beginning to its end. prepare() makes room for so many entries: entry() notes one of this step down,
- * stale() one that is true whatever becomes of the step. Both do nothing on host memory.
- */
-int device_prepare(struct skv_session *s, uint32_t entries);
-void device_entry(struct skv_seq *q, uint32_t table, uint32_t page);
-void device_stale(struct skv_seq *q, uint32_t table, uint32_t page);
-int device_room_stale(struct skv_session *s, uint64_t n); /* for so many more of these */
-int device_stage(struct skv_session *s);
-int device_publish(struct skv_session *s, const int32_t *next); /* on failure nothing has changed */
 
 #endif

@@ -13,6 +13,7 @@
 #include "libclient/compress/encode.h"
 #include "libclient/compress/schedule.h"
 #include "libclient/device.h"
+#include "libclient/device-step.h"
 #include "libclient/layer.h"
 #include "libclient/pages.h"
 #include "libclient/scratch.h"
@@ -63,7 +64,8 @@ static struct skv_layer_slots after(const struct skv_seq *q, uint32_t layer, enu
 /* What is known of the sequence after it. */
 static uint32_t about_after(const struct skv_seq *q)
 {
-	uint32_t about = (q->about & ~(SKV_ABOUT_SLOTS | SKV_ABOUT_READING)) | (q->maintenance == MAINTENANCE_SLOT_METADATA ? SKV_ABOUT_PROMPTED : 0);
+	uint32_t prompted = q->maintenance == MAINTENANCE_SLOT_METADATA ? SKV_ABOUT_PROMPTED : 0;
+	uint32_t about = (q->about & ~(SKV_ABOUT_SLOTS | SKV_ABOUT_READING)) | prompted;
 
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
 		const struct skv_layer_slots *next = &q->next_slots[layer];

@@ -13,11 +13,11 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "libclient/compress/lengths.h"
 #include "libclient/compress/schedule.h"
 #include "libclient/device.h"
+#include "libclient/device-step.h"
 #include "libclient/error.h"
 #include "libclient/lease/pool.h"
 #include "libclient/lease/stock.h"

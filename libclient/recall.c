@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "libclient/conn.h"
-#include "libclient/device.h"
+#include "libclient/device-step.h"
 #include "libclient/layer.h"
 #include "libclient/scratch.h"
 #include "libclient/seq.h"

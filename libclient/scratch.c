@@ -9,7 +9,7 @@
 #include "libclient/compress/schedule.h"
 #include "libclient/device.h"
 #include "libclient/error.h"
-#include "libclient/seq.h"
+#include "libclient/session.h"
 
 int scratch_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need)
 {

@@ -13,6 +13,7 @@
 
 #include "libclient/compress/schedule.h"
 #include "libclient/device.h"
+#include "libclient/device-step.h"
 #include "libclient/error.h"
 #include "libclient/layer.h"
 #include "libclient/lease/pool.h"
@@ -116,7 +117,7 @@ static int fetch_positions(struct skv_session *s, uint32_t layer, const struct s
 }
 
 /* The units of a kv head of a layer that evicts: all that it has, or those on its list, by their positions. */
-static int put_kept(struct skv_session *s, const struct policy_batch *pb, struct sink *to, uint32_t layer, uint32_t at,
+static int put_retained(struct skv_session *s, const struct policy_batch *pb, struct sink *to, uint32_t layer, uint32_t at,
                     uint32_t head)
 {
 	const struct skv_kseq *ks = layer_kseq(s, layer, at);
@@ -179,7 +180,7 @@ static int put_planned(struct skv_session *s, const struct policy_batch *pb, str
 	}
 }
 
-static int check_entries(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t row, struct skv_looked *ret,
+static int describe(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t row, struct skv_looked *ret,
                 uint32_t *ids, uint32_t room)
 {
 	const struct step *st = &s->step;
@@ -187,27 +188,27 @@ static int check_entries(struct skv_session *s, uint32_t layer, uint32_t item, u
 	const struct policy_batch *pb = at < 0 ? NULL : batch_at(st, (uint32_t)at);
 	const struct skv_plan *plan = pb ? &pb->policy->plan[layer] : NULL;
 	struct sink to = {.ids = ids, .room = room};
-	struct skv_looked looked = {.size = ret->size, .rows = 1, .how = pb ? plan->attend : SKV_LOOKED_DENSE};
-	bool keeps = pb && plan->keep.unit;
+	struct skv_looked info = {.size = ret->size, .rows = 1, .how = pb ? plan->attend : SKV_LOOKED_DENSE};
+	bool evicts = pb && plan->keep.unit;
 	int e;
 
 	if (at < 0)
 		return error_set(-EINVAL, "item %u of %u", item, st->n);
-	if (keeps && plan->keep.unit == 1)
-		looked.how = SKV_LOOKED_TOKENS;
-	looked.len = st->seqs[at]->len + st->seqs[at]->n_new;
-	if (keeps)
-		looked.rows = s->model.n_kv_heads;
-	else if (looked.how == SKV_LOOKED_PAGES || looked.how == SKV_LOOKED_TOKENS)
-		looked.rows = list_rows(pb, plan);
-	if (row >= looked.rows)
-		return error_set(-EINVAL, "row %u of %u", row, looked.rows);
-	e = keeps ? put_kept(s, pb, &to, layer, (uint32_t)at, row)
-	          : put_planned(s, pb, &to, layer, (uint32_t)at, row, looked.how);
+	if (evicts && plan->keep.unit == 1)
+		info.how = SKV_LOOKED_TOKENS;
+	info.len = st->seqs[at]->len + st->seqs[at]->n_new;
+	if (evicts)
+		info.rows = s->model.n_kv_heads;
+	else if (info.how == SKV_LOOKED_PAGES || info.how == SKV_LOOKED_TOKENS)
+		info.rows = list_rows(pb, plan);
+	if (row >= info.rows)
+		return error_set(-EINVAL, "row %u of %u", row, info.rows);
+	e = evicts ? put_retained(s, pb, &to, layer, (uint32_t)at, row)
+	          : put_planned(s, pb, &to, layer, (uint32_t)at, row, info.how);
 	if (e < 0)
 		return e;
-	looked.n = to.n;
-	memcpy(ret, &looked, ret->size);
+	info.n = to.n;
+	memcpy(ret, &info, ret->size);
 	return 0;
 }
 
@@ -239,7 +240,7 @@ int skv_selection(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t
 	if (e == 0) {
 		e = ready(s, layer, ret);
 		if (e == 0)
-			e = check_entries(s, layer, item, row, ret, ids, room);
+			e = describe(s, layer, item, row, ret, ids, room);
 		device_leave(s, was);
 	}
 	pthread_mutex_unlock(&s->lock);

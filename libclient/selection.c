@@ -26,7 +26,7 @@ static uint32_t rows_of(const struct skv_model *m, uint32_t sharing)
 	return sharing == SKV_SHARE_Q_HEAD ? m->n_heads : sharing == SKV_SHARE_KV_HEAD ? m->n_kv_heads : 1;
 }
 
-/* Of scores, a row. */
+/* Elements of a row of scores. */
 static uint32_t layer_tokens(struct skv_session *s, uint32_t layer)
 {
 	const struct skv_batch decoding = layer_decoding(s, layer);
@@ -45,17 +45,17 @@ static struct shared carve_shared(struct skv_session *s, struct carver *c)
 	struct step *st = &s->step;
 	size_t tokens = 0, n = st->n_decode;
 	struct shared x = {0};
-	bool keeps = false;
+	bool evicts = false;
 
 	for (uint32_t i = 0; i < st->n_batches; i++) {
 		const struct policy *p = st->batch[i].policy;
 
-		keeps |= p->n_evicting > 0;
+		evicts |= p->n_evicting > 0;
 		for (uint32_t layer = 0; layer < m->n_layers; layer++)
 			if (p->plan[layer].keep.unit && layer_tokens(s, layer) > tokens)
 				tokens = layer_tokens(s, layer);
 	}
-	if (!keeps)
+	if (!evicts)
 		return x;
 	st->slot = carve(c, (size_t)st->n * m->n_kv_heads * sizeof(*st->slot));
 	st->rank = carve(c, n * m->n_kv_heads * tokens * sizeof(float));

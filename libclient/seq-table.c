@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "libclient/conn.h"
-#include "libclient/device.h"
+#include "libclient/device-tables.h"
 #include "libclient/error.h"
 #include "libclient/lease/pool.h"
 #include "libclient/lease/stock.h"

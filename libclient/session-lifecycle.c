@@ -14,6 +14,7 @@
 #include "common/spec.h"
 #include "libclient/conn.h"
 #include "libclient/device.h"
+#include "libclient/device-step.h"
 #include "libclient/error.h"
 #include "libclient/lease/stock.h"
 #include "libclient/policy-config.h"

@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "libclient/adopt.h"
 #include "libclient/attend.h"
@@ -18,6 +17,8 @@
 #include "libclient/compress/ready.h"
 #include "libclient/conn.h"
 #include "libclient/device.h"
+#include "libclient/device-step.h"
+#include "libclient/device-tables.h"
 #include "libclient/error.h"
 #include "libclient/evict/slot-mapping.h"
 #include "libclient/hooks.h"

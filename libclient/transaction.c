@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "libclient/device.h"
+#include "libclient/device-step.h"
 #include "libclient/error.h"
 #include "libclient/layout.h"
 #include "libclient/lease/pool.h"

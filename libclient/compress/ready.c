@@ -10,7 +10,7 @@
 #include "libclient/compress/compressor.h"
 #include "libclient/compress/lengths.h"
 #include "libclient/compress/schedule.h"
-#include "libclient/device.h"
+#include "libclient/device-tables.h"
 #include "libclient/maintenance.h"
 #include "libclient/pages.h"
 #include "libclient/seq.h"
