@@ -217,7 +217,7 @@ int device_stage(struct skv_session *s)
 	return 0;
 }
 
-/* ---- the end of a step ------------------------------------------------------------------------------ */
+/* ---- the end of a step ----------------------------------------------------------------------- */
 
 /* What of it counts, from the first byte on that does: pinned memory, and as many words. */
 static const uint32_t *lay_of(const struct skv_seq *q, struct skv_lay *lay, uint32_t *ret_n)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/pages.c - which pages a step takes, writes to and lets go.
+ * libclient/pages.c - which pages a step takes, writes to and evicts.
  *
- * A sequence has a table a layer for all that pages are for (common/seqmem.h). What a step needs
- * of each follows from the slots that the layer has as of the last commit and from those that it has in the step.
- * For a sequence that never evicted single tokens these are its length, before and after.
+ * A sequence has page tables (block tables), one a layer for each kind of page (common/seqmem.h): rows of K and V, bounds,
+ * slot metadata, codes, references, saved queries. What a step needs of each follows from the slots that the layer has as
+ * of the last commit and from those that it has in the step. For a sequence that never evicted single tokens these are its
+ * length, before and after.
  *
- * What the kernels of a step write lies in pages that the sequence has alone: in new ones, or in copies of those
- * that it shares with a fork. A copy takes the place of the original in one store, with the same contents.
+ * Copy on write: what the kernels of a step write lies in pages that the sequence has alone, in new ones or in copies of
+ * those that it shares with a fork. A copy replaces the original in one store, with the same contents.
  */
 #include "libclient/pages.h"
 
@@ -74,7 +75,7 @@ static uint32_t record_pages(const struct skv_seq *q, enum skv_group group, uint
 	return records_pages(records_of(q, group, layer, coded));
 }
 
-/* Entries of the table with pages as of the last commit: none is beyond, and none between is missing but for gaps. */
+/* Entries of the table with pages as of the last commit: none is beyond, and none below is missing but for gaps. */
 static uint32_t had(const struct skv_seq *q, uint32_t table)
 {
 	uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer);
@@ -108,7 +109,7 @@ static uint32_t wants(const struct skv_seq *q, uint32_t table)
 	return wants_with(q, table, 0);
 }
 
-/* Pages that what is still to come of its prompt will take: set aside now, or the prompt would stop half read. */
+/* Pages for the rest of its prompt: set aside now, or the prompt could stop half read. */
 static uint64_t ahead(const struct skv_seq *q)
 {
 	uint64_t n = 0;
@@ -119,8 +120,8 @@ static uint64_t ahead(const struct skv_seq *q)
 }
 
 /*
- * Where to look for entries that want a page: what was evicted before there was slot metadata is filled to compact, and what was
- * compressed to become rows again.
+ * Entries among which some lack a page. Beyond the last one as a rule; a compaction fills what was evicted before there was
+ * slot metadata, and decompression what was compressed.
  */
 static struct span missing(const struct skv_seq *q, uint32_t table)
 {
@@ -132,9 +133,9 @@ static struct span missing(const struct skv_seq *q, uint32_t table)
 }
 
 /*
- * MAINTENANCE_MOVE_PARTIAL may take one entry more than the committed length has, which is not counted. So that its page is the
- * sequence's all the same, the table of slot metadata names it, too: in the last entry that counts, which metadata never need. This
- * is where, or NULL.
+ * MAINTENANCE_MOVE_PARTIAL may take one entry beyond those that the committed length counts. So that its page is the
+ * sequence's all the same, the table of slot metadata names it, too: in the last entry that counts, which metadata never
+ * need. This is that entry, or NULL.
  */
 static skv_pte *parked(const struct skv_seq *q, uint32_t table, uint32_t page)
 {
@@ -145,7 +146,7 @@ static skv_pte *parked(const struct skv_seq *q, uint32_t table, uint32_t page)
 	return &seq_table(q, notes_table(q, layer_of(q, table)))[pages - 1];
 }
 
-/* ---- taken ----------------------------------------------------------------------------------- */
+/* ---- supply ---------------------------------------------------------------------------------- */
 
 /* Does the step need pages, or holes for tokens that will have none? */
 static bool takes(const struct skv_seq *q)
@@ -211,7 +212,7 @@ static bool shares(const struct skv_seq *q, uint32_t table, uint32_t page)
 	return skv_pte_kind(seq_table(q, table)[page]) == SKV_PTE_SHARED;
 }
 
-/* May the step want an entry that is not behind all others? Slots may grow into what was evicted, tokens do not. */
+/* May the step need an entry below the last one? Slots may grow into what was evicted, tokens do not. */
 static bool refills(const struct skv_seq *q)
 {
 	for (uint32_t layer = 0; seq_by_layer(q) && layer < q->layout.n_layers; layer++) {
@@ -331,7 +332,7 @@ void pages_undo(struct skv_session *s)
 	}
 }
 
-/* ---- copied ---------------------------------------------------------------------------------- */
+/* ---- copy on write --------------------------------------------------------------------------- */
 
 struct copies {
 	uint32_t n, table[COPIES_AT_ONCE], page[COPIES_AT_ONCE];
@@ -404,7 +405,7 @@ int pages_unshare(struct skv_session *s)
 	return e;
 }
 
-/* ---- let go ---------------------------------------------------------------------------------- */
+/* ---- evict ----------------------------------------------------------------------------------- */
 
 bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page)
 {
@@ -446,7 +447,7 @@ void pages_evict_surplus(struct skv_seq *q)
 				pages_evict(q, table, page);
 }
 
-/* The one entry beyond the committed length: it shows what is parked, or nothing. */
+/* The one entry beyond the committed length: it names the parked page, or none. */
 void pages_unpark(struct skv_seq *q)
 {
 	uint32_t pages = skv_pages_of(q->len);
@@ -484,9 +485,9 @@ void pages_forget_state(struct skv_seq *q)
 	pages_forget_prompt(q);
 }
 
-/* ---- taken over ------------------------------------------------------------------------------ */
+/* ---- check and trim -------------------------------------------------------------------------- */
 
-/* Codes and references whose form is not known so far are left alone; those of a sequence that has none are not. */
+/* Codes and references whose form is not known so far: they are left alone. */
 static bool unknown(const struct skv_seq *q, uint32_t table)
 {
 	enum skv_group group = kind_of(q, table);

@@ -117,7 +117,7 @@ void policy_update(struct skv_session *s)
 	request_free(r);
 }
 
-/* ---- policies of sequences -------------------------------------------------------------------------- */
+/* ---- policies of sequences ------------------------------------------------------------------- */
 
 static int ask_for(struct skv_session *s, const char *spec, struct policy **ret)
 {
@@ -183,7 +183,7 @@ const char *skv_seq_policy_spec(const struct skv_seq *q)
 	return seq_policy(q)->spec;
 }
 
-/* ---- getters ---------------------------------------------------------------------------------------- */
+/* ---- getters --------------------------------------------------------------------------------- */
 
 const char *skv_policy_spec(struct skv_session *s)
 {

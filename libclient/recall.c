@@ -27,7 +27,7 @@ static uint32_t rows_of(const struct skv_plan *plan, const struct skv_list *list
 	return plan->attend == SKV_ATTEND_WINDOW ? 1 : list->rows;
 }
 
-/* ---- a step ----------------------------------------------------------------------------------------- */
+/* ---- a step ---------------------------------------------------------------------------------- */
 
 static uint32_t interval(const struct skv_session *s)
 {
@@ -93,7 +93,7 @@ int recall_begin(struct skv_session *s)
 	return lay_out(s, rows);
 }
 
-/* ---- a layer ---------------------------------------------------------------------------------------- */
+/* ---- a layer --------------------------------------------------------------------------------- */
 
 /* Of the policy batch's sequences those that are measured. */
 static struct skv_batch measured(const struct layer *l)
@@ -136,7 +136,7 @@ void recall_measure(const struct layer *l, const struct skv_list *list)
 		r->layers[first + i].bits[layer / 64] |= (uint64_t)1 << (layer % 64);
 }
 
-/* ---- public ----------------------------------------------------------------------------------------- */
+/* ---- public ---------------------------------------------------------------------------------- */
 
 void skv_seq_recall(const struct skv_seq *q, uint64_t *ret_layers, double *ret_sum)
 {

@@ -8,7 +8,7 @@
 #include "libclient/session.h"
 
 struct carver {
-	uint8_t *base; /* NULL: only measuring */
+	uint8_t *base; /* NULL: only measure */
 	size_t at;
 };
 

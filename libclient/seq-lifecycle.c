@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/seq-lifecycle.c - sequences: made, taken over, forked, let go.
+ * libclient/seq-lifecycle.c - sequences: made, attached, forked, dropped.
  *
  * A sequence's memory was written by its holder before: everything in it is checked once, when it
  * is mapped, against the pool as it is mapped here. From then on only the daemon
@@ -28,7 +28,7 @@
 #include "libclient/seq.h"
 #include "libclient/seq-table.h"
 
-/* ---- memory ----------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 void seq_free(struct skv_seq *q)
 {
@@ -147,7 +147,7 @@ static int seq_make(struct skv_session *s, struct request *r, bool named, struct
 	return 0;
 }
 
-/* ---- made, attached --------------------------------------------------------------------------------- */
+/* ---- made, attached -------------------------------------------------------------------------- */
 
 static int fill_name(struct skv_msg_seq_name *m, const char *name)
 {
@@ -197,7 +197,7 @@ int skv_seq_attach(struct skv_session *s, const char *name, struct skv_seq **ret
 	return e;
 }
 
-/* ---- forked ----------------------------------------------------------------------------------------- */
+/* ---- forked ---------------------------------------------------------------------------------- */
 
 static int fork_locked(struct skv_seq *q, const struct skv_msg_seq_name *m, struct skv_seq **ret)
 {
@@ -246,7 +246,7 @@ int skv_seq_fork(struct skv_seq *q, const char *name, struct skv_seq **ret_seq)
 	return e;
 }
 
-/* ---- detached, dropped ------------------------------------------------------------------------------ */
+/* ---- detached, dropped ----------------------------------------------------------------------- */
 
 /* The own pages of a sequence that was dropped: the stock's, or the daemon's if it did not answer. */
 static void keep_own(struct skv_seq *q, int error)
@@ -298,7 +298,7 @@ int skv_seq_drop(struct skv_seq *q)
 	return q ? seq_end(q, SKV_MSG_SEQ_DROP) : 0;
 }
 
-/* ---- getters ---------------------------------------------------------------------------------------- */
+/* ---- getters --------------------------------------------------------------------------------- */
 
 uint32_t skv_seq_len(const struct skv_seq *q)
 {

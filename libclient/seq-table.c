@@ -29,7 +29,7 @@ static bool may_be_hole(const struct skv_seq *q, uint32_t layer, uint32_t i)
 	return i != extent / SKV_PAGE_TOKENS || extent % SKV_PAGE_TOKENS == 0;
 }
 
-/* May kernels follow entry i of the table? A page counts into *n. Needs client->lock. */
+/* May kernels follow entry i of the table? Counts its page into *n. Needs client->lock. */
 static int check_entry(struct skv_seq *q, uint32_t table, uint32_t i, struct census *n)
 {
 	static const char *const of[SKV_GROUPS] = {"", "bounds ", "notes ", "codes ", "references ", "kept "};
@@ -67,7 +67,7 @@ static int check_entries(struct skv_seq *q, struct census *ret)
 	return e;
 }
 
-/* Hold every page of the table, which look() passed. Needs client->lock. */
+/* Hold every page of the table, which check_entries() passed. Needs client->lock. */
 static void hold_all(struct skv_seq *q)
 {
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/seq-table.h - the page tables of a sequence as a whole: checked, counted, let go. */
+/* libclient/seq-table.h - the page tables of a sequence as a whole: checked, counted, given back. */
 #ifndef SKV_CLIENT_SEQ_TABLE_H
 #define SKV_CLIENT_SEQ_TABLE_H
 

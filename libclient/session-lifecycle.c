@@ -26,7 +26,7 @@
 #include "libclient/step-lifecycle.h"
 #include "libclient/transaction.h"
 
-/* ---- opened ----------------------------------------------------------------------------------------- */
+/* ---- opened ---------------------------------------------------------------------------------- */
 
 static int copy_model(struct skv_model *to, const struct skv_model *from)
 {
@@ -175,7 +175,7 @@ int skv_open(struct skv_client *c, const struct skv_model *model, const char *po
 	return 0;
 }
 
-/* ---- closed ----------------------------------------------------------------------------------------- */
+/* ---- closed ---------------------------------------------------------------------------------- */
 
 void session_free(struct skv_session *s)
 {
@@ -263,7 +263,7 @@ void skv_close(struct skv_session *s)
 	session_free(s);
 }
 
-/* ---- getters ---------------------------------------------------------------------------------------- */
+/* ---- getters --------------------------------------------------------------------------------- */
 
 int skv_session_stats(struct skv_session *s, struct skv_stats *ret)
 {

@@ -15,7 +15,7 @@ void stats_attended(struct skv_seq *q, uint32_t len, uint64_t tokens)
 	s->stats.causal_tokens += causal;
 }
 
-/* A layer's figure goes to the counters; returns what the page says: the mean of the sequences that have one. */
+/* A layer's figure goes to the counters; returns what the page is to say: the mean of the sequences that have one. */
 static uint32_t take_layer(struct skv_session *s, struct skv_seq *const *seqs, const float *share, uint32_t n,
                            const struct skv_layer_set *layers, uint32_t layer)
 {

@@ -34,7 +34,7 @@
 #include "libclient/stats.h"
 #include "libclient/transaction.h"
 
-/* ---- begin ------------------------------------------------------------------------------------------ */
+/* ---- begin ----------------------------------------------------------------------------------- */
 
 static int check_item(struct skv_session *s, const struct skv_step_item *it, uint32_t i)
 {
@@ -158,7 +158,7 @@ int skv_step_begin(struct skv_session *s, const struct skv_step_item *items, uin
 	return e;
 }
 
-/* ---- end -------------------------------------------------------------------------------------------- */
+/* ---- end ------------------------------------------------------------------------------------- */
 
 /* What was begun will not be. */
 static void step_abort(struct skv_session *s)
@@ -228,7 +228,7 @@ int skv_step_end(struct skv_session *s, const int32_t *next)
 	return e;
 }
 
-/* ---- abort ------------------------------------------------------------------------------------------ */
+/* ---- abort ----------------------------------------------------------------------------------- */
 
 void skv_step_abort(struct skv_session *s)
 {

@@ -24,7 +24,7 @@
 #include "libclient/seq.h"
 #include "libclient/stats.h"
 
-/* ---- begin, abort ------------------------------------------------------------------------------------------ */
+/* ---- begin, abort ---------------------------------------------------------------------------- */
 
 /* Token ids to be committed. Cannot fail. */
 static void stage_tokens(struct skv_seq *q, const int32_t *tokens)
@@ -104,7 +104,7 @@ int transaction_begin(struct skv_session *s, const struct skv_step_item *items, 
 	return e;
 }
 
-/* ---- commit ----------------------------------------------------------------------------------------- */
+/* ---- commit ---------------------------------------------------------------------------------- */
 
 /*
  * Carry out the committed journal: entries become holes, their pages are free for the next step. `stale`: the tables

@@ -14,7 +14,7 @@
 #include "libclient/scratch.h"
 #include "libclient/seq.h"
 
-/* ---- room ------------------------------------------------------------------------------------------- */
+/* ---- room ------------------------------------------------------------------------------------ */
 
 #define ROOM ((size_t)256 << 20) /* for whole sequences, if there is more than one at a time */
 
@@ -116,7 +116,7 @@ int compress_prepare(struct skv_session *s)
 	return 0;
 }
 
-/* ---- attention -------------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------- */
 
 /* n sequences of a batch, from number `first` on: of the listed tokens, or with NULL of all; at most so many in each. */
 static void attend_decompressed(const struct layer *l, const struct skv_batch *batch, uint32_t first, uint32_t n,

@@ -22,7 +22,7 @@
 #include "libclient/layer.h"
 #include "libclient/seq.h"
 
-/* ---- the codec -------------------------------------------------------------------------------------- */
+/* ---- the codec ------------------------------------------------------------------------------- */
 
 static bool needs_codec(uint32_t kind, uint32_t bits)
 {
@@ -65,7 +65,7 @@ static int read_codec(const struct skv_session *s, const struct skv_layer_set *c
 	return e < 0 ? error_set(e, "%s", text) : 0;
 }
 
-/* ---- for the kernels -------------------------------------------------------------------------------- */
+/* ---- for the kernels ------------------------------------------------------------------------- */
 
 static uint64_t hash(uint64_t h, const void *bytes, size_t n)
 {
@@ -215,7 +215,7 @@ static int describe_all(struct skv_session *s, struct compressor *k, const struc
 	return e;
 }
 
-/* ---- what its hooks select -------------------------------------------------------------------------- */
+/* ---- what its hooks select ------------------------------------------------------------------- */
 
 static void note_select(const struct skv_policy_ctx *ctx, const struct skv_select *select)
 {
@@ -275,7 +275,7 @@ static void listen(const struct skv_session *s, struct policy *p)
 	}
 }
 
-/* ---- of a policy, of a sequence --------------------------------------------------------------------- */
+/* ---- of a policy, of a sequence -------------------------------------------------------------- */
 
 /* Is it known how keys turn, where that matters? */
 static int check_turns(const struct skv_session *s, bool turns)

@@ -44,7 +44,7 @@ void compressor_sign(const struct compressor *k, struct skv_seqmem *m);
 void compressor_free(struct compressor *k); /* NULL is fine */
 void compressor_unmake(struct policy *p);
 
-/* ---- compressor-device.c ----------------------------------------------------------------------- */
+/* ---- compressor-device.c --------------------------------------------------------------------- */
 
 /* All that the kernels are told of, to the session's device, which is entered. */
 int compressor_to_device(const struct skv_session *s, struct compressor *k);

@@ -16,7 +16,7 @@
 #include "libclient/seq.h"
 #include "libclient/seq-table.h"
 
-/* Each layer says what it has, if none has so far. */
+/* From here on each layer says what it has. */
 static void begin_slots(struct skv_seq *q)
 {
 	const struct skv_layer_slots all = {.live = q->len, .extent = q->len, .awake = q->len};
@@ -57,7 +57,7 @@ int decompress_foreign(struct skv_session *s, struct skv_seq *q)
 }
 
 /* Does the sequence compress? What it has compressed already is as its policy compresses. */
-static int find_out(struct skv_seq *q)
+static int decide(struct skv_seq *q)
 {
 	q->compresses = compress_possible(q);
 	return q->compresses ? trim(q) : 0;
@@ -79,7 +79,7 @@ int compress_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
 	int e = 0;
 
 	if (!q->compresses_known) {
-		e = find_out(q);
+		e = decide(q);
 		if (e < 0)
 			return e;
 		q->compresses_known = true;

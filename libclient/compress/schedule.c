@@ -90,7 +90,7 @@ void compress_take_over(struct skv_seq *q)
 	q->compresses = compress_any(q) && compress_as_planned(q) && compress_possible(q);
 }
 
-/* ---- a step ----------------------------------------------------------------------------------------- */
+/* ---- a step ---------------------------------------------------------------------------------- */
 
 static void compress_up_to(const struct skv_seq *q, uint32_t layer, uint32_t coded, struct skv_layer_slots *next)
 {

@@ -19,7 +19,7 @@
 #include "libclient/maintenance.h"
 #include "libclient/seq.h"
 
-/* ---- attention -------------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------- */
 
 void slots_append(const struct layer *l)
 {
@@ -41,7 +41,7 @@ void slots_append(const struct layer *l)
 	}
 }
 
-/* ---- as the policy wants it ------------------------------------------------------------------------- */
+/* ---- as the policy wants it ------------------------------------------------------------------ */
 
 /* No slot below is free, and a page that is being filled is the last one. */
 static int compact(struct skv_session *s, struct skv_seq *q)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/lease/stock.c - free pages on lease, so that a step need not ask for them.
+ * libclient/lease/stock.c - the free list: pages on lease, so that a step need not ask for them.
  *
  *   - More is asked for while there is still enough, and the reply is taken whenever a later step finds
  *     it. Only a step that cannot be served waits, and not longer than skv_set_timeout says.

@@ -12,7 +12,7 @@
 #include "libclient/scratch.h"
 #include "libclient/seq.h"
 
-/* ---- lists ------------------------------------------------------------------------------------------ */
+/* ---- lists ----------------------------------------------------------------------------------- */
 
 struct lists {
 	struct skv_tiles units, more; /* rows 0: none */
@@ -24,7 +24,7 @@ static size_t round_up(size_t bytes)
 	return (bytes + 63) / 64 * 64;
 }
 
-/* Lists of so many units for a batch's tiles, behind x->bytes of `base`; NULL: only measuring. */
+/* Lists of so many units for a batch's tiles, at x->bytes of `base`; NULL: only measure. */
 static struct skv_tiles room(struct lists *x, uint8_t *base, const struct skv_batch *b, uint32_t tile, uint32_t rows,
                              uint32_t unit, uint64_t most)
 {
@@ -133,7 +133,7 @@ int prefill_prepare(struct skv_session *s)
 	return e;
 }
 
-/* ---- a layer ---------------------------------------------------------------------------------------- */
+/* ---- a layer --------------------------------------------------------------------------------- */
 
 /* From sequence `first` of the batch's prompts on, as the layer's heads go by them. NULL: there are none. */
 static struct skv_tiles *from(struct skv_tiles *x, uint32_t first, const struct skv_prefill *p)

@@ -20,7 +20,7 @@
 #include "libclient/error.h"
 #include "libclient/seq.h"
 
-/* ---- how a policy reads prompts --------------------------------------------------------------------- */
+/* ---- how a policy reads prompts -------------------------------------------------------------- */
 
 static struct skv_sparse sparse_of(const struct skv_plan *plan, uint32_t layer, const struct skv_model *m)
 {
@@ -116,7 +116,7 @@ uint32_t prefill_saved_pages(const struct policy *p, uint32_t layer)
 	return p->prefill ? 2 * p->prefill->layer[layer].pages : 0;
 }
 
-/* ---- of a sequence ---------------------------------------------------------------------------------- */
+/* ---- of a sequence --------------------------------------------------------------------------- */
 
 bool prefill_fits(const struct skv_seq *q, const struct policy *p)
 {
