@@ -179,7 +179,7 @@ static int check_append(const struct skv_session *s, uint32_t layer)
 		            st->n_decode);
 	for (uint32_t i = 0; i < st->n_batches; i++)
 		if (st->batch[i].policy->plan[layer].keep.votes)
-			return error_set(-EINVAL, "layer %u: q and out are missing, but policy %s asks prompts for votes", layer,
+			return error_set(-EINVAL, "layer %u: q and out are missing, but policy %s accumulates attention scores of prompts", layer,
 			            st->batch[i].policy->block->name);
 	return 0;
 }

@@ -44,7 +44,7 @@ static int poll_steps(struct skv_session *s, bool wait)
 
 		if (!x->busy)
 			continue;
-		/* the oldest one is the slot that a step is about to use, if all are taken */
+		/* the oldest one has the buffer that a step is about to use, if all are in use */
 		if (wait || i == 0)
 			e = d->backend->event_wait(x->event);
 		else
@@ -188,7 +188,7 @@ void device_stale(struct skv_seq *q, uint32_t table, uint32_t page)
 {
 	struct device *d = q->session->device;
 
-	if (d) /* harvest() or device_prepare() made room */
+	if (d) /* transaction_finished() or device_prepare() made room */
 		d->stale[d->n_stale++] = (struct device_stale){.seq = q, .table = table, .page = page};
 }
 

@@ -14,7 +14,7 @@ static void run_after(struct skv_session *s, struct policy_batch *pb, const stru
 	if (pb->policy->block->after)
 		pb->policy->block->after(ctx, layer);
 	if (pb->policy->plan[layer].keep.unit && !x->retained)
-		policy_misuse(s, "layer %u keeps units, but nobody has chosen them", layer);
+		policy_misuse(s, "layer %u evicts, but its hooks have not said what stays", layer);
 }
 
 void policy_hook(struct skv_session *s, struct policy_batch *pb, enum phase phase, uint32_t layer)

@@ -2,9 +2,9 @@
 /*
  * libclient/maintenance.c - maintenance transactions.
  *
- * What changes how a sequence lies and not what it says is a step without tokens, with a commit of its own, between those
- * of the engine. They are rare, for another policy or a prompt after evictions, and so they wait for the device, and
- * need not be fast. Death between two of them leaves a sequence that the next holder settles.
+ * What changes where the tokens of a sequence lie, and not which they are, is a step without tokens: a transaction of its own,
+ * with its own commit, between those of the engine. They are rare, for another policy or for a prompt after evictions, so
+ * they wait for the device and need not be fast. After death between two of them the next holder runs those that are left.
  */
 #include "libclient/maintenance.h"
 

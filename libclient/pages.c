@@ -556,7 +556,7 @@ const char *pages_check(struct skv_seq *q)
 			if (resident(q, table, page))
 				continue;
 			if (kind_of(q, table) == SKV_GROUP_NOTES)
-				return "a page of notes is missing";
+				return "a page of slot metadata is missing";
 			if (x->live == x->extent)
 				return "a page is missing where tokens are";
 			q->gaps = true;

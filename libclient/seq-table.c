@@ -32,7 +32,7 @@ static bool may_be_hole(const struct skv_seq *q, uint32_t layer, uint32_t i)
 /* May kernels follow entry i of the table? Counts its page into *n. Needs client->lock. */
 static int check_entry(struct skv_seq *q, uint32_t table, uint32_t i, struct census *n)
 {
-	static const char *const of[SKV_GROUPS] = {"", "bounds ", "notes ", "codes ", "references ", "kept "};
+	static const char *const of[SKV_GROUPS] = {"", "bounds ", "slot metadata ", "codes ", "references ", "saved queries "};
 	enum skv_group group = skv_table_group(q->layout.n_layers, table);
 	bool kv = group == SKV_GROUP_PAGES;
 	uint32_t layer = skv_table_layer(q->layout.n_layers, table);

@@ -189,7 +189,7 @@ START_TEST(appended)
 	}
 	OK(world_run(&w, q[0], content, 100, true, NULL, NULL));
 	if (skv_policy_reads_prompts(w.session)) {
-		FAILS(world_append(&w, q[1], content, 100, true), EINVAL, "asks prompts for votes");
+		FAILS(world_append(&w, q[1], content, 100, true), EINVAL, "accumulates attention scores of prompts");
 		skv_step_abort(w.session);
 		OK(world_run(&w, q[1], content, 100, true, NULL, NULL));
 	} else {

@@ -46,7 +46,7 @@ static int find_codec(const struct skv_session *s, const struct policy *p, struc
 	int n;
 
 	if (!file)
-		return error_set(-EBADMSG, "%s: its layers pack by codes, but it has no parameter that names a compressor", name);
+		return error_set(-EBADMSG, "%s: its layers compress with a codec, but it has no parameter that names a compressor", name);
 	if (!file->path[0] && !s->model.files[0])
 		return error_set(-EINVAL, "%s: the compressor is to be beside the model, but the engine has not said where that is: "
 		            "name a file", name);
@@ -193,7 +193,7 @@ static int describe(const struct skv_session *s, struct compressor *k, uint32_t 
 	                           : codes_of(s, k, layer, f);
 	shape.code = &k->layer[layer].code;
 	wrong = s->kernels->unsupported_codes(&shape);
-	return wrong ? error_set(-ENOTSUP, "layer %u cannot be packed so: %s", layer, wrong) : fits_table(k, &shape);
+	return wrong ? error_set(-ENOTSUP, "layer %u cannot be compressed so: %s", layer, wrong) : fits_table(k, &shape);
 }
 
 /* Of all layers that have a form; and brought to where the kernels are. */
@@ -282,7 +282,7 @@ static int check_turns(const struct skv_session *s, bool turns)
 {
 	if (!turns || s->model.rope.type != SKV_ROPE_UNKNOWN)
 		return 0;
-	return error_set(-EINVAL, "keys are packed as they are before rotary positions, but the engine has not said how its model "
+	return error_set(-EINVAL, "keys are compressed as they are before rotary positions, but the engine has not said how its model "
 	            "turns them");
 }
 
@@ -355,7 +355,7 @@ int compressor_of_seq(struct skv_seq *q, struct compressor **ret)
 	if (!skv_layer_set_empty(&coded))
 		e = read_codec(s, &coded, k);
 	if (e == 0 && ((k->codec && m->codec != k->codec->fingerprint) || (turns && m->rope != k->rope)))
-		e = error_set(-ENOTSUP, "sequence %u was packed by another content of %.150s, or its keys were turned in another way",
+		e = error_set(-ENOTSUP, "sequence %u was compressed by another content of %.150s, or its keys were turned in another way",
 		         q->id, k->path);
 	if (e == 0)
 		e = describe_all(s, k, forms);
