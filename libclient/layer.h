@@ -31,9 +31,9 @@ struct layer {
 	bool compresses;        /* does it keep older tokens of the batch's sequences compressed? */
 	bool bounds;            /* does it keep bounds of its pages? */
 	struct skv_batch decode, prefill; /* the batch's sequences that decode, and those with rows of prompts */
-	struct skv_batch maker;           /* the latter as plan->prefill.source has them */
-	const struct skv_kseq *prompts;   /* the latter in host memory, too */
-	struct selection *own, *source;   /* its selection, and that of the layer whose lists it attends to */
+	struct skv_batch maker;           /* `prefill` in the layer whose tile lists this one uses */
+	const struct skv_kseq *prompts;   /* `prefill` in host memory */
+	struct selection *own, *source;   /* its selection, and that of the layer whose lists its decode rows use */
 	struct policy_batch *batch;
 	struct step *step;
 };
