@@ -5,7 +5,10 @@
 #include <string.h>
 #include <unistd.h>
 #include "formats/safetensors.h"
-#include "libclient/internal.h"
+#include "libclient/compress/compressor.h"
+#include "libclient/compress/lengths.h"
+#include "libclient/policy.h"
+#include "libclient/session.h"
 
 static const struct {
 	const char *policy;
@@ -91,16 +94,16 @@ void geometry_begin(struct skv_model *m, uint32_t width)
 /* Of a layer that packs. */
 static void add_packed(const struct skv_session *s, uint32_t layer, uint32_t tokens, uint64_t pages[SKV_GROUPS])
 {
-	const struct skv_codes *c = &s->policy->packing->layer[layer].code;
-	const uint32_t coded = packs_coded(&s->policy->plan[layer].compress, tokens);
+	const struct skv_codes *c = &s->policy->compressor->layer[layer].code;
+	const uint32_t coded = compress_end(&s->policy->plan[layer].compress, tokens);
 	struct skv_shape shape = s->shape;
 
 	shape.code = c;
 	if (coded == 0)
 		return;
 	pages[SKV_GROUP_PAGES] -= (coded - c->first) / SKV_PAGE_TOKENS;
-	pages[SKV_GROUP_CODES] += records_pages(packs_records(&shape, SKV_GROUP_CODES, coded));
-	pages[SKV_GROUP_REFS] += records_pages(packs_records(&shape, SKV_GROUP_REFS, coded));
+	pages[SKV_GROUP_CODES] += records_pages(compress_records(&shape, SKV_GROUP_CODES, coded));
+	pages[SKV_GROUP_REFS] += records_pages(compress_records(&shape, SKV_GROUP_REFS, coded));
 }
 
 bool geometry_pages(const struct skv_session *s, uint32_t tokens, uint64_t pages[SKV_GROUPS])
@@ -109,7 +112,7 @@ bool geometry_pages(const struct skv_session *s, uint32_t tokens, uint64_t pages
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
 		const struct skv_plan *plan = &s->policy->plan[layer];
 
-		if (plan->evict.granularity || plan_keeps_bounds(plan) || plan->attend == SKV_ATTEND_WINDOW)
+		if (plan->evict.granularity || plan_has_bounds(plan) || plan->attend == SKV_ATTEND_WINDOW)
 			return false;
 		pages[SKV_GROUP_PAGES] += skv_pages_of(tokens);
 		if (plan->compress.kind)

@@ -10,7 +10,7 @@
  *     it comes (orphan_undo), so nothing stays behind in the daemon's books.
  *   - The connection ends once, with a reason; every request then completes with it. Memory stays mapped.
  */
-#include "internal.h"
+#include "libclient/conn.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "common/fd.h"
+#include "libclient/error.h"
 
 /* A packet that waits for room in the socket. */
 struct out {
@@ -46,6 +47,8 @@ int64_t conn_deadline(const struct skv_client *c)
 	return now_ms() + atomic_load_explicit(&c->timeout_ms, memory_order_relaxed);
 }
 
+static int conn_post_locked(struct skv_client *c, uint16_t type, const void *body, size_t bytes, struct request **ret);
+
 /* ---- requests -------------------------------------------------------------------------------- */
 
 struct request *request_free(struct request *r)
@@ -57,14 +60,6 @@ struct request *request_free(struct request *r)
 	free(r->body);
 	free(r);
 	return NULL;
-}
-
-int request_take_fd(struct request *r, unsigned i)
-{
-	int fd = r->fds[i];
-
-	r->fds[i] = -1;
-	return fd;
 }
 
 static struct request *request_new(struct skv_client *c, uint16_t type, const void *body, size_t bytes)
@@ -88,7 +83,7 @@ static struct request *request_new(struct skv_client *c, uint16_t type, const vo
 }
 
 /*
- * The reply to a request that nobody waits for any more: undo what the daemon did. A refusal of pages
+ * The reply to a request that no thread waits for any more: undo what the daemon did. A refusal of pages
  * given back means that the two sides disagree about who has them, and then no page is safe to use.
  */
 static void orphan_undo(struct skv_client *c, struct request *r)
@@ -203,7 +198,7 @@ static void send_queue(struct skv_client *c)
 	}
 }
 
-int conn_post_locked(struct skv_client *c, uint16_t type, const void *body, size_t bytes,
+static int conn_post_locked(struct skv_client *c, uint16_t type, const void *body, size_t bytes,
                      struct request **ret)
 {
 	struct skv_msg_header h = {.length = (uint32_t)(sizeof(h) + bytes), .type = type};
@@ -211,13 +206,13 @@ int conn_post_locked(struct skv_client *c, uint16_t type, const void *body, size
 	struct out *o;
 
 	if (c->broken)
-		return fail(c->broken, "%s", c->broken_text);
+		return error_set(c->broken, "%s", c->broken_text);
 	r = request_new(c, type, body, bytes);
 	o = malloc(sizeof(*o) + h.length);
 	if (!r || !o) {
 		free(r);
 		free(o);
-		return fail(-ENOMEM, "out of memory");
+		return error_set(-ENOMEM, "out of memory");
 	}
 	h.serial = r->serial;
 	*o = (struct out){.bytes = h.length};
@@ -262,14 +257,27 @@ int conn_close_session_locked(struct skv_client *c, uint32_t session, struct poo
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
+static void break_if(struct skv_client *c, const struct pool_fault *fault)
+{
+	if (fault->error)
+		conn_break_locked(c, fault->error, "%s", fault->text);
+}
+
 static void open_pool(struct skv_client *c, struct request *r)
 {
 	const struct skv_msg_open_ok *ok = r->body;
 
-	r->error = pool_open(c, ok, r->device, &r->pool, r->text, sizeof(r->text));
-	if (r->error)
+	struct pool_fault fault = {0};
+
+	r->error = pool_open(&c->pools, ok, r->device, &r->pool, &fault);
+	if (r->error == 0) {
+		pool_map_early(&c->pools, r->pool, &fault);
+		break_if(c, &fault);
+	} else {
+		snprintf(r->text, sizeof(r->text), "%s", fault.text);
 		conn_post_locked(c, SKV_MSG_CLOSE, &(struct skv_msg_session){.session = ok->session},
 		                 sizeof(struct skv_msg_session), NULL);
+	}
 }
 
 static void complete(struct skv_client *c, const struct skv_msg_header *h, int *fds)
@@ -307,18 +315,46 @@ static void complete(struct skv_client *c, const struct skv_msg_header *h, int *
 	r->done = true;
 	/*
 	 * A pool is known from the first OPEN to the last CLOSE as the daemon saw them. Replies come in
-	 * that order, so it is kept here and not by whoever waits for them.
+	 * that order, so it is kept here and not by the thread that waits for them.
 	 */
 	if (r->type == SKV_MSG_OPEN && !r->error)
 		open_pool(c, r);
 	else if (r->type == SKV_MSG_CLOSE)
-		pool_close(c, r->pool);
+		pool_close(&c->pools, r->pool);
 	if (r->orphan) {
 		orphan_undo(c, r);
 		request_free(r);
 	} else {
 		pthread_cond_broadcast(&c->news);
 	}
+}
+
+/* A segment comes or goes. True: the message is dealt with. */
+static bool segment_notice(struct skv_client *c, const struct skv_msg_header *h, int *fds)
+{
+	struct pool_fault fault = {0};
+
+	switch (h->type) {
+	case SKV_MSG_SEGMENT: {
+		struct skv_msg_segment_ipc m = {.segment = *(const struct skv_msg_segment *)(h + 1)};
+
+		pool_segment_add(&c->pools, &m, fds[0], &fault);
+		fds[0] = -1;
+		break;
+	}
+	case SKV_MSG_SEGMENT_IPC:
+		pool_segment_add(&c->pools, (const void *)(h + 1), -1, &fault);
+		break;
+	case SKV_MSG_SEGMENT_GONE:
+		pool_segment_gone(&c->pools, (const void *)(h + 1), &fault);
+		if (!fault.error)
+			conn_post_locked(c, SKV_MSG_SEGMENT_ACK, h + 1, sizeof(struct skv_msg_segment), NULL);
+		break;
+	default:
+		return false;
+	}
+	break_if(c, &fault);
+	return true;
 }
 
 static void dispatch(struct skv_client *c, size_t bytes, int *fds, unsigned n_fds)
@@ -332,28 +368,14 @@ static void dispatch(struct skv_client *c, size_t bytes, int *fds, unsigned n_fd
 		conn_break_locked(c, -EPROTO, "the daemon sent a malformed message: %s", wrong);
 		return;
 	}
-	switch (h->type) {
-	case SKV_MSG_SEGMENT: {
-		struct skv_msg_segment_ipc m = {.segment = *(const struct skv_msg_segment *)(h + 1)};
+	if (segment_notice(c, h, fds))
+		return;
+	if (h->type == SKV_MSG_ERROR && h->serial == 0) {
+		const struct skv_msg_error *e = (const void *)(h + 1);
 
-		pool_segment_add(c, &m, fds[0]);
-		fds[0] = -1;
+		c->expelled = true;
+		conn_break_locked(c, -e->error, "the daemon ends the connection: %s", e->text);
 		return;
-	}
-	case SKV_MSG_SEGMENT_IPC:
-		pool_segment_add(c, (const void *)(h + 1), -1);
-		return;
-	case SKV_MSG_SEGMENT_GONE:
-		pool_segment_gone(c, (const void *)(h + 1));
-		return;
-	case SKV_MSG_ERROR:
-		if (h->serial == 0) {
-			const struct skv_msg_error *e = (const void *)(h + 1);
-
-			c->expelled = true;
-			conn_break_locked(c, -e->error, "the daemon ends the connection: %s", e->text);
-			return;
-		}
 	}
 	complete(c, h, fds);
 }
@@ -495,11 +517,11 @@ int conn_call(struct skv_client *c, uint16_t type, const void *body, size_t byte
 		return e;
 	if (conn_wait(c, r, conn_deadline(c)) < 0) {
 		conn_orphan(c, r);
-		return fail(-ETIMEDOUT, "the daemon did not answer %s within %u ms", skv_wire_name(type),
+		return error_set(-ETIMEDOUT, "the daemon did not answer %s within %u ms", skv_wire_name(type),
 		            atomic_load(&c->timeout_ms));
 	}
 	if (r->error) {
-		e = fail(r->error, "%s", r->text);
+		e = error_set(r->error, "%s", r->text);
 		request_free(r);
 		return e;
 	}
@@ -514,11 +536,28 @@ void conn_hang_up(struct skv_client *c)
 	pthread_mutex_lock(&c->lock);
 	/*
 	 * The daemon settles everything of ours when it sees the end, and then hangs up too: wait for
-	 * that, so that who comes next finds our named sequences free.
+	 * that, so that the next holder finds our named sequences free.
 	 */
 	if (c->welcome && !c->broken && shutdown(c->fd, SHUT_WR) == 0)
 		while (!c->broken && now_ms() < deadline)
 			sleep_locked(c, deadline);
 	conn_break_locked(c, -ECONNRESET, "the connection was closed"); /* frees what waited for an answer */
 	pthread_mutex_unlock(&c->lock);
+}
+
+int conn_check_pages(struct skv_client *c)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&c->lock);
+	/*
+	 * Hung up upon by a daemon that lives: it gave our pages to others. After its death no one can.
+	 */
+	if (c->broken == -ECONNRESET &&
+	    atomic_load_explicit(&c->control->alive, memory_order_relaxed) != c->alive_at_end)
+		c->expelled = true;
+	if (c->expelled)
+		r = error_set(c->broken, "%s, and took the pages back", c->broken_text);
+	pthread_mutex_unlock(&c->lock);
+	return r;
 }

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libclient/error.c - one line a thread about what failed last. */
-#include "internal.h"
+#include "libclient/error.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include <sparsekv/client.h>
+
+#include "common/wire.h"
+
 static __thread char last_error[SKV_TEXT_MAX + 128];
 
-int fail(int error, const char *fmt, ...)
+int error_set(int error, const char *fmt, ...)
 {
 	char text[sizeof(last_error)]; /* an argument may be the last error itself */
 	va_list ap;

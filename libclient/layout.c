@@ -2,14 +2,24 @@
 /*
  * libclient/layout.c - a step as the kernels see it.
  *
- * What they are told of a sequence is the same for all layers, but where some keep units: there a layer has slots
- * of its own number. So layers that agree in all sequences of the step are a class, and each class has its own batch.
+ * What they are told of a sequence is the same for all layers, unless some evict single tokens or compress: such a layer
+ * has slots of its own number. So layers that agree in all sequences of the step are a class, and each class has its
+ * own batch.
  */
-#include "internal.h"
+#include "libclient/layout.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "libclient/compress/schedule.h"
+#include "libclient/device.h"
+#include "libclient/error.h"
+#include "libclient/evict/schedule.h"
+#include "libclient/pages.h"
+#include "libclient/prefill/schedule.h"
+#include "libclient/scratch.h"
+#include "libclient/seq.h"
 
 static int grow_kseq(struct skv_session *s, uint32_t n)
 {
@@ -20,7 +30,7 @@ static int grow_kseq(struct skv_session *s, uint32_t n)
 		st->kseq = calloc(n + n / 2, sizeof(*st->kseq));
 		st->cap_kseq = st->kseq ? n + n / 2 : 0;
 	}
-	return st->kseq ? 0 : fail(-ENOMEM, "out of memory for a step of %u sequences", n);
+	return st->kseq ? 0 : error_set(-ENOMEM, "out of memory for a step of %u sequences", n);
 }
 
 /* What the kernels need of number `at` of the step, in the layers of a class. */
@@ -30,7 +40,7 @@ static struct skv_kseq kseq_of(struct skv_session *s, const struct skv_step_item
 	const struct device *d = s->device;
 	struct skv_seq *q = s->step.seqs[at];
 	uint32_t len = (seq_by_layer(q) ? q->slots[layer].live : q->len) + it->n_tokens;
-	bool noting = q->quiet == QUIET_NOTE && q->slots[layer].unit != q->next_slots[layer].unit;
+	bool noting = q->maintenance == MAINTENANCE_SLOT_METADATA && q->slots[layer].unit != q->next_slots[layer].unit;
 
 	return (struct skv_kseq){
 	        .table = d ? q->on_device.table : seq_table(q, 0),
@@ -39,9 +49,9 @@ static struct skv_kseq kseq_of(struct skv_session *s, const struct skv_step_item
 	        .len = len,
 	        .n_q = it->n_tokens,
 	        .row = row,
-	        .n_bounds = q->bounded && !q->quiet ? it->n_tokens : len,
+	        .n_bounds = q->has_bounds && !q->maintenance ? it->n_tokens : len,
 	        .all = q->len + it->n_tokens,
-	        .extent = seq_extent(q, layer),
+	        .extent = seq_slot_end(q, layer),
 	        .set = (q->epoch + !noting) & 1, /* note_resident() writes the other one */
 	        .keep = UINT32_MAX,
 	        .awake = UINT32_MAX,
@@ -85,8 +95,8 @@ static bool same_class(const struct skv_session *s, uint32_t a, uint32_t b)
 {
 	const struct step *st = &s->step;
 
-	for (uint32_t i = 0; i < st->n_groups; i++) {
-		const struct skv_plan *plan = st->group[i].policy->plan;
+	for (uint32_t i = 0; i < st->n_batches; i++) {
+		const struct skv_plan *plan = st->batch[i].policy->plan;
 
 		if (memcmp(&plan[a].evict, &plan[b].evict, sizeof(plan[a].evict)) != 0 ||
 		    memcmp(&plan[a].compress, &plan[b].compress, sizeof(plan[a].compress)) != 0)
@@ -130,23 +140,23 @@ static void lay_out_class(struct skv_session *s, const struct skv_step_item *ite
 	uint32_t row = 0;
 
 	for (uint32_t i = 0; i < st->n; i++) {
-		uint32_t at = st->place[i];
+		uint32_t at = st->index[i];
 		struct skv_seq *q = st->seqs[at];
 		struct skv_kseq *ks = &st->kseq[(size_t)class * st->n + at];
 		struct skv_layer_slots next;
 
 		*ks = kseq_of(s, &items[i], at, row, c->layer);
-		reading_schedule(q, ks);
+		prefill_schedule(q, ks);
 		row += items[i].n_tokens;
-		if (q->quiet) {
-			ks->coded = seq_coded(q, c->layer);
+		if (q->maintenance) {
+			ks->coded = seq_compressed(q, c->layer);
 			ks->pack = q->next_slots[c->layer].coded;
 		}
-		if (!seq_by_layer(q) || q->quiet)
+		if (!seq_by_layer(q) || q->maintenance)
 			continue;
-		keep_schedule(&seq_policy(q)->plan[c->layer].evict, q->about, at < st->n_decode,
+		evict_schedule(&seq_policy(q)->plan[c->layer].evict, q->about, at < st->n_decode,
 		              q->slots[c->layer].awake + items[i].n_tokens, ks, &next);
-		packs_schedule(q, c->layer, at < st->n_decode, ks, &next);
+		compress_schedule(q, c->layer, at < st->n_decode, ks, &next);
 		for (uint32_t layer = c->layer; layer < s->model.n_layers; layer++)
 			if (st->class_of[layer] == class)
 				q->next_slots[layer] = next;
@@ -161,50 +171,51 @@ static uint32_t about_of(struct skv_seq *q, bool prompt)
 {
 	uint32_t leading = q->about & SKV_ABOUT_PROMPT, flags = q->about & SKV_ABOUT_SLOTS;
 
-	flags |= reading_about(q, prompt);
-	if (q->quiet)
-		return slots_about(q);
+	flags |= prefill_about(q, prompt);
 	if (prompt && leading == q->len)
 		leading += q->n_new;
 	return leading | flags | (prompt ? SKV_ABOUT_PROMPTED : 0);
 }
 
-/* The group of who runs this policy, and packs or does not, made where there is none so far. */
-static struct group *group_of(struct step *st, const struct skv_seq *q)
+/* The batch of sequences that run this policy, and compress or do not, made where there is none so far. */
+static struct policy_batch *batch_of_policy(struct step *st, const struct skv_seq *q)
 {
-	for (uint32_t i = 0; i < st->n_groups; i++)
-		if (st->group[i].policy == seq_policy(q) && st->group[i].packs == q->packs)
-			return &st->group[i];
-	st->group[st->n_groups] = (struct group){.policy = seq_policy(q), .packs = q->packs};
-	return &st->group[st->n_groups++];
+	for (uint32_t i = 0; i < st->n_batches; i++)
+		if (st->batch[i].policy == seq_policy(q) && st->batch[i].compresses == q->compresses)
+			return &st->batch[i];
+	st->batch[st->n_batches] = (struct policy_batch){.policy = seq_policy(q), .compresses = q->compresses};
+	return &st->batch[st->n_batches++];
 }
 
 static bool decodes(const struct skv_step_item *it)
 {
-	return !(it->flags & SKV_STEP_PROMPT) && !it->seq->quiet;
+	return !(it->flags & SKV_STEP_PROMPT) && !it->seq->maintenance;
 }
 
-/* Mark the sequences, and count those of each group. */
-static int find_groups(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
+/* Mark the sequences, and count those of each policy batch. */
+static int find_batches(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
 {
 	struct step *st = &s->step;
 	uint64_t rows = 0;
 
-	st->n = st->n_groups = st->n_decode = 0;
+	st->n = st->n_batches = st->n_decode = 0;
 	for (uint32_t i = 0; i < n; i++) {
 		const struct skv_step_item *it = &items[i];
-		struct group *g = group_of(st, it->seq);
+		struct policy_batch *pb = batch_of_policy(st, it->seq);
 
 		if (it->seq->in_step)
-			return fail(-EINVAL, "item %u: its sequence is in the step twice", i);
+			return error_set(-EINVAL, "item %u: its sequence is in the step twice", i);
 		rows += it->n_tokens;
 		if (rows > UINT32_MAX)
-			return fail(-EINVAL, "the step has more than %u rows", UINT32_MAX);
+			return error_set(-EINVAL, "the step has more than %u rows", UINT32_MAX);
 		it->seq->in_step = true;
 		it->seq->n_new = it->n_tokens;
 		it->seq->n_prompt_remaining = it->n_prompt_remaining;
-		it->seq->next_about = about_of(it->seq, !decodes(it));
-		*(decodes(it) ? &g->n : &g->n_prompts) += 1;
+		if (it->seq->maintenance) /* what it will say is known */
+			it->seq->next_prompt = (struct skv_prompt){.begin = it->seq->len};
+		else
+			it->seq->next_about = about_of(it->seq, !decodes(it));
+		*(decodes(it) ? &pb->n : &pb->n_prompts) += 1;
 		st->n_decode += decodes(it);
 	}
 	st->n = n;
@@ -212,46 +223,46 @@ static int find_groups(struct skv_session *s, const struct skv_step_item *items,
 	return 0;
 }
 
-/* Selections for the groups, and places in the step for their sequences, none of which has taken one so far. */
-static int place_groups(struct skv_session *s)
+/* Selections for the policy batches, and ranges of the step for their sequences, of which none is filled so far. */
+static int fill_batches(struct skv_session *s)
 {
 	struct step *st = &s->step;
 	uint32_t decode = 0, prompt = st->n_decode, layers = s->model.n_layers;
 
-	if (st->n_groups > st->cap_selection) {
+	if (st->n_batches > st->cap_selection) {
 		free(st->selection);
-		st->selection = calloc((size_t)st->n_groups * layers, sizeof(*st->selection));
-		st->cap_selection = st->selection ? st->n_groups : 0;
+		st->selection = calloc((size_t)st->n_batches * layers, sizeof(*st->selection));
+		st->cap_selection = st->selection ? st->n_batches : 0;
 		if (!st->selection)
-			return fail(-ENOMEM, "out of memory for a step of %u policies", st->n_groups);
+			return error_set(-ENOMEM, "out of memory for a step of %u policies", st->n_batches);
 	}
-	for (uint32_t i = 0; i < st->n_groups; i++) {
-		struct group *g = &st->group[i];
+	for (uint32_t i = 0; i < st->n_batches; i++) {
+		struct policy_batch *pb = &st->batch[i];
 
-		g->selection = st->selection + (size_t)i * layers;
-		g->first = decode;
-		g->first_prompt = prompt;
-		decode += g->n;
-		prompt += g->n_prompts;
-		g->n = g->n_prompts = 0;
+		pb->selection = st->selection + (size_t)i * layers;
+		pb->first = decode;
+		pb->first_prompt = prompt;
+		decode += pb->n;
+		prompt += pb->n_prompts;
+		pb->n = pb->n_prompts = 0;
 	}
 	return 0;
 }
 
-int step_lay_out(struct skv_session *s, const struct skv_step_item *items, uint32_t n, struct pages *ret)
+int layout_step(struct skv_session *s, const struct skv_step_item *items, uint32_t n, struct pages *ret)
 {
 	struct step *st = &s->step;
-	int e = find_groups(s, items, n);
+	int e = find_batches(s, items, n);
 
 	if (e == 0)
-		e = place_groups(s);
+		e = fill_batches(s);
 	for (uint32_t i = 0; i < n && e == 0; i++) {
-		struct group *g = group_of(st, items[i].seq);
-		uint32_t at = decodes(&items[i]) ? g->first + g->n++ : g->first_prompt + g->n_prompts++;
+		struct policy_batch *pb = batch_of_policy(st, items[i].seq);
+		uint32_t at = decodes(&items[i]) ? pb->first + pb->n++ : pb->first_prompt + pb->n_prompts++;
 
 		st->seqs[at] = items[i].seq;
 		st->item[at] = i;
-		st->place[i] = at;
+		st->index[i] = at;
 	}
 	if (e < 0)
 		return e;

@@ -2,12 +2,25 @@
 # libsparsekv-client: what an engine links. Only names of the public headers leave it.
 lib_LTLIBRARIES += libclient/libsparsekv-client.la
 libclient_libsparsekv_client_la_SOURCES = \
-	libclient/codec.h libclient/device.h libclient/internal.h libclient/packing.h libclient/step.h \
-	libclient/attend.c libclient/codec.c libclient/coded.c libclient/conn.c libclient/connect.c libclient/device.c libclient/error.c \
-	libclient/keep.c libclient/layout.c libclient/looked.c libclient/packed.c libclient/packing.c libclient/packs.c libclient/prompt.c \
-	libclient/pages.c \
-	libclient/policy.c libclient/pool.c libclient/prims.c libclient/recall.c libclient/replay.c libclient/seq.c \
-	libclient/session.c libclient/slots.c libclient/step.c libclient/stock.c
+	libclient/adopt.c libclient/adopt.h libclient/attend.c libclient/attend.h libclient/client-lifecycle.c \
+	libclient/conn.c libclient/conn.h libclient/device-step.c libclient/device-step.h libclient/device-tables.c \
+	libclient/device-tables.h libclient/device.c libclient/device.h libclient/error.c libclient/error.h libclient/hooks.c \
+	libclient/hooks.h libclient/layer.c libclient/layer.h libclient/layout.c libclient/layout.h libclient/maintenance.c \
+	libclient/maintenance.h libclient/pages.c libclient/pages.h libclient/plugin.c libclient/plugin.h \
+	libclient/policy-config.c libclient/policy-config.h libclient/policy-swap.c libclient/policy-swap.h \
+	libclient/policy.h libclient/prims.c libclient/prims.h libclient/recall.c libclient/recall.h libclient/replay.c \
+	libclient/replay.h libclient/scratch.c libclient/scratch.h libclient/selection-info.c libclient/selection.c \
+	libclient/selection.h libclient/seq-lifecycle.c libclient/seq-lifecycle.h libclient/seq-table.c libclient/seq-table.h \
+	libclient/seq.h libclient/session-lifecycle.c libclient/session-lifecycle.h libclient/session.h libclient/stats.c \
+	libclient/stats.h libclient/step-lifecycle.c libclient/step-lifecycle.h libclient/step.h libclient/transaction.c \
+	libclient/transaction.h libclient/compress/attend.c libclient/compress/attend.h libclient/compress/codec.c \
+	libclient/compress/codec.h libclient/compress/compressor-device.c libclient/compress/compressor-make.c \
+	libclient/compress/compressor.h libclient/compress/encode.c libclient/compress/encode.h libclient/compress/lengths.c \
+	libclient/compress/lengths.h libclient/compress/ready.c libclient/compress/ready.h libclient/compress/schedule.c \
+	libclient/compress/schedule.h libclient/evict/schedule.c libclient/evict/schedule.h libclient/evict/slot-mapping.c \
+	libclient/evict/slot-mapping.h libclient/lease/pool.c libclient/lease/pool.h libclient/lease/stock.c \
+	libclient/lease/stock.h libclient/prefill/attend.c libclient/prefill/attend.h libclient/prefill/schedule.c \
+	libclient/prefill/schedule.h
 libclient_libsparsekv_client_la_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 libclient_libsparsekv_client_la_LDFLAGS = $(AM_LDFLAGS) $(OPENMP_CFLAGS) -version-info 0:0:0 -no-undefined \
 	-Wl,--version-script=$(srcdir)/libclient/sparsekv-client.map

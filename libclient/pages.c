@@ -1,19 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/pages.c - which pages a step takes, writes to and lets go.
+ * libclient/pages.c - which pages a step takes, writes to and evicts.
  *
- * A sequence has a table a layer for all that pages are for (common/seqmem.h). What a step needs
- * of each follows from the slots that the layer has as of the last commit and from those that it has in the step.
- * For a sequence that never let single units go these are its length, before and after.
+ * A sequence has page tables (block tables), one a layer for each kind of page (common/seqmem.h): rows of K and V, bounds,
+ * slot metadata, codes, references, saved queries. What a step needs of each follows from the slots that the layer has as
+ * of the last commit and from those that it has in the step. For a sequence that never evicted single tokens these are its
+ * length, before and after.
  *
- * What the kernels of a step write lies in pages that the sequence has alone: in new ones, or in copies of those
- * that it shares with a fork. A copy takes the place of the original in one store, with the same contents.
+ * Copy on write: what the kernels of a step write lies in pages that the sequence has alone, in new ones or in copies of
+ * those that it shares with a fork. A copy replaces the original in one store, with the same contents.
  */
-#include "internal.h"
+#include "libclient/pages.h"
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
+
+#include "libclient/compress/lengths.h"
+#include "libclient/compress/schedule.h"
+#include "libclient/device.h"
+#include "libclient/device-step.h"
+#include "libclient/error.h"
+#include "libclient/lease/pool.h"
+#include "libclient/lease/stock.h"
+#include "libclient/prefill/schedule.h"
+#include "libclient/seq.h"
 
 #define COPIES_AT_ONCE 256u
 
@@ -25,10 +35,10 @@ static bool resident(const struct skv_seq *q, uint32_t table, uint32_t page)
 /* Pages of bounds that so many slots of a layer take, ... */
 static uint32_t bounds_of(const struct skv_seq *q, uint32_t layer, uint32_t slots)
 {
-	return plan_keeps_bounds(&seq_policy(q)->plan[layer]) ? state_pages_of(slots) : 0;
+	return plan_has_bounds(&seq_policy(q)->plan[layer]) ? state_pages_of(slots) : 0;
 }
 
-/* ... and pages of notes. */
+/* ... and of slot metadata. */
 static uint32_t notes_of(const struct skv_seq *q, uint32_t unit, uint32_t slots)
 {
 	uint32_t each = skv_notes_of_page(&q->session->shape);
@@ -36,7 +46,7 @@ static uint32_t notes_of(const struct skv_seq *q, uint32_t unit, uint32_t slots)
 	return unit ? ((slots + unit - 1) / unit + each - 1) / each : 0;
 }
 
-static enum skv_group group_of(const struct skv_seq *q, uint32_t table)
+static enum skv_group kind_of(const struct skv_seq *q, uint32_t table)
 {
 	return skv_table_group(q->layout.n_layers, table);
 }
@@ -46,51 +56,51 @@ static uint32_t layer_of(const struct skv_seq *q, uint32_t table)
 	return skv_table_layer(q->layout.n_layers, table);
 }
 
-/* The number of a layer's table of notes. */
+/* The number of a layer's table of slot metadata. */
 static uint32_t notes_table(const struct skv_seq *q, uint32_t layer)
 {
 	return skv_table(q->layout.n_layers, SKV_GROUP_NOTES, layer);
 }
 
-/* Codes or references of a layer with so many tokens packed. */
+/* Codes or references of a layer with so many tokens compressed. */
 static struct records records_of(const struct skv_seq *q, enum skv_group group, uint32_t layer, uint32_t coded)
 {
 	struct skv_shape shape = q->session->shape;
 
-	shape.code = packs_code(q, layer);
-	return shape.code ? packs_records(&shape, group, coded) : (struct records){.each = 1};
+	shape.code = compress_code(q, layer);
+	return shape.code ? compress_records(&shape, group, coded) : (struct records){.each = 1};
 }
 static uint32_t record_pages(const struct skv_seq *q, enum skv_group group, uint32_t layer, uint32_t coded)
 {
 	return records_pages(records_of(q, group, layer, coded));
 }
 
-/* Entries of the table with pages as of the last commit: none is beyond, and none between is missing but for gaps. */
+/* Entries of the table with pages as of the last commit: none is beyond, and none below is missing but for gaps. */
 static uint32_t had(const struct skv_seq *q, uint32_t table)
 {
-	uint32_t layer = layer_of(q, table), extent = seq_extent(q, layer);
+	uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer);
 
-	switch (group_of(q, table)) {
+	switch (kind_of(q, table)) {
 	case SKV_GROUP_PAGES: return skv_pages_of(extent);
-	case SKV_GROUP_BOUNDS: return q->bounded ? bounds_of(q, layer, extent) : 0;
+	case SKV_GROUP_BOUNDS: return q->has_bounds ? bounds_of(q, layer, extent) : 0;
 	case SKV_GROUP_NOTES: return seq_by_layer(q) ? notes_of(q, q->slots[layer].unit, extent) : 0;
-	case SKV_GROUP_KEPT: return q->about & SKV_ABOUT_READING ? reading_pages(seq_policy(q), layer) : 0;
-	default: return record_pages(q, group_of(q, table), layer, seq_coded(q, layer));
+	case SKV_GROUP_KEPT: return q->about & SKV_ABOUT_READING ? prefill_saved_pages(seq_policy(q), layer) : 0;
+	default: return record_pages(q, kind_of(q, table), layer, seq_compressed(q, layer));
 	}
 }
 
 /* And those that it has with the open step, or would have with so many tokens more. */
 static uint32_t wants_with(const struct skv_seq *q, uint32_t table, uint32_t more)
 {
-	uint32_t layer = layer_of(q, table), reach = seq_reach(q, layer) + more;
-	bool bounds = !q->quiet || q->quiet == QUIET_BIND || q->bounded;
+	uint32_t layer = layer_of(q, table), reach = seq_next_slot_end(q, layer) + more;
+	bool bounds = !q->maintenance || q->maintenance == MAINTENANCE_BUILD_BOUNDS || q->has_bounds;
 
-	switch (group_of(q, table)) {
+	switch (kind_of(q, table)) {
 	case SKV_GROUP_PAGES: return skv_pages_of(reach);
 	case SKV_GROUP_BOUNDS: return bounds ? bounds_of(q, layer, reach) : 0;
 	case SKV_GROUP_NOTES: return seq_by_layer(q) ? notes_of(q, q->next_slots[layer].unit, reach) : 0;
-	case SKV_GROUP_KEPT: return q->next_about & SKV_ABOUT_READING ? reading_pages(seq_policy(q), layer) : 0;
-	default: return seq_by_layer(q) ? record_pages(q, group_of(q, table), layer, q->next_slots[layer].coded) : 0;
+	case SKV_GROUP_KEPT: return q->next_about & SKV_ABOUT_READING ? prefill_saved_pages(seq_policy(q), layer) : 0;
+	default: return seq_by_layer(q) ? record_pages(q, kind_of(q, table), layer, q->next_slots[layer].coded) : 0;
 	}
 }
 
@@ -99,53 +109,53 @@ static uint32_t wants(const struct skv_seq *q, uint32_t table)
 	return wants_with(q, table, 0);
 }
 
-/* Pages that what is still to come of its prompt will take: set aside now, or the prompt would stop half read. */
+/* Pages for the rest of its prompt: set aside now, or the prompt could stop half read. */
 static uint64_t ahead(const struct skv_seq *q)
 {
 	uint64_t n = 0;
 
-	for (uint32_t table = 0; q->n_prompt_remaining > 0 && !q->packs && table < q->layout.n_tables; table++)
+	for (uint32_t table = 0; q->n_prompt_remaining > 0 && !q->compresses && table < q->layout.n_tables; table++)
 		n += wants_with(q, table, q->n_prompt_remaining) - wants(q, table);
 	return n;
 }
 
 /*
- * Where to look for entries that want a page: what was evicted before there were notes is filled to settle in, and what was
- * packed to become rows again.
+ * Entries among which some lack a page. Beyond the last one as a rule; a compaction fills what was evicted before there was
+ * slot metadata, and decompression what was compressed.
  */
 static struct span missing(const struct skv_seq *q, uint32_t table)
 {
 	const struct skv_layer_slots *x = &q->slots[layer_of(q, table)];
-	bool gaps = q->quiet == QUIET_SETTLE && q->gaps && x->live < x->extent;
-	bool rows = q->quiet == QUIET_UNPACK && group_of(q, table) == SKV_GROUP_PAGES && x->coded > 0;
+	bool gaps = q->maintenance == MAINTENANCE_COMPACT && q->gaps && x->live < x->extent;
+	bool rows = q->maintenance == MAINTENANCE_DECOMPRESS && kind_of(q, table) == SKV_GROUP_PAGES && x->coded > 0;
 
 	return (struct span){.from = gaps ? 0 : rows ? x->form.first : had(q, table), .to = wants(q, table)};
 }
 
 /*
- * QUIET_LIFT may take one entry more than the committed length has, which nobody counts. So that its page is the
- * sequence's all the same, the table of notes names it, too: in the last entry that counts, which notes never need. This
- * is where, or NULL.
+ * MAINTENANCE_MOVE_PARTIAL may take one entry beyond those that the committed length counts. So that its page is the
+ * sequence's all the same, the table of slot metadata names it, too: in the last entry that counts, which metadata never
+ * need. This is that entry, or NULL.
  */
 static skv_pte *parked(const struct skv_seq *q, uint32_t table, uint32_t page)
 {
 	uint32_t pages = skv_pages_of(q->len);
 
-	if (!q->quiet || group_of(q, table) != SKV_GROUP_PAGES || page < pages)
+	if (!q->maintenance || kind_of(q, table) != SKV_GROUP_PAGES || page < pages)
 		return NULL;
 	return &seq_table(q, notes_table(q, layer_of(q, table)))[pages - 1];
 }
 
-/* ---- taken ----------------------------------------------------------------------------------- */
+/* ---- supply ---------------------------------------------------------------------------------- */
 
 /* Does the step need pages, or holes for tokens that will have none? */
 static bool takes(const struct skv_seq *q)
 {
 	uint32_t end = q->len + q->n_new;
 
-	if (q->quiet || skv_pages_of(end) > skv_pages_of(q->len) || (q->next_about & ~q->about & SKV_ABOUT_READING))
+	if (q->maintenance || skv_pages_of(end) > skv_pages_of(q->len) || (q->next_about & ~q->about & SKV_ABOUT_READING))
 		return true;
-	if (!q->bounded)
+	if (!q->has_bounds)
 		return seq_policy(q)->n_bounds > 0;
 	for (uint32_t layer = 0; seq_by_layer(q) && layer < q->layout.n_layers; layer++)
 		if (skv_pages_of(q->next_slots[layer].extent) > skv_pages_of(q->slots[layer].extent) ||
@@ -154,11 +164,11 @@ static bool takes(const struct skv_seq *q)
 	return false;
 }
 
-/* The page of records that is not full, if the step packs. */
+/* The page of records that is not full, if the step compresses. */
 static struct span records_written(const struct skv_seq *q, uint32_t table)
 {
-	enum skv_group group = group_of(q, table);
-	uint32_t layer = layer_of(q, table), coded = seq_coded(q, layer);
+	enum skv_group group = kind_of(q, table);
+	uint32_t layer = layer_of(q, table), coded = seq_compressed(q, layer);
 	struct records x = records_of(q, group, layer, coded);
 
 	if (x.n == 0 || q->next_slots[layer].coded <= coded)
@@ -166,7 +176,7 @@ static struct span records_written(const struct skv_seq *q, uint32_t table)
 	return (struct span){.from = x.n / x.each, .to = had(q, table)};
 }
 
-/* Of what is kept of a prompt, in n pages, the set that the step's commit will have. */
+/* Of what is saved of a prompt, in n pages, the set that the step's commit will have. */
 static struct span kept_written(const struct skv_seq *q, uint32_t n)
 {
 	uint32_t half = n / 2, set = (q->epoch + 1) & 1;
@@ -180,10 +190,10 @@ static struct span kept_written(const struct skv_seq *q, uint32_t n)
  */
 static struct span written(const struct skv_seq *q, uint32_t table)
 {
-	uint32_t layer = layer_of(q, table), extent = seq_extent(q, layer), end = wants(q, table);
+	uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer), end = wants(q, table);
 	bool anywhere = seq_by_layer(q) && q->slots[layer].unit &&
 	                (q->slots[layer].live < extent || q->slots[layer].unit > 1);
-	enum skv_group group = group_of(q, table);
+	enum skv_group group = kind_of(q, table);
 	struct span all = {.to = had(q, table)};
 
 	if (group == SKV_GROUP_CODES || group == SKV_GROUP_REFS)
@@ -202,13 +212,13 @@ static bool shares(const struct skv_seq *q, uint32_t table, uint32_t page)
 	return skv_pte_kind(seq_table(q, table)[page]) == SKV_PTE_SHARED;
 }
 
-/* May the step want an entry that is not behind all others? Slots may grow into what was evicted, tokens do not. */
+/* May the step need an entry below the last one? Slots may grow into what was evicted, tokens do not. */
 static bool refills(const struct skv_seq *q)
 {
 	for (uint32_t layer = 0; seq_by_layer(q) && layer < q->layout.n_layers; layer++) {
 		const struct skv_layer_slots *x = &q->slots[layer];
 
-		if (q->quiet || x->unit || x->live != q->len || x->extent != q->len)
+		if (q->maintenance || x->unit || x->live != q->len || x->extent != q->len)
 			return true;
 	}
 	return false;
@@ -230,7 +240,7 @@ int pages_count(struct skv_seq *q, struct pages *p)
 
 		for (uint32_t page = x.from; page < x.to; page++)
 			p->need += !resident(q, table, page);
-		if (group_of(q, table) == SKV_GROUP_PAGES)
+		if (kind_of(q, table) == SKV_GROUP_PAGES)
 			p->holes += skv_pages_of(q->len + q->n_new) - skv_pages_of(q->len);
 	}
 	for (uint32_t table = 0; q->n_shared > 0 && table < q->layout.n_tables; table++) {
@@ -239,13 +249,13 @@ int pages_count(struct skv_seq *q, struct pages *p)
 		for (uint32_t page = x.from; page < x.to; page++)
 			copies += shares(q, table, page);
 	}
-	q->next_ahead = ahead(q);
-	p->ahead += q->next_ahead;
+	q->next_set_aside = ahead(q);
+	p->set_aside += q->next_set_aside;
 	p->need += copies;
 	p->copies += copies;
 	p->demand += skv_pages_of(q->n_new + SKV_PAGE_TOKENS - 1) * layers;
 	p->demand += (uint64_t)state_pages_of(q->n_new + SKV_PAGE_TOKENS * SKV_PAGE_TOKENS - 1) * policy->n_bounds;
-	p->demand += (uint64_t)notes_of(q, 1, q->n_new + skv_notes_of_page(&q->session->shape) - 1) * policy->n_keep;
+	p->demand += (uint64_t)notes_of(q, 1, q->n_new + skv_notes_of_page(&q->session->shape) - 1) * policy->n_evicting;
 	return 0;
 }
 
@@ -259,7 +269,7 @@ int pages_prepare(struct skv_session *s, uint64_t need)
 		return 0;
 	more = realloc(st->supplied, need * sizeof(*more));
 	if (!more)
-		return fail(-ENOMEM, "out of memory for a step of %llu pages", (unsigned long long)need);
+		return error_set(-ENOMEM, "out of memory for a step of %llu pages", (unsigned long long)need);
 	st->supplied = more;
 	st->cap_supplied = (uint32_t)need;
 	return 0;
@@ -282,7 +292,7 @@ void pages_supply(struct skv_session *s, struct skv_seq *q)
 			device_entry(q, table, page);
 			s->step.supplied[s->step.n_supplied++] = (struct supplied){q, table, page};
 		}
-		if (group_of(q, table) != SKV_GROUP_PAGES)
+		if (kind_of(q, table) != SKV_GROUP_PAGES)
 			continue;
 		for (uint32_t page = x.to > first ? x.to : first; page < end; page++) {
 			t[page] = skv_pte_make(SKV_PTE_HOLE, 0); /* there are tokens, and no slots for them */
@@ -291,15 +301,18 @@ void pages_supply(struct skv_session *s, struct skv_seq *q)
 	}
 }
 
-void seq_drop_page(struct skv_seq *q, uint32_t table, uint32_t page)
+void pages_drop(struct skv_seq *q, uint32_t table, uint32_t page)
 {
-	skv_pte *at = &seq_table(q, table)[page], e = *at;
+	skv_pte *at = &seq_table(q, table)[page];
+	const skv_pte none = skv_seqmem_evicted(&q->layout, table);
+	const enum skv_pte_kind kind = skv_pte_kind(*at);
+	const uint32_t id = skv_pte_id(*at);
 
-	*at = skv_seqmem_evicted(&q->layout, table);
-	if (skv_pte_kind(e) == SKV_PTE_PRIVATE)
-		stock_push(&q->session->stock, skv_pte_id(e));
-	else if (skv_pte_kind(e) == SKV_PTE_SHARED)
-		seq_give_up(q, skv_pte_id(e));
+	*at = none;
+	if (kind == SKV_PTE_PRIVATE)
+		stock_push(&q->session->stock, id);
+	else if (kind == SKV_PTE_SHARED)
+		seq_give_up(q, id);
 }
 
 void pages_undo(struct skv_session *s)
@@ -312,14 +325,14 @@ void pages_undo(struct skv_session *s)
 
 		if (also)
 			*also = skv_pte_make(SKV_PTE_NONE, 0);
-		seq_drop_page(x.seq, x.table, x.page);
+		pages_drop(x.seq, x.table, x.page);
 		if (x.page >= skv_pages_of(x.seq->len))
 			seq_table(x.seq, x.table)[x.page] = skv_pte_make(SKV_PTE_NONE, 0);
 		device_stale(x.seq, x.table, x.page);
 	}
 }
 
-/* ---- copied ---------------------------------------------------------------------------------- */
+/* ---- copy on write --------------------------------------------------------------------------- */
 
 struct copies {
 	uint32_t n, table[COPIES_AT_ONCE], page[COPIES_AT_ONCE];
@@ -333,9 +346,9 @@ static void note_copy(struct skv_seq *q, struct copies *c, uint32_t table, uint3
 
 	c->table[i] = table;
 	c->page[i] = page;
-	c->src[i] = pool_place(s->pool, skv_pte_id(seq_table(q, table)[page]), true);
+	c->src[i] = pool_kernel_page(s->pool, skv_pte_id(seq_table(q, table)[page]), true);
 	c->own[i] = stock_pop(&s->stock);
-	c->dst[i] = pool_place(s->pool, c->own[i], false);
+	c->dst[i] = pool_kernel_page(s->pool, c->own[i], false);
 }
 
 /* Make the copies, then switch to them. */
@@ -392,7 +405,7 @@ int pages_unshare(struct skv_session *s)
 	return e;
 }
 
-/* ---- let go ---------------------------------------------------------------------------------- */
+/* ---- evict ----------------------------------------------------------------------------------- */
 
 bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page)
 {
@@ -411,7 +424,7 @@ bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page)
 	return true;
 }
 
-/* What was kept of a prompt that is over, or that nobody can go on with. */
+/* What was saved of a prompt that is over, or that no policy can go on with. */
 static void evict_kept(struct skv_seq *q)
 {
 	const uint32_t first = skv_table(q->layout.n_layers, SKV_GROUP_KEPT, 0);
@@ -427,56 +440,67 @@ void pages_evict_surplus(struct skv_seq *q)
 {
 	evict_kept(q);
 	for (uint32_t table = 0; seq_by_layer(q) && table < q->layout.n_tables; table++)
-		for (uint32_t page = wants(q, table); page < had(q, table) && group_of(q, table) != SKV_GROUP_KEPT; page++)
+		for (uint32_t page = wants(q, table); page < had(q, table) && kind_of(q, table) != SKV_GROUP_KEPT; page++)
 			if (parked(q, table, page))
 				pages_evict(q, notes_table(q, layer_of(q, table)), skv_pages_of(q->len) - 1);
 			else
 				pages_evict(q, table, page);
 }
 
-/* The one entry beyond the committed length: it shows what is parked, or nothing. */
+/* The one entry beyond the committed length: it names the parked page, or none. */
 void pages_unpark(struct skv_seq *q)
 {
 	uint32_t pages = skv_pages_of(q->len);
 
 	for (uint32_t layer = 0; layer < q->layout.n_layers && pages > 0 && pages < q->layout.max_pages; layer++) {
 		skv_pte *notes = seq_table(q, notes_table(q, layer));
-		bool beyond = skv_pages_of(seq_extent(q, layer)) > pages;
+		bool beyond = skv_pages_of(seq_slot_end(q, layer)) > pages;
 
 		seq_table(q, layer)[pages] = beyond ? notes[pages - 1] : skv_pte_make(SKV_PTE_NONE, 0);
 	}
 }
 
-void pages_forget_prompt(struct skv_seq *q)
+/* The first n entries of each layer's table of this kind. */
+static void drop_tables(struct skv_seq *q, enum skv_group kind, uint32_t n)
 {
-	const uint32_t first = skv_table(q->layout.n_layers, SKV_GROUP_KEPT, 0);
+	const uint32_t first = skv_table(q->layout.n_layers, kind, 0);
 
-	q->about &= ~SKV_ABOUT_READING;
-	q->ahead = 0;
-	q->mem->about[q->epoch & 1] = q->about; /* what is in the tables from here on is of no commit */
-	atomic_thread_fence(memory_order_seq_cst);
 	for (uint32_t table = first; table < first + q->layout.n_layers; table++)
-		for (uint32_t page = 0; page < q->layout.kept; page++)
-			if (resident(q, table, page))
-				seq_drop_page(q, table, page);
+		for (uint32_t page = 0; page < n; page++)
+			pages_drop(q, table, page);
 }
 
-/* ---- taken over ------------------------------------------------------------------------------ */
+void pages_forget_prompt(struct skv_seq *q)
+{
+	q->about &= ~SKV_ABOUT_READING;
+	q->set_aside = 0;
+	q->mem->about[q->epoch & 1] = q->about; /* what is in the tables from here on is of no commit */
+	atomic_thread_fence(memory_order_seq_cst);
+	drop_tables(q, SKV_GROUP_KEPT, q->layout.kept);
+}
 
-/* Codes and references whose form is not known so far are left alone; those of a sequence that has none are not. */
+void pages_forget_state(struct skv_seq *q)
+{
+	drop_tables(q, SKV_GROUP_BOUNDS, skv_pages_of(q->len));
+	pages_forget_prompt(q);
+}
+
+/* ---- check and trim -------------------------------------------------------------------------- */
+
+/* Codes and references whose form is not known so far: they are left alone. */
 static bool unknown(const struct skv_seq *q, uint32_t table)
 {
-	enum skv_group group = group_of(q, table);
+	enum skv_group group = kind_of(q, table);
 	uint32_t layer = layer_of(q, table);
 
-	return (group == SKV_GROUP_CODES || group == SKV_GROUP_REFS) && seq_coded(q, layer) > 0 && !packs_code(q, layer);
+	return (group == SKV_GROUP_CODES || group == SKV_GROUP_REFS) && seq_compressed(q, layer) > 0 && !compress_code(q, layer);
 }
 
 static bool drop(struct skv_seq *q, uint32_t table, uint32_t page)
 {
 	bool is = resident(q, table, page);
 
-	seq_drop_page(q, table, page);
+	pages_drop(q, table, page);
 	return is;
 }
 
@@ -485,23 +509,23 @@ bool pages_trim(struct skv_seq *q)
 	bool any = false;
 
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
-		uint32_t layer = layer_of(q, table), extent = seq_extent(q, layer), pages = seq_entries(q, table);
-		uint32_t from = group_of(q, table) == SKV_GROUP_BOUNDS ? state_pages_of(extent) : had(q, table);
+		uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer), pages = seq_entries(q, table);
+		uint32_t from = kind_of(q, table) == SKV_GROUP_BOUNDS ? state_pages_of(extent) : had(q, table);
 
 		if (unknown(q, table))
 			continue;
-		if (group_of(q, table) == SKV_GROUP_NOTES && skv_pages_of(extent) > pages)
+		if (kind_of(q, table) == SKV_GROUP_NOTES && skv_pages_of(extent) > pages)
 			pages--; /* it is parked there */
 		for (uint32_t page = from; page < pages; page++)
 			any |= drop(q, table, page);
-		for (uint32_t page = 0; group_of(q, table) == SKV_GROUP_PAGES && page < pages; page++)
-			if (packs_has(q, layer, page))
+		for (uint32_t page = 0; kind_of(q, table) == SKV_GROUP_PAGES && page < pages; page++)
+			if (compress_has_page(q, layer, page))
 				any |= drop(q, table, page);
 	}
 	return any;
 }
 
-/* Has the layer's pages what packed tokens need? NULL, or what is wrong. */
+/* Have the layer's compressed tokens their pages? NULL, or what is wrong. */
 static const char *records_check(const struct skv_seq *q, uint32_t table)
 {
 	for (uint32_t page = 0; page < had(q, table); page++)
@@ -519,20 +543,20 @@ const char *pages_check(struct skv_seq *q)
 
 		if (last > q->layout.max_pages)
 			return "a layer has more slots or codes than the sequence was made for";
-		if (group_of(q, table) == SKV_GROUP_CODES || group_of(q, table) == SKV_GROUP_REFS) {
+		if (kind_of(q, table) == SKV_GROUP_CODES || kind_of(q, table) == SKV_GROUP_REFS) {
 			const char *wrong = records_check(q, table);
 
 			if (wrong)
 				return wrong;
 			continue;
 		}
-		if (!x->unit || group_of(q, table) == SKV_GROUP_BOUNDS || group_of(q, table) == SKV_GROUP_KEPT)
+		if (!x->unit || kind_of(q, table) == SKV_GROUP_BOUNDS || kind_of(q, table) == SKV_GROUP_KEPT)
 			continue;
 		for (uint32_t page = 0; page < last; page++) {
 			if (resident(q, table, page))
 				continue;
-			if (group_of(q, table) == SKV_GROUP_NOTES)
-				return "a page of notes is missing";
+			if (kind_of(q, table) == SKV_GROUP_NOTES)
+				return "a page of slot metadata is missing";
 			if (x->live == x->extent)
 				return "a page is missing where tokens are";
 			q->gaps = true;

@@ -3,18 +3,38 @@
  * libclient/prims.c - the primitives that policies compose (struct skv_prims), on top of the kernels.
  *
  * A hook's request is checked against the plan before anything is done; a wrong one is noted once and
- * makes skv_step_end fail. Evictions are only collected here, in the sequence's journal that no reader
- * looks at yet; skv_step_end carries them out with the commit.
+ * makes skv_step_end fail. Evictions are only collected here, in the sequence's journal that is not
+ * read yet; skv_step_end carries them out with the commit.
  */
-#include "internal.h"
+#include "libclient/prims.h"
+
+#include <stdarg.h>
+#include <stdio.h>
 
 #include "common/spec.h"
+#include "libclient/layer.h"
+#include "libclient/pages.h"
+#include "libclient/selection.h"
+#include "libclient/seq.h"
+
+void policy_misuse(struct skv_session *s, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (s->misused)
+		return; /* the first is the cause */
+	s->misused = true;
+	s->misuser = s->batch ? s->batch->policy->block->name : "";
+	va_start(ap, fmt);
+	vsnprintf(s->misuse, sizeof(s->misuse), fmt, ap);
+	va_end(ap);
+}
 
 enum what { SELECT_PAGES, SELECT_TOKENS, SELECT_UNION };
 
 static const char *check(const struct skv_session *s, const struct skv_select *sel, enum what what)
 {
-	const struct skv_plan *plans = s->group->policy->plan;
+	const struct skv_plan *plans = s->batch->policy->plan;
 
 	if (what == SELECT_UNION)
 		return skv_union_check(sel, plans, s->model.n_layers);
@@ -26,7 +46,7 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 {
 	static const char *const names[] = {"select_pages", "select_tokens", "select_union"};
 	struct skv_session *s = ctx->library;
-	const struct group *g = s->group;
+	const struct policy_batch *pb = s->batch;
 	const char *name = names[what], *wrong;
 	struct skv_batch batch;
 	struct skv_shape shape;
@@ -41,8 +61,8 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 		policy_misuse(s, "%s: %s", name, wrong);
 		return;
 	}
-	x = &g->selection[sel->layer];
-	if (skv_plan_chooses(&g->policy->plan[sel->layer], sel->layer)) {
+	x = &pb->selection[sel->layer];
+	if (skv_plan_chooses(&pb->policy->plan[sel->layer], sel->layer)) {
 		if (s->phase != PHASE_BEFORE || sel->layer != s->hook_layer) {
 			policy_misuse(s, "%s: layer %u selects its own tokens, expected in its before()", name, sel->layer);
 			return;
@@ -51,13 +71,13 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 		x->made = SKV_ATTEND_TOKENS;
 		return;
 	}
-	if (!x->has_evidence) {
+	if (!x->has_scores) {
 		policy_misuse(s, "%s: layer %u has no scores so far in this step", name, sel->layer);
 		return;
 	}
-	batch = group_decoding(s, g, sel->layer);
-	shape = group_shape(s, g, sel->layer);
-	g->policy->unites[sel->layer] = what == SELECT_UNION;
+	batch = batch_decoding(s, pb, sel->layer);
+	shape = batch_shape(s, pb, sel->layer);
+	pb->policy->selects_union[sel->layer] = what == SELECT_UNION;
 	x->list.rows = what == SELECT_UNION ? 1 : x->evidence.rows;
 	if (what == SELECT_UNION)
 		s->kernels->select_union(&shape, &batch, &x->evidence, sel, &x->list, &s->step.work);
@@ -84,50 +104,48 @@ static void select_union(const struct skv_policy_ctx *ctx, const struct skv_sele
 static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	struct skv_session *s = ctx->library;
-	const struct group *g = s->group;
+	const struct policy_batch *pb = s->batch;
 	const char *wrong = "outside of the layer's before()";
 	struct skv_batch batch;
 	struct skv_shape shape;
 
 	if (s->phase == PHASE_BEFORE && layer == s->hook_layer)
-		wrong = skv_score_check(layer, g->policy->plan, s->model.n_layers);
+		wrong = skv_score_check(layer, pb->policy->plan, s->model.n_layers);
 	if (wrong) {
 		policy_misuse(s, "score_pages: %s", wrong);
 		return;
 	}
-	batch = group_decoding(s, g, layer);
+	batch = batch_decoding(s, pb, layer);
 	shape = layer_shape(s, layer);
-	s->kernels->score_pages(&shape, &batch, s->step.q, g->policy->plan[layer].reduce, &g->selection[layer].evidence,
+	s->kernels->score_pages(&shape, &batch, s->step.q, pb->policy->plan[layer].reduce, &pb->selection[layer].evidence,
 	                        &s->step.work);
-	g->selection[layer].has_evidence = true;
+	pb->selection[layer].has_scores = true;
 }
-
-/* ---- layers that keep units ------------------------------------------------------------------ */
 
 static void tally(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	struct skv_session *s = ctx->library;
-	const struct group *g = s->group;
+	const struct policy_batch *pb = s->batch;
 	const char *wrong = "outside of the layer's after()";
 	struct skv_batch batch;
 	struct skv_shape shape;
 
 	if (s->phase == PHASE_AFTER && layer == s->hook_layer)
-		wrong = skv_accumulate_check(layer, g->policy->plan, s->model.n_layers);
+		wrong = skv_accumulate_check(layer, pb->policy->plan, s->model.n_layers);
 	if (wrong) {
 		policy_misuse(s, "tally: %s", wrong);
 		return;
 	}
-	batch = group_decoding(s, g, layer);
+	batch = batch_decoding(s, pb, layer);
 	shape = layer_shape(s, layer);
-	s->kernels->tally(&shape, &batch, &g->selection[layer].evidence, &s->step.work);
+	s->kernels->tally(&shape, &batch, &pb->selection[layer].evidence, &s->step.work);
 }
 
 static void evict_to_budget(const struct skv_policy_ctx *ctx, const struct skv_evict_to_budget *k)
 {
 	struct skv_session *s = ctx->library;
 	const struct skv_rank rank = {.smooth = k->smooth, .lambda = k->lambda};
-	const struct group *g = s->group;
+	const struct policy_batch *pb = s->batch;
 	const char *wrong = "outside of the layer's after()";
 	bool ranked = k->smooth > 1 || k->lambda > 0, shared;
 	struct skv_batch batch;
@@ -136,20 +154,20 @@ static void evict_to_budget(const struct skv_policy_ctx *ctx, const struct skv_e
 	uint32_t stride;
 
 	if (s->phase == PHASE_AFTER && k->layer == s->hook_layer)
-		wrong = skv_evict_to_budget_check(k, g->policy->plan, s->model.n_layers);
+		wrong = skv_evict_to_budget_check(k, pb->policy->plan, s->model.n_layers);
 	if (wrong) {
 		policy_misuse(s, "evict_to_budget: %s", wrong);
 		return;
 	}
 	shape = layer_shape(s, k->layer);
-	batch = group_decoding(s, g, k->layer);
+	batch = batch_decoding(s, pb, k->layer);
 	stride = selection_tokens(&batch);
-	shared = g->policy->plan[k->layer].evict.max_head_ratio > 0;
-	ranked |= shared; /* who sleeps must not be among the best */
+	shared = pb->policy->plan[k->layer].evict.max_head_ratio > 0;
+	ranked |= shared; /* inactive tokens must not be among the best */
 	if (ranked)
 		s->kernels->rank(&shape, &batch, &rank, s->step.rank, stride, &s->step.work);
 	by = (struct skv_keep_by){
-	        .unit = g->policy->plan[k->layer].evict.granularity,
+	        .unit = pb->policy->plan[k->layer].evict.granularity,
 	        .recent = k->recent,
 	        .old_first = k->evict_older,
 	        .forget = k->reset_scores,
@@ -158,13 +176,13 @@ static void evict_to_budget(const struct skv_policy_ctx *ctx, const struct skv_e
 	if (shared)
 		s->kernels->allot(&shape, &batch, &(struct skv_allot){.recent = k->recent.count, .sure = k->safeguard}, s->step.rank,
 		                  stride, &s->step.work);
-	g->selection[k->layer].chosen = true;
+	pb->selection[k->layer].retained = true;
 }
 
 static void touch_pages(const struct skv_policy_ctx *ctx, const struct skv_touch_pages *p)
 {
 	struct skv_session *s = ctx->library;
-	const struct group *g = s->group;
+	const struct policy_batch *pb = s->batch;
 	const char *wrong = "outside of the layer's before()";
 	const struct skv_evict *keep;
 	struct skv_batch batch;
@@ -173,17 +191,17 @@ static void touch_pages(const struct skv_policy_ctx *ctx, const struct skv_touch
 	struct skv_shape shape;
 
 	if (s->phase == PHASE_BEFORE && p->layer == s->hook_layer)
-		wrong = skv_touch_check(p, g->policy->plan, s->model.n_layers);
-	if (!wrong && !g->selection[p->layer].has_evidence)
+		wrong = skv_touch_check(p, pb->policy->plan, s->model.n_layers);
+	if (!wrong && !pb->selection[p->layer].has_scores)
 		wrong = "pages that are not scored";
 	if (wrong) {
 		policy_misuse(s, "touch_pages: %s", wrong);
 		return;
 	}
 	shape = layer_shape(s, p->layer);
-	batch = group_decoding(s, g, p->layer);
-	keep = &g->policy->plan[p->layer].evict;
-	x = &g->selection[p->layer];
+	batch = batch_decoding(s, pb, p->layer);
+	keep = &pb->policy->plan[p->layer].evict;
+	x = &pb->selection[p->layer];
 	stamp = (struct skv_stamp){
 	        .alpha = p->alpha,
 	        .ratio = p->ratio,
@@ -195,12 +213,10 @@ static void touch_pages(const struct skv_policy_ctx *ctx, const struct skv_touch
 	x->made = SKV_ATTEND_PAGES;
 }
 
-/* ---- evictions and state --------------------------------------------------------------------- */
-
 /* Pages [first, end) of the layer that are still there go into the journal. False: it is full. */
 static bool collect(struct skv_seq *q, uint32_t layer, uint32_t first, uint32_t end)
 {
-	struct span *gone = &q->gone[layer];
+	struct span *gone = &q->evicted[layer];
 
 	if (gone->from != first)
 		*gone = (struct span){.from = first, .to = first};
@@ -215,15 +231,15 @@ static bool collect(struct skv_seq *q, uint32_t layer, uint32_t first, uint32_t 
 static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, const struct skv_window *w)
 {
 	struct skv_session *s = ctx->library;
-	const struct group *g = s->group;
+	const struct policy_batch *pb = s->batch;
 	const char *wrong = "outside of step_end()";
 
 	if (s->phase == PHASE_END)
-		wrong = skv_evict_outside_check(layer, w, g->policy->plan, s->model.n_layers);
-	for (uint32_t i = 0; !wrong && i < g->n; i++) {
-		struct skv_seq *q = s->step.seqs[g->first + i];
+		wrong = skv_evict_outside_check(layer, w, pb->policy->plan, s->model.n_layers);
+	for (uint32_t i = 0; !wrong && i < pb->n; i++) {
+		struct skv_seq *q = s->step.seqs[pb->first + i];
 		/* as the next step will see it; its last page is the one that is appended to, and stays */
-		uint32_t end = skv_window_start(w, seq_reach(q, layer) + 1) / SKV_PAGE_TOKENS;
+		uint32_t end = skv_window_start(w, seq_next_slot_end(q, layer) + 1) / SKV_PAGE_TOKENS;
 
 		if (!collect(q, layer, skv_pages_of(w->sinks), end))
 			wrong = "the same pages are evicted again and again";
@@ -242,13 +258,13 @@ static void *seq_state(const struct skv_policy_ctx *ctx, uint32_t i)
 			policy_misuse(s, "seq_state: sequence %u of %u", i, ctx->n_seqs);
 		return s->adopting_state;
 	}
-	q = s->step.seqs[s->group->first];
+	q = s->step.seqs[s->batch->first];
 	if (s->phase != PHASE_END)
 		policy_misuse(s, "seq_state outside of adopt() and step_end()");
 	else if (i >= ctx->n_seqs)
 		policy_misuse(s, "seq_state: sequence %u of %u", i, ctx->n_seqs);
 	else
-		q = s->step.seqs[s->group->first + i];
+		q = s->step.seqs[s->batch->first + i];
 	/* the hook will write to what it gets; after a misuse the step is aborted and the state made anew */
 	return (uint8_t *)q->mem + q->layout.state;
 }

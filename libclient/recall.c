@@ -2,7 +2,7 @@
 /*
  * libclient/recall.c - how good a policy's selections are, measured while it runs.
  *
- * Attention recall (DELTA, Eq. 9): the share of the full attention's weight that lies on what a layer looks at. In one
+ * Attention recall (DELTA, Eq. 9): the share of the full attention's weight that lies on what a layer attends to. In one
  * step of many the first few sequences that decode are attended densely once more, for the weights alone, and
  * the mean over heads and sequences goes to the session's page, layer by layer. It is full attention over what is
  * there: tokens that were evicted have no weight.
@@ -10,9 +10,16 @@
  * `out` may be q, so weights are made before a layer attends. Such a step is not replayed from a recording, and
  * on a device its figures are known when it has run.
  */
-#include "internal.h"
+#include "libclient/recall.h"
 
 #include <string.h>
+
+#include "libclient/conn.h"
+#include "libclient/device-step.h"
+#include "libclient/layer.h"
+#include "libclient/scratch.h"
+#include "libclient/seq.h"
+#include "libclient/session.h"
 
 /* Rows of weights that go with the window, or with lists of so many rows. */
 static uint32_t rows_of(const struct skv_plan *plan, const struct skv_list *list)
@@ -34,10 +41,10 @@ static uint32_t most_rows(const struct skv_session *s)
 	const struct step *st = &s->step;
 	uint32_t most = 0;
 
-	for (uint32_t i = 0; i < st->n_groups && st->group[i].first < RECALL_SEQS; i++)
-		for (uint32_t layer = 0; layer < s->model.n_layers && st->group[i].n > 0; layer++) {
-			const struct skv_plan *plan = &st->group[i].policy->plan[layer];
-			const struct skv_list *list = &st->group[i].selection[plan->source].list;
+	for (uint32_t i = 0; i < st->n_batches && st->batch[i].first < RECALL_SEQS; i++)
+		for (uint32_t layer = 0; layer < s->model.n_layers && st->batch[i].n > 0; layer++) {
+			const struct skv_plan *plan = &st->batch[i].policy->plan[layer];
+			const struct skv_list *list = &st->batch[i].selection[plan->source].list;
 			uint32_t rows = plan->attend == SKV_ATTEND_DENSE ? 0 : rows_of(plan, list);
 
 			most = rows > most ? rows : most;
@@ -63,7 +70,7 @@ static int lay_out(struct skv_session *s, uint32_t rows)
 	ev->page_stride = ev->token_stride / SKV_PAGE_TOKENS;
 	tokens = (size_t)RECALL_SEQS * rows * ev->token_stride;
 	pages = (size_t)RECALL_SEQS * rows * ev->page_stride;
-	e = step_grow(s, &r->mem, &r->bytes, (shares + tokens + pages) * sizeof(float));
+	e = scratch_grow(s, &r->mem, &r->bytes, (shares + tokens + pages) * sizeof(float));
 	r->share = r->mem;
 	ev->token = r->share + shares;
 	ev->page = ev->token + tokens;
@@ -88,80 +95,48 @@ int recall_begin(struct skv_session *s)
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
-/* Of the group's sequences those that are measured. */
-static struct skv_batch measured(struct skv_session *s, const struct group *g, uint32_t layer)
+/* Of the policy batch's sequences those that are measured. */
+static struct skv_batch measured(const struct layer *l)
 {
-	uint32_t n = s->step.recall.n;
-	uint32_t left = n > g->first ? n - g->first : 0;
+	uint32_t n = l->step->recall.n, first = l->batch->first;
+	uint32_t left = n > first ? n - first : 0;
+	struct skv_batch b = l->decode;
 
-	return batch_part(layer_class(s, layer)->decoding, g->first, left < g->n ? left : g->n);
+	b.n = left < b.n ? left : b.n;
+	return b;
 }
 
-void recall_weigh(struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_list *list,
-                  const void *q)
+void recall_weigh(const struct layer *l, const struct skv_list *list)
 {
-	const struct skv_shape shape = layer_shape(s, layer);
-	const struct skv_batch b = measured(s, g, layer);
-	struct recall *r = &s->step.recall;
+	const struct skv_batch b = measured(l);
+	struct recall *r = &l->step->recall;
 
 	if (b.n == 0)
 		return;
-	r->evidence.rows = rows_of(&g->policy->plan[layer], list);
-	s->kernels->decode_dense(&shape, &b, q, NULL, &r->evidence, &s->step.work);
+	r->evidence.rows = rows_of(l->plan, list);
+	l->kernels->decode_dense(&l->rows, &b, l->attn->q, NULL, &r->evidence, l->work);
 }
 
-void recall_measure(struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_list *list)
+void recall_measure(const struct layer *l, const struct skv_list *list)
 {
-	const struct skv_plan *plan = &g->policy->plan[layer];
-	const struct skv_shape shape = layer_shape(s, layer);
-	const struct skv_batch b = measured(s, g, layer);
+	const struct skv_plan *plan = l->plan;
+	const struct skv_batch b = measured(l);
 	const struct skv_seen seen = {
 	        .window = plan->attend == SKV_ATTEND_WINDOW ? &plan->window : NULL,
 	        .list = list,
 	        .tokens = plan->attend == SKV_ATTEND_TOKENS,
 	};
-	struct recall *r = &s->step.recall;
+	const uint32_t layer = l->number, first = l->batch->first;
+	struct recall *r = &l->step->recall;
 
 	if (b.n == 0)
 		return;
-	s->kernels->recall(&shape, &b, &r->evidence, &seen, r->share + (size_t)layer * RECALL_SEQS + g->first,
-	                   &s->step.work);
+	l->kernels->recall(&l->rows, &b, &r->evidence, &seen, r->share + (size_t)layer * RECALL_SEQS + first, l->work);
 	for (uint32_t i = 0; i < b.n; i++)
-		r->layers[g->first + i].bits[layer / 64] |= (uint64_t)1 << (layer % 64);
+		r->layers[first + i].bits[layer / 64] |= (uint64_t)1 << (layer % 64);
 }
 
-/* ---- what came out --------------------------------------------------------------------------- */
-
-/* A layer's figure goes to the counters; returns what the page says: the mean of the sequences that have one. */
-static uint32_t take_layer(struct skv_session *s, struct skv_seq *const *seqs, const float *share, uint32_t n,
-                           const struct skv_layer_set *layers, uint32_t layer)
-{
-	double sum = 0;
-	uint32_t had = 0;
-
-	for (uint32_t i = 0; i < n; i++) {
-		if (!skv_layer_in(&layers[i], layer))
-			continue;
-		seqs[i]->recall_sum += share[i];
-		seqs[i]->recall_layers++;
-		sum += share[i];
-		had++;
-	}
-	s->stats.recall_sum += sum;
-	s->stats.recall_layers += had;
-	return had ? 1 + (uint32_t)(sum / had * 1e6 + 0.5) : 0;
-}
-
-void recall_take(struct skv_session *s, struct skv_seq *const *seqs, const float *share, uint32_t n,
-                 const struct skv_layer_set *layers)
-{
-	for (uint32_t layer = 0; layer < s->model.n_layers && n > 0; layer++)
-		atomic_store_explicit(&s->page->recall[layer],
-		                      take_layer(s, seqs, share + (size_t)layer * RECALL_SEQS, n, layers, layer),
-		                      memory_order_relaxed);
-	if (n > 0)
-		atomic_fetch_add_explicit(&s->page->recall_steps, 1, memory_order_relaxed);
-}
+/* ---- public ---------------------------------------------------------------------------------- */
 
 void skv_seq_recall(const struct skv_seq *q, uint64_t *ret_layers, double *ret_sum)
 {

@@ -11,42 +11,63 @@
  * layer alone (policy.h). What they leave behind on the host - which selections exist - is remembered for
  * the layers after it that are not replayed.
  */
-#include "internal.h"
+#include "libclient/replay.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MISSES_MOST 2u /* recordings of one key that nobody wanted */
+#include "libclient/device.h"
+#include "libclient/error.h"
+#include "libclient/policy.h"
+#include "libclient/session.h"
+
+#define MISSES_MOST 2u /* recordings of one key that were not used */
 
 /* What a layer's hooks have left of a selection. */
 struct replay_mark {
 	uint32_t made, rows, most;
-	bool has_evidence;
+	bool has_scores;
 };
 
 struct replay_layer {
 	bool seen; /* attended in the last step of this key, with these */
 	struct skv_attn at;
 	void *graph;
-	struct replay_mark *after; /* [n_groups * n_layers] */
+	struct replay_mark *after; /* [n_batches * n_layers] */
 };
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* Recordings of the layers. */
+struct replay {
+	uint64_t key;        /* of the open step, or the last one; 0: it cannot be replayed */
+	uint64_t layers_key; /* of the steps that the layers were seen in */
+	struct replay_layer *layer, *behind; /* [n_layers]; the one whose hooks did not run last, or NULL */
+	uint32_t cap_marks; /* of each layer */
+	void *recorder; /* a stream, made when it is needed */
+	void *stream;   /* of the step, while a layer is recorded on the recorder */
+	bool recorded;
+	uint32_t tries; /* to record, under this key */
+};
 
-int replay_init(struct device *d, uint32_t n_layers)
+int replay_open(struct skv_session *s)
 {
-	struct replay *r = &d->replay;
+	struct replay *r = calloc(1, sizeof(*r));
 
-	r->layer = calloc(n_layers, sizeof(*r->layer));
-	return r->layer ? 0 : fail(-ENOMEM, "out of memory");
+	if (r)
+		r->layer = calloc(s->model.n_layers, sizeof(*r->layer));
+	if (!r || !r->layer) {
+		free(r);
+		return error_set(-ENOMEM, "out of memory");
+	}
+	s->replay = r;
+	return 0;
 }
 
-/* Room for the marks of all groups of the open step. False: there is not enough memory. */
+/* Room for the marks of all policy batches of the open step. False: there is not enough memory. */
 static bool grow_marks(struct skv_session *s)
 {
-	struct replay *r = &s->device->replay;
-	uint32_t n = s->step.n_groups * s->model.n_layers;
+	struct replay *r = s->replay;
+	uint32_t n = s->step.n_batches * s->model.n_layers;
 
 	for (uint32_t i = 0; i < s->model.n_layers && n > r->cap_marks; i++) {
 		struct replay_mark *more = realloc(r->layer[i].after, n * sizeof(*more));
@@ -67,21 +88,26 @@ static void forget(struct device *d, struct replay_layer *x)
 	x->seen = false;
 }
 
-void replay_free(struct device *d, uint32_t n_layers)
+void replay_close(struct skv_session *s)
 {
-	struct replay *r = &d->replay;
+	struct replay *r = s->replay;
+	void *was;
 
-	for (uint32_t i = 0; r->layer && i < n_layers; i++) {
-		forget(d, &r->layer[i]);
-		free(r->layer[i].after);
+	if (!r)
+		return;
+	if (device_enter(s, &was) == 0) {
+		for (uint32_t i = 0; i < s->model.n_layers; i++)
+			forget(s->device, &r->layer[i]);
+		if (r->recorder)
+			s->device->backend->stream_free(r->recorder);
+		device_leave(s, was);
 	}
-	if (r->recorder)
-		d->backend->stream_free(r->recorder);
+	for (uint32_t i = 0; i < s->model.n_layers; i++)
+		free(r->layer[i].after);
 	free(r->layer);
-	*r = (struct replay){0};
+	free(r);
+	s->replay = NULL;
 }
-
-/* ---- keys ------------------------------------------------------------------------------------ */
 
 static uint64_t mix(uint64_t sum, uint64_t part)
 {
@@ -99,9 +125,9 @@ static uint64_t key_of(const struct skv_session *s)
 		st->n_classes,
 		(uintptr_t)st->work.mem,
 		(uintptr_t)st->arena,
-		(uintptr_t)st->rebuilt.pool,
-		(uintptr_t)st->rebuilt.seq,
-		(uintptr_t)st->rebuilt.table,
+		(uintptr_t)st->decompressed.pool,
+		(uintptr_t)st->decompressed.seq,
+		(uintptr_t)st->decompressed.table,
 		(uintptr_t)s->device->kseq,
 		(uintptr_t)s->device->attended,
 		(uintptr_t)s->shape.pool,
@@ -112,8 +138,8 @@ static uint64_t key_of(const struct skv_session *s)
 		return 0;
 	for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++)
 		sum = mix(sum, part[i]);
-	for (uint32_t i = 0; i < st->n_groups; i++)
-		sum = mix(mix(mix(sum, st->group[i].policy->serial), st->group[i].packs), st->group[i].n);
+	for (uint32_t i = 0; i < st->n_batches; i++)
+		sum = mix(mix(mix(sum, st->batch[i].policy->serial), st->batch[i].compresses), st->batch[i].n);
 	for (uint32_t i = 0; i < st->n_classes; i++)
 		sum = mix(mix(sum, st->class[i].all.max_len), st->class[i].all.max_bounds);
 	for (uint32_t layer = 0; st->n_classes > 1 && layer < s->model.n_layers; layer++)
@@ -127,7 +153,7 @@ uint64_t skv_step_key(struct skv_session *s)
 
 	pthread_mutex_lock(&s->lock);
 	if (s->device && s->step.open)
-		key = s->device->replay.key;
+		key = s->replay->key;
 	pthread_mutex_unlock(&s->lock);
 	return key;
 }
@@ -137,11 +163,11 @@ static int replayed(struct skv_session *s, uint64_t key)
 	struct step *st = &s->step;
 
 	if (!s->device)
-		return fail(-EINVAL, "a replay, but the session's pages are in host memory");
+		return error_set(-EINVAL, "a replay, but the session's pages are in host memory");
 	if (!st->open || st->next_layer != 0)
-		return fail(-EINVAL, "a replay, expected in an open step before its first layer");
-	if (key == 0 || key != s->device->replay.key)
-		return fail(-ESTALE, "the recording was made for another kind of step: record it anew");
+		return error_set(-EINVAL, "a replay, expected in an open step before its first layer");
+	if (key == 0 || key != s->replay->key)
+		return error_set(-ESTALE, "the recording was made for another kind of step: record it anew");
 	st->next_layer = s->model.n_layers;
 	return 0;
 }
@@ -156,15 +182,13 @@ int skv_step_replayed(struct skv_session *s, uint64_t key)
 	return e;
 }
 
-/* ---- layers ---------------------------------------------------------------------------------- */
-
 static void put_marks(struct skv_session *s, const struct replay_mark *from)
 {
-	for (uint32_t i = 0; i < s->step.n_groups * s->model.n_layers; i++) {
+	for (uint32_t i = 0; i < s->step.n_batches * s->model.n_layers; i++) {
 		struct selection *x = &s->step.selection[i];
 
 		x->made = from[i].made;
-		x->has_evidence = from[i].has_evidence;
+		x->has_scores = from[i].has_scores;
 		x->list.rows = from[i].rows;
 		x->list.most = from[i].most;
 	}
@@ -172,22 +196,20 @@ static void put_marks(struct skv_session *s, const struct replay_mark *from)
 
 static void take_marks(const struct skv_session *s, struct replay_mark *to)
 {
-	for (uint32_t i = 0; i < s->step.n_groups * s->model.n_layers; i++) {
+	for (uint32_t i = 0; i < s->step.n_batches * s->model.n_layers; i++) {
 		const struct selection *x = &s->step.selection[i];
 
 		to[i] = (struct replay_mark){.made = x->made, .rows = x->list.rows, .most = x->list.most,
-		                             .has_evidence = x->has_evidence};
+		                             .has_scores = x->has_scores};
 	}
 }
 
-/* Into x->graph, by way of a stream of our own: the caller's may be one that cannot record. */
-static int record(struct skv_session *s, uint32_t layer)
+bool replay_record_begin(struct skv_session *s, uint32_t layer, const struct skv_attn **ret)
 {
 	const struct skv_backend *b = s->device->backend;
-	struct replay *r = &s->device->replay;
+	struct replay *r = s->replay;
 	struct replay_layer *x = &r->layer[layer];
-	struct step *st = &s->step;
-	void *stream = st->work.stream;
+	/* by way of a stream of our own: the caller's may be one that cannot record */
 	int e = r->recorder ? 0 : b->stream_new(&r->recorder);
 
 	if (x->graph) /* another layer was not as it had been */
@@ -196,66 +218,69 @@ static int record(struct skv_session *s, uint32_t layer)
 	if (e == 0)
 		e = b->begin_capture(r->recorder);
 	if (e < 0)
-		return e;
-	st->work.stream = r->recorder;
-	attend_layer(s, layer, &x->at);
-	st->work.stream = stream;
-	e = b->end_capture(r->recorder, &x->graph);
+		return false;
+	r->stream = s->step.work.stream;
+	s->step.work.stream = r->recorder;
+	*ret = &x->at;
+	return true;
+}
+
+bool replay_record_end(struct skv_session *s, uint32_t layer)
+{
+	struct replay_layer *x = &s->replay->layer[layer];
+	int e;
+
+	s->step.work.stream = s->replay->stream;
+	e = s->device->backend->end_capture(s->replay->recorder, &x->graph);
 	if (e < 0)
 		x->graph = NULL;
 	take_marks(s, x->after);
-	return e;
+	return e == 0 && !s->misused;
 }
 
-/* All layers, or none: one that misuses a primitive, or that CUDA does not record, is attended as it comes. */
-static void record_all(struct skv_session *s)
+void replay_recorded(struct skv_session *s, bool well)
 {
-	struct device *d = s->device;
-	struct replay *r = &d->replay;
-	bool well = grow_marks(s);
-
-	r->tries++;
-	for (uint32_t i = 0; i < s->model.n_layers && well; i++)
-		well = record(s, i) == 0 && !s->misused;
 	for (uint32_t i = 0; i < s->model.n_layers && !well; i++)
-		forget(d, &r->layer[i]);
-	r->recorded = well;
+		forget(s->device, &s->replay->layer[i]);
+	s->replay->recorded = well;
 	s->misused = false;
-	for (uint32_t i = 0; i < s->step.n_groups * s->model.n_layers; i++) {
+	for (uint32_t i = 0; i < s->step.n_batches * s->model.n_layers; i++) {
 		s->step.selection[i].made = 0;
-		s->step.selection[i].has_evidence = false;
+		s->step.selection[i].has_scores = false;
 	}
 }
 
-void replay_begin(struct skv_session *s)
+bool replay_begin(struct skv_session *s)
 {
 	struct device *d = s->device;
-	struct replay *r = &d->replay;
+	struct replay *r = s->replay;
 	uint64_t key = key_of(s);
 	bool all = true;
 
 	r->behind = NULL;
 	r->key = key;
 	if (key == 0)
-		return; /* the recordings are for the steps after this one */
+		return false; /* the recordings are for the steps after this one */
 	if (key != r->layers_key) {
 		for (uint32_t i = 0; i < s->model.n_layers; i++)
 			forget(d, &r->layer[i]);
 		r->layers_key = key;
 		r->recorded = false;
 		r->tries = 0;
-		return;
+		return false;
 	}
 	for (uint32_t i = 0; i < s->model.n_layers && all; i++)
 		all = r->layer[i].seen;
-	if (all && !r->recorded && r->tries < MISSES_MOST)
-		record_all(s);
+	if (!all || r->recorded || r->tries >= MISSES_MOST)
+		return false;
+	r->tries++;
+	return grow_marks(s);
 }
 
 int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
 	struct device *d = s->device;
-	struct replay *r = &d->replay;
+	struct replay *r = s->replay;
 	struct replay_layer *x = &r->layer[layer];
 	bool same = x->seen && x->at.q == a->q && x->at.k == a->k && x->at.v == a->v && x->at.out == a->out;
 	bool recording;

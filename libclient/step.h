@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/step.h - the open step of a session: attend.c, layout.c, recall.c, step.c. See internal.h. */
+/* libclient/step.h - the open step of a session: what is in it, and the scratch memory of its kernels. */
 #ifndef SKV_CLIENT_STEP_H
 #define SKV_CLIENT_STEP_H
 
@@ -12,14 +12,14 @@
 
 #include "kernels/kernels.h"
 
-struct pages;
 struct policy;
 
-/* Evidence and selection of one layer in the open step. */
+/* Attention scores and selection of one layer in the open step. */
 struct selection {
-	bool has_evidence; /* made in this step */
+	bool has_scores;   /* made in this step */
 	uint32_t made;     /* 0, SKV_ATTEND_PAGES or SKV_ATTEND_TOKENS */
-	bool chosen;       /* the hooks of a layer that keeps units have said who stays */
+	bool retained;     /* the hooks of a layer that evicts have said which tokens or pages stay */
+	uint32_t decompress_seqs, decompress_tokens; /* at a time, of each at most: compress/attend.c */
 	struct skv_select select; /* by which the layer itself chooses, if it does */
 	struct skv_evidence evidence;
 	struct skv_list list;
@@ -29,9 +29,9 @@ struct selection {
  * Sequences of the open step that run one policy. Its hooks run, and its plans are carried out, for those that decode,
  * once for all of them.
  */
-struct group {
+struct policy_batch {
 	struct policy *policy;
-	bool packs; /* its layers that pack do so of all of these sequences; else of none */
+	bool compresses; /* its layers that compress do so for all of these sequences; else for none */
 	uint32_t first, n;                /* in step.seqs: that decode ... */
 	uint32_t first_prompt, n_prompts; /* ... and those with rows of prompts */
 	struct selection *selection;      /* [n_layers] */
@@ -40,7 +40,7 @@ struct group {
 
 /*
  * Layers that have as many slots of each sequence, and keep as many of them, so that the kernels are told the
- * same. Where no layer keeps units, nor ever has, they all are of one class.
+ * same. Where no layer evicts single tokens, nor ever has, they all are of one class.
  */
 struct layer_class {
 	uint32_t layer; /* the first of them */
@@ -48,8 +48,8 @@ struct layer_class {
 	struct skv_batch all, decoding, prompts;
 };
 
-/* Rows of one layer, rebuilt: see packed.c. */
-struct rebuilt {
+/* Rows of one layer, decompressed: see compress/attend.c. */
+struct decompressed {
 	void *mem; /* the session's; what the others point into */
 	size_t bytes;
 	uint8_t *pool;
@@ -77,9 +77,9 @@ struct step {
 	uint32_t rows; /* of all items */
 	uint32_t next_layer;
 	const void *q; /* of the layer that attends */
-	struct skv_seq **seqs; /* [cap]: those that decode come first, of either kind those of a group together */
+	struct skv_seq **seqs; /* [cap]: those that decode come first, of either kind those of a policy batch together */
 	uint32_t *item;        /* [cap]: the caller's index of seqs[i] ... */
-	uint32_t *place;       /* [cap]: ... and where the caller's item is in seqs */
+	uint32_t *index;       /* [cap]: ... and where the caller's item is in seqs */
 	struct skv_kseq *kseq; /* [n_classes][n]: seqs[i] for the kernels */
 	struct layer_class *class; /* [n_layers] of room */
 	uint32_t n_classes;
@@ -90,70 +90,19 @@ struct step {
 	} *supplied; /* entries that got a page for this step */
 	uint32_t n_supplied, cap_supplied;
 	struct skv_work work;  /* with room for the kernels */
-	struct group *group;   /* [n_groups] of room for cap, in the order of their first items */
-	uint32_t n_groups;
-	struct selection *selection; /* the groups' */
+	struct policy_batch *batch; /* [n_batches] of room for cap, in the order of their first items */
+	uint32_t n_batches;
+	struct selection *selection; /* the batches' */
 	uint32_t cap_selection;
-	/* of a layer at a time: slots of new tokens, ranks of units */
+	/* of a layer at a time: slots of new tokens, ranks of tokens or pages */
 	uint32_t *slot;
 	float *rank;
 	void *arena;           /* what the selections point into */
 	size_t arena_bytes;
-	struct rebuilt rebuilt;
+	struct decompressed decompressed;
 	struct recall recall;
-	void *tiles; /* lists of what rows of prompts see; see prompt.c */
+	void *tiles; /* lists of what rows of prompts see; see prefill/attend.c */
 	size_t tiles_bytes;
 };
-
-/* ---- recall.c --------------------------------------------------------------------------------- */
-
-/* Is this a step to measure recall in? Then there is room for it. 0, or a negative errno. */
-int recall_begin(struct skv_session *s);
-/* Of a layer that attends to a window or to these lists: before it does, which may overwrite q, and when it has. */
-void recall_weigh(struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_list *list,
-                  const void *q);
-void recall_measure(struct skv_session *s, const struct group *g, uint32_t layer, const struct skv_list *list);
-/* The figures of a step, of its first n sequences. */
-void recall_take(struct skv_session *s, struct skv_seq *const *seqs, const float *share, uint32_t n,
-                 const struct skv_layer_set *layers);
-
-/* ---- layout.c --------------------------------------------------------------------------------- */
-
-/* Lay the items out for the kernels, those that decode first. Marks the sequences, adds up pages. */
-int step_lay_out(struct skv_session *s, const struct skv_step_item *items, uint32_t n, struct pages *ret);
-
-/* ---- attend.c --------------------------------------------------------------------------------- */
-
-/* Append and attend, as planned. The arguments have been looked at. */
-void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *a);
-/* Of a batch's sequences: evidence of tokens, and ranks, have so many elements a row. */
-static inline uint32_t selection_tokens(const struct skv_batch *b)
-{
-	return (b->max_len + 255) / 256 * 256;
-}
-/* Evidence and lists for the decoding sequences of the step. */
-int selections_prepare(struct skv_session *s);
-
-/* ---- step.c ----------------------------------------------------------------------------------- */
-
-void step_abort(struct skv_session *s);
-/* Scratch that grows: `need` bytes of the session's memory at least. The contents are lost. */
-int step_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need);
-#define SCRATCH_ROUND 1024u /* tokens: growing sequences must not mean growing scratch at each page */
-
-/* Admit the items, which were looked at, supply their pages, and tell the kernels. On failure nothing has changed. */
-int step_enter(struct skv_session *s, const struct skv_step_item *items, uint32_t n, uint32_t *ret_demand);
-void step_leave(struct skv_session *s); /* what was entered will not be */
-/* Commit what was entered, in host memory; and what a commit means to the host's own. */
-void step_commit(struct skv_seq *q, int32_t next);
-void step_committed(struct skv_seq *q);
-/*
- * Carry out the committed journal: entries become holes, their pages are free for the next step. `stale`: the tables
- * of the device show nothing of it so far.
- */
-void seq_carry_out(struct skv_seq *q, bool stale);
-/* A decoding row at this length looked at so many tokens, each counted once for each kv head. */
-void seq_attended(struct skv_seq *q, uint32_t len, uint64_t tokens);
-void step_deinit(struct skv_session *s);
 
 #endif

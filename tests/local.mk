@@ -66,9 +66,9 @@ endif
 EXTRA_DIST += tests/check-fake-device.sh tests/check-table.sh
 
 # These compile private sources of what they test.
-tests_unit_client_test_codec_SOURCES = tests/unit/client/test-codec.c libclient/codec.c libclient/codec.h
-tests_unit_client_test_compress_layout_SOURCES = tests/unit/client/test-compress-layout.c libclient/coded.c
-tests_unit_engine_test_codec_fit_SOURCES = tests/unit/engine/test-codec-fit.c libclient/codec.c libclient/codec.h
+tests_unit_client_test_codec_SOURCES = tests/unit/client/test-codec.c libclient/compress/codec.c libclient/compress/codec.h
+tests_unit_client_test_compress_layout_SOURCES = tests/unit/client/test-compress-layout.c libclient/compress/lengths.c
+tests_unit_engine_test_codec_fit_SOURCES = tests/unit/engine/test-codec-fit.c libclient/compress/codec.c libclient/compress/codec.h
 tests_unit_engine_test_correction_SOURCES = tests/unit/engine/test-correction.c bench/fidelity.c bench/fidelity.h \
 	bench/stack.c bench/stack.h bench/util.c bench/bench.h
 

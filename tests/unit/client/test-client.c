@@ -190,7 +190,7 @@ START_TEST(appended)
 	}
 	OK(refmodel_run(&w, q[0], content, 100, true, NULL, NULL));
 	if (skv_policy_depends_on_prefill(w.session)) {
-		FAILS(refmodel_append(&w, q[1], content, 100, true), EINVAL, "asks prompts for votes");
+		FAILS(refmodel_append(&w, q[1], content, 100, true), EINVAL, "accumulates attention scores of prompts");
 		skv_step_abort(w.session);
 		OK(refmodel_run(&w, q[1], content, 100, true, NULL, NULL));
 	} else {

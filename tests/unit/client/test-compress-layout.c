@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which tokens are packed: against a sequence that grows token by token, and packs as soon as it can. */
-#include "libclient/internal.h" /* first: check.h makes a macro of fail() */
+#include "libclient/compress/lengths.h"
 
 #include <check.h>
 
@@ -40,13 +40,13 @@ START_TEST(as_it_grows)
 
 		while (first < k.sinks)
 			first += SKV_PAGE_TOKENS;
-		ck_assert_uint_eq(packs_first(&k), first);
+		ck_assert_uint_eq(compress_first(&k), first);
 		for (uint32_t n = 0; n < 2000; n++) {
 			uint32_t from = coded ? coded : first;
 
 			if (n >= from && n - from == k.residual + k.block) /* `raw` tokens are behind a block */
 				coded = from + k.block;
-			ck_assert_uint_eq(packs_coded(&k, n), coded);
+			ck_assert_uint_eq(compress_end(&k, n), coded);
 		}
 	}
 }
@@ -60,12 +60,12 @@ START_TEST(commits_are_good)
 	for (int round = 0; round < 20000; round++) {
 		struct skv_compress k = random_pack();
 		uint32_t n = rnd_below(rnd_below(2) ? 1000 : SKV_MAX_TOKENS + 1);
-		struct skv_layer_slots x = {.live = n, .extent = n, .awake = n, .coded = packs_coded(&k, n)};
+		struct skv_layer_slots x = {.live = n, .extent = n, .awake = n, .coded = compress_end(&k, n)};
 
 		if (x.coded > 0)
-			x.form = packs_form(&k, SKV_MAX_TOKENS);
+			x.form = compress_form(&k, SKV_MAX_TOKENS);
 		ck_assert_ptr_null(skv_layer_slots_check(&x, SKV_ABOUT_SLOTS, n, 1));
-		ck_assert_uint_eq(packs_coded(&none, n), 0);
+		ck_assert_uint_eq(compress_end(&none, n), 0);
 	}
 }
 END_TEST
@@ -75,18 +75,18 @@ START_TEST(forms)
 {
 	struct skv_compress k = {.kind = SKV_COMPRESS_LATENT, .bits = 4, .scale_block = 64, .stride = 10, .n_refs = 4, .ref_bits = 8,
 	                     .sinks = 17, .residual = 128, .block = 32};
-	struct skv_form f = packs_form(&k, 4096);
+	struct skv_form f = compress_form(&k, 4096);
 
 	ck_assert(f.kind == SKV_COMPRESS_LATENT && f.bits == 4 && f.group == 64 && f.stride == 10 && f.near == 4);
 	ck_assert(f.ref_bits == 8 && f.id_bytes == 2 && f.first == 2);
-	ck_assert_uint_eq(packs_form(&k, 20).id_bytes, 2);
-	ck_assert_uint_eq(packs_form(&k, 32 + 65504 * 10).id_bytes, 2); /* 32 and 65,504 references: the last is 65,535 */
-	ck_assert_uint_eq(packs_form(&k, 32 + 65504 * 10 + 1).id_bytes, 4);
+	ck_assert_uint_eq(compress_form(&k, 20).id_bytes, 2);
+	ck_assert_uint_eq(compress_form(&k, 32 + 65504 * 10).id_bytes, 2); /* 32 and 65,504 references: the last is 65,535 */
+	ck_assert_uint_eq(compress_form(&k, 32 + 65504 * 10 + 1).id_bytes, 4);
 	k = (struct skv_compress){.kind = SKV_COMPRESS_LATENT, .bits = 8, .scale_block = 32, .block = 32};
-	f = packs_form(&k, SKV_MAX_TOKENS);
+	f = compress_form(&k, SKV_MAX_TOKENS);
 	ck_assert(f.kind == SKV_COMPRESS_LATENT && f.bits == 8 && f.group == 32 && f.id_bytes == 0 && f.first == 0);
 	k = (struct skv_compress){.kind = SKV_COMPRESS_QUANT, .bits = 2, .scale_block = 64, .residual = 128, .block = 32};
-	f = packs_form(&k, SKV_MAX_TOKENS);
+	f = compress_form(&k, SKV_MAX_TOKENS);
 	ck_assert(f.kind == SKV_COMPRESS_QUANT && f.bits == 2 && f.group == 64 && f.id_bytes == 0 && f.first == 0);
 }
 END_TEST

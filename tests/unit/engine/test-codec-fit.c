@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "engine/compressor.h"
-#include "libclient/codec.h"
+#include "libclient/compress/codec.h"
 #include "tests/support/engine-fixture.h"
 #include "tests/support/random.h"
 

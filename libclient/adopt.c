@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/adopt.c - the state that a policy keeps of a sequence, and sequences that another policy takes over.
+ *
+ * A sequence's state is the policy's, in the daemon's memory. `state_policy` names whose it is and is
+ * empty while it is being replaced; `state_epoch` is the commit that it belongs to. A state that does not
+ * fit, as after death inside of a step, is made anew by the policy's adopt(). State pages never change their policy: adoption gives
+ * them back, and the first step after it supplies others with the bounds of all pages that are there. From then
+ * on bounds are true whatever becomes of a step, for the next one makes those anew that it needs.
+ */
+#include "libclient/adopt.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "libclient/compress/schedule.h"
+#include "libclient/device-step.h"
+#include "libclient/error.h"
+#include "libclient/pages.h"
+#include "libclient/prefill/schedule.h"
+#include "libclient/prims.h"
+#include "libclient/seq.h"
+#include "libclient/seq-table.h"
+
+#define ADOPT_TEXT_MAX 256
+#define OF_NO_COMMIT (1u << 31) /* epochs that far apart: neither is before the other */
+
+int policy_adopt(struct skv_session *s, struct policy *p, struct skv_seq *q, void **ret_state)
+{
+	const struct skv_policy *block = p->block;
+	struct skv_policy_ctx ctx = {
+	        .size = sizeof(ctx),
+	        .n_seqs = 1,
+	        .prims = &policy_prims,
+	        .model = &s->model,
+	        .config = p->config,
+	        .library = s,
+	};
+	char text[ADOPT_TEXT_MAX] = "";
+	void *state;
+	int r = 0;
+
+	if (block->seq_state_bytes > q->layout.state_bytes)
+		return error_set(-ENOTSUP, "%s keeps %u bytes of state a sequence, there is room for %zu",
+		            block->name, block->seq_state_bytes, q->layout.state_bytes);
+	state = calloc(1, block->seq_state_bytes + 1u);
+	if (!state)
+		return error_set(-ENOMEM, "out of memory");
+	if (block->adopt) {
+		s->batch = NULL;
+		s->phase = PHASE_ADOPT;
+		s->adopting_state = state;
+		s->misused = false;
+		r = block->adopt(&ctx, text, sizeof(text));
+		s->phase = PHASE_NONE;
+		if (s->misused) {
+			snprintf(text, sizeof(text), "%.*s", (int)sizeof(text) - 1, s->misuse);
+			s->misused = false;
+			r = -1;
+		}
+	}
+	if (r != 0) {
+		free(state);
+		return error_set(-ENOTSUP, "%s refuses sequence %u: %.*s", block->name, q->id,
+		            (int)sizeof(text) - 1, text[0] ? text : "no reason given");
+	}
+	*ret_state = state;
+	return 0;
+}
+
+static uint32_t bounds_table(const struct skv_seq *q, uint32_t layer)
+{
+	return skv_table(q->layout.n_layers, SKV_GROUP_BOUNDS, layer);
+}
+
+void policy_install(struct skv_seq *q, const struct policy *p, void *state)
+{
+	const struct skv_policy *block = p->block;
+	struct skv_seqmem *m = q->mem;
+	uint8_t *area = (uint8_t *)m + q->layout.state;
+
+	memset(m->state_policy, 0, sizeof(m->state_policy));
+	atomic_thread_fence(memory_order_seq_cst);
+	/* what an earlier policy kept goes back to the system; a failure only costs its memory */
+	if (madvise(area, q->layout.state_bytes, MADV_REMOVE) < 0 && block->seq_state_bytes > 0)
+		memset(area, 0, block->seq_state_bytes);
+	if (state && block->seq_state_bytes > 0)
+		memcpy(area, state, block->seq_state_bytes);
+	free(state);
+	if (q->session->device)
+		device_settle(q->session); /* should it fail, nothing runs any more either */
+	pages_forget_state(q);
+	q->on_device.old = q->session->device;
+	q->compresses = q->compresses_known = false;
+	q->has_bounds = p->n_bounds == 0 || q->len == 0;
+	m->state_version = block->state_version;
+	/* bounds that the next step makes are there when it is committed: until then the state is of no commit */
+	m->state_epoch = q->has_bounds ? q->epoch : q->epoch ^ OF_NO_COMMIT;
+	atomic_thread_fence(memory_order_seq_cst);
+	skv_wire_string(m->state_policy, sizeof(m->state_policy), block->name);
+	q->state_torn = false;
+}
+
+void policy_start(struct skv_seq *q)
+{
+	const struct skv_policy *block = seq_policy(q)->block;
+
+	/* fresh memory is zero, which is what a policy's state begins as */
+	q->mem->state_version = block->state_version;
+	q->mem->state_epoch = q->epoch;
+	skv_wire_string(q->mem->state_policy, sizeof(q->mem->state_policy), block->name);
+	q->has_bounds = true;
+}
+
+/* Does it have the state pages of these plans, and no others? */
+static bool state_fits(const struct skv_seq *q, const struct policy *p)
+{
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
+		for (uint32_t i = 0; i < state_pages_of(seq_slot_end(q, layer)); i++) {
+			skv_pte e = seq_table(q, bounds_table(q, layer))[i];
+
+			if (skv_pte_resident(e) != plan_has_bounds(&p->plan[layer]))
+				return false;
+		}
+	return true;
+}
+
+/* Is the state of the last commit? */
+static bool state_holds(const struct skv_seq *q, const struct policy *p)
+{
+	uint32_t since = q->epoch - q->mem->state_epoch;
+
+	return p->block->seq_state_bytes > 0 ? since == 0 : p->n_bounds == 0 || since < OF_NO_COMMIT;
+}
+
+static bool at_home(const struct skv_seq *q, const struct policy *p)
+{
+	const struct skv_policy *block = p->block;
+	const struct skv_seqmem *m = q->mem;
+
+	return !q->state_torn && strncmp(m->state_policy, block->name, sizeof(m->state_policy)) == 0 &&
+	       m->state_version == block->state_version && state_fits(q, p) && state_holds(q, p);
+}
+
+int policy_take_over(struct skv_seq *q)
+{
+	struct policy *p = seq_policy(q);
+	void *state;
+	int e;
+
+	compress_take_over(q);
+	if (!prefill_fits(q, p))
+		pages_forget_prompt(q);
+	pages_trim(q);
+	q->on_device.old = q->session->device;
+	e = seq_check_pages(q);
+	if (e < 0)
+		return e;
+	if (at_home(q, p)) {
+		q->has_bounds = true;
+		return 0;
+	}
+	e = policy_adopt(q->session, p, q, &state);
+	if (e == 0)
+		policy_install(q, p, state);
+	return e;
+}

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/compress/attend.c - attention of layers that compress: rows are decompressed beside the layer's pages, and
+ * attended to densely there. Two cases need none of this: quantized K and V, which the dense kernels read as they are, and
+ * decode rows that attend to a list of tokens, where a fused kernel decompresses and attends in one.
+ *
+ * All layers use the same scratch, one after the other. For decode rows that attend to a list it holds those tokens of
+ * all sequences; for those that attend to everything, all rows of some sequences at a time; for prompts, of one.
+ */
+#include "libclient/compress/attend.h"
+
+#include "libclient/compress/compressor.h"
+#include "libclient/layer.h"
+#include "libclient/scratch.h"
+#include "libclient/seq.h"
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+#define ROOM ((size_t)256 << 20) /* for whole sequences, if there is more than one at a time */
+
+/* Of sequences of at most `len` tokens: how many the layer attends to at most. */
+static uint32_t attended_most(const struct policy *p, uint32_t layer, uint32_t len)
+{
+	const struct skv_plan *plan = &p->plan[layer];
+	struct skv_choice x;
+
+	if (plan->attend != SKV_ATTEND_TOKENS)
+		return len;
+	x = skv_choice_of(&p->compressor->layer[plan->source].select, len);
+	return x.pin + x.recent + x.want < len ? x.pin + x.recent + x.want : len;
+}
+
+/* Of how many sequences a layer's decode rows are decompressed at a time: of lists, all; whole ones are large. */
+static uint32_t at_once(const struct skv_plan *plan, const struct skv_batch *b, size_t page_bytes)
+{
+	size_t one = skv_pages_of(b->max_len) * page_bytes;
+	size_t n = one < ROOM ? ROOM / one : 1;
+
+	return plan->attend == SKV_ATTEND_TOKENS || n > b->n ? b->n : (uint32_t)n;
+}
+
+/* Does the layer attend to listed tokens with nothing decompressed in memory? */
+static bool fused(const struct skv_kernels *k, const struct skv_plan *plan, const struct skv_shape *shape)
+{
+	return plan->attend == SKV_ATTEND_TOKENS && k->fuses && k->fuses(shape);
+}
+
+/* Pages that the batch's sequences need at a time in a layer that compresses. */
+static uint64_t decode_pages(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
+{
+	const struct skv_shape shape = compressed_shape(s, layer, pb->policy->compressor);
+	const struct skv_batch b = batch_decoding(s, pb, layer);
+	const struct skv_plan *plan = &pb->policy->plan[layer];
+	struct selection *x = &pb->selection[layer];
+
+	x->decompress_seqs = 0;
+	if (b.n == 0 || plan->compress.kind == SKV_COMPRESS_QUANT || fused(s->kernels, plan, &shape))
+		return 0;
+	x->decompress_seqs = at_once(plan, &b, s->shape.page_bytes);
+	x->decompress_tokens = attended_most(pb->policy, layer, b.max_len);
+	return (uint64_t)skv_pages_of(x->decompress_tokens) * x->decompress_seqs;
+}
+
+/* And those whose prompts read what is compressed, of which one is decompressed at a time. */
+static uint64_t prompt_pages(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
+{
+	bool any = false;
+
+	for (uint32_t i = pb->first_prompt; i < pb->first_prompt + pb->n_prompts; i++)
+		any |= !s->step.seqs[i]->maintenance && layer_kseq(s, layer, i)->coded > 0;
+	return any ? skv_pages_of(batch_prompts(s, pb, layer).max_len) : 0;
+}
+
+static uint64_t pages_needed(struct skv_session *s, const struct policy_batch *pb)
+{
+	uint64_t most = 0;
+
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
+		uint64_t pages;
+
+		if (!batch_compresses(pb, layer))
+			continue;
+		pages = decode_pages(s, pb, layer);
+		most = pages > most ? pages : most;
+		pages = prompt_pages(s, pb, layer);
+		most = pages > most ? pages : most;
+	}
+	return most;
+}
+
+int compress_prepare(struct skv_session *s)
+{
+	struct decompressed *r = &s->step.decompressed;
+	uint64_t pages = 0;
+	size_t bytes;
+	uint8_t *at;
+	int e;
+
+	for (uint32_t i = 0; i < s->step.n_batches; i++) {
+		uint64_t of_batch = pages_needed(s, &s->step.batch[i]);
+
+		pages = of_batch > pages ? of_batch : pages;
+	}
+	if (pages == 0)
+		return 0;
+	bytes = pages * (s->shape.page_bytes + sizeof(skv_pte)) + s->step.n * sizeof(struct skv_kseq) + 128;
+	e = scratch_grow(s, &r->mem, &r->bytes, bytes);
+	if (e < 0)
+		return e;
+	at = r->mem;
+	r->pool = at;
+	at += pages * s->shape.page_bytes; /* whole pages: aligned as these are */
+	r->seq = (struct skv_kseq *)at;
+	at += (s->step.n * sizeof(struct skv_kseq) + 63) / 64 * 64;
+	r->table = (skv_pte *)at;
+	return 0;
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+/* n sequences of a batch, from number `first` on: of the listed tokens, or with NULL of all; at most so many in each. */
+static void attend_decompressed(const struct layer *l, const struct skv_batch *batch, uint32_t first, uint32_t n,
+                                const struct skv_list *list, uint32_t tokens)
+{
+	const struct decompressed *r = &l->step->decompressed;
+	const struct skv_batch from = batch_part(*batch, first, n);
+	const struct skv_rebuilt to = {.pool = r->pool, .pages = skv_pages_of(tokens), .seq = r->seq, .table = r->table};
+	const struct skv_attn *a = l->attn;
+	struct skv_shape rows = l->rows;
+	struct skv_batch over = from;
+
+	l->kernels->rebuild(&l->shape, &from, list, &to, l->work);
+	rows.pool = r->pool;
+	over.seq = r->seq;
+	over.max_len = tokens;
+	if (batch == &l->prefill)
+		l->kernels->prefill_dense(&rows, &over, a->q, a->out, l->work);
+	else
+		l->kernels->decode_dense(&rows, &over, a->q, a->out, NULL, l->work);
+}
+
+void compress_decode(const struct layer *l, const struct skv_list *list)
+{
+	const struct skv_batch *batch = &l->decode;
+	const uint32_t most = l->own->decompress_seqs;
+
+	if (most == 0) { /* the kernels decompress and attend in one */
+		l->kernels->decode_codes(&l->shape, batch, l->attn->q, l->attn->out, list, l->work);
+		return;
+	}
+	for (uint32_t i = 0; i < batch->n; i += most)
+		attend_decompressed(l, batch, i, batch->n - i < most ? batch->n - i : most, list,
+		                    list ? l->own->decompress_tokens : batch->max_len);
+}
+
+/* A prompt that nothing was compressed before is attended to where it is. */
+void compress_prefill(const struct layer *l)
+{
+	for (uint32_t i = 0; i < l->prefill.n; i++) {
+		struct skv_batch one = l->prefill;
+
+		if (l->prompts[i].coded > 0) {
+			attend_decompressed(l, &l->prefill, i, 1, NULL, l->prefill.max_len);
+			continue;
+		}
+		one.seq += i;
+		one.n = 1;
+		l->kernels->prefill_dense(&l->rows, &one, l->attn->q, l->attn->out, l->work);
+	}
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/compress/attend.h - attention of layers that compress. */
+#ifndef SKV_CLIENT_COMPRESS_ATTEND_H
+#define SKV_CLIENT_COMPRESS_ATTEND_H
+
+#include "kernels/kernels.h"
+
+struct layer;
+struct skv_session;
+
+/* Room for rows that are decompressed in the open step. 0, or -ENOMEM. */
+int compress_prepare(struct skv_session *s);
+/* Of a batch whose sequences compress residuals: of decode rows to the listed tokens, or with NULL to all. */
+void compress_decode(const struct layer *l, const struct skv_list *list);
+void compress_prefill(const struct layer *l);
+
+#endif

@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/compress/compressor-make.c - how layers compress, as the kernels are told: by a policy's plans or by what a
+ * sequence says of itself, by a codec, and by the model's rotary positions.
+ *
+ * On a device the codec's numbers are in its memory (compressor-device.c), once for each policy, or for a sequence that is
+ * decompressed; the host's are freed.
+ */
+#include "libclient/compress/compressor.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/codes.h"
+#include "common/rope.h"
+#include "libclient/compress/codec.h"
+#include "libclient/compress/lengths.h"
+#include "libclient/device.h"
+#include "libclient/error.h"
+#include "libclient/layer.h"
+#include "libclient/seq.h"
+
+/* ---- the codec ------------------------------------------------------------------------------- */
+
+static bool needs_codec(uint32_t kind, uint32_t bits)
+{
+	return kind == SKV_COMPRESS_LATENT && bits > 0;
+}
+
+/* The policy's parameter of this type, or NULL. */
+static const struct skv_codec_file *codec_param(const struct policy *p)
+{
+	for (uint32_t i = 0; i < p->block->n_params; i++)
+		if (p->block->params[i].type == SKV_PARAM_CODEC)
+			return (const void *)((const char *)p->config + p->block->params[i].offset);
+	return NULL;
+}
+
+/* Where the policy's compressor is, into k->path. */
+static int find_codec(const struct skv_session *s, const struct policy *p, struct compressor *k)
+{
+	const struct skv_codec_file *file = codec_param(p);
+	const char *name = p->block->name;
+	int n;
+
+	if (!file)
+		return error_set(-EBADMSG, "%s: its layers compress with a codec, but it has no parameter that names a compressor", name);
+	if (!file->path[0] && !s->model.files[0])
+		return error_set(-EINVAL, "%s: the compressor is to be beside the model, but the engine has not said where that is: "
+		            "name a file", name);
+	n = file->path[0] ? snprintf(k->path, sizeof(k->path), "%s", file->path)
+	                  : snprintf(k->path, sizeof(k->path), "%s/%s.safetensors", s->model.files, name);
+	return n >= 0 && (size_t)n < sizeof(k->path) ? 0 : error_set(-ENAMETOOLONG, "%s: the path of the compressor is too long",
+	                                                        name);
+}
+
+static int read_codec(const struct skv_session *s, const struct skv_layer_set *coded, struct compressor *k)
+{
+	char text[SKV_TEXT_MAX];
+	int e = codec_read(k->path, skv_token_dims(&s->shape), s->model.head_dim, s->model.n_layers, coded, &k->codec, text,
+	                   sizeof(text));
+
+	return e < 0 ? error_set(e, "%s", text) : 0;
+}
+
+/* ---- for the kernels ------------------------------------------------------------------------- */
+
+static uint64_t hash(uint64_t h, const void *bytes, size_t n)
+{
+	const uint8_t *p = bytes;
+
+	for (size_t i = 0; i < n; i++)
+		h = (h ^ p[i]) * 1099511628211u; /* FNV-1a */
+	return h;
+}
+
+/* `turns`: the compressor takes keys as they are before rotary positions. */
+static struct compressor *compressor_new(const struct skv_session *s, bool turns)
+{
+	const struct skv_model *m = &s->model;
+	struct compressor *k = calloc(1, sizeof(*k) + m->n_layers * sizeof(*k->layer));
+	double scale = skv_rope_scale(&m->rope);
+
+	if (!k)
+		return NULL;
+	k->turn = calloc(m->head_dim / 2, sizeof(*k->turn));
+	if (!k->turn) {
+		free(k);
+		return NULL;
+	}
+	for (uint32_t i = 0; i < m->head_dim / 2; i++)
+		k->turn[i] = skv_rope_frequency(&m->rope, m->head_dim, i);
+	if (!turns)
+		return k;
+	k->rope = hash(14695981039346656037u, k->turn, m->head_dim / 2 * sizeof(*k->turn));
+	k->rope = hash(k->rope, &scale, sizeof(scale));
+	k->rope = hash(k->rope, &m->rope.dims, sizeof(m->rope.dims));
+	k->rope = hash(k->rope, &m->rope.interleaved, sizeof(m->rope.interleaved));
+	return k;
+}
+
+void compressor_free(struct compressor *k)
+{
+	void *was;
+
+	if (!k)
+		return;
+	if (k->n_held > 0 && k->backend->enter(k->device, &was) == 0) {
+		while (k->n_held > 0)
+			k->backend->free(k->held[--k->n_held]);
+		k->backend->leave(was);
+	}
+	free(k->held);
+	codec_free(k->codec);
+	free(k->turn);
+	free(k);
+}
+
+static int fits(const struct compressor *k, const struct skv_form *f)
+{
+	const struct codec *c = k->codec;
+
+	if (c->stride != f->stride || c->near != f->near)
+		return error_set(-EINVAL, "compressor %.150s was made for stride=%u and near=%u, not for %u and %u", k->path, c->stride,
+		            c->near, f->stride, f->near);
+	if (c->width % f->group != 0)
+		return error_set(-EINVAL, "compressor %.150s has codes of %u numbers, expected a multiple of group=%u", k->path,
+		            c->width, f->group);
+	return 0;
+}
+
+/*
+ * A table has as many entries as the layer's rows take pages, so codes may not take more of these than the rows did. Of
+ * `stride` tokens all but one have a code. References never take more: they are rows, or less.
+ */
+static int fits_table(const struct compressor *k, const struct skv_shape *shape)
+{
+	const struct skv_codes *c = shape->code;
+	uint64_t each = shape->page_bytes / skv_code_record_bytes(shape);
+
+	if (c->kind == SKV_COMPRESS_QUANT) /* half as much as its rows, at most */
+		return 0;
+	if (c->stride ? each * c->stride >= (uint64_t)SKV_PAGE_TOKENS * (c->stride - 1) : each >= SKV_PAGE_TOKENS)
+		return 0;
+	return error_set(-ENOTSUP, "compressor %.150s makes codes of %u bytes, which with stride=%u are more than the rows that they "
+	            "are for: %llu codes in a page of %u", k->path, skv_code_bytes(c), c->stride,
+	            (unsigned long long)each, SKV_PAGE_TOKENS);
+}
+
+/* Of residuals. */
+static struct skv_codes codes_of(const struct skv_session *s, const struct compressor *k, uint32_t layer, struct skv_form f)
+{
+	const struct codec *c = f.bits ? k->codec : NULL;
+	const struct skv_rope *rope = &s->model.rope;
+
+	return (struct skv_codes){
+	        .kind = f.kind,
+	        .first = f.first * SKV_PAGE_TOKENS,
+	        .stride = f.stride,
+	        .near = f.near,
+	        .ref_bits = f.ref_bits,
+	        .id_bytes = f.id_bytes,
+	        .bits = f.bits,
+	        .group = f.group,
+	        .width = c ? c->width : 0,
+	        .hidden = c ? c->hidden : 0,
+	        .wide = c ? c->wide : 0,
+	        .in = c ? c->layer[layer].in : NULL,
+	        .down = c ? c->layer[layer].down : NULL,
+	        .open = c ? c->layer[layer].open : NULL,
+	        .out = c ? c->layer[layer].out : NULL,
+	        .k_norm = c ? c->layer[layer].k_norm : NULL,
+	        .turn = k->turn,
+	        .turn_scale = (float)skv_rope_scale(rope),
+	        .turn_dims = rope->type == SKV_ROPE_NONE ? 0 : rope->dims ? rope->dims : s->model.head_dim,
+	        .interleaved = rope->interleaved,
+	};
+}
+
+/* What the kernels are told of a layer, into k->layer[]; in host memory. */
+static int describe(const struct skv_session *s, struct compressor *k, uint32_t layer, struct skv_form f)
+{
+	const bool low = f.kind == SKV_COMPRESS_QUANT;
+	struct skv_shape shape = layer_shape(s, layer);
+	const char *wrong;
+	int e = needs_codec(f.kind, f.bits) ? fits(k, &f) : 0;
+
+	if (e < 0)
+		return e;
+	k->layer[layer].code = low ? (struct skv_codes){.kind = f.kind, .bits = f.bits, .group = f.group}
+	                           : codes_of(s, k, layer, f);
+	shape.code = &k->layer[layer].code;
+	wrong = s->kernels->unsupported_codes(&shape);
+	return wrong ? error_set(-ENOTSUP, "layer %u cannot be compressed so: %s", layer, wrong) : fits_table(k, &shape);
+}
+
+/* Of all layers that have a form; and brought to where the kernels are. */
+static int describe_all(struct skv_session *s, struct compressor *k, const struct skv_form *forms)
+{
+	void *was;
+	int e = 0;
+
+	for (uint32_t layer = 0; layer < s->model.n_layers && e == 0; layer++)
+		if (forms[layer].kind)
+			e = describe(s, k, layer, forms[layer]);
+	if (e < 0 || !s->device)
+		return e;
+	e = device_enter(s, &was);
+	if (e == 0) {
+		e = compressor_to_device(s, k);
+		device_leave(s, was);
+	}
+	return e;
+}
+
+/* ---- what its hooks select ------------------------------------------------------------------- */
+
+static void note_select(const struct skv_policy_ctx *ctx, const struct skv_select *select)
+{
+	struct policy *p = ctx->library;
+
+	if (select->layer < ctx->model->n_layers)
+		p->compressor->layer[select->layer].select = *select;
+}
+
+static void no_select(const struct skv_policy_ctx *ctx, const struct skv_select *select)
+{
+	(void)ctx, (void)select;
+}
+
+static void no_layer(const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	(void)ctx, (void)layer;
+}
+
+static void no_keep(const struct skv_policy_ctx *ctx, const struct skv_evict_to_budget *keep)
+{
+	(void)ctx, (void)keep;
+}
+
+static void no_stamp(const struct skv_policy_ctx *ctx, const struct skv_touch_pages *stamp)
+{
+	(void)ctx, (void)stamp;
+}
+
+/* Hooks ask for the same in every step: how much they select is known before the first one, and with it the room for it. */
+static void listen(const struct skv_session *s, struct policy *p)
+{
+	static const struct skv_prims prims = {
+	        .size = sizeof(prims),
+	        .select_pages = no_select,
+	        .select_tokens = note_select,
+	        .select_union = no_select,
+	        .score_pages = no_layer,
+	        .accumulate_scores = no_layer,
+	        .evict_to_budget = no_keep,
+	        .touch_pages = no_stamp,
+	};
+	const struct skv_policy_ctx ctx = {
+	        .size = sizeof(ctx),
+	        .n_seqs = 1,
+	        .prims = &prims,
+	        .model = &s->model,
+	        .config = p->config,
+	        .library = p,
+	};
+
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
+		if (p->block->before)
+			p->block->before(&ctx, layer);
+		if (p->block->after)
+			p->block->after(&ctx, layer);
+	}
+}
+
+/* ---- of a policy, of a sequence -------------------------------------------------------------- */
+
+/* Is it known how keys turn, where that matters? */
+static int check_turns(const struct skv_session *s, bool turns)
+{
+	if (!turns || s->model.rope.type != SKV_ROPE_UNKNOWN)
+		return 0;
+	return error_set(-EINVAL, "keys are compressed as they are before rotary positions, but the engine has not said how its model "
+	            "turns them");
+}
+
+int compressor_make(struct skv_session *s, struct policy *p)
+{
+	struct skv_form forms[SKV_MAX_LAYERS] = {0};
+	struct skv_layer_set coded = {0};
+	bool turns = false;
+	int e;
+
+	if (p->n_compress == 0)
+		return 0;
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
+		const struct skv_compress *plan = &p->plan[layer].compress;
+
+		if (plan->kind)
+			forms[layer] = compress_form(plan, s->model.max_tokens);
+		turns |= plan->kind == SKV_COMPRESS_LATENT;
+		if (needs_codec(plan->kind, plan->bits))
+			coded.bits[layer / 64] |= (uint64_t)1 << layer % 64;
+	}
+	e = check_turns(s, turns);
+	if (e < 0)
+		return e;
+	p->compressor = compressor_new(s, turns); /* compressor_unmake() frees it */
+	if (!p->compressor)
+		return error_set(-ENOMEM, "out of memory");
+	if (!skv_layer_set_empty(&coded)) {
+		e = find_codec(s, p, p->compressor);
+		e = e < 0 ? e : read_codec(s, &coded, p->compressor);
+	}
+	if (e == 0)
+		e = describe_all(s, p->compressor, forms);
+	if (e == 0)
+		listen(s, p);
+	return e;
+}
+
+void compressor_unmake(struct policy *p)
+{
+	compressor_free(p->compressor);
+}
+
+int compressor_of_seq(struct skv_seq *q, struct compressor **ret)
+{
+	struct skv_session *s = q->session;
+	const struct skv_seqmem *m = q->mem;
+	struct skv_form forms[SKV_MAX_LAYERS] = {0};
+	struct skv_layer_set coded = {0};
+	struct compressor *k;
+	bool turns = false;
+	int e;
+
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
+		struct skv_form *f = &forms[layer];
+
+		if (seq_compressed(q, layer) > 0)
+			*f = q->slots[layer].form;
+		turns |= f->kind == SKV_COMPRESS_LATENT;
+		if (needs_codec(f->kind, f->bits))
+			coded.bits[layer / 64] |= (uint64_t)1 << layer % 64;
+	}
+	e = check_turns(s, turns);
+	if (e < 0)
+		return e;
+	k = compressor_new(s, turns);
+	if (!k)
+		return error_set(-ENOMEM, "out of memory");
+	snprintf(k->path, sizeof(k->path), "%.*s", (int)sizeof(m->codec_path) - 1, m->codec_path);
+	if (!skv_layer_set_empty(&coded))
+		e = read_codec(s, &coded, k);
+	if (e == 0 && ((k->codec && m->codec != k->codec->fingerprint) || (turns && m->rope != k->rope)))
+		e = error_set(-ENOTSUP, "sequence %u was compressed by another content of %.150s, or its keys were turned in another way",
+		         q->id, k->path);
+	if (e == 0)
+		e = describe_all(s, k, forms);
+	if (e < 0)
+		compressor_free(k);
+	else
+		*ret = k;
+	return e;
+}
+
+bool compressor_matches(const struct compressor *k, const struct skv_seqmem *m)
+{
+	return m->codec == (k->codec ? k->codec->fingerprint : 0) && m->rope == k->rope;
+}
+
+void compressor_sign(const struct compressor *k, struct skv_seqmem *m)
+{
+	m->codec = k->codec ? k->codec->fingerprint : 0;
+	m->rope = k->rope;
+	memset(m->codec_path, 0, sizeof(m->codec_path));
+	skv_wire_string(m->codec_path, sizeof(m->codec_path), k->path);
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/compress/lengths.c - which tokens of a layer are compressed, and how: from lengths and the plan alone.
+ *
+ * A decode step of a sequence of n committed tokens attends with those below compress_end(n) compressed, and its commit has
+ * compress_end(n + 1). Neither
+ * the other sequences of the step nor how a prompt was cut matters, and a step that is repeated after its engine's death
+ * says the same.
+ */
+#include "libclient/compress/lengths.h"
+
+#include "kernels/codes.h"
+
+uint32_t compress_first(const struct skv_compress *k)
+{
+	return skv_pages_of(k->sinks) * SKV_PAGE_TOKENS;
+}
+
+uint32_t compress_end(const struct skv_compress *k, uint32_t n)
+{
+	uint32_t first = compress_first(k), stays = first + k->residual;
+
+	if (k->kind == SKV_COMPRESS_NONE || n < stays + k->block)
+		return 0;
+	return first + (n - stays) / k->block * k->block;
+}
+
+struct records compress_records(const struct skv_shape *sh, enum skv_group group, uint32_t coded)
+{
+	const struct skv_codes *c = sh->code;
+	const bool codes = group == SKV_GROUP_CODES;
+	const uint32_t n = codes ? skv_code_records(sh, coded) : skv_refs_before(c, coded);
+
+	if (coded <= c->first || n == 0)
+		return (struct records){.each = 1};
+	return (struct records){
+	        .n = n,
+	        .each = (uint32_t)(sh->page_bytes /
+	                           (codes ? skv_code_record_bytes(sh) : skv_ref_bytes(c, skv_token_dims(sh), sh->dtype))),
+	};
+}
+
+/* Bytes of a reference's number in sequences of up to max_tokens. */
+static uint32_t id_bytes(const struct skv_compress *k, uint32_t max_tokens)
+{
+	uint32_t first = compress_first(k), more = max_tokens > first ? max_tokens - first : 0;
+
+	if (!k->stride)
+		return 0;
+	return first + (more + k->stride - 1) / k->stride <= 65536 ? 2 : 4;
+}
+
+struct skv_form compress_form(const struct skv_compress *k, uint32_t max_tokens)
+{
+	return (struct skv_form){
+	        .kind = (uint8_t)k->kind,
+	        .bits = (uint8_t)k->bits,
+	        .group = (uint8_t)k->scale_block,
+	        .stride = (uint8_t)k->stride,
+	        .near = (uint8_t)k->n_refs,
+	        .ref_bits = (uint8_t)k->ref_bits,
+	        .id_bytes = (uint8_t)id_bytes(k, max_tokens),
+	        .first = (uint8_t)(compress_first(k) / SKV_PAGE_TOKENS),
+	};
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/compress/lengths.h - which tokens of a layer are compressed, from lengths and the plan alone. */
+#ifndef SKV_CLIENT_COMPRESS_LENGTHS_H
+#define SKV_CLIENT_COMPRESS_LENGTHS_H
+
+#include <stdint.h>
+
+#include <sparsekv/policy.h>
+
+#include "common/seqmem.h"
+#include "kernels/kernels.h"
+
+uint32_t compress_first(const struct skv_compress *k); /* first tokens that never are */
+/* Tokens of a sequence of n below which all others are compressed, or 0: none are. */
+uint32_t compress_end(const struct skv_compress *k, uint32_t n);
+/* And how, in sequences of a model of so many tokens at most; for a plan that compresses. */
+struct skv_form compress_form(const struct skv_compress *k, uint32_t max_tokens);
+
+/* A layer's codes, or its references, when the tokens below `end` are compressed as sh->code says. */
+struct records {
+	uint32_t n, each; /* in all, and in a page */
+};
+struct records compress_records(const struct skv_shape *sh, enum skv_group group, uint32_t end);
+static inline uint32_t records_pages(struct records x)
+{
+	return (x.n + x.each - 1) / x.each;
+}
+
+#endif

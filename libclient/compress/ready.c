@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/compress/ready.c - compress and decompress between steps.
+ *
+ * What a prompt brought is compressed before the first decode step after it, in maintenance transactions; and what a
+ * policy finds compressed in another way than it compresses is decompressed so.
+ */
+#include "libclient/compress/ready.h"
+
+#include "libclient/compress/compressor.h"
+#include "libclient/compress/lengths.h"
+#include "libclient/compress/schedule.h"
+#include "libclient/device-tables.h"
+#include "libclient/maintenance.h"
+#include "libclient/pages.h"
+#include "libclient/seq.h"
+#include "libclient/seq-table.h"
+
+/* From here on each layer says what it has. */
+static void begin_slots(struct skv_seq *q)
+{
+	const struct skv_layer_slots all = {.live = q->len, .extent = q->len, .awake = q->len};
+
+	for (uint32_t layer = 0; !(q->about & SKV_ABOUT_SLOTS) && layer < q->layout.n_layers; layer++)
+		q->slots[layer] = all;
+	q->about |= SKV_ABOUT_SLOTS;
+}
+
+/* How it was compressed is known now, and so is what a torn step has left of that. */
+static int trim(struct skv_seq *q)
+{
+	bool any = pages_trim(q);
+	int e = seq_check_pages(q);
+
+	return e == 0 && any && q->session->device ? device_seq_refresh(q) : e;
+}
+
+static int decompress(struct skv_session *s, struct skv_seq *q)
+{
+	int e = compressor_of_seq(q, &q->decompressing);
+
+	if (e < 0)
+		return e;
+	e = trim(q);
+	if (e == 0)
+		e = maintenance_run(s, q, MAINTENANCE_DECOMPRESS);
+	compressor_free(q->decompressing);
+	q->decompressing = NULL;
+	return e;
+}
+
+int decompress_foreign(struct skv_session *s, struct skv_seq *q)
+{
+	if (q->compresses_known || !compress_any(q) || (compress_as_planned(q) && compress_possible(q)))
+		return 0;
+	return decompress(s, q);
+}
+
+/* Does the sequence compress? What it has compressed already is as its policy compresses. */
+static int decide(struct skv_seq *q)
+{
+	q->compresses = compress_possible(q);
+	return q->compresses ? trim(q) : 0;
+}
+
+/* Does a layer lag behind where a decode step wants it? */
+static bool behind(const struct skv_seq *q)
+{
+	const struct policy *p = seq_policy(q);
+
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
+		if (seq_compressed(q, layer) < compress_end(&p->plan[layer].compress, q->len))
+			return true;
+	return false;
+}
+
+int compress_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
+{
+	int e = 0;
+
+	if (!q->compresses_known) {
+		e = decide(q);
+		if (e < 0)
+			return e;
+		q->compresses_known = true;
+	}
+	if (!q->compresses)
+		return 0;
+	begin_slots(q);
+	while (!prompt && e == 0 && behind(q))
+		e = maintenance_run(s, q, MAINTENANCE_COMPRESS);
+	return e;
+}

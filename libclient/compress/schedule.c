@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/compress/schedule.c - what is compressed of a sequence, and what a step compresses of it.
+ *
+ * A sequence compresses if all of its tokens are there, in order, in all layers that would compress: as rows, or
+ * compressed. Any other stays in rows, and runs the same plans.
+ */
+#include "libclient/compress/schedule.h"
+
+#include <string.h>
+
+#include "libclient/compress/compressor.h"
+#include "libclient/compress/lengths.h"
+#include "libclient/seq.h"
+
+#define SLICE 4096u /* tokens that a maintenance transaction compresses: their pages are free for the next one */
+
+static bool within(const struct skv_layer_slots *x, uint32_t page)
+{
+	return page >= x->form.first && page < x->coded / SKV_PAGE_TOKENS;
+}
+
+bool compress_has_page(const struct skv_seq *q, uint32_t layer, uint32_t page)
+{
+	return (seq_compressed(q, layer) > 0 && within(&q->slots[layer], page)) ||
+	       (q->in_step && seq_next_compressed(q, layer) > 0 && within(&q->next_slots[layer], page));
+}
+
+const struct skv_codes *compress_code(const struct skv_seq *q, uint32_t layer)
+{
+	const struct policy *p = seq_policy(q);
+
+	if (q->decompressing)
+		return seq_compressed(q, layer) > 0 ? &q->decompressing->layer[layer].code : NULL;
+	return q->compresses && p->plan[layer].compress.kind ? &p->compressor->layer[layer].code : NULL;
+}
+
+bool compress_any(const struct skv_seq *q)
+{
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
+		if (seq_compressed(q, layer) > 0)
+			return true;
+	return false;
+}
+
+bool compress_as_planned(const struct skv_seq *q)
+{
+	const struct policy *p = seq_policy(q);
+
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
+		struct skv_form f;
+
+		if (seq_compressed(q, layer) == 0)
+			continue;
+		if (!p->plan[layer].compress.kind || !compressor_matches(p->compressor, q->mem))
+			return false;
+		f = compress_form(&p->plan[layer].compress, q->session->model.max_tokens);
+		if (memcmp(&f, &q->slots[layer].form, sizeof(f)) != 0)
+			return false;
+	}
+	return true;
+}
+
+/* Has the layer all of its tokens, in order, as rows or compressed? What was evicted cannot be referred to. */
+static bool whole(const struct skv_seq *q, uint32_t layer)
+{
+	const struct skv_layer_slots *x = &q->slots[layer];
+
+	if (q->about & SKV_ABOUT_SLOTS && (x->unit || x->live != q->len || x->extent != q->len))
+		return false;
+	for (uint32_t page = 0; page < skv_pages_of(q->len); page++)
+		if (!compress_has_page(q, layer, page) && !skv_pte_resident(seq_table(q, layer)[page]))
+			return false;
+	return true;
+}
+
+bool compress_possible(const struct skv_seq *q)
+{
+	const struct policy *p = seq_policy(q);
+
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
+		if (p->plan[layer].compress.kind && !whole(q, layer))
+			return false;
+	return p->n_compress > 0;
+}
+
+void compress_take_over(struct skv_seq *q)
+{
+	q->compresses_known = false;
+	q->compresses = compress_any(q) && compress_as_planned(q) && compress_possible(q);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static void compress_up_to(const struct skv_seq *q, uint32_t layer, uint32_t coded, struct skv_layer_slots *next)
+{
+	if (coded <= next->coded)
+		return;
+	next->coded = coded;
+	next->form = compress_form(&seq_policy(q)->plan[layer].compress, q->session->model.max_tokens);
+}
+
+void compress_schedule(struct skv_seq *q, uint32_t layer, bool decodes, struct skv_kseq *ks, struct skv_layer_slots *next)
+{
+	const struct skv_compress *plan = &seq_policy(q)->plan[layer].compress;
+
+	next->coded = seq_compressed(q, layer);
+	next->form = q->slots[layer].form;
+	if (q->compresses && decodes)
+		compress_up_to(q, layer, compress_end(plan, q->len + q->n_new), next);
+	ks->coded = seq_compressed(q, layer);
+	ks->pack = next->coded;
+}
+
+void compress_schedule_maintenance(const struct skv_seq *q, uint32_t layer, struct skv_layer_slots *next)
+{
+	const struct skv_compress *plan = &seq_policy(q)->plan[layer].compress;
+	uint32_t from = next->coded > compress_first(plan) ? next->coded : compress_first(plan);
+	uint32_t coded = compress_end(plan, q->len);
+
+	if (q->maintenance == MAINTENANCE_COMPRESS)
+		compress_up_to(q, layer, coded < from + SLICE ? coded : from + SLICE, next);
+	else if (q->maintenance == MAINTENANCE_DECOMPRESS) {
+		next->coded = 0;
+		next->form = (struct skv_form){0};
+	}
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/device-step.h - steps that a device has not run yet. */
+#ifndef SKV_CLIENT_DEVICE_STEP_H
+#define SKV_CLIENT_DEVICE_STEP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct skv_seq;
+struct skv_session;
+
+/* Report the steps that have run; waits for one if the host is too far ahead. The device is entered. */
+int device_turn(struct skv_session *s);
+/* Wait for all steps, and report them; the device need not be entered. */
+int device_settle(struct skv_session *s);
+bool device_evicts(const struct skv_session *s); /* are there evictions whose commits were not seen? */
+/*
+ * A step, from its beginning to its end. prepare() makes room for so many entries: entry() notes one of this step down,
+ * stale() one that is true whatever becomes of the step. Both do nothing on host memory.
+ */
+int device_prepare(struct skv_session *s, uint32_t entries);
+void device_entry(struct skv_seq *q, uint32_t table, uint32_t page);
+void device_stale(struct skv_seq *q, uint32_t table, uint32_t page);
+int device_room_stale(struct skv_session *s, uint64_t n); /* for so many more of these */
+int device_stage(struct skv_session *s);
+int device_publish(struct skv_session *s, const int32_t *next); /* on failure nothing has changed */
+
+#endif

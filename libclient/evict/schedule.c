@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/evict/schedule.c - how many tokens or pages a layer retains after a step: from lengths alone.
+ *
+ * A unit is a token, or a page of one kv head. All kv heads of a layer have as many units, so the count is never read
+ * back: the kernels choose which units stay, the host says how many. What it says follows from the commit's lengths
+ * and the plan, so a step that is repeated after its engine's death says the same.
+ */
+#include "libclient/evict/schedule.h"
+
+#include <math.h>
+
+static uint32_t units_of(uint32_t unit, uint32_t tokens)
+{
+	return (tokens + unit - 1) / unit;
+}
+
+/*
+ * How many units may stay after a decode step with which the sequence has n tokens: the next step's budget but
+ * for its new unit, and what of the pinned ones the budget does not count.
+ */
+static uint64_t stays(const struct skv_evict *k, uint64_t n, uint32_t pinned)
+{
+	uint32_t units = units_of(k->granularity, (uint32_t)n + 1), counted = pinned;
+	uint64_t keep;
+
+	if (k->pinned.count > 0 || k->pinned.share > 0)
+		counted = skv_budget_of(k->pinned, units, k->pinned_floor);
+	if (counted > pinned)
+		counted = pinned;
+	keep = (uint64_t)skv_budget_of(k->budget, units, k->floor) - 1 + (pinned - counted);
+	return pinned > 0 && keep < pinned + 1u ? pinned + 1u : keep;
+}
+
+/* Are u units too many? */
+static bool full(const struct skv_evict *k, uint64_t n, uint64_t u, uint32_t pinned)
+{
+	return u >= stays(k, n, pinned) + k->slack;
+}
+
+/* Does a decode step's query vote? With a window those do that are followed by a choice within as many steps. */
+static enum skv_tally votes_of(const struct skv_evict *k, uint32_t n, uint32_t u, bool prompted, uint32_t pinned)
+{
+	uint64_t ahead = k->window - 1u;
+
+	if (!k->accumulate)
+		return SKV_TALLY_NONE;
+	if (k->window == 0 || prompted)
+		return SKV_TALLY_ADD;
+	if (!full(k, n + ahead, u + ahead, pinned))
+		return SKV_TALLY_NONE;
+	return full(k, n + ahead - 1, u + ahead - 1, pinned) ? SKV_TALLY_ADD : SKV_TALLY_ANEW;
+}
+
+/* Units that a head keeps where they have so many on average: as many, unless they share the next step's budget. */
+static uint32_t retained_of(const struct skv_evict *k, uint32_t stay, uint32_t units)
+{
+	double most = k->max_head_ratio > 0 ? ceil((double)k->max_head_ratio * (stay + 1.0)) : stay;
+
+	return most < units ? (uint32_t)most : units;
+}
+
+void evict_schedule(const struct skv_evict *k, uint32_t about, bool decodes, uint32_t active, struct skv_kseq *ks,
+                   struct skv_layer_slots *ret)
+{
+	bool prompted = about & SKV_ABOUT_PROMPTED, chooses;
+	uint32_t u, counted, pinned, stay;
+
+	*ret = (struct skv_layer_slots){.live = ks->len, .extent = ks->len, .unit = k->granularity, .awake = ks->len};
+	if (!k->granularity)
+		return;
+	u = units_of(k->granularity, ks->len);
+	pinned = k->pin_prompt ? units_of(k->granularity, about & SKV_ABOUT_PROMPT) : 0;
+	ks->pinned = pinned;
+	ks->keep = u;
+	if (!decodes)
+		return; /* inactive tokens become active */
+	if (k->max_head_ratio > 0)
+		ret->awake = active;
+	counted = k->max_head_ratio > 0 ? active : u;
+	ks->tally = votes_of(k, ks->all, counted, prompted, pinned);
+	if (ks->len % k->granularity != 0) /* a page that is being filled */
+		return;
+	stay = (uint32_t)stays(k, ks->all, pinned);
+	chooses = full(k, ks->all, counted, pinned) || (k->at_prompt_end && prompted && counted > stay);
+	if (chooses) {
+		ks->keep = retained_of(k, stay, u);
+		ks->awake = k->max_head_ratio > 0 ? stay : UINT32_MAX;
+		ret->live = ks->keep * k->granularity;
+		ret->awake = stay * k->granularity;
+	}
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/evict/slot-mapping.c - the slot mapping of layers that evict tokens, or pages of single kv heads.
+ *
+ * A step has few kernels more, before a layer's attention: slots_append(). All else is done by maintenance
+ * transactions, which slots_ready() runs before the step.
+ *
+ * What a policy that evicts single tokens or pages finds is one of three:
+ *   - slot metadata of the same unit, made by any policy: it goes on with them
+ *   - metadata of another unit, or that it does not want: slots out of order or with gaps are compacted first
+ *   - no metadata: a slot's number is taken for its token's position, which it is unless tokens below were evicted
+ */
+#include "libclient/evict/slot-mapping.h"
+
+#include <errno.h>
+
+#include "libclient/error.h"
+#include "libclient/layer.h"
+#include "libclient/maintenance.h"
+#include "libclient/seq.h"
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+void slots_append(const struct layer *l)
+{
+	const struct skv_slots to = {.unit = l->plan->evict.granularity, .slot = l->step->slot};
+	const struct skv_attn *a = l->attn;
+	const struct skv_kernels *k = l->kernels;
+
+	if (l->decode.n > 0) {
+		k->place(&l->rows, &l->decode, &to, l->work);
+		k->append(&l->rows, &l->decode, &to, a->k, a->v, l->work);
+		if (l->bounds)
+			k->update_bounds(&l->rows, &l->decode, &to, l->work);
+	}
+	if (l->prefill.n > 0) {
+		k->place_prompt(&l->rows, &l->prefill, &to, l->work);
+		k->append(&l->rows, &l->prefill, NULL, a->k, a->v, l->work);
+		if (l->bounds)
+			k->update_bounds(&l->rows, &l->prefill, NULL, l->work);
+	}
+}
+
+/* ---- as the policy wants it ------------------------------------------------------------------ */
+
+/* No slot below is free, and a page that is being filled is the last one. */
+static int compact(struct skv_session *s, struct skv_seq *q)
+{
+	bool fragmented = q->gaps, disordered = false;
+	int e = 0;
+
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
+		fragmented |= q->slots[layer].live < q->slots[layer].extent;
+		disordered |= partial_page_inside(q, layer);
+		if (partial_page_inside(q, layer) && skv_pages_of(q->slots[layer].live) + 2 > q->layout.max_pages)
+			return error_set(-ENOSPC, "the sequence was made for %u tokens: too few to put its pages in order",
+			            q->layout.max_tokens);
+	}
+	if (fragmented)
+		e = maintenance_run(s, q, MAINTENANCE_COMPACT);
+	if (disordered && e == 0)
+		e = maintenance_run(s, q, MAINTENANCE_MOVE_PARTIAL);
+	if (disordered && e == 0)
+		e = maintenance_run(s, q, MAINTENANCE_COMPACT);
+	return e;
+}
+
+int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
+{
+	const struct policy *p = seq_policy(q);
+	bool fits = true, binds = !q->has_bounds && p->n_evicting_pages > 0;
+	int e = 0;
+
+	if (!(q->about & SKV_ABOUT_SLOTS) && p->n_evicting == 0)
+		return 0;
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
+		uint32_t unit = p->plan[layer].evict.granularity;
+
+		if (q->len == 0)
+			q->slots[layer] = (struct skv_layer_slots){.unit = unit};
+		else if (!(q->about & SKV_ABOUT_SLOTS))
+			q->slots[layer] = (struct skv_layer_slots){.live = q->len, .extent = q->len, .awake = q->len};
+		fits &= q->slots[layer].unit == unit;
+	}
+	if (q->len == 0) {
+		q->about = p->n_evicting > 0 ? SKV_ABOUT_SLOTS : 0;
+		return 0;
+	}
+	if (prompt || binds || !fits || q->gaps)
+		e = compact(s, q);
+	if (!fits && e == 0)
+		e = maintenance_run(s, q, MAINTENANCE_SLOT_METADATA);
+	if (q->gaps && e == 0)
+		e = maintenance_run(s, q, MAINTENANCE_COMPACT);
+	if ((prompt || binds) && e == 0)
+		e = compact(s, q); /* closing gaps has moved pages */
+	if (binds && e == 0)
+		e = maintenance_run(s, q, MAINTENANCE_BUILD_BOUNDS);
+	return e;
+}

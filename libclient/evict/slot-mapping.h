@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/evict/slot-mapping.h - layers that evict tokens, or pages of single kv heads: where their rows are. */
+#ifndef SKV_CLIENT_EVICT_SLOT_MAPPING_H
+#define SKV_CLIENT_EVICT_SLOT_MAPPING_H
+
+#include <stdbool.h>
+
+struct layer;
+struct skv_seq;
+struct skv_session;
+
+/* Make slots and their metadata what the policy's plans and the item want; commits maintenance transactions. */
+int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt);
+/* Before the attention of a layer that evicts: allocate slots for the new rows, and append these there. */
+void slots_append(const struct layer *l);
+
+#endif

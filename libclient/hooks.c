@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/hooks.c - a policy's hooks, run for the sequences of a batch that decode. */
+#include "libclient/hooks.h"
+
+#include "libclient/policy.h"
+#include "libclient/prims.h"
+
+/* A layer that evicts must say in its after() what stays. */
+static void run_after(struct skv_session *s, struct policy_batch *pb, const struct skv_policy_ctx *ctx, uint32_t layer)
+{
+	struct selection *x = &pb->selection[layer];
+
+	x->retained = false;
+	if (pb->policy->block->after)
+		pb->policy->block->after(ctx, layer);
+	if (pb->policy->plan[layer].evict.granularity && !x->retained)
+		policy_misuse(s, "layer %u evicts, but its hooks have not said what stays", layer);
+}
+
+void policy_hook(struct skv_session *s, struct policy_batch *pb, enum phase phase, uint32_t layer)
+{
+	const struct skv_policy *block = pb->policy->block;
+	struct skv_policy_ctx ctx = {
+	        .size = sizeof(ctx),
+	        .n_seqs = pb->n,
+	        .prims = &policy_prims,
+	        .model = &s->model,
+	        .config = pb->policy->config,
+	        .library = s,
+	};
+
+	if (ctx.n_seqs == 0)
+		return;
+	s->batch = pb;
+	s->phase = phase;
+	s->hook_layer = layer;
+	if (phase == PHASE_BEFORE && block->before)
+		block->before(&ctx, layer);
+	else if (phase == PHASE_AFTER)
+		run_after(s, pb, &ctx, layer);
+	else if (phase == PHASE_END && block->step_end)
+		block->step_end(&ctx);
+	s->phase = PHASE_NONE;
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/layer.c - a layer of the open step, put together from its plan, its policy batch and its class of layers. */
+#include "libclient/layer.h"
+
+#include "common/seqmem.h"
+#include "libclient/compress/compressor.h"
+#include "libclient/policy.h"
+#include "libclient/session.h"
+
+static struct layer_class *class_of(struct skv_session *s, uint32_t layer)
+{
+	return &s->step.class[s->step.class_of[layer]];
+}
+
+struct skv_batch batch_part(struct skv_batch b, uint32_t first, uint32_t n)
+{
+	b.seq += first;
+	b.n = n;
+	return b;
+}
+
+struct skv_batch layer_decoding(struct skv_session *s, uint32_t layer)
+{
+	return class_of(s, layer)->decoding;
+}
+
+struct skv_batch layer_all(struct skv_session *s, uint32_t layer)
+{
+	return class_of(s, layer)->all;
+}
+
+const struct skv_kseq *layer_kseq(const struct skv_session *s, uint32_t layer, uint32_t at)
+{
+	return &s->step.kseq[(size_t)s->step.class_of[layer] * s->step.n + at];
+}
+
+struct skv_batch batch_decoding(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
+{
+	return batch_part(class_of(s, layer)->decoding, pb->first, pb->n);
+}
+
+struct skv_batch batch_prompts(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
+{
+	return batch_part(class_of(s, layer)->prompts, pb->first_prompt - s->step.n_decode, pb->n_prompts);
+}
+
+bool batch_compresses(const struct policy_batch *pb, uint32_t layer)
+{
+	return pb->compresses && pb->policy->plan[layer].compress.kind;
+}
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+struct skv_shape layer_shape(const struct skv_session *s, uint32_t layer)
+{
+	const uint32_t n_layers = s->model.n_layers;
+	struct skv_shape shape = s->shape;
+
+	shape.layer = layer;
+	shape.state = skv_table(n_layers, SKV_GROUP_BOUNDS, layer);
+	shape.notes = skv_table(n_layers, SKV_GROUP_NOTES, layer);
+	shape.codes = skv_table(n_layers, SKV_GROUP_CODES, layer);
+	shape.refs = skv_table(n_layers, SKV_GROUP_REFS, layer);
+	shape.kept = skv_table(n_layers, SKV_GROUP_KEPT, layer);
+	return shape;
+}
+
+struct skv_shape compressed_shape(const struct skv_session *s, uint32_t layer, const struct compressor *k)
+{
+	struct skv_shape shape = layer_shape(s, layer);
+
+	shape.code = &k->layer[layer].code;
+	return shape;
+}
+
+struct skv_shape batch_shape(const struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
+{
+	return batch_compresses(pb, layer) ? compressed_shape(s, layer, pb->policy->compressor) : layer_shape(s, layer);
+}
+
+/* ---- a layer --------------------------------------------------------------------------------- */
+
+struct layer layer_of(struct skv_session *s, struct policy_batch *pb, uint32_t number, const struct skv_attn *a)
+{
+	const struct skv_plan *plan = &pb->policy->plan[number];
+	struct step *st = &s->step;
+	struct layer l = {
+	        .number = number,
+	        .attn = a,
+	        .plan = plan,
+	        .kernels = s->kernels,
+	        .work = &st->work,
+	        .rows = layer_shape(s, number),
+	        .compresses = batch_compresses(pb, number),
+	        .bounds = plan->scores & SKV_SCORES_PAGE_BOUNDS,
+	        .decode = batch_decoding(s, pb, number),
+	        .prefill = batch_prompts(s, pb, number),
+	        .maker = batch_prompts(s, pb, plan->prefill.how == SKV_PREFILL_KASCADE ? plan->prefill.source : number),
+	        .prompts = layer_kseq(s, number, pb->first_prompt),
+	        .own = &pb->selection[number],
+	        .source = &pb->selection[plan->source],
+	        .batch = pb,
+	        .step = st,
+	};
+
+	l.shape = l.rows;
+	if (l.compresses)
+		l.shape.code = &pb->policy->compressor->layer[number].code;
+	return l;
+}

@@ -1,0 +1,465 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/lease/pool.c - where the pages of a pool are.
+ *
+ * A pool's addresses are reserved once, without access; announced segments are mapped in place, so a
+ * page id times the page size is an address for the life of the connection. A withdrawn segment goes
+ * back to no access. The daemon withdraws only segments of which no client holds a page; the counts here
+ * make sure of it, because a kernel must never meet an unmapped page.
+ *
+ * On a device every segment is mapped twice, writable and, behind all of those, read-only. Shared pages are
+ * found in the second mapping: a kernel that writes to a shared prefix by mistake gets a fault, and no tokens are
+ * lost. Where handles are CUDA's older kind, the driver chooses the addresses, and there is one mapping; page
+ * numbers for kernels are then counted from an address far below, which needs pages of 2^n bytes. pool_kernel_page()
+ * knows all of this.
+ *
+ * Everything here runs with client->lock held. What breaks the connection, and what is to be told to the daemon, is
+ * returned: conn.c does it.
+ */
+#include "libclient/lease/pool.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/fd.h"
+
+/* Page numbers below and above the first segment that CUDA put somewhere: several TiB. */
+#define IPC_ORIGIN (1u << 27)
+
+static void fault_set(struct pool_fault *fault, int error, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void fault_set(struct pool_fault *fault, int error, const char *fmt, ...)
+{
+	va_list ap;
+
+	fault->error = error;
+	va_start(ap, fmt);
+	vsnprintf(fault->text, sizeof(fault->text), fmt, ap);
+	va_end(ap);
+}
+
+/* A segment that was announced before the reply that tells the pool's shape. */
+struct early_segment {
+	struct early_segment *next;
+	struct skv_msg_segment_ipc m;
+	int fd;
+};
+
+static struct pool *find(struct pools *pools, uint32_t id)
+{
+	struct pool *p = pools->first;
+
+	while (p && p->id != id)
+		p = p->next;
+	return p;
+}
+
+/* ---- segments -------------------------------------------------------------------------------- */
+
+/* Bytes of the addresses that a pool takes: on a device for two mappings. */
+static size_t addresses(const struct pool *p)
+{
+	return p->max_segments * p->segment_bytes * (p->backend ? 2 : 1);
+}
+
+static uint8_t *segment_at(const struct pool *p, uint32_t segment)
+{
+	return p->base + segment * p->segment_bytes;
+}
+
+/* 0, or a negative errno and what went wrong in `why`. */
+static int map_host(struct pool *p, uint32_t segment, int fd, const char **why)
+{
+	void *at, *to = segment_at(p, segment);
+	int e = skv_map_fd(fd, p->segment_bytes, PROT_READ | PROT_WRITE, true, &at);
+
+	*why = strerror(-e);
+	if (e < 0)
+		return e == -EBADMSG ? -EPROTO : e;
+	if (mremap(at, p->segment_bytes, p->segment_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED) {
+		e = -errno;
+		*why = strerror(errno);
+		munmap(at, p->segment_bytes);
+		return e;
+	}
+	/* an engine's child must not share what is being written; it has no use for it either */
+	madvise(to, p->segment_bytes, MADV_DONTFORK);
+	return 0;
+}
+
+static int map_cuda(struct pool *p, uint32_t segment, int fd)
+{
+	uint8_t *at = segment_at(p, segment);
+	uint8_t *again = segment_at(p, p->max_segments + segment);
+	int e = p->backend->map(at, p->segment_bytes, fd, true);
+
+	if (e < 0)
+		return e;
+	e = p->backend->map(again, p->segment_bytes, fd, false);
+	if (e < 0) {
+		p->backend->unmap(at, p->segment_bytes);
+		return e;
+	}
+	p->segments[segment].own = segment * p->pages_per_segment;
+	p->segments[segment].shared = (p->max_segments + segment) * p->pages_per_segment;
+	return 0;
+}
+
+static int map_ipc(struct pool *p, uint32_t segment, const uint8_t *handle, const char **why)
+{
+	intptr_t away;
+	void *at;
+	int e = p->backend->open_ipc(handle, &at);
+
+	if (e < 0)
+		return e;
+	if (p->reserved) {
+		p->backend->release(p->base, addresses(p));
+		p->reserved = false;
+		p->base = (uint8_t *)((uintptr_t)at - IPC_ORIGIN * p->page_bytes);
+	}
+	away = (intptr_t)((uintptr_t)at - (uintptr_t)p->base);
+	if (away < 0 || (uintptr_t)away % p->page_bytes != 0 ||
+	    (uintptr_t)away / p->page_bytes + p->pages_per_segment > SKV_PTE_ID_MASK) {
+		*why = "with ipc = legacy the driver chooses addresses, and this one is no whole number of pages from "
+		       "the first: expected pages whose bytes are a power of two, or ipc = vmm";
+		p->backend->close_ipc(at);
+		return -EOPNOTSUPP;
+	}
+	p->segments[segment].own = p->segments[segment].shared = (uint32_t)((uintptr_t)away / p->page_bytes);
+	p->segments[segment].ipc = at;
+	return 0;
+}
+
+/* Both on the pool's device, which is entered for it. */
+static int map_device(struct pool *p, const struct skv_msg_segment_ipc *m, int fd, const char **why)
+{
+	void *was;
+	int e = p->backend->enter(p->device, &was);
+
+	*why = p->backend->error();
+	if (e < 0)
+		return e;
+	if (m->segment.handle == SKV_HANDLE_CUDA_FD)
+		e = map_cuda(p, m->segment.segment, fd);
+	else
+		e = map_ipc(p, m->segment.segment, m->ipc_handle, why);
+	p->backend->leave(was);
+	return e;
+}
+
+static int unmap_segment(struct pool *p, uint32_t segment)
+{
+	uint8_t *at = segment_at(p, segment);
+	void *was;
+	int e, e2;
+
+	if (!p->backend)
+		return mmap(at, p->segment_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+		            -1, 0) == MAP_FAILED
+		               ? -errno
+		               : 0;
+	e = p->backend->enter(p->device, &was);
+	if (e < 0)
+		return e;
+	if (p->segments[segment].ipc) {
+		e = p->backend->close_ipc(p->segments[segment].ipc);
+		p->segments[segment].ipc = NULL;
+	} else {
+		e = p->backend->unmap(at, p->segment_bytes);
+		e2 = p->backend->unmap(segment_at(p, p->max_segments + segment), p->segment_bytes);
+		e = e < 0 ? e : e2;
+	}
+	p->backend->leave(was);
+	return e;
+}
+
+/* Is it a handle that this pool can have? The first one decides which kind the others are. */
+static bool handle_fits(const struct pool *p, uint32_t handle)
+{
+	bool any = false;
+
+	if (!p->backend)
+		return handle == SKV_HANDLE_MEMFD;
+	for (uint32_t i = 0; i < p->max_segments && !any; i++)
+		any = p->segments[i].mapped;
+	if (handle == SKV_HANDLE_CUDA_FD)
+		return p->reserved;
+	return handle == SKV_HANDLE_CUDA_IPC && !(any && p->reserved);
+}
+
+/* Map an announced segment of a known pool; fd is borrowed. */
+static void map_segment(struct pool *p, const struct skv_msg_segment_ipc *ipc, int fd, struct pool_fault *fault)
+{
+	const struct skv_msg_segment *m = &ipc->segment;
+	const char *why = "";
+	int e;
+
+	if (m->segment >= p->max_segments || m->bytes != p->segment_bytes) {
+		fault_set(fault, -EPROTO,
+			"segment %u of %llu bytes does not fit pool %u: expected below %u, %llu bytes",
+			m->segment, (unsigned long long)m->bytes, p->id, p->max_segments,
+			(unsigned long long)p->segment_bytes);
+		return;
+	}
+	if (p->segments[m->segment].mapped) {
+		fault_set(fault, -EPROTO, "segment %u of pool %u was announced twice", m->segment, p->id);
+		return;
+	}
+	if (!handle_fits(p, m->handle)) {
+		fault_set(fault, -EPROTO, "segment %u of pool %u has handle kind %u, expected %s", m->segment,
+		                  m->pool, m->handle, p->backend ? "one of a device" : "a memfd");
+		return;
+	}
+	e = p->backend ? map_device(p, ipc, fd, &why) : map_host(p, m->segment, fd, &why);
+	if (e < 0) {
+		fault_set(fault, e, "cannot map segment %u of pool %u: %s", m->segment, p->id, why);
+		return;
+	}
+	p->segments[m->segment].mapped = true;
+}
+
+void pool_segment_add(struct pools *pools, const struct skv_msg_segment_ipc *m, int fd, struct pool_fault *fault)
+{
+	struct pool *p = find(pools, m->segment.pool);
+	struct early_segment *e;
+
+	if (p) {
+		map_segment(p, m, fd, fault);
+		skv_close_fd(fd);
+		return;
+	}
+	e = malloc(sizeof(*e));
+	if (!e) {
+		skv_close_fd(fd);
+		fault_set(fault, -ENOMEM, "out of memory for a segment of pool %u", m->segment.pool);
+		return;
+	}
+	*e = (struct early_segment){.next = pools->early, .m = *m, .fd = fd};
+	pools->early = e;
+}
+
+void pool_segment_gone(struct pools *pools, const struct skv_msg_segment *m, struct pool_fault *fault)
+{
+	struct pool *p = find(pools, m->pool);
+	int r;
+
+	for (struct early_segment **e = &pools->early; *e; e = &(*e)->next)
+		if ((*e)->m.segment.pool == m->pool && (*e)->m.segment.segment == m->segment) {
+			struct early_segment *gone = *e;
+
+			*e = gone->next;
+			skv_close_fd(gone->fd);
+			free(gone);
+			return;
+		}
+	if (!p || m->segment >= p->max_segments || !p->segments[m->segment].mapped) {
+		fault_set(fault, -EPROTO,
+		                  "the daemon withdraws segment %u of pool %u, which it never announced",
+		                  m->segment, m->pool);
+		return;
+	}
+	if (p->segments[m->segment].held > 0) {
+		fault_set(fault, -EPROTO,
+		                  "the daemon withdraws segment %u of pool %u, of which %u pages are in use",
+		                  m->segment, m->pool, p->segments[m->segment].held);
+		return;
+	}
+	r = unmap_segment(p, m->segment);
+	if (r < 0) {
+		fault_set(fault, r, "cannot unmap segment %u of pool %u: %s", m->segment, m->pool,
+		                  p->backend ? p->backend->error() : strerror(-r));
+		return;
+	}
+	p->segments[m->segment].mapped = false;
+}
+
+/* ---- pools ----------------------------------------------------------------------------------- */
+
+/* Shapes that the rest of the library can trust. */
+static const char *shape_wrong(const struct skv_msg_open_ok *ok, uint32_t device)
+{
+	uint64_t pages;
+
+	if (ok->page_bytes == 0 || ok->pages_per_segment == 0 || ok->max_segments == 0)
+		return "a size of zero";
+	if (ok->segment_bytes / ok->page_bytes != ok->pages_per_segment ||
+	    ok->segment_bytes % ok->page_bytes != 0)
+		return "segments that are not exactly filled by their pages";
+	pages = (uint64_t)ok->pages_per_segment * ok->max_segments;
+	if (pages * (device != SKV_DEVICE_HOST ? 2 : 1) > SKV_PTE_ID_MASK + 1u)
+		return "more pages than a page table entry can name";
+	if (ok->segment_bytes > (uint64_t)INT64_MAX / ok->max_segments)
+		return "more bytes than there are addresses";
+	return NULL;
+}
+
+void pool_map_early(struct pools *pools, struct pool *p, struct pool_fault *fault)
+{
+	for (struct early_segment **e = &pools->early; *e;) {
+		struct early_segment *s = *e;
+
+		if (s->m.segment.pool != p->id) {
+			e = &s->next;
+			continue;
+		}
+		*e = s->next;
+		map_segment(p, &s->m, s->fd, fault);
+		skv_close_fd(s->fd);
+		free(s);
+	}
+}
+
+static struct pool *pool_free(struct pool *p)
+{
+	void *was;
+
+	for (uint32_t i = 0; p->backend && p->segments && i < p->max_segments; i++)
+		if (p->segments[i].mapped)
+			unmap_segment(p, i);
+	if (p->reserved && !p->backend) {
+		munmap(p->base, addresses(p));
+	} else if (p->reserved && p->backend->enter(p->device, &was) == 0) {
+		p->backend->release(p->base, addresses(p));
+		p->backend->leave(was);
+	}
+	free(p->segments);
+	free(p);
+	return NULL;
+}
+
+static bool reserve(struct pool *p)
+{
+	void *base = NULL, *was;
+	int e;
+
+	if (!p->backend) {
+		base = mmap(NULL, addresses(p), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		p->base = base == MAP_FAILED ? NULL : base;
+		return p->base;
+	}
+	e = p->backend->enter(p->device, &was);
+	if (e < 0)
+		return false;
+	if (p->backend->reserve(addresses(p), &base) == 0)
+		p->base = base;
+	p->backend->leave(was);
+	return p->base;
+}
+
+/* The fallible part of making a pool. */
+static struct pool *pool_new(const struct skv_msg_open_ok *ok, uint32_t device)
+{
+	struct pool *p = calloc(1, sizeof(*p));
+	char why[SKV_TEXT_MAX];
+
+	if (!p)
+		return NULL;
+	*p = (struct pool){
+	        .id = ok->pool,
+	        .pages_per_segment = ok->pages_per_segment,
+	        .max_segments = ok->max_segments,
+	        .page_bytes = ok->page_bytes,
+	        .segment_bytes = ok->segment_bytes,
+	        .segments = calloc(ok->max_segments, sizeof(*p->segments)),
+	};
+	if (device != SKV_DEVICE_HOST) {
+		p->device = device - SKV_DEVICE_CUDA(0);
+		p->backend = skv_backend_cuda(why, sizeof(why));
+		if (!p->backend)
+			return pool_free(p);
+	}
+	p->reserved = p->segments && reserve(p);
+	return p->reserved ? p : pool_free(p);
+}
+
+int pool_open(struct pools *pools, const struct skv_msg_open_ok *ok, uint32_t device, struct pool **ret,
+              struct pool_fault *fault)
+{
+	struct pool *p = find(pools, ok->pool);
+	const char *wrong = shape_wrong(ok, device);
+
+	if (wrong) {
+		fault_set(fault, -EPROTO, "the daemon describes pool %u with %s", ok->pool, wrong);
+		return fault->error;
+	}
+	if (p && (p->page_bytes != ok->page_bytes || p->segment_bytes != ok->segment_bytes ||
+	          p->pages_per_segment != ok->pages_per_segment || p->max_segments != ok->max_segments)) {
+		fault_set(fault, -EPROTO, "the daemon describes pool %u in two ways", ok->pool);
+		return fault->error;
+	}
+	if (!p) {
+		p = pool_new(ok, device);
+		if (!p) {
+			fault_set(fault, -ENOMEM, "cannot reserve %llu bytes of addresses for pool %u",
+			          (unsigned long long)(ok->max_segments * ok->segment_bytes), ok->pool);
+			return fault->error;
+		}
+		p->next = pools->first;
+		pools->first = p;
+	}
+	p->sessions++;
+	*ret = p;
+	return 0;
+}
+
+void pool_close(struct pools *pools, struct pool *p)
+{
+	struct pool **at = &pools->first;
+
+	if (!p || --p->sessions > 0)
+		return;
+	while (*at != p)
+		at = &(*at)->next;
+	*at = p->next;
+	pool_free(p);
+}
+
+bool pool_has(const struct pool *p, uint32_t page)
+{
+	uint32_t segment = page / p->pages_per_segment;
+
+	return segment < p->max_segments && p->segments[segment].mapped;
+}
+
+bool pool_hold(struct pool *p, uint32_t page)
+{
+	if (!pool_has(p, page))
+		return false;
+	p->segments[page / p->pages_per_segment].held++;
+	return true;
+}
+
+uint32_t pool_kernel_page(const struct pool *p, uint32_t page, bool shared)
+{
+	const struct pool_segment *s = &p->segments[page / p->pages_per_segment];
+
+	if (!p->backend)
+		return page;
+	return (shared ? s->shared : s->own) + page % p->pages_per_segment;
+}
+
+void pool_unhold(struct pool *p, uint32_t page)
+{
+	p->segments[page / p->pages_per_segment].held--;
+}
+
+void pools_free(struct pools *pools)
+{
+	while (pools->early) {
+		struct early_segment *e = pools->early;
+
+		pools->early = e->next;
+		skv_close_fd(e->fd);
+		free(e);
+	}
+	while (pools->first) {
+		struct pool *p = pools->first;
+
+		pools->first = p->next;
+		pool_free(p);
+	}
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/lease/pool.h - pools of pages, and where their segments are mapped. */
+#ifndef SKV_CLIENT_LEASE_POOL_H
+#define SKV_CLIENT_LEASE_POOL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/wire.h"
+#include "kernels/device.h"
+
+struct pool {
+	struct pool *next;
+	uint32_t id, pages_per_segment, max_segments;
+	uint64_t page_bytes, segment_bytes;
+	uint32_t sessions;
+	uint8_t *base; /* where page 0 is, or would be */
+	bool reserved; /* from there on, addresses for all segments */
+	const struct skv_backend *backend; /* NULL: host memory */
+	unsigned device;                   /* of the backend */
+	struct pool_segment {
+		bool mapped;
+		uint32_t held; /* pages in it that stocks and tables of this process refer to */
+		/* on a device: page numbers of its first page for kernels, to write and to read only */
+		uint32_t own, shared;
+		void *ipc; /* where an older handle was opened, else NULL */
+	} *segments;
+};
+
+struct early_segment;
+
+/* Those of a connection. */
+struct pools {
+	struct pool *first;
+	struct early_segment *early; /* announced before the pool's shape was known */
+};
+
+/* What breaks a connection; a pool never does so itself. */
+struct pool_fault {
+	int error; /* 0, or a negative errno ... */
+	char text[SKV_TEXT_MAX]; /* ... and why */
+};
+
+/* All need client->lock. */
+/* One more session on the pool that the daemon describes. 0, or -EPROTO, -ENOMEM with a text. */
+/* `device` as in struct skv_model; its backend is loaded. */
+int pool_open(struct pools *pools, const struct skv_msg_open_ok *ok, uint32_t device, struct pool **ret,
+              struct pool_fault *fault);
+/* Map what was announced of the pool before its shape was known. */
+void pool_map_early(struct pools *pools, struct pool *p, struct pool_fault *fault);
+/* One less; with the last the daemon takes all segments as unmapped. NULL is ignored. */
+void pool_close(struct pools *pools, struct pool *p);
+/* A segment is announced. Consumes fd; without one, `m` has a handle. */
+void pool_segment_add(struct pools *pools, const struct skv_msg_segment_ipc *m, int fd, struct pool_fault *fault);
+/* A segment is withdrawn; without a fault the daemon is to be told that it is unmapped. */
+void pool_segment_gone(struct pools *pools, const struct skv_msg_segment *m, struct pool_fault *fault);
+void pools_free(struct pools *pools);
+
+bool pool_has(const struct pool *p, uint32_t page); /* in a mapped segment? */
+bool pool_hold(struct pool *p, uint32_t page);      /* false: it is not */
+void pool_unhold(struct pool *p, uint32_t page);
+/* The page's number for kernels, which have it at base + number * page_bytes; it must be held. Needs no lock then. */
+uint32_t pool_kernel_page(const struct pool *p, uint32_t page, bool shared);
+
+#endif

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/lease/stock.c - the free list: pages on lease, so that a step need not ask for them.
+ *
+ *   - More is asked for while there is still enough, and the reply is taken whenever a later step finds
+ *     it. Only a step that cannot be served waits, and not longer than skv_set_timeout says.
+ *   - What is far more than needed goes back. Between the two marks nothing is sent.
+ *   - `leased` counts the pages that may ever be pushed, and the stack has room for all of them: what a
+ *     step frees goes into the stock without an allocation.
+ *
+ * What is still to come of prompts is set aside: it is in stock from the first step on that such a prompt is in, and does
+ * not go back.
+ *
+ * The marks follow `demand`, the most that one such step can take. A decoding sequence takes a page of
+ * each layer every SKV_PAGE_TOKENS steps, so for decoding the low mark is that many steps ahead.
+ */
+#include "libclient/lease/stock.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "libclient/conn.h"
+#include "libclient/error.h"
+#include "libclient/lease/pool.h"
+#include "libclient/seq.h"
+
+#define LOW(demand) ((uint64_t)(demand))
+#define FILL(demand) (2 * (uint64_t)(demand))
+#define HIGH(demand) (4 * (uint64_t)(demand))
+#define PAUSE_STEPS 16 /* between requests ahead of need while the pool has nothing to give */
+
+int stock_init(struct skv_session *s)
+{
+	s->stock.msg = malloc(sizeof(*s->stock.msg) + SKV_WIRE_MAX_RUNS * sizeof(struct skv_wire_run));
+	return s->stock.msg ? 0 : error_set(-ENOMEM, "out of memory");
+}
+
+void stock_deinit(struct skv_session *s)
+{
+	conn_orphan(s->client, s->stock.get);
+	free(s->stock.ids);
+	free(s->stock.msg);
+	s->stock = (struct stock){0};
+}
+
+int stock_grow(struct skv_session *s, uint64_t n)
+{
+	struct stock *st = &s->stock;
+	uint64_t leased = st->leased + n;
+
+	if (leased > st->cap) {
+		uint64_t cap = leased + leased / 2 + 64;
+		uint32_t *ids = cap <= UINT32_MAX ? realloc(st->ids, cap * sizeof(*ids)) : NULL;
+
+		if (!ids)
+			return error_set(-ENOMEM, "out of memory for a stock of %llu pages",
+			            (unsigned long long)leased);
+		st->ids = ids;
+		st->cap = (uint32_t)cap;
+	}
+	st->leased = leased;
+	return 0;
+}
+
+/* ---- pages in -------------------------------------------------------------------------------- */
+
+/* The pages of a reply go into the stock. *ret_n: how many. */
+static int take(struct skv_session *s, const struct skv_msg_runs *m, uint64_t *ret_n)
+{
+	const struct skv_wire_run *run = (const void *)(m + 1);
+	struct skv_client *c = s->client;
+	uint64_t n = 0, most = (uint64_t)s->pool->max_segments * s->pool->pages_per_segment;
+	bool all = true;
+	int e;
+
+	for (uint32_t i = 0; i < m->n_runs; i++)
+		n += run[i].count;
+	*ret_n = 0;
+	if (m->session == s->id && n <= most) {
+		e = stock_grow(s, n);
+		if (e < 0)
+			return e;
+	} else {
+		all = false;
+		n = 0;
+	}
+	pthread_mutex_lock(&c->lock);
+	for (uint32_t i = 0; i < m->n_runs && all; i++)
+		for (uint32_t p = run[i].first + run[i].count; p-- > run[i].first && all;) {
+			all = pool_hold(s->pool, p);
+			if (all) {
+				stock_push(&s->stock, p);
+				(*ret_n)++;
+			}
+		}
+	s->stock.leased -= n - *ret_n;
+	if (!all) {
+		conn_break_locked(c, -EPROTO,
+		                  "the daemon leased pages that are not of this session or in no segment");
+		e = error_set(c->broken, "%s", c->broken_text);
+	} else {
+		e = 0;
+	}
+	pthread_mutex_unlock(&c->lock);
+	return e;
+}
+
+static int ask(struct skv_session *s, uint64_t least, uint64_t most)
+{
+	struct skv_msg_lease_get m = {
+	        .session = s->id,
+	        .least = least < SKV_PTE_ID_MASK ? (uint32_t)least : SKV_PTE_ID_MASK,
+	        .most = most < SKV_PTE_ID_MASK ? (uint32_t)most : SKV_PTE_ID_MASK,
+	};
+
+	return conn_post(s->client, SKV_MSG_LEASE_GET, &m, sizeof(m), &s->stock.get);
+}
+
+/* Deal with the reply that is in. */
+static int collect(struct skv_session *s, uint64_t *ret_n)
+{
+	struct request *r = s->stock.get;
+	int e;
+
+	*ret_n = 0;
+	s->stock.get = NULL;
+	/* out of pages, whichever quota it was, is one error to the engine; the text tells which */
+	if (r->error)
+		e = error_set(r->error == -EDQUOT ? -ENOSPC : r->error, "%s", r->text);
+	else
+		e = take(s, r->body, ret_n);
+	request_free(r);
+	return e;
+}
+
+int stock_reserve(struct skv_session *s, uint32_t need)
+{
+	struct skv_client *c = s->client;
+	struct stock *st = &s->stock;
+	int64_t deadline = conn_deadline(c);
+
+	while (st->n < need) {
+		bool ahead = st->get != NULL;
+		uint64_t n;
+		int e = ahead ? 0 : ask(s, need - st->n, need - st->n + FILL(st->demand));
+
+		if (e < 0)
+			return e;
+		if (conn_wait(c, st->get, deadline) < 0)
+			return error_set(
+				-ETIMEDOUT,
+				"the step needs %u pages, %u are in stock, the daemon gave none in %u ms",
+				need, st->n, atomic_load(&c->timeout_ms));
+		e = collect(s, &n);
+		if (ahead || n > 0)
+			continue; /* asked for earlier, for less: what there is now decides */
+		if (e == 0)
+			return error_set(-EPROTO,
+			            "the daemon gave no pages and no error where at least %u were asked for",
+			            need - st->n);
+		if (e != -EAGAIN)
+			return e;
+		if (now_ms() >= deadline)
+			return error_set(-ETIMEDOUT, "%s", skv_last_error());
+		/* page numbers wait for clients to let go of a segment */
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	}
+	return 0;
+}
+
+/* ---- pages out ------------------------------------------------------------------------------- */
+
+static int ascending(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static int descending(const void *a, const void *b)
+{
+	return ascending(b, a);
+}
+
+/* Write ascending ids as runs into the session's message; returns how many fit. */
+static uint32_t to_runs(struct skv_session *s, uint32_t seq, const uint32_t *ids, uint32_t n)
+{
+	struct skv_msg_runs *m = s->stock.msg;
+	struct skv_wire_run *run = (void *)(m + 1);
+	uint32_t i;
+
+	*m = (struct skv_msg_runs){.session = s->id, .seq = seq};
+	for (i = 0; i < n; i++) {
+		if (m->n_runs > 0 && ids[i] == run[m->n_runs - 1].first + run[m->n_runs - 1].count) {
+			run[m->n_runs - 1].count++;
+			continue;
+		}
+		if (m->n_runs == SKV_WIRE_MAX_RUNS)
+			break;
+		run[m->n_runs++] = (struct skv_wire_run){.first = ids[i], .count = 1};
+	}
+	return i;
+}
+
+uint32_t stock_post(struct skv_session *s, uint16_t type, uint32_t seq, uint32_t *ids, uint32_t n)
+{
+	uint32_t done = 0;
+
+	qsort(ids, n, sizeof(*ids), ascending);
+	while (done < n) {
+		uint32_t some = to_runs(s, seq, ids + done, n - done);
+
+		if (conn_post(s->client, type, s->stock.msg,
+		              sizeof(*s->stock.msg) + s->stock.msg->n_runs * sizeof(struct skv_wire_run),
+		              NULL) < 0)
+			break;
+		done += some;
+	}
+	return done;
+}
+
+/*
+ * Tell the daemon of pages that are free, and return how many it was told of. They are not held any more
+ * when it hears of them, since it may then withdraw their segments; those that it will not hear of are.
+ */
+static uint32_t give(struct skv_session *s, uint16_t type, uint32_t seq, uint32_t *ids, uint32_t n)
+{
+	uint32_t sent;
+
+	pthread_mutex_lock(&s->client->lock);
+	for (uint32_t i = 0; i < n; i++)
+		pool_unhold(s->pool, ids[i]);
+	pthread_mutex_unlock(&s->client->lock);
+	sent = stock_post(s, type, seq, ids, n);
+	pthread_mutex_lock(&s->client->lock);
+	for (uint32_t i = sent; i < n; i++)
+		pool_hold(s->pool, ids[i]);
+	pthread_mutex_unlock(&s->client->lock);
+	return sent;
+}
+
+/* Give n pages back, those with the highest numbers, so that whole segments come free. */
+static void put(struct skv_session *s, uint32_t n)
+{
+	struct stock *st = &s->stock;
+	uint32_t sent;
+
+	if (n == 0)
+		return;
+	qsort(st->ids, st->n, sizeof(*st->ids), descending);
+	sent = give(s, SKV_MSG_LEASE_PUT, 0, st->ids, n);
+	st->n -= sent;
+	st->leased -= sent;
+	memmove(st->ids, st->ids + sent, st->n * sizeof(*st->ids));
+}
+
+void stock_return(struct skv_session *s)
+{
+	put(s, s->stock.n);
+}
+
+void stock_release(struct skv_seq *q, bool flush)
+{
+	struct skv_session *s = q->session;
+	uint32_t sent;
+
+	if (q->n_release == 0 || (!flush && !conn_all_sent(s->client)))
+		return;
+	sent = give(s, SKV_MSG_SEQ_RELEASE, q->id, q->release, q->n_release);
+	q->n_release -= sent;
+	s->stock.n_release -= sent;
+	memmove(q->release, q->release + sent, q->n_release * sizeof(*q->release));
+}
+
+uint64_t stock_set_aside(const struct skv_session *s)
+{
+	uint64_t n = 0;
+
+	for (const struct skv_seq *q = s->seqs; q; q = q->next)
+		n += q->in_step ? q->next_set_aside : q->set_aside;
+	return n;
+}
+
+void stock_tend(struct skv_session *s, uint32_t demand)
+{
+	struct stock *st = &s->stock;
+	uint64_t n, ahead = stock_set_aside(s);
+
+	st->demand -= st->demand / 16;
+	if (st->demand < demand)
+		st->demand = demand;
+	if (st->pause > 0)
+		st->pause--;
+	if (st->get && request_done(s->client, st->get) && (collect(s, &n) < 0 || n == 0))
+		st->pause = PAUSE_STEPS;
+	for (struct skv_seq *q = s->seqs; q && st->n_release > 0; q = q->next)
+		stock_release(q, false);
+	if (!conn_all_sent(s->client))
+		return;
+	if (!st->get && st->n < LOW(st->demand) && st->pause == 0)
+		ask(s, 0, FILL(st->demand) - st->n);
+	else if (st->n > HIGH(st->demand) + ahead)
+		put(s, st->n - (uint32_t)(FILL(st->demand) + ahead));
+}

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/maintenance.c - maintenance transactions.
+ *
+ * What changes where the tokens of a sequence lie, and not which they are, is a step without tokens: a transaction of its own,
+ * with its own commit, between those of the engine. They are rare, for another policy or for a prompt after evictions, so
+ * they wait for the device and need not be fast. After death between two of them the next holder runs those that are left.
+ */
+#include "libclient/maintenance.h"
+
+#include <string.h>
+
+#include "libclient/compress/encode.h"
+#include "libclient/compress/schedule.h"
+#include "libclient/device.h"
+#include "libclient/device-step.h"
+#include "libclient/layer.h"
+#include "libclient/pages.h"
+#include "libclient/scratch.h"
+#include "libclient/selection.h"
+#include "libclient/seq-table.h"
+#include "libclient/transaction.h"
+
+/* It is the last one as long as no page was taken out, and behind a prompt. */
+bool partial_page_inside(const struct skv_seq *q, uint32_t layer)
+{
+	const struct skv_layer_slots *x = &q->slots[layer];
+
+	return x->unit > 1 && x->live % x->unit != 0 && x->live < q->len && !(q->about & SKV_ABOUT_PROMPTED);
+}
+
+/* Tokens in slots that have a page. */
+static uint32_t resident_tokens(const struct skv_seq *q, uint32_t layer, uint32_t extent)
+{
+	uint32_t n = 0;
+
+	for (uint32_t page = 0; page < skv_pages_of(extent); page++) {
+		uint32_t left = extent - page * SKV_PAGE_TOKENS;
+
+		if (skv_pte_resident(seq_table(q, layer)[page]))
+			n += left < SKV_PAGE_TOKENS ? left : SKV_PAGE_TOKENS;
+	}
+	return n;
+}
+
+/* What the layer's slots will be. */
+static struct skv_layer_slots after(const struct skv_seq *q, uint32_t layer, enum maintenance kind)
+{
+	struct skv_layer_slots x = q->slots[layer];
+	uint32_t unit = seq_policy(q)->plan[layer].evict.granularity;
+
+	if (kind == MAINTENANCE_COMPACT)
+		x.extent = x.live;
+	else if (kind == MAINTENANCE_MOVE_PARTIAL && partial_page_inside(q, layer))
+		x.extent = (skv_pages_of(x.live) + 2) * SKV_PAGE_TOKENS;
+	else if (kind == MAINTENANCE_SLOT_METADATA && unit && x.unit != unit)
+		x.live = x.awake = resident_tokens(q, layer, x.extent);
+	if (kind == MAINTENANCE_SLOT_METADATA)
+		x.unit = unit;
+	compress_schedule_maintenance(q, layer, &x);
+	return x;
+}
+
+/* What is known of the sequence after it. */
+static uint32_t about_after(const struct skv_seq *q)
+{
+	uint32_t prompted = q->maintenance == MAINTENANCE_SLOT_METADATA ? SKV_ABOUT_PROMPTED : 0;
+	uint32_t about = (q->about & ~(SKV_ABOUT_SLOTS | SKV_ABOUT_READING)) | prompted;
+
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
+		const struct skv_layer_slots *next = &q->next_slots[layer];
+
+		if (next->unit || next->live != q->len || next->coded > 0)
+			about |= SKV_ABOUT_SLOTS;
+		if (q->maintenance == MAINTENANCE_COMPACT && q->gaps && next->unit > 1)
+			about &= ~SKV_ABOUT_PROMPTED; /* a page has come down to where another was: see partial_page_inside() */
+	}
+	return about;
+}
+
+static void compress(struct skv_session *s, const struct skv_seq *q, uint32_t layer, const struct skv_batch *b)
+{
+	const struct skv_rebuilt in_place = {.pool = NULL};
+	struct skv_shape shape = layer_shape(s, layer);
+
+	shape.code = compress_code(q, layer);
+	if (q->maintenance == MAINTENANCE_COMPRESS)
+		s->kernels->pack(&shape, 1, b, &s->step.work);
+	else
+		s->kernels->rebuild(&shape, b, NULL, &in_place, &s->step.work);
+}
+
+static void run(struct skv_session *s, struct skv_seq *q, uint32_t layer)
+{
+	const struct skv_shape shape = layer_shape(s, layer);
+	const struct skv_batch batch = layer_all(s, layer), *b = &batch;
+	const struct skv_layer_slots *was = &q->slots[layer], *next = &q->next_slots[layer];
+	const struct skv_slots to = {.unit = next->unit, .slot = s->step.slot};
+	struct skv_work *w = &s->step.work;
+
+	if (q->maintenance == MAINTENANCE_BUILD_BOUNDS && plan_has_bounds(&seq_policy(q)->plan[layer]))
+		s->kernels->update_bounds(&shape, b, NULL, w);
+	if (next->coded != was->coded)
+		compress(s, q, layer, b);
+	if (!next->unit)
+		return;
+	if (was->unit != next->unit)
+		s->kernels->note_resident(&shape, b, &to, w);
+	else if (q->maintenance == MAINTENANCE_MOVE_PARTIAL && next->extent > was->extent)
+		s->kernels->lift(&shape, b, w);
+	else
+		s->kernels->place(&shape, b, &to, w);
+}
+
+/* The kernels of a step that was entered, and its commit. */
+static int carry(struct skv_session *s, struct skv_seq *q)
+{
+	bool holds = q->has_bounds && q->mem->state_epoch == q->epoch;
+	int e = 0;
+
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
+		run(s, q, layer);
+	if (s->device)
+		e = device_wait(s);
+	if (e < 0)
+		return e;
+	compress_evict_rows(q);
+	pages_evict_surplus(q);
+	e = device_room_stale(s, q->n_evict);
+	if (e < 0)
+		return e;
+	if (holds || q->maintenance == MAINTENANCE_BUILD_BOUNDS)
+		transaction_state_changes(q);
+	atomic_thread_fence(memory_order_release);
+	transaction_commit(q, q->mem->next[q->epoch & 1]);
+	return 0;
+}
+
+static int prepare(struct skv_session *s)
+{
+	int e = scratch_prepare(s);
+
+	return e < 0 ? e : selections_prepare(s); /* slots */
+}
+
+int maintenance_run(struct skv_session *s, struct skv_seq *q, enum maintenance kind)
+{
+	const struct skv_step_item it = {.seq = q};
+	uint32_t demand;
+	int e = device_settle(s);
+
+	if (e < 0)
+		return e;
+	q->maintenance = kind;
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
+		q->next_slots[layer] = after(q, layer, kind);
+	q->next_about = about_after(q);
+	e = transaction_begin(s, &it, 1, prepare, &demand);
+	if (e == 0) {
+		e = carry(s, q);
+		if (e < 0)
+			transaction_abort(s);
+	}
+	q->in_step = false;
+	q->maintenance = MAINTENANCE_NONE;
+	if (kind == MAINTENANCE_COMPACT && e == 0)
+		pages_unpark(q);
+	if (e == 0)
+		memset(q->evicted, 0, q->layout.n_layers * sizeof(*q->evicted));
+	return e < 0 ? e : seq_check_pages(q);
+}

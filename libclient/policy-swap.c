@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/policy-swap.c - a session follows the daemon to another policy, and a sequence is given one of its own.
+ *
+ * A swap changes nothing until all of it has succeeded. The new file is loaded, the spec parsed and the
+ * layers planned beside the old policy; every sequence is adopted into a state of its own beside the old
+ * state; only then do both take the old ones' places. Whatever fails leaves the old policy running and
+ * is told to the operator and to the engine.
+ */
+#include "libclient/policy-swap.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/spec.h"
+#include "libclient/adopt.h"
+#include "libclient/conn.h"
+#include "libclient/error.h"
+#include "libclient/policy-config.h"
+#include "libclient/seq.h"
+#include "libclient/seq-table.h"
+
+#define SWAP_WAIT_MS 250 /* for the daemon to say what to swap to; a later answer is taken too */
+
+void policy_ack(struct skv_session *s, uint64_t generation, int error, const char *text)
+{
+	struct skv_msg_policy_ack m = {.session = s->id, .error = -error, .generation = generation};
+
+	skv_wire_string(m.text, sizeof(m.text), text);
+	conn_post(s->client, SKV_MSG_POLICY_ACK, &m, sizeof(m), NULL);
+}
+
+/* All sequences that run the session's policy, or none. */
+static int adopt_all(struct skv_session *s, struct policy *p)
+{
+	void **states = calloc(s->n_seqs + 1u, sizeof(*states));
+	uint32_t n = 0;
+	int e = states ? 0 : error_set(-ENOMEM, "out of memory");
+
+	for (struct skv_seq *q = s->seqs; q && e == 0; q = q->next)
+		if (!q->own)
+			e = policy_adopt(s, p, q, &states[n++]);
+	n = 0;
+	for (struct skv_seq *q = s->seqs; q && states; q = q->next) {
+		if (q->own)
+			continue;
+		if (e == 0)
+			policy_install(q, p, states[n++]);
+		else
+			free(states[n++]);
+	}
+	free(states);
+	return e;
+}
+
+static int swap(struct skv_session *s, const struct skv_msg_policy *m, int fd)
+{
+	struct policy *p, *old = NULL;
+	int e;
+
+	if (policy_is(s->policy, m)) {
+		s->policy->generation = m->generation; /* the swap was about others */
+		return 0;
+	}
+	e = policy_get(s, m, fd, &p);
+	if (e == 0)
+		e = adopt_all(s, p);
+	if (e == 0) {
+		old = s->policy;
+		s->policy = p;
+		p->generation = m->generation;
+		s->stats.policy_swaps++;
+	}
+	policy_put(s->client, e == 0 ? old : p);
+	return e;
+}
+
+/* Has the daemon another policy? Ask which, and wait a moment. NULL: there is no answer so far. */
+static struct request *ask(struct skv_session *s)
+{
+	struct skv_client *c = s->client;
+	uint64_t generation = atomic_load_explicit(&c->control->policy_generation, memory_order_acquire);
+	uint32_t wait = atomic_load_explicit(&c->timeout_ms, memory_order_relaxed);
+	struct skv_msg_session m = {.session = s->id};
+	struct request *r;
+
+	if (!s->policy_get) {
+		if (generation == s->seen_generation || conn_post(c, SKV_MSG_POLICY_GET, &m, sizeof(m), &s->policy_get) < 0)
+			return NULL;
+		s->seen_generation = generation;
+		conn_wait(c, s->policy_get, now_ms() + (wait < SWAP_WAIT_MS ? wait : SWAP_WAIT_MS));
+	}
+	if (!request_done(c, s->policy_get))
+		return NULL;
+	r = s->policy_get;
+	s->policy_get = NULL;
+	return r;
+}
+
+/* Run the policy of the answer from now on, or leave the old one running and say why. */
+static int policy_follow(struct skv_session *s, const struct request *r)
+{
+	int e = r->error ? error_set(r->error, "%s", r->text) : swap(s, r->body, r->fds[0]);
+
+	snprintf(s->policy_error, sizeof(s->policy_error), "%s", e < 0 ? skv_last_error() : "");
+	return e;
+}
+
+void policy_update(struct skv_session *s)
+{
+	struct request *r = ask(s);
+	int e = r ? policy_follow(s, r) : 0;
+
+	if (r && !r->error)
+		policy_ack(s, ((const struct skv_msg_policy *)r->body)->generation, e, s->policy_error);
+	request_free(r);
+}
+
+/* ---- policies of sequences ------------------------------------------------------------------- */
+
+static int ask_for(struct skv_session *s, const char *spec, struct policy **ret)
+{
+	char name[SKV_NAME_MAX], text[SKV_TEXT_MAX];
+	struct skv_msg_spec m = {0};
+	struct request *r;
+	int e;
+
+	if (skv_spec_name(spec, name, text, sizeof(text)) < 0)
+		return error_set(-EINVAL, "%s", text);
+	skv_wire_string(m.spec, sizeof(m.spec), spec);
+	e = conn_call(s->client, SKV_MSG_POLICY_FIND, &m, sizeof(m), &r);
+	if (e < 0)
+		return e;
+	e = policy_get(s, r->body, r->fds[0], ret);
+	if (e < 0)
+		*ret = policy_put(s->client, *ret);
+	request_free(r);
+	return e;
+}
+
+static int give_policy(struct skv_seq *q, const char *spec)
+{
+	struct skv_session *s = q->session;
+	struct policy *own = NULL, *p;
+	void *state = NULL;
+	int e;
+
+	if (q->in_step)
+		return error_set(-EBUSY, "the sequence is in an open step");
+	e = seq_settle_fork(q);
+	if (e == 0 && spec)
+		e = ask_for(s, spec, &own);
+	if (e < 0)
+		return e;
+	p = own ? own : s->policy;
+	if (p != seq_policy(q)) {
+		e = q->len > 0 ? policy_adopt(s, p, q, &state) : 0; /* a new one has nothing to take over */
+		if (e < 0) {
+			policy_put(s->client, own);
+			return e;
+		}
+		policy_install(q, p, state);
+	}
+	policy_put(s->client, q->own);
+	q->own = own;
+	return 0;
+}
+
+int skv_seq_policy(struct skv_seq *q, const char *spec)
+{
+	struct skv_session *s = q->session;
+	int e;
+
+	pthread_mutex_lock(&s->lock);
+	e = give_policy(q, spec);
+	pthread_mutex_unlock(&s->lock);
+	return e;
+}
+
+const char *skv_seq_policy_spec(const struct skv_seq *q)
+{
+	return seq_policy(q)->spec;
+}
+
+/* ---- getters --------------------------------------------------------------------------------- */
+
+const char *skv_policy_spec(struct skv_session *s)
+{
+	return s->policy->spec;
+}
+
+int skv_policy_depends_on_prefill(struct skv_session *s)
+{
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
+		if (s->policy->plan[layer].evict.accumulate || s->policy->plan[layer].prefill.how)
+			return 1;
+	return 0;
+}
+
+const char *skv_policy_error(struct skv_session *s)
+{
+	return s->policy_error;
+}

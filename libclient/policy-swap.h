@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/policy-swap.h - a session follows the daemon to another policy. */
+#ifndef SKV_CLIENT_POLICY_SWAP_H
+#define SKV_CLIENT_POLICY_SWAP_H
+
+#include "libclient/session.h"
+
+void policy_ack(struct skv_session *s, uint64_t generation, int error, const char *text);
+/* Run the policy that the daemon wants to be run, if that has changed. Whatever fails leaves the old one running. */
+void policy_update(struct skv_session *s);
+
+#endif

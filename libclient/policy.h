@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/policy.h - a policy as sequences run it. */
+#ifndef SKV_CLIENT_POLICY_H
+#define SKV_CLIENT_POLICY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <sparsekv/policy.h>
+
+#include "common/wire.h"
+
+struct compressor;
+struct plugin;
+struct prefill;
+
+/* A plugin with its parameters: a session's, and those that sequences were given for themselves. */
+struct policy {
+	unsigned users;  /* the session, sequences */
+	uint64_t serial; /* of this process: no two ever have the same */
+	struct plugin *plugin;
+	const struct skv_policy *block;
+	uint64_t generation;
+	void *config;
+	char given[SKV_SPEC_MAX]; /* spec as the daemon gave it ... */
+	char *spec;               /* ... and with every value */
+	bool selects_union[SKV_MAX_LAYERS]; /* its hooks asked for the layer's union: one list, in every step, also when replayed */
+	uint32_t n_bounds;      /* layers that keep bounds of their pages, so have state pages */
+	uint32_t n_evicting;    /* layers that evict tokens or pages of single heads, so have slot metadata ... */
+	uint32_t n_evicting_pages; /* ... of them pages */
+	uint32_t n_compress;    /* layers that compress */
+	struct compressor *compressor; /* NULL: none does */
+	struct prefill *prefill; /* how prompts attend sparsely; NULL: they are dense */
+	struct skv_plan plan[]; /* n_layers */
+};
+
+static inline bool plan_has_bounds(const struct skv_plan *plan)
+{
+	return plan->scores & SKV_SCORES_PAGE_BOUNDS;
+}
+
+#endif

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/prefill/attend.c - attention of prompts: the lists of their tiles, and the kernels. */
+#include "libclient/prefill/attend.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "kernels/sparse.h"
+#include "libclient/error.h"
+#include "libclient/layer.h"
+#include "libclient/prefill/schedule.h"
+#include "libclient/scratch.h"
+#include "libclient/seq.h"
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+struct lists {
+	struct skv_tiles units, more; /* rows 0: none */
+	size_t bytes;
+};
+
+static size_t round_up(size_t bytes)
+{
+	return (bytes + 63) / 64 * 64;
+}
+
+/* Lists of so many units for a batch's tiles, at x->bytes of `base`; NULL: only measure. */
+static struct skv_tiles room(struct lists *x, uint8_t *base, const struct skv_batch *b, uint32_t tile, uint32_t rows,
+                             uint32_t unit, uint64_t most)
+{
+	struct skv_tiles t = {.rows = rows, .tiles = skv_tiles_most(b->max_q, tile), .stride = (uint32_t)most, .unit = unit};
+	const size_t lists = (size_t)b->n * t.tiles * rows, ids = round_up(lists * t.stride * sizeof(*t.ids));
+
+	if (base) {
+		t.ids = (uint32_t *)(base + x->bytes);
+		t.count = (uint32_t *)(base + x->bytes + ids);
+	}
+	x->bytes += ids + round_up(lists * sizeof(*t.count));
+	return t;
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/*
+ * The lists that a layer makes for a policy batch's prompts. Those of Kascade's stay for the layers after it, and each batch
+ * has room of its own for them; all others are of use in one layer of a batch at a time, and share it.
+ */
+static struct lists lists_of(const struct skv_shape *shape, const struct skv_plan *plan, const struct skv_batch *b,
+                             const struct policy_batch *pb, uint8_t *base)
+{
+	const struct skv_prefill *p = &plan->prefill;
+	const uint32_t heads = shape->n_heads, kv = shape->n_kv_heads, tile = pb->policy->prefill->layer[shape->layer].sparse.tile;
+	struct lists x = {0};
+
+	if (b->n == 0)
+		return x;
+	if (p->how == SKV_PREFILL_HIP) {
+		x.units = room(&x, base, b, PREFILL_TILE, heads, 8, p->keep[SKV_HIP_STAGES - 1] / 8);
+	} else if (p->how == SKV_PREFILL_MINFERENCE) {
+		x.units = room(&x, base, b, PREFILL_TILE, heads, PREFILL_TILE,
+		               smaller(2 * (uint64_t)p->slash, b->max_len / PREFILL_TILE + 1));
+		x.more = room(&x, base, b, PREFILL_TILE, heads, 1, smaller(p->vertical, b->max_len));
+	} else if (p->how == SKV_PREFILL_KASCADE && p->source == shape->layer) {
+		base = base ? base + pb->tiles_at : NULL;
+		x.units = room(&x, base, b, tile, kv, 1, skv_budget_of(p->top, b->max_len, p->top_floor));
+	}
+	return x;
+}
+
+/* Bytes of all lists; where each policy batch's own begin. */
+static size_t lay_out(struct skv_session *s)
+{
+	struct step *st = &s->step;
+	size_t at = 0;
+
+	for (int own = 0; own < 2; own++)
+		for (uint32_t i = 0; i < st->n_batches; i++) {
+			struct policy_batch *pb = &st->batch[i];
+			size_t most = 0;
+
+			for (uint32_t layer = 0; pb->policy->prefill && layer < s->model.n_layers; layer++)
+				if ((pb->policy->plan[layer].prefill.how == SKV_PREFILL_KASCADE) == own) {
+					const struct skv_batch b = batch_prompts(s, pb, layer);
+					const struct skv_shape shape = layer_shape(s, layer);
+					size_t bytes = lists_of(&shape, &pb->policy->plan[layer], &b, pb, NULL).bytes;
+
+					most = bytes > most ? bytes : most;
+				}
+			pb->tiles_at = at;
+			at = own ? at + most : most > at ? most : at;
+		}
+	return at;
+}
+
+/* Scratch of the kernels for a policy batch's prompts, at most. */
+static size_t work_bytes(struct skv_session *s, const struct policy_batch *pb)
+{
+	size_t most = 0;
+
+	for (uint32_t layer = 0; pb->policy->prefill && pb->n_prompts > 0 && layer < s->model.n_layers; layer++) {
+		const struct skv_sparse *x = &pb->policy->prefill->layer[layer].sparse;
+		const struct skv_shape shape = layer_shape(s, layer);
+		const struct skv_batch b = batch_prompts(s, pb, layer);
+		size_t bytes = x->tile > 0 ? s->kernels->sparse_bytes(&shape, &b, x, s->step.work.threads) : 0;
+
+		most = bytes > most ? bytes : most;
+	}
+	return most;
+}
+
+int prefill_prepare(struct skv_session *s)
+{
+	struct step *st = &s->step;
+	size_t work = 0, lists = lay_out(s);
+	int e;
+
+	for (uint32_t i = st->n_decode; i < st->n; i++)
+		prefill_find_sparse(st->seqs[i]);
+	for (uint32_t i = 0; i < st->n_batches; i++) {
+		size_t bytes = work_bytes(s, &st->batch[i]);
+
+		work = bytes > work ? bytes : work;
+	}
+	e = scratch_grow(s, &st->work.mem, &st->work.bytes, work);
+	if (e == 0)
+		e = scratch_grow(s, &st->tiles, &st->tiles_bytes, lists);
+	if (e == -ENOMEM)
+		return error_set(e, "out of memory for %zu bytes of what the rows of %u prompts are to see, and %zu to find it: prompts in "
+		            "smaller steps need less", lists, st->n - st->n_decode, work);
+	return e;
+}
+
+/* ---- a layer --------------------------------------------------------------------------------- */
+
+/* From sequence `first` of the batch's prompts on, as the layer's heads go by them. NULL: there are none. */
+static struct skv_tiles *from(struct skv_tiles *x, uint32_t first, const struct skv_prefill *p)
+{
+	const size_t lists = (size_t)first * x->tiles * x->rows;
+
+	if (x->rows == 0)
+		return NULL;
+	x->ids += lists * x->stride;
+	x->count += lists;
+	x->mapped = p->mapped;
+	memcpy(x->map, p->map, sizeof(x->map));
+	return x;
+}
+
+/* Part of the prompts, from number `first` on. */
+static void attend_sparse(const struct layer *l, const struct skv_batch *b, uint32_t first)
+{
+	const struct policy *policy = l->batch->policy;
+	const struct skv_prefill *p = &l->plan->prefill;
+	const uint32_t number = p->how == SKV_PREFILL_KASCADE ? p->source : l->number;
+	const struct skv_kernels *k = l->kernels;
+	struct skv_shape maker = l->rows;
+	struct skv_sparse x = policy->prefill->layer[l->number].sparse;
+	struct skv_tiles *units, *more;
+	struct lists lists;
+
+	maker.layer = number;
+	lists = lists_of(&maker, &policy->plan[number], &l->maker, l->batch, l->step->tiles);
+	units = from(&lists.units, first, p);
+	more = from(&lists.more, first, p);
+	if (x.kept_rows > 0)
+		k->keep_queries(&l->rows, b, l->attn->q, &x, l->work);
+	if (p->how == SKV_PREFILL_HIP)
+		k->tile_stages(&l->rows, b, l->attn->q, &x, p->keep, units, l->work);
+	else if (p->how == SKV_PREFILL_MINFERENCE)
+		k->tile_lines(&l->rows, b, l->attn->q, &x, p->vertical, p->slash, units, more, l->work);
+	else if (p->how == SKV_PREFILL_KASCADE && number == l->number)
+		k->tile_best(&l->rows, b, l->attn->q, &x, p->top, p->top_floor, units, l->work);
+	x.units = units;
+	x.more = more;
+	if (p->dense)
+		k->prefill_dense(&l->rows, b, l->attn->q, l->attn->out, l->work);
+	else
+		k->prefill_sparse(&l->rows, b, l->attn->q, l->attn->out, &x, l->work);
+}
+
+void prefill_attend(const struct layer *l)
+{
+	struct skv_seq *const *seqs = l->step->seqs + l->batch->first_prompt;
+
+	/* in one step sequences of a policy may differ in whether their layer is in order */
+	for (uint32_t first = 0, end; first < l->prefill.n; first = end) {
+		const bool sparse = skv_layer_in(&seqs[first]->sparse, l->number);
+		struct skv_batch part;
+
+		for (end = first + 1; end < l->prefill.n && skv_layer_in(&seqs[end]->sparse, l->number) == sparse; end++)
+			;
+		part = batch_part(l->prefill, first, end - first);
+		if (sparse)
+			attend_sparse(l, &part, first);
+		else
+			l->kernels->prefill_dense(&l->rows, &part, l->attn->q, l->attn->out, l->work);
+	}
+}
+
+void prefill_without_queries(struct step *st)
+{
+	for (uint32_t i = st->n_decode; i < st->n; i++)
+		st->seqs[i]->next_about &= ~SKV_ABOUT_READING;
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/prefill/schedule.c - sparse prefill (struct skv_prefill): which layers of which prompts attend sparsely, and
+ * what is saved of a prompt from step to step.
+ *
+ * Such a prompt is being read from its first step on until one says that nothing of it remains, or until the sequence
+ * decodes. While it is read, each layer has pages for what later rows need of earlier ones, and each commit says where
+ * the prompt began, and by a fingerprint how it attends: so another engine goes on as this one would have. A policy with
+ * another fingerprint, or with a page missing, begins anew, and what was saved is given back.
+ *
+ * Rows are told apart by their positions. So a layer that has evicted tokens, where slots are no positions, attends
+ * densely; so do one that compresses, and one whose tokens are chosen by such a layer.
+ */
+#include "libclient/prefill/schedule.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "kernels/sparse.h"
+#include "libclient/error.h"
+#include "libclient/seq.h"
+
+/* ---- how a policy reads prompts -------------------------------------------------------------- */
+
+static struct skv_sparse sparse_of(const struct skv_plan *plan, uint32_t layer, const struct skv_model *m)
+{
+	const struct skv_prefill *p = &plan->prefill;
+	struct skv_sparse x = {
+	        .tile = PREFILL_TILE,
+	        .sinks = p->sinks,
+	        .window = p->window,
+	        .by_tile = true,
+	        .delta = p->correct == SKV_CORRECT_DELTA,
+	        .gamma = p->correct ? p->gamma : 0,
+	};
+
+	switch (p->how) {
+	case SKV_PREFILL_STREAMING:
+		x.by_tile = false;
+		break;
+	case SKV_PREFILL_HIP:
+		x.kept_rows = 1;
+		break;
+	case SKV_PREFILL_MINFERENCE:
+		x.segment = p->segment;
+		x.kept_rows = SKV_MINFERENCE_ROWS;
+		break;
+	case SKV_PREFILL_KASCADE:
+		x.tile = skv_kascade_tile(m->n_heads / m->n_kv_heads);
+		x.kept_rows = p->source == layer;
+		if (p->dense) { /* there is nothing to correct */
+			x.delta = false;
+			x.gamma = 0;
+		}
+		break;
+	default:
+		return (struct skv_sparse){0};
+	}
+	return x;
+}
+
+static uint64_t mix(uint64_t sum, const void *what, size_t bytes)
+{
+	const uint8_t *at = what;
+
+	for (size_t i = 0; i < bytes; i++)
+		sum = (sum ^ at[i]) * 0x100000001b3u;
+	return sum;
+}
+
+/* All that says what is in the pages that are saved, and how it goes on. */
+static uint64_t fingerprint(const struct skv_session *s, const struct policy *p)
+{
+	uint64_t sum = mix(0xcbf29ce484222325u, &s->model.io_dtype, sizeof(s->model.io_dtype));
+
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
+		sum = mix(sum, &p->plan[layer].prefill, sizeof(p->plan[layer].prefill));
+	return sum ? sum : 1;
+}
+
+int prefill_make(struct skv_session *s, struct policy *p)
+{
+	const uint32_t n = s->model.n_layers;
+	bool all = true;
+	struct prefill *r;
+
+	for (uint32_t layer = 0; layer < n; layer++)
+		all &= p->plan[layer].prefill.how == SKV_PREFILL_DENSE;
+	if (all)
+		return 0;
+	r = calloc(1, sizeof(*r) + n * sizeof(*r->layer));
+	if (!r)
+		return error_set(-ENOMEM, "out of memory");
+	r->how = fingerprint(s, p);
+	for (uint32_t layer = 0; layer < n; layer++) {
+		const struct skv_prefill *x = &p->plan[layer].prefill;
+
+		r->layer[layer].sparse = sparse_of(&p->plan[layer], layer, &s->model);
+		r->layer[layer].pages = skv_kept_pages(&s->shape, &r->layer[layer].sparse);
+		if (x->correct) {
+			r->gamma = x->gamma;
+			r->tail = x->tail;
+		}
+	}
+	p->prefill = r;
+	return 0;
+}
+
+void prefill_unmake(struct policy *p)
+{
+	free(p->prefill);
+}
+
+uint32_t prefill_saved_pages(const struct policy *p, uint32_t layer)
+{
+	return p->prefill ? 2 * p->prefill->layer[layer].pages : 0;
+}
+
+/* ---- of a sequence --------------------------------------------------------------------------- */
+
+bool prefill_fits(const struct skv_seq *q, const struct policy *p)
+{
+	if (!(q->about & SKV_ABOUT_READING) || !p->prefill || q->prompt.how != p->prefill->how)
+		return false;
+	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
+		const skv_pte *table = seq_table(q, skv_table(q->layout.n_layers, SKV_GROUP_KEPT, layer));
+
+		for (uint32_t i = 0; i < prefill_saved_pages(p, layer); i++)
+			if (!skv_pte_resident(table[i]))
+				return false;
+	}
+	return true;
+}
+
+uint32_t prefill_about(struct skv_seq *q, bool prompt)
+{
+	const struct prefill *r = seq_policy(q)->prefill;
+
+	q->next_prompt = (struct skv_prompt){.begin = q->len};
+	if (!prompt || !r)
+		return 0;
+	if (q->about & SKV_ABOUT_READING)
+		q->next_prompt.begin = q->prompt.begin;
+	q->next_prompt.how = r->how;
+	return q->n_prompt_remaining > 0 ? SKV_ABOUT_READING : 0;
+}
+
+void prefill_schedule(const struct skv_seq *q, struct skv_kseq *ks)
+{
+	const struct prefill *r = seq_policy(q)->prefill;
+	uint64_t end = (uint64_t)q->len + q->n_new + q->n_prompt_remaining, dense;
+
+	ks->prompt = q->next_prompt.begin;
+	ks->dense = UINT32_MAX;
+	ks->later = q->n_prompt_remaining > 0;
+	if (!r || r->gamma == 0)
+		return;
+	dense = end % r->gamma + r->tail;
+	ks->dense = end > dense ? (uint32_t)(end - dense) : 0;
+}
+
+/* Are the layer's tokens all there and in order, as rows? Pages that have been evicted are no matter. */
+static bool in_order(const struct skv_seq *q, uint32_t layer)
+{
+	const struct skv_layer_slots *x = &q->slots[layer];
+
+	if (q->compresses && seq_policy(q)->plan[layer].compress.kind)
+		return false;
+	return !seq_by_layer(q) || (x->live == q->len && x->extent == q->len);
+}
+
+static bool is_sparse(const struct skv_seq *q, uint32_t layer)
+{
+	const struct skv_prefill *p = &seq_policy(q)->plan[layer].prefill;
+
+	return p->how != SKV_PREFILL_DENSE && in_order(q, layer) &&
+	       (p->how != SKV_PREFILL_KASCADE || in_order(q, p->source));
+}
+
+void prefill_find_sparse(struct skv_seq *q)
+{
+	q->sparse = (struct skv_layer_set){0};
+	for (uint32_t layer = 0; seq_policy(q)->prefill && layer < q->layout.n_layers; layer++)
+		if (is_sparse(q, layer))
+			q->sparse.bits[layer / 64] |= (uint64_t)1 << layer % 64;
+}

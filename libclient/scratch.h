@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/scratch.h - scratch memory of a session's steps. It grows when a step begins, and nowhere else. */
+#ifndef SKV_CLIENT_SCRATCH_H
+#define SKV_CLIENT_SCRATCH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct skv_session;
+
+#define SCRATCH_ROUND 1024u /* tokens: growing sequences must not mean growing scratch at each page */
+
+/* `need` bytes of the session's memory at least. The contents are lost. */
+int scratch_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need);
+/* Workspace of the kernels for the step that is laid out. */
+int scratch_prepare(struct skv_session *s);
+
+#endif

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/selection.c - memory for attention scores and selections: one arena for all batches and layers of a step. */
+#include "libclient/selection.h"
+
+#include "libclient/layer.h"
+#include "libclient/policy.h"
+#include "libclient/scratch.h"
+#include "libclient/session.h"
+
+struct carver {
+	uint8_t *base; /* NULL: only measure */
+	size_t at;
+};
+
+static void *carve(struct carver *c, size_t bytes)
+{
+	size_t at = c->at;
+
+	c->at = (at + bytes + 63) / 64 * 64;
+	return c->base ? c->base + at : NULL;
+}
+
+/* Lists of a sequence, and rows of attention scores. */
+static uint32_t rows_of(const struct skv_model *m, uint32_t sharing)
+{
+	return sharing == SKV_SHARE_Q_HEAD ? m->n_heads : sharing == SKV_SHARE_KV_HEAD ? m->n_kv_heads : 1;
+}
+
+/* Elements of a row of scores. */
+static uint32_t layer_tokens(struct skv_session *s, uint32_t layer)
+{
+	const struct skv_batch decoding = layer_decoding(s, layer);
+
+	return selection_tokens(&decoding);
+}
+
+/* What is of use in one layer of a policy batch at a time, so that all that evict share it: scores, ranks, slots. */
+struct shared {
+	float *token, *page;
+};
+
+static struct shared carve_shared(struct skv_session *s, struct carver *c)
+{
+	const struct skv_model *m = &s->model;
+	struct step *st = &s->step;
+	size_t tokens = 0, n = st->n_decode;
+	struct shared x = {0};
+	bool evicts = false;
+
+	for (uint32_t i = 0; i < st->n_batches; i++) {
+		const struct policy *p = st->batch[i].policy;
+
+		evicts |= p->n_evicting > 0;
+		for (uint32_t layer = 0; layer < m->n_layers; layer++)
+			if (p->plan[layer].evict.granularity && layer_tokens(s, layer) > tokens)
+				tokens = layer_tokens(s, layer);
+	}
+	if (!evicts)
+		return x;
+	st->slot = carve(c, (size_t)st->n * m->n_kv_heads * sizeof(*st->slot));
+	st->rank = carve(c, n * m->n_kv_heads * tokens * sizeof(float));
+	x.token = carve(c, n * m->n_kv_heads * tokens * sizeof(float));
+	x.page = carve(c, n * m->n_heads * (tokens / SKV_PAGE_TOKENS) * sizeof(float));
+	return x;
+}
+
+static void carve_selections(struct skv_session *s, const struct policy_batch *pb, const struct shared *shared, struct carver *c)
+{
+	size_t n = pb->n;
+
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
+		const struct skv_plan *plan = &pb->policy->plan[layer];
+		struct selection *x = &pb->selection[layer];
+		uint32_t rows = rows_of(&s->model, plan->sharing), lists = plan->evict.granularity ? s->model.n_kv_heads : rows;
+		uint32_t tokens = layer_tokens(s, layer), pages = skv_pages_of(tokens);
+		uint32_t units = plan->scores & SKV_SCORES_TOKENS || plan->evict.max_head_ratio > 0 ? tokens : pages;
+		bool lists_units = (plan->scores && plan->evict.granularity != 1) || plan->evict.max_head_ratio > 0;
+
+		*x = (struct selection){0};
+		if (!plan->scores && !lists_units)
+			continue;
+		x->evidence = (struct skv_evidence){
+		        .rows = rows,
+		        .sum = plan->reduce == SKV_REDUCE_SUM,
+		        .token_stride = tokens,
+		        .page_stride = pages,
+		};
+		if (plan->scores & SKV_SCORES_TOKENS)
+			x->evidence.token = plan->evict.granularity ? shared->token : carve(c, n * rows * tokens * sizeof(float));
+		if (plan->scores & (SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS))
+			x->evidence.page = plan->evict.granularity ? shared->page : carve(c, n * rows * pages * sizeof(float));
+		if (lists_units)
+			x->list = (struct skv_list){
+			        .rows = lists,
+			        .stride = units,
+			        .ids = carve(c, n * lists * units * sizeof(uint32_t)),
+			        .count = carve(c, n * lists * sizeof(uint32_t)),
+			};
+	}
+}
+
+static void carve_all(struct skv_session *s, struct carver *c)
+{
+	struct step *st = &s->step;
+	struct shared shared = carve_shared(s, c);
+
+	for (uint32_t i = 0; i < st->n_batches; i++)
+		carve_selections(s, &st->batch[i], &shared, c);
+}
+
+int selections_prepare(struct skv_session *s)
+{
+	struct step *st = &s->step;
+	struct carver c = {0};
+	int e;
+
+	carve_all(s, &c);
+	e = scratch_grow(s, &st->arena, &st->arena_bytes, c.at);
+	if (e < 0)
+		return e;
+	c = (struct carver){.base = st->arena};
+	if (c.base)
+		carve_all(s, &c);
+	return 0;
+}

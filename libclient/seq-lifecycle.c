@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/seq-lifecycle.c - sequences: made, attached, forked, dropped.
+ *
+ * A sequence's memory was written by its holder before: everything in it is checked once, when it
+ * is mapped, against the pool as it is mapped here. From then on only the daemon
+ * writes to it besides us, and that only while it answers a fork.
+ *
+ * Pages of a sequence that is dropped stay on lease to this client (daemon/core/core.h says why): they
+ * go into the stock, after the daemon has confirmed that the sequence is gone.
+ */
+#include "libclient/seq-lifecycle.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/fd.h"
+#include "libclient/adopt.h"
+#include "libclient/conn.h"
+#include "libclient/device-step.h"
+#include "libclient/device-tables.h"
+#include "libclient/error.h"
+#include "libclient/lease/stock.h"
+#include "libclient/pages.h"
+#include "libclient/policy-config.h"
+#include "libclient/seq.h"
+#include "libclient/seq-table.h"
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+void seq_free(struct skv_seq *q)
+{
+	struct skv_session *s = q->session;
+
+	if (q->prev) {
+		*q->prev = q->next;
+		if (q->next)
+			q->next->prev = q->prev;
+		s->n_seqs--;
+	}
+	conn_orphan(s->client, q->fork);
+	device_seq_close(q);
+	policy_put(s->client, q->own);
+	if (q->mem)
+		munmap(q->mem, q->layout.total);
+	free(q->slots);
+	free(q->next_slots);
+	free(q->evicted);
+	free(q->release);
+	free(q);
+}
+
+/* Map and check the memory in a reply; its pages are counted as ours. */
+static int adopt_memory(struct skv_seq *q, struct request *r)
+{
+	const struct skv_msg_seq_ok *ok = r->body;
+	struct skv_session *s = q->session;
+	const char *wrong;
+	uint64_t commit;
+	void *mem;
+	int e;
+
+	if (ok->max_tokens == 0 || ok->max_tokens > SKV_MAX_TOKENS)
+		return error_set(-EPROTO, "the daemon made a sequence of %u tokens", ok->max_tokens);
+	skv_seqmem_layout(&s->model, ok->max_tokens, &q->layout);
+	if (ok->bytes != q->layout.total)
+		return error_set(-EPROTO, "the daemon's sequence memory has %llu bytes, expected %zu",
+		            (unsigned long long)ok->bytes, q->layout.total);
+	e = skv_map_fd(r->fds[0], q->layout.total, PROT_READ | PROT_WRITE, true, &mem);
+	if (e < 0)
+		return error_set(e == -EBADMSG ? -EPROTO : e, "cannot map the sequence's memory: %s",
+		            strerror(-e));
+	q->mem = mem;
+	madvise(mem, q->layout.total, MADV_DONTFORK);
+	wrong = skv_seqmem_check(q->mem, &q->layout);
+	if (wrong)
+		return error_set(-EBADMSG, "%s", wrong);
+	if (atomic_load(&q->mem->journal_n) > 0)
+		skv_seqmem_recover(q->mem, &q->layout);
+	commit = atomic_load_explicit(&q->mem->commit, memory_order_acquire);
+	q->len = skv_commit_len(commit);
+	q->epoch = skv_commit_epoch(commit);
+	q->about = q->mem->about[q->epoch & 1];
+	q->slots = calloc(q->layout.n_layers, sizeof(*q->slots));
+	q->next_slots = calloc(q->layout.n_layers, sizeof(*q->next_slots));
+	q->evicted = calloc(q->layout.n_layers, sizeof(*q->evicted));
+	if (!q->slots || !q->next_slots || !q->evicted)
+		return error_set(-ENOMEM, "out of memory");
+	memcpy(q->slots, q->mem->lay[q->epoch & 1].slots, q->layout.n_layers * sizeof(*q->slots));
+	q->prompt = q->mem->lay[q->epoch & 1].prompt;
+	wrong = skv_layer_slots_check(q->slots, q->about, q->len, q->layout.n_layers);
+	if (!wrong && q->about & SKV_ABOUT_READING && q->prompt.begin > q->len)
+		wrong = "a prompt begins where the sequence has no token";
+	if (wrong)
+		return error_set(-EBADMSG, "damaged sequence memory: %s", wrong);
+	if (q->about & SKV_ABOUT_SLOTS)
+		pages_unpark(q);
+	return seq_claim_pages(q);
+}
+
+/*
+ * A sequence from the reply to NEW, ATTACH or FORK; consumes the reply, undoes it on failure. `own`: the policy that it
+ * is to run, if it is not the session's.
+ */
+static int seq_make(struct skv_session *s, struct request *r, bool named, struct policy *own, struct skv_seq **ret)
+{
+	const struct skv_msg_seq_ok *ok = r->body;
+	struct skv_seq *q = calloc(1, sizeof(*q));
+	int e;
+
+	if (!q) {
+		conn_orphan(s->client, r);
+		return error_set(-ENOMEM, "out of memory");
+	}
+	*q = (struct skv_seq){.session = s, .id = ok->seq, .named = named, .own = own};
+	if (own)
+		own->users++;
+	e = adopt_memory(q, r);
+	if (e < 0) {
+		seq_free(q);
+		conn_orphan(s->client, r);
+		return e;
+	}
+	if (r->type == SKV_MSG_SEQ_NEW)
+		policy_start(q);
+	else
+		e = policy_take_over(q);
+	if (e == 0)
+		e = device_seq_open(q); /* the tables are what they will be */
+	if (e < 0) {
+		seq_unhold(q, SKV_PTE_SHARED);
+		seq_unhold(q, SKV_PTE_PRIVATE);
+		seq_free(q);
+		conn_orphan(s->client, r);
+		return e;
+	}
+	request_free(r);
+	q->next = s->seqs;
+	q->prev = &s->seqs;
+	if (q->next)
+		q->next->prev = &q->next;
+	s->seqs = q;
+	s->n_seqs++;
+	*ret = q;
+	return 0;
+}
+
+/* ---- made, attached -------------------------------------------------------------------------- */
+
+static int fill_name(struct skv_msg_seq_name *m, const char *name)
+{
+	if (!name)
+		return 0;
+	if (!skv_name_valid(name))
+		return error_set(
+			-EINVAL,
+			"sequence name '%.70s': expected 1 to %u of printable ASCII, no space, no '/'",
+			name, SKV_NAME_MAX - 1);
+	skv_wire_string(m->name, sizeof(m->name), name);
+	return 0;
+}
+
+int skv_seq_new(struct skv_session *s, const char *name, uint32_t max_tokens, struct skv_seq **ret_seq)
+{
+	struct skv_msg_seq_name m = {.session = s->id, .max_tokens = max_tokens};
+	struct request *r;
+	int e = fill_name(&m, name);
+
+	if (e < 0)
+		return e;
+	if (max_tokens > s->model.max_tokens)
+		return error_set(-EINVAL, "max_tokens is %u, expected at most the model's %u", max_tokens,
+		            s->model.max_tokens);
+	pthread_mutex_lock(&s->lock);
+	e = conn_call(s->client, SKV_MSG_SEQ_NEW, &m, sizeof(m), &r);
+	if (e == 0)
+		e = seq_make(s, r, name != NULL, NULL, ret_seq);
+	pthread_mutex_unlock(&s->lock);
+	return e;
+}
+
+int skv_seq_attach(struct skv_session *s, const char *name, struct skv_seq **ret_seq)
+{
+	struct skv_msg_seq_name m = {.session = s->id};
+	struct request *r;
+	int e = name ? fill_name(&m, name) : error_set(-EINVAL, "skv_seq_attach: name is NULL");
+
+	if (e < 0)
+		return e;
+	pthread_mutex_lock(&s->lock);
+	e = conn_call(s->client, SKV_MSG_SEQ_ATTACH, &m, sizeof(m), &r);
+	if (e == 0)
+		e = seq_make(s, r, true, NULL, ret_seq);
+	pthread_mutex_unlock(&s->lock);
+	return e;
+}
+
+/* ---- forked ---------------------------------------------------------------------------------- */
+
+static int fork_locked(struct skv_seq *q, const struct skv_msg_seq_name *m, struct skv_seq **ret)
+{
+	struct skv_session *s = q->session;
+	struct request *r;
+	int e;
+
+	if (q->in_step)
+		return error_set(-EBUSY, "the sequence is in an open step");
+	e = device_settle(s); /* the daemon shares what is committed */
+	if (e == 0)
+		e = seq_settle_fork(q);
+	if (e < 0)
+		return e;
+	stock_release(q, true); /* the daemon must not count what is about to be given up */
+	e = conn_post(s->client, SKV_MSG_SEQ_FORK, m, sizeof(*m), &r);
+	if (e < 0)
+		return e;
+	q->fork = r;
+	if (conn_wait(s->client, r, conn_deadline(s->client)) < 0)
+		return error_set(-ETIMEDOUT, "the daemon did not answer SEQ_FORK within %u ms",
+		            atomic_load(&s->client->timeout_ms));
+	if (r->error) {
+		e = error_set(r->error, "%s", r->text);
+		q->fork = request_free(r);
+		return e;
+	}
+	e = seq_recount(q);
+	if (e < 0)
+		return e; /* stays in q->fork: the next step tries again */
+	q->fork = NULL;
+	return seq_make(s, r, m->name[0], q->own, ret);
+}
+
+int skv_seq_fork(struct skv_seq *q, const char *name, struct skv_seq **ret_seq)
+{
+	struct skv_session *s = q->session;
+	struct skv_msg_seq_name m = {.session = s->id, .seq = q->id};
+	int e = fill_name(&m, name);
+
+	if (e < 0)
+		return e;
+	pthread_mutex_lock(&s->lock);
+	e = fork_locked(q, &m, ret_seq);
+	pthread_mutex_unlock(&s->lock);
+	return e;
+}
+
+/* ---- detached, dropped ----------------------------------------------------------------------- */
+
+/* The own pages of a sequence that was dropped: the stock's, or the daemon's if it did not answer. */
+static void keep_own(struct skv_seq *q, int error)
+{
+	if (error == 0) {
+		seq_take_own(q);
+		return;
+	}
+	seq_unhold(q, SKV_PTE_PRIVATE);
+	/* an unanswered fork may have made them shared: then they go with the last reference */
+	if (!q->fork)
+		seq_put_own(q);
+}
+
+static int seq_end(struct skv_seq *q, uint16_t type)
+{
+	struct skv_session *s = q->session;
+	struct skv_msg_seq m = {.session = s->id, .seq = q->id};
+	bool drop = type == SKV_MSG_SEQ_DROP || !q->named;
+	struct request *r = NULL;
+	int e;
+
+	pthread_mutex_lock(&s->lock);
+	if (q->in_step) {
+		e = error_set(-EBUSY, "the sequence is in an open step");
+	} else {
+		device_settle(s); /* should it fail, nothing runs any more either */
+		stock_release(q, true);
+		seq_unhold(q, SKV_PTE_SHARED);
+		if (!drop)
+			seq_unhold(q, SKV_PTE_PRIVATE);
+		e = conn_call(s->client, type, &m, sizeof(m), &r);
+		request_free(r);
+		if (drop)
+			keep_own(q, e);
+		seq_free(q);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return e;
+}
+
+int skv_seq_detach(struct skv_seq *q)
+{
+	return q ? seq_end(q, SKV_MSG_SEQ_DETACH) : 0;
+}
+
+int skv_seq_drop(struct skv_seq *q)
+{
+	return q ? seq_end(q, SKV_MSG_SEQ_DROP) : 0;
+}
+
+/* ---- getters --------------------------------------------------------------------------------- */
+
+uint32_t skv_seq_len(const struct skv_seq *q)
+{
+	uint32_t len;
+
+	pthread_mutex_lock(&q->session->lock);
+	len = q->len;
+	pthread_mutex_unlock(&q->session->lock);
+	return len;
+}
+
+const int32_t *skv_seq_tokens(const struct skv_seq *q, uint32_t *ret_len)
+{
+	pthread_mutex_lock(&q->session->lock);
+	device_settle(q->session);
+	if (ret_len)
+		*ret_len = q->len;
+	pthread_mutex_unlock(&q->session->lock);
+	return skv_seqmem_tokens(q->mem, &q->layout);
+}
+
+void skv_seq_pages(const struct skv_seq *q, uint64_t *ret_resident, uint64_t *ret_total)
+{
+	pthread_mutex_lock(&q->session->lock);
+	device_settle(q->session);
+	*ret_resident = seq_resident(q);
+	*ret_total = (uint64_t)skv_pages_of(q->len) * q->layout.n_layers;
+	pthread_mutex_unlock(&q->session->lock);
+}
+
+void skv_seq_attended(const struct skv_seq *q, uint64_t *ret_attended, uint64_t *ret_causal)
+{
+	pthread_mutex_lock(&q->session->lock);
+	device_settle(q->session);
+	*ret_attended = q->attended;
+	*ret_causal = q->causal;
+	pthread_mutex_unlock(&q->session->lock);
+}

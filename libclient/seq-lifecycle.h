@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/seq-lifecycle.h - a sequence's end. */
+#ifndef SKV_CLIENT_SEQ_LIFECYCLE_H
+#define SKV_CLIENT_SEQ_LIFECYCLE_H
+
+struct skv_seq;
+
+/* Free what is here of it, without a word to the daemon. */
+void seq_free(struct skv_seq *q);
+
+#endif

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/seq.h - a sequence: what was committed of it, and what the open step is about to. */
+#ifndef SKV_CLIENT_SEQ_H
+#define SKV_CLIENT_SEQ_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/seqmem.h"
+#include "libclient/policy.h"
+#include "libclient/session.h"
+
+/* Maintenance transactions, as maintenance.c runs them. */
+enum maintenance {
+	MAINTENANCE_NONE,
+	MAINTENANCE_COMPACT,       /* tokens move down, until no slot below is free */
+	MAINTENANCE_MOVE_PARTIAL,  /* the partial page is taken out from among the others, the next compaction puts it last */
+	MAINTENANCE_SLOT_METADATA, /* slot metadata as the policy wants them */
+	MAINTENANCE_BUILD_BOUNDS,  /* bounds of all pages */
+	MAINTENANCE_COMPRESS,      /* older tokens are compressed */
+	MAINTENANCE_DECOMPRESS,    /* all that are compressed become rows again */
+};
+
+/* Pages [from, to). */
+struct span {
+	uint32_t from, to;
+};
+
+struct skv_seq {
+	struct skv_session *session;
+	struct skv_seq *next, **prev;
+	uint32_t id;
+	bool named;
+	struct policy *own; /* NULL: it runs the session's */
+	struct skv_seqmem *mem;
+	struct skv_seqmem_layout layout;
+	/* committed, on a device as soon as it is queued; kept here so that shared memory is not believed twice */
+	uint32_t len, epoch;
+	uint64_t n_shared;   /* entries, of all layers */
+	uint32_t about;      /* as in seqmem.h, with SKV_ABOUT_SLOTS ... */
+	struct skv_layer_slots *slots; /* ... [n_layers] */
+	struct skv_prompt prompt; /* with SKV_ABOUT_READING, which is there only if it attends as the policy says */
+	uint64_t set_aside;  /* pages for what is still to come of its prompt */
+	bool gaps;           /* pages are missing below slots of a layer that evicts: it is about to be compacted */
+	struct span *evicted; /* [n_layers]: pages that are holes, or will be with this commit: no need to look again */
+	uint32_t *release; /* shared pages given up, to be told; room for all that the tables have */
+	uint32_t n_release, cap_release;
+	struct request *fork; /* a fork without an answer so far: the table may change under us */
+	uint64_t attended, causal;
+	uint64_t recall_layers; /* times that it was measured, and the sum of the figures */
+	double recall_sum;
+	/* addresses there of the tables' copy, of the header and of the token ids */
+	struct {
+		skv_pte *table;
+		struct skv_seqmem *mem;
+		int32_t *tokens;
+		bool old; /* the copy shows pages that the tables do not name any more: made anew before the next step */
+	} on_device;
+	bool evicting; /* a device has the journal's commit before it: no other journal until that is seen */
+
+	/* do the policy's layers that compress do so with this sequence? Asked when another policy takes it */
+	bool compresses, compresses_known;
+	struct compressor *decompressing; /* in MAINTENANCE_DECOMPRESS: how it was compressed */
+
+	/* the open step */
+	bool in_step;
+	uint32_t n_new;              /* tokens */
+	uint32_t n_prompt_remaining; /* and those of its prompt that are still to come */
+	uint32_t next_about;   /* what its commit will say */
+	struct skv_layer_slots *next_slots; /* [n_layers]; `extent`: the slots that the step has */
+	struct skv_prompt next_prompt; /* where a prompt's rows are of one that began there */
+	uint64_t next_set_aside;
+	struct skv_layer_set sparse; /* layers in which its rows of a prompt attend sparsely */
+	enum maintenance maintenance; /* a step without tokens, of this kind */
+	bool takes;            /* pages: some table has not all that the step needs */
+	/* id of the first of them: tokens[len] still shows the last commit's next, which it is without has_first */
+	int32_t first;
+	bool has_first;
+	uint32_t n_evict;      /* entries in the journal, not yet counted there */
+	uint64_t step_attended; /* tokens, once for each q head */
+	bool state_torn;       /* the policy's state was touched in a step that was given up */
+	/*
+	 * It has the state pages that its policy wants, with the bounds of all that is committed. Without it, it has
+	 * none: the next step supplies them.
+	 */
+	bool has_bounds;
+};
+
+static inline struct policy *seq_policy(const struct skv_seq *q)
+{
+	return q->own ? q->own : q->session->policy;
+}
+
+static inline skv_pte *seq_table(const struct skv_seq *q, uint32_t table)
+{
+	return skv_seqmem_table(q->mem, &q->layout, table);
+}
+
+/* Entries of a table that count as of the last commit. */
+static inline uint32_t seq_entries(const struct skv_seq *q, uint32_t table)
+{
+	return skv_seqmem_entries(&q->layout, table, q->len);
+}
+
+/* Does each layer have slots of its own number? */
+static inline bool seq_by_layer(const struct skv_seq *q)
+{
+	return q->about & SKV_ABOUT_SLOTS || q->maintenance;
+}
+
+/* As of the last commit the layer has no token in slots from here on. */
+static inline uint32_t seq_slot_end(const struct skv_seq *q, uint32_t layer)
+{
+	return seq_by_layer(q) ? q->slots[layer].extent : q->len;
+}
+
+/* And the slots that the open step has. */
+static inline uint32_t seq_next_slot_end(const struct skv_seq *q, uint32_t layer)
+{
+	return seq_by_layer(q) ? q->next_slots[layer].extent : q->len + q->n_new;
+}
+
+/* As of the last commit: tokens of the layer below are compressed, but for the first ones; 0: none is. */
+static inline uint32_t seq_compressed(const struct skv_seq *q, uint32_t layer)
+{
+	return q->about & SKV_ABOUT_SLOTS ? q->slots[layer].coded : 0;
+}
+
+/* And as of the open step's. */
+static inline uint32_t seq_next_compressed(const struct skv_seq *q, uint32_t layer)
+{
+	return q->next_about & SKV_ABOUT_SLOTS ? q->next_slots[layer].coded : 0;
+}
+
+/* Entries of a layer's state table that so many tokens take: a state page has the bounds of SKV_PAGE_TOKENS pages. */
+static inline uint32_t state_pages_of(uint32_t tokens)
+{
+	return skv_pages_of(skv_pages_of(tokens));
+}
+
+/* It no longer refers to a page that it shared; stock_release() tells. */
+static inline void seq_give_up(struct skv_seq *q, uint32_t page)
+{
+	q->release[q->n_release++] = page;
+	q->n_shared--;
+	q->session->stock.n_release++;
+}
+
+#endif

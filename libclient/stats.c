@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libclient/stats.c - counters of a session and its sequences, in its page and for the engine. */
+#include "libclient/stats.h"
+
+#include "libclient/seq.h"
+
+void stats_attended(struct skv_seq *q, uint32_t len, uint64_t tokens)
+{
+	struct skv_session *s = q->session;
+	uint64_t attended = tokens / s->model.n_heads, causal = (uint64_t)len * s->model.n_layers;
+
+	q->attended += attended;
+	q->causal += causal;
+	s->stats.attended_tokens += attended;
+	s->stats.causal_tokens += causal;
+}
+
+/* A layer's figure goes to the counters; returns what the page is to say: the mean of the sequences that have one. */
+static uint32_t take_layer(struct skv_session *s, struct skv_seq *const *seqs, const float *share, uint32_t n,
+                           const struct skv_layer_set *layers, uint32_t layer)
+{
+	double sum = 0;
+	uint32_t had = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (!skv_layer_in(&layers[i], layer))
+			continue;
+		seqs[i]->recall_sum += share[i];
+		seqs[i]->recall_layers++;
+		sum += share[i];
+		had++;
+	}
+	s->stats.recall_sum += sum;
+	s->stats.recall_layers += had;
+	return had ? 1 + (uint32_t)(sum / had * 1e6 + 0.5) : 0;
+}
+
+void stats_recall(struct skv_session *s, struct skv_seq *const *seqs, const float *share, uint32_t n,
+                 const struct skv_layer_set *layers)
+{
+	for (uint32_t layer = 0; layer < s->model.n_layers && n > 0; layer++)
+		atomic_store_explicit(&s->page->recall[layer],
+		                      take_layer(s, seqs, share + (size_t)layer * RECALL_SEQS, n, layers, layer),
+		                      memory_order_relaxed);
+	if (n > 0)
+		atomic_fetch_add_explicit(&s->page->recall_steps, 1, memory_order_relaxed);
+}
+
+void stats_step(struct skv_session *s)
+{
+	struct skv_session_page *p = s->page;
+	struct skv_stats *t = &s->stats;
+	struct step *st = &s->step;
+
+	t->steps++;
+	t->decode_tokens += st->n_decode;
+	t->prompt_tokens += st->rows - st->n_decode;
+	for (uint32_t i = 0; i < st->n_decode && !s->device; i++) /* a device has not counted so far */
+		stats_attended(st->seqs[i], st->seqs[i]->len, st->seqs[i]->step_attended);
+	if (!s->device)
+		stats_recall(s, st->seqs, st->recall.share, st->recall.n, st->recall.layers);
+	t->stock_pages = s->stock.n;
+	atomic_store_explicit(&p->steps, t->steps, memory_order_relaxed);
+	atomic_store_explicit(&p->prompt_tokens, t->prompt_tokens, memory_order_relaxed);
+	atomic_store_explicit(&p->decode_tokens, t->decode_tokens, memory_order_relaxed);
+	atomic_store_explicit(&p->attended_tokens, t->attended_tokens, memory_order_relaxed);
+	atomic_store_explicit(&p->causal_tokens, t->causal_tokens, memory_order_relaxed);
+	atomic_store_explicit(&p->evicted_pages, t->evicted_pages, memory_order_relaxed);
+	atomic_store_explicit(&p->stock_pages, t->stock_pages, memory_order_relaxed);
+	atomic_store_explicit(&p->policy_generation, s->policy->generation, memory_order_relaxed);
+}

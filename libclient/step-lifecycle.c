@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/step-lifecycle.c - a step: begun as a whole, committed sequence by sequence, or aborted.
+ *
+ * All that can fail happens in skv_step_begin: what the sequences need is made ready, the features make room
+ * for what they compute, and the transaction takes pages. skv_step_end makes no allocation and no system call.
+ */
+#include "libclient/step-lifecycle.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "libclient/adopt.h"
+#include "libclient/attend.h"
+#include "libclient/compress/attend.h"
+#include "libclient/compress/encode.h"
+#include "libclient/compress/ready.h"
+#include "libclient/conn.h"
+#include "libclient/device.h"
+#include "libclient/device-step.h"
+#include "libclient/device-tables.h"
+#include "libclient/error.h"
+#include "libclient/evict/slot-mapping.h"
+#include "libclient/hooks.h"
+#include "libclient/lease/stock.h"
+#include "libclient/pages.h"
+#include "libclient/policy-swap.h"
+#include "libclient/prefill/attend.h"
+#include "libclient/recall.h"
+#include "libclient/scratch.h"
+#include "libclient/selection.h"
+#include "libclient/seq.h"
+#include "libclient/seq-table.h"
+#include "libclient/stats.h"
+#include "libclient/transaction.h"
+
+/* ---- begin ----------------------------------------------------------------------------------- */
+
+static int check_item(struct skv_session *s, const struct skv_step_item *it, uint32_t i)
+{
+	struct skv_seq *q = it->seq;
+
+	if (!q || q->session != s)
+		return error_set(-EINVAL, "item %u: seq is %s, expected a sequence of this session", i,
+		            q ? "of another session" : "NULL");
+	if (it->flags & ~(uint32_t)SKV_STEP_PROMPT)
+		return error_set(-EINVAL, "item %u: flags are %#x, expected 0 or SKV_STEP_PROMPT", i, it->flags);
+	if (it->n_tokens != 1 && (it->n_tokens == 0 || !(it->flags & SKV_STEP_PROMPT)))
+		return error_set(-EINVAL, "item %u: n_tokens is %u, expected %s", i, it->n_tokens,
+		            it->flags & SKV_STEP_PROMPT ? "at least 1" : "1 without SKV_STEP_PROMPT");
+	if (it->n_prompt_remaining > 0 && !(it->flags & SKV_STEP_PROMPT))
+		return error_set(-EINVAL, "item %u: n_prompt_remaining is %u, expected 0 without SKV_STEP_PROMPT", i, it->n_prompt_remaining);
+	if ((uint64_t)it->n_tokens + it->n_prompt_remaining > q->layout.max_tokens - q->len)
+		return error_set(-E2BIG, "item %u: %u tokens and %llu more, but the sequence was made for %u", i,
+		            q->len, (unsigned long long)it->n_tokens + it->n_prompt_remaining, q->layout.max_tokens);
+	return 0;
+}
+
+/* What may only be asked of a sequence that is about to step; may take over its policy state, and lay it out anew. */
+static int ready(struct skv_session *s, const struct skv_step_item *it, uint32_t i)
+{
+	int e = check_item(s, it, i);
+
+	if (e == 0)
+		e = seq_settle_fork(it->seq);
+	if (e == 0 && it->seq->state_torn)
+		e = policy_take_over(it->seq);
+	if (e == 0 && it->seq->on_device.old)
+		e = device_seq_refresh(it->seq);
+	if (e == 0)
+		e = decompress_foreign(s, it->seq);
+	if (e == 0)
+		e = slots_ready(s, it->seq, it->flags & SKV_STEP_PROMPT);
+	return e < 0 ? e : compress_ready(s, it->seq, it->flags & SKV_STEP_PROMPT);
+}
+
+static int grow_step(struct skv_session *s, uint32_t n)
+{
+	struct step *st = &s->step;
+	uint32_t cap = n + n / 2;
+
+	if (n <= st->cap)
+		return 0;
+	free(st->seqs);
+	free(st->item);
+	free(st->index);
+	free(st->batch);
+	st->seqs = calloc(cap, sizeof(*st->seqs));
+	st->item = calloc(cap, sizeof(*st->item));
+	st->index = calloc(cap, sizeof(*st->index));
+	st->batch = calloc(cap, sizeof(*st->batch));
+	st->cap = st->seqs && st->item && st->index && st->batch ? cap : 0;
+	return st->cap ? 0 : error_set(-ENOMEM, "out of memory for a step of %u sequences", n);
+}
+
+/* Room for what the features compute; it grows here and nowhere else. */
+static int prepare(struct skv_session *s)
+{
+	int e = scratch_prepare(s);
+
+	if (e == 0)
+		e = selections_prepare(s);
+	if (e == 0)
+		e = compress_prepare(s);
+	if (e == 0)
+		e = prefill_prepare(s);
+	return e < 0 ? e : recall_begin(s);
+}
+
+static int begin(struct skv_session *s, const struct skv_step_item *items, uint32_t n, void *stream)
+{
+	struct step *st = &s->step;
+	uint32_t demand = 0;
+	int e;
+
+	if (st->open)
+		return error_set(-EBUSY, "a step is open: end or abort it first");
+	if (!items || n == 0)
+		return error_set(-EINVAL, "a step without items");
+	if (stream && !s->device)
+		return error_set(-EINVAL, "a stream was given, but the pages are in host memory: expected NULL");
+	st->work.stream = stream;
+	conn_turn(s->client);
+	e = conn_check_pages(s->client);
+	if (e == 0)
+		e = device_turn(s);
+	if (e == 0)
+		e = grow_step(s, n);
+	if (e < 0)
+		return e;
+	policy_update(s);
+	for (uint32_t i = 0; i < n && e == 0; i++)
+		e = ready(s, &items[i], i);
+	if (e == 0)
+		e = transaction_begin(s, items, n, prepare, &demand);
+	if (e < 0)
+		return e;
+	st->next_layer = 0;
+	st->open = true;
+	s->misused = false;
+	attend_begin(s);
+	stock_tend(s, demand);
+	return 0;
+}
+
+int skv_step_begin(struct skv_session *s, const struct skv_step_item *items, uint32_t n, void *stream)
+{
+	void *was;
+	int e;
+
+	pthread_mutex_lock(&s->lock);
+	e = device_enter(s, &was);
+	if (e == 0) {
+		e = begin(s, items, n, stream);
+		device_leave(s, was);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return e;
+}
+
+/* ---- end ------------------------------------------------------------------------------------- */
+
+/* What was begun will not be. */
+static void step_abort(struct skv_session *s)
+{
+	if (!s->step.open)
+		return;
+	if (s->device)
+		device_wait(s); /* what is still queued of the step writes to its pages */
+	transaction_abort(s);
+	s->step.open = false;
+}
+
+/* The hook of a step that will not be has written to the state of its sequences. */
+static void give_up(struct skv_session *s)
+{
+	for (uint32_t i = 0; i < s->step.n; i++)
+		s->step.seqs[i]->state_torn = true;
+	step_abort(s);
+}
+
+static int end(struct skv_session *s, const int32_t *next)
+{
+	struct step *st = &s->step;
+	int e;
+
+	if (!st->open)
+		return error_set(-EINVAL, "no step is open");
+	if (st->next_layer != s->model.n_layers)
+		return error_set(-EINVAL, "layer %u of %u was not attended", st->next_layer, s->model.n_layers);
+	e = device_not_recording(s);
+	if (e < 0)
+		return e;
+	for (uint32_t i = 0; i < st->n; i++)
+		transaction_state_changes(st->seqs[i]);
+	atomic_thread_fence(memory_order_release);
+	for (uint32_t i = 0; i < st->n_batches; i++)
+		policy_hook(s, &st->batch[i], PHASE_END, 0);
+	if (s->misused) {
+		give_up(s);
+		return error_set(-ENOTRECOVERABLE, "policy %s misused a primitive: %s", s->misuser, s->misuse);
+	}
+	compress_step_end(s);
+	for (uint32_t i = 0; i < st->n; i++)
+		pages_evict_surplus(st->seqs[i]);
+	e = transaction_commit_all(s, next);
+	if (e < 0) {
+		give_up(s);
+		return e;
+	}
+	st->open = false;
+	stats_step(s);
+	return 0;
+}
+
+int skv_step_end(struct skv_session *s, const int32_t *next)
+{
+	void *was;
+	int e;
+
+	pthread_mutex_lock(&s->lock);
+	e = device_enter(s, &was);
+	if (e == 0) {
+		e = end(s, next);
+		device_leave(s, was);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return e;
+}
+
+/* ---- abort ----------------------------------------------------------------------------------- */
+
+void skv_step_abort(struct skv_session *s)
+{
+	void *was;
+
+	pthread_mutex_lock(&s->lock);
+	if (device_enter(s, &was) == 0) {
+		step_abort(s);
+		device_leave(s, was);
+	}
+	pthread_mutex_unlock(&s->lock);
+}
+
+void step_free(struct skv_session *s)
+{
+	struct step *st = &s->step;
+
+	free(st->seqs);
+	free(st->item);
+	free(st->index);
+	free(st->kseq);
+	free(st->class);
+	free(st->supplied);
+	free(st->work.mem);
+	free(st->batch);
+	free(st->selection);
+	free(st->arena);
+	free(st->decompressed.mem);
+	free(st->tiles);
+	free(st->recall.mem);
+	*st = (struct step){0};
+}

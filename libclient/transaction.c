@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/transaction.c - begin, commit and abort of a step, and what a commit means to the host's own.
+ *
+ *   - All that can fail happens in transaction_begin, before anything is changed: pages, allocations. What it then
+ *     writes lies beyond the committed lengths, but for copy-on-write of a shared last page, which leaves the same contents.
+ *   - A commit makes no allocation and no system call. The order of its stores is the contract of
+ *     common/seqmem.h: token ids, next id and journal, then the commit word, then the holes.
+ *   - Pages that a commit evicts are reused by the steps after it, never by the same.
+ *   - On a device the same stores are the work of its last kernel (device-step.c).
+ */
+#include "libclient/transaction.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "libclient/device.h"
+#include "libclient/device-step.h"
+#include "libclient/error.h"
+#include "libclient/layout.h"
+#include "libclient/lease/pool.h"
+#include "libclient/lease/stock.h"
+#include "libclient/pages.h"
+#include "libclient/seq.h"
+#include "libclient/stats.h"
+
+/* ---- begin, abort ---------------------------------------------------------------------------- */
+
+/* Token ids to be committed. Cannot fail. */
+static void stage_tokens(struct skv_seq *q, const int32_t *tokens)
+{
+	int32_t *ids = skv_seqmem_tokens(q->mem, &q->layout) + q->len;
+
+	/* the first one waits: its entry still shows the id that the last commit published */
+	q->has_first = tokens != NULL;
+	q->first = tokens ? tokens[0] : -1;
+	for (uint32_t i = 1; i < q->n_new; i++)
+		ids[i] = tokens ? tokens[i] : -1;
+	q->step_attended = 0;
+	if (!q->evicting)
+		q->n_evict = 0;
+}
+
+static int admit(struct skv_session *s, const struct skv_step_item *items, uint32_t n, int (*prepare)(struct skv_session *),
+                 uint32_t *ret_demand)
+{
+	struct pages p = {0};
+	int e = layout_step(s, items, n, &p);
+	uint32_t need = (uint32_t)p.need;
+	uint64_t all = p.need + (p.set_aside > 0 ? stock_set_aside(s) : 0); /* what others are to get is not this one's */
+
+	if (e == 0 && all + p.holes > SKV_PTE_ID_MASK)
+		e = error_set(-ENOSPC, "the step needs %llu pages, and what is still to come of its prompts %llu: more than a pool can "
+		         "have", (unsigned long long)p.need, (unsigned long long)p.set_aside);
+	if (e == 0)
+		e = prepare(s);
+	if (e == 0)
+		e = pages_prepare(s, p.need);
+	if (e == 0 && s->stock.n < all && device_evicts(s))
+		e = device_settle(s); /* pages come back with it */
+	if (e == 0)
+		e = stock_reserve(s, (uint32_t)all);
+	s->shape.pool = s->pool->base; /* known now: with the older handles the first segment decides */
+	if (e == 0 && s->device)
+		e = device_prepare(s, need + (uint32_t)p.holes);
+	if (e == 0 && p.copies > 0)
+		e = pages_unshare(s);
+	*ret_demand = p.demand < UINT32_MAX / 8 ? (uint32_t)p.demand : UINT32_MAX / 8;
+	return e;
+}
+
+void transaction_abort(struct skv_session *s)
+{
+	pages_undo(s);
+	for (uint32_t i = 0; i < s->step.n; i++) {
+		struct skv_seq *q = s->step.seqs[i];
+
+		for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
+			q->evicted[layer] = (struct span){0}; /* the evictions did not happen */
+		if (!q->evicting)
+			q->n_evict = 0;
+		q->in_step = false;
+	}
+}
+
+int transaction_begin(struct skv_session *s, const struct skv_step_item *items, uint32_t n,
+                      int (*prepare)(struct skv_session *), uint32_t *ret_demand)
+{
+	struct step *st = &s->step;
+	int e = admit(s, items, n, prepare, ret_demand);
+
+	if (e < 0) {
+		for (uint32_t i = 0; i < n; i++)
+			items[i].seq->in_step = false;
+		return e;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		pages_supply(s, st->seqs[i]);
+		stage_tokens(st->seqs[i], items[st->item[i]].tokens);
+	}
+	e = s->device ? device_stage(s) : 0;
+	if (e < 0)
+		transaction_abort(s);
+	return e;
+}
+
+/* ---- commit ---------------------------------------------------------------------------------- */
+
+/*
+ * Carry out the committed journal: entries become holes, their pages are free for the next step. `stale`: the tables
+ * of the device show nothing of it so far.
+ */
+static void carry_out(struct skv_seq *q, bool stale)
+{
+	const struct skv_eviction *journal = skv_seqmem_journal(q->mem, &q->layout);
+	struct skv_session *s = q->session;
+
+	for (uint32_t i = 0; i < q->n_evict; i++) {
+		struct skv_eviction j = journal[i];
+
+		if (j.table >= q->layout.n_tables || j.page >= q->layout.max_pages)
+			continue; /* it was in shared memory: not believed */
+		if (!skv_pte_resident(seq_table(q, j.table)[j.page]))
+			continue;
+		pages_drop(q, j.table, j.page);
+		if (stale)
+			device_stale(q, j.table, j.page);
+		s->stats.evicted_pages += skv_table_group(q->layout.n_layers, j.table) == SKV_GROUP_PAGES;
+	}
+	atomic_store_explicit(&q->mem->journal_n, 0, memory_order_release);
+	q->n_evict = 0;
+}
+
+/* What a commit means to the host's own. */
+static void committed(struct skv_seq *q)
+{
+	struct skv_layer_slots *was = q->slots;
+
+	if (q->next_about & SKV_ABOUT_SLOTS) {
+		q->slots = q->next_slots;
+		q->next_slots = was;
+	}
+	q->about = q->next_about;
+	q->prompt = q->next_prompt;
+	q->set_aside = q->next_set_aside;
+	q->len += q->n_new;
+	q->epoch++;
+	q->in_step = false;
+	q->has_bounds |= !q->maintenance || q->maintenance == MAINTENANCE_BUILD_BOUNDS;
+}
+
+void transaction_commit(struct skv_seq *q, int32_t next)
+{
+	struct skv_seqmem *m = q->mem;
+	uint32_t epoch = q->epoch + 1, len = q->len + q->n_new;
+	int32_t *ids = skv_seqmem_tokens(m, &q->layout);
+
+	m->next[epoch & 1] = next;
+	m->about[epoch & 1] = q->next_about;
+	if (q->next_about & SKV_ABOUT_READING)
+		m->lay[epoch & 1].prompt = q->next_prompt;
+	if (q->next_about & SKV_ABOUT_SLOTS)
+		memcpy(m->lay[epoch & 1].slots, q->next_slots, q->layout.n_layers * sizeof(*q->next_slots));
+	ids[len] = next;
+	if (q->has_first)
+		ids[q->len] = q->first; /* from here on recovery takes the last commit's next from m->next */
+	if (q->n_evict > 0)
+		atomic_store_explicit(&m->journal_n, q->n_evict, memory_order_release);
+	atomic_store_explicit(&m->commit, (uint64_t)epoch << 32 | len, memory_order_release);
+	atomic_thread_fence(memory_order_seq_cst); /* nothing below may be seen before the commit */
+	if (q->n_evict > 0)
+		carry_out(q, q->maintenance);
+	committed(q);
+}
+
+void transaction_state_changes(struct skv_seq *q)
+{
+	if (seq_policy(q)->block->seq_state_bytes > 0 || !q->has_bounds)
+		q->mem->state_epoch = q->epoch + 1;
+}
+
+int transaction_finished(struct skv_session *s, struct device_step *x)
+{
+	int e = device_room_stale(s, x->n_evict);
+
+	if (e < 0)
+		return e;
+	for (uint32_t i = 0; i < x->n; i++) {
+		if (i < x->n_decode)
+			stats_attended(x->seqs[i], skv_commit_len(x->publish[i].word), x->sum[i]);
+		if (x->publish[i].n_evict > 0) {
+			carry_out(x->seqs[i], !x->staged);
+			x->seqs[i]->evicting = false;
+		}
+	}
+	stats_recall(s, x->seqs, x->share, x->n_recall, x->recall_layers);
+	x->busy = false;
+	return 0;
+}
+
+int transaction_commit_all(struct skv_session *s, const int32_t *next)
+{
+	struct step *st = &s->step;
+	int e = s->device ? device_publish(s, next) : 0;
+
+	for (uint32_t i = 0; i < st->n && e == 0; i++) {
+		struct skv_seq *q = st->seqs[i];
+
+		if (!s->device) {
+			transaction_commit(q, next ? next[st->item[i]] : -1);
+			continue;
+		}
+		q->evicting |= q->n_evict > 0;
+		committed(q);
+	}
+	return e;
+}
