@@ -110,7 +110,7 @@ FUZZ_CC = clang -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover
 fuzz-wire fuzz-spec:
 	$(MKDIR_P) $@.d
 	$(FUZZ_CC) $(AM_CPPFLAGS) -o $@.d/fuzz $(srcdir)/tests/$@.c $(srcdir)/tests/fuzz-main.c \
-		$(srcdir)/common/wire.c $(srcdir)/common/spec.c $(srcdir)/common/refuse.c $(srcdir)/common/profile.c $(JANSSON_LIBS) -lm
+		$(srcdir)/common/wire.c $(srcdir)/common/wire-table.c $(srcdir)/common/spec.c $(srcdir)/common/refuse.c $(srcdir)/common/profile.c $(JANSSON_LIBS) -lm
 	$(MKDIR_P) $@.d/found
 	$@.d/fuzz -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$@.d/ $@.d/found \
 		$(srcdir)/tests/corpus/$(@:fuzz-%=%)
