@@ -91,7 +91,7 @@ void skv_segment_uncharge(struct skv_core *, uint32_t pool);
 
 /* pending.c */
 void skv_segment_request(struct skv_core *, uint32_t pool, uint32_t segment);
-void skv_segment_cancel(struct skv_core *, uint32_t pool, uint32_t segment); /* WANTED or MAKING */
+void skv_segment_cancel(struct skv_core *, uint32_t pool, uint32_t segment); /* WANTED or STARTED */
 void skv_pool_cancel_all(struct skv_core *, uint32_t pool);
 
 /* segments.c: clients and their pools */
