@@ -11,19 +11,19 @@
  *      exception is copy-on-write of the last, partly filled page: its entry is replaced, in one
  *      store, after the copy is complete, by a page with the same committed contents.
  *   3. What an eviction takes away is first written to the journal, stamped with the epoch to come.
- *      After the commit the entries become holes, then the journal is emptied. Whoever opens the
- *      memory next finishes or discards it: skv_seqmem_recover().
+ *      After the commit the entries become holes, then the journal is emptied. The next opener of the
+ *      memory finishes or discards it: skv_seqmem_recover().
  *      A writer stamps the journal before it puts entries in: an old stamp is never on new entries.
  *   4. Pages of evicted entries may be reused only after the commit.
  *   5. State tables. Beside its page table each layer has a table of state pages: what a policy keeps in bulk,
  *      such as bounds of pages. How many tokens such a page is for is the policy's business, but never fewer than
  *      a page's. So of a state table the entries of the committed length's pages count, as in a page table; each
  *      is a page, or SKV_PTE_NONE. A step may put pages into entries that are NONE, replace one as in 2, and
- *      write into state pages what is made anew by whoever repeats the step. Whether such an entry is of use is
- *      not known here: it counts as a page of the sequence, and who holds the sequence keeps it or takes it out.
+ *      write into state pages what a repeated step computes again. Whether such an entry is of use is
+ *      not known here: it counts as a page of the sequence, and the holder keeps it or takes it out.
  *      The same goes for the pages of notes, a third group of tables (kernels/kernels.h says what notes are).
  *      Codes and references, two groups more, are what a layer keeps of tokens that it does not keep as rows. They
- *      are contents, as K and V are, which nobody makes anew: what the last commit has of them a step does not
+ *      are contents, as K and V are, which are never computed again: what the last commit has of them a step does not
  *      write to. Their entries are as those of state.
  *      What a prompt keeps of its rows for those that are still to come (kernels/sparse.h) is a group
  *      of its own, in two sets by the parity of the epoch: a step reads the last commit's and writes the other one. So
@@ -33,7 +33,7 @@
  *      pages for its slots alone: up to the committed length the entries beyond are holes from the beginning. How
  *      many slots each layer has is in lay[epoch & 1], where about[epoch & 1] says that it counts. A step may
  *      put a page into such an entry before its commit. After a torn one it is still there, with nothing in it:
- *      who takes the sequence takes it out.
+ *      the next holder takes it out.
  *   7. Packed tokens. A layer may keep tokens below slots[].coded as codes and references. It has then all tokens, in
  *      order, and slots for all; the pages of those that are packed are holes, but for the first ones. A step packs
  *      what it reads from pages that the last commit has, into codes and references beyond those that it has, and
@@ -203,29 +203,29 @@ static inline skv_pte skv_seqmem_evicted(const struct skv_seqmem_layout *l, uint
 }
 
 /*
- * Do slots and flags of one commit of this length fit together? NULL, or what is wrong. For who is about to use
- * them, of his own copy: the daemon has no use for them.
+ * Do slots and flags of one commit of this length fit together? NULL, or what is wrong. For a library about to use
+ * them, on its own copy: the daemon has no use for them.
  */
 const char *skv_layer_slots_check(const struct skv_layer_slots *slots, uint32_t about, uint32_t len, uint32_t n_layers);
 
 /*
  * Is the memory what the layout says? Checks header, committed length, journal length. A text that
- * says what is wrong, NULL when all is well. Entries are checked by who knows the pool.
+ * says what is wrong, NULL when all is well. Entries are checked by code that knows the pool.
  */
 const char *skv_seqmem_check(const struct skv_seqmem *s, const struct skv_seqmem_layout *l);
 
 /*
  * Make the committed entries what the last commit says: an eviction journal of that epoch is carried out,
  * any other discarded. The first half of recovery: enough to know which pages the sequence has, and it
- * costs nothing where no journal is. Only for who holds the sequence alone.
+ * costs nothing where no journal is. Only for the sole holder of the sequence.
  */
 void skv_seqmem_replay(struct skv_seqmem *s, const struct skv_seqmem_layout *l);
 
 /*
  * Make the memory say what its last commit says: an eviction journal of that epoch is carried out,
  * any other discarded; entries of all tables beyond the committed length become SKV_PTE_NONE; tokens[length] is
- * the committed next id. Idempotent. What was never touched stays without memory. Only for who holds the
- * sequence alone.
+ * the committed next id. Idempotent. What was never touched stays without memory. Only for the sole
+ * holder of the sequence.
  */
 void skv_seqmem_recover(struct skv_seqmem *s, const struct skv_seqmem_layout *l);
 

@@ -100,7 +100,7 @@ const char *skv_evict_outside_check(uint32_t layer, const struct skv_window *w, 
 /* ---- rehearsal (rehearse.c) ------------------------------------------------------------------ */
 
 /*
- * Run every hook of the policy once, as a step would, with primitives that only look at what is asked
+ * Run every hook of the policy once, as a step would, with primitives that only check what is asked
  * of them: skv_spec_parse, skv_policy_plan, adopt, before and after of each layer, step_end. Each
  * layer that reuses a selection must find one made in this step. `spec` NULL: the defaults.
  * 0, -EINVAL (the spec) or -EBADMSG (the policy) with a text that names hook and layer; -ENOMEM.

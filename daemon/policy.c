@@ -21,7 +21,7 @@
 struct pending {
 	struct skv_server *server;
 	uint64_t conn;
-	char who[SKV_NAME_MAX + 16];
+	char client[SKV_NAME_MAX + 16];
 	struct skv_msg_header header;
 	char file[SKV_NAME_MAX];
 	struct skv_msg_policy_swap swap;
@@ -45,7 +45,7 @@ static struct pending *pending_new(struct skv_server *s, struct skv_conn *conn,
 	p->server = s;
 	p->conn = skv_conn_number(conn);
 	p->header = *h;
-	snprintf(p->who, sizeof(p->who), "%s", skv_conn_name(conn));
+	snprintf(p->client, sizeof(p->client), "%s", skv_conn_name(conn));
 	return p;
 }
 
@@ -117,14 +117,14 @@ static void on_loaded(void *pending, int error, const char *text, const struct s
 	uint32_t old = 0;
 
 	if (error) {
-		skv_log(LOG_WARNING, "%s: policy file %s: refused: %s", p->who, p->file, text);
+		skv_log(LOG_WARNING, "%s: policy file %s: refused: %s", p->client, p->file, text);
 		answer(p, error, text, NULL);
 		return;
 	}
 	for (const struct skv_plugin *o = skv_registry_first(p->server->registry); o; o = o->next)
 		if (o != plugin && !strcmp(o->name, plugin->name))
 			old += sessions_of(p->server, o->id);
-	skv_log(LOG_NOTICE, "%s: loaded policy %s from %s", p->who, plugin->name, p->file);
+	skv_log(LOG_NOTICE, "%s: loaded policy %s from %s", p->client, plugin->name, p->file);
 	answer(p, 0, NULL,
 	       json_pack("{s:I, s:s, s:s, s:I, s:O}", "id", (json_int_t)plugin->id, "name", plugin->name,
 	                 "file", plugin->file, "sessions_on_replaced", (json_int_t)old, "policy",
@@ -186,12 +186,12 @@ static void on_tried(void *pending, int error, const char *text, const struct sk
 	uint32_t n;
 
 	if (error) {
-		skv_log(LOG_WARNING, "%s: swap to %s: refused: %s", p->who, p->swap.spec, text);
+		skv_log(LOG_WARNING, "%s: swap to %s: refused: %s", p->client, p->swap.spec, text);
 		answer(p, error, text, NULL);
 		return;
 	}
 	n = skv_core_swap(p->server->core, p->swap.session, p->swap.uid, p->swap.spec, plugin->id);
-	skv_log(LOG_NOTICE, "%s: swap to %s: %u sessions will switch", p->who, p->swap.spec, n);
+	skv_log(LOG_NOTICE, "%s: swap to %s: %u sessions will switch", p->client, p->swap.spec, n);
 	answer(p, 0, NULL,
 	       json_pack("{s:s, s:I, s:I, s:I}", "spec", p->swap.spec, "plugin", (json_int_t)plugin->id,
 	                 "sessions", (json_int_t)n, "generation",

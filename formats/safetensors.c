@@ -33,9 +33,9 @@ struct complaint {
 	size_t len;
 };
 
-static int fail(const struct complaint *c, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static int st_fail(const struct complaint *c, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-static int fail(const struct complaint *c, int code, const char *format, ...)
+static int st_fail(const struct complaint *c, int code, const char *format, ...)
 {
 	va_list ap;
 
@@ -54,7 +54,7 @@ static int parse_dtype(const struct skv_safetensors *st, struct skv_tensor *t, c
 	const char *s = json_string_value(value);
 
 	if (!s)
-		return fail(err, -EBADMSG, "%s: tensor %s: no \"dtype\" string", st->path, t->name);
+		return st_fail(err, -EBADMSG, "%s: tensor %s: no \"dtype\" string", st->path, t->name);
 	for (size_t i = 0; i < sizeof(dtypes) / sizeof(*dtypes); i++)
 		if (!strcmp(s, dtypes[i].name)) {
 			t->dtype = dtypes[i].dtype;
@@ -62,7 +62,7 @@ static int parse_dtype(const struct skv_safetensors *st, struct skv_tensor *t, c
 			*ret_bytes = dtypes[i].bytes;
 			return 0;
 		}
-	return fail(err, -EBADMSG, "%s: tensor %s: unknown dtype \"%.32s\"", st->path, t->name, s);
+	return st_fail(err, -EBADMSG, "%s: tensor %s: unknown dtype \"%.32s\"", st->path, t->name, s);
 }
 
 /* Shape into the tensor, and the bytes that it takes into *bytes, which comes as the element size. */
@@ -70,20 +70,20 @@ static int parse_shape(const struct skv_safetensors *st, struct skv_tensor *t, c
                        uint64_t *bytes, const struct complaint *err)
 {
 	if (!json_is_array(shape))
-		return fail(err, -EBADMSG, "%s: tensor %s: no \"shape\" array", st->path, t->name);
+		return st_fail(err, -EBADMSG, "%s: tensor %s: no \"shape\" array", st->path, t->name);
 	if (json_array_size(shape) > SKV_TENSOR_DIMS)
-		return fail(err, -EBADMSG, "%s: tensor %s: %zu dimensions, at most %d expected", st->path,
+		return st_fail(err, -EBADMSG, "%s: tensor %s: %zu dimensions, at most %d expected", st->path,
 		                t->name, json_array_size(shape), SKV_TENSOR_DIMS);
 	t->n_dims = (uint32_t)json_array_size(shape);
 	for (uint32_t i = 0; i < t->n_dims; i++) {
 		const json_t *d = json_array_get(shape, i);
 
 		if (!json_is_integer(d) || json_integer_value(d) < 0)
-			return fail(err, -EBADMSG, "%s: tensor %s: dimension %u is not a count", st->path,
+			return st_fail(err, -EBADMSG, "%s: tensor %s: dimension %u is not a count", st->path,
 			                t->name, i);
 		t->dim[i] = (uint64_t)json_integer_value(d);
 		if (__builtin_mul_overflow(*bytes, t->dim[i], bytes))
-			return fail(err, -EBADMSG, "%s: tensor %s: its shape is larger than memory",
+			return st_fail(err, -EBADMSG, "%s: tensor %s: its shape is larger than memory",
 			                st->path, t->name);
 	}
 	return 0;
@@ -97,7 +97,7 @@ static int parse_tensor(const struct skv_safetensors *st, struct skv_tensor *t, 
 	int r;
 
 	if (!json_is_object(entry))
-		return fail(err, -EBADMSG, "%s: tensor %s: its entry is not an object", st->path,
+		return st_fail(err, -EBADMSG, "%s: tensor %s: its entry is not an object", st->path,
 		                t->name);
 	r = parse_dtype(st, t, json_object_get(entry, "dtype"), &bytes, err);
 	if (r)
@@ -107,19 +107,19 @@ static int parse_tensor(const struct skv_safetensors *st, struct skv_tensor *t, 
 		return r;
 	if (json_array_size(offsets) != 2 || !json_is_integer(json_array_get(offsets, 0)) ||
 	    !json_is_integer(json_array_get(offsets, 1)))
-		return fail(err, -EBADMSG, "%s: tensor %s: \"data_offsets\" is not [begin, end]",
+		return st_fail(err, -EBADMSG, "%s: tensor %s: \"data_offsets\" is not [begin, end]",
 		                st->path, t->name);
 
 	/* A negative offset turns into a huge one and fails the same test. */
 	t->begin = (uint64_t)json_integer_value(json_array_get(offsets, 0));
 	t->end = (uint64_t)json_integer_value(json_array_get(offsets, 1));
 	if (t->begin > t->end || t->end > st->data_bytes)
-		return fail(err, -EBADMSG,
+		return st_fail(err, -EBADMSG,
 		                "%s: tensor %s: offsets %lld … %lld, but the data has %llu bytes", st->path,
 		                t->name, (long long)t->begin, (long long)t->end,
 		                (unsigned long long)st->data_bytes);
 	if (t->end - t->begin != bytes)
-		return fail(err, -EBADMSG,
+		return st_fail(err, -EBADMSG,
 		                "%s: tensor %s: %llu bytes of data, its shape and dtype take %llu", st->path,
 		                t->name, (unsigned long long)(t->end - t->begin), (unsigned long long)bytes);
 	t->data = st->data + t->begin;
@@ -146,13 +146,13 @@ static int check_cover(const struct skv_safetensors *st, const struct complaint 
 		const struct skv_tensor *t = &st->tensors[i];
 
 		if (t->begin != at)
-			return fail(err, -EBADMSG, "%s: tensor %s: begins at byte %llu, %s", st->path,
+			return st_fail(err, -EBADMSG, "%s: tensor %s: begins at byte %llu, %s", st->path,
 			                t->name, (unsigned long long)t->begin,
 			                t->begin < at ? "inside the one before it" : "after a hole");
 		at = t->end;
 	}
 	if (at != st->data_bytes)
-		return fail(err, -EBADMSG, "%s: %llu bytes at the end belong to no tensor", st->path,
+		return st_fail(err, -EBADMSG, "%s: %llu bytes at the end belong to no tensor", st->path,
 		                (unsigned long long)(st->data_bytes - at));
 	return 0;
 }
@@ -164,10 +164,10 @@ static int parse_header(struct skv_safetensors *st, json_t *root, const struct c
 	int r;
 
 	if (!json_is_object(root))
-		return fail(err, -EBADMSG, "%s: the header is not a JSON object", st->path);
+		return st_fail(err, -EBADMSG, "%s: the header is not a JSON object", st->path);
 	st->tensors = calloc(json_object_size(root) + 1, sizeof(*st->tensors));
 	if (!st->tensors)
-		return fail(err, -ENOMEM, "%s: no memory for %zu tensors", st->path,
+		return st_fail(err, -ENOMEM, "%s: no memory for %zu tensors", st->path,
 		                json_object_size(root));
 	json_object_foreach(root, name, entry) {
 		struct skv_tensor *t = &st->tensors[st->n_tensors];
@@ -178,7 +178,7 @@ static int parse_header(struct skv_safetensors *st, json_t *root, const struct c
 		}
 		t->name = strdup(name);
 		if (!t->name)
-			return fail(err, -ENOMEM, "%s: no memory for its names", st->path);
+			return st_fail(err, -ENOMEM, "%s: no memory for its names", st->path);
 		st->n_tensors++;
 		r = parse_tensor(st, t, entry, err);
 		if (r)
@@ -194,11 +194,11 @@ static int open_file(struct skv_safetensors *st, const struct complaint *err)
 	struct stat sb;
 
 	if (fd < 0)
-		return fail(err, -errno, "%s: %s", st->path, strerror(errno));
+		return st_fail(err, -errno, "%s: %s", st->path, strerror(errno));
 	if (fstat(fd, &sb) < 0)
-		r = fail(err, -errno, "%s: %s", st->path, strerror(errno));
+		r = st_fail(err, -errno, "%s: %s", st->path, strerror(errno));
 	else if (!S_ISREG(sb.st_mode) || sb.st_size < 8)
-		r = fail(err, -EBADMSG, "%s: not a safetensors file: shorter than its 8-byte header length", st->path);
+		r = st_fail(err, -EBADMSG, "%s: not a safetensors file: shorter than its 8-byte header length", st->path);
 	if (r < 0) {
 		close(fd);
 		return r;
@@ -213,24 +213,24 @@ static int map_file(struct skv_safetensors *st, int fd, const struct complaint *
 	if (st->map != MAP_FAILED)
 		return 0;
 	st->map = NULL;
-	return fail(err, -errno, "%s: mmap: %s", st->path, strerror(errno));
+	return st_fail(err, -errno, "%s: mmap: %s", st->path, strerror(errno));
 }
 
 static int copy_file(struct skv_safetensors *st, int fd, size_t most, const struct complaint *err)
 {
 	if (st->map_bytes > most)
-		return fail(err, -EFBIG, "%s: %zu bytes, expected at most %zu", st->path, st->map_bytes, most);
+		return st_fail(err, -EFBIG, "%s: %zu bytes, expected at most %zu", st->path, st->map_bytes, most);
 	st->copied = true;
 	st->map = malloc(st->map_bytes);
 	if (!st->map)
-		return fail(err, -ENOMEM, "%s: no memory for its %zu bytes", st->path, st->map_bytes);
+		return st_fail(err, -ENOMEM, "%s: no memory for its %zu bytes", st->path, st->map_bytes);
 	for (size_t at = 0; at < st->map_bytes;) {
 		ssize_t n = read(fd, (char *)st->map + at, st->map_bytes - at);
 
 		if (n < 0)
-			return fail(err, -errno, "%s: %s", st->path, strerror(errno));
+			return st_fail(err, -errno, "%s: %s", st->path, strerror(errno));
 		if (n == 0)
-			return fail(err, -EBADMSG, "%s: became shorter while it was read", st->path);
+			return st_fail(err, -EBADMSG, "%s: became shorter while it was read", st->path);
 		at += (size_t)n;
 	}
 	return 0;
@@ -258,13 +258,13 @@ static int take(struct skv_safetensors *ret, const char *path, size_t most, char
 	int r;
 
 	st.path = strdup(path);
-	r = st.path ? take_file(&st, most, &c) : fail(&c, -ENOMEM, "%s: no memory", path);
+	r = st.path ? take_file(&st, most, &c) : st_fail(&c, -ENOMEM, "%s: no memory", path);
 	if (r)
 		goto fail;
 	memcpy(&header, st.map, 8);
 	header = le64toh(header);
 	if (header > HEADER_MAX || header > st.map_bytes - 8) {
-		r = fail(&c, -EBADMSG, "%s: its header would be %llu bytes of a file of %zu", path,
+		r = st_fail(&c, -EBADMSG, "%s: its header would be %llu bytes of a file of %zu", path,
 		             (unsigned long long)header, st.map_bytes);
 		goto fail;
 	}
@@ -272,7 +272,7 @@ static int take(struct skv_safetensors *ret, const char *path, size_t most, char
 	st.data_bytes = st.map_bytes - 8 - header;
 	root = json_loadb((const char *)st.map + 8, header, JSON_REJECT_DUPLICATES, &je);
 	if (!root) {
-		r = fail(&c, -EBADMSG, "%s: header, byte %d: %s", path, je.position, je.text);
+		r = st_fail(&c, -EBADMSG, "%s: header, byte %d: %s", path, je.position, je.text);
 		goto fail;
 	}
 	r = parse_header(&st, root, &c);
@@ -379,17 +379,17 @@ int skv_safetensors_read(const struct skv_safetensors *st, const char *name, uin
 	else
 		snprintf(want, sizeof(want), "%llu", (unsigned long long)rows);
 	if (!t)
-		return fail(&c, -ENOENT, "%s: tensor %s is missing (%s expected)", st->path, name, want);
+		return st_fail(&c, -ENOENT, "%s: tensor %s is missing (%s expected)", st->path, name, want);
 	fits = cols ? t->n_dims == 2 && t->dim[0] == rows && t->dim[1] == cols
 	            : t->n_dims == 1 && t->dim[0] == rows;
 	if (!fits) {
 		for (uint32_t i = 0; i < t->n_dims; i++)
 			sprintf(is + strlen(is), i ? " × %llu" : "%llu", (unsigned long long)t->dim[i]);
-		return fail(&c, -EBADMSG, "%s: tensor %s is %s, %s expected", st->path,
+		return st_fail(&c, -EBADMSG, "%s: tensor %s is %s, %s expected", st->path,
 		                name, t->n_dims ? is : "a scalar", want);
 	}
 	if (t->dtype == SKV_TENSOR_OTHER)
-		return fail(&c, -EBADMSG, "%s: tensor %s has dtype %s, F32, F16 or BF16 expected",
+		return st_fail(&c, -EBADMSG, "%s: tensor %s has dtype %s, F32, F16 or BF16 expected",
 		                st->path, name, t->dtype_name);
 	convert(t, rows * (cols ? cols : 1), to);
 	return 0;

@@ -59,7 +59,7 @@ void skv_set_why(struct skv_core *, const char *format, ...) __attribute__((form
 #define skv_core_refuse_system(core, r, what) \
 	skv_core_refuse(core, SKV_CORE_E_NOSPC, "the system gave no %s: %s", what, strerror(-(r)))
 
-/* The rows that a client's ids name; E_NOENT when they are not its own. */
+/* lookup.c: the rows that a client's ids name; E_NOENT when they are not its own. */
 int skv_find_client(struct skv_core *, uint32_t id, uint32_t *ret_index);
 int skv_find_session(struct skv_core *, uint32_t client_id, uint32_t session_id, uint32_t *ret_client,
                      uint32_t *ret_session);
@@ -73,11 +73,13 @@ void skv_account_put(struct skv_core *, uint32_t account); /* removed when nothi
 /* pools.c */
 int skv_pool_get(struct skv_core *, uint32_t account, uint32_t device, uint64_t page_bytes,
                  uint32_t *ret_index);
+void skv_pool_shrink(struct skv_core *, uint32_t pool);
+
+/* pages.c */
 bool skv_page_exists(const struct skv_core *, uint32_t pool, uint32_t page);
 void skv_page_set(struct skv_core *, uint32_t pool, uint32_t page, skv_owner to);
 /* The n pages with owner word `from` become `to` (FREE = 0). */
 void skv_pages_hand_over(struct skv_core *, uint32_t pool, skv_owner from, skv_owner to, uint64_t n);
-void skv_pool_shrink(struct skv_core *, uint32_t pool);
 
 /* segments.c */
 int skv_pool_grow(struct skv_core *, uint32_t pool, uint64_t least, uint64_t want);
@@ -89,7 +91,7 @@ void skv_segment_uncharge(struct skv_core *, uint32_t pool);
 
 /* pending.c */
 void skv_segment_request(struct skv_core *, uint32_t pool, uint32_t segment);
-void skv_segment_cancel(struct skv_core *, uint32_t pool, uint32_t segment); /* WANTED or MAKING */
+void skv_segment_cancel(struct skv_core *, uint32_t pool, uint32_t segment); /* WANTED or STARTED */
 void skv_pool_cancel_all(struct skv_core *, uint32_t pool);
 
 /* segments.c: clients and their pools */

@@ -205,7 +205,7 @@ int skv_core_lease_put(struct skv_core *, uint32_t client, uint32_t session, con
 /*
  * Segments that this client must be told of, one call each, until it returns false: announce (with the
  * handle, borrowed until the next call into the core) or withdraw (gone). Marks it as told.
- * Any call may withdraw segments from any client, so after each one the caller looks at all that
+ * Any call may withdraw segments from any client, so after each one the caller serves all that
  * wait: skv_core_next_waiting.
  */
 struct skv_core_segment {
@@ -322,7 +322,7 @@ void skv_core_clients(const struct skv_core *, void (*cb)(void *, const struct s
                       void *);
 void skv_core_sessions(const struct skv_core *, void (*cb)(void *, const struct skv_core_session_view *),
                        void *);
-/* Tables are as long as clients say: a walk looks at some millions of entries, the rest is not counted. */
+/* Tables are as long as clients say: a walk reads some millions of entries, the rest is not counted. */
 void skv_core_seqs(const struct skv_core *, void (*cb)(void *, const struct skv_core_seq_view *), void *);
 void skv_core_pools(const struct skv_core *, void (*cb)(void *, const struct skv_core_pool_view *), void *);
 

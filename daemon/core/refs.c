@@ -2,7 +2,7 @@
 /*
  * Which sequence refers to which shared pages: a chain of blocks a sequence.
  *
- * Only the head of a chain may be partly filled, so that adding looks at the head alone and removing
+ * Only the head of a chain may be partly filled, so that adding reads the head alone and removing
  * fills the gap from it. The count in a page's SHARED owner word is the number of chains that it is in.
  */
 #include "daemon/core/core-priv.h"

@@ -11,23 +11,6 @@
 #include <string.h>
 #include "daemon/core/seqfile.h"
 
-int skv_find_held(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id,
-                  uint32_t *ret_client, uint32_t *ret_seq)
-{
-	uint32_t client, session, seq;
-	int r = skv_find_session(c, client_id, session_id, &client, &session);
-
-	if (r)
-		return r;
-	seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
-	if (seq == SKV_NO_INDEX || skv_seq_row(&c->state, seq)->session != session)
-		return skv_core_refuse(c, SKV_CORE_E_NOENT, "this session holds no sequence with the id %#x",
-		                  seq_id);
-	*ret_client = client;
-	*ret_seq = seq;
-	return 0;
-}
-
 static uint32_t find_named(const struct skv_core *c, uint32_t account, const struct skv_model *m,
                            const char *name)
 {

@@ -72,7 +72,7 @@ void skv_core_sessions(const struct skv_core *c, void (*cb)(void *, const struct
 
 #define WALK_ENTRIES ((uint64_t)1 << 23) /* about 10 milliseconds */
 
-/* *left: entries that this walk may still look at. */
+/* *left: entries that this walk may still read. */
 static void count_entries(const struct skv_seq_local *l, uint32_t len, struct skv_core_seq_view *v,
                           uint64_t *left)
 {

@@ -10,7 +10,7 @@
 #include <sys/un.h>
 #include "common/fd.h"
 
-__attribute__((format(printf, 3, 4))) static int fail(struct skv_ctl *ctl, int error, const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static int ctl_fail(struct skv_ctl *ctl, int error, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -44,7 +44,7 @@ static int send_packet(struct skv_ctl *ctl, uint16_t type, const void *body, siz
 		msg.msg_controllen = sizeof(control.space);
 	}
 	if (sendmsg(ctl->fd, &msg, MSG_NOSIGNAL) < 0)
-		return fail(ctl, -errno, "the daemon closed the connection: %s", strerror(errno));
+		return ctl_fail(ctl, -errno, "the daemon closed the connection: %s", strerror(errno));
 	return 0;
 }
 
@@ -80,18 +80,18 @@ static ssize_t recv_packet(struct skv_ctl *ctl, void *buf)
 		r = poll(&p, 1, ctl->timeout_ms);
 	while (r < 0 && errno == EINTR);
 	if (r == 0)
-		return fail(ctl, -ETIMEDOUT, "the daemon gave no answer within %.1f s",
+		return ctl_fail(ctl, -ETIMEDOUT, "the daemon gave no answer within %.1f s",
 		            ctl->timeout_ms / 1e3);
 	n = recvmsg(ctl->fd, &msg, MSG_CMSG_CLOEXEC);
 	if (n <= 0)
-		return fail(ctl, n < 0 ? -errno : -ECONNRESET, "the daemon closed the connection");
+		return ctl_fail(ctl, n < 0 ? -errno : -ECONNRESET, "the daemon closed the connection");
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c))
 		n_fds += c->cmsg_type == SCM_RIGHTS ? (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int))
 		                                    : 0;
 	close_received(&msg);
 	what = skv_wire_check(buf, (size_t)n, n_fds, false);
 	if (what)
-		return fail(ctl, -EPROTO, "the daemon's answer is malformed: %s", what);
+		return ctl_fail(ctl, -EPROTO, "the daemon's answer is malformed: %s", what);
 	return n;
 }
 
@@ -108,7 +108,7 @@ static ssize_t recv_answer(struct skv_ctl *ctl, uint16_t type, void *buf)
 		if (h->type == SKV_MSG_ERROR && (h->serial == ctl->serial || h->serial == 0)) {
 			const struct skv_msg_error *e = (const void *)(h + 1);
 
-			return fail(ctl, -e->error, "%s", e->text);
+			return ctl_fail(ctl, -e->error, "%s", e->text);
 		}
 		if (h->serial == ctl->serial && h->type == (type | SKV_REPLY))
 			return n;
@@ -142,19 +142,19 @@ int skv_ctl_connect(struct skv_ctl *ctl, const char *path, const char *program, 
 	*ctl = (struct skv_ctl)SKV_CTL_NULL;
 	ctl->timeout_ms = timeout_ms;
 	if (strlen(path) >= sizeof(addr.sun_path))
-		return fail(ctl, -ENAMETOOLONG, "%s: a socket's path has at most %zu bytes", path,
+		return ctl_fail(ctl, -ENAMETOOLONG, "%s: a socket's path has at most %zu bytes", path,
 		            sizeof(addr.sun_path) - 1);
 	strcpy(addr.sun_path, path);
 	ctl->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (ctl->fd < 0 || connect(ctl->fd, (const struct sockaddr *)&addr, sizeof(addr)) < 0) {
 		r = -errno;
-		fail(ctl, r, "%s: cannot connect: %s%s", path, strerror(-r),
+		ctl_fail(ctl, r, "%s: cannot connect: %s%s", path, strerror(-r),
 		     r == -ENOENT || r == -ECONNREFUSED ? " (is sparsekvd running?)" : "");
 		skv_ctl_close(ctl);
 		return r;
 	}
 	buf = malloc(SKV_WIRE_MAX);
-	r = buf ? say_hello(ctl, program, buf) : fail(ctl, -ENOMEM, "out of memory");
+	r = buf ? say_hello(ctl, program, buf) : ctl_fail(ctl, -ENOMEM, "out of memory");
 	free(buf);
 	if (r < 0)
 		skv_ctl_close(ctl);
@@ -179,7 +179,7 @@ static int recv_text(struct skv_ctl *ctl, uint16_t type, void *buf, char **ret, 
 		grown = n < 0 ? NULL : realloc(text, len + t->length + 1);
 		if (!grown) {
 			free(text);
-			return n < 0 ? (int)n : fail(ctl, -ENOMEM, "out of memory");
+			return n < 0 ? (int)n : ctl_fail(ctl, -ENOMEM, "out of memory");
 		}
 		text = grown;
 		memcpy(text + len, t + 1, t->length);
@@ -195,14 +195,14 @@ int skv_ctl_ask(struct skv_ctl *ctl, uint16_t type, const void *body, size_t byt
 	void *buf = malloc(SKV_WIRE_MAX);
 	char *text = NULL;
 	size_t len = 0;
-	int r = buf ? send_packet(ctl, type, body, bytes, fd) : fail(ctl, -ENOMEM, "out of memory");
+	int r = buf ? send_packet(ctl, type, body, bytes, fd) : ctl_fail(ctl, -ENOMEM, "out of memory");
 
 	if (r == 0)
 		r = recv_text(ctl, type, buf, &text, &len);
 	if (r == 0) {
 		*ret = json_loadb(text, len, 0, NULL);
 		if (!*ret)
-			r = fail(ctl, -EPROTO, "the daemon's answer is not JSON");
+			r = ctl_fail(ctl, -EPROTO, "the daemon's answer is not JSON");
 	}
 	free(text);
 	free(buf);

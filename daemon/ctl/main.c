@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/ctl/ctl.h"
@@ -30,7 +31,7 @@ static const struct command {
 	{"policy", "swap", "SPEC", TAKES_SESSION | TAKES_UID | TAKES_ALL | TAKES_WAIT, skv_ctl_policy_swap,
 	 "make running sessions switch (operator); all of them without --session or --uid"},
 	{"policy", "verify", "SPEC", TAKES_COUNT | TAKES_SEED | TAKES_SHAPE, skv_ctl_policy_verify,
-	 "decode random sequences under a policy, and check what it looks at"},
+	 "decode random sequences under a policy, and check what it attends to"},
 	{"pool", NULL, NULL, 0, skv_ctl_pool, "memory pools"},
 	{"metrics", NULL, NULL, 0, skv_ctl_metrics, "everything in Prometheus' text format"},
 };
@@ -39,7 +40,7 @@ static const struct command {
 static void usage(FILE *to)
 {
 	fputs("Usage: sparsekvctl [OPTION]... COMMAND\n"
-	      "Look at a running sparsekvd, and tell it what to do.\n\n"
+	      "Inspect and control a running sparsekvd.\n\n"
 	      "Commands:\n",
 	      to);
 	for (size_t i = 0; i < N_COMMANDS; i++) {
@@ -68,10 +69,14 @@ static void usage(FILE *to)
 	      to);
 }
 
-static int misused(const char *fmt, const char *what)
+__attribute__((format(printf, 1, 2))) static int misused(const char *fmt, ...)
 {
+	va_list args;
+
+	va_start(args, fmt);
 	fprintf(stderr, "sparsekvctl: ");
-	fprintf(stderr, fmt, what);
+	vfprintf(stderr, fmt, args);
+	va_end(args);
 	fprintf(stderr, "; see sparsekvctl --help\n");
 	return SKV_EXIT_USAGE;
 }
@@ -141,6 +146,14 @@ static bool parse_seconds(const char *text, double *ret)
 	return true;
 }
 
+static bool take_seconds(const char *option, const char *value, double *ret)
+{
+	if (parse_seconds(value, ret))
+		return true;
+	misused("%s: got \"%s\", expected seconds from 0.05 to 86400", option, value);
+	return false;
+}
+
 /* One option with its value. False, after complaining, when the value is none. */
 static bool take(int option, const char *value, struct skv_ctl_options *o, unsigned *given)
 {
@@ -154,20 +167,14 @@ static bool take(int option, const char *value, struct skv_ctl_options *o, unsig
 		o->json = true;
 		return true;
 	case 't':
-		if (parse_seconds(value, &o->timeout))
-			return true;
-		misused("--timeout: got \"%s\", expected seconds from 0.05 to 86400", value);
-		return false;
+		return take_seconds("--timeout", value, &o->timeout);
 	case 'm':
 		*given |= TAKES_MODEL;
 		o->model = value;
 		return true;
 	case 'w':
 		*given |= TAKES_WAIT;
-		if (parse_seconds(value, &o->wait))
-			return true;
-		misused("--wait: got \"%s\", expected seconds from 0.05 to 86400", value);
-		return false;
+		return take_seconds("--wait", value, &o->wait);
 	case 'a':
 		*given |= TAKES_ALL;
 		o->all = true;
@@ -209,10 +216,7 @@ static bool take(int option, const char *value, struct skv_ctl_options *o, unsig
 		return false;
 	case 'd':
 		*given |= TAKES_DELAY;
-		if (parse_seconds(value, &o->delay))
-			return true;
-		misused("-d: got \"%s\", expected seconds from 0.05 to 86400", value);
-		return false;
+		return take_seconds("-d", value, &o->delay);
 	default: /* getopt has complained */
 		fprintf(stderr, "see sparsekvctl --help\n");
 		return false;
@@ -270,7 +274,7 @@ int main(int argc, char **argv)
 			return SKV_EXIT_USAGE;
 	}
 	if (optind == argc)
-		return misused("expected a command%s", "");
+		return misused("expected a command");
 	c = find_command(argv[optind], argv[optind + 1]);
 	if (!c)
 		return misused("unknown command \"%s\"", argv[optind]);
@@ -283,7 +287,7 @@ int main(int argc, char **argv)
 		return misused("an option was given that `%s` does not take",
 		               c->second ? c->second : c->word);
 	if (o.all + (o.session != 0) + (c->run == skv_ctl_policy_swap && o.uid >= 0) > 1)
-		return misused("expected one of --all, --session and --uid%s", "");
+		return misused("expected one of --all, --session and --uid");
 	o.arg = argv[optind + words];
 	return run(c, &o);
 }

@@ -41,7 +41,7 @@ static const struct metric device_account_metrics[] = {
 };
 static const struct metric device_metrics[] = {
 	{"sparsekv_device_memory_bytes", "gauge", "Memory of a device", "memory_bytes", 0, NULL},
-	{"sparsekv_device_pool_limit_bytes", "gauge", "Ceiling of all segments there (cuda-pool-bytes)",
+	{"sparsekv_device_pool_limit_bytes", "gauge", "Limit of all segments there (cuda-pool-bytes)",
 	 "pool_limit_bytes", 0, NULL},
 	{"sparsekv_device_page_bytes", "gauge", "Bytes of pages in use on a device", "page_bytes", 0, NULL},
 	{"sparsekv_device_segment_bytes", "gauge", "Bytes of all segments of a device", "segment_bytes", 0,
@@ -104,7 +104,7 @@ static const struct metric total_metrics[] = {
 	{"sparsekv_segment_bytes", "gauge", "Bytes of all segments", "segment_bytes", 0, NULL},
 };
 static const struct metric limit_metrics[] = {
-	{"sparsekv_pool_limit_bytes", "gauge", "Ceiling of all segments (pool-bytes)", "pool_bytes", 0, NULL},
+	{"sparsekv_pool_limit_bytes", "gauge", "Limit of all segments (pool-bytes)", "pool_bytes", 0, NULL},
 };
 static const struct metric counter_metrics[] = {
 	{"sparsekv_connections_total", "counter", "Connections accepted", "connections", 0, NULL},

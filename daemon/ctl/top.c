@@ -2,7 +2,7 @@
 /*
  * daemon/ctl/top.c - sessions with their rates.
  *
- * A rate is made of two looks at the session's counters. Without a terminal there are two looks
+ * A rate is made of two samples of the session's counters. Without a terminal there are two samples
  * and one table; on a terminal it goes on until it is interrupted.
  */
 #include <math.h>

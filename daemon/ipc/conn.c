@@ -90,7 +90,7 @@ static void out_free(struct skv_ipc *ipc, struct skv_conn_out *out)
 }
 
 /* Free it if it is closed and nothing of it is left in the loop. */
-static void conn_settle(struct skv_conn *conn)
+static void conn_free_when_idle(struct skv_conn *conn)
 {
 	if (conn->open || skv_op_running(&conn->recv_op) || skv_op_running(&conn->send_op) ||
 	    skv_op_running(&conn->death_op) || skv_op_running(&conn->hello_op) ||
@@ -104,7 +104,7 @@ static void conn_settle(struct skv_conn *conn)
 static void ended(struct skv_op *op, int res)
 {
 	(void)res;
-	conn_settle(SKV_OP_OWNER(op, struct skv_conn, end_op));
+	conn_free_when_idle(SKV_OP_OWNER(op, struct skv_conn, end_op));
 }
 
 void skv_conn_close(struct skv_conn *conn, int level, const char *why)
@@ -148,7 +148,7 @@ static void lingered(struct skv_op *op, int res)
 
 	if (res == 0)
 		skv_conn_close(conn, LOG_WARNING, "hung up, and its process goes on");
-	conn_settle(conn);
+	conn_free_when_idle(conn);
 }
 
 /* The peer's end of the socket is closed. */
@@ -252,7 +252,7 @@ static void received(struct skv_op *op, int res)
 		dispatch(conn, (size_t)res, fds, n_fds);
 	close_fds(fds, n_fds);
 	receive(conn);
-	conn_settle(conn);
+	conn_free_when_idle(conn);
 }
 
 static void died(struct skv_op *op, int res)
@@ -261,7 +261,7 @@ static void died(struct skv_op *op, int res)
 
 	if (res != -ECANCELED)
 		skv_conn_close(conn, LOG_DEBUG, "its process is gone");
-	conn_settle(conn);
+	conn_free_when_idle(conn);
 }
 
 static void hello_late(struct skv_op *op, int res)
@@ -270,7 +270,7 @@ static void hello_late(struct skv_op *op, int res)
 
 	if (res == 0 && !conn->hello)
 		skv_conn_close(conn, LOG_INFO, "no HELLO in time");
-	conn_settle(conn);
+	conn_free_when_idle(conn);
 }
 
 /* ---- out ---- */
@@ -321,7 +321,7 @@ static void sent(struct skv_op *op, int res)
 		skv_conn_close(conn, LOG_WARNING, strerror(-res));
 	send_next(conn);
 	receive(conn);
-	conn_settle(conn);
+	conn_free_when_idle(conn);
 }
 
 /* The packet's memory, with header and fds filled in, not yet queued; NULL after closing the connection. */

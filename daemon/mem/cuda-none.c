@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In place of cuda.c where the headers of CUDA were missing at build time. */
+/* Stands in for cuda.c when the CUDA headers are missing at build time. */
 #include "daemon/mem/cuda.h"
 
 #include <errno.h>

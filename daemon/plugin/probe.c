@@ -119,7 +119,7 @@ static void report(struct skv_probe *p)
 	json_decref(answer);
 }
 
-static void settle(struct skv_probe *p)
+static void finish_when_idle(struct skv_probe *p)
 {
 	if (skv_op_running(&p->exit_op) || skv_op_running(&p->timer_op))
 		return;
@@ -141,7 +141,7 @@ static void on_exit_of_child(struct skv_op *op, int res)
 	while (waitid(P_PIDFD, (id_t)p->pidfd, &p->end, WEXITED) < 0 && errno == EINTR)
 		;
 	skv_op_cancel(p->loop, &p->timer_op);
-	settle(p);
+	finish_when_idle(p);
 }
 
 static void on_timer(struct skv_op *op, int res)
@@ -152,10 +152,10 @@ static void on_timer(struct skv_op *op, int res)
 		p->timed_out = true;
 		(void)pidfd_send_signal(p->pidfd, SIGKILL, NULL, 0);
 	}
-	settle(p);
+	finish_when_idle(p);
 }
 
-/* `sparsekvd --probe SECONDS` with what it is to look at, in an environment of two words at most. */
+/* `sparsekvd --probe SECONDS` with the plugin to probe, in an environment of two words at most. */
 static int spawn(const char *program, const int fds[3], unsigned seconds, int *ret_pidfd)
 {
 	char arg[16];

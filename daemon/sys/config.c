@@ -54,20 +54,20 @@ static const struct row rows[] = {
 	 "Steps of a session for each one in which it measures the recall of its policy's selections; 0: never."},
 
 	{"pool-bytes", SIZE, AT(pool_bytes), "8G", 1 * M, 64 * T, false,
-	 "Ceiling of the host memory of all KV pools together. It is taken as it is needed."},
+	 "Limit of the host memory of all KV pools together. It is allocated as it is needed."},
 	{"segment-bytes", SIZE, AT(segment_bytes), "64M", 64 * K, 16 * 1024 * M, true,
-	 "Size of the pieces in which pools get their memory."},
+	 "Size of a segment, the unit in which pools get host memory."},
 	{"account-bytes", SIZE, AT(account_bytes), "8G", 64 * K, 64 * T, false,
-	 "Ceiling of the pages of one user in host memory."},
+	 "Quota of one user: bytes of pages in host memory."},
 	{"cuda", CUDA, AT(cuda), "auto", 0, 0, true,
 	 "Memory of CUDA devices: for models that ask for it (auto), never, or looked for at start, which "
 	 "then fails where there is none (required)."},
 	{"cuda-pool-bytes", SHARE, AT(cuda_pool_bytes), "90%", 2 * M, 64 * T, false,
-	 "Ceiling of the memory of all KV pools on one device. It is taken as it is needed."},
+	 "Limit of the memory of all KV pools on one device. It is allocated as it is needed."},
 	{"cuda-segment-bytes", SIZE, AT(cuda_segment_bytes), "64M", 2 * M, 16 * 1024 * M, true,
-	 "Size of the pieces in which pools get memory of a device."},
+	 "Size of a segment of device memory."},
 	{"account-cuda-bytes", SHARE, AT(account_cuda_bytes), "100%", 2 * M, 64 * T, false,
-	 "Ceiling of the pages of one user on one device. account-bytes is for host memory."},
+	 "Quota of one user: bytes of pages on one device. account-bytes is for host memory."},
 	{"ipc", IPC, AT(ipc), "vmm", 0, 0, true,
 	 "How memory of a device reaches engines: as file descriptors (vmm), or as the handles of "
 	 "cudaIpcGetMemHandle where the platform has no such descriptors (legacy). A worker process owns "

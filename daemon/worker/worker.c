@@ -110,7 +110,7 @@ static void describe_end(struct skv_worker *w, const siginfo_t *end, char *text,
 		         strsignal(end->si_status));
 }
 
-static void settle(struct skv_worker *w)
+static void finish_when_idle(struct skv_worker *w)
 {
 	if (!w->reaped || skv_op_running(&w->exit_op) || skv_op_running(&w->recv_op) ||
 	    skv_op_running(&w->send_op) || skv_op_running(&w->timer_op))
@@ -187,7 +187,7 @@ static void on_exit_of_worker(struct skv_op *op, int res)
 		job_lost(w, text);
 		finish_frees(w);
 	}
-	settle(w);
+	finish_when_idle(w);
 }
 
 /* ---- a process at work ---- */
@@ -220,7 +220,7 @@ static void on_tick(struct skv_op *op, int res)
 	}
 	if (res == 0 && !w->reaped)
 		skv_op_timer(w->loop, op, TICK_NS, on_tick);
-	settle(w);
+	finish_when_idle(w);
 }
 
 static void on_answer(struct skv_op *op, int res);
@@ -254,7 +254,7 @@ static void on_answer(struct skv_op *op, int res)
 	}
 	if (listening && res != 0 && res != -ECANCELED && res != -ECONNRESET)
 		give_up(w, "its worker said what makes no sense");
-	settle(w); /* an end of the socket is soon followed by the end of the process */
+	finish_when_idle(w); /* an end of the socket is soon followed by the end of the process */
 }
 
 static void on_sent(struct skv_op *op, int res)
@@ -263,7 +263,7 @@ static void on_sent(struct skv_op *op, int res)
 
 	(void)res; /* a worker that cannot be told of its job does not answer it */
 	next(w);
-	settle(w);
+	finish_when_idle(w);
 }
 
 static void send_job(struct skv_worker *w, struct skv_worker_job *job)

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rows that a client's ids name. An id of another client's session or sequence is no id. */
+#include "daemon/core/core-priv.h"
+
+int skv_find_client(struct skv_core *c, uint32_t id, uint32_t *ret_index)
+{
+	uint32_t client = skv_state_find(&c->state, SKV_TABLE_CLIENTS, id);
+
+	if (client == SKV_NO_INDEX)
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "no client has the id %#x", id);
+	*ret_index = client;
+	return 0;
+}
+
+int skv_find_session(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t *ret_client,
+                     uint32_t *ret_session)
+{
+	uint32_t client, session;
+	int r = skv_find_client(c, client_id, &client);
+
+	if (r)
+		return r;
+	session = skv_state_find(&c->state, SKV_TABLE_SESSIONS, session_id);
+	if (session == SKV_NO_INDEX || skv_session_row(&c->state, session)->client != client)
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "this client has no session with the id %#x",
+		                  session_id);
+	*ret_client = client;
+	*ret_session = session;
+	return 0;
+}
+
+int skv_find_held(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id,
+                  uint32_t *ret_client, uint32_t *ret_seq)
+{
+	uint32_t client, session, seq;
+	int r = skv_find_session(c, client_id, session_id, &client, &session);
+
+	if (r)
+		return r;
+	seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
+	if (seq == SKV_NO_INDEX || skv_seq_row(&c->state, seq)->session != session)
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "this session holds no sequence with the id %#x",
+		                  seq_id);
+	*ret_client = client;
+	*ret_seq = seq;
+	return 0;
+}

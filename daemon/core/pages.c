@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The owner words of pages.
+ *
+ * Every change of an owner word goes through skv_page_set(), which keeps what follows from it: the pool's
+ * counts by kind, the segment's free pages, the client's leases, the sequence's pages, the account's bytes.
+ */
+#include "daemon/core/core-priv.h"
+
+bool skv_page_exists(const struct skv_core *c, uint32_t pool, uint32_t page)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	uint32_t segment = page / p->pages_per_segment;
+
+	return segment < p->high && skv_segment_row(&c->state, pool, segment)->state == SKV_SEGMENT_LIVE;
+}
+
+static void count(struct skv_core *c, uint32_t pool, skv_owner o, int delta)
+{
+	enum skv_owner_kind kind = skv_owner_kind(o);
+
+	skv_pool_row(&c->state, pool)->count[kind] += delta;
+	if (kind == SKV_OWNER_LEASE)
+		skv_member_row(&c->state, pool, skv_owner_value(o))->lease += delta;
+	else if (kind == SKV_OWNER_SEQ)
+		skv_seq_row(&c->state, skv_owner_value(o))->pages += delta;
+}
+
+void skv_page_set(struct skv_core *c, uint32_t pool, uint32_t page, skv_owner to)
+{
+	skv_owner *word = skv_owner_word(&c->state, pool, page);
+	bool was_free = skv_owner_kind(*word) == SKV_OWNER_FREE,
+	     is_free = skv_owner_kind(to) == SKV_OWNER_FREE;
+
+	count(c, pool, *word, -1);
+	count(c, pool, to, 1);
+	*word = to;
+	if (was_free != is_free) {
+		struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+		struct skv_segment_row *s = skv_segment_row(&c->state, pool, page / p->pages_per_segment);
+		struct skv_account_row *a = skv_account_row(&c->state, p->account);
+
+		p->empty -= s->free == p->pages_per_segment;
+		if (is_free) {
+			s->free++;
+			a->page_bytes[p->device] -= p->page_bytes;
+		} else {
+			s->free--;
+			a->page_bytes[p->device] += p->page_bytes;
+		}
+		p->empty += s->free == p->pages_per_segment;
+	}
+}
+
+void skv_pages_hand_over(struct skv_core *c, uint32_t pool, skv_owner from, skv_owner to, uint64_t n)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+
+	for (uint32_t s = 0; n && s < p->high; s++) {
+		const struct skv_segment_row *row = skv_segment_row(&c->state, pool, s);
+		uint32_t first = s * p->pages_per_segment;
+
+		if (row->state != SKV_SEGMENT_LIVE || row->free == p->pages_per_segment)
+			continue;
+		for (uint32_t i = 0; n && i < p->pages_per_segment; i++)
+			if (*skv_owner_word(&c->state, pool, first + i) == from) {
+				skv_page_set(c, pool, first + i, to);
+				n--;
+			}
+	}
+}
