@@ -13,7 +13,7 @@
  */
 #include "internal.h"
 
-#include "kernels/sparse.h"
+#include "kernels/prefill.h"
 
 #include <errno.h>
 #include <stdlib.h>

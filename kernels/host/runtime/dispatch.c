@@ -3,7 +3,7 @@
  * kernels/host/runtime/dispatch.c - which of the compiled ISAs this processor runs, and what all of them expect.
  */
 #include "config.h"
-#include "kernels/codes-check.h"
+#include "kernels/compress-check.h"
 #include "kernels/host/runtime/host.h"
 #include <stdlib.h>
 #include <string.h>

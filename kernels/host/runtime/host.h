@@ -11,7 +11,11 @@
 
 #include <assert.h>
 #include <string.h>
-#include "kernels/sparse.h"
+#include "kernels/compress.h"
+#include "kernels/evict.h"
+#include "kernels/kernels.h"
+#include "kernels/prefill.h"
+#include "kernels/select.h"
 
 #define SKV_PASTE3(a, b) skv_##a##_##b
 #define SKV_PASTE2(a, b) SKV_PASTE3(a, b)
