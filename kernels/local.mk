@@ -12,13 +12,55 @@ KERNEL_INTERFACE = \
 	kernels/prefill.h \
 	kernels/select.h
 KERNEL_SOURCES = \
-	$(KERNEL_INTERFACE) kernels/host/prefill/attend.h kernels/host/runtime/block.h kernels/host/select/topk-key.h kernels/host/decode/decode.h \
-	kernels/host/compress/bits.h kernels/host/runtime/gemm.h kernels/host/runtime/host.h kernels/host/compress/quant.h kernels/host/evict/slot-meta.h \
-	kernels/host/compress/records.h kernels/host/runtime/simd.h kernels/host/decode/tile.h kernels/host/prefill/tiles.h kernels/host/prefill/weights.h \
-	kernels/host/evict/head-budgets.c kernels/host/runtime/append.c kernels/host/prefill/kascade.c kernels/host/select/page-bounds.c kernels/host/decode/decode.c kernels/host/decode/scores.c \
-	kernels/host/evict/evict.c kernels/host/prefill/minference.c kernels/host/compress/quantize.c kernels/host/compress/compress.c kernels/host/prefill/prefill.c kernels/host/evict/rank.c \
-	kernels/host/compress/decompress.c kernels/host/select/recall.c kernels/host/select/select.c kernels/host/evict/slots.c kernels/host/prefill/sparse.c \
-	kernels/host/prefill/hip.c kernels/host/runtime/table.c kernels/host/select/topk.c kernels/host/evict/accumulate.c
+	$(KERNEL_INTERFACE) \
+	kernels/host/compress/bits.h \
+	kernels/host/compress/compress.c \
+	kernels/host/compress/compress.h \
+	kernels/host/compress/decompress.c \
+	kernels/host/compress/nearest-refs.c \
+	kernels/host/compress/nearest-refs.h \
+	kernels/host/compress/quant.h \
+	kernels/host/compress/quantize.c \
+	kernels/host/compress/records.h \
+	kernels/host/decode/decode.c \
+	kernels/host/decode/decode.h \
+	kernels/host/decode/gather.h \
+	kernels/host/decode/merge.c \
+	kernels/host/decode/params.h \
+	kernels/host/decode/scores.c \
+	kernels/host/decode/tile.h \
+	kernels/host/evict/accumulate.c \
+	kernels/host/evict/evict.c \
+	kernels/host/evict/evict.h \
+	kernels/host/evict/head-budgets.c \
+	kernels/host/evict/rank.c \
+	kernels/host/evict/slot-meta.h \
+	kernels/host/evict/slots.c \
+	kernels/host/evict/touch-pages.c \
+	kernels/host/prefill/attend.h \
+	kernels/host/prefill/hip.c \
+	kernels/host/prefill/kascade.c \
+	kernels/host/prefill/minference.c \
+	kernels/host/prefill/prefill.c \
+	kernels/host/prefill/prefill.h \
+	kernels/host/prefill/saved-queries.c \
+	kernels/host/prefill/sparse.c \
+	kernels/host/prefill/tiles.h \
+	kernels/host/prefill/weights.h \
+	kernels/host/runtime/append.c \
+	kernels/host/runtime/append.h \
+	kernels/host/runtime/block.h \
+	kernels/host/runtime/gemm.h \
+	kernels/host/runtime/host.h \
+	kernels/host/runtime/simd.h \
+	kernels/host/runtime/table.c \
+	kernels/host/select/page-bounds.c \
+	kernels/host/select/recall.c \
+	kernels/host/select/select.c \
+	kernels/host/select/select.h \
+	kernels/host/select/topk-key.h \
+	kernels/host/select/topk.c \
+	kernels/host/select/union.c
 
 kernels_libskvkernels_generic_la_SOURCES = $(KERNEL_SOURCES)
 kernels_libskvkernels_generic_la_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_ISA=generic
