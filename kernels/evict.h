@@ -69,10 +69,10 @@ struct skv_keep_by {
 	bool forget;              /* scores of the retained become 0 */
 };
 
-/* How many of the latest are retained of `keep`: `recent` is of the next step, whose new entry is one of them. */
-SKV_INLINE uint32_t skv_recent_of(const struct skv_keep_by *by, uint32_t keep)
+/* How many of the latest are among n_retained entries: `recent` is of the next step, whose new entry is one of them. */
+SKV_INLINE uint32_t skv_recent_of(const struct skv_keep_by *by, uint32_t n_retained)
 {
-	const uint32_t n = skv_budget_of(by->recent, keep + 1, 0);
+	const uint32_t n = skv_budget_of(by->recent, n_retained + 1, 0);
 
 	return n ? n - 1 : 0;
 }
@@ -87,13 +87,13 @@ struct skv_allot {
 	float sure;      /* safeguard: the share of the mean that each head gets in any case, likewise */
 };
 
-/* Entries that each head has active whatever the others', where the mean is `awake`. */
-SKV_INLINE uint32_t skv_sure_of(const struct skv_allot *a, uint32_t awake)
+/* Entries that each head has active in any case, where the mean is `active`. */
+SKV_INLINE uint32_t skv_sure_of(const struct skv_allot *a, uint32_t active)
 {
-	const uint32_t recent = a->recent ? a->recent - 1 : 0, sure = (uint32_t)(a->sure * (float)(awake + 1));
+	const uint32_t recent = a->recent ? a->recent - 1 : 0, sure = (uint32_t)(a->sure * (float)(active + 1));
 	const uint32_t n = sure > recent ? sure - 1 : recent;
 
-	return n < awake ? n : awake;
+	return n < active ? n : active;
 }
 
 /* When a page matters (RaaS). Its weight w is the mean over the GQA group of the softmax of scale * score over all pages. */

@@ -66,14 +66,9 @@ struct buffers {
 static size_t buffers_carve(struct carve *c, uint32_t dim, struct buffers *r)
 {
 	const size_t sizes[] = {M_MAX * dim, dim * BLOCK, STRIP * BLOCK, M_MAX, M_MAX};
-	float **at[] = {&r->q, &r->k, &r->s, &r->max, &r->sum};
-	size_t total = 0;
-	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-		total += carve_size(sizes[i] * sizeof(float));
-		if (c)
-			*at[i] = carve(c, sizes[i] * sizeof(float));
-	}
-	return total;
+	float **const at[] = {&r->q, &r->k, &r->s, &r->max, &r->sum};
+
+	return carve_floats(c, sizeof sizes / sizeof *sizes, sizes, at);
 }
 
 static struct buffers buffers_of(const struct prompt_params *v, int thread)

@@ -45,14 +45,9 @@ static size_t buffers_carve(struct carve *c, uint32_t dim, struct buffers *b)
 {
 	const size_t sizes[] = {M_MAX * dim,   M_MAX * dim, dim * BLOCK, dim * BLOCK,
 	                        STRIP * BLOCK, M_MAX,       M_MAX};
-	float **at[] = {&b->q, &b->acc, &b->k, &b->v, &b->s, &b->max, &b->sum};
-	size_t total = 0;
-	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-		total += carve_size(sizes[i] * sizeof(float));
-		if (c)
-			*at[i] = carve(c, sizes[i] * sizeof(float));
-	}
-	return total;
+	float **const at[] = {&b->q, &b->acc, &b->k, &b->v, &b->s, &b->max, &b->sum};
+
+	return carve_floats(c, sizeof sizes / sizeof *sizes, sizes, at);
 }
 
 /* ---- a block of tokens ----------------------------------------------------------------------- */

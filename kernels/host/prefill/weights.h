@@ -25,15 +25,9 @@ struct weigh {
 static size_t weigh_carve(struct carve *c, uint32_t dim, struct weigh *w)
 {
 	const size_t sizes[] = {M_MAX * dim, dim * BLOCK, STRIP * BLOCK, M_MAX, M_MAX};
-	float **at[] = {&w->q, &w->k, &w->w, &w->max, &w->sum};
-	size_t total = 0;
+	float **const at[] = {&w->q, &w->k, &w->w, &w->max, &w->sum};
 
-	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-		total += carve_size(sizes[i] * sizeof(float));
-		if (c)
-			*at[i] = carve(c, sizes[i] * sizeof(float));
-	}
-	return total;
+	return carve_floats(c, sizeof sizes / sizeof *sizes, sizes, at);
 }
 
 /* One more row, which attends to the tokens before `end`. */

@@ -72,6 +72,18 @@ static inline void *carve(struct carve *c, size_t bytes)
 	return p;
 }
 
+/* Carve n arrays of floats, of sizes[n] elements; with c NULL nothing is carved. Returns the bytes of all of them. */
+static inline size_t carve_floats(struct carve *c, uint32_t n, const size_t *sizes, float **const *at)
+{
+	size_t total = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		total += carve_size(sizes[i] * sizeof(float));
+		if (c)
+			*at[i] = carve(c, sizes[i] * sizeof(float));
+	}
+	return total;
+}
+
 /* Workspace of each thread of a call: `stride` bytes. */
 struct per_thread {
 	uint8_t *mem;
