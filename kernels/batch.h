@@ -69,8 +69,8 @@ struct skv_kseq {
 	uint32_t awake;  /* active tokens of a kv head after this step, the mean of all heads; UINT32_MAX: unchanged */
 
 	/* layers that compress: see compress.h */
-	uint32_t coded; /* tokens [code->first, coded) are compressed as of the last commit; 0: none */
-	uint32_t pack;  /* and [code->first, pack) with this step's; none of this step's if not above `coded` */
+	uint32_t coded; /* tokens [codec->first, n_compressed) are compressed as of the last commit; 0: none */
+	uint32_t pack;  /* and [codec->first, compress_to) with this step's; none of this step's if not above n_compressed */
 
 	/* prompts with sparse prefill: see prefill.h */
 	uint32_t prompt; /* position of the prompt's first row: at most len - n_q */

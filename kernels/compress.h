@@ -2,7 +2,7 @@
 /*
  * kernels/compress.h - KV cache compression: the format of compressed tokens.
  *
- * Tokens [code->first, kseq.n_compressed) of a sequence are compressed, and their pages of K and V may be gone; those
+ * Tokens [codec->first, kseq.n_compressed) of a sequence are compressed, and their pages of K and V may be gone; those
  * before and after (the residual window) are rows in pages as ever. Which tokens are compressed, and where the record of
  * one lies, follows from positions alone. What is stored of a token depends on the tokens up to it and on nothing else:
  * not on what is compressed with it, nor when.

@@ -84,7 +84,7 @@ SKV_INLINE uint32_t skv_recent_of(const struct skv_keep_by *by, uint32_t n_retai
  */
 struct skv_allot {
 	uint32_t recent; /* of each head the latest so many, of the next step's entries: its new one is one of them */
-	float sure;      /* safeguard: the share of the mean that each head gets in any case, likewise */
+	float sure;      /* the share of the mean that each head gets in any case, likewise (Ada-KV's safeguard) */
 };
 
 /* Entries that each head has active in any case, where the mean is `active`. */
