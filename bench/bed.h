@@ -10,6 +10,7 @@
 #define SKV_BENCH_BED_H
 
 #include "kernels/device.h"
+#include "kernels/select.h"
 
 struct bed_options {
 	long batch, memory; /* sequences; MiB to go through, at least */

@@ -16,6 +16,7 @@
  */
 #include "bench/bed.h"
 #include "bench/bench.h"
+#include "kernels/compress.h"
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>

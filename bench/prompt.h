@@ -10,7 +10,7 @@
 #define SKV_BENCH_PROMPT_H
 
 #include "bench/bed.h"
-#include "kernels/sparse.h"
+#include "kernels/prefill.h"
 
 struct prompt {
 	struct bed bed;       /* bed_open(): no sequences */

@@ -16,7 +16,8 @@
 #ifndef SKV_BENCH_STACK_H
 #define SKV_BENCH_STACK_H
 
-#include "kernels/sparse.h"
+#include "kernels/kernels.h"
+#include "kernels/prefill.h"
 
 struct stack_shape {
 	uint32_t tokens, heads, kv_heads, dim, layers;

@@ -25,7 +25,7 @@
  *      Codes and references, two groups more, are what a layer keeps of tokens that it does not keep as rows. They
  *      are contents, as K and V are, which are never computed again: what the last commit has of them a step does not
  *      write to. Their entries are as those of state.
- *      What a prompt keeps of its rows for those that are still to come (kernels/sparse.h) is a group
+ *      What a prompt keeps of its rows for those that are still to come (kernels/prefill.h) is a group
  *      of its own, in two sets by the parity of the epoch: a step reads the last commit's and writes the other one. So
  *      much of it hangs on no length: of its tables the first `kept` entries count, whatever the committed length.
  *      Of all these groups pages are evicted through the journal, too: then their entries become SKV_PTE_NONE.

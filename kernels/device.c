@@ -9,7 +9,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const struct skv_backend *loaded;
 
-/* A module of another version of this software must not be believed further than its first words. */
+/* Of a module of another version only the size and the ABI number, its first words, may be read. */
 static const struct skv_backend *load(const char *path, char *err, size_t size)
 {
 	const struct skv_backend *b;

@@ -2,11 +2,11 @@
 /*
  * kernels/device.h - devices: their memory, their streams and their kernels, behind one table of functions.
  *
- * A backend for devices is a module of its own, loaded by whoever wants one. So nothing links CUDA, and a
- * machine without it runs everything else. The module needs the driver and nothing besides.
+ * A device backend is a module of its own, loaded on demand. So nothing links CUDA, and a machine without it runs
+ * everything else. The module needs the driver and nothing besides.
  *
  * Errors. Functions return 0 or a negative errno; error() then has the text, the calling thread's own.
- * Outputs are written on success only. A launch that fails, and work that fails later, show at the next
+ * Outputs are written on success only. Errors of a launch, and of work that fails later, show at the next
  * wait() or check().
  *
  * The current device. A thread works on the device that it has entered: what it allocates is there, kernels
@@ -29,9 +29,9 @@
 extern "C" {
 #endif
 
-#define SKV_BACKEND_ABI 14u
+#define SKV_BACKEND_ABI 15u
 #define SKV_DEVICE_NAME_MAX 256
-#define SKV_DEVICES_MOST 64u /* of a machine, that a backend knows */
+#define SKV_DEVICES_MOST 64u /* devices of a machine that a backend knows */
 
 struct skv_device_info {
 	char name[SKV_DEVICE_NAME_MAX];
@@ -40,40 +40,40 @@ struct skv_device_info {
 	size_t bytes; /* of memory */
 };
 
-/* An entry of a page table in the device's memory. */
+/* A page table entry to write into the device's memory. */
 struct skv_entry {
 	skv_pte *at;
 	skv_pte entry;
 };
 
-/* What a step brings to the device before its first layer. `from` and `entry` are in pinned memory. */
+/* What a step copies to the device before its first layer. `from` and `entry` are in pinned memory. */
 struct skv_stage {
 	const struct skv_kseq *from; /* [n] */
-	struct skv_kseq *to;         /* [n], on the device; the counters that they name become 0 */
+	struct skv_kseq *to;         /* [n], on the device; their `attended` counters become 0 */
 	uint32_t n, n_entries;
 	const struct skv_entry *entry; /* [n_entries] */
 };
 
 /*
- * What a step leaves behind when its last layer is done, of one sequence. Pointers are the device's, into
- * registered memory of the host. `word` is stored after all the rest can be seen.
+ * What the step's last kernel publishes of one sequence. Pointers are the device's, into registered memory of the host.
+ * `word`, the commit, is stored after all the rest is visible.
  */
 struct skv_publish {
 	uint64_t *commit, word;
 	int32_t *next[2];   /* both get the item's `next` */
-	int32_t *token, id; /* an id for the table of tokens; NULL: it has it */
+	int32_t *token, id; /* an id for the table of token ids; NULL: it is there already */
 	uint32_t *journal_n, n_evict; /* written when n_evict > 0 */
 	uint32_t *about, about_is;
-	uint32_t *words; /* [n_words]: they get words_are, which are in pinned memory */
+	uint32_t *words; /* [n_words]: copied from words_are, in pinned memory */
 	const uint32_t *words_are;
 	uint32_t n_words;
 	const uint64_t *attended;     /* the sequence's counter, or NULL ... */
-	uint64_t *sum;                /* ... and where it goes */
+	uint64_t *sum;                /* ... and where it is stored */
 	uint32_t item;
 };
 
 struct skv_backend {
-	uint32_t size; /* of this struct; then the version: both first, whatever becomes of the rest */
+	uint32_t size; /* of this struct; it and the version stay first in all versions */
 	uint32_t abi;
 	const char *name; /* "cuda" */
 	const struct skv_kernels *kernels;
@@ -84,7 +84,7 @@ struct skv_backend {
 	int (*count)(unsigned *ret_n);
 	int (*info)(unsigned device, struct skv_device_info *ret);
 
-	/* Make the device current in this thread, ready for kernels. *ret_was is for leave(). */
+	/* Make the device current in this thread, ready for kernels. *ret_was is the argument of leave(). */
 	int (*enter)(unsigned device, void **ret_was);
 	int (*leave)(void *was);
 
@@ -99,9 +99,9 @@ struct skv_backend {
 	int (*unregister_host)(void *);
 
 	/*
-	 * Memory that another process made, as an address range of one's own: reserve() takes addresses without memory,
-	 * map() puts the allocation of a POSIX file descriptor (borrowed) there, unmap() makes them bare again. `at`
-	 * and `bytes` are multiples of 2 MiB. Who writes to what is mapped for reading gets a fault.
+	 * Memory that another process allocated, in an address range of this one: reserve() reserves addresses without
+	 * memory, map() maps the allocation of a POSIX file descriptor (borrowed) there, unmap() unmaps it. `at` and `bytes`
+	 * are multiples of 2 MiB. A write to what is mapped read-only faults.
 	 */
 	int (*reserve)(size_t bytes, void **ret);
 	int (*release)(void *, size_t bytes);
@@ -120,15 +120,15 @@ struct skv_backend {
 	int (*wait)(void *stream); /* until all that was queued is done; its errors */
 	int (*check)(void);        /* errors of launching, in this thread since the last check or wait */
 
-	/* Begin and end of a step, see above; `next`, which may be NULL, is memory that the device can read. */
+	/* Begin and end of a step: see skv_stage, skv_publish. `next`, which may be NULL, is memory that the device can read. */
 	int (*stage)(const struct skv_stage *, void *stream);
 	int (*publish)(const struct skv_publish *, uint32_t n, const int32_t *next, void *stream);
 
 	/*
-	 * What is queued between the two is recorded and not run; a launch runs all of it. The arguments are
-	 * those of the recording, what lies in the device's memory is as it is at the time.
+	 * Work queued between begin_capture and end_capture is recorded and not run; a launch of the graph runs all of it. Its
+	 * arguments are those of the capture, the contents of the device's memory those at the time of the launch.
 	 */
-	int (*recording)(void *stream, bool *ret); /* between the two? */
+	int (*recording)(void *stream, bool *ret); /* is a capture in progress? */
 	int (*begin_capture)(void *stream);
 	int (*end_capture)(void *stream, void **ret_graph);
 	int (*graph_launch)(void *graph, void *stream);
@@ -140,7 +140,7 @@ struct skv_backend {
 	int (*event_done)(void *event, bool *ret_done); /* or never recorded */
 	int (*event_wait)(void *event);
 
-	/* For benchmarks: times, and a kernel that reads memory as fast as it can be; `bytes`: whole 16s. */
+	/* For benchmarks: times, and a kernel that reads memory as fast as possible; `bytes` is a multiple of 16. */
 	int (*event_elapsed)(void *from, void *to, float *ret_ms); /* waits for both */
 	int (*read)(const void *, size_t bytes, void *stream);
 };
@@ -151,8 +151,8 @@ typedef const struct skv_backend *skv_backend_fn(void);
 
 /*
  * The CUDA backend, where there is a module, a driver and a device; else NULL and, in err[size], what is
- * missing. The module is the installed one, or the file that $SPARSEKV_CUDA_MODULE names (not for programs
- * that run with more rights than their caller has). It is loaded once and stays; a failure is not remembered.
+ * missing. The module is the installed one, or the file that $SPARSEKV_CUDA_MODULE names (not in setuid programs). It is
+ * loaded once and stays; a failure is not remembered.
  */
 const struct skv_backend *skv_backend_cuda(char *err, size_t size);
 

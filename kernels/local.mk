@@ -2,20 +2,71 @@
 # The host kernels: the same sources once per ISA, each with its own flags and names, and a dispatcher.
 # Only the objects of an ISA's library may contain its instructions.
 noinst_LTLIBRARIES += kernels/libskvkernels.la kernels/libskvkernels-generic.la
+KERNEL_INTERFACE = \
+	kernels/batch.h \
+	kernels/compress-check.h \
+	kernels/compress.h \
+	kernels/device.h \
+	kernels/evict.h \
+	kernels/kernels.h \
+	kernels/prefill.h \
+	kernels/select.h
 KERNEL_SOURCES = \
-	kernels/codes.h kernels/kernels.h kernels/sparse.h kernels/host/prefill/attend.h kernels/host/runtime/block.h kernels/host/select/topk-key.h kernels/host/decode/decode.h \
-	kernels/host/compress/bits.h kernels/host/runtime/gemm.h kernels/host/runtime/host.h kernels/host/compress/quant.h kernels/host/evict/slot-meta.h \
-	kernels/host/compress/records.h kernels/host/runtime/simd.h kernels/host/decode/tile.h kernels/host/prefill/tiles.h kernels/host/prefill/weights.h \
-	kernels/host/evict/head-budgets.c kernels/host/runtime/append.c kernels/host/prefill/kascade.c kernels/host/select/page-bounds.c kernels/host/decode/decode.c kernels/host/decode/scores.c \
-	kernels/host/evict/evict.c kernels/host/prefill/minference.c kernels/host/compress/quantize.c kernels/host/compress/compress.c kernels/host/prefill/prefill.c kernels/host/evict/rank.c \
-	kernels/host/compress/decompress.c kernels/host/select/recall.c kernels/host/select/select.c kernels/host/evict/slots.c kernels/host/prefill/sparse.c \
-	kernels/host/prefill/hip.c kernels/host/runtime/table.c kernels/host/select/topk.c kernels/host/evict/accumulate.c
+	$(KERNEL_INTERFACE) \
+	kernels/host/compress/bits.h \
+	kernels/host/compress/compress.c \
+	kernels/host/compress/compress.h \
+	kernels/host/compress/decompress.c \
+	kernels/host/compress/nearest-refs.c \
+	kernels/host/compress/nearest-refs.h \
+	kernels/host/compress/quant.h \
+	kernels/host/compress/quantize.c \
+	kernels/host/compress/records.h \
+	kernels/host/decode/decode.c \
+	kernels/host/decode/decode.h \
+	kernels/host/decode/gather.h \
+	kernels/host/decode/merge.c \
+	kernels/host/decode/params.h \
+	kernels/host/decode/scores.c \
+	kernels/host/decode/tile.h \
+	kernels/host/evict/accumulate.c \
+	kernels/host/evict/evict.c \
+	kernels/host/evict/evict.h \
+	kernels/host/evict/head-budgets.c \
+	kernels/host/evict/rank.c \
+	kernels/host/evict/slot-meta.h \
+	kernels/host/evict/slots.c \
+	kernels/host/evict/touch-pages.c \
+	kernels/host/prefill/attend.h \
+	kernels/host/prefill/hip.c \
+	kernels/host/prefill/kascade.c \
+	kernels/host/prefill/minference.c \
+	kernels/host/prefill/prefill.c \
+	kernels/host/prefill/prefill.h \
+	kernels/host/prefill/saved-queries.c \
+	kernels/host/prefill/sparse.c \
+	kernels/host/prefill/tiles.h \
+	kernels/host/prefill/weights.h \
+	kernels/host/runtime/append.c \
+	kernels/host/runtime/append.h \
+	kernels/host/runtime/block.h \
+	kernels/host/runtime/gemm.h \
+	kernels/host/runtime/host.h \
+	kernels/host/runtime/simd.h \
+	kernels/host/runtime/table.c \
+	kernels/host/select/page-bounds.c \
+	kernels/host/select/recall.c \
+	kernels/host/select/select.c \
+	kernels/host/select/select.h \
+	kernels/host/select/topk-key.h \
+	kernels/host/select/topk.c \
+	kernels/host/select/union.c
 
 kernels_libskvkernels_generic_la_SOURCES = $(KERNEL_SOURCES)
 kernels_libskvkernels_generic_la_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_ISA=generic
 kernels_libskvkernels_generic_la_CFLAGS = $(AM_CFLAGS)
 
-kernels_libskvkernels_la_SOURCES = kernels/codes-check.h kernels/codes.h kernels/kernels.h kernels/sparse.h kernels/device.h kernels/device.c \
+kernels_libskvkernels_la_SOURCES = $(KERNEL_INTERFACE) kernels/device.c \
 	kernels/host/runtime/host.h kernels/host/runtime/dispatch.c kernels/host/runtime/parallel.c
 kernels_libskvkernels_la_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_CUDA_MODULE='"$(pkglibdir)/libsparsekv-cuda.so"'
 kernels_libskvkernels_la_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
@@ -56,7 +107,7 @@ CUDA_KERNEL_SEEN = kernels/cuda/runtime/barrier.cuh kernels/cuda/select/topk-str
 	kernels/cuda/prefill/prefill.h kernels/cuda/prefill/tiles.cuh kernels/cuda/prefill/output.cuh kernels/cuda/runtime/wgmma.cuh \
 	kernels/cuda/prefill/prefill-sm90.cuh kernels/cuda/runtime/rows.cuh kernels/cuda/select/topk.cuh kernels/cuda/runtime/async-copy.cuh \
 	kernels/cuda/decode/score-ring.cuh kernels/cuda/runtime/softmax.cuh kernels/cuda/prefill/weights.cuh kernels/cuda/runtime/module.h \
-	kernels/cuda/runtime/read.h kernels/codes-check.h kernels/codes.h kernels/device.h kernels/kernels.h kernels/sparse.h \
+	kernels/cuda/runtime/read.h $(KERNEL_INTERFACE) \
 	libclient/include/sparsekv/policy.h libclient/include/sparsekv/types.h
 EXTRA_DIST += $(CUDA_KERNEL_CODE) $(CUDA_KERNEL_SEEN) kernels/cuda/module.map
 

@@ -10,7 +10,10 @@
 #include <sparsekv/client.h>
 #include <sparsekv/policy.h>
 
+#include "kernels/compress.h"
+#include "kernels/evict.h"
 #include "kernels/kernels.h"
+#include "kernels/select.h"
 
 struct policy;
 

@@ -22,7 +22,7 @@
 static uint32_t attended_most(const struct policy *p, uint32_t layer, uint32_t len)
 {
 	const struct skv_plan *plan = &p->plan[layer];
-	struct skv_choice x;
+	struct skv_topk_counts x;
 
 	if (plan->attend != SKV_ATTEND_TOKENS)
 		return len;

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/codes.h"
+#include "kernels/compress.h"
 #include "common/rope.h"
 #include "libclient/compress/codec.h"
 #include "libclient/compress/lengths.h"

@@ -9,7 +9,7 @@
  */
 #include "libclient/compress/lengths.h"
 
-#include "kernels/codes.h"
+#include "kernels/compress.h"
 
 uint32_t compress_first(const struct skv_compress *k)
 {

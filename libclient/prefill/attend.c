@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "kernels/sparse.h"
+#include "kernels/prefill.h"
 #include "libclient/error.h"
 #include "libclient/layer.h"
 #include "libclient/prefill/schedule.h"

@@ -16,7 +16,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "kernels/sparse.h"
+#include "kernels/prefill.h"
 #include "libclient/error.h"
 #include "libclient/seq.h"
 

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "kernels/sparse.h"
+#include "kernels/prefill.h"
 
 struct policy;
 struct skv_kseq;

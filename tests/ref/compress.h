@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tests/ref/compress.h - what layers that pack should keep of a token and make of it again, in double precision and plain
- * loops. Written from what kernels/codes.h says; knows nothing of pages or tables, and shares no code with the kernels.
+ * loops. Written from what kernels/compress.h says; knows nothing of pages or tables, and shares no code with the kernels.
  */
 #ifndef SKV_REF_CODES_H
 #define SKV_REF_CODES_H

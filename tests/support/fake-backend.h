@@ -4,7 +4,10 @@
 #define SKV_FAKE_BACKEND_H
 
 #include "kernels/device.h"
-#include "kernels/sparse.h"
+#include "kernels/compress.h"
+#include "kernels/evict.h"
+#include "kernels/prefill.h"
+#include "kernels/select.h"
 
 enum what {
 	APPEND, COPY_PAGES, BOUNDS, SCORE, DENSE, WINDOW, PAGES, TOKENS, CHOSEN, PREFILL, SELECT, UNION, RECALL,

@@ -14,7 +14,10 @@
 #ifndef SKV_KERNEL_CASE_H
 #define SKV_KERNEL_CASE_H
 
+#include "kernels/compress.h"
+#include "kernels/evict.h"
 #include "kernels/kernels.h"
+#include "kernels/select.h"
 #include "tests/support/kernel-backend.h"
 #include "tests/support/random.h"
 

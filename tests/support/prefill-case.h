@@ -8,7 +8,7 @@
 #ifndef SKV_SPARSE_CASE_H
 #define SKV_SPARSE_CASE_H
 
-#include "kernels/sparse.h"
+#include "kernels/prefill.h"
 #include "tests/support/kernel-case.h"
 #include "tests/ref/prefill.h"
 

@@ -136,7 +136,7 @@ void low_pool_to(const struct low_case *k, const uint8_t *pool)
 	k->c.on->to(k->c.sh.pool, pool, k->c.pool_pages * k->c.sh.page_bytes);
 }
 
-/* ---- what is stored: written from what kernels/codes.h says alone ----------------------------- */
+/* ---- what is stored: written from what kernels/compress.h says alone ----------------------------- */
 
 uint32_t low_values_at(const struct low_case *k)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/cuda/compress/decode-latent.cuh - attention of one query row to listed tokens of a layer that packs
- * (kernels/codes.h): what is rebuilt of them never goes to memory.
+ * (kernels/compress.h): what is rebuilt of them never goes to memory.
  *
  *   decode-codes.cuh        calls, tiles and what shared memory holds
  *   decode-codes-ahead.cuh  from the list to shared memory

@@ -75,7 +75,7 @@ typedef team<CHOOSE_THREADS, 0, 0> whole;
 template <class F>
 DEVICE uint32_t stage(struct select_room *room, uint32_t *key, uint32_t n, uint32_t want, uint32_t *ids, F score)
 {
-	const struct skv_choice x = {n, 0, 0, want};
+	const struct skv_topk_counts x = {n, 0, 0, want};
 	count_clear<whole>(room);
 	for (uint32_t u = KEY_QUAD * threadIdx.x; u < n; u += KEY_QUAD * CHOOSE_THREADS) {
 		uint32_t k[KEY_QUAD];

@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(BEST_THREADS) best_kernel(const __grid_constan
 	if (n >= j.s->len)
 		return;
 	const size_t list = ((size_t)(j.s - c.call.seq) * c.ret.tiles + tile) * c.ret.rows + j.h;
-	const struct skv_choice x = {n, 0, 0, skv_budget_of(c.top, n, c.floor)};
+	const struct skv_topk_counts x = {n, 0, 0, skv_budget_of(c.top, n, c.floor)};
 
 	count_clear<all>(&room);
 	for (uint32_t u = KEY_QUAD * threadIdx.x; u < n; u += KEY_QUAD * BEST_THREADS) { /* n is a multiple of 16 */

@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(CHOOSE_THREADS) lines_choose_kernel(const __gr
 	struct job j;
 
 	c.job(blockIdx.y, &j);
-	const struct skv_choice x = {j.end, SKV_MINFERENCE_FORCED, 0, c.most[blockIdx.x] - SKV_MINFERENCE_FORCED};
+	const struct skv_topk_counts x = {j.end, SKV_MINFERENCE_FORCED, 0, c.most[blockIdx.x] - SKV_MINFERENCE_FORCED};
 	if (j.end == 0)
 		return;
 	if (blockIdx.x == DIAGONALS)

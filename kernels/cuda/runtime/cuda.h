@@ -36,7 +36,11 @@
 #define SKV_CUDA_H
 
 #include <cuda_runtime.h>
-#include "kernels/sparse.h"
+#include "kernels/compress.h"
+#include "kernels/evict.h"
+#include "kernels/kernels.h"
+#include "kernels/prefill.h"
+#include "kernels/select.h"
 
 #define HEAD_TILE 8u      /* q heads of one kv head that a warp takes together: columns of one product */
 #define CHUNKS_MOST 8u

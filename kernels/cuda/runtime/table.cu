@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kernels/cuda/runtime/table.cu - the table of functions, what it supports, and the layout of its scratch. */
-#include "kernels/codes-check.h"
+#include "kernels/compress-check.h"
 #include "kernels/cuda/runtime/cuda.h"
 
 static const char *unsupported(const struct skv_shape *sh)

@@ -18,7 +18,7 @@ struct call {
 };
 
 /* The key of unit u, which may be past the end. Pages below `packed` are there. */
-DEVICE uint32_t read_key(const struct call *c, const struct skv_choice *x, const skv_pte *table, uint32_t packed,
+DEVICE uint32_t read_key(const struct call *c, const struct skv_topk_counts *x, const skv_pte *table, uint32_t packed,
                          const float *score, uint32_t u)
 {
 	const uint32_t page = c->tokens ? u / SKV_PAGE_TOKENS : u;
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(THREADS) select_kernel(const __grid_constant__
 	float *const all_scores = c.tokens ? c.ev.token : c.ev.page;
 	float *const score = all_scores + (size_t)list * (c.tokens ? c.ev.token_stride : c.ev.page_stride);
 	uint32_t *key = c.shared ? (uint32_t *)shared_keys : (uint32_t *)score; /* else in place */
-	const struct skv_choice x = choice_of(&c.select, c.tokens, s->len);
+	const struct skv_topk_counts x = choice_of(&c.select, c.tokens, s->len);
 
 	count_clear<all>(&room);
 	for (uint32_t u = KEY_QUAD * threadIdx.x; u < x.n; u += KEY_QUAD * THREADS) {

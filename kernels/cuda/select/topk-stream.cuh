@@ -63,7 +63,7 @@ __device__ static void choose_tokens(const struct call *c, const struct plan *p,
 	for (uint32_t o = blockIdx.x; o < c->owners; o += gridDim.x) {
 		const size_t list = c->first_owner + o;
 		const uint32_t len = p->len[o];
-		const struct skv_choice x = choice_of(&c->select, true, len);
+		const struct skv_topk_counts x = choice_of(&c->select, true, len);
 		uint32_t *ids = c->list.ids + list * c->list.stride;
 		uint32_t *key = c->keys_fit ? room->key : (uint32_t *)c->ev.token + list * c->ev.token_stride;
 

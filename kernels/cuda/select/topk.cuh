@@ -58,13 +58,13 @@ struct select_room {
 	uint32_t bin, want, here; /* the range found, and of its keys: wanted, there */
 };
 
-__device__ static struct skv_choice choice_of(const struct skv_select *s, bool tokens, uint32_t len)
+__device__ static struct skv_topk_counts choice_of(const struct skv_select *s, bool tokens, uint32_t len)
 {
 	return skv_choice_of(s, tokens ? len : skv_pages_of(len));
 }
 
 /* The key of unit u, which is there or not. */
-DEVICE uint32_t key_of(const struct skv_choice *x, uint32_t u, bool there, float score)
+DEVICE uint32_t key_of(const struct skv_topk_counts *x, uint32_t u, bool there, float score)
 {
 	const uint32_t bits = __float_as_uint(score + 0.0f); /* -0 is 0 */
 	if (!there || u >= x->n)
@@ -294,7 +294,7 @@ __device__ static uint32_t collect(const uint4 *key, uint32_t quads, struct sele
 
 /* Choose by keys that the team has kept since count_clear(); ids[] gets the units. Returns how many. */
 template <class T>
-__device__ static uint32_t choose(const uint32_t *keys, const struct skv_choice *x, struct select_room *room, uint32_t *ids)
+__device__ static uint32_t choose(const uint32_t *keys, const struct skv_topk_counts *x, struct select_room *room, uint32_t *ids)
 {
 	const uint4 *key = (const uint4 *)keys;
 	const uint32_t quads = (x->n + KEY_QUAD - 1) / KEY_QUAD;

@@ -32,7 +32,7 @@ struct call {
 __global__ void __launch_bounds__(THREADS) keys_kernel(const __grid_constant__ struct call c)
 {
 	const uint32_t list = blockIdx.y * c.rows + blockIdx.x, first = list * c.stride, n = c.count[list];
-	const struct skv_choice x = choice_of(&c.select, true, c.seq[blockIdx.y].len);
+	const struct skv_topk_counts x = choice_of(&c.select, true, c.seq[blockIdx.y].len);
 	const float *score = c.score + (size_t)list * c.score_stride;
 
 	for (uint32_t r = threadIdx.x; r < n; r += THREADS) {

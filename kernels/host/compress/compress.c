@@ -1,55 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/compress/compress.c - tokens become references and codes; see codes.h.
+ * kernels/host/compress/compress.c - latent compression: tokens become references and codes; see kernels/compress.h.
  *
- * First all new references are stored, then codes are made, in tiles of TOKENS tokens, from what is stored alone: so what
- * rebuild() starts from is the very same. Both are independent items, so it does not matter who does them, nor in which
- * calls.
+ * First all new references are stored, then codes are made, in tiles of TOKENS tokens, from the stored references alone:
+ * decompress() starts from the very same ones. Both are independent items, so neither threads nor the chunking of a prompt
+ * change a record.
  */
-#include "kernels/host/runtime/gemm.h"
+#include "kernels/host/compress/compress.h"
+#include "kernels/host/compress/nearest-refs.h"
 #include "kernels/host/compress/records.h"
+#include "kernels/host/runtime/gemm.h"
 
-#define SEEN 64u   /* references that a tile is compared with at a time */
-#define HIDDEN 64u /* rows of gate and up that are done at a time */
+#define HIDDEN 64u /* rows of gate and up that are computed at a time */
 
-struct pack {
+struct compress_params {
 	const struct skv_shape *sh; /* [n_layers] */
 	const struct skv_batch *batch;
 	uint32_t *first; /* tiles before sequence i, of one layer */
-	uint8_t *scratch;
-	size_t scratch_stride;
+	struct per_thread space;
 };
 
-/* Scratch of a thread. */
+/* A thread's buffers. */
 struct tile {
 	float *x, *b;   /* [TOKENS][d] */
 	float *row;     /* [d] */
-	float *seen;    /* [SEEN][d] */
-	float *score;   /* [TOKENS][SEEN] */
+	struct ref_buffers refs;
 	float *h;       /* [TOKENS][hidden] */
 	float *gate, *up; /* [TOKENS][HIDDEN] */
 	float *z;       /* [TOKENS][width] */
 };
 
-static size_t tile_bytes(const struct coding *k)
+static size_t tile_bytes(const struct latent *k)
 {
-	const size_t floats = 2 * TOKENS * k->d + k->d + SEEN * k->d + TOKENS * SEEN + TOKENS * k->c->hidden +
-	                      2 * TOKENS * HIDDEN + TOKENS * k->c->width;
+	const size_t floats = 2 * TOKENS * k->d + k->d + TOKENS * k->c->hidden + 2 * TOKENS * HIDDEN +
+	                      TOKENS * k->c->width;
 
-	return carve_size(floats * sizeof(float) + 9 * 64);
+	return carve_size(floats * sizeof(float) + 7 * 64 + ref_buffers_bytes(k->d));
 }
 
-static struct tile tile_of(const struct pack *p, const struct coding *k, int thread)
+static struct tile tile_of(const struct compress_params *p, const struct latent *k, int thread)
 {
-	uint8_t *at = p->scratch + thread * p->scratch_stride;
-	struct carve c = {at, at + p->scratch_stride};
+	struct carve c = thread_begin(&p->space, thread);
 
 	return (struct tile){
 		.x = carve(&c, TOKENS * k->d * sizeof(float)),
 		.b = carve(&c, TOKENS * k->d * sizeof(float)),
 		.row = carve(&c, k->d * sizeof(float)),
-		.seen = carve(&c, SEEN * k->d * sizeof(float)),
-		.score = carve(&c, TOKENS * SEEN * sizeof(float)),
+		.refs = ref_buffers_carve(&c, k->d),
 		.h = carve(&c, TOKENS * k->c->hidden * sizeof(float)),
 		.gate = carve(&c, TOKENS * HIDDEN * sizeof(float)),
 		.up = carve(&c, TOKENS * HIDDEN * sizeof(float)),
@@ -57,21 +54,21 @@ static struct tile tile_of(const struct pack *p, const struct coding *k, int thr
 	};
 }
 
-size_t ISA(pack_bytes)(const struct skv_shape *sh, uint32_t n_seqs, int threads)
+size_t ISA(compress_bytes)(const struct skv_shape *sh, uint32_t n_seqs, int threads)
 {
-	const struct coding k = coding_of(sh);
+	const struct latent k = latent_of(sh);
 
 	return carve_size((n_seqs + 1) * sizeof(uint32_t)) + threads * tile_bytes(&k);
 }
 
-/* The first token that the call packs. */
-static uint32_t pack_from(const struct skv_codes *c, const struct skv_kseq *s)
+/* The first token that the call compresses. */
+static uint32_t compress_from(const struct skv_codes *c, const struct skv_kseq *s)
 {
 	return skv_max(s->coded, c->first);
 }
 
 /* x of a token that is a row in a page. */
-static void gather(const struct coding *k, const struct skv_kseq *s, uint32_t token, float *x)
+static void gather(const struct latent *k, const struct skv_kseq *s, uint32_t token, float *x)
 {
 	const struct skv_shape *sh = k->sh;
 	const uint32_t dim = sh->head_dim;
@@ -87,31 +84,31 @@ static void gather(const struct coding *k, const struct skv_kseq *s, uint32_t to
 		}
 	}
 	angles_at(k, token, -1, 1 / k->c->turn_scale, &a);
-	turn(k, &a, x);
+	rotate(k, &a, x);
 }
 
-/* ---- fewer bits ------------------------------------------------------------------------------ */
+/* ---- quantization ---------------------------------------------------------------------------- */
 
-/* Each group's scale and least, and its numbers; see codes.h. */
-static void quantise(const float *x, uint32_t n, uint32_t bits, uint32_t group, uint8_t *to)
+/* Each scale block's scale and zero point, then its numbers; see kernels/compress.h. */
+static void quantize_numbers(const float *x, uint32_t n, uint32_t bits, uint32_t block, uint8_t *to)
 {
-	memset(to + n / group * 4, 0, n * bits / 8);
-	for (uint32_t g = 0; g < n; g += group)
-		pack_group(x + g, 1, group, bits, to + g / group * 4, to + n / group * 4, g, 1);
+	memset(to + n / block * 4, 0, n * bits / 8);
+	for (uint32_t g = 0; g < n; g += block)
+		quantize_block(x + g, 1, block, bits, to + g / block * 4, to + n / block * 4, g, 1);
 }
 
-static void store_numbers(const float *x, uint32_t n, uint32_t bits, uint32_t group, uint32_t dtype, uint8_t *to)
+static void store_numbers(const float *x, uint32_t n, uint32_t bits, uint32_t block, uint32_t dtype, uint8_t *to)
 {
 	if (bits == 16)
 		for (uint32_t i = 0; i < n; i += VL)
 			v_store(dtype, to + i * skv_dtype_bytes(dtype), v_loadf(x + i));
 	else if (bits)
-		quantise(x, n, bits, group, to);
+		quantize_numbers(x, n, bits, block, to);
 }
 
 /* ---- references ------------------------------------------------------------------------------ */
 
-static void store_ref(const struct coding *k, const struct skv_kseq *s, uint32_t token, float *x)
+static void store_ref(const struct latent *k, const struct skv_kseq *s, uint32_t token, float *x)
 {
 	uint8_t *to = ref_at(k, s, skv_refs_before(k->c, token));
 
@@ -123,75 +120,19 @@ static void store_ref(const struct coding *k, const struct skv_kseq *s, uint32_t
 /* An item: a sequence in a layer. */
 static void refs_item(void *ctx, uint32_t item, int thread)
 {
-	const struct pack *p = ctx;
+	const struct compress_params *p = ctx;
 	const struct skv_kseq *s = &p->batch->seq[item % p->batch->n];
-	const struct coding k = coding_of(&p->sh[item / p->batch->n]);
+	const struct latent k = latent_of(&p->sh[item / p->batch->n]);
 	const struct tile t = tile_of(p, &k, thread);
 
-	if (s->pack <= pack_from(k.c, s) || !k.c->stride)
+	if (s->pack <= compress_from(k.c, s) || !k.c->stride)
 		return;
-	for (uint32_t token = s->coded ? s->coded : 0; token < s->pack; token++)
+	for (uint32_t token = s->coded; token < s->pack; token++)
 		if (skv_is_ref(k.c, token))
 			store_ref(&k, s, token, t.x);
 }
 
-/* The nearest references of a token so far: the best first. */
-struct nearest {
-	float score[SKV_NEAR_MOST];
-	uint32_t id[SKV_NEAR_MOST];
-};
-
-/* References come in ascending order: an equal one comes too late. */
-static void consider(struct nearest *best, uint32_t near, float score, uint32_t id)
-{
-	uint32_t at = near;
-
-	while (at > 0 && score > best->score[at - 1])
-		at--;
-	if (at == near)
-		return;
-	for (uint32_t i = near - 1; i > at; i--) {
-		best->score[i] = best->score[i - 1];
-		best->id[i] = best->id[i - 1];
-	}
-	best->score[at] = score;
-	best->id[at] = id;
-}
-
-static float square_of(const float *x, uint32_t n)
-{
-	vf sum = {0};
-
-	for (uint32_t i = 0; i < n; i += VL)
-		sum = v_fma(v_loadf(x + i), v_loadf(x + i), sum);
-	return v_fold_runs(V_SUM, sum, VL)[0];
-}
-
-/* For m tokens, the last of which may refer to the first `most` references. */
-static void search(const struct coding *k, const struct skv_kseq *s, const struct tile *t, const uint32_t *token,
-                   uint32_t m, struct nearest *best)
-{
-	const uint32_t most = skv_refs_before(k->c, token[m - 1] + 1);
-
-	for (uint32_t i = 0; i < m; i++) /* the first one, where no score is a number */
-		best[i] = (struct nearest){.score = {-INFINITY, -INFINITY, -INFINITY, -INFINITY}};
-	for (uint32_t r0 = 0; r0 < most; r0 += SEEN) {
-		const uint32_t n = skv_min(SEEN, most - r0);
-		float norm[SEEN];
-		for (uint32_t r = 0; r < n; r++) {
-			read_ref(k, s, r0 + r, t->seen + r * k->d);
-			norm[r] = square_of(t->seen + r * k->d, k->d);
-		}
-		dots(t->x, k->d, m, t->seen, k->d, n, k->d, t->score, SEEN);
-		for (uint32_t i = 0; i < m; i++) {
-			const uint32_t usable = skv_refs_before(k->c, token[i] + 1);
-			for (uint32_t r = 0; r < n && r0 + r < usable; r++)
-				consider(&best[i], k->c->near, 2 * t->score[i * SEEN + r] - norm[r], r0 + r);
-		}
-	}
-}
-
-static void store_ids(const struct coding *k, struct nearest *best, uint8_t *record)
+static void store_ids(const struct latent *k, struct nearest_refs *best, uint8_t *record)
 {
 	for (uint32_t i = 1; i < k->c->near; i++) /* ascending */
 		for (uint32_t j = i; j > 0 && best->id[j] < best->id[j - 1]; j--) {
@@ -211,7 +152,7 @@ static void store_ids(const struct coding *k, struct nearest *best, uint8_t *rec
 /* ---- codes ----------------------------------------------------------------------------------- */
 
 /* h[m][hidden] = (b: h -) silu(gate x) * up x; x[m][d]. */
-static void hidden(const struct coding *k, const struct tile *t, const float *x, uint32_t m, bool b)
+static void hidden(const struct latent *k, const struct tile *t, const float *x, uint32_t m, bool b)
 {
 	const float *in = k->c->in;
 	const uint32_t n = k->c->hidden, d = k->d;
@@ -230,7 +171,7 @@ static void hidden(const struct coding *k, const struct tile *t, const float *x,
 }
 
 /* z[m][width] of x and b. `down` is linear, so the difference may be taken before it. */
-static void encode(const struct coding *k, const struct tile *t, uint32_t m)
+static void encode(const struct latent *k, const struct tile *t, uint32_t m)
 {
 	const float *from = t->x, *down = k->c->down;
 	uint32_t n = k->d;
@@ -251,10 +192,10 @@ static void encode(const struct coding *k, const struct tile *t, uint32_t m)
 		     k->c->width);
 }
 
-static void codes_tile(const struct coding *k, const struct skv_kseq *s, const struct tile *t, uint32_t from, uint32_t to)
+static void codes_tile(const struct latent *k, const struct skv_kseq *s, const struct tile *t, uint32_t from, uint32_t to)
 {
 	const struct skv_codes *c = k->c;
-	struct nearest best[TOKENS];
+	struct nearest_refs best[TOKENS];
 	uint32_t token[TOKENS], m = 0;
 
 	for (uint32_t x = from; x < to; x++)
@@ -265,7 +206,7 @@ static void codes_tile(const struct coding *k, const struct skv_kseq *s, const s
 	if (m == 0)
 		return;
 	if (c->near)
-		search(k, s, t, token, m, best);
+		ISA(nearest_refs)(k, s, &t->refs, t->x, token, m, best);
 	for (uint32_t i = 0; i < m; i++) {
 		uint8_t *record = code_at(k, s, token[i]);
 		uint32_t ids[SKV_NEAR_MOST];
@@ -286,33 +227,31 @@ static void codes_tile(const struct coding *k, const struct skv_kseq *s, const s
 /* An item: TOKENS tokens of a sequence in a layer. */
 static void codes_item(void *ctx, uint32_t item, int thread)
 {
-	const struct pack *p = ctx;
-	const uint32_t tiles = p->first[p->batch->n], i = skv_owner(p->first, p->batch->n, item % tiles);
+	const struct compress_params *p = ctx;
+	const uint32_t tiles = p->first[p->batch->n], i = skv_range_of(p->first, p->batch->n, item % tiles);
 	const struct skv_kseq *s = &p->batch->seq[i];
-	const struct coding k = coding_of(&p->sh[item / tiles]);
+	const struct latent k = latent_of(&p->sh[item / tiles]);
 	const struct tile t = tile_of(p, &k, thread);
-	const uint32_t from = pack_from(k.c, s) + (item % tiles - p->first[i]) * TOKENS;
+	const uint32_t from = compress_from(k.c, s) + (item % tiles - p->first[i]) * TOKENS;
 
 	codes_tile(&k, s, &t, from, skv_min(from + TOKENS, s->pack));
 }
 
-void ISA(pack)(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch, const struct skv_work *work)
+void ISA(compress)(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch, const struct skv_work *work)
 {
 	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);
-	struct pack p = {.sh = sh, .batch = batch};
+	struct compress_params p = {.sh = sh, .batch = batch};
 
 	if (sh->code->kind == SKV_COMPRESS_QUANT) {
-		ISA(pack_low)(sh, n_layers, batch, work);
+		ISA(quantize)(sh, n_layers, batch, work);
 		return;
 	}
-
 	p.first = carve(&c, (n + 1) * sizeof *p.first);
-	p.scratch = c.at;
-	p.scratch_stride = (size_t)(c.end - c.at) / work->threads & ~(size_t)63;
+	p.space = per_thread_rest(&c, work->threads);
 	p.first[0] = 0;
 	for (uint32_t i = 0; i < n; i++) {
-		const uint32_t from = pack_from(sh->code, &batch->seq[i]), to = batch->seq[i].pack;
+		const uint32_t from = compress_from(sh->code, &batch->seq[i]), to = batch->seq[i].pack;
 		p.first[i + 1] = p.first[i] + (to > from ? (to - from + TOKENS - 1) / TOKENS : 0);
 	}
 	skv_run(work->threads, n_layers * n, refs_item, &p);

@@ -1,33 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/compress/decompress.c - packed tokens as rows of K and V again; see codes.h.
+ * kernels/host/compress/decompress.c - compressed tokens become rows of K and V again; see kernels/compress.h.
  *
  * An item is a tile of TOKENS rows of a sequence. Its codes are decoded together, each in sums of its own.
  */
-#include "kernels/host/runtime/gemm.h"
+#include "kernels/host/compress/compress.h"
 #include "kernels/host/compress/quant.h"
 #include "kernels/host/compress/records.h"
+#include "kernels/host/runtime/gemm.h"
+#include "kernels/select.h"
 
-struct rebuild {
-	struct coding k;
+struct decompress_params {
+	struct latent k;
 	const struct skv_batch *batch;
 	const struct skv_list *list; /* or NULL */
 	const struct skv_rebuilt *to;
 	uint32_t *rows;  /* of sequence i */
 	uint32_t *first; /* tiles before it */
-	uint8_t *scratch;
-	size_t scratch_stride;
+	struct per_thread space;
 };
 
-/* Scratch of a thread. */
+/* A thread's buffers. */
 struct tile {
 	float *z;       /* [TOKENS][width] */
-	float *wide;    /* [TOKENS][wide] */
+	float *hidden;  /* [TOKENS][dec_hidden] */
 	float *x;       /* [TOKENS][d] */
 	float *b, *row; /* [d] */
 };
 
-size_t ISA(rebuild_bytes)(const struct skv_shape *sh, uint32_t n_seqs, int threads)
+size_t ISA(decompress_bytes)(const struct skv_shape *sh, uint32_t n_seqs, int threads)
 {
 	const uint32_t d = skv_token_dims(sh);
 	const size_t floats = TOKENS * (sh->code->width + sh->code->wide + d) + 2 * d;
@@ -36,7 +37,7 @@ size_t ISA(rebuild_bytes)(const struct skv_shape *sh, uint32_t n_seqs, int threa
 }
 
 /* How many rows a sequence is to have. */
-static uint32_t rows_of(const struct rebuild *r, uint32_t i)
+static uint32_t rows_of(const struct decompress_params *r, uint32_t i)
 {
 	const struct skv_kseq *s = &r->batch->seq[i];
 	uint32_t n;
@@ -50,15 +51,15 @@ static uint32_t rows_of(const struct rebuild *r, uint32_t i)
 	return n;
 }
 
-static uint32_t token_of(const struct rebuild *r, uint32_t i, uint32_t row)
+static uint32_t token_of(const struct decompress_params *r, uint32_t i, uint32_t row)
 {
 	if (r->list)
 		return r->list->ids[(size_t)i * r->list->stride + row];
 	return r->to->pool ? row : r->k.c->first + row;
 }
 
-/* Where the K of kv head 0 of a row goes; the others' and the V are where a page has them. */
-static uint8_t *place_of(const struct rebuild *r, uint32_t i, uint32_t row)
+/* Where the K of kv head 0 of a row goes; other heads and V follow as in any page. */
+static uint8_t *dst_of(const struct decompress_params *r, uint32_t i, uint32_t row)
 {
 	const struct skv_shape *sh = r->k.sh;
 	const uint32_t token = token_of(r, i, row), at = r->to->pool ? row : token;
@@ -79,15 +80,15 @@ static void copy_row(const struct skv_shape *sh, const uint8_t *from, uint8_t *t
 	}
 }
 
-/* x, whose K is turned to its position first. */
-static void put_row(const struct coding *k, uint32_t token, float *x, uint8_t *to)
+/* Store x as a row, after RoPE of its K. */
+static void store_row(const struct latent *k, uint32_t token, float *x, uint8_t *to)
 {
 	const struct skv_shape *sh = k->sh;
 	const uint32_t dim = sh->head_dim;
 	struct angles a;
 
 	angles_at(k, token, 1, k->c->turn_scale, &a);
-	turn(k, &a, x);
+	rotate(k, &a, x);
 	for (uint32_t h = 0; h < sh->n_kv_heads; h++)
 		for (uint32_t i = 0; i < dim; i += VL) {
 			uint8_t *at = to + h * SKV_PAGE_TOKENS * skv_row_bytes(sh) + i * skv_dtype_bytes(sh->dtype);
@@ -97,23 +98,23 @@ static void put_row(const struct coding *k, uint32_t token, float *x, uint8_t *t
 }
 
 /* x[m][d] = Dec(z) */
-static void decode(const struct coding *k, const struct tile *t, uint32_t m)
+static void decode(const struct latent *k, const struct tile *t, uint32_t m)
 {
 	const struct skv_codes *c = k->c;
 	const uint32_t n = c->wide ? c->wide : c->width, rows = k->d / k->parts, cols = n / k->parts;
-	const float *from = c->wide ? t->wide : t->z, *out = c->out;
+	const float *from = c->wide ? t->hidden : t->z, *out = c->out;
 
 	if (c->wide) {
-		dots(t->z, c->width, m, c->open, c->width, n, c->width, t->wide, n);
+		dots(t->z, c->width, m, c->open, c->width, n, c->width, t->hidden, n);
 		for (uint32_t i = 0; i < m * n; i += VL)
-			v_storef(t->wide + i, v_silu(v_loadf(t->wide + i)));
+			v_storef(t->hidden + i, v_silu(v_loadf(t->hidden + i)));
 	}
 	for (uint32_t i = 0; i < k->parts; i++)
 		dots(from + i * cols, n, m, out + (size_t)i * rows * cols, cols, rows, cols, t->x + i * rows, k->d);
 }
 
-/* K of all heads back onto the norm that it had. */
-static void norm_heads(const struct coding *k, float *x)
+/* K of all heads, normalized as the model's k_norm does. */
+static void norm_heads(const struct latent *k, float *x)
 {
 	const uint32_t dim = k->sh->head_dim;
 	const float *w = k->c->k_norm;
@@ -131,17 +132,17 @@ static void norm_heads(const struct coding *k, float *x)
 }
 
 /* The rows of m tokens that have codes. */
-static void rebuild_codes(const struct rebuild *r, uint32_t i, const struct tile *t, const uint32_t *row, uint32_t m)
+static void decode_rows(const struct decompress_params *r, uint32_t i, const struct tile *t, const uint32_t *row, uint32_t m)
 {
-	const struct coding *k = &r->k;
+	const struct latent *k = &r->k;
 	const struct skv_codes *c = k->c;
 	const struct skv_kseq *s = &r->batch->seq[i];
 
 	if (c->bits == 0)
 		memset(t->x, 0, m * k->d * sizeof *t->x);
 	for (uint32_t j = 0; j < m && c->bits; j++)
-		unpack(code_at(k, s, token_of(r, i, row[j])) + c->near * c->id_bytes, c->width, c->bits, c->group,
-		       SKV_BF16, t->z + j * c->width);
+		read_numbers(code_at(k, s, token_of(r, i, row[j])) + c->near * c->id_bytes, c->width, c->bits, c->group,
+		             SKV_BF16, t->z + j * c->width);
 	if (c->bits)
 		decode(k, t, m);
 	for (uint32_t j = 0; j < m; j++) {
@@ -155,62 +156,61 @@ static void rebuild_codes(const struct rebuild *r, uint32_t i, const struct tile
 			v_storef(x + e, v_loadf(x + e) + v_loadf(t->b + e));
 		if (c->k_norm)
 			norm_heads(k, x);
-		put_row(k, token, x, place_of(r, i, row[j]));
+		store_row(k, token, x, dst_of(r, i, row[j]));
 	}
 }
 
-/* x of a token in few bits, but its K as rows have it: its codes say nothing of turning. */
-static void read_low(const struct coding *k, const struct skv_kseq *s, uint32_t token, float *x)
+/* x of a quantized token, but its K after RoPE, as rows have it: with QUANT the codec's RoPE does nothing. */
+static void dequantize(const struct latent *k, const struct skv_kseq *s, uint32_t token, float *x)
 {
-	const struct low l = low_of(k->sh);
+	const struct quant l = quant_of(k->sh);
 	const uint32_t dim = k->sh->head_dim;
 
 	for (uint32_t h = 0; h < k->sh->n_kv_heads; h++) {
-		const uint8_t *record = low_record(&l, s, token, h);
-		low_keys(&l, record, token % SKV_LOW_BLOCK, 1, x + h * dim);
-		low_values(&l, record, token % SKV_LOW_BLOCK, 1, x + k->half + h * dim);
+		const uint8_t *record = quant_record(&l, s, token, h);
+		dequantize_keys(&l, record, token % SKV_LOW_BLOCK, 1, x + h * dim);
+		dequantize_values(&l, record, token % SKV_LOW_BLOCK, 1, x + k->half + h * dim);
 	}
 }
 
-static void rebuild_item(void *ctx, uint32_t item, int thread)
+static void decompress_item(void *ctx, uint32_t item, int thread)
 {
-	const struct rebuild *r = ctx;
-	const struct coding *k = &r->k;
-	const uint32_t i = skv_owner(r->first, r->batch->n, item);
+	const struct decompress_params *r = ctx;
+	const struct latent *k = &r->k;
+	const uint32_t i = skv_range_of(r->first, r->batch->n, item);
 	const struct skv_kseq *s = &r->batch->seq[i];
 	const uint32_t from = (item - r->first[i]) * TOKENS, to = skv_min(from + TOKENS, r->rows[i]);
-	uint8_t *at = r->scratch + thread * r->scratch_stride;
-	struct carve c = {at, at + r->scratch_stride};
+	struct carve c = thread_begin(&r->space, thread);
 	struct tile t = {
 		.z = carve(&c, TOKENS * k->c->width * sizeof(float)),
-		.wide = carve(&c, TOKENS * k->c->wide * sizeof(float)),
+		.hidden = carve(&c, TOKENS * k->c->wide * sizeof(float)),
 		.x = carve(&c, TOKENS * k->d * sizeof(float)),
 		.b = carve(&c, k->d * sizeof(float)),
 		.row = carve(&c, k->d * sizeof(float)),
 	};
-	uint32_t coded[TOKENS], m = 0;
+	uint32_t codes[TOKENS], m = 0; /* rows of tokens that have codes */
 
 	for (uint32_t row = from; row < to; row++) {
 		const uint32_t token = token_of(r, i, row);
 		if (token < k->c->first || token >= s->coded) {
 			const skv_pte e = skv_layer_table(k->sh, s)[token / SKV_PAGE_TOKENS];
-			copy_row(k->sh, skv_key_row(k->sh, e, 0, token), place_of(r, i, row));
+			copy_row(k->sh, skv_key_row(k->sh, e, 0, token), dst_of(r, i, row));
 		} else if (k->c->kind == SKV_COMPRESS_QUANT) {
-			read_low(k, s, token, t.x);
-			put_row(k, token, t.x, place_of(r, i, row));
+			dequantize(k, s, token, t.x);
+			store_row(k, token, t.x, dst_of(r, i, row));
 		} else if (skv_is_ref(k->c, token)) {
 			read_ref(k, s, skv_refs_before(k->c, token), t.x);
-			put_row(k, token, t.x, place_of(r, i, row));
+			store_row(k, token, t.x, dst_of(r, i, row));
 		} else {
-			coded[m++] = row;
+			codes[m++] = row;
 		}
 	}
 	if (m)
-		rebuild_codes(r, i, &t, coded, m);
+		decode_rows(r, i, &t, codes, m);
 }
 
-/* The rows of sequence i as attention finds them. */
-static void describe(const struct rebuild *r, uint32_t i)
+/* Describe the rows of sequence i to attention. */
+static void describe(const struct decompress_params *r, uint32_t i)
 {
 	const struct skv_rebuilt *to = r->to;
 	skv_pte *table = to->table + (size_t)i * to->pages;
@@ -225,16 +225,15 @@ static void describe(const struct rebuild *r, uint32_t i)
 	to->seq[i].coded = to->seq[i].pack = 0;
 }
 
-void ISA(rebuild)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_list *list,
+void ISA(decompress)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_list *list,
                   const struct skv_rebuilt *to, const struct skv_work *work)
 {
 	struct carve c = carve_begin(work);
-	struct rebuild r = {.k = coding_of(sh), .batch = batch, .list = list, .to = to};
+	struct decompress_params r = {.k = latent_of(sh), .batch = batch, .list = list, .to = to};
 
 	r.rows = carve(&c, batch->n * sizeof *r.rows);
 	r.first = carve(&c, (batch->n + 1) * sizeof *r.first);
-	r.scratch = c.at;
-	r.scratch_stride = (size_t)(c.end - c.at) / work->threads & ~(size_t)63;
+	r.space = per_thread_rest(&c, work->threads);
 	r.first[0] = 0;
 	for (uint32_t i = 0; i < batch->n; i++) {
 		r.rows[i] = rows_of(&r, i);
@@ -242,5 +241,5 @@ void ISA(rebuild)(const struct skv_shape *sh, const struct skv_batch *batch, con
 		if (to->pool)
 			describe(&r, i);
 	}
-	skv_run(work->threads, r.first[batch->n], rebuild_item, &r);
+	skv_run(work->threads, r.first[batch->n], decompress_item, &r);
 }

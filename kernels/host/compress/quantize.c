@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/compress/quantize.c - K and V of whole blocks of tokens become numbers in few bits; see codes.h.
+ * kernels/host/compress/quantize.c - KV quantization of whole blocks of tokens (KIVI); see kernels/compress.h.
  *
- * An item is a record: a kv head of a block. What is in it follows from the block's rows alone.
+ * An item is a record: a kv head of a block. Its contents follow from the block's rows alone.
  */
+#include "kernels/host/compress/compress.h"
 #include "kernels/host/compress/quant.h"
 
-struct pack {
+struct quantize_params {
 	const struct skv_shape *sh; /* [n_layers] */
 	const struct skv_batch *batch;
 	uint32_t *first; /* blocks before sequence i, of one layer */
@@ -24,43 +25,43 @@ static void gather(const struct skv_shape *sh, const struct skv_kseq *s, uint32_
 	}
 }
 
-static void pack_record(const struct low *l, const struct skv_kseq *s, uint32_t token, uint32_t h)
+static void quantize_record(const struct quant *l, const struct skv_kseq *s, uint32_t token, uint32_t h)
 {
 	const uint32_t dim = l->sh->head_dim, numbers = SKV_LOW_BLOCK * dim;
-	uint8_t *to = low_record(l, s, token, h);
+	uint8_t *to = quant_record(l, s, token, h);
 	float x[SKV_LOW_BLOCK * SKV_MAX_HEAD_DIM];
 
 	memset(to, 0, l->at.bytes);
 	gather(l->sh, s, token, h, false, x);
 	for (uint32_t d = 0; d < dim; d++)
-		pack_group(x + d, dim, SKV_LOW_BLOCK, l->bits, to + 4 * d, to + l->at.k, d, dim);
+		quantize_block(x + d, dim, SKV_LOW_BLOCK, l->bits, to + 4 * d, to + l->at.k, d, dim);
 	gather(l->sh, s, token, h, true, x);
-	for (uint32_t i = 0; i < numbers; i += l->group)
-		pack_group(x + i, 1, l->group, l->bits, to + l->at.v_shared + i / l->group * 4, to + l->at.v, i, 1);
+	for (uint32_t i = 0; i < numbers; i += l->block)
+		quantize_block(x + i, 1, l->block, l->bits, to + l->at.v_shared + i / l->block * 4, to + l->at.v, i, 1);
 }
 
-static void pack_item(void *ctx, uint32_t item, int thread)
+static void quantize_item(void *ctx, uint32_t item, int thread)
 {
-	const struct pack *p = ctx;
+	const struct quantize_params *p = ctx;
 	const uint32_t heads = p->sh->n_kv_heads, records = p->first[p->batch->n] * heads, block = item % records / heads;
-	const uint32_t i = skv_owner(p->first, p->batch->n, block);
+	const uint32_t i = skv_range_of(p->first, p->batch->n, block);
 	const struct skv_kseq *s = &p->batch->seq[i];
-	const struct low l = low_of(&p->sh[item / records]);
+	const struct quant l = quant_of(&p->sh[item / records]);
 	(void)thread;
 
-	pack_record(&l, s, s->coded + (block - p->first[i]) * SKV_LOW_BLOCK, item % heads);
+	quantize_record(&l, s, s->coded + (block - p->first[i]) * SKV_LOW_BLOCK, item % heads);
 }
 
-void ISA(pack_low)(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch,
+void ISA(quantize)(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch,
                    const struct skv_work *work)
 {
 	struct carve c = carve_begin(work);
-	struct pack p = {.sh = sh, .batch = batch, .first = carve(&c, (batch->n + 1) * sizeof *p.first)};
+	struct quantize_params p = {.sh = sh, .batch = batch, .first = carve(&c, (batch->n + 1) * sizeof *p.first)};
 
 	p.first[0] = 0;
 	for (uint32_t i = 0; i < batch->n; i++) {
 		const struct skv_kseq *s = &batch->seq[i];
 		p.first[i + 1] = p.first[i] + (s->pack > s->coded ? (s->pack - s->coded) / SKV_LOW_BLOCK : 0);
 	}
-	skv_run(work->threads, n_layers * p.first[batch->n] * sh->n_kv_heads, pack_item, &p);
+	skv_run(work->threads, n_layers * p.first[batch->n] * sh->n_kv_heads, quantize_item, &p);
 }

@@ -1,53 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/compress/records.h - what a layer keeps of packed tokens, read into fp32, and positions, for pack.c and rebuild.c.
+ * kernels/host/compress/records.h - records of compressed tokens read into fp32, and RoPE, for compress.c and decompress.c.
  *
- * Numbers of references come out of records, which a peer may have written: they are brought within what there is.
+ * Numbers of references come out of records, which another process may have written: they are clamped to what exists.
  */
 #ifndef SKV_HOST_RECORDS_H
 #define SKV_HOST_RECORDS_H
 
 #include <math.h>
+#include "kernels/compress.h"
 #include "kernels/host/compress/bits.h"
 #include "kernels/host/runtime/host.h"
 #include "kernels/host/runtime/simd.h"
 
-#define TOKENS 32u /* that are worked on together */
+#define TOKENS 32u /* of a tile, processed together */
 
-/* A layer that packs, and what follows from how. */
-struct coding {
+/* A layer with latent compression, and what follows from its codec. */
+struct latent {
 	const struct skv_shape *sh;
 	const struct skv_codes *c;
 	uint32_t d, half;   /* elements of x; of its K */
-	uint32_t parts;     /* that E and Dec fall into */
+	uint32_t parts;     /* independent parts of E and Dec */
 	uint32_t code_bytes, ref_bytes;
 };
 
-static inline struct coding coding_of(const struct skv_shape *sh)
+static inline struct latent latent_of(const struct skv_shape *sh)
 {
 	const struct skv_codes *c = sh->code;
 	const uint32_t d = skv_token_dims(sh);
 
-	return (struct coding){.sh = sh, .c = c, .d = d, .half = d / 2, .parts = c->spans ? 2 * c->spans : 1,
+	return (struct latent){.sh = sh, .c = c, .d = d, .half = d / 2, .parts = c->spans ? 2 * c->spans : 1,
 	                       .code_bytes = skv_code_bytes(c), .ref_bytes = skv_ref_bytes(c, d, sh->dtype)};
 }
 
-static inline uint8_t *ref_at(const struct coding *k, const struct skv_kseq *s, uint32_t number)
+static inline uint8_t *ref_at(const struct latent *k, const struct skv_kseq *s, uint32_t number)
 {
 	return skv_record_at(k->sh, s, k->sh->refs, k->ref_bytes, number);
 }
 
-static inline uint8_t *code_at(const struct coding *k, const struct skv_kseq *s, uint32_t token)
+static inline uint8_t *code_at(const struct latent *k, const struct skv_kseq *s, uint32_t token)
 {
 	return skv_record_at(k->sh, s, k->sh->codes, k->code_bytes, skv_codes_before(k->c, token));
 }
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* n numbers, a multiple of 16; with 16 bits of `dtype`. */
-static inline void unpack(const uint8_t *p, uint32_t n, uint32_t bits, uint32_t group, uint32_t dtype, float *to)
+/* Dequantize n numbers, a multiple of 16; with 16 bits of `dtype`. */
+static inline void read_numbers(const uint8_t *p, uint32_t n, uint32_t bits, uint32_t block, uint32_t dtype, float *to)
 {
-	const uint8_t *q = p + n / group * 4;
+	const uint8_t *q = p + n / block * 4;
 
 	for (uint32_t i = 0; i < n; i += VL) {
 		if (bits == 16) {
@@ -55,17 +56,17 @@ static inline void unpack(const uint8_t *p, uint32_t n, uint32_t bits, uint32_t 
 			continue;
 		}
 		const vf x = bits == 8 ? v_load_u8(q + i) : v_load_u4(q + i / 2);
-		v_storef(to + i, v_fma(x, v_set(of_bf16(p + i / group * 4)), v_set(of_bf16(p + i / group * 4 + 2))));
+		v_storef(to + i, v_fma(x, v_set(of_bf16(p + i / block * 4)), v_set(of_bf16(p + i / block * 4 + 2))));
 	}
 }
 
-static inline void read_ref(const struct coding *k, const struct skv_kseq *s, uint32_t number, float *to)
+static inline void read_ref(const struct latent *k, const struct skv_kseq *s, uint32_t number, float *to)
 {
-	unpack(ref_at(k, s, number), k->d, k->c->ref_bits, SKV_REF_GROUP, k->sh->dtype, to);
+	read_numbers(ref_at(k, s, number), k->d, k->c->ref_bits, SKV_REF_GROUP, k->sh->dtype, to);
 }
 
-/* Numbers of references, each below n, out of a code's record. */
-static inline void read_ids(const struct coding *k, const uint8_t *record, uint32_t n, uint32_t ids[SKV_NEAR_MOST])
+/* Numbers of references, clamped to below n, out of a code's record. */
+static inline void read_ids(const struct latent *k, const uint8_t *record, uint32_t n, uint32_t ids[SKV_NEAR_MOST])
 {
 	for (uint32_t i = 0; i < k->c->near; i++) {
 		uint16_t small;
@@ -78,8 +79,8 @@ static inline void read_ids(const struct coding *k, const uint8_t *record, uint3
 	}
 }
 
-/* b[d] of these references, `row` has room for one; zeros without any. */
-static inline void mean_of(const struct coding *k, const struct skv_kseq *s, const uint32_t *ids, float *row, float *b)
+/* b[d]: the mean of these references; `row` is workspace for one; zeros without any. */
+static inline void mean_of(const struct latent *k, const struct skv_kseq *s, const uint32_t *ids, float *row, float *b)
 {
 	const uint32_t near = k->c->near;
 
@@ -94,14 +95,14 @@ static inline void mean_of(const struct coding *k, const struct skv_kseq *s, con
 		v_storef(b + x, v_loadf(b + x) / (float)near);
 }
 
-/* ---- positions ------------------------------------------------------------------------------- */
+/* ---- RoPE ------------------------------------------------------------------------------------ */
 
-/* Cosine and sine, times `scale`, of each pair's angle: forth to a position (sign 1), or back from it (-1). */
+/* Cosine and sine, times `scale`, of each pair's angle: to a position (sign 1), or back from it (-1). */
 struct angles {
 	float cos[SKV_MAX_HEAD_DIM / 2], sin[SKV_MAX_HEAD_DIM / 2];
 };
 
-static inline void angles_at(const struct coding *k, uint32_t position, float sign, float scale, struct angles *a)
+static inline void angles_at(const struct latent *k, uint32_t position, float sign, float scale, struct angles *a)
 {
 	for (uint32_t i = 0; i < k->c->turn_dims / 2; i++) {
 		/* positions are too large for the angle to be left to fp32 */
@@ -112,8 +113,8 @@ static inline void angles_at(const struct coding *k, uint32_t position, float si
 	}
 }
 
-/* Turn the K of all heads of x. */
-static inline void turn(const struct coding *k, const struct angles *a, float *x)
+/* Rotate the K of all heads of x. */
+static inline void rotate(const struct latent *k, const struct angles *a, float *x)
 {
 	const uint32_t dim = k->sh->head_dim, pairs = k->c->turn_dims / 2;
 	const uint32_t step = k->c->interleaved ? 2 : 1, other = k->c->interleaved ? 1 : pairs;

@@ -2,7 +2,7 @@
 /*
  * kernels/host/decode/tile.h - decode attention over one tile of tokens.
  *
- * All ways to decode (dense, window, pages, tokens) come down to a list of K row addresses; the V row
+ * All kinds of decode attention (dense, window, pages, tokens) come down to a list of K row addresses; the V row
  * of a token is a constant distance from its K row, and so are the rows of the other kv heads. The
  * list is walked in tiles of one or two pages, with the running softmax of FlashAttention: scores and
  * weights of all heads from the K rows, then sums of the V rows. So with whole pages memory is read
@@ -27,13 +27,13 @@
 
 #define TILE_MAX 32u /* tokens */
 
-/* Tokens of a tile. Wide elements make memory the bottleneck, narrow ones arithmetic: it likes large tiles. */
+/* Tokens of a tile. With wide elements memory is the bottleneck, with narrow ones arithmetic: it needs large tiles. */
 static inline uint32_t tile_tokens(uint32_t dtype)
 {
 	return dtype == SKV_F32 ? 16 : 32;
 }
 
-/* How far ahead of its use memory is prefetched: as measured. */
+/* How far ahead of its use memory is prefetched, from measurements. */
 static inline uint32_t ahead_bytes(uint32_t dtype, bool scattered)
 {
 	return dtype == SKV_F32 && !scattered ? 8192 : 16384;
@@ -59,11 +59,11 @@ INLINE void prefetch_line(const uint8_t *p)
 	__builtin_prefetch(p, 0, 2);
 }
 
-/* What a chunk knows of gt heads so far, in lanes as above. All lanes of a head are the same. */
+/* The running softmax of gt heads, in lanes as above. All lanes of a head are the same. */
 struct softmax {
 	vf max; /* of the scores; -INFINITY before the first token */
 	vf sum; /* Σ 2^(score - max) */
-	vf fix; /* by what the last tile changed the unit of sums: they must take this factor */
+	vf fix; /* 2^(old max - new max) of the last tile: the factor that rescales sums */
 };
 
 /* A maximum as the reference point of exponents: any finite number will do where there is none. */

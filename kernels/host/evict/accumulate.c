@@ -1,48 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/evict/accumulate.c - queries vote: the values of tokens are sums of attention weights.
+ * kernels/host/evict/accumulate.c - accumulated attention scores: sums of the weights that queries give a token.
  *
- * A decode step's weights come from its attention. A prompt's are made here, in two passes over K: the first one finds
- * what each row's weights add up to, the second one the weights themselves, a block of tokens and a kv head at a time.
- * A token's votes are added in the order of the rows, whoever does it.
+ * A decode step's weights come from its attention. A prompt's are computed here, in two passes over K: the first one finds
+ * each row's log-sum-exp, the second one the weights themselves, a block of tokens and a kv head at a time.
+ * A token's weights are added in the order of the rows, with any number of threads.
  */
-#include "kernels/host/runtime/block.h"
+#include "kernels/host/evict/evict.h"
 #include "kernels/host/evict/slot-meta.h"
+#include "kernels/host/runtime/block.h"
 
 /* ---- a decode step --------------------------------------------------------------------------- */
 
-struct tally {
+struct step_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
-	const struct skv_evidence *ev;
+	const struct skv_evidence *scores;
 };
 
-static void tally_item(void *ctx, uint32_t item, int thread)
+static void step_item(void *ctx, uint32_t item, int thread)
 {
-	const struct tally *c = ctx;
+	const struct step_params *c = ctx;
 	const struct skv_kseq *s = &c->batch->seq[item / c->sh->n_kv_heads];
-	const float *weight = c->ev->token + (size_t)item * c->ev->token_stride;
+	const float *weight = c->scores->token + (size_t)item * c->scores->token_stride;
 	const float group = (float)(c->sh->n_heads / c->sh->n_kv_heads);
-	struct notes now = notes_from(c->sh, s, item % c->sh->n_kv_heads, s->set, 0);
+	struct meta_iter now = meta_from(c->sh, s, item % c->sh->n_kv_heads, s->set, 0);
 	(void)thread;
 
 	for (uint32_t u = 0; s->tally != SKV_TALLY_NONE && u < s->len; u++) {
-		struct skv_note *note = notes_next(&now);
-		note->value = (s->tally == SKV_TALLY_ADD ? fabsf(note->value) : 0) + weight[u] / group;
+		struct skv_note *meta = meta_next(&now);
+		meta->value = (s->tally == SKV_TALLY_ADD ? fabsf(meta->value) : 0) + weight[u] / group;
 	}
 }
 
-void ISA(tally)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_evidence *ev,
+void ISA(accumulate_scores)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_evidence *scores,
                 const struct skv_work *work)
 {
-	struct tally c = {.sh = sh, .batch = batch, .ev = ev};
+	struct step_params c = {.sh = sh, .batch = batch, .scores = scores};
 
-	skv_run(notes_threads(sh, batch, work), batch->n * sh->n_kv_heads, tally_item, &c);
+	skv_run(meta_threads(sh, batch, work), batch->n * sh->n_kv_heads, step_item, &c);
 }
 
 /* ---- a prompt -------------------------------------------------------------------------------- */
 
-struct votes {
+struct prompt_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
 	const float *q;
@@ -50,60 +51,53 @@ struct votes {
 	uint32_t rows;   /* query rows of an item of the first pass */
 	uint32_t *first; /* [seq + 1]: items of a kv head before sequence i's: blocks of rows, then of tokens */
 	uint32_t *row;   /* [seq]: query rows of the batch before its own */
-	float *lse;      /* [query row of the batch][n_heads]: log2 of what its weights are divided by */
-	uint8_t *scratch;
-	size_t scratch_stride;
+	float *lse;      /* [query row of the batch][n_heads]: log2 of the softmax's denominator */
+	struct per_thread space;
 };
 
 /* A thread's buffers. */
-struct room {
+struct buffers {
 	float *q; /* [M][dim], times the softmax scale */
 	float *k; /* [dim][BLOCK]: K transposed */
 	float *s; /* [STRIP][BLOCK] */
 	float *max, *sum; /* [M] */
 };
 
-static size_t room_carve(struct carve *c, uint32_t dim, struct room *r)
+static size_t buffers_carve(struct carve *c, uint32_t dim, struct buffers *r)
 {
 	const size_t sizes[] = {M_MAX * dim, dim * BLOCK, STRIP * BLOCK, M_MAX, M_MAX};
-	float **at[] = {&r->q, &r->k, &r->s, &r->max, &r->sum};
-	size_t total = 0;
-	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-		total += carve_size(sizes[i] * sizeof(float));
-		if (c)
-			*at[i] = carve(c, sizes[i] * sizeof(float));
-	}
-	return total;
+	float **const at[] = {&r->q, &r->k, &r->s, &r->max, &r->sum};
+
+	return carve_floats(c, sizeof sizes / sizeof *sizes, sizes, at);
 }
 
-static struct room room_of(const struct votes *v, int thread)
+static struct buffers buffers_of(const struct prompt_params *v, int thread)
 {
-	uint8_t *scratch = v->scratch + thread * v->scratch_stride;
-	struct carve c = {scratch, scratch + v->scratch_stride};
-	struct room r;
+	struct carve space = thread_begin(&v->space, thread);
+	struct buffers r;
 
-	room_carve(&c, v->sh->head_dim, &r);
+	buffers_carve(&space, v->sh->head_dim, &r);
 	return r;
 }
 
-/* The first query row of a sequence that votes. */
-static uint32_t first_voter(const struct votes *v, const struct skv_kseq *s)
+/* The first query row of a sequence whose weights count. */
+static uint32_t first_row(const struct prompt_params *v, const struct skv_kseq *s)
 {
 	return v->window && v->window < s->n_q ? s->n_q - v->window : 0;
 }
 
-/* Of a query row of sequence i, all heads. */
-static float *lse_of(const struct votes *v, uint32_t i, uint32_t row)
+/* The log-sum-exp of a query row of sequence i, all heads. */
+static float *lse_of(const struct prompt_params *v, uint32_t i, uint32_t row)
 {
 	return v->lse + (size_t)(v->row[i] + row) * v->sh->n_heads;
 }
 
 /* Rows m of kv head h, numbered [query row from row0 on][head of the group], from m0 on: n of them, then zeros. */
-static void load_rows(const struct votes *v, const struct skv_kseq *s, uint32_t h, uint32_t row0, uint32_t m0,
+static void load_rows(const struct prompt_params *v, const struct skv_kseq *s, uint32_t h, uint32_t row0, uint32_t m0,
                       uint32_t n, float *to)
 {
 	const uint32_t dim = v->sh->head_dim, padded = (n + STRIP - 1) / STRIP * STRIP;
-	const float scale = v->sh->scale * 1.44269504088896340736f;
+	const float scale = v->sh->scale * LOG2E;
 
 	for (uint32_t x = 0; x < n; x++) {
 		const uint32_t row = s->row + row0 + (m0 + x) / v->group, head = h * v->group + (m0 + x) % v->group;
@@ -116,9 +110,9 @@ static void load_rows(const struct votes *v, const struct skv_kseq *s, uint32_t 
 
 /*
  * Scores of a strip's rows against the block that begins at t0; row x is number m0 + x of those from query row row0 on,
- * and those past n see what the last one does. False: no row sees any token of it.
+ * and rows past n attend as the last one does. False: no row attends to any token of it.
  */
-static bool score_strip(const struct votes *v, const struct skv_kseq *s, const struct room *r, const float *q,
+static bool score_strip(const struct prompt_params *v, const struct skv_kseq *s, const struct buffers *r, const float *q,
                         uint32_t row0, uint32_t m0, uint32_t n, uint32_t t0, uint32_t resident)
 {
 	const uint32_t dim = v->sh->head_dim, pos0 = s->len - s->n_q + row0;
@@ -138,14 +132,14 @@ static bool score_strip(const struct votes *v, const struct skv_kseq *s, const s
 
 static void lse_item(void *ctx, uint32_t item, int thread)
 {
-	const struct votes *v = ctx;
+	const struct prompt_params *v = ctx;
 	const uint32_t h = item % v->sh->n_kv_heads, block = item / v->sh->n_kv_heads;
-	const uint32_t i = skv_owner(v->first, v->batch->n, block);
+	const uint32_t i = skv_range_of(v->first, v->batch->n, block);
 	const struct skv_kseq *s = &v->batch->seq[i];
-	const uint32_t row0 = first_voter(v, s) + (block - v->first[i]) * v->rows;
+	const uint32_t row0 = first_row(v, s) + (block - v->first[i]) * v->rows;
 	const uint32_t rows = skv_min(v->rows, s->n_q - row0);
 	const uint32_t m = rows * v->group, dim = v->sh->head_dim, end = s->len - s->n_q + row0 + rows;
-	const struct room r = room_of(v, thread);
+	const struct buffers r = buffers_of(v, thread);
 
 	load_rows(v, s, h, row0, 0, m, r.q);
 	for (uint32_t x = 0; x < M_MAX; x++) {
@@ -164,57 +158,57 @@ static void lse_item(void *ctx, uint32_t item, int thread)
 	}
 }
 
-/* Add a strip's weights, n rows', to the votes of the block. */
-static void add_votes(const struct votes *v, uint32_t i, uint32_t h, uint32_t row0, uint32_t m0, uint32_t n,
-                      const float *score, float votes[BLOCK])
+/* Add a strip's weights, of n rows, to the sums of the block. */
+static void add_weights(const struct prompt_params *v, uint32_t i, uint32_t h, uint32_t row0, uint32_t m0, uint32_t n,
+                      const float *score, float sum[BLOCK])
 {
 	for (uint32_t x = 0; x < n; x++) {
 		const float lse = lse_of(v, i, row0 + (m0 + x) / v->group)[h * v->group + (m0 + x) % v->group];
 		for (uint32_t t = 0; t < BLOCK; t += VL)
-			v_storef(votes + t, v_loadf(votes + t) + v_exp2(v_loadf(score + x * BLOCK + t) - lse));
+			v_storef(sum + t, v_loadf(sum + t) + v_exp2(v_loadf(score + x * BLOCK + t) - lse));
 	}
 }
 
-static void votes_item(void *ctx, uint32_t item, int thread)
+static void prompt_item(void *ctx, uint32_t item, int thread)
 {
-	const struct votes *v = ctx;
+	const struct prompt_params *v = ctx;
 	const uint32_t h = item % v->sh->n_kv_heads, block = item / v->sh->n_kv_heads;
-	const uint32_t i = skv_owner(v->first, v->batch->n, block);
+	const uint32_t i = skv_range_of(v->first, v->batch->n, block);
 	const struct skv_kseq *s = &v->batch->seq[i];
-	const uint32_t t0 = (block - v->first[i]) * BLOCK, row0 = first_voter(v, s), m = (s->n_q - row0) * v->group;
-	const bool anew = v->window && s->n_q >= v->window;
-	const struct room r = room_of(v, thread);
+	const uint32_t t0 = (block - v->first[i]) * BLOCK, row0 = first_row(v, s), m = (s->n_q - row0) * v->group;
+	const bool reset = v->window && s->n_q >= v->window;
+	const struct buffers r = buffers_of(v, thread);
 	const uint32_t resident = widen_block(v->sh, s, h, t0, r.k, NULL);
-	struct notes now = notes_from(v->sh, s, h, s->set, t0);
-	float votes[BLOCK] = {0};
+	struct meta_iter now = meta_from(v->sh, s, h, s->set, t0);
+	float sum[BLOCK] = {0};
 
 	for (uint32_t m0 = 0; m0 < m; m0 += STRIP) {
 		const uint32_t n = skv_min(STRIP, m - m0);
 		load_rows(v, s, h, row0, m0, n, r.q);
 		if (score_strip(v, s, &r, r.q, row0, m0, n, t0, resident))
-			add_votes(v, i, h, row0, m0, n, r.s, votes);
+			add_weights(v, i, h, row0, m0, n, r.s, sum);
 	}
 	for (uint32_t t = 0; t < skv_min(BLOCK, s->len - t0); t++) {
-		struct skv_note *note = notes_next(&now);
-		note->value = (anew ? 0 : fabsf(note->value)) + votes[t] / (float)v->group;
+		struct skv_note *meta = meta_next(&now);
+		meta->value = (reset ? 0 : fabsf(meta->value)) + sum[t] / (float)v->group;
 	}
 }
 
-size_t ISA(votes_bytes)(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, int threads)
+size_t ISA(accumulate_bytes)(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, int threads)
 {
-	struct room r;
+	struct buffers r;
 
 	return 2 * carve_size((n_seqs + 1) * sizeof(uint32_t)) + carve_size((size_t)n_rows * sh->n_heads * sizeof(float)) +
-	       (size_t)threads * room_carve(NULL, sh->head_dim, &r);
+	       (size_t)threads * buffers_carve(NULL, sh->head_dim, &r);
 }
 
-void ISA(tally_prompt)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, uint32_t window,
+void ISA(accumulate_prompt)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, uint32_t window,
                        const struct skv_work *work)
 {
 	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);
-	struct room r;
-	struct votes v = {.sh = sh, .batch = batch, .q = q, .window = window, .group = sh->n_heads / sh->n_kv_heads};
+	struct buffers r;
+	struct prompt_params v = {.sh = sh, .batch = batch, .q = q, .window = window, .group = sh->n_heads / sh->n_kv_heads};
 	uint32_t rows = 0;
 
 	v.rows = skv_max(1, M_MAX / v.group);
@@ -223,15 +217,14 @@ void ISA(tally_prompt)(const struct skv_shape *sh, const struct skv_batch *batch
 	v.first[0] = 0;
 	for (uint32_t i = 0; i < n; i++) {
 		const struct skv_kseq *s = &batch->seq[i];
-		v.first[i + 1] = v.first[i] + (s->n_q - first_voter(&v, s) + v.rows - 1) / v.rows;
+		v.first[i + 1] = v.first[i] + (s->n_q - first_row(&v, s) + v.rows - 1) / v.rows;
 		v.row[i] = rows;
 		rows += s->n_q;
 	}
 	v.lse = carve(&c, (size_t)rows * sh->n_heads * sizeof *v.lse);
-	v.scratch_stride = room_carve(NULL, sh->head_dim, &r);
-	v.scratch = carve(&c, (size_t)work->threads * v.scratch_stride);
+	v.space = per_thread(&c, work->threads, buffers_carve(NULL, sh->head_dim, &r));
 	skv_run(work->threads, v.first[n] * sh->n_kv_heads, lse_item, &v);
 	for (uint32_t i = 0; i < n; i++)
 		v.first[i + 1] = v.first[i] + (batch->seq[i].len + BLOCK - 1) / BLOCK;
-	skv_run(work->threads, v.first[n] * sh->n_kv_heads, votes_item, &v);
+	skv_run(work->threads, v.first[n] * sh->n_kv_heads, prompt_item, &v);
 }

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/evict/head-budgets.c - heads that share a layer's budget: who is awake, and what only these are asked and given.
+ * kernels/host/evict/head-budgets.c - heads that share a layer's budget (Ada-KV): which entries are active, and the scores
+ * of those alone.
  */
-#include "kernels/host/select/topk-key.h"
+#include "kernels/host/evict/evict.h"
 #include "kernels/host/evict/slot-meta.h"
 #include "kernels/host/runtime/simd.h"
+#include "kernels/host/select/topk-key.h"
 
-/* ---- who is awake ---------------------------------------------------------------------------- */
+/* ---- active slots ---------------------------------------------------------------------------- */
 
-struct listing {
+struct list_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
 	const struct skv_list *list;
@@ -16,42 +18,41 @@ struct listing {
 
 static void list_item(void *ctx, uint32_t item, int thread)
 {
-	const struct listing *c = ctx;
+	const struct list_params *c = ctx;
 	const struct skv_kseq *s = &c->batch->seq[item / c->sh->n_kv_heads];
-	struct notes now = notes_from(c->sh, s, item % c->sh->n_kv_heads, s->set, 0);
+	struct meta_iter now = meta_from(c->sh, s, item % c->sh->n_kv_heads, s->set, 0);
 	uint32_t *ids = c->list->ids + (size_t)item * c->list->stride, n = 0;
 	(void)thread;
 
 	for (uint32_t u = 0; u < s->len; u++) {
-		const struct skv_note note = *notes_next(&now);
+		const struct skv_note meta = *meta_next(&now);
 		ids[n] = u;
-		n += note_lives(note) && note_awake(note);
+		n += meta_retained(meta) && meta_active(meta);
 	}
 	c->list->count[item] = n;
 }
 
-void ISA(list_awake)(const struct skv_shape *sh, const struct skv_batch *batch, struct skv_list *list,
+void ISA(list_active)(const struct skv_shape *sh, const struct skv_batch *batch, struct skv_list *list,
                      const struct skv_work *work)
 {
-	struct listing c = {.sh = sh, .batch = batch, .list = list};
+	struct list_params c = {.sh = sh, .batch = batch, .list = list};
 
 	list->most = batch->max_len;
-	skv_run(notes_threads(sh, batch, work), batch->n * sh->n_kv_heads, list_item, &c);
+	skv_run(meta_threads(sh, batch, work), batch->n * sh->n_kv_heads, list_item, &c);
 }
 
-/* ---- votes over a list ----------------------------------------------------------------------- */
+/* ---- scores of a list ------------------------------------------------------------------------ */
 
-struct tally {
+struct accumulate_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
 	const float *q;
 	const struct skv_list *list;
-	uint8_t *scratch; /* of each thread: room for two numbers of every slot */
-	size_t scratch_stride;
+	struct per_thread space; /* two numbers of every slot */
 };
 
-/* Scores of the listed slots, in powers of two, and -infinity to the end of the last vector; the largest of them. */
-static float scores(const struct tally *c, const struct skv_kseq *s, uint32_t h, const float *q, const uint32_t *ids,
+/* q·k of the listed slots, in units of log2, and -infinity up to the end of the last vector; returns the largest. */
+static float score_slots(const struct accumulate_params *c, const struct skv_kseq *s, uint32_t h, const float *q, const uint32_t *ids,
                     uint32_t n, float *score)
 {
 	const struct skv_shape *sh = c->sh;
@@ -64,7 +65,7 @@ static float scores(const struct tally *c, const struct skv_kseq *s, uint32_t h,
 		vf sum = {0};
 		for (uint32_t d = 0; d < sh->head_dim; d += VL)
 			sum = v_fma(v_loadf(q + d), v_load(sh->dtype, key + d * element), sum);
-		score[i] = v_fold_runs(V_SUM, sum, VL)[0] * (sh->scale * 1.44269504088896340736f);
+		score[i] = v_fold_runs(V_SUM, sum, VL)[0] * (sh->scale * LOG2E);
 		most = score[i] > most ? score[i] : most;
 	}
 	for (uint32_t i = n; i % VL; i++)
@@ -72,203 +73,200 @@ static float scores(const struct tally *c, const struct skv_kseq *s, uint32_t h,
 	return most;
 }
 
-/* Add the softmax of score[0, n), over `group`, to vote. */
-static void add_softmax(float *score, uint32_t n, float most, float group, float *vote)
+/* Add the softmax of score[0, n), over `group`, to sum. */
+static void add_softmax(float *score, uint32_t n, float most, float group, float *sum)
 {
-	vf sum = {0};
+	vf total = {0};
 
 	for (uint32_t i = 0; i < n; i += VL) {
 		const vf w = v_exp2(v_loadf(score + i) - most);
 		v_storef(score + i, w);
-		sum += w;
+		total += w;
 	}
-	const float all = v_fold_runs(V_SUM, sum, VL)[0] * group;
+	const float denominator = v_fold_runs(V_SUM, total, VL)[0] * group;
 	for (uint32_t i = 0; i < n; i += VL)
-		v_storef(vote + i, v_loadf(vote + i) + v_loadf(score + i) / all);
+		v_storef(sum + i, v_loadf(sum + i) + v_loadf(score + i) / denominator);
 }
 
-static void tally_item(void *ctx, uint32_t item, int thread)
+static void accumulate_item(void *ctx, uint32_t item, int thread)
 {
-	const struct tally *c = ctx;
+	const struct accumulate_params *c = ctx;
 	const struct skv_shape *sh = c->sh;
 	const uint32_t h = item % sh->n_kv_heads, group = sh->n_heads / sh->n_kv_heads;
 	const struct skv_kseq *s = &c->batch->seq[item / sh->n_kv_heads];
 	const uint32_t *ids = c->list->ids + (size_t)item * c->list->stride, n = c->list->count[item];
-	float *score = (float *)(c->scratch + thread * c->scratch_stride), *vote = score + c->scratch_stride / 8;
+	float *score = (float *)thread_begin(&c->space, thread).at, *sum = score + c->space.stride / 8;
 
 	if (s->tally == SKV_TALLY_NONE || n == 0)
 		return;
-	memset(vote, 0, (n + VL - 1) / VL * VL * sizeof *vote);
+	memset(sum, 0, (n + VL - 1) / VL * VL * sizeof *sum);
 	for (uint32_t g = 0; g < group; g++) {
 		const float *q = c->q + ((size_t)s->row * sh->n_heads + h * group + g) * sh->head_dim;
-		const float most = scores(c, s, h, q, ids, n, score);
-		add_softmax(score, n, most, (float)group, vote);
+		const float most = score_slots(c, s, h, q, ids, n, score);
+		add_softmax(score, n, most, (float)group, sum);
 	}
 	for (uint32_t i = 0; i < n; i++) {
-		struct skv_note *note = skv_note_at(sh, s, h, s->set, ids[i]);
-		note->value = (s->tally == SKV_TALLY_ADD ? note->value : 0) + vote[i];
+		struct skv_note *meta = skv_note_at(sh, s, h, s->set, ids[i]);
+		meta->value = (s->tally == SKV_TALLY_ADD ? meta->value : 0) + sum[i];
 	}
 }
 
-void ISA(tally_list)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q,
+void ISA(accumulate_list)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q,
                      const struct skv_list *list, const struct skv_work *work)
 {
 	struct carve at = carve_begin(work);
-	struct tally c = {.sh = sh, .batch = batch, .q = q, .list = list};
+	struct accumulate_params c = {.sh = sh, .batch = batch, .q = q, .list = list};
 
-	c.scratch_stride = 2 * carve_size(batch->max_len * sizeof(float));
-	c.scratch = carve(&at, (size_t)work->threads * c.scratch_stride);
-	skv_run(work->threads, batch->n * sh->n_kv_heads, tally_item, &c);
+	c.space = per_thread(&at, work->threads, 2 * carve_size(batch->max_len * sizeof(float)));
+	skv_run(work->threads, batch->n * sh->n_kv_heads, accumulate_item, &c);
 }
 
-/* ---- allotment ------------------------------------------------------------------------------- */
+/* ---- head budgets ---------------------------------------------------------------------------- */
 
-struct allot {
+struct budget_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
-	const struct skv_allot *how;
+	const struct skv_allot *rule;
 	const float *rank;
 	uint32_t stride;
-	uint8_t *scratch; /* of each thread */
-	size_t scratch_stride;
+	struct per_thread space;
 };
 
-/* What is awake of a head whatever the other heads have. */
-struct sure {
+/* The safeguard: what a head has active whatever the other heads have. */
+struct safeguard {
 	uint32_t since; /* from this pos on */
-	uint64_t least; /* of this order and above */
+	uint64_t least; /* of this key and above */
 };
 
-/* The order among all heads' units: of equal ranks the lower pos, then the lower head. */
-static uint64_t order_of_all(float rank, uint32_t pos, uint32_t h)
+/* The key among all heads' entries: of equal ranks the lower pos, then the lower head. */
+static uint64_t key_of_all(float rank, uint32_t pos, uint32_t h)
 {
-	return order_of(rank, pos << 8 | h, false);
+	return topk_key(rank, pos << 8 | h, false);
 }
 
-static bool is_sure(const struct sure *x, float rank, uint32_t pos, uint32_t h)
+static bool is_safe(const struct safeguard *x, float rank, uint32_t pos, uint32_t h)
 {
-	return pos >= x->since || order_of_all(rank, pos, h) >= x->least;
+	return pos >= x->since || key_of_all(rank, pos, h) >= x->least;
 }
 
-/* Over the units of a head that may be chosen. */
-struct walk {
-	struct notes now;
+/* Iterates over the entries of a head that may be chosen: the retained active ones. */
+struct candidates {
+	struct meta_iter now;
 	const float *rank;
 	uint32_t u, n;
 };
 
-static struct walk walk_of(const struct allot *a, uint32_t i, uint32_t h)
+static struct candidates candidates_of(const struct budget_params *a, uint32_t i, uint32_t h)
 {
 	const struct skv_kseq *s = &a->batch->seq[i];
 
-	return (struct walk){
-	        .now = notes_from(a->sh, s, h, s->set, 0),
+	return (struct candidates){
+	        .now = meta_from(a->sh, s, h, s->set, 0),
 	        .rank = a->rank + ((size_t)i * a->sh->n_kv_heads + h) * a->stride,
 	        .n = s->len,
 	};
 }
 
-/* The next unit that may be chosen, and its rank; NULL: there is no more. */
-static struct skv_note *walk_next(struct walk *w, float *ret_rank)
+/* The next candidate, and its rank; NULL: there is no more. */
+static struct skv_note *next_candidate(struct candidates *w, float *ret_rank)
 {
 	while (w->u < w->n) {
-		struct skv_note *note = notes_next(&w->now);
+		struct skv_note *meta = meta_next(&w->now);
 
 		*ret_rank = w->rank[w->u++];
-		if (note_lives(*note) && note_awake(*note))
-			return note;
+		if (meta_retained(*meta) && meta_active(*meta))
+			return meta;
 	}
 	return NULL;
 }
 
-/* The pos of the last of the `want` latest. */
-static uint32_t first_latest(struct walk w, uint32_t want, uint32_t *part)
+/* The lowest pos of the `want` latest. */
+static uint32_t first_latest(struct candidates w, uint32_t want, uint32_t *part)
 {
-	const struct skv_note *note;
+	const struct skv_note *meta;
 	uint32_t n = 0;
 	float rank;
 
-	while ((note = walk_next(&w, &rank)))
-		part[n++] = note->pos;
+	while ((meta = next_candidate(&w, &rank)))
+		part[n++] = meta->pos;
 	return want == 0 ? UINT32_MAX : want >= n ? 0 : ISA(kth)(part, n, &want);
 }
 
-static struct sure sure_of(struct walk w, const struct skv_allot *how, uint32_t h, uint32_t awake, struct choice *c)
+static struct safeguard safeguard_of(struct candidates w, const struct skv_allot *rule, uint32_t h, uint32_t active,
+                                     struct topk_keys *t)
 {
-	const uint32_t sure = skv_sure_of(how, awake), recent = skv_min(how->recent ? how->recent - 1 : 0, sure);
-	struct sure x = {.since = first_latest(w, recent, c->part)};
-	const struct skv_note *note;
+	const uint32_t sure = skv_sure_of(rule, active), recent = skv_min(rule->recent ? rule->recent - 1 : 0, sure);
+	struct safeguard x = {.since = first_latest(w, recent, t->part)};
+	const struct skv_note *meta;
 	uint32_t n = 0;
 	float rank;
 
-	while ((note = walk_next(&w, &rank)))
-		if (note->pos < x.since)
-			c->order[n++] = order_of_all(rank, note->pos, h);
-	x.least = least_chosen(c, n, sure - recent);
+	while ((meta = next_candidate(&w, &rank)))
+		if (meta->pos < x.since)
+			t->key[n++] = key_of_all(rank, meta->pos, h);
+	x.least = topk_threshold(t, n, sure - recent);
 	return x;
 }
 
-/* The least order of those that are chosen beside the sure ones. */
-static uint64_t least_of_all(const struct allot *a, uint32_t i, const struct sure *sure, struct choice *c)
+/* The lowest key of the entries that are chosen beside those under the safeguards. */
+static uint64_t threshold_of_all(const struct budget_params *a, uint32_t i, const struct safeguard *safe, struct topk_keys *t)
 {
 	const uint32_t heads = a->sh->n_kv_heads;
 	uint32_t want = heads * a->batch->seq[i].awake, n = 0;
 
 	for (uint32_t h = 0; h < heads; h++) {
-		struct walk w = walk_of(a, i, h);
-		const struct skv_note *note;
+		struct candidates w = candidates_of(a, i, h);
+		const struct skv_note *meta;
 		float rank;
 
-		while ((note = walk_next(&w, &rank)))
-			if (is_sure(&sure[h], rank, note->pos, h))
+		while ((meta = next_candidate(&w, &rank)))
+			if (is_safe(&safe[h], rank, meta->pos, h))
 				want--;
 			else
-				c->order[n++] = order_of_all(rank, note->pos, h);
+				t->key[n++] = key_of_all(rank, meta->pos, h);
 	}
-	return least_chosen(c, n, want);
+	return topk_threshold(t, n, want);
 }
 
-static void allot_item(void *ctx, uint32_t i, int thread)
+static void budget_item(void *ctx, uint32_t i, int thread)
 {
-	const struct allot *a = ctx;
-	const uint32_t heads = a->sh->n_kv_heads, awake = a->batch->seq[i].awake;
-	uint8_t *scratch = a->scratch + thread * a->scratch_stride;
-	struct carve at = {scratch, scratch + a->scratch_stride};
-	struct sure sure[SKV_MAX_HEADS];
-	struct choice c;
+	const struct budget_params *a = ctx;
+	const uint32_t heads = a->sh->n_kv_heads, active = a->batch->seq[i].awake;
+	struct carve space = thread_begin(&a->space, thread);
+	struct safeguard safe[SKV_MAX_HEADS];
+	struct topk_keys t;
 
-	if (awake == UINT32_MAX)
+	if (active == UINT32_MAX)
 		return;
-	choice_carve(&at, heads * a->batch->max_len, &c);
+	topk_keys_carve(&space, heads * a->batch->max_len, &t);
 	for (uint32_t h = 0; h < heads; h++)
-		sure[h] = sure_of(walk_of(a, i, h), a->how, h, awake, &c);
-	const uint64_t least = least_of_all(a, i, sure, &c);
+		safe[h] = safeguard_of(candidates_of(a, i, h), a->rule, h, active, &t);
+	const uint64_t least = threshold_of_all(a, i, safe, &t);
 	for (uint32_t h = 0; h < heads; h++) {
-		struct walk w = walk_of(a, i, h);
-		struct skv_note *note;
+		struct candidates w = candidates_of(a, i, h);
+		struct skv_note *meta;
 		float rank;
 
-		while ((note = walk_next(&w, &rank)))
-			if (!is_sure(&sure[h], rank, note->pos, h) && order_of_all(rank, note->pos, h) < least)
-				note->value = -note->value;
+		while ((meta = next_candidate(&w, &rank)))
+			if (!is_safe(&safe[h], rank, meta->pos, h) && key_of_all(rank, meta->pos, h) < least)
+				meta->value = -meta->value;
 	}
 }
 
-void ISA(allot)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_allot *how,
+void ISA(allocate_head_budgets)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_allot *rule,
                 const float *rank, uint32_t stride, const struct skv_work *work)
 {
 	struct carve c = carve_begin(work);
-	struct allot a = {.sh = sh, .batch = batch, .how = how, .rank = rank, .stride = stride};
+	struct budget_params a = {.sh = sh, .batch = batch, .rule = rule, .rank = rank, .stride = stride};
 
-	a.scratch_stride = choice_carve(NULL, sh->n_kv_heads * batch->max_len, NULL);
-	a.scratch = carve(&c, (size_t)work->threads * a.scratch_stride);
-	skv_run(notes_threads(sh, batch, work), batch->n, allot_item, &a);
+	a.space = per_thread(&c, work->threads, topk_keys_carve(NULL, sh->n_kv_heads * batch->max_len, NULL));
+	skv_run(meta_threads(sh, batch, work), batch->n, budget_item, &a);
 }
 
-size_t ISA(allot_bytes)(const struct skv_shape *sh, uint32_t max_len, int threads)
+size_t ISA(head_budgets_bytes)(const struct skv_shape *sh, uint32_t max_len, int threads)
 {
-	const size_t allot = choice_carve(NULL, sh->n_kv_heads * max_len, NULL);
-	const size_t tally = 2 * carve_size(max_len * sizeof(float));
+	const size_t budgets = topk_keys_carve(NULL, sh->n_kv_heads * max_len, NULL);
+	const size_t scores = 2 * carve_size(max_len * sizeof(float));
 
-	return (size_t)threads * (allot > tally ? allot : tally);
+	return (size_t)threads * (budgets > scores ? budgets : scores);
 }

@@ -1,51 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/evict/rank.c - how values become ranks: smoothed over positions, and set against how much keys are alike.
- *
- * An item is one kv head of a sequence.
+ * kernels/host/evict/rank.c - how accumulated scores become ranks: smoothed over positions, and weighed against the
+ * redundancy of keys (R-KV).
  */
 #include <math.h>
+#include "kernels/host/evict/evict.h"
 #include "kernels/host/evict/slot-meta.h"
 #include "kernels/host/runtime/simd.h"
+#include "kernels/host/select/topk-key.h"
 
-struct call {
+struct rank_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
-	const struct skv_rank *how;
+	const struct skv_rank *rule;
 	float *rank;
 	uint32_t stride;
-	uint8_t *scratch; /* of each thread */
-	size_t scratch_stride;
+	struct per_thread space;
 };
 
 /* ---- by position ----------------------------------------------------------------------------- */
 
 /* A thread's buffers, for n tokens. */
-struct room {
-	float *value;
+struct buffers {
+	float *score;
 	float *before;  /* -pos: exact, as a sequence has no more tokens than a float has integers */
 	uint32_t *slot; /* by position */
-	uint32_t *part;
+	uint32_t *part; /* workspace of a sort */
 };
 static_assert(SKV_MAX_TOKENS <= 1u << 24, "positions are floats");
 
-static size_t room_carve(struct carve *c, uint32_t n, struct room *r)
+static size_t buffers_carve(struct carve *c, uint32_t n, struct buffers *r)
 {
 	if (c)
-		*r = (struct room){carve(c, n * sizeof(float)), carve(c, n * sizeof(float)),
+		*r = (struct buffers){carve(c, n * sizeof(float)), carve(c, n * sizeof(float)),
 		                   carve(c, n * sizeof(uint32_t)), carve(c, n * sizeof(uint32_t))};
 	return 2 * carve_size(n * sizeof(float)) + 2 * carve_size(n * sizeof(uint32_t));
 }
 
-/* The mean of `width` positions around each token, the tokens in the order of their positions. */
-static void smooth(struct notes now, uint32_t n, uint32_t width, const struct room *r, float *rank)
+/* The mean score of `width` positions around each token, tokens taken in the order of their positions. */
+static void smooth(struct meta_iter now, uint32_t n, uint32_t width, const struct buffers *r, float *rank)
 {
 	const float half = (float)(width / 2);
 
 	for (uint32_t u = 0; u < n; u++) {
-		const struct skv_note note = *notes_next(&now);
-		r->value[u] = note_awake(note) ? note.value : 0;
-		r->before[u] = -(float)note.pos;
+		const struct skv_note meta = *meta_next(&now);
+		r->score[u] = meta_active(meta) ? meta.value : 0;
+		r->before[u] = -(float)meta.pos;
 		r->slot[u] = u;
 	}
 	ISA(sort_ids)(r->before, r->slot, n, r->part);
@@ -55,14 +55,14 @@ static void smooth(struct notes now, uint32_t n, uint32_t width, const struct ro
 		while (r->before[r->slot[from]] > at + half)
 			from++;
 		for (uint32_t y = from; y < n && r->before[r->slot[y]] >= at - half; y++)
-			sum += r->value[r->slot[y]];
+			sum += r->score[r->slot[y]];
 		rank[r->slot[x]] = sum / (float)width;
 	}
 }
 
 /* ---- redundancy ------------------------------------------------------------------------------ */
 
-/* The largest magnitude of a key's elements, and its length in units of that; false: it has no direction. */
+/* The largest magnitude of a key's elements, and its norm in units of that; false: the key has no direction. */
 INLINE bool measure(uint32_t dtype, const uint8_t *key, uint32_t dim, float *ret_most, float *ret_length)
 {
 	vf most = {0}, sum = {0};
@@ -82,7 +82,7 @@ INLINE bool measure(uint32_t dtype, const uint8_t *key, uint32_t dim, float *ret
 	return true;
 }
 
-/* Add the key, as a vector of length 1, to sum[dim]. */
+/* Add the normalized key to sum[dim]. */
 INLINE void add_key(uint32_t dtype, const uint8_t *key, uint32_t dim, float *sum)
 {
 	float most, length;
@@ -93,7 +93,7 @@ INLINE void add_key(uint32_t dtype, const uint8_t *key, uint32_t dim, float *sum
 		v_storef(sum + d, v_loadf(sum + d) + v_load(dtype, key + d * skv_dtype_bytes(dtype)) / most / length);
 }
 
-/* Its product with a vector, again as one of length 1. */
+/* The normalized key times a vector. */
 INLINE float times_key(uint32_t dtype, const uint8_t *key, uint32_t dim, const float *vector)
 {
 	float most, length;
@@ -106,7 +106,7 @@ INLINE float times_key(uint32_t dtype, const uint8_t *key, uint32_t dim, const f
 	return v_fold_runs(V_SUM, sum, VL)[0];
 }
 
-/* The mean similarity of each key to all n: its product with the mean of all directions. */
+/* The mean cosine similarity of each key to all: the normalized key times the mean of all normalized keys. */
 INLINE void similarity(uint32_t dtype, const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, float *ret)
 {
 	const skv_pte *table = skv_layer_table(sh, s);
@@ -125,76 +125,65 @@ INLINE void similarity(uint32_t dtype, const struct skv_shape *sh, const struct 
 
 static void similarities(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, float *ret)
 {
-	switch (sh->dtype) {
-	case SKV_F32:
-		similarity(SKV_F32, sh, s, h, ret);
-		break;
-	case SKV_F16:
-		similarity(SKV_F16, sh, s, h, ret);
-		break;
-	default:
-		similarity(SKV_BF16, sh, s, h, ret);
-	}
+	BY_DTYPE(sh->dtype, similarity, sh, s, h, ret);
 }
 
-/* lambda * the rank's share of all - (1 - lambda) * softmax of similarities. These are at most 1: no maximum is needed. */
+/* lambda * share of the sum - (1 - lambda) * softmax of similarities. These are at most 1: no maximum is subtracted. */
 static void mix(float lambda, const float *similar, uint32_t n, float *rank)
 {
-	double all = 0, denominator = 0;
+	double total = 0, denominator = 0;
 
 	for (uint32_t u = 0; u < n; u++) {
-		all += rank[u];
+		total += rank[u];
 		denominator += expf(similar[u]);
 	}
 	for (uint32_t u = 0; u < n; u++) {
-		const double importance = all > 0 ? rank[u] / all : 0;
+		const double importance = total > 0 ? rank[u] / total : 0;
 		rank[u] = (float)(lambda * importance - (1 - (double)lambda) * expf(similar[u]) / denominator);
 	}
 }
 
-/* ---- a call ---------------------------------------------------------------------------------- */
+/* ---- ranks ----------------------------------------------------------------------------------- */
 
 static void rank_item(void *ctx, uint32_t item, int thread)
 {
-	const struct call *c = ctx;
+	const struct rank_params *c = ctx;
 	const uint32_t h = item % c->sh->n_kv_heads;
 	const struct skv_kseq *s = &c->batch->seq[item / c->sh->n_kv_heads];
-	uint8_t *scratch = c->scratch + thread * c->scratch_stride;
-	struct carve at = {scratch, scratch + c->scratch_stride};
-	struct notes now = notes_from(c->sh, s, h, s->set, 0), again = now;
+	struct carve space = thread_begin(&c->space, thread);
+	struct meta_iter now = meta_from(c->sh, s, h, s->set, 0), again = now;
 	float *rank = c->rank + (size_t)item * c->stride;
-	struct room r;
+	struct buffers r;
 
 	if (s->keep >= s->len && s->awake == UINT32_MAX)
 		return;
-	room_carve(&at, s->len, &r);
-	if (c->how->smooth > 1)
-		smooth(now, s->len, c->how->smooth, &r, rank);
+	buffers_carve(&space, s->len, &r);
+	if (c->rule->smooth > 1)
+		smooth(now, s->len, c->rule->smooth, &r, rank);
 	for (uint32_t u = 0; u < s->len; u++) {
-		const struct skv_note note = *notes_next(&again);
-		if (!note_awake(note))
+		const struct skv_note meta = *meta_next(&again);
+		if (!meta_active(meta))
 			rank[u] = -INFINITY;
-		else if (c->how->smooth <= 1)
-			rank[u] = note.value;
+		else if (c->rule->smooth <= 1)
+			rank[u] = meta.value;
 	}
-	if (c->how->lambda > 0) {
-		similarities(c->sh, s, h, r.value);
-		mix(c->how->lambda, r.value, s->len, rank);
+	if (c->rule->lambda > 0) {
+		similarities(c->sh, s, h, r.score);
+		mix(c->rule->lambda, r.score, s->len, rank);
 	}
 }
 
 size_t ISA(rank_bytes)(uint32_t max_len, int threads)
 {
-	return (size_t)threads * room_carve(NULL, max_len, NULL);
+	return (size_t)threads * buffers_carve(NULL, max_len, NULL);
 }
 
-void ISA(rank)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_rank *how, float *rank,
+void ISA(rank_tokens)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_rank *rule, float *rank,
                uint32_t stride, const struct skv_work *work)
 {
 	struct carve c = carve_begin(work);
-	struct call x = {.sh = sh, .batch = batch, .how = how, .rank = rank, .stride = stride};
+	struct rank_params x = {.sh = sh, .batch = batch, .rule = rule, .rank = rank, .stride = stride};
 
-	x.scratch_stride = room_carve(NULL, batch->max_len, NULL);
-	x.scratch = carve(&c, (size_t)work->threads * x.scratch_stride);
-	skv_run(notes_threads(sh, batch, work), batch->n * sh->n_kv_heads, rank_item, &x);
+	x.space = per_thread(&c, work->threads, buffers_carve(NULL, batch->max_len, NULL));
+	skv_run(meta_threads(sh, batch, work), batch->n * sh->n_kv_heads, rank_item, &x);
 }

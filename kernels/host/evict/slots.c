@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/evict/slots.c - where a layer that keeps slots has its tokens: room for new ones, and the notes that say so.
+ * kernels/host/evict/slots.c - slot allocation: slots for new tokens, and the slot metadata that follows from it.
  *
- * An item is one kv head of a sequence. Nothing that is read here is written: notes are read of the last commit's set
- * and written to the other one, rows are read of units that live as of that commit and written to those that do not.
- * So it does not matter how often a step is begun anew, nor where it broke off.
+ * An item is one kv head of a sequence. Nothing that is read here is written: metadata is read from the last commit's
+ * set and written to the other one; rows are read from entries in use as of that commit and written to free ones.
+ * So a step may be repeated, wherever it broke off.
  */
+#include "kernels/host/evict/evict.h"
 #include "kernels/host/evict/slot-meta.h"
 
-struct call {
+struct slot_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
 	const struct skv_slots *slots;
 };
 
 /* An item's sequence and kv head. */
-static const struct skv_kseq *item_of(const struct call *c, uint32_t item, uint32_t *ret_h)
+static const struct skv_kseq *item_of(const struct slot_params *c, uint32_t item, uint32_t *ret_h)
 {
 	*ret_h = item % c->sh->n_kv_heads;
 	return &c->batch->seq[item / c->sh->n_kv_heads];
@@ -24,17 +25,17 @@ static const struct skv_kseq *item_of(const struct call *c, uint32_t item, uint3
 static void run_heads(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slots *slots,
                       const struct skv_work *work, skv_item_fn *fn)
 {
-	struct call c = {.sh = sh, .batch = batch, .slots = slots};
+	struct slot_params c = {.sh = sh, .batch = batch, .slots = slots};
 
-	skv_run(notes_threads(sh, batch, work), batch->n * sh->n_kv_heads, fn, &c);
+	skv_run(meta_threads(sh, batch, work), batch->n * sh->n_kv_heads, fn, &c);
 }
 
-static const struct skv_note free_note = {.pos = SKV_NOTE_FREE};
+static const struct skv_note free_meta = {.pos = SKV_NOTE_FREE};
 
-static void write_free(struct notes *now, uint32_t end)
+static void write_free(struct meta_iter *now, uint32_t end)
 {
 	while (now->u < end)
-		*notes_next(now) = free_note;
+		*meta_next(now) = free_meta;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -68,141 +69,141 @@ static void copy_bounds(const struct skv_shape *sh, const struct skv_kseq *s, ui
 	memcpy(dst + skv_v_offset(sh), src + skv_v_offset(sh), skv_row_bytes(sh));
 }
 
-static void copy_unit(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t unit, uint32_t from,
-                      uint32_t to)
+static void copy_entry(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t tokens, uint32_t from,
+                       uint32_t to)
 {
-	copy_rows(sh, s, h, from * unit, to * unit, unit);
-	if (unit > 1)
+	copy_rows(sh, s, h, from * tokens, to * tokens, tokens);
+	if (tokens > 1)
 		copy_bounds(sh, s, h, from, to);
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* The next unit that lives, of those before `end`; false: there is none. */
-static bool next_alive(struct notes *n, uint32_t end, struct skv_note *ret)
+/* The next retained entry of those before `end`; false: there is none. */
+static bool next_retained(struct meta_iter *m, uint32_t end, struct skv_note *ret)
 {
-	while (n->u < end) {
-		*ret = *notes_next(n);
-		if (note_lives(*ret))
+	while (m->u < end) {
+		*ret = *meta_next(m);
+		if (meta_retained(*ret))
 			return true;
 	}
 	return false;
 }
 
-static void place_item(void *ctx, uint32_t item, int thread)
+static void alloc_item(void *ctx, uint32_t item, int thread)
 {
-	const struct call *c = ctx;
+	const struct slot_params *c = ctx;
 	uint32_t h;
 	const struct skv_kseq *s = item_of(c, item, &h);
-	const uint32_t unit = c->slots->unit, units = units_of(s->len, unit), extent = units_of(s->extent, unit);
-	const bool begins = s->n_q && (s->len - 1) % unit == 0;
-	struct notes was = notes_from(c->sh, s, h, !s->set, 0), beyond = notes_from(c->sh, s, h, !s->set, units);
-	struct notes now = notes_from(c->sh, s, h, s->set, 0);
-	uint32_t latest = 0, at = 0; /* the largest pos, and where: what has or gets the new token */
+	const uint32_t tokens = c->slots->unit, n = entries_of(s->len, tokens), end = entries_of(s->extent, tokens);
+	const bool begins = s->n_q && (s->len - 1) % tokens == 0; /* an entry */
+	struct meta_iter was = meta_from(c->sh, s, h, !s->set, 0), beyond = meta_from(c->sh, s, h, !s->set, n);
+	struct meta_iter now = meta_from(c->sh, s, h, s->set, 0);
+	uint32_t latest = 0, at = 0; /* the largest pos and its entry, which has or gets the new token */
 	(void)thread;
 
-	for (uint32_t u = 0; u < units; u++) {
-		struct skv_note note = u < extent ? *notes_next(&was) : free_note;
-		if (!note_lives(note)) {
-			if (next_alive(&beyond, extent, &note))
-				copy_unit(c->sh, s, h, unit, beyond.u - 1, u);
+	for (uint32_t u = 0; u < n; u++) {
+		struct skv_note meta = u < end ? *meta_next(&was) : free_meta;
+		if (!meta_retained(meta)) {
+			if (next_retained(&beyond, end, &meta))
+				copy_entry(c->sh, s, h, tokens, beyond.u - 1, u);
 			else
-				note = begins ? (struct skv_note){.pos = (s->all - 1) / unit} : free_note;
+				meta = begins ? (struct skv_note){.pos = (s->all - 1) / tokens} : free_meta;
 		}
-		if (note_lives(note) && note.pos >= latest) {
-			latest = note.pos;
+		if (meta_retained(meta) && meta.pos >= latest) {
+			latest = meta.pos;
 			at = u;
 		}
-		*notes_next(&now) = note;
+		*meta_next(&now) = meta;
 	}
-	write_free(&now, skv_pages_of(s->len) * SKV_PAGE_TOKENS / unit);
+	write_free(&now, skv_pages_of(s->len) * SKV_PAGE_TOKENS / tokens);
 	if (s->n_q)
-		c->slots->slot[item] = at * unit + (s->len - 1) % unit;
+		c->slots->slot[item] = at * tokens + (s->len - 1) % tokens;
 }
 
-void ISA(place)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slots *slots,
+void ISA(alloc_slots)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slots *slots,
                 const struct skv_work *work)
 {
-	run_heads(sh, batch, slots, work, place_item);
+	run_heads(sh, batch, slots, work, alloc_item);
 }
 
-static void lift_item(void *ctx, uint32_t item, int thread)
+static void move_item(void *ctx, uint32_t item, int thread)
 {
-	const struct call *c = ctx;
+	const struct slot_params *c = ctx;
 	uint32_t h;
 	const struct skv_kseq *s = item_of(c, item, &h);
-	const uint32_t units = skv_pages_of(s->len), last = units - 1;
-	struct notes was = notes_from(c->sh, s, h, !s->set, 0), now = notes_from(c->sh, s, h, s->set, 0);
-	struct skv_note top = {0}, end = {0};
-	uint32_t at = 0;
+	const uint32_t pages = skv_pages_of(s->len), last = pages - 1;
+	struct meta_iter was = meta_from(c->sh, s, h, !s->set, 0), now = meta_from(c->sh, s, h, s->set, 0);
+	struct skv_note partial = {0}, end = {0}; /* of the largest pos; of the last page */
+	uint32_t at = 0;                          /* the partial page */
 	(void)thread;
 
-	for (uint32_t u = 0; u < units; u++) {
-		end = *notes_next(&was);
-		*notes_next(&now) = end;
-		if (end.pos >= top.pos) {
-			top = end;
+	for (uint32_t u = 0; u < pages; u++) {
+		end = *meta_next(&was);
+		*meta_next(&now) = end;
+		if (end.pos >= partial.pos) {
+			partial = end;
 			at = u;
 		}
 	}
-	write_free(&now, units + 2);
+	write_free(&now, pages + 2);
 	if (at == last)
 		return;
-	copy_unit(c->sh, s, h, SKV_PAGE_TOKENS, last, units);
-	copy_unit(c->sh, s, h, SKV_PAGE_TOKENS, at, units + 1);
-	*skv_note_at(c->sh, s, h, s->set, units) = end;
-	*skv_note_at(c->sh, s, h, s->set, units + 1) = top;
-	*skv_note_at(c->sh, s, h, s->set, at) = *skv_note_at(c->sh, s, h, s->set, last) = free_note;
+	copy_entry(c->sh, s, h, SKV_PAGE_TOKENS, last, pages);
+	copy_entry(c->sh, s, h, SKV_PAGE_TOKENS, at, pages + 1);
+	*skv_note_at(c->sh, s, h, s->set, pages) = end;
+	*skv_note_at(c->sh, s, h, s->set, pages + 1) = partial;
+	*skv_note_at(c->sh, s, h, s->set, at) = *skv_note_at(c->sh, s, h, s->set, last) = free_meta;
 }
 
-void ISA(lift)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_work *work)
+void ISA(move_partial_page)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_work *work)
 {
-	run_heads(sh, batch, NULL, work, lift_item);
+	run_heads(sh, batch, NULL, work, move_item);
 }
 
-static void place_prompt_item(void *ctx, uint32_t item, int thread)
+static void alloc_prompt_item(void *ctx, uint32_t item, int thread)
 {
-	const struct call *c = ctx;
+	const struct slot_params *c = ctx;
 	uint32_t h;
 	const struct skv_kseq *s = item_of(c, item, &h);
-	const uint32_t unit = c->slots->unit, before = units_of(s->len - s->n_q, unit), units = units_of(s->len, unit);
-	struct notes was = notes_from(c->sh, s, h, !s->set, 0), now = notes_from(c->sh, s, h, s->set, 0);
+	const uint32_t tokens = c->slots->unit, before = entries_of(s->len - s->n_q, tokens), n = entries_of(s->len, tokens);
+	struct meta_iter was = meta_from(c->sh, s, h, !s->set, 0), now = meta_from(c->sh, s, h, s->set, 0);
 	(void)thread;
 
 	for (uint32_t u = 0; u < before; u++) {
-		const struct skv_note note = *notes_next(&was);
-		*notes_next(&now) = (struct skv_note){note.pos, fabsf(note.value)};
+		const struct skv_note meta = *meta_next(&was);
+		*meta_next(&now) = (struct skv_note){meta.pos, fabsf(meta.value)};
 	}
-	for (uint32_t u = before; u < units; u++)
-		*notes_next(&now) = (struct skv_note){.pos = (s->all - s->len + u * unit) / unit};
-	write_free(&now, skv_pages_of(s->len) * SKV_PAGE_TOKENS / unit);
+	for (uint32_t u = before; u < n; u++)
+		*meta_next(&now) = (struct skv_note){.pos = (s->all - s->len + u * tokens) / tokens};
+	write_free(&now, skv_pages_of(s->len) * SKV_PAGE_TOKENS / tokens);
 	c->slots->slot[item] = s->len - 1;
 }
 
-void ISA(place_prompt)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slots *slots,
+void ISA(alloc_prompt_slots)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slots *slots,
                        const struct skv_work *work)
 {
-	run_heads(sh, batch, slots, work, place_prompt_item);
+	run_heads(sh, batch, slots, work, alloc_prompt_item);
 }
 
-static void note_resident_item(void *ctx, uint32_t item, int thread)
+static void init_item(void *ctx, uint32_t item, int thread)
 {
-	const struct call *c = ctx;
+	const struct slot_params *c = ctx;
 	uint32_t h;
 	const struct skv_kseq *s = item_of(c, item, &h);
 	const skv_pte *table = skv_layer_table(c->sh, s);
-	const uint32_t unit = c->slots->unit, units = units_of(s->extent, unit);
-	struct notes now = notes_from(c->sh, s, h, !s->set, 0);
+	const uint32_t tokens = c->slots->unit, n = entries_of(s->extent, tokens);
+	struct meta_iter now = meta_from(c->sh, s, h, !s->set, 0);
 	(void)thread;
 
-	for (uint32_t u = 0; u < units; u++) {
-		const bool there = skv_pte_resident(table[u * unit / SKV_PAGE_TOKENS]);
-		*notes_next(&now) = there ? (struct skv_note){.pos = u} : free_note;
+	for (uint32_t u = 0; u < n; u++) {
+		const bool resident = skv_pte_resident(table[u * tokens / SKV_PAGE_TOKENS]);
+		*meta_next(&now) = resident ? (struct skv_note){.pos = u} : free_meta;
 	}
 }
 
-void ISA(note_resident)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slots *slots,
+void ISA(init_slot_meta)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slots *slots,
                         const struct skv_work *work)
 {
-	run_heads(sh, batch, slots, work, note_resident_item);
+	run_heads(sh, batch, slots, work, init_item);
 }

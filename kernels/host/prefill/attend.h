@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/prefill/attend.h - attention of many query rows to blocks of tokens, shared by prefill.c and sparse.c.
+ * kernels/host/prefill/attend.h - attention of many query rows to blocks of tokens, for prefill.c and sparse.c.
  *
  * Rows of a call times heads of a kv head's group are up to M_MAX rows against the same K and V. Tokens are taken in
  * blocks of BLOCK: a block is widened to fp32 once, K transposed, and then both S = Q Kᵀ and O += P V are plain
  * matrix products with a register tile of 4 rows.
  *
- * A row's result depends on that row and the tokens it sees, on nothing else: its blocks are the same and come in the same
- * order however rows are cut into calls, items and strips, a block that it sees nothing of changes no bit of it, and every
- * product is summed in the order of d, then of tokens. Tokens that a row must not see take no part
+ * A row's result depends on that row and the tokens it attends to, on nothing else: its blocks are the same and come in the
+ * same order however rows are split into calls, items and strips, a block without tokens of its own changes no bit of it,
+ * and every product is summed in the order of d, then of tokens. Tokens that a row must not attend to take no part
  * at all (not even as 0 * v), so a NaN further on in the sequence does not reach back.
  * Holes are zeros in K and V with a score of -inf.
  */
@@ -18,14 +18,14 @@
 #include "kernels/host/runtime/block.h"
 
 /*
- * Query rows of a sequence that are attended together. Numbered [row][head] they are rows m of the buffers. Row x, of
- * token pos[x], sees of the tokens up to its own those below `sinks` and those from from[x] on.
+ * Query rows of a sequence that attend together. Numbered [row][head] they are rows m of the buffers. Row x, of
+ * token pos[x], attends, of the tokens up to its own, to those below `sinks` and those from from[x] on.
  */
 struct rows {
 	const struct skv_shape *sh;
 	const struct skv_kseq *s;
 	uint32_t h;           /* kv head */
-	uint32_t head, heads; /* q heads of its group: [head, head + heads) */
+	uint32_t head, heads; /* q heads of its GQA group: [head, head + heads) */
 	uint32_t n, sinks;
 	uint32_t pos[M_MAX];  /* [n], ascending */
 	uint32_t from[M_MAX];
@@ -45,19 +45,14 @@ static size_t buffers_carve(struct carve *c, uint32_t dim, struct buffers *b)
 {
 	const size_t sizes[] = {M_MAX * dim,   M_MAX * dim, dim * BLOCK, dim * BLOCK,
 	                        STRIP * BLOCK, M_MAX,       M_MAX};
-	float **at[] = {&b->q, &b->acc, &b->k, &b->v, &b->s, &b->max, &b->sum};
-	size_t total = 0;
-	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-		total += carve_size(sizes[i] * sizeof(float));
-		if (c)
-			*at[i] = carve(c, sizes[i] * sizeof(float));
-	}
-	return total;
+	float **const at[] = {&b->q, &b->acc, &b->k, &b->v, &b->s, &b->max, &b->sum};
+
+	return carve_floats(c, sizeof sizes / sizeof *sizes, sizes, at);
 }
 
 /* ---- a block of tokens ----------------------------------------------------------------------- */
 
-/* What a row sees of a block: tokens [0, sinks) and [from, end); sinks <= from <= end. */
+/* The tokens of a block that a row attends to: [0, sinks) and [from, end); sinks <= from <= end. */
 struct span {
 	uint32_t sinks, from, end;
 };
@@ -74,7 +69,7 @@ static struct span span_of(const struct rows *r, uint32_t x, uint32_t t0)
 	return see;
 }
 
-/* Scores that row i must not see become -inf: tokens outside of its span, and pages that are not resident. */
+/* Scores that row i must not attend to become -inf: tokens outside of its span, and pages that are not resident. */
 static void mask_spans(float *s, const struct span see[STRIP], uint32_t resident)
 {
 	for (uint32_t i = 0; i < STRIP; i++)
@@ -84,7 +79,7 @@ static void mask_spans(float *s, const struct span see[STRIP], uint32_t resident
 				s[i * BLOCK + t] = -INFINITY;
 }
 
-/* One step of the running softmax for STRIP rows of scores; their sums, maxima and acc are brought along. */
+/* One step of the online softmax for STRIP rows of scores: updates their sums, maxima and acc. */
 static void softmax_strip(float *s, float *max_at, float *sum_at, float *acc, uint32_t dim)
 {
 	vf r[VL], old = v_loadf(max_at), max, sum;
@@ -117,7 +112,7 @@ static void softmax_strip(float *s, float *max_at, float *sum_at, float *acc, ui
 	v_storef(sum_at, v_fma(sum, shrink, v_fold_rows(V_SUM, r)));
 }
 
-/* Rows [m0, m0 + n) of the buffers against the block in b->k, b->v; see[n, STRIP) is as the last row's. */
+/* Rows [m0, m0 + n) of the buffers against the block in b->k, b->v; see[n, STRIP) repeats the last row's. */
 static void attend_strip(const struct buffers *b, uint32_t m0, uint32_t n, uint32_t dim, const struct span see[STRIP],
                          uint32_t resident)
 {
@@ -130,7 +125,7 @@ static void attend_strip(const struct buffers *b, uint32_t m0, uint32_t n, uint3
 	if (!whole)
 		mask_spans(b->s, see, resident);
 	softmax_strip(b->s, b->max + m0, b->sum + m0, acc, dim);
-	/* Rows of one token see the same. */
+	/* Rows of one token have the same span. */
 	for (uint32_t i = 0, same; i < n; i += same) {
 		const struct span at = see[i];
 		for (same = 1; i + same < n && !memcmp(&see[i + same], &at, sizeof at);)
@@ -176,7 +171,7 @@ static void rows_begin(const struct rows *r, const struct buffers *b, const floa
 {
 	const uint32_t dim = r->sh->head_dim, width = r->heads * dim;
 	const uint32_t padded = (r->n * r->heads + STRIP - 1) / STRIP * STRIP;
-	const float scale = r->sh->scale * 1.44269504088896340736f;
+	const float scale = r->sh->scale * LOG2E;
 
 	for (uint32_t x = 0; x < r->n; x++)
 		for (uint32_t d = 0; d < width; d += VL)
@@ -188,15 +183,15 @@ static void rows_begin(const struct rows *r, const struct buffers *b, const floa
 		b->max[m] = -INFINITY;
 }
 
-/* Elements [d, d + VL) of what row m has attended to. */
+/* Elements [d, d + VL) of the output of row m. */
 INLINE vf attended(const struct buffers *b, uint32_t m, uint32_t dim, uint32_t d)
 {
 	return b->sum[m] == 0 ? (vf){0} : v_loadf(b->acc + m * dim + d) / b->sum[m];
 }
 
 /*
- * Divide the rows of each sequence, n_rows[n], into items: first[n + 1] gets how many there are before a sequence's, of a
- * kv head. Returns an item's rows: large items widen K and V less often; small ones keep all threads busy.
+ * Divide the rows of each sequence, n_rows[n], into items: first[n + 1] gets the number of items before a sequence's, of
+ * a kv head. Returns an item's rows: large items widen K and V less often; small ones keep all threads busy.
  */
 static uint32_t divide_rows(const struct skv_shape *sh, const uint32_t *n_rows, uint32_t n, int threads, uint32_t *first)
 {

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/prefill/kascade.c - Kascade's lists of tiles: the tokens that the row which speaks for a tile gives the most weight.
+ * kernels/host/prefill/kascade.c - Kascade's lists of tiles: the tokens to which a tile's representative row gives the most
+ * weight.
  *
- * An item is (sequence, BAND tiles that follow each other, kv head), so that a block of K is widened once for all of them.
+ * An item is (sequence, BAND consecutive tiles, kv head), so that a block of K is widened once for all of them.
  */
+#include "kernels/host/prefill/prefill.h"
 #include "kernels/host/prefill/tiles.h"
 #include "kernels/host/prefill/weights.h"
 
-#define BAND 8u /* tiles: a thread has a float for each of so many times max_len */
+#define BAND 8u /* tiles: a thread's buffer is BAND * max_len floats */
 
-struct best {
+struct kascade_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
 	const struct skv_sparse *sp;
@@ -18,18 +20,17 @@ struct best {
 	struct skv_budget top;
 	uint32_t floor, group, band;
 	uint32_t *first; /* [seq + 1]: bands before sequence i's */
-	uint8_t *scratch;
-	size_t scratch_stride;
+	struct per_thread space;
 };
 
-/* A thread's own. */
-struct room {
+/* A thread's buffers. */
+struct buffers {
 	struct weigh w;
 	float *weight; /* [band][max_len]: sums over the group */
 	uint32_t *ids; /* [max_len] */
 };
 
-static size_t room_carve(struct carve *c, uint32_t dim, uint32_t max_len, struct room *r)
+static size_t buffers_carve(struct carve *c, uint32_t dim, uint32_t max_len, struct buffers *r)
 {
 	if (c) {
 		r->weight = carve(c, (size_t)BAND * max_len * sizeof *r->weight);
@@ -40,7 +41,7 @@ static size_t room_carve(struct carve *c, uint32_t dim, uint32_t max_len, struct
 }
 
 /* Add the group's weights, a tile's rows, to the sums of the tiles; x0 is where the first one begins. */
-static void add_up(const struct best *b, struct room *r, uint32_t x0)
+static void add_up(const struct kascade_params *b, struct buffers *r, uint32_t x0)
 {
 	const struct weigh *w = &r->w;
 	const size_t stride = b->batch->max_len;
@@ -61,19 +62,18 @@ static void add_up(const struct best *b, struct room *r, uint32_t x0)
 	}
 }
 
-static void best_item(void *ctx, uint32_t item, int thread)
+static void kascade_item(void *ctx, uint32_t item, int thread)
 {
-	const struct best *b = ctx;
+	const struct kascade_params *b = ctx;
 	const uint32_t h = item % b->sh->n_kv_heads, number = item / b->sh->n_kv_heads;
-	const uint32_t i = skv_owner(b->first, b->batch->n, number);
+	const uint32_t i = skv_range_of(b->first, b->batch->n, number);
 	const struct skv_kseq *s = &b->batch->seq[i];
 	const uint32_t j0 = (b->first[i + 1] - 1 - number) * b->band; /* the last ones cost most: they come first */
 	const uint32_t n = skv_min(b->band, tiles_of(s, b->sp->tile) - j0), x0 = (call_start(s) / b->sp->tile + j0) * b->sp->tile;
-	uint8_t *scratch = b->scratch + thread * b->scratch_stride;
-	struct carve c = {scratch, scratch + b->scratch_stride};
-	struct room r = {.w = {.sh = b->sh, .s = s, .h = h}};
+	struct carve c = thread_begin(&b->space, thread);
+	struct buffers r = {.w = {.sh = b->sh, .s = s, .h = h}};
 
-	room_carve(&c, b->sh->head_dim, b->batch->max_len, &r);
+	buffers_carve(&c, b->sh->head_dim, b->batch->max_len, &r);
 	for (uint32_t j = 0; j < n; j++)
 		for (uint32_t g = 0; g < b->group; g++) {
 			const uint32_t x = x0 + j * b->sp->tile;
@@ -93,28 +93,27 @@ static void best_item(void *ctx, uint32_t item, int thread)
 	}
 }
 
-size_t ISA(best_bytes)(const struct skv_shape *sh, const struct skv_batch *bounds, int threads)
+size_t ISA(kascade_bytes)(const struct skv_shape *sh, const struct skv_batch *bounds, int threads)
 {
-	struct room r;
+	struct buffers r;
 
 	return carve_size((bounds->n + 1) * sizeof(uint32_t)) +
-	       (size_t)threads * room_carve(NULL, sh->head_dim, bounds->max_len, &r);
+	       (size_t)threads * buffers_carve(NULL, sh->head_dim, bounds->max_len, &r);
 }
 
-void ISA(tile_best)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, const struct skv_sparse *sp,
+void ISA(kascade_lists)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, const struct skv_sparse *sp,
                     struct skv_budget top, uint32_t floor, const struct skv_tiles *ret, const struct skv_work *work)
 {
 	const uint32_t group = sh->n_heads / sh->n_kv_heads;
-	struct best b = {.sh = sh, .batch = batch, .sp = sp, .ret = ret, .q = q, .top = top, .floor = floor, .group = group,
+	struct kascade_params b = {.sh = sh, .batch = batch, .sp = sp, .ret = ret, .q = q, .top = top, .floor = floor, .group = group,
 	                 .band = skv_min(BAND, M_MAX / group)};
 	struct carve c = carve_begin(work);
-	struct room r;
+	struct buffers r;
 
 	b.first = carve(&c, (batch->n + 1) * sizeof *b.first);
-	b.scratch_stride = room_carve(NULL, sh->head_dim, batch->max_len, &r);
-	b.scratch = carve(&c, (size_t)work->threads * b.scratch_stride);
+	b.space = per_thread(&c, work->threads, buffers_carve(NULL, sh->head_dim, batch->max_len, &r));
 	b.first[0] = 0;
 	for (uint32_t i = 0; i < batch->n; i++)
 		b.first[i + 1] = b.first[i] + (tiles_of(&batch->seq[i], sp->tile) + b.band - 1) / b.band;
-	skv_run(work->threads, b.first[batch->n] * sh->n_kv_heads, best_item, &b);
+	skv_run(work->threads, b.first[batch->n] * sh->n_kv_heads, kascade_item, &b);
 }

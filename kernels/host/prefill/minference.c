@@ -1,38 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/prefill/minference.c - MInference's lists of tiles: verticals and slashes of a segment, by the weights of its first rows.
+ * kernels/host/prefill/minference.c - MInference's lists of tiles: verticals (tokens) and slashes (distances) of a segment, by
+ * the weights of its first rows.
  *
- * An item is (sequence, segment, q head). Weights are added up over a token and over a distance, in the order of the rows;
- * those of distances lie from the farthest to the nearest, so that a row's next token is the next number in both.
+ * An item is (sequence, segment, q head). Weights are summed by token and by distance, in the order of the rows;
+ * sums of distances lie from the farthest to the nearest, so that a row's next token is the next element of both.
  */
+#include "kernels/host/prefill/prefill.h"
 #include "kernels/host/prefill/tiles.h"
 #include "kernels/host/prefill/weights.h"
 
 static_assert(BLOCK == SKV_MINFERENCE_ROWS && SKV_MINFERENCE_ROWS <= M_MAX, "a segment's first rows are an item, blocks are listed");
 
-struct lines {
+struct minference_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
 	const struct skv_sparse *sp;
-	const struct skv_tiles *units, *more;
+	const struct skv_tiles *blocks, *tokens;
 	const float *q;
 	uint32_t vertical, slash;
 	uint32_t *first; /* [seq + 1]: segments before sequence i's */
-	uint8_t *scratch;
-	size_t scratch_stride;
+	struct per_thread space;
 };
 
-/* A thread's own. */
-struct room {
+/* A thread's buffers. */
+struct buffers {
 	struct weigh w;
 	float *token;    /* [max_len + BLOCK]: sums over tokens */
 	float *distance; /* [max_len + 2 BLOCK]: over distances, the farthest first */
 	float *score;    /* [max_len] */
-	uint32_t *ids, *scratch; /* [max_len] */
-	uint8_t *back;   /* [max_len / BLOCK + 2]: is the block so far before a tile's listed? */
+	uint32_t *ids, *workspace; /* [max_len] */
+	uint8_t *back;   /* [max_len / BLOCK + 2]: is the block that is so many blocks before a tile's listed? */
 };
 
-static size_t room_carve(struct carve *c, uint32_t dim, uint32_t max_len, struct room *r)
+static size_t buffers_carve(struct carve *c, uint32_t dim, uint32_t max_len, struct buffers *r)
 {
 	const size_t bytes = (max_len + 2 * BLOCK) * sizeof(float);
 
@@ -41,14 +42,14 @@ static size_t room_carve(struct carve *c, uint32_t dim, uint32_t max_len, struct
 		r->distance = carve(c, bytes);
 		r->score = carve(c, bytes);
 		r->ids = carve(c, bytes);
-		r->scratch = carve(c, bytes);
+		r->workspace = carve(c, bytes);
 		r->back = carve(c, max_len / BLOCK + 2);
 	}
 	return 5 * carve_size(bytes) + carve_size(max_len / BLOCK + 2) + weigh_carve(c, dim, &r->w);
 }
 
-/* Sums of the weights of rows [begin, begin + BLOCK); distance d is number begin + BLOCK - 1 - d of its own. */
-static void add_up(const struct lines *l, struct room *r, uint32_t begin, uint32_t head)
+/* Sums of the weights of rows [begin, begin + BLOCK); distance d is element begin + BLOCK - 1 - d of its sums. */
+static void add_up(const struct minference_params *l, struct buffers *r, uint32_t begin, uint32_t head)
 {
 	const struct weigh *w = &r->w;
 
@@ -74,59 +75,59 @@ static void add_up(const struct lines *l, struct room *r, uint32_t begin, uint32
 	}
 }
 
-/* The best k of n, the first ones among them, ascending into r->ids; of r->score. */
-static uint32_t best_of(struct room *r, uint32_t n, uint32_t k)
+/* The best k of n by r->score, the forced first ones among them, ascending into r->ids. */
+static uint32_t best_of(struct buffers *r, uint32_t n, uint32_t k)
 {
 	for (uint32_t x = 0; x < SKV_MINFERENCE_FORCED; x++)
 		r->score[x] = INFINITY;
-	return ISA(topk)(r->score, n, k, r->ids, r->scratch);
+	return ISA(topk)(r->score, n, k, r->ids, r->workspace);
 }
 
-/* Mark how far before a tile's own block those are that a chosen distance leads to from some position of the tile. */
-static void mark_blocks(const struct lines *l, struct room *r, uint32_t n)
+/* Mark the blocks, by their distance to a tile's own, that a selected distance touches from some position of the tile. */
+static void mark_blocks(const struct minference_params *l, struct buffers *r, uint32_t n)
 {
 	memset(r->back, 0, n / BLOCK + 2);
 	for (uint32_t d = 0; d < n; d++)
 		r->score[d] = r->distance[n - 1 - d];
-	const uint32_t chosen = best_of(r, n, l->slash);
-	for (uint32_t x = 0; x < chosen; x++)
+	const uint32_t selected = best_of(r, n, l->slash);
+	for (uint32_t x = 0; x < selected; x++)
 		r->back[r->ids[x] / BLOCK] = r->back[(r->ids[x] + BLOCK - 1) / BLOCK] = 1;
 }
 
-/* The two lists of the tile that begins at x, of n candidates and the chosen tokens in r->ids. */
-static void list_tile(const struct lines *l, const struct room *r, uint32_t x, uint32_t n, uint32_t chosen, size_t list,
-                      size_t list_more)
+/* The two lists of the tile that begins at x, of n candidates and the selected tokens in r->ids. */
+static void list_tile(const struct minference_params *l, const struct buffers *r, uint32_t x, uint32_t n, uint32_t selected, size_t blocks_list,
+                      size_t tokens_list)
 {
-	uint32_t *units = l->units->ids + list * l->units->stride, *more = l->more->ids + list_more * l->more->stride;
-	uint32_t n_units = 0, n_more = 0;
+	uint32_t *blocks = l->blocks->ids + blocks_list * l->blocks->stride;
+	uint32_t *tokens = l->tokens->ids + tokens_list * l->tokens->stride;
+	uint32_t n_blocks = 0, n_tokens = 0;
 
 	for (uint32_t back = skv_min(x / BLOCK, n / BLOCK + 1); back > 0; back--)
 		if (r->back[back])
-			units[n_units++] = x / BLOCK - back;
-	for (uint32_t i = 0; i < chosen && r->ids[i] < x; i++) {
+			blocks[n_blocks++] = x / BLOCK - back;
+	for (uint32_t i = 0; i < selected && r->ids[i] < x; i++) {
 		const uint32_t back = x / BLOCK - r->ids[i] / BLOCK;
 		if (back > n / BLOCK + 1 || !r->back[back])
-			more[n_more++] = r->ids[i];
+			tokens[n_tokens++] = r->ids[i];
 	}
-	l->units->count[list] = n_units;
-	l->more->count[list_more] = n_more;
+	l->blocks->count[blocks_list] = n_blocks;
+	l->tokens->count[tokens_list] = n_tokens;
 }
 
-static void lines_item(void *ctx, uint32_t item, int thread)
+static void minference_item(void *ctx, uint32_t item, int thread)
 {
-	const struct lines *l = ctx;
+	const struct minference_params *l = ctx;
 	const uint32_t head = item % l->sh->n_heads, number = item / l->sh->n_heads, segment = l->sp->segment;
-	const uint32_t i = skv_owner(l->first, l->batch->n, number);
+	const uint32_t i = skv_range_of(l->first, l->batch->n, number);
 	const struct skv_kseq *s = &l->batch->seq[i];
 	const uint32_t from = (call_start(s) / segment + number - l->first[i]) * segment, start = skv_max(from, call_start(s));
 	const uint32_t end = skv_min(from + segment, s->len), begin = skv_begin(s, start, segment), n = begin + BLOCK;
-	const bool known = n <= s->len; /* all rows that choose have come */
-	uint8_t *scratch = l->scratch + thread * l->scratch_stride;
-	struct carve c = {scratch, scratch + l->scratch_stride};
-	struct room r;
-	uint32_t chosen = 0;
+	const bool known = n <= s->len; /* all rows by which it selects have come */
+	struct carve c = thread_begin(&l->space, thread);
+	struct buffers r;
+	uint32_t selected = 0;
 
-	room_carve(&c, l->sh->head_dim, l->batch->max_len, &r);
+	buffers_carve(&c, l->sh->head_dim, l->batch->max_len, &r);
 	r.w.sh = l->sh;
 	r.w.s = s;
 	r.w.h = head / (l->sh->n_heads / l->sh->n_kv_heads);
@@ -135,39 +136,38 @@ static void lines_item(void *ctx, uint32_t item, int thread)
 		add_up(l, &r, begin, head);
 		mark_blocks(l, &r, n);
 		memcpy(r.score, r.token, n * sizeof *r.score);
-		chosen = best_of(&r, n, l->vertical);
+		selected = best_of(&r, n, l->vertical);
 	}
 	for (uint32_t x = start / BLOCK * BLOCK; x < end; x += BLOCK) {
 		const uint32_t j = x / BLOCK - call_start(s) / BLOCK;
-		const size_t list = list_of(l->units, i, j, head), list_more = list_of(l->more, i, j, head);
-		l->units->count[list] = l->more->count[list_more] = 0;
+		const size_t blocks_list = list_of(l->blocks, i, j, head), tokens_list = list_of(l->tokens, i, j, head);
+		l->blocks->count[blocks_list] = l->tokens->count[tokens_list] = 0;
 		if (known && x >= begin)
-			list_tile(l, &r, x, n, chosen, list, list_more);
+			list_tile(l, &r, x, n, selected, blocks_list, tokens_list);
 	}
 }
 
-size_t ISA(lines_bytes)(const struct skv_shape *sh, const struct skv_batch *bounds, int threads)
+size_t ISA(minference_bytes)(const struct skv_shape *sh, const struct skv_batch *bounds, int threads)
 {
-	struct room r;
+	struct buffers r;
 
 	return carve_size((bounds->n + 1) * sizeof(uint32_t)) +
-	       (size_t)threads * room_carve(NULL, sh->head_dim, bounds->max_len, &r);
+	       (size_t)threads * buffers_carve(NULL, sh->head_dim, bounds->max_len, &r);
 }
 
-void ISA(tile_lines)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, const struct skv_sparse *sp,
-                     uint32_t vertical, uint32_t slash, const struct skv_tiles *units, const struct skv_tiles *more,
+void ISA(minference_lists)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, const struct skv_sparse *sp,
+                     uint32_t vertical, uint32_t slash, const struct skv_tiles *blocks, const struct skv_tiles *tokens,
                      const struct skv_work *work)
 {
-	struct lines l = {.sh = sh, .batch = batch, .sp = sp, .units = units, .more = more, .q = q, .vertical = vertical,
-	                  .slash = slash};
+	struct minference_params l = {.sh = sh, .batch = batch, .sp = sp, .blocks = blocks, .tokens = tokens, .q = q,
+	                              .vertical = vertical, .slash = slash};
 	struct carve c = carve_begin(work);
-	struct room r;
+	struct buffers r;
 
 	l.first = carve(&c, (batch->n + 1) * sizeof *l.first);
-	l.scratch_stride = room_carve(NULL, sh->head_dim, batch->max_len, &r);
-	l.scratch = carve(&c, (size_t)work->threads * l.scratch_stride);
+	l.space = per_thread(&c, work->threads, buffers_carve(NULL, sh->head_dim, batch->max_len, &r));
 	l.first[0] = 0;
 	for (uint32_t i = 0; i < batch->n; i++)
 		l.first[i + 1] = l.first[i] + tiles_of(&batch->seq[i], sp->segment);
-	skv_run(work->threads, l.first[batch->n] * sh->n_heads, lines_item, &l);
+	skv_run(work->threads, l.first[batch->n] * sh->n_heads, minference_item, &l);
 }

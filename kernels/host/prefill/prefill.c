@@ -2,32 +2,31 @@
 /*
  * kernels/host/prefill/prefill.c - causal attention of many query rows.
  *
- * An item is (sequence, block of query rows, kv head): attend.h says what becomes of it.
+ * An item is (sequence, block of query rows, kv head); attend.h computes it.
  */
 #include "kernels/host/prefill/attend.h"
+#include "kernels/host/prefill/prefill.h"
 
-struct prefill {
+struct prefill_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
 	const float *q;
 	float *out;
 	uint32_t rows;   /* query rows of an item */
 	uint32_t *first; /* row blocks before sequence i */
-	uint8_t *scratch;
-	size_t scratch_stride;
+	struct per_thread space;
 };
 
 static void prefill_item(void *ctx, uint32_t item, int thread)
 {
-	const struct prefill *p = ctx;
-	const uint32_t block = item / p->sh->n_kv_heads, i = skv_owner(p->first, p->batch->n, block);
+	const struct prefill_params *p = ctx;
+	const uint32_t block = item / p->sh->n_kv_heads, i = skv_range_of(p->first, p->batch->n, block);
 	const struct skv_kseq *s = &p->batch->seq[i];
 	/* A sequence's last rows cost most: they come first. */
 	const uint32_t row0 = (p->first[i + 1] - 1 - block) * p->rows, dim = p->sh->head_dim;
 	struct rows r = {.sh = p->sh, .s = s, .h = item % p->sh->n_kv_heads, .heads = p->sh->n_heads / p->sh->n_kv_heads};
+	struct carve c = thread_begin(&p->space, thread);
 	struct buffers b;
-	uint8_t *scratch = p->scratch + thread * p->scratch_stride;
-	struct carve c = {scratch, scratch + p->scratch_stride};
 
 	buffers_carve(&c, dim, &b);
 	r.head = r.h * r.heads;
@@ -54,12 +53,11 @@ void ISA(prefill_dense)(const struct skv_shape *sh, const struct skv_batch *batc
 	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);
 	struct buffers b;
-	struct prefill p = {.sh = sh, .batch = batch, .q = q, .out = out};
+	struct prefill_params p = {.sh = sh, .batch = batch, .q = q, .out = out};
 	uint32_t *n_rows = carve(&c, n * sizeof *n_rows);
 
 	p.first = carve(&c, (n + 1) * sizeof *p.first);
-	p.scratch_stride = buffers_carve(NULL, sh->head_dim, &b);
-	p.scratch = carve(&c, (size_t)work->threads * p.scratch_stride);
+	p.space = per_thread(&c, work->threads, buffers_carve(NULL, sh->head_dim, &b));
 	for (uint32_t i = 0; i < n; i++)
 		n_rows[i] = batch->seq[i].n_q;
 	p.rows = divide_rows(sh, n_rows, n, work->threads, p.first);

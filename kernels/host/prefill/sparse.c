@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/prefill/sparse.c - causal attention of rows that see a part of what came before, with corrections.
+ * kernels/host/prefill/sparse.c - sparse prefill: causal attention of rows to a part of the tokens before them, with
+ * corrections (Delta Attention).
  *
  * An item of sparse rows is (sequence, some rows of a tile, kv head or, where each q head has lists of its own, q head).
- * First come sinks and window, in blocks of BLOCK tokens as dense rows take them, then what the tile's lists name,
- * gathered into blocks of BLOCK in the lists' order: so a row's bits hang on its position and on the lists alone.
+ * First come sinks and window, in blocks of BLOCK tokens as dense rows take them, then the tokens of the tile's lists,
+ * gathered into blocks of BLOCK in the lists' order: so a row's bits depend on its position and on the lists alone.
  *
- * Three passes. Rows that speak for others attend as if they were not dense, and what comes out is put by. Dense
- * rows attend, write out, and what was put by becomes the difference. All other rows attend and add the difference of
- * their speaker as they write out. A row's q is overwritten by the last pass that reads it alone, so out may be q.
+ * Three passes. Correction rows attend as if they were sparse, and their outputs are saved. Dense rows attend and write
+ * their outputs; of correction rows the saved output becomes the difference, dense - sparse. All other rows attend and
+ * add the difference of their correction row as they write. Only the last pass that reads a row's q overwrites it, so
+ * out may be q.
  */
 #include "kernels/host/prefill/attend.h"
+#include "kernels/host/prefill/prefill.h"
 #include "kernels/host/prefill/tiles.h"
 
-struct call {
+struct sparse_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
 	const struct skv_sparse *sp;
@@ -23,35 +26,34 @@ struct call {
 	uint32_t rows;      /* query rows of an item of the pass */
 	uint32_t parts;     /* items of a tile, of one list */
 	uint32_t *first;    /* [seq + 1]: items of the pass before sequence i, of one list or kv head */
-	bool speakers;      /* is it the pass of those? */
+	bool correction;    /* is it the pass of correction rows? */
 	uint32_t *dense;    /* [row of the batch]: positions of a sequence's dense rows, from row_of[i] on */
 	uint32_t *n_dense;  /* [seq] */
 	uint32_t *row_of;   /* [seq] */
-	uint32_t span;      /* aligned runs of so many tokens have one speaker at most */
-	uint32_t speaker_stride;
-	float *difference;  /* [seq][speaker_stride][n_heads][head_dim] */
-	uint8_t *scratch;
-	size_t scratch_stride;
+	uint32_t span;      /* aligned runs of so many tokens have one correction row at most */
+	uint32_t correction_stride;
+	float *difference;  /* [seq][correction_stride][n_heads][head_dim] */
+	struct per_thread space;
 };
 
-/* ---- rows that speak for others ---------------------------------------------------------------- */
+/* ---- correction rows --------------------------------------------------------------------------- */
 
-/* Does a row after p get its difference? */
-static bool speaks(const struct call *c, const struct skv_kseq *s, uint32_t p)
+/* Is p a correction row: does a row after p get its difference? */
+static bool corrects(const struct sparse_params *c, const struct skv_kseq *s, uint32_t p)
 {
 	return c->sp->delta && p + 1 < s->dense && skv_speaker(s, c->sp, p + 1) == p;
 }
 
-/* The difference of row p of the call, from q head `head` on. */
-static float *difference_of(const struct call *c, uint32_t i, uint32_t p, uint32_t head)
+/* The difference of correction row p of the call, from q head `head` on. */
+static float *difference_of(const struct sparse_params *c, uint32_t i, uint32_t p, uint32_t head)
 {
 	const uint32_t number = p / c->span - call_start(&c->batch->seq[i]) / c->span;
 
-	return c->difference + (((size_t)i * c->speaker_stride + number) * c->sh->n_heads + head) * c->sh->head_dim;
+	return c->difference + (((size_t)i * c->correction_stride + number) * c->sh->n_heads + head) * c->sh->head_dim;
 }
 
-/* The same of row p of this call or an earlier one. */
-static const float *difference_for(const struct call *c, uint32_t i, uint32_t p, uint32_t head)
+/* The difference that row p gets: of a correction row of this call, or of an earlier one. */
+static const float *difference_for(const struct sparse_params *c, uint32_t i, uint32_t p, uint32_t head)
 {
 	const struct skv_kseq *s = &c->batch->seq[i];
 	const uint32_t at = skv_speaker(s, c->sp, p);
@@ -63,11 +65,11 @@ static const float *difference_for(const struct call *c, uint32_t i, uint32_t p,
 
 /* ---- listed tokens --------------------------------------------------------------------------- */
 
-/* A list that is being read. */
+/* Reads a list. */
 struct reader {
 	uint32_t unit, n;
 	const uint32_t *ids; /* [n] */
-	uint32_t at, in;     /* the next token: number `in` of unit ids[at] */
+	uint32_t at, in;     /* the next token: number `in` of block ids[at] */
 };
 
 static struct reader read_list(const struct skv_tiles *t, uint32_t i, uint32_t j, const struct rows *r)
@@ -78,7 +80,7 @@ static struct reader read_list(const struct skv_tiles *t, uint32_t i, uint32_t j
 	return (struct reader){.unit = t->unit, .n = t->count[list], .ids = t->ids + list * t->stride};
 }
 
-/* Put the K rows of the next tokens that are resident behind `have` others, up to BLOCK. Returns how many there are. */
+/* Append the K rows of the next resident tokens to `have` others, up to BLOCK. Returns the new number. */
 static uint32_t read_rows(struct reader *l, const struct rows *r, const uint8_t *k[BLOCK], uint32_t have)
 {
 	const skv_pte *table = skv_layer_table(r->sh, r->s);
@@ -114,26 +116,21 @@ INLINE void widen_rows(uint32_t dtype, const struct skv_shape *sh, const uint8_t
 		}
 }
 
-static void attend_listed(const struct rows *r, const struct buffers *b, struct reader *units, struct reader *more)
+static void attend_listed(const struct rows *r, const struct buffers *b, struct reader *lists, struct reader *extra)
 {
 	const uint32_t m = r->n * r->heads;
 	const uint8_t *k[BLOCK];
 
 	for (;;) {
-		const uint32_t n = read_rows(more, r, k, read_rows(units, r, k, 0));
+		const uint32_t n = read_rows(extra, r, k, read_rows(lists, r, k, 0));
 		struct span see[VL];
 		if (n == 0)
 			return;
 		for (uint32_t t = n; t < BLOCK; t++)
-			k[t] = k[0]; /* not seen */
+			k[t] = k[0]; /* masked */
 		for (uint32_t i = 0; i < STRIP; i++)
 			see[i] = (struct span){.end = n};
-		if (r->sh->dtype == SKV_F32)
-			widen_rows(SKV_F32, r->sh, k, b->k, b->v);
-		else if (r->sh->dtype == SKV_F16)
-			widen_rows(SKV_F16, r->sh, k, b->k, b->v);
-		else
-			widen_rows(SKV_BF16, r->sh, k, b->k, b->v);
+		BY_DTYPE(r->sh->dtype, widen_rows, r->sh, k, b->k, b->v);
 		for (uint32_t m0 = 0; m0 < m; m0 += STRIP)
 			attend_strip(b, m0, skv_min(STRIP, m - m0), r->sh->head_dim, see, (1u << BLOCK_PAGES) - 1);
 	}
@@ -141,10 +138,9 @@ static void attend_listed(const struct rows *r, const struct buffers *b, struct 
 
 /* ---- items ----------------------------------------------------------------------------------- */
 
-static struct buffers buffers_of(const struct call *c, int thread)
+static struct buffers buffers_of(const struct sparse_params *c, int thread)
 {
-	uint8_t *scratch = c->scratch + thread * c->scratch_stride;
-	struct carve at = {scratch, scratch + c->scratch_stride};
+	struct carve at = thread_begin(&c->space, thread);
 	struct buffers b;
 
 	buffers_carve(&at, c->sh->head_dim, &b);
@@ -152,40 +148,40 @@ static struct buffers buffers_of(const struct call *c, int thread)
 }
 
 /* The rows of the pass among [p, end), of the tile that begins at x. */
-static void pick_rows(const struct call *c, struct rows *r, uint32_t x, uint32_t p, uint32_t end)
+static void pick_rows(const struct sparse_params *c, struct rows *r, uint32_t x, uint32_t p, uint32_t end)
 {
 	const struct skv_sparse *sp = c->sp;
 
 	for (; p < end; p++) {
 		const uint32_t back = sp->by_tile ? x : p + 1;
-		if (c->speakers ? !speaks(c, r->s, p) : skv_row_dense(r->s, sp, p))
+		if (c->correction ? !corrects(c, r->s, p) : skv_row_dense(r->s, sp, p))
 			continue;
 		r->pos[r->n] = p;
 		r->from[r->n++] = back > sp->window ? back - sp->window : 0;
 	}
 }
 
-/* Tokens before the sinks' end and from the window's begin on; then those of lists. */
-static void attend_sparse(const struct call *c, const struct rows *r, const struct buffers *b, uint32_t i, uint32_t j)
+/* Attend to the sinks' blocks and the window's, then to the tokens of lists. */
+static void attend_sparse(const struct sparse_params *c, const struct rows *r, const struct buffers *b, uint32_t i, uint32_t j)
 {
 	const struct skv_sparse *sp = c->sp;
 	const uint32_t end = r->pos[r->n - 1] + 1, sinks = (skv_min(sp->sinks, end) + BLOCK - 1) / BLOCK * BLOCK;
-	struct reader units = {0}, more = {0};
+	struct reader lists = {0}, extra = {0};
 
 	attend_blocks(r, b, 0, skv_min(sinks, end));
 	attend_blocks(r, b, skv_max(sinks, r->from[0] / BLOCK * BLOCK), end);
 	if (sp->units)
-		units = read_list(sp->units, i, j, r);
+		lists = read_list(sp->units, i, j, r);
 	if (sp->more)
-		more = read_list(sp->more, i, j, r);
-	attend_listed(r, b, &units, &more);
+		extra = read_list(sp->more, i, j, r);
+	attend_listed(r, b, &lists, &extra);
 }
 
 static void sparse_item(void *ctx, uint32_t item, int thread)
 {
-	const struct call *c = ctx;
+	const struct sparse_params *c = ctx;
 	const uint32_t dim = c->sh->head_dim, lists = c->sh->n_heads / c->heads, tile = c->sp->tile;
-	const uint32_t i = skv_owner(c->first, c->batch->n, item / lists), part = item / lists - c->first[i];
+	const uint32_t i = skv_range_of(c->first, c->batch->n, item / lists), part = item / lists - c->first[i];
 	const struct skv_kseq *s = &c->batch->seq[i];
 	const uint32_t j = part / c->parts, x = (call_start(s) / tile + j) * tile, p = x + part % c->parts * c->rows;
 	struct rows r = {.sh = c->sh, .s = s, .head = item % lists * c->heads, .heads = c->heads, .sinks = c->sp->sinks};
@@ -199,8 +195,8 @@ static void sparse_item(void *ctx, uint32_t item, int thread)
 	attend_sparse(c, &r, &b, i, j);
 	for (uint32_t m = 0; m < r.n * r.heads; m++) {
 		const uint32_t at = r.pos[m / r.heads], head = r.head + m % r.heads;
-		float *to = c->speakers ? difference_of(c, i, at, head) : c->out + row_at(&r, m / r.heads) + m % r.heads * dim;
-		const float *add = c->sp->delta && !c->speakers ? difference_for(c, i, at, head) : NULL;
+		float *to = c->correction ? difference_of(c, i, at, head) : c->out + row_at(&r, m / r.heads) + m % r.heads * dim;
+		const float *add = c->sp->delta && !c->correction ? difference_for(c, i, at, head) : NULL;
 		for (uint32_t d = 0; d < dim; d += VL)
 			v_storef(to + d, attended(&b, m, dim, d) + (add ? v_loadf(add + d) : (vf){0}));
 	}
@@ -208,8 +204,8 @@ static void sparse_item(void *ctx, uint32_t item, int thread)
 
 static void dense_item(void *ctx, uint32_t item, int thread)
 {
-	const struct call *c = ctx;
-	const uint32_t dim = c->sh->head_dim, block = item / c->sh->n_kv_heads, i = skv_owner(c->first, c->batch->n, block);
+	const struct sparse_params *c = ctx;
+	const uint32_t dim = c->sh->head_dim, block = item / c->sh->n_kv_heads, i = skv_range_of(c->first, c->batch->n, block);
 	const struct skv_kseq *s = &c->batch->seq[i];
 	const uint32_t row0 = (c->first[i + 1] - 1 - block) * c->rows; /* the last rows cost most: they come first */
 	struct rows r = {.sh = c->sh, .s = s, .h = item % c->sh->n_kv_heads, .heads = c->sh->n_heads / c->sh->n_kv_heads,
@@ -223,20 +219,20 @@ static void dense_item(void *ctx, uint32_t item, int thread)
 	for (uint32_t m = 0; m < r.n * r.heads; m++) {
 		const uint32_t at = r.pos[m / r.heads];
 		float *to = c->out + row_at(&r, m / r.heads) + m % r.heads * dim;
-		float *less = speaks(c, s, at) ? difference_of(c, i, at, r.head + m % r.heads) : NULL;
+		float *sparse = corrects(c, s, at) ? difference_of(c, i, at, r.head + m % r.heads) : NULL;
 		for (uint32_t d = 0; d < dim; d += VL) {
 			const vf x = attended(&b, m, dim, d);
 			v_storef(to + d, x);
-			if (less)
-				v_storef(less + d, x - v_loadf(less + d));
+			if (sparse)
+				v_storef(sparse + d, x - v_loadf(sparse + d));
 		}
 	}
 }
 
 /* ---- a call ---------------------------------------------------------------------------------- */
 
-/* Keep the difference that the next row gets, if it gets one of a row that has come. */
-static void keep_difference(const struct call *c, uint32_t i)
+/* Save the difference that the next row gets, if its correction row has come. */
+static void save_difference(const struct sparse_params *c, uint32_t i)
 {
 	const struct skv_kseq *s = &c->batch->seq[i];
 	const uint32_t dim = c->sh->head_dim;
@@ -248,11 +244,11 @@ static void keep_difference(const struct call *c, uint32_t i)
 		       dim * sizeof(float));
 }
 
-static void run_sparse(struct call *c, int threads, bool speakers)
+static void run_sparse(struct sparse_params *c, int threads, bool correction)
 {
 	const uint32_t lists = c->sh->n_heads / c->heads;
 
-	c->speakers = speakers;
+	c->correction = correction;
 	c->rows = skv_min(skv_max(1, M_MAX / c->heads), c->sp->tile);
 	c->parts = (c->sp->tile + c->rows - 1) / c->rows;
 	c->first[0] = 0;
@@ -261,7 +257,7 @@ static void run_sparse(struct call *c, int threads, bool speakers)
 	skv_run(threads, c->first[c->batch->n] * lists, sparse_item, c);
 }
 
-static void run_dense(struct call *c, int threads)
+static void run_dense(struct sparse_params *c, int threads)
 {
 	uint32_t rows = 0;
 
@@ -278,7 +274,7 @@ static void run_dense(struct call *c, int threads)
 	skv_run(threads, c->first[c->batch->n] * c->sh->n_kv_heads, dense_item, c);
 }
 
-/* A piece of scratch, counted and, unless `at` is NULL, carved. */
+/* A piece of workspace, counted and, unless `at` is NULL, carved. */
 static void *piece(struct carve *at, size_t *total, size_t bytes)
 {
 	*total += carve_size(bytes);
@@ -286,7 +282,7 @@ static void *piece(struct carve *at, size_t *total, size_t bytes)
 }
 
 /* All of it; returns how much. Of `bounds` the sequences are not read. */
-static size_t call_carve(struct carve *at, struct call *c, const struct skv_batch *bounds, int threads)
+static size_t call_carve(struct carve *at, struct sparse_params *c, const struct skv_batch *bounds, int threads)
 {
 	const struct skv_sparse *sp = c->sp;
 	const uint32_t n = bounds->n;
@@ -295,26 +291,26 @@ static size_t call_carve(struct carve *at, struct call *c, const struct skv_batc
 	size_t total = 0;
 
 	c->span = sp->segment && sp->segment < sp->gamma ? sp->segment : sp->gamma;
-	c->speaker_stride = sp->delta ? skv_tiles_most(bounds->max_q, c->span) : 0;
-	c->scratch_stride = buffers_carve(NULL, c->sh->head_dim, &b);
+	c->correction_stride = sp->delta ? skv_tiles_most(bounds->max_q, c->span) : 0;
+	c->space.stride = buffers_carve(NULL, c->sh->head_dim, &b);
 	c->first = piece(at, &total, (n + 1) * sizeof *c->first);
 	c->n_dense = piece(at, &total, n * sizeof *c->n_dense);
 	c->row_of = piece(at, &total, n * sizeof *c->row_of);
 	c->dense = piece(at, &total, (size_t)n * bounds->max_q * sizeof *c->dense);
-	c->difference = piece(at, &total, n * c->speaker_stride * width * sizeof *c->difference);
-	c->scratch = piece(at, &total, (size_t)threads * c->scratch_stride);
+	c->difference = piece(at, &total, n * c->correction_stride * width * sizeof *c->difference);
+	c->space.mem = piece(at, &total, (size_t)threads * c->space.stride);
 	return total;
 }
 
-size_t ISA(sparse_bytes)(const struct skv_shape *sh, const struct skv_batch *bounds, const struct skv_sparse *sp,
+size_t ISA(prefill_sparse_bytes)(const struct skv_shape *sh, const struct skv_batch *bounds, const struct skv_sparse *sp,
                          int threads)
 {
-	struct call c = {.sh = sh, .sp = sp};
+	struct sparse_params c = {.sh = sh, .sp = sp};
 	const size_t bytes[] = {
-		call_carve(NULL, &c, bounds, threads), /* keep_queries takes none */
-		sp->by_tile ? ISA(best_bytes)(sh, bounds, threads) : 0,
-		sp->by_tile ? ISA(stages_bytes)(bounds, threads) : 0,
-		sp->segment ? ISA(lines_bytes)(sh, bounds, threads) : 0,
+		call_carve(NULL, &c, bounds, threads), /* save_queries takes none */
+		sp->by_tile ? ISA(kascade_bytes)(sh, bounds, threads) : 0,
+		sp->by_tile ? ISA(hip_bytes)(bounds, threads) : 0,
+		sp->segment ? ISA(minference_bytes)(sh, bounds, threads) : 0,
 	};
 	size_t most = 0;
 
@@ -329,7 +325,7 @@ void ISA(prefill_sparse)(const struct skv_shape *sh, const struct skv_batch *bat
 	const uint32_t group = sh->n_heads / sh->n_kv_heads;
 	const struct skv_tiles *lists = sp->units ? sp->units : sp->more;
 	const bool apart = lists && lists->rows != sh->n_kv_heads; /* each q head has its own */
-	struct call c = {.sh = sh, .batch = batch, .sp = sp, .q = q, .out = out, .heads = apart ? 1 : group};
+	struct sparse_params c = {.sh = sh, .batch = batch, .sp = sp, .q = q, .out = out, .heads = apart ? 1 : group};
 	struct carve at = carve_begin(work);
 
 	call_carve(&at, &c, batch, work->threads);
@@ -338,38 +334,5 @@ void ISA(prefill_sparse)(const struct skv_shape *sh, const struct skv_batch *bat
 	run_dense(&c, work->threads);
 	run_sparse(&c, work->threads, false);
 	for (uint32_t i = 0; i < batch->n; i++)
-		keep_difference(&c, i);
-}
-
-/* ---- queries that later calls need ------------------------------------------------------------- */
-
-struct keeping {
-	const struct skv_shape *sh;
-	const struct skv_batch *batch;
-	const struct skv_sparse *sp;
-	const float *q;
-};
-
-static void keep_item(void *ctx, uint32_t i, int thread)
-{
-	const struct keeping *c = ctx;
-	const struct skv_sparse *sp = c->sp;
-	const struct skv_kseq *s = &c->batch->seq[i];
-	const uint32_t p = skv_begin(s, s->len - 1, sp->segment ? sp->segment : sp->tile), dim = c->sh->head_dim;
-	(void)thread;
-
-	for (uint32_t x = 0; s->later && x < skv_min(sp->kept_rows, s->len - p); x++)
-		for (uint32_t head = 0; head < c->sh->n_heads; head++) {
-			const size_t at = ((size_t)x * c->sh->n_heads + head) * dim * sizeof(float);
-			memcpy(skv_kept_at(c->sh, s, sp, s->set, skv_kept_queries(c->sh, sp) + at),
-			       query_of(c->sh, s, sp, c->q, p + x, x, head), dim * sizeof(float));
-		}
-}
-
-void ISA(keep_queries)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q,
-                       const struct skv_sparse *sp, const struct skv_work *work)
-{
-	struct keeping c = {.sh = sh, .batch = batch, .sp = sp, .q = q};
-
-	skv_run(work->threads, batch->n, keep_item, &c);
+		save_difference(&c, i);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/host/prefill/tiles.h - tiles of prompts and what earlier calls kept, for sparse.c, best.c, stages.c and lines.c. */
+/* kernels/host/prefill/tiles.h - tiles of prompts, their lists, and saved queries, for the files of sparse prefill. */
 #ifndef SKV_HOST_TILES_H
 #define SKV_HOST_TILES_H
 
 #include "kernels/host/runtime/host.h"
+#include "kernels/prefill.h"
 
 /* Position of the call's first row. */
 static inline uint32_t call_start(const struct skv_kseq *s)
@@ -24,13 +25,13 @@ static inline size_t list_of(const struct skv_tiles *t, uint32_t i, uint32_t j, 
 }
 
 /*
- * The query of row p, a head's: of this call or, before it, number `kept` of those that the last one left. What is
- * kept is in fp32, as the host's rows are.
+ * The query of row p, a head's: of this call or, before it, number `saved` of the queries that the last call saved, in
+ * fp32, as the host's rows are.
  */
 static inline const float *query_of(const struct skv_shape *sh, const struct skv_kseq *s, const struct skv_sparse *sp,
-                                    const float *q, uint32_t p, uint32_t kept, uint32_t head)
+                                    const float *q, uint32_t p, uint32_t saved, uint32_t head)
 {
-	const size_t at = ((size_t)kept * sh->n_heads + head) * sh->head_dim * sizeof(float);
+	const size_t at = ((size_t)saved * sh->n_heads + head) * sh->head_dim * sizeof(float);
 
 	if (p >= call_start(s))
 		return q + ((size_t)(s->row + p - call_start(s)) * sh->n_heads + head) * sh->head_dim;

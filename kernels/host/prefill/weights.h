@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/prefill/weights.h - softmax weights of some rows, by which best.c and lines.c choose.
+ * kernels/host/prefill/weights.h - softmax weights of some rows, by which kascade.c and minference.c select.
  *
- * Two passes over K: the first finds what each row's weights add up to, the second makes the weights, a block of tokens
- * and a strip of rows at a time. They hang on the row and on the tokens that it sees alone.
+ * Two passes over K: the first finds each row's log-sum-exp, the second the weights, a block of tokens
+ * and a strip of rows at a time. They depend on the row and on the tokens that it attends to alone.
  */
-#ifndef SKV_HOST_WEIGH_H
-#define SKV_HOST_WEIGH_H
+#ifndef SKV_HOST_WEIGHTS_H
+#define SKV_HOST_WEIGHTS_H
 
 #include "kernels/host/runtime/block.h"
 
-/* Rows of one kv head; row m sees the tokens before end[m]. */
+/* Rows of one kv head; row m attends to the tokens before end[m]. */
 struct weigh {
 	const struct skv_shape *sh;
 	const struct skv_kseq *s;
@@ -19,34 +19,28 @@ struct weigh {
 	float *q;            /* [M][dim], times the softmax scale */
 	float *k;            /* [dim][BLOCK]: K transposed */
 	float *w;            /* [STRIP][BLOCK]: of a strip, scores and then weights */
-	float *max, *sum;    /* [M]; after the first pass `max` is log2 of what weights are divided by */
+	float *max, *sum;    /* [M]; after the first pass `max` is log2 of the softmax's denominator */
 };
 
 static size_t weigh_carve(struct carve *c, uint32_t dim, struct weigh *w)
 {
 	const size_t sizes[] = {M_MAX * dim, dim * BLOCK, STRIP * BLOCK, M_MAX, M_MAX};
-	float **at[] = {&w->q, &w->k, &w->w, &w->max, &w->sum};
-	size_t total = 0;
+	float **const at[] = {&w->q, &w->k, &w->w, &w->max, &w->sum};
 
-	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-		total += carve_size(sizes[i] * sizeof(float));
-		if (c)
-			*at[i] = carve(c, sizes[i] * sizeof(float));
-	}
-	return total;
+	return carve_floats(c, sizeof sizes / sizeof *sizes, sizes, at);
 }
 
-/* One more row, which sees the tokens before `end`. */
+/* One more row, which attends to the tokens before `end`. */
 static void weigh_row(struct weigh *w, const float *q, uint32_t end)
 {
-	const float scale = w->sh->scale * 1.44269504088896340736f;
+	const float scale = w->sh->scale * LOG2E;
 
 	for (uint32_t d = 0; d < w->sh->head_dim; d += VL)
 		v_storef(w->q + w->m * w->sh->head_dim + d, v_loadf(q + d) * scale);
 	w->end[w->m++] = end;
 }
 
-/* Scores of rows from m0 on against the block at t0, which is in w->k. False: no row sees any of it. */
+/* Scores of rows from m0 on against the block at t0, which is in w->k. False: no row attends to any of it. */
 static bool score_strip(const struct weigh *w, uint32_t m0, uint32_t t0, uint32_t resident)
 {
 	const uint32_t dim = w->sh->head_dim;
@@ -83,7 +77,7 @@ static void weigh_sums(const struct weigh *w)
 		w->max[m] = w->sum[m] > 0 ? w->max[m] + log2f(w->sum[m]) : 0;
 }
 
-/* The second: weights of rows from m0 on, in w->w, of the block at t0; 0 where they see nothing. False: nowhere. */
+/* The second: weights of rows from m0 on, in w->w, of the block at t0; 0 for tokens that they do not attend to. False: for all of it. */
 static bool weigh_strip(const struct weigh *w, uint32_t m0, uint32_t t0, uint32_t resident)
 {
 	if (!score_strip(w, m0, t0, resident))

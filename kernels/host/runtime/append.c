@@ -2,14 +2,15 @@
 /*
  * kernels/host/runtime/append.c - new K and V rows into their pages.
  *
- * A row goes to exactly one place, so any split over threads is safe; work is split by query row.
+ * A row is written once, so any split over threads is safe; work is split by query rows.
  */
-#include "kernels/host/runtime/host.h"
+#include "kernels/evict.h"
+#include "kernels/host/runtime/append.h"
 #include "kernels/host/runtime/simd.h"
 
 #define ROWS_PER_ITEM 16u
 
-struct append {
+struct append_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
 	const struct skv_slots *slots; /* or NULL */
@@ -25,19 +26,10 @@ INLINE void store_row(uint32_t dtype, uint8_t *dst, const float *src, uint32_t d
 
 static void store(const struct skv_shape *sh, uint8_t *dst, const float *src)
 {
-	switch (sh->dtype) {
-	case SKV_F32:
-		store_row(SKV_F32, dst, src, sh->head_dim);
-		break;
-	case SKV_F16:
-		store_row(SKV_F16, dst, src, sh->head_dim);
-		break;
-	default:
-		store_row(SKV_BF16, dst, src, sh->head_dim);
-	}
+	BY_DTYPE(sh->dtype, store_row, dst, src, sh->head_dim);
 }
 
-static void append_rows(const struct append *a, uint32_t i, uint32_t row0, uint32_t row1)
+static void append_rows(const struct append_params *a, uint32_t i, uint32_t row0, uint32_t row1)
 {
 	const struct skv_shape *sh = a->sh;
 	const struct skv_kseq *s = &a->batch->seq[i];
@@ -59,8 +51,8 @@ static void append_rows(const struct append *a, uint32_t i, uint32_t row0, uint3
 
 static void append_item(void *ctx, uint32_t item, int thread)
 {
-	const struct append *a = ctx;
-	uint32_t i = skv_owner(a->first, a->batch->n, item);
+	const struct append_params *a = ctx;
+	uint32_t i = skv_range_of(a->first, a->batch->n, item);
 	uint32_t row = (item - a->first[i]) * ROWS_PER_ITEM;
 	(void)thread;
 	append_rows(a, i, row, skv_min(row + ROWS_PER_ITEM, a->batch->seq[i].n_q));
@@ -71,7 +63,7 @@ void ISA(append)(const struct skv_shape *sh, const struct skv_batch *batch, cons
 {
 	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);
-	struct append a = {.sh = sh, .batch = batch, .slots = slots, .k = k, .v = v};
+	struct append_params a = {.sh = sh, .batch = batch, .slots = slots, .k = k, .v = v};
 	a.first = carve(&c, (n + 1) * sizeof *a.first);
 	a.first[0] = 0;
 	for (uint32_t i = 0; i < n; i++)

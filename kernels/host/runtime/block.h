@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/runtime/block.h - many query rows against a block of tokens, shared by attend.h, vote.c and weigh.h.
+ * kernels/host/runtime/block.h - many query rows against a block of tokens, for prefill/attend.h, prefill/weights.h and
+ * evict/accumulate.c.
  *
  * A block is BLOCK tokens, aligned to token 0. It is widened to fp32 once, K transposed; then scores (and outputs) are
  * plain matrix products with a register tile of 4 rows, each summed in the order of its inner index alone.
@@ -125,19 +126,14 @@ static uint32_t widen_block(const struct skv_shape *sh, const struct skv_kseq *s
 		}
 		const uint8_t *page = skv_page_k(sh, e, h);
 		resident |= 1u << i;
-		if (sh->dtype == SKV_F32)
-			widen_page(SKV_F32, sh, page, k_at, v_at);
-		else if (sh->dtype == SKV_F16)
-			widen_page(SKV_F16, sh, page, k_at, v_at);
-		else
-			widen_page(SKV_BF16, sh, page, k_at, v_at);
+		BY_DTYPE(sh->dtype, widen_page, sh, page, k_at, v_at);
 	}
 	return resident;
 }
 
 /*
- * Scores that row i must not see become -inf: tokens from visible[i] on, and pages that are not resident.
- * Rows that only fill the strip up are masked too: the block's tail, which nobody wrote, is in their way.
+ * Scores that row i must not attend to become -inf: tokens from visible[i] on, and pages that are not resident.
+ * Rows that only pad the strip are masked too: the block's tail is uninitialized.
  */
 static inline void mask_strip(float *s, const uint32_t *visible, uint32_t resident)
 {
@@ -147,7 +143,7 @@ static inline void mask_strip(float *s, const uint32_t *visible, uint32_t reside
 				s[i * BLOCK + t] = -INFINITY;
 }
 
-/* Bring maxima and sums of a strip's rows along. */
+/* Update the running maxima and sums of a strip's rows. */
 static inline void add_strip(const float *score, float *max_at, float *sum_at)
 {
 	vf x[VL], old = v_loadf(max_at), no_token = v_set(-INFINITY);

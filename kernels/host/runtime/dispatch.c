@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/runtime/dispatch.c - which of the compiled ISAs this processor runs, and what all of them expect.
+ * kernels/host/runtime/dispatch.c - the choice of an ISA for this processor, and the shapes that all of them take.
  */
 #include "config.h"
-#include "kernels/codes-check.h"
+#include "kernels/compress-check.h"
 #include "kernels/host/runtime/host.h"
 #include <stdlib.h>
 #include <string.h>

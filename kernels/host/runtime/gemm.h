@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/runtime/gemm.h - rows times the rows of a matrix [out][in], for pack.c and rebuild.c.
+ * kernels/host/runtime/gemm.h - rows times the rows of a matrix [out][in], for the files of compress/.
  *
- * Each sum is its own: VL parts along the inner index, then folded. So its bits do not depend on what is computed beside
- * it.
+ * Each sum is computed alone: VL parts along the inner index, then folded. So its bits do not depend on the other rows.
  */
 #ifndef SKV_HOST_GEMM_H
 #define SKV_HOST_GEMM_H
@@ -45,7 +44,7 @@ static void dots(const float *a, size_t lda, uint32_t m, const float *b, size_t 
 		for (uint32_t i0 = 0; i0 < m; i0 += DOT_ROWS) {
 			const float *row[DOT_ROWS], *col[DOT_COLS];
 			float tile[VL];
-			/* what a tile has too many of is the last one again */
+			/* past the end the last row repeats */
 			for (uint32_t i = 0; i < DOT_ROWS; i++)
 				row[i] = a + skv_min(i0 + i, m - 1) * lda;
 			for (uint32_t j = 0; j < DOT_COLS; j++)

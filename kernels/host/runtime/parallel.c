@@ -2,7 +2,7 @@
 /*
  * kernels/host/runtime/parallel.c - a parallel loop over independent items.
  *
- * One thread means none but the caller's: no OpenMP region is entered, so no pool is started.
+ * With one thread the caller runs all items: no OpenMP region is entered, so no threads are started.
  */
 #include "kernels/host/runtime/host.h"
 #ifdef _OPENMP

@@ -43,6 +43,12 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* fn(dtype, …) with the dtype as a constant: fn is INLINE, so each type has its own code. */
+#define BY_DTYPE(dtype, fn, ...)                                                                             \
+	((dtype) == SKV_F32   ? fn(SKV_F32, __VA_ARGS__)                                                     \
+	 : (dtype) == SKV_F16 ? fn(SKV_F16, __VA_ARGS__)                                                     \
+	                      : fn(SKV_BF16, __VA_ARGS__))
+
 typedef float vf __attribute__((vector_size(VL * 4)));
 typedef int32_t vi __attribute__((vector_size(VL * 4)));
 typedef uint32_t vu __attribute__((vector_size(VL * 4)));

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/select/page-bounds.c - bounds of pages, and scores by them.
+ * kernels/host/select/page-bounds.c - bounds of pages' keys, and scores of pages by them (Quest).
  *
- * Bounds are minima and maxima of values that the pool holds, so its dtype holds them as they are. They are
- * always made from all rows of a page: what an earlier call left there does not count.
+ * Bounds are minima and maxima of values in the pool, so its dtype holds them exactly. They are always made from all rows
+ * of a page: what an earlier call left there does not count.
  */
-#include "kernels/host/runtime/host.h"
+#include "kernels/host/select/select.h"
+#include "kernels/evict.h"
 #include "kernels/host/runtime/simd.h"
 #include <math.h>
 
-#define QUERIES 4 /* scored at a time: what is read of a page serves all of them */
+#define QUERIES 4 /* scored at a time: each value read of a page serves all of them */
 
 /* ---- update ---------------------------------------------------------------------------------- */
 
-struct update {
+struct update_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
 	const struct skv_slots *slots; /* or NULL */
@@ -48,28 +49,19 @@ static void update_page(const struct skv_shape *sh, const struct skv_kseq *s, ui
 		return;
 	const uint8_t *rows = skv_page_k(sh, entry, h);
 	uint8_t *low = skv_bounds_row(sh, state, h, page), *high = low + skv_v_offset(sh);
-	switch (sh->dtype) {
-	case SKV_F32:
-		bound_rows(SKV_F32, rows, tokens, sh->head_dim, low, high);
-		break;
-	case SKV_F16:
-		bound_rows(SKV_F16, rows, tokens, sh->head_dim, low, high);
-		break;
-	default:
-		bound_rows(SKV_BF16, rows, tokens, sh->head_dim, low, high);
-	}
+	BY_DTYPE(sh->dtype, bound_rows, rows, tokens, sh->head_dim, low, high);
 }
 
-/* Does the sequence's new token go where place() said? */
-static bool in_slots(const struct update *u, const struct skv_kseq *s)
+/* Does the sequence's new token go into the slots that alloc_slots() chose? */
+static bool in_slots(const struct update_params *u, const struct skv_kseq *s)
 {
 	return u->slots && s->n_q == 1;
 }
 
 static void update_item(void *ctx, uint32_t item, int thread)
 {
-	const struct update *u = ctx;
-	const uint32_t i = skv_owner(u->first, u->batch->n, item);
+	const struct update_params *u = ctx;
+	const uint32_t i = skv_range_of(u->first, u->batch->n, item);
 	const struct skv_kseq *s = &u->batch->seq[i];
 	const uint32_t nth = item - u->first[i], heads = u->sh->n_kv_heads;
 	(void)thread;
@@ -88,8 +80,8 @@ static void update_item(void *ctx, uint32_t item, int thread)
 		}
 }
 
-/* Of a sequence with slots all other pages are whole, and have their bounds unless more than its token is asked for. */
-static uint32_t items_of(const struct update *u, const struct skv_kseq *s)
+/* Of a sequence with slots all other pages are full, and have their bounds unless more than its token is asked for. */
+static uint32_t items_of(const struct update_params *u, const struct skv_kseq *s)
 {
 	const uint32_t pages = s->n_bounds ? skv_pages_of(s->len) - first_page(s) : 0;
 
@@ -101,7 +93,7 @@ void ISA(update_bounds)(const struct skv_shape *sh, const struct skv_batch *batc
 {
 	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);
-	struct update u = {.sh = sh, .batch = batch, .slots = slots};
+	struct update_params u = {.sh = sh, .batch = batch, .slots = slots};
 
 	u.first = carve(&c, (n + 1) * sizeof *u.first);
 	u.first[0] = 0;
@@ -112,34 +104,34 @@ void ISA(update_bounds)(const struct skv_shape *sh, const struct skv_batch *batc
 
 /* ---- scores ---------------------------------------------------------------------------------- */
 
-struct score {
+struct score_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
 	const float *q;
-	const struct skv_evidence *ev;
-	uint32_t pool;
-	uint32_t heads;  /* scored for a kv head: its group, or one mean */
+	const struct skv_evidence *scores;
+	uint32_t reduce; /* enum skv_reduce */
+	uint32_t heads;  /* scored for a kv head: its GQA group, or one mean */
 	uint32_t *first; /* items before sequence i; an item is a state page */
 };
 
-/* What is scored for kv head h, number g: a row of q, or the mean of the group's rows in `room`. */
-static const float *query(const struct score *x, const struct skv_kseq *s, uint32_t h, uint32_t g, float *room)
+/* Query number g of kv head h: a row of q, or the mean of the group's rows, in `mean`. */
+static const float *query(const struct score_params *x, const struct skv_kseq *s, uint32_t h, uint32_t g, float *mean)
 {
 	const uint32_t dim = x->sh->head_dim, group = x->sh->n_heads / x->sh->n_kv_heads;
 	const float *q = x->q + ((size_t)s->row * x->sh->n_heads + h * group) * dim;
 
-	if (x->pool != SKV_REDUCE_MEAN_Q)
+	if (x->reduce != SKV_REDUCE_MEAN_Q)
 		return q + g * dim;
 	for (uint32_t d = 0; d < dim; d += VL) {
 		vf sum = v_loadf(q + d);
 		for (uint32_t j = 1; j < group; j++)
 			sum += v_loadf(q + j * dim + d);
-		v_storef(room + d, sum / (float)group);
+		v_storef(mean + d, sum / (float)group);
 	}
-	return room;
+	return mean;
 }
 
-/* What rows of keys between the two bounds can give n queries, rows `dim` apart, at most. */
+/* Upper bounds of q·k for keys between the two bounds, of n queries, rows `dim` apart. */
 INLINE void score_rows(uint32_t dtype, const int n, const float *q, const uint8_t *low, const uint8_t *high,
                        uint32_t dim, float *ret)
 {
@@ -174,54 +166,45 @@ static void score_page(const struct skv_shape *sh, uint32_t n, const float *q, s
 {
 	const uint8_t *low = skv_bounds_row(sh, state, h, page), *high = low + skv_v_offset(sh);
 
-	switch (sh->dtype) {
-	case SKV_F32:
-		score_typed(SKV_F32, n, q, low, high, sh->head_dim, ret);
-		break;
-	case SKV_F16:
-		score_typed(SKV_F16, n, q, low, high, sh->head_dim, ret);
-		break;
-	default:
-		score_typed(SKV_BF16, n, q, low, high, sh->head_dim, ret);
-	}
+	BY_DTYPE(sh->dtype, score_typed, n, q, low, high, sh->head_dim, ret);
 }
 
-/* The score of query number `at` of all into its row. */
-static void pool(const struct score *x, uint32_t i, uint32_t at, uint32_t page, float u)
+/* Reduce the score of query number `at` of all into its row. */
+static void reduce(const struct score_params *x, uint32_t i, uint32_t at, uint32_t page, float u)
 {
-	const uint32_t per_row = x->sh->n_kv_heads * x->heads / x->ev->rows;
-	float *score = x->ev->page + ((size_t)i * x->ev->rows + at / per_row) * x->ev->page_stride + page;
+	const uint32_t per_row = x->sh->n_kv_heads * x->heads / x->scores->rows;
+	float *score = x->scores->page + ((size_t)i * x->scores->rows + at / per_row) * x->scores->page_stride + page;
 
 	if (at % per_row == 0)
 		*score = u;
-	else if (x->pool == SKV_REDUCE_MAX)
+	else if (x->reduce == SKV_REDUCE_MAX)
 		*score = *score > u ? *score : u;
 	else
 		*score += u;
 }
 
 /* Pages [from, to), whose bounds are in one state page, for queries [g, g + n) of kv head h. */
-static void score_queries(const struct score *x, const struct skv_kseq *s, uint32_t i, uint32_t h, uint32_t g,
+static void score_queries(const struct score_params *x, const struct skv_kseq *s, uint32_t i, uint32_t h, uint32_t g,
                           uint32_t n, uint32_t from, uint32_t to)
 {
 	const skv_pte *table = skv_layer_table(x->sh, s);
 	const skv_pte state = skv_state_table(x->sh, s)[from / SKV_PAGE_TOKENS];
-	float room[SKV_MAX_HEAD_DIM];
-	const float *q = query(x, s, h, g, room);
+	float mean[SKV_MAX_HEAD_DIM];
+	const float *q = query(x, s, h, g, mean);
 
 	for (uint32_t page = from; page < to; page++) {
 		float u[QUERIES] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
 		if (skv_pte_resident(table[page]) && skv_pte_resident(state))
 			score_page(x->sh, n, q, state, h, page, u);
 		for (uint32_t y = 0; y < n; y++)
-			pool(x, i, h * x->heads + g + y, page, u[y]);
+			reduce(x, i, h * x->heads + g + y, page, u[y]);
 	}
 }
 
 static void score_item(void *ctx, uint32_t item, int thread)
 {
-	const struct score *x = ctx;
-	const uint32_t i = skv_owner(x->first, x->batch->n, item);
+	const struct score_params *x = ctx;
+	const uint32_t i = skv_range_of(x->first, x->batch->n, item);
 	const struct skv_kseq *s = &x->batch->seq[i];
 	const uint32_t from = (item - x->first[i]) * SKV_PAGE_TOKENS;
 	const uint32_t to = skv_min(from + SKV_PAGE_TOKENS, skv_pages_of(s->len));
@@ -232,14 +215,14 @@ static void score_item(void *ctx, uint32_t item, int thread)
 			score_queries(x, s, i, h, g, skv_min(x->heads - g, QUERIES), from, to);
 }
 
-void ISA(score_pages)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, uint32_t pool,
-                      const struct skv_evidence *ev, const struct skv_work *work)
+void ISA(score_pages)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, uint32_t reduce,
+                      const struct skv_evidence *scores, const struct skv_work *work)
 {
 	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);
-	struct score x = {.sh = sh, .batch = batch, .q = q, .ev = ev, .pool = pool};
+	struct score_params x = {.sh = sh, .batch = batch, .q = q, .scores = scores, .reduce = reduce};
 
-	x.heads = pool == SKV_REDUCE_MEAN_Q ? 1 : sh->n_heads / sh->n_kv_heads;
+	x.heads = reduce == SKV_REDUCE_MEAN_Q ? 1 : sh->n_heads / sh->n_kv_heads;
 	x.first = carve(&c, (n + 1) * sizeof *x.first);
 	x.first[0] = 0;
 	for (uint32_t i = 0; i < n; i++)

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/select/recall.c - how much of the weight is on what a layer looked at.
+ * kernels/host/select/recall.c - attention recall: the share of the weight on what a layer attended to.
  *
- * Weights are pooled sums that a dense pass left behind; an item is a sequence. Runs in few steps, so it is plain.
+ * Weights are sums over heads that a dense pass left behind; an item is a sequence. It runs in few steps, so it is plain.
  */
-#include "kernels/host/runtime/host.h"
+#include "kernels/host/select/select.h"
 
-struct recall {
+struct recall_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
-	const struct skv_seen *seen;
-	const struct skv_evidence *ev;
+	const struct skv_seen *attended;
+	const struct skv_evidence *scores;
 	float *ret;
 };
 
@@ -22,16 +22,16 @@ static double sum(const float *weight, uint32_t from, uint32_t to)
 	return x;
 }
 
-static double window_sum(const struct recall *x, uint32_t i, const float *weight)
+static double window_sum(const struct recall_params *x, uint32_t i, const float *weight)
 {
-	const struct skv_window *w = x->seen->window;
+	const struct skv_window *w = x->attended->window;
 	const uint32_t len = x->batch->seq[i].len, sinks = skv_min(w->sinks, len);
 	return sum(weight, 0, sinks) + sum(weight, skv_max(sinks, skv_window_start(w, len)), len);
 }
 
-static double list_sum(const struct recall *x, uint32_t i, uint32_t row, const float *weight)
+static double list_sum(const struct recall_params *x, uint32_t i, uint32_t row, const float *weight)
 {
-	const struct skv_list *l = x->seen->list;
+	const struct skv_list *l = x->attended->list;
 	const size_t at = (size_t)i * l->rows + skv_list_row(l, row);
 	const uint32_t *ids = l->ids + at * l->stride;
 	double s = 0;
@@ -42,24 +42,24 @@ static double list_sum(const struct recall *x, uint32_t i, uint32_t row, const f
 
 static void recall_item(void *ctx, uint32_t i, int thread)
 {
-	const struct recall *x = ctx;
-	const struct skv_evidence *ev = x->ev;
-	const bool tokens = x->seen->window || x->seen->tokens;
+	const struct recall_params *x = ctx;
+	const struct skv_evidence *scores = x->scores;
+	const bool tokens = x->attended->window || x->attended->tokens;
 	double s = 0;
 	(void)thread;
 
-	for (uint32_t row = 0; row < ev->rows; row++) {
-		const uint32_t item = i * ev->rows + row;
-		const float *weight = tokens ? ev->token + (size_t)item * ev->token_stride
-		                             : ev->page + (size_t)item * ev->page_stride;
-		s += x->seen->window ? window_sum(x, i, weight) : list_sum(x, i, row, weight);
+	for (uint32_t row = 0; row < scores->rows; row++) {
+		const uint32_t item = i * scores->rows + row;
+		const float *weight = tokens ? scores->token + (size_t)item * scores->token_stride
+		                             : scores->page + (size_t)item * scores->page_stride;
+		s += x->attended->window ? window_sum(x, i, weight) : list_sum(x, i, row, weight);
 	}
 	x->ret[i] = (float)(s / x->sh->n_heads);
 }
 
-void ISA(recall)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_evidence *ev,
-                 const struct skv_seen *seen, float *ret, const struct skv_work *work)
+void ISA(recall)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_evidence *scores,
+                 const struct skv_seen *attended, float *ret, const struct skv_work *work)
 {
-	struct recall x = {.sh = sh, .batch = batch, .seen = seen, .ev = ev, .ret = ret};
+	struct recall_params x = {.sh = sh, .batch = batch, .attended = attended, .scores = scores, .ret = ret};
 	skv_run(work->threads, batch->n, recall_item, &x);
 }

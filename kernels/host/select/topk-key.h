@@ -1,57 +1,72 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/select/topk-key.h - who is chosen by a score, and among equals by age: both in one 64-bit number, the score's order
- * above, the age below, so that no two are equal and one number parts those that are chosen from the others.
+ * kernels/host/select/topk-key.h - top-k by score, ties broken by age: both in one 64-bit key, the score's order above, the
+ * age below. So no two keys are equal, and one threshold separates the k best from the others.
  */
-#ifndef SKV_HOST_CHOICE_H
-#define SKV_HOST_CHOICE_H
+#ifndef SKV_HOST_TOPK_KEY_H
+#define SKV_HOST_TOPK_KEY_H
 
 #include "kernels/host/runtime/host.h"
 
-/* The higher, the sooner it is chosen; of equal scores the lower pos, or with old_first the higher one. */
-static inline uint64_t order_of(float score, uint32_t pos, bool old_first)
+/* Scores as integers in the same order; 0, below all others, for -infinity and NaN. -0 and 0 are the same. */
+static inline uint32_t score_key(float x)
 {
-	return (uint64_t)skv_order_of(score) << 32 | (old_first ? pos : ~pos);
+	uint32_t u;
+	x += 0.0f;
+	memcpy(&u, &x, sizeof u);
+	u = u & 0x80000000 ? ~u : u | 0x80000000;
+	return x > -__builtin_inff() ? u : 0;
 }
 
-/* Room for a choice among n. */
-struct choice {
-	uint64_t *order; /* [n]: of those that there are */
-	uint32_t *part;  /* [n] */
+/* The k-th largest of keys[0, n), which it may permute; *k becomes how many of its equals are of the k largest. */
+uint32_t ISA(kth)(uint32_t *keys, uint32_t n, uint32_t *k);
+/* Sort ids[0, n), which ascend, by their scores: the largest first, of equals the lower. `workspace` has n elements. */
+void ISA(sort_ids)(const float *score, uint32_t *ids, uint32_t n, uint32_t *workspace);
+
+/* The higher, the better; of equal scores the lower pos is better, or with old_first the higher one. */
+static inline uint64_t topk_key(float score, uint32_t pos, bool old_first)
+{
+	return (uint64_t)score_key(score) << 32 | (old_first ? pos : ~pos);
+}
+
+/* Keys of the candidates of a top-k. */
+struct topk_keys {
+	uint64_t *key;  /* [n] */
+	uint32_t *part; /* [n]: workspace */
 };
 
-/* What is not at least this is not of the `want` highest of order[0, n), 1 <= want < n. */
-static inline uint64_t least_of_some(struct choice *c, uint32_t n, uint32_t want)
+/* The lowest key of the k highest of key[0, n), 1 <= k < n. */
+static inline uint64_t threshold_of_some(struct topk_keys *t, uint32_t n, uint32_t k)
 {
 	uint32_t equals = 0;
 	uint64_t low = UINT64_MAX;
 
-	if (n - want == 1) { /* as in most steps */
+	if (n - k == 1) { /* as in most steps */
 		for (uint32_t i = 0; i < n; i++)
-			low = c->order[i] < low ? c->order[i] : low;
+			low = t->key[i] < low ? t->key[i] : low;
 		return low + 1;
 	}
 	for (uint32_t i = 0; i < n; i++)
-		c->part[i] = (uint32_t)(c->order[i] >> 32);
-	const uint32_t score = ISA(kth)(c->part, n, &want);
+		t->part[i] = (uint32_t)(t->key[i] >> 32);
+	const uint32_t score = ISA(kth)(t->part, n, &k);
 	for (uint32_t i = 0; i < n; i++) {
-		c->part[equals] = (uint32_t)c->order[i];
-		equals += c->order[i] >> 32 == score;
+		t->part[equals] = (uint32_t)t->key[i];
+		equals += t->key[i] >> 32 == score;
 	}
-	return (uint64_t)score << 32 | ISA(kth)(c->part, equals, &want);
+	return (uint64_t)score << 32 | ISA(kth)(t->part, equals, &k);
 }
 
-/* The same of any number. */
-static inline uint64_t least_chosen(struct choice *c, uint32_t n, uint32_t want)
+/* The same of any k. */
+static inline uint64_t topk_threshold(struct topk_keys *t, uint32_t n, uint32_t k)
 {
-	return want == 0 ? UINT64_MAX : want >= n ? 0 : least_of_some(c, n, want);
+	return k == 0 ? UINT64_MAX : k >= n ? 0 : threshold_of_some(t, n, k);
 }
 
-static inline size_t choice_carve(struct carve *at, uint32_t units, struct choice *c)
+static inline size_t topk_keys_carve(struct carve *at, uint32_t n, struct topk_keys *t)
 {
 	if (at)
-		*c = (struct choice){carve(at, units * sizeof *c->order), carve(at, units * sizeof *c->part)};
-	return carve_size(units * sizeof *c->order) + carve_size(units * sizeof *c->part);
+		*t = (struct topk_keys){carve(at, n * sizeof *t->key), carve(at, n * sizeof *t->part)};
+	return carve_size(n * sizeof *t->key) + carve_size(n * sizeof *t->part);
 }
 
 #endif

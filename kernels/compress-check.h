@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/codes-check.h - what every backend expects of codes. Of the host's table and of a device's module: so a header. */
-#ifndef SKV_CODES_CHECK_H
-#define SKV_CODES_CHECK_H
+/*
+ * kernels/compress-check.h - what every backend expects of a codec. A header, because the host's table and a device's
+ * module, which are linked apart, both check it.
+ */
+#ifndef SKV_COMPRESS_CHECK_H
+#define SKV_COMPRESS_CHECK_H
 
-#include "kernels/kernels.h"
+#include "kernels/compress.h"
 
-/* What is wrong with references, or NULL. */
+/* What is wrong with the references, or NULL. */
 static inline const char *skv_refs_wrong(const struct skv_codes *c)
 {
 	if (!c->stride != !c->near)
-		return "stride and near must both be 0, or neither";
+		return "stride and n_refs must both be 0, or neither";
 	if (!c->stride)
 		return NULL;
 	if (c->stride < 2 || c->near > SKV_NEAR_MOST || c->near > c->first)
-		return "stride must be at least 2, near at most 4 and first";
+		return "stride must be at least 2, n_refs at most 4 and at most first";
 	if (c->ref_bits != 16 && c->ref_bits != 8 && c->ref_bits != 4)
 		return "ref_bits must be 16, 8 or 4";
 	if (c->id_bytes != 2 && c->id_bytes != 4)
@@ -21,7 +24,7 @@ static inline const char *skv_refs_wrong(const struct skv_codes *c)
 	return NULL;
 }
 
-/* And with K and V in few bits. */
+/* With KV quantization, or NULL. */
 static inline const char *skv_low_wrong(const struct skv_shape *sh)
 {
 	const struct skv_codes *c = sh->code;
@@ -29,11 +32,11 @@ static inline const char *skv_low_wrong(const struct skv_shape *sh)
 	if (c->bits != 4 && c->bits != 2)
 		return "bits must be 4 or 2";
 	if ((c->group != 32 && c->group != 64) || sh->head_dim % c->group)
-		return "group must be 32 or 64, and head_dim a multiple of it";
+		return "scale_block must be 32 or 64, and head_dim a multiple of it";
 	return NULL;
 }
 
-/* And with the codes of a shape. */
+/* With the codec of a shape, or NULL. */
 static inline const char *skv_codes_wrong(const struct skv_shape *sh)
 {
 	const struct skv_codes *c = sh->code;
@@ -47,17 +50,17 @@ static inline const char *skv_codes_wrong(const struct skv_shape *sh)
 	if (c->first % SKV_PAGE_TOKENS)
 		return "first must be a multiple of 16";
 	if (c->turn_dims > sh->head_dim || c->turn_dims % 2)
-		return "turn_dims must be even, at most head_dim";
+		return "rope_dims must be even, at most head_dim";
 	if (c->bits == 0)
 		return c->stride ? NULL : "bits must not be 0 without references";
 	if (c->bits != 16 && c->bits != 8 && c->bits != 4)
 		return "bits must be 16, 8, 4 or 0";
 	if ((c->group != 32 && c->group != 64) || !c->width || c->width > d || c->width % c->group)
-		return "group must be 32 or 64, and width a multiple of it, at most 2 * n_kv_heads * head_dim";
+		return "scale_block must be 32 or 64, and width a multiple of it, at most 2 * n_kv_heads * head_dim";
 	if (c->hidden % 64 || c->wide % 64 || c->hidden > SKV_CODED_MOST || c->wide > SKV_CODED_MOST)
-		return "hidden and wide must be multiples of 64, at most 4096";
+		return "enc_hidden and dec_hidden must be multiples of 64, at most 4096";
 	if (c->spans && (sh->n_kv_heads % c->spans || c->width % (16 * parts) || c->hidden || c->wide))
-		return "spans must divide n_kv_heads, and width be a multiple of 32 spans, without hidden and wide";
+		return "spans must divide n_kv_heads, and width be a multiple of 32 spans, without enc_hidden and dec_hidden";
 	return NULL;
 }
 

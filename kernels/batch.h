@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/batch.h - what every kernel is called with: a layer's shape, a batch of sequences with their page tables, a
+ * workspace.
+ *
+ * Memory. Everything that a pointer of these structs leads to lies in the backend's memory: host memory, or one device's,
+ * where the functions queue work on skv_workspace.stream and return. What a device reads when the work runs - lengths,
+ * page tables, index lists, counts - is never read by the host, so the calls of a step can be captured into a CUDA graph
+ * and replayed while sequences grow. What determines the size of a launch is in the arguments themselves: struct
+ * skv_shape, the bounds of struct skv_batch, plans.
+ *
+ * Shapes. T = SKV_PAGE_TOKENS, G = n_heads / n_kv_heads (the GQA group). Rows of q, k, v and out are of io_dtype and
+ * contiguous: q and out [row][n_heads][head_dim], k and v [row][n_kv_heads][head_dim]. A page is all K, then all V, each
+ * [kv head][token][head_dim] in the pool's dtype; page id p is at pool + p * page_bytes. Sums are accumulated in fp32.
+ *
+ * Tables. A layer has one page table (block table) for K and V and further ones for what it keeps beside them: state
+ * pages (select.h), slot metadata (evict.h), codes and references (compress.h), saved prefill queries (prefill.h). All lie
+ * in skv_kseq.table, layer_stride entries each; struct skv_shape says which number each has.
+ */
+#ifndef SKV_BATCH_H
+#define SKV_BATCH_H
+
+#include <stdbool.h>
+#include <sparsekv/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct skv_codes;
+
+/* What all sequences of a call have in common. */
+struct skv_shape {
+	uint32_t n_heads, n_kv_heads, head_dim;
+	uint32_t dtype;    /* enum skv_dtype of the pool */
+	uint32_t io_dtype; /* enum skv_dtype of q, k, v and out */
+	uint32_t layer;    /* number of the layer's page table */
+	uint32_t state;    /* of its table of state pages: page bounds */
+	uint32_t notes;    /* of its table of slot metadata */
+	uint32_t codes;    /* of its tables of codes and of references */
+	uint32_t refs;
+	uint32_t kept;     /* of its table of saved prefill queries */
+	const struct skv_codes *code; /* host memory, read during the call; NULL: the layer compresses nothing */
+	float scale;       /* softmax scale, resolved (never 0) */
+	uint8_t *pool;
+	size_t page_bytes;
+};
+
+/*
+ * One sequence of a batch. Its page table has an entry for every page up to `len`; every function skips the entries that
+ * are not resident (holes). Query row i of the sequence is token len - n_q + i and row `row + i` of q, k, v and out.
+ */
+struct skv_kseq {
+	const skv_pte *table; /* number 0; number x begins x * layer_stride entries further */
+	uint64_t *attended;   /* decode adds the tokens attended to, once for each q head; may be NULL */
+	uint32_t layer_stride;
+	uint32_t len; /* tokens, those of this call included; with slots: slots in use */
+	uint32_t n_q; /* query rows; 1 when decoding */
+	uint32_t row;
+	uint32_t n_bounds; /* update_bounds() makes the bounds of the pages of its last n_bounds tokens, at least n_q */
+
+	/* layers that evict: see evict.h */
+	uint32_t all;    /* tokens of the sequence: the position of the last query row is one less */
+	uint32_t extent; /* slots from there on are free as of the last commit; at least len - n_q */
+	uint32_t set;    /* the set of slot metadata, or of saved queries, that this step writes: 0 or 1 */
+	uint32_t tally;  /* enum skv_tally: does this step's query add to the accumulated scores? */
+	uint32_t keep;   /* tokens (pages) retained by this step's eviction; none is evicted if there are no more */
+	uint32_t pinned; /* positions below this are never evicted */
+	uint32_t awake;  /* active tokens of a kv head after this step, the mean of all heads; UINT32_MAX: unchanged */
+
+	/* layers that compress: see compress.h */
+	uint32_t coded; /* tokens [codec->first, n_compressed) are compressed as of the last commit; 0: none */
+	uint32_t pack;  /* and [codec->first, compress_to) with this step's; none of this step's if not above n_compressed */
+
+	/* prompts with sparse prefill: see prefill.h */
+	uint32_t prompt; /* position of the prompt's first row: at most len - n_q */
+	uint32_t dense;  /* rows from this position on are dense, the prompt's tail; UINT32_MAX: none */
+	uint32_t later;  /* not 0: the prompt continues in another call, for which `set` gets queries saved */
+};
+
+/* The sequences of a call, and bounds on them: a captured call may be replayed as long as they hold. */
+struct skv_batch {
+	const struct skv_kseq *seq; /* [n] */
+	uint32_t n;
+	uint32_t max_len; /* >= every len */
+	uint32_t max_q;   /* >= every n_q */
+	uint32_t max_bounds; /* >= every n_bounds */
+	uint32_t max_pack;   /* >= the tokens that this call compresses, of every sequence */
+};
+
+/* Workspace of a call, sized with skv_kernels.workspace_bytes; one call at a time may use it. */
+struct skv_work {
+	void *mem; /* 64-byte aligned; on a device: zeroed once, before its first use */
+	size_t bytes;
+	int threads;  /* OpenMP threads to use, >= 1 */
+	void *stream; /* a device's: where to queue; NULL on the host */
+};
+
+/* The sequence's page table of the call's layer. */
+SKV_INLINE const skv_pte *skv_layer_table(const struct skv_shape *sh, const struct skv_kseq *s)
+{
+	return s->table + (size_t)sh->layer * s->layer_stride;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

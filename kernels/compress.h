@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/compress.h - KV cache compression: the format of compressed tokens.
+ *
+ * Tokens [codec->first, kseq.n_compressed) of a sequence are compressed, and their pages of K and V may be gone; those
+ * before and after (the residual window) are rows in pages as ever. Which tokens are compressed, and where the record of
+ * one lies, follows from positions alone. What is stored of a token depends on the tokens up to it and on nothing else:
+ * not on what is compressed with it, nor when.
+ *
+ * Latent compression (SKV_COMPRESS_LATENT: DeltaKV, Palu). x of a token is [K of all kv heads | V of all kv heads],
+ * d = 2 * n_kv_heads * head_dim elements, its K as it was before RoPE: the rotary pairs are rotated back, and divided by
+ * rope_scale. A compressed token is a reference, of which x is stored, or has a code. Every stride-th token from `first` on
+ * is a reference, and so are those before `first`, which are stored twice.
+ *
+ *   b = the mean of the token's n_refs nearest references (L2), of those at or before it, as they are stored: those of the
+ *       largest 2 x·c - c·c, ties go to the lower number; added up in ascending order
+ *   encode:  z = E(x) - E(b), E(x) = enc_out (silu(gate x) * up x), or enc_out x; stored in `bits` bits
+ *   decode:  Dec(z) + b, Dec(z) = dec_out silu(dec_in z), or dec_out z; then k_norm, then RoPE at its position
+ *
+ * KV quantization (SKV_COMPRESS_QUANT: KIVI). K and V themselves are quantized to 4 or 2 bits, K after RoPE, as rows have
+ * it. Of each SKV_QUANT_BLOCK tokens every kv head has a record, number block * n_kv_heads + head of the layer's codes. It
+ * holds K, then V, each [token][head_dim]. A scale block of K is one channel of all tokens of the block (per-channel), so
+ * there are head_dim of them; one of V is `scale_block` elements of a token (per-token). All fields of struct skv_codec
+ * but kind, bits and scale_block are 0.
+ *
+ * Records lie one after the other in pages of the layer's tables of codes and of references, never across two pages.
+ *
+ *   a reference  x: with 16 bits of the pool's dtype, else quantized with scale blocks of SKV_REF_SCALE_BLOCK
+ *   a code       n_refs numbers of references, ascending; z: with 16 bits bf16, else quantized with `scale_block`
+ *
+ * each padded with zeros to a multiple of 16 bytes.
+ *
+ * Quantized numbers: first {scale, zero point} of each scale block as bf16, then the numbers q of all of them, which mean
+ * zero + q * scale. With 4 bits element 2i is in the low half of byte i; with 2 bits element i is in bits 2 (i % 4) and
+ * the next of byte i / 4. scale = (max - min) / (2^bits - 1) and zero = min are rounded to bf16 first, then
+ * q = (x - zero) / scale to the nearest even, within 0 … 2^bits - 1; 0 where scale is 0.
+ */
+#ifndef SKV_COMPRESS_H
+#define SKV_COMPRESS_H
+
+#include <sparsekv/policy.h>
+#include "kernels/batch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SKV_NEAR_MOST 4u
+#define SKV_REF_GROUP 64u /* elements */
+#define SKV_CODED_MOST 4096u /* of d, enc_hidden and dec_hidden */
+#define SKV_LOW_BLOCK 32u /* tokens */
+
+/*
+ * How a layer compresses. Pointers lead to the backend's memory. Matrices are [out][in], fp32 on the host and bf16 on
+ * devices. With spans the codec falls into 2 * spans independent parts, each for the K or the V of n_kv_heads / spans kv
+ * heads (Palu's head groups): part i of z belongs to part i of x, and enc_out and dec_out are [width][d / (2 spans)] and
+ * [d][width / (2 spans)].
+ */
+struct skv_codes {
+	uint32_t kind;     /* enum skv_compress_kind */
+	uint32_t first;    /* the first compressed token, of a page's beginning: tokens before it stay rows */
+	uint32_t stride;   /* of references; 0: none, then b is 0 */
+	uint32_t near;     /* references of a token, up to SKV_MAX_REFS and `first`; 0 without references */
+	uint32_t ref_bits; /* of an element of a reference: 16, 8 or 4 */
+	uint32_t id_bytes; /* of a reference's number: 2, or 4 where that takes more than 16 bits */
+	uint32_t bits;     /* of an element of z: 16, 8 or 4; 0: there is no z, the token is b; QUANT: 4 or 2 */
+	uint32_t width;    /* elements of z: the latent dimension */
+	uint32_t group;    /* elements that share a scale: 32 or 64 */
+	uint32_t spans;    /* a divisor of n_kv_heads; 0: all of z is for all of x */
+	uint32_t hidden, wide; /* hidden sizes of encoder and decoder; 0: E is enc_out alone, Dec is dec_out alone */
+	const void *in;    /* [2 enc_hidden][d]: row 2i is row i of gate, row 2i + 1 that of up */
+	const void *down;  /* [width][enc_hidden or d] */
+	const void *open;  /* [dec_hidden][width] */
+	const void *out;   /* [d][dec_hidden or width] */
+	const float *k_norm; /* [head_dim] or NULL; a decoded K u becomes w * (u / w) / rms(u / w) in each head */
+	const double *turn;  /* [rope_dims / 2]: radians by which RoPE turns a pair from one position to the next */
+	float turn_scale;    /* RoPE has multiplied K with this, too */
+	uint32_t turn_dims;  /* elements of a head that RoPE turns: pairs (i, i + rope_dims / 2) ... */
+	bool interleaved;    /* ... or (2i, 2i + 1) */
+};
+
+/* References among the tokens before `token`: the number of this one, if it is a reference. */
+SKV_INLINE uint32_t skv_refs_before(const struct skv_codes *c, uint32_t token)
+{
+	if (!c->stride)
+		return 0;
+	return token <= c->first ? token : c->first + (token - c->first + c->stride - 1) / c->stride;
+}
+
+/* Codes of the tokens before `token`, all of them compressed; the number of this one's code, if it has one. */
+SKV_INLINE uint32_t skv_codes_before(const struct skv_codes *c, uint32_t token)
+{
+	if (token <= c->first)
+		return 0;
+	return token - c->first - (c->stride ? skv_refs_before(c, token) - c->first : 0);
+}
+
+SKV_INLINE bool skv_is_ref(const struct skv_codes *c, uint32_t token)
+{
+	return c->stride && (token < c->first || (token - c->first) % c->stride == 0);
+}
+
+/* Bytes of n numbers: of 16 bits, or quantized, with the scales of their scale blocks. */
+SKV_INLINE uint32_t skv_packed_bytes(uint32_t n, uint32_t bits, uint32_t group)
+{
+	return n * bits / 8 + (bits == 0 || bits == 16 ? 0 : n / group * 4);
+}
+
+/* Bytes of a record: of a code; of a reference. */
+SKV_INLINE uint32_t skv_code_bytes(const struct skv_codes *c)
+{
+	return (c->near * c->id_bytes + skv_packed_bytes(c->width, c->bits, c->group) + 15) / 16 * 16;
+}
+
+SKV_INLINE uint32_t skv_ref_bytes(const struct skv_codes *c, uint32_t d, uint32_t dtype)
+{
+	const uint32_t bytes = c->ref_bits == 16 ? d * (uint32_t)skv_dtype_bytes(dtype)
+	                                         : skv_packed_bytes(d, c->ref_bits, SKV_REF_GROUP);
+
+	return (bytes + 15) / 16 * 16;
+}
+
+/*
+ * A record of KV quantization begins with the scales of K. Where K's numbers, V's scales and V's numbers begin, and its
+ * bytes: all multiples of 16.
+ */
+struct skv_low {
+	uint32_t k, v_shared, v, bytes;
+};
+SKV_INLINE struct skv_low skv_low_of(const struct skv_codes *c, uint32_t head_dim)
+{
+	const uint32_t numbers = SKV_LOW_BLOCK * head_dim * c->bits / 8, v_shared = 4 * head_dim + numbers;
+	const uint32_t v = v_shared + SKV_LOW_BLOCK * head_dim / c->group * 4;
+	const struct skv_low x = {4 * head_dim, v_shared, v, v + numbers};
+
+	return x;
+}
+
+/* Elements of a token's K and V in all kv heads. */
+SKV_INLINE uint32_t skv_token_dims(const struct skv_shape *sh)
+{
+	return 2 * sh->n_kv_heads * sh->head_dim;
+}
+
+/* Record `number` of those of `bytes` bytes in table `table` (sh->codes or sh->refs). Its page must be resident. */
+SKV_INLINE uint8_t *skv_record_at(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t table, uint32_t bytes,
+                                  uint32_t number)
+{
+	const uint32_t each = (uint32_t)(sh->page_bytes / bytes);
+	const skv_pte *entries = s->table + (size_t)table * s->layer_stride;
+
+	return sh->pool + skv_pte_id(entries[number / each]) * sh->page_bytes + (size_t)(number % each) * bytes;
+}
+
+/* Records in the layer's table of codes when the tokens before `coded` are compressed; and bytes of one. */
+SKV_INLINE uint32_t skv_code_records(const struct skv_shape *sh, uint32_t coded)
+{
+	return sh->code->kind == SKV_COMPRESS_QUANT ? coded / SKV_LOW_BLOCK * sh->n_kv_heads : skv_codes_before(sh->code, coded);
+}
+SKV_INLINE uint32_t skv_code_record_bytes(const struct skv_shape *sh)
+{
+	return sh->code->kind == SKV_COMPRESS_QUANT ? skv_low_of(sh->code, sh->head_dim).bytes : skv_code_bytes(sh->code);
+}
+
+/* Are the tokens of this page there, as rows or compressed? */
+SKV_INLINE bool skv_page_there(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t page)
+{
+	return (sh->code && page * SKV_PAGE_TOKENS >= sh->code->first && page * SKV_PAGE_TOKENS < s->coded) ||
+	       skv_pte_resident(skv_layer_table(sh, s)[page]);
+}
+
+/*
+ * Decompressed rows beside the layer's own pages: sequence i has pages [i * pages, (i + 1) * pages) of `pool`, laid out as
+ * any other.
+ */
+struct skv_rebuilt {
+	uint8_t *pool;        /* NULL: into the pages that the layer's own table has for compressed tokens */
+	uint32_t pages;       /* of a sequence */
+	struct skv_kseq *seq; /* [n], filled in for attention over the rows: table, of any layer, and len; nothing is compressed */
+	skv_pte *table;       /* [n][pages], filled in */
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/host/compress/compress.h - the kernels of compression, one ISA's; see kernels.h. */
+#ifndef SKV_HOST_COMPRESS_H
+#define SKV_HOST_COMPRESS_H
+
+#include "kernels/compress.h"
+#include "kernels/host/runtime/host.h"
+
+void ISA(compress)(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *, const struct skv_work *);
+void ISA(decompress)(const struct skv_shape *, const struct skv_batch *, const struct skv_list *,
+                     const struct skv_rebuilt *, const struct skv_work *);
+
+/* compress() of a layer with KV quantization. */
+void ISA(quantize)(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *, const struct skv_work *);
+
+/* Bytes of workspace, at most. */
+size_t ISA(compress_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);
+size_t ISA(decompress_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);
+#endif

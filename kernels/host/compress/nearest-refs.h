@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/host/compress/nearest-refs.h - search for the references nearest to tokens, for compress.c. */
+#ifndef SKV_HOST_NEAREST_REFS_H
+#define SKV_HOST_NEAREST_REFS_H
+
+#include "kernels/host/compress/records.h"
+
+#define REFS 64u /* references that a tile is compared with at a time */
+
+/* A thread's buffers for the search. */
+struct ref_buffers {
+	float *ref;   /* [REFS][d] */
+	float *score; /* [TOKENS][REFS] */
+};
+
+static inline size_t ref_buffers_bytes(uint32_t d)
+{
+	return carve_size((REFS * d + TOKENS * REFS) * sizeof(float) + 2 * 64);
+}
+static inline struct ref_buffers ref_buffers_carve(struct carve *c, uint32_t d)
+{
+	return (struct ref_buffers){.ref = carve(c, REFS * d * sizeof(float)), .score = carve(c, TOKENS * REFS * sizeof(float))};
+}
+
+/* The nearest references of a token so far: the best first. */
+struct nearest_refs {
+	float score[SKV_NEAR_MOST];
+	uint32_t id[SKV_NEAR_MOST];
+};
+
+/* For m tokens, ascending, x[m][d]: each one's n_refs nearest references, of those at or before it. */
+void ISA(nearest_refs)(const struct latent *, const struct skv_kseq *, const struct ref_buffers *, const float *x,
+                       const uint32_t *token, uint32_t m, struct nearest_refs *best);
+#endif

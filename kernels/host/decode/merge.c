@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/host/decode/merge.c - split-KV merge: the partial results of a request's chunks become its output.
+ */
+#include "kernels/host/decode/params.h"
+#include "kernels/host/runtime/simd.h"
+#include <math.h>
+
+#define LN2 0.693147180559945309417f
+
+/*
+ * The output of a q head, number `local` of its request, if out is not NULL. Returns log2 of the softmax's
+ * denominator.
+ */
+static float merge_head(const struct decode_params *d, uint32_t request, uint32_t local, float *out)
+{
+	const uint32_t dim = d->sh->head_dim, item0 = d->first[request], item1 = d->first[request + 1];
+	float max = -INFINITY, sum = 0;
+
+	for (uint32_t it = item0; it < item1; it++)
+		max = fmaxf(max, partial_of(d, it).max[local]);
+	if (out)
+		memset(out, 0, dim * sizeof *out);
+	for (uint32_t it = item0; it < item1; it++) {
+		struct partial p = partial_of(d, it);
+		/* No token, or NaNs alone: nothing to rescale to another maximum. */
+		float fix = p.max[local] == -INFINITY ? 1 : v_exp2(v_set(p.max[local] - max))[0];
+		sum += p.sum[local] * fix;
+		for (uint32_t x = 0; out && x < dim; x += VL)
+			v_storef(out + x, v_fma(v_loadf(p.acc + (size_t)local * dim + x), v_set(fix),
+			                        v_loadf(out + x)));
+	}
+	if (sum == 0)
+		return -INFINITY;
+	for (uint32_t x = 0; out && x < dim; x += VL)
+		v_storef(out + x, v_loadf(out + x) / sum);
+	return max + log2f(sum);
+}
+
+/* The q heads that a request has of one kv head. */
+static void merge_item(void *ctx, uint32_t item, int thread)
+{
+	const struct decode_params *d = ctx;
+	const struct skv_shape *sh = d->sh;
+	const uint32_t i = item / (d->splits * d->span), h = item % (d->splits * d->span);
+	const uint32_t request = i * d->splits + h / d->span;
+	(void)thread;
+	for (uint32_t g = 0; g < d->group; g++) {
+		uint32_t head = h * d->group + g;
+		size_t at = ((size_t)d->seq[i].row * sh->n_heads + head) * sh->head_dim;
+		float lse = merge_head(d, request, h % d->span * d->group + g, d->keys ? NULL : d->out + at);
+		if (d->lse)
+			d->lse[(size_t)i * sh->n_heads + head] = lse;
+		if (d->scores && d->scores->lse)
+			d->scores->lse[(size_t)i * sh->n_heads + head] = lse * LN2;
+	}
+}
+
+void ISA(merge_partials)(struct decode_params *d, int threads)
+{
+	skv_run(threads, d->n * d->splits * d->span, merge_item, d);
+}

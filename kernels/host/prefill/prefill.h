@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/host/prefill/prefill.h - the kernels of prefill, one ISA's; see kernels.h. */
+#ifndef SKV_HOST_PREFILL_H
+#define SKV_HOST_PREFILL_H
+
+#include "kernels/host/runtime/host.h"
+#include "kernels/prefill.h"
+
+void ISA(prefill_dense)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+                        const struct skv_work *);
+void ISA(prefill_sparse)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+                         const struct skv_sparse *, const struct skv_work *);
+void ISA(save_queries)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
+                       const struct skv_work *);
+void ISA(kascade_lists)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
+                        struct skv_budget, uint32_t floor, const struct skv_tiles *, const struct skv_work *);
+void ISA(hip_lists)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
+                    const uint32_t keep[SKV_HIP_STAGES], const struct skv_tiles *, const struct skv_work *);
+void ISA(minference_lists)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
+                           uint32_t vertical, uint32_t slash, const struct skv_tiles *blocks,
+                           const struct skv_tiles *tokens, const struct skv_work *);
+
+/* Bytes of workspace, at most. */
+size_t ISA(prefill_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);
+size_t ISA(prefill_sparse_bytes)(const struct skv_shape *, const struct skv_batch *bounds, const struct skv_sparse *,
+                                 int threads);
+size_t ISA(kascade_bytes)(const struct skv_shape *, const struct skv_batch *bounds, int threads);
+size_t ISA(hip_bytes)(const struct skv_batch *bounds, int threads);
+size_t ISA(minference_bytes)(const struct skv_shape *, const struct skv_batch *bounds, int threads);
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/host/select/select.h - the kernels of selection, one ISA's; see kernels.h. */
+#ifndef SKV_HOST_SELECT_H
+#define SKV_HOST_SELECT_H
+
+#include "kernels/host/runtime/host.h"
+#include "kernels/select.h"
+
+void ISA(update_bounds)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
+                        const struct skv_work *);
+void ISA(score_pages)(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t reduce,
+                      const struct skv_evidence *, const struct skv_work *);
+void ISA(select)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *, bool tokens,
+                 const struct skv_select *, struct skv_list *, const struct skv_work *);
+void ISA(select_union)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
+                       const struct skv_select *, struct skv_list *, const struct skv_work *);
+void ISA(recall)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
+                 const struct skv_seen *, float *ret, const struct skv_work *);
+
+/* Scores of the units [from, to) that lie in evicted pages, per_page units a page, become -infinity. */
+void ISA(mask_holes)(const struct skv_shape *, const struct skv_kseq *, uint32_t per_page, uint32_t from, uint32_t to,
+                     float *score);
+
+/* Bytes of workspace, at most. */
+size_t ISA(select_bytes)(uint32_t max_len, int threads);
+size_t ISA(union_bytes)(uint32_t n_seqs, uint32_t max_len, int threads); /* more than select_bytes() */
+#endif

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels/select.h - attention scores, page bounds, and the lists of pages or tokens selected by them.
+ *
+ * Scores. A dense decode pass leaves the softmax weights of its tokens behind, reduced over heads (struct skv_scores).
+ * select() takes the top-k of them as a list of indices, and a layer attends to that list.
+ *
+ * Page bounds (Quest). The smallest and the largest value of each element of a page's keys give an upper bound of q·k
+ * over the page, before the layer attends. They are kept in pages of the same pool, state pages: a state page is laid
+ * out as any other, its "token" u describes page T * p + u of the layer, p its index in the table of state pages. The
+ * smallest values are its K row, the largest its V row. So one state page has the bounds of T pages.
+ */
+#ifndef SKV_SELECT_H
+#define SKV_SELECT_H
+
+#include <sparsekv/policy.h>
+#include "kernels/batch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Attention scores of a decode pass. The softmax weights of each token, one row a q head, are reduced (max or sum) over
+ * all q heads (rows = 1) or over each GQA group (rows = n_kv_heads), or are left apart (rows = n_heads). Any of the
+ * outputs may be NULL.
+ */
+struct skv_evidence {
+	uint32_t rows;         /* 1, n_kv_heads or n_heads */
+	bool sum;              /* sum instead of max */
+	uint32_t token_stride; /* >= max_len, multiple of T */
+	uint32_t page_stride;  /* >= pages of max_len, multiple of 4 */
+	/* 16-byte aligned. Elements past the sequence's last page are left as they were. */
+	float *token;          /* [seq][rows][token_stride]: reduced weight; 0 in holes, and from len on */
+	float *page;           /* [seq][rows][page_stride]: sum of the reduced weights of the page */
+	float *lse;            /* [seq][n_heads]: log Σ exp(scale·q·k), natural logarithm */
+};
+
+/* Lists of indices of pages or tokens, ascending: one list a sequence, or one a kv head or q head. */
+struct skv_list {
+	uint32_t rows;       /* lists a sequence: 1, n_kv_heads or n_heads */
+	uint32_t stride;     /* elements reserved for a list */
+	uint32_t *ids;       /* [seq][rows][stride] */
+	uint32_t *count;     /* [seq][rows] */
+	uint32_t most;       /* >= every count: it bounds launches; select() sets it */
+	/*
+	 * Of pages: the last page listed is the partial one, with (len - 1) % T + 1 tokens; all others are full. Then ids
+	 * need not ascend.
+	 */
+	bool filling;
+	bool mapped;         /* rows = n_kv_heads: kv head h reads list map[h]; readers of a list alone look at it */
+	uint8_t map[SKV_MAX_HEADS];
+};
+
+/* Which of a sequence's lists number `row` reads: the only one, a kv head's or a q head's. */
+SKV_INLINE uint32_t skv_list_row(const struct skv_list *l, uint32_t row)
+{
+	return l->mapped ? l->map[row] : row;
+}
+
+/* What a layer has attended to: a window, or a list. */
+struct skv_seen {
+	const struct skv_window *window; /* NULL: the list */
+	const struct skv_list *list;
+	bool tokens; /* the list is of tokens, else of pages */
+};
+
+/* How a selection divides n units, pages or tokens: the first `pin`, the last `recent`, the best `want` between. */
+struct skv_topk_counts {
+	uint32_t n, pin, recent, want;
+};
+
+SKV_INLINE struct skv_topk_counts skv_choice_of(const struct skv_select *s, uint32_t n)
+{
+	const uint32_t k = skv_budget_of(s->budget, n, s->floor);
+	struct skv_topk_counts x = {n, s->pin, s->recent ? s->recent : k / 8, 0};
+
+	if (x.recent < s->recent_floor)
+		x.recent = s->recent_floor;
+	if (x.recent > k)
+		x.recent = k;
+	if (s->no_recent)
+		x.recent = 0;
+	x.want = k - x.recent;
+	if (s->pin_counts && x.pin > x.want)
+		x.pin = x.want;
+	if (x.pin > n - x.recent)
+		x.pin = n - x.recent;
+	if (s->pin_counts)
+		x.want -= x.pin;
+	return x;
+}
+
+/* The first token of a window's recent part, of a sequence of n tokens. */
+SKV_INLINE uint32_t skv_window_start(const struct skv_window *w, uint32_t n)
+{
+	uint32_t size = skv_budget_of(w->budget, n, w->floor);
+	uint32_t recent = size > w->sinks ? size - w->sinks : 1;
+
+	return n > recent ? n - recent : 0;
+}
+
+/* The sequence's table of state pages. */
+SKV_INLINE const skv_pte *skv_state_table(const struct skv_shape *sh, const struct skv_kseq *s)
+{
+	return s->table + (size_t)sh->state * s->layer_stride;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif
