@@ -174,11 +174,11 @@ __device__ static void locate_rows(const struct latent_params *c, struct latent_
 	const uint32_t token = s->token[k % 8][at];
 	const enum kind kind = t->n ? kind_of(c, t, token) : ABSENT;
 	const skv_pte entry = s->entry[k % 4][at];
-	const bool resident = kind == CODE ? row < c->k.c.near : kind != ABSENT && row == 0;
-	const uint32_t near = resident && kind == CODE ? ref_number_of(c, &s->head[k % 4][at], row, token) : 0;
+	const bool exists = kind == CODE ? row < c->k.c.near : kind != ABSENT && row == 0;
+	const uint32_t near = exists && kind == CODE ? ref_number_of(c, &s->head[k % 4][at], row, token) : 0;
 
 	s->row_from[v][row][at] =
-		resident ? row_from<D>(c, h, kind, token, entry, near, s->near[k % 2][row][at], v) : NULL;
+		exists ? row_from<D>(c, h, kind, token, entry, near, s->near[k % 2][row][at], v) : NULL;
 	if (row == 0 && v == 0) {
 		s->record_from[at] = kind == CODE ? code_in(c, entry, token) : NULL;
 		s->about[k % 2][at] = token_info_of(c, kind, token);

@@ -119,17 +119,17 @@ __global__ void __launch_bounds__(THREADS, 2) evict_kernel(const __grid_constant
 	if (j.keep >= j.units)
 		return;
 	const uint32_t recent = min(skv_recent_of(&c.by, j.keep), j.keep), last = entries_of(c.by.unit, s->all);
-	uint32_t resident = 0;
+	uint32_t n_recent = 0;
 
 	j.from = recent ? last - recent : SKV_NOTE_FREE;
 	j.rank = c.rank ? c.rank + ((size_t)blockIdx.y * c.heads + j.h) * c.stride : NULL;
-	const uint32_t lowest = find_lowest(&c, &j, &resident);
-	if (resident == recent && j.keep + 1 == j.units && !c.by.forget) {
+	const uint32_t lowest = find_lowest(&c, &j, &n_recent);
+	if (n_recent == recent && j.keep + 1 == j.units && !c.by.forget) {
 		if (threadIdx.x == 0)
 			meta_at(&c.meta, s, j.h, s->set, lowest)->pos |= SKV_NOTE_GONE;
 		return;
 	}
-	if (resident != recent)
+	if (n_recent != recent)
 		find_recent(&c, &j, &smem, recent);
 	const struct head_item *job = &j;
 	const uint64_t stays = j.keep == 0 ? KEY_RECENT : kth_largest_key<whole>(&smem, j.keep, [=](auto use) {

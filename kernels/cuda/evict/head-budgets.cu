@@ -335,14 +335,14 @@ head_budgets_kernel(const __grid_constant__ struct budget_params c)
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
 	const struct guaranteed *guaranteed = c.guaranteed + (size_t)blockIdx.y * c.heads;
 	const struct budget_params *call = &c;
-	uint64_t want, resident = 0;
+	uint64_t want, n_candidates = 0;
 
 	if (s->awake == UINT32_MAX)
 		return;
 	for (uint32_t h = 0; h < c.heads; h++)
-		resident += guaranteed[h].candidates;
+		n_candidates += guaranteed[h].candidates;
 	want = (uint64_t)c.heads * s->awake;
-	if (resident <= want)
+	if (n_candidates <= want)
 		return;
 	const uint64_t last = want == 0 ? KEY_GUARANTEED : kth_largest_key<whole>(&smem, (uint32_t)want,
 	                                                                          [=](auto use) {

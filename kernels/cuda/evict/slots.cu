@@ -71,7 +71,7 @@ __device__ static void copy_rows(const struct slot_params *c, const struct skv_k
 
 /* Copy n entries; of pages their bounds, too: a row of a state page each. */
 __device__ static void copy_entries(const struct slot_params *c, const struct skv_kseq *s, uint32_t h,
-                                  const uint32_t *from, const uint32_t *to, uint32_t n)
+                                    const uint32_t *from, const uint32_t *to, uint32_t n)
 {
 	copy_rows(c, s, c->layer, c->unit, h, from, to, n);
 	if (c->unit > 1)
@@ -165,11 +165,11 @@ __device__ static void carry_metadata(const struct slot_params *c, const struct 
 	for_each_pair<THREADS>(&c->meta, s, h, !s->set, 0, n_had, end, [&](uint32_t u, struct meta_pair p) {
 #pragma unroll
 		for (int x = 0; x < 2; x++) {
-			const bool resident = is_retained(p.pos[x]);
-			if (u + x < units && resident != begins_page)
+			const bool retained = is_retained(p.pos[x]);
+			if (u + x < units && retained != begins_page)
 				best = max(best, begins_page ? u + x : latest_key(p.pos[x], u + x));
-			p.pos[x] = resident ? p.pos[x] : SKV_NOTE_FREE;
-			p.value[x] = resident ? p.value[x] : 0;
+			p.pos[x] = retained ? p.pos[x] : SKV_NOTE_FREE;
+			p.value[x] = retained ? p.value[x] : 0;
 		}
 		store_pair(meta_at(&c->meta, s, h, s->set, u), &p);
 	});

@@ -22,11 +22,11 @@ __device__ static struct pair_row pair_row(const struct prefill_params *c, const
 	const uint32_t f = first_of(s), heads = SPARSE ? c->heads : c->group, of = SPARSE ? pair : x->first + pair;
 	const uint32_t row = of / heads, head = x->head + of % heads;
 	const uint32_t p = SPARSE ? x->first + row : row_position(c, s, x->kind, row);
-	const bool resident = SPARSE ? row < rows_per_block(c, ROWS) && p >= f && p < min(s->len, s->dense)
-	                          : row_in_launch(c, s, x->kind, row, p);
+	const bool exists = SPARSE ? row < rows_per_block(c, ROWS) && p >= f && p < min(s->len, s->dense)
+	                           : row_in_launch(c, s, x->kind, row, p);
 	struct pair_row r;
 	r.p = min(max(p, f), s->len - 1);
-	r.at = resident ? (s->row + (p - f)) * c->n_heads + head : 0xffffffff;
+	r.at = exists ? (s->row + (p - f)) * c->n_heads + head : 0xffffffff;
 	return r;
 }
 
@@ -91,7 +91,7 @@ template <int D> DEVICE float *dense_output_at(const struct prefill_params *c, c
 /* Where a correction is saved in a set. */
 template <int D>
 DEVICE float *saved_correction_at(const struct prefill_params *c, const struct work_item *x, uint32_t set,
-                                                   uint32_t at)
+                                  uint32_t at)
 {
 	return (float *)skv_kept_at(&c->shape, x->s, &c->sparse, set,
 	                            (size_t)(at % c->n_heads) * D * sizeof(float));
@@ -103,17 +103,17 @@ template <int D> __device__ static void store_dense(const struct prefill_params 
 	const uint32_t lane = threadIdx.x % 4;
 #pragma unroll
 	for (int y = 0; y < 2; y++) {
-		const bool resident = r->at[y] != 0xffffffff;
-		float *dense_outputs = resident && x->kind == ROWS_REPRESENTATIVES ? dense_output_at<D>(c, x,
-		                                                                                        r->p[y], r->at[y]) : NULL;
+		const bool exists = r->at[y] != 0xffffffff;
+		float *dense = exists && x->kind == ROWS_REPRESENTATIVES
+		                       ? dense_output_at<D>(c, x, r->p[y], r->at[y]) : NULL;
 #pragma unroll
 		for (int g = 0; g < D / 32; g++) {
 			const uint32_t column = 8 * (4 * g + lane);
 			float2 b[4];
 			row_block<D>(r, y, g, b);
-			if (dense_outputs)
-				write_block(dense_outputs + column, b);
-			else if (resident)
+			if (dense)
+				write_block(dense + column, b);
+			else if (exists)
 				io_store8(c->io_dtype, c->out, (size_t)r->at[y] * D + column, b);
 		}
 	}
@@ -125,35 +125,35 @@ template <int D> __device__ static void store_dense(const struct prefill_params 
  */
 template <int D>
 __device__ static void store_representatives(const struct prefill_params *c, const struct work_item *x,
-                                                              const struct out_rows<D> *r)
+                                             const struct out_rows<D> *r)
 {
 	const struct skv_kseq *s = x->s;
 	const uint32_t lane = threadIdx.x % 4, last = representative_number(s, &c->sparse, s->len - 1);
 #pragma unroll
 	for (int y = 0; y < 2; y++) {
-		const bool resident = r->at[y] != 0xffffffff && is_representative(s, &c->sparse, r->p[y]);
-		if (!__any_sync(~0u, resident))
+		const bool exists = r->at[y] != 0xffffffff && is_representative(s, &c->sparse, r->p[y]);
+		if (!__any_sync(~0u, exists))
 			continue;
-		float *dense_outputs = resident ? dense_output_at<D>(c, x, r->p[y], r->at[y]) : NULL;
-		float *kept = NULL;
-		if (resident && c->sparse.delta && s->later && representative_number(s, &c->sparse, r->p[y]) == last)
-			kept = saved_correction_at<D>(c, x, s->set, r->at[y]);
+		float *output = exists ? dense_output_at<D>(c, x, r->p[y], r->at[y]) : NULL;
+		float *saved = NULL;
+		if (exists && c->sparse.delta && s->later && representative_number(s, &c->sparse, r->p[y]) == last)
+			saved = saved_correction_at<D>(c, x, s->set, r->at[y]);
 #pragma unroll
 		for (int g = 0; g < D / 32; g++) {
 			const uint32_t column = 8 * (4 * g + lane);
 			float2 b[4], dense[4];
 			row_block<D>(r, y, g, b);
-			if (!resident)
+			if (!exists)
 				continue;
-			read_block(dense_outputs + column, dense);
+			read_block(output + column, dense);
 			io_store8(c->io_dtype, c->out, (size_t)r->at[y] * D + column, dense);
 #pragma unroll
 			for (int k = 0; k < 4; k++)
 				b[k] = make_float2(dense[k].x - b[k].x, dense[k].y - b[k].y);
 			if (c->sparse.delta)
-				write_block(dense_outputs + column, b);
-			if (kept)
-				write_block(kept + column, b);
+				write_block(output + column, b);
+			if (saved)
+				write_block(saved + column, b);
 		}
 	}
 }
@@ -180,14 +180,14 @@ __device__ static void store_sparse(const struct prefill_params *c, const struct
 	}
 #pragma unroll
 	for (int y = 0; y < 2; y++) {
-		const bool resident = r->at[y] != 0xffffffff && !skv_row_dense(x->s, &c->sparse, r->p[y]);
-		const float *add = resident && c->sparse.delta ? correction<D>(c, x, r->p[y], r->at[y]) : NULL;
+		const bool exists = r->at[y] != 0xffffffff && !skv_row_dense(x->s, &c->sparse, r->p[y]);
+		const float *add = exists && c->sparse.delta ? correction<D>(c, x, r->p[y], r->at[y]) : NULL;
 #pragma unroll
 		for (int g = 0; g < D / 32; g++) {
 			const uint32_t column = 8 * (4 * g + lane);
 			float2 b[4], d[4];
 			row_block<D>(r, y, g, b);
-			if (!resident)
+			if (!exists)
 				continue;
 			if (add) {
 				read_block(add + column, d);

@@ -35,7 +35,7 @@ template <class T, int D> __device__ static void add_values(struct rows<T, D> *r
 /* Copy K and V of a tile's tokens. */
 template <int D>
 __device__ static void copy_located_tile(const struct prefill_params *c, const struct located_tile<TILE> *located,
-                                                          uint32_t k_at, uint32_t v_at)
+                                         uint32_t k_at, uint32_t v_at)
 {
 	constexpr uint32_t pieces = D / 8;
 	for (uint32_t e = threadIdx.x; e < TILE * pieces; e += THREADS) {
@@ -74,8 +74,8 @@ __device__ static void prompt_begin(const struct prefill_params *c, const struct
 	for (int y = 0; y < 2; y++) {
 		const struct pair_row row = pair_row<SPARSE, ROWS>(c, x,
 		                                                   threadIdx.x / 32 * 16 + lane / 4 + 8 * y);
-		const bool resident = row.at != 0xffffffff;
-		const size_t from = (size_t)(resident ? row.at : 0) * D + col;
+		const bool exists = row.at != 0xffffffff;
+		const size_t from = (size_t)(exists ? row.at : 0) * D + col;
 		o->p[y] = row.p;
 		o->at[y] = row.at;
 		o->low[y] = SPARSE ? window_start(c, row.p) : 0;
@@ -86,7 +86,7 @@ __device__ static void prompt_begin(const struct prefill_params *c, const struct
 #pragma unroll
 			for (int half = 0; half < 2; half++) {
 				const float2 e = io_load2(c->io_dtype, c->q, from + 16 * k + 8 * half);
-				r->q[k][2 * half + y] = resident ? T::pair(e.x, e.y) : 0;
+				r->q[k][2 * half + y] = exists ? T::pair(e.x, e.y) : 0;
 			}
 	}
 #pragma unroll

@@ -300,8 +300,8 @@ struct tile_params : weights_params {
 		j->h = (first + nth) % sh.n_kv_heads;
 		j->table = j->s->table + (size_t)call.layer * j->s->layer_stride;
 		j->first = number % most * each;
-		const uint32_t resident = (j->s->len - 1) / sp.tile - (j->s->len - j->s->n_q) / sp.tile; /* less one */
-		j->end = j->first > resident ? 0 : seen(start(j->s, min(last, resident)));
+		const uint32_t last_tile = (j->s->len - 1) / sp.tile - (j->s->len - j->s->n_q) / sp.tile; /* less one */
+		j->end = j->first > last_tile ? 0 : seen(start(j->s, min(last, last_tile)));
 	}
 	/* Where the call's tile `tile` begins. */
 	__device__ uint32_t start(const struct skv_kseq *s, uint32_t tile) const

@@ -10,10 +10,10 @@ DEVICE uint32_t shared_address(const void *p)
 	return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* 16 bytes to shared memory, asynchronously; zeros if the source is not resident. */
-DEVICE void cp_async16(uint32_t to, const void *from, bool resident)
+/* 16 bytes to shared memory, asynchronously; zeros unless the source exists. */
+DEVICE void cp_async16(uint32_t to, const void *from, bool exists)
 {
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(resident ? 16 : 0));
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0));
 }
 
 DEVICE void cp_async4(uint32_t to, const void *from)

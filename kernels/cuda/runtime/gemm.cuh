@@ -50,11 +50,11 @@ DEVICE void load_operand(const struct gemm_operand<ROWS, bf16> *o, uint32_t k0,
 	const uint32_t i = k0 + threadIdx.x % 8 * 8;
 #pragma unroll
 	for (int r = 0; r < (int)(ROWS / GEMM_LOADS); r++) {
-		const bool resident = o->at[r] && i < o->k;
+		const bool exists = o->at[r] && i < o->k;
 		if (bf16)
-			cp_async16(shared_address(to) + piece_at(r), o->at[r] + 2 * (o->from + i), resident);
+			cp_async16(shared_address(to) + piece_at(r), o->at[r] + 2 * (o->from + i), exists);
 		else
-			x[r] = resident ? load_numbers(&o->format, o->at[r], o->from + i) : numbers{};
+			x[r] = exists ? load_numbers(&o->format, o->at[r], o->from + i) : numbers{};
 	}
 }
 

@@ -85,18 +85,18 @@ __device__ static void begin_rows(struct rows<T, D> *r, const struct rows_params
 	for (int x = 0; x < 2; x++) {
 		const uint32_t pair = j->first + threadIdx.x / 32 * 16 + lane / 4 + 8 * x;
 		const uint32_t row = j->skip + pair / c->group;
-		const bool resident = row < j->s->n_q;
+		const bool exists = row < j->s->n_q;
 		r->token[x] = j->s->len - j->s->n_q + min(row, j->s->n_q - 1);
-		r->out[x] = resident ? (j->s->row + row) * c->n_heads + j->h * c->group + pair % c->group : 0xffffffff;
+		r->out[x] = exists ? (j->s->row + row) * c->n_heads + j->h * c->group + pair % c->group : 0xffffffff;
 		r->max[x] = -INFINITY;
 		r->sum[x] = 0;
-		const size_t from = (size_t)(resident ? r->out[x] : 0) * D + col;
+		const size_t from = (size_t)(exists ? r->out[x] : 0) * D + col;
 #pragma unroll
 		for (int k = 0; k < D / 16; k++)
 #pragma unroll
 			for (int half = 0; half < 2; half++) {
 				const float2 e = io_load2(c->io_dtype, c->q, from + 16 * k + 8 * half);
-				r->q[k][2 * half + x] = resident ? T::pair(e.x, e.y) : 0;
+				r->q[k][2 * half + x] = exists ? T::pair(e.x, e.y) : 0;
 			}
 	}
 #pragma unroll
