@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/compress.cu - tokens become references and codes; see codes.h.
+ * kernels/cuda/compress/compress.cu - compression of tokens to references and codes; see kernels/compress.h.
  *
- * First all new references are stored; codes are made from what is stored alone, so what rebuild() starts from is the very
- * same: x of each token is gathered, its nearest references are searched (search.cu), named in its record, and averaged;
- * then both are encoded (encode.cu). Many layers are worked on at a time where a step packs few tokens of each.
+ * First all new references are stored. Codes are made from what is stored alone, so that decompress() starts from
+ * the very same: x of each token is gathered, its nearest references are searched (nearest-refs.cu), named in its
+ * record, and averaged; then both are encoded (encode.cu). Many layers are compressed at a time where a step
+ * compresses few tokens of each.
  */
 #include "kernels/cuda/compress/compress.cuh"
 
 #define THREADS 128
 #define WARPS (THREADS / 32)
 
-/* x of a token that is a row in a page, by a block, into shared memory. */
-DEVICE void gather(const struct coding *k, const struct skv_kseq *s, uint32_t token, float *x)
+/* Gather x of a token, which is a row in a page, into shared memory. A block's work. */
+DEVICE void gather(const struct codec *k, const struct skv_kseq *s, uint32_t token, float *x)
 {
 	const uint32_t dim = k->sh.head_dim, pairs = k->c.turn_dims / 2;
 	const skv_pte e = skv_layer_table(&k->sh, s)[token / SKV_PAGE_TOKENS];
@@ -25,9 +26,9 @@ DEVICE void gather(const struct coding *k, const struct skv_kseq *s, uint32_t to
 	}
 	__syncthreads();
 	for (uint32_t i = threadIdx.x; i < k->sh.n_kv_heads * pairs; i += THREADS) {
-		const uint2 at = pair_at(k, i % pairs);
+		const uint2 at = rope_pair(k, i % pairs);
 		float *head = x + i / pairs * dim, sin, cos;
-		sincosf(angle_of(token, turns_of(k, i % pairs)), &sin, &cos);
+		sincosf(rope_angle(token, rope_turns(k, i % pairs)), &sin, &cos);
 		const float p = head[at.x], q = head[at.y], scale = 1 / k->c.turn_scale;
 		head[at.x] = (p * cos + q * sin) * scale;
 		head[at.y] = (q * cos - p * sin) * scale;
@@ -37,8 +38,11 @@ DEVICE void gather(const struct coding *k, const struct skv_kseq *s, uint32_t to
 
 /* ---- references ------------------------------------------------------------------------------ */
 
-/* A group's scale and least, and its numbers, by 32 lanes: two numbers each, SKV_REF_GROUP in all. */
-DEVICE void store_group(const float *x, uint32_t bits, uint8_t *shared, uint8_t *q)
+/*
+ * Quantize a scale block and store its scale and zero point, and its numbers, by 32 lanes: two numbers each,
+ * SKV_REF_GROUP in all.
+ */
+DEVICE void store_scale_block(const float *x, uint32_t bits, uint8_t *shared, uint8_t *q)
 {
 	const float2 v = ((const float2 *)x)[threadIdx.x % 32];
 	float least = fminf(v.x, v.y), most = fmaxf(v.x, v.y);
@@ -47,10 +51,10 @@ DEVICE void store_group(const float *x, uint32_t bits, uint8_t *shared, uint8_t 
 		least = fminf(least, __shfl_xor_sync(~0u, least, lane));
 		most = fmaxf(most, __shfl_xor_sync(~0u, most, lane));
 	}
-	const struct grid g = grid_of(least, most, bits);
-	const uint32_t a = grid_number(g, v.x, bits), b = grid_number(g, v.y, bits);
+	const struct quant_scale g = quant_scale_of(least, most, bits);
+	const uint32_t a = quantize_number(g, v.x, bits), b = quantize_number(g, v.y, bits);
 	if (threadIdx.x % 32 == 0)
-		grid_store(g, shared);
+		store_quant_scale(g, shared);
 	if (bits == 8)
 		((uint16_t *)q)[threadIdx.x % 32] = (uint16_t)(a | b << 8);
 	else
@@ -58,13 +62,13 @@ DEVICE void store_group(const float *x, uint32_t bits, uint8_t *shared, uint8_t 
 }
 
 /* Grid: references of a sequence at most, sequences of layers. */
-__global__ void __launch_bounds__(THREADS) refs_kernel(const __grid_constant__ struct pack_call c)
+__global__ void __launch_bounds__(THREADS) store_refs_kernel(const __grid_constant__ struct compress_params c)
 {
 	__shared__ alignas(16) float x[SKV_CODED_MOST];
-	const struct pack_job j = pack_job(&c, blockIdx.y);
+	const struct compress_item j = compress_item_of(&c, blockIdx.y);
 	if (j.n == 0)
 		return;
-	const struct coding *k = &j.k;
+	const struct codec *k = &j.k;
 	const uint32_t number = refs_before(k, j.s->coded) + blockIdx.x;
 	if (number >= refs_before(k, j.s->pack))
 		return;
@@ -74,23 +78,24 @@ __global__ void __launch_bounds__(THREADS) refs_kernel(const __grid_constant__ s
 	gather(k, j.s, token, x);
 	if (k->c.ref_bits == 16)
 		for (uint32_t i = 2 * threadIdx.x; i < k->d; i += 2 * THREADS)
-			((uint32_t *)to)[i / 2] = k->sh.dtype == SKV_F16 ? F16::pair(x[i], x[i + 1]) : BF16::pair(x[i], x[i + 1]);
+			((uint32_t *)to)[i / 2] = k->sh.dtype == SKV_F16 ? F16::pair(x[i], x[i + 1])
+			                                                 : BF16::pair(x[i], x[i + 1]);
 	for (uint32_t g = threadIdx.x / 32; g < k->d / SKV_REF_GROUP && k->c.ref_bits != 16; g += WARPS)
-		store_group(x + g * SKV_REF_GROUP, k->c.ref_bits, to + 4 * g,
-		            to + k->d / SKV_REF_GROUP * 4 + g * (SKV_REF_GROUP * k->c.ref_bits / 8));
-	/* what fills the record up: numbers in few bits end where 16 bytes do not */
+		store_scale_block(x + g * SKV_REF_GROUP, k->c.ref_bits, to + 4 * g,
+		                  to + k->d / SKV_REF_GROUP * 4 + g * (SKV_REF_GROUP * k->c.ref_bits / 8));
+	/* padding of the record: quantized numbers need not end at a multiple of 16 bytes */
 	const uint32_t end = skv_packed_bytes(k->d, k->c.ref_bits, SKV_REF_GROUP);
 	for (uint32_t i = end + threadIdx.x; i < k->ref_bytes && k->c.ref_bits != 16; i += THREADS)
 		to[i] = 0;
 }
 
-/* ---- x, and what it is near to ----------------------------------------------------------------- */
+/* ---- x and its nearest references -------------------------------------------------------------- */
 
 /* Grid: tokens of a sequence, sequences of layers. */
-__global__ void __launch_bounds__(THREADS) gather_kernel(const __grid_constant__ struct pack_call c)
+__global__ void __launch_bounds__(THREADS) gather_kernel(const __grid_constant__ struct compress_params c)
 {
 	__shared__ alignas(16) float x[SKV_CODED_MOST];
-	const struct pack_job j = pack_job(&c, blockIdx.y);
+	const struct compress_item j = compress_item_of(&c, blockIdx.y);
 	if (blockIdx.x >= j.n || is_ref(&j.k, j.from + blockIdx.x))
 		return;
 	uint32_t *to = (uint32_t *)(c.x + (j.row + blockIdx.x) * j.k.d);
@@ -100,8 +105,8 @@ __global__ void __launch_bounds__(THREADS) gather_kernel(const __grid_constant__
 		to[i / 2] = BF16::pair(x[i], x[i + 1]);
 }
 
-/* The nearest ones of all slices, in all lanes, then in ascending order of their numbers. */
-DEVICE struct nearest nearest_of(const struct pack_call *c, size_t row)
+/* Merge the nearest references of all slices, in all lanes; then sort them by number. */
+DEVICE struct nearest nearest_of(const struct compress_params *c, size_t row)
 {
 	struct nearest best = nearest_none();
 	for (uint32_t i = threadIdx.x % 32; i < c->slices; i += 32)
@@ -128,11 +133,14 @@ DEVICE struct nearest nearest_of(const struct pack_call *c, size_t row)
 	return best;
 }
 
-/* Begin a code's record, with the numbers of its references, and average these. Grid: tokens of a sequence, WARPS a block. */
-__global__ void __launch_bounds__(THREADS) name_kernel(const __grid_constant__ struct pack_call c)
+/*
+ * Begin a code's record, with the numbers of its references, and average these. Grid: tokens of a sequence, WARPS
+ * a block.
+ */
+__global__ void __launch_bounds__(THREADS) begin_codes_kernel(const __grid_constant__ struct compress_params c)
 {
-	const struct pack_job j = pack_job(&c, blockIdx.y);
-	const struct coding *k = &j.k;
+	const struct compress_item j = compress_item_of(&c, blockIdx.y);
+	const struct codec *k = &j.k;
 	const uint32_t i = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
 	if (i >= j.n || is_ref(k, j.from + i))
 		return;
@@ -155,10 +163,10 @@ __global__ void __launch_bounds__(THREADS) name_kernel(const __grid_constant__ s
 	}
 	for (uint32_t e = lane * 8; e < k->d; e += 32 * 8) {
 		uint4 *x = (uint4 *)(c.x + (j.row + i) * k->d + e), *b = (uint4 *)(c.b + (j.row + i) * k->d + e);
-		const struct kept plain = {16, SKV_BF16};
+		const struct stored_format plain = {16, SKV_BF16};
 		const struct numbers of_x = {*x};
 		float y[8], z[8];
-		if (refs_plain(k))
+		if (refs_are_bf16(k))
 			mean_of<true>(k, ref, e, y);
 		else
 			mean_of<false>(k, ref, e, y);
@@ -166,7 +174,7 @@ __global__ void __launch_bounds__(THREADS) name_kernel(const __grid_constant__ s
 			*b = bf16_of(y);
 			continue;
 		}
-		numbers_mean(&plain, &of_x, z); /* E is linear: of the difference */
+		decode_numbers(&plain, &of_x, z); /* E is linear: it is applied to the difference */
 #pragma unroll
 		for (int o = 0; o < 8; o++)
 			z[o] -= y[o];
@@ -174,51 +182,52 @@ __global__ void __launch_bounds__(THREADS) name_kernel(const __grid_constant__ s
 	}
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- compression of layers ------------------------------------------------------------------- */
 
-/* Rows of scratch for one launch, and where. Without references, nothing is searched. */
-static size_t pack_layout(const struct skv_shape *sh, struct pack_call *c, uint8_t *mem)
+/* Workspace of one launch. Without references there is no search. */
+static size_t compress_layout(const struct skv_shape *sh, struct compress_params *c, uint8_t *mem)
 {
 	const uint32_t d = skv_token_dims(sh);
 	size_t at = 0;
 
 	c->x = (__nv_bfloat16 *)(mem + at);
-	at += (size_t)PACK_ROWS * d * 2;
+	at += (size_t)MAX_ROWS * d * 2;
 	c->b = (__nv_bfloat16 *)(mem + at);
-	at += (size_t)PACK_ROWS * d * 2;
+	at += (size_t)MAX_ROWS * d * 2;
 	c->h = (__nv_bfloat16 *)(mem + at);
-	at += (size_t)PACK_ROWS * sh->code->hidden * 2;
+	at += (size_t)MAX_ROWS * sh->code->hidden * 2;
 	c->near = (struct nearest *)(mem + at);
-	return at + PACK_ROWS * SLICES_MOST * sizeof(struct nearest);
+	return at + MAX_ROWS * MAX_SLICES * sizeof(struct nearest);
 }
 
-size_t skv_cuda_pack_bytes(const struct skv_shape *sh)
+size_t skv_cuda_compress_bytes(const struct skv_shape *sh)
 {
-	struct pack_call c;
-	return sh->code->kind == SKV_COMPRESS_QUANT ? 0 : pack_layout(sh, &c, NULL);
+	struct compress_params c;
+	return sh->code->kind == SKV_COMPRESS_QUANT ? 0 : compress_layout(sh, &c, NULL);
 }
 
-/* Codes of the call's tokens, as many at a time as there are rows for. */
-static void make_codes(struct pack_call *c, uint32_t layers, uint32_t tokens, cudaStream_t stream)
+/* Encode the call's tokens, as many at a time as there are rows for. */
+static void encode_tokens(struct compress_params *c, uint32_t layers, uint32_t tokens, cudaStream_t stream)
 {
-	const uint32_t n = layers * c->n, room = c->room;
+	const uint32_t n = layers * c->n, max_tokens = c->max_tokens;
 
-	for (c->skip = 0; c->skip < tokens; c->skip += room) {
+	for (c->skip = 0; c->skip < tokens; c->skip += max_tokens) {
 		if (c->k.c.bits || c->k.c.near)
-			gather_kernel<<<dim3(room, n), THREADS, 0, stream>>>(*c);
+			gather_kernel<<<dim3(max_tokens, n), THREADS, 0, stream>>>(*c);
 		if (c->k.c.near)
-			skv_cuda_search(c, layers, stream);
-		name_kernel<<<dim3(ceil_div(room, WARPS), n), THREADS, 0, stream>>>(*c);
+			skv_cuda_nearest_refs(c, layers, stream);
+		begin_codes_kernel<<<dim3(ceil_div(max_tokens, WARPS), n), THREADS, 0, stream>>>(*c);
 		if (c->k.c.bits)
 			skv_cuda_encode(c, layers, stream);
 	}
 	c->skip = 0;
 }
 
-static void pack_layers(struct pack_call *c, const struct skv_shape *sh, uint32_t layers, const struct skv_batch *batch,
-                        cudaStream_t stream)
+static void compress_layers(struct compress_params *c, const struct skv_shape *sh, uint32_t layers,
+                            const struct skv_batch *batch, cudaStream_t stream)
 {
-	const uint32_t refs = c->k.c.stride ? c->k.c.first + ceil_div(batch->max_pack, c->k.c.stride) : 0, at_once = c->n;
+	const uint32_t refs = c->k.c.stride ? c->k.c.first + ceil_div(batch->max_pack, c->k.c.stride) : 0;
+	const uint32_t at_once = c->n;
 
 	for (uint32_t i = 0; i < layers; i++)
 		c->layer[i] = {sh[i].code->in, sh[i].code->down, sh[i].layer, sh[i].codes, sh[i].refs};
@@ -226,33 +235,34 @@ static void pack_layers(struct pack_call *c, const struct skv_shape *sh, uint32_
 		c->seq = batch->seq + i;
 		c->n = batch->n - i < at_once ? batch->n - i : at_once;
 		if (refs)
-			refs_kernel<<<dim3(refs, layers * c->n), THREADS, 0, stream>>>(*c);
-		make_codes(c, layers, batch->max_pack, stream);
+			store_refs_kernel<<<dim3(refs, layers * c->n), THREADS, 0, stream>>>(*c);
+		encode_tokens(c, layers, batch->max_pack, stream);
 	}
 	c->n = at_once;
 }
 
-static uint32_t least_of(uint32_t a, uint32_t b)
+static uint32_t smaller_of(uint32_t a, uint32_t b)
 {
 	return a < b ? a : b;
 }
 
-void skv_cuda_pack(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch, const struct skv_work *work)
+void skv_cuda_compress(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch,
+                       const struct skv_work *work)
 {
-	struct pack_call c = {};
+	struct compress_params c = {};
 
 	if (batch->n == 0 || batch->max_pack == 0)
 		return;
 	if (sh->code->kind == SKV_COMPRESS_QUANT) {
-		skv_cuda_pack_low(sh, n_layers, batch, work);
+		skv_cuda_quantize(sh, n_layers, batch, work);
 		return;
 	}
-	c.k = coding_of(sh);
-	pack_layout(sh, &c, (uint8_t *)work->mem + skv_cuda_scratch_at(sh));
-	c.room = least_of(batch->max_pack, PACK_ROWS);
-	c.n = least_of(batch->n, PACK_ROWS / c.room);
-	c.slices = least_of(ceil_div(skv_refs_before(&c.k.c, batch->max_len), SEARCHED), SLICES_MOST);
-	const uint32_t at_once = least_of(PACK_ROWS / (c.n * c.room), PACK_LAYERS);
+	c.k = codec_of(sh);
+	compress_layout(sh, &c, (uint8_t *)work->mem + skv_cuda_workspace_offset(sh));
+	c.max_tokens = smaller_of(batch->max_pack, MAX_ROWS);
+	c.n = smaller_of(batch->n, MAX_ROWS / c.max_tokens);
+	c.slices = smaller_of(ceil_div(skv_refs_before(&c.k.c, batch->max_len), REFS_PER_TILE), MAX_SLICES);
+	const uint32_t at_once = smaller_of(MAX_ROWS / (c.n * c.max_tokens), MAX_LAYERS);
 	for (uint32_t l = 0; l < n_layers; l += at_once)
-		pack_layers(&c, sh + l, least_of(n_layers - l, at_once), batch, stream_of(work));
+		compress_layers(&c, sh + l, smaller_of(n_layers - l, at_once), batch, stream_of(work));
 }

@@ -1,39 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/compress.cuh - how the kernels of packing see each other.
+ * kernels/cuda/compress/compress.cuh - what the kernels of latent compression share.
  *
- * A launch is about `room` tokens, from the first ones that are to be packed plus `skip` on, of n sequences in some layers.
- * Token i of them has row i of what the kernels hand on, in scratch. References among the tokens have rows, too, which
- * nobody looks at.
+ * A launch is about `max_tokens` tokens, from the first ones that are to be compressed plus `skip` on, of n
+ * sequences in some layers. Token i of them has row i of the intermediate results in the workspace. References
+ * among the tokens have rows, too, which are not used.
  */
-#ifndef SKV_CUDA_PACK_CUH
-#define SKV_CUDA_PACK_CUH
+#ifndef SKV_CUDA_COMPRESS_CUH
+#define SKV_CUDA_COMPRESS_CUH
 
 #include "kernels/cuda/compress/records.cuh"
 
-#define PACK_LAYERS 32u   /* of one launch: what fits its parameters */
-#define PACK_ROWS 4096u   /* rows of one launch, at most */
-#define SLICES_MOST 64u   /* that references are searched in, each by a block */
-#define SEARCHED 128u     /* references that are compared with at a time */
+#define MAX_LAYERS 32u   /* of one launch: what fits its parameters */
+#define MAX_ROWS 4096u   /* rows of one launch, at most */
+#define MAX_SLICES 64u   /* that references are split into, each searched by a block */
+#define REFS_PER_TILE 128u     /* references that are compared with at a time */
 
-/* The nearest references of a token among some: the best first, of equals the lower number. */
+/* The nearest references of a token among some: the best first, ties go to the lower number. */
 struct nearest {
 	float score[SKV_NEAR_MOST];
 	uint32_t id[SKV_NEAR_MOST];
 };
 
-/* What layers do not have in common. */
-struct pack_layer {
+/* What differs from layer to layer. */
+struct compress_layer {
 	const void *in, *down;
 	uint32_t layer, codes, refs;
 };
 
-struct pack_call {
-	struct coding k;
-	struct pack_layer layer[PACK_LAYERS];
+struct compress_params {
+	struct codec k;
+	struct compress_layer layer[MAX_LAYERS];
 	const struct skv_kseq *seq;
-	uint32_t n;          /* sequences: row r is of token r % room of sequence r / room % n in layer r / room / n */
-	uint32_t skip, room;
+	uint32_t n; /* sequences; row r: token r % max_tokens, sequence r / max_tokens % n, layer r / max_tokens / n */
+	uint32_t skip, max_tokens;
 	uint32_t slices;
 	__nv_bfloat16 *x, *b; /* [row][d] */
 	__nv_bfloat16 *h;     /* [row][hidden] */
@@ -41,31 +41,31 @@ struct pack_call {
 };
 
 /* What a block, or a warp, works on. */
-struct pack_job {
-	struct coding k;
-	const struct pack_layer *layer;
+struct compress_item {
+	struct codec k;
+	const struct compress_layer *layer;
 	const struct skv_kseq *s;
 	uint32_t from, n; /* the first token; how many there are */
 	size_t row;       /* of the first one */
 };
 
-/* Of the call's sequence `which` (of the first layer; then of the next). */
-DEVICE struct pack_job pack_job(const struct pack_call *c, uint32_t which)
+/* The item of the call's sequence `which` (of the first layer; then of the next). */
+DEVICE struct compress_item compress_item_of(const struct compress_params *c, uint32_t which)
 {
-	struct pack_job j;
+	struct compress_item j;
 	j.layer = &c->layer[which / c->n];
 	j.k = c->k;
 	j.k.sh.layer = j.layer->layer;
 	j.k.sh.codes = j.layer->codes;
 	j.k.sh.refs = j.layer->refs;
 	j.s = &c->seq[which % c->n];
-	j.from = pack_from(&j.k, j.s) + c->skip;
-	j.n = j.s->pack > j.from ? min(j.s->pack - j.from, c->room) : 0;
-	j.row = (size_t)which * c->room;
+	j.from = compress_from(&j.k, j.s) + c->skip;
+	j.n = j.s->pack > j.from ? min(j.s->pack - j.from, c->max_tokens) : 0;
+	j.row = (size_t)which * c->max_tokens;
 	return j;
 }
 
-/* ---- the nearest ------------------------------------------------------------------------------- */
+/* ---- nearest references ------------------------------------------------------------------------ */
 
 /* The first reference, where no score is a number. */
 DEVICE struct nearest nearest_none()
@@ -78,7 +78,7 @@ DEVICE bool nearer(float score, uint32_t id, float than, uint32_t than_id)
 	return score > than || (score == than && id < than_id);
 }
 
-/* They come in any order. A NaN is never near. */
+/* Insert a candidate; they come in any order. A NaN is never near. */
 DEVICE void nearest_consider(struct nearest *best, float score, uint32_t id)
 {
 #pragma unroll
@@ -101,27 +101,27 @@ DEVICE void nearest_merge(struct nearest *best, const struct nearest *other)
 		nearest_consider(best, other->score[i], other->id[i]);
 }
 
-/* ---- fewer bits ------------------------------------------------------------------------------ */
+/* ---- quantization ---------------------------------------------------------------------------- */
 
-/* A group's numbers: least + q * scale. */
-struct grid {
+/* The scale block's parameters: a number q means least + q * scale. */
+struct quant_scale {
 	__nv_bfloat16 scale, least;
 };
 
-DEVICE struct grid grid_of(float least, float most, uint32_t bits)
+DEVICE struct quant_scale quant_scale_of(float least, float most, uint32_t bits)
 {
 	return {__float2bfloat16_rn((most - least) / (float)((1u << bits) - 1)), __float2bfloat16_rn(least)};
 }
 
-/* 0 where the scale is, and where something is no number. */
-DEVICE uint32_t grid_number(struct grid g, float x, uint32_t bits)
+/* Quantize x. 0 if the scale is 0, or something is NaN. */
+DEVICE uint32_t quantize_number(struct quant_scale g, float x, uint32_t bits)
 {
 	const float scale = __bfloat162float(g.scale), y = rintf((x - __bfloat162float(g.least)) / scale);
 	return y > 0 && scale > 0 ? (uint32_t)fminf(y, (float)((1u << bits) - 1)) : 0;
 }
 
 /* `at` is a multiple of 2. */
-DEVICE void grid_store(struct grid g, uint8_t *at)
+DEVICE void store_quant_scale(struct quant_scale g, uint8_t *at)
 {
 	((__nv_bfloat16 *)at)[0] = g.scale;
 	((__nv_bfloat16 *)at)[1] = g.least;
@@ -130,10 +130,10 @@ DEVICE void grid_store(struct grid g, uint8_t *at)
 /* ---- launches -------------------------------------------------------------------------------- */
 
 /*
- * On `layers` layers of the call. A tile of few rows is for few tokens: room of up to 64. What the results are does not
- * depend on it.
+ * On `layers` layers of the call. Small tiles are for few tokens: max_tokens of up to 64. The results do not
+ * depend on that.
  */
-void skv_cuda_search(const struct pack_call *, uint32_t layers, cudaStream_t);
-void skv_cuda_encode(const struct pack_call *, uint32_t layers, cudaStream_t);
+void skv_cuda_nearest_refs(const struct compress_params *, uint32_t layers, cudaStream_t);
+void skv_cuda_encode(const struct compress_params *, uint32_t layers, cudaStream_t);
 
 #endif

@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/decode-latent-load.cuh - from a list to shared memory: see decode-codes.cuh.
+ * kernels/cuda/compress/decode-latent-load.cuh - the load pipeline, from an index list to shared memory: see
+ * decode-latent.cuh.
  *
- * Each function takes one link of the chain for one tile. What it reads has come before the barrier that the tile now
- * worked on began with; what it begins to read will have come before the next one's. What is the same for all warps
- * is done by one each.
+ * Each function is one stage of the pipeline for one tile. What it reads has arrived before the barrier that the
+ * current tile began with; what it begins to load will have arrived before the next one's. Work that is the same
+ * for all warps is done by one.
  */
-#ifndef SKV_CUDA_DECODE_CODES_AHEAD_CUH
-#define SKV_CUDA_DECODE_CODES_AHEAD_CUH
+#ifndef SKV_CUDA_COMPRESS_DECODE_LATENT_LOAD_CUH
+#define SKV_CUDA_COMPRESS_DECODE_LATENT_LOAD_CUH
 
 #include "kernels/cuda/compress/decode-latent.cuh"
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* The chunk that is a job's. One after the other they are of other sequences, so that blocks share a long list. */
-DEVICE bool chunk_begin(const struct call *c, struct cursor *u, uint32_t job)
+/*
+ * Begin the chunk of a work item. Consecutive items are of different sequences, so that blocks share a long list.
+ */
+DEVICE bool chunk_begin(const struct latent_params *c, struct cursor *u, uint32_t item)
 {
-	const uint32_t chunk = job / c->n, i = (job + chunk) % c->n;
-	const uint32_t tiles = listed_tiles(c, i), each = chunk_tiles(tiles), first = chunk * each;
+	const uint32_t chunk = item / c->n, i = (item + chunk) % c->n;
+	const uint32_t tiles = n_listed_tiles(c, i), each = chunk_tiles(tiles), first = chunk * each;
 	const struct skv_kseq *s = &c->seq[i];
 
 	if (first >= tiles)
@@ -37,15 +40,15 @@ DEVICE bool chunk_begin(const struct call *c, struct cursor *u, uint32_t job)
 }
 
 /* Describe the block's next tile. One thread's work. */
-__device__ static void next_tile(const struct call *c, struct cursor *u, struct tile *to)
+__device__ static void next_tile(const struct latent_params *c, struct cursor *u, struct tile *to)
 {
 	if (u->left > 0) {
 		u->tile.ids += TILE;
 		u->tile.begins = false;
 	} else {
-		while (u->job < u->jobs && !chunk_begin(c, u, u->job))
-			u->job += u->step;
-		u->job += u->step;
+		while (u->item < u->items && !chunk_begin(c, u, u->item))
+			u->item += u->step;
+		u->item += u->step;
 		if (u->left == 0) {
 			to->n = 0;
 			return;
@@ -57,23 +60,23 @@ __device__ static void next_tile(const struct call *c, struct cursor *u, struct 
 	*to = u->tile;
 }
 
-/* ---- a chain of reads -------------------------------------------------------------------------- */
+/* ---- pipeline stages --------------------------------------------------------------------------- */
 
 /* The tokens of tile k. */
-template <int D, int W> __device__ static void read_list(struct room<D, W> *s, uint32_t k)
+template <int D, int W> __device__ static void read_list(struct latent_smem<D, W> *s, uint32_t k)
 {
 	const uint32_t lane = threadIdx.x % 32;
 	const struct tile *t = &s->tile[k % 8];
 
 	if (lane < t->n)
-		copy4(shared_address(&s->token[k % 8][lane]), t->ids + lane);
+		cp_async4(shared_address(&s->token[k % 8][lane]), t->ids + lane);
 	else
 		s->token[k % 8][lane] = UINT32_MAX;
 }
 
-/* The entries of the pages in which tile k's tokens have their rows or records. */
+/* The page table entries of the pages in which tile k's tokens have their rows or records. */
 template <int D, int W>
-__device__ static void read_entries(const struct call *c, struct room<D, W> *s, uint32_t k)
+__device__ static void read_entries(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k)
 {
 	const uint32_t lane = threadIdx.x % 32, token = s->token[k % 8][lane];
 	const struct tile *t = &s->tile[k % 8];
@@ -86,65 +89,66 @@ __device__ static void read_entries(const struct call *c, struct room<D, W> *s, 
 	case REFERENCE:
 		from = t->refs + quotient(refs_before(&c->k, token), c->k.refs_each);
 		break;
-	case CODED:
+	case CODE:
 		from = t->codes + quotient(codes_before(&c->k, token), c->k.codes_each);
 		break;
 	default:
 		break;
 	}
 	if (from)
-		copy4(shared_address(&s->entry[k % 4][lane]), from);
+		cp_async4(shared_address(&s->entry[k % 4][lane]), from);
 }
 
-/* The record of a code, whose page's entry has come. */
-DEVICE const uint8_t *code_in(const struct call *c, skv_pte page, uint32_t token)
+/* The record of a code, whose page's entry has arrived. */
+DEVICE const uint8_t *code_in(const struct latent_params *c, skv_pte page, uint32_t token)
 {
 	return record_in(&c->k, page, codes_before(&c->k, token), c->k.code_bytes, c->k.codes_each);
 }
 
-/* The numbers of references that tile k's records begin with. */
+/* The heads of tile k's records: the numbers of their references. */
 template <int D, int W>
-__device__ static void read_heads(const struct call *c, struct room<D, W> *s, uint32_t k)
+__device__ static void read_heads(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k)
 {
 	const uint32_t lane = threadIdx.x % 32, token = s->token[k % 8][lane];
 	const struct tile *t = &s->tile[k % 8];
 
-	if (t->n && kind_of(c, t, token) == CODED)
-		copy16(shared_address(&s->head[k % 4][lane]), code_in(c, s->entry[k % 4][lane], token), true);
+	if (t->n && kind_of(c, t, token) == CODE)
+		cp_async16(shared_address(&s->head[k % 4][lane]), code_in(c, s->entry[k % 4][lane], token), true);
 }
 
-DEVICE uint32_t near_of(const struct call *c, const uint4 *head, uint32_t row, uint32_t token)
+DEVICE uint32_t ref_number_of(const struct latent_params *c, const uint4 *head, uint32_t row, uint32_t token)
 {
 	return id_of(&c->k, (const uint8_t *)head, row, refs_before(&c->k, token + 1));
 }
 
-/* The entries of the pages that have the references of tile k's tokens. A warp for each row. */
+/* The page table entries of the references of tile k's tokens. A warp for each reference. */
 template <int D, int W>
-__device__ static void read_near(const struct call *c, struct room<D, W> *s, uint32_t k, uint32_t row)
+__device__ static void read_ref_entries(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k,
+                                        uint32_t row)
 {
 	const uint32_t lane = threadIdx.x % 32, token = s->token[k % 8][lane];
 	const struct tile *t = &s->tile[k % 8];
 
-	if (t->n && row < c->k.c.near && kind_of(c, t, token) == CODED)
-		copy4(shared_address(&s->near[k % 2][row][lane]),
-		      t->refs + quotient(near_of(c, &s->head[k % 4][lane], row, token), c->k.refs_each));
+	if (t->n && row < c->k.c.near && kind_of(c, t, token) == CODE)
+		cp_async4(shared_address(&s->near[k % 2][row][lane]),
+		          t->refs + quotient(ref_number_of(c, &s->head[k % 4][lane], row, token), c->k.refs_each));
 }
 
-/* ---- what a tile is made of ---------------------------------------------------------------------- */
+/* ---- addresses ----------------------------------------------------------------------------------- */
 
-DEVICE struct about about_of(const struct call *c, enum kind kind, uint32_t token)
+DEVICE struct token_info token_info_of(const struct latent_params *c, enum kind kind, uint32_t token)
 {
-	const bool turns = kind == REFERENCE || kind == CODED;
-	const float share = kind == CODED ? c->k.c.near ? 1.0f / (float)c->k.c.near : 0 : 1;
+	const bool turns = kind == REFERENCE || kind == CODE;
+	const float share = kind == CODE ? c->k.c.near ? 1.0f / (float)c->k.c.near : 0 : 1;
 
 	return {turns ? token : 0, turns ? c->k.c.turn_scale : 1, share, kind};
 }
 
-#define IN_FEW_BITS 1u /* of an address: a reference's record of ref_bits 8 or 4 */
+#define QUANTIZED_REF 1u /* flag of an address: a reference's record with ref_bits 8 or 4 */
 
-/* Row `row` of a token, its K or V, for kv head h. A reference in few bits: where its record is. */
+/* Row `row` of a token, its K or V, for kv head h. Of a quantized reference: the address of its record. */
 template <int D>
-__device__ static const uint8_t *row_from(const struct call *c, uint32_t h, enum kind kind, uint32_t token,
+__device__ static const uint8_t *row_from(const struct latent_params *c, uint32_t h, enum kind kind, uint32_t token,
                                           skv_pte entry, uint32_t near, skv_pte near_entry, uint32_t v)
 {
 	const uint8_t *record;
@@ -156,12 +160,12 @@ __device__ static const uint8_t *row_from(const struct call *c, uint32_t h, enum
 		record = record_in(&c->k, entry, refs_before(&c->k, token), c->k.ref_bytes, c->k.refs_each);
 	else
 		record = record_in(&c->k, near_entry, near, c->k.ref_bytes, c->k.refs_each);
-	return c->k.c.ref_bits == 16 ? record + (v * c->k.sh.n_kv_heads + h) * (D * 2) : record + IN_FEW_BITS;
+	return c->k.c.ref_bits == 16 ? record + (v * c->k.sh.n_kv_heads + h) * (D * 2) : record + QUANTIZED_REF;
 }
 
-/* Where all of tile k is: its entries are there. A thread has the K or V of one row of a token. */
+/* Addresses of all that tile k needs: its entries have arrived. A thread has the K or V of one row of a token. */
 template <int D, int W>
-__device__ static void find_rows(const struct call *c, struct room<D, W> *s, uint32_t k, uint32_t h)
+__device__ static void locate_rows(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k, uint32_t h)
 {
 	const uint32_t at = threadIdx.x % TILE, row = threadIdx.x / TILE % ROWS, v = threadIdx.x / (TILE * ROWS);
 	const struct tile *t = &s->tile[k % 8];
@@ -170,20 +174,20 @@ __device__ static void find_rows(const struct call *c, struct room<D, W> *s, uin
 	const uint32_t token = s->token[k % 8][at];
 	const enum kind kind = t->n ? kind_of(c, t, token) : ABSENT;
 	const skv_pte entry = s->entry[k % 4][at];
-	const bool there = kind == CODED ? row < c->k.c.near : kind != ABSENT && row == 0;
-	const uint32_t near = there && kind == CODED ? near_of(c, &s->head[k % 4][at], row, token) : 0;
+	const bool exists = kind == CODE ? row < c->k.c.near : kind != ABSENT && row == 0;
+	const uint32_t near = exists && kind == CODE ? ref_number_of(c, &s->head[k % 4][at], row, token) : 0;
 
 	s->row_from[v][row][at] =
-		there ? row_from<D>(c, h, kind, token, entry, near, s->near[k % 2][row][at], v) : NULL;
+		exists ? row_from<D>(c, h, kind, token, entry, near, s->near[k % 2][row][at], v) : NULL;
 	if (row == 0 && v == 0) {
-		s->record_from[at] = kind == CODED ? code_in(c, entry, token) : NULL;
-		s->about[k % 2][at] = about_of(c, kind, token);
+		s->record_from[at] = kind == CODE ? code_in(c, entry, token) : NULL;
+		s->about[k % 2][at] = token_info_of(c, kind, token);
 	}
 }
 
-/* A link for each of the tiles after k, which the block works on; all if k is -AHEAD, which is before the first. */
+/* Run one stage for each of the tiles after k, the current one; k = -PIPELINE_DEPTH is before the first. */
 template <int D, int W>
-__device__ static void look_ahead(const struct call *c, struct room<D, W> *s, int k, uint32_t h)
+__device__ static void advance_pipeline(const struct latent_params *c, struct latent_smem<D, W> *s, int k, uint32_t h)
 {
 	const uint32_t warp = threadIdx.x / 32;
 
@@ -196,20 +200,20 @@ __device__ static void look_ahead(const struct call *c, struct room<D, W> *s, in
 	if (warp == 3 && k >= -3)
 		read_heads(c, s, k + 3);
 	if (warp >= 4 && k >= -2)
-		read_near(c, s, k + 2, warp - 4);
+		read_ref_entries(c, s, k + 2, warp - 4);
 	if (k >= -1)
-		find_rows(c, s, k + 1, h);
+		locate_rows(c, s, k + 1, h);
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* Eight numbers of `bits` bits each, q, as scale * q + least in bf16. */
+/* Dequantize eight numbers of `bits` bits each, q, to scale * q + least in bf16. */
 DEVICE uint4 numbers4(uint32_t q, __nv_bfloat162 scale, __nv_bfloat162 least)
 {
 	const __nv_bfloat162 base = __floats2bfloat162_rn(128, 128);
 	uint32_t two[4];
 #pragma unroll
-	for (int k = 0; k < 4; k++) { /* numbers k and k + 4: 128 + q is one in bf16, whose last bits are q */
+	for (int k = 0; k < 4; k++) { /* numbers k and k + 4: 128 + q is exact in bf16, and its last bits are q */
 		const uint32_t bits = (q >> 4 * k & 0x000f000f) | 0x43004300;
 		const __nv_bfloat162 x = __hfma2(__hsub2(*(const __nv_bfloat162 *)&bits, base), scale, least);
 		two[k] = *(const uint32_t *)&x;
@@ -218,14 +222,17 @@ DEVICE uint4 numbers4(uint32_t q, __nv_bfloat162 scale, __nv_bfloat162 least)
 	                  __byte_perm(two[0], two[1], 0x7632), __byte_perm(two[2], two[3], 0x7632));
 }
 
-/* z of tile k, whose records are there; 0 of tokens without, and beyond the width. A thread has the same piece of some. */
+/*
+ * Dequantize z of tile k, whose records have arrived; 0 for tokens without a code, and beyond the width. A thread
+ * has the same piece of some tokens.
+ */
 template <int D, int W, bool four>
-__device__ static void expand_some(const struct call *c, struct room<D, W> *s, uint32_t k)
+__device__ static void dequantize_some(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k)
 {
 	constexpr uint32_t pieces = W / 8, at_once = threads<D> / pieces, turns = at_once < TILE ? TILE / at_once : 1;
 	constexpr uint32_t unrolled = four ? turns : 1;
 	const uint32_t p = threadIdx.x % pieces, first = threadIdx.x / pieces;
-	const struct kept f = code_kept(&c->k);
+	const struct stored_format f = code_format(&c->k);
 	const uint32_t shared = c->k.code_from + (8 * p >> f.shift) * 4, numbers = c->k.code_from + f.behind + 4 * p;
 #pragma unroll unrolled
 	for (uint32_t i = 0; i < turns; i++) {
@@ -234,13 +241,15 @@ __device__ static void expand_some(const struct call *c, struct room<D, W> *s, u
 			break;
 		const uint8_t *record = s->record[t];
 		uint4 z = make_uint4(0, 0, 0, 0);
-		if (s->about[k % 2][t].kind != CODED || 8 * p >= c->width) {
+		if (s->about[k % 2][t].kind != CODE || 8 * p >= c->width) {
 		} else if (four) {
-			const uint32_t word = *(const uint32_t *)(record + shared), q = *(const uint32_t *)(record + numbers);
-			const uint32_t scale = __byte_perm(word, word, 0x1010), least = __byte_perm(word, word, 0x3232);
+			const uint32_t word = *(const uint32_t *)(record + shared);
+			const uint32_t q = *(const uint32_t *)(record + numbers);
+			const uint32_t scale = __byte_perm(word, word, 0x1010);
+			const uint32_t least = __byte_perm(word, word, 0x3232);
 			z = numbers4(q, *(const __nv_bfloat162 *)&scale, *(const __nv_bfloat162 *)&least);
 		} else {
-			const struct numbers x = numbers_read(&f, record + c->k.code_from, 8 * p);
+			const struct numbers x = load_numbers(&f, record + c->k.code_from, 8 * p);
 			z = numbers_bf16(&f, &x);
 		}
 		*(uint4 *)(s->z + piece_at<W * 2>(t, p)) = z;
@@ -248,29 +257,31 @@ __device__ static void expand_some(const struct call *c, struct room<D, W> *s, u
 }
 
 template <int D, int W>
-__device__ static void expand(const struct call *c, struct room<D, W> *s, uint32_t k)
+__device__ static void dequantize_latents(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k)
 {
 	if (c->k.c.bits == 4)
-		expand_some<D, W, true>(c, s, k);
+		dequantize_some<D, W, true>(c, s, k);
 	else
-		expand_some<D, W, false>(c, s, k);
+		dequantize_some<D, W, false>(c, s, k);
 }
 
-/* Numbers [8 p, 8 p + 8) of a head's K or V in a reference's record of few bits. */
+/* Elements [8 p, 8 p + 8) of a head's K or V, dequantized from a reference's record. */
 template <class T, int D>
-__device__ static uint4 few_bits(const struct call *c, const uint8_t *record, uint32_t v, uint32_t h, uint32_t p)
+__device__ static uint4 dequantized_row(const struct latent_params *c, const uint8_t *record, uint32_t v,
+                                        uint32_t h, uint32_t p)
 {
-	const struct kept f = ref_kept(&c->k);
-	const struct numbers x = numbers_read(&f, record, (v * c->k.sh.n_kv_heads + h) * D + 8 * p);
+	const struct stored_format f = ref_format(&c->k);
+	const struct numbers x = load_numbers(&f, record, (v * c->k.sh.n_kv_heads + h) * D + 8 * p);
 	float y[8];
 
-	numbers_mean(&f, &x, y);
+	decode_numbers(&f, &x, y);
 	return make_uint4(T::pair(y[0], y[1]), T::pair(y[2], y[3]), T::pair(y[4], y[5]), T::pair(y[6], y[7]));
 }
 
 /* The rows of tile k, zeros where there are none. A warp copies one K and one V at a time, or two of each. */
 template <class T, int D, int W, bool plain>
-__device__ static void fetch_some(const struct call *c, struct room<D, W> *s, uint32_t k, uint32_t h)
+__device__ static void copy_rows_as(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k,
+                                    uint32_t h)
 {
 	constexpr uint32_t pieces = D / 8, at_once = warps<D> * 16 / pieces;
 	constexpr uint32_t rows_unrolled = plain ? ROWS : 1, unrolled = plain ? TILE / at_once : 1;
@@ -285,37 +296,38 @@ __device__ static void fetch_some(const struct call *c, struct room<D, W> *s, ui
 			const uint32_t t = first + i * at_once;
 			const uint8_t *from = s->row_from[v][row][t];
 			uint8_t *to = s->rows[k % 2][row][v] + piece_at<D * 2>(t, p);
-			if (!plain && (uintptr_t)from & IN_FEW_BITS)
-				*(uint4 *)to = few_bits<T, D>(c, from - IN_FEW_BITS, v, h, p);
+			if (!plain && (uintptr_t)from & QUANTIZED_REF)
+				*(uint4 *)to = dequantized_row<T, D>(c, from - QUANTIZED_REF, v, h, p);
 			else
-				copy16(shared_address(to), from ? from + p * 16 : c->k.sh.pool, from);
+				cp_async16(shared_address(to), from ? from + p * 16 : c->k.sh.pool, from);
 		}
 	}
 }
 
 template <class T, int D, int W>
-__device__ static void fetch_rows(const struct call *c, struct room<D, W> *s, uint32_t k, uint32_t h)
+__device__ static void copy_rows(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k, uint32_t h)
 {
 	if (c->k.c.ref_bits == 4 || c->k.c.ref_bits == 8)
-		fetch_some<T, D, W, false>(c, s, k, h);
+		copy_rows_as<T, D, W, false>(c, s, k, h);
 	else
-		fetch_some<T, D, W, true>(c, s, k, h);
+		copy_rows_as<T, D, W, true>(c, s, k, h);
 }
 
-template <int D, int W> __device__ static void fetch_records(const struct call *c, struct room<D, W> *s)
+template <int D, int W>
+__device__ static void copy_records(const struct latent_params *c, struct latent_smem<D, W> *s)
 {
 	for (uint32_t t = threadIdx.x / 32; t < TILE; t += warps<D>) {
 		const uint8_t *from = s->record_from[t];
 		for (uint32_t p = threadIdx.x % 32; from && p < c->k.code_bytes / 16; p += 32)
-			copy16(shared_address(s->record[t] + p * 16), from + p * 16, true);
+			cp_async16(shared_address(s->record[t] + p * 16), from + p * 16, true);
 	}
 }
 
-/* All that was begun before has come, and is there for all. */
-DEVICE void arrived(void)
+/* Wait until all copies that were begun have arrived and are visible to the block. */
+DEVICE void await_copies(void)
 {
-	copies_queued();
-	copies_wait<0>();
+	cp_async_commit();
+	cp_async_wait<0>();
 	__syncthreads();
 }
 

@@ -1,22 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/compress/decode-latent-tile.cuh - what the warps of a block make of a tile: see decode-codes.cuh. */
-#ifndef SKV_CUDA_DECODE_CODES_TILE_CUH
-#define SKV_CUDA_DECODE_CODES_TILE_CUH
+/*
+ * kernels/cuda/compress/decode-latent-tile.cuh - what the warps of a block compute of a tile: see
+ * decode-latent.cuh.
+ */
+#ifndef SKV_CUDA_COMPRESS_DECODE_LATENT_TILE_CUH
+#define SKV_CUDA_COMPRESS_DECODE_LATENT_TILE_CUH
 
 #include "kernels/cuda/compress/decode-latent.cuh"
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* What makes a warp's part of K, all its life: rows 0 … 7 are the firsts of pairs, a lane's is its number g; 8 … 15 the seconds. */
-template <int D, int W> struct weights {
-	static constexpr int STEPS = W / 16 / SLICES; /* of 16 of the width */
+/*
+ * A warp's part of W_K, in registers all its life: rows 0 … 7 are the first elements of rotary pairs, a lane's is
+ * its number g; 8 … 15 the second ones.
+ */
+template <int D, int W> struct key_weights {
+	static constexpr int STEPS = W / 16 / SLICES; /* steps of 16 of the width */
 	uint32_t w[STEPS][4];
-	uint64_t turn; /* by which the lane's pair turns from one position to the next, in 2^-64 of a turn */
-	bool turns;    /* it is one that turns at all */
+	uint64_t turn; /* rotation of the lane's pair from one position to the next, in 2^-64 of a turn */
+	bool turns;    /* RoPE rotates the pair */
 };
 
-/* Of a head's dimensions in blocks of 8: which block has the firsts, or the seconds, of pairs [8 b, 8 b + 8). */
-template <int D> DEVICE uint32_t block_of(const struct call *c, int second, uint32_t b)
+/*
+ * Of a head's dimensions in blocks of 8: the block with the first, or the second, elements of pairs [8 b, 8 b +
+ * 8).
+ */
+template <int D> DEVICE uint32_t block_of(const struct latent_params *c, int second, uint32_t b)
 {
 	const uint32_t t = c->k.c.turn_dims / 16;
 
@@ -40,70 +49,73 @@ template <int D> DEVICE uint32_t slice_of(void)
 	return threadIdx.x / 32 / spans<D>;
 }
 
-/* The dimensions of one of the warp's two blocks: the firsts of its pairs, or the seconds. */
-template <int D> DEVICE uint32_t my_dims(const struct call *c, int second)
+/* The dimensions of one of the warp's two blocks: the first elements of its pairs, or the second ones. */
+template <int D> DEVICE uint32_t my_dims(const struct latent_params *c, int second)
 {
 	return block_of<D>(c, second, span_of<D>());
 }
 
-/* W_K of kv head h on its way to shared memory, where rows of references will be: one row a dimension. */
-template <int D, int W> __device__ static void copy_weights(const struct call *c, struct room<D, W> *s, uint32_t h)
+/* Begin to copy W_K of kv head h to shared memory, in place of the references' rows: one row a dimension. */
+template <int D, int W>
+__device__ static void copy_weights(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t h)
 {
 	static_assert(sizeof(s->rows) >= (size_t)D * W * 2, "");
 	for (uint32_t e = threadIdx.x; e < D * W / 8; e += threads<D>) {
 		const uint32_t d = e / (W / 8), p = e % (W / 8);
-		const bool there = 8 * p < c->width;
+		const bool exists = 8 * p < c->width;
 		const uint8_t *from = (const uint8_t *)c->k.c.out + ((size_t)(h * D + d) * c->width + 8 * p) * 2;
-		copy16(shared_address(s->rows) + piece_at<W * 2>(d, p), there ? from : c->k.sh.pool, there);
+		cp_async16(shared_address(s->rows) + piece_at<W * 2>(d, p), exists ? from : c->k.sh.pool, exists);
 	}
 }
 
 template <int D, int W>
-__device__ static void load_weights(struct weights<D, W> *y, const struct call *c, struct room<D, W> *s)
+__device__ static void load_weights(struct key_weights<D, W> *y, const struct latent_params *c,
+                                    struct latent_smem<D, W> *s)
 {
 	const uint32_t lane = lane_of(), first = slice_of<D>() * y->STEPS * 2 + lane / 16;
 	const uint32_t row = 8 * my_dims<D>(c, lane / 8 % 2) + lane % 8, pair = 8 * span_of<D>() + lane / 4;
 #pragma unroll
 	for (int k = 0; k < y->STEPS; k++) {
-		const uint4 w = matrices(shared_address(s->rows) + piece_at<W * 2>(row, first + 2 * k));
+		const uint4 w = ldmatrix_x4(shared_address(s->rows) + piece_at<W * 2>(row, first + 2 * k));
 		y->w[k][0] = w.x;
 		y->w[k][1] = w.y;
 		y->w[k][2] = w.z;
 		y->w[k][3] = w.w;
 	}
 	y->turns = pair < c->k.c.turn_dims / 2;
-	const double turns = y->turns ? turns_of(&c->k, pair) : 0;
+	const double turns = y->turns ? rope_turns(&c->k, pair) : 0;
 	y->turn = __double2ull_rn((turns - floor(turns)) * 18446744073709551616.0);
 }
 
 /* The `j`th of a tile's blocks in this warp's order: those that it finishes are first. */
 template <int D> DEVICE uint32_t my_block(uint32_t j)
 {
-	return (j + slice_of<D>() * MINE) % BLOCKS;
+	return (j + slice_of<D>() * OWN_BLOCKS) % BLOCKS;
 }
 
 /*
- * Parts of K of tile k in acc[my block], as a product leaves them: pairs down, tokens across. Those of the blocks that this
- * warp finishes have the mean of references, the sum of a token's rows times their share.
+ * acc[own block] = the mean of the references of tile k, the sum of a token's rows times their share; laid out as
+ * a product leaves it: pairs down, tokens across.
  */
 template <class T, int D, int W>
-__device__ static void add_rows(const struct call *c, struct room<D, W> *s, uint32_t k, float acc[BLOCKS][4])
+__device__ static void add_rows(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k,
+                                float acc[BLOCKS][4])
 {
 	const uint32_t lane = lane_of(), g = lane / 4, col = lane % 4 * 2, piece = my_dims<D>(c, lane / 8 % 2);
-	const uint32_t ones = T::pair(col == g, col + 1 == g); /* a matrix with ones where row and column are the same */
+	const uint32_t ones = T::pair(col == g, col + 1 == g); /* the identity matrix */
 	for (uint32_t row = 0; row < c->rows; row += 2) {
 		const bool both = row + 1 < c->rows; /* else the first one again, times 0 */
 		const uint32_t at = row + (both ? lane / 16 : 0);
 #pragma unroll
-		for (uint32_t j = 0; j < MINE; j++) {
+		for (uint32_t j = 0; j < OWN_BLOCKS; j++) {
 			const uint32_t t = 8 * my_block<D>(j) + lane % 8;
-			const uint4 a = matrices_turned(shared_address(s->rows[k % 2][at][0]) + piece_at<D * 2>(t, piece));
-			T::product(acc[j], a.x, a.y, a.z, a.w, ones, both ? ones : 0);
+			const uint4 a = ldmatrix_x4_trans(shared_address(s->rows[k % 2][at][0]) + piece_at<D * 2>(t, piece));
+			T::mma(acc[j], a.x, a.y, a.z, a.w, ones, both ? ones : 0);
 		}
 	}
 #pragma unroll
-	for (uint32_t j = 0; j < MINE; j++) {
-		const struct about *about = &s->about[k % 2][8 * my_block<D>(j) + col];
+	for (uint32_t j = 0; j < OWN_BLOCKS; j++) {
+		const struct token_info *about = &s->about[k % 2][8 * my_block<D>(j) + col];
 		const float share[2] = {about[0].share, about[1].share};
 #pragma unroll
 		for (int x = 0; x < 4; x++)
@@ -112,7 +124,7 @@ __device__ static void add_rows(const struct call *c, struct room<D, W> *s, uint
 }
 
 template <int D, int W>
-__device__ static void add_codes(const struct weights<D, W> *y, struct room<D, W> *s, float acc[BLOCKS][4])
+__device__ static void add_codes(const struct key_weights<D, W> *y, struct latent_smem<D, W> *s, float acc[BLOCKS][4])
 {
 	const uint32_t lane = lane_of(), first = slice_of<D>() * y->STEPS * 2 + lane / 8 % 2;
 	uint32_t at[2];
@@ -122,24 +134,26 @@ __device__ static void add_codes(const struct weights<D, W> *y, struct room<D, W
 #pragma unroll
 	for (int k = 0; k < y->STEPS; k++)
 #pragma unroll
-		for (int n = 0; n < 2; n++) { /* piece_at() of first + 2 k: both are powers of two, or 0, apart */
-			const uint4 z = matrices((at[n] ^ (k * 32 & 96)) + (k * 32 & ~127));
+		for (int n = 0; n < 2; n++) { /* piece_at() of first + 2 k: XOR works, as both are disjoint in bits */
+			const uint4 z = ldmatrix_x4((at[n] ^ (k * 32 & 96)) + (k * 32 & ~127));
 			const uint32_t *w = y->w[k];
-			BF16::product(acc[2 * n], w[0], w[1], w[2], w[3], z.x, z.y);
-			BF16::product(acc[2 * n + 1], w[0], w[1], w[2], w[3], z.z, z.w);
+			BF16::mma(acc[2 * n], w[0], w[1], w[2], w[3], z.x, z.y);
+			BF16::mma(acc[2 * n + 1], w[0], w[1], w[2], w[3], z.z, z.w);
 		}
 }
 
-/* Those of blocks that another warp finishes, to it. */
-template <int D, int W> __device__ static void hand_over(struct room<D, W> *s, const float acc[BLOCKS][4])
+/* Give partial sums of blocks that another warp finishes to that warp. */
+template <int D, int W>
+__device__ static void give_to_finisher(struct latent_smem<D, W> *s, const float acc[BLOCKS][4])
 {
 #pragma unroll
-	for (uint32_t j = MINE; j < BLOCKS; j++)
-		s->slice[my_block<D>(j)][span_of<D>()][lane_of()] = make_float4(acc[j][0], acc[j][1], acc[j][2], acc[j][3]);
+	for (uint32_t j = OWN_BLOCKS; j < BLOCKS; j++)
+		s->slice[my_block<D>(j)][span_of<D>()][lane_of()] = make_float4(acc[j][0], acc[j][1], acc[j][2],
+		                                                                acc[j][3]);
 }
 
-/* Cosine and sine of a position's angle. What is more than a turn falls off at the top of the product. */
-DEVICE float2 angle_at(uint64_t turn, uint32_t position)
+/* Cosine and sine of a position's angle. Whole turns overflow out of the product. */
+DEVICE float2 rope_sin_cos(uint64_t turn, uint32_t position)
 {
 	const int32_t part = (int32_t)(turn * position >> 32);
 	float2 a;
@@ -148,18 +162,18 @@ DEVICE float2 angle_at(uint64_t turn, uint32_t position)
 	return a;
 }
 
-/* K of the j-th of the warp's own blocks is complete, and turned to where its tokens are. */
+/* Complete K of the j-th of the warp's own blocks, and apply RoPE at its tokens' positions. */
 template <int D, int W>
-__device__ static void finish_keys(const struct weights<D, W> *y, const struct room<D, W> *s, uint32_t k, uint32_t j,
-                                   float acc[BLOCKS][4])
+__device__ static void rope_keys(const struct key_weights<D, W> *y, const struct latent_smem<D, W> *s,
+                                 uint32_t k, uint32_t j, float acc[BLOCKS][4])
 {
 	const uint32_t b = my_block<D>(j);
 	const float4 part = s->slice[b][span_of<D>()][lane_of()];
 	const float all[4] = {acc[j][0] + part.x, acc[j][1] + part.y, acc[j][2] + part.z, acc[j][3] + part.w};
 #pragma unroll
 	for (int t = 0; t < 2; t++) {
-		const struct about about = s->about[k % 2][8 * b + lane_of() % 4 * 2 + t];
-		const float2 a = angle_at(y->turn, about.position);
+		const struct token_info about = s->about[k % 2][8 * b + lane_of() % 4 * 2 + t];
+		const float2 a = rope_sin_cos(y->turn, about.position);
 		const float size = y->turns ? about.size : 1, cos = a.x * size, sin = a.y * size;
 		acc[j][t] = all[t] * cos - all[2 + t] * sin;
 		acc[j][2 + t] = all[t] * sin + all[2 + t] * cos;
@@ -168,10 +182,10 @@ __device__ static void finish_keys(const struct weights<D, W> *y, const struct r
 
 /* ---- scores and sums ------------------------------------------------------------------------- */
 
-/* What a warp has of a chunk. */
-template <int D, int W> struct sums {
-	static constexpr int TILES = W / 16 < warps<D> ? 1 : W / 16 / warps<D>; /* 16 of the width each */
-	uint32_t q[2];        /* of head g, for the warp's firsts and seconds */
+/* A warp's sums over a chunk. */
+template <int D, int W> struct chunk_sums {
+	static constexpr int TILES = W / 16 < warps<D> ? 1 : W / 16 / warps<D>; /* tiles of 16 of the width */
+	uint32_t q[2]; /* of head g, for the first and second elements of the warp's pairs */
 	float u[TILES][4];
 	float r[4];           /* 16 dimensions of V */
 	float max, sum;       /* of the head of the warp's number; a lane's part of the sum */
@@ -179,10 +193,12 @@ template <int D, int W> struct sums {
 };
 
 template <class T, int D, int W>
-__device__ static void chunk_begins(struct sums<D, W> *w, const struct call *c, const struct tile *t, uint32_t x)
+__device__ static void chunk_begins(struct chunk_sums<D, W> *w, const struct latent_params *c,
+                                    const struct tile *t, uint32_t x)
 {
-	const uint32_t lane = lane_of(), before = x % c->per_kv * c->wide, heads = min(c->wide, c->group - before);
-	const uint32_t head = x / c->per_kv * c->group + before + min(lane / 4, heads - 1);
+	const uint32_t lane = lane_of(), before = x % c->tiles_per_kv_head * c->tile_heads;
+	const uint32_t heads = min(c->tile_heads, c->group - before);
+	const uint32_t head = x / c->tiles_per_kv_head * c->group + before + min(lane / 4, heads - 1);
 	const size_t row = ((size_t)c->seq[t->i].row * c->k.sh.n_heads + head) * D + lane % 4 * 2;
 #pragma unroll
 	for (int m = 0; m < 2; m++) {
@@ -201,33 +217,38 @@ __device__ static void chunk_begins(struct sums<D, W> *w, const struct call *c, 
 	w->attended = 0;
 }
 
-/* The warp's dimensions' part of the scores of its j-th block. */
+/* The part of the scores of its j-th block that the warp's dimensions give. */
 template <class T, int D, int W>
-__device__ static void score_keys(const struct sums<D, W> *w, struct room<D, W> *s, uint32_t j, const float acc[BLOCKS][4])
+__device__ static void score_keys(const struct chunk_sums<D, W> *w, struct latent_smem<D, W> *s, uint32_t j,
+                                  const float acc[BLOCKS][4])
 {
 	const uint32_t lane = lane_of();
 	const float *k = acc[j];
-	float score[4] = {0, 0, 0, 0}; /* of eight heads; and of none */
+	float score[4] = {0, 0, 0, 0}; /* of eight heads; the rest is padding */
 
-	T::product(score, w->q[0], 0, w->q[1], 0, transposed(T::pair(k[0], k[1])), transposed(T::pair(k[2], k[3])));
-	__syncwarp(); /* what was in the scores' place has been used */
+	T::mma(score, w->q[0], 0, w->q[1], 0, transpose8x8(T::pair(k[0], k[1])), transpose8x8(T::pair(k[2], k[3])));
+	__syncwarp(); /* what was in the buffer before has been used */
 	*(float2 *)(score_at(s, my_block<D>(j), span_of<D>(), lane / 4) + lane % 4 * 2) = make_float2(score[0], score[1]);
 }
 
 /* Element `at` of a row of weights. */
-DEVICE void put_weight(uint32_t *row, uint32_t at, uint32_t pair)
+DEVICE void store_weight(uint32_t *row, uint32_t at, uint32_t pair)
 {
 	((uint16_t *)row)[at] = (uint16_t)pair;
 }
 
-/* Scores become weights. A warp has a head, a lane a token; what warps are too many has none. */
+/*
+ * One step of the online softmax: scores become weights. A warp has a head, a lane a token; surplus warps do
+ * nothing.
+ */
 template <class T, int D, int W>
-__device__ static void weigh(struct sums<D, W> *w, const struct call *c, struct room<D, W> *s, uint32_t k)
+__device__ static void softmax_step(struct chunk_sums<D, W> *w, const struct latent_params *c,
+                                    struct latent_smem<D, W> *s, uint32_t k)
 {
 	const uint32_t lane = lane_of(), head = threadIdx.x / 32;
 	if (head >= HEAD_TILE)
 		return;
-	const struct about about = s->about[k % 2][lane];
+	const struct token_info about = s->about[k % 2][lane];
 	float score = 0, max;
 #pragma unroll
 	for (uint32_t x = 0; x < spans<D>; x++)
@@ -237,17 +258,18 @@ __device__ static void weigh(struct sums<D, W> *w, const struct call *c, struct 
 #pragma unroll
 	for (int x = 1; x < 32; x *= 2)
 		max = fmaxf(max, __shfl_xor_sync(~0u, max, x));
-	const float base = max == -INFINITY ? 0 : max, fix = exp2_fast(w->max - base), weight = exp2_fast(score - base);
+	const float base = max == -INFINITY ? 0 : max, fix = exp2_fast(w->max - base);
+	const float weight = exp2_fast(score - base);
 	w->max = max;
 	w->sum = w->sum * fix + weight;
 	w->attended += __popc(__ballot_sync(~0u, about.kind != ABSENT));
-	put_weight(s->weight[head], lane, BF16::pair(weight, 0));
-	put_weight(s->rows_weight[head], lane, T::pair(weight * about.share, 0));
+	store_weight(s->weight[head], lane, BF16::pair(weight, 0));
+	store_weight(s->rows_weight[head], lane, T::pair(weight * about.share, 0));
 	if (lane == 0)
 		s->fix[head] = fix;
 }
 
-/* Four rows of 8 tokens' weights of head g, as the right factor of two products. */
+/* Weights of 32 tokens for head g, as the right factor of two products. */
 DEVICE uint4 weights_of(const uint32_t row[WEIGHTS_PITCH])
 {
 	const uint32_t *at = row + lane_of() % 4;
@@ -255,18 +277,22 @@ DEVICE uint4 weights_of(const uint32_t row[WEIGHTS_PITCH])
 	return make_uint4(at[0], at[4], at[8], at[12]);
 }
 
-/* acc += 16 columns of 32 tokens' rows times their weights. At `at` are the rows of 16, at `next` from there the others'. */
-template <class T> DEVICE void add_weighted(float acc[4], uint32_t at, uint32_t next, uint4 weights)
+/*
+ * acc += 16 columns of 32 tokens' rows times their weights. The first 16 rows are at `at`, the others `next`
+ * bytes further.
+ */
+template <class T> DEVICE void add_weighted_rows(float acc[4], uint32_t at, uint32_t next, uint4 weights)
 {
-	const uint4 a = matrices_turned(at), b = matrices_turned(at + next);
+	const uint4 a = ldmatrix_x4_trans(at), b = ldmatrix_x4_trans(at + next);
 
-	T::product(acc, a.x, a.y, a.z, a.w, weights.x, weights.y);
-	T::product(acc, b.x, b.y, b.z, b.w, weights.z, weights.w);
+	T::mma(acc, a.x, a.y, a.z, a.w, weights.x, weights.y);
+	T::mma(acc, b.x, b.y, b.z, b.w, weights.z, weights.w);
 }
 
-/* u and r of tile k. */
+/* Add tile k to u and r. */
 template <class T, int D, int W>
-__device__ static void add_values(struct sums<D, W> *w, const struct call *c, struct room<D, W> *s, uint32_t k)
+__device__ static void add_values(struct chunk_sums<D, W> *w, const struct latent_params *c,
+                                  struct latent_smem<D, W> *s, uint32_t k)
 {
 	const uint32_t lane = lane_of(), warp = threadIdx.x / 32, t = lane / 16 * 8 + lane % 8, side = lane / 8 % 2;
 	const float2 fix = *(const float2 *)&s->fix[lane % 4 * 2];
@@ -278,24 +304,27 @@ __device__ static void add_values(struct sums<D, W> *w, const struct call *c, st
 		for (int x = 0; x < 4; x++)
 			w->u[a][x] *= x % 2 ? fix.y : fix.x;
 		if (tile < W / 16)
-			add_weighted<BF16>(w->u[a], shared_address(s->z) + piece_at<W * 2>(t, 2 * tile + side), 16 * W * 2,
-			                   weight);
+			add_weighted_rows<BF16>(w->u[a],
+			                        shared_address(s->z) + piece_at<W * 2>(t, 2 * tile + side), 16 * W * 2,
+			                        weight);
 	}
 #pragma unroll
 	for (int x = 0; x < 4; x++)
 		w->r[x] *= x % 2 ? fix.y : fix.x;
 	for (uint32_t row = 0; row < c->rows && warp < D / 16; row++)
-		add_weighted<T>(w->r, shared_address(s->rows[k % 2][row][1]) + piece_at<D * 2>(t, 2 * warp + side),
-		                16 * D * 2, rows_weight);
+		add_weighted_rows<T>(w->r,
+		                     shared_address(s->rows[k % 2][row][1]) + piece_at<D * 2>(t, 2 * warp + side),
+		                     16 * D * 2, rows_weight);
 }
 
-/* A chunk's part of the result. */
+/* Write a chunk's partial result. */
 template <int D, int W>
-__device__ static void chunk_ends(const struct sums<D, W> *w, const struct call *c, const struct tile *t, uint32_t x)
+__device__ static void chunk_ends(const struct chunk_sums<D, W> *w, const struct latent_params *c,
+                                  const struct tile *t, uint32_t x)
 {
-	const uint32_t lane = lane_of(), warp = threadIdx.x / 32, before = x % c->per_kv * c->wide;
-	const uint32_t heads = min(c->wide, c->group - before), stride = c->width + D;
-	float *part = part_at(c, t->i, x, t->chunk, D), *acc = part + 2 * HEAD_TILE, sum = w->sum;
+	const uint32_t lane = lane_of(), warp = threadIdx.x / 32, before = x % c->tiles_per_kv_head * c->tile_heads;
+	const uint32_t heads = min(c->tile_heads, c->group - before), stride = c->width + D;
+	float *part = partial_at(c, t->i, x, t->chunk, D), *acc = part + 2 * HEAD_TILE, sum = w->sum;
 	unsigned long long *attended = (unsigned long long *)c->seq[t->i].attended;
 #pragma unroll
 	for (int x = 1; x < 32; x *= 2)

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/compress/decode-latent.cu - the kernel, merging of chunks, the launch: see decode-codes.cuh. */
+/*
+ * kernels/cuda/compress/decode-latent.cu - the fused decode kernel over codes, the merge of chunks, the launch: see
+ * decode-latent.cuh.
+ */
 #include "kernels/cuda/compress/decode-latent-load.cuh"
 #include "kernels/cuda/compress/decode-latent-tile.cuh"
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
 template <class T, int D, int W>
-__device__ static void attend(const struct weights<D, W> *y, struct sums<D, W> *w, const struct call *c,
-                              struct room<D, W> *s, uint32_t k, uint32_t x)
+__device__ static void attend(const struct key_weights<D, W> *y, struct chunk_sums<D, W> *w,
+                              const struct latent_params *c,
+                              struct latent_smem<D, W> *s, uint32_t k, uint32_t x)
 {
 	const struct tile *t = &s->tile[k % 8];
 	float acc[BLOCKS][4] = {};
@@ -16,15 +20,15 @@ __device__ static void attend(const struct weights<D, W> *y, struct sums<D, W> *
 		chunk_begins<T>(w, c, t, x);
 	add_rows<T>(c, s, k, acc);
 	add_codes(y, s, acc);
-	hand_over(s, acc);
+	give_to_finisher(s, acc);
 	__syncthreads();
 #pragma unroll
-	for (uint32_t j = 0; j < MINE; j++) {
-		finish_keys(y, s, k, j, acc);
+	for (uint32_t j = 0; j < OWN_BLOCKS; j++) {
+		rope_keys(y, s, k, j, acc);
 		score_keys<T>(w, s, j, acc);
 	}
 	__syncthreads();
-	weigh<T>(w, c, s, k);
+	softmax_step<T>(w, c, s, k);
 	__syncthreads();
 	add_values<T>(w, c, s, k);
 	if (t->ends)
@@ -32,46 +36,48 @@ __device__ static void attend(const struct weights<D, W> *y, struct sums<D, W> *
 }
 
 template <class T, int D, int W>
-__global__ void __launch_bounds__(threads<D>, 1) decode_codes_kernel(const __grid_constant__ struct call c)
+__global__ void __launch_bounds__(threads<D>, 1)
+decode_latent_kernel(const __grid_constant__ struct latent_params c)
 {
 	extern __shared__ __align__(128) uint8_t memory[];
-	struct room<D, W> *s = (struct room<D, W> *)memory;
-	const uint32_t x = blockIdx.x % c.heads, h = x / c.per_kv;
-	struct weights<D, W> y;
-	struct sums<D, W> w;
+	struct latent_smem<D, W> *s = (struct latent_smem<D, W> *)memory;
+	const uint32_t x = blockIdx.x % c.heads, h = x / c.tiles_per_kv_head;
+	struct key_weights<D, W> y;
+	struct chunk_sums<D, W> w;
 
 	if (threadIdx.x == 0) {
-		s->cursor.job = blockIdx.x / c.heads;
+		s->cursor.item = blockIdx.x / c.heads;
 		s->cursor.step = gridDim.x / c.heads;
-		s->cursor.jobs = c.n * LISTED_CHUNKS;
+		s->cursor.items = c.n * MAX_CHUNKS_OF_LIST;
 		s->cursor.left = 0;
 	}
 	copy_weights(&c, s, h);
-	for (int k = -AHEAD; k < -1; k++) {
-		look_ahead(&c, s, k, h);
-		arrived();
+	for (int k = -PIPELINE_DEPTH; k < -1; k++) {
+		advance_pipeline(&c, s, k, h);
+		await_copies();
 	}
 	load_weights(&y, &c, s);
 	for (int k = -1; k < 0 || s->tile[k % 8].n > 0; k++) {
-		look_ahead(&c, s, k, h);
+		advance_pipeline(&c, s, k, h);
 		if (k >= 0)
-			expand(&c, s, k);
+			dequantize_latents(&c, s, k);
 		__syncthreads();
-		fetch_rows<T>(&c, s, k + 1, h);
-		fetch_records(&c, s);
+		copy_rows<T>(&c, s, k + 1, h);
+		copy_records(&c, s);
 		if (k >= 0)
 			attend<T>(&y, &w, &c, s, k, x);
-		arrived();
+		await_copies();
 	}
 }
 
-/* ---- merging ----------------------------------------------------------------------------------- */
+/* ---- split-KV merge ---------------------------------------------------------------------------- */
 
-#define MERGE_DIMS 64     /* of the output that a block makes */
+#define MERGE_DIMS 64     /* output dimensions of a block */
 #define MERGE_THREADS 512
 
-/* Chunks' shares of each head's result. One warp's work. */
-__device__ static void shares(float fix[LISTED_CHUNKS][HEAD_TILE], const float *part, uint32_t stride, uint32_t chunks)
+/* Each chunk's share of each head's result. One warp's work. */
+__device__ static void chunk_shares(float fix[MAX_CHUNKS_OF_LIST][HEAD_TILE], const float *part,
+                                    uint32_t stride, uint32_t chunks)
 {
 	const uint32_t head = threadIdx.x % 32;
 	float max = -INFINITY, sum = 0;
@@ -99,12 +105,13 @@ DEVICE float product8(uint4 w, const float *u)
 	return p.x * a.x + p.y * a.y + q.x * a.z + q.y * a.w + r.x * b.x + r.y * b.y + s.x * b.z + s.y * b.w;
 }
 
-/* Dimension d of all heads: W_V u + r. One warp's work. */
-__device__ static void output(const struct call *c, const float *total, uint32_t i, uint32_t x, uint32_t d,
+/* Output dimension d of all heads: W_V u + r. One warp's work. */
+__device__ static void output(const struct latent_params *c, const float *total, uint32_t i, uint32_t x, uint32_t d,
                               uint32_t head_dim)
 {
-	const uint32_t lane = threadIdx.x % 32, before = x % c->per_kv * c->wide, h = x / c->per_kv;
-	const uint32_t heads = min(c->wide, c->group - before), stride = c->width + head_dim;
+	const uint32_t lane = threadIdx.x % 32, before = x % c->tiles_per_kv_head * c->tile_heads;
+	const uint32_t h = x / c->tiles_per_kv_head;
+	const uint32_t heads = min(c->tile_heads, c->group - before), stride = c->width + head_dim;
 	const uint8_t *row = (const uint8_t *)c->k.c.out + (size_t)((c->k.sh.n_kv_heads + h) * head_dim + d) * c->width * 2;
 	float sum[HEAD_TILE] = {};
 
@@ -127,20 +134,20 @@ __device__ static void output(const struct call *c, const float *total, uint32_t
 	}
 }
 
-/* Some dimensions of a sequence's head tile. */
+/* Merge some dimensions of a sequence's head tile. */
 __global__ void __launch_bounds__(MERGE_THREADS)
-merge_codes_kernel(const __grid_constant__ struct call c, uint32_t head_dim)
+merge_latent_kernel(const __grid_constant__ struct latent_params c, uint32_t head_dim)
 {
 	extern __shared__ __align__(16) float total[]; /* u and r of each head */
-	__shared__ float fix[LISTED_CHUNKS][HEAD_TILE];
+	__shared__ float fix[MAX_CHUNKS_OF_LIST][HEAD_TILE];
 	const uint32_t x = blockIdx.x, i = blockIdx.y, first = blockIdx.z * MERGE_DIMS;
-	const uint32_t heads = min(c.wide, c.group - x % c.per_kv * c.wide);
-	const uint32_t stride = chunk_floats(c.wide, c.width, head_dim);
-	const uint32_t tiles = listed_tiles(&c, i), each = chunk_tiles(tiles), chunks = (tiles + each - 1) / each;
-	const float *part = part_at(&c, i, x, 0, head_dim);
+	const uint32_t heads = min(c.tile_heads, c.group - x % c.tiles_per_kv_head * c.tile_heads);
+	const uint32_t stride = chunk_floats(c.tile_heads, c.width, head_dim);
+	const uint32_t tiles = n_listed_tiles(&c, i), each = chunk_tiles(tiles), chunks = (tiles + each - 1) / each;
+	const float *part = partial_at(&c, i, x, 0, head_dim);
 
 	if (threadIdx.x < 32)
-		shares(fix, part, stride, chunks);
+		chunk_shares(fix, part, stride, chunks);
 	__syncthreads();
 	for (uint32_t e = threadIdx.x * 4; e < heads * (c.width + head_dim); e += MERGE_THREADS * 4) {
 		const uint32_t head = e / (c.width + head_dim);
@@ -163,19 +170,19 @@ merge_codes_kernel(const __grid_constant__ struct call c, uint32_t head_dim)
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
-/* The narrowest kernel that has a width. */
+/* The narrowest kernel for a width. */
 template <class T, int D> static const void *kernel_of(uint32_t width, uint32_t *ret_bytes)
 {
 	if (width <= 64) {
-		*ret_bytes = sizeof(struct room<D, 64>);
-		return (const void *)decode_codes_kernel<T, D, 64>;
+		*ret_bytes = sizeof(struct latent_smem<D, 64>);
+		return (const void *)decode_latent_kernel<T, D, 64>;
 	}
 	if (width <= 256) {
-		*ret_bytes = sizeof(struct room<D, 256>);
-		return (const void *)decode_codes_kernel<T, D, 256>;
+		*ret_bytes = sizeof(struct latent_smem<D, 256>);
+		return (const void *)decode_latent_kernel<T, D, 256>;
 	}
-	*ret_bytes = sizeof(struct room<D, 512>);
-	return (const void *)decode_codes_kernel<T, D, 512>;
+	*ret_bytes = sizeof(struct latent_smem<D, 512>);
+	return (const void *)decode_latent_kernel<T, D, 512>;
 }
 
 static const void *kernel_for(const struct skv_shape *sh, uint32_t width, uint32_t *ret_bytes)
@@ -196,7 +203,7 @@ static uint32_t width_of(const struct skv_codes *c)
 	return c->bits ? c->width : 0;
 }
 
-bool skv_cuda_fuses(const struct skv_shape *sh)
+bool skv_cuda_fuses_latent(const struct skv_shape *sh)
 {
 	const struct skv_codes *c = sh->code;
 	uint32_t bytes;
@@ -208,55 +215,58 @@ bool skv_cuda_fuses(const struct skv_shape *sh)
 	if ((sh->head_dim != 64 && sh->head_dim != 128) || c->near * c->id_bytes % 4)
 		return false;
 	kernel_for(sh, width_of(c), &bytes);
-	return bytes <= skv_cuda_room();
+	return bytes <= skv_cuda_max_shared_memory();
 }
 
-size_t skv_cuda_decode_codes_bytes(const struct skv_shape *sh, uint32_t n_seqs)
+size_t skv_cuda_decode_latent_bytes(const struct skv_shape *sh, uint32_t n_seqs)
 {
 	const uint32_t group = sh->n_heads / sh->n_kv_heads, wide = group < HEAD_TILE ? group : HEAD_TILE;
 	const size_t floats = chunk_floats(wide, width_of(sh->code), sh->head_dim);
 
-	return (size_t)n_seqs * head_tiles(sh) * LISTED_CHUNKS * floats * sizeof(float);
+	return (size_t)n_seqs * n_head_tiles(sh) * MAX_CHUNKS_OF_LIST * floats * sizeof(float);
 }
 
-static struct call call_of(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                           const struct skv_list *list, const struct skv_work *work)
+static struct latent_params latent_params_of(const struct skv_shape *sh, const struct skv_batch *b,
+                                             const void *q, void *out,
+                                             const struct skv_list *list, const struct skv_work *work)
 {
-	struct call c = {.k = coding_of(sh), .seq = b->seq, .n = b->n, .q = q, .out = out};
+	struct latent_params c = {.k = codec_of(sh), .seq = b->seq, .n = b->n, .q = q, .out = out};
 
 	c.scale = sh->scale * LOG2E;
 	c.list = *list;
 	c.width = width_of(sh->code);
 	c.rows = sh->code->near ? sh->code->near : 1;
 	c.group = sh->n_heads / sh->n_kv_heads;
-	c.wide = c.group < HEAD_TILE ? c.group : HEAD_TILE;
-	c.per_kv = ceil_div(c.group, c.wide);
-	c.heads = head_tiles(sh);
-	c.part = (float *)((uint8_t *)work->mem + skv_cuda_scratch_at(sh));
+	c.tile_heads = c.group < HEAD_TILE ? c.group : HEAD_TILE;
+	c.tiles_per_kv_head = ceil_div(c.group, c.tile_heads);
+	c.heads = n_head_tiles(sh);
+	c.part = (float *)((uint8_t *)work->mem + skv_cuda_workspace_offset(sh));
 	return c;
 }
 
-void skv_cuda_decode_codes(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                           const struct skv_list *list, const struct skv_work *work)
+void skv_cuda_decode_latent(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                            const struct skv_list *list, const struct skv_work *work)
 {
-	struct call c = call_of(sh, b, q, out, list, work);
-	const uint32_t tiles = ceil_div(list->most, TILE), chunks = ceil_div(tiles, CHUNK_LEAST);
-	const uint32_t jobs = b->n * (chunks < LISTED_CHUNKS ? chunks : LISTED_CHUNKS), sms = skv_cuda_sms() / c.heads;
-	const uint32_t blocks = jobs < sms ? jobs : sms > 0 ? sms : 1;
+	struct latent_params c = latent_params_of(sh, b, q, out, list, work);
+	const uint32_t tiles = ceil_div(list->most, TILE), chunks = ceil_div(tiles, MIN_CHUNK_TILES);
+	const uint32_t items = b->n * (chunks < MAX_CHUNKS_OF_LIST ? chunks : MAX_CHUNKS_OF_LIST);
+	const uint32_t sms = skv_cuda_sms() / c.heads;
+	const uint32_t blocks = items < sms ? items : sms > 0 ? sms : 1;
 	uint32_t bytes, dim = sh->head_dim;
 	const void *kernel = kernel_for(sh, c.width, &bytes);
 	void *args[] = {&c, &dim};
 
 	if (b->n == 0)
 		return;
-	if (jobs > 0)
+	if (items > 0)
 		cudaLaunchKernel(kernel, dim3(c.heads * blocks), dim3(threads_of(dim)), args, bytes, stream_of(work));
-	cudaLaunchKernel((const void *)merge_codes_kernel, dim3(c.heads, b->n, dim / MERGE_DIMS), dim3(MERGE_THREADS), args,
-	                 c.wide * (c.width + dim) * sizeof(float), stream_of(work));
+	cudaLaunchKernel((const void *)merge_latent_kernel, dim3(c.heads, b->n, dim / MERGE_DIMS),
+	                 dim3(MERGE_THREADS), args,
+	                 c.tile_heads * (c.width + dim) * sizeof(float), stream_of(work));
 }
 
-/* All kernels that a device has room for. */
-cudaError_t skv_cuda_decode_codes_init(uint32_t room)
+/* All kernels that fit the device's shared memory. */
+cudaError_t skv_cuda_decode_latent_init(uint32_t room)
 {
 	static const uint32_t widths[] = {64, 256, 512}, dims[] = {64, 128}, dtypes[] = {SKV_F16, SKV_BF16};
 	cudaError_t e = cudaSuccess;

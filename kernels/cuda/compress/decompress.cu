@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/decompress.cu - packed tokens as rows of K and V again; see codes.h.
+ * kernels/cuda/compress/decompress.cu - decompression of tokens to rows of K and V; see kernels/compress.h.
  *
- * First all rows are looked up, and their codes unpacked. Then a block has a tile of a sequence's rows, of a head's K or V:
- * codes are decoded by one product, to which what is missing is added, and rows that are kept as such, or as references,
- * are put in among them.
+ * First all rows are located, and their codes dequantized. Then a block takes a tile of a sequence's rows, of a
+ * head's K or V: codes are decoded by one matrix product, to which the references' mean is added, and uncompressed
+ * rows and references are copied in between.
  */
 #include "kernels/cuda/runtime/gemm.cuh"
 #include "kernels/cuda/compress/decompress.cuh"
 
-#define ROWS_MOST 16384u /* of one launch: what is looked up for them is in scratch */
-#define SEQS_MOST 64u    /* of one launch */
-#define HEADS_MOST 8u    /* of a block, one after the other */
+#define MAX_ROWS 16384u /* of one launch: their locations are in the workspace */
+#define MAX_SEQS 64u    /* of one launch */
+#define MAX_HEADS_PER_BLOCK 8u    /* of a block, one after the other */
 #define WIDE_TILE 128
 
-struct rebuild_call {
-	struct coding k;
-	struct wanted want;
-	uint32_t first;      /* sequence of the launch */
-	uint32_t skip, room; /* rows of each: [skip, skip + room) */
-	/* of row skip + i of sequence first + s, at s * room + i */
+struct decompress_params {
+	struct codec k;
+	struct wanted_rows want;
+	uint32_t first;          /* sequence of the launch */
+	uint32_t skip, max_rows; /* rows of each: [skip, skip + max_rows) */
+	/* of row skip + i of sequence first + s, at s * max_rows + i */
 	struct row *row;
 	__nv_bfloat16 *z, *wide;
-	float2 *turn; /* cosine and sine of each pair, times what a turned K is multiplied with */
+	float2 *turn; /* cosine and sine of each pair, times RoPE's factor */
 };
 
 enum kind { NOTHING, ROW, REFERENCE, CODE };
@@ -32,15 +32,15 @@ struct alignas(16) row {
 	uint32_t token;
 	const uint8_t *from; /* its row, of head 0's K; or its record */
 	uint8_t *to;
-	const uint8_t *ref[SKV_NEAR_MOST]; /* of a reference itself; of other rows something that can be read */
+	const uint8_t *ref[SKV_NEAR_MOST]; /* a reference itself; of other rows any readable address */
 };
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 /* Row `row` of sequence i, which has so many. */
-DEVICE struct row row_of(const struct rebuild_call *c, uint32_t i, uint32_t row, uint32_t rows)
+DEVICE struct row row_of(const struct decompress_params *c, uint32_t i, uint32_t row, uint32_t rows)
 {
-	const struct coding *k = &c->k;
+	const struct codec *k = &c->k;
 	const struct skv_kseq *s = &c->want.seq[i];
 	const skv_pte *table = skv_layer_table(&k->sh, s);
 	struct row r = {NOTHING};
@@ -68,31 +68,36 @@ DEVICE struct row row_of(const struct rebuild_call *c, uint32_t i, uint32_t row,
 	return r;
 }
 
-/* Look up rows, a warp each: unpacked codes and turns are the same for all heads. Grid: rows, LOOKS a block; sequences. */
-#define LOOKS (GEMM_THREADS / 32)
-__global__ void __launch_bounds__(GEMM_THREADS) look_kernel(const __grid_constant__ struct rebuild_call c)
+/*
+ * Locate rows, a warp each: dequantized codes and rotations are the same for all heads. Grid: rows,
+ * ROWS_PER_BLOCK a block; sequences.
+ */
+#define ROWS_PER_BLOCK (GEMM_THREADS / 32)
+__global__ void __launch_bounds__(GEMM_THREADS)
+locate_rows_kernel(const __grid_constant__ struct decompress_params c)
 {
-	const struct coding *k = &c.k;
-	const uint32_t i = c.first + blockIdx.y, n = blockIdx.x * LOOKS + threadIdx.x / 32, lane = threadIdx.x % 32;
+	const struct codec *k = &c.k;
+	const uint32_t i = c.first + blockIdx.y, n = blockIdx.x * ROWS_PER_BLOCK + threadIdx.x / 32;
+	const uint32_t lane = threadIdx.x % 32;
 	const uint32_t rows = rows_of(&c.want, i), pairs = k->c.turn_dims / 2;
-	const size_t at = (size_t)blockIdx.y * c.room + n;
-	if (n >= c.room)
+	const size_t at = (size_t)blockIdx.y * c.max_rows + n;
+	if (n >= c.max_rows)
 		return;
 	if (c.want.to.pool && lane == 0)
-		describe(&c.want, i, c.skip + n, rows);
+		make_table_entry(&c.want, i, c.skip + n, rows);
 	const struct row r = row_of(&c, i, c.skip + n, rows);
 	if (lane == 0)
 		c.row[at] = r;
 	if (r.kind == CODE) {
-		const struct kept f = code_kept(k);
+		const struct stored_format f = code_format(k);
 		for (uint32_t e = lane * 8; e < k->c.width && k->c.bits; e += 32 * 8) {
-			const struct numbers z = numbers_read(&f, r.from + k->code_from, e);
+			const struct numbers z = load_numbers(&f, r.from + k->code_from, e);
 			*(uint4 *)(c.z + at * k->c.width + e) = numbers_bf16(&f, &z);
 		}
 	}
 	for (uint32_t p = lane; p < pairs && r.kind >= REFERENCE; p += 32) {
 		float sin, cos;
-		__sincosf(angle_of(r.token, turns_of(k, p)), &sin, &cos); /* within half a turn it is as exact as need be */
+		__sincosf(rope_angle(r.token, rope_turns(k, p)), &sin, &cos); /* exact enough: within half a turn */
 		c.turn[at * pairs + p] = make_float2(cos * k->c.turn_scale, sin * k->c.turn_scale);
 	}
 }
@@ -105,50 +110,53 @@ template <int D> using product = struct gemm<tile_rows<D>, tile_cols<D>>;
 #define TILES(D) gemm_tiles<tile_rows<D>, tile_cols<D>>
 
 /*
- * A lane of a product has 16 elements of each of its rows. Which elements of a head these are is free: the rows of `out`
- * come in such an order that they are two pieces of eight, and that those are each other's pairs when they turn. Lane
+ * A lane of a product has 16 elements of each of its rows. Which elements of a head these are is free: the
+ * decoder's rows come in such an order that they are two pieces of eight, the rotary pairs of each other. Lane
  * number u of those that share a row has pieces pieces_of(u).x, as columns below 32 of its warp's 64, and .y.
  */
-DEVICE uint2 pieces_of(const struct coding *k, uint32_t u)
+DEVICE uint2 pieces_of(const struct codec *k, uint32_t u)
 {
 	const uint32_t pairs = k->c.turn_dims / 16;
 	return u < pairs && !k->c.interleaved ? make_uint2(u, u + pairs) : make_uint2(2 * u, 2 * u + 1);
 }
 
-/* All but a head of 96 elements have as many pieces as their products have columns for. */
+/* All heads but those of 96 elements have as many pieces as their products have columns for. */
 template <int D> DEVICE bool has_piece(uint32_t piece)
 {
 	return tile_cols<D> == D || piece < D / 8;
 }
 
-/* The element of a head that column `col` of a product is. */
-DEVICE uint32_t element_of(const struct coding *k, uint32_t col)
+/* The element of a head in column `col` of a product. */
+DEVICE uint32_t element_of(const struct codec *k, uint32_t col)
 {
 	const uint2 pieces = pieces_of(k, col / 64 * 4 + col % 8 / 2);
 	return (col % 64 < 32 ? pieces.x : pieces.y) * 8 + col / 8 % 4 * 2 + col % 2;
 }
 
-/* Which of those that share a row a thread is. */
+/* A thread's number among those that share a row. */
 template <int D> DEVICE uint32_t part_of_row(void)
 {
 	return threadIdx.x / 32 % (tile_cols<D> / 64) * 4 + threadIdx.x % 4;
 }
 
-/* The elements of row x of tile m, piece by piece. */
+/* Element i of row x of tile m, piece by piece. */
 DEVICE float *element(float c[8][4], int x, int i)
 {
 	return &c[i / 2][2 * x + i % 2];
 }
 
-/* The row of C that element() is about. */
+/* The row of C of element(). */
 template <int D> DEVICE const struct row *row_at(const struct row *row, int m, int x)
 {
 	return &row[gemm_row<tile_rows<D>, tile_cols<D>>(m, x)];
 }
 
-/* What is added to what is decoded: the mean of a code's references; of references, which are all alike, themselves. */
+/*
+ * Initialise the accumulators: for codes the mean of their references; for references, which are n_refs times the
+ * same, themselves.
+ */
 template <int D, bool plain>
-DEVICE void begin_rows(const struct coding *k, const struct row *row, uint32_t e, product<D> *g)
+DEVICE void init_rows(const struct codec *k, const struct row *row, uint32_t e, product<D> *g)
 {
 	const uint2 pieces = pieces_of(k, part_of_row<D>());
 #pragma unroll
@@ -159,7 +167,8 @@ DEVICE void begin_rows(const struct coding *k, const struct row *row, uint32_t e
 			for (int p = 0; p < 2; p++) {
 				const uint32_t piece = p ? pieces.y : pieces.x;
 				float y[8];
-				mean_of<plain>(k, row_at<D>(row, m, x)->ref, e + (has_piece<D>(piece) ? piece : 0) * 8, y);
+				mean_of<plain>(k, row_at<D>(row, m, x)->ref,
+				               e + (has_piece<D>(piece) ? piece : 0) * 8, y);
 #pragma unroll
 				for (int i = 0; i < 8; i++)
 					*element(g->c[m], x, 8 * p + i) = y[i];
@@ -168,14 +177,15 @@ DEVICE void begin_rows(const struct coding *k, const struct row *row, uint32_t e
 
 /* Dec(z) of elements [e, e + D) of x. */
 template <int D>
-DEVICE void decode(const struct rebuild_call *c, const struct row *row, uint32_t e, product<D> *g, uint8_t *shared)
+DEVICE void decode(const struct decompress_params *c, const struct row *row, uint32_t e, product<D> *g,
+                   uint8_t *shared)
 {
 	constexpr int BM = tile_rows<D>, BN = tile_cols<D>;
-	const struct coding *k = &c->k;
+	const struct codec *k = &c->k;
 	const uint32_t all = k->c.wide ? k->c.wide : k->c.width, deep = all / k->parts;
-	const __nv_bfloat16 *z = (k->c.wide ? c->wide : c->z) + ((size_t)blockIdx.z * c->room + blockIdx.x * BM) * all;
-	struct operand<BM, true> a = {{}, e / (k->d / k->parts) * deep, deep};
-	struct operand<BN, true> b = {{}, 0, deep};
+	const __nv_bfloat16 *z = (k->c.wide ? c->wide : c->z) + ((size_t)blockIdx.z * c->max_rows + blockIdx.x * BM) * all;
+	struct gemm_operand<BM, true> a = {{}, e / (k->d / k->parts) * deep, deep};
+	struct gemm_operand<BN, true> b = {{}, 0, deep};
 #pragma unroll
 	for (int i = 0; i < (int)(BM / GEMM_LOADS); i++)
 		a.at[i] = row[operand_row(i)].kind == CODE ? (const uint8_t *)(z + (size_t)operand_row(i) * all) : NULL;
@@ -187,8 +197,9 @@ DEVICE void decode(const struct rebuild_call *c, const struct row *row, uint32_t
 	gemm_add<false>(g, &a, &b, shared);
 }
 
-/* K back onto the norm that it had. `part` is room for what the warps of a row add up. */
-template <int D> DEVICE void norm_rows(const struct coding *k, const struct row *row, product<D> *g, float *part)
+/* Rescale K to the norm it had. `part` is shared memory for the sums of a row's warps. */
+template <int D>
+DEVICE void renormalize_keys(const struct codec *k, const struct row *row, product<D> *g, float *part)
 {
 	constexpr uint32_t warps = tile_cols<D> / 64;
 	const float *w = k->c.k_norm;
@@ -199,7 +210,7 @@ template <int D> DEVICE void norm_rows(const struct coding *k, const struct row 
 		const uint32_t at = (i < 8 ? pieces.x : pieces.y) * 8 + i % 8;
 		by[i] = at < D ? w[at] : 0;
 	}
-	__syncthreads(); /* of another head */
+	__syncthreads(); /* the last head's sums have been used */
 #pragma unroll
 	for (int m = 0; m < TILES(D); m++)
 #pragma unroll
@@ -213,7 +224,8 @@ template <int D> DEVICE void norm_rows(const struct coding *k, const struct row 
 			sum += __shfl_xor_sync(~0u, sum, 1);
 			sum += __shfl_xor_sync(~0u, sum, 2);
 			if (threadIdx.x % 4 == 0)
-				part[gemm_row<tile_rows<D>, tile_cols<D>>(m, x) * warps + threadIdx.x / 32 % warps] = sum;
+				part[gemm_row<tile_rows<D>, tile_cols<D>>(m,
+				                                          x) * warps + threadIdx.x / 32 % warps] = sum;
 		}
 	__syncthreads();
 #pragma unroll
@@ -231,15 +243,15 @@ template <int D> DEVICE void norm_rows(const struct coding *k, const struct row 
 		}
 }
 
-DEVICE void turn_pair(float *a, float *b, float2 turn)
+DEVICE void rope_rotate(float *a, float *b, float2 turn)
 {
 	const float p = *a, q = *b;
 	*a = p * turn.x - q * turn.y;
 	*b = q * turn.x + p * turn.y;
 }
 
-/* K to its position; turn[row][pair]. */
-template <int D> DEVICE void turn_rows(const struct coding *k, const float2 *turn, product<D> *g)
+/* RoPE: rotate K to its position; turn[row][pair]. */
+template <int D> DEVICE void rope_rows(const struct codec *k, const float2 *turn, product<D> *g)
 {
 	const uint32_t u = part_of_row<D>(), pairs = k->c.turn_dims / 2;
 	if (8 * u >= pairs)
@@ -250,21 +262,23 @@ template <int D> DEVICE void turn_rows(const struct coding *k, const float2 *tur
 		for (int x = 0; x < 2; x++) {
 			const float4 *t = (const float4 *)(turn + (size_t)gemm_row<tile_rows<D>, tile_cols<D>>(m, x) * pairs + 8 * u);
 #pragma unroll
-			for (int i = 0; i < 8; i += 2) { /* of halves: elements i of both pieces; else 2 i and 2 i + 1 of the 16 */
+			for (int i = 0; i < 8; i += 2) { /* elements i of both pieces; interleaved: 2 i and 2 i + 1 of the 16 */
 				const float4 two = t[i / 2];
 #pragma unroll
 				for (int o = i; o < i + 2; o++) {
-					const float2 by = o == i ? make_float2(two.x, two.y) : make_float2(two.z, two.w);
+					const float2 by = o == i ? make_float2(two.x,
+					                                       two.y) : make_float2(two.z, two.w);
 					if (k->c.interleaved)
-						turn_pair(element(g->c[m], x, 2 * o), element(g->c[m], x, 2 * o + 1), by);
+						rope_rotate(element(g->c[m], x, 2 * o),
+						            element(g->c[m], x, 2 * o + 1), by);
 					else
-						turn_pair(element(g->c[m], x, o), element(g->c[m], x, o + 8), by);
+						rope_rotate(element(g->c[m], x, o), element(g->c[m], x, o + 8), by);
 				}
 			}
 		}
 }
 
-template <int D> DEVICE void put_rows(const struct coding *k, const struct row *row, size_t head, product<D> *g)
+template <int D> DEVICE void store_rows(const struct codec *k, const struct row *row, size_t head, product<D> *g)
 {
 	const uint2 pieces = pieces_of(k, part_of_row<D>());
 #pragma unroll
@@ -289,15 +303,16 @@ template <int D> DEVICE void put_rows(const struct coding *k, const struct row *
 		}
 }
 
-/* Grid: tiles of rows; some heads' K and V: those whose number, modulo the grid's, is the block's; sequences. */
+/* Grid: tiles of rows; K and V of some heads, those whose number modulo the grid's is the block's; sequences. */
 template <int D>
-__global__ void __launch_bounds__(GEMM_THREADS, 2) rebuild_kernel(const __grid_constant__ struct rebuild_call c)
+__global__ void __launch_bounds__(GEMM_THREADS,
+                                  2) decompress_kernel(const __grid_constant__ struct decompress_params c)
 {
 	extern __shared__ __align__(16) uint8_t shared[];
 	__shared__ struct row row[tile_rows<D>];
 	__shared__ float part[tile_rows<D> * (tile_cols<D> / 64)];
-	const struct coding *k = &c.k;
-	const size_t first = (size_t)blockIdx.z * c.room + blockIdx.x * tile_rows<D>;
+	const struct codec *k = &c.k;
+	const size_t first = (size_t)blockIdx.z * c.max_rows + blockIdx.x * tile_rows<D>;
 	if (c.row[first].kind == NOTHING)
 		return;
 	if (threadIdx.x < tile_rows<D>)
@@ -306,31 +321,33 @@ __global__ void __launch_bounds__(GEMM_THREADS, 2) rebuild_kernel(const __grid_c
 	for (uint32_t h = blockIdx.y; h < 2 * k->sh.n_kv_heads; h += gridDim.y) {
 		const uint32_t v = h / k->sh.n_kv_heads;
 		product<D> g;
-		if (refs_plain(k))
-			begin_rows<D, true>(k, row, h * D, &g);
+		if (refs_are_bf16(k))
+			init_rows<D, true>(k, row, h * D, &g);
 		else
-			begin_rows<D, false>(k, row, h * D, &g);
+			init_rows<D, false>(k, row, h * D, &g);
 		if (k->c.bits)
 			decode<D>(&c, row, h * D, &g, shared);
 		if (!v && k->c.k_norm)
-			norm_rows<D>(k, row, &g, part);
+			renormalize_keys<D>(k, row, &g, part);
 		if (!v)
-			turn_rows<D>(k, c.turn + first * (k->c.turn_dims / 2), &g);
-		put_rows<D>(k, row, v * (k->sh.page_bytes / 2) + (size_t)(h % k->sh.n_kv_heads) * SKV_PAGE_TOKENS * D * 2, &g);
+			rope_rows<D>(k, c.turn + first * (k->c.turn_dims / 2), &g);
+		store_rows<D>(k, row,
+		              v * (k->sh.page_bytes / 2) + (size_t)(h % k->sh.n_kv_heads) * SKV_PAGE_TOKENS * D * 2, &g);
 	}
 }
 
-/* ---- the first layer of two ---------------------------------------------------------------------- */
+/* ---- the decoder's hidden layer ------------------------------------------------------------------ */
 
-/* silu(open z). Grid: columns, tiles of rows, sequences. */
-__global__ void __launch_bounds__(GEMM_THREADS, 2) open_kernel(const __grid_constant__ struct rebuild_call c)
+/* silu(dec_in z). Grid: columns, tiles of rows, sequences. */
+__global__ void __launch_bounds__(GEMM_THREADS,
+                                  2) decoder_hidden_kernel(const __grid_constant__ struct decompress_params c)
 {
 	extern __shared__ __align__(16) uint8_t shared[];
 	const uint32_t width = c.k.c.width, wide = c.k.c.wide, col = blockIdx.x * WIDE_TILE;
-	const size_t first = (size_t)blockIdx.z * c.room + blockIdx.y * WIDE_TILE;
+	const size_t first = (size_t)blockIdx.z * c.max_rows + blockIdx.y * WIDE_TILE;
 	if (c.row[first].kind == NOTHING)
 		return;
-	struct operand<WIDE_TILE, true> a = {{}, 0, width}, b = {{}, 0, width};
+	struct gemm_operand<WIDE_TILE, true> a = {{}, 0, width}, b = {{}, 0, width};
 	struct gemm<WIDE_TILE, WIDE_TILE> g = {};
 #pragma unroll
 	for (int n = 0; n < (int)(WIDE_TILE / GEMM_LOADS); n++) {
@@ -339,7 +356,7 @@ __global__ void __launch_bounds__(GEMM_THREADS, 2) open_kernel(const __grid_cons
 		b.at[n] = to < wide ? (const uint8_t *)c.k.c.open + (size_t)to * width * 2 : NULL;
 	}
 	gemm_add<false>(&g, &a, &b, shared);
-	const float *x = gemm_show(&g, shared);
+	const float *x = gemm_to_shared(&g, shared);
 	for (uint32_t n = threadIdx.x; n < WIDE_TILE * WIDE_TILE; n += GEMM_THREADS) {
 		const uint32_t r = n / WIDE_TILE, o = n % WIDE_TILE;
 		if (col + o < wide)
@@ -347,25 +364,25 @@ __global__ void __launch_bounds__(GEMM_THREADS, 2) open_kernel(const __grid_cons
 	}
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- decompression of a batch ---------------------------------------------------------------- */
 
-/* A block looks at a tile's rows once for many heads; but all blocks that there can be at a time are to be busy. */
-template <int D> static void launch(const struct rebuild_call *c, uint32_t n, cudaStream_t stream)
+/* A block reads a tile's rows once for many heads; but the device must be full of blocks. */
+template <int D> static void launch(const struct decompress_params *c, uint32_t n, cudaStream_t stream)
 {
-	const uint32_t tiles = c->room / tile_rows<D>, heads = 2 * c->k.sh.n_kv_heads;
+	const uint32_t tiles = c->max_rows / tile_rows<D>, heads = 2 * c->k.sh.n_kv_heads;
 	uint32_t each = 1;
 
-	while (each < HEADS_MOST && heads % (2 * each) == 0 && (uint64_t)tiles * n * heads / (2 * each) >= 8 * skv_cuda_sms())
+	while (each < MAX_HEADS_PER_BLOCK && heads % (2 * each) == 0 && (uint64_t)tiles * n * heads / (2 * each) >= 8 * skv_cuda_sms())
 		each *= 2;
-	rebuild_kernel<D><<<dim3(tiles, heads / each, n), GEMM_THREADS, gemm_bytes<tile_rows<D>, tile_cols<D>>, stream>>>(*c);
+	decompress_kernel<D><<<dim3(tiles, heads / each, n), GEMM_THREADS, gemm_bytes<tile_rows<D>, tile_cols<D>>, stream>>>(*c);
 }
 
-/* Rows [skip, skip + room) of n sequences from `first` on. */
-static void rebuild_some(const struct rebuild_call *c, uint32_t n, cudaStream_t stream)
+/* Rows [skip, skip + max_rows) of n sequences from `first` on. */
+static void decompress_rows(const struct decompress_params *c, uint32_t n, cudaStream_t stream)
 {
-	look_kernel<<<dim3(c->room / LOOKS, n), GEMM_THREADS, 0, stream>>>(*c);
+	locate_rows_kernel<<<dim3(c->max_rows / ROWS_PER_BLOCK, n), GEMM_THREADS, 0, stream>>>(*c);
 	if (c->k.c.wide && c->k.c.bits)
-		open_kernel<<<dim3(ceil_div(c->k.c.wide, WIDE_TILE), c->room / WIDE_TILE, n), GEMM_THREADS,
+		decoder_hidden_kernel<<<dim3(ceil_div(c->k.c.wide, WIDE_TILE), c->max_rows / WIDE_TILE, n), GEMM_THREADS,
 		              gemm_bytes_with_c<WIDE_TILE, WIDE_TILE>, stream>>>(*c);
 	switch (c->k.sh.head_dim) {
 	case 64:
@@ -382,9 +399,9 @@ static void rebuild_some(const struct rebuild_call *c, uint32_t n, cudaStream_t 
 	}
 }
 
-static size_t rebuild_layout(const struct skv_shape *sh, struct rebuild_call *c, uint8_t *mem)
+static size_t decompress_layout(const struct skv_shape *sh, struct decompress_params *c, uint8_t *mem)
 {
-	const size_t rows = ROWS_MOST;
+	const size_t rows = MAX_ROWS;
 	size_t at = 0;
 
 	c->row = (struct row *)(mem + at);
@@ -397,43 +414,44 @@ static size_t rebuild_layout(const struct skv_shape *sh, struct rebuild_call *c,
 	return at + rows * sh->code->wide * 2;
 }
 
-size_t skv_cuda_rebuild_bytes(const struct skv_shape *sh)
+size_t skv_cuda_decompress_bytes(const struct skv_shape *sh)
 {
-	struct rebuild_call c;
-	return sh->code->kind == SKV_COMPRESS_QUANT ? 0 : rebuild_layout(sh, &c, NULL);
+	struct decompress_params c;
+	return sh->code->kind == SKV_COMPRESS_QUANT ? 0 : decompress_layout(sh, &c, NULL);
 }
 
-void skv_cuda_rebuild(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_list *list,
-                      const struct skv_rebuilt *to, const struct skv_work *work)
+void skv_cuda_decompress(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_list *list,
+                         const struct skv_rebuilt *to, const struct skv_work *work)
 {
 	const uint32_t rows = list ? list->most : batch->max_len, tiles = rows > 0 ? ceil_div(rows, WIDE_TILE) : 1;
-	struct rebuild_call c = {};
+	struct decompress_params c = {};
 
 	if (batch->n == 0)
 		return;
 	if (sh->code->kind == SKV_COMPRESS_QUANT) {
-		skv_cuda_rebuild_low(sh, batch, list, to, work);
+		skv_cuda_dequantize(sh, batch, list, to, work);
 		return;
 	}
-	rebuild_layout(sh, &c, (uint8_t *)work->mem + skv_cuda_scratch_at(sh));
-	c.k = coding_of(sh);
-	c.want = wanted_of(batch, list, to, c.k.c.first);
-	const uint32_t at_once = batch->n < SEQS_MOST ? batch->n : SEQS_MOST, most = ROWS_MOST / at_once / WIDE_TILE;
-	c.room = (tiles < most ? tiles : most) * WIDE_TILE;
+	decompress_layout(sh, &c, (uint8_t *)work->mem + skv_cuda_workspace_offset(sh));
+	c.k = codec_of(sh);
+	c.want = wanted_rows_of(batch, list, to, c.k.c.first);
+	const uint32_t at_once = batch->n < MAX_SEQS ? batch->n : MAX_SEQS, most = MAX_ROWS / at_once / WIDE_TILE;
+	c.max_rows = (tiles < most ? tiles : most) * WIDE_TILE;
 	for (c.first = 0; c.first < batch->n; c.first += at_once)
-		for (c.skip = 0; c.skip == 0 || c.skip < rows; c.skip += c.room)
-			rebuild_some(&c, batch->n - c.first < at_once ? batch->n - c.first : at_once, stream_of(work));
+		for (c.skip = 0; c.skip == 0 || c.skip < rows; c.skip += c.max_rows)
+			decompress_rows(&c, batch->n - c.first < at_once ? batch->n - c.first : at_once,
+			                stream_of(work));
 }
 
 template <int D> static cudaError_t init()
 {
-	return cudaFuncSetAttribute(rebuild_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+	return cudaFuncSetAttribute(decompress_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
 	                            gemm_bytes<tile_rows<D>, tile_cols<D>>);
 }
 
-cudaError_t skv_cuda_rebuild_init(void)
+cudaError_t skv_cuda_decompress_init(void)
 {
-	cudaError_t e = cudaFuncSetAttribute(open_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+	cudaError_t e = cudaFuncSetAttribute(decoder_hidden_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
 	                                     gemm_bytes_with_c<WIDE_TILE, WIDE_TILE>);
 	e = e ? e : init<64>();
 	e = e ? e : init<96>();

@@ -1,28 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/compress/decompress.cuh - which rows are rebuilt, and where, for rebuild.cu and low.cu. */
-#ifndef SKV_CUDA_REBUILD_CUH
-#define SKV_CUDA_REBUILD_CUH
+/*
+ * kernels/cuda/compress/decompress.cuh - which rows are decompressed, and where to, for decompress.cu and
+ * quantize.cu.
+ */
+#ifndef SKV_CUDA_COMPRESS_DECOMPRESS_CUH
+#define SKV_CUDA_COMPRESS_DECOMPRESS_CUH
 
 #include "kernels/cuda/runtime/convert.cuh"
 #include "kernels/cuda/runtime/cuda.h"
 
-/* What a call asks for. */
-struct wanted {
+/* The rows that a call asks for. */
+struct wanted_rows {
 	const struct skv_kseq *seq;
 	const uint32_t *ids, *count; /* of the list, or NULL */
 	uint32_t stride;
 	struct skv_rebuilt to;
-	uint32_t first; /* tokens that are never packed */
+	uint32_t first; /* tokens that are never compressed */
 };
 
-static inline struct wanted wanted_of(const struct skv_batch *b, const struct skv_list *list, const struct skv_rebuilt *to,
-                                      uint32_t first)
+static inline struct wanted_rows wanted_rows_of(const struct skv_batch *b, const struct skv_list *list,
+                                                const struct skv_rebuilt *to, uint32_t first)
 {
 	return {b->seq, list ? list->ids : NULL, list ? list->count : NULL, list ? list->stride : 0, *to, first};
 }
 
-/* How many rows a sequence is to have. */
-DEVICE uint32_t rows_of(const struct wanted *c, uint32_t i)
+/* Number of rows of a sequence. */
+DEVICE uint32_t rows_of(const struct wanted_rows *c, uint32_t i)
 {
 	const struct skv_kseq *s = &c->seq[i];
 	if (!c->ids)
@@ -41,21 +44,21 @@ DEVICE uint32_t rows_of(const struct wanted *c, uint32_t i)
 	return from;
 }
 
-DEVICE uint32_t token_of(const struct wanted *c, uint32_t i, uint32_t row)
+DEVICE uint32_t token_of(const struct wanted_rows *c, uint32_t i, uint32_t row)
 {
 	if (c->ids)
 		return c->ids[(size_t)i * c->stride + row];
 	return c->to.pool ? row : c->first + row;
 }
 
-/* Where head 0's K of a row is that is number `at` of its page, or of those before. */
+/* Head 0's K of row `at` (modulo the page's tokens) of a page. */
 DEVICE uint8_t *page_row(const struct skv_shape *sh, uint8_t *pool, uint32_t page, uint32_t at)
 {
 	return pool + page * sh->page_bytes + at % SKV_PAGE_TOKENS * (sh->head_dim * 2);
 }
 
-/* Row `row` of sequence i, and what is in its page after it, as attention finds them. */
-DEVICE void describe(const struct wanted *c, uint32_t i, uint32_t row, uint32_t rows)
+/* Table entry of the page of row `row` of sequence i, and the sequence's struct, for attention over the rows. */
+DEVICE void make_table_entry(const struct wanted_rows *c, uint32_t i, uint32_t row, uint32_t rows)
 {
 	skv_pte *table = c->to.table + (size_t)i * c->to.pages;
 	const uint32_t page = row / SKV_PAGE_TOKENS;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/encode.cu - codes of tokens: z = E(x) - E(b), in so many bits; see codes.h.
+ * kernels/cuda/compress/encode.cu - the encoder: z = E(x) - E(b), quantized; see kernels/compress.h.
  *
- * `down` is linear, so the difference is taken before it: of hidden units where there are such, and of x and b themselves
- * where not (pack.cu has done that).
+ * enc_out is linear, so the difference is taken before it: of hidden units if the encoder has a hidden layer, else
+ * of x and b themselves (compress.cu has done that).
  */
 #include "kernels/cuda/runtime/gemm.cuh"
 #include "kernels/cuda/compress/compress.cuh"
@@ -11,20 +11,22 @@
 #define BN 128
 
 /*
- * h = E's hidden units of x, less those of b: the upper half of a block's rows are x of some tokens, the lower half b of
- * the same. Grid: columns, tiles of BM / 2 tokens, sequences of layers.
+ * h = the encoder's hidden units of x, less those of b: the upper half of a block's rows are x of some tokens,
+ * the lower half b of the same. Grid: columns, tiles of BM / 2 tokens, sequences of layers.
  */
-template <int BM> __global__ void __launch_bounds__(GEMM_THREADS, 2) hidden_kernel(const __grid_constant__ struct pack_call c)
+template <int BM>
+__global__ void __launch_bounds__(GEMM_THREADS,
+                                  2) encoder_hidden_kernel(const __grid_constant__ struct compress_params c)
 {
 	extern __shared__ __align__(16) uint8_t shared[];
 	constexpr uint32_t TOKENS = BM / 2;
-	const struct pack_job j = pack_job(&c, blockIdx.z);
+	const struct compress_item j = compress_item_of(&c, blockIdx.z);
 	const uint32_t first = blockIdx.y * TOKENS, col = blockIdx.x * BN, hidden = j.k.c.hidden;
 	if (first >= j.n)
 		return;
 	const uint32_t rows = min(j.n - first, TOKENS);
-	struct operand<BM, true> a = {{}, 0, j.k.d};
-	struct operand<BN, true> b = {{}, 0, j.k.d};
+	struct gemm_operand<BM, true> a = {{}, 0, j.k.d};
+	struct gemm_operand<BN, true> b = {{}, 0, j.k.d};
 #pragma unroll
 	for (int i = 0; i < (int)(BM / GEMM_LOADS); i++) {
 		const uint32_t row = operand_row(i) % TOKENS;
@@ -38,7 +40,7 @@ template <int BM> __global__ void __launch_bounds__(GEMM_THREADS, 2) hidden_kern
 	}
 	struct gemm<BM, BN> g = {};
 	gemm_add<false>(&g, &a, &b, shared);
-	const float *h = gemm_show(&g, shared);
+	const float *h = gemm_to_shared(&g, shared);
 	for (uint32_t i = threadIdx.x; i < rows * (BN / 2); i += GEMM_THREADS) {
 		const uint32_t t = i / (BN / 2), u = i % (BN / 2);
 		const float2 x = *(const float2 *)(h + t * GEMM_PITCH(BN) + 2 * u);
@@ -48,8 +50,8 @@ template <int BM> __global__ void __launch_bounds__(GEMM_THREADS, 2) hidden_kern
 	}
 }
 
-/* Elements [col, col + n) of a token's z into its record. */
-DEVICE void store_group(const struct coding *k, const float *z, uint32_t col, uint32_t n, uint8_t *to)
+/* Quantize elements [col, col + n) of a token's z into its record. */
+DEVICE void store_scale_block(const struct codec *k, const float *z, uint32_t col, uint32_t n, uint8_t *to)
 {
 	const uint32_t bits = k->c.bits;
 	uint8_t *q = to + k->c.width / k->c.group * 4 + col * bits / 8;
@@ -63,10 +65,10 @@ DEVICE void store_group(const struct coding *k, const float *z, uint32_t col, ui
 		least = fminf(least, z[i]);
 		most = fmaxf(most, z[i]);
 	}
-	const struct grid g = grid_of(least, most, bits);
-	grid_store(g, to + col / n * 4);
+	const struct quant_scale g = quant_scale_of(least, most, bits);
+	store_quant_scale(g, to + col / n * 4);
 	for (uint32_t i = 0; i < n; i += 2) {
-		const uint32_t a = grid_number(g, z[i], bits), b = grid_number(g, z[i + 1], bits);
+		const uint32_t a = quantize_number(g, z[i], bits), b = quantize_number(g, z[i + 1], bits);
 		if (bits == 4)
 			q[i / 2] = (uint8_t)(a | b << 4);
 		else
@@ -74,20 +76,22 @@ DEVICE void store_group(const struct coding *k, const float *z, uint32_t col, ui
 	}
 }
 
-/* z and its record. Grid: columns of a part, parts; tiles of tokens; sequences of layers. */
-template <int BM> __global__ void __launch_bounds__(GEMM_THREADS, 2) code_kernel(const __grid_constant__ struct pack_call c)
+/* z, quantized into its record. Grid: columns of a part, parts; tiles of tokens; sequences of layers. */
+template <int BM>
+__global__ void __launch_bounds__(GEMM_THREADS, 2)
+encode_kernel(const __grid_constant__ struct compress_params c)
 {
 	extern __shared__ __align__(16) uint8_t shared[];
-	const struct pack_job j = pack_job(&c, blockIdx.z);
-	const struct coding *k = &j.k;
+	const struct compress_item j = compress_item_of(&c, blockIdx.z);
+	const struct codec *k = &j.k;
 	const uint32_t all = k->c.hidden ? k->c.hidden : k->d, n = k->c.width / k->parts, deep = all / k->parts;
 	const uint32_t tiles = (n + BN - 1) / BN, part = blockIdx.x / tiles, col = blockIdx.x % tiles * BN;
 	const uint32_t first = blockIdx.y * BM;
 	if (first >= j.n)
 		return;
 	const uint32_t rows = min(j.n - first, (uint32_t)BM), cols = min(n - col, (uint32_t)BN);
-	struct operand<BM, true> a = {{}, part * deep, deep};
-	struct operand<BN, true> b = {{}, 0, deep};
+	struct gemm_operand<BM, true> a = {{}, part * deep, deep};
+	struct gemm_operand<BN, true> b = {{}, 0, deep};
 #pragma unroll
 	for (int i = 0; i < (int)(BM / GEMM_LOADS); i++)
 		a.at[i] = operand_row(i) < rows ? (const uint8_t *)((k->c.hidden ? c.h : c.x) + (j.row + first + operand_row(i)) * all)
@@ -99,30 +103,32 @@ template <int BM> __global__ void __launch_bounds__(GEMM_THREADS, 2) code_kernel
 	}
 	struct gemm<BM, BN> g = {};
 	gemm_add<false>(&g, &a, &b, shared);
-	const float *z = gemm_show(&g, shared);
+	const float *z = gemm_to_shared(&g, shared);
 	const uint32_t group = k->c.bits == 16 ? 16 : k->c.group, groups = cols / group;
 	for (uint32_t i = threadIdx.x; i < rows * groups; i += GEMM_THREADS) {
 		const uint32_t token = j.from + first + i / groups, at = i % groups * group;
 		if (!is_ref(k, token))
-			store_group(k, z + i / groups * GEMM_PITCH(BN) + at, part * n + col + at, group,
-			            code_at(k, j.s, token) + k->code_from);
+			store_scale_block(k, z + i / groups * GEMM_PITCH(BN) + at, part * n + col + at, group,
+			                  code_at(k, j.s, token) + k->code_from);
 	}
 }
 
-template <int BM> static void encode(const struct pack_call *c, uint32_t layers, cudaStream_t stream)
+template <int BM> static void encode(const struct compress_params *c, uint32_t layers, cudaStream_t stream)
 {
-	const struct coding *k = &c->k;
+	const struct codec *k = &c->k;
 
 	if (k->c.hidden)
-		hidden_kernel<BM><<<dim3(ceil_div(2 * k->c.hidden, BN), ceil_div(c->room, BM / 2), layers * c->n), GEMM_THREADS,
+		encoder_hidden_kernel<BM><<<dim3(ceil_div(2 * k->c.hidden, BN), ceil_div(c->max_tokens, BM / 2),
+		                                 layers * c->n), GEMM_THREADS,
 		                    gemm_bytes_with_c<BM, BN>, stream>>>(*c);
-	code_kernel<BM><<<dim3(ceil_div(k->c.width / k->parts, BN) * k->parts, ceil_div(c->room, BM), layers * c->n),
+	encode_kernel<BM><<<dim3(ceil_div(k->c.width / k->parts, BN) * k->parts, ceil_div(c->max_tokens, BM),
+	                         layers * c->n),
 	                  GEMM_THREADS, gemm_bytes_with_c<BM, BN>, stream>>>(*c);
 }
 
-void skv_cuda_encode(const struct pack_call *c, uint32_t layers, cudaStream_t stream)
+void skv_cuda_encode(const struct compress_params *c, uint32_t layers, cudaStream_t stream)
 {
-	if (c->room <= 64)
+	if (c->max_tokens <= 64)
 		encode<64>(c, layers, stream);
 	else
 		encode<128>(c, layers, stream);
@@ -130,9 +136,11 @@ void skv_cuda_encode(const struct pack_call *c, uint32_t layers, cudaStream_t st
 
 template <int BM> static cudaError_t init()
 {
-	const cudaError_t e = cudaFuncSetAttribute(hidden_kernel<BM>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+	const cudaError_t e = cudaFuncSetAttribute(encoder_hidden_kernel<BM>,
+	                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
 	                                           gemm_bytes_with_c<BM, BN>);
-	return e ? e : cudaFuncSetAttribute(code_kernel<BM>, cudaFuncAttributeMaxDynamicSharedMemorySize, gemm_bytes_with_c<BM, BN>);
+	return e ? e : cudaFuncSetAttribute(encode_kernel<BM>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+	                                    gemm_bytes_with_c<BM, BN>);
 }
 
 cudaError_t skv_cuda_encode_init(void)

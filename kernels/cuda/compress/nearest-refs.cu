@@ -1,34 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/nearest-refs.cu - the nearest references of tokens: the largest 2 x·c - c·c; see codes.h.
+ * kernels/cuda/compress/nearest-refs.cu - search for the nearest references of tokens: the largest 2 x·c - c·c;
+ * see kernels/compress.h.
  *
- * A block has a tile of a sequence's tokens and every so manieth tile of its references: their products, then, of each
- * token, the best of them so far. Which slice a reference is in does not matter to which ones are the best of all.
+ * A block takes a tile of a sequence's tokens and one slice of its references: a matrix product, then, of each
+ * token, the best so far. The result does not depend on which slice a reference is in.
  */
 #include "kernels/cuda/runtime/gemm.cuh"
 #include "kernels/cuda/compress/compress.cuh"
 
-/* The references from r0 on, and the sum of each one's squares. */
+/* Products with the references from r0 on, and the sum of each one's squares. */
 template <int BM>
-DEVICE const float *products(const struct pack_call *c, const struct pack_job *j, const __nv_bfloat16 *x, uint32_t rows,
+DEVICE const float *products(const struct compress_params *c, const struct compress_item *j,
+                             const __nv_bfloat16 *x, uint32_t rows,
                              uint32_t r0, uint32_t refs, uint8_t *shared, float *norm)
 {
-	const struct coding *k = &j->k;
-	struct operand<BM, true> a = {{}, 0, k->d};
-	struct operand<SEARCHED, false> b = {ref_kept(k), 0, k->d};
+	const struct codec *k = &j->k;
+	struct gemm_operand<BM, true> a = {{}, 0, k->d};
+	struct gemm_operand<REFS_PER_TILE, false> b = {ref_format(k), 0, k->d};
 #pragma unroll
 	for (int i = 0; i < (int)(BM / GEMM_LOADS); i++)
 		a.at[i] = operand_row(i) < rows ? (const uint8_t *)(x + (size_t)operand_row(i) * k->d) : NULL;
 #pragma unroll
-	for (int i = 0; i < (int)(SEARCHED / GEMM_LOADS); i++) {
+	for (int i = 0; i < (int)(REFS_PER_TILE / GEMM_LOADS); i++) {
 		b.at[i] = r0 + operand_row(i) < refs ? ref_at(k, j->s, r0 + operand_row(i)) : NULL;
 		b.square[i] = 0;
 	}
-	struct gemm<BM, SEARCHED> g = {};
+	struct gemm<BM, REFS_PER_TILE> g = {};
 	gemm_add<true>(&g, &a, &b, shared);
-	const float *score = gemm_show(&g, shared);
+	const float *score = gemm_to_shared(&g, shared);
 #pragma unroll
-	for (int i = 0; i < (int)(SEARCHED / GEMM_LOADS); i++) {
+	for (int i = 0; i < (int)(REFS_PER_TILE / GEMM_LOADS); i++) {
 		float sum = b.square[i];
 		for (int lane = 1; lane < 8; lane *= 2)
 			sum += __shfl_xor_sync(~0u, sum, lane);
@@ -40,12 +42,14 @@ DEVICE const float *products(const struct pack_call *c, const struct pack_job *j
 }
 
 /* Grid: slices, tiles of tokens, sequences of layers. */
-template <int BM> __global__ void __launch_bounds__(GEMM_THREADS, 2) search_kernel(const __grid_constant__ struct pack_call c)
+template <int BM>
+__global__ void __launch_bounds__(GEMM_THREADS,
+                                  2) nearest_refs_kernel(const __grid_constant__ struct compress_params c)
 {
 	extern __shared__ __align__(16) uint8_t shared[];
-	__shared__ float norm[SEARCHED];
-	constexpr uint32_t each = GEMM_THREADS / BM; /* threads of a token: each looks at some of the scores */
-	const struct pack_job j = pack_job(&c, blockIdx.z);
+	__shared__ float norm[REFS_PER_TILE];
+	constexpr uint32_t each = GEMM_THREADS / BM; /* threads of a token: each compares some of the scores */
+	const struct compress_item j = compress_item_of(&c, blockIdx.z);
 	const uint32_t first = blockIdx.y * BM, row = threadIdx.x / each;
 	if (first >= j.n)
 		return;
@@ -53,10 +57,11 @@ template <int BM> __global__ void __launch_bounds__(GEMM_THREADS, 2) search_kern
 	const uint32_t refs = refs_before(&j.k, j.from + first + rows), usable = refs_before(&j.k, token + 1);
 	struct nearest best = nearest_none();
 
-	for (uint32_t r0 = blockIdx.x * SEARCHED; r0 < refs; r0 += c.slices * SEARCHED) {
-		const float *score = products<BM>(&c, &j, c.x + (j.row + first) * j.k.d, rows, r0, refs, shared, norm);
-		for (uint32_t r = threadIdx.x % each; r < SEARCHED && r0 + r < usable; r += each)
-			nearest_consider(&best, 2 * score[row * GEMM_PITCH(SEARCHED) + r] - norm[r], r0 + r);
+	for (uint32_t r0 = blockIdx.x * REFS_PER_TILE; r0 < refs; r0 += c.slices * REFS_PER_TILE) {
+		const float *score = products<BM>(&c, &j, c.x + (j.row + first) * j.k.d, rows, r0, refs, shared,
+		                                  norm);
+		for (uint32_t r = threadIdx.x % each; r < REFS_PER_TILE && r0 + r < usable; r += each)
+			nearest_consider(&best, 2 * score[row * GEMM_PITCH(REFS_PER_TILE) + r] - norm[r], r0 + r);
 	}
 #pragma unroll
 	for (uint32_t lane = 1; lane < each; lane *= 2) {
@@ -72,19 +77,20 @@ template <int BM> __global__ void __launch_bounds__(GEMM_THREADS, 2) search_kern
 		c.near[(j.row + first + row) * c.slices + blockIdx.x] = best;
 }
 
-void skv_cuda_search(const struct pack_call *c, uint32_t layers, cudaStream_t stream)
+void skv_cuda_nearest_refs(const struct compress_params *c, uint32_t layers, cudaStream_t stream)
 {
-	if (c->room <= 64)
-		search_kernel<64><<<dim3(c->slices, 1, layers * c->n), GEMM_THREADS, gemm_bytes_with_c<64, SEARCHED>, stream>>>(*c);
+	if (c->max_tokens <= 64)
+		nearest_refs_kernel<64><<<dim3(c->slices, 1, layers * c->n), GEMM_THREADS, gemm_bytes_with_c<64, REFS_PER_TILE>, stream>>>(*c);
 	else
-		search_kernel<128><<<dim3(c->slices, ceil_div(c->room, 128), layers * c->n), GEMM_THREADS,
-		                     gemm_bytes_with_c<128, SEARCHED>, stream>>>(*c);
+		nearest_refs_kernel<128><<<dim3(c->slices, ceil_div(c->max_tokens, 128), layers * c->n), GEMM_THREADS,
+		                     gemm_bytes_with_c<128, REFS_PER_TILE>, stream>>>(*c);
 }
 
-cudaError_t skv_cuda_search_init(void)
+cudaError_t skv_cuda_nearest_refs_init(void)
 {
-	const cudaError_t e = cudaFuncSetAttribute(search_kernel<64>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-	                                           gemm_bytes_with_c<64, SEARCHED>);
-	return e ? e : cudaFuncSetAttribute(search_kernel<128>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-	                                    gemm_bytes_with_c<128, SEARCHED>);
+	const cudaError_t e = cudaFuncSetAttribute(nearest_refs_kernel<64>,
+	                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
+	                                           gemm_bytes_with_c<64, REFS_PER_TILE>);
+	return e ? e : cudaFuncSetAttribute(nearest_refs_kernel<128>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+	                                    gemm_bytes_with_c<128, REFS_PER_TILE>);
 }

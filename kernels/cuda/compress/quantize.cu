@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/quantize.cu - K and V of whole blocks of tokens become numbers in few bits, and rows again; see codes.h.
+ * kernels/cuda/compress/quantize.cu - KV quantization of whole blocks of tokens, and dequantization to rows; see
+ * kernels/compress.h.
  *
- * What is packed is a block of threads' record: a kv head of a block of tokens.
+ * A thread block quantizes one record: a kv head of a block of tokens.
  */
 #include "kernels/cuda/compress/quant.cuh"
 #include "kernels/cuda/compress/compress.cuh"
@@ -12,20 +13,20 @@
 #define WARPS (THREADS / 32)
 #define LAYERS 64u /* of one launch */
 
-/* ---- packed ---------------------------------------------------------------------------------- */
+/* ---- quantization ---------------------------------------------------------------------------- */
 
-struct low_call {
+struct quantize_params {
 	struct skv_shape sh;
-	struct low_form f;
+	struct quant_form f;
 	const struct skv_kseq *seq;
 	struct {
 		uint32_t rows, codes; /* numbers of its tables */
 	} layer[LAYERS];
 };
 
-/* K or V of the record's head, [token][D], by a block. */
-DEVICE void gather(const struct low_call *c, const struct skv_kseq *s, uint32_t table, uint32_t token, uint32_t h, bool v,
-                   float *x)
+/* Gather K or V of the record's head, [token][D], into shared memory. A block's work. */
+DEVICE void gather(const struct quantize_params *c, const struct skv_kseq *s, uint32_t table, uint32_t token,
+                   uint32_t h, bool v, float *x)
 {
 	const uint32_t dim = c->sh.head_dim;
 	const skv_pte *entries = s->table + (size_t)table * s->layer_stride;
@@ -39,8 +40,8 @@ DEVICE void gather(const struct low_call *c, const struct skv_kseq *s, uint32_t 
 	__syncthreads();
 }
 
-/* Elements of K, a thread each: in place of the block's numbers what they become. */
-DEVICE void pack_keys(const struct low_call *c, float *x, uint8_t *shared)
+/* Quantize K, a channel a thread: the numbers take the place of the elements. */
+DEVICE void quantize_keys(const struct quantize_params *c, float *x, uint8_t *shared)
 {
 	const uint32_t dim = c->sh.head_dim;
 
@@ -50,16 +51,16 @@ DEVICE void pack_keys(const struct low_call *c, float *x, uint8_t *shared)
 			least = fminf(least, x[t * dim + d]);
 			most = fmaxf(most, x[t * dim + d]);
 		}
-		const struct grid g = grid_of(least, most, c->f.bits);
+		const struct quant_scale g = quant_scale_of(least, most, c->f.bits);
 		for (uint32_t t = 0; t < SKV_LOW_BLOCK; t++)
-			x[t * dim + d] = __uint_as_float(grid_number(g, x[t * dim + d], c->f.bits));
-		grid_store(g, shared + 4 * d);
+			x[t * dim + d] = __uint_as_float(quantize_number(g, x[t * dim + d], c->f.bits));
+		store_quant_scale(g, shared + 4 * d);
 	}
 	__syncthreads();
 }
 
-/* Groups of V, a warp each. */
-DEVICE void pack_values(const struct low_call *c, float *x, uint8_t *shared)
+/* Quantize V, a scale block a warp. */
+DEVICE void quantize_values(const struct quantize_params *c, float *x, uint8_t *shared)
 {
 	const uint32_t groups = SKV_LOW_BLOCK * c->sh.head_dim / c->f.group, lane = threadIdx.x % 32;
 
@@ -71,18 +72,18 @@ DEVICE void pack_values(const struct low_call *c, float *x, uint8_t *shared)
 			least = fminf(least, __shfl_xor_sync(~0u, least, other));
 			most = fmaxf(most, __shfl_xor_sync(~0u, most, other));
 		}
-		const struct grid g = grid_of(least, most, c->f.bits);
-		const uint32_t a = grid_number(g, *y, c->f.bits), b = grid_number(g, *z, c->f.bits);
+		const struct quant_scale g = quant_scale_of(least, most, c->f.bits);
+		const uint32_t a = quantize_number(g, *y, c->f.bits), b = quantize_number(g, *z, c->f.bits);
 		*y = __uint_as_float(a);
 		*z = __uint_as_float(b);
 		if (lane == 0)
-			grid_store(g, shared + 4 * i);
+			store_quant_scale(g, shared + 4 * i);
 	}
 	__syncthreads();
 }
 
-/* The block's numbers, as many as a word has in each. */
-DEVICE void store_numbers(const struct low_call *c, const float *x, uint8_t *to)
+/* Pack the numbers into words and store them. */
+DEVICE void store_numbers(const struct quantize_params *c, const float *x, uint8_t *to)
 {
 	const uint32_t each = 32 / c->f.bits;
 
@@ -96,7 +97,7 @@ DEVICE void store_numbers(const struct low_call *c, const float *x, uint8_t *to)
 }
 
 /* Grid: records of a sequence at most, sequences, layers. */
-__global__ void __launch_bounds__(THREADS) pack_low_kernel(const __grid_constant__ struct low_call c)
+__global__ void __launch_bounds__(THREADS) quantize_kernel(const __grid_constant__ struct quantize_params c)
 {
 	__shared__ alignas(16) float x[SKV_LOW_BLOCK * SKV_MAX_HEAD_DIM];
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
@@ -109,59 +110,62 @@ __global__ void __launch_bounds__(THREADS) pack_low_kernel(const __grid_constant
 	uint8_t *to = c.sh.pool + skv_pte_id(e) * c.sh.page_bytes + record % c.f.each * c.f.at.bytes;
 
 	gather(&c, s, table, token, h, false, x);
-	pack_keys(&c, x, to);
+	quantize_keys(&c, x, to);
 	store_numbers(&c, x, to + c.f.at.k);
 	gather(&c, s, table, token, h, true, x);
-	pack_values(&c, x, to + c.f.at.v_shared);
+	quantize_values(&c, x, to + c.f.at.v_shared);
 	store_numbers(&c, x, to + c.f.at.v);
 }
 
-void skv_cuda_pack_low(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch,
+void skv_cuda_quantize(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch,
                        const struct skv_work *work)
 {
-	struct low_call c = {*sh, low_form_of(sh), batch->seq};
+	struct quantize_params c = {*sh, quant_form_of(sh), batch->seq};
 
 	for (uint32_t from = 0; from < n_layers; from += LAYERS) {
 		const uint32_t n = n_layers - from < LAYERS ? n_layers - from : LAYERS;
 		for (uint32_t i = 0; i < n; i++)
 			c.layer[i] = {sh[from + i].layer, sh[from + i].codes};
-		pack_low_kernel<<<dim3(batch->max_pack / SKV_LOW_BLOCK * sh->n_kv_heads, batch->n, n), THREADS, 0,
+		quantize_kernel<<<dim3(batch->max_pack / SKV_LOW_BLOCK * sh->n_kv_heads, batch->n, n), THREADS, 0,
 		                  stream_of(work)>>>(c);
 	}
 }
 
-/* ---- rebuilt --------------------------------------------------------------------------------- */
+/* ---- dequantization -------------------------------------------------------------------------- */
 
-struct low_rows_call {
+struct dequantize_params {
 	struct skv_shape sh;
-	struct low_form f;
-	struct wanted want;
+	struct quant_form f;
+	struct wanted_rows want;
 };
 
-/* Eight elements of a token's K or V, from number e on. */
-DEVICE uint4 low_eight(const struct low_rows_call *c, const uint8_t *record, uint32_t token, bool v, uint32_t e)
+/* Dequantize eight elements of a token's K or V, from number e on. */
+DEVICE uint4 dequantize_vec8(const struct dequantize_params *c, const uint8_t *record, uint32_t token, bool v,
+                             uint32_t e)
 {
 	const uint32_t dim = c->sh.head_dim, t = token % SKV_LOW_BLOCK;
 	const uint32_t *pair = (const uint32_t *)(record + (v ? c->f.at.v_shared : 0)) +
 	                       (v ? t * (dim / c->f.group) + e / c->f.group : e);
-	const uint32_t word = low_word(&c->f, record + (v ? c->f.at.v : c->f.at.k) + (t * dim + e) * c->f.bits / 8);
+	const uint32_t word = load_quant_word(&c->f,
+	                                      record + (v ? c->f.at.v : c->f.at.k) + (t * dim + e) * c->f.bits / 8);
 	float y[8];
 #pragma unroll
 	for (int n = 0; n < 8; n++)
-		y[n] = low_meaning(low_number(&c->f, word, n), pair[v ? 0 : n]);
+		y[n] = dequantize_number(quant_number(&c->f, word, n), pair[v ? 0 : n]);
 	return c->sh.dtype == SKV_BF16 ? bf16_of(y) : f16_of(y);
 }
 
 /* Grid: pages of a sequence's rows, kv heads, sequences. */
-__global__ void __launch_bounds__(THREADS) low_rows_kernel(const __grid_constant__ struct low_rows_call c)
+__global__ void __launch_bounds__(THREADS) dequantize_kernel(const __grid_constant__ struct dequantize_params c)
 {
-	const uint32_t i = blockIdx.z, h = blockIdx.y, first = blockIdx.x * SKV_PAGE_TOKENS, rows = rows_of(&c.want, i);
+	const uint32_t i = blockIdx.z, h = blockIdx.y, first = blockIdx.x * SKV_PAGE_TOKENS;
+	const uint32_t rows = rows_of(&c.want, i);
 	const uint32_t pieces = c.sh.head_dim / 8; /* of a row */
 	const struct skv_kseq *s = &c.want.seq[i];
 	const skv_pte *table = skv_layer_table(&c.sh, s), *codes = s->table + (size_t)c.sh.codes * s->layer_stride;
 
 	if (c.want.to.pool && h == 0 && threadIdx.x < SKV_PAGE_TOKENS)
-		describe(&c.want, i, first + threadIdx.x, rows);
+		make_table_entry(&c.want, i, first + threadIdx.x, rows);
 	for (uint32_t n = threadIdx.x; n < SKV_PAGE_TOKENS * 2 * pieces; n += THREADS) {
 		const uint32_t row = first + n / (2 * pieces), e = n % pieces * 8;
 		const bool v = n / pieces % 2;
@@ -171,21 +175,24 @@ __global__ void __launch_bounds__(THREADS) low_rows_kernel(const __grid_constant
 		const uint32_t page = c.want.to.pool ? i * c.want.to.pages + row / SKV_PAGE_TOKENS
 		                                     : skv_pte_id(table[token / SKV_PAGE_TOKENS]);
 		const size_t at = (v ? c.sh.page_bytes / 2 : 0) + (size_t)h * SKV_PAGE_TOKENS * c.sh.head_dim * 2 + e * 2;
-		uint8_t *to = c.want.to.pool ? page_row(&c.sh, c.want.to.pool, page, row) : page_row(&c.sh, c.sh.pool, page, token);
+		uint8_t *to = c.want.to.pool ? page_row(&c.sh, c.want.to.pool, page, row) : page_row(&c.sh,
+		                                                                                     c.sh.pool, page, token);
 		const uint32_t record = token / SKV_LOW_BLOCK * c.sh.n_kv_heads + h;
 		*(uint4 *)(to + at) =
 		        token >= s->coded
-		                ? *(const uint4 *)(page_row(&c.sh, c.sh.pool, skv_pte_id(table[token / SKV_PAGE_TOKENS]), token) + at)
-		                : low_eight(&c, c.sh.pool + skv_pte_id(codes[record / c.f.each]) * c.sh.page_bytes +
+		                ? *(const uint4 *)(page_row(&c.sh, c.sh.pool,
+		                                            skv_pte_id(table[token / SKV_PAGE_TOKENS]), token) + at)
+		                : dequantize_vec8(&c,
+		                                  c.sh.pool + skv_pte_id(codes[record / c.f.each]) * c.sh.page_bytes +
 		                                        record % c.f.each * c.f.at.bytes, token, v, e);
 	}
 }
 
-void skv_cuda_rebuild_low(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_list *list,
-                          const struct skv_rebuilt *to, const struct skv_work *work)
+void skv_cuda_dequantize(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_list *list,
+                         const struct skv_rebuilt *to, const struct skv_work *work)
 {
-	const struct low_rows_call c = {*sh, low_form_of(sh), wanted_of(batch, list, to, 0)};
+	const struct dequantize_params c = {*sh, quant_form_of(sh), wanted_rows_of(batch, list, to, 0)};
 	const uint32_t pages = skv_pages_of(list ? list->most : batch->max_len);
 
-	low_rows_kernel<<<dim3(pages > 0 ? pages : 1, sh->n_kv_heads, batch->n), THREADS, 0, stream_of(work)>>>(c);
+	dequantize_kernel<<<dim3(pages > 0 ? pages : 1, sh->n_kv_heads, batch->n), THREADS, 0, stream_of(work)>>>(c);
 }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/records.cuh - what a layer keeps of packed tokens, as kernels read it: see codes.h.
+ * kernels/cuda/compress/records.cuh - the stored format of compressed tokens: see kernels/compress.h.
  *
- * Numbers of references come out of records, which a peer may have written: they are brought within what there is.
+ * A peer may have written the records: numbers of references in them are clamped to those that exist.
  */
-#ifndef SKV_CUDA_CODES_CUH
-#define SKV_CUDA_CODES_CUH
+#ifndef SKV_CUDA_COMPRESS_RECORDS_CUH
+#define SKV_CUDA_COMPRESS_RECORDS_CUH
 
 #include "kernels/cuda/runtime/convert.cuh"
 #include "kernels/cuda/runtime/cuda.h"
 
-/* To divide by again and again: numbers below 2^24, by up to 2^16. */
+/* A divisor that is used again and again, as a multiplication: for numbers below 2^24, divisors up to 2^16. */
 struct divisor {
 	uint64_t share; /* of 2^40, rounded up */
 	uint32_t by;
@@ -31,20 +31,20 @@ DEVICE uint32_t remainder(uint32_t n, struct divisor d)
 	return n - quotient(n, d) * d.by;
 }
 
-/* A layer that packs, and what follows from how. */
-struct coding {
+/* A layer's codec, and what follows from it. */
+struct codec {
 	struct skv_shape sh;
 	struct skv_codes c;
-	uint32_t d, half;   /* elements of x; of its K */
-	uint32_t parts;     /* that E and Dec fall into */
+	uint32_t d, half;                          /* elements of x; of its K */
+	uint32_t parts;                            /* independent parts of E and Dec */
 	uint32_t code_bytes, ref_bytes, code_from; /* of a record; where a code's z begins */
-	struct divisor codes_each, refs_each; /* records in a page; of none: 0 */
+	struct divisor codes_each, refs_each;      /* records in a page; of none: 0 */
 	struct divisor stride;
 };
 
-static inline struct coding coding_of(const struct skv_shape *sh)
+static inline struct codec codec_of(const struct skv_shape *sh)
 {
-	struct coding k = {*sh, *sh->code};
+	struct codec k = {*sh, *sh->code};
 	k.d = skv_token_dims(sh);
 	k.half = k.d / 2;
 	k.parts = k.c.spans ? 2 * k.c.spans : 1;
@@ -52,14 +52,15 @@ static inline struct coding coding_of(const struct skv_shape *sh)
 	k.ref_bytes = skv_ref_bytes(&k.c, k.d, sh->dtype);
 	k.code_from = k.c.near * k.c.id_bytes;
 	k.codes_each = divisor_of((uint32_t)sh->page_bytes / k.code_bytes);
-	k.refs_each = divisor_of(k.ref_bytes ? (uint32_t)sh->page_bytes / k.ref_bytes : 0); /* without any they have no size */
+	/* without references they have no size */
+	k.refs_each = divisor_of(k.ref_bytes ? (uint32_t)sh->page_bytes / k.ref_bytes : 0);
 	k.stride = divisor_of(k.c.stride);
 	return k;
 }
 
-/* ---- which and where, as codes.h has it -------------------------------------------------------- */
+/* ---- positions and addresses of records, as in kernels/compress.h ------------------------------ */
 
-DEVICE uint32_t refs_before(const struct coding *k, uint32_t token)
+DEVICE uint32_t refs_before(const struct codec *k, uint32_t token)
 {
 	if (!k->c.stride)
 		return 0;
@@ -67,68 +68,71 @@ DEVICE uint32_t refs_before(const struct coding *k, uint32_t token)
 }
 
 /* Of a token from `first` on. */
-DEVICE uint32_t codes_before(const struct coding *k, uint32_t token)
+DEVICE uint32_t codes_before(const struct codec *k, uint32_t token)
 {
 	return token - (k->c.stride ? refs_before(k, token) : k->c.first);
 }
 
-DEVICE bool is_ref(const struct coding *k, uint32_t token)
+DEVICE bool is_ref(const struct codec *k, uint32_t token)
 {
 	return k->c.stride && (token < k->c.first || remainder(token - k->c.first, k->stride) == 0);
 }
 
-DEVICE uint8_t *record_in(const struct coding *k, skv_pte page, uint32_t number, uint32_t bytes, struct divisor each)
+DEVICE uint8_t *record_in(const struct codec *k, skv_pte page, uint32_t number, uint32_t bytes, struct divisor each)
 {
 	return k->sh.pool + skv_pte_id(page) * k->sh.page_bytes + remainder(number, each) * bytes;
 }
 
-DEVICE uint8_t *record_at(const struct coding *k, const struct skv_kseq *s, uint32_t table, uint32_t bytes,
+DEVICE uint8_t *record_at(const struct codec *k, const struct skv_kseq *s, uint32_t table, uint32_t bytes,
                           struct divisor each, uint32_t number)
 {
 	const skv_pte e = s->table[(size_t)table * s->layer_stride + quotient(number, each)];
 	return record_in(k, e, number, bytes, each);
 }
 
-DEVICE uint8_t *ref_at(const struct coding *k, const struct skv_kseq *s, uint32_t number)
+DEVICE uint8_t *ref_at(const struct codec *k, const struct skv_kseq *s, uint32_t number)
 {
 	return record_at(k, s, k->sh.refs, k->ref_bytes, k->refs_each, number);
 }
 
-DEVICE uint8_t *code_at(const struct coding *k, const struct skv_kseq *s, uint32_t token)
+DEVICE uint8_t *code_at(const struct codec *k, const struct skv_kseq *s, uint32_t token)
 {
 	return record_at(k, s, k->sh.codes, k->code_bytes, k->codes_each, codes_before(k, token));
 }
 
-/* The first token that the step packs. */
-DEVICE uint32_t pack_from(const struct coding *k, const struct skv_kseq *s)
+/* The first token that the step compresses. */
+DEVICE uint32_t compress_from(const struct codec *k, const struct skv_kseq *s)
 {
 	return s->coded > k->c.first ? s->coded : k->c.first;
 }
 
-/* Number i of those of a code's record, below n. */
-DEVICE uint32_t id_of(const struct coding *k, const uint8_t *record, uint32_t i, uint32_t n)
+/* Number i of the references in a code's record, clamped below n. */
+DEVICE uint32_t id_of(const struct codec *k, const uint8_t *record, uint32_t i, uint32_t n)
 {
 	const uint32_t id = k->c.id_bytes == 2 ? ((const uint16_t *)record)[i] : ((const uint32_t *)record)[i];
 	return id < n ? id : n - 1;
 }
 
-/* ---- numbers --------------------------------------------------------------------------------- */
+/* ---- stored numbers -------------------------------------------------------------------------- */
 
 /*
- * Eight numbers at a time, in two steps: what is read, and what it means (as struct eight). Numbers are of a record, or of
- * a row of a matrix, which is bf16: 16 bits.
+ * Eight numbers at a time, in two steps: load, then convert (as struct vec8). Numbers are of a record, or of a
+ * bf16 row of a matrix.
  */
 struct numbers {
 	uint4 q;
-	uint32_t shared; /* the group's scale and least */
+	uint32_t shared; /* the scale block's scale and zero point */
 };
 
-/* How they are kept: in 16, 8 or 4 bits; those in few bits behind what groups of 1 << shift share. */
-struct kept {
+/*
+ * How numbers are stored: in 16, 8 or 4 bits; quantized ones `behind` bytes after the parameters of scale blocks
+ * of 1 << shift elements.
+ */
+struct stored_format {
 	uint32_t bits, dtype, shift, behind;
 };
 
-/* `n` words, whose address is a multiple of 2 at least. */
+/* Load `n` words from an address that is a multiple of 2 at least. */
 template <int n> DEVICE void words_at(const uint8_t *p, uint32_t *to)
 {
 	const uint32_t at = (uint32_t)(uintptr_t)p;
@@ -148,8 +152,8 @@ template <int n> DEVICE void words_at(const uint8_t *p, uint32_t *to)
 	}
 }
 
-/* From number i on, a multiple of 8, of what begins at p. */
-DEVICE struct numbers numbers_read(const struct kept *f, const uint8_t *p, uint32_t i)
+/* Load from number i on, a multiple of 8, of the numbers that begin at p. */
+DEVICE struct numbers load_numbers(const struct stored_format *f, const uint8_t *p, uint32_t i)
 {
 	struct numbers x = {};
 	if (f->bits == 16) {
@@ -164,7 +168,7 @@ DEVICE struct numbers numbers_read(const struct kept *f, const uint8_t *p, uint3
 	return x;
 }
 
-DEVICE void numbers_mean(const struct kept *f, const struct numbers *x, float to[8])
+DEVICE void decode_numbers(const struct stored_format *f, const struct numbers *x, float to[8])
 {
 	const uint32_t w[4] = {x->q.x, x->q.y, x->q.z, x->q.w};
 	if (f->bits == 16) {
@@ -185,7 +189,8 @@ DEVICE void numbers_mean(const struct kept *f, const struct numbers *x, float to
 
 DEVICE uint4 bf16_of(const float x[8])
 {
-	return make_uint4(BF16::pair(x[0], x[1]), BF16::pair(x[2], x[3]), BF16::pair(x[4], x[5]), BF16::pair(x[6], x[7]));
+	return make_uint4(BF16::pair(x[0], x[1]), BF16::pair(x[2], x[3]), BF16::pair(x[4], x[5]),
+	                  BF16::pair(x[6], x[7]));
 }
 
 DEVICE uint4 f16_of(const float x[8])
@@ -193,37 +198,40 @@ DEVICE uint4 f16_of(const float x[8])
 	return make_uint4(F16::pair(x[0], x[1]), F16::pair(x[2], x[3]), F16::pair(x[4], x[5]), F16::pair(x[6], x[7]));
 }
 
-/* As bf16, what products take. */
-DEVICE uint4 numbers_bf16(const struct kept *f, const struct numbers *x)
+/* As bf16, the type of matrix products. */
+DEVICE uint4 numbers_bf16(const struct stored_format *f, const struct numbers *x)
 {
 	float y[8];
 	if (f->bits == 16 && f->dtype == SKV_BF16)
 		return x->q;
-	numbers_mean(f, x, y);
+	decode_numbers(f, x, y);
 	return bf16_of(y);
 }
 
-DEVICE struct kept ref_kept(const struct coding *k)
+DEVICE struct stored_format ref_format(const struct codec *k)
 {
 	return {k->c.ref_bits, k->sh.dtype, 6, k->d / SKV_REF_GROUP * 4};
 }
 
-DEVICE struct kept code_kept(const struct coding *k)
+DEVICE struct stored_format code_format(const struct codec *k)
 {
 	const uint32_t shift = k->c.group == 64 ? 6 : 5;
 	return {k->c.bits, SKV_BF16, shift, (k->c.width >> shift) * 4};
 }
 
-/* Are references kept as they are read the fastest? */
-DEVICE bool refs_plain(const struct coding *k)
+/* Are references stored as bf16, which is read fastest? */
+DEVICE bool refs_are_bf16(const struct codec *k)
 {
 	return k->c.ref_bits == 16 && k->sh.dtype == SKV_BF16;
 }
 
-/* Elements [i, i + 8) of the mean of `near` references, added up in their order; zeros without any. plain: refs_plain(). */
-template <bool plain> DEVICE void mean_of(const struct coding *k, const uint8_t *const *ref, uint32_t i, float b[8])
+/*
+ * Elements [i, i + 8) of the mean of the references, added up in their order; zeros without any. plain:
+ * refs_are_bf16().
+ */
+template <bool plain> DEVICE void mean_of(const struct codec *k, const uint8_t *const *ref, uint32_t i, float b[8])
 {
-	const struct kept f = plain ? (struct kept){16, SKV_BF16} : ref_kept(k);
+	const struct stored_format f = plain ? (struct stored_format){16, SKV_BF16} : ref_format(k);
 	const float share = 1 / (float)k->c.near;
 	struct numbers x[SKV_NEAR_MOST];
 #pragma unroll
@@ -231,7 +239,7 @@ template <bool plain> DEVICE void mean_of(const struct coding *k, const uint8_t 
 		if (r < k->c.near && plain)
 			x[r].q = __ldg((const uint4 *)(ref[r] + 2 * i));
 		else if (r < k->c.near)
-			x[r] = numbers_read(&f, ref[r], i);
+			x[r] = load_numbers(&f, ref[r], i);
 #pragma unroll
 	for (int e = 0; e < 8; e++)
 		b[e] = 0;
@@ -239,7 +247,7 @@ template <bool plain> DEVICE void mean_of(const struct coding *k, const uint8_t 
 	for (uint32_t r = 0; r < SKV_NEAR_MOST; r++)
 		if (r < k->c.near) {
 			float y[8];
-			numbers_mean(&f, &x[r], y);
+			decode_numbers(&f, &x[r], y);
 #pragma unroll
 			for (int e = 0; e < 8; e++)
 				b[e] += y[e];
@@ -254,23 +262,23 @@ DEVICE float silu(float x)
 	return x / (1 + __expf(-x));
 }
 
-/* ---- positions ------------------------------------------------------------------------------- */
+/* ---- RoPE ------------------------------------------------------------------------------------ */
 
-/* By how much of a whole turn pair p turns from one position to the next. */
-DEVICE double turns_of(const struct coding *k, uint32_t p)
+/* The rotation of pair p from one position to the next, in turns. */
+DEVICE double rope_turns(const struct codec *k, uint32_t p)
 {
 	return k->c.turn[p] * 0.15915494309189533577;
 }
 
-/* Its angle, within half a turn: positions are too large for it to be left to fp32. */
-DEVICE float angle_of(uint32_t position, double turns)
+/* The pair's angle at a position, within half a turn: in fp64, as positions are too large for fp32. */
+DEVICE float rope_angle(uint32_t position, double turns)
 {
 	turns *= position;
 	return (float)(turns - rint(turns)) * 6.28318530717958647693f;
 }
 
-/* The elements of a head that turn as its pair p. */
-DEVICE uint2 pair_at(const struct coding *k, uint32_t p)
+/* The elements of rotary pair p of a head. */
+DEVICE uint2 rope_pair(const struct codec *k, uint32_t p)
 {
 	return k->c.interleaved ? make_uint2(2 * p, 2 * p + 1) : make_uint2(p, p + k->c.turn_dims / 2);
 }

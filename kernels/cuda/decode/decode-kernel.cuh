@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/decode/decode-kernel.cuh - the results of a job's warps, the kernel, and its launch: see decode.cuh. */
+/*
+ * kernels/cuda/decode/decode-kernel.cuh - the results of a work item's warps, the kernel, and its launch: see
+ * decode.cuh.
+ */
 #ifndef SKV_CUDA_DECODE_KERNEL_CUH
 #define SKV_CUDA_DECODE_KERNEL_CUH
 
@@ -10,14 +13,15 @@
 
 /* ---- results of warps ------------------------------------------------------------------------- */
 
-/* The results of a job's warps: maxima, sums and rows of head_dim. */
-template <int D, enum how how> struct results {
-	float max[warps<D, how>][HEAD_TILE], sum[warps<D, how>][HEAD_TILE];
-	float acc[how == KEYS ? 1 : warps<D, how>][HEAD_TILE][D];
+/* The partial results of a work item's warps: maxima, sums and accumulators of head_dim. */
+template <int D, enum decode_mode mode> struct warp_results {
+	float max[warps<D, mode>][HEAD_TILE], sum[warps<D, mode>][HEAD_TILE];
+	float acc[mode == MODE_TOPK_KEYS ? 1 : warps<D, mode>][HEAD_TILE][D];
 };
 
-template <enum how how, class T, int D>
-__device__ static void share(struct results<D, how> *r, struct walk<T, D> *w, const struct job *j)
+template <enum decode_mode mode, class T, int D>
+__device__ static void store_warp_result(struct warp_results<D, mode> *r, struct warp_state<T, D> *w,
+                                         const struct work_item *j)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, col = threadIdx.x % 4 * 2;
 	const uint32_t heads = j->heads, warp = j->stream;
@@ -34,7 +38,7 @@ __device__ static void share(struct results<D, how> *r, struct walk<T, D> *w, co
 			r->max[warp][head] = w->max[x];
 			r->sum[warp][head] = sum;
 		}
-		if (how == KEYS)
+		if (mode == MODE_TOPK_KEYS)
 			continue;
 		float *row = r->acc[warp][head];
 #pragma unroll
@@ -50,28 +54,32 @@ __device__ static void share(struct results<D, how> *r, struct walk<T, D> *w, co
 	}
 }
 
-/* All warps have shared: the output, where one chunk is all there is, or a partial result. By one warp. */
-template <int D, enum how how>
-__device__ static void merge_warps(const struct call *c, const struct job *j, const struct results<D, how> *r)
+/*
+ * Once all warps have stored their results: writes the output, if the request has a single chunk, or a partial
+ * result. One warp's work.
+ */
+template <int D, enum decode_mode mode>
+__device__ static void merge_warps(const struct decode_params *c, const struct work_item *j,
+                                   const struct warp_results<D, mode> *r)
 {
-	float *part = part_of(c, j, j->chunk, D);
+	float *part = partial_of(c, j, j->chunk, D);
 	for (uint32_t head = 0; head < j->heads; head++) {
 		const size_t out = ((size_t)c->seq[j->i].row * c->n_heads + j->head + head) * D;
-		float max = r->max[0][head], sum = 0, fix[warps<D, how>];
+		float max = r->max[0][head], sum = 0, fix[warps<D, mode>];
 #pragma unroll
-		for (int w = 1; w < warps<D, how>; w++)
+		for (int w = 1; w < warps<D, mode>; w++)
 			max = fmaxf(max, r->max[w][head]);
 #pragma unroll
-		for (int w = 0; w < warps<D, how>; w++) {
+		for (int w = 0; w < warps<D, mode>; w++) {
 			fix[w] = rescale(r->max[w][head], max);
 			sum += r->sum[w][head] * fix[w];
 		}
 		const float share = sum > 0 ? __fdividef(1, sum) : 0;
 #pragma unroll
-		for (uint32_t d = threadIdx.x % 32 * 4; has_output<how>(c) && d < D; d += 128) {
+		for (uint32_t d = threadIdx.x % 32 * 4; has_output<mode>(c) && d < D; d += 128) {
 			float4 acc = make_float4(0, 0, 0, 0);
 #pragma unroll
-			for (int w = 0; w < warps<D, how>; w++) {
+			for (int w = 0; w < warps<D, mode>; w++) {
 				const float4 x = *(const float4 *)&r->acc[w][head][d];
 				acc.x += x.x * fix[w];
 				acc.y += x.y * fix[w];
@@ -79,7 +87,7 @@ __device__ static void merge_warps(const struct call *c, const struct job *j, co
 				acc.w += x.w * fix[w];
 			}
 			if (j->chunks > 1) {
-				store16(part + 2 * HEAD_TILE + head * D + d, acc, policy_stay());
+				store16(part + 2 * HEAD_TILE + head * D + d, acc, evict_last_policy());
 				continue;
 			}
 			io_store(c->io_dtype, c->out, out + d, acc.x * share);
@@ -89,9 +97,9 @@ __device__ static void merge_warps(const struct call *c, const struct job *j, co
 		}
 		if (threadIdx.x % 32)
 			continue;
-		if (how != KEYS && j->chunks == 1)
+		if (mode != MODE_TOPK_KEYS && j->chunks == 1)
 			finish_head(c, j, head, max, sum);
-		if (keeps<how> || j->chunks > 1) {
+		if (fills_score_ring<mode> || j->chunks > 1) {
 			part[head] = max;
 			part[HEAD_TILE + head] = sum;
 		}
@@ -100,120 +108,120 @@ __device__ static void merge_warps(const struct call *c, const struct job *j, co
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* Jobs of a block whose results may be there at a time: what shared memory has room for. */
-template <int D, enum how how>
-static constexpr uint32_t turns = D == 256 || how >= ROWS ? 2 : 3;
+/* Work items of a block whose results may be in flight at a time: what shared memory has room for. */
+template <int D, enum decode_mode mode>
+static constexpr uint32_t result_buffers = D == 256 || mode >= MODE_TOKENS ? 2 : 3;
 
-template <enum how how> struct helper_room {};
-template <> struct helper_room<KEEP> : stats {};
-template <> struct helper_room<LOW_KEEP> : stats {};
-template <> struct helper_room<KEYS> : chosen_room {};
+template <enum decode_mode mode> struct helper_smem {};
+template <> struct helper_smem<MODE_SCORES> : softmax_stats {};
+template <> struct helper_smem<MODE_QUANT_SCORES> : softmax_stats {};
+template <> struct helper_smem<MODE_TOPK_KEYS> : topk_stream_smem {};
 
 /*
- * Warps go from job to job at their own pace. Before one shares its results it waits until those of the job
- * that had their place before have been merged.
+ * Warps go from work item to work item at their own pace. Before a warp stores its results it waits until those
+ * of the item that used the buffer before have been merged.
  */
-template <int D, enum how how> struct shared {
-	struct results<D, how> results[turns<D, how>];
-	uint32_t come[turns<D, how>]; /* warps that have shared their results, and been counted; ... */
-	barrier shared[turns<D, how>], merged[turns<D, how>]; /* ... all of them, and the one that merged */
-	struct plan plan;
-	/* of a warp's batch and of its next job's first */
-	uint32_t places[how >= ROWS ? warps<D, how> : 1][2][BATCH * 16];
-	struct job job[warps<D, how>][2]; /* a warp's job and its next one */
-	struct helper_room<how> room;
+template <int D, enum decode_mode mode> struct decode_smem {
+	struct warp_results<D, mode> results[result_buffers<D, mode>];
+	uint32_t arrived[result_buffers<D, mode>]; /* warps that have stored their results, and been counted; ... */
+	barrier shared[result_buffers<D, mode>], merged[result_buffers<D, mode>]; /* ... all, and the one that merged */
+	struct request_plan plan;
+	/* KV slots of a warp's batch, and of the first one of its next item */
+	uint32_t slots[mode >= MODE_TOKENS ? warps<D, mode> : 1][2][BATCH * 16];
+	struct work_item item[warps<D, mode>][2]; /* a warp's item and its next one */
+	struct helper_smem<mode> helper;
 };
 
-/* Share a warp's results of the block's job number `turn`; the last of its warps merges them. */
-template <enum how how, class T, int D>
-__device__ static void hand_in(struct shared<D, how> *s, struct walk<T, D> *w, const struct call *c,
-                               const struct job *j, uint32_t turn)
+/* Store a warp's results of the block's item number `turn`; the last of its warps merges them. */
+template <enum decode_mode mode, class T, int D>
+__device__ static void submit_result(struct decode_smem<D, mode> *s, struct warp_state<T, D> *w,
+                                     const struct decode_params *c, const struct work_item *j, uint32_t turn)
 {
-	const uint32_t place = turn % turns<D, how>, round = turn / turns<D, how>;
-	uint32_t come = 0;
+	const uint32_t buffer = turn % result_buffers<D, mode>, round = turn / result_buffers<D, mode>;
+	uint32_t arrived = 0;
 	if (round > 0)
-		barrier_wait(&s->merged[place], round - 1);
-	share<how>(&s->results[place], w, j);
-	barrier_arrive(&s->shared[place]);
-	__syncwarp(); /* all lanes have: so whoever counts last waits for nobody */
+		barrier_wait(&s->merged[buffer], round - 1);
+	store_warp_result<mode>(&s->results[buffer], w, j);
+	barrier_arrive(&s->shared[buffer]);
+	__syncwarp(); /* all lanes have arrived: the warp that counts last waits for no other */
 	if (threadIdx.x % 32 == 0)
-		come = atomicInc(&s->come[place], warps<D, how> - 1);
-	if (__shfl_sync(~0u, come, 0) < warps<D, how> - 1)
+		arrived = atomicInc(&s->arrived[buffer], warps<D, mode> - 1);
+	if (__shfl_sync(~0u, arrived, 0) < warps<D, mode> - 1)
 		return;
-	barrier_wait(&s->shared[place], round);
-	merge_warps<D, how>(c, j, &s->results[place]);
-	barrier_arrive(&s->merged[place]);
+	barrier_wait(&s->shared[buffer], round);
+	merge_warps<D, mode>(c, j, &s->results[buffer]);
+	barrier_arrive(&s->merged[buffer]);
 	__syncwarp();
-	if (keeps<how> && threadIdx.x % 32 == 0)
-		slot_job_done(c, j->slot);
+	if (fills_score_ring<mode> && threadIdx.x % 32 == 0)
+		ring_item_done(c, j->ring_entry);
 }
 
-/* What the block's last warps do instead of reading. */
-template <class T, int D, enum how how>
-__device__ static void help(const struct call *c, struct shared<D, how> *s)
+/* What the block's helper warps do instead of reading K and V. */
+template <class T, int D, enum decode_mode mode>
+__device__ static void run_helper_warp(const struct decode_params *c, struct decode_smem<D, mode> *s)
 {
-	if constexpr (tells<how>)
-		evidence_warp<D, low<how>>(c, &s->plan, &s->room);
-	else if constexpr (how == KEYS)
-		choosing_team<team<32 * helpers<D, how>, 32 * warps<D, how>, 1>, D>(c, &s->plan, &s->room);
+	if constexpr (writes_scores<mode>)
+		reduce_scores_warp<D, quantized<mode>>(c, &s->plan, &s->helper);
+	else if constexpr (mode == MODE_TOPK_KEYS)
+		topk_warps<team<32 * helper_warps<D, mode>, 32 * warps<D, mode>, 1>, D>(c, &s->plan, &s->helper);
 }
 
-template <class T, int D, enum how how>
-__global__ void __launch_bounds__(32 * (warps<D, how> + helpers<D, how>), 1)
-decode_kernel(const __grid_constant__ struct call c)
+template <class T, int D, enum decode_mode mode>
+__global__ void __launch_bounds__(32 * (warps<D, mode> + helper_warps<D, mode>), 1)
+decode_kernel(const __grid_constant__ struct decode_params c)
 {
 	extern __shared__ __align__(128) uint8_t memory[];
-	struct shared<D, how> *s = (struct shared<D, how> *)memory;
+	struct decode_smem<D, mode> *s = (struct decode_smem<D, mode> *)memory;
 	const uint32_t warp = threadIdx.x / 32;
-	const uint32_t places = how >= ROWS ? warp : 0;
-	struct tiles tiles = {.rows = s->places[places][0]}, next_tiles = {.rows = s->places[places][1]};
-	struct walk<T, D> w;
+	const uint32_t slots = mode >= MODE_TOKENS ? warp : 0;
+	struct tile_batch tiles = {.slots = s->slots[slots][0]}, next_tiles = {.slots = s->slots[slots][1]};
+	struct warp_state<T, D> w;
 
-	if (threadIdx.x < turns<D, how>) {
-		s->come[threadIdx.x] = 0;
-		barrier_init(&s->shared[threadIdx.x], 32 * warps<D, how>);
+	if (threadIdx.x < result_buffers<D, mode>) {
+		s->arrived[threadIdx.x] = 0;
+		barrier_init(&s->shared[threadIdx.x], 32 * warps<D, mode>);
 		barrier_init(&s->merged[threadIdx.x], 32);
 	}
-	plan_make(&c, &s->plan);
-	if (warp >= warps<D, how>) {
-		help<T>(&c, s);
+	make_plan(&c, &s->plan);
+	if (warp >= warps<D, mode>) {
+		run_helper_warp<T>(&c, s);
 		return;
 	}
-	w.once = policy_once();
-	bool more = job_begin<D, how>(&c, &s->plan, 0, &s->job[warp][0]);
+	w.once = evict_first_policy();
+	bool more = begin_item<D, mode>(&c, &s->plan, 0, &s->item[warp][0]);
 	if (more) {
-		look_up<D, how>(&c, &s->job[warp][0], 0, &tiles);
-		load_first<how>(&w, &c, &s->job[warp][0], &tiles, 0);
-		load_q(&w, &c, &s->job[warp][0]);
+		locate_tiles<D, mode>(&c, &s->item[warp][0], 0, &tiles);
+		load_first_tiles<mode>(&w, &c, &s->item[warp][0], &tiles, 0);
+		load_q(&w, &c, &s->item[warp][0]);
 	}
 	for (uint32_t turn = 0; more; turn++) {
-		const struct job *j = &s->job[warp][turn % 2];
-		struct job *next = &s->job[warp][(turn + 1) % 2];
-		/* while this one's first tile is on its way */
-		more = job_begin<D, how>(&c, &s->plan, turn + 1, next);
+		const struct work_item *j = &s->item[warp][turn % 2];
+		struct work_item *next = &s->item[warp][(turn + 1) % 2];
+		/* while this item's first tile is being loaded */
+		more = begin_item<D, mode>(&c, &s->plan, turn + 1, next);
 		if (more)
-			look_up<D, how>(&c, next, 0, &next_tiles);
-		walk_job<how>(&w, &c, j, &tiles);
+			locate_tiles<D, mode>(&c, next, 0, &next_tiles);
+		attend_item<mode>(&w, &c, j, &tiles);
 		if (more)
-			load_first<how>(&w, &c, next, &next_tiles, 0);
-		hand_in<how>(s, &w, &c, j, turn);
+			load_first_tiles<mode>(&w, &c, next, &next_tiles, 0);
+		submit_result<mode>(s, &w, &c, j, turn);
 		if (more)
 			load_q(&w, &c, next);
-		uint32_t *const rows = tiles.rows;
+		uint32_t *const rows = tiles.slots;
 		tiles = next_tiles;
-		next_tiles.rows = rows;
+		next_tiles.slots = rows;
 	}
 }
 
-template <class T, int D, enum how how> static cudaError_t init(void)
+template <class T, int D, enum decode_mode mode> static cudaError_t init(void)
 {
-	return cudaFuncSetAttribute(decode_kernel<T, D, how>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-	                            (int)sizeof(struct shared<D, how>));
+	return cudaFuncSetAttribute(decode_kernel<T, D, mode>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+	                            (int)sizeof(struct decode_smem<D, mode>));
 }
 
-/* Blocks that wait for each other are launched all at once, or not at all. */
-template <class T, int D, enum how how>
-static void launch_kernel(const struct call *c, uint32_t jobs, cudaStream_t stream)
+/* Blocks that wait for each other need a cooperative launch: all are resident at once, or none is. */
+template <class T, int D, enum decode_mode mode>
+static void launch_kernel(const struct decode_params *c, uint32_t items, cudaStream_t stream)
 {
 	const uint32_t sms = skv_cuda_sms();
 	cudaLaunchAttribute at_once = {};
@@ -221,13 +229,13 @@ static void launch_kernel(const struct call *c, uint32_t jobs, cudaStream_t stre
 
 	at_once.id = cudaLaunchAttributeCooperative;
 	at_once.val.cooperative = 1;
-	config.gridDim = jobs < sms ? jobs : sms;
-	config.blockDim = 32 * (warps<D, how> + helpers<D, how>);
-	config.dynamicSmemBytes = sizeof(struct shared<D, how>);
+	config.gridDim = items < sms ? items : sms;
+	config.blockDim = 32 * (warps<D, mode> + helper_warps<D, mode>);
+	config.dynamicSmemBytes = sizeof(struct decode_smem<D, mode>);
 	config.stream = stream;
 	config.attrs = &at_once;
-	config.numAttrs = keeps<how>;
-	cudaLaunchKernelEx(&config, decode_kernel<T, D, how>, *c);
+	config.numAttrs = fills_score_ring<mode>;
+	cudaLaunchKernelEx(&config, decode_kernel<T, D, mode>, *c);
 }
 
 #endif

@@ -1,39 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/decode/decode.cuh - attention of one query row a sequence.
+ * kernels/cuda/decode/decode.cuh - decode attention: one query row a sequence.
  *
- *   decode.cuh       calls and jobs: how work is cut
- *   decode-tile.cuh  what a warp does with a tile
- *   slots.cuh        scores on their way from who makes them to who uses them
- *   evidence.cuh     who uses them: the warp that turns them into weights of tokens and pages ...
- *   chosen.cuh       ... and the warps that choose tokens by them
- *   decode-kernel.cuh  results of a job's warps, and the kernel
- *   decode.cu        launches
- *   decode-low.cu    the same of layers that keep tokens in few bits
- *   merge.cu         results of a sequence's chunks
+ *   decode.cuh         parameters, requests and split-KV work items: how work is partitioned
+ *   tile.cuh           what a warp does with a tile
+ *   score-ring.cuh     the ring of scores between the warps that compute them and the warps that use them
+ *   scores.cuh         the helper warp that reduces scores to softmax weights of tokens and pages
+ *   ../select/topk-stream.cuh  the helper warps that select the top-k tokens by them
+ *   decode-kernel.cuh  results of an item's warps, and the kernel
+ *   decode.cu          launches
+ *   ../compress/decode-quant.cu  the same over quantized KV
+ *   merge.cu           the split-KV merge of a request's chunks
  *
- * Decoding is bound by memory: each K and V row is read once, straight into the registers that feed the
- * tensor cores, and what is left to do is to keep enough reads in flight. So there is no shared-memory
- * ring: a warp holds one tile of 16 tokens while the next one is on its way, and a dozen warps an SM cover
- * the latency.
+ * Decoding is bound by memory bandwidth: each K and V row is read once, straight into the registers that feed the
+ * tensor cores, and what is left to do is to keep enough reads in flight. So K and V are not staged in shared
+ * memory: a warp holds one tile of 16 tokens while the next one is being loaded, and a dozen warps an SM cover the
+ * latency.
  *
- * The tensor cores' product (m16n8k16) takes the 16 tokens as rows and up to 8 q heads of one kv head as
- * columns. Both products sum over an index whose order is free, and the loads choose it so that a lane reads
- * 16 consecutive bytes (lane = 4 g + c):
+ * The tensor cores' product (mma.m16n8k16) takes the 16 tokens as rows and up to 8 q heads of one kv head as
+ * columns. Both products sum over an index whose order is free, and the loads choose it so that a lane reads 16
+ * consecutive bytes (lane = 4 g + c):
  *
  *   scores Sᵀ = K Qᵀ: lane (g, c) holds dimensions 32 b + 8 c … + 7 of tokens g and g + 8, and of head g of q
  *   output Oᵀ = Vᵀ Pᵀ: lane (g, c) holds dimensions 64 b + 8 g … + 7 of tokens 2 c, 2 c + 1, 2 c + 8, 2 c + 9
  *
- * Sᵀ leaves token g (and g + 8) of heads 2 c and 2 c + 1 in a lane; Pᵀ needs tokens 2 c … of head g, which is
- * its transpose: movmatrix.
+ * Sᵀ leaves token g (and g + 8) of heads 2 c and 2 c + 1 in a lane; Pᵀ needs tokens 2 c … of head g, which is its
+ * transpose: movmatrix.
  *
- * A sequence (or a kv head or q head of it that has a list of its own) is an owner, cut into a few chunks; a chunk of one owner and head tile is
- * a job. One block an SM takes one job after the other; its warps take the job's tiles in turns and leave
- * their results in shared memory, where the warp that comes last merges them. Nobody waits for anybody: while
- * one warp looks up places or merges, the others read. Results of a job go to memory only when its owner has
- * more chunks; a second kernel merges those. Chunks are few because to begin one costs, and because writes
- * among all the reads cost memory many times their size: 1.6 % of writes make reading 9 % slower. How an owner
- * is cut follows from its own length, so the bits of a result depend on the sequence alone.
+ * A sequence - or a kv head or q head of it that has an index list of its own - is a request. A request is split
+ * along KV into a few chunks; a chunk of one request and head tile is a work item. The grid is persistent, one
+ * block an SM: a block takes one work item after the other, its warps take the item's tiles round robin and leave
+ * their results in shared memory, where the warp that comes last merges them. No warp waits for another to read:
+ * while one locates its tiles or merges, the others load. Results of an item go to memory only if its request has
+ * more chunks; merge.cu merges those. Chunks are few because starting one costs time, and because writes among all
+ * the reads cost bandwidth many times their size: 1.6 % of writes make reading 9 % slower. How a request is split
+ * follows from its own length, so the bits of a result depend on the sequence alone, not on the batch.
  *
  * Scores are in units of log2: the scale carries the factor log2(e).
  */
@@ -44,42 +45,44 @@
 #include "kernels/cuda/runtime/cuda.h"
 #include "kernels/cuda/compress/quant.cuh"
 
-#define LOG2E 1.44269504088896340736f
 #define LN2 0.693147180559945309417f
-#define BATCH 32 /* tiles whose places a warp looks up at a time, one a lane */
+#define BATCH 32 /* tiles that a warp locates at a time, one a lane */
 
-enum what { DENSE, WINDOW, PAGES, TOKENS };
+enum kv_source { KV_DENSE, KV_WINDOW, KV_PAGES, KV_TOKENS };
 
-/* What a kernel is compiled for. From ROWS on, tiles are rows anywhere. */
-enum how {
-	PLAIN,
-	KEEP,  /* scores become evidence */
-	KEYS,  /* tokens are chosen by their scores, and there is no output: V is not read */
-	LOW,   /* as PLAIN, and as KEEP, of layers that keep older tokens in few bits: decode-low.cu */
-	LOW_KEEP,
-	ROWS,
-	SCORED /* rows whose scores are there: K is not read */
+/* What a kernel is compiled for. From MODE_TOKENS on, a tile is 16 listed tokens in any slots. */
+enum decode_mode {
+	MODE_PLAIN,
+	MODE_SCORES,    /* scores are reduced to weights of tokens and pages */
+	MODE_TOPK_KEYS, /* top-k tokens are selected by their scores, and there is no output: V is not read */
+	MODE_QUANT,     /* as MODE_PLAIN, and as MODE_SCORES, over quantized KV: decode-quant.cu */
+	MODE_QUANT_SCORES,
+	MODE_TOKENS,
+	MODE_TOPK_VALUES /* listed tokens whose scores are known: K is not read */
 };
 
-template <enum how how> static constexpr bool keeps = how == KEEP || how == KEYS || how == LOW_KEEP;
-template <enum how how> static constexpr bool low = how == LOW || how == LOW_KEEP;
-/* One warp makes evidence. */
-template <enum how how> static constexpr bool tells = how == KEEP || how == LOW_KEEP;
+template <enum decode_mode mode>
+static constexpr bool fills_score_ring = mode == MODE_SCORES || mode == MODE_TOPK_KEYS || mode == MODE_QUANT_SCORES;
+template <enum decode_mode mode> static constexpr bool quantized = mode == MODE_QUANT || mode == MODE_QUANT_SCORES;
+/* One helper warp of a block reduces the scores. */
+template <enum decode_mode mode>
+static constexpr bool writes_scores = mode == MODE_SCORES || mode == MODE_QUANT_SCORES;
 
 /*
- * Warps of a block that read, and those that help; one block an SM. There are as many as have registers enough,
- * a multiple of four, since each quarter of an SM has its own; so the warp that makes evidence is one less that
- * reads. Who reads keys alone needs fewer registers, and the more helpers, the sooner tokens are chosen.
+ * Warps of a block that read K and V, and helper warps; one block an SM. Together they are as many as there are
+ * registers for, a multiple of four, since each quarter of an SM has its own; so the helper warp that reduces
+ * scores takes the place of a reading one. Warps that read keys alone need fewer registers, and the more helpers,
+ * the sooner the top-k is selected.
  */
-template <int D, enum how how>
-static constexpr int warps = (D > 128 || how == KEYS ? 8 : 12) - tells<how>;
-template <int D, enum how how>
-static constexpr int helpers = tells<how> ? 1 : how != KEYS ? 0 : D > 128 ? 4 : 8;
+template <int D, enum decode_mode mode>
+static constexpr int warps = (D > 128 || mode == MODE_TOPK_KEYS ? 8 : 12) - writes_scores<mode>;
+template <int D, enum decode_mode mode>
+static constexpr int helper_warps = writes_scores<mode> ? 1 : mode != MODE_TOPK_KEYS ? 0 : D > 128 ? 4 : 8;
 
-/* Who reads values alone has two tiles on their way instead of one. */
-template <enum how how> static constexpr bool by_twos = how == SCORED;
+/* A warp that reads values alone has two tiles in flight instead of one. */
+template <enum decode_mode mode> static constexpr bool double_buffered = mode == MODE_TOPK_VALUES;
 
-struct call {
+struct decode_params {
 	const struct skv_kseq *seq;
 	const uint8_t *pool;
 	size_t page_bytes;
@@ -87,107 +90,108 @@ struct call {
 	void *out;
 	float scale;
 	uint32_t n_heads, n_kv_heads, group, layer, io_dtype;
-	enum what what;
-	struct skv_window window; /* WINDOW */
-	struct skv_list list;     /* PAGES, TOKENS */
-	float *part;
-	/* Where scores are kept: slots.cuh. Those of an owner, below maxima of pages. */
-	struct slot *slot;
-	uint32_t slots;
-	__half *score;            /* [slot][head tile of the owner][token][column] */
-	float *top;               /* [slot][head tile of the owner][page][column] */
-	struct skv_evidence ev;   /* what helpers make, and `lse`; NULL where it is not wanted */
-	struct skv_select select; /* KEYS */
-	bool keys_fit;            /* KEYS: a list's keys fit shared memory; else they are in ev.token */
-	__half *chosen;           /* [owner][token of its list][head tile][column]: below the head's maximum */
-	uint32_t tokens;          /* of a sequence, at most: struct layout */
-	uint32_t wide, per_kv;    /* q heads of a head tile, at most; head tiles of a kv head ... */
-	uint32_t heads, owner_heads; /* ... of a sequence, and of an owner */
-	uint32_t cols;            /* columns of a tile's scores */
-	uint32_t first_owner, owners; /* of this launch */
-	struct low_form low;      /* LOW, LOW_KEEP */
+	enum kv_source source;
+	struct skv_window window; /* KV_WINDOW */
+	struct skv_list list;     /* KV_PAGES, KV_TOKENS */
+	float *partial;
+	/* The score ring (score-ring.cuh): a request's scores, as differences from maxima of pages. */
+	struct ring_entry *ring;
+	uint32_t ring_entries;
+	__half *score; /* [ring entry][head tile of the request][token][column] */
+	float *page_max; /* [ring entry][head tile of the request][page][column] */
+	struct skv_evidence ev; /* what helper warps write, and `lse`; NULL: not wanted */
+	struct skv_select select; /* MODE_TOPK_KEYS */
+	bool keys_fit_shared_memory; /* MODE_TOPK_KEYS: a list's keys fit; else they are in ev.token */
+	__half *topk_scores; /* [request][token of its list][head tile][column]: below the head's maximum */
+	uint32_t tokens; /* of a sequence, at most: struct workspace_layout */
+	uint32_t tile_heads, tiles_per_kv_head; /* q heads of a head tile, at most; head tiles of a kv head ... */
+	uint32_t heads, request_head_tiles; /* ... of a sequence, and of a request */
+	uint32_t cols; /* columns of a tile's scores */
+	uint32_t first_request, n_requests; /* of this launch */
+	struct quant_form quant; /* MODE_QUANT, MODE_QUANT_SCORES */
 };
 
-/* Where evidence is all that is wanted there is none. */
-template <enum how how> DEVICE bool has_output(const struct call *c)
+/* A pass for scores alone has no output. */
+template <enum decode_mode mode> DEVICE bool has_output(const struct decode_params *c)
 {
-	return how != KEYS && (!tells<how> || c->out);
+	return mode != MODE_TOPK_KEYS && (!writes_scores<mode> || c->out);
 }
 
-/* A chunk of an owner, for one head tile, as one warp sees it. */
-struct job {
-	uint32_t i, x, owner;    /* sequence, head tile */
+/* A split-KV work item: a chunk of a request, for one head tile, as one warp sees it. */
+struct work_item {
+	uint32_t i, x, request;  /* sequence, head tile, request */
 	uint32_t h, head, heads; /* kv head, first q head and how many */
 	uint32_t len;
 	const skv_pte *table;
-	uint32_t slot, turn; /* of the owner's scores */
+	uint32_t ring_entry, generation; /* where the request's scores are in the ring, and of which generation */
 	uint32_t chunk, chunks;
-	uint32_t first, n; /* tiles [first, first + n) of the owner's */
-	uint32_t stream;   /* of its tiles, one in so many as the block has warps: this warp's */
+	uint32_t first, n; /* tiles [first, first + n) of the request's */
+	uint32_t stream;   /* this warp takes every warps-th of the item's tiles, from this one on */
 };
 
 /*
- * Where a batch of a warp's tiles is: a tile is a page, or 16 rows anywhere. Lane k knows tile k's page id
- * and which of its tokens count; places of rows (page id * 16 + place) are in shared memory.
+ * Where a batch of a warp's tiles lies: a tile is a page, or 16 listed tokens in any slots. Lane k has tile k's
+ * page id and a mask of the tokens that count; KV slots of listed tokens (page id * 16 + row) are in shared
+ * memory.
  */
-struct tiles {
+struct tile_batch {
 	uint32_t n, page, mask;
-	uint32_t low;   /* LOW, LOW_KEEP: where in the page the tile's record is, and which half of it; or LOW_ROWS */
-	uint32_t *rows; /* [BATCH * 16] */
+	uint32_t quant; /* where in the page the tile's record is, and which half of it; or NOT_QUANTIZED */
+	uint32_t *slots; /* [BATCH * 16] */
 };
-#define LOW_ROWS 0xffffffffu
+#define NOT_QUANTIZED 0xffffffffu
 
-/* ---- jobs ------------------------------------------------------------------------------------ */
+/* ---- requests and work items ----------------------------------------------------------------- */
 
-/* The number of an owner's list. */
-DEVICE uint32_t list_of(const struct call *c, uint32_t owner)
+/* The index of a request's list. */
+DEVICE uint32_t list_number(const struct decode_params *c, uint32_t request)
 {
 	if (!c->list.mapped)
-		return owner;
-	const uint32_t row = owner % c->list.rows;
-	return owner - row + c->list.map[row];
+		return request;
+	const uint32_t row = request % c->list.rows;
+	return request - row + c->list.map[row];
 }
 
 /* Pages of a window: those from *ret_at on lie *ret_gap further on. */
-DEVICE uint32_t window_tiles(const struct call *c, uint32_t len, uint32_t *ret_at, uint32_t *ret_gap)
+DEVICE uint32_t window_tiles(const struct decode_params *c, uint32_t len, uint32_t *ret_at, uint32_t *ret_gap)
 {
 	*ret_at = skv_pages_of(min(c->window.sinks, len));
 	*ret_gap = max(*ret_at, skv_window_start(&c->window, len) / SKV_PAGE_TOKENS) - *ret_at;
 	return skv_pages_of(len) - *ret_gap;
 }
 
-DEVICE uint32_t owner_tiles(const struct call *c, uint32_t owner)
+DEVICE uint32_t request_tiles(const struct decode_params *c, uint32_t request)
 {
 	uint32_t at, gap;
-	if (c->what == PAGES)
-		return c->list.count[list_of(c, owner)];
-	if (c->what == TOKENS)
-		return skv_pages_of(c->list.count[list_of(c, owner)]);
-	const uint32_t len = c->seq[owner / c->list.rows].len;
-	return c->what == WINDOW ? window_tiles(c, len, &at, &gap) : skv_pages_of(len);
+	if (c->source == KV_PAGES)
+		return c->list.count[list_number(c, request)];
+	if (c->source == KV_TOKENS)
+		return skv_pages_of(c->list.count[list_number(c, request)]);
+	const uint32_t len = c->seq[request / c->list.rows].len;
+	return c->source == KV_WINDOW ? window_tiles(c, len, &at, &gap) : skv_pages_of(len);
 }
 
-/* The owners of this launch: what a job's beginning needs to know, at hand. */
-struct plan {
-	uint32_t first[OWNERS_MOST + 1]; /* chunks before an owner's */
-	uint32_t tiles[OWNERS_MOST], len[OWNERS_MOST];
-	const skv_pte *table[OWNERS_MOST];
+/* The requests of this launch: what a warp needs to begin a work item. */
+struct request_plan {
+	uint32_t first[MAX_REQUESTS + 1]; /* exclusive prefix sum of the requests' chunks */
+	uint32_t tiles[MAX_REQUESTS], len[MAX_REQUESTS];
+	const skv_pte *table[MAX_REQUESTS];
 };
 
-__device__ static void plan_make(const struct call *c, struct plan *p)
+__device__ static void make_plan(const struct decode_params *c, struct request_plan *p)
 {
 	__shared__ uint32_t warp_sum[32];
 	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
 	uint32_t base = 0;
-	for (uint32_t from = 0; from < c->owners; from += blockDim.x) {
+	for (uint32_t from = 0; from < c->n_requests; from += blockDim.x) {
 		const uint32_t o = from + threadIdx.x;
 		uint32_t mine = 0;
-		if (o < c->owners) {
-			p->tiles[o] = owner_tiles(c, c->first_owner + o);
-			const struct skv_kseq *q = &c->seq[(c->first_owner + o) / c->list.rows];
+		if (o < c->n_requests) {
+			p->tiles[o] = request_tiles(c, c->first_request + o);
+			const struct skv_kseq *q = &c->seq[(c->first_request + o) / c->list.rows];
 			p->len[o] = q->len;
 			p->table[o] = q->table + (size_t)c->layer * q->layer_stride;
-			mine = chunks_of(p->tiles[o]);
+			mine = n_chunks(p->tiles[o]);
 		}
 		uint32_t sum = mine;
 #pragma unroll
@@ -200,40 +204,41 @@ __device__ static void plan_make(const struct call *c, struct plan *p)
 		__syncthreads();
 		for (uint32_t w = 0; w < warp; w++)
 			base += warp_sum[w];
-		if (o < c->owners)
+		if (o < c->n_requests)
 			p->first[o] = base + sum - mine;
 		for (uint32_t w = warp; w < warps; w++)
 			base += warp_sum[w];
 		__syncthreads();
 	}
 	if (threadIdx.x == 0)
-		p->first[c->owners] = base;
+		p->first[c->n_requests] = base;
 	__syncthreads();
 }
 
-/* Head tile x of sequence i. */
-DEVICE void head_tile(const struct call *c, uint32_t i, uint32_t x, struct job *j)
+/* Set *j to head tile x of sequence i. */
+DEVICE void head_tile(const struct decode_params *c, uint32_t i, uint32_t x, struct work_item *j)
 {
-	const uint32_t before = x % c->per_kv * c->wide;
+	const uint32_t before = x % c->tiles_per_kv_head * c->tile_heads;
 	j->i = i;
 	j->x = x;
-	j->h = x / c->per_kv;
+	j->h = x / c->tiles_per_kv_head;
 	j->head = j->h * c->group + before;
-	j->heads = min(c->wide, c->group - before);
+	j->heads = min(c->tile_heads, c->group - before);
 }
 
 /*
- * The block's job number `turn`, if there is one, in a warp's own memory. Head tiles are next to each other,
- * since they read the same pages.
+ * Look up the block's work item number `turn`, if there is one, into the warp's own copy. Head tiles are
+ * neighbours in the order of items, since they read the same pages.
  */
-template <int D, enum how how>
-__device__ static bool job_begin(const struct call *c, const struct plan *p, uint32_t turn, struct job *j)
+template <int D, enum decode_mode mode>
+__device__ static bool begin_item(const struct decode_params *c, const struct request_plan *p, uint32_t turn,
+                                  struct work_item *j)
 {
 	const uint32_t id = blockIdx.x + turn * gridDim.x;
-	const uint32_t heads = c->owner_heads, at = id / heads;
-	if (at >= p->first[c->owners])
+	const uint32_t heads = c->request_head_tiles, at = id / heads;
+	if (at >= p->first[c->n_requests])
 		return false;
-	uint32_t lo = 0, hi = c->owners;
+	uint32_t lo = 0, hi = c->n_requests;
 	while (hi - lo > 1) {
 		const uint32_t mid = (lo + hi) / 2;
 		if (p->first[mid] <= at)
@@ -241,18 +246,18 @@ __device__ static bool job_begin(const struct call *c, const struct plan *p, uin
 		else
 			hi = mid;
 	}
-	const uint32_t owner = c->first_owner + lo, chunks = p->first[lo + 1] - p->first[lo];
+	const uint32_t request = c->first_request + lo, chunks = p->first[lo + 1] - p->first[lo];
 	const uint32_t per = (p->tiles[lo] + chunks - 1) / chunks;
-	__syncwarp(); /* what was there before has been read; all lanes write the same */
-	head_tile(c, owner / c->list.rows, owner % c->list.rows * heads + id % heads, j);
-	/* in turns, so that no warp has the odd tiles of all jobs */
-	j->stream = (threadIdx.x / 32 + turn * 4) % warps<D, how>;
+	__syncwarp(); /* the previous item has been read; all lanes write the same */
+	head_tile(c, request / c->list.rows, request % c->list.rows * heads + id % heads, j);
+	/* rotated by `turn`, so that no warp gets the odd tiles of all items */
+	j->stream = (threadIdx.x / 32 + turn * 4) % warps<D, mode>;
 	j->len = p->len[lo];
 	j->table = p->table[lo];
-	j->owner = owner;
-	if (keeps<how>) {
-		j->slot = lo % c->slots;
-		j->turn = lo / c->slots;
+	j->request = request;
+	if (fills_score_ring<mode>) {
+		j->ring_entry = lo % c->ring_entries;
+		j->generation = lo / c->ring_entries;
 	}
 	j->chunk = at - p->first[lo];
 	j->chunks = chunks;
@@ -262,14 +267,14 @@ __device__ static bool job_begin(const struct call *c, const struct plan *p, uin
 	return true;
 }
 
-/* Which tokens of a page may be looked at. */
-__device__ static uint32_t page_mask(const struct call *c, const struct job *j, uint32_t page)
+/* The tokens of a page that the request attends to, as a mask. */
+__device__ static uint32_t resident_mask(const struct decode_params *c, const struct work_item *j, uint32_t page)
 {
 	const uint32_t first = page * SKV_PAGE_TOKENS;
 	if (first >= j->len)
 		return 0;
 	const uint32_t mask = 0xffffu >> (SKV_PAGE_TOKENS - min(SKV_PAGE_TOKENS, j->len - first));
-	if (c->what != WINDOW)
+	if (c->source != KV_WINDOW)
 		return mask;
 	const uint32_t start = skv_window_start(&c->window, j->len);
 	const uint32_t sinks = c->window.sinks > first ? min(16u, c->window.sinks - first) : 0;
@@ -278,51 +283,55 @@ __device__ static uint32_t page_mask(const struct call *c, const struct job *j, 
 	return mask & (head | tail);
 }
 
-/* The same for number `at` of a list whose last page is being filled. */
-DEVICE uint32_t filling_mask(const struct call *c, const struct job *j, uint32_t list, uint32_t at)
+/* The same for number `at` of a list whose last page is partial. */
+DEVICE uint32_t last_page_mask(const struct decode_params *c, const struct work_item *j, uint32_t list, uint32_t at)
 {
 	const bool last = at + 1 == c->list.count[list];
 	return last ? 0xffffu >> (SKV_PAGE_TOKENS - 1 - (j->len - 1) % SKV_PAGE_TOKENS) : 0xffffu;
 }
 
-/* Tile k of a stream, in the owner's count. */
-template <int D, enum how how> DEVICE uint32_t stream_tile(const struct job *j, uint32_t k)
+/* Tile k of this warp, in the request's count. */
+template <int D, enum decode_mode mode> DEVICE uint32_t stream_tile(const struct work_item *j, uint32_t k)
 {
-	return j->first + j->stream + warps<D, how> * k;
+	return j->first + j->stream + warps<D, mode> * k;
 }
 
-template <int D, enum how how> DEVICE uint32_t stream_tiles(const struct job *j)
+template <int D, enum decode_mode mode> DEVICE uint32_t stream_tiles(const struct work_item *j)
 {
-	return (j->n + warps<D, how> - 1 - j->stream) / warps<D, how>;
+	return (j->n + warps<D, mode> - 1 - j->stream) / warps<D, mode>;
 }
 
-/* Of a layer that keeps tokens in few bits: the page that has the job's head of this one, where `own` would be its rows'. */
-DEVICE skv_pte low_entry(const struct call *c, const struct job *j, uint32_t page, skv_pte own, uint32_t *ret_low)
+/*
+ * Of quantized KV: the page with the record of this page's tokens and the item's kv head; `own` if they are rows.
+ */
+DEVICE skv_pte quant_entry(const struct decode_params *c, const struct work_item *j, uint32_t page, skv_pte own,
+                           uint32_t *ret_quant)
 {
 	const struct skv_kseq *s = &c->seq[j->i];
 	const uint32_t record = page * SKV_PAGE_TOKENS / SKV_LOW_BLOCK * c->n_kv_heads + j->h;
-	*ret_low = LOW_ROWS;
+	*ret_quant = NOT_QUANTIZED;
 	if (page * SKV_PAGE_TOKENS >= s->coded)
 		return own;
-	*ret_low = record % c->low.each * c->low.at.bytes + page % 2; /* records begin at multiples of 16 */
-	return s->table[(size_t)c->low.codes * s->layer_stride + record / c->low.each];
+	*ret_quant = record % c->quant.each * c->quant.at.bytes + page % 2; /* records begin at multiples of 16 */
+	return s->table[(size_t)c->quant.codes * s->layer_stride + record / c->quant.each];
 }
 
-/* Look up where a warp's tiles from `first` on are, and add to the sequence's count of tokens attended. */
-template <int D, enum how how>
-__device__ static void look_up(const struct call *c, const struct job *j, uint32_t first, struct tiles *t)
+/* Locate a warp's tiles from `first` on, and add to the sequence's count of attended tokens. */
+template <int D, enum decode_mode mode>
+__device__ static void locate_tiles(const struct decode_params *c, const struct work_item *j, uint32_t first,
+                                    struct tile_batch *t)
 {
-	const uint32_t list = list_of(c, j->owner), lane = threadIdx.x % 32;
+	const uint32_t list = list_number(c, j->request), lane = threadIdx.x % 32;
 	const uint32_t *ids = c->list.ids + (size_t)list * c->list.stride;
 	uint32_t entry, at, gap;
-	t->n = min(BATCH, stream_tiles<D, how>(j) - first);
+	t->n = min(BATCH, stream_tiles<D, mode>(j) - first);
 	t->mask = 0;
-	if constexpr (how >= ROWS) {
+	if constexpr (mode >= MODE_TOKENS) {
 		const uint32_t n = c->list.count[list];
 		uint32_t id[BATCH / 2];
 #pragma unroll
-		for (int a = 0; a < BATCH / 2; a++) { /* lane: a row of one of two tiles */
-			const uint32_t u = stream_tile<D, how>(j, first + 2 * a + lane / 16) * 16 + lane % 16;
+		for (int a = 0; a < BATCH / 2; a++) { /* lane: a token of one of two tiles */
+			const uint32_t u = stream_tile<D, mode>(j, first + 2 * a + lane / 16) * 16 + lane % 16;
 			id[a] = 2 * a + lane / 16 < t->n && u < n ? ids[u] : 0xffffffff;
 		}
 		__syncwarp(); /* the last batch has been read */
@@ -330,59 +339,61 @@ __device__ static void look_up(const struct call *c, const struct job *j, uint32
 		for (int a = 0; a < BATCH / 2; a++) {
 			entry = id[a] < j->len ? j->table[id[a] / SKV_PAGE_TOKENS] : 0;
 			const uint32_t both = __ballot_sync(~0u, skv_pte_resident(entry));
-			t->rows[a * 32 + lane] =
+			t->slots[a * 32 + lane] =
 				skv_pte_id(entry) * SKV_PAGE_TOKENS + id[a] % SKV_PAGE_TOKENS;
 			if (lane / 2 == a)
 				t->mask = lane % 2 ? both >> 16 : both & 0xffff;
 		}
 		__syncwarp();
 	} else if (lane < t->n) {
-		const uint32_t tile = stream_tile<D, how>(j, first + lane);
+		const uint32_t tile = stream_tile<D, mode>(j, first + lane);
 		uint32_t page = tile;
-		if (c->what == PAGES) {
+		if (c->source == KV_PAGES) {
 			page = ids[page];
-		} else if (c->what == WINDOW) {
+		} else if (c->source == KV_WINDOW) {
 			window_tiles(c, j->len, &at, &gap);
 			page += page < at ? 0 : gap;
 		}
-		const uint32_t mask = c->list.filling ? filling_mask(c, j, list, tile) : page_mask(c, j, page);
+		const uint32_t mask = c->list.filling ? last_page_mask(c, j, list, tile) : resident_mask(c, j, page);
 		entry = mask ? j->table[page] : 0;
-		if constexpr (low<how>)
-			entry = low_entry(c, j, page, entry, &t->low);
+		if constexpr (quantized<mode>)
+			entry = quant_entry(c, j, page, entry, &t->quant);
 		t->page = skv_pte_id(entry);
 		t->mask = skv_pte_resident(entry) ? mask : 0;
 	}
 	unsigned long long *attended = (unsigned long long *)c->seq[j->i].attended;
 	const uint32_t n = __reduce_add_sync(~0u, __popc(t->mask));
-	if (has_output<how>(c) && lane == 0 && n && attended)
+	if (has_output<mode>(c) && lane == 0 && n && attended)
 		atomicAdd(attended, n * j->heads);
 }
 
 /* ---- results ---------------------------------------------------------------------------------- */
 
-/* What brings a result with this maximum to another: 0 where there was no token. */
+/* The factor that brings a result with this maximum to another one: 0 if it has no tokens. */
 DEVICE float rescale(float max, float to)
 {
 	return max == -INFINITY ? 0 : exp2_fast(max - to);
 }
 
-/* The head's share of the softmax, for who wants it. */
-DEVICE void finish_head(const struct call *c, const struct job *j, uint32_t head, float max, float sum)
+/* Write the head's log-sum-exp, if it is wanted. */
+DEVICE void finish_head(const struct decode_params *c, const struct work_item *j, uint32_t head, float max, float sum)
 {
 	const size_t at = (size_t)j->i * c->n_heads + j->head + head;
 	if (c->ev.lse)
 		c->ev.lse[at] = sum > 0 ? (max + log2f(sum)) * LN2 : -INFINITY;
 }
 
-DEVICE float *part_of(const struct call *c, const struct job *j, uint32_t chunk, uint32_t head_dim)
+DEVICE float *partial_of(const struct decode_params *c, const struct work_item *j, uint32_t chunk, uint32_t head_dim)
 {
-	return c->part + (((size_t)j->i * c->heads + j->x) * CHUNKS_MOST + chunk) * part_floats(c->wide, head_dim);
+	return c->partial + (((size_t)j->i * c->heads + j->x) * MAX_CHUNKS + chunk) *
+	                    partial_floats(c->tile_heads, head_dim);
 }
 
-/* Queue the pass of a layer that keeps tokens in few bits. */
-void skv_cuda_decode_low(const struct call *, uint32_t dtype, uint32_t head_dim, uint32_t jobs, cudaStream_t);
+/* Queue the pass over quantized KV. */
+void skv_cuda_decode_quant(const struct decode_params *, uint32_t dtype, uint32_t head_dim, uint32_t items,
+                           cudaStream_t);
 
-/* Queue the merge of what an owner's chunks left behind, of all sequences of a call. */
-void skv_cuda_merge(const struct call *, uint32_t n, uint32_t head_dim, cudaStream_t);
+/* Queue the split-KV merge of the requests' chunks, for all sequences of a call. */
+void skv_cuda_merge_chunks(const struct decode_params *, uint32_t n, uint32_t head_dim, cudaStream_t);
 
 #endif

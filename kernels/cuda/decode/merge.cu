@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/decode/merge.cu - one output from the results that a sequence's chunks left behind. */
+/*
+ * kernels/cuda/decode/merge.cu - the split-KV merge: one output from the partial results of a request's chunks.
+ */
 #include "kernels/cuda/decode/decode.cuh"
 
 #define MERGE_WIDE 128 /* threads that take four dimensions each ... */
 #define MERGE_DEEP 4   /* ... of every MERGE_DEEPth chunk */
 
-/* The largest of a head's maxima. One warp's work. */
-DEVICE float top_of(const float *part, uint32_t stride, uint32_t chunks, uint32_t head)
+/* The largest of a head's maxima over the chunks. One warp's work. */
+DEVICE float max_of_chunks(const float *part, uint32_t stride, uint32_t chunks, uint32_t head)
 {
 	float max = -INFINITY;
 	for (uint32_t k = threadIdx.x % 32; k < chunks; k += 32)
@@ -17,31 +19,31 @@ DEVICE float top_of(const float *part, uint32_t stride, uint32_t chunks, uint32_
 	return max;
 }
 
-/* Merge the chunks of a head tile, where there are several: a head's output is Σ fix acc / Σ fix sum. */
+/* Merge the chunks of a head tile, if there are several: a head's output is Σ fix acc / Σ fix sum. */
 __global__ void __launch_bounds__(MERGE_WIDE * MERGE_DEEP)
-merge_kernel(const __grid_constant__ struct call c, uint32_t head_dim)
+merge_kernel(const __grid_constant__ struct decode_params c, uint32_t head_dim)
 {
-	__shared__ float top[HEAD_TILE], fix[CHUNKS_MOST][HEAD_TILE], sums[MERGE_DEEP][HEAD_TILE];
+	__shared__ float max_of_head[HEAD_TILE], fix[MAX_CHUNKS][HEAD_TILE], sums[MERGE_DEEP][HEAD_TILE];
 	__shared__ float4 accs[MERGE_DEEP][MERGE_WIDE];
-	const uint32_t stride = part_floats(c.wide, head_dim), me = threadIdx.y * MERGE_WIDE + threadIdx.x;
-	struct job j;
+	const uint32_t stride = partial_floats(c.tile_heads, head_dim), me = threadIdx.y * MERGE_WIDE + threadIdx.x;
+	struct work_item j;
 
 	head_tile(&c, blockIdx.y, blockIdx.x, &j);
-	j.chunks = chunks_of(owner_tiles(&c, j.i * c.list.rows + j.x / c.owner_heads));
+	j.chunks = n_chunks(request_tiles(&c, j.i * c.list.rows + j.x / c.request_head_tiles));
 	if (j.chunks == 1)
 		return;
-	const float *part = part_of(&c, &j, 0, head_dim);
+	const float *part = partial_of(&c, &j, 0, head_dim);
 	const size_t out = ((size_t)c.seq[j.i].row * c.n_heads + j.head) * head_dim;
 	for (uint32_t head = me / 32; head < j.heads; head += MERGE_WIDE * MERGE_DEEP / 32) {
-		const float max = top_of(part, stride, j.chunks, head);
+		const float max = max_of_chunks(part, stride, j.chunks, head);
 		if (me % 32 == 0)
-			top[head] = max;
+			max_of_head[head] = max;
 	}
 	__syncthreads();
 	for (uint32_t x = me; x < j.chunks * HEAD_TILE; x += MERGE_WIDE * MERGE_DEEP)
 		if (x % HEAD_TILE < j.heads)
 			fix[x / HEAD_TILE][x % HEAD_TILE] =
-				rescale(part[x / HEAD_TILE * stride + x % HEAD_TILE], top[x % HEAD_TILE]);
+				rescale(part[x / HEAD_TILE * stride + x % HEAD_TILE], max_of_head[x % HEAD_TILE]);
 	for (uint32_t first = 0; first < j.heads * head_dim; first += 4 * MERGE_WIDE) {
 		const uint32_t e = first + 4 * threadIdx.x, head = min(e / head_dim, j.heads - 1);
 		const bool inside = e < j.heads * head_dim;
@@ -49,7 +51,7 @@ merge_kernel(const __grid_constant__ struct call c, uint32_t head_dim)
 		float sum = 0;
 		__syncthreads();
 #pragma unroll
-		for (uint32_t k = threadIdx.y; k < CHUNKS_MOST; k += MERGE_DEEP) {
+		for (uint32_t k = threadIdx.y; k < MAX_CHUNKS; k += MERGE_DEEP) {
 			if (k >= j.chunks)
 				break;
 			const float *p = part + (size_t)k * stride, f = fix[k][head];
@@ -80,7 +82,7 @@ merge_kernel(const __grid_constant__ struct call c, uint32_t head_dim)
 			acc.w += x.w;
 		}
 		if (e % head_dim == 0)
-			finish_head(&c, &j, head, top[head], sum);
+			finish_head(&c, &j, head, max_of_head[head], sum);
 		if (!c.out)
 			continue;
 		const float share = sum > 0 ? __fdividef(1, sum) : 0;
@@ -91,7 +93,7 @@ merge_kernel(const __grid_constant__ struct call c, uint32_t head_dim)
 	}
 }
 
-void skv_cuda_merge(const struct call *c, uint32_t n, uint32_t head_dim, cudaStream_t stream)
+void skv_cuda_merge_chunks(const struct decode_params *c, uint32_t n, uint32_t head_dim, cudaStream_t stream)
 {
 	merge_kernel<<<dim3(c->heads, n), dim3(MERGE_WIDE, MERGE_DEEP), 0, stream>>>(*c, head_dim);
 }

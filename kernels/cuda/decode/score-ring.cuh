@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/decode/score-ring.cuh - scores on their way from the warps that make them to those that use them.
+ * kernels/cuda/decode/score-ring.cuh - a ring buffer of attention scores between the warps that compute them and
+ * the helper warps that use them.
  *
- * A weight needs its head's softmax denominator, which is known when all of the sequence has been seen. So the
- * pass keeps its scores, 2 bytes a token and q head beside the 4 D bytes of K and V a token and kv head, until
- * then. Written out and read back by a later kernel they would cost five times their share. Here the scores of
- * few owners at a time are kept, in slots that are written again and again and hardly ever leave the second
- * cache; warps of their own (helpers) use them up while the others read on.
+ * A softmax weight needs its head's denominator, which is known when the whole sequence has been read. So the pass
+ * keeps its scores until then: 2 bytes a token and q head beside the 4 D bytes of K and V a token and kv head.
+ * Written to memory and read back by a later kernel they would cost five times that share. Instead the ring holds
+ * the scores of few requests at a time, in entries that are overwritten again and again and hardly ever leave the
+ * L2 cache; helper warps use them up while the other warps read on.
  *
- * Owner o has slot o % slots. A job of it begins when the owner before it has left the slot, and says when it
- * is done; the last one to use the scores leaves the slot to the next owner. Whoever waits, waits for jobs of
- * lower numbers, and blocks take theirs in ascending order, all at once on the device (a cooperative launch):
- * so there is always one that need not wait.
+ * Request o has entry o % ring_entries. A work item of it begins when the previous request has released the entry,
+ * and signals when it is done; the last helper that used the scores releases the entry to the next request. There
+ * is no deadlock: a warp waits for work items of lower numbers alone, blocks take theirs in ascending order, and
+ * all blocks are resident at once (a cooperative launch). So there is always an item that need not wait.
  *
- * Scores are in 16 bits below the head's running maximum, which is kept once a page: what matters is near it,
- * and exact to a few thousandths there. A head tile has its heads in an even number of columns (`cols`); the
- * one too many, if there is one, has a copy.
+ * Scores are stored in 16 bits as differences from the head's running maximum, which is stored once a page: scores
+ * that matter are near it, and exact to a few thousandths there. A head tile has an even number of columns
+ * (`cols`); the odd one out, if there is one, holds a copy.
  */
-#ifndef SKV_CUDA_SLOTS_CUH
-#define SKV_CUDA_SLOTS_CUH
+#ifndef SKV_CUDA_DECODE_SCORE_RING_CUH
+#define SKV_CUDA_DECODE_SCORE_RING_CUH
 
 #include "kernels/cuda/decode/decode.cuh"
 
-/* ---- who waits for whom ----------------------------------------------------------------------- */
+/* ---- synchronisation -------------------------------------------------------------------------- */
 
 DEVICE uint32_t load_acquire(const uint32_t *p)
 {
@@ -31,55 +32,55 @@ DEVICE uint32_t load_acquire(const uint32_t *p)
 	return x;
 }
 
-DEVICE void slot_await_turn(const struct call *c, uint32_t slot, uint32_t turn)
+DEVICE void ring_await_generation(const struct decode_params *c, uint32_t entry, uint32_t turn)
 {
-	while (load_acquire(&c->slot[slot].turn) != turn)
+	while (load_acquire(&c->ring[entry].generation) != turn)
 		__nanosleep(100);
 }
 
-/* One lane, for all that its block's warps have written of a job. */
-DEVICE void slot_job_done(const struct call *c, uint32_t slot)
+/* By one lane, for all that its block's warps have written of a work item. */
+DEVICE void ring_item_done(const struct decode_params *c, uint32_t entry)
 {
 	__threadfence();
-	atomicAdd(&c->slot[slot].jobs, 1);
+	atomicAdd(&c->ring[entry].items_done, 1);
 }
 
-/* Wait until the scores of the launch's owner o are complete. */
-DEVICE void slot_await_scores(const struct call *c, const struct plan *p, uint32_t o)
+/* Wait until the scores of the launch's request o are complete. */
+DEVICE void ring_await_scores(const struct decode_params *c, const struct request_plan *p, uint32_t o)
 {
-	const uint32_t slot = o % c->slots, jobs = (p->first[o + 1] - p->first[o]) * c->owner_heads;
-	slot_await_turn(c, slot, o / c->slots);
-	while (load_acquire(&c->slot[slot].jobs) != jobs)
+	const uint32_t entry = o % c->ring_entries, items = (p->first[o + 1] - p->first[o]) * c->request_head_tiles;
+	ring_await_generation(c, entry, o / c->ring_entries);
+	while (load_acquire(&c->ring[entry].items_done) != items)
 		__nanosleep(100);
 }
 
-/* One lane, when owner o's scores have been used; the last of so many uses leaves the slot. */
-DEVICE void slot_leave(const struct call *c, uint32_t o, uint32_t uses)
+/* By one lane, when it has used request o's scores; the last of so many uses releases the ring entry. */
+DEVICE void ring_release(const struct decode_params *c, uint32_t o, uint32_t uses)
 {
-	struct slot *s = &c->slot[o % c->slots];
+	struct ring_entry *s = &c->ring[o % c->ring_entries];
 	__threadfence();
 	if (atomicAdd(&s->uses, 1) + 1 < uses)
 		return;
-	s->jobs = s->uses = 0;
+	s->items_done = s->uses = 0;
 	__threadfence();
-	*(volatile uint32_t *)&s->turn = o + c->slots < c->owners ? o / c->slots + 1 : 0;
+	*(volatile uint32_t *)&s->generation = o + c->ring_entries < c->n_requests ? o / c->ring_entries + 1 : 0;
 }
 
 /* ---- scores ----------------------------------------------------------------------------------- */
 
-/* The place, in pages, of a page of the owner's head tile x. */
-DEVICE size_t slot_page(const struct call *c, uint32_t slot, uint32_t x, uint32_t page)
+/* Number of the page in the ring: of the request's head tile x. */
+DEVICE size_t ring_page(const struct decode_params *c, uint32_t entry, uint32_t x, uint32_t page)
 {
-	return ((size_t)slot * c->owner_heads + x) * (c->tokens / SKV_PAGE_TOKENS) + page;
+	return ((size_t)entry * c->request_head_tiles + x) * (c->tokens / SKV_PAGE_TOKENS) + page;
 }
 
-/* Scores of a page, as a warp has them after a product: tokens g and g + 8, columns 2 c and 2 c + 1. */
-__device__ static void keep_scores(const struct call *c, const struct job *j, uint32_t page, const float s[4],
-                                   const float max[2])
+/* Store the scores of a page, as a warp has them after a product: tokens g and g + 8, columns 2 c and 2 c + 1. */
+__device__ static void store_scores(const struct decode_params *c, const struct work_item *j, uint32_t page,
+                                    const float s[4], const float max[2])
 {
 	const uint32_t g = threadIdx.x % 32 / 4, col = threadIdx.x % 4 * 2;
-	const size_t at = slot_page(c, j->slot, j->x % c->owner_heads, page) * c->cols + col;
-	const uint64_t stay = policy_stay();
+	const size_t at = ring_page(c, j->ring_entry, j->x % c->request_head_tiles, page) * c->cols + col;
+	const uint64_t stay = evict_last_policy();
 	if (col >= c->cols)
 		return;
 #pragma unroll
@@ -89,49 +90,49 @@ __device__ static void keep_scores(const struct call *c, const struct job *j, ui
 		store4(row, *(const uint32_t *)&x, stay);
 	}
 	if (g == 0)
-		store8(c->top + at, make_float2(max[0], max[1]), stay);
+		store8(c->page_max + at, make_float2(max[0], max[1]), stay);
 }
 
-/* A token's scores of a head tile for columns 2 w and 2 w + 1, from what the slot has of them. */
-DEVICE float2 kept_pair(uint32_t word, float2 top)
+/* A token's scores for columns 2 w and 2 w + 1, from a word of the ring and the page's maxima. */
+DEVICE float2 score_pair(uint32_t word, float2 top)
 {
 	const float2 below = __half22float2(*(const __half2 *)&word);
 	return make_float2(below.x + top.x, below.y + top.y);
 }
 
-/* ---- softmax over an owner --------------------------------------------------------------------- */
+/* ---- softmax over a request -------------------------------------------------------------------- */
 
-/* Columns of an owner, at most: a group of one head has two. */
-#define OWNER_COLS (2 * SKV_MAX_HEADS)
+/* Columns of a request, at most: a group of one head has two. */
+#define REQUEST_COLS (2 * SKV_MAX_HEADS)
 
-/* Of each column: the largest score, and the logarithm of the denominator; infinite for a copy, which has no weight. */
-struct stats {
-	float max[OWNER_COLS], lse[OWNER_COLS];
+/* Of each column: the largest score, and the log-sum-exp; infinite for a copy, which has no weight. */
+struct softmax_stats {
+	float max[REQUEST_COLS], lse[REQUEST_COLS];
 };
 
-/* From what the jobs of owner o left behind; `me` of so many threads. */
+/* From the partial results of request o's work items; `me`: number of the thread. */
 template <int D>
-__device__ static void stats_make(const struct call *c, const struct plan *p, uint32_t o, uint32_t me, uint32_t threads,
-                                  struct stats *s)
+__device__ static void make_softmax_stats(const struct decode_params *c, const struct request_plan *p,
+                                          uint32_t o, uint32_t me, uint32_t threads, struct softmax_stats *s)
 {
-	const uint32_t heads = c->owner_heads, chunks = p->first[o + 1] - p->first[o];
-	const uint32_t owner = c->first_owner + o;
+	const uint32_t heads = c->request_head_tiles, chunks = p->first[o + 1] - p->first[o];
+	const uint32_t request = c->first_request + o;
 	for (uint32_t at = me; at < heads * c->cols; at += threads) {
-		struct job j;
-		head_tile(c, owner / c->list.rows, owner % c->list.rows * heads + at / c->cols, &j);
+		struct work_item j;
+		head_tile(c, request / c->list.rows, request % c->list.rows * heads + at / c->cols, &j);
 		const uint32_t col = at % c->cols;
-		const float *part = part_of(c, &j, 0, D) + min(col, j.heads - 1);
-		float max[CHUNKS_MOST], sum[CHUNKS_MOST], most = -INFINITY, all = 0;
+		const float *part = partial_of(c, &j, 0, D) + min(col, j.heads - 1);
+		float max[MAX_CHUNKS], sum[MAX_CHUNKS], most = -INFINITY, all = 0;
 #pragma unroll
-		for (uint32_t k = 0; k < CHUNKS_MOST; k++) { /* all on their way at once */
-			max[k] = k < chunks ? __ldcg(part + k * part_floats(c->wide, D)) : -INFINITY;
-			sum[k] = k < chunks ? __ldcg(part + k * part_floats(c->wide, D) + HEAD_TILE) : 0;
+		for (uint32_t k = 0; k < MAX_CHUNKS; k++) { /* all loads in flight at once */
+			max[k] = k < chunks ? __ldcg(part + k * partial_floats(c->tile_heads, D)) : -INFINITY;
+			sum[k] = k < chunks ? __ldcg(part + k * partial_floats(c->tile_heads, D) + HEAD_TILE) : 0;
 		}
 #pragma unroll
-		for (uint32_t k = 0; k < CHUNKS_MOST; k++)
+		for (uint32_t k = 0; k < MAX_CHUNKS; k++)
 			most = fmaxf(most, max[k]);
 #pragma unroll
-		for (uint32_t k = 0; k < CHUNKS_MOST; k++)
+		for (uint32_t k = 0; k < MAX_CHUNKS; k++)
 			all += sum[k] * rescale(max[k], most);
 		s->max[at] = most;
 		s->lse[at] = col < j.heads ? most + log2f(all) : INFINITY;
@@ -142,22 +143,23 @@ __device__ static void stats_make(const struct call *c, const struct plan *p, ui
 
 #define QUAD 4u /* tokens that a thread reads at a time, a quarter of a page */
 
-/* Scores of a quad for one head tile, on their way. */
+/* Scores of a quad for one head tile, in flight. */
 template <int COLS> struct quad {
 	uint4 score[COLS / 2]; /* [token][column], two to a word */
 	float2 top[COLS / 2];
 };
 
-/* Past the first cache: another owner's scores may have been there. */
+/* Past the L1 cache, which may hold another request's scores of the same entry. */
 template <int COLS>
-__device__ static void quad_load(const struct call *c, uint32_t slot, uint32_t x, uint32_t token, struct quad<COLS> *q)
+__device__ static void quad_load(const struct decode_params *c, uint32_t entry, uint32_t x, uint32_t token,
+                                 struct quad<COLS> *q)
 {
-	const size_t at = slot_page(c, slot, x, token / SKV_PAGE_TOKENS) * COLS;
+	const size_t at = ring_page(c, entry, x, token / SKV_PAGE_TOKENS) * COLS;
 	const __half *row = c->score + at * SKV_PAGE_TOKENS + token % SKV_PAGE_TOKENS * COLS;
 #pragma unroll
 	for (int w = 0; w < COLS / 2; w++) {
 		q->score[w] = __ldcg((const uint4 *)row + w);
-		q->top[w] = __ldcg((const float2 *)(c->top + at) + w);
+		q->top[w] = __ldcg((const float2 *)(c->page_max + at) + w);
 	}
 }
 
@@ -168,9 +170,10 @@ template <int COLS> DEVICE uint32_t quad_word(const struct quad<COLS> *q, int w)
 	return w % 4 == 0 ? v.x : w % 4 == 1 ? v.y : w % 4 == 2 ? v.z : v.w;
 }
 
-/* Pool what a head tile has into a quad's weights; as logarithms, where the largest is wanted. */
+/* Reduce a head tile's scores into a quad's weights; in the log domain, where the maximum is wanted. */
 template <int COLS>
-DEVICE void quad_pool(const struct call *c, const struct quad<COLS> *q, const float *lse, float weight[QUAD])
+DEVICE void quad_reduce(const struct decode_params *c, const struct quad<COLS> *q, const float *lse,
+                        float weight[QUAD])
 {
 	float2 base[COLS / 2];
 #pragma unroll
@@ -180,7 +183,7 @@ DEVICE void quad_pool(const struct call *c, const struct quad<COLS> *q, const fl
 	for (int t = 0; t < QUAD; t++)
 #pragma unroll
 		for (int w = 0; w < COLS / 2; w++) {
-			const float2 s = kept_pair(quad_word(q, t * (COLS / 2) + w), base[w]);
+			const float2 s = score_pair(quad_word(q, t * (COLS / 2) + w), base[w]);
 			if (c->ev.sum)
 				weight[t] += exp2_fast(s.x) + exp2_fast(s.y);
 			else
@@ -188,34 +191,36 @@ DEVICE void quad_pool(const struct call *c, const struct quad<COLS> *q, const fl
 		}
 }
 
-/* Is a token of owner o there? */
-template <bool low> DEVICE bool has_token(const struct call *c, const struct plan *p, uint32_t o, uint32_t token)
+/* Is a token of request o resident? */
+template <bool quantized>
+DEVICE bool token_resident(const struct decode_params *c, const struct request_plan *p, uint32_t o, uint32_t token)
 {
-	if constexpr (low)
-		if (token < c->seq[(c->first_owner + o) / c->list.rows].coded)
+	if constexpr (quantized)
+		if (token < c->seq[(c->first_request + o) / c->list.rows].coded)
 			return true;
 	return skv_pte_resident(p->table[o][token / SKV_PAGE_TOKENS]);
 }
 
 /*
- * Scores of owner o by quads of tokens, the first at `first` and each `step` tokens further on, n of them; of a
- * quad one head tile after the other: use(token, x, there, quad), `there` if its page is; `low`: tokens in few bits are.
+ * Scores of request o by quads of tokens, the first at `first` and each `step` tokens further on, n of them; of
+ * each quad one head tile after the other: use(token, x, there, quad), `there`: its page is resident, or
+ * (`quantized`) its tokens are quantized.
  */
-template <int COLS, bool low, class F>
-__device__ static void each_tile(const struct call *c, const struct plan *p, uint32_t o, uint32_t first, uint32_t step,
-                                 uint32_t n, F use)
+template <int COLS, bool quantized, class F>
+__device__ static void for_each_tile(const struct decode_params *c, const struct request_plan *p, uint32_t o,
+                                     uint32_t first, uint32_t step, uint32_t n, F use)
 {
-	constexpr int deep = COLS <= 4 ? 6 : 3; /* on their way */
-	const uint32_t heads = c->owner_heads, slot = o % c->slots, len = p->len[o];
+	constexpr int deep = COLS <= 4 ? 6 : 3; /* loads in flight */
+	const uint32_t heads = c->request_head_tiles, entry = o % c->ring_entries, len = p->len[o];
 	uint32_t token = first, x = 0, ahead_token = first, ahead_x = 0;
 
 	for (uint32_t at = 0; at < n * heads; at += deep) {
 		struct quad<COLS> q[deep];
-		bool there[deep];
+		bool resident[deep];
 #pragma unroll
-		for (int d = 0; d < deep; d++) { /* what is past the end is read, but not used */
-			quad_load(c, slot, ahead_x, min(ahead_token, c->tokens - QUAD), &q[d]);
-			there[d] = ahead_token < len && has_token<low>(c, p, o, ahead_token);
+		for (int d = 0; d < deep; d++) { /* quads past the end are read, but not used */
+			quad_load(c, entry, ahead_x, min(ahead_token, c->tokens - QUAD), &q[d]);
+			resident[d] = ahead_token < len && token_resident<quantized>(c, p, o, ahead_token);
 			if (++ahead_x == heads) {
 				ahead_x = 0;
 				ahead_token += step;
@@ -225,7 +230,7 @@ __device__ static void each_tile(const struct call *c, const struct plan *p, uin
 		for (int d = 0; d < deep; d++) {
 			if (at + d >= n * heads)
 				break;
-			use(token, x, there[d], &q[d]);
+			use(token, x, resident[d], &q[d]);
 			if (++x == heads) {
 				x = 0;
 				token += step;
@@ -234,24 +239,28 @@ __device__ static void each_tile(const struct call *c, const struct plan *p, uin
 	}
 }
 
-/* Weights of its tokens, pooled over its heads: use(token, there, weight). Of tokens that are not there: 0. */
-template <int COLS, bool low = false, class F>
-__device__ static void each_quad(const struct call *c, const struct plan *p, uint32_t o, const struct stats *s,
-                                 uint32_t first, uint32_t step, uint32_t n, F use)
+/*
+ * Weights of its tokens, reduced over its heads: use(token, mask of resident tokens, weight). Tokens that are not
+ * resident: 0.
+ */
+template <int COLS, bool quantized = false, class F>
+__device__ static void for_each_quad(const struct decode_params *c, const struct request_plan *p, uint32_t o,
+                                     const struct softmax_stats *s,
+                                     uint32_t first, uint32_t step, uint32_t n, F use)
 {
-	const uint32_t heads = c->owner_heads, len = p->len[o];
+	const uint32_t heads = c->request_head_tiles, len = p->len[o];
 	const float none = c->ev.sum ? 0 : -INFINITY;
 	float weight[QUAD] = {none, none, none, none};
 
-	each_tile<COLS, low>(c, p, o, first, step, n,
-	                [&](uint32_t token, uint32_t x, bool there, const struct quad<COLS> *q) {
+	for_each_tile<COLS, quantized>(c, p, o, first, step, n,
+	                [&](uint32_t token, uint32_t x, bool resident, const struct quad<COLS> *q) {
 		uint32_t mask = 0;
-		quad_pool(c, q, &s->lse[x * COLS], weight);
+		quad_reduce(c, q, &s->lse[x * COLS], weight);
 		if (x + 1 < heads)
 			return;
 #pragma unroll
 		for (int t = 0; t < QUAD; t++) {
-			const bool counts = there && token + t < len;
+			const bool counts = resident && token + t < len;
 			mask |= (uint32_t)counts << t;
 			weight[t] = !counts ? 0 : c->ev.sum ? weight[t] : exp2_fast(weight[t]);
 		}
@@ -263,14 +272,15 @@ __device__ static void each_quad(const struct call *c, const struct plan *p, uin
 }
 
 /* Weights of each q head of a kv head: use(token, head, weight), head counted from its first. */
-template <int COLS, bool low = false, class F>
-__device__ static void each_head(const struct call *c, const struct plan *p, uint32_t o, const struct stats *s,
-                                 uint32_t first, uint32_t step, uint32_t n, F use)
+template <int COLS, bool quantized = false, class F>
+__device__ static void for_each_head(const struct decode_params *c, const struct request_plan *p, uint32_t o,
+                                     const struct softmax_stats *s,
+                                     uint32_t first, uint32_t step, uint32_t n, F use)
 {
 	const uint32_t len = p->len[o];
 
-	each_tile<COLS, low>(c, p, o, first, step, n,
-	                [&](uint32_t token, uint32_t x, bool there, const struct quad<COLS> *q) {
+	for_each_tile<COLS, quantized>(c, p, o, first, step, n,
+	                [&](uint32_t token, uint32_t x, bool resident, const struct quad<COLS> *q) {
 #pragma unroll
 		for (int w = 0; w < COLS / 2; w++) {
 			const uint32_t col = x * COLS + 2 * w, head = x * HEAD_TILE + 2 * w;
@@ -278,8 +288,8 @@ __device__ static void each_head(const struct call *c, const struct plan *p, uin
 			float weight[2][QUAD];
 #pragma unroll
 			for (int t = 0; t < QUAD; t++) {
-				const float2 score = kept_pair(quad_word(q, t * (COLS / 2) + w), base);
-				const bool counts = there && token + t < len;
+				const float2 score = score_pair(quad_word(q, t * (COLS / 2) + w), base);
+				const bool counts = resident && token + t < len;
 				weight[0][t] = counts ? exp2_fast(score.x) : 0;
 				weight[1][t] = counts ? exp2_fast(score.y) : 0;
 			}

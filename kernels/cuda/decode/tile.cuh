@@ -1,45 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/decode/tile.cuh - a tile of 16 tokens, from memory to the running softmax: see decode.cuh. */
+/* kernels/cuda/decode/tile.cuh - a tile of 16 tokens, from memory to the online softmax: see decode.cuh. */
 #ifndef SKV_CUDA_DECODE_TILE_CUH
 #define SKV_CUDA_DECODE_TILE_CUH
 
 #include "kernels/cuda/decode/score-ring.cuh"
 
-/* One warp's part of a chunk. What is read has two sets, for by_twos; else the first alone is in use. */
-template <class T, int D> struct walk {
-	static constexpr int WIDE = D / 64, REST = D % 64 / 32; /* of V's dimensions: by 64, and 32 more */
+/*
+ * The state of one warp in a work item. What is loaded has two buffers if double_buffered; else the first alone
+ * is in use.
+ */
+template <class T, int D> struct warp_state {
+	static constexpr int WIDE = D / 64, REST = D % 64 / 32; /* V's dimensions in blocks of 64, and of 32 for the rest */
 	static constexpr int ACC = D / 16;
 	uint4 k[2][D / 32][2];
 	uint4 v[2][WIDE][4];
 	uint2 v_rest[2][REST ? 4 : 1];
-	__half2 kept[2][2]; /* instead of K: scores of tokens g and g + 8, heads as in scores() */
+	__half2 topk_scores[2][2]; /* instead of K: scores of tokens g and g + 8, heads as in scores() */
 	uint4 q[D / 32];
 	float acc[ACC][4];
 	float max[2], sum[2];
-	uint64_t once; /* cache policy of K and V */
+	uint64_t once; /* L2 cache policy of K and V */
 };
 
-/* Byte address of token `t` of tile `k`, kv head h, in the K half. `page` is the tile's. */
+/* Address of token `t` of tile `k`, kv head h, in the K half of its page. `page` is the tile's. */
 template <int D, bool rows>
-__device__ static const uint8_t *row_at(const struct call *c, const struct job *j, const struct tiles *ts,
-                                        uint32_t page, uint32_t k, uint32_t t)
+__device__ static const uint8_t *row_address(const struct decode_params *c, const struct work_item *j,
+                                             const struct tile_batch *ts, uint32_t page, uint32_t k, uint32_t t)
 {
 	if (!rows)
 		return c->pool + page * c->page_bytes + (j->h * SKV_PAGE_TOKENS + t) * (D * 2);
-	const uint32_t place = ts->rows[k * 16 + t];
-	return c->pool + place / SKV_PAGE_TOKENS * c->page_bytes +
-	       (j->h * SKV_PAGE_TOKENS + place % SKV_PAGE_TOKENS) * (D * 2);
+	const uint32_t slot = ts->slots[k * 16 + t];
+	return c->pool + slot / SKV_PAGE_TOKENS * c->page_bytes +
+	       (j->h * SKV_PAGE_TOKENS + slot % SKV_PAGE_TOKENS) * (D * 2);
 }
 
-/* What is read of a token that does not count is not used, but it must be there: another one's row. */
-template <bool rows> DEVICE uint32_t there(uint32_t mask, uint32_t t)
+/* Of a masked token some row must be read, though it is not used: that of another token of the tile. */
+template <bool rows> DEVICE uint32_t usable_token(uint32_t mask, uint32_t t)
 {
 	return !rows || mask >> t & 1 ? t : __ffs(mask) - 1;
 }
 
 template <int set, bool rows, class T, int D>
-__device__ static void load_k(struct walk<T, D> *w, const struct call *c, const struct job *j,
-                              const struct tiles *ts, uint32_t k)
+__device__ static void load_k(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j,
+                              const struct tile_batch *ts, uint32_t k)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, at = threadIdx.x % 4 * 16;
 	const uint32_t mask = __shfl_sync(~0u, ts->mask, k), page = rows ? 0 : __shfl_sync(~0u, ts->page, k);
@@ -47,7 +50,8 @@ __device__ static void load_k(struct walk<T, D> *w, const struct call *c, const 
 		return;
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
-		const uint8_t *row = row_at<D, rows>(c, j, ts, page, k, there<rows>(mask, g + 8 * half)) + at;
+		const uint8_t *row = row_address<D, rows>(c, j, ts, page, k,
+		                                          usable_token<rows>(mask, g + 8 * half)) + at;
 #pragma unroll
 		for (int b = 0; b < D / 32; b++)
 			w->k[set][b][half] = load16(row + b * 64, w->once);
@@ -55,8 +59,8 @@ __device__ static void load_k(struct walk<T, D> *w, const struct call *c, const 
 }
 
 template <int set, bool rows, class T, int D>
-__device__ static void load_v(struct walk<T, D> *w, const struct call *c, const struct job *j,
-                              const struct tiles *ts, uint32_t k)
+__device__ static void load_v(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j,
+                              const struct tile_batch *ts, uint32_t k)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
 	const uint32_t mask = __shfl_sync(~0u, ts->mask, k), page = rows ? 0 : __shfl_sync(~0u, ts->page, k);
@@ -66,7 +70,7 @@ __device__ static void load_v(struct walk<T, D> *w, const struct call *c, const 
 	for (int t = 0; t < 4; t++) {
 		const uint32_t token = pair + t % 2 + t / 2 * 8;
 		const uint8_t *row =
-			row_at<D, rows>(c, j, ts, page, k, there<rows>(mask, token)) + c->page_bytes / 2;
+			row_address<D, rows>(c, j, ts, page, k, usable_token<rows>(mask, token)) + c->page_bytes / 2;
 #pragma unroll
 		for (int b = 0; b < w->WIDE; b++)
 			w->v[set][b][t] = load16(row + b * 128 + g * 16, w->once);
@@ -75,70 +79,73 @@ __device__ static void load_v(struct walk<T, D> *w, const struct call *c, const 
 	}
 }
 
-/* Scores of tile k, the `tile`th of its list, that were there when it was chosen. */
+/* Load the scores of tile k, the `tile`th of its list, which were stored when it was selected. */
 template <int set, class T, int D>
-__device__ static void load_kept(struct walk<T, D> *w, const struct call *c, const struct job *j, uint32_t tile)
+__device__ static void load_topk_scores(struct warp_state<T, D> *w, const struct decode_params *c,
+                                        const struct work_item *j, uint32_t tile)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, col = min(threadIdx.x % 4 * 2, c->cols - 2);
-	const uint32_t heads = c->owner_heads, x = j->x % heads;
-	const __half *list = c->chosen + (size_t)j->owner * c->tokens * heads * c->cols;
+	const uint32_t heads = c->request_head_tiles, x = j->x % heads;
+	const __half *list = c->topk_scores + (size_t)j->request * c->tokens * heads * c->cols;
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
 		const uint32_t at = tile * 16 + g + 8 * half;
-		w->kept[set][half] = *(const __half2 *)&list[(at * heads + x) * c->cols + col];
+		w->topk_scores[set][half] = *(const __half2 *)&list[(at * heads + x) * c->cols + col];
 	}
 }
 
 /*
- * The same where tiles may be in few bits (decode-low.cu): what is read of such a tile has the places of rows, and becomes
- * rows there before it is used.
+ * The same over quantized KV (decode-quant.cu): the quantized numbers of a tile are loaded into the registers of
+ * its rows, and dequantized in place before they are used.
  */
 template <int set, class T, int D>
-__device__ static void low_load_k(struct walk<T, D> *w, const struct call *c, const struct job *j,
-                                  const struct tiles *ts, uint32_t k);
+__device__ static void quant_load_k(struct warp_state<T, D> *w, const struct decode_params *c,
+                                    const struct work_item *j, const struct tile_batch *ts, uint32_t k);
 template <int set, class T, int D>
-__device__ static void low_load_v(struct walk<T, D> *w, const struct call *c, const struct job *j,
-                                  const struct tiles *ts, uint32_t k);
+__device__ static void quant_load_v(struct warp_state<T, D> *w, const struct decode_params *c,
+                                    const struct work_item *j, const struct tile_batch *ts, uint32_t k);
 template <int set, class T, int D>
-__device__ static void low_widen_k(struct walk<T, D> *w, const struct call *c, const struct tiles *ts, uint32_t k);
+__device__ static void dequantize_k(struct warp_state<T, D> *w, const struct decode_params *c,
+                                    const struct tile_batch *ts, uint32_t k);
 template <int set, class T, int D>
-__device__ static void low_widen_v(struct walk<T, D> *w, const struct call *c, const struct tiles *ts, uint32_t k);
+__device__ static void dequantize_v(struct warp_state<T, D> *w, const struct decode_params *c,
+                                    const struct tile_batch *ts, uint32_t k);
 
-template <int set, enum how how, class T, int D>
-__device__ static void load_keys(struct walk<T, D> *w, const struct call *c, const struct job *j,
-                                 const struct tiles *ts, uint32_t k)
+template <int set, enum decode_mode mode, class T, int D>
+__device__ static void load_keys(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j,
+                                 const struct tile_batch *ts, uint32_t k)
 {
-	if constexpr (low<how>)
-		low_load_k<set>(w, c, j, ts, k);
+	if constexpr (quantized<mode>)
+		quant_load_k<set>(w, c, j, ts, k);
 	else
-		load_k<set, how >= ROWS>(w, c, j, ts, k);
+		load_k<set, mode >= MODE_TOKENS>(w, c, j, ts, k);
 }
 
-template <int set, enum how how, class T, int D>
-__device__ static void load_values(struct walk<T, D> *w, const struct call *c, const struct job *j,
-                                   const struct tiles *ts, uint32_t k)
+template <int set, enum decode_mode mode, class T, int D>
+__device__ static void load_values(struct warp_state<T, D> *w, const struct decode_params *c,
+                                   const struct work_item *j, const struct tile_batch *ts, uint32_t k)
 {
-	if constexpr (low<how>)
-		low_load_v<set>(w, c, j, ts, k);
+	if constexpr (quantized<mode>)
+		quant_load_v<set>(w, c, j, ts, k);
 	else
-		load_v<set, how >= ROWS>(w, c, j, ts, k);
+		load_v<set, mode >= MODE_TOKENS>(w, c, j, ts, k);
 }
 
-/* All that is read of tile k of the batch that begins with the stream's tile `first`. */
-template <int set, enum how how, class T, int D>
-__device__ static void load_tile(struct walk<T, D> *w, const struct call *c, const struct job *j,
-                                 const struct tiles *ts, uint32_t first, uint32_t k)
+/* Load all of tile k of the batch that begins with this warp's tile `first`. */
+template <int set, enum decode_mode mode, class T, int D>
+__device__ static void load_tile(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j,
+                                 const struct tile_batch *ts, uint32_t first, uint32_t k)
 {
-	if (how == SCORED)
-		load_kept<set>(w, c, j, stream_tile<D, how>(j, first + k));
+	if (mode == MODE_TOPK_VALUES)
+		load_topk_scores<set>(w, c, j, stream_tile<D, mode>(j, first + k));
 	else
-		load_keys<set, how>(w, c, j, ts, k);
-	if (how != KEYS)
-		load_values<set, how>(w, c, j, ts, k);
+		load_keys<set, mode>(w, c, j, ts, k);
+	if (mode != MODE_TOPK_KEYS)
+		load_values<set, mode>(w, c, j, ts, k);
 }
 
-/* V of tokens that do not count may be anything, and 0 times anything may be NaN. */
-template <int set, class T, int D> __device__ static void clear_v(struct walk<T, D> *w, uint32_t mask)
+/* V of masked tokens may be anything, and 0 times anything may be NaN. */
+template <int set, class T, int D> __device__ static void clear_v(struct warp_state<T, D> *w, uint32_t mask)
 {
 	const uint32_t pair = threadIdx.x % 4 * 2;
 #pragma unroll
@@ -154,23 +161,27 @@ template <int set, class T, int D> __device__ static void clear_v(struct walk<T,
 }
 
 /* s: token g of heads 2 c and 2 c + 1, then token g + 8. Not scaled. */
-template <int set, class T, int D> __device__ static void scores(const struct walk<T, D> *w, float s[4])
+template <int set, class T, int D> __device__ static void scores(const struct warp_state<T, D> *w, float s[4])
 {
 	float more[4] = {0, 0, 0, 0};
 	s[0] = s[1] = s[2] = s[3] = 0;
 #pragma unroll
 	for (int b = 0; b < D / 32; b++) {
 		const uint4 lo = w->k[set][b][0], hi = w->k[set][b][1], q = w->q[b];
-		T::product(s, lo.x, hi.x, lo.y, hi.y, q.x, q.y);
-		T::product(more, lo.z, hi.z, lo.w, hi.w, q.z, q.w);
+		T::mma(s, lo.x, hi.x, lo.y, hi.y, q.x, q.y);
+		T::mma(more, lo.z, hi.z, lo.w, hi.w, q.z, q.w);
 	}
 #pragma unroll
 	for (int x = 0; x < 4; x++)
 		s[x] += more[x];
 }
 
-/* Weights of the tile as columns of a product; the running maximum, sum and output follow. */
-template <class T, int D> __device__ static void weigh(struct walk<T, D> *w, const float s[4], uint32_t p[2])
+/*
+ * One step of the online softmax: the tile's weights as columns of a product; running maximum, sum and output
+ * follow.
+ */
+template <class T, int D>
+__device__ static void softmax_step(struct warp_state<T, D> *w, const float s[4], uint32_t p[2])
 {
 	float top[2], weight[4];
 #pragma unroll
@@ -200,13 +211,13 @@ template <class T, int D> __device__ static void weigh(struct walk<T, D> *w, con
 		weight[x] = s[x] == -INFINITY ? 0 : exp2_fast(s[x] - w->max[x % 2]);
 	w->sum[0] += weight[0] + weight[2];
 	w->sum[1] += weight[1] + weight[3];
-	p[0] = transposed(T::pair(weight[0], weight[1]));
-	p[1] = transposed(T::pair(weight[2], weight[3]));
+	p[0] = transpose8x8(T::pair(weight[0], weight[1]));
+	p[1] = transpose8x8(T::pair(weight[2], weight[3]));
 }
 
-/* The same where scores are known to be below a maximum of 0. */
+/* The same for scores that are stored as differences from the maximum: it is 0. */
 template <class T, int D>
-__device__ static void weigh_kept(struct walk<T, D> *w, const float s[4], uint32_t p[2])
+__device__ static void weigh_topk_scores(struct warp_state<T, D> *w, const float s[4], uint32_t p[2])
 {
 	float weight[4];
 #pragma unroll
@@ -214,8 +225,8 @@ __device__ static void weigh_kept(struct walk<T, D> *w, const float s[4], uint32
 		weight[x] = exp2_fast(s[x]);
 	w->sum[0] += weight[0] + weight[2];
 	w->sum[1] += weight[1] + weight[3];
-	p[0] = transposed(T::pair(weight[0], weight[1]));
-	p[1] = transposed(T::pair(weight[2], weight[3]));
+	p[0] = transpose8x8(T::pair(weight[0], weight[1]));
+	p[1] = transpose8x8(T::pair(weight[2], weight[3]));
 }
 
 /* Two words of two rows: the low halves of both, and the high halves. */
@@ -223,13 +234,13 @@ template <class T>
 __device__ static void add_pair(float acc[4], uint32_t a, uint32_t b, uint32_t c, uint32_t d,
                                 const uint32_t p[2])
 {
-	T::product(acc, __byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632), __byte_perm(c, d, 0x5410),
-	           __byte_perm(c, d, 0x7632), p[0], p[1]);
+	T::mma(acc, __byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632), __byte_perm(c, d, 0x5410),
+	       __byte_perm(c, d, 0x7632), p[0], p[1]);
 }
 
 /* acc: dimensions 64 b + 8 g + 2 a (+ 1 from x = 2 on) of heads 2 c + x % 2, for acc[4 b + a][x]. */
 template <int set, class T, int D>
-__device__ static void add_values(struct walk<T, D> *w, const uint32_t p[2])
+__device__ static void add_values(struct warp_state<T, D> *w, const uint32_t p[2])
 {
 #pragma unroll
 	for (int b = 0; b < w->WIDE; b++) {
@@ -247,16 +258,16 @@ __device__ static void add_values(struct walk<T, D> *w, const uint32_t p[2])
 }
 
 template <class T, int D>
-__device__ static void load_q(struct walk<T, D> *w, const struct call *c, const struct job *j)
+__device__ static void load_q(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, at = threadIdx.x % 4 * 8;
 	const size_t row = ((size_t)c->seq[j->i].row * c->n_heads + j->head + min(g, j->heads - 1)) * D + at;
-	struct eight e[D / 32];
+	struct vec8 e[D / 32];
 #pragma unroll
 	for (int b = 0; b < D / 32; b++)
 		e[b] = io_read8(c->io_dtype, c->q, row + b * 32);
 #pragma unroll
-	for (int b = 0; b < D / 32; b++) { /* columns past the last head are a copy: nobody looks at them */
+	for (int b = 0; b < D / 32; b++) { /* columns past the last head are a copy: they are not used */
 		uint32_t word[4];
 #pragma unroll
 		for (int k = 0; k < 4; k++) {
@@ -267,86 +278,87 @@ __device__ static void load_q(struct walk<T, D> *w, const struct call *c, const 
 	}
 }
 
-/* The first tile of a batch, if it has one, or two. */
-template <enum how how, class T, int D>
-__device__ static void load_first(struct walk<T, D> *w, const struct call *c, const struct job *j,
-                                  const struct tiles *ts, uint32_t first)
+/* The first tile of a batch, if it has one, or the first two. */
+template <enum decode_mode mode, class T, int D>
+__device__ static void load_first_tiles(struct warp_state<T, D> *w, const struct decode_params *c,
+                                        const struct work_item *j, const struct tile_batch *ts, uint32_t first)
 {
 	if (ts->n > 0)
-		load_tile<0, how>(w, c, j, ts, first, 0);
-	if (by_twos<how> && ts->n > 1)
-		load_tile<1, how>(w, c, j, ts, first, 1);
+		load_tile<0, mode>(w, c, j, ts, first, 0);
+	if (double_buffered<mode> && ts->n > 1)
+		load_tile<1, mode>(w, c, j, ts, first, 1);
 }
 
-/* Tile k of a batch, which is loaded or on its way; then the next one for this set. */
-template <int set, enum how how, class T, int D>
-__device__ static void walk_tile(struct walk<T, D> *w, const struct call *c, const struct job *j,
-                                 const struct tiles *ts, uint32_t first, uint32_t k)
+/* Attend to tile k of a batch, which is loaded or in flight; then load the next one into this buffer. */
+template <int set, enum decode_mode mode, class T, int D>
+__device__ static void attend_tile(struct warp_state<T, D> *w, const struct decode_params *c,
+                                   const struct work_item *j,
+                                   const struct tile_batch *ts, uint32_t first, uint32_t k)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, mask = __shfl_sync(~0u, ts->mask, k);
-	const uint32_t next = k + 1 + by_twos<how>;
+	const uint32_t next = k + 1 + double_buffered<mode>;
 	float s[4];
 	uint32_t p[2];
-	if constexpr (low<how>)
-		low_widen_k<set>(w, c, ts, k);
-	if (how != SCORED) {
+	if constexpr (quantized<mode>)
+		dequantize_k<set>(w, c, ts, k);
+	if (mode != MODE_TOPK_VALUES) {
 		scores<set>(w, s);
 		if (next < ts->n)
-			load_keys<set, how>(w, c, j, ts, next);
+			load_keys<set, mode>(w, c, j, ts, next);
 	}
 #pragma unroll
 	for (int x = 0; x < 4; x++) {
-		if (how == SCORED)
-			s[x] = x % 2 ? __high2float(w->kept[set][x / 2]) : __low2float(w->kept[set][x / 2]);
+		if (mode == MODE_TOPK_VALUES)
+			s[x] = x % 2 ? __high2float(w->topk_scores[set][x / 2]) : __low2float(w->topk_scores[set][x / 2]);
 		else
 			s[x] *= c->scale;
 		s[x] = mask >> (g + x / 2 * 8) & 1 ? s[x] : -INFINITY;
 	}
-	if (how == SCORED) {
+	if (mode == MODE_TOPK_VALUES) {
 		if (next < ts->n)
-			load_kept<set>(w, c, j, stream_tile<D, how>(j, first + next));
-		weigh_kept(w, s, p);
+			load_topk_scores<set>(w, c, j, stream_tile<D, mode>(j, first + next));
+		weigh_topk_scores(w, s, p);
 	} else {
-		weigh(w, s, p);
+		softmax_step(w, s, p);
 	}
-	if (keeps<how> && mask)
-		keep_scores(c, j, stream_tile<D, how>(j, first + k), s, w->max);
-	if (how == KEYS)
+	if (fills_score_ring<mode> && mask)
+		store_scores(c, j, stream_tile<D, mode>(j, first + k), s, w->max);
+	if (mode == MODE_TOPK_KEYS)
 		return;
-	if constexpr (low<how>)
-		low_widen_v<set>(w, c, ts, k);
+	if constexpr (quantized<mode>)
+		dequantize_v<set>(w, c, ts, k);
 	if (mask != 0xffff)
 		clear_v<set>(w, mask);
 	add_values<set>(w, p);
 	if (next < ts->n)
-		load_values<set, how>(w, c, j, ts, next);
+		load_values<set, mode>(w, c, j, ts, next);
 }
 
-/* A warp's part of a job; its first tiles and q are loaded or on their way. */
-template <enum how how, class T, int D>
-__device__ static void walk_job(struct walk<T, D> *w, const struct call *c, const struct job *j,
-                                struct tiles *ts)
+/* A warp's part of a work item; its first tiles and q are loaded or in flight. */
+template <enum decode_mode mode, class T, int D>
+__device__ static void attend_item(struct warp_state<T, D> *w, const struct decode_params *c,
+                                   const struct work_item *j, struct tile_batch *ts)
 {
 #pragma unroll
 	for (int a = 0; a < w->ACC; a++)
 #pragma unroll
 		for (int x = 0; x < 4; x++)
 			w->acc[a][x] = 0;
-	w->max[0] = w->max[1] = how == SCORED ? 0 : -INFINITY;
+	w->max[0] = w->max[1] = mode == MODE_TOPK_VALUES ? 0 : -INFINITY;
 	w->sum[0] = w->sum[1] = 0;
-	if (keeps<how>)
-		slot_await_turn(c, j->slot, j->turn);
+	if (fills_score_ring<mode>)
+		ring_await_generation(c, j->ring_entry, j->generation);
 	for (uint32_t first = 0;;) {
 		for (uint32_t k = 0; k < ts->n; k++) {
-			walk_tile<0, how>(w, c, j, ts, first, k);
-			if (by_twos<how> && ++k < ts->n)
-				walk_tile<1, how>(w, c, j, ts, first, k);
+			attend_tile<0, mode>(w, c, j, ts, first, k);
+			if (double_buffered<mode> && ++k < ts->n)
+				attend_tile<1, mode>(w, c, j, ts, first, k);
 		}
 		first += BATCH;
-		if (first >= stream_tiles<D, how>(j))
+		if (first >= stream_tiles<D, mode>(j))
 			return;
-		look_up<D, how>(c, j, first, ts);
-		load_first<how>(w, c, j, ts, first);
+		locate_tiles<D, mode>(c, j, first, ts);
+		load_first_tiles<mode>(w, c, j, ts, first);
 	}
 }
 

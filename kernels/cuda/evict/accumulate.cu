@@ -1,101 +1,103 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/evict/accumulate.cu - values of tokens: the attention that they get.
+ * kernels/cuda/evict/accumulate.cu - accumulated attention scores of tokens (H2O, SnapKV).
  *
- * A decode step leaves weights, which are added to the notes in one pass. A prompt's rows vote in two passes over the
- * keys, as attention itself would make one: the first has the denominators of the rows' softmax, in a few chunks of the
- * keys; the second has a block for each 64 keys, which goes through all rows that see them and adds up its columns. So
- * every value is the work of one block, which adds in one order.
+ * A decode step leaves softmax weights, which are added to the slot metadata in one pass. The rows of a prompt's
+ * observation window take two passes over the keys, where attention itself makes one: the first computes the
+ * denominators of the rows' softmax, over a few chunks of the keys; the second has a block for each 128 keys,
+ * which goes through all rows that attend to them and adds up its columns. So every score is the work of one
+ * block, which adds in one order.
  */
 #include "kernels/cuda/evict/slot-meta.cuh"
 #include "kernels/cuda/runtime/rows.cuh"
 
-#define TALLY_THREADS 256
-#define TALLY_PAIRS 2 /* of notes, a thread's, on their way at once */
+#define ACCUMULATE_THREADS 256
+#define ACCUMULATE_PAIRS 2 /* pairs of metadata, a thread's, in flight at once */
 
 /* ---- a decode step --------------------------------------------------------------------------- */
 
-struct tally {
+struct accumulate_params {
 	const struct skv_kseq *seq;
-	struct notes notes;
+	struct meta_table meta;
 	const float *token; /* [seq][kv head][stride] */
 	uint32_t stride, heads;
 	float group;
 };
 
 /* Grid: parts of the slots, kv heads, sequences. */
-__global__ void __launch_bounds__(TALLY_THREADS) tally_kernel(const __grid_constant__ struct tally c)
+__global__ void __launch_bounds__(ACCUMULATE_THREADS)
+accumulate_kernel(const __grid_constant__ struct accumulate_params c)
 {
 	const struct skv_kseq *s = &c.seq[blockIdx.z];
-	const uint32_t first = 2 * (blockIdx.x * TALLY_PAIRS * TALLY_THREADS + threadIdx.x);
+	const uint32_t first = 2 * (blockIdx.x * ACCUMULATE_PAIRS * ACCUMULATE_THREADS + threadIdx.x);
 	const float *token = c.token + ((size_t)blockIdx.z * c.heads + blockIdx.y) * c.stride;
-	struct skv_note *at[TALLY_PAIRS];
-	struct pair note[TALLY_PAIRS];
-	float2 vote[TALLY_PAIRS];
+	struct skv_note *at[ACCUMULATE_PAIRS];
+	struct meta_pair meta[ACCUMULATE_PAIRS];
+	float2 weight[ACCUMULATE_PAIRS];
 
 	if (s->tally == SKV_TALLY_NONE)
 		return;
 #pragma unroll
-	for (int x = 0; x < TALLY_PAIRS; x++) {
-		const uint32_t u = first + x * 2 * TALLY_THREADS;
+	for (int x = 0; x < ACCUMULATE_PAIRS; x++) {
+		const uint32_t u = first + x * 2 * ACCUMULATE_THREADS;
 		at[x] = NULL;
 		if (u >= s->len)
 			continue;
-		at[x] = note_at(&c.notes, s, blockIdx.y, s->set, u);
-		note[x] = pair_load(at[x]);
-		vote[x] = *(const float2 *)(token + u); /* 0 from len on */
+		at[x] = meta_at(&c.meta, s, blockIdx.y, s->set, u);
+		meta[x] = load_pair(at[x]);
+		weight[x] = *(const float2 *)(token + u); /* 0 from len on */
 	}
 #pragma unroll
-	for (int x = 0; x < TALLY_PAIRS; x++) {
+	for (int x = 0; x < ACCUMULATE_PAIRS; x++) {
 		if (!at[x])
 			continue;
 		const bool add = s->tally == SKV_TALLY_ADD;
-		note[x].value[0] = (add ? fabsf(note[x].value[0]) : 0) + vote[x].x / c.group;
-		note[x].value[1] = (add ? fabsf(note[x].value[1]) : 0) + vote[x].y / c.group;
-		pair_store(at[x], &note[x]);
+		meta[x].value[0] = (add ? fabsf(meta[x].value[0]) : 0) + weight[x].x / c.group;
+		meta[x].value[1] = (add ? fabsf(meta[x].value[1]) : 0) + weight[x].y / c.group;
+		store_pair(at[x], &meta[x]);
 	}
 }
 
-void skv_cuda_tally(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
-                    const struct skv_work *work)
+void skv_cuda_accumulate_scores(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
+                                const struct skv_work *work)
 {
-	struct tally c = {};
+	struct accumulate_params c = {};
 
 	c.seq = b->seq;
-	c.notes = notes_of(sh);
+	c.meta = meta_table_of(sh);
 	c.token = ev->token;
 	c.stride = ev->token_stride;
 	c.heads = sh->n_kv_heads;
 	c.group = (float)(sh->n_heads / sh->n_kv_heads);
-	const dim3 grid(ceil_div(b->max_len, 2 * TALLY_PAIRS * TALLY_THREADS), c.heads, b->n);
+	const dim3 grid(ceil_div(b->max_len, 2 * ACCUMULATE_PAIRS * ACCUMULATE_THREADS), c.heads, b->n);
 	if (b->n > 0)
-		tally_kernel<<<grid, TALLY_THREADS, 0, stream_of(work)>>>(c);
+		accumulate_kernel<<<grid, ACCUMULATE_THREADS, 0, stream_of(work)>>>(c);
 }
 
 /* ---- a prompt -------------------------------------------------------------------------------- */
 
-#define CHUNK_LEAST 32u /* tiles: a chunk of the keys has that many, or more if there would be too many chunks */
-#define KEY_TILES 2     /* of a block that adds columns up */
+#define MIN_CHUNK_TILES 32u /* tiles of a chunk of the keys, or more if there would be too many chunks */
+#define KEY_TILES 2     /* of a block that adds up columns */
 
-struct votes {
-	struct call call;
-	struct notes notes;
+struct prompt_params {
+	struct rows_params call;
+	struct meta_table meta;
 	uint32_t window;
-	float2 *part; /* [row of q][head][CHUNKS_MOST]: maximum and sum of a row's weights in a chunk of the keys */
+	float2 *part; /* [row of q][head][MAX_CHUNKS]: maximum and sum of a row's weights in a chunk of the keys */
 };
 
-/* Block `nth` of the rows that vote: false if there is none. */
-DEVICE bool rows_of(const struct votes *c, uint32_t nth, struct job *j)
+/* Block `nth` of the observed rows; false if there is none. */
+DEVICE bool observed_rows(const struct prompt_params *c, uint32_t nth, struct rows_item *j)
 {
-	const uint32_t n_q = j->s->n_q, voting = c->window ? min(c->window, n_q) : n_q;
+	const uint32_t n_q = j->s->n_q, n_observed = c->window ? min(c->window, n_q) : n_q;
 
-	j->skip = n_q - voting;
+	j->skip = n_q - n_observed;
 	j->first = nth * ROWS;
 	j->end = j->s->len - n_q + min(j->skip + (j->first + ROWS - 1) / c->call.group, n_q - 1) + 1;
-	return j->first < voting * c->call.group;
+	return j->first < n_observed * c->call.group;
 }
 
-DEVICE void job_begin(const struct votes *c, struct job *j)
+DEVICE void begin_item(const struct prompt_params *c, struct rows_item *j)
 {
 	j->s = &c->call.seq[blockIdx.z];
 	j->h = blockIdx.y;
@@ -103,35 +105,36 @@ DEVICE void job_begin(const struct votes *c, struct job *j)
 }
 
 /* Grid: chunks of the keys, of each block of rows; kv heads, sequences. */
-template <class T, int D> __global__ void __launch_bounds__(THREADS) sums_kernel(const __grid_constant__ struct votes c)
+template <class T, int D>
+__global__ void __launch_bounds__(THREADS) denominators_kernel(const __grid_constant__ struct prompt_params c)
 {
 	extern __shared__ __align__(128) uint8_t memory[];
 	constexpr uint32_t bytes = TILE * pitch<D>;
-	const uint32_t at = shared_address(memory), chunk = blockIdx.x % CHUNKS_MOST;
+	const uint32_t at = shared_address(memory), chunk = blockIdx.x % MAX_CHUNKS;
 	struct rows<T, D> r;
-	struct job j;
+	struct rows_item j;
 
-	job_begin(&c, &j);
-	if (!rows_of(&c, blockIdx.x / CHUNKS_MOST, &j))
+	begin_item(&c, &j);
+	if (!observed_rows(&c, blockIdx.x / MAX_CHUNKS, &j))
 		return;
 	const uint32_t tiles = (j.end + TILE - 1) / TILE, all = (j.s->len + TILE - 1) / TILE;
-	const uint32_t each = max(CHUNK_LEAST, (all + CHUNKS_MOST - 1) / CHUNKS_MOST);
+	const uint32_t each = max(MIN_CHUNK_TILES, (all + MAX_CHUNKS - 1) / MAX_CHUNKS);
 	const uint32_t from = chunk * each, to = min(tiles, from + each);
 
-	rows_begin<T, D>(&r, &c.call, &j);
+	begin_rows<T, D>(&r, &c.call, &j);
 	if (from < to)
 		load_tile<D, false>(&c.call, &j, from, at + from % 2 * bytes, 0);
-	copies_queued();
+	cp_async_commit();
 	for (uint32_t tile = from; tile < to; tile++) {
 		float s[TILE / 8][4];
 		if (tile + 1 < to)
 			load_tile<D, false>(&c.call, &j, tile + 1, at + (tile + 1) % 2 * bytes, 0);
-		copies_queued();
-		copies_wait<1>();
+		cp_async_commit();
+		cp_async_wait<1>();
 		__syncthreads();
-		scores<T, D>(&r, at + tile % 2 * bytes, s);
-		mask<T, D>(&r, &c.call, tile, pages_there(&j, tile), s);
-		weigh<T, D>(&r, s);
+		qk_scores<T, D>(&r, at + tile % 2 * bytes, s);
+		mask<T, D>(&r, &c.call, tile, pages_resident(&j, tile), s);
+		softmax_step<T, D>(&r, s);
 		__syncthreads();
 	}
 #pragma unroll
@@ -140,14 +143,14 @@ template <class T, int D> __global__ void __launch_bounds__(THREADS) sums_kernel
 		sum += __shfl_xor_sync(~0u, sum, 1);
 		sum += __shfl_xor_sync(~0u, sum, 2);
 		if (threadIdx.x % 4 == 0 && r.out[x] != 0xffffffff)
-			c.part[(size_t)r.out[x] * CHUNKS_MOST + chunk] = make_float2(r.max[x], sum);
+			c.part[(size_t)r.out[x] * MAX_CHUNKS + chunk] = make_float2(r.max[x], sum);
 	}
 }
 
-/* The logarithm of a row's denominator, from its chunks: four lanes have two each. Infinite where there is no row. */
-DEVICE float denominator(const struct votes *c, uint32_t out)
+/* log2 of a row's denominator, from its chunks: four lanes have two each. Infinite where there is no row. */
+DEVICE float log_denominator(const struct prompt_params *c, uint32_t out)
 {
-	const float2 none = make_float2(-INFINITY, 0), *part = c->part + (size_t)out * CHUNKS_MOST + threadIdx.x % 4;
+	const float2 none = make_float2(-INFINITY, 0), *part = c->part + (size_t)out * MAX_CHUNKS + threadIdx.x % 4;
 	const float2 a = out == 0xffffffff ? none : part[0], b = out == 0xffffffff ? none : part[4];
 	float max = fmaxf(a.x, b.x);
 	max = fmaxf(max, __shfl_xor_sync(~0u, max, 1));
@@ -169,8 +172,8 @@ DEVICE void add_columns(const float s[TILE / 8][4], const float lse[2], float co
 			col[n][x % 2] += exp2_fast(s[n][x] - lse[x / 2]);
 }
 
-/* The block's columns, of KEY_TILES tiles, from all of its lanes. */
-DEVICE void fold_columns(const float col[KEY_TILES][TILE / 8][2], float votes[WARPS][KEY_TILES * TILE])
+/* Sum the columns of the block's tiles over its lanes. */
+DEVICE void fold_columns(const float col[KEY_TILES][TILE / 8][2], float column_sums[WARPS][KEY_TILES * TILE])
 {
 #pragma unroll
 	for (int t = 0; t < KEY_TILES; t++)
@@ -183,58 +186,59 @@ DEVICE void fold_columns(const float col[KEY_TILES][TILE / 8][2], float votes[WA
 				for (int lane = 4; lane < 32; lane *= 2)
 					sum += __shfl_xor_sync(~0u, sum, lane);
 				if (threadIdx.x % 32 < 4)
-					votes[threadIdx.x / 32][t * TILE + 8 * n + threadIdx.x % 4 * 2 + x] = sum;
+					column_sums[threadIdx.x / 32][t * TILE + 8 * n + threadIdx.x % 4 * 2 + x] = sum;
 			}
 	__syncthreads();
 }
 
 /* Grid: KEY_TILES tiles of keys, kv heads, sequences. */
 template <class T, int D>
-__global__ void __launch_bounds__(THREADS) columns_kernel(const __grid_constant__ struct votes c)
+__global__ void __launch_bounds__(THREADS) column_sums_kernel(const __grid_constant__ struct prompt_params c)
 {
 	extern __shared__ __align__(128) uint8_t memory[];
-	__shared__ float votes[WARPS][KEY_TILES * TILE];
+	__shared__ float column_sums[WARPS][KEY_TILES * TILE];
 	constexpr uint32_t bytes = TILE * pitch<D>;
 	const uint32_t at = shared_address(memory), tile = blockIdx.x * KEY_TILES, first = tile * TILE;
-	uint32_t there[KEY_TILES];
+	uint32_t resident[KEY_TILES];
 	float col[KEY_TILES][TILE / 8][2] = {};
-	struct job j;
+	struct rows_item j;
 
-	job_begin(&c, &j);
+	begin_item(&c, &j);
 	if (first >= j.s->len)
 		return;
 	j.end = j.s->len;
 #pragma unroll
 	for (int t = 0; t < KEY_TILES; t++) {
 		load_tile<D, false>(&c.call, &j, tile + t, at + t * bytes, 0);
-		there[t] = pages_there(&j, tile + t);
+		resident[t] = pages_resident(&j, tile + t);
 	}
-	copies_queued();
-	copies_wait<0>();
+	cp_async_commit();
+	cp_async_wait<0>();
 	__syncthreads();
-	rows_of(&c, 0, &j);
-	const uint32_t before = j.s->len - j.s->n_q + j.skip; /* tokens before the first row that votes */
-	for (uint32_t nth = first > before ? (first - before) * c.call.group / ROWS : 0; rows_of(&c, nth, &j); nth++) {
+	observed_rows(&c, 0, &j);
+	const uint32_t before = j.s->len - j.s->n_q + j.skip; /* tokens before the first observed row */
+	for (uint32_t nth = first > before ? (first - before) * c.call.group / ROWS : 0; observed_rows(&c, nth,
+	                                                                                               &j); nth++) {
 		struct rows<T, D> r;
-		rows_begin<T, D>(&r, &c.call, &j);
-		const float lse[2] = {denominator(&c, r.out[0]), denominator(&c, r.out[1])};
+		begin_rows<T, D>(&r, &c.call, &j);
+		const float lse[2] = {log_denominator(&c, r.out[0]), log_denominator(&c, r.out[1])};
 #pragma unroll
 		for (int t = 0; t < KEY_TILES; t++) {
 			float s[TILE / 8][4];
-			scores<T, D>(&r, at + t * bytes, s);
-			mask<T, D>(&r, &c.call, tile + t, there[t], s);
+			qk_scores<T, D>(&r, at + t * bytes, s);
+			mask<T, D>(&r, &c.call, tile + t, resident[t], s);
 			add_columns(s, lse, col[t]);
 		}
 	}
-	fold_columns(col, votes);
-	const bool anew = c.window && j.s->n_q >= c.window;
+	fold_columns(col, column_sums);
+	const bool reset = c.window && j.s->n_q >= c.window;
 	for (uint32_t x = threadIdx.x; x < KEY_TILES * TILE && first + x < j.s->len; x += THREADS) {
-		struct skv_note *note = note_at(&c.notes, j.s, j.h, j.s->set, first + x);
+		struct skv_note *meta = meta_at(&c.meta, j.s, j.h, j.s->set, first + x);
 		float sum = 0;
 #pragma unroll
 		for (int w = 0; w < WARPS; w++)
-			sum += votes[w][x];
-		note->value = (anew ? 0 : fabsf(note->value)) + sum / (float)c.call.group;
+			sum += column_sums[w][x];
+		meta->value = (reset ? 0 : fabsf(meta->value)) + sum / (float)c.call.group;
 	}
 }
 
@@ -242,8 +246,8 @@ template <class T, int D> static cudaError_t init(void)
 {
 	const int bytes = KEY_TILES * TILE * pitch<D>;
 	const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
-	const cudaError_t e = cudaFuncSetAttribute(sums_kernel<T, D>, most, bytes);
-	return e ? e : cudaFuncSetAttribute(columns_kernel<T, D>, most, bytes);
+	const cudaError_t e = cudaFuncSetAttribute(denominators_kernel<T, D>, most, bytes);
+	return e ? e : cudaFuncSetAttribute(column_sums_kernel<T, D>, most, bytes);
 }
 
 template <class T> static cudaError_t init_dtype(void)
@@ -254,21 +258,21 @@ template <class T> static cudaError_t init_dtype(void)
 	return e ? e : init<T, 256>();
 }
 
-cudaError_t skv_cuda_votes_init(void)
+cudaError_t skv_cuda_accumulate_init(void)
 {
 	cudaError_t e = init_dtype<F16>();
 	return e ? e : init_dtype<BF16>();
 }
 
 /* Both passes have two tiles of keys in shared memory. */
-template <class T, int D> static void launch(const struct votes *c, dim3 rows, dim3 keys, cudaStream_t stream)
+template <class T, int D> static void launch(const struct prompt_params *c, dim3 rows, dim3 keys, cudaStream_t stream)
 {
-	sums_kernel<T, D><<<rows, THREADS, KEY_TILES * TILE * pitch<D>, stream>>>(*c);
-	columns_kernel<T, D><<<keys, THREADS, KEY_TILES * TILE * pitch<D>, stream>>>(*c);
+	denominators_kernel<T, D><<<rows, THREADS, KEY_TILES * TILE * pitch<D>, stream>>>(*c);
+	column_sums_kernel<T, D><<<keys, THREADS, KEY_TILES * TILE * pitch<D>, stream>>>(*c);
 }
 
 template <class T>
-static void launch_dtype(const struct votes *c, uint32_t head_dim, dim3 rows, dim3 keys, cudaStream_t stream)
+static void launch_dtype(const struct prompt_params *c, uint32_t head_dim, dim3 rows, dim3 keys, cudaStream_t stream)
 {
 	if (head_dim == 64)
 		launch<T, 64>(c, rows, keys, stream);
@@ -280,12 +284,12 @@ static void launch_dtype(const struct votes *c, uint32_t head_dim, dim3 rows, di
 		launch<T, 256>(c, rows, keys, stream);
 }
 
-void skv_cuda_tally_prompt(const struct skv_shape *sh, const struct skv_batch *b, const void *q, uint32_t window,
-                           const struct skv_work *work)
+void skv_cuda_accumulate_prompt(const struct skv_shape *sh, const struct skv_batch *b, const void *q, uint32_t window,
+                                const struct skv_work *work)
 {
-	const struct layout l = layout_of(sh, b->n, b->max_len, 1);
-	const uint32_t voting = window && window < b->max_q ? window : b->max_q;
-	struct votes c = {};
+	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, 1);
+	const uint32_t n_observed = window && window < b->max_q ? window : b->max_q;
+	struct prompt_params c = {};
 
 	c.call.seq = b->seq;
 	c.call.pool = sh->pool;
@@ -296,10 +300,10 @@ void skv_cuda_tally_prompt(const struct skv_shape *sh, const struct skv_batch *b
 	c.call.group = sh->n_heads / sh->n_kv_heads;
 	c.call.layer = sh->layer;
 	c.call.io_dtype = sh->io_dtype;
-	c.notes = notes_of(sh);
+	c.meta = meta_table_of(sh);
 	c.window = window;
-	c.part = (float2 *)((uint8_t *)work->mem + l.part);
-	const dim3 rows(ceil_div(voting * c.call.group, ROWS) * CHUNKS_MOST, sh->n_kv_heads, b->n);
+	c.part = (float2 *)((uint8_t *)work->mem + l.partial);
+	const dim3 rows(ceil_div(n_observed * c.call.group, ROWS) * MAX_CHUNKS, sh->n_kv_heads, b->n);
 	const dim3 keys(ceil_div(b->max_len, KEY_TILES * TILE), sh->n_kv_heads, b->n);
 	if (b->n == 0)
 		return;

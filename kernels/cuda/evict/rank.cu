@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/evict/rank.cu - ranks of tokens from their values, in steps whose layer lets some go.
+ * kernels/cuda/evict/rank.cu - ranks of tokens from their scores, in steps whose layer evicts.
  *
- * A block has a sequence's kv head. Neighbours are those of positions, which lie in any slots: so values are put in
- * order of position in shared memory, of so many positions at a time. The mean similarity of a key to all others is
- * that to the mean of all keys, each of length one: two passes over the keys, in which TEAM lanes have a key together.
- * Who sleeps is such a key too, but has no part in what is made of values.
+ * A block takes a sequence's kv head. Smoothing is over neighbouring positions, which lie in any slots: so scores
+ * are put in order of position in shared memory, a range of positions at a time. The mean similarity of a key to
+ * all others is that to the mean of all normalised keys: two passes over the keys, in which TEAM lanes share a
+ * key. Inactive tokens count among these keys, but not in what is made of scores.
  */
 #include "kernels/cuda/evict/slot-meta.cuh"
 
 #define THREADS 512
-#define WINDOW 10240u /* positions at a time, neighbours included */
+#define SMEM_POSITIONS 10240u /* positions at a time, neighbours included */
 #define EIGHT 8u      /* elements that a lane reads at a time: 16 bytes */
 
-struct call {
+struct rank_params {
 	const struct skv_kseq *seq;
-	struct notes notes;
+	struct meta_table meta;
 	struct skv_rank by;
-	float *rank;  /* [seq][kv head][stride] */
-	float *alike; /* [seq][kv head][alike_stride] */
-	uint32_t stride, alike_stride;
+	float *rank;       /* [seq][kv head][stride] */
+	float *similarity; /* [seq][kv head][similarity_stride] */
+	uint32_t stride, similarity_stride;
 	uint32_t heads, head_dim, dtype, layer;
 };
 
-struct job {
+struct head_item {
 	const struct skv_kseq *s;
-	float *rank, *alike;
+	float *rank, *similarity;
 	uint32_t h;
 };
 
@@ -47,10 +47,11 @@ __device__ static float block_sum(float mine)
 	return sum;
 }
 
-/* use(slot, position, value) */
-template <class F> DEVICE void each_token(const struct call *c, const struct job *j, F use)
+/* use(slot, position, score) */
+template <class F> DEVICE void for_each_token(const struct rank_params *c, const struct head_item *j, F use)
 {
-	each_pair<THREADS>(&c->notes, j->s, j->h, j->s->set, 0, j->s->len, j->s->len, [=](uint32_t u, struct pair p) {
+	for_each_pair<THREADS>(&c->meta, j->s, j->h, j->s->set, 0, j->s->len, j->s->len,
+	                       [=](uint32_t u, struct meta_pair p) {
 #pragma unroll
 		for (int x = 0; x < 2; x++)
 			if (u + x < j->s->len)
@@ -58,10 +59,10 @@ template <class F> DEVICE void each_token(const struct call *c, const struct job
 	});
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- scores ---------------------------------------------------------------------------------- */
 
 /* The largest position. */
-__device__ static uint32_t last_position(const struct call *c, const struct job *j)
+__device__ static uint32_t last_position(const struct rank_params *c, const struct head_item *j)
 {
 	__shared__ uint32_t last;
 	uint32_t mine = 0;
@@ -69,44 +70,45 @@ __device__ static uint32_t last_position(const struct call *c, const struct job 
 	if (threadIdx.x == 0)
 		last = 0;
 	__syncthreads();
-	each_token(c, j, [&](uint32_t, uint32_t pos, float) { mine = max(mine, pos); });
+	for_each_token(c, j, [&](uint32_t, uint32_t pos, float) { mine = max(mine, pos); });
 	atomicMax(&last, mine);
 	__syncthreads();
 	return last;
 }
 
-/* Means over positions around. */
-__device__ static void smooth(const struct call *c, const struct job *j, float *values)
+/* Means over neighbouring positions. */
+__device__ static void smooth(const struct rank_params *c, const struct head_item *j, float *values)
 {
-	const uint32_t wide = c->by.smooth, half = wide / 2, step = WINDOW - 2 * half, last = last_position(c, j);
+	const uint32_t wide = c->by.smooth, half = wide / 2, step = SMEM_POSITIONS - 2 * half;
+	const uint32_t last = last_position(c, j);
 
 	for (uint32_t from = 0; from <= last; from += step) { /* values[x] is of position from - half + x */
-		for (uint32_t x = threadIdx.x; x < WINDOW; x += THREADS)
+		for (uint32_t x = threadIdx.x; x < SMEM_POSITIONS; x += THREADS)
 			values[x] = 0;
 		__syncthreads();
-		each_token(c, j, [=](uint32_t, uint32_t pos, float value) {
-			if (pos + half - from < WINDOW) /* below is far above */
-				values[pos + half - from] = sleeps(value) ? 0 : value;
+		for_each_token(c, j, [=](uint32_t, uint32_t pos, float value) {
+			if (pos + half - from < SMEM_POSITIONS) /* positions below wrap to far above */
+				values[pos + half - from] = is_inactive(value) ? 0 : value;
 		});
 		__syncthreads();
-		each_token(c, j, [=](uint32_t u, uint32_t pos, float value) {
+		for_each_token(c, j, [=](uint32_t u, uint32_t pos, float value) {
 			float sum = 0;
 			if (pos - from >= step)
 				return;
 			for (uint32_t x = 0; x < wide; x++)
 				sum += values[pos - from + x];
-			j->rank[u] = sleeps(value) ? -INFINITY : sum / (float)wide;
+			j->rank[u] = is_inactive(value) ? -INFINITY : sum / (float)wide;
 		});
 		__syncthreads();
 	}
 }
 
-/* ---- likeness -------------------------------------------------------------------------------- */
+/* ---- similarity ------------------------------------------------------------------------------ */
 
-/* use(slot, eight elements of its key), in all lanes: of a slot from len on, and past the key, they are zeros. */
-template <int TEAM, class F> DEVICE void each_key(const struct call *c, const struct job *j, F use)
+/* use(slot, eight elements of its key), in all lanes; zeros for slots from len on, and past the key's end. */
+template <int TEAM, class F> DEVICE void for_each_key(const struct rank_params *c, const struct head_item *j, F use)
 {
-	constexpr uint32_t deep = 4, teams = THREADS / TEAM; /* deep: on their way */
+	constexpr uint32_t deep = 4, teams = THREADS / TEAM; /* deep: loads in flight */
 	const skv_pte *table = j->s->table + (size_t)c->layer * j->s->layer_stride;
 	const uint32_t d = threadIdx.x % TEAM * EIGHT;
 
@@ -119,7 +121,7 @@ template <int TEAM, class F> DEVICE void each_key(const struct call *c, const st
 			const skv_pte entry = u < j->s->len ? table[u / SKV_PAGE_TOKENS] : 0;
 			if (!skv_pte_resident(entry) || d >= c->head_dim)
 				continue;
-			const uint8_t *page = c->notes.pool + skv_pte_id(entry) * c->notes.page_bytes;
+			const uint8_t *page = c->meta.pool + skv_pte_id(entry) * c->meta.page_bytes;
 			const uint32_t row = j->h * SKV_PAGE_TOKENS + u % SKV_PAGE_TOKENS;
 			v[x] = *(const uint4 *)(page + (row * c->head_dim + d) * sizeof(uint16_t));
 		}
@@ -140,7 +142,7 @@ template <int TEAM> DEVICE float team_sum(float x)
 	return x;
 }
 
-/* One over the length of a key; 0 for one of zeros, which is like none. */
+/* One over the norm of a key; 0 for a key of zeros, which is similar to none. */
 template <int TEAM> DEVICE float inverse_length(const float2 e[4])
 {
 	float square = 0;
@@ -151,16 +153,16 @@ template <int TEAM> DEVICE float inverse_length(const float2 e[4])
 	return square > 0 ? 1 / sqrtf(square) : 0;
 }
 
-/* The mean of all keys, each of length one: this lane's elements. `room`: THREADS * EIGHT + head_dim numbers. */
+/* The mean of all normalised keys: this lane's elements. `smem`: THREADS * EIGHT + head_dim floats. */
 template <int TEAM>
-__device__ static void mean_key(const struct call *c, const struct job *j, float *room, float2 ret[4])
+__device__ static void mean_key(const struct rank_params *c, const struct head_item *j, float *smem, float2 ret[4])
 {
 	constexpr uint32_t teams = THREADS / TEAM;
 	const uint32_t lane = threadIdx.x % TEAM, all = TEAM * EIGHT; /* numbers of a team */
 	float2 sum[4] = {};
-	float *mean = room + THREADS * EIGHT;
+	float *mean = smem + THREADS * EIGHT;
 
-	each_key<TEAM>(c, j, [&](uint32_t, const float2 e[4]) {
+	for_each_key<TEAM>(c, j, [&](uint32_t, const float2 e[4]) {
 		const float by = inverse_length<TEAM>(e);
 #pragma unroll
 		for (int k = 0; k < 4; k++)
@@ -168,12 +170,12 @@ __device__ static void mean_key(const struct call *c, const struct job *j, float
 	});
 #pragma unroll
 	for (int k = 0; k < 4; k++)
-		*(float2 *)&room[threadIdx.x / TEAM * all + lane * EIGHT + 2 * k] = sum[k];
+		*(float2 *)&smem[threadIdx.x / TEAM * all + lane * EIGHT + 2 * k] = sum[k];
 	__syncthreads();
 	for (uint32_t d = threadIdx.x; d < all; d += THREADS) {
 		float total = 0;
 		for (uint32_t t = 0; t < teams; t++)
-			total += room[t * all + d];
+			total += smem[t * all + d];
 		mean[d] = total / (float)j->s->len;
 	}
 	__syncthreads();
@@ -182,14 +184,15 @@ __device__ static void mean_key(const struct call *c, const struct job *j, float
 		ret[k] = *(const float2 *)&mean[lane * EIGHT + 2 * k];
 }
 
-/* Fill j->alike with the exponentials of similarities; their sum. */
-template <int TEAM> __device__ static float likeness(const struct call *c, const struct job *j, float *room)
+/* Fill j->similarity with the exponentials of similarities; returns their sum. */
+template <int TEAM>
+__device__ static float similarities(const struct rank_params *c, const struct head_item *j, float *smem)
 {
 	float2 mean[4];
 	float mine = 0;
 
-	mean_key<TEAM>(c, j, room, mean);
-	each_key<TEAM>(c, j, [&](uint32_t u, const float2 e[4]) {
+	mean_key<TEAM>(c, j, smem, mean);
+	for_each_key<TEAM>(c, j, [&](uint32_t u, const float2 e[4]) {
 		float dot = 0;
 #pragma unroll
 		for (int k = 0; k < 4; k++)
@@ -197,7 +200,7 @@ template <int TEAM> __device__ static float likeness(const struct call *c, const
 		const float x = expf(team_sum<TEAM>(dot) * inverse_length<TEAM>(e)); /* of at most 1 */
 		if (u >= j->s->len || threadIdx.x % TEAM)
 			return;
-		j->alike[u] = x;
+		j->similarity[u] = x;
 		mine += x;
 	});
 	return block_sum(mine);
@@ -206,50 +209,52 @@ template <int TEAM> __device__ static float likeness(const struct call *c, const
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
 /* Grid: kv heads, sequences. */
-template <int TEAM> __global__ void __launch_bounds__(THREADS, 2) rank_kernel(const __grid_constant__ struct call c)
+template <int TEAM>
+__global__ void __launch_bounds__(THREADS, 2) rank_kernel(const __grid_constant__ struct rank_params c)
 {
-	__shared__ __align__(16) float room[WINDOW];
+	__shared__ __align__(16) float smem[SMEM_POSITIONS];
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
 	const size_t row = (size_t)blockIdx.y * c.heads + blockIdx.x;
-	const struct job j = {s, c.rank + row * c.stride, c.alike + row * c.alike_stride, blockIdx.x};
-	const struct job *job = &j;
+	const struct head_item j = {s, c.rank + row * c.stride, c.similarity + row * c.similarity_stride, blockIdx.x};
+	const struct head_item *job = &j;
 	const float lambda = c.by.lambda;
 	float mine = 0;
 
 	if (s->keep >= s->len && s->awake == UINT32_MAX)
 		return;
 	if (c.by.smooth > 1)
-		smooth(&c, job, room);
+		smooth(&c, job, smem);
 	else
-		each_token(&c, job, [=](uint32_t u, uint32_t, float value) {
-			job->rank[u] = sleeps(value) ? -INFINITY : value;
+		for_each_token(&c, job, [=](uint32_t u, uint32_t, float value) {
+			job->rank[u] = is_inactive(value) ? -INFINITY : value;
 		});
 	if (!(lambda > 0))
 		return;
-	each_token(&c, job, [&](uint32_t u, uint32_t, float value) { mine += sleeps(value) ? 0 : job->rank[u]; });
-	const float values = block_sum(mine), likes = likeness<TEAM>(&c, job, room);
-	each_token(&c, job, [=](uint32_t u, uint32_t, float value) {
-		if (sleeps(value))
+	for_each_token(&c, job,
+	               [&](uint32_t u, uint32_t, float value) { mine += is_inactive(value) ? 0 : job->rank[u]; });
+	const float values = block_sum(mine), similarity_sum = similarities<TEAM>(&c, job, smem);
+	for_each_token(&c, job, [=](uint32_t u, uint32_t, float value) {
+		if (is_inactive(value))
 			return;
 		const float importance = values > 0 ? job->rank[u] / values : 0;
-		job->rank[u] = lambda * importance - (1 - lambda) * (job->alike[u] / likes);
+		job->rank[u] = lambda * importance - (1 - lambda) * (job->similarity[u] / similarity_sum);
 	});
 }
 
-void skv_cuda_rank(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_rank *by, float *rank,
-                   uint32_t stride, const struct skv_work *work)
+void skv_cuda_rank_tokens(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_rank *by,
+                          float *rank, uint32_t stride, const struct skv_work *work)
 {
-	const struct layout l = layout_of(sh, b->n, b->max_len, 1);
+	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, 1);
 	const dim3 grid(sh->n_kv_heads, b->n);
-	struct call c = {};
+	struct rank_params c = {};
 
 	c.seq = b->seq;
-	c.notes = notes_of(sh);
+	c.meta = meta_table_of(sh);
 	c.by = *by;
 	c.rank = rank;
 	c.stride = stride;
-	c.alike = (float *)((uint8_t *)work->mem + l.chosen);
-	c.alike_stride = l.tokens;
+	c.similarity = (float *)((uint8_t *)work->mem + l.topk_scores);
+	c.similarity_stride = l.tokens;
 	c.heads = sh->n_kv_heads;
 	c.head_dim = sh->head_dim;
 	c.dtype = sh->dtype;

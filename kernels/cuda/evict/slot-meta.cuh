@@ -1,26 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/evict/slot-meta.cuh - notes of units, for a block that has all of a sequence's kv head.
+ * kernels/cuda/evict/slot-meta.cuh - slot metadata (position, score) of entries, for a block that has all of a
+ * sequence's kv head. An entry is a token's slot or a page.
  *
- * Notes are 8 bytes, and what is done with them is bound by memory: a thread takes two at a time, and has several
- * such pairs on their way. Unit u is always the same thread's, so what one pass leaves with a unit the next one may
- * read without a barrier. A page's part for a kv head has an even number of notes of each set, 16-byte aligned.
+ * Metadata is 8 bytes an entry, and bound by memory bandwidth: a thread takes two entries at a time, and has
+ * several such pairs in flight. Entry u is always the same thread's, so what one pass writes of an entry the next
+ * one may read without a barrier. A page's part for a kv head has an even number of entries of each set, 16-byte
+ * aligned.
  */
-#ifndef SKV_CUDA_NOTES_CUH
-#define SKV_CUDA_NOTES_CUH
+#ifndef SKV_CUDA_EVICT_SLOT_META_CUH
+#define SKV_CUDA_EVICT_SLOT_META_CUH
 
 #include "kernels/cuda/runtime/convert.cuh"
 #include "kernels/cuda/runtime/cuda.h"
 
-struct notes {
+struct meta_table {
 	uint8_t *pool;
 	size_t page_bytes, part; /* part: a kv head's share of a page */
-	uint32_t table, each;    /* number of the layer's table of notes; units that a page has notes of */
+	uint32_t table, each;    /* number of the layer's table of metadata; entries of a page */
 };
 
-static inline struct notes notes_of(const struct skv_shape *sh)
+static inline struct meta_table meta_table_of(const struct skv_shape *sh)
 {
-	struct notes n = {};
+	struct meta_table n = {};
 
 	n.pool = sh->pool;
 	n.page_bytes = sh->page_bytes;
@@ -30,64 +32,65 @@ static inline struct notes notes_of(const struct skv_shape *sh)
 	return n;
 }
 
-DEVICE struct skv_note *note_at(const struct notes *n, const struct skv_kseq *s, uint32_t h, uint32_t set, uint32_t u)
+DEVICE struct skv_note *meta_at(const struct meta_table *n, const struct skv_kseq *s, uint32_t h, uint32_t set,
+                                uint32_t u)
 {
 	const skv_pte page = s->table[(size_t)n->table * s->layer_stride + u / n->each];
 	uint8_t *part = n->pool + skv_pte_id(page) * n->page_bytes + h * n->part;
 	return (struct skv_note *)part + set * n->each + u % n->each;
 }
 
-DEVICE bool lives(uint32_t pos)
+DEVICE bool is_retained(uint32_t pos)
 {
 	return !(pos & SKV_NOTE_GONE);
 }
 
-/* The sign of a unit's value says so, of -0 too. */
-DEVICE bool sleeps(float value)
+/* The sign bit of an entry's score says so, of -0 too. */
+DEVICE bool is_inactive(float value)
 {
 	return __float_as_uint(value) >> 31;
 }
 
-/* Units of so many slots. */
-DEVICE uint32_t units_of(uint32_t unit, uint32_t slots)
+/* Entries of so many slots. */
+DEVICE uint32_t entries_of(uint32_t unit, uint32_t slots)
 {
 	return unit == 1 ? slots : skv_pages_of(slots);
 }
 
-/* Two notes, as they are read and written. */
-struct pair {
+/* Metadata of two entries, as they are read and written. */
+struct meta_pair {
 	uint32_t pos[2];
 	float value[2];
 };
 
-DEVICE struct pair pair_load(const struct skv_note *at)
+DEVICE struct meta_pair load_pair(const struct skv_note *at)
 {
 	const uint4 v = *(const uint4 *)at;
 	return {{v.x, v.z}, {__uint_as_float(v.y), __uint_as_float(v.w)}};
 }
 
-DEVICE void pair_store(struct skv_note *at, const struct pair *p)
+DEVICE void store_pair(struct skv_note *at, const struct meta_pair *p)
 {
 	*(uint4 *)at = make_uint4(p->pos[0], __float_as_uint(p->value[0]), p->pos[1], __float_as_uint(p->value[1]));
 }
 
 /*
- * The pairs of units [from, end), from an even number on, for a block of so many threads: use(u, pair), where units
- * from `have` on are free, whatever is there. With an odd end the last pair has a unit more.
+ * The pairs of entries [from, end), `from` even, for a block of so many threads: use(u, pair). Entries from
+ * `have` on are free, whatever is stored. With an odd end the last pair has an entry more.
  */
 template <int threads, class F>
-DEVICE void each_pair(const struct notes *n, const struct skv_kseq *s, uint32_t h, uint32_t set, uint32_t from,
-                      uint32_t have, uint32_t end, F use)
+DEVICE void for_each_pair(const struct meta_table *n, const struct skv_kseq *s, uint32_t h, uint32_t set,
+                          uint32_t from, uint32_t have, uint32_t end, F use)
 {
-	constexpr int deep = 4; /* on their way */
+	constexpr int deep = 4; /* loads in flight */
 	for (uint32_t first = from + 2 * threadIdx.x; first < end; first += deep * 2 * threads) {
-		struct pair p[deep];
+		struct meta_pair p[deep];
 #pragma unroll
 		for (int d = 0; d < deep; d++) {
 			const uint32_t u = first + d * 2 * threads;
 			p[d] = {{SKV_NOTE_FREE, SKV_NOTE_FREE}, {0, 0}};
 			if (u < have && u < end)
-				p[d] = pair_load(note_at(n, s, h, set, u));
+				p[d] = load_pair(meta_at(n, s, h, set, u));
 			if (u + 1 >= have)
 				p[d].pos[1] = SKV_NOTE_FREE;
 		}

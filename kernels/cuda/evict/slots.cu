@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/evict/slots.cu - which slots a step's tokens have, and notes carried from step to step.
+ * kernels/cuda/evict/slots.cu - allocation of KV slots for a step's tokens, and metadata carried from step to
+ * step.
  *
- * A block has a sequence's kv head. As a rule nothing lives beyond the units of `len` and one of them is free, or the
- * last one is new: then one pass carries the notes over and finds it. Only after more than one has gone, as once a
- * prompt has ended, are targets and sources listed in ascending order and rows copied.
+ * A block takes a sequence's kv head. As a rule no entry is retained beyond those of `len` and one of them is
+ * free, or the last one is new: then one pass carries the metadata over and finds it. Only after more than one
+ * eviction, as after a prompt, are targets and sources listed in ascending order and rows copied.
  */
 #include <cub/block/block_scan.cuh>
 #include "kernels/cuda/evict/slot-meta.cuh"
 
 #define THREADS 512
-#define TILE (2 * THREADS) /* units that are listed at a time */
+#define TILE (2 * THREADS) /* entries that are listed at a time */
 #define PIECE 16u          /* bytes that a thread copies at a time */
 
-struct call {
+struct slot_params {
 	const struct skv_kseq *seq;
-	struct notes notes;
+	struct meta_table meta;
 	uint32_t unit;
 	uint32_t *slot;   /* [seq][kv head] */
 	uint32_t *target; /* [seq][kv head][stride] */
@@ -25,20 +26,23 @@ struct call {
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* K rows of `unit` tokens of a kv head, in a layer's table: V is half a page on. NULL: the page is not resident. */
-DEVICE uint8_t *rows_at(const struct call *c, const struct skv_kseq *s, uint32_t table, uint32_t unit, uint32_t h,
-                        uint32_t u)
+/*
+ * K rows of `unit` tokens of a kv head, in a layer's table; V is half a page further. NULL: the page is not
+ * resident.
+ */
+DEVICE uint8_t *rows_at(const struct slot_params *c, const struct skv_kseq *s, uint32_t table, uint32_t unit,
+                        uint32_t h, uint32_t u)
 {
 	const skv_pte page = s->table[(size_t)table * s->layer_stride + (unit == 1 ? u / SKV_PAGE_TOKENS : u)];
 	const uint32_t first = h * SKV_PAGE_TOKENS + (unit == 1 ? u % SKV_PAGE_TOKENS : 0);
-	return skv_pte_resident(page) ? c->notes.pool + skv_pte_id(page) * c->notes.page_bytes + first * c->row : NULL;
+	return skv_pte_resident(page) ? c->meta.pool + skv_pte_id(page) * c->meta.page_bytes + first * c->row : NULL;
 }
 
-/* Copy the rows of n units, from[] to to[]. */
-__device__ static void copy_rows(const struct call *c, const struct skv_kseq *s, uint32_t table, uint32_t unit,
+/* Copy the rows of n entries, from[] to to[]. */
+__device__ static void copy_rows(const struct slot_params *c, const struct skv_kseq *s, uint32_t table, uint32_t unit,
                                  uint32_t h, const uint32_t *from, const uint32_t *to, uint32_t n)
 {
-	constexpr int deep = 4; /* on their way */
+	constexpr int deep = 4; /* in flight */
 	const uint32_t half = unit * c->row / PIECE, pieces = 2 * half; /* K, then V */
 
 	for (uint32_t first = threadIdx.x; first < n * pieces; first += deep * THREADS) {
@@ -47,7 +51,7 @@ __device__ static void copy_rows(const struct call *c, const struct skv_kseq *s,
 #pragma unroll
 		for (int d = 0; d < deep; d++) {
 			const uint32_t e = first + d * THREADS, k = e / pieces, x = e % pieces;
-			const size_t offset = (x < half ? 0 : c->notes.page_bytes / 2) + x % half * PIECE;
+			const size_t offset = (x < half ? 0 : c->meta.page_bytes / 2) + x % half * PIECE;
 			at[d] = NULL;
 			if (e >= n * pieces)
 				continue;
@@ -65,46 +69,46 @@ __device__ static void copy_rows(const struct call *c, const struct skv_kseq *s,
 	}
 }
 
-/* Copy n units, and the bounds of pages: a row of a state page each. */
-__device__ static void copy_units(const struct call *c, const struct skv_kseq *s, uint32_t h, const uint32_t *from,
-                                  const uint32_t *to, uint32_t n)
+/* Copy n entries; of pages their bounds, too: a row of a state page each. */
+__device__ static void copy_entries(const struct slot_params *c, const struct skv_kseq *s, uint32_t h,
+                                    const uint32_t *from, const uint32_t *to, uint32_t n)
 {
 	copy_rows(c, s, c->layer, c->unit, h, from, to, n);
 	if (c->unit > 1)
 		copy_rows(c, s, c->state, 1, h, from, to, n);
 }
 
-/* The largest is of the unit with the largest position. */
+/* The largest key is that of the entry with the largest position. */
 DEVICE unsigned long long latest_key(uint32_t pos, uint32_t u)
 {
 	return (unsigned long long)pos << 32 | u;
 }
 
-/* ---- what lives beyond the end ----------------------------------------------------------------- */
+/* ---- entries beyond the end -------------------------------------------------------------------- */
 
 /*
- * Units of [from, end), ascending, that live as of the last commit, or that do not: use(before, k, u, note) for number
- * k of a tile, before which there were so many, in the thread that has the unit; then(before, n) after a tile of n, in
- * all threads. Returns how many there are.
+ * Entries of [from, end), ascending, that are retained as of the last commit, or that are not: use(before, k, u,
+ * meta) for number k of a tile, before which there were so many, in the thread that has the entry; then(before,
+ * n) after a tile of n, in all threads. Returns how many there are.
  */
 template <class Use, class Then>
-__device__ static uint32_t in_order(const struct call *c, const struct skv_kseq *s, uint32_t h, uint32_t from,
-                                    uint32_t end, bool living, Use use, Then then)
+__device__ static uint32_t for_each_in_order(const struct slot_params *c, const struct skv_kseq *s, uint32_t h,
+                                             uint32_t from, uint32_t end, bool retained, Use use, Then then)
 {
 	typedef cub::BlockScan<uint32_t, THREADS> scan;
-	__shared__ typename scan::TempStorage room;
-	const uint32_t had = units_of(c->unit, s->extent);
+	__shared__ typename scan::TempStorage smem;
+	const uint32_t n_had = entries_of(c->unit, s->extent);
 	uint32_t before = 0;
 
 	for (uint32_t first = from & ~1u; first < end; first += TILE) {
 		const uint32_t u = first + 2 * threadIdx.x;
-		struct pair p = {{SKV_NOTE_FREE, SKV_NOTE_FREE}, {0, 0}};
+		struct meta_pair p = {{SKV_NOTE_FREE, SKV_NOTE_FREE}, {0, 0}};
 		uint32_t k, n;
-		if (u < end && u < had)
-			p = pair_load(note_at(&c->notes, s, h, !s->set, u));
-		const bool one = u >= from && u < end && (u < had && lives(p.pos[0])) == living;
-		const bool other = u + 1 < end && (u + 1 < had && lives(p.pos[1])) == living;
-		scan(room).ExclusiveSum((uint32_t)one + other, k, n);
+		if (u < end && u < n_had)
+			p = load_pair(meta_at(&c->meta, s, h, !s->set, u));
+		const bool one = u >= from && u < end && (u < n_had && is_retained(p.pos[0])) == retained;
+		const bool other = u + 1 < end && (u + 1 < n_had && is_retained(p.pos[1])) == retained;
+		scan(smem).ExclusiveSum((uint32_t)one + other, k, n);
 		if (one)
 			use(before, k, u, skv_note{p.pos[0], p.value[0]});
 		if (other)
@@ -117,57 +121,57 @@ __device__ static uint32_t in_order(const struct call *c, const struct skv_kseq 
 }
 
 /*
- * Bring what lives from the units of `len` on to what is free below. *found: the last one that is free then, or, if none
- * begins, who has the largest position.
+ * Move what is retained beyond the entries of `len` to free ones among them. *found: the free one that is left,
+ * or, if no page begins, the entry of the largest position.
  */
-__device__ static void bring(const struct call *c, const struct skv_kseq *s, uint32_t h, bool begins,
-                             unsigned long long *found)
+__device__ static void fill_free_entries(const struct slot_params *c, const struct skv_kseq *s, uint32_t h,
+                                         bool begins_page, unsigned long long *found)
 {
 	__shared__ uint32_t source[TILE];
-	const uint32_t units = units_of(c->unit, s->len);
+	const uint32_t units = entries_of(c->unit, s->len);
 	uint32_t *target = c->target + ((size_t)blockIdx.y * c->heads + h) * c->stride;
 
-	const uint32_t free = in_order(c, s, h, 0, units, false,
-	                               [=](uint32_t before, uint32_t k, uint32_t u, skv_note) {
+	const uint32_t free = for_each_in_order(c, s, h, 0, units, false,
+	                                        [=](uint32_t before, uint32_t k, uint32_t u, skv_note) {
 		target[before + k] = u;
 	}, [](uint32_t, uint32_t) {});
-	in_order(c, s, h, units, units_of(c->unit, s->extent), true,
-	         [=](uint32_t before, uint32_t k, uint32_t u, skv_note note) {
+	for_each_in_order(c, s, h, units, entries_of(c->unit, s->extent), true,
+	                  [=](uint32_t before, uint32_t k, uint32_t u, skv_note meta) {
 		source[k] = u;
-		*note_at(&c->notes, s, h, s->set, target[before + k]) = note;
-		if (!begins)
-			atomicMax(found, latest_key(note.pos, target[before + k]));
+		*meta_at(&c->meta, s, h, s->set, target[before + k]) = meta;
+		if (!begins_page)
+			atomicMax(found, latest_key(meta.pos, target[before + k]));
 	}, [=](uint32_t before, uint32_t n) {
-		copy_units(c, s, h, source, target + before, n);
+		copy_entries(c, s, h, source, target + before, n);
 		__syncthreads();
 	});
-	if (begins && threadIdx.x == 0)
+	if (begins_page && threadIdx.x == 0)
 		*found = target[free - 1];
 }
 
-/* ---- place ----------------------------------------------------------------------------------- */
+/* ---- alloc_slots ----------------------------------------------------------------------------- */
 
 /*
- * Carry what lives over into the step's set. *found, 0 before: a free unit if one begins, else who has the largest
- * position. All threads see it then.
+ * Carry retained entries' metadata over into the step's set. *found, 0 before: a free entry if a token or page
+ * begins, else the one of the largest position; visible to all threads then.
  */
-__device__ static void carry(const struct call *c, const struct skv_kseq *s, uint32_t h, bool begins,
-                             unsigned long long *found)
+__device__ static void carry_metadata(const struct slot_params *c, const struct skv_kseq *s, uint32_t h,
+                                      bool begins_page, unsigned long long *found)
 {
-	const uint32_t units = units_of(c->unit, s->len), had = min(units, units_of(c->unit, s->extent));
+	const uint32_t units = entries_of(c->unit, s->len), n_had = min(units, entries_of(c->unit, s->extent));
 	const uint32_t end = c->unit == 1 ? skv_pages_of(s->len) * SKV_PAGE_TOKENS : units;
 	unsigned long long best = 0;
 
-	each_pair<THREADS>(&c->notes, s, h, !s->set, 0, had, end, [&](uint32_t u, struct pair p) {
+	for_each_pair<THREADS>(&c->meta, s, h, !s->set, 0, n_had, end, [&](uint32_t u, struct meta_pair p) {
 #pragma unroll
 		for (int x = 0; x < 2; x++) {
-			const bool there = lives(p.pos[x]);
-			if (u + x < units && there != begins)
-				best = max(best, begins ? u + x : latest_key(p.pos[x], u + x));
-			p.pos[x] = there ? p.pos[x] : SKV_NOTE_FREE;
-			p.value[x] = there ? p.value[x] : 0;
+			const bool retained = is_retained(p.pos[x]);
+			if (u + x < units && retained != begins_page)
+				best = max(best, begins_page ? u + x : latest_key(p.pos[x], u + x));
+			p.pos[x] = retained ? p.pos[x] : SKV_NOTE_FREE;
+			p.value[x] = retained ? p.value[x] : 0;
 		}
-		pair_store(note_at(&c->notes, s, h, s->set, u), &p);
+		store_pair(meta_at(&c->meta, s, h, s->set, u), &p);
 	});
 #pragma unroll
 	for (int lane = 1; lane < 32; lane *= 2)
@@ -178,39 +182,39 @@ __device__ static void carry(const struct call *c, const struct skv_kseq *s, uin
 }
 
 /* Grid: kv heads, sequences. */
-__global__ void __launch_bounds__(THREADS, 2) place_kernel(const __grid_constant__ struct call c)
+__global__ void __launch_bounds__(THREADS, 2) alloc_slots_kernel(const __grid_constant__ struct slot_params c)
 {
 	__shared__ unsigned long long found;
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
-	const uint32_t h = blockIdx.x, place = c.unit == 1 ? 0 : (s->len - 1) % SKV_PAGE_TOKENS;
-	const bool begins = s->n_q && place == 0;
+	const uint32_t h = blockIdx.x, offset = c.unit == 1 ? 0 : (s->len - 1) % SKV_PAGE_TOKENS;
+	const bool begins_page = s->n_q && offset == 0;
 
 	if (threadIdx.x == 0)
 		found = 0;
 	__syncthreads();
-	carry(&c, s, h, begins, &found);
+	carry_metadata(&c, s, h, begins_page, &found);
 	if (s->extent > s->len)
-		bring(&c, s, h, begins, &found);
+		fill_free_entries(&c, s, h, begins_page, &found);
 	__syncthreads();
 	if (threadIdx.x == 0 && s->n_q) {
 		const uint32_t u = (uint32_t)found;
-		if (begins)
-			*note_at(&c.notes, s, h, s->set, u) = skv_note{(s->all - 1) / c.unit, 0};
-		c.slot[(size_t)blockIdx.y * c.heads + h] = u * c.unit + place;
+		if (begins_page)
+			*meta_at(&c.meta, s, h, s->set, u) = skv_note{(s->all - 1) / c.unit, 0};
+		c.slot[(size_t)blockIdx.y * c.heads + h] = u * c.unit + offset;
 	}
 }
 
-static struct call call_of(const struct skv_shape *sh, const struct skv_batch *b, uint32_t unit, uint32_t *slot,
-                           const struct skv_work *work)
+static struct slot_params slot_params_of(const struct skv_shape *sh, const struct skv_batch *b, uint32_t unit,
+                                         uint32_t *slot, const struct skv_work *work)
 {
-	const struct layout l = layout_of(sh, b->n, b->max_len, 1);
-	struct call c = {};
+	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, 1);
+	struct slot_params c = {};
 
 	c.seq = b->seq;
-	c.notes = notes_of(sh);
+	c.meta = meta_table_of(sh);
 	c.unit = unit;
 	c.slot = slot;
-	c.target = (uint32_t *)((uint8_t *)work->mem + l.chosen);
+	c.target = (uint32_t *)((uint8_t *)work->mem + l.topk_scores);
 	c.stride = l.tokens;
 	c.heads = sh->n_kv_heads;
 	c.layer = sh->layer;
@@ -219,111 +223,115 @@ static struct call call_of(const struct skv_shape *sh, const struct skv_batch *b
 	return c;
 }
 
-void skv_cuda_place(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
-                    const struct skv_work *work)
+void skv_cuda_alloc_slots(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
+                          const struct skv_work *work)
 {
-	const struct call c = call_of(sh, b, slots->unit, slots->slot, work);
+	const struct slot_params c = slot_params_of(sh, b, slots->unit, slots->slot, work);
 
 	if (b->n > 0)
-		place_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
+		alloc_slots_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
 }
 
-/* ---- lift ------------------------------------------------------------------------------------ */
+/* ---- move_partial_page ----------------------------------------------------------------------- */
 
 /* Grid: kv heads, sequences. */
-__global__ void __launch_bounds__(THREADS, 2) lift_kernel(const __grid_constant__ struct call c)
+__global__ void __launch_bounds__(THREADS, 2)
+move_partial_page_kernel(const __grid_constant__ struct slot_params c)
 {
 	__shared__ unsigned long long found;
 	__shared__ uint32_t from[2], to[2];
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
-	const uint32_t h = blockIdx.x, units = units_of(c.unit, s->len);
+	const uint32_t h = blockIdx.x, units = entries_of(c.unit, s->len);
 
 	if (threadIdx.x == 0)
 		found = 0;
 	__syncthreads();
-	carry(&c, s, h, false, &found);
+	carry_metadata(&c, s, h, false, &found);
 	const uint32_t filling = (uint32_t)found;
 	const bool last = filling + 1 >= units;
 	if (threadIdx.x < 2) {
 		const uint32_t u = threadIdx.x ? filling : units - 1, up = units + threadIdx.x;
 		from[threadIdx.x] = u;
 		to[threadIdx.x] = up;
-		const struct skv_note none = {SKV_NOTE_FREE, 0}, was = *note_at(&c.notes, s, h, !s->set, u);
-		*note_at(&c.notes, s, h, s->set, up) = last ? none : was;
+		const struct skv_note none = {SKV_NOTE_FREE, 0}, was = *meta_at(&c.meta, s, h, !s->set, u);
+		*meta_at(&c.meta, s, h, s->set, up) = last ? none : was;
 		if (!last)
-			*note_at(&c.notes, s, h, s->set, u) = none;
+			*meta_at(&c.meta, s, h, s->set, u) = none;
 	}
 	__syncthreads();
 	if (!last)
-		copy_units(&c, s, h, from, to, 2);
+		copy_entries(&c, s, h, from, to, 2);
 }
 
-void skv_cuda_lift(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_work *work)
+void skv_cuda_move_partial_page(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_work *work)
 {
-	const struct call c = call_of(sh, b, SKV_PAGE_TOKENS, NULL, work);
+	const struct slot_params c = slot_params_of(sh, b, SKV_PAGE_TOKENS, NULL, work);
 
 	if (b->n > 0)
-		lift_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
+		move_partial_page_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
 }
 
-/* ---- in order -------------------------------------------------------------------------------- */
+/* ---- slots in order -------------------------------------------------------------------------- */
 
 /* Grid: kv heads, sequences. */
-__global__ void __launch_bounds__(THREADS, 2) place_prompt_kernel(const __grid_constant__ struct call c)
+__global__ void __launch_bounds__(THREADS, 2)
+alloc_prompt_slots_kernel(const __grid_constant__ struct slot_params c)
 {
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
-	const uint32_t h = blockIdx.x, units = units_of(c.unit, s->len), before = units_of(c.unit, s->len - s->n_q);
+	const uint32_t h = blockIdx.x, units = entries_of(c.unit, s->len);
+	const uint32_t before = entries_of(c.unit, s->len - s->n_q);
 	const uint32_t end = c.unit == 1 ? skv_pages_of(s->len) * SKV_PAGE_TOKENS : units;
-	const uint32_t ahead = (s->all - s->len) / c.unit; /* of a unit's number is its position */
+	const uint32_t ahead = (s->all - s->len) / c.unit; /* position of an entry, less its number */
 
-	each_pair<THREADS>(&c.notes, s, h, !s->set, 0, before, end, [=](uint32_t u, struct pair p) {
+	for_each_pair<THREADS>(&c.meta, s, h, !s->set, 0, before, end, [=](uint32_t u, struct meta_pair p) {
 #pragma unroll
 		for (int x = 0; x < 2; x++) {
-			p.value[x] = fabsf(p.value[x]); /* awake */
+			p.value[x] = fabsf(p.value[x]); /* active */
 			if (u + x >= before) {
 				p.pos[x] = u + x < units ? u + x + ahead : SKV_NOTE_FREE;
 				p.value[x] = 0;
 			}
 		}
-		pair_store(note_at(&c.notes, s, h, s->set, u), &p);
+		store_pair(meta_at(&c.meta, s, h, s->set, u), &p);
 	});
 	if (threadIdx.x == 0)
 		c.slot[(size_t)blockIdx.y * c.heads + h] = s->len - 1;
 }
 
-void skv_cuda_place_prompt(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
-                           const struct skv_work *work)
+void skv_cuda_alloc_prompt_slots(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
+                                 const struct skv_work *work)
 {
-	const struct call c = call_of(sh, b, slots->unit, slots->slot, work);
+	const struct slot_params c = slot_params_of(sh, b, slots->unit, slots->slot, work);
 
 	if (b->n > 0)
-		place_prompt_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
+		alloc_prompt_slots_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
 }
 
 /* Grid: kv heads, sequences. */
-__global__ void __launch_bounds__(THREADS, 2) note_resident_kernel(const __grid_constant__ struct call c)
+__global__ void __launch_bounds__(THREADS, 2)
+init_slot_meta_kernel(const __grid_constant__ struct slot_params c)
 {
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
 	const skv_pte *table = s->table + (size_t)c.layer * s->layer_stride;
-	const uint32_t slots = s->extent, units = units_of(c.unit, slots);
+	const uint32_t slots = s->extent, units = entries_of(c.unit, slots);
 	const uint32_t end = c.unit == 1 ? skv_pages_of(slots) * SKV_PAGE_TOKENS : units;
 
-	each_pair<THREADS>(&c.notes, s, blockIdx.x, !s->set, 0, 0, end, [=](uint32_t u, struct pair p) {
+	for_each_pair<THREADS>(&c.meta, s, blockIdx.x, !s->set, 0, 0, end, [=](uint32_t u, struct meta_pair p) {
 #pragma unroll
 		for (int x = 0; x < 2; x++) {
 			const uint32_t page = c.unit == 1 ? (u + x) / SKV_PAGE_TOKENS : u + x;
 			if (u + x < units && skv_pte_resident(table[page]))
 				p.pos[x] = u + x;
 		}
-		pair_store(note_at(&c.notes, s, blockIdx.x, !s->set, u), &p);
+		store_pair(meta_at(&c.meta, s, blockIdx.x, !s->set, u), &p);
 	});
 }
 
-void skv_cuda_note_resident(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
-                            const struct skv_work *work)
+void skv_cuda_init_slot_meta(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
+                             const struct skv_work *work)
 {
-	const struct call c = call_of(sh, b, slots->unit, slots->slot, work);
+	const struct slot_params c = slot_params_of(sh, b, slots->unit, slots->slot, work);
 
 	if (b->n > 0)
-		note_resident_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
+		init_slot_meta_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
 }

@@ -1,37 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/prefill/output.cuh - the rows that a block has of q, and what becomes of their outputs: they are
- * dense, or they get the difference of the row that speaks for them.
+ * kernels/cuda/prefill/output.cuh - the rows of q that a block has, and where their outputs go. A row is dense, or
+ * its output is corrected by the difference, dense - sparse, of its representative row (delta correction).
  */
-#ifndef SKV_CUDA_PROMPT_OUT_CUH
-#define SKV_CUDA_PROMPT_OUT_CUH
+#ifndef SKV_CUDA_PREFILL_OUTPUT_CUH
+#define SKV_CUDA_PREFILL_OUTPUT_CUH
 
 #include "kernels/cuda/prefill/tiles.cuh"
 
 /*
- * A (row, head) pair of the block's: position, the nearest one for a pair that is none, and index of the row of q
+ * A (row, head) pair of the block: position, clamped for a pair that does not exist, and index of the row of q
  * and out.
  */
 struct pair_row {
-	uint32_t p, at; /* at = 0xffffffff: there is none */
+	uint32_t p, at; /* at = 0xffffffff: it does not exist */
 };
 template <bool SPARSE, int ROWS>
-__device__ static struct pair_row pair_row(const struct prompt_call *c, const struct work_item *x, uint32_t pair)
+__device__ static struct pair_row pair_row(const struct prefill_params *c, const struct work_item *x, uint32_t pair)
 {
 	const struct skv_kseq *s = x->s;
 	const uint32_t f = first_of(s), heads = SPARSE ? c->heads : c->group, of = SPARSE ? pair : x->first + pair;
 	const uint32_t row = of / heads, head = x->head + of % heads;
 	const uint32_t p = SPARSE ? x->first + row : row_position(c, s, x->kind, row);
-	const bool there = SPARSE ? row < rows_together(c, ROWS) && p >= f && p < min(s->len, s->dense)
-	                          : row_there(c, s, x->kind, row, p);
+	const bool exists = SPARSE ? row < rows_per_block(c, ROWS) && p >= f && p < min(s->len, s->dense)
+	                           : row_in_launch(c, s, x->kind, row, p);
 	struct pair_row r;
 	r.p = min(max(p, f), s->len - 1);
-	r.at = there ? (s->row + (p - f)) * c->n_heads + head : 0xffffffff;
+	r.at = exists ? (s->row + (p - f)) * c->n_heads + head : 0xffffffff;
 	return r;
 }
 
 /*
- * A thread's parts of two rows of a warp's 16: of row lane / 4 (y = 0), and of the 8th after it, columns 8 a + 2
+ * A thread's part of two rows of a warp's 16: of row lane / 4 (y = 0), and of the 8th after it, columns 8 a + 2
  * (lane % 4) and + 1 are o[4 a + 2 y] and + 1.
  */
 template <int D> struct out_rows {
@@ -41,8 +41,8 @@ template <int D> struct out_rows {
 };
 
 /*
- * Four lanes have two columns of eight of a row each: of eight-column blocks 4 g to 4 g + 3 the lane number l of
- * them gets all of block 4 g + l, so that memory is used by 16 bytes and more.
+ * Four lanes share a row, two columns of each eight: exchange eight-column blocks 4 g to 4 g + 3 so that lane l
+ * gets all of block 4 g + l, for memory accesses of 16 bytes and more.
  */
 DEVICE void swap_halves(float2 *a, float2 *b, uint32_t with)
 {
@@ -81,110 +81,113 @@ DEVICE void write_block(float *to, const float2 (&b)[4])
 	((float4 *)to)[1] = make_float4(b[2].x, b[2].y, b[3].x, b[3].y);
 }
 
-template <int D> DEVICE float *spoken_at(const struct prompt_call *c, const struct work_item *x, uint32_t p,
-                                         uint32_t at)
+template <int D> DEVICE float *dense_output_at(const struct prefill_params *c, const struct work_item *x, uint32_t p,
+                                               uint32_t at)
 {
-	const uint32_t k = speaker_number(x->s, &c->sparse, p);
-	return c->spoken + (((size_t)x->i * c->speakers + k) * c->n_heads + at % c->n_heads) * D;
+	const uint32_t k = representative_number(x->s, &c->sparse, p);
+	return c->dense_outputs + (((size_t)x->i * c->n_representatives + k) * c->n_heads + at % c->n_heads) * D;
 }
 
-/* Where a difference is kept in a set. */
-template <int D> DEVICE float *kept_at(const struct prompt_call *c, const struct work_item *x, uint32_t set,
-                                       uint32_t at)
+/* Where a correction is saved in a set. */
+template <int D>
+DEVICE float *saved_correction_at(const struct prefill_params *c, const struct work_item *x, uint32_t set,
+                                  uint32_t at)
 {
 	return (float *)skv_kept_at(&c->shape, x->s, &c->sparse, set,
 	                            (size_t)(at % c->n_heads) * D * sizeof(float));
 }
 
-template <int D> __device__ static void store_dense(const struct prompt_call *c, const struct work_item *x,
+template <int D> __device__ static void store_dense(const struct prefill_params *c, const struct work_item *x,
                                                     const struct out_rows<D> *r)
 {
 	const uint32_t lane = threadIdx.x % 4;
 #pragma unroll
 	for (int y = 0; y < 2; y++) {
-		const bool there = r->at[y] != 0xffffffff;
-		float *spoken = there && x->kind == ROWS_SPEAKERS ? spoken_at<D>(c, x, r->p[y], r->at[y]) : NULL;
+		const bool exists = r->at[y] != 0xffffffff;
+		float *dense = exists && x->kind == ROWS_REPRESENTATIVES
+		                       ? dense_output_at<D>(c, x, r->p[y], r->at[y]) : NULL;
 #pragma unroll
 		for (int g = 0; g < D / 32; g++) {
 			const uint32_t column = 8 * (4 * g + lane);
 			float2 b[4];
 			row_block<D>(r, y, g, b);
-			if (spoken)
-				write_block(spoken + column, b);
-			else if (there)
+			if (dense)
+				write_block(dense + column, b);
+			else if (exists)
 				io_store8(c->io_dtype, c->out, (size_t)r->at[y] * D + column, b);
 		}
 	}
 }
 
 /*
- * Rows that speak for others have their dense output; their difference takes its place, and is kept if the next
- * call's first rows get it.
+ * The dense outputs of representative rows are in the workspace: write them to `out`, put the correction in their
+ * place, and save it if the first rows of the prompt's next call need it.
  */
-template <int D> __device__ static void store_speakers(const struct prompt_call *c, const struct work_item *x,
-                                                       const struct out_rows<D> *r)
+template <int D>
+__device__ static void store_representatives(const struct prefill_params *c, const struct work_item *x,
+                                             const struct out_rows<D> *r)
 {
 	const struct skv_kseq *s = x->s;
-	const uint32_t lane = threadIdx.x % 4, last = speaker_number(s, &c->sparse, s->len - 1);
+	const uint32_t lane = threadIdx.x % 4, last = representative_number(s, &c->sparse, s->len - 1);
 #pragma unroll
 	for (int y = 0; y < 2; y++) {
-		const bool there = r->at[y] != 0xffffffff && speaks(s, &c->sparse, r->p[y]);
-		if (!__any_sync(~0u, there))
+		const bool exists = r->at[y] != 0xffffffff && is_representative(s, &c->sparse, r->p[y]);
+		if (!__any_sync(~0u, exists))
 			continue;
-		float *spoken = there ? spoken_at<D>(c, x, r->p[y], r->at[y]) : NULL;
-		float *kept = NULL;
-		if (there && c->sparse.delta && s->later && speaker_number(s, &c->sparse, r->p[y]) == last)
-			kept = kept_at<D>(c, x, s->set, r->at[y]);
+		float *output = exists ? dense_output_at<D>(c, x, r->p[y], r->at[y]) : NULL;
+		float *saved = NULL;
+		if (exists && c->sparse.delta && s->later && representative_number(s, &c->sparse, r->p[y]) == last)
+			saved = saved_correction_at<D>(c, x, s->set, r->at[y]);
 #pragma unroll
 		for (int g = 0; g < D / 32; g++) {
 			const uint32_t column = 8 * (4 * g + lane);
 			float2 b[4], dense[4];
 			row_block<D>(r, y, g, b);
-			if (!there)
+			if (!exists)
 				continue;
-			read_block(spoken + column, dense);
+			read_block(output + column, dense);
 			io_store8(c->io_dtype, c->out, (size_t)r->at[y] * D + column, dense);
 #pragma unroll
 			for (int k = 0; k < 4; k++)
 				b[k] = make_float2(dense[k].x - b[k].x, dense[k].y - b[k].y);
 			if (c->sparse.delta)
-				write_block(spoken + column, b);
-			if (kept)
-				write_block(kept + column, b);
+				write_block(output + column, b);
+			if (saved)
+				write_block(saved + column, b);
 		}
 	}
 }
 
-/* The difference that is added to row p: its speaker's, of this call or an earlier one. */
-template <int D> __device__ static const float *difference(const struct prompt_call *c, const struct work_item *x,
+/* The correction of row p: its representative's, of this call or an earlier one. */
+template <int D> __device__ static const float *correction(const struct prefill_params *c, const struct work_item *x,
                                                            uint32_t p, uint32_t at)
 {
-	if (speaker(x->s, &c->sparse, speaker_number(x->s, &c->sparse, p)) >= first_of(x->s))
-		return spoken_at<D>(c, x, p, at);
-	return kept_at<D>(c, x, x->s->set ^ 1, at);
+	if (representative_row(x->s, &c->sparse, representative_number(x->s, &c->sparse, p)) >= first_of(x->s))
+		return dense_output_at<D>(c, x, p, at);
+	return saved_correction_at<D>(c, x, x->s->set ^ 1, at);
 }
 
 template <int D, int THREADS>
-__device__ static void store_sparse(const struct prompt_call *c, const struct work_item *x,
+__device__ static void store_sparse(const struct prefill_params *c, const struct work_item *x,
                                     const struct out_rows<D> *r)
 {
 	const uint32_t lane = threadIdx.x % 4;
 	if (c->sparse.gamma)
-		store_speakers<D>(c, x, r);
+		store_representatives<D>(c, x, r);
 	if (c->sparse.delta) {
 		__threadfence_block();
 		warps_sync(2, THREADS);
 	}
 #pragma unroll
 	for (int y = 0; y < 2; y++) {
-		const bool there = r->at[y] != 0xffffffff && !skv_row_dense(x->s, &c->sparse, r->p[y]);
-		const float *add = there && c->sparse.delta ? difference<D>(c, x, r->p[y], r->at[y]) : NULL;
+		const bool exists = r->at[y] != 0xffffffff && !skv_row_dense(x->s, &c->sparse, r->p[y]);
+		const float *add = exists && c->sparse.delta ? correction<D>(c, x, r->p[y], r->at[y]) : NULL;
 #pragma unroll
 		for (int g = 0; g < D / 32; g++) {
 			const uint32_t column = 8 * (4 * g + lane);
 			float2 b[4], d[4];
 			row_block<D>(r, y, g, b);
-			if (!there)
+			if (!exists)
 				continue;
 			if (add) {
 				read_block(add + column, d);

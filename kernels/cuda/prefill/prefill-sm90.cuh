@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/prefill/prefill-sm90.cuh - causal attention of many rows with the products of warpgroups (sm_90a); see prompt.cuh.
+ * kernels/cuda/prefill/prefill-sm90.cuh - causal attention of many rows with wgmma (sm_90a); see tiles.cuh.
  *
- * FlashAttention-3's form over pages and lists. One warpgroup (the producer) finds tokens and copies K and V, 16
- * bytes at a time, into stages of shared memory; the others have 64 rows each. While the tensor cores add up a
- * tile's values, the next tile's scores are already there and become weights. K and V have barriers of their own:
- * a tile's V comes after the next tile's K.
+ * It has the structure of FlashAttention-3, over pages and lists. One warpgroup (the producer) locates tokens and
+ * copies K and V, 16 bytes at a time, into pipeline stages in shared memory; the other warpgroups (the consumers)
+ * have 64 rows each. While the tensor cores multiply a tile's V, the next tile's scores are computed already and
+ * become weights. K and V have barriers of their own: a tile's V is copied after the next tile's K.
  */
-#ifndef SKV_CUDA_WIDE_CUH
-#define SKV_CUDA_WIDE_CUH
+#ifndef SKV_CUDA_PREFILL_SM90_CUH
+#define SKV_CUDA_PREFILL_SM90_CUH
 
 #include "kernels/cuda/runtime/barrier.cuh"
 #include "kernels/cuda/prefill/output.cuh"
 #include "kernels/cuda/runtime/wgmma.cuh"
 
 #define STAGES 2u
-#define RING 4u /* tiles whose tokens are known */
+#define RING 4u /* tiles whose tokens are located */
 
-template <int D, int GROUPS, int N> struct wide_memory {
-	static constexpr uint32_t panels = D / 64;
+template <int D, int GROUPS, int N> struct sm90_smem {
+	static constexpr uint32_t matrix_descriptor = D / 64;
 	static constexpr uint32_t rows = 64 * GROUPS, threads = 128 * (GROUPS + 1);
-	static constexpr uint32_t q_group = panels * 64 * 128, tile = panels * N * 128;
+	static constexpr uint32_t q_group = matrix_descriptor * 64 * 128, tile = matrix_descriptor * N * 128;
 	static constexpr uint32_t k_at = GROUPS * q_group, v_at = k_at + STAGES * tile;
 	static constexpr uint32_t ring_at = v_at + STAGES * tile;
-	static constexpr uint32_t barrier_at = (ring_at + RING * sizeof(struct found<N>) + 7) / 8 * 8;
+	static constexpr uint32_t barrier_at = (ring_at + RING * sizeof(struct located_tile<N>) + 7) / 8 * 8;
 	static constexpr uint32_t bytes = barrier_at + 4 * STAGES * 8;
 };
 
@@ -37,9 +37,8 @@ DEVICE void wait_phase(uint32_t at, uint32_t parity)
 /* ---- the producer ---------------------------------------------------------------------------- */
 
 /*
- * K or V of a tile's tokens. Of the copies of a thread neither the order of pieces nor the bank changes, so that
- * all that is left to do for one is an address. `whole`: all tokens are there; else zeros take the place of those
- * that are not.
+ * Copy K or V of a tile's tokens. Neither the swizzled piece nor the bank changes from one copy of a thread to
+ * the next, so that only the address is computed. `whole`: all tokens are resident; else the others are zeros.
  */
 template <int D, int N>
 __device__ static void copy_rows(const uint8_t *pool, const uint32_t *row, bool whole, uint32_t to, uint32_t full)
@@ -55,18 +54,18 @@ __device__ static void copy_rows(const uint8_t *pool, const uint32_t *row, bool 
 	if (whole) {
 #pragma unroll
 		for (uint32_t k = 0; k < N / step; k++)
-			copy16(to + k * step * 128, from + (size_t)r[k] * (D * 2), true);
+			cp_async16(to + k * step * 128, from + (size_t)r[k] * (D * 2), true);
 	} else {
 #pragma unroll
 		for (uint32_t k = 0; k < N / step; k++) {
-			const bool there = r[k] != 0xffffffff;
-			copy16(to + k * step * 128, from + (size_t)(there ? r[k] : 0) * (D * 2), there);
+			const bool resident = r[k] != 0xffffffff;
+			cp_async16(to + k * step * 128, from + (size_t)(resident ? r[k] : 0) * (D * 2), resident);
 		}
 	}
 	asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full) : "memory");
 }
 
-/* The barrier of the producer's threads: is this so of all of them? */
+/* Barrier of the producer's threads; returns whether x holds in all of them. */
 DEVICE bool producers_all(bool x)
 {
 	uint32_t all;
@@ -76,42 +75,42 @@ DEVICE bool producers_all(bool x)
 }
 
 template <bool SPARSE, int D, int GROUPS, int N>
-__device__ static void produce(const struct prompt_call *c, uint8_t *memory)
+__device__ static void produce(const struct prefill_params *c, uint8_t *memory)
 {
 	struct work_item x = {};
-	using M = wide_memory<D, GROUPS, N>;
+	using M = sm90_smem<D, GROUPS, N>;
 	const uint32_t base = shared_address(memory), bar = base + M::barrier_at, lane = threadIdx.x % 32;
 	const uint32_t page_rows = (uint32_t)(c->page_bytes / (D * 2));
 	const uint8_t *values = c->pool + c->page_bytes / 2;
-	struct found<N> *ring = (struct found<N> *)(memory + M::ring_at);
-	struct walk w = walk_begin(c, &x);
+	struct located_tile<N> *ring = (struct located_tile<N> *)(memory + M::ring_at);
+	struct work_cursor w = begin_cursor(c, &x);
 	uint32_t n = 0, row = 0, j = 0;
 	bool more = next_item<SPARSE, M::rows, N>(c, &w, &x), whole = true;
 
 	if (more && threadIdx.x < N)
-		row = token_row<D>(c, &x, page_rows, tile_token(&x.reach, j, threadIdx.x, N));
+		row = token_row<D>(c, &x, page_rows, tile_token(&x.kv_range, j, threadIdx.x, N));
 	for (; more || n > 0; n++) {
-		const uint32_t stage = n % STAGES, was = (n - 1) % STAGES, found = n % RING;
+		const uint32_t stage = n % STAGES, was = (n - 1) % STAGES, located = n % RING;
 		const bool last = !more, whole_was = whole;
 		if (!last) {
 			if (threadIdx.x < N) {
-				ring[found].row[threadIdx.x] = row;
+				ring[located].row[threadIdx.x] = row;
 				const uint32_t seen = __ballot_sync(~0u, row != 0xffffffff);
 				if (lane == 0)
-					ring[found].there[threadIdx.x / 32] = seen;
+					ring[located].resident[threadIdx.x / 32] = seen;
 			}
 			whole = producers_all(threadIdx.x >= N || row != 0xffffffff);
-			if (++j == x.reach.tiles) {
+			if (++j == x.kv_range.tiles) {
 				j = 0;
 				more = next_item<SPARSE, M::rows, N>(c, &w, &x);
 			}
 			if (more && threadIdx.x < N)
-				row = token_row<D>(c, &x, page_rows, tile_token(&x.reach, j, threadIdx.x, N));
+				row = token_row<D>(c, &x, page_rows, tile_token(&x.kv_range, j, threadIdx.x, N));
 			wait_phase(bar + 8 * (2 * STAGES + stage), n / STAGES % 2 ^ 1);
-			copy_rows<D, N>(c->pool, ring[found].row, whole, base + M::k_at + stage * M::tile,
+			copy_rows<D, N>(c->pool, ring[located].row, whole, base + M::k_at + stage * M::tile,
 			                bar + 8 * stage);
-			if (threadIdx.x == 0) { /* and what was found can be seen */
-				ring[found].whole = whole;
+			if (threadIdx.x == 0) { /* and the located tokens are visible */
+				ring[located].whole = whole;
 				asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar + 8 * stage) : "memory");
 			}
 		}
@@ -129,20 +128,20 @@ __device__ static void produce(const struct prompt_call *c, uint8_t *memory)
 
 /* ---- the consumers --------------------------------------------------------------------------- */
 
-/* After products are done, before their sums are used. */
-template <int n> DEVICE void sums_ready(float (&d)[n])
+/* Keeps the compiler from using accumulators before the products are done. */
+template <int n> DEVICE void accumulators_ready(float (&d)[n])
 {
 #pragma unroll
 	for (int i = 0; i < n; i++)
 		asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* The queries of a warpgroup. */
+/* Load the queries of a warpgroup. */
 template <bool SPARSE, class T, int D, int GROUPS, int N>
-__device__ static void load_queries(const struct prompt_call *c, const struct work_item *x, uint32_t group,
+__device__ static void load_queries(const struct prefill_params *c, const struct work_item *x, uint32_t group,
                                     uint8_t *memory)
 {
-	using M = wide_memory<D, GROUPS, N>;
+	using M = sm90_smem<D, GROUPS, N>;
 	constexpr uint32_t pieces = D / 8;
 	const uint32_t tid = threadIdx.x % 128, p = tid % pieces;
 	uint8_t *to = memory + group * M::q_group + p / 8 * (64 * 128);
@@ -151,7 +150,7 @@ __device__ static void load_queries(const struct prompt_call *c, const struct wo
 		const struct pair_row row = pair_row<SPARSE, M::rows>(c, x, group * 64 + r);
 		uint4 piece = {};
 		if (row.at != 0xffffffff) {
-			const struct eight e = io_read8(c->io_dtype, c->q, (size_t)row.at * D + p * 8);
+			const struct vec8 e = io_read8(c->io_dtype, c->q, (size_t)row.at * D + p * 8);
 			uint32_t w[4];
 #pragma unroll
 			for (int k = 0; k < 4; k++) {
@@ -162,12 +161,12 @@ __device__ static void load_queries(const struct prompt_call *c, const struct wo
 		}
 		*(uint4 *)(to + panel_at(r, p % 8)) = piece;
 	}
-	shared_for_products();
+	fence_proxy_async();
 	warps_sync(3 + group, 128);
 }
 
 template <bool SPARSE, int D, int ROWS>
-__device__ static void wide_begin(const struct prompt_call *c, const struct work_item *x, uint32_t group,
+__device__ static void sm90_begin(const struct prefill_params *c, const struct work_item *x, uint32_t group,
                                   struct out_rows<D> *r)
 {
 	const uint32_t lane = threadIdx.x % 32, first = group * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
@@ -176,7 +175,7 @@ __device__ static void wide_begin(const struct prompt_call *c, const struct work
 		const struct pair_row row = pair_row<SPARSE, ROWS>(c, x, first + 8 * y);
 		r->p[y] = row.p;
 		r->at[y] = row.at;
-		r->low[y] = SPARSE ? row_low(c, row.p) : 0;
+		r->low[y] = SPARSE ? window_start(c, row.p) : 0;
 		r->max[y] = -INFINITY;
 		r->sum[y] = 0;
 	}
@@ -185,16 +184,16 @@ __device__ static void wide_begin(const struct prompt_call *c, const struct work
 		r->o[i] = 0;
 }
 
-/* What a row may not see, or is not there, takes no part. */
+/* Mask tokens that a row does not attend to, or that are not resident. */
 template <int D, int N>
-__device__ static void wide_mask(const struct prompt_call *c, const struct work_item *x,
+__device__ static void sm90_mask(const struct prefill_params *c, const struct work_item *x,
                                  const struct out_rows<D> *r, uint32_t j,
-                                 const struct found<N> *found, float (&s)[N / 2])
+                                 const struct located_tile<N> *located, float (&s)[N / 2])
 {
-	const bool listed = tile_listed(&x->reach, j);
-	const uint32_t first = tile_first(&x->reach, j, N), sinks = c->kinds ? 0 : c->sparse.sinks;
+	const bool listed = tile_listed(&x->kv_range, j);
+	const uint32_t first = tile_first(&x->kv_range, j, N), sinks = c->kinds ? 0 : c->sparse.sinks;
 	const uint32_t column = threadIdx.x % 4 * 2;
-	bool all = found->whole;
+	bool all = located->whole;
 #pragma unroll
 	for (int y = 0; y < 2; y++)
 		all &= listed || (first + N - 1 <= r->p[y] && (first >= r->low[y] || first + N <= sinks));
@@ -205,15 +204,16 @@ __device__ static void wide_mask(const struct prompt_call *c, const struct work_
 		const int y = i / 2 % 2;
 		const uint32_t at = i / 4 * 8 + column + i % 2, t = first + at;
 		const bool seen = listed | ((t <= r->p[y]) & ((t >= r->low[y]) | (t < sinks)));
-		s[i] = seen & (found->there[i / 16] >> at % 32 & 1) ? s[i] : -INFINITY;
+		s[i] = seen & (located->resident[i / 16] >> at % 32 & 1) ? s[i] : -INFINITY;
 	}
 }
 
 /*
- * Softmax of the tile: s becomes weights, maximum and sum follow; by what the output so far is to be multiplied.
+ * Online softmax of the tile: s becomes weights, maximum and sum follow; `fix`: by what the output so far must be
+ * multiplied.
  */
-template <int D, int N> DEVICE void wide_weigh(const struct prompt_call *c, struct out_rows<D> *r,
-                                               float (&s)[N / 2], float (&fix)[2])
+template <int D, int N> DEVICE void sm90_softmax_step(const struct prefill_params *c, struct out_rows<D> *r,
+                                                      float (&s)[N / 2], float (&fix)[2])
 {
 #pragma unroll
 	for (int y = 0; y < 2; y++) {
@@ -239,7 +239,7 @@ template <int D, int N> DEVICE void wide_weigh(const struct prompt_call *c, stru
 	}
 }
 
-template <class T, int N> DEVICE void wide_pack(const float (&s)[N / 2], uint32_t (&w)[N / 16][4])
+template <class T, int N> DEVICE void sm90_pack(const float (&s)[N / 2], uint32_t (&w)[N / 16][4])
 {
 #pragma unroll
 	for (int k = 0; k < N / 16; k++)
@@ -249,87 +249,87 @@ template <class T, int N> DEVICE void wide_pack(const float (&s)[N / 2], uint32_
 }
 
 template <class T, int D, int GROUPS, int N>
-DEVICE void wide_scores(uint32_t base, uint32_t group, uint32_t stage, float (&s)[N / 2])
+DEVICE void sm90_scores(uint32_t base, uint32_t group, uint32_t stage, float (&s)[N / 2])
 {
-	using M = wide_memory<D, GROUPS, N>;
-	const uint64_t q = panels(base + group * M::q_group, 0), k = panels(base + M::k_at + stage * M::tile, 0);
-	shared_for_products();
-	products_begin();
+	using M = sm90_smem<D, GROUPS, N>;
+	const uint64_t q = matrix_descriptor(base + group * M::q_group, 0);
+	const uint64_t k = matrix_descriptor(base + M::k_at + stage * M::tile, 0);
+	fence_proxy_async();
+	wgmma_fence();
 #pragma unroll
 	for (int d = 0; d < D / 16; d++)
-		product_scores<T>(s, q + (d / 4 * (64 * 128) + d % 4 * 32) / 16,
-		                  k + (d / 4 * (N * 128) + d % 4 * 32) / 16, d > 0);
-	products_end();
+		wgmma_scores<T>(s, q + (d / 4 * (64 * 128) + d % 4 * 32) / 16,
+		                k + (d / 4 * (N * 128) + d % 4 * 32) / 16, d > 0);
+	wgmma_commit();
 }
 
 template <class T, int D, int GROUPS, int N>
-DEVICE void wide_values(uint32_t base, uint32_t stage, const uint32_t (&w)[N / 16][4], float (&o)[D / 2])
+DEVICE void sm90_values(uint32_t base, uint32_t stage, const uint32_t (&w)[N / 16][4], float (&o)[D / 2])
 {
-	using M = wide_memory<D, GROUPS, N>;
-	const uint64_t v = panels(base + M::v_at + stage * M::tile, N * 128);
-	shared_for_products();
-	products_begin();
+	using M = sm90_smem<D, GROUPS, N>;
+	const uint64_t v = matrix_descriptor(base + M::v_at + stage * M::tile, N * 128);
+	fence_proxy_async();
+	wgmma_fence();
 #pragma unroll
 	for (int k = 0; k < N / 16; k++)
-		product_values<T>(o, w[k], v + k * (16 * 128) / 16);
-	products_end();
+		wgmma_values<T>(o, w[k], v + k * (16 * 128) / 16);
+	wgmma_commit();
 }
 
-/* This warp has done with a stage. */
+/* This warp has used a stage. */
 DEVICE void stage_free(uint32_t at)
 {
 	if (threadIdx.x % 32 == 0)
 		asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 }
 
-/* All tiles of an item, the first of which is number n of the block's. */
+/* Attend to all tiles of a work item, the first of which is number n of the block's. */
 template <class T, int D, int GROUPS, int N>
-__device__ static void wide_tiles(const struct prompt_call *c, const struct work_item *x, uint32_t group,
-                                  uint32_t n, uint8_t *memory,
-                                  struct out_rows<D> *r)
+__device__ static void sm90_tiles(const struct prefill_params *c, const struct work_item *x, uint32_t group,
+                                  uint32_t n, uint8_t *memory, struct out_rows<D> *r)
 {
-	using M = wide_memory<D, GROUPS, N>;
+	using M = sm90_smem<D, GROUPS, N>;
 	const uint32_t base = shared_address(memory), bar = base + M::barrier_at;
-	const struct found<N> *ring = (const struct found<N> *)(memory + M::ring_at);
+	const struct located_tile<N> *ring = (const struct located_tile<N> *)(memory + M::ring_at);
 	float s[N / 2], fix[2];
 	uint32_t w[N / 16][4];
 
 	wait_phase(bar + 8 * (n % STAGES), n / STAGES % 2);
-	wide_scores<T, D, GROUPS, N>(base, group, n % STAGES, s);
-	products_wait<0>();
-	sums_ready(s);
+	sm90_scores<T, D, GROUPS, N>(base, group, n % STAGES, s);
+	wgmma_wait<0>();
+	accumulators_ready(s);
 	stage_free(bar + 8 * (2 * STAGES + n % STAGES));
-	wide_mask<D, N>(c, x, r, 0, &ring[n % RING], s);
-	wide_weigh<D, N>(c, r, s, fix);
-	wide_pack<T, N>(s, w);
-	for (uint32_t j = 1; j < x->reach.tiles; j++) {
+	sm90_mask<D, N>(c, x, r, 0, &ring[n % RING], s);
+	sm90_softmax_step<D, N>(c, r, s, fix);
+	sm90_pack<T, N>(s, w);
+	for (uint32_t j = 1; j < x->kv_range.tiles; j++) {
 		const uint32_t k = n + j, v = k - 1;
 		wait_phase(bar + 8 * (k % STAGES), k / STAGES % 2);
 		if (GROUPS == 2)
 			warps_sync(5 + group, 256);
-		wide_scores<T, D, GROUPS, N>(base, group, k % STAGES, s);
+		sm90_scores<T, D, GROUPS, N>(base, group, k % STAGES, s);
 		wait_phase(bar + 8 * (STAGES + v % STAGES), v / STAGES % 2);
-		wide_values<T, D, GROUPS, N>(base, v % STAGES, w, r->o);
+		sm90_values<T, D, GROUPS, N>(base, v % STAGES, w, r->o);
 		if (GROUPS == 2)
 			asm volatile("bar.arrive %0, 256;" ::"r"(5 + (group ^ 1)) : "memory");
-		products_wait<1>();
-		sums_ready(s);
+		wgmma_wait<1>();
+		accumulators_ready(s);
 		stage_free(bar + 8 * (2 * STAGES + k % STAGES));
-		wide_mask<D, N>(c, x, r, j, &ring[k % RING], s);
-		wide_weigh<D, N>(c, r, s, fix);
-		products_wait<0>();
-		sums_ready(r->o);
+		sm90_mask<D, N>(c, x, r, j, &ring[k % RING], s);
+		sm90_softmax_step<D, N>(c, r, s, fix);
+		wgmma_wait<0>();
+		accumulators_ready(r->o);
 		stage_free(bar + 8 * (3 * STAGES + v % STAGES));
 #pragma unroll
 		for (int i = 0; i < D / 2; i++)
 			r->o[i] *= fix[i / 2 % 2];
-		wide_pack<T, N>(s, w);
+		sm90_pack<T, N>(s, w);
 	}
-	const uint32_t v = n + x->reach.tiles - 1;
+	const uint32_t v = n + x->kv_range.tiles - 1;
 	wait_phase(bar + 8 * (STAGES + v % STAGES), v / STAGES % 2);
-	wide_values<T, D, GROUPS, N>(base, v % STAGES, w, r->o);
-	products_wait<0>();
-	sums_ready(r->o);
+	sm90_values<T, D, GROUPS, N>(base, v % STAGES, w, r->o);
+	wgmma_wait<0>();
+	accumulators_ready(r->o);
 	stage_free(bar + 8 * (3 * STAGES + v % STAGES));
 #pragma unroll
 	for (int y = 0; y < 2; y++) {
@@ -344,22 +344,22 @@ __device__ static void wide_tiles(const struct prompt_call *c, const struct work
 }
 
 template <bool SPARSE, class T, int D, int GROUPS, int N>
-__device__ static void consume(const struct prompt_call *c, uint8_t *memory)
+__device__ static void consume(const struct prefill_params *c, uint8_t *memory)
 {
 	struct work_item x = {};
-	using M = wide_memory<D, GROUPS, N>;
+	using M = sm90_smem<D, GROUPS, N>;
 	const uint32_t group = __shfl_sync(~0u, threadIdx.x / 128 - 1, 0);
 	struct out_rows<D> r;
-	struct walk w = walk_begin(c, &x);
+	struct work_cursor w = begin_cursor(c, &x);
 	uint32_t n = 0;
 
 	if (GROUPS == 2 && group == 1) /* the first warpgroup begins */
 		asm volatile("bar.arrive 5, 256;" ::: "memory");
 	while (next_item<SPARSE, M::rows, N>(c, &w, &x)) {
 		load_queries<SPARSE, T, D, GROUPS, N>(c, &x, group, memory);
-		wide_begin<SPARSE, D, M::rows>(c, &x, group, &r);
-		wide_tiles<T, D, GROUPS, N>(c, &x, group, n, memory, &r);
-		n += x.reach.tiles;
+		sm90_begin<SPARSE, D, M::rows>(c, &x, group, &r);
+		sm90_tiles<T, D, GROUPS, N>(c, &x, group, n, memory, &r);
+		n += x.kv_range.tiles;
 		if (SPARSE)
 			store_sparse<D, 128 * GROUPS>(c, &x, &r);
 		else
@@ -369,15 +369,15 @@ __device__ static void consume(const struct prompt_call *c, uint8_t *memory)
 
 template <bool SPARSE, class T, int D, int GROUPS, int N>
 __global__ void __launch_bounds__(128 * (GROUPS + 1),
-                                  3 - GROUPS) wide_kernel(const __grid_constant__ struct prompt_call c)
+                                  3 - GROUPS) prefill_sm90_kernel(const __grid_constant__ struct prefill_params c)
 {
 	extern __shared__ __align__(1024) uint8_t memory[];
-	using M = wide_memory<D, GROUPS, N>;
+	using M = sm90_smem<D, GROUPS, N>;
 	if (threadIdx.x == 0) {
 		barrier *b = (barrier *)(memory + M::barrier_at);
 		for (uint32_t i = 0; i < STAGES; i++) {
-			barrier_init(b + i, 129);              /* K is there */
-			barrier_init(b + STAGES + i, 128);     /* V is there */
+			barrier_init(b + i, 129);                     /* K is full */
+			barrier_init(b + STAGES + i, 128);            /* V is full */
 			barrier_init(b + 2 * STAGES + i, 4 * GROUPS); /* K is free */
 			barrier_init(b + 3 * STAGES + i, 4 * GROUPS);
 		}

@@ -1,25 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/prefill/prefill.cu - causal attention of many query rows, dense and sparse (prompt.cuh).
+ * kernels/cuda/prefill/prefill.cu - prefill: causal attention of many query rows, dense and sparse (tiles.cuh).
  *
- * FlashAttention-2 over pages and lists, for any device: a block takes 64 query rows (rows.cuh); the next tile of
- * K and V is copied while one is worked on. A row's arithmetic does not involve its neighbours. Where the device
- * has products of warpgroups, and for the head dims that this pays for, prefill-wide.cu has another kernel.
+ * It has the structure of FlashAttention-2, over pages and lists, for any device: a block takes 64 query rows
+ * (rows.cuh); the next tile of K and V is copied while one is worked on. A row's arithmetic does not involve its
+ * neighbours. On Hopper, and for the head dims for which this pays, prefill-sm90.cu has another kernel.
  */
 #include "kernels/cuda/prefill/prefill.h"
 #include "kernels/device.h"
 #include "kernels/cuda/prefill/output.cuh"
 #include "kernels/cuda/runtime/rows.cuh"
 
-DEVICE uint4 matrices_transposed(uint32_t at)
-{
-	uint4 m;
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-	             : "=r"(m.x), "=r"(m.y), "=r"(m.z), "=r"(m.w) : "r"(at));
-	return m;
-}
-
-/* K and V of two tiles. */
+/* two tiles of K and V */
 template <int D> constexpr int shared_bytes = 4 * TILE * pitch<D>;
 
 template <class T, int D> __device__ static void add_values(struct rows<T, D> *r, uint32_t v_at,
@@ -33,47 +25,48 @@ template <class T, int D> __device__ static void add_values(struct rows<T, D> *r
 		               w3 = T::pair(b[2], b[3]);
 #pragma unroll
 		for (int d = 0; d < D / 16; d++) {
-			const uint4 v = matrices_transposed(v_at + piece_at<D>(16 * n + t, 2 * d + p));
-			T::product(r->acc[2 * d], w0, w1, w2, w3, v.x, v.y);
-			T::product(r->acc[2 * d + 1], w0, w1, w2, w3, v.z, v.w);
+			const uint4 v = ldmatrix_x4_trans(v_at + piece_at<D>(16 * n + t, 2 * d + p));
+			T::mma(r->acc[2 * d], w0, w1, w2, w3, v.x, v.y);
+			T::mma(r->acc[2 * d + 1], w0, w1, w2, w3, v.z, v.w);
 		}
 	}
 }
 
-/* K and V of the tokens of a tile. */
-template <int D> __device__ static void load_found(const struct prompt_call *c, const struct found<TILE> *found,
-                                                   uint32_t k_at, uint32_t v_at)
+/* Copy K and V of a tile's tokens. */
+template <int D>
+__device__ static void copy_located_tile(const struct prefill_params *c, const struct located_tile<TILE> *located,
+                                         uint32_t k_at, uint32_t v_at)
 {
 	constexpr uint32_t pieces = D / 8;
 	for (uint32_t e = threadIdx.x; e < TILE * pieces; e += THREADS) {
-		const uint32_t t = e / pieces, p = e % pieces, row = found->row[t];
-		const bool there = row != 0xffffffff;
-		const uint8_t *from = c->pool + (size_t)(there ? row : 0) * (D * 2) + p * 16;
-		copy16(k_at + piece_at<D>(t, p), from, there);
-		copy16(v_at + piece_at<D>(t, p), from + c->page_bytes / 2, there);
+		const uint32_t t = e / pieces, p = e % pieces, row = located->row[t];
+		const bool resident = row != 0xffffffff;
+		const uint8_t *from = c->pool + (size_t)(resident ? row : 0) * (D * 2) + p * 16;
+		cp_async16(k_at + piece_at<D>(t, p), from, resident);
+		cp_async16(v_at + piece_at<D>(t, p), from + c->page_bytes / 2, resident);
 	}
 }
 
-/* Find the tokens of tile j, and have them copied. */
+/* Locate the tokens of tile j, and begin to copy them. */
 template <int D>
-__device__ static void load_prompt_tile(const struct prompt_call *c, const struct work_item *x, uint32_t j,
-                                        struct found<TILE> *found, uint32_t at)
+__device__ static void load_prompt_tile(const struct prefill_params *c, const struct work_item *x, uint32_t j,
+                                        struct located_tile<TILE> *located, uint32_t at)
 {
 	if (threadIdx.x < TILE) {
-		const uint32_t row = token_row<D>(c, x, (uint32_t)(c->page_bytes / (D * 2)), tile_token(&x->reach,
+		const uint32_t row = token_row<D>(c, x, (uint32_t)(c->page_bytes / (D * 2)), tile_token(&x->kv_range,
 		                                                                                        j, threadIdx.x, TILE));
 		const uint32_t seen = __ballot_sync(~0u, row != 0xffffffff);
-		found->row[threadIdx.x] = row;
+		located->row[threadIdx.x] = row;
 		if (threadIdx.x % 32 == 0)
-			found->there[threadIdx.x / 32] = seen;
+			located->resident[threadIdx.x / 32] = seen;
 	}
 	__syncthreads();
-	load_found<D>(c, found, at, at + TILE * pitch<D>);
+	copy_located_tile<D>(c, located, at, at + TILE * pitch<D>);
 }
 
 /* A warp's 16 rows. */
 template <bool SPARSE, class T, int D>
-__device__ static void prompt_begin(const struct prompt_call *c, const struct work_item *x, struct rows<T, D> *r,
+__device__ static void prompt_begin(const struct prefill_params *c, const struct work_item *x, struct rows<T, D> *r,
                                     struct out_rows<D> *o)
 {
 	const uint32_t lane = threadIdx.x % 32, col = lane % 4 * 2;
@@ -81,11 +74,11 @@ __device__ static void prompt_begin(const struct prompt_call *c, const struct wo
 	for (int y = 0; y < 2; y++) {
 		const struct pair_row row = pair_row<SPARSE, ROWS>(c, x,
 		                                                   threadIdx.x / 32 * 16 + lane / 4 + 8 * y);
-		const bool there = row.at != 0xffffffff;
-		const size_t from = (size_t)(there ? row.at : 0) * D + col;
+		const bool exists = row.at != 0xffffffff;
+		const size_t from = (size_t)(exists ? row.at : 0) * D + col;
 		o->p[y] = row.p;
 		o->at[y] = row.at;
-		o->low[y] = SPARSE ? row_low(c, row.p) : 0;
+		o->low[y] = SPARSE ? window_start(c, row.p) : 0;
 		r->max[y] = -INFINITY;
 		r->sum[y] = 0;
 #pragma unroll
@@ -93,7 +86,7 @@ __device__ static void prompt_begin(const struct prompt_call *c, const struct wo
 #pragma unroll
 			for (int half = 0; half < 2; half++) {
 				const float2 e = io_load2(c->io_dtype, c->q, from + 16 * k + 8 * half);
-				r->q[k][2 * half + y] = there ? T::pair(e.x, e.y) : 0;
+				r->q[k][2 * half + y] = exists ? T::pair(e.x, e.y) : 0;
 			}
 	}
 #pragma unroll
@@ -103,25 +96,25 @@ __device__ static void prompt_begin(const struct prompt_call *c, const struct wo
 			r->acc[a][i] = 0;
 }
 
-/* Scale; what a row may not see, or is not there, takes no part. */
+/* Scale the scores, and mask tokens that a row does not attend to, or that are not resident. */
 template <int D>
-__device__ static void prompt_mask(const struct prompt_call *c, const struct work_item *x,
+__device__ static void prompt_mask(const struct prefill_params *c, const struct work_item *x,
                                    const struct out_rows<D> *o, uint32_t j,
-                                   const struct found<TILE> *found, float s[TILE / 8][4])
+                                   const struct located_tile<TILE> *located, float s[TILE / 8][4])
 {
-	const bool listed = tile_listed(&x->reach, j);
-	const uint32_t first = tile_first(&x->reach, j, TILE), sinks = c->kinds ? 0 : c->sparse.sinks;
+	const bool listed = tile_listed(&x->kv_range, j);
+	const uint32_t first = tile_first(&x->kv_range, j, TILE), sinks = c->kinds ? 0 : c->sparse.sinks;
 #pragma unroll
 	for (int n = 0; n < (int)TILE / 8; n++)
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
 			const uint32_t at = 8 * n + threadIdx.x % 4 * 2 + i % 2, t = first + at;
 			const bool seen = listed | ((t <= o->p[i / 2]) & ((t >= o->low[i / 2]) | (t < sinks)));
-			s[n][i] = seen & (found->there[n / 4] >> at % 32 & 1) ? s[n][i] * c->scale : -INFINITY;
+			s[n][i] = seen & (located->resident[n / 4] >> at % 32 & 1) ? s[n][i] * c->scale : -INFINITY;
 		}
 }
 
-/* Outputs: sums over sums of weights. */
+/* Outputs: weighted sums over sums of weights. */
 template <class T, int D> __device__ static void prompt_end(const struct rows<T, D> *r, struct out_rows<D> *o)
 {
 #pragma unroll
@@ -138,32 +131,32 @@ template <class T, int D> __device__ static void prompt_end(const struct rows<T,
 
 template <bool SPARSE, class T, int D>
 __global__ void __launch_bounds__(THREADS,
-                                  D <= 128 ? 2 : 1) prefill_kernel(const __grid_constant__ struct prompt_call c)
+                                  D <= 128 ? 2 : 1) prefill_kernel(const __grid_constant__ struct prefill_params c)
 {
 	extern __shared__ __align__(128) uint8_t memory[];
-	__shared__ struct found<TILE> found[2];
+	__shared__ struct located_tile<TILE> located[2];
 	constexpr uint32_t bytes = TILE * pitch<D>;
 	const uint32_t at = shared_address(memory);
 	struct work_item x = {};
-	struct walk w = walk_begin(&c, &x);
+	struct work_cursor w = begin_cursor(&c, &x);
 	struct out_rows<D> o;
 	struct rows<T, D> r;
 
 	while (next_item<SPARSE, ROWS, TILE>(&c, &w, &x)) {
-		load_prompt_tile<D>(&c, &x, 0, &found[0], at);
-		copies_queued();
+		load_prompt_tile<D>(&c, &x, 0, &located[0], at);
+		cp_async_commit();
 		prompt_begin<SPARSE, T, D>(&c, &x, &r, &o);
-		for (uint32_t j = 0; j < x.reach.tiles; j++) {
+		for (uint32_t j = 0; j < x.kv_range.tiles; j++) {
 			const uint32_t now = at + j % 2 * 2 * bytes, next = at + (j + 1) % 2 * 2 * bytes;
 			float s[TILE / 8][4];
-			if (j + 1 < x.reach.tiles)
-				load_prompt_tile<D>(&c, &x, j + 1, &found[(j + 1) % 2], next);
-			copies_queued();
-			copies_wait<1>();
+			if (j + 1 < x.kv_range.tiles)
+				load_prompt_tile<D>(&c, &x, j + 1, &located[(j + 1) % 2], next);
+			cp_async_commit();
+			cp_async_wait<1>();
 			__syncthreads();
-			scores<T, D>(&r, now, s);
-			prompt_mask<D>(&c, &x, &o, j, &found[j % 2], s);
-			weigh<T, D>(&r, s);
+			qk_scores<T, D>(&r, now, s);
+			prompt_mask<D>(&c, &x, &o, j, &located[j % 2], s);
+			softmax_step<T, D>(&r, s);
 			add_values<T, D>(&r, now + bytes, s);
 			__syncthreads();
 		}
@@ -193,7 +186,7 @@ template <class T> static cudaError_t init_dtype(void)
 	return e ? e : init<T, 256>();
 }
 
-static bool wide_devices[SKV_DEVICES_MOST];
+static bool sm90_devices[SKV_DEVICES_MOST];
 
 cudaError_t skv_cuda_prefill_init(void)
 {
@@ -205,19 +198,19 @@ cudaError_t skv_cuda_prefill_init(void)
 	e = e ? e : cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
 	if (e || major != 9 || minor != 0)
 		return e;
-	e = skv_cuda_wide_init();
-	__atomic_store_n(&wide_devices[device], e == cudaSuccess, __ATOMIC_RELEASE);
+	e = skv_cuda_prefill_sm90_init();
+	__atomic_store_n(&sm90_devices[device], e == cudaSuccess, __ATOMIC_RELEASE);
 	return e;
 }
 
-static bool takes_wide(const struct skv_shape *sh)
+static bool takes_sm90(const struct skv_shape *sh)
 {
 	int device;
 	return (sh->head_dim == 64 || sh->head_dim == 128) && cudaGetDevice(&device) == cudaSuccess &&
-	       __atomic_load_n(&wide_devices[device], __ATOMIC_ACQUIRE);
+	       __atomic_load_n(&sm90_devices[device], __ATOMIC_ACQUIRE);
 }
 
-template <class T, int D> static void launch(const struct prompt_call *c, dim3 grid, cudaStream_t stream)
+template <class T, int D> static void launch(const struct prefill_params *c, dim3 grid, cudaStream_t stream)
 {
 	if (c->kinds)
 		prefill_kernel<false, T, D><<<grid, THREADS, shared_bytes<D>, stream>>>(*c);
@@ -225,7 +218,7 @@ template <class T, int D> static void launch(const struct prompt_call *c, dim3 g
 		prefill_kernel<true, T, D><<<grid, THREADS, shared_bytes<D>, stream>>>(*c);
 }
 
-template <class T> static void launch_dtype(const struct prompt_call *c, dim3 grid, cudaStream_t stream)
+template <class T> static void launch_dtype(const struct prefill_params *c, dim3 grid, cudaStream_t stream)
 {
 	if (c->shape.head_dim == 64)
 		launch<T, 64>(c, grid, stream);
@@ -237,19 +230,20 @@ template <class T> static void launch_dtype(const struct prompt_call *c, dim3 gr
 		launch<T, 256>(c, grid, stream);
 }
 
-static void launch_any(const struct prompt_call *c, bool wide, dim3 grid, cudaStream_t stream)
+static void launch_any(const struct prefill_params *c, bool sm90, dim3 grid, cudaStream_t stream)
 {
-	if (wide)
-		skv_cuda_wide_launch(c, grid, stream);
+	if (sm90)
+		skv_cuda_prefill_sm90(c, grid, stream);
 	else if (c->shape.dtype == SKV_F16)
 		launch_dtype<F16>(c, grid, stream);
 	else
 		launch_dtype<BF16>(c, grid, stream);
 }
 
-static struct prompt_call call_of(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out)
+static struct prefill_params prefill_params_of(const struct skv_shape *sh, const struct skv_batch *b,
+                                               const void *q, void *out)
 {
-	return (struct prompt_call){
+	return (struct prefill_params){
 		.seq = b->seq,
 		.pool = sh->pool,
 		.page_bytes = sh->page_bytes,
@@ -268,25 +262,28 @@ static struct prompt_call call_of(const struct skv_shape *sh, const struct skv_b
 void skv_cuda_prefill_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                             const struct skv_work *work)
 {
-	struct prompt_call c = call_of(sh, b, q, out);
-	const bool wide = takes_wide(sh);
+	struct prefill_params c = prefill_params_of(sh, b, q, out);
+	const bool sm90 = takes_sm90(sh);
 
 	if (b->n == 0)
 		return;
 	c.kinds = ROWS_ALL;
-	launch_any(&c, wide, dim3(ceil_div(b->max_q * c.group, wide ? 128 : ROWS), sh->n_kv_heads, b->n),
+	launch_any(&c, sm90, dim3(ceil_div(b->max_q * c.group, sm90 ? 128 : ROWS), sh->n_kv_heads, b->n),
 	           stream_of(work));
 }
 
 /* ---- sparse ---------------------------------------------------------------------------------- */
 
-/* Where no row of a call speaks for the next one's first rows, what was kept for them is kept on. */
-__global__ void keep_on_kernel(const __grid_constant__ struct prompt_call c)
+/*
+ * Where no row of a call is the representative of the next call's first rows, the saved correction is carried on.
+ */
+__global__ void carry_corrections_kernel(const __grid_constant__ struct prefill_params c)
 {
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
 	const uint32_t dim = c.shape.head_dim, f = first_of(s), last = s->len - 1;
 
-	if (!s->later || s->prompt >= f || speaker(s, &c.sparse, speaker_number(s, &c.sparse, last)) >= f)
+	if (!s->later || s->prompt >= f || representative_row(s, &c.sparse,
+	                                                      representative_number(s, &c.sparse, last)) >= f)
 		return;
 	const size_t at = (size_t)blockIdx.x * dim * sizeof(float);
 	const float *from = (const float *)skv_kept_at(&c.shape, s, &c.sparse, s->set ^ 1, at);
@@ -295,66 +292,67 @@ __global__ void keep_on_kernel(const __grid_constant__ struct prompt_call c)
 		to[d] = from[d];
 }
 
-/* Rows that speak for others in a call, at most. */
-static uint32_t speakers_most(uint32_t max_q, const struct skv_sparse *sp)
+/* Representative rows of a call, at most. */
+static uint32_t max_representatives(uint32_t max_q, const struct skv_sparse *sp)
 {
 	const uint32_t rows = sp->segment && sp->segment < sp->gamma ? sp->segment : sp->gamma;
 	return sp->gamma ? skv_tiles_most(max_q, rows) : 0;
 }
 
-size_t skv_cuda_sparse_bytes(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_sparse *sp,
-                             int threads)
+size_t skv_cuda_prefill_sparse_bytes(const struct skv_shape *sh, const struct skv_batch *b,
+                                     const struct skv_sparse *sp, int threads)
 {
-	const size_t spoken = (size_t)b->n * speakers_most(b->max_q,
-	                                                   sp) * sh->n_heads * sh->head_dim * sizeof(float);
-	const size_t attend = skv_cuda_scratch_at(sh) + spoken, lists = skv_cuda_tiles_bytes(sh, b, sp);
+	const size_t dense_outputs = (size_t)b->n * max_representatives(b->max_q,
+	                                                                sp) * sh->n_heads * sh->head_dim * sizeof(float);
+	const size_t attend = skv_cuda_workspace_offset(sh) + dense_outputs;
+	const size_t lists = skv_cuda_tile_lists_bytes(sh, b, sp);
 
 	(void)threads;
 	return attend > lists ? attend : lists;
 }
 
 /*
- * The dense rows: few, but long. How many a tail has is not known here: there are enough blocks for what it has as
- * a rule, and they go on until all rows are done.
+ * The dense rows: few, but long. How many a prompt's tail has is not known here: there are blocks enough for the
+ * usual tail, and they go on until all rows are done.
  */
-static void launch_dense_rows(struct prompt_call *c, bool wide, const struct skv_batch *b, cudaStream_t stream)
+static void launch_dense_rows(struct prefill_params *c, bool sm90, const struct skv_batch *b, cudaStream_t stream)
 {
 	const struct skv_sparse *sp = &c->sparse;
 	const uint32_t probes = sp->segment ? skv_tiles_most(b->max_q, sp->segment) * SKV_MINFERENCE_ROWS : 0;
-	const uint32_t tail = b->max_q < 512 ? b->max_q : 512, block = wide ? 128 : ROWS;
-	const uint32_t blocks = ceil_div((c->speakers + probes + tail) * c->group, block) + 2;
+	const uint32_t tail = b->max_q < 512 ? b->max_q : 512, block = sm90 ? 128 : ROWS;
+	const uint32_t blocks = ceil_div((c->n_representatives + probes + tail) * c->group, block) + 2;
 
-	c->kinds = ROWS_TAIL | (sp->segment ? ROWS_PROBES : 0) | (sp->gamma ? ROWS_SPEAKERS : 0);
-	launch_any(c, wide, dim3(c->shape.n_kv_heads, blocks < 65535 ? blocks : 65535, b->n), stream);
+	c->kinds = ROWS_TAIL | (sp->segment ? ROWS_PROBES : 0) | (sp->gamma ? ROWS_REPRESENTATIVES : 0);
+	launch_any(c, sm90, dim3(c->shape.n_kv_heads, blocks < 65535 ? blocks : 65535, b->n), stream);
 }
 
-static void launch_sparse_rows(struct prompt_call *c, bool wide, const struct skv_batch *b, cudaStream_t stream)
+static void launch_sparse_rows(struct prefill_params *c, bool sm90, const struct skv_batch *b, cudaStream_t stream)
 {
 	const struct skv_sparse *sp = &c->sparse;
-	const uint32_t block = wide && c->heads == c->group ? 128 : ROWS;
-	uint32_t rows = 1; /* as rows_together() and part_rows() have it */
+	const uint32_t block = sm90 && c->heads == c->group ? 128 : ROWS;
+	uint32_t rows = 1; /* as rows_per_block() and part_rows() have it */
 
 	while (2 * rows * c->heads <= block && 2 * rows <= sp->tile)
 		rows *= 2;
 	if (sp->delta) {
-		const uint32_t spoken = sp->segment && sp->segment < sp->gamma ? sp->segment : sp->gamma;
-		rows = rows > spoken ? rows : spoken;
+		const uint32_t dense_outputs = sp->segment && sp->segment < sp->gamma ? sp->segment : sp->gamma;
+		rows = rows > dense_outputs ? rows : dense_outputs;
 	}
 	c->kinds = 0;
-	launch_any(c, wide, dim3(skv_tiles_most(b->max_q, rows), c->n_heads / c->heads, b->n), stream);
+	launch_any(c, sm90, dim3(skv_tiles_most(b->max_q, rows), c->n_heads / c->heads, b->n), stream);
 }
 
 void skv_cuda_prefill_sparse(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                              const struct skv_sparse *sp, const struct skv_work *work)
 {
-	struct prompt_call c = call_of(sh, b, q, out);
-	const bool wide = takes_wide(sh);
+	struct prefill_params c = prefill_params_of(sh, b, q, out);
+	const bool sm90 = takes_sm90(sh);
 
 	if (b->n == 0)
 		return;
 	c.sparse = *sp;
-	c.spoken = (float *)((uint8_t *)work->mem + skv_cuda_scratch_at(sh));
-	c.speakers = speakers_most(b->max_q, sp);
+	c.dense_outputs = (float *)((uint8_t *)work->mem + skv_cuda_workspace_offset(sh));
+	c.n_representatives = max_representatives(b->max_q, sp);
 	if (sp->units)
 		c.units = *sp->units;
 	if (sp->more)
@@ -362,7 +360,7 @@ void skv_cuda_prefill_sparse(const struct skv_shape *sh, const struct skv_batch 
 	if (sp->units && sp->units->rows == sh->n_heads && sh->n_heads != sh->n_kv_heads)
 		c.heads = 1;
 	if (sp->delta)
-		keep_on_kernel<<<dim3(sh->n_heads, b->n), 128, 0, stream_of(work)>>>(c);
-	launch_dense_rows(&c, wide, b, stream_of(work));
-	launch_sparse_rows(&c, wide, b, stream_of(work));
+		carry_corrections_kernel<<<dim3(sh->n_heads, b->n), 128, 0, stream_of(work)>>>(c);
+	launch_dense_rows(&c, sm90, b, stream_of(work));
+	launch_sparse_rows(&c, sm90, b, stream_of(work));
 }

@@ -1,16 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/prefill/prefill.h - prompts: prefill.cu chooses between its own kernel and that of prefill-wide.cu. */
+/*
+ * kernels/cuda/prefill/prefill.h - the kernel with wgmma, for prefill.cu, which chooses between its own and this
+ * one.
+ */
 #ifndef SKV_CUDA_PREFILL_H
 #define SKV_CUDA_PREFILL_H
 
 #include <cuda_runtime.h>
 
-struct prompt_call;
+struct prefill_params;
 
-/* Of the current device, whose compute capability is 9.0. */
-cudaError_t skv_cuda_wide_init(void);
+/* For the current device, whose compute capability is 9.0. */
+cudaError_t skv_cuda_prefill_sm90_init(void);
 
-/* Head dims 64 and 128. Blocks have as many rows as skv_cuda_prefill_dense() and its like make the grid for. */
-void skv_cuda_wide_launch(const struct prompt_call *, dim3 grid, cudaStream_t);
+/*
+ * Head dims 64 and 128. The grid is made by skv_cuda_prefill_dense() and its like, which know the rows of a
+ * block.
+ */
+void skv_cuda_prefill_sm90(const struct prefill_params *, dim3 grid, cudaStream_t);
 
 #endif

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/prefill/saved-queries.cu - queries that later calls need, copied to the set of kept pages that this step writes. */
+/*
+ * kernels/cuda/prefill/saved-queries.cu - save the queries that later calls of a prompt need, into the set that this
+ * step writes.
+ */
 #include "kernels/cuda/prefill/weights.cuh"
 
-/* Grid: rows that are kept, sequences. Pieces are of 16 bytes, of which a head has a whole number. */
-__global__ void __launch_bounds__(THREADS) keep_queries_kernel(const __grid_constant__ struct strided c)
+/* Grid: saved rows, sequences. Pieces are of 16 bytes, of which a head has a whole number. */
+__global__ void __launch_bounds__(THREADS) save_queries_kernel(const __grid_constant__ struct weights_params c)
 {
 	const struct skv_kseq *s = &c.call.seq[blockIdx.y];
 	const uint32_t last = s->len - 1, pieces = c.sh.head_dim * skv_dtype_bytes(c.sh.io_dtype) / 16;
@@ -19,12 +22,12 @@ __global__ void __launch_bounds__(THREADS) keep_queries_kernel(const __grid_cons
 	}
 }
 
-void skv_cuda_keep_queries(const struct skv_shape *sh, const struct skv_batch *b, const void *q,
+void skv_cuda_save_queries(const struct skv_shape *sh, const struct skv_batch *b, const void *q,
                            const struct skv_sparse *sp, const struct skv_work *work)
 {
-	struct strided c = {};
+	struct weights_params c = {};
 
-	strided_of(&c, sh, b, q, sp);
+	init_weights_params(&c, sh, b, q, sp);
 	if (b->n > 0 && sp->kept_rows > 0)
-		keep_queries_kernel<<<dim3(sp->kept_rows, b->n), THREADS, 0, stream_of(work)>>>(c);
+		save_queries_kernel<<<dim3(sp->kept_rows, b->n), THREADS, 0, stream_of(work)>>>(c);
 }

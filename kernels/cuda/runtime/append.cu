@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/runtime/append.cu - K and V rows into their pages, and copies of pages. */
+/* kernels/cuda/runtime/append.cu - append rows of K and V to their pages; copy pages. */
 #include "kernels/cuda/runtime/convert.cuh"
 #include "kernels/cuda/runtime/cuda.h"
 
 #define THREADS 128
 #define COPY_PAIRS 256u /* page copies of one launch: what fits its parameters */
 
-struct call {
+struct append_params {
 	const struct skv_kseq *seq;
 	const uint32_t *slot; /* [seq][kv head], or NULL */
 	const void *k, *v;
@@ -16,7 +16,7 @@ struct call {
 };
 
 /* A token's K (or V) row of all kv heads, two elements a thread. Grid: rows of a sequence, sequences, K and V. */
-__global__ void __launch_bounds__(THREADS) append_kernel(const __grid_constant__ struct call c)
+__global__ void __launch_bounds__(THREADS) append_kernel(const __grid_constant__ struct append_params c)
 {
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
 	if (blockIdx.x >= s->n_q)
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(THREADS) append_kernel(const __grid_constant__
 void skv_cuda_append(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
                      const void *k, const void *v, const struct skv_work *work)
 {
-	const struct call c = {
+	const struct append_params c = {
 		.seq = b->seq,
 		.slot = slots ? slots->slot : NULL,
 		.k = k,
@@ -59,13 +59,13 @@ void skv_cuda_append(const struct skv_shape *sh, const struct skv_batch *b, cons
 		append_kernel<<<dim3(b->max_q, b->n, 2), THREADS, 0, stream_of(work)>>>(c);
 }
 
-struct copies {
+struct copy_params {
 	uint8_t *pool;
 	size_t page_bytes;
 	uint32_t dst[COPY_PAIRS], src[COPY_PAIRS];
 };
 
-__global__ void __launch_bounds__(THREADS) copy_kernel(const __grid_constant__ struct copies c)
+__global__ void __launch_bounds__(THREADS) copy_kernel(const __grid_constant__ struct copy_params c)
 {
 	uint4 *to = (uint4 *)(c.pool + c.dst[blockIdx.x] * c.page_bytes);
 	const uint4 *from = (const uint4 *)(c.pool + c.src[blockIdx.x] * c.page_bytes);
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(THREADS) copy_kernel(const __grid_constant__ s
 void skv_cuda_copy_pages(const struct skv_shape *sh, const uint32_t *dst, const uint32_t *src, uint32_t n,
                          const struct skv_work *work)
 {
-	struct copies c = {.pool = sh->pool, .page_bytes = sh->page_bytes};
+	struct copy_params c = {.pool = sh->pool, .page_bytes = sh->page_bytes};
 
 	for (uint32_t from = 0; from < n; from += COPY_PAIRS) {
 		const uint32_t now = n - from < COPY_PAIRS ? n - from : COPY_PAIRS;

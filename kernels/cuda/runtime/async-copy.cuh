@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/runtime/async-copy.cuh - to shared memory in the background, and out of it as the tensor cores take it. */
-#ifndef SKV_CUDA_SHARED_CUH
-#define SKV_CUDA_SHARED_CUH
+/* kernels/cuda/runtime/async-copy.cuh - cp.async to shared memory, and ldmatrix out of it. */
+#ifndef SKV_CUDA_ASYNC_COPY_CUH
+#define SKV_CUDA_ASYNC_COPY_CUH
 
 #include "kernels/cuda/runtime/convert.cuh"
 
@@ -10,28 +10,28 @@ DEVICE uint32_t shared_address(const void *p)
 	return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* 16 bytes to shared memory in the background; zeros when there is nothing to read. */
-DEVICE void copy16(uint32_t to, const void *from, bool there)
+/* 16 bytes to shared memory, asynchronously; zeros unless the source exists. */
+DEVICE void cp_async16(uint32_t to, const void *from, bool exists)
 {
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0));
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0));
 }
 
-DEVICE void copy4(uint32_t to, const void *from)
+DEVICE void cp_async4(uint32_t to, const void *from)
 {
 	asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from));
 }
 
-DEVICE void copies_queued(void)
+DEVICE void cp_async_commit(void)
 {
 	asm volatile("cp.async.commit_group;");
 }
 
-template <int n> DEVICE void copies_wait(void)
+template <int n> DEVICE void cp_async_wait(void)
 {
 	asm volatile("cp.async.wait_group %0;" ::"n"(n));
 }
 
-DEVICE uint4 matrices(uint32_t at)
+DEVICE uint4 ldmatrix_x4(uint32_t at)
 {
 	uint4 m;
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -40,7 +40,7 @@ DEVICE uint4 matrices(uint32_t at)
 }
 
 /* The same, each of the four transposed. */
-DEVICE uint4 matrices_turned(uint32_t at)
+DEVICE uint4 ldmatrix_x4_trans(uint32_t at)
 {
 	uint4 m;
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"

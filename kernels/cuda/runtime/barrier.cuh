@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/barrier.cuh - barriers in shared memory at which not all threads wait that arrive (mbarrier).
+ * kernels/cuda/runtime/barrier.cuh - barriers in shared memory at which arriving and waiting are apart (mbarrier).
  *
- * A barrier's phase ends when as many threads have arrived as it was made for; what they had written before,
- * those see that then wait for the end of that phase. Phases are told apart by their parity, so nobody may be
- * two behind.
+ * A barrier's phase ends when the number of threads that it was initialised with have arrived; what they had
+ * written before is visible to the threads that then wait for the end of that phase. Phases are told apart by
+ * their parity, so no thread may be two phases behind.
  */
 #ifndef SKV_CUDA_BARRIER_CUH
 #define SKV_CUDA_BARRIER_CUH
@@ -18,7 +18,7 @@ DEVICE uint32_t barrier_at(barrier *b)
 	return (uint32_t)__cvta_generic_to_shared(b);
 }
 
-/* By one thread, before any other uses it. Phases end when so many threads have arrived. */
+/* By one thread, before any other uses it. A phase ends when so many threads have arrived. */
 DEVICE void barrier_init(barrier *b, uint32_t threads)
 {
 	asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier_at(b)), "r"(threads) : "memory");

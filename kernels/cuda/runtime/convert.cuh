@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/runtime/convert.cuh - elements of the pool's dtypes and of the caller's rows. */
+/* kernels/cuda/runtime/convert.cuh - conversion of the pool's dtypes and of the caller's rows; cache policies. */
 #ifndef SKV_CUDA_CONVERT_CUH
 #define SKV_CUDA_CONVERT_CUH
 
@@ -8,8 +8,9 @@
 #include <sparsekv/types.h>
 
 #define DEVICE static __device__ __forceinline__
+#define LOG2E 1.44269504088896340736f
 
-/* Element i of a row that the caller gave. */
+/* Element i of the caller's row. */
 DEVICE float io_load(uint32_t dtype, const void *p, size_t i)
 {
 	if (dtype == SKV_F32)
@@ -55,17 +56,17 @@ DEVICE float2 io_load2(uint32_t dtype, const void *p, size_t i)
 }
 
 /*
- * Eight elements at a time, in two steps: what is read, and what it means. Between them all reads of a row are on
- * their way; a conversion next to each read would wait for one after the other.
+ * Eight elements at a time, in two steps: load, then convert. In between all loads of a row are in flight; a
+ * conversion next to each load would wait for one after the other.
  */
-struct eight {
+struct vec8 {
 	uint4 word[2];
 };
 
 /* From element i on, a multiple of 8. */
-DEVICE struct eight io_read8(uint32_t dtype, const void *p, size_t i)
+DEVICE struct vec8 io_read8(uint32_t dtype, const void *p, size_t i)
 {
-	struct eight e;
+	struct vec8 e;
 	const uint4 *at = (const uint4 *)((const uint8_t *)p + i * (dtype == SKV_F32 ? 4 : 2));
 	e.word[0] = at[0];
 	if (dtype == SKV_F32)
@@ -79,7 +80,7 @@ DEVICE float2 io_two(uint32_t dtype, uint32_t word)
 }
 
 /* Elements 2 k and 2 k + 1. */
-DEVICE float2 io_pair(uint32_t dtype, const struct eight *e, int k)
+DEVICE float2 io_pair(uint32_t dtype, const struct vec8 *e, int k)
 {
 	const uint4 a = e->word[0], v = k < 2 ? a : e->word[1];
 	if (dtype == SKV_F32)
@@ -88,7 +89,7 @@ DEVICE float2 io_pair(uint32_t dtype, const struct eight *e, int k)
 	return io_two(dtype, k == 0 ? a.x : k == 1 ? a.y : k == 2 ? a.z : a.w);
 }
 
-/* What depends on the pool's dtype: a pair of elements in a word, and the product of the tensor cores. */
+/* What depends on the pool's dtype: a pair of elements in a word, and the tensor cores' product. */
 struct F16 {
 	static constexpr uint32_t dtype = SKV_F16;
 
@@ -97,7 +98,7 @@ struct F16 {
 		__half2 h = __floats2half2_rn(lo, hi);
 		return *reinterpret_cast<uint32_t *>(&h);
 	}
-	DEVICE void product(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+	DEVICE void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
 	{
 		asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
 		    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -113,7 +114,7 @@ struct BF16 {
 		__nv_bfloat162 h = __floats2bfloat162_rn(lo, hi);
 		return *reinterpret_cast<uint32_t *>(&h);
 	}
-	DEVICE void product(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+	DEVICE void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
 	{
 		asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
 		    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -122,7 +123,7 @@ struct BF16 {
 };
 
 /* An 8 x 8 matrix of 16-bit elements, two in a lane's word, transposed. */
-DEVICE uint32_t transposed(uint32_t x)
+DEVICE uint32_t transpose8x8(uint32_t x)
 {
 	uint32_t y;
 	asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
@@ -137,17 +138,17 @@ DEVICE float exp2_fast(float x)
 }
 
 /*
- * What is read once goes past the first cache and leaves the second one first; what is written to be read again
- * soon stays there. A write that reaches memory among all the reads costs many times its size.
+ * Data that is read once bypasses L1 and is evicted from L2 first; what is written to be read again soon stays in
+ * L2. A write that reaches memory among all the reads costs bandwidth many times its size.
  */
-DEVICE uint64_t policy_once(void)
+DEVICE uint64_t evict_first_policy(void)
 {
 	uint64_t p;
 	asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
 	return p;
 }
 
-DEVICE uint64_t policy_stay(void)
+DEVICE uint64_t evict_last_policy(void)
 {
 	uint64_t p;
 	asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(p));

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/device.cu - devices, memory, streams and graphs of CUDA: see kernels/device.h.
+ * kernels/cuda/runtime/device.cu - CUDA devices, memory, streams and graphs: see kernels/device.h.
  *
- * The runtime is linked statically, so what it keeps for a thread is this module's own. What is not is the
- * driver's current context, which it shares with everybody in the process: that is what enter() and leave()
- * are about. They ask the driver and not the runtime, which can only name a device: to restore device 0 in a
- * thread that had nothing current would make a context there, half a gigabyte of somebody's memory.
+ * The runtime is linked statically, so its per-thread state is this module's own. The driver's current context is
+ * not: it is shared with everything else in the process, and enter() and leave() save and restore it. They use the
+ * driver API, not the runtime, which can only name a device: to restore device 0 in a thread that had nothing
+ * current would create a context there, half a gigabyte of memory.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -19,11 +19,11 @@
 
 extern "C" const struct skv_kernels *skv_kernels_cuda(void);
 
-static thread_local char text[256] = "no error";
+static thread_local char error_text[256] = "no error";
 
 int skv_cuda_failed(int r, const char *what, const char *why)
 {
-	snprintf(text, sizeof text, "CUDA: %s: %s", what, why);
+	snprintf(error_text, sizeof error_text, "CUDA: %s: %s", what, why);
 	return r;
 }
 
@@ -48,13 +48,13 @@ int skv_cuda_result(cudaError_t e, const char *what)
 {
 	if (e == cudaSuccess)
 		return 0;
-	cudaGetLastError(); /* reported here: the next check is not about it */
+	cudaGetLastError(); /* reported here: the next check must not report it again */
 	return skv_cuda_failed(errno_of(e), what, cudaGetErrorString(e));
 }
 
 static const char *error(void)
 {
-	return text;
+	return error_text;
 }
 
 /* ---- devices --------------------------------------------------------------------------------- */
@@ -68,8 +68,8 @@ static struct {
 } driver;
 
 static struct {
-	CUcontext context; /* the primary one; NULL until the first thread entered */
-	uint32_t multiprocessors, room; /* room: shared memory that a block may have */
+	CUcontext context; /* the primary one; NULL until the first thread has entered */
+	uint32_t multiprocessors, shared_memory; /* shared_memory: that a block may have, in bytes */
 } devices[SKV_DEVICES_MOST];
 
 /* Under the lock. */
@@ -103,19 +103,19 @@ static int count(unsigned *ret_n)
 	return r;
 }
 
-static int known(unsigned device)
+static int check_device(unsigned device)
 {
 	unsigned n;
 	const int r = count(&n);
-	return r < 0 || device < n ? r : skv_cuda_failed(-ENODEV, "the device", "there are not so many");
+	return r < 0 || device < n ? r : skv_cuda_failed(-ENODEV, "choosing the device", "there is no such one");
 }
 
 static int info(unsigned device, struct skv_device_info *ret)
 {
 	struct cudaDeviceProp prop;
-	int r = known(device);
+	int r = check_device(device);
 	if (r == 0)
-		r = skv_cuda_result(cudaGetDeviceProperties(&prop, (int)device), "what the device is");
+		r = skv_cuda_result(cudaGetDeviceProperties(&prop, (int)device), "reading the properties of the device");
 	if (r < 0)
 		return r;
 	memset(ret, 0, sizeof *ret);
@@ -130,29 +130,29 @@ static int info(unsigned device, struct skv_device_info *ret)
 static int prepare(unsigned device)
 {
 	CUcontext context;
-	int sms, room;
+	int sms, shared_memory;
 	cudaError_t e = cudaSetDevice((int)device);
-	e = e ? e : cudaFree(NULL); /* older runtimes make the context now */
+	e = e ? e : cudaFree(NULL); /* older runtimes create the context now */
 	e = e ? e : cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, (int)device);
-	e = e ? e : cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, (int)device);
+	e = e ? e : cudaDeviceGetAttribute(&shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin, (int)device);
 	e = e ? e : skv_cuda_decode_init();
-	e = e ? e : skv_cuda_decode_codes_init((uint32_t)room);
+	e = e ? e : skv_cuda_decode_latent_init((uint32_t)shared_memory);
 	e = e ? e : skv_cuda_prefill_init();
 	e = e ? e : skv_cuda_select_init();
-	e = e ? e : skv_cuda_votes_init();
-	e = e ? e : skv_cuda_tiles_init();
-	e = e ? e : skv_cuda_stages_init();
-	e = e ? e : skv_cuda_lines_init();
-	e = e ? e : skv_cuda_search_init();
+	e = e ? e : skv_cuda_accumulate_init();
+	e = e ? e : skv_cuda_kascade_init();
+	e = e ? e : skv_cuda_hip_init();
+	e = e ? e : skv_cuda_minference_init();
+	e = e ? e : skv_cuda_nearest_refs_init();
 	e = e ? e : skv_cuda_encode_init();
-	e = e ? e : skv_cuda_rebuild_init();
+	e = e ? e : skv_cuda_decompress_init();
 	const int r = skv_cuda_result(e, "preparing the device");
 	if (r < 0)
 		return r;
 	if (driver.get_current(&context))
 		return skv_cuda_failed(-EIO, "preparing the device", "it has no context");
 	devices[device].multiprocessors = (uint32_t)sms;
-	devices[device].room = (uint32_t)room;
+	devices[device].shared_memory = (uint32_t)shared_memory;
 	__atomic_store_n(&devices[device].context, context, __ATOMIC_RELEASE);
 	return 0;
 }
@@ -162,7 +162,7 @@ static int enter(unsigned device, void **ret_was)
 	const bool ready = device < SKV_DEVICES_MOST &&
 	                   __atomic_load_n(&devices[device].context, __ATOMIC_ACQUIRE);
 	CUcontext was;
-	int r = ready ? 0 : known(device);
+	int r = ready ? 0 : check_device(device);
 	if (r < 0)
 		return r;
 	if (driver.get_current(&was))
@@ -198,10 +198,10 @@ uint32_t skv_cuda_sms(void)
 	return cudaGetDevice(&device) ? 1 : devices[device].multiprocessors;
 }
 
-uint32_t skv_cuda_room(void)
+uint32_t skv_cuda_max_shared_memory(void)
 {
 	int device;
-	return cudaGetDevice(&device) ? 0 : devices[device].room;
+	return cudaGetDevice(&device) ? 0 : devices[device].shared_memory;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -235,12 +235,12 @@ static int register_host(void *p, size_t bytes, void **ret)
 		if (e)
 			cudaHostUnregister(p);
 	}
-	return skv_cuda_result(e, "showing memory of the host to the device");
+	return skv_cuda_result(e, "registering memory of the host");
 }
 
 static int unregister_host(void *p)
 {
-	return skv_cuda_result(cudaHostUnregister(p), "hiding memory of the host from the device");
+	return skv_cuda_result(cudaHostUnregister(p), "unregistering memory of the host");
 }
 
 static int copy(void *dst, const void *src, size_t bytes, void *stream)
@@ -365,7 +365,7 @@ extern "C" __attribute__((visibility("default"))) const struct skv_backend *skv_
 		.size = sizeof backend,
 		.abi = SKV_BACKEND_ABI,
 		.name = "cuda",
-		.kernels = NULL, /* below: another file's */
+		.kernels = NULL, /* set below: it is defined in another file */
 		.error = error,
 		.count = count,
 		.info = info,

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/gemm.cuh - products of rows with rows, C[BM][BN] = A[BM][k] B[BN][k]ᵀ, by a block of eight warps.
+ * kernels/cuda/runtime/gemm.cuh - matrix products of rows with rows, C[BM][BN] = A[BM][k] B[BN][k]ᵀ, by a block of
+ * eight warps.
  *
- * Operands are bf16, sums fp32, in the order of k: what an element is does not depend on what is computed beside it, nor
- * on BM and BN. Rows come from wherever a struct operand says, in parts of DEEP elements: while the tensor cores work on
- * one part, the next is on its way. A part of a row is eight pieces of 16 bytes, piece p of row r at
- * p ^ (r % 8): eight rows' pieces, which one ldmatrix reads, lie in different banks.
+ * Operands are bf16, sums fp32, added up in the order of k: an element's bits do not depend on what is computed
+ * beside it, nor on BM and BN. Rows come from the addresses in a struct gemm_operand, in steps of DEEP elements:
+ * while the tensor cores work on one step, the next is being loaded. A step of a row is eight pieces of 16 bytes,
+ * piece p of row r at p ^ (r % 8): the eight rows' pieces that one ldmatrix reads lie in different banks.
  */
 #ifndef SKV_CUDA_GEMM_CUH
 #define SKV_CUDA_GEMM_CUH
@@ -17,12 +18,15 @@
 #define GEMM_LOADS (GEMM_THREADS / 8) /* rows that the block loads at a time */
 #define DEEP 64u
 
-/* Rows of one operand, each kept in the same way; or `plain`, of a matrix. A thread reads piece threadIdx.x % 8 of rows at[]. */
-template <int ROWS, bool plain> struct operand {
-	struct kept kept; /* if not plain */
+/*
+ * Rows of one operand, all stored in the same format; or `bf16`, of a matrix. A thread loads piece threadIdx.x %
+ * 8 of rows at[].
+ */
+template <int ROWS, bool bf16> struct gemm_operand {
+	struct stored_format format; /* if not bf16 */
 	uint32_t from, k; /* number of the first element, a multiple of 8, and how many there are */
 	const uint8_t *at[ROWS / GEMM_LOADS]; /* NULL: zeros */
-	float square[ROWS / GEMM_LOADS]; /* of this thread's pieces, where they are asked for */
+	float square[ROWS / GEMM_LOADS]; /* sums of squares of this thread's pieces, where they are asked for */
 
 };
 
@@ -38,28 +42,29 @@ DEVICE uint32_t piece_at(int i)
 	return (row + i * GEMM_LOADS) * (DEEP * 2) + (threadIdx.x % 8 ^ row % 8) * 16;
 }
 
-/* Have elements from k0 on read: into registers, or, if they need no work, to shared memory. */
-template <int ROWS, bool plain>
-DEVICE void operand_read(const struct operand<ROWS, plain> *o, uint32_t k0, struct numbers x[ROWS / GEMM_LOADS], uint8_t *to)
+/* Begin to load the elements from k0 on: into registers, or, if they need no conversion, to shared memory. */
+template <int ROWS, bool bf16>
+DEVICE void load_operand(const struct gemm_operand<ROWS, bf16> *o, uint32_t k0,
+                         struct numbers x[ROWS / GEMM_LOADS], uint8_t *to)
 {
 	const uint32_t i = k0 + threadIdx.x % 8 * 8;
 #pragma unroll
 	for (int r = 0; r < (int)(ROWS / GEMM_LOADS); r++) {
-		const bool there = o->at[r] && i < o->k;
-		if (plain)
-			copy16(shared_address(to) + piece_at(r), o->at[r] + 2 * (o->from + i), there);
+		const bool exists = o->at[r] && i < o->k;
+		if (bf16)
+			cp_async16(shared_address(to) + piece_at(r), o->at[r] + 2 * (o->from + i), exists);
 		else
-			x[r] = there ? numbers_read(&o->kept, o->at[r], o->from + i) : numbers{};
+			x[r] = exists ? load_numbers(&o->format, o->at[r], o->from + i) : numbers{};
 	}
 }
 
-/* And have them there at the block's next barrier. */
-template <int ROWS, bool plain, bool squares>
-DEVICE void operand_put(struct operand<ROWS, plain> *o, const struct numbers x[ROWS / GEMM_LOADS], uint8_t *to)
+/* Finish that: they are in shared memory at the block's next barrier. */
+template <int ROWS, bool bf16, bool squares>
+DEVICE void store_operand(struct gemm_operand<ROWS, bf16> *o, const struct numbers x[ROWS / GEMM_LOADS], uint8_t *to)
 {
 #pragma unroll
-	for (int r = 0; r < (int)(ROWS / GEMM_LOADS) && !plain; r++) {
-		const uint4 y = numbers_bf16(&o->kept, &x[r]);
+	for (int r = 0; r < (int)(ROWS / GEMM_LOADS) && !bf16; r++) {
+		const uint4 y = numbers_bf16(&o->format, &x[r]);
 		*(uint4 *)(to + piece_at(r)) = y;
 		if (squares) {
 			const uint32_t w[4] = {y.x, y.y, y.z, y.w};
@@ -70,11 +75,14 @@ DEVICE void operand_put(struct operand<ROWS, plain> *o, const struct numbers x[R
 			}
 		}
 	}
-	if (plain)
-		copies_wait<0>();
+	if (bf16)
+		cp_async_wait<0>();
 }
 
-/* A warp has 64 columns of C, and so many tiles of 16 rows: a lane has two columns in each eight of them, of two rows in each tile. */
+/*
+ * A warp has 64 columns of C, and gemm_tiles tiles of 16 rows: a lane has two columns in each eight of them, of
+ * two rows in each tile.
+ */
 template <int BM, int BN> constexpr int gemm_tiles = BM * BN / 8192;
 
 template <int BM, int BN> struct gemm {
@@ -93,63 +101,65 @@ template <int BN> DEVICE uint32_t gemm_col(int n)
 	return threadIdx.x / 32 % (BN / 64) * 64 + 8 * n + threadIdx.x % 4 * 2;
 }
 
-template <int BM, int BN> DEVICE void gemm_part(struct gemm<BM, BN> *g, uint32_t a_at, uint32_t b_at)
+template <int BM, int BN> DEVICE void gemm_step(struct gemm<BM, BN> *g, uint32_t a_at, uint32_t b_at)
 {
 	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, col = warp % (BN / 64) * 64;
-	const uint32_t a_row = warp / (BN / 64) * (16 * gemm_tiles<BM, BN>) + lane % 16, b_row = col + lane / 16 * 8 + lane % 8;
+	const uint32_t a_row = warp / (BN / 64) * (16 * gemm_tiles<BM, BN>) + lane % 16;
+	const uint32_t b_row = col + lane / 16 * 8 + lane % 8;
 #pragma unroll
 	for (uint32_t k = 0; k < DEEP / 16; k++) {
 		uint4 a[gemm_tiles<BM, BN>];
 #pragma unroll
 		for (int m = 0; m < gemm_tiles<BM, BN>; m++)
-			a[m] = matrices(a_at + (a_row + 16 * m) * (DEEP * 2) + ((2 * k + lane / 16) ^ a_row % 8) * 16);
+			a[m] = ldmatrix_x4(a_at + (a_row + 16 * m) * (DEEP * 2) + ((2 * k + lane / 16) ^ a_row % 8) * 16);
 #pragma unroll
 		for (int n = 0; n < 4; n++) {
-			const uint4 b = matrices(b_at + (b_row + 16 * n) * (DEEP * 2) + ((2 * k + lane / 8 % 2) ^ b_row % 8) * 16);
+			const uint4 b = ldmatrix_x4(b_at + (b_row + 16 * n) * (DEEP * 2) + ((2 * k + lane / 8 % 2) ^ b_row % 8) * 16);
 #pragma unroll
 			for (int m = 0; m < gemm_tiles<BM, BN>; m++) {
-				BF16::product(g->c[m][2 * n], a[m].x, a[m].y, a[m].z, a[m].w, b.x, b.y);
-				BF16::product(g->c[m][2 * n + 1], a[m].x, a[m].y, a[m].z, a[m].w, b.z, b.w);
+				BF16::mma(g->c[m][2 * n], a[m].x, a[m].y, a[m].z, a[m].w, b.x, b.y);
+				BF16::mma(g->c[m][2 * n + 1], a[m].x, a[m].y, a[m].z, a[m].w, b.z, b.w);
 			}
 		}
 	}
 }
 
-/* Bytes of shared memory that a product takes: two parts of each operand. */
+/* Bytes of shared memory that a product needs: two steps of each operand. */
 template <int BM, int BN> constexpr uint32_t gemm_bytes = 2 * (BM + BN) * DEEP * 2;
 
 /* C += A Bᵀ. */
 template <bool squares, int BM, int BN, bool plain_a, bool plain_b>
-DEVICE void gemm_add(struct gemm<BM, BN> *g, struct operand<BM, plain_a> *a, struct operand<BN, plain_b> *b, uint8_t *shared)
+DEVICE void gemm_add(struct gemm<BM, BN> *g, struct gemm_operand<BM, plain_a> *a,
+                     struct gemm_operand<BN, plain_b> *b, uint8_t *shared)
 {
 	constexpr uint32_t a_bytes = BM * DEEP * 2, part = (BM + BN) * DEEP * 2;
 	struct numbers x[BM / GEMM_LOADS], y[BN / GEMM_LOADS];
 
 	__syncthreads(); /* what was there before has been used */
-	operand_read(a, 0, x, shared);
-	operand_read(b, 0, y, shared + a_bytes);
-	copies_queued();
+	load_operand(a, 0, x, shared);
+	load_operand(b, 0, y, shared + a_bytes);
+	cp_async_commit();
 	for (uint32_t k = 0, turn = 0; k < a->k; k += DEEP, turn ^= 1) {
 		uint8_t *to = shared + turn * part, *next = shared + (turn ^ 1) * part;
-		operand_put<BM, plain_a, false>(a, x, to);
-		operand_put<BN, plain_b, squares>(b, y, to + a_bytes);
-		__syncthreads(); /* the part before this one has been used, too: its place is free */
+		store_operand<BM, plain_a, false>(a, x, to);
+		store_operand<BN, plain_b, squares>(b, y, to + a_bytes);
+		__syncthreads(); /* the step before this one has been used, too: its buffer is free */
 		if (k + DEEP < a->k) {
-			operand_read(a, k + DEEP, x, next);
-			operand_read(b, k + DEEP, y, next + a_bytes);
-			copies_queued();
+			load_operand(a, k + DEEP, x, next);
+			load_operand(b, k + DEEP, y, next + a_bytes);
+			cp_async_commit();
 		}
-		gemm_part(g, shared_address(to), shared_address(to + a_bytes));
+		gemm_step(g, shared_address(to), shared_address(to + a_bytes));
 	}
 }
 
 #define GEMM_PITCH(BN) ((BN) + 4) /* floats of a row of C in shared memory */
 
-/* And with C where all threads see it afterwards, in place of the operands: [BM][GEMM_PITCH(BN)]. */
+/* Then C in shared memory, in place of the operands, for all threads: [BM][GEMM_PITCH(BN)]. */
 template <int BM, int BN> constexpr uint32_t gemm_bytes_with_c =
         gemm_bytes<BM, BN> > BM * GEMM_PITCH(BN) * 4 ? gemm_bytes<BM, BN> : BM * GEMM_PITCH(BN) * 4;
 
-template <int BM, int BN> DEVICE float *gemm_show(const struct gemm<BM, BN> *g, uint8_t *shared)
+template <int BM, int BN> DEVICE float *gemm_to_shared(const struct gemm<BM, BN> *g, uint8_t *shared)
 {
 	float *c = (float *)shared;
 

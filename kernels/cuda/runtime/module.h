@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/module.h - how the parts of the module that are not attention see each other.
+ * kernels/cuda/runtime/module.h - the parts of the module around the attention kernels.
  *
- *   device.cu  devices, their memory, streams and graphs; the one symbol of the module
- *   share.cu   memory of other processes at addresses of ours
- *   step.cu    what begins and ends a step
+ *   device.cu  devices, their memory, streams and graphs; the module's one exported symbol
+ *   share.cu   memory of other processes, mapped into this one
+ *   step.cu    kernels that begin and end a step
  */
 #ifndef SKV_CUDA_MODULE_H
 #define SKV_CUDA_MODULE_H
@@ -12,11 +12,11 @@
 #include <cuda_runtime.h>
 #include "kernels/device.h"
 
-/* Set the thread's error text and return r, or what became of a call to the runtime: 0 or a negative errno. */
+/* Set the thread's error text and return r; or turn the result of a runtime call into 0 or a negative errno. */
 int skv_cuda_failed(int r, const char *what, const char *why);
 int skv_cuda_result(cudaError_t e, const char *what);
 
-/* The members of struct skv_backend that have these names. */
+/* The members of struct skv_backend of the same names. */
 int skv_cuda_reserve(size_t bytes, void **ret);
 int skv_cuda_release(void *at, size_t bytes);
 int skv_cuda_map(void *at, size_t bytes, int fd, bool writable);

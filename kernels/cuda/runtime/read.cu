@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/read.cu - a plain streaming read: what the attention kernels are measured against.
+ * kernels/cuda/runtime/read.cu - a plain streaming read: the bandwidth that the attention kernels are measured
+ * against.
  *
  * Eight independent loads a thread, in the order of the addresses, with nothing to do between them.
  */
@@ -8,7 +9,7 @@
 #include "kernels/cuda/runtime/read.h"
 
 #define THREADS 256
-#define BLOCKS 16u /* a multiprocessor */
+#define BLOCKS 16u /* of a multiprocessor */
 #define DEEP 8
 
 __device__ uint32_t sink;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/rows.cuh - scores of many query rows with tensor cores: 64 of them a block, 16 a warp.
+ * kernels/cuda/runtime/rows.cuh - scores of many query rows on the tensor cores: 64 of them a block, 16 a warp.
  *
- * Rows are those of one kv head: the rows of a chunk times the q heads of the group, so that short chunks fill a block
- * too. K (and V) come through shared memory in tiles of 64 tokens, which begin at multiples of 64 tokens: so what a row
- * gets does not depend on its neighbours, nor on how a prompt is cut.
+ * Rows are those of one kv head: the rows of a call times the q heads of the group, so that short calls fill a
+ * block too. K (and V) go through shared memory in tiles of 64 tokens, which begin at multiples of 64 tokens: a
+ * row's result does not depend on its neighbours, nor on how a prompt is chunked.
  *
- * A row of a tile is stored as 16-byte pieces, piece p of token t at p ^ (t % 8): eight tokens' pieces, which
- * one ldmatrix reads, lie in different banks.
+ * A row of a tile is stored as 16-byte pieces, piece p of token t at p ^ (t % 8): the eight tokens' pieces that
+ * one ldmatrix reads lie in different banks.
  */
 #ifndef SKV_CUDA_ROWS_CUH
 #define SKV_CUDA_ROWS_CUH
@@ -16,14 +16,13 @@
 #include "kernels/cuda/runtime/cuda.h"
 #include "kernels/cuda/runtime/async-copy.cuh"
 
-#define LOG2E 1.44269504088896340736f
 #define WARPS 4
 #define THREADS (32 * WARPS)
 #define ROWS (16 * WARPS)
 #define TILE 64u
 #define TILE_PAGES (TILE / SKV_PAGE_TOKENS)
 
-struct call {
+struct rows_params {
 	const struct skv_kseq *seq;
 	const uint8_t *pool;
 	size_t page_bytes;
@@ -34,15 +33,15 @@ struct call {
 };
 
 /* What a block works on. */
-struct job {
+struct rows_item {
 	const struct skv_kseq *s;
 	const skv_pte *table;
 	uint32_t h, first; /* kv head; first of the (row, head) pairs */
-	uint32_t skip;     /* rows before those that pairs count */
-	uint32_t end;      /* tokens that the last row sees */
+	uint32_t skip;     /* rows before those that are counted by pairs */
+	uint32_t end;      /* tokens that the last row attends to */
 };
 
-/* Bytes of a token in a tile: a power of two, as the order of its pieces needs. */
+/* Bytes of a token in a tile: a power of two, as the swizzle needs. */
 template <int D> constexpr uint32_t pitch = D == 96 ? 256 : D * 2;
 
 /* Where piece p of token t lies in a tile. */
@@ -51,20 +50,21 @@ template <int D> DEVICE uint32_t piece_at(uint32_t t, uint32_t p)
 	return t * pitch<D> + (p ^ t % 8) * 16;
 }
 
-/* K, and if both are wanted V, of 64 tokens. */
+/* Load K, and if `both` V, of 64 tokens. */
 template <int D, bool both>
-__device__ static void load_tile(const struct call *c, const struct job *j, uint32_t tile, uint32_t k_at, uint32_t v_at)
+__device__ static void load_tile(const struct rows_params *c, const struct rows_item *j, uint32_t tile,
+                                 uint32_t k_at, uint32_t v_at)
 {
 	constexpr uint32_t pieces = D / 8;
 	for (uint32_t e = threadIdx.x; e < TILE * pieces; e += THREADS) {
 		const uint32_t t = e / pieces, p = e % pieces, token = tile * TILE + t;
 		const skv_pte entry = token < j->end ? j->table[token / SKV_PAGE_TOKENS] : 0;
-		const bool there = skv_pte_resident(entry);
-		const uint8_t *row = c->pool + (there ? skv_pte_id(entry) * c->page_bytes : 0) +
+		const bool resident = skv_pte_resident(entry);
+		const uint8_t *row = c->pool + (resident ? skv_pte_id(entry) * c->page_bytes : 0) +
 		                     (j->h * SKV_PAGE_TOKENS + token % SKV_PAGE_TOKENS) * (D * 2) + p * 16;
-		copy16(k_at + piece_at<D>(t, p), row, there);
+		cp_async16(k_at + piece_at<D>(t, p), row, resident);
 		if (both)
-			copy16(v_at + piece_at<D>(t, p), row + c->page_bytes / 2, there);
+			cp_async16(v_at + piece_at<D>(t, p), row + c->page_bytes / 2, resident);
 	}
 }
 
@@ -73,28 +73,30 @@ template <class T, int D> struct rows {
 	uint32_t q[D / 16][4];
 	float acc[D / 8][4];
 	float max[2], sum[2];
-	uint32_t token[2]; /* the last that the row sees, by number */
+	uint32_t token[2]; /* position of the last token that the row attends to */
 	uint32_t out[2];   /* index of the row of q and out; 0xffffffff past the end */
 };
 
-template <class T, int D> __device__ static void rows_begin(struct rows<T, D> *r, const struct call *c, const struct job *j)
+template <class T, int D>
+__device__ static void begin_rows(struct rows<T, D> *r, const struct rows_params *c, const struct rows_item *j)
 {
 	const uint32_t lane = threadIdx.x % 32, col = lane % 4 * 2;
 #pragma unroll
 	for (int x = 0; x < 2; x++) {
-		const uint32_t pair = j->first + threadIdx.x / 32 * 16 + lane / 4 + 8 * x, row = j->skip + pair / c->group;
-		const bool there = row < j->s->n_q;
+		const uint32_t pair = j->first + threadIdx.x / 32 * 16 + lane / 4 + 8 * x;
+		const uint32_t row = j->skip + pair / c->group;
+		const bool exists = row < j->s->n_q;
 		r->token[x] = j->s->len - j->s->n_q + min(row, j->s->n_q - 1);
-		r->out[x] = there ? (j->s->row + row) * c->n_heads + j->h * c->group + pair % c->group : 0xffffffff;
+		r->out[x] = exists ? (j->s->row + row) * c->n_heads + j->h * c->group + pair % c->group : 0xffffffff;
 		r->max[x] = -INFINITY;
 		r->sum[x] = 0;
-		const size_t from = (size_t)(there ? r->out[x] : 0) * D + col;
+		const size_t from = (size_t)(exists ? r->out[x] : 0) * D + col;
 #pragma unroll
 		for (int k = 0; k < D / 16; k++)
 #pragma unroll
 			for (int half = 0; half < 2; half++) {
 				const float2 e = io_load2(c->io_dtype, c->q, from + 16 * k + 8 * half);
-				r->q[k][2 * half + x] = there ? T::pair(e.x, e.y) : 0;
+				r->q[k][2 * half + x] = exists ? T::pair(e.x, e.y) : 0;
 			}
 	}
 #pragma unroll
@@ -105,7 +107,8 @@ template <class T, int D> __device__ static void rows_begin(struct rows<T, D> *r
 }
 
 /* s[n]: tokens 8 n + 2 c and + 1 of rows g, then g + 8. */
-template <class T, int D> __device__ static void scores(const struct rows<T, D> *r, uint32_t k_at, float s[TILE / 8][4])
+template <class T, int D>
+__device__ static void qk_scores(const struct rows<T, D> *r, uint32_t k_at, float s[TILE / 8][4])
 {
 	const uint32_t lane = threadIdx.x % 32, t = lane / 16 * 8 + lane % 8, p = lane / 8 % 2;
 #pragma unroll
@@ -115,30 +118,34 @@ template <class T, int D> __device__ static void scores(const struct rows<T, D> 
 			s[2 * n][x] = s[2 * n + 1][x] = 0;
 #pragma unroll
 		for (int k = 0; k < D / 16; k++) {
-			const uint4 b = matrices(k_at + piece_at<D>(16 * n + t, 2 * k + p));
+			const uint4 b = ldmatrix_x4(k_at + piece_at<D>(16 * n + t, 2 * k + p));
 			const uint32_t *q = r->q[k];
-			T::product(s[2 * n], q[0], q[1], q[2], q[3], b.x, b.y);
-			T::product(s[2 * n + 1], q[0], q[1], q[2], q[3], b.z, b.w);
+			T::mma(s[2 * n], q[0], q[1], q[2], q[3], b.x, b.y);
+			T::mma(s[2 * n + 1], q[0], q[1], q[2], q[3], b.z, b.w);
 		}
 	}
 }
 
-/* Scale; what a row may not see, or is not there, takes no part. `there`: a bit a page. */
+/*
+ * Scale the scores, and mask: -infinity for tokens that a row does not attend to, or that are not resident (a bit
+ * a page).
+ */
 template <class T, int D>
-__device__ static void mask(const struct rows<T, D> *r, const struct call *c, uint32_t tile, uint32_t there, float s[TILE / 8][4])
+__device__ static void mask(const struct rows<T, D> *r, const struct rows_params *c, uint32_t tile,
+                            uint32_t resident, float s[TILE / 8][4])
 {
 	const uint32_t first = tile * TILE + threadIdx.x % 4 * 2;
 #pragma unroll
 	for (int n = 0; n < (int)TILE / 8; n++)
 #pragma unroll
 		for (int x = 0; x < 4; x++) {
-			const bool seen = first + 8 * n + x % 2 <= r->token[x / 2] && (there >> n / 2 & 1);
+			const bool seen = first + 8 * n + x % 2 <= r->token[x / 2] && (resident >> n / 2 & 1);
 			s[n][x] = seen ? s[n][x] * c->scale : -INFINITY;
 		}
 }
 
-/* Softmax of the tile: s becomes weights; maximum, sum and output, where there is one, follow. */
-template <class T, int D> __device__ static void weigh(struct rows<T, D> *r, float s[TILE / 8][4])
+/* Online softmax of the tile: s becomes weights; maximum, sum and output, where there is one, follow. */
+template <class T, int D> __device__ static void softmax_step(struct rows<T, D> *r, float s[TILE / 8][4])
 {
 #pragma unroll
 	for (int x = 0; x < 2; x++) {
@@ -166,17 +173,17 @@ template <class T, int D> __device__ static void weigh(struct rows<T, D> *r, flo
 	}
 }
 
-/* Which pages of a tile are there, a bit each. */
-__device__ static uint32_t pages_there(const struct job *j, uint32_t tile)
+/* The resident pages of a tile, a bit each. */
+__device__ static uint32_t pages_resident(const struct rows_item *j, uint32_t tile)
 {
-	uint32_t there = 0;
+	uint32_t resident = 0;
 #pragma unroll
 	for (uint32_t p = 0; p < TILE_PAGES; p++) {
 		const uint32_t page = tile * TILE_PAGES + p;
 		if (page * SKV_PAGE_TOKENS < j->end && skv_pte_resident(j->table[page]))
-			there |= 1u << p;
+			resident |= 1u << p;
 	}
-	return there;
+	return resident;
 }
 
 #endif

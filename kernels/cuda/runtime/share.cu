@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/share.cu - memory that another process made, at addresses of ours: see kernels/device.h.
+ * kernels/cuda/runtime/share.cu - map memory that another process allocated: see kernels/device.h.
  *
- * The runtime has no names for this, so it is the driver's, found by name. Whoever comes here has entered a
- * device, and so the driver is there.
+ * The runtime has no functions for this, so the driver's are used, found by name. A caller has entered a device:
+ * the driver is loaded.
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -71,7 +71,7 @@ int skv_cuda_reserve(size_t bytes, void **ret)
 
 int skv_cuda_release(void *at, size_t bytes)
 {
-	return result(driver.release((CUdeviceptr)at, bytes), "giving addresses of the device back");
+	return result(driver.release((CUdeviceptr)at, bytes), "releasing addresses of the device");
 }
 
 int skv_cuda_map(void *at, size_t bytes, int fd, bool writable)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/step.cu - what begins and ends a step: see struct skv_stage, struct skv_publish.
+ * kernels/cuda/runtime/step.cu - the kernels that begin and end a step: see struct skv_stage, struct skv_publish.
  *
- * Both read what they are told straight from pinned memory: it is a few KiB, read once, and one launch takes less
- * time than a copy and a launch.
+ * Both read their input straight from pinned memory: it is a few KiB, read once, and one launch takes less time
+ * than a copy and a launch.
  */
 #include "kernels/cuda/runtime/module.h"
 
@@ -26,10 +26,11 @@ __global__ void __launch_bounds__(THREADS) stage_kernel(const __grid_constant__ 
 }
 
 /*
- * One warp a sequence: whoever reads the commit word finds the rest of the sequence's as it should be, and every
- * kernel of the step has ended.
+ * One warp a sequence. A reader that sees the commit word sees everything else of the sequence's step, too, and
+ * every kernel of the step has ended.
  */
-__global__ void __launch_bounds__(THREADS) publish_kernel(const struct skv_publish *one, uint32_t n, const int32_t *next)
+__global__ void __launch_bounds__(THREADS) publish_kernel(const struct skv_publish *one, uint32_t n,
+                                                          const int32_t *next)
 {
 	const uint32_t at = (blockIdx.x * THREADS + threadIdx.x) / 32, lane = threadIdx.x % 32;
 	if (at >= n)

@@ -1,51 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/wgmma.cuh - products of a warpgroup (sm_90a): 64 rows by 64 or 128 columns, fp32 += 16 bit * 16
- * bit.
+ * kernels/cuda/runtime/wgmma.cuh - wgmma, products of a warpgroup (sm_90a): 64 rows by 64 or 128 columns, fp32 +=
+ * 16 bit * 16 bit.
  *
- * Matrices in shared memory lie in panels of 64 elements (128 bytes) a row, their 16-byte pieces in the order of
- * the hardware's 128-byte swizzle: piece p of row r is at p ^ (r % 8). Panels begin at multiples of 1,024 bytes.
+ * Matrices in shared memory lie in panels of 64 elements (128 bytes) a row, their 16-byte pieces in the hardware's
+ * 128-byte swizzle: piece p of row r is at p ^ (r % 8). Panels begin at multiples of 1,024 bytes.
  *
- * The sum's layout is that of mma.m16n8k16, a warp having 16 rows: d[4 j + 0, 1] are columns 8 j + 2 c and + 1 of
- * row g, d[4 j + 2, 3] of row g + 8, with g = lane / 4, c = lane % 4. So is that of a first factor in registers,
- * 16 columns at a time.
+ * The accumulators' layout is that of mma.m16n8k16, a warp having 16 rows: d[4 j + 0, 1] are columns 8 j + 2 c and
+ * + 1 of row g, d[4 j + 2, 3] of row g + 8, with g = lane / 4, c = lane % 4. So is that of a first factor in
+ * registers, 16 columns at a time.
  */
 #ifndef SKV_CUDA_WGMMA_CUH
 #define SKV_CUDA_WGMMA_CUH
 
 #include "kernels/cuda/runtime/async-copy.cuh"
 
-/* Where piece p of row r of a panel is. */
+/* Offset of piece p of row r of a panel. */
 DEVICE uint32_t panel_at(uint32_t r, uint32_t p)
 {
 	return r * 128 + (p ^ r % 8) * 16;
 }
 
 /*
- * A matrix's description. `stride`: bytes from eight rows of a panel to the next eight; `lead`: from a panel to
- * the next one, where the product goes over panels (the second factor of 128 columns, given row by row).
+ * A matrix descriptor. Its stride is the bytes from eight rows of a panel to the next eight; `lead`: from a panel
+ * to the next one, where the product goes over panels (the second factor of 128 columns, given row by row).
  */
-DEVICE uint64_t panels(uint32_t at, uint32_t lead)
+DEVICE uint64_t matrix_descriptor(uint32_t at, uint32_t lead)
 {
 	return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(lead >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
 }
 
-/* Around products: registers are ready; what was given is a batch; all but the last n batches are done. */
-DEVICE void products_begin(void)
+/*
+ * Around products: registers are ready; close a batch of products; wait until all but the last n batches are
+ * done.
+ */
+DEVICE void wgmma_fence(void)
 {
 	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-DEVICE void products_end(void)
+DEVICE void wgmma_commit(void)
 {
 	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-template <int n> DEVICE void products_wait(void)
+template <int n> DEVICE void wgmma_wait(void)
 {
 	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
 }
 
-/* What other threads wrote to shared memory, and a barrier has shown, is there for the tensor cores, too. */
-DEVICE void shared_for_products(void)
+/* Make what other threads wrote to shared memory, before a barrier, visible to the tensor cores. */
+DEVICE void fence_proxy_async(void)
 {
 	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -81,14 +84,14 @@ DEVICE void shared_for_products(void)
 		     : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(b))
 
 /* d (+)= a bT, of 16 elements of each row. */
-template <class T> DEVICE void product_scores(float (&d)[32], uint64_t a, uint64_t b, int add)
+template <class T> DEVICE void wgmma_scores(float (&d)[32], uint64_t a, uint64_t b, int add)
 {
 	if constexpr (T::dtype == SKV_F16)
 		SCORES_64("f16");
 	else
 		SCORES_64("bf16");
 }
-template <class T> DEVICE void product_scores(float (&d)[64], uint64_t a, uint64_t b, int add)
+template <class T> DEVICE void wgmma_scores(float (&d)[64], uint64_t a, uint64_t b, int add)
 {
 	if constexpr (T::dtype == SKV_F16)
 		SCORES_128("f16");
@@ -97,14 +100,14 @@ template <class T> DEVICE void product_scores(float (&d)[64], uint64_t a, uint64
 }
 
 /* d += w b, of 16 rows of b. */
-template <class T> DEVICE void product_values(float (&d)[32], const uint32_t (&w)[4], uint64_t b)
+template <class T> DEVICE void wgmma_values(float (&d)[32], const uint32_t (&w)[4], uint64_t b)
 {
 	if constexpr (T::dtype == SKV_F16)
 		VALUES_64("f16");
 	else
 		VALUES_64("bf16");
 }
-template <class T> DEVICE void product_values(float (&d)[64], const uint32_t (&w)[4], uint64_t b)
+template <class T> DEVICE void wgmma_values(float (&d)[64], const uint32_t (&w)[4], uint64_t b)
 {
 	if constexpr (T::dtype == SKV_F16)
 		VALUES_128("f16");

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/page-bounds.cu - bounds of pages, and scores by them.
+ * kernels/cuda/select/page-bounds.cu - page bounds (Quest), and upper-bound scores of pages by them.
  *
- * Scores are bound by memory: a sixteenth of what dense attention reads. The larger of q kmin and q kmax is
- * q+ kmax + q- kmin, with the positive and the negative part of q. So a state page is scored as a page of K is, twice, by
- * the tensor cores: a warp takes what it has of one kv head, 16 rows of lower bounds and 16 of upper ones, against
- * columns of q. q is rounded to the pool's dtype. A warp has one such piece after the other, and reads the next one
- * while it computes. How a page's sums are made does not depend on where it is.
+ * Scoring is bound by memory bandwidth: a sixteenth of what dense attention reads. The larger of q kmin and q kmax
+ * is q+ kmax + q- kmin, with the positive and the negative part of q. So a state page is scored as a page of K is,
+ * twice, by the tensor cores: a warp takes one kv head's part, 16 rows of lower bounds and 16 of upper ones,
+ * against columns of q. q is rounded to the pool's dtype. A warp takes one such part after the other, and loads
+ * the next one while it computes. The order in which a page's score is summed does not depend on where the page
+ * is.
  */
 #include <math.h>
 #include "kernels/cuda/runtime/convert.cuh"
@@ -15,13 +16,13 @@
 #define THREADS 128
 #define EIGHT 8u         /* elements that a lane reads at a time: 16 bytes */
 #define SCORE_THREADS 128
-#define STATES_MOST 32u  /* state pages that a block scores */
-#define BLOCKS_A_SM 4u   /* that there should be, before a block gets more than one state page */
+#define MAX_STATES 32u  /* state pages that a block scores, at most */
+#define BLOCKS_PER_SM 4u   /* blocks that there should be, before a block gets more than one state page */
 #define SCORE_BYTES 32768u /* of shared memory, for the scores of a block's pages */
 
 /* ---- update ---------------------------------------------------------------------------------- */
 
-struct update {
+struct update_params {
 	const struct skv_kseq *seq;
 	const uint32_t *slot; /* [seq][kv head], or NULL */
 	uint8_t *pool;
@@ -50,11 +51,12 @@ DEVICE uint32_t higher(uint32_t dtype, uint32_t a, uint32_t b)
 }
 
 /*
- * The page that block `nth` of a sequence makes the bounds of, and its tokens; false: none. With slots the first block
- * has the page of the kv head's slot; the others, which are whole, are made only if more than this token is asked for.
+ * The page that block `nth` of a sequence makes the bounds of, and its tokens; false: none. With slots the first
+ * block takes the page of the kv head's new slot; the others, which are full, are made only if more than this
+ * token is asked for.
  */
-DEVICE bool page_to_bound(const struct update *c, const struct skv_kseq *s, uint32_t nth, uint32_t h, uint32_t *ret_page,
-                          uint32_t *ret_tokens)
+DEVICE bool page_to_bound(const struct update_params *c, const struct skv_kseq *s, uint32_t nth, uint32_t h,
+                          uint32_t *ret_page, uint32_t *ret_tokens)
 {
 	const uint32_t first = (s->len - s->n_bounds) / SKV_PAGE_TOKENS;
 	uint32_t page = first + nth;
@@ -74,7 +76,7 @@ DEVICE bool page_to_bound(const struct update *c, const struct skv_kseq *s, uint
 }
 
 /* A page's bounds, eight elements of a kv head a thread. Grid: pages of a sequence, sequences. */
-__global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__ struct update c)
+__global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__ struct update_params c)
 {
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
 	if (s->n_bounds == 0)
@@ -96,7 +98,7 @@ __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__
 		uint4 *high = low + c.page_bytes / 2 / sizeof(uint4);
 		uint4 v[SKV_PAGE_TOKENS];
 #pragma unroll
-		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++) /* all reads are on their way at once */
+		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++) /* all loads in flight at once */
 			v[t] = keys[head + (t < tokens ? t : 0) * row + at];
 		uint4 lo = v[0], hi = v[0];
 #pragma unroll
@@ -114,7 +116,7 @@ __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__
 void skv_cuda_update_bounds(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
                             const struct skv_work *work)
 {
-	const struct update c = {
+	const struct update_params c = {
 		.seq = b->seq,
 		.slot = slots ? slots->slot : NULL,
 		.pool = sh->pool,
@@ -125,7 +127,7 @@ void skv_cuda_update_bounds(const struct skv_shape *sh, const struct skv_batch *
 		.layer = sh->layer,
 		.state = sh->state,
 	};
-	/* so many tokens may begin and end within a page; with slots one more */
+	/* so many tokens may begin and end within a page; with slots one page more */
 	const uint32_t pages = skv_pages_of(b->max_bounds + SKV_PAGE_TOKENS - 1) + (slots ? 1 : 0);
 
 	if (b->n > 0 && b->max_bounds > 0)
@@ -134,7 +136,7 @@ void skv_cuda_update_bounds(const struct skv_shape *sh, const struct skv_batch *
 
 /* ---- scores ---------------------------------------------------------------------------------- */
 
-struct score {
+struct score_params {
 	const struct skv_kseq *seq;
 	const void *q;
 	const uint8_t *pool;
@@ -148,14 +150,14 @@ struct score {
 };
 
 /* Columns of q, their positive and their negative parts, as operands. */
-template <int D> struct columns_of_q {
+template <int D> struct q_columns {
 	uint4 up[D / 32], down[D / 32];
 };
 
-/* q heads [g, g + 8) of kv head h; columns past the last one are a copy, nobody looks at them. */
+/* q heads [g, g + 8) of kv head h; columns past the last one are a copy, which is not used. */
 template <class T, int D>
-__device__ static void load_columns(const struct score *c, const struct skv_kseq *s, uint32_t h, uint32_t g,
-                                    columns_of_q<D> *to)
+__device__ static void load_q_columns(const struct score_params *c, const struct skv_kseq *s, uint32_t h, uint32_t g,
+                                      q_columns<D> *to)
 {
 	const uint32_t group = c->n_heads / c->n_kv_heads, add = c->mean ? group : 1;
 	const uint32_t col = min(g + threadIdx.x % 32 / 4, c->heads - 1);
@@ -165,7 +167,7 @@ __device__ static void load_columns(const struct score *c, const struct skv_kseq
 		float q[EIGHT] = {0};
 		uint32_t up[4], down[4];
 		for (uint32_t y = 0; y < add; y++) {
-			const struct eight e = io_read8(c->io_dtype, c->q, row + (size_t)y * D + b * 32);
+			const struct vec8 e = io_read8(c->io_dtype, c->q, row + (size_t)y * D + b * 32);
 #pragma unroll
 			for (int k = 0; k < 4; k++) {
 				const float2 x = io_pair(c->io_dtype, &e, k);
@@ -184,7 +186,7 @@ __device__ static void load_columns(const struct score *c, const struct skv_kseq
 	}
 }
 
-/* What a lane has of 16 rows: of row g the first, of row g + 8 the second. */
+/* A lane's part of 16 rows: of row g the first, of row g + 8 the second. */
 template <int D> struct bounds {
 	uint4 row[D / 32][2];
 };
@@ -204,52 +206,52 @@ template <class T, int D> DEVICE void add_products(float sum[4], const bounds<D>
 #pragma unroll
 	for (int b = 0; b < D / 32; b++) {
 		const uint4 lo = k->row[b][0], hi = k->row[b][1];
-		T::product(sum, lo.x, hi.x, lo.y, hi.y, q[b].x, q[b].y);
-		T::product(sum, lo.z, hi.z, lo.w, hi.w, q[b].z, q[b].w);
+		T::mma(sum, lo.x, hi.x, lo.y, hi.y, q[b].x, q[b].y);
+		T::mma(sum, lo.z, hi.z, lo.w, hi.w, q[b].z, q[b].w);
 	}
 }
 
-/* What a block knows: where its state pages are, and the scores of their pages for each query. */
-struct score_room {
-	skv_pte state[STATES_MOST];
+/* A block's shared memory: where its state pages are, and the scores of their pages for each query. */
+struct score_smem {
+	skv_pte state[MAX_STATES];
 	float score[]; /* [kv heads * heads][states][T] */
 };
 
-DEVICE float *score_at(const struct score *c, struct score_room *room, uint32_t query, uint32_t state)
+DEVICE float *score_at(const struct score_params *c, struct score_smem *smem, uint32_t query, uint32_t state)
 {
-	return room->score + ((size_t)query * c->states + state) * SKV_PAGE_TOKENS;
+	return smem->score + ((size_t)query * c->states + state) * SKV_PAGE_TOKENS;
 }
 
-/* The sums of a tile: pages u and u + 8 for queries 2 x and 2 x + 1 of eight from g on. */
-DEVICE void put_scores(const struct score *c, struct score_room *room, uint32_t h, uint32_t g, uint32_t state,
-                       const float sum[4])
+/* Store the scores of a tile: pages u and u + 8 for queries 2 x and 2 x + 1 of eight from g on. */
+DEVICE void store_scores(const struct score_params *c, struct score_smem *smem, uint32_t h, uint32_t g,
+                         uint32_t state, const float sum[4])
 {
 	const uint32_t u = threadIdx.x % 32 / 4;
 #pragma unroll
 	for (uint32_t x = 0; x < 2; x++) {
 		const uint32_t head = g + threadIdx.x % 4 * 2 + x;
 		if (head < c->heads) {
-			float *score = score_at(c, room, h * c->heads + head, state);
+			float *score = score_at(c, smem, h * c->heads + head, state);
 			score[u] = sum[x];
 			score[u + 8] = sum[x + 2];
 		}
 	}
 }
 
-/* A warp's pieces of the block's n state pages, one kv head after the other. */
+/* A warp's parts of the block's n state pages, one kv head after the other. */
 template <class T, int D>
-__device__ static void score_pieces(const struct score *c, const struct skv_kseq *s, struct score_room *room, uint32_t n,
-                                    uint32_t g)
+__device__ static void score_kv_heads(const struct score_params *c, const struct skv_kseq *s,
+                                      struct score_smem *smem, uint32_t n, uint32_t g)
 {
 	const uint32_t warps = SCORE_THREADS / 32, pieces = c->n_kv_heads * n, each = (pieces + warps - 1) / warps;
 	const uint32_t from = threadIdx.x / 32 * each, to = min(from + each, pieces);
-	const uint64_t once = policy_once();
-	columns_of_q<D> q;
+	const uint64_t once = evict_first_policy();
+	q_columns<D> q;
 	bounds<D> low, high;
 
-	/* a page that is not there is not read; its scores are not looked at either */
+	/* a state page that is not resident is not read, and its scores are not used */
 	auto rows = [&](uint32_t piece) {
-		const skv_pte at = piece < to ? room->state[piece % n] : 0;
+		const skv_pte at = piece < to ? smem->state[piece % n] : 0;
 		return skv_pte_resident(at) ? c->pool + skv_pte_id(at) * c->page_bytes +
 		                                      (size_t)(piece / n) * SKV_PAGE_TOKENS * D * 2
 		                            : NULL;
@@ -262,19 +264,19 @@ __device__ static void score_pieces(const struct score *c, const struct skv_kseq
 		const uint8_t *next = rows(piece + 1);
 		float sum[4] = {0};
 		if (piece == from || piece % n == 0)
-			load_columns<T, D>(c, s, piece / n, g, &q);
+			load_q_columns<T, D>(c, s, piece / n, g, &q);
 		add_products<T, D>(sum, &low, q.down);
 		if (next)
 			load_bounds<D>(&low, next, once);
 		add_products<T, D>(sum, &high, q.up);
 		if (next)
 			load_bounds<D>(&high, next + c->page_bytes / 2, once);
-		put_scores(c, room, piece / n, g, piece % n, sum);
+		store_scores(c, smem, piece / n, g, piece % n, sum);
 	}
 }
 
-/* Of all queries of a row, the largest or the sum; -infinity where a page is not there. */
-__device__ static void write_scores(const struct score *c, const struct skv_kseq *s, struct score_room *room,
+/* Reduce the scores of a row's queries, by maximum or sum; -infinity where a page is not resident. */
+__device__ static void write_scores(const struct score_params *c, const struct skv_kseq *s, struct score_smem *smem,
                                     uint32_t first, uint32_t n)
 {
 	const skv_pte *table = s->table + (size_t)c->layer * s->layer_stride;
@@ -287,10 +289,10 @@ __device__ static void write_scores(const struct score *c, const struct skv_kseq
 		float score = -INFINITY;
 		if (page >= pages)
 			continue;
-		if (skv_pte_resident(room->state[state]) && skv_pte_resident(table[page])) {
-			score = score_at(c, room, row * each, state)[u];
+		if (skv_pte_resident(smem->state[state]) && skv_pte_resident(table[page])) {
+			score = score_at(c, smem, row * each, state)[u];
 			for (uint32_t y = 1; y < each; y++) {
-				const float other = score_at(c, room, row * each + y, state)[u];
+				const float other = score_at(c, smem, row * each + y, state)[u];
 				score = !c->max ? score + other : score > other ? score : other;
 			}
 		}
@@ -298,12 +300,13 @@ __device__ static void write_scores(const struct score *c, const struct skv_kseq
 	}
 }
 
-/* Grid: so many state pages of a sequence, sequences. */
+/* Grid: blocks of state pages of a sequence, sequences. */
 template <class T, int D>
-__global__ void __launch_bounds__(SCORE_THREADS, D <= 128 ? 4 : 2) score_kernel(const __grid_constant__ struct score c)
+__global__ void __launch_bounds__(SCORE_THREADS,
+                                  D <= 128 ? 4 : 2) score_kernel(const __grid_constant__ struct score_params c)
 {
 	extern __shared__ __align__(16) uint8_t memory[];
-	struct score_room *room = (struct score_room *)memory;
+	struct score_smem *smem = (struct score_smem *)memory;
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
 	const uint32_t all = (skv_pages_of(s->len) + SKV_PAGE_TOKENS - 1) / SKV_PAGE_TOKENS;
 	const uint32_t first = blockIdx.x * c.states;
@@ -312,42 +315,44 @@ __global__ void __launch_bounds__(SCORE_THREADS, D <= 128 ? 4 : 2) score_kernel(
 	const uint32_t n = min(all - first, c.states);
 
 	if (threadIdx.x < n)
-		room->state[threadIdx.x] = s->table[(size_t)c.state * s->layer_stride + first + threadIdx.x];
+		smem->state[threadIdx.x] = s->table[(size_t)c.state * s->layer_stride + first + threadIdx.x];
 	__syncthreads();
 	for (uint32_t g = 0; g < c.heads; g += HEAD_TILE)
-		score_pieces<T, D>(&c, s, room, n, g);
+		score_kv_heads<T, D>(&c, s, smem, n, g);
 	__syncthreads();
-	write_scores(&c, s, room, first, n);
+	write_scores(&c, s, smem, first, n);
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-/* State pages of a block: many, so that it has something to read while it computes; but all of the device is to work. */
-static uint32_t states_of(const struct score *c, uint32_t all, uint32_t n)
+/*
+ * State pages of a block: many, so that it has something to load while it computes; but every SM must have work.
+ */
+static uint32_t state_pages_per_block(const struct score_params *c, uint32_t all, uint32_t n)
 {
-	const uint32_t room = SCORE_BYTES / (c->n_kv_heads * c->heads * SKV_PAGE_TOKENS * (uint32_t)sizeof(float));
-	const uint32_t pieces = ceil_div(STATES_MOST, c->n_kv_heads), most = pieces < 8 ? 8 : pieces;
-	uint32_t states = all * n / (BLOCKS_A_SM * skv_cuda_sms());
+	const uint32_t fit = SCORE_BYTES / (c->n_kv_heads * c->heads * SKV_PAGE_TOKENS * (uint32_t)sizeof(float));
+	const uint32_t pieces = ceil_div(MAX_STATES, c->n_kv_heads), most = pieces < 8 ? 8 : pieces;
+	uint32_t states = all * n / (BLOCKS_PER_SM * skv_cuda_sms());
 
 	states = states < most ? states : most;
-	states = states < room ? states : room;
+	states = states < fit ? states : fit;
 	return states ? states : 1;
 }
 
 template <class T, int D>
-static void launch_dim(struct score *c, uint32_t pages, uint32_t n, cudaStream_t stream)
+static void launch_dim(struct score_params *c, uint32_t pages, uint32_t n, cudaStream_t stream)
 {
 	const uint32_t all = ceil_div(pages, SKV_PAGE_TOKENS);
 	size_t bytes;
 
-	c->states = states_of(c, all, n);
-	bytes = sizeof(struct score_room) +
+	c->states = state_pages_per_block(c, all, n);
+	bytes = sizeof(struct score_smem) +
 	        (size_t)c->n_kv_heads * c->heads * c->states * SKV_PAGE_TOKENS * sizeof(float);
 	score_kernel<T, D><<<dim3(ceil_div(all, c->states), n), SCORE_THREADS, bytes, stream>>>(*c);
 }
 
 template <class T>
-static void launch(struct score *c, uint32_t head_dim, uint32_t pages, uint32_t n, cudaStream_t stream)
+static void launch(struct score_params *c, uint32_t head_dim, uint32_t pages, uint32_t n, cudaStream_t stream)
 {
 	if (head_dim == 64)
 		launch_dim<T, 64>(c, pages, n, stream);
@@ -362,7 +367,7 @@ static void launch(struct score *c, uint32_t head_dim, uint32_t pages, uint32_t 
 void skv_cuda_score_pages(const struct skv_shape *sh, const struct skv_batch *b, const void *q, uint32_t pool,
                           const struct skv_evidence *ev, const struct skv_work *work)
 {
-	struct score c = {
+	struct score_params c = {
 		.seq = b->seq,
 		.q = q,
 		.pool = sh->pool,

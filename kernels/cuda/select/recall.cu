@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/recall.cu - how much of the weight is on what a layer looked at: a block takes a sequence.
+ * kernels/cuda/select/recall.cu - attention recall, the share of the softmax weight on what a layer attended to: a
+ * block takes a sequence.
  *
- * Runs in few steps, so it is plain. Each thread adds up its share and the shares are added in order: the same
+ * It runs in few steps, so it is simple. Each thread adds up its share and the shares are added in order: the same
  * bits every time.
  */
 #include "kernels/cuda/runtime/convert.cuh"
@@ -10,17 +11,17 @@
 
 #define THREADS 256
 
-struct call {
+struct recall_params {
 	const struct skv_kseq *seq;
 	struct skv_evidence ev;
-	struct skv_list list;     /* rows 0: none */
+	struct skv_list list; /* rows 0: none */
 	struct skv_window window;
 	bool tokens;
 	uint32_t n_heads;
 	float *ret;
 };
 
-DEVICE float window_share(const struct call *c, uint32_t len, const float *weight)
+DEVICE float window_share(const struct recall_params *c, uint32_t len, const float *weight)
 {
 	const uint32_t sinks = min(c->window.sinks, len), start = max(sinks, skv_window_start(&c->window, len));
 	float sum = 0;
@@ -31,7 +32,7 @@ DEVICE float window_share(const struct call *c, uint32_t len, const float *weigh
 	return sum;
 }
 
-DEVICE float list_share(const struct call *c, uint32_t i, uint32_t row, const float *weight)
+DEVICE float list_share(const struct recall_params *c, uint32_t i, uint32_t row, const float *weight)
 {
 	const size_t at = (size_t)i * c->list.rows + (c->list.mapped ? c->list.map[row] : row);
 	const uint32_t *ids = c->list.ids + at * c->list.stride, n = c->list.count[at];
@@ -41,7 +42,7 @@ DEVICE float list_share(const struct call *c, uint32_t i, uint32_t row, const fl
 	return sum;
 }
 
-__global__ void __launch_bounds__(THREADS) recall_kernel(const __grid_constant__ struct call c)
+__global__ void __launch_bounds__(THREADS) recall_kernel(const __grid_constant__ struct recall_params c)
 {
 	__shared__ float share[THREADS];
 	const uint32_t i = blockIdx.x;
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(THREADS) recall_kernel(const __grid_constant__
 void skv_cuda_recall(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
                      const struct skv_seen *seen, float *ret, const struct skv_work *work)
 {
-	struct call c = {
+	struct recall_params c = {
 		.seq = b->seq,
 		.ev = *ev,
 		.tokens = seen->window || seen->tokens,

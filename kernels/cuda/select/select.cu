@@ -1,55 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * kernels/cuda/select/select.cu - the best units of each list: a block takes a list (select.cuh).
- */
+/* kernels/cuda/select/select.cu - the top-k of each list: a block takes a list (topk.cuh). */
 #include "kernels/cuda/runtime/cuda.h"
 #include "kernels/cuda/select/topk.cuh"
 
 #define THREADS 512
 
-struct call {
+struct select_params {
 	const struct skv_kseq *seq;
 	struct skv_evidence ev;
 	struct skv_select select;
 	struct skv_list list;
 	uint32_t layer;
-	bool tokens, shared; /* of keys: in shared memory */
-	bool packs; /* tokens before kseq.coded are there, whatever the table says */
+	bool tokens, shared; /* keys are in shared memory */
+	bool quantized; /* tokens before kseq.coded are quantized and resident, whatever the table says */
 };
 
-/* The key of unit u, which may be past the end. Pages below `packed` are there. */
-DEVICE uint32_t read_key(const struct call *c, const struct skv_topk_counts *x, const skv_pte *table, uint32_t packed,
-                         const float *score, uint32_t u)
+/* The key of id u, which may be past the end. Pages below `n_quantized_pages` are resident. */
+DEVICE uint32_t read_key(const struct select_params *c, const struct skv_topk_counts *x, const skv_pte *table,
+                         uint32_t n_quantized_pages, const float *score, uint32_t u)
 {
 	const uint32_t page = c->tokens ? u / SKV_PAGE_TOKENS : u;
 	if (u >= x->n)
 		return 0;
-	return key_of(x, u, page < packed || skv_pte_resident(table[page]), score[u]);
+	return topk_key(x, u, page < n_quantized_pages || skv_pte_resident(table[page]), score[u]);
 }
 
-__global__ void __launch_bounds__(THREADS) select_kernel(const __grid_constant__ struct call c)
+__global__ void __launch_bounds__(THREADS) select_kernel(const __grid_constant__ struct select_params c)
 {
 	extern __shared__ uint4 shared_keys[];
-	__shared__ struct select_room room;
+	__shared__ struct topk_smem smem;
 	typedef team<THREADS, 0, 0> all;
 	const uint32_t i = blockIdx.y, list = i * c.ev.rows + blockIdx.x;
 	const struct skv_kseq *s = &c.seq[i];
 	const skv_pte *table = s->table + (size_t)c.layer * s->layer_stride;
-	const uint32_t packed = c.packs ? s->coded / SKV_PAGE_TOKENS : 0;
+	const uint32_t n_quantized_pages = c.quantized ? s->coded / SKV_PAGE_TOKENS : 0;
 	float *const all_scores = c.tokens ? c.ev.token : c.ev.page;
 	float *const score = all_scores + (size_t)list * (c.tokens ? c.ev.token_stride : c.ev.page_stride);
 	uint32_t *key = c.shared ? (uint32_t *)shared_keys : (uint32_t *)score; /* else in place */
-	const struct skv_topk_counts x = choice_of(&c.select, c.tokens, s->len);
+	const struct skv_topk_counts x = topk_counts_of(&c.select, c.tokens, s->len);
 
-	count_clear<all>(&room);
+	clear_bins<all>(&smem);
 	for (uint32_t u = KEY_QUAD * threadIdx.x; u < x.n; u += KEY_QUAD * THREADS) {
 		uint32_t k[KEY_QUAD];
 #pragma unroll
 		for (uint32_t y = 0; y < KEY_QUAD; y++)
-			k[y] = read_key(&c, &x, table, packed, score, u + y);
-		keep_keys(&room, key, u, make_uint4(k[0], k[1], k[2], k[3]));
+			k[y] = read_key(&c, &x, table, n_quantized_pages, score, u + y);
+		put_keys(&smem, key, u, make_uint4(k[0], k[1], k[2], k[3]));
 	}
-	const uint32_t count = choose<all>(key, &x, &room, c.list.ids + (size_t)list * c.list.stride);
+	const uint32_t count = select_topk<all>(key, &x, &smem, c.list.ids + (size_t)list * c.list.stride);
 	if (threadIdx.x == 0)
 		c.list.count[list] = count;
 }
@@ -59,21 +57,22 @@ cudaError_t skv_cuda_select_init(void)
 	return cudaFuncSetAttribute(select_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, KEY_BYTES);
 }
 
-void skv_cuda_select(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev, bool tokens,
+void skv_cuda_select(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
+                     bool tokens,
                      const struct skv_select *select, struct skv_list *list, const struct skv_work *work)
 {
 	const uint32_t units = tokens ? b->max_len : skv_pages_of(b->max_len);
 
-	list->most = select_most(select, units);
-	const struct call c = {
+	list->most = max_selected(select, units);
+	const struct select_params c = {
 		.seq = b->seq,
 		.ev = *ev,
 		.select = *select,
 		.list = *list,
 		.layer = sh->layer,
 		.tokens = tokens,
-		.shared = select_fits(units),
-		.packs = sh->code && sh->code->kind == SKV_COMPRESS_QUANT,
+		.shared = keys_fit_shared(units),
+		.quantized = sh->code && sh->code->kind == SKV_COMPRESS_QUANT,
 	};
 
 	if (b->n > 0)
