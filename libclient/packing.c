@@ -209,10 +209,10 @@ static int fits(const struct packing *k, const struct skv_form *f)
 	const struct codec *c = k->codec;
 
 	if (c->stride != f->stride || c->near != f->near)
-		return fail(-EINVAL, "compressor %.150s was made for stride=%u and near=%u, not for %u and %u", k->path, c->stride,
+		return fail(-EINVAL, "compressor %.150s was made for stride=%u and refs=%u, not for %u and %u", k->path, c->stride,
 		            c->near, f->stride, f->near);
 	if (c->width % f->group != 0)
-		return fail(-EINVAL, "compressor %.150s has codes of %u numbers, expected a multiple of group=%u", k->path,
+		return fail(-EINVAL, "compressor %.150s has codes of %u numbers, expected a multiple of scale_block=%u", k->path,
 		            c->width, f->group);
 	return 0;
 }

@@ -7,7 +7,7 @@
 
 #define WORLD_STRIDE 5u /* of references, each with WORLD_NEAR others as its nearest */
 #define WORLD_NEAR 3u
-#define WORLD_CODES "stride=5&near=3" /* the same in a spec */
+#define WORLD_CODES "stride=5&refs=3" /* the same in a spec */
 
 /* Make of a world's model one that can be packed. */
 void world_packable(struct skv_model *m);

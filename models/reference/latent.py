@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens kept in less than rows of K and V, for sim.py: which they are, what is read in their place, and their bytes.
+"""KV cache compression for sim.py: which tokens are compressed, what is read in their place, and their bytes.
 
 A spec is what sparsekv-policy(7) says: deltakv?bits=4&ref_bits=8, kivi?bits=2, palu. Of a sequence of n tokens
-[first, C(n)) are packed, in blocks, behind the `raw` last ones. `file` names a compressor in the folder given.
+[first, C(n)) are compressed, in blocks, behind the `residual` last ones. `file` names a codec in the folder given.
 """
 import sys
 
@@ -13,9 +13,9 @@ from safetensors import safe_open
 PAGE, LOW_BLOCK, LOW_GROUP = 16, 32, 32
 DEFAULTS = {
     "deltakv": dict(budget="0.25", layers="2,7,12", file="deltakv", bits="16", ref_bits="16", full_bits="16",
-                    group="64", raw="128", block="32", stride="10", near="4"),
-    "kivi": dict(bits="4", raw="128", block="32"),
-    "palu": dict(file="palu", bits="16", group="64", raw="128", block="32"),
+                    scale_block="64", residual="128", block="32", stride="10", refs="4"),
+    "kivi": dict(bits="4", residual="128", block="32"),
+    "palu": dict(file="palu", bits="16", scale_block="64", residual="128", block="32"),
 }
 
 
@@ -45,9 +45,10 @@ class Latent:
             options[key] = value
         number = lambda key, default=0: int(options.get(key, default))
         self.n_layers, self.kv_heads, self.dim = shape
-        self.bits, self.group, self.raw, self.block = number("bits"), number("group"), number("raw"), number("block")
+        self.bits, self.scale_block = number("bits"), number("scale_block")
+        self.residual, self.block = number("residual"), number("block")
         self.ref_bits, self.full_bits = number("ref_bits", 16), number("full_bits", 16)
-        self.stride, self.near = number("stride"), number("near")
+        self.stride, self.refs = number("stride"), number("refs")
         self.budget = float(options.get("budget", 1))
         self.filters = {int(layer) for layer in options.get("layers", "").split(",") if layer}
         self.first = PAGE if name == "deltakv" else 0
@@ -55,7 +56,7 @@ class Latent:
         if "file" in options and self.bits:
             with safe_open(folder / f"{options['file']}.safetensors", "pt", device=str(device)) as file:
                 if int(file.metadata()["stride"]) == 0 and self.stride:
-                    sys.exit(f"sim.py: {text}: a compressor without references needs stride=0&near=0")
+                    sys.exit(f"sim.py: {text}: a compressor without references needs stride=0&refs=0")
                 self.weights = {key: file.get_tensor(key).float() for key in file.keys()}
                 self.width = int(file.metadata()["width"])
 
@@ -70,7 +71,7 @@ class Latent:
     def coded(self, kind, n):
         """C(n); n a number or a tensor"""
         first, block = (0, max(self.block, LOW_BLOCK)) if kind == "low" else (self.first, self.block)
-        blocks = (n - first - self.raw) // block
+        blocks = (n - first - self.residual) // block
         return (first + blocks * block) * (blocks > 0)
 
     def packed(self, layer, rows, columns):
@@ -95,13 +96,13 @@ class Latent:
             at = token[(token < self.first) | ((token - self.first) % self.stride == 0)]
             references = x[at] if self.ref_bits == 16 else grouped(x[at], self.ref_bits, 64)
             score = 2 * x @ references.T - references.square().sum(-1)
-            near = score.masked_fill(at > token[:, None], -1e30).topk(min(self.near, len(at)), -1).indices
+            near = score.masked_fill(at > token[:, None], -1e30).topk(min(self.refs, len(at)), -1).indices
             b = references[near].mean(1)
         w = lambda part: self.weights.get(f"layers.{layer}.{part}")
         if self.bits:
             hidden = lambda y: y if w("gate") is None else F.silu(y @ w("gate").T) * (y @ w("up").T)
             z = (hidden(x) - hidden(b)) @ w("down").T
-            z = grouped(z, self.bits, self.group)
+            z = grouped(z, self.bits, self.scale_block)
             y = b + (z if w("open") is None else F.silu(z @ w("open").T)) @ w("out").T
         else:
             y = b
@@ -124,8 +125,8 @@ class Latent:
             return kept + up(coded // LOW_BLOCK * self.kv_heads, page // record)
         tokens = coded - self.first
         references = up(tokens, self.stride) if self.stride else 0
-        scales = 4 * self.width // self.group if 0 < self.bits < 16 else 0
-        record = max(16, up(2 * self.near + scales + self.width * self.bits // 8, 16) * 16)
+        scales = 4 * self.width // self.scale_block if 0 < self.bits < 16 else 0
+        record = max(16, up(2 * self.refs + scales + self.width * self.bits // 8, 16) * 16)
         pages = kept + self.first // PAGE + up(tokens - references, page // record)
         if self.stride:
             record = 2 * d if self.ref_bits == 16 else 4 * d // 64 + d * self.ref_bits // 8
