@@ -26,11 +26,14 @@ struct config {
 };
 
 static const struct skv_param params[] = {
-        SKV_EVICT_WINDOW_PARAMS(struct config, evict, "tokens that a layer's kv heads keep on average", "32", "5"),
+        SKV_EVICT_BUDGET_PARAM(struct config, evict,
+                               "tokens that a layer's kv heads keep on average, the observation window among them"),
+        SKV_EVICT_WINDOW_PARAMS(struct config, evict, "32", "5"),
         {"safeguard", SKV_PARAM_FLOAT, offsetof(struct config, safeguard), "0.2",
          "share of the budget that each head has in any case"},
         {"max_head_ratio", SKV_PARAM_FLOAT, offsetof(struct config, max_head_ratio), "2",
          "the most that a head has, in budgets"},
+        SKV_PREFILL_PARAMS(struct config, evict.prefill),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)

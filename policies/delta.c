@@ -24,11 +24,13 @@ static const struct skv_param params[] = {
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, select.budget), "64",
          "pages selected; below 1 a share of the sequence, at least 8 pages"},
         SKV_SELECT_RECENT_PARAM(struct config, select, "0", "pages"),
+        SKV_SELECT_LAYERS_PARAM(struct config, select,
+                                "layers that select; auto: the profile's, without one three, evenly spaced from the first "
+                                "that is not dense"),
+        SKV_SELECT_DENSE_PARAM(struct config, select),
         {"pin", SKV_PARAM_UINT, offsetof(struct config, pin), "0",
          "first pages of the sequence, always selected on top of the budget"},
-        SKV_SELECT_PARAMS(struct config, select,
-                          "layers that select; auto: the profile's, without one three, evenly spaced from the first that "
-                          "is not dense"),
+        SKV_SELECT_PROFILE_PARAMS(struct config, select),
 };
 
 /*

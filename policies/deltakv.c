@@ -32,18 +32,21 @@ static const struct skv_param params[] = {
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, select.budget), "0.3",
          "tokens selected; below 1 a share of the sequence, at least 128 tokens"},
         SKV_SELECT_RECENT_PARAM(struct config, select, "32", "tokens"),
+        SKV_SELECT_LAYERS_PARAM(struct config, select, SKV_SELECT_FILTERS_HELP),
+        SKV_SELECT_DENSE_PARAM(struct config, select),
         {"bits", SKV_PARAM_UINT, offsetof(struct config, latent.bits), "16",
          "of an element of a code: 16, 8, 4; 0: no code, references alone"},
+        SKV_COMPRESS_SCALE_PARAM(struct config, latent, "64"),
         {"ref_bits", SKV_PARAM_UINT, offsetof(struct config, ref_bits), "16", "of an element of a reference: 16, 8, 4"},
         {"stride", SKV_PARAM_UINT, offsetof(struct config, stride), "10",
          "tokens from one reference to the next; 0, with refs=0: no references"},
         {"refs", SKV_PARAM_UINT, offsetof(struct config, refs), "4", "references whose mean a token is the residual to"},
-        SKV_COMPRESS_PARAMS(struct config, latent, "64"),
+        SKV_COMPRESS_WINDOW_PARAMS(struct config, latent),
         {"full_bits", SKV_PARAM_UINT, offsetof(struct config, full_bits), "16",
          "of an element of K or V in the layers that are not compressed by the codec: 16, 4, 2"},
         {"file", SKV_PARAM_CODEC, offsetof(struct config, file), "auto",
          "the codec; auto: deltakv.safetensors beside the model"},
-        SKV_SELECT_PARAMS(struct config, select, SKV_SELECT_FILTERS_HELP),
+        SKV_SELECT_PROFILE_PARAMS(struct config, select),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)

@@ -21,7 +21,9 @@ struct config {
 };
 
 static const struct skv_param params[] = {
-        SKV_EVICT_PARAMS(struct config, evict, "tokens that a kv head keeps, half of them recent"),
+        SKV_EVICT_BUDGET_PARAM(struct config, evict, "tokens that a kv head keeps, half of them recent"),
+        SKV_EVICT_DENSE_PARAM(struct config, evict),
+        SKV_PREFILL_PARAMS(struct config, evict.prefill),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)

@@ -18,7 +18,8 @@ struct config {
 
 static const struct skv_param params[] = {
         {"bits", SKV_PARAM_UINT, offsetof(struct config, quant.bits), "4", "of an element of K or V: 4 or 2"},
-        SKV_COMPRESS_PARAMS(struct config, quant, "32"),
+        SKV_COMPRESS_SCALE_PARAM(struct config, quant, "32"),
+        SKV_COMPRESS_WINDOW_PARAMS(struct config, quant),
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "0", "first layers that stay uncompressed"},
         SKV_PREFILL_PARAMS(struct config, prefill),
 };

@@ -20,7 +20,9 @@ static const struct skv_param params[] = {
         {"sinks", SKV_PARAM_UINT, offsetof(struct config, sinks), "4",
          "attention sinks: first tokens, always among the selected"},
         SKV_SELECT_RECENT_PARAM(struct config, select, "0", "tokens"),
-        SKV_SELECT_PARAMS(struct config, select, SKV_SELECT_TWICE_HELP),
+        SKV_SELECT_LAYERS_PARAM(struct config, select, SKV_SELECT_TWICE_HELP),
+        SKV_SELECT_DENSE_PARAM(struct config, select),
+        SKV_SELECT_PROFILE_PARAMS(struct config, select),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)

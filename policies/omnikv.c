@@ -21,10 +21,12 @@ struct config {
 static const struct skv_param params[] = {
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, select.budget), "0.3",
          "tokens selected; below 1 a share of the sequence, at least 128 tokens"},
+        SKV_SELECT_RECENT_PARAM(struct config, select, "32", "tokens"),
+        SKV_SELECT_LAYERS_PARAM(struct config, select, SKV_SELECT_FILTERS_HELP),
         {"more", SKV_PARAM_UINT, offsetof(struct config, more), "1",
          "layers right after a filter that attend densely, too"},
-        SKV_SELECT_RECENT_PARAM(struct config, select, "32", "tokens"),
-        SKV_SELECT_PARAMS(struct config, select, SKV_SELECT_FILTERS_HELP),
+        SKV_SELECT_DENSE_PARAM(struct config, select),
+        SKV_SELECT_PROFILE_PARAMS(struct config, select),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)

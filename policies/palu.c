@@ -20,7 +20,8 @@ struct config {
 
 static const struct skv_param params[] = {
         {"bits", SKV_PARAM_UINT, offsetof(struct config, latent.bits), "16", "of an element of a code: 16, 8, 4"},
-        SKV_COMPRESS_PARAMS(struct config, latent, "64"),
+        SKV_COMPRESS_SCALE_PARAM(struct config, latent, "64"),
+        SKV_COMPRESS_WINDOW_PARAMS(struct config, latent),
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "0", "first layers that stay uncompressed"},
         {"file", SKV_PARAM_CODEC, offsetof(struct config, file), "auto",
          "the projections; auto: palu.safetensors beside the model"},

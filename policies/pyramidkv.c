@@ -26,9 +26,11 @@ struct config {
 static const struct skv_param params[] = {
         {"variant", SKV_PARAM_CHOICE, offsetof(struct config, variant), "kvpress,sparse-vllm",
          "whether the budget is the mean of all layers or what the first one has"},
+        SKV_EVICT_BUDGET_PARAM(struct config, evict, SKV_EVICT_WINDOW_BUDGET_HELP),
         {"beta", SKV_PARAM_FLOAT, offsetof(struct config, beta), "20",
          "kvpress: the last layers have 1/beta of the budget"},
-        SKV_EVICT_WINDOW_PARAMS(struct config, evict, "tokens that a kv head keeps", "32", "5"),
+        SKV_EVICT_WINDOW_PARAMS(struct config, evict, "32", "5"),
+        SKV_PREFILL_PARAMS(struct config, evict.prefill),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)

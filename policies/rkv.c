@@ -24,9 +24,11 @@ struct config {
 };
 
 static const struct skv_param params[] = {
+        SKV_EVICT_BUDGET_PARAM(struct config, evict, SKV_EVICT_WINDOW_BUDGET_HELP),
         {"lambda", SKV_PARAM_FLOAT, offsetof(struct config, lambda), "0.1",
          "weight of importance; the rest is redundancy's"},
-        SKV_EVICT_WINDOW_PARAMS(struct config, evict, "tokens that a kv head keeps", "8", "7"),
+        SKV_EVICT_WINDOW_PARAMS(struct config, evict, "8", "7"),
+        SKV_PREFILL_PARAMS(struct config, evict.prefill),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)

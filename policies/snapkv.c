@@ -24,7 +24,9 @@ struct config {
 };
 
 static const struct skv_param params[] = {
-        SKV_EVICT_WINDOW_PARAMS(struct config, evict, "tokens that a kv head keeps", "32", "5"),
+        SKV_EVICT_BUDGET_PARAM(struct config, evict, SKV_EVICT_WINDOW_BUDGET_HELP),
+        SKV_EVICT_WINDOW_PARAMS(struct config, evict, "32", "5"),
+        SKV_PREFILL_PARAMS(struct config, evict.prefill),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)

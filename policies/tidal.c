@@ -16,7 +16,9 @@ struct config {
 static const struct skv_param params[] = {
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, select.budget), "512",
          "tokens selected for a q head; below 1 a share of the sequence, at least 128 tokens"},
-        SKV_SELECT_PARAMS(struct config, select, SKV_SELECT_TWICE_HELP),
+        SKV_SELECT_LAYERS_PARAM(struct config, select, SKV_SELECT_TWICE_HELP),
+        SKV_SELECT_DENSE_PARAM(struct config, select),
+        SKV_SELECT_PROFILE_PARAMS(struct config, select),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)

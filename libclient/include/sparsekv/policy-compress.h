@@ -23,10 +23,11 @@ struct skv_compress_config {
 	uint32_t block;
 };
 
-/* Without the bits, of which each policy has its own. */
-#define SKV_COMPRESS_PARAMS(config, field, scale_block_default)                                             \
+/* Rows of a table of parameters, in the order that they have in specs. The bits are each policy's own. */
+#define SKV_COMPRESS_SCALE_PARAM(config, field, scale_block_default)                                        \
 	{"scale_block", SKV_PARAM_UINT, offsetof(config, field.scale_block), scale_block_default,           \
-	 "elements that share a scale: 32 or 64"},                                                          \
+	 "elements that share a scale: 32 or 64"}
+#define SKV_COMPRESS_WINDOW_PARAMS(config, field)                                                           \
 	{"residual", SKV_PARAM_UINT, offsetof(config, field.residual), "128",                               \
 	 "residual window: last tokens that stay uncompressed, at least"},                                  \
 	{"block", SKV_PARAM_UINT, offsetof(config, field.block), "32", "tokens compressed at a time"}

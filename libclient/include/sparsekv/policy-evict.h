@@ -27,22 +27,25 @@ struct skv_evict_config {
 	struct skv_prefill_config prefill;
 };
 
-/* `what` says of which tokens the budget is. */
-#define SKV_EVICT_PARAMS(config, field, what)                                                               \
+/* Rows of a table of parameters, in the order that they have in specs. `what` says of which tokens the budget is. */
+#define SKV_EVICT_BUDGET_PARAM(config, field, what)                                                         \
 	{"budget", SKV_PARAM_BUDGET, offsetof(config, field.budget), "1024",                                \
-	 what "; below 1 a share of the sequence, at least 128 tokens"},                                    \
-	{"dense", SKV_PARAM_UINT, offsetof(config, field.dense), "0", "first layers that stay dense"},      \
-	SKV_PREFILL_PARAMS(config, field.prefill)
+	 what "; below 1 a share of the sequence, at least 128 tokens"}
 
-/* Of a policy with an observation window; the defaults of two parameters are the paper's. */
-#define SKV_EVICT_WINDOW_PARAMS(config, field, what, window_default, pool_default)                          \
-	SKV_EVICT_PARAMS(config, field, what ", the observation window among them"),                        \
+#define SKV_EVICT_DENSE_PARAM(config, field)                                                                \
+	{"dense", SKV_PARAM_UINT, offsetof(config, field.dense), "0", "first layers that stay dense"}
+
+#define SKV_EVICT_WINDOW_BUDGET_HELP "tokens that a kv head keeps, the observation window among them"
+
+/* Of a policy with an observation window; two of the defaults differ from paper to paper. */
+#define SKV_EVICT_WINDOW_PARAMS(config, field, window_default, pool_default)                                \
 	{"window", SKV_PARAM_UINT, offsetof(config, field.window), window_default,                          \
 	 "observation window: last queries, whose attention scores count; their tokens stay"},              \
 	{"pool", SKV_PARAM_UINT, offsetof(config, field.pool), pool_default,                                \
 	 "positions that a score is averaged over; odd"},                                                   \
 	{"interval", SKV_PARAM_UINT, offsetof(config, field.interval), "128",                               \
-	 "tokens decoded from one eviction to the next; 0: one eviction, at the end of the prompt"}
+	 "tokens decoded from one eviction to the next; 0: one eviction, at the end of the prompt"},        \
+	SKV_EVICT_DENSE_PARAM(config, field)
 
 /* Do the values of SKV_EVICT_WINDOW_PARAMS make sense? 0, or -1 with a text that names the parameter. */
 static inline int skv_evict_config_check(const struct skv_evict_config *c, char *err, size_t err_len)

@@ -56,10 +56,12 @@ struct skv_select_config {
 	struct skv_prefill_config prefill;
 };
 
-/* Without the budget, which each policy counts in its own way. `layers_help` says what auto means. */
-#define SKV_SELECT_PARAMS(config, field, layers_help)                                                       \
-	{"layers", SKV_PARAM_LAYERS, offsetof(config, field.layers), "auto", layers_help},                  \
-	{"dense", SKV_PARAM_UINT, offsetof(config, field.dense), "2", "first layers that stay dense"},      \
+/* Rows of a table of parameters, in the order that they have in specs. The budget is each policy's own. */
+#define SKV_SELECT_LAYERS_PARAM(config, field, help)                                                        \
+	{"layers", SKV_PARAM_LAYERS, offsetof(config, field.layers), "auto", help}
+#define SKV_SELECT_DENSE_PARAM(config, field)                                                               \
+	{"dense", SKV_PARAM_UINT, offsetof(config, field.dense), "2", "first layers that stay dense"}
+#define SKV_SELECT_PROFILE_PARAMS(config, field)                                                            \
 	{"profile", SKV_PARAM_PROFILE, offsetof(config, field.profile), "none",                             \
 	 "what sparsekv-calibrate has written about the model"},                                            \
 	SKV_PREFILL_PARAMS(config, field.prefill)
