@@ -2,14 +2,14 @@
 /*
  * bench/attention.c - sparsekv-bench attention.
  *
- * A measurement is one pass over all layers of a bed (bed.h), so nothing is still in a cache when its layer
+ * A measurement is one pass over all layers of a fixture (kernel-fixture.h), so nothing is still in a cache when its layer
  * comes round again. Pages in random order are the worst case for the kernels, while the streaming read that
  * they are compared with reads the same bytes in the order of their addresses. Kernels take turns, and of
  * every kernel's passes the median counts. On a device it times them itself.
  *
  * GB/s counts the K and V bytes of the tokens that a kernel was asked to look at, once each.
  */
-#include "bench/bed.h"
+#include "bench/kernel-fixture.h"
 #include "bench/bench.h"
 #include <cblas.h>
 #include <errno.h>
@@ -28,7 +28,7 @@ struct options {
 	int n_threads, n_tokens, n_shapes, n_dtypes;
 	long repeat, prefill;
 	const char *csv;
-	struct bed_options bed;
+	struct fixture_options fixture;
 };
 
 /* ---- what is measured ------------------------------------------------------------------------ */
@@ -60,13 +60,13 @@ static uint32_t read_range(const uint8_t *p, size_t bytes)
 
 static uint32_t read_result; /* stored to, so that no compiler leaves the read out */
 
-static void read_layer(struct bed *b, uint32_t layer)
+static void read_layer(struct kernel_fixture *b, uint32_t layer)
 {
 	size_t bytes = b->pool_bytes / b->layers, part = bytes / (size_t)b->threads & ~(size_t)511;
 	const uint8_t *p = b->sh.pool + layer * bytes;
 	uint32_t sum = 0;
 	if (b->o->device) {
-		bed_need(b, b->o->device->read(p, bytes, b->work.stream));
+		fixture_need(b, b->o->device->read(p, bytes, b->work.stream));
 		return;
 	}
 	if (b->threads == 1) {
@@ -79,21 +79,21 @@ static void read_layer(struct bed *b, uint32_t layer)
 	__atomic_store_n(&read_result, sum, __ATOMIC_RELAXED);
 }
 
-static void dense(struct bed *b, uint32_t layer)
+static void dense(struct kernel_fixture *b, uint32_t layer)
 {
 	b->sh.layer = layer;
 	b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, NULL, &b->work);
 }
 
 /* What a layer does that selects pages for others. */
-static void with_evidence(struct bed *b, uint32_t layer)
+static void with_evidence(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
 	b->sh.layer = layer;
 	b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, &ev, &b->work);
 }
 
-static void and_select(struct bed *b, uint32_t layer)
+static void and_select(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
 	struct skv_select sel = {.budget.share = (float)b->o->budget};
@@ -102,13 +102,13 @@ static void and_select(struct bed *b, uint32_t layer)
 }
 
 /* The same of tokens for each kv head. */
-static struct skv_evidence token_evidence(const struct bed *b)
+static struct skv_evidence token_evidence(const struct kernel_fixture *b)
 {
 	return (struct skv_evidence){.rows = b->sh.n_kv_heads, .token = b->token_weight,
 	                             .token_stride = b->pages * SKV_PAGE_TOKENS};
 }
 
-static void and_select_tokens(struct bed *b, uint32_t layer)
+static void and_select_tokens(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_evidence ev = token_evidence(b);
 	struct skv_select sel = {.budget.share = (float)b->o->budget};
@@ -118,7 +118,7 @@ static void and_select_tokens(struct bed *b, uint32_t layer)
 }
 
 /* A layer that goes by what it selects itself: all keys, and the values of the tokens selected. */
-static void anchor(struct bed *b, uint32_t layer)
+static void anchor(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_evidence ev = token_evidence(b);
 	struct skv_select sel = {.budget.share = (float)b->o->budget};
@@ -127,39 +127,39 @@ static void anchor(struct bed *b, uint32_t layer)
 }
 
 /* What a layer reads to choose its pages by their bounds. Any pages will do for state pages: here the layer's first. */
-static void bounds(struct bed *b, uint32_t layer)
+static void bounds(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
 	b->sh.layer = b->sh.state = layer;
 	b->o->kern->score_pages(&b->sh, &b->step, b->q, SKV_POOL_MAX, &ev, &b->work);
 }
 
-static void window(struct bed *b, uint32_t layer)
+static void window(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_window w = {.sinks = 16, .budget.share = (float)b->o->budget};
 	b->sh.layer = layer;
 	b->o->kern->decode_window(&b->sh, &b->step, b->q, b->out, &w, &b->work);
 }
 
-static void pages_seq(struct bed *b, uint32_t layer)
+static void pages_seq(struct kernel_fixture *b, uint32_t layer)
 {
 	b->sh.layer = layer;
 	b->o->kern->decode_pages(&b->sh, &b->step, b->q, b->out, &b->page_list[0], &b->work);
 }
 
-static void pages_head(struct bed *b, uint32_t layer)
+static void pages_head(struct kernel_fixture *b, uint32_t layer)
 {
 	b->sh.layer = layer;
 	b->o->kern->decode_pages(&b->sh, &b->step, b->q, b->out, &b->page_list[1], &b->work);
 }
 
-static void tokens_seq(struct bed *b, uint32_t layer)
+static void tokens_seq(struct kernel_fixture *b, uint32_t layer)
 {
 	b->sh.layer = layer;
 	b->o->kern->decode_tokens(&b->sh, &b->step, b->q, b->out, &b->token_list[0], &b->work);
 }
 
-static void tokens_head(struct bed *b, uint32_t layer)
+static void tokens_head(struct kernel_fixture *b, uint32_t layer)
 {
 	b->sh.layer = layer;
 	b->o->kern->decode_tokens(&b->sh, &b->step, b->q, b->out, &b->token_list[1], &b->work);
@@ -169,7 +169,7 @@ static void tokens_head(struct bed *b, uint32_t layer)
 enum touched { ALL, BUDGET, BOUNDS };
 static const struct {
 	const char *name;
-	void (*layer)(struct bed *, uint32_t);
+	void (*layer)(struct kernel_fixture *, uint32_t);
 	enum touched touched;
 } kinds[] = {
 	{"read", read_layer, ALL},         {"dense", dense, ALL},
@@ -188,7 +188,7 @@ static const struct column columns[] = {
 	{"of_read", 3},  {"of_dense", 3},  {"gflop_per_s", 1},
 };
 
-static void report(struct report *r, const struct bed *b, const char *kind, uint32_t tokens, double ms,
+static void report(struct report *r, const struct kernel_fixture *b, const char *kind, uint32_t tokens, double ms,
                    double gbps, double of_read, double of_dense, double gflops)
 {
 	char heads[32];
@@ -198,7 +198,7 @@ static void report(struct report *r, const struct bed *b, const char *kind, uint
 	           gflops);
 }
 
-static void measure_decode(struct report *r, struct bed *b, long repeat)
+static void measure_decode(struct report *r, struct kernel_fixture *b, long repeat)
 {
 	static double t[N_KINDS][MAX_REPEAT];
 	double ms[N_KINDS], bytes = (double)b->pool_bytes / b->layers;
@@ -207,10 +207,10 @@ static void measure_decode(struct report *r, struct bed *b, long repeat)
 	/* Pass -1 is not counted: it wakes threads and touches scratch. */
 	for (long rep = -1; rep < repeat; rep++)
 		for (size_t k = 0; k < N_KINDS; k++) {
-			bed_start(b);
+			fixture_start(b);
 			for (uint32_t layer = 0; layer < b->layers; layer++)
 				kinds[k].layer(b, layer);
-			double pass = bed_stop(b);
+			double pass = fixture_stop(b);
 			if (rep >= 0)
 				t[k][rep] = pass / b->layers;
 		}
@@ -224,7 +224,7 @@ static void measure_decode(struct report *r, struct bed *b, long repeat)
 }
 
 /* A matrix product of OpenBLAS on as many threads. */
-static void measure_blas(struct report *r, const struct bed *b, long repeat)
+static void measure_blas(struct report *r, const struct kernel_fixture *b, long repeat)
 {
 	static double t[MAX_REPEAT];
 	const int m = 1024;
@@ -244,30 +244,30 @@ static void measure_blas(struct report *r, const struct bed *b, long repeat)
 }
 
 /* A prompt in one call. */
-static void measure_prefill(struct report *r, struct bed *b, long repeat)
+static void measure_prefill(struct report *r, struct kernel_fixture *b, long repeat)
 {
 	static double t[MAX_REPEAT];
 	const uint32_t n = b->tokens, heads = b->sh.n_heads, dim = b->sh.head_dim;
-	struct skv_batch prompt = bed_prompt(b, 0);
+	struct skv_batch prompt = fixture_prompt(b, 0);
 	uint64_t rng = 2;
-	float *q = bed_floats(b, &rng, (size_t)n * heads * dim);
-	float *out = bed_floats(b, &rng, (size_t)n * heads * dim);
+	float *q = fixture_floats(b, &rng, (size_t)n * heads * dim);
+	float *out = fixture_floats(b, &rng, (size_t)n * heads * dim);
 	/* q k and p v, over the lower triangle */
 	double flop = 4.0 * heads * dim * ((double)n * (n + 1) / 2);
 
 	for (long rep = -1; rep < repeat; rep++) {
 		b->sh.layer = (uint32_t)(rep + 1) % b->layers;
-		bed_start(b);
+		fixture_start(b);
 		b->o->kern->prefill_dense(&b->sh, &prompt, q, out, &b->work);
-		double pass = bed_stop(b);
+		double pass = fixture_stop(b);
 		if (rep >= 0)
 			t[rep] = pass;
 	}
 	double ms = bench_median(t, (size_t)repeat);
 	report(r, b, "prefill", n, ms, NAN, NAN, NAN, flop / ms / 1e6);
-	bed_free(b, (void *)prompt.seq);
-	bed_free(b, q);
-	bed_free(b, out);
+	fixture_free(b, (void *)prompt.seq);
+	fixture_free(b, q);
+	fixture_free(b, out);
 }
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -313,7 +313,7 @@ static int parse_heads(struct options *o, const char *text)
 
 static struct skv_shape shape_of(const struct options *o, int i, uint32_t dtype)
 {
-	return bed_shape((uint32_t)o->heads[i], (uint32_t)o->kv_heads[i], (uint32_t)o->dims[i], dtype);
+	return fixture_shape((uint32_t)o->heads[i], (uint32_t)o->kv_heads[i], (uint32_t)o->dims[i], dtype);
 }
 
 static int parse_device(struct options *o, const char *text)
@@ -321,7 +321,7 @@ static int parse_device(struct options *o, const char *text)
 	uint32_t device;
 
 	o->threads[0] = o->n_threads = 1;
-	return bench_device(text, &device) || bed_enter(&o->bed, device) ? -1 : 0;
+	return bench_device(text, &device) || fixture_enter(&o->fixture, device) ? -1 : 0;
 }
 
 static int check_shapes(const struct options *o, int n_dims)
@@ -334,7 +334,7 @@ static int check_shapes(const struct options *o, int n_dims)
 	}
 	for (int i = 0; i < n_dims * o->n_dtypes; i++) {
 		struct skv_shape sh = shape_of(o, i / o->n_dtypes, o->dtypes[i % o->n_dtypes]);
-		const char *why = o->bed.kern->unsupported(&sh);
+		const char *why = o->fixture.kern->unsupported(&sh);
 		if (why) {
 			fprintf(stderr, "sparsekv-bench: --heads %u/%u --dim %u --dtype %s: %s\n", sh.n_heads,
 			        sh.n_kv_heads, sh.head_dim, bench_dtype_name(sh.dtype), why);
@@ -361,7 +361,7 @@ static int parse(struct options *o, int argc, char **argv)
 		.threads = {1, 2}, .n_threads = 2, .tokens = {16384}, .n_tokens = 1, .heads = {8, 32},
 		.kv_heads = {2, 8}, .dims = {64, 128}, .n_shapes = 2,
 		.repeat = 9, .prefill = 4096,
-		.bed = {.batch = 1, .memory = 512, .budget = 0.1, .kern = skv_kernels_host(NULL)},
+		.fixture = {.batch = 1, .memory = 512, .budget = 0.1, .kern = skv_kernels_host(NULL)},
 	};
 	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
 		switch (c) {
@@ -381,10 +381,10 @@ static int parse(struct options *o, int argc, char **argv)
 			e = (o->n_dtypes = bench_dtypes(optarg, o->dtypes)) < 0;
 			break;
 		case 'b':
-			e = bench_number("batch", optarg, 1, 4096, &o->bed.batch);
+			e = bench_number("batch", optarg, 1, 4096, &o->fixture.batch);
 			break;
 		case 'm':
-			e = bench_number("memory", optarg, 1, 1 << 20, &o->bed.memory);
+			e = bench_number("memory", optarg, 1, 1 << 20, &o->fixture.memory);
 			break;
 		case 'p':
 			e = bench_number("prefill", optarg, 0, SKV_MAX_TOKENS, &o->prefill);
@@ -393,12 +393,12 @@ static int parse(struct options *o, int argc, char **argv)
 			e = bench_number("repeat", optarg, 1, MAX_REPEAT, &o->repeat);
 			break;
 		case 'g':
-			o->bed.budget = strtod(optarg, &end);
-			if (*end || !(o->bed.budget > 0 && o->bed.budget <= 1))
+			o->fixture.budget = strtod(optarg, &end);
+			if (*end || !(o->fixture.budget > 0 && o->fixture.budget <= 1))
 				e = bench_bad("budget", optarg, "a share from 0 to 1");
 			break;
 		case 'i':
-			o->bed.kern = skv_kernels_host(optarg);
+			o->fixture.kern = skv_kernels_host(optarg);
 			break;
 		case 'v':
 			device = optarg;
@@ -419,7 +419,7 @@ static int parse(struct options *o, int argc, char **argv)
 	}
 	if (!e && device)
 		e = parse_device(o, device);
-	if (!e && !o->bed.kern) {
+	if (!e && !o->fixture.kern) {
 		fputs("sparsekv-bench: --isa or SPARSEKV_ISA: expected avx512, avx2 or generic, and a"
 		      " processor that has it\n", stderr);
 		return -1;
@@ -434,22 +434,22 @@ static int parse(struct options *o, int argc, char **argv)
 
 static int measure(struct report *r, const struct options *o, struct skv_shape sh, int threads)
 {
-	struct bed bed;
+	struct kernel_fixture fixture;
 
 	for (int n = 0; n < o->n_tokens; n++) {
-		if (bed_init(&bed, &o->bed, sh, (uint32_t)o->tokens[n], threads))
+		if (fixture_init(&fixture, &o->fixture, sh, (uint32_t)o->tokens[n], threads))
 			return -1;
-		measure_decode(r, &bed, o->repeat);
-		bed_deinit(&bed);
+		measure_decode(r, &fixture, o->repeat);
+		fixture_deinit(&fixture);
 	}
 	if (!o->prefill)
 		return 0;
-	if (bed_init(&bed, &o->bed, sh, (uint32_t)o->prefill, threads))
+	if (fixture_init(&fixture, &o->fixture, sh, (uint32_t)o->prefill, threads))
 		return -1;
-	if (!o->bed.device)
-		measure_blas(r, &bed, o->repeat);
-	measure_prefill(r, &bed, o->repeat);
-	bed_deinit(&bed);
+	if (!o->fixture.device)
+		measure_blas(r, &fixture, o->repeat);
+	measure_prefill(r, &fixture, o->repeat);
+	fixture_deinit(&fixture);
 	return 0;
 }
 

@@ -14,7 +14,7 @@
  * TFLOP/s counts products of the decoder, of the encoder and of the search; of the fused kernel those with V are left
  * out, which it does not make.
  */
-#include "bench/bed.h"
+#include "bench/kernel-fixture.h"
 #include "bench/bench.h"
 #include <errno.h>
 #include <getopt.h>
@@ -38,12 +38,12 @@ struct options {
 	long ref_bits, repeat, dim;
 	uint32_t heads, kv_heads;
 	const char *csv;
-	struct bed_options bed;
+	struct fixture_options fixture;
 };
 
 /* Sequences of one layer that packs. */
-struct yard {
-	struct bed bed;
+struct setup {
+	struct kernel_fixture fixture;
 	struct report *report;
 	long repeat;
 	const char *rows; /* what they are like */
@@ -59,18 +59,18 @@ struct yard {
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
-static uint32_t records_pages(const struct yard *y, uint32_t records, uint32_t bytes)
+static uint32_t records_pages(const struct setup *y, uint32_t records, uint32_t bytes)
 {
-	const uint32_t each = (uint32_t)(y->bed.sh.page_bytes / bytes);
+	const uint32_t each = (uint32_t)(y->fixture.sh.page_bytes / bytes);
 	return (records + each - 1) / each;
 }
 
 /* Matrices of noise, [out][in]: fp32 on the host, bf16 on a device. */
-static void *noise(struct yard *y, uint64_t *rng, size_t rows, size_t columns)
+static void *noise(struct setup *y, uint64_t *rng, size_t rows, size_t columns)
 {
 	const float size = 1 / sqrtf((float)columns);
-	const bool narrow = y->bed.o->device;
-	uint8_t *w = bed_get(rows * columns * (narrow ? 2 : 4));
+	const bool narrow = y->fixture.o->device;
+	uint8_t *w = fixture_get(rows * columns * (narrow ? 2 : 4));
 
 	for (size_t i = 0; i < rows * columns; i++) {
 		const float x = size * (float)((double)(bench_random(rng) >> 40) * 0x1p-23 - 1);
@@ -82,14 +82,14 @@ static void *noise(struct yard *y, uint64_t *rng, size_t rows, size_t columns)
 		else
 			((float *)w)[i] = x;
 	}
-	return bed_there(&y->bed, w, rows * columns * (narrow ? 2 : 4));
+	return fixture_there(&y->fixture, w, rows * columns * (narrow ? 2 : 4));
 }
 
 /* Llama-3.1-8B's compressor at its shape: a hidden layer of 3 d / 2 on the way in, none on the way out. */
-static void codec_init(struct yard *y, uint64_t *rng, uint32_t bits, uint32_t ref_bits)
+static void codec_init(struct setup *y, uint64_t *rng, uint32_t bits, uint32_t ref_bits)
 {
-	const uint32_t d = skv_token_dims(&y->bed.sh), dim = y->bed.sh.head_dim;
-	double *turn = bed_get(dim / 2 * sizeof *turn);
+	const uint32_t d = skv_token_dims(&y->fixture.sh), dim = y->fixture.sh.head_dim;
+	double *turn = fixture_get(dim / 2 * sizeof *turn);
 
 	for (uint32_t i = 0; i < dim / 2; i++)
 		turn[i] = pow(500000, -2.0 * i / dim);
@@ -99,17 +99,17 @@ static void codec_init(struct yard *y, uint64_t *rng, uint32_t bits, uint32_t re
 	y->code.in = noise(y, rng, 2 * y->code.hidden, d);
 	y->code.down = noise(y, rng, y->code.width, y->code.hidden);
 	y->code.out = noise(y, rng, d, y->code.width);
-	y->code.turn = bed_there(&y->bed, turn, dim / 2 * sizeof *turn);
+	y->code.turn = fixture_there(&y->fixture, turn, dim / 2 * sizeof *turn);
 }
 
 /*
  * A sequence's pages of rows, bf16 from -1 to 1. Around centres: of each token seven elements in eight are its
  * centre's. K's are not, as turning would tear them apart.
  */
-static uint16_t *make_rows(const struct yard *y, uint32_t pages, bool centred)
+static uint16_t *make_rows(const struct setup *y, uint32_t pages, bool centred)
 {
-	const size_t half = y->bed.sh.page_bytes / 4, dim = y->bed.sh.head_dim; /* half: elements of a page's K */
-	uint16_t *rows = bed_get(pages * y->bed.sh.page_bytes);
+	const size_t half = y->fixture.sh.page_bytes / 4, dim = y->fixture.sh.head_dim; /* half: elements of a page's K */
+	uint16_t *rows = fixture_get(pages * y->fixture.sh.page_bytes);
 
 #pragma omp parallel for
 	for (uint32_t p = 0; p < pages; p++) {
@@ -132,44 +132,44 @@ static uint16_t *make_rows(const struct yard *y, uint32_t pages, bool centred)
 	return rows;
 }
 
-static void fill(struct yard *y, bool centred)
+static void fill(struct setup *y, bool centred)
 {
-	const struct skv_backend *d = y->bed.o->device;
+	const struct skv_backend *d = y->fixture.o->device;
 	const uint32_t pages = skv_pages_of(y->tokens);
-	const size_t bytes = pages * y->bed.sh.page_bytes;
+	const size_t bytes = pages * y->fixture.sh.page_bytes;
 	uint16_t *rows = make_rows(y, pages, centred);
 
 	for (uint32_t i = 0; i < y->batch; i++) {
-		uint8_t *to = y->bed.sh.pool + i * bytes;
+		uint8_t *to = y->fixture.sh.pool + i * bytes;
 
 		if (d)
-			bed_need(&y->bed, d->copy(to, i ? y->bed.sh.pool : (uint8_t *)rows, bytes, y->bed.work.stream));
+			fixture_need(&y->fixture, d->copy(to, i ? y->fixture.sh.pool : (uint8_t *)rows, bytes, y->fixture.work.stream));
 		else
 			memcpy(to, rows, bytes);
 	}
 	if (d)
-		bed_need(&y->bed, d->wait(y->bed.work.stream));
+		fixture_need(&y->fixture, d->wait(y->fixture.work.stream));
 	free(rows);
 }
 
 /* Rows come first in the pool, then codes, then references; each sequence's in a row. */
-static void tables_init(struct yard *y, const uint32_t pages[TABLES])
+static void tables_init(struct setup *y, const uint32_t pages[TABLES])
 {
-	skv_pte *t = bed_get((size_t)y->batch * TABLES * y->pages * sizeof *t);
+	skv_pte *t = fixture_get((size_t)y->batch * TABLES * y->pages * sizeof *t);
 	uint32_t next = 0;
 
 	for (uint32_t k = 0; k < TABLES; k++)
 		for (uint32_t i = 0; i < y->batch; i++)
 			for (uint32_t p = 0; p < pages[k]; p++)
 				t[((size_t)i * TABLES + k) * y->pages + p] = skv_pte_make(SKV_PTE_FULL, next++);
-	y->table = bed_there(&y->bed, t, (size_t)y->batch * TABLES * y->pages * sizeof *t);
+	y->table = fixture_there(&y->fixture, t, (size_t)y->batch * TABLES * y->pages * sizeof *t);
 }
 
 /* What each call is told: slices of a prompt; then, twice, that all but the last block is packed, and that one, too. */
-static void seqs_init(struct yard *y)
+static void seqs_init(struct setup *y)
 {
 	y->slices = (y->packed + SLICE - 1) / SLICE;
-	struct skv_kseq *seq = bed_get((size_t)(y->slices + 2) * y->batch * sizeof *seq);
+	struct skv_kseq *seq = fixture_get((size_t)(y->slices + 2) * y->batch * sizeof *seq);
 
 	for (uint32_t s = 0; s < y->slices + 2; s++)
 		for (uint32_t i = 0; i < y->batch; i++) {
@@ -181,24 +181,24 @@ static void seqs_init(struct yard *y)
 				.n_q = 1, .row = i, .coded = s < y->slices ? s * SLICE : y->packed - block,
 				.pack = s < y->slices ? to : block ? y->packed : 0};
 		}
-	y->seq = bed_there(&y->bed, seq, (size_t)(y->slices + 2) * y->batch * sizeof *seq);
+	y->seq = fixture_there(&y->fixture, seq, (size_t)(y->slices + 2) * y->batch * sizeof *seq);
 }
 
-static struct skv_batch batch_of(const struct yard *y, uint32_t step)
+static struct skv_batch batch_of(const struct setup *y, uint32_t step)
 {
 	return (struct skv_batch){.seq = y->seq + step * y->batch, .n = y->batch, .max_len = y->tokens, .max_q = 1,
 	                          .max_pack = step < y->slices ? SLICE : step == y->slices ? BLOCK : 0};
 }
 
-static int yard_init(struct yard *y, const struct options *o, int n, uint32_t bits, bool centred)
+static int setup_init(struct setup *y, const struct options *o, int n, uint32_t bits, bool centred)
 {
-	struct skv_shape sh = bed_shape(o->heads, o->kv_heads, (uint32_t)o->dim, SKV_BF16);
+	struct skv_shape sh = fixture_shape(o->heads, o->kv_heads, (uint32_t)o->dim, SKV_BF16);
 	const uint32_t d = skv_token_dims(&sh), pages = skv_pages_of((uint32_t)o->tokens[n]);
 	const uint32_t each = 2 * pages + 2; /* what is packed takes no more than rows */
 	uint64_t rng = 1;
 
-	*y = (struct yard){.report = y->report, .repeat = o->repeat, .rows = centred ? "centred" : "random"};
-	if (bed_open(&y->bed, &o->bed, sh, (size_t)o->batch[n] * each * sh.page_bytes, omp_get_max_threads()))
+	*y = (struct setup){.report = y->report, .repeat = o->repeat, .rows = centred ? "centred" : "random"};
+	if (fixture_open(&y->fixture, &o->fixture, sh, (size_t)o->batch[n] * each * sh.page_bytes, omp_get_max_threads()))
 		return -1;
 	y->tokens = (uint32_t)o->tokens[n];
 	y->batch = (uint32_t)o->batch[n];
@@ -210,27 +210,27 @@ static int yard_init(struct yard *y, const struct options *o, int n, uint32_t bi
 	y->pages = pages;
 	tables_init(y, of);
 	seqs_init(y);
-	y->coded = y->bed.sh;
+	y->coded = y->fixture.sh;
 	y->coded.layer = ROWS;
 	y->coded.codes = CODES;
 	y->coded.refs = REFS;
 	y->coded.code = &y->code;
-	y->q = bed_floats(&y->bed, &rng, (size_t)y->batch * sh.n_heads * sh.head_dim);
-	y->out = bed_floats(&y->bed, &rng, (size_t)y->batch * sh.n_heads * sh.head_dim);
-	y->bed.work.bytes = o->bed.kern->work_bytes(&y->coded, y->batch, y->batch, y->tokens, y->bed.threads);
-	y->bed.work.mem = bed_there(&y->bed, bed_get(y->bed.work.bytes), y->bed.work.bytes);
+	y->q = fixture_floats(&y->fixture, &rng, (size_t)y->batch * sh.n_heads * sh.head_dim);
+	y->out = fixture_floats(&y->fixture, &rng, (size_t)y->batch * sh.n_heads * sh.head_dim);
+	y->fixture.work.bytes = o->fixture.kern->work_bytes(&y->coded, y->batch, y->batch, y->tokens, y->fixture.threads);
+	y->fixture.work.mem = fixture_there(&y->fixture, fixture_get(y->fixture.work.bytes), y->fixture.work.bytes);
 	fill(y, centred);
 	return 0;
 }
 
-static void yard_deinit(struct yard *y)
+static void setup_deinit(struct setup *y)
 {
 	const void *const held[] = {y->code.in, y->code.down, y->code.out, y->code.turn, y->table, y->seq, y->q, y->out,
-	                            y->bed.work.mem};
+	                            y->fixture.work.mem};
 
 	for (size_t i = 0; i < sizeof held / sizeof *held; i++)
-		bed_free(&y->bed, (void *)held[i]);
-	bed_close(&y->bed);
+		fixture_free(&y->fixture, (void *)held[i]);
+	fixture_close(&y->fixture);
 }
 
 /* ---- figures --------------------------------------------------------------------------------- */
@@ -241,7 +241,7 @@ static const struct column columns[] = {
 };
 
 /* `bytes` and `flops` of a token, of so many in all. */
-static void report(const struct yard *y, const char *kernel, double listed, double ms, double n, double bytes,
+static void report(const struct setup *y, const char *kernel, double listed, double ms, double n, double bytes,
                    double flops)
 {
 	report_row(y->report, kernel, y->rows, (double)y->code.bits, (double)y->tokens, (double)y->batch, listed, ms,
@@ -249,52 +249,52 @@ static void report(const struct yard *y, const char *kernel, double listed, doub
 	           y->dense > 0 ? ms / y->dense : NAN);
 }
 
-static double row_bytes(const struct yard *y)
+static double row_bytes(const struct setup *y)
 {
-	return (double)y->bed.sh.page_bytes / SKV_PAGE_TOKENS;
+	return (double)y->fixture.sh.page_bytes / SKV_PAGE_TOKENS;
 }
 
 /* Of a token with a code: its record and its references. */
-static double kept_bytes(const struct yard *y)
+static double kept_bytes(const struct setup *y)
 {
-	const uint32_t d = skv_token_dims(&y->bed.sh);
+	const uint32_t d = skv_token_dims(&y->fixture.sh);
 	return skv_code_bytes(&y->code) + (double)y->code.near * skv_ref_bytes(&y->code, d, SKV_BF16);
 }
 
-static double decoder_flops(const struct yard *y)
+static double decoder_flops(const struct setup *y)
 {
-	return 2.0 * skv_token_dims(&y->bed.sh) * y->code.width;
+	return 2.0 * skv_token_dims(&y->fixture.sh) * y->code.width;
 }
 
 /* Of x and of b. */
-static double encoder_flops(const struct yard *y)
+static double encoder_flops(const struct setup *y)
 {
-	const double d = skv_token_dims(&y->bed.sh), hidden = y->code.hidden;
+	const double d = skv_token_dims(&y->fixture.sh), hidden = y->code.hidden;
 	return 2 * (2 * 2 * hidden * d + 2 * hidden * y->code.width);
 }
 
 /* ---- what is measured ------------------------------------------------------------------------ */
 
 /* A prompt in slices; and a block of each sequence at its end. */
-static void measure_packing(struct yard *y)
+static void measure_packing(struct setup *y)
 {
 	static double t[MAX_REPEAT];
-	const double refs = skv_refs_before(&y->code, y->packed), d = skv_token_dims(&y->bed.sh);
-	const struct skv_kernels *k = y->bed.o->kern;
+	const double refs = skv_refs_before(&y->code, y->packed), d = skv_token_dims(&y->fixture.sh);
+	const struct skv_kernels *k = y->fixture.o->kern;
 
-	bed_start(&y->bed);
+	fixture_start(&y->fixture);
 	for (uint32_t s = 0; s < y->slices; s++) {
 		const struct skv_batch b = batch_of(y, s);
-		k->pack(&y->coded, 1, &b, &y->bed.work);
+		k->pack(&y->coded, 1, &b, &y->fixture.work);
 	}
-	report(y, "pack prompt", NAN, bed_stop(&y->bed), (double)y->batch * y->packed, row_bytes(y),
+	report(y, "pack prompt", NAN, fixture_stop(&y->fixture), (double)y->batch * y->packed, row_bytes(y),
 	       encoder_flops(y) + refs * d);
 	for (long rep = -1; rep < y->repeat; rep++) {
 		const struct skv_batch b = batch_of(y, y->slices);
 
-		bed_start(&y->bed);
-		k->pack(&y->coded, 1, &b, &y->bed.work);
-		const double ms = bed_stop(&y->bed);
+		fixture_start(&y->fixture);
+		k->pack(&y->coded, 1, &b, &y->fixture.work);
+		const double ms = fixture_stop(&y->fixture);
 		if (rep >= 0)
 			t[rep] = ms;
 	}
@@ -304,7 +304,7 @@ static void measure_packing(struct yard *y)
 
 /* What attends to a list, with room for rows that are rebuilt. */
 struct pass {
-	struct yard *y;
+	struct setup *y;
 	struct skv_list list[LISTS];
 	struct skv_rebuilt to;
 	struct skv_batch b;
@@ -312,40 +312,40 @@ struct pass {
 
 static void dense(const struct pass *p, const struct skv_list *list)
 {
-	struct yard *y = p->y;
+	struct setup *y = p->y;
 	(void)list;
-	y->bed.o->kern->decode_dense(&y->bed.sh, &p->b, y->q, y->out, NULL, &y->bed.work);
+	y->fixture.o->kern->decode_dense(&y->fixture.sh, &p->b, y->q, y->out, NULL, &y->fixture.work);
 }
 
 static void tokens(const struct pass *p, const struct skv_list *list)
 {
-	struct yard *y = p->y;
-	y->bed.o->kern->decode_tokens(&y->bed.sh, &p->b, y->q, y->out, list, &y->bed.work);
+	struct setup *y = p->y;
+	y->fixture.o->kern->decode_tokens(&y->fixture.sh, &p->b, y->q, y->out, list, &y->fixture.work);
 }
 
 static void rebuild(const struct pass *p, const struct skv_list *list)
 {
-	struct yard *y = p->y;
-	y->bed.o->kern->rebuild(&y->coded, &p->b, list, &p->to, &y->bed.work);
+	struct setup *y = p->y;
+	y->fixture.o->kern->rebuild(&y->coded, &p->b, list, &p->to, &y->fixture.work);
 }
 
 static void unfused(const struct pass *p, const struct skv_list *list)
 {
-	struct yard *y = p->y;
-	struct skv_shape sh = y->bed.sh;
+	struct setup *y = p->y;
+	struct skv_shape sh = y->fixture.sh;
 	struct skv_batch over = p->b;
 
 	rebuild(p, list);
 	sh.pool = p->to.pool;
 	over.seq = p->to.seq;
 	over.max_len = list->most;
-	y->bed.o->kern->decode_dense(&sh, &over, y->q, y->out, NULL, &y->bed.work);
+	y->fixture.o->kern->decode_dense(&sh, &over, y->q, y->out, NULL, &y->fixture.work);
 }
 
 static void fused(const struct pass *p, const struct skv_list *list)
 {
-	struct yard *y = p->y;
-	y->bed.o->kern->decode_codes(&y->coded, &p->b, y->q, y->out, list, &y->bed.work);
+	struct setup *y = p->y;
+	y->fixture.o->kern->decode_codes(&y->coded, &p->b, y->q, y->out, list, &y->fixture.work);
 }
 
 /* The median of passes with one list after the other. */
@@ -354,47 +354,47 @@ static double time_of(const struct pass *p, void (*run)(const struct pass *, con
 	static double t[MAX_REPEAT];
 
 	for (long rep = -LISTS; rep < p->y->repeat; rep++) {
-		bed_start(&p->y->bed);
+		fixture_start(&p->y->fixture);
 		run(p, &p->list[(rep + LISTS) % LISTS]);
-		const double ms = bed_stop(&p->y->bed);
+		const double ms = fixture_stop(&p->y->fixture);
 		if (rep >= 0)
 			t[rep] = ms;
 	}
 	return bench_median(t, (size_t)p->y->repeat);
 }
 
-static void pass_init(struct pass *p, struct yard *y, uint32_t listed)
+static void pass_init(struct pass *p, struct setup *y, uint32_t listed)
 {
 	const uint32_t pages = skv_pages_of(listed);
 	uint64_t rng = 3;
 
 	*p = (struct pass){.y = y, .b = batch_of(y, y->slices + 1), .to = {.pages = pages}};
 	for (int l = 0; l < LISTS; l++) {
-		uint32_t *ids = bed_get((size_t)y->batch * listed * sizeof *ids), *count = bed_get(y->batch * sizeof *count);
+		uint32_t *ids = fixture_get((size_t)y->batch * listed * sizeof *ids), *count = fixture_get(y->batch * sizeof *count);
 
 		for (uint32_t i = 0; i < y->batch; i++)
-			count[i] = bed_choose(&rng, y->tokens, listed, ids + (size_t)i * listed);
+			count[i] = fixture_choose(&rng, y->tokens, listed, ids + (size_t)i * listed);
 		p->list[l] = (struct skv_list){.rows = 1, .stride = listed, .most = listed,
-		                               .ids = bed_there(&y->bed, ids, (size_t)y->batch * listed * sizeof *ids),
-		                               .count = bed_there(&y->bed, count, y->batch * sizeof *count)};
+		                               .ids = fixture_there(&y->fixture, ids, (size_t)y->batch * listed * sizeof *ids),
+		                               .count = fixture_there(&y->fixture, count, y->batch * sizeof *count)};
 	}
-	p->to.pool = bed_room(&y->bed, (size_t)y->batch * pages * y->bed.sh.page_bytes);
-	p->to.seq = bed_room(&y->bed, y->batch * sizeof *p->to.seq);
-	p->to.table = bed_room(&y->bed, y->batch * pages * sizeof(skv_pte));
+	p->to.pool = fixture_room(&y->fixture, (size_t)y->batch * pages * y->fixture.sh.page_bytes);
+	p->to.seq = fixture_room(&y->fixture, y->batch * sizeof *p->to.seq);
+	p->to.table = fixture_room(&y->fixture, y->batch * pages * sizeof(skv_pte));
 }
 
 static void pass_deinit(struct pass *p)
 {
 	for (int l = 0; l < LISTS; l++) {
-		bed_free(&p->y->bed, p->list[l].ids);
-		bed_free(&p->y->bed, p->list[l].count);
+		fixture_free(&p->y->fixture, p->list[l].ids);
+		fixture_free(&p->y->fixture, p->list[l].count);
 	}
-	bed_free(&p->y->bed, p->to.pool);
-	bed_free(&p->y->bed, p->to.seq);
-	bed_free(&p->y->bed, p->to.table);
+	fixture_free(&p->y->fixture, p->to.pool);
+	fixture_free(&p->y->fixture, p->to.seq);
+	fixture_free(&p->y->fixture, p->to.table);
 }
 
-static void measure_dense(struct yard *y)
+static void measure_dense(struct setup *y)
 {
 	const struct pass p = {.y = y, .b = batch_of(y, y->slices + 1)};
 
@@ -402,9 +402,9 @@ static void measure_dense(struct yard *y)
 	report(y, "dense", y->tokens, y->dense, (double)y->batch * y->tokens, row_bytes(y), 0);
 }
 
-static void measure_lists(struct yard *y, uint32_t listed)
+static void measure_lists(struct setup *y, uint32_t listed)
 {
-	const struct skv_kernels *k = y->bed.o->kern;
+	const struct skv_kernels *k = y->fixture.o->kern;
 	const double n = (double)y->batch * listed, rows = row_bytes(y), kept = kept_bytes(y), flops = decoder_flops(y);
 	struct pass p;
 
@@ -441,7 +441,7 @@ static void defaults(struct options *o, bool device)
 {
 	*o = (struct options){.tokens = {4096}, .n_tokens = 1, .batch = {2}, .n_batch = 1, .listed = {256, 1024},
 	                      .n_listed = 2, .bits = {4, 16}, .n_bits = 2, .ref_bits = 16, .repeat = 9, .dim = 64,
-	                      .heads = 8, .kv_heads = 2, .bed = {.kern = skv_kernels_host(NULL)}};
+	                      .heads = 8, .kv_heads = 2, .fixture = {.kern = skv_kernels_host(NULL)}};
 	if (!device)
 		return;
 	o->tokens[0] = 131072;
@@ -458,8 +458,8 @@ static void defaults(struct options *o, bool device)
 
 static int check(const struct options *o)
 {
-	struct skv_shape sh = bed_shape(o->heads, o->kv_heads, (uint32_t)o->dim, SKV_BF16);
-	const char *why = o->bed.kern->unsupported(&sh);
+	struct skv_shape sh = fixture_shape(o->heads, o->kv_heads, (uint32_t)o->dim, SKV_BF16);
+	const char *why = o->fixture.kern->unsupported(&sh);
 
 	for (int i = 0; i < o->n_bits && !why; i++)
 		if (o->bits[i] != 16 && o->bits[i] != 8 && o->bits[i] != 4)
@@ -527,7 +527,7 @@ static int parse(struct options *o, int argc, char **argv)
 			e = bench_number("repeat", optarg, 1, MAX_REPEAT, &o->repeat);
 			break;
 		case 'v':
-			e = bench_device(optarg, &number) || bed_enter(&o->bed, number);
+			e = bench_device(optarg, &number) || fixture_enter(&o->fixture, number);
 			break;
 		case 'c':
 			o->csv = optarg;
@@ -549,12 +549,12 @@ static int parse(struct options *o, int argc, char **argv)
 /* One way to pack of sequences of one length. */
 static int measure(struct report *r, const struct options *o, int n, uint32_t bits, bool centred)
 {
-	struct yard y = {.report = r};
+	struct setup y = {.report = r};
 	const char *why;
 
-	if (yard_init(&y, o, n, bits, centred))
+	if (setup_init(&y, o, n, bits, centred))
 		return -1;
-	why = o->bed.kern->unsupported_codes(&y.coded);
+	why = o->fixture.kern->unsupported_codes(&y.coded);
 	if (why) {
 		fprintf(stderr, "sparsekv-bench: codes: %s\n", why);
 		return -1;
@@ -564,7 +564,7 @@ static int measure(struct report *r, const struct options *o, int n, uint32_t bi
 	for (int l = 0; l < o->n_listed; l++)
 		if (o->listed[l] <= o->tokens[n])
 			measure_lists(&y, (uint32_t)o->listed[l]);
-	yard_deinit(&y);
+	setup_deinit(&y);
 	return 0;
 }
 

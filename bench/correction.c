@@ -3,7 +3,7 @@
  * bench/correction.c - sparsekv-bench correction.
  *
  * What sparse prompts lose and a correction gives back, where rows are as Delta Attention found them in large models: a stack
- * of layers that is made so (stack.h), and the same with nothing alike from row to row. Kernels are those that ship. Three
+ * of layers that is made so (synthetic-layers.h), and the same with nothing alike from row to row. Kernels are those that ship. Three
  * tables, as its figures are:
  *
  *   outputs   of every layer under every way, what it gives beside what dense attention gives all the way: 9
@@ -12,7 +12,7 @@
  */
 #include "bench/bench.h"
 #include "bench/fidelity.h"
-#include "engine/alike.h"
+#include "engine/delta-similarity.h"
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
@@ -23,7 +23,7 @@
 #define LAST 128u /* rows of a prompt that are looked at as its last ones */
 
 struct options {
-	struct stack_shape shape;
+	struct synthetic_shape shape;
 	double topics[BENCH_LIST_MAX];
 	int n_topics;
 	long sinks, window, gamma;
@@ -34,10 +34,10 @@ struct options {
 
 #define MAX_WAYS 16
 
-static void add(struct stack_way *ways, uint32_t *n, const char *name, const struct skv_prefill *plan, uint32_t correct,
+static void add(struct synthetic_method *ways, uint32_t *n, const char *name, const struct skv_prefill *plan, uint32_t correct,
                 bool tail)
 {
-	ways[*n] = (struct stack_way){.name = name, .plan = *plan, .tail = tail};
+	ways[*n] = (struct synthetic_method){.name = name, .plan = *plan, .tail = tail};
 	ways[*n].plan.correct = correct;
 	(*n)++;
 }
@@ -51,7 +51,7 @@ static struct skv_prefill streaming_of(const struct options *o)
 }
 
 /* HiP and Kascade in sizes for prompts of thousands. */
-static uint32_t list_ways(const struct options *o, struct stack_way ways[MAX_WAYS])
+static uint32_t list_ways(const struct options *o, struct synthetic_method ways[MAX_WAYS])
 {
 	const struct skv_prefill streaming = streaming_of(o);
 	struct skv_prefill hip = streaming, kascade = streaming;
@@ -88,7 +88,7 @@ static void *need(void *p)
 	return p;
 }
 
-static uint32_t last_of(const struct stack_shape *s)
+static uint32_t last_of(const struct synthetic_shape *s)
 {
 	return s->tokens > LAST ? s->tokens - LAST : 0;
 }
@@ -99,10 +99,10 @@ static const struct column output_columns[] = {
 };
 
 /* `of_streaming`: the errors of the first way, whose rows these are at first. */
-static void report_outputs(struct report *r, const struct stack_shape *s, const struct stack_way *way,
-                           const struct stack_layer *got, const struct stack_layer *dense, double *of_streaming)
+static void report_outputs(struct report *r, const struct synthetic_shape *s, const struct synthetic_method *way,
+                           const struct synthetic_layer *got, const struct synthetic_layer *dense, double *of_streaming)
 {
-	const uint32_t n = s->tokens, last = last_of(s), tail = n - stack_tail(s, way);
+	const uint32_t n = s->tokens, last = last_of(s), tail = n - synthetic_tail(s, way);
 
 	for (uint32_t l = 0; l < s->layers; l++) {
 		const float *out = got[l].out, *ref = dense[l].out;
@@ -115,18 +115,18 @@ static void report_outputs(struct report *r, const struct stack_shape *s, const 
 	}
 }
 
-static void measure_outputs(struct report *r, const struct options *o, struct stack *stack, const struct stack_shape *s,
-                            const struct stack_layer *dense)
+static void measure_outputs(struct report *r, const struct options *o, struct synthetic_layers *layers, const struct synthetic_shape *s,
+                            const struct synthetic_layer *dense)
 {
 	double *of_streaming = need(calloc(s->layers, sizeof *of_streaming));
-	struct stack_way ways[MAX_WAYS];
+	struct synthetic_method ways[MAX_WAYS];
 	const uint32_t n = list_ways(o, ways);
 
 	for (uint32_t w = 0; w < n; w++) {
-		struct stack_layer *got = need(stack_run(stack, &ways[w]));
+		struct synthetic_layer *got = need(synthetic_run(layers, &ways[w]));
 
 		report_outputs(r, s, &ways[w], got, dense, of_streaming);
-		stack_layers_free(stack, got);
+		synthetic_outputs_free(layers, got);
 	}
 	free(of_streaming);
 }
@@ -136,22 +136,22 @@ static const struct column locality_columns[] = {
 	{"at_16", 3}, {"at_32", 3}, {"missed", 3}, {"left", 3},
 };
 
-static void measure_locality(struct report *r, const struct options *o, struct stack *stack, const struct stack_shape *s,
-                             const struct stack_layer *dense)
+static void measure_locality(struct report *r, const struct options *o, struct synthetic_layers *layers, const struct synthetic_shape *s,
+                             const struct synthetic_layer *dense)
 {
 	float *out = need(malloc((size_t)s->tokens * s->heads * s->dim * sizeof *out));
-	struct stack_way ways[MAX_WAYS];
+	struct synthetic_method ways[MAX_WAYS];
 	const uint32_t n = list_ways(o, ways);
 
 	for (uint32_t w = 0; w < n; w++)
 		for (uint32_t l = 0; l < s->layers && !ways[w].plan.correct; l++) {
-			struct eng_alike a;
+			struct eng_delta_similarity a;
 
-			need(stack_attend(stack, &dense[l], &ways[w], out) ? out : NULL);
+			need(synthetic_attend(layers, &dense[l], &ways[w], out) ? out : NULL);
 			a = fidelity_alike(s, dense[l].out, out, (uint32_t)o->gamma);
-			report_row(r, s->topic, (double)l, ways[w].name, eng_alike_cosine(&a), eng_alike_bin(&a, 0),
-			           eng_alike_bin(&a, 1), eng_alike_bin(&a, 2), eng_alike_bin(&a, 3), eng_alike_bin(&a, 4),
-			           eng_alike_bin(&a, 5), eng_alike_missed(&a), eng_alike_left(&a));
+			report_row(r, s->topic, (double)l, ways[w].name, eng_delta_similarity_cosine(&a), eng_delta_similarity_bin(&a, 0),
+			           eng_delta_similarity_bin(&a, 1), eng_delta_similarity_bin(&a, 2), eng_delta_similarity_bin(&a, 3), eng_delta_similarity_bin(&a, 4),
+			           eng_delta_similarity_bin(&a, 5), eng_delta_similarity_missed(&a), eng_delta_similarity_left(&a));
 		}
 	free(out);
 }
@@ -160,14 +160,14 @@ static const struct column lemma_columns[] = {
 	{"topic", 3}, {"layer", 0}, {"tokens", -12}, {"rest", 4}, {"bound", 4}, {"worst", 3},
 };
 
-static void measure_lemma(struct report *r, const struct options *o, struct stack *stack, const struct stack_shape *s,
-                          const struct stack_layer *dense)
+static void measure_lemma(struct report *r, const struct options *o, struct synthetic_layers *layers, const struct synthetic_shape *s,
+                          const struct synthetic_layer *dense)
 {
-	const struct stack_way way = {.name = "streaming", .plan = streaming_of(o)};
+	const struct synthetic_method way = {.name = "streaming", .plan = streaming_of(o)};
 	float *out = need(malloc((size_t)s->tokens * s->heads * s->dim * sizeof *out));
 
 	for (uint32_t l = 0; l < s->layers; l++) {
-		need(stack_attend(stack, &dense[l], &way, out) ? out : NULL);
+		need(synthetic_attend(layers, &dense[l], &way, out) ? out : NULL);
 		for (int best = 0; best < 2; best++) {
 			const struct fidelity_lemma f =
 				fidelity_lemma(s, &dense[l], &way.plan, best, out, last_of(s), s->tokens);
@@ -182,8 +182,8 @@ static const struct table {
 	const char *name;
 	const struct column *columns;
 	int n;
-	void (*measure)(struct report *, const struct options *, struct stack *, const struct stack_shape *,
-	                const struct stack_layer *dense);
+	void (*measure)(struct report *, const struct options *, struct synthetic_layers *, const struct synthetic_shape *,
+	                const struct synthetic_layer *dense);
 } tables[] = {
 	{"outputs", output_columns, sizeof output_columns / sizeof *output_columns, measure_outputs},
 	{"locality", locality_columns, sizeof locality_columns / sizeof *locality_columns, measure_locality},
@@ -207,7 +207,7 @@ static void help(void)
 	     "  --table NAME      outputs, locality or lemma (outputs)\n"
 	     "  --topic X,...     cosine of what rows 64 apart ask for; 0: rows have nothing in common (0.998,0)\n"
 	     "  --tokens N        of the prompt (8192)\n"
-	     "  --layers N        of the stack (3)\n"
+	     "  --layers N        of the prompt's model (3)\n"
 	     "  --heads Q/KV      (8/2)\n"
 	     "  --dim N           of a head (64)\n"
 	     "  --sinks N         of streaming (16)\n"
@@ -237,7 +237,7 @@ static int parse_topics(struct options *o, const char *text)
 
 static int check(const struct options *o)
 {
-	const struct stack_shape *s = &o->shape;
+	const struct synthetic_shape *s = &o->shape;
 	const struct skv_shape sh = {.n_heads = s->heads, .n_kv_heads = s->kv_heads, .head_dim = s->dim, .dtype = SKV_F32,
 	                             .io_dtype = SKV_F32};
 	const char *expected = s->kern->unsupported(&sh);
@@ -255,7 +255,7 @@ static int check(const struct options *o)
 
 static int take(struct options *o, int c)
 {
-	struct stack_shape *s = &o->shape;
+	struct synthetic_shape *s = &o->shape;
 	long x = 0;
 	int e = 0;
 
@@ -337,7 +337,7 @@ static int parse(struct options *o, int argc, char **argv)
 
 int bench_correction(int argc, char **argv)
 {
-	static const struct stack_way dense = {.name = "dense"};
+	static const struct synthetic_method dense = {.name = "dense"};
 	const struct table *table;
 	struct options o;
 	struct report r;
@@ -348,15 +348,15 @@ int bench_correction(int argc, char **argv)
 	table = table_of(o.table);
 	e = report_init(&r, table->columns, table->n, o.csv);
 	for (int i = 0; !e && i < o.n_topics; i++) {
-		struct stack *stack;
-		struct stack_layer *ref;
+		struct synthetic_layers *layers;
+		struct synthetic_layer *ref;
 
 		o.shape.topic = o.topics[i];
-		stack = need(stack_new(&o.shape));
-		ref = need(stack_run(stack, &dense));
-		table->measure(&r, &o, stack, &o.shape, ref);
-		stack_layers_free(stack, ref);
-		stack_free(stack);
+		layers = need(synthetic_layers_new(&o.shape));
+		ref = need(synthetic_run(layers, &dense));
+		table->measure(&r, &o, layers, &o.shape, ref);
+		synthetic_outputs_free(layers, ref);
+		synthetic_layers_free(layers);
 	}
 	e = e ? e : report_deinit(&r);
 	if (e)

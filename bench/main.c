@@ -2,7 +2,7 @@
 /* bench/main.c - sparsekv-bench: picks the subcommand. */
 #include "config.h"
 #include "bench/bench.h"
-#include "engine/settle.h"
+#include "engine/env.h"
 #include <string.h>
 
 static const struct {
@@ -33,7 +33,7 @@ int main(int argc, char **argv)
 {
 	const char *name = argc > 1 ? argv[1] : "";
 
-	eng_settle(argv);
+	eng_env_init(argv);
 	for (size_t i = 0; i < N_COMMANDS; i++)
 		if (!strcmp(name, commands[i].name))
 			return commands[i].run(argc - 1, argv + 1);

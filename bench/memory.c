@@ -11,7 +11,7 @@
  */
 #include "bench/bench.h"
 #include "bench/geometry.h"
-#include "bench/rig.h"
+#include "bench/stack-fixture.h"
 #include "daemon/ctl/conn.h"
 #include <getopt.h>
 #include <math.h>
@@ -76,7 +76,7 @@ static double figure(const json_t *from, const char *key)
 }
 
 /* What the only sequence has, as a row of the report. */
-static void look(struct skv_ctl *ctl, const struct rig *rig, const char *policy, struct report *r, struct pages *last)
+static void look(struct skv_ctl *ctl, const struct stack_fixture *stack, const char *policy, struct report *r, struct pages *last)
 {
 	static const char *const names[SKV_GROUPS] = {"kv", "bounds", "notes", "codes", "refs", "prompt"};
 	struct pages p;
@@ -87,58 +87,58 @@ static void look(struct skv_ctl *ctl, const struct rig *rig, const char *policy,
 	for (int i = 0; i < SKV_GROUPS; i++)
 		p.of[i] = figure(json_object_get(seq, "pages"), names[i]);
 	p.all = figure(seq, "pages_total");
-	row(r, figure(seq, "tokens"), policy, &rig->model, &p, last);
+	row(r, figure(seq, "tokens"), policy, &stack->model, &p, last);
 	json_decref(answer);
 }
 
-static void decode(struct rig *rig, struct skv_ctl *ctl, const struct options *o, const char *policy, struct report *r)
+static void decode(struct stack_fixture *stack, struct skv_ctl *ctl, const struct options *o, const char *policy, struct report *r)
 {
 	struct pages last = {.all = 0};
-	struct rig_times t;
+	struct stack_times t;
 
-	rig_fill(rig, 1, (uint32_t)o->prompt, (uint32_t)(o->tokens - o->prompt));
+	stack_fill(stack, 1, (uint32_t)o->prompt, (uint32_t)(o->tokens - o->prompt));
 	for (long n = o->prompt + 1; n <= o->tokens; n++) {
-		rig_step(rig, RIG_MOVING, &t);
+		stack_step(stack, STACK_MOVING, &t);
 		if (n % o->every == 0)
-			look(ctl, rig, policy, r, &last);
+			look(ctl, stack, policy, r, &last);
 	}
-	rig_empty(rig);
+	stack_empty(stack);
 }
 
 /* The last token is decoded: before that step what a prompt brought is packed. */
-static void append(struct rig *rig, struct skv_ctl *ctl, const struct options *o, const char *policy, struct report *r)
+static void append(struct stack_fixture *stack, struct skv_ctl *ctl, const struct options *o, const char *policy, struct report *r)
 {
 	struct pages last = {.all = 0};
-	struct rig_times t;
+	struct stack_times t;
 
 	for (long i = 0; i < o->n_lengths; i++) {
-		rig_fill(rig, 1, (uint32_t)o->length[i] - 1, 1);
-		rig_step(rig, RIG_MOVING, &t);
-		look(ctl, rig, policy, r, &last);
-		rig_empty(rig);
+		stack_fill(stack, 1, (uint32_t)o->length[i] - 1, 1);
+		stack_step(stack, STACK_MOVING, &t);
+		look(ctl, stack, policy, r, &last);
+		stack_empty(stack);
 	}
 }
 
 /* ---- lengths alone ------------------------------------------------------------------------------ */
 
-static void say(const struct rig *rig, const struct options *o, const char *policy, struct report *r)
+static void say(const struct stack_fixture *stack, const struct options *o, const char *policy, struct report *r)
 {
 	struct pages last = {.all = 0}, p;
 	uint64_t pages[SKV_GROUPS];
 
 	for (long i = 0; i < o->n_lengths; i++) {
-		if (!geometry_pages(rig->session, (uint32_t)o->length[i], pages)) {
+		if (!geometry_pages(stack->session, (uint32_t)o->length[i], pages)) {
 			fprintf(stderr, "sparsekv-bench: memory: %s: what it keeps does not follow from lengths alone\n", policy);
 			exit(1);
 		}
 		for (int group = 0; group < SKV_GROUPS; group++)
 			p.of[group] = (double)pages[group];
-		p.all = (double)skv_pages_of((uint32_t)o->length[i]) * rig->model.n_layers;
-		row(r, (double)o->length[i], policy, &rig->model, &p, &last);
+		p.all = (double)skv_pages_of((uint32_t)o->length[i]) * stack->model.n_layers;
+		row(r, (double)o->length[i], policy, &stack->model, &p, &last);
 	}
 }
 
-static void run(struct rig *rig, struct skv_ctl *ctl, const struct options *o, const char *policy, struct report *r)
+static void run(struct stack_fixture *stack, struct skv_ctl *ctl, const struct options *o, const char *policy, struct report *r)
 {
 	struct skv_model m = {
 		.size = sizeof m,
@@ -154,15 +154,15 @@ static void run(struct rig *rig, struct skv_ctl *ctl, const struct options *o, c
 	};
 
 	geometry_begin(&m, (uint32_t)o->width);
-	rig_open(rig, &m, policy);
+	stack_open(stack, &m, policy);
 	geometry_end();
 	if (o->geometry)
-		say(rig, o, policy, r);
+		say(stack, o, policy, r);
 	else if (o->n_lengths)
-		append(rig, ctl, o, policy, r);
+		append(stack, ctl, o, policy, r);
 	else
-		decode(rig, ctl, o, policy, r);
-	rig_close(rig);
+		decode(stack, ctl, o, policy, r);
+	stack_close(stack);
 }
 
 /* ---- options ------------------------------------------------------------------------------------ */
@@ -266,19 +266,19 @@ int bench_memory(int argc, char **argv)
 {
 	struct options o;
 	struct report report;
-	struct rig rig;
+	struct stack_fixture stack;
 	struct skv_ctl ctl;
 	int e = parse(&o, argc, argv);
 
 	if (e)
 		return e > 0 ? 0 : 2;
-	rig_start(&rig, o.device);
-	need_answer(&ctl, skv_ctl_connect(&ctl, eng_private_socket(rig.daemon), "sparsekv-bench", TIMEOUT_MS));
+	stack_start(&stack, o.device);
+	need_answer(&ctl, skv_ctl_connect(&ctl, eng_private_socket(stack.daemon), "sparsekv-bench", TIMEOUT_MS));
 	e = report_init(&report, columns, sizeof columns / sizeof *columns, o.csv);
 	for (long i = 0; !e && i < o.n_policies; i++)
-		run(&rig, &ctl, &o, o.policy[i], &report);
+		run(&stack, &ctl, &o, o.policy[i], &report);
 	skv_ctl_close(&ctl);
-	rig_stop(&rig);
+	stack_stop(&stack);
 	if (!e)
 		e = report_deinit(&report);
 	if (e)

@@ -7,7 +7,7 @@
  * random, so a policy finds nothing in particular; how much it looks at does not depend on that.
  */
 #include "bench/bench.h"
-#include "bench/rig.h"
+#include "bench/stack-fixture.h"
 #include <getopt.h>
 #include <math.h>
 #include <stdlib.h>
@@ -52,48 +52,48 @@ struct seen {
 	double kept;     /* share of all pages */
 };
 
-static struct skv_stats stats_of(struct rig *rig)
+static struct skv_stats stats_of(struct stack_fixture *stack)
 {
 	struct skv_stats s = {.size = sizeof(s)};
 
-	rig_need(skv_session_stats(rig->session, &s));
+	stack_need(skv_session_stats(stack->session, &s));
 	return s;
 }
 
-static double kept_of(struct rig *rig)
+static double kept_of(struct stack_fixture *stack)
 {
 	uint64_t resident = 0, total = 0;
 
-	for (uint32_t i = 0; i < rig->n; i++) {
+	for (uint32_t i = 0; i < stack->n; i++) {
 		uint64_t r, t;
-		skv_seq_pages(rig->item[i].seq, &r, &t);
+		skv_seq_pages(stack->item[i].seq, &r, &t);
 		resident += r;
 		total += t;
 	}
 	return (double)resident / (double)total;
 }
 
-static void steps(struct rig *rig, long n, struct seen *to)
+static void steps(struct stack_fixture *stack, long n, struct seen *to)
 {
-	const enum rig_how how = rig->device ? RIG_REPLAY : RIG_CALLS;
+	const enum stack_how how = stack->device ? STACK_REPLAY : STACK_CALLS;
 	struct skv_stats before, after;
-	struct rig_times t;
+	struct stack_times t;
 
 	to->n = 0;
 	for (int i = 0; i < WARM; i++)
-		rig_step(rig, how, &t);
-	before = stats_of(rig);
+		stack_step(stack, how, &t);
+	before = stats_of(stack);
 	for (long i = 0; i < n; i++) {
-		rig_step(rig, how, &t);
+		stack_step(stack, how, &t);
 		if (t.recorded)
 			continue;
 		to->attention[to->n] = t.device_ms;
 		to->whole[to->n++] = t.whole / 1e3;
 	}
-	after = stats_of(rig);
+	after = stats_of(stack);
 	to->attended = (double)(after.attended_tokens - before.attended_tokens) /
 	               (double)(after.causal_tokens - before.causal_tokens);
-	to->kept = kept_of(rig);
+	to->kept = kept_of(stack);
 }
 
 /* A row; *full_ms is set by the first one. */
@@ -116,7 +116,7 @@ static void measure(struct report *r, const struct options *o)
 	struct seen *x = calloc(1, sizeof *x);
 	struct skv_model shape = SKV_MODEL_INIT;
 	double full_ms = NAN;
-	struct rig rig;
+	struct stack_fixture stack;
 
 	shape.n_layers = (uint32_t)o->layers;
 	shape.n_heads = o->heads;
@@ -125,19 +125,19 @@ static void measure(struct report *r, const struct options *o)
 	shape.max_tokens = (uint32_t)(o->tokens + WARM + o->repeat);
 	shape.kv_dtype = SKV_BF16;
 	snprintf(shape.name, sizeof shape.name, "bench");
-	rig_start(&rig, o->device);
-	rig_open(&rig, &shape, "full");
-	rig_fill(&rig, (uint32_t)o->batch, (uint32_t)o->tokens, (uint32_t)(WARM + o->repeat));
+	stack_start(&stack, o->device);
+	stack_open(&stack, &shape, "full");
+	stack_fill(&stack, (uint32_t)o->batch, (uint32_t)o->tokens, (uint32_t)(WARM + o->repeat));
 	for (int i = 0; i < o->n_specs; i++) {
-		rig_hand_over(&rig, o->spec[i]);
-		rig_fork(&rig);
-		steps(&rig, o->repeat, x);
+		stack_hand_over(&stack, o->spec[i]);
+		stack_fork(&stack);
+		steps(&stack, o->repeat, x);
 		row(r, o, o->spec[i], x, &full_ms);
-		rig_drop_forks(&rig);
+		stack_drop_forks(&stack);
 	}
-	rig_empty(&rig);
-	rig_close(&rig);
-	rig_stop(&rig);
+	stack_empty(&stack);
+	stack_close(&stack);
+	stack_stop(&stack);
 	free(x);
 }
 

@@ -34,11 +34,11 @@ struct options {
 	long dim, chunk, gamma, repeat;
 	uint32_t heads, kv_heads;
 	const char *csv;
-	struct bed_options bed;
+	struct fixture_options fixture;
 };
 
 /* A prompt, and where it is reported to. */
-struct yard {
+struct setup {
 	struct prompt prompt;
 	struct report *report;
 	const struct options *o;
@@ -71,21 +71,21 @@ static const struct column columns[] = {
 
 /* ---- a way ----------------------------------------------------------------------------------- */
 
-static struct skv_tiles tiles_of(struct yard *y, const struct way *w, uint32_t rows, uint32_t unit, uint32_t stride)
+static struct skv_tiles tiles_of(struct setup *y, const struct way *w, uint32_t rows, uint32_t unit, uint32_t stride)
 {
 	struct skv_tiles t = {.rows = rows, .tiles = skv_tiles_most(w->chunk, w->sp.tile), .stride = stride, .unit = unit};
 	const size_t lists = (size_t)t.tiles * rows;
 
-	t.ids = bed_room(&y->prompt.bed, lists * stride * sizeof *t.ids);
-	t.count = bed_room(&y->prompt.bed, lists * sizeof *t.count);
+	t.ids = fixture_room(&y->prompt.fixture, lists * stride * sizeof *t.ids);
+	t.count = fixture_room(&y->prompt.fixture, lists * sizeof *t.count);
 	return t;
 }
 
 /* What kernels are told of a plan. */
-static void way_plan(struct yard *y, struct way *w)
+static void way_plan(struct setup *y, struct way *w)
 {
 	const struct skv_prefill *p = &w->plan;
-	const struct skv_shape *sh = &y->prompt.bed.sh;
+	const struct skv_shape *sh = &y->prompt.fixture.sh;
 	const bool listed = p->how > SKV_PREFILL_STREAMING;
 
 	w->sp = (struct skv_sparse){.tile = 64, .sinks = p->sinks, .window = p->window, .by_tile = listed, .gamma = p->gamma,
@@ -104,9 +104,9 @@ static void way_plan(struct yard *y, struct way *w)
 	w->sp.more = w->more.ids ? &w->more : NULL;
 }
 
-static void way_work(struct yard *y, const struct way *w)
+static void way_work(struct setup *y, const struct way *w)
 {
-	const struct bed *b = &y->prompt.bed;
+	const struct kernel_fixture *b = &y->prompt.fixture;
 	const struct skv_kernels *kern = b->o->kern;
 	const struct skv_batch bounds = {.n = 1, .max_len = y->prompt.end, .max_q = w->chunk};
 	size_t bytes = kern->work_bytes(&b->sh, 1, w->chunk, y->prompt.end, b->threads);
@@ -116,7 +116,7 @@ static void way_work(struct yard *y, const struct way *w)
 	prompt_scratch(&y->prompt, bytes);
 }
 
-static void way_init(struct yard *y, struct way *w, uint32_t method)
+static void way_init(struct setup *y, struct way *w, uint32_t method)
 {
 	const struct skv_prefill_config config = {.method = method, .gamma = (uint32_t)y->o->gamma, .keep = 2048,
 	                                          .segment = 2048, .vertical = 1000, .slash = 6096, .top.share = 0.1f};
@@ -131,40 +131,40 @@ static void way_init(struct yard *y, struct way *w, uint32_t method)
 	const uint32_t tail = w->plan.gamma ? y->prompt.end % w->plan.gamma + w->plan.tail : 0;
 	for (uint32_t i = 0; i < w->n && tail; i++)
 		w->of_host[i].dense = tail < y->prompt.end ? y->prompt.end - tail : 0;
-	prompt_copy(&y->prompt.bed, w->seq, w->of_host, w->n * sizeof *w->seq);
+	prompt_copy(&y->prompt.fixture, w->seq, w->of_host, w->n * sizeof *w->seq);
 	way_work(y, w);
 }
 
-static void way_deinit(struct yard *y, struct way *w)
+static void way_deinit(struct setup *y, struct way *w)
 {
 	struct skv_tiles *const tiles[] = {&w->units, &w->more};
 
 	for (int i = 0; i < 2; i++)
 		if (tiles[i]->ids) {
-			bed_free(&y->prompt.bed, tiles[i]->ids);
-			bed_free(&y->prompt.bed, tiles[i]->count);
+			fixture_free(&y->prompt.fixture, tiles[i]->ids);
+			fixture_free(&y->prompt.fixture, tiles[i]->count);
 		}
 	free(w->of_host);
-	bed_free(&y->prompt.bed, w->seq);
+	fixture_free(&y->prompt.fixture, w->seq);
 }
 
 /* Tokens in the lists of each tile of a call, all heads counted: added to tokens[]. */
-static void count_lists(struct yard *y, const struct skv_tiles *t, uint32_t tiles, double *tokens)
+static void count_lists(struct setup *y, const struct skv_tiles *t, uint32_t tiles, double *tokens)
 {
-	uint32_t *count = bed_get((size_t)tiles * t->rows * sizeof *count);
+	uint32_t *count = fixture_get((size_t)tiles * t->rows * sizeof *count);
 
-	prompt_copy(&y->prompt.bed, count, t->count, (size_t)tiles * t->rows * sizeof *count);
+	prompt_copy(&y->prompt.fixture, count, t->count, (size_t)tiles * t->rows * sizeof *count);
 	for (uint32_t i = 0; i < tiles * t->rows; i++)
-		tokens[i / t->rows] += (double)count[i] * t->unit * y->prompt.bed.sh.n_heads / t->rows;
+		tokens[i / t->rows] += (double)count[i] * t->unit * y->prompt.fixture.sh.n_heads / t->rows;
 	free(count);
 }
 
 /* Pairs of a query and a token that the rows of a call look at, once its lists are there. */
-static double pairs_of(struct yard *y, const struct way *w, const struct skv_kseq *s)
+static double pairs_of(struct setup *y, const struct way *w, const struct skv_kseq *s)
 {
 	const struct skv_sparse *sp = &w->sp;
-	const uint32_t first = s->len - s->n_q, heads = y->prompt.bed.sh.n_heads, tile = first / sp->tile;
-	double *listed = bed_get(skv_tiles_most(s->n_q, sp->tile) * sizeof *listed), pairs = 0;
+	const uint32_t first = s->len - s->n_q, heads = y->prompt.fixture.sh.n_heads, tile = first / sp->tile;
+	double *listed = fixture_get(skv_tiles_most(s->n_q, sp->tile) * sizeof *listed), pairs = 0;
 
 	if (sp->units)
 		count_lists(y, sp->units, (s->len - 1) / sp->tile - tile + 1, listed);
@@ -182,12 +182,12 @@ static double pairs_of(struct yard *y, const struct way *w, const struct skv_kse
 	return pairs;
 }
 
-static void fill_lists(struct yard *y, const struct way *w, const struct skv_batch *step)
+static void fill_lists(struct setup *y, const struct way *w, const struct skv_batch *step)
 {
-	const struct skv_kernels *kern = y->prompt.bed.o->kern;
-	const struct skv_shape *sh = &y->prompt.bed.sh;
+	const struct skv_kernels *kern = y->prompt.fixture.o->kern;
+	const struct skv_shape *sh = &y->prompt.fixture.sh;
 	const struct skv_prefill *p = &w->plan;
-	const struct skv_work *work = &y->prompt.bed.work;
+	const struct skv_work *work = &y->prompt.fixture.work;
 
 	if (w->sp.kept_rows)
 		kern->keep_queries(sh, step, y->prompt.q, &w->sp, work);
@@ -200,25 +200,25 @@ static void fill_lists(struct yard *y, const struct way *w, const struct skv_bat
 }
 
 /* The whole prompt: ms of lists, and of attention. The first pass counts pairs, too. */
-static void pass(struct yard *y, struct way *w, bool first, double ret_ms[2])
+static void pass(struct setup *y, struct way *w, bool first, double ret_ms[2])
 {
-	const struct skv_kernels *kern = y->prompt.bed.o->kern;
-	struct bed *b = &y->prompt.bed;
+	const struct skv_kernels *kern = y->prompt.fixture.o->kern;
+	struct kernel_fixture *b = &y->prompt.fixture;
 
 	ret_ms[0] = ret_ms[1] = 0;
 	for (uint32_t i = 0; i < w->n; i++) {
 		const struct skv_batch step = {.seq = &w->seq[i], .n = 1, .max_len = w->of_host[i].len, .max_q = w->chunk};
 		if (w->sp.kept_rows) {
-			bed_start(b);
+			fixture_start(b);
 			fill_lists(y, w, &step);
-			ret_ms[0] += bed_stop(b);
+			ret_ms[0] += fixture_stop(b);
 		}
-		bed_start(b);
+		fixture_start(b);
 		if (w->plan.how)
 			kern->prefill_sparse(&b->sh, &step, y->prompt.q, y->prompt.out, &w->sp, &b->work);
 		else
 			kern->prefill_dense(&b->sh, &step, y->prompt.q, y->prompt.out, &b->work);
-		ret_ms[1] += bed_stop(b);
+		ret_ms[1] += fixture_stop(b);
 		if (first)
 			w->pairs += pairs_of(y, w, &w->of_host[i]);
 	}
@@ -227,7 +227,7 @@ static void pass(struct yard *y, struct way *w, bool first, double ret_ms[2])
 /* ---- measuring ------------------------------------------------------------------------------- */
 
 /* Medians of the passes: lists, attention. */
-static void measure(struct yard *y, struct way *w, double ret_ms[2])
+static void measure(struct setup *y, struct way *w, double ret_ms[2])
 {
 	static double lists[MAX_REPEAT + 1], attention[MAX_REPEAT + 1];
 	double all = 0;
@@ -247,9 +247,9 @@ static void measure(struct yard *y, struct way *w, double ret_ms[2])
 }
 
 /* pairs: NAN where several layers are one row. */
-static void report(const struct yard *y, const struct way *w, const char *layer, double lists, double ms, double pairs)
+static void report(const struct setup *y, const struct way *w, const char *layer, double lists, double ms, double pairs)
 {
-	const struct bed *b = &y->prompt.bed;
+	const struct kernel_fixture *b = &y->prompt.fixture;
 	char heads[32], name[64];
 
 	snprintf(heads, sizeof heads, "%u/%u", b->sh.n_heads, b->sh.n_kv_heads);
@@ -259,7 +259,7 @@ static void report(const struct yard *y, const struct way *w, const char *layer,
 	           4.0 * b->sh.head_dim * pairs / ms / 1e9, y->dense / ms);
 }
 
-static void measure_way(struct yard *y, uint32_t method)
+static void measure_way(struct setup *y, uint32_t method)
 {
 	struct way w;
 	double ms[2];
@@ -322,16 +322,16 @@ static int parse_ways(struct options *o, const char *text)
 
 static struct skv_shape shape_of(const struct options *o, uint32_t dtype)
 {
-	struct skv_shape sh = bed_shape(o->heads, o->kv_heads, (uint32_t)o->dim, dtype);
+	struct skv_shape sh = fixture_shape(o->heads, o->kv_heads, (uint32_t)o->dim, dtype);
 
-	sh.io_dtype = o->bed.device ? dtype : SKV_F32;
+	sh.io_dtype = o->fixture.device ? dtype : SKV_F32;
 	return sh;
 }
 
 /* What was not said, and whether all of it fits together. */
 static int settle(struct options *o)
 {
-	const bool device = o->bed.device;
+	const bool device = o->fixture.device;
 
 	if (!o->n_tokens) {
 		o->tokens[0] = device ? 32768 : 4096;
@@ -347,7 +347,7 @@ static int settle(struct options *o)
 		o->dtypes[o->n_dtypes++] = device ? SKV_BF16 : SKV_F32;
 	for (int d = 0; d < o->n_dtypes; d++) {
 		struct skv_shape sh = shape_of(o, o->dtypes[d]);
-		const char *why = o->bed.kern->unsupported(&sh);
+		const char *why = o->fixture.kern->unsupported(&sh);
 		if (!why && o->dim % 16)
 			why = "the dimension must be a multiple of 16";
 		if (why) {
@@ -369,7 +369,7 @@ static int parse(struct options *o, int argc, char **argv)
 	uint32_t device;
 	int e = 0;
 
-	*o = (struct options){.n_prefixes = 1, .gamma = 64, .repeat = 5, .bed = {.kern = skv_kernels_host(NULL)}};
+	*o = (struct options){.n_prefixes = 1, .gamma = 64, .repeat = 5, .fixture = {.kern = skv_kernels_host(NULL)}};
 	parse_ways(o, DEFAULT_WAYS);
 	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
 		switch (c) {
@@ -403,7 +403,7 @@ static int parse(struct options *o, int argc, char **argv)
 			e = bench_number("repeat", optarg, 1, MAX_REPEAT, &o->repeat);
 			break;
 		case 'v':
-			e = bench_device(optarg, &device) || bed_enter(&o->bed, device);
+			e = bench_device(optarg, &device) || fixture_enter(&o->fixture, device);
 			break;
 		case 'c':
 			o->csv = optarg;
@@ -425,14 +425,14 @@ static int parse(struct options *o, int argc, char **argv)
 /* All ways of one prompt. */
 static int measure_all(struct report *r, const struct options *o, uint32_t dtype, long tokens, long prefix)
 {
-	struct yard y = {.report = r, .o = o};
+	struct setup y = {.report = r, .o = o};
 
 	if (tokens + prefix > SKV_MAX_TOKENS) {
 		fprintf(stderr, "sparsekv-bench: prefill: %ld tokens and a prefix of %ld: expected up to %u\n", tokens, prefix,
 		        SKV_MAX_TOKENS);
 		return -1;
 	}
-	if (prompt_init(&y.prompt, &o->bed, shape_of(o, dtype), (uint32_t)tokens, (uint32_t)prefix))
+	if (prompt_init(&y.prompt, &o->fixture, shape_of(o, dtype), (uint32_t)tokens, (uint32_t)prefix))
 		return -1;
 	measure_way(&y, 0);
 	for (int i = 0; i < o->n_ways; i++)

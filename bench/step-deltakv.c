@@ -11,8 +11,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "bench/latent.h"
-#include "bench/rig.h"
+#include "bench/synthetic-codec.h"
+#include "bench/stack-fixture.h"
 #include "bench/step.h"
 #include "daemon/ctl/conn.h"
 
@@ -25,9 +25,9 @@
 struct run {
 	struct report *r;
 	struct step_options o;
-	struct rig rig;
+	struct stack_fixture stack;
 	struct skv_ctl ctl;
-	enum latent_rows rows;
+	enum synthetic_rows rows;
 	uint8_t *k, *v; /* the rows */
 	char codec[256];
 	double dense_ms, dense_whole_ms; /* of the batch with which all policies are measured */
@@ -65,7 +65,7 @@ static double ceiling(struct run *x)
 {
 	json_t *answer = ask(x, SKV_QUERY_STATUS);
 	json_t *device = json_array_get(json_object_get(answer, "devices"), 0);
-	double bytes = x->rig.device ? json_number_value(json_object_get(device, "pool_limit_bytes"))
+	double bytes = x->stack.device ? json_number_value(json_object_get(device, "pool_limit_bytes"))
 	                             : json_number_value(json_object_get(json_object_get(answer, "limits"), "pool_bytes"));
 
 	json_decref(answer);
@@ -76,7 +76,7 @@ static struct books look(struct run *x)
 {
 	static const char *const kinds[] = {"kv", "codes", "refs"};
 	json_t *answer = ask(x, SKV_QUERY_SEQS), *seq;
-	const double page = (double)skv_page_bytes(&x->rig.model);
+	const double page = (double)skv_page_bytes(&x->stack.model);
 	double bytes[3] = {0}, tokens = 0, n = 0;
 	struct books b;
 	size_t i;
@@ -104,17 +104,17 @@ static struct books look(struct run *x)
 static int step_of(struct run *x, struct skv_seq *seq, uint32_t at, uint32_t n, bool prompt)
 {
 	const struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0};
-	const struct skv_model *m = &x->rig.model;
+	const struct skv_model *m = &x->stack.model;
 	const size_t row = (size_t)m->n_kv_heads * m->head_dim * skv_dtype_bytes(m->io_dtype);
-	const struct skv_attn a = {.q = prompt ? NULL : x->rig.q, .k = x->k + at * row, .v = x->v + at * row,
-	                           .out = prompt ? NULL : x->rig.out};
-	int e = skv_step_begin(x->rig.session, &item, 1, x->rig.stream);
+	const struct skv_attn a = {.q = prompt ? NULL : x->stack.q, .k = x->k + at * row, .v = x->v + at * row,
+	                           .out = prompt ? NULL : x->stack.out};
+	int e = skv_step_begin(x->stack.session, &item, 1, x->stack.stream);
 
 	if (e < 0)
 		return e;
 	for (uint32_t layer = 0; layer < m->n_layers; layer++)
-		rig_need(skv_attend(x->rig.session, layer, &a));
-	rig_need(skv_step_end(x->rig.session, NULL));
+		stack_need(skv_attend(x->stack.session, layer, &a));
+	stack_need(skv_step_end(x->stack.session, NULL));
 	return 0;
 }
 
@@ -127,7 +127,7 @@ static int fill(struct run *x, struct skv_seq *seq, uint32_t len, bool packs)
 	for (uint32_t at = 0, n; at < len && e == 0; at += n) {
 		const bool prompt = !packs || raw < SLICE;
 
-		n = !prompt ? 1 : len - at < RIG_CHUNK ? len - at : RIG_CHUNK;
+		n = !prompt ? 1 : len - at < STACK_CHUNK ? len - at : STACK_CHUNK;
 		raw = prompt ? raw + n : 0;
 		e = step_of(x, seq, at, n, prompt);
 	}
@@ -154,8 +154,8 @@ static uint32_t room(const struct run *x, uint32_t policies)
 /* How many sequences of raw tokens there is room for, and for what a step of a prompt may take ahead. */
 static uint32_t fitting(struct run *x, uint32_t policies)
 {
-	const double layers = x->rig.model.n_layers, page = (double)skv_page_bytes(&x->rig.model);
-	const double ahead = 4 * layers * skv_pages_of(RIG_CHUNK) * page;
+	const double layers = x->stack.model.n_layers, page = (double)skv_page_bytes(&x->stack.model);
+	const double ahead = 4 * layers * skv_pages_of(STACK_CHUNK) * page;
 	const double n = floor((ceiling(x) - ahead) / (layers * skv_pages_of(room(x, policies)) * page));
 
 	return n < 1 ? 1 : n > 64 ? 64 : (uint32_t)n;
@@ -168,11 +168,11 @@ static struct figures measure(struct run *x)
 	const uint32_t n = steps_of(x);
 	double *ms = calloc(n, sizeof *ms), whole = 0;
 	struct figures f;
-	struct rig_times t;
+	struct stack_times t;
 	uint32_t taken = 0;
 
 	for (uint32_t i = 0; i < n + WARM; i++) {
-		rig_step(&x->rig, x->rig.device ? RIG_REPLAY : RIG_CALLS, &t);
+		stack_step(&x->stack, x->stack.device ? STACK_REPLAY : STACK_CALLS, &t);
 		if (i < WARM || t.recorded)
 			continue;
 		ms[taken++] = t.device_ms;
@@ -185,8 +185,8 @@ static struct figures measure(struct run *x)
 
 static struct figures measure_under(struct run *x, const char *spec)
 {
-	for (uint32_t i = 0; i < x->rig.n; i++)
-		rig_need(skv_seq_policy(x->rig.seq[i], spec));
+	for (uint32_t i = 0; i < x->stack.n; i++)
+		stack_need(skv_seq_policy(x->stack.seq[i], spec));
 	return measure(x);
 }
 
@@ -194,14 +194,14 @@ static void report(struct run *x, const char *attention, long budget, struct fig
                    const struct books *b)
 {
 	const struct step_options *o = &x->o;
-	const bool same = x->rig.n == o->batch;
+	const bool same = x->stack.n == o->batch;
 	char heads[32];
 
 	snprintf(heads, sizeof heads, "%u/%u", o->heads, o->kv_heads);
 	step_row(x->r, &(struct step_row){
 		.setting = "deltakv", .attention = attention, .heads = heads,
-		.rows = x->rows == LATENT_RANDOM ? "random" : "clustered",
-		.dim = o->dim, .layers = o->layers, .batch = x->rig.n, .tokens = o->tokens, .budget = budget,
+		.rows = x->rows == SYNTHETIC_RANDOM ? "random" : "clustered",
+		.dim = o->dim, .layers = o->layers, .batch = x->stack.n, .tokens = o->tokens, .budget = budget,
 		.ms = f.ms, .speedup = same ? x->dense_ms / f.ms : NAN,
 		.whole_ms = f.whole_ms, .whole_speedup = same ? x->dense_whole_ms / f.whole_ms : NAN, .share = share,
 		.kv = b ? b->kv : NAN, .codes = b ? b->codes : NAN, .refs = b ? b->refs : NAN, .fit = b ? b->fit : NAN,
@@ -220,33 +220,33 @@ static void fill_up(struct run *x, const char *spec, uint32_t policies)
 {
 	for (;;) {
 		struct skv_seq *seq;
-		uint32_t i = x->rig.n;
+		uint32_t i = x->stack.n;
 		int e;
 
-		rig_sequences(&x->rig, 1, room(x, policies));
-		seq = x->rig.seq[i];
-		rig_need(skv_seq_policy(seq, spec));
+		stack_sequences(&x->stack, 1, room(x, policies));
+		seq = x->stack.seq[i];
+		stack_need(skv_seq_policy(seq, spec));
 		e = fill(x, seq, length_of(x, i), true);
 		if (e == 0)
 			continue;
 		if (e != -ENOSPC && e != -EDQUOT)
-			rig_need(e);
-		rig_need(skv_seq_drop(seq));
-		x->rig.n--;
+			stack_need(e);
+		stack_need(skv_seq_drop(seq));
+		x->stack.n--;
 		return;
 	}
 }
 
 static void place_rows(struct run *x)
 {
-	const struct skv_model *m = &x->rig.model;
+	const struct skv_model *m = &x->stack.model;
 	const size_t bytes = (size_t)x->o.tokens * m->n_kv_heads * m->head_dim * skv_dtype_bytes(m->io_dtype);
-	void *k = latent_rows(m, x->rows, false, (uint32_t)x->o.tokens), *v = latent_rows(m, x->rows, true, (uint32_t)x->o.tokens);
+	void *k = synthetic_rows(m, x->rows, false, (uint32_t)x->o.tokens), *v = synthetic_rows(m, x->rows, true, (uint32_t)x->o.tokens);
 
 	if (!k || !v)
 		die("no memory for rows");
-	x->k = rig_rows_place(&x->rig, k, bytes);
-	x->v = rig_rows_place(&x->rig, v, bytes);
+	x->k = stack_rows_place(&x->stack, k, bytes);
+	x->v = stack_rows_place(&x->stack, v, bytes);
 }
 
 static void take_turns(struct run *x, const long *budgets, uint32_t n, bool largest)
@@ -258,9 +258,9 @@ static void take_turns(struct run *x, const long *budgets, uint32_t n, bool larg
 
 	x->o.batch = x->o.batch ? x->o.batch : fitting(x, policies);
 	place_rows(x);
-	rig_sequences(&x->rig, (uint32_t)x->o.batch, room(x, policies));
-	for (uint32_t i = 0; i < x->rig.n; i++)
-		rig_need(fill(x, x->rig.seq[i], length_of(x, i), false));
+	stack_sequences(&x->stack, (uint32_t)x->o.batch, room(x, policies));
+	for (uint32_t i = 0; i < x->stack.n; i++)
+		stack_need(fill(x, x->stack.seq[i], length_of(x, i), false));
 	f = measure_under(x, "full");
 	x->dense_ms = f.ms;
 	x->dense_whole_ms = f.whole_ms;
@@ -282,9 +282,9 @@ static void take_turns(struct run *x, const long *budgets, uint32_t n, bool larg
 		fill_up(x, spec, policies);
 		report(x, "deltakv", budgets[n / 2], measure_under(x, spec), NAN, NULL);
 	}
-	rig_empty(&x->rig);
-	rig_rows_free(&x->rig, x->k);
-	rig_rows_free(&x->rig, x->v);
+	stack_empty(&x->stack);
+	stack_rows_free(&x->stack, x->k);
+	stack_rows_free(&x->stack, x->v);
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */
@@ -314,22 +314,22 @@ void step_deltakv(struct report *r, const struct step_options *given)
 	struct skv_model m;
 
 	step_defaults(&x.o, &(struct step_options){.heads = 32, .kv_heads = 8, .layers = 32, .dim = 128});
-	rig_start(&x.rig, x.o.device);
-	if (skv_ctl_connect(&x.ctl, eng_private_socket(x.rig.daemon), "sparsekv-bench", TIMEOUT_MS) < 0)
+	stack_start(&x.stack, x.o.device);
+	if (skv_ctl_connect(&x.ctl, eng_private_socket(x.stack.daemon), "sparsekv-bench", TIMEOUT_MS) < 0)
 		die(x.ctl.err);
 	x.o.tokens = contexts[n_contexts - 1];
 	m = model_of(&x.o, room(&x, 2 + 2 * n_budgets));
-	latent_codec(&m, x.codec, sizeof x.codec);
-	rig_open(&x.rig, &m, "full");
+	synthetic_codec(&m, x.codec, sizeof x.codec);
+	stack_open(&x.stack, &m, "full");
 	for (uint32_t i = 0; i < n_contexts; i++)
-		for (x.rows = LATENT_RANDOM; x.rows <= LATENT_CLUSTERED; x.rows++) {
+		for (x.rows = SYNTHETIC_RANDOM; x.rows <= SYNTHETIC_CLUSTERED; x.rows++) {
 			if (given->rows && given->rows - 1 != (int)x.rows)
 				continue;
 			x.o.tokens = contexts[i];
 			x.o.batch = given->batch;
 			take_turns(&x, budgets, n_budgets, given->largest);
 		}
-	rig_close(&x.rig);
+	stack_close(&x.stack);
 	skv_ctl_close(&x.ctl);
-	rig_stop(&x.rig);
+	stack_stop(&x.stack);
 }

@@ -4,7 +4,7 @@
 #include <getopt.h>
 #include <math.h>
 #include <string.h>
-#include "bench/latent.h"
+#include "bench/synthetic-codec.h"
 
 static const struct {
 	const char *name;
@@ -123,7 +123,7 @@ static int parse_settings(struct arguments *a, const char *text)
 
 static int parse_rows(struct step_options *o, const char *text)
 {
-	o->rows = !strcmp(text, "random") ? 1 + LATENT_RANDOM : !strcmp(text, "clustered") ? 1 + LATENT_CLUSTERED : 0;
+	o->rows = !strcmp(text, "random") ? 1 + SYNTHETIC_RANDOM : !strcmp(text, "clustered") ? 1 + SYNTHETIC_CLUSTERED : 0;
 	return o->rows ? 0 : bench_bad("rows", text, "random or clustered");
 }
 

@@ -13,7 +13,7 @@
 struct step_options {
 	uint32_t device, heads, kv_heads;
 	long layers, dim, batch, tokens, budget, repeat; /* budget: tokens that a sparse layer looks at */
-	int rows;     /* of deltakv: 0 of either kind, else 1 + enum latent_rows */
+	int rows;     /* of deltakv: 0 of either kind, else 1 + enum synthetic_rows */
 	bool largest; /* and its largest batch, too */
 };
 

@@ -10,11 +10,11 @@
 #include <sys/stat.h>
 #include "engine/cli.h"
 #include "engine/compress.h"
-#include "engine/echo.h"
+#include "engine/recall-task.h"
 #include "engine/observe.h"
 #include "engine/profile.h"
 #include "engine/progress.h"
-#include "engine/settle.h"
+#include "engine/env.h"
 #include "engine/tasks.h"
 #include "engine/tokens.h"
 
@@ -324,12 +324,12 @@ static int cut_pieces(struct texts *t, const struct arguments *a, const struct e
 static int make_echoes(struct texts *t, const struct arguments *a, const char *bytes, size_t size, struct eng_error *err)
 {
 	uint32_t answer = a->rows && a->rows < a->context / 2 ? a->rows : a->context / 2;
-	struct eng_echo echo = {.n = a->texts, .prompt = a->context - answer, .answer = answer};
+	struct eng_recall_task echo = {.n = a->texts, .prompt = a->context - answer, .answer = answer};
 
-	if (size < echo.prompt || echo.prompt < 2 * ENG_ECHO_PIECE)
+	if (size < echo.prompt || echo.prompt < 2 * ENG_RECALL_TASK_PIECE)
 		return eng_fail(err, -EINVAL, "--by loss: a --context from %u on, and a text as long, expected",
-		                4 * ENG_ECHO_PIECE);
-	return eng_echo_cases(&t->cases, bytes, size, &echo, err);
+		                4 * ENG_RECALL_TASK_PIECE);
+	return eng_recall_task_cases(&t->cases, bytes, size, &echo, err);
 }
 
 static int read_text(struct texts *t, const struct arguments *a, const struct eng_config *c, struct eng_error *err)
@@ -415,14 +415,14 @@ static int open_session(const struct arguments *a, struct eng_host *host, struct
 	return r < 0 ? eng_fail(err, r, "%s", skv_last_error()) : 0;
 }
 
-static int measure(struct eng_measure *m, struct eng_differ *d, const struct arguments *a, struct eng_host *host,
+static int measure(struct eng_measure *m, struct eng_delta_error *d, const struct arguments *a, struct eng_host *host,
                    const struct texts *t, struct eng_error *err)
 {
 	const struct eng_config *c = &host->model.config;
 	const struct eng_measure_shape shape = {
 		.n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .max_tokens = t->longest,
 		.top = a->top};
-	const struct eng_differ_shape differ = {
+	const struct eng_delta_error_shape differ = {
 		.n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim,
 		.max_tokens = t->longest, .sinks = a->sinks, .window = a->window, .gamma = a->gamma};
 	struct skv_session *session = NULL;
@@ -431,7 +431,7 @@ static int measure(struct eng_measure *m, struct eng_differ *d, const struct arg
 
 	if (r)
 		return r;
-	if (eng_measure_init(m, &shape) || eng_differ_init(d, &differ))
+	if (eng_measure_init(m, &shape) || eng_delta_error_init(d, &differ))
 		r = eng_fail(err, -ENOMEM, "no memory for pairs of %u layers", c->n_layers);
 	r = r ? r : eng_observer_new(&o, &host->model, session, m, d, err);
 	r = r ? r : observe(o, t, a->cli.quiet, err);
@@ -470,7 +470,7 @@ static int draw_file(const struct eng_profile *p, const char *prefix, const char
 	return bad ? eng_fail(err, -EIO, "%.300s: could not be written", path) : 0;
 }
 
-/* From what the papers' criteria chose on, at the place that was asked for. */
+/* From what the papers' criteria chose on, with the backend that was asked for. */
 static int search(struct eng_profile *p, const struct arguments *a, struct eng_host *host, const struct texts *t,
                   struct eng_loss *l, struct eng_error *err)
 {
@@ -486,7 +486,7 @@ static int search(struct eng_profile *p, const struct arguments *a, struct eng_h
 }
 
 static int report(const struct arguments *a, struct eng_host *host, const struct eng_measure *m,
-                  const struct eng_differ *d, const struct texts *t, struct eng_error *err)
+                  const struct eng_delta_error *d, const struct texts *t, struct eng_error *err)
 {
 	const char *source = a->text ? a->text : a->tasks, *slash = strrchr(source, '/');
 	uint32_t layers = host->model.config.n_layers;
@@ -519,12 +519,12 @@ static int report(const struct arguments *a, struct eng_host *host, const struct
 static int choose(const struct arguments *a, struct eng_host *host, const struct texts *t, struct eng_error *err)
 {
 	struct eng_measure m = ENG_MEASURE_NULL;
-	struct eng_differ d = ENG_DIFFER_NULL;
+	struct eng_delta_error d = ENG_DELTA_ERROR_NULL;
 	int r = measure(&m, &d, a, host, t, err);
 
 	r = r ? r : report(a, host, &m, &d, t, err);
 	eng_measure_deinit(&m);
-	eng_differ_deinit(&d);
+	eng_delta_error_deinit(&d);
 	return r;
 }
 
@@ -565,7 +565,7 @@ int main(int argc, char **argv)
 	struct eng_error err;
 	int r;
 
-	eng_settle(argv);
+	eng_env_init(argv);
 	r = parse(&a, argc, argv, &err);
 	here = a.cli;
 	here.device = SKV_DEVICE_HOST;

@@ -52,7 +52,7 @@ int eng_cli_take(struct eng_cli *cli, int option, const char *program, const cha
 		cli->private_daemon = true;
 		return 1;
 	case ENG_OPT_DEVICE:
-		return eng_place_parse(optarg, &cli->device, err) ? -EINVAL : 1;
+		return eng_backend_parse(optarg, &cli->device, err) ? -EINVAL : 1;
 	case ENG_OPT_NO_GRAPH:
 		cli->no_graph = true;
 		return 1;
@@ -90,17 +90,17 @@ static int load(struct eng_host *host, const struct eng_cli *cli, struct eng_err
 {
 	/* Where pages are bf16, rows of that are good enough to multiply, and faster. */
 	uint32_t dtype = cli->kv_dtype == SKV_BF16 ? SKV_BF16 : SKV_F32;
-	int r = eng_place_open(&host->place, cli->device, err);
+	int r = eng_backend_open(&host->backend, cli->device, err);
 
-	r = r ? r : eng_model_load(&host->model, cli->model, host->place, dtype, err);
+	r = r ? r : eng_model_load(&host->model, cli->model, host->backend, dtype, err);
 	return r ? r : eng_tokens_check(&host->model.config, err);
 }
 
 static void unload(struct eng_host *host)
 {
 	eng_model_deinit(&host->model);
-	eng_place_close(host->place);
-	host->place = NULL;
+	eng_backend_close(host->backend);
+	host->backend = NULL;
 }
 
 /* The guardian of a private daemon is a fork, so it comes before the device. */
@@ -133,7 +133,7 @@ int eng_host_move(struct eng_host *host, const struct eng_cli *cli, struct eng_e
 {
 	int r = check(cli, err);
 
-	if (r || host->place->device == cli->device)
+	if (r || host->backend->device == cli->device)
 		return r;
 	unload(host);
 	return load(host, cli, err);

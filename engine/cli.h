@@ -71,9 +71,9 @@ int eng_cli_take(struct eng_cli *cli, int option, const char *program, const cha
 int eng_cli_count(const char *option, const char *text, uint32_t least, uint32_t most, uint32_t *ret,
                   struct eng_error *err);
 
-/* A place and a model there, and a daemon to keep its KV. */
+/* A backend and a model in its memory, and a daemon to keep its KV. */
 struct eng_host {
-	struct eng_place *place;
+	struct eng_backend *backend;
 	struct eng_model model;
 	struct skv_client *client;
 	struct eng_private *daemon; /* with --private, else NULL */

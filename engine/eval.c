@@ -6,7 +6,7 @@
 #include <string.h>
 #include "engine/cli.h"
 #include "engine/report.h"
-#include "engine/settle.h"
+#include "engine/env.h"
 
 #define PROGRAM "sparsekv-eval"
 #define LIST_MAX 32u
@@ -248,7 +248,7 @@ int main(int argc, char **argv)
 	struct eng_error err;
 	int r;
 
-	eng_settle(argv);
+	eng_env_init(argv);
 	r = parse(&a, argc, argv, &err);
 	r = r ? r : eng_cases_load(&cases, a.tasks, &a.filter, &err);
 	r = r ? r : open_output(a.csv, &csv, &err);

@@ -29,12 +29,12 @@
 #include "engine/model.h"
 #include "engine/replay.h"
 
-/* What the host knows of a step's rows, on their way to the place; [max_rows] each. */
+/* What the host knows of a step's rows, on their way to the backend; [max_rows] each. */
 struct eng_rows {
 	int32_t *id;
 	uint32_t *position;
 	uint32_t *from;      /* the rows of decode items */
-	uint32_t *expected;  /* positions, as the last step left them at the place ... */
+	uint32_t *expected;  /* positions, as the last step left them at the backend ... */
 	uint32_t n_expected; /* ... of so many rows */
 };
 
@@ -54,7 +54,7 @@ struct eng_forward {
 	uint32_t max_rows;
 	bool one_by_one;    /* no recordings; may be set after eng_forward_init() */
 	const struct eng_tap *tap; /* the same; NULL: nobody */
-	void *block;        /* the buffers below, in memory of the model's place */
+	void *block;        /* the buffers below, in memory of the model's backend */
 	float *x;           /* [max_rows][hidden]: residual stream */
 	void *h;            /* [max_rows][hidden]: normalised rows */
 	float *wide;        /* [max_rows][the widest product] */

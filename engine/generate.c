@@ -15,7 +15,7 @@
 #include "engine/cli.h"
 #include "engine/forward.h"
 #include "engine/progress.h"
-#include "engine/settle.h"
+#include "engine/env.h"
 #include "engine/tokens.h"
 
 #define PROGRAM "sparsekv-generate"
@@ -302,7 +302,7 @@ static int commit(struct generation *g, struct eng_error *err)
  */
 static int decode(struct generation *g, struct eng_error *err)
 {
-	bool ahead = g->forward.model->place->device != SKV_DEVICE_HOST;
+	bool ahead = g->forward.model->backend->device != SKV_DEVICE_HOST;
 	double begun = eng_now();
 	int r = 0;
 
@@ -391,7 +391,7 @@ int main(int argc, char **argv)
 	struct eng_error err;
 	int r;
 
-	eng_settle(argv);
+	eng_env_init(argv);
 	r = parse(&a, argc, argv, &err);
 	r = r ? r : eng_host_open(&host, &a.cli, &err);
 	if (!r) {

@@ -10,7 +10,7 @@
 #define ENG_OBSERVE_H
 
 #include <signal.h>
-#include "engine/differ.h"
+#include "engine/delta-error.h"
 #include "engine/forward.h"
 #include "engine/measure.h"
 
@@ -25,7 +25,7 @@ struct eng_observer;
 
 /* `session`: of the policy full, on the host; all outlive the observer. Negative errno. */
 int eng_observer_new(struct eng_observer **ret, const struct eng_model *model, struct skv_session *session,
-                     struct eng_measure *measure, struct eng_differ *differ, struct eng_error *err);
+                     struct eng_measure *measure, struct eng_delta_error *differ, struct eng_error *err);
 /* NULL is ignored. */
 void eng_observer_free(struct eng_observer *o);
 

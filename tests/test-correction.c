@@ -111,17 +111,17 @@ START_TEST(does_harm_where_they_do_not)
 END_TEST
 
 /* And nothing that is said of the difference of a row is above the bound of Lemma 1. */
-static void look_at(struct trial *t, struct eng_alike sum[LAYERS])
+static void look_at(struct trial *t, struct eng_delta_similarity sum[LAYERS])
 {
 	const struct stack_way way = {.name = "streaming", .plan = plan};
 	float *out = malloc((size_t)t->s.tokens * t->s.heads * t->s.dim * sizeof *out);
 
 	for (uint32_t l = 0; l < LAYERS; l++) {
-		struct eng_alike a;
+		struct eng_delta_similarity a;
 
 		ck_assert(stack_attend(t->stack, &t->dense[l], &way, out));
 		a = fidelity_alike(&t->s, t->dense[l].out, out, plan.gamma);
-		eng_alike_merge(&sum[l], &a);
+		eng_delta_similarity_merge(&sum[l], &a);
 		for (int best = 0; best < 2; best++) {
 			const struct fidelity_lemma f =
 				fidelity_lemma(&t->s, &t->dense[l], &plan, best, out, t->s.tokens - LAST, t->s.tokens);
@@ -137,7 +137,7 @@ START_TEST(is_foretold_by_how_alike_they_are)
 	const double topics[] = {0.998, 0};
 
 	for (int i = 0; i < 2; i++) {
-		struct eng_alike sum[LAYERS] = {0};
+		struct eng_delta_similarity sum[LAYERS] = {0};
 
 		for (int j = 0; j < TRIALS; j++) {
 			struct trial t = begin(topics[i]);
@@ -146,7 +146,7 @@ START_TEST(is_foretold_by_how_alike_they_are)
 			end(&t);
 		}
 		for (uint32_t l = 0; l < LAYERS; l++) {
-			const double cosine = eng_alike_cosine(&sum[l]), left = eng_alike_left(&sum[l]);
+			const double cosine = eng_delta_similarity_cosine(&sum[l]), left = eng_delta_similarity_left(&sum[l]);
 
 			ck_assert_msg(i ? cosine < 0.3 : cosine > 0.6, "layer %u: cosine %g", l, cosine);
 			ck_assert_msg(i ? left > 1.3 : left < 0.75, "layer %u: left %g", l, left);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/latent.h - what policies that pack tokens are measured with: compressors of random weights, as the speed does not
+ * bench/synthetic-codec.h - what policies that pack tokens are measured with: compressors of random weights, as the speed does not
  * depend on them, and rows of K and V, which may have a structure, as what is near to what decides where kernels read.
  */
-#ifndef SKV_BENCH_LATENT_H
-#define SKV_BENCH_LATENT_H
+#ifndef SKV_BENCH_SYNTHETIC_CODEC_H
+#define SKV_BENCH_SYNTHETIC_CODEC_H
 
 #include <stdbool.h>
 #include <sparsekv/types.h>
@@ -14,17 +14,17 @@
  * hidden layer of three halves, a linear decoder. `path` (of `room` bytes) is a new file, gone with the program. The
  * program ends where that fails.
  */
-void latent_codec(const struct skv_model *, char *path, size_t room);
+void synthetic_codec(const struct skv_model *, char *path, size_t room);
 
-enum latent_rows {
-	LATENT_RANDOM,    /* no token is near to another */
-	LATENT_CLUSTERED, /* each is near to one of 256 centres, before rotary positions */
+enum synthetic_rows {
+	SYNTHETIC_RANDOM,    /* no token is near to another */
+	SYNTHETIC_CLUSTERED, /* each is near to one of 256 centres, before rotary positions */
 };
 
 /*
  * K (`v`: V) of the first `tokens` tokens, [tokens][n_kv_heads][head_dim] of the io dtype, K turned to its position. The
  * caller's to free; NULL: no memory.
  */
-void *latent_rows(const struct skv_model *, enum latent_rows, bool v, uint32_t tokens);
+void *synthetic_rows(const struct skv_model *, enum synthetic_rows, bool v, uint32_t tokens);
 
 #endif
