@@ -12,12 +12,9 @@
 #include "bench/kernel-fixture.h"
 #include "bench/bench.h"
 #include <cblas.h>
-#include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define MAX_REPEAT 101
 
@@ -272,56 +269,9 @@ static void measure_prefill(struct report *r, struct kernel_fixture *b, long rep
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-static void help(void)
-{
-	puts("usage: sparsekv-bench attention [OPTION...]\n\n"
-	     "Times the attention kernels of the host, or of a device: decode over everything, with\n"
-	     "evidence and a selection by it (ev+select: pages; ev+tokens: tokens for each kv head), over\n"
-	     "the keys alone, with such a selection and the values of what it selects (anchor), scores of pages\n"
-	     "by bounds, and over a budget as a window, as pages and as tokens (one list a sequence, one a kv head), next to a\n"
-	     "plain streaming read of the same memory; and prefill, on the host next to OpenBLAS.\n\n"
-	     "  --threads LIST   OpenMP threads (1,2)\n"
-	     "  --tokens LIST    length of the sequences (16384)\n"
-	     "  --heads LIST     q heads/kv heads (8/2,32/8)\n"
-	     "  --dim LIST       head dimension, one for each of --heads (64,128)\n"
-	     "  --dtype LIST     fp32, fp16, bf16 (fp32,bf16; of a device fp16,bf16)\n"
-	     "  --batch N        sequences in a step (1)\n"
-	     "  --budget X       share of the tokens that sparse layers look at (0.1)\n"
-	     "  --memory MIB     memory to go through, at least (512)\n"
-	     "  --prefill N      length of the prompt, 0 for none (4096)\n"
-	     "  --repeat N       passes, of which the median counts (9)\n"
-	     "  --isa NAME       avx512, avx2 or generic (the best that this processor has)\n"
-	     "  --device cuda:N  on that device instead; --threads and --isa have no meaning there\n"
-	     "  --csv FILE       the figures as CSV, too");
-}
-
-static int parse_heads(struct options *o, const char *text)
-{
-	char rest;
-	o->n_shapes = 0;
-	for (const char *p = text; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
-		int n = o->n_shapes, got;
-		if (n == BENCH_LIST_MAX)
-			return bench_bad("heads", text, "fewer of them");
-		got = sscanf(p, "%ld/%ld%c", &o->heads[n], &o->kv_heads[n], &rest);
-		if (got < 2 || (got == 3 && rest != ',') || o->kv_heads[n] < 1 || o->heads[n] < 1)
-			return bench_bad("heads", text, "q heads/kv heads, such as 8/2,32/8");
-		o->n_shapes++;
-	}
-	return 0;
-}
-
 static struct skv_shape shape_of(const struct options *o, int i, uint32_t dtype)
 {
 	return fixture_shape((uint32_t)o->heads[i], (uint32_t)o->kv_heads[i], (uint32_t)o->dims[i], dtype);
-}
-
-static int parse_device(struct options *o, const char *text)
-{
-	uint32_t device;
-
-	o->threads[0] = o->n_threads = 1;
-	return bench_device(text, &device) || fixture_enter(&o->fixture, device) ? -1 : 0;
 }
 
 static int check_shapes(const struct options *o, int n_dims)
@@ -344,92 +294,67 @@ static int check_shapes(const struct options *o, int n_dims)
 	return 0;
 }
 
+static const char about[] =
+	"Times the attention kernels of the host, or of a device: decode over all tokens, with attention\n"
+	"scores and a selection by them (ev+select: pages; ev+tokens: tokens for each kv head), over the keys\n"
+	"alone, with such a selection and the values of what it selects (anchor), scores of pages by bounds,\n"
+	"and over a budget as a window, as pages and as tokens (one list a sequence, one a kv head), next to a\n"
+	"plain streaming read of the same memory; and prefill, on the host next to OpenBLAS.";
+
+/* What was not given, the kernels, and whether all of it fits together. */
+static int complete(struct options *o, uint32_t device, const char *isa, int n_dims)
+{
+	if (isa)
+		o->fixture.kern = skv_kernels_host(isa);
+	if (device) {
+		o->threads[0] = o->n_threads = 1;
+		if (fixture_enter(&o->fixture, device))
+			return -1;
+	}
+	if (!o->fixture.kern) {
+		fputs("sparsekv-bench: --isa or SPARSEKV_ISA: expected avx512, avx2 or generic, and a"
+		      " processor that has it\n", stderr);
+		return -1;
+	}
+	if (!o->n_dtypes) {
+		o->dtypes[0] = device ? SKV_F16 : SKV_F32;
+		o->dtypes[1] = SKV_BF16;
+		o->n_dtypes = 2;
+	}
+	return check_shapes(o, n_dims);
+}
+
 /* 0: go on, 1: help was asked for, -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{"threads", 1, 0, 't'}, {"tokens", 1, 0, 'n'}, {"heads", 1, 0, 'h'},   {"dim", 1, 0, 'd'},
-		{"dtype", 1, 0, 'y'},   {"batch", 1, 0, 'b'},  {"budget", 1, 0, 'g'},  {"memory", 1, 0, 'm'},
-		{"prefill", 1, 0, 'p'}, {"repeat", 1, 0, 'r'}, {"isa", 1, 0, 'i'},     {"csv", 1, 0, 'c'},
-		{"device", 1, 0, 'v'},
-		{"help", 0, 0, '?' + 128}, {0},
+	uint32_t device = SKV_DEVICE_HOST;
+	const char *isa = NULL;
+	int n_dims = 2, e;
+	const struct bench_option table[] = {
+		BENCH_NUMBERS("threads", o->threads, &o->n_threads, 1, "OpenMP threads (1,2)"),
+		BENCH_NUMBERS("tokens", o->tokens, &o->n_tokens, 64, "length of the sequences (16384)"),
+		BENCH_SHAPES(o->heads, o->kv_heads, &o->n_shapes, "q heads/kv heads (8/2,32/8)"),
+		BENCH_NUMBERS("dim", o->dims, &n_dims, 1, "head dimension, one for each of --heads (64,128)"),
+		BENCH_DTYPES(o->dtypes, &o->n_dtypes, "fp32, fp16, bf16 (fp32,bf16; of a device fp16,bf16)"),
+		BENCH_NUMBER("batch", &o->fixture.batch, 1, 4096, "sequences in a step (1)"),
+		BENCH_SHARE("budget", &o->fixture.budget, "share of the tokens that sparse layers attend to (0.1)"),
+		BENCH_NUMBER("memory", &o->fixture.memory, 1, 1 << 20, "MiB to go through, at least (512)"),
+		BENCH_NUMBER("prefill", &o->prefill, 0, SKV_MAX_TOKENS, "length of the prompt, 0 for none (4096)"),
+		BENCH_NUMBER("repeat", &o->repeat, 1, MAX_REPEAT, "passes, of which the median counts (9)"),
+		BENCH_TEXT("isa", "NAME", &isa, "avx512, avx2 or generic (the best that this processor has)"),
+		BENCH_DEVICE(&device, "on that device instead; --threads and --isa have no meaning there"),
+		BENCH_CSV(&o->csv),
 	};
-	const char *device = NULL;
-	int n_dims = 2, e = 0;
-	char *end;
+	const struct bench_command command = {"attention", NULL, about, table, sizeof table / sizeof *table};
+
 	*o = (struct options){
 		.threads = {1, 2}, .n_threads = 2, .tokens = {16384}, .n_tokens = 1, .heads = {8, 32},
 		.kv_heads = {2, 8}, .dims = {64, 128}, .n_shapes = 2,
 		.repeat = 9, .prefill = 4096,
 		.fixture = {.batch = 1, .memory = 512, .budget = 0.1, .kern = skv_kernels_host(NULL)},
 	};
-	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
-		switch (c) {
-		case 't':
-			e = (o->n_threads = bench_list("threads", optarg, 1, o->threads)) < 0;
-			break;
-		case 'n':
-			e = (o->n_tokens = bench_list("tokens", optarg, 64, o->tokens)) < 0;
-			break;
-		case 'd':
-			e = (n_dims = bench_list("dim", optarg, 1, o->dims)) < 0;
-			break;
-		case 'h':
-			e = parse_heads(o, optarg);
-			break;
-		case 'y':
-			e = (o->n_dtypes = bench_dtypes(optarg, o->dtypes)) < 0;
-			break;
-		case 'b':
-			e = bench_number("batch", optarg, 1, 4096, &o->fixture.batch);
-			break;
-		case 'm':
-			e = bench_number("memory", optarg, 1, 1 << 20, &o->fixture.memory);
-			break;
-		case 'p':
-			e = bench_number("prefill", optarg, 0, SKV_MAX_TOKENS, &o->prefill);
-			break;
-		case 'r':
-			e = bench_number("repeat", optarg, 1, MAX_REPEAT, &o->repeat);
-			break;
-		case 'g':
-			o->fixture.budget = strtod(optarg, &end);
-			if (*end || !(o->fixture.budget > 0 && o->fixture.budget <= 1))
-				e = bench_bad("budget", optarg, "a share from 0 to 1");
-			break;
-		case 'i':
-			o->fixture.kern = skv_kernels_host(optarg);
-			break;
-		case 'v':
-			device = optarg;
-			break;
-		case 'c':
-			o->csv = optarg;
-			break;
-		case '?' + 128:
-			help();
-			return 1;
-		default:
-			return -1;
-		}
-	}
-	if (!e && optind < argc) {
-		fprintf(stderr, "sparsekv-bench: attention: unexpected argument '%s'\n", argv[optind]);
-		return -1;
-	}
-	if (!e && device)
-		e = parse_device(o, device);
-	if (!e && !o->fixture.kern) {
-		fputs("sparsekv-bench: --isa or SPARSEKV_ISA: expected avx512, avx2 or generic, and a"
-		      " processor that has it\n", stderr);
-		return -1;
-	}
-	if (!e && !o->n_dtypes) {
-		o->dtypes[0] = device ? SKV_F16 : SKV_F32;
-		o->dtypes[1] = SKV_BF16;
-		o->n_dtypes = 2;
-	}
-	return e ? -1 : check_shapes(o, n_dims);
+	e = bench_options(&command, argc, argv);
+	return e ? e : complete(o, device, isa, n_dims);
 }
 
 static int measure(struct report *r, const struct options *o, struct skv_shape sh, int threads)
@@ -461,17 +386,12 @@ int bench_attention(int argc, char **argv)
 
 	if (e)
 		return e > 0 ? 0 : 2;
-	e = report_init(&r, columns, sizeof columns / sizeof *columns, o.csv);
-	for (int s = 0; !e && s < o.n_shapes; s++)
+	if (report_init(&r, columns, sizeof columns / sizeof *columns, o.csv))
+		return 1;
+	for (int s = 0; s < o.n_shapes; s++)
 		for (int d = 0; d < o.n_dtypes; d++)
 			for (int t = 0; t < o.n_threads; t++)
 				if (measure(&r, &o, shape_of(&o, s, o.dtypes[d]), (int)o.threads[t]))
 					return 1;
-	if (!e)
-		e = report_deinit(&r);
-	if (e) {
-		fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", o.csv, strerror(-e));
-		return 1;
-	}
-	return 0;
+	return report_close(&r);
 }

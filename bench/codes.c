@@ -16,8 +16,6 @@
  */
 #include "bench/kernel-fixture.h"
 #include "bench/bench.h"
-#include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -419,41 +417,34 @@ static void measure_lists(struct setup *y, uint32_t listed)
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-static void help(void)
-{
-	puts("usage: sparsekv-bench codes [OPTION...]\n\n"
-	     "Times the kernels of a layer that packs: packing, and attention to listed tokens, to rows as if\n"
-	     "nothing were packed, to rows that are rebuilt in memory first, and fused; next to attention to\n"
-	     "everything. Rows are random, or around 256 centres.\n\n"
-	     "  --tokens LIST    length of the sequences (4096; of a device 131072,524288)\n"
-	     "  --batch LIST     sequences, one number for each of --tokens (2; of a device 8,2)\n"
-	     "  --listed LIST    tokens that are attended to (256,1024; of a device 2048,4096,8192,16384,32768)\n"
-	     "  --bits LIST      of codes: 16, 8 or 4 (4,16)\n"
-	     "  --ref-bits N     of references: 16, 8 or 4 (16)\n"
-	     "  --heads Q/KV     q heads/kv heads (8/2; of a device 32/8)\n"
-	     "  --dim N          head dimension (64; of a device 128)\n"
-	     "  --repeat N       passes, of which the median counts (9)\n"
-	     "  --device cuda:N  on that device instead of the host\n"
-	     "  --csv FILE       the figures as CSV, too");
-}
+static const char about[] =
+	"Times the kernels of a layer that compresses: compression, and attention to listed tokens as if nothing\n"
+	"were compressed, decompressed in memory first (unfused), and fused; next to attention to all tokens.\n"
+	"K and V are random, or around 256 centres.";
 
-static void defaults(struct options *o, bool device)
+/* What was not given. */
+static void complete(struct options *o)
 {
-	*o = (struct options){.tokens = {4096}, .n_tokens = 1, .batch = {2}, .n_batch = 1, .listed = {256, 1024},
-	                      .n_listed = 2, .bits = {4, 16}, .n_bits = 2, .ref_bits = 16, .repeat = 9, .dim = 64,
-	                      .heads = 8, .kv_heads = 2, .fixture = {.kern = skv_kernels_host(NULL)}};
-	if (!device)
-		return;
-	o->tokens[0] = 131072;
-	o->tokens[1] = 524288;
-	o->batch[0] = 8;
-	o->batch[1] = 2;
-	o->n_tokens = o->n_batch = 2;
-	for (o->n_listed = 0; o->n_listed < 5; o->n_listed++)
-		o->listed[o->n_listed] = 2048 << o->n_listed;
-	o->heads = 32;
-	o->kv_heads = 8;
-	o->dim = 128;
+	const bool device = o->fixture.device;
+
+	if (!o->n_tokens) {
+		o->tokens[0] = device ? 131072 : 4096;
+		o->tokens[1] = 524288;
+		o->n_tokens = device ? 2 : 1;
+	}
+	if (!o->n_batch) {
+		o->batch[0] = device ? 8 : 2;
+		o->batch[1] = 2;
+		o->n_batch = device ? 2 : 1;
+	}
+	if (!o->n_listed)
+		for (long n = device ? 2048 : 256, most = device ? 32768 : 1024; n <= most; n *= device ? 2 : 4)
+			o->listed[o->n_listed++] = n;
+	if (!o->heads) {
+		o->heads = device ? 32 : 8;
+		o->kv_heads = device ? 8 : 2;
+	}
+	o->dim = o->dim ? o->dim : device ? 128 : 64;
 }
 
 static int check(const struct options *o)
@@ -475,75 +466,35 @@ static int check(const struct options *o)
 	return why ? -1 : 0;
 }
 
-/* Which device, before anything else: what is left out depends on it. */
-static const char *device_of(int argc, char **argv)
-{
-	for (int i = 1; i < argc; i++) {
-		if (!strncmp(argv[i], "--device=", 9))
-			return argv[i] + 9;
-		if (!strcmp(argv[i], "--device") && i + 1 < argc)
-			return argv[i + 1];
-	}
-	return NULL;
-}
-
 /* 0: go on, 1: help was asked for, -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{"tokens", 1, 0, 'n'}, {"batch", 1, 0, 'b'},  {"listed", 1, 0, 'l'}, {"bits", 1, 0, 'z'},
-		{"ref-bits", 1, 0, 'x'}, {"heads", 1, 0, 'h'}, {"dim", 1, 0, 'd'},   {"repeat", 1, 0, 'r'},
-		{"device", 1, 0, 'v'}, {"csv", 1, 0, 'c'},    {"help", 0, 0, '?' + 128}, {0},
+	uint32_t device = SKV_DEVICE_HOST;
+	int e;
+	const struct bench_option table[] = {
+		BENCH_NUMBERS("tokens", o->tokens, &o->n_tokens, 512, "length of the sequences (4096; of a device 131072,524288)"),
+		BENCH_NUMBERS("batch", o->batch, &o->n_batch, 1, "sequences, one number for each of --tokens (2; of a device 8,2)"),
+		BENCH_NUMBERS("listed", o->listed, &o->n_listed, 1,
+		              "tokens that are attended to (256,1024; of a device 2048,4096,8192,16384,32768)"),
+		BENCH_NUMBERS("bits", o->bits, &o->n_bits, 4, "of codes: 16, 8 or 4 (4,16)"),
+		BENCH_NUMBER("ref-bits", &o->ref_bits, 4, 16, "of references: 16, 8 or 4 (16)"),
+		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (8/2; of a device 32/8)"),
+		BENCH_NUMBER("dim", &o->dim, 1, SKV_MAX_HEAD_DIM, "head dimension (64; of a device 128)"),
+		BENCH_NUMBER("repeat", &o->repeat, 1, MAX_REPEAT, "passes, of which the median counts (9)"),
+		BENCH_DEVICE(&device, "on that device instead of the host"),
+		BENCH_CSV(&o->csv),
 	};
-	const char *device = device_of(argc, argv);
-	uint32_t number;
-	int e = 0;
+	const struct bench_command command = {"codes", NULL, about, table, sizeof table / sizeof *table};
 
-	defaults(o, device);
-	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
-		switch (c) {
-		case 'n':
-			e = (o->n_tokens = bench_list("tokens", optarg, 512, o->tokens)) < 0;
-			break;
-		case 'b':
-			e = (o->n_batch = bench_list("batch", optarg, 1, o->batch)) < 0;
-			break;
-		case 'l':
-			e = (o->n_listed = bench_list("listed", optarg, 1, o->listed)) < 0;
-			break;
-		case 'z':
-			e = (o->n_bits = bench_list("bits", optarg, 4, o->bits)) < 0;
-			break;
-		case 'x':
-			e = bench_number("ref-bits", optarg, 4, 16, &o->ref_bits);
-			break;
-		case 'h':
-			e = bench_heads(optarg, &o->heads, &o->kv_heads);
-			break;
-		case 'd':
-			e = bench_number("dim", optarg, 1, SKV_MAX_HEAD_DIM, &o->dim);
-			break;
-		case 'r':
-			e = bench_number("repeat", optarg, 1, MAX_REPEAT, &o->repeat);
-			break;
-		case 'v':
-			e = bench_device(optarg, &number) || fixture_enter(&o->fixture, number);
-			break;
-		case 'c':
-			o->csv = optarg;
-			break;
-		case '?' + 128:
-			help();
-			return 1;
-		default:
-			return -1;
-		}
-	}
-	if (!e && optind < argc) {
-		fprintf(stderr, "sparsekv-bench: codes: unexpected argument '%s'\n", argv[optind]);
+	*o = (struct options){.bits = {4, 16}, .n_bits = 2, .ref_bits = 16, .repeat = 9,
+	                      .fixture = {.kern = skv_kernels_host(NULL)}};
+	e = bench_options(&command, argc, argv);
+	if (e)
+		return e;
+	if (device && fixture_enter(&o->fixture, device))
 		return -1;
-	}
-	return e ? -1 : check(o);
+	complete(o);
+	return check(o);
 }
 
 /* One way to pack of sequences of one length. */
@@ -576,17 +527,12 @@ int bench_codes(int argc, char **argv)
 
 	if (e)
 		return e > 0 ? 0 : 2;
-	e = report_init(&r, columns, sizeof columns / sizeof *columns, o.csv);
-	for (int n = 0; !e && n < o.n_tokens; n++)
+	if (report_init(&r, columns, sizeof columns / sizeof *columns, o.csv))
+		return 1;
+	for (int n = 0; n < o.n_tokens; n++)
 		for (int b = 0; b < o.n_bits; b++)
 			for (int centred = 0; centred < 2; centred++)
 				if (measure(&r, &o, n, (uint32_t)o.bits[b], centred))
 					return 1;
-	if (!e)
-		e = report_deinit(&r);
-	if (e) {
-		fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", o.csv, strerror(-e));
-		return 1;
-	}
-	return 0;
+	return report_close(&r);
 }

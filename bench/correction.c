@@ -13,8 +13,6 @@
 #include "bench/bench.h"
 #include "bench/fidelity.h"
 #include "engine/delta-similarity.h"
-#include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -27,7 +25,8 @@ struct options {
 	double topics[BENCH_LIST_MAX];
 	int n_topics;
 	long sinks, window, gamma;
-	const char *table, *csv;
+	uint32_t table; /* of tables[] */
+	const char *csv;
 };
 
 /* ---- ways ------------------------------------------------------------------------------------ */
@@ -179,61 +178,24 @@ static void measure_lemma(struct report *r, const struct options *o, struct synt
 }
 
 static const struct table {
-	const char *name;
 	const struct column *columns;
 	int n;
 	void (*measure)(struct report *, const struct options *, struct synthetic_layers *, const struct synthetic_shape *,
 	                const struct synthetic_layer *dense);
 } tables[] = {
-	{"outputs", output_columns, sizeof output_columns / sizeof *output_columns, measure_outputs},
-	{"locality", locality_columns, sizeof locality_columns / sizeof *locality_columns, measure_locality},
-	{"lemma", lemma_columns, sizeof lemma_columns / sizeof *lemma_columns, measure_lemma},
+	{output_columns, sizeof output_columns / sizeof *output_columns, measure_outputs},
+	{locality_columns, sizeof locality_columns / sizeof *locality_columns, measure_locality},
+	{lemma_columns, sizeof lemma_columns / sizeof *lemma_columns, measure_lemma},
 };
 #define N_TABLES (sizeof tables / sizeof *tables)
 
-static const struct table *table_of(const char *name)
-{
-	for (size_t i = 0; i < N_TABLES; i++)
-		if (!strcmp(name, tables[i].name))
-			return &tables[i];
-	return NULL;
-}
+static const char *const table_names[N_TABLES + 1] = {"outputs", "locality", "lemma", NULL};
+
+static const char about[] =
+	"Runs a prompt through a synthetic model whose neighbouring rows are alike, densely and in sparse ways, and\n"
+	"compares outputs, or what neighbouring rows miss (locality), or both sides of Lemma 1 (lemma).";
 
 /* ---- the command ----------------------------------------------------------------------------- */
-
-static void help(void)
-{
-	puts("usage: sparsekv-bench correction [OPTION...]\n\n"
-	     "  --table NAME      outputs, locality or lemma (outputs)\n"
-	     "  --topic X,...     cosine of what rows 64 apart ask for; 0: rows have nothing in common (0.998,0)\n"
-	     "  --tokens N        of the prompt (8192)\n"
-	     "  --layers N        of the prompt's model (3)\n"
-	     "  --heads Q/KV      (8/2)\n"
-	     "  --dim N           of a head (64)\n"
-	     "  --sinks N         of streaming (16)\n"
-	     "  --window N        of streaming (128)\n"
-	     "  --gamma N         a power of two from 2 to 4096 (64)\n"
-	     "  --seed N          (1)\n"
-	     "  --threads N       (as many as there are processors)\n"
-	     "  --csv FILE        the same figures as CSV");
-}
-
-static int parse_topics(struct options *o, const char *text)
-{
-	char *end = (char *)text - 1;
-
-	for (o->n_topics = 0; o->n_topics < BENCH_LIST_MAX; o->n_topics++) {
-		const char *begin = end + 1;
-		const double x = strtod(begin, &end);
-
-		if (end == begin || (*end && *end != ',') || !(x >= 0 && x < 1))
-			break;
-		o->topics[o->n_topics] = x;
-		if (!*end)
-			return ++o->n_topics, 0;
-	}
-	return bench_bad("topic", text, "numbers from 0 on and below 1, separated by commas");
-}
 
 static int check(const struct options *o)
 {
@@ -242,93 +204,39 @@ static int check(const struct options *o)
 	                             .io_dtype = SKV_F32};
 	const char *expected = s->kern->unsupported(&sh);
 
-	if (!table_of(o->table))
-		return bench_bad("table", o->table, "outputs, locality or lemma");
-	if (o->gamma & (o->gamma - 1)) {
-		fprintf(stderr, "sparsekv-bench: --gamma %ld: expected a power of two\n", o->gamma);
-		return -1;
-	}
 	if (expected)
 		fprintf(stderr, "sparsekv-bench: --heads, --dim: expected %s\n", expected);
 	return expected ? -1 : 0;
 }
 
-static int take(struct options *o, int c)
-{
-	struct synthetic_shape *s = &o->shape;
-	long x = 0;
-	int e = 0;
-
-	switch (c) {
-	case 't':
-		o->table = optarg;
-		return 0;
-	case 'p':
-		return parse_topics(o, optarg);
-	case 'n':
-		e = bench_number("tokens", optarg, 2, 1 << 20, &x);
-		s->tokens = (uint32_t)x;
-		return e;
-	case 'l':
-		e = bench_number("layers", optarg, 1, 64, &x);
-		s->layers = (uint32_t)x;
-		return e;
-	case 'h':
-		return bench_heads(optarg, &s->heads, &s->kv_heads);
-	case 'd':
-		e = bench_number("dim", optarg, 16, 256, &x);
-		s->dim = (uint32_t)x;
-		return e;
-	case 's':
-		return bench_number("sinks", optarg, 0, 1 << 20, &o->sinks);
-	case 'w':
-		return bench_number("window", optarg, 1, 1 << 20, &o->window);
-	case 'g':
-		return bench_number("gamma", optarg, 2, 4096, &o->gamma);
-	case 'r':
-		e = bench_number("seed", optarg, 0, INT32_MAX, &x);
-		s->seed = (uint64_t)x;
-		return e;
-	case 'j':
-		e = bench_number("threads", optarg, 1, 1024, &x);
-		s->threads = (int)x;
-		return e;
-	case 'c':
-		o->csv = optarg;
-		return 0;
-	case '?' + 128:
-		help();
-		return 1;
-	default:
-		return -1;
-	}
-}
-
 static int parse(struct options *o, int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{"table", required_argument, NULL, 't'},   {"topic", required_argument, NULL, 'p'},
-		{"tokens", required_argument, NULL, 'n'},  {"layers", required_argument, NULL, 'l'},
-		{"heads", required_argument, NULL, 'h'},   {"dim", required_argument, NULL, 'd'},
-		{"sinks", required_argument, NULL, 's'},   {"window", required_argument, NULL, 'w'},
-		{"gamma", required_argument, NULL, 'g'},   {"seed", required_argument, NULL, 'r'},
-		{"threads", required_argument, NULL, 'j'}, {"csv", required_argument, NULL, 'c'},
-		{"help", no_argument, NULL, '?' + 128},    {0},
+	struct synthetic_shape *s = &o->shape;
+	int e;
+	const struct bench_option table[] = {
+		BENCH_NAME("table", "NAME", &o->table, table_names, "outputs, locality or lemma (outputs)"),
+		BENCH_COSINES("topic", o->topics, &o->n_topics,
+		              "cosine of the queries of rows 64 apart; 0: rows have nothing in common (0.998,0)"),
+		BENCH_NUMBER("tokens", &s->tokens, 2, 1 << 20, "of the prompt (8192)"),
+		BENCH_NUMBER("layers", &s->layers, 1, 64, "of the synthetic model (3)"),
+		BENCH_HEADS(&s->heads, &s->kv_heads, "q heads/kv heads (8/2)"),
+		BENCH_NUMBER("dim", &s->dim, 16, 256, "head dimension (64)"),
+		BENCH_NUMBER("sinks", &o->sinks, 0, 1 << 20, "of streaming (16)"),
+		BENCH_NUMBER("window", &o->window, 1, 1 << 20, "of streaming (128)"),
+		BENCH_POWER("gamma", &o->gamma, 2, 4096, "a power of two from 2 to 4096 (64)"),
+		BENCH_NUMBER("seed", &s->seed, 0, INT32_MAX, "of the synthetic model (1)"),
+		BENCH_NUMBER("threads", &s->threads, 1, 1024, "OpenMP threads (as many as there are processors)"),
+		BENCH_CSV(&o->csv),
 	};
-	int e = 0;
+	const struct bench_command command = {"correction", NULL, about, table, sizeof table / sizeof *table};
 
 	*o = (struct options){
 		.shape = {.tokens = 8192, .heads = 8, .kv_heads = 2, .dim = 64, .layers = 3, .seed = 1,
 		          .threads = omp_get_max_threads(), .kern = skv_kernels_host(NULL)},
-		.topics = {0.998, 0}, .n_topics = 2, .sinks = 16, .window = 128, .gamma = 64, .table = "outputs",
+		.topics = {0.998, 0}, .n_topics = 2, .sinks = 16, .window = 128, .gamma = 64,
 	};
-	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;)
-		e = take(o, c);
-	if (!e && optind < argc) {
-		fprintf(stderr, "sparsekv-bench: correction: unexpected argument '%s'\n", argv[optind]);
-		return -1;
-	}
-	if (!e && !o->shape.kern) {
+	e = bench_options(&command, argc, argv);
+	if (!e && !s->kern) {
 		fputs("sparsekv-bench: SPARSEKV_ISA: expected avx512, avx2 or generic, and a processor that has it\n", stderr);
 		return -1;
 	}
@@ -345,9 +253,10 @@ int bench_correction(int argc, char **argv)
 
 	if (e)
 		return e > 0 ? 0 : 2;
-	table = table_of(o.table);
-	e = report_init(&r, table->columns, table->n, o.csv);
-	for (int i = 0; !e && i < o.n_topics; i++) {
+	table = &tables[o.table];
+	if (report_init(&r, table->columns, table->n, o.csv))
+		return 1;
+	for (int i = 0; i < o.n_topics; i++) {
 		struct synthetic_layers *layers;
 		struct synthetic_layer *ref;
 
@@ -358,8 +267,5 @@ int bench_correction(int argc, char **argv)
 		synthetic_outputs_free(layers, ref);
 		synthetic_layers_free(layers);
 	}
-	e = e ? e : report_deinit(&r);
-	if (e)
-		fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", o.csv, strerror(-e));
-	return e ? 1 : 0;
+	return report_close(&r);
 }

@@ -9,8 +9,6 @@
  */
 #include "bench/bench.h"
 #include "bench/stack-fixture.h"
-#include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +17,8 @@
 
 struct options {
 	uint32_t device;
-	long batch[BENCH_LIST_MAX], n_batch, layers, dim, tokens, repeat;
+	int n_batch;
+	long batch[BENCH_LIST_MAX], layers, dim, tokens, repeat;
 	uint32_t heads, kv_heads;
 	const char *csv;
 };
@@ -203,72 +202,31 @@ static void measure_steps(struct report *r, struct stack_fixture *stack, const s
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-static void help(void)
-{
-	puts("usage: sparsekv-bench ipc [OPTION...]\n\n"
-	     "Times the calls of the client library against a private daemon, one by one: an engine that comes\n"
-	     "and goes, and steps of decoding sequences under the policies full, streaming and delta. On a\n"
-	     "device also steps whose K and V lie elsewhere each time (moving), and replays of a recording.\n\n"
-	     "  --device cuda:N  pages on that device (host memory)\n"
-	     "  --batch LIST     sequences in a step, ascending (1,8,64,256)\n"
-	     "  --layers N       (28)\n"
-	     "  --heads Q/KV     q heads/kv heads (12/2)\n"
-	     "  --dim N          head dimension (128)\n"
-	     "  --tokens N       length of the sequences at first (32)\n"
-	     "  --repeat N       samples: steps, engines (200)\n"
-	     "  --csv FILE       the figures as CSV, too");
-}
+static const char about[] =
+	"Times the calls of the client library against a private daemon, one by one: an engine that comes\n"
+	"and goes, and steps of decoding sequences under the policies full, streaming and delta. On a\n"
+	"device also steps whose K and V lie elsewhere each time (moving), and replays of a recording.";
 
 /* 0: go on, 1: help was asked for, -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{"device", 1, 0, 'v'}, {"batch", 1, 0, 'b'},  {"layers", 1, 0, 'l'}, {"heads", 1, 0, 'h'}, {"dim", 1, 0, 'd'},
-		{"tokens", 1, 0, 'n'}, {"repeat", 1, 0, 'r'}, {"csv", 1, 0, 'c'},    {"help", 0, 0, '?' + 128}, {0},
+	const struct bench_option table[] = {
+		BENCH_DEVICE(&o->device, "pages on that device (host memory)"),
+		BENCH_NUMBERS("batch", o->batch, &o->n_batch, 1, "sequences in a step, ascending (1,8,64,256)"),
+		BENCH_NUMBER("layers", &o->layers, 3, SKV_MAX_LAYERS, "layers (28)"),
+		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (12/2)"),
+		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (128)"),
+		BENCH_NUMBER("tokens", &o->tokens, 1, SKV_MAX_TOKENS / 2, "length of the sequences at first (32)"),
+		BENCH_NUMBER("repeat", &o->repeat, 1, MAX_SAMPLES, "samples: steps, engines (200)"),
+		BENCH_CSV(&o->csv),
 	};
-	int e = 0;
+	const struct bench_command command = {"ipc", NULL, about, table, sizeof table / sizeof *table};
+
 	*o = (struct options){
 		.batch = {1, 8, 64, 256}, .n_batch = 4, .layers = 28, .heads = 12, .kv_heads = 2, .dim = 128,
 		.tokens = 32, .repeat = 200,
 	};
-	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
-		switch (c) {
-		case 'v':
-			e = bench_device(optarg, &o->device);
-			break;
-		case 'b':
-			e = (o->n_batch = bench_list("batch", optarg, 1, o->batch)) < 0;
-			break;
-		case 'l':
-			e = bench_number("layers", optarg, 3, SKV_MAX_LAYERS, &o->layers);
-			break;
-		case 'h':
-			e = bench_heads(optarg, &o->heads, &o->kv_heads);
-			break;
-		case 'd':
-			e = bench_number("dim", optarg, 16, SKV_MAX_HEAD_DIM, &o->dim);
-			break;
-		case 'n':
-			e = bench_number("tokens", optarg, 1, SKV_MAX_TOKENS / 2, &o->tokens);
-			break;
-		case 'r':
-			e = bench_number("repeat", optarg, 1, MAX_SAMPLES, &o->repeat);
-			break;
-		case 'c':
-			o->csv = optarg;
-			break;
-		case '?' + 128:
-			help();
-			return 1;
-		default:
-			return -1;
-		}
-	}
-	if (!e && optind < argc) {
-		fprintf(stderr, "sparsekv-bench: ipc: unexpected argument '%s'\n", argv[optind]);
-		return -1;
-	}
-	return e ? -1 : 0;
+	return bench_options(&command, argc, argv);
 }
 
 int bench_ipc(int argc, char **argv)
@@ -288,9 +246,10 @@ int bench_ipc(int argc, char **argv)
 	m.kv_dtype = SKV_BF16;
 	m.max_tokens = (uint32_t)(o.tokens + 3 * (o.repeat + WARM) + 4 * SKV_PAGE_TOKENS);
 	snprintf(m.name, sizeof m.name, "bench");
+	if (report_init(&r, columns, sizeof columns / sizeof *columns, o.csv))
+		return 1;
 	stack_start(&stack, o.device);
-	e = report_init(&r, columns, sizeof columns / sizeof *columns, o.csv);
-	for (size_t p = 0; !e && p < N_POLICIES; p++) {
+	for (size_t p = 0; p < N_POLICIES; p++) {
 		struct base base = {.batch = (double)o.batch[0]};
 		stack_open(&stack, &m, policies[p].spec);
 		if (p == 0)
@@ -300,11 +259,5 @@ int bench_ipc(int argc, char **argv)
 		stack_close(&stack);
 	}
 	stack_stop(&stack);
-	if (!e)
-		e = report_deinit(&r);
-	if (e) {
-		fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", o.csv, strerror(-e));
-		return 1;
-	}
-	return 0;
+	return report_close(&r);
 }

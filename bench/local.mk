@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 bin_PROGRAMS += bench/sparsekv-bench
 bench_sparsekv_bench_SOURCES = \
-	bench/main.c bench/bench.h bench/util.c \
+	bench/main.c bench/bench.h bench/options.c bench/options.h bench/util.c \
 	bench/attention.c bench/codes.c bench/kernel-fixture.c bench/kernel-fixture.h \
 	bench/correction.c bench/fidelity.c bench/fidelity.h bench/synthetic-layers.c bench/synthetic-layers.h \
 	bench/stack-fixture.c bench/stack-fixture.h bench/ipc.c \

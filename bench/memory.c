@@ -13,7 +13,6 @@
 #include "bench/geometry.h"
 #include "bench/stack-fixture.h"
 #include "daemon/ctl/conn.h"
-#include <getopt.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +22,8 @@
 struct options {
 	uint32_t device;
 	const char *policy[BENCH_LIST_MAX];
-	long n_policies, prompt, tokens, every, layers, dim, width;
-	long length[BENCH_LIST_MAX], n_lengths;
+	long prompt, tokens, every, layers, dim, width, length[BENCH_LIST_MAX];
+	int n_policies, n_lengths;
 	bool geometry;
 	uint32_t heads, kv_heads;
 	const char *csv;
@@ -167,90 +166,17 @@ static void run(struct stack_fixture *stack, struct skv_ctl *ctl, const struct o
 
 /* ---- options ------------------------------------------------------------------------------------ */
 
-static void help(void)
-{
-	puts("usage: sparsekv-bench memory [OPTION...]\n\n"
-	     "Decodes a sequence under each policy and asks the daemon what it has in memory.\n\n"
-	     "  --policy SPEC    a policy; again for another one (full, quest, delta, streaming, h2o, snapkv,\n"
-	     "                   adakv, rkv, raas, which keep or look at 1024 tokens where they have a budget)\n"
-	     "  --prompt N       tokens that it begins with (128)\n"
-	     "  --tokens N       its length at last (16384)\n"
-	     "  --every N        steps between two questions (200)\n"
-	     "  --lengths N,...  decode no sequence so far, but have one of each of these lengths, ascending, come as a\n"
-	     "                   prompt\n"
-	     "  --geometry       have none at all: what lengths alone say, of policies that let no tokens go; --lengths\n"
-	     "                   1024 and so on, twice as many each, to 524288\n"
-	     "  --width N        numbers of a code, of compressors for deltakv and palu, which are zeros (a quarter of\n"
-	     "                   those of K and V of a token, and half)\n"
-	     "  --device cuda:N  on that device (host memory)\n"
-	     "  --layers N       (4)\n"
-	     "  --heads Q/KV     q heads/kv heads (4/2)\n"
-	     "  --dim N          head dimension (32; on a device 64)\n"
-	     "  --csv FILE       the figures as CSV, too");
-}
+static const char about[] = "Decodes a sequence under each policy and asks the daemon what it has in memory.";
 
-/* One option. 0: go on, 1: help was asked for, -1: an error was reported. */
-static int take(struct options *o, int c)
+/* What was not given, and whether all of it fits together. */
+static int complete(struct options *o)
 {
-	switch (c) {
-	case 'p':
-		if (o->n_policies == BENCH_LIST_MAX)
-			return bench_bad("policy", optarg, "at most 16 of them");
-		o->policy[o->n_policies++] = optarg;
-		return 0;
-	case 'm':
-		return bench_number("prompt", optarg, 1, SKV_MAX_TOKENS / 2, &o->prompt);
-	case 'n':
-		return bench_number("tokens", optarg, 2, SKV_MAX_TOKENS / 2, &o->tokens);
-	case 'e':
-		return bench_number("every", optarg, 1, SKV_MAX_TOKENS / 2, &o->every);
-	case 'v':
-		return bench_device(optarg, &o->device);
-	case 'l':
-		return bench_number("layers", optarg, 1, SKV_MAX_LAYERS, &o->layers);
-	case 'h':
-		return bench_heads(optarg, &o->heads, &o->kv_heads);
-	case 'd':
-		return bench_number("dim", optarg, 16, SKV_MAX_HEAD_DIM, &o->dim);
-	case 'L':
-		return (o->n_lengths = bench_list("lengths", optarg, 2, o->length)) > 0 ? 0 : -1;
-	case 'g':
-		o->geometry = true;
-		return 0;
-	case 'w':
-		return bench_number("width", optarg, 32, 65536, &o->width);
-	case 'c':
-		o->csv = optarg;
-		return 0;
-	case '?' + 128:
-		help();
-		return 1;
-	default:
-		return -1;
-	}
-}
-
-static int parse(struct options *o, int argc, char **argv)
-{
-	static const struct option longs[] = {
-		{"policy", 1, 0, 'p'}, {"prompt", 1, 0, 'm'}, {"tokens", 1, 0, 'n'}, {"every", 1, 0, 'e'},
-		{"device", 1, 0, 'v'}, {"layers", 1, 0, 'l'}, {"heads", 1, 0, 'h'},  {"dim", 1, 0, 'd'},
-		{"lengths", 1, 0, 'L'}, {"geometry", 0, 0, 'g'}, {"width", 1, 0, 'w'},
-		{"csv", 1, 0, 'c'},    {"help", 0, 0, '?' + 128}, {0},
-	};
-
-	*o = (struct options){.prompt = 128, .tokens = 16384, .every = 200, .layers = 4, .heads = 4, .kv_heads = 2};
-	for (int c, e; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;)
-		if ((e = take(o, c)))
-			return e;
-	if (optind < argc)
-		return bench_bad("option", argv[optind], "nothing after the options");
 	if (o->prompt >= o->tokens)
 		return bench_bad("prompt", "that long", "less than the tokens in all");
 	if (o->geometry && !o->n_lengths)
 		for (long n = 1024; n <= 524288; n *= 2)
 			o->length[o->n_lengths++] = n;
-	for (long i = 0; i < o->n_lengths; i++)
+	for (int i = 0; i < o->n_lengths; i++)
 		if (o->length[i] > SKV_MAX_TOKENS / 2 || (i > 0 && o->length[i] <= o->length[i - 1]))
 			return bench_bad("lengths", "they", "ascending, and none above half of what a sequence may have");
 	if (!o->dim)
@@ -260,6 +186,38 @@ static int parse(struct options *o, int argc, char **argv)
 		o->n_policies = sizeof usual / sizeof *usual;
 	}
 	return 0;
+}
+
+/* 0: go on, 1: help was asked for, -1: an error was reported. */
+static int parse(struct options *o, int argc, char **argv)
+{
+	const struct bench_option table[] = {
+		BENCH_TEXTS("policy", "SPEC", o->policy, &o->n_policies,
+		            "a policy; again for another one (full, quest, delta, streaming, h2o, snapkv,\n"
+		            "adakv, rkv, raas, which keep or attend to 1024 tokens where they have a budget)"),
+		BENCH_NUMBER("prompt", &o->prompt, 1, SKV_MAX_TOKENS / 2, "tokens of the prompt (128)"),
+		BENCH_NUMBER("tokens", &o->tokens, 2, SKV_MAX_TOKENS / 2, "its length at last (16384)"),
+		BENCH_NUMBER("every", &o->every, 1, SKV_MAX_TOKENS / 2, "steps between two questions (200)"),
+		BENCH_NUMBERS("lengths", o->length, &o->n_lengths, 2,
+		              "decode no sequence so far, but append one of each of these lengths, ascending, as a prompt"),
+		BENCH_FLAG("geometry", &o->geometry,
+		           "have none at all: what lengths alone say, of policies that evict nothing; --lengths\n"
+		           "1024 and so on, twice as many each, to 524288"),
+		BENCH_NUMBER("width", &o->width, 32, 65536,
+		             "elements of a code, of codecs for deltakv and palu, which are zeros (a quarter of those of\n"
+		             "K and V of a token, and half)"),
+		BENCH_DEVICE(&o->device, "on that device (host memory)"),
+		BENCH_NUMBER("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (4)"),
+		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (4/2)"),
+		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (32; on a device 64)"),
+		BENCH_CSV(&o->csv),
+	};
+	const struct bench_command command = {"memory", NULL, about, table, sizeof table / sizeof *table};
+	int e;
+
+	*o = (struct options){.prompt = 128, .tokens = 16384, .every = 200, .layers = 4, .heads = 4, .kv_heads = 2};
+	e = bench_options(&command, argc, argv);
+	return e ? e : complete(o);
 }
 
 int bench_memory(int argc, char **argv)
@@ -272,16 +230,13 @@ int bench_memory(int argc, char **argv)
 
 	if (e)
 		return e > 0 ? 0 : 2;
+	if (report_init(&report, columns, sizeof columns / sizeof *columns, o.csv))
+		return 1;
 	stack_start(&stack, o.device);
 	need_answer(&ctl, skv_ctl_connect(&ctl, eng_private_socket(stack.daemon), "sparsekv-bench", TIMEOUT_MS));
-	e = report_init(&report, columns, sizeof columns / sizeof *columns, o.csv);
-	for (long i = 0; !e && i < o.n_policies; i++)
+	for (long i = 0; i < o.n_policies; i++)
 		run(&stack, &ctl, &o, o.policy[i], &report);
 	skv_ctl_close(&ctl);
 	stack_stop(&stack);
-	if (!e)
-		e = report_deinit(&report);
-	if (e)
-		fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", o.csv, strerror(-e));
-	return e ? 1 : 0;
+	return report_close(&report);
 }

@@ -14,11 +14,8 @@
  */
 #include "bench/bench.h"
 #include "bench/prompt.h"
-#include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define MAX_REPEAT 101
 #define LISTED 16384u    /* rows of a call, unless said otherwise, where there are lists */
@@ -29,8 +26,8 @@
 
 struct options {
 	long tokens[BENCH_LIST_MAX], prefixes[BENCH_LIST_MAX];
-	uint32_t dtypes[BENCH_LIST_MAX], ways[2 * BENCH_LIST_MAX];
-	int n_tokens, n_prefixes, n_dtypes, n_ways;
+	uint32_t dtypes[BENCH_LIST_MAX], methods[2 * BENCH_LIST_MAX];
+	int n_tokens, n_prefixes, n_dtypes, n_methods;
 	long dim, chunk, gamma, repeat;
 	uint32_t heads, kv_heads;
 	const char *csv;
@@ -59,9 +56,8 @@ struct way {
 static const char *const names[] = {
 	"dense", "streaming", "streaming+delta", "streaming+recompute", "hip", "hip+delta", "hip+recompute", "minference",
 	"minference+delta", "minference+recompute", "kascade", "kascade+delta", "kascade+recompute",
+	NULL,
 };
-#define N_NAMES (sizeof names / sizeof *names)
-#define DEFAULT_WAYS "dense,streaming,streaming+recompute,streaming+delta,hip,hip+delta,minference,kascade"
 
 static const struct column columns[] = {
 	{"method", -22}, {"isa", -1},  {"heads", -1},   {"dim", 0},         {"dtype", -1},
@@ -285,40 +281,9 @@ static void measure_way(struct setup *y, uint32_t method)
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-static void help(void)
-{
-	puts("usage: sparsekv-bench prefill [OPTION...]\n\n"
-	     "Times how one layer reads a prompt: densely, and in the ways that policies have as their parameter\n"
-	     "prefill, with these parameters' defaults.\n\n"
-	     "  --tokens LIST    length of the prompt (4096; of a device 32768,131072)\n"
-	     "  --prefix LIST    tokens before it that are there already (0)\n"
-	     "  --methods LIST   dense is always measured, and first\n"
-	     "                   (" DEFAULT_WAYS ")\n"
-	     "  --chunk N        rows of a call (0: all of them, but where there are lists 16384)\n"
-	     "  --gamma N        of +delta and +recompute (64)\n"
-	     "  --heads N/N      q heads/kv heads (8/2; of a device 32/8)\n"
-	     "  --dim N          head dimension (64; of a device 128)\n"
-	     "  --dtype LIST     fp32, fp16, bf16 (fp32; of a device bf16)\n"
-	     "  --repeat N       passes, of which the median counts (5); fewer where they take seconds\n"
-	     "  --device cuda:N  on that device instead of the host\n"
-	     "  --csv FILE       the figures as CSV, too");
-}
-
-static int parse_ways(struct options *o, const char *text)
-{
-	o->n_ways = 0;
-	for (const char *p = text; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
-		const size_t len = strcspn(p, ",");
-		uint32_t i = 0;
-		while (i < N_NAMES && (strlen(names[i]) != len || strncmp(names[i], p, len)))
-			i++;
-		if (i == N_NAMES || o->n_ways == 2 * BENCH_LIST_MAX)
-			return bench_bad("methods", text, "names such as " DEFAULT_WAYS);
-		if (i > 0)
-			o->ways[o->n_ways++] = i;
-	}
-	return 0;
-}
+static const char about[] =
+	"Times how one layer reads a prompt: densely, and by the methods that policies have as their parameter\n"
+	"prefill, with these parameters' defaults.";
 
 static struct skv_shape shape_of(const struct options *o, uint32_t dtype)
 {
@@ -328,8 +293,8 @@ static struct skv_shape shape_of(const struct options *o, uint32_t dtype)
 	return sh;
 }
 
-/* What was not said, and whether all of it fits together. */
-static int settle(struct options *o)
+/* What was not given, and whether all of it fits together. */
+static int complete(struct options *o)
 {
 	const bool device = o->fixture.device;
 
@@ -361,65 +326,32 @@ static int settle(struct options *o)
 /* 0: go on, 1: help was asked for, -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{"tokens", 1, 0, 'n'}, {"prefix", 1, 0, 'f'}, {"methods", 1, 0, 'm'}, {"chunk", 1, 0, 'k'},
-		{"gamma", 1, 0, 'g'},  {"heads", 1, 0, 'h'},  {"dim", 1, 0, 'd'},     {"dtype", 1, 0, 'y'},
-		{"repeat", 1, 0, 'r'}, {"device", 1, 0, 'v'}, {"csv", 1, 0, 'c'},     {"help", 0, 0, '?' + 128}, {0},
+	uint32_t device = SKV_DEVICE_HOST;
+	int e;
+	const struct bench_option table[] = {
+		BENCH_NUMBERS("tokens", o->tokens, &o->n_tokens, 1, "length of the prompt (4096; of a device 32768,131072)"),
+		BENCH_NUMBERS("prefix", o->prefixes, &o->n_prefixes, 0, "tokens before it that are there already (0)"),
+		BENCH_NAMES("methods", o->methods, &o->n_methods, names,
+		            "dense is always measured, and first\n"
+		            "(streaming,streaming+recompute,streaming+delta,hip,hip+delta,minference,kascade)"),
+		BENCH_NUMBER("chunk", &o->chunk, 0, SKV_MAX_TOKENS, "rows of a call (0: all of them, but where there are lists 16384)"),
+		BENCH_POWER("gamma", &o->gamma, 2, 4096, "of +delta and +recompute (64)"),
+		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (8/2; of a device 32/8)"),
+		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (64; of a device 128)"),
+		BENCH_DTYPES(o->dtypes, &o->n_dtypes, "fp32, fp16, bf16 (fp32; of a device bf16)"),
+		BENCH_NUMBER("repeat", &o->repeat, 1, MAX_REPEAT,
+		             "passes, of which the median counts (5); fewer where they take seconds"),
+		BENCH_DEVICE(&device, "on that device instead of the host"),
+		BENCH_CSV(&o->csv),
 	};
-	uint32_t device;
-	int e = 0;
+	const struct bench_command command = {"prefill", NULL, about, table, sizeof table / sizeof *table};
 
-	*o = (struct options){.n_prefixes = 1, .gamma = 64, .repeat = 5, .fixture = {.kern = skv_kernels_host(NULL)}};
-	parse_ways(o, DEFAULT_WAYS);
-	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
-		switch (c) {
-		case 'n':
-			e = (o->n_tokens = bench_list("tokens", optarg, 1, o->tokens)) < 0;
-			break;
-		case 'f':
-			e = (o->n_prefixes = bench_list("prefix", optarg, 0, o->prefixes)) < 0;
-			break;
-		case 'm':
-			e = parse_ways(o, optarg);
-			break;
-		case 'k':
-			e = bench_number("chunk", optarg, 0, SKV_MAX_TOKENS, &o->chunk);
-			break;
-		case 'g':
-			e = bench_number("gamma", optarg, 2, 4096, &o->gamma);
-			if (!e && (o->gamma & (o->gamma - 1)))
-				e = bench_bad("gamma", optarg, "a power of two");
-			break;
-		case 'h':
-			e = bench_heads(optarg, &o->heads, &o->kv_heads);
-			break;
-		case 'd':
-			e = bench_number("dim", optarg, 16, SKV_MAX_HEAD_DIM, &o->dim);
-			break;
-		case 'y':
-			e = (o->n_dtypes = bench_dtypes(optarg, o->dtypes)) < 0;
-			break;
-		case 'r':
-			e = bench_number("repeat", optarg, 1, MAX_REPEAT, &o->repeat);
-			break;
-		case 'v':
-			e = bench_device(optarg, &device) || fixture_enter(&o->fixture, device);
-			break;
-		case 'c':
-			o->csv = optarg;
-			break;
-		case '?' + 128:
-			help();
-			return 1;
-		default:
-			return -1;
-		}
-	}
-	if (!e && optind < argc) {
-		fprintf(stderr, "sparsekv-bench: prefill: unexpected argument '%s'\n", argv[optind]);
-		return -1;
-	}
-	return e ? -1 : settle(o);
+	*o = (struct options){.n_prefixes = 1, .gamma = 64, .repeat = 5, .methods = {1, 3, 2, 4, 5, 7, 10}, .n_methods = 7,
+	                      .fixture = {.kern = skv_kernels_host(NULL)}};
+	e = bench_options(&command, argc, argv);
+	if (e)
+		return e;
+	return device && fixture_enter(&o->fixture, device) ? -1 : complete(o);
 }
 
 /* All ways of one prompt. */
@@ -435,8 +367,9 @@ static int measure_all(struct report *r, const struct options *o, uint32_t dtype
 	if (prompt_init(&y.prompt, &o->fixture, shape_of(o, dtype), (uint32_t)tokens, (uint32_t)prefix))
 		return -1;
 	measure_way(&y, 0);
-	for (int i = 0; i < o->n_ways; i++)
-		measure_way(&y, o->ways[i]);
+	for (int i = 0; i < o->n_methods; i++)
+		if (o->methods[i] > 0)
+			measure_way(&y, o->methods[i]);
 	prompt_deinit(&y.prompt);
 	return 0;
 }
@@ -449,17 +382,12 @@ int bench_prefill(int argc, char **argv)
 
 	if (e)
 		return e > 0 ? 0 : 2;
-	e = report_init(&r, columns, sizeof columns / sizeof *columns, o.csv);
-	for (int d = 0; !e && d < o.n_dtypes; d++)
+	if (report_init(&r, columns, sizeof columns / sizeof *columns, o.csv))
+		return 1;
+	for (int d = 0; d < o.n_dtypes; d++)
 		for (int n = 0; n < o.n_tokens; n++)
 			for (int f = 0; f < o.n_prefixes; f++)
 				if (measure_all(&r, &o, o.dtypes[d], o.tokens[n], o.prefixes[f]))
 					return 1;
-	if (!e)
-		e = report_deinit(&r);
-	if (e) {
-		fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", o.csv, strerror(-e));
-		return 1;
-	}
-	return 0;
+	return report_close(&r);
 }

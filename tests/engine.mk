@@ -32,8 +32,8 @@ tests_test_calibrate_LDADD = $(ENGINE_LDADD) $(CHECK_LIBS)
 
 check_PROGRAMS += tests/test-correction
 TESTS += tests/test-correction
-tests_test_correction_SOURCES = tests/test-correction.c tests/random.h bench/fidelity.c bench/fidelity.h bench/stack.c \
-	bench/stack.h bench/util.c bench/bench.h
+tests_test_correction_SOURCES = tests/test-correction.c tests/random.h bench/fidelity.c bench/fidelity.h bench/synthetic-layers.c \
+	bench/synthetic-layers.h bench/util.c bench/bench.h bench/options.h
 tests_test_correction_CPPFLAGS = $(ENGINE_TEST_CPPFLAGS)
 tests_test_correction_CFLAGS = $(ENGINE_TEST_CFLAGS) $(OPENBLAS_CFLAGS)
 tests_test_correction_LDADD = engine/libskvengine.la kernels/libskvkernels.la $(CHECK_LIBS) -lm

@@ -17,9 +17,9 @@ static const struct skv_prefill plan = {
 	.how = SKV_PREFILL_STREAMING, .gamma = 64, .tail = 128, .sinks = 16, .window = 64};
 
 struct trial {
-	struct stack_shape s;
-	struct stack *stack;
-	struct stack_layer *dense;
+	struct synthetic_shape s;
+	struct synthetic_layers *stack;
+	struct synthetic_layer *dense;
 };
 
 /* What a way comes to in each layer, beside dense attention all the way; sums over trials. */
@@ -31,34 +31,34 @@ static struct trial begin(double topic)
 {
 	struct trial t = {.s = {.tokens = 1000 + rnd_below(200), .heads = 4, .kv_heads = 2, .dim = 32, .layers = LAYERS,
 	                        .topic = topic, .seed = rnd64(), .threads = 1, .kern = skv_kernels_host(NULL)}};
-	const struct stack_way dense = {.name = "dense"};
+	const struct synthetic_method dense = {.name = "dense"};
 
-	t.stack = stack_new(&t.s);
+	t.stack = synthetic_layers_new(&t.s);
 	ck_assert_ptr_nonnull(t.stack);
-	t.dense = stack_run(t.stack, &dense);
+	t.dense = synthetic_run(t.stack, &dense);
 	ck_assert_ptr_nonnull(t.dense);
 	return t;
 }
 
 static void end(struct trial *t)
 {
-	stack_layers_free(t->stack, t->dense);
-	stack_free(t->stack);
+	synthetic_outputs_free(t->stack, t->dense);
+	synthetic_layers_free(t->stack);
 }
 
 static void read_so(struct trial *t, uint32_t correct, struct outcome *sum)
 {
-	struct stack_way way = {.name = "sparse", .plan = plan};
-	struct stack_layer *got;
+	struct synthetic_method way = {.name = "sparse", .plan = plan};
+	struct synthetic_layer *got;
 
 	way.plan.correct = correct;
-	got = stack_run(t->stack, &way);
+	got = synthetic_run(t->stack, &way);
 	ck_assert_ptr_nonnull(got);
 	for (uint32_t l = 0; l < LAYERS; l++) {
 		sum->error[l] += fidelity_error(&t->s, got[l].out, t->dense[l].out, 0, t->s.tokens);
 		sum->ranks[l] += fidelity_ranks(&t->s, &got[l], &t->dense[l], t->s.tokens - LAST, t->s.tokens);
 	}
-	stack_layers_free(t->stack, got);
+	synthetic_outputs_free(t->stack, got);
 }
 
 /* One stack may have topics that hardly need what is far; several have not. */
@@ -113,13 +113,13 @@ END_TEST
 /* And nothing that is said of the difference of a row is above the bound of Lemma 1. */
 static void look_at(struct trial *t, struct eng_delta_similarity sum[LAYERS])
 {
-	const struct stack_way way = {.name = "streaming", .plan = plan};
+	const struct synthetic_method way = {.name = "streaming", .plan = plan};
 	float *out = malloc((size_t)t->s.tokens * t->s.heads * t->s.dim * sizeof *out);
 
 	for (uint32_t l = 0; l < LAYERS; l++) {
 		struct eng_delta_similarity a;
 
-		ck_assert(stack_attend(t->stack, &t->dense[l], &way, out));
+		ck_assert(synthetic_attend(t->stack, &t->dense[l], &way, out));
 		a = fidelity_alike(&t->s, t->dense[l].out, out, plan.gamma);
 		eng_delta_similarity_merge(&sum[l], &a);
 		for (int best = 0; best < 2; best++) {
