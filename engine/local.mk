@@ -20,6 +20,7 @@ engine_libskvengine_la_SOURCES = \
 	engine/model.c engine/model.h \
 	engine/observe.c engine/observe.h \
 	engine/ops.c engine/ops.h \
+	engine/options.c engine/options.h \
 	engine/backend.c engine/backend.h \
 	engine/private.c engine/private.h \
 	engine/profile.c engine/profile.h \
