@@ -2,12 +2,12 @@
 /*
  * bench/attention.c - sparsekv-bench attention.
  *
- * A measurement is one pass over all layers of a fixture (kernel-fixture.h), so nothing is still in a cache when its layer
+ * A measurement is one pass over all layers of a kernel fixture (kernel-fixture.h), so nothing is still in a cache when its layer
  * comes round again. Pages in random order are the worst case for the kernels, while the streaming read that
  * they are compared with reads the same bytes in the order of their addresses. Kernels take turns, and of
  * every kernel's passes the median counts. On a device it times them itself.
  *
- * GB/s counts the K and V bytes of the tokens that a kernel was asked to look at, once each.
+ * GB/s counts the K and V bytes of the tokens that a kernel was asked to attend to, once each.
  */
 #include "bench/kernel-fixture.h"
 #include "bench/bench.h"
@@ -83,7 +83,7 @@ static void dense(struct kernel_fixture *b, uint32_t layer)
 }
 
 /* What a layer does that selects pages for others. */
-static void with_evidence(struct kernel_fixture *b, uint32_t layer)
+static void with_scores(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
 	b->sh.layer = layer;
@@ -94,12 +94,12 @@ static void and_select(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
 	struct skv_select sel = {.budget.share = (float)b->o->budget};
-	with_evidence(b, layer);
+	with_scores(b, layer);
 	b->o->kern->select(&b->sh, &b->step, &ev, false, &sel, &b->made_pages, &b->work);
 }
 
 /* The same of tokens for each kv head. */
-static struct skv_evidence token_evidence(const struct kernel_fixture *b)
+static struct skv_evidence token_scores(const struct kernel_fixture *b)
 {
 	return (struct skv_evidence){.rows = b->sh.n_kv_heads, .token = b->token_weight,
 	                             .token_stride = b->pages * SKV_PAGE_TOKENS};
@@ -107,23 +107,23 @@ static struct skv_evidence token_evidence(const struct kernel_fixture *b)
 
 static void and_select_tokens(struct kernel_fixture *b, uint32_t layer)
 {
-	struct skv_evidence ev = token_evidence(b);
+	struct skv_evidence ev = token_scores(b);
 	struct skv_select sel = {.budget.share = (float)b->o->budget};
 	b->sh.layer = layer;
 	b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, &ev, &b->work);
 	b->o->kern->select(&b->sh, &b->step, &ev, true, &sel, &b->made_tokens, &b->work);
 }
 
-/* A layer that goes by what it selects itself: all keys, and the values of the tokens selected. */
+/* A layer that attends to its own selection: all keys, and the values of the tokens selected. */
 static void anchor(struct kernel_fixture *b, uint32_t layer)
 {
-	struct skv_evidence ev = token_evidence(b);
+	struct skv_evidence ev = token_scores(b);
 	struct skv_select sel = {.budget.share = (float)b->o->budget};
 	b->sh.layer = layer;
 	b->o->kern->decode_chosen(&b->sh, &b->step, b->q, b->out, &ev, &sel, &b->made_tokens, &b->work);
 }
 
-/* What a layer reads to choose its pages by their bounds. Any pages will do for state pages: here the layer's first. */
+/* What a layer reads to select its pages by their bounds. Any pages will do for state pages: here the layer's first. */
 static void bounds(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
@@ -170,7 +170,7 @@ static const struct {
 	enum touched touched;
 } kinds[] = {
 	{"read", read_layer, ALL},         {"dense", dense, ALL},
-	{"evidence", with_evidence, ALL},  {"ev+select", and_select, ALL},
+	{"evidence", with_scores, ALL},  {"ev+select", and_select, ALL},
 	{"ev+tokens", and_select_tokens, ALL}, {"anchor", anchor, ALL},
 	{"bounds", bounds, BOUNDS},        {"window", window, BUDGET},
 	{"pages/seq", pages_seq, BUDGET},  {"pages/head", pages_head, BUDGET},

@@ -2,9 +2,9 @@
 /*
  * bench/codes.c - sparsekv-bench codes.
  *
- * One layer of sequences that are packed by the kernels themselves, with weights of noise: packing a prompt and the
- * next block, then attention to as many listed tokens as asked for, three ways: to rows, as if nothing were packed;
- * to rows that are rebuilt in memory first; and fused, where the kernels do that. Beside it, attention to everything.
+ * One layer of sequences that the kernels themselves compress, with random weights: compressing a prompt and the
+ * next block, then attention to as many listed tokens as asked for, three ways: to rows, as if nothing were compressed;
+ * to rows that are decompressed in memory first; and fused, where the kernels do that. Beside it, attention to everything.
  *
  * How fast references are gathered hangs on how often tokens share them, so rows come in two kinds: random, and
  * around a few centres. Lists are random and take turns, so that little of one is still in a cache when it comes
@@ -23,9 +23,9 @@
 
 #define MAX_REPEAT 101
 #define LISTS 4      /* that take turns */
-#define SLICE 4096u  /* tokens of a prompt that are packed in a call */
+#define SLICE 4096u  /* tokens of a prompt that are compressed in a call */
 #define BLOCK 32u    /* and of a sequence that decodes */
-#define RAW 128u     /* last tokens that are not packed */
+#define RESIDUAL 128u     /* residual window: last tokens that stay uncompressed */
 #define CENTRES 256u
 
 enum { ROWS, CODES, REFS, TABLES }; /* of a sequence */
@@ -39,7 +39,7 @@ struct options {
 	struct fixture_options fixture;
 };
 
-/* Sequences of one layer that packs. */
+/* Sequences of one layer that compresses. */
 struct setup {
 	struct kernel_fixture fixture;
 	struct report *report;
@@ -49,7 +49,7 @@ struct setup {
 	struct skv_shape coded; /* the layer with codes */
 	uint32_t tokens, batch, packed, pages; /* pages: of a table */
 	skv_pte *table;        /* [batch][TABLES][pages] */
-	struct skv_kseq *seq;  /* [step][batch]: before each call that packs a slice, and after all of them */
+	struct skv_kseq *seq;  /* [step][batch]: before each call that compresses a slice, and after all of them */
 	uint32_t slices;
 	void *q, *out;
 	double dense; /* ms of attention to everything */
@@ -63,8 +63,8 @@ static uint32_t records_pages(const struct setup *y, uint32_t records, uint32_t 
 	return (records + each - 1) / each;
 }
 
-/* Matrices of noise, [out][in]: fp32 on the host, bf16 on a device. */
-static void *noise(struct setup *y, uint64_t *rng, size_t rows, size_t columns)
+/* Random matrices, [out][in]: fp32 on the host, bf16 on a device. */
+static void *random_matrix(struct setup *y, uint64_t *rng, size_t rows, size_t columns)
 {
 	const float size = 1 / sqrtf((float)columns);
 	const bool narrow = y->fixture.o->device;
@@ -94,9 +94,9 @@ static void codec_init(struct setup *y, uint64_t *rng, uint32_t bits, uint32_t r
 	y->code = (struct skv_codes){.kind = SKV_PACK_DELTA, .first = 16, .stride = 10, .near = 4, .ref_bits = ref_bits,
 	                             .id_bytes = 16 + y->tokens / 10 < 65536 ? 2 : 4, .bits = bits, .width = d / 4,
 	                             .group = 64, .hidden = 3 * d / 2, .turn_scale = 1, .turn_dims = dim};
-	y->code.in = noise(y, rng, 2 * y->code.hidden, d);
-	y->code.down = noise(y, rng, y->code.width, y->code.hidden);
-	y->code.out = noise(y, rng, d, y->code.width);
+	y->code.in = random_matrix(y, rng, 2 * y->code.hidden, d);
+	y->code.down = random_matrix(y, rng, y->code.width, y->code.hidden);
+	y->code.out = random_matrix(y, rng, d, y->code.width);
 	y->code.turn = fixture_there(&y->fixture, turn, dim / 2 * sizeof *turn);
 }
 
@@ -163,7 +163,7 @@ static void tables_init(struct setup *y, const uint32_t pages[TABLES])
 	y->table = fixture_there(&y->fixture, t, (size_t)y->batch * TABLES * y->pages * sizeof *t);
 }
 
-/* What each call is told: slices of a prompt; then, twice, that all but the last block is packed, and that one, too. */
+/* The parameters of each call: slices of a prompt; then, twice, that all but the last block is compressed, and that one, too. */
 static void seqs_init(struct setup *y)
 {
 	y->slices = (y->packed + SLICE - 1) / SLICE;
@@ -192,7 +192,7 @@ static int setup_init(struct setup *y, const struct options *o, int n, uint32_t 
 {
 	struct skv_shape sh = fixture_shape(o->heads, o->kv_heads, (uint32_t)o->dim, SKV_BF16);
 	const uint32_t d = skv_token_dims(&sh), pages = skv_pages_of((uint32_t)o->tokens[n]);
-	const uint32_t each = 2 * pages + 2; /* what is packed takes no more than rows */
+	const uint32_t each = 2 * pages + 2; /* compressed tokens take no more than rows */
 	uint64_t rng = 1;
 
 	*y = (struct setup){.report = y->report, .repeat = o->repeat, .rows = centred ? "centred" : "random"};
@@ -200,7 +200,7 @@ static int setup_init(struct setup *y, const struct options *o, int n, uint32_t 
 		return -1;
 	y->tokens = (uint32_t)o->tokens[n];
 	y->batch = (uint32_t)o->batch[n];
-	y->packed = (y->tokens - RAW) / BLOCK * BLOCK;
+	y->packed = (y->tokens - RESIDUAL) / BLOCK * BLOCK;
 	codec_init(y, &rng, bits, (uint32_t)o->ref_bits);
 	const uint32_t codes = records_pages(y, skv_codes_before(&y->code, y->packed), skv_code_bytes(&y->code));
 	const uint32_t refs = records_pages(y, skv_refs_before(&y->code, y->packed), skv_ref_bytes(&y->code, d, SKV_BF16));
@@ -274,7 +274,7 @@ static double encoder_flops(const struct setup *y)
 /* ---- what is measured ------------------------------------------------------------------------ */
 
 /* A prompt in slices; and a block of each sequence at its end. */
-static void measure_packing(struct setup *y)
+static void measure_compression(struct setup *y)
 {
 	static double t[MAX_REPEAT];
 	const double refs = skv_refs_before(&y->code, y->packed), d = skv_token_dims(&y->fixture.sh);
@@ -300,7 +300,7 @@ static void measure_packing(struct setup *y)
 	       refs * skv_ref_bytes(&y->code, (uint32_t)d, SKV_BF16) / BLOCK, encoder_flops(y) + 2 * refs * d);
 }
 
-/* What attends to a list, with room for rows that are rebuilt. */
+/* What attends to a list, with room for decompressed rows. */
 struct pass {
 	struct setup *y;
 	struct skv_list list[LISTS];
@@ -497,7 +497,7 @@ static int parse(struct options *o, int argc, char **argv)
 	return check(o);
 }
 
-/* One way to pack of sequences of one length. */
+/* One way to compress sequences of one length. */
 static int measure(struct report *r, const struct options *o, int n, uint32_t bits, bool centred)
 {
 	struct setup y = {.report = r};
@@ -510,7 +510,7 @@ static int measure(struct report *r, const struct options *o, int n, uint32_t bi
 		fprintf(stderr, "sparsekv-bench: codes: %s\n", why);
 		return -1;
 	}
-	measure_packing(&y);
+	measure_compression(&y);
 	measure_dense(&y);
 	for (int l = 0; l < o->n_listed; l++)
 		if (o->listed[l] <= o->tokens[n])

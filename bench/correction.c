@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LAST 128u /* rows of a prompt that are looked at as its last ones */
+#define LAST 128u /* rows of a prompt that count as its last ones */
 
 struct options {
 	struct synthetic_shape shape;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/memory.c - sparsekv-bench memory: what a long decode keeps in memory, by the daemon's books.
+ * bench/memory.c - sparsekv-bench memory: what a long decode keeps in memory, by the daemon's accounts.
  *
  * One sequence after the other, each under a policy of its own, decodes random tokens, and every now and then the
  * daemon is asked, as sparsekvctl asks it: how many pages the sequence's tables have of K and V, of codes and references
@@ -59,7 +59,7 @@ static void row(struct report *r, double tokens, const char *policy, const struc
 	*last = *p;
 }
 
-/* ---- the daemon's books ------------------------------------------------------------------------ */
+/* ---- the daemon's accounts ------------------------------------------------------------------------ */
 
 static void need_answer(const struct skv_ctl *ctl, int e)
 {
@@ -104,7 +104,7 @@ static void decode(struct stack_fixture *stack, struct skv_ctl *ctl, const struc
 	stack_empty(stack);
 }
 
-/* The last token is decoded: before that step what a prompt brought is packed. */
+/* The last token is decoded: before that step the tokens of the prompt are compressed. */
 static void append(struct stack_fixture *stack, struct skv_ctl *ctl, const struct options *o, const char *policy, struct report *r)
 {
 	struct pages last = {.all = 0};

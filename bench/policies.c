@@ -4,7 +4,7 @@
  *
  * The sequences are filled once. Each policy gets forks of them, which share what was filled, so that one that evicts
  * takes nothing away from the next. Steps are replays of a recording where there is a device. K and V of a layer are
- * random, so a policy finds nothing in particular; how much it looks at does not depend on that.
+ * random, so a policy finds nothing in particular; how much it attends to does not depend on that.
  */
 #include "bench/bench.h"
 #include "bench/stack-fixture.h"

@@ -6,7 +6,7 @@
  * fills lists of tiles (and keeps queries) is timed apart from attention. K and V are there already: writing them is the
  * same in all.
  *
- * TFLOP/s counts the products of q k and p v of the pairs that rows look at. A row that is dense to correct others looks
+ * TFLOP/s counts the products of q k and p v of the pairs that rows attend to. A row that is dense to correct others looks
  * at what these see a second time, which is not counted. `speedup` is over dense attention in the same run.
  *
  * Kascade's layers differ, so they have rows of their own: `first` scores and is dense, `anchor` scores, `reuse` goes by
@@ -39,7 +39,7 @@ struct setup {
 	struct prompt prompt;
 	struct report *report;
 	const struct options *o;
-	double dense, pairs; /* of dense attention: ms, and what it looks at */
+	double dense, pairs; /* of dense attention: ms, and pairs that it attends to */
 };
 
 /* A way to read the prompt. */
@@ -155,7 +155,7 @@ static void count_lists(struct setup *y, const struct skv_tiles *t, uint32_t til
 	free(count);
 }
 
-/* Pairs of a query and a token that the rows of a call look at, once its lists are there. */
+/* Pairs of a query and a token that the rows of a call attend to, once its lists are there. */
 static double pairs_of(struct setup *y, const struct way *w, const struct skv_kseq *s)
 {
 	const struct skv_sparse *sp = &w->sp;

@@ -90,7 +90,7 @@ uint32_t prompt_cut(struct prompt *p, uint32_t from, uint32_t to, uint32_t step,
 }
 
 /* Noise away from 0, n elements. */
-static void *noise(const struct prompt *p, uint64_t *rng, size_t n)
+static void *random_rows(const struct prompt *p, uint64_t *rng, size_t n)
 {
 	const uint32_t dtype = p->fixture.sh.io_dtype;
 	void *x = fixture_get(n * skv_dtype_bytes(dtype));
@@ -109,7 +109,7 @@ static void fill(struct prompt *p)
 	const uint32_t heads = b->sh.n_heads, kv_heads = b->sh.n_kv_heads, dim = b->sh.head_dim;
 	const size_t row = (size_t)dim * skv_dtype_bytes(b->sh.io_dtype);
 	uint64_t rng = 2;
-	void *rows = noise(p, &rng, (size_t)SLICE * heads * dim), *values = noise(p, &rng, (size_t)SLICE * kv_heads * dim);
+	void *rows = random_rows(p, &rng, (size_t)SLICE * heads * dim), *values = random_rows(p, &rng, (size_t)SLICE * kv_heads * dim);
 	void *k = fixture_room(b, SLICE * kv_heads * row), *v = fixture_room(b, SLICE * kv_heads * row);
 	struct skv_kseq *host, *seq;
 	const uint32_t n = prompt_cut(p, 0, p->end, SLICE, &host, &seq);

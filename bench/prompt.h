@@ -2,7 +2,7 @@
 /*
  * bench/prompt.h - a prompt of one sequence in one layer, behind a prefix whose K and V are there as well.
  *
- * Rows of q and k are noise but for their first elements, which turn slowly with the position, as rotary positions do:
+ * Rows of q and k are random but for their first elements, which turn slowly with the position, as rotary positions do:
  * so weights fall with the distance, and distances of a like weight lie next to each other, as in models. Pages lie in
  * random order.
  */

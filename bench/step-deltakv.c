@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench/step-deltakv.c - steps through the whole stack under deltakv, against full, and against omnikv, which selects the
- * same and reads it as it is: what deltakv's steps take longer is what rebuilding and packing cost.
+ * same and reads it as it is: what deltakv's steps take longer is the cost of decompression and compression.
  *
  * The same sequences go from one policy to the next. They are filled without attention. Each policy has as many steps as
- * it takes for every sequence to pack the same number of times; the mean of them all is a step with all that belongs to
- * it. What sequences take is what the daemon's books say.
+ * it takes for every sequence to compress the same number of times; the mean of them all is a step with all that belongs to
+ * it. What sequences take is what the daemon's accounts say.
  */
 #include <errno.h>
 #include <math.h>
@@ -17,8 +17,8 @@
 #include "daemon/ctl/conn.h"
 
 #define WARM 3            /* steps after another policy came that do not count */
-#define BLOCK 32          /* tokens that deltakv packs at a time */
-#define SLICE 32768u      /* tokens of a prompt that are packed before more come, where memory is short */
+#define BLOCK 32          /* tokens that deltakv compresses at a time */
+#define SLICE 32768u      /* tokens of a prompt that are compressed before more come, where memory is short */
 #define TIMEOUT_MS 60000
 #define MOST 3            /* contexts, budgets */
 
@@ -34,7 +34,7 @@ struct run {
 };
 
 /* Bytes of a token that the sequences have, by kind; what a sequence has; how many of them there is room for. */
-struct books {
+struct account {
 	double kv, codes, refs, sequence, fit;
 };
 
@@ -49,7 +49,7 @@ _Noreturn static void die(const char *why)
 	exit(1);
 }
 
-/* ---- the daemon's books ---------------------------------------------------------------------- */
+/* ---- the daemon's accounts ---------------------------------------------------------------------- */
 
 static json_t *ask(struct run *x, enum skv_query what)
 {
@@ -61,7 +61,7 @@ static json_t *ask(struct run *x, enum skv_query what)
 }
 
 /* What all sequences together may take. */
-static double ceiling(struct run *x)
+static double pool_limit(struct run *x)
 {
 	json_t *answer = ask(x, SKV_QUERY_STATUS);
 	json_t *device = json_array_get(json_object_get(answer, "devices"), 0);
@@ -72,13 +72,13 @@ static double ceiling(struct run *x)
 	return bytes;
 }
 
-static struct books look(struct run *x)
+static struct account look(struct run *x)
 {
 	static const char *const kinds[] = {"kv", "codes", "refs"};
 	json_t *answer = ask(x, SKV_QUERY_SEQS), *seq;
 	const double page = (double)skv_page_bytes(&x->stack.model);
 	double bytes[3] = {0}, tokens = 0, n = 0;
-	struct books b;
+	struct account b;
 	size_t i;
 
 	json_array_foreach(json_object_get(answer, "sequences"), i, seq) {
@@ -92,9 +92,9 @@ static struct books look(struct run *x)
 		n++;
 	}
 	json_decref(answer);
-	b = (struct books){.kv = bytes[0] / tokens, .codes = bytes[1] / tokens, .refs = bytes[2] / tokens,
+	b = (struct account){.kv = bytes[0] / tokens, .codes = bytes[1] / tokens, .refs = bytes[2] / tokens,
 	                   .sequence = (bytes[0] + bytes[1] + bytes[2]) / n};
-	b.fit = floor(ceiling(x) / b.sequence);
+	b.fit = floor(pool_limit(x) / b.sequence);
 	return b;
 }
 
@@ -118,23 +118,23 @@ static int step_of(struct run *x, struct skv_seq *seq, uint32_t at, uint32_t n, 
 	return 0;
 }
 
-/* Fill one up to `len` tokens; with `packs` some are decoded in between, so that what came before is packed. */
-static int fill(struct run *x, struct skv_seq *seq, uint32_t len, bool packs)
+/* Fill one up to `len` tokens; with `compresses` some are decoded in between, so that what came before is compressed. */
+static int fill(struct run *x, struct skv_seq *seq, uint32_t len, bool compresses)
 {
-	uint32_t raw = 0;
+	uint32_t uncompressed = 0;
 	int e = 0;
 
 	for (uint32_t at = 0, n; at < len && e == 0; at += n) {
-		const bool prompt = !packs || raw < SLICE;
+		const bool prompt = !compresses || uncompressed < SLICE;
 
 		n = !prompt ? 1 : len - at < STACK_CHUNK ? len - at : STACK_CHUNK;
-		raw = prompt ? raw + n : 0;
+		uncompressed = prompt ? uncompressed + n : 0;
 		e = step_of(x, seq, at, n, prompt);
 	}
 	return e;
 }
 
-/* Of which lengths differ, so that not all of them pack in the same steps. */
+/* Of which lengths differ, so that not all of them compress in the same steps. */
 static uint32_t length_of(const struct run *x, uint32_t i)
 {
 	return (uint32_t)x->o.tokens - i % BLOCK;
@@ -145,7 +145,7 @@ static uint32_t steps_of(const struct run *x)
 	return ((uint32_t)x->o.repeat + BLOCK - 1) / BLOCK * BLOCK;
 }
 
-/* As many as there are places for. */
+/* As many tokens as a sequence has room for. */
 static uint32_t room(const struct run *x, uint32_t policies)
 {
 	return (uint32_t)x->o.tokens + policies * (steps_of(x) + WARM) + 1;
@@ -156,7 +156,7 @@ static uint32_t fitting(struct run *x, uint32_t policies)
 {
 	const double layers = x->stack.model.n_layers, page = (double)skv_page_bytes(&x->stack.model);
 	const double ahead = 4 * layers * skv_pages_of(STACK_CHUNK) * page;
-	const double n = floor((ceiling(x) - ahead) / (layers * skv_pages_of(room(x, policies)) * page));
+	const double n = floor((pool_limit(x) - ahead) / (layers * skv_pages_of(room(x, policies)) * page));
 
 	return n < 1 ? 1 : n > 64 ? 64 : (uint32_t)n;
 }
@@ -191,7 +191,7 @@ static struct figures measure_under(struct run *x, const char *spec)
 }
 
 static void report(struct run *x, const char *attention, long budget, struct figures f, double share,
-                   const struct books *b)
+                   const struct account *b)
 {
 	const struct step_options *o = &x->o;
 	const bool same = x->stack.n == o->batch;
@@ -215,7 +215,7 @@ static void deltakv_spec(const struct run *x, long budget, char *to, size_t byte
 	snprintf(to, bytes, "deltakv?budget=%ld&bits=4&block=%u&file=%s", budget, BLOCK, x->codec);
 }
 
-/* More of them, until there is no room. They come one by one, each packed as it comes. */
+/* More of them, until there is no room. They come one by one, each compressed as it comes. */
 static void fill_up(struct run *x, const char *spec, uint32_t policies)
 {
 	for (;;) {
@@ -253,7 +253,7 @@ static void take_turns(struct run *x, const long *budgets, uint32_t n, bool larg
 {
 	const uint32_t policies = 2 + 2 * n;
 	struct figures read[MOST], f;
-	struct books b;
+	struct account b;
 	char spec[400];
 
 	x->o.batch = x->o.batch ? x->o.batch : fitting(x, policies);

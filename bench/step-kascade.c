@@ -3,7 +3,7 @@
  * bench/step-kascade.c - the attention of a whole step as Kascade does it, against dense attention in every
  * layer.
  *
- * Layer 0 is dense, and selects; of the others some are anchors, which look at all keys to select anew and
+ * Layer 0 is dense, and selects; of the others some are anchors, which score all keys to select anew and
  * at the values of what they select, and the rest use the last selection. One list a kv head, of tokens. All
  * layers have pages of their own, in random order; selections are made by the kernels from the weights that
  * they find. On a device the layers are one recording.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/synthetic-codec.h - what policies that pack tokens are measured with: compressors of random weights, as the speed does not
+ * bench/synthetic-codec.h - what compressing policies are measured with: codecs of random weights, as the speed does not
  * depend on them, and rows of K and V, which may have a structure, as what is near to what decides where kernels read.
  */
 #ifndef SKV_BENCH_SYNTHETIC_CODEC_H
@@ -10,7 +10,7 @@
 #include <sparsekv/types.h>
 
 /*
- * Write a compressor for deltakv of all the model's layers, of the sizes in the paper: codes of a quarter of K and V, a
+ * Write a codec for deltakv of all the model's layers, of the sizes in the paper: codes of a quarter of K and V, a
  * hidden layer of three halves, a linear decoder. `path` (of `room` bytes) is a new file, gone with the program. The
  * program ends where that fails.
  */

@@ -2,7 +2,7 @@
 /*
  * engine/backend.h - where a model is computed: memory and arithmetic behind one table of functions.
  *
- * The host is one backend, a CUDA device another. The engine does the same on both; what differs is who reads
+ * The host is one backend, a CUDA device another. The engine does the same on both; what differs is which side reads
  * which memory, and when. On the host every function has done its work when it returns. On a device
  * the work is queued on the backend's stream, and only put() and fetched() wait.
  *

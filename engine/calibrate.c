@@ -229,7 +229,7 @@ static int read_text(struct texts *t, const struct arguments *a, const struct en
 	return r;
 }
 
-/* The prompt's last token decides the answer's first: it is the first row that is looked at. */
+/* The prompt's last token decides the answer's first: it is the first row that is measured. */
 static int add_case(struct texts *t, const struct arguments *a, const struct eng_config *c, const struct eng_case *k,
                     struct eng_error *err)
 {
@@ -244,7 +244,7 @@ static int add_case(struct texts *t, const struct arguments *a, const struct eng
 	return add_text(t, ids, (uint32_t)n, (uint32_t)k->prompt_len, a->rows, err);
 }
 
-/* Where a search goes by them, only the tokens that --rows says are decoded: the first. */
+/* Where a search uses them, only the tokens that --rows says are decoded: the first. */
 static int read_tasks(struct texts *t, const struct arguments *a, const struct eng_config *c, struct eng_error *err)
 {
 	const struct eng_task_filter filter = {.limit = a->texts, .longest = a->context - 1};
@@ -277,7 +277,7 @@ static int observe(struct eng_observer *o, const struct texts *t, bool quiet, st
 	return r;
 }
 
-/* What layers attend to, and what they keep, is looked at under the policy full. */
+/* What layers attend to, and their K and V, is measured under the policy full. */
 static int open_session(const struct arguments *a, struct eng_host *host, struct skv_session **ret,
                         struct eng_error *err)
 {

@@ -2,7 +2,7 @@
 /*
  * engine/delta-error.h - what rows of a text miss that see sinks and a window alone, and how alike that is in neighbouring rows.
  *
- * Rows are in windows of gamma, whose first row speaks for the others: a row is compared with the last first row that came
+ * Rows are in windows of gamma, whose first row represents the others: a row is compared with the last first row that came
  * (delta-similarity.h). Which rows of a text these are is chosen evenly, of those windows whose first row misses something.
  */
 #ifndef ENG_DELTA_ERROR_H

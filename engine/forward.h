@@ -10,7 +10,7 @@
  * sampled to skv_step_end() with the commit: an engine that dies has published either both or none.
  *
  * On a device everything is queued, and nothing waits until the caller asks for ids or logits. The id that a
- * decode row chooses stays there and is what the next step embeds, so a caller that need not look at it does
+ * decode row chooses stays there and is what the next step embeds, so a caller that need not read it does
  * not have to. A step of decode rows alone is recorded as one graph, and launched again while the library
  * says (skv_step_key) that the next one is of the same kind.
  *
@@ -40,7 +40,7 @@ struct eng_rows {
 
 #define ENG_CHUNK 512u /* rows of a prompt in a step, where nobody says another number */
 
-/* Somebody who looks on, at the host alone: at all rows of a step, layer by layer. */
+/* An observer, on the host alone: at all rows of a step, layer by layer. */
 struct eng_tap {
 	/* What attention is about to take; positions are in it. */
 	void (*attends)(void *arg, uint32_t layer, const float *q, const float *k, const float *v, uint32_t rows);

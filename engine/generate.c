@@ -257,7 +257,7 @@ static int commit(struct generation *g, struct eng_error *err)
 }
 
 /*
- * A device is given the next step before the token of the last one is looked at, so that it never waits. That
+ * A device is given the next step before the host reads the token of the last one, so that it never waits. That
  * step goes on with a token that the host has not seen: should it be the end of the text, the step is given up,
  * so that nothing behind the end is ever committed.
  */

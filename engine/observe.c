@@ -14,7 +14,7 @@ struct eng_observer {
 	struct eng_measure *measure;
 	struct eng_delta_error *differ;
 	struct eng_text text;
-	uint32_t next;       /* of the text's rows that are looked at */
+	uint32_t next;       /* of the text's rows that are measured */
 	uint32_t at;         /* the step's first row */
 	uint32_t wanted;     /* of its rows */
 	uint32_t row[ENG_READ_ROWS]; /* which, within the step */
@@ -127,7 +127,7 @@ static void compare_row(struct eng_observer *o, uint32_t i)
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-/* Row number i of those that are looked at. */
+/* Row number i of those that are measured. */
 static uint32_t wanted_row(const struct eng_text *t, uint32_t i)
 {
 	uint32_t all = t->n - t->from;

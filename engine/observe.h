@@ -3,7 +3,7 @@
  * engine/observe.h - run texts through a model densely and measure what its layers attend to.
  *
  * A text is read in steps of a few rows, as a prompt. Keys and values of all layers are kept for the text's length, the
- * queries for the step; the rows that are looked at give their weights to a measure one after the other. Others, spread
+ * queries for the step; the rows that are measured give their weights to a measure one after the other. Others, spread
  * over the whole text, are compared with the first of their window.
  */
 #ifndef ENG_OBSERVE_H
@@ -14,7 +14,7 @@
 #include "engine/forward.h"
 #include "engine/measure.h"
 
-/* The rows that are looked at: `rows` of them (0: all) evenly spread from row `from` on; as many are compared. */
+/* The rows that are measured: `rows` of them (0: all) evenly spread from row `from` on; as many are compared. */
 struct eng_text {
 	const int32_t *ids;
 	uint32_t n;

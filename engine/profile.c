@@ -196,7 +196,7 @@ int eng_profile_write(const struct eng_profile *p, FILE *to, struct eng_error *e
 	return 0;
 }
 
-/* ---- to look at ------------------------------------------------------------------------------ */
+/* ---- charts ---------------------------------------------------------------------------------- */
 
 static void print_layers(FILE *to, uint32_t kind, const struct eng_choice *c, const uint32_t *list)
 {
