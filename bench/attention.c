@@ -2,7 +2,7 @@
 /*
  * bench/attention.c - sparsekv-bench attention.
  *
- * A measurement is one pass over all layers of a kernel fixture (kernel-fixture.h), so nothing is still in a cache when its layer
+ * A measurement is one pass over all layers of a kernel fixture, so nothing is still in a cache when its layer
  * comes round again. Pages in random order are the worst case for the kernels, while the streaming read that
  * they are compared with reads the same bytes in the order of their addresses. Kernels take turns, and of
  * every kernel's passes the median counts. On a device it times them itself.

@@ -141,7 +141,8 @@ static void fill(struct setup *y, bool centred)
 		uint8_t *to = y->fixture.sh.pool + i * bytes;
 
 		if (d)
-			fixture_need(&y->fixture, d->copy(to, i ? y->fixture.sh.pool : (uint8_t *)rows, bytes, y->fixture.work.stream));
+			fixture_need(&y->fixture, d->copy(to, i ? y->fixture.sh.pool : (uint8_t *)rows, bytes,
+			                                  y->fixture.work.stream));
 		else
 			memcpy(to, rows, bytes);
 	}
@@ -373,7 +374,8 @@ static void pass_init(struct pass *p, struct setup *y, uint32_t listed)
 		for (uint32_t i = 0; i < y->batch; i++)
 			count[i] = fixture_choose(&rng, y->tokens, listed, ids + (size_t)i * listed);
 		p->list[l] = (struct skv_list){.rows = 1, .stride = listed, .most = listed,
-		                               .ids = fixture_there(&y->fixture, ids, (size_t)y->batch * listed * sizeof *ids),
+		                               .ids = fixture_there(&y->fixture, ids,
+		                                                    (size_t)y->batch * listed * sizeof *ids),
 		                               .count = fixture_there(&y->fixture, count, y->batch * sizeof *count)};
 	}
 	p->to.pool = fixture_room(&y->fixture, (size_t)y->batch * pages * y->fixture.sh.page_bytes);
@@ -472,8 +474,10 @@ static int parse(struct options *o, int argc, char **argv)
 	uint32_t device = SKV_DEVICE_HOST;
 	int e;
 	const struct bench_option table[] = {
-		BENCH_NUMBERS("tokens", o->tokens, &o->n_tokens, 512, "length of the sequences (4096; of a device 131072,524288)"),
-		BENCH_NUMBERS("batch", o->batch, &o->n_batch, 1, "sequences, one number for each of --tokens (2; of a device 8,2)"),
+		BENCH_NUMBERS("tokens", o->tokens, &o->n_tokens, 512,
+		              "length of the sequences (4096; of a device 131072,524288)"),
+		BENCH_NUMBERS("batch", o->batch, &o->n_batch, 1,
+		              "sequences, one number for each of --tokens (2; of a device 8,2)"),
 		BENCH_NUMBERS("listed", o->listed, &o->n_listed, 1,
 		              "tokens that are attended to (256,1024; of a device 2048,4096,8192,16384,32768)"),
 		BENCH_NUMBERS("bits", o->bits, &o->n_bits, 4, "of codes: 16, 8 or 4 (4,16)"),

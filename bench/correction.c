@@ -33,8 +33,8 @@ struct options {
 
 #define MAX_WAYS 16
 
-static void add(struct synthetic_method *ways, uint32_t *n, const char *name, const struct skv_prefill *plan, uint32_t correct,
-                bool tail)
+static void add(struct synthetic_method *ways, uint32_t *n, const char *name, const struct skv_prefill *plan,
+                uint32_t correct, bool tail)
 {
 	ways[*n] = (struct synthetic_method){.name = name, .plan = *plan, .tail = tail};
 	ways[*n].plan.correct = correct;
@@ -114,8 +114,8 @@ static void report_outputs(struct report *r, const struct synthetic_shape *s, co
 	}
 }
 
-static void measure_outputs(struct report *r, const struct options *o, struct synthetic_layers *layers, const struct synthetic_shape *s,
-                            const struct synthetic_layer *dense)
+static void measure_outputs(struct report *r, const struct options *o, struct synthetic_layers *layers,
+                            const struct synthetic_shape *s, const struct synthetic_layer *dense)
 {
 	double *of_streaming = need(calloc(s->layers, sizeof *of_streaming));
 	struct synthetic_method ways[MAX_WAYS];
@@ -135,8 +135,8 @@ static const struct column locality_columns[] = {
 	{"at_16", 3}, {"at_32", 3}, {"missed", 3}, {"left", 3},
 };
 
-static void measure_locality(struct report *r, const struct options *o, struct synthetic_layers *layers, const struct synthetic_shape *s,
-                             const struct synthetic_layer *dense)
+static void measure_locality(struct report *r, const struct options *o, struct synthetic_layers *layers,
+                             const struct synthetic_shape *s, const struct synthetic_layer *dense)
 {
 	float *out = need(malloc((size_t)s->tokens * s->heads * s->dim * sizeof *out));
 	struct synthetic_method ways[MAX_WAYS];
@@ -148,7 +148,8 @@ static void measure_locality(struct report *r, const struct options *o, struct s
 
 			need(synthetic_attend(layers, &dense[l], &ways[w], out) ? out : NULL);
 			a = fidelity_alike(s, dense[l].out, out, (uint32_t)o->gamma);
-			report_row(r, s->topic, (double)l, ways[w].name, eng_delta_similarity_cosine(&a), eng_delta_similarity_bin(&a, 0),
+			report_row(r, s->topic, (double)l, ways[w].name, eng_delta_similarity_cosine(&a),
+			           eng_delta_similarity_bin(&a, 0),
 			           eng_delta_similarity_bin(&a, 1), eng_delta_similarity_bin(&a, 2), eng_delta_similarity_bin(&a, 3), eng_delta_similarity_bin(&a, 4),
 			           eng_delta_similarity_bin(&a, 5), eng_delta_similarity_missed(&a), eng_delta_similarity_left(&a));
 		}
@@ -159,8 +160,8 @@ static const struct column lemma_columns[] = {
 	{"topic", 3}, {"layer", 0}, {"tokens", -12}, {"rest", 4}, {"bound", 4}, {"worst", 3},
 };
 
-static void measure_lemma(struct report *r, const struct options *o, struct synthetic_layers *layers, const struct synthetic_shape *s,
-                          const struct synthetic_layer *dense)
+static void measure_lemma(struct report *r, const struct options *o, struct synthetic_layers *layers,
+                          const struct synthetic_shape *s, const struct synthetic_layer *dense)
 {
 	const struct synthetic_method way = {.name = "streaming", .plan = streaming_of(o)};
 	float *out = need(malloc((size_t)s->tokens * s->heads * s->dim * sizeof *out));
@@ -237,7 +238,8 @@ static int parse(struct options *o, int argc, char **argv)
 	};
 	e = bench_options(&command, argc, argv);
 	if (!e && !s->kern) {
-		fputs("sparsekv-bench: SPARSEKV_ISA: expected avx512, avx2 or generic, and a processor that has it\n", stderr);
+		fputs("sparsekv-bench: SPARSEKV_ISA: expected avx512, avx2 or generic, and a processor that has it\n",
+		      stderr);
 		return -1;
 	}
 	return e ? e : check(o);

@@ -42,7 +42,8 @@ static bool misses(const struct synthetic_shape *s, const float *dense, const fl
 	return fidelity_error(s, sparse, dense, p, p + 1) > 1e-8;
 }
 
-struct eng_delta_similarity fidelity_alike(const struct synthetic_shape *s, const float *dense, const float *sparse, uint32_t gamma)
+struct eng_delta_similarity fidelity_alike(const struct synthetic_shape *s, const float *dense, const float *sparse,
+                                           uint32_t gamma)
 {
 	struct eng_delta_similarity a = {0};
 
@@ -52,8 +53,8 @@ struct eng_delta_similarity fidelity_alike(const struct synthetic_shape *s, cons
 		for (uint32_t h = 0; h < s->heads && p != first && misses(s, dense, sparse, first); h++) {
 			const size_t from = ((size_t)first * s->heads + h) * s->dim, to = ((size_t)p * s->heads + h) * s->dim;
 
-			eng_delta_similarity_add(&a, &(struct eng_delta_similarity_pair){dense + from, sparse + from, dense + to, sparse + to}, s->dim,
-			              p - first);
+			eng_delta_similarity_add(&a, &(struct eng_delta_similarity_pair){dense + from, sparse + from,
+				dense + to, sparse + to}, s->dim, p - first);
 		}
 	}
 	return a;
@@ -62,7 +63,8 @@ struct eng_delta_similarity fidelity_alike(const struct synthetic_shape *s, cons
 /* ---- scores ---------------------------------------------------------------------------------- */
 
 /* Scaled scores of row p's query in a head, of all keys up to it. */
-static void scores_of(const struct synthetic_shape *s, const struct synthetic_layer *l, uint32_t p, uint32_t head, double *ret)
+static void scores_of(const struct synthetic_shape *s, const struct synthetic_layer *l, uint32_t p, uint32_t head,
+                      double *ret)
 {
 	const uint32_t kv = head / (s->heads / s->kv_heads);
 	const float *q = l->q + ((size_t)p * s->heads + head) * s->dim;
@@ -196,8 +198,8 @@ static struct element sum_up(const struct synthetic_shape *s, const float *v, co
 	return e;
 }
 
-static void lemma_row(const struct synthetic_shape *s, const struct synthetic_layer *l, const double *weight, const bool *seen,
-                      uint32_t p, const float *out, bool oracle, struct fidelity_lemma *sum)
+static void lemma_row(const struct synthetic_shape *s, const struct synthetic_layer *l, const double *weight,
+                      const bool *seen, uint32_t p, const float *out, bool oracle, struct fidelity_lemma *sum)
 {
 	const uint32_t head = p % s->heads, kv = head / (s->heads / s->kv_heads);
 	const size_t row = ((size_t)p * s->heads + head) * s->dim;

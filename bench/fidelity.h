@@ -18,7 +18,8 @@ double fidelity_cosine(const struct synthetic_shape *, const float *out, const f
 double fidelity_error(const struct synthetic_shape *, const float *out, const float *dense, uint32_t from, uint32_t to);
 
 /* What rows of windows of gamma miss: of those windows whose first row does. */
-struct eng_delta_similarity fidelity_alike(const struct synthetic_shape *, const float *dense, const float *sparse, uint32_t gamma);
+struct eng_delta_similarity fidelity_alike(const struct synthetic_shape *, const float *dense, const float *sparse,
+                                           uint32_t gamma);
 
 /*
  * Spearman's rank correlation of the scores that row p's query gives all keys up to it, in two runs, mean over rows
@@ -37,7 +38,8 @@ double fidelity_ranks(const struct synthetic_shape *, const struct synthetic_lay
 struct fidelity_lemma {
 	double rest, bound, worst;
 };
-struct fidelity_lemma fidelity_lemma(const struct synthetic_shape *, const struct synthetic_layer *, const struct skv_prefill *,
+struct fidelity_lemma fidelity_lemma(const struct synthetic_shape *, const struct synthetic_layer *,
+                                     const struct skv_prefill *,
                                      bool oracle, const float *out, uint32_t from, uint32_t to);
 
 #endif

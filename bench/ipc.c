@@ -161,7 +161,8 @@ static void add_step(const struct stack_fixture *stack, int policy, enum stack_h
 	}
 }
 
-static void take_steps(struct stack_fixture *stack, const struct options *o, int policy, enum stack_how how, struct samples *s)
+static void take_steps(struct stack_fixture *stack, const struct options *o, int policy, enum stack_how how,
+                       struct samples *s)
 {
 	struct stack_times t;
 	for (long i = -WARM; i < o->repeat; i++) {

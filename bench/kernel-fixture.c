@@ -220,7 +220,8 @@ static void tables_init(struct kernel_fixture *b, uint64_t *rng)
 	                             .max_len = b->tokens, .max_q = 1};
 }
 
-int fixture_open(struct kernel_fixture *b, const struct fixture_options *o, struct skv_shape sh, size_t pool_bytes, int threads)
+int fixture_open(struct kernel_fixture *b, const struct fixture_options *o, struct skv_shape sh, size_t pool_bytes,
+                 int threads)
 {
 	const struct skv_backend *d = o->device;
 
@@ -250,7 +251,8 @@ void fixture_close(struct kernel_fixture *b)
 	fixture_need(b, d->stream_free(b->work.stream));
 }
 
-int fixture_init(struct kernel_fixture *b, const struct fixture_options *o, struct skv_shape sh, uint32_t tokens, int threads)
+int fixture_init(struct kernel_fixture *b, const struct fixture_options *o, struct skv_shape sh, uint32_t tokens,
+                 int threads)
 {
 	const uint32_t batch = (uint32_t)o->batch;
 	const uint32_t pages = skv_pages_of(tokens);

@@ -75,7 +75,8 @@ static double figure(const json_t *from, const char *key)
 }
 
 /* What the only sequence has, as a row of the report. */
-static void look(struct skv_ctl *ctl, const struct stack_fixture *stack, const char *policy, struct report *r, struct pages *last)
+static void look(struct skv_ctl *ctl, const struct stack_fixture *stack, const char *policy, struct report *r,
+                 struct pages *last)
 {
 	static const char *const names[SKV_GROUPS] = {"kv", "bounds", "notes", "codes", "refs", "prompt"};
 	struct pages p;
@@ -90,7 +91,8 @@ static void look(struct skv_ctl *ctl, const struct stack_fixture *stack, const c
 	json_decref(answer);
 }
 
-static void decode(struct stack_fixture *stack, struct skv_ctl *ctl, const struct options *o, const char *policy, struct report *r)
+static void decode(struct stack_fixture *stack, struct skv_ctl *ctl, const struct options *o, const char *policy,
+                   struct report *r)
 {
 	struct pages last = {.all = 0};
 	struct stack_times t;
@@ -105,7 +107,8 @@ static void decode(struct stack_fixture *stack, struct skv_ctl *ctl, const struc
 }
 
 /* The last token is decoded: before that step the tokens of the prompt are compressed. */
-static void append(struct stack_fixture *stack, struct skv_ctl *ctl, const struct options *o, const char *policy, struct report *r)
+static void append(struct stack_fixture *stack, struct skv_ctl *ctl, const struct options *o, const char *policy,
+                   struct report *r)
 {
 	struct pages last = {.all = 0};
 	struct stack_times t;
@@ -127,7 +130,8 @@ static void say(const struct stack_fixture *stack, const struct options *o, cons
 
 	for (long i = 0; i < o->n_lengths; i++) {
 		if (!geometry_pages(stack->session, (uint32_t)o->length[i], pages)) {
-			fprintf(stderr, "sparsekv-bench: memory: %s: what it keeps does not follow from lengths alone\n", policy);
+			fprintf(stderr,
+			        "sparsekv-bench: memory: %s: what it keeps does not follow from lengths alone\n", policy);
 			exit(1);
 		}
 		for (int group = 0; group < SKV_GROUPS; group++)
@@ -137,7 +141,8 @@ static void say(const struct stack_fixture *stack, const struct options *o, cons
 	}
 }
 
-static void run(struct stack_fixture *stack, struct skv_ctl *ctl, const struct options *o, const char *policy, struct report *r)
+static void run(struct stack_fixture *stack, struct skv_ctl *ctl, const struct options *o, const char *policy,
+                struct report *r)
 {
 	struct skv_model m = {
 		.size = sizeof m,

@@ -113,7 +113,8 @@ static int bad_name(const struct bench_option *o, const char *const *names, cons
 	size_t n = 0;
 
 	for (int i = 0; names[i] && n < sizeof expected; i++)
-		n += (size_t)snprintf(expected + n, sizeof expected - n, "%s%s", !i ? "" : names[i + 1] ? ", " : " or ", names[i]);
+		n += (size_t)snprintf(expected + n, sizeof expected - n, "%s%s",
+		                      !i ? "" : names[i + 1] ? ", " : " or ", names[i]);
 	if (o->type != BENCH_OPTION_NAME && n < sizeof expected)
 		snprintf(expected + n, sizeof expected - n, ", separated by commas");
 	return bench_bad(o->name, text, expected);
@@ -146,7 +147,8 @@ static int bad_list(const struct bench_option *o, const char *text)
 		return bench_bad(o->name, text, "numbers from 0 on and below 1, separated by commas");
 	if (o->type == BENCH_OPTION_SHAPES)
 		return bench_bad(o->name, text, "q heads/kv heads, such as 8/2,32/8");
-	snprintf(expected, sizeof expected, "up to %d whole numbers from %ld on, separated by commas", BENCH_LIST_MAX, o->least);
+	snprintf(expected, sizeof expected, "up to %d whole numbers from %ld on, separated by commas", BENCH_LIST_MAX,
+	         o->least);
 	return bench_bad(o->name, text, expected);
 }
 
@@ -219,7 +221,8 @@ static int take(const struct bench_option *o, const char *text)
 
 static void help(const struct bench_command *c)
 {
-	printf("usage: sparsekv-bench %s [OPTION...]%s%s\n\n", c->name, c->operands ? " " : "", c->operands ? c->operands : "");
+	printf("usage: sparsekv-bench %s [OPTION...]%s%s\n\n", c->name, c->operands ? " " : "",
+	       c->operands ? c->operands : "");
 	if (c->about)
 		printf("%s\n\n", c->about);
 	for (size_t i = 0; i < c->n; i++) {

@@ -379,14 +379,16 @@ static int parse(struct options *o, int argc, char **argv)
 	const struct bench_option table[] = {
 		BENCH_TEXT("y", "COLUMNS", &o->y, "figures, a panel for each (the first measured column)"),
 		BENCH_TEXT("x", "COLUMN", &o->x, "what they are drawn over (the first column)"),
-		BENCH_TEXT("by", "COLUMNS", &o->by, "what tells series apart (all others that differ and were not measured)"),
+		BENCH_TEXT("by", "COLUMNS", &o->by,
+		           "what tells series apart (all others that differ and were not measured)"),
 		BENCH_TEXT("where", "C=V,...", &o->where, "only rows with these values"),
 		BENCH_TEXT("whisker", "COLUMN", &o->whisker, "a thin line from each figure up to this one, such as p99_us"),
 		BENCH_FLAG("log", &o->log, "a logarithmic axis"),
 		BENCH_TEXT("title", "TEXT", &o->title, "(the first file's name)"),
 		BENCH_TEXT("output", "FILE", &o->output, "where to"),
 	};
-	const struct bench_command command = {"plot", "--output FILE.svg FILE.csv...", about, table, sizeof table / sizeof *table};
+	const struct bench_command command = {"plot", "--output FILE.svg FILE.csv...", about, table,
+	                                      sizeof table / sizeof *table};
 	int e;
 
 	*o = (struct options){0};

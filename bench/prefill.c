@@ -84,7 +84,8 @@ static void way_plan(struct setup *y, struct way *w)
 	const struct skv_shape *sh = &y->prompt.fixture.sh;
 	const bool listed = p->how > SKV_PREFILL_STREAMING;
 
-	w->sp = (struct skv_sparse){.tile = 64, .sinks = p->sinks, .window = p->window, .by_tile = listed, .gamma = p->gamma,
+	w->sp = (struct skv_sparse){.tile = 64, .sinks = p->sinks, .window = p->window, .by_tile = listed,
+	                            .gamma = p->gamma,
 	                            .delta = p->correct == SKV_CORRECT_DELTA, .segment = p->segment, .kept_rows = listed};
 	if (p->how == SKV_PREFILL_HIP) {
 		w->units = tiles_of(y, w, sh->n_heads, 8, p->keep[SKV_HIP_STAGES - 1] / 8);
@@ -329,12 +330,14 @@ static int parse(struct options *o, int argc, char **argv)
 	uint32_t device = SKV_DEVICE_HOST;
 	int e;
 	const struct bench_option table[] = {
-		BENCH_NUMBERS("tokens", o->tokens, &o->n_tokens, 1, "length of the prompt (4096; of a device 32768,131072)"),
+		BENCH_NUMBERS("tokens", o->tokens, &o->n_tokens, 1,
+		              "length of the prompt (4096; of a device 32768,131072)"),
 		BENCH_NUMBERS("prefix", o->prefixes, &o->n_prefixes, 0, "tokens before it that are there already (0)"),
 		BENCH_NAMES("methods", o->methods, &o->n_methods, names,
 		            "dense is always measured, and first\n"
 		            "(streaming,streaming+recompute,streaming+delta,hip,hip+delta,minference,kascade)"),
-		BENCH_NUMBER("chunk", &o->chunk, 0, SKV_MAX_TOKENS, "rows of a call (0: all of them, but where there are lists 16384)"),
+		BENCH_NUMBER("chunk", &o->chunk, 0, SKV_MAX_TOKENS,
+		             "rows of a call (0: all of them, but where there are lists 16384)"),
 		BENCH_POWER("gamma", &o->gamma, 2, 4096, "of +delta and +recompute (64)"),
 		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (8/2; of a device 32/8)"),
 		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (64; of a device 128)"),
@@ -360,8 +363,8 @@ static int measure_all(struct report *r, const struct options *o, uint32_t dtype
 	struct setup y = {.report = r, .o = o};
 
 	if (tokens + prefix > SKV_MAX_TOKENS) {
-		fprintf(stderr, "sparsekv-bench: prefill: %ld tokens and a prefix of %ld: expected up to %u\n", tokens, prefix,
-		        SKV_MAX_TOKENS);
+		fprintf(stderr, "sparsekv-bench: prefill: %ld tokens and a prefix of %ld: expected up to %u\n",
+		        tokens, prefix, SKV_MAX_TOKENS);
 		return -1;
 	}
 	if (prompt_init(&y.prompt, &o->fixture, shape_of(o, dtype), (uint32_t)tokens, (uint32_t)prefix))

@@ -109,7 +109,8 @@ static void fill(struct prompt *p)
 	const uint32_t heads = b->sh.n_heads, kv_heads = b->sh.n_kv_heads, dim = b->sh.head_dim;
 	const size_t row = (size_t)dim * skv_dtype_bytes(b->sh.io_dtype);
 	uint64_t rng = 2;
-	void *rows = random_rows(p, &rng, (size_t)SLICE * heads * dim), *values = random_rows(p, &rng, (size_t)SLICE * kv_heads * dim);
+	void *rows = random_rows(p, &rng, (size_t)SLICE * heads * dim), *values = random_rows(p, &rng,
+		(size_t)SLICE * kv_heads * dim);
 	void *k = fixture_room(b, SLICE * kv_heads * row), *v = fixture_room(b, SLICE * kv_heads * row);
 	struct skv_kseq *host, *seq;
 	const uint32_t n = prompt_cut(p, 0, p->end, SLICE, &host, &seq);

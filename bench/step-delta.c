@@ -117,7 +117,7 @@ static void measure(struct report *r, const char *setting, const struct step_opt
 	struct eng_model model = ENG_MODEL_NULL;
 	struct skv_model shape = SKV_MODEL_INIT;
 	struct step_options o = *given;
-	struct eng_backend *place = NULL;
+	struct eng_backend *backend = NULL;
 	struct eng_config config;
 	struct eng_error err;
 	struct stack_fixture stack;
@@ -135,12 +135,12 @@ static void measure(struct report *r, const char *setting, const struct step_opt
 
 	stack_start(&stack, o.device);
 	if (steps == model_steps) {
-		need(eng_backend_open(&place, o.device, &err), &err);
-		need(eng_model_random(&model, &config, place, o.device ? SKV_BF16 : SKV_F32, 1, &err), &err);
+		need(eng_backend_open(&backend, o.device, &err), &err);
+		need(eng_model_random(&model, &config, backend, o.device ? SKV_BF16 : SKV_F32, 1, &err), &err);
 	}
 	take_turns(r, setting, &o, &stack, &shape, &model, steps);
 	eng_model_deinit(&model);
-	eng_backend_close(place);
+	eng_backend_close(backend);
 	stack_stop(&stack);
 }
 

@@ -241,7 +241,8 @@ static void place_rows(struct run *x)
 {
 	const struct skv_model *m = &x->stack.model;
 	const size_t bytes = (size_t)x->o.tokens * m->n_kv_heads * m->head_dim * skv_dtype_bytes(m->io_dtype);
-	void *k = synthetic_rows(m, x->rows, false, (uint32_t)x->o.tokens), *v = synthetic_rows(m, x->rows, true, (uint32_t)x->o.tokens);
+	void *k = synthetic_rows(m, x->rows, false, (uint32_t)x->o.tokens), *v = synthetic_rows(m, x->rows, true,
+		(uint32_t)x->o.tokens);
 
 	if (!k || !v)
 		die("no memory for rows");

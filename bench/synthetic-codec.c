@@ -53,8 +53,8 @@ static uint32_t whole_64s(uint32_t n)
 void synthetic_codec(const struct skv_model *m, char *path, size_t room)
 {
 	const uint32_t d = 2 * m->n_kv_heads * m->head_dim, hidden = whole_64s(d * 3 / 2), width = whole_64s(d / 4);
-	const struct skv_new_tensor parts[] = {{"gate", hidden, d, NULL}, {"up", hidden, d, NULL}, {"down", width, hidden, NULL},
-	                                       {"out", d, width, NULL}};
+	const struct skv_new_tensor parts[] = {{"gate", hidden, d, NULL}, {"up", hidden, d, NULL}, {"down", width,
+		hidden, NULL}, {"out", d, width, NULL}};
 	static const struct skv_about about[] = {{"sparsekv_codec", "1"}, {"stride", "10"}, {"near", "4"}};
 	struct skv_new_tensor *tensors = calloc(4 * m->n_layers, sizeof *tensors);
 	float *numbers = malloc((size_t)hidden * d * sizeof *numbers); /* of any matrix, in any layer */

@@ -8,13 +8,13 @@
 
 /* Elements of a vector's parts. */
 enum { TOPIC = 64, PLACE = 64, CONTENT = 128, WIDTH = TOPIC + PLACE + CONTENT };
-#define PLACE_STAYS 0.97 /* cosine of the places of neighbours */
+#define POSITION_STAYS 0.97 /* cosine of the positions of neighbours */
 #define ONE_IN 8         /* of the first tokens is a landmark */
 #define FIRST 8          /* part of the prompt that they are in: the first of so many */
 #define LANDMARK 4.0     /* their content, times that of others */
 
 #define ASKS 1.1   /* deviation of the scores that topics give to what is no landmark, nearly */
-#define NEAR 4.0   /* score that a token's own place gives */
+#define NEAR 4.0   /* score that a token's own position gives */
 #define STRAYS 0.02 /* part of a query that its own content has */
 #define ADDS 0.2   /* part of what a layer gives that is added to the vectors */
 
@@ -51,8 +51,8 @@ static void project(float *w, uint32_t heads, uint32_t dim, uint32_t first, uint
 				w[((size_t)i * heads + h) * dim + d] += (float)(deviation * normal(rng) / sqrt(width));
 }
 
-/* The places' part of queries and keys is by the same projection, so that it is largest where places are the same. */
-static void place(struct weights *w, const struct synthetic_shape *s, uint64_t *rng)
+/* The positions' part of queries and keys is by the same projection, so that it is largest where positions are the same. */
+static void add_position(struct weights *w, const struct synthetic_shape *s, uint64_t *rng)
 {
 	const uint32_t group = s->heads / s->kv_heads, half = s->dim / 2;
 	const double deviation = sqrt(NEAR * sqrt(s->dim) / half);
@@ -77,7 +77,7 @@ static bool make_layer(struct weights *w, const struct synthetic_shape *s, uint6
 	project(w->q, s->heads, s->dim, 0, half, 0, TOPIC, ASKS * sqrt(2), rng);
 	project(w->q, s->heads, s->dim, 0, half, content, CONTENT, STRAYS, rng);
 	project(w->k, s->kv_heads, s->dim, 0, half, content, CONTENT, 1, rng);
-	place(w, s, rng);
+	add_position(w, s, rng);
 	project(w->v, s->kv_heads, s->dim, 0, s->dim, content, CONTENT, 1, rng);
 	for (size_t i = 0; i < (size_t)given * WIDTH; i++)
 		w->o[i] = (float)(ADDS * normal(rng) / sqrt(given));
@@ -94,7 +94,7 @@ static void make_rows(struct synthetic_layers *k, uint64_t *rng)
 		float *x = k->x + (size_t)p * WIDTH;
 
 		for (uint32_t i = 0; i < TOPIC + PLACE; i++) {
-			const double stays = p == 0 ? 0 : i < TOPIC ? topic : PLACE_STAYS;
+			const double stays = p == 0 ? 0 : i < TOPIC ? topic : POSITION_STAYS;
 
 			drifts[i] = (float)((p == 0 ? 0 : stays * drifts[i]) + sqrt(1 - stays * stays) * normal(rng));
 			x[i] = landmark && i >= TOPIC ? 0 : drifts[i];
@@ -198,8 +198,8 @@ static bool make_tiles(const struct synthetic_shape *s, const struct skv_prefill
 }
 
 /* As a prompt is read in one call, in the order that its kernels have. */
-static void attend(struct synthetic_layers *k, const struct skv_batch *batch, const struct synthetic_layer *in, const struct skv_prefill *p,
-                   struct skv_sparse *sp, const struct skv_tiles *tiles, float *out)
+static void attend(struct synthetic_layers *k, const struct skv_batch *batch, const struct synthetic_layer *in,
+                   const struct skv_prefill *p, struct skv_sparse *sp, const struct skv_tiles *tiles, float *out)
 {
 	const struct skv_kernels *kern = k->s.kern;
 
@@ -212,7 +212,8 @@ static void attend(struct synthetic_layers *k, const struct skv_batch *batch, co
 	kern->prefill_sparse(&k->sh, batch, in->q, out, sp, &k->work);
 }
 
-bool synthetic_attend(struct synthetic_layers *k, const struct synthetic_layer *in, const struct synthetic_method *way, float *out)
+bool synthetic_attend(struct synthetic_layers *k, const struct synthetic_layer *in,
+                      const struct synthetic_method *way, float *out)
 {
 	const struct skv_prefill *p = &way->plan;
 	const uint32_t n = k->s.tokens, tail = synthetic_tail(&k->s, way);
@@ -252,7 +253,8 @@ static float *times(const float *x, const float *w, uint32_t rows, uint32_t from
 	return y;
 }
 
-static bool run_layer(struct synthetic_layers *k, uint32_t l, const struct synthetic_method *way, float *x, struct synthetic_layer *to)
+static bool run_layer(struct synthetic_layers *k, uint32_t l, const struct synthetic_method *way, float *x,
+                      struct synthetic_layer *to)
 {
 	const struct synthetic_shape *s = &k->s;
 	const uint32_t given = s->heads * s->dim, kept = s->kv_heads * s->dim;

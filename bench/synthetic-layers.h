@@ -2,11 +2,11 @@
 /*
  * bench/synthetic-layers.h - a few layers of attention over rows whose needs move slowly, made to order.
  *
- * A token's vector has three parts: a topic, the same for rows near to each other but for a slow drift; a place, which
- * drifts quickly; and content of its own. A query is the topic's and the place's, a key the content's and the place's, a
+ * A token's vector has three parts: a topic, the same for rows near to each other but for a slow drift; a position, which
+ * drifts quickly; and content of its own. A query is the topic's and the position's, a key the content's and the position's, a
  * value the content's, each by random projections of the layer and head. So a row attends to its neighbourhood, whose
- * places are as its own, and to whatever its topic asks for, wherever that is. In the first eighth of the
- * prompt one token in eight is a landmark: its content is larger, it has no place. So what a window cuts off is what few
+ * positions are as its own, and to whatever its topic asks for, wherever that is. In the first eighth of the
+ * prompt one token in eight is a landmark: its content is larger, it has no position. So what a window cuts off is what few
  * far tokens say to this topic, and nearly the same for the next row: the locality that Delta Attention measured (its
  * Figure 6b). With topics that each row draws anew there is none, and all else is equal.
  *
@@ -49,7 +49,8 @@ struct synthetic_layer *synthetic_run(struct synthetic_layers *, const struct sy
 void synthetic_outputs_free(const struct synthetic_layers *, struct synthetic_layer *);
 
 /* One layer's outputs, of the same inputs, another way. False: out of memory. */
-bool synthetic_attend(struct synthetic_layers *, const struct synthetic_layer *, const struct synthetic_method *, float *out);
+bool synthetic_attend(struct synthetic_layers *, const struct synthetic_layer *, const struct synthetic_method *,
+                      float *out);
 
 /* Rows of a way from here on are its dense tail; the tokens, if it has none. */
 uint32_t synthetic_tail(const struct synthetic_shape *, const struct synthetic_method *);

@@ -84,14 +84,17 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 {
 	static const char *const ways[] = {"papers", "loss", NULL};
 	const struct eng_option table[] = {
-		ENG_TEXT("text", "FILE", &a->text, "any text: pieces of it, evenly spread; the last half of each is measured"),
-		ENG_TEXT("tasks", "FILE", &a->tasks, "cases as of sparsekv-eval: prompt and answer; the answer is measured"),
+		ENG_TEXT("text", "FILE", &a->text,
+		         "any text: pieces of it, evenly spread; the last half of each is measured"),
+		ENG_TEXT("tasks", "FILE", &a->tasks,
+		         "cases as of sparsekv-eval: prompt and answer; the answer is measured"),
 		ENG_TEXT("output", "FILE", &a->output, "write the profile, which policies take as profile=FILE"),
 		ENG_TEXT("svg", "PREFIX", &a->svg, "draw PREFIX-shift.svg, PREFIX-similarity.svg and PREFIX-alike.svg"),
 		ENG_COUNT("context", &a->context, 16, SKV_MAX_TOKENS,
 		          "tokens of a piece, and of the longest case taken (default 4096)"),
 		ENG_COUNT("texts", &a->texts, 1, 1u << 20, "pieces, or cases of each task and size (default 8)"),
-		ENG_COUNT("rows", &a->rows, 0, SKV_MAX_TOKENS, "tokens measured in each, evenly spread (default 128; 0: all)"),
+		ENG_COUNT("rows", &a->rows, 0, SKV_MAX_TOKENS,
+		          "tokens measured in each, evenly spread (default 128; 0: all)"),
 		ENG_COUNT("delta-layers", &a->delta, 1, SKV_MAX_LAYERS, "how many to choose (default 3)"),
 		ENG_COUNT("anchors", &a->anchors, 1, SKV_MAX_LAYERS, "(default 5)"),
 		ENG_COUNT("filters", &a->filters, 1, SKV_MAX_LAYERS, "(default 3)"),
@@ -110,7 +113,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		ENG_TEXT("palu", "FILE", &a->palu, "the same for palu"),
 		ENG_COUNT("width", &a->width, 32, 65536,
 		          "elements of a code (default: a quarter of those of K and V, for palu half)"),
-		ENG_COUNT("stride", &a->stride, 0, 255, "tokens from one reference of deltakv's to the next (default 10; 0: none)"),
+		ENG_COUNT("stride", &a->stride, 0, 255,
+		          "tokens from one reference of deltakv's to the next (default 10; 0: none)"),
 		ENG_COUNT("near", &a->near, 1, ENG_RESIDUALS_NEAR, "references of a token (default 4)"),
 		ENG_CLI_OPTIONS(&a->cli),
 	};

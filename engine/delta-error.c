@@ -73,8 +73,8 @@ static bool sees(const struct eng_delta_error_shape *s, uint32_t p, uint32_t t)
 }
 
 /* out = the mean of v by the softmax of scores, of all tokens up to p or of those that are seen. */
-static void mean(const struct eng_delta_error_shape *s, const struct eng_delta_error_row *r, const float *scores, const float *v,
-                 bool all, float *out)
+static void mean(const struct eng_delta_error_shape *s, const struct eng_delta_error_row *r, const float *scores,
+                 const float *v, bool all, float *out)
 {
 	float most = -INFINITY, sum = 0;
 
@@ -125,8 +125,8 @@ void eng_delta_error_add(struct eng_delta_error *d, const struct eng_delta_error
 		mean(s, r, scores, r->v + kv, true, out);
 		mean(s, r, scores, r->v + kv, false, out + wide(s));
 		if (r->mark == ENG_DELTA_ERROR_ROW)
-			eng_delta_similarity_add(&d->layer[r->layer], &(struct eng_delta_similarity_pair){first, first + wide(s), out, out + wide(s)},
-			              s->head_dim, r->p % s->gamma);
+			eng_delta_similarity_add(&d->layer[r->layer], &(struct eng_delta_similarity_pair){first,
+				first + wide(s), out, out + wide(s)}, s->head_dim, r->p % s->gamma);
 	}
 }
 

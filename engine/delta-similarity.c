@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-void eng_delta_similarity_add(struct eng_delta_similarity *a, const struct eng_delta_similarity_pair *p, uint32_t dim, uint32_t j)
+void eng_delta_similarity_add(struct eng_delta_similarity *a, const struct eng_delta_similarity_pair *p, uint32_t dim,
+                              uint32_t j)
 {
 	uint32_t bin = 31 - (uint32_t)__builtin_clz(j);
 	double first = 0, both = 0, own = 0;

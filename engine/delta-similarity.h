@@ -26,7 +26,8 @@ struct eng_delta_similarity {
 struct eng_delta_similarity_pair {
 	const float *dense_first, *sparse_first, *dense, *sparse;
 };
-void eng_delta_similarity_add(struct eng_delta_similarity *, const struct eng_delta_similarity_pair *, uint32_t dim, uint32_t j);
+void eng_delta_similarity_add(struct eng_delta_similarity *, const struct eng_delta_similarity_pair *, uint32_t dim,
+                              uint32_t j);
 void eng_delta_similarity_merge(struct eng_delta_similarity *, const struct eng_delta_similarity *other);
 
 /* Mean cosine of a bin, and of all. NAN: there is no row. */

@@ -213,16 +213,16 @@ static void print_correction(const struct eng_delta_error *d, FILE *to)
 	const double left = eng_delta_error_left(d);
 	uint32_t helps = 0;
 
-	fprintf(to, "\nprompts that see %u sinks and a window of %u, corrected in windows of %u rows:\n", s->sinks, s->window,
-	        s->gamma);
+	fprintf(to, "\nprompts that see %u sinks and a window of %u, corrected in windows of %u rows:\n", s->sinks,
+	        s->window, s->gamma);
 	if (!eng_delta_error_any(d)) {
 		fprintf(to, "no text is longer than these: nothing is missed\n");
 		return;
 	}
 	fprintf(to, "layer  cosine  missed    left\n");
 	for (uint32_t l = 0; l < s->n_layers; l++) {
-		fprintf(to, "%5u  %6.3f  %6.4f  %6.3f\n", l, eng_delta_similarity_cosine(&d->layer[l]), eng_delta_similarity_missed(&d->layer[l]),
-		        eng_delta_similarity_left(&d->layer[l]));
+		fprintf(to, "%5u  %6.3f  %6.4f  %6.3f\n", l, eng_delta_similarity_cosine(&d->layer[l]),
+		        eng_delta_similarity_missed(&d->layer[l]), eng_delta_similarity_left(&d->layer[l]));
 		helps += eng_delta_similarity_left(&d->layer[l]) < 1;
 	}
 	fprintf(to, "the correction %s: with it there is %.2f times what is missed, less than 1 in %u of %u layers\n",
