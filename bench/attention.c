@@ -2,22 +2,19 @@
 /*
  * bench/attention.c - sparsekv-bench attention.
  *
- * A measurement is one pass over all layers of a bed (bed.h), so nothing is still in a cache when its layer
+ * A measurement is one pass over all layers of a kernel fixture, so nothing is still in a cache when its layer
  * comes round again. Pages in random order are the worst case for the kernels, while the streaming read that
  * they are compared with reads the same bytes in the order of their addresses. Kernels take turns, and of
  * every kernel's passes the median counts. On a device it times them itself.
  *
- * GB/s counts the K and V bytes of the tokens that a kernel was asked to look at, once each.
+ * GB/s counts the K and V bytes of the tokens that a kernel was asked to attend to, once each.
  */
-#include "bench/bed.h"
+#include "bench/kernel-fixture.h"
 #include "bench/bench.h"
 #include <cblas.h>
-#include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define MAX_REPEAT 101
 
@@ -28,7 +25,7 @@ struct options {
 	int n_threads, n_tokens, n_shapes, n_dtypes;
 	long repeat, prefill;
 	const char *csv;
-	struct bed_options bed;
+	struct fixture_options fixture;
 };
 
 /* ---- what is measured ------------------------------------------------------------------------ */
@@ -60,13 +57,13 @@ static uint32_t read_range(const uint8_t *p, size_t bytes)
 
 static uint32_t read_result; /* stored to, so that no compiler leaves the read out */
 
-static void read_layer(struct bed *b, uint32_t layer)
+static void read_layer(struct kernel_fixture *b, uint32_t layer)
 {
 	size_t bytes = b->pool_bytes / b->layers, part = bytes / (size_t)b->threads & ~(size_t)511;
 	const uint8_t *p = b->sh.pool + layer * bytes;
 	uint32_t sum = 0;
 	if (b->o->device) {
-		bed_need(b, b->o->device->read(p, bytes, b->work.stream));
+		fixture_need(b, b->o->device->read(p, bytes, b->work.stream));
 		return;
 	}
 	if (b->threads == 1) {
@@ -79,87 +76,87 @@ static void read_layer(struct bed *b, uint32_t layer)
 	__atomic_store_n(&read_result, sum, __ATOMIC_RELAXED);
 }
 
-static void dense(struct bed *b, uint32_t layer)
+static void dense(struct kernel_fixture *b, uint32_t layer)
 {
 	b->sh.layer = layer;
 	b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, NULL, &b->work);
 }
 
 /* What a layer does that selects pages for others. */
-static void with_evidence(struct bed *b, uint32_t layer)
+static void with_scores(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
 	b->sh.layer = layer;
 	b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, &ev, &b->work);
 }
 
-static void and_select(struct bed *b, uint32_t layer)
+static void and_select(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
 	struct skv_select sel = {.budget.share = (float)b->o->budget};
-	with_evidence(b, layer);
+	with_scores(b, layer);
 	b->o->kern->select(&b->sh, &b->step, &ev, false, &sel, &b->made_pages, &b->work);
 }
 
 /* The same of tokens for each kv head. */
-static struct skv_evidence token_evidence(const struct bed *b)
+static struct skv_evidence token_scores(const struct kernel_fixture *b)
 {
 	return (struct skv_evidence){.rows = b->sh.n_kv_heads, .token = b->token_weight,
 	                             .token_stride = b->pages * SKV_PAGE_TOKENS};
 }
 
-static void and_select_tokens(struct bed *b, uint32_t layer)
+static void and_select_tokens(struct kernel_fixture *b, uint32_t layer)
 {
-	struct skv_evidence ev = token_evidence(b);
+	struct skv_evidence ev = token_scores(b);
 	struct skv_select sel = {.budget.share = (float)b->o->budget};
 	b->sh.layer = layer;
 	b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, &ev, &b->work);
 	b->o->kern->select(&b->sh, &b->step, &ev, true, &sel, &b->made_tokens, &b->work);
 }
 
-/* A layer that goes by what it selects itself: all keys, and the values of the tokens selected. */
-static void anchor(struct bed *b, uint32_t layer)
+/* A layer that attends to its own selection: all keys, and the values of the tokens selected. */
+static void anchor(struct kernel_fixture *b, uint32_t layer)
 {
-	struct skv_evidence ev = token_evidence(b);
+	struct skv_evidence ev = token_scores(b);
 	struct skv_select sel = {.budget.share = (float)b->o->budget};
 	b->sh.layer = layer;
 	b->o->kern->decode_chosen(&b->sh, &b->step, b->q, b->out, &ev, &sel, &b->made_tokens, &b->work);
 }
 
-/* What a layer reads to choose its pages by their bounds. Any pages will do for state pages: here the layer's first. */
-static void bounds(struct bed *b, uint32_t layer)
+/* What a layer reads to select its pages by their bounds. Any pages will do for state pages: here the layer's first. */
+static void bounds(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
 	b->sh.layer = b->sh.state = layer;
 	b->o->kern->score_pages(&b->sh, &b->step, b->q, SKV_REDUCE_MAX, &ev, &b->work);
 }
 
-static void window(struct bed *b, uint32_t layer)
+static void window(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_window w = {.sinks = 16, .budget.share = (float)b->o->budget};
 	b->sh.layer = layer;
 	b->o->kern->decode_window(&b->sh, &b->step, b->q, b->out, &w, &b->work);
 }
 
-static void pages_seq(struct bed *b, uint32_t layer)
+static void pages_seq(struct kernel_fixture *b, uint32_t layer)
 {
 	b->sh.layer = layer;
 	b->o->kern->decode_pages(&b->sh, &b->step, b->q, b->out, &b->page_list[0], &b->work);
 }
 
-static void pages_head(struct bed *b, uint32_t layer)
+static void pages_head(struct kernel_fixture *b, uint32_t layer)
 {
 	b->sh.layer = layer;
 	b->o->kern->decode_pages(&b->sh, &b->step, b->q, b->out, &b->page_list[1], &b->work);
 }
 
-static void tokens_seq(struct bed *b, uint32_t layer)
+static void tokens_seq(struct kernel_fixture *b, uint32_t layer)
 {
 	b->sh.layer = layer;
 	b->o->kern->decode_tokens(&b->sh, &b->step, b->q, b->out, &b->token_list[0], &b->work);
 }
 
-static void tokens_head(struct bed *b, uint32_t layer)
+static void tokens_head(struct kernel_fixture *b, uint32_t layer)
 {
 	b->sh.layer = layer;
 	b->o->kern->decode_tokens(&b->sh, &b->step, b->q, b->out, &b->token_list[1], &b->work);
@@ -169,11 +166,11 @@ static void tokens_head(struct bed *b, uint32_t layer)
 enum touched { ALL, BUDGET, BOUNDS };
 static const struct {
 	const char *name;
-	void (*layer)(struct bed *, uint32_t);
+	void (*layer)(struct kernel_fixture *, uint32_t);
 	enum touched touched;
 } kinds[] = {
 	{"read", read_layer, ALL},         {"dense", dense, ALL},
-	{"evidence", with_evidence, ALL},  {"ev+select", and_select, ALL},
+	{"evidence", with_scores, ALL},  {"ev+select", and_select, ALL},
 	{"ev+tokens", and_select_tokens, ALL}, {"anchor", anchor, ALL},
 	{"bounds", bounds, BOUNDS},        {"window", window, BUDGET},
 	{"pages/seq", pages_seq, BUDGET},  {"pages/head", pages_head, BUDGET},
@@ -188,7 +185,7 @@ static const struct column columns[] = {
 	{"of_read", 3},  {"of_dense", 3},  {"gflop_per_s", 1},
 };
 
-static void report(struct report *r, const struct bed *b, const char *kind, uint32_t tokens, double ms,
+static void report(struct report *r, const struct kernel_fixture *b, const char *kind, uint32_t tokens, double ms,
                    double gbps, double of_read, double of_dense, double gflops)
 {
 	char heads[32];
@@ -198,7 +195,7 @@ static void report(struct report *r, const struct bed *b, const char *kind, uint
 	           gflops);
 }
 
-static void measure_decode(struct report *r, struct bed *b, long repeat)
+static void measure_decode(struct report *r, struct kernel_fixture *b, long repeat)
 {
 	static double t[N_KINDS][MAX_REPEAT];
 	double ms[N_KINDS], bytes = (double)b->pool_bytes / b->layers;
@@ -207,10 +204,10 @@ static void measure_decode(struct report *r, struct bed *b, long repeat)
 	/* Pass -1 is not counted: it wakes threads and touches scratch. */
 	for (long rep = -1; rep < repeat; rep++)
 		for (size_t k = 0; k < N_KINDS; k++) {
-			bed_start(b);
+			fixture_start(b);
 			for (uint32_t layer = 0; layer < b->layers; layer++)
 				kinds[k].layer(b, layer);
-			double pass = bed_stop(b);
+			double pass = fixture_stop(b);
 			if (rep >= 0)
 				t[k][rep] = pass / b->layers;
 		}
@@ -224,7 +221,7 @@ static void measure_decode(struct report *r, struct bed *b, long repeat)
 }
 
 /* A matrix product of OpenBLAS on as many threads. */
-static void measure_blas(struct report *r, const struct bed *b, long repeat)
+static void measure_blas(struct report *r, const struct kernel_fixture *b, long repeat)
 {
 	static double t[MAX_REPEAT];
 	const int m = 1024;
@@ -244,84 +241,37 @@ static void measure_blas(struct report *r, const struct bed *b, long repeat)
 }
 
 /* A prompt in one call. */
-static void measure_prefill(struct report *r, struct bed *b, long repeat)
+static void measure_prefill(struct report *r, struct kernel_fixture *b, long repeat)
 {
 	static double t[MAX_REPEAT];
 	const uint32_t n = b->tokens, heads = b->sh.n_heads, dim = b->sh.head_dim;
-	struct skv_batch prompt = bed_prompt(b, 0);
+	struct skv_batch prompt = fixture_prompt(b, 0);
 	uint64_t rng = 2;
-	float *q = bed_floats(b, &rng, (size_t)n * heads * dim);
-	float *out = bed_floats(b, &rng, (size_t)n * heads * dim);
+	float *q = fixture_floats(b, &rng, (size_t)n * heads * dim);
+	float *out = fixture_floats(b, &rng, (size_t)n * heads * dim);
 	/* q k and p v, over the lower triangle */
 	double flop = 4.0 * heads * dim * ((double)n * (n + 1) / 2);
 
 	for (long rep = -1; rep < repeat; rep++) {
 		b->sh.layer = (uint32_t)(rep + 1) % b->layers;
-		bed_start(b);
+		fixture_start(b);
 		b->o->kern->prefill_dense(&b->sh, &prompt, q, out, &b->work);
-		double pass = bed_stop(b);
+		double pass = fixture_stop(b);
 		if (rep >= 0)
 			t[rep] = pass;
 	}
 	double ms = bench_median(t, (size_t)repeat);
 	report(r, b, "prefill", n, ms, NAN, NAN, NAN, flop / ms / 1e6);
-	bed_free(b, (void *)prompt.seq);
-	bed_free(b, q);
-	bed_free(b, out);
+	fixture_free(b, (void *)prompt.seq);
+	fixture_free(b, q);
+	fixture_free(b, out);
 }
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-static void help(void)
-{
-	puts("usage: sparsekv-bench attention [OPTION...]\n\n"
-	     "Times the attention kernels of the host, or of a device: decode over everything, with\n"
-	     "evidence and a selection by it (ev+select: pages; ev+tokens: tokens for each kv head), over\n"
-	     "the keys alone, with such a selection and the values of what it selects (anchor), scores of pages\n"
-	     "by bounds, and over a budget as a window, as pages and as tokens (one list a sequence, one a kv head), next to a\n"
-	     "plain streaming read of the same memory; and prefill, on the host next to OpenBLAS.\n\n"
-	     "  --threads LIST   OpenMP threads (1,2)\n"
-	     "  --tokens LIST    length of the sequences (16384)\n"
-	     "  --heads LIST     q heads/kv heads (8/2,32/8)\n"
-	     "  --dim LIST       head dimension, one for each of --heads (64,128)\n"
-	     "  --dtype LIST     fp32, fp16, bf16 (fp32,bf16; of a device fp16,bf16)\n"
-	     "  --batch N        sequences in a step (1)\n"
-	     "  --budget X       share of the tokens that sparse layers look at (0.1)\n"
-	     "  --memory MIB     memory to go through, at least (512)\n"
-	     "  --prefill N      length of the prompt, 0 for none (4096)\n"
-	     "  --repeat N       passes, of which the median counts (9)\n"
-	     "  --isa NAME       avx512, avx2 or generic (the best that this processor has)\n"
-	     "  --device cuda:N  on that device instead; --threads and --isa have no meaning there\n"
-	     "  --csv FILE       the figures as CSV, too");
-}
-
-static int parse_heads(struct options *o, const char *text)
-{
-	char rest;
-	o->n_shapes = 0;
-	for (const char *p = text; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
-		int n = o->n_shapes, got;
-		if (n == BENCH_LIST_MAX)
-			return bench_bad("heads", text, "fewer of them");
-		got = sscanf(p, "%ld/%ld%c", &o->heads[n], &o->kv_heads[n], &rest);
-		if (got < 2 || (got == 3 && rest != ',') || o->kv_heads[n] < 1 || o->heads[n] < 1)
-			return bench_bad("heads", text, "q heads/kv heads, such as 8/2,32/8");
-		o->n_shapes++;
-	}
-	return 0;
-}
-
 static struct skv_shape shape_of(const struct options *o, int i, uint32_t dtype)
 {
-	return bed_shape((uint32_t)o->heads[i], (uint32_t)o->kv_heads[i], (uint32_t)o->dims[i], dtype);
-}
-
-static int parse_device(struct options *o, const char *text)
-{
-	uint32_t device;
-
-	o->threads[0] = o->n_threads = 1;
-	return bench_device(text, &device) || bed_enter(&o->bed, device) ? -1 : 0;
+	return fixture_shape((uint32_t)o->heads[i], (uint32_t)o->kv_heads[i], (uint32_t)o->dims[i], dtype);
 }
 
 static int check_shapes(const struct options *o, int n_dims)
@@ -334,7 +284,7 @@ static int check_shapes(const struct options *o, int n_dims)
 	}
 	for (int i = 0; i < n_dims * o->n_dtypes; i++) {
 		struct skv_shape sh = shape_of(o, i / o->n_dtypes, o->dtypes[i % o->n_dtypes]);
-		const char *why = o->bed.kern->unsupported(&sh);
+		const char *why = o->fixture.kern->unsupported(&sh);
 		if (why) {
 			fprintf(stderr, "sparsekv-bench: --heads %u/%u --dim %u --dtype %s: %s\n", sh.n_heads,
 			        sh.n_kv_heads, sh.head_dim, bench_dtype_name(sh.dtype), why);
@@ -344,112 +294,87 @@ static int check_shapes(const struct options *o, int n_dims)
 	return 0;
 }
 
-/* 0: go on, 1: help was asked for, -1: an error was reported. */
-static int parse(struct options *o, int argc, char **argv)
+static const char about[] =
+	"Times the attention kernels of the host, or of a device: decode over all tokens, with attention\n"
+	"scores and a selection by them (ev+select: pages; ev+tokens: tokens for each kv head), over the keys\n"
+	"alone, with such a selection and the values of what it selects (anchor), scores of pages by bounds,\n"
+	"and over a budget as a window, as pages and as tokens (one list a sequence, one a kv head), next to a\n"
+	"plain streaming read of the same memory; and prefill, on the host next to OpenBLAS.";
+
+/* What was not given, the kernels, and whether all of it fits together. */
+static int complete(struct options *o, uint32_t device, const char *isa, int n_dims)
 {
-	static const struct option longs[] = {
-		{"threads", 1, 0, 't'}, {"tokens", 1, 0, 'n'}, {"heads", 1, 0, 'h'},   {"dim", 1, 0, 'd'},
-		{"dtype", 1, 0, 'y'},   {"batch", 1, 0, 'b'},  {"budget", 1, 0, 'g'},  {"memory", 1, 0, 'm'},
-		{"prefill", 1, 0, 'p'}, {"repeat", 1, 0, 'r'}, {"isa", 1, 0, 'i'},     {"csv", 1, 0, 'c'},
-		{"device", 1, 0, 'v'},
-		{"help", 0, 0, '?' + 128}, {0},
-	};
-	const char *device = NULL;
-	int n_dims = 2, e = 0;
-	char *end;
-	*o = (struct options){
-		.threads = {1, 2}, .n_threads = 2, .tokens = {16384}, .n_tokens = 1, .heads = {8, 32},
-		.kv_heads = {2, 8}, .dims = {64, 128}, .n_shapes = 2,
-		.repeat = 9, .prefill = 4096,
-		.bed = {.batch = 1, .memory = 512, .budget = 0.1, .kern = skv_kernels_host(NULL)},
-	};
-	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
-		switch (c) {
-		case 't':
-			e = (o->n_threads = bench_list("threads", optarg, 1, o->threads)) < 0;
-			break;
-		case 'n':
-			e = (o->n_tokens = bench_list("tokens", optarg, 64, o->tokens)) < 0;
-			break;
-		case 'd':
-			e = (n_dims = bench_list("dim", optarg, 1, o->dims)) < 0;
-			break;
-		case 'h':
-			e = parse_heads(o, optarg);
-			break;
-		case 'y':
-			e = (o->n_dtypes = bench_dtypes(optarg, o->dtypes)) < 0;
-			break;
-		case 'b':
-			e = bench_number("batch", optarg, 1, 4096, &o->bed.batch);
-			break;
-		case 'm':
-			e = bench_number("memory", optarg, 1, 1 << 20, &o->bed.memory);
-			break;
-		case 'p':
-			e = bench_number("prefill", optarg, 0, SKV_MAX_TOKENS, &o->prefill);
-			break;
-		case 'r':
-			e = bench_number("repeat", optarg, 1, MAX_REPEAT, &o->repeat);
-			break;
-		case 'g':
-			o->bed.budget = strtod(optarg, &end);
-			if (*end || !(o->bed.budget > 0 && o->bed.budget <= 1))
-				e = bench_bad("budget", optarg, "a share from 0 to 1");
-			break;
-		case 'i':
-			o->bed.kern = skv_kernels_host(optarg);
-			break;
-		case 'v':
-			device = optarg;
-			break;
-		case 'c':
-			o->csv = optarg;
-			break;
-		case '?' + 128:
-			help();
-			return 1;
-		default:
+	if (isa)
+		o->fixture.kern = skv_kernels_host(isa);
+	if (device) {
+		o->threads[0] = o->n_threads = 1;
+		if (fixture_enter(&o->fixture, device))
 			return -1;
-		}
 	}
-	if (!e && optind < argc) {
-		fprintf(stderr, "sparsekv-bench: attention: unexpected argument '%s'\n", argv[optind]);
-		return -1;
-	}
-	if (!e && device)
-		e = parse_device(o, device);
-	if (!e && !o->bed.kern) {
+	if (!o->fixture.kern) {
 		fputs("sparsekv-bench: --isa or SPARSEKV_ISA: expected avx512, avx2 or generic, and a"
 		      " processor that has it\n", stderr);
 		return -1;
 	}
-	if (!e && !o->n_dtypes) {
+	if (!o->n_dtypes) {
 		o->dtypes[0] = device ? SKV_F16 : SKV_F32;
 		o->dtypes[1] = SKV_BF16;
 		o->n_dtypes = 2;
 	}
-	return e ? -1 : check_shapes(o, n_dims);
+	return check_shapes(o, n_dims);
+}
+
+/* 0: go on, 1: help was asked for, -1: an error was reported. */
+static int parse(struct options *o, int argc, char **argv)
+{
+	uint32_t device = SKV_DEVICE_HOST;
+	const char *isa = NULL;
+	int n_dims = 2, e;
+	const struct bench_option table[] = {
+		BENCH_NUMBERS("threads", o->threads, &o->n_threads, 1, "OpenMP threads (1,2)"),
+		BENCH_NUMBERS("tokens", o->tokens, &o->n_tokens, 64, "length of the sequences (16384)"),
+		BENCH_SHAPES(o->heads, o->kv_heads, &o->n_shapes, "q heads/kv heads (8/2,32/8)"),
+		BENCH_NUMBERS("dim", o->dims, &n_dims, 1, "head dimension, one for each of --heads (64,128)"),
+		BENCH_DTYPES(o->dtypes, &o->n_dtypes, "fp32, fp16, bf16 (fp32,bf16; of a device fp16,bf16)"),
+		BENCH_NUMBER("batch", &o->fixture.batch, 1, 4096, "sequences in a step (1)"),
+		BENCH_SHARE("budget", &o->fixture.budget, "share of the tokens that sparse layers attend to (0.1)"),
+		BENCH_NUMBER("memory", &o->fixture.memory, 1, 1 << 20, "MiB to go through, at least (512)"),
+		BENCH_NUMBER("prefill", &o->prefill, 0, SKV_MAX_TOKENS, "length of the prompt, 0 for none (4096)"),
+		BENCH_NUMBER("repeat", &o->repeat, 1, MAX_REPEAT, "passes, of which the median counts (9)"),
+		BENCH_TEXT("isa", "NAME", &isa, "avx512, avx2 or generic (the best that this processor has)"),
+		BENCH_DEVICE(&device, "on that device instead; --threads and --isa have no meaning there"),
+		BENCH_CSV(&o->csv),
+	};
+	const struct bench_command command = {"attention", NULL, about, table, sizeof table / sizeof *table};
+
+	*o = (struct options){
+		.threads = {1, 2}, .n_threads = 2, .tokens = {16384}, .n_tokens = 1, .heads = {8, 32},
+		.kv_heads = {2, 8}, .dims = {64, 128}, .n_shapes = 2,
+		.repeat = 9, .prefill = 4096,
+		.fixture = {.batch = 1, .memory = 512, .budget = 0.1, .kern = skv_kernels_host(NULL)},
+	};
+	e = bench_options(&command, argc, argv);
+	return e ? e : complete(o, device, isa, n_dims);
 }
 
 static int measure(struct report *r, const struct options *o, struct skv_shape sh, int threads)
 {
-	struct bed bed;
+	struct kernel_fixture fixture;
 
 	for (int n = 0; n < o->n_tokens; n++) {
-		if (bed_init(&bed, &o->bed, sh, (uint32_t)o->tokens[n], threads))
+		if (fixture_init(&fixture, &o->fixture, sh, (uint32_t)o->tokens[n], threads))
 			return -1;
-		measure_decode(r, &bed, o->repeat);
-		bed_deinit(&bed);
+		measure_decode(r, &fixture, o->repeat);
+		fixture_deinit(&fixture);
 	}
 	if (!o->prefill)
 		return 0;
-	if (bed_init(&bed, &o->bed, sh, (uint32_t)o->prefill, threads))
+	if (fixture_init(&fixture, &o->fixture, sh, (uint32_t)o->prefill, threads))
 		return -1;
-	if (!o->bed.device)
-		measure_blas(r, &bed, o->repeat);
-	measure_prefill(r, &bed, o->repeat);
-	bed_deinit(&bed);
+	if (!o->fixture.device)
+		measure_blas(r, &fixture, o->repeat);
+	measure_prefill(r, &fixture, o->repeat);
+	fixture_deinit(&fixture);
 	return 0;
 }
 
@@ -461,17 +386,12 @@ int bench_attention(int argc, char **argv)
 
 	if (e)
 		return e > 0 ? 0 : 2;
-	e = report_init(&r, columns, sizeof columns / sizeof *columns, o.csv);
-	for (int s = 0; !e && s < o.n_shapes; s++)
+	if (report_init(&r, columns, sizeof columns / sizeof *columns, o.csv))
+		return 1;
+	for (int s = 0; s < o.n_shapes; s++)
 		for (int d = 0; d < o.n_dtypes; d++)
 			for (int t = 0; t < o.n_threads; t++)
 				if (measure(&r, &o, shape_of(&o, s, o.dtypes[d]), (int)o.threads[t]))
 					return 1;
-	if (!e)
-		e = report_deinit(&r);
-	if (e) {
-		fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", o.csv, strerror(-e));
-		return 1;
-	}
-	return 0;
+	return report_close(&r);
 }

@@ -8,6 +8,7 @@
 #ifndef SKV_BENCH_H
 #define SKV_BENCH_H
 
+#include "bench/options.h"
 #include <sparsekv/types.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,16 +37,17 @@ struct report {
 	const struct column *columns;
 	int n;
 	FILE *csv; /* NULL: none */
+	const char *path;
 };
 
-/* The table's head is printed at once. csv_path may be NULL. 0, or a negative errno of opening it. */
+/* The table's head is printed at once. csv_path may be NULL. 0, or -1 after saying why it cannot be written. */
 int report_init(struct report *, const struct column *columns, int n, const char *csv_path);
 
 /* One row: a const char * for a text column, a double for another (NAN: left empty). */
 void report_row(struct report *, ...);
 
-/* 0, or a negative errno when the CSV could not be written. */
-int report_deinit(struct report *);
+/* The exit status of the program: 0, or 1 after saying why the CSV could not be written. */
+int report_close(struct report *);
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
@@ -55,31 +57,5 @@ double bench_p99(double *x, size_t n);    /* sorts x; of fewer than 100 the larg
 
 /* splitmix64 */
 uint64_t bench_random(uint64_t *state);
-
-/* ---- options --------------------------------------------------------------------------------- */
-
-#define BENCH_LIST_MAX 16
-
-/* Say on stderr what option `name` expected instead of its value. Returns -1. */
-int bench_bad(const char *name, const char *value, const char *expected);
-
-/* A whole number. 0, or -1 after saying what is wrong. */
-int bench_number(const char *name, const char *text, long least, long most, long *ret);
-
-/* "cuda:N" as the device of a struct skv_model. 0, or -1 after saying what is wrong. */
-int bench_device(const char *text, uint32_t *ret);
-
-/* "q heads/kv heads". 0, or -1 after saying what is wrong. */
-int bench_heads(const char *text, uint32_t *ret_heads, uint32_t *ret_kv_heads);
-
-/* "fp32,fp16,bf16" as enum skv_dtype, and one's name. Returns how many, or -1 after saying what is wrong. */
-int bench_dtypes(const char *text, uint32_t *ret_list);
-const char *bench_dtype_name(uint32_t dtype);
-
-/*
- * A comma-separated list of whole numbers from `least` on. Returns how many, or -1 after saying on
- * stderr what is wrong with option `name`.
- */
-int bench_list(const char *name, const char *text, long least, long *ret_list);
 
 #endif

@@ -2,9 +2,9 @@
 /*
  * bench/codes.c - sparsekv-bench codes.
  *
- * One layer of sequences that are packed by the kernels themselves, with weights of noise: packing a prompt and the
- * next block, then attention to as many listed tokens as asked for, three ways: to rows, as if nothing were packed;
- * to rows that are rebuilt in memory first; and fused, where the kernels do that. Beside it, attention to everything.
+ * One layer of sequences that the kernels themselves compress, with random weights: compressing a prompt and the
+ * next block, then attention to as many listed tokens as asked for, three ways: to rows, as if nothing were compressed;
+ * to rows that are decompressed in memory first; and fused, where the kernels do that. Beside it, attention to everything.
  *
  * How fast references are gathered hangs on how often tokens share them, so rows come in two kinds: random, and
  * around a few centres. Lists are random and take turns, so that little of one is still in a cache when it comes
@@ -14,11 +14,9 @@
  * TFLOP/s counts products of the decoder, of the encoder and of the search; of the fused kernel those with V are left
  * out, which it does not make.
  */
-#include "bench/bed.h"
+#include "bench/kernel-fixture.h"
 #include "bench/bench.h"
 #include "kernels/compress.h"
-#include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -26,9 +24,9 @@
 
 #define MAX_REPEAT 101
 #define LISTS 4      /* that take turns */
-#define SLICE 4096u  /* tokens of a prompt that are packed in a call */
+#define SLICE 4096u  /* tokens of a prompt that are compressed in a call */
 #define BLOCK 32u    /* and of a sequence that decodes */
-#define RAW 128u     /* last tokens that are not packed */
+#define RESIDUAL 128u     /* residual window: last tokens that stay uncompressed */
 #define CENTRES 256u
 
 enum { ROWS, CODES, REFS, TABLES }; /* of a sequence */
@@ -39,12 +37,12 @@ struct options {
 	long ref_bits, repeat, dim;
 	uint32_t heads, kv_heads;
 	const char *csv;
-	struct bed_options bed;
+	struct fixture_options fixture;
 };
 
-/* Sequences of one layer that packs. */
-struct yard {
-	struct bed bed;
+/* Sequences of one layer that compresses. */
+struct setup {
+	struct kernel_fixture fixture;
 	struct report *report;
 	long repeat;
 	const char *rows; /* what they are like */
@@ -52,7 +50,7 @@ struct yard {
 	struct skv_shape coded; /* the layer with codes */
 	uint32_t tokens, batch, packed, pages; /* pages: of a table */
 	skv_pte *table;        /* [batch][TABLES][pages] */
-	struct skv_kseq *seq;  /* [step][batch]: before each call that packs a slice, and after all of them */
+	struct skv_kseq *seq;  /* [step][batch]: before each call that compresses a slice, and after all of them */
 	uint32_t slices;
 	void *q, *out;
 	double dense; /* ms of attention to everything */
@@ -60,18 +58,18 @@ struct yard {
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
-static uint32_t records_pages(const struct yard *y, uint32_t records, uint32_t bytes)
+static uint32_t records_pages(const struct setup *y, uint32_t records, uint32_t bytes)
 {
-	const uint32_t each = (uint32_t)(y->bed.sh.page_bytes / bytes);
+	const uint32_t each = (uint32_t)(y->fixture.sh.page_bytes / bytes);
 	return (records + each - 1) / each;
 }
 
-/* Matrices of noise, [out][in]: fp32 on the host, bf16 on a device. */
-static void *noise(struct yard *y, uint64_t *rng, size_t rows, size_t columns)
+/* Random matrices, [out][in]: fp32 on the host, bf16 on a device. */
+static void *random_matrix(struct setup *y, uint64_t *rng, size_t rows, size_t columns)
 {
 	const float size = 1 / sqrtf((float)columns);
-	const bool narrow = y->bed.o->device;
-	uint8_t *w = bed_get(rows * columns * (narrow ? 2 : 4));
+	const bool narrow = y->fixture.o->device;
+	uint8_t *w = fixture_get(rows * columns * (narrow ? 2 : 4));
 
 	for (size_t i = 0; i < rows * columns; i++) {
 		const float x = size * (float)((double)(bench_random(rng) >> 40) * 0x1p-23 - 1);
@@ -83,34 +81,34 @@ static void *noise(struct yard *y, uint64_t *rng, size_t rows, size_t columns)
 		else
 			((float *)w)[i] = x;
 	}
-	return bed_there(&y->bed, w, rows * columns * (narrow ? 2 : 4));
+	return fixture_there(&y->fixture, w, rows * columns * (narrow ? 2 : 4));
 }
 
 /* Llama-3.1-8B's compressor at its shape: a hidden layer of 3 d / 2 on the way in, none on the way out. */
-static void codec_init(struct yard *y, uint64_t *rng, uint32_t bits, uint32_t ref_bits)
+static void codec_init(struct setup *y, uint64_t *rng, uint32_t bits, uint32_t ref_bits)
 {
-	const uint32_t d = skv_token_dims(&y->bed.sh), dim = y->bed.sh.head_dim;
-	double *turn = bed_get(dim / 2 * sizeof *turn);
+	const uint32_t d = skv_token_dims(&y->fixture.sh), dim = y->fixture.sh.head_dim;
+	double *turn = fixture_get(dim / 2 * sizeof *turn);
 
 	for (uint32_t i = 0; i < dim / 2; i++)
 		turn[i] = pow(500000, -2.0 * i / dim);
 	y->code = (struct skv_codes){.kind = SKV_COMPRESS_LATENT, .first = 16, .stride = 10, .near = 4, .ref_bits = ref_bits,
 	                             .id_bytes = 16 + y->tokens / 10 < 65536 ? 2 : 4, .bits = bits, .width = d / 4,
 	                             .group = 64, .hidden = 3 * d / 2, .turn_scale = 1, .turn_dims = dim};
-	y->code.in = noise(y, rng, 2 * y->code.hidden, d);
-	y->code.down = noise(y, rng, y->code.width, y->code.hidden);
-	y->code.out = noise(y, rng, d, y->code.width);
-	y->code.turn = bed_there(&y->bed, turn, dim / 2 * sizeof *turn);
+	y->code.in = random_matrix(y, rng, 2 * y->code.hidden, d);
+	y->code.down = random_matrix(y, rng, y->code.width, y->code.hidden);
+	y->code.out = random_matrix(y, rng, d, y->code.width);
+	y->code.turn = fixture_there(&y->fixture, turn, dim / 2 * sizeof *turn);
 }
 
 /*
  * A sequence's pages of rows, bf16 from -1 to 1. Around centres: of each token seven elements in eight are its
  * centre's. K's are not, as turning would tear them apart.
  */
-static uint16_t *make_rows(const struct yard *y, uint32_t pages, bool centred)
+static uint16_t *make_rows(const struct setup *y, uint32_t pages, bool centred)
 {
-	const size_t half = y->bed.sh.page_bytes / 4, dim = y->bed.sh.head_dim; /* half: elements of a page's K */
-	uint16_t *rows = bed_get(pages * y->bed.sh.page_bytes);
+	const size_t half = y->fixture.sh.page_bytes / 4, dim = y->fixture.sh.head_dim; /* half: elements of a page's K */
+	uint16_t *rows = fixture_get(pages * y->fixture.sh.page_bytes);
 
 #pragma omp parallel for
 	for (uint32_t p = 0; p < pages; p++) {
@@ -133,44 +131,45 @@ static uint16_t *make_rows(const struct yard *y, uint32_t pages, bool centred)
 	return rows;
 }
 
-static void fill(struct yard *y, bool centred)
+static void fill(struct setup *y, bool centred)
 {
-	const struct skv_backend *d = y->bed.o->device;
+	const struct skv_backend *d = y->fixture.o->device;
 	const uint32_t pages = skv_pages_of(y->tokens);
-	const size_t bytes = pages * y->bed.sh.page_bytes;
+	const size_t bytes = pages * y->fixture.sh.page_bytes;
 	uint16_t *rows = make_rows(y, pages, centred);
 
 	for (uint32_t i = 0; i < y->batch; i++) {
-		uint8_t *to = y->bed.sh.pool + i * bytes;
+		uint8_t *to = y->fixture.sh.pool + i * bytes;
 
 		if (d)
-			bed_need(&y->bed, d->copy(to, i ? y->bed.sh.pool : (uint8_t *)rows, bytes, y->bed.work.stream));
+			fixture_need(&y->fixture, d->copy(to, i ? y->fixture.sh.pool : (uint8_t *)rows, bytes,
+			                                  y->fixture.work.stream));
 		else
 			memcpy(to, rows, bytes);
 	}
 	if (d)
-		bed_need(&y->bed, d->wait(y->bed.work.stream));
+		fixture_need(&y->fixture, d->wait(y->fixture.work.stream));
 	free(rows);
 }
 
 /* Rows come first in the pool, then codes, then references; each sequence's in a row. */
-static void tables_init(struct yard *y, const uint32_t pages[TABLES])
+static void tables_init(struct setup *y, const uint32_t pages[TABLES])
 {
-	skv_pte *t = bed_get((size_t)y->batch * TABLES * y->pages * sizeof *t);
+	skv_pte *t = fixture_get((size_t)y->batch * TABLES * y->pages * sizeof *t);
 	uint32_t next = 0;
 
 	for (uint32_t k = 0; k < TABLES; k++)
 		for (uint32_t i = 0; i < y->batch; i++)
 			for (uint32_t p = 0; p < pages[k]; p++)
 				t[((size_t)i * TABLES + k) * y->pages + p] = skv_pte_make(SKV_PTE_PRIVATE, next++);
-	y->table = bed_there(&y->bed, t, (size_t)y->batch * TABLES * y->pages * sizeof *t);
+	y->table = fixture_there(&y->fixture, t, (size_t)y->batch * TABLES * y->pages * sizeof *t);
 }
 
-/* What each call is told: slices of a prompt; then, twice, that all but the last block is packed, and that one, too. */
-static void seqs_init(struct yard *y)
+/* The parameters of each call: slices of a prompt; then, twice, that all but the last block is compressed, and that one, too. */
+static void seqs_init(struct setup *y)
 {
 	y->slices = (y->packed + SLICE - 1) / SLICE;
-	struct skv_kseq *seq = bed_get((size_t)(y->slices + 2) * y->batch * sizeof *seq);
+	struct skv_kseq *seq = fixture_get((size_t)(y->slices + 2) * y->batch * sizeof *seq);
 
 	for (uint32_t s = 0; s < y->slices + 2; s++)
 		for (uint32_t i = 0; i < y->batch; i++) {
@@ -182,28 +181,28 @@ static void seqs_init(struct yard *y)
 				.n_q = 1, .row = i, .coded = s < y->slices ? s * SLICE : y->packed - block,
 				.pack = s < y->slices ? to : block ? y->packed : 0};
 		}
-	y->seq = bed_there(&y->bed, seq, (size_t)(y->slices + 2) * y->batch * sizeof *seq);
+	y->seq = fixture_there(&y->fixture, seq, (size_t)(y->slices + 2) * y->batch * sizeof *seq);
 }
 
-static struct skv_batch batch_of(const struct yard *y, uint32_t step)
+static struct skv_batch batch_of(const struct setup *y, uint32_t step)
 {
 	return (struct skv_batch){.seq = y->seq + step * y->batch, .n = y->batch, .max_len = y->tokens, .max_q = 1,
 	                          .max_pack = step < y->slices ? SLICE : step == y->slices ? BLOCK : 0};
 }
 
-static int yard_init(struct yard *y, const struct options *o, int n, uint32_t bits, bool centred)
+static int setup_init(struct setup *y, const struct options *o, int n, uint32_t bits, bool centred)
 {
-	struct skv_shape sh = bed_shape(o->heads, o->kv_heads, (uint32_t)o->dim, SKV_BF16);
+	struct skv_shape sh = fixture_shape(o->heads, o->kv_heads, (uint32_t)o->dim, SKV_BF16);
 	const uint32_t d = skv_token_dims(&sh), pages = skv_pages_of((uint32_t)o->tokens[n]);
-	const uint32_t each = 2 * pages + 2; /* what is packed takes no more than rows */
+	const uint32_t each = 2 * pages + 2; /* compressed tokens take no more than rows */
 	uint64_t rng = 1;
 
-	*y = (struct yard){.report = y->report, .repeat = o->repeat, .rows = centred ? "centred" : "random"};
-	if (bed_open(&y->bed, &o->bed, sh, (size_t)o->batch[n] * each * sh.page_bytes, omp_get_max_threads()))
+	*y = (struct setup){.report = y->report, .repeat = o->repeat, .rows = centred ? "centred" : "random"};
+	if (fixture_open(&y->fixture, &o->fixture, sh, (size_t)o->batch[n] * each * sh.page_bytes, omp_get_max_threads()))
 		return -1;
 	y->tokens = (uint32_t)o->tokens[n];
 	y->batch = (uint32_t)o->batch[n];
-	y->packed = (y->tokens - RAW) / BLOCK * BLOCK;
+	y->packed = (y->tokens - RESIDUAL) / BLOCK * BLOCK;
 	codec_init(y, &rng, bits, (uint32_t)o->ref_bits);
 	const uint32_t codes = records_pages(y, skv_codes_before(&y->code, y->packed), skv_code_bytes(&y->code));
 	const uint32_t refs = records_pages(y, skv_refs_before(&y->code, y->packed), skv_ref_bytes(&y->code, d, SKV_BF16));
@@ -211,27 +210,27 @@ static int yard_init(struct yard *y, const struct options *o, int n, uint32_t bi
 	y->pages = pages;
 	tables_init(y, of);
 	seqs_init(y);
-	y->coded = y->bed.sh;
+	y->coded = y->fixture.sh;
 	y->coded.layer = ROWS;
 	y->coded.codes = CODES;
 	y->coded.refs = REFS;
 	y->coded.code = &y->code;
-	y->q = bed_floats(&y->bed, &rng, (size_t)y->batch * sh.n_heads * sh.head_dim);
-	y->out = bed_floats(&y->bed, &rng, (size_t)y->batch * sh.n_heads * sh.head_dim);
-	y->bed.work.bytes = o->bed.kern->work_bytes(&y->coded, y->batch, y->batch, y->tokens, y->bed.threads);
-	y->bed.work.mem = bed_there(&y->bed, bed_get(y->bed.work.bytes), y->bed.work.bytes);
+	y->q = fixture_floats(&y->fixture, &rng, (size_t)y->batch * sh.n_heads * sh.head_dim);
+	y->out = fixture_floats(&y->fixture, &rng, (size_t)y->batch * sh.n_heads * sh.head_dim);
+	y->fixture.work.bytes = o->fixture.kern->work_bytes(&y->coded, y->batch, y->batch, y->tokens, y->fixture.threads);
+	y->fixture.work.mem = fixture_there(&y->fixture, fixture_get(y->fixture.work.bytes), y->fixture.work.bytes);
 	fill(y, centred);
 	return 0;
 }
 
-static void yard_deinit(struct yard *y)
+static void setup_deinit(struct setup *y)
 {
 	const void *const held[] = {y->code.in, y->code.down, y->code.out, y->code.turn, y->table, y->seq, y->q, y->out,
-	                            y->bed.work.mem};
+	                            y->fixture.work.mem};
 
 	for (size_t i = 0; i < sizeof held / sizeof *held; i++)
-		bed_free(&y->bed, (void *)held[i]);
-	bed_close(&y->bed);
+		fixture_free(&y->fixture, (void *)held[i]);
+	fixture_close(&y->fixture);
 }
 
 /* ---- figures --------------------------------------------------------------------------------- */
@@ -242,7 +241,7 @@ static const struct column columns[] = {
 };
 
 /* `bytes` and `flops` of a token, of so many in all. */
-static void report(const struct yard *y, const char *kernel, double listed, double ms, double n, double bytes,
+static void report(const struct setup *y, const char *kernel, double listed, double ms, double n, double bytes,
                    double flops)
 {
 	report_row(y->report, kernel, y->rows, (double)y->code.bits, (double)y->tokens, (double)y->batch, listed, ms,
@@ -250,52 +249,52 @@ static void report(const struct yard *y, const char *kernel, double listed, doub
 	           y->dense > 0 ? ms / y->dense : NAN);
 }
 
-static double row_bytes(const struct yard *y)
+static double row_bytes(const struct setup *y)
 {
-	return (double)y->bed.sh.page_bytes / SKV_PAGE_TOKENS;
+	return (double)y->fixture.sh.page_bytes / SKV_PAGE_TOKENS;
 }
 
 /* Of a token with a code: its record and its references. */
-static double kept_bytes(const struct yard *y)
+static double kept_bytes(const struct setup *y)
 {
-	const uint32_t d = skv_token_dims(&y->bed.sh);
+	const uint32_t d = skv_token_dims(&y->fixture.sh);
 	return skv_code_bytes(&y->code) + (double)y->code.near * skv_ref_bytes(&y->code, d, SKV_BF16);
 }
 
-static double decoder_flops(const struct yard *y)
+static double decoder_flops(const struct setup *y)
 {
-	return 2.0 * skv_token_dims(&y->bed.sh) * y->code.width;
+	return 2.0 * skv_token_dims(&y->fixture.sh) * y->code.width;
 }
 
 /* Of x and of b. */
-static double encoder_flops(const struct yard *y)
+static double encoder_flops(const struct setup *y)
 {
-	const double d = skv_token_dims(&y->bed.sh), hidden = y->code.hidden;
+	const double d = skv_token_dims(&y->fixture.sh), hidden = y->code.hidden;
 	return 2 * (2 * 2 * hidden * d + 2 * hidden * y->code.width);
 }
 
 /* ---- what is measured ------------------------------------------------------------------------ */
 
 /* A prompt in slices; and a block of each sequence at its end. */
-static void measure_packing(struct yard *y)
+static void measure_compression(struct setup *y)
 {
 	static double t[MAX_REPEAT];
-	const double refs = skv_refs_before(&y->code, y->packed), d = skv_token_dims(&y->bed.sh);
-	const struct skv_kernels *k = y->bed.o->kern;
+	const double refs = skv_refs_before(&y->code, y->packed), d = skv_token_dims(&y->fixture.sh);
+	const struct skv_kernels *k = y->fixture.o->kern;
 
-	bed_start(&y->bed);
+	fixture_start(&y->fixture);
 	for (uint32_t s = 0; s < y->slices; s++) {
 		const struct skv_batch b = batch_of(y, s);
-		k->pack(&y->coded, 1, &b, &y->bed.work);
+		k->pack(&y->coded, 1, &b, &y->fixture.work);
 	}
-	report(y, "pack prompt", NAN, bed_stop(&y->bed), (double)y->batch * y->packed, row_bytes(y),
+	report(y, "pack prompt", NAN, fixture_stop(&y->fixture), (double)y->batch * y->packed, row_bytes(y),
 	       encoder_flops(y) + refs * d);
 	for (long rep = -1; rep < y->repeat; rep++) {
 		const struct skv_batch b = batch_of(y, y->slices);
 
-		bed_start(&y->bed);
-		k->pack(&y->coded, 1, &b, &y->bed.work);
-		const double ms = bed_stop(&y->bed);
+		fixture_start(&y->fixture);
+		k->pack(&y->coded, 1, &b, &y->fixture.work);
+		const double ms = fixture_stop(&y->fixture);
 		if (rep >= 0)
 			t[rep] = ms;
 	}
@@ -303,9 +302,9 @@ static void measure_packing(struct yard *y)
 	       refs * skv_ref_bytes(&y->code, (uint32_t)d, SKV_BF16) / BLOCK, encoder_flops(y) + 2 * refs * d);
 }
 
-/* What attends to a list, with room for rows that are rebuilt. */
+/* What attends to a list, with room for decompressed rows. */
 struct pass {
-	struct yard *y;
+	struct setup *y;
 	struct skv_list list[LISTS];
 	struct skv_rebuilt to;
 	struct skv_batch b;
@@ -313,40 +312,40 @@ struct pass {
 
 static void dense(const struct pass *p, const struct skv_list *list)
 {
-	struct yard *y = p->y;
+	struct setup *y = p->y;
 	(void)list;
-	y->bed.o->kern->decode_dense(&y->bed.sh, &p->b, y->q, y->out, NULL, &y->bed.work);
+	y->fixture.o->kern->decode_dense(&y->fixture.sh, &p->b, y->q, y->out, NULL, &y->fixture.work);
 }
 
 static void tokens(const struct pass *p, const struct skv_list *list)
 {
-	struct yard *y = p->y;
-	y->bed.o->kern->decode_tokens(&y->bed.sh, &p->b, y->q, y->out, list, &y->bed.work);
+	struct setup *y = p->y;
+	y->fixture.o->kern->decode_tokens(&y->fixture.sh, &p->b, y->q, y->out, list, &y->fixture.work);
 }
 
 static void rebuild(const struct pass *p, const struct skv_list *list)
 {
-	struct yard *y = p->y;
-	y->bed.o->kern->rebuild(&y->coded, &p->b, list, &p->to, &y->bed.work);
+	struct setup *y = p->y;
+	y->fixture.o->kern->rebuild(&y->coded, &p->b, list, &p->to, &y->fixture.work);
 }
 
 static void unfused(const struct pass *p, const struct skv_list *list)
 {
-	struct yard *y = p->y;
-	struct skv_shape sh = y->bed.sh;
+	struct setup *y = p->y;
+	struct skv_shape sh = y->fixture.sh;
 	struct skv_batch over = p->b;
 
 	rebuild(p, list);
 	sh.pool = p->to.pool;
 	over.seq = p->to.seq;
 	over.max_len = list->most;
-	y->bed.o->kern->decode_dense(&sh, &over, y->q, y->out, NULL, &y->bed.work);
+	y->fixture.o->kern->decode_dense(&sh, &over, y->q, y->out, NULL, &y->fixture.work);
 }
 
 static void fused(const struct pass *p, const struct skv_list *list)
 {
-	struct yard *y = p->y;
-	y->bed.o->kern->decode_codes(&y->coded, &p->b, y->q, y->out, list, &y->bed.work);
+	struct setup *y = p->y;
+	y->fixture.o->kern->decode_codes(&y->coded, &p->b, y->q, y->out, list, &y->fixture.work);
 }
 
 /* The median of passes with one list after the other. */
@@ -355,47 +354,48 @@ static double time_of(const struct pass *p, void (*run)(const struct pass *, con
 	static double t[MAX_REPEAT];
 
 	for (long rep = -LISTS; rep < p->y->repeat; rep++) {
-		bed_start(&p->y->bed);
+		fixture_start(&p->y->fixture);
 		run(p, &p->list[(rep + LISTS) % LISTS]);
-		const double ms = bed_stop(&p->y->bed);
+		const double ms = fixture_stop(&p->y->fixture);
 		if (rep >= 0)
 			t[rep] = ms;
 	}
 	return bench_median(t, (size_t)p->y->repeat);
 }
 
-static void pass_init(struct pass *p, struct yard *y, uint32_t listed)
+static void pass_init(struct pass *p, struct setup *y, uint32_t listed)
 {
 	const uint32_t pages = skv_pages_of(listed);
 	uint64_t rng = 3;
 
 	*p = (struct pass){.y = y, .b = batch_of(y, y->slices + 1), .to = {.pages = pages}};
 	for (int l = 0; l < LISTS; l++) {
-		uint32_t *ids = bed_get((size_t)y->batch * listed * sizeof *ids), *count = bed_get(y->batch * sizeof *count);
+		uint32_t *ids = fixture_get((size_t)y->batch * listed * sizeof *ids), *count = fixture_get(y->batch * sizeof *count);
 
 		for (uint32_t i = 0; i < y->batch; i++)
-			count[i] = bed_choose(&rng, y->tokens, listed, ids + (size_t)i * listed);
+			count[i] = fixture_choose(&rng, y->tokens, listed, ids + (size_t)i * listed);
 		p->list[l] = (struct skv_list){.rows = 1, .stride = listed, .most = listed,
-		                               .ids = bed_there(&y->bed, ids, (size_t)y->batch * listed * sizeof *ids),
-		                               .count = bed_there(&y->bed, count, y->batch * sizeof *count)};
+		                               .ids = fixture_there(&y->fixture, ids,
+		                                                    (size_t)y->batch * listed * sizeof *ids),
+		                               .count = fixture_there(&y->fixture, count, y->batch * sizeof *count)};
 	}
-	p->to.pool = bed_room(&y->bed, (size_t)y->batch * pages * y->bed.sh.page_bytes);
-	p->to.seq = bed_room(&y->bed, y->batch * sizeof *p->to.seq);
-	p->to.table = bed_room(&y->bed, y->batch * pages * sizeof(skv_pte));
+	p->to.pool = fixture_room(&y->fixture, (size_t)y->batch * pages * y->fixture.sh.page_bytes);
+	p->to.seq = fixture_room(&y->fixture, y->batch * sizeof *p->to.seq);
+	p->to.table = fixture_room(&y->fixture, y->batch * pages * sizeof(skv_pte));
 }
 
 static void pass_deinit(struct pass *p)
 {
 	for (int l = 0; l < LISTS; l++) {
-		bed_free(&p->y->bed, p->list[l].ids);
-		bed_free(&p->y->bed, p->list[l].count);
+		fixture_free(&p->y->fixture, p->list[l].ids);
+		fixture_free(&p->y->fixture, p->list[l].count);
 	}
-	bed_free(&p->y->bed, p->to.pool);
-	bed_free(&p->y->bed, p->to.seq);
-	bed_free(&p->y->bed, p->to.table);
+	fixture_free(&p->y->fixture, p->to.pool);
+	fixture_free(&p->y->fixture, p->to.seq);
+	fixture_free(&p->y->fixture, p->to.table);
 }
 
-static void measure_dense(struct yard *y)
+static void measure_dense(struct setup *y)
 {
 	const struct pass p = {.y = y, .b = batch_of(y, y->slices + 1)};
 
@@ -403,9 +403,9 @@ static void measure_dense(struct yard *y)
 	report(y, "dense", y->tokens, y->dense, (double)y->batch * y->tokens, row_bytes(y), 0);
 }
 
-static void measure_lists(struct yard *y, uint32_t listed)
+static void measure_lists(struct setup *y, uint32_t listed)
 {
-	const struct skv_kernels *k = y->bed.o->kern;
+	const struct skv_kernels *k = y->fixture.o->kern;
 	const double n = (double)y->batch * listed, rows = row_bytes(y), kept = kept_bytes(y), flops = decoder_flops(y);
 	struct pass p;
 
@@ -420,47 +420,40 @@ static void measure_lists(struct yard *y, uint32_t listed)
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-static void help(void)
-{
-	puts("usage: sparsekv-bench codes [OPTION...]\n\n"
-	     "Times the kernels of a layer that packs: packing, and attention to listed tokens, to rows as if\n"
-	     "nothing were packed, to rows that are rebuilt in memory first, and fused; next to attention to\n"
-	     "everything. Rows are random, or around 256 centres.\n\n"
-	     "  --tokens LIST    length of the sequences (4096; of a device 131072,524288)\n"
-	     "  --batch LIST     sequences, one number for each of --tokens (2; of a device 8,2)\n"
-	     "  --listed LIST    tokens that are attended to (256,1024; of a device 2048,4096,8192,16384,32768)\n"
-	     "  --bits LIST      of codes: 16, 8 or 4 (4,16)\n"
-	     "  --ref-bits N     of references: 16, 8 or 4 (16)\n"
-	     "  --heads Q/KV     q heads/kv heads (8/2; of a device 32/8)\n"
-	     "  --dim N          head dimension (64; of a device 128)\n"
-	     "  --repeat N       passes, of which the median counts (9)\n"
-	     "  --device cuda:N  on that device instead of the host\n"
-	     "  --csv FILE       the figures as CSV, too");
-}
+static const char about[] =
+	"Times the kernels of a layer that compresses: compression, and attention to listed tokens as if nothing\n"
+	"were compressed, decompressed in memory first (unfused), and fused; next to attention to all tokens.\n"
+	"K and V are random, or around 256 centres.";
 
-static void defaults(struct options *o, bool device)
+/* What was not given. */
+static void complete(struct options *o)
 {
-	*o = (struct options){.tokens = {4096}, .n_tokens = 1, .batch = {2}, .n_batch = 1, .listed = {256, 1024},
-	                      .n_listed = 2, .bits = {4, 16}, .n_bits = 2, .ref_bits = 16, .repeat = 9, .dim = 64,
-	                      .heads = 8, .kv_heads = 2, .bed = {.kern = skv_kernels_host(NULL)}};
-	if (!device)
-		return;
-	o->tokens[0] = 131072;
-	o->tokens[1] = 524288;
-	o->batch[0] = 8;
-	o->batch[1] = 2;
-	o->n_tokens = o->n_batch = 2;
-	for (o->n_listed = 0; o->n_listed < 5; o->n_listed++)
-		o->listed[o->n_listed] = 2048 << o->n_listed;
-	o->heads = 32;
-	o->kv_heads = 8;
-	o->dim = 128;
+	const bool device = o->fixture.device;
+
+	if (!o->n_tokens) {
+		o->tokens[0] = device ? 131072 : 4096;
+		o->tokens[1] = 524288;
+		o->n_tokens = device ? 2 : 1;
+	}
+	if (!o->n_batch) {
+		o->batch[0] = device ? 8 : 2;
+		o->batch[1] = 2;
+		o->n_batch = device ? 2 : 1;
+	}
+	if (!o->n_listed)
+		for (long n = device ? 2048 : 256, most = device ? 32768 : 1024; n <= most; n *= device ? 2 : 4)
+			o->listed[o->n_listed++] = n;
+	if (!o->heads) {
+		o->heads = device ? 32 : 8;
+		o->kv_heads = device ? 8 : 2;
+	}
+	o->dim = o->dim ? o->dim : device ? 128 : 64;
 }
 
 static int check(const struct options *o)
 {
-	struct skv_shape sh = bed_shape(o->heads, o->kv_heads, (uint32_t)o->dim, SKV_BF16);
-	const char *why = o->bed.kern->unsupported(&sh);
+	struct skv_shape sh = fixture_shape(o->heads, o->kv_heads, (uint32_t)o->dim, SKV_BF16);
+	const char *why = o->fixture.kern->unsupported(&sh);
 
 	for (int i = 0; i < o->n_bits && !why; i++)
 		if (o->bits[i] != 16 && o->bits[i] != 8 && o->bits[i] != 4)
@@ -476,96 +469,58 @@ static int check(const struct options *o)
 	return why ? -1 : 0;
 }
 
-/* Which device, before anything else: what is left out depends on it. */
-static const char *device_of(int argc, char **argv)
-{
-	for (int i = 1; i < argc; i++) {
-		if (!strncmp(argv[i], "--device=", 9))
-			return argv[i] + 9;
-		if (!strcmp(argv[i], "--device") && i + 1 < argc)
-			return argv[i + 1];
-	}
-	return NULL;
-}
-
 /* 0: go on, 1: help was asked for, -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{"tokens", 1, 0, 'n'}, {"batch", 1, 0, 'b'},  {"listed", 1, 0, 'l'}, {"bits", 1, 0, 'z'},
-		{"ref-bits", 1, 0, 'x'}, {"heads", 1, 0, 'h'}, {"dim", 1, 0, 'd'},   {"repeat", 1, 0, 'r'},
-		{"device", 1, 0, 'v'}, {"csv", 1, 0, 'c'},    {"help", 0, 0, '?' + 128}, {0},
+	uint32_t device = SKV_DEVICE_HOST;
+	int e;
+	const struct bench_option table[] = {
+		BENCH_NUMBERS("tokens", o->tokens, &o->n_tokens, 512,
+		              "length of the sequences (4096; of a device 131072,524288)"),
+		BENCH_NUMBERS("batch", o->batch, &o->n_batch, 1,
+		              "sequences, one number for each of --tokens (2; of a device 8,2)"),
+		BENCH_NUMBERS("listed", o->listed, &o->n_listed, 1,
+		              "tokens that are attended to (256,1024; of a device 2048,4096,8192,16384,32768)"),
+		BENCH_NUMBERS("bits", o->bits, &o->n_bits, 4, "of codes: 16, 8 or 4 (4,16)"),
+		BENCH_NUMBER("ref-bits", &o->ref_bits, 4, 16, "of references: 16, 8 or 4 (16)"),
+		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (8/2; of a device 32/8)"),
+		BENCH_NUMBER("dim", &o->dim, 1, SKV_MAX_HEAD_DIM, "head dimension (64; of a device 128)"),
+		BENCH_NUMBER("repeat", &o->repeat, 1, MAX_REPEAT, "passes, of which the median counts (9)"),
+		BENCH_DEVICE(&device, "on that device instead of the host"),
+		BENCH_CSV(&o->csv),
 	};
-	const char *device = device_of(argc, argv);
-	uint32_t number;
-	int e = 0;
+	const struct bench_command command = {"codes", NULL, about, table, sizeof table / sizeof *table};
 
-	defaults(o, device);
-	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
-		switch (c) {
-		case 'n':
-			e = (o->n_tokens = bench_list("tokens", optarg, 512, o->tokens)) < 0;
-			break;
-		case 'b':
-			e = (o->n_batch = bench_list("batch", optarg, 1, o->batch)) < 0;
-			break;
-		case 'l':
-			e = (o->n_listed = bench_list("listed", optarg, 1, o->listed)) < 0;
-			break;
-		case 'z':
-			e = (o->n_bits = bench_list("bits", optarg, 4, o->bits)) < 0;
-			break;
-		case 'x':
-			e = bench_number("ref-bits", optarg, 4, 16, &o->ref_bits);
-			break;
-		case 'h':
-			e = bench_heads(optarg, &o->heads, &o->kv_heads);
-			break;
-		case 'd':
-			e = bench_number("dim", optarg, 1, SKV_MAX_HEAD_DIM, &o->dim);
-			break;
-		case 'r':
-			e = bench_number("repeat", optarg, 1, MAX_REPEAT, &o->repeat);
-			break;
-		case 'v':
-			e = bench_device(optarg, &number) || bed_enter(&o->bed, number);
-			break;
-		case 'c':
-			o->csv = optarg;
-			break;
-		case '?' + 128:
-			help();
-			return 1;
-		default:
-			return -1;
-		}
-	}
-	if (!e && optind < argc) {
-		fprintf(stderr, "sparsekv-bench: codes: unexpected argument '%s'\n", argv[optind]);
+	*o = (struct options){.bits = {4, 16}, .n_bits = 2, .ref_bits = 16, .repeat = 9,
+	                      .fixture = {.kern = skv_kernels_host(NULL)}};
+	e = bench_options(&command, argc, argv);
+	if (e)
+		return e;
+	if (device && fixture_enter(&o->fixture, device))
 		return -1;
-	}
-	return e ? -1 : check(o);
+	complete(o);
+	return check(o);
 }
 
-/* One way to pack of sequences of one length. */
+/* One way to compress sequences of one length. */
 static int measure(struct report *r, const struct options *o, int n, uint32_t bits, bool centred)
 {
-	struct yard y = {.report = r};
+	struct setup y = {.report = r};
 	const char *why;
 
-	if (yard_init(&y, o, n, bits, centred))
+	if (setup_init(&y, o, n, bits, centred))
 		return -1;
-	why = o->bed.kern->unsupported_codes(&y.coded);
+	why = o->fixture.kern->unsupported_codes(&y.coded);
 	if (why) {
 		fprintf(stderr, "sparsekv-bench: codes: %s\n", why);
 		return -1;
 	}
-	measure_packing(&y);
+	measure_compression(&y);
 	measure_dense(&y);
 	for (int l = 0; l < o->n_listed; l++)
 		if (o->listed[l] <= o->tokens[n])
 			measure_lists(&y, (uint32_t)o->listed[l]);
-	yard_deinit(&y);
+	setup_deinit(&y);
 	return 0;
 }
 
@@ -577,17 +532,12 @@ int bench_codes(int argc, char **argv)
 
 	if (e)
 		return e > 0 ? 0 : 2;
-	e = report_init(&r, columns, sizeof columns / sizeof *columns, o.csv);
-	for (int n = 0; !e && n < o.n_tokens; n++)
+	if (report_init(&r, columns, sizeof columns / sizeof *columns, o.csv))
+		return 1;
+	for (int n = 0; n < o.n_tokens; n++)
 		for (int b = 0; b < o.n_bits; b++)
 			for (int centred = 0; centred < 2; centred++)
 				if (measure(&r, &o, n, (uint32_t)o.bits[b], centred))
 					return 1;
-	if (!e)
-		e = report_deinit(&r);
-	if (e) {
-		fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", o.csv, strerror(-e));
-		return 1;
-	}
-	return 0;
+	return report_close(&r);
 }

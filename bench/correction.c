@@ -3,7 +3,7 @@
  * bench/correction.c - sparsekv-bench correction.
  *
  * What sparse prompts lose and a correction gives back, where rows are as Delta Attention found them in large models: a stack
- * of layers that is made so (stack.h), and the same with nothing alike from row to row. Kernels are those that ship. Three
+ * of layers that is made so (synthetic-layers.h), and the same with nothing alike from row to row. Kernels are those that ship. Three
  * tables, as its figures are:
  *
  *   outputs   of every layer under every way, what it gives beside what dense attention gives all the way: 9
@@ -12,32 +12,31 @@
  */
 #include "bench/bench.h"
 #include "bench/fidelity.h"
-#include "engine/alike.h"
-#include <errno.h>
-#include <getopt.h>
+#include "engine/delta-similarity.h"
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LAST 128u /* rows of a prompt that are looked at as its last ones */
+#define LAST 128u /* rows of a prompt that count as its last ones */
 
 struct options {
-	struct stack_shape shape;
+	struct synthetic_shape shape;
 	double topics[BENCH_LIST_MAX];
 	int n_topics;
 	long sinks, window, gamma;
-	const char *table, *csv;
+	uint32_t table; /* of tables[] */
+	const char *csv;
 };
 
 /* ---- ways ------------------------------------------------------------------------------------ */
 
 #define MAX_WAYS 16
 
-static void add(struct stack_way *ways, uint32_t *n, const char *name, const struct skv_prefill *plan, uint32_t correct,
-                bool tail)
+static void add(struct synthetic_method *ways, uint32_t *n, const char *name, const struct skv_prefill *plan,
+                uint32_t correct, bool tail)
 {
-	ways[*n] = (struct stack_way){.name = name, .plan = *plan, .tail = tail};
+	ways[*n] = (struct synthetic_method){.name = name, .plan = *plan, .tail = tail};
 	ways[*n].plan.correct = correct;
 	(*n)++;
 }
@@ -51,7 +50,7 @@ static struct skv_prefill streaming_of(const struct options *o)
 }
 
 /* HiP and Kascade in sizes for prompts of thousands. */
-static uint32_t list_ways(const struct options *o, struct stack_way ways[MAX_WAYS])
+static uint32_t list_ways(const struct options *o, struct synthetic_method ways[MAX_WAYS])
 {
 	const struct skv_prefill streaming = streaming_of(o);
 	struct skv_prefill hip = streaming, kascade = streaming;
@@ -88,7 +87,7 @@ static void *need(void *p)
 	return p;
 }
 
-static uint32_t last_of(const struct stack_shape *s)
+static uint32_t last_of(const struct synthetic_shape *s)
 {
 	return s->tokens > LAST ? s->tokens - LAST : 0;
 }
@@ -99,10 +98,10 @@ static const struct column output_columns[] = {
 };
 
 /* `of_streaming`: the errors of the first way, whose rows these are at first. */
-static void report_outputs(struct report *r, const struct stack_shape *s, const struct stack_way *way,
-                           const struct stack_layer *got, const struct stack_layer *dense, double *of_streaming)
+static void report_outputs(struct report *r, const struct synthetic_shape *s, const struct synthetic_method *way,
+                           const struct synthetic_layer *got, const struct synthetic_layer *dense, double *of_streaming)
 {
-	const uint32_t n = s->tokens, last = last_of(s), tail = n - stack_tail(s, way);
+	const uint32_t n = s->tokens, last = last_of(s), tail = n - synthetic_tail(s, way);
 
 	for (uint32_t l = 0; l < s->layers; l++) {
 		const float *out = got[l].out, *ref = dense[l].out;
@@ -115,18 +114,18 @@ static void report_outputs(struct report *r, const struct stack_shape *s, const 
 	}
 }
 
-static void measure_outputs(struct report *r, const struct options *o, struct stack *stack, const struct stack_shape *s,
-                            const struct stack_layer *dense)
+static void measure_outputs(struct report *r, const struct options *o, struct synthetic_layers *layers,
+                            const struct synthetic_shape *s, const struct synthetic_layer *dense)
 {
 	double *of_streaming = need(calloc(s->layers, sizeof *of_streaming));
-	struct stack_way ways[MAX_WAYS];
+	struct synthetic_method ways[MAX_WAYS];
 	const uint32_t n = list_ways(o, ways);
 
 	for (uint32_t w = 0; w < n; w++) {
-		struct stack_layer *got = need(stack_run(stack, &ways[w]));
+		struct synthetic_layer *got = need(synthetic_run(layers, &ways[w]));
 
 		report_outputs(r, s, &ways[w], got, dense, of_streaming);
-		stack_layers_free(stack, got);
+		synthetic_outputs_free(layers, got);
 	}
 	free(of_streaming);
 }
@@ -136,22 +135,23 @@ static const struct column locality_columns[] = {
 	{"at_16", 3}, {"at_32", 3}, {"missed", 3}, {"left", 3},
 };
 
-static void measure_locality(struct report *r, const struct options *o, struct stack *stack, const struct stack_shape *s,
-                             const struct stack_layer *dense)
+static void measure_locality(struct report *r, const struct options *o, struct synthetic_layers *layers,
+                             const struct synthetic_shape *s, const struct synthetic_layer *dense)
 {
 	float *out = need(malloc((size_t)s->tokens * s->heads * s->dim * sizeof *out));
-	struct stack_way ways[MAX_WAYS];
+	struct synthetic_method ways[MAX_WAYS];
 	const uint32_t n = list_ways(o, ways);
 
 	for (uint32_t w = 0; w < n; w++)
 		for (uint32_t l = 0; l < s->layers && !ways[w].plan.correct; l++) {
-			struct eng_alike a;
+			struct eng_delta_similarity a;
 
-			need(stack_attend(stack, &dense[l], &ways[w], out) ? out : NULL);
+			need(synthetic_attend(layers, &dense[l], &ways[w], out) ? out : NULL);
 			a = fidelity_alike(s, dense[l].out, out, (uint32_t)o->gamma);
-			report_row(r, s->topic, (double)l, ways[w].name, eng_alike_cosine(&a), eng_alike_bin(&a, 0),
-			           eng_alike_bin(&a, 1), eng_alike_bin(&a, 2), eng_alike_bin(&a, 3), eng_alike_bin(&a, 4),
-			           eng_alike_bin(&a, 5), eng_alike_missed(&a), eng_alike_left(&a));
+			report_row(r, s->topic, (double)l, ways[w].name, eng_delta_similarity_cosine(&a),
+			           eng_delta_similarity_bin(&a, 0),
+			           eng_delta_similarity_bin(&a, 1), eng_delta_similarity_bin(&a, 2), eng_delta_similarity_bin(&a, 3), eng_delta_similarity_bin(&a, 4),
+			           eng_delta_similarity_bin(&a, 5), eng_delta_similarity_missed(&a), eng_delta_similarity_left(&a));
 		}
 	free(out);
 }
@@ -160,14 +160,14 @@ static const struct column lemma_columns[] = {
 	{"topic", 3}, {"layer", 0}, {"tokens", -12}, {"rest", 4}, {"bound", 4}, {"worst", 3},
 };
 
-static void measure_lemma(struct report *r, const struct options *o, struct stack *stack, const struct stack_shape *s,
-                          const struct stack_layer *dense)
+static void measure_lemma(struct report *r, const struct options *o, struct synthetic_layers *layers,
+                          const struct synthetic_shape *s, const struct synthetic_layer *dense)
 {
-	const struct stack_way way = {.name = "streaming", .plan = streaming_of(o)};
+	const struct synthetic_method way = {.name = "streaming", .plan = streaming_of(o)};
 	float *out = need(malloc((size_t)s->tokens * s->heads * s->dim * sizeof *out));
 
 	for (uint32_t l = 0; l < s->layers; l++) {
-		need(stack_attend(stack, &dense[l], &way, out) ? out : NULL);
+		need(synthetic_attend(layers, &dense[l], &way, out) ? out : NULL);
 		for (int best = 0; best < 2; best++) {
 			const struct fidelity_lemma f =
 				fidelity_lemma(s, &dense[l], &way.plan, best, out, last_of(s), s->tokens);
@@ -179,157 +179,67 @@ static void measure_lemma(struct report *r, const struct options *o, struct stac
 }
 
 static const struct table {
-	const char *name;
 	const struct column *columns;
 	int n;
-	void (*measure)(struct report *, const struct options *, struct stack *, const struct stack_shape *,
-	                const struct stack_layer *dense);
+	void (*measure)(struct report *, const struct options *, struct synthetic_layers *, const struct synthetic_shape *,
+	                const struct synthetic_layer *dense);
 } tables[] = {
-	{"outputs", output_columns, sizeof output_columns / sizeof *output_columns, measure_outputs},
-	{"locality", locality_columns, sizeof locality_columns / sizeof *locality_columns, measure_locality},
-	{"lemma", lemma_columns, sizeof lemma_columns / sizeof *lemma_columns, measure_lemma},
+	{output_columns, sizeof output_columns / sizeof *output_columns, measure_outputs},
+	{locality_columns, sizeof locality_columns / sizeof *locality_columns, measure_locality},
+	{lemma_columns, sizeof lemma_columns / sizeof *lemma_columns, measure_lemma},
 };
 #define N_TABLES (sizeof tables / sizeof *tables)
 
-static const struct table *table_of(const char *name)
-{
-	for (size_t i = 0; i < N_TABLES; i++)
-		if (!strcmp(name, tables[i].name))
-			return &tables[i];
-	return NULL;
-}
+static const char *const table_names[N_TABLES + 1] = {"outputs", "locality", "lemma", NULL};
+
+static const char about[] =
+	"Runs a prompt through a synthetic model whose neighbouring rows are alike, densely and in sparse ways, and\n"
+	"compares outputs, or what neighbouring rows miss (locality), or both sides of Lemma 1 (lemma).";
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-static void help(void)
-{
-	puts("usage: sparsekv-bench correction [OPTION...]\n\n"
-	     "  --table NAME      outputs, locality or lemma (outputs)\n"
-	     "  --topic X,...     cosine of what rows 64 apart ask for; 0: rows have nothing in common (0.998,0)\n"
-	     "  --tokens N        of the prompt (8192)\n"
-	     "  --layers N        of the stack (3)\n"
-	     "  --heads Q/KV      (8/2)\n"
-	     "  --dim N           of a head (64)\n"
-	     "  --sinks N         of streaming (16)\n"
-	     "  --window N        of streaming (128)\n"
-	     "  --gamma N         a power of two from 2 to 4096 (64)\n"
-	     "  --seed N          (1)\n"
-	     "  --threads N       (as many as there are processors)\n"
-	     "  --csv FILE        the same figures as CSV");
-}
-
-static int parse_topics(struct options *o, const char *text)
-{
-	char *end = (char *)text - 1;
-
-	for (o->n_topics = 0; o->n_topics < BENCH_LIST_MAX; o->n_topics++) {
-		const char *begin = end + 1;
-		const double x = strtod(begin, &end);
-
-		if (end == begin || (*end && *end != ',') || !(x >= 0 && x < 1))
-			break;
-		o->topics[o->n_topics] = x;
-		if (!*end)
-			return ++o->n_topics, 0;
-	}
-	return bench_bad("topic", text, "numbers from 0 on and below 1, separated by commas");
-}
-
 static int check(const struct options *o)
 {
-	const struct stack_shape *s = &o->shape;
+	const struct synthetic_shape *s = &o->shape;
 	const struct skv_shape sh = {.n_heads = s->heads, .n_kv_heads = s->kv_heads, .head_dim = s->dim, .dtype = SKV_F32,
 	                             .io_dtype = SKV_F32};
 	const char *expected = s->kern->unsupported(&sh);
 
-	if (!table_of(o->table))
-		return bench_bad("table", o->table, "outputs, locality or lemma");
-	if (o->gamma & (o->gamma - 1)) {
-		fprintf(stderr, "sparsekv-bench: --gamma %ld: expected a power of two\n", o->gamma);
-		return -1;
-	}
 	if (expected)
 		fprintf(stderr, "sparsekv-bench: --heads, --dim: expected %s\n", expected);
 	return expected ? -1 : 0;
 }
 
-static int take(struct options *o, int c)
-{
-	struct stack_shape *s = &o->shape;
-	long x = 0;
-	int e = 0;
-
-	switch (c) {
-	case 't':
-		o->table = optarg;
-		return 0;
-	case 'p':
-		return parse_topics(o, optarg);
-	case 'n':
-		e = bench_number("tokens", optarg, 2, 1 << 20, &x);
-		s->tokens = (uint32_t)x;
-		return e;
-	case 'l':
-		e = bench_number("layers", optarg, 1, 64, &x);
-		s->layers = (uint32_t)x;
-		return e;
-	case 'h':
-		return bench_heads(optarg, &s->heads, &s->kv_heads);
-	case 'd':
-		e = bench_number("dim", optarg, 16, 256, &x);
-		s->dim = (uint32_t)x;
-		return e;
-	case 's':
-		return bench_number("sinks", optarg, 0, 1 << 20, &o->sinks);
-	case 'w':
-		return bench_number("window", optarg, 1, 1 << 20, &o->window);
-	case 'g':
-		return bench_number("gamma", optarg, 2, 4096, &o->gamma);
-	case 'r':
-		e = bench_number("seed", optarg, 0, INT32_MAX, &x);
-		s->seed = (uint64_t)x;
-		return e;
-	case 'j':
-		e = bench_number("threads", optarg, 1, 1024, &x);
-		s->threads = (int)x;
-		return e;
-	case 'c':
-		o->csv = optarg;
-		return 0;
-	case '?' + 128:
-		help();
-		return 1;
-	default:
-		return -1;
-	}
-}
-
 static int parse(struct options *o, int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{"table", required_argument, NULL, 't'},   {"topic", required_argument, NULL, 'p'},
-		{"tokens", required_argument, NULL, 'n'},  {"layers", required_argument, NULL, 'l'},
-		{"heads", required_argument, NULL, 'h'},   {"dim", required_argument, NULL, 'd'},
-		{"sinks", required_argument, NULL, 's'},   {"window", required_argument, NULL, 'w'},
-		{"gamma", required_argument, NULL, 'g'},   {"seed", required_argument, NULL, 'r'},
-		{"threads", required_argument, NULL, 'j'}, {"csv", required_argument, NULL, 'c'},
-		{"help", no_argument, NULL, '?' + 128},    {0},
+	struct synthetic_shape *s = &o->shape;
+	int e;
+	const struct bench_option table[] = {
+		BENCH_NAME("table", "NAME", &o->table, table_names, "outputs, locality or lemma (outputs)"),
+		BENCH_COSINES("topic", o->topics, &o->n_topics,
+		              "cosine of the queries of rows 64 apart; 0: rows have nothing in common (0.998,0)"),
+		BENCH_NUMBER("tokens", &s->tokens, 2, 1 << 20, "of the prompt (8192)"),
+		BENCH_NUMBER("layers", &s->layers, 1, 64, "of the synthetic model (3)"),
+		BENCH_HEADS(&s->heads, &s->kv_heads, "q heads/kv heads (8/2)"),
+		BENCH_NUMBER("dim", &s->dim, 16, 256, "head dimension (64)"),
+		BENCH_NUMBER("sinks", &o->sinks, 0, 1 << 20, "of streaming (16)"),
+		BENCH_NUMBER("window", &o->window, 1, 1 << 20, "of streaming (128)"),
+		BENCH_POWER("gamma", &o->gamma, 2, 4096, "a power of two from 2 to 4096 (64)"),
+		BENCH_NUMBER("seed", &s->seed, 0, INT32_MAX, "of the synthetic model (1)"),
+		BENCH_NUMBER("threads", &s->threads, 1, 1024, "OpenMP threads (as many as there are processors)"),
+		BENCH_CSV(&o->csv),
 	};
-	int e = 0;
+	const struct bench_command command = {"correction", NULL, about, table, sizeof table / sizeof *table};
 
 	*o = (struct options){
 		.shape = {.tokens = 8192, .heads = 8, .kv_heads = 2, .dim = 64, .layers = 3, .seed = 1,
 		          .threads = omp_get_max_threads(), .kern = skv_kernels_host(NULL)},
-		.topics = {0.998, 0}, .n_topics = 2, .sinks = 16, .window = 128, .gamma = 64, .table = "outputs",
+		.topics = {0.998, 0}, .n_topics = 2, .sinks = 16, .window = 128, .gamma = 64,
 	};
-	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;)
-		e = take(o, c);
-	if (!e && optind < argc) {
-		fprintf(stderr, "sparsekv-bench: correction: unexpected argument '%s'\n", argv[optind]);
-		return -1;
-	}
-	if (!e && !o->shape.kern) {
-		fputs("sparsekv-bench: SPARSEKV_ISA: expected avx512, avx2 or generic, and a processor that has it\n", stderr);
+	e = bench_options(&command, argc, argv);
+	if (!e && !s->kern) {
+		fputs("sparsekv-bench: SPARSEKV_ISA: expected avx512, avx2 or generic, and a processor that has it\n",
+		      stderr);
 		return -1;
 	}
 	return e ? e : check(o);
@@ -337,7 +247,7 @@ static int parse(struct options *o, int argc, char **argv)
 
 int bench_correction(int argc, char **argv)
 {
-	static const struct stack_way dense = {.name = "dense"};
+	static const struct synthetic_method dense = {.name = "dense"};
 	const struct table *table;
 	struct options o;
 	struct report r;
@@ -345,21 +255,19 @@ int bench_correction(int argc, char **argv)
 
 	if (e)
 		return e > 0 ? 0 : 2;
-	table = table_of(o.table);
-	e = report_init(&r, table->columns, table->n, o.csv);
-	for (int i = 0; !e && i < o.n_topics; i++) {
-		struct stack *stack;
-		struct stack_layer *ref;
+	table = &tables[o.table];
+	if (report_init(&r, table->columns, table->n, o.csv))
+		return 1;
+	for (int i = 0; i < o.n_topics; i++) {
+		struct synthetic_layers *layers;
+		struct synthetic_layer *ref;
 
 		o.shape.topic = o.topics[i];
-		stack = need(stack_new(&o.shape));
-		ref = need(stack_run(stack, &dense));
-		table->measure(&r, &o, stack, &o.shape, ref);
-		stack_layers_free(stack, ref);
-		stack_free(stack);
+		layers = need(synthetic_layers_new(&o.shape));
+		ref = need(synthetic_run(layers, &dense));
+		table->measure(&r, &o, layers, &o.shape, ref);
+		synthetic_outputs_free(layers, ref);
+		synthetic_layers_free(layers);
 	}
-	e = e ? e : report_deinit(&r);
-	if (e)
-		fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", o.csv, strerror(-e));
-	return e ? 1 : 0;
+	return report_close(&r);
 }

@@ -7,7 +7,7 @@
 
 /* ---- outputs --------------------------------------------------------------------------------- */
 
-double fidelity_cosine(const struct stack_shape *s, const float *out, const float *dense, uint32_t from, uint32_t to)
+double fidelity_cosine(const struct synthetic_shape *s, const float *out, const float *dense, uint32_t from, uint32_t to)
 {
 	double mean = 0;
 
@@ -25,7 +25,7 @@ double fidelity_cosine(const struct stack_shape *s, const float *out, const floa
 	return mean / ((double)(to - from) * s->heads);
 }
 
-double fidelity_error(const struct stack_shape *s, const float *out, const float *dense, uint32_t from, uint32_t to)
+double fidelity_error(const struct synthetic_shape *s, const float *out, const float *dense, uint32_t from, uint32_t to)
 {
 	double off = 0, whole = 0;
 
@@ -37,14 +37,15 @@ double fidelity_error(const struct stack_shape *s, const float *out, const float
 }
 
 /* More than rounding? */
-static bool misses(const struct stack_shape *s, const float *dense, const float *sparse, uint32_t p)
+static bool misses(const struct synthetic_shape *s, const float *dense, const float *sparse, uint32_t p)
 {
 	return fidelity_error(s, sparse, dense, p, p + 1) > 1e-8;
 }
 
-struct eng_alike fidelity_alike(const struct stack_shape *s, const float *dense, const float *sparse, uint32_t gamma)
+struct eng_delta_similarity fidelity_alike(const struct synthetic_shape *s, const float *dense, const float *sparse,
+                                           uint32_t gamma)
 {
-	struct eng_alike a = {0};
+	struct eng_delta_similarity a = {0};
 
 	for (uint32_t p = 0; p < s->tokens; p++) {
 		const uint32_t first = p - p % gamma;
@@ -52,8 +53,8 @@ struct eng_alike fidelity_alike(const struct stack_shape *s, const float *dense,
 		for (uint32_t h = 0; h < s->heads && p != first && misses(s, dense, sparse, first); h++) {
 			const size_t from = ((size_t)first * s->heads + h) * s->dim, to = ((size_t)p * s->heads + h) * s->dim;
 
-			eng_alike_add(&a, &(struct eng_alike_pair){dense + from, sparse + from, dense + to, sparse + to}, s->dim,
-			              p - first);
+			eng_delta_similarity_add(&a, &(struct eng_delta_similarity_pair){dense + from, sparse + from,
+				dense + to, sparse + to}, s->dim, p - first);
 		}
 	}
 	return a;
@@ -62,7 +63,8 @@ struct eng_alike fidelity_alike(const struct stack_shape *s, const float *dense,
 /* ---- scores ---------------------------------------------------------------------------------- */
 
 /* Scaled scores of row p's query in a head, of all keys up to it. */
-static void scores_of(const struct stack_shape *s, const struct stack_layer *l, uint32_t p, uint32_t head, double *ret)
+static void scores_of(const struct synthetic_shape *s, const struct synthetic_layer *l, uint32_t p, uint32_t head,
+                      double *ret)
 {
 	const uint32_t kv = head / (s->heads / s->kv_heads);
 	const float *q = l->q + ((size_t)p * s->heads + head) * s->dim;
@@ -124,7 +126,7 @@ static void *room(size_t n, size_t bytes)
 	return p;
 }
 
-double fidelity_ranks(const struct stack_shape *s, const struct stack_layer *l, const struct stack_layer *dense,
+double fidelity_ranks(const struct synthetic_shape *s, const struct synthetic_layer *l, const struct synthetic_layer *dense,
                       uint32_t from, uint32_t to)
 {
 	double *score = room(2 * s->tokens, sizeof *score), mean = 0;
@@ -180,7 +182,7 @@ struct element {
 	double missing, seen, most;
 };
 
-static struct element sum_up(const struct stack_shape *s, const float *v, const double *weight, const bool *seen,
+static struct element sum_up(const struct synthetic_shape *s, const float *v, const double *weight, const bool *seen,
                              uint32_t p)
 {
 	struct element e = {0};
@@ -196,8 +198,8 @@ static struct element sum_up(const struct stack_shape *s, const float *v, const 
 	return e;
 }
 
-static void lemma_row(const struct stack_shape *s, const struct stack_layer *l, const double *weight, const bool *seen,
-                      uint32_t p, const float *out, bool oracle, struct fidelity_lemma *sum)
+static void lemma_row(const struct synthetic_shape *s, const struct synthetic_layer *l, const double *weight,
+                      const bool *seen, uint32_t p, const float *out, bool oracle, struct fidelity_lemma *sum)
 {
 	const uint32_t head = p % s->heads, kv = head / (s->heads / s->kv_heads);
 	const size_t row = ((size_t)p * s->heads + head) * s->dim;
@@ -218,7 +220,7 @@ static void lemma_row(const struct stack_shape *s, const struct stack_layer *l, 
 	}
 }
 
-struct fidelity_lemma fidelity_lemma(const struct stack_shape *s, const struct stack_layer *l,
+struct fidelity_lemma fidelity_lemma(const struct synthetic_shape *s, const struct synthetic_layer *l,
                                      const struct skv_prefill *plan, bool oracle, const float *out, uint32_t from,
                                      uint32_t to)
 {

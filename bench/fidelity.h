@@ -8,23 +8,24 @@
 #ifndef SKV_BENCH_FIDELITY_H
 #define SKV_BENCH_FIDELITY_H
 
-#include "bench/stack.h"
-#include "engine/alike.h"
+#include "bench/synthetic-layers.h"
+#include "engine/delta-similarity.h"
 
 /* Mean over rows [from, to) and heads of the cosine of two layers' outputs. */
-double fidelity_cosine(const struct stack_shape *, const float *out, const float *dense, uint32_t from, uint32_t to);
+double fidelity_cosine(const struct synthetic_shape *, const float *out, const float *dense, uint32_t from, uint32_t to);
 
 /* Sum of the squares of what the outputs differ by, over that of the dense ones. */
-double fidelity_error(const struct stack_shape *, const float *out, const float *dense, uint32_t from, uint32_t to);
+double fidelity_error(const struct synthetic_shape *, const float *out, const float *dense, uint32_t from, uint32_t to);
 
 /* What rows of windows of gamma miss: of those windows whose first row does. */
-struct eng_alike fidelity_alike(const struct stack_shape *, const float *dense, const float *sparse, uint32_t gamma);
+struct eng_delta_similarity fidelity_alike(const struct synthetic_shape *, const float *dense, const float *sparse,
+                                           uint32_t gamma);
 
 /*
  * Spearman's rank correlation of the scores that row p's query gives all keys up to it, in two runs, mean over rows
  * [from, to), each in one head, in turns.
  */
-double fidelity_ranks(const struct stack_shape *, const struct stack_layer *, const struct stack_layer *dense,
+double fidelity_ranks(const struct synthetic_shape *, const struct synthetic_layer *, const struct synthetic_layer *dense,
                       uint32_t from, uint32_t to);
 
 /*
@@ -37,7 +38,8 @@ double fidelity_ranks(const struct stack_shape *, const struct stack_layer *, co
 struct fidelity_lemma {
 	double rest, bound, worst;
 };
-struct fidelity_lemma fidelity_lemma(const struct stack_shape *, const struct stack_layer *, const struct skv_prefill *,
+struct fidelity_lemma fidelity_lemma(const struct synthetic_shape *, const struct synthetic_layer *,
+                                     const struct skv_prefill *,
                                      bool oracle, const float *out, uint32_t from, uint32_t to);
 
 #endif

@@ -77,7 +77,7 @@ void geometry_begin(struct skv_model *m, uint32_t width)
 	const char *tmp = getenv("TMPDIR");
 
 	if (!once)
-		atexit(geometry_end); /* who fails ends the program */
+		atexit(geometry_end); /* a failure ends the program */
 	once = true;
 	snprintf(folder, sizeof folder, "%s/sparsekv-bench-XXXXXX", tmp ? tmp : "/tmp");
 	if (!mkdtemp(folder)) {
@@ -91,8 +91,8 @@ void geometry_begin(struct skv_model *m, uint32_t width)
 
 /* ---- lengths --------------------------------------------------------------------------------- */
 
-/* Of a layer that packs. */
-static void add_packed(const struct skv_session *s, uint32_t layer, uint32_t tokens, uint64_t pages[SKV_GROUPS])
+/* Of a layer that compresses. */
+static void add_compressed(const struct skv_session *s, uint32_t layer, uint32_t tokens, uint64_t pages[SKV_GROUPS])
 {
 	const struct skv_codes *c = &s->policy->compressor->layer[layer].code;
 	const uint32_t coded = compress_end(&s->policy->plan[layer].compress, tokens);
@@ -116,7 +116,7 @@ bool geometry_pages(const struct skv_session *s, uint32_t tokens, uint64_t pages
 			return false;
 		pages[SKV_GROUP_PAGES] += skv_pages_of(tokens);
 		if (plan->compress.kind)
-			add_packed(s, layer, tokens, pages);
+			add_compressed(s, layer, tokens, pages);
 	}
 	return true;
 }

@@ -8,9 +8,7 @@
  * begins.
  */
 #include "bench/bench.h"
-#include "bench/rig.h"
-#include <errno.h>
-#include <getopt.h>
+#include "bench/stack-fixture.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +17,8 @@
 
 struct options {
 	uint32_t device;
-	long batch[BENCH_LIST_MAX], n_batch, layers, dim, tokens, repeat;
+	int n_batch;
+	long batch[BENCH_LIST_MAX], layers, dim, tokens, repeat;
 	uint32_t heads, kv_heads;
 	const char *csv;
 };
@@ -71,45 +70,45 @@ static double since(double begun)
 	} while (0)
 
 /* An engine that comes, works on one sequence, and goes. */
-static void visit(const struct rig *rig, struct samples *s)
+static void visit(const struct stack_fixture *stack, struct samples *s)
 {
 	struct skv_step_item item = {.n_tokens = 4 * SKV_PAGE_TOKENS, .flags = SKV_STEP_PROMPT};
 	struct skv_client *c;
 	struct skv_session *session;
 	struct skv_seq *seq, *copy;
 
-	TIMED(CONNECT, rig_need(skv_connect(&c, eng_private_socket(rig->daemon))));
-	TIMED(OPEN, rig_need(skv_open(c, &rig->model, "full", &session)));
-	TIMED(NEW, rig_need(skv_seq_new(session, "visitor", 0, &seq)));
+	TIMED(CONNECT, stack_need(skv_connect(&c, eng_private_socket(stack->daemon))));
+	TIMED(OPEN, stack_need(skv_open(c, &stack->model, "full", &session)));
+	TIMED(NEW, stack_need(skv_seq_new(session, "visitor", 0, &seq)));
 	item.seq = seq;
-	TIMED(FIRST_BEGIN, rig_need(skv_step_begin(session, &item, 1, rig->stream)));
-	for (uint32_t l = 0; l < rig->model.n_layers; l++)
-		rig_need(skv_attend(session, l, &(struct skv_attn){rig->q, rig->kv, rig->kv, rig->out}));
-	rig_need(skv_step_end(session, NULL));
-	if (rig->device)
-		rig->device->wait(rig->stream);
-	TIMED(DETACH, rig_need(skv_seq_detach(seq)));
-	TIMED(ATTACH, rig_need(skv_seq_attach(session, "visitor", &seq)));
-	TIMED(FORK, rig_need(skv_seq_fork(seq, NULL, &copy)));
-	TIMED(DROP, rig_need(skv_seq_drop(copy)));
-	rig_need(skv_seq_drop(seq));
+	TIMED(FIRST_BEGIN, stack_need(skv_step_begin(session, &item, 1, stack->stream)));
+	for (uint32_t l = 0; l < stack->model.n_layers; l++)
+		stack_need(skv_attend(session, l, &(struct skv_attn){stack->q, stack->kv, stack->kv, stack->out}));
+	stack_need(skv_step_end(session, NULL));
+	if (stack->device)
+		stack->device->wait(stack->stream);
+	TIMED(DETACH, stack_need(skv_seq_detach(seq)));
+	TIMED(ATTACH, stack_need(skv_seq_attach(session, "visitor", &seq)));
+	TIMED(FORK, stack_need(skv_seq_fork(seq, NULL, &copy)));
+	TIMED(DROP, stack_need(skv_seq_drop(copy)));
+	stack_need(skv_seq_drop(seq));
 	TIMED(CLOSE, skv_close(session));
 	TIMED(DISCONNECT, skv_disconnect(c));
 }
 
-/* The rig's own session keeps memory made: what is measured is leasing it. */
-static void measure_control(struct report *r, struct rig *rig, const struct options *o)
+/* The stack's own session keeps memory made: what is measured is leasing it. */
+static void measure_control(struct report *r, struct stack_fixture *stack, const struct options *o)
 {
 	struct samples *s = calloc(N_CONTROL, sizeof *s);
-	rig_fill(rig, 1, SKV_PAGE_TOKENS, 0);
-	visit(rig, s); /* binds names, warms caches */
+	stack_fill(stack, 1, SKV_PAGE_TOKENS, 0);
+	visit(stack, s); /* binds names, warms caches */
 	for (int i = 0; i < N_CONTROL; i++)
 		s[i].n = 0;
 	for (long i = 0; i < o->repeat; i++)
-		visit(rig, s);
+		visit(stack, s);
 	for (int i = 0; i < N_CONTROL; i++)
 		report(r, control_names[i], "", NAN, &s[i], NAN);
-	rig_empty(rig);
+	stack_empty(stack);
 	free(s);
 }
 
@@ -144,35 +143,36 @@ static int row_of(int policy, uint32_t layer)
 	return first;
 }
 
-static void add_step(const struct rig *rig, int policy, enum rig_how how, const struct rig_times *t,
+static void add_step(const struct stack_fixture *stack, int policy, enum stack_how how, const struct stack_times *t,
                      struct samples *s)
 {
-	if (how == RIG_REPLAY) {
+	if (how == STACK_REPLAY) {
 		add(&s[REPLAY_BEGIN], t->begin);
 		add(&s[LAUNCH], t->launch);
 		add(&s[REPLAYED], t->replayed);
 		add(&s[REPLAY_END], t->end);
 		return;
 	}
-	for (uint32_t l = 0; l < rig->model.n_layers; l++)
-		add(&s[(how == RIG_MOVING ? MOVING : LAYERS) + row_of(policy, l)], t->attend[l]);
-	if (how == RIG_CALLS) {
+	for (uint32_t l = 0; l < stack->model.n_layers; l++)
+		add(&s[(how == STACK_MOVING ? MOVING : LAYERS) + row_of(policy, l)], t->attend[l]);
+	if (how == STACK_CALLS) {
 		add(&s[BEGIN], t->begin);
 		add(&s[END], t->end);
 	}
 }
 
-static void take_steps(struct rig *rig, const struct options *o, int policy, enum rig_how how, struct samples *s)
+static void take_steps(struct stack_fixture *stack, const struct options *o, int policy, enum stack_how how,
+                       struct samples *s)
 {
-	struct rig_times t;
+	struct stack_times t;
 	for (long i = -WARM; i < o->repeat; i++) {
-		rig_step(rig, how, &t);
+		stack_step(stack, how, &t);
 		if (i >= 0 && !t.recorded)
-			add_step(rig, policy, how, &t, s);
+			add_step(stack, policy, how, &t, s);
 	}
 }
 
-static void measure_steps(struct report *r, struct rig *rig, const struct options *o, int policy, double batch,
+static void measure_steps(struct report *r, struct stack_fixture *stack, const struct options *o, int policy, double batch,
                           struct base *base)
 {
 	static const char *const names[N_STEP] = {
@@ -181,13 +181,13 @@ static void measure_steps(struct report *r, struct rig *rig, const struct option
 	};
 	struct samples *s = calloc(N_STEP, sizeof *s);
 
-	rig_fill(rig, (uint32_t)batch, (uint32_t)o->tokens, 3 * ((uint32_t)o->repeat + WARM));
-	take_steps(rig, o, policy, RIG_CALLS, s);
-	if (rig->device) {
-		take_steps(rig, o, policy, RIG_MOVING, s);
-		take_steps(rig, o, policy, RIG_REPLAY, s);
+	stack_fill(stack, (uint32_t)batch, (uint32_t)o->tokens, 3 * ((uint32_t)o->repeat + WARM));
+	take_steps(stack, o, policy, STACK_CALLS, s);
+	if (stack->device) {
+		take_steps(stack, o, policy, STACK_MOVING, s);
+		take_steps(stack, o, policy, STACK_REPLAY, s);
 	}
-	rig_empty(rig);
+	stack_empty(stack);
 	for (int i = 0; i < N_STEP; i++) {
 		char name[32];
 		double median = s[i].n ? bench_median(s[i].us, s[i].n) : NAN;
@@ -203,72 +203,31 @@ static void measure_steps(struct report *r, struct rig *rig, const struct option
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-static void help(void)
-{
-	puts("usage: sparsekv-bench ipc [OPTION...]\n\n"
-	     "Times the calls of the client library against a private daemon, one by one: an engine that comes\n"
-	     "and goes, and steps of decoding sequences under the policies full, streaming and delta. On a\n"
-	     "device also steps whose K and V lie elsewhere each time (moving), and replays of a recording.\n\n"
-	     "  --device cuda:N  pages on that device (host memory)\n"
-	     "  --batch LIST     sequences in a step, ascending (1,8,64,256)\n"
-	     "  --layers N       (28)\n"
-	     "  --heads Q/KV     q heads/kv heads (12/2)\n"
-	     "  --dim N          head dimension (128)\n"
-	     "  --tokens N       length of the sequences at first (32)\n"
-	     "  --repeat N       samples: steps, engines (200)\n"
-	     "  --csv FILE       the figures as CSV, too");
-}
+static const char about[] =
+	"Times the calls of the client library against a private daemon, one by one: an engine that comes\n"
+	"and goes, and steps of decoding sequences under the policies full, streaming and delta. On a\n"
+	"device also steps whose K and V lie elsewhere each time (moving), and replays of a recording.";
 
 /* 0: go on, 1: help was asked for, -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{"device", 1, 0, 'v'}, {"batch", 1, 0, 'b'},  {"layers", 1, 0, 'l'}, {"heads", 1, 0, 'h'}, {"dim", 1, 0, 'd'},
-		{"tokens", 1, 0, 'n'}, {"repeat", 1, 0, 'r'}, {"csv", 1, 0, 'c'},    {"help", 0, 0, '?' + 128}, {0},
+	const struct bench_option table[] = {
+		BENCH_DEVICE(&o->device, "pages on that device (host memory)"),
+		BENCH_NUMBERS("batch", o->batch, &o->n_batch, 1, "sequences in a step, ascending (1,8,64,256)"),
+		BENCH_NUMBER("layers", &o->layers, 3, SKV_MAX_LAYERS, "layers (28)"),
+		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (12/2)"),
+		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (128)"),
+		BENCH_NUMBER("tokens", &o->tokens, 1, SKV_MAX_TOKENS / 2, "length of the sequences at first (32)"),
+		BENCH_NUMBER("repeat", &o->repeat, 1, MAX_SAMPLES, "samples: steps, engines (200)"),
+		BENCH_CSV(&o->csv),
 	};
-	int e = 0;
+	const struct bench_command command = {"ipc", NULL, about, table, sizeof table / sizeof *table};
+
 	*o = (struct options){
 		.batch = {1, 8, 64, 256}, .n_batch = 4, .layers = 28, .heads = 12, .kv_heads = 2, .dim = 128,
 		.tokens = 32, .repeat = 200,
 	};
-	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
-		switch (c) {
-		case 'v':
-			e = bench_device(optarg, &o->device);
-			break;
-		case 'b':
-			e = (o->n_batch = bench_list("batch", optarg, 1, o->batch)) < 0;
-			break;
-		case 'l':
-			e = bench_number("layers", optarg, 3, SKV_MAX_LAYERS, &o->layers);
-			break;
-		case 'h':
-			e = bench_heads(optarg, &o->heads, &o->kv_heads);
-			break;
-		case 'd':
-			e = bench_number("dim", optarg, 16, SKV_MAX_HEAD_DIM, &o->dim);
-			break;
-		case 'n':
-			e = bench_number("tokens", optarg, 1, SKV_MAX_TOKENS / 2, &o->tokens);
-			break;
-		case 'r':
-			e = bench_number("repeat", optarg, 1, MAX_SAMPLES, &o->repeat);
-			break;
-		case 'c':
-			o->csv = optarg;
-			break;
-		case '?' + 128:
-			help();
-			return 1;
-		default:
-			return -1;
-		}
-	}
-	if (!e && optind < argc) {
-		fprintf(stderr, "sparsekv-bench: ipc: unexpected argument '%s'\n", argv[optind]);
-		return -1;
-	}
-	return e ? -1 : 0;
+	return bench_options(&command, argc, argv);
 }
 
 int bench_ipc(int argc, char **argv)
@@ -276,7 +235,7 @@ int bench_ipc(int argc, char **argv)
 	struct skv_model m = SKV_MODEL_INIT;
 	struct options o;
 	struct report r;
-	struct rig rig;
+	struct stack_fixture stack;
 	int e = parse(&o, argc, argv);
 
 	if (e)
@@ -288,23 +247,18 @@ int bench_ipc(int argc, char **argv)
 	m.kv_dtype = SKV_BF16;
 	m.max_tokens = (uint32_t)(o.tokens + 3 * (o.repeat + WARM) + 4 * SKV_PAGE_TOKENS);
 	snprintf(m.name, sizeof m.name, "bench");
-	rig_start(&rig, o.device);
-	e = report_init(&r, columns, sizeof columns / sizeof *columns, o.csv);
-	for (size_t p = 0; !e && p < N_POLICIES; p++) {
-		struct base base = {.batch = (double)o.batch[0]};
-		rig_open(&rig, &m, policies[p].spec);
-		if (p == 0)
-			measure_control(&r, &rig, &o);
-		for (long b = 0; b < o.n_batch; b++)
-			measure_steps(&r, &rig, &o, (int)p, (double)o.batch[b], &base);
-		rig_close(&rig);
-	}
-	rig_stop(&rig);
-	if (!e)
-		e = report_deinit(&r);
-	if (e) {
-		fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", o.csv, strerror(-e));
+	if (report_init(&r, columns, sizeof columns / sizeof *columns, o.csv))
 		return 1;
+	stack_start(&stack, o.device);
+	for (size_t p = 0; p < N_POLICIES; p++) {
+		struct base base = {.batch = (double)o.batch[0]};
+		stack_open(&stack, &m, policies[p].spec);
+		if (p == 0)
+			measure_control(&r, &stack, &o);
+		for (long b = 0; b < o.n_batch; b++)
+			measure_steps(&r, &stack, &o, (int)p, (double)o.batch[b], &base);
+		stack_close(&stack);
 	}
-	return 0;
+	stack_stop(&stack);
+	return report_close(&r);
 }

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 bin_PROGRAMS += bench/sparsekv-bench
 bench_sparsekv_bench_SOURCES = \
-	bench/main.c bench/bench.h bench/util.c \
-	bench/attention.c bench/codes.c bench/bed.c bench/bed.h \
-	bench/correction.c bench/fidelity.c bench/fidelity.h bench/stack.c bench/stack.h \
-	bench/rig.c bench/rig.h bench/ipc.c \
-	bench/step.c bench/step.h bench/latent.c bench/latent.h bench/step-delta.c bench/step-deltakv.c \
+	bench/main.c bench/bench.h bench/options.c bench/options.h bench/util.c \
+	bench/attention.c bench/codes.c bench/kernel-fixture.c bench/kernel-fixture.h \
+	bench/correction.c bench/fidelity.c bench/fidelity.h bench/synthetic-layers.c bench/synthetic-layers.h \
+	bench/stack-fixture.c bench/stack-fixture.h bench/ipc.c \
+	bench/step.c bench/step.h bench/synthetic-codec.c bench/synthetic-codec.h bench/step-delta.c bench/step-deltakv.c \
 	bench/step-kascade.c \
 	bench/geometry.c bench/geometry.h bench/memory.c bench/policies.c bench/prefill.c bench/prompt.c bench/prompt.h bench/plot.c libclient/compress/lengths.c
 bench_sparsekv_bench_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS) $(OPENBLAS_CFLAGS) $(JANSSON_CFLAGS)

@@ -2,7 +2,7 @@
 /* bench/main.c - sparsekv-bench: picks the subcommand. */
 #include "config.h"
 #include "bench/bench.h"
-#include "engine/settle.h"
+#include "engine/env.h"
 #include <string.h>
 
 static const struct {
@@ -10,14 +10,14 @@ static const struct {
 	int (*run)(int argc, char **argv);
 } commands[] = {
 	{"attention", "the attention kernels against a streaming read of the same memory", bench_attention},
-	{"codes", "packing, and attention to what is packed, rebuilt first or fused", bench_codes},
-	{"correction", "what sparse prompts lose where rows are alike, and what a correction gives back", bench_correction},
+	{"codes", "KV compression, and attention to compressed tokens, decompressed first or fused", bench_codes},
+	{"correction", "what sparse prefill loses where rows are alike, and what a correction gives back", bench_correction},
 	{"ipc", "what the daemon and the client library cost the host", bench_ipc},
 	{"step", "whole steps as Kascade and DELTA do them, against dense ones", bench_step},
 	{"memory", "what a long decode keeps in memory under each policy", bench_memory},
 	{"policies", "decode steps under each policy", bench_policies},
-	{"prefill", "ways to read a prompt, a layer at a time", bench_prefill},
-	{"plot", "a drawing of what the others wrote as CSV", bench_plot},
+	{"prefill", "prefill methods, a layer at a time", bench_prefill},
+	{"plot", "a chart of what the others wrote as CSV", bench_plot},
 };
 #define N_COMMANDS (sizeof commands / sizeof *commands)
 
@@ -33,7 +33,7 @@ int main(int argc, char **argv)
 {
 	const char *name = argc > 1 ? argv[1] : "";
 
-	eng_settle(argv);
+	eng_env_init(argv);
 	for (size_t i = 0; i < N_COMMANDS; i++)
 		if (!strcmp(name, commands[i].name))
 			return commands[i].run(argc - 1, argv + 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/memory.c - sparsekv-bench memory: what a long decode keeps in memory, by the daemon's books.
+ * bench/memory.c - sparsekv-bench memory: what a long decode keeps in memory, by the daemon's accounts.
  *
  * One sequence after the other, each under a policy of its own, decodes random tokens, and every now and then the
  * daemon is asked, as sparsekvctl asks it: how many pages the sequence's tables have of K and V, of codes and references
@@ -11,9 +11,8 @@
  */
 #include "bench/bench.h"
 #include "bench/geometry.h"
-#include "bench/rig.h"
+#include "bench/stack-fixture.h"
 #include "daemon/ctl/conn.h"
-#include <getopt.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +22,8 @@
 struct options {
 	uint32_t device;
 	const char *policy[BENCH_LIST_MAX];
-	long n_policies, prompt, tokens, every, layers, dim, width;
-	long length[BENCH_LIST_MAX], n_lengths;
+	long prompt, tokens, every, layers, dim, width, length[BENCH_LIST_MAX];
+	int n_policies, n_lengths;
 	bool geometry;
 	uint32_t heads, kv_heads;
 	const char *csv;
@@ -60,7 +59,7 @@ static void row(struct report *r, double tokens, const char *policy, const struc
 	*last = *p;
 }
 
-/* ---- the daemon's books ------------------------------------------------------------------------ */
+/* ---- the daemon's accounts ------------------------------------------------------------------------ */
 
 static void need_answer(const struct skv_ctl *ctl, int e)
 {
@@ -76,7 +75,8 @@ static double figure(const json_t *from, const char *key)
 }
 
 /* What the only sequence has, as a row of the report. */
-static void look(struct skv_ctl *ctl, const struct rig *rig, const char *policy, struct report *r, struct pages *last)
+static void look(struct skv_ctl *ctl, const struct stack_fixture *stack, const char *policy, struct report *r,
+                 struct pages *last)
 {
 	static const char *const names[SKV_GROUPS] = {"kv", "bounds", "notes", "codes", "refs", "prompt"};
 	struct pages p;
@@ -87,58 +87,62 @@ static void look(struct skv_ctl *ctl, const struct rig *rig, const char *policy,
 	for (int i = 0; i < SKV_GROUPS; i++)
 		p.of[i] = figure(json_object_get(seq, "pages"), names[i]);
 	p.all = figure(seq, "pages_total");
-	row(r, figure(seq, "tokens"), policy, &rig->model, &p, last);
+	row(r, figure(seq, "tokens"), policy, &stack->model, &p, last);
 	json_decref(answer);
 }
 
-static void decode(struct rig *rig, struct skv_ctl *ctl, const struct options *o, const char *policy, struct report *r)
+static void decode(struct stack_fixture *stack, struct skv_ctl *ctl, const struct options *o, const char *policy,
+                   struct report *r)
 {
 	struct pages last = {.all = 0};
-	struct rig_times t;
+	struct stack_times t;
 
-	rig_fill(rig, 1, (uint32_t)o->prompt, (uint32_t)(o->tokens - o->prompt));
+	stack_fill(stack, 1, (uint32_t)o->prompt, (uint32_t)(o->tokens - o->prompt));
 	for (long n = o->prompt + 1; n <= o->tokens; n++) {
-		rig_step(rig, RIG_MOVING, &t);
+		stack_step(stack, STACK_MOVING, &t);
 		if (n % o->every == 0)
-			look(ctl, rig, policy, r, &last);
+			look(ctl, stack, policy, r, &last);
 	}
-	rig_empty(rig);
+	stack_empty(stack);
 }
 
-/* The last token is decoded: before that step what a prompt brought is packed. */
-static void append(struct rig *rig, struct skv_ctl *ctl, const struct options *o, const char *policy, struct report *r)
+/* The last token is decoded: before that step the tokens of the prompt are compressed. */
+static void append(struct stack_fixture *stack, struct skv_ctl *ctl, const struct options *o, const char *policy,
+                   struct report *r)
 {
 	struct pages last = {.all = 0};
-	struct rig_times t;
+	struct stack_times t;
 
 	for (long i = 0; i < o->n_lengths; i++) {
-		rig_fill(rig, 1, (uint32_t)o->length[i] - 1, 1);
-		rig_step(rig, RIG_MOVING, &t);
-		look(ctl, rig, policy, r, &last);
-		rig_empty(rig);
+		stack_fill(stack, 1, (uint32_t)o->length[i] - 1, 1);
+		stack_step(stack, STACK_MOVING, &t);
+		look(ctl, stack, policy, r, &last);
+		stack_empty(stack);
 	}
 }
 
 /* ---- lengths alone ------------------------------------------------------------------------------ */
 
-static void say(const struct rig *rig, const struct options *o, const char *policy, struct report *r)
+static void say(const struct stack_fixture *stack, const struct options *o, const char *policy, struct report *r)
 {
 	struct pages last = {.all = 0}, p;
 	uint64_t pages[SKV_GROUPS];
 
 	for (long i = 0; i < o->n_lengths; i++) {
-		if (!geometry_pages(rig->session, (uint32_t)o->length[i], pages)) {
-			fprintf(stderr, "sparsekv-bench: memory: %s: what it keeps does not follow from lengths alone\n", policy);
+		if (!geometry_pages(stack->session, (uint32_t)o->length[i], pages)) {
+			fprintf(stderr,
+			        "sparsekv-bench: memory: %s: what it keeps does not follow from lengths alone\n", policy);
 			exit(1);
 		}
 		for (int group = 0; group < SKV_GROUPS; group++)
 			p.of[group] = (double)pages[group];
-		p.all = (double)skv_pages_of((uint32_t)o->length[i]) * rig->model.n_layers;
-		row(r, (double)o->length[i], policy, &rig->model, &p, &last);
+		p.all = (double)skv_pages_of((uint32_t)o->length[i]) * stack->model.n_layers;
+		row(r, (double)o->length[i], policy, &stack->model, &p, &last);
 	}
 }
 
-static void run(struct rig *rig, struct skv_ctl *ctl, const struct options *o, const char *policy, struct report *r)
+static void run(struct stack_fixture *stack, struct skv_ctl *ctl, const struct options *o, const char *policy,
+                struct report *r)
 {
 	struct skv_model m = {
 		.size = sizeof m,
@@ -154,103 +158,30 @@ static void run(struct rig *rig, struct skv_ctl *ctl, const struct options *o, c
 	};
 
 	geometry_begin(&m, (uint32_t)o->width);
-	rig_open(rig, &m, policy);
+	stack_open(stack, &m, policy);
 	geometry_end();
 	if (o->geometry)
-		say(rig, o, policy, r);
+		say(stack, o, policy, r);
 	else if (o->n_lengths)
-		append(rig, ctl, o, policy, r);
+		append(stack, ctl, o, policy, r);
 	else
-		decode(rig, ctl, o, policy, r);
-	rig_close(rig);
+		decode(stack, ctl, o, policy, r);
+	stack_close(stack);
 }
 
 /* ---- options ------------------------------------------------------------------------------------ */
 
-static void help(void)
-{
-	puts("usage: sparsekv-bench memory [OPTION...]\n\n"
-	     "Decodes a sequence under each policy and asks the daemon what it has in memory.\n\n"
-	     "  --policy SPEC    a policy; again for another one (full, quest, delta, streaming, h2o, snapkv,\n"
-	     "                   adakv, rkv, raas, which keep or look at 1024 tokens where they have a budget)\n"
-	     "  --prompt N       tokens that it begins with (128)\n"
-	     "  --tokens N       its length at last (16384)\n"
-	     "  --every N        steps between two questions (200)\n"
-	     "  --lengths N,...  decode no sequence so far, but have one of each of these lengths, ascending, come as a\n"
-	     "                   prompt\n"
-	     "  --geometry       have none at all: what lengths alone say, of policies that let no tokens go; --lengths\n"
-	     "                   1024 and so on, twice as many each, to 524288\n"
-	     "  --width N        numbers of a code, of compressors for deltakv and palu, which are zeros (a quarter of\n"
-	     "                   those of K and V of a token, and half)\n"
-	     "  --device cuda:N  on that device (host memory)\n"
-	     "  --layers N       (4)\n"
-	     "  --heads Q/KV     q heads/kv heads (4/2)\n"
-	     "  --dim N          head dimension (32; on a device 64)\n"
-	     "  --csv FILE       the figures as CSV, too");
-}
+static const char about[] = "Decodes a sequence under each policy and asks the daemon what it has in memory.";
 
-/* One option. 0: go on, 1: help was asked for, -1: an error was reported. */
-static int take(struct options *o, int c)
+/* What was not given, and whether all of it fits together. */
+static int complete(struct options *o)
 {
-	switch (c) {
-	case 'p':
-		if (o->n_policies == BENCH_LIST_MAX)
-			return bench_bad("policy", optarg, "at most 16 of them");
-		o->policy[o->n_policies++] = optarg;
-		return 0;
-	case 'm':
-		return bench_number("prompt", optarg, 1, SKV_MAX_TOKENS / 2, &o->prompt);
-	case 'n':
-		return bench_number("tokens", optarg, 2, SKV_MAX_TOKENS / 2, &o->tokens);
-	case 'e':
-		return bench_number("every", optarg, 1, SKV_MAX_TOKENS / 2, &o->every);
-	case 'v':
-		return bench_device(optarg, &o->device);
-	case 'l':
-		return bench_number("layers", optarg, 1, SKV_MAX_LAYERS, &o->layers);
-	case 'h':
-		return bench_heads(optarg, &o->heads, &o->kv_heads);
-	case 'd':
-		return bench_number("dim", optarg, 16, SKV_MAX_HEAD_DIM, &o->dim);
-	case 'L':
-		return (o->n_lengths = bench_list("lengths", optarg, 2, o->length)) > 0 ? 0 : -1;
-	case 'g':
-		o->geometry = true;
-		return 0;
-	case 'w':
-		return bench_number("width", optarg, 32, 65536, &o->width);
-	case 'c':
-		o->csv = optarg;
-		return 0;
-	case '?' + 128:
-		help();
-		return 1;
-	default:
-		return -1;
-	}
-}
-
-static int parse(struct options *o, int argc, char **argv)
-{
-	static const struct option longs[] = {
-		{"policy", 1, 0, 'p'}, {"prompt", 1, 0, 'm'}, {"tokens", 1, 0, 'n'}, {"every", 1, 0, 'e'},
-		{"device", 1, 0, 'v'}, {"layers", 1, 0, 'l'}, {"heads", 1, 0, 'h'},  {"dim", 1, 0, 'd'},
-		{"lengths", 1, 0, 'L'}, {"geometry", 0, 0, 'g'}, {"width", 1, 0, 'w'},
-		{"csv", 1, 0, 'c'},    {"help", 0, 0, '?' + 128}, {0},
-	};
-
-	*o = (struct options){.prompt = 128, .tokens = 16384, .every = 200, .layers = 4, .heads = 4, .kv_heads = 2};
-	for (int c, e; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;)
-		if ((e = take(o, c)))
-			return e;
-	if (optind < argc)
-		return bench_bad("option", argv[optind], "nothing after the options");
 	if (o->prompt >= o->tokens)
 		return bench_bad("prompt", "that long", "less than the tokens in all");
 	if (o->geometry && !o->n_lengths)
 		for (long n = 1024; n <= 524288; n *= 2)
 			o->length[o->n_lengths++] = n;
-	for (long i = 0; i < o->n_lengths; i++)
+	for (int i = 0; i < o->n_lengths; i++)
 		if (o->length[i] > SKV_MAX_TOKENS / 2 || (i > 0 && o->length[i] <= o->length[i - 1]))
 			return bench_bad("lengths", "they", "ascending, and none above half of what a sequence may have");
 	if (!o->dim)
@@ -262,26 +193,55 @@ static int parse(struct options *o, int argc, char **argv)
 	return 0;
 }
 
+/* 0: go on, 1: help was asked for, -1: an error was reported. */
+static int parse(struct options *o, int argc, char **argv)
+{
+	const struct bench_option table[] = {
+		BENCH_TEXTS("policy", "SPEC", o->policy, &o->n_policies,
+		            "a policy; again for another one (full, quest, delta, streaming, h2o, snapkv,\n"
+		            "adakv, rkv, raas, which keep or attend to 1024 tokens where they have a budget)"),
+		BENCH_NUMBER("prompt", &o->prompt, 1, SKV_MAX_TOKENS / 2, "tokens of the prompt (128)"),
+		BENCH_NUMBER("tokens", &o->tokens, 2, SKV_MAX_TOKENS / 2, "its length at last (16384)"),
+		BENCH_NUMBER("every", &o->every, 1, SKV_MAX_TOKENS / 2, "steps between two questions (200)"),
+		BENCH_NUMBERS("lengths", o->length, &o->n_lengths, 2,
+		              "decode no sequence so far, but append one of each of these lengths, ascending, as a prompt"),
+		BENCH_FLAG("geometry", &o->geometry,
+		           "have none at all: what lengths alone say, of policies that evict nothing; --lengths\n"
+		           "1024 and so on, twice as many each, to 524288"),
+		BENCH_NUMBER("width", &o->width, 32, 65536,
+		             "elements of a code, of codecs for deltakv and palu, which are zeros (a quarter of those of\n"
+		             "K and V of a token, and half)"),
+		BENCH_DEVICE(&o->device, "on that device (host memory)"),
+		BENCH_NUMBER("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers (4)"),
+		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (4/2)"),
+		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (32; on a device 64)"),
+		BENCH_CSV(&o->csv),
+	};
+	const struct bench_command command = {"memory", NULL, about, table, sizeof table / sizeof *table};
+	int e;
+
+	*o = (struct options){.prompt = 128, .tokens = 16384, .every = 200, .layers = 4, .heads = 4, .kv_heads = 2};
+	e = bench_options(&command, argc, argv);
+	return e ? e : complete(o);
+}
+
 int bench_memory(int argc, char **argv)
 {
 	struct options o;
 	struct report report;
-	struct rig rig;
+	struct stack_fixture stack;
 	struct skv_ctl ctl;
 	int e = parse(&o, argc, argv);
 
 	if (e)
 		return e > 0 ? 0 : 2;
-	rig_start(&rig, o.device);
-	need_answer(&ctl, skv_ctl_connect(&ctl, eng_private_socket(rig.daemon), "sparsekv-bench", TIMEOUT_MS));
-	e = report_init(&report, columns, sizeof columns / sizeof *columns, o.csv);
-	for (long i = 0; !e && i < o.n_policies; i++)
-		run(&rig, &ctl, &o, o.policy[i], &report);
+	if (report_init(&report, columns, sizeof columns / sizeof *columns, o.csv))
+		return 1;
+	stack_start(&stack, o.device);
+	need_answer(&ctl, skv_ctl_connect(&ctl, eng_private_socket(stack.daemon), "sparsekv-bench", TIMEOUT_MS));
+	for (long i = 0; i < o.n_policies; i++)
+		run(&stack, &ctl, &o, o.policy[i], &report);
 	skv_ctl_close(&ctl);
-	rig_stop(&rig);
-	if (!e)
-		e = report_deinit(&report);
-	if (e)
-		fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", o.csv, strerror(-e));
-	return e ? 1 : 0;
+	stack_stop(&stack);
+	return report_close(&report);
 }

@@ -9,7 +9,7 @@
 #include "bench/bench.h"
 #include "engine/chart.h"
 #include <errno.h>
-#include <getopt.h>
+#include <unistd.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -368,64 +368,33 @@ static struct chart chart_of(const struct table *t, const struct options *o)
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-static void help(void)
-{
-	puts("usage: sparsekv-bench plot [OPTION...] --output FILE.svg FILE.csv...\n\n"
-	     "Draws what other subcommands wrote with --csv. A column whose figures have a decimal point was\n"
-	     "measured, every other one says what was measured. Where the values of x are numbers the figures\n"
-	     "are lines, where they are text bars.\n\n"
-	     "  --y COLUMNS       figures, a panel for each (the first measured column)\n"
-	     "  --x COLUMN        what they are drawn over (the first column)\n"
-	     "  --by COLUMNS      what tells series apart (all others that differ and were not measured)\n"
-	     "  --where C=V,...   only rows with these values\n"
-	     "  --whisker COLUMN  a thin line from each figure up to this one, such as p99_us\n"
-	     "  --log             a logarithmic axis\n"
-	     "  --title TEXT      (the first file's name)\n"
-	     "  --output FILE     where to");
-}
+static const char about[] =
+	"Draws what other subcommands wrote with --csv. A column whose figures have a decimal point was\n"
+	"measured, every other one says what was measured. Where the values of x are numbers the figures\n"
+	"are lines, where they are text bars.";
 
 /* 0: go on, 1: help was asked for, -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{"y", 1, 0, 'y'},       {"x", 1, 0, 'x'},     {"by", 1, 0, 'b'},     {"where", 1, 0, 'r'},
-		{"whisker", 1, 0, 'w'}, {"title", 1, 0, 't'}, {"output", 1, 0, 'o'}, {"log", 0, 0, 'l'},
-		{"help", 0, 0, '?' + 128}, {0},
+	const struct bench_option table[] = {
+		BENCH_TEXT("y", "COLUMNS", &o->y, "figures, a panel for each (the first measured column)"),
+		BENCH_TEXT("x", "COLUMN", &o->x, "what they are drawn over (the first column)"),
+		BENCH_TEXT("by", "COLUMNS", &o->by,
+		           "what tells series apart (all others that differ and were not measured)"),
+		BENCH_TEXT("where", "C=V,...", &o->where, "only rows with these values"),
+		BENCH_TEXT("whisker", "COLUMN", &o->whisker, "a thin line from each figure up to this one, such as p99_us"),
+		BENCH_FLAG("log", &o->log, "a logarithmic axis"),
+		BENCH_TEXT("title", "TEXT", &o->title, "(the first file's name)"),
+		BENCH_TEXT("output", "FILE", &o->output, "where to"),
 	};
+	const struct bench_command command = {"plot", "--output FILE.svg FILE.csv...", about, table,
+	                                      sizeof table / sizeof *table};
+	int e;
+
 	*o = (struct options){0};
-	for (int c; (c = getopt_long(argc, argv, "o:", longs, NULL)) != -1;) {
-		switch (c) {
-		case 'y':
-			o->y = optarg;
-			break;
-		case 'x':
-			o->x = optarg;
-			break;
-		case 'b':
-			o->by = optarg;
-			break;
-		case 'r':
-			o->where = optarg;
-			break;
-		case 'w':
-			o->whisker = optarg;
-			break;
-		case 't':
-			o->title = optarg;
-			break;
-		case 'o':
-			o->output = optarg;
-			break;
-		case 'l':
-			o->log = true;
-			break;
-		case '?' + 128:
-			help();
-			return 1;
-		default:
-			return -1;
-		}
-	}
+	e = bench_options(&command, argc, argv);
+	if (e)
+		return e;
 	if (o->output && optind < argc) {
 		o->title = o->title ? o->title : basename(argv[optind]);
 		return 0;

@@ -6,7 +6,7 @@
  * fills lists of tiles (and keeps queries) is timed apart from attention. K and V are there already: writing them is the
  * same in all.
  *
- * TFLOP/s counts the products of q k and p v of the pairs that rows look at. A row that is dense to correct others looks
+ * TFLOP/s counts the products of q k and p v of the pairs that rows attend to. A row that is dense to correct others looks
  * at what these see a second time, which is not counted. `speedup` is over dense attention in the same run.
  *
  * Kascade's layers differ, so they have rows of their own: `first` scores and is dense, `anchor` scores, `reuse` goes by
@@ -14,11 +14,8 @@
  */
 #include "bench/bench.h"
 #include "bench/prompt.h"
-#include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define MAX_REPEAT 101
 #define LISTED 16384u    /* rows of a call, unless said otherwise, where there are lists */
@@ -29,20 +26,20 @@
 
 struct options {
 	long tokens[BENCH_LIST_MAX], prefixes[BENCH_LIST_MAX];
-	uint32_t dtypes[BENCH_LIST_MAX], ways[2 * BENCH_LIST_MAX];
-	int n_tokens, n_prefixes, n_dtypes, n_ways;
+	uint32_t dtypes[BENCH_LIST_MAX], methods[2 * BENCH_LIST_MAX];
+	int n_tokens, n_prefixes, n_dtypes, n_methods;
 	long dim, chunk, gamma, repeat;
 	uint32_t heads, kv_heads;
 	const char *csv;
-	struct bed_options bed;
+	struct fixture_options fixture;
 };
 
 /* A prompt, and where it is reported to. */
-struct yard {
+struct setup {
 	struct prompt prompt;
 	struct report *report;
 	const struct options *o;
-	double dense, pairs; /* of dense attention: ms, and what it looks at */
+	double dense, pairs; /* of dense attention: ms, and pairs that it attends to */
 };
 
 /* A way to read the prompt. */
@@ -59,9 +56,8 @@ struct way {
 static const char *const names[] = {
 	"dense", "streaming", "streaming+delta", "streaming+recompute", "hip", "hip+delta", "hip+recompute", "minference",
 	"minference+delta", "minference+recompute", "kascade", "kascade+delta", "kascade+recompute",
+	NULL,
 };
-#define N_NAMES (sizeof names / sizeof *names)
-#define DEFAULT_WAYS "dense,streaming,streaming+recompute,streaming+delta,hip,hip+delta,minference,kascade"
 
 static const struct column columns[] = {
 	{"method", -22}, {"isa", -1},  {"heads", -1},   {"dim", 0},         {"dtype", -1},
@@ -71,24 +67,25 @@ static const struct column columns[] = {
 
 /* ---- a way ----------------------------------------------------------------------------------- */
 
-static struct skv_tiles tiles_of(struct yard *y, const struct way *w, uint32_t rows, uint32_t unit, uint32_t stride)
+static struct skv_tiles tiles_of(struct setup *y, const struct way *w, uint32_t rows, uint32_t unit, uint32_t stride)
 {
 	struct skv_tiles t = {.rows = rows, .tiles = skv_tiles_most(w->chunk, w->sp.tile), .stride = stride, .unit = unit};
 	const size_t lists = (size_t)t.tiles * rows;
 
-	t.ids = bed_room(&y->prompt.bed, lists * stride * sizeof *t.ids);
-	t.count = bed_room(&y->prompt.bed, lists * sizeof *t.count);
+	t.ids = fixture_room(&y->prompt.fixture, lists * stride * sizeof *t.ids);
+	t.count = fixture_room(&y->prompt.fixture, lists * sizeof *t.count);
 	return t;
 }
 
 /* What kernels are told of a plan. */
-static void way_plan(struct yard *y, struct way *w)
+static void way_plan(struct setup *y, struct way *w)
 {
 	const struct skv_prefill *p = &w->plan;
-	const struct skv_shape *sh = &y->prompt.bed.sh;
+	const struct skv_shape *sh = &y->prompt.fixture.sh;
 	const bool listed = p->how > SKV_PREFILL_STREAMING;
 
-	w->sp = (struct skv_sparse){.tile = 64, .sinks = p->sinks, .window = p->window, .by_tile = listed, .gamma = p->gamma,
+	w->sp = (struct skv_sparse){.tile = 64, .sinks = p->sinks, .window = p->window, .by_tile = listed,
+	                            .gamma = p->gamma,
 	                            .delta = p->correct == SKV_CORRECT_DELTA, .segment = p->segment, .kept_rows = listed};
 	if (p->how == SKV_PREFILL_HIP) {
 		w->units = tiles_of(y, w, sh->n_heads, 8, p->keep[SKV_HIP_STAGES - 1] / 8);
@@ -104,9 +101,9 @@ static void way_plan(struct yard *y, struct way *w)
 	w->sp.more = w->more.ids ? &w->more : NULL;
 }
 
-static void way_work(struct yard *y, const struct way *w)
+static void way_work(struct setup *y, const struct way *w)
 {
-	const struct bed *b = &y->prompt.bed;
+	const struct kernel_fixture *b = &y->prompt.fixture;
 	const struct skv_kernels *kern = b->o->kern;
 	const struct skv_batch bounds = {.n = 1, .max_len = y->prompt.end, .max_q = w->chunk};
 	size_t bytes = kern->work_bytes(&b->sh, 1, w->chunk, y->prompt.end, b->threads);
@@ -116,7 +113,7 @@ static void way_work(struct yard *y, const struct way *w)
 	prompt_scratch(&y->prompt, bytes);
 }
 
-static void way_init(struct yard *y, struct way *w, uint32_t method)
+static void way_init(struct setup *y, struct way *w, uint32_t method)
 {
 	const struct skv_prefill_config config = {.method = method, .gamma = (uint32_t)y->o->gamma, .keep = 2048,
 	                                          .segment = 2048, .vertical = 1000, .slash = 6096, .top.share = 0.1f};
@@ -131,40 +128,40 @@ static void way_init(struct yard *y, struct way *w, uint32_t method)
 	const uint32_t tail = w->plan.gamma ? y->prompt.end % w->plan.gamma + w->plan.tail : 0;
 	for (uint32_t i = 0; i < w->n && tail; i++)
 		w->of_host[i].dense = tail < y->prompt.end ? y->prompt.end - tail : 0;
-	prompt_copy(&y->prompt.bed, w->seq, w->of_host, w->n * sizeof *w->seq);
+	prompt_copy(&y->prompt.fixture, w->seq, w->of_host, w->n * sizeof *w->seq);
 	way_work(y, w);
 }
 
-static void way_deinit(struct yard *y, struct way *w)
+static void way_deinit(struct setup *y, struct way *w)
 {
 	struct skv_tiles *const tiles[] = {&w->units, &w->more};
 
 	for (int i = 0; i < 2; i++)
 		if (tiles[i]->ids) {
-			bed_free(&y->prompt.bed, tiles[i]->ids);
-			bed_free(&y->prompt.bed, tiles[i]->count);
+			fixture_free(&y->prompt.fixture, tiles[i]->ids);
+			fixture_free(&y->prompt.fixture, tiles[i]->count);
 		}
 	free(w->of_host);
-	bed_free(&y->prompt.bed, w->seq);
+	fixture_free(&y->prompt.fixture, w->seq);
 }
 
 /* Tokens in the lists of each tile of a call, all heads counted: added to tokens[]. */
-static void count_lists(struct yard *y, const struct skv_tiles *t, uint32_t tiles, double *tokens)
+static void count_lists(struct setup *y, const struct skv_tiles *t, uint32_t tiles, double *tokens)
 {
-	uint32_t *count = bed_get((size_t)tiles * t->rows * sizeof *count);
+	uint32_t *count = fixture_get((size_t)tiles * t->rows * sizeof *count);
 
-	prompt_copy(&y->prompt.bed, count, t->count, (size_t)tiles * t->rows * sizeof *count);
+	prompt_copy(&y->prompt.fixture, count, t->count, (size_t)tiles * t->rows * sizeof *count);
 	for (uint32_t i = 0; i < tiles * t->rows; i++)
-		tokens[i / t->rows] += (double)count[i] * t->unit * y->prompt.bed.sh.n_heads / t->rows;
+		tokens[i / t->rows] += (double)count[i] * t->unit * y->prompt.fixture.sh.n_heads / t->rows;
 	free(count);
 }
 
-/* Pairs of a query and a token that the rows of a call look at, once its lists are there. */
-static double pairs_of(struct yard *y, const struct way *w, const struct skv_kseq *s)
+/* Pairs of a query and a token that the rows of a call attend to, once its lists are there. */
+static double pairs_of(struct setup *y, const struct way *w, const struct skv_kseq *s)
 {
 	const struct skv_sparse *sp = &w->sp;
-	const uint32_t first = s->len - s->n_q, heads = y->prompt.bed.sh.n_heads, tile = first / sp->tile;
-	double *listed = bed_get(skv_tiles_most(s->n_q, sp->tile) * sizeof *listed), pairs = 0;
+	const uint32_t first = s->len - s->n_q, heads = y->prompt.fixture.sh.n_heads, tile = first / sp->tile;
+	double *listed = fixture_get(skv_tiles_most(s->n_q, sp->tile) * sizeof *listed), pairs = 0;
 
 	if (sp->units)
 		count_lists(y, sp->units, (s->len - 1) / sp->tile - tile + 1, listed);
@@ -182,12 +179,12 @@ static double pairs_of(struct yard *y, const struct way *w, const struct skv_kse
 	return pairs;
 }
 
-static void fill_lists(struct yard *y, const struct way *w, const struct skv_batch *step)
+static void fill_lists(struct setup *y, const struct way *w, const struct skv_batch *step)
 {
-	const struct skv_kernels *kern = y->prompt.bed.o->kern;
-	const struct skv_shape *sh = &y->prompt.bed.sh;
+	const struct skv_kernels *kern = y->prompt.fixture.o->kern;
+	const struct skv_shape *sh = &y->prompt.fixture.sh;
 	const struct skv_prefill *p = &w->plan;
-	const struct skv_work *work = &y->prompt.bed.work;
+	const struct skv_work *work = &y->prompt.fixture.work;
 
 	if (w->sp.kept_rows)
 		kern->keep_queries(sh, step, y->prompt.q, &w->sp, work);
@@ -200,25 +197,25 @@ static void fill_lists(struct yard *y, const struct way *w, const struct skv_bat
 }
 
 /* The whole prompt: ms of lists, and of attention. The first pass counts pairs, too. */
-static void pass(struct yard *y, struct way *w, bool first, double ret_ms[2])
+static void pass(struct setup *y, struct way *w, bool first, double ret_ms[2])
 {
-	const struct skv_kernels *kern = y->prompt.bed.o->kern;
-	struct bed *b = &y->prompt.bed;
+	const struct skv_kernels *kern = y->prompt.fixture.o->kern;
+	struct kernel_fixture *b = &y->prompt.fixture;
 
 	ret_ms[0] = ret_ms[1] = 0;
 	for (uint32_t i = 0; i < w->n; i++) {
 		const struct skv_batch step = {.seq = &w->seq[i], .n = 1, .max_len = w->of_host[i].len, .max_q = w->chunk};
 		if (w->sp.kept_rows) {
-			bed_start(b);
+			fixture_start(b);
 			fill_lists(y, w, &step);
-			ret_ms[0] += bed_stop(b);
+			ret_ms[0] += fixture_stop(b);
 		}
-		bed_start(b);
+		fixture_start(b);
 		if (w->plan.how)
 			kern->prefill_sparse(&b->sh, &step, y->prompt.q, y->prompt.out, &w->sp, &b->work);
 		else
 			kern->prefill_dense(&b->sh, &step, y->prompt.q, y->prompt.out, &b->work);
-		ret_ms[1] += bed_stop(b);
+		ret_ms[1] += fixture_stop(b);
 		if (first)
 			w->pairs += pairs_of(y, w, &w->of_host[i]);
 	}
@@ -227,7 +224,7 @@ static void pass(struct yard *y, struct way *w, bool first, double ret_ms[2])
 /* ---- measuring ------------------------------------------------------------------------------- */
 
 /* Medians of the passes: lists, attention. */
-static void measure(struct yard *y, struct way *w, double ret_ms[2])
+static void measure(struct setup *y, struct way *w, double ret_ms[2])
 {
 	static double lists[MAX_REPEAT + 1], attention[MAX_REPEAT + 1];
 	double all = 0;
@@ -247,9 +244,9 @@ static void measure(struct yard *y, struct way *w, double ret_ms[2])
 }
 
 /* pairs: NAN where several layers are one row. */
-static void report(const struct yard *y, const struct way *w, const char *layer, double lists, double ms, double pairs)
+static void report(const struct setup *y, const struct way *w, const char *layer, double lists, double ms, double pairs)
 {
-	const struct bed *b = &y->prompt.bed;
+	const struct kernel_fixture *b = &y->prompt.fixture;
 	char heads[32], name[64];
 
 	snprintf(heads, sizeof heads, "%u/%u", b->sh.n_heads, b->sh.n_kv_heads);
@@ -259,7 +256,7 @@ static void report(const struct yard *y, const struct way *w, const char *layer,
 	           4.0 * b->sh.head_dim * pairs / ms / 1e9, y->dense / ms);
 }
 
-static void measure_way(struct yard *y, uint32_t method)
+static void measure_way(struct setup *y, uint32_t method)
 {
 	struct way w;
 	double ms[2];
@@ -285,53 +282,22 @@ static void measure_way(struct yard *y, uint32_t method)
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-static void help(void)
-{
-	puts("usage: sparsekv-bench prefill [OPTION...]\n\n"
-	     "Times how one layer reads a prompt: densely, and in the ways that policies have as their parameter\n"
-	     "prefill, with these parameters' defaults.\n\n"
-	     "  --tokens LIST    length of the prompt (4096; of a device 32768,131072)\n"
-	     "  --prefix LIST    tokens before it that are there already (0)\n"
-	     "  --methods LIST   dense is always measured, and first\n"
-	     "                   (" DEFAULT_WAYS ")\n"
-	     "  --chunk N        rows of a call (0: all of them, but where there are lists 16384)\n"
-	     "  --gamma N        of +delta and +recompute (64)\n"
-	     "  --heads N/N      q heads/kv heads (8/2; of a device 32/8)\n"
-	     "  --dim N          head dimension (64; of a device 128)\n"
-	     "  --dtype LIST     fp32, fp16, bf16 (fp32; of a device bf16)\n"
-	     "  --repeat N       passes, of which the median counts (5); fewer where they take seconds\n"
-	     "  --device cuda:N  on that device instead of the host\n"
-	     "  --csv FILE       the figures as CSV, too");
-}
-
-static int parse_ways(struct options *o, const char *text)
-{
-	o->n_ways = 0;
-	for (const char *p = text; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
-		const size_t len = strcspn(p, ",");
-		uint32_t i = 0;
-		while (i < N_NAMES && (strlen(names[i]) != len || strncmp(names[i], p, len)))
-			i++;
-		if (i == N_NAMES || o->n_ways == 2 * BENCH_LIST_MAX)
-			return bench_bad("methods", text, "names such as " DEFAULT_WAYS);
-		if (i > 0)
-			o->ways[o->n_ways++] = i;
-	}
-	return 0;
-}
+static const char about[] =
+	"Times how one layer reads a prompt: densely, and by the methods that policies have as their parameter\n"
+	"prefill, with these parameters' defaults.";
 
 static struct skv_shape shape_of(const struct options *o, uint32_t dtype)
 {
-	struct skv_shape sh = bed_shape(o->heads, o->kv_heads, (uint32_t)o->dim, dtype);
+	struct skv_shape sh = fixture_shape(o->heads, o->kv_heads, (uint32_t)o->dim, dtype);
 
-	sh.io_dtype = o->bed.device ? dtype : SKV_F32;
+	sh.io_dtype = o->fixture.device ? dtype : SKV_F32;
 	return sh;
 }
 
-/* What was not said, and whether all of it fits together. */
-static int settle(struct options *o)
+/* What was not given, and whether all of it fits together. */
+static int complete(struct options *o)
 {
-	const bool device = o->bed.device;
+	const bool device = o->fixture.device;
 
 	if (!o->n_tokens) {
 		o->tokens[0] = device ? 32768 : 4096;
@@ -347,7 +313,7 @@ static int settle(struct options *o)
 		o->dtypes[o->n_dtypes++] = device ? SKV_BF16 : SKV_F32;
 	for (int d = 0; d < o->n_dtypes; d++) {
 		struct skv_shape sh = shape_of(o, o->dtypes[d]);
-		const char *why = o->bed.kern->unsupported(&sh);
+		const char *why = o->fixture.kern->unsupported(&sh);
 		if (!why && o->dim % 16)
 			why = "the dimension must be a multiple of 16";
 		if (why) {
@@ -361,82 +327,52 @@ static int settle(struct options *o)
 /* 0: go on, 1: help was asked for, -1: an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{"tokens", 1, 0, 'n'}, {"prefix", 1, 0, 'f'}, {"methods", 1, 0, 'm'}, {"chunk", 1, 0, 'k'},
-		{"gamma", 1, 0, 'g'},  {"heads", 1, 0, 'h'},  {"dim", 1, 0, 'd'},     {"dtype", 1, 0, 'y'},
-		{"repeat", 1, 0, 'r'}, {"device", 1, 0, 'v'}, {"csv", 1, 0, 'c'},     {"help", 0, 0, '?' + 128}, {0},
+	uint32_t device = SKV_DEVICE_HOST;
+	int e;
+	const struct bench_option table[] = {
+		BENCH_NUMBERS("tokens", o->tokens, &o->n_tokens, 1,
+		              "length of the prompt (4096; of a device 32768,131072)"),
+		BENCH_NUMBERS("prefix", o->prefixes, &o->n_prefixes, 0, "tokens before it that are there already (0)"),
+		BENCH_NAMES("methods", o->methods, &o->n_methods, names,
+		            "dense is always measured, and first\n"
+		            "(streaming,streaming+recompute,streaming+delta,hip,hip+delta,minference,kascade)"),
+		BENCH_NUMBER("chunk", &o->chunk, 0, SKV_MAX_TOKENS,
+		             "rows of a call (0: all of them, but where there are lists 16384)"),
+		BENCH_POWER("gamma", &o->gamma, 2, 4096, "of +delta and +recompute (64)"),
+		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads (8/2; of a device 32/8)"),
+		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension (64; of a device 128)"),
+		BENCH_DTYPES(o->dtypes, &o->n_dtypes, "fp32, fp16, bf16 (fp32; of a device bf16)"),
+		BENCH_NUMBER("repeat", &o->repeat, 1, MAX_REPEAT,
+		             "passes, of which the median counts (5); fewer where they take seconds"),
+		BENCH_DEVICE(&device, "on that device instead of the host"),
+		BENCH_CSV(&o->csv),
 	};
-	uint32_t device;
-	int e = 0;
+	const struct bench_command command = {"prefill", NULL, about, table, sizeof table / sizeof *table};
 
-	*o = (struct options){.n_prefixes = 1, .gamma = 64, .repeat = 5, .bed = {.kern = skv_kernels_host(NULL)}};
-	parse_ways(o, DEFAULT_WAYS);
-	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
-		switch (c) {
-		case 'n':
-			e = (o->n_tokens = bench_list("tokens", optarg, 1, o->tokens)) < 0;
-			break;
-		case 'f':
-			e = (o->n_prefixes = bench_list("prefix", optarg, 0, o->prefixes)) < 0;
-			break;
-		case 'm':
-			e = parse_ways(o, optarg);
-			break;
-		case 'k':
-			e = bench_number("chunk", optarg, 0, SKV_MAX_TOKENS, &o->chunk);
-			break;
-		case 'g':
-			e = bench_number("gamma", optarg, 2, 4096, &o->gamma);
-			if (!e && (o->gamma & (o->gamma - 1)))
-				e = bench_bad("gamma", optarg, "a power of two");
-			break;
-		case 'h':
-			e = bench_heads(optarg, &o->heads, &o->kv_heads);
-			break;
-		case 'd':
-			e = bench_number("dim", optarg, 16, SKV_MAX_HEAD_DIM, &o->dim);
-			break;
-		case 'y':
-			e = (o->n_dtypes = bench_dtypes(optarg, o->dtypes)) < 0;
-			break;
-		case 'r':
-			e = bench_number("repeat", optarg, 1, MAX_REPEAT, &o->repeat);
-			break;
-		case 'v':
-			e = bench_device(optarg, &device) || bed_enter(&o->bed, device);
-			break;
-		case 'c':
-			o->csv = optarg;
-			break;
-		case '?' + 128:
-			help();
-			return 1;
-		default:
-			return -1;
-		}
-	}
-	if (!e && optind < argc) {
-		fprintf(stderr, "sparsekv-bench: prefill: unexpected argument '%s'\n", argv[optind]);
-		return -1;
-	}
-	return e ? -1 : settle(o);
+	*o = (struct options){.n_prefixes = 1, .gamma = 64, .repeat = 5, .methods = {1, 3, 2, 4, 5, 7, 10}, .n_methods = 7,
+	                      .fixture = {.kern = skv_kernels_host(NULL)}};
+	e = bench_options(&command, argc, argv);
+	if (e)
+		return e;
+	return device && fixture_enter(&o->fixture, device) ? -1 : complete(o);
 }
 
 /* All ways of one prompt. */
 static int measure_all(struct report *r, const struct options *o, uint32_t dtype, long tokens, long prefix)
 {
-	struct yard y = {.report = r, .o = o};
+	struct setup y = {.report = r, .o = o};
 
 	if (tokens + prefix > SKV_MAX_TOKENS) {
-		fprintf(stderr, "sparsekv-bench: prefill: %ld tokens and a prefix of %ld: expected up to %u\n", tokens, prefix,
-		        SKV_MAX_TOKENS);
+		fprintf(stderr, "sparsekv-bench: prefill: %ld tokens and a prefix of %ld: expected up to %u\n",
+		        tokens, prefix, SKV_MAX_TOKENS);
 		return -1;
 	}
-	if (prompt_init(&y.prompt, &o->bed, shape_of(o, dtype), (uint32_t)tokens, (uint32_t)prefix))
+	if (prompt_init(&y.prompt, &o->fixture, shape_of(o, dtype), (uint32_t)tokens, (uint32_t)prefix))
 		return -1;
 	measure_way(&y, 0);
-	for (int i = 0; i < o->n_ways; i++)
-		measure_way(&y, o->ways[i]);
+	for (int i = 0; i < o->n_methods; i++)
+		if (o->methods[i] > 0)
+			measure_way(&y, o->methods[i]);
 	prompt_deinit(&y.prompt);
 	return 0;
 }
@@ -449,17 +385,12 @@ int bench_prefill(int argc, char **argv)
 
 	if (e)
 		return e > 0 ? 0 : 2;
-	e = report_init(&r, columns, sizeof columns / sizeof *columns, o.csv);
-	for (int d = 0; !e && d < o.n_dtypes; d++)
+	if (report_init(&r, columns, sizeof columns / sizeof *columns, o.csv))
+		return 1;
+	for (int d = 0; d < o.n_dtypes; d++)
 		for (int n = 0; n < o.n_tokens; n++)
 			for (int f = 0; f < o.n_prefixes; f++)
 				if (measure_all(&r, &o, o.dtypes[d], o.tokens[n], o.prefixes[f]))
 					return 1;
-	if (!e)
-		e = report_deinit(&r);
-	if (e) {
-		fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", o.csv, strerror(-e));
-		return 1;
-	}
-	return 0;
+	return report_close(&r);
 }

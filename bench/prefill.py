@@ -3,10 +3,10 @@
 """What the ways to read a prompt do to the reference model's answers: a simulation that shares nothing with the daemon.
 
 Each case is one teacher-forced pass in fp32: the prompt's rows - all but its last token's, which decodes the answer's
-first - attend as a method says, the answer's rows densely. A method whose tiles choose what they look at does so by the
+first - attend as a method says, the answer's rows densely. A method whose tiles select what they attend to does so by the
 rows that come first, as sparsekvd does (policy.h, struct skv_prefill), or, marked "ahead", as its paper has it: by all
 queries of the tile, or the prompt's last ones. Sizes are scaled to prompts of some thousand bytes. `seen` is the share of
-the causal pairs that the prompt's rows look at, all layers counted.
+the causal pairs that the prompt's rows attend to, all layers counted.
 
 Then, of dense passes: how alike are the differences dense - streaming of a window's rows to that of its first row (Delta
 Attention, Figure 6b), which the correction stands on. `left` is the share of their squares that is left when the first

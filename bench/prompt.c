@@ -33,7 +33,7 @@ static void put(uint32_t dtype, void *to, size_t i, float x)
 /* Turn the first elements of rows of so many heads to where they are, tokens `from` on. */
 static void turn(const struct prompt *p, void *rows, uint32_t heads, uint32_t from, uint32_t n)
 {
-	const struct skv_shape *sh = &p->bed.sh;
+	const struct skv_shape *sh = &p->fixture.sh;
 
 	for (uint32_t t = 0; t < n; t++)
 		for (uint32_t i = 0; i < TURNING; i++) {
@@ -47,7 +47,7 @@ static void turn(const struct prompt *p, void *rows, uint32_t heads, uint32_t fr
 		}
 }
 
-void prompt_copy(struct bed *b, void *to, const void *from, size_t bytes)
+void prompt_copy(struct kernel_fixture *b, void *to, const void *from, size_t bytes)
 {
 	const struct skv_backend *d = b->o->device;
 
@@ -55,27 +55,27 @@ void prompt_copy(struct bed *b, void *to, const void *from, size_t bytes)
 		memcpy(to, from, bytes);
 		return;
 	}
-	bed_need(b, d->copy(to, from, bytes, b->work.stream));
-	bed_need(b, d->wait(b->work.stream));
+	fixture_need(b, d->copy(to, from, bytes, b->work.stream));
+	fixture_need(b, d->wait(b->work.stream));
 }
 
 void prompt_scratch(struct prompt *p, size_t bytes)
 {
-	struct bed *b = &p->bed;
+	struct kernel_fixture *b = &p->fixture;
 
 	if (b->work.mem)
-		bed_free(b, b->work.mem);
+		fixture_free(b, b->work.mem);
 	b->work.bytes = bytes;
-	b->work.mem = bed_room(b, bytes);
+	b->work.mem = fixture_room(b, bytes);
 	if (b->o->device)
-		bed_need(b, b->o->device->zero(b->work.mem, bytes, b->work.stream));
+		fixture_need(b, b->o->device->zero(b->work.mem, bytes, b->work.stream));
 }
 
 uint32_t prompt_cut(struct prompt *p, uint32_t from, uint32_t to, uint32_t step, struct skv_kseq **ret_host,
                     struct skv_kseq **ret_seq)
 {
 	const uint32_t n = (to - from + step - 1) / step;
-	struct skv_kseq *host = bed_get(n * sizeof *host);
+	struct skv_kseq *host = fixture_get(n * sizeof *host);
 
 	for (uint32_t i = 0; i < n; i++) {
 		const uint32_t at = from + i * step, rows = to - at < step ? to - at : step;
@@ -84,16 +84,16 @@ uint32_t prompt_cut(struct prompt *p, uint32_t from, uint32_t to, uint32_t step,
 		                            .set = i % 2};
 	}
 	*ret_host = host;
-	*ret_seq = bed_room(&p->bed, n * sizeof **ret_seq);
-	prompt_copy(&p->bed, *ret_seq, host, n * sizeof *host);
+	*ret_seq = fixture_room(&p->fixture, n * sizeof **ret_seq);
+	prompt_copy(&p->fixture, *ret_seq, host, n * sizeof *host);
 	return n;
 }
 
 /* Noise away from 0, n elements. */
-static void *noise(const struct prompt *p, uint64_t *rng, size_t n)
+static void *random_rows(const struct prompt *p, uint64_t *rng, size_t n)
 {
-	const uint32_t dtype = p->bed.sh.io_dtype;
-	void *x = bed_get(n * skv_dtype_bytes(dtype));
+	const uint32_t dtype = p->fixture.sh.io_dtype;
+	void *x = fixture_get(n * skv_dtype_bytes(dtype));
 
 	for (size_t i = 0; i < n; i++) {
 		const uint64_t r = bench_random(rng);
@@ -105,12 +105,13 @@ static void *noise(const struct prompt *p, uint64_t *rng, size_t n)
 /* K and V of all tokens, q of the prompt's. */
 static void fill(struct prompt *p)
 {
-	struct bed *b = &p->bed;
+	struct kernel_fixture *b = &p->fixture;
 	const uint32_t heads = b->sh.n_heads, kv_heads = b->sh.n_kv_heads, dim = b->sh.head_dim;
 	const size_t row = (size_t)dim * skv_dtype_bytes(b->sh.io_dtype);
 	uint64_t rng = 2;
-	void *rows = noise(p, &rng, (size_t)SLICE * heads * dim), *values = noise(p, &rng, (size_t)SLICE * kv_heads * dim);
-	void *k = bed_room(b, SLICE * kv_heads * row), *v = bed_room(b, SLICE * kv_heads * row);
+	void *rows = random_rows(p, &rng, (size_t)SLICE * heads * dim), *values = random_rows(p, &rng,
+		(size_t)SLICE * kv_heads * dim);
+	void *k = fixture_room(b, SLICE * kv_heads * row), *v = fixture_room(b, SLICE * kv_heads * row);
 	struct skv_kseq *host, *seq;
 	const uint32_t n = prompt_cut(p, 0, p->end, SLICE, &host, &seq);
 
@@ -132,24 +133,24 @@ static void fill(struct prompt *p)
 	free(host);
 	free(rows);
 	free(values);
-	bed_free(b, seq);
-	bed_free(b, k);
-	bed_free(b, v);
+	fixture_free(b, seq);
+	fixture_free(b, k);
+	fixture_free(b, v);
 }
 
-int prompt_init(struct prompt *p, const struct bed_options *o, struct skv_shape sh, uint32_t tokens, uint32_t prefix)
+int prompt_init(struct prompt *p, const struct fixture_options *o, struct skv_shape sh, uint32_t tokens, uint32_t prefix)
 {
 	const struct skv_sparse most = {.delta = true, .kept_rows = SKV_MINFERENCE_ROWS};
 	const uint32_t pages = skv_pages_of(prefix + tokens), kept = 2 * skv_kept_pages(&sh, &most);
 	uint64_t rng = 1;
 
 	sh.kept = 1;
-	if (bed_open(&p->bed, o, sh, (size_t)(pages + kept) * sh.page_bytes, omp_get_max_threads()))
+	if (fixture_open(&p->fixture, o, sh, (size_t)(pages + kept) * sh.page_bytes, omp_get_max_threads()))
 		return -1;
 	p->prefix = prefix;
 	p->end = prefix + tokens;
 	p->stride = pages + kept;
-	skv_pte *table = bed_get((size_t)2 * p->stride * sizeof *table), *entry = bed_get(p->stride * sizeof *entry);
+	skv_pte *table = fixture_get((size_t)2 * p->stride * sizeof *table), *entry = fixture_get(p->stride * sizeof *entry);
 	for (uint32_t i = 0; i < p->stride; i++) {
 		const uint32_t j = (uint32_t)(bench_random(&rng) % (i + 1));
 		entry[i] = entry[j];
@@ -158,19 +159,19 @@ int prompt_init(struct prompt *p, const struct bed_options *o, struct skv_shape 
 	memcpy(table, entry, pages * sizeof *entry);
 	memcpy(table + p->stride, entry + pages, kept * sizeof *entry);
 	free(entry);
-	p->table = bed_there(&p->bed, table, (size_t)2 * p->stride * sizeof *table);
+	p->table = fixture_there(&p->fixture, table, (size_t)2 * p->stride * sizeof *table);
 	const size_t bytes = (size_t)tokens * sh.n_heads * sh.head_dim * skv_dtype_bytes(sh.io_dtype);
-	p->q = bed_room(&p->bed, bytes);
-	p->out = bed_room(&p->bed, bytes);
+	p->q = fixture_room(&p->fixture, bytes);
+	p->out = fixture_room(&p->fixture, bytes);
 	fill(p);
 	return 0;
 }
 
 void prompt_deinit(struct prompt *p)
 {
-	bed_free(&p->bed, p->table);
-	bed_free(&p->bed, p->q);
-	bed_free(&p->bed, p->out);
-	bed_free(&p->bed, p->bed.work.mem);
-	bed_close(&p->bed);
+	fixture_free(&p->fixture, p->table);
+	fixture_free(&p->fixture, p->q);
+	fixture_free(&p->fixture, p->out);
+	fixture_free(&p->fixture, p->fixture.work.mem);
+	fixture_close(&p->fixture);
 }

@@ -2,18 +2,18 @@
 /*
  * bench/prompt.h - a prompt of one sequence in one layer, behind a prefix whose K and V are there as well.
  *
- * Rows of q and k are noise but for their first elements, which turn slowly with the position, as rotary positions do:
+ * Rows of q and k are random but for their first elements, which turn slowly with the position, as rotary positions do:
  * so weights fall with the distance, and distances of a like weight lie next to each other, as in models. Pages lie in
  * random order.
  */
 #ifndef SKV_BENCH_PROMPT_H
 #define SKV_BENCH_PROMPT_H
 
-#include "bench/bed.h"
+#include "bench/kernel-fixture.h"
 #include "kernels/prefill.h"
 
 struct prompt {
-	struct bed bed;       /* bed_open(): no sequences */
+	struct kernel_fixture fixture;       /* fixture_open(): no sequences */
 	uint32_t prefix, end; /* the prompt is tokens [prefix, end) */
 	skv_pte *table;       /* the layer's, then (number sh.kept) that of what it keeps */
 	uint32_t stride;
@@ -21,7 +21,7 @@ struct prompt {
 };
 
 /* 0, or -1 after saying on stderr why there is no pool. Other memory that is missing ends the program. */
-int prompt_init(struct prompt *, const struct bed_options *, struct skv_shape, uint32_t tokens, uint32_t prefix);
+int prompt_init(struct prompt *, const struct fixture_options *, struct skv_shape, uint32_t tokens, uint32_t prefix);
 void prompt_deinit(struct prompt *);
 
 /*
@@ -35,6 +35,6 @@ uint32_t prompt_cut(struct prompt *, uint32_t from, uint32_t to, uint32_t step, 
 void prompt_scratch(struct prompt *, size_t bytes);
 
 /* To or from where the kernels work. */
-void prompt_copy(struct bed *, void *to, const void *from, size_t bytes);
+void prompt_copy(struct kernel_fixture *, void *to, const void *from, size_t bytes);
 
 #endif

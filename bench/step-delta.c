@@ -7,7 +7,7 @@
  * device a step is a replay of a recording. New tokens' K and V are written, which is part of attention here.
  * The model has the shape of one that the paper measures, and weights that say nothing.
  */
-#include "bench/rig.h"
+#include "bench/stack-fixture.h"
 #include "bench/step.h"
 #include "engine/forward.h"
 #include <stdlib.h>
@@ -17,12 +17,12 @@
 
 /* ---- attention alone ------------------------------------------------------------------------- */
 
-static void attend_steps(struct rig *rig, const struct eng_model *model, long n, struct step_times *to)
+static void attend_steps(struct stack_fixture *stack, const struct eng_model *model, long n, struct step_times *to)
 {
-	struct rig_times t;
+	struct stack_times t;
 	(void)model;
 	for (long i = -WARM; i < n; i++) {
-		rig_step(rig, rig->device ? RIG_REPLAY : RIG_CALLS, &t);
+		stack_step(stack, stack->device ? STACK_REPLAY : STACK_CALLS, &t);
 		if (i < 0 || t.recorded)
 			continue;
 		to->device_ms[to->n++] = t.device_ms;
@@ -61,36 +61,36 @@ static struct eng_config config_of(const struct step_options *o, uint32_t positi
 }
 
 /* Each id is on the host before the next step begins. */
-static void model_steps(struct rig *rig, const struct eng_model *model, long n, struct step_times *to)
+static void model_steps(struct stack_fixture *stack, const struct eng_model *model, long n, struct step_times *to)
 {
 	static const int32_t any = 0;
 	struct eng_forward f;
 	struct eng_error err;
 	const int32_t *ids;
 
-	need(eng_forward_init(&f, model, rig->n, &err), &err);
-	for (uint32_t s = 0; s < rig->n; s++)
-		rig->item[s].tokens = &any;
+	need(eng_forward_init(&f, model, stack->n, &err), &err);
+	for (uint32_t s = 0; s < stack->n; s++)
+		stack->item[s].tokens = &any;
 	for (long i = -WARM; i < n; i++) {
 		double begun = bench_now();
-		need(eng_forward(&f, rig->session, rig->item, rig->n, &err), &err);
-		rig_need(skv_step_end(rig->session, f.id));
+		need(eng_forward(&f, stack->session, stack->item, stack->n, &err), &err);
+		stack_need(skv_step_end(stack->session, f.id));
 		need(eng_forward_fetch(&f, &err), &err);
 		need(eng_forward_fetched(&f, &ids, &err), &err);
 		if (i >= 0)
 			to->whole_ms[to->n_whole++] = (bench_now() - begun) * 1e3;
-		for (uint32_t s = 0; s < rig->n; s++)
-			rig->item[s].tokens = NULL; /* what the last step chose */
+		for (uint32_t s = 0; s < stack->n; s++)
+			stack->item[s].tokens = NULL; /* what the last step chose */
 	}
 	eng_forward_deinit(&f);
 }
 
 /* ---- both ------------------------------------------------------------------------------------ */
 
-typedef void take_steps(struct rig *, const struct eng_model *, long n, struct step_times *);
+typedef void take_steps(struct stack_fixture *, const struct eng_model *, long n, struct step_times *);
 
 /* In turns, as machines have moods. */
-static void take_turns(struct report *r, const char *setting, const struct step_options *o, struct rig *rig,
+static void take_turns(struct report *r, const char *setting, const struct step_options *o, struct stack_fixture *stack,
                        const struct skv_model *shape, const struct eng_model *model, take_steps *steps)
 {
 	struct step_times *full = calloc(2, sizeof *full), *delta = full + 1;
@@ -98,17 +98,17 @@ static void take_turns(struct report *r, const char *setting, const struct step_
 	char spec[64];
 
 	snprintf(spec, sizeof spec, "delta?budget=%u", skv_pages_of((uint32_t)o->budget));
-	rig_open(rig, shape, "full");
-	rig_fill(rig, (uint32_t)o->batch, (uint32_t)o->tokens, 2 * TURNS * (uint32_t)(each + WARM));
+	stack_open(stack, shape, "full");
+	stack_fill(stack, (uint32_t)o->batch, (uint32_t)o->tokens, 2 * TURNS * (uint32_t)(each + WARM));
 	for (int turn = 0; turn < TURNS; turn++) {
-		steps(rig, model, each, full);
-		rig_hand_over(rig, spec);
-		steps(rig, model, each, delta);
-		rig_hand_over(rig, "full");
+		steps(stack, model, each, full);
+		stack_hand_over(stack, spec);
+		steps(stack, model, each, delta);
+		stack_hand_over(stack, "full");
 	}
 	step_report(r, setting, o, "full", full, "delta", delta);
-	rig_empty(rig);
-	rig_close(rig);
+	stack_empty(stack);
+	stack_close(stack);
 	free(full);
 }
 
@@ -117,10 +117,10 @@ static void measure(struct report *r, const char *setting, const struct step_opt
 	struct eng_model model = ENG_MODEL_NULL;
 	struct skv_model shape = SKV_MODEL_INIT;
 	struct step_options o = *given;
-	struct eng_place *place = NULL;
+	struct eng_backend *backend = NULL;
 	struct eng_config config;
 	struct eng_error err;
-	struct rig rig;
+	struct stack_fixture stack;
 
 	step_defaults(&o, &(struct step_options){.heads = 12, .kv_heads = 2, .layers = 28, .dim = 128, .batch = 64,
 	                                         .tokens = 18432, .budget = 1024});
@@ -133,15 +133,15 @@ static void measure(struct report *r, const char *setting, const struct step_opt
 	shape.kv_dtype = SKV_BF16;
 	snprintf(shape.name, sizeof shape.name, "bench");
 
-	rig_start(&rig, o.device);
+	stack_start(&stack, o.device);
 	if (steps == model_steps) {
-		need(eng_place_open(&place, o.device, &err), &err);
-		need(eng_model_random(&model, &config, place, o.device ? SKV_BF16 : SKV_F32, 1, &err), &err);
+		need(eng_backend_open(&backend, o.device, &err), &err);
+		need(eng_model_random(&model, &config, backend, o.device ? SKV_BF16 : SKV_F32, 1, &err), &err);
 	}
-	take_turns(r, setting, &o, &rig, &shape, &model, steps);
+	take_turns(r, setting, &o, &stack, &shape, &model, steps);
 	eng_model_deinit(&model);
-	eng_place_close(place);
-	rig_stop(&rig);
+	eng_backend_close(backend);
+	stack_stop(&stack);
 }
 
 void step_delta(struct report *r, const struct step_options *o)

@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench/step-deltakv.c - steps through the whole stack under deltakv, against full, and against omnikv, which selects the
- * same and reads it as it is: what deltakv's steps take longer is what rebuilding and packing cost.
+ * same and reads it as it is: what deltakv's steps take longer is the cost of decompression and compression.
  *
  * The same sequences go from one policy to the next. They are filled without attention. Each policy has as many steps as
- * it takes for every sequence to pack the same number of times; the mean of them all is a step with all that belongs to
- * it. What sequences take is what the daemon's books say.
+ * it takes for every sequence to compress the same number of times; the mean of them all is a step with all that belongs to
+ * it. What sequences take is what the daemon's accounts say.
  */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "bench/latent.h"
-#include "bench/rig.h"
+#include "bench/synthetic-codec.h"
+#include "bench/stack-fixture.h"
 #include "bench/step.h"
 #include "daemon/ctl/conn.h"
 
 #define WARM 3            /* steps after another policy came that do not count */
-#define BLOCK 32          /* tokens that deltakv packs at a time */
-#define SLICE 32768u      /* tokens of a prompt that are packed before more come, where memory is short */
+#define BLOCK 32          /* tokens that deltakv compresses at a time */
+#define SLICE 32768u      /* tokens of a prompt that are compressed before more come, where memory is short */
 #define TIMEOUT_MS 60000
 #define MOST 3            /* contexts, budgets */
 
 struct run {
 	struct report *r;
 	struct step_options o;
-	struct rig rig;
+	struct stack_fixture stack;
 	struct skv_ctl ctl;
-	enum latent_rows rows;
+	enum synthetic_rows rows;
 	uint8_t *k, *v; /* the rows */
 	char codec[256];
 	double dense_ms, dense_whole_ms; /* of the batch with which all policies are measured */
 };
 
 /* Bytes of a token that the sequences have, by kind; what a sequence has; how many of them there is room for. */
-struct books {
+struct account {
 	double kv, codes, refs, sequence, fit;
 };
 
@@ -49,7 +49,7 @@ _Noreturn static void die(const char *why)
 	exit(1);
 }
 
-/* ---- the daemon's books ---------------------------------------------------------------------- */
+/* ---- the daemon's accounts ---------------------------------------------------------------------- */
 
 static json_t *ask(struct run *x, enum skv_query what)
 {
@@ -61,24 +61,24 @@ static json_t *ask(struct run *x, enum skv_query what)
 }
 
 /* What all sequences together may take. */
-static double ceiling(struct run *x)
+static double pool_limit(struct run *x)
 {
 	json_t *answer = ask(x, SKV_QUERY_STATUS);
 	json_t *device = json_array_get(json_object_get(answer, "devices"), 0);
-	double bytes = x->rig.device ? json_number_value(json_object_get(device, "pool_limit_bytes"))
+	double bytes = x->stack.device ? json_number_value(json_object_get(device, "pool_limit_bytes"))
 	                             : json_number_value(json_object_get(json_object_get(answer, "limits"), "pool_bytes"));
 
 	json_decref(answer);
 	return bytes;
 }
 
-static struct books look(struct run *x)
+static struct account look(struct run *x)
 {
 	static const char *const kinds[] = {"kv", "codes", "refs"};
 	json_t *answer = ask(x, SKV_QUERY_SEQS), *seq;
-	const double page = (double)skv_page_bytes(&x->rig.model);
+	const double page = (double)skv_page_bytes(&x->stack.model);
 	double bytes[3] = {0}, tokens = 0, n = 0;
-	struct books b;
+	struct account b;
 	size_t i;
 
 	json_array_foreach(json_object_get(answer, "sequences"), i, seq) {
@@ -92,9 +92,9 @@ static struct books look(struct run *x)
 		n++;
 	}
 	json_decref(answer);
-	b = (struct books){.kv = bytes[0] / tokens, .codes = bytes[1] / tokens, .refs = bytes[2] / tokens,
+	b = (struct account){.kv = bytes[0] / tokens, .codes = bytes[1] / tokens, .refs = bytes[2] / tokens,
 	                   .sequence = (bytes[0] + bytes[1] + bytes[2]) / n};
-	b.fit = floor(ceiling(x) / b.sequence);
+	b.fit = floor(pool_limit(x) / b.sequence);
 	return b;
 }
 
@@ -104,37 +104,37 @@ static struct books look(struct run *x)
 static int step_of(struct run *x, struct skv_seq *seq, uint32_t at, uint32_t n, bool prompt)
 {
 	const struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0};
-	const struct skv_model *m = &x->rig.model;
+	const struct skv_model *m = &x->stack.model;
 	const size_t row = (size_t)m->n_kv_heads * m->head_dim * skv_dtype_bytes(m->io_dtype);
-	const struct skv_attn a = {.q = prompt ? NULL : x->rig.q, .k = x->k + at * row, .v = x->v + at * row,
-	                           .out = prompt ? NULL : x->rig.out};
-	int e = skv_step_begin(x->rig.session, &item, 1, x->rig.stream);
+	const struct skv_attn a = {.q = prompt ? NULL : x->stack.q, .k = x->k + at * row, .v = x->v + at * row,
+	                           .out = prompt ? NULL : x->stack.out};
+	int e = skv_step_begin(x->stack.session, &item, 1, x->stack.stream);
 
 	if (e < 0)
 		return e;
 	for (uint32_t layer = 0; layer < m->n_layers; layer++)
-		rig_need(skv_attend(x->rig.session, layer, &a));
-	rig_need(skv_step_end(x->rig.session, NULL));
+		stack_need(skv_attend(x->stack.session, layer, &a));
+	stack_need(skv_step_end(x->stack.session, NULL));
 	return 0;
 }
 
-/* Fill one up to `len` tokens; with `packs` some are decoded in between, so that what came before is packed. */
-static int fill(struct run *x, struct skv_seq *seq, uint32_t len, bool packs)
+/* Fill one up to `len` tokens; with `compresses` some are decoded in between, so that what came before is compressed. */
+static int fill(struct run *x, struct skv_seq *seq, uint32_t len, bool compresses)
 {
-	uint32_t raw = 0;
+	uint32_t uncompressed = 0;
 	int e = 0;
 
 	for (uint32_t at = 0, n; at < len && e == 0; at += n) {
-		const bool prompt = !packs || raw < SLICE;
+		const bool prompt = !compresses || uncompressed < SLICE;
 
-		n = !prompt ? 1 : len - at < RIG_CHUNK ? len - at : RIG_CHUNK;
-		raw = prompt ? raw + n : 0;
+		n = !prompt ? 1 : len - at < STACK_CHUNK ? len - at : STACK_CHUNK;
+		uncompressed = prompt ? uncompressed + n : 0;
 		e = step_of(x, seq, at, n, prompt);
 	}
 	return e;
 }
 
-/* Of which lengths differ, so that not all of them pack in the same steps. */
+/* Of which lengths differ, so that not all of them compress in the same steps. */
 static uint32_t length_of(const struct run *x, uint32_t i)
 {
 	return (uint32_t)x->o.tokens - i % BLOCK;
@@ -145,7 +145,7 @@ static uint32_t steps_of(const struct run *x)
 	return ((uint32_t)x->o.repeat + BLOCK - 1) / BLOCK * BLOCK;
 }
 
-/* As many as there are places for. */
+/* As many tokens as a sequence has room for. */
 static uint32_t room(const struct run *x, uint32_t policies)
 {
 	return (uint32_t)x->o.tokens + policies * (steps_of(x) + WARM) + 1;
@@ -154,9 +154,9 @@ static uint32_t room(const struct run *x, uint32_t policies)
 /* How many sequences of raw tokens there is room for, and for what a step of a prompt may take ahead. */
 static uint32_t fitting(struct run *x, uint32_t policies)
 {
-	const double layers = x->rig.model.n_layers, page = (double)skv_page_bytes(&x->rig.model);
-	const double ahead = 4 * layers * skv_pages_of(RIG_CHUNK) * page;
-	const double n = floor((ceiling(x) - ahead) / (layers * skv_pages_of(room(x, policies)) * page));
+	const double layers = x->stack.model.n_layers, page = (double)skv_page_bytes(&x->stack.model);
+	const double ahead = 4 * layers * skv_pages_of(STACK_CHUNK) * page;
+	const double n = floor((pool_limit(x) - ahead) / (layers * skv_pages_of(room(x, policies)) * page));
 
 	return n < 1 ? 1 : n > 64 ? 64 : (uint32_t)n;
 }
@@ -168,11 +168,11 @@ static struct figures measure(struct run *x)
 	const uint32_t n = steps_of(x);
 	double *ms = calloc(n, sizeof *ms), whole = 0;
 	struct figures f;
-	struct rig_times t;
+	struct stack_times t;
 	uint32_t taken = 0;
 
 	for (uint32_t i = 0; i < n + WARM; i++) {
-		rig_step(&x->rig, x->rig.device ? RIG_REPLAY : RIG_CALLS, &t);
+		stack_step(&x->stack, x->stack.device ? STACK_REPLAY : STACK_CALLS, &t);
 		if (i < WARM || t.recorded)
 			continue;
 		ms[taken++] = t.device_ms;
@@ -185,23 +185,23 @@ static struct figures measure(struct run *x)
 
 static struct figures measure_under(struct run *x, const char *spec)
 {
-	for (uint32_t i = 0; i < x->rig.n; i++)
-		rig_need(skv_seq_policy(x->rig.seq[i], spec));
+	for (uint32_t i = 0; i < x->stack.n; i++)
+		stack_need(skv_seq_policy(x->stack.seq[i], spec));
 	return measure(x);
 }
 
 static void report(struct run *x, const char *attention, long budget, struct figures f, double share,
-                   const struct books *b)
+                   const struct account *b)
 {
 	const struct step_options *o = &x->o;
-	const bool same = x->rig.n == o->batch;
+	const bool same = x->stack.n == o->batch;
 	char heads[32];
 
 	snprintf(heads, sizeof heads, "%u/%u", o->heads, o->kv_heads);
 	step_row(x->r, &(struct step_row){
 		.setting = "deltakv", .attention = attention, .heads = heads,
-		.rows = x->rows == LATENT_RANDOM ? "random" : "clustered",
-		.dim = o->dim, .layers = o->layers, .batch = x->rig.n, .tokens = o->tokens, .budget = budget,
+		.rows = x->rows == SYNTHETIC_RANDOM ? "random" : "clustered",
+		.dim = o->dim, .layers = o->layers, .batch = x->stack.n, .tokens = o->tokens, .budget = budget,
 		.ms = f.ms, .speedup = same ? x->dense_ms / f.ms : NAN,
 		.whole_ms = f.whole_ms, .whole_speedup = same ? x->dense_whole_ms / f.whole_ms : NAN, .share = share,
 		.kv = b ? b->kv : NAN, .codes = b ? b->codes : NAN, .refs = b ? b->refs : NAN, .fit = b ? b->fit : NAN,
@@ -215,52 +215,53 @@ static void deltakv_spec(const struct run *x, long budget, char *to, size_t byte
 	snprintf(to, bytes, "deltakv?budget=%ld&bits=4&block=%u&file=%s", budget, BLOCK, x->codec);
 }
 
-/* More of them, until there is no room. They come one by one, each packed as it comes. */
+/* More of them, until there is no room. They come one by one, each compressed as it comes. */
 static void fill_up(struct run *x, const char *spec, uint32_t policies)
 {
 	for (;;) {
 		struct skv_seq *seq;
-		uint32_t i = x->rig.n;
+		uint32_t i = x->stack.n;
 		int e;
 
-		rig_sequences(&x->rig, 1, room(x, policies));
-		seq = x->rig.seq[i];
-		rig_need(skv_seq_policy(seq, spec));
+		stack_sequences(&x->stack, 1, room(x, policies));
+		seq = x->stack.seq[i];
+		stack_need(skv_seq_policy(seq, spec));
 		e = fill(x, seq, length_of(x, i), true);
 		if (e == 0)
 			continue;
 		if (e != -ENOSPC && e != -EDQUOT)
-			rig_need(e);
-		rig_need(skv_seq_drop(seq));
-		x->rig.n--;
+			stack_need(e);
+		stack_need(skv_seq_drop(seq));
+		x->stack.n--;
 		return;
 	}
 }
 
 static void place_rows(struct run *x)
 {
-	const struct skv_model *m = &x->rig.model;
+	const struct skv_model *m = &x->stack.model;
 	const size_t bytes = (size_t)x->o.tokens * m->n_kv_heads * m->head_dim * skv_dtype_bytes(m->io_dtype);
-	void *k = latent_rows(m, x->rows, false, (uint32_t)x->o.tokens), *v = latent_rows(m, x->rows, true, (uint32_t)x->o.tokens);
+	void *k = synthetic_rows(m, x->rows, false, (uint32_t)x->o.tokens), *v = synthetic_rows(m, x->rows, true,
+		(uint32_t)x->o.tokens);
 
 	if (!k || !v)
 		die("no memory for rows");
-	x->k = rig_rows_place(&x->rig, k, bytes);
-	x->v = rig_rows_place(&x->rig, v, bytes);
+	x->k = stack_rows_place(&x->stack, k, bytes);
+	x->v = stack_rows_place(&x->stack, v, bytes);
 }
 
 static void take_turns(struct run *x, const long *budgets, uint32_t n, bool largest)
 {
 	const uint32_t policies = 2 + 2 * n;
 	struct figures read[MOST], f;
-	struct books b;
+	struct account b;
 	char spec[400];
 
 	x->o.batch = x->o.batch ? x->o.batch : fitting(x, policies);
 	place_rows(x);
-	rig_sequences(&x->rig, (uint32_t)x->o.batch, room(x, policies));
-	for (uint32_t i = 0; i < x->rig.n; i++)
-		rig_need(fill(x, x->rig.seq[i], length_of(x, i), false));
+	stack_sequences(&x->stack, (uint32_t)x->o.batch, room(x, policies));
+	for (uint32_t i = 0; i < x->stack.n; i++)
+		stack_need(fill(x, x->stack.seq[i], length_of(x, i), false));
 	f = measure_under(x, "full");
 	x->dense_ms = f.ms;
 	x->dense_whole_ms = f.whole_ms;
@@ -282,9 +283,9 @@ static void take_turns(struct run *x, const long *budgets, uint32_t n, bool larg
 		fill_up(x, spec, policies);
 		report(x, "deltakv", budgets[n / 2], measure_under(x, spec), NAN, NULL);
 	}
-	rig_empty(&x->rig);
-	rig_rows_free(&x->rig, x->k);
-	rig_rows_free(&x->rig, x->v);
+	stack_empty(&x->stack);
+	stack_rows_free(&x->stack, x->k);
+	stack_rows_free(&x->stack, x->v);
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */
@@ -314,22 +315,22 @@ void step_deltakv(struct report *r, const struct step_options *given)
 	struct skv_model m;
 
 	step_defaults(&x.o, &(struct step_options){.heads = 32, .kv_heads = 8, .layers = 32, .dim = 128});
-	rig_start(&x.rig, x.o.device);
-	if (skv_ctl_connect(&x.ctl, eng_private_socket(x.rig.daemon), "sparsekv-bench", TIMEOUT_MS) < 0)
+	stack_start(&x.stack, x.o.device);
+	if (skv_ctl_connect(&x.ctl, eng_private_socket(x.stack.daemon), "sparsekv-bench", TIMEOUT_MS) < 0)
 		die(x.ctl.err);
 	x.o.tokens = contexts[n_contexts - 1];
 	m = model_of(&x.o, room(&x, 2 + 2 * n_budgets));
-	latent_codec(&m, x.codec, sizeof x.codec);
-	rig_open(&x.rig, &m, "full");
+	synthetic_codec(&m, x.codec, sizeof x.codec);
+	stack_open(&x.stack, &m, "full");
 	for (uint32_t i = 0; i < n_contexts; i++)
-		for (x.rows = LATENT_RANDOM; x.rows <= LATENT_CLUSTERED; x.rows++) {
+		for (x.rows = SYNTHETIC_RANDOM; x.rows <= SYNTHETIC_CLUSTERED; x.rows++) {
 			if (given->rows && given->rows - 1 != (int)x.rows)
 				continue;
 			x.o.tokens = contexts[i];
 			x.o.batch = given->batch;
 			take_turns(&x, budgets, n_budgets, given->largest);
 		}
-	rig_close(&x.rig);
+	stack_close(&x.stack);
 	skv_ctl_close(&x.ctl);
-	rig_stop(&x.rig);
+	stack_stop(&x.stack);
 }

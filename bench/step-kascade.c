@@ -3,12 +3,12 @@
  * bench/step-kascade.c - the attention of a whole step as Kascade does it, against dense attention in every
  * layer.
  *
- * Layer 0 is dense, and selects; of the others some are anchors, which look at all keys to select anew and
+ * Layer 0 is dense, and selects; of the others some are anchors, which score all keys to select anew and
  * at the values of what they select, and the rest use the last selection. One list a kv head, of tokens. All
  * layers have pages of their own, in random order; selections are made by the kernels from the weights that
  * they find. On a device the layers are one recording.
  */
-#include "bench/bed.h"
+#include "bench/kernel-fixture.h"
 #include "bench/step.h"
 #include <omp.h>
 #include <stdlib.h>
@@ -16,14 +16,14 @@
 #define ANCHORS 4 /* besides layer 0, evenly spaced */
 
 struct kascade {
-	struct bed bed; /* its made_tokens is the last selection */
+	struct kernel_fixture fixture; /* its made_tokens is the last selection */
 	struct skv_evidence evidence;
 	struct skv_select select;
 };
 
 static bool anchor(const struct kascade *k, uint32_t layer)
 {
-	uint32_t n = k->bed.layers;
+	uint32_t n = k->fixture.layers;
 	for (uint32_t i = 1; i <= ANCHORS; i++)
 		if (layer == i * n / (ANCHORS + 1) && layer > 0)
 			return true;
@@ -32,15 +32,15 @@ static bool anchor(const struct kascade *k, uint32_t layer)
 
 static void dense_step(struct kascade *k)
 {
-	struct bed *b = &k->bed;
+	struct kernel_fixture *b = &k->fixture;
 	for (b->sh.layer = 0; b->sh.layer < b->layers; b->sh.layer++)
 		b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, NULL, &b->work);
 }
 
 static void sparse_step(struct kascade *k)
 {
-	const struct skv_kernels *kern = k->bed.o->kern;
-	struct bed *b = &k->bed;
+	const struct skv_kernels *kern = k->fixture.o->kern;
+	struct kernel_fixture *b = &k->fixture;
 	for (b->sh.layer = 0; b->sh.layer < b->layers; b->sh.layer++) {
 		if (b->sh.layer == 0) {
 			kern->decode_dense(&b->sh, &b->step, b->q, b->out, &k->evidence, &b->work);
@@ -57,49 +57,49 @@ static void sparse_step(struct kascade *k)
 /* Milliseconds of a step; `graph`: its recording, NULL on the host. */
 static double timed(struct kascade *k, void (*step)(struct kascade *), void *graph)
 {
-	struct bed *b = &k->bed;
-	bed_start(b);
+	struct kernel_fixture *b = &k->fixture;
+	fixture_start(b);
 	if (graph)
-		bed_need(b, b->o->device->graph_launch(graph, b->work.stream));
+		fixture_need(b, b->o->device->graph_launch(graph, b->work.stream));
 	else
 		step(k);
-	return bed_stop(b);
+	return fixture_stop(b);
 }
 
 /* The recording of a step, which has run once before: what kernels want for the first time is not in it. */
 static void *record(struct kascade *k, void (*step)(struct kascade *))
 {
-	const struct skv_backend *d = k->bed.o->device;
+	const struct skv_backend *d = k->fixture.o->device;
 	void *graph = NULL;
 	step(k);
 	if (!d)
 		return NULL;
-	bed_need(&k->bed, d->wait(k->bed.work.stream));
-	bed_need(&k->bed, d->begin_capture(k->bed.work.stream));
+	fixture_need(&k->fixture, d->wait(k->fixture.work.stream));
+	fixture_need(&k->fixture, d->begin_capture(k->fixture.work.stream));
 	step(k);
-	bed_need(&k->bed, d->end_capture(k->bed.work.stream, &graph));
+	fixture_need(&k->fixture, d->end_capture(k->fixture.work.stream, &graph));
 	return graph;
 }
 
 static void forget(struct kascade *k, void *graph)
 {
 	if (graph)
-		bed_need(&k->bed, k->bed.o->device->graph_free(graph));
+		fixture_need(&k->fixture, k->fixture.o->device->graph_free(graph));
 }
 
-static void kascade_init(struct kascade *k, const struct bed_options *o, const struct step_options *step)
+static void kascade_init(struct kascade *k, const struct fixture_options *o, const struct step_options *step)
 {
-	struct skv_shape sh = bed_shape(step->heads, step->kv_heads, (uint32_t)step->dim, SKV_F16);
+	struct skv_shape sh = fixture_shape(step->heads, step->kv_heads, (uint32_t)step->dim, SKV_F16);
 	const char *why = o->kern->unsupported(&sh);
 
 	if (why) {
 		fprintf(stderr, "sparsekv-bench: step: %s\n", why);
 		exit(1);
 	}
-	if (bed_init(&k->bed, o, sh, (uint32_t)step->tokens, omp_get_max_threads()))
+	if (fixture_init(&k->fixture, o, sh, (uint32_t)step->tokens, omp_get_max_threads()))
 		exit(1);
-	k->evidence = (struct skv_evidence){.rows = sh.n_kv_heads, .sum = true, .token = k->bed.token_weight,
-	                                    .token_stride = k->bed.pages * SKV_PAGE_TOKENS};
+	k->evidence = (struct skv_evidence){.rows = sh.n_kv_heads, .sum = true, .token = k->fixture.token_weight,
+	                                    .token_stride = k->fixture.pages * SKV_PAGE_TOKENS};
 	k->select = (struct skv_select){.budget.count = (uint32_t)step->budget, .recent_floor = 1};
 }
 
@@ -107,16 +107,16 @@ void step_kascade(struct report *r, const struct step_options *given)
 {
 	static struct step_times dense, sparse;
 	struct step_options o = *given;
-	struct bed_options bed;
+	struct fixture_options fixture;
 	struct kascade k;
 
 	step_defaults(&o, &(struct step_options){.heads = 32, .kv_heads = 8, .layers = 32, .dim = 128, .batch = 16,
 	                                         .tokens = 32768});
 	o.budget = o.budget ? o.budget : o.tokens / 10;
-	bed = (struct bed_options){.batch = o.batch, .layers = o.layers, .budget = 0.1};
-	if (bed_enter(&bed, o.device))
+	fixture = (struct fixture_options){.batch = o.batch, .layers = o.layers, .budget = 0.1};
+	if (fixture_enter(&fixture, o.device))
 		exit(1);
-	kascade_init(&k, &bed, &o);
+	kascade_init(&k, &fixture, &o);
 	void *graphs[] = {record(&k, dense_step), record(&k, sparse_step)};
 	for (long i = 0; i < o.repeat; i++) {
 		dense.device_ms[dense.n++] = timed(&k, dense_step, graphs[0]);
@@ -125,5 +125,5 @@ void step_kascade(struct report *r, const struct step_options *given)
 	step_report(r, "kascade", &o, "dense", &dense, "kascade", &sparse);
 	forget(&k, graphs[0]);
 	forget(&k, graphs[1]);
-	bed_deinit(&k.bed);
+	fixture_deinit(&k.fixture);
 }

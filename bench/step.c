@@ -1,21 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench/step.c - sparsekv-bench step: picks the settings, and reports. */
 #include "bench/step.h"
-#include <getopt.h>
 #include <math.h>
-#include <string.h>
-#include "bench/latent.h"
+#include "bench/synthetic-codec.h"
 
+/* Those that start a daemon come first: no threads should be there before. */
 static const struct {
-	const char *name;
 	void (*run)(struct report *, const struct step_options *);
-} settings[] = {
-	/* these first: they start a daemon, and no threads should be there before */
-	{"delta", step_delta},
-	{"model", step_model},
-	{"deltakv", step_deltakv},
-	{"kascade", step_kascade},
-};
+} settings[] = {{step_delta}, {step_model}, {step_deltakv}, {step_kascade}};
+static const char *const setting_names[] = {"delta", "model", "deltakv", "kascade", NULL};
 #define N_SETTINGS (sizeof settings / sizeof *settings)
 
 /* ---- report ---------------------------------------------------------------------------------- */
@@ -75,122 +68,64 @@ void step_report(struct report *r, const char *setting, const struct step_option
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-static void help(void)
-{
-	puts("usage: sparsekv-bench step [OPTION...]\n\n"
-	     "Times whole decode steps, and the same with dense layers alone:\n\n"
-	     "  kascade  the kernels, on memory of their own: layer 0 selects tokens for each kv head, and so do\n"
-	     "           four others; fp16, 32 layers of 32/8 heads, 16 sequences of 32768 tokens, 10 %\n"
-	     "  delta    daemon, client library and policy: 5 of 28 layers dense, 1024 tokens for the others;\n"
-	     "           bf16, 12/2 heads, 64 sequences of 18432 tokens\n"
-	     "  model    the same within the steps of a model of 1.5 billion random weights\n"
-	     "  deltakv  daemon, client library and policy, a compressor of random weights: 5 of 32 layers dense,\n"
-	     "           2048, 4096 and 8192 tokens for the others; bf16, 32/8 heads, sequences of 131072 and of\n"
-	     "           524288 tokens, as many as there is room for; against full, and omnikv with the same budget\n\n"
-	     "  --setting LIST   which of them (delta,model,kascade)\n"
-	     "  --device cuda:N  on that device; there a step is a replayed recording (host memory)\n"
-	     "  --batch N        sequences\n"
-	     "  --tokens N       their length\n"
-	     "  --budget N       tokens that a sparse layer looks at\n"
-	     "  --layers N\n"
-	     "  --heads Q/KV     q heads/kv heads\n"
-	     "  --dim N          head dimension\n"
-	     "  --repeat N       steps of each kind, of which the median counts (30)\n"
-	     "  --rows KIND      deltakv: random, or clustered (both)\n"
-	     "  --largest        deltakv: with as many sequences as there is room for when they are packed, too\n"
-	     "  --csv FILE       the figures as CSV, too");
-}
+static const char about[] =
+	"Times whole decode steps, and the same with dense layers alone:\n\n"
+	"  kascade  the kernels, on memory of their own: layer 0 selects tokens for each kv head, and so do\n"
+	"           four others; fp16, 32 layers of 32/8 heads, 16 sequences of 32768 tokens, 10 %\n"
+	"  delta    daemon, client library and policy: 5 of 28 layers dense, 1024 tokens for the others;\n"
+	"           bf16, 12/2 heads, 64 sequences of 18432 tokens\n"
+	"  model    the same within the steps of a model of 1.5 billion random weights\n"
+	"  deltakv  daemon, client library and policy, a codec of random weights: 5 of 32 layers dense,\n"
+	"           2048, 4096 and 8192 tokens for the others; bf16, 32/8 heads, sequences of 131072 and of\n"
+	"           524288 tokens, as many as there is room for; against full, and omnikv with the same budget";
 
 struct arguments {
 	struct step_options step;
-	bool chosen[N_SETTINGS];
+	uint32_t chosen[N_SETTINGS];
+	int n_chosen;
 	const char *csv;
 };
-
-static int parse_settings(struct arguments *a, const char *text)
-{
-	memset(a->chosen, 0, sizeof a->chosen);
-	for (const char *p = text; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
-		size_t len = strcspn(p, ","), i = 0;
-		while (i < N_SETTINGS && (strlen(settings[i].name) != len || strncmp(settings[i].name, p, len)))
-			i++;
-		if (i == N_SETTINGS)
-			return bench_bad("setting", text, "delta, model, deltakv or kascade, separated by commas");
-		a->chosen[i] = true;
-	}
-	return 0;
-}
-
-static int parse_rows(struct step_options *o, const char *text)
-{
-	o->rows = !strcmp(text, "random") ? 1 + LATENT_RANDOM : !strcmp(text, "clustered") ? 1 + LATENT_CLUSTERED : 0;
-	return o->rows ? 0 : bench_bad("rows", text, "random or clustered");
-}
 
 /* 0: go on, 1: help was asked for, -1: an error was reported. */
 static int parse(struct arguments *a, int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{"setting", 1, 0, 's'}, {"device", 1, 0, 'v'}, {"batch", 1, 0, 'b'},  {"tokens", 1, 0, 'n'},
-		{"budget", 1, 0, 'g'},  {"layers", 1, 0, 'l'}, {"heads", 1, 0, 'h'},  {"dim", 1, 0, 'd'},
-		{"repeat", 1, 0, 'r'},  {"csv", 1, 0, 'c'},    {"rows", 1, 0, 'w'},   {"largest", 0, 0, 'x'},
-		{"help", 0, 0, '?' + 128}, {0},
-	};
+	static const char *const kinds[] = {[SYNTHETIC_RANDOM] = "random", [SYNTHETIC_CLUSTERED] = "clustered", NULL};
 	struct step_options *o = &a->step;
-	int e = 0;
+	uint32_t rows = UINT32_MAX;
+	const struct bench_option table[] = {
+		BENCH_NAMES("setting", a->chosen, &a->n_chosen, setting_names, "which of them (delta,model,kascade)"),
+		BENCH_DEVICE(&o->device, "on that device; there a step is a replayed recording (host memory)"),
+		BENCH_NUMBER("batch", &o->batch, 1, 4096, "sequences"),
+		BENCH_NUMBER("tokens", &o->tokens, 64, SKV_MAX_TOKENS / 2, "their length"),
+		BENCH_NUMBER("budget", &o->budget, 16, SKV_MAX_TOKENS / 2, "tokens that a sparse layer attends to"),
+		BENCH_NUMBER("layers", &o->layers, 1, SKV_MAX_LAYERS, "layers"),
+		BENCH_HEADS(&o->heads, &o->kv_heads, "q heads/kv heads"),
+		BENCH_NUMBER("dim", &o->dim, 16, SKV_MAX_HEAD_DIM, "head dimension"),
+		BENCH_NUMBER("repeat", &o->repeat, 1, STEP_REPEAT_MAX,
+		             "steps of each kind, of which the median counts (30)"),
+		BENCH_NAME("rows", "KIND", &rows, kinds, "deltakv: random, or clustered (both)"),
+		BENCH_FLAG("largest", &o->largest,
+		           "deltakv: with as many sequences as there is room for when they are compressed, too"),
+		BENCH_CSV(&a->csv),
+	};
+	const struct bench_command command = {"step", NULL, about, table, sizeof table / sizeof *table};
+	int e;
+
 	*a = (struct arguments){.step.repeat = 30};
-	for (size_t i = 0; i < N_SETTINGS; i++)
-		a->chosen[i] = settings[i].run != step_deltakv; /* it fills all memory */
-	for (int c; !e && (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
-		switch (c) {
-		case 's':
-			e = parse_settings(a, optarg);
-			break;
-		case 'v':
-			e = bench_device(optarg, &o->device);
-			break;
-		case 'b':
-			e = bench_number("batch", optarg, 1, 4096, &o->batch);
-			break;
-		case 'n':
-			e = bench_number("tokens", optarg, 64, SKV_MAX_TOKENS / 2, &o->tokens);
-			break;
-		case 'g':
-			e = bench_number("budget", optarg, 16, SKV_MAX_TOKENS / 2, &o->budget);
-			break;
-		case 'l':
-			e = bench_number("layers", optarg, 1, SKV_MAX_LAYERS, &o->layers);
-			break;
-		case 'h':
-			e = bench_heads(optarg, &o->heads, &o->kv_heads);
-			break;
-		case 'd':
-			e = bench_number("dim", optarg, 16, SKV_MAX_HEAD_DIM, &o->dim);
-			break;
-		case 'r':
-			e = bench_number("repeat", optarg, 1, STEP_REPEAT_MAX, &o->repeat);
-			break;
-		case 'w':
-			e = parse_rows(o, optarg);
-			break;
-		case 'x':
-			o->largest = true;
-			break;
-		case 'c':
-			a->csv = optarg;
-			break;
-		case '?' + 128:
-			help();
-			return 1;
-		default:
-			return -1;
-		}
-	}
-	if (!e && optind < argc) {
-		fprintf(stderr, "sparsekv-bench: step: unexpected argument '%s'\n", argv[optind]);
-		return -1;
-	}
+	for (uint32_t i = 0; i < N_SETTINGS; i++)
+		if (settings[i].run != step_deltakv) /* it fills all memory */
+			a->chosen[a->n_chosen++] = i;
+	e = bench_options(&command, argc, argv);
+	o->rows = rows == UINT32_MAX ? 0 : 1 + (int)rows;
 	return e;
+}
+
+static bool is_chosen(const struct arguments *a, uint32_t setting)
+{
+	for (int i = 0; i < a->n_chosen; i++)
+		if (a->chosen[i] == setting)
+			return true;
+	return false;
 }
 
 int bench_step(int argc, char **argv)
@@ -201,15 +136,10 @@ int bench_step(int argc, char **argv)
 
 	if (e)
 		return e > 0 ? 0 : 2;
-	e = report_init(&r, columns, sizeof columns / sizeof *columns, a.csv);
-	for (size_t i = 0; !e && i < N_SETTINGS; i++)
-		if (a.chosen[i])
-			settings[i].run(&r, &a.step);
-	if (!e)
-		e = report_deinit(&r);
-	if (e) {
-		fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", a.csv, strerror(-e));
+	if (report_init(&r, columns, sizeof columns / sizeof *columns, a.csv))
 		return 1;
-	}
-	return 0;
+	for (uint32_t i = 0; i < N_SETTINGS; i++)
+		if (is_chosen(&a, i))
+			settings[i].run(&r, &a.step);
+	return report_close(&r);
 }

@@ -12,8 +12,8 @@
 /* 0: the setting's own figure. */
 struct step_options {
 	uint32_t device, heads, kv_heads;
-	long layers, dim, batch, tokens, budget, repeat; /* budget: tokens that a sparse layer looks at */
-	int rows;     /* of deltakv: 0 of either kind, else 1 + enum latent_rows */
+	long layers, dim, batch, tokens, budget, repeat; /* budget: tokens that a sparse layer attends to */
+	int rows;     /* of deltakv: 0 of either kind, else 1 + enum synthetic_rows */
 	bool largest; /* and its largest batch, too */
 };
 
@@ -32,7 +32,7 @@ struct step_row {
 	const char *setting, *attention, *heads, *rows;
 	long dim, layers, batch, tokens, budget;
 	double ms, speedup, whole_ms, whole_speedup;
-	double share;          /* of the step that is not spent as it is where nothing is packed */
+	double share;          /* of the step that is not spent where nothing is compressed */
 	double kv, codes, refs; /* bytes of a token, all layers, by kind */
 	double fit;             /* sequences as long that there is room for */
 };

@@ -17,11 +17,13 @@ static int width_of(const struct column *c)
 
 int report_init(struct report *r, const struct column *columns, int n, const char *csv_path)
 {
-	*r = (struct report){.columns = columns, .n = n};
+	*r = (struct report){.columns = columns, .n = n, .path = csv_path};
 	if (csv_path) {
 		r->csv = fopen(csv_path, "w");
-		if (!r->csv)
-			return -errno;
+		if (!r->csv) {
+			fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", csv_path, strerror(errno));
+			return -1;
+		}
 	}
 	for (int i = 0; i < n; i++) {
 		char name[64];
@@ -61,16 +63,19 @@ void report_row(struct report *r, ...)
 	fflush(stdout);
 }
 
-int report_deinit(struct report *r)
+int report_close(struct report *r)
 {
 	int bad = 0;
+
 	if (r->csv) {
 		bad = ferror(r->csv) ? -EIO : 0;
 		if (fclose(r->csv))
 			bad = -errno;
+		r->csv = NULL;
 	}
-	r->csv = NULL;
-	return bad;
+	if (bad)
+		fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", r->path, strerror(-bad));
+	return bad ? 1 : 0;
 }
 
 /* ---- measuring ------------------------------------------------------------------------------- */
@@ -106,89 +111,4 @@ uint64_t bench_random(uint64_t *state)
 	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
 	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
 	return x ^ x >> 31;
-}
-
-/* ---- options --------------------------------------------------------------------------------- */
-
-int bench_bad(const char *name, const char *value, const char *expected)
-{
-	fprintf(stderr, "sparsekv-bench: --%s %s: expected %s\n", name, value, expected);
-	return -1;
-}
-
-int bench_number(const char *name, const char *text, long least, long most, long *ret)
-{
-	char *end, expected[64];
-	errno = 0;
-	long x = strtol(text, &end, 10);
-	snprintf(expected, sizeof expected, "a whole number from %ld to %ld", least, most);
-	if (end == text || *end || errno || x < least || x > most)
-		return bench_bad(name, text, expected);
-	*ret = x;
-	return 0;
-}
-
-int bench_device(const char *text, uint32_t *ret)
-{
-	unsigned n;
-	char rest;
-	if (sscanf(text, "cuda:%u%c", &n, &rest) != 1 || n >= SKV_MAX_DEVICES)
-		return bench_bad("device", text, "a device such as cuda:0");
-	*ret = SKV_DEVICE_CUDA(n);
-	return 0;
-}
-
-int bench_heads(const char *text, uint32_t *ret_heads, uint32_t *ret_kv_heads)
-{
-	unsigned heads, kv_heads;
-	char rest;
-	if (sscanf(text, "%u/%u%c", &heads, &kv_heads, &rest) != 2 || !kv_heads || !heads || heads % kv_heads)
-		return bench_bad("heads", text, "q heads/kv heads, such as 32/8");
-	*ret_heads = heads;
-	*ret_kv_heads = kv_heads;
-	return 0;
-}
-
-static const char *const dtypes[] = {[SKV_F32] = "fp32", [SKV_F16] = "fp16", [SKV_BF16] = "bf16"};
-
-const char *bench_dtype_name(uint32_t dtype)
-{
-	return dtypes[dtype];
-}
-
-int bench_dtypes(const char *text, uint32_t *ret_list)
-{
-	int n = 0;
-
-	for (const char *p = text; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
-		size_t len = strcspn(p, ",");
-		uint32_t d = 0;
-		while (d < 3 && (strlen(dtypes[d]) != len || strncmp(dtypes[d], p, len)))
-			d++;
-		if (d == 3 || n == BENCH_LIST_MAX)
-			return bench_bad("dtype", text, "fp32, fp16 or bf16, separated by commas");
-		ret_list[n++] = d;
-	}
-	return n;
-}
-
-int bench_list(const char *name, const char *text, long least, long *ret_list)
-{
-	int n = 0;
-	for (const char *p = text;; p++) {
-		char *end;
-		errno = 0;
-		long x = strtol(p, &end, 10);
-		if (end == p || errno || x < least || (*end && *end != ',') || n == BENCH_LIST_MAX) {
-			fprintf(stderr,
-			        "sparsekv-bench: --%s %s: expected up to %d whole numbers from %ld on,"
-			        " separated by commas\n",
-			        name, text, BENCH_LIST_MAX, least);
-			return -1;
-		}
-		ret_list[n++] = x;
-		if (!*end)
-			return n;
-		p = end;
-	}
 }

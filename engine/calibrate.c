@@ -10,11 +10,11 @@
 #include <sys/stat.h>
 #include "engine/cli.h"
 #include "engine/compress.h"
-#include "engine/echo.h"
+#include "engine/recall-task.h"
 #include "engine/observe.h"
 #include "engine/profile.h"
 #include "engine/progress.h"
-#include "engine/settle.h"
+#include "engine/env.h"
 #include "engine/tasks.h"
 #include "engine/tokens.h"
 
@@ -22,91 +22,17 @@
 #define TEXT_MAX (256u << 20) /* bytes of a file */
 #define BATCH 16u             /* cases decoded together */
 
-static const char help[] =
+static const char usage[] =
 	"Usage: sparsekv-calibrate --model DIR (--text FILE | --tasks FILE) [-o FILE] [OPTION…]\n"
 	"       sparsekv-calibrate --model DIR (--text FILE | --tasks FILE) --deltakv-pca FILE | --palu FILE [OPTION…]\n"
-	"Run a model densely over texts, measure what its layers attend to, and choose layers by it; or make a\n"
-	"compressor of its K and V.\n\n"
-	"  --text FILE        any text: pieces of it, evenly spread; the last half of each is looked at\n"
-	"  --tasks FILE       cases as of sparsekv-eval: prompt and answer; the answer is looked at\n"
-	"  -o, --output FILE  write the profile, which policies take as profile=FILE\n"
-	"  --svg PREFIX       draw PREFIX-shift.svg, PREFIX-similarity.svg and PREFIX-alike.svg\n"
-	"  --context N        tokens of a piece, and of the longest case taken (default 4096)\n"
-	"  --texts N          pieces, or cases of each task and size (default 8)\n"
-	"  --rows N           tokens looked at in each, evenly spread (default 128; 0: all)\n"
-	"  --delta-layers N   how many to choose (default 3)\n"
-	"  --anchors N        (default 5)\n"
-	"  --filters N        (default 3)\n"
-	"  --dense N          first layers that stay dense before delta's and filter layers (default 2)\n"
-	"  --gamma N          rows that share a correction of sparse prompts (default 64)\n"
-	"  --sinks N          first tokens that every row sees of such a prompt (default 1024)\n"
-	"  --window N         and so many before it (default 2048)\n"
-	"  --top N            tokens that Kascade's similarity compares (default 64)\n"
-	"  --by WAY           papers (default): by what the layers attend to\n"
-	"                     loss: from there on search for layers under which the model predicts best\n"
-	"  --budget SHARE     of the tokens, that search goes by (default 0.25)\n"
-	"  --deltakv-pca FILE instead of all this: write a compressor for deltakv\n"
-	"  --palu FILE        the same for palu\n"
-	"  --width N          numbers of a code (default: a quarter of those of K and V, for palu half)\n"
-	"  --stride N         every so many tokens one is a reference of deltakv's (default 10; 0: none)\n"
-	"  --near N           references of a token (default 4)\n" ENG_CLI_HELP;
-
-enum {
-	OPT_TEXT = ENG_OPT_OWN,
-	OPT_TASKS,
-	OPT_SVG,
-	OPT_CONTEXT,
-	OPT_TEXTS,
-	OPT_ROWS,
-	OPT_DELTA,
-	OPT_ANCHORS,
-	OPT_FILTERS,
-	OPT_DENSE,
-	OPT_TOP,
-	OPT_GAMMA,
-	OPT_SINKS,
-	OPT_WINDOW,
-	OPT_BY,
-	OPT_BUDGET,
-	OPT_DELTAKV,
-	OPT_PALU,
-	OPT_WIDTH,
-	OPT_STRIDE,
-	OPT_NEAR,
-};
-
-static const struct option options[] = {
-	{"text", required_argument, NULL, OPT_TEXT},
-	{"tasks", required_argument, NULL, OPT_TASKS},
-	{"output", required_argument, NULL, 'o'},
-	{"svg", required_argument, NULL, OPT_SVG},
-	{"context", required_argument, NULL, OPT_CONTEXT},
-	{"texts", required_argument, NULL, OPT_TEXTS},
-	{"rows", required_argument, NULL, OPT_ROWS},
-	{"delta-layers", required_argument, NULL, OPT_DELTA},
-	{"anchors", required_argument, NULL, OPT_ANCHORS},
-	{"filters", required_argument, NULL, OPT_FILTERS},
-	{"dense", required_argument, NULL, OPT_DENSE},
-	{"top", required_argument, NULL, OPT_TOP},
-	{"gamma", required_argument, NULL, OPT_GAMMA},
-	{"sinks", required_argument, NULL, OPT_SINKS},
-	{"window", required_argument, NULL, OPT_WINDOW},
-	{"by", required_argument, NULL, OPT_BY},
-	{"budget", required_argument, NULL, OPT_BUDGET},
-	{"deltakv-pca", required_argument, NULL, OPT_DELTAKV},
-	{"palu", required_argument, NULL, OPT_PALU},
-	{"width", required_argument, NULL, OPT_WIDTH},
-	{"stride", required_argument, NULL, OPT_STRIDE},
-	{"near", required_argument, NULL, OPT_NEAR},
-	ENG_CLI_OPTIONS,
-	{NULL, 0, NULL, 0},
-};
+	"Run a model densely over texts, measure what its layers attend to, and choose layers by it; or compute a\n"
+	"codec for its K and V.\n";
 
 struct arguments {
 	struct eng_cli cli;
 	const char *text, *tasks, *output, *svg;
 	uint32_t context, texts, rows, delta, anchors, filters, dense, top, gamma, sinks, window;
-	bool by_loss;
+	uint32_t by_loss;
 	double budget;
 	const char *deltakv, *palu; /* compressors to write */
 	uint32_t width, stride, near; /* 0; UNSET: as they are usually */
@@ -122,94 +48,7 @@ static void on_signal(int signal)
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
-static int take_by(struct arguments *a, const char *text, struct eng_error *err)
-{
-	a->by_loss = !strcmp(text, "loss");
-	if (!a->by_loss && strcmp(text, "papers"))
-		return eng_fail(err, -EINVAL, "--by %.60s: papers or loss expected", text);
-	return 0;
-}
-
-static int take_budget(struct arguments *a, const char *text, struct eng_error *err)
-{
-	char *end;
-
-	a->budget = strtod(text, &end);
-	if (*text == '\0' || *end || !(a->budget > 0 && a->budget < 1))
-		return eng_fail(err, -EINVAL, "--budget %.60s: a share above 0 and below 1 expected", text);
-	return 0;
-}
-
-static int take_gamma(struct arguments *a, const char *text, struct eng_error *err)
-{
-	int r = eng_cli_count("--gamma", text, 2, 4096, &a->gamma, err);
-
-	return r || !(a->gamma & (a->gamma - 1)) ? r : eng_fail(err, -EINVAL, "--gamma %u: a power of two expected", a->gamma);
-}
-
-static int take(struct arguments *a, int option, struct eng_error *err)
-{
-	int r = eng_cli_take(&a->cli, option, PROGRAM, help, err);
-
-	if (r)
-		return r < 0 ? r : 0;
-	switch (option) {
-	case OPT_TEXT:
-		a->text = optarg;
-		return 0;
-	case OPT_TASKS:
-		a->tasks = optarg;
-		return 0;
-	case 'o':
-		a->output = optarg;
-		return 0;
-	case OPT_SVG:
-		a->svg = optarg;
-		return 0;
-	case OPT_CONTEXT:
-		return eng_cli_count("--context", optarg, 16, SKV_MAX_TOKENS, &a->context, err);
-	case OPT_TEXTS:
-		return eng_cli_count("--texts", optarg, 1, 1u << 20, &a->texts, err);
-	case OPT_ROWS:
-		return eng_cli_count("--rows", optarg, 0, SKV_MAX_TOKENS, &a->rows, err);
-	case OPT_DELTA:
-		return eng_cli_count("--delta-layers", optarg, 1, SKV_MAX_LAYERS, &a->delta, err);
-	case OPT_ANCHORS:
-		return eng_cli_count("--anchors", optarg, 1, SKV_MAX_LAYERS, &a->anchors, err);
-	case OPT_FILTERS:
-		return eng_cli_count("--filters", optarg, 1, SKV_MAX_LAYERS, &a->filters, err);
-	case OPT_DENSE:
-		return eng_cli_count("--dense", optarg, 0, SKV_MAX_LAYERS, &a->dense, err);
-	case OPT_TOP:
-		return eng_cli_count("--top", optarg, 1, 65536, &a->top, err);
-	case OPT_GAMMA:
-		return take_gamma(a, optarg, err);
-	case OPT_SINKS:
-		return eng_cli_count("--sinks", optarg, 0, SKV_MAX_TOKENS, &a->sinks, err);
-	case OPT_WINDOW:
-		return eng_cli_count("--window", optarg, 1, SKV_MAX_TOKENS, &a->window, err);
-	case OPT_BY:
-		return take_by(a, optarg, err);
-	case OPT_BUDGET:
-		return take_budget(a, optarg, err);
-	case OPT_DELTAKV:
-		a->deltakv = optarg;
-		return 0;
-	case OPT_PALU:
-		a->palu = optarg;
-		return 0;
-	case OPT_WIDTH:
-		return eng_cli_count("--width", optarg, 32, 65536, &a->width, err);
-	case OPT_STRIDE:
-		return eng_cli_count("--stride", optarg, 0, 255, &a->stride, err);
-	case OPT_NEAR:
-		return eng_cli_count("--near", optarg, 1, ENG_RESIDUALS_NEAR, &a->near, err);
-	default: /* getopt_long has said what is wrong */
-		exit(EXIT_FAILURE);
-	}
-}
-
-/* Does what is said of compressors go together, and with the rest? */
+/* Do the options of codecs go together, and with the rest? */
 static int check_compressor(struct arguments *a, struct eng_error *err)
 {
 	bool any = a->deltakv || a->palu;
@@ -230,20 +69,8 @@ static int check_compressor(struct arguments *a, struct eng_error *err)
 	return 0;
 }
 
-static int parse(struct arguments *a, int argc, char **argv, struct eng_error *err)
+static int check(struct arguments *a, struct eng_error *err)
 {
-	int option, r = 0;
-
-	*a = (struct arguments){.cli = ENG_CLI_INIT, .context = 4096, .texts = 8, .rows = 128, .delta = 3,
-	                        .anchors = 5, .filters = 3, .dense = 2, .top = 64, .gamma = 64, .sinks = 1024,
-	                        .window = 2048, .budget = 0.25,
-	                        .stride = UNSET, .near = UNSET};
-	while (!r && (option = getopt_long(argc, argv, "o:", options, NULL)) >= 0)
-		r = take(a, option, err);
-	if (r)
-		return r;
-	if (optind < argc)
-		return eng_fail(err, -EINVAL, "%.200s: options only expected; try --help", argv[optind]);
 	if (!a->cli.model)
 		return eng_fail(err, -EINVAL, "--model is missing: the directory of a model expected");
 	if (!a->text == !a->tasks)
@@ -251,6 +78,55 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 	if (a->cli.device != SKV_DEVICE_HOST && !a->by_loss)
 		return eng_fail(err, -EINVAL, "--device: only the search of --by loss uses one");
 	return check_compressor(a, err);
+}
+
+static int parse(struct arguments *a, int argc, char **argv, struct eng_error *err)
+{
+	static const char *const ways[] = {"papers", "loss", NULL};
+	const struct eng_option table[] = {
+		ENG_TEXT("text", "FILE", &a->text,
+		         "any text: pieces of it, evenly spread; the last half of each is measured"),
+		ENG_TEXT("tasks", "FILE", &a->tasks,
+		         "cases as of sparsekv-eval: prompt and answer; the answer is measured"),
+		ENG_TEXT("output", "FILE", &a->output, "write the profile, which policies take as profile=FILE"),
+		ENG_TEXT("svg", "PREFIX", &a->svg, "draw PREFIX-shift.svg, PREFIX-similarity.svg and PREFIX-alike.svg"),
+		ENG_COUNT("context", &a->context, 16, SKV_MAX_TOKENS,
+		          "tokens of a piece, and of the longest case taken (default 4096)"),
+		ENG_COUNT("texts", &a->texts, 1, 1u << 20, "pieces, or cases of each task and size (default 8)"),
+		ENG_COUNT("rows", &a->rows, 0, SKV_MAX_TOKENS,
+		          "tokens measured in each, evenly spread (default 128; 0: all)"),
+		ENG_COUNT("delta-layers", &a->delta, 1, SKV_MAX_LAYERS, "how many to choose (default 3)"),
+		ENG_COUNT("anchors", &a->anchors, 1, SKV_MAX_LAYERS, "(default 5)"),
+		ENG_COUNT("filters", &a->filters, 1, SKV_MAX_LAYERS, "(default 3)"),
+		ENG_COUNT("dense", &a->dense, 0, SKV_MAX_LAYERS,
+		          "first layers that stay dense before delta's and filter layers (default 2)"),
+		ENG_POWER("gamma", &a->gamma, 2, 4096, "rows that share a correction of sparse prompts (default 64)"),
+		ENG_COUNT("sinks", &a->sinks, 0, SKV_MAX_TOKENS,
+		          "attention sinks of such a prompt: first tokens that every row attends to (default 1024)"),
+		ENG_COUNT("window", &a->window, 1, SKV_MAX_TOKENS, "and so many before it (default 2048)"),
+		ENG_COUNT("top", &a->top, 1, 65536, "tokens that Kascade's similarity compares (default 64)"),
+		ENG_NAME("by", "WAY", &a->by_loss, ways,
+		         "papers (default): by what the layers attend to\n"
+		         "loss: from there on search for layers under which the model predicts best"),
+		ENG_SHARE("budget", &a->budget, "of the tokens, that the search uses (default 0.25)"),
+		ENG_TEXT("deltakv-pca", "FILE", &a->deltakv, "instead of all this: write a codec for deltakv"),
+		ENG_TEXT("palu", "FILE", &a->palu, "the same for palu"),
+		ENG_COUNT("width", &a->width, 32, 65536,
+		          "elements of a code (default: a quarter of those of K and V, for palu half)"),
+		ENG_COUNT("stride", &a->stride, 0, 255,
+		          "tokens from one reference of deltakv's to the next (default 10; 0: none)"),
+		ENG_COUNT("near", &a->near, 1, ENG_RESIDUALS_NEAR, "references of a token (default 4)"),
+		ENG_CLI_OPTIONS(&a->cli),
+	};
+	const struct eng_command command = {PROGRAM, usage, table, sizeof(table) / sizeof(*table)};
+	int r;
+
+	*a = (struct arguments){.cli = ENG_CLI_INIT, .context = 4096, .texts = 8, .rows = 128, .delta = 3,
+	                        .anchors = 5, .filters = 3, .dense = 2, .top = 64, .gamma = 64, .sinks = 1024,
+	                        .window = 2048, .budget = 0.25,
+	                        .stride = UNSET, .near = UNSET};
+	r = eng_options(&command, argc, argv, err);
+	return r ? r : check(a, err);
 }
 
 /* Which layers the choices are made from; as the model has them. */
@@ -324,12 +200,12 @@ static int cut_pieces(struct texts *t, const struct arguments *a, const struct e
 static int make_echoes(struct texts *t, const struct arguments *a, const char *bytes, size_t size, struct eng_error *err)
 {
 	uint32_t answer = a->rows && a->rows < a->context / 2 ? a->rows : a->context / 2;
-	struct eng_echo echo = {.n = a->texts, .prompt = a->context - answer, .answer = answer};
+	struct eng_recall_task echo = {.n = a->texts, .prompt = a->context - answer, .answer = answer};
 
-	if (size < echo.prompt || echo.prompt < 2 * ENG_ECHO_PIECE)
+	if (size < echo.prompt || echo.prompt < 2 * ENG_RECALL_TASK_PIECE)
 		return eng_fail(err, -EINVAL, "--by loss: a --context from %u on, and a text as long, expected",
-		                4 * ENG_ECHO_PIECE);
-	return eng_echo_cases(&t->cases, bytes, size, &echo, err);
+		                4 * ENG_RECALL_TASK_PIECE);
+	return eng_recall_task_cases(&t->cases, bytes, size, &echo, err);
 }
 
 static int read_text(struct texts *t, const struct arguments *a, const struct eng_config *c, struct eng_error *err)
@@ -357,7 +233,7 @@ static int read_text(struct texts *t, const struct arguments *a, const struct en
 	return r;
 }
 
-/* The prompt's last token decides the answer's first: it is the first row that is looked at. */
+/* The prompt's last token decides the answer's first: it is the first row that is measured. */
 static int add_case(struct texts *t, const struct arguments *a, const struct eng_config *c, const struct eng_case *k,
                     struct eng_error *err)
 {
@@ -372,7 +248,7 @@ static int add_case(struct texts *t, const struct arguments *a, const struct eng
 	return add_text(t, ids, (uint32_t)n, (uint32_t)k->prompt_len, a->rows, err);
 }
 
-/* Where a search goes by them, only the tokens that --rows says are decoded: the first. */
+/* Where a search uses them, only the tokens that --rows says are decoded: the first. */
 static int read_tasks(struct texts *t, const struct arguments *a, const struct eng_config *c, struct eng_error *err)
 {
 	const struct eng_task_filter filter = {.limit = a->texts, .longest = a->context - 1};
@@ -405,7 +281,7 @@ static int observe(struct eng_observer *o, const struct texts *t, bool quiet, st
 	return r;
 }
 
-/* What layers attend to, and what they keep, is looked at under the policy full. */
+/* What layers attend to, and their K and V, is measured under the policy full. */
 static int open_session(const struct arguments *a, struct eng_host *host, struct skv_session **ret,
                         struct eng_error *err)
 {
@@ -415,14 +291,14 @@ static int open_session(const struct arguments *a, struct eng_host *host, struct
 	return r < 0 ? eng_fail(err, r, "%s", skv_last_error()) : 0;
 }
 
-static int measure(struct eng_measure *m, struct eng_differ *d, const struct arguments *a, struct eng_host *host,
+static int measure(struct eng_measure *m, struct eng_delta_error *d, const struct arguments *a, struct eng_host *host,
                    const struct texts *t, struct eng_error *err)
 {
 	const struct eng_config *c = &host->model.config;
 	const struct eng_measure_shape shape = {
 		.n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .max_tokens = t->longest,
 		.top = a->top};
-	const struct eng_differ_shape differ = {
+	const struct eng_delta_error_shape differ = {
 		.n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim,
 		.max_tokens = t->longest, .sinks = a->sinks, .window = a->window, .gamma = a->gamma};
 	struct skv_session *session = NULL;
@@ -431,7 +307,7 @@ static int measure(struct eng_measure *m, struct eng_differ *d, const struct arg
 
 	if (r)
 		return r;
-	if (eng_measure_init(m, &shape) || eng_differ_init(d, &differ))
+	if (eng_measure_init(m, &shape) || eng_delta_error_init(d, &differ))
 		r = eng_fail(err, -ENOMEM, "no memory for pairs of %u layers", c->n_layers);
 	r = r ? r : eng_observer_new(&o, &host->model, session, m, d, err);
 	r = r ? r : observe(o, t, a->cli.quiet, err);
@@ -470,7 +346,7 @@ static int draw_file(const struct eng_profile *p, const char *prefix, const char
 	return bad ? eng_fail(err, -EIO, "%.300s: could not be written", path) : 0;
 }
 
-/* From what the papers' criteria chose on, at the place that was asked for. */
+/* From what the papers' criteria chose on, with the backend that was asked for. */
 static int search(struct eng_profile *p, const struct arguments *a, struct eng_host *host, const struct texts *t,
                   struct eng_loss *l, struct eng_error *err)
 {
@@ -486,7 +362,7 @@ static int search(struct eng_profile *p, const struct arguments *a, struct eng_h
 }
 
 static int report(const struct arguments *a, struct eng_host *host, const struct eng_measure *m,
-                  const struct eng_differ *d, const struct texts *t, struct eng_error *err)
+                  const struct eng_delta_error *d, const struct texts *t, struct eng_error *err)
 {
 	const char *source = a->text ? a->text : a->tasks, *slash = strrchr(source, '/');
 	uint32_t layers = host->model.config.n_layers;
@@ -519,12 +395,12 @@ static int report(const struct arguments *a, struct eng_host *host, const struct
 static int choose(const struct arguments *a, struct eng_host *host, const struct texts *t, struct eng_error *err)
 {
 	struct eng_measure m = ENG_MEASURE_NULL;
-	struct eng_differ d = ENG_DIFFER_NULL;
+	struct eng_delta_error d = ENG_DELTA_ERROR_NULL;
 	int r = measure(&m, &d, a, host, t, err);
 
 	r = r ? r : report(a, host, &m, &d, t, err);
 	eng_measure_deinit(&m);
-	eng_differ_deinit(&d);
+	eng_delta_error_deinit(&d);
 	return r;
 }
 
@@ -565,7 +441,7 @@ int main(int argc, char **argv)
 	struct eng_error err;
 	int r;
 
-	eng_settle(argv);
+	eng_env_init(argv);
 	r = parse(&a, argc, argv, &err);
 	here = a.cli;
 	here.device = SKV_DEVICE_HOST;

@@ -75,7 +75,7 @@ struct axis {
 	double at, length;
 };
 
-static double place(const struct axis *a, double x)
+static double coordinate(const struct axis *a, double x)
 {
 	if (a->log)
 		x = log10(x);
@@ -159,12 +159,12 @@ static double label_width(const struct chart *c)
 static void draw_bar(const struct chart *c, const struct panel *p, const struct axis *a, int series, int i,
                      double y, FILE *f)
 {
-	double value = p->value[series * c->n_x + i], end = place(a, value), to = end;
+	double value = p->value[series * c->n_x + i], end = coordinate(a, value), to = end;
 	char text[32];
 	fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", a->at, y,
 	        end - a->at, BAR, colours[series]);
 	if (p->whisker && p->whisker[series * c->n_x + i] > value) {
-		to = place(a, p->whisker[series * c->n_x + i]);
+		to = coordinate(a, p->whisker[series * c->n_x + i]);
 		write_line(f, end, y + BAR / 2.0, to, y + BAR / 2.0, INK, 1);
 		write_line(f, to, y + 3, to, y + BAR - 3, INK, 1);
 	}
@@ -220,18 +220,19 @@ static void draw_series(const struct chart *c, const struct panel *p, const stru
 	fputs("<path d=\"", f);
 	for (int i = 0; i < c->n_x; i++)
 		if (!isnan(value[i])) {
-			fprintf(f, "%s%.1f %.1f", join, place(x, c->number[i]), place(y, value[i]));
+			fprintf(f, "%s%.1f %.1f", join, coordinate(x, c->number[i]), coordinate(y, value[i]));
 			join = " L";
 		}
 	fprintf(f, "\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\"/>\n", colour);
 	for (int i = 0; i < c->n_x; i++) {
 		if (isnan(value[i]))
 			continue;
-		double at = place(x, c->number[i]);
+		double at = coordinate(x, c->number[i]);
 		if (c->n_x <= MARKS)
-			fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"/>\n", at, place(y, value[i]), colour);
+			fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"/>\n", at, coordinate(y,
+				value[i]), colour);
 		if (p->whisker && p->whisker[series * c->n_x + i] > value[i])
-			write_line(f, at, place(y, value[i]), at, place(y, p->whisker[series * c->n_x + i]),
+			write_line(f, at, coordinate(y, value[i]), at, coordinate(y, p->whisker[series * c->n_x + i]),
 			           colour, 1);
 	}
 }
@@ -249,7 +250,7 @@ static double draw_lines(const struct chart *c, const struct panel *p, double y,
 		write_text(f, left - 8, at + 4, END, FAINT, "", tick_text(&v, t, text));
 	}
 	for (int i = 0; i < c->n_x; i++) {
-		double at = place(&x, c->number[i]);
+		double at = coordinate(&x, c->number[i]);
 		if (c->n_x > MARKS && at - labelled < X_LABEL)
 			continue;
 		labelled = at;

@@ -6,7 +6,7 @@
  * lower layer or head is taken.
  *
  * The chosen layers are 1 to n_layers - `first`, and the first of them is `first`: the layers before it attend
- * densely, and whatever follows a chosen layer, up to the next, looks at what that one selected.
+ * densely, and whatever follows a chosen layer, up to the next, attends to what that one selected.
  */
 #ifndef ENG_CHOOSE_H
 #define ENG_CHOOSE_H

@@ -5,74 +5,9 @@
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include "engine/tokens.h"
 
-int eng_cli_count(const char *option, const char *text, uint32_t least, uint32_t most, uint32_t *ret,
-                  struct eng_error *err)
-{
-	char *end;
-	unsigned long long n;
-
-	errno = 0;
-	n = strtoull(text, &end, 10);
-	if (text[0] < '0' || text[0] > '9' || *end || errno || n < least || n > most)
-		return eng_fail(err, -EINVAL, "%s %.60s: a whole number from %u to %u expected", option, text,
-		                least, most);
-	*ret = (uint32_t)n;
-	return 0;
-}
-
-static int take_dtype(struct eng_cli *cli, const char *text, struct eng_error *err)
-{
-	static const struct {
-		const char *name;
-		uint32_t dtype;
-	} types[] = {{"bf16", SKV_BF16}, {"fp16", SKV_F16}, {"fp32", SKV_F32}};
-
-	for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++)
-		if (!strcmp(text, types[i].name)) {
-			cli->kv_dtype = types[i].dtype;
-			return 1;
-		}
-	return eng_fail(err, -EINVAL, "--kv-dtype %.60s: bf16, fp16 or fp32 expected", text);
-}
-
-int eng_cli_take(struct eng_cli *cli, int option, const char *program, const char *help,
-                 struct eng_error *err)
-{
-	switch (option) {
-	case ENG_OPT_MODEL:
-		cli->model = optarg;
-		return 1;
-	case ENG_OPT_SOCKET:
-		cli->socket = optarg;
-		return 1;
-	case ENG_OPT_PRIVATE:
-		cli->private_daemon = true;
-		return 1;
-	case ENG_OPT_DEVICE:
-		return eng_place_parse(optarg, &cli->device, err) ? -EINVAL : 1;
-	case ENG_OPT_NO_GRAPH:
-		cli->no_graph = true;
-		return 1;
-	case ENG_OPT_KV_DTYPE:
-		return take_dtype(cli, optarg, err);
-	case ENG_OPT_THREADS:
-		return eng_cli_count("--threads", optarg, 1, 1024, &cli->threads, err) ? -EINVAL : 1;
-	case ENG_OPT_QUIET:
-		cli->quiet = true;
-		return 1;
-	case ENG_OPT_HELP:
-		fputs(help, stdout);
-		exit(EXIT_SUCCESS);
-	case ENG_OPT_VERSION:
-		printf("%s (sparsekvd) %s\n", program, skv_version());
-		exit(EXIT_SUCCESS);
-	default:
-		return 0;
-	}
-}
+const char *const eng_cli_dtypes[] = {[SKV_F32] = "fp32", [SKV_F16] = "fp16", [SKV_BF16] = "bf16", NULL};
 
 static int check(const struct eng_cli *cli, struct eng_error *err)
 {
@@ -90,17 +25,17 @@ static int load(struct eng_host *host, const struct eng_cli *cli, struct eng_err
 {
 	/* Where pages are bf16, rows of that are good enough to multiply, and faster. */
 	uint32_t dtype = cli->kv_dtype == SKV_BF16 ? SKV_BF16 : SKV_F32;
-	int r = eng_place_open(&host->place, cli->device, err);
+	int r = eng_backend_open(&host->backend, cli->device, err);
 
-	r = r ? r : eng_model_load(&host->model, cli->model, host->place, dtype, err);
+	r = r ? r : eng_model_load(&host->model, cli->model, host->backend, dtype, err);
 	return r ? r : eng_tokens_check(&host->model.config, err);
 }
 
 static void unload(struct eng_host *host)
 {
 	eng_model_deinit(&host->model);
-	eng_place_close(host->place);
-	host->place = NULL;
+	eng_backend_close(host->backend);
+	host->backend = NULL;
 }
 
 /* The guardian of a private daemon is a fork, so it comes before the device. */
@@ -133,7 +68,7 @@ int eng_host_move(struct eng_host *host, const struct eng_cli *cli, struct eng_e
 {
 	int r = check(cli, err);
 
-	if (r || host->place->device == cli->device)
+	if (r || host->backend->device == cli->device)
 		return r;
 	unload(host);
 	return load(host, cli, err);

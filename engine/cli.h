@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/cli.h - what sparsekv-generate and sparsekv-eval have in common: options, and getting from
- * them to a loaded model and a connection.
+ * engine/cli.h - what the programs have in common: options, and getting from them to a loaded model and a
+ * connection.
  */
 #ifndef ENG_CLI_H
 #define ENG_CLI_H
 
-#include <getopt.h>
 #include <stdbool.h>
 #include "engine/model.h"
+#include "engine/options.h"
 #include "engine/private.h"
 
 struct eng_cli {
@@ -23,57 +23,24 @@ struct eng_cli {
 };
 #define ENG_CLI_INIT ((struct eng_cli){.kv_dtype = SKV_BF16})
 
-/* getopt_long values from here on; a program's own begin behind them. */
-enum {
-	ENG_OPT_MODEL = 256,
-	ENG_OPT_SOCKET,
-	ENG_OPT_PRIVATE,
-	ENG_OPT_DEVICE,
-	ENG_OPT_NO_GRAPH,
-	ENG_OPT_KV_DTYPE,
-	ENG_OPT_THREADS,
-	ENG_OPT_QUIET,
-	ENG_OPT_HELP,
-	ENG_OPT_VERSION,
-	ENG_OPT_OWN,
-};
-#define ENG_CLI_OPTIONS                                          \
-	{"model", required_argument, NULL, ENG_OPT_MODEL},       \
-	{"socket", required_argument, NULL, ENG_OPT_SOCKET},     \
-	{"private", no_argument, NULL, ENG_OPT_PRIVATE},         \
-	{"device", required_argument, NULL, ENG_OPT_DEVICE},     \
-	{"no-graph", no_argument, NULL, ENG_OPT_NO_GRAPH},       \
-	{"kv-dtype", required_argument, NULL, ENG_OPT_KV_DTYPE}, \
-	{"threads", required_argument, NULL, ENG_OPT_THREADS},   \
-	{"quiet", no_argument, NULL, ENG_OPT_QUIET},             \
-	{"help", no_argument, NULL, ENG_OPT_HELP},               \
-	{"version", no_argument, NULL, ENG_OPT_VERSION}
+/* The rows of a table of options (options.h) that fill in such a struct. */
+#define ENG_CLI_OPTIONS(cli)                                                                                \
+	ENG_TEXT("model", "DIR", &(cli)->model, "directory with config.json and model.safetensors"),        \
+	ENG_TEXT("socket", "PATH", &(cli)->socket,                                                          \
+	         "the daemon's socket (default: $SPARSEKV_SOCKET, else the system's)"),                     \
+	ENG_FLAG("private", &(cli)->private_daemon, "start a daemon for this run alone; no root, no service"), \
+	ENG_DEVICE(&(cli)->device, "host (default), or cuda:N: model and KV there"),                        \
+	ENG_FLAG("no-graph", &(cli)->no_graph, "on a device: launch the kernels of a step one by one"),     \
+	ENG_NAME("kv-dtype", "TYPE", &(cli)->kv_dtype, eng_cli_dtypes,                                      \
+	         "pages in bf16 (default), fp16 or, on the host, fp32"),                                    \
+	ENG_COUNT("threads", &(cli)->threads, 1, 1024, "default: all cores"),                               \
+	ENG_FLAG("quiet", &(cli)->quiet, "nothing on stderr but errors")
 
-#define ENG_CLI_HELP                                                                             \
-	"  --model DIR        directory with config.json and model.safetensors\n"                    \
-	"  --socket PATH      the daemon's socket (default: $SPARSEKV_SOCKET, else the system's)\n"  \
-	"  --private          start a daemon for this run alone; no root, no service\n"              \
-	"  --device DEVICE    host (default), or cuda:N: model and KV there\n"                       \
-	"  --no-graph         on a device: launch the kernels of a step one by one\n"                \
-	"  --kv-dtype TYPE    pages in bf16 (default), fp16 or, on the host, fp32\n"                 \
-	"  --threads N        default: all cores\n"                                                  \
-	"  --quiet            nothing on stderr but errors\n"                                        \
-	"  --help, --version\n"
+extern const char *const eng_cli_dtypes[]; /* by enum skv_dtype */
 
-/*
- * Take one of the options above. 1 taken, 0 not one of them, -EINVAL with a text. --help and --version
- * print and exit.
- */
-int eng_cli_take(struct eng_cli *cli, int option, const char *program, const char *help,
-                 struct eng_error *err);
-
-/* A whole number of least … most. -EINVAL with a text that names the option. */
-int eng_cli_count(const char *option, const char *text, uint32_t least, uint32_t most, uint32_t *ret,
-                  struct eng_error *err);
-
-/* A place and a model there, and a daemon to keep its KV. */
+/* A backend and a model in its memory, and a daemon to keep its KV. */
 struct eng_host {
-	struct eng_place *place;
+	struct eng_backend *backend;
 	struct eng_model model;
 	struct skv_client *client;
 	struct eng_private *daemon; /* with --private, else NULL */

@@ -84,7 +84,7 @@ static int make(const struct eng_compress *c, const struct eng_residuals *of, ui
 	int r;
 
 	if (of->tokens == 0)
-		return eng_fail(err, -EINVAL, "the texts are too short: no token of them would be packed");
+		return eng_fail(err, -EINVAL, "the texts are too short: no token of them would be compressed");
 	r = eng_compressor_make(&made, of, c->palu ? "palu" : "deltakv", width, spans, err);
 	if (r)
 		return r;

@@ -2,7 +2,7 @@
 /*
  * engine/compress.h - make a compressor for a model from texts, without training.
  *
- * The model reads the texts densely; the K and V of all layers and tokens that a policy would pack are added up
+ * The model reads the texts densely; the K and V of all layers and tokens that a policy would compress are added up
  * (residuals.h), and their principal directions are the compressor (compressor.h).
  */
 #ifndef ENG_COMPRESS_H

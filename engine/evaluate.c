@@ -281,7 +281,7 @@ static int by_length(const void *a, const void *b, void *cases)
 	return x < y ? -1 : x > y;
 }
 
-/* Every case must fit the model; who reads prompts for others, and how much work there is. */
+/* Every case must fit the model; which policy reads prompts for others, and how much work there is. */
 static int measure(struct run *run, double *ret_work, struct eng_error *err)
 {
 	const struct eng_eval *eval = run->eval;

@@ -5,7 +5,7 @@
  * Cases are run in groups of `batch`, alike in length. A group's prompts are read once, by the session of the
  * first policy whose prompts attend to all: what they leave in the pool is the same for all that do. These
  * get forks of it, named for the moment of the hand-over from session to session, which share the prompt's pages;
- * who votes with a prompt's queries, or attends to less, reads it on its own. Then each policy decodes the group, all its cases in one
+ * one whose scores come from a prompt's queries, or whose prompt is sparse, reads it on its own. Then each policy decodes the group, all its cases in one
  * step, each at its own position; a case that ends leaves the batch.
  *
  * The last token of a prompt is the first decode row, as in every use of the engine.
@@ -38,7 +38,7 @@ struct eng_eval {
 	bool no_graph;                     /* on a device: launch the kernels of a step one by one */
 	uint32_t recall;                   /* measure it in one step of so many; 0: never */
 	const volatile sig_atomic_t *stop; /* raised by a signal: give up at the next step */
-	/* Who else looks at the logits of row `at` of an answer, in forced mode; NULL: nobody. */
+	/* Called with the logits of row `at` of an answer, in forced mode; may be NULL. */
 	void (*looks)(void *arg, uint32_t policy, size_t c, uint32_t at, const float *logits);
 	void *arg;
 };

@@ -16,9 +16,9 @@ static int library(int r, struct eng_error *err)
 	return r < 0 ? eng_fail(err, r, "%s", skv_last_error()) : 0;
 }
 
-static int at_place(const struct eng_forward *f, int r, struct eng_error *err)
+static int backend_failed(const struct eng_forward *f, int r, struct eng_error *err)
 {
-	return r < 0 ? eng_fail(err, r, "%s", f->model->place->ops->error()) : 0;
+	return r < 0 ? eng_fail(err, r, "%s", f->model->backend->ops->error()) : 0;
 }
 
 /* ---- buffers --------------------------------------------------------------------------------- */
@@ -26,7 +26,7 @@ static int at_place(const struct eng_forward *f, int r, struct eng_error *err)
 static int allocate(struct eng_forward *f, struct eng_error *err)
 {
 	const struct eng_config *c = &f->model->config;
-	struct eng_place *p = f->model->place;
+	struct eng_backend *p = f->model->backend;
 	uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
 	size_t element = skv_dtype_bytes(f->model->dtype);
 	const struct {
@@ -85,7 +85,7 @@ int eng_forward_init(struct eng_forward *f, const struct eng_model *model, uint3
 void eng_forward_deinit(struct eng_forward *f)
 {
 	if (f->model) {
-		struct eng_place *p = f->model->place;
+		struct eng_backend *p = f->model->backend;
 
 		eng_recordings_forget(&f->recordings, p);
 		p->ops->free(p, f->block);
@@ -103,7 +103,7 @@ void eng_forward_deinit(struct eng_forward *f)
 static int grow_rope(struct eng_forward *f, uint32_t positions, struct eng_error *err)
 {
 	const struct eng_config *c = &f->model->config;
-	struct eng_place *p = f->model->place;
+	struct eng_backend *p = f->model->backend;
 	uint32_t n = larger(f->rope_positions, 1024);
 	size_t bytes;
 	void *at = NULL;
@@ -123,7 +123,7 @@ static int grow_rope(struct eng_forward *f, uint32_t positions, struct eng_error
 	free(table);
 	if (r < 0) {
 		p->ops->free(p, at);
-		return at_place(f, r, err);
+		return backend_failed(f, r, err);
 	}
 	eng_recordings_forget(&f->recordings, p);
 	p->ops->free(p, f->rope);
@@ -174,10 +174,10 @@ static int read_items(struct eng_forward *f, const struct skv_step_item *items, 
 	return grow_rope(f, longest, err);
 }
 
-/* To the place what it does not know: a row that decodes on is there already. */
+/* To the backend what it does not know: a row that decodes on is there already. */
 static int put_rows(struct eng_forward *f, const struct step *s, struct eng_error *err)
 {
-	struct eng_place *p = f->model->place;
+	struct eng_backend *p = f->model->backend;
 	size_t bytes = s->rows * sizeof(*f->position);
 	bool known = s->rows <= f->rows.n_expected && !memcmp(f->rows.position, f->rows.expected, bytes);
 	int r = 0;
@@ -192,7 +192,7 @@ static int put_rows(struct eng_forward *f, const struct step *s, struct eng_erro
 	}
 	if (!r && s->decoding && s->decoding < s->rows)
 		r = p->ops->put(p, f->from, f->rows.from, s->decoding * sizeof(*f->from));
-	return at_place(f, r, err);
+	return backend_failed(f, r, err);
 }
 
 /* ---- the step -------------------------------------------------------------------------------- */
@@ -204,7 +204,7 @@ static int attention(struct eng_forward *f, struct skv_session *session, uint32_
 	const struct eng_config *c = &f->model->config;
 	const struct eng_layer *w = &f->model->layers[l];
 	const struct eng_heads heads = {c->n_heads, c->n_kv_heads, c->head_dim};
-	struct eng_place *p = f->model->place;
+	struct eng_backend *p = f->model->backend;
 	uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, dtype = f->model->dtype;
 	int r;
 
@@ -226,7 +226,7 @@ static void feed_forward(struct eng_forward *f, uint32_t l, const float *y, uint
 {
 	const struct eng_config *c = &f->model->config;
 	const struct eng_layer *w = &f->model->layers[l];
-	struct eng_place *p = f->model->place;
+	struct eng_backend *p = f->model->backend;
 	uint32_t dtype = f->model->dtype;
 
 	p->ops->add_norm(p, f->h, dtype, f->x, y, w->post_attention_norm, c->rms_eps, NULL, rows, c->hidden);
@@ -241,7 +241,7 @@ static void read_out(struct eng_forward *f, const float *y, const struct step *s
 	const struct eng_model *m = f->model;
 	const struct eng_config *c = &m->config;
 	const uint32_t *from = s->decoding < s->rows ? f->from : NULL;
-	struct eng_place *p = m->place;
+	struct eng_backend *p = m->backend;
 
 	p->ops->add_norm(p, f->h, m->dtype, f->x, y, m->final_norm, c->rms_eps, from, s->decoding, c->hidden);
 	p->ops->matmul(p, f->logits, f->h, m->output, m->dtype, s->decoding, c->hidden, c->vocab);
@@ -252,7 +252,7 @@ static int compute(struct eng_forward *f, struct skv_session *session, const str
                    struct eng_error *err)
 {
 	const struct eng_model *m = f->model;
-	struct eng_place *p = m->place;
+	struct eng_backend *p = m->backend;
 
 	p->ops->embed(p, f->x, m->embedding, m->dtype, f->id, s->rows, m->config.hidden);
 	for (uint32_t l = 0; l < m->config.n_layers; l++) {
@@ -264,34 +264,34 @@ static int compute(struct eng_forward *f, struct skv_session *session, const str
 	}
 	if (s->decoding)
 		read_out(f, f->wide, s);
-	return at_place(f, p->ops->check(p), err);
+	return backend_failed(f, p->ops->check(p), err);
 }
 
 /* What compute() queues, as a recording: now, and for steps to come. */
 static int record(struct eng_forward *f, struct skv_session *session, const struct step *s,
                   void **ret_recording, struct eng_error *err)
 {
-	struct eng_place *p = f->model->place;
-	int r = at_place(f, p->ops->record(p), err), ended;
+	struct eng_backend *p = f->model->backend;
+	int r = backend_failed(f, p->ops->record(p), err), ended;
 	struct eng_error later;
 
 	if (r)
 		return r;
 	r = compute(f, session, s, err);
-	ended = at_place(f, p->ops->recorded(p, ret_recording), r ? &later : err);
+	ended = backend_failed(f, p->ops->recorded(p, ret_recording), r ? &later : err);
 	if (r && !ended) {
 		p->ops->forget(p, *ret_recording);
 		*ret_recording = NULL;
 	}
 	r = r ? r : ended;
-	return r ? r : at_place(f, p->ops->launch(p, *ret_recording), err);
+	return r ? r : backend_failed(f, p->ops->launch(p, *ret_recording), err);
 }
 
 /* compute(), or the recording of one that was the same. */
 static int compute_or_replay(struct eng_forward *f, struct skv_session *session, const struct step *s,
                              struct eng_error *err)
 {
-	struct eng_place *p = f->model->place;
+	struct eng_backend *p = f->model->backend;
 	struct eng_recording *known = NULL;
 	uint64_t key = p->ops->record && !f->one_by_one && s->decoding == s->rows ? skv_step_key(session) : 0;
 	bool seen = false;
@@ -303,7 +303,7 @@ static int compute_or_replay(struct eng_forward *f, struct skv_session *session,
 		return compute(f, session, s, err);
 	if (!known->recording)
 		return record(f, session, s, &known->recording, err);
-	r = at_place(f, p->ops->launch(p, known->recording), err);
+	r = backend_failed(f, p->ops->launch(p, known->recording), err);
 	return r ? r : library(skv_step_replayed(session, key), err);
 }
 
@@ -314,7 +314,7 @@ int eng_forward(struct eng_forward *f, struct skv_session *session, const struct
 	int r = read_items(f, items, n, &s, err);
 
 	r = r ? r : put_rows(f, &s, err);
-	r = r ? r : library(skv_step_begin(session, items, n, f->model->place->stream), err);
+	r = r ? r : library(skv_step_begin(session, items, n, f->model->backend->stream), err);
 	if (r)
 		return r;
 	f->rows.n_expected = 0;
@@ -337,40 +337,40 @@ int eng_forward(struct eng_forward *f, struct skv_session *session, const struct
 
 int eng_forward_choose(struct eng_forward *f, const int32_t *ids, uint32_t n, struct eng_error *err)
 {
-	struct eng_place *p = f->model->place;
+	struct eng_backend *p = f->model->backend;
 
 	f->n_chosen = n;
-	return at_place(f, p->ops->put(p, f->id, ids, n * sizeof(*ids)), err);
+	return backend_failed(f, p->ops->put(p, f->id, ids, n * sizeof(*ids)), err);
 }
 
 int eng_forward_fetch(struct eng_forward *f, struct eng_error *err)
 {
-	struct eng_place *p = f->model->place;
+	struct eng_backend *p = f->model->backend;
 
-	return at_place(f, p->ops->fetch(p, f->seen_id, f->id, f->n_decoding * sizeof(*f->id)), err);
+	return backend_failed(f, p->ops->fetch(p, f->seen_id, f->id, f->n_decoding * sizeof(*f->id)), err);
 }
 
 int eng_forward_fetched(struct eng_forward *f, const int32_t **ret_ids, struct eng_error *err)
 {
-	struct eng_place *p = f->model->place;
+	struct eng_backend *p = f->model->backend;
 
 	*ret_ids = f->seen_id;
-	return at_place(f, p->ops->fetched(p), err);
+	return backend_failed(f, p->ops->fetched(p), err);
 }
 
 int eng_forward_logits(struct eng_forward *f, const float **ret_logits, struct eng_error *err)
 {
-	struct eng_place *p = f->model->place;
+	struct eng_backend *p = f->model->backend;
 	size_t row = f->model->config.vocab * sizeof(float);
 	void *seen = f->seen_logits;
 	int r = seen ? 0 : p->ops->alloc_host(p, row * f->max_rows, &seen);
 
 	if (r < 0)
-		return at_place(f, r, err);
+		return backend_failed(f, r, err);
 	f->seen_logits = seen;
 	r = p->ops->fetch(p, seen, f->logits, f->n_decoding * row);
 	r = r ? r : p->ops->fetched(p);
 	if (!r)
 		*ret_logits = seen;
-	return at_place(f, r, err);
+	return backend_failed(f, r, err);
 }

@@ -10,7 +10,7 @@
  * sampled to skv_step_end() with the commit: an engine that dies has published either both or none.
  *
  * On a device everything is queued, and nothing waits until the caller asks for ids or logits. The id that a
- * decode row chooses stays there and is what the next step embeds, so a caller that need not look at it does
+ * decode row chooses stays there and is what the next step embeds, so a caller that need not read it does
  * not have to. A step of decode rows alone is recorded as one graph, and launched again while the library
  * says (skv_step_key) that the next one is of the same kind.
  *
@@ -29,18 +29,18 @@
 #include "engine/model.h"
 #include "engine/replay.h"
 
-/* What the host knows of a step's rows, on their way to the place; [max_rows] each. */
+/* What the host knows of a step's rows, on their way to the backend; [max_rows] each. */
 struct eng_rows {
 	int32_t *id;
 	uint32_t *position;
 	uint32_t *from;      /* the rows of decode items */
-	uint32_t *expected;  /* positions, as the last step left them at the place ... */
+	uint32_t *expected;  /* positions, as the last step left them at the backend ... */
 	uint32_t n_expected; /* ... of so many rows */
 };
 
 #define ENG_CHUNK 512u /* rows of a prompt in a step, where nobody says another number */
 
-/* Somebody who looks on, at the host alone: at all rows of a step, layer by layer. */
+/* An observer, on the host alone: at all rows of a step, layer by layer. */
 struct eng_tap {
 	/* What attention is about to take; positions are in it. */
 	void (*attends)(void *arg, uint32_t layer, const float *q, const float *k, const float *v, uint32_t rows);
@@ -54,7 +54,7 @@ struct eng_forward {
 	uint32_t max_rows;
 	bool one_by_one;    /* no recordings; may be set after eng_forward_init() */
 	const struct eng_tap *tap; /* the same; NULL: nobody */
-	void *block;        /* the buffers below, in memory of the model's place */
+	void *block;        /* the buffers below, in memory of the model's backend */
 	float *x;           /* [max_rows][hidden]: residual stream */
 	void *h;            /* [max_rows][hidden]: normalised rows */
 	float *wide;        /* [max_rows][the widest product] */

@@ -15,34 +15,14 @@
 #include "engine/cli.h"
 #include "engine/forward.h"
 #include "engine/progress.h"
-#include "engine/settle.h"
+#include "engine/env.h"
 #include "engine/tokens.h"
 
 #define PROGRAM "sparsekv-generate"
 
-static const char help[] =
+static const char usage[] =
 	"Usage: sparsekv-generate --model DIR --policy SPEC --prompt TEXT [OPTION…]\n"
-	"Continue a text, greedily, with its KV cache in sparsekvd.\n\n"
-	"  --policy SPEC      name?key=value&…\n"
-	"  --prompt TEXT      the text to continue\n"
-	"  --prompt-file F    or the file that has it, - for stdin\n"
-	"  --max-tokens N     stop after N tokens (default 256), or at the model's end of text\n"
-	"  --chunk N          tokens of a prompt in a step, at most (default 512)\n"
-	"  --seq NAME         keep the sequence in the daemon under this name, go on with one that is there\n"
-	ENG_CLI_HELP;
-
-enum { OPT_POLICY = ENG_OPT_OWN, OPT_PROMPT, OPT_PROMPT_FILE, OPT_MAX_TOKENS, OPT_CHUNK, OPT_SEQ };
-
-static const struct option options[] = {
-	{"policy", required_argument, NULL, OPT_POLICY},
-	{"prompt", required_argument, NULL, OPT_PROMPT},
-	{"prompt-file", required_argument, NULL, OPT_PROMPT_FILE},
-	{"max-tokens", required_argument, NULL, OPT_MAX_TOKENS},
-	{"chunk", required_argument, NULL, OPT_CHUNK},
-	{"seq", required_argument, NULL, OPT_SEQ},
-	ENG_CLI_OPTIONS,
-	{NULL, 0, NULL, 0},
-};
+	"Continue a text, greedily, with its KV cache in sparsekvd.\n";
 
 struct arguments {
 	struct eng_cli cli;
@@ -74,45 +54,26 @@ static int library(int r, struct eng_error *err)
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
-static int take(struct arguments *a, int option, struct eng_error *err)
-{
-	int r = eng_cli_take(&a->cli, option, PROGRAM, help, err);
-
-	if (r)
-		return r < 0 ? r : 0;
-	switch (option) {
-	case OPT_POLICY:
-		a->policy = optarg;
-		return 0;
-	case OPT_PROMPT:
-		a->prompt = optarg;
-		return 0;
-	case OPT_PROMPT_FILE:
-		a->prompt_file = optarg;
-		return 0;
-	case OPT_MAX_TOKENS:
-		return eng_cli_count("--max-tokens", optarg, 1, SKV_MAX_TOKENS, &a->max_tokens, err);
-	case OPT_CHUNK:
-		return eng_cli_count("--chunk", optarg, 1, SKV_MAX_TOKENS, &a->chunk, err);
-	case OPT_SEQ:
-		a->seq = optarg;
-		return 0;
-	default: /* getopt_long has said what is wrong */
-		exit(EXIT_FAILURE);
-	}
-}
-
 static int parse(struct arguments *a, int argc, char **argv, struct eng_error *err)
 {
-	int option, r = 0;
+	const struct eng_option table[] = {
+		ENG_TEXT("policy", "SPEC", &a->policy, "name?key=value&…"),
+		ENG_TEXT("prompt", "TEXT", &a->prompt, "the text to continue"),
+		ENG_TEXT("prompt-file", "F", &a->prompt_file, "or the file that has it, - for stdin"),
+		ENG_COUNT("max-tokens", &a->max_tokens, 1, SKV_MAX_TOKENS,
+		          "stop after N tokens (default 256), or at the model's end of text"),
+		ENG_COUNT("chunk", &a->chunk, 1, SKV_MAX_TOKENS, "tokens of a prompt in a step, at most (default 512)"),
+		ENG_TEXT("seq", "NAME", &a->seq,
+		         "keep the sequence in the daemon under this name, go on with one that is there"),
+		ENG_CLI_OPTIONS(&a->cli),
+	};
+	const struct eng_command command = {PROGRAM, usage, table, sizeof(table) / sizeof(*table)};
+	int r;
 
 	*a = (struct arguments){.cli = ENG_CLI_INIT, .max_tokens = 256, .chunk = ENG_CHUNK};
-	while (!r && (option = getopt_long(argc, argv, "", options, NULL)) >= 0)
-		r = take(a, option, err);
+	r = eng_options(&command, argc, argv, err);
 	if (r)
 		return r;
-	if (optind < argc)
-		return eng_fail(err, -EINVAL, "%.200s: options only expected; try --help", argv[optind]);
 	if (!a->cli.model)
 		return eng_fail(err, -EINVAL, "--model is missing: the directory of a model expected");
 	if (!a->policy)
@@ -296,13 +257,13 @@ static int commit(struct generation *g, struct eng_error *err)
 }
 
 /*
- * A device is given the next step before the token of the last one is looked at, so that it never waits. That
+ * A device is given the next step before the host reads the token of the last one, so that it never waits. That
  * step goes on with a token that the host has not seen: should it be the end of the text, the step is given up,
  * so that nothing behind the end is ever committed.
  */
 static int decode(struct generation *g, struct eng_error *err)
 {
-	bool ahead = g->forward.model->place->device != SKV_DEVICE_HOST;
+	bool ahead = g->forward.model->backend->device != SKV_DEVICE_HOST;
 	double begun = eng_now();
 	int r = 0;
 
@@ -391,7 +352,7 @@ int main(int argc, char **argv)
 	struct eng_error err;
 	int r;
 
-	eng_settle(argv);
+	eng_env_init(argv);
 	r = parse(&a, argc, argv, &err);
 	r = r ? r : eng_host_open(&host, &a.cli, &err);
 	if (!r) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine/host.c - the host as a place: fp32 throughout, products by OpenBLAS, the rest on OpenMP. */
-#include "engine/place.h"
+/* engine/host.c - the host as a backend: fp32 throughout, products by OpenBLAS, the rest on OpenMP. */
+#include "engine/backend.h"
 
 #include <cblas.h>
 #include <errno.h>
@@ -24,7 +24,7 @@ static const char *error(void)
 	return "no memory";
 }
 
-static int alloc(struct eng_place *place UNUSED, size_t bytes, void **ret)
+static int alloc(struct eng_backend *backend UNUSED, size_t bytes, void **ret)
 {
 	void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
 
@@ -34,25 +34,25 @@ static int alloc(struct eng_place *place UNUSED, size_t bytes, void **ret)
 	return 0;
 }
 
-static void free_(struct eng_place *place UNUSED, void *p)
+static void free_(struct eng_backend *backend UNUSED, void *p)
 {
 	free(p);
 }
 
-static int copy(struct eng_place *place UNUSED, void *dst, const void *src, size_t bytes)
+static int copy(struct eng_backend *backend UNUSED, void *dst, const void *src, size_t bytes)
 {
 	memcpy(dst, src, bytes);
 	return 0;
 }
 
-static int done(struct eng_place *place UNUSED)
+static int done(struct eng_backend *backend UNUSED)
 {
 	return 0;
 }
 
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
-static void fill(struct eng_place *place UNUSED, void *to, size_t n, uint32_t dtype UNUSED, float scale,
+static void fill(struct eng_backend *backend UNUSED, void *to, size_t n, uint32_t dtype UNUSED, float scale,
                  uint32_t seed)
 {
 	float *x = to;
@@ -62,14 +62,14 @@ static void fill(struct eng_place *place UNUSED, void *to, size_t n, uint32_t dt
 		x[i] = eng_random_weight(seed, i) * scale;
 }
 
-static void embed(struct eng_place *place UNUSED, float *x, const void *embedding, uint32_t dtype UNUSED,
+static void embed(struct eng_backend *backend UNUSED, float *x, const void *embedding, uint32_t dtype UNUSED,
                   const int32_t *id, uint32_t rows, uint32_t n)
 {
 	for (uint32_t r = 0; r < rows; r++)
 		memcpy(x + (size_t)r * n, (const float *)embedding + (size_t)id[r] * n, n * sizeof(*x));
 }
 
-static void add_norm(struct eng_place *place UNUSED, void *out, uint32_t dtype UNUSED, float *x,
+static void add_norm(struct eng_backend *backend UNUSED, void *out, uint32_t dtype UNUSED, float *x,
                      const float *y, const float *weight, float eps, const uint32_t *from, uint32_t rows,
                      uint32_t n)
 {
@@ -96,7 +96,7 @@ static void add_norm(struct eng_place *place UNUSED, void *out, uint32_t dtype U
 	}
 }
 
-static void matmul(struct eng_place *place UNUSED, float *y, const void *x, const void *w,
+static void matmul(struct eng_backend *backend UNUSED, float *y, const void *x, const void *w,
                    uint32_t dtype UNUSED, uint32_t rows, uint32_t n_in, uint32_t n_out)
 {
 	if (rows > MATVEC_ROWS) {
@@ -121,7 +121,7 @@ static void turn(float *to, const float *from, const float *angles, uint32_t hal
 	}
 }
 
-static void rope_split(struct eng_place *place UNUSED, void *q, void *k, void *v, uint32_t dtype UNUSED,
+static void rope_split(struct eng_backend *backend UNUSED, void *q, void *k, void *v, uint32_t dtype UNUSED,
                        const float *qkv, const struct eng_heads *heads, const float *table,
                        const uint32_t *position, uint32_t rows)
 {
@@ -141,7 +141,7 @@ static void rope_split(struct eng_place *place UNUSED, void *q, void *k, void *v
 }
 
 /*
- * e^x for x in [-87, 0], within 2 units in the last place, without a branch or a call, so that loops over it
+ * e^x for x in [-87, 0], within 2 units in the last backend, without a branch or a call, so that loops over it
  * vectorise: e^x = 2^n · e^r, n = round(x / ln 2), |r| <= ln 2 / 2, and a polynomial for e^r.
  */
 static inline float exp_nonpositive(float x)
@@ -164,7 +164,7 @@ static inline float exp_nonpositive(float x)
 	return p * two_n.f;
 }
 
-static void swiglu(struct eng_place *place UNUSED, void *y, uint32_t dtype UNUSED, const float *gate_up,
+static void swiglu(struct eng_backend *backend UNUSED, void *y, uint32_t dtype UNUSED, const float *gate_up,
                    uint32_t rows, uint32_t n)
 {
 #pragma omp parallel for schedule(static) if ((uint64_t)rows * n > PARALLEL_FLOATS / 4)
@@ -186,7 +186,7 @@ static void swiglu(struct eng_place *place UNUSED, void *y, uint32_t dtype UNUSE
 	}
 }
 
-static void choose(struct eng_place *place UNUSED, int32_t *id, uint32_t *position, const float *logits,
+static void choose(struct eng_backend *backend UNUSED, int32_t *id, uint32_t *position, const float *logits,
                    uint32_t rows, uint32_t vocab)
 {
 	for (uint32_t r = 0; r < rows; r++) {
@@ -195,13 +195,13 @@ static void choose(struct eng_place *place UNUSED, int32_t *id, uint32_t *positi
 	}
 }
 
-/* ---- the place ------------------------------------------------------------------------------- */
+/* ---- the backend ----------------------------------------------------------------------------- */
 
-struct eng_place *eng_place_host(void)
+struct eng_backend *eng_backend_host(void)
 {
-	static const struct eng_ops ops = {
+	static const struct eng_backend_ops ops = {
 		.size = sizeof(ops),
-		.abi = ENG_PLACE_ABI,
+		.abi = ENG_BACKEND_ABI,
 		.error = error,
 		.alloc = alloc,
 		.free = free_,
@@ -219,7 +219,7 @@ struct eng_place *eng_place_host(void)
 		.swiglu = swiglu,
 		.choose = choose,
 	};
-	static struct eng_place host = {.ops = &ops, .device = SKV_DEVICE_HOST};
+	static struct eng_backend host = {.ops = &ops, .device = SKV_DEVICE_HOST};
 
 	return &host;
 }

@@ -2,15 +2,15 @@
 # A small Llama engine, the first user of the client library, and its programs.
 noinst_LTLIBRARIES += engine/libskvengine.la
 engine_libskvengine_la_SOURCES = \
-	engine/alike.c engine/alike.h \
+	engine/delta-similarity.c engine/delta-similarity.h \
 	engine/chart.c engine/chart.h \
 	engine/choose.c engine/choose.h \
 	engine/cli.c engine/cli.h \
 	engine/compress.c engine/compress.h \
 	engine/compressor.c engine/compressor.h \
 	engine/config.c engine/config.h \
-	engine/differ.c engine/differ.h \
-	engine/echo.c engine/echo.h \
+	engine/delta-error.c engine/delta-error.h \
+	engine/recall-task.c engine/recall-task.h \
 	engine/error.c engine/error.h \
 	engine/evaluate.c engine/evaluate.h \
 	engine/forward.c engine/forward.h \
@@ -20,7 +20,8 @@ engine_libskvengine_la_SOURCES = \
 	engine/model.c engine/model.h \
 	engine/observe.c engine/observe.h \
 	engine/ops.c engine/ops.h \
-	engine/place.c engine/place.h \
+	engine/options.c engine/options.h \
+	engine/backend.c engine/backend.h \
 	engine/private.c engine/private.h \
 	engine/profile.c engine/profile.h \
 	engine/progress.c engine/progress.h \
@@ -30,7 +31,7 @@ engine_libskvengine_la_SOURCES = \
 	engine/residuals.c engine/residuals.h \
 	engine/score.c engine/score.h \
 	engine/search.c engine/search.h \
-	engine/settle.c engine/settle.h \
+	engine/env.c engine/env.h \
 	engine/tasks.c engine/tasks.h \
 	engine/tokens.c engine/tokens.h
 engine_libskvengine_la_CPPFLAGS = $(AM_CPPFLAGS) $(OPENBLAS_CFLAGS) $(JANSSON_CFLAGS) \
@@ -50,9 +51,9 @@ engine_sparsekv_calibrate_SOURCES = engine/calibrate.c
 engine_sparsekv_calibrate_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 engine_sparsekv_calibrate_LDADD = $(ENGINE_LDADD)
 
-# The device as a place: like the kernels a module, which besides the driver needs cuBLAS.
-CUDA_ENGINE_CODE = engine/cuda/place.cu engine/cuda/rows.cu
-CUDA_ENGINE_SEEN = engine/cuda/rows.h engine/place.h libclient/include/sparsekv/types.h
+# The device as a backend: like the kernels a module, which besides the driver needs cuBLAS.
+CUDA_ENGINE_CODE = engine/cuda/backend.cu engine/cuda/rows.cu
+CUDA_ENGINE_SEEN = engine/cuda/rows.h engine/backend.h libclient/include/sparsekv/types.h
 EXTRA_DIST += $(CUDA_ENGINE_CODE) engine/cuda/rows.h engine/cuda/module.map
 
 if CUBLAS

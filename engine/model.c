@@ -56,9 +56,9 @@ static int allocate(struct eng_model *m, struct eng_error *err)
 	if (!m->layers)
 		return eng_fail(err, -ENOMEM, "no memory for %u layers", m->config.n_layers);
 	deal_model(m, &d);
-	r = m->place->ops->alloc(m->place, d.used, &m->weights);
+	r = m->backend->ops->alloc(m->backend, d.used, &m->weights);
 	if (r < 0)
-		return eng_fail(err, r, "the weights, %zu MiB: %s", d.used >> 20, m->place->ops->error());
+		return eng_fail(err, r, "the weights, %zu MiB: %s", d.used >> 20, m->backend->ops->error());
 	d = (struct dealer){.block = m->weights};
 	deal_model(m, &d);
 	return 0;
@@ -94,10 +94,10 @@ static void narrow(float *x, uint64_t n)
 	}
 }
 
-/* A tensor into memory of the place; a vector (cols = 0) stays fp32. */
+/* A tensor into memory of the backend; a vector (cols = 0) stays fp32. */
 static int read_tensor(const struct loader *l, const char *name, uint64_t rows, uint64_t cols, void *to)
 {
-	struct eng_place *place = l->model->place;
+	struct eng_backend *backend = l->model->backend;
 	uint32_t dtype = cols ? l->model->dtype : SKV_F32;
 	uint64_t n = rows * (cols ? cols : 1);
 	int r = skv_safetensors_read(l->st, name, rows, cols, l->staging ? l->staging : to, l->err->text,
@@ -107,8 +107,8 @@ static int read_tensor(const struct loader *l, const char *name, uint64_t rows, 
 		return r;
 	if (dtype == SKV_BF16)
 		narrow(l->staging, n);
-	r = place->ops->put(place, to, l->staging, n * skv_dtype_bytes(dtype));
-	return r < 0 ? eng_fail(l->err, r, "%s", place->ops->error()) : 0;
+	r = backend->ops->put(backend, to, l->staging, n * skv_dtype_bytes(dtype));
+	return r < 0 ? eng_fail(l->err, r, "%s", backend->ops->error()) : 0;
 }
 
 static int read_part(const struct loader *l, uint32_t layer, const char *part, uint64_t rows, uint64_t cols,
@@ -160,7 +160,7 @@ static int read_weights(const struct eng_model *m, const struct skv_safetensors 
 	uint64_t widest = (uint64_t)c->n_heads * c->head_dim;
 	int r;
 
-	if (m->place->device != SKV_DEVICE_HOST) {
+	if (m->backend->device != SKV_DEVICE_HOST) {
 		widest = widest > c->ffn ? widest : c->ffn;
 		widest = widest > c->vocab ? widest : c->vocab;
 		l.staging = malloc(widest * c->hidden * sizeof(float));
@@ -198,11 +198,11 @@ static void set_name(struct eng_model *m, const char *directory, uint32_t finger
 	snprintf(m->name + n, sizeof(m->name) - n, "-%08x", fingerprint);
 }
 
-int eng_model_load(struct eng_model *ret, const char *directory, struct eng_place *place, uint32_t dtype,
+int eng_model_load(struct eng_model *ret, const char *directory, struct eng_backend *backend, uint32_t dtype,
                    struct eng_error *err)
 {
 	struct skv_safetensors st = SKV_SAFETENSORS_NULL;
-	struct eng_model m = {.place = place, .dtype = SKV_F32};
+	struct eng_model m = {.backend = backend, .dtype = SKV_F32};
 	char path[PATH_MAX];
 	int r;
 
@@ -218,7 +218,7 @@ int eng_model_load(struct eng_model *ret, const char *directory, struct eng_plac
 		                path);
 	snprintf(path, sizeof(path), "%s/model.safetensors", directory);
 	r = skv_safetensors_open(&st, path, err->text, sizeof(err->text));
-	if (!r && place->device != SKV_DEVICE_HOST && dtype == SKV_BF16 && all_bf16(&st))
+	if (!r && backend->device != SKV_DEVICE_HOST && dtype == SKV_BF16 && all_bf16(&st))
 		m.dtype = SKV_BF16;
 	r = r ? r : allocate(&m, err);
 	r = r ? r : read_weights(&m, &st, err);
@@ -240,13 +240,13 @@ static void fill_matrix(const struct eng_model *m, void *to, uint64_t rows, uint
 {
 	float scale = exp2f(roundf(log2f(sqrtf(3.0f / (float)n_in))));
 
-	m->place->ops->fill(m->place, to, rows * n_in, m->dtype, scale, (*seed)++);
+	m->backend->ops->fill(m->backend, to, rows * n_in, m->dtype, scale, (*seed)++);
 }
 
 static int fill_weights(const struct eng_model *m, const float *ones, uint32_t seed)
 {
 	const struct eng_config *c = &m->config;
-	struct eng_place *p = m->place;
+	struct eng_backend *p = m->backend;
 	uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
 	size_t norm = c->hidden * sizeof(*ones);
 	int r = p->ops->put(p, m->final_norm, ones, norm);
@@ -267,10 +267,10 @@ static int fill_weights(const struct eng_model *m, const float *ones, uint32_t s
 	return r ? r : p->ops->check(p);
 }
 
-int eng_model_random(struct eng_model *ret, const struct eng_config *config, struct eng_place *place,
+int eng_model_random(struct eng_model *ret, const struct eng_config *config, struct eng_backend *backend,
                      uint32_t dtype, uint32_t seed, struct eng_error *err)
 {
-	struct eng_model m = {.config = *config, .place = place, .dtype = dtype};
+	struct eng_model m = {.config = *config, .backend = backend, .dtype = dtype};
 	float *ones = calloc(config->hidden, sizeof(*ones));
 	int r = ones ? 0 : eng_fail(err, -ENOMEM, "no memory for %u floats", config->hidden);
 
@@ -280,7 +280,7 @@ int eng_model_random(struct eng_model *ret, const struct eng_config *config, str
 			ones[i] = 1;
 		r = fill_weights(&m, ones, seed);
 		if (r < 0)
-			eng_fail(err, r, "%s", place->ops->error());
+			eng_fail(err, r, "%s", backend->ops->error());
 	}
 	free(ones);
 	if (r) {
@@ -296,7 +296,7 @@ void eng_model_deinit(struct eng_model *m)
 {
 	free(m->layers);
 	if (m->weights)
-		m->place->ops->free(m->place, m->weights);
+		m->backend->ops->free(m->backend, m->weights);
 	*m = ENG_MODEL_NULL;
 }
 
@@ -310,7 +310,7 @@ struct skv_model eng_model_describe(const struct eng_model *m, uint32_t kv_dtype
 	d.head_dim = m->config.head_dim;
 	d.kv_dtype = kv_dtype;
 	d.io_dtype = m->dtype;
-	d.device = m->place->device;
+	d.device = m->backend->device;
 	d.max_tokens = m->config.max_positions;
 	d.rope = m->config.rope;
 	memcpy(d.name, m->name, sizeof(d.name));

@@ -11,7 +11,7 @@
 
 #include <sparsekv/types.h>
 #include "engine/config.h"
-#include "engine/place.h"
+#include "engine/backend.h"
 
 struct eng_layer {
 	float *input_norm;          /* [hidden] */
@@ -26,9 +26,9 @@ struct eng_model {
 	struct eng_config config;
 	char name[SKV_NAME_MAX];  /* of the directory, and the weights' fingerprint */
 	char files[SKV_PROFILE_PATH]; /* its directory, absolute; "" where there is none, or it is longer */
-	struct eng_place *place;  /* that computes it; not the model's own */
+	struct eng_backend *backend;  /* that computes it; not the model's own */
 	uint32_t dtype;           /* enum skv_dtype of the matrices; the vectors of norms are fp32 */
-	void *weights;            /* everything below points into this block of the place's memory */
+	void *weights;            /* everything below points into this block of the backend's memory */
 	void *embedding;          /* [vocab][hidden] */
 	void *output;             /* [vocab][hidden]; the embedding itself when they are tied */
 	float *final_norm;        /* [hidden] */
@@ -38,18 +38,18 @@ struct eng_model {
 
 /*
  * Load config.json and model.safetensors of a directory. `dtype`: SKV_BF16 for matrices in bf16 where every
- * tensor of the file is (and the place is a device); else they are fp32, whatever the file has. Negative
+ * tensor of the file is (and the backend is a device); else they are fp32, whatever the file has. Negative
  * errno and a text that names the file, key or tensor and what was expected.
  */
-int eng_model_load(struct eng_model *ret, const char *directory, struct eng_place *place, uint32_t dtype,
+int eng_model_load(struct eng_model *ret, const char *directory, struct eng_backend *backend, uint32_t dtype,
                    struct eng_error *err);
 
 /*
- * A model of this shape with weights that say nothing: for measuring, and for comparing one place with
+ * A model of this shape with weights that say nothing: for measuring, and for comparing one backend with
  * another, as the same seed gives the same weights everywhere. They are exact in bf16. The matrices are of
  * `dtype`; the host takes SKV_F32 alone. -ENOMEM, or what the device says.
  */
-int eng_model_random(struct eng_model *ret, const struct eng_config *config, struct eng_place *place,
+int eng_model_random(struct eng_model *ret, const struct eng_config *config, struct eng_backend *backend,
                      uint32_t dtype, uint32_t seed, struct eng_error *err);
 
 void eng_model_deinit(struct eng_model *m);

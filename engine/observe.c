@@ -12,14 +12,14 @@ struct eng_observer {
 	struct eng_tap tap;
 	struct skv_session *session;
 	struct eng_measure *measure;
-	struct eng_differ *differ;
+	struct eng_delta_error *differ;
 	struct eng_text text;
-	uint32_t next;       /* of the text's rows that are looked at */
+	uint32_t next;       /* of the text's rows that are measured */
 	uint32_t at;         /* the step's first row */
 	uint32_t wanted;     /* of its rows */
 	uint32_t row[ENG_READ_ROWS]; /* which, within the step */
 	uint32_t rows;       /* of the step */
-	uint8_t *mark;       /* [max_tokens]: enum eng_differ_mark */
+	uint8_t *mark;       /* [max_tokens]: enum eng_delta_error_mark */
 	float *keys, *values; /* [layer][kv head][max_tokens][head_dim] */
 	float *queries;      /* [layer][ENG_READ_ROWS][head][head_dim]: the step's */
 	float *weights;      /* [layer][head][tokens]: one row */
@@ -115,11 +115,11 @@ static void compare_row(struct eng_observer *o, uint32_t i)
 {
 	const struct eng_config *c = &o->forward.model->config;
 
-	if (o->mark[o->at + i] == ENG_DIFFER_NOT)
+	if (o->mark[o->at + i] == ENG_DELTA_ERROR_NOT)
 		return;
 #pragma omp parallel for schedule(dynamic)
 	for (uint32_t l = 0; l < c->n_layers; l++)
-		eng_differ_add(o->differ, &(struct eng_differ_row){
+		eng_delta_error_add(o->differ, &(struct eng_delta_error_row){
 			.layer = l, .p = o->at + i, .mark = o->mark[o->at + i], .q = o->queries + queries_at(o, l, i),
 			.k = o->keys + keys_at(o, l, 0), .v = o->values + keys_at(o, l, 0),
 			.stride = o->measure->shape.max_tokens});
@@ -127,7 +127,7 @@ static void compare_row(struct eng_observer *o, uint32_t i)
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-/* Row number i of those that are looked at. */
+/* Row number i of those that are measured. */
 static uint32_t wanted_row(const struct eng_text *t, uint32_t i)
 {
 	uint32_t all = t->n - t->from;
@@ -166,7 +166,7 @@ int eng_observe(struct eng_observer *o, const struct eng_text *text, const volat
 	o->text = *text;
 	o->text.rows = text->rows && text->rows < text->n - text->from ? text->rows : text->n - text->from;
 	o->next = 0;
-	eng_differ_choose(o->differ, text->n, text->rows, o->mark);
+	eng_delta_error_choose(o->differ, text->n, text->rows, o->mark);
 	r = eng_read(&o->forward, o->session, &reading, err);
 	if (!r)
 		eng_measure_end_text(o->measure);
@@ -174,7 +174,7 @@ int eng_observe(struct eng_observer *o, const struct eng_text *text, const volat
 }
 
 int eng_observer_new(struct eng_observer **ret, const struct eng_model *model, struct skv_session *session,
-                     struct eng_measure *measure, struct eng_differ *differ, struct eng_error *err)
+                     struct eng_measure *measure, struct eng_delta_error *differ, struct eng_error *err)
 {
 	const struct eng_config *c = &model->config;
 	size_t tokens = measure->shape.max_tokens;

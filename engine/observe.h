@@ -3,18 +3,18 @@
  * engine/observe.h - run texts through a model densely and measure what its layers attend to.
  *
  * A text is read in steps of a few rows, as a prompt. Keys and values of all layers are kept for the text's length, the
- * queries for the step; the rows that are looked at give their weights to a measure one after the other. Others, spread
+ * queries for the step; the rows that are measured give their weights to a measure one after the other. Others, spread
  * over the whole text, are compared with the first of their window.
  */
 #ifndef ENG_OBSERVE_H
 #define ENG_OBSERVE_H
 
 #include <signal.h>
-#include "engine/differ.h"
+#include "engine/delta-error.h"
 #include "engine/forward.h"
 #include "engine/measure.h"
 
-/* The rows that are looked at: `rows` of them (0: all) evenly spread from row `from` on; as many are compared. */
+/* The rows that are measured: `rows` of them (0: all) evenly spread from row `from` on; as many are compared. */
 struct eng_text {
 	const int32_t *ids;
 	uint32_t n;
@@ -25,7 +25,7 @@ struct eng_observer;
 
 /* `session`: of the policy full, on the host; all outlive the observer. Negative errno. */
 int eng_observer_new(struct eng_observer **ret, const struct eng_model *model, struct skv_session *session,
-                     struct eng_measure *measure, struct eng_differ *differ, struct eng_error *err);
+                     struct eng_measure *measure, struct eng_delta_error *differ, struct eng_error *err);
 /* NULL is ignored. */
 void eng_observer_free(struct eng_observer *o);
 

@@ -144,7 +144,7 @@ static void remove_directory(const char *path)
 _Noreturn static void run_daemon(const struct eng_private *p, pid_t guardian)
 {
 	char socket[sizeof(p->socket) + 16], policies[sizeof(p->policies) + 16], pool[64], account[64];
-	/* Memory is taken as sequences grow; the ceiling keeps a mistake from taking the machine. */
+	/* Memory is taken as sequences grow; the limit keeps a mistake from taking the machine. */
 	unsigned long long half = (unsigned long long)sysconf(_SC_PHYS_PAGES) / 2 *
 	                          (unsigned long long)sysconf(_SC_PAGESIZE);
 	/* Not the machine's configuration: it is about the service. */

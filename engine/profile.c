@@ -111,7 +111,7 @@ static json_t *head_map(const struct eng_profile *p, const uint32_t *anchors)
 	return rows;
 }
 
-static json_t *of_layers(const struct eng_differ *d, double (*of)(const struct eng_alike *))
+static json_t *of_layers(const struct eng_delta_error *d, double (*of)(const struct eng_delta_similarity *))
 {
 	json_t *a = json_array();
 
@@ -121,17 +121,17 @@ static json_t *of_layers(const struct eng_differ *d, double (*of)(const struct e
 }
 
 /* What a sparse prompt misses, and what a correction leaves of it. */
-static json_t *correction(const struct eng_differ *d)
+static json_t *correction(const struct eng_delta_error *d)
 {
 	json_t *o = json_pack("{s:i, s:i, s:i}", "sinks", (int)d->shape.sinks, "window", (int)d->shape.window, "gamma",
 	                      (int)d->shape.gamma);
 
-	if (eng_differ_any(d)) {
-		json_object_set_new(o, "cosine", of_layers(d, eng_alike_cosine));
-		json_object_set_new(o, "missed", of_layers(d, eng_alike_missed));
-		json_object_set_new(o, "left", of_layers(d, eng_alike_left));
-		json_object_set_new(o, "all_left", number(eng_differ_left(d)));
-		json_object_set_new(o, "helps", json_boolean(eng_differ_left(d) < 1));
+	if (eng_delta_error_any(d)) {
+		json_object_set_new(o, "cosine", of_layers(d, eng_delta_similarity_cosine));
+		json_object_set_new(o, "missed", of_layers(d, eng_delta_similarity_missed));
+		json_object_set_new(o, "left", of_layers(d, eng_delta_similarity_left));
+		json_object_set_new(o, "all_left", number(eng_delta_error_left(d)));
+		json_object_set_new(o, "helps", json_boolean(eng_delta_error_left(d) < 1));
 	}
 	return o;
 }
@@ -196,7 +196,7 @@ int eng_profile_write(const struct eng_profile *p, FILE *to, struct eng_error *e
 	return 0;
 }
 
-/* ---- to look at ------------------------------------------------------------------------------ */
+/* ---- charts ---------------------------------------------------------------------------------- */
 
 static void print_layers(FILE *to, uint32_t kind, const struct eng_choice *c, const uint32_t *list)
 {
@@ -207,23 +207,23 @@ static void print_layers(FILE *to, uint32_t kind, const struct eng_choice *c, co
 		fprintf(to, "%s%u", i ? "," : " ", list[i]);
 }
 
-static void print_correction(const struct eng_differ *d, FILE *to)
+static void print_correction(const struct eng_delta_error *d, FILE *to)
 {
-	const struct eng_differ_shape *s = &d->shape;
-	const double left = eng_differ_left(d);
+	const struct eng_delta_error_shape *s = &d->shape;
+	const double left = eng_delta_error_left(d);
 	uint32_t helps = 0;
 
-	fprintf(to, "\nprompts that see %u sinks and a window of %u, corrected in windows of %u rows:\n", s->sinks, s->window,
-	        s->gamma);
-	if (!eng_differ_any(d)) {
+	fprintf(to, "\nprompts that see %u sinks and a window of %u, corrected in windows of %u rows:\n", s->sinks,
+	        s->window, s->gamma);
+	if (!eng_delta_error_any(d)) {
 		fprintf(to, "no text is longer than these: nothing is missed\n");
 		return;
 	}
 	fprintf(to, "layer  cosine  missed    left\n");
 	for (uint32_t l = 0; l < s->n_layers; l++) {
-		fprintf(to, "%5u  %6.3f  %6.4f  %6.3f\n", l, eng_alike_cosine(&d->layer[l]), eng_alike_missed(&d->layer[l]),
-		        eng_alike_left(&d->layer[l]));
-		helps += eng_alike_left(&d->layer[l]) < 1;
+		fprintf(to, "%5u  %6.3f  %6.4f  %6.3f\n", l, eng_delta_similarity_cosine(&d->layer[l]),
+		        eng_delta_similarity_missed(&d->layer[l]), eng_delta_similarity_left(&d->layer[l]));
+		helps += eng_delta_similarity_left(&d->layer[l]) < 1;
 	}
 	fprintf(to, "the correction %s: with it there is %.2f times what is missed, less than 1 in %u of %u layers\n",
 	        left < 1 ? "helps" : "does harm", left, helps, s->n_layers);
@@ -300,8 +300,8 @@ void eng_profile_draw_alike(const struct eng_profile *p, FILE *to)
 
 	for (uint32_t l = 0; l < n; l++) {
 		number[l] = l;
-		cosine[l] = eng_alike_cosine(&p->differ->layer[l]);
-		left[l] = eng_differ_any(p->differ) ? eng_alike_left(&p->differ->layer[l]) : NAN;
+		cosine[l] = eng_delta_similarity_cosine(&p->differ->layer[l]);
+		left[l] = eng_delta_error_any(p->differ) ? eng_delta_similarity_left(&p->differ->layer[l]) : NAN;
 	}
 	if (names)
 		chart_draw(&c, to);

@@ -9,7 +9,7 @@
 #include <sparsekv/types.h>
 #include <stdio.h>
 #include "engine/choose.h"
-#include "engine/differ.h"
+#include "engine/delta-error.h"
 #include "engine/error.h"
 #include "engine/loss.h"
 #include "engine/measure.h"
@@ -22,7 +22,7 @@ enum eng_kind { ENG_DELTA, ENG_ANCHORS, ENG_FILTERS, ENG_KINDS };
 struct eng_profile {
 	const struct eng_model *model;
 	const struct eng_measure *measure;
-	const struct eng_differ *differ;
+	const struct eng_delta_error *differ;
 	const char *source; /* the file's name */
 	uint32_t source_hash;
 	uint64_t tokens;

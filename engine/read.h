@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/read.h - read a text as a prompt, in steps of a few rows, with somebody who looks on.
+ * engine/read.h - read a text as a prompt, in steps of a few rows, with an observer.
  */
 #ifndef ENG_READ_H
 #define ENG_READ_H

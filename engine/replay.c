@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/replay.h"
 
-static void forget(struct eng_recording *r, struct eng_place *place)
+static void forget(struct eng_recording *r, struct eng_backend *backend)
 {
 	if (r->recording)
-		place->ops->forget(place, r->recording);
+		backend->ops->forget(backend, r->recording);
 	*r = (struct eng_recording){.key = 0};
 }
 
-struct eng_recording *eng_recording_of(struct eng_recordings *all, struct eng_place *place, uint64_t key,
+struct eng_recording *eng_recording_of(struct eng_recordings *all, struct eng_backend *backend, uint64_t key,
                                        bool *ret_seen)
 {
 	struct eng_recording *oldest = &all->list[0];
@@ -25,14 +25,14 @@ struct eng_recording *eng_recording_of(struct eng_recordings *all, struct eng_pl
 		if (r->used < oldest->used)
 			oldest = r;
 	}
-	forget(oldest, place);
+	forget(oldest, backend);
 	*oldest = (struct eng_recording){.key = key, .used = all->now};
 	*ret_seen = false;
 	return oldest;
 }
 
-void eng_recordings_forget(struct eng_recordings *all, struct eng_place *place)
+void eng_recordings_forget(struct eng_recordings *all, struct eng_backend *backend)
 {
 	for (uint32_t i = 0; i < ENG_RECORDINGS; i++)
-		forget(&all->list[i], place);
+		forget(&all->list[i], backend);
 }

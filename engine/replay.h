@@ -11,12 +11,12 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "engine/place.h"
+#include "engine/backend.h"
 
 #define ENG_RECORDINGS 8u
 
 struct eng_recording {
-	uint64_t key;    /* 0: this place is free */
+	uint64_t key;    /* 0: this entry is free */
 	void *recording; /* NULL: the key was seen once */
 	uint64_t used;   /* when */
 };
@@ -27,10 +27,10 @@ struct eng_recordings {
 };
 
 /* The entry of this key; a new one has taken the place of the oldest. *ret_seen: the key was known. */
-struct eng_recording *eng_recording_of(struct eng_recordings *, struct eng_place *, uint64_t key,
+struct eng_recording *eng_recording_of(struct eng_recordings *, struct eng_backend *, uint64_t key,
                                        bool *ret_seen);
 
 /* Forget them all: what they were made with changes. */
-void eng_recordings_forget(struct eng_recordings *, struct eng_place *);
+void eng_recordings_forget(struct eng_recordings *, struct eng_backend *);
 
 #endif

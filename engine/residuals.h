@@ -6,7 +6,7 @@
  * first tokens of a text are references, and every `stride`-th one from there on; of any other token the `near`
  * references at or before it that are nearest to x (L2, of equals the earlier one) have the mean b. Added up over tokens
  * is the second moment of x - b, which is all that the best linear compressor of its width hangs on: nothing is taken
- * away but b when tokens are packed, so their mean is not either.
+ * away but b when tokens are compressed, so their mean is not either.
  */
 #ifndef ENG_RESIDUALS_H
 #define ENG_RESIDUALS_H
@@ -21,7 +21,7 @@ struct eng_residuals_shape {
 	struct skv_rope rope;
 	uint32_t max_tokens;   /* of a text */
 	uint32_t rows;         /* that come at once, at most */
-	uint32_t first;        /* tokens of a text that are never packed: `near`, at least */
+	uint32_t first;        /* tokens of a text that are never compressed: `near`, at least */
 	uint32_t stride, near; /* 0, 0: there are no references, b is 0 */
 };
 

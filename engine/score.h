@@ -21,7 +21,7 @@ struct eng_score {
 struct eng_score eng_score_forced(const int32_t *got, const int32_t *want, uint32_t n, int32_t eos);
 
 /*
- * Free decoding: what the model said, of any length. Tokens are compared place by place, and line i
+ * Free decoding: what the model said, of any length. Tokens are compared position by position, and line i
  * with line i wherever they stand, so that one byte too many spoils a line and not all after it.
  */
 struct eng_score eng_score_free(const int32_t *got, uint32_t n_got, const int32_t *want, uint32_t n_want,

@@ -22,9 +22,9 @@ struct eng_case {
 /* Which cases of a file are wanted. Empty lists: all. */
 struct eng_task_filter {
 	const uint32_t *sizes;
-	size_t n_sizes;
+	uint32_t n_sizes;
 	const char *const *tasks;
-	size_t n_tasks;
+	uint32_t n_tasks;
 	uint32_t limit; /* the first so many of each task and size; 0: all */
 	uint32_t longest; /* prompt and answer, bytes; 0: any */
 };

@@ -14,7 +14,9 @@
 #include <sparsekv/client.h>
 #include <sparsekv/policy.h>
 
+#include "kernels/evict.h"
 #include "kernels/kernels.h"
+#include "kernels/select.h"
 #include "libclient/step.h"
 
 struct compressor;

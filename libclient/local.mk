@@ -32,6 +32,10 @@ sparsekvincludedir = $(includedir)/sparsekv
 sparsekvinclude_HEADERS = \
 	libclient/include/sparsekv/client.h \
 	libclient/include/sparsekv/policy.h \
+	libclient/include/sparsekv/policy-compress.h \
+	libclient/include/sparsekv/policy-evict.h \
+	libclient/include/sparsekv/policy-prefill.h \
+	libclient/include/sparsekv/policy-select.h \
 	libclient/include/sparsekv/types.h
 
 pkgconfigdir = $(libdir)/pkgconfig

@@ -5,7 +5,9 @@
 
 #include <stdint.h>
 
+#include "kernels/evict.h"
 #include "kernels/kernels.h"
+#include "kernels/select.h"
 
 struct skv_session;
 

@@ -12,7 +12,9 @@
 
 #include "kernels/compress.h"
 #include "kernels/evict.h"
+#include "kernels/evict.h"
 #include "kernels/kernels.h"
+#include "kernels/select.h"
 #include "kernels/select.h"
 
 struct policy;

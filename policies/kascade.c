@@ -3,16 +3,15 @@
  * kascade - anchor layers find the top-k tokens of each kv head, the layers after them reuse those ("Kascade: A
  * Practical Sparse Attention Method for Long-Context LLM Inference").
  *
- *   token score   of kv head h: the sum over its q heads of the softmax weight (pooled after the softmax)
+ *   token score   of kv head h: the sum over its q heads of the softmax weight (reduced after the softmax)
  *   selection     the k best of each kv head; k = min(max(0.1 N, 128), N)
- *   reuse         kv head h attends to what its anchor selected for one of its kv heads, as a head map says
+ *   reuse         kv head h attends to what its anchor selected for one of the anchor's kv heads, as a head map says
  *
  * Layer 0 attends densely and scores. Other anchors score all keys and attend to their own top-k, or densely too
- * (dense-anchors). With shared the weights of all heads are pooled into one set. The paper has the anchors 0,2,8,13,14
- * of 32 layers and 0,2,7,14,23 of 36, found on a development set. Nothing is evicted. With prefill=kascade prompts go by
- * the same anchors and head maps, tile by tile.
+ * (dense-anchors). With shared the weights of all heads are reduced to one selection. The paper has the anchors 0,2,8,13,14
+ * of 32 layers and 0,2,7,14,23 of 36, found on a development set. Nothing is evicted. With prefill=kascade prompts attend
+ * by the same anchors and head maps, tile by tile.
  */
-#include <stddef.h>
 #include <sparsekv/policy.h>
 
 enum variant { PAPER, DENSE_ANCHORS, SHARED, SHARED_DENSE_ANCHORS };
@@ -28,7 +27,7 @@ struct config {
 static const struct skv_param params[] = {
         {"variant", SKV_PARAM_CHOICE, offsetof(struct config, variant),
          "paper,dense-anchors,shared,shared-dense-anchors",
-         "whether anchors attend densely, and whether all heads share one set"},
+         "whether anchors attend densely, and whether all heads share one selection"},
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), "0.1",
          "tokens selected for a kv head; below 1 a share of the sequence, at least 128 tokens"},
         {"layers", SKV_PARAM_LAYERS, offsetof(struct config, layers), "auto",
@@ -36,7 +35,7 @@ static const struct skv_param params[] = {
          "the third"},
         {"profile", SKV_PARAM_PROFILE, offsetof(struct config, profile), "none",
          "what sparsekv-calibrate has written about the model"},
-        SKV_PREFILL_PARAMS_BUT_ANCHORS(struct config, prefill, ""),
+        SKV_PREFILL_PARAMS_BUT_ANCHORS(struct config, prefill),
 };
 
 static int by_profile(const struct config *c)
@@ -53,7 +52,7 @@ static int anchor(const struct config *c, const struct skv_model *m, uint32_t la
 	return skv_layer_in(&c->layers, layer);
 }
 
-/* Does an anchor look at all values, not only at those of its own top-k? */
+/* Does an anchor attend to all tokens, not only to its own top-k? */
 static int attends_densely(const struct config *c, uint32_t layer)
 {
 	return layer == 0 || c->variant == DENSE_ANCHORS || c->variant == SHARED_DENSE_ANCHORS;
@@ -61,13 +60,11 @@ static int attends_densely(const struct config *c, uint32_t layer)
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
 {
-	const struct config *c = config;
-
 	(void)m;
-	return skv_prefill_check(&c->prefill, "", err, err_len);
+	return skv_prefill_check(&((const struct config *)config)->prefill, err, err_len);
 }
 
-/* Which kv head's tokens of the anchor each of the layer's goes by. 0: its own number's. */
+/* The head map: of which of the anchor's kv heads each of the layer's reuses the tokens. 0: of the one of its own number. */
 static uint32_t map(const struct config *c, const struct skv_model *m, uint32_t layer, uint8_t *ret)
 {
 	for (uint32_t h = 0; h < m->n_kv_heads && by_profile(c); h++)
@@ -75,7 +72,7 @@ static uint32_t map(const struct config *c, const struct skv_model *m, uint32_t 
 	return by_profile(c) != 0;
 }
 
-/* Prompts go by the same anchors, if they are to be sparse in this way. */
+/* With prefill=kascade prompts have the same anchors and head maps. */
 static void prefill(const struct config *c, const struct skv_model *m, uint32_t layer, uint32_t source,
                     struct skv_prefill *ret)
 {
@@ -140,26 +137,7 @@ static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
 		select_top(ctx, layer);
 }
 
-static const struct skv_policy kascade = {
-        SKV_POLICY_HEADER,
-        .name = "kascade",
-        .version = "1",
-        .summary = "Anchor layers select tokens for each kv head, the layers after them reuse those (Kascade)",
-        .action = SKV_ACT_SELECT,
-        .granularity = SKV_GRAN_TOKEN,
-        .evidence = SKV_EVID_WEIGHTS,
-        .scope = SKV_SCOPE_STEP,
-        .sharing = SKV_SHARE_KV_HEAD,
-        .params = params,
-        .n_params = sizeof(params) / sizeof(params[0]),
-        .config_size = sizeof(struct config),
-        .check = check,
-        .plan = plan,
-        .before = before,
-        .after = after,
-};
-
-const struct skv_policy *sparsekv_policy(void)
-{
-	return &kascade;
-}
+SKV_POLICY_DEFINE("kascade", struct config, params,
+                  .summary = "Anchor layers select tokens for each kv head, the layers after them reuse those (Kascade)",
+                  SKV_TAXONOMY(SKV_ACT_SELECT, SKV_GRAN_TOKEN, SKV_EVID_WEIGHTS, SKV_SCOPE_STEP, SKV_SHARE_KV_HEAD),
+                  .check = check, .plan = plan, .before = before, .after = after)

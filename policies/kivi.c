@@ -1,35 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kivi - K and V in 4 or 2 bits ("KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache").
+ * kivi - K and V quantized to 4 or 2 bits ("KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache").
  *
- * Of older tokens each layer keeps K and V in `bits` a number: K by channel, over 32 tokens at a time, for some channels
- * of keys are far from all others; V by token, over `group` elements. Attention reads these as they are.
+ * Tokens older than the residual window are quantized: K per channel, over 32 tokens at a time, because some channels of keys
+ * are outliers; V per token, over `scale_block` elements. Attention reads the codes directly.
  *
- * The last `raw` tokens stay as they are. The authors keep 128, and 32 tokens to a group. Nothing is selected, nothing is
- * evicted.
+ * The last `residual` tokens stay as they are. The authors keep 128 of them, and groups of 32 tokens. Nothing is selected,
+ * nothing is evicted.
  */
-#include <stddef.h>
-#include <stdio.h>
 #include <sparsekv/policy.h>
 
-#define BLOCK 32 /* tokens that K's numbers share a scale over */
-
 struct config {
-	uint32_t bits;
-	uint32_t group;
-	uint32_t raw;
-	uint32_t block;
+	struct skv_compress_config quant;
 	uint32_t dense;
 	struct skv_prefill_config prefill;
 };
 
 static const struct skv_param params[] = {
-        {"bits", SKV_PARAM_UINT, offsetof(struct config, bits), "4", "of a number of K or V: 4 or 2"},
-        {"group", SKV_PARAM_UINT, offsetof(struct config, group), "32", "elements of V that share a scale: 32 or 64"},
-        {"raw", SKV_PARAM_UINT, offsetof(struct config, raw), "128", "last tokens that stay as they are, at least"},
-        {"block", SKV_PARAM_UINT, offsetof(struct config, block), "32", "tokens that are packed at a time"},
-        {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "0", "first layers that keep all tokens as they are"},
-        SKV_PREFILL_PARAMS(struct config, prefill, ""),
+        {"bits", SKV_PARAM_UINT, offsetof(struct config, quant.bits), "4", "of an element of K or V: 4 or 2"},
+        SKV_COMPRESS_SCALE_PARAM(struct config, quant, "32"),
+        SKV_COMPRESS_WINDOW_PARAMS(struct config, quant),
+        {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "0", "first layers that stay uncompressed"},
+        SKV_PREFILL_PARAMS(struct config, prefill),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
@@ -37,16 +29,9 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	const struct config *c = config;
 
 	(void)m;
-	if (c->bits != 4 && c->bits != 2)
-		snprintf(err, err_len, "bits=%u, expected 4 or 2", c->bits);
-	else if (c->group != 32 && c->group != 64)
-		snprintf(err, err_len, "group=%u, expected 32 or 64", c->group);
-	else if (c->raw == 0)
-		snprintf(err, err_len, "raw=0, expected at least 1");
-	else if (c->block == 0 || c->block % BLOCK != 0)
-		snprintf(err, err_len, "block=%u, expected a multiple of %u", c->block, BLOCK);
-	else
-		return skv_prefill_check(&c->prefill, "", err, err_len);
+	if (c->quant.bits == 4 || c->quant.bits == 2)
+		return skv_compress_config_check(&c->quant, &c->prefill, SKV_QUANT_BLOCK, err, err_len);
+	snprintf(err, err_len, "bits=%u, expected 4 or 2", c->quant.bits);
 	return -1;
 }
 
@@ -55,35 +40,11 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	const struct config *c = config;
 
 	skv_prefill_plan(&c->prefill, m, layer, plan);
-	if (layer < c->dense)
-		return;
-	plan->compress = (struct skv_compress){
-	        .kind = SKV_COMPRESS_QUANT,
-	        .bits = c->bits,
-	        .scale_block = c->group,
-	        .residual = c->raw,
-	        .block = c->block,
-	};
+	if (layer >= c->dense)
+		skv_compress_plan(&c->quant, SKV_COMPRESS_QUANT, &plan->compress);
 }
 
-static const struct skv_policy kivi = {
-        SKV_POLICY_HEADER,
-        .name = "kivi",
-        .version = "1",
-        .summary = "K and V in 4 or 2 bits, which attention reads as they are (KIVI)",
-        .action = SKV_ACT_COMPRESS,
-        .granularity = SKV_GRAN_TOKEN,
-        .evidence = SKV_EVID_NONE,
-        .scope = SKV_SCOPE_REQUEST,
-        .sharing = SKV_SHARE_ALL_HEADS,
-        .params = params,
-        .n_params = sizeof(params) / sizeof(params[0]),
-        .config_size = sizeof(struct config),
-        .check = check,
-        .plan = plan,
-};
-
-const struct skv_policy *sparsekv_policy(void)
-{
-	return &kivi;
-}
+SKV_POLICY_DEFINE("kivi", struct config, params,
+                  .summary = "KV quantization to 4 or 2 bits, which attention reads as they are (KIVI)",
+                  SKV_TAXONOMY(SKV_ACT_COMPRESS, SKV_GRAN_TOKEN, SKV_EVID_NONE, SKV_SCOPE_REQUEST, SKV_SHARE_ALL_HEADS),
+                  .check = check, .plan = plan)

@@ -1,36 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * palu - K and V of low rank ("Palu: Compressing KV-Cache with Low-Rank Projection").
+ * palu - low-rank K and V ("Palu: Compressing KV-Cache with Low-Rank Projection").
  *
- * Of older tokens each layer keeps, in place of K before RoPE and of V, what a linear map makes of both, in `bits` a
- * number, and rebuilds all of them by another linear map to attend to them. Maps are computed from the model's own K and
- * V, those of kv heads together; half of the numbers is what the authors call a rank of 50 %.
+ * Of tokens older than the residual window each layer keeps, in place of K before RoPE and of V, their product with a
+ * low-rank projection, in `bits` an element, and decompresses all of them by a second projection to attend to them. The
+ * projections are computed from the model's own K and V, those of kv heads together; half of the elements is what the
+ * authors call a rank of 50 %.
  *
- * The last `raw` tokens stay as they are. Nothing is selected, nothing is evicted.
+ * The last `residual` tokens stay as they are. Nothing is selected, nothing is evicted.
  */
-#include <stddef.h>
-#include <stdio.h>
 #include <sparsekv/policy.h>
 
 struct config {
-	uint32_t bits;
-	uint32_t group;
-	uint32_t raw;
-	uint32_t block;
+	struct skv_compress_config latent;
 	uint32_t dense;
 	struct skv_codec_file file;
 	struct skv_prefill_config prefill;
 };
 
 static const struct skv_param params[] = {
-        {"bits", SKV_PARAM_UINT, offsetof(struct config, bits), "16", "of a number of a code: 16, 8, 4"},
-        {"group", SKV_PARAM_UINT, offsetof(struct config, group), "64", "numbers that share a scale: 32 or 64"},
-        {"raw", SKV_PARAM_UINT, offsetof(struct config, raw), "128", "last tokens that stay as they are, at least"},
-        {"block", SKV_PARAM_UINT, offsetof(struct config, block), "32", "tokens that are packed at a time"},
-        {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "0", "first layers that keep all tokens as they are"},
+        {"bits", SKV_PARAM_UINT, offsetof(struct config, latent.bits), "16", "of an element of a code: 16, 8, 4"},
+        SKV_COMPRESS_SCALE_PARAM(struct config, latent, "64"),
+        SKV_COMPRESS_WINDOW_PARAMS(struct config, latent),
+        {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "0", "first layers that stay uncompressed"},
         {"file", SKV_PARAM_CODEC, offsetof(struct config, file), "auto",
-         "the maps; auto: palu.safetensors beside the model"},
-        SKV_PREFILL_PARAMS(struct config, prefill, ""),
+         "the projections; auto: palu.safetensors beside the model"},
+        SKV_PREFILL_PARAMS(struct config, prefill),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
@@ -38,16 +33,9 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	const struct config *c = config;
 
 	(void)m;
-	if (c->bits != 16 && c->bits != 8 && c->bits != 4)
-		snprintf(err, err_len, "bits=%u, expected 16, 8 or 4", c->bits);
-	else if (c->group != 32 && c->group != 64)
-		snprintf(err, err_len, "group=%u, expected 32 or 64", c->group);
-	else if (c->raw == 0)
-		snprintf(err, err_len, "raw=0, expected at least 1");
-	else if (c->block == 0 || c->block % SKV_PAGE_TOKENS != 0)
-		snprintf(err, err_len, "block=%u, expected a multiple of %u", c->block, SKV_PAGE_TOKENS);
-	else
-		return skv_prefill_check(&c->prefill, "", err, err_len);
+	if (c->latent.bits == 16 || c->latent.bits == 8 || c->latent.bits == 4)
+		return skv_compress_config_check(&c->latent, &c->prefill, SKV_PAGE_TOKENS, err, err_len);
+	snprintf(err, err_len, "bits=%u, expected 16, 8 or 4", c->latent.bits);
 	return -1;
 }
 
@@ -56,35 +44,11 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	const struct config *c = config;
 
 	skv_prefill_plan(&c->prefill, m, layer, plan);
-	if (layer < c->dense)
-		return;
-	plan->compress = (struct skv_compress){
-	        .kind = SKV_COMPRESS_LATENT,
-	        .bits = c->bits,
-	        .scale_block = c->group,
-	        .residual = c->raw,
-	        .block = c->block,
-	};
+	if (layer >= c->dense)
+		skv_compress_plan(&c->latent, SKV_COMPRESS_LATENT, &plan->compress);
 }
 
-static const struct skv_policy palu = {
-        SKV_POLICY_HEADER,
-        .name = "palu",
-        .version = "1",
-        .summary = "K and V of low rank, rebuilt where layers attend (Palu)",
-        .action = SKV_ACT_COMPRESS,
-        .granularity = SKV_GRAN_TOKEN,
-        .evidence = SKV_EVID_NONE,
-        .scope = SKV_SCOPE_REQUEST,
-        .sharing = SKV_SHARE_ALL_HEADS,
-        .params = params,
-        .n_params = sizeof(params) / sizeof(params[0]),
-        .config_size = sizeof(struct config),
-        .check = check,
-        .plan = plan,
-};
-
-const struct skv_policy *sparsekv_policy(void)
-{
-	return &palu;
-}
+SKV_POLICY_DEFINE("palu", struct config, params,
+                  .summary = "Low-rank K and V, decompressed where layers attend (Palu)",
+                  SKV_TAXONOMY(SKV_ACT_COMPRESS, SKV_GRAN_TOKEN, SKV_EVID_NONE, SKV_SCOPE_REQUEST, SKV_SHARE_ALL_HEADS),
+                  .check = check, .plan = plan)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * quest - each layer asks its query which pages may matter ("Quest: Query-Aware Sparsity for Efficient
- * Long-Context LLM Inference").
+ * quest - top-k pages by an upper bound of q·k ("Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference").
  *
  * Of each page and kv head the smallest and the largest value of every element of the keys are kept. No
  * key of the page can score more than
@@ -9,17 +8,15 @@
  *   U(page) = Σ_d max(q_d kmin_d, q_d kmax_d)
  *
  * so every layer, but for the first two, attends to the best K pages by U, and reads a sixteenth of the keys and
- * values to find them. Nothing is evicted. Who chooses, and among what:
+ * values to find them. Nothing is evicted. What shares a selection, and which pages compete:
  *
- *   paper    one set a q head: the last page, and the best K - 1 of the rest
- *   eval     one set a q head as the authors' evaluation has it: the best max(3, K/16), K counted in tokens (a share is
- *            one of pages all the same); the last page is one like any other
- *   shared   one set a sequence by the largest U of any head: the last page, and the best K - 1 of the rest
- *   sglang   one set a sequence as SGLang has it: q is averaged over the heads of a group, U summed over kv heads; the
- *            last four pages, and the best K - 4 of the rest (its own budget is 0.7)
+ *   paper    one selection a q head: the last page, and the best K - 1 of the rest
+ *   eval     one a q head as in the authors' evaluation: the best max(3, K/16), K counted in tokens (a share is one of
+ *            pages all the same); the last page competes like any other
+ *   shared   one a sequence by the largest U of any head: the last page, and the best K - 1 of the rest
+ *   sglang   one a sequence as in SGLang: q is averaged over the GQA group, U summed over kv heads; the last four pages,
+ *            and the best K - 4 of the rest (its own budget is 0.7)
  */
-#include <stddef.h>
-#include <stdio.h>
 #include <sparsekv/policy.h>
 
 enum variant { PAPER, EVAL, SHARED, SGLANG };
@@ -33,11 +30,11 @@ struct config {
 
 static const struct skv_param params[] = {
         {"variant", SKV_PARAM_CHOICE, offsetof(struct config, variant), "paper,eval,shared,sglang",
-         "a set a q head, or one for all: by the best head, or by means as SGLang has it"},
+         "a selection a q head, or one for all: by the best head, or by means as in SGLang"},
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), "64",
          "pages selected; below 1 a share of the sequence, at least 8 pages (eval: tokens, at least 3 pages)"},
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "2", "first layers that stay dense"},
-        SKV_PREFILL_PARAMS(struct config, prefill, ""),
+        SKV_PREFILL_PARAMS(struct config, prefill),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
@@ -45,7 +42,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	const struct config *c = config;
 
 	(void)m;
-	return skv_prefill_check(&c->prefill, "", err, err_len);
+	return skv_prefill_check(&c->prefill, err, err_len);
 }
 
 static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
@@ -84,25 +81,7 @@ static void before(const struct skv_policy_ctx *ctx, uint32_t layer)
 	ctx->prims->select_pages(ctx, &select);
 }
 
-static const struct skv_policy quest = {
-        SKV_POLICY_HEADER,
-        .name = "quest",
-        .version = "1",
-        .summary = "Layers attend to the pages whose keys' bounds promise most to their query (Quest)",
-        .action = SKV_ACT_SELECT,
-        .granularity = SKV_GRAN_PAGE,
-        .evidence = SKV_EVID_QUERY,
-        .scope = SKV_SCOPE_LAYER,
-        .sharing = SKV_SHARE_Q_HEAD,
-        .params = params,
-        .n_params = sizeof(params) / sizeof(params[0]),
-        .config_size = sizeof(struct config),
-        .check = check,
-        .plan = plan,
-        .before = before,
-};
-
-const struct skv_policy *sparsekv_policy(void)
-{
-	return &quest;
-}
+SKV_POLICY_DEFINE("quest", struct config, params,
+                  .summary = "Layers attend to the top-k pages by an upper bound of q.k (Quest)",
+                  SKV_TAXONOMY(SKV_ACT_SELECT, SKV_GRAN_PAGE, SKV_EVID_QUERY, SKV_SCOPE_LAYER, SKV_SHARE_Q_HEAD),
+                  .check = check, .plan = plan, .before = before)

@@ -1,29 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * raas - keep a page until it has not mattered for longest ("Efficient Long-Decoding Inference with Reasoning-Aware
- * Attention Sparsity").
+ * raas - evict the page that has not mattered for longest ("Efficient Long-Decoding Inference with Reasoning-Aware Attention
+ * Sparsity").
  *
  * In a long chain of thought a page matters for a while - a lemma - and then never again. So each kv head stamps its
  * pages with the length that the sequence had when they last mattered:
  *
- *   U(page)     what its keys promise at most to a query, by their bounds, as in Quest
- *   w(page)     softmax over the pages that are there of U(page) / sqrt(head_dim), a mean over the head's group
+ *   U(page)     upper bound of q·k over the page's keys, from the bounds of the keys, as in Quest
+ *   w(page)     softmax over the pages that are left of U(page) / sqrt(head_dim), a mean over the GQA group
  *   matters     if w > alpha; a new page does when it begins
- *   goes        if one more than the budget is needed, the page with the oldest stamp, of equals the oldest page
+ *   evicted     if there is one page more than the budget, the page with the oldest stamp, of equals the oldest page
  *
- * Pages of the prompt never go: phoenix tokens, which matter again after a long time, are there. They are of the
- * budget; a prompt that fills it leaves room for two pages, the one being filled and one before. Every page that is
- * kept is attended to, so time and memory are that of the budget. Variants:
+ * Pages of the prompt are never evicted: phoenix tokens, which matter again after a long time, are there. They count towards
+ * the budget; a prompt that fills it leaves room for two pages, the one being filled and one before. Every page that is
+ * kept is attended to, so time and memory are those of the budget. Variants:
  *
  *   paper      as above
  *   unscaled   U is not divided by sqrt(head_dim)
  *   ratio      a page matters if it is among the best half (`ratio`) of the pages by w
- *   quest      for long prompts, as the paper advises: Quest over the prompt, RaaS over what is decoded. At most
- *              half of the budget is for the prompt's pages, of which all stay and the best so many by w are
- *              attended to; what they leave of it is for pages of the decode
+ *   quest      for long prompts, as the paper advises: Quest over the prompt, RaaS over what is decoded. At most half of
+ *              the budget is for pages of the prompt. All of these stay, and the best so many by w are attended to;
+ *              what they leave of the budget is for pages of the decode.
  */
-#include <stddef.h>
-#include <stdio.h>
 #include <sparsekv/policy.h>
 
 enum variant { PAPER, UNSCALED, RATIO, QUEST };
@@ -45,7 +43,7 @@ static const struct skv_param params[] = {
         {"alpha", SKV_PARAM_FLOAT, offsetof(struct config, alpha), "1e-4", "weight above which a page matters"},
         {"ratio", SKV_PARAM_FLOAT, offsetof(struct config, ratio), "0.5", "ratio: share of the pages that matter"},
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "0", "first layers that stay dense"},
-        SKV_PREFILL_PARAMS(struct config, prefill, ""),
+        SKV_PREFILL_PARAMS(struct config, prefill),
 };
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
@@ -60,7 +58,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	else if (!(c->ratio > 0 && c->ratio <= 1))
 		snprintf(err, err_len, "ratio=%g, expected above 0, at most 1", (double)c->ratio);
 	else
-		return skv_prefill_check(&c->prefill, "", err, err_len);
+		return skv_prefill_check(&c->prefill, err, err_len);
 	return -1;
 }
 
@@ -116,26 +114,7 @@ static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
 		ctx->prims->evict_to_budget(ctx, &(struct skv_evict_to_budget){.layer = layer, .evict_older = 1});
 }
 
-static const struct skv_policy raas = {
-        SKV_POLICY_HEADER,
-        .name = "raas",
-        .version = "1",
-        .summary = "Keeps the prompt and the pages that mattered last, by their keys' bounds (RaaS)",
-        .action = SKV_ACT_EVICT,
-        .granularity = SKV_GRAN_PAGE,
-        .evidence = SKV_EVID_QUERY,
-        .scope = SKV_SCOPE_LAYER,
-        .sharing = SKV_SHARE_KV_HEAD,
-        .params = params,
-        .n_params = sizeof(params) / sizeof(params[0]),
-        .config_size = sizeof(struct config),
-        .check = check,
-        .plan = plan,
-        .before = before,
-        .after = after,
-};
-
-const struct skv_policy *sparsekv_policy(void)
-{
-	return &raas;
-}
+SKV_POLICY_DEFINE("raas", struct config, params,
+                  .summary = "Keeps the prompt and the pages that mattered last, by their keys' bounds (RaaS)",
+                  SKV_TAXONOMY(SKV_ACT_EVICT, SKV_GRAN_PAGE, SKV_EVID_QUERY, SKV_SCOPE_LAYER, SKV_SHARE_KV_HEAD),
+                  .check = check, .plan = plan, .before = before, .after = after)

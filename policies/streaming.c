@@ -3,13 +3,11 @@
  * streaming - attention sinks and a recent window ("Efficient Streaming Language Models with
  * Attention Sinks", Xiao et al. 2024).
  *
- * A layer sees the first `sinks` tokens, to which softmax gives the weight that it has no use for, and
- * the last tokens up to the budget. What lies between is never seen again, so its pages are freed:
- * with a count as the budget, memory no longer grows with the sequence. A share is taken as in
- * Kascade's comparison runs, at least 128 tokens.
+ * A layer attends to the first `sinks` tokens, on which softmax puts the weight that it has no use for, and to
+ * the last tokens up to the budget. The tokens between are never attended to again, so their pages are freed:
+ * with a count as the budget, memory does not grow with the sequence. A budget that is a share is at least
+ * 128 tokens, as in Kascade's comparison runs.
  */
-#include <stddef.h>
-#include <stdio.h>
 #include <sparsekv/policy.h>
 
 struct config {
@@ -21,11 +19,11 @@ struct config {
 
 static const struct skv_param params[] = {
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), "1024",
-         "tokens that a layer sees, sinks included; below 1 a share of the sequence, at least 128 tokens"},
+         "tokens that a layer attends to, sinks included; below 1 a share of the sequence, at least 128 tokens"},
         {"sinks", SKV_PARAM_UINT, offsetof(struct config, sinks), "4",
-         "tokens of the sequence's head that stay"},
+         "attention sinks: first tokens of the sequence, which stay"},
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "0", "first layers that stay dense"},
-        SKV_PREFILL_PARAMS(struct config, prefill, "prefill_"),
+        SKV_PREFILL_PARAMS(struct config, prefill),
 };
 
 static struct skv_window window_of(const struct config *c)
@@ -44,7 +42,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 
 	(void)m;
 	if (c->sinks < least)
-		return skv_prefill_check(&c->prefill, "prefill_", err, err_len);
+		return skv_prefill_check(&c->prefill, err, err_len);
 	snprintf(err, err_len, "sinks=%u leaves no room for recent tokens, expected below %u", c->sinks,
 	         least);
 	return -1;
@@ -61,7 +59,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	plan->window = window_of(c);
 }
 
-/* The window only moves forward: what it has left behind is free to go. */
+/* The window only moves forward: what is behind it can be freed. */
 static void step_end(const struct skv_policy_ctx *ctx)
 {
 	const struct config *c = ctx->config;
@@ -71,25 +69,7 @@ static void step_end(const struct skv_policy_ctx *ctx)
 		ctx->prims->evict_outside(ctx, layer, &window);
 }
 
-static const struct skv_policy streaming = {
-        SKV_POLICY_HEADER,
-        .name = "streaming",
-        .version = "1",
-        .summary = "Attention sinks and a recent window, the rest evicted (StreamingLLM)",
-        .action = SKV_ACT_EVICT,
-        .granularity = SKV_GRAN_TOKEN,
-        .evidence = SKV_EVID_POSITION,
-        .scope = SKV_SCOPE_STEP,
-        .sharing = SKV_SHARE_ALL_HEADS,
-        .params = params,
-        .n_params = sizeof(params) / sizeof(params[0]),
-        .config_size = sizeof(struct config),
-        .check = check,
-        .plan = plan,
-        .step_end = step_end,
-};
-
-const struct skv_policy *sparsekv_policy(void)
-{
-	return &streaming;
-}
+SKV_POLICY_DEFINE("streaming", struct config, params,
+                  .summary = "Attention sinks and a recent window, the rest evicted (StreamingLLM)",
+                  SKV_TAXONOMY(SKV_ACT_EVICT, SKV_GRAN_TOKEN, SKV_EVID_POSITION, SKV_SCOPE_STEP, SKV_SHARE_ALL_HEADS),
+                  .check = check, .plan = plan, .step_end = step_end)

@@ -2,11 +2,11 @@
 /*
  * template - where to start when writing a policy. sparsekv-policy(7) walks through this file.
  *
- * What it does: the first `dense` layers attend to every token. In the last of them the heads vote, each
- * with its attention weights, and the tokens with the most votes are all that the layers above see:
+ * What it does: the first `dense` layers attend to every token. The last of them scores tokens by its attention
+ * weights, and the layers above attend to the tokens with the best scores alone:
  *
- *   votes(t) = sum over all q heads of the softmax weight of token t
- *   selected = the last `recent` tokens, and those of the rest with the most votes, up to the budget
+ *   score(t) = sum over all q heads of the softmax weight of token t
+ *   selected = the last `recent` tokens, and those of the rest with the best scores, up to the budget
  *
  * Rename it, change what it does, then
  *
@@ -15,8 +15,6 @@
  *   sparsekvctl policy verify 'mine?budget=0.5'
  *   sparsekvctl policy swap 'mine?budget=0.5'
  */
-#include <stddef.h>
-#include <stdio.h>
 #include <sparsekv/policy.h>
 
 /*
@@ -37,7 +35,7 @@ static const struct skv_param params[] = {
          "last tokens, always among the selected; 0: an eighth of the budget"},
         {"dense", SKV_PARAM_UINT, offsetof(struct config, dense), "3",
          "first layers that stay dense; the last of them selects"},
-        SKV_PREFILL_PARAMS(struct config, prefill, ""),
+        SKV_PREFILL_PARAMS(struct config, prefill),
 };
 
 /*
@@ -49,7 +47,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	const struct config *c = config;
 
 	if (c->dense >= 1 && c->dense <= m->n_layers)
-		return skv_prefill_check(&c->prefill, "", err, err_len);
+		return skv_prefill_check(&c->prefill, err, err_len);
 	snprintf(err, err_len, "dense=%u, expected 1 to %u, the layers of the model", c->dense, m->n_layers);
 	return -1;
 }
@@ -65,7 +63,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 
 	skv_prefill_plan(&c->prefill, m, layer, plan); /* prompts, as the user says */
 	if (layer == selector) {
-		plan->scores = SKV_SCORES_TOKENS;        /* leave the weight of each token behind, */
+		plan->scores = SKV_SCORES_TOKENS;        /* leave the weight of each token, */
 		plan->reduce = SKV_REDUCE_SUM;             /* added up over the heads that share a row: */
 		plan->sharing = SKV_SHARE_ALL_HEADS;   /* all of them */
 	} else if (layer > selector) {
@@ -75,7 +73,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 }
 
 /*
- * 4. Act on the evidence. Called after a layer's attention, for every sequence of the step at once. Hooks
+ * 4. Act on the scores. Called after a layer's attention, for every sequence of the step at once. Hooks
  * do not see weights or lengths: they ask for primitives, which run wherever the pages are.
  */
 static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
@@ -93,30 +91,11 @@ static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
 }
 
 /*
- * 5. The block: what the library reads first. The header macro says which ABI this was compiled for; the
- * taxonomy tells the operator what kind of policy it is. This one keeps nothing and evicts nothing, so
- * it has no state, no step_end and no adopt.
+ * 5. The block, which the library reads first, and the one symbol that a plugin exports. The macro fills in which ABI this was
+ * compiled for; the taxonomy tells the operator what kind of policy it is. This one keeps nothing and evicts
+ * nothing, so it has no state, no step_end and no adopt.
  */
-static const struct skv_policy template = {
-        SKV_POLICY_HEADER,
-        .name = "template",
-        .version = "1",
-        .summary = "One layer's heads vote for the tokens that the layers above see",
-        .action = SKV_ACT_SELECT,
-        .granularity = SKV_GRAN_TOKEN,
-        .evidence = SKV_EVID_WEIGHTS,
-        .scope = SKV_SCOPE_STEP,
-        .sharing = SKV_SHARE_ALL_HEADS,
-        .params = params,
-        .n_params = sizeof(params) / sizeof(params[0]),
-        .config_size = sizeof(struct config),
-        .check = check,
-        .plan = plan,
-        .after = after,
-};
-
-/* 6. The one symbol that a plugin exports. */
-const struct skv_policy *sparsekv_policy(void)
-{
-	return &template;
-}
+SKV_POLICY_DEFINE("template", struct config, params,
+                  .summary = "One layer's attention scores select the tokens that the layers above attend to",
+                  SKV_TAXONOMY(SKV_ACT_SELECT, SKV_GRAN_TOKEN, SKV_EVID_WEIGHTS, SKV_SCOPE_STEP, SKV_SHARE_ALL_HEADS),
+                  .check = check, .plan = plan, .after = after)

@@ -67,7 +67,7 @@ positive memory kv_mib
 [ "$(column memory kv_mib ',streaming' | wc -l)" = 1 ] || fail "memory.csv: streaming's memory is not flat"
 
 # what lengths alone say is what the daemon has
-packing=(--layers 6 --heads 4/2 --dim 64 --lengths 200,801,1000 --policy full --policy 'deltakv?layers=2&bits=4&ref_bits=8&raw=32&block=16' \
+packing=(--layers 6 --heads 4/2 --dim 64 --lengths 200,801,1000 --policy full --policy 'deltakv?layers=2&bits=4&ref_bits=8&residual=32&block=16' \
 	--policy 'deltakv?full_bits=2' --policy 'palu?bits=8' --policy kivi)
 table appended 15 memory "${packing[@]}"
 table lengths 15 memory --geometry "${packing[@]}"

@@ -70,6 +70,6 @@ tests_unit_client_test_codec_SOURCES = tests/unit/client/test-codec.c libclient/
 tests_unit_client_test_compress_layout_SOURCES = tests/unit/client/test-compress-layout.c libclient/compress/lengths.c
 tests_unit_engine_test_codec_fit_SOURCES = tests/unit/engine/test-codec-fit.c libclient/compress/codec.c libclient/compress/codec.h
 tests_unit_engine_test_correction_SOURCES = tests/unit/engine/test-correction.c bench/fidelity.c bench/fidelity.h \
-	bench/stack.c bench/stack.h bench/util.c bench/bench.h
+	bench/synthetic-layers.c bench/synthetic-layers.h bench/util.c bench/bench.h bench/options.h
 
 include tests/targets.mk

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/cuda/rows.h - the kernels between the products: the functions of their names in engine/place.h.
+ * engine/cuda/rows.h - the kernels between the products: the functions of their names in engine/backend.h.
  *
  * A launch that fails shows at the caller's next cudaGetLastError().
  */
@@ -8,7 +8,7 @@
 #define ENG_CUDA_ROWS_H
 
 #include <cuda_runtime.h>
-#include "engine/place.h"
+#include "engine/backend.h"
 
 void eng_cuda_fill(cudaStream_t, void *to, size_t n, uint32_t dtype, float scale, uint32_t seed);
 void eng_cuda_embed(cudaStream_t, float *x, const void *embedding, uint32_t dtype, const int32_t *id,

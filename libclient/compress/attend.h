@@ -3,6 +3,7 @@
 #ifndef SKV_CLIENT_COMPRESS_ATTEND_H
 #define SKV_CLIENT_COMPRESS_ATTEND_H
 
+#include "kernels/compress.h"
 #include "kernels/kernels.h"
 
 struct layer;

@@ -123,10 +123,10 @@ static int fits(const struct compressor *k, const struct skv_form *f)
 	const struct codec *c = k->codec;
 
 	if (c->stride != f->stride || c->near != f->near)
-		return error_set(-EINVAL, "compressor %.150s was made for stride=%u and near=%u, not for %u and %u", k->path, c->stride,
+		return error_set(-EINVAL, "compressor %.150s was made for stride=%u and n_refs=%u, not for %u and %u", k->path, c->stride,
 		            c->near, f->stride, f->near);
 	if (c->width % f->group != 0)
-		return error_set(-EINVAL, "compressor %.150s has codes of %u numbers, expected a multiple of group=%u", k->path,
+		return error_set(-EINVAL, "compressor %.150s has codes of %u numbers, expected a multiple of scale_block=%u", k->path,
 		            c->width, f->group);
 	return 0;
 }

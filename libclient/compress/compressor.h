@@ -10,6 +10,7 @@
 
 #include "common/seqmem.h"
 #include "kernels/device.h"
+#include "kernels/compress.h"
 #include "kernels/kernels.h"
 
 struct policy;

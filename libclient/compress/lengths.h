@@ -8,6 +8,7 @@
 #include <sparsekv/policy.h>
 
 #include "common/seqmem.h"
+#include "kernels/compress.h"
 #include "kernels/kernels.h"
 
 uint32_t compress_first(const struct skv_compress *k); /* first tokens that never are */

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/compress.h"
 #include "kernels/kernels.h"
 
 struct skv_layer_slots;

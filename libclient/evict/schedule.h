@@ -9,6 +9,7 @@
 #include <sparsekv/policy.h>
 
 #include "common/seqmem.h"
+#include "kernels/evict.h"
 #include "kernels/kernels.h"
 
 /*

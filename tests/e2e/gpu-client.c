@@ -233,7 +233,7 @@ START_TEST(replays)
 {
 	static const char *const specs[REPLAY_SPECS] = {"full", "streaming?budget=256&sinks=4&dense=1",
 	                                                "delta?budget=0.25&layers=1,3", "delta?budget=8&layers=2",
-	                                                "deltakv?budget=60&layers=1&dense=1&bits=0&raw=16&block=16"};
+	                                                "deltakv?budget=60&layers=1&dense=1&bits=0&residual=16&block=16"};
 	enum { MOVING, SOMETIMES, NEVER, WHOLE, ENGINES };
 	struct engine e[ENGINES];
 	size_t nq = model.n_layers * Q_LAYER, nkv = model.n_layers * KV_LAYER;

@@ -48,11 +48,11 @@
 enum { STREAMING, QUEST, H2O, RAAS, ADAKV, READS, DELTAKV, KIVI, POLICIES };
 static const char *specs[] = {"streaming?budget=256&sinks=4&dense=1", "quest?budget=6&dense=1",
                                     "h2o?budget=60&dense=1", "raas?budget=13&alpha=0.02&dense=1",
-                                    "adakv?budget=60&window=16&again=16&spread=1.5&dense=1",
-                                    "full?prefill=minference+delta&segment=128&vertical=30&slash=30&gamma=4&tail=4",
-                                    "deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=4&group=32&raw=16&block=16&"
+                                    "adakv?budget=60&window=16&interval=16&max_head_ratio=1.5&dense=1",
+                                    "full?prefill=minference+delta&prefill_segment=128&prefill_vertical=30&prefill_slash=30&prefill_gamma=4&prefill_tail=4",
+                                    "deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&"
                                     WORLD_CODES,
-                                    "kivi?raw=16&block=32"};
+                                    "kivi?residual=16&block=32"};
 static char packs[200];
 
 static int policy;

@@ -251,10 +251,10 @@ START_TEST(eval_of_heads_that_evict)
 		double least, most; /* kept of about 600 tokens, in 14 of 16 layers */
 	} c[] = {
 		{"h2o?budget=1000", "h2o?budget=200&dense=2", 0.38, 0.46},
-		{"snapkv?budget=1000", "snapkv?budget=200&dense=2&again=32", 0.38, 0.5},
-		{"adakv?budget=1000", "adakv?budget=200&dense=2&again=32", 0.6, 0.85}, /* 1.8 times as much is for one head */
-		{"pyramidkv?budget=20000", "pyramidkv?budget=200&dense=2&again=32", 0.36, 0.5},
-		{"rkv?budget=1000", "rkv?budget=200&dense=2&again=32", 0.38, 0.5},
+		{"snapkv?budget=1000", "snapkv?budget=200&dense=2&interval=32", 0.38, 0.5},
+		{"adakv?budget=1000", "adakv?budget=200&dense=2&interval=32", 0.6, 0.85}, /* 1.8 times as much is for one head */
+		{"pyramidkv?budget=20000", "pyramidkv?budget=200&dense=2&interval=32", 0.36, 0.5},
+		{"rkv?budget=1000", "rkv?budget=200&dense=2&interval=32", 0.38, 0.5},
 		{"raas?budget=64", "raas?budget=34&dense=2", 0.9, 1}, /* the prompt stays */
 	};
 	char *csv, *line, name[128];
@@ -371,7 +371,7 @@ START_TEST(calibrates_compressors)
 {
 	static const struct {
 		const char *option, *policy;
-	} cases[] = {{"--deltakv-pca", "deltakv?layers=2,7,12&raw=32&file="}, {"--palu", "palu?raw=32&file="}};
+	} cases[] = {{"--deltakv-pca", "deltakv?layers=2,7,12&residual=32&file="}, {"--palu", "palu?residual=32&file="}};
 	char *out, *csv, *line, spec[300], path[200];
 	double exact, lines, kept;
 	const char *argv[] = {CALIBRATE, "--model", model, "--socket", eng_private_socket(daemon_), "--tasks", tasks, "--texts",

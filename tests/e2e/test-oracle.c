@@ -191,7 +191,7 @@ static void window_spec(char *to, const char *policy, bool once, const char *mor
 {
 	uint32_t window = 1 + rnd_below(32), again = once && rnd_below(3) == 0 ? 0 : window + rnd_below(20);
 
-	snprintf(to, SPEC, "%s?budget=%s&window=%u&pool=%u&again=%u&dense=%u%s", policy, some_budget(40), window,
+	snprintf(to, SPEC, "%s?budget=%s&window=%u&pool=%u&interval=%u&dense=%u%s", policy, some_budget(40), window,
 	         1 + 2 * rnd_below(5), again, rnd_below(3), more);
 }
 
@@ -202,7 +202,7 @@ static void snapkv_spec(char *to)
 
 static void adakv_spec(char *to)
 {
-	static const char *const more[] = {"", "&sure=0", "&sure=1", "&sure=0.5&spread=1.25", "&spread=1", "&spread=8"};
+	static const char *const more[] = {"", "&safeguard=0", "&safeguard=1", "&safeguard=0.5&max_head_ratio=1.25", "&max_head_ratio=1", "&max_head_ratio=8"};
 
 	window_spec(to, "adakv", true, more[rnd_below(6)]);
 }
@@ -284,7 +284,7 @@ static void deltakv_spec(char *to, uint32_t bits, const char *more)
 
 	shape = (struct skv_model){.n_layers = 6, .n_kv_heads = heads[0], .head_dim = heads[1]};
 	shape.n_heads = shape.n_kv_heads * (1 + rnd_below(4));
-	snprintf(to, SPEC, "deltakv?budget=%s&recent=%u&layers=%s&dense=%u&raw=%u&block=%u&bits=%u%s", some_budget(16),
+	snprintf(to, SPEC, "deltakv?budget=%s&recent=%u&layers=%s&dense=%u&residual=%u&block=%u&bits=%u%s", some_budget(16),
 	         rnd_below(16), some_layers(), rnd_below(3), 1 + rnd_below(40), 16 * (1 + rnd_below(3)), bits, more);
 }
 
@@ -295,7 +295,7 @@ static void deltakv_identity(char *to)
 	char more[150], path[100];
 
 	snprintf(path, sizeof(path), "%s/identity.safetensors", daemon_.dir);
-	snprintf(more, sizeof(more), "&stride=%u&near=%u&file=%s", stride, near, path);
+	snprintf(more, sizeof(more), "&stride=%u&n_refs=%u&file=%s", stride, near, path);
 	deltakv_spec(to, 16, more);
 	identity = 2 * shape.n_kv_heads * shape.head_dim;
 	write_identity(path, stride, near);
@@ -303,7 +303,7 @@ static void deltakv_identity(char *to)
 
 static void deltakv_refs(char *to)
 {
-	static const char *const more[] = {"", "&ref_bits=8", "&ref_bits=4&stride=3&near=1"};
+	static const char *const more[] = {"", "&ref_bits=8", "&ref_bits=4&stride=3&n_refs=1"};
 
 	deltakv_spec(to, 0, more[rnd_below(3)]);
 }
@@ -321,7 +321,7 @@ static void few_bits_shape(void)
 static void kivi_spec(char *to)
 {
 	few_bits_shape();
-	snprintf(to, SPEC, "kivi?bits=%u&group=%u&raw=%u&block=%u&dense=%u", 2 + 2 * rnd_below(2),
+	snprintf(to, SPEC, "kivi?bits=%u&scale_block=%u&residual=%u&block=%u&dense=%u", 2 + 2 * rnd_below(2),
 	         shape.head_dim % 64 == 0 && rnd_below(2) ? 64 : 32, 1 + rnd_below(80), 32 * (1 + rnd_below(2)), rnd_below(2));
 }
 
@@ -342,7 +342,7 @@ static void palu_identity(char *to)
 
 	snprintf(path, sizeof(path), "%s/identity.safetensors", daemon_.dir);
 	deltakv_spec(to, 16, ""); /* for the shape */
-	snprintf(to, SPEC, "palu?raw=%u&block=%u&dense=%u&file=%s", 1 + rnd_below(40), 16 * (1 + rnd_below(3)), rnd_below(3),
+	snprintf(to, SPEC, "palu?residual=%u&block=%u&dense=%u&file=%s", 1 + rnd_below(40), 16 * (1 + rnd_below(3)), rnd_below(3),
 	         path);
 	identity = 2 * shape.n_kv_heads * shape.head_dim;
 	write_identity(path, 0, 0);
@@ -505,12 +505,12 @@ START_TEST(wide_codes)
 	m = (struct skv_model){.size = sizeof(m), .n_ranks = 1, .n_layers = 3, .n_heads = 1, .n_kv_heads = 1, .head_dim = 64,
 	                       .device = devmem_is_device() ? SKV_DEVICE_CUDA(0) : SKV_DEVICE_HOST, .kv_dtype = SKV_BF16, .max_tokens = 1000, .name = "oracle", .rope.type = SKV_ROPE_NONE};
 	snprintf(path, sizeof(path), "%s/identity.safetensors", daemon_.dir);
-	snprintf(spec, sizeof(spec), "deltakv?layers=0&dense=1&near=4&stride=20&file=%s", path);
+	snprintf(spec, sizeof(spec), "deltakv?layers=0&dense=1&n_refs=4&stride=20&file=%s", path);
 	write_identity(path, 20, 4); /* 272 bytes each: 15 in the page of 16 rows */
 	ck_assert_int_eq(skv_open(client, &m, spec, &s), -ENOTSUP);
 	ck_assert_msg(strstr(skv_last_error(), "15 codes"), "%s", skv_last_error());
 	write_identity(path, 4, 4); /* of four tokens three have a code */
-	snprintf(spec, sizeof(spec), "deltakv?layers=0&dense=1&near=4&stride=4&file=%s", path);
+	snprintf(spec, sizeof(spec), "deltakv?layers=0&dense=1&n_refs=4&stride=4&file=%s", path);
 	OK(skv_open(client, &m, spec, &s));
 	skv_close(s);
 }

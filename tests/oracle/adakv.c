@@ -28,7 +28,7 @@ static struct share share_of(const struct oracle_step *s, const char *spec)
 {
 	uint32_t heads = s->model->n_kv_heads, most = oracle_budget(spec, s->n + 1, 128);
 	uint32_t window = (uint32_t)oracle_number(spec, "window");
-	float sure = (float)oracle_number(spec, "sure"), spread = (float)oracle_number(spec, "spread");
+	float sure = (float)oracle_number(spec, "safeguard"), spread = (float)oracle_number(spec, "max_head_ratio");
 	float whole = (float)heads - (float)(heads - 1) * sure;
 	uint32_t least = (uint32_t)(sure * (float)most);
 	size_t pairs = (size_t)heads * s->n + 1;
@@ -147,7 +147,7 @@ static void share(const struct oracle_step *s, const char *spec, uint32_t layer,
 
 static void evict(const struct oracle_step *s, const char *spec)
 {
-	uint32_t again = (uint32_t)oracle_number(spec, "again"), heads = s->model->n_kv_heads;
+	uint32_t again = (uint32_t)oracle_number(spec, "interval"), heads = s->model->n_kv_heads;
 	struct oracle_snap snap = {
 	        .window = (uint32_t)oracle_number(spec, "window"),
 	        .pool = (uint32_t)oracle_number(spec, "pool"),

@@ -35,7 +35,7 @@ uint32_t oracle_numbers_bytes(uint32_t n, uint32_t bits, uint32_t bytes_of_16, u
 static struct oracle_pack pack(const struct oracle_step *s, const char *spec, uint32_t layer)
 {
 	uint32_t stride = (uint32_t)oracle_number(spec, "stride"), bits = (uint32_t)oracle_number(spec, "bits");
-	uint32_t raw = (uint32_t)oracle_number(spec, "raw"), block = (uint32_t)oracle_number(spec, "block");
+	uint32_t raw = (uint32_t)oracle_number(spec, "residual"), block = (uint32_t)oracle_number(spec, "block");
 	uint32_t d = 2 * s->model->n_kv_heads * s->model->head_dim, codes = 0, refs = stride ? ORACLE_PAGE : 0;
 	struct oracle_pack x = {.first = stride ? ORACLE_PAGE : 0};
 	uint32_t from = x.first, code, ref;
@@ -49,8 +49,8 @@ static struct oracle_pack pack(const struct oracle_step *s, const char *spec, ui
 		*(stride && (t - x.first) % stride == 0 ? &refs : &codes) += 1;
 	if (x.coded == 0)
 		return x;
-	code = 2 * (uint32_t)oracle_number(spec, "near") +
-	       oracle_numbers_bytes(s->width, bits, 2, (uint32_t)oracle_number(spec, "group"));
+	code = 2 * (uint32_t)oracle_number(spec, "refs") +
+	       oracle_numbers_bytes(s->width, bits, 2, (uint32_t)oracle_number(spec, "scale_block"));
 	ref = oracle_numbers_bytes(d, (uint32_t)oracle_number(spec, "ref_bits"),
 	                           (uint32_t)skv_dtype_bytes(s->model->kv_dtype), 64);
 	x.pages = bits && !s->width ? UINT32_MAX

@@ -35,7 +35,7 @@ static struct oracle_pack pack(const struct oracle_step *s, const char *spec, ui
 {
 	uint32_t bits = layer < oracle_number(spec, "dense") ? 16 : (uint32_t)oracle_number(spec, "bits");
 
-	return oracle_few_bits(s, bits, (uint32_t)oracle_number(spec, "group"), (uint32_t)oracle_number(spec, "raw"),
+	return oracle_few_bits(s, bits, (uint32_t)oracle_number(spec, "scale_block"), (uint32_t)oracle_number(spec, "residual"),
 	                       (uint32_t)oracle_number(spec, "block"));
 }
 

@@ -9,7 +9,7 @@ static void look(const struct oracle_step *s, const char *spec, struct oracle_se
 
 static struct oracle_pack pack(const struct oracle_step *s, const char *spec, uint32_t layer)
 {
-	uint32_t raw = (uint32_t)oracle_number(spec, "raw"), block = (uint32_t)oracle_number(spec, "block"), bytes;
+	uint32_t raw = (uint32_t)oracle_number(spec, "residual"), block = (uint32_t)oracle_number(spec, "block"), bytes;
 	struct oracle_pack x = {0};
 
 	if (layer < oracle_number(spec, "dense"))
@@ -17,7 +17,7 @@ static struct oracle_pack pack(const struct oracle_step *s, const char *spec, ui
 	while (x.coded + raw + block <= s->n)
 		x.coded += block;
 	bytes = oracle_numbers_bytes(s->width, (uint32_t)oracle_number(spec, "bits"), 2,
-	                             (uint32_t)oracle_number(spec, "group"));
+	                             (uint32_t)oracle_number(spec, "scale_block"));
 	if (x.coded)
 		x.pages = s->width ? oracle_record_pages(s->model, x.coded, bytes) : UINT32_MAX;
 	return x;

@@ -14,7 +14,7 @@
 
 static struct oracle_snap snap_of(const char *spec)
 {
-	uint32_t again = (uint32_t)oracle_number(spec, "again");
+	uint32_t again = (uint32_t)oracle_number(spec, "interval");
 
 	return (struct oracle_snap){
 	        .window = (uint32_t)oracle_number(spec, "window"),

@@ -28,10 +28,10 @@ static bool look(const char *program)
 	int status;
 
 	if (pid == 0) {
-		struct eng_place *place;
+		struct eng_backend *place;
 		struct eng_error err;
 
-		if (!eng_place_open(&place, SKV_DEVICE_CUDA(0), &err))
+		if (!eng_backend_open(&place, SKV_DEVICE_CUDA(0), &err))
 			_exit(EXIT_SUCCESS);
 		fprintf(stderr, "%s: on the host alone: %s\n", program, err.text);
 		_exit(EXIT_FAILURE);
@@ -51,27 +51,27 @@ bool places_begin(const char *program)
 	return there || !required || strcmp(required, "1");
 }
 
-struct eng_place *backend_device(void)
+struct eng_backend *backend_device(void)
 {
-	static struct eng_place *device;
+	static struct eng_backend *device;
 	struct eng_error err;
 
-	if (there && !device && eng_place_open(&device, SKV_DEVICE_CUDA(0), &err))
+	if (there && !device && eng_backend_open(&device, SKV_DEVICE_CUDA(0), &err))
 		ck_abort_msg("%s", err.text);
 	return device;
 }
 
 unsigned places_all(struct at to[3])
 {
-	struct eng_place *device = backend_device();
+	struct eng_backend *device = backend_device();
 
-	to[0] = (struct at){eng_place_host(), SKV_F32};
+	to[0] = (struct at){eng_backend_host(), SKV_F32};
 	to[1] = (struct at){device, SKV_F32};
 	to[2] = (struct at){device, SKV_BF16};
 	return device ? 3 : 1;
 }
 
-void backend_ok(const struct eng_place *place, int r)
+void backend_ok(const struct eng_backend *place, int r)
 {
 	if (r < 0)
 		ck_abort_msg("%s", place->ops->error());
@@ -115,7 +115,7 @@ void backend_put_back(const struct at *at, void *x)
 
 void backend_take_bytes(const struct at *at, void *to, const void *x, size_t bytes)
 {
-	struct eng_place *p = at->place;
+	struct eng_backend *p = at->place;
 	void *seen;
 
 	backend_ok(p, p->ops->check(p));

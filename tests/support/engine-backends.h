@@ -10,7 +10,7 @@
 #define SKV_TEST_ENGINE_PLACES_H
 
 #include <stdbool.h>
-#include "engine/place.h"
+#include "engine/backend.h"
 
 /*
  * First in main(): the seed (random.h), where the modules of this build are, and a line when there is no
@@ -20,11 +20,11 @@
 bool places_begin(const char *program);
 
 /* The device, opened; NULL: there is none. */
-struct eng_place *backend_device(void);
+struct eng_backend *backend_device(void);
 
 /* A place and a type of rows and matrices there. */
 struct at {
-	struct eng_place *place;
+	struct eng_backend *place;
 	uint32_t dtype; /* SKV_F32, SKV_BF16 */
 };
 
@@ -32,7 +32,7 @@ struct at {
 unsigned places_all(struct at to[3]);
 
 /* Fails the test with the place's text if r < 0. */
-void backend_ok(const struct eng_place *, int r);
+void backend_ok(const struct eng_backend *, int r);
 
 /* n elements there, as `dtype`; to be freed with backend_put_back(). x = NULL: undefined ones. */
 void *backend_give(const struct at *, const float *x, size_t n, uint32_t dtype);

@@ -24,7 +24,9 @@
 #ifndef SPARSEKV_POLICY_H
 #define SPARSEKV_POLICY_H
 
+#include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <sparsekv/types.h>
 
@@ -314,144 +316,6 @@ struct skv_plan {
 	struct skv_prefill prefill;
 };
 
-/* ---- prefill, as any policy takes it in ------------------------------------------------------ */
-
-/*
- * A policy that lets its user say how prompts attend has this struct in its config, SKV_PREFILL_PARAMS(struct config,
- * FIELD, "") in its table, skv_prefill_check() in its check() and skv_prefill_plan() in its plan(). If it has a parameter
- * of such a name itself, the last argument is what all of these but `prefill` begin with, "prefill_".
- */
-struct skv_prefill_config {
-	uint32_t method; /* which of SKV_PREFILL_METHODS: how and correct of struct skv_prefill */
-	uint32_t sinks;  /* 0: the method's own */
-	uint32_t window; /* 0: the method's own */
-	uint32_t gamma;
-	uint32_t tail;   /* 0: 128, or gamma if that is more */
-	uint32_t keep;   /* in HiP's last stage; the second keeps 4 times as many tokens, the first 16 times */
-	uint32_t segment;
-	uint32_t vertical, slash;
-	struct skv_budget top;
-	struct skv_layer_set anchors; /* empty: the first, and four evenly spaced from the third */
-};
-
-#define SKV_PREFILL_METHODS                                                                                 \
-	"dense,streaming,streaming+delta,streaming+recompute,hip,hip+delta,hip+recompute,"                  \
-	"minference,minference+delta,minference+recompute,kascade,kascade+delta,kascade+recompute"
-
-#define SKV_PREFILL_PARAMS(config, field, prefix)                                                           \
-	SKV_PREFILL_PARAMS_BUT_ANCHORS(config, field, prefix),                                              \
-	{prefix "anchors", SKV_PARAM_LAYERS, offsetof(config, field.anchors), "auto",                       \
-	 "kascade: layers that choose for those after them; auto: the first, and four evenly spaced from the third"}
-
-/* Of a policy that says itself which layers choose. */
-#define SKV_PREFILL_PARAMS_BUT_ANCHORS(config, field, prefix)                                               \
-	{"prefill", SKV_PARAM_CHOICE, offsetof(config, field.method), SKV_PREFILL_METHODS,                  \
-	 "how a prompt's rows attend; some are dense, +delta: and correct the others, +recompute: no more than that"}, \
-	{prefix "sinks", SKV_PARAM_UINT, offsetof(config, field.sinks), "0",                                \
-	 "streaming, hip: first tokens that all rows see; 0: 1024, hip 256"},                               \
-	{prefix "window", SKV_PARAM_UINT, offsetof(config, field.window), "0",                              \
-	 "streaming, hip: latest tokens that a row sees; 0: 2048, hip 1024"},                               \
-	{prefix "gamma", SKV_PARAM_UINT, offsetof(config, field.gamma), "64",                               \
-	 "+delta, +recompute: every so many rows one is dense"},                                            \
-	{prefix "tail", SKV_PARAM_UINT, offsetof(config, field.tail), "0",                                  \
-	 "+delta, +recompute: last rows of a prompt that are dense; 0: 128, or gamma if that is more"},     \
-	{prefix "keep", SKV_PARAM_UINT, offsetof(config, field.keep), "2048",                               \
-	 "hip: tokens between sinks and window that a q head's rows see; of 16 times as many, and 4 times, they are chosen"}, \
-	{prefix "segment", SKV_PARAM_UINT, offsetof(config, field.segment), "2048",                         \
-	 "minference: tokens that go by what their first 64 rows look at"},                                 \
-	{prefix "vertical", SKV_PARAM_UINT, offsetof(config, field.vertical), "1000",                       \
-	 "minference: tokens that a q head's rows see"},                                                    \
-	{prefix "slash", SKV_PARAM_UINT, offsetof(config, field.slash), "6096",                             \
-	 "minference: distances at which they see tokens"},                                                 \
-	{prefix "top", SKV_PARAM_BUDGET, offsetof(config, field.top), "0.1",                                \
-	 "kascade: tokens chosen for a tile and kv head; below 1 a share of those before it, at least 128"}
-
-#define SKV_PREFILL_WAYS 3u /* words a method: one for each of enum skv_correction */
-
-static inline uint32_t skv_prefill_how(const struct skv_prefill_config *c)
-{
-	return (c->method + SKV_PREFILL_WAYS - 1) / SKV_PREFILL_WAYS;
-}
-
-/* Do the values make sense? 0, or -1 with a text that names the parameter. */
-static inline int skv_prefill_check(const struct skv_prefill_config *c, const char *prefix, char *err, size_t err_len)
-{
-	const uint32_t most = SKV_MAX_TOKENS;
-
-	if (c->gamma < 2 || c->gamma > 4096 || (c->gamma & (c->gamma - 1)))
-		snprintf(err, err_len, "%sgamma=%u, expected a power of two, 2 to 4096", prefix, c->gamma);
-	else if (c->tail > most || (c->tail && c->tail < c->gamma))
-		snprintf(err, err_len, "%stail=%u, expected 0 or at least the gamma of %u", prefix, c->tail, c->gamma);
-	else if (c->sinks > most || (skv_prefill_how(c) == SKV_PREFILL_HIP && c->sinks % 64))
-		snprintf(err, err_len, "%ssinks=%u, expected at most %u, with hip a multiple of 64", prefix, c->sinks, most);
-	else if (c->window > most || (skv_prefill_how(c) == SKV_PREFILL_HIP && c->window % 64))
-		snprintf(err, err_len, "%swindow=%u, expected at most %u, with hip a multiple of 64", prefix, c->window, most);
-	else if (c->keep == 0 || c->keep % 8 || c->keep > most / 16)
-		snprintf(err, err_len, "%skeep=%u, expected a multiple of 8, at most %u", prefix, c->keep, most / 16);
-	else if (c->segment < 128 || c->segment > most || (c->segment & (c->segment - 1)))
-		snprintf(err, err_len, "%ssegment=%u, expected a power of two, 128 to %u", prefix, c->segment, most);
-	else if (c->vertical < SKV_MINFERENCE_FORCED || c->vertical > most)
-		snprintf(err, err_len, "%svertical=%u, expected %u to %u", prefix, c->vertical, SKV_MINFERENCE_FORCED, most);
-	else if (c->slash < SKV_MINFERENCE_FORCED || c->slash > most)
-		snprintf(err, err_len, "%sslash=%u, expected %u to %u", prefix, c->slash, SKV_MINFERENCE_FORCED, most);
-	else
-		return 0;
-	return -1;
-}
-
-static inline int skv_prefill_anchor(const struct skv_prefill_config *c, const struct skv_model *m, uint32_t layer)
-{
-	if (skv_layer_set_empty(&c->anchors))
-		return layer == 0 || skv_layer_even(m, 2, 4, layer);
-	return skv_layer_in(&c->anchors, layer);
-}
-
-/* What the method's layers have in common, into what is zeroed; how it goes by others is for each of them. */
-static inline void skv_prefill_of(const struct skv_prefill_config *c, struct skv_prefill *p)
-{
-	p->how = skv_prefill_how(c);
-	p->correct = p->how ? (c->method - 1) % SKV_PREFILL_WAYS : (uint32_t)SKV_CORRECT_NONE;
-	if (p->correct) {
-		p->gamma = c->gamma;
-		p->tail = c->tail ? c->tail : c->gamma > 128 ? c->gamma : 128;
-	}
-	if (p->how == SKV_PREFILL_STREAMING) {
-		p->sinks = c->sinks ? c->sinks : 1024;
-		p->window = c->window ? c->window : 2048;
-	} else if (p->how == SKV_PREFILL_HIP) {
-		p->sinks = c->sinks ? c->sinks : 256;
-		p->window = c->window ? c->window : 1024;
-		p->keep[0] = 16 * c->keep;
-		p->keep[1] = 4 * c->keep;
-		p->keep[2] = c->keep;
-	} else if (p->how == SKV_PREFILL_MINFERENCE) {
-		p->segment = c->segment;
-		p->vertical = c->vertical;
-		p->slash = c->slash;
-	} else if (p->how == SKV_PREFILL_KASCADE) {
-		p->top = c->top;
-		p->top_floor = c->top.share > 0 ? 128 : 1;
-	}
-}
-
-/* The layer's plan.prefill. HiP leaves the first three layers dense, Kascade those before its first anchor. */
-static inline void skv_prefill_plan(const struct skv_prefill_config *c, const struct skv_model *m, uint32_t layer,
-                                    struct skv_plan *plan)
-{
-	uint32_t source = layer;
-
-	while (source > 0 && !skv_prefill_anchor(c, m, source))
-		source--;
-	if (skv_prefill_how(c) == SKV_PREFILL_HIP ? layer < 3
-	                                          : skv_prefill_how(c) == SKV_PREFILL_KASCADE && !skv_prefill_anchor(c, m, source))
-		return;
-	skv_prefill_of(c, &plan->prefill);
-	if (plan->prefill.how == SKV_PREFILL_KASCADE) {
-		plan->prefill.source = source;
-		plan->prefill.dense = layer == 0;
-	}
-}
-
 /* ---- primitives ------------------------------------------------------------------------------ */
 
 struct skv_policy_ctx;
@@ -597,7 +461,36 @@ struct skv_policy {
 #define SKV_POLICY_EXPORT __attribute__((visibility("default")))
 SKV_POLICY_EXPORT const struct skv_policy *sparsekv_policy(void);
 
+/*
+ * Defines the block and the symbol that a plugin exports. CONFIG is the policy's config, PARAMS its table; the rest are
+ * fields of struct skv_policy.
+ */
+#define SKV_POLICY_DEFINE(NAME, CONFIG, PARAMS, ...)                                                        \
+	static const struct skv_policy skv_policy_block = {                                                 \
+	        SKV_POLICY_HEADER,                                                                          \
+	        .name = NAME,                                                                               \
+	        .version = "1",                                                                             \
+	        .params = PARAMS,                                                                           \
+	        .n_params = sizeof(PARAMS) / sizeof((PARAMS)[0]),                                           \
+	        .config_size = sizeof(CONFIG),                                                              \
+	        __VA_ARGS__};                                                                               \
+	const struct skv_policy *sparsekv_policy(void)                                                      \
+	{                                                                                                   \
+		return &skv_policy_block;                                                                   \
+	}
+
+/* The taxonomy's five answers, in the order of struct skv_policy. */
+#define SKV_TAXONOMY(ACTION, GRANULARITY, EVIDENCE, SCOPE, SHARING)                                         \
+	.action = ACTION, .granularity = GRANULARITY, .evidence = EVIDENCE, .scope = SCOPE, .sharing = SHARING
+
 #ifdef __cplusplus
 }
 #endif
+
+/* What policies of one kind share: parameters, their check, the plan. A policy takes what it can use. */
+#include <sparsekv/policy-prefill.h>
+#include <sparsekv/policy-evict.h>
+#include <sparsekv/policy-select.h>
+#include <sparsekv/policy-compress.h>
+
 #endif

@@ -8,7 +8,7 @@ struct config {
 };
 
 static const struct skv_param params[] = {
-        SKV_PREFILL_PARAMS(struct config, prefill, ""),
+        SKV_PREFILL_PARAMS(struct config, prefill),
 };
 
 static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)

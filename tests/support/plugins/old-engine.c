@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A module of another version of the engine, with less behind it than is expected. */
-#include "engine/place.h"
+#include "engine/backend.h"
 
-__attribute__((visibility("default"))) eng_ops_fn eng_cuda_ops;
+__attribute__((visibility("default"))) eng_backend_ops_fn eng_cuda_ops;
 
-const struct eng_ops *eng_cuda_ops(void)
+const struct eng_backend_ops *eng_cuda_ops(void)
 {
 	static const struct {
 		uint32_t size, abi;
-	} words = {sizeof(words), ENG_PLACE_ABI + 1};
+	} words = {sizeof(words), ENG_BACKEND_ABI + 1};
 
-	return (const struct eng_ops *)&words;
+	return (const struct eng_backend_ops *)&words;
 }

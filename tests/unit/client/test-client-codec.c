@@ -40,7 +40,7 @@ static void decode(struct refmodel_seq *q, uint32_t n)
 		refmodel_feed(&w, q, 1, 1, false);
 }
 
-#define PACKS "deltakv?budget=600&layers=1,3&dense=1&bits=8&group=32&raw=16&block=16&" WORLD_CODES
+#define PACKS "deltakv?budget=600&layers=1,3&dense=1&bits=8&scale_block=32&residual=16&block=16&" WORLD_CODES
 
 /* The n last bytes are these, and behind them some are cut off. */
 static void spoil(long cut, const void *last, size_t n)
@@ -213,7 +213,7 @@ START_TEST(norms)
 	float *is = calloc(4 * size, sizeof(*is));
 	char spec[256];
 
-	snprintf(spec, sizeof(spec), "palu?raw=16&block=16&file=%s", codec);
+	snprintf(spec, sizeof(spec), "palu?residual=16&block=16&file=%s", codec);
 	for (int i = 0; i < 4; i++) {
 		struct skv_seq *seq;
 

@@ -104,7 +104,7 @@ START_TEST(as_rows)
 	struct skv_seq *seq;
 	char spec[256];
 
-	with_codec(spec, sizeof(spec), "deltakv?budget=600&layers=1,3&dense=1&raw=16&block=16&" WORLD_CODES);
+	with_codec(spec, sizeof(spec), "deltakv?budget=600&layers=1,3&dense=1&residual=16&block=16&" WORLD_CODES);
 	refmodel_codec(&w.model, 0, codec);
 	OK(skv_open(client, &w.model, spec, &w.session));
 	OK(skv_seq_new(w.session, NULL, 0, &seq));
@@ -146,10 +146,10 @@ START_TEST(lost_elsewhere)
 	refmodel_seq_init(&w, &q, seq, TOKENS);
 	go_on(&q, 1, 120, true);
 	decode(&q, 1, 2);
-	with_codec(spec, sizeof(spec), "deltakv?budget=600&layers=1,4,5&dense=1&raw=16&block=16&" WORLD_CODES);
+	with_codec(spec, sizeof(spec), "deltakv?budget=600&layers=1,4,5&dense=1&residual=16&block=16&" WORLD_CODES);
 	OK(skv_seq_policy(q.seq, spec));
 	decode(&q, 1, 20);
-	with_codec(spec, sizeof(spec), "deltakv?budget=600&layers=1&dense=1&raw=16&block=16&" WORLD_CODES);
+	with_codec(spec, sizeof(spec), "deltakv?budget=600&layers=1&dense=1&residual=16&block=16&" WORLD_CODES);
 	OK(skv_seq_policy(q.seq, spec));
 	decode(&q, 1, 20);
 	refmodel_seq_deinit(&q);
@@ -178,12 +178,12 @@ static void balanced(void)
 
 /* What a sequence may run; 0 is the session's. */
 static const char *const runs[] = {
-	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&group=32&raw=16&block=16&" WORLD_CODES,
-	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&group=32&raw=50&block=48&" WORLD_CODES,
-	"deltakv?budget=40&recent=8&layers=1&dense=1&bits=8&group=32&ref_bits=8&raw=16&block=32&" WORLD_CODES,
-	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=0&raw=1&block=16&stride=7&near=4",
-	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=8&group=32&full_bits=4&raw=16&block=16&" WORLD_CODES,
-	"kivi?bits=2&raw=20&block=64",
+	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&" WORLD_CODES,
+	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=50&block=48&" WORLD_CODES,
+	"deltakv?budget=40&recent=8&layers=1&dense=1&bits=8&scale_block=32&ref_bits=8&residual=16&block=32&" WORLD_CODES,
+	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=0&residual=1&block=16&stride=7&n_refs=4",
+	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=8&scale_block=32&full_bits=4&residual=16&block=16&" WORLD_CODES,
+	"kivi?bits=2&residual=20&block=64",
 	"full",
 	"omnikv?budget=40&recent=8&layers=1,3&dense=1",
 	"quest?budget=5&dense=1",
@@ -489,7 +489,7 @@ static uint64_t pages_of_kind(const char *kind)
 	return n;
 }
 
-/* After a decode step: with raw=16, block=32, 4-bit codes in groups of 32, and WORLD_CODES. */
+/* After a decode step: with residual=16, block=32, 4-bit codes in groups of 32, and WORLD_CODES. */
 static void check_memory(struct skv_seq *seq, uint32_t len)
 {
 	const uint32_t each = w.model.kv_dtype == SKV_F32 ? 4 : 2;
@@ -521,7 +521,7 @@ START_TEST(memory)
 	uint64_t content;
 
 	refmodel_codec(&w.model, 1, codec);
-	with_codec(spec, sizeof(spec), "deltakv?layers=1,3&dense=1&bits=4&group=32&raw=16&block=32&" WORLD_CODES);
+	with_codec(spec, sizeof(spec), "deltakv?layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=32&" WORLD_CODES);
 	OK(skv_open(client, &w.model, spec, &w.session));
 	OK(skv_seq_new(w.session, NULL, 0, &seq));
 	happen(seq, 0, &(struct event){PROMPT, 1 + rnd_below(200), 1, 0});

@@ -172,8 +172,8 @@ static void attend_and_end(void)
 
 static const char *const specs[] = {
 	"full", "streaming?budget=128&dense=1", "delta?budget=0.25&layers=2,4", "quest?budget=0.25&dense=1",
-	"adakv?budget=60&window=8&again=8", "raas?budget=8&dense=1",
-	"deltakv?budget=40&layers=1,3&dense=1&bits=0&raw=16&block=16",
+	"adakv?budget=60&window=8&interval=8", "raas?budget=8&dense=1",
+	"deltakv?budget=40&layers=1,3&dense=1&bits=0&residual=16&block=16",
 };
 #define N_SPECS 7
 

@@ -195,9 +195,9 @@ static const char *const every[] = {
 	"pyramidkv?budget=100",
 	"rkv?budget=100",
 	"raas?budget=8",
-	"kivi?bits=2&raw=16&block=32",
-	"deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=0&full_bits=4&raw=16&block=16&" WORLD_CODES,
-	"deltakv?budget=48&recent=8&layers=1&dense=1&bits=4&group=32&raw=16&block=32&" WORLD_CODES, /* has a compressor */
+	"kivi?bits=2&residual=16&block=32",
+	"deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=0&full_bits=4&residual=16&block=16&" WORLD_CODES,
+	"deltakv?budget=48&recent=8&layers=1&dense=1&bits=4&scale_block=32&residual=16&block=32&" WORLD_CODES, /* has a compressor */
 };
 #define EVERY (sizeof(every) / sizeof(*every))
 

@@ -19,21 +19,21 @@ static const struct {
 	const char *name, *decode, *prefill;
 	bool keeps, votes;
 } ways[] = {
-	{"full", "", "prefill=streaming&sinks=4&window=50", false, false},
-	{"full", "", "prefill=streaming+delta&sinks=4&window=50&gamma=16&tail=16", true, false},
-	{"full", "", "prefill=streaming+recompute&sinks=20&window=33&gamma=64", false, false},
-	{"delta", "budget=4&layers=1,3&dense=1", "prefill=streaming+delta&sinks=1&window=7&gamma=4&tail=40", true, false},
-	{"h2o", "budget=60&dense=1", "prefill=streaming+delta&sinks=4&window=64&gamma=32&tail=32", true, true},
+	{"full", "", "prefill=streaming&prefill_sinks=4&prefill_window=50", false, false},
+	{"full", "", "prefill=streaming+delta&prefill_sinks=4&prefill_window=50&prefill_gamma=16&prefill_tail=16", true, false},
+	{"full", "", "prefill=streaming+recompute&prefill_sinks=20&prefill_window=33&prefill_gamma=64", false, false},
+	{"delta", "budget=4&layers=1,3&dense=1", "prefill=streaming+delta&prefill_sinks=1&prefill_window=7&prefill_gamma=4&prefill_tail=40", true, false},
+	{"h2o", "budget=60&dense=1", "prefill=streaming+delta&prefill_sinks=4&prefill_window=64&prefill_gamma=32&prefill_tail=32", true, true},
 	{"snapkv", "budget=70&window=16", "prefill=streaming+recompute&prefill_sinks=4&prefill_window=50", false, true},
-	{"raas", "budget=6&dense=1", "prefill=streaming+delta&sinks=4&window=40&gamma=8&tail=8", true, false},
+	{"raas", "budget=6&dense=1", "prefill=streaming+delta&prefill_sinks=4&prefill_window=40&prefill_gamma=8&prefill_tail=8", true, false},
 	{"streaming", "budget=64&dense=1", "prefill=streaming+delta&prefill_sinks=4&prefill_window=40&prefill_gamma=16&prefill_tail=16", true, false},
-	{"few", "", "prefill=hip&sinks=64&window=64", true, false},
-	{"few", "", "prefill=hip+delta&sinks=64&window=64&gamma=8&tail=8", true, false},
-	{"quest", "budget=4&dense=1", "prefill=minference&segment=128&vertical=30&slash=30", true, false},
-	{"full", "", "prefill=minference+delta&segment=128&vertical=30&slash=30&gamma=4&tail=4", true, false},
-	{"kascade", "budget=40", "prefill=kascade&top=20", true, false},
-	{"omnikv", "budget=40", "prefill=kascade+delta&top=20&gamma=16&tail=16&anchors=1,2", true, false},
-	{"kascade", "budget=40&layers=0,3", "prefill=kascade+recompute&top=9&gamma=32&tail=32", true, false},
+	{"few", "", "prefill=hip&prefill_sinks=64&prefill_window=64", true, false},
+	{"few", "", "prefill=hip+delta&prefill_sinks=64&prefill_window=64&prefill_gamma=8&prefill_tail=8", true, false},
+	{"quest", "budget=4&dense=1", "prefill=minference&prefill_segment=128&prefill_vertical=30&prefill_slash=30", true, false},
+	{"full", "", "prefill=minference+delta&prefill_segment=128&prefill_vertical=30&prefill_slash=30&prefill_gamma=4&prefill_tail=4", true, false},
+	{"kascade", "budget=40", "prefill=kascade&prefill_top=20", true, false},
+	{"omnikv", "budget=40", "prefill=kascade+delta&prefill_top=20&prefill_gamma=16&prefill_tail=16&prefill_anchors=1,2", true, false},
+	{"kascade", "budget=40&layers=0,3", "prefill=kascade+recompute&prefill_top=9&prefill_gamma=32&prefill_tail=32", true, false},
 };
 #define WAYS ((int)(sizeof(ways) / sizeof(ways[0])))
 
@@ -358,7 +358,7 @@ START_TEST(handed_over)
 	/* of another way to read what was kept is of no use */
 	q = new_seq("half");
 	read_to(q, 0, at, n, 0, NULL);
-	OK(skv_seq_policy(q, "full?prefill=streaming+delta&sinks=7&window=9&gamma=16"));
+	OK(skv_seq_policy(q, "full?prefill=streaming+delta&prefill_sinks=7&prefill_window=9&prefill_gamma=16"));
 	ck_assert_uint_eq(pages_of_prompts(q), 0);
 	OK(skv_seq_policy(q, NULL));
 	read_to(q, at, n, n, 0, rows);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "engine/choose.h"
-#include "engine/differ.h"
+#include "engine/delta-error.h"
 #include "engine/measure.h"
 #include "tests/support/random.h"
 
@@ -233,7 +233,7 @@ END_TEST
 #define ROWS 150u
 #define WIDE 12u
 
-static const struct eng_differ_shape differ = {.n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = KV, .head_dim = WIDE,
+static const struct eng_delta_error_shape differ = {.n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = KV, .head_dim = WIDE,
                                                .max_tokens = ROWS + 5, .sinks = 3, .window = 20, .gamma = 16};
 static float queries[LAYERS][ROWS][HEADS][WIDE], keys[LAYERS][KV][ROWS + 5][WIDE], values[LAYERS][KV][ROWS + 5][WIDE];
 
@@ -290,51 +290,51 @@ static void row_by_hand(uint32_t l, uint32_t p, double sum[4])
 	}
 }
 
-static void add_text(struct eng_differ *d, const uint8_t *mark)
+static void add_text(struct eng_delta_error *d, const uint8_t *mark)
 {
 	for (uint32_t p = 0; p < ROWS; p++)
 		for (uint32_t l = 0; mark[p] && l < LAYERS; l++)
-			eng_differ_add(d, &(struct eng_differ_row){.layer = l, .p = p, .mark = mark[p], .q = queries[l][p][0],
+			eng_delta_error_add(d, &(struct eng_delta_error_row){.layer = l, .p = p, .mark = mark[p], .q = queries[l][p][0],
 			                                           .k = keys[l][0][0], .v = values[l][0][0], .stride = ROWS + 5});
 }
 
 START_TEST(differences)
 {
 	double sum[LAYERS][5] = {{0}}, left = 0, whole = 0;
-	struct eng_differ d;
+	struct eng_delta_error d;
 	uint8_t mark[ROWS];
 
-	ck_assert_int_eq(eng_differ_init(&d, &differ), 0);
-	ck_assert(!eng_differ_any(&d));
+	ck_assert_int_eq(eng_delta_error_init(&d, &differ), 0);
+	ck_assert(!eng_delta_error_any(&d));
 	for (uint32_t text = 0; text < 4; text++) {
 		fill(queries[0][0][0], sizeof(queries) / sizeof(float));
 		fill(keys[0][0][0], sizeof(keys) / sizeof(float));
 		fill(values[0][0][0], sizeof(values) / sizeof(float));
-		eng_differ_choose(&d, ROWS, text ? 1 + rnd_below(40) : 0, mark);
+		eng_delta_error_choose(&d, ROWS, text ? 1 + rnd_below(40) : 0, mark);
 		add_text(&d, mark);
 		for (uint32_t l = 0; l < LAYERS; l++)
 			for (uint32_t p = 0; p < ROWS; p++)
-				if (mark[p] == ENG_DIFFER_ROW) {
+				if (mark[p] == ENG_DELTA_ERROR_ROW) {
 					row_by_hand(l, p, sum[l]);
 					sum[l][4] += HEADS;
 				}
 	}
 	for (uint32_t l = 0; l < LAYERS; l++) {
-		ck_assert_double_eq_tol(eng_alike_cosine(&d.layer[l]), sum[l][0] / sum[l][4], 1e-4);
-		ck_assert_double_eq_tol(eng_alike_missed(&d.layer[l]), sum[l][1] / sum[l][3], 1e-4);
-		ck_assert_double_eq_tol(eng_alike_left(&d.layer[l]), sum[l][2] / sum[l][1], 1e-4);
+		ck_assert_double_eq_tol(eng_delta_similarity_cosine(&d.layer[l]), sum[l][0] / sum[l][4], 1e-4);
+		ck_assert_double_eq_tol(eng_delta_similarity_missed(&d.layer[l]), sum[l][1] / sum[l][3], 1e-4);
+		ck_assert_double_eq_tol(eng_delta_similarity_left(&d.layer[l]), sum[l][2] / sum[l][1], 1e-4);
 		left += sum[l][2] / sum[l][3];
 		whole += sum[l][1] / sum[l][3];
 	}
-	ck_assert_double_eq_tol(eng_differ_left(&d), left / whole, 1e-4);
-	eng_differ_deinit(&d);
+	ck_assert_double_eq_tol(eng_delta_error_left(&d), left / whole, 1e-4);
+	eng_delta_error_deinit(&d);
 }
 END_TEST
 
 /* Rows that speak come before those that they speak for, and miss something. */
 START_TEST(rows_that_differ)
 {
-	struct eng_differ d = {.shape = {.sinks = 5, .window = 30}};
+	struct eng_delta_error d = {.shape = {.sinks = 5, .window = 30}};
 	static uint8_t mark[1000];
 
 	for (int i = 0; i < 500; i++) {
@@ -344,13 +344,13 @@ START_TEST(rows_that_differ)
 		uint32_t found = 0, apart = 0;
 
 		d.shape.gamma = gamma;
-		eng_differ_choose(&d, n, rows, mark);
+		eng_delta_error_choose(&d, n, rows, mark);
 		for (uint32_t p = 0; p < n; p++) {
 			const uint32_t first = p - p % gamma;
 
-			found += mark[p] == ENG_DIFFER_ROW;
-			ck_assert(mark[p] != ENG_DIFFER_FIRST || (p == first && p >= 35));
-			ck_assert(mark[p] != ENG_DIFFER_ROW || (p != first && mark[first] == ENG_DIFFER_FIRST));
+			found += mark[p] == ENG_DELTA_ERROR_ROW;
+			ck_assert(mark[p] != ENG_DELTA_ERROR_FIRST || (p == first && p >= 35));
+			ck_assert(mark[p] != ENG_DELTA_ERROR_ROW || (p != first && mark[first] == ENG_DELTA_ERROR_FIRST));
 			apart += p == first && mark[p];
 		}
 		ck_assert_uint_le(found, rows && rows < most ? rows : most);

@@ -17,9 +17,9 @@ static const struct skv_prefill plan = {
 	.how = SKV_PREFILL_STREAMING, .gamma = 64, .tail = 128, .sinks = 16, .window = 64};
 
 struct trial {
-	struct stack_shape s;
-	struct stack *stack;
-	struct stack_layer *dense;
+	struct synthetic_shape s;
+	struct synthetic_layers *stack;
+	struct synthetic_layer *dense;
 };
 
 /* What a way comes to in each layer, beside dense attention all the way; sums over trials. */
@@ -31,34 +31,34 @@ static struct trial begin(double topic)
 {
 	struct trial t = {.s = {.tokens = 1000 + rnd_below(200), .heads = 4, .kv_heads = 2, .dim = 32, .layers = LAYERS,
 	                        .topic = topic, .seed = rnd64(), .threads = 1, .kern = skv_kernels_host(NULL)}};
-	const struct stack_way dense = {.name = "dense"};
+	const struct synthetic_method dense = {.name = "dense"};
 
-	t.stack = stack_new(&t.s);
+	t.stack = synthetic_layers_new(&t.s);
 	ck_assert_ptr_nonnull(t.stack);
-	t.dense = stack_run(t.stack, &dense);
+	t.dense = synthetic_run(t.stack, &dense);
 	ck_assert_ptr_nonnull(t.dense);
 	return t;
 }
 
 static void end(struct trial *t)
 {
-	stack_layers_free(t->stack, t->dense);
-	stack_free(t->stack);
+	synthetic_outputs_free(t->stack, t->dense);
+	synthetic_layers_free(t->stack);
 }
 
 static void read_so(struct trial *t, uint32_t correct, struct outcome *sum)
 {
-	struct stack_way way = {.name = "sparse", .plan = plan};
-	struct stack_layer *got;
+	struct synthetic_method way = {.name = "sparse", .plan = plan};
+	struct synthetic_layer *got;
 
 	way.plan.correct = correct;
-	got = stack_run(t->stack, &way);
+	got = synthetic_run(t->stack, &way);
 	ck_assert_ptr_nonnull(got);
 	for (uint32_t l = 0; l < LAYERS; l++) {
 		sum->error[l] += fidelity_error(&t->s, got[l].out, t->dense[l].out, 0, t->s.tokens);
 		sum->ranks[l] += fidelity_ranks(&t->s, &got[l], &t->dense[l], t->s.tokens - LAST, t->s.tokens);
 	}
-	stack_layers_free(t->stack, got);
+	synthetic_outputs_free(t->stack, got);
 }
 
 /* One stack may have topics that hardly need what is far; several have not. */
@@ -111,17 +111,17 @@ START_TEST(does_harm_where_they_do_not)
 END_TEST
 
 /* And nothing that is said of the difference of a row is above the bound of Lemma 1. */
-static void look_at(struct trial *t, struct eng_alike sum[LAYERS])
+static void look_at(struct trial *t, struct eng_delta_similarity sum[LAYERS])
 {
-	const struct stack_way way = {.name = "streaming", .plan = plan};
+	const struct synthetic_method way = {.name = "streaming", .plan = plan};
 	float *out = malloc((size_t)t->s.tokens * t->s.heads * t->s.dim * sizeof *out);
 
 	for (uint32_t l = 0; l < LAYERS; l++) {
-		struct eng_alike a;
+		struct eng_delta_similarity a;
 
-		ck_assert(stack_attend(t->stack, &t->dense[l], &way, out));
+		ck_assert(synthetic_attend(t->stack, &t->dense[l], &way, out));
 		a = fidelity_alike(&t->s, t->dense[l].out, out, plan.gamma);
-		eng_alike_merge(&sum[l], &a);
+		eng_delta_similarity_merge(&sum[l], &a);
 		for (int best = 0; best < 2; best++) {
 			const struct fidelity_lemma f =
 				fidelity_lemma(&t->s, &t->dense[l], &plan, best, out, t->s.tokens - LAST, t->s.tokens);
@@ -137,7 +137,7 @@ START_TEST(is_foretold_by_how_alike_they_are)
 	const double topics[] = {0.998, 0};
 
 	for (int i = 0; i < 2; i++) {
-		struct eng_alike sum[LAYERS] = {0};
+		struct eng_delta_similarity sum[LAYERS] = {0};
 
 		for (int j = 0; j < TRIALS; j++) {
 			struct trial t = begin(topics[i]);
@@ -146,7 +146,7 @@ START_TEST(is_foretold_by_how_alike_they_are)
 			end(&t);
 		}
 		for (uint32_t l = 0; l < LAYERS; l++) {
-			const double cosine = eng_alike_cosine(&sum[l]), left = eng_alike_left(&sum[l]);
+			const double cosine = eng_delta_similarity_cosine(&sum[l]), left = eng_delta_similarity_left(&sum[l]);
 
 			ck_assert_msg(i ? cosine < 0.3 : cosine > 0.6, "layer %u: cosine %g", l, cosine);
 			ck_assert_msg(i ? left > 1.3 : left < 0.75, "layer %u: left %g", l, left);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of a place (engine/place.h) against double precision: on the host, and on a device where
+ * The functions of a place (engine/backend.h) against double precision: on the host, and on a device where
  * there is one, with rows and matrices of fp32 and of bf16. What goes in has no more digits than bf16, so
  * that all compute with the same numbers.
  */
@@ -360,7 +360,7 @@ START_TEST(recordings)
 	unsigned n_at = places_all(at);
 
 	for (unsigned a = 0; a < n_at; a++) {
-		struct eng_place *p = at[a].place;
+		struct eng_backend *p = at[a].place;
 		uint32_t position = 5;
 		int32_t id;
 		void *recording, *x_, *id_, *position_;
@@ -394,7 +394,7 @@ END_TEST
 
 START_TEST(no_such_device)
 {
-	struct eng_place *device = backend_device(), *place;
+	struct eng_backend *device = backend_device(), *place;
 
 	if (device) {
 		ck_assert_int_eq(device->ops->open(200, &place), -ENODEV);

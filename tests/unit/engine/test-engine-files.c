@@ -410,7 +410,7 @@ END_TEST
 static int load_model(struct eng_error *err)
 {
 	struct eng_model m;
-	int r = eng_model_load(&m, folder, eng_place_host(), SKV_BF16, err);
+	int r = eng_model_load(&m, folder, eng_backend_host(), SKV_BF16, err);
 
 	if (!r)
 		eng_model_deinit(&m);
@@ -441,7 +441,7 @@ START_TEST(models_are_described)
 	fx_model_write(&tiny, w, folder);
 	fx_weights_free(w);
 	ck_assert_ptr_nonnull(real);
-	ck_assert_msg(!eng_model_load(&m, folder, eng_place_host(), SKV_BF16, &err), "%s", err.text);
+	ck_assert_msg(!eng_model_load(&m, folder, eng_backend_host(), SKV_BF16, &err), "%s", err.text);
 	d = eng_model_describe(&m, SKV_BF16);
 	ck_assert_uint_eq(d.size, sizeof(d));
 	ck_assert(d.n_layers == m.config.n_layers && d.kv_dtype == SKV_BF16 && d.io_dtype == SKV_F32);
@@ -498,7 +498,7 @@ START_TEST(names_tell_weights_apart)
 
 		fx_model_write(&tiny, w, folder);
 		fx_weights_free(w);
-		ck_assert_int_eq(eng_model_load(i ? &b : &a, folder, eng_place_host(), SKV_F32, &err), 0);
+		ck_assert_int_eq(eng_model_load(i ? &b : &a, folder, eng_backend_host(), SKV_F32, &err), 0);
 	}
 	ck_assert_str_ne(a.name, b.name);
 	ck_assert_ptr_nonnull(strstr(a.name, strrchr(folder, '/') + 1));

@@ -76,7 +76,7 @@ START_TEST(forward_is_right)
 	unsigned decoded = 0;
 
 	fx_model_write(m, w, folder);
-	ck_assert_msg(!eng_model_load(&model, folder, eng_place_host(), SKV_F32, &err), "%s", err.text);
+	ck_assert_msg(!eng_model_load(&model, folder, eng_backend_host(), SKV_F32, &err), "%s", err.text);
 	ck_assert_int_eq(eng_forward_init(&f, &model, 800, &err), 0);
 	shape = eng_model_describe(&model, SKV_F32);
 	ok(skv_open(client, &shape, "full", &session));
@@ -132,7 +132,7 @@ START_TEST(forward_refuses_bad_rows)
 	struct skv_step_item item = {.n_tokens = 3, .flags = SKV_STEP_PROMPT, .tokens = ids};
 
 	fx_model_write(&models[0], w, folder);
-	ck_assert_int_eq(eng_model_load(&model, folder, eng_place_host(), SKV_F32, &err), 0);
+	ck_assert_int_eq(eng_model_load(&model, folder, eng_backend_host(), SKV_F32, &err), 0);
 	ck_assert_int_eq(eng_forward_init(&f, &model, 5, &err), 0);
 	shape = eng_model_describe(&model, SKV_F32);
 	ok(skv_open(client, &shape, "full", &session));
@@ -363,7 +363,7 @@ static double decode(struct bench *b, const struct batch *batch, enum way way, i
 	}
 	for (uint32_t i = 0; i < ENG_RECORDINGS; i++)
 		recorded += b->f.recordings.list[i].recording != NULL;
-	ck_assert(way == ONE_BY_ONE || !b->model.place->ops->record || recorded);
+	ck_assert(way == ONE_BY_ONE || !b->model.backend->ops->record || recorded);
 	return seconds;
 }
 
@@ -459,7 +459,7 @@ END_TEST
 
 START_TEST(rows_without_ids_are_the_last_ones)
 {
-	struct at at = {eng_place_host(), SKV_F32};
+	struct at at = {eng_backend_host(), SKV_F32};
 	struct bench b;
 	struct skv_seq *seq[2];
 	struct skv_step_item items[2];

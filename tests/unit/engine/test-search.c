@@ -9,7 +9,7 @@
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
-#include "engine/echo.h"
+#include "engine/recall-task.h"
 #include "engine/loss.h"
 #include "engine/search.h"
 #include "tests/support/engine-daemon.h"
@@ -24,7 +24,7 @@ static struct eng_eval eval;
 
 static void setup(void)
 {
-	const struct eng_echo echo = {.n = CASES, .prompt = PROMPT, .answer = ANSWER};
+	const struct eng_recall_task echo = {.n = CASES, .prompt = PROMPT, .answer = ANSWER};
 	struct fx_weights *w = fx_weights_new(&shape);
 	struct eng_error err;
 	char text[TEXT];
@@ -34,9 +34,9 @@ static void setup(void)
 	daemon_setup();
 	fx_model_write(&shape, w, folder);
 	fx_weights_free(w);
-	ck_assert_msg(!eng_model_load(&model, folder, eng_place_host(), SKV_F32, &err), "%s", err.text);
+	ck_assert_msg(!eng_model_load(&model, folder, eng_backend_host(), SKV_F32, &err), "%s", err.text);
 	rnd_bytes(text, sizeof(text));
-	ck_assert_int_eq(eng_echo_cases(&cases, text, sizeof(text), &echo, &err), 0);
+	ck_assert_int_eq(eng_recall_task_cases(&cases, text, sizeof(text), &echo, &err), 0);
 	eval = (struct eng_eval){.model = &model, .client = client, .kv_dtype = SKV_F32, .cases = &cases, .batch = 2, .chunk = ENG_CHUNK,
 	                         .quiet = true};
 }
@@ -53,13 +53,13 @@ static void teardown(void)
 /* Each piece of the answer is one of the prompt, none comes again before all were there. */
 START_TEST(echoes)
 {
-	const struct eng_echo echo = {.n = 5, .prompt = 7 * ENG_ECHO_PIECE + 5, .answer = 9 * ENG_ECHO_PIECE + 3};
+	const struct eng_recall_task echo = {.n = 5, .prompt = 7 * ENG_RECALL_TASK_PIECE + 5, .answer = 9 * ENG_RECALL_TASK_PIECE + 3};
 	struct eng_cases list;
 	struct eng_error err;
 	char text[TEXT];
 
 	rnd_bytes(text, sizeof(text));
-	ck_assert_int_eq(eng_echo_cases(&list, text, sizeof(text), &echo, &err), 0);
+	ck_assert_int_eq(eng_recall_task_cases(&list, text, sizeof(text), &echo, &err), 0);
 	ck_assert_uint_eq(list.n, 5);
 	for (size_t i = 0; i < list.n; i++) {
 		const struct eng_case *c = &list.list[i];
@@ -68,15 +68,15 @@ START_TEST(echoes)
 		ck_assert_uint_eq(c->prompt_len, echo.prompt);
 		ck_assert_uint_eq(c->answer_len, echo.answer);
 		ck_assert_int_eq(memcmp(c->prompt, text + i * (TEXT - echo.prompt) / 4, echo.prompt), 0);
-		for (uint32_t at = 0; at + ENG_ECHO_PIECE <= echo.answer; at += ENG_ECHO_PIECE) {
-			const char *piece = memmem(c->prompt, c->prompt_len, c->answer + at, ENG_ECHO_PIECE);
+		for (uint32_t at = 0; at + ENG_RECALL_TASK_PIECE <= echo.answer; at += ENG_RECALL_TASK_PIECE) {
+			const char *piece = memmem(c->prompt, c->prompt_len, c->answer + at, ENG_RECALL_TASK_PIECE);
 
 			ck_assert_ptr_nonnull(piece);
-			seen |= at < echo.prompt - 5 ? 1u << (piece - c->prompt) / ENG_ECHO_PIECE : 0;
+			seen |= at < echo.prompt - 5 ? 1u << (piece - c->prompt) / ENG_RECALL_TASK_PIECE : 0;
 		}
 		ck_assert_uint_eq(seen, (1u << 7) - 1);
-		ck_assert_int_eq(memcmp(c->answer, c->answer + (size_t)7 * ENG_ECHO_PIECE, ENG_ECHO_PIECE), 0);
-		ck_assert_int_ne(memcmp(c->answer, c->prompt, 7 * ENG_ECHO_PIECE), 0);
+		ck_assert_int_eq(memcmp(c->answer, c->answer + (size_t)7 * ENG_RECALL_TASK_PIECE, ENG_RECALL_TASK_PIECE), 0);
+		ck_assert_int_ne(memcmp(c->answer, c->prompt, 7 * ENG_RECALL_TASK_PIECE), 0);
 	}
 	eng_cases_deinit(&list);
 }

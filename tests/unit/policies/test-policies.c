@@ -101,7 +101,7 @@ START_TEST(plans)
 
 	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv?layers=2,7,12", &reference),
 	                 "d d s t2z t2z t2z t2z s t7z t7z t7z t7z s t12z t12z t12z");
-	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv?layers=4&dense=3&stride=0&near=0&bits=4", &reference),
+	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv?layers=4&dense=3&stride=0&n_refs=0&bits=4", &reference),
 	                 "d d d d s t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z");
 	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv?layers=4&dense=3&full_bits=2&block=16", &reference),
 	                 "dz dz dz dz sz t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z");
@@ -441,10 +441,10 @@ START_TEST(budgets_that_are_kept)
 	ck_assert_uint_eq(k[0].window, 8);
 	ck_assert_uint_eq(k[0].slack, 128);
 	ck_assert_uint_eq(k[0].at_prompt_end, 1);
-	ck_assert_uint_ge(keeps("snapkv", "snapkv?again=0")[0].slack, SKV_MAX_TOKENS); /* never again */
+	ck_assert_uint_ge(keeps("snapkv", "snapkv?interval=0")[0].slack, SKV_MAX_TOKENS); /* never again */
 	ck_assert_uint_eq(keeps("rkv", "rkv")[0].slack, 128);
 	ck_assert_float_eq_tol(keeps("adakv", "adakv")[0].max_head_ratio, 1.8f, 1e-6f); /* 2 kv heads, one of which has its 0.2 */
-	ck_assert_float_eq(keeps("adakv", "adakv?spread=1.5")[0].max_head_ratio, 1.5f);
+	ck_assert_float_eq(keeps("adakv", "adakv?max_head_ratio=1.5")[0].max_head_ratio, 1.5f);
 
 	k = keeps("raas", "raas?budget=0.25");
 	ck_assert_uint_eq(k[0].granularity, SKV_PAGE_TOKENS);
@@ -556,40 +556,40 @@ START_TEST(parameters_that_make_no_sense)
 		{POLICY("omnikv"), "omnikv?budget=31", "recent=32, expected at most the budget of 31 tokens"},
 		{POLICY("deltakv"), "deltakv?budget=31", "recent=32, expected at most the budget of 31 tokens"},
 		{POLICY("deltakv"), "deltakv?bits=2", "bits=2, expected 16, 8, 4 or 0"},
-		{POLICY("deltakv"), "deltakv?group=16", "group=16, expected 32 or 64"},
+		{POLICY("deltakv"), "deltakv?scale_block=16", "scale_block=16, expected 32 or 64"},
 		{POLICY("deltakv"), "deltakv?ref_bits=0", "ref_bits=0, expected 16, 8 or 4"},
-		{POLICY("deltakv"), "deltakv?stride=0", "stride=0 and near=4, expected 1 to 255 and 1 to 4, or 0 and 0"},
+		{POLICY("deltakv"), "deltakv?stride=0", "stride=0 and refs=4, expected 1 to 255 and 1 to 4, or 0 and 0"},
 		{POLICY("deltakv"), "deltakv?full_bits=8", "full_bits=8, expected 16, 4 or 2"},
-		{POLICY("deltakv"), "deltakv?raw=0", "raw=0, expected at least 1"},
+		{POLICY("deltakv"), "deltakv?residual=0", "residual=0, expected at least 1"},
 		{POLICY("deltakv"), "deltakv?block=8", "block=8, expected a multiple of 16"},
 		{POLICY("deltakv"), "deltakv?file=deltakv.safetensors", "file=deltakv.safetensors: expected the absolute path"},
 		{POLICY("lessismore"), "lessismore?budget=16&recent=13", "expected together at most the 16 tokens"},
 		{POLICY("lessismore"), "lessismore?budget=0.5&sinks=128", "sinks=128 and recent=0"},
 		{POLICY("kascade"), "kascade:dense", "variant=dense: expected one of paper,dense-anchors,shared,"},
 		{POLICY("kivi"), "kivi?bits=8", "bits=8, expected 4 or 2"},
-		{POLICY("kivi"), "kivi?group=16", "group=16, expected 32 or 64"},
-		{POLICY("kivi"), "kivi?raw=0", "raw=0, expected at least 1"},
+		{POLICY("kivi"), "kivi?scale_block=16", "scale_block=16, expected 32 or 64"},
+		{POLICY("kivi"), "kivi?residual=0", "residual=0, expected at least 1"},
 		{POLICY("kivi"), "kivi?block=48", "block=48, expected a multiple of 32"},
 		{POLICY("h2o"), "h2o?budget=3", "budget=3, expected at least 4 tokens"},
 		{POLICY("snapkv"), "snapkv?budget=32", "window=32, expected 1 to 31: less than the budget"},
 		{POLICY("snapkv"), "snapkv?pool=4", "pool=4, expected an odd number"},
-		{POLICY("snapkv"), "snapkv?again=8", "again=8, expected 0 or at least the window of 32"},
-		{POLICY("adakv"), "adakv?sure=1.5", "sure=1.5, expected 0 to 1"},
-		{POLICY("adakv"), "adakv?spread=0.5", "spread=0.5, expected 1 to 256"},
+		{POLICY("snapkv"), "snapkv?interval=8", "interval=8, expected 0 or at least the window of 32"},
+		{POLICY("adakv"), "adakv?safeguard=1.5", "safeguard=1.5, expected 0 to 1"},
+		{POLICY("adakv"), "adakv?max_head_ratio=0.5", "max_head_ratio=0.5, expected 1 to 256"},
 		{POLICY("palu"), "palu?bits=0", "bits=0, expected 16, 8 or 4"},
-		{POLICY("palu"), "palu?group=128", "group=128, expected 32 or 64"},
-		{POLICY("palu"), "palu?raw=0", "raw=0, expected at least 1"},
+		{POLICY("palu"), "palu?scale_block=128", "scale_block=128, expected 32 or 64"},
+		{POLICY("palu"), "palu?residual=0", "residual=0, expected at least 1"},
 		{POLICY("palu"), "palu?block=0", "block=0, expected a multiple of 16"},
 		{POLICY("pyramidkv"), "pyramidkv?beta=0.5", "beta=0.5, expected at least 1"},
 		{POLICY("pyramidkv"), "pyramidkv?budget=0.5&window=128", "window=128, expected 1 to 127"},
 		{POLICY("rkv"), "rkv?lambda=0", "lambda=0, expected above 0"},
-		{POLICY("rkv"), "rkv?again=0", "again=0, expected at least the window of 8"},
+		{POLICY("rkv"), "rkv?interval=0", "interval=0, expected at least the window of 8"},
 		{POLICY("raas"), "raas?budget=1", "budget=1, expected at least 2 pages"},
 		{POLICY("raas"), "raas?alpha=1", "alpha=1, expected 0 to 1"},
 		{POLICY("raas"), "raas?ratio=0", "ratio=0, expected above 0"},
 		{POLICY("template"), "template?dense=0", "dense=0, expected 1 to 16"},
 		{POLICY("template"), "template?dense=17", "dense=17, expected 1 to 16"},
-		{POLICY("full"), "full?budget=1", "unknown parameter \"budget\", known are prefill, sinks"},
+		{POLICY("full"), "full?budget=1", "unknown parameter \"budget\", known are prefill, prefill_sinks"},
 	};
 	static _Alignas(16) char config[131072];
 

@@ -15,15 +15,6 @@ static const struct skv_policy *named(const char *name)
 	return policy(path);
 }
 
-/* What the parameters of this policy begin with. */
-static const char *prefix_of(const struct skv_policy *p)
-{
-	for (uint32_t i = 0; i < p->n_params; i++)
-		if (!strncmp(p->params[i].name, "prefill_", 8))
-			return "prefill_";
-	return "";
-}
-
 static int plan(const struct skv_policy *p, const char *spec, struct skv_plan plans[SKV_MAX_LAYERS])
 {
 	static _Alignas(16) char config[131072];
@@ -34,7 +25,7 @@ static int plan(const struct skv_policy *p, const char *spec, struct skv_plan pl
 	return r < 0 ? r : skv_policy_plan(p, config, &reference, plans, err, sizeof(err));
 }
 
-/* A spec of the policy, each `@` replaced by what its parameters begin with. */
+/* A spec of the policy, each `@` replaced by what the parameters of prompts begin with. */
 static const char *spec_of(const struct skv_policy *p, const char *parameters)
 {
 	static char spec[512];
@@ -43,7 +34,7 @@ static const char *spec_of(const struct skv_policy *p, const char *parameters)
 	snprintf(spec, sizeof(spec), "%s?", p->name);
 	for (; *parameters; parameters++) {
 		letter[0] = *parameters;
-		strcat(spec, *parameters == '@' ? prefix_of(p) : letter);
+		strcat(spec, *parameters == '@' ? "prefill_" : letter);
 	}
 	return spec;
 }
@@ -113,7 +104,7 @@ START_TEST(kascade_goes_by_anchors)
 		ck_assert_msg(x[l].source == anchor[l], "layer %u goes by %u", l, x[l].source);
 		ck_assert_uint_eq(x[l].mapped, 0);
 	}
-	x = prefills(p, strcmp(p->name, "kascade") ? "prefill=kascade&@anchors=3,7&@top=64" : "prefill=kascade&layers=3,7&top=64");
+	x = prefills(p, strcmp(p->name, "kascade") ? "prefill=kascade&@anchors=3,7&@top=64" : "prefill=kascade&layers=3,7&@top=64");
 	for (uint32_t l = 0; l < reference.n_layers; l++) {
 		ck_assert_uint_eq(x[l].how, l < 3 ? SKV_PREFILL_DENSE : SKV_PREFILL_KASCADE);
 		ck_assert_uint_eq(x[l].source, l < 3 ? 0 : l < 7 ? 3 : 7);
@@ -177,7 +168,7 @@ START_TEST(parameters_that_make_no_sense)
 		ck_assert_msg(plan(p, spec, plans) == -EINVAL, "%s", spec);
 		ck_assert_text(err, c[i].says);
 		if (c[i].parameters[0] == '@')
-			ck_assert_text(err, prefix_of(p));
+			ck_assert_text(err, "prefill_");
 	}
 }
 END_TEST

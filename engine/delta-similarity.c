@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/alike.h"
+#include "engine/delta-similarity.h"
 
 #include <math.h>
 
-void eng_alike_add(struct eng_alike *a, const struct eng_alike_pair *p, uint32_t dim, uint32_t j)
+void eng_delta_similarity_add(struct eng_delta_similarity *a, const struct eng_delta_similarity_pair *p, uint32_t dim,
+                              uint32_t j)
 {
 	uint32_t bin = 31 - (uint32_t)__builtin_clz(j);
 	double first = 0, both = 0, own = 0;
 
-	bin = bin < ENG_ALIKE_BINS ? bin : ENG_ALIKE_BINS - 1;
+	bin = bin < ENG_DELTA_SIMILARITY_BINS ? bin : ENG_DELTA_SIMILARITY_BINS - 1;
 	for (uint32_t i = 0; i < dim; i++) {
 		double d0 = (double)p->dense_first[i] - p->sparse_first[i], d = (double)p->dense[i] - p->sparse[i];
 
@@ -24,9 +25,9 @@ void eng_alike_add(struct eng_alike *a, const struct eng_alike_pair *p, uint32_t
 		a->cosine[bin] += both / sqrt(first * own);
 }
 
-void eng_alike_merge(struct eng_alike *a, const struct eng_alike *other)
+void eng_delta_similarity_merge(struct eng_delta_similarity *a, const struct eng_delta_similarity *other)
 {
-	for (uint32_t i = 0; i < ENG_ALIKE_BINS; i++) {
+	for (uint32_t i = 0; i < ENG_DELTA_SIMILARITY_BINS; i++) {
 		a->n[i] += other->n[i];
 		a->cosine[i] += other->cosine[i];
 	}
@@ -35,29 +36,29 @@ void eng_alike_merge(struct eng_alike *a, const struct eng_alike *other)
 	a->left += other->left;
 }
 
-double eng_alike_bin(const struct eng_alike *a, uint32_t bin)
+double eng_delta_similarity_bin(const struct eng_delta_similarity *a, uint32_t bin)
 {
 	return a->n[bin] ? a->cosine[bin] / (double)a->n[bin] : NAN;
 }
 
-double eng_alike_cosine(const struct eng_alike *a)
+double eng_delta_similarity_cosine(const struct eng_delta_similarity *a)
 {
 	double sum = 0;
 	uint64_t n = 0;
 
-	for (uint32_t i = 0; i < ENG_ALIKE_BINS; i++) {
+	for (uint32_t i = 0; i < ENG_DELTA_SIMILARITY_BINS; i++) {
 		sum += a->cosine[i];
 		n += a->n[i];
 	}
 	return n ? sum / (double)n : NAN;
 }
 
-double eng_alike_missed(const struct eng_alike *a)
+double eng_delta_similarity_missed(const struct eng_delta_similarity *a)
 {
 	return a->dense > 0 ? a->whole / a->dense : NAN;
 }
 
-double eng_alike_left(const struct eng_alike *a)
+double eng_delta_similarity_left(const struct eng_delta_similarity *a)
 {
 	return a->whole > 0 ? a->left / a->whole : 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine/place.c - finding a place, and loading the module of one. See place.h. */
-#include "engine/place.h"
+/* engine/backend.c - finding a backend, and loading the module of one. See backend.h. */
+#include "engine/backend.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include "engine/error.h"
 
-int eng_place_parse(const char *text, uint32_t *ret_device, struct eng_error *err)
+int eng_backend_parse(const char *text, uint32_t *ret_device, struct eng_error *err)
 {
 	unsigned long i;
 	char *end;
@@ -30,11 +30,11 @@ int eng_place_parse(const char *text, uint32_t *ret_device, struct eng_error *er
 }
 
 /* A module of another version of this software must not be believed further than its first words. */
-static const struct eng_ops *load(struct eng_error *err)
+static const struct eng_backend_ops *load(struct eng_error *err)
 {
 	const char *path = secure_getenv("SPARSEKV_ENGINE_CUDA_MODULE");
-	const struct eng_ops *ops;
-	eng_ops_fn *get;
+	const struct eng_backend_ops *ops;
+	eng_backend_ops_fn *get;
 	void *module;
 
 	if (!path || !*path)
@@ -46,7 +46,7 @@ static const struct eng_ops *load(struct eng_error *err)
 	}
 	*(void **)&get = dlsym(module, ENG_CUDA_SYMBOL);
 	ops = get ? get() : NULL;
-	if (ops && ops->abi == ENG_PLACE_ABI && ops->size >= sizeof(*ops))
+	if (ops && ops->abi == ENG_BACKEND_ABI && ops->size >= sizeof(*ops))
 		return ops;
 	if (!ops)
 		eng_fail(err, -ENODEV, "this engine cannot use CUDA here: %s has no " ENG_CUDA_SYMBOL, path);
@@ -54,18 +54,18 @@ static const struct eng_ops *load(struct eng_error *err)
 		eng_fail(err, -ENODEV,
 		         "this engine cannot use CUDA here: %s has version %u of %u bytes, expected %u of "
 		         "%zu",
-		         path, ops->abi, ops->size, ENG_PLACE_ABI, sizeof(*ops));
+		         path, ops->abi, ops->size, ENG_BACKEND_ABI, sizeof(*ops));
 	dlclose(module);
 	return NULL;
 }
 
-int eng_place_open(struct eng_place **ret, uint32_t device, struct eng_error *err)
+int eng_backend_open(struct eng_backend **ret, uint32_t device, struct eng_error *err)
 {
-	const struct eng_ops *ops;
+	const struct eng_backend_ops *ops;
 	int r;
 
 	if (device == SKV_DEVICE_HOST) {
-		*ret = eng_place_host();
+		*ret = eng_backend_host();
 		return 0;
 	}
 	ops = load(err);
@@ -75,8 +75,8 @@ int eng_place_open(struct eng_place **ret, uint32_t device, struct eng_error *er
 	return r < 0 ? eng_fail(err, r, "cuda:%u: %s", device - SKV_DEVICE_CUDA(0), ops->error()) : 0;
 }
 
-void eng_place_close(struct eng_place *place)
+void eng_backend_close(struct eng_backend *backend)
 {
-	if (place && place->ops->close)
-		place->ops->close(place);
+	if (backend && backend->ops->close)
+		backend->ops->close(backend);
 }

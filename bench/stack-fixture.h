@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/rig.h - the whole stack to be measured: a private daemon, the client library, sequences with
+ * bench/stack-fixture.h - the whole stack to be measured: a private daemon, the client library, sequences with
  * something in them, and steps taken apart into their times.
  *
  * Sequences hold random K and V, each its own. Their lengths differ by up to a page, so that they need new
- * pages in different steps, as sequences do in life. A rig that fails has nothing to measure: it says why
+ * pages in different steps, as sequences do in life. A stack that fails has nothing to measure: it says why
  * and ends the program.
  */
-#ifndef SKV_BENCH_RIG_H
-#define SKV_BENCH_RIG_H
+#ifndef SKV_BENCH_STACK_FIXTURE_H
+#define SKV_BENCH_STACK_FIXTURE_H
 
 #include <sparsekv/client.h>
 #include "engine/private.h"
 #include "kernels/device.h"
 
-struct rig {
+struct stack_fixture {
 	struct eng_private *daemon;
 	struct skv_client *client;
 	const struct skv_backend *device; /* NULL: host memory; else entered */
@@ -31,30 +31,30 @@ struct rig {
 };
 
 /* Start a daemon, connect, and load the backend for `device` (as in struct skv_model). */
-void rig_start(struct rig *, uint32_t device);
-void rig_stop(struct rig *);
+void stack_start(struct stack_fixture *, uint32_t device);
+void stack_stop(struct stack_fixture *);
 
-/* The model's device and io_dtype are the rig's business. */
-void rig_open(struct rig *, const struct skv_model *, const char *spec);
-void rig_close(struct rig *);
+/* The model's device and io_dtype are the stack's business. */
+void stack_open(struct stack_fixture *, const struct skv_model *, const char *spec);
+void stack_close(struct stack_fixture *);
 
-#define RIG_CHUNK 4096u /* rows of a step of prompts, and of q and out, at most */
+#define STACK_CHUNK 4096u /* rows of a step of prompts, and of q and out, at most */
 
 /* `n` sequences more, empty, with room for so many tokens. */
-void rig_sequences(struct rig *, uint32_t n, uint32_t room);
+void stack_sequences(struct stack_fixture *, uint32_t n, uint32_t room);
 /* The same of about `tokens` tokens, at most as many, with room for `steps` more. */
-void rig_fill(struct rig *, uint32_t n, uint32_t tokens, uint32_t steps);
-void rig_empty(struct rig *);
+void stack_fill(struct stack_fixture *, uint32_t n, uint32_t tokens, uint32_t steps);
+void stack_empty(struct stack_fixture *);
 
 /* The same sequences in a session with another policy: detached here, attached there. */
-void rig_hand_over(struct rig *, const char *spec);
+void stack_hand_over(struct stack_fixture *, const char *spec);
 
 /* From here on steps are those of forks of the sequences, until they are dropped. */
-void rig_fork(struct rig *);
-void rig_drop_forks(struct rig *);
+void stack_fork(struct stack_fixture *);
+void stack_drop_forks(struct stack_fixture *);
 
 /* Microseconds of the host's clock, but for `device_ms`. */
-struct rig_times {
+struct stack_times {
 	double begin;
 	double attend[SKV_MAX_LAYERS]; /* of a step that is not a replay */
 	double launch, replayed;       /* of one that is */
@@ -64,22 +64,22 @@ struct rig_times {
 	bool recorded;    /* the launch was recorded in this very step, which is no replay then */
 };
 
-enum rig_how {
-	RIG_CALLS,  /* a call for each layer, with K and V where they were in the steps before */
-	RIG_MOVING, /* the same, but elsewhere in each step */
-	RIG_REPLAY, /* the launch of a recording; there is none on the host */
+enum stack_how {
+	STACK_CALLS,  /* a call for each layer, with K and V where they were in the steps before */
+	STACK_MOVING, /* the same, but elsewhere in each step */
+	STACK_REPLAY, /* the launch of a recording; there is none on the host */
 };
 
 /* One step, in which every sequence decodes a token. */
-void rig_step(struct rig *, enum rig_how, struct rig_times *);
+void stack_step(struct stack_fixture *, enum stack_how, struct stack_times *);
 
-/* Rows where attention takes them, from host memory that was malloc'ed and is the rig's now. */
-uint8_t *rig_rows_place(const struct rig *, void *host, size_t bytes);
-void rig_rows_free(const struct rig *, void *rows);
+/* Rows where attention takes them, from host memory that was malloc'ed and is the stack's now. */
+uint8_t *stack_rows_place(const struct stack_fixture *, void *host, size_t bytes);
+void stack_rows_free(const struct stack_fixture *, void *rows);
 
-void rig_wait(const struct rig *); /* until all that was queued is done */
+void stack_wait(const struct stack_fixture *); /* until all that was queued is done */
 
 /* End the program, saying why, if r < 0. */
-void rig_need(int r);
+void stack_need(int r);
 
 #endif

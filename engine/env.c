@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/settle.h"
+#include "engine/env.h"
 
 #include <cblas.h>
 #include <limits.h>
@@ -22,7 +22,7 @@ static const char *better_core(void)
 	return NULL;
 }
 
-void eng_settle(char **argv)
+void eng_env_init(char **argv)
 {
 	char self[PATH_MAX];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);

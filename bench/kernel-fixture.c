@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/bed.h"
+#include "bench/kernel-fixture.h"
 #include "bench/bench.h"
 #include <errno.h>
 #include <math.h>
@@ -10,7 +10,7 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-void *bed_get(size_t bytes)
+void *fixture_get(size_t bytes)
 {
 	void *p = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
 	if (!p) {
@@ -21,7 +21,7 @@ void *bed_get(size_t bytes)
 	return p;
 }
 
-void bed_need(const struct bed *b, int r)
+void fixture_need(const struct kernel_fixture *b, int r)
 {
 	if (r == 0)
 		return;
@@ -29,46 +29,46 @@ void bed_need(const struct bed *b, int r)
 	exit(1);
 }
 
-void *bed_there(struct bed *b, void *p, size_t bytes)
+void *fixture_there(struct kernel_fixture *b, void *p, size_t bytes)
 {
 	const struct skv_backend *d = b->o->device;
 	void *copy;
 	if (!d)
 		return p;
-	bed_need(b, d->alloc(bytes, &copy));
-	bed_need(b, d->copy(copy, p, bytes, b->work.stream));
-	bed_need(b, d->wait(b->work.stream));
+	fixture_need(b, d->alloc(bytes, &copy));
+	fixture_need(b, d->copy(copy, p, bytes, b->work.stream));
+	fixture_need(b, d->wait(b->work.stream));
 	free(p);
 	return copy;
 }
 
-void *bed_room(struct bed *b, size_t bytes)
+void *fixture_room(struct kernel_fixture *b, size_t bytes)
 {
 	void *p;
 
 	if (!b->o->device)
-		return bed_get(bytes);
-	bed_need(b, b->o->device->alloc(bytes, &p));
+		return fixture_get(bytes);
+	fixture_need(b, b->o->device->alloc(bytes, &p));
 	return p;
 }
 
-void bed_free(const struct bed *b, void *p)
+void fixture_free(const struct kernel_fixture *b, void *p)
 {
 	if (b->o->device)
-		bed_need(b, b->o->device->free(p));
+		fixture_need(b, b->o->device->free(p));
 	else
 		free(p);
 }
 
-float *bed_floats(struct bed *b, uint64_t *rng, size_t n)
+float *fixture_floats(struct kernel_fixture *b, uint64_t *rng, size_t n)
 {
-	float *x = bed_get(n * sizeof *x);
+	float *x = fixture_get(n * sizeof *x);
 	for (size_t i = 0; i < n; i++)
 		x[i] = (float)((double)(bench_random(rng) >> 40) * 0x1p-23 - 1);
-	return bed_there(b, x, n * sizeof *x);
+	return fixture_there(b, x, n * sizeof *x);
 }
 
-static int map_pool(struct bed *b)
+static int map_pool(struct kernel_fixture *b)
 {
 	const struct skv_backend *d = b->o->device;
 	if (d) {
@@ -94,29 +94,29 @@ fail:
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-void bed_start(struct bed *b)
+void fixture_start(struct kernel_fixture *b)
 {
 	const struct skv_backend *d = b->o->device;
 	if (d)
-		bed_need(b, d->event_record(b->from, b->work.stream));
+		fixture_need(b, d->event_record(b->from, b->work.stream));
 	b->begun = bench_now();
 }
 
-double bed_stop(struct bed *b)
+double fixture_stop(struct kernel_fixture *b)
 {
 	const struct skv_backend *d = b->o->device;
 	float ms;
 	if (!d)
 		return (bench_now() - b->begun) * 1e3;
-	bed_need(b, d->event_record(b->to, b->work.stream));
-	bed_need(b, d->event_elapsed(b->from, b->to, &ms));
-	bed_need(b, d->check());
+	fixture_need(b, d->event_record(b->to, b->work.stream));
+	fixture_need(b, d->event_elapsed(b->from, b->to, &ms));
+	fixture_need(b, d->check());
 	return ms;
 }
 
 /* ---- set up ---------------------------------------------------------------------------------- */
 
-int bed_enter(struct bed_options *o, uint32_t device)
+int fixture_enter(struct fixture_options *o, uint32_t device)
 {
 	const struct skv_backend *d;
 	char why[512];
@@ -137,7 +137,7 @@ int bed_enter(struct bed_options *o, uint32_t device)
 	return 0;
 }
 
-struct skv_shape bed_shape(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t dtype)
+struct skv_shape fixture_shape(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t dtype)
 {
 	return (struct skv_shape){
 		.n_heads = heads,
@@ -150,7 +150,7 @@ struct skv_shape bed_shape(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint
 	};
 }
 
-uint32_t bed_choose(uint64_t *rng, uint32_t n, uint32_t keep, uint32_t *ret_ids)
+uint32_t fixture_choose(uint64_t *rng, uint32_t n, uint32_t keep, uint32_t *ret_ids)
 {
 	uint32_t m = 0;
 	for (uint32_t i = 0; i < n; i++)
@@ -159,84 +159,85 @@ uint32_t bed_choose(uint64_t *rng, uint32_t n, uint32_t keep, uint32_t *ret_ids)
 	return m;
 }
 
-static void list_init(struct bed *b, uint64_t *rng, struct skv_list *l, uint32_t rows, uint32_t units)
+static void list_init(struct kernel_fixture *b, uint64_t *rng, struct skv_list *l, uint32_t rows, uint32_t units)
 {
 	const uint32_t keep = (uint32_t)(units * b->o->budget), n = (uint32_t)b->o->batch * rows;
-	uint32_t *ids = bed_get((size_t)n * units * sizeof *ids), *count = bed_get(n * sizeof *count);
+	uint32_t *ids = fixture_get((size_t)n * units * sizeof *ids), *count = fixture_get(n * sizeof *count);
 	for (uint32_t r = 0; r < n; r++)
-		count[r] = bed_choose(rng, units, keep, ids + (size_t)r * units);
+		count[r] = fixture_choose(rng, units, keep, ids + (size_t)r * units);
 	*l = (struct skv_list){.rows = rows, .stride = units, .most = keep};
-	l->ids = bed_there(b, ids, (size_t)n * units * sizeof *ids);
-	l->count = bed_there(b, count, n * sizeof *count);
+	l->ids = fixture_there(b, ids, (size_t)n * units * sizeof *ids);
+	l->count = fixture_there(b, count, n * sizeof *count);
 }
 
-static void list_deinit(const struct bed *b, struct skv_list *l)
+static void list_deinit(const struct kernel_fixture *b, struct skv_list *l)
 {
-	bed_free(b, l->ids);
-	bed_free(b, l->count);
+	fixture_free(b, l->ids);
+	fixture_free(b, l->count);
 }
 
-struct skv_batch bed_prompt(struct bed *b, uint32_t i)
+struct skv_batch fixture_prompt(struct kernel_fixture *b, uint32_t i)
 {
-	struct skv_kseq *s = bed_get(sizeof *s);
+	struct skv_kseq *s = fixture_get(sizeof *s);
 	*s = b->seq[i];
 	s->n_q = s->len;
 	s->row = 0;
-	return (struct skv_batch){.seq = bed_there(b, s, sizeof *s), .n = 1, .max_len = b->tokens, .max_q = b->tokens};
+	return (struct skv_batch){.seq = fixture_there(b, s, sizeof *s), .n = 1, .max_len = b->tokens, .max_q = b->tokens};
 }
 
 /* K and V of a pool: small numbers, the same in every layer. */
-static void fill_pool(struct bed *b, uint64_t *rng)
+static void fill_pool(struct kernel_fixture *b, uint64_t *rng)
 {
-	float *k = bed_floats(b, rng, (size_t)b->tokens * b->sh.n_kv_heads * b->sh.head_dim);
+	float *k = fixture_floats(b, rng, (size_t)b->tokens * b->sh.n_kv_heads * b->sh.head_dim);
 	for (uint32_t i = 0; i < b->o->batch; i++) {
-		struct skv_batch prompt = bed_prompt(b, i);
+		struct skv_batch prompt = fixture_prompt(b, i);
 		for (b->sh.layer = 0; b->sh.layer < b->layers; b->sh.layer++)
 			b->o->kern->append(&b->sh, &prompt, NULL, k, k, &b->work);
-		bed_free(b, (void *)prompt.seq);
+		fixture_free(b, (void *)prompt.seq);
 	}
-	bed_free(b, k);
+	fixture_free(b, k);
 }
 
-static void tables_init(struct bed *b, uint64_t *rng)
+static void tables_init(struct kernel_fixture *b, uint64_t *rng)
 {
 	const uint32_t batch = (uint32_t)b->o->batch, n = b->layers * batch * b->pages;
-	skv_pte *table = bed_get(n * sizeof *table);
-	struct skv_kseq *seq = bed_get(batch * sizeof *seq);
+	skv_pte *table = fixture_get(n * sizeof *table);
+	struct skv_kseq *seq = fixture_get(batch * sizeof *seq);
 
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t j = (uint32_t)(bench_random(rng) % (i + 1));
 		table[i] = table[j];
 		table[j] = skv_pte_make(SKV_PTE_PRIVATE, i);
 	}
-	b->table = bed_there(b, table, n * sizeof *table);
-	b->seq = bed_get(batch * sizeof *b->seq);
+	b->table = fixture_there(b, table, n * sizeof *table);
+	b->seq = fixture_get(batch * sizeof *b->seq);
 	for (uint32_t i = 0; i < batch; i++)
 		b->seq[i] = (struct skv_kseq){.table = b->table + (size_t)i * b->pages,
 		                              .layer_stride = batch * b->pages, .len = b->tokens,
 		                              .n_q = 1, .row = i};
 	memcpy(seq, b->seq, batch * sizeof *seq);
-	b->step = (struct skv_batch){.seq = bed_there(b, seq, batch * sizeof *seq), .n = batch,
+	b->step = (struct skv_batch){.seq = fixture_there(b, seq, batch * sizeof *seq), .n = batch,
 	                             .max_len = b->tokens, .max_q = 1};
 }
 
-int bed_open(struct bed *b, const struct bed_options *o, struct skv_shape sh, size_t pool_bytes, int threads)
+int fixture_open(struct kernel_fixture *b, const struct fixture_options *o, struct skv_shape sh, size_t pool_bytes,
+                 int threads)
 {
 	const struct skv_backend *d = o->device;
 
-	*b = (struct bed){.o = o, .sh = sh, .threads = threads, .pool_bytes = pool_bytes};
+	*b = (struct kernel_fixture){.o = o, .sh = sh, .threads = threads, .pool_bytes = pool_bytes};
 	b->work.threads = threads;
 	if (map_pool(b))
 		return -1;
 	if (d) {
-		bed_need(b, d->stream_new(&b->work.stream));
-		bed_need(b, d->event_new(&b->from));
-		bed_need(b, d->event_new(&b->to));
+		fixture_need(b, d->stream_new(&b->work.stream));
+		fixture_need(b, d->event_new(&b->from));
+		fixture_need(b, d->event_new(&b->to));
 	}
 	return 0;
 }
 
-void bed_close(struct bed *b)
+void fixture_close(struct kernel_fixture *b)
 {
 	const struct skv_backend *d = b->o->device;
 
@@ -244,13 +245,14 @@ void bed_close(struct bed *b)
 		munmap(b->sh.pool, b->pool_bytes);
 		return;
 	}
-	bed_free(b, b->sh.pool);
-	bed_need(b, d->event_free(b->from));
-	bed_need(b, d->event_free(b->to));
-	bed_need(b, d->stream_free(b->work.stream));
+	fixture_free(b, b->sh.pool);
+	fixture_need(b, d->event_free(b->from));
+	fixture_need(b, d->event_free(b->to));
+	fixture_need(b, d->stream_free(b->work.stream));
 }
 
-int bed_init(struct bed *b, const struct bed_options *o, struct skv_shape sh, uint32_t tokens, int threads)
+int fixture_init(struct kernel_fixture *b, const struct fixture_options *o, struct skv_shape sh, uint32_t tokens,
+                 int threads)
 {
 	const uint32_t batch = (uint32_t)o->batch;
 	const uint32_t pages = skv_pages_of(tokens);
@@ -258,7 +260,7 @@ int bed_init(struct bed *b, const struct bed_options *o, struct skv_shape sh, ui
 	const uint32_t layers = o->layers ? (uint32_t)o->layers : (uint32_t)((want + layer - 1) / layer);
 	uint64_t rng = 1;
 
-	if (bed_open(b, o, sh, layers * layer, threads))
+	if (fixture_open(b, o, sh, layers * layer, threads))
 		return -1;
 	b->tokens = tokens;
 	b->pages = pages;
@@ -266,23 +268,23 @@ int bed_init(struct bed *b, const struct bed_options *o, struct skv_shape sh, ui
 	tables_init(b, &rng);
 
 	const size_t floats = (size_t)batch * sh.n_heads * sh.head_dim;
-	b->q = bed_floats(b, &rng, floats);
-	b->out = bed_floats(b, &rng, floats);
+	b->q = fixture_floats(b, &rng, floats);
+	b->out = fixture_floats(b, &rng, floats);
 	for (int i = 0; i < 2; i++) {
 		list_init(b, &rng, &b->page_list[i], i ? sh.n_kv_heads : 1, b->pages);
 		list_init(b, &rng, &b->token_list[i], i ? sh.n_kv_heads : 1, tokens);
 	}
 	list_init(b, &rng, &b->made_pages, 1, b->pages);
 	list_init(b, &rng, &b->made_tokens, sh.n_kv_heads, b->pages * SKV_PAGE_TOKENS);
-	b->page_weight = bed_floats(b, &rng, (size_t)batch * (b->pages + 3));
-	b->token_weight = bed_floats(b, &rng, (size_t)batch * sh.n_kv_heads * b->pages * SKV_PAGE_TOKENS);
+	b->page_weight = fixture_floats(b, &rng, (size_t)batch * (b->pages + 3));
+	b->token_weight = fixture_floats(b, &rng, (size_t)batch * sh.n_kv_heads * b->pages * SKV_PAGE_TOKENS);
 	b->work.bytes = o->kern->work_bytes(&b->sh, batch, tokens, tokens, threads);
-	b->work.mem = bed_there(b, bed_get(b->work.bytes), b->work.bytes);
+	b->work.mem = fixture_there(b, fixture_get(b->work.bytes), b->work.bytes);
 	fill_pool(b, &rng);
 	return 0;
 }
 
-void bed_deinit(struct bed *b)
+void fixture_deinit(struct kernel_fixture *b)
 {
 	for (int i = 0; i < 2; i++) {
 		list_deinit(b, &b->page_list[i]);
@@ -290,13 +292,13 @@ void bed_deinit(struct bed *b)
 	}
 	list_deinit(b, &b->made_pages);
 	list_deinit(b, &b->made_tokens);
-	bed_free(b, b->table);
-	bed_free(b, (void *)b->step.seq);
-	bed_free(b, b->q);
-	bed_free(b, b->out);
-	bed_free(b, b->page_weight);
-	bed_free(b, b->token_weight);
-	bed_free(b, b->work.mem);
+	fixture_free(b, b->table);
+	fixture_free(b, (void *)b->step.seq);
+	fixture_free(b, b->q);
+	fixture_free(b, b->out);
+	fixture_free(b, b->page_weight);
+	fixture_free(b, b->token_weight);
+	fixture_free(b, b->work.mem);
 	free(b->seq);
-	bed_close(b);
+	fixture_close(b);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/settle.h - settings that libraries read before main().
+ * engine/env.h - settings that libraries read before main().
  */
-#ifndef ENG_SETTLE_H
-#define ENG_SETTLE_H
+#ifndef ENG_ENV_H
+#define ENG_ENV_H
 
 /*
  * Call it first in main(): where a setting below is missing from the environment, the program starts itself
@@ -16,5 +16,5 @@
  * OPENBLAS_CORETYPE: OpenBLAS takes a processor younger than itself for one of 2004, with SSE3 alone (0.3.21
  * does so on Intel's of 2023), and its products are five times slower than with the kernels that fit.
  */
-void eng_settle(char **argv);
+void eng_env_init(char **argv);
 #endif

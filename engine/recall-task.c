@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/echo.h"
+#include "engine/recall-task.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ static void shuffle(uint32_t *order, uint32_t n)
 	}
 }
 
-static int make(struct eng_case *c, const char *stretch, const struct eng_echo *e, const uint32_t *order,
+static int make(struct eng_case *c, const char *stretch, const struct eng_recall_task *e, const uint32_t *order,
                 uint32_t n_pieces, uint32_t index)
 {
 	*c = (struct eng_case){.task = "echo", .size = e->prompt, .prompt_len = e->prompt, .answer_len = e->answer};
@@ -33,18 +33,18 @@ static int make(struct eng_case *c, const char *stretch, const struct eng_echo *
 	}
 	memcpy(c->prompt, stretch, e->prompt);
 	for (uint32_t i = 0; i < e->answer; i++) {
-		uint32_t piece = order[i / ENG_ECHO_PIECE % n_pieces];
+		uint32_t piece = order[i / ENG_RECALL_TASK_PIECE % n_pieces];
 
-		c->answer[i] = stretch[piece * ENG_ECHO_PIECE + i % ENG_ECHO_PIECE];
+		c->answer[i] = stretch[piece * ENG_RECALL_TASK_PIECE + i % ENG_RECALL_TASK_PIECE];
 	}
 	return 0;
 }
 
-int eng_echo_cases(struct eng_cases *ret, const char *text, size_t size, const struct eng_echo *e,
+int eng_recall_task_cases(struct eng_cases *ret, const char *text, size_t size, const struct eng_recall_task *e,
                    struct eng_error *err)
 {
 	struct eng_cases cases = {.list = calloc(e->n, sizeof(*cases.list))};
-	uint32_t n_pieces = e->prompt / ENG_ECHO_PIECE, *order = calloc(n_pieces, sizeof(*order));
+	uint32_t n_pieces = e->prompt / ENG_RECALL_TASK_PIECE, *order = calloc(n_pieces, sizeof(*order));
 	int r = cases.list && order ? 0 : -ENOMEM;
 
 	if (!r)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/latent.h"
+#include "bench/synthetic-codec.h"
 #include <math.h>
 #include <sparsekv/client.h>
 #include <stdlib.h>
@@ -50,11 +50,11 @@ static uint32_t whole_64s(uint32_t n)
 	return (n + 63) / 64 * 64;
 }
 
-void latent_codec(const struct skv_model *m, char *path, size_t room)
+void synthetic_codec(const struct skv_model *m, char *path, size_t room)
 {
 	const uint32_t d = 2 * m->n_kv_heads * m->head_dim, hidden = whole_64s(d * 3 / 2), width = whole_64s(d / 4);
-	const struct skv_new_tensor parts[] = {{"gate", hidden, d, NULL}, {"up", hidden, d, NULL}, {"down", width, hidden, NULL},
-	                                       {"out", d, width, NULL}};
+	const struct skv_new_tensor parts[] = {{"gate", hidden, d, NULL}, {"up", hidden, d, NULL}, {"down", width,
+		hidden, NULL}, {"out", d, width, NULL}};
 	static const struct skv_about about[] = {{"sparsekv_codec", "1"}, {"stride", "10"}, {"near", "4"}};
 	struct skv_new_tensor *tensors = calloc(4 * m->n_layers, sizeof *tensors);
 	float *numbers = malloc((size_t)hidden * d * sizeof *numbers); /* of any matrix, in any layer */
@@ -92,13 +92,13 @@ static void store(float x, uint32_t dtype, uint8_t *to)
 }
 
 /* A token's row before it is turned. */
-static void make_row(enum latent_rows rows, bool v, uint32_t token, uint32_t n, float *row)
+static void make_row(enum synthetic_rows rows, bool v, uint32_t token, uint32_t n, float *row)
 {
 	uint64_t rng = (uint64_t)token << 8 | v, centre = (uint64_t)token << 8;
 
 	centre = (bench_random(&centre) % CENTRES) << 33 | v;
 	for (uint32_t i = 0; i < n; i++)
-		row[i] = rows == LATENT_RANDOM ? some(&rng) : some(&centre) + NOISE * some(&rng);
+		row[i] = rows == SYNTHETIC_RANDOM ? some(&rng) : some(&centre) + NOISE * some(&rng);
 }
 
 static void turn(const struct skv_model *m, const double *frequency, uint32_t position, float *row)
@@ -117,7 +117,7 @@ static void turn(const struct skv_model *m, const double *frequency, uint32_t po
 	}
 }
 
-void *latent_rows(const struct skv_model *m, enum latent_rows rows, bool v, uint32_t tokens)
+void *synthetic_rows(const struct skv_model *m, enum synthetic_rows rows, bool v, uint32_t tokens)
 {
 	const uint32_t n = m->n_kv_heads * m->head_dim;
 	const size_t each = skv_dtype_bytes(m->io_dtype);

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/echo.h - cases made of any text, in which a model must look far back to do well.
+ * engine/recall-task.h - cases made of any text, in which a model must look far back to do well.
  *
  * The prompt is a stretch of the text, the answer its pieces in another order. A few bytes into a piece the stretch says
- * how it goes on, each time at another place.
+ * how it goes on, each time at another position.
  */
-#ifndef ENG_ECHO_H
-#define ENG_ECHO_H
+#ifndef ENG_RECALL_TASK_H
+#define ENG_RECALL_TASK_H
 
 #include "engine/tasks.h"
 
-struct eng_echo {
+struct eng_recall_task {
 	uint32_t n;              /* cases, evenly spread over the text */
 	uint32_t prompt, answer; /* bytes of each */
 };
-#define ENG_ECHO_PIECE 32u /* bytes; a prompt has two pieces at least */
+#define ENG_RECALL_TASK_PIECE 32u /* bytes; a prompt has two pieces at least */
 
 /* The text has a prompt's length at least; the same text gives the same cases. eng_cases_deinit() frees. -ENOMEM. */
-int eng_echo_cases(struct eng_cases *ret, const char *text, size_t size, const struct eng_echo *echo,
+int eng_recall_task_cases(struct eng_cases *ret, const char *text, size_t size, const struct eng_recall_task *echo,
                    struct eng_error *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/cuda/place.cu - a CUDA device as a place: memory, copies, products, recordings. See engine/place.h.
+ * engine/cuda/backend.cu - a CUDA device as a backend: memory, copies, products, recordings. See engine/backend.h.
  *
  * One stream has everything, the library's kernels included. cuBLAS gets its workspace here and once: what it would
  * allocate for itself could not be recorded.
@@ -16,8 +16,8 @@
 #define SLOT_BYTES (256u << 10) /* ... and what one takes at a time */
 #define WORKSPACE_BYTES ((size_t)32 << 20) /* what NVIDIA recommends for Hopper */
 
-struct cuda_place {
-	struct eng_place base;
+struct cuda_backend {
+	struct eng_backend base;
 	cudaStream_t stream;
 	cublasHandle_t blas;
 	void *workspace;
@@ -28,7 +28,7 @@ struct cuda_place {
 	cublasStatus_t bad; /* the first product that failed since the last check */
 };
 
-extern "C" __attribute__((visibility("default"))) const struct eng_ops *eng_cuda_ops(void);
+extern "C" __attribute__((visibility("default"))) const struct eng_backend_ops *eng_cuda_ops(void);
 
 static thread_local char text[256] = "no error";
 
@@ -66,19 +66,19 @@ static const char *error(void)
 	return text;
 }
 
-static struct cuda_place *cuda_of(struct eng_place *p)
+static struct cuda_backend *cuda_of(struct eng_backend *p)
 {
-	return (struct cuda_place *)p;
+	return (struct cuda_backend *)p;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static int alloc(struct eng_place *, size_t bytes, void **ret)
+static int alloc(struct eng_backend *, size_t bytes, void **ret)
 {
 	return result(cudaMalloc(ret, bytes ? bytes : 1), "allocating memory of the device");
 }
 
-static void free_(struct eng_place *p, void *at)
+static void free_(struct eng_backend *p, void *at)
 {
 	if (at) {
 		cudaStreamSynchronize(cuda_of(p)->stream); /* what is queued may use it */
@@ -86,12 +86,12 @@ static void free_(struct eng_place *p, void *at)
 	}
 }
 
-static int alloc_host(struct eng_place *, size_t bytes, void **ret)
+static int alloc_host(struct eng_backend *, size_t bytes, void **ret)
 {
 	return result(cudaHostAlloc(ret, bytes ? bytes : 1, 0), "allocating pinned memory");
 }
 
-static void free_host(struct eng_place *p, void *at)
+static void free_host(struct eng_backend *p, void *at)
 {
 	if (at) {
 		cudaStreamSynchronize(cuda_of(p)->stream);
@@ -99,9 +99,9 @@ static void free_host(struct eng_place *p, void *at)
 	}
 }
 
-static int put(struct eng_place *p, void *dst, const void *src, size_t bytes)
+static int put(struct eng_backend *p, void *dst, const void *src, size_t bytes)
 {
-	struct cuda_place *c = cuda_of(p);
+	struct cuda_backend *c = cuda_of(p);
 	cudaError_t e = cudaSuccess;
 	for (size_t at = 0; !e && at < bytes; at += SLOT_BYTES) {
 		const unsigned s = c->next++ % SLOTS;
@@ -117,21 +117,21 @@ static int put(struct eng_place *p, void *dst, const void *src, size_t bytes)
 	return result(e, "copying to the device");
 }
 
-static int fetch(struct eng_place *p, void *dst, const void *src, size_t bytes)
+static int fetch(struct eng_backend *p, void *dst, const void *src, size_t bytes)
 {
-	struct cuda_place *c = cuda_of(p);
+	struct cuda_backend *c = cuda_of(p);
 	cudaError_t e = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream);
 	return result(e ? e : cudaEventRecord(c->fetched, c->stream), "copying from the device");
 }
 
-static int fetched(struct eng_place *p)
+static int fetched(struct eng_backend *p)
 {
 	return result(cudaEventSynchronize(cuda_of(p)->fetched), "waiting for the device");
 }
 
-static int check(struct eng_place *p)
+static int check(struct eng_backend *p)
 {
-	struct cuda_place *c = cuda_of(p);
+	struct cuda_backend *c = cuda_of(p);
 	const cublasStatus_t bad = c->bad;
 	const int r = result(cudaGetLastError(), "launching a kernel");
 	c->bad = CUBLAS_STATUS_SUCCESS;
@@ -140,9 +140,9 @@ static int check(struct eng_place *p)
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-static void close_place(struct eng_place *p)
+static void close_backend(struct eng_backend *p)
 {
-	struct cuda_place *c = cuda_of(p);
+	struct cuda_backend *c = cuda_of(p);
 	if (c->stream)
 		cudaStreamSynchronize(c->stream);
 	if (c->blas)
@@ -171,7 +171,7 @@ static int find_device(uint32_t i)
 	return r ? r : result(cudaSetDevice((int)i), "using the device");
 }
 
-static int make_blas(struct cuda_place *c)
+static int make_blas(struct cuda_backend *c)
 {
 	int r = blas_result(cublasCreate(&c->blas), "starting cuBLAS");
 	r = r ? r : blas_result(cublasSetStream(c->blas, c->stream), "cuBLAS");
@@ -182,13 +182,13 @@ static int make_blas(struct cuda_place *c)
 	return r ? r : blas_result(cublasSetMathMode(c->blas, mode), "cuBLAS");
 }
 
-static int open_place(uint32_t i, struct eng_place **ret)
+static int open_backend(uint32_t i, struct eng_backend **ret)
 {
-	struct cuda_place *c;
+	struct cuda_backend *c;
 	int r = find_device(i);
 	if (r < 0)
 		return r;
-	c = (struct cuda_place *)calloc(1, sizeof *c);
+	c = (struct cuda_backend *)calloc(1, sizeof *c);
 	if (!c)
 		return failed(-ENOMEM, "opening the device", "no memory");
 	r = result(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "making a stream");
@@ -199,7 +199,7 @@ static int open_place(uint32_t i, struct eng_place **ret)
 	r = r ? r : alloc(NULL, WORKSPACE_BYTES, &c->workspace);
 	r = r ? r : make_blas(c);
 	if (r < 0) {
-		close_place(&c->base);
+		close_backend(&c->base);
 		return r;
 	}
 	c->base.ops = eng_cuda_ops();
@@ -212,10 +212,10 @@ static int open_place(uint32_t i, struct eng_place **ret)
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
 /* Row-major y = x · wᵀ is column-major yᵀ = w · xᵀ, w being transposed as it lies. */
-static void matmul(struct eng_place *p, float *y, const void *x, const void *w, uint32_t dtype, uint32_t rows,
+static void matmul(struct eng_backend *p, float *y, const void *x, const void *w, uint32_t dtype, uint32_t rows,
                    uint32_t n_in, uint32_t n_out)
 {
-	struct cuda_place *c = cuda_of(p);
+	struct cuda_backend *c = cuda_of(p);
 	const cudaDataType_t type = dtype == SKV_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 	const float one = 1, zero = 0;
 	const cublasStatus_t s = cublasGemmEx(c->blas, CUBLAS_OP_T, CUBLAS_OP_N, (int)n_out, (int)rows, (int)n_in, &one,
@@ -225,35 +225,35 @@ static void matmul(struct eng_place *p, float *y, const void *x, const void *w, 
 		c->bad = s;
 }
 
-static void fill(struct eng_place *p, void *to, size_t n, uint32_t dtype, float scale, uint32_t seed)
+static void fill(struct eng_backend *p, void *to, size_t n, uint32_t dtype, float scale, uint32_t seed)
 {
 	eng_cuda_fill(cuda_of(p)->stream, to, n, dtype, scale, seed);
 }
 
-static void embed(struct eng_place *p, float *x, const void *embedding, uint32_t dtype, const int32_t *id,
+static void embed(struct eng_backend *p, float *x, const void *embedding, uint32_t dtype, const int32_t *id,
                   uint32_t rows, uint32_t n)
 {
 	eng_cuda_embed(cuda_of(p)->stream, x, embedding, dtype, id, rows, n);
 }
 
-static void add_norm(struct eng_place *p, void *out, uint32_t dtype, float *x, const float *y, const float *weight,
+static void add_norm(struct eng_backend *p, void *out, uint32_t dtype, float *x, const float *y, const float *weight,
                      float eps, const uint32_t *from, uint32_t rows, uint32_t n)
 {
 	eng_cuda_add_norm(cuda_of(p)->stream, out, dtype, x, y, weight, eps, from, rows, n);
 }
 
-static void rope_split(struct eng_place *p, void *q, void *k, void *v, uint32_t dtype, const float *qkv,
+static void rope_split(struct eng_backend *p, void *q, void *k, void *v, uint32_t dtype, const float *qkv,
                        const struct eng_heads *heads, const float *table, const uint32_t *position, uint32_t rows)
 {
 	eng_cuda_rope_split(cuda_of(p)->stream, q, k, v, dtype, qkv, heads, table, position, rows);
 }
 
-static void swiglu(struct eng_place *p, void *y, uint32_t dtype, const float *gate_up, uint32_t rows, uint32_t n)
+static void swiglu(struct eng_backend *p, void *y, uint32_t dtype, const float *gate_up, uint32_t rows, uint32_t n)
 {
 	eng_cuda_swiglu(cuda_of(p)->stream, y, dtype, gate_up, rows, n);
 }
 
-static void choose(struct eng_place *p, int32_t *id, uint32_t *position, const float *logits, uint32_t rows,
+static void choose(struct eng_backend *p, int32_t *id, uint32_t *position, const float *logits, uint32_t rows,
                    uint32_t vocab)
 {
 	eng_cuda_choose(cuda_of(p)->stream, id, position, logits, rows, vocab);
@@ -261,12 +261,12 @@ static void choose(struct eng_place *p, int32_t *id, uint32_t *position, const f
 
 /* ---- recordings ------------------------------------------------------------------------------ */
 
-static int record(struct eng_place *p)
+static int record(struct eng_backend *p)
 {
 	return result(cudaStreamBeginCapture(cuda_of(p)->stream, cudaStreamCaptureModeThreadLocal), "recording");
 }
 
-static int recorded(struct eng_place *p, void **ret_recording)
+static int recorded(struct eng_backend *p, void **ret_recording)
 {
 	cudaGraph_t graph = NULL;
 	int r = result(cudaStreamEndCapture(cuda_of(p)->stream, &graph), "recording");
@@ -277,23 +277,23 @@ static int recorded(struct eng_place *p, void **ret_recording)
 	return r;
 }
 
-static int launch(struct eng_place *p, void *recording)
+static int launch(struct eng_backend *p, void *recording)
 {
 	return result(cudaGraphLaunch((cudaGraphExec_t)recording, cuda_of(p)->stream), "launching a recording");
 }
 
-static void forget(struct eng_place *p, void *recording)
+static void forget(struct eng_backend *p, void *recording)
 {
 	cudaStreamSynchronize(cuda_of(p)->stream); /* it may be running */
 	cudaGraphExecDestroy((cudaGraphExec_t)recording);
 }
 
-static const struct eng_ops ops = {
+static const struct eng_backend_ops ops = {
 	.size = sizeof ops,
-	.abi = ENG_PLACE_ABI,
+	.abi = ENG_BACKEND_ABI,
 	.error = error,
-	.open = open_place,
-	.close = close_place,
+	.open = open_backend,
+	.close = close_backend,
 	.alloc = alloc,
 	.free = free_,
 	.alloc_host = alloc_host,
@@ -315,7 +315,7 @@ static const struct eng_ops ops = {
 	.forget = forget,
 };
 
-const struct eng_ops *eng_cuda_ops(void)
+const struct eng_backend_ops *eng_cuda_ops(void)
 {
 	return &ops;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/rig.h"
+#include "bench/stack-fixture.h"
 #include "bench/bench.h"
 #include <stdlib.h>
 #include <string.h>
@@ -13,13 +13,13 @@ static void die(const char *why)
 	exit(1);
 }
 
-void rig_need(int r)
+void stack_need(int r)
 {
 	if (r < 0)
 		die(skv_last_error());
 }
 
-static void need_device(const struct rig *r, int e)
+static void need_device(const struct stack_fixture *r, int e)
 {
 	if (e < 0)
 		die(r->device->error());
@@ -36,13 +36,13 @@ static void *get(size_t bytes)
 
 /* ---- start and stop -------------------------------------------------------------------------- */
 
-void rig_start(struct rig *r, uint32_t device)
+void stack_start(struct stack_fixture *r, uint32_t device)
 {
 	struct eng_error err;
 	char why[512];
 	void *was;
 
-	*r = (struct rig){.model.device = device};
+	*r = (struct stack_fixture){.model.device = device};
 	if (eng_private_start(&r->daemon, &r->client, &err) < 0)
 		die(err.text);
 	skv_set_timeout(r->client, TIMEOUT_MS);
@@ -58,7 +58,7 @@ void rig_start(struct rig *r, uint32_t device)
 	need_device(r, r->device->event_new(&r->to));
 }
 
-void rig_stop(struct rig *r)
+void stack_stop(struct stack_fixture *r)
 {
 	skv_disconnect(r->client);
 	eng_private_stop(r->daemon);
@@ -92,7 +92,7 @@ static void fill_random(void *to, size_t n, uint32_t dtype)
 	}
 }
 
-uint8_t *rig_rows_place(const struct rig *r, void *host, size_t bytes)
+uint8_t *stack_rows_place(const struct stack_fixture *r, void *host, size_t bytes)
 {
 	void *there;
 
@@ -106,16 +106,16 @@ uint8_t *rig_rows_place(const struct rig *r, void *host, size_t bytes)
 }
 
 /* Rows where attention takes them, random ones or zeros. */
-static uint8_t *rows_new(const struct rig *r, uint32_t rows, uint32_t heads, bool random)
+static uint8_t *rows_new(const struct stack_fixture *r, uint32_t rows, uint32_t heads, bool random)
 {
 	size_t bytes = rows * row_bytes(&r->model, heads);
 	void *host = get(bytes);
 	if (random)
 		fill_random(host, (size_t)rows * heads * r->model.head_dim, r->model.io_dtype);
-	return rig_rows_place(r, host, bytes);
+	return stack_rows_place(r, host, bytes);
 }
 
-void rig_rows_free(const struct rig *r, void *rows)
+void stack_rows_free(const struct stack_fixture *r, void *rows)
 {
 	if (r->device)
 		need_device(r, r->device->free(rows));
@@ -125,35 +125,35 @@ void rig_rows_free(const struct rig *r, void *rows)
 
 /* ---- sessions and sequences ------------------------------------------------------------------ */
 
-void rig_open(struct rig *r, const struct skv_model *m, const char *spec)
+void stack_open(struct stack_fixture *r, const struct skv_model *m, const char *spec)
 {
 	uint32_t device = r->model.device;
 	r->model = *m;
 	r->model.device = device;
 	r->model.io_dtype = r->device ? m->kv_dtype : SKV_F32;
-	rig_need(skv_open(r->client, &r->model, spec, &r->session));
+	stack_need(skv_open(r->client, &r->model, spec, &r->session));
 	r->kv = rows_new(r, KV_ROWS, m->n_kv_heads, true);
-	r->q = rows_new(r, RIG_CHUNK, m->n_heads, true);
-	r->out = rows_new(r, RIG_CHUNK, m->n_heads, false);
+	r->q = rows_new(r, STACK_CHUNK, m->n_heads, true);
+	r->out = rows_new(r, STACK_CHUNK, m->n_heads, false);
 }
 
-static void forget_graph(struct rig *r)
+static void forget_graph(struct stack_fixture *r)
 {
 	if (r->graph)
 		need_device(r, r->device->graph_free(r->graph));
 	r->graph = NULL;
 }
 
-void rig_close(struct rig *r)
+void stack_close(struct stack_fixture *r)
 {
 	skv_close(r->session);
 	forget_graph(r);
-	rig_rows_free(r, r->kv);
-	rig_rows_free(r, r->q);
-	rig_rows_free(r, r->out);
+	stack_rows_free(r, r->kv);
+	stack_rows_free(r, r->q);
+	stack_rows_free(r, r->out);
 }
 
-void rig_sequences(struct rig *r, uint32_t n, uint32_t room)
+void stack_sequences(struct stack_fixture *r, uint32_t n, uint32_t room)
 {
 	char name[SKV_NAME_MAX];
 	uint32_t i = r->n;
@@ -164,56 +164,56 @@ void rig_sequences(struct rig *r, uint32_t n, uint32_t room)
 		die("out of memory");
 	for (; i < r->n; i++) {
 		snprintf(name, sizeof name, "bench-%u", i);
-		rig_need(skv_seq_new(r->session, name, room, &r->seq[i]));
+		stack_need(skv_seq_new(r->session, name, room, &r->seq[i]));
 		r->item[i] = (struct skv_step_item){.seq = r->seq[i], .n_tokens = 1};
 	}
 }
 
 /* K and V of a layer in a step: other rows in each. */
-static struct skv_attn attn_of(const struct rig *r, uint32_t layer, uint64_t at)
+static struct skv_attn attn_of(const struct stack_fixture *r, uint32_t layer, uint64_t at)
 {
 	size_t bytes = row_bytes(&r->model, r->model.n_kv_heads);
 	uint64_t rng = at * SKV_MAX_LAYERS + layer;
 	return (struct skv_attn){
 		.q = r->q,
-		.k = r->kv + bench_random(&rng) % (KV_ROWS - RIG_CHUNK) * bytes,
-		.v = r->kv + bench_random(&rng) % (KV_ROWS - RIG_CHUNK) * bytes,
+		.k = r->kv + bench_random(&rng) % (KV_ROWS - STACK_CHUNK) * bytes,
+		.v = r->kv + bench_random(&rng) % (KV_ROWS - STACK_CHUNK) * bytes,
 		.out = r->out,
 	};
 }
 
 /* `reads`: the rows attend. */
-static void attend_all(struct rig *r, uint64_t at, bool reads, struct rig_times *t)
+static void attend_all(struct stack_fixture *r, uint64_t at, bool reads, struct stack_times *t)
 {
 	for (uint32_t layer = 0; layer < r->model.n_layers; layer++) {
 		struct skv_attn a = attn_of(r, layer, at);
 		double begun = bench_now();
 		if (!reads)
 			a.q = a.out = NULL;
-		rig_need(skv_attend(r->session, layer, &a));
+		stack_need(skv_attend(r->session, layer, &a));
 		if (t)
 			t->attend[layer] = (bench_now() - begun) * 1e6;
 	}
 }
 
-void rig_wait(const struct rig *r)
+void stack_wait(const struct stack_fixture *r)
 {
 	if (r->device)
 		need_device(r, r->device->wait(r->stream));
 }
 
-void rig_fill(struct rig *r, uint32_t n, uint32_t tokens, uint32_t steps)
+void stack_fill(struct stack_fixture *r, uint32_t n, uint32_t tokens, uint32_t steps)
 {
 	struct skv_step_item *item = get(n * sizeof *item);
 	uint64_t step = 0;
 
-	rig_sequences(r, n, tokens + steps);
+	stack_sequences(r, n, tokens + steps);
 	/* sequence i is filled up to its token `at` */
 	for (uint32_t i = 0, at = 0; i < n; step++) {
 		uint32_t rows = 0, items = 0;
-		while (i < n && rows < RIG_CHUNK) {
+		while (i < n && rows < STACK_CHUNK) {
 			uint32_t least = tokens < SKV_PAGE_TOKENS ? 0 : i % SKV_PAGE_TOKENS;
-			uint32_t left = tokens - least - at, take = left < RIG_CHUNK - rows ? left : RIG_CHUNK - rows;
+			uint32_t left = tokens - least - at, take = left < STACK_CHUNK - rows ? left : STACK_CHUNK - rows;
 			item[items++] = (struct skv_step_item){
 				.seq = r->seq[i], .n_tokens = take, .flags = SKV_STEP_PROMPT, .n_prompt_remaining = left - take};
 			rows += take;
@@ -223,18 +223,18 @@ void rig_fill(struct rig *r, uint32_t n, uint32_t tokens, uint32_t steps)
 				at = 0;
 			}
 		}
-		rig_need(skv_step_begin(r->session, item, items, r->stream));
+		stack_need(skv_step_begin(r->session, item, items, r->stream));
 		attend_all(r, step, skv_policy_depends_on_prefill(r->session), NULL);
-		rig_need(skv_step_end(r->session, NULL));
+		stack_need(skv_step_end(r->session, NULL));
 	}
-	rig_wait(r);
+	stack_wait(r);
 	free(item);
 }
 
-void rig_empty(struct rig *r)
+void stack_empty(struct stack_fixture *r)
 {
 	for (uint32_t i = 0; i < r->n; i++)
-		rig_need(skv_seq_drop(r->seq[i]));
+		stack_need(skv_seq_drop(r->seq[i]));
 	free(r->seq);
 	free(r->item);
 	r->seq = NULL;
@@ -243,32 +243,32 @@ void rig_empty(struct rig *r)
 	r->n = 0;
 }
 
-void rig_hand_over(struct rig *r, const char *spec)
+void stack_hand_over(struct stack_fixture *r, const char *spec)
 {
 	char name[SKV_NAME_MAX];
 	for (uint32_t i = 0; i < r->n; i++)
-		rig_need(skv_seq_detach(r->seq[i]));
+		stack_need(skv_seq_detach(r->seq[i]));
 	skv_close(r->session);
 	forget_graph(r);
-	rig_need(skv_open(r->client, &r->model, spec, &r->session));
+	stack_need(skv_open(r->client, &r->model, spec, &r->session));
 	for (uint32_t i = 0; i < r->n; i++) {
 		snprintf(name, sizeof name, "bench-%u", i);
-		rig_need(skv_seq_attach(r->session, name, &r->seq[i]));
+		stack_need(skv_seq_attach(r->session, name, &r->seq[i]));
 		r->item[i].seq = r->seq[i];
 	}
 }
 
-void rig_fork(struct rig *r)
+void stack_fork(struct stack_fixture *r)
 {
 	for (uint32_t i = 0; i < r->n; i++)
-		rig_need(skv_seq_fork(r->seq[i], NULL, &r->item[i].seq));
+		stack_need(skv_seq_fork(r->seq[i], NULL, &r->item[i].seq));
 }
 
-void rig_drop_forks(struct rig *r)
+void stack_drop_forks(struct stack_fixture *r)
 {
 	forget_graph(r);
 	for (uint32_t i = 0; i < r->n; i++) {
-		rig_need(skv_seq_drop(r->item[i].seq));
+		stack_need(skv_seq_drop(r->item[i].seq));
 		r->item[i].seq = r->seq[i];
 	}
 }
@@ -276,7 +276,7 @@ void rig_drop_forks(struct rig *r)
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 /* Launch the recording, which is made if there is none for this step. */
-static void launch(struct rig *r, struct rig_times *t)
+static void launch(struct stack_fixture *r, struct stack_times *t)
 {
 	const struct skv_backend *d = r->device;
 	uint64_t key = skv_step_key(r->session);
@@ -295,32 +295,32 @@ static void launch(struct rig *r, struct rig_times *t)
 	launched = bench_now();
 	t->launch = (launched - begun) * 1e6;
 	if (!t->recorded)
-		rig_need(skv_step_replayed(r->session, key));
+		stack_need(skv_step_replayed(r->session, key));
 	t->replayed = (bench_now() - launched) * 1e6;
 }
 
-void rig_step(struct rig *r, enum rig_how how, struct rig_times *t)
+void stack_step(struct stack_fixture *r, enum stack_how how, struct stack_times *t)
 {
 	double begun = bench_now(), attended, end;
 	float ms;
 
-	rig_need(skv_step_begin(r->session, r->item, r->n, r->stream));
+	stack_need(skv_step_begin(r->session, r->item, r->n, r->stream));
 	t->begin = (bench_now() - begun) * 1e6;
 	t->recorded = false;
 	if (r->device)
 		need_device(r, r->device->event_record(r->from, r->stream));
 	attended = bench_now();
-	if (how == RIG_REPLAY)
+	if (how == STACK_REPLAY)
 		launch(r, t);
 	else
-		attend_all(r, how == RIG_MOVING ? ++r->moved : 0, true, t);
+		attend_all(r, how == STACK_MOVING ? ++r->moved : 0, true, t);
 	t->device_ms = (bench_now() - attended) * 1e3;
 	if (r->device)
 		need_device(r, r->device->event_record(r->to, r->stream));
 	end = bench_now();
-	rig_need(skv_step_end(r->session, NULL));
+	stack_need(skv_step_end(r->session, NULL));
 	t->end = (bench_now() - end) * 1e6;
-	rig_wait(r);
+	stack_wait(r);
 	t->whole = (bench_now() - begun) * 1e6;
 	if (r->device) {
 		need_device(r, r->device->event_elapsed(r->from, r->to, &ms));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/stack.h"
+#include "bench/synthetic-layers.h"
 #include "bench/bench.h"
 #include <cblas.h>
 #include <math.h>
@@ -8,13 +8,13 @@
 
 /* Elements of a vector's parts. */
 enum { TOPIC = 64, PLACE = 64, CONTENT = 128, WIDTH = TOPIC + PLACE + CONTENT };
-#define PLACE_STAYS 0.97 /* cosine of the places of neighbours */
+#define POSITION_STAYS 0.97 /* cosine of the positions of neighbours */
 #define ONE_IN 8         /* of the first tokens is a landmark */
 #define FIRST 8          /* part of the prompt that they are in: the first of so many */
 #define LANDMARK 4.0     /* their content, times that of others */
 
 #define ASKS 1.1   /* deviation of the scores that topics give to what is no landmark, nearly */
-#define NEAR 4.0   /* score that a token's own place gives */
+#define NEAR 4.0   /* score that a token's own position gives */
 #define STRAYS 0.02 /* part of a query that its own content has */
 #define ADDS 0.2   /* part of what a layer gives that is added to the vectors */
 
@@ -23,8 +23,8 @@ struct weights {
 	float *o;         /* [heads][dim][WIDTH] */
 };
 
-struct stack {
-	struct stack_shape s;
+struct synthetic_layers {
+	struct synthetic_shape s;
 	struct weights *layer;
 	float *x; /* [tokens][WIDTH], as the first layer gets them */
 	struct skv_shape sh;
@@ -51,8 +51,8 @@ static void project(float *w, uint32_t heads, uint32_t dim, uint32_t first, uint
 				w[((size_t)i * heads + h) * dim + d] += (float)(deviation * normal(rng) / sqrt(width));
 }
 
-/* The places' part of queries and keys is by the same projection, so that it is largest where places are the same. */
-static void place(struct weights *w, const struct stack_shape *s, uint64_t *rng)
+/* The positions' part of queries and keys is by the same projection, so that it is largest where positions are the same. */
+static void add_position(struct weights *w, const struct synthetic_shape *s, uint64_t *rng)
 {
 	const uint32_t group = s->heads / s->kv_heads, half = s->dim / 2;
 	const double deviation = sqrt(NEAR * sqrt(s->dim) / half);
@@ -64,7 +64,7 @@ static void place(struct weights *w, const struct stack_shape *s, uint64_t *rng)
 			       w->k + ((size_t)i * s->kv_heads + h / group) * s->dim + half, half * sizeof *w->q);
 }
 
-static bool make_layer(struct weights *w, const struct stack_shape *s, uint64_t *rng)
+static bool make_layer(struct weights *w, const struct synthetic_shape *s, uint64_t *rng)
 {
 	const uint32_t half = s->dim / 2, given = s->heads * s->dim, content = TOPIC + PLACE;
 
@@ -77,14 +77,14 @@ static bool make_layer(struct weights *w, const struct stack_shape *s, uint64_t 
 	project(w->q, s->heads, s->dim, 0, half, 0, TOPIC, ASKS * sqrt(2), rng);
 	project(w->q, s->heads, s->dim, 0, half, content, CONTENT, STRAYS, rng);
 	project(w->k, s->kv_heads, s->dim, 0, half, content, CONTENT, 1, rng);
-	place(w, s, rng);
+	add_position(w, s, rng);
 	project(w->v, s->kv_heads, s->dim, 0, s->dim, content, CONTENT, 1, rng);
 	for (size_t i = 0; i < (size_t)given * WIDTH; i++)
 		w->o[i] = (float)(ADDS * normal(rng) / sqrt(given));
 	return true;
 }
 
-static void make_rows(struct stack *k, uint64_t *rng)
+static void make_rows(struct synthetic_layers *k, uint64_t *rng)
 {
 	const double topic = k->s.topic > 0 ? pow(k->s.topic, 1.0 / 64) : 0;
 	float drifts[TOPIC + PLACE];
@@ -94,7 +94,7 @@ static void make_rows(struct stack *k, uint64_t *rng)
 		float *x = k->x + (size_t)p * WIDTH;
 
 		for (uint32_t i = 0; i < TOPIC + PLACE; i++) {
-			const double stays = p == 0 ? 0 : i < TOPIC ? topic : PLACE_STAYS;
+			const double stays = p == 0 ? 0 : i < TOPIC ? topic : POSITION_STAYS;
 
 			drifts[i] = (float)((p == 0 ? 0 : stays * drifts[i]) + sqrt(1 - stays * stays) * normal(rng));
 			x[i] = landmark && i >= TOPIC ? 0 : drifts[i];
@@ -105,9 +105,9 @@ static void make_rows(struct stack *k, uint64_t *rng)
 }
 
 /* A pool for one layer of one sequence. A prompt that is read in one call keeps nothing: no page is for that. */
-static bool make_pool(struct stack *k)
+static bool make_pool(struct synthetic_layers *k)
 {
-	const struct stack_shape *s = &k->s;
+	const struct synthetic_shape *s = &k->s;
 	const uint32_t pages = skv_pages_of(s->tokens);
 
 	k->sh = (struct skv_shape){.n_heads = s->heads, .n_kv_heads = s->kv_heads, .head_dim = s->dim, .dtype = SKV_F32,
@@ -120,9 +120,9 @@ static bool make_pool(struct stack *k)
 	return k->sh.pool && k->table;
 }
 
-struct stack *stack_new(const struct stack_shape *s)
+struct synthetic_layers *synthetic_layers_new(const struct synthetic_shape *s)
 {
-	struct stack *k = calloc(1, sizeof *k);
+	struct synthetic_layers *k = calloc(1, sizeof *k);
 	uint64_t rng = s->seed;
 	bool whole;
 
@@ -135,14 +135,14 @@ struct stack *stack_new(const struct stack_shape *s)
 	for (uint32_t l = 0; whole && l < s->layers; l++)
 		whole = make_layer(&k->layer[l], s, &rng);
 	if (!whole) {
-		stack_free(k);
+		synthetic_layers_free(k);
 		return NULL;
 	}
 	make_rows(k, &rng);
 	return k;
 }
 
-void stack_free(struct stack *k)
+void synthetic_layers_free(struct synthetic_layers *k)
 {
 	if (!k)
 		return;
@@ -161,7 +161,7 @@ void stack_free(struct stack *k)
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
-uint32_t stack_tail(const struct stack_shape *s, const struct stack_way *way)
+uint32_t synthetic_tail(const struct synthetic_shape *s, const struct synthetic_method *way)
 {
 	const uint32_t gamma = way->plan.gamma, cut = gamma ? s->tokens % gamma + way->plan.tail : 0;
 
@@ -170,7 +170,7 @@ uint32_t stack_tail(const struct stack_shape *s, const struct stack_way *way)
 	return cut < s->tokens ? s->tokens - cut : 0;
 }
 
-static struct skv_sparse sparse_of(const struct stack_shape *s, const struct skv_prefill *p)
+static struct skv_sparse sparse_of(const struct synthetic_shape *s, const struct skv_prefill *p)
 {
 	struct skv_sparse sp = {.tile = 64, .sinks = p->sinks, .window = p->window};
 
@@ -184,7 +184,7 @@ static struct skv_sparse sparse_of(const struct stack_shape *s, const struct skv
 }
 
 /* Room for a method's lists. False: out of memory. */
-static bool make_tiles(const struct stack_shape *s, const struct skv_prefill *p, const struct skv_sparse *sp,
+static bool make_tiles(const struct synthetic_shape *s, const struct skv_prefill *p, const struct skv_sparse *sp,
                        struct skv_tiles *t)
 {
 	const bool hip = p->how == SKV_PREFILL_HIP;
@@ -198,8 +198,8 @@ static bool make_tiles(const struct stack_shape *s, const struct skv_prefill *p,
 }
 
 /* As a prompt is read in one call, in the order that its kernels have. */
-static void attend(struct stack *k, const struct skv_batch *batch, const struct stack_layer *in, const struct skv_prefill *p,
-                   struct skv_sparse *sp, const struct skv_tiles *tiles, float *out)
+static void attend(struct synthetic_layers *k, const struct skv_batch *batch, const struct synthetic_layer *in,
+                   const struct skv_prefill *p, struct skv_sparse *sp, const struct skv_tiles *tiles, float *out)
 {
 	const struct skv_kernels *kern = k->s.kern;
 
@@ -212,10 +212,11 @@ static void attend(struct stack *k, const struct skv_batch *batch, const struct 
 	kern->prefill_sparse(&k->sh, batch, in->q, out, sp, &k->work);
 }
 
-bool stack_attend(struct stack *k, const struct stack_layer *in, const struct stack_way *way, float *out)
+bool synthetic_attend(struct synthetic_layers *k, const struct synthetic_layer *in,
+                      const struct synthetic_method *way, float *out)
 {
 	const struct skv_prefill *p = &way->plan;
-	const uint32_t n = k->s.tokens, tail = stack_tail(&k->s, way);
+	const uint32_t n = k->s.tokens, tail = synthetic_tail(&k->s, way);
 	const struct skv_kseq seq = {.table = k->table, .layer_stride = skv_pages_of(n), .len = n, .n_q = n,
 	                             .dense = tail < n ? tail : UINT32_MAX};
 	const struct skv_batch batch = {.seq = &seq, .n = 1, .max_len = n, .max_q = n};
@@ -252,9 +253,10 @@ static float *times(const float *x, const float *w, uint32_t rows, uint32_t from
 	return y;
 }
 
-static bool run_layer(struct stack *k, uint32_t l, const struct stack_way *way, float *x, struct stack_layer *to)
+static bool run_layer(struct synthetic_layers *k, uint32_t l, const struct synthetic_method *way, float *x,
+                      struct synthetic_layer *to)
 {
-	const struct stack_shape *s = &k->s;
+	const struct synthetic_shape *s = &k->s;
 	const uint32_t given = s->heads * s->dim, kept = s->kv_heads * s->dim;
 	const struct weights *w = &k->layer[l];
 
@@ -262,17 +264,17 @@ static bool run_layer(struct stack *k, uint32_t l, const struct stack_way *way, 
 	to->k = times(x, w->k, s->tokens, WIDTH, kept);
 	to->v = times(x, w->v, s->tokens, WIDTH, kept);
 	to->out = malloc((size_t)s->tokens * given * sizeof *to->out);
-	if (!to->q || !to->k || !to->v || !to->out || !stack_attend(k, to, way, to->out))
+	if (!to->q || !to->k || !to->v || !to->out || !synthetic_attend(k, to, way, to->out))
 		return false;
 	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)s->tokens, WIDTH, (int)given, 1, to->out, (int)given,
 	            w->o, WIDTH, 1, x, WIDTH);
 	return true;
 }
 
-struct stack_layer *stack_run(struct stack *k, const struct stack_way *way)
+struct synthetic_layer *synthetic_run(struct synthetic_layers *k, const struct synthetic_method *way)
 {
 	const size_t bytes = (size_t)k->s.tokens * WIDTH * sizeof *k->x;
-	struct stack_layer *layers = calloc(k->s.layers, sizeof *layers);
+	struct synthetic_layer *layers = calloc(k->s.layers, sizeof *layers);
 	float *x = malloc(bytes);
 	bool whole = layers && x;
 
@@ -282,13 +284,13 @@ struct stack_layer *stack_run(struct stack *k, const struct stack_way *way)
 		whole = run_layer(k, l, way, x, &layers[l]);
 	free(x);
 	if (!whole) {
-		stack_layers_free(k, layers);
+		synthetic_outputs_free(k, layers);
 		return NULL;
 	}
 	return layers;
 }
 
-void stack_layers_free(const struct stack *k, struct stack_layer *layers)
+void synthetic_outputs_free(const struct synthetic_layers *k, struct synthetic_layer *layers)
 {
 	for (uint32_t l = 0; layers && l < k->s.layers; l++) {
 		free(layers[l].q);

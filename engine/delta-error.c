@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/differ.h"
+#include "engine/delta-error.h"
 
 #include <errno.h>
 #include <math.h>
@@ -7,74 +7,74 @@
 #include <string.h>
 
 /* Elements of a layer's outputs. */
-static size_t wide(const struct eng_differ_shape *s)
+static size_t wide(const struct eng_delta_error_shape *s)
 {
 	return (size_t)s->n_heads * s->head_dim;
 }
 
-int eng_differ_init(struct eng_differ *d, const struct eng_differ_shape *s)
+int eng_delta_error_init(struct eng_delta_error *d, const struct eng_delta_error_shape *s)
 {
-	*d = (struct eng_differ){.shape = *s};
+	*d = (struct eng_delta_error){.shape = *s};
 	d->layer = calloc(s->n_layers, sizeof(*d->layer));
 	d->first = calloc(s->n_layers, 2 * wide(s) * sizeof(*d->first));
 	d->row = calloc(s->n_layers, 2 * wide(s) * sizeof(*d->row));
 	d->scores = calloc(s->n_layers, s->max_tokens * sizeof(*d->scores));
 	if (!d->layer || !d->first || !d->row || !d->scores) {
-		eng_differ_deinit(d);
+		eng_delta_error_deinit(d);
 		return -ENOMEM;
 	}
 	return 0;
 }
 
-void eng_differ_deinit(struct eng_differ *d)
+void eng_delta_error_deinit(struct eng_delta_error *d)
 {
 	free(d->layer);
 	free(d->first);
 	free(d->row);
 	free(d->scores);
-	*d = ENG_DIFFER_NULL;
+	*d = ENG_DELTA_ERROR_NULL;
 }
 
 /* ---- which rows ------------------------------------------------------------------------------ */
 
 /* Row i of its window: distances come evenly, too, by the golden ratio, whichever windows are chosen. */
-static uint32_t distance(const struct eng_differ_shape *s, uint32_t i)
+static uint32_t distance(const struct eng_delta_error_shape *s, uint32_t i)
 {
 	return 1 + (uint32_t)(((uint64_t)(i * 2654435769u) * (s->gamma - 1)) >> 32);
 }
 
-void eng_differ_choose(const struct eng_differ *d, uint32_t n, uint32_t rows, uint8_t *mark)
+void eng_delta_error_choose(const struct eng_delta_error *d, uint32_t n, uint32_t rows, uint8_t *mark)
 {
-	const struct eng_differ_shape *s = &d->shape;
+	const struct eng_delta_error_shape *s = &d->shape;
 	const uint64_t most = (uint64_t)s->sinks + s->window;
 	const uint32_t begin = most < n ? (uint32_t)((most + s->gamma - 1) / s->gamma) : 0, end = n / s->gamma;
 
-	memset(mark, ENG_DIFFER_NOT, n);
+	memset(mark, ENG_DELTA_ERROR_NOT, n);
 	if (most >= n || begin >= end)
 		return;
 	if (!rows || rows > (end - begin) * (s->gamma - 1)) {
 		for (uint32_t p = begin * s->gamma; p < end * s->gamma; p++)
-			mark[p] = p % s->gamma ? ENG_DIFFER_ROW : ENG_DIFFER_FIRST;
+			mark[p] = p % s->gamma ? ENG_DELTA_ERROR_ROW : ENG_DELTA_ERROR_FIRST;
 		return;
 	}
 	for (uint32_t i = 0; i < rows; i++) {
 		const uint32_t first = (begin + (uint32_t)((uint64_t)i * (end - begin) / rows)) * s->gamma;
 
-		mark[first] = ENG_DIFFER_FIRST;
-		mark[first + distance(s, i)] = ENG_DIFFER_ROW;
+		mark[first] = ENG_DELTA_ERROR_FIRST;
+		mark[first + distance(s, i)] = ENG_DELTA_ERROR_ROW;
 	}
 }
 
 /* ---- one row --------------------------------------------------------------------------------- */
 
-static bool sees(const struct eng_differ_shape *s, uint32_t p, uint32_t t)
+static bool sees(const struct eng_delta_error_shape *s, uint32_t p, uint32_t t)
 {
 	return t < s->sinks || (uint64_t)t + s->window > p;
 }
 
 /* out = the mean of v by the softmax of scores, of all tokens up to p or of those that are seen. */
-static void mean(const struct eng_differ_shape *s, const struct eng_differ_row *r, const float *scores, const float *v,
-                 bool all, float *out)
+static void mean(const struct eng_delta_error_shape *s, const struct eng_delta_error_row *r, const float *scores,
+                 const float *v, bool all, float *out)
 {
 	float most = -INFINITY, sum = 0;
 
@@ -96,7 +96,7 @@ static void mean(const struct eng_differ_shape *s, const struct eng_differ_row *
 		out[i] /= sum;
 }
 
-static void score(const struct eng_differ_shape *s, const float *q, const float *k, uint32_t p, float *ret)
+static void score(const struct eng_delta_error_shape *s, const float *q, const float *k, uint32_t p, float *ret)
 {
 	const float scale = 1 / sqrtf((float)s->head_dim);
 
@@ -111,11 +111,11 @@ static void score(const struct eng_differ_shape *s, const float *q, const float 
 	}
 }
 
-void eng_differ_add(struct eng_differ *d, const struct eng_differ_row *r)
+void eng_delta_error_add(struct eng_delta_error *d, const struct eng_delta_error_row *r)
 {
-	const struct eng_differ_shape *s = &d->shape;
+	const struct eng_delta_error_shape *s = &d->shape;
 	const size_t at = r->layer * 2 * wide(s);
-	float *out = (r->mark == ENG_DIFFER_FIRST ? d->first : d->row) + at, *scores = d->scores + (size_t)r->layer * s->max_tokens;
+	float *out = (r->mark == ENG_DELTA_ERROR_FIRST ? d->first : d->row) + at, *scores = d->scores + (size_t)r->layer * s->max_tokens;
 
 	for (uint32_t h = 0; h < s->n_heads; h++, out += s->head_dim) {
 		const size_t kv = (size_t)(h / (s->n_heads / s->n_kv_heads)) * r->stride * s->head_dim;
@@ -124,20 +124,20 @@ void eng_differ_add(struct eng_differ *d, const struct eng_differ_row *r)
 		score(s, r->q + h * s->head_dim, r->k + kv, r->p, scores);
 		mean(s, r, scores, r->v + kv, true, out);
 		mean(s, r, scores, r->v + kv, false, out + wide(s));
-		if (r->mark == ENG_DIFFER_ROW)
-			eng_alike_add(&d->layer[r->layer], &(struct eng_alike_pair){first, first + wide(s), out, out + wide(s)},
-			              s->head_dim, r->p % s->gamma);
+		if (r->mark == ENG_DELTA_ERROR_ROW)
+			eng_delta_similarity_add(&d->layer[r->layer], &(struct eng_delta_similarity_pair){first,
+				first + wide(s), out, out + wide(s)}, s->head_dim, r->p % s->gamma);
 	}
 }
 
 /* ---- what came out --------------------------------------------------------------------------- */
 
-bool eng_differ_any(const struct eng_differ *d)
+bool eng_delta_error_any(const struct eng_delta_error *d)
 {
 	return d->layer[0].dense > 0;
 }
 
-double eng_differ_left(const struct eng_differ *d)
+double eng_delta_error_left(const struct eng_delta_error *d)
 {
 	double left = 0, whole = 0;
 

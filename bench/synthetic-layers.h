@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/stack.h - a few layers of attention over rows whose needs move slowly, made to order.
+ * bench/synthetic-layers.h - a few layers of attention over rows whose needs move slowly, made to order.
  *
- * A token's vector has three parts: a topic, the same for rows near to each other but for a slow drift; a place, which
- * drifts quickly; and content of its own. A query is the topic's and the place's, a key the content's and the place's, a
+ * A token's vector has three parts: a topic, the same for rows near to each other but for a slow drift; a position, which
+ * drifts quickly; and content of its own. A query is the topic's and the position's, a key the content's and the position's, a
  * value the content's, each by random projections of the layer and head. So a row attends to its neighbourhood, whose
- * places are as its own, and to whatever its topic asks for, wherever that is. In the first eighth of the
- * prompt one token in eight is a landmark: its content is larger, it has no place. So what a window cuts off is what few
+ * positions are as its own, and to whatever its topic asks for, wherever that is. In the first eighth of the
+ * prompt one token in eight is a landmark: its content is larger, it has no position. So what a window cuts off is what few
  * far tokens say to this topic, and nearly the same for the next row: the locality that Delta Attention measured (its
  * Figure 6b). With topics that each row draws anew there is none, and all else is equal.
  *
  * What a layer gives is added to the vectors, by a random projection. So a row to which something was not said has other
  * queries, keys and values in the next layer.
  */
-#ifndef SKV_BENCH_STACK_H
-#define SKV_BENCH_STACK_H
+#ifndef SKV_BENCH_SYNTHETIC_LAYERS_H
+#define SKV_BENCH_SYNTHETIC_LAYERS_H
 
 #include "kernels/kernels.h"
 #include "kernels/prefill.h"
 
-struct stack_shape {
+struct synthetic_shape {
 	uint32_t tokens, heads, kv_heads, dim, layers;
 	double topic; /* cosine of the topics of rows 64 apart; 0: each row has its own */
 	uint64_t seed;
@@ -28,31 +28,32 @@ struct stack_shape {
 };
 
 /* How prompts are read: a plan, but that with a correction there need not be a tail of dense rows. */
-struct stack_way {
+struct synthetic_method {
 	const char *name;
 	struct skv_prefill plan;
 	bool tail;
 };
 
-struct stack;
+struct synthetic_layers;
 
 /* NULL: out of memory. */
-struct stack *stack_new(const struct stack_shape *);
-void stack_free(struct stack *); /* NULL is ignored */
+struct synthetic_layers *synthetic_layers_new(const struct synthetic_shape *);
+void synthetic_layers_free(struct synthetic_layers *); /* NULL is ignored */
 
 /* What one layer is given and gives, [tokens][heads or kv_heads][dim]. */
-struct stack_layer {
+struct synthetic_layer {
 	float *q, *k, *v, *out;
 };
 
 /* All layers [layers], each with what those before it gave; NULL: out of memory. */
-struct stack_layer *stack_run(struct stack *, const struct stack_way *);
-void stack_layers_free(const struct stack *, struct stack_layer *);
+struct synthetic_layer *synthetic_run(struct synthetic_layers *, const struct synthetic_method *);
+void synthetic_outputs_free(const struct synthetic_layers *, struct synthetic_layer *);
 
 /* One layer's outputs, of the same inputs, another way. False: out of memory. */
-bool stack_attend(struct stack *, const struct stack_layer *, const struct stack_way *, float *out);
+bool synthetic_attend(struct synthetic_layers *, const struct synthetic_layer *, const struct synthetic_method *,
+                      float *out);
 
 /* Rows of a way from here on are its dense tail; the tokens, if it has none. */
-uint32_t stack_tail(const struct stack_shape *, const struct stack_way *);
+uint32_t synthetic_tail(const struct synthetic_shape *, const struct synthetic_method *);
 
 #endif

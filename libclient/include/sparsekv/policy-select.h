@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sparsekv/policy-select.h - a few layers select for the layers after them, as several papers have it (DELTA, OmniKV,
+ * TidalDecode, LessIsMore, DeltaKV; Kascade's anchors). Included by policy.h, never alone.
+ *
+ * A selecting layer attends densely and leaves its attention scores; the layers after it attend to what it selected, until
+ * the next one selects anew. Which layers select is a property of the model: the spec says it, or the profile that
+ * sparsekv-calibrate(1) wrote, or the policy's own rule. A policy's file says that rule, whose scores count, and what is
+ * selected by them.
+ */
+#ifndef SPARSEKV_POLICY_SELECT_H
+#define SPARSEKV_POLICY_SELECT_H
+
+#ifndef SPARSEKV_POLICY_H
+#error "include <sparsekv/policy.h>"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- sets of layers -------------------------------------------------------------------------- */
+
+#define SKV_NO_LAYER UINT32_MAX
+
+SKV_INLINE void skv_layer_add(struct skv_layer_set *s, uint32_t layer)
+{
+	if (layer < SKV_MAX_LAYERS)
+		s->bits[layer / 64] |= 1ull << (layer % 64);
+}
+
+/* Adds the layers of skv_layer_even(). */
+SKV_INLINE void skv_layer_add_even(struct skv_layer_set *s, const struct skv_model *m, uint32_t first, uint32_t n)
+{
+	for (uint32_t i = 0; i < n && first < m->n_layers; i++)
+		if (first + (i * (m->n_layers - first) + n - 1) / n < m->n_layers)
+			skv_layer_add(s, first + (i * (m->n_layers - first) + n - 1) / n);
+}
+
+/* The last layer of the set at or before `layer`, or SKV_NO_LAYER. */
+SKV_INLINE uint32_t skv_layer_source(const struct skv_layer_set *s, uint32_t layer)
+{
+	while (layer > 0 && !skv_layer_in(s, layer))
+		layer--;
+	return skv_layer_in(s, layer) ? layer : SKV_NO_LAYER;
+}
+
+/* ---- selection for later layers -------------------------------------------------------------- */
+
+struct skv_select_config {
+	struct skv_budget budget; /* tokens, or pages */
+	uint32_t recent;          /* of these the last ones, which are always selected */
+	struct skv_layer_set layers;
+	uint32_t dense;
+	struct skv_profile profile;
+	struct skv_prefill_config prefill;
+};
+
+/* Rows of a table of parameters, in the order that they have in specs. The budget is each policy's own. */
+#define SKV_SELECT_LAYERS_PARAM(config, field, help)                                                        \
+	{"layers", SKV_PARAM_LAYERS, offsetof(config, field.layers), "auto", help}
+#define SKV_SELECT_DENSE_PARAM(config, field)                                                               \
+	{"dense", SKV_PARAM_UINT, offsetof(config, field.dense), "2", "first layers that stay dense"}
+#define SKV_SELECT_PROFILE_PARAMS(config, field)                                                            \
+	{"profile", SKV_PARAM_PROFILE, offsetof(config, field.profile), "none",                             \
+	 "what sparsekv-calibrate has written about the model"},                                            \
+	SKV_PREFILL_PARAMS(config, field.prefill)
+
+#define SKV_SELECT_FILTERS_HELP                                                                             \
+	"filter layers; auto: the profile's, without one three, evenly spaced from the first that is not dense"
+#define SKV_SELECT_TWICE_HELP                                                                               \
+	"layers that select; auto: the profile's filter layers, without one the first that is not dense, and the one " \
+	"after 13/32 of the layers"
+
+/* `units`: "tokens" or "pages". */
+#define SKV_SELECT_RECENT_PARAM(config, field, recent_default, units)                                       \
+	{"recent", SKV_PARAM_UINT, offsetof(config, field.recent), recent_default,                          \
+	 "last " units ", always among the selected; 0: an eighth of the budget"}
+
+static inline int skv_select_config_check(const struct skv_select_config *c, const char *units, char *err, size_t err_len)
+{
+	if (!c->budget.count || c->recent <= c->budget.count)
+		return skv_prefill_check(&c->prefill, err, err_len);
+	snprintf(err, err_len, "recent=%u, expected at most the budget of %u %s", c->recent, c->budget.count, units);
+	return -1;
+}
+
+/* The layers that select: the spec's, else those of the profile, else n evenly spaced from the first that is not dense. */
+static inline struct skv_layer_set skv_select_layers(const struct skv_select_config *c,
+                                                     const struct skv_layer_set *profile, const struct skv_model *m,
+                                                     uint32_t n)
+{
+	struct skv_layer_set s = c->layers;
+
+	if (skv_layer_set_empty(&s))
+		s = *profile;
+	if (skv_layer_set_empty(&s))
+		skv_layer_add_even(&s, m, c->dense, n);
+	return s;
+}
+
+/* OmniKV's filter layers. */
+static inline struct skv_layer_set skv_select_filters(const struct skv_select_config *c, const struct skv_model *m)
+{
+	return skv_select_layers(c, &c->profile.filters, m, 3);
+}
+
+/* Where TidalDecode selects without a profile: the first layer that is not dense, and the one after 13/32 of the layers. */
+static inline struct skv_layer_set skv_select_layers_twice(const struct skv_select_config *c, const struct skv_model *m)
+{
+	struct skv_layer_set s = skv_select_layers(c, &c->profile.filters, m, 1);
+
+	if (skv_layer_set_empty(&c->layers) && skv_layer_set_empty(&c->profile.filters) && m->n_layers * 13 / 32 > c->dense)
+		skv_layer_add(&s, m->n_layers * 13 / 32);
+	return s;
+}
+
+/*
+ * The layer's plan. A selecting layer is dense and leaves its scores, those of tokens or pages, as `attend` says; the others,
+ * but for the first `dense`, attend to what the last selecting layer before them selected.
+ */
+static inline void skv_select_plan(const struct skv_select_config *c, const struct skv_layer_set *selecting,
+                                   enum skv_attend_mode attend, enum skv_sharing sharing, const struct skv_model *m,
+                                   uint32_t layer, struct skv_plan *plan)
+{
+	uint32_t source = skv_layer_source(selecting, layer);
+
+	skv_prefill_plan(&c->prefill, m, layer, plan);
+	if (source == layer) {
+		plan->scores = attend == SKV_ATTEND_PAGES ? SKV_SCORES_PAGES : SKV_SCORES_TOKENS;
+		plan->reduce = SKV_REDUCE_MAX;
+		plan->sharing = sharing;
+	} else if (source != SKV_NO_LAYER && layer >= c->dense) {
+		plan->attend = attend;
+		plan->source = source;
+	}
+}
+
+/* after(): a selecting layer selects tokens within the budget, always the last ones. */
+static inline void skv_select_after(const struct skv_policy_ctx *ctx, const struct skv_select_config *c,
+                                    const struct skv_layer_set *selecting, uint32_t layer)
+{
+	struct skv_select select;
+
+	if (!skv_layer_in(selecting, layer))
+		return;
+	memset(&select, 0, sizeof(select));
+	select.layer = layer;
+	select.budget = c->budget;
+	select.floor = c->budget.share > 0 ? 128 : 1;
+	select.recent = c->recent;
+	select.recent_floor = 1;
+	ctx->prims->select_tokens(ctx, &select);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif
