@@ -2,11 +2,11 @@
 /*
  * template - where to start when writing a policy. sparsekv-policy(7) walks through this file.
  *
- * What it does: the first `dense` layers attend to every token. The last of them scores tokens by its attention
- * weights, and the layers above attend to the tokens with the best scores alone:
+ * What it does: the first `dense` layers attend to every token. The last of them also selects tokens by its
+ * attention scores, and the layers above attend to those alone:
  *
  *   score(t) = sum over all q heads of the softmax weight of token t
- *   selected = the last `recent` tokens, and those of the rest with the best scores, up to the budget
+ *   selected = the last `recent` tokens, and of the rest those with the highest scores, up to the budget
  *
  * Rename it, change what it does, then
  *
@@ -18,14 +18,14 @@
 #include <sparsekv/policy.h>
 
 /*
- * 1. What can be set. Plain data, no pointers; the library fills it from the spec. `budget`, `recent`
+ * 1. The config and its parameters. Plain data, no pointers; the library fills it from the spec. `budget`, `recent`
  * and `dense` have these names in every policy.
  */
 struct config {
 	struct skv_budget budget;
 	uint32_t recent;
 	uint32_t dense;
-	struct skv_prefill_config prefill; /* how prompts attend: this struct, and its parameters, check and plan below */
+	struct skv_prefill_config prefill; /* prefill: this struct, and its parameters, check and plan below */
 };
 
 static const struct skv_param params[] = {
@@ -39,8 +39,8 @@ static const struct skv_param params[] = {
 };
 
 /*
- * 2. Is that sensible for this model? The form of each value has been checked; say here what one value
- * means for another or for the model, naming the parameter and what was expected.
+ * 2. Is the config valid for this model? The form of each value has been checked. Check here what depends on other
+ * values or on the model; the text names the parameter and what was expected.
  */
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
 {
@@ -53,19 +53,19 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 }
 
 /*
- * 3. How does each layer attend? Asked once for every layer, before the first step. The plan comes
- * zeroed, which is dense attention; say what differs.
+ * 3. How does each layer attend? Called once for every layer, before the first step. The plan comes
+ * zeroed, which is dense attention; set what differs.
  */
 static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
 {
 	const struct config *c = config;
 	uint32_t selector = c->dense - 1;
 
-	skv_prefill_plan(&c->prefill, m, layer, plan); /* prompts, as the user says */
+	skv_prefill_plan(&c->prefill, m, layer, plan); /* prefill, as the spec says */
 	if (layer == selector) {
-		plan->scores = SKV_SCORES_TOKENS;        /* leave the weight of each token, */
-		plan->reduce = SKV_REDUCE_SUM;             /* added up over the heads that share a row: */
-		plan->sharing = SKV_SHARE_ALL_HEADS;   /* all of them */
+		plan->scores = SKV_SCORES_TOKENS;    /* write the softmax weight of each token, */
+		plan->reduce = SKV_REDUCE_SUM;       /* summed over the heads that share a row: */
+		plan->sharing = SKV_SHARE_ALL_HEADS; /* all of them */
 	} else if (layer > selector) {
 		plan->attend = SKV_ATTEND_TOKENS;
 		plan->source = selector;
@@ -73,8 +73,8 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 }
 
 /*
- * 4. Act on the scores. Called after a layer's attention, for every sequence of the step at once. Hooks
- * do not see weights or lengths: they ask for primitives, which run wherever the pages are.
+ * 4. Select by the scores. Called after a layer's attention, for every sequence of the step at once. Hooks
+ * see neither scores nor lengths: they call primitives, which run where the pages are.
  */
 static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
@@ -92,10 +92,10 @@ static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
 
 /*
  * 5. The block, which the library reads first, and the one symbol that a plugin exports. The macro fills in which ABI this was
- * compiled for; the taxonomy tells the operator what kind of policy it is. This one keeps nothing and evicts
- * nothing, so it has no state, no step_end and no adopt.
+ * compiled for; the taxonomy tells the operator what kind of policy it is. This one evicts nothing and
+ * needs nothing from earlier steps, so it has no state, no step_end and no adopt.
  */
 SKV_POLICY_DEFINE("template", struct config, params,
-                  .summary = "One layer's attention scores select the tokens that the layers above attend to",
+                  .summary = "One dense layer's attention scores select the tokens that the layers above attend to",
                   SKV_TAXONOMY(SKV_ACT_SELECT, SKV_GRAN_TOKEN, SKV_EVID_WEIGHTS, SKV_SCOPE_STEP, SKV_SHARE_ALL_HEADS),
                   .check = check, .plan = plan, .after = after)

@@ -23,7 +23,7 @@ nm -D --defined-only libclient/.libs/libsparsekv-client.so | sed -n 's/.* T \([a
 [ "$(wc -l < "$tmp/declared")" -ge 24 ] || { echo "found only some functions in $header"; failed=1; }
 diff "$tmp/declared" "$tmp/exported" || { echo "client.h declares <, the library exports >"; failed=1; }
 while read -r function; do
-	grep -q "$function(" "$srcdir/man/libsparsekv-client.3" ||
+	grep -q "^\.F[no] $function\b" "$srcdir/man/libsparsekv-client.3" ||
 		{ echo "libsparsekv-client(3) says nothing of $function"; failed=1; }
 done < "$tmp/declared"
 exit $failed

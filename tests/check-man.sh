@@ -46,10 +46,10 @@ expect "$protocol" < "$tmp/fields"
 grep -oE '^struct skv_msg_[a-z_]+' "$wire" | cut -d' ' -f2 | grep -vx skv_msg_header > "$tmp/structs"
 expect "$protocol" < "$tmp/structs"
 
-fields "$abi" '^skv_(policy|plan|keep|pack|prefill|keep_best|stamp_pages|prims|select|param|policy_ctx)$' | grep -vx size > "$tmp/fields"
+fields "$abi" '^skv_(policy|plan|window|evict|compress|prefill|evict_to_budget|touch_pages|prims|select|param|policy_ctx)$' | grep -vx size > "$tmp/fields"
 [ "$(wc -l < "$tmp/fields")" -ge 40 ] || complain "found only some fields in $abi"
 expect "$policy" < "$tmp/fields"
-sed -nE 's/^\t(SKV_(PARAM|ATTEND|EV|POOL|PREFILL|CORRECT)_[A-Z]+) .*/\1/p' "$abi" > "$tmp/values"
+sed -nE 's/^\t(SKV_(PARAM|ATTEND|SCORES|REDUCE|COMPRESS|PREFILL|CORRECT)_[A-Z_]+) .*/\1/p' "$abi" > "$tmp/values"
 expect "$policy" < "$tmp/values"
 
 sed -n 's/^\t{"\([a-z-]*\)", [A-Z]*, AT(.*/\1/p' "$srcdir/daemon/sys/config.c" > "$tmp/settings"
