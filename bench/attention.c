@@ -85,29 +85,29 @@ static void dense(struct kernel_fixture *b, uint32_t layer)
 /* What a layer does that selects pages for others. */
 static void with_scores(struct kernel_fixture *b, uint32_t layer)
 {
-	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
+	struct skv_scores ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
 	b->sh.layer = layer;
 	b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, &ev, &b->work);
 }
 
 static void and_select(struct kernel_fixture *b, uint32_t layer)
 {
-	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
+	struct skv_scores ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
 	struct skv_select sel = {.budget.share = (float)b->o->budget};
 	with_scores(b, layer);
 	b->o->kern->select(&b->sh, &b->step, &ev, false, &sel, &b->made_pages, &b->work);
 }
 
 /* The same of tokens for each kv head. */
-static struct skv_evidence token_scores(const struct kernel_fixture *b)
+static struct skv_scores token_scores(const struct kernel_fixture *b)
 {
-	return (struct skv_evidence){.rows = b->sh.n_kv_heads, .token = b->token_weight,
+	return (struct skv_scores){.rows = b->sh.n_kv_heads, .token = b->token_weight,
 	                             .token_stride = b->pages * SKV_PAGE_TOKENS};
 }
 
 static void and_select_tokens(struct kernel_fixture *b, uint32_t layer)
 {
-	struct skv_evidence ev = token_scores(b);
+	struct skv_scores ev = token_scores(b);
 	struct skv_select sel = {.budget.share = (float)b->o->budget};
 	b->sh.layer = layer;
 	b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, &ev, &b->work);
@@ -117,16 +117,16 @@ static void and_select_tokens(struct kernel_fixture *b, uint32_t layer)
 /* A layer that attends to its own selection: all keys, and the values of the tokens selected. */
 static void anchor(struct kernel_fixture *b, uint32_t layer)
 {
-	struct skv_evidence ev = token_scores(b);
+	struct skv_scores ev = token_scores(b);
 	struct skv_select sel = {.budget.share = (float)b->o->budget};
 	b->sh.layer = layer;
-	b->o->kern->decode_chosen(&b->sh, &b->step, b->q, b->out, &ev, &sel, &b->made_tokens, &b->work);
+	b->o->kern->decode_topk(&b->sh, &b->step, b->q, b->out, &ev, &sel, &b->made_tokens, &b->work);
 }
 
 /* What a layer reads to select its pages by their bounds. Any pages will do for state pages: here the layer's first. */
 static void bounds(struct kernel_fixture *b, uint32_t layer)
 {
-	struct skv_evidence ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
+	struct skv_scores ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
 	b->sh.layer = b->sh.state = layer;
 	b->o->kern->score_pages(&b->sh, &b->step, b->q, SKV_REDUCE_MAX, &ev, &b->work);
 }

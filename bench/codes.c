@@ -46,7 +46,7 @@ struct setup {
 	struct report *report;
 	long repeat;
 	const char *rows; /* what they are like */
-	struct skv_codes code;
+	struct skv_codec code;
 	struct skv_shape coded; /* the layer with codes */
 	uint32_t tokens, batch, packed, pages; /* pages: of a table */
 	skv_pte *table;        /* [batch][TABLES][pages] */
@@ -92,13 +92,13 @@ static void codec_init(struct setup *y, uint64_t *rng, uint32_t bits, uint32_t r
 
 	for (uint32_t i = 0; i < dim / 2; i++)
 		turn[i] = pow(500000, -2.0 * i / dim);
-	y->code = (struct skv_codes){.kind = SKV_COMPRESS_LATENT, .first = 16, .stride = 10, .near = 4, .ref_bits = ref_bits,
+	y->code = (struct skv_codec){.kind = SKV_COMPRESS_LATENT, .first = 16, .stride = 10, .n_refs = 4, .ref_bits = ref_bits,
 	                             .id_bytes = 16 + y->tokens / 10 < 65536 ? 2 : 4, .bits = bits, .width = d / 4,
-	                             .group = 64, .hidden = 3 * d / 2, .turn_scale = 1, .turn_dims = dim};
-	y->code.in = random_matrix(y, rng, 2 * y->code.hidden, d);
-	y->code.down = random_matrix(y, rng, y->code.width, y->code.hidden);
-	y->code.out = random_matrix(y, rng, d, y->code.width);
-	y->code.turn = fixture_there(&y->fixture, turn, dim / 2 * sizeof *turn);
+	                             .scale_block = 64, .enc_hidden = 3 * d / 2, .rope_scale = 1, .rope_dims = dim};
+	y->code.enc_in = random_matrix(y, rng, 2 * y->code.enc_hidden, d);
+	y->code.enc_out = random_matrix(y, rng, y->code.width, y->code.enc_hidden);
+	y->code.dec_out = random_matrix(y, rng, d, y->code.width);
+	y->code.rope_freq = fixture_there(&y->fixture, turn, dim / 2 * sizeof *turn);
 }
 
 /*
@@ -178,8 +178,8 @@ static void seqs_init(struct setup *y)
 
 			seq[s * y->batch + i] = (struct skv_kseq){
 				.table = y->table + (size_t)i * TABLES * y->pages, .layer_stride = y->pages, .len = y->tokens,
-				.n_q = 1, .row = i, .coded = s < y->slices ? s * SLICE : y->packed - block,
-				.pack = s < y->slices ? to : block ? y->packed : 0};
+				.n_q = 1, .row = i, .n_compressed = s < y->slices ? s * SLICE : y->packed - block,
+				.compress_to = s < y->slices ? to : block ? y->packed : 0};
 		}
 	y->seq = fixture_there(&y->fixture, seq, (size_t)(y->slices + 2) * y->batch * sizeof *seq);
 }
@@ -187,7 +187,7 @@ static void seqs_init(struct setup *y)
 static struct skv_batch batch_of(const struct setup *y, uint32_t step)
 {
 	return (struct skv_batch){.seq = y->seq + step * y->batch, .n = y->batch, .max_len = y->tokens, .max_q = 1,
-	                          .max_pack = step < y->slices ? SLICE : step == y->slices ? BLOCK : 0};
+	                          .max_compress = step < y->slices ? SLICE : step == y->slices ? BLOCK : 0};
 }
 
 static int setup_init(struct setup *y, const struct options *o, int n, uint32_t bits, bool centred)
@@ -214,10 +214,10 @@ static int setup_init(struct setup *y, const struct options *o, int n, uint32_t 
 	y->coded.layer = ROWS;
 	y->coded.codes = CODES;
 	y->coded.refs = REFS;
-	y->coded.code = &y->code;
+	y->coded.codec = &y->code;
 	y->q = fixture_floats(&y->fixture, &rng, (size_t)y->batch * sh.n_heads * sh.head_dim);
 	y->out = fixture_floats(&y->fixture, &rng, (size_t)y->batch * sh.n_heads * sh.head_dim);
-	y->fixture.work.bytes = o->fixture.kern->work_bytes(&y->coded, y->batch, y->batch, y->tokens, y->fixture.threads);
+	y->fixture.work.bytes = o->fixture.kern->workspace_bytes(&y->coded, y->batch, y->batch, y->tokens, y->fixture.threads);
 	y->fixture.work.mem = fixture_there(&y->fixture, fixture_get(y->fixture.work.bytes), y->fixture.work.bytes);
 	fill(y, centred);
 	return 0;
@@ -225,7 +225,7 @@ static int setup_init(struct setup *y, const struct options *o, int n, uint32_t 
 
 static void setup_deinit(struct setup *y)
 {
-	const void *const held[] = {y->code.in, y->code.down, y->code.out, y->code.turn, y->table, y->seq, y->q, y->out,
+	const void *const held[] = {y->code.enc_in, y->code.enc_out, y->code.dec_out, y->code.rope_freq, y->table, y->seq, y->q, y->out,
 	                            y->fixture.work.mem};
 
 	for (size_t i = 0; i < sizeof held / sizeof *held; i++)
@@ -258,7 +258,7 @@ static double row_bytes(const struct setup *y)
 static double kept_bytes(const struct setup *y)
 {
 	const uint32_t d = skv_token_dims(&y->fixture.sh);
-	return skv_code_bytes(&y->code) + (double)y->code.near * skv_ref_bytes(&y->code, d, SKV_BF16);
+	return skv_code_bytes(&y->code) + (double)y->code.n_refs * skv_ref_bytes(&y->code, d, SKV_BF16);
 }
 
 static double decoder_flops(const struct setup *y)
@@ -269,7 +269,7 @@ static double decoder_flops(const struct setup *y)
 /* Of x and of b. */
 static double encoder_flops(const struct setup *y)
 {
-	const double d = skv_token_dims(&y->fixture.sh), hidden = y->code.hidden;
+	const double d = skv_token_dims(&y->fixture.sh), hidden = y->code.enc_hidden;
 	return 2 * (2 * 2 * hidden * d + 2 * hidden * y->code.width);
 }
 
@@ -285,7 +285,7 @@ static void measure_compression(struct setup *y)
 	fixture_start(&y->fixture);
 	for (uint32_t s = 0; s < y->slices; s++) {
 		const struct skv_batch b = batch_of(y, s);
-		k->pack(&y->coded, 1, &b, &y->fixture.work);
+		k->compress(&y->coded, 1, &b, &y->fixture.work);
 	}
 	report(y, "pack prompt", NAN, fixture_stop(&y->fixture), (double)y->batch * y->packed, row_bytes(y),
 	       encoder_flops(y) + refs * d);
@@ -293,7 +293,7 @@ static void measure_compression(struct setup *y)
 		const struct skv_batch b = batch_of(y, y->slices);
 
 		fixture_start(&y->fixture);
-		k->pack(&y->coded, 1, &b, &y->fixture.work);
+		k->compress(&y->coded, 1, &b, &y->fixture.work);
 		const double ms = fixture_stop(&y->fixture);
 		if (rep >= 0)
 			t[rep] = ms;
@@ -305,31 +305,31 @@ static void measure_compression(struct setup *y)
 /* What attends to a list, with room for decompressed rows. */
 struct pass {
 	struct setup *y;
-	struct skv_list list[LISTS];
-	struct skv_rebuilt to;
+	struct skv_index_list list[LISTS];
+	struct skv_decompressed to;
 	struct skv_batch b;
 };
 
-static void dense(const struct pass *p, const struct skv_list *list)
+static void dense(const struct pass *p, const struct skv_index_list *list)
 {
 	struct setup *y = p->y;
 	(void)list;
 	y->fixture.o->kern->decode_dense(&y->fixture.sh, &p->b, y->q, y->out, NULL, &y->fixture.work);
 }
 
-static void tokens(const struct pass *p, const struct skv_list *list)
+static void tokens(const struct pass *p, const struct skv_index_list *list)
 {
 	struct setup *y = p->y;
 	y->fixture.o->kern->decode_tokens(&y->fixture.sh, &p->b, y->q, y->out, list, &y->fixture.work);
 }
 
-static void rebuild(const struct pass *p, const struct skv_list *list)
+static void rebuild(const struct pass *p, const struct skv_index_list *list)
 {
 	struct setup *y = p->y;
-	y->fixture.o->kern->rebuild(&y->coded, &p->b, list, &p->to, &y->fixture.work);
+	y->fixture.o->kern->decompress(&y->coded, &p->b, list, &p->to, &y->fixture.work);
 }
 
-static void unfused(const struct pass *p, const struct skv_list *list)
+static void unfused(const struct pass *p, const struct skv_index_list *list)
 {
 	struct setup *y = p->y;
 	struct skv_shape sh = y->fixture.sh;
@@ -338,18 +338,18 @@ static void unfused(const struct pass *p, const struct skv_list *list)
 	rebuild(p, list);
 	sh.pool = p->to.pool;
 	over.seq = p->to.seq;
-	over.max_len = list->most;
+	over.max_len = list->max_count;
 	y->fixture.o->kern->decode_dense(&sh, &over, y->q, y->out, NULL, &y->fixture.work);
 }
 
-static void fused(const struct pass *p, const struct skv_list *list)
+static void fused(const struct pass *p, const struct skv_index_list *list)
 {
 	struct setup *y = p->y;
-	y->fixture.o->kern->decode_codes(&y->coded, &p->b, y->q, y->out, list, &y->fixture.work);
+	y->fixture.o->kern->decode_latent(&y->coded, &p->b, y->q, y->out, list, &y->fixture.work);
 }
 
 /* The median of passes with one list after the other. */
-static double time_of(const struct pass *p, void (*run)(const struct pass *, const struct skv_list *))
+static double time_of(const struct pass *p, void (*run)(const struct pass *, const struct skv_index_list *))
 {
 	static double t[MAX_REPEAT];
 
@@ -374,7 +374,7 @@ static void pass_init(struct pass *p, struct setup *y, uint32_t listed)
 
 		for (uint32_t i = 0; i < y->batch; i++)
 			count[i] = fixture_choose(&rng, y->tokens, listed, ids + (size_t)i * listed);
-		p->list[l] = (struct skv_list){.rows = 1, .stride = listed, .most = listed,
+		p->list[l] = (struct skv_index_list){.rows = 1, .stride = listed, .max_count = listed,
 		                               .ids = fixture_there(&y->fixture, ids,
 		                                                    (size_t)y->batch * listed * sizeof *ids),
 		                               .count = fixture_there(&y->fixture, count, y->batch * sizeof *count)};
@@ -413,7 +413,7 @@ static void measure_lists(struct setup *y, uint32_t listed)
 	report(y, "tokens", listed, time_of(&p, tokens), n, rows, 0);
 	report(y, "rebuild", listed, time_of(&p, rebuild), n, kept + rows, flops);
 	report(y, "unfused", listed, time_of(&p, unfused), n, kept + 2 * rows, flops);
-	if (k->fuses && k->fuses(&y->coded))
+	if (k->fuses_latent && k->fuses_latent(&y->coded))
 		report(y, "fused", listed, time_of(&p, fused), n, kept, flops / 2);
 	pass_deinit(&p);
 }
@@ -460,7 +460,7 @@ static int check(const struct options *o)
 			return bench_bad("bits", "", "16, 8 or 4");
 	if (!why && skv_token_dims(&sh) % 256)
 		why = "2 * kv heads * dimension must be a multiple of 256";
-	if (!why && skv_token_dims(&sh) > SKV_CODED_MOST * 2 / 3)
+	if (!why && skv_token_dims(&sh) > SKV_MAX_CODEC_DIM * 2 / 3)
 		why = "2 * kv heads * dimension must be at most 2730";
 	if (!why && o->n_batch != o->n_tokens)
 		why = "--batch needs one number for each of --tokens";
@@ -510,7 +510,7 @@ static int measure(struct report *r, const struct options *o, int n, uint32_t bi
 
 	if (setup_init(&y, o, n, bits, centred))
 		return -1;
-	why = o->fixture.kern->unsupported_codes(&y.coded);
+	why = o->fixture.kern->unsupported_codec(&y.coded);
 	if (why) {
 		fprintf(stderr, "sparsekv-bench: codes: %s\n", why);
 		return -1;

@@ -92,29 +92,29 @@ void geometry_begin(struct skv_model *m, uint32_t width)
 /* ---- lengths --------------------------------------------------------------------------------- */
 
 /* Of a layer that compresses. */
-static void add_compressed(const struct skv_session *s, uint32_t layer, uint32_t tokens, uint64_t pages[SKV_GROUPS])
+static void add_compressed(const struct skv_session *s, uint32_t layer, uint32_t tokens, uint64_t pages[SKV_PAGE_KINDS])
 {
-	const struct skv_codes *c = &s->policy->compressor->layer[layer].code;
+	const struct skv_codec *c = &s->policy->compressor->layer[layer].code;
 	const uint32_t coded = compress_end(&s->policy->plan[layer].compress, tokens);
 	struct skv_shape shape = s->shape;
 
-	shape.code = c;
+	shape.codec = c;
 	if (coded == 0)
 		return;
-	pages[SKV_GROUP_PAGES] -= (coded - c->first) / SKV_PAGE_TOKENS;
-	pages[SKV_GROUP_CODES] += records_pages(compress_records(&shape, SKV_GROUP_CODES, coded));
-	pages[SKV_GROUP_REFS] += records_pages(compress_records(&shape, SKV_GROUP_REFS, coded));
+	pages[SKV_PAGES_KV] -= (coded - c->first) / SKV_PAGE_TOKENS;
+	pages[SKV_PAGES_CODES] += records_pages(compress_records(&shape, SKV_PAGES_CODES, coded));
+	pages[SKV_PAGES_REFS] += records_pages(compress_records(&shape, SKV_PAGES_REFS, coded));
 }
 
-bool geometry_pages(const struct skv_session *s, uint32_t tokens, uint64_t pages[SKV_GROUPS])
+bool geometry_pages(const struct skv_session *s, uint32_t tokens, uint64_t pages[SKV_PAGE_KINDS])
 {
-	memset(pages, 0, SKV_GROUPS * sizeof *pages);
+	memset(pages, 0, SKV_PAGE_KINDS * sizeof *pages);
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
 		const struct skv_plan *plan = &s->policy->plan[layer];
 
 		if (plan->evict.granularity || plan_has_bounds(plan) || plan->attend == SKV_ATTEND_WINDOW)
 			return false;
-		pages[SKV_GROUP_PAGES] += skv_pages_of(tokens);
+		pages[SKV_PAGES_KV] += skv_pages_of(tokens);
 		if (plan->compress.kind)
 			add_compressed(s, layer, tokens, pages);
 	}

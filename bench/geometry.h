@@ -19,6 +19,6 @@ void geometry_end(void); /* they are read when a session is opened */
  * Pages of each group of tables that a sequence of so many tokens has in this session after a decode step, by the
  * library's rules of lengths. False: its policy lets tokens go or keeps more of them, which lengths alone do not say.
  */
-bool geometry_pages(const struct skv_session *session, uint32_t tokens, uint64_t pages[SKV_GROUPS]);
+bool geometry_pages(const struct skv_session *session, uint32_t tokens, uint64_t pages[SKV_PAGE_KINDS]);
 
 #endif

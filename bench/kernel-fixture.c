@@ -159,18 +159,18 @@ uint32_t fixture_choose(uint64_t *rng, uint32_t n, uint32_t keep, uint32_t *ret_
 	return m;
 }
 
-static void list_init(struct kernel_fixture *b, uint64_t *rng, struct skv_list *l, uint32_t rows, uint32_t units)
+static void list_init(struct kernel_fixture *b, uint64_t *rng, struct skv_index_list *l, uint32_t rows, uint32_t units)
 {
 	const uint32_t keep = (uint32_t)(units * b->o->budget), n = (uint32_t)b->o->batch * rows;
 	uint32_t *ids = fixture_get((size_t)n * units * sizeof *ids), *count = fixture_get(n * sizeof *count);
 	for (uint32_t r = 0; r < n; r++)
 		count[r] = fixture_choose(rng, units, keep, ids + (size_t)r * units);
-	*l = (struct skv_list){.rows = rows, .stride = units, .most = keep};
+	*l = (struct skv_index_list){.rows = rows, .stride = units, .max_count = keep};
 	l->ids = fixture_there(b, ids, (size_t)n * units * sizeof *ids);
 	l->count = fixture_there(b, count, n * sizeof *count);
 }
 
-static void list_deinit(const struct kernel_fixture *b, struct skv_list *l)
+static void list_deinit(const struct kernel_fixture *b, struct skv_index_list *l)
 {
 	fixture_free(b, l->ids);
 	fixture_free(b, l->count);
@@ -278,7 +278,7 @@ int fixture_init(struct kernel_fixture *b, const struct fixture_options *o, stru
 	list_init(b, &rng, &b->made_tokens, sh.n_kv_heads, b->pages * SKV_PAGE_TOKENS);
 	b->page_weight = fixture_floats(b, &rng, (size_t)batch * (b->pages + 3));
 	b->token_weight = fixture_floats(b, &rng, (size_t)batch * sh.n_kv_heads * b->pages * SKV_PAGE_TOKENS);
-	b->work.bytes = o->kern->work_bytes(&b->sh, batch, tokens, tokens, threads);
+	b->work.bytes = o->kern->workspace_bytes(&b->sh, batch, tokens, tokens, threads);
 	b->work.mem = fixture_there(b, fixture_get(b->work.bytes), b->work.bytes);
 	fill_pool(b, &rng);
 	return 0;

@@ -30,10 +30,10 @@ struct kernel_fixture {
 	struct skv_batch step; /* all of them, one row each */
 	skv_pte *table;        /* [layer][batch][pages] */
 	float *q, *out;        /* [batch][n_heads][head_dim] */
-	struct skv_list page_list[2], token_list[2]; /* a sequence; a kv head */
-	struct skv_list made_pages, made_tokens;     /* what select() makes: a sequence; a kv head */
+	struct skv_index_list page_list[2], token_list[2]; /* a sequence; a kv head */
+	struct skv_index_list made_pages, made_tokens;     /* what select() makes: a sequence; a kv head */
 	float *page_weight, *token_weight;
-	struct skv_work work;
+	struct skv_workspace work;
 	void *from, *to; /* a device's events */
 	double begun;    /* the host's clock */
 };

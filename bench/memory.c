@@ -38,12 +38,12 @@ static const struct column columns[] = {
 
 /* Of a sequence: pages by group of tables, and those that its tokens take as rows in all layers. */
 struct pages {
-	double of[SKV_GROUPS], all;
+	double of[SKV_PAGE_KINDS], all;
 };
 
 static double kept(const struct pages *p)
 {
-	return p->of[SKV_GROUP_PAGES] + p->of[SKV_GROUP_CODES] + p->of[SKV_GROUP_REFS];
+	return p->of[SKV_PAGES_KV] + p->of[SKV_PAGES_CODES] + p->of[SKV_PAGES_REFS];
 }
 
 /* A row; `last`: what the policy's row before said, and this one does now. */
@@ -52,8 +52,8 @@ static void row(struct report *r, double tokens, const char *policy, const struc
 {
 	const double mib = (double)skv_page_bytes(m) / (1 << 20), more = p->all - last->all;
 
-	report_row(r, tokens, policy, p->of[SKV_GROUP_PAGES] * mib, p->of[SKV_GROUP_CODES] * mib,
-	           p->of[SKV_GROUP_REFS] * mib, p->of[SKV_GROUP_BOUNDS] * mib, p->of[SKV_GROUP_NOTES] * mib,
+	report_row(r, tokens, policy, p->of[SKV_PAGES_KV] * mib, p->of[SKV_PAGES_CODES] * mib,
+	           p->of[SKV_PAGES_REFS] * mib, p->of[SKV_PAGES_BOUNDS] * mib, p->of[SKV_PAGES_SLOT_META] * mib,
 	           kept(p) / p->all, last->all > 0 && more > 0 ? (kept(p) - kept(last)) / more : NAN);
 	fflush(stdout);
 	*last = *p;
@@ -78,13 +78,13 @@ static double figure(const json_t *from, const char *key)
 static void look(struct skv_ctl *ctl, const struct stack_fixture *stack, const char *policy, struct report *r,
                  struct pages *last)
 {
-	static const char *const names[SKV_GROUPS] = {"kv", "bounds", "notes", "codes", "refs", "prompt"};
+	static const char *const names[SKV_PAGE_KINDS] = {"kv", "bounds", "notes", "codes", "refs", "prompt"};
 	struct pages p;
 	json_t *answer, *seq;
 
 	need_answer(ctl, skv_ctl_query(ctl, SKV_QUERY_SEQS, &answer));
 	seq = json_array_get(json_object_get(answer, "sequences"), 0);
-	for (int i = 0; i < SKV_GROUPS; i++)
+	for (int i = 0; i < SKV_PAGE_KINDS; i++)
 		p.of[i] = figure(json_object_get(seq, "pages"), names[i]);
 	p.all = figure(seq, "pages_total");
 	row(r, figure(seq, "tokens"), policy, &stack->model, &p, last);
@@ -126,7 +126,7 @@ static void append(struct stack_fixture *stack, struct skv_ctl *ctl, const struc
 static void say(const struct stack_fixture *stack, const struct options *o, const char *policy, struct report *r)
 {
 	struct pages last = {.all = 0}, p;
-	uint64_t pages[SKV_GROUPS];
+	uint64_t pages[SKV_PAGE_KINDS];
 
 	for (long i = 0; i < o->n_lengths; i++) {
 		if (!geometry_pages(stack->session, (uint32_t)o->length[i], pages)) {
@@ -134,7 +134,7 @@ static void say(const struct stack_fixture *stack, const struct options *o, cons
 			        "sparsekv-bench: memory: %s: what it keeps does not follow from lengths alone\n", policy);
 			exit(1);
 		}
-		for (int group = 0; group < SKV_GROUPS; group++)
+		for (int group = 0; group < SKV_PAGE_KINDS; group++)
 			p.of[group] = (double)pages[group];
 		p.all = (double)skv_pages_of((uint32_t)o->length[i]) * stack->model.n_layers;
 		row(r, (double)o->length[i], policy, &stack->model, &p, &last);

@@ -49,7 +49,7 @@ struct way {
 	struct skv_sparse sp;
 	uint32_t chunk, n;              /* rows of a call, calls */
 	struct skv_kseq *seq, *of_host; /* [n]; the same in the host's memory */
-	struct skv_tiles units, more;
+	struct skv_tile_lists units, more;
 	double pairs;
 };
 
@@ -67,9 +67,9 @@ static const struct column columns[] = {
 
 /* ---- a way ----------------------------------------------------------------------------------- */
 
-static struct skv_tiles tiles_of(struct setup *y, const struct way *w, uint32_t rows, uint32_t unit, uint32_t stride)
+static struct skv_tile_lists tiles_of(struct setup *y, const struct way *w, uint32_t rows, uint32_t unit, uint32_t stride)
 {
-	struct skv_tiles t = {.rows = rows, .tiles = skv_tiles_most(w->chunk, w->sp.tile), .stride = stride, .unit = unit};
+	struct skv_tile_lists t = {.rows = rows, .tiles = skv_max_tiles(w->chunk, w->sp.tile), .stride = stride, .unit = unit};
 	const size_t lists = (size_t)t.tiles * rows;
 
 	t.ids = fixture_room(&y->prompt.fixture, lists * stride * sizeof *t.ids);
@@ -86,19 +86,19 @@ static void way_plan(struct setup *y, struct way *w)
 
 	w->sp = (struct skv_sparse){.tile = 64, .sinks = p->sinks, .window = p->window, .by_tile = listed,
 	                            .gamma = p->gamma,
-	                            .delta = p->correct == SKV_CORRECT_DELTA, .segment = p->segment, .kept_rows = listed};
+	                            .delta = p->correct == SKV_CORRECT_DELTA, .segment = p->segment, .n_saved_queries = listed};
 	if (p->how == SKV_PREFILL_HIP) {
 		w->units = tiles_of(y, w, sh->n_heads, 8, p->keep[SKV_HIP_STAGES - 1] / 8);
 	} else if (p->how == SKV_PREFILL_MINFERENCE) {
-		w->sp.kept_rows = SKV_MINFERENCE_ROWS;
+		w->sp.n_saved_queries = SKV_MINFERENCE_ROWS;
 		w->units = tiles_of(y, w, sh->n_heads, 64, y->prompt.end / 64 + 1);
 		w->more = tiles_of(y, w, sh->n_heads, 1, p->vertical);
 	} else if (p->how == SKV_PREFILL_KASCADE) {
 		w->sp.tile = skv_kascade_tile(sh->n_heads / sh->n_kv_heads);
 		w->units = tiles_of(y, w, sh->n_kv_heads, 1, skv_budget_of(p->top, y->prompt.end, p->top_floor));
 	}
-	w->sp.units = w->units.ids ? &w->units : NULL;
-	w->sp.more = w->more.ids ? &w->more : NULL;
+	w->sp.lists = w->units.ids ? &w->units : NULL;
+	w->sp.extra = w->more.ids ? &w->more : NULL;
 }
 
 static void way_work(struct setup *y, const struct way *w)
@@ -106,10 +106,10 @@ static void way_work(struct setup *y, const struct way *w)
 	const struct kernel_fixture *b = &y->prompt.fixture;
 	const struct skv_kernels *kern = b->o->kern;
 	const struct skv_batch bounds = {.n = 1, .max_len = y->prompt.end, .max_q = w->chunk};
-	size_t bytes = kern->work_bytes(&b->sh, 1, w->chunk, y->prompt.end, b->threads);
+	size_t bytes = kern->workspace_bytes(&b->sh, 1, w->chunk, y->prompt.end, b->threads);
 
-	if (w->plan.how && kern->sparse_bytes(&b->sh, &bounds, &w->sp, b->threads) > bytes)
-		bytes = kern->sparse_bytes(&b->sh, &bounds, &w->sp, b->threads);
+	if (w->plan.how && kern->prefill_sparse_bytes(&b->sh, &bounds, &w->sp, b->threads) > bytes)
+		bytes = kern->prefill_sparse_bytes(&b->sh, &bounds, &w->sp, b->threads);
 	prompt_scratch(&y->prompt, bytes);
 }
 
@@ -127,14 +127,14 @@ static void way_init(struct setup *y, struct way *w, uint32_t method)
 	w->n = prompt_cut(&y->prompt, y->prompt.prefix, y->prompt.end, w->chunk, &w->of_host, &w->seq);
 	const uint32_t tail = w->plan.gamma ? y->prompt.end % w->plan.gamma + w->plan.tail : 0;
 	for (uint32_t i = 0; i < w->n && tail; i++)
-		w->of_host[i].dense = tail < y->prompt.end ? y->prompt.end - tail : 0;
+		w->of_host[i].dense_from = tail < y->prompt.end ? y->prompt.end - tail : 0;
 	prompt_copy(&y->prompt.fixture, w->seq, w->of_host, w->n * sizeof *w->seq);
 	way_work(y, w);
 }
 
 static void way_deinit(struct setup *y, struct way *w)
 {
-	struct skv_tiles *const tiles[] = {&w->units, &w->more};
+	struct skv_tile_lists *const tiles[] = {&w->units, &w->more};
 
 	for (int i = 0; i < 2; i++)
 		if (tiles[i]->ids) {
@@ -146,7 +146,7 @@ static void way_deinit(struct setup *y, struct way *w)
 }
 
 /* Tokens in the lists of each tile of a call, all heads counted: added to tokens[]. */
-static void count_lists(struct setup *y, const struct skv_tiles *t, uint32_t tiles, double *tokens)
+static void count_lists(struct setup *y, const struct skv_tile_lists *t, uint32_t tiles, double *tokens)
 {
 	uint32_t *count = fixture_get((size_t)tiles * t->rows * sizeof *count);
 
@@ -161,12 +161,12 @@ static double pairs_of(struct setup *y, const struct way *w, const struct skv_ks
 {
 	const struct skv_sparse *sp = &w->sp;
 	const uint32_t first = s->len - s->n_q, heads = y->prompt.fixture.sh.n_heads, tile = first / sp->tile;
-	double *listed = fixture_get(skv_tiles_most(s->n_q, sp->tile) * sizeof *listed), pairs = 0;
+	double *listed = fixture_get(skv_max_tiles(s->n_q, sp->tile) * sizeof *listed), pairs = 0;
 
-	if (sp->units)
-		count_lists(y, sp->units, (s->len - 1) / sp->tile - tile + 1, listed);
-	if (sp->more)
-		count_lists(y, sp->more, (s->len - 1) / sp->tile - tile + 1, listed);
+	if (sp->lists)
+		count_lists(y, sp->lists, (s->len - 1) / sp->tile - tile + 1, listed);
+	if (sp->extra)
+		count_lists(y, sp->extra, (s->len - 1) / sp->tile - tile + 1, listed);
 	for (uint32_t p = first; p < s->len; p++) {
 		const uint32_t recent = sp->by_tile ? p - p % sp->tile : p + 1;
 		const uint32_t from = recent > sp->window ? recent - sp->window : 0;
@@ -184,16 +184,16 @@ static void fill_lists(struct setup *y, const struct way *w, const struct skv_ba
 	const struct skv_kernels *kern = y->prompt.fixture.o->kern;
 	const struct skv_shape *sh = &y->prompt.fixture.sh;
 	const struct skv_prefill *p = &w->plan;
-	const struct skv_work *work = &y->prompt.fixture.work;
+	const struct skv_workspace *work = &y->prompt.fixture.work;
 
-	if (w->sp.kept_rows)
-		kern->keep_queries(sh, step, y->prompt.q, &w->sp, work);
+	if (w->sp.n_saved_queries)
+		kern->save_queries(sh, step, y->prompt.q, &w->sp, work);
 	if (p->how == SKV_PREFILL_HIP)
-		kern->tile_stages(sh, step, y->prompt.q, &w->sp, p->keep, &w->units, work);
+		kern->hip_lists(sh, step, y->prompt.q, &w->sp, p->keep, &w->units, work);
 	else if (p->how == SKV_PREFILL_MINFERENCE)
-		kern->tile_lines(sh, step, y->prompt.q, &w->sp, p->vertical, p->slash, &w->units, &w->more, work);
+		kern->minference_lists(sh, step, y->prompt.q, &w->sp, p->vertical, p->slash, &w->units, &w->more, work);
 	else if (p->how == SKV_PREFILL_KASCADE)
-		kern->tile_best(sh, step, y->prompt.q, &w->sp, p->top, p->top_floor, &w->units, work);
+		kern->kascade_lists(sh, step, y->prompt.q, &w->sp, p->top, p->top_floor, &w->units, work);
 }
 
 /* The whole prompt: ms of lists, and of attention. The first pass counts pairs, too. */
@@ -205,7 +205,7 @@ static void pass(struct setup *y, struct way *w, bool first, double ret_ms[2])
 	ret_ms[0] = ret_ms[1] = 0;
 	for (uint32_t i = 0; i < w->n; i++) {
 		const struct skv_batch step = {.seq = &w->seq[i], .n = 1, .max_len = w->of_host[i].len, .max_q = w->chunk};
-		if (w->sp.kept_rows) {
+		if (w->sp.n_saved_queries) {
 			fixture_start(b);
 			fill_lists(y, w, &step);
 			ret_ms[0] += fixture_stop(b);
@@ -275,7 +275,7 @@ static void measure_way(struct setup *y, uint32_t method)
 		report(y, &w, "mean", ms[0] * SCORING / LAYERS,
 		       (first + (SCORING - 1) * anchor + (LAYERS - SCORING) * ms[1]) / LAYERS, NAN);
 	} else {
-		report(y, &w, "", w.sp.kept_rows ? ms[0] : NAN, anchor, w.pairs);
+		report(y, &w, "", w.sp.n_saved_queries ? ms[0] : NAN, anchor, w.pairs);
 	}
 	way_deinit(y, &w);
 }

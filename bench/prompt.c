@@ -80,7 +80,7 @@ uint32_t prompt_cut(struct prompt *p, uint32_t from, uint32_t to, uint32_t step,
 	for (uint32_t i = 0; i < n; i++) {
 		const uint32_t at = from + i * step, rows = to - at < step ? to - at : step;
 		host[i] = (struct skv_kseq){.table = p->table, .layer_stride = p->stride, .len = at + rows, .n_q = rows,
-		                            .row = at - from, .prompt = from, .dense = UINT32_MAX, .later = i + 1 < n,
+		                            .row = at - from, .prompt_start = from, .dense_from = UINT32_MAX, .prompt_continues = i + 1 < n,
 		                            .set = i % 2};
 	}
 	*ret_host = host;
@@ -115,7 +115,7 @@ static void fill(struct prompt *p)
 	struct skv_kseq *host, *seq;
 	const uint32_t n = prompt_cut(p, 0, p->end, SLICE, &host, &seq);
 
-	prompt_scratch(p, b->o->kern->work_bytes(&b->sh, 1, SLICE, p->end, b->threads));
+	prompt_scratch(p, b->o->kern->workspace_bytes(&b->sh, 1, SLICE, p->end, b->threads));
 	prompt_copy(b, v, values, SLICE * kv_heads * row);
 	for (uint32_t i = 0; i < n; i++) {
 		host[i].row = 0;
@@ -140,11 +140,11 @@ static void fill(struct prompt *p)
 
 int prompt_init(struct prompt *p, const struct fixture_options *o, struct skv_shape sh, uint32_t tokens, uint32_t prefix)
 {
-	const struct skv_sparse most = {.delta = true, .kept_rows = SKV_MINFERENCE_ROWS};
-	const uint32_t pages = skv_pages_of(prefix + tokens), kept = 2 * skv_kept_pages(&sh, &most);
+	const struct skv_sparse most = {.delta = true, .n_saved_queries = SKV_MINFERENCE_ROWS};
+	const uint32_t pages = skv_pages_of(prefix + tokens), kept = 2 * skv_saved_pages(&sh, &most);
 	uint64_t rng = 1;
 
-	sh.kept = 1;
+	sh.saved = 1;
 	if (fixture_open(&p->fixture, o, sh, (size_t)(pages + kept) * sh.page_bytes, omp_get_max_threads()))
 		return -1;
 	p->prefix = prefix;

@@ -29,7 +29,7 @@ struct synthetic_layers {
 	float *x; /* [tokens][WIDTH], as the first layer gets them */
 	struct skv_shape sh;
 	skv_pte *table;
-	struct skv_work work; /* of the call at hand */
+	struct skv_workspace work; /* of the call at hand */
 };
 
 static double normal(uint64_t *rng)
@@ -111,7 +111,7 @@ static bool make_pool(struct synthetic_layers *k)
 	const uint32_t pages = skv_pages_of(s->tokens);
 
 	k->sh = (struct skv_shape){.n_heads = s->heads, .n_kv_heads = s->kv_heads, .head_dim = s->dim, .dtype = SKV_F32,
-	                           .io_dtype = SKV_F32, .kept = 1, .scale = 1 / sqrtf((float)s->dim)};
+	                           .io_dtype = SKV_F32, .saved = 1, .scale = 1 / sqrtf((float)s->dim)};
 	k->sh.page_bytes = (size_t)2 * s->kv_heads * SKV_PAGE_TOKENS * s->dim * sizeof(float);
 	k->sh.pool = aligned_alloc(64, pages * k->sh.page_bytes);
 	k->table = calloc(2 * pages, sizeof *k->table);
@@ -177,7 +177,7 @@ static struct skv_sparse sparse_of(const struct synthetic_shape *s, const struct
 	if (p->how == SKV_PREFILL_KASCADE)
 		sp.tile = skv_kascade_tile(s->heads / s->kv_heads);
 	sp.by_tile = p->how != SKV_PREFILL_STREAMING;
-	sp.kept_rows = sp.by_tile;
+	sp.n_saved_queries = sp.by_tile;
 	sp.gamma = p->correct ? p->gamma : 0;
 	sp.delta = p->correct == SKV_CORRECT_DELTA;
 	return sp;
@@ -185,12 +185,12 @@ static struct skv_sparse sparse_of(const struct synthetic_shape *s, const struct
 
 /* Room for a method's lists. False: out of memory. */
 static bool make_tiles(const struct synthetic_shape *s, const struct skv_prefill *p, const struct skv_sparse *sp,
-                       struct skv_tiles *t)
+                       struct skv_tile_lists *t)
 {
 	const bool hip = p->how == SKV_PREFILL_HIP;
 
-	*t = (struct skv_tiles){.rows = hip ? s->heads : s->kv_heads, .unit = hip ? 8 : 1};
-	t->tiles = skv_tiles_most(s->tokens, sp->tile);
+	*t = (struct skv_tile_lists){.rows = hip ? s->heads : s->kv_heads, .unit = hip ? 8 : 1};
+	t->tiles = skv_max_tiles(s->tokens, sp->tile);
 	t->stride = hip ? p->keep[SKV_HIP_STAGES - 1] / 8 : skv_budget_of(p->top, s->tokens, p->top_floor);
 	t->ids = calloc((size_t)t->tiles * t->rows * t->stride, sizeof *t->ids);
 	t->count = calloc((size_t)t->tiles * t->rows, sizeof *t->count);
@@ -199,16 +199,16 @@ static bool make_tiles(const struct synthetic_shape *s, const struct skv_prefill
 
 /* As a prompt is read in one call, in the order that its kernels have. */
 static void attend(struct synthetic_layers *k, const struct skv_batch *batch, const struct synthetic_layer *in,
-                   const struct skv_prefill *p, struct skv_sparse *sp, const struct skv_tiles *tiles, float *out)
+                   const struct skv_prefill *p, struct skv_sparse *sp, const struct skv_tile_lists *tiles, float *out)
 {
 	const struct skv_kernels *kern = k->s.kern;
 
 	if (p->how == SKV_PREFILL_HIP)
-		kern->tile_stages(&k->sh, batch, in->q, sp, p->keep, tiles, &k->work);
+		kern->hip_lists(&k->sh, batch, in->q, sp, p->keep, tiles, &k->work);
 	if (p->how == SKV_PREFILL_KASCADE)
-		kern->tile_best(&k->sh, batch, in->q, sp, p->top, p->top_floor, tiles, &k->work);
+		kern->kascade_lists(&k->sh, batch, in->q, sp, p->top, p->top_floor, tiles, &k->work);
 	if (sp->by_tile)
-		sp->units = tiles;
+		sp->lists = tiles;
 	kern->prefill_sparse(&k->sh, batch, in->q, out, sp, &k->work);
 }
 
@@ -218,15 +218,15 @@ bool synthetic_attend(struct synthetic_layers *k, const struct synthetic_layer *
 	const struct skv_prefill *p = &way->plan;
 	const uint32_t n = k->s.tokens, tail = synthetic_tail(&k->s, way);
 	const struct skv_kseq seq = {.table = k->table, .layer_stride = skv_pages_of(n), .len = n, .n_q = n,
-	                             .dense = tail < n ? tail : UINT32_MAX};
+	                             .dense_from = tail < n ? tail : UINT32_MAX};
 	const struct skv_batch batch = {.seq = &seq, .n = 1, .max_len = n, .max_q = n};
 	struct skv_sparse sp = sparse_of(&k->s, p);
-	struct skv_tiles tiles = {0};
-	size_t dense = k->s.kern->work_bytes(&k->sh, 1, n, n, k->s.threads);
-	size_t sparse = k->s.kern->sparse_bytes(&k->sh, &batch, &sp, k->s.threads);
+	struct skv_tile_lists tiles = {0};
+	size_t dense = k->s.kern->workspace_bytes(&k->sh, 1, n, n, k->s.threads);
+	size_t sparse = k->s.kern->prefill_sparse_bytes(&k->sh, &batch, &sp, k->s.threads);
 	bool whole = !sp.by_tile || make_tiles(&k->s, p, &sp, &tiles);
 
-	k->work = (struct skv_work){.bytes = dense > sparse ? dense : sparse, .threads = k->s.threads};
+	k->work = (struct skv_workspace){.bytes = dense > sparse ? dense : sparse, .threads = k->s.threads};
 	k->work.mem = aligned_alloc(64, (k->work.bytes + 63) & ~(size_t)63);
 	whole = whole && k->work.mem;
 	if (whole) {

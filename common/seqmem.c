@@ -23,7 +23,7 @@ void skv_seqmem_layout(const struct skv_model *m, uint32_t max_tokens, struct sk
 {
 	struct skv_seqmem_layout l = {
 	        .n_layers = m->n_layers,
-	        .n_tables = SKV_GROUPS * m->n_layers,
+	        .n_tables = SKV_PAGE_KINDS * m->n_layers,
 	        .max_tokens = max_tokens,
 	        .max_pages = skv_pages_of(max_tokens),
 	        .kept = kept_most(m),
@@ -34,7 +34,7 @@ void skv_seqmem_layout(const struct skv_model *m, uint32_t max_tokens, struct sk
 		l.max_pages = l.kept;
 	entries = (size_t)l.n_layers * l.max_pages;
 	l.table = align_up(sizeof(struct skv_seqmem), 4096);
-	l.tokens = align_up(l.table + SKV_GROUPS * entries * sizeof(skv_pte), 4096);
+	l.tokens = align_up(l.table + SKV_PAGE_KINDS * entries * sizeof(skv_pte), 4096);
 	l.journal = align_up(l.tokens + ((size_t)max_tokens + 1) * sizeof(int32_t), 4096);
 	l.journal_most = 3 * entries; /* all pages, what prompts keep and, a fraction of these, those of the other groups */
 	l.state = align_up(l.journal + l.journal_most * sizeof(struct skv_eviction), 4096);

@@ -104,7 +104,7 @@ struct skv_seqmem {
 
 /* The tokens that came as prompts before the sequence first decoded; then flags. */
 #define SKV_ABOUT_PROMPT 0x03ffffffu
-#define SKV_ABOUT_READING (1u << 29)  /* a prompt is being read, whose rows do not see all: lay[].prompt counts */
+#define SKV_ABOUT_PREFILL (1u << 29)  /* a prompt is being read, whose rows do not see all: lay[].prompt counts */
 #define SKV_ABOUT_PROMPTED (1u << 30) /* the commit was a prompt's */
 #define SKV_ABOUT_SLOTS (1u << 31)    /* lay[].slots counts; else each layer has the slots of the committed length */
 
@@ -115,24 +115,24 @@ struct skv_eviction {
 };
 
 /* What pages are for. Each layer has a table of every group. */
-enum skv_group {
-	SKV_GROUP_PAGES, /* K and V */
-	SKV_GROUP_BOUNDS,
-	SKV_GROUP_NOTES,
-	SKV_GROUP_CODES,
-	SKV_GROUP_REFS,
-	SKV_GROUP_KEPT, /* of a prompt that is being read */
-	SKV_GROUPS
+enum skv_page_kind {
+	SKV_PAGES_KV, /* K and V */
+	SKV_PAGES_BOUNDS,
+	SKV_PAGES_SLOT_META,
+	SKV_PAGES_CODES,
+	SKV_PAGES_REFS,
+	SKV_PAGES_SAVED, /* of a prompt that is being read */
+	SKV_PAGE_KINDS
 };
 
 /* Tables have numbers: those of a group come one after the other, in the order of the layers. */
-static inline uint32_t skv_table(uint32_t n_layers, enum skv_group group, uint32_t layer)
+static inline uint32_t skv_table(uint32_t n_layers, enum skv_page_kind group, uint32_t layer)
 {
 	return (uint32_t)group * n_layers + layer;
 }
-static inline enum skv_group skv_table_group(uint32_t n_layers, uint32_t table)
+static inline enum skv_page_kind skv_table_page_kind(uint32_t n_layers, uint32_t table)
 {
-	return (enum skv_group)(table / n_layers);
+	return (enum skv_page_kind)(table / n_layers);
 }
 static inline uint32_t skv_table_layer(uint32_t n_layers, uint32_t table)
 {
@@ -140,17 +140,17 @@ static inline uint32_t skv_table_layer(uint32_t n_layers, uint32_t table)
 }
 
 /* Do pages of the group hold the tokens themselves, and not what a policy knows of them? */
-static inline bool skv_group_holds_tokens(enum skv_group group)
+static inline bool skv_page_kind_holds_tokens(enum skv_page_kind group)
 {
-	return group == SKV_GROUP_PAGES || group == SKV_GROUP_CODES || group == SKV_GROUP_REFS;
+	return group == SKV_PAGES_KV || group == SKV_PAGES_CODES || group == SKV_PAGES_REFS;
 }
 
 /* Byte offsets in the memory. */
 struct skv_seqmem_layout {
 	uint32_t n_layers, max_tokens;
 	uint32_t max_pages; /* entries of a table */
-	uint32_t kept; /* of those of SKV_GROUP_KEPT, that count: at most max_pages */
-	uint32_t n_tables; /* SKV_GROUPS of each layer, see skv_table() */
+	uint32_t kept; /* of those of SKV_PAGES_SAVED, that count: at most max_pages */
+	uint32_t n_tables; /* SKV_PAGE_KINDS of each layer, see skv_table() */
 	size_t table;   /* skv_pte [n_tables][max_pages] */
 	size_t tokens;  /* int32_t [max_tokens + 1] */
 	size_t journal; /* struct skv_eviction [journal_most] */
@@ -188,7 +188,7 @@ static inline uint32_t skv_commit_epoch(uint64_t commit)
 /* Entries of a table that count in a sequence of this committed length. */
 static inline uint32_t skv_seqmem_entries(const struct skv_seqmem_layout *l, uint32_t table, uint32_t len)
 {
-	return skv_table_group(l->n_layers, table) == SKV_GROUP_KEPT ? l->kept : skv_pages_of(len);
+	return skv_table_page_kind(l->n_layers, table) == SKV_PAGES_SAVED ? l->kept : skv_pages_of(len);
 }
 
 /* Write the header of fresh (zeroed) memory. */
@@ -197,7 +197,7 @@ void skv_seqmem_init(struct skv_seqmem *s, const struct skv_seqmem_layout *l);
 /* What an entry of this table becomes when it is evicted. */
 static inline skv_pte skv_seqmem_evicted(const struct skv_seqmem_layout *l, uint32_t table)
 {
-	bool hole = skv_table_group(l->n_layers, table) == SKV_GROUP_PAGES;
+	bool hole = skv_table_page_kind(l->n_layers, table) == SKV_PAGES_KV;
 
 	return skv_pte_make(hole ? SKV_PTE_HOLE : SKV_PTE_NONE, 0);
 }

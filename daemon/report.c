@@ -141,23 +141,23 @@ static void add_session(void *listing, const struct skv_core_session_view *v)
 }
 
 /* {"kv": 128, "bounds": 8, …}: a sequence's pages by what they hold. */
-static json_t *pages_json(const uint64_t pages[SKV_GROUPS])
+static json_t *pages_json(const uint64_t pages[SKV_PAGE_KINDS])
 {
-	static const char *const kinds[SKV_GROUPS] = {"kv", "bounds", "notes", "codes", "refs", "prompt"};
+	static const char *const kinds[SKV_PAGE_KINDS] = {"kv", "bounds", "notes", "codes", "refs", "prompt"};
 	json_t *all = json_object();
 
-	for (uint32_t i = 0; i < SKV_GROUPS; i++)
+	for (uint32_t i = 0; i < SKV_PAGE_KINDS; i++)
 		json_object_set_new(all, kinds[i], json_integer(number(pages[i])));
 	return all;
 }
 
 /* Of pages_total those that are there, in whatever form. */
-static uint64_t resident(const uint64_t pages[SKV_GROUPS])
+static uint64_t resident(const uint64_t pages[SKV_PAGE_KINDS])
 {
 	uint64_t n = 0;
 
-	for (uint32_t i = 0; i < SKV_GROUPS; i++)
-		n += skv_group_holds_tokens(i) ? pages[i] : 0;
+	for (uint32_t i = 0; i < SKV_PAGE_KINDS; i++)
+		n += skv_page_kind_holds_tokens(i) ? pages[i] : 0;
 	return n;
 }
 

@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-struct skv_codes;
+struct skv_codec;
 
 /* What all sequences of a call have in common. */
 struct skv_shape {
@@ -36,11 +36,11 @@ struct skv_shape {
 	uint32_t io_dtype; /* enum skv_dtype of q, k, v and out */
 	uint32_t layer;    /* number of the layer's page table */
 	uint32_t state;    /* of its table of state pages: page bounds */
-	uint32_t notes;    /* of its table of slot metadata */
+	uint32_t slot_meta; /* of its table of slot metadata */
 	uint32_t codes;    /* of its tables of codes and of references */
 	uint32_t refs;
-	uint32_t kept;     /* of its table of saved prefill queries */
-	const struct skv_codes *code; /* host memory, read during the call; NULL: the layer compresses nothing */
+	uint32_t saved;    /* of its table of saved prefill queries */
+	const struct skv_codec *codec; /* host memory, read during the call; NULL: the layer compresses nothing */
 	float scale;       /* softmax scale, resolved (never 0) */
 	uint8_t *pool;
 	size_t page_bytes;
@@ -60,22 +60,22 @@ struct skv_kseq {
 	uint32_t n_bounds; /* update_bounds() makes the bounds of the pages of its last n_bounds tokens, at least n_q */
 
 	/* layers that evict: see evict.h */
-	uint32_t all;    /* tokens of the sequence: the position of the last query row is one less */
-	uint32_t extent; /* slots from there on are free as of the last commit; at least len - n_q */
+	uint32_t n_tokens; /* tokens of the sequence: the position of the last query row is one less */
+	uint32_t slot_end; /* slots from there on are free as of the last commit; at least len - n_q */
 	uint32_t set;    /* the set of slot metadata, or of saved queries, that this step writes: 0 or 1 */
-	uint32_t tally;  /* enum skv_tally: does this step's query add to the accumulated scores? */
-	uint32_t keep;   /* tokens (pages) retained by this step's eviction; none is evicted if there are no more */
+	uint32_t accumulate; /* enum skv_accumulate: does this step's query add to the accumulated scores? */
+	uint32_t n_retained; /* tokens (pages) retained by this step's eviction; none is evicted if there are no more */
 	uint32_t pinned; /* positions below this are never evicted */
-	uint32_t awake;  /* active tokens of a kv head after this step, the mean of all heads; UINT32_MAX: unchanged */
+	uint32_t n_active; /* active tokens of a kv head after this step, the mean of all heads; UINT32_MAX: unchanged */
 
 	/* layers that compress: see compress.h */
-	uint32_t coded; /* tokens [codec->first, n_compressed) are compressed as of the last commit; 0: none */
-	uint32_t pack;  /* and [codec->first, compress_to) with this step's; none of this step's if not above n_compressed */
+	uint32_t n_compressed; /* tokens [codec->first, n_compressed) are compressed as of the last commit; 0: none */
+	uint32_t compress_to; /* and [codec->first, compress_to) with this step's; none of this step's if not above n_compressed */
 
 	/* prompts with sparse prefill: see prefill.h */
-	uint32_t prompt; /* position of the prompt's first row: at most len - n_q */
-	uint32_t dense;  /* rows from this position on are dense, the prompt's tail; UINT32_MAX: none */
-	uint32_t later;  /* not 0: the prompt continues in another call, for which `set` gets queries saved */
+	uint32_t prompt_start; /* position of the prompt's first row: at most len - n_q */
+	uint32_t dense_from; /* rows from this position on are dense, the prompt's tail; UINT32_MAX: none */
+	uint32_t prompt_continues; /* not 0: the prompt continues in another call, for which `set` gets queries saved */
 };
 
 /* The sequences of a call, and bounds on them: a captured call may be replayed as long as they hold. */
@@ -85,11 +85,11 @@ struct skv_batch {
 	uint32_t max_len; /* >= every len */
 	uint32_t max_q;   /* >= every n_q */
 	uint32_t max_bounds; /* >= every n_bounds */
-	uint32_t max_pack;   /* >= the tokens that this call compresses, of every sequence */
+	uint32_t max_compress;   /* >= the tokens that this call compresses, of every sequence */
 };
 
 /* Workspace of a call, sized with skv_kernels.workspace_bytes; one call at a time may use it. */
-struct skv_work {
+struct skv_workspace {
 	void *mem; /* 64-byte aligned; on a device: zeroed once, before its first use */
 	size_t bytes;
 	int threads;  /* OpenMP threads to use, >= 1 */

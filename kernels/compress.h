@@ -45,10 +45,10 @@
 extern "C" {
 #endif
 
-#define SKV_NEAR_MOST 4u
-#define SKV_REF_GROUP 64u /* elements */
-#define SKV_CODED_MOST 4096u /* of d, enc_hidden and dec_hidden */
-#define SKV_LOW_BLOCK 32u /* tokens */
+#define SKV_MAX_REFS 4u
+#define SKV_REF_SCALE_BLOCK 64u /* elements */
+#define SKV_MAX_CODEC_DIM 4096u /* of d, enc_hidden and dec_hidden */
+#define SKV_QUANT_BLOCK 32u /* tokens */
 
 /*
  * How a layer compresses. Pointers lead to the backend's memory. Matrices are [out][in], fp32 on the host and bf16 on
@@ -56,31 +56,31 @@ extern "C" {
  * heads (Palu's head groups): part i of z belongs to part i of x, and enc_out and dec_out are [width][d / (2 spans)] and
  * [d][width / (2 spans)].
  */
-struct skv_codes {
+struct skv_codec {
 	uint32_t kind;     /* enum skv_compress_kind */
 	uint32_t first;    /* the first compressed token, of a page's beginning: tokens before it stay rows */
 	uint32_t stride;   /* of references; 0: none, then b is 0 */
-	uint32_t near;     /* references of a token, up to SKV_MAX_REFS and `first`; 0 without references */
+	uint32_t n_refs;   /* references of a token, up to SKV_MAX_REFS and `first`; 0 without references */
 	uint32_t ref_bits; /* of an element of a reference: 16, 8 or 4 */
 	uint32_t id_bytes; /* of a reference's number: 2, or 4 where that takes more than 16 bits */
 	uint32_t bits;     /* of an element of z: 16, 8 or 4; 0: there is no z, the token is b; QUANT: 4 or 2 */
 	uint32_t width;    /* elements of z: the latent dimension */
-	uint32_t group;    /* elements that share a scale: 32 or 64 */
+	uint32_t scale_block; /* elements that share a scale: 32 or 64 */
 	uint32_t spans;    /* a divisor of n_kv_heads; 0: all of z is for all of x */
-	uint32_t hidden, wide; /* hidden sizes of encoder and decoder; 0: E is enc_out alone, Dec is dec_out alone */
-	const void *in;    /* [2 enc_hidden][d]: row 2i is row i of gate, row 2i + 1 that of up */
-	const void *down;  /* [width][enc_hidden or d] */
-	const void *open;  /* [dec_hidden][width] */
-	const void *out;   /* [d][dec_hidden or width] */
+	uint32_t enc_hidden, dec_hidden; /* hidden sizes of encoder and decoder; 0: E is enc_out alone, Dec is dec_out alone */
+	const void *enc_in; /* [2 enc_hidden][d]: row 2i is row i of gate, row 2i + 1 that of up */
+	const void *enc_out; /* [width][enc_hidden or d] */
+	const void *dec_in; /* [dec_hidden][width] */
+	const void *dec_out; /* [d][dec_hidden or width] */
 	const float *k_norm; /* [head_dim] or NULL; a decoded K u becomes w * (u / w) / rms(u / w) in each head */
-	const double *turn;  /* [rope_dims / 2]: radians by which RoPE turns a pair from one position to the next */
-	float turn_scale;    /* RoPE has multiplied K with this, too */
-	uint32_t turn_dims;  /* elements of a head that RoPE turns: pairs (i, i + rope_dims / 2) ... */
+	const double *rope_freq; /* [rope_dims / 2]: radians by which RoPE turns a pair from one position to the next */
+	float rope_scale;    /* RoPE has multiplied K with this, too */
+	uint32_t rope_dims;  /* elements of a head that RoPE turns: pairs (i, i + rope_dims / 2) ... */
 	bool interleaved;    /* ... or (2i, 2i + 1) */
 };
 
 /* References among the tokens before `token`: the number of this one, if it is a reference. */
-SKV_INLINE uint32_t skv_refs_before(const struct skv_codes *c, uint32_t token)
+SKV_INLINE uint32_t skv_refs_before(const struct skv_codec *c, uint32_t token)
 {
 	if (!c->stride)
 		return 0;
@@ -88,34 +88,34 @@ SKV_INLINE uint32_t skv_refs_before(const struct skv_codes *c, uint32_t token)
 }
 
 /* Codes of the tokens before `token`, all of them compressed; the number of this one's code, if it has one. */
-SKV_INLINE uint32_t skv_codes_before(const struct skv_codes *c, uint32_t token)
+SKV_INLINE uint32_t skv_codes_before(const struct skv_codec *c, uint32_t token)
 {
 	if (token <= c->first)
 		return 0;
 	return token - c->first - (c->stride ? skv_refs_before(c, token) - c->first : 0);
 }
 
-SKV_INLINE bool skv_is_ref(const struct skv_codes *c, uint32_t token)
+SKV_INLINE bool skv_is_ref(const struct skv_codec *c, uint32_t token)
 {
 	return c->stride && (token < c->first || (token - c->first) % c->stride == 0);
 }
 
 /* Bytes of n numbers: of 16 bits, or quantized, with the scales of their scale blocks. */
-SKV_INLINE uint32_t skv_packed_bytes(uint32_t n, uint32_t bits, uint32_t group)
+SKV_INLINE uint32_t skv_quantized_bytes(uint32_t n, uint32_t bits, uint32_t group)
 {
 	return n * bits / 8 + (bits == 0 || bits == 16 ? 0 : n / group * 4);
 }
 
 /* Bytes of a record: of a code; of a reference. */
-SKV_INLINE uint32_t skv_code_bytes(const struct skv_codes *c)
+SKV_INLINE uint32_t skv_code_bytes(const struct skv_codec *c)
 {
-	return (c->near * c->id_bytes + skv_packed_bytes(c->width, c->bits, c->group) + 15) / 16 * 16;
+	return (c->n_refs * c->id_bytes + skv_quantized_bytes(c->width, c->bits, c->scale_block) + 15) / 16 * 16;
 }
 
-SKV_INLINE uint32_t skv_ref_bytes(const struct skv_codes *c, uint32_t d, uint32_t dtype)
+SKV_INLINE uint32_t skv_ref_bytes(const struct skv_codec *c, uint32_t d, uint32_t dtype)
 {
 	const uint32_t bytes = c->ref_bits == 16 ? d * (uint32_t)skv_dtype_bytes(dtype)
-	                                         : skv_packed_bytes(d, c->ref_bits, SKV_REF_GROUP);
+	                                         : skv_quantized_bytes(d, c->ref_bits, SKV_REF_SCALE_BLOCK);
 
 	return (bytes + 15) / 16 * 16;
 }
@@ -124,14 +124,14 @@ SKV_INLINE uint32_t skv_ref_bytes(const struct skv_codes *c, uint32_t d, uint32_
  * A record of KV quantization begins with the scales of K. Where K's numbers, V's scales and V's numbers begin, and its
  * bytes: all multiples of 16.
  */
-struct skv_low {
-	uint32_t k, v_shared, v, bytes;
+struct skv_quant_layout {
+	uint32_t k, v_scales, v, bytes;
 };
-SKV_INLINE struct skv_low skv_low_of(const struct skv_codes *c, uint32_t head_dim)
+SKV_INLINE struct skv_quant_layout skv_quant_layout_of(const struct skv_codec *c, uint32_t head_dim)
 {
-	const uint32_t numbers = SKV_LOW_BLOCK * head_dim * c->bits / 8, v_shared = 4 * head_dim + numbers;
-	const uint32_t v = v_shared + SKV_LOW_BLOCK * head_dim / c->group * 4;
-	const struct skv_low x = {4 * head_dim, v_shared, v, v + numbers};
+	const uint32_t numbers = SKV_QUANT_BLOCK * head_dim * c->bits / 8, v_scales = 4 * head_dim + numbers;
+	const uint32_t v = v_scales + SKV_QUANT_BLOCK * head_dim / c->scale_block * 4;
+	const struct skv_quant_layout x = {4 * head_dim, v_scales, v, v + numbers};
 
 	return x;
 }
@@ -155,17 +155,17 @@ SKV_INLINE uint8_t *skv_record_at(const struct skv_shape *sh, const struct skv_k
 /* Records in the layer's table of codes when the tokens before `coded` are compressed; and bytes of one. */
 SKV_INLINE uint32_t skv_code_records(const struct skv_shape *sh, uint32_t coded)
 {
-	return sh->code->kind == SKV_COMPRESS_QUANT ? coded / SKV_LOW_BLOCK * sh->n_kv_heads : skv_codes_before(sh->code, coded);
+	return sh->codec->kind == SKV_COMPRESS_QUANT ? coded / SKV_QUANT_BLOCK * sh->n_kv_heads : skv_codes_before(sh->codec, coded);
 }
 SKV_INLINE uint32_t skv_code_record_bytes(const struct skv_shape *sh)
 {
-	return sh->code->kind == SKV_COMPRESS_QUANT ? skv_low_of(sh->code, sh->head_dim).bytes : skv_code_bytes(sh->code);
+	return sh->codec->kind == SKV_COMPRESS_QUANT ? skv_quant_layout_of(sh->codec, sh->head_dim).bytes : skv_code_bytes(sh->codec);
 }
 
 /* Are the tokens of this page there, as rows or compressed? */
-SKV_INLINE bool skv_page_there(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t page)
+SKV_INLINE bool skv_page_present(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t page)
 {
-	return (sh->code && page * SKV_PAGE_TOKENS >= sh->code->first && page * SKV_PAGE_TOKENS < s->coded) ||
+	return (sh->codec && page * SKV_PAGE_TOKENS >= sh->codec->first && page * SKV_PAGE_TOKENS < s->n_compressed) ||
 	       skv_pte_resident(skv_layer_table(sh, s)[page]);
 }
 
@@ -173,7 +173,7 @@ SKV_INLINE bool skv_page_there(const struct skv_shape *sh, const struct skv_kseq
  * Decompressed rows beside the layer's own pages: sequence i has pages [i * pages, (i + 1) * pages) of `pool`, laid out as
  * any other.
  */
-struct skv_rebuilt {
+struct skv_decompressed {
 	uint8_t *pool;        /* NULL: into the pages that the layer's own table has for compressed tokens */
 	uint32_t pages;       /* of a sequence */
 	struct skv_kseq *seq; /* [n], filled in for attention over the rows: table, of any layer, and len; nothing is compressed */

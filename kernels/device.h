@@ -31,7 +31,7 @@ extern "C" {
 
 #define SKV_BACKEND_ABI 15u
 #define SKV_DEVICE_NAME_MAX 256
-#define SKV_DEVICES_MOST 64u /* devices of a machine that a backend knows */
+#define SKV_BACKEND_MAX_DEVICES 64u /* devices of a machine that a backend knows */
 
 struct skv_device_info {
 	char name[SKV_DEVICE_NAME_MAX];
@@ -41,7 +41,7 @@ struct skv_device_info {
 };
 
 /* A page table entry to write into the device's memory. */
-struct skv_entry {
+struct skv_pte_update {
 	skv_pte *at;
 	skv_pte entry;
 };
@@ -51,7 +51,7 @@ struct skv_stage {
 	const struct skv_kseq *from; /* [n] */
 	struct skv_kseq *to;         /* [n], on the device; their `attended` counters become 0 */
 	uint32_t n, n_entries;
-	const struct skv_entry *entry; /* [n_entries] */
+	const struct skv_pte_update *entry; /* [n_entries] */
 };
 
 /*

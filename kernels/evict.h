@@ -33,16 +33,16 @@ extern "C" {
  * Page i of a layer's table has the metadata of entries [i U, (i + 1) U), U = skv_slot_meta_per_page(). An n_kv_heads-th
  * of its bytes is kv head h's: U entries of set 0, then U of set 1.
  */
-struct skv_note {
+struct skv_slot_meta {
 	uint32_t pos;
-	float value;
+	float score;
 };
-#define SKV_NOTE_GONE (1u << 31)
-#define SKV_NOTE_FREE 0xffffffffu
+#define SKV_SLOT_EVICTED (1u << 31)
+#define SKV_SLOT_FREE 0xffffffffu
 
 /* Where new tokens go: the slot mapping of a decode step. */
-struct skv_slots {
-	uint32_t unit;  /* granularity, tokens: 1 or T */
+struct skv_slot_mapping {
+	uint32_t granularity; /* granularity, tokens: 1 or T */
 	uint32_t *slot; /* [seq][n_kv_heads]: the slot of the new token; alloc_slots() fills it in */
 };
 
@@ -62,15 +62,15 @@ struct skv_rank {
  * Which entries are retained: the latest, then the pinned, then the best by rank, until there are kseq.n_retained; ties go
  * to the earlier one. A NaN counts as -infinity.
  */
-struct skv_keep_by {
-	uint32_t unit;            /* granularity */
+struct skv_evict_rule {
+	uint32_t granularity;     /* granularity */
 	struct skv_budget recent; /* see skv_recent_of(); none if zero */
-	bool old_first;           /* ties go to the later one */
-	bool forget;              /* scores of the retained become 0 */
+	bool evict_older;         /* ties go to the later one */
+	bool reset_scores;        /* scores of the retained become 0 */
 };
 
 /* How many of the latest are among n_retained entries: `recent` is of the next step, whose new entry is one of them. */
-SKV_INLINE uint32_t skv_recent_of(const struct skv_keep_by *by, uint32_t n_retained)
+SKV_INLINE uint32_t skv_recent_of(const struct skv_evict_rule *by, uint32_t n_retained)
 {
 	const uint32_t n = skv_budget_of(by->recent, n_retained + 1, 0);
 
@@ -82,22 +82,22 @@ SKV_INLINE uint32_t skv_recent_of(const struct skv_keep_by *by, uint32_t n_retai
  * the best of each by rank up to its safeguard, then the best of all heads until there are so many. Ties go to the lower
  * position, then to the lower head. Inactive entries stay inactive.
  */
-struct skv_allot {
+struct skv_head_budget_rule {
 	uint32_t recent; /* of each head the latest so many, of the next step's entries: its new one is one of them */
-	float sure;      /* the share of the mean that each head gets in any case, likewise (Ada-KV's safeguard) */
+	float safeguard; /* the share of the mean that each head gets in any case, likewise (Ada-KV's safeguard) */
 };
 
 /* Entries that each head has active in any case, where the mean is `active`. */
-SKV_INLINE uint32_t skv_sure_of(const struct skv_allot *a, uint32_t active)
+SKV_INLINE uint32_t skv_safeguard_of(const struct skv_head_budget_rule *a, uint32_t active)
 {
-	const uint32_t recent = a->recent ? a->recent - 1 : 0, sure = (uint32_t)(a->sure * (float)(active + 1));
+	const uint32_t recent = a->recent ? a->recent - 1 : 0, sure = (uint32_t)(a->safeguard * (float)(active + 1));
 	const uint32_t n = sure > recent ? sure - 1 : recent;
 
 	return n < active ? n : active;
 }
 
 /* When a page matters (RaaS). Its weight w is the mean over the GQA group of the softmax of scale * score over all pages. */
-struct skv_stamp {
+struct skv_touch_rule {
 	float alpha; /* w above this ... */
 	float ratio; /* ... or, above 0, one of the best skv_budget_of({ratio}, pages, 1) by w; ties go to the earlier one */
 	float scale;
@@ -110,28 +110,28 @@ struct skv_stamp {
 };
 
 /* Does a step's query add its attention weights to the accumulated scores? */
-enum skv_tally { SKV_TALLY_NONE, SKV_TALLY_ADD, SKV_TALLY_ANEW /* replaces earlier scores */ };
+enum skv_accumulate { SKV_ACCUMULATE_NONE, SKV_ACCUMULATE_ADD, SKV_ACCUMULATE_RESET /* replaces earlier scores */ };
 
 /* The sequence's table of slot metadata. */
-SKV_INLINE const skv_pte *skv_notes_table(const struct skv_shape *sh, const struct skv_kseq *s)
+SKV_INLINE const skv_pte *skv_slot_meta_table(const struct skv_shape *sh, const struct skv_kseq *s)
 {
-	return s->table + (size_t)sh->notes * s->layer_stride;
+	return s->table + (size_t)sh->slot_meta * s->layer_stride;
 }
 
 /* Entries whose metadata a page has: at least 64, as head_dim is at least 16. */
-SKV_INLINE uint32_t skv_notes_of_page(const struct skv_shape *sh)
+SKV_INLINE uint32_t skv_slot_meta_per_page(const struct skv_shape *sh)
 {
-	return (uint32_t)(sh->page_bytes / sh->n_kv_heads / (2 * sizeof(struct skv_note)));
+	return (uint32_t)(sh->page_bytes / sh->n_kv_heads / (2 * sizeof(struct skv_slot_meta)));
 }
 
 /* The metadata of entry u of kv head h, in a set. Its page must be resident. */
-SKV_INLINE struct skv_note *skv_note_at(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t set,
+SKV_INLINE struct skv_slot_meta *skv_slot_meta_at(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t set,
                                         uint32_t u)
 {
-	const uint32_t each = skv_notes_of_page(sh);
-	uint8_t *page = sh->pool + skv_pte_id(skv_notes_table(sh, s)[u / each]) * sh->page_bytes;
+	const uint32_t each = skv_slot_meta_per_page(sh);
+	uint8_t *page = sh->pool + skv_pte_id(skv_slot_meta_table(sh, s)[u / each]) * sh->page_bytes;
 
-	return (struct skv_note *)(page + h * (sh->page_bytes / sh->n_kv_heads)) + set * each + u % each;
+	return (struct skv_slot_meta *)(page + h * (sh->page_bytes / sh->n_kv_heads)) + set * each + u % each;
 }
 
 #ifdef __cplusplus

@@ -22,7 +22,7 @@ extern "C" {
  * ids of blocks of `unit` tokens, block u being tokens [u unit, (u + 1) unit). What rows attend to in any case - sinks,
  * window, their own tile - is not listed.
  */
-struct skv_tiles {
+struct skv_tile_lists {
 	uint32_t rows;   /* lists a tile: n_kv_heads or n_heads */
 	uint32_t tiles;  /* of a sequence, at least skv_max_tiles() */
 	uint32_t stride; /* elements reserved for a list */
@@ -34,7 +34,7 @@ struct skv_tiles {
 };
 
 /* The most tiles that max_q rows can lie in. */
-SKV_INLINE uint32_t skv_tiles_most(uint32_t max_q, uint32_t tile)
+SKV_INLINE uint32_t skv_max_tiles(uint32_t max_q, uint32_t tile)
 {
 	return (max_q + tile - 2) / tile + 1;
 }
@@ -61,55 +61,55 @@ struct skv_sparse {
 	bool delta;         /* other rows get the difference, dense - sparse, of row skv_correction_row(s, sp, p) */
 	uint32_t gamma;     /* 0: none; a power of two */
 	uint32_t segment;   /* 0: none; a power of two, at least 2 SKV_MINFERENCE_ROWS */
-	uint32_t kept_rows; /* n_saved_queries: 0, 1, or SKV_MINFERENCE_ROWS */
-	const struct skv_tiles *units, *more; /* NULL: none. `extra` has as many rows as `lists`, and blocks of one token */
+	uint32_t n_saved_queries; /* n_saved_queries: 0, 1, or SKV_MINFERENCE_ROWS */
+	const struct skv_tile_lists *lists, *extra; /* NULL: none. `extra` has as many rows as `lists`, and blocks of one token */
 };
 
 /* The first row of p's run of x positions, or the prompt's first row: the representative row of a tile, a segment ... */
-SKV_INLINE uint32_t skv_begin(const struct skv_kseq *s, uint32_t p, uint32_t x)
+SKV_INLINE uint32_t skv_first_row(const struct skv_kseq *s, uint32_t p, uint32_t x)
 {
 	const uint32_t at = p - p % x;
 
-	return at > s->prompt ? at : s->prompt;
+	return at > s->prompt_start ? at : s->prompt_start;
 }
 
 /* Is row p of a prompt dense? */
 SKV_INLINE bool skv_row_dense(const struct skv_kseq *s, const struct skv_sparse *sp, uint32_t p)
 {
-	return p >= s->dense || (sp->gamma && p == skv_begin(s, p, sp->gamma)) ||
-	       (sp->segment && p - skv_begin(s, p, sp->segment) < SKV_MINFERENCE_ROWS);
+	return p >= s->dense_from || (sp->gamma && p == skv_first_row(s, p, sp->gamma)) ||
+	       (sp->segment && p - skv_first_row(s, p, sp->segment) < SKV_MINFERENCE_ROWS);
 }
 
 /*
  * The row whose difference row p gets if it is not dense. A segment has no lists before the last of its dense rows, so
  * no row before that one has a difference. (For a dense row the answer may be a later row.)
  */
-SKV_INLINE uint32_t skv_speaker(const struct skv_kseq *s, const struct skv_sparse *sp, uint32_t p)
+SKV_INLINE uint32_t skv_correction_row(const struct skv_kseq *s, const struct skv_sparse *sp, uint32_t p)
 {
-	const uint32_t at = skv_begin(s, p, sp->gamma);
-	const uint32_t last = sp->segment ? skv_begin(s, p, sp->segment) + SKV_MINFERENCE_ROWS - 1 : 0;
+	const uint32_t at = skv_first_row(s, p, sp->gamma);
+	const uint32_t last = sp->segment ? skv_first_row(s, p, sp->segment) + SKV_MINFERENCE_ROWS - 1 : 0;
 
 	return last > at ? last : at;
 }
 
 /* Where the queries begin in a set, in bytes; and the pages of a set. */
-SKV_INLINE size_t skv_kept_queries(const struct skv_shape *sh, const struct skv_sparse *sp)
+SKV_INLINE size_t skv_saved_queries_offset(const struct skv_shape *sh, const struct skv_sparse *sp)
 {
 	return sp->delta ? (size_t)sh->n_heads * sh->head_dim * sizeof(float) : 0;
 }
-SKV_INLINE uint32_t skv_kept_pages(const struct skv_shape *sh, const struct skv_sparse *sp)
+SKV_INLINE uint32_t skv_saved_pages(const struct skv_shape *sh, const struct skv_sparse *sp)
 {
 	const size_t row = (size_t)sh->n_heads * sh->head_dim * skv_dtype_bytes(sh->io_dtype);
 
-	return (uint32_t)((skv_kept_queries(sh, sp) + sp->kept_rows * row + sh->page_bytes - 1) / sh->page_bytes);
+	return (uint32_t)((skv_saved_queries_offset(sh, sp) + sp->n_saved_queries * row + sh->page_bytes - 1) / sh->page_bytes);
 }
 
 /* Byte `at` of a set; a head's elements are never in two pages. The pages must be resident. */
-SKV_INLINE void *skv_kept_at(const struct skv_shape *sh, const struct skv_kseq *s, const struct skv_sparse *sp, uint32_t set,
+SKV_INLINE void *skv_saved_at(const struct skv_shape *sh, const struct skv_kseq *s, const struct skv_sparse *sp, uint32_t set,
                              size_t at)
 {
-	const skv_pte *table = s->table + (size_t)sh->kept * s->layer_stride;
-	const skv_pte entry = table[set * skv_kept_pages(sh, sp) + at / sh->page_bytes];
+	const skv_pte *table = s->table + (size_t)sh->saved * s->layer_stride;
+	const skv_pte entry = table[set * skv_saved_pages(sh, sp) + at / sh->page_bytes];
 
 	return sh->pool + skv_pte_id(entry) * sh->page_bytes + at % sh->page_bytes;
 }

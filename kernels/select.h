@@ -25,7 +25,7 @@ extern "C" {
  * all q heads (rows = 1) or over each GQA group (rows = n_kv_heads), or are left apart (rows = n_heads). Any of the
  * outputs may be NULL.
  */
-struct skv_evidence {
+struct skv_scores {
 	uint32_t rows;         /* 1, n_kv_heads or n_heads */
 	bool sum;              /* sum instead of max */
 	uint32_t token_stride; /* >= max_len, multiple of T */
@@ -37,31 +37,31 @@ struct skv_evidence {
 };
 
 /* Lists of indices of pages or tokens, ascending: one list a sequence, or one a kv head or q head. */
-struct skv_list {
+struct skv_index_list {
 	uint32_t rows;       /* lists a sequence: 1, n_kv_heads or n_heads */
 	uint32_t stride;     /* elements reserved for a list */
 	uint32_t *ids;       /* [seq][rows][stride] */
 	uint32_t *count;     /* [seq][rows] */
-	uint32_t most;       /* >= every count: it bounds launches; select() sets it */
+	uint32_t max_count;  /* >= every count: it bounds launches; select() sets it */
 	/*
 	 * Of pages: the last page listed is the partial one, with (len - 1) % T + 1 tokens; all others are full. Then ids
 	 * need not ascend.
 	 */
-	bool filling;
+	bool last_partial;
 	bool mapped;         /* rows = n_kv_heads: kv head h reads list map[h]; readers of a list alone look at it */
 	uint8_t map[SKV_MAX_HEADS];
 };
 
 /* Which of a sequence's lists number `row` reads: the only one, a kv head's or a q head's. */
-SKV_INLINE uint32_t skv_list_row(const struct skv_list *l, uint32_t row)
+SKV_INLINE uint32_t skv_index_list_row(const struct skv_index_list *l, uint32_t row)
 {
 	return l->mapped ? l->map[row] : row;
 }
 
 /* What a layer has attended to: a window, or a list. */
-struct skv_seen {
+struct skv_attended {
 	const struct skv_window *window; /* NULL: the list */
-	const struct skv_list *list;
+	const struct skv_index_list *list;
 	bool tokens; /* the list is of tokens, else of pages */
 };
 
@@ -70,7 +70,7 @@ struct skv_topk_counts {
 	uint32_t n, pin, recent, want;
 };
 
-SKV_INLINE struct skv_topk_counts skv_choice_of(const struct skv_select *s, uint32_t n)
+SKV_INLINE struct skv_topk_counts skv_topk_counts_of(const struct skv_select *s, uint32_t n)
 {
 	const uint32_t k = skv_budget_of(s->budget, n, s->floor);
 	struct skv_topk_counts x = {n, s->pin, s->recent ? s->recent : k / 8, 0};

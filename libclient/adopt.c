@@ -73,7 +73,7 @@ int policy_adopt(struct skv_session *s, struct policy *p, struct skv_seq *q, voi
 
 static uint32_t bounds_table(const struct skv_seq *q, uint32_t layer)
 {
-	return skv_table(q->layout.n_layers, SKV_GROUP_BOUNDS, layer);
+	return skv_table(q->layout.n_layers, SKV_PAGES_BOUNDS, layer);
 }
 
 void policy_install(struct skv_seq *q, const struct policy *p, void *state)

@@ -38,9 +38,9 @@ static const char *misaligned(const struct skv_attn *a)
 }
 
 /* The kernel that the plan asks for; `how` is the plan's, or dense where nothing was selected. */
-static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_list *list)
+static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_index_list *list)
 {
-	const struct skv_evidence *scores = l->plan->scores & (SKV_SCORES_TOKENS | SKV_SCORES_PAGES) ? &l->own->evidence : NULL;
+	const struct skv_scores *scores = l->plan->scores & (SKV_SCORES_TOKENS | SKV_SCORES_PAGES) ? &l->own->evidence : NULL;
 	const struct skv_kernels *k = l->kernels;
 	const struct skv_attn *a = l->attn;
 
@@ -53,7 +53,7 @@ static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_
 		break;
 	case SKV_ATTEND_TOKENS:
 		if (skv_plan_chooses(l->plan, l->number))
-			k->decode_chosen(&l->shape, &l->decode, a->q, a->out, &l->own->evidence, &l->own->select, &l->own->list,
+			k->decode_topk(&l->shape, &l->decode, a->q, a->out, &l->own->evidence, &l->own->select, &l->own->list,
 			                 l->work);
 		else
 			k->decode_tokens(&l->shape, &l->decode, a->q, a->out, list, l->work);
@@ -67,7 +67,7 @@ static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_
 /* Between the policy's two hooks. The source's lists are followed as the layer's kv heads are mapped to them. */
 static void decode_rows(const struct layer *l, uint32_t how)
 {
-	struct skv_list list = l->source->list;
+	struct skv_index_list list = l->source->list;
 
 	list.mapped = l->plan->mapped;
 	if (list.mapped)
@@ -93,8 +93,8 @@ static void decode(struct skv_session *s, const struct layer *l)
 	policy_hook(s, l->batch, PHASE_BEFORE, l->number);
 	if (plan->evict.max_head_ratio > 0) {
 		/* heads that share a budget attend to active tokens, and accumulate their scores: before `out`, which may be q */
-		l->kernels->list_awake(&l->shape, &l->decode, &l->own->list, l->work);
-		l->kernels->tally_list(&l->shape, &l->decode, l->attn->q, &l->own->list, l->work);
+		l->kernels->list_active(&l->shape, &l->decode, &l->own->list, l->work);
+		l->kernels->accumulate_list(&l->shape, &l->decode, l->attn->q, &l->own->list, l->work);
 		l->own->made = SKV_ATTEND_TOKENS;
 	}
 	if ((how == SKV_ATTEND_PAGES || how == SKV_ATTEND_TOKENS) && l->source->made != how) {
@@ -130,7 +130,7 @@ static void prefill(const struct layer *l)
 		return;
 	}
 	if (l->plan->evict.accumulate) /* before `out`, which may be q */
-		l->kernels->tally_prompt(&l->rows, &l->prefill, l->attn->q, l->plan->evict.window, l->work);
+		l->kernels->accumulate_prompt(&l->rows, &l->prefill, l->attn->q, l->plan->evict.window, l->work);
 	prefill_attend(l);
 }
 

@@ -159,7 +159,7 @@ static void put_entry(struct skv_seq *q, uint32_t table, uint32_t page, skv_pte 
 	struct device *d = q->session->device;
 	struct device_step *x = &d->step[d->next];
 
-	x->entry[x->n_entries++] = (struct skv_entry){
+	x->entry[x->n_entries++] = (struct skv_pte_update){
 		.at = q->on_device.table + (size_t)table * q->layout.max_pages + page,
 		.entry = device_pte(q, entry),
 	};
@@ -222,7 +222,7 @@ int device_stage(struct skv_session *s)
 /* What of it counts, from the first byte on that does: pinned memory, and as many words. */
 static const uint32_t *lay_of(const struct skv_seq *q, struct skv_lay *lay, uint32_t *ret_n)
 {
-	const bool prompt = q->next_about & SKV_ABOUT_READING, slots = q->next_about & SKV_ABOUT_SLOTS;
+	const bool prompt = q->next_about & SKV_ABOUT_PREFILL, slots = q->next_about & SKV_ABOUT_SLOTS;
 	const size_t bytes = slots ? q->layout.n_layers * sizeof(*q->next_slots) : 0;
 
 	lay->prompt = q->next_prompt;

@@ -20,7 +20,7 @@ struct device_step {
 	void *mem;   /* pinned, what the next ones point into */
 	size_t bytes;
 	struct skv_kseq *kseq;       /* [n_classes][n] */
-	struct skv_entry *entry;     /* [n_entries] */
+	struct skv_pte_update *entry;     /* [n_entries] */
 	struct skv_publish *publish; /* [n] */
 	uint64_t *sum;               /* [n]: the attended counters */
 	float *share;                /* [n_layers][RECALL_SEQS]: recall, of the first n_recall sequences */

@@ -57,11 +57,11 @@ struct skv_shape layer_shape(const struct skv_session *s, uint32_t layer)
 	struct skv_shape shape = s->shape;
 
 	shape.layer = layer;
-	shape.state = skv_table(n_layers, SKV_GROUP_BOUNDS, layer);
-	shape.notes = skv_table(n_layers, SKV_GROUP_NOTES, layer);
-	shape.codes = skv_table(n_layers, SKV_GROUP_CODES, layer);
-	shape.refs = skv_table(n_layers, SKV_GROUP_REFS, layer);
-	shape.kept = skv_table(n_layers, SKV_GROUP_KEPT, layer);
+	shape.state = skv_table(n_layers, SKV_PAGES_BOUNDS, layer);
+	shape.slot_meta = skv_table(n_layers, SKV_PAGES_SLOT_META, layer);
+	shape.codes = skv_table(n_layers, SKV_PAGES_CODES, layer);
+	shape.refs = skv_table(n_layers, SKV_PAGES_REFS, layer);
+	shape.saved = skv_table(n_layers, SKV_PAGES_SAVED, layer);
 	return shape;
 }
 
@@ -69,7 +69,7 @@ struct skv_shape compressed_shape(const struct skv_session *s, uint32_t layer, c
 {
 	struct skv_shape shape = layer_shape(s, layer);
 
-	shape.code = &k->layer[layer].code;
+	shape.codec = &k->layer[layer].code;
 	return shape;
 }
 
@@ -105,6 +105,6 @@ struct layer layer_of(struct skv_session *s, struct policy_batch *pb, uint32_t n
 
 	l.shape = l.rows;
 	if (l.compresses)
-		l.shape.code = &pb->policy->compressor->layer[number].code;
+		l.shape.codec = &pb->policy->compressor->layer[number].code;
 	return l;
 }

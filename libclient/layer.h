@@ -27,7 +27,7 @@ struct layer {
 	const struct skv_attn *attn; /* q, k, v, out */
 	const struct skv_plan *plan;
 	const struct skv_kernels *kernels;
-	const struct skv_work *work;
+	const struct skv_workspace *work;
 	struct skv_shape rows;  /* of K and V as rows ... */
 	struct skv_shape shape; /* ... and as the batch has them: with codes, if it compresses the layer */
 	bool compresses;        /* does it keep older tokens of the batch's sequences compressed? */

@@ -50,11 +50,11 @@ static struct skv_kseq kseq_of(struct skv_session *s, const struct skv_step_item
 	        .n_q = it->n_tokens,
 	        .row = row,
 	        .n_bounds = q->has_bounds && !q->maintenance ? it->n_tokens : len,
-	        .all = q->len + it->n_tokens,
-	        .extent = seq_slot_end(q, layer),
-	        .set = (q->epoch + !noting) & 1, /* note_resident() writes the other one */
-	        .keep = UINT32_MAX,
-	        .awake = UINT32_MAX,
+	        .n_tokens = q->len + it->n_tokens,
+	        .slot_end = seq_slot_end(q, layer),
+	        .set = (q->epoch + !noting) & 1, /* init_slot_meta() writes the other one */
+	        .n_retained = UINT32_MAX,
+	        .n_active = UINT32_MAX,
 	};
 }
 
@@ -82,8 +82,8 @@ static struct skv_batch batch_of(const struct skv_session *s, uint32_t class, ui
 		b.max_len = seq[i].len > b.max_len ? seq[i].len : b.max_len;
 		b.max_q = seq[i].n_q > b.max_q ? seq[i].n_q : b.max_q;
 		b.max_bounds = seq[i].n_bounds > b.max_bounds ? seq[i].n_bounds : b.max_bounds;
-		if (seq[i].pack > seq[i].coded && seq[i].pack - seq[i].coded > b.max_pack)
-			b.max_pack = seq[i].pack - seq[i].coded;
+		if (seq[i].compress_to > seq[i].n_compressed && seq[i].compress_to - seq[i].n_compressed > b.max_compress)
+			b.max_compress = seq[i].compress_to - seq[i].n_compressed;
 	}
 	if (s->device)
 		b.max_len = capacity(b.max_len);
@@ -149,8 +149,8 @@ static void lay_out_class(struct skv_session *s, const struct skv_step_item *ite
 		prefill_schedule(q, ks);
 		row += items[i].n_tokens;
 		if (q->maintenance) {
-			ks->coded = seq_compressed(q, c->layer);
-			ks->pack = q->next_slots[c->layer].coded;
+			ks->n_compressed = seq_compressed(q, c->layer);
+			ks->compress_to = q->next_slots[c->layer].coded;
 		}
 		if (!seq_by_layer(q) || q->maintenance)
 			continue;

@@ -65,7 +65,7 @@ static struct skv_layer_slots after(const struct skv_seq *q, uint32_t layer, enu
 static uint32_t about_after(const struct skv_seq *q)
 {
 	uint32_t prompted = q->maintenance == MAINTENANCE_SLOT_METADATA ? SKV_ABOUT_PROMPTED : 0;
-	uint32_t about = (q->about & ~(SKV_ABOUT_SLOTS | SKV_ABOUT_READING)) | prompted;
+	uint32_t about = (q->about & ~(SKV_ABOUT_SLOTS | SKV_ABOUT_PREFILL)) | prompted;
 
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
 		const struct skv_layer_slots *next = &q->next_slots[layer];
@@ -80,14 +80,14 @@ static uint32_t about_after(const struct skv_seq *q)
 
 static void compress(struct skv_session *s, const struct skv_seq *q, uint32_t layer, const struct skv_batch *b)
 {
-	const struct skv_rebuilt in_place = {.pool = NULL};
+	const struct skv_decompressed in_place = {.pool = NULL};
 	struct skv_shape shape = layer_shape(s, layer);
 
-	shape.code = compress_code(q, layer);
+	shape.codec = compress_code(q, layer);
 	if (q->maintenance == MAINTENANCE_COMPRESS)
-		s->kernels->pack(&shape, 1, b, &s->step.work);
+		s->kernels->compress(&shape, 1, b, &s->step.work);
 	else
-		s->kernels->rebuild(&shape, b, NULL, &in_place, &s->step.work);
+		s->kernels->decompress(&shape, b, NULL, &in_place, &s->step.work);
 }
 
 static void run(struct skv_session *s, struct skv_seq *q, uint32_t layer)
@@ -95,8 +95,8 @@ static void run(struct skv_session *s, struct skv_seq *q, uint32_t layer)
 	const struct skv_shape shape = layer_shape(s, layer);
 	const struct skv_batch batch = layer_all(s, layer), *b = &batch;
 	const struct skv_layer_slots *was = &q->slots[layer], *next = &q->next_slots[layer];
-	const struct skv_slots to = {.unit = next->unit, .slot = s->step.slot};
-	struct skv_work *w = &s->step.work;
+	const struct skv_slot_mapping to = {.granularity = next->unit, .slot = s->step.slot};
+	struct skv_workspace *w = &s->step.work;
 
 	if (q->maintenance == MAINTENANCE_BUILD_BOUNDS && plan_has_bounds(&seq_policy(q)->plan[layer]))
 		s->kernels->update_bounds(&shape, b, NULL, w);
@@ -105,11 +105,11 @@ static void run(struct skv_session *s, struct skv_seq *q, uint32_t layer)
 	if (!next->unit)
 		return;
 	if (was->unit != next->unit)
-		s->kernels->note_resident(&shape, b, &to, w);
+		s->kernels->init_slot_meta(&shape, b, &to, w);
 	else if (q->maintenance == MAINTENANCE_MOVE_PARTIAL && next->extent > was->extent)
-		s->kernels->lift(&shape, b, w);
+		s->kernels->move_partial_page(&shape, b, w);
 	else
-		s->kernels->place(&shape, b, &to, w);
+		s->kernels->alloc_slots(&shape, b, &to, w);
 }
 
 /* The kernels of a step that was entered, and its commit. */

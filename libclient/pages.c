@@ -41,14 +41,14 @@ static uint32_t bounds_of(const struct skv_seq *q, uint32_t layer, uint32_t slot
 /* ... and of slot metadata. */
 static uint32_t notes_of(const struct skv_seq *q, uint32_t unit, uint32_t slots)
 {
-	uint32_t each = skv_notes_of_page(&q->session->shape);
+	uint32_t each = skv_slot_meta_per_page(&q->session->shape);
 
 	return unit ? ((slots + unit - 1) / unit + each - 1) / each : 0;
 }
 
-static enum skv_group kind_of(const struct skv_seq *q, uint32_t table)
+static enum skv_page_kind kind_of(const struct skv_seq *q, uint32_t table)
 {
-	return skv_table_group(q->layout.n_layers, table);
+	return skv_table_page_kind(q->layout.n_layers, table);
 }
 
 static uint32_t layer_of(const struct skv_seq *q, uint32_t table)
@@ -59,18 +59,18 @@ static uint32_t layer_of(const struct skv_seq *q, uint32_t table)
 /* The number of a layer's table of slot metadata. */
 static uint32_t notes_table(const struct skv_seq *q, uint32_t layer)
 {
-	return skv_table(q->layout.n_layers, SKV_GROUP_NOTES, layer);
+	return skv_table(q->layout.n_layers, SKV_PAGES_SLOT_META, layer);
 }
 
 /* Codes or references of a layer with so many tokens compressed. */
-static struct records records_of(const struct skv_seq *q, enum skv_group group, uint32_t layer, uint32_t coded)
+static struct records records_of(const struct skv_seq *q, enum skv_page_kind group, uint32_t layer, uint32_t coded)
 {
 	struct skv_shape shape = q->session->shape;
 
-	shape.code = compress_code(q, layer);
-	return shape.code ? compress_records(&shape, group, coded) : (struct records){.each = 1};
+	shape.codec = compress_code(q, layer);
+	return shape.codec ? compress_records(&shape, group, coded) : (struct records){.each = 1};
 }
-static uint32_t record_pages(const struct skv_seq *q, enum skv_group group, uint32_t layer, uint32_t coded)
+static uint32_t record_pages(const struct skv_seq *q, enum skv_page_kind group, uint32_t layer, uint32_t coded)
 {
 	return records_pages(records_of(q, group, layer, coded));
 }
@@ -81,10 +81,10 @@ static uint32_t had(const struct skv_seq *q, uint32_t table)
 	uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer);
 
 	switch (kind_of(q, table)) {
-	case SKV_GROUP_PAGES: return skv_pages_of(extent);
-	case SKV_GROUP_BOUNDS: return q->has_bounds ? bounds_of(q, layer, extent) : 0;
-	case SKV_GROUP_NOTES: return seq_by_layer(q) ? notes_of(q, q->slots[layer].unit, extent) : 0;
-	case SKV_GROUP_KEPT: return q->about & SKV_ABOUT_READING ? prefill_saved_pages(seq_policy(q), layer) : 0;
+	case SKV_PAGES_KV: return skv_pages_of(extent);
+	case SKV_PAGES_BOUNDS: return q->has_bounds ? bounds_of(q, layer, extent) : 0;
+	case SKV_PAGES_SLOT_META: return seq_by_layer(q) ? notes_of(q, q->slots[layer].unit, extent) : 0;
+	case SKV_PAGES_SAVED: return q->about & SKV_ABOUT_PREFILL ? prefill_saved_pages(seq_policy(q), layer) : 0;
 	default: return record_pages(q, kind_of(q, table), layer, seq_compressed(q, layer));
 	}
 }
@@ -96,10 +96,10 @@ static uint32_t wants_with(const struct skv_seq *q, uint32_t table, uint32_t mor
 	bool bounds = !q->maintenance || q->maintenance == MAINTENANCE_BUILD_BOUNDS || q->has_bounds;
 
 	switch (kind_of(q, table)) {
-	case SKV_GROUP_PAGES: return skv_pages_of(reach);
-	case SKV_GROUP_BOUNDS: return bounds ? bounds_of(q, layer, reach) : 0;
-	case SKV_GROUP_NOTES: return seq_by_layer(q) ? notes_of(q, q->next_slots[layer].unit, reach) : 0;
-	case SKV_GROUP_KEPT: return q->next_about & SKV_ABOUT_READING ? prefill_saved_pages(seq_policy(q), layer) : 0;
+	case SKV_PAGES_KV: return skv_pages_of(reach);
+	case SKV_PAGES_BOUNDS: return bounds ? bounds_of(q, layer, reach) : 0;
+	case SKV_PAGES_SLOT_META: return seq_by_layer(q) ? notes_of(q, q->next_slots[layer].unit, reach) : 0;
+	case SKV_PAGES_SAVED: return q->next_about & SKV_ABOUT_PREFILL ? prefill_saved_pages(seq_policy(q), layer) : 0;
 	default: return seq_by_layer(q) ? record_pages(q, kind_of(q, table), layer, q->next_slots[layer].coded) : 0;
 	}
 }
@@ -127,7 +127,7 @@ static struct span missing(const struct skv_seq *q, uint32_t table)
 {
 	const struct skv_layer_slots *x = &q->slots[layer_of(q, table)];
 	bool gaps = q->maintenance == MAINTENANCE_COMPACT && q->gaps && x->live < x->extent;
-	bool rows = q->maintenance == MAINTENANCE_DECOMPRESS && kind_of(q, table) == SKV_GROUP_PAGES && x->coded > 0;
+	bool rows = q->maintenance == MAINTENANCE_DECOMPRESS && kind_of(q, table) == SKV_PAGES_KV && x->coded > 0;
 
 	return (struct span){.from = gaps ? 0 : rows ? x->form.first : had(q, table), .to = wants(q, table)};
 }
@@ -141,7 +141,7 @@ static skv_pte *parked(const struct skv_seq *q, uint32_t table, uint32_t page)
 {
 	uint32_t pages = skv_pages_of(q->len);
 
-	if (!q->maintenance || kind_of(q, table) != SKV_GROUP_PAGES || page < pages)
+	if (!q->maintenance || kind_of(q, table) != SKV_PAGES_KV || page < pages)
 		return NULL;
 	return &seq_table(q, notes_table(q, layer_of(q, table)))[pages - 1];
 }
@@ -153,7 +153,7 @@ static bool takes(const struct skv_seq *q)
 {
 	uint32_t end = q->len + q->n_new;
 
-	if (q->maintenance || skv_pages_of(end) > skv_pages_of(q->len) || (q->next_about & ~q->about & SKV_ABOUT_READING))
+	if (q->maintenance || skv_pages_of(end) > skv_pages_of(q->len) || (q->next_about & ~q->about & SKV_ABOUT_PREFILL))
 		return true;
 	if (!q->has_bounds)
 		return seq_policy(q)->n_bounds > 0;
@@ -167,7 +167,7 @@ static bool takes(const struct skv_seq *q)
 /* The page of records that is not full, if the step compresses. */
 static struct span records_written(const struct skv_seq *q, uint32_t table)
 {
-	enum skv_group group = kind_of(q, table);
+	enum skv_page_kind group = kind_of(q, table);
 	uint32_t layer = layer_of(q, table), coded = seq_compressed(q, layer);
 	struct records x = records_of(q, group, layer, coded);
 
@@ -193,17 +193,17 @@ static struct span written(const struct skv_seq *q, uint32_t table)
 	uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer), end = wants(q, table);
 	bool anywhere = seq_by_layer(q) && q->slots[layer].unit &&
 	                (q->slots[layer].live < extent || q->slots[layer].unit > 1);
-	enum skv_group group = kind_of(q, table);
+	enum skv_page_kind group = kind_of(q, table);
 	struct span all = {.to = had(q, table)};
 
-	if (group == SKV_GROUP_CODES || group == SKV_GROUP_REFS)
+	if (group == SKV_PAGES_CODES || group == SKV_PAGES_REFS)
 		return records_written(q, table);
-	if (group == SKV_GROUP_KEPT)
+	if (group == SKV_PAGES_SAVED)
 		return kept_written(q, all.to < end ? all.to : end);
 	if (all.to > end)
 		all.to = end;
-	if (!anywhere && group != SKV_GROUP_NOTES)
-		all.from = extent / (group == SKV_GROUP_PAGES ? SKV_PAGE_TOKENS : SKV_PAGE_TOKENS * SKV_PAGE_TOKENS);
+	if (!anywhere && group != SKV_PAGES_SLOT_META)
+		all.from = extent / (group == SKV_PAGES_KV ? SKV_PAGE_TOKENS : SKV_PAGE_TOKENS * SKV_PAGE_TOKENS);
 	return all;
 }
 
@@ -240,7 +240,7 @@ int pages_count(struct skv_seq *q, struct pages *p)
 
 		for (uint32_t page = x.from; page < x.to; page++)
 			p->need += !resident(q, table, page);
-		if (kind_of(q, table) == SKV_GROUP_PAGES)
+		if (kind_of(q, table) == SKV_PAGES_KV)
 			p->holes += skv_pages_of(q->len + q->n_new) - skv_pages_of(q->len);
 	}
 	for (uint32_t table = 0; q->n_shared > 0 && table < q->layout.n_tables; table++) {
@@ -255,7 +255,7 @@ int pages_count(struct skv_seq *q, struct pages *p)
 	p->copies += copies;
 	p->demand += skv_pages_of(q->n_new + SKV_PAGE_TOKENS - 1) * layers;
 	p->demand += (uint64_t)state_pages_of(q->n_new + SKV_PAGE_TOKENS * SKV_PAGE_TOKENS - 1) * policy->n_bounds;
-	p->demand += (uint64_t)notes_of(q, 1, q->n_new + skv_notes_of_page(&q->session->shape) - 1) * policy->n_evicting;
+	p->demand += (uint64_t)notes_of(q, 1, q->n_new + skv_slot_meta_per_page(&q->session->shape) - 1) * policy->n_evicting;
 	return 0;
 }
 
@@ -292,7 +292,7 @@ void pages_supply(struct skv_session *s, struct skv_seq *q)
 			device_entry(q, table, page);
 			s->step.supplied[s->step.n_supplied++] = (struct supplied){q, table, page};
 		}
-		if (kind_of(q, table) != SKV_GROUP_PAGES)
+		if (kind_of(q, table) != SKV_PAGES_KV)
 			continue;
 		for (uint32_t page = x.to > first ? x.to : first; page < end; page++) {
 			t[page] = skv_pte_make(SKV_PTE_HOLE, 0); /* there are tokens, and no slots for them */
@@ -427,9 +427,9 @@ bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page)
 /* What was saved of a prompt that is over, or that no policy can go on with. */
 static void evict_kept(struct skv_seq *q)
 {
-	const uint32_t first = skv_table(q->layout.n_layers, SKV_GROUP_KEPT, 0);
+	const uint32_t first = skv_table(q->layout.n_layers, SKV_PAGES_SAVED, 0);
 
-	if (q->next_about & SKV_ABOUT_READING || !(q->about & SKV_ABOUT_READING || q->n_prompt_remaining > 0))
+	if (q->next_about & SKV_ABOUT_PREFILL || !(q->about & SKV_ABOUT_PREFILL || q->n_prompt_remaining > 0))
 		return;
 	for (uint32_t table = first; table < first + q->layout.n_layers; table++)
 		for (uint32_t page = 0; page < q->layout.kept; page++)
@@ -440,7 +440,7 @@ void pages_evict_surplus(struct skv_seq *q)
 {
 	evict_kept(q);
 	for (uint32_t table = 0; seq_by_layer(q) && table < q->layout.n_tables; table++)
-		for (uint32_t page = wants(q, table); page < had(q, table) && kind_of(q, table) != SKV_GROUP_KEPT; page++)
+		for (uint32_t page = wants(q, table); page < had(q, table) && kind_of(q, table) != SKV_PAGES_SAVED; page++)
 			if (parked(q, table, page))
 				pages_evict(q, notes_table(q, layer_of(q, table)), skv_pages_of(q->len) - 1);
 			else
@@ -461,7 +461,7 @@ void pages_unpark(struct skv_seq *q)
 }
 
 /* The first n entries of each layer's table of this kind. */
-static void drop_tables(struct skv_seq *q, enum skv_group kind, uint32_t n)
+static void drop_tables(struct skv_seq *q, enum skv_page_kind kind, uint32_t n)
 {
 	const uint32_t first = skv_table(q->layout.n_layers, kind, 0);
 
@@ -472,16 +472,16 @@ static void drop_tables(struct skv_seq *q, enum skv_group kind, uint32_t n)
 
 void pages_forget_prompt(struct skv_seq *q)
 {
-	q->about &= ~SKV_ABOUT_READING;
+	q->about &= ~SKV_ABOUT_PREFILL;
 	q->set_aside = 0;
 	q->mem->about[q->epoch & 1] = q->about; /* what is in the tables from here on is of no commit */
 	atomic_thread_fence(memory_order_seq_cst);
-	drop_tables(q, SKV_GROUP_KEPT, q->layout.kept);
+	drop_tables(q, SKV_PAGES_SAVED, q->layout.kept);
 }
 
 void pages_forget_state(struct skv_seq *q)
 {
-	drop_tables(q, SKV_GROUP_BOUNDS, skv_pages_of(q->len));
+	drop_tables(q, SKV_PAGES_BOUNDS, skv_pages_of(q->len));
 	pages_forget_prompt(q);
 }
 
@@ -490,10 +490,10 @@ void pages_forget_state(struct skv_seq *q)
 /* Codes and references whose form is not known so far: they are left alone. */
 static bool unknown(const struct skv_seq *q, uint32_t table)
 {
-	enum skv_group group = kind_of(q, table);
+	enum skv_page_kind group = kind_of(q, table);
 	uint32_t layer = layer_of(q, table);
 
-	return (group == SKV_GROUP_CODES || group == SKV_GROUP_REFS) && seq_compressed(q, layer) > 0 && !compress_code(q, layer);
+	return (group == SKV_PAGES_CODES || group == SKV_PAGES_REFS) && seq_compressed(q, layer) > 0 && !compress_code(q, layer);
 }
 
 static bool drop(struct skv_seq *q, uint32_t table, uint32_t page)
@@ -510,15 +510,15 @@ bool pages_trim(struct skv_seq *q)
 
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
 		uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer), pages = seq_entries(q, table);
-		uint32_t from = kind_of(q, table) == SKV_GROUP_BOUNDS ? state_pages_of(extent) : had(q, table);
+		uint32_t from = kind_of(q, table) == SKV_PAGES_BOUNDS ? state_pages_of(extent) : had(q, table);
 
 		if (unknown(q, table))
 			continue;
-		if (kind_of(q, table) == SKV_GROUP_NOTES && skv_pages_of(extent) > pages)
+		if (kind_of(q, table) == SKV_PAGES_SLOT_META && skv_pages_of(extent) > pages)
 			pages--; /* it is parked there */
 		for (uint32_t page = from; page < pages; page++)
 			any |= drop(q, table, page);
-		for (uint32_t page = 0; kind_of(q, table) == SKV_GROUP_PAGES && page < pages; page++)
+		for (uint32_t page = 0; kind_of(q, table) == SKV_PAGES_KV && page < pages; page++)
 			if (compress_has_page(q, layer, page))
 				any |= drop(q, table, page);
 	}
@@ -543,19 +543,19 @@ const char *pages_check(struct skv_seq *q)
 
 		if (last > q->layout.max_pages)
 			return "a layer has more slots or codes than the sequence was made for";
-		if (kind_of(q, table) == SKV_GROUP_CODES || kind_of(q, table) == SKV_GROUP_REFS) {
+		if (kind_of(q, table) == SKV_PAGES_CODES || kind_of(q, table) == SKV_PAGES_REFS) {
 			const char *wrong = records_check(q, table);
 
 			if (wrong)
 				return wrong;
 			continue;
 		}
-		if (!x->unit || kind_of(q, table) == SKV_GROUP_BOUNDS || kind_of(q, table) == SKV_GROUP_KEPT)
+		if (!x->unit || kind_of(q, table) == SKV_PAGES_BOUNDS || kind_of(q, table) == SKV_PAGES_SAVED)
 			continue;
 		for (uint32_t page = 0; page < last; page++) {
 			if (resident(q, table, page))
 				continue;
-			if (kind_of(q, table) == SKV_GROUP_NOTES)
+			if (kind_of(q, table) == SKV_PAGES_SLOT_META)
 				return "a page of slot metadata is missing";
 			if (x->live == x->extent)
 				return "a page is missing where tokens are";

@@ -138,7 +138,7 @@ static void tally(const struct skv_policy_ctx *ctx, uint32_t layer)
 	}
 	batch = batch_decoding(s, pb, layer);
 	shape = layer_shape(s, layer);
-	s->kernels->tally(&shape, &batch, &pb->selection[layer].evidence, &s->step.work);
+	s->kernels->accumulate_scores(&shape, &batch, &pb->selection[layer].evidence, &s->step.work);
 }
 
 static void evict_to_budget(const struct skv_policy_ctx *ctx, const struct skv_evict_to_budget *k)
@@ -149,7 +149,7 @@ static void evict_to_budget(const struct skv_policy_ctx *ctx, const struct skv_e
 	const char *wrong = "outside of the layer's after()";
 	bool ranked = k->smooth > 1 || k->lambda > 0, shared;
 	struct skv_batch batch;
-	struct skv_keep_by by;
+	struct skv_evict_rule by;
 	struct skv_shape shape;
 	uint32_t stride;
 
@@ -165,16 +165,16 @@ static void evict_to_budget(const struct skv_policy_ctx *ctx, const struct skv_e
 	shared = pb->policy->plan[k->layer].evict.max_head_ratio > 0;
 	ranked |= shared; /* inactive tokens must not be among the best */
 	if (ranked)
-		s->kernels->rank(&shape, &batch, &rank, s->step.rank, stride, &s->step.work);
-	by = (struct skv_keep_by){
-	        .unit = pb->policy->plan[k->layer].evict.granularity,
+		s->kernels->rank_tokens(&shape, &batch, &rank, s->step.rank, stride, &s->step.work);
+	by = (struct skv_evict_rule){
+	        .granularity = pb->policy->plan[k->layer].evict.granularity,
 	        .recent = k->recent,
-	        .old_first = k->evict_older,
-	        .forget = k->reset_scores,
+	        .evict_older = k->evict_older,
+	        .reset_scores = k->reset_scores,
 	};
-	s->kernels->keep(&shape, &batch, &by, ranked ? s->step.rank : NULL, stride, &s->step.work);
+	s->kernels->evict(&shape, &batch, &by, ranked ? s->step.rank : NULL, stride, &s->step.work);
 	if (shared)
-		s->kernels->allot(&shape, &batch, &(struct skv_allot){.recent = k->recent.count, .sure = k->safeguard}, s->step.rank,
+		s->kernels->allocate_head_budgets(&shape, &batch, &(struct skv_head_budget_rule){.recent = k->recent.count, .safeguard = k->safeguard}, s->step.rank,
 		                  stride, &s->step.work);
 	pb->selection[k->layer].retained = true;
 }
@@ -186,7 +186,7 @@ static void touch_pages(const struct skv_policy_ctx *ctx, const struct skv_touch
 	const char *wrong = "outside of the layer's before()";
 	const struct skv_evict *keep;
 	struct skv_batch batch;
-	struct skv_stamp stamp;
+	struct skv_touch_rule stamp;
 	struct selection *x;
 	struct skv_shape shape;
 
@@ -202,14 +202,14 @@ static void touch_pages(const struct skv_policy_ctx *ctx, const struct skv_touch
 	batch = batch_decoding(s, pb, p->layer);
 	keep = &pb->policy->plan[p->layer].evict;
 	x = &pb->selection[p->layer];
-	stamp = (struct skv_stamp){
+	stamp = (struct skv_touch_rule){
 	        .alpha = p->alpha,
 	        .ratio = p->ratio,
 	        .scale = p->scale > 0 ? p->scale : shape.scale,
 	        .pinned = keep->pinned,
 	        .pinned_floor = keep->pinned_floor,
 	};
-	s->kernels->stamp(&shape, &batch, &x->evidence, &stamp, &x->list, &s->step.work);
+	s->kernels->touch_pages(&shape, &batch, &x->evidence, &stamp, &x->list, &s->step.work);
 	x->made = SKV_ATTEND_PAGES;
 }
 

@@ -22,7 +22,7 @@
 #include "libclient/session.h"
 
 /* Rows of weights that go with the window, or with lists of so many rows. */
-static uint32_t rows_of(const struct skv_plan *plan, const struct skv_list *list)
+static uint32_t rows_of(const struct skv_plan *plan, const struct skv_index_list *list)
 {
 	return plan->attend == SKV_ATTEND_WINDOW ? 1 : list->rows;
 }
@@ -44,7 +44,7 @@ static uint32_t most_rows(const struct skv_session *s)
 	for (uint32_t i = 0; i < st->n_batches && st->batch[i].first < RECALL_SEQS; i++)
 		for (uint32_t layer = 0; layer < s->model.n_layers && st->batch[i].n > 0; layer++) {
 			const struct skv_plan *plan = &st->batch[i].policy->plan[layer];
-			const struct skv_list *list = &st->batch[i].selection[plan->source].list;
+			const struct skv_index_list *list = &st->batch[i].selection[plan->source].list;
 			uint32_t rows = plan->attend == SKV_ATTEND_DENSE ? 0 : rows_of(plan, list);
 
 			most = rows > most ? rows : most;
@@ -56,14 +56,14 @@ static uint32_t most_rows(const struct skv_session *s)
 static int lay_out(struct skv_session *s, uint32_t rows)
 {
 	struct recall *r = &s->step.recall;
-	struct skv_evidence *ev = &r->evidence;
+	struct skv_scores *ev = &r->evidence;
 	size_t shares = (size_t)s->model.n_layers * RECALL_SEQS, tokens, pages;
 	uint32_t longest = 0;
 	int e;
 
 	for (uint32_t c = 0; c < s->step.n_classes; c++)
 		longest = s->step.class[c].decoding.max_len > longest ? s->step.class[c].decoding.max_len : longest;
-	*ev = (struct skv_evidence){
+	*ev = (struct skv_scores){
 	        .sum = true,
 	        .token_stride = (longest + 63) / 64 * 64,
 	};
@@ -106,7 +106,7 @@ static struct skv_batch measured(const struct layer *l)
 	return b;
 }
 
-void recall_weigh(const struct layer *l, const struct skv_list *list)
+void recall_weigh(const struct layer *l, const struct skv_index_list *list)
 {
 	const struct skv_batch b = measured(l);
 	struct recall *r = &l->step->recall;
@@ -117,11 +117,11 @@ void recall_weigh(const struct layer *l, const struct skv_list *list)
 	l->kernels->decode_dense(&l->rows, &b, l->attn->q, NULL, &r->evidence, l->work);
 }
 
-void recall_measure(const struct layer *l, const struct skv_list *list)
+void recall_measure(const struct layer *l, const struct skv_index_list *list)
 {
 	const struct skv_plan *plan = l->plan;
 	const struct skv_batch b = measured(l);
-	const struct skv_seen seen = {
+	const struct skv_attended seen = {
 	        .window = plan->attend == SKV_ATTEND_WINDOW ? &plan->window : NULL,
 	        .list = list,
 	        .tokens = plan->attend == SKV_ATTEND_TOKENS,

@@ -4,13 +4,13 @@
 #define SKV_CLIENT_RECALL_H
 
 struct layer;
-struct skv_list;
+struct skv_index_list;
 struct skv_session;
 
 /* Is this a step to measure recall in? Then there is room for it. 0, or a negative errno. */
 int recall_begin(struct skv_session *s);
 /* Of a layer that attends to a window or to these lists: before it does, which may overwrite q, and when it has. */
-void recall_weigh(const struct layer *l, const struct skv_list *list);
-void recall_measure(const struct layer *l, const struct skv_list *list);
+void recall_weigh(const struct layer *l, const struct skv_index_list *list);
+void recall_measure(const struct layer *l, const struct skv_index_list *list);
 
 #endif

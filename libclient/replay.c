@@ -190,7 +190,7 @@ static void put_marks(struct skv_session *s, const struct replay_mark *from)
 		x->made = from[i].made;
 		x->has_scores = from[i].has_scores;
 		x->list.rows = from[i].rows;
-		x->list.most = from[i].most;
+		x->list.max_count = from[i].most;
 	}
 }
 
@@ -199,7 +199,7 @@ static void take_marks(const struct skv_session *s, struct replay_mark *to)
 	for (uint32_t i = 0; i < s->step.n_batches * s->model.n_layers; i++) {
 		const struct selection *x = &s->step.selection[i];
 
-		to[i] = (struct replay_mark){.made = x->made, .rows = x->list.rows, .most = x->list.most,
+		to[i] = (struct replay_mark){.made = x->made, .rows = x->list.rows, .most = x->list.max_count,
 		                             .has_scores = x->has_scores};
 	}
 }

@@ -26,11 +26,11 @@ int scratch_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need)
 }
 
 /* What the kernels want for sequences of up to `longest` tokens. */
-static size_t work_bytes(const struct skv_session *s, uint32_t longest)
+static size_t workspace_bytes(const struct skv_session *s, uint32_t longest)
 {
 	const struct step *st = &s->step;
 	int threads = st->work.threads;
-	size_t most = s->kernels->work_bytes(&s->shape, st->n, st->rows, longest, threads);
+	size_t most = s->kernels->workspace_bytes(&s->shape, st->n, st->rows, longest, threads);
 
 	for (uint32_t i = 0; i < st->n_batches; i++)
 		for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
@@ -38,8 +38,8 @@ static size_t work_bytes(const struct skv_session *s, uint32_t longest)
 			struct skv_shape shape = s->shape;
 			size_t bytes;
 
-			shape.code = compress_code(st->seqs[pb->n > 0 ? pb->first : pb->first_prompt], layer);
-			bytes = shape.code ? s->kernels->work_bytes(&shape, st->n, st->rows, longest, threads) : 0;
+			shape.codec = compress_code(st->seqs[pb->n > 0 ? pb->first : pb->first_prompt], layer);
+			bytes = shape.codec ? s->kernels->workspace_bytes(&shape, st->n, st->rows, longest, threads) : 0;
 			most = bytes > most ? bytes : most;
 		}
 	return most;
@@ -54,5 +54,5 @@ int scratch_prepare(struct skv_session *s)
 		longest = st->class[c].all.max_len > longest ? st->class[c].all.max_len : longest;
 	longest = (longest + SCRATCH_ROUND - 1) / SCRATCH_ROUND * SCRATCH_ROUND;
 	st->work.threads = omp_get_max_threads();
-	return scratch_grow(s, &st->work.mem, &st->work.bytes, work_bytes(s, longest));
+	return scratch_grow(s, &st->work.mem, &st->work.bytes, workspace_bytes(s, longest));
 }

@@ -65,7 +65,7 @@ static void put_window(struct sink *to, const struct skv_window *w, uint32_t len
 }
 
 /* What of a list, its number `number`, is there in this layer: another one's may name what this one has evicted. */
-static int put_list(struct skv_session *s, struct sink *to, const struct skv_list *list, size_t number,
+static int put_list(struct skv_session *s, struct sink *to, const struct skv_index_list *list, size_t number,
                     uint32_t per_page, const struct skv_seq *q, uint32_t layer)
 {
 	uint32_t n = 0, *ids;
@@ -97,10 +97,10 @@ static int ascending(const void *a, const void *b)
 static int fetch_positions(struct skv_session *s, uint32_t layer, const struct skv_seq *q, const struct skv_kseq *ks,
                            uint32_t head, uint32_t n, uint32_t *pos)
 {
-	const skv_pte *table = seq_table(q, skv_table(s->model.n_layers, SKV_GROUP_NOTES, layer));
-	uint32_t each = skv_notes_of_page(&s->shape);
+	const skv_pte *table = seq_table(q, skv_table(s->model.n_layers, SKV_PAGES_SLOT_META, layer));
+	uint32_t each = skv_slot_meta_per_page(&s->shape);
 	size_t offset = head * (s->shape.page_bytes / s->model.n_kv_heads);
-	struct skv_note *notes = malloc(each * sizeof(*notes));
+	struct skv_slot_meta *notes = malloc(each * sizeof(*notes));
 	int e = notes ? 0 : error_set(-ENOMEM, "out of memory");
 
 	for (uint32_t i = 0; i < n && e == 0; i += each) {
@@ -108,9 +108,9 @@ static int fetch_positions(struct skv_session *s, uint32_t layer, const struct s
 		uint32_t some = n - i < each ? n - i : each;
 		const uint8_t *at = s->shape.pool + pool_kernel_page(s->pool, page, false) * s->shape.page_bytes + offset;
 
-		e = device_fetch(s, notes, (const struct skv_note *)at + ks->set * each, some * sizeof(*notes));
+		e = device_fetch(s, notes, (const struct skv_slot_meta *)at + ks->set * each, some * sizeof(*notes));
 		for (uint32_t j = 0; j < some && e == 0; j++)
-			pos[i + j] = notes[j].pos & ~SKV_NOTE_GONE;
+			pos[i + j] = notes[j].pos & ~SKV_SLOT_EVICTED;
 	}
 	free(notes);
 	return e;
@@ -121,7 +121,7 @@ static int put_retained(struct skv_session *s, const struct policy_batch *pb, st
                     uint32_t head)
 {
 	const struct skv_kseq *ks = layer_kseq(s, layer, at);
-	const struct skv_list *list = &pb->selection[layer].list;
+	const struct skv_index_list *list = &pb->selection[layer].list;
 	uint32_t unit = pb->policy->plan[layer].evict.granularity, units = (ks->len + unit - 1) / unit, n = units;
 	bool listed = unit > 1 || pb->policy->plan[layer].evict.max_head_ratio > 0;
 	size_t number = (size_t)(at - pb->first) * list->rows + head;

@@ -79,7 +79,7 @@ static void carve_selections(struct skv_session *s, const struct policy_batch *p
 		*x = (struct selection){0};
 		if (!plan->scores && !lists_units)
 			continue;
-		x->evidence = (struct skv_evidence){
+		x->evidence = (struct skv_scores){
 		        .rows = rows,
 		        .sum = plan->reduce == SKV_REDUCE_SUM,
 		        .token_stride = tokens,
@@ -90,7 +90,7 @@ static void carve_selections(struct skv_session *s, const struct policy_batch *p
 		if (plan->scores & (SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS))
 			x->evidence.page = plan->evict.granularity ? shared->page : carve(c, n * rows * pages * sizeof(float));
 		if (lists_units)
-			x->list = (struct skv_list){
+			x->list = (struct skv_index_list){
 			        .rows = lists,
 			        .stride = units,
 			        .ids = carve(c, n * lists * units * sizeof(uint32_t)),

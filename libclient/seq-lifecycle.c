@@ -91,7 +91,7 @@ static int adopt_memory(struct skv_seq *q, struct request *r)
 	memcpy(q->slots, q->mem->lay[q->epoch & 1].slots, q->layout.n_layers * sizeof(*q->slots));
 	q->prompt = q->mem->lay[q->epoch & 1].prompt;
 	wrong = skv_layer_slots_check(q->slots, q->about, q->len, q->layout.n_layers);
-	if (!wrong && q->about & SKV_ABOUT_READING && q->prompt.begin > q->len)
+	if (!wrong && q->about & SKV_ABOUT_PREFILL && q->prompt.begin > q->len)
 		wrong = "a prompt begins where the sequence has no token";
 	if (wrong)
 		return error_set(-EBADMSG, "damaged sequence memory: %s", wrong);

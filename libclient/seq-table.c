@@ -32,9 +32,9 @@ static bool may_be_hole(const struct skv_seq *q, uint32_t layer, uint32_t i)
 /* May kernels follow entry i of the table? Counts its page into *n. Needs client->lock. */
 static int check_entry(struct skv_seq *q, uint32_t table, uint32_t i, struct census *n)
 {
-	static const char *const of[SKV_GROUPS] = {"", "bounds ", "slot metadata ", "codes ", "references ", "saved queries "};
-	enum skv_group group = skv_table_group(q->layout.n_layers, table);
-	bool kv = group == SKV_GROUP_PAGES;
+	static const char *const of[SKV_PAGE_KINDS] = {"", "bounds ", "slot metadata ", "codes ", "references ", "saved queries "};
+	enum skv_page_kind group = skv_table_page_kind(q->layout.n_layers, table);
+	bool kv = group == SKV_PAGES_KV;
 	uint32_t layer = skv_table_layer(q->layout.n_layers, table);
 	skv_pte e = seq_table(q, table)[i];
 	enum skv_pte_kind kind = skv_pte_kind(e);
@@ -160,7 +160,7 @@ uint64_t seq_resident(const struct skv_seq *q)
 	uint64_t n = 0;
 
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
-		if (!skv_group_holds_tokens(skv_table_group(q->layout.n_layers, table)))
+		if (!skv_page_kind_holds_tokens(skv_table_page_kind(q->layout.n_layers, table)))
 			continue;
 		for (uint32_t i = 0; i < skv_pages_of(q->len); i++)
 			n += skv_pte_resident(seq_table(q, table)[i]);

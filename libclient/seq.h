@@ -40,7 +40,7 @@ struct skv_seq {
 	uint64_t n_shared;   /* entries, of all layers */
 	uint32_t about;      /* as in seqmem.h, with SKV_ABOUT_SLOTS ... */
 	struct skv_layer_slots *slots; /* ... [n_layers] */
-	struct skv_prompt prompt; /* with SKV_ABOUT_READING, which is there only if it attends as the policy says */
+	struct skv_prompt prompt; /* with SKV_ABOUT_PREFILL, which is there only if it attends as the policy says */
 	uint64_t set_aside;  /* pages for what is still to come of its prompt */
 	bool gaps;           /* pages are missing below slots of a layer that evicts: it is about to be compacted */
 	struct span *evicted; /* [n_layers]: pages that are holes, or will be with this commit: no need to look again */

@@ -26,8 +26,8 @@ struct selection {
 	bool retained;     /* the hooks of a layer that evicts have said which tokens or pages stay */
 	uint32_t decompress_seqs, decompress_tokens; /* at a time, of each at most: compress/attend.c */
 	struct skv_select select; /* by which the layer itself chooses, if it does */
-	struct skv_evidence evidence;
-	struct skv_list list;
+	struct skv_scores evidence;
+	struct skv_index_list list;
 };
 
 /*
@@ -71,7 +71,7 @@ struct recall {
 	struct skv_layer_set layers[RECALL_SEQS]; /* of these sequences, that were measured */
 	void *mem;      /* the session's; what the next two point into */
 	size_t bytes;
-	struct skv_evidence evidence; /* of one layer after the other */
+	struct skv_scores evidence; /* of one layer after the other */
 	float *share;                 /* [n_layers][RECALL_SEQS] */
 };
 
@@ -94,7 +94,7 @@ struct step {
 		uint32_t table, page;
 	} *supplied; /* entries that got a page for this step */
 	uint32_t n_supplied, cap_supplied;
-	struct skv_work work;  /* with room for the kernels */
+	struct skv_workspace work;  /* with room for the kernels */
 	struct policy_batch *batch; /* [n_batches] of room for cap, in the order of their first items */
 	uint32_t n_batches;
 	struct selection *selection; /* the batches' */

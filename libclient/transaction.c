@@ -125,7 +125,7 @@ static void carry_out(struct skv_seq *q, bool stale)
 		pages_drop(q, j.table, j.page);
 		if (stale)
 			device_stale(q, j.table, j.page);
-		s->stats.evicted_pages += skv_table_group(q->layout.n_layers, j.table) == SKV_GROUP_PAGES;
+		s->stats.evicted_pages += skv_table_page_kind(q->layout.n_layers, j.table) == SKV_PAGES_KV;
 	}
 	atomic_store_explicit(&q->mem->journal_n, 0, memory_order_release);
 	q->n_evict = 0;
@@ -157,7 +157,7 @@ void transaction_commit(struct skv_seq *q, int32_t next)
 
 	m->next[epoch & 1] = next;
 	m->about[epoch & 1] = q->next_about;
-	if (q->next_about & SKV_ABOUT_READING)
+	if (q->next_about & SKV_ABOUT_PREFILL)
 		m->lay[epoch & 1].prompt = q->next_prompt;
 	if (q->next_about & SKV_ABOUT_SLOTS)
 		memcpy(m->lay[epoch & 1].slots, q->next_slots, q->layout.n_layers * sizeof(*q->next_slots));

@@ -303,7 +303,7 @@ struct skv_core_seq_view {
 	uint32_t client, session; /* that hold it; 0: detached */
 	uint32_t tokens, max_tokens;
 	bool counted;               /* its tables were looked at: the two below are known, see skv_core_seqs */
-	uint64_t pages[SKV_GROUPS]; /* by its tables, the shared ones included */
+	uint64_t pages[SKV_PAGE_KINDS]; /* by its tables, the shared ones included */
 	uint64_t pages_shared;      /* of all groups */
 	uint64_t pages_total;       /* of K and V, that its length would take */
 	uint64_t page_bytes;

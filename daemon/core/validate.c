@@ -21,7 +21,7 @@ struct walk {
 	struct skv_validated *out;
 	const char *problem;
 	uint32_t table, index;
-	enum skv_group group; /* of the table */
+	enum skv_page_kind group; /* of the table */
 	skv_pte entry;
 };
 
@@ -29,7 +29,7 @@ struct walk {
 static const char *take_entry(struct walk *w, skv_pte e)
 {
 	uint32_t page = skv_pte_id(e);
-	bool kv = w->group == SKV_GROUP_PAGES;
+	bool kv = w->group == SKV_PAGES_KV;
 
 	switch ((uint32_t)skv_pte_kind(e)) {
 	case SKV_PTE_HOLE: return kv ? NULL : "is a hole in a table that has none";
@@ -70,7 +70,7 @@ static void walk_tables(struct walk *w, const struct skv_seq_local *l)
 		const skv_pte *table = skv_seqmem_table(l->mem, &l->layout, w->table);
 		uint32_t n_pages = skv_seqmem_entries(&l->layout, w->table, len);
 
-		w->group = skv_table_group(l->layout.n_layers, w->table);
+		w->group = skv_table_page_kind(l->layout.n_layers, w->table);
 		for (w->index = 0; w->index < n_pages; w->index++) {
 			w->entry = __atomic_load_n(&table[w->index], __ATOMIC_RELAXED);
 			w->problem = take_entry(w, w->entry);
@@ -93,7 +93,7 @@ static int corrupt(struct skv_core *c, uint32_t seq, const char *why)
 
 static int corrupt_entry(struct skv_core *c, uint32_t seq, const struct walk *w)
 {
-	static const char *const of[SKV_GROUPS] = {"", "the state of ", "the slot metadata of ", "the codes of ",
+	static const char *const of[SKV_PAGE_KINDS] = {"", "the state of ", "the slot metadata of ", "the codes of ",
 	                                           "the references of ", "the saved prefill state of "};
 	char why[sizeof(c->why)];
 

@@ -96,7 +96,7 @@ static void count_entries(const struct skv_seq_local *l, uint32_t len, struct sk
 			pages += skv_pte_resident(e);
 			shared += skv_pte_kind(e) == SKV_PTE_SHARED;
 		}
-		v->pages[skv_table_group(l->layout.n_layers, t)] += pages;
+		v->pages[skv_table_page_kind(l->layout.n_layers, t)] += pages;
 		v->pages_shared += shared;
 	}
 }

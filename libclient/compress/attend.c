@@ -26,7 +26,7 @@ static uint32_t attended_most(const struct policy *p, uint32_t layer, uint32_t l
 
 	if (plan->attend != SKV_ATTEND_TOKENS)
 		return len;
-	x = skv_choice_of(&p->compressor->layer[plan->source].select, len);
+	x = skv_topk_counts_of(&p->compressor->layer[plan->source].select, len);
 	return x.pin + x.recent + x.want < len ? x.pin + x.recent + x.want : len;
 }
 
@@ -42,7 +42,7 @@ static uint32_t at_once(const struct skv_plan *plan, const struct skv_batch *b, 
 /* Does the layer attend to listed tokens with nothing decompressed in memory? */
 static bool fused(const struct skv_kernels *k, const struct skv_plan *plan, const struct skv_shape *shape)
 {
-	return plan->attend == SKV_ATTEND_TOKENS && k->fuses && k->fuses(shape);
+	return plan->attend == SKV_ATTEND_TOKENS && k->fuses_latent && k->fuses_latent(shape);
 }
 
 /* Pages that the batch's sequences need at a time in a layer that compresses. */
@@ -67,7 +67,7 @@ static uint64_t prompt_pages(struct skv_session *s, const struct policy_batch *p
 	bool any = false;
 
 	for (uint32_t i = pb->first_prompt; i < pb->first_prompt + pb->n_prompts; i++)
-		any |= !s->step.seqs[i]->maintenance && layer_kseq(s, layer, i)->coded > 0;
+		any |= !s->step.seqs[i]->maintenance && layer_kseq(s, layer, i)->n_compressed > 0;
 	return any ? skv_pages_of(batch_prompts(s, pb, layer).max_len) : 0;
 }
 
@@ -120,16 +120,16 @@ int compress_prepare(struct skv_session *s)
 
 /* n sequences of a batch, from number `first` on: of the listed tokens, or with NULL of all; at most so many in each. */
 static void attend_decompressed(const struct layer *l, const struct skv_batch *batch, uint32_t first, uint32_t n,
-                                const struct skv_list *list, uint32_t tokens)
+                                const struct skv_index_list *list, uint32_t tokens)
 {
 	const struct decompressed *r = &l->step->decompressed;
 	const struct skv_batch from = batch_part(*batch, first, n);
-	const struct skv_rebuilt to = {.pool = r->pool, .pages = skv_pages_of(tokens), .seq = r->seq, .table = r->table};
+	const struct skv_decompressed to = {.pool = r->pool, .pages = skv_pages_of(tokens), .seq = r->seq, .table = r->table};
 	const struct skv_attn *a = l->attn;
 	struct skv_shape rows = l->rows;
 	struct skv_batch over = from;
 
-	l->kernels->rebuild(&l->shape, &from, list, &to, l->work);
+	l->kernels->decompress(&l->shape, &from, list, &to, l->work);
 	rows.pool = r->pool;
 	over.seq = r->seq;
 	over.max_len = tokens;
@@ -139,13 +139,13 @@ static void attend_decompressed(const struct layer *l, const struct skv_batch *b
 		l->kernels->decode_dense(&rows, &over, a->q, a->out, NULL, l->work);
 }
 
-void compress_decode(const struct layer *l, const struct skv_list *list)
+void compress_decode(const struct layer *l, const struct skv_index_list *list)
 {
 	const struct skv_batch *batch = &l->decode;
 	const uint32_t most = l->own->decompress_seqs;
 
 	if (most == 0) { /* the kernels decompress and attend in one */
-		l->kernels->decode_codes(&l->shape, batch, l->attn->q, l->attn->out, list, l->work);
+		l->kernels->decode_latent(&l->shape, batch, l->attn->q, l->attn->out, list, l->work);
 		return;
 	}
 	for (uint32_t i = 0; i < batch->n; i += most)
@@ -159,7 +159,7 @@ void compress_prefill(const struct layer *l)
 	for (uint32_t i = 0; i < l->prefill.n; i++) {
 		struct skv_batch one = l->prefill;
 
-		if (l->prompts[i].coded > 0) {
+		if (l->prompts[i].n_compressed > 0) {
 			attend_decompressed(l, &l->prefill, i, 1, NULL, l->prefill.max_len);
 			continue;
 		}

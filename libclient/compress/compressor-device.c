@@ -69,18 +69,18 @@ static int norm_to_device(struct compressor *k, const float **norm, size_t n)
 	return e;
 }
 
-static int code_to_device(struct compressor *k, struct skv_codes *c, size_t d, size_t head_dim)
+static int code_to_device(struct compressor *k, struct skv_codec *c, size_t d, size_t head_dim)
 {
-	const size_t parts = c->spans ? 2 * c->spans : 1, from = c->hidden ? c->hidden : d, to = c->wide ? c->wide : c->width;
-	int e = matrix_to_device(k, &c->in, 2 * c->hidden * d);
+	const size_t parts = c->spans ? 2 * c->spans : 1, from = c->enc_hidden ? c->enc_hidden : d, to = c->dec_hidden ? c->dec_hidden : c->width;
+	int e = matrix_to_device(k, &c->enc_in, 2 * c->enc_hidden * d);
 
 	if (e == 0)
-		e = matrix_to_device(k, &c->down, c->width * from / parts);
+		e = matrix_to_device(k, &c->enc_out, c->width * from / parts);
 	if (e == 0)
-		e = matrix_to_device(k, &c->open, (size_t)c->wide * c->width);
+		e = matrix_to_device(k, &c->dec_in, (size_t)c->dec_hidden * c->width);
 	if (e == 0)
 		e = norm_to_device(k, &c->k_norm, head_dim);
-	return e < 0 ? e : matrix_to_device(k, &c->out, d * to / parts);
+	return e < 0 ? e : matrix_to_device(k, &c->dec_out, d * to / parts);
 }
 
 int compressor_to_device(const struct skv_session *s, struct compressor *k)
@@ -96,7 +96,7 @@ int compressor_to_device(const struct skv_session *s, struct compressor *k)
 	k->device = s->device->number;
 	e = to_device(k, k->turn, s->model.head_dim / 2 * sizeof(*k->turn), &turn);
 	for (uint32_t layer = 0; layer < layers && e == 0; layer++) {
-		k->layer[layer].code.turn = turn;
+		k->layer[layer].code.rope_freq = turn;
 		e = code_to_device(k, &k->layer[layer].code, skv_token_dims(&s->shape), s->model.head_dim);
 	}
 	codec_forget(k->codec);

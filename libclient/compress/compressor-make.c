@@ -137,7 +137,7 @@ static int fits(const struct compressor *k, const struct skv_form *f)
  */
 static int fits_table(const struct compressor *k, const struct skv_shape *shape)
 {
-	const struct skv_codes *c = shape->code;
+	const struct skv_codec *c = shape->codec;
 	uint64_t each = shape->page_bytes / skv_code_record_bytes(shape);
 
 	if (c->kind == SKV_COMPRESS_QUANT) /* half as much as its rows, at most */
@@ -150,31 +150,31 @@ static int fits_table(const struct compressor *k, const struct skv_shape *shape)
 }
 
 /* Of residuals. */
-static struct skv_codes codes_of(const struct skv_session *s, const struct compressor *k, uint32_t layer, struct skv_form f)
+static struct skv_codec codes_of(const struct skv_session *s, const struct compressor *k, uint32_t layer, struct skv_form f)
 {
 	const struct codec *c = f.bits ? k->codec : NULL;
 	const struct skv_rope *rope = &s->model.rope;
 
-	return (struct skv_codes){
+	return (struct skv_codec){
 	        .kind = f.kind,
 	        .first = f.first * SKV_PAGE_TOKENS,
 	        .stride = f.stride,
-	        .near = f.near,
+	        .n_refs = f.near,
 	        .ref_bits = f.ref_bits,
 	        .id_bytes = f.id_bytes,
 	        .bits = f.bits,
-	        .group = f.group,
+	        .scale_block = f.group,
 	        .width = c ? c->width : 0,
-	        .hidden = c ? c->hidden : 0,
-	        .wide = c ? c->wide : 0,
-	        .in = c ? c->layer[layer].in : NULL,
-	        .down = c ? c->layer[layer].down : NULL,
-	        .open = c ? c->layer[layer].open : NULL,
-	        .out = c ? c->layer[layer].out : NULL,
+	        .enc_hidden = c ? c->hidden : 0,
+	        .dec_hidden = c ? c->wide : 0,
+	        .enc_in = c ? c->layer[layer].in : NULL,
+	        .enc_out = c ? c->layer[layer].down : NULL,
+	        .dec_in = c ? c->layer[layer].open : NULL,
+	        .dec_out = c ? c->layer[layer].out : NULL,
 	        .k_norm = c ? c->layer[layer].k_norm : NULL,
-	        .turn = k->turn,
-	        .turn_scale = (float)skv_rope_scale(rope),
-	        .turn_dims = rope->type == SKV_ROPE_NONE ? 0 : rope->dims ? rope->dims : s->model.head_dim,
+	        .rope_freq = k->turn,
+	        .rope_scale = (float)skv_rope_scale(rope),
+	        .rope_dims = rope->type == SKV_ROPE_NONE ? 0 : rope->dims ? rope->dims : s->model.head_dim,
 	        .interleaved = rope->interleaved,
 	};
 }
@@ -189,10 +189,10 @@ static int describe(const struct skv_session *s, struct compressor *k, uint32_t 
 
 	if (e < 0)
 		return e;
-	k->layer[layer].code = low ? (struct skv_codes){.kind = f.kind, .bits = f.bits, .group = f.group}
+	k->layer[layer].code = low ? (struct skv_codec){.kind = f.kind, .bits = f.bits, .scale_block = f.group}
 	                           : codes_of(s, k, layer, f);
-	shape.code = &k->layer[layer].code;
-	wrong = s->kernels->unsupported_codes(&shape);
+	shape.codec = &k->layer[layer].code;
+	wrong = s->kernels->unsupported_codec(&shape);
 	return wrong ? error_set(-ENOTSUP, "layer %u cannot be compressed so: %s", layer, wrong) : fits_table(k, &shape);
 }
 

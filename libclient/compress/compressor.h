@@ -29,7 +29,7 @@ struct compressor {
 	void **held; /* [n_held]: its memory */
 	uint32_t n_held;
 	struct {
-		struct skv_codes code;
+		struct skv_codec code;
 		struct skv_select select; /* what the hooks ask of the layer for others */
 	} layer[]; /* [n_layers] */
 };

@@ -34,7 +34,7 @@ void compress_evict_rows(struct skv_seq *q)
 static bool compresses_now(const struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
 	for (uint32_t i = 0; batch_compresses(pb, layer) && i < pb->n; i++)
-		if (layer_kseq(s, layer, pb->first + i)->pack > layer_kseq(s, layer, pb->first + i)->coded)
+		if (layer_kseq(s, layer, pb->first + i)->compress_to > layer_kseq(s, layer, pb->first + i)->n_compressed)
 			return true;
 	return false;
 }
@@ -55,7 +55,7 @@ static void compress_class(struct skv_session *s, const struct policy_batch *pb,
 	if (n == 0)
 		return;
 	batch = batch_decoding(s, pb, first);
-	s->kernels->pack(shapes, n, &batch, &s->step.work);
+	s->kernels->compress(shapes, n, &batch, &s->step.work);
 }
 
 void compress_step_end(struct skv_session *s)

@@ -25,10 +25,10 @@ uint32_t compress_end(const struct skv_compress *k, uint32_t n)
 	return first + (n - stays) / k->block * k->block;
 }
 
-struct records compress_records(const struct skv_shape *sh, enum skv_group group, uint32_t coded)
+struct records compress_records(const struct skv_shape *sh, enum skv_page_kind group, uint32_t coded)
 {
-	const struct skv_codes *c = sh->code;
-	const bool codes = group == SKV_GROUP_CODES;
+	const struct skv_codec *c = sh->codec;
+	const bool codes = group == SKV_PAGES_CODES;
 	const uint32_t n = codes ? skv_code_records(sh, coded) : skv_refs_before(c, coded);
 
 	if (coded <= c->first || n == 0)

@@ -21,7 +21,7 @@ struct skv_form compress_form(const struct skv_compress *k, uint32_t max_tokens)
 struct records {
 	uint32_t n, each; /* in all, and in a page */
 };
-struct records compress_records(const struct skv_shape *sh, enum skv_group group, uint32_t end);
+struct records compress_records(const struct skv_shape *sh, enum skv_page_kind group, uint32_t end);
 static inline uint32_t records_pages(struct records x)
 {
 	return (x.n + x.each - 1) / x.each;

@@ -26,7 +26,7 @@ bool compress_has_page(const struct skv_seq *q, uint32_t layer, uint32_t page)
 	       (q->in_step && seq_next_compressed(q, layer) > 0 && within(&q->next_slots[layer], page));
 }
 
-const struct skv_codes *compress_code(const struct skv_seq *q, uint32_t layer)
+const struct skv_codec *compress_code(const struct skv_seq *q, uint32_t layer)
 {
 	const struct policy *p = seq_policy(q);
 
@@ -108,8 +108,8 @@ void compress_schedule(struct skv_seq *q, uint32_t layer, bool decodes, struct s
 	next->form = q->slots[layer].form;
 	if (q->compresses && decodes)
 		compress_up_to(q, layer, compress_end(plan, q->len + q->n_new), next);
-	ks->coded = seq_compressed(q, layer);
-	ks->pack = next->coded;
+	ks->n_compressed = seq_compressed(q, layer);
+	ks->compress_to = next->coded;
 }
 
 void compress_schedule_maintenance(const struct skv_seq *q, uint32_t layer, struct skv_layer_slots *next)

@@ -17,7 +17,7 @@ bool compress_any(const struct skv_seq *q);
 /* Is this page of K and V one whose tokens are compressed, now or with the step's commit? */
 bool compress_has_page(const struct skv_seq *q, uint32_t layer, uint32_t page);
 /* How the layer's tokens are compressed, those of the open step too; NULL: none is. */
-const struct skv_codes *compress_code(const struct skv_seq *q, uint32_t layer);
+const struct skv_codec *compress_code(const struct skv_seq *q, uint32_t layer);
 /* Is what the sequence has compressed as its policy compresses? */
 bool compress_as_planned(const struct skv_seq *q);
 /* Can the layers that would compress do so? They need all of their tokens. */

@@ -39,17 +39,17 @@ static bool full(const struct skv_evict *k, uint64_t n, uint64_t u, uint32_t pin
 }
 
 /* Does a decode step's query vote? With a window those do that are followed by a choice within as many steps. */
-static enum skv_tally votes_of(const struct skv_evict *k, uint32_t n, uint32_t u, bool prompted, uint32_t pinned)
+static enum skv_accumulate votes_of(const struct skv_evict *k, uint32_t n, uint32_t u, bool prompted, uint32_t pinned)
 {
 	uint64_t ahead = k->window - 1u;
 
 	if (!k->accumulate)
-		return SKV_TALLY_NONE;
+		return SKV_ACCUMULATE_NONE;
 	if (k->window == 0 || prompted)
-		return SKV_TALLY_ADD;
+		return SKV_ACCUMULATE_ADD;
 	if (!full(k, n + ahead, u + ahead, pinned))
-		return SKV_TALLY_NONE;
-	return full(k, n + ahead - 1, u + ahead - 1, pinned) ? SKV_TALLY_ADD : SKV_TALLY_ANEW;
+		return SKV_ACCUMULATE_NONE;
+	return full(k, n + ahead - 1, u + ahead - 1, pinned) ? SKV_ACCUMULATE_ADD : SKV_ACCUMULATE_RESET;
 }
 
 /* Units that a head keeps where they have so many on average: as many, unless they share the next step's budget. */
@@ -72,21 +72,21 @@ void evict_schedule(const struct skv_evict *k, uint32_t about, bool decodes, uin
 	u = units_of(k->granularity, ks->len);
 	pinned = k->pin_prompt ? units_of(k->granularity, about & SKV_ABOUT_PROMPT) : 0;
 	ks->pinned = pinned;
-	ks->keep = u;
+	ks->n_retained = u;
 	if (!decodes)
 		return; /* inactive tokens become active */
 	if (k->max_head_ratio > 0)
 		ret->awake = active;
 	counted = k->max_head_ratio > 0 ? active : u;
-	ks->tally = votes_of(k, ks->all, counted, prompted, pinned);
+	ks->accumulate = votes_of(k, ks->n_tokens, counted, prompted, pinned);
 	if (ks->len % k->granularity != 0) /* a page that is being filled */
 		return;
-	stay = (uint32_t)stays(k, ks->all, pinned);
-	chooses = full(k, ks->all, counted, pinned) || (k->at_prompt_end && prompted && counted > stay);
+	stay = (uint32_t)stays(k, ks->n_tokens, pinned);
+	chooses = full(k, ks->n_tokens, counted, pinned) || (k->at_prompt_end && prompted && counted > stay);
 	if (chooses) {
-		ks->keep = retained_of(k, stay, u);
-		ks->awake = k->max_head_ratio > 0 ? stay : UINT32_MAX;
-		ret->live = ks->keep * k->granularity;
+		ks->n_retained = retained_of(k, stay, u);
+		ks->n_active = k->max_head_ratio > 0 ? stay : UINT32_MAX;
+		ret->live = ks->n_retained * k->granularity;
 		ret->awake = stay * k->granularity;
 	}
 }

@@ -23,18 +23,18 @@
 
 void slots_append(const struct layer *l)
 {
-	const struct skv_slots to = {.unit = l->plan->evict.granularity, .slot = l->step->slot};
+	const struct skv_slot_mapping to = {.granularity = l->plan->evict.granularity, .slot = l->step->slot};
 	const struct skv_attn *a = l->attn;
 	const struct skv_kernels *k = l->kernels;
 
 	if (l->decode.n > 0) {
-		k->place(&l->rows, &l->decode, &to, l->work);
+		k->alloc_slots(&l->rows, &l->decode, &to, l->work);
 		k->append(&l->rows, &l->decode, &to, a->k, a->v, l->work);
 		if (l->bounds)
 			k->update_bounds(&l->rows, &l->decode, &to, l->work);
 	}
 	if (l->prefill.n > 0) {
-		k->place_prompt(&l->rows, &l->prefill, &to, l->work);
+		k->alloc_prompt_slots(&l->rows, &l->prefill, &to, l->work);
 		k->append(&l->rows, &l->prefill, NULL, a->k, a->v, l->work);
 		if (l->bounds)
 			k->update_bounds(&l->rows, &l->prefill, NULL, l->work);

@@ -15,7 +15,7 @@
 /* ---- lists ----------------------------------------------------------------------------------- */
 
 struct lists {
-	struct skv_tiles units, more; /* rows 0: none */
+	struct skv_tile_lists units, more; /* rows 0: none */
 	size_t bytes;
 };
 
@@ -25,10 +25,10 @@ static size_t round_up(size_t bytes)
 }
 
 /* Lists of so many units for a batch's tiles, at x->bytes of `base`; NULL: only measure. */
-static struct skv_tiles room(struct lists *x, uint8_t *base, const struct skv_batch *b, uint32_t tile, uint32_t rows,
+static struct skv_tile_lists room(struct lists *x, uint8_t *base, const struct skv_batch *b, uint32_t tile, uint32_t rows,
                              uint32_t unit, uint64_t most)
 {
-	struct skv_tiles t = {.rows = rows, .tiles = skv_tiles_most(b->max_q, tile), .stride = (uint32_t)most, .unit = unit};
+	struct skv_tile_lists t = {.rows = rows, .tiles = skv_max_tiles(b->max_q, tile), .stride = (uint32_t)most, .unit = unit};
 	const size_t lists = (size_t)b->n * t.tiles * rows, ids = round_up(lists * t.stride * sizeof(*t.ids));
 
 	if (base) {
@@ -96,7 +96,7 @@ static size_t lay_out(struct skv_session *s)
 }
 
 /* Scratch of the kernels for a policy batch's prompts, at most. */
-static size_t work_bytes(struct skv_session *s, const struct policy_batch *pb)
+static size_t workspace_bytes(struct skv_session *s, const struct policy_batch *pb)
 {
 	size_t most = 0;
 
@@ -104,7 +104,7 @@ static size_t work_bytes(struct skv_session *s, const struct policy_batch *pb)
 		const struct skv_sparse *x = &pb->policy->prefill->layer[layer].sparse;
 		const struct skv_shape shape = layer_shape(s, layer);
 		const struct skv_batch b = batch_prompts(s, pb, layer);
-		size_t bytes = x->tile > 0 ? s->kernels->sparse_bytes(&shape, &b, x, s->step.work.threads) : 0;
+		size_t bytes = x->tile > 0 ? s->kernels->prefill_sparse_bytes(&shape, &b, x, s->step.work.threads) : 0;
 
 		most = bytes > most ? bytes : most;
 	}
@@ -120,7 +120,7 @@ int prefill_prepare(struct skv_session *s)
 	for (uint32_t i = st->n_decode; i < st->n; i++)
 		prefill_find_sparse(st->seqs[i]);
 	for (uint32_t i = 0; i < st->n_batches; i++) {
-		size_t bytes = work_bytes(s, &st->batch[i]);
+		size_t bytes = workspace_bytes(s, &st->batch[i]);
 
 		work = bytes > work ? bytes : work;
 	}
@@ -136,7 +136,7 @@ int prefill_prepare(struct skv_session *s)
 /* ---- a layer --------------------------------------------------------------------------------- */
 
 /* From sequence `first` of the batch's prompts on, as the layer's heads go by them. NULL: there are none. */
-static struct skv_tiles *from(struct skv_tiles *x, uint32_t first, const struct skv_prefill *p)
+static struct skv_tile_lists *from(struct skv_tile_lists *x, uint32_t first, const struct skv_prefill *p)
 {
 	const size_t lists = (size_t)first * x->tiles * x->rows;
 
@@ -158,23 +158,23 @@ static void attend_sparse(const struct layer *l, const struct skv_batch *b, uint
 	const struct skv_kernels *k = l->kernels;
 	struct skv_shape maker = l->rows;
 	struct skv_sparse x = policy->prefill->layer[l->number].sparse;
-	struct skv_tiles *units, *more;
+	struct skv_tile_lists *units, *more;
 	struct lists lists;
 
 	maker.layer = number;
 	lists = lists_of(&maker, &policy->plan[number], &l->maker, l->batch, l->step->tiles);
 	units = from(&lists.units, first, p);
 	more = from(&lists.more, first, p);
-	if (x.kept_rows > 0)
-		k->keep_queries(&l->rows, b, l->attn->q, &x, l->work);
+	if (x.n_saved_queries > 0)
+		k->save_queries(&l->rows, b, l->attn->q, &x, l->work);
 	if (p->how == SKV_PREFILL_HIP)
-		k->tile_stages(&l->rows, b, l->attn->q, &x, p->keep, units, l->work);
+		k->hip_lists(&l->rows, b, l->attn->q, &x, p->keep, units, l->work);
 	else if (p->how == SKV_PREFILL_MINFERENCE)
-		k->tile_lines(&l->rows, b, l->attn->q, &x, p->vertical, p->slash, units, more, l->work);
+		k->minference_lists(&l->rows, b, l->attn->q, &x, p->vertical, p->slash, units, more, l->work);
 	else if (p->how == SKV_PREFILL_KASCADE && number == l->number)
-		k->tile_best(&l->rows, b, l->attn->q, &x, p->top, p->top_floor, units, l->work);
-	x.units = units;
-	x.more = more;
+		k->kascade_lists(&l->rows, b, l->attn->q, &x, p->top, p->top_floor, units, l->work);
+	x.lists = units;
+	x.extra = more;
 	if (p->dense)
 		k->prefill_dense(&l->rows, b, l->attn->q, l->attn->out, l->work);
 	else
@@ -203,5 +203,5 @@ void prefill_attend(const struct layer *l)
 void prefill_without_queries(struct step *st)
 {
 	for (uint32_t i = st->n_decode; i < st->n; i++)
-		st->seqs[i]->next_about &= ~SKV_ABOUT_READING;
+		st->seqs[i]->next_about &= ~SKV_ABOUT_PREFILL;
 }

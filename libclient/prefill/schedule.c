@@ -39,15 +39,15 @@ static struct skv_sparse sparse_of(const struct skv_plan *plan, uint32_t layer, 
 		x.by_tile = false;
 		break;
 	case SKV_PREFILL_HIP:
-		x.kept_rows = 1;
+		x.n_saved_queries = 1;
 		break;
 	case SKV_PREFILL_MINFERENCE:
 		x.segment = p->segment;
-		x.kept_rows = SKV_MINFERENCE_ROWS;
+		x.n_saved_queries = SKV_MINFERENCE_ROWS;
 		break;
 	case SKV_PREFILL_KASCADE:
 		x.tile = skv_kascade_tile(m->n_heads / m->n_kv_heads);
-		x.kept_rows = p->source == layer;
+		x.n_saved_queries = p->source == layer;
 		if (p->dense) { /* there is nothing to correct */
 			x.delta = false;
 			x.gamma = 0;
@@ -96,7 +96,7 @@ int prefill_make(struct skv_session *s, struct policy *p)
 		const struct skv_prefill *x = &p->plan[layer].prefill;
 
 		r->layer[layer].sparse = sparse_of(&p->plan[layer], layer, &s->model);
-		r->layer[layer].pages = skv_kept_pages(&s->shape, &r->layer[layer].sparse);
+		r->layer[layer].pages = skv_saved_pages(&s->shape, &r->layer[layer].sparse);
 		if (x->correct) {
 			r->gamma = x->gamma;
 			r->tail = x->tail;
@@ -120,10 +120,10 @@ uint32_t prefill_saved_pages(const struct policy *p, uint32_t layer)
 
 bool prefill_fits(const struct skv_seq *q, const struct policy *p)
 {
-	if (!(q->about & SKV_ABOUT_READING) || !p->prefill || q->prompt.how != p->prefill->how)
+	if (!(q->about & SKV_ABOUT_PREFILL) || !p->prefill || q->prompt.how != p->prefill->how)
 		return false;
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
-		const skv_pte *table = seq_table(q, skv_table(q->layout.n_layers, SKV_GROUP_KEPT, layer));
+		const skv_pte *table = seq_table(q, skv_table(q->layout.n_layers, SKV_PAGES_SAVED, layer));
 
 		for (uint32_t i = 0; i < prefill_saved_pages(p, layer); i++)
 			if (!skv_pte_resident(table[i]))
@@ -139,10 +139,10 @@ uint32_t prefill_about(struct skv_seq *q, bool prompt)
 	q->next_prompt = (struct skv_prompt){.begin = q->len};
 	if (!prompt || !r)
 		return 0;
-	if (q->about & SKV_ABOUT_READING)
+	if (q->about & SKV_ABOUT_PREFILL)
 		q->next_prompt.begin = q->prompt.begin;
 	q->next_prompt.how = r->how;
-	return q->n_prompt_remaining > 0 ? SKV_ABOUT_READING : 0;
+	return q->n_prompt_remaining > 0 ? SKV_ABOUT_PREFILL : 0;
 }
 
 void prefill_schedule(const struct skv_seq *q, struct skv_kseq *ks)
@@ -150,13 +150,13 @@ void prefill_schedule(const struct skv_seq *q, struct skv_kseq *ks)
 	const struct prefill *r = seq_policy(q)->prefill;
 	uint64_t end = (uint64_t)q->len + q->n_new + q->n_prompt_remaining, dense;
 
-	ks->prompt = q->next_prompt.begin;
-	ks->dense = UINT32_MAX;
-	ks->later = q->n_prompt_remaining > 0;
+	ks->prompt_start = q->next_prompt.begin;
+	ks->dense_from = UINT32_MAX;
+	ks->prompt_continues = q->n_prompt_remaining > 0;
 	if (!r || r->gamma == 0)
 		return;
 	dense = end % r->gamma + r->tail;
-	ks->dense = end > dense ? (uint32_t)(end - dense) : 0;
+	ks->dense_from = end > dense ? (uint32_t)(end - dense) : 0;
 }
 
 /* Are the layer's tokens all there and in order, as rows? Pages that have been evicted are no matter. */

@@ -99,12 +99,12 @@ uint32_t ref_id(const struct ref_codec *c, const uint8_t *record, uint32_t i)
 
 void ref_turn(const struct ref_codec *c, uint32_t position, int sign, double *k)
 {
-	const double scale = sign > 0 ? c->turn_scale : 1 / c->turn_scale;
+	const double scale = sign > 0 ? c->rope_scale : 1 / c->rope_scale;
 
 	for (uint32_t h = 0; h < c->kv_heads; h++)
-		for (uint32_t i = 0; i < c->turn_dims / 2; i++) {
+		for (uint32_t i = 0; i < c->rope_dims / 2; i++) {
 			double *x = k + h * c->dim + (c->interleaved ? 2 * i : i);
-			double *y = c->interleaved ? x + 1 : x + c->turn_dims / 2;
+			double *y = c->interleaved ? x + 1 : x + c->rope_dims / 2;
 			const double angle = sign * (double)position * c->turn[i], a = *x, b = *y;
 
 			*x = scale * (a * cos(angle) - b * sin(angle));

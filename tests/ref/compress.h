@@ -15,9 +15,9 @@ struct ref_codec {
 	uint32_t kv_heads, dim, dtype; /* of the pool */
 	uint32_t first, stride, near, ref_bits, id_bytes, bits, width, group, spans, hidden, wide;
 	float *gate, *up, *down, *open, *out, *k_norm;
-	double *turn; /* [turn_dims / 2] */
-	double turn_scale;
-	uint32_t turn_dims;
+	double *turn; /* [rope_dims / 2] */
+	double rope_scale;
+	uint32_t rope_dims;
 	bool interleaved;
 };
 

@@ -16,12 +16,12 @@ uint32_t m_layers(uint32_t kind)
 
 uint32_t m_tables(uint32_t kind)
 {
-	return SKV_GROUPS * m_layers(kind);
+	return SKV_PAGE_KINDS * m_layers(kind);
 }
 
 uint32_t m_entries(const struct m_seq *q, uint32_t table)
 {
-	return table / m_layers(q->kind) == SKV_GROUP_KEPT ? M_KEPT : skv_pages_of(q->len);
+	return table / m_layers(q->kind) == SKV_PAGES_SAVED ? M_KEPT : skv_pages_of(q->len);
 }
 
 struct skv_model m_model(uint32_t kind)
@@ -252,7 +252,7 @@ static void compare_seq(void *data, const struct skv_core_seq_view *v)
 {
 	struct comparison *c = data;
 	const struct m_seq *q = m_seqs;
-	uint32_t resident[SKV_GROUPS] = {0}, shared = 0;
+	uint32_t resident[SKV_PAGE_KINDS] = {0}, shared = 0;
 
 	while (q < m_seqs + M_SEQS && !(q->used && c->seq_ids[q - m_seqs] == v->seq))
 		q++;
@@ -266,7 +266,7 @@ static void compare_seq(void *data, const struct skv_core_seq_view *v)
 			resident[t / m_layers(q->kind)] += skv_pte_resident(q->table[t][i]);
 			shared += skv_pte_kind(q->table[t][i]) == SKV_PTE_SHARED;
 		}
-	for (uint32_t group = 0; group < SKV_GROUPS; group++)
+	for (uint32_t group = 0; group < SKV_PAGE_KINDS; group++)
 		ck_assert_uint_eq(v->pages[group], resident[group]);
 	ck_assert_uint_eq(v->pages_shared, shared);
 	ck_assert_uint_eq(v->page_bytes, m_page_bytes(q->kind));

@@ -18,7 +18,7 @@
 #define M_SEGMENTS 96
 #define M_PAGES 6144
 #define M_LAYERS 3
-#define M_TABLES (SKV_GROUPS * M_LAYERS)
+#define M_TABLES (SKV_PAGE_KINDS * M_LAYERS)
 #define M_TABLE 24 /* entries of a table */
 #define M_KEPT 10  /* of a table of what prompts keep: two sets of 65 rows of q in fp32 */
 

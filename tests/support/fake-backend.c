@@ -99,9 +99,9 @@ static void run_publish(const struct skv_publish *one, uint32_t n, const int32_t
 
 static void run_kernel(const struct op *o)
 {
-	const struct skv_evidence *ev = o->has_ev ? &o->ev : NULL;
-	const struct skv_slots *slots = o->has_slots ? &o->slots : NULL;
-	struct skv_list list = o->list;
+	const struct skv_scores *ev = o->has_ev ? &o->ev : NULL;
+	const struct skv_slot_mapping *slots = o->has_slots ? &o->slots : NULL;
+	struct skv_index_list list = o->list;
 
 	switch (o->what) {
 	case APPEND:
@@ -129,7 +129,7 @@ static void run_kernel(const struct op *o)
 		host->decode_tokens(&o->shape, &o->batch, o->in[0], o->out, &o->list, &o->work);
 		break;
 	case CHOSEN:
-		host->decode_chosen(&o->shape, &o->batch, o->in[0], o->out, ev, &o->select, &list, &o->work);
+		host->decode_topk(&o->shape, &o->batch, o->in[0], o->out, ev, &o->select, &list, &o->work);
 		break;
 	case PREFILL:
 		host->prefill_dense(&o->shape, &o->batch, o->in[0], o->out, &o->work);
@@ -212,7 +212,7 @@ static void wait_for_all(void)
 /* ---- kernels --------------------------------------------------------------------------------- */
 
 struct op *fake_kernel(enum what what, const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                       const struct skv_work *w)
+                       const struct skv_workspace *w)
 {
 	struct op *o = queue(w->stream, what);
 
@@ -228,7 +228,7 @@ struct op *fake_kernel(enum what what, const struct skv_shape *sh, const struct 
 	return o;
 }
 
-static struct op *with_slots(struct op *o, const struct skv_slots *slots)
+static struct op *with_slots(struct op *o, const struct skv_slot_mapping *slots)
 {
 	o->has_slots = slots;
 	if (slots)
@@ -236,14 +236,14 @@ static struct op *with_slots(struct op *o, const struct skv_slots *slots)
 	return o;
 }
 
-static void append(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots, const void *k,
-                   const void *v, const struct skv_work *w)
+static void append(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots, const void *k,
+                   const void *v, const struct skv_workspace *w)
 {
 	with_slots(fake_kernel(APPEND, sh, b, k, NULL, w), slots)->in[1] = v;
 }
 
 static void copy_pages(const struct skv_shape *sh, const uint32_t *dst, const uint32_t *src, uint32_t n,
-                       const struct skv_work *w)
+                       const struct skv_workspace *w)
 {
 	struct op *o = fake_kernel(COPY_PAGES, sh, &(struct skv_batch){.n = 0}, NULL, NULL, w);
 
@@ -252,14 +252,14 @@ static void copy_pages(const struct skv_shape *sh, const uint32_t *dst, const ui
 	memcpy(o->pages[1], src, n * sizeof(*src));
 }
 
-static void update_bounds(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
-                          const struct skv_work *w)
+static void update_bounds(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots,
+                          const struct skv_workspace *w)
 {
 	with_slots(fake_kernel(BOUNDS, sh, b, NULL, NULL, w), slots);
 }
 
 static void score_pages(const struct skv_shape *sh, const struct skv_batch *b, const void *q, uint32_t pool,
-                        const struct skv_evidence *ev, const struct skv_work *w)
+                        const struct skv_scores *ev, const struct skv_workspace *w)
 {
 	struct op *o = fake_kernel(SCORE, sh, b, q, NULL, w);
 
@@ -269,7 +269,7 @@ static void score_pages(const struct skv_shape *sh, const struct skv_batch *b, c
 }
 
 static void decode_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                         const struct skv_evidence *ev, const struct skv_work *w)
+                         const struct skv_scores *ev, const struct skv_workspace *w)
 {
 	struct op *o = fake_kernel(DENSE, sh, b, q, out, w);
 
@@ -279,25 +279,25 @@ static void decode_dense(const struct skv_shape *sh, const struct skv_batch *b, 
 }
 
 static void decode_window(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                          const struct skv_window *window, const struct skv_work *w)
+                          const struct skv_window *window, const struct skv_workspace *w)
 {
 	fake_kernel(WINDOW, sh, b, q, out, w)->window = *window;
 }
 
 static void decode_pages(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                         const struct skv_list *list, const struct skv_work *w)
+                         const struct skv_index_list *list, const struct skv_workspace *w)
 {
 	fake_kernel(PAGES, sh, b, q, out, w)->list = *list;
 }
 
 static void decode_tokens(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                          const struct skv_list *list, const struct skv_work *w)
+                          const struct skv_index_list *list, const struct skv_workspace *w)
 {
 	fake_kernel(TOKENS, sh, b, q, out, w)->list = *list;
 }
 
-static void select_later(struct op *o, const struct skv_evidence *ev, const struct skv_select *select,
-                         struct skv_list *list)
+static void select_later(struct op *o, const struct skv_scores *ev, const struct skv_select *select,
+                         struct skv_index_list *list)
 {
 	o->has_ev = true;
 	o->ev = *ev;
@@ -306,21 +306,21 @@ static void select_later(struct op *o, const struct skv_evidence *ev, const stru
 	o->list = *list;
 }
 
-static void decode_chosen(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                          const struct skv_evidence *ev, const struct skv_select *select, struct skv_list *list,
-                          const struct skv_work *w)
+static void decode_topk(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                          const struct skv_scores *ev, const struct skv_select *select, struct skv_index_list *list,
+                          const struct skv_workspace *w)
 {
 	select_later(fake_kernel(CHOSEN, sh, b, q, out, w), ev, select, list);
 }
 
 static void prefill_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                          const struct skv_work *w)
+                          const struct skv_workspace *w)
 {
 	fake_kernel(PREFILL, sh, b, q, out, w);
 }
 
-static void select_units(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
-                         bool tokens, const struct skv_select *select, struct skv_list *list, const struct skv_work *w)
+static void select_units(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_scores *ev,
+                         bool tokens, const struct skv_select *select, struct skv_index_list *list, const struct skv_workspace *w)
 {
 	struct op *o = fake_kernel(SELECT, sh, b, NULL, NULL, w);
 
@@ -328,14 +328,14 @@ static void select_units(const struct skv_shape *sh, const struct skv_batch *b, 
 	select_later(o, ev, select, list);
 }
 
-static void select_union(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
-                         const struct skv_select *select, struct skv_list *list, const struct skv_work *w)
+static void select_union(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_scores *ev,
+                         const struct skv_select *select, struct skv_index_list *list, const struct skv_workspace *w)
 {
 	select_later(fake_kernel(UNION, sh, b, NULL, NULL, w), ev, select, list);
 }
 
-static void recall(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
-                   const struct skv_seen *seen, float *ret, const struct skv_work *w)
+static void recall(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_scores *ev,
+                   const struct skv_attended *seen, float *ret, const struct skv_workspace *w)
 {
 	struct op *o = fake_kernel(RECALL, sh, b, NULL, ret, w);
 
@@ -359,22 +359,22 @@ static const char *unsupported(const struct skv_shape *sh)
 	return sh->head_dim < 64 ? "the fake device has a head_dim of 64 and more" : host->unsupported(sh);
 }
 
-static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len, int threads)
+static size_t workspace_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len, int threads)
 {
-	return host->work_bytes(sh, n_seqs, n_rows, max_len, threads);
+	return host->workspace_bytes(sh, n_seqs, n_rows, max_len, threads);
 }
 
 static struct skv_kernels kernels = {
 	.name = "fake",
 	.unsupported = unsupported,
-	.work_bytes = work_bytes,
+	.workspace_bytes = workspace_bytes,
 	.append = append,
 	.copy_pages = copy_pages,
 	.decode_dense = decode_dense,
 	.decode_window = decode_window,
 	.decode_pages = decode_pages,
 	.decode_tokens = decode_tokens,
-	.decode_chosen = decode_chosen,
+	.decode_topk = decode_topk,
 	.update_bounds = update_bounds,
 	.score_pages = score_pages,
 	.prefill_dense = prefill_dense,

@@ -11,11 +11,11 @@
 /* A layer as it was at the call, which is when the host's structs are read. */
 struct fake_layer {
 	struct skv_shape shape;
-	struct skv_codes code;
+	struct skv_codec code;
 };
 
 static struct op *later(fake_run_fn *run, const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *b,
-                        const void *q, void *out, const struct skv_work *w)
+                        const void *q, void *out, const struct skv_workspace *w)
 {
 	struct op *o = fake_kernel(ELSEWHERE, sh, b, q, out, w);
 
@@ -44,7 +44,7 @@ static const void *widened(const void *bf16, size_t n)
 /* The host's own, to be given back. */
 static struct skv_shape *for_host(struct fake_layer *l)
 {
-	struct skv_codes *c = &l->code;
+	struct skv_codec *c = &l->code;
 	const size_t d = skv_token_dims(&l->shape), parts = c->spans ? 2 * c->spans : 1;
 
 	c->in = widened(c->in, 2 * c->hidden * d);
@@ -75,7 +75,7 @@ static void run_pack(const struct skv_kernels *host, const struct op *o)
 	}
 }
 
-static void pack(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *b, const struct skv_work *w)
+static void pack(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *b, const struct skv_workspace *w)
 {
 	later(run_pack, sh, n_layers, b, NULL, NULL, w);
 }
@@ -88,8 +88,8 @@ static void run_rebuild(const struct skv_kernels *host, const struct op *o)
 	done(&l);
 }
 
-static void rebuild(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_list *list,
-                    const struct skv_rebuilt *to, const struct skv_work *w)
+static void rebuild(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_index_list *list,
+                    const struct skv_decompressed *to, const struct skv_workspace *w)
 {
 	struct op *o = later(run_rebuild, sh, 1, b, NULL, NULL, w);
 
@@ -105,7 +105,7 @@ static void run_decode_codes(const struct skv_kernels *host, const struct op *o)
 	struct fake_layer l = o->layers[0];
 	struct skv_shape *sh = for_host(&l), over = *sh;
 	const uint32_t pages = skv_pages_of(o->list.most);
-	struct skv_rebuilt to = {.pool = aligned_alloc(64, (o->batch.n * pages + 1) * sh->page_bytes), .pages = pages,
+	struct skv_decompressed to = {.pool = aligned_alloc(64, (o->batch.n * pages + 1) * sh->page_bytes), .pages = pages,
 	                         .seq = calloc(o->batch.n, sizeof(*to.seq)),
 	                         .table = calloc(o->batch.n * pages + 1, sizeof(*to.table))};
 	struct skv_batch rows = o->batch;
@@ -123,8 +123,8 @@ static void run_decode_codes(const struct skv_kernels *host, const struct op *o)
 	done(&l);
 }
 
-static void decode_codes(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                         const struct skv_list *list, const struct skv_work *w)
+static void decode_latent(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                         const struct skv_index_list *list, const struct skv_workspace *w)
 {
 	later(run_decode_codes, sh, 1, b, q, out, w)->list = *list;
 }
@@ -135,16 +135,16 @@ static bool fuses(const struct skv_shape *sh)
 	return sh->code->kind != SKV_COMPRESS_QUANT && !sh->code->wide && !sh->code->spans && !sh->code->k_norm;
 }
 
-static const char *unsupported_codes(const struct skv_shape *sh)
+static const char *unsupported_codec(const struct skv_shape *sh)
 {
-	return skv_kernels_host(NULL)->unsupported_codes(sh);
+	return skv_kernels_host(NULL)->unsupported_codec(sh);
 }
 
 void fake_codes(struct skv_kernels *k)
 {
 	k->pack = pack;
 	k->rebuild = rebuild;
-	k->unsupported_codes = unsupported_codes;
+	k->unsupported_codec = unsupported_codec;
 	k->fuses = fuses;
-	k->decode_codes = decode_codes;
+	k->decode_latent = decode_latent;
 }

@@ -3,7 +3,7 @@
 #include "tests/support/fake-backend.h"
 
 static struct op *later(fake_run_fn *run, const struct skv_shape *sh, const struct skv_batch *b,
-                        const struct skv_slots *slots, const struct skv_work *w)
+                        const struct skv_slot_mapping *slots, const struct skv_workspace *w)
 {
 	struct op *o = fake_kernel(ELSEWHERE, sh, b, NULL, NULL, w);
 
@@ -18,19 +18,19 @@ static void run_place(const struct skv_kernels *host, const struct op *o)
 	host->place(&o->shape, &o->batch, &o->slots, &o->work);
 }
 
-static void place(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
-                  const struct skv_work *w)
+static void place(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots,
+                  const struct skv_workspace *w)
 {
 	later(run_place, sh, b, slots, w);
 }
 
 static void run_place_prompt(const struct skv_kernels *host, const struct op *o)
 {
-	host->place_prompt(&o->shape, &o->batch, &o->slots, &o->work);
+	host->alloc_prompt_slots(&o->shape, &o->batch, &o->slots, &o->work);
 }
 
-static void place_prompt(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
-                         const struct skv_work *w)
+static void alloc_prompt_slots(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots,
+                         const struct skv_workspace *w)
 {
 	later(run_place_prompt, sh, b, slots, w);
 }
@@ -40,18 +40,18 @@ static void run_lift(const struct skv_kernels *host, const struct op *o)
 	host->lift(&o->shape, &o->batch, &o->work);
 }
 
-static void lift(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_work *w)
+static void lift(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_workspace *w)
 {
 	later(run_lift, sh, b, NULL, w);
 }
 
 static void run_note_resident(const struct skv_kernels *host, const struct op *o)
 {
-	host->note_resident(&o->shape, &o->batch, &o->slots, &o->work);
+	host->init_slot_meta(&o->shape, &o->batch, &o->slots, &o->work);
 }
 
-static void note_resident(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
-                          const struct skv_work *w)
+static void init_slot_meta(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots,
+                          const struct skv_workspace *w)
 {
 	later(run_note_resident, sh, b, slots, w);
 }
@@ -61,19 +61,19 @@ static void run_tally(const struct skv_kernels *host, const struct op *o)
 	host->tally(&o->shape, &o->batch, &o->ev, &o->work);
 }
 
-static void tally(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
-                  const struct skv_work *w)
+static void tally(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_scores *ev,
+                  const struct skv_workspace *w)
 {
 	later(run_tally, sh, b, NULL, w)->ev = *ev;
 }
 
 static void run_tally_prompt(const struct skv_kernels *host, const struct op *o)
 {
-	host->tally_prompt(&o->shape, &o->batch, o->in[0], o->n, &o->work);
+	host->accumulate_prompt(&o->shape, &o->batch, o->in[0], o->n, &o->work);
 }
 
-static void tally_prompt(const struct skv_shape *sh, const struct skv_batch *b, const void *q, uint32_t window,
-                         const struct skv_work *w)
+static void accumulate_prompt(const struct skv_shape *sh, const struct skv_batch *b, const void *q, uint32_t window,
+                         const struct skv_workspace *w)
 {
 	struct op *o = later(run_tally_prompt, sh, b, NULL, w);
 
@@ -83,11 +83,11 @@ static void tally_prompt(const struct skv_shape *sh, const struct skv_batch *b, 
 
 static void run_tally_list(const struct skv_kernels *host, const struct op *o)
 {
-	host->tally_list(&o->shape, &o->batch, o->in[0], &o->list, &o->work);
+	host->accumulate_list(&o->shape, &o->batch, o->in[0], &o->list, &o->work);
 }
 
-static void tally_list(const struct skv_shape *sh, const struct skv_batch *b, const void *q,
-                       const struct skv_list *list, const struct skv_work *w)
+static void accumulate_list(const struct skv_shape *sh, const struct skv_batch *b, const void *q,
+                       const struct skv_index_list *list, const struct skv_workspace *w)
 {
 	struct op *o = later(run_tally_list, sh, b, NULL, w);
 
@@ -97,13 +97,13 @@ static void tally_list(const struct skv_shape *sh, const struct skv_batch *b, co
 
 static void run_list_awake(const struct skv_kernels *host, const struct op *o)
 {
-	struct skv_list list = o->list;
+	struct skv_index_list list = o->list;
 
-	host->list_awake(&o->shape, &o->batch, &list, &o->work);
+	host->list_active(&o->shape, &o->batch, &list, &o->work);
 }
 
-static void list_awake(const struct skv_shape *sh, const struct skv_batch *b, struct skv_list *list,
-                       const struct skv_work *w)
+static void list_active(const struct skv_shape *sh, const struct skv_batch *b, struct skv_index_list *list,
+                       const struct skv_workspace *w)
 {
 	list->most = b->max_len;
 	later(run_list_awake, sh, b, NULL, w)->list = *list;
@@ -114,8 +114,8 @@ static void run_allot(const struct skv_kernels *host, const struct op *o)
 	host->allot(&o->shape, &o->batch, &o->allot, o->in[0], o->n, &o->work);
 }
 
-static void allot(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_allot *how, const float *ranks,
-                  uint32_t stride, const struct skv_work *w)
+static void allot(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_head_budget_rule *how, const float *ranks,
+                  uint32_t stride, const struct skv_workspace *w)
 {
 	struct op *o = later(run_allot, sh, b, NULL, w);
 
@@ -130,7 +130,7 @@ static void run_rank(const struct skv_kernels *host, const struct op *o)
 }
 
 static void rank(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_rank *by, float *ret,
-                 uint32_t stride, const struct skv_work *w)
+                 uint32_t stride, const struct skv_workspace *w)
 {
 	struct op *o = later(run_rank, sh, b, NULL, w);
 
@@ -144,8 +144,8 @@ static void run_keep(const struct skv_kernels *host, const struct op *o)
 	host->keep(&o->shape, &o->batch, &o->by, o->in[0], o->n, &o->work);
 }
 
-static void keep(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_keep_by *by,
-                 const float *ranks, uint32_t stride, const struct skv_work *w)
+static void keep(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evict_rule *by,
+                 const float *ranks, uint32_t stride, const struct skv_workspace *w)
 {
 	struct op *o = later(run_keep, sh, b, NULL, w);
 
@@ -156,13 +156,13 @@ static void keep(const struct skv_shape *sh, const struct skv_batch *b, const st
 
 static void run_stamp(const struct skv_kernels *host, const struct op *o)
 {
-	struct skv_list list = o->list;
+	struct skv_index_list list = o->list;
 
 	host->stamp(&o->shape, &o->batch, &o->ev, &o->stamp, &list, &o->work);
 }
 
-static void stamp(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
-                  const struct skv_stamp *by, struct skv_list *list, const struct skv_work *w)
+static void stamp(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_scores *ev,
+                  const struct skv_touch_rule *by, struct skv_index_list *list, const struct skv_workspace *w)
 {
 	struct op *o = later(run_stamp, sh, b, NULL, w);
 
@@ -176,15 +176,15 @@ static void stamp(const struct skv_shape *sh, const struct skv_batch *b, const s
 void fake_keep(struct skv_kernels *k)
 {
 	k->place = place;
-	k->place_prompt = place_prompt;
+	k->alloc_prompt_slots = alloc_prompt_slots;
 	k->lift = lift;
-	k->note_resident = note_resident;
+	k->init_slot_meta = init_slot_meta;
 	k->tally = tally;
-	k->tally_list = tally_list;
-	k->tally_prompt = tally_prompt;
+	k->accumulate_list = accumulate_list;
+	k->accumulate_prompt = accumulate_prompt;
 	k->rank = rank;
 	k->keep = keep;
 	k->allot = allot;
-	k->list_awake = list_awake;
+	k->list_active = list_active;
 	k->stamp = stamp;
 }

@@ -4,7 +4,7 @@
 
 /* Structs are read at the call, what they lead to when the work runs. */
 static struct op *later(fake_run_fn *run, const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                        const struct skv_sparse *sp, const struct skv_work *w)
+                        const struct skv_sparse *sp, const struct skv_workspace *w)
 {
 	struct op *o = fake_kernel(ELSEWHERE, sh, b, q, out, w);
 
@@ -27,29 +27,29 @@ static void run_prefill_sparse(const struct skv_kernels *host, const struct op *
 }
 
 static void prefill_sparse(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                           const struct skv_sparse *sp, const struct skv_work *w)
+                           const struct skv_sparse *sp, const struct skv_workspace *w)
 {
 	later(run_prefill_sparse, sh, b, q, out, sp, w);
 }
 
 static void run_keep_queries(const struct skv_kernels *host, const struct op *o)
 {
-	host->keep_queries(&o->shape, &o->batch, o->in[0], &o->sparse, &o->work);
+	host->save_queries(&o->shape, &o->batch, o->in[0], &o->sparse, &o->work);
 }
 
-static void keep_queries(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_sparse *sp,
-                         const struct skv_work *w)
+static void save_queries(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_sparse *sp,
+                         const struct skv_workspace *w)
 {
 	later(run_keep_queries, sh, b, q, NULL, sp, w);
 }
 
 static void run_tile_best(const struct skv_kernels *host, const struct op *o)
 {
-	host->tile_best(&o->shape, &o->batch, o->in[0], &o->sparse, o->top, o->n, &o->tiles[0], &o->work);
+	host->kascade_lists(&o->shape, &o->batch, o->in[0], &o->sparse, o->top, o->n, &o->tiles[0], &o->work);
 }
 
-static void tile_best(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_sparse *sp,
-                      struct skv_budget top, uint32_t floor, const struct skv_tiles *ret, const struct skv_work *w)
+static void kascade_lists(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_sparse *sp,
+                      struct skv_budget top, uint32_t floor, const struct skv_tile_lists *ret, const struct skv_workspace *w)
 {
 	struct op *o = later(run_tile_best, sh, b, q, NULL, sp, w);
 
@@ -60,11 +60,11 @@ static void tile_best(const struct skv_shape *sh, const struct skv_batch *b, con
 
 static void run_tile_stages(const struct skv_kernels *host, const struct op *o)
 {
-	host->tile_stages(&o->shape, &o->batch, o->in[0], &o->sparse, o->counts, &o->tiles[0], &o->work);
+	host->hip_lists(&o->shape, &o->batch, o->in[0], &o->sparse, o->counts, &o->tiles[0], &o->work);
 }
 
-static void tile_stages(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_sparse *sp,
-                        const uint32_t keep[SKV_HIP_STAGES], const struct skv_tiles *ret, const struct skv_work *w)
+static void hip_lists(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_sparse *sp,
+                        const uint32_t keep[SKV_HIP_STAGES], const struct skv_tile_lists *ret, const struct skv_workspace *w)
 {
 	struct op *o = later(run_tile_stages, sh, b, q, NULL, sp, w);
 
@@ -75,13 +75,13 @@ static void tile_stages(const struct skv_shape *sh, const struct skv_batch *b, c
 
 static void run_tile_lines(const struct skv_kernels *host, const struct op *o)
 {
-	host->tile_lines(&o->shape, &o->batch, o->in[0], &o->sparse, o->counts[0], o->counts[1], &o->tiles[0], &o->tiles[1],
+	host->minference_lists(&o->shape, &o->batch, o->in[0], &o->sparse, o->counts[0], o->counts[1], &o->tiles[0], &o->tiles[1],
 	                 &o->work);
 }
 
-static void tile_lines(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_sparse *sp,
-                       uint32_t vertical, uint32_t slash, const struct skv_tiles *units, const struct skv_tiles *more,
-                       const struct skv_work *w)
+static void minference_lists(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_sparse *sp,
+                       uint32_t vertical, uint32_t slash, const struct skv_tile_lists *units, const struct skv_tile_lists *more,
+                       const struct skv_workspace *w)
 {
 	struct op *o = later(run_tile_lines, sh, b, q, NULL, sp, w);
 
@@ -91,18 +91,18 @@ static void tile_lines(const struct skv_shape *sh, const struct skv_batch *b, co
 	o->tiles[1] = *more;
 }
 
-static size_t sparse_bytes(const struct skv_shape *sh, const struct skv_batch *bounds, const struct skv_sparse *sp,
+static size_t prefill_sparse_bytes(const struct skv_shape *sh, const struct skv_batch *bounds, const struct skv_sparse *sp,
                            int threads)
 {
-	return skv_kernels_host(NULL)->sparse_bytes(sh, bounds, sp, threads);
+	return skv_kernels_host(NULL)->prefill_sparse_bytes(sh, bounds, sp, threads);
 }
 
 void fake_sparse(struct skv_kernels *k)
 {
 	k->prefill_sparse = prefill_sparse;
-	k->sparse_bytes = sparse_bytes;
-	k->keep_queries = keep_queries;
-	k->tile_best = tile_best;
-	k->tile_stages = tile_stages;
-	k->tile_lines = tile_lines;
+	k->prefill_sparse_bytes = prefill_sparse_bytes;
+	k->save_queries = save_queries;
+	k->kascade_lists = kascade_lists;
+	k->hip_lists = hip_lists;
+	k->minference_lists = minference_lists;
 }

@@ -17,7 +17,7 @@ struct test_backend {
 	const struct skv_kernels *kern;
 	uint32_t io_dtype; /* enum skv_dtype of q, k, v and out; fp32, or for pools of the same dtype alone */
 	bool device;       /* scratch begins as zeros; with 16-bit pools arithmetic is that of tensor cores */
-	void *stream;      /* for struct skv_work */
+	void *stream;      /* for struct skv_workspace */
 	void *(*get)(size_t bytes); /* 64-byte aligned */
 	void (*put)(void *);
 	void (*to)(void *dst, const void *src, size_t bytes);

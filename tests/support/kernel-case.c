@@ -61,7 +61,7 @@ static float *random_floats(size_t n)
 
 static uint32_t notes_pages(const struct kernel_case *c, uint32_t len)
 {
-	return (len + skv_notes_of_page(&c->sh) - 1) / skv_notes_of_page(&c->sh);
+	return (len + skv_slot_meta_per_page(&c->sh) - 1) / skv_slot_meta_per_page(&c->sh);
 }
 
 /* Pages in random order; the last three of the pool stay unused. */
@@ -100,8 +100,8 @@ void case_init(struct kernel_case *c, uint32_t dtype, uint32_t heads, uint32_t k
 {
 	*c = (struct kernel_case){.n = n};
 	c->sh = (struct skv_shape){.n_heads = heads, .n_kv_heads = kv_heads, .head_dim = dim, .dtype = dtype,
-	                           .layer = rnd_below(LAYERS), .state = LAYERS, .notes = LAYERS + 1,
-	                           .kept = LAYERS + 2,
+	                           .layer = rnd_below(LAYERS), .state = LAYERS, .slot_meta = LAYERS + 1,
+	                           .saved = LAYERS + 2,
 	                           .scale = 1 / sqrtf((float)dim)};
 	c->sh.page_bytes = (size_t)2 * kv_heads * SKV_PAGE_TOKENS * dim * skv_dtype_bytes(dtype);
 	for (uint32_t i = 0; i < n; i++) {
@@ -259,8 +259,8 @@ static const skv_pte *table_to(struct kernel_case *c, uint32_t i, uint32_t wrong
 	for (uint32_t e = 0; e < TABLES * stride; e++)
 		t[e] = e / stride == c->sh.layer   ? c->table[i][e % stride]
 		       : e / stride == c->sh.state ? c->state[i][e % stride]
-		       : e / stride == c->sh.notes ? c->notes[i][e % stride]
-		       : e / stride == c->sh.kept && c->kept[i] ? c->kept[i][e % stride]
+		       : e / stride == c->sh.slot_meta ? c->notes[i][e % stride]
+		       : e / stride == c->sh.saved && c->kept[i] ? c->kept[i][e % stride]
 		                                   : skv_pte_make(SKV_PTE_PRIVATE, wrong);
 	const skv_pte *there = case_to(c, t, TABLES * stride * sizeof *t);
 	free(t);
@@ -324,29 +324,29 @@ struct skv_batch case_part(const struct kernel_case *c, uint32_t from, uint32_t 
 	                          .max_q = c->max_q};
 }
 
-struct skv_work case_work_of(const struct kernel_case *c, size_t bytes, int threads)
+struct skv_workspace case_work_of(const struct kernel_case *c, size_t bytes, int threads)
 {
 	uint8_t *blank = malloc(bytes + REDZONE);
 	memset(blank, c->on->device ? 0 : 0xff, bytes);
 	memset(blank + bytes, 0xff, REDZONE);
-	struct skv_work w = {.mem = c->on->get(bytes + REDZONE), .bytes = bytes, .threads = threads,
+	struct skv_workspace w = {.mem = c->on->get(bytes + REDZONE), .bytes = bytes, .threads = threads,
 	                     .stream = c->on->stream};
 	c->on->to(w.mem, blank, bytes + REDZONE);
 	free(blank);
 	return w;
 }
 
-static struct skv_work work_for(const struct kernel_case *c, uint32_t rows, int threads)
+static struct skv_workspace work_for(const struct kernel_case *c, uint32_t rows, int threads)
 {
-	return case_work_of(c, c->on->kern->work_bytes(&c->sh, c->n, rows, c->max_len, threads), threads);
+	return case_work_of(c, c->on->kern->workspace_bytes(&c->sh, c->n, rows, c->max_len, threads), threads);
 }
 
-struct skv_work case_work(const struct kernel_case *c, int threads)
+struct skv_workspace case_work(const struct kernel_case *c, int threads)
 {
 	return work_for(c, c->rows, threads);
 }
 
-void case_work_done(const struct kernel_case *c, const struct skv_work *w)
+void case_work_done(const struct kernel_case *c, const struct skv_workspace *w)
 {
 	uint8_t zone[REDZONE];
 	case_from(c, zone, (uint8_t *)w->mem + w->bytes, REDZONE);
@@ -383,7 +383,7 @@ void case_append(struct kernel_case *c, uint32_t step, int threads)
 		}
 		if (!n)
 			break;
-		struct skv_work w = work_for(c, rows, threads);
+		struct skv_workspace w = work_for(c, rows, threads);
 		struct skv_batch batch = {.seq = case_to(c, seq, n * sizeof *seq), .n = n,
 		                          .max_len = c->max_len, .max_q = step};
 		c->on->kern->append(&c->sh, &batch, NULL, case_rows_to(c, k, (size_t)rows * row),

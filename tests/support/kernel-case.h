@@ -89,9 +89,9 @@ uint64_t case_attended_before(uint32_t i);
 bool case_has_counter(uint32_t i);
 
 /* Scratch for a call of this case, or so much of it; then it ends, and nothing may have been written past it. */
-struct skv_work case_work(const struct kernel_case *, int threads);
-struct skv_work case_work_of(const struct kernel_case *, size_t bytes, int threads);
-void case_work_done(const struct kernel_case *, const struct skv_work *);
+struct skv_workspace case_work(const struct kernel_case *, int threads);
+struct skv_workspace case_work_of(const struct kernel_case *, size_t bytes, int threads);
+void case_work_done(const struct kernel_case *, const struct skv_workspace *);
 
 /* Roughly normal, mean 0, variance 1. */
 float rnd_normal(void);

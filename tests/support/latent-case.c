@@ -51,8 +51,8 @@ static void codec_init(struct ref_codec *k, const struct skv_shape *sh, const st
 	*k = (struct ref_codec){.kv_heads = sh->n_kv_heads, .dim = sh->head_dim, .dtype = sh->dtype, .first = f->first,
 	                        .stride = f->stride, .near = f->near, .ref_bits = f->ref_bits, .id_bytes = f->id_bytes,
 	                        .bits = f->bits, .width = width, .group = f->group, .spans = f->spans,
-	                        .hidden = f->hidden, .wide = f->wide, .turn_scale = f->turning == SCALED ? 1.25 : 1,
-	                        .turn_dims = f->turning == NONE ? 0 : f->turning == PART ? sh->head_dim / 2 : sh->head_dim,
+	                        .hidden = f->hidden, .wide = f->wide, .rope_scale = f->turning == SCALED ? 1.25 : 1,
+	                        .rope_dims = f->turning == NONE ? 0 : f->turning == PART ? sh->head_dim / 2 : sh->head_dim,
 	                        .interleaved = f->turning == PAIRS};
 	if (f->hidden) {
 		k->gate = weights((size_t)f->hidden * d, 1 / sqrt(d));
@@ -65,9 +65,9 @@ static void codec_init(struct ref_codec *k, const struct skv_shape *sh, const st
 	k->k_norm = f->norm ? weights(sh->head_dim, 1) : NULL;
 	for (uint32_t i = 0; f->norm && i < sh->head_dim; i++)
 		k->k_norm[i] = ref_round(SKV_BF16, 1 + k->k_norm[i] / 8);
-	k->turn = malloc((k->turn_dims / 2 + 1) * sizeof *k->turn);
-	for (uint32_t i = 0; i < k->turn_dims / 2; i++)
-		k->turn[i] = pow(10000, -2.0 * i / k->turn_dims);
+	k->turn = malloc((k->rope_dims / 2 + 1) * sizeof *k->turn);
+	for (uint32_t i = 0; i < k->rope_dims / 2; i++)
+		k->turn[i] = pow(10000, -2.0 * i / k->rope_dims);
 }
 
 static void codec_deinit(struct ref_codec *k)
@@ -191,21 +191,21 @@ static const void *gate_up_to(struct code_case *k, const struct ref_codec *c)
 	return there;
 }
 
-static struct skv_codes code_to(struct code_case *k, const struct ref_codec *c)
+static struct skv_codec code_to(struct code_case *k, const struct ref_codec *c)
 {
 	const size_t d = ref_dims(c), parts = c->spans ? 2 * c->spans : 1;
 
-	return (struct skv_codes){
-		.first = c->first, .stride = c->stride, .near = c->near, .ref_bits = c->ref_bits, .id_bytes = c->id_bytes,
-		.bits = c->bits, .width = c->width, .group = c->group, .spans = c->spans, .hidden = c->hidden,
-		.wide = c->wide, .turn_scale = (float)c->turn_scale, .turn_dims = c->turn_dims,
+	return (struct skv_codec){
+		.first = c->first, .stride = c->stride, .n_refs = c->near, .ref_bits = c->ref_bits, .id_bytes = c->id_bytes,
+		.bits = c->bits, .width = c->width, .scale_block = c->group, .spans = c->spans, .enc_hidden = c->hidden,
+		.dec_hidden = c->wide, .rope_scale = (float)c->rope_scale, .rope_dims = c->rope_dims,
 		.interleaved = c->interleaved,
-		.in = gate_up_to(k, c),
-		.down = matrix_to(k, c->down, c->width * (c->gate ? c->hidden : d) / parts),
-		.open = matrix_to(k, c->open, (size_t)c->wide * c->width),
-		.out = matrix_to(k, c->out, d * (c->open ? c->wide : c->width) / parts),
+		.enc_in = gate_up_to(k, c),
+		.enc_out = matrix_to(k, c->down, c->width * (c->gate ? c->hidden : d) / parts),
+		.dec_in = matrix_to(k, c->open, (size_t)c->wide * c->width),
+		.dec_out = matrix_to(k, c->out, d * (c->open ? c->wide : c->width) / parts),
 		.k_norm = c->k_norm ? case_to(&k->c, c->k_norm, c->dim * sizeof(float)) : NULL,
-		.turn = case_to(&k->c, c->turn, (c->turn_dims / 2 + 1) * sizeof(double)),
+		.rope_freq = case_to(&k->c, c->turn, (c->rope_dims / 2 + 1) * sizeof(double)),
 	};
 }
 
@@ -242,12 +242,12 @@ bool code_on(struct code_case *k, const struct test_backend *b)
 	for (uint32_t l = 0; l < CODE_LAYERS; l++) {
 		k->layer[l].code = code_to(k, &k->layer[l].codec);
 		k->sh[l] = k->c.sh;
-		k->sh[l].code = &k->layer[l].code;
+		k->sh[l].codec = &k->layer[l].code;
 		k->sh[l].codes = LAYERS + 2 * l;
 		k->sh[l].refs = LAYERS + 2 * l + 1;
-		wrong = b->kern->unsupported_codes(&k->sh[l]);
+		wrong = b->kern->unsupported_codec(&k->sh[l]);
 	}
-	k->c.sh.code = &k->layer[0].code; /* for case_work() */
+	k->c.sh.codec = &k->layer[0].code; /* for case_work() */
 	if (!wrong)
 		return true;
 	if (!b->device)
@@ -259,7 +259,7 @@ bool code_on(struct code_case *k, const struct test_backend *b)
 
 void code_off(struct code_case *k)
 {
-	k->c.sh.code = NULL;
+	k->c.sh.codec = NULL;
 	case_off(&k->c);
 }
 
@@ -270,12 +270,12 @@ struct skv_batch code_batch(struct code_case *k, uint32_t from, uint32_t n, cons
 
 	for (uint32_t i = 0; i < n; i++) {
 		seq[i] = k->seq[from + i];
-		seq[i].coded = coded[from + i];
-		seq[i].pack = pack[from + i];
-		if (seq[i].pack > seq[i].coded && seq[i].pack - seq[i].coded > b.max_pack)
-			b.max_pack = seq[i].pack - seq[i].coded;
+		seq[i].n_compressed = coded[from + i];
+		seq[i].compress_to = pack[from + i];
+		if (seq[i].compress_to > seq[i].n_compressed && seq[i].compress_to - seq[i].n_compressed > b.max_compress)
+			b.max_compress = seq[i].compress_to - seq[i].n_compressed;
 	}
-	b.max_pack += rnd_below(40);
+	b.max_compress += rnd_below(40);
 	b.seq = case_to(&k->c, seq, n * sizeof *seq);
 	return b;
 }
@@ -416,8 +416,8 @@ void code_rebuilt(const struct code_case *k, uint8_t *pool, uint32_t i, uint32_t
 
 		for (uint32_t e = 0; e < c->dim; e++)
 			most = fmax(most, terms[h * c->dim + e]);
-		for (uint32_t e = 0; e < c->turn_dims; e++)
-			terms[h * c->dim + e] = 2 * c->turn_scale * most;
+		for (uint32_t e = 0; e < c->rope_dims; e++)
+			terms[h * c->dim + e] = 2 * c->rope_scale * most;
 	}
 	free(z);
 	free(b);

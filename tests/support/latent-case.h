@@ -14,7 +14,7 @@
 
 struct code_layer {
 	struct ref_codec codec;
-	struct skv_codes code; /* on the backend that the case is on */
+	struct skv_codec code; /* on the backend that the case is on */
 	skv_pte *codes[CASE_SEQS], *refs[CASE_SEQS];
 };
 

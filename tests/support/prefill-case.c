@@ -16,10 +16,10 @@ void prompts_make(struct kernel_case *c, int shape, uint32_t most)
 void prompts_init(struct kernel_case *c, const struct skv_sparse *sp)
 {
 	c->sh.io_dtype = SKV_F32; /* the largest: sets of any other fit */
-	case_keep(c, 2 * skv_kept_pages(&c->sh, sp));
+	case_keep(c, 2 * skv_saved_pages(&c->sh, sp));
 	for (uint32_t i = 0; i < c->n; i++) {
-		c->seq[i].prompt = c->seq[i].len - c->seq[i].n_q;
-		c->seq[i].dense = UINT32_MAX;
+		c->seq[i].prompt_start = c->seq[i].len - c->seq[i].n_q;
+		c->seq[i].dense_from = UINT32_MAX;
 	}
 }
 
@@ -76,7 +76,7 @@ bool calls_next(struct calls *a, struct kernel_case *c)
 			s->n_q = n;
 			s->row += a->done[i];
 			s->len -= left - n;
-			s->later = left - n;
+			s->prompt_continues = left - n;
 			s->set = a->set[i] ^= 1;
 			a->done[i] += n;
 			a->of[a->batch.n++] = i;
@@ -87,23 +87,23 @@ bool calls_next(struct calls *a, struct kernel_case *c)
 	return true;
 }
 
-struct skv_work calls_work(const struct calls *a, const struct kernel_case *c, const struct skv_sparse *sp, int threads)
+struct skv_workspace calls_work(const struct calls *a, const struct kernel_case *c, const struct skv_sparse *sp, int threads)
 {
 	const struct skv_batch bounds = {.n = a->batch.n, .max_len = a->batch.max_len, .max_q = a->batch.max_q};
 
-	return case_work_of(c, c->on->kern->sparse_bytes(&c->sh, &bounds, sp, threads), threads);
+	return case_work_of(c, c->on->kern->prefill_sparse_bytes(&c->sh, &bounds, sp, threads), threads);
 }
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-size_t tiles_number(const struct calls *a, const struct skv_tiles *t)
+size_t tiles_number(const struct calls *a, const struct skv_tile_lists *t)
 {
 	return (size_t)a->batch.n * t->tiles * t->rows;
 }
 
-struct skv_tiles tiles_for(const struct calls *a, struct kernel_case *c, uint32_t tile, uint32_t rows, uint32_t unit)
+struct skv_tile_lists tiles_for(const struct calls *a, struct kernel_case *c, uint32_t tile, uint32_t rows, uint32_t unit)
 {
-	struct skv_tiles t = {.rows = rows, .unit = unit, .tiles = skv_tiles_most(a->batch.max_q, tile) + rnd_below(2),
+	struct skv_tile_lists t = {.rows = rows, .unit = unit, .tiles = skv_max_tiles(a->batch.max_q, tile) + rnd_below(2),
 	                      .stride = c->max_len / unit + 1 + rnd_below(3)};
 
 	t.ids = case_to(c, NULL, tiles_number(a, &t) * t.stride * sizeof *t.ids);
@@ -111,18 +111,18 @@ struct skv_tiles tiles_for(const struct calls *a, struct kernel_case *c, uint32_
 	return t;
 }
 
-struct skv_tiles tiles_to(struct kernel_case *c, const struct calls *a, const struct skv_tiles *from)
+struct skv_tile_lists tiles_to(struct kernel_case *c, const struct calls *a, const struct skv_tile_lists *from)
 {
-	struct skv_tiles t = *from;
+	struct skv_tile_lists t = *from;
 
 	t.ids = case_to(c, from->ids, tiles_number(a, &t) * t.stride * sizeof *t.ids);
 	t.count = case_to(c, from->count, tiles_number(a, &t) * sizeof *t.count);
 	return t;
 }
 
-struct skv_tiles tiles_from(const struct kernel_case *c, const struct calls *a, const struct skv_tiles *from)
+struct skv_tile_lists tiles_from(const struct kernel_case *c, const struct calls *a, const struct skv_tile_lists *from)
 {
-	struct skv_tiles t = *from;
+	struct skv_tile_lists t = *from;
 	const size_t n = tiles_number(a, &t);
 
 	t.ids = malloc(n * t.stride * sizeof *t.ids);
@@ -132,7 +132,7 @@ struct skv_tiles tiles_from(const struct kernel_case *c, const struct calls *a, 
 	return t;
 }
 
-void tiles_free(struct skv_tiles *t)
+void tiles_free(struct skv_tile_lists *t)
 {
 	free(t->ids);
 	free(t->count);

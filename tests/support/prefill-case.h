@@ -41,15 +41,15 @@ void calls_begin(struct calls *, const struct kernel_case *, uint32_t step);
 bool calls_next(struct calls *, struct kernel_case *);
 
 /* Scratch for the call. */
-struct skv_work calls_work(const struct calls *, const struct kernel_case *, const struct skv_sparse *, int threads);
+struct skv_workspace calls_work(const struct calls *, const struct kernel_case *, const struct skv_sparse *, int threads);
 
 /* Lists of the call's tiles, 0xff bytes, of the backend's memory: to be read back with tiles_from(). */
-struct skv_tiles tiles_for(const struct calls *, struct kernel_case *, uint32_t tile, uint32_t rows, uint32_t unit);
+struct skv_tile_lists tiles_for(const struct calls *, struct kernel_case *, uint32_t tile, uint32_t rows, uint32_t unit);
 /* Or lists that a test makes: ids and count are the test's, and stay. */
-struct skv_tiles tiles_to(struct kernel_case *, const struct calls *, const struct skv_tiles *);
+struct skv_tile_lists tiles_to(struct kernel_case *, const struct calls *, const struct skv_tile_lists *);
 /* Copies of ids and count, the caller's to free. */
-struct skv_tiles tiles_from(const struct kernel_case *, const struct calls *, const struct skv_tiles *);
-void tiles_free(struct skv_tiles *);
-size_t tiles_number(const struct calls *, const struct skv_tiles *);
+struct skv_tile_lists tiles_from(const struct kernel_case *, const struct calls *, const struct skv_tile_lists *);
+void tiles_free(struct skv_tile_lists *);
+size_t tiles_number(const struct calls *, const struct skv_tile_lists *);
 
 #endif

@@ -33,7 +33,7 @@ bool low_init(struct low_case *k, int shape, int form, uint32_t n, const uint32_
 	*k = (struct low_case){.stride = 0};
 	case_init(&k->c, (uint32_t)(shape / (LOW_SHAPES / 3)), shapes[i].heads, shapes[i].kv_heads, shapes[i].dim, n, len,
 	          n_q);
-	k->code = (struct skv_codes){.kind = SKV_COMPRESS_QUANT, .bits = forms[form].bits, .group = forms[form].group};
+	k->code = (struct skv_codec){.kind = SKV_COMPRESS_QUANT, .bits = forms[form].bits, .scale_block = forms[form].group};
 	k->stride = skv_pages_of(k->c.max_len) + 3;
 	for (uint32_t l = 0; l < LOW_LAYERS; l++)
 		for (uint32_t s = 0; s < n; s++) {
@@ -55,25 +55,25 @@ void low_deinit(struct low_case *k)
 
 bool low_on(struct low_case *k, const struct test_backend *b)
 {
-	if (!b->kern->pack || !case_on(&k->c, b))
+	if (!b->kern->compress || !case_on(&k->c, b))
 		return false;
 	case_append(&k->c, 400, 1);
 	for (uint32_t l = 0; l < LOW_LAYERS; l++) {
 		k->sh[l] = k->c.sh;
-		k->sh[l].code = &k->code;
+		k->sh[l].codec = &k->code;
 		k->sh[l].codes = LAYERS + l;
 	}
-	if (b->kern->unsupported_codes(&k->sh[0])) {
+	if (b->kern->unsupported_codec(&k->sh[0])) {
 		case_off(&k->c);
 		return false;
 	}
-	k->c.sh.code = &k->code; /* for case_work() */
+	k->c.sh.codec = &k->code; /* for case_work() */
 	return true;
 }
 
 void low_off(struct low_case *k)
 {
-	k->c.sh.code = NULL;
+	k->c.sh.codec = NULL;
 	case_off(&k->c);
 }
 
@@ -105,10 +105,10 @@ struct skv_batch low_batch(struct low_case *k, uint32_t from, uint32_t n, const 
 	for (uint32_t i = 0; i < n; i++) {
 		seq[i].table = tables_to(k, from + i, gone ? coded[from + i] / SKV_PAGE_TOKENS : 0);
 		seq[i].layer_stride = k->stride;
-		seq[i].coded = coded[from + i];
-		seq[i].pack = pack[from + i];
-		if (seq[i].pack > seq[i].coded && seq[i].pack - seq[i].coded > b.max_pack)
-			b.max_pack = seq[i].pack - seq[i].coded;
+		seq[i].n_compressed = coded[from + i];
+		seq[i].compress_to = pack[from + i];
+		if (seq[i].compress_to > seq[i].n_compressed && seq[i].compress_to - seq[i].n_compressed > b.max_compress)
+			b.max_compress = seq[i].compress_to - seq[i].n_compressed;
 	}
 	b.seq = case_to(&k->c, seq, n * sizeof *seq);
 	return b;
@@ -116,10 +116,10 @@ struct skv_batch low_batch(struct low_case *k, uint32_t from, uint32_t n, const 
 
 void low_pack(struct low_case *k, uint32_t from, uint32_t n, const uint32_t *coded, const uint32_t *pack, int threads)
 {
-	struct skv_work w = case_work(&k->c, threads);
+	struct skv_workspace w = case_work(&k->c, threads);
 	struct skv_batch b = low_batch(k, from, n, coded, pack, false);
 
-	k->c.on->kern->pack(k->sh, LOW_LAYERS, &b, &w);
+	k->c.on->kern->compress(k->sh, LOW_LAYERS, &b, &w);
 	case_work_done(&k->c, &w);
 }
 
@@ -145,7 +145,7 @@ uint32_t low_values_at(const struct low_case *k)
 
 uint32_t low_record_bytes(const struct low_case *k)
 {
-	return low_values_at(k) + BLOCK * (k->c.sh.head_dim / k->code.group * 4 + k->c.sh.head_dim / (8 / k->code.bits));
+	return low_values_at(k) + BLOCK * (k->c.sh.head_dim / k->code.scale_block * 4 + k->c.sh.head_dim / (8 / k->code.bits));
 }
 
 uint8_t *low_record(const struct low_case *k, uint8_t *pool, uint32_t layer, uint32_t i, uint32_t token, uint32_t h)
@@ -158,12 +158,12 @@ uint8_t *low_record(const struct low_case *k, uint8_t *pool, uint32_t layer, uin
 
 void low_read(const struct low_case *k, const uint8_t *record, uint32_t token, bool v, double *x)
 {
-	const uint32_t dim = k->c.sh.head_dim, per_byte = 8 / k->code.bits, groups = dim / k->code.group;
+	const uint32_t dim = k->c.sh.head_dim, per_byte = 8 / k->code.bits, groups = dim / k->code.scale_block;
 	const uint8_t *shared = record + (v ? low_values_at(k) + token % BLOCK * groups * 4 : 0);
 	const uint8_t *q = record + (v ? low_values_at(k) + BLOCK * groups * 4 : dim * 4) + token % BLOCK * (dim / per_byte);
 
 	for (uint32_t d = 0; d < dim; d++) {
-		const uint8_t *pair = shared + (v ? d / k->code.group : d) * 4;
+		const uint8_t *pair = shared + (v ? d / k->code.scale_block : d) * 4;
 		const uint32_t number = q[d / per_byte] / (1u << (d % per_byte * k->code.bits)) % (1u << k->code.bits);
 
 		x[d] = ref_load(SKV_BF16, pair + 2) + number * (double)ref_load(SKV_BF16, pair);

@@ -14,7 +14,7 @@
 
 struct low_case {
 	struct kernel_case c;
-	struct skv_codes code;
+	struct skv_codec code;
 	struct skv_shape sh[LOW_LAYERS]; /* on the backend that the case is on */
 	skv_pte *codes[LOW_LAYERS][CASE_SEQS];
 	uint32_t stride; /* of the tables */

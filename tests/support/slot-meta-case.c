@@ -4,7 +4,7 @@
 /* Where the note of unit u is, in the backend's memory; *ret_n: that of so many units in a row. */
 static uint8_t *note_at(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, uint32_t u, uint32_t *ret_n)
 {
-	const size_t head = c->sh.page_bytes / c->sh.n_kv_heads, each = sizeof(struct skv_note);
+	const size_t head = c->sh.page_bytes / c->sh.n_kv_heads, each = sizeof(struct skv_slot_meta);
 	const uint32_t n = (uint32_t)(head / (2 * each));
 
 	*ret_n = n - u % n;
@@ -14,10 +14,10 @@ static uint8_t *note_at(const struct kernel_case *c, uint32_t i, uint32_t h, uin
 void note_put(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, const struct ref_unit *unit,
               uint32_t n)
 {
-	struct skv_note *x = malloc((n ? n : 1) * sizeof *x);
+	struct skv_slot_meta *x = malloc((n ? n : 1) * sizeof *x);
 
 	for (uint32_t u = 0; u < n; u++)
-		x[u] = (struct skv_note){unit[u].pos | (unit[u].alive ? 0 : SKV_NOTE_GONE), (float)unit[u].value};
+		x[u] = (struct skv_slot_meta){unit[u].pos | (unit[u].alive ? 0 : SKV_SLOT_EVICTED), (float)unit[u].value};
 	for (uint32_t u = 0, some; u < n; u += some) {
 		uint8_t *to = note_at(c, i, h, set, u, &some);
 		some = some < n - u ? some : n - u;
@@ -26,9 +26,9 @@ void note_put(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set,
 	free(x);
 }
 
-struct skv_note *note_get(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, uint32_t n)
+struct skv_slot_meta *note_get(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, uint32_t n)
 {
-	struct skv_note *x = malloc((n ? n : 1) * sizeof *x);
+	struct skv_slot_meta *x = malloc((n ? n : 1) * sizeof *x);
 
 	for (uint32_t u = 0, some; u < n; u += some) {
 		const uint8_t *from = note_at(c, i, h, set, u, &some);
@@ -63,8 +63,8 @@ void note_sequences(const struct kernel_case *c, struct skv_kseq *seq)
 {
 	case_from(c, seq, c->batch.seq, c->n * sizeof *seq);
 	for (uint32_t i = 0; i < c->n; i++) {
-		seq[i].all = seq[i].extent = seq[i].len;
+		seq[i].n_tokens = seq[i].slot_end = seq[i].len;
 		seq[i].set = rnd_below(2);
-		seq[i].keep = seq[i].awake = UINT32_MAX;
+		seq[i].n_retained = seq[i].n_active = UINT32_MAX;
 	}
 }

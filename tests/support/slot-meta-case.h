@@ -8,7 +8,7 @@
 
 /* Write the notes of n units of a sequence's kv head, or read them (the caller's to free). */
 void note_put(const struct kernel_case *, uint32_t i, uint32_t h, uint32_t set, const struct ref_unit *, uint32_t n);
-struct skv_note *note_get(const struct kernel_case *, uint32_t i, uint32_t h, uint32_t set, uint32_t n);
+struct skv_slot_meta *note_get(const struct kernel_case *, uint32_t i, uint32_t h, uint32_t set, uint32_t n);
 
 /* n units that live, of positions at random, in no order; about every `gap`-th position has one. The caller's to free. */
 struct ref_unit *note_units(uint32_t n, uint32_t gap);

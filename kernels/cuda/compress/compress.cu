@@ -15,7 +15,7 @@
 /* Gather x of a token, which is a row in a page, into shared memory. A block's work. */
 DEVICE void gather(const struct codec *k, const struct skv_kseq *s, uint32_t token, float *x)
 {
-	const uint32_t dim = k->sh.head_dim, pairs = k->c.turn_dims / 2;
+	const uint32_t dim = k->sh.head_dim, pairs = k->c.rope_dims / 2;
 	const skv_pte e = skv_layer_table(&k->sh, s)[token / SKV_PAGE_TOKENS];
 	const uint8_t *page = k->sh.pool + skv_pte_id(e) * k->sh.page_bytes;
 
@@ -29,7 +29,7 @@ DEVICE void gather(const struct codec *k, const struct skv_kseq *s, uint32_t tok
 		const uint2 at = rope_pair(k, i % pairs);
 		float *head = x + i / pairs * dim, sin, cos;
 		sincosf(rope_angle(token, rope_turns(k, i % pairs)), &sin, &cos);
-		const float p = head[at.x], q = head[at.y], scale = 1 / k->c.turn_scale;
+		const float p = head[at.x], q = head[at.y], scale = 1 / k->c.rope_scale;
 		head[at.x] = (p * cos + q * sin) * scale;
 		head[at.y] = (q * cos - p * sin) * scale;
 	}
@@ -40,7 +40,7 @@ DEVICE void gather(const struct codec *k, const struct skv_kseq *s, uint32_t tok
 
 /*
  * Quantize a scale block and store its scale and zero point, and its numbers, by 32 lanes: two numbers each,
- * SKV_REF_GROUP in all.
+ * SKV_REF_SCALE_BLOCK in all.
  */
 DEVICE void store_scale_block(const float *x, uint32_t bits, uint8_t *shared, uint8_t *q)
 {
@@ -64,7 +64,7 @@ DEVICE void store_scale_block(const float *x, uint32_t bits, uint8_t *shared, ui
 /* Grid: references of a sequence at most, sequences of layers. */
 __global__ void __launch_bounds__(THREADS) store_refs_kernel(const __grid_constant__ struct compress_params c)
 {
-	__shared__ alignas(16) float x[SKV_CODED_MOST];
+	__shared__ alignas(16) float x[SKV_MAX_CODEC_DIM];
 	const struct compress_item j = compress_item_of(&c, blockIdx.y);
 	if (j.n == 0)
 		return;
@@ -80,11 +80,11 @@ __global__ void __launch_bounds__(THREADS) store_refs_kernel(const __grid_consta
 		for (uint32_t i = 2 * threadIdx.x; i < k->d; i += 2 * THREADS)
 			((uint32_t *)to)[i / 2] = k->sh.dtype == SKV_F16 ? F16::pair(x[i], x[i + 1])
 			                                                 : BF16::pair(x[i], x[i + 1]);
-	for (uint32_t g = threadIdx.x / 32; g < k->d / SKV_REF_GROUP && k->c.ref_bits != 16; g += WARPS)
-		store_scale_block(x + g * SKV_REF_GROUP, k->c.ref_bits, to + 4 * g,
-		                  to + k->d / SKV_REF_GROUP * 4 + g * (SKV_REF_GROUP * k->c.ref_bits / 8));
+	for (uint32_t g = threadIdx.x / 32; g < k->d / SKV_REF_SCALE_BLOCK && k->c.ref_bits != 16; g += WARPS)
+		store_scale_block(x + g * SKV_REF_SCALE_BLOCK, k->c.ref_bits, to + 4 * g,
+		                  to + k->d / SKV_REF_SCALE_BLOCK * 4 + g * (SKV_REF_SCALE_BLOCK * k->c.ref_bits / 8));
 	/* padding of the record: quantized numbers need not end at a multiple of 16 bytes */
-	const uint32_t end = skv_packed_bytes(k->d, k->c.ref_bits, SKV_REF_GROUP);
+	const uint32_t end = skv_quantized_bytes(k->d, k->c.ref_bits, SKV_REF_SCALE_BLOCK);
 	for (uint32_t i = end + threadIdx.x; i < k->ref_bytes && k->c.ref_bits != 16; i += THREADS)
 		to[i] = 0;
 }
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(THREADS) store_refs_kernel(const __grid_consta
 /* Grid: tokens of a sequence, sequences of layers. */
 __global__ void __launch_bounds__(THREADS) gather_kernel(const __grid_constant__ struct compress_params c)
 {
-	__shared__ alignas(16) float x[SKV_CODED_MOST];
+	__shared__ alignas(16) float x[SKV_MAX_CODEC_DIM];
 	const struct compress_item j = compress_item_of(&c, blockIdx.y);
 	if (blockIdx.x >= j.n || is_ref(&j.k, j.from + blockIdx.x))
 		return;
@@ -115,16 +115,16 @@ DEVICE struct nearest nearest_of(const struct compress_params *c, size_t row)
 	for (int lane = 1; lane < 32; lane *= 2) {
 		struct nearest other;
 #pragma unroll
-		for (uint32_t i = 0; i < SKV_NEAR_MOST; i++) {
+		for (uint32_t i = 0; i < SKV_MAX_REFS; i++) {
 			other.score[i] = __shfl_xor_sync(~0u, best.score[i], lane);
 			other.id[i] = __shfl_xor_sync(~0u, best.id[i], lane);
 		}
 		nearest_merge(&best, &other);
 	}
 #pragma unroll
-	for (uint32_t i = 0; i < SKV_NEAR_MOST; i++)
+	for (uint32_t i = 0; i < SKV_MAX_REFS; i++)
 #pragma unroll
-		for (uint32_t o = 0; o + 1 < SKV_NEAR_MOST; o++)
+		for (uint32_t o = 0; o + 1 < SKV_MAX_REFS; o++)
 			if (o + 1 < c->k.c.near && best.id[o + 1] < best.id[o]) {
 				const uint32_t id = best.id[o];
 				best.id[o] = best.id[o + 1];
@@ -146,13 +146,13 @@ __global__ void __launch_bounds__(THREADS) begin_codes_kernel(const __grid_const
 		return;
 	const struct nearest best = k->c.near ? nearest_of(&c, j.row + i) : nearest_none();
 	uint8_t *record = code_at(k, j.s, j.from + i);
-	const uint8_t *ref[SKV_NEAR_MOST];
+	const uint8_t *ref[SKV_MAX_REFS];
 
 	for (uint32_t at = lane; at < k->code_bytes / 16; at += 32)
 		((uint4 *)record)[at] = make_uint4(0, 0, 0, 0);
 	__syncwarp();
 #pragma unroll
-	for (uint32_t r = 0; r < SKV_NEAR_MOST; r++) {
+	for (uint32_t r = 0; r < SKV_MAX_REFS; r++) {
 		if (r >= k->c.near)
 			break;
 		ref[r] = ref_at(k, j.s, best.id[r]);
@@ -226,7 +226,7 @@ static void encode_tokens(struct compress_params *c, uint32_t layers, uint32_t t
 static void compress_layers(struct compress_params *c, const struct skv_shape *sh, uint32_t layers,
                             const struct skv_batch *batch, cudaStream_t stream)
 {
-	const uint32_t refs = c->k.c.stride ? c->k.c.first + ceil_div(batch->max_pack, c->k.c.stride) : 0;
+	const uint32_t refs = c->k.c.stride ? c->k.c.first + ceil_div(batch->max_compress, c->k.c.stride) : 0;
 	const uint32_t at_once = c->n;
 
 	for (uint32_t i = 0; i < layers; i++)
@@ -236,7 +236,7 @@ static void compress_layers(struct compress_params *c, const struct skv_shape *s
 		c->n = batch->n - i < at_once ? batch->n - i : at_once;
 		if (refs)
 			store_refs_kernel<<<dim3(refs, layers * c->n), THREADS, 0, stream>>>(*c);
-		encode_tokens(c, layers, batch->max_pack, stream);
+		encode_tokens(c, layers, batch->max_compress, stream);
 	}
 	c->n = at_once;
 }
@@ -247,11 +247,11 @@ static uint32_t smaller_of(uint32_t a, uint32_t b)
 }
 
 void skv_cuda_compress(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch,
-                       const struct skv_work *work)
+                       const struct skv_workspace *work)
 {
 	struct compress_params c = {};
 
-	if (batch->n == 0 || batch->max_pack == 0)
+	if (batch->n == 0 || batch->max_compress == 0)
 		return;
 	if (sh->code->kind == SKV_COMPRESS_QUANT) {
 		skv_cuda_quantize(sh, n_layers, batch, work);
@@ -259,7 +259,7 @@ void skv_cuda_compress(const struct skv_shape *sh, uint32_t n_layers, const stru
 	}
 	c.k = codec_of(sh);
 	compress_layout(sh, &c, (uint8_t *)work->mem + skv_cuda_workspace_offset(sh));
-	c.max_tokens = smaller_of(batch->max_pack, MAX_ROWS);
+	c.max_tokens = smaller_of(batch->max_compress, MAX_ROWS);
 	c.n = smaller_of(batch->n, MAX_ROWS / c.max_tokens);
 	c.slices = smaller_of(ceil_div(skv_refs_before(&c.k.c, batch->max_len), REFS_PER_TILE), MAX_SLICES);
 	const uint32_t at_once = smaller_of(MAX_ROWS / (c.n * c.max_tokens), MAX_LAYERS);

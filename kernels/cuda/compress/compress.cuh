@@ -18,8 +18,8 @@
 
 /* The nearest references of a token among some: the best first, ties go to the lower number. */
 struct nearest {
-	float score[SKV_NEAR_MOST];
-	uint32_t id[SKV_NEAR_MOST];
+	float score[SKV_MAX_REFS];
+	uint32_t id[SKV_MAX_REFS];
 };
 
 /* What differs from layer to layer. */
@@ -82,10 +82,10 @@ DEVICE bool nearer(float score, uint32_t id, float than, uint32_t than_id)
 DEVICE void nearest_consider(struct nearest *best, float score, uint32_t id)
 {
 #pragma unroll
-	for (int i = SKV_NEAR_MOST - 1; i >= 0; i--) {
+	for (int i = SKV_MAX_REFS - 1; i >= 0; i--) {
 		if (!nearer(score, id, best->score[i], best->id[i]))
 			return;
-		if (i + 1 < (int)SKV_NEAR_MOST) {
+		if (i + 1 < (int)SKV_MAX_REFS) {
 			best->score[i + 1] = best->score[i];
 			best->id[i + 1] = best->id[i];
 		}
@@ -97,7 +97,7 @@ DEVICE void nearest_consider(struct nearest *best, float score, uint32_t id)
 DEVICE void nearest_merge(struct nearest *best, const struct nearest *other)
 {
 #pragma unroll
-	for (uint32_t i = 0; i < SKV_NEAR_MOST; i++)
+	for (uint32_t i = 0; i < SKV_MAX_REFS; i++)
 		nearest_consider(best, other->score[i], other->id[i]);
 }
 

@@ -141,7 +141,7 @@ DEVICE struct token_info token_info_of(const struct latent_params *c, enum kind 
 	const bool turns = kind == REFERENCE || kind == CODE;
 	const float share = kind == CODE ? c->k.c.near ? 1.0f / (float)c->k.c.near : 0 : 1;
 
-	return {turns ? token : 0, turns ? c->k.c.turn_scale : 1, share, kind};
+	return {turns ? token : 0, turns ? c->k.c.rope_scale : 1, share, kind};
 }
 
 #define QUANTIZED_REF 1u /* flag of an address: a reference's record with ref_bits 8 or 4 */

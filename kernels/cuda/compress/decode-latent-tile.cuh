@@ -27,7 +27,7 @@ template <int D, int W> struct key_weights {
  */
 template <int D> DEVICE uint32_t block_of(const struct latent_params *c, int second, uint32_t b)
 {
-	const uint32_t t = c->k.c.turn_dims / 16;
+	const uint32_t t = c->k.c.rope_dims / 16;
 
 	if (!second)
 		return b < t ? b : b + t;
@@ -82,7 +82,7 @@ __device__ static void load_weights(struct key_weights<D, W> *y, const struct la
 		y->w[k][2] = w.z;
 		y->w[k][3] = w.w;
 	}
-	y->turns = pair < c->k.c.turn_dims / 2;
+	y->turns = pair < c->k.c.rope_dims / 2;
 	const double turns = y->turns ? rope_turns(&c->k, pair) : 0;
 	y->turn = __double2ull_rn((turns - floor(turns)) * 18446744073709551616.0);
 }

@@ -198,19 +198,19 @@ static uint32_t threads_of(uint32_t head_dim)
 	return head_dim == 64 ? threads<64> : threads<128>;
 }
 
-static uint32_t width_of(const struct skv_codes *c)
+static uint32_t width_of(const struct skv_codec *c)
 {
 	return c->bits ? c->width : 0;
 }
 
 bool skv_cuda_fuses_latent(const struct skv_shape *sh)
 {
-	const struct skv_codes *c = sh->code;
+	const struct skv_codec *c = sh->code;
 	uint32_t bytes;
 
 	if (c->kind == SKV_COMPRESS_QUANT || c->wide || c->spans || c->k_norm || width_of(c) > 512)
 		return false;
-	if (c->interleaved || c->turn_dims % 16)
+	if (c->interleaved || c->rope_dims % 16)
 		return false;
 	if ((sh->head_dim != 64 && sh->head_dim != 128) || c->near * c->id_bytes % 4)
 		return false;
@@ -228,7 +228,7 @@ size_t skv_cuda_decode_latent_bytes(const struct skv_shape *sh, uint32_t n_seqs)
 
 static struct latent_params latent_params_of(const struct skv_shape *sh, const struct skv_batch *b,
                                              const void *q, void *out,
-                                             const struct skv_list *list, const struct skv_work *work)
+                                             const struct skv_index_list *list, const struct skv_workspace *work)
 {
 	struct latent_params c = {.k = codec_of(sh), .seq = b->seq, .n = b->n, .q = q, .out = out};
 
@@ -245,7 +245,7 @@ static struct latent_params latent_params_of(const struct skv_shape *sh, const s
 }
 
 void skv_cuda_decode_latent(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                            const struct skv_list *list, const struct skv_work *work)
+                            const struct skv_index_list *list, const struct skv_workspace *work)
 {
 	struct latent_params c = latent_params_of(sh, b, q, out, list, work);
 	const uint32_t tiles = ceil_div(list->most, TILE), chunks = ceil_div(tiles, MIN_CHUNK_TILES);

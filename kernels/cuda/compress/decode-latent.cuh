@@ -19,7 +19,7 @@
  * A block works for one kv head (for up to eight of its q heads, a head tile) all its life, since it keeps the
  * head's W_K in registers: 128 KiB with 128 dimensions and a width of 512, more than any other memory has room
  * for. It is the left factor of K = W_K zᵀ, whose right factor all warps read from shared memory. A warp has 16
- * dimensions of W_K and half of the width: twice 8 that RoPE rotates together, the pairs (i, i + turn_dims / 2),
+ * dimensions of W_K and half of the width: twice 8 that RoPE rotates together, the pairs (i, i + rope_dims / 2),
  * so that a lane has both elements of a pair. The products over the halves of the width are added up across warps;
  * each warp ends up with its dimensions of half of the tokens, adds the references' mean, applies RoPE, and
  * multiplies with q there and then: K is never written anywhere.
@@ -42,7 +42,7 @@
 
 #define TILE 32u   /* tokens */
 #define BLOCKS 4u  /* of 8 tokens in a tile */
-#define ROWS SKV_NEAR_MOST /* a token's references, at most: what its b is made of */
+#define ROWS SKV_MAX_REFS /* a token's references, at most: what its b is made of */
 #define PIPELINE_DEPTH 6    /* tiles in flight */
 #define MAX_CHUNKS_OF_LIST 16u /* of a list, at most ... */
 #define MIN_CHUNK_TILES 4u    /* ... of at least so many tiles */
@@ -54,7 +54,7 @@ struct latent_params {
 	const void *q;
 	void *out;
 	float scale;
-	struct skv_list list;
+	struct skv_index_list list;
 	uint32_t width;                    /* of z; 0: there is none */
 	uint32_t rows;                     /* of a token, at most */
 	uint32_t group, tile_heads;        /* q heads of a kv head; of a head tile, at most */

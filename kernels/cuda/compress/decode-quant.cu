@@ -64,7 +64,7 @@ __device__ static void quant_load_v(struct warp_state<T, D> *w, const struct dec
 	for (int t = 0; t < 4; t++) {
 		const uint32_t token = x.token + pair + t % 2 + t / 2 * 8;
 		const uint8_t *row = x.record + c->quant.at.v + token * (D * bits / 8);
-		const uint32_t *shared = (const uint32_t *)(x.record + c->quant.at.v_shared) + token * (D / group);
+		const uint32_t *shared = (const uint32_t *)(x.record + c->quant.at.v_scales) + token * (D / group);
 #pragma unroll
 		for (int b = 0; b < w->WIDE; b++) {
 			const uint32_t e = b * 64 + g * 8;

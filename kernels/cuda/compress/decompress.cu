@@ -32,7 +32,7 @@ struct alignas(16) row {
 	uint32_t token;
 	const uint8_t *from; /* its row, of head 0's K; or its record */
 	uint8_t *to;
-	const uint8_t *ref[SKV_NEAR_MOST]; /* a reference itself; of other rows any readable address */
+	const uint8_t *ref[SKV_MAX_REFS]; /* a reference itself; of other rows any readable address */
 };
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -45,7 +45,7 @@ DEVICE struct row row_of(const struct decompress_params *c, uint32_t i, uint32_t
 	const skv_pte *table = skv_layer_table(&k->sh, s);
 	struct row r = {NOTHING};
 #pragma unroll
-	for (uint32_t n = 0; n < SKV_NEAR_MOST; n++)
+	for (uint32_t n = 0; n < SKV_MAX_REFS; n++)
 		r.ref[n] = k->sh.pool;
 	if (row >= rows)
 		return r;
@@ -62,7 +62,7 @@ DEVICE struct row row_of(const struct decompress_params *c, uint32_t i, uint32_t
 	r.kind = is_ref(k, r.token) ? REFERENCE : CODE;
 	r.from = r.kind == REFERENCE ? ref_at(k, s, usable - 1) : code_at(k, s, r.token);
 #pragma unroll
-	for (uint32_t n = 0; n < SKV_NEAR_MOST; n++)
+	for (uint32_t n = 0; n < SKV_MAX_REFS; n++)
 		if (n < k->c.near)
 			r.ref[n] = r.kind == REFERENCE ? r.from : ref_at(k, s, id_of(k, r.from, n, usable));
 	return r;
@@ -79,7 +79,7 @@ locate_rows_kernel(const __grid_constant__ struct decompress_params c)
 	const struct codec *k = &c.k;
 	const uint32_t i = c.first + blockIdx.y, n = blockIdx.x * ROWS_PER_BLOCK + threadIdx.x / 32;
 	const uint32_t lane = threadIdx.x % 32;
-	const uint32_t rows = rows_of(&c.want, i), pairs = k->c.turn_dims / 2;
+	const uint32_t rows = rows_of(&c.want, i), pairs = k->c.rope_dims / 2;
 	const size_t at = (size_t)blockIdx.y * c.max_rows + n;
 	if (n >= c.max_rows)
 		return;
@@ -98,7 +98,7 @@ locate_rows_kernel(const __grid_constant__ struct decompress_params c)
 	for (uint32_t p = lane; p < pairs && r.kind >= REFERENCE; p += 32) {
 		float sin, cos;
 		__sincosf(rope_angle(r.token, rope_turns(k, p)), &sin, &cos); /* exact enough: within half a turn */
-		c.turn[at * pairs + p] = make_float2(cos * k->c.turn_scale, sin * k->c.turn_scale);
+		c.turn[at * pairs + p] = make_float2(cos * k->c.rope_scale, sin * k->c.rope_scale);
 	}
 }
 
@@ -116,7 +116,7 @@ template <int D> using product = struct gemm<tile_rows<D>, tile_cols<D>>;
  */
 DEVICE uint2 pieces_of(const struct codec *k, uint32_t u)
 {
-	const uint32_t pairs = k->c.turn_dims / 16;
+	const uint32_t pairs = k->c.rope_dims / 16;
 	return u < pairs && !k->c.interleaved ? make_uint2(u, u + pairs) : make_uint2(2 * u, 2 * u + 1);
 }
 
@@ -253,7 +253,7 @@ DEVICE void rope_rotate(float *a, float *b, float2 turn)
 /* RoPE: rotate K to its position; turn[row][pair]. */
 template <int D> DEVICE void rope_rows(const struct codec *k, const float2 *turn, product<D> *g)
 {
-	const uint32_t u = part_of_row<D>(), pairs = k->c.turn_dims / 2;
+	const uint32_t u = part_of_row<D>(), pairs = k->c.rope_dims / 2;
 	if (8 * u >= pairs)
 		return;
 #pragma unroll
@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(GEMM_THREADS,
 		if (!v && k->c.k_norm)
 			renormalize_keys<D>(k, row, &g, part);
 		if (!v)
-			rope_rows<D>(k, c.turn + first * (k->c.turn_dims / 2), &g);
+			rope_rows<D>(k, c.turn + first * (k->c.rope_dims / 2), &g);
 		store_rows<D>(k, row,
 		              v * (k->sh.page_bytes / 2) + (size_t)(h % k->sh.n_kv_heads) * SKV_PAGE_TOKENS * D * 2, &g);
 	}
@@ -409,7 +409,7 @@ static size_t decompress_layout(const struct skv_shape *sh, struct decompress_pa
 	c->z = (__nv_bfloat16 *)(mem + at);
 	at += rows * sh->code->width * 2;
 	c->turn = (float2 *)(mem + at);
-	at += rows * (sh->code->turn_dims / 2) * sizeof(float2);
+	at += rows * (sh->code->rope_dims / 2) * sizeof(float2);
 	c->wide = (__nv_bfloat16 *)(mem + at);
 	return at + rows * sh->code->wide * 2;
 }
@@ -420,8 +420,8 @@ size_t skv_cuda_decompress_bytes(const struct skv_shape *sh)
 	return sh->code->kind == SKV_COMPRESS_QUANT ? 0 : decompress_layout(sh, &c, NULL);
 }
 
-void skv_cuda_decompress(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_list *list,
-                         const struct skv_rebuilt *to, const struct skv_work *work)
+void skv_cuda_decompress(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_index_list *list,
+                         const struct skv_decompressed *to, const struct skv_workspace *work)
 {
 	const uint32_t rows = list ? list->most : batch->max_len, tiles = rows > 0 ? ceil_div(rows, WIDE_TILE) : 1;
 	struct decompress_params c = {};

@@ -14,12 +14,12 @@ struct wanted_rows {
 	const struct skv_kseq *seq;
 	const uint32_t *ids, *count; /* of the list, or NULL */
 	uint32_t stride;
-	struct skv_rebuilt to;
+	struct skv_decompressed to;
 	uint32_t first; /* tokens that are never compressed */
 };
 
-static inline struct wanted_rows wanted_rows_of(const struct skv_batch *b, const struct skv_list *list,
-                                                const struct skv_rebuilt *to, uint32_t first)
+static inline struct wanted_rows wanted_rows_of(const struct skv_batch *b, const struct skv_index_list *list,
+                                                const struct skv_decompressed *to, uint32_t first)
 {
 	return {b->seq, list ? list->ids : NULL, list ? list->count : NULL, list ? list->stride : 0, *to, first};
 }

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(GEMM_THREADS,
 	for (uint32_t lane = 1; lane < each; lane *= 2) {
 		struct nearest other;
 #pragma unroll
-		for (uint32_t i = 0; i < SKV_NEAR_MOST; i++) {
+		for (uint32_t i = 0; i < SKV_MAX_REFS; i++) {
 			other.score[i] = __shfl_xor_sync(~0u, best.score[i], lane);
 			other.id[i] = __shfl_xor_sync(~0u, best.id[i], lane);
 		}

@@ -14,12 +14,12 @@ struct quant_form {
 	uint32_t bits, group;
 	uint32_t codes; /* number of the table of codes */
 	uint32_t each;  /* records in a page */
-	struct skv_low at;
+	struct skv_quant_layout at;
 };
 
 static inline struct quant_form quant_form_of(const struct skv_shape *sh)
 {
-	const struct skv_low at = skv_low_of(sh->code, sh->head_dim);
+	const struct skv_quant_layout at = skv_quant_layout_of(sh->code, sh->head_dim);
 	return {sh->code->bits, sh->code->group, sh->codes, (uint32_t)sh->page_bytes / at.bytes, at};
 }
 

@@ -31,7 +31,7 @@ DEVICE void gather(const struct quantize_params *c, const struct skv_kseq *s, ui
 	const uint32_t dim = c->sh.head_dim;
 	const skv_pte *entries = s->table + (size_t)table * s->layer_stride;
 
-	for (uint32_t i = 2 * threadIdx.x; i < SKV_LOW_BLOCK * dim; i += 2 * THREADS) {
+	for (uint32_t i = 2 * threadIdx.x; i < SKV_QUANT_BLOCK * dim; i += 2 * THREADS) {
 		const uint32_t t = token + i / dim;
 		const uint8_t *page = c->sh.pool + skv_pte_id(entries[t / SKV_PAGE_TOKENS]) * c->sh.page_bytes;
 		const size_t at = (size_t)(h * SKV_PAGE_TOKENS + t % SKV_PAGE_TOKENS) * dim + i % dim;
@@ -47,12 +47,12 @@ DEVICE void quantize_keys(const struct quantize_params *c, float *x, uint8_t *sh
 
 	for (uint32_t d = threadIdx.x; d < dim; d += THREADS) {
 		float least = x[d], most = x[d];
-		for (uint32_t t = 1; t < SKV_LOW_BLOCK; t++) {
+		for (uint32_t t = 1; t < SKV_QUANT_BLOCK; t++) {
 			least = fminf(least, x[t * dim + d]);
 			most = fmaxf(most, x[t * dim + d]);
 		}
 		const struct quant_scale g = quant_scale_of(least, most, c->f.bits);
-		for (uint32_t t = 0; t < SKV_LOW_BLOCK; t++)
+		for (uint32_t t = 0; t < SKV_QUANT_BLOCK; t++)
 			x[t * dim + d] = __uint_as_float(quantize_number(g, x[t * dim + d], c->f.bits));
 		store_quant_scale(g, shared + 4 * d);
 	}
@@ -62,7 +62,7 @@ DEVICE void quantize_keys(const struct quantize_params *c, float *x, uint8_t *sh
 /* Quantize V, a scale block a warp. */
 DEVICE void quantize_values(const struct quantize_params *c, float *x, uint8_t *shared)
 {
-	const uint32_t groups = SKV_LOW_BLOCK * c->sh.head_dim / c->f.group, lane = threadIdx.x % 32;
+	const uint32_t groups = SKV_QUANT_BLOCK * c->sh.head_dim / c->f.group, lane = threadIdx.x % 32;
 
 	for (uint32_t i = threadIdx.x / 32; i < groups; i += WARPS) {
 		float *y = x + i * c->f.group + lane, *z = c->f.group == 64 ? y + 32 : y;
@@ -87,7 +87,7 @@ DEVICE void store_numbers(const struct quantize_params *c, const float *x, uint8
 {
 	const uint32_t each = 32 / c->f.bits;
 
-	for (uint32_t w = threadIdx.x; w < SKV_LOW_BLOCK * c->sh.head_dim / each; w += THREADS) {
+	for (uint32_t w = threadIdx.x; w < SKV_QUANT_BLOCK * c->sh.head_dim / each; w += THREADS) {
 		uint32_t word = 0;
 		for (uint32_t n = 0; n < each; n++)
 			word |= __float_as_uint(x[w * each + n]) << n * c->f.bits;
@@ -99,13 +99,13 @@ DEVICE void store_numbers(const struct quantize_params *c, const float *x, uint8
 /* Grid: records of a sequence at most, sequences, layers. */
 __global__ void __launch_bounds__(THREADS) quantize_kernel(const __grid_constant__ struct quantize_params c)
 {
-	__shared__ alignas(16) float x[SKV_LOW_BLOCK * SKV_MAX_HEAD_DIM];
+	__shared__ alignas(16) float x[SKV_QUANT_BLOCK * SKV_MAX_HEAD_DIM];
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
 	const uint32_t table = c.layer[blockIdx.z].rows, h = blockIdx.x % c.sh.n_kv_heads;
-	const uint32_t token = s->coded + blockIdx.x / c.sh.n_kv_heads * SKV_LOW_BLOCK;
+	const uint32_t token = s->coded + blockIdx.x / c.sh.n_kv_heads * SKV_QUANT_BLOCK;
 	if (s->pack <= s->coded || token >= s->pack)
 		return;
-	const uint32_t record = token / SKV_LOW_BLOCK * c.sh.n_kv_heads + h;
+	const uint32_t record = token / SKV_QUANT_BLOCK * c.sh.n_kv_heads + h;
 	const skv_pte e = s->table[(size_t)c.layer[blockIdx.z].codes * s->layer_stride + record / c.f.each];
 	uint8_t *to = c.sh.pool + skv_pte_id(e) * c.sh.page_bytes + record % c.f.each * c.f.at.bytes;
 
@@ -113,12 +113,12 @@ __global__ void __launch_bounds__(THREADS) quantize_kernel(const __grid_constant
 	quantize_keys(&c, x, to);
 	store_numbers(&c, x, to + c.f.at.k);
 	gather(&c, s, table, token, h, true, x);
-	quantize_values(&c, x, to + c.f.at.v_shared);
+	quantize_values(&c, x, to + c.f.at.v_scales);
 	store_numbers(&c, x, to + c.f.at.v);
 }
 
 void skv_cuda_quantize(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch,
-                       const struct skv_work *work)
+                       const struct skv_workspace *work)
 {
 	struct quantize_params c = {*sh, quant_form_of(sh), batch->seq};
 
@@ -126,7 +126,7 @@ void skv_cuda_quantize(const struct skv_shape *sh, uint32_t n_layers, const stru
 		const uint32_t n = n_layers - from < LAYERS ? n_layers - from : LAYERS;
 		for (uint32_t i = 0; i < n; i++)
 			c.layer[i] = {sh[from + i].layer, sh[from + i].codes};
-		quantize_kernel<<<dim3(batch->max_pack / SKV_LOW_BLOCK * sh->n_kv_heads, batch->n, n), THREADS, 0,
+		quantize_kernel<<<dim3(batch->max_compress / SKV_QUANT_BLOCK * sh->n_kv_heads, batch->n, n), THREADS, 0,
 		                  stream_of(work)>>>(c);
 	}
 }
@@ -143,8 +143,8 @@ struct dequantize_params {
 DEVICE uint4 dequantize_vec8(const struct dequantize_params *c, const uint8_t *record, uint32_t token, bool v,
                              uint32_t e)
 {
-	const uint32_t dim = c->sh.head_dim, t = token % SKV_LOW_BLOCK;
-	const uint32_t *pair = (const uint32_t *)(record + (v ? c->f.at.v_shared : 0)) +
+	const uint32_t dim = c->sh.head_dim, t = token % SKV_QUANT_BLOCK;
+	const uint32_t *pair = (const uint32_t *)(record + (v ? c->f.at.v_scales : 0)) +
 	                       (v ? t * (dim / c->f.group) + e / c->f.group : e);
 	const uint32_t word = load_quant_word(&c->f,
 	                                      record + (v ? c->f.at.v : c->f.at.k) + (t * dim + e) * c->f.bits / 8);
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(THREADS) dequantize_kernel(const __grid_consta
 		const size_t at = (v ? c.sh.page_bytes / 2 : 0) + (size_t)h * SKV_PAGE_TOKENS * c.sh.head_dim * 2 + e * 2;
 		uint8_t *to = c.want.to.pool ? page_row(&c.sh, c.want.to.pool, page, row) : page_row(&c.sh,
 		                                                                                     c.sh.pool, page, token);
-		const uint32_t record = token / SKV_LOW_BLOCK * c.sh.n_kv_heads + h;
+		const uint32_t record = token / SKV_QUANT_BLOCK * c.sh.n_kv_heads + h;
 		*(uint4 *)(to + at) =
 		        token >= s->coded
 		                ? *(const uint4 *)(page_row(&c.sh, c.sh.pool,
@@ -188,8 +188,8 @@ __global__ void __launch_bounds__(THREADS) dequantize_kernel(const __grid_consta
 	}
 }
 
-void skv_cuda_dequantize(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_list *list,
-                         const struct skv_rebuilt *to, const struct skv_work *work)
+void skv_cuda_dequantize(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_index_list *list,
+                         const struct skv_decompressed *to, const struct skv_workspace *work)
 {
 	const struct dequantize_params c = {*sh, quant_form_of(sh), wanted_rows_of(batch, list, to, 0)};
 	const uint32_t pages = skv_pages_of(list ? list->most : batch->max_len);

@@ -34,7 +34,7 @@ DEVICE uint32_t remainder(uint32_t n, struct divisor d)
 /* A layer's codec, and what follows from it. */
 struct codec {
 	struct skv_shape sh;
-	struct skv_codes c;
+	struct skv_codec c;
 	uint32_t d, half;                          /* elements of x; of its K */
 	uint32_t parts;                            /* independent parts of E and Dec */
 	uint32_t code_bytes, ref_bytes, code_from; /* of a record; where a code's z begins */
@@ -210,7 +210,7 @@ DEVICE uint4 numbers_bf16(const struct stored_format *f, const struct numbers *x
 
 DEVICE struct stored_format ref_format(const struct codec *k)
 {
-	return {k->c.ref_bits, k->sh.dtype, 6, k->d / SKV_REF_GROUP * 4};
+	return {k->c.ref_bits, k->sh.dtype, 6, k->d / SKV_REF_SCALE_BLOCK * 4};
 }
 
 DEVICE struct stored_format code_format(const struct codec *k)
@@ -233,9 +233,9 @@ template <bool plain> DEVICE void mean_of(const struct codec *k, const uint8_t *
 {
 	const struct stored_format f = plain ? (struct stored_format){16, SKV_BF16} : ref_format(k);
 	const float share = 1 / (float)k->c.near;
-	struct numbers x[SKV_NEAR_MOST];
+	struct numbers x[SKV_MAX_REFS];
 #pragma unroll
-	for (uint32_t r = 0; r < SKV_NEAR_MOST; r++)
+	for (uint32_t r = 0; r < SKV_MAX_REFS; r++)
 		if (r < k->c.near && plain)
 			x[r].q = __ldg((const uint4 *)(ref[r] + 2 * i));
 		else if (r < k->c.near)
@@ -244,7 +244,7 @@ template <bool plain> DEVICE void mean_of(const struct codec *k, const uint8_t *
 	for (int e = 0; e < 8; e++)
 		b[e] = 0;
 #pragma unroll
-	for (uint32_t r = 0; r < SKV_NEAR_MOST; r++)
+	for (uint32_t r = 0; r < SKV_MAX_REFS; r++)
 		if (r < k->c.near) {
 			float y[8];
 			decode_numbers(&f, &x[r], y);
@@ -280,7 +280,7 @@ DEVICE float rope_angle(uint32_t position, double turns)
 /* The elements of rotary pair p of a head. */
 DEVICE uint2 rope_pair(const struct codec *k, uint32_t p)
 {
-	return k->c.interleaved ? make_uint2(2 * p, 2 * p + 1) : make_uint2(p, p + k->c.turn_dims / 2);
+	return k->c.interleaved ? make_uint2(2 * p, 2 * p + 1) : make_uint2(p, p + k->c.rope_dims / 2);
 }
 
 #endif

@@ -55,7 +55,7 @@ static void launch(const struct decode_params *c, uint32_t head_dim, uint32_t it
 
 /* `tiles`: of a request, at most. */
 static void decode(struct decode_params *c, const struct skv_shape *sh, const struct skv_batch *b, const void *q,
-                   void *out, uint32_t tiles, const struct workspace_layout *l, const struct skv_work *work)
+                   void *out, uint32_t tiles, const struct workspace_layout *l, const struct skv_workspace *work)
 {
 	uint8_t *mem = (uint8_t *)work->mem;
 
@@ -98,14 +98,14 @@ static void decode(struct decode_params *c, const struct skv_shape *sh, const st
 }
 
 /* Requests of a pass that writes scores: q heads with rows of their own share one request for each kv head. */
-static uint32_t score_requests_of(const struct skv_shape *sh, const struct skv_evidence *ev)
+static uint32_t score_requests_of(const struct skv_shape *sh, const struct skv_scores *ev)
 {
 	return ev->rows < sh->n_kv_heads ? ev->rows : sh->n_kv_heads;
 }
 
 /* Have a dense pass write its scores to the ring, for the helper warps. */
-static void fill_score_ring(struct decode_params *c, const struct skv_shape *sh, const struct skv_evidence *ev,
-                            const struct workspace_layout *l, const struct skv_work *work)
+static void fill_score_ring(struct decode_params *c, const struct skv_shape *sh, const struct skv_scores *ev,
+                            const struct workspace_layout *l, const struct skv_workspace *work)
 {
 	uint8_t *mem = (uint8_t *)work->mem;
 	c->list.rows = score_requests_of(sh, ev);
@@ -117,7 +117,7 @@ static void fill_score_ring(struct decode_params *c, const struct skv_shape *sh,
 }
 
 void skv_cuda_decode_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                           const struct skv_evidence *ev, const struct skv_work *work)
+                           const struct skv_scores *ev, const struct skv_workspace *work)
 {
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len,
 	                                                      ev ? score_requests_of(sh, ev) : 1);
@@ -133,8 +133,8 @@ void skv_cuda_decode_dense(const struct skv_shape *sh, const struct skv_batch *b
 }
 
 void skv_cuda_decode_topk(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                          const struct skv_evidence *ev, const struct skv_select *select, struct skv_list *list,
-                          const struct skv_work *work)
+                          const struct skv_scores *ev, const struct skv_select *select, struct skv_index_list *list,
+                          const struct skv_workspace *work)
 {
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, ev->rows);
 	struct decode_params keys = {.source = KV_DENSE, .select = *select}, values = {.source = KV_TOKENS};
@@ -151,7 +151,7 @@ void skv_cuda_decode_topk(const struct skv_shape *sh, const struct skv_batch *b,
 }
 
 void skv_cuda_decode_window(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                            const struct skv_window *w, const struct skv_work *work)
+                            const struct skv_window *w, const struct skv_workspace *work)
 {
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, 1);
 	struct decode_params c = {.source = KV_WINDOW, .window = *w};
@@ -162,7 +162,7 @@ void skv_cuda_decode_window(const struct skv_shape *sh, const struct skv_batch *
 }
 
 void skv_cuda_decode_pages(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                           const struct skv_list *list, const struct skv_work *work)
+                           const struct skv_index_list *list, const struct skv_workspace *work)
 {
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, 1);
 	struct decode_params c = {.source = KV_PAGES, .list = *list};
@@ -171,7 +171,7 @@ void skv_cuda_decode_pages(const struct skv_shape *sh, const struct skv_batch *b
 }
 
 void skv_cuda_decode_tokens(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                            const struct skv_list *list, const struct skv_work *work)
+                            const struct skv_index_list *list, const struct skv_workspace *work)
 {
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, 1);
 	struct decode_params c = {.source = KV_TOKENS, .list = *list};

@@ -92,14 +92,14 @@ struct decode_params {
 	uint32_t n_heads, n_kv_heads, group, layer, io_dtype;
 	enum kv_source source;
 	struct skv_window window; /* KV_WINDOW */
-	struct skv_list list;     /* KV_PAGES, KV_TOKENS */
+	struct skv_index_list list;     /* KV_PAGES, KV_TOKENS */
 	float *partial;
 	/* The score ring (score-ring.cuh): a request's scores, as differences from maxima of pages. */
 	struct ring_entry *ring;
 	uint32_t ring_entries;
 	__half *score; /* [ring entry][head tile of the request][token][column] */
 	float *page_max; /* [ring entry][head tile of the request][page][column] */
-	struct skv_evidence ev; /* what helper warps write, and `lse`; NULL: not wanted */
+	struct skv_scores ev; /* what helper warps write, and `lse`; NULL: not wanted */
 	struct skv_select select; /* MODE_TOPK_KEYS */
 	bool keys_fit_shared_memory; /* MODE_TOPK_KEYS: a list's keys fit; else they are in ev.token */
 	__half *topk_scores; /* [request][token of its list][head tile][column]: below the head's maximum */
@@ -308,7 +308,7 @@ DEVICE skv_pte quant_entry(const struct decode_params *c, const struct work_item
                            uint32_t *ret_quant)
 {
 	const struct skv_kseq *s = &c->seq[j->i];
-	const uint32_t record = page * SKV_PAGE_TOKENS / SKV_LOW_BLOCK * c->n_kv_heads + j->h;
+	const uint32_t record = page * SKV_PAGE_TOKENS / SKV_QUANT_BLOCK * c->n_kv_heads + j->h;
 	*ret_quant = NOT_QUANTIZED;
 	if (page * SKV_PAGE_TOKENS >= s->coded)
 		return own;

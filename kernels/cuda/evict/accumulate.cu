@@ -31,11 +31,11 @@ accumulate_kernel(const __grid_constant__ struct accumulate_params c)
 	const struct skv_kseq *s = &c.seq[blockIdx.z];
 	const uint32_t first = 2 * (blockIdx.x * ACCUMULATE_PAIRS * ACCUMULATE_THREADS + threadIdx.x);
 	const float *token = c.token + ((size_t)blockIdx.z * c.heads + blockIdx.y) * c.stride;
-	struct skv_note *at[ACCUMULATE_PAIRS];
+	struct skv_slot_meta *at[ACCUMULATE_PAIRS];
 	struct meta_pair meta[ACCUMULATE_PAIRS];
 	float2 weight[ACCUMULATE_PAIRS];
 
-	if (s->tally == SKV_TALLY_NONE)
+	if (s->tally == SKV_ACCUMULATE_NONE)
 		return;
 #pragma unroll
 	for (int x = 0; x < ACCUMULATE_PAIRS; x++) {
@@ -51,15 +51,15 @@ accumulate_kernel(const __grid_constant__ struct accumulate_params c)
 	for (int x = 0; x < ACCUMULATE_PAIRS; x++) {
 		if (!at[x])
 			continue;
-		const bool add = s->tally == SKV_TALLY_ADD;
+		const bool add = s->tally == SKV_ACCUMULATE_ADD;
 		meta[x].value[0] = (add ? fabsf(meta[x].value[0]) : 0) + weight[x].x / c.group;
 		meta[x].value[1] = (add ? fabsf(meta[x].value[1]) : 0) + weight[x].y / c.group;
 		store_pair(at[x], &meta[x]);
 	}
 }
 
-void skv_cuda_accumulate_scores(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
-                                const struct skv_work *work)
+void skv_cuda_accumulate_scores(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_scores *ev,
+                                const struct skv_workspace *work)
 {
 	struct accumulate_params c = {};
 
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(THREADS) column_sums_kernel(const __grid_const
 	fold_columns(col, column_sums);
 	const bool reset = c.window && j.s->n_q >= c.window;
 	for (uint32_t x = threadIdx.x; x < KEY_TILES * TILE && first + x < j.s->len; x += THREADS) {
-		struct skv_note *meta = meta_at(&c.meta, j.s, j.h, j.s->set, first + x);
+		struct skv_slot_meta *meta = meta_at(&c.meta, j.s, j.h, j.s->set, first + x);
 		float sum = 0;
 #pragma unroll
 		for (int w = 0; w < WARPS; w++)
@@ -285,7 +285,7 @@ static void launch_dtype(const struct prompt_params *c, uint32_t head_dim, dim3 
 }
 
 void skv_cuda_accumulate_prompt(const struct skv_shape *sh, const struct skv_batch *b, const void *q, uint32_t window,
-                                const struct skv_work *work)
+                                const struct skv_workspace *work)
 {
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, 1);
 	const uint32_t n_observed = window && window < b->max_q ? window : b->max_q;

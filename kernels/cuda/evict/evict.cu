@@ -17,7 +17,7 @@ typedef team<THREADS, 0, 0> whole;
 struct evict_params {
 	const struct skv_kseq *seq;
 	struct meta_table meta;
-	struct skv_keep_by by;
+	struct skv_evict_rule by;
 	const float *rank; /* [seq][kv head][stride], or NULL: by scores */
 	uint32_t stride, heads;
 };
@@ -102,9 +102,9 @@ __device__ static void find_recent(const struct evict_params *c, struct head_ite
 __device__ static void mark_evicted(const struct evict_params *c, const struct head_item *j, uint64_t last)
 {
 	for_each_entry(c, j, [=](uint32_t u, uint32_t pos, float rank) {
-		struct skv_note *meta = meta_at(&c->meta, j->s, j->h, j->s->set, u);
+		struct skv_slot_meta *meta = meta_at(&c->meta, j->s, j->h, j->s->set, u);
 		if (topk_key(c, j, pos, rank) < last)
-			meta->pos = pos | SKV_NOTE_GONE;
+			meta->pos = pos | SKV_SLOT_EVICTED;
 		else if (c->by.forget)
 			meta->value = 0;
 	});
@@ -121,12 +121,12 @@ __global__ void __launch_bounds__(THREADS, 2) evict_kernel(const __grid_constant
 	const uint32_t recent = min(skv_recent_of(&c.by, j.keep), j.keep), last = entries_of(c.by.unit, s->all);
 	uint32_t n_recent = 0;
 
-	j.from = recent ? last - recent : SKV_NOTE_FREE;
+	j.from = recent ? last - recent : SKV_SLOT_FREE;
 	j.rank = c.rank ? c.rank + ((size_t)blockIdx.y * c.heads + j.h) * c.stride : NULL;
 	const uint32_t lowest = find_lowest(&c, &j, &n_recent);
 	if (n_recent == recent && j.keep + 1 == j.units && !c.by.forget) {
 		if (threadIdx.x == 0)
-			meta_at(&c.meta, s, j.h, s->set, lowest)->pos |= SKV_NOTE_GONE;
+			meta_at(&c.meta, s, j.h, s->set, lowest)->pos |= SKV_SLOT_EVICTED;
 		return;
 	}
 	if (n_recent != recent)
@@ -139,8 +139,8 @@ __global__ void __launch_bounds__(THREADS, 2) evict_kernel(const __grid_constant
 	mark_evicted(&c, &j, stays);
 }
 
-void skv_cuda_evict(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_keep_by *by,
-                    const float *rank, uint32_t stride, const struct skv_work *work)
+void skv_cuda_evict(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evict_rule *by,
+                    const float *rank, uint32_t stride, const struct skv_workspace *work)
 {
 	struct evict_params c = {};
 

@@ -35,7 +35,7 @@ DEVICE uint32_t active_mask(const struct list_params *c, const struct skv_kseq *
 	uint32_t bits = 0;
 #pragma unroll
 	for (uint32_t x = 0; x < RUN / 2; x++) {
-		p[x] = {{SKV_NOTE_FREE, SKV_NOTE_FREE}, {0, 0}};
+		p[x] = {{SKV_SLOT_FREE, SKV_SLOT_FREE}, {0, 0}};
 		if (u + 2 * x < s->len)
 			p[x] = load_pair(meta_at(&c->meta, s, h, s->set, u + 2 * x));
 	}
@@ -70,8 +70,8 @@ __global__ void __launch_bounds__(THREADS, 2) list_active_kernel(const __grid_co
 		c.count[row] = before;
 }
 
-void skv_cuda_list_active(const struct skv_shape *sh, const struct skv_batch *b, struct skv_list *list,
-                          const struct skv_work *work)
+void skv_cuda_list_active(const struct skv_shape *sh, const struct skv_batch *b, struct skv_index_list *list,
+                          const struct skv_workspace *work)
 {
 	struct list_params c = {};
 
@@ -191,16 +191,16 @@ __global__ void __launch_bounds__(THREADS,
 	const size_t row = (size_t)blockIdx.y * c.heads + blockIdx.x;
 	const struct head_item j = {s, c.ids + row * c.stride, blockIdx.x, c.count[row]};
 
-	if (s->tally == SKV_TALLY_NONE)
+	if (s->tally == SKV_ACCUMULATE_NONE)
 		return;
 	for (uint32_t first = 0; first < c.group; first += HEAD_TILE) {
 		const uint32_t heads = min(HEAD_TILE, c.group - first);
-		const bool add = s->tally == SKV_TALLY_ADD || first > 0;
+		const bool add = s->tally == SKV_ACCUMULATE_ADD || first > 0;
 		load_queries(&c, &j, &smem, first, heads);
 		denominators(&c, &j, &smem, heads);
 		for (uint32_t i = threadIdx.x; i < j.n; i += THREADS) {
 			const uint32_t u = j.ids[i];
-			struct skv_note *meta = meta_at(&c.meta, s, j.h, s->set, u);
+			struct skv_slot_meta *meta = meta_at(&c.meta, s, j.h, s->set, u);
 			float x[HEAD_TILE], sum = 0;
 			key_scores(&c, &j, &smem, u, x);
 #pragma unroll
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(THREADS,
 }
 
 void skv_cuda_accumulate_list(const struct skv_shape *sh, const struct skv_batch *b, const void *q,
-                              const struct skv_list *list, const struct skv_work *work)
+                              const struct skv_index_list *list, const struct skv_workspace *work)
 {
 	struct accumulate_params c = {};
 
@@ -253,7 +253,7 @@ struct guaranteed {
 struct budget_params {
 	const struct skv_kseq *seq;
 	struct meta_table meta;
-	struct skv_allot by;
+	struct skv_head_budget_rule by;
 	const float *rank;             /* [seq][kv head][stride] */
 	struct guaranteed *guaranteed; /* [seq][kv head] */
 	uint32_t stride, heads;
@@ -304,12 +304,12 @@ __global__ void __launch_bounds__(THREADS, 2) guaranteed_kernel(const __grid_con
 	__shared__ struct topk_smem smem;
 	const struct budget_params *call = &c;
 	const uint32_t h = blockIdx.x, awake = c.seq[blockIdx.y].awake;
-	struct guaranteed guaranteed = {KEY_GUARANTEED, SKV_NOTE_FREE, 0};
+	struct guaranteed guaranteed = {KEY_GUARANTEED, SKV_SLOT_FREE, 0};
 
 	if (awake == UINT32_MAX)
 		return;
 	guaranteed.candidates = count_candidates(call, guaranteed);
-	const uint32_t sure = min(skv_sure_of(&c.by, awake), guaranteed.candidates);
+	const uint32_t sure = min(skv_safeguard_of(&c.by, awake), guaranteed.candidates);
 	const uint32_t recent = min(c.by.recent ? c.by.recent - 1 : 0, sure);
 	if (recent > 0) {
 		const uint64_t last = kth_largest_key<whole>(&smem, recent, [=](auto use) {
@@ -352,14 +352,14 @@ head_budgets_kernel(const __grid_constant__ struct budget_params c)
 	});
 	for (uint32_t h = 0; h < c.heads; h++)
 		for_each_candidate(call, h, guaranteed[h], [=](uint32_t u, uint32_t, uint64_t key) {
-			struct skv_note *meta = meta_at(&call->meta, s, h, s->set, u);
+			struct skv_slot_meta *meta = meta_at(&call->meta, s, h, s->set, u);
 			if (key < last)
 				meta->value = copysignf(meta->value, -1);
 		});
 }
 
-void skv_cuda_allocate_head_budgets(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_allot *by,
-                                    const float *rank, uint32_t stride, const struct skv_work *work)
+void skv_cuda_allocate_head_budgets(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_head_budget_rule *by,
+                                    const float *rank, uint32_t stride, const struct skv_workspace *work)
 {
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, 1);
 	struct budget_params c = {};

@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(THREADS, 2) rank_kernel(const __grid_constant_
 }
 
 void skv_cuda_rank_tokens(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_rank *by,
-                          float *rank, uint32_t stride, const struct skv_work *work)
+                          float *rank, uint32_t stride, const struct skv_workspace *work)
 {
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, 1);
 	const dim3 grid(sh->n_kv_heads, b->n);

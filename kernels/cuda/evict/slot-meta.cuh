@@ -28,21 +28,21 @@ static inline struct meta_table meta_table_of(const struct skv_shape *sh)
 	n.page_bytes = sh->page_bytes;
 	n.part = sh->page_bytes / sh->n_kv_heads;
 	n.table = sh->notes;
-	n.each = skv_notes_of_page(sh);
+	n.each = skv_slot_meta_per_page(sh);
 	return n;
 }
 
-DEVICE struct skv_note *meta_at(const struct meta_table *n, const struct skv_kseq *s, uint32_t h, uint32_t set,
+DEVICE struct skv_slot_meta *meta_at(const struct meta_table *n, const struct skv_kseq *s, uint32_t h, uint32_t set,
                                 uint32_t u)
 {
 	const skv_pte page = s->table[(size_t)n->table * s->layer_stride + u / n->each];
 	uint8_t *part = n->pool + skv_pte_id(page) * n->page_bytes + h * n->part;
-	return (struct skv_note *)part + set * n->each + u % n->each;
+	return (struct skv_slot_meta *)part + set * n->each + u % n->each;
 }
 
 DEVICE bool is_retained(uint32_t pos)
 {
-	return !(pos & SKV_NOTE_GONE);
+	return !(pos & SKV_SLOT_EVICTED);
 }
 
 /* The sign bit of an entry's score says so, of -0 too. */
@@ -63,13 +63,13 @@ struct meta_pair {
 	float value[2];
 };
 
-DEVICE struct meta_pair load_pair(const struct skv_note *at)
+DEVICE struct meta_pair load_pair(const struct skv_slot_meta *at)
 {
 	const uint4 v = *(const uint4 *)at;
 	return {{v.x, v.z}, {__uint_as_float(v.y), __uint_as_float(v.w)}};
 }
 
-DEVICE void store_pair(struct skv_note *at, const struct meta_pair *p)
+DEVICE void store_pair(struct skv_slot_meta *at, const struct meta_pair *p)
 {
 	*(uint4 *)at = make_uint4(p->pos[0], __float_as_uint(p->value[0]), p->pos[1], __float_as_uint(p->value[1]));
 }
@@ -88,11 +88,11 @@ DEVICE void for_each_pair(const struct meta_table *n, const struct skv_kseq *s, 
 #pragma unroll
 		for (int d = 0; d < deep; d++) {
 			const uint32_t u = first + d * 2 * threads;
-			p[d] = {{SKV_NOTE_FREE, SKV_NOTE_FREE}, {0, 0}};
+			p[d] = {{SKV_SLOT_FREE, SKV_SLOT_FREE}, {0, 0}};
 			if (u < have && u < end)
 				p[d] = load_pair(meta_at(n, s, h, set, u));
 			if (u + 1 >= have)
-				p[d].pos[1] = SKV_NOTE_FREE;
+				p[d].pos[1] = SKV_SLOT_FREE;
 		}
 #pragma unroll
 		for (int d = 0; d < deep; d++)

@@ -102,7 +102,7 @@ __device__ static uint32_t for_each_in_order(const struct slot_params *c, const 
 
 	for (uint32_t first = from & ~1u; first < end; first += TILE) {
 		const uint32_t u = first + 2 * threadIdx.x;
-		struct meta_pair p = {{SKV_NOTE_FREE, SKV_NOTE_FREE}, {0, 0}};
+		struct meta_pair p = {{SKV_SLOT_FREE, SKV_SLOT_FREE}, {0, 0}};
 		uint32_t k, n;
 		if (u < end && u < n_had)
 			p = load_pair(meta_at(&c->meta, s, h, !s->set, u));
@@ -110,9 +110,9 @@ __device__ static uint32_t for_each_in_order(const struct slot_params *c, const 
 		const bool other = u + 1 < end && (u + 1 < n_had && is_retained(p.pos[1])) == retained;
 		scan(smem).ExclusiveSum((uint32_t)one + other, k, n);
 		if (one)
-			use(before, k, u, skv_note{p.pos[0], p.value[0]});
+			use(before, k, u, skv_slot_meta{p.pos[0], p.value[0]});
 		if (other)
-			use(before, k + one, u + 1, skv_note{p.pos[1], p.value[1]});
+			use(before, k + one, u + 1, skv_slot_meta{p.pos[1], p.value[1]});
 		__syncthreads();
 		then(before, n);
 		before += n;
@@ -132,11 +132,11 @@ __device__ static void fill_free_entries(const struct slot_params *c, const stru
 	uint32_t *target = c->target + ((size_t)blockIdx.y * c->heads + h) * c->stride;
 
 	const uint32_t free = for_each_in_order(c, s, h, 0, units, false,
-	                                        [=](uint32_t before, uint32_t k, uint32_t u, skv_note) {
+	                                        [=](uint32_t before, uint32_t k, uint32_t u, skv_slot_meta) {
 		target[before + k] = u;
 	}, [](uint32_t, uint32_t) {});
 	for_each_in_order(c, s, h, units, entries_of(c->unit, s->extent), true,
-	                  [=](uint32_t before, uint32_t k, uint32_t u, skv_note meta) {
+	                  [=](uint32_t before, uint32_t k, uint32_t u, skv_slot_meta meta) {
 		source[k] = u;
 		*meta_at(&c->meta, s, h, s->set, target[before + k]) = meta;
 		if (!begins_page)
@@ -168,7 +168,7 @@ __device__ static void carry_metadata(const struct slot_params *c, const struct 
 			const bool retained = is_retained(p.pos[x]);
 			if (u + x < units && retained != begins_page)
 				best = max(best, begins_page ? u + x : latest_key(p.pos[x], u + x));
-			p.pos[x] = retained ? p.pos[x] : SKV_NOTE_FREE;
+			p.pos[x] = retained ? p.pos[x] : SKV_SLOT_FREE;
 			p.value[x] = retained ? p.value[x] : 0;
 		}
 		store_pair(meta_at(&c->meta, s, h, s->set, u), &p);
@@ -199,13 +199,13 @@ __global__ void __launch_bounds__(THREADS, 2) alloc_slots_kernel(const __grid_co
 	if (threadIdx.x == 0 && s->n_q) {
 		const uint32_t u = (uint32_t)found;
 		if (begins_page)
-			*meta_at(&c.meta, s, h, s->set, u) = skv_note{(s->all - 1) / c.unit, 0};
+			*meta_at(&c.meta, s, h, s->set, u) = skv_slot_meta{(s->all - 1) / c.unit, 0};
 		c.slot[(size_t)blockIdx.y * c.heads + h] = u * c.unit + offset;
 	}
 }
 
 static struct slot_params slot_params_of(const struct skv_shape *sh, const struct skv_batch *b, uint32_t unit,
-                                         uint32_t *slot, const struct skv_work *work)
+                                         uint32_t *slot, const struct skv_workspace *work)
 {
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, 1);
 	struct slot_params c = {};
@@ -223,8 +223,8 @@ static struct slot_params slot_params_of(const struct skv_shape *sh, const struc
 	return c;
 }
 
-void skv_cuda_alloc_slots(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
-                          const struct skv_work *work)
+void skv_cuda_alloc_slots(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots,
+                          const struct skv_workspace *work)
 {
 	const struct slot_params c = slot_params_of(sh, b, slots->unit, slots->slot, work);
 
@@ -253,7 +253,7 @@ move_partial_page_kernel(const __grid_constant__ struct slot_params c)
 		const uint32_t u = threadIdx.x ? filling : units - 1, up = units + threadIdx.x;
 		from[threadIdx.x] = u;
 		to[threadIdx.x] = up;
-		const struct skv_note none = {SKV_NOTE_FREE, 0}, was = *meta_at(&c.meta, s, h, !s->set, u);
+		const struct skv_slot_meta none = {SKV_SLOT_FREE, 0}, was = *meta_at(&c.meta, s, h, !s->set, u);
 		*meta_at(&c.meta, s, h, s->set, up) = last ? none : was;
 		if (!last)
 			*meta_at(&c.meta, s, h, s->set, u) = none;
@@ -263,7 +263,7 @@ move_partial_page_kernel(const __grid_constant__ struct slot_params c)
 		copy_entries(&c, s, h, from, to, 2);
 }
 
-void skv_cuda_move_partial_page(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_work *work)
+void skv_cuda_move_partial_page(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_workspace *work)
 {
 	const struct slot_params c = slot_params_of(sh, b, SKV_PAGE_TOKENS, NULL, work);
 
@@ -288,7 +288,7 @@ alloc_prompt_slots_kernel(const __grid_constant__ struct slot_params c)
 		for (int x = 0; x < 2; x++) {
 			p.value[x] = fabsf(p.value[x]); /* active */
 			if (u + x >= before) {
-				p.pos[x] = u + x < units ? u + x + ahead : SKV_NOTE_FREE;
+				p.pos[x] = u + x < units ? u + x + ahead : SKV_SLOT_FREE;
 				p.value[x] = 0;
 			}
 		}
@@ -298,8 +298,8 @@ alloc_prompt_slots_kernel(const __grid_constant__ struct slot_params c)
 		c.slot[(size_t)blockIdx.y * c.heads + h] = s->len - 1;
 }
 
-void skv_cuda_alloc_prompt_slots(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
-                                 const struct skv_work *work)
+void skv_cuda_alloc_prompt_slots(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots,
+                                 const struct skv_workspace *work)
 {
 	const struct slot_params c = slot_params_of(sh, b, slots->unit, slots->slot, work);
 
@@ -327,8 +327,8 @@ init_slot_meta_kernel(const __grid_constant__ struct slot_params c)
 	});
 }
 
-void skv_cuda_init_slot_meta(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
-                             const struct skv_work *work)
+void skv_cuda_init_slot_meta(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots,
+                             const struct skv_workspace *work)
 {
 	const struct slot_params c = slot_params_of(sh, b, slots->unit, slots->slot, work);
 

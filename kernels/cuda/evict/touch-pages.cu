@@ -19,7 +19,7 @@ typedef team<THREADS, 0, 0> whole;
 struct touch_params {
 	const struct skv_kseq *seq;
 	struct meta_table meta;
-	struct skv_stamp touch;
+	struct skv_touch_rule touch;
 	const float *page;     /* [seq][q head][page_stride] */
 	float *weight;         /* [seq][kv head][weight_stride] */
 	uint32_t *ids, *count; /* [seq][kv head] of `stride` elements */
@@ -70,7 +70,7 @@ __device__ static void page_weights(const struct touch_params *c, struct head_it
 		latest = 0;
 	log_denominators(c, j, scale, lse);
 	for (uint32_t u = threadIdx.x; u < j->n; u += THREADS) {
-		const struct skv_note *meta = meta_at(&c->meta, j->s, j->h, j->s->set, u);
+		const struct skv_slot_meta *meta = meta_at(&c->meta, j->s, j->h, j->s->set, u);
 		float sum = 0;
 		for (uint32_t g = 0; g < c->group; g++)
 			sum += exp2f(j->score[(size_t)g * c->page_stride + u] * scale - lse[g]);
@@ -100,7 +100,7 @@ __device__ static uint64_t best(const struct touch_params *c, const struct head_
                                 uint32_t want, F eligible)
 {
 	return kth_largest_key<whole>(smem, want, [=](auto use) {
-		for_each_page(c, j, [=](uint32_t u, const struct skv_note *meta, float weight) {
+		for_each_page(c, j, [=](uint32_t u, const struct skv_slot_meta *meta, float weight) {
 			if (eligible(u, meta->pos))
 				use(score_key(weight, meta->pos, false));
 		});
@@ -116,7 +116,7 @@ __device__ static void touch(const struct touch_params *c, const struct head_ite
 
 	if (by_ratio)
 		last = best(c, j, smem, skv_budget_of(share, j->n, 1), [](uint32_t, uint32_t) { return true; });
-	for_each_page(c, j, [=](uint32_t u, struct skv_note *meta, float weight) {
+	for_each_page(c, j, [=](uint32_t u, struct skv_slot_meta *meta, float weight) {
 		const bool matters = by_ratio ? score_key(weight, meta->pos, false) >= last : weight > c->touch.alpha;
 		if (matters || (begins && u == j->filling))
 			meta->value = (float)j->s->all;
@@ -133,7 +133,7 @@ __device__ static void list_pages(const struct touch_params *c, const struct hea
 
 	auto eligible = [=](uint32_t u, uint32_t pos) { return pos < j->pinned && u != j->filling; };
 	if (j->pinned) {
-		for_each_page(c, j, [&](uint32_t u, const struct skv_note *meta, float) {
+		for_each_page(c, j, [&](uint32_t u, const struct skv_slot_meta *meta, float) {
 			pinned += eligible(u, meta->pos);
 		});
 		team_scan<whole>(smem, pinned, &here);
@@ -174,8 +174,8 @@ __global__ void __launch_bounds__(THREADS, 4) touch_pages_kernel(const __grid_co
 	list_pages(&c, &j, &smem);
 }
 
-void skv_cuda_touch_pages(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
-                          const struct skv_stamp *touch, struct skv_list *list, const struct skv_work *work)
+void skv_cuda_touch_pages(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_scores *ev,
+                          const struct skv_touch_rule *touch, struct skv_index_list *list, const struct skv_workspace *work)
 {
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, 1);
 	struct touch_params c = {};

@@ -180,7 +180,7 @@ size_t skv_cuda_hip_bytes(const struct skv_shape *sh, const struct skv_batch *bo
 
 void skv_cuda_hip_lists(const struct skv_shape *sh, const struct skv_batch *b, const void *q,
                         const struct skv_sparse *sp,
-                        const uint32_t keep[SKV_HIP_STAGES], const struct skv_tiles *ret, const struct skv_work *work)
+                        const uint32_t keep[SKV_HIP_STAGES], const struct skv_tile_lists *ret, const struct skv_workspace *work)
 {
 	cudaStream_t stream = stream_of(work);
 	struct hip_params c = {};

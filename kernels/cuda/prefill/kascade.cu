@@ -131,7 +131,7 @@ size_t skv_cuda_kascade_bytes(const struct skv_shape *sh, const struct skv_batch
 
 void skv_cuda_kascade_lists(const struct skv_shape *sh, const struct skv_batch *b, const void *q,
                             const struct skv_sparse *sp,
-                            struct skv_budget top, uint32_t floor, const struct skv_tiles *ret, const struct skv_work *work)
+                            struct skv_budget top, uint32_t floor, const struct skv_tile_lists *ret, const struct skv_workspace *work)
 {
 	uint8_t *const mem = (uint8_t *)work->mem + skv_cuda_workspace_offset(sh);
 	cudaStream_t stream = stream_of(work);

@@ -23,7 +23,7 @@ static_assert(SKV_MINFERENCE_ROWS == ROWS && ROWS == TILE && THREADS == 2 * TILE
 enum { COLUMNS, DIAGONALS };
 
 struct minference_params : weights_params {
-	struct skv_tiles units, more;
+	struct skv_tile_lists units, more;
 	uint32_t most[2]; /* columns, diagonals that are selected, at most */
 	uint32_t segments; /* of a sequence, at most */
 	uint32_t stride, words;
@@ -44,7 +44,7 @@ struct minference_params : weights_params {
 		j->h = head(nth) / call.group;
 		j->table = j->s->table + (size_t)call.layer * j->s->layer_stride;
 		j->skip = ((j->s->len - j->s->n_q) / sp.segment + number % segments) * sp.segment;
-		j->first = skv_begin(j->s, j->skip, sp.segment);
+		j->first = skv_first_row(j->s, j->skip, sp.segment);
 		/* lists need the last of the segment's first rows; they are for it and rows after it */
 		j->end = min(j->s->len, j->skip + sp.segment) >= j->first + ROWS ? j->first + ROWS : 0;
 	}
@@ -226,7 +226,7 @@ static size_t init_minference_params(struct minference_params *c, const struct s
 {
 	c->blocks = 1;
 	c->runs = ceil_div(b->max_len, RUN * TILE);
-	c->segments = skv_tiles_most(b->max_q, sp->segment);
+	c->segments = skv_max_tiles(b->max_q, sp->segment);
 	c->stride = ceil_div(b->max_len, TILE) * TILE;
 	c->words = c->stride / TILE / 32 + 1;
 	c->most[COLUMNS] = vertical < c->stride ? vertical : c->stride;
@@ -253,8 +253,8 @@ size_t skv_cuda_minference_bytes(const struct skv_shape *sh, const struct skv_ba
 
 void skv_cuda_minference_lists(const struct skv_shape *sh, const struct skv_batch *b, const void *q,
                                const struct skv_sparse *sp,
-                               uint32_t vertical, uint32_t slash, const struct skv_tiles *units, const struct skv_tiles *more,
-                               const struct skv_work *work)
+                               uint32_t vertical, uint32_t slash, const struct skv_tile_lists *units, const struct skv_tile_lists *more,
+                               const struct skv_workspace *work)
 {
 	uint8_t *const mem = (uint8_t *)work->mem + skv_cuda_workspace_offset(sh);
 	cudaStream_t stream = stream_of(work);

@@ -93,7 +93,7 @@ template <int D>
 DEVICE float *saved_correction_at(const struct prefill_params *c, const struct work_item *x, uint32_t set,
                                   uint32_t at)
 {
-	return (float *)skv_kept_at(&c->shape, x->s, &c->sparse, set,
+	return (float *)skv_saved_at(&c->shape, x->s, &c->sparse, set,
 	                            (size_t)(at % c->n_heads) * D * sizeof(float));
 }
 

@@ -186,7 +186,7 @@ template <class T> static cudaError_t init_dtype(void)
 	return e ? e : init<T, 256>();
 }
 
-static bool sm90_devices[SKV_DEVICES_MOST];
+static bool sm90_devices[SKV_BACKEND_MAX_DEVICES];
 
 cudaError_t skv_cuda_prefill_init(void)
 {
@@ -260,7 +260,7 @@ static struct prefill_params prefill_params_of(const struct skv_shape *sh, const
 }
 
 void skv_cuda_prefill_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                            const struct skv_work *work)
+                            const struct skv_workspace *work)
 {
 	struct prefill_params c = prefill_params_of(sh, b, q, out);
 	const bool sm90 = takes_sm90(sh);
@@ -286,8 +286,8 @@ __global__ void carry_corrections_kernel(const __grid_constant__ struct prefill_
 	                                                      representative_number(s, &c.sparse, last)) >= f)
 		return;
 	const size_t at = (size_t)blockIdx.x * dim * sizeof(float);
-	const float *from = (const float *)skv_kept_at(&c.shape, s, &c.sparse, s->set ^ 1, at);
-	float *to = (float *)skv_kept_at(&c.shape, s, &c.sparse, s->set, at);
+	const float *from = (const float *)skv_saved_at(&c.shape, s, &c.sparse, s->set ^ 1, at);
+	float *to = (float *)skv_saved_at(&c.shape, s, &c.sparse, s->set, at);
 	for (uint32_t d = threadIdx.x; d < dim; d += blockDim.x)
 		to[d] = from[d];
 }
@@ -296,7 +296,7 @@ __global__ void carry_corrections_kernel(const __grid_constant__ struct prefill_
 static uint32_t max_representatives(uint32_t max_q, const struct skv_sparse *sp)
 {
 	const uint32_t rows = sp->segment && sp->segment < sp->gamma ? sp->segment : sp->gamma;
-	return sp->gamma ? skv_tiles_most(max_q, rows) : 0;
+	return sp->gamma ? skv_max_tiles(max_q, rows) : 0;
 }
 
 size_t skv_cuda_prefill_sparse_bytes(const struct skv_shape *sh, const struct skv_batch *b,
@@ -318,7 +318,7 @@ size_t skv_cuda_prefill_sparse_bytes(const struct skv_shape *sh, const struct sk
 static void launch_dense_rows(struct prefill_params *c, bool sm90, const struct skv_batch *b, cudaStream_t stream)
 {
 	const struct skv_sparse *sp = &c->sparse;
-	const uint32_t probes = sp->segment ? skv_tiles_most(b->max_q, sp->segment) * SKV_MINFERENCE_ROWS : 0;
+	const uint32_t probes = sp->segment ? skv_max_tiles(b->max_q, sp->segment) * SKV_MINFERENCE_ROWS : 0;
 	const uint32_t tail = b->max_q < 512 ? b->max_q : 512, block = sm90 ? 128 : ROWS;
 	const uint32_t blocks = ceil_div((c->n_representatives + probes + tail) * c->group, block) + 2;
 
@@ -339,11 +339,11 @@ static void launch_sparse_rows(struct prefill_params *c, bool sm90, const struct
 		rows = rows > dense_outputs ? rows : dense_outputs;
 	}
 	c->kinds = 0;
-	launch_any(c, sm90, dim3(skv_tiles_most(b->max_q, rows), c->n_heads / c->heads, b->n), stream);
+	launch_any(c, sm90, dim3(skv_max_tiles(b->max_q, rows), c->n_heads / c->heads, b->n), stream);
 }
 
 void skv_cuda_prefill_sparse(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                             const struct skv_sparse *sp, const struct skv_work *work)
+                             const struct skv_sparse *sp, const struct skv_workspace *work)
 {
 	struct prefill_params c = prefill_params_of(sh, b, q, out);
 	const bool sm90 = takes_sm90(sh);

@@ -35,7 +35,7 @@ struct prefill_params {
 	float scale;    /* for scores in log2 */
 	/* the plan of the rows; its lists follow */
 	struct skv_sparse sparse;
-	struct skv_tiles units, more; /* rows = 0: none */
+	struct skv_tile_lists units, more; /* rows = 0: none */
 	struct skv_shape shape;
 };
 
@@ -60,7 +60,7 @@ DEVICE uint32_t representative_number(const struct skv_kseq *s, const struct skv
 DEVICE uint32_t representative_row(const struct skv_kseq *s, const struct skv_sparse *sp, uint32_t k)
 {
 	const uint32_t rows = rows_per_representative(sp);
-	return skv_speaker(s, sp, (first_of(s) / rows + k + 1) * rows - 1);
+	return skv_correction_row(s, sp, (first_of(s) / rows + k + 1) * rows - 1);
 }
 DEVICE bool is_representative(const struct skv_kseq *s, const struct skv_sparse *sp, uint32_t p)
 {
@@ -123,7 +123,7 @@ struct tile_list {
 	const uint32_t *ids;
 	uint32_t count, shift; /* ids; log2 of an id's tokens */
 };
-DEVICE struct tile_list list_of(const struct prefill_params *c, const struct skv_tiles *l, uint32_t i, uint32_t tile,
+DEVICE struct tile_list list_of(const struct prefill_params *c, const struct skv_tile_lists *l, uint32_t i, uint32_t tile,
                                 uint32_t h, uint32_t head)
 {
 	struct tile_list x = {};

@@ -126,9 +126,9 @@ DEVICE const void *query_at(const struct weights_params *c, const struct skv_kse
 	const size_t bytes = c->sh.head_dim * skv_dtype_bytes(c->sh.io_dtype);
 	if (p >= before)
 		return (const uint8_t *)c->call.q + ((size_t)(s->row + p - before) * c->call.n_heads + head) * bytes;
-	const uint32_t row = c->sp.segment ? p - skv_begin(s, p, c->sp.segment) : 0;
-	const size_t at = skv_kept_queries(&c->sh, &c->sp) + ((size_t)row * c->call.n_heads + head) * bytes;
-	return skv_kept_at(&c->sh, s, &c->sp, s->set ^ 1, at);
+	const uint32_t row = c->sp.segment ? p - skv_first_row(s, p, c->sp.segment) : 0;
+	const size_t at = skv_saved_queries_offset(&c->sh, &c->sp) + ((size_t)row * c->call.n_heads + head) * bytes;
+	return skv_saved_at(&c->sh, s, &c->sp, s->set ^ 1, at);
 }
 
 /* Begin with the rows row(r), r from 0 to 63: rows->token has the tokens they attend to. */
@@ -288,7 +288,7 @@ template <class T, int D, class C> static void denominators(const C *c, uint32_t
  * their tile.
  */
 struct tile_params : weights_params {
-	struct skv_tiles ret;
+	struct skv_tile_lists ret;
 	uint32_t window;
 	uint32_t each; /* tiles of an item */
 	uint32_t most; /* items of a sequence's kv head, at most */
@@ -316,7 +316,7 @@ struct tile_params : weights_params {
 	__device__ struct representative row(const struct rows_item *j, uint32_t r) const
 	{
 		const uint32_t at = start(j->s, j->first + r / call.group);
-		struct representative rep = {skv_begin(j->s, at, sp.tile), j->h * call.group + r % call.group, 0};
+		struct representative rep = {skv_first_row(j->s, at, sp.tile), j->h * call.group + r % call.group, 0};
 		if (r < each * call.group && at < j->s->len)
 			rep.seen = seen(at);
 		return rep;
@@ -329,7 +329,7 @@ static inline void init_tile_params(struct tile_params *c, const struct skv_shap
 	const uint32_t group = sh->n_heads / sh->n_kv_heads;
 	c->each = group < ROWS ? ROWS / group : 1;
 	c->blocks = ceil_div(c->each * group, ROWS);
-	c->most = ceil_div(skv_tiles_most(b->max_q, sp->tile), c->each);
+	c->most = ceil_div(skv_max_tiles(b->max_q, sp->tile), c->each);
 	c->runs = ceil_div(b->max_len, RUN * TILE);
 }
 

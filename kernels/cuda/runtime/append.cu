@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(THREADS) append_kernel(const __grid_constant__
 	}
 }
 
-void skv_cuda_append(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
-                     const void *k, const void *v, const struct skv_work *work)
+void skv_cuda_append(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots,
+                     const void *k, const void *v, const struct skv_workspace *work)
 {
 	const struct append_params c = {
 		.seq = b->seq,
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(THREADS) copy_kernel(const __grid_constant__ s
 }
 
 void skv_cuda_copy_pages(const struct skv_shape *sh, const uint32_t *dst, const uint32_t *src, uint32_t n,
-                         const struct skv_work *work)
+                         const struct skv_workspace *work)
 {
 	struct copy_params c = {.pool = sh->pool, .page_bytes = sh->page_bytes};
 

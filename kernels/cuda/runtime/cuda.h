@@ -21,7 +21,7 @@
  * Kernels are launched on the caller's stream and on whatever device is current. A launch that fails shows at the
  * caller's next check of the stream (cudaGetLastError), like every asynchronous error.
  *
- * The workspace (skv_work.mem) is laid out by struct workspace_layout from shape and bounds alone, so that a
+ * The workspace (skv_workspace.mem) is laid out by struct workspace_layout from shape and bounds alone, so that a
  * recorded graph finds everything where it was.
  */
 #ifndef SKV_CUDA_H
@@ -106,100 +106,100 @@ static inline __host__ __device__ uint32_t partial_floats(uint32_t heads, uint32
 	return 2 * HEAD_TILE + heads * head_dim;
 }
 
-static inline cudaStream_t stream_of(const struct skv_work *w)
+static inline cudaStream_t stream_of(const struct skv_workspace *w)
 {
 	return (cudaStream_t)w->stream;
 }
 
-void skv_cuda_append(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *, const void *k,
-                     const void *v, const struct skv_work *);
+void skv_cuda_append(const struct skv_shape *, const struct skv_batch *, const struct skv_slot_mapping *, const void *k,
+                     const void *v, const struct skv_workspace *);
 void skv_cuda_copy_pages(const struct skv_shape *, const uint32_t *dst, const uint32_t *src, uint32_t n,
-                         const struct skv_work *);
+                         const struct skv_workspace *);
 void skv_cuda_decode_dense(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
-                           const struct skv_evidence *, const struct skv_work *);
+                           const struct skv_scores *, const struct skv_workspace *);
 void skv_cuda_decode_window(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
-                            const struct skv_window *, const struct skv_work *);
+                            const struct skv_window *, const struct skv_workspace *);
 void skv_cuda_decode_pages(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
-                           const struct skv_list *, const struct skv_work *);
+                           const struct skv_index_list *, const struct skv_workspace *);
 void skv_cuda_decode_tokens(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
-                            const struct skv_list *, const struct skv_work *);
+                            const struct skv_index_list *, const struct skv_workspace *);
 void skv_cuda_decode_topk(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
-                          const struct skv_evidence *, const struct skv_select *, struct skv_list *,
-                          const struct skv_work *);
+                          const struct skv_scores *, const struct skv_select *, struct skv_index_list *,
+                          const struct skv_workspace *);
 void skv_cuda_decode_latent(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
-                            const struct skv_list *, const struct skv_work *);
+                            const struct skv_index_list *, const struct skv_workspace *);
 bool skv_cuda_fuses_latent(const struct skv_shape *);
 size_t skv_cuda_decode_latent_bytes(const struct skv_shape *, uint32_t n_seqs); /* from workspace_layout.partial on */
-void skv_cuda_update_bounds(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
-                            const struct skv_work *);
+void skv_cuda_update_bounds(const struct skv_shape *, const struct skv_batch *, const struct skv_slot_mapping *,
+                            const struct skv_workspace *);
 void skv_cuda_score_pages(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t pool,
-                          const struct skv_evidence *, const struct skv_work *);
+                          const struct skv_scores *, const struct skv_workspace *);
 void skv_cuda_prefill_dense(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
-                            const struct skv_work *);
+                            const struct skv_workspace *);
 void skv_cuda_prefill_sparse(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
-                             const struct skv_sparse *, const struct skv_work *);
+                             const struct skv_sparse *, const struct skv_workspace *);
 size_t skv_cuda_prefill_sparse_bytes(const struct skv_shape *, const struct skv_batch *bounds,
                                      const struct skv_sparse *, int threads);
-void skv_cuda_select(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
-                     bool tokens, const struct skv_select *, struct skv_list *, const struct skv_work *);
-void skv_cuda_recall(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
-                     const struct skv_seen *, float *ret, const struct skv_work *);
+void skv_cuda_select(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
+                     bool tokens, const struct skv_select *, struct skv_index_list *, const struct skv_workspace *);
+void skv_cuda_recall(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
+                     const struct skv_attended *, float *ret, const struct skv_workspace *);
 
-void skv_cuda_select_union(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
-                           const struct skv_select *, struct skv_list *, const struct skv_work *);
+void skv_cuda_select_union(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
+                           const struct skv_select *, struct skv_index_list *, const struct skv_workspace *);
 #define UNION_SORT_BYTES 4096u /* that CUB's sort in two buffers needs beside them: hardly anything */
 size_t skv_cuda_union_bytes(const struct skv_shape *, uint32_t tokens); /* of one sequence, at most */
 
-void skv_cuda_alloc_slots(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
-                          const struct skv_work *);
-void skv_cuda_move_partial_page(const struct skv_shape *, const struct skv_batch *, const struct skv_work *);
-void skv_cuda_alloc_prompt_slots(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
-                                 const struct skv_work *);
-void skv_cuda_init_slot_meta(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
-                             const struct skv_work *);
-void skv_cuda_accumulate_scores(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
-                                const struct skv_work *);
+void skv_cuda_alloc_slots(const struct skv_shape *, const struct skv_batch *, const struct skv_slot_mapping *,
+                          const struct skv_workspace *);
+void skv_cuda_move_partial_page(const struct skv_shape *, const struct skv_batch *, const struct skv_workspace *);
+void skv_cuda_alloc_prompt_slots(const struct skv_shape *, const struct skv_batch *, const struct skv_slot_mapping *,
+                                 const struct skv_workspace *);
+void skv_cuda_init_slot_meta(const struct skv_shape *, const struct skv_batch *, const struct skv_slot_mapping *,
+                             const struct skv_workspace *);
+void skv_cuda_accumulate_scores(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
+                                const struct skv_workspace *);
 void skv_cuda_accumulate_list(const struct skv_shape *, const struct skv_batch *, const void *q,
-                              const struct skv_list *, const struct skv_work *);
+                              const struct skv_index_list *, const struct skv_workspace *);
 void skv_cuda_accumulate_prompt(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t window,
-                                const struct skv_work *);
+                                const struct skv_workspace *);
 void skv_cuda_rank_tokens(const struct skv_shape *, const struct skv_batch *, const struct skv_rank *, float *rank,
-                          uint32_t stride, const struct skv_work *);
-void skv_cuda_evict(const struct skv_shape *, const struct skv_batch *, const struct skv_keep_by *, const float *rank,
-                    uint32_t stride, const struct skv_work *);
+                          uint32_t stride, const struct skv_workspace *);
+void skv_cuda_evict(const struct skv_shape *, const struct skv_batch *, const struct skv_evict_rule *, const float *rank,
+                    uint32_t stride, const struct skv_workspace *);
 void skv_cuda_allocate_head_budgets(const struct skv_shape *, const struct skv_batch *,
-                                    const struct skv_allot *, const float *rank,
-                                    uint32_t stride, const struct skv_work *);
-void skv_cuda_list_active(const struct skv_shape *, const struct skv_batch *, struct skv_list *,
-                          const struct skv_work *);
-void skv_cuda_touch_pages(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
-                          const struct skv_stamp *, struct skv_list *, const struct skv_work *);
+                                    const struct skv_head_budget_rule *, const float *rank,
+                                    uint32_t stride, const struct skv_workspace *);
+void skv_cuda_list_active(const struct skv_shape *, const struct skv_batch *, struct skv_index_list *,
+                          const struct skv_workspace *);
+void skv_cuda_touch_pages(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
+                          const struct skv_touch_rule *, struct skv_index_list *, const struct skv_workspace *);
 
 void skv_cuda_compress(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *,
-                       const struct skv_work *);
-void skv_cuda_decompress(const struct skv_shape *, const struct skv_batch *, const struct skv_list *,
-                         const struct skv_rebuilt *, const struct skv_work *);
+                       const struct skv_workspace *);
+void skv_cuda_decompress(const struct skv_shape *, const struct skv_batch *, const struct skv_index_list *,
+                         const struct skv_decompressed *, const struct skv_workspace *);
 /* Workspace of these two, from skv_cuda_workspace_offset() on; shape->code is set. */
 size_t skv_cuda_compress_bytes(const struct skv_shape *);
 size_t skv_cuda_decompress_bytes(const struct skv_shape *);
 /* The same of layers with KV quantization, without workspace. */
 void skv_cuda_quantize(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *,
-                       const struct skv_work *);
-void skv_cuda_dequantize(const struct skv_shape *, const struct skv_batch *, const struct skv_list *,
-                         const struct skv_rebuilt *, const struct skv_work *);
+                       const struct skv_workspace *);
+void skv_cuda_dequantize(const struct skv_shape *, const struct skv_batch *, const struct skv_index_list *,
+                         const struct skv_decompressed *, const struct skv_workspace *);
 size_t skv_cuda_workspace_offset(const struct skv_shape *); /* behind what must stay 0 */
 
 void skv_cuda_save_queries(const struct skv_shape *, const struct skv_batch *, const void *q,
-                           const struct skv_sparse *, const struct skv_work *);
+                           const struct skv_sparse *, const struct skv_workspace *);
 void skv_cuda_kascade_lists(const struct skv_shape *, const struct skv_batch *, const void *q,
                             const struct skv_sparse *,
-                            struct skv_budget top, uint32_t floor, const struct skv_tiles *ret, const struct skv_work *);
+                            struct skv_budget top, uint32_t floor, const struct skv_tile_lists *ret, const struct skv_workspace *);
 void skv_cuda_hip_lists(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
-                        const uint32_t keep[SKV_HIP_STAGES], const struct skv_tiles *ret, const struct skv_work *);
+                        const uint32_t keep[SKV_HIP_STAGES], const struct skv_tile_lists *ret, const struct skv_workspace *);
 void skv_cuda_minference_lists(const struct skv_shape *, const struct skv_batch *, const void *q,
                                const struct skv_sparse *,
-                               uint32_t vertical, uint32_t slash, const struct skv_tiles *units, const struct skv_tiles *more,
-                               const struct skv_work *);
+                               uint32_t vertical, uint32_t slash, const struct skv_tile_lists *units, const struct skv_tile_lists *more,
+                               const struct skv_workspace *);
 /*
  * Workspace of the kernels that fill lists of tiles: from its beginning, on batches within these bounds; of each
  * one, behind what must stay 0.

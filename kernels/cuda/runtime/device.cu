@@ -70,7 +70,7 @@ static struct {
 static struct {
 	CUcontext context; /* the primary one; NULL until the first thread has entered */
 	uint32_t multiprocessors, shared_memory; /* shared_memory: that a block may have, in bytes */
-} devices[SKV_DEVICES_MOST];
+} devices[SKV_BACKEND_MAX_DEVICES];
 
 /* Under the lock. */
 static int load_driver(void)
@@ -99,7 +99,7 @@ static int count(unsigned *ret_n)
 	if (r == 0 && n == 0)
 		r = skv_cuda_failed(-ENODEV, "counting devices", "there is none");
 	if (r == 0)
-		*ret_n = (unsigned)n < SKV_DEVICES_MOST ? (unsigned)n : SKV_DEVICES_MOST;
+		*ret_n = (unsigned)n < SKV_BACKEND_MAX_DEVICES ? (unsigned)n : SKV_BACKEND_MAX_DEVICES;
 	return r;
 }
 
@@ -159,7 +159,7 @@ static int prepare(unsigned device)
 
 static int enter(unsigned device, void **ret_was)
 {
-	const bool ready = device < SKV_DEVICES_MOST &&
+	const bool ready = device < SKV_BACKEND_MAX_DEVICES &&
 	                   __atomic_load_n(&devices[device].context, __ATOMIC_ACQUIRE);
 	CUcontext was;
 	int r = ready ? 0 : check_device(device);

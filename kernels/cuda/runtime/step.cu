@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(THREADS) stage_kernel(const __grid_constant__ 
 			*s.attended = 0;
 	}
 	if (at < c.n_entries) {
-		const struct skv_entry e = c.entry[at];
+		const struct skv_pte_update e = c.entry[at];
 		*e.at = e.entry;
 	}
 }

@@ -17,17 +17,17 @@ static const char *unsupported(const struct skv_shape *sh)
 	return NULL;
 }
 
-static const char *unsupported_codes(const struct skv_shape *sh)
+static const char *unsupported_codec(const struct skv_shape *sh)
 {
-	const struct skv_codes *c = sh->code;
-	const char *wrong = skv_codes_wrong(sh);
+	const struct skv_codec *c = sh->code;
+	const char *wrong = skv_codec_wrong(sh);
 
 	if (wrong || c->kind == SKV_COMPRESS_QUANT)
 		return wrong;
 	if (c->spans && c->bits != 16 && c->width / (2 * c->spans) % c->group)
 		return "width / (2 * spans) must be a multiple of group";
-	if (c->turn_dims % 16)
-		return "turn_dims must be a multiple of 16 on a device";
+	if (c->rope_dims % 16)
+		return "rope_dims must be a multiple of 16 on a device";
 	return NULL;
 }
 
@@ -78,7 +78,7 @@ static size_t larger_of(size_t a, size_t b)
 	return a > b ? a : b;
 }
 
-static size_t work_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len,
+static size_t workspace_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len,
                          int threads)
 {
 	(void)threads;
@@ -100,7 +100,7 @@ size_t skv_cuda_tile_lists_bytes(const struct skv_shape *sh, const struct skv_ba
 {
 	const size_t best = skv_cuda_kascade_bytes(sh, bounds, sp), stages = skv_cuda_hip_bytes(sh, bounds, sp);
 
-	if (!sp->kept_rows) /* no tile has a representative row */
+	if (!sp->n_saved_queries) /* no tile has a representative row */
 		return 0;
 	return skv_cuda_workspace_offset(sh) + (sp->segment ? skv_cuda_minference_bytes(sh, bounds,
 	                                                                                sp) : larger_of(best,
@@ -110,43 +110,43 @@ size_t skv_cuda_tile_lists_bytes(const struct skv_shape *sh, const struct skv_ba
 static const struct skv_kernels cuda = {
 	.name = "cuda",
 	.unsupported = unsupported,
-	.work_bytes = work_bytes,
+	.workspace_bytes = workspace_bytes,
 	.append = skv_cuda_append,
 	.copy_pages = skv_cuda_copy_pages,
 	.decode_dense = skv_cuda_decode_dense,
 	.decode_window = skv_cuda_decode_window,
 	.decode_pages = skv_cuda_decode_pages,
 	.decode_tokens = skv_cuda_decode_tokens,
-	.decode_chosen = skv_cuda_decode_topk,
+	.decode_topk = skv_cuda_decode_topk,
 	.update_bounds = skv_cuda_update_bounds,
 	.score_pages = skv_cuda_score_pages,
 	.place = skv_cuda_alloc_slots,
 	.lift = skv_cuda_move_partial_page,
-	.place_prompt = skv_cuda_alloc_prompt_slots,
-	.note_resident = skv_cuda_init_slot_meta,
+	.alloc_prompt_slots = skv_cuda_alloc_prompt_slots,
+	.init_slot_meta = skv_cuda_init_slot_meta,
 	.tally = skv_cuda_accumulate_scores,
-	.tally_list = skv_cuda_accumulate_list,
-	.tally_prompt = skv_cuda_accumulate_prompt,
+	.accumulate_list = skv_cuda_accumulate_list,
+	.accumulate_prompt = skv_cuda_accumulate_prompt,
 	.rank = skv_cuda_rank_tokens,
 	.keep = skv_cuda_evict,
 	.allot = skv_cuda_allocate_head_budgets,
-	.list_awake = skv_cuda_list_active,
+	.list_active = skv_cuda_list_active,
 	.stamp = skv_cuda_touch_pages,
 	.prefill_dense = skv_cuda_prefill_dense,
 	.prefill_sparse = skv_cuda_prefill_sparse,
-	.sparse_bytes = skv_cuda_prefill_sparse_bytes,
-	.keep_queries = skv_cuda_save_queries,
-	.tile_best = skv_cuda_kascade_lists,
-	.tile_stages = skv_cuda_hip_lists,
-	.tile_lines = skv_cuda_minference_lists,
+	.prefill_sparse_bytes = skv_cuda_prefill_sparse_bytes,
+	.save_queries = skv_cuda_save_queries,
+	.kascade_lists = skv_cuda_kascade_lists,
+	.hip_lists = skv_cuda_hip_lists,
+	.minference_lists = skv_cuda_minference_lists,
 	.select = skv_cuda_select,
 	.select_union = skv_cuda_select_union,
 	.recall = skv_cuda_recall,
-	.unsupported_codes = unsupported_codes,
+	.unsupported_codec = unsupported_codec,
 	.pack = skv_cuda_compress,
 	.rebuild = skv_cuda_decompress,
 	.fuses = skv_cuda_fuses_latent,
-	.decode_codes = skv_cuda_decode_latent,
+	.decode_latent = skv_cuda_decode_latent,
 };
 
 extern "C" const struct skv_kernels *skv_kernels_cuda(void)

@@ -113,8 +113,8 @@ __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__
 	}
 }
 
-void skv_cuda_update_bounds(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slots *slots,
-                            const struct skv_work *work)
+void skv_cuda_update_bounds(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots,
+                            const struct skv_workspace *work)
 {
 	const struct update_params c = {
 		.seq = b->seq,
@@ -365,7 +365,7 @@ static void launch(struct score_params *c, uint32_t head_dim, uint32_t pages, ui
 }
 
 void skv_cuda_score_pages(const struct skv_shape *sh, const struct skv_batch *b, const void *q, uint32_t pool,
-                          const struct skv_evidence *ev, const struct skv_work *work)
+                          const struct skv_scores *ev, const struct skv_workspace *work)
 {
 	struct score_params c = {
 		.seq = b->seq,

@@ -13,8 +13,8 @@
 
 struct recall_params {
 	const struct skv_kseq *seq;
-	struct skv_evidence ev;
-	struct skv_list list; /* rows 0: none */
+	struct skv_scores ev;
+	struct skv_index_list list; /* rows 0: none */
 	struct skv_window window;
 	bool tokens;
 	uint32_t n_heads;
@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(THREADS) recall_kernel(const __grid_constant__
 		c.ret[i] = share[0] / c.n_heads;
 }
 
-void skv_cuda_recall(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
-                     const struct skv_seen *seen, float *ret, const struct skv_work *work)
+void skv_cuda_recall(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_scores *ev,
+                     const struct skv_attended *seen, float *ret, const struct skv_workspace *work)
 {
 	struct recall_params c = {
 		.seq = b->seq,

@@ -7,9 +7,9 @@
 
 struct select_params {
 	const struct skv_kseq *seq;
-	struct skv_evidence ev;
+	struct skv_scores ev;
 	struct skv_select select;
-	struct skv_list list;
+	struct skv_index_list list;
 	uint32_t layer;
 	bool tokens, shared; /* keys are in shared memory */
 	bool quantized; /* tokens before kseq.coded are quantized and resident, whatever the table says */
@@ -57,9 +57,9 @@ cudaError_t skv_cuda_select_init(void)
 	return cudaFuncSetAttribute(select_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, KEY_BYTES);
 }
 
-void skv_cuda_select(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
+void skv_cuda_select(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_scores *ev,
                      bool tokens,
-                     const struct skv_select *select, struct skv_list *list, const struct skv_work *work)
+                     const struct skv_select *select, struct skv_index_list *list, const struct skv_workspace *work)
 {
 	const uint32_t units = tokens ? b->max_len : skv_pages_of(b->max_len);
 

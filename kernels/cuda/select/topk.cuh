@@ -59,7 +59,7 @@ struct topk_smem {
 
 __device__ static struct skv_topk_counts topk_counts_of(const struct skv_select *s, bool tokens, uint32_t len)
 {
-	return skv_choice_of(s, tokens ? len : skv_pages_of(len));
+	return skv_topk_counts_of(s, tokens ? len : skv_pages_of(len));
 }
 
 /* The key of id u; not selectable if it is not resident. */

@@ -81,12 +81,12 @@ static void sort(struct union_params *c, uint32_t n, uint32_t *other_id, uint32_
 }
 
 /* Union of some sequences of a batch, as many as `mem` has room for. */
-static void select_part(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
-                        const struct skv_select *select, struct skv_list *list, uint8_t *mem, const struct skv_work *work)
+static void select_part(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_scores *ev,
+                        const struct skv_select *select, struct skv_index_list *list, uint8_t *mem, const struct skv_workspace *work)
 {
-	struct skv_list heads = {.rows = ev->rows, .stride = max_selected(select, b->max_len)};
+	struct skv_index_list heads = {.rows = ev->rows, .stride = max_selected(select, b->max_len)};
 	const size_t lists = (size_t)b->n * ev->rows, all = lists * heads.stride;
-	struct skv_evidence order = {.rows = 1};
+	struct skv_scores order = {.rows = 1};
 	struct union_params c = {};
 
 	c.seq = b->seq;
@@ -115,15 +115,15 @@ static void select_part(const struct skv_shape *sh, const struct skv_batch *b, c
 	skv_cuda_select(sh, b, &order, true, select, list, work);
 }
 
-void skv_cuda_select_union(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_evidence *ev,
-                           const struct skv_select *select, struct skv_list *list, const struct skv_work *work)
+void skv_cuda_select_union(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_scores *ev,
+                           const struct skv_select *select, struct skv_index_list *list, const struct skv_workspace *work)
 {
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, 1);
 	const size_t room = l.total - l.topk_scores - UNION_SORT_BYTES;
 	const size_t most = room / seq_bytes(ev->rows, max_selected(select, b->max_len), l.tokens);
 	struct skv_batch some = *b;
-	struct skv_evidence part_scores = *ev;
-	struct skv_list to = *list;
+	struct skv_scores part_scores = *ev;
+	struct skv_index_list to = *list;
 
 	for (uint32_t from = 0; from < b->n; from += some.n) {
 		some.seq = b->seq + from;

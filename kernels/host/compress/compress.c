@@ -32,7 +32,7 @@ struct tile {
 
 static size_t tile_bytes(const struct latent *k)
 {
-	const size_t floats = 2 * TOKENS * k->d + k->d + TOKENS * k->c->hidden + 2 * TOKENS * HIDDEN +
+	const size_t floats = 2 * TOKENS * k->d + k->d + TOKENS * k->c->enc_hidden + 2 * TOKENS * HIDDEN +
 	                      TOKENS * k->c->width;
 
 	return carve_size(floats * sizeof(float) + 7 * 64 + ref_buffers_bytes(k->d));
@@ -47,7 +47,7 @@ static struct tile tile_of(const struct compress_params *p, const struct latent 
 		.b = carve(&c, TOKENS * k->d * sizeof(float)),
 		.row = carve(&c, k->d * sizeof(float)),
 		.refs = ref_buffers_carve(&c, k->d),
-		.h = carve(&c, TOKENS * k->c->hidden * sizeof(float)),
+		.h = carve(&c, TOKENS * k->c->enc_hidden * sizeof(float)),
 		.gate = carve(&c, TOKENS * HIDDEN * sizeof(float)),
 		.up = carve(&c, TOKENS * HIDDEN * sizeof(float)),
 		.z = carve(&c, TOKENS * k->c->width * sizeof(float)),
@@ -62,9 +62,9 @@ size_t ISA(compress_bytes)(const struct skv_shape *sh, uint32_t n_seqs, int thre
 }
 
 /* The first token that the call compresses. */
-static uint32_t compress_from(const struct skv_codes *c, const struct skv_kseq *s)
+static uint32_t compress_from(const struct skv_codec *c, const struct skv_kseq *s)
 {
-	return skv_max(s->coded, c->first);
+	return skv_max(s->n_compressed, c->first);
 }
 
 /* x of a token that is a row in a page. */
@@ -83,7 +83,7 @@ static void gather(const struct latent *k, const struct skv_kseq *s, uint32_t to
 			v_storef(x + k->half + h * dim + i, v_load(sh->dtype, row + skv_v_offset(sh) + at));
 		}
 	}
-	angles_at(k, token, -1, 1 / k->c->turn_scale, &a);
+	angles_at(k, token, -1, 1 / k->c->rope_scale, &a);
 	rotate(k, &a, x);
 }
 
@@ -114,7 +114,7 @@ static void store_ref(const struct latent *k, const struct skv_kseq *s, uint32_t
 
 	gather(k, s, token, x);
 	memset(to, 0, k->ref_bytes);
-	store_numbers(x, k->d, k->c->ref_bits, SKV_REF_GROUP, k->sh->dtype, to);
+	store_numbers(x, k->d, k->c->ref_bits, SKV_REF_SCALE_BLOCK, k->sh->dtype, to);
 }
 
 /* An item: a sequence in a layer. */
@@ -125,22 +125,22 @@ static void refs_item(void *ctx, uint32_t item, int thread)
 	const struct latent k = latent_of(&p->sh[item / p->batch->n]);
 	const struct tile t = tile_of(p, &k, thread);
 
-	if (s->pack <= compress_from(k.c, s) || !k.c->stride)
+	if (s->compress_to <= compress_from(k.c, s) || !k.c->stride)
 		return;
-	for (uint32_t token = s->coded; token < s->pack; token++)
+	for (uint32_t token = s->n_compressed; token < s->compress_to; token++)
 		if (skv_is_ref(k.c, token))
 			store_ref(&k, s, token, t.x);
 }
 
 static void store_ids(const struct latent *k, struct nearest_refs *best, uint8_t *record)
 {
-	for (uint32_t i = 1; i < k->c->near; i++) /* ascending */
+	for (uint32_t i = 1; i < k->c->n_refs; i++) /* ascending */
 		for (uint32_t j = i; j > 0 && best->id[j] < best->id[j - 1]; j--) {
 			const uint32_t id = best->id[j];
 			best->id[j] = best->id[j - 1];
 			best->id[j - 1] = id;
 		}
-	for (uint32_t i = 0; i < k->c->near; i++) {
+	for (uint32_t i = 0; i < k->c->n_refs; i++) {
 		const uint16_t small = (uint16_t)best->id[i];
 		if (k->c->id_bytes == 2)
 			memcpy(record + 2 * i, &small, sizeof small);
@@ -154,8 +154,8 @@ static void store_ids(const struct latent *k, struct nearest_refs *best, uint8_t
 /* h[m][hidden] = (b: h -) silu(gate x) * up x; x[m][d]. */
 static void hidden(const struct latent *k, const struct tile *t, const float *x, uint32_t m, bool b)
 {
-	const float *in = k->c->in;
-	const uint32_t n = k->c->hidden, d = k->d;
+	const float *in = k->c->enc_in;
+	const uint32_t n = k->c->enc_hidden, d = k->d;
 
 	for (uint32_t j0 = 0; j0 < n; j0 += HIDDEN) {
 		dots(x, d, m, in + (size_t)2 * j0 * d, 2 * d, HIDDEN, d, t->gate, HIDDEN);
@@ -173,15 +173,15 @@ static void hidden(const struct latent *k, const struct tile *t, const float *x,
 /* z[m][width] of x and b. `down` is linear, so the difference may be taken before it. */
 static void encode(const struct latent *k, const struct tile *t, uint32_t m)
 {
-	const float *from = t->x, *down = k->c->down;
+	const float *from = t->x, *down = k->c->enc_out;
 	uint32_t n = k->d;
 
-	if (k->c->hidden) {
+	if (k->c->enc_hidden) {
 		hidden(k, t, t->x, m, false);
-		if (k->c->near)
+		if (k->c->n_refs)
 			hidden(k, t, t->b, m, true);
 		from = t->h;
-		n = k->c->hidden;
+		n = k->c->enc_hidden;
 	} else {
 		for (uint32_t i = 0; i < m * n; i += VL)
 			v_storef(t->x + i, v_loadf(t->x + i) - v_loadf(t->b + i));
@@ -194,7 +194,7 @@ static void encode(const struct latent *k, const struct tile *t, uint32_t m)
 
 static void codes_tile(const struct latent *k, const struct skv_kseq *s, const struct tile *t, uint32_t from, uint32_t to)
 {
-	const struct skv_codes *c = k->c;
+	const struct skv_codec *c = k->c;
 	struct nearest_refs best[TOKENS];
 	uint32_t token[TOKENS], m = 0;
 
@@ -205,11 +205,11 @@ static void codes_tile(const struct latent *k, const struct skv_kseq *s, const s
 		}
 	if (m == 0)
 		return;
-	if (c->near)
+	if (c->n_refs)
 		ISA(nearest_refs)(k, s, &t->refs, t->x, token, m, best);
 	for (uint32_t i = 0; i < m; i++) {
 		uint8_t *record = code_at(k, s, token[i]);
-		uint32_t ids[SKV_NEAR_MOST];
+		uint32_t ids[SKV_MAX_REFS];
 
 		memset(record, 0, k->code_bytes);
 		store_ids(k, &best[i], record);
@@ -220,8 +220,8 @@ static void codes_tile(const struct latent *k, const struct skv_kseq *s, const s
 		return;
 	encode(k, t, m);
 	for (uint32_t i = 0; i < m; i++)
-		store_numbers(t->z + i * c->width, c->width, c->bits, c->group, SKV_BF16,
-		              code_at(k, s, token[i]) + c->near * c->id_bytes);
+		store_numbers(t->z + i * c->width, c->width, c->bits, c->scale_block, SKV_BF16,
+		              code_at(k, s, token[i]) + c->n_refs * c->id_bytes);
 }
 
 /* An item: TOKENS tokens of a sequence in a layer. */
@@ -234,16 +234,16 @@ static void codes_item(void *ctx, uint32_t item, int thread)
 	const struct tile t = tile_of(p, &k, thread);
 	const uint32_t from = compress_from(k.c, s) + (item % tiles - p->first[i]) * TOKENS;
 
-	codes_tile(&k, s, &t, from, skv_min(from + TOKENS, s->pack));
+	codes_tile(&k, s, &t, from, skv_min(from + TOKENS, s->compress_to));
 }
 
-void ISA(compress)(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch, const struct skv_work *work)
+void ISA(compress)(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch, const struct skv_workspace *work)
 {
 	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);
 	struct compress_params p = {.sh = sh, .batch = batch};
 
-	if (sh->code->kind == SKV_COMPRESS_QUANT) {
+	if (sh->codec->kind == SKV_COMPRESS_QUANT) {
 		ISA(quantize)(sh, n_layers, batch, work);
 		return;
 	}
@@ -251,7 +251,7 @@ void ISA(compress)(const struct skv_shape *sh, uint32_t n_layers, const struct s
 	p.space = per_thread_rest(&c, work->threads);
 	p.first[0] = 0;
 	for (uint32_t i = 0; i < n; i++) {
-		const uint32_t from = compress_from(sh->code, &batch->seq[i]), to = batch->seq[i].pack;
+		const uint32_t from = compress_from(sh->codec, &batch->seq[i]), to = batch->seq[i].compress_to;
 		p.first[i + 1] = p.first[i] + (to > from ? (to - from + TOKENS - 1) / TOKENS : 0);
 	}
 	skv_run(work->threads, n_layers * n, refs_item, &p);

@@ -6,12 +6,12 @@
 #include "kernels/compress.h"
 #include "kernels/host/runtime/host.h"
 
-void ISA(compress)(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *, const struct skv_work *);
-void ISA(decompress)(const struct skv_shape *, const struct skv_batch *, const struct skv_list *,
-                     const struct skv_rebuilt *, const struct skv_work *);
+void ISA(compress)(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *, const struct skv_workspace *);
+void ISA(decompress)(const struct skv_shape *, const struct skv_batch *, const struct skv_index_list *,
+                     const struct skv_decompressed *, const struct skv_workspace *);
 
 /* compress() of a layer with KV quantization. */
-void ISA(quantize)(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *, const struct skv_work *);
+void ISA(quantize)(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *, const struct skv_workspace *);
 
 /* Bytes of workspace, at most. */
 size_t ISA(compress_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);

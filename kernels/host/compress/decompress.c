@@ -13,8 +13,8 @@
 struct decompress_params {
 	struct latent k;
 	const struct skv_batch *batch;
-	const struct skv_list *list; /* or NULL */
-	const struct skv_rebuilt *to;
+	const struct skv_index_list *list; /* or NULL */
+	const struct skv_decompressed *to;
 	uint32_t *rows;  /* of sequence i */
 	uint32_t *first; /* tiles before it */
 	struct per_thread space;
@@ -31,7 +31,7 @@ struct tile {
 size_t ISA(decompress_bytes)(const struct skv_shape *sh, uint32_t n_seqs, int threads)
 {
 	const uint32_t d = skv_token_dims(sh);
-	const size_t floats = TOKENS * (sh->code->width + sh->code->wide + d) + 2 * d;
+	const size_t floats = TOKENS * (sh->codec->width + sh->codec->dec_hidden + d) + 2 * d;
 
 	return 2 * carve_size((n_seqs + 1) * sizeof(uint32_t)) + threads * carve_size(floats * sizeof(float) + 5 * 64);
 }
@@ -43,7 +43,7 @@ static uint32_t rows_of(const struct decompress_params *r, uint32_t i)
 	uint32_t n;
 
 	if (!r->list && !r->to->pool)
-		return s->coded > r->k.c->first ? s->coded - r->k.c->first : 0;
+		return s->n_compressed > r->k.c->first ? s->n_compressed - r->k.c->first : 0;
 	if (!r->list)
 		return s->len;
 	for (n = 0; n < r->list->count[i] && r->list->ids[(size_t)i * r->list->stride + n] < s->len; n++)
@@ -87,7 +87,7 @@ static void store_row(const struct latent *k, uint32_t token, float *x, uint8_t 
 	const uint32_t dim = sh->head_dim;
 	struct angles a;
 
-	angles_at(k, token, 1, k->c->turn_scale, &a);
+	angles_at(k, token, 1, k->c->rope_scale, &a);
 	rotate(k, &a, x);
 	for (uint32_t h = 0; h < sh->n_kv_heads; h++)
 		for (uint32_t i = 0; i < dim; i += VL) {
@@ -100,12 +100,12 @@ static void store_row(const struct latent *k, uint32_t token, float *x, uint8_t 
 /* x[m][d] = Dec(z) */
 static void decode(const struct latent *k, const struct tile *t, uint32_t m)
 {
-	const struct skv_codes *c = k->c;
-	const uint32_t n = c->wide ? c->wide : c->width, rows = k->d / k->parts, cols = n / k->parts;
-	const float *from = c->wide ? t->hidden : t->z, *out = c->out;
+	const struct skv_codec *c = k->c;
+	const uint32_t n = c->dec_hidden ? c->dec_hidden : c->width, rows = k->d / k->parts, cols = n / k->parts;
+	const float *from = c->dec_hidden ? t->hidden : t->z, *out = c->dec_out;
 
-	if (c->wide) {
-		dots(t->z, c->width, m, c->open, c->width, n, c->width, t->hidden, n);
+	if (c->dec_hidden) {
+		dots(t->z, c->width, m, c->dec_in, c->width, n, c->width, t->hidden, n);
 		for (uint32_t i = 0; i < m * n; i += VL)
 			v_storef(t->hidden + i, v_silu(v_loadf(t->hidden + i)));
 	}
@@ -135,20 +135,20 @@ static void norm_heads(const struct latent *k, float *x)
 static void decode_rows(const struct decompress_params *r, uint32_t i, const struct tile *t, const uint32_t *row, uint32_t m)
 {
 	const struct latent *k = &r->k;
-	const struct skv_codes *c = k->c;
+	const struct skv_codec *c = k->c;
 	const struct skv_kseq *s = &r->batch->seq[i];
 
 	if (c->bits == 0)
 		memset(t->x, 0, m * k->d * sizeof *t->x);
 	for (uint32_t j = 0; j < m && c->bits; j++)
-		read_numbers(code_at(k, s, token_of(r, i, row[j])) + c->near * c->id_bytes, c->width, c->bits, c->group,
+		read_numbers(code_at(k, s, token_of(r, i, row[j])) + c->n_refs * c->id_bytes, c->width, c->bits, c->scale_block,
 		             SKV_BF16, t->z + j * c->width);
 	if (c->bits)
 		decode(k, t, m);
 	for (uint32_t j = 0; j < m; j++) {
 		const uint32_t token = token_of(r, i, row[j]);
 		float *x = t->x + j * k->d;
-		uint32_t ids[SKV_NEAR_MOST];
+		uint32_t ids[SKV_MAX_REFS];
 
 		read_ids(k, code_at(k, s, token), skv_refs_before(c, token + 1), ids);
 		mean_of(k, s, ids, t->row, t->b);
@@ -168,8 +168,8 @@ static void dequantize(const struct latent *k, const struct skv_kseq *s, uint32_
 
 	for (uint32_t h = 0; h < k->sh->n_kv_heads; h++) {
 		const uint8_t *record = quant_record(&l, s, token, h);
-		dequantize_keys(&l, record, token % SKV_LOW_BLOCK, 1, x + h * dim);
-		dequantize_values(&l, record, token % SKV_LOW_BLOCK, 1, x + k->half + h * dim);
+		dequantize_keys(&l, record, token % SKV_QUANT_BLOCK, 1, x + h * dim);
+		dequantize_values(&l, record, token % SKV_QUANT_BLOCK, 1, x + k->half + h * dim);
 	}
 }
 
@@ -183,7 +183,7 @@ static void decompress_item(void *ctx, uint32_t item, int thread)
 	struct carve c = thread_begin(&r->space, thread);
 	struct tile t = {
 		.z = carve(&c, TOKENS * k->c->width * sizeof(float)),
-		.hidden = carve(&c, TOKENS * k->c->wide * sizeof(float)),
+		.hidden = carve(&c, TOKENS * k->c->dec_hidden * sizeof(float)),
 		.x = carve(&c, TOKENS * k->d * sizeof(float)),
 		.b = carve(&c, k->d * sizeof(float)),
 		.row = carve(&c, k->d * sizeof(float)),
@@ -192,7 +192,7 @@ static void decompress_item(void *ctx, uint32_t item, int thread)
 
 	for (uint32_t row = from; row < to; row++) {
 		const uint32_t token = token_of(r, i, row);
-		if (token < k->c->first || token >= s->coded) {
+		if (token < k->c->first || token >= s->n_compressed) {
 			const skv_pte e = skv_layer_table(k->sh, s)[token / SKV_PAGE_TOKENS];
 			copy_row(k->sh, skv_key_row(k->sh, e, 0, token), dst_of(r, i, row));
 		} else if (k->c->kind == SKV_COMPRESS_QUANT) {
@@ -212,7 +212,7 @@ static void decompress_item(void *ctx, uint32_t item, int thread)
 /* Describe the rows of sequence i to attention. */
 static void describe(const struct decompress_params *r, uint32_t i)
 {
-	const struct skv_rebuilt *to = r->to;
+	const struct skv_decompressed *to = r->to;
 	skv_pte *table = to->table + (size_t)i * to->pages;
 
 	assert(skv_pages_of(r->rows[i]) <= to->pages);
@@ -222,11 +222,11 @@ static void describe(const struct decompress_params *r, uint32_t i)
 	to->seq[i].table = table;
 	to->seq[i].layer_stride = 0;
 	to->seq[i].len = r->rows[i];
-	to->seq[i].coded = to->seq[i].pack = 0;
+	to->seq[i].n_compressed = to->seq[i].compress_to = 0;
 }
 
-void ISA(decompress)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_list *list,
-                  const struct skv_rebuilt *to, const struct skv_work *work)
+void ISA(decompress)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_index_list *list,
+                  const struct skv_decompressed *to, const struct skv_workspace *work)
 {
 	struct carve c = carve_begin(work);
 	struct decompress_params r = {.k = latent_of(sh), .batch = batch, .list = list, .to = to};

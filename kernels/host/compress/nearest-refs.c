@@ -49,7 +49,7 @@ void ISA(nearest_refs)(const struct latent *k, const struct skv_kseq *s, const s
 		for (uint32_t i = 0; i < m; i++) {
 			const uint32_t usable = skv_refs_before(k->c, token[i] + 1);
 			for (uint32_t r = 0; r < n && r0 + r < usable; r++)
-				consider(&best[i], k->c->near, 2 * b->score[i * REFS + r] - norm[r], r0 + r);
+				consider(&best[i], k->c->n_refs, 2 * b->score[i * REFS + r] - norm[r], r0 + r);
 		}
 	}
 }

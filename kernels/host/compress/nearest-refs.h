@@ -24,8 +24,8 @@ static inline struct ref_buffers ref_buffers_carve(struct carve *c, uint32_t d)
 
 /* The nearest references of a token so far: the best first. */
 struct nearest_refs {
-	float score[SKV_NEAR_MOST];
-	uint32_t id[SKV_NEAR_MOST];
+	float score[SKV_MAX_REFS];
+	uint32_t id[SKV_MAX_REFS];
 };
 
 /* For m tokens, ascending, x[m][d]: each one's n_refs nearest references, of those at or before it. */

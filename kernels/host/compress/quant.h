@@ -15,21 +15,21 @@
 struct quant {
 	const struct skv_shape *sh;
 	uint32_t bits, block, row; /* of V: elements of a scale block; bytes of a token's numbers */
-	struct skv_low at;
+	struct skv_quant_layout at;
 };
 
 static inline struct quant quant_of(const struct skv_shape *sh)
 {
-	const struct skv_codes *c = sh->code;
+	const struct skv_codec *c = sh->codec;
 
-	return (struct quant){.sh = sh, .bits = c->bits, .block = c->group, .row = sh->head_dim * c->bits / 8,
-	                      .at = skv_low_of(c, sh->head_dim)};
+	return (struct quant){.sh = sh, .bits = c->bits, .block = c->scale_block, .row = sh->head_dim * c->bits / 8,
+	                      .at = skv_quant_layout_of(c, sh->head_dim)};
 }
 
 /* The record of the token's block and kv head h. */
 static inline uint8_t *quant_record(const struct quant *l, const struct skv_kseq *s, uint32_t token, uint32_t h)
 {
-	return skv_record_at(l->sh, s, l->sh->codes, l->at.bytes, token / SKV_LOW_BLOCK * l->sh->n_kv_heads + h);
+	return skv_record_at(l->sh, s, l->sh->codes, l->at.bytes, token / SKV_QUANT_BLOCK * l->sh->n_kv_heads + h);
 }
 
 INLINE vf load_quantized(uint32_t bits, const uint8_t *p)
@@ -56,7 +56,7 @@ static inline void dequantize_keys(const struct quant *l, const uint8_t *record,
 static inline void dequantize_values(const struct quant *l, const uint8_t *record, uint32_t t, uint32_t n, float *to)
 {
 	const uint32_t dim = l->sh->head_dim, blocks = dim / l->block;
-	const uint8_t *q = record + l->at.v + t * l->row, *scales = record + l->at.v_shared + 4 * t * blocks;
+	const uint8_t *q = record + l->at.v + t * l->row, *scales = record + l->at.v_scales + 4 * t * blocks;
 
 	for (uint32_t i = 0; i < n * blocks; i++) {
 		const vf scale = v_set(of_bf16(scales + 4 * i)), zero = v_set(of_bf16(scales + 4 * i + 2));

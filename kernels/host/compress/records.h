@@ -18,7 +18,7 @@
 /* A layer with latent compression, and what follows from its codec. */
 struct latent {
 	const struct skv_shape *sh;
-	const struct skv_codes *c;
+	const struct skv_codec *c;
 	uint32_t d, half;   /* elements of x; of its K */
 	uint32_t parts;     /* independent parts of E and Dec */
 	uint32_t code_bytes, ref_bytes;
@@ -26,7 +26,7 @@ struct latent {
 
 static inline struct latent latent_of(const struct skv_shape *sh)
 {
-	const struct skv_codes *c = sh->code;
+	const struct skv_codec *c = sh->codec;
 	const uint32_t d = skv_token_dims(sh);
 
 	return (struct latent){.sh = sh, .c = c, .d = d, .half = d / 2, .parts = c->spans ? 2 * c->spans : 1,
@@ -62,13 +62,13 @@ static inline void read_numbers(const uint8_t *p, uint32_t n, uint32_t bits, uin
 
 static inline void read_ref(const struct latent *k, const struct skv_kseq *s, uint32_t number, float *to)
 {
-	read_numbers(ref_at(k, s, number), k->d, k->c->ref_bits, SKV_REF_GROUP, k->sh->dtype, to);
+	read_numbers(ref_at(k, s, number), k->d, k->c->ref_bits, SKV_REF_SCALE_BLOCK, k->sh->dtype, to);
 }
 
 /* Numbers of references, clamped to below n, out of a code's record. */
-static inline void read_ids(const struct latent *k, const uint8_t *record, uint32_t n, uint32_t ids[SKV_NEAR_MOST])
+static inline void read_ids(const struct latent *k, const uint8_t *record, uint32_t n, uint32_t ids[SKV_MAX_REFS])
 {
-	for (uint32_t i = 0; i < k->c->near; i++) {
+	for (uint32_t i = 0; i < k->c->n_refs; i++) {
 		uint16_t small;
 		memcpy(&small, record + 2 * i, sizeof small);
 		if (k->c->id_bytes == 2)
@@ -82,7 +82,7 @@ static inline void read_ids(const struct latent *k, const uint8_t *record, uint3
 /* b[d]: the mean of these references; `row` is workspace for one; zeros without any. */
 static inline void mean_of(const struct latent *k, const struct skv_kseq *s, const uint32_t *ids, float *row, float *b)
 {
-	const uint32_t near = k->c->near;
+	const uint32_t near = k->c->n_refs;
 
 	if (near == 0)
 		memset(b, 0, k->d * sizeof *b);
@@ -104,9 +104,9 @@ struct angles {
 
 static inline void angles_at(const struct latent *k, uint32_t position, float sign, float scale, struct angles *a)
 {
-	for (uint32_t i = 0; i < k->c->turn_dims / 2; i++) {
+	for (uint32_t i = 0; i < k->c->rope_dims / 2; i++) {
 		/* positions are too large for the angle to be left to fp32 */
-		const double angle = position * k->c->turn[i];
+		const double angle = position * k->c->rope_freq[i];
 		const float rest = (float)(angle - 2 * M_PI * rint(angle / (2 * M_PI)));
 		a->cos[i] = cosf(rest) * scale;
 		a->sin[i] = sign * sinf(rest) * scale;
@@ -116,7 +116,7 @@ static inline void angles_at(const struct latent *k, uint32_t position, float si
 /* Rotate the K of all heads of x. */
 static inline void rotate(const struct latent *k, const struct angles *a, float *x)
 {
-	const uint32_t dim = k->sh->head_dim, pairs = k->c->turn_dims / 2;
+	const uint32_t dim = k->sh->head_dim, pairs = k->c->rope_dims / 2;
 	const uint32_t step = k->c->interleaved ? 2 : 1, other = k->c->interleaved ? 1 : pairs;
 
 	for (float *head = x; head < x + k->half; head += dim)

@@ -78,9 +78,9 @@ static void dequantize(struct walk *w, uint32_t token, uint32_t n, uint32_t h, b
 	const uint8_t *record = quant_record(&w->quant, w->s, token, h);
 
 	if (v)
-		dequantize_values(&w->quant, record, token % SKV_LOW_BLOCK, n, w->wide);
+		dequantize_values(&w->quant, record, token % SKV_QUANT_BLOCK, n, w->wide);
 	else
-		dequantize_keys(&w->quant, record, token % SKV_LOW_BLOCK, n, w->wide);
+		dequantize_keys(&w->quant, record, token % SKV_QUANT_BLOCK, n, w->wide);
 	for (uint32_t t = 0; t < TILE_MAX; t++)
 		w->wide_row[t] = (const uint8_t *)(w->wide + t * w->d->sh->head_dim);
 }
@@ -104,9 +104,9 @@ static void prefetch_strip(const struct walk *w, const struct strip_pos *p)
 	}
 	const uint8_t *record = quant_record(&w->quant, w->s, token, p->h);
 	if (p->v)
-		prefetch(record + w->quant.at.v_shared, w->quant.at.bytes - w->quant.at.v_shared);
+		prefetch(record + w->quant.at.v_scales, w->quant.at.bytes - w->quant.at.v_scales);
 	else
-		prefetch(record, w->quant.at.v_shared);
+		prefetch(record, w->quant.at.v_scales);
 }
 
 /*
@@ -286,7 +286,7 @@ static void split(struct decode_params *d, struct carve *c, int threads)
 		d->first_run[o + 1] = d->first_run[o] + (d->first[o + 1] - d->first[o] + d->run - 1) / d->run;
 }
 
-static void decode(struct decode_params *d, const struct skv_work *work)
+static void decode(struct decode_params *d, const struct skv_workspace *work)
 {
 	const struct skv_shape *sh = d->sh;
 	struct carve c = carve_begin(work);
@@ -329,7 +329,7 @@ size_t ISA(decode_bytes)(const struct skv_shape *sh, uint32_t n, uint32_t max_le
 
 /* out is NULL: the scores alone. */
 static void dense(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
-                  const struct skv_evidence *scores, const struct skv_work *work)
+                  const struct skv_scores *scores, const struct skv_workspace *work)
 {
 	uint32_t step = batch->n;
 	if (scores && (scores->token || scores->page))
@@ -337,7 +337,7 @@ static void dense(const struct skv_shape *sh, const struct skv_batch *batch, con
 	for (uint32_t i = 0; i < batch->n; i += step) {
 		struct decode_params d = {.sh = sh, .seq = batch->seq + i, .n = skv_min(step, batch->n - i),
 		                   .max_len = batch->max_len, .q = q, .out = out, .keys = !out};
-		struct skv_evidence part;
+		struct skv_scores part;
 		if (scores) {
 			part = *scores;
 			part.token = scores->token ? scores->token + (size_t)i * scores->rows * scores->token_stride : NULL;
@@ -350,13 +350,13 @@ static void dense(const struct skv_shape *sh, const struct skv_batch *batch, con
 }
 
 void ISA(decode_dense)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
-                       const struct skv_evidence *scores, const struct skv_work *work)
+                       const struct skv_scores *scores, const struct skv_workspace *work)
 {
 	dense(sh, batch, q, out, scores, work);
 }
 
 void ISA(decode_window)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
-                        const struct skv_window *window, const struct skv_work *work)
+                        const struct skv_window *window, const struct skv_workspace *work)
 {
 	decode(&(struct decode_params){.sh = sh, .seq = batch->seq, .n = batch->n, .max_len = batch->max_len, .q = q,
 	                        .out = out, .source = KV_WINDOW, .window = window},
@@ -364,7 +364,7 @@ void ISA(decode_window)(const struct skv_shape *sh, const struct skv_batch *batc
 }
 
 void ISA(decode_pages)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
-                       const struct skv_list *list, const struct skv_work *work)
+                       const struct skv_index_list *list, const struct skv_workspace *work)
 {
 	decode(&(struct decode_params){.sh = sh, .seq = batch->seq, .n = batch->n, .max_len = batch->max_len, .q = q,
 	                        .out = out, .source = KV_PAGES, .list = list},
@@ -372,7 +372,7 @@ void ISA(decode_pages)(const struct skv_shape *sh, const struct skv_batch *batch
 }
 
 void ISA(decode_tokens)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
-                        const struct skv_list *list, const struct skv_work *work)
+                        const struct skv_index_list *list, const struct skv_workspace *work)
 {
 	decode(&(struct decode_params){.sh = sh, .seq = batch->seq, .n = batch->n, .max_len = batch->max_len, .q = q,
 	                        .out = out, .source = KV_TOKENS, .list = list},
@@ -381,10 +381,10 @@ void ISA(decode_tokens)(const struct skv_shape *sh, const struct skv_batch *batc
 
 /* Reads K of the selected tokens a second time. */
 void ISA(decode_topk)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
-                        const struct skv_evidence *scores, const struct skv_select *sel, struct skv_list *list,
-                        const struct skv_work *work)
+                        const struct skv_scores *scores, const struct skv_select *sel, struct skv_index_list *list,
+                        const struct skv_workspace *work)
 {
-	struct skv_evidence tokens = *scores;
+	struct skv_scores tokens = *scores;
 	tokens.page = NULL;
 	dense(sh, batch, q, NULL, &tokens, work);
 	ISA(select)(sh, batch, &tokens, true, sel, list, work);

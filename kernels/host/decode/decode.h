@@ -7,16 +7,16 @@
 #include "kernels/select.h"
 
 void ISA(decode_dense)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
-                       const struct skv_evidence *, const struct skv_work *);
+                       const struct skv_scores *, const struct skv_workspace *);
 void ISA(decode_window)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
-                        const struct skv_window *, const struct skv_work *);
+                        const struct skv_window *, const struct skv_workspace *);
 void ISA(decode_pages)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
-                       const struct skv_list *, const struct skv_work *);
+                       const struct skv_index_list *, const struct skv_workspace *);
 void ISA(decode_tokens)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
-                        const struct skv_list *, const struct skv_work *);
+                        const struct skv_index_list *, const struct skv_workspace *);
 void ISA(decode_topk)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
-                      const struct skv_evidence *, const struct skv_select *, struct skv_list *,
-                      const struct skv_work *);
+                      const struct skv_scores *, const struct skv_select *, struct skv_index_list *,
+                      const struct skv_workspace *);
 
 /* Bytes of workspace, at most. */
 size_t ISA(decode_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len);

@@ -20,7 +20,7 @@ static uint32_t window_gap(const struct decode_params *d, uint32_t i, uint32_t *
 /* Which of all lists a request reads. */
 static size_t list_of(const struct decode_params *d, uint32_t request)
 {
-	return request - request % d->splits + skv_list_row(d->list, request % d->splits);
+	return request - request % d->splits + skv_index_list_row(d->list, request % d->splits);
 }
 
 /* Units (pages, or tokens for a token list) that a request attends to. */
@@ -41,7 +41,7 @@ static uint32_t units_of(const struct decode_params *d, uint32_t request)
 /* Tokens of a page, the last one listed or not. If a list has a partial page, that is the last one. */
 static uint32_t tokens_of(const struct decode_params *d, const struct skv_kseq *s, uint32_t page, bool last)
 {
-	if (d->list && d->list->filling)
+	if (d->list && d->list->last_partial)
 		return last ? (s->len - 1) % SKV_PAGE_TOKENS + 1 : SKV_PAGE_TOKENS;
 	return skv_min(SKV_PAGE_TOKENS, s->len - page * SKV_PAGE_TOKENS);
 }
@@ -49,7 +49,7 @@ static uint32_t tokens_of(const struct decode_params *d, const struct skv_kseq *
 /* Tokens of a sequence that are quantized. */
 static uint32_t quantized_tokens(const struct decode_params *d, const struct skv_kseq *s)
 {
-	return d->sh->code && d->sh->code->kind == SKV_COMPRESS_QUANT ? s->coded : 0;
+	return d->sh->codec && d->sh->codec->kind == SKV_COMPRESS_QUANT ? s->n_compressed : 0;
 }
 
 /* The tokens of page `page` that are attended to, as K row addresses of kv head 0, NULL if quantized; returns how many. */

@@ -24,8 +24,8 @@ struct decode_params {
 	float *out;
 	enum kv_source source;
 	const struct skv_window *window; /* KV_WINDOW */
-	const struct skv_list *list;     /* KV_PAGES, KV_TOKENS */
-	const struct skv_evidence *scores;
+	const struct skv_index_list *list;     /* KV_PAGES, KV_TOKENS */
+	const struct skv_scores *scores;
 	bool keys; /* scores without output: out is NULL, V is not read, nothing counts as attended to */
 
 	/*

@@ -27,7 +27,7 @@ static void reduce_page(const struct decode_params *d, uint32_t i, uint32_t head
 
 static void write_page(const struct decode_params *d, uint32_t i, uint32_t row, uint32_t page, const float *weight)
 {
-	const struct skv_evidence *scores = d->scores;
+	const struct skv_scores *scores = d->scores;
 	size_t r = (size_t)i * scores->rows + row;
 	if (scores->token)
 		memcpy(scores->token + r * scores->token_stride + page * SKV_PAGE_TOKENS, weight,
@@ -52,7 +52,7 @@ static void scores_item(void *ctx, uint32_t item, int thread)
 	const float *raw = d->raw + (size_t)i * sh->n_heads * d->raw_stride + (size_t)from * SKV_PAGE_TOKENS;
 	for (uint32_t page = from; page < to; page++) {
 		float weight[SKV_PAGE_TOKENS] = {0};
-		bool present = skv_page_there(sh, &d->seq[i], page);
+		bool present = skv_page_present(sh, &d->seq[i], page);
 		for (uint32_t row = 0; row < d->scores->rows; row++) {
 			if (present)
 				reduce_page(d, i, row * heads, (row + 1) * heads, raw, weight);

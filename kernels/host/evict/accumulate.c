@@ -15,7 +15,7 @@
 struct step_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
-	const struct skv_evidence *scores;
+	const struct skv_scores *scores;
 };
 
 static void step_item(void *ctx, uint32_t item, int thread)
@@ -27,14 +27,14 @@ static void step_item(void *ctx, uint32_t item, int thread)
 	struct meta_iter now = meta_from(c->sh, s, item % c->sh->n_kv_heads, s->set, 0);
 	(void)thread;
 
-	for (uint32_t u = 0; s->tally != SKV_TALLY_NONE && u < s->len; u++) {
-		struct skv_note *meta = meta_next(&now);
-		meta->value = (s->tally == SKV_TALLY_ADD ? fabsf(meta->value) : 0) + weight[u] / group;
+	for (uint32_t u = 0; s->accumulate != SKV_ACCUMULATE_NONE && u < s->len; u++) {
+		struct skv_slot_meta *meta = meta_next(&now);
+		meta->score = (s->accumulate == SKV_ACCUMULATE_ADD ? fabsf(meta->score) : 0) + weight[u] / group;
 	}
 }
 
-void ISA(accumulate_scores)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_evidence *scores,
-                const struct skv_work *work)
+void ISA(accumulate_scores)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_scores *scores,
+                const struct skv_workspace *work)
 {
 	struct step_params c = {.sh = sh, .batch = batch, .scores = scores};
 
@@ -189,8 +189,8 @@ static void prompt_item(void *ctx, uint32_t item, int thread)
 			add_weights(v, i, h, row0, m0, n, r.s, sum);
 	}
 	for (uint32_t t = 0; t < skv_min(BLOCK, s->len - t0); t++) {
-		struct skv_note *meta = meta_next(&now);
-		meta->value = (reset ? 0 : fabsf(meta->value)) + sum[t] / (float)v->group;
+		struct skv_slot_meta *meta = meta_next(&now);
+		meta->score = (reset ? 0 : fabsf(meta->score)) + sum[t] / (float)v->group;
 	}
 }
 
@@ -203,7 +203,7 @@ size_t ISA(accumulate_bytes)(const struct skv_shape *sh, uint32_t n_seqs, uint32
 }
 
 void ISA(accumulate_prompt)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, uint32_t window,
-                       const struct skv_work *work)
+                       const struct skv_workspace *work)
 {
 	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);

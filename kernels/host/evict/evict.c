@@ -10,7 +10,7 @@
 struct evict_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
-	const struct skv_keep_by *rule;
+	const struct skv_evict_rule *rule;
 	const float *rank; /* or NULL: by score */
 	uint32_t stride;
 	struct per_thread space;
@@ -50,9 +50,9 @@ static struct verdict decide(const struct evict_params *p, const struct skv_kseq
                              struct topk_keys *t)
 {
 	struct meta_iter now = meta_from(p->sh, s, h, s->set, 0), again = now, once_more = now;
-	const uint32_t recent = skv_recent_of(p->rule, s->keep);
+	const uint32_t recent = skv_recent_of(p->rule, s->n_retained);
 	struct verdict v = {.since = first_recent(t, now, n, recent), .pinned = s->pinned};
-	uint32_t pins = 0, want = s->keep - recent, m = 0;
+	uint32_t pins = 0, want = s->n_retained - recent, m = 0;
 
 	for (uint32_t u = 0; u < n; u++) {
 		const uint32_t pos = meta_next(&again)->pos;
@@ -62,8 +62,8 @@ static struct verdict decide(const struct evict_params *p, const struct skv_kseq
 	if (v.pins_stay)
 		want -= pins;
 	for (uint32_t u = 0; u < n; u++) {
-		const struct skv_note meta = *meta_next(&once_more);
-		t->key[m] = topk_key(rank ? rank[u] : meta.value, meta.pos, p->rule->old_first);
+		const struct skv_slot_meta meta = *meta_next(&once_more);
+		t->key[m] = topk_key(rank ? rank[u] : meta.score, meta.pos, p->rule->evict_older);
 		m += competes(&v, meta.pos);
 	}
 	v.least = topk_threshold(t, m, want);
@@ -76,29 +76,29 @@ static void evict_item(void *ctx, uint32_t item, int thread)
 	const uint32_t h = item % p->sh->n_kv_heads;
 	const struct skv_kseq *s = &p->batch->seq[item / p->sh->n_kv_heads];
 	const float *rank = p->rank ? p->rank + (size_t)item * p->stride : NULL;
-	const uint32_t n = entries_of(s->len, p->rule->unit);
+	const uint32_t n = entries_of(s->len, p->rule->granularity);
 	struct carve space = thread_begin(&p->space, thread);
 	struct meta_iter now = meta_from(p->sh, s, h, s->set, 0);
 	struct topk_keys t;
 
-	if (s->keep >= n)
+	if (s->n_retained >= n)
 		return;
 	topk_keys_carve(&space, n, &t);
 	const struct verdict v = decide(p, s, h, rank, n, &t);
 	for (uint32_t u = 0; u < n; u++) {
-		struct skv_note *meta = meta_next(&now);
-		const float score = rank ? rank[u] : meta->value;
-		const bool stays = competes(&v, meta->pos) ? topk_key(score, meta->pos, p->rule->old_first) >= v.least
+		struct skv_slot_meta *meta = meta_next(&now);
+		const float score = rank ? rank[u] : meta->score;
+		const bool stays = competes(&v, meta->pos) ? topk_key(score, meta->pos, p->rule->evict_older) >= v.least
 		                                           : meta->pos >= v.since || v.pins_stay;
 		if (!stays)
-			meta->pos |= SKV_NOTE_GONE;
-		else if (p->rule->forget)
-			meta->value = 0;
+			meta->pos |= SKV_SLOT_EVICTED;
+		else if (p->rule->reset_scores)
+			meta->score = 0;
 	}
 }
 
-void ISA(evict)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_keep_by *rule,
-                const float *rank, uint32_t stride, const struct skv_work *work)
+void ISA(evict)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_evict_rule *rule,
+                const float *rank, uint32_t stride, const struct skv_workspace *work)
 {
 	struct carve c = carve_begin(work);
 	struct evict_params p = {.sh = sh, .batch = batch, .rule = rule, .rank = rank, .stride = stride};

@@ -13,7 +13,7 @@
 struct list_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
-	const struct skv_list *list;
+	const struct skv_index_list *list;
 };
 
 static void list_item(void *ctx, uint32_t item, int thread)
@@ -25,19 +25,19 @@ static void list_item(void *ctx, uint32_t item, int thread)
 	(void)thread;
 
 	for (uint32_t u = 0; u < s->len; u++) {
-		const struct skv_note meta = *meta_next(&now);
+		const struct skv_slot_meta meta = *meta_next(&now);
 		ids[n] = u;
 		n += meta_retained(meta) && meta_active(meta);
 	}
 	c->list->count[item] = n;
 }
 
-void ISA(list_active)(const struct skv_shape *sh, const struct skv_batch *batch, struct skv_list *list,
-                     const struct skv_work *work)
+void ISA(list_active)(const struct skv_shape *sh, const struct skv_batch *batch, struct skv_index_list *list,
+                     const struct skv_workspace *work)
 {
 	struct list_params c = {.sh = sh, .batch = batch, .list = list};
 
-	list->most = batch->max_len;
+	list->max_count = batch->max_len;
 	skv_run(meta_threads(sh, batch, work), batch->n * sh->n_kv_heads, list_item, &c);
 }
 
@@ -47,7 +47,7 @@ struct accumulate_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
 	const float *q;
-	const struct skv_list *list;
+	const struct skv_index_list *list;
 	struct per_thread space; /* two numbers of every slot */
 };
 
@@ -97,7 +97,7 @@ static void accumulate_item(void *ctx, uint32_t item, int thread)
 	const uint32_t *ids = c->list->ids + (size_t)item * c->list->stride, n = c->list->count[item];
 	float *score = (float *)thread_begin(&c->space, thread).at, *sum = score + c->space.stride / 8;
 
-	if (s->tally == SKV_TALLY_NONE || n == 0)
+	if (s->accumulate == SKV_ACCUMULATE_NONE || n == 0)
 		return;
 	memset(sum, 0, (n + VL - 1) / VL * VL * sizeof *sum);
 	for (uint32_t g = 0; g < group; g++) {
@@ -106,13 +106,13 @@ static void accumulate_item(void *ctx, uint32_t item, int thread)
 		add_softmax(score, n, most, (float)group, sum);
 	}
 	for (uint32_t i = 0; i < n; i++) {
-		struct skv_note *meta = skv_note_at(sh, s, h, s->set, ids[i]);
-		meta->value = (s->tally == SKV_TALLY_ADD ? meta->value : 0) + sum[i];
+		struct skv_slot_meta *meta = skv_slot_meta_at(sh, s, h, s->set, ids[i]);
+		meta->score = (s->accumulate == SKV_ACCUMULATE_ADD ? meta->score : 0) + sum[i];
 	}
 }
 
 void ISA(accumulate_list)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q,
-                     const struct skv_list *list, const struct skv_work *work)
+                     const struct skv_index_list *list, const struct skv_workspace *work)
 {
 	struct carve at = carve_begin(work);
 	struct accumulate_params c = {.sh = sh, .batch = batch, .q = q, .list = list};
@@ -126,7 +126,7 @@ void ISA(accumulate_list)(const struct skv_shape *sh, const struct skv_batch *ba
 struct budget_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
-	const struct skv_allot *rule;
+	const struct skv_head_budget_rule *rule;
 	const float *rank;
 	uint32_t stride;
 	struct per_thread space;
@@ -168,10 +168,10 @@ static struct candidates candidates_of(const struct budget_params *a, uint32_t i
 }
 
 /* The next candidate, and its rank; NULL: there is no more. */
-static struct skv_note *next_candidate(struct candidates *w, float *ret_rank)
+static struct skv_slot_meta *next_candidate(struct candidates *w, float *ret_rank)
 {
 	while (w->u < w->n) {
-		struct skv_note *meta = meta_next(&w->now);
+		struct skv_slot_meta *meta = meta_next(&w->now);
 
 		*ret_rank = w->rank[w->u++];
 		if (meta_retained(*meta) && meta_active(*meta))
@@ -183,7 +183,7 @@ static struct skv_note *next_candidate(struct candidates *w, float *ret_rank)
 /* The lowest pos of the `want` latest. */
 static uint32_t first_latest(struct candidates w, uint32_t want, uint32_t *part)
 {
-	const struct skv_note *meta;
+	const struct skv_slot_meta *meta;
 	uint32_t n = 0;
 	float rank;
 
@@ -192,12 +192,12 @@ static uint32_t first_latest(struct candidates w, uint32_t want, uint32_t *part)
 	return want == 0 ? UINT32_MAX : want >= n ? 0 : ISA(kth)(part, n, &want);
 }
 
-static struct safeguard safeguard_of(struct candidates w, const struct skv_allot *rule, uint32_t h, uint32_t active,
+static struct safeguard safeguard_of(struct candidates w, const struct skv_head_budget_rule *rule, uint32_t h, uint32_t active,
                                      struct topk_keys *t)
 {
-	const uint32_t sure = skv_sure_of(rule, active), recent = skv_min(rule->recent ? rule->recent - 1 : 0, sure);
+	const uint32_t sure = skv_safeguard_of(rule, active), recent = skv_min(rule->recent ? rule->recent - 1 : 0, sure);
 	struct safeguard x = {.since = first_latest(w, recent, t->part)};
-	const struct skv_note *meta;
+	const struct skv_slot_meta *meta;
 	uint32_t n = 0;
 	float rank;
 
@@ -212,11 +212,11 @@ static struct safeguard safeguard_of(struct candidates w, const struct skv_allot
 static uint64_t threshold_of_all(const struct budget_params *a, uint32_t i, const struct safeguard *safe, struct topk_keys *t)
 {
 	const uint32_t heads = a->sh->n_kv_heads;
-	uint32_t want = heads * a->batch->seq[i].awake, n = 0;
+	uint32_t want = heads * a->batch->seq[i].n_active, n = 0;
 
 	for (uint32_t h = 0; h < heads; h++) {
 		struct candidates w = candidates_of(a, i, h);
-		const struct skv_note *meta;
+		const struct skv_slot_meta *meta;
 		float rank;
 
 		while ((meta = next_candidate(&w, &rank)))
@@ -231,7 +231,7 @@ static uint64_t threshold_of_all(const struct budget_params *a, uint32_t i, cons
 static void budget_item(void *ctx, uint32_t i, int thread)
 {
 	const struct budget_params *a = ctx;
-	const uint32_t heads = a->sh->n_kv_heads, active = a->batch->seq[i].awake;
+	const uint32_t heads = a->sh->n_kv_heads, active = a->batch->seq[i].n_active;
 	struct carve space = thread_begin(&a->space, thread);
 	struct safeguard safe[SKV_MAX_HEADS];
 	struct topk_keys t;
@@ -244,17 +244,17 @@ static void budget_item(void *ctx, uint32_t i, int thread)
 	const uint64_t least = threshold_of_all(a, i, safe, &t);
 	for (uint32_t h = 0; h < heads; h++) {
 		struct candidates w = candidates_of(a, i, h);
-		struct skv_note *meta;
+		struct skv_slot_meta *meta;
 		float rank;
 
 		while ((meta = next_candidate(&w, &rank)))
 			if (!is_safe(&safe[h], rank, meta->pos, h) && key_of_all(rank, meta->pos, h) < least)
-				meta->value = -meta->value;
+				meta->score = -meta->score;
 	}
 }
 
-void ISA(allocate_head_budgets)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_allot *rule,
-                const float *rank, uint32_t stride, const struct skv_work *work)
+void ISA(allocate_head_budgets)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_head_budget_rule *rule,
+                const float *rank, uint32_t stride, const struct skv_workspace *work)
 {
 	struct carve c = carve_begin(work);
 	struct budget_params a = {.sh = sh, .batch = batch, .rule = rule, .rank = rank, .stride = stride};

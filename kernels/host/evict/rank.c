@@ -43,8 +43,8 @@ static void smooth(struct meta_iter now, uint32_t n, uint32_t width, const struc
 	const float half = (float)(width / 2);
 
 	for (uint32_t u = 0; u < n; u++) {
-		const struct skv_note meta = *meta_next(&now);
-		r->score[u] = meta_active(meta) ? meta.value : 0;
+		const struct skv_slot_meta meta = *meta_next(&now);
+		r->score[u] = meta_active(meta) ? meta.score : 0;
 		r->before[u] = -(float)meta.pos;
 		r->slot[u] = u;
 	}
@@ -155,17 +155,17 @@ static void rank_item(void *ctx, uint32_t item, int thread)
 	float *rank = c->rank + (size_t)item * c->stride;
 	struct buffers r;
 
-	if (s->keep >= s->len && s->awake == UINT32_MAX)
+	if (s->n_retained >= s->len && s->n_active == UINT32_MAX)
 		return;
 	buffers_carve(&space, s->len, &r);
 	if (c->rule->smooth > 1)
 		smooth(now, s->len, c->rule->smooth, &r, rank);
 	for (uint32_t u = 0; u < s->len; u++) {
-		const struct skv_note meta = *meta_next(&again);
+		const struct skv_slot_meta meta = *meta_next(&again);
 		if (!meta_active(meta))
 			rank[u] = -INFINITY;
 		else if (c->rule->smooth <= 1)
-			rank[u] = meta.value;
+			rank[u] = meta.score;
 	}
 	if (c->rule->lambda > 0) {
 		similarities(c->sh, s, h, r.score);
@@ -179,7 +179,7 @@ size_t ISA(rank_bytes)(uint32_t max_len, int threads)
 }
 
 void ISA(rank_tokens)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_rank *rule, float *rank,
-               uint32_t stride, const struct skv_work *work)
+               uint32_t stride, const struct skv_workspace *work)
 {
 	struct carve c = carve_begin(work);
 	struct rank_params x = {.sh = sh, .batch = batch, .rule = rule, .rank = rank, .stride = stride};

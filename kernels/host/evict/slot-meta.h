@@ -14,7 +14,7 @@ struct meta_iter {
 	uint32_t h, set;
 	uint32_t u;    /* the next entry */
 	uint32_t left; /* entries whose metadata follows `at` in its page */
-	struct skv_note *at;
+	struct skv_slot_meta *at;
 };
 
 /* Begin at entry u. */
@@ -25,11 +25,11 @@ static inline struct meta_iter meta_from(const struct skv_shape *sh, const struc
 }
 
 /* The next entry's metadata. */
-static inline struct skv_note *meta_next(struct meta_iter *m)
+static inline struct skv_slot_meta *meta_next(struct meta_iter *m)
 {
 	if (m->left == 0) {
-		const uint32_t each = skv_notes_of_page(m->sh);
-		m->at = skv_note_at(m->sh, m->seq, m->h, m->set, m->u);
+		const uint32_t each = skv_slot_meta_per_page(m->sh);
+		m->at = skv_slot_meta_at(m->sh, m->seq, m->h, m->set, m->u);
 		m->left = each - m->u % each;
 	}
 	m->left--;
@@ -38,15 +38,15 @@ static inline struct skv_note *meta_next(struct meta_iter *m)
 }
 
 /* Is the entry in use, and not evicted? */
-static inline bool meta_retained(struct skv_note m)
+static inline bool meta_retained(struct skv_slot_meta m)
 {
-	return !(m.pos & SKV_NOTE_GONE);
+	return !(m.pos & SKV_SLOT_EVICTED);
 }
 
 /* Is it attended to where heads share a budget? */
-static inline bool meta_active(struct skv_note m)
+static inline bool meta_active(struct skv_slot_meta m)
 {
-	return !signbit(m.value);
+	return !signbit(m.score);
 }
 
 /* Entries of so many slots. */
@@ -56,7 +56,7 @@ static inline uint32_t entries_of(uint32_t slots, uint32_t granularity)
 }
 
 /* Threads for a call that iterates over all kv heads' metadata: a short one is done sooner than a thread wakes. */
-static inline int meta_threads(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_work *work)
+static inline int meta_threads(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_workspace *work)
 {
 	return (size_t)batch->n * sh->n_kv_heads * batch->max_len >= 1u << 16 ? work->threads : 1;
 }

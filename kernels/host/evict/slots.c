@@ -12,7 +12,7 @@
 struct slot_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
-	const struct skv_slots *slots;
+	const struct skv_slot_mapping *slots;
 };
 
 /* An item's sequence and kv head. */
@@ -22,15 +22,15 @@ static const struct skv_kseq *item_of(const struct slot_params *c, uint32_t item
 	return &c->batch->seq[item / c->sh->n_kv_heads];
 }
 
-static void run_heads(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slots *slots,
-                      const struct skv_work *work, skv_item_fn *fn)
+static void run_heads(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slot_mapping *slots,
+                      const struct skv_workspace *work, skv_item_fn *fn)
 {
 	struct slot_params c = {.sh = sh, .batch = batch, .slots = slots};
 
 	skv_run(meta_threads(sh, batch, work), batch->n * sh->n_kv_heads, fn, &c);
 }
 
-static const struct skv_note free_meta = {.pos = SKV_NOTE_FREE};
+static const struct skv_slot_meta free_meta = {.pos = SKV_SLOT_FREE};
 
 static void write_free(struct meta_iter *now, uint32_t end)
 {
@@ -80,7 +80,7 @@ static void copy_entry(const struct skv_shape *sh, const struct skv_kseq *s, uin
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 /* The next retained entry of those before `end`; false: there is none. */
-static bool next_retained(struct meta_iter *m, uint32_t end, struct skv_note *ret)
+static bool next_retained(struct meta_iter *m, uint32_t end, struct skv_slot_meta *ret)
 {
 	while (m->u < end) {
 		*ret = *meta_next(m);
@@ -95,7 +95,7 @@ static void alloc_item(void *ctx, uint32_t item, int thread)
 	const struct slot_params *c = ctx;
 	uint32_t h;
 	const struct skv_kseq *s = item_of(c, item, &h);
-	const uint32_t tokens = c->slots->unit, n = entries_of(s->len, tokens), end = entries_of(s->extent, tokens);
+	const uint32_t tokens = c->slots->granularity, n = entries_of(s->len, tokens), end = entries_of(s->slot_end, tokens);
 	const bool begins = s->n_q && (s->len - 1) % tokens == 0; /* an entry */
 	struct meta_iter was = meta_from(c->sh, s, h, !s->set, 0), beyond = meta_from(c->sh, s, h, !s->set, n);
 	struct meta_iter now = meta_from(c->sh, s, h, s->set, 0);
@@ -103,12 +103,12 @@ static void alloc_item(void *ctx, uint32_t item, int thread)
 	(void)thread;
 
 	for (uint32_t u = 0; u < n; u++) {
-		struct skv_note meta = u < end ? *meta_next(&was) : free_meta;
+		struct skv_slot_meta meta = u < end ? *meta_next(&was) : free_meta;
 		if (!meta_retained(meta)) {
 			if (next_retained(&beyond, end, &meta))
 				copy_entry(c->sh, s, h, tokens, beyond.u - 1, u);
 			else
-				meta = begins ? (struct skv_note){.pos = (s->all - 1) / tokens} : free_meta;
+				meta = begins ? (struct skv_slot_meta){.pos = (s->n_tokens - 1) / tokens} : free_meta;
 		}
 		if (meta_retained(meta) && meta.pos >= latest) {
 			latest = meta.pos;
@@ -121,8 +121,8 @@ static void alloc_item(void *ctx, uint32_t item, int thread)
 		c->slots->slot[item] = at * tokens + (s->len - 1) % tokens;
 }
 
-void ISA(alloc_slots)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slots *slots,
-                const struct skv_work *work)
+void ISA(alloc_slots)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slot_mapping *slots,
+                const struct skv_workspace *work)
 {
 	run_heads(sh, batch, slots, work, alloc_item);
 }
@@ -134,7 +134,7 @@ static void move_item(void *ctx, uint32_t item, int thread)
 	const struct skv_kseq *s = item_of(c, item, &h);
 	const uint32_t pages = skv_pages_of(s->len), last = pages - 1;
 	struct meta_iter was = meta_from(c->sh, s, h, !s->set, 0), now = meta_from(c->sh, s, h, s->set, 0);
-	struct skv_note partial = {0}, end = {0}; /* of the largest pos; of the last page */
+	struct skv_slot_meta partial = {0}, end = {0}; /* of the largest pos; of the last page */
 	uint32_t at = 0;                          /* the partial page */
 	(void)thread;
 
@@ -151,12 +151,12 @@ static void move_item(void *ctx, uint32_t item, int thread)
 		return;
 	copy_entry(c->sh, s, h, SKV_PAGE_TOKENS, last, pages);
 	copy_entry(c->sh, s, h, SKV_PAGE_TOKENS, at, pages + 1);
-	*skv_note_at(c->sh, s, h, s->set, pages) = end;
-	*skv_note_at(c->sh, s, h, s->set, pages + 1) = partial;
-	*skv_note_at(c->sh, s, h, s->set, at) = *skv_note_at(c->sh, s, h, s->set, last) = free_meta;
+	*skv_slot_meta_at(c->sh, s, h, s->set, pages) = end;
+	*skv_slot_meta_at(c->sh, s, h, s->set, pages + 1) = partial;
+	*skv_slot_meta_at(c->sh, s, h, s->set, at) = *skv_slot_meta_at(c->sh, s, h, s->set, last) = free_meta;
 }
 
-void ISA(move_partial_page)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_work *work)
+void ISA(move_partial_page)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_workspace *work)
 {
 	run_heads(sh, batch, NULL, work, move_item);
 }
@@ -166,22 +166,22 @@ static void alloc_prompt_item(void *ctx, uint32_t item, int thread)
 	const struct slot_params *c = ctx;
 	uint32_t h;
 	const struct skv_kseq *s = item_of(c, item, &h);
-	const uint32_t tokens = c->slots->unit, before = entries_of(s->len - s->n_q, tokens), n = entries_of(s->len, tokens);
+	const uint32_t tokens = c->slots->granularity, before = entries_of(s->len - s->n_q, tokens), n = entries_of(s->len, tokens);
 	struct meta_iter was = meta_from(c->sh, s, h, !s->set, 0), now = meta_from(c->sh, s, h, s->set, 0);
 	(void)thread;
 
 	for (uint32_t u = 0; u < before; u++) {
-		const struct skv_note meta = *meta_next(&was);
-		*meta_next(&now) = (struct skv_note){meta.pos, fabsf(meta.value)};
+		const struct skv_slot_meta meta = *meta_next(&was);
+		*meta_next(&now) = (struct skv_slot_meta){meta.pos, fabsf(meta.score)};
 	}
 	for (uint32_t u = before; u < n; u++)
-		*meta_next(&now) = (struct skv_note){.pos = (s->all - s->len + u * tokens) / tokens};
+		*meta_next(&now) = (struct skv_slot_meta){.pos = (s->n_tokens - s->len + u * tokens) / tokens};
 	write_free(&now, skv_pages_of(s->len) * SKV_PAGE_TOKENS / tokens);
 	c->slots->slot[item] = s->len - 1;
 }
 
-void ISA(alloc_prompt_slots)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slots *slots,
-                       const struct skv_work *work)
+void ISA(alloc_prompt_slots)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slot_mapping *slots,
+                       const struct skv_workspace *work)
 {
 	run_heads(sh, batch, slots, work, alloc_prompt_item);
 }
@@ -192,18 +192,18 @@ static void init_item(void *ctx, uint32_t item, int thread)
 	uint32_t h;
 	const struct skv_kseq *s = item_of(c, item, &h);
 	const skv_pte *table = skv_layer_table(c->sh, s);
-	const uint32_t tokens = c->slots->unit, n = entries_of(s->extent, tokens);
+	const uint32_t tokens = c->slots->granularity, n = entries_of(s->slot_end, tokens);
 	struct meta_iter now = meta_from(c->sh, s, h, !s->set, 0);
 	(void)thread;
 
 	for (uint32_t u = 0; u < n; u++) {
 		const bool resident = skv_pte_resident(table[u * tokens / SKV_PAGE_TOKENS]);
-		*meta_next(&now) = resident ? (struct skv_note){.pos = u} : free_meta;
+		*meta_next(&now) = resident ? (struct skv_slot_meta){.pos = u} : free_meta;
 	}
 }
 
-void ISA(init_slot_meta)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slots *slots,
-                        const struct skv_work *work)
+void ISA(init_slot_meta)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slot_mapping *slots,
+                        const struct skv_workspace *work)
 {
 	run_heads(sh, batch, slots, work, init_item);
 }

@@ -11,9 +11,9 @@
 struct touch_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
-	const struct skv_evidence *scores;
-	const struct skv_stamp *rule;
-	const struct skv_list *list;
+	const struct skv_scores *scores;
+	const struct skv_touch_rule *rule;
+	const struct skv_index_list *list;
 	struct per_thread space;
 };
 
@@ -75,9 +75,9 @@ static uint64_t threshold_of(struct pages *p, uint32_t n, uint32_t below, uint32
 static void list_pages(const struct touch_params *x, const struct skv_kseq *s, uint32_t item, struct pages *p, uint32_t n,
                        uint32_t partial)
 {
-	const struct skv_stamp *rule = x->rule;
+	const struct skv_touch_rule *rule = x->rule;
 	const bool some = rule->pinned.share > 0 || rule->pinned.count > 0;
-	const uint32_t want = some ? skv_budget_of(rule->pinned, skv_pages_of(s->all), rule->pinned_floor) : 0;
+	const uint32_t want = some ? skv_budget_of(rule->pinned, skv_pages_of(s->n_tokens), rule->pinned_floor) : 0;
 	const uint64_t least = some ? threshold_of(p, n, s->pinned, partial, want) : 0;
 	uint32_t *ids = x->list->ids + (size_t)item * x->list->stride, m = 0;
 
@@ -116,24 +116,24 @@ static void touch_item(void *ctx, uint32_t item, int thread)
 	if (x->rule->ratio > 0)
 		least = threshold_of(&p, n, UINT32_MAX, n, skv_budget_of((struct skv_budget){.share = x->rule->ratio}, n, 1));
 	for (uint32_t u = 0; u < n; u++) {
-		struct skv_note *meta = meta_next(&again);
+		struct skv_slot_meta *meta = meta_next(&again);
 		const bool matters = x->rule->ratio > 0 ? topk_key(p.weight[u], p.pos[u], false) >= least
 		                                        : p.weight[u] > x->rule->alpha;
 		if (matters || (u == partial && s->len % SKV_PAGE_TOKENS == 1))
-			meta->value = (float)s->all;
+			meta->score = (float)s->n_tokens;
 	}
 	list_pages(x, s, item, &p, n, partial);
 }
 
-void ISA(touch_pages)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_evidence *scores,
-                      const struct skv_stamp *rule, struct skv_list *list, const struct skv_work *work)
+void ISA(touch_pages)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_scores *scores,
+                      const struct skv_touch_rule *rule, struct skv_index_list *list, const struct skv_workspace *work)
 {
 	const uint32_t pages = skv_pages_of(batch->max_len);
 	struct carve c = carve_begin(work);
 	struct touch_params x = {.sh = sh, .batch = batch, .scores = scores, .rule = rule, .list = list};
 
-	list->most = pages;
-	list->filling = true;
+	list->max_count = pages;
+	list->last_partial = true;
 	x.space = per_thread(&c, work->threads, pages_carve(NULL, pages, NULL));
 	skv_run(meta_threads(sh, batch, work), batch->n * sh->n_kv_heads, touch_item, &x);
 }

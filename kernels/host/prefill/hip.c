@@ -16,7 +16,7 @@ struct hip_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
 	const struct skv_sparse *sp;
-	const struct skv_tiles *ret;
+	const struct skv_tile_lists *ret;
 	const uint32_t *keep;
 	const float *q;
 	uint32_t *first; /* [seq + 1]: tiles before sequence i's */
@@ -82,7 +82,7 @@ static void hip_item(void *ctx, uint32_t item, int thread)
 	const uint32_t i = skv_range_of(g->first, g->batch->n, item / g->sh->n_heads), j = item / g->sh->n_heads - g->first[i];
 	const struct skv_kseq *s = &g->batch->seq[i];
 	const uint32_t x = (call_start(s) / tile + j) * tile, end = x > g->sp->window ? x - g->sp->window : 0;
-	const float *q = query_of(g->sh, s, g->sp, g->q, skv_max(x, s->prompt), 0, head);
+	const float *q = query_of(g->sh, s, g->sp, g->q, skv_max(x, s->prompt_start), 0, head);
 	const size_t list = list_of(g->ret, i, j, head);
 	struct carve c = thread_begin(&g->space, thread);
 	struct buffers r;
@@ -113,7 +113,7 @@ size_t ISA(hip_bytes)(const struct skv_batch *bounds, int threads)
 }
 
 void ISA(hip_lists)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, const struct skv_sparse *sp,
-                      const uint32_t keep[SKV_HIP_STAGES], const struct skv_tiles *ret, const struct skv_work *work)
+                      const uint32_t keep[SKV_HIP_STAGES], const struct skv_tile_lists *ret, const struct skv_workspace *work)
 {
 	struct hip_params g = {.sh = sh, .batch = batch, .sp = sp, .ret = ret, .keep = keep, .q = q};
 	struct carve c = carve_begin(work);

@@ -15,7 +15,7 @@ struct kascade_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
 	const struct skv_sparse *sp;
-	const struct skv_tiles *ret;
+	const struct skv_tile_lists *ret;
 	const float *q;
 	struct skv_budget top;
 	uint32_t floor, group, band;
@@ -77,7 +77,7 @@ static void kascade_item(void *ctx, uint32_t item, int thread)
 	for (uint32_t j = 0; j < n; j++)
 		for (uint32_t g = 0; g < b->group; g++) {
 			const uint32_t x = x0 + j * b->sp->tile;
-			weigh_row(&r.w, query_of(b->sh, s, b->sp, b->q, skv_max(x, s->prompt), 0, h * b->group + g), x);
+			weigh_row(&r.w, query_of(b->sh, s, b->sp, b->q, skv_max(x, s->prompt_start), 0, h * b->group + g), x);
 		}
 	weigh_sums(&r.w);
 	add_up(b, &r, x0);
@@ -102,7 +102,7 @@ size_t ISA(kascade_bytes)(const struct skv_shape *sh, const struct skv_batch *bo
 }
 
 void ISA(kascade_lists)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, const struct skv_sparse *sp,
-                    struct skv_budget top, uint32_t floor, const struct skv_tiles *ret, const struct skv_work *work)
+                    struct skv_budget top, uint32_t floor, const struct skv_tile_lists *ret, const struct skv_workspace *work)
 {
 	const uint32_t group = sh->n_heads / sh->n_kv_heads;
 	struct kascade_params b = {.sh = sh, .batch = batch, .sp = sp, .ret = ret, .q = q, .top = top, .floor = floor, .group = group,

@@ -16,7 +16,7 @@ struct minference_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
 	const struct skv_sparse *sp;
-	const struct skv_tiles *blocks, *tokens;
+	const struct skv_tile_lists *blocks, *tokens;
 	const float *q;
 	uint32_t vertical, slash;
 	uint32_t *first; /* [seq + 1]: segments before sequence i's */
@@ -121,7 +121,7 @@ static void minference_item(void *ctx, uint32_t item, int thread)
 	const uint32_t i = skv_range_of(l->first, l->batch->n, number);
 	const struct skv_kseq *s = &l->batch->seq[i];
 	const uint32_t from = (call_start(s) / segment + number - l->first[i]) * segment, start = skv_max(from, call_start(s));
-	const uint32_t end = skv_min(from + segment, s->len), begin = skv_begin(s, start, segment), n = begin + BLOCK;
+	const uint32_t end = skv_min(from + segment, s->len), begin = skv_first_row(s, start, segment), n = begin + BLOCK;
 	const bool known = n <= s->len; /* all rows by which it selects have come */
 	struct carve c = thread_begin(&l->space, thread);
 	struct buffers r;
@@ -156,8 +156,8 @@ size_t ISA(minference_bytes)(const struct skv_shape *sh, const struct skv_batch 
 }
 
 void ISA(minference_lists)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, const struct skv_sparse *sp,
-                     uint32_t vertical, uint32_t slash, const struct skv_tiles *blocks, const struct skv_tiles *tokens,
-                     const struct skv_work *work)
+                     uint32_t vertical, uint32_t slash, const struct skv_tile_lists *blocks, const struct skv_tile_lists *tokens,
+                     const struct skv_workspace *work)
 {
 	struct minference_params l = {.sh = sh, .batch = batch, .sp = sp, .blocks = blocks, .tokens = tokens, .q = q,
 	                              .vertical = vertical, .slash = slash};

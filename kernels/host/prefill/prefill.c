@@ -48,7 +48,7 @@ size_t ISA(prefill_bytes)(const struct skv_shape *sh, uint32_t n, int threads)
 }
 
 void ISA(prefill_dense)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
-                        const struct skv_work *work)
+                        const struct skv_workspace *work)
 {
 	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);

@@ -7,18 +7,18 @@
 #include "kernels/prefill.h"
 
 void ISA(prefill_dense)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
-                        const struct skv_work *);
+                        const struct skv_workspace *);
 void ISA(prefill_sparse)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
-                         const struct skv_sparse *, const struct skv_work *);
+                         const struct skv_sparse *, const struct skv_workspace *);
 void ISA(save_queries)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
-                       const struct skv_work *);
+                       const struct skv_workspace *);
 void ISA(kascade_lists)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
-                        struct skv_budget, uint32_t floor, const struct skv_tiles *, const struct skv_work *);
+                        struct skv_budget, uint32_t floor, const struct skv_tile_lists *, const struct skv_workspace *);
 void ISA(hip_lists)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
-                    const uint32_t keep[SKV_HIP_STAGES], const struct skv_tiles *, const struct skv_work *);
+                    const uint32_t keep[SKV_HIP_STAGES], const struct skv_tile_lists *, const struct skv_workspace *);
 void ISA(minference_lists)(const struct skv_shape *, const struct skv_batch *, const void *q, const struct skv_sparse *,
-                           uint32_t vertical, uint32_t slash, const struct skv_tiles *blocks,
-                           const struct skv_tiles *tokens, const struct skv_work *);
+                           uint32_t vertical, uint32_t slash, const struct skv_tile_lists *blocks,
+                           const struct skv_tile_lists *tokens, const struct skv_workspace *);
 
 /* Bytes of workspace, at most. */
 size_t ISA(prefill_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);

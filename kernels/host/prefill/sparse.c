@@ -41,7 +41,7 @@ struct sparse_params {
 /* Is p a correction row: does a row after p get its difference? */
 static bool corrects(const struct sparse_params *c, const struct skv_kseq *s, uint32_t p)
 {
-	return c->sp->delta && p + 1 < s->dense && skv_speaker(s, c->sp, p + 1) == p;
+	return c->sp->delta && p + 1 < s->dense_from && skv_correction_row(s, c->sp, p + 1) == p;
 }
 
 /* The difference of correction row p of the call, from q head `head` on. */
@@ -56,11 +56,11 @@ static float *difference_of(const struct sparse_params *c, uint32_t i, uint32_t 
 static const float *difference_for(const struct sparse_params *c, uint32_t i, uint32_t p, uint32_t head)
 {
 	const struct skv_kseq *s = &c->batch->seq[i];
-	const uint32_t at = skv_speaker(s, c->sp, p);
+	const uint32_t at = skv_correction_row(s, c->sp, p);
 
 	if (at >= call_start(s))
 		return difference_of(c, i, at, head);
-	return skv_kept_at(c->sh, s, c->sp, s->set ^ 1, head * c->sh->head_dim * sizeof(float));
+	return skv_saved_at(c->sh, s, c->sp, s->set ^ 1, head * c->sh->head_dim * sizeof(float));
 }
 
 /* ---- listed tokens --------------------------------------------------------------------------- */
@@ -72,7 +72,7 @@ struct reader {
 	uint32_t at, in;     /* the next token: number `in` of block ids[at] */
 };
 
-static struct reader read_list(const struct skv_tiles *t, uint32_t i, uint32_t j, const struct rows *r)
+static struct reader read_list(const struct skv_tile_lists *t, uint32_t i, uint32_t j, const struct rows *r)
 {
 	const uint32_t row = t->rows != r->sh->n_kv_heads ? r->head : t->mapped ? t->map[r->h] : r->h;
 	const size_t list = list_of(t, i, j, row);
@@ -170,10 +170,10 @@ static void attend_sparse(const struct sparse_params *c, const struct rows *r, c
 
 	attend_blocks(r, b, 0, skv_min(sinks, end));
 	attend_blocks(r, b, skv_max(sinks, r->from[0] / BLOCK * BLOCK), end);
-	if (sp->units)
-		lists = read_list(sp->units, i, j, r);
-	if (sp->more)
-		extra = read_list(sp->more, i, j, r);
+	if (sp->lists)
+		lists = read_list(sp->lists, i, j, r);
+	if (sp->extra)
+		extra = read_list(sp->extra, i, j, r);
 	attend_listed(r, b, &lists, &extra);
 }
 
@@ -237,10 +237,10 @@ static void save_difference(const struct sparse_params *c, uint32_t i)
 	const struct skv_kseq *s = &c->batch->seq[i];
 	const uint32_t dim = c->sh->head_dim;
 
-	if (!s->later || !c->sp->delta || s->len >= s->dense || skv_speaker(s, c->sp, s->len) >= s->len)
+	if (!s->prompt_continues || !c->sp->delta || s->len >= s->dense_from || skv_correction_row(s, c->sp, s->len) >= s->len)
 		return;
 	for (uint32_t head = 0; head < c->sh->n_heads; head++)
-		memcpy(skv_kept_at(c->sh, s, c->sp, s->set, head * dim * sizeof(float)), difference_for(c, i, s->len, head),
+		memcpy(skv_saved_at(c->sh, s, c->sp, s->set, head * dim * sizeof(float)), difference_for(c, i, s->len, head),
 		       dim * sizeof(float));
 }
 
@@ -291,7 +291,7 @@ static size_t call_carve(struct carve *at, struct sparse_params *c, const struct
 	size_t total = 0;
 
 	c->span = sp->segment && sp->segment < sp->gamma ? sp->segment : sp->gamma;
-	c->correction_stride = sp->delta ? skv_tiles_most(bounds->max_q, c->span) : 0;
+	c->correction_stride = sp->delta ? skv_max_tiles(bounds->max_q, c->span) : 0;
 	c->space.stride = buffers_carve(NULL, c->sh->head_dim, &b);
 	c->first = piece(at, &total, (n + 1) * sizeof *c->first);
 	c->n_dense = piece(at, &total, n * sizeof *c->n_dense);
@@ -320,10 +320,10 @@ size_t ISA(prefill_sparse_bytes)(const struct skv_shape *sh, const struct skv_ba
 }
 
 void ISA(prefill_sparse)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
-                         const struct skv_sparse *sp, const struct skv_work *work)
+                         const struct skv_sparse *sp, const struct skv_workspace *work)
 {
 	const uint32_t group = sh->n_heads / sh->n_kv_heads;
-	const struct skv_tiles *lists = sp->units ? sp->units : sp->more;
+	const struct skv_tile_lists *lists = sp->lists ? sp->lists : sp->extra;
 	const bool apart = lists && lists->rows != sh->n_kv_heads; /* each q head has its own */
 	struct sparse_params c = {.sh = sh, .batch = batch, .sp = sp, .q = q, .out = out, .heads = apart ? 1 : group};
 	struct carve at = carve_begin(work);

@@ -19,7 +19,7 @@ static inline uint32_t tiles_of(const struct skv_kseq *s, uint32_t tile)
 }
 
 /* The number of a list: sequence i, its tile j, row `row`. */
-static inline size_t list_of(const struct skv_tiles *t, uint32_t i, uint32_t j, uint32_t row)
+static inline size_t list_of(const struct skv_tile_lists *t, uint32_t i, uint32_t j, uint32_t row)
 {
 	return ((size_t)i * t->tiles + j) * t->rows + row;
 }
@@ -35,6 +35,6 @@ static inline const float *query_of(const struct skv_shape *sh, const struct skv
 
 	if (p >= call_start(s))
 		return q + ((size_t)(s->row + p - call_start(s)) * sh->n_heads + head) * sh->head_dim;
-	return skv_kept_at(sh, s, sp, s->set ^ 1, skv_kept_queries(sh, sp) + at);
+	return skv_saved_at(sh, s, sp, s->set ^ 1, skv_saved_queries_offset(sh, sp) + at);
 }
 #endif

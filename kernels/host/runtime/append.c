@@ -13,7 +13,7 @@
 struct append_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
-	const struct skv_slots *slots; /* or NULL */
+	const struct skv_slot_mapping *slots; /* or NULL */
 	const float *k, *v;
 	uint32_t *first; /* items before sequence i */
 };
@@ -58,8 +58,8 @@ static void append_item(void *ctx, uint32_t item, int thread)
 	append_rows(a, i, row, skv_min(row + ROWS_PER_ITEM, a->batch->seq[i].n_q));
 }
 
-void ISA(append)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slots *slots,
-                 const void *k, const void *v, const struct skv_work *work)
+void ISA(append)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slot_mapping *slots,
+                 const void *k, const void *v, const struct skv_workspace *work)
 {
 	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);
@@ -73,7 +73,7 @@ void ISA(append)(const struct skv_shape *sh, const struct skv_batch *batch, cons
 }
 
 void ISA(copy_pages)(const struct skv_shape *sh, const uint32_t *dst, const uint32_t *src, uint32_t n,
-                     const struct skv_work *work)
+                     const struct skv_workspace *work)
 {
 	(void)work;
 	for (uint32_t i = 0; i < n; i++)

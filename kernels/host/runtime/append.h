@@ -5,8 +5,8 @@
 
 #include "kernels/host/runtime/host.h"
 
-void ISA(append)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *, const void *k,
-                 const void *v, const struct skv_work *);
+void ISA(append)(const struct skv_shape *, const struct skv_batch *, const struct skv_slot_mapping *, const void *k,
+                 const void *v, const struct skv_workspace *);
 void ISA(copy_pages)(const struct skv_shape *, const uint32_t *dst, const uint32_t *src, uint32_t n,
-                     const struct skv_work *);
+                     const struct skv_workspace *);
 #endif

@@ -77,5 +77,5 @@ const char *skv_host_unsupported(const struct skv_shape *sh)
 
 const char *skv_host_unsupported_codes(const struct skv_shape *sh)
 {
-	return skv_codes_wrong(sh);
+	return skv_codec_wrong(sh);
 }

@@ -56,7 +56,7 @@ static inline uint32_t skv_max(uint32_t a, uint32_t b)
 struct carve {
 	uint8_t *at, *end;
 };
-static inline struct carve carve_begin(const struct skv_work *w)
+static inline struct carve carve_begin(const struct skv_workspace *w)
 {
 	return (struct carve){w->mem, (uint8_t *)w->mem + w->bytes};
 }

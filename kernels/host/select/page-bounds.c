@@ -17,7 +17,7 @@
 struct update_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
-	const struct skv_slots *slots; /* or NULL */
+	const struct skv_slot_mapping *slots; /* or NULL */
 	uint32_t *first; /* items before sequence i; an item is a page, or first the one of each kv head's slot */
 };
 
@@ -88,8 +88,8 @@ static uint32_t items_of(const struct update_params *u, const struct skv_kseq *s
 	return !in_slots(u, s) ? pages : s->n_bounds > 1 ? 1 + pages : s->n_bounds;
 }
 
-void ISA(update_bounds)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slots *slots,
-                        const struct skv_work *work)
+void ISA(update_bounds)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_slot_mapping *slots,
+                        const struct skv_workspace *work)
 {
 	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);
@@ -108,7 +108,7 @@ struct score_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
 	const float *q;
-	const struct skv_evidence *scores;
+	const struct skv_scores *scores;
 	uint32_t reduce; /* enum skv_reduce */
 	uint32_t heads;  /* scored for a kv head: its GQA group, or one mean */
 	uint32_t *first; /* items before sequence i; an item is a state page */
@@ -216,7 +216,7 @@ static void score_item(void *ctx, uint32_t item, int thread)
 }
 
 void ISA(score_pages)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, uint32_t reduce,
-                      const struct skv_evidence *scores, const struct skv_work *work)
+                      const struct skv_scores *scores, const struct skv_workspace *work)
 {
 	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);

@@ -9,8 +9,8 @@
 struct recall_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
-	const struct skv_seen *attended;
-	const struct skv_evidence *scores;
+	const struct skv_attended *attended;
+	const struct skv_scores *scores;
 	float *ret;
 };
 
@@ -31,8 +31,8 @@ static double window_sum(const struct recall_params *x, uint32_t i, const float 
 
 static double list_sum(const struct recall_params *x, uint32_t i, uint32_t row, const float *weight)
 {
-	const struct skv_list *l = x->attended->list;
-	const size_t at = (size_t)i * l->rows + skv_list_row(l, row);
+	const struct skv_index_list *l = x->attended->list;
+	const size_t at = (size_t)i * l->rows + skv_index_list_row(l, row);
 	const uint32_t *ids = l->ids + at * l->stride;
 	double s = 0;
 	for (uint32_t j = 0; j < l->count[at]; j++)
@@ -43,7 +43,7 @@ static double list_sum(const struct recall_params *x, uint32_t i, uint32_t row, 
 static void recall_item(void *ctx, uint32_t i, int thread)
 {
 	const struct recall_params *x = ctx;
-	const struct skv_evidence *scores = x->scores;
+	const struct skv_scores *scores = x->scores;
 	const bool tokens = x->attended->window || x->attended->tokens;
 	double s = 0;
 	(void)thread;
@@ -57,8 +57,8 @@ static void recall_item(void *ctx, uint32_t i, int thread)
 	x->ret[i] = (float)(s / x->sh->n_heads);
 }
 
-void ISA(recall)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_evidence *scores,
-                 const struct skv_seen *attended, float *ret, const struct skv_work *work)
+void ISA(recall)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_scores *scores,
+                 const struct skv_attended *attended, float *ret, const struct skv_workspace *work)
 {
 	struct recall_params x = {.sh = sh, .batch = batch, .attended = attended, .scores = scores, .ret = ret};
 	skv_run(work->threads, batch->n, recall_item, &x);

@@ -12,9 +12,9 @@
 struct select_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
-	const struct skv_evidence *scores;
+	const struct skv_scores *scores;
 	const struct skv_select *sel;
-	const struct skv_list *list;
+	const struct skv_index_list *list;
 	bool tokens;
 	uint32_t per_page; /* units */
 	struct per_thread space;
@@ -24,7 +24,7 @@ void ISA(mask_holes)(const struct skv_shape *sh, const struct skv_kseq *s, uint3
                      float *score)
 {
 	for (uint32_t page = from / per_page; page * per_page < to; page++) {
-		if (skv_page_there(sh, s, page))
+		if (skv_page_present(sh, s, page))
 			continue;
 		uint32_t end = skv_min((page + 1) * per_page, to);
 		for (uint32_t unit = skv_max(page * per_page, from); unit < end; unit++)
@@ -37,7 +37,7 @@ static uint32_t take(const struct select_params *x, const struct skv_kseq *s, ui
                      uint32_t count)
 {
 	for (uint32_t unit = from; unit < to; unit++)
-		if (skv_page_there(x->sh, s, unit / x->per_page))
+		if (skv_page_present(x->sh, s, unit / x->per_page))
 			ids[count++] = unit;
 	return count;
 }
@@ -50,7 +50,7 @@ static void select_item(void *ctx, uint32_t item, int thread)
 	                         : x->scores->page + (size_t)item * x->scores->page_stride;
 	uint32_t *ids = x->list->ids + (size_t)item * x->list->stride;
 	uint32_t *workspace = (uint32_t *)thread_begin(&x->space, thread).at;
-	const struct skv_topk_counts c = skv_choice_of(x->sel, x->tokens ? s->len : skv_pages_of(s->len));
+	const struct skv_topk_counts c = skv_topk_counts_of(x->sel, x->tokens ? s->len : skv_pages_of(s->len));
 	const uint32_t end = c.n - c.recent;
 	uint32_t count, best;
 
@@ -67,14 +67,14 @@ size_t ISA(select_bytes)(uint32_t max_len, int threads)
 	return (size_t)threads * carve_size(max_len * sizeof(uint32_t));
 }
 
-void ISA(select)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_evidence *scores,
-                 bool tokens, const struct skv_select *sel, struct skv_list *list,
-                 const struct skv_work *work)
+void ISA(select)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_scores *scores,
+                 bool tokens, const struct skv_select *sel, struct skv_index_list *list,
+                 const struct skv_workspace *work)
 {
 	const uint32_t units = tokens ? batch->max_len : skv_pages_of(batch->max_len);
 	struct carve c = carve_begin(work);
 	struct select_params x = {.sh = sh, .batch = batch, .scores = scores, .sel = sel, .list = list, .tokens = tokens};
-	list->most = skv_min(units, skv_budget_of(sel->budget, units, sel->floor) + skv_min(sel->pin, units));
+	list->max_count = skv_min(units, skv_budget_of(sel->budget, units, sel->floor) + skv_min(sel->pin, units));
 	x.per_page = tokens ? SKV_PAGE_TOKENS : 1;
 	x.space = per_thread(&c, work->threads, carve_size(batch->max_len * sizeof(uint32_t)));
 	skv_run(work->threads, batch->n * scores->rows, select_item, &x);

@@ -6,16 +6,16 @@
 #include "kernels/host/runtime/host.h"
 #include "kernels/select.h"
 
-void ISA(update_bounds)(const struct skv_shape *, const struct skv_batch *, const struct skv_slots *,
-                        const struct skv_work *);
+void ISA(update_bounds)(const struct skv_shape *, const struct skv_batch *, const struct skv_slot_mapping *,
+                        const struct skv_workspace *);
 void ISA(score_pages)(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t reduce,
-                      const struct skv_evidence *, const struct skv_work *);
-void ISA(select)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *, bool tokens,
-                 const struct skv_select *, struct skv_list *, const struct skv_work *);
-void ISA(select_union)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
-                       const struct skv_select *, struct skv_list *, const struct skv_work *);
-void ISA(recall)(const struct skv_shape *, const struct skv_batch *, const struct skv_evidence *,
-                 const struct skv_seen *, float *ret, const struct skv_work *);
+                      const struct skv_scores *, const struct skv_workspace *);
+void ISA(select)(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *, bool tokens,
+                 const struct skv_select *, struct skv_index_list *, const struct skv_workspace *);
+void ISA(select_union)(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
+                       const struct skv_select *, struct skv_index_list *, const struct skv_workspace *);
+void ISA(recall)(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
+                 const struct skv_attended *, float *ret, const struct skv_workspace *);
 
 /* Scores of the units [from, to) that lie in evicted pages, per_page units a page, become -infinity. */
 void ISA(mask_holes)(const struct skv_shape *, const struct skv_kseq *, uint32_t per_page, uint32_t from, uint32_t to,

@@ -12,7 +12,7 @@
 struct union_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
-	const struct skv_evidence *scores;
+	const struct skv_scores *scores;
 	const struct skv_select *sel;
 	float *score; /* [seq][stride]: the new scores */
 	size_t stride;
@@ -34,7 +34,7 @@ static void union_item(void *ctx, uint32_t item, int thread)
 	const struct skv_kseq *s = &x->batch->seq[item];
 	float *order = x->score + item * x->stride;
 	uint32_t *ids = (uint32_t *)thread_begin(&x->space, thread).at, *workspace = ids + x->batch->max_len;
-	const struct skv_topk_counts c = skv_choice_of(x->sel, s->len);
+	const struct skv_topk_counts c = skv_topk_counts_of(x->sel, s->len);
 	const uint32_t end = c.n - c.recent;
 
 	for (uint32_t t = 0; t < c.n; t++)
@@ -57,15 +57,15 @@ size_t ISA(union_bytes)(uint32_t n_seqs, uint32_t max_len, int threads)
 	       ISA(select_bytes)(max_len, threads);
 }
 
-void ISA(select_union)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_evidence *scores,
-                       const struct skv_select *sel, struct skv_list *list, const struct skv_work *work)
+void ISA(select_union)(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_scores *scores,
+                       const struct skv_select *sel, struct skv_index_list *list, const struct skv_workspace *work)
 {
 	struct carve c = carve_begin(work);
 	struct union_params x = {.sh = sh, .batch = batch, .scores = scores, .sel = sel, .stride = batch->max_len};
 	x.score = carve(&c, batch->n * x.stride * sizeof *x.score);
 	x.space = per_thread(&c, work->threads, 2 * carve_size(batch->max_len * sizeof(uint32_t)));
 	skv_run(work->threads, batch->n, union_item, &x);
-	const struct skv_evidence order = {.rows = 1, .token_stride = batch->max_len, .token = x.score};
-	const struct skv_work rest = {.mem = c.at, .bytes = (size_t)(c.end - c.at), .threads = work->threads};
+	const struct skv_scores order = {.rows = 1, .token_stride = batch->max_len, .token = x.score};
+	const struct skv_workspace rest = {.mem = c.at, .bytes = (size_t)(c.end - c.at), .threads = work->threads};
 	ISA(select)(sh, batch, &order, true, sel, list, &rest);
 }

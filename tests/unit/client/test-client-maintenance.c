@@ -341,7 +341,7 @@ static double kernels_alone(uint32_t calls)
 	skv_pte table = skv_pte_make(SKV_PTE_PRIVATE, 0);
 	struct skv_kseq q = {.table = &table, .len = 8, .n_q = 1};
 	struct skv_batch batch = {.seq = &q, .n = 1, .max_len = 8, .max_q = 1};
-	struct skv_work work = {.bytes = k->work_bytes(&shape, 1, 1, 1024, 1), .threads = 1};
+	struct skv_workspace work = {.bytes = k->workspace_bytes(&shape, 1, 1, 1024, 1), .threads = 1};
 	double begin;
 
 	work.mem = aligned_alloc(64, (work.bytes + 63) / 64 * 64);

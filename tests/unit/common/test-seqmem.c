@@ -21,7 +21,7 @@
 #define LAYERS 3u
 #define MAX_TOKENS 160u
 #define MAX_PAGES (MAX_TOKENS / SKV_PAGE_TOKENS)
-#define TABLES (SKV_GROUPS * LAYERS)
+#define TABLES (SKV_PAGE_KINDS * LAYERS)
 
 static struct skv_model model = {.n_layers = LAYERS, .n_heads = 2, .n_kv_heads = 1, .head_dim = 16};
 static struct skv_seqmem_layout layout;
@@ -62,8 +62,8 @@ static void expect(struct skv_seqmem *s, const struct truth *t)
 	ck_assert_mem_eq(s->lay[t->epoch & 1].slots, t->slots, sizeof(t->slots));
 	for (uint32_t number = 0; number < TABLES; number++) {
 		const skv_pte *table = skv_seqmem_table(s, &layout, number);
-		bool state = skv_table_group(LAYERS, number) != SKV_GROUP_PAGES;
-		bool kept = skv_table_group(LAYERS, number) == SKV_GROUP_KEPT; /* as many whatever the length */
+		bool state = skv_table_page_kind(LAYERS, number) != SKV_PAGES_KV;
+		bool kept = skv_table_page_kind(LAYERS, number) == SKV_PAGES_SAVED; /* as many whatever the length */
 
 		for (uint32_t i = 0; i < MAX_PAGES; i++) {
 			if (i >= (kept ? layout.kept : n_pages))
@@ -141,7 +141,7 @@ static void state_stores(struct skv_seqmem *s, struct truth *t, uint32_t n_token
 {
 	uint32_t had = (t->len + 47) / 48, need = (t->len + n_tokens + 47) / 48;
 
-	for (uint32_t number = skv_table(LAYERS, SKV_GROUP_BOUNDS, 0); number < TABLES; number++) {
+	for (uint32_t number = skv_table(LAYERS, SKV_PAGES_BOUNDS, 0); number < TABLES; number++) {
 		skv_pte *table = skv_seqmem_table(s, &layout, number);
 
 		if (skv_table_layer(LAYERS, number) == 0)
@@ -435,8 +435,8 @@ START_TEST(layouts)
 		ck_assert_uint_eq(l.max_pages, most);
 		ck_assert_uint_eq(l.kept, kept);
 		ck_assert_uint_ge(l.table, sizeof(struct skv_seqmem));
-		ck_assert_uint_eq(l.n_tables, SKV_GROUPS * c[i].layers);
-		ck_assert_uint_ge(l.tokens, l.table + SKV_GROUPS * entries * sizeof(skv_pte));
+		ck_assert_uint_eq(l.n_tables, SKV_PAGE_KINDS * c[i].layers);
+		ck_assert_uint_ge(l.tokens, l.table + SKV_PAGE_KINDS * entries * sizeof(skv_pte));
 		ck_assert_uint_ge(l.journal, l.tokens + ((size_t)c[i].tokens + 1) * sizeof(int32_t));
 		ck_assert_uint_ge(l.state, l.journal + l.journal_most * sizeof(struct skv_eviction));
 		ck_assert_uint_ge(l.state_bytes, 65536);
@@ -479,7 +479,7 @@ START_TEST(recovery_is_sparse)
 	ck_assert_int_lt(blocks_of(fd), before);
 	for (uint32_t layer = 0; layer < l.n_tables; layer++) {
 		ck_assert_uint_eq(skv_seqmem_table(s, &l, layer)[2], skv_pte_make(SKV_PTE_PRIVATE, 102));
-		if (skv_table_group(64, layer) == SKV_GROUP_KEPT)
+		if (skv_table_page_kind(64, layer) == SKV_PAGES_SAVED)
 			ck_assert_uint_eq(skv_seqmem_table(s, &l, layer)[5], skv_pte_make(SKV_PTE_PRIVATE, 105));
 		else
 			ck_assert_uint_eq(skv_seqmem_table(s, &l, layer)[3], 0);

@@ -271,7 +271,7 @@ static uint32_t write_step(struct m_seq *q, uint32_t n_tokens, uint32_t *torn)
 	for (uint32_t t = 0; t < m_tables(q->kind); t++) {
 		skv_pte *table = skv_seqmem_table(g->held.mem, &g->held.layout, t);
 
-		if (t / m_layers(q->kind) == SKV_GROUP_KEPT)
+		if (t / m_layers(q->kind) == SKV_PAGES_SAVED)
 			continue; /* these hang on no length: change_state() */
 		if (have)
 			q->table[t][have - 1] = table[have - 1];

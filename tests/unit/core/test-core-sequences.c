@@ -46,7 +46,7 @@ START_TEST(a_named_sequence_is_handed_over)
 	ck_assert_int_eq(held_detach(&h, &a), 0);
 	pool_is(&a, 12, 8, 0);
 	ck_assert_uint_eq(books_seq("chat").client, 0);
-	ck_assert_uint_eq(books_seq("chat").pages[SKV_GROUP_PAGES], 8);
+	ck_assert_uint_eq(books_seq("chat").pages[SKV_PAGES_KV], 8);
 	ck_assert_uint_eq(books_seq("chat").tokens, 50);
 	peer_join(&b, 1000, &model);
 	ck_assert_int_eq(held_attach(&g, &b, "chat"), 0);
@@ -251,7 +251,7 @@ START_TEST(an_eviction_is_whole_or_not_at_all)
 	held_evict(&h, 1, 2, (enum journal_point)_i);
 	peer_die(&a);
 	pool_is(&b, 0, _i == JOURNAL_WRITTEN ? 8 : 6, 0);
-	ck_assert_uint_eq(books_seq("h").pages[SKV_GROUP_PAGES], _i == JOURNAL_WRITTEN ? 8 : 6);
+	ck_assert_uint_eq(books_seq("h").pages[SKV_PAGES_KV], _i == JOURNAL_WRITTEN ? 8 : 6);
 	ck_assert_uint_eq(books_seq("h").pages_total, 8);
 	held_close(&h);
 	ck_assert_int_eq(held_attach(&g, &b, "h"), 0);

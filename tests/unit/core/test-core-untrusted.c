@@ -180,7 +180,7 @@ START_TEST(a_lie_costs_the_liar_alone)
 	ck_assert_uint_eq(books_seq("child").pages_shared, 4);
 	ck_assert_uint_eq(books_seq("parent").pages_shared, 4);
 	ck_assert_int_eq(held_detach(&theirs, &other), 0);
-	ck_assert_uint_eq(books_seq("theirs").pages[SKV_GROUP_PAGES], 8);
+	ck_assert_uint_eq(books_seq("theirs").pages[SKV_PAGES_KV], 8);
 	if (_i / N_LIES != BY_DEATH)
 		peer_die(&liar); /* and its anonymous ones */
 	pool_is(&other, 56, 8, 4);

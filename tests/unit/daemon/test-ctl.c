@@ -180,7 +180,7 @@ static void make_pages(void)
 {
 	struct skv_wire_model w = raw_model("tiny");
 	struct skv_model m = {.n_layers = w.n_layers, .n_heads = w.n_heads, .n_kv_heads = w.n_kv_heads, .head_dim = w.head_dim};
-	static const uint32_t pages[SKV_GROUPS] = {3, 1, 2, 2, 1, 4};
+	static const uint32_t pages[SKV_PAGE_KINDS] = {3, 1, 2, 2, 1, 4};
 	struct skv_seqmem_layout l;
 	struct skv_seqmem *mem;
 	void *map;
@@ -189,7 +189,7 @@ static void make_pages(void)
 	skv_seqmem_layout(&m, w.max_tokens, &l);
 	ck_assert_int_eq(skv_map_fd(client->fds[0], l.state, PROT_READ | PROT_WRITE, false, &map), 0);
 	mem = map;
-	for (uint32_t group = 0; group < SKV_GROUPS; group++)
+	for (uint32_t group = 0; group < SKV_PAGE_KINDS; group++)
 		for (uint32_t i = 0; i < pages[group]; i++)
 			skv_seqmem_table(mem, &l, skv_table(l.n_layers, group, l.n_layers - 1))[i] =
 			        skv_pte_make(SKV_PTE_PRIVATE, i);

@@ -105,7 +105,7 @@ START_TEST(append_skips_holes_and_copies_pages)
 		check_page(&c, lost, NULL);
 		for (int i = 0; i < 2; i++)
 			case_from(&c, was[i], c.sh.pool + src[i] * c.sh.page_bytes, c.sh.page_bytes);
-		struct skv_work w = case_work(&c, 1);
+		struct skv_workspace w = case_work(&c, 1);
 		b->kern->copy_pages(&c.sh, dst, src, 2, &w);
 		case_work_done(&c, &w);
 		for (int i = 0; i < 2; i++)

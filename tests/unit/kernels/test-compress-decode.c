@@ -42,14 +42,14 @@ static void ask_some(struct asked *a, const struct code_case *k, uint32_t one_in
 	}
 }
 
-static struct skv_list list_to(struct code_case *k, const struct asked *a, uint32_t from, uint32_t n)
+static struct skv_index_list list_to(struct code_case *k, const struct asked *a, uint32_t from, uint32_t n)
 {
-	struct skv_list list = {.rows = 1, .stride = ROOM, .most = 1};
+	struct skv_index_list list = {.rows = 1, .stride = ROOM, .max_count = 1};
 
 	for (uint32_t i = from; i < from + n; i++)
-		list.most = a->count[i] > list.most ? a->count[i] : list.most;
-	list.most += rnd_below(3) * 60;
-	list.most = list.most < ROOM ? list.most : ROOM;
+		list.max_count = a->count[i] > list.max_count ? a->count[i] : list.max_count;
+	list.max_count += rnd_below(3) * 60;
+	list.max_count = list.max_count < ROOM ? list.max_count : ROOM;
 	list.ids = case_to(&k->c, a->ids + from * ROOM, n * ROOM * sizeof *a->ids);
 	list.count = case_to(&k->c, a->count + from, n * sizeof *a->count);
 	return list;
@@ -127,7 +127,7 @@ static bool begin(struct code_case *k, const struct test_backend *b, const uint3
 {
 	if (!code_on(k, b))
 		return false;
-	if (!b->kern->fuses(&k->sh[0])) {
+	if (!b->kern->fuses_latent(&k->sh[0])) {
 		code_off(k);
 		return false;
 	}
@@ -149,12 +149,12 @@ static float *run(struct code_case *k, const struct asked *a, const uint32_t *co
 {
 	const size_t elements = (size_t)k->c.rows * k->c.sh.n_heads * k->c.sh.head_dim;
 	const struct skv_batch batch = code_batch(k, from, n, coded, nothing);
-	const struct skv_list list = list_to(k, a, from, n);
-	struct skv_work w = case_work(&k->c, 1);
+	const struct skv_index_list list = list_to(k, a, from, n);
+	struct skv_workspace w = case_work(&k->c, 1);
 	void *rows = case_rows_to(&k->c, k->c.q, elements);
 	float *got = malloc(elements * sizeof *got);
 
-	k->c.on->kern->decode_codes(&k->sh[0], &batch, rows, rows, &list, &w);
+	k->c.on->kern->decode_latent(&k->sh[0], &batch, rows, rows, &list, &w);
 	case_work_done(&k->c, &w);
 	case_rows_from(&k->c, got, rows, elements);
 	return got;
@@ -212,7 +212,7 @@ START_TEST(outputs)
 		struct code_case k;
 		uint8_t *pool;
 
-		if (!b->kern->fuses)
+		if (!b->kern->fuses_latent)
 			continue;
 		code_init(&k, _i % 3 * (CODE_SHAPES / 3) + (_i / 3 % 2 ? 4 : 0), _i / 6, SEQS, lengths);
 		if (begin(&k, b, packed, &pool)) {
@@ -235,7 +235,7 @@ START_TEST(kinds)
 		struct code_case k;
 		uint8_t *pool;
 
-		if (!b->kern->fuses)
+		if (!b->kern->fuses_latent)
 			continue;
 		code_init(&k, _i % 2 ? 6 : 16, forms[_i % 5], SEQS, lengths);
 		if (begin(&k, b, packed, &pool)) {
@@ -260,7 +260,7 @@ START_TEST(long_lists)
 		struct code_case k;
 		uint8_t *pool;
 
-		if (!b->kern->fuses)
+		if (!b->kern->fuses_latent)
 			continue;
 		code_init(&k, _i % 2 ? 6 : 16, 1, 2, len);
 		if (begin(&k, b, coded, &pool)) {
@@ -282,27 +282,27 @@ START_TEST(as_rebuilt)
 		struct code_case k;
 		uint8_t *pool;
 
-		if (!b->kern->fuses)
+		if (!b->kern->fuses_latent)
 			continue;
 		code_init(&k, _i % 2 ? 6 : 16, _i / 2, SEQS, lengths);
 		if (begin(&k, b, packed, &pool)) {
 			const size_t elements = (size_t)k.c.rows * k.c.sh.n_heads * k.c.sh.head_dim;
 			const uint32_t pages = skv_pages_of(ROOM);
-			struct skv_rebuilt to = {.pool = case_to(&k.c, NULL, SEQS * pages * k.c.sh.page_bytes), .pages = pages,
+			struct skv_decompressed to = {.pool = case_to(&k.c, NULL, SEQS * pages * k.c.sh.page_bytes), .pages = pages,
 			                         .seq = case_to(&k.c, NULL, SEQS * sizeof *to.seq),
 			                         .table = case_to(&k.c, NULL, SEQS * pages * sizeof(skv_pte))};
 			struct skv_batch batch = code_batch(&k, 0, SEQS, packed, nothing);
-			struct skv_work w = case_work(&k.c, 1);
+			struct skv_workspace w = case_work(&k.c, 1);
 			void *rows = case_rows_to(&k.c, k.c.q, elements);
 			float *is = malloc(elements * sizeof *is), *got;
 			double *was = malloc(elements * sizeof *was);
 			struct skv_shape over = k.c.sh;
 
 			ask_some(&a, &k, 2, UINT32_MAX);
-			const struct skv_list list = list_to(&k, &a, 0, SEQS);
-			b->kern->rebuild(&k.sh[0], &batch, &list, &to, &w);
+			const struct skv_index_list list = list_to(&k, &a, 0, SEQS);
+			b->kern->decompress(&k.sh[0], &batch, &list, &to, &w);
 			over.pool = to.pool;
-			over.code = NULL;
+			over.codec = NULL;
 			batch.seq = to.seq;
 			b->kern->decode_dense(&over, &batch, rows, rows, NULL, &w);
 			case_work_done(&k.c, &w);
@@ -332,7 +332,7 @@ START_TEST(far_positions)
 		struct code_case k;
 		uint8_t *pool;
 
-		if (!b->kern->fuses)
+		if (!b->kern->fuses_latent)
 			continue;
 		code_init(&k, _i % 2 ? 6 : 16, _i / 2, 1, len);
 		const struct ref_codec *c = &k.layer[0].codec;

@@ -58,8 +58,8 @@ static void check_record(const struct low_case *k, uint8_t *pool, uint32_t layer
 		check_group(k, "K", keys + d, row, said + d, dim, BLOCK);
 	for (uint32_t t = 0; t < BLOCK; t++) {
 		low_read(k, record, t, true, said);
-		for (uint32_t d = 0; d < dim; d += k->code.group)
-			check_group(k, "V", values + (size_t)t * row + d, 1, said + d, 1, k->code.group);
+		for (uint32_t d = 0; d < dim; d += k->code.scale_block)
+			check_group(k, "V", values + (size_t)t * row + d, 1, said + d, 1, k->code.scale_block);
 	}
 }
 
@@ -145,8 +145,8 @@ START_TEST(record_sizes)
 	} known[] = {{64, 4, 32, 2560}, {64, 2, 32, 1536}, {128, 4, 64, 4864}, {128, 2, 32, 3072}};
 
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-		const struct skv_codes c = {.kind = SKV_COMPRESS_QUANT, .bits = known[i].bits, .group = known[i].group};
-		const struct skv_shape sh = {.n_heads = 8, .n_kv_heads = 2, .head_dim = known[i].dim, .code = &c};
+		const struct skv_codec c = {.kind = SKV_COMPRESS_QUANT, .bits = known[i].bits, .scale_block = known[i].group};
+		const struct skv_shape sh = {.n_heads = 8, .n_kv_heads = 2, .head_dim = known[i].dim, .codec = &c};
 
 		ck_assert_uint_eq(skv_code_record_bytes(&sh), known[i].bytes);
 		ck_assert_uint_eq(skv_code_records(&sh, 96), 6);
@@ -156,18 +156,18 @@ END_TEST
 
 START_TEST(unsupported)
 {
-	static const struct skv_codes good = {.kind = SKV_COMPRESS_QUANT, .bits = 2, .group = 32};
+	static const struct skv_codec good = {.kind = SKV_COMPRESS_QUANT, .bits = 2, .scale_block = 32};
 	const struct skv_kernels *kern = skv_kernels_host(NULL);
-	struct skv_codes bad[3] = {good, good, good};
-	struct skv_shape sh = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 96, .dtype = SKV_BF16, .code = &good};
+	struct skv_codec bad[3] = {good, good, good};
+	struct skv_shape sh = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 96, .dtype = SKV_BF16, .codec = &good};
 
-	ck_assert_ptr_null(kern->unsupported_codes(&sh));
+	ck_assert_ptr_null(kern->unsupported_codec(&sh));
 	bad[0].bits = 8;
-	bad[1].group = 16;
-	bad[2].group = 64;
+	bad[1].scale_block = 16;
+	bad[2].scale_block = 64;
 	for (int i = 0; i < 3; i++) {
-		sh.code = &bad[i];
-		ck_assert_msg(kern->unsupported_codes(&sh), "case %d", i);
+		sh.codec = &bad[i];
+		ck_assert_msg(kern->unsupported_codec(&sh), "case %d", i);
 	}
 }
 END_TEST
@@ -205,7 +205,7 @@ struct seen {
 	double *out, *token, *page, *lse;
 };
 
-static void row_seen(const struct kernel_case *c, const float *q, const struct skv_evidence *ev, uint32_t i,
+static void row_seen(const struct kernel_case *c, const float *q, const struct skv_scores *ev, uint32_t i,
                      uint32_t row, struct seen *x)
 {
 	const struct skv_shape *sh = &c->sh;
@@ -234,7 +234,7 @@ static void row_seen(const struct kernel_case *c, const float *q, const struct s
 	free(visible);
 }
 
-static struct seen seen_of(const struct kernel_case *c, const struct skv_evidence *ev)
+static struct seen seen_of(const struct kernel_case *c, const struct skv_scores *ev)
 {
 	const size_t rows = (size_t)c->n * ev->rows;
 	float *q = case_q(c, c->on);
@@ -278,10 +278,10 @@ static void check_attended(const struct low_case *k, int runs)
 }
 
 static void decode(struct low_case *k, uint32_t from, uint32_t n, const uint32_t *coded, const void *q, void *out,
-                   const struct skv_evidence *ev, int threads)
+                   const struct skv_scores *ev, int threads)
 {
 	const struct skv_batch batch = low_batch(k, from, n, coded, nothing, true);
-	struct skv_work w = case_work(&k->c, threads);
+	struct skv_workspace w = case_work(&k->c, threads);
 
 	k->c.on->kern->decode_dense(&k->sh[1], &batch, q, out, ev, &w);
 	case_work_done(&k->c, &w);
@@ -289,13 +289,13 @@ static void decode(struct low_case *k, uint32_t from, uint32_t n, const uint32_t
 
 /* Any of the outputs may be left out: each variant lacks another one, the last has no output but evidence. */
 #define VARIANTS 7
-static struct skv_evidence evidence_of(struct kernel_case *c, int variant)
+static struct skv_scores evidence_of(struct kernel_case *c, int variant)
 {
 	const uint32_t pages = (skv_pages_of(c->max_len) + 1 + 3) / 4 * 4;
 	const uint32_t rows = variant > 3 ? c->sh.n_heads : variant & 1 ? c->sh.n_kv_heads : 1;
 	const size_t units = (size_t)c->n * rows * pages;
 
-	return (struct skv_evidence){
+	return (struct skv_scores){
 		.rows = rows,
 		.sum = variant & 2 || variant == 5,
 		.token_stride = pages * SKV_PAGE_TOKENS,
@@ -311,7 +311,7 @@ static void check_variant(struct low_case *k, const uint32_t *coded, int variant
 	struct kernel_case *c = &k->c;
 	const bool keys = variant == VARIANTS - 1;
 	const size_t floats = (size_t)c->rows * c->sh.n_heads * c->sh.head_dim;
-	const struct skv_evidence ev = evidence_of(c, variant);
+	const struct skv_scores ev = evidence_of(c, variant);
 	const double most = ev.sum ? c->sh.n_heads : 1, least = c->on->device ? 1e-4 : 0, slack = case_weight_slack(c, c->on);
 	void *q = case_rows_to(c, c->q, floats), *mem = case_to(c, NULL, case_rows_bytes(c, floats));
 	float *out = malloc(floats * sizeof *out);
@@ -338,7 +338,7 @@ static void check_outputs(struct low_case *k, const uint32_t *coded)
 {
 	struct kernel_case *c = &k->c;
 	const size_t floats = (size_t)c->rows * c->sh.n_heads * c->sh.head_dim;
-	const struct skv_evidence none = {.rows = 1, .token_stride = k->stride * SKV_PAGE_TOKENS, .page_stride = k->stride};
+	const struct skv_scores none = {.rows = 1, .token_stride = k->stride * SKV_PAGE_TOKENS, .page_stride = k->stride};
 	float *out = malloc(floats * sizeof *out), *again = malloc(floats * sizeof *again);
 	void *q = case_rows_to(c, c->q, floats), *mem = case_to(c, NULL, case_rows_bytes(c, floats));
 	struct seen seen = seen_of(c, &none);
@@ -419,12 +419,12 @@ START_TEST(selections)
 			for (uint32_t x = 0; x < rows * STRIDE; x++)
 				score[x] = rnd_unit();
 			for (int i = 0; i < 2; i++) {
-				const struct skv_evidence ev = {.rows = rows, .token_stride = STRIDE, .page_stride = PAGES + 3,
+				const struct skv_scores ev = {.rows = rows, .token_stride = STRIDE, .page_stride = PAGES + 3,
 				                                .token = case_to(&k.c, score, rows * STRIDE * sizeof *score),
 				                                .page = case_to(&k.c, score, rows * (PAGES + 3) * sizeof *score)};
-				struct skv_list list = {.rows = 1, .stride = STRIDE, .ids = case_to(&k.c, NULL, sizeof ids[0]),
+				struct skv_index_list list = {.rows = 1, .stride = STRIDE, .ids = case_to(&k.c, NULL, sizeof ids[0]),
 				                        .count = case_to(&k.c, NULL, sizeof count[0])};
-				struct skv_work w = case_work(&k.c, 1);
+				struct skv_workspace w = case_work(&k.c, 1);
 
 				if (what == 2)
 					b->kern->select_union(&k.sh[0], i ? &packed : &as_rows, &ev, &sel, &list, &w);
@@ -480,26 +480,26 @@ START_TEST(rows_again)
 		if (!low_init(&k, (_i * 5 + 2) % LOW_SHAPES, _i % LOW_FORMS, N, len))
 			return;
 		if (low_on(&k, b)) {
-			struct skv_rebuilt to = {.pool = NULL};
+			struct skv_decompressed to = {.pool = NULL};
 			struct skv_batch batch;
-			struct skv_work w = case_work(&k.c, 2);
+			struct skv_workspace w = case_work(&k.c, 2);
 			uint8_t *pool;
 
 			pack_and_forget(&k, coded);
 			batch = low_batch(&k, 0, N, coded, nothing, true);
-			to = (struct skv_rebuilt){.pages = PAGES, .pool = case_to(&k.c, NULL, N * PAGES * k.c.sh.page_bytes),
+			to = (struct skv_decompressed){.pages = PAGES, .pool = case_to(&k.c, NULL, N * PAGES * k.c.sh.page_bytes),
 			                          .seq = case_to(&k.c, NULL, N * sizeof(struct skv_kseq)),
 			                          .table = case_to(&k.c, NULL, sizeof table)};
-			b->kern->rebuild(&k.sh[1], &batch, NULL, &to, &w);
+			b->kern->decompress(&k.sh[1], &batch, NULL, &to, &w);
 			pool = malloc(N * PAGES * k.c.sh.page_bytes);
 			case_from(&k.c, pool, to.pool, N * PAGES * k.c.sh.page_bytes);
 			case_from(&k.c, table, to.table, sizeof table);
 			for (uint32_t i = 0; i < N; i++)
 				check_rows(&k, pool, table + i * PAGES, i, len[i]);
 			free(pool);
-			to = (struct skv_rebuilt){.pool = NULL};
+			to = (struct skv_decompressed){.pool = NULL};
 			batch = low_batch(&k, 0, N, coded, nothing, false);
-			b->kern->rebuild(&k.sh[1], &batch, NULL, &to, &w);
+			b->kern->decompress(&k.sh[1], &batch, NULL, &to, &w);
 			case_work_done(&k.c, &w);
 			pool = low_pool(&k);
 			for (uint32_t i = 0; i < N; i++)

@@ -201,10 +201,10 @@ static void check_pool(const struct code_case *k, uint8_t *pool, const uint8_t *
 static void run_pack(struct code_case *k, uint32_t from, uint32_t n, const uint32_t *coded, const uint32_t *pack,
                      int threads)
 {
-	struct skv_work w = case_work(&k->c, threads);
+	struct skv_workspace w = case_work(&k->c, threads);
 	struct skv_batch b = code_batch(k, from, n, coded, pack);
 
-	k->c.on->kern->pack(k->sh, CODE_LAYERS, &b, &w);
+	k->c.on->kern->compress(k->sh, CODE_LAYERS, &b, &w);
 	case_work_done(&k->c, &w);
 }
 
@@ -287,7 +287,7 @@ START_TEST(ties)
 				const uint32_t n = ref_usable(c, t);
 				double x[8192], r[8192];
 				float score[64];
-				uint32_t number, best[SKV_NEAR_MOST];
+				uint32_t number, best[SKV_MAX_REFS];
 
 				if (ref_is_reference(c, t, &number))
 					continue;
@@ -356,7 +356,7 @@ START_TEST(record_sizes)
 	};
 
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-		const struct skv_codes c = {.first = 16, .stride = 10, .near = 4, .id_bytes = 2, .group = 64,
+		const struct skv_codec c = {.first = 16, .stride = 10, .n_refs = 4, .id_bytes = 2, .scale_block = 64,
 		                            .bits = known[i].bits, .width = known[i].width, .ref_bits = known[i].ref_bits};
 
 		ck_assert_uint_eq(skv_code_bytes(&c), known[i].code);
@@ -367,36 +367,36 @@ END_TEST
 
 START_TEST(unsupported)
 {
-	static const struct skv_codes good = {.first = 16, .stride = 10, .near = 4, .ref_bits = 16, .id_bytes = 2,
-	                                      .bits = 4, .width = 64, .group = 64, .turn_scale = 1};
+	static const struct skv_codec good = {.first = 16, .stride = 10, .n_refs = 4, .ref_bits = 16, .id_bytes = 2,
+	                                      .bits = 4, .width = 64, .scale_block = 64, .rope_scale = 1};
 	const struct skv_kernels *kern = skv_kernels_host(NULL);
-	struct skv_codes bad[13];
-	struct skv_shape sh = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64, .dtype = SKV_BF16, .code = &good};
+	struct skv_codec bad[13];
+	struct skv_shape sh = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64, .dtype = SKV_BF16, .codec = &good};
 
-	ck_assert_ptr_null(kern->unsupported_codes(&sh));
+	ck_assert_ptr_null(kern->unsupported_codec(&sh));
 	for (int i = 0; i < 13; i++)
 		bad[i] = good;
 	bad[0].stride = 0;
 	bad[1].stride = 1;
-	bad[2].near = 5;
+	bad[2].n_refs = 5;
 	bad[3].ref_bits = 2;
 	bad[4].id_bytes = 3;
 	bad[5].first = 24;
-	bad[6].turn_dims = 66;
+	bad[6].rope_dims = 66;
 	bad[7].bits = 5;
-	bad[8].group = 16;
+	bad[8].scale_block = 16;
 	bad[9].width = 96;
-	bad[10].hidden = 32;
+	bad[10].enc_hidden = 32;
 	bad[11].spans = 4;
 	bad[12].width = 320;
 	for (int i = 0; i < 13; i++) {
-		sh.code = &bad[i];
-		ck_assert_msg(kern->unsupported_codes(&sh), "case %d", i);
+		sh.codec = &bad[i];
+		ck_assert_msg(kern->unsupported_codec(&sh), "case %d", i);
 	}
-	sh.code = &good;
+	sh.codec = &good;
 	sh.head_dim = 80;
 	sh.n_kv_heads = sh.n_heads = 7;
-	ck_assert_ptr_nonnull(kern->unsupported_codes(&sh));
+	ck_assert_ptr_nonnull(kern->unsupported_codec(&sh));
 }
 END_TEST
 

@@ -26,15 +26,15 @@ enum way { DENSE, WINDOW, PAGES, TOKENS };
 struct call {
 	enum way way;
 	struct skv_window window;
-	struct skv_list list;
-	struct skv_evidence ev; /* rows = 0: none */
+	struct skv_index_list list;
+	struct skv_scores ev; /* rows = 0: none */
 };
 
 static void list_init(struct kernel_case *c, struct call *call, enum way way, uint32_t rows)
 {
 	uint32_t stride = (way == PAGES ? skv_pages_of(c->max_len) : c->max_len) + 3;
 	call->way = way;
-	call->list = (struct skv_list){.rows = rows, .stride = stride};
+	call->list = (struct skv_index_list){.rows = rows, .stride = stride};
 	call->list.ids = calloc((size_t)c->n * rows * stride, sizeof(uint32_t));
 	call->list.count = calloc((size_t)c->n * rows, sizeof(uint32_t));
 	for (uint32_t r = 0; r < c->n * rows; r++) {
@@ -44,7 +44,7 @@ static void list_init(struct kernel_case *c, struct call *call, enum way way, ui
 		for (uint32_t u = 0; u < units; u++)
 			if (!rnd_below(one_in))
 				call->list.ids[(size_t)r * stride + (*count)++] = u;
-		call->list.most = *count > call->list.most ? *count : call->list.most;
+		call->list.max_count = *count > call->list.max_count ? *count : call->list.max_count;
 	}
 }
 
@@ -85,7 +85,7 @@ static bool sees(const struct kernel_case *c, const struct call *call, uint32_t 
 		uint32_t recent = size > w->sinks ? size - w->sinks : 1;
 		return token < w->sinks || token + recent >= len;
 	}
-	const struct skv_list *l = &call->list;
+	const struct skv_index_list *l = &call->list;
 	uint32_t own = l->rows == 1 ? 0 : l->rows == c->sh.n_kv_heads ? head / (c->sh.n_heads / l->rows) : head;
 	uint32_t r = i * l->rows + (l->mapped ? l->map[own] : own);
 	uint32_t unit = call->way == PAGES ? token / 16 : token;
@@ -101,8 +101,8 @@ static void run(struct kernel_case *c, const struct call *call, uint32_t from, u
 {
 	const struct skv_kernels *kern = c->on->kern;
 	const struct skv_batch batch = case_part(c, from, n);
-	struct skv_work w = case_work(c, threads);
-	struct skv_list list = call->list;
+	struct skv_workspace w = case_work(c, threads);
+	struct skv_index_list list = call->list;
 
 	if (list.ids) {
 		list.ids += (size_t)from * list.rows * list.stride;
@@ -299,7 +299,7 @@ START_TEST(all_pages_are_dense)
 		for (uint32_t p = 0; p < count[i]; p++)
 			ids[i * stride + p] = p;
 	}
-	call[1].list = (struct skv_list){.rows = 1, .stride = stride, .ids = ids, .count = count, .most = stride};
+	call[1].list = (struct skv_index_list){.rows = 1, .stride = stride, .ids = ids, .count = count, .max_count = stride};
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
 		if (!case_load(&c, b))
 			continue;
@@ -373,7 +373,7 @@ END_TEST
 
 /* ---- evidence -------------------------------------------------------------------------------- */
 
-static void reference_evidence(const struct kernel_case *c, const float *q, const struct skv_evidence *ev,
+static void reference_evidence(const struct kernel_case *c, const float *q, const struct skv_scores *ev,
                                uint32_t i, uint32_t row, double *token, double *page, double *lse)
 {
 	const struct skv_shape *sh = &c->sh;
@@ -403,7 +403,7 @@ struct seen {
 };
 
 static void seen_init(struct seen *x, const struct kernel_case *c, const struct test_backend *b,
-                      const struct skv_evidence *ev)
+                      const struct skv_scores *ev)
 {
 	size_t rows = (size_t)c->n * ev->rows;
 	float *q = case_q(c, b);
@@ -446,7 +446,7 @@ static void check_seen(const struct kernel_case *c, const char *what, const floa
  * On the backend that the case is on. Any of the outputs may be left out: each variant lacks another one. On
  * a device a warp less does the rest, so there the last digits of the output may change.
  */
-static struct skv_evidence run_with_evidence(struct kernel_case *c, int variant)
+static struct skv_scores run_with_evidence(struct kernel_case *c, int variant)
 {
 	const uint32_t pages = (skv_pages_of(c->max_len) + 1 + 3) / 4 * 4;
 	const uint32_t rows = variant > 3 ? c->sh.n_heads : variant & 1 ? c->sh.n_kv_heads : 1;
@@ -457,7 +457,7 @@ static struct skv_evidence run_with_evidence(struct kernel_case *c, int variant)
 
 	run(c, &call, 0, c->n, q, mem, 1);
 	case_rows_from(c, plain, mem, floats);
-	call.ev = (struct skv_evidence){
+	call.ev = (struct skv_scores){
 		.rows = rows,
 		.sum = variant & 2 || variant == 5,
 		.token_stride = pages * SKV_PAGE_TOKENS,
@@ -489,7 +489,7 @@ static void check_evidence(struct kernel_case *c, int variant)
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
 		if (!case_load(c, b))
 			continue;
-		struct skv_evidence ev = run_with_evidence(c, variant);
+		struct skv_scores ev = run_with_evidence(c, variant);
 		const double most = ev.sum ? c->sh.n_heads : 1, least = b->device ? 1e-4 : 0;
 		const double slack = case_weight_slack(c, b);
 		if (rounded != case_rounds_q(c, b)) {

@@ -91,7 +91,7 @@ static void ask(struct asked *a, bool listed)
 }
 
 struct rebuilt {
-	struct skv_rebuilt to;
+	struct skv_decompressed to;
 	uint8_t *pool; /* a copy of it */
 	struct skv_kseq seq[SEQS];
 };
@@ -100,20 +100,20 @@ struct rebuilt {
 static struct rebuilt run(struct code_case *k, const struct asked *a, uint32_t from, uint32_t n, int threads)
 {
 	const size_t bytes = SEQS * PAGES * k->c.sh.page_bytes;
-	struct skv_list list = {.rows = 1, .stride = ROOM, .most = ROOM};
+	struct skv_index_list list = {.rows = 1, .stride = ROOM, .max_count = ROOM};
 	struct rebuilt r = {.to = {.pool = case_to(&k->c, NULL, bytes), .pages = PAGES,
 	                           .seq = case_to(&k->c, NULL, SEQS * sizeof *r.to.seq),
 	                           .table = case_to(&k->c, NULL, SEQS * PAGES * sizeof(skv_pte))},
 	                    .pool = malloc(bytes)};
 	struct skv_batch b = code_batch(k, from, n, packed, nothing);
-	struct skv_work w = case_work(&k->c, threads);
+	struct skv_workspace w = case_work(&k->c, threads);
 	uint32_t count[SEQS];
 
 	for (uint32_t i = 0; i < SEQS; i++) /* of those that are not there some are listed */
 		count[i] = a->count[i] + (i % 2 ? 2 : 0);
 	list.ids = case_to(&k->c, a->ids + from * ROOM, n * ROOM * sizeof *a->ids);
 	list.count = case_to(&k->c, count + from, n * sizeof *count);
-	k->c.on->kern->rebuild(&k->sh[0], &b, a->listed ? &list : NULL, &r.to, &w);
+	k->c.on->kern->decompress(&k->sh[0], &b, a->listed ? &list : NULL, &r.to, &w);
 	case_work_done(&k->c, &w);
 	case_from(&k->c, r.pool, r.to.pool, bytes);
 	case_from(&k->c, r.seq, r.to.seq, n * sizeof *r.seq);
@@ -130,11 +130,11 @@ static void check_attention(struct code_case *k, const struct rebuilt *r)
 	float *rows = malloc(2 * ROOM * half * sizeof *rows);
 	double *out = malloc(heads * dim * sizeof *out);
 	void *there = case_rows_to(&k->c, k->c.q, (size_t)SEQS * heads * dim);
-	struct skv_work w = case_work(&k->c, 1);
+	struct skv_workspace w = case_work(&k->c, 1);
 	bool visible[ROOM];
 
 	sh.pool = r->to.pool;
-	sh.code = NULL;
+	sh.codec = NULL;
 	memset(visible, true, sizeof visible);
 	k->c.on->kern->decode_dense(&sh, &b, there, there, NULL, &w);
 	case_work_done(&k->c, &w);
@@ -178,7 +178,7 @@ static void check_rebuilt(struct code_case *k, uint8_t *pool, const struct asked
 		const uint32_t n = a->listed ? a->count[i] : lengths[i];
 
 		ck_assert_uint_eq(r->seq[i].len, n);
-		ck_assert(r->seq[i].coded == 0 && r->seq[i].n_q == 1 && r->seq[i].row == k->seq[i].row);
+		ck_assert(r->seq[i].n_compressed == 0 && r->seq[i].n_q == 1 && r->seq[i].row == k->seq[i].row);
 		for (uint32_t row = 0; row < n; row++)
 			check_row(k, pool, i, a->listed ? a->ids[i * ROOM + row] : row, packed[i],
 			          pages + row / PAGE * sh->page_bytes, row % PAGE);
@@ -236,14 +236,14 @@ START_TEST(in_place)
 			const size_t bytes = k.c.pool_pages * k.c.sh.page_bytes;
 			uint8_t *pool = code_pool(&k), *now;
 			struct skv_batch batch = code_batch(&k, 0, SEQS, packed, nothing);
-			struct skv_rebuilt to = {.pool = NULL};
-			struct skv_work w;
+			struct skv_decompressed to = {.pool = NULL};
+			struct skv_workspace w;
 
 			for (uint32_t i = 0; i < SEQS; i++)
 				code_make_up(&k, pool, i, packed[i]);
 			code_pool_to(&k, pool);
 			w = case_work(&k.c, 2);
-			b->kern->rebuild(&k.sh[0], &batch, NULL, &to, &w);
+			b->kern->decompress(&k.sh[0], &batch, NULL, &to, &w);
 			case_work_done(&k.c, &w);
 			now = code_pool(&k);
 			for (uint32_t i = 0; i < SEQS; i++)
@@ -291,13 +291,13 @@ START_TEST(there_and_back)
 		}
 		if (code_on(&k, b)) {
 			struct skv_batch batch = code_batch(&k, 0, 1, none, all);
-			struct skv_rebuilt to = {.pool = NULL};
-			struct skv_work w = case_work(&k.c, 1);
+			struct skv_decompressed to = {.pool = NULL};
+			struct skv_workspace w = case_work(&k.c, 1);
 			uint8_t *now;
 
-			b->kern->pack(k.sh, CODE_LAYERS, &batch, &w);
+			b->kern->compress(k.sh, CODE_LAYERS, &batch, &w);
 			batch = code_batch(&k, 0, 1, all, none);
-			b->kern->rebuild(&k.sh[0], &batch, NULL, &to, &w);
+			b->kern->decompress(&k.sh[0], &batch, NULL, &to, &w);
 			case_work_done(&k.c, &w);
 			now = code_pool(&k);
 			for (uint32_t t = c->first; t < LEN; t++)
@@ -349,9 +349,9 @@ START_TEST(far_positions)
 			const size_t bytes = 3 * k.c.sh.page_bytes;
 			uint8_t *pool = code_pool(&k), *got = malloc(bytes);
 			uint32_t ids[N], count = N;
-			struct skv_rebuilt to = {.pool = case_to(&k.c, NULL, bytes), .pages = 3};
+			struct skv_decompressed to = {.pool = case_to(&k.c, NULL, bytes), .pages = 3};
 			struct skv_batch batch;
-			struct skv_work w;
+			struct skv_workspace w;
 
 			for (uint32_t t = 0; t < 10 * PAGE * PAGE; t++) /* more than a page has */
 				code_make_up_record(&k, pool, 0, t, LAST / c->stride);
@@ -363,10 +363,10 @@ START_TEST(far_positions)
 			batch = code_batch(&k, 0, 1, coded, none);
 			to.seq = case_to(&k.c, NULL, sizeof *to.seq);
 			to.table = case_to(&k.c, NULL, 3 * sizeof *to.table);
-			struct skv_list list = {.rows = 1, .stride = N, .most = N, .ids = case_to(&k.c, ids, sizeof ids),
+			struct skv_index_list list = {.rows = 1, .stride = N, .max_count = N, .ids = case_to(&k.c, ids, sizeof ids),
 			                        .count = case_to(&k.c, &count, sizeof count)};
 			w = case_work(&k.c, 1);
-			b->kern->rebuild(&k.sh[0], &batch, &list, &to, &w);
+			b->kern->decompress(&k.sh[0], &batch, &list, &to, &w);
 			case_work_done(&k.c, &w);
 			case_from(&k.c, got, to.pool, bytes);
 			for (uint32_t i = 0; i < N; i++)

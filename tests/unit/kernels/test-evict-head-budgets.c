@@ -63,14 +63,14 @@ static void check_units(const struct rig *r, double tolerance, double slack)
 		uint32_t n;
 		const struct ref_unit *want = units_of(r, x, &n);
 		const uint32_t i = x / r->c.sh.n_kv_heads;
-		struct skv_note *note = note_get(&r->c, i, x % r->c.sh.n_kv_heads, r->seq[i].set, n);
+		struct skv_slot_meta *note = note_get(&r->c, i, x % r->c.sh.n_kv_heads, r->seq[i].set, n);
 
 		for (uint32_t u = 0; u < n; u++) {
-			const double off = fabs((double)note[u].value - want[u].value);
-			if (note[u].pos != (want[u].pos | (want[u].alive ? 0 : SKV_NOTE_GONE)) ||
-			    !signbit(note[u].value) != !signbit(want[u].value) || !(off <= tolerance + slack * fabs(want[u].value)))
+			const double off = fabs((double)note[u].score - want[u].value);
+			if (note[u].pos != (want[u].pos | (want[u].alive ? 0 : SKV_SLOT_EVICTED)) ||
+			    !signbit(note[u].score) != !signbit(want[u].value) || !(off <= tolerance + slack * fabs(want[u].value)))
 				ck_abort_msg("%s: unit %u of %u, row %u: pos %#x, value %g, expected pos %u with %g (%s)",
-				             r->c.on->name, u, n, x, note[u].pos, (double)note[u].value, want[u].pos,
+				             r->c.on->name, u, n, x, note[u].pos, (double)note[u].score, want[u].pos,
 				             want[u].value, want[u].alive ? "alive" : "gone");
 		}
 		free(note);
@@ -84,22 +84,22 @@ static bool awake(const struct ref_unit *u)
 
 /* ---- lists, votes ---------------------------------------------------------------------------- */
 
-static struct skv_list list_awake(struct rig *r)
+static struct skv_index_list list_active(struct rig *r)
 {
 	const uint32_t heads = r->c.sh.n_kv_heads, stride = r->c.max_len + rnd_below(5);
 	struct skv_batch b = note_batch(&r->c, r->seq, 0, r->c.n);
-	struct skv_list list = {.rows = heads, .stride = stride};
+	struct skv_index_list list = {.rows = heads, .stride = stride};
 
 	list.ids = case_to(&r->c, NULL, (size_t)r->c.n * heads * stride * sizeof(uint32_t));
 	list.count = case_to(&r->c, NULL, (size_t)r->c.n * heads * sizeof(uint32_t));
-	struct skv_work w = case_work(&r->c, 2);
-	r->c.on->kern->list_awake(&r->c.sh, &b, &list, &w);
+	struct skv_workspace w = case_work(&r->c, 2);
+	r->c.on->kern->list_active(&r->c.sh, &b, &list, &w);
 	case_work_done(&r->c, &w);
-	ck_assert_uint_ge(list.most, r->c.max_len);
+	ck_assert_uint_ge(list.max_count, r->c.max_len);
 	return list;
 }
 
-static void check_list(const struct rig *r, const struct skv_list *list)
+static void check_list(const struct rig *r, const struct skv_index_list *list)
 {
 	const uint32_t rows = r->c.n * r->c.sh.n_kv_heads;
 	uint32_t *ids = malloc((size_t)rows * list->stride * sizeof *ids), *count = malloc(rows * sizeof *count);
@@ -124,7 +124,7 @@ static void vote(struct rig *r, const float *q, uint32_t x)
 {
 	const struct kernel_case *c = &r->c;
 	const uint32_t i = x / c->sh.n_kv_heads, h = x % c->sh.n_kv_heads, n = c->seq[i].len, dim = c->sh.head_dim;
-	const uint32_t group = c->sh.n_heads / c->sh.n_kv_heads, tally = r->seq[i].tally;
+	const uint32_t group = c->sh.n_heads / c->sh.n_kv_heads, tally = r->seq[i].accumulate;
 	double *weight = calloc(n, sizeof *weight), *sum = calloc(n, sizeof *sum), out[SKV_MAX_HEAD_DIM];
 	bool *visible = calloc(n, sizeof *visible);
 
@@ -136,9 +136,9 @@ static void vote(struct rig *r, const float *q, uint32_t x)
 		for (uint32_t u = 0; u < n; u++)
 			sum[u] += weight[u] / group;
 	}
-	for (uint32_t u = 0; u < n && tally != SKV_TALLY_NONE; u++)
+	for (uint32_t u = 0; u < n && tally != SKV_ACCUMULATE_NONE; u++)
 		if (visible[u])
-			r->unit[x][u].value = (tally == SKV_TALLY_ADD ? r->unit[x][u].value : 0) + sum[u];
+			r->unit[x][u].value = (tally == SKV_ACCUMULATE_ADD ? r->unit[x][u].value : 0) + sum[u];
 	free(weight);
 	free(visible);
 	free(sum);
@@ -155,14 +155,14 @@ START_TEST(votes_over_lists)
 			make_units(&r);
 			put_units(&r, false);
 			for (uint32_t i = 0; i < r.c.n; i++)
-				r.seq[i].tally = rnd_below(3);
+				r.seq[i].accumulate = rnd_below(3);
 			float *q = case_q(&r.c, b);
 			void *rows = case_rows_to(&r.c, r.c.q, (size_t)r.c.rows * r.c.sh.n_heads * r.c.sh.head_dim);
-			struct skv_list list = list_awake(&r);
+			struct skv_index_list list = list_active(&r);
 			struct skv_batch batch = note_batch(&r.c, r.seq, 0, r.c.n);
-			struct skv_work w = case_work(&r.c, 2);
+			struct skv_workspace w = case_work(&r.c, 2);
 			check_list(&r, &list);
-			b->kern->tally_list(&r.c.sh, &batch, rows, &list, &w);
+			b->kern->accumulate_list(&r.c.sh, &batch, rows, &list, &w);
 			case_work_done(&r.c, &w);
 			for (uint32_t x = 0; x < r.c.n * r.c.sh.n_kv_heads; x++)
 				vote(&r, q, x);
@@ -186,10 +186,10 @@ static float some_rank(int way)
 }
 
 /* Ranks at random, and what they do to sequence i of the model. */
-static void model_allot(struct rig *r, uint32_t i, const struct skv_allot *how, int way, float *rank, uint32_t stride)
+static void model_allot(struct rig *r, uint32_t i, const struct skv_head_budget_rule *how, int way, float *rank, uint32_t stride)
 {
-	const uint32_t heads = r->c.sh.n_kv_heads, n = r->seq[i].len, awake = r->seq[i].awake;
-	const struct ref_allot a = {.awake = awake, .sure = skv_sure_of(how, awake),
+	const uint32_t heads = r->c.sh.n_kv_heads, n = r->seq[i].len, awake = r->seq[i].n_active;
+	const struct ref_allot a = {.awake = awake, .sure = skv_safeguard_of(how, awake),
 	                            .recent = how->recent && how->recent - 1 < awake ? how->recent - 1 : how->recent ? awake : 0};
 	double *as_double[8];
 
@@ -207,19 +207,19 @@ static void model_allot(struct rig *r, uint32_t i, const struct skv_allot *how, 
 static void allot_case(struct rig *r, int way)
 {
 	const uint32_t heads = r->c.sh.n_kv_heads, stride = r->c.max_len + rnd_below(7);
-	const struct skv_allot how = {.recent = rnd_below(3) * rnd_below(20), .sure = rnd_below(3) * 0.2f};
+	const struct skv_head_budget_rule how = {.recent = rnd_below(3) * rnd_below(20), .safeguard = rnd_below(3) * 0.2f};
 	float *rank = calloc((size_t)r->c.n * heads * stride, sizeof *rank);
 
 	make_units(r);
 	put_units(r, false);
 	for (uint32_t i = 0; i < r->c.n; i++)
-		r->seq[i].awake = rnd_below(5) ? rnd_below(r->seq[i].len + 1) : UINT32_MAX;
+		r->seq[i].n_active = rnd_below(5) ? rnd_below(r->seq[i].len + 1) : UINT32_MAX;
 	for (uint32_t i = 0; i < r->c.n; i++)
 		model_allot(r, i, &how, way, rank, stride);
 	const float *there = case_to(&r->c, rank, (size_t)r->c.n * heads * stride * sizeof *rank);
 	struct skv_batch b = note_batch(&r->c, r->seq, 0, r->c.n);
-	struct skv_work w = case_work(&r->c, 3);
-	r->c.on->kern->allot(&r->c.sh, &b, &how, there, stride, &w);
+	struct skv_workspace w = case_work(&r->c, 3);
+	r->c.on->kern->allocate_head_budgets(&r->c.sh, &b, &how, there, stride, &w);
 	case_work_done(&r->c, &w);
 	check_units(r, 0, 0);
 	free(rank);
@@ -272,13 +272,13 @@ START_TEST(wakes)
 		case_of_shape(&r.c, _i, 6, len, _i % 2 ? n_q : ones);
 		if (case_on(&r.c, b)) {
 			const uint32_t rows = r.c.n * r.c.sh.n_kv_heads, stride = (r.c.max_len + 15) / 16 * 16;
-			struct skv_evidence ev = {.rows = r.c.sh.n_kv_heads, .sum = true, .token_stride = stride};
+			struct skv_scores ev = {.rows = r.c.sh.n_kv_heads, .sum = true, .token_stride = stride};
 			float *none = calloc((size_t)rows * stride, sizeof *none);
-			struct skv_slots slots = {.unit = 1, .slot = case_to(&r.c, NULL, rows * sizeof(uint32_t))};
+			struct skv_slot_mapping slots = {.granularity = 1, .slot = case_to(&r.c, NULL, rows * sizeof(uint32_t))};
 			make_units(&r);
 			for (uint32_t i = 0; i < r.c.n; i++) {
-				r.seq[i].extent = len[i] - r.c.seq[i].n_q;
-				r.seq[i].tally = SKV_TALLY_ADD;
+				r.seq[i].slot_end = len[i] - r.c.seq[i].n_q;
+				r.seq[i].accumulate = SKV_ACCUMULATE_ADD;
 			}
 			for (uint32_t x = 0; x < rows; x++)
 				for (uint32_t u = 0; u < len[x / r.c.sh.n_kv_heads]; u++) {
@@ -289,15 +289,15 @@ START_TEST(wakes)
 			put_units(&r, _i % 2);
 			ev.token = case_to(&r.c, none, (size_t)rows * stride * sizeof *none);
 			struct skv_batch batch = note_batch(&r.c, r.seq, 0, r.c.n);
-			struct skv_work w = case_work(&r.c, 2);
+			struct skv_workspace w = case_work(&r.c, 2);
 			if (_i % 2)
-				b->kern->place_prompt(&r.c.sh, &batch, &slots, &w);
+				b->kern->alloc_prompt_slots(&r.c.sh, &batch, &slots, &w);
 			else
-				b->kern->tally(&r.c.sh, &batch, &ev, &w);
+				b->kern->accumulate_scores(&r.c.sh, &batch, &ev, &w);
 			case_work_done(&r.c, &w);
 			for (uint32_t x = 0; x < rows; x++)
 				for (uint32_t u = 0; u < len[x / r.c.sh.n_kv_heads]; u++)
-					r.unit[x][u].value = _i % 2 && u >= r.seq[x / r.c.sh.n_kv_heads].extent
+					r.unit[x][u].value = _i % 2 && u >= r.seq[x / r.c.sh.n_kv_heads].slot_end
 					                             ? 0
 					                             : fabs(r.unit[x][u].value);
 			check_units(&r, 0, 0);

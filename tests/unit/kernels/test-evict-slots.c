@@ -45,7 +45,7 @@ struct rig {
 	/* the step's batch: */
 	uint32_t n, who[CASE_SEQS];
 	struct skv_kseq seq[CASE_SEQS];
-	struct skv_slots slots;
+	struct skv_slot_mapping slots;
 };
 
 /* Which row token `pos` of a sequence has. K and V differ. */
@@ -121,13 +121,13 @@ static void add(struct rig *r, uint32_t i, uint32_t n_q)
 
 	*s = r->at[i];
 	s->len = r->len[i] + n_q;
-	s->all = r->all[i] + n_q;
+	s->n_tokens = r->all[i] + n_q;
 	s->n_q = n_q;
 	s->row = r->n ? r->seq[r->n - 1].row + r->seq[r->n - 1].n_q : 0;
 	s->n_bounds = n_q;
-	s->extent = r->extent[i];
+	s->slot_end = r->extent[i];
 	s->set = (r->epoch[i] + 1) & 1;
-	s->keep = UINT32_MAX;
+	s->n_retained = UINT32_MAX;
 	s->pinned = r->pinned[i];
 	r->who[r->n++] = i;
 }
@@ -154,7 +154,7 @@ static void *new_rows(struct rig *r, bool v, bool garbage)
 	for (uint32_t b = 0; b < r->n; b++)
 		for (uint32_t t = 0; t < r->seq[b].n_q; t++)
 			for (uint32_t h = 0; h < heads; h++) {
-				uint32_t pos = r->seq[b].all - r->seq[b].n_q + t;
+				uint32_t pos = r->seq[b].n_tokens - r->seq[b].n_q + t;
 				uint32_t which = garbage ? rnd_below(ROWS) : content(r->who[b], h, pos, v);
 				size_t at = ((size_t)(r->seq[b].row + t) * heads + h) * dim;
 				memcpy(x + at, r->row[which], dim * sizeof *x);
@@ -169,11 +169,11 @@ static void write_step(struct rig *r, bool prompt, bool garbage)
 {
 	const struct skv_kernels *kern = r->c.on->kern;
 	struct skv_batch b = batch_of(r);
-	struct skv_work w = case_work(&r->c, 1 + (int)rnd_below(2));
+	struct skv_workspace w = case_work(&r->c, 1 + (int)rnd_below(2));
 
-	r->slots = (struct skv_slots){.unit = r->unit,
+	r->slots = (struct skv_slot_mapping){.granularity = r->unit,
 	                              .slot = case_to(&r->c, NULL, r->n * r->c.sh.n_kv_heads * sizeof(uint32_t))};
-	(prompt ? kern->place_prompt : kern->place)(&r->c.sh, &b, &r->slots, &w);
+	(prompt ? kern->alloc_prompt_slots : kern->alloc_slots)(&r->c.sh, &b, &r->slots, &w);
 	if (b.max_q > 0) {
 		kern->append(&r->c.sh, &b, &r->slots, new_rows(r, false, garbage), new_rows(r, true, garbage), &w);
 		if (r->unit > 1)
@@ -196,12 +196,12 @@ static uint8_t *row_at(const struct rig *r, uint8_t *pool, const skv_pte *table,
 	       (h * T + slot % T) * sh->head_dim * skv_dtype_bytes(sh->dtype);
 }
 
-static struct skv_note note_at(const struct rig *r, const uint8_t *pool, uint32_t i, uint32_t h, uint32_t set,
+static struct skv_slot_meta note_at(const struct rig *r, const uint8_t *pool, uint32_t i, uint32_t h, uint32_t set,
                                uint32_t u)
 {
 	const struct skv_shape *sh = &r->c.sh;
 	const uint32_t each = (uint32_t)(sh->page_bytes / sh->n_kv_heads / 16);
-	struct skv_note n;
+	struct skv_slot_meta n;
 
 	memcpy(&n, pool + skv_pte_id(r->c.notes[i][u / each]) * sh->page_bytes + h * (sh->page_bytes / sh->n_kv_heads) +
 	           (set * each + u % each) * sizeof n, sizeof n);
@@ -257,11 +257,11 @@ static void check_bounds(const struct rig *r, uint32_t i, uint32_t h, uint32_t u
 static void check_note(const struct rig *r, uint32_t i, uint32_t h, uint32_t u, uint32_t set, struct ref_unit want,
                        bool there)
 {
-	struct skv_note n = note_at(r, r->is, i, h, set, u);
-	const uint32_t pos = !there ? SKV_NOTE_FREE : want.alive ? want.pos : want.pos | SKV_NOTE_GONE;
+	struct skv_slot_meta n = note_at(r, r->is, i, h, set, u);
+	const uint32_t pos = !there ? SKV_SLOT_FREE : want.alive ? want.pos : want.pos | SKV_SLOT_EVICTED;
 
-	if (n.pos != pos || (there && want.alive && n.value != (float)want.value))
-		FAIL(r, i, h, u, "its note is %#x, %g, should be %#x, %g", n.pos, (double)n.value, pos, want.value);
+	if (n.pos != pos || (there && want.alive && n.score != (float)want.value))
+		FAIL(r, i, h, u, "its note is %#x, %g, should be %#x, %g", n.pos, (double)n.score, pos, want.value);
 }
 
 /* Nothing that the last commit needs was written: notes of its set, and what lives as of it. */
@@ -271,7 +271,7 @@ static void check_untouched(const struct rig *r, uint32_t i, uint32_t h, uint32_
 	const size_t bytes = r->c.sh.head_dim * skv_dtype_bytes(r->c.sh.dtype);
 
 	for (uint32_t u = 0; u < units_of(r, extent); u++) {
-		struct skv_note a = note_at(r, r->was, i, h, old_set, u), b = note_at(r, r->is, i, h, old_set, u);
+		struct skv_slot_meta a = note_at(r, r->was, i, h, old_set, u), b = note_at(r, r->is, i, h, old_set, u);
 		uint32_t tokens = r->unit;
 		if (memcmp(&a, &b, sizeof a))
 			FAIL(r, i, h, u, "a note of the last commit was written");
@@ -331,8 +331,8 @@ static void model_place(struct rig *r)
 			struct head *hd = &r->head[r->who[b]][h];
 			const uint32_t units = units_of(r, s->len);
 			const bool begins = s->n_q && (s->len - 1) % r->unit == 0;
-			if (!ref_place(hd->was, units_of(r, s->extent), hd->now, units,
-			               begins ? (s->all - 1) / r->unit : REF_NONE, from))
+			if (!ref_place(hd->was, units_of(r, s->slot_end), hd->now, units,
+			               begins ? (s->n_tokens - 1) / r->unit : REF_NONE, from))
 				FAIL(r, r->who[b], h, units, "the test's own arithmetic is wrong");
 			for (uint32_t u = 0; u < units; u++)
 				hd->there[u] = true;
@@ -350,7 +350,7 @@ static void model_prompt(struct rig *r)
 			const uint32_t before = units_of(r, s->len - s->n_q), units = units_of(r, s->len);
 			memcpy(hd->now, hd->was, before * sizeof *hd->now);
 			for (uint32_t u = before; u < units; u++)
-				hd->now[u] = (struct ref_unit){.alive = true, .pos = (s->all - s->len) / r->unit + u};
+				hd->now[u] = (struct ref_unit){.alive = true, .pos = (s->n_tokens - s->len) / r->unit + u};
 			for (uint32_t u = 0; u < units; u++)
 				hd->there[u] = true;
 			hd->slot = s->len - 1;
@@ -365,8 +365,8 @@ static void commit(struct rig *r, uint32_t more)
 		const uint32_t i = r->who[b], units = units_of(r, s->len);
 		for (uint32_t h = 0; h < r->c.sh.n_kv_heads; h++)
 			memcpy(r->head[i][h].was, r->head[i][h].now, (units + more) * sizeof(struct ref_unit));
-		r->all[i] = s->all;
-		r->len[i] = s->keep < units ? s->keep * r->unit : s->len;
+		r->all[i] = s->n_tokens;
+		r->len[i] = s->n_retained < units ? s->n_retained * r->unit : s->len;
 		r->extent[i] = more ? (units + more) * T : s->len;
 		r->epoch[i]++;
 	}
@@ -377,17 +377,17 @@ static void commit(struct rig *r, uint32_t more)
 /* Whatever a step that was abandoned may have left: notes of the step's set, rows of what is free, or of new tokens. */
 static void tear(struct rig *r, bool prompt)
 {
-	struct skv_keep_by by = {.unit = r->unit, .recent.count = 1};
+	struct skv_evict_rule by = {.granularity = r->unit, .recent.count = 1};
 	struct skv_kseq kept[CASE_SEQS];
 
 	memcpy(kept, r->seq, sizeof kept);
 	write_step(r, prompt, true);
 	for (uint32_t b = 0; b < r->n; b++)
-		r->seq[b].keep = rnd_below(units_of(r, r->seq[b].len) + 1);
+		r->seq[b].n_retained = rnd_below(units_of(r, r->seq[b].len) + 1);
 	if (!prompt) {
 		struct skv_batch b = batch_of(r);
-		struct skv_work w = case_work(&r->c, 1);
-		r->c.on->kern->keep(&r->c.sh, &b, &by, NULL, 0, &w);
+		struct skv_workspace w = case_work(&r->c, 1);
+		r->c.on->kern->evict(&r->c.sh, &b, &by, NULL, 0, &w);
 		case_work_done(&r->c, &w);
 	}
 	memcpy(r->seq, kept, sizeof kept);
@@ -396,7 +396,7 @@ static void tear(struct rig *r, bool prompt)
 /* Which of the units live, and how they are valued, is made up; then the kernel and the model choose. */
 static void choose(struct rig *r)
 {
-	struct skv_keep_by by = {.unit = r->unit, .old_first = rnd_below(2), .forget = rnd_below(3) == 0};
+	struct skv_evict_rule by = {.granularity = r->unit, .evict_older = rnd_below(2), .reset_scores = rnd_below(3) == 0};
 	const uint32_t stride = r->c.max_len + rnd_below(5);
 	float *rank = malloc((size_t)r->n * r->c.sh.n_kv_heads * stride * sizeof *rank), *there;
 	const bool ranked = rnd_below(2);
@@ -411,19 +411,19 @@ static void choose(struct rig *r)
 		for (uint32_t h = 0; h < r->c.sh.n_kv_heads; h++) {
 			const struct skv_kseq *s = &r->seq[b];
 			const uint32_t n = units_of(r, s->len);
-			struct ref_keep k = {.keep = s->keep, .pinned = s->pinned};
-			k.old_first = by.old_first;
-			k.forget = by.forget;
+			struct ref_keep k = {.keep = s->n_retained, .pinned = s->pinned};
+			k.old_first = by.evict_older;
+			k.forget = by.reset_scores;
 			double own[CAP];
 			for (uint32_t u = 0; u < n; u++)
 				own[u] = rank[((size_t)b * r->c.sh.n_kv_heads + h) * stride + u];
-			if (s->keep < n)
-				k.recent = skv_recent_of(&by, s->keep);
+			if (s->n_retained < n)
+				k.recent = skv_recent_of(&by, s->n_retained);
 			ref_keep(r->head[r->who[b]][h].now, n, &k, ranked ? own : NULL);
 		}
 	struct skv_batch batch = batch_of(r);
-	struct skv_work w = case_work(&r->c, 1 + (int)rnd_below(2));
-	r->c.on->kern->keep(&r->c.sh, &batch, &by, ranked ? there : NULL, stride, &w);
+	struct skv_workspace w = case_work(&r->c, 1 + (int)rnd_below(2));
+	r->c.on->kern->evict(&r->c.sh, &batch, &by, ranked ? there : NULL, stride, &w);
 	case_work_done(&r->c, &w);
 	free(rank);
 }
@@ -432,24 +432,24 @@ static void choose(struct rig *r)
 static void vote(struct rig *r)
 {
 	const uint32_t heads = r->c.sh.n_kv_heads, group = r->c.sh.n_heads / heads;
-	struct skv_evidence ev = {.rows = heads, .sum = true, .token_stride = skv_pages_of(r->c.max_len) * T};
+	struct skv_scores ev = {.rows = heads, .sum = true, .token_stride = skv_pages_of(r->c.max_len) * T};
 	float *token = malloc((size_t)r->n * heads * ev.token_stride * sizeof *token);
 
 	for (uint32_t x = 0; x < r->n * heads * ev.token_stride; x++)
 		token[x] = (float)(group * rnd_below(4)) / 64;
 	for (uint32_t b = 0; b < r->n; b++) {
-		r->seq[b].tally = rnd_below(3);
+		r->seq[b].accumulate = rnd_below(3);
 		for (uint32_t h = 0; h < heads; h++)
-			for (uint32_t u = 0; u < r->seq[b].len && r->seq[b].tally; u++) {
+			for (uint32_t u = 0; u < r->seq[b].len && r->seq[b].accumulate; u++) {
 				double *value = &r->head[r->who[b]][h].now[u].value;
-				*value = (r->seq[b].tally == SKV_TALLY_ADD ? *value : 0) +
+				*value = (r->seq[b].accumulate == SKV_ACCUMULATE_ADD ? *value : 0) +
 				         token[((size_t)b * heads + h) * ev.token_stride + u] / (float)group;
 			}
 	}
 	ev.token = case_to(&r->c, token, (size_t)r->n * heads * ev.token_stride * sizeof *token);
 	struct skv_batch batch = batch_of(r);
-	struct skv_work w = case_work(&r->c, 1);
-	r->c.on->kern->tally(&r->c.sh, &batch, &ev, &w);
+	struct skv_workspace w = case_work(&r->c, 1);
+	r->c.on->kern->accumulate_scores(&r->c.sh, &batch, &ev, &w);
 	case_work_done(&r->c, &w);
 	free(token);
 }
@@ -483,7 +483,7 @@ static void decode_step(struct rig *r)
 	if (r->unit == 1)
 		vote(r);
 	for (uint32_t b = 0; b < r->n; b++)
-		r->seq[b].keep = r->seq[b].n_q ? random_keep(r, r->who[b], r->seq[b].len) : UINT32_MAX;
+		r->seq[b].n_retained = r->seq[b].n_q ? random_keep(r, r->who[b], r->seq[b].len) : UINT32_MAX;
 	choose(r);
 	check_step(r, 0);
 	commit(r, 0);
@@ -524,8 +524,8 @@ static void lift(struct rig *r, uint32_t i)
 		hd->there[at] = hd->there[units - 1] = false;
 	}
 	struct skv_batch b = batch_of(r);
-	struct skv_work w = case_work(&r->c, 1);
-	r->c.on->kern->lift(&r->c.sh, &b, &w);
+	struct skv_workspace w = case_work(&r->c, 1);
+	r->c.on->kern->move_partial_page(&r->c.sh, &b, &w);
 	case_work_done(&r->c, &w);
 	r->slots.slot = NULL;
 	check_step(r, 2);

@@ -45,11 +45,11 @@ static void check_votes(const struct kernel_case *c, const float *q, const struc
 	for (uint32_t x = 0; x < c->n * c->sh.n_kv_heads; x++) {
 		const uint32_t i = x / c->sh.n_kv_heads, h = x % c->sh.n_kv_heads, n = c->seq[i].len;
 		double *want = votes(c, q, i, h, window);
-		struct skv_note *note = note_get(c, i, h, seq[i].set, n);
+		struct skv_slot_meta *note = note_get(c, i, h, seq[i].set, n);
 		float *value = malloc(n * sizeof *value);
 
 		for (uint32_t u = 0; u < n; u++) {
-			value[u] = note[u].value;
+			value[u] = note[u].score;
 			ck_assert_uint_eq(note[u].pos, unit[x][u].pos);
 			if (window == 0 || c->seq[i].n_q < window)
 				want[u] += fabs(unit[x][u].value); /* who slept is awake */
@@ -65,9 +65,9 @@ static void tally_prompts(struct kernel_case *c, const struct skv_kseq *seq, uin
                           uint32_t window, int threads)
 {
 	struct skv_batch b = note_batch(c, seq, from, n);
-	struct skv_work w = case_work(c, threads);
+	struct skv_workspace w = case_work(c, threads);
 
-	c->on->kern->tally_prompt(&c->sh, &b, q, window, &w);
+	c->on->kern->accumulate_prompt(&c->sh, &b, q, window, &w);
 	case_work_done(c, &w);
 }
 
@@ -132,8 +132,8 @@ static void rank_case(struct kernel_case *c, const struct skv_rank *how, int way
 	note_sequences(c, seq);
 	for (uint32_t x = 0; x < c->n * heads; x++) {
 		const uint32_t i = x / heads, n = c->seq[i].len;
-		seq[i].keep = i % 4 > 1 ? n : rnd_below(n); /* some have none to lose ... */
-		seq[i].awake = i % 4 == 2 ? rnd_below(n + 1) : UINT32_MAX; /* ... of these some let units sleep */
+		seq[i].n_retained = i % 4 > 1 ? n : rnd_below(n); /* some have none to lose ... */
+		seq[i].n_active = i % 4 == 2 ? rnd_below(n + 1) : UINT32_MAX; /* ... of these some let units sleep */
 		unit[x] = note_units(n, 1 + rnd_below(4));
 		for (uint32_t u = 0; u < n; u++)
 			unit[x][u].value = (how->lambda > 0 || rnd_below(5) ? 1 : -1) * (float)random_value(way);
@@ -141,13 +141,13 @@ static void rank_case(struct kernel_case *c, const struct skv_rank *how, int way
 	}
 	there = case_to(c, NULL, (size_t)c->n * heads * stride * sizeof *rank);
 	struct skv_batch b = note_batch(c, seq, 0, c->n);
-	struct skv_work w = case_work(c, 2);
-	c->on->kern->rank(&c->sh, &b, how, there, stride, &w);
+	struct skv_workspace w = case_work(c, 2);
+	c->on->kern->rank_tokens(&c->sh, &b, how, there, stride, &w);
 	case_work_done(c, &w);
 	case_from(c, rank, there, (size_t)c->n * heads * stride * sizeof *rank);
 	for (uint32_t x = 0; x < c->n * heads; x++) {
 		const uint32_t i = x / heads, n = c->seq[i].len;
-		const bool ranked = seq[i].keep < n || seq[i].awake < UINT32_MAX;
+		const bool ranked = seq[i].n_retained < n || seq[i].n_active < UINT32_MAX;
 		if (ranked)
 			ref_rank(unit[x], n, how->smooth, (double)how->lambda, c->k[i] + x % heads * dim, heads * dim, dim, want);
 		for (uint32_t u = ranked ? n : 0; u < stride; u++)
@@ -207,7 +207,7 @@ static void keep_case(struct kernel_case *c, int way)
 {
 	const uint32_t heads = c->sh.n_kv_heads, stride = c->max_len + rnd_below(7), unit = rnd_below(3) ? 1 : T;
 	const bool ranked = rnd_below(2);
-	struct skv_keep_by by = {.unit = unit, .old_first = rnd_below(2), .forget = rnd_below(2)};
+	struct skv_evict_rule by = {.granularity = unit, .evict_older = rnd_below(2), .reset_scores = rnd_below(2)};
 	float *rank = malloc((size_t)c->n * heads * stride * sizeof *rank);
 	struct ref_unit *model[CASE_SEQS * 8];
 	struct skv_kseq seq[CASE_SEQS];
@@ -217,14 +217,14 @@ static void keep_case(struct kernel_case *c, int way)
 	note_sequences(c, seq);
 	for (uint32_t i = 0; i < c->n; i++) {
 		const uint32_t n = unit == 1 ? seq[i].len : skv_pages_of(seq[i].len);
-		seq[i].keep = rnd_below(3) ? n - 1 : rnd_below(4) ? rnd_below(n) : n;
+		seq[i].n_retained = rnd_below(3) ? n - 1 : rnd_below(4) ? rnd_below(n) : n;
 		seq[i].pinned = rnd_below(3) ? 0 : rnd_below(2 * n);
 	}
 	for (uint32_t x = 0; x < c->n * heads; x++) {
 		const struct skv_kseq *s = &seq[x / heads];
 		const uint32_t n = unit == 1 ? s->len : skv_pages_of(s->len);
-		struct ref_keep k = {.keep = s->keep, .pinned = s->pinned, .old_first = by.old_first, .forget = by.forget,
-		                     .recent = s->keep < n ? skv_recent_of(&by, s->keep) : 0};
+		struct ref_keep k = {.keep = s->n_retained, .pinned = s->pinned, .old_first = by.evict_older, .forget = by.reset_scores,
+		                     .recent = s->n_retained < n ? skv_recent_of(&by, s->n_retained) : 0};
 		double *own = malloc(n * sizeof *own);
 		model[x] = note_units(n, 1 + rnd_below(3));
 		for (uint32_t u = 0; u < n; u++) {
@@ -237,20 +237,20 @@ static void keep_case(struct kernel_case *c, int way)
 	}
 	const float *there = case_to(c, rank, (size_t)c->n * heads * stride * sizeof *rank);
 	struct skv_batch b = note_batch(c, seq, 0, c->n);
-	struct skv_work w = case_work(c, 3);
-	c->on->kern->keep(&c->sh, &b, &by, ranked ? there : NULL, stride, &w);
+	struct skv_workspace w = case_work(c, 3);
+	c->on->kern->evict(&c->sh, &b, &by, ranked ? there : NULL, stride, &w);
 	case_work_done(c, &w);
 	for (uint32_t x = 0; x < c->n * heads; x++) {
 		const struct skv_kseq *s = &seq[x / heads];
 		const uint32_t n = unit == 1 ? s->len : skv_pages_of(s->len);
-		struct skv_note *note = note_get(c, x / heads, x % heads, s->set, n);
+		struct skv_slot_meta *note = note_get(c, x / heads, x % heads, s->set, n);
 		for (uint32_t u = 0; u < n; u++) {
 			const struct ref_unit m = model[x][u];
-			const bool same = m.alive && isnan(m.value) ? isnan(note[u].value) : note[u].value == (float)m.value;
-			if (note[u].pos != (m.alive ? m.pos : m.pos | SKV_NOTE_GONE) || (m.alive && !same))
+			const bool same = m.alive && isnan(m.value) ? isnan(note[u].score) : note[u].score == (float)m.value;
+			if (note[u].pos != (m.alive ? m.pos : m.pos | SKV_SLOT_EVICTED) || (m.alive && !same))
 				ck_abort_msg("%s: unit %u of %u, kv head %u, pos %u, should %s with value %g; it is %#x, %g",
 				             c->on->name, u, n, x % heads, m.pos, m.alive ? "stay" : "go", m.value,
-				             note[u].pos, (double)note[u].value);
+				             note[u].pos, (double)note[u].score);
 		}
 		free(note);
 		free(model[x]);
@@ -308,7 +308,7 @@ struct paged {
 };
 
 /* What stamp() should do to a kv head; its pages' scores are the same for all of a group, of few values far apart. */
-static void model_stamp(const struct kernel_case *c, const struct skv_stamp *how, const struct skv_kseq *s,
+static void model_stamp(const struct kernel_case *c, const struct skv_touch_rule *how, const struct skv_kseq *s,
                         const float *score, uint32_t stride, struct ref_unit *unit, bool *listed)
 {
 	const uint32_t n = skv_pages_of(s->len), filling = ref_latest(unit, n), group = c->sh.n_heads / c->sh.n_kv_heads;
@@ -324,10 +324,10 @@ static void model_stamp(const struct kernel_case *c, const struct skv_stamp *how
 		ref_best_entries(unit, n, weight, may, (uint32_t)fmax(1, ceil((double)how->ratio * n - 1e-4)), best);
 	for (uint32_t u = 0; u < n; u++)
 		if (best[u] || (u == filling && s->len % T == 1))
-			unit[u].value = s->all;
+			unit[u].value = s->n_tokens;
 	for (uint32_t u = 0; u < n; u++)
 		may[u] = unit[u].pos < s->pinned && u != filling;
-	ref_best_entries(unit, n, weight, may, skv_budget_of(how->pinned, skv_pages_of(s->all), how->pinned_floor), best);
+	ref_best_entries(unit, n, weight, may, skv_budget_of(how->pinned, skv_pages_of(s->n_tokens), how->pinned_floor), best);
 	for (uint32_t u = 0; u < n; u++)
 		listed[u] = !may[u] || best[u] || (how->pinned.count == 0 && how->pinned.share == 0);
 	free(weight);
@@ -376,14 +376,14 @@ static uint32_t check_attention(const struct kernel_case *c, const float *q, con
 	return tokens * group;
 }
 
-static void stamp_case(struct kernel_case *c, const struct skv_stamp *how)
+static void stamp_case(struct kernel_case *c, const struct skv_touch_rule *how)
 {
 	const uint32_t heads = c->sh.n_kv_heads, group = c->sh.n_heads / heads;
 	const uint32_t floats = c->n * c->sh.n_heads * c->sh.head_dim;
-	struct skv_evidence ev = {.rows = c->sh.n_heads, .page_stride = (skv_pages_of(c->max_len) + 3) / 4 * 4};
+	struct skv_scores ev = {.rows = c->sh.n_heads, .page_stride = (skv_pages_of(c->max_len) + 3) / 4 * 4};
 	float *score = malloc((size_t)c->n * ev.rows * ev.page_stride * sizeof *score);
 	float *out = malloc(floats * sizeof *out);
-	struct skv_list list = {.rows = heads, .stride = skv_pages_of(c->max_len) + 1};
+	struct skv_index_list list = {.rows = heads, .stride = skv_pages_of(c->max_len) + 1};
 	uint32_t *ids = malloc((size_t)c->n * heads * list.stride * sizeof *ids), count[CASE_SEQS * 8];
 	struct ref_unit *unit[CASE_SEQS * 8];
 	struct skv_kseq seq[CASE_SEQS];
@@ -395,7 +395,7 @@ static void stamp_case(struct kernel_case *c, const struct skv_stamp *how)
 		const uint32_t n = skv_pages_of(s->len);
 		if (x % heads == 0) {
 			s->len -= s->len % T ? 0 : rnd_below(2) ? T - 1 : rnd_below(T); /* all pages are there whole */
-			s->all = s->len + T * rnd_below(20);
+			s->n_tokens = s->len + T * rnd_below(20);
 			s->pinned = rnd_below(3) ? rnd_below(3 * n + 3) : 0;
 		}
 		unit[x] = note_units(n, 1 + rnd_below(3));
@@ -414,11 +414,11 @@ static void stamp_case(struct kernel_case *c, const struct skv_stamp *how)
 	list.count = case_to(c, NULL, c->n * heads * sizeof *count);
 	void *rows = case_rows_to(c, c->q, floats), *made = case_to(c, NULL, case_rows_bytes(c, floats));
 	struct skv_batch b = note_batch(c, seq, 0, c->n);
-	struct skv_work w = case_work(c, 2);
-	c->on->kern->stamp(&c->sh, &b, &ev, how, &list, &w);
+	struct skv_workspace w = case_work(c, 2);
+	c->on->kern->touch_pages(&c->sh, &b, &ev, how, &list, &w);
 	c->on->kern->decode_pages(&c->sh, &b, rows, made, &list, &w);
 	case_work_done(c, &w);
-	ck_assert(list.filling && list.most >= 1 && list.most <= list.stride);
+	ck_assert(list.last_partial && list.max_count >= 1 && list.max_count <= list.stride);
 	case_from(c, ids, list.ids, (size_t)c->n * heads * list.stride * sizeof *ids);
 	case_from(c, count, list.count, c->n * heads * sizeof *count);
 	case_from(c, attended, c->attended, c->n * sizeof *attended);
@@ -431,12 +431,12 @@ static void stamp_case(struct kernel_case *c, const struct skv_stamp *how)
 		for (uint32_t h = 0; h < heads; h++) {
 			const uint32_t x = i * heads + h;
 			model_stamp(c, how, &seq[i], score + (size_t)x * group * ev.page_stride, ev.page_stride, unit[x], listed);
-			struct skv_note *note = note_get(c, i, h, seq[i].set, n);
+			struct skv_slot_meta *note = note_get(c, i, h, seq[i].set, n);
 			for (uint32_t u = 0; u < n; u++)
-				ck_assert_msg(note[u].pos == unit[x][u].pos && note[u].value == (float)unit[x][u].value,
+				ck_assert_msg(note[u].pos == unit[x][u].pos && note[u].score == (float)unit[x][u].value,
 				              "%s: page %u, pos %u is stamped %g, should be %g", c->on->name, u, unit[x][u].pos,
-				              (double)note[u].value, unit[x][u].value);
-			ck_assert_uint_le(count[x], list.most);
+				              (double)note[u].score, unit[x][u].value);
+			ck_assert_uint_le(count[x], list.max_count);
 			check_list(c, &seq[i], ids + (size_t)x * list.stride, count[x], unit[x], listed);
 			looked += check_attention(c, q, out, i, h, &seq[i], unit[x], listed);
 			free(note);
@@ -454,7 +454,7 @@ static void stamp_case(struct kernel_case *c, const struct skv_stamp *how)
 
 START_TEST(pages_that_matter)
 {
-	static const struct skv_stamp how[] = {
+	static const struct skv_touch_rule how[] = {
 		{.alpha = 1e-4f, .scale = 1},
 		{.ratio = 0.5f, .scale = 0.1f},
 		{.ratio = 0.3f, .scale = 1, .pinned.share = 0.2f, .pinned_floor = 1},
@@ -484,7 +484,7 @@ START_TEST(notes_of_what_is_there)
 
 	for (const struct test_backend *b = case_backends(); b->kern; b++)
 		for (int way = 0; way < 2; way++) {
-			struct skv_slots slots = {.unit = units[way]};
+			struct skv_slot_mapping slots = {.granularity = units[way]};
 			struct skv_kseq seq[CASE_SEQS];
 			struct kernel_case c;
 
@@ -496,16 +496,16 @@ START_TEST(notes_of_what_is_there)
 			}
 			note_sequences(&c, seq);
 			struct skv_batch batch = note_batch(&c, seq, 0, c.n);
-			struct skv_work w = case_work(&c, 1);
-			b->kern->note_resident(&c.sh, &batch, &slots, &w);
+			struct skv_workspace w = case_work(&c, 1);
+			b->kern->init_slot_meta(&c.sh, &batch, &slots, &w);
 			case_work_done(&c, &w);
 			for (uint32_t x = 0; x < c.n * c.sh.n_kv_heads; x++) {
 				const uint32_t i = x / c.sh.n_kv_heads, n = way ? skv_pages_of(len[i]) : len[i];
-				struct skv_note *note = note_get(&c, i, x % c.sh.n_kv_heads, !seq[i].set, n);
+				struct skv_slot_meta *note = note_get(&c, i, x % c.sh.n_kv_heads, !seq[i].set, n);
 				for (uint32_t u = 0; u < n; u++) {
-					const uint32_t pos = case_resident(&c, i, u * units[way]) ? u : SKV_NOTE_FREE;
-					if (note[u].pos != pos || note[u].value != 0)
-						ck_abort_msg("%s: note %u is %#x, %g", b->name, u, note[u].pos, (double)note[u].value);
+					const uint32_t pos = case_resident(&c, i, u * units[way]) ? u : SKV_SLOT_FREE;
+					if (note[u].pos != pos || note[u].score != 0)
+						ck_abort_msg("%s: note %u is %#x, %g", b->name, u, note[u].pos, (double)note[u].score);
 				}
 				free(note);
 			}

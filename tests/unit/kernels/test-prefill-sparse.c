@@ -30,20 +30,20 @@ static struct method streaming(void)
 static struct method hip(const struct skv_shape *sh)
 {
 	return (struct method){.sp = {.tile = 64, .sinks = 64 * rnd_below(3), .window = 64 * rnd_below(3), .by_tile = true,
-	                              .kept_rows = 1},
+	                              .n_saved_queries = 1},
 	                       .rows = sh->n_heads, .unit = 8};
 }
 
 static struct method minference(const struct skv_shape *sh)
 {
 	return (struct method){.sp = {.tile = 64, .by_tile = true, .segment = 128u << rnd_below(2),
-	                              .kept_rows = SKV_MINFERENCE_ROWS},
+	                              .n_saved_queries = SKV_MINFERENCE_ROWS},
 	                       .rows = sh->n_heads, .unit = 64, .more = true};
 }
 
 static struct method kascade(const struct skv_shape *sh)
 {
-	struct method m = {.sp = {.tile = skv_kascade_tile(sh->n_heads / sh->n_kv_heads), .by_tile = true, .kept_rows = 1},
+	struct method m = {.sp = {.tile = skv_kascade_tile(sh->n_heads / sh->n_kv_heads), .by_tile = true, .n_saved_queries = 1},
 	                   .rows = sh->n_kv_heads, .unit = 1, .mapped = rnd_below(2)};
 
 	for (uint32_t h = 0; h < sh->n_kv_heads; h++)
@@ -115,11 +115,11 @@ static void see(const void *ctx, uint32_t p, uint32_t head, bool *visible)
 typedef bool lists_fn(const struct method *, uint32_t i, uint32_t x, uint32_t row, uint32_t u);
 
 /* The call's lists. */
-static struct skv_tiles list(struct kernel_case *c, const struct calls *a, const struct method *m, uint32_t unit,
+static struct skv_tile_lists list(struct kernel_case *c, const struct calls *a, const struct method *m, uint32_t unit,
                              lists_fn *lists)
 {
-	struct skv_tiles t = {.rows = m->rows, .unit = unit, .mapped = m->mapped,
-	                      .tiles = skv_tiles_most(a->batch.max_q, m->sp.tile) + rnd_below(2),
+	struct skv_tile_lists t = {.rows = m->rows, .unit = unit, .mapped = m->mapped,
+	                      .tiles = skv_max_tiles(a->batch.max_q, m->sp.tile) + rnd_below(2),
 	                      .stride = c->max_len / unit + 1 + rnd_below(3)};
 	const size_t n = tiles_number(a, &t);
 
@@ -137,7 +137,7 @@ static struct skv_tiles list(struct kernel_case *c, const struct calls *a, const
 						t.ids[at * t.stride + t.count[at]++] = u;
 			}
 	}
-	struct skv_tiles there = tiles_to(c, a, &t);
+	struct skv_tile_lists there = tiles_to(c, a, &t);
 	tiles_free(&t);
 	return there;
 }
@@ -150,9 +150,9 @@ static size_t floats_of(const struct kernel_case *c)
 static void run_call(struct kernel_case *c, const struct calls *a, const struct skv_sparse *sp, const void *q, void *out,
                      int threads)
 {
-	struct skv_work w = calls_work(a, c, sp, threads);
+	struct skv_workspace w = calls_work(a, c, sp, threads);
 
-	c->on->kern->keep_queries(&c->sh, &a->batch, q, sp, &w);
+	c->on->kern->save_queries(&c->sh, &a->batch, q, sp, &w);
 	c->on->kern->prefill_sparse(&c->sh, &a->batch, q, out, sp, &w);
 	case_work_done(c, &w);
 }
@@ -164,18 +164,18 @@ static float *run(struct kernel_case *c, const struct method *m, uint32_t step, 
 	void *q = case_rows_to(c, c->q, floats_of(c)), *out = in_place ? q : case_to(c, NULL, bytes);
 	float *result = malloc(floats_of(c) * sizeof *result);
 	struct skv_sparse sp = m->sp;
-	struct skv_tiles units, more;
+	struct skv_tile_lists units, more;
 	struct calls a;
 
 	calls_begin(&a, c, step);
 	while (calls_next(&a, c)) {
 		if (m->rows) {
 			units = list(c, &a, m, m->unit, lists_unit);
-			sp.units = &units;
+			sp.lists = &units;
 		}
 		if (m->more) {
 			more = list(c, &a, m, 1, lists_token);
-			sp.more = &more;
+			sp.extra = &more;
 		}
 		run_call(c, &a, &sp, q, out, threads);
 		if (!in_place && !rnd_below(3)) /* a step that is repeated */
@@ -193,7 +193,7 @@ static void same_bits(const struct kernel_case *c, const float *was, float *is, 
 		for (uint32_t x = 0; x < c->seq[i].n_q; x++) {
 			const size_t at = (c->seq[i].row + x) * row;
 			ck_assert_msg(!memcmp(was + at, is + at, row * sizeof *is), "%s: row %u of a prompt of %u from %u: other bits %s",
-			              c->on->name, c->seq[i].prompt + x, c->seq[i].n_q, c->seq[i].prompt, what);
+			              c->on->name, c->seq[i].prompt_start + x, c->seq[i].n_q, c->seq[i].prompt_start, what);
 		}
 	free(is);
 }
@@ -204,14 +204,14 @@ static void check_dense(struct kernel_case *c, const struct method *m, const flo
 	const size_t row = (size_t)c->sh.n_heads * c->sh.head_dim;
 	void *there = case_to(c, NULL, case_rows_bytes(c, floats_of(c)));
 	float *dense = malloc(floats_of(c) * sizeof *dense);
-	struct skv_work w = case_work(c, 1);
+	struct skv_workspace w = case_work(c, 1);
 
 	c->on->kern->prefill_dense(&c->sh, &c->batch, case_rows_to(c, c->q, floats_of(c)), there, &w);
 	case_work_done(c, &w);
 	case_rows_from(c, dense, there, floats_of(c));
 	for (uint32_t i = 0; i < c->n; i++)
 		for (uint32_t x = 0; x < c->seq[i].n_q; x++) {
-			const uint32_t p = c->seq[i].prompt + x;
+			const uint32_t p = c->seq[i].prompt_start + x;
 			const size_t at = (c->seq[i].row + x) * row;
 			if (skv_row_dense(&c->seq[i], &m->sp, p))
 				ck_assert_msg(!memcmp(dense + at, out + at, row * sizeof *out), "%s: dense row %u is another",
@@ -226,7 +226,7 @@ static void reference(const struct kernel_case *c, const struct test_backend *b,
 
 	for (uint32_t i = 0; i < c->n; i++) {
 		const struct ref_rows r = prompts_ref(c, i, q);
-		const struct ref_correct correct = {.gamma = m->sp.gamma, .delta = m->sp.delta, .dense = c->seq[i].dense,
+		const struct ref_correct correct = {.gamma = m->sp.gamma, .delta = m->sp.delta, .dense = c->seq[i].dense_from,
 		                                    .segment = m->sp.segment};
 		const struct viewer v = {.m = m, .sh = &c->sh, .i = i};
 		ref_prompt(&r, &correct, see, &v, out + (size_t)c->seq[i].row * c->sh.n_heads * c->sh.head_dim);
@@ -243,7 +243,7 @@ static void prepare(struct kernel_case *c, const struct method *m)
 	prompts_init(c, &m->sp);
 	for (uint32_t i = 0; m->sp.gamma && i < c->n; i++)
 		if (rnd_below(3))
-			c->seq[i].dense = rnd_below(8) ? c->seq[i].prompt + rnd_below(c->seq[i].n_q) : 0;
+			c->seq[i].dense_from = rnd_below(8) ? c->seq[i].prompt_start + rnd_below(c->seq[i].n_q) : 0;
 }
 
 static void check(struct kernel_case *c, const struct method *m, double tolerance, bool devices)
@@ -360,7 +360,7 @@ static void check_lemma(const struct kernel_case *c, const struct ref_rows *r, c
 static void lemma_on(struct kernel_case *c, uint32_t k)
 {
 	const uint32_t n = c->seq[0].len, heads = c->sh.n_heads, floats = heads * c->sh.head_dim;
-	const struct skv_tiles lists = {.rows = heads, .tiles = 1, .stride = n, .unit = 1,
+	const struct skv_tile_lists lists = {.rows = heads, .tiles = 1, .stride = n, .unit = 1,
 	                                .ids = malloc(heads * n * sizeof(uint32_t)), .count = calloc(heads, sizeof(uint32_t))};
 	float *q = case_q(c, c->on), *out[2] = {malloc(floats * sizeof(float)), malloc(floats * sizeof(float))};
 	const struct ref_rows r = prompts_ref(c, 0, q);
@@ -379,8 +379,8 @@ static void lemma_on(struct kernel_case *c, uint32_t k)
 				lists.ids[h * n + lists.count[h]++] = t;
 	}
 	for (int sparse = 0; sparse < 2; sparse++) {
-		const struct skv_tiles there = tiles_to(c, &a, &lists);
-		const struct skv_sparse sp = {.tile = 128, .by_tile = true, .units = sparse ? &there : NULL,
+		const struct skv_tile_lists there = tiles_to(c, &a, &lists);
+		const struct skv_sparse sp = {.tile = 128, .by_tile = true, .lists = sparse ? &there : NULL,
 		                              .sinks = sparse ? 0 : n};
 		void *to = case_to(c, NULL, case_rows_bytes(c, floats));
 		run_call(c, &a, &sp, case_rows_to(c, c->q, floats), to, 1);

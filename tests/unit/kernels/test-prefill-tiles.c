@@ -40,7 +40,7 @@ static struct method hip(const struct skv_shape *sh)
 	m.plan.keep[1] = 32 * (1 + rnd_below(m.plan.keep[0] / 32));
 	m.plan.keep[2] = 8 * (1 + rnd_below(m.plan.keep[1] / 8));
 	m.sp = (struct skv_sparse){.tile = 64, .sinks = m.plan.sinks, .window = m.plan.window, .by_tile = true,
-	                           .kept_rows = 1};
+	                           .n_saved_queries = 1};
 	return m;
 }
 
@@ -51,7 +51,7 @@ static struct method minference(const struct skv_shape *sh)
 	m.plan = (struct skv_prefill){.how = SKV_PREFILL_MINFERENCE, .segment = 128u << rnd_below(2),
 	                              .vertical = SKV_MINFERENCE_FORCED + rnd_below(100),
 	                              .slash = SKV_MINFERENCE_FORCED + rnd_below(rnd_below(2) ? 4 : 200)};
-	m.sp = (struct skv_sparse){.tile = 64, .by_tile = true, .segment = m.plan.segment, .kept_rows = SKV_MINFERENCE_ROWS};
+	m.sp = (struct skv_sparse){.tile = 64, .by_tile = true, .segment = m.plan.segment, .n_saved_queries = SKV_MINFERENCE_ROWS};
 	return m;
 }
 
@@ -64,7 +64,7 @@ static struct method kascade(const struct skv_shape *sh)
 		m.plan.top.share = (float)(0.05 + rnd_unit() / 2);
 	else
 		m.plan.top.count = 1 + rnd_below(200);
-	m.sp = (struct skv_sparse){.tile = skv_kascade_tile(sh->n_heads / sh->n_kv_heads), .by_tile = true, .kept_rows = 1};
+	m.sp = (struct skv_sparse){.tile = skv_kascade_tile(sh->n_heads / sh->n_kv_heads), .by_tile = true, .n_saved_queries = 1};
 	return m;
 }
 
@@ -83,9 +83,9 @@ static struct method method_of(uint32_t how, const struct skv_shape *sh)
 
 static bool takes(const struct skv_kernels *k, const struct method *m)
 {
-	return k->prefill_sparse && (m->plan.how == SKV_PREFILL_HIP       ? k->tile_stages != NULL
-	                             : m->plan.how == SKV_PREFILL_KASCADE ? k->tile_best != NULL
-	                                                                  : k->tile_lines != NULL);
+	return k->prefill_sparse && (m->plan.how == SKV_PREFILL_HIP       ? k->hip_lists != NULL
+	                             : m->plan.how == SKV_PREFILL_KASCADE ? k->kascade_lists != NULL
+	                                                                  : k->minference_lists != NULL);
 }
 
 /* Whole numbers, few of them, so that many scores are the same. */
@@ -110,14 +110,14 @@ static void prepare(struct kernel_case *c, const struct method *m)
 {
 	prompts_init(c, &m->sp);
 	for (uint32_t i = 0; m->sp.gamma && i < c->n; i++)
-		c->seq[i].dense = ref_tail(c->seq[i].len, m->sp.gamma, m->plan.tail);
+		c->seq[i].dense_from = ref_tail(c->seq[i].len, m->sp.gamma, m->plan.tail);
 }
 
 /* ---- lists against the reference --------------------------------------------------------------- */
 
 static void wrong(const struct kernel_case *c, const struct seen *l, const char *what, uint32_t id)
 {
-	ck_abort_msg("%s: prompt of %u from %u, list %u of tile %u: %s %u", c->on->name, c->seq[l->i].n_q, c->seq[l->i].prompt,
+	ck_abort_msg("%s: prompt of %u from %u, list %u of tile %u: %s %u", c->on->name, c->seq[l->i].n_q, c->seq[l->i].prompt_start,
 	             l->row, l->x, what, id);
 }
 
@@ -239,7 +239,7 @@ static void check_lines(const struct kernel_case *c, const struct method *m, con
 
 /* Lists of a call: of the backend's memory, and copies. */
 struct lists {
-	struct skv_tiles there[2], here[2];
+	struct skv_tile_lists there[2], here[2];
 };
 
 /* The last call's queries are kept, then this one's lists are made. */
@@ -247,17 +247,17 @@ static void make_lists(struct kernel_case *c, const struct calls *a, const struc
                        struct lists *l)
 {
 	const struct skv_kernels *k = c->on->kern;
-	struct skv_work w = calls_work(a, c, &m->sp, threads);
+	struct skv_workspace w = calls_work(a, c, &m->sp, threads);
 
 	for (uint32_t x = 0; x < m->lists; x++)
 		l->there[x] = tiles_for(a, c, m->sp.tile, m->rows, m->unit[x]);
-	k->keep_queries(&c->sh, &a->batch, q, &m->sp, &w);
+	k->save_queries(&c->sh, &a->batch, q, &m->sp, &w);
 	if (m->plan.how == SKV_PREFILL_HIP)
-		k->tile_stages(&c->sh, &a->batch, q, &m->sp, m->plan.keep, &l->there[0], &w);
+		k->hip_lists(&c->sh, &a->batch, q, &m->sp, m->plan.keep, &l->there[0], &w);
 	else if (m->plan.how == SKV_PREFILL_KASCADE)
-		k->tile_best(&c->sh, &a->batch, q, &m->sp, m->plan.top, m->plan.top_floor, &l->there[0], &w);
+		k->kascade_lists(&c->sh, &a->batch, q, &m->sp, m->plan.top, m->plan.top_floor, &l->there[0], &w);
 	else
-		k->tile_lines(&c->sh, &a->batch, q, &m->sp, m->plan.vertical, m->plan.slash, &l->there[0], &l->there[1], &w);
+		k->minference_lists(&c->sh, &a->batch, q, &m->sp, m->plan.vertical, m->plan.slash, &l->there[0], &l->there[1], &w);
 	case_work_done(c, &w);
 	for (uint32_t x = 0; x < m->lists; x++)
 		l->here[x] = tiles_from(c, a, &l->there[x]);
@@ -269,7 +269,7 @@ static void lists_free(const struct method *m, struct lists *l)
 		tiles_free(&l->here[x]);
 }
 
-static struct seen seen_of(const struct calls *a, const struct method *m, const struct skv_tiles *t, uint32_t s, uint32_t x,
+static struct seen seen_of(const struct calls *a, const struct method *m, const struct skv_tile_lists *t, uint32_t s, uint32_t x,
                            uint32_t row)
 {
 	const uint32_t j = x / m->sp.tile - (a->seq[s].len - a->seq[s].n_q) / m->sp.tile;
@@ -281,7 +281,7 @@ static struct seen seen_of(const struct calls *a, const struct method *m, const 
 /* Are a tile's lists to be looked at? Of a segment only if its first rows have come, and the last of them not after the tile. */
 static bool matters(const struct method *m, const struct skv_kseq *s, uint32_t x)
 {
-	const uint32_t begin = m->plan.segment ? skv_begin(s, x, m->plan.segment) : 0;
+	const uint32_t begin = m->plan.segment ? skv_first_row(s, x, m->plan.segment) : 0;
 
 	return !m->plan.segment || (x >= begin && s->len >= begin + SKV_MINFERENCE_ROWS);
 }
@@ -414,9 +414,9 @@ static float *run(struct kernel_case *c, const struct method *m, uint32_t step)
 		struct skv_sparse sp = m->sp;
 		struct lists l;
 		make_lists(c, &a, m, q, 1, &l);
-		sp.units = &l.there[0];
-		sp.more = m->lists > 1 ? &l.there[1] : NULL;
-		struct skv_work w = calls_work(&a, c, &sp, 2);
+		sp.lists = &l.there[0];
+		sp.extra = m->lists > 1 ? &l.there[1] : NULL;
+		struct skv_workspace w = calls_work(&a, c, &sp, 2);
 		c->on->kern->prefill_sparse(&c->sh, &a.batch, q, out, &sp, &w);
 		case_work_done(c, &w);
 		lists_free(m, &l);

@@ -29,7 +29,7 @@ static size_t out_floats(const struct kernel_case *c)
 static float *run(struct kernel_case *c, const struct skv_batch *batch, const void *q, void *out, int threads)
 {
 	float *result = malloc(out_floats(c) * sizeof *result);
-	struct skv_work w = case_work(c, threads);
+	struct skv_workspace w = case_work(c, threads);
 	c->on->kern->prefill_dense(&c->sh, batch, q, out, &w);
 	case_work_done(c, &w);
 	case_rows_from(c, result, out, out_floats(c));

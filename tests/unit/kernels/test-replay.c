@@ -36,9 +36,9 @@ struct side {
 	skv_pte *table;
 	struct skv_kseq *seq;
 	float *q, *k, *v, *dense, *sparse, *chosen;
-	struct skv_evidence ev;
-	struct skv_list list, tokens;
-	struct skv_work work;
+	struct skv_scores ev;
+	struct skv_index_list list, tokens;
+	struct skv_workspace work;
 };
 
 static const struct skv_backend *dev;
@@ -67,18 +67,18 @@ static void side_init(struct side *s, uint32_t dtype)
 	s->dense = zeros(OUT * sizeof(float));
 	s->sparse = zeros(OUT * sizeof(float));
 	s->chosen = zeros(OUT * sizeof(float));
-	s->ev = (struct skv_evidence){.rows = KV_HEADS, .page_stride = MOST_PAGES,
+	s->ev = (struct skv_scores){.rows = KV_HEADS, .page_stride = MOST_PAGES,
 	                              .token_stride = MOST_TOKENS,
 	                              .page = zeros(LISTS * MOST_PAGES * sizeof(float)),
 	                              .token = zeros(LISTS * MOST_TOKENS * sizeof(float))};
-	s->list = (struct skv_list){.rows = KV_HEADS, .stride = MOST_PAGES,
+	s->list = (struct skv_index_list){.rows = KV_HEADS, .stride = MOST_PAGES,
 	                            .ids = zeros(LISTS * MOST_PAGES * sizeof(uint32_t)),
 	                            .count = zeros(LISTS * sizeof(uint32_t))};
-	s->tokens = (struct skv_list){.rows = KV_HEADS, .stride = MOST_TOKENS,
+	s->tokens = (struct skv_index_list){.rows = KV_HEADS, .stride = MOST_TOKENS,
 	                              .ids = zeros(LISTS * MOST_TOKENS * sizeof(uint32_t)),
 	                              .count = zeros(LISTS * sizeof(uint32_t))};
-	s->work = (struct skv_work){.threads = 1, .stream = stream};
-	s->work.bytes = dev->kernels->work_bytes(&s->sh, SEQS, SEQS, MOST_TOKENS, 1);
+	s->work = (struct skv_workspace){.threads = 1, .stream = stream};
+	s->work.bytes = dev->kernels->workspace_bytes(&s->sh, SEQS, SEQS, MOST_TOKENS, 1);
 	s->work.mem = zeros(s->work.bytes);
 }
 
@@ -117,7 +117,7 @@ static void queue_step(struct side *s, uint32_t max_len)
 	kern->decode_dense(&s->sh, &batch, s->q, s->dense, &s->ev, &s->work);
 	kern->select(&s->sh, &batch, &s->ev, false, &sel, &s->list, &s->work);
 	kern->decode_pages(&s->sh, &batch, s->q, s->sparse, &s->list, &s->work);
-	kern->decode_chosen(&s->sh, &batch, s->q, s->chosen, &s->ev, &sel, &s->tokens, &s->work);
+	kern->decode_topk(&s->sh, &batch, s->q, s->chosen, &s->ev, &sel, &s->tokens, &s->work);
 	case_ok(dev, dev->check());
 }
 

@@ -46,7 +46,7 @@ static void update(struct kernel_case *c, const uint32_t *len, const uint32_t *n
 {
 	struct skv_kseq seq[CASE_SEQS];
 	struct skv_batch b = c->batch;
-	struct skv_work w = case_work(c, threads);
+	struct skv_workspace w = case_work(c, threads);
 
 	case_from(c, seq, c->batch.seq, c->n * sizeof *seq);
 	b.max_bounds = rnd_below(20);
@@ -210,9 +210,9 @@ START_TEST(bounds_of_slots)
 			for (uint32_t h = 0; h < c.sh.n_kv_heads; h++)
 				slot[i * c.sh.n_kv_heads + h] = rnd_below(len[i] / SKV_PAGE_TOKENS) * SKV_PAGE_TOKENS + fill;
 		}
-		struct skv_slots slots = {.unit = SKV_PAGE_TOKENS, .slot = case_to(&c, slot, sizeof slot)};
+		struct skv_slot_mapping slots = {.granularity = SKV_PAGE_TOKENS, .slot = case_to(&c, slot, sizeof slot)};
 		struct skv_batch batch = case_part(&c, 0, n);
-		struct skv_work w = case_work(&c, 2);
+		struct skv_workspace w = case_work(&c, 2);
 		batch.seq = case_to(&c, seq, n * sizeof *seq);
 		batch.max_bounds = c.max_len;
 		b->kern->update_bounds(&c.sh, &batch, &slots, &w);
@@ -236,9 +236,9 @@ struct scores {
 static void score(struct kernel_case *c, struct scores *x, uint32_t from, uint32_t n, int threads)
 {
 	const size_t floats = (size_t)n * x->rows * x->stride;
-	struct skv_evidence ev = {.rows = x->rows, .page_stride = x->stride};
+	struct skv_scores ev = {.rows = x->rows, .page_stride = x->stride};
 	struct skv_batch b = case_part(c, from, n);
-	struct skv_work w = case_work(c, threads);
+	struct skv_workspace w = case_work(c, threads);
 
 	ev.page = case_to(c, NULL, floats * sizeof(float));
 	c->on->kern->score_pages(&c->sh, &b, case_rows_to(c, c->q, (size_t)c->rows * c->sh.n_heads * c->sh.head_dim),

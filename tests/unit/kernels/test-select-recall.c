@@ -12,7 +12,7 @@ static const uint32_t ones[CASE_SEQS] = {1, 1, 1, 1, 1, 1, 1, 1};
 
 /* Weights as a backend left them: [seq][rows][stride]. */
 struct weights {
-	struct skv_evidence ev; /* the backend's */
+	struct skv_scores ev; /* the backend's */
 	float *token, *page;
 };
 
@@ -21,7 +21,7 @@ static struct weights weigh(struct kernel_case *c, uint32_t rows, const void *q,
 	uint32_t pages = (skv_pages_of(c->max_len) + 3) / 4 * 4, tokens = pages * SKV_PAGE_TOKENS;
 	struct weights w = {.ev = {.rows = rows, .sum = true, .token_stride = tokens, .page_stride = pages}};
 	size_t n = (size_t)c->n * rows;
-	struct skv_work work = case_work(c, 3);
+	struct skv_workspace work = case_work(c, 3);
 
 	w.ev.token = case_to(c, NULL, n * tokens * sizeof *w.token);
 	w.ev.page = case_to(c, NULL, n * pages * sizeof *w.page);
@@ -61,11 +61,11 @@ static void check_weights(struct kernel_case *c, uint32_t rows, const struct wei
 	weights_free(&with);
 }
 
-static void check_recall(struct kernel_case *c, const struct weights *w, const struct skv_seen *seen, const double *want,
+static void check_recall(struct kernel_case *c, const struct weights *w, const struct skv_attended *seen, const double *want,
                          double tolerance, const char *what)
 {
 	float *ret = case_to(c, NULL, c->n * sizeof *ret), now[CASE_SEQS];
-	struct skv_work work = case_work(c, 3);
+	struct skv_workspace work = case_work(c, 3);
 
 	c->on->kern->recall(&c->sh, &c->batch, &w->ev, seen, ret, &work);
 	case_work_done(c, &work);
@@ -81,14 +81,14 @@ static void check_window(struct kernel_case *c, const struct weights *w, struct 
 		for (uint32_t t = 0; t < c->seq[i].len; t++)
 			if (t < window.sinks || t >= skv_window_start(&window, c->seq[i].len))
 				want[i] += w->token[(size_t)i * w->ev.token_stride + t] / (double)c->sh.n_heads;
-	check_recall(c, w, &(struct skv_seen){.window = &window}, want, 1e-5, "window");
+	check_recall(c, w, &(struct skv_attended){.window = &window}, want, 1e-5, "window");
 	window.budget = (struct skv_budget){.count = c->max_len}; /* all that is there, if there is anything */
 	for (uint32_t i = 0; i < c->n; i++) {
 		want[i] = 0;
 		for (uint32_t t = 0; t < c->seq[i].len; t++)
 			want[i] = want[i] > 0 || case_resident(c, i, t);
 	}
-	check_recall(c, w, &(struct skv_seen){.window = &window}, want, 1e-5 + case_weight_slack(c, c->on), "all");
+	check_recall(c, w, &(struct skv_attended){.window = &window}, want, 1e-5 + case_weight_slack(c, c->on), "all");
 }
 
 /* Random lists of units, ascending: one for each row of weights, or, with `mapped`, for what the rows map to. */
@@ -97,7 +97,7 @@ static void check_lists(struct kernel_case *c, const struct weights *w, bool tok
 	uint32_t rows = w->ev.rows, stride = tokens ? w->ev.token_stride : w->ev.page_stride;
 	uint32_t *ids = calloc((size_t)c->n * rows * stride, sizeof *ids), *count = calloc(c->n * rows, sizeof *count);
 	const float *weight = tokens ? w->token : w->page;
-	struct skv_list list = {.rows = rows, .stride = stride, .most = stride, .mapped = mapped};
+	struct skv_index_list list = {.rows = rows, .stride = stride, .max_count = stride, .mapped = mapped};
 	double want[CASE_SEQS] = {0};
 	uint32_t one_in = 1 + rnd_below(8);
 
@@ -108,14 +108,14 @@ static void check_lists(struct kernel_case *c, const struct weights *w, bool tok
 			if (rnd_below(one_in) == 0)
 				ids[(size_t)r * stride + count[r]++] = u;
 	for (uint32_t r = 0; r < c->n * rows; r++) {
-		size_t from = r / rows * rows + skv_list_row(&list, r % rows);
+		size_t from = r / rows * rows + skv_index_list_row(&list, r % rows);
 
 		for (uint32_t j = 0; j < count[from]; j++)
 			want[r / rows] += weight[(size_t)r * stride + ids[from * stride + j]] / (double)c->sh.n_heads;
 	}
 	list.ids = case_to(c, ids, (size_t)c->n * rows * stride * sizeof *ids);
 	list.count = case_to(c, count, (size_t)c->n * rows * sizeof *count);
-	check_recall(c, w, &(struct skv_seen){.list = &list, .tokens = tokens}, want, 1e-5,
+	check_recall(c, w, &(struct skv_attended){.list = &list, .tokens = tokens}, want, 1e-5,
 	             tokens ? "tokens" : "pages");
 	free(ids);
 	free(count);

@@ -22,9 +22,9 @@ static const uint32_t ones[CASE_SEQS] = {1, 1, 1, 1, 1, 1, 1, 1};
 
 /* What is asked for, and what came of it. */
 struct chosen {
-	struct skv_evidence ev;
+	struct skv_scores ev;
 	struct skv_select sel;
-	struct skv_list list; /* the backend's */
+	struct skv_index_list list; /* the backend's */
 	uint32_t *ids, *count;
 	float *out;
 };
@@ -40,14 +40,14 @@ static void run(struct kernel_case *c, const struct skv_batch *batch, struct cho
 {
 	const size_t lists = (size_t)batch->n * x->ev.rows;
 	const uint32_t stride = skv_pages_of(c->max_len) * SKV_PAGE_TOKENS;
-	struct skv_work w = case_work(c, threads);
+	struct skv_workspace w = case_work(c, threads);
 
 	x->ev.token_stride = stride;
 	x->ev.token = case_to(c, NULL, lists * stride * sizeof(float));
-	x->list = (struct skv_list){.rows = x->ev.rows, .stride = stride};
+	x->list = (struct skv_index_list){.rows = x->ev.rows, .stride = stride};
 	x->list.ids = case_to(c, NULL, lists * stride * sizeof(uint32_t));
 	x->list.count = case_to(c, NULL, lists * sizeof(uint32_t));
-	c->on->kern->decode_chosen(&c->sh, batch, q, out, &x->ev, &x->sel, &x->list, &w);
+	c->on->kern->decode_topk(&c->sh, batch, q, out, &x->ev, &x->sel, &x->list, &w);
 	case_work_done(c, &w);
 	x->ids = realloc(x->ids, lists * stride * sizeof(uint32_t));
 	x->count = realloc(x->count, lists * sizeof(uint32_t));
@@ -118,8 +118,8 @@ static void check_list(const struct kernel_case *c, const struct chosen *x, uint
 			most = fmax(most, weight[t]);
 	}
 	want += others < k - recent ? others : k - recent;
-	ck_assert_msg(x->count[r] == want && want <= x->list.most, "%s: list %u has %u, should have %u (of %u)",
-	              c->on->name, r, x->count[r], want, x->list.most);
+	ck_assert_msg(x->count[r] == want && want <= x->list.max_count, "%s: list %u has %u, should have %u (of %u)",
+	              c->on->name, r, x->count[r], want, x->list.max_count);
 	ck_assert_msg(most <= least * (1 + slack) + 1e-30, "%s: list %u: %g is left, %g taken", c->on->name, r,
 	              most, least);
 }
@@ -246,8 +246,8 @@ static void run_dense(struct kernel_case *c, const struct skv_batch *b, const vo
 {
 	const uint32_t pages = skv_pages_of(c->max_len), stride = pages * SKV_PAGE_TOKENS;
 	const size_t units = (size_t)b->n * rows * stride;
-	struct skv_evidence ev = {.rows = rows, .token_stride = stride, .page_stride = (pages + 3) / 4 * 4};
-	struct skv_work w = case_work(c, 2);
+	struct skv_scores ev = {.rows = rows, .token_stride = stride, .page_stride = (pages + 3) / 4 * 4};
+	struct skv_workspace w = case_work(c, 2);
 
 	memset(weights, 0, units * sizeof *weights);
 	ev.token = case_to(c, weights, units * sizeof *weights);

@@ -163,7 +163,7 @@ static struct skv_select random_select(const struct kernel_case *c, bool tokens)
 
 /* ---- on a backend ---------------------------------------------------------------------------- */
 
-static void check_list(const struct kernel_case *c, const struct problem *p, const struct skv_list *list,
+static void check_list(const struct kernel_case *c, const struct problem *p, const struct skv_index_list *list,
                        uint32_t from, uint32_t n, const char *how)
 {
 	size_t lists = (size_t)n * p->lists, at = (size_t)from * p->lists;
@@ -173,7 +173,7 @@ static void check_list(const struct kernel_case *c, const struct problem *p, con
 	case_from(c, count, list->count, lists * sizeof *count);
 	for (size_t r = 0; r < lists; r++) {
 		const uint32_t *want = p->ids + (at + r) * p->list_stride, *got = ids + r * p->list_stride;
-		ck_assert_uint_le(count[r], list->most);
+		ck_assert_uint_le(count[r], list->max_count);
 		if (count[r] != p->count[at + r])
 			ck_abort_msg("%s, %s: list %zu has %u %s, should have %u", c->on->name, how, at + r,
 			             count[r], p->tokens ? "tokens" : "pages", p->count[at + r]);
@@ -195,9 +195,9 @@ static void run(struct kernel_case *c, const struct problem *p, uint32_t from, u
 	/* a fresh copy: scores may be overwritten */
 	float *score = case_to(c, p->score + (size_t)from * p->rows * p->score_stride,
 	                       (size_t)n * p->rows * p->score_stride * sizeof *score);
-	struct skv_evidence ev = {.rows = p->rows};
-	struct skv_list list = {.rows = p->lists, .stride = p->list_stride};
-	struct skv_work w = case_work(c, threads);
+	struct skv_scores ev = {.rows = p->rows};
+	struct skv_index_list list = {.rows = p->lists, .stride = p->list_stride};
+	struct skv_workspace w = case_work(c, threads);
 
 	*(p->tokens ? &ev.token : &ev.page) = score;
 	*(p->tokens ? &ev.token_stride : &ev.page_stride) = p->score_stride;
