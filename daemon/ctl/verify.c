@@ -47,7 +47,7 @@ static void print_json(const struct verify *v)
 
 int skv_ctl_policy_verify(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 {
-	struct verify v = {.spec = o->arg, .seed = o->seeded ? o->seed : some_seed(), .place = &verify_on_host};
+	struct verify v = {.spec = o->arg, .seed = o->seeded ? o->seed : some_seed(), .backend = &verify_on_host};
 	struct skv_model shape = {.n_layers = o->shape[0], .n_heads = o->shape[1], .n_kv_heads = o->shape[2],
 	                          .head_dim = o->shape[3]};
 	char model[SKV_NAME_MAX];

@@ -61,11 +61,11 @@ static int attend_on_device(struct skv_session *s, const struct skv_model *m, ui
 	return e;
 }
 
-static struct verify_place place(void)
+static struct verify_backend alloc_slots(void)
 {
 	if (!devmem_is_device())
 		return verify_on_host;
-	return (struct verify_place){
+	return (struct verify_backend){
 	        .device = SKV_DEVICE_CUDA(0),
 	        .stream = devmem_stream(),
 	        .attend = attend_on_device,
@@ -450,8 +450,8 @@ END_TEST
 
 static void verify_spec(const char *spec, uint32_t cases, struct verify *sum)
 {
-	struct verify_place at = place();
-	struct verify v = {.client = client, .spec = spec, .cases = cases, .place = &at, .model = "oracle",
+	struct verify_backend at = alloc_slots();
+	struct verify v = {.client = client, .spec = spec, .cases = cases, .backend = &at, .model = "oracle",
 	                   .seed = rnd64() / 10 * 10 + rnd_below(3), .shape = shape.n_layers ? &shape : NULL,
 	                   .identity = identity};
 	bool well = verify_policy(&v);

@@ -29,7 +29,7 @@ static uint64_t mix(uint64_t x)
 	return x ^ x >> 31;
 }
 
-uint32_t bed_below(struct bed *b, uint32_t n)
+uint32_t oracle_case_below(struct oracle_case *b, uint32_t n)
 {
 	b->random += 0x9e3779b97f4a7c15u;
 	return (uint32_t)(mix(b->random) % n);
@@ -44,7 +44,7 @@ static void add_row(float *to, uint32_t dim, uint64_t id, float size)
 
 /* Names for rows: of one sequence's layer, head and kind. */
 enum row { ROW_K, ROW_V, ROW_Q, ROW_NEEDLE };
-static uint64_t row_id(const struct bed_seq *s, uint32_t layer, uint32_t head, enum row row, uint64_t index)
+static uint64_t row_id(const struct oracle_case_seq *s, uint32_t layer, uint32_t head, enum row row, uint64_t index)
 {
 	return mix(mix(s->key + layer) + ((uint64_t)head << 40 | (uint64_t)row << 32 | index));
 }
@@ -52,34 +52,34 @@ static uint64_t row_id(const struct bed_seq *s, uint32_t layer, uint32_t head, e
 /* ---- shapes and sequences --------------------------------------------------------------------- */
 
 /* How keys turn: what is in them does not depend on it, but policies that turn them back do. */
-static struct skv_rope some_rope(struct bed *b, bool on_host)
+static struct skv_rope some_rope(struct oracle_case *b, bool on_host)
 {
 	const uint32_t dims = on_host ? 8 : 16; /* a device's kernels turn 16 elements at a time */
 
 
 	return (struct skv_rope){
-	        .type = SKV_ROPE_NONE + bed_below(b, SKV_ROPE_YARN),
-	        .dims = bed_below(b, 3) ? 0 : dims * (1 + bed_below(b, 2)), /* no head has fewer than 16, on a device 64 */
-	        .interleaved = bed_below(b, 2),
-	        .theta = bed_below(b, 2) ? 1e4 : 5e5,
-	        .factor = 1 + bed_below(b, 8),
+	        .type = SKV_ROPE_NONE + oracle_case_below(b, SKV_ROPE_YARN),
+	        .dims = oracle_case_below(b, 3) ? 0 : dims * (1 + oracle_case_below(b, 2)), /* no head has fewer than 16, on a device 64 */
+	        .interleaved = oracle_case_below(b, 2),
+	        .theta = oracle_case_below(b, 2) ? 1e4 : 5e5,
+	        .factor = 1 + oracle_case_below(b, 8),
 	        .low = 1,
-	        .high = 4 + bed_below(b, 28),
-	        .original = 256u << bed_below(b, 6),
+	        .high = 4 + oracle_case_below(b, 28),
+	        .original = 256u << oracle_case_below(b, 6),
 	};
 }
 
-void bed_init(struct bed *b, uint64_t seed, uint32_t device)
+void oracle_case_init(struct oracle_case *b, uint64_t seed, uint32_t device)
 {
 	static const uint32_t kv_heads[] = {1, 1, 2, 2, 3, 4};
 	struct skv_model *m = &b->model;
 
-	*b = (struct bed){.random = seed, .model = SKV_MODEL_INIT};
-	m->n_layers = 1 + bed_below(b, 6);
-	m->n_kv_heads = kv_heads[bed_below(b, 6)];
-	m->n_heads = m->n_kv_heads * (1 + bed_below(b, 4));
-	m->head_dim = device == SKV_DEVICE_HOST ? 16 * (1 + bed_below(b, 4)) : 32 * (2 + bed_below(b, 3));
-	m->kv_dtype = device == SKV_DEVICE_HOST ? bed_below(b, 3) : 1 + bed_below(b, 2);
+	*b = (struct oracle_case){.random = seed, .model = SKV_MODEL_INIT};
+	m->n_layers = 1 + oracle_case_below(b, 6);
+	m->n_kv_heads = kv_heads[oracle_case_below(b, 6)];
+	m->n_heads = m->n_kv_heads * (1 + oracle_case_below(b, 4));
+	m->head_dim = device == SKV_DEVICE_HOST ? 16 * (1 + oracle_case_below(b, 4)) : 32 * (2 + oracle_case_below(b, 3));
+	m->kv_dtype = device == SKV_DEVICE_HOST ? oracle_case_below(b, 3) : 1 + oracle_case_below(b, 2);
 	m->device = device;
 	m->rope = some_rope(b, device == SKV_DEVICE_HOST);
 }
@@ -94,19 +94,19 @@ static float **rows_new(uint32_t n_layers, size_t n)
 }
 
 /* Lengths that something depends on: nothing, a token, pages that are full or about to be, 16 of them; and any. */
-static uint32_t some_length(struct bed *b, uint32_t longest)
+static uint32_t some_length(struct oracle_case *b, uint32_t longest)
 {
-	uint32_t n = 1 + bed_below(b, longest), unit;
+	uint32_t n = 1 + oracle_case_below(b, longest), unit;
 
-	switch (bed_below(b, 8)) {
+	switch (oracle_case_below(b, 8)) {
 	case 0:
-		return bed_below(b, 3);
+		return oracle_case_below(b, 3);
 	case 1:
 		return n < 40 ? n : 1 + n % 40;
 	case 2:
 		return n / SKV_PAGE_TOKENS * SKV_PAGE_TOKENS;
 	case 3:
-		unit = bed_below(b, 2) ? SKV_PAGE_TOKENS : SKV_PAGE_TOKENS * SKV_PAGE_TOKENS;
+		unit = oracle_case_below(b, 2) ? SKV_PAGE_TOKENS : SKV_PAGE_TOKENS * SKV_PAGE_TOKENS;
 		return n / unit * unit + unit - 1;
 	case 4:
 		return longest;
@@ -115,7 +115,7 @@ static uint32_t some_length(struct bed *b, uint32_t longest)
 	}
 }
 
-void bed_make_seqs(struct bed *b, uint32_t longest)
+void oracle_case_make_seqs(struct oracle_case *b, uint32_t longest)
 {
 	const struct skv_model *m = &b->model;
 	size_t width = (size_t)m->n_kv_heads * m->head_dim;
@@ -124,11 +124,11 @@ void bed_make_seqs(struct bed *b, uint32_t longest)
 	room = room > LEAST_ROOM ? room : LEAST_ROOM;
 	longest = longest < room ? longest : room;
 	b->n_seqs = room / longest < BED_MAX_SEQS ? room / longest : BED_MAX_SEQS;
-	b->n_seqs = 1 + bed_below(b, b->n_seqs);
+	b->n_seqs = 1 + oracle_case_below(b, b->n_seqs);
 	for (uint32_t i = 0; i < b->n_seqs; i++) {
-		struct bed_seq *s = &b->seq[i];
+		struct oracle_case_seq *s = &b->seq[i];
 
-		s->kind = bed_below(b, BED_KINDS);
+		s->kind = oracle_case_below(b, BED_KINDS);
 		s->key = mix(b->random + i);
 		s->n = some_length(b, longest);
 		s->prompt = s->n;
@@ -145,14 +145,14 @@ void bed_make_seqs(struct bed *b, uint32_t longest)
 		for (uint32_t layer = 0; layer < m->n_layers; layer++)
 			s->packed[layer] = calloc(s->cap, sizeof(**s->packed));
 		for (uint32_t t = 0; t < s->n; t++)
-			bed_token(b, s, t);
+			oracle_case_token(b, s, t);
 	}
 }
 
-void bed_deinit(struct bed *b)
+void oracle_case_deinit(struct oracle_case *b)
 {
 	for (uint32_t i = 0; i < b->n_seqs; i++) {
-		struct bed_seq *s = &b->seq[i];
+		struct oracle_case_seq *s = &b->seq[i];
 
 		for (uint32_t layer = 0; layer < b->model.n_layers; layer++) {
 			free(s->k[layer]);
@@ -174,13 +174,13 @@ void bed_deinit(struct bed *b)
 
 /* ---- rows -------------------------------------------------------------------------------------- */
 
-static void round_row(const struct bed *b, float *row)
+static void round_row(const struct oracle_case *b, float *row)
 {
 	for (uint32_t d = 0; d < b->model.head_dim; d++)
 		row[d] = ref_round(b->model.kv_dtype, row[d]);
 }
 
-static void make_key(const struct bed *b, const struct bed_seq *s, uint32_t layer, uint32_t head, uint32_t at, float *k)
+static void make_key(const struct oracle_case *b, const struct oracle_case_seq *s, uint32_t layer, uint32_t head, uint32_t at, float *k)
 {
 	uint32_t dim = b->model.head_dim, page = at / SKV_PAGE_TOKENS;
 	uint64_t pattern = mix(s->key ^ page * 77u) % PATTERNS;
@@ -206,7 +206,7 @@ static void make_key(const struct bed *b, const struct bed_seq *s, uint32_t laye
 	round_row(b, k);
 }
 
-static void make_queries(struct bed *b, struct bed_seq *s, uint32_t at)
+static void make_queries(struct oracle_case *b, struct oracle_case_seq *s, uint32_t at)
 {
 	const struct skv_model *m = &b->model;
 	uint32_t group = m->n_heads / m->n_kv_heads;
@@ -224,7 +224,7 @@ static void make_queries(struct bed *b, struct bed_seq *s, uint32_t at)
 		}
 }
 
-void bed_token(struct bed *b, struct bed_seq *s, uint32_t at)
+void oracle_case_token(struct oracle_case *b, struct oracle_case_seq *s, uint32_t at)
 {
 	const struct skv_model *m = &b->model;
 

@@ -17,7 +17,7 @@ struct oracle_kept;
 struct oracle_pack;
 
 /* What keys and queries are like. */
-enum bed_kind {
+enum oracle_case_kind {
 	BED_RANDOM,   /* nothing stands out */
 	BED_SHARP,    /* the same with large scores: few tokens have all of the weight */
 	BED_NEEDLES,  /* some tokens are what the query looks for */
@@ -28,13 +28,13 @@ enum bed_kind {
 	BED_KINDS,
 };
 
-struct bed_seq {
+struct oracle_case_seq {
 	struct skv_seq *seq; /* NULL: nobody has it */
 	bool made;           /* the daemon has it, with its prompt */
 	bool holes_unknown;  /* a policy that nobody knows has evicted some pages */
 	bool rows_unknown;   /* or has had a compressor, and packed which tokens it liked */
 	char name[SKV_NAME_MAX];
-	enum bed_kind kind;
+	enum oracle_case_kind kind;
 	uint64_t key;
 	uint32_t n, cap;   /* tokens that are committed, and for which there is room */
 	float **k, **v;    /* [layer]: [cap][n_kv_heads][head_dim] */
@@ -46,24 +46,24 @@ struct bed_seq {
 	struct oracle_kept *kept; /* its kv heads, once a policy has evicted from each of them alone; else NULL */
 };
 
-struct bed {
+struct oracle_case {
 	uint64_t random; /* state */
 	struct skv_model model;
 	uint32_t reserve; /* tokens that all stints together may decode of a sequence */
 	uint32_t n_seqs;
-	struct bed_seq seq[BED_MAX_SEQS];
+	struct oracle_case_seq seq[BED_MAX_SEQS];
 };
 
 /* 0 … n - 1 */
-uint32_t bed_below(struct bed *, uint32_t n);
+uint32_t oracle_case_below(struct oracle_case *, uint32_t n);
 
 /* A shape from a seed: for the host, or with `device` for what runs there. */
-void bed_init(struct bed *, uint64_t seed, uint32_t device);
+void oracle_case_init(struct oracle_case *, uint64_t seed, uint32_t device);
 /* Sequences of up to `longest` tokens after their prompts, for as many more as are in reserve, and as many in prompts. */
-void bed_make_seqs(struct bed *, uint32_t longest);
-void bed_deinit(struct bed *);
+void oracle_case_make_seqs(struct oracle_case *, uint32_t longest);
+void oracle_case_deinit(struct oracle_case *);
 
 /* Make token `at`, with its query. */
-void bed_token(struct bed *, struct bed_seq *, uint32_t at);
+void oracle_case_token(struct oracle_case *, struct oracle_case_seq *, uint32_t at);
 
 #endif

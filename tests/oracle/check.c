@@ -15,10 +15,10 @@
 
 /* ---- the oracle's view ---------------------------------------------------------------------------- */
 
-static struct oracle_step step_of(const struct verify *v, const struct bed *b, const struct bed_seq *q,
+static struct oracle_step step_of(const struct verify *v, const struct oracle_case *b, const struct oracle_case_seq *q,
                                   uint32_t n)
 {
-	bool device = v->place->device != SKV_DEVICE_HOST;
+	bool device = v->backend->device != SKV_DEVICE_HOST;
 
 	return (struct oracle_step){
 	        .model = &b->model,
@@ -27,19 +27,19 @@ static struct oracle_step step_of(const struct verify *v, const struct bed *b, c
 	        .q = (const float *const *)q->q,
 	        .hole = q->hole,
 	        .kept = q->kept,
-	        .logit_slack = v->place->logit_slack,
-	        .kept_slack = v->place->kept_slack,
+	        .logit_slack = v->backend->logit_slack,
+	        .kept_slack = v->backend->kept_slack,
 	        /* a device keeps scores as 16-bit differences to the largest one so far: alike for 0 alone */
 	        .ties_hold = !device || q->kind == BED_SAME || q->kind == BED_ZERO,
-	        .few_bits_round = v->place->few_bits_round,
+	        .few_bits_round = v->backend->few_bits_round,
 	        .width = v->identity,
 	};
 }
 
-void check_ready(struct verify *v, struct bed *b, struct skv_session *s, uint32_t seq, bool prompt)
+void check_ready(struct verify *v, struct oracle_case *b, struct skv_session *s, uint32_t seq, bool prompt)
 {
 	const char *spec = skv_policy_spec(s);
-	struct bed_seq *q = &b->seq[seq];
+	struct oracle_case_seq *q = &b->seq[seq];
 	struct oracle_step step = step_of(v, b, q, q->n);
 
 	packed_follow(q, &step, oracle_find(spec), spec, !prompt);
@@ -48,15 +48,15 @@ void check_ready(struct verify *v, struct bed *b, struct skv_session *s, uint32_
 /* ---- what kv heads keep ------------------------------------------------------------------------- */
 
 /* Does a policy evict from each of the layer's kv heads alone, or has one done so? */
-static bool keeps(const struct bed_seq *q, uint32_t layer)
+static bool keeps(const struct oracle_case_seq *q, uint32_t layer)
 {
 	return q->kept && layer >= q->kept->first;
 }
 
-void check_taken(struct verify *v, struct bed *b, struct skv_session *s, uint32_t seq)
+void check_taken(struct verify *v, struct oracle_case *b, struct skv_session *s, uint32_t seq)
 {
 	const struct oracle_policy *p = oracle_find(skv_policy_spec(s));
-	struct bed_seq *q = &b->seq[seq];
+	struct oracle_case_seq *q = &b->seq[seq];
 	struct oracle_step step = step_of(v, b, q, q->made ? q->n : 0);
 
 	if (!p || !p->unit || q->kept)
@@ -66,11 +66,11 @@ void check_taken(struct verify *v, struct bed *b, struct skv_session *s, uint32_
 	q->kept->prompted = true; /* who takes a sequence over does not wait */
 }
 
-void check_prompt(struct verify *v, struct bed *b, struct skv_session *s, uint32_t seq, uint32_t n, uint32_t rows)
+void check_prompt(struct verify *v, struct oracle_case *b, struct skv_session *s, uint32_t seq, uint32_t n, uint32_t rows)
 {
 	const char *spec = skv_policy_spec(s);
 	const struct oracle_policy *p = oracle_find(spec);
-	struct bed_seq *q = &b->seq[seq];
+	struct oracle_case_seq *q = &b->seq[seq];
 	struct oracle_step step = step_of(v, b, q, n);
 
 	if (!q->kept)
@@ -87,7 +87,7 @@ static uint32_t stored(const struct oracle_head *h)
 }
 
 /* Tokens of each of the layer's heads. */
-static uint32_t slots(const struct bed *b, const struct bed_seq *q, uint32_t layer)
+static uint32_t slots(const struct oracle_case *b, const struct oracle_case_seq *q, uint32_t layer)
 {
 	const struct oracle_head *h = &q->kept->head[layer * b->model.n_kv_heads];
 	uint32_t last = q->n % q->kept->unit;
@@ -96,7 +96,7 @@ static uint32_t slots(const struct bed *b, const struct bed_seq *q, uint32_t lay
 }
 
 /* Pages that the policy has given back when the step is done. */
-static uint64_t pages_left_out(const struct bed *b, const struct bed_seq *q, const struct oracle_step *step)
+static uint64_t pages_left_out(const struct oracle_case *b, const struct oracle_case_seq *q, const struct oracle_step *step)
 {
 	uint64_t holes = 0;
 
@@ -113,7 +113,7 @@ static uint64_t pages_left_out(const struct bed *b, const struct bed_seq *q, con
 }
 
 /* Is it known how many pages those are in which the sequence has packed tokens? */
-static bool pages_known(const struct bed *b, const struct bed_seq *q)
+static bool pages_known(const struct oracle_case *b, const struct oracle_case_seq *q)
 {
 	for (uint32_t layer = 0; layer < b->model.n_layers; layer++)
 		if (q->pack[layer].coded > 0 && q->pack[layer].pages == UINT32_MAX)
@@ -123,7 +123,7 @@ static bool pages_known(const struct bed *b, const struct bed_seq *q)
 
 /* ---- what is seen ------------------------------------------------------------------------------- */
 
-struct take take_new(const struct bed *b)
+struct take take_new(const struct oracle_case *b)
 {
 	size_t n = (size_t)b->n_seqs * b->model.n_layers, width = (size_t)b->model.n_heads * b->model.head_dim;
 	struct take t = {.seen = calloc(n, sizeof(*t.seen))};
@@ -133,7 +133,7 @@ struct take take_new(const struct bed *b)
 	return t;
 }
 
-void take_free(struct take *t, const struct bed *b)
+void take_free(struct take *t, const struct oracle_case *b)
 {
 	for (size_t i = 0; i < (size_t)b->n_seqs * b->model.n_layers; i++) {
 		free(t->seen[i].in);
@@ -142,7 +142,7 @@ void take_free(struct take *t, const struct bed *b)
 	free(t->seen);
 }
 
-struct seen *take_at(const struct take *t, const struct bed *b, uint32_t seq, uint32_t layer)
+struct seen *take_at(const struct take *t, const struct oracle_case *b, uint32_t seq, uint32_t layer)
 {
 	return &t->seen[(size_t)seq * b->model.n_layers + layer];
 }
@@ -199,7 +199,7 @@ bool check_seen(struct verify *v, struct skv_session *s, uint32_t layer, uint32_
 
 /* ---- outputs -------------------------------------------------------------------------------------- */
 
-static const char *kind_name(enum bed_kind kind)
+static const char *kind_name(enum oracle_case_kind kind)
 {
 	static const char *const names[] = {
 	        "random keys", "large scores", "needles", "equal keys", "a query of zeros", "few different keys",
@@ -210,7 +210,7 @@ static const char *kind_name(enum bed_kind kind)
 
 /* Say what is wrong with a layer, of which sequence. */
 __attribute__((format(printf, 4, 5)))
-static bool wrong(struct verify *v, const struct bed_seq *q, uint32_t layer, const char *fmt, ...)
+static bool wrong(struct verify *v, const struct oracle_case_seq *q, uint32_t layer, const char *fmt, ...)
 {
 	char what[300];
 	va_list ap;
@@ -231,7 +231,7 @@ static uint32_t row_of(const struct skv_model *m, const struct seen *x, uint32_t
  * Whether the head's tokens are visible: by the list, or under another policy, which knows nothing of what heads keep,
  * all that are there. False: it is not known which.
  */
-static bool see(const struct bed *b, const struct bed_seq *q, bool own, uint32_t layer, const struct seen *x,
+static bool see(const struct oracle_case *b, const struct oracle_case_seq *q, bool own, uint32_t layer, const struct seen *x,
                 uint32_t head, bool *visible)
 {
 	const struct skv_model *m = &b->model;
@@ -257,7 +257,7 @@ static bool see(const struct bed *b, const struct bed_seq *q, bool own, uint32_t
 }
 
 /* The output of one q head of token `at`, over the tokens up to it that are visible. */
-static bool check_head(struct verify *v, const struct bed *b, const struct bed_seq *q, uint32_t layer, uint32_t head,
+static bool check_head(struct verify *v, const struct oracle_case *b, const struct oracle_case_seq *q, uint32_t layer, uint32_t head,
                        uint32_t at, const bool *visible, const float *out)
 {
 	const struct skv_model *m = &b->model;
@@ -270,7 +270,7 @@ static bool check_head(struct verify *v, const struct bed *b, const struct bed_s
 	              1 / sqrt(dim), visible, expected, weight);
 	packed_slack(m, q, layer, kv, query, n, weight, expected, slack);
 	for (uint32_t d = 0; d < dim && well; d++) {
-		double off = fabs(out[d] - expected[d]), most = v->place->output_slack + slack[d];
+		double off = fabs(out[d] - expected[d]), most = v->backend->output_slack + slack[d];
 
 		if (slack[d] > 0)
 			v->rebuilt = fmax(v->rebuilt, off / most);
@@ -284,7 +284,7 @@ static bool check_head(struct verify *v, const struct bed *b, const struct bed_s
 	return well;
 }
 
-static bool check_output(struct verify *v, const struct bed *b, const struct bed_seq *q, bool own, uint32_t layer,
+static bool check_output(struct verify *v, const struct oracle_case *b, const struct oracle_case_seq *q, bool own, uint32_t layer,
                          const struct seen *x)
 {
 	const struct skv_model *m = &b->model;
@@ -304,9 +304,9 @@ static bool check_output(struct verify *v, const struct bed *b, const struct bed
 	return well;
 }
 
-bool check_prompt_rows(struct verify *v, const struct bed *b, uint32_t seq, uint32_t layer, uint32_t n, const float *out)
+bool check_prompt_rows(struct verify *v, const struct oracle_case *b, uint32_t seq, uint32_t layer, uint32_t n, const float *out)
 {
-	const struct bed_seq *q = &b->seq[seq];
+	const struct oracle_case_seq *q = &b->seq[seq];
 	const struct skv_model *m = &b->model;
 	bool *visible = calloc(q->n + n, sizeof(*visible)), well = true;
 
@@ -321,7 +321,7 @@ bool check_prompt_rows(struct verify *v, const struct bed *b, uint32_t seq, uint
 /* ---- sets ------------------------------------------------------------------------------------------- */
 
 /* One list against what it must be. */
-static bool check_list(struct verify *v, const struct bed_seq *q, uint32_t layer, uint32_t row, const struct seen *x,
+static bool check_list(struct verify *v, const struct oracle_case_seq *q, uint32_t layer, uint32_t row, const struct seen *x,
                        const struct oracle_set *set)
 {
 	const uint8_t *class = set->class + (size_t)row * set->units;
@@ -342,10 +342,10 @@ static bool check_list(struct verify *v, const struct bed_seq *q, uint32_t layer
 	return true;
 }
 
-static bool check_oracle(struct verify *v, struct bed *b, const struct oracle_policy *p, const char *spec,
+static bool check_oracle(struct verify *v, struct oracle_case *b, const struct oracle_policy *p, const char *spec,
                          uint32_t seq, const struct take *t)
 {
-	struct bed_seq *q = &b->seq[seq];
+	struct oracle_case_seq *q = &b->seq[seq];
 	struct oracle_step step = step_of(v, b, q, q->n + 1);
 	struct oracle_set *set = calloc(b->model.n_layers, sizeof(*set));
 	bool well = true;
@@ -366,7 +366,7 @@ static bool check_oracle(struct verify *v, struct bed *b, const struct oracle_po
 }
 
 /* What can be said of a policy that the oracle does not know. */
-static bool check_contract(struct verify *v, const struct bed_seq *q, const char *spec, uint32_t layer,
+static bool check_contract(struct verify *v, const struct oracle_case_seq *q, const char *spec, uint32_t layer,
                            const struct seen *x)
 {
 	bool pages = x->looked.attend == SKV_ATTEND_PAGES;
@@ -390,11 +390,11 @@ static bool check_contract(struct verify *v, const struct bed_seq *q, const char
 	return true;
 }
 
-bool check_step(struct verify *v, struct bed *b, struct skv_session *s, uint32_t seq, const struct take *t)
+bool check_step(struct verify *v, struct oracle_case *b, struct skv_session *s, uint32_t seq, const struct take *t)
 {
 	const char *spec = skv_policy_spec(s);
 	const struct oracle_policy *p = oracle_find(spec);
-	struct bed_seq *q = &b->seq[seq];
+	struct oracle_case_seq *q = &b->seq[seq];
 	bool own = !q->kept || (p && p->unit), well = true;
 
 	for (uint32_t layer = 0; layer < b->model.n_layers && well; layer++)
@@ -406,7 +406,7 @@ bool check_step(struct verify *v, struct bed *b, struct skv_session *s, uint32_t
 	return well;
 }
 
-bool check_same(struct verify *v, const struct bed *b, uint32_t seq, const struct take *a, const struct take *c)
+bool check_same(struct verify *v, const struct oracle_case *b, uint32_t seq, const struct take *a, const struct take *c)
 {
 	for (uint32_t layer = 0; layer < b->model.n_layers; layer++) {
 		const struct seen *x = take_at(a, b, seq, layer), *y = take_at(c, b, seq, layer);
@@ -426,10 +426,10 @@ bool check_same(struct verify *v, const struct bed *b, uint32_t seq, const struc
  * As the library counts: tokens once for each q head, which are then divided by their number. *ret_sparse: some that
  * are there are not among them.
  */
-static uint64_t attended(const struct skv_model *m, const struct take *t, const struct bed *b, uint32_t seq, bool own,
+static uint64_t attended(const struct skv_model *m, const struct take *t, const struct oracle_case *b, uint32_t seq, bool own,
                          bool *ret_sparse)
 {
-	const struct bed_seq *q = &b->seq[seq];
+	const struct oracle_case_seq *q = &b->seq[seq];
 	bool *const *hole = q->hole;
 	uint64_t sum = 0;
 
@@ -450,12 +450,12 @@ static uint64_t attended(const struct skv_model *m, const struct take *t, const 
 	return sum / m->n_heads;
 }
 
-bool check_end(struct verify *v, struct bed *b, struct skv_session *s, uint32_t seq, const struct take *t,
+bool check_end(struct verify *v, struct oracle_case *b, struct skv_session *s, uint32_t seq, const struct take *t,
                uint64_t before)
 {
 	const char *spec = skv_policy_spec(s);
 	const struct oracle_policy *p = oracle_find(spec);
-	struct bed_seq *q = &b->seq[seq];
+	struct oracle_case_seq *q = &b->seq[seq];
 	struct oracle_step step = step_of(v, b, q, q->n + 1);
 	bool own = !q->kept || (p && p->unit);
 	uint64_t now, causal, resident, total, holes, expected;

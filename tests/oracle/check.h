@@ -18,17 +18,17 @@ struct seen {
 struct take {
 	struct seen *seen; /* [n_seqs][n_layers] */
 };
-struct take take_new(const struct bed *);
-void take_free(struct take *, const struct bed *);
-struct seen *take_at(const struct take *, const struct bed *, uint32_t seq, uint32_t layer);
+struct take take_new(const struct oracle_case *);
+void take_free(struct take *, const struct oracle_case *);
+struct seen *take_at(const struct take *, const struct oracle_case *, uint32_t seq, uint32_t layer);
 
 /* The session has the sequence now: one that is `made` from another session. */
-void check_taken(struct verify *, struct bed *, struct skv_session *, uint32_t seq);
+void check_taken(struct verify *, struct oracle_case *, struct skv_session *, uint32_t seq);
 /* The sequence's first n tokens are there, the last `rows` of them as a prompt. */
-void check_prompt(struct verify *, struct bed *, struct skv_session *, uint32_t seq, uint32_t n, uint32_t rows);
+void check_prompt(struct verify *, struct oracle_case *, struct skv_session *, uint32_t seq, uint32_t n, uint32_t rows);
 
 /* The session begins a step with the sequence: of a prompt, or it decodes. */
-void check_ready(struct verify *, struct bed *, struct skv_session *, uint32_t seq, bool prompt);
+void check_ready(struct verify *, struct oracle_case *, struct skv_session *, uint32_t seq, bool prompt);
 
 /*
  * Ask what the layer looked at of an item, whose sequence has n tokens in the step. All of these: false when it is
@@ -36,13 +36,13 @@ void check_ready(struct verify *, struct bed *, struct skv_session *, uint32_t s
  */
 bool check_seen(struct verify *, struct skv_session *, uint32_t layer, uint32_t item, uint32_t n, struct seen *);
 /* The sequence's lists and outputs are right. */
-bool check_step(struct verify *, struct bed *, struct skv_session *, uint32_t seq, const struct take *);
+bool check_step(struct verify *, struct oracle_case *, struct skv_session *, uint32_t seq, const struct take *);
 /* Outputs of n rows of a prompt behind its tokens are attention over all that is there. */
-bool check_prompt_rows(struct verify *, const struct bed *, uint32_t seq, uint32_t layer, uint32_t n, const float *out);
+bool check_prompt_rows(struct verify *, const struct oracle_case *, uint32_t seq, uint32_t layer, uint32_t n, const float *out);
 /* Two attempts at a step saw the same. */
-bool check_same(struct verify *, const struct bed *, uint32_t seq, const struct take *, const struct take *);
+bool check_same(struct verify *, const struct oracle_case *, uint32_t seq, const struct take *, const struct take *);
 /* After the step: counters and evictions. `before`: what had been attended. */
-bool check_end(struct verify *, struct bed *, struct skv_session *, uint32_t seq, const struct take *,
+bool check_end(struct verify *, struct oracle_case *, struct skv_session *, uint32_t seq, const struct take *,
                uint64_t before);
 
 #endif

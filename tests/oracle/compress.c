@@ -31,7 +31,7 @@
 /* ---- which ----------------------------------------------------------------------------------------- */
 
 /* Is all there in the layers that pack? What was let go before, nobody can refer to. */
-static bool whole(const struct bed_seq *q, const struct oracle_step *s, const struct oracle_policy *p, const char *spec)
+static bool whole(const struct oracle_case_seq *q, const struct oracle_step *s, const struct oracle_policy *p, const char *spec)
 {
 	struct oracle_step all = *s;
 
@@ -65,7 +65,7 @@ static void few_bits(float *x, uint32_t step, uint32_t n, uint32_t bits)
 }
 
 /* Tokens [from, to) of a layer. */
-static void keep_few_bits(const struct skv_model *m, struct bed_seq *q, uint32_t layer, uint32_t from, uint32_t to)
+static void keep_few_bits(const struct skv_model *m, struct oracle_case_seq *q, uint32_t layer, uint32_t from, uint32_t to)
 {
 	uint32_t bits = q->pack[layer].bits, group = q->pack[layer].group, width = m->n_kv_heads * m->head_dim;
 
@@ -76,7 +76,7 @@ static void keep_few_bits(const struct skv_model *m, struct bed_seq *q, uint32_t
 		few_bits(q->v[layer] + at, 1, group, bits);
 }
 
-static void round_rows(const struct skv_model *m, struct bed_seq *q, uint32_t layer, uint32_t from, uint32_t to)
+static void round_rows(const struct skv_model *m, struct oracle_case_seq *q, uint32_t layer, uint32_t from, uint32_t to)
 {
 	size_t width = (size_t)m->n_kv_heads * m->head_dim;
 
@@ -87,7 +87,7 @@ static void round_rows(const struct skv_model *m, struct bed_seq *q, uint32_t la
 }
 
 /* What becomes of rows in few bits, or of those that were. */
-static void follow_few_bits(const struct oracle_step *s, struct bed_seq *q, uint32_t layer, const struct oracle_pack *was)
+static void follow_few_bits(const struct oracle_step *s, struct oracle_case_seq *q, uint32_t layer, const struct oracle_pack *was)
 {
 	const struct skv_model *m = s->model;
 	const struct oracle_pack *now = &q->pack[layer];
@@ -101,7 +101,7 @@ static void follow_few_bits(const struct oracle_step *s, struct bed_seq *q, uint
 		round_rows(m, q, layer, was->coded, now->coded);
 }
 
-void packed_follow(struct bed_seq *q, const struct oracle_step *s, const struct oracle_policy *p, const char *spec,
+void packed_follow(struct oracle_case_seq *q, const struct oracle_step *s, const struct oracle_policy *p, const char *spec,
                    bool packs)
 {
 	bool wants = p && p->pack && whole(q, s, p, spec);
@@ -119,7 +119,7 @@ void packed_follow(struct bed_seq *q, const struct oracle_step *s, const struct 
 	}
 }
 
-bool packed_known(const struct verify *v, const struct bed_seq *q, uint32_t layer)
+bool packed_known(const struct verify *v, const struct oracle_case_seq *q, uint32_t layer)
 {
 	if (v->identity || q->rows_unknown)
 		return !q->rows_unknown;
@@ -141,13 +141,13 @@ static double norm(const float *x, uint32_t n)
 }
 
 /* Is the token in few bits, and may be rounded on its way? */
-static bool in_few_bits(const struct bed_seq *q, uint32_t layer, uint32_t t)
+static bool in_few_bits(const struct oracle_case_seq *q, uint32_t layer, uint32_t t)
 {
 	return q->pack[layer].bits && t < q->pack[layer].coded;
 }
 
 /* E: of a row that was packed so many times. */
-static double share_off(const struct skv_model *m, const struct bed_seq *q, uint32_t layer, uint32_t t)
+static double share_off(const struct skv_model *m, const struct oracle_case_seq *q, uint32_t layer, uint32_t t)
 {
 	static const double unit[] = {[SKV_F32] = 0x1p-24, [SKV_F16] = 0x1p-11, [SKV_BF16] = 0x1p-8};
 	double u = unit[m->kv_dtype], codes = (m->device == SKV_DEVICE_HOST ? 1 : 2) * 0x1p-8 + 2 * u + 0x1p-18;
@@ -161,7 +161,7 @@ static double share_off(const struct skv_model *m, const struct bed_seq *q, uint
  *
  *   o' - o = Σ (α'_t - α_t) (v_t - o) + Σ α'_t (v'_t - v_t)
  */
-void packed_slack(const struct skv_model *m, const struct bed_seq *q, uint32_t layer, uint32_t kv, const float *query,
+void packed_slack(const struct skv_model *m, const struct oracle_case_seq *q, uint32_t layer, uint32_t kv, const float *query,
                   uint32_t n, const double *weight, const double *expected, double *slack)
 {
 	uint32_t dim = m->head_dim, width = m->n_kv_heads * dim;

@@ -58,7 +58,7 @@ static void rows_free(struct verify_rows *r)
 }
 
 /* Rows [at, at + n) are the sequence's tokens from `first` on. */
-static void rows_put(const struct skv_model *m, struct verify_rows *r, uint32_t at, uint32_t n, const struct bed_seq *q,
+static void rows_put(const struct skv_model *m, struct verify_rows *r, uint32_t at, uint32_t n, const struct oracle_case_seq *q,
                      uint32_t layer, uint32_t first)
 {
 	size_t kv = (size_t)m->n_kv_heads * m->head_dim, heads = (size_t)m->n_heads * m->head_dim;
@@ -71,18 +71,18 @@ static void rows_put(const struct skv_model *m, struct verify_rows *r, uint32_t 
 /* ---- sequences -------------------------------------------------------------------------------- */
 
 /* Tokens [at, at + n) as rows of a prompt. `checked`: as what comes after all that the sequence has. */
-static bool feed(struct verify *v, struct bed *b, struct skv_session *s, uint32_t seq, uint32_t at, uint32_t n,
+static bool feed(struct verify *v, struct oracle_case *b, struct skv_session *s, uint32_t seq, uint32_t at, uint32_t n,
                  bool checked)
 {
-	struct bed_seq *q = &b->seq[seq];
+	struct oracle_case_seq *q = &b->seq[seq];
 	struct skv_step_item item = {.seq = q->seq, .n_tokens = n, .flags = SKV_STEP_PROMPT};
 	struct verify_rows r = rows_new(&b->model, n);
-	int e = skv_step_begin(s, &item, 1, v->place->stream);
+	int e = skv_step_begin(s, &item, 1, v->backend->stream);
 	bool well = true;
 
 	for (uint32_t layer = 0; layer < b->model.n_layers && e == 0 && well; layer++) {
 		rows_put(&b->model, &r, 0, n, q, layer, at);
-		e = v->place->attend(s, &b->model, layer, &r);
+		e = v->backend->attend(s, &b->model, layer, &r);
 		if (checked && e == 0)
 			well = check_prompt_rows(v, b, seq, layer, n, r.out);
 	}
@@ -95,9 +95,9 @@ static bool feed(struct verify *v, struct bed *b, struct skv_session *s, uint32_
 }
 
 /* Tokens [0, n) as a prompt: what comes out is of no interest. */
-static bool feed_prompt(struct verify *v, struct bed *b, struct skv_session *s, uint32_t seq)
+static bool feed_prompt(struct verify *v, struct oracle_case *b, struct skv_session *s, uint32_t seq)
 {
-	struct bed_seq *q = &b->seq[seq];
+	struct oracle_case_seq *q = &b->seq[seq];
 
 	for (uint32_t at = 0; at < q->n;) {
 		uint32_t n = q->n - at < CHUNK ? q->n - at : CHUNK;
@@ -111,27 +111,27 @@ static bool feed_prompt(struct verify *v, struct bed *b, struct skv_session *s, 
 }
 
 /* A prompt over what some policy has packed: a few tokens of one of the sequences, if there is room. */
-static bool feed_more(struct verify *v, struct bed *b, struct skv_session *s)
+static bool feed_more(struct verify *v, struct oracle_case *b, struct skv_session *s)
 {
 	const struct oracle_policy *p = oracle_find(skv_policy_spec(s)), *verified = oracle_find(v->spec);
-	uint32_t seq = bed_below(b, b->n_seqs), n = 1 + bed_below(b, MORE);
-	struct bed_seq *q = &b->seq[seq];
+	uint32_t seq = oracle_case_below(b, b->n_seqs), n = 1 + oracle_case_below(b, MORE);
+	struct oracle_case_seq *q = &b->seq[seq];
 
 	if (!p || p->evict || !verified || !verified->pack || q->n + n + b->reserve > q->cap)
 		return true;
 	check_ready(v, b, s, seq, true);
 	for (uint32_t t = q->n; t < q->n + n; t++)
-		bed_token(b, q, t);
+		oracle_case_token(b, q, t);
 	if (!feed(v, b, s, seq, q->n, n, true))
 		return false;
 	q->n += n;
 	return true;
 }
 
-static bool take_over(struct verify *v, struct bed *b, struct skv_session *s)
+static bool take_over(struct verify *v, struct oracle_case *b, struct skv_session *s)
 {
 	for (uint32_t i = 0; i < b->n_seqs; i++) {
-		struct bed_seq *q = &b->seq[i];
+		struct oracle_case_seq *q = &b->seq[i];
 		int e = q->made ? skv_seq_attach(s, q->name, &q->seq) : skv_seq_new(s, q->name, q->cap, &q->seq);
 
 		if (e < 0)
@@ -145,12 +145,12 @@ static bool take_over(struct verify *v, struct bed *b, struct skv_session *s)
 	return true;
 }
 
-static bool let_go(struct verify *v, struct bed *b, bool drop)
+static bool let_go(struct verify *v, struct oracle_case *b, bool drop)
 {
 	bool well = true;
 
 	for (uint32_t i = 0; i < b->n_seqs; i++) {
-		struct bed_seq *q = &b->seq[i];
+		struct oracle_case_seq *q = &b->seq[i];
 		int e = drop ? skv_seq_drop(q->seq) : skv_seq_detach(q->seq);
 
 		q->seq = NULL;
@@ -163,7 +163,7 @@ static bool let_go(struct verify *v, struct bed *b, bool drop)
 /* ---- a step ------------------------------------------------------------------------------------- */
 
 /* Begin a step of sequences order[n] and take it as far as in front of its end; notes what is seen. */
-static bool attempt(struct verify *v, struct bed *b, struct skv_session *s, const uint32_t *order, uint32_t n,
+static bool attempt(struct verify *v, struct oracle_case *b, struct skv_session *s, const uint32_t *order, uint32_t n,
                     struct take *t)
 {
 	const struct skv_model *m = &b->model;
@@ -175,16 +175,16 @@ static bool attempt(struct verify *v, struct bed *b, struct skv_session *s, cons
 
 	for (uint32_t i = 0; i < n; i++)
 		items[i] = (struct skv_step_item){.seq = b->seq[order[i]].seq, .n_tokens = 1};
-	e = skv_step_begin(s, items, n, v->place->stream);
+	e = skv_step_begin(s, items, n, v->backend->stream);
 	if (e < 0)
 		well = verify_fails(v, "beginning a step: %s", skv_last_error());
 	for (uint32_t layer = 0; layer < m->n_layers && well; layer++) {
 		for (uint32_t i = 0; i < n; i++) {
-			const struct bed_seq *q = &b->seq[order[i]];
+			const struct oracle_case_seq *q = &b->seq[order[i]];
 
 			rows_put(m, &r, i, 1, q, layer, q->n);
 		}
-		e = v->place->attend(s, m, layer, &r);
+		e = v->backend->attend(s, m, layer, &r);
 		if (e < 0)
 			well = verify_fails(v, "layer %u: %s", layer, skv_last_error());
 		for (uint32_t i = 0; i < n && well; i++) {
@@ -199,10 +199,10 @@ static bool attempt(struct verify *v, struct bed *b, struct skv_session *s, cons
 }
 
 /* The same step alone or in another order, given up before its end. */
-static bool rehearse(struct verify *v, struct bed *b, struct skv_session *s, struct take *t, uint32_t *ret_one)
+static bool rehearse(struct verify *v, struct oracle_case *b, struct skv_session *s, struct take *t, uint32_t *ret_one)
 {
-	uint32_t order[BED_MAX_SEQS], one = bed_below(b, b->n_seqs);
-	bool alone = bed_below(b, 2), well;
+	uint32_t order[BED_MAX_SEQS], one = oracle_case_below(b, b->n_seqs);
+	bool alone = oracle_case_below(b, 2), well;
 
 	for (uint32_t i = 0; i < b->n_seqs; i++)
 		order[i] = b->n_seqs - 1 - i;
@@ -212,16 +212,16 @@ static bool rehearse(struct verify *v, struct bed *b, struct skv_session *s, str
 	return well;
 }
 
-static bool step(struct verify *v, struct bed *b, struct skv_session *s)
+static bool step(struct verify *v, struct oracle_case *b, struct skv_session *s)
 {
 	uint32_t order[BED_MAX_SEQS] = {0, 1, 2, 3}, one = b->n_seqs;
 	struct take rehearsed = take_new(b), kept = take_new(b);
 	uint64_t before[BED_MAX_SEQS], causal;
-	bool again = bed_below(b, 2), well = true;
+	bool again = oracle_case_below(b, 2), well = true;
 
 	for (uint32_t i = 0; i < b->n_seqs; i++) {
 		check_ready(v, b, s, i, false);
-		bed_token(b, &b->seq[i], b->seq[i].n);
+		oracle_case_token(b, &b->seq[i], b->seq[i].n);
 		skv_seq_attended(b->seq[i].seq, &before[i], &causal);
 	}
 	if (again)
@@ -243,12 +243,12 @@ static bool step(struct verify *v, struct bed *b, struct skv_session *s)
 	return well;
 }
 
-bool stint(struct verify *v, struct bed *b, struct skv_session *s, uint32_t steps, bool last)
+bool stint(struct verify *v, struct oracle_case *b, struct skv_session *s, uint32_t steps, bool last)
 {
 	bool well = take_over(v, b, s);
 
 	for (uint32_t i = 0; i < steps && well; i++) {
-		if (bed_below(b, 8) == 0)
+		if (oracle_case_below(b, 8) == 0)
 			well = feed_more(v, b, s);
 		well = well && step(v, b, s);
 	}

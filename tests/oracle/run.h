@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/oracle/run.h - the steps that one session takes with the sequences of a bed. */
+/* tests/oracle/run.h - the steps that one session takes with the sequences of a oc. */
 #ifndef SKV_ORACLE_STINT_H
 #define SKV_ORACLE_STINT_H
 
@@ -16,6 +16,6 @@ bool verify_is_own(const struct verify *, struct skv_session *);
  * Attach the sequences, or make them with their prompts when nobody has had them, decode `steps` tokens of each
  * and check all of it. Then they are detached, or with `last` and after a failure dropped.
  */
-bool stint(struct verify *, struct bed *, struct skv_session *, uint32_t steps, bool last);
+bool stint(struct verify *, struct oracle_case *, struct skv_session *, uint32_t steps, bool last);
 
 #endif

@@ -28,7 +28,7 @@ static int attend_on_host(struct skv_session *s, const struct skv_model *m, uint
 	return skv_attend(s, layer, &(struct skv_attn){.q = r->q, .k = r->k, .v = r->v, .out = r->out});
 }
 
-const struct verify_place verify_on_host = {
+const struct verify_backend verify_on_host = {
         .device = SKV_DEVICE_HOST,
         .attend = attend_on_host,
         .logit_slack = 0x1p-20,
@@ -54,13 +54,13 @@ static struct scale scale_of(const struct verify *v)
 	return p->unit > 1 ? (struct scale){40, 4, 150} : (struct scale){SHORT, 3, 50};
 }
 
-static uint32_t some_steps(const struct verify *v, struct bed *b)
+static uint32_t some_steps(const struct verify *v, struct oracle_case *b)
 {
-	return 1 + bed_below(b, scale_of(v).steps);
+	return 1 + oracle_case_below(b, scale_of(v).steps);
 }
 
 /* Open a session with the spec; models get more layers where it names one that they lack. */
-static struct skv_session *open_for_spec(struct verify *v, struct bed *b)
+static struct skv_session *open_for_spec(struct verify *v, struct oracle_case *b)
 {
 	struct skv_session *s = NULL;
 	int e = skv_open(v->client, &b->model, v->spec, &s);
@@ -75,7 +75,7 @@ static struct skv_session *open_for_spec(struct verify *v, struct bed *b)
 }
 
 /* Under `spec`: its sequences from whoever had them, some steps, and let go of again. */
-static bool other_stint(struct verify *v, struct bed *b, const char *spec, bool last)
+static bool other_stint(struct verify *v, struct oracle_case *b, const char *spec, bool last)
 {
 	struct skv_session *s;
 	int e = skv_open(v->client, &b->model, spec, &s);
@@ -83,7 +83,7 @@ static bool other_stint(struct verify *v, struct bed *b, const char *spec, bool 
 
 	if (e < 0)
 		return verify_fails(v, "%s cannot be opened: %s", spec, skv_last_error());
-	well = stint(v, b, s, 1 + bed_below(b, STEPS), last);
+	well = stint(v, b, s, 1 + oracle_case_below(b, STEPS), last);
 	skv_close(s);
 	return well;
 }
@@ -92,34 +92,34 @@ static bool other_stint(struct verify *v, struct bed *b, const char *spec, bool 
  * The policies that have the sequences. `self` is a session of the policy itself, opened to find the shape. A round's
  * sequences are dropped by its last stint, or by a failing one.
  */
-static bool stints(struct verify *v, struct bed *b, struct skv_session *self, bool alone)
+static bool stints(struct verify *v, struct oracle_case *b, struct skv_session *self, bool alone)
 {
-	const char *streaming = bed_below(b, 2) ? "streaming?budget=60&sinks=20" : "streaming?budget=40", *between = streaming;
+	const char *streaming = oracle_case_below(b, 2) ? "streaming?budget=60&sinks=20" : "streaming?budget=40", *between = streaming;
 	const struct oracle_policy *p = oracle_find(v->spec);
 
 	if (alone)
 		return stint(v, b, self, some_steps(v, b), true);
 	v->adopted++;
-	if (p && p->pack && bed_below(b, 2)) /* which leaves all tokens there, so that they are packed again */
+	if (p && p->pack && oracle_case_below(b, 2)) /* which leaves all tokens there, so that they are packed again */
 		between = "full";
 	if (p && p->unit) /* what has been to others again is in no order that is known */
-		return other_stint(v, b, bed_below(b, 2) ? "full" : streaming, false) &&
+		return other_stint(v, b, oracle_case_below(b, 2) ? "full" : streaming, false) &&
 		       stint(v, b, self, some_steps(v, b), false) && other_stint(v, b, "full", true);
 	return other_stint(v, b, "full", false) && stint(v, b, self, some_steps(v, b), false) &&
 	       other_stint(v, b, between, false) && stint(v, b, self, some_steps(v, b), false) &&
-	       other_stint(v, b, bed_below(b, 2) ? "full" : streaming, true);
+	       other_stint(v, b, oracle_case_below(b, 2) ? "full" : streaming, true);
 }
 
 static bool round_of(struct verify *v, uint64_t seed)
 {
 	struct skv_session *self;
-	struct bed b;
+	struct oracle_case b;
 	const struct scale scale = scale_of(v);
 	bool alone, well;
 
 	v->bad_seed = seed;
 	v->rounds++;
-	bed_init(&b, seed, v->place->device);
+	oracle_case_init(&b, seed, v->backend->device);
 	if (v->shape) {
 		b.model.n_layers = v->shape->n_layers;
 		b.model.n_heads = v->shape->n_heads;
@@ -132,11 +132,11 @@ static bool round_of(struct verify *v, uint64_t seed)
 	self = open_for_spec(v, &b);
 	if (!self)
 		return false;
-	alone = bed_below(&b, 3) > 0;
-	bed_make_seqs(&b, scale.shortest << seed % 10 % scale.levels);
+	alone = oracle_case_below(&b, 3) > 0;
+	oracle_case_make_seqs(&b, scale.shortest << seed % 10 % scale.levels);
 	well = stints(v, &b, self, alone);
 	skv_close(self);
-	bed_deinit(&b);
+	oracle_case_deinit(&b);
 	return well;
 }
 

@@ -29,7 +29,7 @@ struct verify_rows {
 };
 
 /* Where the pages and the arithmetic are. */
-struct verify_place {
+struct verify_backend {
 	uint32_t device; /* as in struct skv_model */
 	void *stream;
 	/* skv_attend with these rows, brought there and back */
@@ -38,7 +38,7 @@ struct verify_place {
 	double logit_slack, kept_slack, output_slack;
 	bool few_bits_round; /* K and V in few bits become the pool's type before they are multiplied */
 };
-extern const struct verify_place verify_on_host;
+extern const struct verify_backend verify_on_host;
 
 struct verify {
 	/* what is wanted */
@@ -46,7 +46,7 @@ struct verify {
 	const char *spec;
 	uint64_t seed; /* its last digit: how long sequences are, 0 to 5 */
 	uint32_t cases; /* one sequence's decode step, all layers, each */
-	const struct verify_place *place;
+	const struct verify_backend *backend;
 	const char *model; /* name of the models that are opened: nobody else's */
 	const struct skv_model *shape; /* layers, heads and head_dim of all of them; NULL: any */
 	uint32_t identity; /* numbers of a code, where the spec's compressor loses nothing but to rounding; else 0 */

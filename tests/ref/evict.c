@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool ref_place(const struct ref_unit *was, uint32_t extent, struct ref_unit *now, uint32_t units, uint32_t new_pos,
+bool ref_alloc(const struct ref_unit *was, uint32_t extent, struct ref_unit *now, uint32_t units, uint32_t new_pos,
                uint32_t *from)
 {
 	uint32_t *source = malloc((extent + 1) * sizeof *source), n = 0, used = 0;

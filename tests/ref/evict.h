@@ -22,7 +22,7 @@ struct ref_unit {
  * unit u has: its own, another one's, or REF_NONE: the new one's. Returns false if the two sides do not agree in number.
  */
 #define REF_NONE 0xffffffffu
-bool ref_place(const struct ref_unit *was, uint32_t extent, struct ref_unit *now, uint32_t units, uint32_t new_pos,
+bool ref_alloc(const struct ref_unit *was, uint32_t extent, struct ref_unit *now, uint32_t units, uint32_t new_pos,
                uint32_t *from);
 
 /* The unit of the largest pos. */

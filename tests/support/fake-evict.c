@@ -13,15 +13,15 @@ static struct op *later(fake_run_fn *run, const struct skv_shape *sh, const stru
 	return o;
 }
 
-static void run_place(const struct skv_kernels *host, const struct op *o)
+static void run_alloc(const struct skv_kernels *host, const struct op *o)
 {
 	host->place(&o->shape, &o->batch, &o->slots, &o->work);
 }
 
-static void place(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots,
+static void alloc_slots(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots,
                   const struct skv_workspace *w)
 {
-	later(run_place, sh, b, slots, w);
+	later(run_alloc, sh, b, slots, w);
 }
 
 static void run_place_prompt(const struct skv_kernels *host, const struct op *o)
@@ -56,7 +56,7 @@ static void init_slot_meta(const struct skv_shape *sh, const struct skv_batch *b
 	later(run_note_resident, sh, b, slots, w);
 }
 
-static void run_tally(const struct skv_kernels *host, const struct op *o)
+static void run_accumulate(const struct skv_kernels *host, const struct op *o)
 {
 	host->tally(&o->shape, &o->batch, &o->ev, &o->work);
 }
@@ -64,7 +64,7 @@ static void run_tally(const struct skv_kernels *host, const struct op *o)
 static void tally(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_scores *ev,
                   const struct skv_workspace *w)
 {
-	later(run_tally, sh, b, NULL, w)->ev = *ev;
+	later(run_accumulate, sh, b, NULL, w)->ev = *ev;
 }
 
 static void run_tally_prompt(const struct skv_kernels *host, const struct op *o)

@@ -3,8 +3,8 @@
  * tests/support/quant-case.h - a case whose tokens can be packed in few bits: two layers' worth of records beside the case's one
  * layer of rows. Pages for records lie behind the case's own.
  */
-#ifndef SKV_LOW_CASE_H
-#define SKV_LOW_CASE_H
+#ifndef SKV_QUANT_CASE_H
+#define SKV_QUANT_CASE_H
 
 #include "tests/support/kernel-case.h"
 

@@ -49,7 +49,7 @@ struct refmodel {
 	char next_spec[160]; /* "" = no swap is on its way */
 	double worst; /* largest difference of an output so far */
 	double tolerance; /* of outputs, where rows were packed and are rebuilt; 0: as of rows */
-	bool in_place; /* refmodel_run() and the like: what comes out takes the place of q */
+	bool in_alloc; /* refmodel_run() and the like: what comes out takes the place of q */
 	bool measures; /* the session measures recall in every step: it is compared, too */
 	uint64_t checked, skipped; /* outputs looked at; rows whose selection hung on a rounding */
 };

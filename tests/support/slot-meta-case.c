@@ -2,7 +2,7 @@
 #include "tests/support/slot-meta-case.h"
 
 /* Where the note of unit u is, in the backend's memory; *ret_n: that of so many units in a row. */
-static uint8_t *note_at(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, uint32_t u, uint32_t *ret_n)
+static uint8_t *slot_meta_at(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, uint32_t u, uint32_t *ret_n)
 {
 	const size_t head = c->sh.page_bytes / c->sh.n_kv_heads, each = sizeof(struct skv_slot_meta);
 	const uint32_t n = (uint32_t)(head / (2 * each));
@@ -11,7 +11,7 @@ static uint8_t *note_at(const struct kernel_case *c, uint32_t i, uint32_t h, uin
 	return c->sh.pool + skv_pte_id(c->notes[i][u / n]) * c->sh.page_bytes + h * head + (set * n + u % n) * each;
 }
 
-void note_put(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, const struct ref_unit *unit,
+void slot_meta_put(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, const struct ref_unit *unit,
               uint32_t n)
 {
 	struct skv_slot_meta *x = malloc((n ? n : 1) * sizeof *x);
@@ -19,26 +19,26 @@ void note_put(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set,
 	for (uint32_t u = 0; u < n; u++)
 		x[u] = (struct skv_slot_meta){unit[u].pos | (unit[u].alive ? 0 : SKV_SLOT_EVICTED), (float)unit[u].value};
 	for (uint32_t u = 0, some; u < n; u += some) {
-		uint8_t *to = note_at(c, i, h, set, u, &some);
+		uint8_t *to = slot_meta_at(c, i, h, set, u, &some);
 		some = some < n - u ? some : n - u;
 		c->on->to(to, x + u, some * sizeof *x);
 	}
 	free(x);
 }
 
-struct skv_slot_meta *note_get(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, uint32_t n)
+struct skv_slot_meta *slot_meta_get(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, uint32_t n)
 {
 	struct skv_slot_meta *x = malloc((n ? n : 1) * sizeof *x);
 
 	for (uint32_t u = 0, some; u < n; u += some) {
-		const uint8_t *from = note_at(c, i, h, set, u, &some);
+		const uint8_t *from = slot_meta_at(c, i, h, set, u, &some);
 		some = some < n - u ? some : n - u;
 		case_from(c, x + u, from, some * sizeof *x);
 	}
 	return x;
 }
 
-struct ref_unit *note_units(uint32_t n, uint32_t gap)
+struct ref_unit *slot_meta_units(uint32_t n, uint32_t gap)
 {
 	struct ref_unit *unit = calloc(n ? n : 1, sizeof *unit);
 	uint32_t pos = rnd_below(gap);
@@ -51,7 +51,7 @@ struct ref_unit *note_units(uint32_t n, uint32_t gap)
 	return unit;
 }
 
-struct skv_batch note_batch(struct kernel_case *c, const struct skv_kseq *seq, uint32_t from, uint32_t n)
+struct skv_batch slot_meta_batch(struct kernel_case *c, const struct skv_kseq *seq, uint32_t from, uint32_t n)
 {
 	struct skv_batch b = case_part(c, 0, n);
 
@@ -59,7 +59,7 @@ struct skv_batch note_batch(struct kernel_case *c, const struct skv_kseq *seq, u
 	return b;
 }
 
-void note_sequences(const struct kernel_case *c, struct skv_kseq *seq)
+void slot_meta_sequences(const struct kernel_case *c, struct skv_kseq *seq)
 {
 	case_from(c, seq, c->batch.seq, c->n * sizeof *seq);
 	for (uint32_t i = 0; i < c->n; i++) {

@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(THREADS) store_refs_kernel(const __grid_consta
 	if (j.n == 0)
 		return;
 	const struct codec *k = &j.k;
-	const uint32_t number = refs_before(k, j.s->coded) + blockIdx.x;
-	if (number >= refs_before(k, j.s->pack))
+	const uint32_t number = refs_before(k, j.s->n_compressed) + blockIdx.x;
+	if (number >= refs_before(k, j.s->compress_to))
 		return;
 	const uint32_t token = number < k->c.first ? number : k->c.first + (number - k->c.first) * k->c.stride;
 	uint8_t *to = ref_at(k, j.s, number);
@@ -125,7 +125,7 @@ DEVICE struct nearest nearest_of(const struct compress_params *c, size_t row)
 	for (uint32_t i = 0; i < SKV_MAX_REFS; i++)
 #pragma unroll
 		for (uint32_t o = 0; o + 1 < SKV_MAX_REFS; o++)
-			if (o + 1 < c->k.c.near && best.id[o + 1] < best.id[o]) {
+			if (o + 1 < c->k.c.n_refs && best.id[o + 1] < best.id[o]) {
 				const uint32_t id = best.id[o];
 				best.id[o] = best.id[o + 1];
 				best.id[o + 1] = id;
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(THREADS) begin_codes_kernel(const __grid_const
 	const uint32_t i = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
 	if (i >= j.n || is_ref(k, j.from + i))
 		return;
-	const struct nearest best = k->c.near ? nearest_of(&c, j.row + i) : nearest_none();
+	const struct nearest best = k->c.n_refs ? nearest_of(&c, j.row + i) : nearest_none();
 	uint8_t *record = code_at(k, j.s, j.from + i);
 	const uint8_t *ref[SKV_MAX_REFS];
 
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(THREADS) begin_codes_kernel(const __grid_const
 	__syncwarp();
 #pragma unroll
 	for (uint32_t r = 0; r < SKV_MAX_REFS; r++) {
-		if (r >= k->c.near)
+		if (r >= k->c.n_refs)
 			break;
 		ref[r] = ref_at(k, j.s, best.id[r]);
 		if (lane == 0 && k->c.id_bytes == 2)
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(THREADS) begin_codes_kernel(const __grid_const
 			mean_of<true>(k, ref, e, y);
 		else
 			mean_of<false>(k, ref, e, y);
-		if (k->c.hidden) {
+		if (k->c.enc_hidden) {
 			*b = bf16_of(y);
 			continue;
 		}
@@ -195,7 +195,7 @@ static size_t compress_layout(const struct skv_shape *sh, struct compress_params
 	c->b = (__nv_bfloat16 *)(mem + at);
 	at += (size_t)MAX_ROWS * d * 2;
 	c->h = (__nv_bfloat16 *)(mem + at);
-	at += (size_t)MAX_ROWS * sh->code->hidden * 2;
+	at += (size_t)MAX_ROWS * sh->codec->enc_hidden * 2;
 	c->near = (struct nearest *)(mem + at);
 	return at + MAX_ROWS * MAX_SLICES * sizeof(struct nearest);
 }
@@ -203,7 +203,7 @@ static size_t compress_layout(const struct skv_shape *sh, struct compress_params
 size_t skv_cuda_compress_bytes(const struct skv_shape *sh)
 {
 	struct compress_params c;
-	return sh->code->kind == SKV_COMPRESS_QUANT ? 0 : compress_layout(sh, &c, NULL);
+	return sh->codec->kind == SKV_COMPRESS_QUANT ? 0 : compress_layout(sh, &c, NULL);
 }
 
 /* Encode the call's tokens, as many at a time as there are rows for. */
@@ -212,9 +212,9 @@ static void encode_tokens(struct compress_params *c, uint32_t layers, uint32_t t
 	const uint32_t n = layers * c->n, max_tokens = c->max_tokens;
 
 	for (c->skip = 0; c->skip < tokens; c->skip += max_tokens) {
-		if (c->k.c.bits || c->k.c.near)
+		if (c->k.c.bits || c->k.c.n_refs)
 			gather_kernel<<<dim3(max_tokens, n), THREADS, 0, stream>>>(*c);
-		if (c->k.c.near)
+		if (c->k.c.n_refs)
 			skv_cuda_nearest_refs(c, layers, stream);
 		begin_codes_kernel<<<dim3(ceil_div(max_tokens, WARPS), n), THREADS, 0, stream>>>(*c);
 		if (c->k.c.bits)
@@ -230,7 +230,7 @@ static void compress_layers(struct compress_params *c, const struct skv_shape *s
 	const uint32_t at_once = c->n;
 
 	for (uint32_t i = 0; i < layers; i++)
-		c->layer[i] = {sh[i].code->in, sh[i].code->down, sh[i].layer, sh[i].codes, sh[i].refs};
+		c->layer[i] = {sh[i].codec->enc_in, sh[i].codec->enc_out, sh[i].layer, sh[i].codes, sh[i].refs};
 	for (uint32_t i = 0; i < batch->n; i += at_once) {
 		c->seq = batch->seq + i;
 		c->n = batch->n - i < at_once ? batch->n - i : at_once;
@@ -253,7 +253,7 @@ void skv_cuda_compress(const struct skv_shape *sh, uint32_t n_layers, const stru
 
 	if (batch->n == 0 || batch->max_compress == 0)
 		return;
-	if (sh->code->kind == SKV_COMPRESS_QUANT) {
+	if (sh->codec->kind == SKV_COMPRESS_QUANT) {
 		skv_cuda_quantize(sh, n_layers, batch, work);
 		return;
 	}

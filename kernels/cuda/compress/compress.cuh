@@ -60,7 +60,7 @@ DEVICE struct compress_item compress_item_of(const struct compress_params *c, ui
 	j.k.sh.refs = j.layer->refs;
 	j.s = &c->seq[which % c->n];
 	j.from = compress_from(&j.k, j.s) + c->skip;
-	j.n = j.s->pack > j.from ? min(j.s->pack - j.from, c->max_tokens) : 0;
+	j.n = j.s->compress_to > j.from ? min(j.s->compress_to - j.from, c->max_tokens) : 0;
 	j.row = (size_t)which * c->max_tokens;
 	return j;
 }

@@ -30,7 +30,7 @@ DEVICE bool chunk_begin(const struct latent_params *c, struct cursor *u, uint32_
 	u->tile.codes = s->table + (size_t)c->k.sh.codes * s->layer_stride;
 	u->tile.refs = s->table + (size_t)c->k.sh.refs * s->layer_stride;
 	u->tile.len = s->len;
-	u->tile.coded = s->coded;
+	u->tile.n_compressed = s->n_compressed;
 	u->tile.i = i;
 	u->tile.chunk = chunk;
 	u->tile.begins = true;
@@ -129,7 +129,7 @@ __device__ static void read_ref_entries(const struct latent_params *c, struct la
 	const uint32_t lane = threadIdx.x % 32, token = s->token[k % 8][lane];
 	const struct tile *t = &s->tile[k % 8];
 
-	if (t->n && row < c->k.c.near && kind_of(c, t, token) == CODE)
+	if (t->n && row < c->k.c.n_refs && kind_of(c, t, token) == CODE)
 		cp_async4(shared_address(&s->near[k % 2][row][lane]),
 		          t->refs + quotient(ref_number_of(c, &s->head[k % 4][lane], row, token), c->k.refs_each));
 }
@@ -139,7 +139,7 @@ __device__ static void read_ref_entries(const struct latent_params *c, struct la
 DEVICE struct token_info token_info_of(const struct latent_params *c, enum kind kind, uint32_t token)
 {
 	const bool turns = kind == REFERENCE || kind == CODE;
-	const float share = kind == CODE ? c->k.c.near ? 1.0f / (float)c->k.c.near : 0 : 1;
+	const float share = kind == CODE ? c->k.c.n_refs ? 1.0f / (float)c->k.c.n_refs : 0 : 1;
 
 	return {turns ? token : 0, turns ? c->k.c.rope_scale : 1, share, kind};
 }
@@ -174,7 +174,7 @@ __device__ static void locate_rows(const struct latent_params *c, struct latent_
 	const uint32_t token = s->token[k % 8][at];
 	const enum kind kind = t->n ? kind_of(c, t, token) : ABSENT;
 	const skv_pte entry = s->entry[k % 4][at];
-	const bool exists = kind == CODE ? row < c->k.c.near : kind != ABSENT && row == 0;
+	const bool exists = kind == CODE ? row < c->k.c.n_refs : kind != ABSENT && row == 0;
 	const uint32_t near = exists && kind == CODE ? ref_number_of(c, &s->head[k % 4][at], row, token) : 0;
 
 	s->row_from[v][row][at] =

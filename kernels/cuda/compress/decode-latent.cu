@@ -112,7 +112,7 @@ __device__ static void output(const struct latent_params *c, const float *total,
 	const uint32_t lane = threadIdx.x % 32, before = x % c->tiles_per_kv_head * c->tile_heads;
 	const uint32_t h = x / c->tiles_per_kv_head;
 	const uint32_t heads = min(c->tile_heads, c->group - before), stride = c->width + head_dim;
-	const uint8_t *row = (const uint8_t *)c->k.c.out + (size_t)((c->k.sh.n_kv_heads + h) * head_dim + d) * c->width * 2;
+	const uint8_t *row = (const uint8_t *)c->k.c.dec_out + (size_t)((c->k.sh.n_kv_heads + h) * head_dim + d) * c->width * 2;
 	float sum[HEAD_TILE] = {};
 
 	for (uint32_t p = lane; p < c->width / 8; p += 32) {
@@ -205,14 +205,14 @@ static uint32_t width_of(const struct skv_codec *c)
 
 bool skv_cuda_fuses_latent(const struct skv_shape *sh)
 {
-	const struct skv_codec *c = sh->code;
+	const struct skv_codec *c = sh->codec;
 	uint32_t bytes;
 
-	if (c->kind == SKV_COMPRESS_QUANT || c->wide || c->spans || c->k_norm || width_of(c) > 512)
+	if (c->kind == SKV_COMPRESS_QUANT || c->dec_hidden || c->spans || c->k_norm || width_of(c) > 512)
 		return false;
 	if (c->interleaved || c->rope_dims % 16)
 		return false;
-	if ((sh->head_dim != 64 && sh->head_dim != 128) || c->near * c->id_bytes % 4)
+	if ((sh->head_dim != 64 && sh->head_dim != 128) || c->n_refs * c->id_bytes % 4)
 		return false;
 	kernel_for(sh, width_of(c), &bytes);
 	return bytes <= skv_cuda_max_shared_memory();
@@ -221,7 +221,7 @@ bool skv_cuda_fuses_latent(const struct skv_shape *sh)
 size_t skv_cuda_decode_latent_bytes(const struct skv_shape *sh, uint32_t n_seqs)
 {
 	const uint32_t group = sh->n_heads / sh->n_kv_heads, wide = group < HEAD_TILE ? group : HEAD_TILE;
-	const size_t floats = chunk_floats(wide, width_of(sh->code), sh->head_dim);
+	const size_t floats = chunk_floats(wide, width_of(sh->codec), sh->head_dim);
 
 	return (size_t)n_seqs * n_head_tiles(sh) * MAX_CHUNKS_OF_LIST * floats * sizeof(float);
 }
@@ -234,8 +234,8 @@ static struct latent_params latent_params_of(const struct skv_shape *sh, const s
 
 	c.scale = sh->scale * LOG2E;
 	c.list = *list;
-	c.width = width_of(sh->code);
-	c.rows = sh->code->near ? sh->code->near : 1;
+	c.width = width_of(sh->codec);
+	c.rows = sh->codec->n_refs ? sh->codec->n_refs : 1;
 	c.group = sh->n_heads / sh->n_kv_heads;
 	c.tile_heads = c.group < HEAD_TILE ? c.group : HEAD_TILE;
 	c.tiles_per_kv_head = ceil_div(c.group, c.tile_heads);
@@ -248,7 +248,7 @@ void skv_cuda_decode_latent(const struct skv_shape *sh, const struct skv_batch *
                             const struct skv_index_list *list, const struct skv_workspace *work)
 {
 	struct latent_params c = latent_params_of(sh, b, q, out, list, work);
-	const uint32_t tiles = ceil_div(list->most, TILE), chunks = ceil_div(tiles, MIN_CHUNK_TILES);
+	const uint32_t tiles = ceil_div(list->max_count, TILE), chunks = ceil_div(tiles, MIN_CHUNK_TILES);
 	const uint32_t items = b->n * (chunks < MAX_CHUNKS_OF_LIST ? chunks : MAX_CHUNKS_OF_LIST);
 	const uint32_t sms = skv_cuda_sms() / c.heads;
 	const uint32_t blocks = items < sms ? items : sms > 0 ? sms : 1;

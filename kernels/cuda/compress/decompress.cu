@@ -53,7 +53,7 @@ DEVICE struct row row_of(const struct decompress_params *c, uint32_t i, uint32_t
 	const uint32_t own = skv_pte_id(table[r.token / SKV_PAGE_TOKENS]);
 	r.to = c->want.to.pool ? page_row(&k->sh, c->want.to.pool, i * c->want.to.pages + row / SKV_PAGE_TOKENS, row)
 	                       : page_row(&k->sh, k->sh.pool, own, r.token);
-	if (r.token < k->c.first || r.token >= s->coded) {
+	if (r.token < k->c.first || r.token >= s->n_compressed) {
 		r.kind = ROW;
 		r.from = page_row(&k->sh, k->sh.pool, own, r.token);
 		return r;
@@ -63,7 +63,7 @@ DEVICE struct row row_of(const struct decompress_params *c, uint32_t i, uint32_t
 	r.from = r.kind == REFERENCE ? ref_at(k, s, usable - 1) : code_at(k, s, r.token);
 #pragma unroll
 	for (uint32_t n = 0; n < SKV_MAX_REFS; n++)
-		if (n < k->c.near)
+		if (n < k->c.n_refs)
 			r.ref[n] = r.kind == REFERENCE ? r.from : ref_at(k, s, id_of(k, r.from, n, usable));
 	return r;
 }
@@ -182,8 +182,8 @@ DEVICE void decode(const struct decompress_params *c, const struct row *row, uin
 {
 	constexpr int BM = tile_rows<D>, BN = tile_cols<D>;
 	const struct codec *k = &c->k;
-	const uint32_t all = k->c.wide ? k->c.wide : k->c.width, deep = all / k->parts;
-	const __nv_bfloat16 *z = (k->c.wide ? c->wide : c->z) + ((size_t)blockIdx.z * c->max_rows + blockIdx.x * BM) * all;
+	const uint32_t all = k->c.dec_hidden ? k->c.dec_hidden : k->c.width, deep = all / k->parts;
+	const __nv_bfloat16 *z = (k->c.dec_hidden ? c->dec_hidden : c->z) + ((size_t)blockIdx.z * c->max_rows + blockIdx.x * BM) * all;
 	struct gemm_operand<BM, true> a = {{}, e / (k->d / k->parts) * deep, deep};
 	struct gemm_operand<BN, true> b = {{}, 0, deep};
 #pragma unroll
@@ -192,7 +192,7 @@ DEVICE void decode(const struct decompress_params *c, const struct row *row, uin
 #pragma unroll
 	for (int i = 0; i < (int)(BN / GEMM_LOADS); i++) {
 		const uint32_t at = element_of(k, operand_row(i));
-		b.at[i] = at < D ? (const uint8_t *)k->c.out + (size_t)(e + at) * deep * 2 : NULL;
+		b.at[i] = at < D ? (const uint8_t *)k->c.dec_out + (size_t)(e + at) * deep * 2 : NULL;
 	}
 	gemm_add<false>(g, &a, &b, shared);
 }
@@ -343,7 +343,7 @@ __global__ void __launch_bounds__(GEMM_THREADS,
                                   2) decoder_hidden_kernel(const __grid_constant__ struct decompress_params c)
 {
 	extern __shared__ __align__(16) uint8_t shared[];
-	const uint32_t width = c.k.c.width, wide = c.k.c.wide, col = blockIdx.x * WIDE_TILE;
+	const uint32_t width = c.k.c.width, wide = c.k.c.dec_hidden, col = blockIdx.x * WIDE_TILE;
 	const size_t first = (size_t)blockIdx.z * c.max_rows + blockIdx.y * WIDE_TILE;
 	if (c.row[first].kind == NOTHING)
 		return;
@@ -353,7 +353,7 @@ __global__ void __launch_bounds__(GEMM_THREADS,
 	for (int n = 0; n < (int)(WIDE_TILE / GEMM_LOADS); n++) {
 		const uint32_t to = col + operand_row(n);
 		a.at[n] = c.row[first + operand_row(n)].kind == CODE ? (const uint8_t *)(c.z + (first + operand_row(n)) * width) : NULL;
-		b.at[n] = to < wide ? (const uint8_t *)c.k.c.open + (size_t)to * width * 2 : NULL;
+		b.at[n] = to < wide ? (const uint8_t *)c.k.c.dec_in + (size_t)to * width * 2 : NULL;
 	}
 	gemm_add<false>(&g, &a, &b, shared);
 	const float *x = gemm_to_shared(&g, shared);
@@ -381,8 +381,8 @@ template <int D> static void launch(const struct decompress_params *c, uint32_t 
 static void decompress_rows(const struct decompress_params *c, uint32_t n, cudaStream_t stream)
 {
 	locate_rows_kernel<<<dim3(c->max_rows / ROWS_PER_BLOCK, n), GEMM_THREADS, 0, stream>>>(*c);
-	if (c->k.c.wide && c->k.c.bits)
-		decoder_hidden_kernel<<<dim3(ceil_div(c->k.c.wide, WIDE_TILE), c->max_rows / WIDE_TILE, n), GEMM_THREADS,
+	if (c->k.c.dec_hidden && c->k.c.bits)
+		decoder_hidden_kernel<<<dim3(ceil_div(c->k.c.dec_hidden, WIDE_TILE), c->max_rows / WIDE_TILE, n), GEMM_THREADS,
 		              gemm_bytes_with_c<WIDE_TILE, WIDE_TILE>, stream>>>(*c);
 	switch (c->k.sh.head_dim) {
 	case 64:
@@ -407,28 +407,28 @@ static size_t decompress_layout(const struct skv_shape *sh, struct decompress_pa
 	c->row = (struct row *)(mem + at);
 	at += rows * sizeof(struct row);
 	c->z = (__nv_bfloat16 *)(mem + at);
-	at += rows * sh->code->width * 2;
+	at += rows * sh->codec->width * 2;
 	c->turn = (float2 *)(mem + at);
-	at += rows * (sh->code->rope_dims / 2) * sizeof(float2);
+	at += rows * (sh->codec->rope_dims / 2) * sizeof(float2);
 	c->wide = (__nv_bfloat16 *)(mem + at);
-	return at + rows * sh->code->wide * 2;
+	return at + rows * sh->codec->dec_hidden * 2;
 }
 
 size_t skv_cuda_decompress_bytes(const struct skv_shape *sh)
 {
 	struct decompress_params c;
-	return sh->code->kind == SKV_COMPRESS_QUANT ? 0 : decompress_layout(sh, &c, NULL);
+	return sh->codec->kind == SKV_COMPRESS_QUANT ? 0 : decompress_layout(sh, &c, NULL);
 }
 
 void skv_cuda_decompress(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_index_list *list,
                          const struct skv_decompressed *to, const struct skv_workspace *work)
 {
-	const uint32_t rows = list ? list->most : batch->max_len, tiles = rows > 0 ? ceil_div(rows, WIDE_TILE) : 1;
+	const uint32_t rows = list ? list->max_count : batch->max_len, tiles = rows > 0 ? ceil_div(rows, WIDE_TILE) : 1;
 	struct decompress_params c = {};
 
 	if (batch->n == 0)
 		return;
-	if (sh->code->kind == SKV_COMPRESS_QUANT) {
+	if (sh->codec->kind == SKV_COMPRESS_QUANT) {
 		skv_cuda_dequantize(sh, batch, list, to, work);
 		return;
 	}

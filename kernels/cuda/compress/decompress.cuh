@@ -29,7 +29,7 @@ DEVICE uint32_t rows_of(const struct wanted_rows *c, uint32_t i)
 {
 	const struct skv_kseq *s = &c->seq[i];
 	if (!c->ids)
-		return c->to.pool ? s->len : s->coded > c->first ? s->coded - c->first : 0;
+		return c->to.pool ? s->len : s->n_compressed > c->first ? s->n_compressed - c->first : 0;
 	const uint32_t *ids = c->ids + (size_t)i * c->stride;
 	uint32_t from = 0, to = c->count[i];
 	if (to > 0 && ids[to - 1] < s->len)
@@ -70,7 +70,7 @@ DEVICE void make_table_entry(const struct wanted_rows *c, uint32_t i, uint32_t r
 	s.table = table;
 	s.layer_stride = 0;
 	s.len = rows;
-	s.coded = s.pack = 0;
+	s.n_compressed = s.compress_to = 0;
 	c->to.seq[i] = s;
 }
 

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(GEMM_THREADS,
 	extern __shared__ __align__(16) uint8_t shared[];
 	constexpr uint32_t TOKENS = BM / 2;
 	const struct compress_item j = compress_item_of(&c, blockIdx.z);
-	const uint32_t first = blockIdx.y * TOKENS, col = blockIdx.x * BN, hidden = j.k.c.hidden;
+	const uint32_t first = blockIdx.y * TOKENS, col = blockIdx.x * BN, hidden = j.k.c.enc_hidden;
 	if (first >= j.n)
 		return;
 	const uint32_t rows = min(j.n - first, TOKENS);
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(GEMM_THREADS,
 DEVICE void store_scale_block(const struct codec *k, const float *z, uint32_t col, uint32_t n, uint8_t *to)
 {
 	const uint32_t bits = k->c.bits;
-	uint8_t *q = to + k->c.width / k->c.group * 4 + col * bits / 8;
+	uint8_t *q = to + k->c.width / k->c.scale_block * 4 + col * bits / 8;
 	if (bits == 16) {
 		for (uint32_t i = 0; i < n; i++)
 			((__nv_bfloat16 *)to)[col + i] = __float2bfloat16_rn(z[i]);
@@ -84,7 +84,7 @@ encode_kernel(const __grid_constant__ struct compress_params c)
 	extern __shared__ __align__(16) uint8_t shared[];
 	const struct compress_item j = compress_item_of(&c, blockIdx.z);
 	const struct codec *k = &j.k;
-	const uint32_t all = k->c.hidden ? k->c.hidden : k->d, n = k->c.width / k->parts, deep = all / k->parts;
+	const uint32_t all = k->c.enc_hidden ? k->c.enc_hidden : k->d, n = k->c.width / k->parts, deep = all / k->parts;
 	const uint32_t tiles = (n + BN - 1) / BN, part = blockIdx.x / tiles, col = blockIdx.x % tiles * BN;
 	const uint32_t first = blockIdx.y * BM;
 	if (first >= j.n)
@@ -94,7 +94,7 @@ encode_kernel(const __grid_constant__ struct compress_params c)
 	struct gemm_operand<BN, true> b = {{}, 0, deep};
 #pragma unroll
 	for (int i = 0; i < (int)(BM / GEMM_LOADS); i++)
-		a.at[i] = operand_row(i) < rows ? (const uint8_t *)((k->c.hidden ? c.h : c.x) + (j.row + first + operand_row(i)) * all)
+		a.at[i] = operand_row(i) < rows ? (const uint8_t *)((k->c.enc_hidden ? c.h : c.x) + (j.row + first + operand_row(i)) * all)
 		                                : NULL;
 #pragma unroll
 	for (int i = 0; i < (int)(BN / GEMM_LOADS); i++) {
@@ -104,7 +104,7 @@ encode_kernel(const __grid_constant__ struct compress_params c)
 	struct gemm<BM, BN> g = {};
 	gemm_add<false>(&g, &a, &b, shared);
 	const float *z = gemm_to_shared(&g, shared);
-	const uint32_t group = k->c.bits == 16 ? 16 : k->c.group, groups = cols / group;
+	const uint32_t group = k->c.bits == 16 ? 16 : k->c.scale_block, groups = cols / group;
 	for (uint32_t i = threadIdx.x; i < rows * groups; i += GEMM_THREADS) {
 		const uint32_t token = j.from + first + i / groups, at = i % groups * group;
 		if (!is_ref(k, token))
@@ -117,8 +117,8 @@ template <int BM> static void encode(const struct compress_params *c, uint32_t l
 {
 	const struct codec *k = &c->k;
 
-	if (k->c.hidden)
-		encoder_hidden_kernel<BM><<<dim3(ceil_div(2 * k->c.hidden, BN), ceil_div(c->max_tokens, BM / 2),
+	if (k->c.enc_hidden)
+		encoder_hidden_kernel<BM><<<dim3(ceil_div(2 * k->c.enc_hidden, BN), ceil_div(c->max_tokens, BM / 2),
 		                                 layers * c->n), GEMM_THREADS,
 		                    gemm_bytes_with_c<BM, BN>, stream>>>(*c);
 	encode_kernel<BM><<<dim3(ceil_div(k->c.width / k->parts, BN) * k->parts, ceil_div(c->max_tokens, BM),

@@ -19,8 +19,8 @@ struct quant_form {
 
 static inline struct quant_form quant_form_of(const struct skv_shape *sh)
 {
-	const struct skv_quant_layout at = skv_quant_layout_of(sh->code, sh->head_dim);
-	return {sh->code->bits, sh->code->group, sh->codes, (uint32_t)sh->page_bytes / at.bytes, at};
+	const struct skv_quant_layout at = skv_quant_layout_of(sh->codec, sh->head_dim);
+	return {sh->codec->bits, sh->codec->scale_block, sh->codes, (uint32_t)sh->page_bytes / at.bytes, at};
 }
 
 /* Quantized number n of those in a word. */

@@ -102,8 +102,8 @@ __global__ void __launch_bounds__(THREADS) quantize_kernel(const __grid_constant
 	__shared__ alignas(16) float x[SKV_QUANT_BLOCK * SKV_MAX_HEAD_DIM];
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
 	const uint32_t table = c.layer[blockIdx.z].rows, h = blockIdx.x % c.sh.n_kv_heads;
-	const uint32_t token = s->coded + blockIdx.x / c.sh.n_kv_heads * SKV_QUANT_BLOCK;
-	if (s->pack <= s->coded || token >= s->pack)
+	const uint32_t token = s->n_compressed + blockIdx.x / c.sh.n_kv_heads * SKV_QUANT_BLOCK;
+	if (s->compress_to <= s->n_compressed || token >= s->compress_to)
 		return;
 	const uint32_t record = token / SKV_QUANT_BLOCK * c.sh.n_kv_heads + h;
 	const skv_pte e = s->table[(size_t)c.layer[blockIdx.z].codes * s->layer_stride + record / c.f.each];
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(THREADS) dequantize_kernel(const __grid_consta
 		                                                                                     c.sh.pool, page, token);
 		const uint32_t record = token / SKV_QUANT_BLOCK * c.sh.n_kv_heads + h;
 		*(uint4 *)(to + at) =
-		        token >= s->coded
+		        token >= s->n_compressed
 		                ? *(const uint4 *)(page_row(&c.sh, c.sh.pool,
 		                                            skv_pte_id(table[token / SKV_PAGE_TOKENS]), token) + at)
 		                : dequantize_vec8(&c,
@@ -192,7 +192,7 @@ void skv_cuda_dequantize(const struct skv_shape *sh, const struct skv_batch *bat
                          const struct skv_decompressed *to, const struct skv_workspace *work)
 {
 	const struct dequantize_params c = {*sh, quant_form_of(sh), wanted_rows_of(batch, list, to, 0)};
-	const uint32_t pages = skv_pages_of(list ? list->most : batch->max_len);
+	const uint32_t pages = skv_pages_of(list ? list->max_count : batch->max_len);
 
 	dequantize_kernel<<<dim3(pages > 0 ? pages : 1, sh->n_kv_heads, batch->n), THREADS, 0, stream_of(work)>>>(c);
 }

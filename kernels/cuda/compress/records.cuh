@@ -44,13 +44,13 @@ struct codec {
 
 static inline struct codec codec_of(const struct skv_shape *sh)
 {
-	struct codec k = {*sh, *sh->code};
+	struct codec k = {*sh, *sh->codec};
 	k.d = skv_token_dims(sh);
 	k.half = k.d / 2;
 	k.parts = k.c.spans ? 2 * k.c.spans : 1;
 	k.code_bytes = skv_code_bytes(&k.c);
 	k.ref_bytes = skv_ref_bytes(&k.c, k.d, sh->dtype);
-	k.code_from = k.c.near * k.c.id_bytes;
+	k.code_from = k.c.n_refs * k.c.id_bytes;
 	k.codes_each = divisor_of((uint32_t)sh->page_bytes / k.code_bytes);
 	/* without references they have no size */
 	k.refs_each = divisor_of(k.ref_bytes ? (uint32_t)sh->page_bytes / k.ref_bytes : 0);
@@ -103,7 +103,7 @@ DEVICE uint8_t *code_at(const struct codec *k, const struct skv_kseq *s, uint32_
 /* The first token that the step compresses. */
 DEVICE uint32_t compress_from(const struct codec *k, const struct skv_kseq *s)
 {
-	return s->coded > k->c.first ? s->coded : k->c.first;
+	return s->n_compressed > k->c.first ? s->n_compressed : k->c.first;
 }
 
 /* Number i of the references in a code's record, clamped below n. */
@@ -215,7 +215,7 @@ DEVICE struct stored_format ref_format(const struct codec *k)
 
 DEVICE struct stored_format code_format(const struct codec *k)
 {
-	const uint32_t shift = k->c.group == 64 ? 6 : 5;
+	const uint32_t shift = k->c.scale_block == 64 ? 6 : 5;
 	return {k->c.bits, SKV_BF16, shift, (k->c.width >> shift) * 4};
 }
 
@@ -232,20 +232,20 @@ DEVICE bool refs_are_bf16(const struct codec *k)
 template <bool plain> DEVICE void mean_of(const struct codec *k, const uint8_t *const *ref, uint32_t i, float b[8])
 {
 	const struct stored_format f = plain ? (struct stored_format){16, SKV_BF16} : ref_format(k);
-	const float share = 1 / (float)k->c.near;
+	const float share = 1 / (float)k->c.n_refs;
 	struct numbers x[SKV_MAX_REFS];
 #pragma unroll
 	for (uint32_t r = 0; r < SKV_MAX_REFS; r++)
-		if (r < k->c.near && plain)
+		if (r < k->c.n_refs && plain)
 			x[r].q = __ldg((const uint4 *)(ref[r] + 2 * i));
-		else if (r < k->c.near)
+		else if (r < k->c.n_refs)
 			x[r] = load_numbers(&f, ref[r], i);
 #pragma unroll
 	for (int e = 0; e < 8; e++)
 		b[e] = 0;
 #pragma unroll
 	for (uint32_t r = 0; r < SKV_MAX_REFS; r++)
-		if (r < k->c.near) {
+		if (r < k->c.n_refs) {
 			float y[8];
 			decode_numbers(&f, &x[r], y);
 #pragma unroll
@@ -254,7 +254,7 @@ template <bool plain> DEVICE void mean_of(const struct codec *k, const uint8_t *
 		}
 #pragma unroll
 	for (int e = 0; e < 8; e++)
-		b[e] = k->c.near ? b[e] * share : 0;
+		b[e] = k->c.n_refs ? b[e] * share : 0;
 }
 
 DEVICE float silu(float x)
@@ -267,7 +267,7 @@ DEVICE float silu(float x)
 /* The rotation of pair p from one position to the next, in turns. */
 DEVICE double rope_turns(const struct codec *k, uint32_t p)
 {
-	return k->c.turn[p] * 0.15915494309189533577;
+	return k->c.rope_freq[p] * 0.15915494309189533577;
 }
 
 /* The pair's angle at a position, within half a turn: in fp64, as positions are too large for fp32. */

@@ -123,7 +123,7 @@ void skv_cuda_decode_dense(const struct skv_shape *sh, const struct skv_batch *b
 	                                                      ev ? score_requests_of(sh, ev) : 1);
 	struct decode_params c = {.source = KV_DENSE};
 
-	if (sh->code && sh->code->kind == SKV_COMPRESS_QUANT)
+	if (sh->codec && sh->codec->kind == SKV_COMPRESS_QUANT)
 		c.quant = quant_form_of(sh);
 	if (ev && (ev->token || ev->page))
 		fill_score_ring(&c, sh, ev, &l, work);
@@ -139,7 +139,7 @@ void skv_cuda_decode_topk(const struct skv_shape *sh, const struct skv_batch *b,
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, ev->rows);
 	struct decode_params keys = {.source = KV_DENSE, .select = *select}, values = {.source = KV_TOKENS};
 
-	list->most = max_selected(select, b->max_len);
+	list->max_count = max_selected(select, b->max_len);
 	fill_score_ring(&keys, sh, ev, &l, work);
 	keys.list = *list;
 	keys.topk_scores = (__half *)((uint8_t *)work->mem + l.topk_scores);
@@ -147,7 +147,7 @@ void skv_cuda_decode_topk(const struct skv_shape *sh, const struct skv_batch *b,
 	decode(&keys, sh, b, q, NULL, skv_pages_of(b->max_len), &l, work);
 	values.list = *list;
 	values.topk_scores = keys.topk_scores;
-	decode(&values, sh, b, q, out, skv_pages_of(list->most), &l, work);
+	decode(&values, sh, b, q, out, skv_pages_of(list->max_count), &l, work);
 }
 
 void skv_cuda_decode_window(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
@@ -167,7 +167,7 @@ void skv_cuda_decode_pages(const struct skv_shape *sh, const struct skv_batch *b
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, 1);
 	struct decode_params c = {.source = KV_PAGES, .list = *list};
 
-	decode(&c, sh, b, q, out, list->most, &l, work);
+	decode(&c, sh, b, q, out, list->max_count, &l, work);
 }
 
 void skv_cuda_decode_tokens(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
@@ -176,5 +176,5 @@ void skv_cuda_decode_tokens(const struct skv_shape *sh, const struct skv_batch *
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, 1);
 	struct decode_params c = {.source = KV_TOKENS, .list = *list};
 
-	decode(&c, sh, b, q, out, skv_pages_of(list->most), &l, work);
+	decode(&c, sh, b, q, out, skv_pages_of(list->max_count), &l, work);
 }

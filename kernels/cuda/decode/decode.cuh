@@ -310,7 +310,7 @@ DEVICE skv_pte quant_entry(const struct decode_params *c, const struct work_item
 	const struct skv_kseq *s = &c->seq[j->i];
 	const uint32_t record = page * SKV_PAGE_TOKENS / SKV_QUANT_BLOCK * c->n_kv_heads + j->h;
 	*ret_quant = NOT_QUANTIZED;
-	if (page * SKV_PAGE_TOKENS >= s->coded)
+	if (page * SKV_PAGE_TOKENS >= s->n_compressed)
 		return own;
 	*ret_quant = record % c->quant.each * c->quant.at.bytes + page % 2; /* records begin at multiples of 16 */
 	return s->table[(size_t)c->quant.codes * s->layer_stride + record / c->quant.each];
@@ -354,7 +354,7 @@ __device__ static void locate_tiles(const struct decode_params *c, const struct 
 			window_tiles(c, j->len, &at, &gap);
 			page += page < at ? 0 : gap;
 		}
-		const uint32_t mask = c->list.filling ? last_page_mask(c, j, list, tile) : resident_mask(c, j, page);
+		const uint32_t mask = c->list.last_partial ? last_page_mask(c, j, list, tile) : resident_mask(c, j, page);
 		entry = mask ? j->table[page] : 0;
 		if constexpr (quantized<mode>)
 			entry = quant_entry(c, j, page, entry, &t->quant);

@@ -196,7 +196,7 @@ template <bool quantized>
 DEVICE bool token_resident(const struct decode_params *c, const struct request_plan *p, uint32_t o, uint32_t token)
 {
 	if constexpr (quantized)
-		if (token < c->seq[(c->first_request + o) / c->list.rows].coded)
+		if (token < c->seq[(c->first_request + o) / c->list.rows].n_compressed)
 			return true;
 	return skv_pte_resident(p->table[o][token / SKV_PAGE_TOKENS]);
 }

@@ -35,7 +35,7 @@ accumulate_kernel(const __grid_constant__ struct accumulate_params c)
 	struct meta_pair meta[ACCUMULATE_PAIRS];
 	float2 weight[ACCUMULATE_PAIRS];
 
-	if (s->tally == SKV_ACCUMULATE_NONE)
+	if (s->accumulate == SKV_ACCUMULATE_NONE)
 		return;
 #pragma unroll
 	for (int x = 0; x < ACCUMULATE_PAIRS; x++) {
@@ -51,7 +51,7 @@ accumulate_kernel(const __grid_constant__ struct accumulate_params c)
 	for (int x = 0; x < ACCUMULATE_PAIRS; x++) {
 		if (!at[x])
 			continue;
-		const bool add = s->tally == SKV_ACCUMULATE_ADD;
+		const bool add = s->accumulate == SKV_ACCUMULATE_ADD;
 		meta[x].value[0] = (add ? fabsf(meta[x].value[0]) : 0) + weight[x].x / c.group;
 		meta[x].value[1] = (add ? fabsf(meta[x].value[1]) : 0) + weight[x].y / c.group;
 		store_pair(at[x], &meta[x]);
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(THREADS) column_sums_kernel(const __grid_const
 #pragma unroll
 		for (int w = 0; w < WARPS; w++)
 			sum += column_sums[w][x];
-		meta->value = (reset ? 0 : fabsf(meta->value)) + sum / (float)c.call.group;
+		meta->score = (reset ? 0 : fabsf(meta->score)) + sum / (float)c.call.group;
 	}
 }
 

@@ -34,7 +34,7 @@ DEVICE uint64_t topk_key(const struct evict_params *c, const struct head_item *j
 {
 	if (pos >= j->from)
 		return KEY_RECENT;
-	return (uint64_t)(pos < j->s->pinned) << 63 | score_key(rank, pos, c->by.old_first);
+	return (uint64_t)(pos < j->s->pinned) << 63 | score_key(rank, pos, c->by.evict_older);
 }
 
 /* use(entry, pos, rank) */
@@ -105,8 +105,8 @@ __device__ static void mark_evicted(const struct evict_params *c, const struct h
 		struct skv_slot_meta *meta = meta_at(&c->meta, j->s, j->h, j->s->set, u);
 		if (topk_key(c, j, pos, rank) < last)
 			meta->pos = pos | SKV_SLOT_EVICTED;
-		else if (c->by.forget)
-			meta->value = 0;
+		else if (c->by.reset_scores)
+			meta->score = 0;
 	});
 }
 
@@ -115,16 +115,16 @@ __global__ void __launch_bounds__(THREADS, 2) evict_kernel(const __grid_constant
 {
 	__shared__ struct topk_smem smem;
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
-	struct head_item j = {.s = s, .h = blockIdx.x, .units = entries_of(c.by.unit, s->len), .keep = s->keep};
+	struct head_item j = {.s = s, .h = blockIdx.x, .units = entries_of(c.by.granularity, s->len), .n_retained = s->n_retained};
 	if (j.keep >= j.units)
 		return;
-	const uint32_t recent = min(skv_recent_of(&c.by, j.keep), j.keep), last = entries_of(c.by.unit, s->all);
+	const uint32_t recent = min(skv_recent_of(&c.by, j.keep), j.keep), last = entries_of(c.by.granularity, s->n_tokens);
 	uint32_t n_recent = 0;
 
 	j.from = recent ? last - recent : SKV_SLOT_FREE;
 	j.rank = c.rank ? c.rank + ((size_t)blockIdx.y * c.heads + j.h) * c.stride : NULL;
 	const uint32_t lowest = find_lowest(&c, &j, &n_recent);
-	if (n_recent == recent && j.keep + 1 == j.units && !c.by.forget) {
+	if (n_recent == recent && j.keep + 1 == j.units && !c.by.reset_scores) {
 		if (threadIdx.x == 0)
 			meta_at(&c.meta, s, j.h, s->set, lowest)->pos |= SKV_SLOT_EVICTED;
 		return;

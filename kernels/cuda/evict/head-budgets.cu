@@ -75,7 +75,7 @@ void skv_cuda_list_active(const struct skv_shape *sh, const struct skv_batch *b,
 {
 	struct list_params c = {};
 
-	list->most = b->max_len;
+	list->max_count = b->max_len;
 	c.seq = b->seq;
 	c.meta = meta_table_of(sh);
 	c.ids = list->ids;
@@ -191,11 +191,11 @@ __global__ void __launch_bounds__(THREADS,
 	const size_t row = (size_t)blockIdx.y * c.heads + blockIdx.x;
 	const struct head_item j = {s, c.ids + row * c.stride, blockIdx.x, c.count[row]};
 
-	if (s->tally == SKV_ACCUMULATE_NONE)
+	if (s->accumulate == SKV_ACCUMULATE_NONE)
 		return;
 	for (uint32_t first = 0; first < c.group; first += HEAD_TILE) {
 		const uint32_t heads = min(HEAD_TILE, c.group - first);
-		const bool add = s->tally == SKV_ACCUMULATE_ADD || first > 0;
+		const bool add = s->accumulate == SKV_ACCUMULATE_ADD || first > 0;
 		load_queries(&c, &j, &smem, first, heads);
 		denominators(&c, &j, &smem, heads);
 		for (uint32_t i = threadIdx.x; i < j.n; i += THREADS) {
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(THREADS,
 #pragma unroll
 			for (uint32_t g = 0; g < HEAD_TILE; g++)
 				sum += exp2f(x[g] - smem.lse[g]);
-			meta->value = (add ? meta->value : 0) + sum / (float)c.group;
+			meta->score = (add ? meta->score : 0) + sum / (float)c.group;
 		}
 	}
 }
@@ -303,7 +303,7 @@ __global__ void __launch_bounds__(THREADS, 2) guaranteed_kernel(const __grid_con
 {
 	__shared__ struct topk_smem smem;
 	const struct budget_params *call = &c;
-	const uint32_t h = blockIdx.x, awake = c.seq[blockIdx.y].awake;
+	const uint32_t h = blockIdx.x, awake = c.seq[blockIdx.y].n_active;
 	struct guaranteed guaranteed = {KEY_GUARANTEED, SKV_SLOT_FREE, 0};
 
 	if (awake == UINT32_MAX)
@@ -337,11 +337,11 @@ head_budgets_kernel(const __grid_constant__ struct budget_params c)
 	const struct budget_params *call = &c;
 	uint64_t want, n_candidates = 0;
 
-	if (s->awake == UINT32_MAX)
+	if (s->n_active == UINT32_MAX)
 		return;
 	for (uint32_t h = 0; h < c.heads; h++)
 		n_candidates += guaranteed[h].candidates;
-	want = (uint64_t)c.heads * s->awake;
+	want = (uint64_t)c.heads * s->n_active;
 	if (n_candidates <= want)
 		return;
 	const uint64_t last = want == 0 ? KEY_GUARANTEED : kth_largest_key<whole>(&smem, (uint32_t)want,
@@ -354,7 +354,7 @@ head_budgets_kernel(const __grid_constant__ struct budget_params c)
 		for_each_candidate(call, h, guaranteed[h], [=](uint32_t u, uint32_t, uint64_t key) {
 			struct skv_slot_meta *meta = meta_at(&call->meta, s, h, s->set, u);
 			if (key < last)
-				meta->value = copysignf(meta->value, -1);
+				meta->score = copysignf(meta->score, -1);
 		});
 }
 

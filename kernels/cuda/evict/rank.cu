@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(THREADS, 2) rank_kernel(const __grid_constant_
 	const float lambda = c.by.lambda;
 	float mine = 0;
 
-	if (s->keep >= s->len && s->awake == UINT32_MAX)
+	if (s->n_retained >= s->len && s->n_active == UINT32_MAX)
 		return;
 	if (c.by.smooth > 1)
 		smooth(&c, job, smem);

@@ -97,7 +97,7 @@ __device__ static uint32_t for_each_in_order(const struct slot_params *c, const 
 {
 	typedef cub::BlockScan<uint32_t, THREADS> scan;
 	__shared__ typename scan::TempStorage smem;
-	const uint32_t n_had = entries_of(c->unit, s->extent);
+	const uint32_t n_had = entries_of(c->unit, s->slot_end);
 	uint32_t before = 0;
 
 	for (uint32_t first = from & ~1u; first < end; first += TILE) {
@@ -135,7 +135,7 @@ __device__ static void fill_free_entries(const struct slot_params *c, const stru
 	                                        [=](uint32_t before, uint32_t k, uint32_t u, skv_slot_meta) {
 		target[before + k] = u;
 	}, [](uint32_t, uint32_t) {});
-	for_each_in_order(c, s, h, units, entries_of(c->unit, s->extent), true,
+	for_each_in_order(c, s, h, units, entries_of(c->unit, s->slot_end), true,
 	                  [=](uint32_t before, uint32_t k, uint32_t u, skv_slot_meta meta) {
 		source[k] = u;
 		*meta_at(&c->meta, s, h, s->set, target[before + k]) = meta;
@@ -158,7 +158,7 @@ __device__ static void fill_free_entries(const struct slot_params *c, const stru
 __device__ static void carry_metadata(const struct slot_params *c, const struct skv_kseq *s, uint32_t h,
                                       bool begins_page, unsigned long long *found)
 {
-	const uint32_t units = entries_of(c->unit, s->len), n_had = min(units, entries_of(c->unit, s->extent));
+	const uint32_t units = entries_of(c->unit, s->len), n_had = min(units, entries_of(c->unit, s->slot_end));
 	const uint32_t end = c->unit == 1 ? skv_pages_of(s->len) * SKV_PAGE_TOKENS : units;
 	unsigned long long best = 0;
 
@@ -193,13 +193,13 @@ __global__ void __launch_bounds__(THREADS, 2) alloc_slots_kernel(const __grid_co
 		found = 0;
 	__syncthreads();
 	carry_metadata(&c, s, h, begins_page, &found);
-	if (s->extent > s->len)
+	if (s->slot_end > s->len)
 		fill_free_entries(&c, s, h, begins_page, &found);
 	__syncthreads();
 	if (threadIdx.x == 0 && s->n_q) {
 		const uint32_t u = (uint32_t)found;
 		if (begins_page)
-			*meta_at(&c.meta, s, h, s->set, u) = skv_slot_meta{(s->all - 1) / c.unit, 0};
+			*meta_at(&c.meta, s, h, s->set, u) = skv_slot_meta{(s->n_tokens - 1) / c.unit, 0};
 		c.slot[(size_t)blockIdx.y * c.heads + h] = u * c.unit + offset;
 	}
 }
@@ -226,7 +226,7 @@ static struct slot_params slot_params_of(const struct skv_shape *sh, const struc
 void skv_cuda_alloc_slots(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots,
                           const struct skv_workspace *work)
 {
-	const struct slot_params c = slot_params_of(sh, b, slots->unit, slots->slot, work);
+	const struct slot_params c = slot_params_of(sh, b, slots->granularity, slots->slot, work);
 
 	if (b->n > 0)
 		alloc_slots_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
@@ -281,7 +281,7 @@ alloc_prompt_slots_kernel(const __grid_constant__ struct slot_params c)
 	const uint32_t h = blockIdx.x, units = entries_of(c.unit, s->len);
 	const uint32_t before = entries_of(c.unit, s->len - s->n_q);
 	const uint32_t end = c.unit == 1 ? skv_pages_of(s->len) * SKV_PAGE_TOKENS : units;
-	const uint32_t ahead = (s->all - s->len) / c.unit; /* position of an entry, less its number */
+	const uint32_t ahead = (s->n_tokens - s->len) / c.unit; /* position of an entry, less its number */
 
 	for_each_pair<THREADS>(&c.meta, s, h, !s->set, 0, before, end, [=](uint32_t u, struct meta_pair p) {
 #pragma unroll
@@ -301,7 +301,7 @@ alloc_prompt_slots_kernel(const __grid_constant__ struct slot_params c)
 void skv_cuda_alloc_prompt_slots(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots,
                                  const struct skv_workspace *work)
 {
-	const struct slot_params c = slot_params_of(sh, b, slots->unit, slots->slot, work);
+	const struct slot_params c = slot_params_of(sh, b, slots->granularity, slots->slot, work);
 
 	if (b->n > 0)
 		alloc_prompt_slots_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);
@@ -313,7 +313,7 @@ init_slot_meta_kernel(const __grid_constant__ struct slot_params c)
 {
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
 	const skv_pte *table = s->table + (size_t)c.layer * s->layer_stride;
-	const uint32_t slots = s->extent, units = entries_of(c.unit, slots);
+	const uint32_t slots = s->slot_end, units = entries_of(c.unit, slots);
 	const uint32_t end = c.unit == 1 ? skv_pages_of(slots) * SKV_PAGE_TOKENS : units;
 
 	for_each_pair<THREADS>(&c.meta, s, blockIdx.x, !s->set, 0, 0, end, [=](uint32_t u, struct meta_pair p) {
@@ -330,7 +330,7 @@ init_slot_meta_kernel(const __grid_constant__ struct slot_params c)
 void skv_cuda_init_slot_meta(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots,
                              const struct skv_workspace *work)
 {
-	const struct slot_params c = slot_params_of(sh, b, slots->unit, slots->slot, work);
+	const struct slot_params c = slot_params_of(sh, b, slots->granularity, slots->slot, work);
 
 	if (b->n > 0)
 		init_slot_meta_kernel<<<dim3(c.heads, b->n), THREADS, 0, stream_of(work)>>>(c);

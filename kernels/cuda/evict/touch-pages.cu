@@ -119,7 +119,7 @@ __device__ static void touch(const struct touch_params *c, const struct head_ite
 	for_each_page(c, j, [=](uint32_t u, struct skv_slot_meta *meta, float weight) {
 		const bool matters = by_ratio ? score_key(weight, meta->pos, false) >= last : weight > c->touch.alpha;
 		if (matters || (begins && u == j->filling))
-			meta->value = (float)j->s->all;
+			meta->score = (float)j->s->n_tokens;
 	});
 }
 
@@ -127,7 +127,7 @@ __device__ static void touch(const struct touch_params *c, const struct head_ite
 __device__ static void list_pages(const struct touch_params *c, const struct head_item *j, struct topk_smem *smem)
 {
 	const size_t row = (size_t)blockIdx.y * c->heads + j->h;
-	const uint32_t most = skv_budget_of(c->touch.pinned, skv_pages_of(j->s->all), c->touch.pinned_floor);
+	const uint32_t most = skv_budget_of(c->touch.pinned, skv_pages_of(j->s->n_tokens), c->touch.pinned_floor);
 	uint32_t *ids = c->ids + row * c->stride, before = 0, pinned = 0;
 	uint64_t last = 0, here;
 
@@ -180,8 +180,8 @@ void skv_cuda_touch_pages(const struct skv_shape *sh, const struct skv_batch *b,
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, 1);
 	struct touch_params c = {};
 
-	list->most = skv_pages_of(b->max_len);
-	list->filling = true;
+	list->max_count = skv_pages_of(b->max_len);
+	list->last_partial = true;
 	c.seq = b->seq;
 	c.meta = meta_table_of(sh);
 	c.touch = *touch;

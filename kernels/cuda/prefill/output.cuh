@@ -22,7 +22,7 @@ __device__ static struct pair_row pair_row(const struct prefill_params *c, const
 	const uint32_t f = first_of(s), heads = SPARSE ? c->heads : c->group, of = SPARSE ? pair : x->first + pair;
 	const uint32_t row = of / heads, head = x->head + of % heads;
 	const uint32_t p = SPARSE ? x->first + row : row_position(c, s, x->kind, row);
-	const bool exists = SPARSE ? row < rows_per_block(c, ROWS) && p >= f && p < min(s->len, s->dense)
+	const bool exists = SPARSE ? row < rows_per_block(c, ROWS) && p >= f && p < min(s->len, s->dense_from)
 	                           : row_in_launch(c, s, x->kind, row, p);
 	struct pair_row r;
 	r.p = min(max(p, f), s->len - 1);
@@ -136,7 +136,7 @@ __device__ static void store_representatives(const struct prefill_params *c, con
 			continue;
 		float *output = exists ? dense_output_at<D>(c, x, r->p[y], r->at[y]) : NULL;
 		float *saved = NULL;
-		if (exists && c->sparse.delta && s->later && representative_number(s, &c->sparse, r->p[y]) == last)
+		if (exists && c->sparse.delta && s->prompt_continues && representative_number(s, &c->sparse, r->p[y]) == last)
 			saved = saved_correction_at<D>(c, x, s->set, r->at[y]);
 #pragma unroll
 		for (int g = 0; g < D / 32; g++) {

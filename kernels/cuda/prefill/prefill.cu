@@ -282,7 +282,7 @@ __global__ void carry_corrections_kernel(const __grid_constant__ struct prefill_
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
 	const uint32_t dim = c.shape.head_dim, f = first_of(s), last = s->len - 1;
 
-	if (!s->later || s->prompt >= f || representative_row(s, &c.sparse,
+	if (!s->prompt_continues || s->prompt_start >= f || representative_row(s, &c.sparse,
 	                                                      representative_number(s, &c.sparse, last)) >= f)
 		return;
 	const size_t at = (size_t)blockIdx.x * dim * sizeof(float);
@@ -353,11 +353,11 @@ void skv_cuda_prefill_sparse(const struct skv_shape *sh, const struct skv_batch 
 	c.sparse = *sp;
 	c.dense_outputs = (float *)((uint8_t *)work->mem + skv_cuda_workspace_offset(sh));
 	c.n_representatives = max_representatives(b->max_q, sp);
-	if (sp->units)
-		c.units = *sp->units;
-	if (sp->more)
-		c.more = *sp->more;
-	if (sp->units && sp->units->rows == sh->n_heads && sh->n_heads != sh->n_kv_heads)
+	if (sp->lists)
+		c.lists = *sp->lists;
+	if (sp->extra)
+		c.extra = *sp->extra;
+	if (sp->lists && sp->lists->rows == sh->n_heads && sh->n_heads != sh->n_kv_heads)
 		c.heads = 1;
 	if (sp->delta)
 		carry_corrections_kernel<<<dim3(sh->n_heads, b->n), 128, 0, stream_of(work)>>>(c);

@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(THREADS) save_queries_kernel(const __grid_cons
 	const uint32_t last = s->len - 1, pieces = c.sh.head_dim * skv_dtype_bytes(c.sh.io_dtype) / 16;
 	const uint32_t p = skv_first_row(s, last, c.sp.segment ? c.sp.segment : c.sp.tile) + blockIdx.x;
 
-	if (!s->later || p > last)
+	if (!s->prompt_continues || p > last)
 		return;
 	for (uint32_t x = threadIdx.x; x < c.call.n_heads * pieces; x += THREADS) {
 		const uint32_t head = x / pieces;

@@ -71,7 +71,7 @@ DEVICE bool is_representative(const struct skv_kseq *s, const struct skv_sparse 
 DEVICE uint32_t segment_begin(const struct skv_kseq *s, const struct skv_sparse *sp, uint32_t k)
 {
 	const uint32_t at = (first_of(s) / sp->segment + k) * sp->segment;
-	return max(at, s->prompt);
+	return max(at, s->prompt_start);
 }
 
 /*
@@ -85,7 +85,7 @@ DEVICE uint32_t row_count(const struct prefill_params *c, const struct skv_kseq 
 		return representative_number(s, &c->sparse, last) + 1;
 	if (kind == ROWS_PROBES)
 		return (last / x - f / x + 1) * SKV_MINFERENCE_ROWS;
-	return kind == ROWS_TAIL ? s->len - min(s->len, max(f, s->dense)) : s->n_q;
+	return kind == ROWS_TAIL ? s->len - min(s->len, max(f, s->dense_from)) : s->n_q;
 }
 DEVICE uint32_t row_position(const struct prefill_params *c, const struct skv_kseq *s, uint32_t kind, uint32_t j)
 {
@@ -94,11 +94,11 @@ DEVICE uint32_t row_position(const struct prefill_params *c, const struct skv_ks
 		return representative_row(s, &c->sparse, j);
 	if (kind == ROWS_PROBES)
 		return segment_begin(s, &c->sparse, j / SKV_MINFERENCE_ROWS) + j % SKV_MINFERENCE_ROWS;
-	return (kind == ROWS_TAIL ? max(f, s->dense) : f) + j;
+	return (kind == ROWS_TAIL ? max(f, s->dense_from) : f) + j;
 }
 DEVICE uint32_t rows_end(const struct skv_kseq *s, uint32_t kind)
 {
-	return kind == ROWS_ALL || kind == ROWS_TAIL ? s->len : min(s->len, s->dense);
+	return kind == ROWS_ALL || kind == ROWS_TAIL ? s->len : min(s->len, s->dense_from);
 }
 
 /* Is the j-th row, at position p, in the launch? */
@@ -297,7 +297,7 @@ template <int ROWS, int N> __device__ static bool next_sparse(const struct prefi
                                                               struct work_item *x)
 {
 	const uint32_t f = first_of(x->s), together = rows_per_block(c, ROWS), rows = part_rows(c, together);
-	const uint32_t from = (f / rows + w->part) * rows, end = min(from + rows, min(x->s->len, x->s->dense));
+	const uint32_t from = (f / rows + w->part) * rows, end = min(from + rows, min(x->s->len, x->s->dense_from));
 	if (!w->begun) {
 		const uint32_t at = max(from, f);
 		w->row = at - at % together;

@@ -19,12 +19,12 @@ static const char *unsupported(const struct skv_shape *sh)
 
 static const char *unsupported_codec(const struct skv_shape *sh)
 {
-	const struct skv_codec *c = sh->code;
+	const struct skv_codec *c = sh->codec;
 	const char *wrong = skv_codec_wrong(sh);
 
 	if (wrong || c->kind == SKV_COMPRESS_QUANT)
 		return wrong;
-	if (c->spans && c->bits != 16 && c->width / (2 * c->spans) % c->group)
+	if (c->spans && c->bits != 16 && c->width / (2 * c->spans) % c->scale_block)
 		return "width / (2 * spans) must be a multiple of group";
 	if (c->rope_dims % 16)
 		return "rope_dims must be a multiple of 16 on a device";
@@ -84,9 +84,9 @@ static size_t workspace_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint3
 	(void)threads;
 	const struct workspace_layout l = workspace_layout_of(sh, n_seqs, max_len, 1);
 	const size_t accumulate = l.partial + (size_t)n_rows * sh->n_heads * MAX_CHUNKS * sizeof(float2);
-	const size_t compress = sh->code ? l.partial + skv_cuda_compress_bytes(sh) : 0;
-	const size_t decompress = sh->code ? l.partial + skv_cuda_decompress_bytes(sh) : 0;
-	const size_t codes = sh->code && skv_cuda_fuses_latent(sh) ? l.partial + skv_cuda_decode_latent_bytes(sh, n_seqs) : 0;
+	const size_t compress = sh->codec ? l.partial + skv_cuda_compress_bytes(sh) : 0;
+	const size_t decompress = sh->codec ? l.partial + skv_cuda_decompress_bytes(sh) : 0;
+	const size_t codes = sh->codec && skv_cuda_fuses_latent(sh) ? l.partial + skv_cuda_decode_latent_bytes(sh, n_seqs) : 0;
 	return larger_of(larger_of(accumulate, l.total), larger_of(larger_of(compress, decompress), codes));
 }
 
@@ -120,8 +120,8 @@ static const struct skv_kernels cuda = {
 	.decode_topk = skv_cuda_decode_topk,
 	.update_bounds = skv_cuda_update_bounds,
 	.score_pages = skv_cuda_score_pages,
-	.place = skv_cuda_alloc_slots,
-	.lift = skv_cuda_move_partial_page,
+	.alloc_slots = skv_cuda_alloc_slots,
+	.move_partial_page = skv_cuda_move_partial_page,
 	.alloc_prompt_slots = skv_cuda_alloc_prompt_slots,
 	.init_slot_meta = skv_cuda_init_slot_meta,
 	.tally = skv_cuda_accumulate_scores,

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(THREADS) select_kernel(const __grid_constant__
 	const uint32_t i = blockIdx.y, list = i * c.ev.rows + blockIdx.x;
 	const struct skv_kseq *s = &c.seq[i];
 	const skv_pte *table = s->table + (size_t)c.layer * s->layer_stride;
-	const uint32_t n_quantized_pages = c.quantized ? s->coded / SKV_PAGE_TOKENS : 0;
+	const uint32_t n_quantized_pages = c.quantized ? s->n_compressed / SKV_PAGE_TOKENS : 0;
 	float *const all_scores = c.tokens ? c.ev.token : c.ev.page;
 	float *const score = all_scores + (size_t)list * (c.tokens ? c.ev.token_stride : c.ev.page_stride);
 	uint32_t *key = c.shared ? (uint32_t *)shared_keys : (uint32_t *)score; /* else in place */
@@ -63,7 +63,7 @@ void skv_cuda_select(const struct skv_shape *sh, const struct skv_batch *b, cons
 {
 	const uint32_t units = tokens ? b->max_len : skv_pages_of(b->max_len);
 
-	list->most = max_selected(select, units);
+	list->max_count = max_selected(select, units);
 	const struct select_params c = {
 		.seq = b->seq,
 		.ev = *ev,
@@ -72,7 +72,7 @@ void skv_cuda_select(const struct skv_shape *sh, const struct skv_batch *b, cons
 		.layer = sh->layer,
 		.tokens = tokens,
 		.shared = keys_fit_shared(units),
-		.quantized = sh->code && sh->code->kind == SKV_COMPRESS_QUANT,
+		.quantized = sh->codec && sh->codec->kind == SKV_COMPRESS_QUANT,
 	};
 
 	if (b->n > 0)

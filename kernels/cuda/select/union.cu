@@ -133,5 +133,5 @@ void skv_cuda_select_union(const struct skv_shape *sh, const struct skv_batch *b
 		to.count = list->count + from;
 		select_part(sh, &some, &part_scores, select, &to, (uint8_t *)work->mem + l.topk_scores, work);
 	}
-	list->most = max_selected(select, b->max_len);
+	list->max_count = max_selected(select, b->max_len);
 }

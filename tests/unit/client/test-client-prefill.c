@@ -184,7 +184,7 @@ START_TEST(chunks)
 	for (int i = 0; i < 4; i++) {
 		const uint32_t chunk = i == 0 ? 17 : i == 1 ? 1 : 0;
 
-		w.in_place = i >= 2;
+		w.in_alloc = i >= 2;
 		q = new_seq(NULL);
 		read_to(q, 0, n / 2, n, chunk, rows);
 		ck_assert_int_eq(pages_of_prompts(q) > 0, ways[_i].keeps);
@@ -194,7 +194,7 @@ START_TEST(chunks)
 		same(rows, whole, 0, ways[_i].votes ? n : n + STEPS, i == 0 ? "steps of 17" : i == 1 ? "steps of 1" : "random steps");
 		OK(skv_seq_drop(q));
 	}
-	w.in_place = false;
+	w.in_alloc = false;
 	skv_close(w.session);
 
 	OK(skv_open(client, &w.model, dense, &w.session));
@@ -209,7 +209,7 @@ START_TEST(chunks)
 END_TEST
 
 /* Votes are of a prompt's queries, even where outputs take their place. */
-START_TEST(in_place)
+START_TEST(in_alloc)
 {
 	const uint32_t n = 220 + rnd_below(60);
 	float *rows[2] = {rows_new(), rows_new()};
@@ -218,12 +218,12 @@ START_TEST(in_place)
 	for (int i = 0; i < 2; i++) {
 		struct skv_seq *q = new_seq(NULL);
 
-		w.in_place = i;
+		w.in_alloc = i;
 		step(q, 0, n, 0, true, rows[i]);
 		decode(q, n, rows[i]);
 		OK(skv_seq_drop(q));
 	}
-	w.in_place = false;
+	w.in_alloc = false;
 	same(rows[0], rows[1], 0, n + STEPS, "outputs where queries were");
 	free(rows[0]);
 	free(rows[1]);
@@ -529,7 +529,7 @@ int main(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_loop_test(t, chunks, 0, WAYS);
 	tcase_add_loop_test(t, without_queries, 0, WAYS);
-	tcase_add_loop_test(t, in_place, 0, WAYS);
+	tcase_add_loop_test(t, in_alloc, 0, WAYS);
 	tcase_add_loop_test(t, forks, 0, 3 * WAYS);
 	tcase_add_loop_test(t, handed_over, 0, WAYS);
 	tcase_add_loop_test(t, decodes_before_the_end, 0, WAYS);

@@ -226,7 +226,7 @@ START_TEST(rows)
 END_TEST
 
 /* All packed tokens where they were; and nothing else is touched. */
-START_TEST(in_place)
+START_TEST(in_alloc)
 {
 	struct code_case k;
 
@@ -391,7 +391,7 @@ int main(void)
 	suite_add_tcase(suite, tc);
 	tcase_set_timeout(tc, 120);
 	tcase_add_loop_test(tc, rows, 0, cases);
-	tcase_add_loop_test(tc, in_place, 0, rnd_hurried() ? 1 : CODE_FORMS);
+	tcase_add_loop_test(tc, in_alloc, 0, rnd_hurried() ? 1 : CODE_FORMS);
 	tcase_add_loop_test(tc, there_and_back, 0, rnd_hurried() ? 1 : CODE_SHAPES);
 	tcase_add_loop_test(tc, far_positions, 0, rnd_hurried() ? 1 : 6);
 

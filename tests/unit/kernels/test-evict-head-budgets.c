@@ -13,25 +13,25 @@
 static const uint32_t ones[CASE_SEQS] = {1, 1, 1, 1, 1, 1, 1, 1};
 
 /* A case with units of all heads. */
-struct rig {
+struct fixture {
 	struct kernel_case c;
 	struct skv_kseq seq[CASE_SEQS];
 	struct ref_unit *unit[CASE_SEQS * 8]; /* [seq][kv head] */
 };
 
-static const struct ref_unit *units_of(const struct rig *r, uint32_t x, uint32_t *ret_n)
+static const struct ref_unit *units_of(const struct fixture *r, uint32_t x, uint32_t *ret_n)
 {
 	*ret_n = r->c.seq[x / r->c.sh.n_kv_heads].len;
 	return r->unit[x];
 }
 
 /* Units some of which sleep, and some are about to go; never the last one. */
-static void make_units(struct rig *r)
+static void make_units(struct fixture *r)
 {
-	note_sequences(&r->c, r->seq);
+	slot_meta_sequences(&r->c, r->seq);
 	for (uint32_t x = 0; x < r->c.n * r->c.sh.n_kv_heads; x++) {
 		const uint32_t n = r->c.seq[x / r->c.sh.n_kv_heads].len, asleep = rnd_below(4), gone = rnd_below(3);
-		r->unit[x] = note_units(n, 1 + rnd_below(3));
+		r->unit[x] = slot_meta_units(n, 1 + rnd_below(3));
 		for (uint32_t u = 0; u < n; u++) {
 			r->unit[x][u].value = rnd_below(64) / 32.0;
 			if (u + 1 < n && rnd_below(4) < asleep)
@@ -42,28 +42,28 @@ static void make_units(struct rig *r)
 }
 
 /* Into the set that the step writes, or the one before it. */
-static void put_units(struct rig *r, bool before)
+static void put_units(struct fixture *r, bool before)
 {
 	for (uint32_t x = 0; x < r->c.n * r->c.sh.n_kv_heads; x++) {
 		const uint32_t i = x / r->c.sh.n_kv_heads, set = r->seq[i].set;
-		note_put(&r->c, i, x % r->c.sh.n_kv_heads, before ? !set : set, r->unit[x], r->c.seq[i].len);
+		slot_meta_put(&r->c, i, x % r->c.sh.n_kv_heads, before ? !set : set, r->unit[x], r->c.seq[i].len);
 	}
 }
 
-static void rig_free(struct rig *r)
+static void rig_free(struct fixture *r)
 {
 	for (uint32_t x = 0; x < r->c.n * r->c.sh.n_kv_heads; x++)
 		free(r->unit[x]);
 }
 
 /* The notes are those of the model, values up to a tolerance and signs exactly. */
-static void check_units(const struct rig *r, double tolerance, double slack)
+static void check_units(const struct fixture *r, double tolerance, double slack)
 {
 	for (uint32_t x = 0; x < r->c.n * r->c.sh.n_kv_heads; x++) {
 		uint32_t n;
 		const struct ref_unit *want = units_of(r, x, &n);
 		const uint32_t i = x / r->c.sh.n_kv_heads;
-		struct skv_slot_meta *note = note_get(&r->c, i, x % r->c.sh.n_kv_heads, r->seq[i].set, n);
+		struct skv_slot_meta *note = slot_meta_get(&r->c, i, x % r->c.sh.n_kv_heads, r->seq[i].set, n);
 
 		for (uint32_t u = 0; u < n; u++) {
 			const double off = fabs((double)note[u].score - want[u].value);
@@ -84,10 +84,10 @@ static bool awake(const struct ref_unit *u)
 
 /* ---- lists, votes ---------------------------------------------------------------------------- */
 
-static struct skv_index_list list_active(struct rig *r)
+static struct skv_index_list list_active(struct fixture *r)
 {
 	const uint32_t heads = r->c.sh.n_kv_heads, stride = r->c.max_len + rnd_below(5);
-	struct skv_batch b = note_batch(&r->c, r->seq, 0, r->c.n);
+	struct skv_batch b = slot_meta_batch(&r->c, r->seq, 0, r->c.n);
 	struct skv_index_list list = {.rows = heads, .stride = stride};
 
 	list.ids = case_to(&r->c, NULL, (size_t)r->c.n * heads * stride * sizeof(uint32_t));
@@ -99,7 +99,7 @@ static struct skv_index_list list_active(struct rig *r)
 	return list;
 }
 
-static void check_list(const struct rig *r, const struct skv_index_list *list)
+static void check_list(const struct fixture *r, const struct skv_index_list *list)
 {
 	const uint32_t rows = r->c.n * r->c.sh.n_kv_heads;
 	uint32_t *ids = malloc((size_t)rows * list->stride * sizeof *ids), *count = malloc(rows * sizeof *count);
@@ -120,7 +120,7 @@ static void check_list(const struct rig *r, const struct skv_index_list *list)
 }
 
 /* What the query gives each token that is awake, of a softmax over these: added to their values, or in their place. */
-static void vote(struct rig *r, const float *q, uint32_t x)
+static void vote(struct fixture *r, const float *q, uint32_t x)
 {
 	const struct kernel_case *c = &r->c;
 	const uint32_t i = x / c->sh.n_kv_heads, h = x % c->sh.n_kv_heads, n = c->seq[i].len, dim = c->sh.head_dim;
@@ -149,7 +149,7 @@ START_TEST(votes_over_lists)
 	const uint32_t len[] = {1, 2, 17, 64, 130, 333};
 
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
-		struct rig r;
+		struct fixture r;
 		case_of_shape(&r.c, _i, 6, len, ones);
 		if (case_load(&r.c, b)) {
 			make_units(&r);
@@ -159,7 +159,7 @@ START_TEST(votes_over_lists)
 			float *q = case_q(&r.c, b);
 			void *rows = case_rows_to(&r.c, r.c.q, (size_t)r.c.rows * r.c.sh.n_heads * r.c.sh.head_dim);
 			struct skv_index_list list = list_active(&r);
-			struct skv_batch batch = note_batch(&r.c, r.seq, 0, r.c.n);
+			struct skv_batch batch = slot_meta_batch(&r.c, r.seq, 0, r.c.n);
 			struct skv_workspace w = case_work(&r.c, 2);
 			check_list(&r, &list);
 			b->kern->accumulate_list(&r.c.sh, &batch, rows, &list, &w);
@@ -186,7 +186,7 @@ static float some_rank(int way)
 }
 
 /* Ranks at random, and what they do to sequence i of the model. */
-static void model_allot(struct rig *r, uint32_t i, const struct skv_head_budget_rule *how, int way, float *rank, uint32_t stride)
+static void model_allot(struct fixture *r, uint32_t i, const struct skv_head_budget_rule *how, int way, float *rank, uint32_t stride)
 {
 	const uint32_t heads = r->c.sh.n_kv_heads, n = r->seq[i].len, awake = r->seq[i].n_active;
 	const struct ref_allot a = {.awake = awake, .sure = skv_safeguard_of(how, awake),
@@ -204,7 +204,7 @@ static void model_allot(struct rig *r, uint32_t i, const struct skv_head_budget_
 		free(as_double[h]);
 }
 
-static void allot_case(struct rig *r, int way)
+static void allot_case(struct fixture *r, int way)
 {
 	const uint32_t heads = r->c.sh.n_kv_heads, stride = r->c.max_len + rnd_below(7);
 	const struct skv_head_budget_rule how = {.recent = rnd_below(3) * rnd_below(20), .safeguard = rnd_below(3) * 0.2f};
@@ -217,7 +217,7 @@ static void allot_case(struct rig *r, int way)
 	for (uint32_t i = 0; i < r->c.n; i++)
 		model_allot(r, i, &how, way, rank, stride);
 	const float *there = case_to(&r->c, rank, (size_t)r->c.n * heads * stride * sizeof *rank);
-	struct skv_batch b = note_batch(&r->c, r->seq, 0, r->c.n);
+	struct skv_batch b = slot_meta_batch(&r->c, r->seq, 0, r->c.n);
 	struct skv_workspace w = case_work(&r->c, 3);
 	r->c.on->kern->allocate_head_budgets(&r->c.sh, &b, &how, there, stride, &w);
 	case_work_done(&r->c, &w);
@@ -232,7 +232,7 @@ START_TEST(allotments)
 
 	for (const struct test_backend *b = case_backends(); b->kern; b++)
 		for (int way = 0; way < 8; way++) {
-			struct rig r;
+			struct fixture r;
 			case_of_shape(&r.c, _i, 7, len, ones);
 			if (case_on(&r.c, b)) {
 				allot_case(&r, way % 4);
@@ -249,7 +249,7 @@ START_TEST(long_ones)
 	const uint32_t len[] = {30000, 20001};
 
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
-		struct rig r;
+		struct fixture r;
 		case_init(&r.c, SKV_F16, 8, 4, b->device ? 64 : 16, 2, len, ones);
 		if (case_on(&r.c, b)) {
 			allot_case(&r, 2 + _i);
@@ -268,7 +268,7 @@ START_TEST(wakes)
 	const uint32_t len[] = {1, 2, 17, 64, 130, 333}, n_q[] = {1, 1, 5, 3, 128, 40};
 
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
-		struct rig r;
+		struct fixture r;
 		case_of_shape(&r.c, _i, 6, len, _i % 2 ? n_q : ones);
 		if (case_on(&r.c, b)) {
 			const uint32_t rows = r.c.n * r.c.sh.n_kv_heads, stride = (r.c.max_len + 15) / 16 * 16;
@@ -288,7 +288,7 @@ START_TEST(wakes)
 				}
 			put_units(&r, _i % 2);
 			ev.token = case_to(&r.c, none, (size_t)rows * stride * sizeof *none);
-			struct skv_batch batch = note_batch(&r.c, r.seq, 0, r.c.n);
+			struct skv_batch batch = slot_meta_batch(&r.c, r.seq, 0, r.c.n);
 			struct skv_workspace w = case_work(&r.c, 2);
 			if (_i % 2)
 				b->kern->alloc_prompt_slots(&r.c.sh, &batch, &slots, &w);

@@ -29,7 +29,7 @@ struct head {
 	bool there[CAP];                    /* is now[u] a unit, dead or alive? */
 };
 
-struct rig {
+struct fixture {
 	struct kernel_case c;
 	uint32_t unit;
 	struct head head[CASE_SEQS][HEADS];
@@ -54,12 +54,12 @@ static uint32_t content(uint32_t i, uint32_t h, uint32_t pos, bool v)
 	return (pos * 7 + i * 31 + h * 101 + v * 59) % ROWS;
 }
 
-static uint32_t units_of(const struct rig *r, uint32_t slots)
+static uint32_t units_of(const struct fixture *r, uint32_t slots)
 {
 	return r->unit == 1 ? slots : skv_pages_of(slots);
 }
 
-static void rig_rows(struct rig *r)
+static void rig_rows(struct fixture *r)
 {
 	const size_t each = skv_dtype_bytes(r->c.sh.dtype);
 	r->stored = malloc(ROWS * r->c.sh.head_dim * each);
@@ -71,7 +71,7 @@ static void rig_rows(struct rig *r)
 }
 
 /* A case of a shape with few kv heads, put on the backend; sequences are empty. False: it is not for that backend. */
-static bool rig_init(struct rig *r, int shape, uint32_t unit, uint32_t n, const struct test_backend *b)
+static bool rig_init(struct fixture *r, int shape, uint32_t unit, uint32_t n, const struct test_backend *b)
 {
 	uint32_t len[CASE_SEQS], ones[CASE_SEQS];
 
@@ -93,7 +93,7 @@ static bool rig_init(struct rig *r, int shape, uint32_t unit, uint32_t n, const 
 	return true;
 }
 
-static void rig_deinit(struct rig *r)
+static void rig_deinit(struct fixture *r)
 {
 	case_off(&r->c);
 	case_deinit(&r->c);
@@ -103,19 +103,19 @@ static void rig_deinit(struct rig *r)
 }
 
 /* Slots that the sequence has pages for. */
-static uint32_t room(const struct rig *r, uint32_t i)
+static uint32_t room(const struct fixture *r, uint32_t i)
 {
 	return r->c.seq[i].len / T * T;
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-static void begin(struct rig *r)
+static void begin(struct fixture *r)
 {
 	r->n = 0;
 }
 
-static void add(struct rig *r, uint32_t i, uint32_t n_q)
+static void add(struct fixture *r, uint32_t i, uint32_t n_q)
 {
 	struct skv_kseq *s = &r->seq[r->n];
 
@@ -132,7 +132,7 @@ static void add(struct rig *r, uint32_t i, uint32_t n_q)
 	r->who[r->n++] = i;
 }
 
-static struct skv_batch batch_of(struct rig *r)
+static struct skv_batch batch_of(struct fixture *r)
 {
 	struct skv_batch b = {.seq = case_to(&r->c, r->seq, r->n * sizeof *r->seq), .n = r->n, .max_len = r->c.max_len};
 
@@ -144,7 +144,7 @@ static struct skv_batch batch_of(struct rig *r)
 }
 
 /* K or V rows of the step's new tokens, in the io dtype. */
-static void *new_rows(struct rig *r, bool v, bool garbage)
+static void *new_rows(struct fixture *r, bool v, bool garbage)
 {
 	const uint32_t dim = r->c.sh.head_dim, heads = r->c.sh.n_kv_heads;
 	const uint32_t rows = r->seq[r->n - 1].row + r->seq[r->n - 1].n_q;
@@ -165,7 +165,7 @@ static void *new_rows(struct rig *r, bool v, bool garbage)
 }
 
 /* Places, rows and bounds of the new tokens. */
-static void write_step(struct rig *r, bool prompt, bool garbage)
+static void write_step(struct fixture *r, bool prompt, bool garbage)
 {
 	const struct skv_kernels *kern = r->c.on->kern;
 	struct skv_batch b = batch_of(r);
@@ -182,13 +182,13 @@ static void write_step(struct rig *r, bool prompt, bool garbage)
 	case_work_done(&r->c, &w);
 }
 
-static void read_pool(const struct rig *r, uint8_t *to)
+static void read_pool(const struct fixture *r, uint8_t *to)
 {
 	case_from(&r->c, to, r->c.sh.pool, r->c.pool_pages * r->c.sh.page_bytes);
 }
 
 /* A kv head's K row of a slot in a copy of the pool, of a table's page. */
-static uint8_t *row_at(const struct rig *r, uint8_t *pool, const skv_pte *table, uint32_t h, uint32_t slot, bool v)
+static uint8_t *row_at(const struct fixture *r, uint8_t *pool, const skv_pte *table, uint32_t h, uint32_t slot, bool v)
 {
 	const struct skv_shape *sh = &r->c.sh;
 
@@ -196,7 +196,7 @@ static uint8_t *row_at(const struct rig *r, uint8_t *pool, const skv_pte *table,
 	       (h * T + slot % T) * sh->head_dim * skv_dtype_bytes(sh->dtype);
 }
 
-static struct skv_slot_meta note_at(const struct rig *r, const uint8_t *pool, uint32_t i, uint32_t h, uint32_t set,
+static struct skv_slot_meta slot_meta_at(const struct fixture *r, const uint8_t *pool, uint32_t i, uint32_t h, uint32_t set,
                                uint32_t u)
 {
 	const struct skv_shape *sh = &r->c.sh;
@@ -219,14 +219,14 @@ static struct skv_slot_meta note_at(const struct rig *r, const uint8_t *pool, ui
 	} while (0)
 
 /* The tokens of number u of the model's n units. */
-static uint32_t tokens_of(const struct rig *r, const struct head *hd, uint32_t u, uint32_t n, uint32_t len)
+static uint32_t tokens_of(const struct fixture *r, const struct head *hd, uint32_t u, uint32_t n, uint32_t len)
 {
 	if (r->unit == 1)
 		return 1;
 	return u == ref_latest(hd->now, n) ? (len - 1) % T + 1 : T;
 }
 
-static void check_rows(const struct rig *r, uint32_t i, uint32_t h, uint32_t u, uint32_t pos, uint32_t tokens)
+static void check_rows(const struct fixture *r, uint32_t i, uint32_t h, uint32_t u, uint32_t pos, uint32_t tokens)
 {
 	const size_t bytes = r->c.sh.head_dim * skv_dtype_bytes(r->c.sh.dtype);
 
@@ -237,7 +237,7 @@ static void check_rows(const struct rig *r, uint32_t i, uint32_t h, uint32_t u, 
 				FAIL(r, i, h, u, "row %u of %s is not that of token %u", t, v ? "V" : "K", pos * r->unit + t);
 }
 
-static void check_bounds(const struct rig *r, uint32_t i, uint32_t h, uint32_t u, uint32_t pos, uint32_t tokens)
+static void check_bounds(const struct fixture *r, uint32_t i, uint32_t h, uint32_t u, uint32_t pos, uint32_t tokens)
 {
 	const size_t each = skv_dtype_bytes(r->c.sh.dtype);
 
@@ -254,10 +254,10 @@ static void check_bounds(const struct rig *r, uint32_t i, uint32_t h, uint32_t u
 	}
 }
 
-static void check_note(const struct rig *r, uint32_t i, uint32_t h, uint32_t u, uint32_t set, struct ref_unit want,
+static void check_note(const struct fixture *r, uint32_t i, uint32_t h, uint32_t u, uint32_t set, struct ref_unit want,
                        bool there)
 {
-	struct skv_slot_meta n = note_at(r, r->is, i, h, set, u);
+	struct skv_slot_meta n = slot_meta_at(r, r->is, i, h, set, u);
 	const uint32_t pos = !there ? SKV_SLOT_FREE : want.alive ? want.pos : want.pos | SKV_SLOT_EVICTED;
 
 	if (n.pos != pos || (there && want.alive && n.score != (float)want.value))
@@ -265,13 +265,13 @@ static void check_note(const struct rig *r, uint32_t i, uint32_t h, uint32_t u, 
 }
 
 /* Nothing that the last commit needs was written: notes of its set, and what lives as of it. */
-static void check_untouched(const struct rig *r, uint32_t i, uint32_t h, uint32_t old_set, uint32_t extent)
+static void check_untouched(const struct fixture *r, uint32_t i, uint32_t h, uint32_t old_set, uint32_t extent)
 {
 	const struct head *hd = &r->head[i][h];
 	const size_t bytes = r->c.sh.head_dim * skv_dtype_bytes(r->c.sh.dtype);
 
 	for (uint32_t u = 0; u < units_of(r, extent); u++) {
-		struct skv_slot_meta a = note_at(r, r->was, i, h, old_set, u), b = note_at(r, r->is, i, h, old_set, u);
+		struct skv_slot_meta a = slot_meta_at(r, r->was, i, h, old_set, u), b = slot_meta_at(r, r->is, i, h, old_set, u);
 		uint32_t tokens = r->unit;
 		if (memcmp(&a, &b, sizeof a))
 			FAIL(r, i, h, u, "a note of the last commit was written");
@@ -287,7 +287,7 @@ static void check_untouched(const struct rig *r, uint32_t i, uint32_t h, uint32_
 }
 
 /* All of the step's sequences are as the model has them, with `more` units than their length asks for. */
-static void check_step(struct rig *r, uint32_t more)
+static void check_step(struct fixture *r, uint32_t more)
 {
 	uint32_t slot[CASE_SEQS * HEADS];
 
@@ -320,8 +320,8 @@ static void check_step(struct rig *r, uint32_t more)
 
 /* ---- the model's side ------------------------------------------------------------------------ */
 
-/* As place() says. */
-static void model_place(struct rig *r)
+/* As alloc_slots() says. */
+static void model_alloc(struct fixture *r)
 {
 	uint32_t from[CAP];
 
@@ -331,7 +331,7 @@ static void model_place(struct rig *r)
 			struct head *hd = &r->head[r->who[b]][h];
 			const uint32_t units = units_of(r, s->len);
 			const bool begins = s->n_q && (s->len - 1) % r->unit == 0;
-			if (!ref_place(hd->was, units_of(r, s->slot_end), hd->now, units,
+			if (!ref_alloc(hd->was, units_of(r, s->slot_end), hd->now, units,
 			               begins ? (s->n_tokens - 1) / r->unit : REF_NONE, from))
 				FAIL(r, r->who[b], h, units, "the test's own arithmetic is wrong");
 			for (uint32_t u = 0; u < units; u++)
@@ -341,7 +341,7 @@ static void model_place(struct rig *r)
 		}
 }
 
-static void model_prompt(struct rig *r)
+static void model_prompt(struct fixture *r)
 {
 	for (uint32_t b = 0; b < r->n; b++)
 		for (uint32_t h = 0; h < r->c.sh.n_kv_heads; h++) {
@@ -358,7 +358,7 @@ static void model_prompt(struct rig *r)
 }
 
 /* What the step made is what the next one finds. */
-static void commit(struct rig *r, uint32_t more)
+static void commit(struct fixture *r, uint32_t more)
 {
 	for (uint32_t b = 0; b < r->n; b++) {
 		const struct skv_kseq *s = &r->seq[b];
@@ -375,7 +375,7 @@ static void commit(struct rig *r, uint32_t more)
 /* ---- kinds of steps -------------------------------------------------------------------------- */
 
 /* Whatever a step that was abandoned may have left: notes of the step's set, rows of what is free, or of new tokens. */
-static void tear(struct rig *r, bool prompt)
+static void tear(struct fixture *r, bool prompt)
 {
 	struct skv_evict_rule by = {.granularity = r->unit, .recent.count = 1};
 	struct skv_kseq kept[CASE_SEQS];
@@ -394,7 +394,7 @@ static void tear(struct rig *r, bool prompt)
 }
 
 /* Which of the units live, and how they are valued, is made up; then the kernel and the model choose. */
-static void choose(struct rig *r)
+static void choose(struct fixture *r)
 {
 	struct skv_evict_rule by = {.granularity = r->unit, .evict_older = rnd_below(2), .reset_scores = rnd_below(3) == 0};
 	const uint32_t stride = r->c.max_len + rnd_below(5);
@@ -429,7 +429,7 @@ static void choose(struct rig *r)
 }
 
 /* Votes of the step, of few values, so that many are equal and sums are exact. */
-static void vote(struct rig *r)
+static void vote(struct fixture *r)
 {
 	const uint32_t heads = r->c.sh.n_kv_heads, group = r->c.sh.n_heads / heads;
 	struct skv_scores ev = {.rows = heads, .sum = true, .token_stride = skv_pages_of(r->c.max_len) * T};
@@ -455,7 +455,7 @@ static void vote(struct rig *r)
 }
 
 /* How many units a decoding sequence keeps: all, one fewer, or any number. Pages go when one is full. */
-static uint32_t random_keep(const struct rig *r, uint32_t i, uint32_t len)
+static uint32_t random_keep(const struct fixture *r, uint32_t i, uint32_t len)
 {
 	const uint32_t units = units_of(r, len), most = room(r, i) / r->unit / 2;
 
@@ -467,7 +467,7 @@ static uint32_t random_keep(const struct rig *r, uint32_t i, uint32_t len)
 }
 
 /* Some sequences decode a token, others settle. */
-static void decode_step(struct rig *r)
+static void decode_step(struct fixture *r)
 {
 	begin(r);
 	for (uint32_t i = 0; i < r->c.n; i++)
@@ -478,7 +478,7 @@ static void decode_step(struct rig *r)
 	read_pool(r, r->was);
 	while (rnd_below(4) == 0)
 		tear(r, false);
-	model_place(r);
+	model_alloc(r);
 	write_step(r, false, false);
 	if (r->unit == 1)
 		vote(r);
@@ -489,21 +489,21 @@ static void decode_step(struct rig *r)
 	commit(r, 0);
 }
 
-static void settle(struct rig *r, uint32_t i)
+static void settle(struct fixture *r, uint32_t i)
 {
 	begin(r);
 	add(r, i, 0);
 	read_pool(r, r->was);
 	if (rnd_below(2))
 		tear(r, false);
-	model_place(r);
+	model_alloc(r);
 	write_step(r, false, false);
 	check_step(r, 0);
 	commit(r, 0);
 }
 
 /* The page that is being filled comes last: out of the way first, in a step of its own. */
-static void lift(struct rig *r, uint32_t i)
+static void lift(struct fixture *r, uint32_t i)
 {
 	const uint32_t units = skv_pages_of(r->len[i]);
 
@@ -532,7 +532,7 @@ static void lift(struct rig *r, uint32_t i)
 	commit(r, 2);
 }
 
-static void prompt_step(struct rig *r)
+static void prompt_step(struct fixture *r)
 {
 	uint32_t n_q[CASE_SEQS];
 
@@ -564,7 +564,7 @@ static void prompt_step(struct rig *r)
 
 static void run_steps(int shape, uint32_t unit, uint32_t n, uint32_t steps)
 {
-	struct rig *r = malloc(sizeof *r);
+	struct fixture *r = malloc(sizeof *r);
 
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
 		if (!rig_init(r, shape, unit, n, b))

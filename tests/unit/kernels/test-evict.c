@@ -45,7 +45,7 @@ static void check_votes(const struct kernel_case *c, const float *q, const struc
 	for (uint32_t x = 0; x < c->n * c->sh.n_kv_heads; x++) {
 		const uint32_t i = x / c->sh.n_kv_heads, h = x % c->sh.n_kv_heads, n = c->seq[i].len;
 		double *want = votes(c, q, i, h, window);
-		struct skv_slot_meta *note = note_get(c, i, h, seq[i].set, n);
+		struct skv_slot_meta *note = slot_meta_get(c, i, h, seq[i].set, n);
 		float *value = malloc(n * sizeof *value);
 
 		for (uint32_t u = 0; u < n; u++) {
@@ -61,10 +61,10 @@ static void check_votes(const struct kernel_case *c, const float *q, const struc
 	}
 }
 
-static void tally_prompts(struct kernel_case *c, const struct skv_kseq *seq, uint32_t from, uint32_t n, const void *q,
+static void accumulate_prompts(struct kernel_case *c, const struct skv_kseq *seq, uint32_t from, uint32_t n, const void *q,
                           uint32_t window, int threads)
 {
-	struct skv_batch b = note_batch(c, seq, from, n);
+	struct skv_batch b = slot_meta_batch(c, seq, from, n);
 	struct skv_workspace w = case_work(c, threads);
 
 	c->on->kern->accumulate_prompt(&c->sh, &b, q, window, &w);
@@ -88,21 +88,21 @@ START_TEST(votes_of_prompts)
 				case_deinit(&c);
 				continue;
 			}
-			note_sequences(&c, seq);
+			slot_meta_sequences(&c, seq);
 			for (uint32_t x = 0; x < c.n * c.sh.n_kv_heads; x++) {
 				const uint32_t i = x / c.sh.n_kv_heads;
-				unit[x] = note_units(len[i], 1);
+				unit[x] = slot_meta_units(len[i], 1);
 				for (uint32_t u = 0; u < len[i]; u++)
 					unit[x][u].value = (rnd_below(5) ? 1 : -1) * (rnd_below(100) / 64.0);
-				note_put(&c, i, x % c.sh.n_kv_heads, seq[i].set, unit[x], len[i]);
+				slot_meta_put(&c, i, x % c.sh.n_kv_heads, seq[i].set, unit[x], len[i]);
 			}
 			float *q = case_q(&c, b);
 			void *rows = case_rows_to(&c, c.q, (size_t)c.rows * c.sh.n_heads * c.sh.head_dim);
 			if (way == 3) /* one by one */
 				for (uint32_t i = 0; i < c.n; i++)
-					tally_prompts(&c, seq, i, 1, rows, windows[way], 1);
+					accumulate_prompts(&c, seq, i, 1, rows, windows[way], 1);
 			else
-				tally_prompts(&c, seq, 0, c.n, rows, windows[way], 2);
+				accumulate_prompts(&c, seq, 0, c.n, rows, windows[way], 2);
 			check_votes(&c, q, seq, windows[way], unit);
 			for (uint32_t x = 0; x < c.n * c.sh.n_kv_heads; x++)
 				free(unit[x]);
@@ -129,18 +129,18 @@ static void rank_case(struct kernel_case *c, const struct skv_rank *how, int way
 	struct skv_kseq seq[CASE_SEQS];
 	double *want = malloc((size_t)stride * sizeof *want);
 
-	note_sequences(c, seq);
+	slot_meta_sequences(c, seq);
 	for (uint32_t x = 0; x < c->n * heads; x++) {
 		const uint32_t i = x / heads, n = c->seq[i].len;
 		seq[i].n_retained = i % 4 > 1 ? n : rnd_below(n); /* some have none to lose ... */
 		seq[i].n_active = i % 4 == 2 ? rnd_below(n + 1) : UINT32_MAX; /* ... of these some let units sleep */
-		unit[x] = note_units(n, 1 + rnd_below(4));
+		unit[x] = slot_meta_units(n, 1 + rnd_below(4));
 		for (uint32_t u = 0; u < n; u++)
 			unit[x][u].value = (how->lambda > 0 || rnd_below(5) ? 1 : -1) * (float)random_value(way);
-		note_put(c, i, x % heads, seq[i].set, unit[x], n);
+		slot_meta_put(c, i, x % heads, seq[i].set, unit[x], n);
 	}
 	there = case_to(c, NULL, (size_t)c->n * heads * stride * sizeof *rank);
-	struct skv_batch b = note_batch(c, seq, 0, c->n);
+	struct skv_batch b = slot_meta_batch(c, seq, 0, c->n);
 	struct skv_workspace w = case_work(c, 2);
 	c->on->kern->rank_tokens(&c->sh, &b, how, there, stride, &w);
 	case_work_done(c, &w);
@@ -214,7 +214,7 @@ static void keep_case(struct kernel_case *c, int way)
 
 	if (rnd_below(3))
 		by.recent = rnd_below(2) ? (struct skv_budget){.count = 1 + rnd_below(100)} : (struct skv_budget){.share = 0.5f};
-	note_sequences(c, seq);
+	slot_meta_sequences(c, seq);
 	for (uint32_t i = 0; i < c->n; i++) {
 		const uint32_t n = unit == 1 ? seq[i].len : skv_pages_of(seq[i].len);
 		seq[i].n_retained = rnd_below(3) ? n - 1 : rnd_below(4) ? rnd_below(n) : n;
@@ -226,24 +226,24 @@ static void keep_case(struct kernel_case *c, int way)
 		struct ref_keep k = {.keep = s->n_retained, .pinned = s->pinned, .old_first = by.evict_older, .forget = by.reset_scores,
 		                     .recent = s->n_retained < n ? skv_recent_of(&by, s->n_retained) : 0};
 		double *own = malloc(n * sizeof *own);
-		model[x] = note_units(n, 1 + rnd_below(3));
+		model[x] = slot_meta_units(n, 1 + rnd_below(3));
 		for (uint32_t u = 0; u < n; u++) {
 			model[x][u].value = odd_number(way);
 			own[u] = rank[(size_t)x * stride + u] = odd_number(way);
 		}
-		note_put(c, x / heads, x % heads, s->set, model[x], n);
+		slot_meta_put(c, x / heads, x % heads, s->set, model[x], n);
 		ref_keep(model[x], n, &k, ranked ? own : NULL);
 		free(own);
 	}
 	const float *there = case_to(c, rank, (size_t)c->n * heads * stride * sizeof *rank);
-	struct skv_batch b = note_batch(c, seq, 0, c->n);
+	struct skv_batch b = slot_meta_batch(c, seq, 0, c->n);
 	struct skv_workspace w = case_work(c, 3);
 	c->on->kern->evict(&c->sh, &b, &by, ranked ? there : NULL, stride, &w);
 	case_work_done(c, &w);
 	for (uint32_t x = 0; x < c->n * heads; x++) {
 		const struct skv_kseq *s = &seq[x / heads];
 		const uint32_t n = unit == 1 ? s->len : skv_pages_of(s->len);
-		struct skv_slot_meta *note = note_get(c, x / heads, x % heads, s->set, n);
+		struct skv_slot_meta *note = slot_meta_get(c, x / heads, x % heads, s->set, n);
 		for (uint32_t u = 0; u < n; u++) {
 			const struct ref_unit m = model[x][u];
 			const bool same = m.alive && isnan(m.value) ? isnan(note[u].score) : note[u].score == (float)m.value;
@@ -389,7 +389,7 @@ static void stamp_case(struct kernel_case *c, const struct skv_touch_rule *how)
 	struct skv_kseq seq[CASE_SEQS];
 	uint64_t attended[CASE_SEQS];
 
-	note_sequences(c, seq);
+	slot_meta_sequences(c, seq);
 	for (uint32_t x = 0; x < c->n * heads; x++) {
 		struct skv_kseq *s = &seq[x / heads];
 		const uint32_t n = skv_pages_of(s->len);
@@ -398,7 +398,7 @@ static void stamp_case(struct kernel_case *c, const struct skv_touch_rule *how)
 			s->n_tokens = s->len + T * rnd_below(20);
 			s->pinned = rnd_below(3) ? rnd_below(3 * n + 3) : 0;
 		}
-		unit[x] = note_units(n, 1 + rnd_below(3));
+		unit[x] = slot_meta_units(n, 1 + rnd_below(3));
 		for (uint32_t u = 0; u < n; u++) {
 			const bool best = u == ref_latest(unit[x], n) && rnd_below(2);
 			const float own = best ? 75 : 30 * (float)rnd_below(3); /* no weight is too small for a float */
@@ -407,13 +407,13 @@ static void stamp_case(struct kernel_case *c, const struct skv_touch_rule *how)
 			for (uint32_t g = 0; g < group; g++)
 				score[((size_t)x * group + g) * ev.page_stride + u] = bounded ? own : -INFINITY;
 		}
-		note_put(c, x / heads, x % heads, s->set, unit[x], n);
+		slot_meta_put(c, x / heads, x % heads, s->set, unit[x], n);
 	}
 	ev.page = case_to(c, score, (size_t)c->n * ev.rows * ev.page_stride * sizeof *score);
 	list.ids = case_to(c, NULL, (size_t)c->n * heads * list.stride * sizeof *ids);
 	list.count = case_to(c, NULL, c->n * heads * sizeof *count);
 	void *rows = case_rows_to(c, c->q, floats), *made = case_to(c, NULL, case_rows_bytes(c, floats));
-	struct skv_batch b = note_batch(c, seq, 0, c->n);
+	struct skv_batch b = slot_meta_batch(c, seq, 0, c->n);
 	struct skv_workspace w = case_work(c, 2);
 	c->on->kern->touch_pages(&c->sh, &b, &ev, how, &list, &w);
 	c->on->kern->decode_pages(&c->sh, &b, rows, made, &list, &w);
@@ -431,7 +431,7 @@ static void stamp_case(struct kernel_case *c, const struct skv_touch_rule *how)
 		for (uint32_t h = 0; h < heads; h++) {
 			const uint32_t x = i * heads + h;
 			model_stamp(c, how, &seq[i], score + (size_t)x * group * ev.page_stride, ev.page_stride, unit[x], listed);
-			struct skv_slot_meta *note = note_get(c, i, h, seq[i].set, n);
+			struct skv_slot_meta *note = slot_meta_get(c, i, h, seq[i].set, n);
 			for (uint32_t u = 0; u < n; u++)
 				ck_assert_msg(note[u].pos == unit[x][u].pos && note[u].score == (float)unit[x][u].value,
 				              "%s: page %u, pos %u is stamped %g, should be %g", c->on->name, u, unit[x][u].pos,
@@ -494,14 +494,14 @@ START_TEST(notes_of_what_is_there)
 				case_deinit(&c);
 				continue;
 			}
-			note_sequences(&c, seq);
-			struct skv_batch batch = note_batch(&c, seq, 0, c.n);
+			slot_meta_sequences(&c, seq);
+			struct skv_batch batch = slot_meta_batch(&c, seq, 0, c.n);
 			struct skv_workspace w = case_work(&c, 1);
 			b->kern->init_slot_meta(&c.sh, &batch, &slots, &w);
 			case_work_done(&c, &w);
 			for (uint32_t x = 0; x < c.n * c.sh.n_kv_heads; x++) {
 				const uint32_t i = x / c.sh.n_kv_heads, n = way ? skv_pages_of(len[i]) : len[i];
-				struct skv_slot_meta *note = note_get(&c, i, x % c.sh.n_kv_heads, !seq[i].set, n);
+				struct skv_slot_meta *note = slot_meta_get(&c, i, x % c.sh.n_kv_heads, !seq[i].set, n);
 				for (uint32_t u = 0; u < n; u++) {
 					const uint32_t pos = case_resident(&c, i, u * units[way]) ? u : SKV_SLOT_FREE;
 					if (note[u].pos != pos || note[u].score != 0)

@@ -158,10 +158,10 @@ static void run_call(struct kernel_case *c, const struct calls *a, const struct 
 }
 
 /* All rows, in calls of `step` rows each. */
-static float *run(struct kernel_case *c, const struct method *m, uint32_t step, int threads, bool in_place)
+static float *run(struct kernel_case *c, const struct method *m, uint32_t step, int threads, bool in_alloc)
 {
 	const size_t bytes = case_rows_bytes(c, floats_of(c));
-	void *q = case_rows_to(c, c->q, floats_of(c)), *out = in_place ? q : case_to(c, NULL, bytes);
+	void *q = case_rows_to(c, c->q, floats_of(c)), *out = in_alloc ? q : case_to(c, NULL, bytes);
 	float *result = malloc(floats_of(c) * sizeof *result);
 	struct skv_sparse sp = m->sp;
 	struct skv_tile_lists units, more;
@@ -178,7 +178,7 @@ static float *run(struct kernel_case *c, const struct method *m, uint32_t step, 
 			sp.extra = &more;
 		}
 		run_call(c, &a, &sp, q, out, threads);
-		if (!in_place && !rnd_below(3)) /* a step that is repeated */
+		if (!in_alloc && !rnd_below(3)) /* a step that is repeated */
 			run_call(c, &a, &sp, q, out, threads);
 	}
 	case_rows_from(c, result, out, floats_of(c));

@@ -169,22 +169,22 @@ static struct {
 	uint32_t n_pages, n_tokens, n_unions, n_evicted, n_scored;
 } asked;
 
-static void note_pages(const struct skv_policy_ctx *ctx, const struct skv_select *s)
+static void slot_meta_pages(const struct skv_policy_ctx *ctx, const struct skv_select *s)
 {
 	(void)ctx;
 	asked.pages[asked.n_pages++] = *s;
 }
-static void note_tokens(const struct skv_policy_ctx *ctx, const struct skv_select *s)
+static void slot_meta_tokens(const struct skv_policy_ctx *ctx, const struct skv_select *s)
 {
 	(void)ctx;
 	asked.tokens[asked.n_tokens++] = *s;
 }
-static void note_union(const struct skv_policy_ctx *ctx, const struct skv_select *s)
+static void slot_meta_union(const struct skv_policy_ctx *ctx, const struct skv_select *s)
 {
 	(void)ctx;
 	asked.unions[asked.n_unions++] = *s;
 }
-static void note_evict(const struct skv_policy_ctx *ctx, uint32_t layer, const struct skv_window *w)
+static void slot_meta_evict(const struct skv_policy_ctx *ctx, uint32_t layer, const struct skv_window *w)
 {
 	(void)ctx;
 	ck_assert_uint_eq(asked.evicted[layer].budget.count, 0);
@@ -192,7 +192,7 @@ static void note_evict(const struct skv_policy_ctx *ctx, uint32_t layer, const s
 	asked.n_evicted++;
 }
 
-static void note_score(const struct skv_policy_ctx *ctx, uint32_t layer)
+static void slot_meta_score(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	(void)ctx;
 	ck_assert_uint_eq(asked.n_pages, asked.n_scored);
@@ -204,11 +204,11 @@ static void run_step(const char *path, const char *spec)
 {
 	static const struct skv_prims prims = {
 	        .size = sizeof(prims),
-	        .select_pages = note_pages,
-	        .select_tokens = note_tokens,
-	        .select_union = note_union,
-	        .evict_outside = note_evict,
-	        .score_pages = note_score,
+	        .select_pages = slot_meta_pages,
+	        .select_tokens = slot_meta_tokens,
+	        .select_union = slot_meta_union,
+	        .evict_outside = slot_meta_evict,
+	        .score_pages = slot_meta_score,
 	};
 	const struct skv_policy *p = policy(path);
 	static _Alignas(16) char config[131072];
