@@ -11,7 +11,7 @@ CLEANFILES += $(cudamodule_DATA) $(CUDA_OBJECTS)
 if CUDA
 # Machine code for what is in use, and code for the driver to compile on what comes after.
 SKV_GENCODE = -gencode arch=compute_80,code=sm_80 -gencode 'arch=compute_90,code=[sm_90,compute_90]'
-# Objects of SKV_HOPPER_OBJECTS are of instructions that Hopper alone has; whoever calls them has asked which device it is.
+# Objects of SKV_HOPPER_OBJECTS are of instructions that Hopper alone has; their callers have checked the device.
 SKV_HOPPER = -gencode arch=compute_90a,code=sm_90a
 SKV_NVCC = $(NVCC) -std=c++17 $(if $(filter $@,$(SKV_HOPPER_OBJECTS)),$(SKV_HOPPER),$(SKV_GENCODE)) $(SKV_NVCCFLAGS) -Xcompiler -Wall,-fPIC,-fvisibility=hidden $(NVCCFLAGS)
 

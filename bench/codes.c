@@ -323,7 +323,7 @@ static void tokens(const struct pass *p, const struct skv_index_list *list)
 	y->fixture.o->kern->decode_tokens(&y->fixture.sh, &p->b, y->q, y->out, list, &y->fixture.work);
 }
 
-static void rebuild(const struct pass *p, const struct skv_index_list *list)
+static void decompress(const struct pass *p, const struct skv_index_list *list)
 {
 	struct setup *y = p->y;
 	y->fixture.o->kern->decompress(&y->coded, &p->b, list, &p->to, &y->fixture.work);
@@ -335,7 +335,7 @@ static void unfused(const struct pass *p, const struct skv_index_list *list)
 	struct skv_shape sh = y->fixture.sh;
 	struct skv_batch over = p->b;
 
-	rebuild(p, list);
+	decompress(p, list);
 	sh.pool = p->to.pool;
 	over.seq = p->to.seq;
 	over.max_len = list->max_count;
@@ -411,7 +411,7 @@ static void measure_lists(struct setup *y, uint32_t listed)
 
 	pass_init(&p, y, listed);
 	report(y, "tokens", listed, time_of(&p, tokens), n, rows, 0);
-	report(y, "rebuild", listed, time_of(&p, rebuild), n, kept + rows, flops);
+	report(y, "rebuild", listed, time_of(&p, decompress), n, kept + rows, flops);
 	report(y, "unfused", listed, time_of(&p, unfused), n, kept + 2 * rows, flops);
 	if (k->fuses_latent && k->fuses_latent(&y->coded))
 		report(y, "fused", listed, time_of(&p, fused), n, kept, flops / 2);

@@ -4,7 +4,7 @@
  *
  * One sequence after the other, each under a policy of its own, decodes random tokens, and every now and then the
  * daemon is asked, as sparsekvctl asks it: how many pages the sequence's tables have of K and V, of codes and references
- * in their place, and of bounds and notes, which policies keep besides. That follows from lengths alone, so a small model does.
+ * in their place, and of bounds and slot metadata, which policies keep besides. That follows from lengths alone, so a small model does.
  *
  * With --lengths a sequence of each length comes as a prompt, which takes a model of any shape; with --geometry there is
  * none, and the library's rules of lengths are asked what there would be. Both say the same.
@@ -78,7 +78,7 @@ static double figure(const json_t *from, const char *key)
 static void look(struct skv_ctl *ctl, const struct stack_fixture *stack, const char *policy, struct report *r,
                  struct pages *last)
 {
-	static const char *const names[SKV_PAGE_KINDS] = {"kv", "bounds", "notes", "codes", "refs", "prompt"};
+	static const char *const names[SKV_PAGE_KINDS] = {"kv", "bounds", "slot_meta", "codes", "refs", "prefill"};
 	struct pages p;
 	json_t *answer, *seq;
 

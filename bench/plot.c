@@ -28,7 +28,7 @@ struct table {
 	int columns, rows;
 };
 
-static void fail(const char *what, const char *name, const char *why)
+static void plot_fail(const char *what, const char *name, const char *why)
 {
 	fprintf(stderr, "sparsekv-bench: plot: %s %s: %s\n", what, name, why);
 	exit(1);
@@ -43,7 +43,7 @@ static void *keep(void *p)
 {
 	void **more = realloc(kept, (n_kept + 1) * sizeof *kept);
 	if (!p || !more)
-		fail("no memory", "", "");
+		plot_fail("no memory", "", "");
 	kept = more;
 	return kept[n_kept++] = p;
 }
@@ -70,7 +70,7 @@ static int split(char *line, char *ret[COLUMNS_MAX], const char *path)
 	for (char *p = line; p; n++) {
 		bool quoted = *p == '"';
 		if (n == COLUMNS_MAX)
-			fail("file", path, "has too many columns");
+			plot_fail("file", path, "has too many columns");
 		ret[n] = p += quoted;
 		if (quoted && (p = strchr(p, '"')))
 			*p++ = '\0';
@@ -96,7 +96,7 @@ static int need_column(const struct table *t, const char *name, size_t len)
 	if (i >= 0)
 		return i;
 	snprintf(text, sizeof text, "%.*s", (int)len, name);
-	fail("column", text, "no file has it");
+	plot_fail("column", text, "no file has it");
 	return -1;
 }
 
@@ -109,7 +109,7 @@ static void read_table(struct table *t, const char *path)
 	size_t room = 0;
 
 	if (!f)
-		fail("file", path, strerror(errno));
+		plot_fail("file", path, strerror(errno));
 	while (getline(&line, &room, f) > 0) {
 		if (*line == '#' || *line == '\n')
 			continue;
@@ -120,16 +120,16 @@ static void read_table(struct table *t, const char *path)
 			for (int i = 0; i < n; i++) {
 				at[i] = column(t, cells[i], strlen(cells[i]));
 				if (at[i] < 0 && t->columns == COLUMNS_MAX)
-					fail("file", path, "has too many columns");
+					plot_fail("file", path, "has too many columns");
 				if (at[i] < 0)
 					t->name[at[i] = t->columns++] = cells[i];
 			}
 			continue;
 		}
 		if (n != columns)
-			fail("file", path, "has rows of different lengths");
+			plot_fail("file", path, "has rows of different lengths");
 		if (t->rows == ROWS_MAX)
-			fail("file", path, "has too many rows");
+			plot_fail("file", path, "has too many rows");
 		for (int i = 0; i < n; i++)
 			t->cell[t->rows][at[i]] = cells[i];
 		t->rows++;
@@ -180,7 +180,7 @@ static void filter(struct table *t, const char *where)
 		size_t name = strcspn(p, "=,"), value;
 		int col, left = 0;
 		if (p[name] != '=')
-			fail("--where", where, "expected column=value, several separated by commas");
+			plot_fail("--where", where, "expected column=value, several separated by commas");
 		col = need_column(t, p, name);
 		value = strcspn(p + name + 1, ",");
 		for (int r = 0; r < t->rows; r++)
@@ -258,7 +258,7 @@ static const char *series_name(const struct table *t, int row, uint32_t set)
 		between = ", ";
 	}
 	if (!f || fclose(f))
-		fail("no memory", "", "");
+		plot_fail("no memory", "", "");
 	return keep(name);
 }
 
@@ -302,10 +302,10 @@ static double *figures(struct chart *c, const struct table *t, int x, uint32_t s
 			continue;
 		s = index_of(c->series, &c->n_series, CHART_SERIES_MAX, name);
 		if (s < 0)
-			fail("series", name, "one more than can be told apart" CHOOSE);
+			plot_fail("series", name, "one more than can be told apart" CHOOSE);
 		to = &value[s * c->n_x + i];
 		if (!isnan(*to) && *to != figure)
-			fail("series", name, "has several figures in one place" CHOOSE);
+			plot_fail("series", name, "has several figures in one place" CHOOSE);
 		*to = figure;
 	}
 	return value;
@@ -316,7 +316,7 @@ static int first_measured(const struct table *t)
 	for (int i = 0; i < t->columns; i++)
 		if (measured(t, i))
 			return i;
-	fail("figures", "", "no column has figures with a decimal point: choose one with --y");
+	plot_fail("figures", "", "no column has figures with a decimal point: choose one with --y");
 	return -1;
 }
 
@@ -326,7 +326,7 @@ static void check_log(const struct chart *c)
 	for (int p = 0; p < c->n_panels; p++)
 		for (int i = 0; i < c->n_x * c->n_series; i++)
 			if (c->panel[p].value[i] <= 0)
-				fail("--log", c->panel[p].label, "has a figure that is not above 0");
+				plot_fail("--log", c->panel[p].label, "has a figure that is not above 0");
 }
 
 static void add_whiskers(struct chart *c, struct panel *p, const struct table *t, int x, uint32_t set,
@@ -335,7 +335,7 @@ static void add_whiskers(struct chart *c, struct panel *p, const struct table *t
 	char *label;
 	p->whisker = figures(c, t, x, set, need_column(t, name, strlen(name)));
 	if (asprintf(&label, "%s (line: %s)", p->label, label_of(name)) < 0)
-		fail("no memory", "", "");
+		plot_fail("no memory", "", "");
 	p->label = keep(label);
 }
 
@@ -352,7 +352,7 @@ static struct chart chart_of(const struct table *t, const struct options *o)
 	for (const char *p = y; *p; p += strcspn(p, ","), p += *p == ',') {
 		int col = need_column(t, p, strcspn(p, ","));
 		if (c.n_panels == CHART_PANELS_MAX)
-			fail("--y", y, "fewer columns expected");
+			plot_fail("--y", y, "fewer columns expected");
 		c.panel[c.n_panels].label = label_of(t->name[col]);
 		c.panel[c.n_panels].value = figures(&c, t, x, set, col);
 		if (o->whisker)
@@ -360,7 +360,7 @@ static struct chart chart_of(const struct table *t, const struct options *o)
 		c.n_panels++;
 	}
 	if (!c.n_x || !c.n_series)
-		fail("figures", y, "there are none in these rows");
+		plot_fail("figures", y, "there are none in these rows");
 	if (c.log)
 		check_log(&c);
 	return c;
@@ -420,10 +420,10 @@ int bench_plot(int argc, char **argv)
 	c = chart_of(t, &o);
 	f = fopen(o.output, "w");
 	if (!f)
-		fail("--output", o.output, strerror(errno));
+		plot_fail("--output", o.output, strerror(errno));
 	chart_draw(&c, f);
 	if (ferror(f) | fclose(f))
-		fail("--output", o.output, "could not be written");
+		plot_fail("--output", o.output, "could not be written");
 	free_kept();
 	return 0;
 }

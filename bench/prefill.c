@@ -6,7 +6,7 @@
  * fills lists of tiles (and keeps queries) is timed apart from attention. K and V are there already: writing them is the
  * same in all.
  *
- * TFLOP/s counts the products of q k and p v of the pairs that rows attend to. A row that is dense to correct others looks
+ * TFLOP/s counts the products of q k and p v of the pairs that rows attend to. A row that is dense to correct others attends
  * at what these see a second time, which is not counted. `speedup` is over dense attention in the same run.
  *
  * Kascade's layers differ, so they have rows of their own: `first` scores and is dense, `anchor` scores, `reuse` goes by

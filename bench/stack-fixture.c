@@ -92,7 +92,7 @@ static void fill_random(void *to, size_t n, uint32_t dtype)
 	}
 }
 
-uint8_t *stack_rows_place(const struct stack_fixture *r, void *host, size_t bytes)
+uint8_t *stack_rows_copy(const struct stack_fixture *r, void *host, size_t bytes)
 {
 	void *there;
 
@@ -112,7 +112,7 @@ static uint8_t *rows_new(const struct stack_fixture *r, uint32_t rows, uint32_t 
 	void *host = get(bytes);
 	if (random)
 		fill_random(host, (size_t)rows * heads * r->model.head_dim, r->model.io_dtype);
-	return stack_rows_place(r, host, bytes);
+	return stack_rows_copy(r, host, bytes);
 }
 
 void stack_rows_free(const struct stack_fixture *r, void *rows)

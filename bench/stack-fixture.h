@@ -74,7 +74,7 @@ enum stack_how {
 void stack_step(struct stack_fixture *, enum stack_how, struct stack_times *);
 
 /* Rows where attention takes them, from host memory that was malloc'ed and is the stack's now. */
-uint8_t *stack_rows_place(const struct stack_fixture *, void *host, size_t bytes);
+uint8_t *stack_rows_copy(const struct stack_fixture *, void *host, size_t bytes);
 void stack_rows_free(const struct stack_fixture *, void *rows);
 
 void stack_wait(const struct stack_fixture *); /* until all that was queued is done */

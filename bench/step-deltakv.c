@@ -237,7 +237,7 @@ static void fill_up(struct run *x, const char *spec, uint32_t policies)
 	}
 }
 
-static void place_rows(struct run *x)
+static void copy_rows(struct run *x)
 {
 	const struct skv_model *m = &x->stack.model;
 	const size_t bytes = (size_t)x->o.tokens * m->n_kv_heads * m->head_dim * skv_dtype_bytes(m->io_dtype);
@@ -246,8 +246,8 @@ static void place_rows(struct run *x)
 
 	if (!k || !v)
 		die("no memory for rows");
-	x->k = stack_rows_place(&x->stack, k, bytes);
-	x->v = stack_rows_place(&x->stack, v, bytes);
+	x->k = stack_rows_copy(&x->stack, k, bytes);
+	x->v = stack_rows_copy(&x->stack, v, bytes);
 }
 
 static void take_turns(struct run *x, const long *budgets, uint32_t n, bool largest)
@@ -258,7 +258,7 @@ static void take_turns(struct run *x, const long *budgets, uint32_t n, bool larg
 	char spec[400];
 
 	x->o.batch = x->o.batch ? x->o.batch : fitting(x, policies);
-	place_rows(x);
+	copy_rows(x);
 	stack_sequences(&x->stack, (uint32_t)x->o.batch, room(x, policies));
 	for (uint32_t i = 0; i < x->stack.n; i++)
 		stack_need(fill(x, x->stack.seq[i], length_of(x, i), false));

@@ -56,7 +56,7 @@ void skv_seqmem_init(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 	s->magic = SKV_SEQMEM_MAGIC;
 }
 
-/* What is wrong with a layer's packed tokens, in a sequence of this length? */
+/* The compressed tokens of a layer, in a sequence of this length. NULL, or what is wrong. */
 static const char *packed_check(const struct skv_layer_slots *x, uint32_t len)
 {
 	const struct skv_form *f = &x->form;
@@ -64,20 +64,20 @@ static const char *packed_check(const struct skv_layer_slots *x, uint32_t len)
 	struct skv_compress how = {
 	        .kind = f->kind,
 	        .bits = f->bits,
-	        .scale_block = f->group,
+	        .scale_block = f->scale_block,
 	        .stride = f->stride,
-	        .n_refs = f->near,
+	        .n_refs = f->n_refs,
 	        .ref_bits = f->ref_bits,
 	        .sinks = first,
-	        .block = x->coded - first, /* one that leads there */
+	        .block = x->n_compressed - first, /* one that leads there */
 	};
 
-	if (x->coded == 0)
+	if (x->n_compressed == 0)
 		return NULL;
-	if (x->coded > len || x->coded <= first || !f->kind)
+	if (x->n_compressed > len || x->n_compressed <= first || !f->kind)
 		return "a layer has packed other tokens than the sequence has";
-	if (x->unit || x->live != len || x->extent != len)
-		return "a layer has packed tokens, and has let others go";
+	if (x->granularity || x->live != len || x->slot_end != len)
+		return "a layer has compressed tokens, and has evicted others";
 	if (f->stride ? f->id_bytes != 2 && f->id_bytes != 4 : f->id_bytes)
 		return "a layer's references have numbers of an unknown kind";
 	return skv_compress_check(&how);
@@ -93,14 +93,14 @@ const char *skv_layer_slots_check(const struct skv_layer_slots *slots, uint32_t 
 
 		if (wrong)
 			return wrong;
-		if (x.live > x.extent || x.extent > most)
+		if (x.live > x.slot_end || x.slot_end > most)
 			return "a layer has more slots than the sequence has tokens";
-		if (x.awake > x.live)
-			return "a layer has more slots awake than it has";
-		if (x.unit != 0 && x.unit != 1 && x.unit != SKV_PAGE_TOKENS)
-			return "a layer's notes are of unknown units";
-		if (x.unit == 0 && x.live < x.extent)
-			return "a layer has free slots, and no notes that say which";
+		if (x.n_active > x.live)
+			return "a layer has more active slots than slots";
+		if (x.granularity != 0 && x.granularity != 1 && x.granularity != SKV_PAGE_TOKENS)
+			return "a layer's slot metadata has an unknown granularity";
+		if (x.granularity == 0 && x.live < x.slot_end)
+			return "a layer has free slots, and no slot metadata that tells which";
 	}
 	return NULL;
 }

@@ -15,28 +15,26 @@
  *      memory finishes or discards it: skv_seqmem_recover().
  *      A writer stamps the journal before it puts entries in: an old stamp is never on new entries.
  *   4. Pages of evicted entries may be reused only after the commit.
- *   5. State tables. Beside its page table each layer has a table of state pages: what a policy keeps in bulk,
- *      such as bounds of pages. How many tokens such a page is for is the policy's business, but never fewer than
- *      a page's. So of a state table the entries of the committed length's pages count, as in a page table; each
- *      is a page, or SKV_PTE_NONE. A step may put pages into entries that are NONE, replace one as in 2, and
- *      write into state pages what a repeated step computes again. Whether such an entry is of use is
- *      not known here: it counts as a page of the sequence, and the holder keeps it or takes it out.
- *      The same goes for the pages of notes, a third group of tables (kernels/kernels.h says what notes are).
- *      Codes and references, two groups more, are what a layer keeps of tokens that it does not keep as rows. They
- *      are contents, as K and V are, which are never computed again: what the last commit has of them a step does not
- *      write to. Their entries are as those of state.
- *      What a prompt keeps of its rows for those that are still to come (kernels/prefill.h) is a group
- *      of its own, in two sets by the parity of the epoch: a step reads the last commit's and writes the other one. So
- *      much of it hangs on no length: of its tables the first `kept` entries count, whatever the committed length.
- *      Of all these groups pages are evicted through the journal, too: then their entries become SKV_PTE_NONE.
- *   6. Slots. A layer that lets single tokens go has fewer slots than the sequence has tokens, and its table has
- *      pages for its slots alone: up to the committed length the entries beyond are holes from the beginning. How
- *      many slots each layer has is in lay[epoch & 1], where about[epoch & 1] says that it counts. A step may
- *      put a page into such an entry before its commit. After a torn one it is still there, with nothing in it:
- *      the next holder takes it out.
- *   7. Packed tokens. A layer may keep tokens below slots[].coded as codes and references. It has then all tokens, in
- *      order, and slots for all; the pages of those that are packed are holes, but for the first ones. A step packs
- *      what it reads from pages that the last commit has, into codes and references beyond those that it has, and
+ *   5. State pages. Beside its page table each layer has tables of pages that hold other things, a table for each
+ *      enum skv_page_kind. Entries of the pages of the committed length count, as in a page table; each is a page, or
+ *      SKV_PTE_NONE. A step may fill entries that are NONE, replace one as in 2, and write into state pages whatever a
+ *      repeated step computes again. Whether such a page is of use is not known here: it counts as a page of the
+ *      sequence, and the holder keeps it or removes it.
+ *      Bounds of pages and slot metadata (kernels/evict.h) are such state.
+ *      Codes and references hold compressed tokens. They are contents, as K and V are, and cannot be computed again:
+ *      a step does not write to what the last commit has of them.
+ *      Saved prefill state (kernels/prefill.h), which later rows of a prompt need, is kept in two sets by the
+ *      parity of the epoch: a step reads the last commit's and writes the other one. Its size does not depend on the
+ *      length: the first `saved` entries of its tables count, whatever the committed length.
+ *      Pages of all kinds are evicted through the journal; except of K and V their entries then become SKV_PTE_NONE.
+ *   6. Slots. A layer that evicts single tokens has fewer slots than the sequence has tokens, and its page table has
+ *      pages for its slots alone: the entries beyond, up to the committed length, are holes from the beginning. The
+ *      number of slots of each layer is in lay[epoch & 1], if about[epoch & 1] says that it counts. A step may put a
+ *      page into such an entry before its commit. After a torn step it is still there, empty: the next holder
+ *      removes it.
+ *   7. Compressed tokens. A layer may hold tokens before slots[].n_compressed as codes and references. It has then all
+ *      tokens, in order, and slots for all; the pages of compressed tokens are holes, but for the first ones. A step
+ *      compresses tokens whose pages the last commit has, into codes and references beyond those that it has, and
  *      evicts the pages.
  *   8. The id that a step publishes to go on from is kept twice, `next[epoch & 1]`: a torn step may
  *      have overwritten tokens[length], recovery puts the committed one back.
@@ -53,11 +51,11 @@
 
 #define SKV_SEQMEM_MAGIC 0x33514553u /* "SEQ3" */
 
-/* How a layer keeps packed tokens: as in struct skv_compress (sparsekv/policy.h). All 0: none are. */
+/* The form of a layer's compressed tokens: as in struct skv_compress (sparsekv/policy.h). All 0: none are compressed. */
 struct skv_form {
-	uint8_t kind, bits, group, stride, near, ref_bits;
+	uint8_t kind, bits, scale_block, stride, n_refs, ref_bits;
 	uint8_t id_bytes; /* of a reference's number: 2 or 4, or 0 without references */
-	uint8_t first;    /* pages of tokens that are never packed */
+	uint8_t first;    /* pages of the first tokens, which are never compressed */
 };
 
 struct skv_seqmem {
@@ -79,24 +77,24 @@ struct skv_seqmem {
 	uint32_t about[2]; /* what is known of the sequence as of that commit, see SKV_ABOUT_ */
 	uint32_t reserved[4];
 	/*
-	 * Of packed tokens: fingerprints of their compressor's file, which was found there, and of how the model turns keys.
-	 * Written only while the last commit has no packed tokens, and so never twice.
+	 * Of compressed tokens: fingerprints of their codec's file and of the model's RoPE, and the file's path. Written
+	 * only while the last commit has no compressed tokens, and so never twice.
 	 */
 	uint64_t codec, rope;
 	char codec_path[SKV_PROFILE_PATH];
 	/* as of the commits of either parity, where their `about` says that it counts */
 	struct skv_lay {
 		struct skv_prompt {
-			uint64_t how;   /* a fingerprint of how its rows attend, by which what is kept of them is known */
+			uint64_t how;   /* a fingerprint of how its rows attend: identifies the state saved for it */
 			uint32_t begin; /* position of its first row */
 			uint32_t reserved;
 		} prompt;
 		struct skv_layer_slots {
-			uint32_t live;   /* slots with tokens; below `extent`, if it is larger, the notes say which */
-			uint32_t extent; /* from there on there are none */
-			uint32_t unit;   /* of the layer's notes: tokens, SKV_PAGE_TOKENS of them, or 0: it has no notes */
-			uint32_t awake;  /* slots that are attended to, the mean of the heads where these share a budget */
-			uint32_t coded;  /* tokens below are packed, but for form.first pages of them; or 0: none are */
+			uint32_t live;         /* slots with tokens; if slot_end is larger, the slot metadata tells which */
+			uint32_t slot_end;     /* all slots from here on are free */
+			uint32_t granularity;  /* of the layer's slot metadata: 1 token, SKV_PAGE_TOKENS; 0: it has none */
+			uint32_t n_active;     /* slots that are attended to: the mean over the heads where these share a budget */
+			uint32_t n_compressed; /* tokens before this are compressed, but for form.first pages; 0: none */
 			struct skv_form form;
 		} slots[SKV_MAX_LAYERS];
 	} lay[2];
@@ -108,13 +106,13 @@ struct skv_seqmem {
 #define SKV_ABOUT_PROMPTED (1u << 30) /* the commit was a prompt's */
 #define SKV_ABOUT_SLOTS (1u << 31)    /* lay[].slots counts; else each layer has the slots of the committed length */
 
-/* An entry that an eviction takes away. */
+/* An entry that an eviction frees. */
 struct skv_eviction {
 	uint32_t table;
 	uint32_t page; /* index in the table */
 };
 
-/* What pages are for. Each layer has a table of every group. */
+/* What pages hold. Each layer has a table of every kind. */
 enum skv_page_kind {
 	SKV_PAGES_KV, /* K and V */
 	SKV_PAGES_BOUNDS,

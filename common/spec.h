@@ -88,9 +88,9 @@ const char *skv_score_check(uint32_t layer, const struct skv_plan *plans, uint32
 /* And select_union? It goes by SKV_SCORES_TOKENS. */
 const char *skv_union_check(const struct skv_select *s, const struct skv_plan *plans, uint32_t n_layers);
 const char *skv_window_check(const struct skv_window *w);
-/* Of a layer that packs: is it a way to? The rest of its plan aside. */
+/* A compression plan alone, without the rest of its layer's plan. */
 const char *skv_compress_check(const struct skv_compress *k);
-/* And the primitives of layers that keep units: tally, evict_to_budget, touch_pages; evict_outside is not for those. */
+/* The primitives of layers with an eviction plan: accumulate_scores, evict_to_budget, touch_pages; not evict_outside. */
 const char *skv_accumulate_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers);
 const char *skv_evict_to_budget_check(const struct skv_evict_to_budget *k, const struct skv_plan *plans, uint32_t n_layers);
 const char *skv_touch_check(const struct skv_touch_pages *s, const struct skv_plan *plans, uint32_t n_layers);

@@ -76,7 +76,7 @@ struct skv_msg_error {
 };
 
 struct skv_msg_hello {
-	uint32_t version_min, version_max; /* spoken by the client */
+	uint32_t version_min, version_max; /* that the client supports */
 	uint64_t features;                 /* bits; none defined in version 1 */
 	char program[SKV_NAME_MAX];        /* shown by sparsekvctl */
 };

@@ -143,7 +143,7 @@ static void add_session(void *listing, const struct skv_core_session_view *v)
 /* {"kv": 128, "bounds": 8, …}: a sequence's pages by what they hold. */
 static json_t *pages_json(const uint64_t pages[SKV_PAGE_KINDS])
 {
-	static const char *const kinds[SKV_PAGE_KINDS] = {"kv", "bounds", "notes", "codes", "refs", "prompt"};
+	static const char *const kinds[SKV_PAGE_KINDS] = {"kv", "bounds", "slot_meta", "codes", "refs", "prefill"};
 	json_t *all = json_object();
 
 	for (uint32_t i = 0; i < SKV_PAGE_KINDS; i++)

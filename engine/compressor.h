@@ -4,7 +4,7 @@
  *
  * The residuals' largest principal directions are the rows of `down`, the columns of `out`: of all maps to so few
  * numbers and back this loses least of what was added up (squares, all elements alike). Numbers of a group share a
- * scale when codes are rounded to few bits, so the directions of a group are turned among themselves (Hadamard): then
+ * scale when codes are quantized, so the directions of a group are turned among themselves (Hadamard): then
  * each number is as large as the others.
  */
 #ifndef ENG_COMPRESSOR_H

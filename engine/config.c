@@ -110,7 +110,7 @@ static int check_family(const struct reader *r)
 	if (get_off(r, "attention_bias") || get_off(r, "mlp_bias") || get_off(r, "sliding_window"))
 		return -EINVAL;
 	return json_object_get(r->root, "quantization_config")
-	               ? bad(r, "quantization_config", "no quantised weights")
+	               ? bad(r, "quantization_config", "no quantized weights")
 	               : 0;
 }
 

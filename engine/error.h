@@ -3,7 +3,7 @@
  * engine/error.h - how the engine's parts report: a negative errno, and one line of text.
  *
  * The text names the input (file, tensor, key, option), what it is and what was expected. It is
- * written by whoever finds the fault, and printed once, by main().
+ * written where the fault is found, and printed once, by main().
  */
 #ifndef ENG_ERROR_H
 #define ENG_ERROR_H

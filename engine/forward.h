@@ -99,7 +99,7 @@ int eng_forward(struct eng_forward *f, struct skv_session *session, const struct
 int eng_forward_choose(struct eng_forward *f, const int32_t *ids, uint32_t n, struct eng_error *err);
 
 /*
- * Look at f->id in two parts, between which a device can be given more to do: queue a copy; and wait for it,
+ * Read f->id in two parts, between which a device can be given more work: queue a copy; and wait for it,
  * and with it for all that was queued before, as a commit is. The ids stay until the next of these calls.
  */
 int eng_forward_fetch(struct eng_forward *f, struct eng_error *err);

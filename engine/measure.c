@@ -9,7 +9,7 @@
 /* What one layer makes of a row. */
 struct eng_measured_layer {
 	double norm;      /* of all its weights */
-	float *pooled;    /* [n_kv_heads][n]: added up over the group */
+	float *reduced;    /* [n_kv_heads][n]: added up over the group */
 	uint32_t *top;    /* [n_kv_heads][top]: the best tokens ... */
 	double *top_mass; /* [n_kv_heads] ... and what they weigh */
 };
@@ -34,10 +34,10 @@ static int init_layers(struct eng_measure *m)
 	for (uint32_t l = 0; m->layers && l < s->n_layers; l++) {
 		struct eng_measured_layer *layer = &m->layers[l];
 
-		layer->pooled = calloc((size_t)s->n_kv_heads * s->max_tokens, sizeof(*layer->pooled));
+		layer->reduced = calloc((size_t)s->n_kv_heads * s->max_tokens, sizeof(*layer->reduced));
 		layer->top = calloc((size_t)s->n_kv_heads * s->top, sizeof(*layer->top));
 		layer->top_mass = calloc(s->n_kv_heads, sizeof(*layer->top_mass));
-		if (!layer->pooled || !layer->top || !layer->top_mass)
+		if (!layer->reduced || !layer->top || !layer->top_mass)
 			return -ENOMEM;
 	}
 	return m->layers ? 0 : -ENOMEM;
@@ -64,7 +64,7 @@ int eng_measure_init(struct eng_measure *m, const struct eng_measure_shape *shap
 void eng_measure_deinit(struct eng_measure *m)
 {
 	for (uint32_t l = 0; m->layers && l < m->shape.n_layers; l++) {
-		free(m->layers[l].pooled);
+		free(m->layers[l].reduced);
 		free(m->layers[l].top);
 		free(m->layers[l].top_mass);
 	}
@@ -109,17 +109,17 @@ static void pool_and_rank(const struct eng_measure_shape *s, struct eng_measured
 
 	for (uint32_t h = 0; h < s->n_kv_heads; h++) {
 		const float *of = weights + (size_t)h * group * n;
-		float *pooled = layer->pooled + (size_t)h * n;
+		float *reduced = layer->reduced + (size_t)h * n;
 		uint32_t *top = layer->top + (size_t)h * s->top;
 
-		memcpy(pooled, of, n * sizeof(*pooled));
+		memcpy(reduced, of, n * sizeof(*reduced));
 		for (uint32_t j = 1; j < group; j++)
 			for (uint32_t t = 0; t < n; t++)
-				pooled[t] += of[(size_t)j * n + t];
-		best_of(pooled, n, k, top);
+				reduced[t] += of[(size_t)j * n + t];
+		best_of(reduced, n, k, top);
 		layer->top_mass[h] = 0;
 		for (uint32_t i = 0; i < k; i++)
-			layer->top_mass[h] += pooled[top[i]];
+			layer->top_mass[h] += reduced[top[i]];
 	}
 }
 
@@ -145,13 +145,13 @@ static void compare_heads(struct eng_measure *m, uint32_t a, uint32_t b, uint32_
 
 	for (uint32_t h = 0; h < s->n_kv_heads; h++)
 		for (uint32_t other = 0; other < s->n_kv_heads; other++, least++) {
-			const float *pooled = to->pooled + (size_t)h * n;
+			const float *reduced = to->reduced + (size_t)h * n;
 			const uint32_t *top = from->top + (size_t)other * s->top;
 			double mass = 0;
 			float part;
 
 			for (uint32_t i = 0; i < k; i++)
-				mass += pooled[top[i]];
+				mass += reduced[top[i]];
 			part = (float)(mass / to->top_mass[h]);
 			*least = part < *least ? part : *least;
 		}

@@ -155,7 +155,7 @@ _Noreturn static void run_daemon(const struct eng_private *p, pid_t guardian)
 	snprintf(policies, sizeof(policies), "--policy-path=%s", p->policies);
 	snprintf(pool, sizeof(pool), "--pool-bytes=%llu", half);
 	snprintf(account, sizeof(account), "--account-bytes=%llu", half);
-	/* It serves this program, whoever's service that may be. */
+	/* It serves this program alone. */
 	unsetenv("NOTIFY_SOCKET");
 	unsetenv("WATCHDOG_USEC");
 	unsetenv("LISTEN_FDS");

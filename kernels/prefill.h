@@ -29,7 +29,7 @@ struct skv_tile_lists {
 	uint32_t unit;   /* tokens of a block: 1, 8 or 64 */
 	uint32_t *ids;   /* [seq][tiles][rows][stride] */
 	uint32_t *count; /* [seq][tiles][rows] */
-	bool mapped;     /* rows = n_kv_heads: kv head h reads list map[h]; readers of a list alone look at it */
+	bool mapped;     /* rows = n_kv_heads: kv head h reads list map[h]; only readers of a list use it */
 	uint8_t map[SKV_MAX_HEADS];
 };
 

@@ -48,7 +48,7 @@ struct skv_index_list {
 	 * need not ascend.
 	 */
 	bool last_partial;
-	bool mapped;         /* rows = n_kv_heads: kv head h reads list map[h]; readers of a list alone look at it */
+	bool mapped;         /* rows = n_kv_heads: kv head h reads list map[h]; only readers of a list use it */
 	uint8_t map[SKV_MAX_HEADS];
 };
 

@@ -5,9 +5,9 @@
  *   - The socket never blocks. What it does not take is queued and sent with the next turn, so a
  *     daemon that is stopped cannot stop a step.
  *   - Replies are matched by serial. A thread that waits for one polls without the lock held; one thread
- *     polls at a time and deals with whatever comes, the others sleep on `news`.
+ *     polls at a time and deals with whatever comes, the others wait on `news`.
  *   - A request that timed out is not forgotten: the daemon will carry it out. Its reply is undone when
- *     it comes (orphan_undo), so nothing stays behind in the daemon's books.
+ *     it comes (orphan_undo), so the daemon keeps nothing of it.
  *   - The connection ends once, with a reason; every request then completes with it. Memory stays mapped.
  */
 #include "libclient/conn.h"
@@ -427,7 +427,7 @@ static void receive(struct skv_client *c)
 
 static void turn_locked(struct skv_client *c)
 {
-	/* a thread that polls takes what comes as soon as it does; taking it here would leave it asleep */
+	/* a thread that polls takes what comes as soon as it does; taking it here would leave that thread waiting */
 	if (!c->polling)
 		receive(c);
 	send_queue(c);
@@ -473,7 +473,7 @@ void conn_orphan(struct skv_client *c, struct request *r)
 	pthread_mutex_unlock(&c->lock);
 }
 
-/* Sleep until there is something to do, at most until `deadline`. Lock held on entry and return. */
+/* Wait until there is something to do, at most until `deadline`. Lock held on entry and return. */
 static void sleep_locked(struct skv_client *c, int64_t deadline)
 {
 	if (c->polling) {

@@ -45,7 +45,7 @@ struct skv_client {
 	pthread_cond_t news; /* a request was completed, or no thread polls the socket any more */
 	int fd;
 	_Atomic uint32_t timeout_ms;
-	bool polling;             /* a thread sleeps on the socket; it alone reads from it */
+	bool polling;             /* a thread waits on the socket; it alone reads from it */
 	bool debug;               /* SPARSEKV_DEBUG=wire */
 	bool welcome;             /* HELLO was answered */
 	uint32_t serial;

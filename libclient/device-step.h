@@ -15,7 +15,7 @@ int device_turn(struct skv_session *s);
 int device_settle(struct skv_session *s);
 bool device_evicts(const struct skv_session *s); /* are there evictions whose commits were not seen? */
 /*
- * A step, from its beginning to its end. prepare() makes room for so many entries: entry() notes one of this step down,
+ * A step, from its beginning to its end. prepare() makes room for so many entries: entry() records one of this step,
  * stale() one that is true whatever becomes of the step. Both do nothing on host memory.
  */
 int device_prepare(struct skv_session *s, uint32_t entries);

@@ -40,7 +40,7 @@ static struct skv_kseq kseq_of(struct skv_session *s, const struct skv_step_item
 	const struct device *d = s->device;
 	struct skv_seq *q = s->step.seqs[at];
 	uint32_t len = (seq_by_layer(q) ? q->slots[layer].live : q->len) + it->n_tokens;
-	bool noting = q->maintenance == MAINTENANCE_SLOT_METADATA && q->slots[layer].unit != q->next_slots[layer].unit;
+	bool noting = q->maintenance == MAINTENANCE_SLOT_METADATA && q->slots[layer].granularity != q->next_slots[layer].granularity;
 
 	return (struct skv_kseq){
 	        .table = d ? q->on_device.table : seq_table(q, 0),
@@ -150,12 +150,12 @@ static void lay_out_class(struct skv_session *s, const struct skv_step_item *ite
 		row += items[i].n_tokens;
 		if (q->maintenance) {
 			ks->n_compressed = seq_compressed(q, c->layer);
-			ks->compress_to = q->next_slots[c->layer].coded;
+			ks->compress_to = q->next_slots[c->layer].n_compressed;
 		}
 		if (!seq_by_layer(q) || q->maintenance)
 			continue;
 		evict_schedule(&seq_policy(q)->plan[c->layer].evict, q->about, at < st->n_decode,
-		              q->slots[c->layer].awake + items[i].n_tokens, ks, &next);
+		              q->slots[c->layer].n_active + items[i].n_tokens, ks, &next);
 		compress_schedule(q, c->layer, at < st->n_decode, ks, &next);
 		for (uint32_t layer = c->layer; layer < s->model.n_layers; layer++)
 			if (st->class_of[layer] == class)

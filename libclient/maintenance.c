@@ -26,7 +26,7 @@ bool partial_page_inside(const struct skv_seq *q, uint32_t layer)
 {
 	const struct skv_layer_slots *x = &q->slots[layer];
 
-	return x->unit > 1 && x->live % x->unit != 0 && x->live < q->len && !(q->about & SKV_ABOUT_PROMPTED);
+	return x->granularity > 1 && x->live % x->granularity != 0 && x->live < q->len && !(q->about & SKV_ABOUT_PROMPTED);
 }
 
 /* Tokens in slots that have a page. */
@@ -50,13 +50,13 @@ static struct skv_layer_slots after(const struct skv_seq *q, uint32_t layer, enu
 	uint32_t unit = seq_policy(q)->plan[layer].evict.granularity;
 
 	if (kind == MAINTENANCE_COMPACT)
-		x.extent = x.live;
+		x.slot_end = x.live;
 	else if (kind == MAINTENANCE_MOVE_PARTIAL && partial_page_inside(q, layer))
-		x.extent = (skv_pages_of(x.live) + 2) * SKV_PAGE_TOKENS;
-	else if (kind == MAINTENANCE_SLOT_METADATA && unit && x.unit != unit)
-		x.live = x.awake = resident_tokens(q, layer, x.extent);
+		x.slot_end = (skv_pages_of(x.live) + 2) * SKV_PAGE_TOKENS;
+	else if (kind == MAINTENANCE_SLOT_METADATA && unit && x.granularity != unit)
+		x.live = x.n_active = resident_tokens(q, layer, x.slot_end);
 	if (kind == MAINTENANCE_SLOT_METADATA)
-		x.unit = unit;
+		x.granularity = unit;
 	compress_schedule_maintenance(q, layer, &x);
 	return x;
 }
@@ -70,9 +70,9 @@ static uint32_t about_after(const struct skv_seq *q)
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
 		const struct skv_layer_slots *next = &q->next_slots[layer];
 
-		if (next->unit || next->live != q->len || next->coded > 0)
+		if (next->granularity || next->live != q->len || next->n_compressed > 0)
 			about |= SKV_ABOUT_SLOTS;
-		if (q->maintenance == MAINTENANCE_COMPACT && q->gaps && next->unit > 1)
+		if (q->maintenance == MAINTENANCE_COMPACT && q->gaps && next->granularity > 1)
 			about &= ~SKV_ABOUT_PROMPTED; /* a page has come down to where another was: see partial_page_inside() */
 	}
 	return about;
@@ -95,18 +95,18 @@ static void run(struct skv_session *s, struct skv_seq *q, uint32_t layer)
 	const struct skv_shape shape = layer_shape(s, layer);
 	const struct skv_batch batch = layer_all(s, layer), *b = &batch;
 	const struct skv_layer_slots *was = &q->slots[layer], *next = &q->next_slots[layer];
-	const struct skv_slot_mapping to = {.granularity = next->unit, .slot = s->step.slot};
+	const struct skv_slot_mapping to = {.granularity = next->granularity, .slot = s->step.slot};
 	struct skv_workspace *w = &s->step.work;
 
 	if (q->maintenance == MAINTENANCE_BUILD_BOUNDS && plan_has_bounds(&seq_policy(q)->plan[layer]))
 		s->kernels->update_bounds(&shape, b, NULL, w);
-	if (next->coded != was->coded)
+	if (next->n_compressed != was->n_compressed)
 		compress(s, q, layer, b);
-	if (!next->unit)
+	if (!next->granularity)
 		return;
-	if (was->unit != next->unit)
+	if (was->granularity != next->granularity)
 		s->kernels->init_slot_meta(&shape, b, &to, w);
-	else if (q->maintenance == MAINTENANCE_MOVE_PARTIAL && next->extent > was->extent)
+	else if (q->maintenance == MAINTENANCE_MOVE_PARTIAL && next->slot_end > was->slot_end)
 		s->kernels->move_partial_page(&shape, b, w);
 	else
 		s->kernels->alloc_slots(&shape, b, &to, w);

@@ -57,7 +57,7 @@ static uint32_t layer_of(const struct skv_seq *q, uint32_t table)
 }
 
 /* The number of a layer's table of slot metadata. */
-static uint32_t notes_table(const struct skv_seq *q, uint32_t layer)
+static uint32_t slot_meta_table(const struct skv_seq *q, uint32_t layer)
 {
 	return skv_table(q->layout.n_layers, SKV_PAGES_SLOT_META, layer);
 }
@@ -83,7 +83,7 @@ static uint32_t had(const struct skv_seq *q, uint32_t table)
 	switch (kind_of(q, table)) {
 	case SKV_PAGES_KV: return skv_pages_of(extent);
 	case SKV_PAGES_BOUNDS: return q->has_bounds ? bounds_of(q, layer, extent) : 0;
-	case SKV_PAGES_SLOT_META: return seq_by_layer(q) ? notes_of(q, q->slots[layer].unit, extent) : 0;
+	case SKV_PAGES_SLOT_META: return seq_by_layer(q) ? notes_of(q, q->slots[layer].granularity, extent) : 0;
 	case SKV_PAGES_SAVED: return q->about & SKV_ABOUT_PREFILL ? prefill_saved_pages(seq_policy(q), layer) : 0;
 	default: return record_pages(q, kind_of(q, table), layer, seq_compressed(q, layer));
 	}
@@ -98,9 +98,9 @@ static uint32_t wants_with(const struct skv_seq *q, uint32_t table, uint32_t mor
 	switch (kind_of(q, table)) {
 	case SKV_PAGES_KV: return skv_pages_of(reach);
 	case SKV_PAGES_BOUNDS: return bounds ? bounds_of(q, layer, reach) : 0;
-	case SKV_PAGES_SLOT_META: return seq_by_layer(q) ? notes_of(q, q->next_slots[layer].unit, reach) : 0;
+	case SKV_PAGES_SLOT_META: return seq_by_layer(q) ? notes_of(q, q->next_slots[layer].granularity, reach) : 0;
 	case SKV_PAGES_SAVED: return q->next_about & SKV_ABOUT_PREFILL ? prefill_saved_pages(seq_policy(q), layer) : 0;
-	default: return seq_by_layer(q) ? record_pages(q, kind_of(q, table), layer, q->next_slots[layer].coded) : 0;
+	default: return seq_by_layer(q) ? record_pages(q, kind_of(q, table), layer, q->next_slots[layer].n_compressed) : 0;
 	}
 }
 
@@ -126,8 +126,8 @@ static uint64_t ahead(const struct skv_seq *q)
 static struct span missing(const struct skv_seq *q, uint32_t table)
 {
 	const struct skv_layer_slots *x = &q->slots[layer_of(q, table)];
-	bool gaps = q->maintenance == MAINTENANCE_COMPACT && q->gaps && x->live < x->extent;
-	bool rows = q->maintenance == MAINTENANCE_DECOMPRESS && kind_of(q, table) == SKV_PAGES_KV && x->coded > 0;
+	bool gaps = q->maintenance == MAINTENANCE_COMPACT && q->gaps && x->live < x->slot_end;
+	bool rows = q->maintenance == MAINTENANCE_DECOMPRESS && kind_of(q, table) == SKV_PAGES_KV && x->n_compressed > 0;
 
 	return (struct span){.from = gaps ? 0 : rows ? x->form.first : had(q, table), .to = wants(q, table)};
 }
@@ -143,7 +143,7 @@ static skv_pte *parked(const struct skv_seq *q, uint32_t table, uint32_t page)
 
 	if (!q->maintenance || kind_of(q, table) != SKV_PAGES_KV || page < pages)
 		return NULL;
-	return &seq_table(q, notes_table(q, layer_of(q, table)))[pages - 1];
+	return &seq_table(q, slot_meta_table(q, layer_of(q, table)))[pages - 1];
 }
 
 /* ---- supply ---------------------------------------------------------------------------------- */
@@ -158,8 +158,8 @@ static bool takes(const struct skv_seq *q)
 	if (!q->has_bounds)
 		return seq_policy(q)->n_bounds > 0;
 	for (uint32_t layer = 0; seq_by_layer(q) && layer < q->layout.n_layers; layer++)
-		if (skv_pages_of(q->next_slots[layer].extent) > skv_pages_of(q->slots[layer].extent) ||
-		    q->next_slots[layer].coded > q->slots[layer].coded)
+		if (skv_pages_of(q->next_slots[layer].slot_end) > skv_pages_of(q->slots[layer].slot_end) ||
+		    q->next_slots[layer].n_compressed > q->slots[layer].n_compressed)
 			return true;
 	return false;
 }
@@ -171,7 +171,7 @@ static struct span records_written(const struct skv_seq *q, uint32_t table)
 	uint32_t layer = layer_of(q, table), coded = seq_compressed(q, layer);
 	struct records x = records_of(q, group, layer, coded);
 
-	if (x.n == 0 || q->next_slots[layer].coded <= coded)
+	if (x.n == 0 || q->next_slots[layer].n_compressed <= coded)
 		return (struct span){0};
 	return (struct span){.from = x.n / x.each, .to = had(q, table)};
 }
@@ -191,8 +191,8 @@ static struct span kept_written(const struct skv_seq *q, uint32_t n)
 static struct span written(const struct skv_seq *q, uint32_t table)
 {
 	uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer), end = wants(q, table);
-	bool anywhere = seq_by_layer(q) && q->slots[layer].unit &&
-	                (q->slots[layer].live < extent || q->slots[layer].unit > 1);
+	bool anywhere = seq_by_layer(q) && q->slots[layer].granularity &&
+	                (q->slots[layer].live < extent || q->slots[layer].granularity > 1);
 	enum skv_page_kind group = kind_of(q, table);
 	struct span all = {.to = had(q, table)};
 
@@ -218,7 +218,7 @@ static bool refills(const struct skv_seq *q)
 	for (uint32_t layer = 0; seq_by_layer(q) && layer < q->layout.n_layers; layer++) {
 		const struct skv_layer_slots *x = &q->slots[layer];
 
-		if (q->maintenance || x->unit || x->live != q->len || x->extent != q->len)
+		if (q->maintenance || x->granularity || x->live != q->len || x->slot_end != q->len)
 			return true;
 	}
 	return false;
@@ -339,7 +339,7 @@ struct copies {
 	uint32_t own[COPIES_AT_ONCE], dst[COPIES_AT_ONCE], src[COPIES_AT_ONCE];
 };
 
-static void note_copy(struct skv_seq *q, struct copies *c, uint32_t table, uint32_t page)
+static void record_copy(struct skv_seq *q, struct copies *c, uint32_t table, uint32_t page)
 {
 	struct skv_session *s = q->session;
 	uint32_t i = c->n++;
@@ -387,7 +387,7 @@ static int make_own(struct skv_seq *q)
 		for (uint32_t page = x.from; page < x.to && e == 0; page++) {
 			if (!shares(q, table, page))
 				continue;
-			note_copy(q, &c, table, page);
+			record_copy(q, &c, table, page);
 			if (c.n == COPIES_AT_ONCE)
 				e = copy(q, &c);
 		}
@@ -442,7 +442,7 @@ void pages_evict_surplus(struct skv_seq *q)
 	for (uint32_t table = 0; seq_by_layer(q) && table < q->layout.n_tables; table++)
 		for (uint32_t page = wants(q, table); page < had(q, table) && kind_of(q, table) != SKV_PAGES_SAVED; page++)
 			if (parked(q, table, page))
-				pages_evict(q, notes_table(q, layer_of(q, table)), skv_pages_of(q->len) - 1);
+				pages_evict(q, slot_meta_table(q, layer_of(q, table)), skv_pages_of(q->len) - 1);
 			else
 				pages_evict(q, table, page);
 }
@@ -453,10 +453,10 @@ void pages_unpark(struct skv_seq *q)
 	uint32_t pages = skv_pages_of(q->len);
 
 	for (uint32_t layer = 0; layer < q->layout.n_layers && pages > 0 && pages < q->layout.max_pages; layer++) {
-		skv_pte *notes = seq_table(q, notes_table(q, layer));
+		skv_pte *slot_meta = seq_table(q, slot_meta_table(q, layer));
 		bool beyond = skv_pages_of(seq_slot_end(q, layer)) > pages;
 
-		seq_table(q, layer)[pages] = beyond ? notes[pages - 1] : skv_pte_make(SKV_PTE_NONE, 0);
+		seq_table(q, layer)[pages] = beyond ? slot_meta[pages - 1] : skv_pte_make(SKV_PTE_NONE, 0);
 	}
 }
 
@@ -550,14 +550,14 @@ const char *pages_check(struct skv_seq *q)
 				return wrong;
 			continue;
 		}
-		if (!x->unit || kind_of(q, table) == SKV_PAGES_BOUNDS || kind_of(q, table) == SKV_PAGES_SAVED)
+		if (!x->granularity || kind_of(q, table) == SKV_PAGES_BOUNDS || kind_of(q, table) == SKV_PAGES_SAVED)
 			continue;
 		for (uint32_t page = 0; page < last; page++) {
 			if (resident(q, table, page))
 				continue;
 			if (kind_of(q, table) == SKV_PAGES_SLOT_META)
 				return "a page of slot metadata is missing";
-			if (x->live == x->extent)
+			if (x->live == x->slot_end)
 				return "a page is missing where tokens are";
 			q->gaps = true;
 		}

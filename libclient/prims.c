@@ -122,7 +122,7 @@ static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 	pb->selection[layer].has_scores = true;
 }
 
-static void tally(const struct skv_policy_ctx *ctx, uint32_t layer)
+static void accumulate_scores(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	struct skv_session *s = ctx->library;
 	const struct policy_batch *pb = s->batch;
@@ -133,7 +133,7 @@ static void tally(const struct skv_policy_ctx *ctx, uint32_t layer)
 	if (s->phase == PHASE_AFTER && layer == s->hook_layer)
 		wrong = skv_accumulate_check(layer, pb->policy->plan, s->model.n_layers);
 	if (wrong) {
-		policy_misuse(s, "tally: %s", wrong);
+		policy_misuse(s, "accumulate_scores: %s", wrong);
 		return;
 	}
 	batch = batch_decoding(s, pb, layer);
@@ -277,7 +277,7 @@ const struct skv_prims policy_prims = {
         .evict_outside = evict_outside,
         .seq_state = seq_state,
         .score_pages = score_pages,
-        .accumulate_scores = tally,
+        .accumulate_scores = accumulate_scores,
         .evict_to_budget = evict_to_budget,
         .touch_pages = touch_pages,
 };

@@ -100,19 +100,19 @@ static int fetch_positions(struct skv_session *s, uint32_t layer, const struct s
 	const skv_pte *table = seq_table(q, skv_table(s->model.n_layers, SKV_PAGES_SLOT_META, layer));
 	uint32_t each = skv_slot_meta_per_page(&s->shape);
 	size_t offset = head * (s->shape.page_bytes / s->model.n_kv_heads);
-	struct skv_slot_meta *notes = malloc(each * sizeof(*notes));
-	int e = notes ? 0 : error_set(-ENOMEM, "out of memory");
+	struct skv_slot_meta *meta = malloc(each * sizeof(*meta));
+	int e = meta ? 0 : error_set(-ENOMEM, "out of memory");
 
 	for (uint32_t i = 0; i < n && e == 0; i += each) {
 		uint32_t page = skv_pte_id(table[i / each]);
 		uint32_t some = n - i < each ? n - i : each;
 		const uint8_t *at = s->shape.pool + pool_kernel_page(s->pool, page, false) * s->shape.page_bytes + offset;
 
-		e = device_fetch(s, notes, (const struct skv_slot_meta *)at + ks->set * each, some * sizeof(*notes));
+		e = device_fetch(s, meta, (const struct skv_slot_meta *)at + ks->set * each, some * sizeof(*meta));
 		for (uint32_t j = 0; j < some && e == 0; j++)
-			pos[i + j] = notes[j].pos & ~SKV_SLOT_EVICTED;
+			pos[i + j] = meta[j].pos & ~SKV_SLOT_EVICTED;
 	}
-	free(notes);
+	free(meta);
 	return e;
 }
 

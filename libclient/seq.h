@@ -112,25 +112,25 @@ static inline bool seq_by_layer(const struct skv_seq *q)
 /* As of the last commit the layer has no token in slots from here on. */
 static inline uint32_t seq_slot_end(const struct skv_seq *q, uint32_t layer)
 {
-	return seq_by_layer(q) ? q->slots[layer].extent : q->len;
+	return seq_by_layer(q) ? q->slots[layer].slot_end : q->len;
 }
 
 /* And the slots that the open step has. */
 static inline uint32_t seq_next_slot_end(const struct skv_seq *q, uint32_t layer)
 {
-	return seq_by_layer(q) ? q->next_slots[layer].extent : q->len + q->n_new;
+	return seq_by_layer(q) ? q->next_slots[layer].slot_end : q->len + q->n_new;
 }
 
 /* As of the last commit: tokens of the layer below are compressed, but for the first ones; 0: none is. */
 static inline uint32_t seq_compressed(const struct skv_seq *q, uint32_t layer)
 {
-	return q->about & SKV_ABOUT_SLOTS ? q->slots[layer].coded : 0;
+	return q->about & SKV_ABOUT_SLOTS ? q->slots[layer].n_compressed : 0;
 }
 
 /* And as of the open step's. */
 static inline uint32_t seq_next_compressed(const struct skv_seq *q, uint32_t layer)
 {
-	return q->next_about & SKV_ABOUT_SLOTS ? q->next_slots[layer].coded : 0;
+	return q->next_about & SKV_ABOUT_SLOTS ? q->next_slots[layer].n_compressed : 0;
 }
 
 /* Entries of a layer's state table that so many tokens take: a state page has the bounds of SKV_PAGE_TOKENS pages. */

@@ -23,7 +23,7 @@ static const char *off(const char *format, ...)
 }
 
 /* What the owner words and chains of one pool add up to. */
-struct tally {
+struct recount {
 	uint64_t count[SKV_OWNER_KINDS];
 	uint32_t segments, empty, pending, wanted;
 	uint32_t *refs;     /* [page]: chains that it is in */
@@ -31,7 +31,7 @@ struct tally {
 	uint64_t n_refs;    /* in all chains */
 };
 
-static const char *tally_page(const struct skv_core *c, const struct tally *t, uint32_t pool, uint32_t page)
+static const char *recount_page(const struct skv_core *c, const struct recount *t, uint32_t pool, uint32_t page)
 {
 	const struct skv_geometry *g = &c->state.header->geometry;
 	skv_owner o = *skv_owner_word(&c->state, pool, page);
@@ -71,7 +71,7 @@ static bool has_handle(const struct skv_core *c, uint32_t pool, uint32_t segment
 	return h->fd >= 0;
 }
 
-static const char *tally_segment(const struct skv_core *c, struct tally *t, uint32_t pool, uint32_t segment)
+static const char *recount_segment(const struct skv_core *c, struct recount *t, uint32_t pool, uint32_t segment)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	const struct skv_segment_row *s = skv_segment_row(&c->state, pool, segment);
@@ -90,7 +90,7 @@ static const char *tally_segment(const struct skv_core *c, struct tally *t, uint
 				return off("page %u of pool %u has an owner (%#x) and no memory", i, pool, o);
 			continue;
 		}
-		problem = tally_page(c, t, pool, i);
+		problem = recount_page(c, t, pool, i);
 		if (problem)
 			return problem;
 		t->count[skv_owner_kind(o)]++;
@@ -116,7 +116,7 @@ static const char *tally_segment(const struct skv_core *c, struct tally *t, uint
 	return NULL;
 }
 
-static const char *tally_refs(const struct skv_core *c, struct tally *t, uint32_t pool)
+static const char *recount_refs(const struct skv_core *c, struct recount *t, uint32_t pool)
 {
 	SKV_EACH(seq, &c->state, SKV_TABLE_SEQUENCES) {
 		const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
@@ -143,7 +143,7 @@ static const char *tally_refs(const struct skv_core *c, struct tally *t, uint32_
 	return NULL;
 }
 
-static const char *check_owners(const struct skv_core *c, const struct tally *t, uint32_t pool)
+static const char *check_owners(const struct skv_core *c, const struct recount *t, uint32_t pool)
 {
 	uint32_t n_clients = c->state.header->geometry.max_clients;
 
@@ -165,13 +165,13 @@ static const char *check_owners(const struct skv_core *c, const struct tally *t,
 	return NULL;
 }
 
-static const char *tally_pool(const struct skv_core *c, struct tally *t, uint32_t pool)
+static const char *recount_pool(const struct skv_core *c, struct recount *t, uint32_t pool)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-	const char *problem = tally_refs(c, t, pool);
+	const char *problem = recount_refs(c, t, pool);
 
 	for (uint32_t s = 0; !problem && s < p->high; s++)
-		problem = tally_segment(c, t, pool, s);
+		problem = recount_segment(c, t, pool, s);
 	if (!problem)
 		problem = check_owners(c, t, pool);
 	if (problem)
@@ -194,11 +194,11 @@ static const char *check_pool(const struct skv_core *c, uint32_t pool, uint64_t 
 	const struct skv_geometry *g = &c->state.header->geometry;
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	uint32_t sessions = 0, sequences = 0;
-	struct tally t = {
+	struct recount t = {
 		.refs = calloc((size_t)p->max_segments * p->pages_per_segment, sizeof(uint32_t)),
 		.by_owner = calloc((size_t)g->max_clients + g->max_sequences, sizeof(uint32_t)),
 	};
-	const char *problem = t.refs && t.by_owner ? tally_pool(c, &t, pool) : "no memory to recount with";
+	const char *problem = t.refs && t.by_owner ? recount_pool(c, &t, pool) : "no memory to recount with";
 
 	free(t.refs);
 	free(t.by_owner);

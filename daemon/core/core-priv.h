@@ -3,7 +3,7 @@
  * daemon/core/core-priv.h - what the files of core/ share: struct skv_core and its operations.
  *
  * State is in core->state (the memfd). Beside it are companions, indexed as its tables, of what a
- * process can reopen or rebuild: fds, maps, scratch. A companion is there exactly while its row is.
+ * process can reopen or remake: fds, maps, scratch. A companion is there exactly while its row is.
  *
  * Ways of a change: skv_page_set() is the only writer of owner words, and keeps every count that
  * follows from them. After pages became FREE call skv_pool_shrink(), which withdraws segments that are no

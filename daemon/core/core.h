@@ -4,7 +4,7 @@
  *
  * Pure state: no sockets, no ring, no logging, one thread. Everything that must outlive the process
  * is in ONE memfd (the state memfd) as plain tables that refer to each other by index, behind this
- * module; the process keeps beside it only what can be reopened or rebuilt (maps, open fds).
+ * module; the process keeps beside it only what can be reopened or remade (maps, open fds).
  *
  * Pages. Each page of a pool has one owner word in the state:
  *   FREE · LEASE(client): in a client's stock or in a sequence it holds · SEQ(sequence): of a

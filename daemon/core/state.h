@@ -3,7 +3,7 @@
  * daemon/core/state.h - the state memfd: what must outlive the process, and nothing else.
  *
  * One sealed, sparse memfd of a fixed size: a header, then plain tables of plain rows that refer to
- * each other by index. No pointer, no fd, nothing that could be rebuilt from the rest (counts aside,
+ * each other by index. No pointer, no fd, nothing that could be derived from the rest (counts aside,
  * which skv_core_balance() recounts). What a process keeps beside it (maps, fds) is indexed the same
  * way, and the names of those fds follow from the indices: seg-POOL-SEGMENT, seq-INDEX, session-INDEX.
  *

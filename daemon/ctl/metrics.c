@@ -67,7 +67,7 @@ static const struct metric session_metrics[] = {
 	{"sparsekv_session_sequences", "gauge", "Sequences that a session holds", "sequences", 0, NULL},
 	{"sparsekv_session_steps_total", "counter", "Committed steps", "steps", 0, NULL},
 	{"sparsekv_session_tokens_total", "counter", "Tokens by kind of row", "prompt_tokens", 0,
-	 "kind=\"prompt\""},
+	 "kind=\"prefill\""},
 	{"sparsekv_session_tokens_total", NULL, NULL, "decode_tokens", 0, "kind=\"decode\""},
 	{"sparsekv_session_attended_tokens_total", "counter", "Tokens attended by decode rows, over layers",
 	 "attended_tokens", 0, NULL},
@@ -82,10 +82,10 @@ static const struct metric session_metrics[] = {
 	{"sparsekv_session_page_bytes", "gauge", "Bytes of a session's sequences by what their pages hold", "kv_bytes", 0,
 	 "kind=\"kv\""},
 	{"sparsekv_session_page_bytes", NULL, NULL, "bounds_bytes", 0, "kind=\"bounds\""},
-	{"sparsekv_session_page_bytes", NULL, NULL, "notes_bytes", 0, "kind=\"notes\""},
+	{"sparsekv_session_page_bytes", NULL, NULL, "slot_meta_bytes", 0, "kind=\"slot_meta\""},
 	{"sparsekv_session_page_bytes", NULL, NULL, "codes_bytes", 0, "kind=\"codes\""},
 	{"sparsekv_session_page_bytes", NULL, NULL, "refs_bytes", 0, "kind=\"refs\""},
-	{"sparsekv_session_page_bytes", NULL, NULL, "prompt_bytes", 0, "kind=\"prompt\""},
+	{"sparsekv_session_page_bytes", NULL, NULL, "prefill_bytes", 0, "kind=\"prefill\""},
 	{"sparsekv_session_stock_pages", "gauge", "Free pages on lease", "stock_pages", 0, NULL},
 };
 static const struct metric recall_metrics[] = {

@@ -180,7 +180,7 @@ int skv_ctl_seq_list(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	static const char *const heads[] = {"SEQ",    "UID", "-MODEL", "TOKENS", "MOST",  "PAGES", "OF",      "KEPT",
 	                                    "SHARED", "KV",  "BOUNDS", "NOTES",  "CODES", "REFS",  "PROMPT",
 	                                    "HELD BY", "-NAME"};
-	static const char *const kinds[] = {"kv", "bounds", "notes", "codes", "refs", "prompt"};
+	static const char *const kinds[] = {"kv", "bounds", "slot_meta", "codes", "refs", "prefill"};
 	struct skv_table t = {.heads = heads, .n_cols = 17};
 	json_t *answer, *row;
 	int status;

@@ -69,15 +69,15 @@ static void dump(struct skv_conn *conn, const char *way, const void *packet, siz
 /* A duplicate of `fd` to be sent, or -1. */
 static int borrow_slot(struct skv_ipc *ipc, int fd)
 {
-	if (!ipc->n_slots)
+	if (!ipc->n_spare)
 		return fcntl(fd, F_DUPFD_CLOEXEC, 3);
-	return dup3(fd, ipc->slots[--ipc->n_slots], O_CLOEXEC);
+	return dup3(fd, ipc->spare[--ipc->n_spare], O_CLOEXEC);
 }
 
 static void return_slot(struct skv_ipc *ipc, int fd)
 {
-	if (ipc->n_slots < SKV_IPC_SLOTS && dup3(ipc->listen_fd, fd, O_CLOEXEC) >= 0)
-		ipc->slots[ipc->n_slots++] = fd;
+	if (ipc->n_spare < SKV_IPC_SLOTS && dup3(ipc->listen_fd, fd, O_CLOEXEC) >= 0)
+		ipc->spare[ipc->n_spare++] = fd;
 	else
 		close(fd);
 }

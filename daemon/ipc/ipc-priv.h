@@ -23,8 +23,8 @@ struct skv_ipc {
 	 * Descriptors of our own that stand by for what is sent, so that a client may be told of a segment
 	 * also when the process has run out of descriptors: dup3(2) replaces it with the one to be sent.
 	 */
-	int slots[SKV_IPC_SLOTS];
-	unsigned n_slots;
+	int spare[SKV_IPC_SLOTS];
+	unsigned n_spare;
 };
 
 /* A packet to be sent, and the fds that go with it (owned). */

@@ -51,12 +51,12 @@ int skv_ipc_new(struct skv_loop *loop, int listen_fd, const struct skv_ipc_ops *
 
 	if (!ipc)
 		return -ENOMEM;
-	while (ipc->n_slots < SKV_IPC_SLOTS) {
+	while (ipc->n_spare < SKV_IPC_SLOTS) {
 		int fd = fcntl(listen_fd, F_DUPFD_CLOEXEC, 3);
 
 		if (fd < 0)
 			break; /* fewer then: they are for bad times, and these are bad times */
-		ipc->slots[ipc->n_slots++] = fd;
+		ipc->spare[ipc->n_spare++] = fd;
 	}
 	ipc->loop = loop;
 	ipc->listen_fd = listen_fd;
@@ -89,8 +89,8 @@ void skv_ipc_close_all(struct skv_ipc *ipc)
 struct skv_ipc *skv_ipc_free(struct skv_ipc *ipc)
 {
 	if (ipc) {
-		while (ipc->n_slots)
-			skv_close_fd(ipc->slots[--ipc->n_slots]);
+		while (ipc->n_spare)
+			skv_close_fd(ipc->spare[--ipc->n_spare]);
 		skv_close_fd(ipc->listen_fd);
 		free(ipc);
 	}

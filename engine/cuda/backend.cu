@@ -12,8 +12,8 @@
 #include <string.h>
 #include "engine/cuda/rows.h"
 
-#define SLOTS 16u              /* copies to the device that may be on their way ... */
-#define SLOT_BYTES (256u << 10) /* ... and what one takes at a time */
+#define STAGING_BUFFERS 16u              /* copies to the device that may be on their way ... */
+#define STAGING_BYTES (256u << 10) /* ... and what one takes at a time */
 #define WORKSPACE_BYTES ((size_t)32 << 20) /* what NVIDIA recommends for Hopper */
 
 struct cuda_backend {
@@ -21,9 +21,9 @@ struct cuda_backend {
 	cudaStream_t stream;
 	cublasHandle_t blas;
 	void *workspace;
-	uint8_t *staging; /* [SLOTS][SLOT_BYTES], pinned */
-	cudaEvent_t sent[SLOTS];
-	unsigned next; /* slot */
+	uint8_t *staging; /* [STAGING_BUFFERS][STAGING_BYTES], pinned */
+	cudaEvent_t sent[STAGING_BUFFERS];
+	unsigned next; /* buffer */
 	cudaEvent_t fetched;
 	cublasStatus_t bad; /* the first product that failed since the last check */
 };
@@ -103,15 +103,15 @@ static int put(struct eng_backend *p, void *dst, const void *src, size_t bytes)
 {
 	struct cuda_backend *c = cuda_of(p);
 	cudaError_t e = cudaSuccess;
-	for (size_t at = 0; !e && at < bytes; at += SLOT_BYTES) {
-		const unsigned s = c->next++ % SLOTS;
-		const size_t n = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES;
-		uint8_t *slot = c->staging + (size_t)s * SLOT_BYTES;
-		e = cudaEventSynchronize(c->sent[s]); /* the copy before has left the slot */
+	for (size_t at = 0; !e && at < bytes; at += STAGING_BYTES) {
+		const unsigned s = c->next++ % STAGING_BUFFERS;
+		const size_t n = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
+		uint8_t *buffer = c->staging + (size_t)s * STAGING_BYTES;
+		e = cudaEventSynchronize(c->sent[s]); /* the copy before has left the buffer */
 		if (e)
 			break;
-		memcpy(slot, (const uint8_t *)src + at, n);
-		e = cudaMemcpyAsync((uint8_t *)dst + at, slot, n, cudaMemcpyHostToDevice, c->stream);
+		memcpy(buffer, (const uint8_t *)src + at, n);
+		e = cudaMemcpyAsync((uint8_t *)dst + at, buffer, n, cudaMemcpyHostToDevice, c->stream);
 		e = e ? e : cudaEventRecord(c->sent[s], c->stream);
 	}
 	return result(e, "copying to the device");
@@ -147,7 +147,7 @@ static void close_backend(struct eng_backend *p)
 		cudaStreamSynchronize(c->stream);
 	if (c->blas)
 		cublasDestroy(c->blas);
-	for (unsigned i = 0; i < SLOTS; i++)
+	for (unsigned i = 0; i < STAGING_BUFFERS; i++)
 		if (c->sent[i])
 			cudaEventDestroy(c->sent[i]);
 	if (c->fetched)
@@ -192,10 +192,10 @@ static int open_backend(uint32_t i, struct eng_backend **ret)
 	if (!c)
 		return failed(-ENOMEM, "opening the device", "no memory");
 	r = result(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "making a stream");
-	for (unsigned s = 0; r == 0 && s < SLOTS; s++)
+	for (unsigned s = 0; r == 0 && s < STAGING_BUFFERS; s++)
 		r = result(cudaEventCreateWithFlags(&c->sent[s], cudaEventDisableTiming), "making an event");
 	r = r ? r : result(cudaEventCreateWithFlags(&c->fetched, cudaEventDisableTiming), "making an event");
-	r = r ? r : alloc_host(NULL, (size_t)SLOTS * SLOT_BYTES, (void **)&c->staging);
+	r = r ? r : alloc_host(NULL, (size_t)STAGING_BUFFERS * STAGING_BYTES, (void **)&c->staging);
 	r = r ? r : alloc(NULL, WORKSPACE_BYTES, &c->workspace);
 	r = r ? r : make_blas(c);
 	if (r < 0) {

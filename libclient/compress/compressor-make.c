@@ -122,12 +122,12 @@ static int fits(const struct compressor *k, const struct skv_form *f)
 {
 	const struct codec *c = k->codec;
 
-	if (c->stride != f->stride || c->near != f->near)
+	if (c->stride != f->stride || c->near != f->n_refs)
 		return error_set(-EINVAL, "compressor %.150s was made for stride=%u and n_refs=%u, not for %u and %u", k->path, c->stride,
-		            c->near, f->stride, f->near);
-	if (c->width % f->group != 0)
+		            c->near, f->stride, f->n_refs);
+	if (c->width % f->scale_block != 0)
 		return error_set(-EINVAL, "compressor %.150s has codes of %u numbers, expected a multiple of scale_block=%u", k->path,
-		            c->width, f->group);
+		            c->width, f->scale_block);
 	return 0;
 }
 
@@ -159,11 +159,11 @@ static struct skv_codec codes_of(const struct skv_session *s, const struct compr
 	        .kind = f.kind,
 	        .first = f.first * SKV_PAGE_TOKENS,
 	        .stride = f.stride,
-	        .n_refs = f.near,
+	        .n_refs = f.n_refs,
 	        .ref_bits = f.ref_bits,
 	        .id_bytes = f.id_bytes,
 	        .bits = f.bits,
-	        .scale_block = f.group,
+	        .scale_block = f.scale_block,
 	        .width = c ? c->width : 0,
 	        .enc_hidden = c ? c->hidden : 0,
 	        .dec_hidden = c ? c->wide : 0,
@@ -189,7 +189,7 @@ static int describe(const struct skv_session *s, struct compressor *k, uint32_t 
 
 	if (e < 0)
 		return e;
-	k->layer[layer].code = low ? (struct skv_codec){.kind = f.kind, .bits = f.bits, .scale_block = f.group}
+	k->layer[layer].code = low ? (struct skv_codec){.kind = f.kind, .bits = f.bits, .scale_block = f.scale_block}
 	                           : codes_of(s, k, layer, f);
 	shape.codec = &k->layer[layer].code;
 	wrong = s->kernels->unsupported_codec(&shape);
@@ -217,7 +217,7 @@ static int describe_all(struct skv_session *s, struct compressor *k, const struc
 
 /* ---- what its hooks select ------------------------------------------------------------------- */
 
-static void note_select(const struct skv_policy_ctx *ctx, const struct skv_select *select)
+static void record_select(const struct skv_policy_ctx *ctx, const struct skv_select *select)
 {
 	struct policy *p = ctx->library;
 
@@ -251,7 +251,7 @@ static void listen(const struct skv_session *s, struct policy *p)
 	static const struct skv_prims prims = {
 	        .size = sizeof(prims),
 	        .select_pages = no_select,
-	        .select_tokens = note_select,
+	        .select_tokens = record_select,
 	        .select_union = no_select,
 	        .score_pages = no_layer,
 	        .accumulate_scores = no_layer,

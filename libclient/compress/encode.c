@@ -25,7 +25,7 @@ void compress_evict_rows(struct skv_seq *q)
 		if (!compress_any(q))
 			compressor_sign(seq_policy(q)->compressor, q->mem);
 		for (uint32_t page = from > next->form.first ? from : next->form.first;
-		     page < next->coded / SKV_PAGE_TOKENS; page++)
+		     page < next->n_compressed / SKV_PAGE_TOKENS; page++)
 			pages_evict(q, layer, page);
 	}
 }

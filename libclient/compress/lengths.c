@@ -55,9 +55,9 @@ struct skv_form compress_form(const struct skv_compress *k, uint32_t max_tokens)
 	return (struct skv_form){
 	        .kind = (uint8_t)k->kind,
 	        .bits = (uint8_t)k->bits,
-	        .group = (uint8_t)k->scale_block,
+	        .scale_block = (uint8_t)k->scale_block,
 	        .stride = (uint8_t)k->stride,
-	        .near = (uint8_t)k->n_refs,
+	        .n_refs = (uint8_t)k->n_refs,
 	        .ref_bits = (uint8_t)k->ref_bits,
 	        .id_bytes = (uint8_t)id_bytes(k, max_tokens),
 	        .first = (uint8_t)(compress_first(k) / SKV_PAGE_TOKENS),

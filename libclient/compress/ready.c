@@ -19,7 +19,7 @@
 /* From here on each layer says what it has. */
 static void begin_slots(struct skv_seq *q)
 {
-	const struct skv_layer_slots all = {.live = q->len, .extent = q->len, .awake = q->len};
+	const struct skv_layer_slots all = {.live = q->len, .slot_end = q->len, .n_active = q->len};
 
 	for (uint32_t layer = 0; !(q->about & SKV_ABOUT_SLOTS) && layer < q->layout.n_layers; layer++)
 		q->slots[layer] = all;

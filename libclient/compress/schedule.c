@@ -17,7 +17,7 @@
 
 static bool within(const struct skv_layer_slots *x, uint32_t page)
 {
-	return page >= x->form.first && page < x->coded / SKV_PAGE_TOKENS;
+	return page >= x->form.first && page < x->n_compressed / SKV_PAGE_TOKENS;
 }
 
 bool compress_has_page(const struct skv_seq *q, uint32_t layer, uint32_t page)
@@ -66,7 +66,7 @@ static bool whole(const struct skv_seq *q, uint32_t layer)
 {
 	const struct skv_layer_slots *x = &q->slots[layer];
 
-	if (q->about & SKV_ABOUT_SLOTS && (x->unit || x->live != q->len || x->extent != q->len))
+	if (q->about & SKV_ABOUT_SLOTS && (x->granularity || x->live != q->len || x->slot_end != q->len))
 		return false;
 	for (uint32_t page = 0; page < skv_pages_of(q->len); page++)
 		if (!compress_has_page(q, layer, page) && !skv_pte_resident(seq_table(q, layer)[page]))
@@ -94,9 +94,9 @@ void compress_take_over(struct skv_seq *q)
 
 static void compress_up_to(const struct skv_seq *q, uint32_t layer, uint32_t coded, struct skv_layer_slots *next)
 {
-	if (coded <= next->coded)
+	if (coded <= next->n_compressed)
 		return;
-	next->coded = coded;
+	next->n_compressed = coded;
 	next->form = compress_form(&seq_policy(q)->plan[layer].compress, q->session->model.max_tokens);
 }
 
@@ -104,24 +104,24 @@ void compress_schedule(struct skv_seq *q, uint32_t layer, bool decodes, struct s
 {
 	const struct skv_compress *plan = &seq_policy(q)->plan[layer].compress;
 
-	next->coded = seq_compressed(q, layer);
+	next->n_compressed = seq_compressed(q, layer);
 	next->form = q->slots[layer].form;
 	if (q->compresses && decodes)
 		compress_up_to(q, layer, compress_end(plan, q->len + q->n_new), next);
 	ks->n_compressed = seq_compressed(q, layer);
-	ks->compress_to = next->coded;
+	ks->compress_to = next->n_compressed;
 }
 
 void compress_schedule_maintenance(const struct skv_seq *q, uint32_t layer, struct skv_layer_slots *next)
 {
 	const struct skv_compress *plan = &seq_policy(q)->plan[layer].compress;
-	uint32_t from = next->coded > compress_first(plan) ? next->coded : compress_first(plan);
+	uint32_t from = next->n_compressed > compress_first(plan) ? next->n_compressed : compress_first(plan);
 	uint32_t coded = compress_end(plan, q->len);
 
 	if (q->maintenance == MAINTENANCE_COMPRESS)
 		compress_up_to(q, layer, coded < from + SLICE ? coded : from + SLICE, next);
 	else if (q->maintenance == MAINTENANCE_DECOMPRESS) {
-		next->coded = 0;
+		next->n_compressed = 0;
 		next->form = (struct skv_form){0};
 	}
 }

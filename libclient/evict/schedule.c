@@ -66,7 +66,7 @@ void evict_schedule(const struct skv_evict *k, uint32_t about, bool decodes, uin
 	bool prompted = about & SKV_ABOUT_PROMPTED, chooses;
 	uint32_t u, counted, pinned, stay;
 
-	*ret = (struct skv_layer_slots){.live = ks->len, .extent = ks->len, .unit = k->granularity, .awake = ks->len};
+	*ret = (struct skv_layer_slots){.live = ks->len, .slot_end = ks->len, .granularity = k->granularity, .n_active = ks->len};
 	if (!k->granularity)
 		return;
 	u = units_of(k->granularity, ks->len);
@@ -76,7 +76,7 @@ void evict_schedule(const struct skv_evict *k, uint32_t about, bool decodes, uin
 	if (!decodes)
 		return; /* inactive tokens become active */
 	if (k->max_head_ratio > 0)
-		ret->awake = active;
+		ret->n_active = active;
 	counted = k->max_head_ratio > 0 ? active : u;
 	ks->accumulate = votes_of(k, ks->n_tokens, counted, prompted, pinned);
 	if (ks->len % k->granularity != 0) /* a page that is being filled */
@@ -87,6 +87,6 @@ void evict_schedule(const struct skv_evict *k, uint32_t about, bool decodes, uin
 		ks->n_retained = retained_of(k, stay, u);
 		ks->n_active = k->max_head_ratio > 0 ? stay : UINT32_MAX;
 		ret->live = ks->n_retained * k->granularity;
-		ret->awake = stay * k->granularity;
+		ret->n_active = stay * k->granularity;
 	}
 }

@@ -50,7 +50,7 @@ static int compact(struct skv_session *s, struct skv_seq *q)
 	int e = 0;
 
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
-		fragmented |= q->slots[layer].live < q->slots[layer].extent;
+		fragmented |= q->slots[layer].live < q->slots[layer].slot_end;
 		disordered |= partial_page_inside(q, layer);
 		if (partial_page_inside(q, layer) && skv_pages_of(q->slots[layer].live) + 2 > q->layout.max_pages)
 			return error_set(-ENOSPC, "the sequence was made for %u tokens: too few to put its pages in order",
@@ -77,10 +77,10 @@ int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
 		uint32_t unit = p->plan[layer].evict.granularity;
 
 		if (q->len == 0)
-			q->slots[layer] = (struct skv_layer_slots){.unit = unit};
+			q->slots[layer] = (struct skv_layer_slots){.granularity = unit};
 		else if (!(q->about & SKV_ABOUT_SLOTS))
-			q->slots[layer] = (struct skv_layer_slots){.live = q->len, .extent = q->len, .awake = q->len};
-		fits &= q->slots[layer].unit == unit;
+			q->slots[layer] = (struct skv_layer_slots){.live = q->len, .slot_end = q->len, .n_active = q->len};
+		fits &= q->slots[layer].granularity == unit;
 	}
 	if (q->len == 0) {
 		q->about = p->n_evicting > 0 ? SKV_ABOUT_SLOTS : 0;

@@ -166,7 +166,7 @@ static bool in_order(const struct skv_seq *q, uint32_t layer)
 
 	if (q->compresses && seq_policy(q)->plan[layer].compress.kind)
 		return false;
-	return !seq_by_layer(q) || (x->live == q->len && x->extent == q->len);
+	return !seq_by_layer(q) || (x->live == q->len && x->slot_end == q->len);
 }
 
 static bool is_sparse(const struct skv_seq *q, uint32_t layer)

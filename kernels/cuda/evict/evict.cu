@@ -131,10 +131,10 @@ __global__ void __launch_bounds__(THREADS, 2) evict_kernel(const __grid_constant
 	}
 	if (n_recent != recent)
 		find_recent(&c, &j, &smem, recent);
-	const struct head_item *job = &j;
+	const struct head_item *item = &j;
 	const uint64_t stays = j.keep == 0 ? KEY_RECENT : kth_largest_key<whole>(&smem, j.keep, [=](auto use) {
-		for_each_entry(&c, job, [=](uint32_t, uint32_t pos,
-		                            float rank) { use(topk_key(&c, job, pos, rank)); });
+		for_each_entry(&c, item, [=](uint32_t, uint32_t pos,
+		                            float rank) { use(topk_key(&c, item, pos, rank)); });
 	});
 	mark_evicted(&c, &j, stays);
 }

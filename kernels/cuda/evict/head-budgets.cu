@@ -42,8 +42,8 @@ DEVICE uint32_t active_mask(const struct list_params *c, const struct skv_kseq *
 #pragma unroll
 	for (uint32_t x = 0; x < RUN; x++) {
 		const struct meta_pair *two = &p[x / 2];
-		const bool awake = u + x < s->len && is_retained(two->pos[x % 2]) && !is_inactive(two->value[x % 2]);
-		bits |= (uint32_t)awake << x;
+		const bool active = u + x < s->len && is_retained(two->pos[x % 2]) && !is_inactive(two->value[x % 2]);
+		bits |= (uint32_t)active << x;
 	}
 	return bits;
 }
@@ -303,14 +303,14 @@ __global__ void __launch_bounds__(THREADS, 2) guaranteed_kernel(const __grid_con
 {
 	__shared__ struct topk_smem smem;
 	const struct budget_params *call = &c;
-	const uint32_t h = blockIdx.x, awake = c.seq[blockIdx.y].n_active;
+	const uint32_t h = blockIdx.x, active = c.seq[blockIdx.y].n_active;
 	struct guaranteed guaranteed = {KEY_GUARANTEED, SKV_SLOT_FREE, 0};
 
-	if (awake == UINT32_MAX)
+	if (active == UINT32_MAX)
 		return;
 	guaranteed.candidates = count_candidates(call, guaranteed);
-	const uint32_t sure = min(skv_safeguard_of(&c.by, awake), guaranteed.candidates);
-	const uint32_t recent = min(c.by.recent ? c.by.recent - 1 : 0, sure);
+	const uint32_t guarantee = min(skv_safeguard_of(&c.by, active), guaranteed.candidates);
+	const uint32_t recent = min(c.by.recent ? c.by.recent - 1 : 0, guarantee);
 	if (recent > 0) {
 		const uint64_t last = kth_largest_key<whole>(&smem, recent, [=](auto use) {
 			for_each_candidate(call, h, guaranteed, [=](uint32_t, uint32_t pos, uint64_t) {
@@ -319,8 +319,8 @@ __global__ void __launch_bounds__(THREADS, 2) guaranteed_kernel(const __grid_con
 		});
 		guaranteed.from = (uint32_t)(last >> (KEY_BITS - POS_BITS));
 	}
-	if (sure > 0)
-		guaranteed.key = kth_largest_key<whole>(&smem, sure, [=](auto use) {
+	if (guarantee > 0)
+		guaranteed.key = kth_largest_key<whole>(&smem, guarantee, [=](auto use) {
 			for_each_candidate(call, h, guaranteed, [=](uint32_t, uint32_t, uint64_t key) { use(key); });
 		});
 	if (threadIdx.x == 0)

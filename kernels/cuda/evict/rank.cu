@@ -216,28 +216,28 @@ __global__ void __launch_bounds__(THREADS, 2) rank_kernel(const __grid_constant_
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
 	const size_t row = (size_t)blockIdx.y * c.heads + blockIdx.x;
 	const struct head_item j = {s, c.rank + row * c.stride, c.similarity + row * c.similarity_stride, blockIdx.x};
-	const struct head_item *job = &j;
+	const struct head_item *item = &j;
 	const float lambda = c.by.lambda;
 	float mine = 0;
 
 	if (s->n_retained >= s->len && s->n_active == UINT32_MAX)
 		return;
 	if (c.by.smooth > 1)
-		smooth(&c, job, smem);
+		smooth(&c, item, smem);
 	else
-		for_each_token(&c, job, [=](uint32_t u, uint32_t, float value) {
-			job->rank[u] = is_inactive(value) ? -INFINITY : value;
+		for_each_token(&c, item, [=](uint32_t u, uint32_t, float value) {
+			item->rank[u] = is_inactive(value) ? -INFINITY : value;
 		});
 	if (!(lambda > 0))
 		return;
-	for_each_token(&c, job,
-	               [&](uint32_t u, uint32_t, float value) { mine += is_inactive(value) ? 0 : job->rank[u]; });
-	const float values = block_sum(mine), similarity_sum = similarities<TEAM>(&c, job, smem);
-	for_each_token(&c, job, [=](uint32_t u, uint32_t, float value) {
+	for_each_token(&c, item,
+	               [&](uint32_t u, uint32_t, float value) { mine += is_inactive(value) ? 0 : item->rank[u]; });
+	const float values = block_sum(mine), similarity_sum = similarities<TEAM>(&c, item, smem);
+	for_each_token(&c, item, [=](uint32_t u, uint32_t, float value) {
 		if (is_inactive(value))
 			return;
-		const float importance = values > 0 ? job->rank[u] / values : 0;
-		job->rank[u] = lambda * importance - (1 - lambda) * (job->similarity[u] / similarity_sum);
+		const float importance = values > 0 ? item->rank[u] / values : 0;
+		item->rank[u] = lambda * importance - (1 - lambda) * (item->similarity[u] / similarity_sum);
 	});
 }
 

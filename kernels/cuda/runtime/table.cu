@@ -47,8 +47,8 @@ static size_t ring_tokens(const struct skv_shape *sh, uint32_t n, uint32_t token
 {
 	const size_t all = (size_t)n * n_head_tiles(sh) * tokens;
 	const uint32_t chunk = CHUNK_TILES * SKV_PAGE_TOKENS, resident_items = skv_cuda_sms() * 2;
-	const uint32_t job = tokens > MAX_CHUNKS * chunk ? tokens / MAX_CHUNKS : tokens < chunk ? tokens : chunk;
-	const size_t some = (size_t)resident_items * job + 2 * (size_t)n_head_tiles(sh) * tokens;
+	const uint32_t item = tokens > MAX_CHUNKS * chunk ? tokens / MAX_CHUNKS : tokens < chunk ? tokens : chunk;
+	const size_t some = (size_t)resident_items * item + 2 * (size_t)n_head_tiles(sh) * tokens;
 	return all < some ? all : some;
 }
 
@@ -124,14 +124,14 @@ static const struct skv_kernels cuda = {
 	.move_partial_page = skv_cuda_move_partial_page,
 	.alloc_prompt_slots = skv_cuda_alloc_prompt_slots,
 	.init_slot_meta = skv_cuda_init_slot_meta,
-	.tally = skv_cuda_accumulate_scores,
+	.accumulate_scores = skv_cuda_accumulate_scores,
 	.accumulate_list = skv_cuda_accumulate_list,
 	.accumulate_prompt = skv_cuda_accumulate_prompt,
-	.rank = skv_cuda_rank_tokens,
-	.keep = skv_cuda_evict,
-	.allot = skv_cuda_allocate_head_budgets,
+	.rank_tokens = skv_cuda_rank_tokens,
+	.evict = skv_cuda_evict,
+	.allocate_head_budgets = skv_cuda_allocate_head_budgets,
 	.list_active = skv_cuda_list_active,
-	.stamp = skv_cuda_touch_pages,
+	.touch_pages = skv_cuda_touch_pages,
 	.prefill_dense = skv_cuda_prefill_dense,
 	.prefill_sparse = skv_cuda_prefill_sparse,
 	.prefill_sparse_bytes = skv_cuda_prefill_sparse_bytes,
@@ -143,9 +143,9 @@ static const struct skv_kernels cuda = {
 	.select_union = skv_cuda_select_union,
 	.recall = skv_cuda_recall,
 	.unsupported_codec = unsupported_codec,
-	.pack = skv_cuda_compress,
-	.rebuild = skv_cuda_decompress,
-	.fuses = skv_cuda_fuses_latent,
+	.compress = skv_cuda_compress,
+	.decompress = skv_cuda_decompress,
+	.fuses_latent = skv_cuda_fuses_latent,
 	.decode_latent = skv_cuda_decode_latent,
 };
 

@@ -357,8 +357,8 @@ START_TEST(slots)
 
 	for (size_t i = 0; i < sizeof(c) / sizeof(*c); i++) {
 		const struct skv_layer_slots two[] = {
-			{.live = 40, .extent = 40},
-			{.live = c[i].s.live, .extent = c[i].s.extent, .unit = c[i].s.unit, .awake = c[i].s.awake},
+			{.live = 40, .slot_end = 40},
+			{.live = c[i].s.live, .slot_end = c[i].s.extent, .granularity = c[i].s.unit, .n_active = c[i].s.awake},
 		};
 		const char *says = skv_layer_slots_check(two, c[i].about, 40, 2);
 
@@ -370,9 +370,9 @@ END_TEST
 
 START_TEST(packed)
 {
-#define DELTA .kind = SKV_COMPRESS_LATENT, .group = 64
-#define LOW .kind = SKV_COMPRESS_QUANT, .group = 32
-#define REFS .stride = 10, .near = 4, .ref_bits = 8, .id_bytes = 2, .first = 1
+#define DELTA .kind = SKV_COMPRESS_LATENT, .scale_block = 64
+#define LOW .kind = SKV_COMPRESS_QUANT, .scale_block = 32
+#define REFS .stride = 10, .n_refs = 4, .ref_bits = 8, .id_bytes = 2, .first = 1
 	static const struct {
 		struct skv_form form;
 		uint32_t coded;
@@ -394,22 +394,22 @@ START_TEST(packed)
 		{{DELTA, .bits = 2}, 32, "16, 8 or 4 bits"},
 		{{DELTA}, 32, "or 0 where there are references"},
 		{{DELTA, .bits = 16, .id_bytes = 2}, 32, "numbers of an unknown kind"},
-		{{DELTA, .bits = 16, .stride = 5, .near = 2, .ref_bits = 4, .first = 1, .id_bytes = 1}, 32, "unknown kind"},
-		{{DELTA, .bits = 16, .stride = 5, .near = 2, .ref_bits = 4, .id_bytes = 2}, 32, "sinks are references"},
+		{{DELTA, .bits = 16, .stride = 5, .n_refs = 2, .ref_bits = 4, .first = 1, .id_bytes = 1}, 32, "unknown kind"},
+		{{DELTA, .bits = 16, .stride = 5, .n_refs = 2, .ref_bits = 4, .id_bytes = 2}, 32, "sinks are references"},
 	};
-	struct skv_layer_slots x = {.live = 120, .extent = 120, .awake = 120};
+	struct skv_layer_slots x = {.live = 120, .slot_end = 120, .n_active = 120};
 
 	for (size_t i = 0; i < sizeof(c) / sizeof(*c); i++) {
 		const char *says;
 
 		x.form = c[i].form;
-		x.coded = c[i].coded;
+		x.n_compressed = c[i].coded;
 		says = skv_layer_slots_check(&x, SKV_ABOUT_SLOTS, 120, 1);
 		ck_assert_msg(c[i].says ? says && strstr(says, c[i].says) : !says, "%zu: %s", i, says ? says : "");
 	}
-	x = (struct skv_layer_slots){.live = 119, .extent = 120, .unit = 1, .coded = 16, .form = {DELTA, .bits = 4}};
+	x = (struct skv_layer_slots){.live = 119, .slot_end = 120, .granularity = 1, .n_compressed = 16, .form = {DELTA, .bits = 4}};
 	ck_assert_str_eq(skv_layer_slots_check(&x, SKV_ABOUT_SLOTS, 120, 1), "a layer has packed tokens, and has let others go");
-	x = (struct skv_layer_slots){.live = 119, .extent = 119, .coded = 16, .form = {DELTA, .bits = 4}};
+	x = (struct skv_layer_slots){.live = 119, .slot_end = 119, .n_compressed = 16, .form = {DELTA, .bits = 4}};
 	ck_assert_str_eq(skv_layer_slots_check(&x, SKV_ABOUT_SLOTS, 120, 1), "a layer has packed tokens, and has let others go");
 }
 END_TEST
