@@ -411,7 +411,7 @@ static void measure_lists(struct setup *y, uint32_t listed)
 
 	pass_init(&p, y, listed);
 	report(y, "tokens", listed, time_of(&p, tokens), n, rows, 0);
-	report(y, "rebuild", listed, time_of(&p, decompress), n, kept + rows, flops);
+	report(y, "decompress", listed, time_of(&p, decompress), n, kept + rows, flops);
 	report(y, "unfused", listed, time_of(&p, unfused), n, kept + 2 * rows, flops);
 	if (k->fuses_latent && k->fuses_latent(&y->coded))
 		report(y, "fused", listed, time_of(&p, fused), n, kept, flops / 2);

@@ -159,15 +159,15 @@ uint32_t fixture_choose(uint64_t *rng, uint32_t n, uint32_t keep, uint32_t *ret_
 	return m;
 }
 
-static void list_init(struct kernel_fixture *b, uint64_t *rng, struct skv_index_list *l, uint32_t rows, uint32_t units)
+static void list_init(struct kernel_fixture *b, uint64_t *rng, struct skv_index_list *l, uint32_t rows, uint32_t n)
 {
-	const uint32_t keep = (uint32_t)(units * b->o->budget), n = (uint32_t)b->o->batch * rows;
-	uint32_t *ids = fixture_get((size_t)n * units * sizeof *ids), *count = fixture_get(n * sizeof *count);
-	for (uint32_t r = 0; r < n; r++)
-		count[r] = fixture_choose(rng, units, keep, ids + (size_t)r * units);
-	*l = (struct skv_index_list){.rows = rows, .stride = units, .max_count = keep};
-	l->ids = fixture_there(b, ids, (size_t)n * units * sizeof *ids);
-	l->count = fixture_there(b, count, n * sizeof *count);
+	const uint32_t listed = (uint32_t)(n * b->o->budget), lists = (uint32_t)b->o->batch * rows;
+	uint32_t *ids = fixture_get((size_t)lists * n * sizeof *ids), *count = fixture_get(lists * sizeof *count);
+	for (uint32_t i = 0; i < lists; i++)
+		count[i] = fixture_choose(rng, n, listed, ids + (size_t)i * n);
+	*l = (struct skv_index_list){.rows = rows, .stride = n, .max_count = listed};
+	l->ids = fixture_there(b, ids, (size_t)lists * n * sizeof *ids);
+	l->count = fixture_there(b, count, lists * sizeof *count);
 }
 
 static void list_deinit(const struct kernel_fixture *b, struct skv_index_list *l)

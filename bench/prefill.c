@@ -49,7 +49,7 @@ struct way {
 	struct skv_sparse sp;
 	uint32_t chunk, n;              /* rows of a call, calls */
 	struct skv_kseq *seq, *of_host; /* [n]; the same in the host's memory */
-	struct skv_tile_lists units, more;
+	struct skv_tile_lists lists, extra;
 	double pairs;
 };
 
@@ -88,17 +88,17 @@ static void way_plan(struct setup *y, struct way *w)
 	                            .gamma = p->gamma,
 	                            .delta = p->correct == SKV_CORRECT_DELTA, .segment = p->segment, .n_saved_queries = listed};
 	if (p->how == SKV_PREFILL_HIP) {
-		w->units = tiles_of(y, w, sh->n_heads, 8, p->keep[SKV_HIP_STAGES - 1] / 8);
+		w->lists = tiles_of(y, w, sh->n_heads, 8, p->keep[SKV_HIP_STAGES - 1] / 8);
 	} else if (p->how == SKV_PREFILL_MINFERENCE) {
 		w->sp.n_saved_queries = SKV_MINFERENCE_ROWS;
-		w->units = tiles_of(y, w, sh->n_heads, 64, y->prompt.end / 64 + 1);
-		w->more = tiles_of(y, w, sh->n_heads, 1, p->vertical);
+		w->lists = tiles_of(y, w, sh->n_heads, 64, y->prompt.end / 64 + 1);
+		w->extra = tiles_of(y, w, sh->n_heads, 1, p->vertical);
 	} else if (p->how == SKV_PREFILL_KASCADE) {
 		w->sp.tile = skv_kascade_tile(sh->n_heads / sh->n_kv_heads);
-		w->units = tiles_of(y, w, sh->n_kv_heads, 1, skv_budget_of(p->top, y->prompt.end, p->top_floor));
+		w->lists = tiles_of(y, w, sh->n_kv_heads, 1, skv_budget_of(p->top, y->prompt.end, p->top_floor));
 	}
-	w->sp.lists = w->units.ids ? &w->units : NULL;
-	w->sp.extra = w->more.ids ? &w->more : NULL;
+	w->sp.lists = w->lists.ids ? &w->lists : NULL;
+	w->sp.extra = w->extra.ids ? &w->extra : NULL;
 }
 
 static void way_work(struct setup *y, const struct way *w)
@@ -134,7 +134,7 @@ static void way_init(struct setup *y, struct way *w, uint32_t method)
 
 static void way_deinit(struct setup *y, struct way *w)
 {
-	struct skv_tile_lists *const tiles[] = {&w->units, &w->more};
+	struct skv_tile_lists *const tiles[] = {&w->lists, &w->extra};
 
 	for (int i = 0; i < 2; i++)
 		if (tiles[i]->ids) {
@@ -189,11 +189,11 @@ static void fill_lists(struct setup *y, const struct way *w, const struct skv_ba
 	if (w->sp.n_saved_queries)
 		kern->save_queries(sh, step, y->prompt.q, &w->sp, work);
 	if (p->how == SKV_PREFILL_HIP)
-		kern->hip_lists(sh, step, y->prompt.q, &w->sp, p->keep, &w->units, work);
+		kern->hip_lists(sh, step, y->prompt.q, &w->sp, p->keep, &w->lists, work);
 	else if (p->how == SKV_PREFILL_MINFERENCE)
-		kern->minference_lists(sh, step, y->prompt.q, &w->sp, p->vertical, p->slash, &w->units, &w->more, work);
+		kern->minference_lists(sh, step, y->prompt.q, &w->sp, p->vertical, p->slash, &w->lists, &w->extra, work);
 	else if (p->how == SKV_PREFILL_KASCADE)
-		kern->kascade_lists(sh, step, y->prompt.q, &w->sp, p->top, p->top_floor, &w->units, work);
+		kern->kascade_lists(sh, step, y->prompt.q, &w->sp, p->top, p->top_floor, &w->lists, work);
 }
 
 /* The whole prompt: ms of lists, and of attention. The first pass counts pairs, too. */

@@ -75,7 +75,7 @@ static const char *packed_check(const struct skv_layer_slots *x, uint32_t len)
 	if (x->n_compressed == 0)
 		return NULL;
 	if (x->n_compressed > len || x->n_compressed <= first || !f->kind)
-		return "a layer has packed other tokens than the sequence has";
+		return "a layer has compressed other tokens than the sequence has";
 	if (x->granularity || x->live != len || x->slot_end != len)
 		return "a layer has compressed tokens, and has evicted others";
 	if (f->stride ? f->id_bytes != 2 && f->id_bytes != 4 : f->id_bytes)

@@ -47,16 +47,16 @@ static uint32_t resident_tokens(const struct skv_seq *q, uint32_t layer, uint32_
 static struct skv_layer_slots after(const struct skv_seq *q, uint32_t layer, enum maintenance kind)
 {
 	struct skv_layer_slots x = q->slots[layer];
-	uint32_t unit = seq_policy(q)->plan[layer].evict.granularity;
+	uint32_t granularity = seq_policy(q)->plan[layer].evict.granularity;
 
 	if (kind == MAINTENANCE_COMPACT)
 		x.slot_end = x.live;
 	else if (kind == MAINTENANCE_MOVE_PARTIAL && partial_page_inside(q, layer))
 		x.slot_end = (skv_pages_of(x.live) + 2) * SKV_PAGE_TOKENS;
-	else if (kind == MAINTENANCE_SLOT_METADATA && unit && x.granularity != unit)
+	else if (kind == MAINTENANCE_SLOT_METADATA && granularity && x.granularity != granularity)
 		x.live = x.n_active = resident_tokens(q, layer, x.slot_end);
 	if (kind == MAINTENANCE_SLOT_METADATA)
-		x.granularity = unit;
+		x.granularity = granularity;
 	compress_schedule_maintenance(q, layer, &x);
 	return x;
 }

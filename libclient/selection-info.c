@@ -74,7 +74,7 @@ static int put_list(struct skv_session *s, struct sink *to, const struct skv_ind
 	if (e < 0)
 		return e;
 	if (n > list->stride)
-		return error_set(-EIO, "a selection of %u units, expected at most %u", n, list->stride);
+		return error_set(-EIO, "a selection of %u entries, expected at most %u", n, list->stride);
 	ids = malloc((n + 1u) * sizeof(*ids));
 	if (!ids)
 		return error_set(-ENOMEM, "out of memory");
@@ -93,7 +93,7 @@ static int ascending(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Positions of n units of a kv head, as the open step's slot metadata has them, whether they are evicted or not. */
+/* Positions of n entries of a kv head by the open step's slot metadata, evicted ones too. */
 static int fetch_positions(struct skv_session *s, uint32_t layer, const struct skv_seq *q, const struct skv_kseq *ks,
                            uint32_t head, uint32_t n, uint32_t *pos)
 {
@@ -116,29 +116,30 @@ static int fetch_positions(struct skv_session *s, uint32_t layer, const struct s
 	return e;
 }
 
-/* The units of a kv head of a layer that evicts: all that it has, or those on its list, by their positions. */
+/* The entries of a kv head of a layer that evicts: all that it has, or those on its list, by their positions. */
 static int put_retained(struct skv_session *s, const struct policy_batch *pb, struct sink *to, uint32_t layer, uint32_t at,
                     uint32_t head)
 {
 	const struct skv_kseq *ks = layer_kseq(s, layer, at);
 	const struct skv_index_list *list = &pb->selection[layer].list;
-	uint32_t unit = pb->policy->plan[layer].evict.granularity, units = (ks->len + unit - 1) / unit, n = units;
-	bool listed = unit > 1 || pb->policy->plan[layer].evict.max_head_ratio > 0;
+	uint32_t granularity = pb->policy->plan[layer].evict.granularity;
+	uint32_t entries = (ks->len + granularity - 1) / granularity, n = entries;
+	bool listed = granularity > 1 || pb->policy->plan[layer].evict.max_head_ratio > 0;
 	size_t number = (size_t)(at - pb->first) * list->rows + head;
-	uint32_t *pos = malloc(2 * (units + 1u) * sizeof(*pos)), *ids = pos + units;
-	int e = pos ? fetch_positions(s, layer, s->step.seqs[at], ks, head, units, pos) : error_set(-ENOMEM, "out of memory");
+	uint32_t *pos = malloc(2 * (entries + 1u) * sizeof(*pos)), *ids = pos + entries;
+	int e = pos ? fetch_positions(s, layer, s->step.seqs[at], ks, head, entries, pos) : error_set(-ENOMEM, "out of memory");
 
 	if (listed && e == 0)
 		e = device_fetch(s, &n, list->count + number, sizeof(n));
-	if (n > units && e == 0)
-		e = error_set(-EIO, "a selection of %u units, expected at most %u", n, units);
+	if (n > entries && e == 0)
+		e = error_set(-EIO, "a selection of %u entries, expected at most %u", n, entries);
 	if (listed && e == 0)
 		e = device_fetch(s, ids, list->ids + number * list->stride, n * sizeof(*ids));
 	for (uint32_t i = 0; i < n && e == 0; i++) {
 		uint32_t u = listed ? ids[i] : i;
 
-		if (u >= units)
-			e = error_set(-EIO, "a selection of unit %u of %u", u, units);
+		if (u >= entries)
+			e = error_set(-EIO, "a selection of entry %u of %u", u, entries);
 		else
 			ids[i] = pos[u];
 	}

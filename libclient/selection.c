@@ -73,11 +73,11 @@ static void carve_selections(struct skv_session *s, const struct policy_batch *p
 		struct selection *x = &pb->selection[layer];
 		uint32_t rows = rows_of(&s->model, plan->sharing), lists = plan->evict.granularity ? s->model.n_kv_heads : rows;
 		uint32_t tokens = layer_tokens(s, layer), pages = skv_pages_of(tokens);
-		uint32_t units = plan->scores & SKV_SCORES_TOKENS || plan->evict.max_head_ratio > 0 ? tokens : pages;
-		bool lists_units = (plan->scores && plan->evict.granularity != 1) || plan->evict.max_head_ratio > 0;
+		uint32_t entries = plan->scores & SKV_SCORES_TOKENS || plan->evict.max_head_ratio > 0 ? tokens : pages;
+		bool lists_entries = (plan->scores && plan->evict.granularity != 1) || plan->evict.max_head_ratio > 0;
 
 		*x = (struct selection){0};
-		if (!plan->scores && !lists_units)
+		if (!plan->scores && !lists_entries)
 			continue;
 		x->evidence = (struct skv_scores){
 		        .rows = rows,
@@ -89,11 +89,11 @@ static void carve_selections(struct skv_session *s, const struct policy_batch *p
 			x->evidence.token = plan->evict.granularity ? shared->token : carve(c, n * rows * tokens * sizeof(float));
 		if (plan->scores & (SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS))
 			x->evidence.page = plan->evict.granularity ? shared->page : carve(c, n * rows * pages * sizeof(float));
-		if (lists_units)
+		if (lists_entries)
 			x->list = (struct skv_index_list){
 			        .rows = lists,
-			        .stride = units,
-			        .ids = carve(c, n * lists * units * sizeof(uint32_t)),
+			        .stride = entries,
+			        .ids = carve(c, n * lists * entries * sizeof(uint32_t)),
 			        .count = carve(c, n * lists * sizeof(uint32_t)),
 			};
 	}

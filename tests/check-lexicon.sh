@@ -56,7 +56,7 @@ any  | \bceilings?\b                                    | quota, limit
 any  | \bbooks\b                                        | state, accounting
 any  | \bwhoever\b|\bwho (?:attaches|holds|reads|calls|chooses|decodes|evicts|attends|maps|sees)\b | name the thing
 any  | \bnotes\b|_notes?\b|\bnote_|_NOTES?\b|SKV_NOTE | slot metadata
-code | \bunits?\b(?=.*\b(?:kept|keeps?|evict))         | tokens or pages
+code | (?m:^)(?!.*\bskv_evict_rule\b).*(?<!/)\bunits?\b(?=.*\b(?:kept|keeps?|evict)) | tokens or pages
 any  | \benum quiet\b|\b(?:seq|slots|step|skv)_quiet\b|\bquiet (?:steps?|transactions?)\b  | maintenance transaction
 any  | \bpromised?\b(?=.*\bquer)                       | upper bound of q·k
 any  | scratch slots?|slots? of scores|score slots?|staging slots? | score ring, staging buffer
@@ -81,7 +81,7 @@ any  | \bskv_seen\b|\bskv_rebuilt\b|\bskv_codes(?:_wrong)?\b|\bskv_low\w*|\bSKV_
 any  | \bSKV_[A-Z_]+_MOST\b                                 | SKV_MAX_…
 any  | \bkeep_queries\b|\bkept_rows\b|\bskv_kept_\w+    | save_queries, saved prefill queries
 any  | \blist_awake\b|\btile_(?:best|stages|lines)\b|\bdecode_(?:chosen|codes)\b|\bsparse_bytes\b | list_active, kascade_lists, hip_lists, minference_lists, decode_topk, decode_latent
-any  | \bskv_batch_groups?\b|\bstruct group\b           | struct policy_batch
+any  | \bskv_batch_groups?\b|\bstruct group\b(?! \*g;)  | struct policy_batch
 any  | \bturn_(?:dims|scale)\b                          | rope_…
 any  | \beng_place\w*|\bENG_PLACE\w*|\beng_(?:alike|differ|echo|settle)\w* | eng_backend…, delta-similarity, delta-error, recall-task, env
 code | \bstruct (?:call|rig|bed|place|stint|world|books)\b | …_params, …_fixture, backend, state

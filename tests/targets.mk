@@ -35,7 +35,7 @@ check-oracle: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/e2e/test-oracle
 	SKV_ORACLE_CASES=$(ORACLE_CASES) OMP_WAIT_POLICY=passive tests/e2e/test-oracle
 
-# Sequences that pack, in any order of operations, in full.
+# Compressed sequences, in any order of operations, in full.
 CODES_OPS = 10000
 check-codes: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/unit/client/test-client-compress

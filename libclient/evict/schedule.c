@@ -38,8 +38,8 @@ static bool full(const struct skv_evict *k, uint64_t n, uint64_t u, uint32_t pin
 	return u >= stays(k, n, pinned) + k->slack;
 }
 
-/* Does a decode step's query vote? With a window those do that are followed by a choice within as many steps. */
-static enum skv_accumulate votes_of(const struct skv_evict *k, uint32_t n, uint32_t u, bool prompted, uint32_t pinned)
+/* How does a decode step's query count? With a window those count that are followed by an eviction within as many steps. */
+static enum skv_accumulate accumulates(const struct skv_evict *k, uint32_t n, uint32_t u, bool prompted, uint32_t pinned)
 {
 	uint64_t ahead = k->window - 1u;
 
@@ -52,7 +52,7 @@ static enum skv_accumulate votes_of(const struct skv_evict *k, uint32_t n, uint3
 	return full(k, n + ahead - 1, u + ahead - 1, pinned) ? SKV_ACCUMULATE_ADD : SKV_ACCUMULATE_RESET;
 }
 
-/* Units that a head keeps where they have so many on average: as many, unless they share the next step's budget. */
+/* What a head retains where heads have so many entries on average: as many, unless they share the next step's budget. */
 static uint32_t retained_of(const struct skv_evict *k, uint32_t stay, uint32_t units)
 {
 	double most = k->max_head_ratio > 0 ? ceil((double)k->max_head_ratio * (stay + 1.0)) : stay;
@@ -78,7 +78,7 @@ void evict_schedule(const struct skv_evict *k, uint32_t about, bool decodes, uin
 	if (k->max_head_ratio > 0)
 		ret->n_active = active;
 	counted = k->max_head_ratio > 0 ? active : u;
-	ks->accumulate = votes_of(k, ks->n_tokens, counted, prompted, pinned);
+	ks->accumulate = accumulates(k, ks->n_tokens, counted, prompted, pinned);
 	if (ks->len % k->granularity != 0) /* a page that is being filled */
 		return;
 	stay = (uint32_t)stays(k, ks->n_tokens, pinned);

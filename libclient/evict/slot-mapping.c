@@ -6,8 +6,8 @@
  * transactions, which slots_ready() runs before the step.
  *
  * What a policy that evicts single tokens or pages finds is one of three:
- *   - slot metadata of the same unit, made by any policy: it goes on with them
- *   - metadata of another unit, or that it does not want: slots out of order or with gaps are compacted first
+ *   - slot metadata of the same granularity, made by any policy: it goes on with them
+ *   - metadata of another granularity, or that it does not want: slots out of order or with gaps are compacted first
  *   - no metadata: a slot's number is taken for its token's position, which it is unless tokens below were evicted
  */
 #include "libclient/evict/slot-mapping.h"
@@ -74,13 +74,13 @@ int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
 	if (!(q->about & SKV_ABOUT_SLOTS) && p->n_evicting == 0)
 		return 0;
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
-		uint32_t unit = p->plan[layer].evict.granularity;
+		uint32_t granularity = p->plan[layer].evict.granularity;
 
 		if (q->len == 0)
-			q->slots[layer] = (struct skv_layer_slots){.granularity = unit};
+			q->slots[layer] = (struct skv_layer_slots){.granularity = granularity};
 		else if (!(q->about & SKV_ABOUT_SLOTS))
 			q->slots[layer] = (struct skv_layer_slots){.live = q->len, .slot_end = q->len, .n_active = q->len};
-		fits &= q->slots[layer].granularity == unit;
+		fits &= q->slots[layer].granularity == granularity;
 	}
 	if (q->len == 0) {
 		q->about = p->n_evicting > 0 ? SKV_ABOUT_SLOTS : 0;

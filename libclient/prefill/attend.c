@@ -14,8 +14,8 @@
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-struct lists {
-	struct skv_tile_lists units, more; /* rows 0: none */
+struct layer_lists {
+	struct skv_tile_lists main, extra; /* rows 0: none */
 	size_t bytes;
 };
 
@@ -25,7 +25,7 @@ static size_t round_up(size_t bytes)
 }
 
 /* Lists of so many units for a batch's tiles, at x->bytes of `base`; NULL: only measure. */
-static struct skv_tile_lists room(struct lists *x, uint8_t *base, const struct skv_batch *b, uint32_t tile, uint32_t rows,
+static struct skv_tile_lists room(struct layer_lists *x, uint8_t *base, const struct skv_batch *b, uint32_t tile, uint32_t rows,
                              uint32_t unit, uint64_t most)
 {
 	struct skv_tile_lists t = {.rows = rows, .tiles = skv_max_tiles(b->max_q, tile), .stride = (uint32_t)most, .unit = unit};
@@ -48,24 +48,24 @@ static uint64_t smaller(uint64_t a, uint64_t b)
  * The lists that a layer makes for a policy batch's prompts. Those of Kascade's stay for the layers after it, and each batch
  * has room of its own for them; all others are of use in one layer of a batch at a time, and share it.
  */
-static struct lists lists_of(const struct skv_shape *shape, const struct skv_plan *plan, const struct skv_batch *b,
+static struct layer_lists lists_of(const struct skv_shape *shape, const struct skv_plan *plan, const struct skv_batch *b,
                              const struct policy_batch *pb, uint8_t *base)
 {
 	const struct skv_prefill *p = &plan->prefill;
 	const uint32_t heads = shape->n_heads, kv = shape->n_kv_heads, tile = pb->policy->prefill->layer[shape->layer].sparse.tile;
-	struct lists x = {0};
+	struct layer_lists x = {0};
 
 	if (b->n == 0)
 		return x;
 	if (p->how == SKV_PREFILL_HIP) {
-		x.units = room(&x, base, b, PREFILL_TILE, heads, 8, p->keep[SKV_HIP_STAGES - 1] / 8);
+		x.main = room(&x, base, b, PREFILL_TILE, heads, 8, p->keep[SKV_HIP_STAGES - 1] / 8);
 	} else if (p->how == SKV_PREFILL_MINFERENCE) {
-		x.units = room(&x, base, b, PREFILL_TILE, heads, PREFILL_TILE,
+		x.main = room(&x, base, b, PREFILL_TILE, heads, PREFILL_TILE,
 		               smaller(2 * (uint64_t)p->slash, b->max_len / PREFILL_TILE + 1));
-		x.more = room(&x, base, b, PREFILL_TILE, heads, 1, smaller(p->vertical, b->max_len));
+		x.extra = room(&x, base, b, PREFILL_TILE, heads, 1, smaller(p->vertical, b->max_len));
 	} else if (p->how == SKV_PREFILL_KASCADE && p->source == shape->layer) {
 		base = base ? base + pb->tiles_at : NULL;
-		x.units = room(&x, base, b, tile, kv, 1, skv_budget_of(p->top, b->max_len, p->top_floor));
+		x.main = room(&x, base, b, tile, kv, 1, skv_budget_of(p->top, b->max_len, p->top_floor));
 	}
 	return x;
 }
@@ -158,23 +158,23 @@ static void attend_sparse(const struct layer *l, const struct skv_batch *b, uint
 	const struct skv_kernels *k = l->kernels;
 	struct skv_shape maker = l->rows;
 	struct skv_sparse x = policy->prefill->layer[l->number].sparse;
-	struct skv_tile_lists *units, *more;
-	struct lists lists;
+	struct skv_tile_lists *main, *extra;
+	struct layer_lists made;
 
 	maker.layer = number;
-	lists = lists_of(&maker, &policy->plan[number], &l->maker, l->batch, l->step->tiles);
-	units = from(&lists.units, first, p);
-	more = from(&lists.more, first, p);
+	made = lists_of(&maker, &policy->plan[number], &l->maker, l->batch, l->step->tiles);
+	main = from(&made.main, first, p);
+	extra = from(&made.extra, first, p);
 	if (x.n_saved_queries > 0)
 		k->save_queries(&l->rows, b, l->attn->q, &x, l->work);
 	if (p->how == SKV_PREFILL_HIP)
-		k->hip_lists(&l->rows, b, l->attn->q, &x, p->keep, units, l->work);
+		k->hip_lists(&l->rows, b, l->attn->q, &x, p->keep, main, l->work);
 	else if (p->how == SKV_PREFILL_MINFERENCE)
-		k->minference_lists(&l->rows, b, l->attn->q, &x, p->vertical, p->slash, units, more, l->work);
+		k->minference_lists(&l->rows, b, l->attn->q, &x, p->vertical, p->slash, main, extra, l->work);
 	else if (p->how == SKV_PREFILL_KASCADE && number == l->number)
-		k->kascade_lists(&l->rows, b, l->attn->q, &x, p->top, p->top_floor, units, l->work);
-	x.lists = units;
-	x.extra = more;
+		k->kascade_lists(&l->rows, b, l->attn->q, &x, p->top, p->top_floor, main, l->work);
+	x.lists = main;
+	x.extra = extra;
 	if (p->dense)
 		k->prefill_dense(&l->rows, b, l->attn->q, l->attn->out, l->work);
 	else

@@ -387,7 +387,7 @@ static struct shared {
 /* Checks every output against the reference until it is told to stop. */
 static void careful_engine(void)
 {
-	struct refmodel w = {.policy = {.kind = WORLD_FULL}};
+	struct refmodel w = {.policy = {.kind = REFMODEL_FULL}};
 	struct refmodel_seq q;
 	struct skv_seq *seq;
 

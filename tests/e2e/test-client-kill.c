@@ -51,7 +51,7 @@ static const char *specs[] = {"streaming?budget=256&sinks=4&dense=1", "quest?bud
                                     "adakv?budget=60&window=16&interval=16&max_head_ratio=1.5&dense=1",
                                     "full?prefill=minference+delta&prefill_segment=128&prefill_vertical=30&prefill_slash=30&prefill_gamma=4&prefill_tail=4",
                                     "deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&"
-                                    WORLD_CODES,
+                                    REFMODEL_CODES,
                                     "kivi?residual=16&block=32"};
 static char packs[200];
 
@@ -116,7 +116,7 @@ static uint64_t step(struct skv_seq *q, uint32_t len, void (*before_end)(void))
 	return h;
 }
 
-/* In few bits: each layer has a record of each block and head, 4 bits a number, and pairs of each channel and 32 of V. */
+/* Quantized: each layer has a record of each block and head, 4 bits a number, and pairs of each channel and 32 of V. */
 static uint64_t low_pages(uint32_t len, bool coded)
 {
 	uint32_t end = coded && len >= CODED_RAW ? (len - CODED_RAW) / LOW_BLOCK * LOW_BLOCK : 0;
@@ -136,7 +136,7 @@ static uint64_t packed_pages(uint32_t len, bool coded)
 	if (policy == KIVI)
 		return low_pages(len, coded);
 	for (uint32_t t = first; t < end; t++)
-		*((t - first) % WORLD_STRIDE == 0 ? &refs : &codes) += 1;
+		*((t - first) % REFMODEL_STRIDE == 0 ? &refs : &codes) += 1;
 	records = (codes + a_page - 1) / a_page + skv_pages_of(refs);
 	return (uint64_t)skv_pages_of(len) * w.model.n_layers +
 	       (w.model.n_layers - 3) * ((uint64_t)records - (end ? (end - first) / SKV_PAGE_TOKENS : 0));
@@ -169,7 +169,7 @@ static bool evicts_at(uint32_t len)
 	return (len + 2 - (WINDOW - SINKS)) % SKV_PAGE_TOKENS == 0;
 }
 
-/* Is the number of pages one that a sequence of this length has? Quiet steps may have come, or not. */
+/* Is the number of pages one that a sequence of this length has? Maintenance transactions may have come, or not. */
 static bool pages_fit(uint64_t resident, uint32_t len)
 {
 	uint64_t was, is;

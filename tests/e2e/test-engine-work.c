@@ -242,7 +242,7 @@ static char *verdicts(void)
 
 /*
  * What evicts from each head alone keeps what its budget says: all of it if that is enough, so that the answer is right,
- * else a part. The prompt's queries vote in a session of its own, whoever comes first.
+ * else a part. The prompt's queries count in a session of its own, whichever session comes first.
  */
 START_TEST(eval_of_heads_that_evict)
 {

@@ -72,7 +72,7 @@ static struct verify_backend alloc_slots(void)
 	        .logit_slack = 0x1p-18,
 	        .kept_slack = 0x1.8p-10, /* rounded to 11 bits twice */
 	        .output_slack = 6e-3, /* tensor cores multiply weights of 8 or 11 bits */
-	        .few_bits_round = !getenv("FAKE_CUDA_DIR"), /* whose arithmetic is the host's */
+	        .quant_rounds = !getenv("FAKE_CUDA_DIR"), /* whose arithmetic is the host's */
 	};
 }
 
@@ -325,7 +325,7 @@ static void kivi_spec(char *to)
 	         shape.head_dim % 64 == 0 && rnd_below(2) ? 64 : 32, 1 + rnd_below(80), 32 * (1 + rnd_below(2)), rnd_below(2));
 }
 
-/* What is chosen follows from keys in few bits. */
+/* What is chosen follows from quantized keys. */
 static void deltakv_full_bits(char *to)
 {
 	char more[60];
@@ -463,7 +463,7 @@ static void verify_spec(const char *spec, uint32_t cases, struct verify *sum)
 	sum->unsure += v.unsure;
 	sum->adopted += v.adopted;
 	sum->worst = v.worst > sum->worst ? v.worst : sum->worst;
-	sum->rebuilt = v.rebuilt > sum->rebuilt ? v.rebuilt : sum->rebuilt;
+	sum->decompressed = v.decompressed > sum->decompressed ? v.decompressed : sum->decompressed;
 	sum->unchecked |= v.unchecked;
 }
 
@@ -487,9 +487,9 @@ START_TEST(policy)
 	       "outputs within %.1e",
 	       policies[_i].what, sum.done, sum.sparse, sum.adopted, (unsigned long long)sum.lists,
 	       (unsigned long long)sum.unsure, sum.worst);
-	if (sum.rebuilt > 0)
-		printf(", rebuilt ones within %.2f of their bound", sum.rebuilt);
-	puts(sum.unchecked ? ", but for those of packed tokens" : "");
+	if (sum.decompressed > 0)
+		printf(", decompressed ones within %.2f of their bound", sum.decompressed);
+	puts(sum.unchecked ? ", but for those of compressed tokens" : "");
 	fflush(stdout);
 }
 END_TEST

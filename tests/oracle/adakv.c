@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/adakv.c - adakv: as snapkv, but the heads of a layer share its budget. By the same votes the best of all
+ * tests/oracle/adakv.c - adakv: as snapkv, but the heads of a layer share its budget. By the same scores the best of all
  * (head, token) pairs stay, beside the window of each head and its best up to `sure` of an equal share. No head keeps
  * more than `spread` shares, in memory: of a head that has more the best so many are what it can keep.
  */
@@ -137,7 +137,7 @@ static void share(const struct oracle_step *s, const char *spec, uint32_t layer,
 		uint32_t stored = h->stored ? h->stored : h->n;
 
 		h->stored = stored < x.memory ? stored : x.memory;
-		h->steps = h->voters = h->n = 0;
+		h->steps = h->queries = h->n = 0;
 		for (uint32_t t = 0; t < s->n; t++)
 			h->n += h->lives[t] != ORACLE_OUT; /* known when they are seen */
 	}
@@ -172,7 +172,7 @@ static void prompt(const struct oracle_step *s, const char *spec, uint32_t rows)
 }
 
 /* Where roundings decide, a head may have more or fewer. */
-static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
 	oracle_kept_tokens(s, spec, set);
 	for (uint32_t layer = (uint32_t)oracle_number(spec, "dense"); layer < s->model->n_layers; layer++)
@@ -182,4 +182,4 @@ static void look(const struct oracle_step *s, const char *spec, struct oracle_se
 }
 
 const struct oracle_policy oracle_adakv = {
-        .name = "adakv", .look = look, .evict = evict, .unit = 1, .prompt = prompt};
+        .name = "adakv", .attend = attend, .evict = evict, .granularity = 1, .prompt = prompt};

@@ -140,10 +140,10 @@ void oracle_case_make_seqs(struct oracle_case *b, uint32_t longest)
 		s->hole = calloc(m->n_layers, sizeof(*s->hole));
 		for (uint32_t layer = 0; layer < m->n_layers; layer++)
 			s->hole[layer] = calloc(skv_pages_of(s->cap) + 1u, sizeof(**s->hole));
-		s->pack = calloc(m->n_layers, sizeof(*s->pack));
-		s->packed = calloc(m->n_layers, sizeof(*s->packed));
+		s->compress = calloc(m->n_layers, sizeof(*s->compress));
+		s->times_compressed = calloc(m->n_layers, sizeof(*s->times_compressed));
 		for (uint32_t layer = 0; layer < m->n_layers; layer++)
-			s->packed[layer] = calloc(s->cap, sizeof(**s->packed));
+			s->times_compressed[layer] = calloc(s->cap, sizeof(**s->times_compressed));
 		for (uint32_t t = 0; t < s->n; t++)
 			oracle_case_token(b, s, t);
 	}
@@ -159,14 +159,14 @@ void oracle_case_deinit(struct oracle_case *b)
 			free(s->v[layer]);
 			free(s->q[layer]);
 			free(s->hole[layer]);
-			free(s->packed[layer]);
+			free(s->times_compressed[layer]);
 		}
 		free(s->k);
 		free(s->v);
 		free(s->q);
 		free(s->hole);
-		free(s->pack);
-		free(s->packed);
+		free(s->compress);
+		free(s->times_compressed);
 		oracle_kept_free(s->kept);
 	}
 	b->n_seqs = 0;

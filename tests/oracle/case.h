@@ -14,7 +14,7 @@
 #define BED_MAX_SEQS 4u
 
 struct oracle_kept;
-struct oracle_pack;
+struct oracle_compress;
 
 /* What keys and queries are like. */
 enum oracle_case_kind {
@@ -32,7 +32,7 @@ struct oracle_case_seq {
 	struct skv_seq *seq; /* NULL: nobody has it */
 	bool made;           /* the daemon has it, with its prompt */
 	bool holes_unknown;  /* a policy that nobody knows has evicted some pages */
-	bool rows_unknown;   /* or has had a compressor, and packed which tokens it liked */
+	bool rows_unknown;   /* or has had a compressor, and compressed which tokens it liked */
 	char name[SKV_NAME_MAX];
 	enum oracle_case_kind kind;
 	uint64_t key;
@@ -41,8 +41,8 @@ struct oracle_case_seq {
 	float **q;         /* [layer]: [cap][n_heads][head_dim] */
 	bool **hole;       /* [layer]: [pages] */
 	uint32_t prompt;   /* tokens that it began with */
-	struct oracle_pack *pack; /* [layer]: what is packed as of the last commit */
-	uint8_t **packed;         /* [layer]: [cap] how many times a token was */
+	struct oracle_compress *compress; /* [layer]: what is compressed as of the last commit */
+	uint8_t **times_compressed;         /* [layer]: [cap] how many times a token was */
 	struct oracle_kept *kept; /* its kv heads, once a policy has evicted from each of them alone; else NULL */
 };
 

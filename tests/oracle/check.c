@@ -31,7 +31,7 @@ static struct oracle_step step_of(const struct verify *v, const struct oracle_ca
 	        .kept_slack = v->backend->kept_slack,
 	        /* a device keeps scores as 16-bit differences to the largest one so far: alike for 0 alone */
 	        .ties_hold = !device || q->kind == BED_SAME || q->kind == BED_ZERO,
-	        .few_bits_round = v->backend->few_bits_round,
+	        .quant_rounds = v->backend->quant_rounds,
 	        .width = v->identity,
 	};
 }
@@ -42,7 +42,7 @@ void check_ready(struct verify *v, struct oracle_case *b, struct skv_session *s,
 	struct oracle_case_seq *q = &b->seq[seq];
 	struct oracle_step step = step_of(v, b, q, q->n);
 
-	packed_follow(q, &step, oracle_find(spec), spec, !prompt);
+	compressed_follow(q, &step, oracle_find(spec), spec, !prompt);
 }
 
 /* ---- what kv heads keep ------------------------------------------------------------------------- */
@@ -59,9 +59,9 @@ void check_taken(struct verify *v, struct oracle_case *b, struct skv_session *s,
 	struct oracle_case_seq *q = &b->seq[seq];
 	struct oracle_step step = step_of(v, b, q, q->made ? q->n : 0);
 
-	if (!p || !p->unit || q->kept)
+	if (!p || !p->granularity || q->kept)
 		return;
-	q->kept = oracle_kept_new(&step, p->unit, (uint32_t)oracle_number(skv_policy_spec(s), "dense"), q->cap);
+	q->kept = oracle_kept_new(&step, p->granularity, (uint32_t)oracle_number(skv_policy_spec(s), "dense"), q->cap);
 	q->kept->prompt = q->prompt;
 	q->kept->prompted = true; /* who takes a sequence over does not wait */
 }
@@ -90,9 +90,9 @@ static uint32_t stored(const struct oracle_head *h)
 static uint32_t slots(const struct oracle_case *b, const struct oracle_case_seq *q, uint32_t layer)
 {
 	const struct oracle_head *h = &q->kept->head[layer * b->model.n_kv_heads];
-	uint32_t last = q->n % q->kept->unit;
+	uint32_t last = q->n % q->kept->granularity;
 
-	return stored(h) * q->kept->unit - (last ? q->kept->unit - last : 0);
+	return stored(h) * q->kept->granularity - (last ? q->kept->granularity - last : 0);
 }
 
 /* Pages that the policy has given back when the step is done. */
@@ -102,21 +102,21 @@ static uint64_t pages_left_out(const struct oracle_case *b, const struct oracle_
 
 	for (uint32_t layer = 0; layer < b->model.n_layers; layer++)
 		if (keeps(q, layer))
-			holes += skv_pages_of(step->n) - skv_pages_of(stored(oracle_head(step, layer, 0)) * q->kept->unit);
+			holes += skv_pages_of(step->n) - skv_pages_of(stored(oracle_head(step, layer, 0)) * q->kept->granularity);
 		else
 			for (uint32_t page = 0; page < skv_pages_of(step->n); page++)
 				holes += q->hole[layer][page];
 	for (uint32_t layer = 0; layer < b->model.n_layers; layer++) /* and others taken, which may be more */
-		if (q->pack[layer].coded > 0)
-			holes += (uint64_t)(q->pack[layer].coded - q->pack[layer].first) / SKV_PAGE_TOKENS - q->pack[layer].pages;
+		if (q->compress[layer].coded > 0)
+			holes += (uint64_t)(q->compress[layer].coded - q->compress[layer].first) / SKV_PAGE_TOKENS - q->compress[layer].pages;
 	return holes;
 }
 
-/* Is it known how many pages those are in which the sequence has packed tokens? */
+/* Is it known how many pages those are in which the sequence has compressed tokens? */
 static bool pages_known(const struct oracle_case *b, const struct oracle_case_seq *q)
 {
 	for (uint32_t layer = 0; layer < b->model.n_layers; layer++)
-		if (q->pack[layer].coded > 0 && q->pack[layer].pages == UINT32_MAX)
+		if (q->compress[layer].coded > 0 && q->compress[layer].pages == UINT32_MAX)
 			return false;
 	return !q->holes_unknown;
 }
@@ -147,33 +147,33 @@ struct seen *take_at(const struct take *t, const struct oracle_case *b, uint32_t
 	return &t->seen[(size_t)seq * b->model.n_layers + layer];
 }
 
-static uint32_t tokens_of_unit(const struct seen *x, uint32_t unit)
+static uint32_t tokens_of_entry(const struct seen *x, uint32_t entry)
 {
-	bool pages = x->looked.attend == SKV_ATTEND_DENSE || x->looked.attend == SKV_ATTEND_PAGES;
-	uint32_t first = unit * SKV_PAGE_TOKENS;
+	bool pages = x->attended.attend == SKV_ATTEND_DENSE || x->attended.attend == SKV_ATTEND_PAGES;
+	uint32_t first = entry * SKV_PAGE_TOKENS;
 
 	if (!pages)
 		return 1;
-	return x->looked.len - first < SKV_PAGE_TOKENS ? x->looked.len - first : SKV_PAGE_TOKENS;
+	return x->attended.len - first < SKV_PAGE_TOKENS ? x->attended.len - first : SKV_PAGE_TOKENS;
 }
 
-static uint32_t page_of_unit(const struct seen *x, uint32_t unit)
+static uint32_t page_of_entry(const struct seen *x, uint32_t entry)
 {
-	return x->units == x->looked.len ? unit / SKV_PAGE_TOKENS : unit;
+	return x->units == x->attended.len ? entry / SKV_PAGE_TOKENS : entry;
 }
 
 static bool look(struct verify *v, struct skv_session *s, uint32_t layer, uint32_t item, uint32_t n, struct seen *x,
                  uint32_t row, uint32_t *ids)
 {
-	int e = skv_selection(s, layer, item, row, &x->looked, ids, n);
+	int e = skv_selection(s, layer, item, row, &x->attended, ids, n);
 
 	if (e < 0)
-		return verify_fails(v, "layer %u: what it looked at: %s", layer, skv_last_error());
+		return verify_fails(v, "layer %u: what it attended to: %s", layer, skv_last_error());
 	if (row == 0) {
-		x->units = oracle_units((enum oracle_how)x->looked.attend, n);
-		x->in = calloc((size_t)x->looked.rows * x->units, sizeof(*x->in));
+		x->units = oracle_units((enum oracle_how)x->attended.attend, n);
+		x->in = calloc((size_t)x->attended.rows * x->units, sizeof(*x->in));
 	}
-	for (uint32_t i = 0; i < x->looked.n; i++) {
+	for (uint32_t i = 0; i < x->attended.n; i++) {
 		if (i >= n || ids[i] >= x->units || (i > 0 && ids[i] <= ids[i - 1]))
 			return verify_fails(v, "layer %u, list %u: number %u is %u, expected to ascend below %u", layer, row, i,
 			                    ids[i], x->units);
@@ -187,13 +187,13 @@ bool check_seen(struct verify *v, struct skv_session *s, uint32_t layer, uint32_
 	uint32_t *ids = calloc(n, sizeof(*ids)), row = 0;
 	bool well;
 
-	x->looked = (struct skv_selection_info){.size = sizeof(x->looked)};
+	x->attended = (struct skv_selection_info){.size = sizeof(x->attended)};
 	do
 		well = look(v, s, layer, item, n, x, row, ids);
-	while (well && ++row < x->looked.rows);
+	while (well && ++row < x->attended.rows);
 	free(ids);
-	if (well && x->looked.len != n)
-		well = verify_fails(v, "layer %u: the sequence has %u tokens, expected %u", layer, x->looked.len, n);
+	if (well && x->attended.len != n)
+		well = verify_fails(v, "layer %u: the sequence has %u tokens, expected %u", layer, x->attended.len, n);
 	return well;
 }
 
@@ -224,7 +224,7 @@ static bool wrong(struct verify *v, const struct oracle_case_seq *q, uint32_t la
 /* The q head's list. */
 static uint32_t row_of(const struct skv_model *m, const struct seen *x, uint32_t head)
 {
-	return (uint32_t)((uint64_t)head * x->looked.rows / m->n_heads);
+	return (uint32_t)((uint64_t)head * x->attended.rows / m->n_heads);
 }
 
 /*
@@ -245,9 +245,9 @@ static bool see(const struct oracle_case *b, const struct oracle_case_seq *q, bo
 	}
 	h = &q->kept->head[layer * m->n_kv_heads + head / (m->n_heads / m->n_kv_heads)];
 	if (h->stored > h->n)
-		return false; /* who slept, and is awake under other policies */
+		return false; /* inactive before, active under other policies */
 	for (uint32_t t = 0; t < n; t++) {
-		uint32_t u = t / q->kept->unit;
+		uint32_t u = t / q->kept->granularity;
 
 		if (u < h->units && h->lives[u] == ORACLE_MAY)
 			return false;
@@ -268,16 +268,16 @@ static bool check_head(struct verify *v, const struct oracle_case *b, const stru
 
 	ref_attention(query, q->k[layer] + (size_t)kv * dim, q->v[layer] + (size_t)kv * dim, n, m->n_kv_heads * dim, dim,
 	              1 / sqrt(dim), visible, expected, weight);
-	packed_slack(m, q, layer, kv, query, n, weight, expected, slack);
+	compressed_slack(m, q, layer, kv, query, n, weight, expected, slack);
 	for (uint32_t d = 0; d < dim && well; d++) {
 		double off = fabs(out[d] - expected[d]), most = v->backend->output_slack + slack[d];
 
 		if (slack[d] > 0)
-			v->rebuilt = fmax(v->rebuilt, off / most);
+			v->decompressed = fmax(v->decompressed, off / most);
 		else
 			v->worst = fmax(v->worst, off);
 		if (!(off <= most))
-			well = wrong(v, q, layer, "q head %u: output %u is %g, attention over what was looked at gives %g, within %g",
+			well = wrong(v, q, layer, "q head %u: output %u is %g, attention over what was attended to gives %g, within %g",
 			             head, d, out[d], expected[d], most);
 	}
 	free(weight);
@@ -290,7 +290,7 @@ static bool check_output(struct verify *v, const struct oracle_case *b, const st
 	const struct skv_model *m = &b->model;
 	bool *visible = calloc(q->n + 1, sizeof(*visible)), well = true;
 
-	if (!packed_known(v, q, layer)) {
+	if (!compressed_known(v, q, layer)) {
 		v->unchecked = true;
 		free(visible);
 		return true;
@@ -312,7 +312,7 @@ bool check_prompt_rows(struct verify *v, const struct oracle_case *b, uint32_t s
 
 	for (uint32_t t = 0; t < q->n + n; t++)
 		visible[t] = !q->hole[layer][t / SKV_PAGE_TOKENS];
-	for (uint32_t i = 0; i < n * m->n_heads && well && packed_known(v, q, layer); i++)
+	for (uint32_t i = 0; i < n * m->n_heads && well && compressed_known(v, q, layer); i++)
 		well = check_head(v, b, q, layer, i % m->n_heads, q->n + i / m->n_heads, visible, out + (size_t)i * m->head_dim);
 	free(visible);
 	return well;
@@ -333,10 +333,10 @@ static bool check_list(struct verify *v, const struct oracle_case_seq *q, uint32
 		count += in;
 		unsure += class[u] == ORACLE_MAY;
 		if (class[u] != ORACLE_MAY && in != (class[u] == ORACLE_IN))
-			return wrong(v, q, layer, "list %u: unit %u of %u is%s looked at", row, u, set->units, in ? "" : " not");
+			return wrong(v, q, layer, "list %u: entry %u of %u is%s attended to", row, u, set->units, in ? "" : " not");
 	}
 	if (count != set->count[row] && set->count[row] != UINT32_MAX)
-		return wrong(v, q, layer, "list %u: %u units are looked at, expected %u", row, count, set->count[row]);
+		return wrong(v, q, layer, "list %u: %u entries are attended to, expected %u", row, count, set->count[row]);
 	v->lists++;
 	v->unsure += unsure > 0;
 	return true;
@@ -350,14 +350,14 @@ static bool check_oracle(struct verify *v, struct oracle_case *b, const struct o
 	struct oracle_set *set = calloc(b->model.n_layers, sizeof(*set));
 	bool well = true;
 
-	p->look(&step, spec, set);
+	p->attend(&step, spec, set);
 	for (uint32_t layer = 0; layer < b->model.n_layers && well; layer++) {
 		const struct seen *x = take_at(t, b, seq, layer);
 
-		if (x->looked.attend != set[layer].how || x->looked.rows != set[layer].rows)
+		if (x->attended.attend != set[layer].how || x->attended.rows != set[layer].rows)
 			well = verify_fails(v, "layer %u: attends as %u with %u lists, expected %u with %u", layer,
-			                    x->looked.attend, x->looked.rows, set[layer].how, set[layer].rows);
-		for (uint32_t row = 0; row < x->looked.rows && well; row++)
+			                    x->attended.attend, x->attended.rows, set[layer].how, set[layer].rows);
+		for (uint32_t row = 0; row < x->attended.rows && well; row++)
 			well = check_list(v, q, layer, row, x, &set[layer]);
 	}
 	oracle_sets_free(set, b->model.n_layers);
@@ -369,13 +369,13 @@ static bool check_oracle(struct verify *v, struct oracle_case *b, const struct o
 static bool check_contract(struct verify *v, const struct oracle_case_seq *q, const char *spec, uint32_t layer,
                            const struct seen *x)
 {
-	bool pages = x->looked.attend == SKV_ATTEND_PAGES;
+	bool pages = x->attended.attend == SKV_ATTEND_PAGES;
 	uint32_t pin = (uint32_t)oracle_number(spec, "pin") * (pages ? 1 : SKV_PAGE_TOKENS);
 	uint32_t most = oracle_budget(spec, x->units, pages ? 8 : 128) + pin;
 
-	if (oracle_number(spec, "budget") == 0 || x->looked.attend == SKV_ATTEND_DENSE)
+	if (oracle_number(spec, "budget") == 0 || x->attended.attend == SKV_ATTEND_DENSE)
 		most = x->units;
-	for (uint32_t row = 0; row < x->looked.rows; row++) {
+	for (uint32_t row = 0; row < x->attended.rows; row++) {
 		const bool *in = x->in + (size_t)row * x->units;
 		uint32_t n = 0;
 
@@ -384,7 +384,7 @@ static bool check_contract(struct verify *v, const struct oracle_case_seq *q, co
 		if (n > most)
 			return wrong(v, q, layer, "list %u: %u of %u units, its budget is %u", row, n, x->units, most);
 		if (!in[x->units - 1])
-			return wrong(v, q, layer, "list %u: the newest token is not looked at", row);
+			return wrong(v, q, layer, "list %u: the newest token is not attended to", row);
 		v->lists++;
 	}
 	return true;
@@ -395,7 +395,7 @@ bool check_step(struct verify *v, struct oracle_case *b, struct skv_session *s, 
 	const char *spec = skv_policy_spec(s);
 	const struct oracle_policy *p = oracle_find(spec);
 	struct oracle_case_seq *q = &b->seq[seq];
-	bool own = !q->kept || (p && p->unit), well = true;
+	bool own = !q->kept || (p && p->granularity), well = true;
 
 	for (uint32_t layer = 0; layer < b->model.n_layers && well; layer++)
 		well = check_output(v, b, q, own, layer, take_at(t, b, seq, layer));
@@ -410,12 +410,12 @@ bool check_same(struct verify *v, const struct oracle_case *b, uint32_t seq, con
 {
 	for (uint32_t layer = 0; layer < b->model.n_layers; layer++) {
 		const struct seen *x = take_at(a, b, seq, layer), *y = take_at(c, b, seq, layer);
-		bool list = x->looked.attend != y->looked.attend || x->looked.rows != y->looked.rows ||
-		            memcmp(x->in, y->in, (size_t)x->looked.rows * x->units * sizeof(*x->in)) != 0;
+		bool list = x->attended.attend != y->attended.attend || x->attended.rows != y->attended.rows ||
+		            memcmp(x->in, y->in, (size_t)x->attended.rows * x->units * sizeof(*x->in)) != 0;
 
 		if (list || memcmp(x->out, y->out, (size_t)b->model.n_heads * b->model.head_dim * sizeof(float)) != 0)
 			return wrong(v, &b->seq[seq], layer, "the same step again, in another batch, %s",
-			             list ? "looks at other units" : "has another output");
+			             list ? "attends to other entries" : "has another output");
 	}
 	return true;
 }
@@ -442,8 +442,8 @@ static uint64_t attended(const struct skv_model *m, const struct take *t, const 
 			const bool *in = x->in + (size_t)row_of(m, x, head) * x->units;
 
 			for (uint32_t u = 0; u < x->units; u++) {
-				sum += in[u] ? tokens_of_unit(x, u) : 0;
-				*ret_sparse |= !in[u] && !hole[layer][page_of_unit(x, u)];
+				sum += in[u] ? tokens_of_entry(x, u) : 0;
+				*ret_sparse |= !in[u] && !hole[layer][page_of_entry(x, u)];
 			}
 		}
 	}
@@ -457,7 +457,7 @@ bool check_end(struct verify *v, struct oracle_case *b, struct skv_session *s, u
 	const struct oracle_policy *p = oracle_find(spec);
 	struct oracle_case_seq *q = &b->seq[seq];
 	struct oracle_step step = step_of(v, b, q, q->n + 1);
-	bool own = !q->kept || (p && p->unit);
+	bool own = !q->kept || (p && p->granularity);
 	uint64_t now, causal, resident, total, holes, expected;
 	bool sparse = false;
 
@@ -470,9 +470,9 @@ bool check_end(struct verify *v, struct oracle_case *b, struct skv_session *s, u
 		v->done++;
 		v->sparse += sparse;
 	}
-	if (p && p->evict && !p->unit)
+	if (p && p->evict && !p->granularity)
 		p->evict(&step, spec);
-	for (uint32_t layer = 0; layer < b->model.n_layers && p && p->unit; layer++)
+	for (uint32_t layer = 0; layer < b->model.n_layers && p && p->granularity; layer++)
 		for (uint32_t kv = 0; kv < b->model.n_kv_heads && keeps(q, layer); kv++) {
 			const struct seen *x = take_at(t, b, seq, layer);
 
@@ -480,9 +480,9 @@ bool check_end(struct verify *v, struct oracle_case *b, struct skv_session *s, u
 		}
 	if (q->kept)
 		oracle_kept_add(q->kept, step.n);
-	packed_follow(q, &step, p, spec, true);
+	compressed_follow(q, &step, p, spec, true);
 	holes = pages_left_out(b, q, &step);
-	if (p && p->unit) { /* what goes in this step is there until the next one */
+	if (p && p->granularity) { /* what goes in this step is there until the next one */
 		p->evict(&step, spec);
 		q->kept->prompted = false;
 	}

@@ -6,11 +6,11 @@
 #include "tests/oracle/case.h"
 #include "tests/oracle/verify.h"
 
-/* What one layer looked at of one sequence, and what came of it. */
+/* What one layer attended to of one sequence, and what came of it. */
 struct seen {
-	struct skv_selection_info looked;
+	struct skv_selection_info attended;
 	uint32_t units; /* of the sequence */
-	bool *in;       /* [rows][units]: looked at? */
+	bool *in;       /* [rows][units]: attended to? */
 	float *out;     /* [n_heads][head_dim] */
 };
 
@@ -31,7 +31,7 @@ void check_prompt(struct verify *, struct oracle_case *, struct skv_session *, u
 void check_ready(struct verify *, struct oracle_case *, struct skv_session *, uint32_t seq, bool prompt);
 
 /*
- * Ask what the layer looked at of an item, whose sequence has n tokens in the step. All of these: false when it is
+ * Ask what the layer attended to of an item, whose sequence has n tokens in the step. All of these: false when it is
  * not as it must be, which is noted then.
  */
 bool check_seen(struct verify *, struct skv_session *, uint32_t layer, uint32_t item, uint32_t n, struct seen *);

@@ -10,9 +10,9 @@ uint32_t oracle_units(enum oracle_how how, uint32_t n)
 	return how == ORACLE_DENSE || how == ORACLE_PAGES ? (n + ORACLE_PAGE - 1) / ORACLE_PAGE : n;
 }
 
-bool oracle_there(const struct oracle_step *s, uint32_t layer, enum oracle_how how, uint32_t unit)
+bool oracle_there(const struct oracle_step *s, uint32_t layer, enum oracle_how how, uint32_t entry)
 {
-	return !s->hole[layer][how == ORACLE_DENSE || how == ORACLE_PAGES ? unit : unit / ORACLE_PAGE];
+	return !s->hole[layer][how == ORACLE_DENSE || how == ORACLE_PAGES ? entry : entry / ORACLE_PAGE];
 }
 
 void oracle_set_new(const struct oracle_step *s, struct oracle_set *set, enum oracle_how how, uint32_t rows)
@@ -159,7 +159,7 @@ void oracle_best(const struct oracle_step *s, uint32_t layer, struct oracle_set 
 }
 
 void oracle_select(const struct oracle_step *s, uint32_t layer, struct oracle_set *set, enum oracle_how how,
-                   uint32_t rows, enum oracle_pool pool, uint32_t k, uint32_t recent, uint32_t pin)
+                   uint32_t rows, enum oracle_reduce pool, uint32_t k, uint32_t recent, uint32_t pin)
 {
 	struct oracle_score *token = calloc(s->n, sizeof(*token)), *page = calloc(s->n, sizeof(*page));
 	uint32_t heads = s->model->n_heads / rows;
@@ -167,7 +167,7 @@ void oracle_select(const struct oracle_step *s, uint32_t layer, struct oracle_se
 	oracle_set_new(s, set, how, rows);
 	recent = recent < k ? recent : k;
 	for (uint32_t row = 0; row < rows; row++) {
-		oracle_pooled(s, layer, row * heads, (row + 1) * heads, pool, token);
+		oracle_reduced(s, layer, row * heads, (row + 1) * heads, pool, token);
 		oracle_pages(token, s->n, page);
 		oracle_take(s, layer, set, row, set->units - recent, set->units);
 		oracle_take(s, layer, set, row, 0, pin);

@@ -2,19 +2,19 @@
 /*
  * tests/oracle/compress.c - see compress.h.
  *
- * With a compressor that is the identity a code is z = x - b in bf16, and what is rebuilt is z + b, whatever b is. A number
- * in bf16 is off by at most 2^-8 of itself. So one that was packed is off by up to 2^-8 |x - b|; |b|, a mean of
- * references, is not above the largest row. The pool rounds what is rebuilt, and references before that, by u each; fp32,
+ * With a compressor that is the identity a code is z = x - b in bf16, and what is decompressed is z + b, whatever b is. A number
+ * in bf16 is off by at most 2^-8 of itself. So one that was compressed is off by up to 2^-8 |x - b|; |b|, a mean of
+ * references, is not above the largest row. The pool rounds what is decompressed, and references before that, by u each; fp32,
  * in which it is turned back and forth, has some 2^-18. In all
  *
  *   |row' - row| <= E (|row| + most), E = 2^-8 + 2 u + 2^-18
  *
  * for the norm of a head's K, which turning leaves as it is (and what a turn is scaled by is divided out), and for each
  * element of V, which is not turned. A device rounds x and b to bf16 besides, for its products: 2^-8 once more. Rows
- * that were unpacked and packed again were off before: so many times as much.
+ * that were decompressed and compressed again were off before: so many times as much.
  *
- * K and V in few bits are off by much more, but it is said bit for bit what they become. So they become that here, too,
- * and attention and choices are checked by what is left of them. What is rebuilt of them, for prompts, the pool rounds
+ * K and V quantized are off by much more, but it is said bit for bit what they become. So they become that here, too,
+ * and attention and choices are checked by what is left of them. What is decompressed of them, for prompts, the pool rounds
  * again: as what is computed with on a GPU, whose products take 16 bits.
  */
 #include "tests/oracle/compress.h"
@@ -30,24 +30,24 @@
 
 /* ---- which ----------------------------------------------------------------------------------------- */
 
-/* Is all there in the layers that pack? What was let go before, nobody can refer to. */
+/* Is all there in the layers that compress? What was let go before, nobody can refer to. */
 static bool whole(const struct oracle_case_seq *q, const struct oracle_step *s, const struct oracle_policy *p, const char *spec)
 {
 	struct oracle_step all = *s;
 
-	all.n = UINT16_MAX; /* of so many any layer that packs has packed some */
+	all.n = UINT16_MAX; /* of so many any layer that compresses has compressed some */
 	for (uint32_t layer = 0; layer < s->model->n_layers; layer++) {
-		bool packs = p->pack(&all, spec, layer).coded > 0;
+		bool compresses = p->compress(&all, spec, layer).coded > 0;
 
-		for (uint32_t page = 0; packs && page < skv_pages_of(s->n); page++)
+		for (uint32_t page = 0; compresses && page < skv_pages_of(s->n); page++)
 			if (q->hole[layer][page])
 				return false;
 	}
 	return true;
 }
 
-/* n numbers, `step` apart, as they are kept in few bits. */
-static void few_bits(float *x, uint32_t step, uint32_t n, uint32_t bits)
+/* n numbers, `step` apart, as they are kept quantized. */
+static void quantize(float *x, uint32_t step, uint32_t n, uint32_t bits)
 {
 	float least = x[0], most = x[0], top = (float)((1 << bits) - 1), scale;
 
@@ -65,15 +65,15 @@ static void few_bits(float *x, uint32_t step, uint32_t n, uint32_t bits)
 }
 
 /* Tokens [from, to) of a layer. */
-static void keep_few_bits(const struct skv_model *m, struct oracle_case_seq *q, uint32_t layer, uint32_t from, uint32_t to)
+static void quantize_kv(const struct skv_model *m, struct oracle_case_seq *q, uint32_t layer, uint32_t from, uint32_t to)
 {
-	uint32_t bits = q->pack[layer].bits, group = q->pack[layer].group, width = m->n_kv_heads * m->head_dim;
+	uint32_t bits = q->compress[layer].bits, group = q->compress[layer].group, width = m->n_kv_heads * m->head_dim;
 
 	for (uint32_t t = from; t < to; t += 32)
 		for (uint32_t d = 0; d < width; d++)
-			few_bits(q->k[layer] + (size_t)t * width + d, width, 32, bits);
+			quantize(q->k[layer] + (size_t)t * width + d, width, 32, bits);
 	for (size_t at = (size_t)from * width; at < (size_t)to * width; at += group)
-		few_bits(q->v[layer] + at, 1, group, bits);
+		quantize(q->v[layer] + at, 1, group, bits);
 }
 
 static void round_rows(const struct skv_model *m, struct oracle_case_seq *q, uint32_t layer, uint32_t from, uint32_t to)
@@ -86,45 +86,45 @@ static void round_rows(const struct skv_model *m, struct oracle_case_seq *q, uin
 	}
 }
 
-/* What becomes of rows in few bits, or of those that were. */
-static void follow_few_bits(const struct oracle_step *s, struct oracle_case_seq *q, uint32_t layer, const struct oracle_pack *was)
+/* What becomes of rows quantized, or of those that were. */
+static void follow_quantized(const struct oracle_step *s, struct oracle_case_seq *q, uint32_t layer, const struct oracle_compress *was)
 {
 	const struct skv_model *m = s->model;
-	const struct oracle_pack *now = &q->pack[layer];
+	const struct oracle_compress *now = &q->compress[layer];
 
 	if (was->bits && now->coded < was->coded)
 		round_rows(m, q, layer, 0, was->coded);
 	if (!now->bits || now->coded <= was->coded)
 		return;
-	keep_few_bits(m, q, layer, was->coded, now->coded);
-	if (s->few_bits_round)
+	quantize_kv(m, q, layer, was->coded, now->coded);
+	if (s->quant_rounds)
 		round_rows(m, q, layer, was->coded, now->coded);
 }
 
-void packed_follow(struct oracle_case_seq *q, const struct oracle_step *s, const struct oracle_policy *p, const char *spec,
-                   bool packs)
+void compressed_follow(struct oracle_case_seq *q, const struct oracle_step *s, const struct oracle_policy *p, const char *spec,
+                   bool compresses)
 {
-	bool wants = p && p->pack && whole(q, s, p, spec);
+	bool wants = p && p->compress && whole(q, s, p, spec);
 
 	q->rows_unknown |= !p && strstr(spec, "file=");
 	for (uint32_t layer = 0; layer < s->model->n_layers; layer++) {
-		struct oracle_pack was = q->pack[layer], now = {0};
+		struct oracle_compress was = q->compress[layer], now = {0};
 
 		if (wants)
-			now = packs ? p->pack(s, spec, layer) : was;
-		q->pack[layer] = now;
-		follow_few_bits(s, q, layer, &was);
+			now = compresses ? p->compress(s, spec, layer) : was;
+		q->compress[layer] = now;
+		follow_quantized(s, q, layer, &was);
 		for (uint32_t t = was.coded > now.first ? was.coded : now.first; t < now.coded && !now.bits; t++)
-			q->packed[layer][t]++;
+			q->times_compressed[layer][t]++;
 	}
 }
 
-bool packed_known(const struct verify *v, const struct oracle_case_seq *q, uint32_t layer)
+bool compressed_known(const struct verify *v, const struct oracle_case_seq *q, uint32_t layer)
 {
 	if (v->identity || q->rows_unknown)
 		return !q->rows_unknown;
 	for (uint32_t t = 0; t < q->n; t++)
-		if (q->packed[layer][t])
+		if (q->times_compressed[layer][t])
 			return false;
 	return true;
 }
@@ -140,19 +140,19 @@ static double norm(const float *x, uint32_t n)
 	return sqrt(sum);
 }
 
-/* Is the token in few bits, and may be rounded on its way? */
-static bool in_few_bits(const struct oracle_case_seq *q, uint32_t layer, uint32_t t)
+/* Is the token quantized, and may be rounded on its way? */
+static bool is_quantized(const struct oracle_case_seq *q, uint32_t layer, uint32_t t)
 {
-	return q->pack[layer].bits && t < q->pack[layer].coded;
+	return q->compress[layer].bits && t < q->compress[layer].coded;
 }
 
-/* E: of a row that was packed so many times. */
+/* E: of a row that was compressed so many times. */
 static double share_off(const struct skv_model *m, const struct oracle_case_seq *q, uint32_t layer, uint32_t t)
 {
 	static const double unit[] = {[SKV_F32] = 0x1p-24, [SKV_F16] = 0x1p-11, [SKV_BF16] = 0x1p-8};
 	double u = unit[m->kv_dtype], codes = (m->device == SKV_DEVICE_HOST ? 1 : 2) * 0x1p-8 + 2 * u + 0x1p-18;
 
-	return q->packed[layer][t] * codes + (in_few_bits(q, layer, t) ? u : 0);
+	return q->times_compressed[layer][t] * codes + (is_quantized(q, layer, t) ? u : 0);
 }
 
 /*
@@ -161,7 +161,7 @@ static double share_off(const struct skv_model *m, const struct oracle_case_seq 
  *
  *   o' - o = Σ (α'_t - α_t) (v_t - o) + Σ α'_t (v'_t - v_t)
  */
-void packed_slack(const struct skv_model *m, const struct oracle_case_seq *q, uint32_t layer, uint32_t kv, const float *query,
+void compressed_slack(const struct skv_model *m, const struct oracle_case_seq *q, uint32_t layer, uint32_t kv, const float *query,
                   uint32_t n, const double *weight, const double *expected, double *slack)
 {
 	uint32_t dim = m->head_dim, width = m->n_kv_heads * dim;
@@ -171,7 +171,7 @@ void packed_slack(const struct skv_model *m, const struct oracle_case_seq *q, ui
 	bool any = false;
 
 	for (uint32_t t = 0; t < n; t++)
-		any |= q->packed[layer][t] > 0 || in_few_bits(q, layer, t);
+		any |= q->times_compressed[layer][t] > 0 || is_quantized(q, layer, t);
 	memset(slack, 0, dim * sizeof(*slack));
 	if (!any)
 		return;

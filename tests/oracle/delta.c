@@ -25,9 +25,9 @@ static void choose(const struct oracle_step *s, const char *spec, uint32_t layer
 	oracle_select(s, layer, set, ORACLE_PAGES, 1, ORACLE_MAX, k, l, (uint32_t)oracle_number(spec, "pin"));
 }
 
-static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
 	oracle_followers(s, spec, set, is_delta, choose);
 }
 
-const struct oracle_policy oracle_delta = {.name = "delta", .look = look};
+const struct oracle_policy oracle_delta = {.name = "delta", .attend = attend};

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/deltakv.c - deltakv: looks at what omnikv does, whatever it keeps the tokens in. The layers that attend to
- * what a filter chose pack their tokens, a block at a time as soon as `raw` tokens are behind it; the first page stays.
- * With full_bits the others keep theirs in few bits.
+ * tests/oracle/deltakv.c - deltakv: attends to what omnikv does, however the tokens are stored. The layers that attend to
+ * what a filter chose compress their tokens, a block at a time as soon as `residual` tokens are behind it; the first page stays.
+ * With full_bits the others quantize theirs.
  */
 #include "tests/oracle/oracle.h"
 
-static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
-	oracle_omnikv.look(s, spec, set); /* there is no `more`, which is 0 then */
+	oracle_omnikv.attend(s, spec, set); /* there is no `more`, which is 0 then */
 }
 
-static bool packs(const struct oracle_step *s, const char *spec, uint32_t layer)
+static bool compresses(const struct oracle_step *s, const char *spec, uint32_t layer)
 {
 	bool follows = false;
 
@@ -32,18 +32,18 @@ uint32_t oracle_numbers_bytes(uint32_t n, uint32_t bits, uint32_t bytes_of_16, u
 	return bits == 16 ? n * bytes_of_16 : bits ? n * bits / 8 + n / group * 4 : 0;
 }
 
-static struct oracle_pack pack(const struct oracle_step *s, const char *spec, uint32_t layer)
+static struct oracle_compress compress(const struct oracle_step *s, const char *spec, uint32_t layer)
 {
 	uint32_t stride = (uint32_t)oracle_number(spec, "stride"), bits = (uint32_t)oracle_number(spec, "bits");
-	uint32_t raw = (uint32_t)oracle_number(spec, "residual"), block = (uint32_t)oracle_number(spec, "block");
+	uint32_t residual = (uint32_t)oracle_number(spec, "residual"), block = (uint32_t)oracle_number(spec, "block");
 	uint32_t d = 2 * s->model->n_kv_heads * s->model->head_dim, codes = 0, refs = stride ? ORACLE_PAGE : 0;
-	struct oracle_pack x = {.first = stride ? ORACLE_PAGE : 0};
+	struct oracle_compress x = {.first = stride ? ORACLE_PAGE : 0};
 	uint32_t from = x.first, code, ref;
 
-	if (!packs(s, spec, layer))
-		return oracle_few_bits(s, (uint32_t)oracle_number(spec, "full_bits"), s->model->head_dim % 128 ? 32 : 64, raw,
+	if (!compresses(s, spec, layer))
+		return oracle_quantized(s, (uint32_t)oracle_number(spec, "full_bits"), s->model->head_dim % 128 ? 32 : 64, residual,
 		                       block % 32 ? block / 32 * 32 + 32 : block);
-	for (; from + raw + block <= s->n; from += block)
+	for (; from + residual + block <= s->n; from += block)
 		x.coded = from + block;
 	for (uint32_t t = x.first; t < x.coded; t++)
 		*(stride && (t - x.first) % stride == 0 ? &refs : &codes) += 1;
@@ -58,4 +58,4 @@ static struct oracle_pack pack(const struct oracle_step *s, const char *spec, ui
 	return x;
 }
 
-const struct oracle_policy oracle_deltakv = {.name = "deltakv", .look = look, .pack = pack};
+const struct oracle_policy oracle_deltakv = {.name = "deltakv", .attend = attend, .compress = compress};

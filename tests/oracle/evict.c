@@ -19,7 +19,7 @@ struct oracle_head *oracle_head(const struct oracle_step *s, uint32_t layer, uin
 
 void oracle_kept_add(struct oracle_kept *k, uint32_t n)
 {
-	uint32_t units = (n + k->unit - 1) / k->unit;
+	uint32_t units = (n + k->granularity - 1) / k->granularity;
 
 	for (uint32_t i = 0; i < k->n_heads; i++) {
 		struct oracle_head *h = &k->head[i];
@@ -32,11 +32,11 @@ void oracle_kept_add(struct oracle_kept *k, uint32_t n)
 	}
 }
 
-struct oracle_kept *oracle_kept_new(const struct oracle_step *s, uint32_t unit, uint32_t first, uint32_t cap)
+struct oracle_kept *oracle_kept_new(const struct oracle_step *s, uint32_t granularity, uint32_t first, uint32_t cap)
 {
 	struct oracle_kept *k = calloc(1, sizeof(*k));
 
-	k->unit = unit;
+	k->granularity = granularity;
 	k->first = first;
 	k->n_heads = s->model->n_layers * s->model->n_kv_heads;
 	k->head = calloc(k->n_heads, sizeof(*k->head));
@@ -45,9 +45,9 @@ struct oracle_kept *oracle_kept_new(const struct oracle_step *s, uint32_t unit, 
 
 		h->lives = calloc(cap, sizeof(*h->lives));
 		h->value = calloc(cap, sizeof(*h->value));
-		h->units = (s->n + unit - 1) / unit;
+		h->units = (s->n + granularity - 1) / granularity;
 		for (uint32_t u = 0; u < h->units; u++) {
-			bool hole = s->hole[i / s->model->n_kv_heads][u * unit / ORACLE_PAGE];
+			bool hole = s->hole[i / s->model->n_kv_heads][u * granularity / ORACLE_PAGE];
 
 			h->lives[u] = hole ? ORACLE_OUT : ORACLE_IN;
 			h->n += h->lives[u] == ORACLE_IN;
@@ -67,7 +67,7 @@ void oracle_kept_free(struct oracle_kept *k)
 	free(k);
 }
 
-void oracle_kept_look(const struct oracle_step *s, uint32_t layer, enum oracle_how how, struct oracle_set *set)
+void oracle_kept_attend(const struct oracle_step *s, uint32_t layer, enum oracle_how how, struct oracle_set *set)
 {
 	oracle_set_new(s, set, how, s->model->n_kv_heads);
 	for (uint32_t kv = 0; kv < set->rows; kv++) {
@@ -87,7 +87,7 @@ void oracle_kept_tokens(const struct oracle_step *s, const char *spec, struct or
 		if (layer < oracle_number(spec, "dense"))
 			oracle_dense(s, layer, &set[layer]);
 		else
-			oracle_kept_look(s, layer, ORACLE_TOKENS, &set[layer]);
+			oracle_kept_attend(s, layer, ORACLE_TOKENS, &set[layer]);
 }
 
 void oracle_kept_seen(struct oracle_head *h, const bool *in, uint32_t units)
@@ -103,7 +103,7 @@ void oracle_kept_seen(struct oracle_head *h, const bool *in, uint32_t units)
 	}
 }
 
-void oracle_vote(const struct oracle_step *s, uint32_t layer, uint32_t kv, uint32_t at, struct oracle_score *vote)
+void oracle_attn_scores(const struct oracle_step *s, uint32_t layer, uint32_t kv, uint32_t at, struct oracle_score *score)
 {
 	uint32_t group = s->model->n_heads / s->model->n_kv_heads;
 	const struct oracle_head *h = oracle_head(s, layer, kv);
@@ -114,10 +114,10 @@ void oracle_vote(const struct oracle_step *s, uint32_t layer, uint32_t kv, uint3
 		there[t] = h->lives[t] == ORACLE_IN;
 	then.n = at + 1;
 	then.there = there;
-	oracle_pooled(&then, layer, kv * group, (kv + 1) * group, ORACLE_SUM, vote);
+	oracle_reduced(&then, layer, kv * group, (kv + 1) * group, ORACLE_SUM, score);
 	for (uint32_t t = 0; t <= at; t++)
 		if (there[t])
-			vote[t] = (struct oracle_score){vote[t].lo / group, vote[t].is / group, vote[t].hi / group};
+			score[t] = (struct oracle_score){score[t].lo / group, score[t].is / group, score[t].hi / group};
 	free(there);
 }
 
@@ -184,7 +184,7 @@ void oracle_stay(struct oracle_head *h, uint32_t n, const struct oracle_score *s
  * in another order are not equal there, as sums are rounded: so a score counts a little more the later it stands.
  */
 static void pool(const struct oracle_head *h, uint32_t n, const struct oracle_score *score, uint32_t width,
-                 struct oracle_score *pooled)
+                 struct oracle_score *reduced)
 {
 	for (uint32_t u = 0; u < n; u++) {
 		struct oracle_score sum = {0};
@@ -197,7 +197,7 @@ static void pool(const struct oracle_head *h, uint32_t n, const struct oracle_sc
 				x.is *= 1 + (double)at * at * 0x1p-36;
 				sum = oracle_sum(sum, x);
 			}
-		pooled[u] = (struct oracle_score){sum.lo / width, sum.is / width, sum.hi / width};
+		reduced[u] = (struct oracle_score){sum.lo / width, sum.is / width, sum.hi / width};
 	}
 }
 
@@ -258,7 +258,7 @@ void oracle_snap_prompt(const struct oracle_step *s, uint32_t window, uint32_t r
 	for (uint32_t i = 0; i < s->kept->n_heads; i++) {
 		struct oracle_head *h = &s->kept->head[i];
 
-		h->voters = rows >= window ? window : h->voters + rows;
+		h->queries = rows >= window ? window : h->queries + rows;
 		h->steps = 0;
 	}
 }
@@ -267,19 +267,19 @@ void oracle_snap_scores(const struct oracle_step *s, uint32_t layer, uint32_t kv
                         struct oracle_score *score)
 {
 	struct oracle_head *h = oracle_head(s, layer, kv);
-	struct oracle_score *vote = calloc(s->n, sizeof(*vote)), *sum = calloc(s->n, sizeof(*sum));
-	uint32_t voters = h->steps <= snap->window ? h->steps + h->voters : snap->window;
+	struct oracle_score *one = calloc(s->n, sizeof(*one)), *sum = calloc(s->n, sizeof(*sum));
+	uint32_t queries = h->steps <= snap->window ? h->steps + h->queries : snap->window;
 
-	for (uint32_t at = s->n - voters; at < s->n; at++) {
-		oracle_vote(s, layer, kv, at, vote);
+	for (uint32_t at = s->n - queries; at < s->n; at++) {
+		oracle_attn_scores(s, layer, kv, at, one);
 		for (uint32_t t = 0; t <= at; t++)
 			if (h->lives[t] == ORACLE_IN)
-				sum[t] = oracle_sum(sum[t], vote[t]);
+				sum[t] = oracle_sum(sum[t], one[t]);
 	}
 	pool(h, s->n, sum, snap->pool, score);
 	if (snap->lambda > 0)
 		weigh_redundancy(s, layer, kv, snap->lambda, score);
-	free(vote);
+	free(one);
 	free(sum);
 }
 
@@ -302,6 +302,6 @@ void oracle_snap(const struct oracle_step *s, uint32_t layer, const struct oracl
 		if (h->n < snap->most + (s->kept->prompted ? 0 : snap->again - 1))
 			continue;
 		choose(s, layer, kv, snap);
-		h->steps = h->voters = 0;
+		h->steps = h->queries = 0;
 	}
 }

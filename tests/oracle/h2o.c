@@ -2,7 +2,7 @@
 /*
  * tests/oracle/h2o.c - h2o: each kv head adds up the weights that its tokens get of all queries, a mean over its
  * group. Half of the budget is for the latest tokens, half for those with the largest sums; the budget holds for
- * what a step looks at.
+ * what a step attends to.
  */
 #include "tests/oracle/oracle.h"
 
@@ -10,14 +10,14 @@
 
 static void add_votes(const struct oracle_step *s, uint32_t layer, uint32_t kv, uint32_t at)
 {
-	struct oracle_score *vote = calloc(s->n, sizeof(*vote));
+	struct oracle_score *score = calloc(s->n, sizeof(*score));
 	struct oracle_head *h = oracle_head(s, layer, kv);
 
-	oracle_vote(s, layer, kv, at, vote);
+	oracle_attn_scores(s, layer, kv, at, score);
 	for (uint32_t t = 0; t <= at; t++)
 		if (h->lives[t] == ORACLE_IN)
-			h->value[t] = oracle_sum(h->value[t], vote[t]);
-	free(vote);
+			h->value[t] = oracle_sum(h->value[t], score[t]);
+	free(score);
 }
 
 static void prompt(const struct oracle_step *s, const char *spec, uint32_t rows)
@@ -43,4 +43,4 @@ static void evict(const struct oracle_step *s, const char *spec)
 }
 
 const struct oracle_policy oracle_h2o = {
-        .name = "h2o", .look = oracle_kept_tokens, .evict = evict, .unit = 1, .prompt = prompt};
+        .name = "h2o", .attend = oracle_kept_tokens, .evict = evict, .granularity = 1, .prompt = prompt};

@@ -26,7 +26,7 @@ static bool is_anchor(const struct oracle_step *s, const char *spec, uint32_t la
 	return oracle_layer_in(spec, "layers", layer);
 }
 
-static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
 	oracle_followers(s, spec, set, is_anchor, choose);
 	if (oracle_is(spec, "variant", "dense-anchors") || oracle_is(spec, "variant", "shared-dense-anchors"))
@@ -38,4 +38,4 @@ static void look(const struct oracle_step *s, const char *spec, struct oracle_se
 		}
 }
 
-const struct oracle_policy oracle_kascade = {.name = "kascade", .look = look};
+const struct oracle_policy oracle_kascade = {.name = "kascade", .attend = attend};

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/oracle/kivi.c - kivi: looks at everything. A block is packed as soon as `raw` tokens are behind it. */
+/* tests/oracle/kivi.c - kivi: attends to everything. A block is compressed as soon as `residual` tokens are behind it. */
 #include "tests/oracle/oracle.h"
 
-static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
-	oracle_full.look(s, spec, set);
+	oracle_full.attend(s, spec, set);
 }
 
 /* Each head has a record of each 32 tokens. */
@@ -16,14 +16,14 @@ static uint32_t pages_of(const struct skv_model *m, uint32_t coded, uint32_t bit
 	return (coded / 32 * m->n_kv_heads + each - 1) / each;
 }
 
-struct oracle_pack oracle_few_bits(const struct oracle_step *s, uint32_t bits, uint32_t group, uint32_t raw,
+struct oracle_compress oracle_quantized(const struct oracle_step *s, uint32_t bits, uint32_t group, uint32_t residual,
                                    uint32_t block)
 {
-	struct oracle_pack x = {0};
+	struct oracle_compress x = {0};
 
 	if (bits == 16)
 		return x;
-	while (x.coded + raw + block <= s->n)
+	while (x.coded + residual + block <= s->n)
 		x.coded += block;
 	x.pages = pages_of(s->model, x.coded, bits, group);
 	x.bits = bits;
@@ -31,12 +31,12 @@ struct oracle_pack oracle_few_bits(const struct oracle_step *s, uint32_t bits, u
 	return x;
 }
 
-static struct oracle_pack pack(const struct oracle_step *s, const char *spec, uint32_t layer)
+static struct oracle_compress compress(const struct oracle_step *s, const char *spec, uint32_t layer)
 {
 	uint32_t bits = layer < oracle_number(spec, "dense") ? 16 : (uint32_t)oracle_number(spec, "bits");
 
-	return oracle_few_bits(s, bits, (uint32_t)oracle_number(spec, "scale_block"), (uint32_t)oracle_number(spec, "residual"),
+	return oracle_quantized(s, bits, (uint32_t)oracle_number(spec, "scale_block"), (uint32_t)oracle_number(spec, "residual"),
 	                       (uint32_t)oracle_number(spec, "block"));
 }
 
-const struct oracle_policy oracle_kivi = {.name = "kivi", .look = look, .pack = pack};
+const struct oracle_policy oracle_kivi = {.name = "kivi", .attend = attend, .compress = compress};

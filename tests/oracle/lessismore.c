@@ -57,9 +57,9 @@ static void choose(const struct oracle_step *s, const char *spec, uint32_t layer
 	free(candidate);
 }
 
-static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
 	oracle_followers(s, spec, set, oracle_chooses_twice, choose);
 }
 
-const struct oracle_policy oracle_lessismore = {.name = "lessismore", .look = look};
+const struct oracle_policy oracle_lessismore = {.name = "lessismore", .attend = attend};

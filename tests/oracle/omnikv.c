@@ -21,7 +21,7 @@ bool oracle_is_filter(const struct oracle_step *s, const char *spec, uint32_t la
 	return oracle_layer_in(spec, "layers", layer);
 }
 
-static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
 	uint32_t after = UINT32_MAX; /* layers since the last filter */
 
@@ -35,4 +35,4 @@ static void look(const struct oracle_step *s, const char *spec, struct oracle_se
 	}
 }
 
-const struct oracle_policy oracle_omnikv = {.name = "omnikv", .look = look};
+const struct oracle_policy oracle_omnikv = {.name = "omnikv", .attend = attend};

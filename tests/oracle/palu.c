@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/oracle/palu.c - palu: looks at everything. A block is packed as soon as `raw` tokens are behind it. */
+/* tests/oracle/palu.c - palu: attends to everything. A block is compressed as soon as `residual` tokens are behind it. */
 #include "tests/oracle/oracle.h"
 
-static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
-	oracle_full.look(s, spec, set);
+	oracle_full.attend(s, spec, set);
 }
 
-static struct oracle_pack pack(const struct oracle_step *s, const char *spec, uint32_t layer)
+static struct oracle_compress compress(const struct oracle_step *s, const char *spec, uint32_t layer)
 {
-	uint32_t raw = (uint32_t)oracle_number(spec, "residual"), block = (uint32_t)oracle_number(spec, "block"), bytes;
-	struct oracle_pack x = {0};
+	uint32_t residual = (uint32_t)oracle_number(spec, "residual"), block = (uint32_t)oracle_number(spec, "block"), bytes;
+	struct oracle_compress x = {0};
 
 	if (layer < oracle_number(spec, "dense"))
 		return x;
-	while (x.coded + raw + block <= s->n)
+	while (x.coded + residual + block <= s->n)
 		x.coded += block;
 	bytes = oracle_numbers_bytes(s->width, (uint32_t)oracle_number(spec, "bits"), 2,
 	                             (uint32_t)oracle_number(spec, "scale_block"));
@@ -23,4 +23,4 @@ static struct oracle_pack pack(const struct oracle_step *s, const char *spec, ui
 	return x;
 }
 
-const struct oracle_policy oracle_palu = {.name = "palu", .look = look, .pack = pack};
+const struct oracle_policy oracle_palu = {.name = "palu", .attend = attend, .compress = compress};

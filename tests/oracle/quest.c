@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/quest.c - quest: each layer but the first attends to the pages whose keys' bounds promise most,
+ * tests/oracle/quest.c - quest: each layer but the first attends to the pages whose keys' upper bounds are highest,
  *
  *   U(page) = Σ_d max(q_d·kmin_d, q_d·kmax_d), unscaled
  *
@@ -65,7 +65,7 @@ static void choose(const struct oracle_step *s, const char *spec, uint32_t layer
 	free(page);
 }
 
-static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
 	struct oracle_step exact = *s;
 
@@ -77,4 +77,4 @@ static void look(const struct oracle_step *s, const char *spec, struct oracle_se
 			choose(&exact, spec, layer, &set[layer]);
 }
 
-const struct oracle_policy oracle_quest = {.name = "quest", .look = look};
+const struct oracle_policy oracle_quest = {.name = "quest", .attend = attend};

@@ -86,7 +86,7 @@ static uint32_t pages_of(uint32_t n)
 	return (n + ORACLE_PAGE - 1) / ORACLE_PAGE;
 }
 
-/* Pages that a step of n tokens looks at, and of the prompt's how many of these: half, with quest, else all. */
+/* Pages that a step of n tokens attends to, and of the prompt's how many of these: half, with quest, else all. */
 static uint32_t most_of(const struct oracle_step *s, const char *spec, uint32_t n, uint32_t *ret_pinned)
 {
 	double budget = oracle_number(spec, "budget");
@@ -99,7 +99,7 @@ static uint32_t most_of(const struct oracle_step *s, const char *spec, uint32_t 
 
 /* ---- a step ---------------------------------------------------------------------------------------- */
 
-/* Of the prompt's pages, only the best; the one that is being filled is looked at anyhow. */
+/* Of the prompt's pages, only the best; the one that is being filled is attended to anyhow. */
 static void leave_out(const struct oracle_step *s, const char *spec, uint32_t layer, uint32_t kv,
                       struct oracle_set *set)
 {
@@ -122,14 +122,14 @@ static void leave_out(const struct oracle_step *s, const char *spec, uint32_t la
 	free(weight);
 }
 
-static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
 	for (uint32_t layer = 0; layer < s->model->n_layers; layer++) {
 		if (layer < oracle_number(spec, "dense")) {
 			oracle_dense(s, layer, &set[layer]);
 			continue;
 		}
-		oracle_kept_look(s, layer, ORACLE_PAGES, &set[layer]);
+		oracle_kept_attend(s, layer, ORACLE_PAGES, &set[layer]);
 		for (uint32_t kv = 0; kv < s->model->n_kv_heads && oracle_is(spec, "variant", "quest"); kv++)
 			leave_out(s, spec, layer, kv, &set[layer]);
 	}
@@ -176,4 +176,4 @@ static void evict(const struct oracle_step *s, const char *spec)
 		}
 }
 
-const struct oracle_policy oracle_raas = {.name = "raas", .look = look, .evict = evict, .unit = ORACLE_PAGE};
+const struct oracle_policy oracle_raas = {.name = "raas", .attend = attend, .evict = evict, .granularity = ORACLE_PAGE};

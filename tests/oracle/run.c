@@ -110,14 +110,14 @@ static bool feed_prompt(struct verify *v, struct oracle_case *b, struct skv_sess
 	return true;
 }
 
-/* A prompt over what some policy has packed: a few tokens of one of the sequences, if there is room. */
+/* A prompt over what some policy has compressed: a few tokens of one of the sequences, if there is room. */
 static bool feed_more(struct verify *v, struct oracle_case *b, struct skv_session *s)
 {
 	const struct oracle_policy *p = oracle_find(skv_policy_spec(s)), *verified = oracle_find(v->spec);
 	uint32_t seq = oracle_case_below(b, b->n_seqs), n = 1 + oracle_case_below(b, MORE);
 	struct oracle_case_seq *q = &b->seq[seq];
 
-	if (!p || p->evict || !verified || !verified->pack || q->n + n + b->reserve > q->cap)
+	if (!p || p->evict || !verified || !verified->compress || q->n + n + b->reserve > q->cap)
 		return true;
 	check_ready(v, b, s, seq, true);
 	for (uint32_t t = q->n; t < q->n + n; t++)
@@ -162,7 +162,7 @@ static bool let_go(struct verify *v, struct oracle_case *b, bool drop)
 
 /* ---- a step ------------------------------------------------------------------------------------- */
 
-/* Begin a step of sequences order[n] and take it as far as in front of its end; notes what is seen. */
+/* Begin a step of sequences order[n] and take it as far as in front of its end; records what is seen. */
 static bool attempt(struct verify *v, struct oracle_case *b, struct skv_session *s, const uint32_t *order, uint32_t n,
                     struct take *t)
 {

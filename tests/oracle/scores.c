@@ -89,7 +89,7 @@ struct oracle_score oracle_sum(struct oracle_score a, struct oracle_score b)
 	return (struct oracle_score){.lo = a.lo + b.lo - slack, .is = a.is + b.is, .hi = a.hi + b.hi + slack};
 }
 
-void oracle_pooled(const struct oracle_step *s, uint32_t layer, uint32_t from, uint32_t to, enum oracle_pool pool,
+void oracle_reduced(const struct oracle_step *s, uint32_t layer, uint32_t from, uint32_t to, enum oracle_reduce pool,
                    struct oracle_score *score)
 {
 	struct oracle_score *one = calloc(s->n, sizeof(*one));

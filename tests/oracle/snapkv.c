@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/snapkv.c - snapkv and what has its rule: the last `window` queries vote, what they vote for stays
+ * tests/oracle/snapkv.c - snapkv and what has its rule: the last `window` queries score, what they score for stays
  * with its neighbours, and so do their own tokens. Whenever `again` tokens are there on top of the budget, and at
  * the end of a prompt.
  *
  *   snapkv      every layer has the budget
  *   pyramidkv   it falls linearly from layer to layer, to 1/beta (kvpress) or a sixtieth (sparse-vllm)
- *   rkv         votes count as much as lambda says, the rest is how unlike all others a key is
+ *   rkv         attention scores count as much as lambda says, the rest is how unlike all others a key is
  */
 #include "tests/oracle/oracle.h"
 
@@ -24,7 +24,7 @@ static struct oracle_snap snap_of(const char *spec)
 	};
 }
 
-/* Who votes: a window's last queries; a piece of a prompt that is shorter votes with those before it. */
+/* Which queries count: a window's last; those of a shorter piece of a prompt count with those before it. */
 static void prompt(const struct oracle_step *s, const char *spec, uint32_t rows)
 {
 	oracle_snap_prompt(s, (uint32_t)oracle_number(spec, "window"), rows);
@@ -40,10 +40,10 @@ static void evict(const struct oracle_step *s, const char *spec)
 }
 
 const struct oracle_policy oracle_snapkv = {
-        .name = "snapkv", .look = oracle_kept_tokens, .evict = evict, .unit = 1, .prompt = prompt};
+        .name = "snapkv", .attend = oracle_kept_tokens, .evict = evict, .granularity = 1, .prompt = prompt};
 
 const struct oracle_policy oracle_rkv = {
-        .name = "rkv", .look = oracle_kept_tokens, .evict = evict, .unit = 1, .prompt = prompt};
+        .name = "rkv", .attend = oracle_kept_tokens, .evict = evict, .granularity = 1, .prompt = prompt};
 
 /* ---- pyramidkv -------------------------------------------------------------------------------------- */
 
@@ -84,4 +84,4 @@ static void evict_pyramid(const struct oracle_step *s, const char *spec)
 }
 
 const struct oracle_policy oracle_pyramidkv = {
-        .name = "pyramidkv", .look = oracle_kept_tokens, .evict = evict_pyramid, .unit = 1, .prompt = prompt};
+        .name = "pyramidkv", .attend = oracle_kept_tokens, .evict = evict_pyramid, .granularity = 1, .prompt = prompt};

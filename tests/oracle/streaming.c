@@ -14,7 +14,7 @@ static uint32_t recent_from(const char *spec, uint32_t n)
 	return recent < n ? n - recent : 0;
 }
 
-static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
 	for (uint32_t layer = 0; layer < s->model->n_layers; layer++) {
 		if (layer < oracle_number(spec, "dense")) {
@@ -38,4 +38,4 @@ static void evict(const struct oracle_step *s, const char *spec)
 				s->hole[layer][page] = true;
 }
 
-const struct oracle_policy oracle_streaming = {.name = "streaming", .look = look, .evict = evict};
+const struct oracle_policy oracle_streaming = {.name = "streaming", .attend = attend, .evict = evict};

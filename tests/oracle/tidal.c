@@ -21,9 +21,9 @@ bool oracle_chooses_twice(const struct oracle_step *s, const char *spec, uint32_
 	return oracle_layer_in(spec, "layers", layer);
 }
 
-static void look(const struct oracle_step *s, const char *spec, struct oracle_set *set)
+static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)
 {
 	oracle_followers(s, spec, set, oracle_chooses_twice, choose);
 }
 
-const struct oracle_policy oracle_tidal = {.name = "tidal", .look = look};
+const struct oracle_policy oracle_tidal = {.name = "tidal", .attend = attend};

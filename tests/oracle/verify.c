@@ -47,11 +47,11 @@ static struct scale scale_of(const struct verify *v)
 {
 	const struct oracle_policy *p = oracle_find(v->spec);
 
-	if (p && p->pack)
+	if (p && p->compress)
 		return (struct scale){SHORT, 3, 40};
-	if (!p || !p->unit)
+	if (!p || !p->granularity)
 		return (struct scale){SHORT, LEVELS, STEPS};
-	return p->unit > 1 ? (struct scale){40, 4, 150} : (struct scale){SHORT, 3, 50};
+	return p->granularity > 1 ? (struct scale){40, 4, 150} : (struct scale){SHORT, 3, 50};
 }
 
 static uint32_t some_steps(const struct verify *v, struct oracle_case *b)
@@ -74,7 +74,7 @@ static struct skv_session *open_for_spec(struct verify *v, struct oracle_case *b
 	return s;
 }
 
-/* Under `spec`: its sequences from whoever had them, some steps, and let go of again. */
+/* Under `spec`: its sequences wherever they were, some steps, and released again. */
 static bool other_stint(struct verify *v, struct oracle_case *b, const char *spec, bool last)
 {
 	struct skv_session *s;
@@ -100,9 +100,9 @@ static bool stints(struct verify *v, struct oracle_case *b, struct skv_session *
 	if (alone)
 		return stint(v, b, self, some_steps(v, b), true);
 	v->adopted++;
-	if (p && p->pack && oracle_case_below(b, 2)) /* which leaves all tokens there, so that they are packed again */
+	if (p && p->compress && oracle_case_below(b, 2)) /* which leaves all tokens there, so that they are compressed again */
 		between = "full";
-	if (p && p->unit) /* what has been to others again is in no order that is known */
+	if (p && p->granularity) /* what has been to others again is in no order that is known */
 		return other_stint(v, b, oracle_case_below(b, 2) ? "full" : streaming, false) &&
 		       stint(v, b, self, some_steps(v, b), false) && other_stint(v, b, "full", true);
 	return other_stint(v, b, "full", false) && stint(v, b, self, some_steps(v, b), false) &&

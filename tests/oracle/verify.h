@@ -4,16 +4,16 @@
  *
  * Decodes random sequences under it, as a client, and checks each step:
  *
- *   - the units that a layer says it looked at ascend, are within the sequence and not above the budget
+ *   - the units that a layer says it attended to ascend, are within the sequence and not above the budget
  *   - the output is double-precision attention over exactly these
  *   - the counters of attended tokens agree with them
  *   - the same step, begun again, alone or in another order, gives the same units and the same output
  *   - sequences that `full` and `streaming` have handled, with holes, are taken over, and they take over its own
- *   - where layers pack tokens: the same of prompts over what is packed
+ *   - where layers compress tokens: the same of prompts over what is compressed
  *
- * The units of a policy that the oracle knows are those that the oracle finds, the evicted pages too; those of
+ * The entries listed under a policy that the oracle knows are those that the oracle finds, evicted pages too; those of
  * any other must have the newest token among them. What a compressor makes of tokens is its own business: of layers that
- * attend to packed ones outputs are checked only where it is said to be the identity.
+ * attend to compressed ones, outputs are checked only where it is said to be the identity.
  */
 #ifndef SKV_ORACLE_VERIFY_H
 #define SKV_ORACLE_VERIFY_H
@@ -36,7 +36,7 @@ struct verify_backend {
 	int (*attend)(struct skv_session *, const struct skv_model *, uint32_t layer, struct verify_rows *);
 	/* how far off what is computed there may be: see struct oracle_step; of an output, where values are up to 1 */
 	double logit_slack, kept_slack, output_slack;
-	bool few_bits_round; /* K and V in few bits become the pool's type before they are multiplied */
+	bool quant_rounds; /* K and V quantized become the pool's type before they are multiplied */
 };
 extern const struct verify_backend verify_on_host;
 
@@ -55,10 +55,10 @@ struct verify {
 	uint32_t done;
 	uint32_t rounds, adopted; /* models tried, and those with sequences of other policies */
 	uint32_t sparse;   /* cases where a layer left out something that was there */
-	uint64_t lists, unsure; /* lists looked at, those that rounding decides */
-	double worst;      /* largest difference of an output of tokens that were not packed */
-	double rebuilt;    /* of others: the largest part of what it may be */
-	bool unchecked;    /* outputs of tokens that a compressor has packed were left alone */
+	uint64_t lists, unsure; /* lists seen, those that rounding decides */
+	double worst;      /* largest difference of an output of tokens that were not compressed */
+	double decompressed;    /* of others: the largest part of what it may be */
+	bool unchecked;    /* outputs of tokens that a compressor has compressed were left alone */
 	bool known;        /* the oracle knows the policy */
 	uint64_t bad_seed; /* verification with this seed begins with the case that failed */
 	char bad[600];     /* what failed, "" when nothing did */

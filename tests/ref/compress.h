@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/ref/compress.h - what layers that pack should keep of a token and make of it again, in double precision and plain
+ * tests/ref/compress.h - what layers that compress should keep of a token and make of it again, in double precision and plain
  * loops. Written from what kernels/compress.h says; knows nothing of pages or tables, and shares no code with the kernels.
  */
 #ifndef SKV_REF_CODES_H
@@ -23,7 +23,7 @@ struct ref_codec {
 
 uint32_t ref_dims(const struct ref_codec *);
 
-/* What a packed token becomes, and its number among its like. */
+/* What a compressed token becomes, and its number among its like. */
 bool ref_is_reference(const struct ref_codec *, uint32_t token, uint32_t *ret_number);
 /* References at or before a token. */
 uint32_t ref_usable(const struct ref_codec *, uint32_t token);

@@ -66,11 +66,11 @@ static double plain(double rank)
 	return isnan(rank) ? -INFINITY : rank;
 }
 
-void ref_keep(struct ref_unit *unit, uint32_t n, const struct ref_keep *k, const double *rank)
+void ref_evict(struct ref_unit *unit, uint32_t n, const struct ref_evict *k, const double *rank)
 {
 	struct entry *e = calloc(n ? n : 1, sizeof *e);
 
-	if (k->keep >= n) {
+	if (k->n_retained >= n) {
 		free(e);
 		return;
 	}
@@ -85,45 +85,45 @@ void ref_keep(struct ref_unit *unit, uint32_t n, const struct ref_keep *k, const
 	}
 	qsort(e, n, sizeof *e, by_merit);
 	for (uint32_t x = 0; x < n; x++) {
-		unit[e[x].u].alive = x < k->keep;
-		if (x < k->keep && k->forget)
+		unit[e[x].u].alive = x < k->n_retained;
+		if (x < k->n_retained && k->forget)
 			unit[e[x].u].value = 0;
 	}
 	free(e);
 }
 
-/* Of the candidates of e[n] the first `want` in the order that `latest` says: by pos, or by rank; they are awake. */
-static void wake(struct entry *e, uint32_t n, uint32_t want, bool latest, bool *awake)
+/* Of the candidates of e[n] the first `want` in the order that `latest` says: by pos, or by rank; they become active. */
+static void activate(struct entry *e, uint32_t n, uint32_t want, bool latest, bool *active)
 {
 	struct entry *some = calloc(n + 1, sizeof *some);
 	uint32_t m = 0;
 
 	for (uint32_t x = 0; x < n; x++)
-		if (!awake[e[x].u]) {
+		if (!active[e[x].u]) {
 			some[m] = e[x];
 			some[m].rank = latest ? e[x].pos : e[x].rank;
 			m++;
 		}
 	qsort(some, m, sizeof *some, by_merit);
 	for (uint32_t x = 0; x < m && x < want; x++)
-		awake[some[x].u] = true;
+		active[some[x].u] = true;
 	free(some);
 }
 
-static uint32_t count(const bool *awake, uint32_t from, uint32_t end)
+static uint32_t count(const bool *active, uint32_t from, uint32_t end)
 {
 	uint32_t n = 0;
 
 	for (uint32_t u = from; u < end; u++)
-		n += awake[u];
+		n += active[u];
 	return n;
 }
 
-void ref_allot(struct ref_unit *const *unit, uint32_t heads, uint32_t n, const struct ref_allot *a,
+void ref_head_budgets(struct ref_unit *const *unit, uint32_t heads, uint32_t n, const struct ref_head_budgets *a,
                const double *const *rank)
 {
 	struct entry *e = calloc((size_t)heads * n + 1, sizeof *e);
-	bool *awake = calloc((size_t)heads * n + 1, sizeof *awake);
+	bool *active = calloc((size_t)heads * n + 1, sizeof *active);
 	uint32_t m = 0;
 
 	for (uint32_t h = 0; h < heads; h++) {
@@ -131,15 +131,15 @@ void ref_allot(struct ref_unit *const *unit, uint32_t heads, uint32_t n, const s
 		for (uint32_t u = 0; u < n; u++)
 			if (unit[h][u].alive && !signbit(unit[h][u].value)) /* pos and head: of equals the lower ones */
 				e[m++] = (struct entry){.rank = plain(rank[h][u]), .pos = unit[h][u].pos * heads + h, .u = h * n + u};
-		wake(e + first, m - first, a->recent, true, awake);
-		wake(e + first, m - first, a->sure - count(awake, h * n, (h + 1) * n), false, awake);
+		activate(e + first, m - first, a->recent, true, active);
+		activate(e + first, m - first, a->safeguard - count(active, h * n, (h + 1) * n), false, active);
 	}
-	wake(e, m, heads * a->awake - count(awake, 0, heads * n), false, awake);
+	activate(e, m, heads * a->active - count(active, 0, heads * n), false, active);
 	for (uint32_t x = 0; x < m; x++) {
 		struct ref_unit *u = &unit[e[x].u / n][e[x].u % n];
-		u->value = awake[e[x].u] ? u->value : -u->value;
+		u->value = active[e[x].u] ? u->value : -u->value;
 	}
-	free(awake);
+	free(active);
 	free(e);
 }
 

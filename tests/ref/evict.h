@@ -3,7 +3,7 @@
  * tests/ref/evict.h - what layers that keep slots should do, in plain loops and double precision.
  *
  * A kv head is an array of units, by slot (or page slot), and the contract of kernels.h is applied to it. It knows
- * nothing of pages, tables or notes, and shares no code with the kernels.
+ * nothing of pages, tables or slot metadata, and shares no code with the kernels.
  */
 #ifndef SKV_REF_SLOTS_H
 #define SKV_REF_SLOTS_H
@@ -29,21 +29,21 @@ bool ref_alloc(const struct ref_unit *was, uint32_t extent, struct ref_unit *now
 uint32_t ref_latest(const struct ref_unit *, uint32_t n);
 
 /* Of n units that live, those that do not stay die. Ranks are as they come: -0 is 0, and a NaN is -infinity. */
-struct ref_keep {
-	uint32_t keep, recent, pinned;
+struct ref_evict {
+	uint32_t n_retained, recent, pinned;
 	bool old_first, forget;
 };
-void ref_keep(struct ref_unit *, uint32_t n, const struct ref_keep *, const double *rank);
+void ref_evict(struct ref_unit *, uint32_t n, const struct ref_evict *, const double *rank);
 
 /*
  * Of the units of several heads, n slots each, that are alive and whose value has no sign, those that are not chosen get
- * one: of each head the `recent` latest and the best until it has `sure`, then the best of all until they are `awake` a
+ * one: of each head the `recent` latest and the best until it has `safeguard`, then the best of all until they are `active` a
  * head.
  */
-struct ref_allot {
-	uint32_t recent, sure, awake;
+struct ref_head_budgets {
+	uint32_t recent, safeguard, active;
 };
-void ref_allot(struct ref_unit *const *, uint32_t heads, uint32_t n, const struct ref_allot *,
+void ref_head_budgets(struct ref_unit *const *, uint32_t heads, uint32_t n, const struct ref_head_budgets *,
                const double *const *rank);
 
 /* Values smoothed over `width` positions, then (lambda > 0) against redundancy: n rows of keys, `stride` floats apart. */

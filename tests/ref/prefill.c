@@ -49,7 +49,7 @@ void ref_row(const struct ref_rows *r, uint32_t p, uint32_t head, ref_see_fn *se
 }
 
 /* The row whose difference row p gets: the last dense one before it, but for the tail and all but the last of a segment's. */
-static uint32_t speaker(const struct ref_rows *r, const struct ref_correct *c, uint32_t p)
+static uint32_t correction_row(const struct ref_rows *r, const struct ref_correct *c, uint32_t p)
 {
 	const uint32_t at = ref_begin(r, p, c->gamma);
 	const uint32_t last = c->segment ? ref_begin(r, p, c->segment) + SKV_MINFERENCE_ROWS - 1 : 0;
@@ -70,8 +70,8 @@ void ref_prompt(const struct ref_rows *r, const struct ref_correct *c, ref_see_f
 			ref_row(r, p, head, dense ? NULL : see, ctx, to, NULL);
 			if (dense || !c->delta)
 				continue;
-			if (was != speaker(r, c, p)) {
-				was = speaker(r, c, p);
+			if (was != correction_row(r, c, p)) {
+				was = correction_row(r, c, p);
 				ref_row(r, was, head, NULL, NULL, full, NULL);
 				ref_row(r, was, head, see, ctx, sparse, NULL);
 			}

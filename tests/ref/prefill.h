@@ -22,7 +22,7 @@ struct ref_rows {
 	const bool *there;  /* [to]: false in holes */
 };
 
-/* The row that speaks for row p where every x-th does. */
+/* The row whose dense output corrects row p where every x-th is dense. */
 uint32_t ref_begin(const struct ref_rows *, uint32_t p, uint32_t x);
 
 /* ---- outputs --------------------------------------------------------------------------------- */
@@ -52,7 +52,7 @@ void ref_prompt(const struct ref_rows *, const struct ref_correct *, ref_see_fn 
 
 /* ---- choices --------------------------------------------------------------------------------- */
 
-/* Kascade: weights over [0, x) of the row that speaks for the tile at x, summed over the group of kv head h. */
+/* Kascade: weights over [0, x) of the representative row of the tile at x, summed over the group of kv head h. */
 void ref_tile_weights(const struct ref_rows *, uint32_t x, uint32_t h, double *weight);
 
 /* The k largest of weight[n], the first `forced` among them; of equals the lower, none that is not there (NULL: all are). */

@@ -31,7 +31,7 @@ void books_even(void);
 struct skv_core_pool_view books_pool(uint32_t pool);
 struct skv_core_account_view books_account(uid_t uid);
 void ck_same_pool(const struct skv_core_pool_view *a, const struct skv_core_pool_view *b);
-struct skv_core_seq_view books_seq(const char *name); /* that one, whoever's it is */
+struct skv_core_seq_view books_seq(const char *name); /* of any user */
 bool books_has_seq(const char *name);
 /* Reports of corrupt sequences since books_open(), and what the last one said. */
 extern uint32_t n_corrupt;

@@ -162,7 +162,7 @@ static void exec_daemon(const struct fix *f)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	dup2(fd, STDERR_FILENO);
 	close_range(3, ~0u, CLOSE_RANGE_CLOEXEC); /* nothing of the test's goes along */
-	/* it serves this test, whoever's service that may be */
+	/* it serves this test and is nobody's service */
 	unsetenv("NOTIFY_SOCKET");
 	unsetenv("LISTEN_FDS");
 	execv(fix_built("daemon/sparsekvd"), (char **)argv);

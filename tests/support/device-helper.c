@@ -105,12 +105,12 @@ void devmem_rows_free(struct devmem_rows *r)
 	devmem_put(r->placed.out);
 }
 
-int devmem_attend(struct skv_session *s, uint32_t layer, struct devmem_rows *r, bool in_alloc)
+int devmem_attend(struct skv_session *s, uint32_t layer, struct devmem_rows *r, bool in_place)
 {
 	struct skv_attn a = r->placed;
 	int e;
 
-	if (in_alloc)
+	if (in_place)
 		a.out = (void *)a.q;
 	devmem_to((void *)a.q, r->q, r->q_bytes);
 	devmem_to((void *)a.k, r->k, r->kv_bytes);

@@ -33,8 +33,8 @@ struct devmem_rows devmem_rows_new(const struct skv_model *m, uint32_t n);
 void devmem_rows_free(struct devmem_rows *);
 /* skv_attend of K and V alone. */
 int devmem_append(struct skv_session *s, uint32_t layer, struct devmem_rows *r);
-/* And of all rows; then r->out is what came out. `in_alloc`: out is q. */
-int devmem_attend(struct skv_session *s, uint32_t layer, struct devmem_rows *r, bool in_alloc);
+/* And of all rows; then r->out is what came out. `in_place`: out is q. */
+int devmem_attend(struct skv_session *s, uint32_t layer, struct devmem_rows *r, bool in_place);
 
 /* n ids for skv_step_end, in `placed`, which devmem_get() gave. */
 const int32_t *devmem_ids(int32_t *placed, const int32_t *ids, uint32_t n);

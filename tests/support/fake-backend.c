@@ -97,57 +97,6 @@ static void run_publish(const struct skv_publish *one, uint32_t n, const int32_t
 	}
 }
 
-static void run_kernel(const struct op *o)
-{
-	const struct skv_scores *ev = o->has_ev ? &o->ev : NULL;
-	const struct skv_slot_mapping *slots = o->has_slots ? &o->slots : NULL;
-	struct skv_index_list list = o->list;
-
-	switch (o->what) {
-	case APPEND:
-		host->append(&o->shape, &o->batch, slots, o->in[0], o->in[1], &o->work);
-		break;
-	case COPY_PAGES:
-		host->copy_pages(&o->shape, o->pages[0], o->pages[1], o->n, &o->work);
-		break;
-	case BOUNDS:
-		host->update_bounds(&o->shape, &o->batch, slots, &o->work);
-		break;
-	case SCORE:
-		host->score_pages(&o->shape, &o->batch, o->in[0], o->pool, ev, &o->work);
-		break;
-	case DENSE:
-		host->decode_dense(&o->shape, &o->batch, o->in[0], o->out, ev, &o->work);
-		break;
-	case WINDOW:
-		host->decode_window(&o->shape, &o->batch, o->in[0], o->out, &o->window, &o->work);
-		break;
-	case PAGES:
-		host->decode_pages(&o->shape, &o->batch, o->in[0], o->out, &o->list, &o->work);
-		break;
-	case TOKENS:
-		host->decode_tokens(&o->shape, &o->batch, o->in[0], o->out, &o->list, &o->work);
-		break;
-	case CHOSEN:
-		host->decode_topk(&o->shape, &o->batch, o->in[0], o->out, ev, &o->select, &list, &o->work);
-		break;
-	case PREFILL:
-		host->prefill_dense(&o->shape, &o->batch, o->in[0], o->out, &o->work);
-		break;
-	case ELSEWHERE:
-		o->elsewhere(host, o);
-		break;
-	case UNION:
-		host->select_union(&o->shape, &o->batch, ev, &o->select, &list, &o->work);
-		break;
-	case RECALL:
-		host->recall(&o->shape, &o->batch, ev, &o->seen, o->out, &o->work);
-		break;
-	default:
-		host->select(&o->shape, &o->batch, ev, o->tokens, &o->select, &list, &o->work);
-	}
-}
-
 static void run_all(const struct queue *q)
 {
 	for (const struct op *o = q->first; o; o = o->next)
@@ -172,8 +121,8 @@ static void run(const struct op *o)
 	case GRAPH:
 		run_all(o->out);
 		break;
-	default:
-		run_kernel(o);
+	case KERNEL:
+		o->run(host, o);
 	}
 }
 
@@ -211,144 +160,22 @@ static void wait_for_all(void)
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-struct op *fake_kernel(enum what what, const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+struct op *fake_kernel(fake_run_fn *run_it, const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                        const struct skv_workspace *w)
 {
-	struct op *o = queue(w->stream, what);
+	struct op *o = queue(w->stream, KERNEL);
 
+	o->run = run_it;
 	o->shape = *sh;
-	if (sh->code) { /* read at the call */
-		o->code = *sh->code;
-		o->shape.code = &o->code;
+	if (sh->codec) { /* read at the call */
+		o->codec = *sh->codec;
+		o->shape.codec = &o->codec;
 	}
 	o->batch = *b;
 	o->in[0] = q;
 	o->out = out;
 	o->work = *w;
 	return o;
-}
-
-static struct op *with_slots(struct op *o, const struct skv_slot_mapping *slots)
-{
-	o->has_slots = slots;
-	if (slots)
-		o->slots = *slots;
-	return o;
-}
-
-static void append(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots, const void *k,
-                   const void *v, const struct skv_workspace *w)
-{
-	with_slots(fake_kernel(APPEND, sh, b, k, NULL, w), slots)->in[1] = v;
-}
-
-static void copy_pages(const struct skv_shape *sh, const uint32_t *dst, const uint32_t *src, uint32_t n,
-                       const struct skv_workspace *w)
-{
-	struct op *o = fake_kernel(COPY_PAGES, sh, &(struct skv_batch){.n = 0}, NULL, NULL, w);
-
-	o->n = n; /* a page of each table at most: how the library asks */
-	memcpy(o->pages[0], dst, n * sizeof(*dst));
-	memcpy(o->pages[1], src, n * sizeof(*src));
-}
-
-static void update_bounds(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_slot_mapping *slots,
-                          const struct skv_workspace *w)
-{
-	with_slots(fake_kernel(BOUNDS, sh, b, NULL, NULL, w), slots);
-}
-
-static void score_pages(const struct skv_shape *sh, const struct skv_batch *b, const void *q, uint32_t pool,
-                        const struct skv_scores *ev, const struct skv_workspace *w)
-{
-	struct op *o = fake_kernel(SCORE, sh, b, q, NULL, w);
-
-	o->pool = pool;
-	o->has_ev = true;
-	o->ev = *ev;
-}
-
-static void decode_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                         const struct skv_scores *ev, const struct skv_workspace *w)
-{
-	struct op *o = fake_kernel(DENSE, sh, b, q, out, w);
-
-	o->has_ev = ev;
-	if (ev)
-		o->ev = *ev;
-}
-
-static void decode_window(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                          const struct skv_window *window, const struct skv_workspace *w)
-{
-	fake_kernel(WINDOW, sh, b, q, out, w)->window = *window;
-}
-
-static void decode_pages(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                         const struct skv_index_list *list, const struct skv_workspace *w)
-{
-	fake_kernel(PAGES, sh, b, q, out, w)->list = *list;
-}
-
-static void decode_tokens(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                          const struct skv_index_list *list, const struct skv_workspace *w)
-{
-	fake_kernel(TOKENS, sh, b, q, out, w)->list = *list;
-}
-
-static void select_later(struct op *o, const struct skv_scores *ev, const struct skv_select *select,
-                         struct skv_index_list *list)
-{
-	o->has_ev = true;
-	o->ev = *ev;
-	o->select = *select;
-	list->most = list->stride; /* how many there will be is not known yet */
-	o->list = *list;
-}
-
-static void decode_topk(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                          const struct skv_scores *ev, const struct skv_select *select, struct skv_index_list *list,
-                          const struct skv_workspace *w)
-{
-	select_later(fake_kernel(CHOSEN, sh, b, q, out, w), ev, select, list);
-}
-
-static void prefill_dense(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                          const struct skv_workspace *w)
-{
-	fake_kernel(PREFILL, sh, b, q, out, w);
-}
-
-static void select_units(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_scores *ev,
-                         bool tokens, const struct skv_select *select, struct skv_index_list *list, const struct skv_workspace *w)
-{
-	struct op *o = fake_kernel(SELECT, sh, b, NULL, NULL, w);
-
-	o->tokens = tokens;
-	select_later(o, ev, select, list);
-}
-
-static void select_union(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_scores *ev,
-                         const struct skv_select *select, struct skv_index_list *list, const struct skv_workspace *w)
-{
-	select_later(fake_kernel(UNION, sh, b, NULL, NULL, w), ev, select, list);
-}
-
-static void recall(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_scores *ev,
-                   const struct skv_attended *seen, float *ret, const struct skv_workspace *w)
-{
-	struct op *o = fake_kernel(RECALL, sh, b, NULL, ret, w);
-
-	o->has_ev = true;
-	o->ev = *ev;
-	if (seen->window) {
-		o->window = *seen->window;
-		o->seen.window = &o->window;
-	} else {
-		o->list = *seen->list;
-		o->seen.list = &o->list;
-	}
-	o->seen.tokens = seen->tokens;
 }
 
 /* Shapes as on a real one. */
@@ -368,19 +195,6 @@ static struct skv_kernels kernels = {
 	.name = "fake",
 	.unsupported = unsupported,
 	.workspace_bytes = workspace_bytes,
-	.append = append,
-	.copy_pages = copy_pages,
-	.decode_dense = decode_dense,
-	.decode_window = decode_window,
-	.decode_pages = decode_pages,
-	.decode_tokens = decode_tokens,
-	.decode_topk = decode_topk,
-	.update_bounds = update_bounds,
-	.score_pages = score_pages,
-	.prefill_dense = prefill_dense,
-	.select = select_units,
-	.select_union = select_union,
-	.recall = recall,
 };
 
 /* ---- the device ------------------------------------------------------------------------------ */
@@ -672,8 +486,10 @@ API const struct skv_backend *skv_cuda_backend(void)
 	};
 
 	host = skv_kernels_host(NULL);
-	fake_keep(&kernels);
-	fake_codes(&kernels);
-	fake_sparse(&kernels);
+	fake_decode(&kernels);
+	fake_select(&kernels);
+	fake_evict(&kernels);
+	fake_compress(&kernels);
+	fake_prefill(&kernels);
 	return host ? &backend : NULL;
 }

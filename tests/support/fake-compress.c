@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fake device's kernels of layers that pack: queued as those of fake-backend.c, and run by the host's, for which
+ * The fake device's kernels of layers that compress: queued as those of fake-backend.c, and run by the host's, for which
  * matrices become fp32 again.
  */
 #include <stdlib.h>
@@ -11,21 +11,20 @@
 /* A layer as it was at the call, which is when the host's structs are read. */
 struct fake_layer {
 	struct skv_shape shape;
-	struct skv_codec code;
+	struct skv_codec codec;
 };
 
 static struct op *later(fake_run_fn *run, const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *b,
                         const void *q, void *out, const struct skv_workspace *w)
 {
-	struct op *o = fake_kernel(ELSEWHERE, sh, b, q, out, w);
+	struct op *o = fake_kernel(run, sh, b, q, out, w);
 
-	o->elsewhere = run;
 	o->n = n_layers;
 	o->layers = calloc(n_layers, sizeof(*o->layers));
 	if (!o->layers)
 		abort();
 	for (uint32_t i = 0; i < n_layers; i++)
-		o->layers[i] = (struct fake_layer){.shape = sh[i], .code = *sh[i].code};
+		o->layers[i] = (struct fake_layer){.shape = sh[i], .codec = *sh[i].codec};
 	return o;
 }
 
@@ -44,67 +43,67 @@ static const void *widened(const void *bf16, size_t n)
 /* The host's own, to be given back. */
 static struct skv_shape *for_host(struct fake_layer *l)
 {
-	struct skv_codec *c = &l->code;
+	struct skv_codec *c = &l->codec;
 	const size_t d = skv_token_dims(&l->shape), parts = c->spans ? 2 * c->spans : 1;
 
-	c->in = widened(c->in, 2 * c->hidden * d);
-	c->down = widened(c->down, c->width * (c->hidden ? c->hidden : d) / parts);
-	c->open = widened(c->open, (size_t)c->wide * c->width);
-	c->out = widened(c->out, d * (c->wide ? c->wide : c->width) / parts);
-	l->shape.code = c;
+	c->enc_in = widened(c->enc_in, 2 * c->enc_hidden * d);
+	c->enc_out = widened(c->enc_out, c->width * (c->enc_hidden ? c->enc_hidden : d) / parts);
+	c->dec_in = widened(c->dec_in, (size_t)c->dec_hidden * c->width);
+	c->dec_out = widened(c->dec_out, d * (c->dec_hidden ? c->dec_hidden : c->width) / parts);
+	l->shape.codec = c;
 	return &l->shape;
 }
 
 static void done(const struct fake_layer *l)
 {
-	free((void *)l->code.in);
-	free((void *)l->code.down);
-	free((void *)l->code.open);
-	free((void *)l->code.out);
+	free((void *)l->codec.enc_in);
+	free((void *)l->codec.enc_out);
+	free((void *)l->codec.dec_in);
+	free((void *)l->codec.dec_out);
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-static void run_pack(const struct skv_kernels *host, const struct op *o)
+static void run_compress(const struct skv_kernels *host, const struct op *o)
 {
 	for (uint32_t i = 0; i < o->n; i++) {
 		struct fake_layer l = o->layers[i];
 
-		host->pack(for_host(&l), 1, &o->batch, &o->work);
+		host->compress(for_host(&l), 1, &o->batch, &o->work);
 		done(&l);
 	}
 }
 
-static void pack(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *b, const struct skv_workspace *w)
+static void compress(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *b, const struct skv_workspace *w)
 {
-	later(run_pack, sh, n_layers, b, NULL, NULL, w);
+	later(run_compress, sh, n_layers, b, NULL, NULL, w);
 }
 
-static void run_rebuild(const struct skv_kernels *host, const struct op *o)
+static void run_decompress(const struct skv_kernels *host, const struct op *o)
 {
 	struct fake_layer l = o->layers[0];
 
-	host->rebuild(for_host(&l), &o->batch, o->has_list ? &o->list : NULL, &o->rebuilt, &o->work);
+	host->decompress(for_host(&l), &o->batch, o->has_list ? &o->list : NULL, &o->decompressed, &o->work);
 	done(&l);
 }
 
-static void rebuild(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_index_list *list,
+static void decompress(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_index_list *list,
                     const struct skv_decompressed *to, const struct skv_workspace *w)
 {
-	struct op *o = later(run_rebuild, sh, 1, b, NULL, NULL, w);
+	struct op *o = later(run_decompress, sh, 1, b, NULL, NULL, w);
 
 	o->has_list = list;
 	if (list)
 		o->list = *list;
-	o->rebuilt = *to;
+	o->decompressed = *to;
 }
 
-/* The same as the host has it, in two steps; but nobody lends memory for what is rebuilt. */
-static void run_decode_codes(const struct skv_kernels *host, const struct op *o)
+/* The same as the host has it, in two steps; but in memory of its own. */
+static void run_decode_latent(const struct skv_kernels *host, const struct op *o)
 {
 	struct fake_layer l = o->layers[0];
 	struct skv_shape *sh = for_host(&l), over = *sh;
-	const uint32_t pages = skv_pages_of(o->list.most);
+	const uint32_t pages = skv_pages_of(o->list.max_count);
 	struct skv_decompressed to = {.pool = aligned_alloc(64, (o->batch.n * pages + 1) * sh->page_bytes), .pages = pages,
 	                         .seq = calloc(o->batch.n, sizeof(*to.seq)),
 	                         .table = calloc(o->batch.n * pages + 1, sizeof(*to.table))};
@@ -112,9 +111,9 @@ static void run_decode_codes(const struct skv_kernels *host, const struct op *o)
 
 	if (!to.pool || !to.seq || !to.table)
 		abort();
-	host->rebuild(sh, &o->batch, &o->list, &to, &o->work);
+	host->decompress(sh, &o->batch, &o->list, &to, &o->work);
 	over.pool = to.pool;
-	over.code = NULL;
+	over.codec = NULL;
 	rows.seq = to.seq;
 	host->decode_dense(&over, &rows, o->in[0], o->out, NULL, &o->work);
 	free(to.pool);
@@ -126,13 +125,13 @@ static void run_decode_codes(const struct skv_kernels *host, const struct op *o)
 static void decode_latent(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                          const struct skv_index_list *list, const struct skv_workspace *w)
 {
-	later(run_decode_codes, sh, 1, b, q, out, w)->list = *list;
+	later(run_decode_latent, sh, 1, b, q, out, w)->list = *list;
 }
 
 /* As a device's. */
-static bool fuses(const struct skv_shape *sh)
+static bool fuses_latent(const struct skv_shape *sh)
 {
-	return sh->code->kind != SKV_COMPRESS_QUANT && !sh->code->wide && !sh->code->spans && !sh->code->k_norm;
+	return sh->codec->kind != SKV_COMPRESS_QUANT && !sh->codec->dec_hidden && !sh->codec->spans && !sh->codec->k_norm;
 }
 
 static const char *unsupported_codec(const struct skv_shape *sh)
@@ -140,11 +139,11 @@ static const char *unsupported_codec(const struct skv_shape *sh)
 	return skv_kernels_host(NULL)->unsupported_codec(sh);
 }
 
-void fake_codes(struct skv_kernels *k)
+void fake_compress(struct skv_kernels *k)
 {
-	k->pack = pack;
-	k->rebuild = rebuild;
+	k->compress = compress;
+	k->decompress = decompress;
 	k->unsupported_codec = unsupported_codec;
-	k->fuses = fuses;
+	k->fuses_latent = fuses_latent;
 	k->decode_latent = decode_latent;
 }

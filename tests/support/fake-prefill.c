@@ -6,17 +6,16 @@
 static struct op *later(fake_run_fn *run, const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                         const struct skv_sparse *sp, const struct skv_workspace *w)
 {
-	struct op *o = fake_kernel(ELSEWHERE, sh, b, q, out, w);
+	struct op *o = fake_kernel(run, sh, b, q, out, w);
 
-	o->elsewhere = run;
 	o->sparse = *sp;
-	if (sp->units) {
-		o->units = *sp->units;
-		o->sparse.units = &o->units;
+	if (sp->lists) {
+		o->lists = *sp->lists;
+		o->sparse.lists = &o->lists;
 	}
-	if (sp->more) {
-		o->more = *sp->more;
-		o->sparse.more = &o->more;
+	if (sp->extra) {
+		o->extra = *sp->extra;
+		o->sparse.extra = &o->extra;
 	}
 	return o;
 }
@@ -32,7 +31,7 @@ static void prefill_sparse(const struct skv_shape *sh, const struct skv_batch *b
 	later(run_prefill_sparse, sh, b, q, out, sp, w);
 }
 
-static void run_keep_queries(const struct skv_kernels *host, const struct op *o)
+static void run_save_queries(const struct skv_kernels *host, const struct op *o)
 {
 	host->save_queries(&o->shape, &o->batch, o->in[0], &o->sparse, &o->work);
 }
@@ -40,10 +39,10 @@ static void run_keep_queries(const struct skv_kernels *host, const struct op *o)
 static void save_queries(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_sparse *sp,
                          const struct skv_workspace *w)
 {
-	later(run_keep_queries, sh, b, q, NULL, sp, w);
+	later(run_save_queries, sh, b, q, NULL, sp, w);
 }
 
-static void run_tile_best(const struct skv_kernels *host, const struct op *o)
+static void run_kascade_lists(const struct skv_kernels *host, const struct op *o)
 {
 	host->kascade_lists(&o->shape, &o->batch, o->in[0], &o->sparse, o->top, o->n, &o->tiles[0], &o->work);
 }
@@ -51,14 +50,14 @@ static void run_tile_best(const struct skv_kernels *host, const struct op *o)
 static void kascade_lists(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_sparse *sp,
                       struct skv_budget top, uint32_t floor, const struct skv_tile_lists *ret, const struct skv_workspace *w)
 {
-	struct op *o = later(run_tile_best, sh, b, q, NULL, sp, w);
+	struct op *o = later(run_kascade_lists, sh, b, q, NULL, sp, w);
 
 	o->top = top;
 	o->n = floor;
 	o->tiles[0] = *ret;
 }
 
-static void run_tile_stages(const struct skv_kernels *host, const struct op *o)
+static void run_hip_lists(const struct skv_kernels *host, const struct op *o)
 {
 	host->hip_lists(&o->shape, &o->batch, o->in[0], &o->sparse, o->counts, &o->tiles[0], &o->work);
 }
@@ -66,29 +65,29 @@ static void run_tile_stages(const struct skv_kernels *host, const struct op *o)
 static void hip_lists(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_sparse *sp,
                         const uint32_t keep[SKV_HIP_STAGES], const struct skv_tile_lists *ret, const struct skv_workspace *w)
 {
-	struct op *o = later(run_tile_stages, sh, b, q, NULL, sp, w);
+	struct op *o = later(run_hip_lists, sh, b, q, NULL, sp, w);
 
 	for (uint32_t i = 0; i < SKV_HIP_STAGES; i++)
 		o->counts[i] = keep[i];
 	o->tiles[0] = *ret;
 }
 
-static void run_tile_lines(const struct skv_kernels *host, const struct op *o)
+static void run_minference_lists(const struct skv_kernels *host, const struct op *o)
 {
 	host->minference_lists(&o->shape, &o->batch, o->in[0], &o->sparse, o->counts[0], o->counts[1], &o->tiles[0], &o->tiles[1],
 	                 &o->work);
 }
 
 static void minference_lists(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_sparse *sp,
-                       uint32_t vertical, uint32_t slash, const struct skv_tile_lists *units, const struct skv_tile_lists *more,
+                       uint32_t vertical, uint32_t slash, const struct skv_tile_lists *lists, const struct skv_tile_lists *extra,
                        const struct skv_workspace *w)
 {
-	struct op *o = later(run_tile_lines, sh, b, q, NULL, sp, w);
+	struct op *o = later(run_minference_lists, sh, b, q, NULL, sp, w);
 
 	o->counts[0] = vertical;
 	o->counts[1] = slash;
-	o->tiles[0] = *units;
-	o->tiles[1] = *more;
+	o->tiles[0] = *lists;
+	o->tiles[1] = *extra;
 }
 
 static size_t prefill_sparse_bytes(const struct skv_shape *sh, const struct skv_batch *bounds, const struct skv_sparse *sp,
@@ -97,7 +96,7 @@ static size_t prefill_sparse_bytes(const struct skv_shape *sh, const struct skv_
 	return skv_kernels_host(NULL)->prefill_sparse_bytes(sh, bounds, sp, threads);
 }
 
-void fake_sparse(struct skv_kernels *k)
+void fake_prefill(struct skv_kernels *k)
 {
 	k->prefill_sparse = prefill_sparse;
 	k->prefill_sparse_bytes = prefill_sparse_bytes;

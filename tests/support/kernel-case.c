@@ -7,7 +7,7 @@
 
 #define REDZONE 256u
 #define LAYERS 3u
-#define TABLES (LAYERS + 3) /* and one of state pages, one of notes, one of what is kept */
+#define TABLES (LAYERS + 3) /* and one of state pages, one of slot metadata, one of what is kept */
 
 /* ---- how devices differ ----------------------------------------------------------------------- */
 
@@ -80,16 +80,16 @@ static void assign_pages(struct kernel_case *c)
 		s->layer_stride = pages + rnd_below(3);
 		c->table[i] = malloc(s->layer_stride * sizeof(skv_pte));
 		c->state[i] = malloc(s->layer_stride * sizeof(skv_pte));
-		c->notes[i] = malloc(s->layer_stride * sizeof(skv_pte));
+		c->slot_meta[i] = malloc(s->layer_stride * sizeof(skv_pte));
 		for (uint32_t p = 0; p < s->layer_stride; p++) {
-			c->table[i][p] = c->state[i][p] = c->notes[i][p] = skv_pte_make(SKV_PTE_NONE, 0);
+			c->table[i][p] = c->state[i][p] = c->slot_meta[i][p] = skv_pte_make(SKV_PTE_NONE, 0);
 			if (p < pages)
 				c->table[i][p] = skv_pte_make(rnd_below(4) ? SKV_PTE_PRIVATE : SKV_PTE_SHARED,
 				                              order[used++]);
 			if (p < skv_pages_of(pages))
 				c->state[i][p] = skv_pte_make(SKV_PTE_PRIVATE, order[used++]);
 			if (p < notes_pages(c, s->len))
-				c->notes[i][p] = skv_pte_make(SKV_PTE_PRIVATE, order[used++]);
+				c->slot_meta[i][p] = skv_pte_make(SKV_PTE_PRIVATE, order[used++]);
 		}
 	}
 	free(order);
@@ -149,7 +149,7 @@ void case_deinit(struct kernel_case *c)
 		free(c->v_in[i]);
 		free(c->table[i]);
 		free(c->state[i]);
-		free(c->notes[i]);
+		free(c->slot_meta[i]);
 		free(c->kept[i]);
 	}
 	free(c->q);
@@ -179,7 +179,7 @@ void case_keep(struct kernel_case *c, uint32_t pages)
 		const uint32_t was = c->seq[i].layer_stride, stride = was < pages ? pages : was;
 		c->table[i] = longer(c->table[i], was, stride);
 		c->state[i] = longer(c->state[i], was, stride);
-		c->notes[i] = longer(c->notes[i], was, stride);
+		c->slot_meta[i] = longer(c->slot_meta[i], was, stride);
 		c->kept[i] = longer(NULL, 0, stride);
 		c->seq[i].layer_stride = stride;
 		for (uint32_t p = 0; p < pages; p++)
@@ -259,7 +259,7 @@ static const skv_pte *table_to(struct kernel_case *c, uint32_t i, uint32_t wrong
 	for (uint32_t e = 0; e < TABLES * stride; e++)
 		t[e] = e / stride == c->sh.layer   ? c->table[i][e % stride]
 		       : e / stride == c->sh.state ? c->state[i][e % stride]
-		       : e / stride == c->sh.slot_meta ? c->notes[i][e % stride]
+		       : e / stride == c->sh.slot_meta ? c->slot_meta[i][e % stride]
 		       : e / stride == c->sh.saved && c->kept[i] ? c->kept[i][e % stride]
 		                                   : skv_pte_make(SKV_PTE_PRIVATE, wrong);
 	const skv_pte *there = case_to(c, t, TABLES * stride * sizeof *t);
@@ -275,7 +275,7 @@ static uint32_t unused_page(const struct kernel_case *c)
 	for (uint32_t i = 0; i < c->n; i++)
 		for (uint32_t p = 0; p < skv_pages_of(c->seq[i].len); p++)
 			for (int k = 0; k < 3; k++) {
-				skv_pte e = k == 0 ? c->table[i][p] : k == 1 ? c->state[i][p] : c->notes[i][p];
+				skv_pte e = k == 0 ? c->table[i][p] : k == 1 ? c->state[i][p] : c->slot_meta[i][p];
 				if (skv_pte_resident(e))
 					used[skv_pte_id(e)] = true;
 			}

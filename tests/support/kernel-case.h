@@ -28,7 +28,7 @@ struct kernel_case {
 	struct skv_kseq seq[CASE_SEQS]; /* the pointers are NULL */
 	skv_pte *table[CASE_SEQS];      /* of the layer that is meant, to write to before case_on() */
 	skv_pte *state[CASE_SEQS];      /* and of its state pages */
-	skv_pte *notes[CASE_SEQS];      /* and of the pages of its notes */
+	skv_pte *slot_meta[CASE_SEQS];      /* and of the pages of its slot metadata */
 	skv_pte *kept[CASE_SEQS];       /* and of what prompts keep: NULL before case_keep() */
 	float *k[CASE_SEQS], *v[CASE_SEQS]; /* [len][n_kv_heads][head_dim], as the pool's dtype holds them */
 	float *k_in[CASE_SEQS], *v_in[CASE_SEQS]; /* before rounding */
@@ -104,7 +104,7 @@ float rnd_normal(void);
 bool case_rounds_q(const struct kernel_case *, const struct test_backend *);
 float *case_q(const struct kernel_case *, const struct test_backend *); /* the caller's to free */
 double case_tolerance(const struct kernel_case *, const struct test_backend *, double host);
-/* And pooled weights by this share of them: scores are kept in 16 bits until they become weights. */
+/* And reduced weights by this share of them: scores are kept in 16 bits until they become weights. */
 double case_weight_slack(const struct kernel_case *, const struct test_backend *);
 
 /*

@@ -83,7 +83,7 @@ static void codec_deinit(struct ref_codec *k)
 
 /* ---- pages for records ----------------------------------------------------------------------- */
 
-/* Records of the n first tokens, all packed. */
+/* Records of the n first tokens, all compressed. */
 static void count_records(const struct ref_codec *k, uint32_t n, uint32_t *codes, uint32_t *refs)
 {
 	*codes = *refs = 0;
@@ -393,7 +393,7 @@ void code_make_up(const struct code_case *k, uint8_t *pool, uint32_t i, uint32_t
 		memset(pool + skv_pte_id(k->c.table[i][p]) * k->c.sh.page_bytes, 0xff, k->c.sh.page_bytes);
 }
 
-void code_rebuilt(const struct code_case *k, uint8_t *pool, uint32_t i, uint32_t token, double *x, double *terms)
+void code_decompressed(const struct code_case *k, uint8_t *pool, uint32_t i, uint32_t token, double *x, double *terms)
 {
 	const struct ref_codec *c = &k->layer[0].codec;
 	const uint32_t d = ref_dims(c);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/quant-case.h - a case whose tokens can be packed in few bits: two layers' worth of records beside the case's one
+ * tests/support/quant-case.h - a case whose tokens can be quantized: two layers' worth of records beside the case's one
  * layer of rows. Pages for records lie behind the case's own.
  */
 #ifndef SKV_QUANT_CASE_H
@@ -20,16 +20,16 @@ struct low_case {
 	uint32_t stride; /* of the tables */
 };
 
-/* false: the shape's heads cannot be packed in this form */
+/* false: the shape's heads cannot be quantized in this form */
 bool low_init(struct low_case *, int shape, int form, uint32_t n, const uint32_t *len);
 void low_deinit(struct low_case *);
 
-/* Put it on a backend, all rows written, nothing packed. False: the backend has no such kernels, or not this shape. */
+/* Put it on a backend, all rows written, nothing compressed. False: the backend has no such kernels, or not this shape. */
 bool low_on(struct low_case *, const struct test_backend *);
 void low_off(struct low_case *);
 
 /*
- * Sequences [from, from + n) as a batch, with coded and pack of each as given. With `gone` the pages of packed rows are
+ * Sequences [from, from + n) as a batch, with n_compressed and max_compress of each as given. With `gone` the pages of compressed rows are
  * holes, their entries junk.
  */
 struct skv_batch low_batch(struct low_case *, uint32_t from, uint32_t n, const uint32_t *coded, const uint32_t *pack,

@@ -35,7 +35,7 @@ void refmodel_codec(const struct skv_model *m, uint64_t seed, const char *path)
 {
 	struct codec_file f = {.about = "{\"sparsekv_codec\":\"1\",\"stride\":\"5\",\"near\":\"3\"}"};
 	const uint32_t d = 2 * m->n_kv_heads * m->head_dim, width = seed ? WIDTH : d;
-	float *numbers[2 * WORLD_MAX_LAYERS];
+	float *numbers[2 * REFMODEL_MAX_LAYERS];
 	uint8_t *bytes;
 	size_t n;
 	FILE *to;

@@ -5,9 +5,9 @@
 
 #include "tests/support/reference-model.h"
 
-#define WORLD_STRIDE 5u /* of references, each with WORLD_NEAR others as its nearest */
-#define WORLD_NEAR 3u
-#define WORLD_CODES "stride=5&near=3" /* the same in a spec */
+#define REFMODEL_STRIDE 5u /* of references, each with REFMODEL_NEAR others as its nearest */
+#define REFMODEL_NEAR 3u
+#define REFMODEL_CODES "stride=5&n_refs=3" /* the same in a spec */
 
 /* Make the reference model one whose KV cache can be compressed. */
 void refmodel_packable(struct skv_model *m);

@@ -114,11 +114,11 @@ struct refmodel_policy refmodel_policy(const struct skv_model *m, char *spec)
 	char budget[32];
 	uint32_t first = p.dense + rnd_below(2), second = m->n_layers - 2;
 
-	if (p.kind == WORLD_FULL) {
+	if (p.kind == REFMODEL_FULL) {
 		strcpy(spec, "full");
-		return (struct refmodel_policy){.kind = WORLD_FULL};
+		return (struct refmodel_policy){.kind = REFMODEL_FULL};
 	}
-	if (p.kind == WORLD_STREAMING) {
+	if (p.kind == REFMODEL_STREAMING) {
 		p.sinks = rnd_below(40);
 		p.budget = share ? (struct skv_budget){.share = 0.25f}
 		                 : (struct skv_budget){.count = 41 + rnd_below(80)};
@@ -131,7 +131,7 @@ struct refmodel_policy refmodel_policy(const struct skv_model *m, char *spec)
 		share ? (struct skv_budget){.share = 0.25f} : (struct skv_budget){.count = 3 + rnd_below(8)};
 	p.floor = share ? 8 : 1;
 	snprintf(budget, sizeof(budget), share ? "0.25" : "%u", p.budget.count);
-	if (p.kind == WORLD_QUEST) {
+	if (p.kind == REFMODEL_QUEST) {
 		p.mean = rnd_below(2);
 		p.recent = p.mean ? 4 : 1;
 		sprintf(spec, "quest?variant=%s&budget=%s&dense=%u", p.mean ? "sglang" : "shared", budget, p.dense);
@@ -306,7 +306,7 @@ static bool choose(const struct refmodel *w, const struct refmodel_seq *q, uint3
 		recent = p->recent_floor;
 	if (recent > k)
 		recent = k;
-	if (p->kind == WORLD_QUEST)
+	if (p->kind == REFMODEL_QUEST)
 		score_by_bounds(w, q, layer, n, score);
 	else
 		score_by_weights(w, q, layer, n, visible, score);
@@ -352,10 +352,10 @@ bool refmodel_see(const struct refmodel *w, const struct refmodel_seq *q, uint32
 
 	*attended = 0;
 	for (uint32_t layer = 0; layer < w->model.n_layers; layer++) {
-		bool selects = p->kind == WORLD_DELTA && p->layers >> layer & 1;
-		bool follows = p->kind == WORLD_DELTA && !selects && layer >= p->dense && any;
-		bool asks = p->kind == WORLD_QUEST && layer >= p->dense;
-		bool window = p->kind == WORLD_STREAMING && layer >= p->dense;
+		bool selects = p->kind == REFMODEL_DELTA && p->layers >> layer & 1;
+		bool follows = p->kind == REFMODEL_DELTA && !selects && layer >= p->dense && any;
+		bool asks = p->kind == REFMODEL_QUEST && layer >= p->dense;
+		bool window = p->kind == REFMODEL_STREAMING && layer >= p->dense;
 
 		if (asks)
 			sure = choose(w, q, layer, n, NULL, chosen) && sure;
@@ -382,7 +382,7 @@ void refmodel_evict(struct refmodel *w, struct refmodel_seq *q, uint32_t n)
 {
 	const struct refmodel_policy *p = refmodel_policy_of(w, q);
 
-	if (p->kind != WORLD_STREAMING)
+	if (p->kind != REFMODEL_STREAMING)
 		return;
 	for (uint32_t layer = p->dense; layer < w->model.n_layers; layer++)
 		for (uint32_t u = skv_pages_of(p->sinks); (u + 1) * SKV_PAGE_TOKENS <= recent_from(p, n + 1);

@@ -15,11 +15,11 @@
 #include <string.h>
 #include <sparsekv/client.h>
 
-#define WORLD_MAX_LAYERS 16u
+#define REFMODEL_MAX_LAYERS 16u
 
 /* A policy as the reference computes it. */
 struct refmodel_policy {
-	enum { WORLD_FULL, WORLD_STREAMING, WORLD_DELTA, WORLD_QUEST } kind;
+	enum { REFMODEL_FULL, REFMODEL_STREAMING, REFMODEL_DELTA, REFMODEL_QUEST } kind;
 	struct skv_budget budget;
 	uint32_t floor;  /* of the budget */
 	uint32_t sinks;  /* streaming */
@@ -48,8 +48,8 @@ struct refmodel {
 	struct refmodel_policy next;
 	char next_spec[160]; /* "" = no swap is on its way */
 	double worst; /* largest difference of an output so far */
-	double tolerance; /* of outputs, where rows were packed and are rebuilt; 0: as of rows */
-	bool in_alloc; /* refmodel_run() and the like: what comes out takes the place of q */
+	double tolerance; /* of outputs, where rows were compressed; 0: as of rows */
+	bool in_place; /* refmodel_run() and the like: what comes out takes the place of q */
 	bool measures; /* the session measures recall in every step: it is compared, too */
 	uint64_t checked, skipped; /* outputs looked at; rows whose selection hung on a rounding */
 };

@@ -26,9 +26,9 @@ static void compare_row(struct refmodel *w, const struct refmodel_seq *q, uint32
 static bool sparse(const struct refmodel_policy *p, uint32_t layer)
 {
 	uint32_t earlier = p->layers & ((1u << layer) - 1);
-	bool follows = p->kind == WORLD_DELTA && !(p->layers >> layer & 1) && earlier;
+	bool follows = p->kind == REFMODEL_DELTA && !(p->layers >> layer & 1) && earlier;
 
-	return layer >= p->dense && (follows || p->kind == WORLD_STREAMING || p->kind == WORLD_QUEST);
+	return layer >= p->dense && (follows || p->kind == REFMODEL_STREAMING || p->kind == REFMODEL_QUEST);
 }
 
 /* Sum over sparse layers of the share of the weights that is on visible tokens; adds their number to *ret_layers. */
@@ -144,14 +144,14 @@ static void attend_all(struct refmodel *w, const struct refmodel_item *items, ui
 	size_t width = (size_t)w->model.n_heads * w->model.head_dim;
 
 	for (uint32_t layer = 0; layer < w->model.n_layers && (int)layer != abort_at; layer++) {
-		bool in_alloc = rnd_below(4) == 0;
+		bool in_place = rnd_below(4) == 0;
 		uint32_t at = 0;
 		int e;
 
 		for (uint32_t i = 0; i < n; i++)
 			for (uint32_t j = 0; j < items[i].n_tokens; j++)
 				rows_fill(&w->model, r, at++, items[i].content[j], layer);
-		e = devmem_attend(w->session, layer, r, in_alloc);
+		e = devmem_attend(w->session, layer, r, in_place);
 		ck_assert_msg(e == 0, "attend: %d %s", e, skv_last_error());
 		at = 0;
 		for (uint32_t i = 0; i < n; at += items[i++].n_tokens)
@@ -278,7 +278,7 @@ static int run(struct refmodel *w, const struct skv_step_item *items, uint32_t n
 	for (uint32_t layer = 0; layer < w->model.n_layers && e == 0; layer++) {
 		for (uint32_t i = 0; i < n; i++)
 			rows_fill(&w->model, &r, i, content[i], layer);
-		e = attends ? devmem_attend(w->session, layer, &r, w->in_alloc) : devmem_append(w->session, layer, &r);
+		e = attends ? devmem_attend(w->session, layer, &r, w->in_place) : devmem_append(w->session, layer, &r);
 		if (e == 0 && out)
 			memcpy(out + layer * size, r.out, size * sizeof(float));
 	}

@@ -8,7 +8,7 @@ static uint8_t *slot_meta_at(const struct kernel_case *c, uint32_t i, uint32_t h
 	const uint32_t n = (uint32_t)(head / (2 * each));
 
 	*ret_n = n - u % n;
-	return c->sh.pool + skv_pte_id(c->notes[i][u / n]) * c->sh.page_bytes + h * head + (set * n + u % n) * each;
+	return c->sh.pool + skv_pte_id(c->slot_meta[i][u / n]) * c->sh.page_bytes + h * head + (set * n + u % n) * each;
 }
 
 void slot_meta_put(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, const struct ref_unit *unit,

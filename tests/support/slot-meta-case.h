@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/support/slot-meta-case.h - notes of a case's units, and what layers that keep slots are told besides. */
+/* tests/support/slot-meta-case.h - slot metadata of a case, and the other arguments of layers that evict. */
 #ifndef SKV_SLOT_META_CASE_H
 #define SKV_SLOT_META_CASE_H
 
 #include "tests/support/kernel-case.h"
 #include "tests/ref/evict.h"
 
-/* Write the notes of n units of a sequence's kv head, or read them (the caller's to free). */
+/* Write the slot metadata of n entries of a sequence's kv head, or read them (the caller's to free). */
 void slot_meta_put(const struct kernel_case *, uint32_t i, uint32_t h, uint32_t set, const struct ref_unit *, uint32_t n);
 struct skv_slot_meta *slot_meta_get(const struct kernel_case *, uint32_t i, uint32_t h, uint32_t set, uint32_t n);
 

@@ -80,7 +80,7 @@ struct tile {
 	const uint32_t *ids;
 	const skv_pte *pages, *codes, *refs; /* the sequence's tables */
 	uint32_t n;                          /* tokens; 0: there are no more tiles */
-	uint32_t len, coded, i, chunk;
+	uint32_t len, n_compressed, i, chunk;
 	bool begins, ends; /* the first or last one of its chunk */
 };
 
@@ -106,7 +106,7 @@ DEVICE enum kind kind_of(const struct latent_params *c, const struct tile *t, ui
 {
 	if (token >= t->len)
 		return ABSENT;
-	if (token < c->k.c.first || token >= t->coded)
+	if (token < c->k.c.first || token >= t->n_compressed)
 		return ROW;
 	return is_ref(&c->k, token) ? REFERENCE : CODE;
 }

@@ -21,7 +21,7 @@ struct decompress_params {
 	uint32_t skip, max_rows; /* rows of each: [skip, skip + max_rows) */
 	/* of row skip + i of sequence first + s, at s * max_rows + i */
 	struct row *row;
-	__nv_bfloat16 *z, *wide;
+	__nv_bfloat16 *z, *dec_hidden;
 	float2 *turn; /* cosine and sine of each pair, times RoPE's factor */
 };
 
@@ -343,7 +343,7 @@ __global__ void __launch_bounds__(GEMM_THREADS,
                                   2) decoder_hidden_kernel(const __grid_constant__ struct decompress_params c)
 {
 	extern __shared__ __align__(16) uint8_t shared[];
-	const uint32_t width = c.k.c.width, wide = c.k.c.dec_hidden, col = blockIdx.x * WIDE_TILE;
+	const uint32_t width = c.k.c.width, hidden = c.k.c.dec_hidden, col = blockIdx.x * WIDE_TILE;
 	const size_t first = (size_t)blockIdx.z * c.max_rows + blockIdx.y * WIDE_TILE;
 	if (c.row[first].kind == NOTHING)
 		return;
@@ -353,14 +353,14 @@ __global__ void __launch_bounds__(GEMM_THREADS,
 	for (int n = 0; n < (int)(WIDE_TILE / GEMM_LOADS); n++) {
 		const uint32_t to = col + operand_row(n);
 		a.at[n] = c.row[first + operand_row(n)].kind == CODE ? (const uint8_t *)(c.z + (first + operand_row(n)) * width) : NULL;
-		b.at[n] = to < wide ? (const uint8_t *)c.k.c.dec_in + (size_t)to * width * 2 : NULL;
+		b.at[n] = to < hidden ? (const uint8_t *)c.k.c.dec_in + (size_t)to * width * 2 : NULL;
 	}
 	gemm_add<false>(&g, &a, &b, shared);
 	const float *x = gemm_to_shared(&g, shared);
 	for (uint32_t n = threadIdx.x; n < WIDE_TILE * WIDE_TILE; n += GEMM_THREADS) {
 		const uint32_t r = n / WIDE_TILE, o = n % WIDE_TILE;
-		if (col + o < wide)
-			c.wide[(first + r) * wide + col + o] = __float2bfloat16_rn(silu(x[r * GEMM_PITCH(WIDE_TILE) + o]));
+		if (col + o < hidden)
+			c.dec_hidden[(first + r) * hidden + col + o] = __float2bfloat16_rn(silu(x[r * GEMM_PITCH(WIDE_TILE) + o]));
 	}
 }
 
@@ -410,7 +410,7 @@ static size_t decompress_layout(const struct skv_shape *sh, struct decompress_pa
 	at += rows * sh->codec->width * 2;
 	c->turn = (float2 *)(mem + at);
 	at += rows * (sh->codec->rope_dims / 2) * sizeof(float2);
-	c->wide = (__nv_bfloat16 *)(mem + at);
+	c->dec_hidden = (__nv_bfloat16 *)(mem + at);
 	return at + rows * sh->codec->dec_hidden * 2;
 }
 

@@ -22,11 +22,11 @@ struct evict_params {
 	uint32_t stride, heads;
 };
 
-/* A block's work: of so many entries `keep` are retained, those from a position on whatever their rank. */
+/* A block's work: of n_entries n_retained stay, those from a position on whatever their rank. */
 struct head_item {
 	const struct skv_kseq *s;
 	const float *rank; /* or NULL */
-	uint32_t h, units, keep, from;
+	uint32_t h, n_entries, n_retained, from;
 };
 
 /* The higher the key, the sooner an entry is retained. */
@@ -40,11 +40,11 @@ DEVICE uint64_t topk_key(const struct evict_params *c, const struct head_item *j
 /* use(entry, pos, rank) */
 template <class F> DEVICE void for_each_entry(const struct evict_params *c, const struct head_item *j, F use)
 {
-	for_each_pair<THREADS>(&c->meta, j->s, j->h, j->s->set, 0, j->units, j->units,
+	for_each_pair<THREADS>(&c->meta, j->s, j->h, j->s->set, 0, j->n_entries, j->n_entries,
 	                       [=](uint32_t u, struct meta_pair p) {
 #pragma unroll
 		for (int x = 0; x < 2; x++)
-			if (u + x < j->units)
+			if (u + x < j->n_entries)
 				use(u + x, p.pos[x], j->rank ? j->rank[u + x] : p.value[x]);
 	});
 }
@@ -115,16 +115,16 @@ __global__ void __launch_bounds__(THREADS, 2) evict_kernel(const __grid_constant
 {
 	__shared__ struct topk_smem smem;
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
-	struct head_item j = {.s = s, .h = blockIdx.x, .units = entries_of(c.by.granularity, s->len), .n_retained = s->n_retained};
-	if (j.keep >= j.units)
+	struct head_item j = {.s = s, .h = blockIdx.x, .n_entries = entries_of(c.by.granularity, s->len), .n_retained = s->n_retained};
+	if (j.n_retained >= j.n_entries)
 		return;
-	const uint32_t recent = min(skv_recent_of(&c.by, j.keep), j.keep), last = entries_of(c.by.granularity, s->n_tokens);
+	const uint32_t recent = min(skv_recent_of(&c.by, j.n_retained), j.n_retained), last = entries_of(c.by.granularity, s->n_tokens);
 	uint32_t n_recent = 0;
 
 	j.from = recent ? last - recent : SKV_SLOT_FREE;
 	j.rank = c.rank ? c.rank + ((size_t)blockIdx.y * c.heads + j.h) * c.stride : NULL;
 	const uint32_t lowest = find_lowest(&c, &j, &n_recent);
-	if (n_recent == recent && j.keep + 1 == j.units && !c.by.reset_scores) {
+	if (n_recent == recent && j.n_retained + 1 == j.n_entries && !c.by.reset_scores) {
 		if (threadIdx.x == 0)
 			meta_at(&c.meta, s, j.h, s->set, lowest)->pos |= SKV_SLOT_EVICTED;
 		return;
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(THREADS, 2) evict_kernel(const __grid_constant
 	if (n_recent != recent)
 		find_recent(&c, &j, &smem, recent);
 	const struct head_item *item = &j;
-	const uint64_t stays = j.keep == 0 ? KEY_RECENT : kth_largest_key<whole>(&smem, j.keep, [=](auto use) {
+	const uint64_t stays = j.n_retained == 0 ? KEY_RECENT : kth_largest_key<whole>(&smem, j.n_retained, [=](auto use) {
 		for_each_entry(&c, item, [=](uint32_t, uint32_t pos,
 		                            float rank) { use(topk_key(&c, item, pos, rank)); });
 	});

@@ -23,7 +23,7 @@ static_assert(SKV_MINFERENCE_ROWS == ROWS && ROWS == TILE && THREADS == 2 * TILE
 enum { COLUMNS, DIAGONALS };
 
 struct minference_params : weights_params {
-	struct skv_tile_lists units, more;
+	struct skv_tile_lists lists, extra;
 	uint32_t most[2]; /* columns, diagonals that are selected, at most */
 	uint32_t segments; /* of a sequence, at most */
 	uint32_t stride, words;
@@ -186,9 +186,9 @@ minference_lists_kernel(const __grid_constant__ struct minference_params c)
 	const uint32_t tile = j.skip / TILE + nth, call = (j.s->len - j.s->n_q) / TILE;
 	if (nth >= c.sp.segment / TILE || tile < call || tile * TILE >= j.s->len)
 		return;
-	const size_t list = ((size_t)(j.s - c.call.seq) * c.units.tiles + tile - call) * c.units.rows + c.head(blockIdx.y);
-	const size_t extra = ((size_t)(j.s - c.call.seq) * c.more.tiles + tile - call) * c.more.rows + c.head(blockIdx.y);
-	uint32_t *unit_ids = c.units.ids + list * c.units.stride, *more_ids = c.more.ids + extra * c.more.stride;
+	const size_t list = ((size_t)(j.s - c.call.seq) * c.lists.tiles + tile - call) * c.lists.rows + c.head(blockIdx.y);
+	const size_t extra = ((size_t)(j.s - c.call.seq) * c.extra.tiles + tile - call) * c.extra.rows + c.head(blockIdx.y);
+	uint32_t *unit_ids = c.lists.ids + list * c.lists.stride, *more_ids = c.extra.ids + extra * c.extra.stride;
 	if (tile * TILE + TILE >= j.end && j.end) { /* rows before the last of the dense ones need no list */
 		for (uint32_t u = lane; u < tile + lane; u += 32)
 			append_selected(u < tile && is_near_block(near, tile - u), u, unit_ids, &units);
@@ -200,8 +200,8 @@ minference_lists_kernel(const __grid_constant__ struct minference_params c)
 		}
 	}
 	if (lane == 0) {
-		c.units.count[list] = units;
-		c.more.count[extra] = more;
+		c.lists.count[list] = units;
+		c.extra.count[extra] = more;
 	}
 }
 
@@ -261,8 +261,8 @@ void skv_cuda_minference_lists(const struct skv_shape *sh, const struct skv_batc
 	struct minference_params c = {};
 
 	init_weights_params(&c, sh, b, q, sp);
-	c.units = *units;
-	c.more = *more;
+	c.lists = *units;
+	c.extra = *more;
 	c.shared = keys_fit_shared(b->max_len);
 	const size_t bytes = init_minference_params(&c, b, sp, vertical, slash);
 	const uint32_t items = n_items_of(&c, sh, b), band = band_size(items, bytes);

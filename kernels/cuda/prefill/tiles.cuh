@@ -35,7 +35,7 @@ struct prefill_params {
 	float scale;    /* for scores in log2 */
 	/* the plan of the rows; its lists follow */
 	struct skv_sparse sparse;
-	struct skv_tile_lists units, more; /* rows = 0: none */
+	struct skv_tile_lists lists, extra; /* rows = 0: none */
 	struct skv_shape shape;
 };
 
@@ -166,8 +166,8 @@ DEVICE struct kv_range sparse_kv_range(const struct prefill_params *c, uint32_t 
 	r.sinks = (sp->sinks + size - 1) / size;
 	if (r.sinks * size > r.from)
 		r.sinks = r.from = 0;
-	r.units = list_of(c, &c->units, i, tile, h, head);
-	r.more = list_of(c, &c->more, i, tile, h, head);
+	r.units = list_of(c, &c->lists, i, tile, h, head);
+	r.more = list_of(c, &c->extra, i, tile, h, head);
 	r.n_units = r.sinks + ((r.units.count << r.units.shift) + size - 1) / size;
 	r.n_more = r.n_units + (r.more.count + size - 1) / size;
 	r.tiles = r.n_more + (end - r.from + size - 1) / size;

@@ -2,8 +2,8 @@
 /*
  * kernels/host/select/select.c - top-k selection of pages or tokens by a layer's attention scores.
  *
- * Below, a unit is a page or a token. An item is one list: the pinned units, the best of the middle, the recent
- * units; it ascends because these three follow each other. Units of evicted pages are in none of them.
+ * Below, an entry is a page or a token. An item is one list: the pinned entries, the best of the middle, the recent
+ * entries; it ascends because these three follow each other. Evicted pages and their tokens are in none of them.
  */
 #include <math.h>
 #include "kernels/compress.h"
@@ -16,7 +16,7 @@ struct select_params {
 	const struct skv_select *sel;
 	const struct skv_index_list *list;
 	bool tokens;
-	uint32_t per_page; /* units */
+	uint32_t per_page; /* entries */
 	struct per_thread space;
 };
 
@@ -27,18 +27,18 @@ void ISA(mask_holes)(const struct skv_shape *sh, const struct skv_kseq *s, uint3
 		if (skv_page_present(sh, s, page))
 			continue;
 		uint32_t end = skv_min((page + 1) * per_page, to);
-		for (uint32_t unit = skv_max(page * per_page, from); unit < end; unit++)
-			score[unit] = -INFINITY;
+		for (uint32_t e = skv_max(page * per_page, from); e < end; e++)
+			score[e] = -INFINITY;
 	}
 }
 
-/* Append the units [from, to) of pages that are present to the `count` ids so far; returns the new count. */
+/* Append the entries [from, to) of pages that are present to the `count` ids so far; returns the new count. */
 static uint32_t take(const struct select_params *x, const struct skv_kseq *s, uint32_t from, uint32_t to, uint32_t *ids,
                      uint32_t count)
 {
-	for (uint32_t unit = from; unit < to; unit++)
-		if (skv_page_present(x->sh, s, unit / x->per_page))
-			ids[count++] = unit;
+	for (uint32_t e = from; e < to; e++)
+		if (skv_page_present(x->sh, s, e / x->per_page))
+			ids[count++] = e;
 	return count;
 }
 
@@ -71,10 +71,10 @@ void ISA(select)(const struct skv_shape *sh, const struct skv_batch *batch, cons
                  bool tokens, const struct skv_select *sel, struct skv_index_list *list,
                  const struct skv_workspace *work)
 {
-	const uint32_t units = tokens ? batch->max_len : skv_pages_of(batch->max_len);
+	const uint32_t entries = tokens ? batch->max_len : skv_pages_of(batch->max_len);
 	struct carve c = carve_begin(work);
 	struct select_params x = {.sh = sh, .batch = batch, .scores = scores, .sel = sel, .list = list, .tokens = tokens};
-	list->max_count = skv_min(units, skv_budget_of(sel->budget, units, sel->floor) + skv_min(sel->pin, units));
+	list->max_count = skv_min(entries, skv_budget_of(sel->budget, entries, sel->floor) + skv_min(sel->pin, entries));
 	x.per_page = tokens ? SKV_PAGE_TOKENS : 1;
 	x.space = per_thread(&c, work->threads, carve_size(batch->max_len * sizeof(uint32_t)));
 	skv_run(work->threads, batch->n * scores->rows, select_item, &x);

@@ -17,7 +17,7 @@ void ISA(select_union)(const struct skv_shape *, const struct skv_batch *, const
 void ISA(recall)(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
                  const struct skv_attended *, float *ret, const struct skv_workspace *);
 
-/* Scores of the units [from, to) that lie in evicted pages, per_page units a page, become -infinity. */
+/* Scores of the entries [from, to) that lie in evicted pages, per_page entries a page, become -infinity. */
 void ISA(mask_holes)(const struct skv_shape *, const struct skv_kseq *, uint32_t per_page, uint32_t from, uint32_t to,
                      float *score);
 

@@ -40,7 +40,7 @@ static void decode(struct refmodel_seq *q, uint32_t n)
 		refmodel_feed(&w, q, 1, 1, false);
 }
 
-#define PACKS "deltakv?budget=600&layers=1,3&dense=1&bits=8&scale_block=32&residual=16&block=16&" WORLD_CODES
+#define PACKS "deltakv?budget=600&layers=1,3&dense=1&bits=8&scale_block=32&residual=16&block=16&" REFMODEL_CODES
 
 /* The n last bytes are these, and behind them some are cut off. */
 static void spoil(long cut, const void *last, size_t n)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sequences whose tokens are packed, in libclient: what attention makes of them, under whatever policy comes next; in any
+ * Sequences whose tokens are compressed, in libclient: what attention makes of them, under whatever policy comes next; in any
  * order of forks, steps, swaps and hand-overs; and the memory that they take.
  *
  * SKV_CODES_OPS is how many operations there are in random order; HACKING.md says who sets it.
@@ -104,7 +104,7 @@ START_TEST(as_rows)
 	struct skv_seq *seq;
 	char spec[256];
 
-	with_codec(spec, sizeof(spec), "deltakv?budget=600&layers=1,3&dense=1&residual=16&block=16&" WORLD_CODES);
+	with_codec(spec, sizeof(spec), "deltakv?budget=600&layers=1,3&dense=1&residual=16&block=16&" REFMODEL_CODES);
 	refmodel_codec(&w.model, 0, codec);
 	OK(skv_open(client, &w.model, spec, &w.session));
 	OK(skv_seq_new(w.session, NULL, 0, &seq));
@@ -146,10 +146,10 @@ START_TEST(lost_elsewhere)
 	refmodel_seq_init(&w, &q, seq, TOKENS);
 	go_on(&q, 1, 120, true);
 	decode(&q, 1, 2);
-	with_codec(spec, sizeof(spec), "deltakv?budget=600&layers=1,4,5&dense=1&residual=16&block=16&" WORLD_CODES);
+	with_codec(spec, sizeof(spec), "deltakv?budget=600&layers=1,4,5&dense=1&residual=16&block=16&" REFMODEL_CODES);
 	OK(skv_seq_policy(q.seq, spec));
 	decode(&q, 1, 20);
-	with_codec(spec, sizeof(spec), "deltakv?budget=600&layers=1&dense=1&residual=16&block=16&" WORLD_CODES);
+	with_codec(spec, sizeof(spec), "deltakv?budget=600&layers=1&dense=1&residual=16&block=16&" REFMODEL_CODES);
 	OK(skv_seq_policy(q.seq, spec));
 	decode(&q, 1, 20);
 	refmodel_seq_deinit(&q);
@@ -178,11 +178,11 @@ static void balanced(void)
 
 /* What a sequence may run; 0 is the session's. */
 static const char *const runs[] = {
-	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&" WORLD_CODES,
-	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=50&block=48&" WORLD_CODES,
-	"deltakv?budget=40&recent=8&layers=1&dense=1&bits=8&scale_block=32&ref_bits=8&residual=16&block=32&" WORLD_CODES,
+	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&" REFMODEL_CODES,
+	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=50&block=48&" REFMODEL_CODES,
+	"deltakv?budget=40&recent=8&layers=1&dense=1&bits=8&scale_block=32&ref_bits=8&residual=16&block=32&" REFMODEL_CODES,
 	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=0&residual=1&block=16&stride=7&n_refs=4",
-	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=8&scale_block=32&full_bits=4&residual=16&block=16&" WORLD_CODES,
+	"deltakv?budget=40&recent=8&layers=1,3&dense=1&bits=8&scale_block=32&full_bits=4&residual=16&block=16&" REFMODEL_CODES,
 	"kivi?bits=2&residual=20&block=64",
 	"full",
 	"omnikv?budget=40&recent=8&layers=1,3&dense=1",
@@ -377,7 +377,7 @@ static void one_operation(struct skv_session *alone)
 	else if (what == 1) {
 		OK(skv_seq_detach(l->seq));
 		l->seq = NULL;
-		note(l, (struct event){RUN, 0, 0, 0}); /* who attaches it finds his session's policy */
+		note(l, (struct event){RUN, 0, 0, 0}); /* an attach finds the session's policy */
 	} else if (what < 5)
 		do_now(l, (struct event){RUN, rnd_below(3) ? rnd_below(4) : rnd_below(RUNS), 0, 0});
 	else if (what == 5)
@@ -489,7 +489,7 @@ static uint64_t pages_of_kind(const char *kind)
 	return n;
 }
 
-/* After a decode step: with residual=16, block=32, 4-bit codes in groups of 32, and WORLD_CODES. */
+/* After a decode step: with residual=16, block=32, 4-bit codes in groups of 32, and REFMODEL_CODES. */
 static void check_memory(struct skv_seq *seq, uint32_t len)
 {
 	const uint32_t each = w.model.kv_dtype == SKV_F32 ? 4 : 2;
@@ -501,7 +501,7 @@ static void check_memory(struct skv_seq *seq, uint32_t len)
 	uint64_t resident, total, all;
 
 	for (uint32_t t = 16; t < coded; t++)
-		*((t - 16) % WORLD_STRIDE == 0 ? &refs : &codes) += 1;
+		*((t - 16) % REFMODEL_STRIDE == 0 ? &refs : &codes) += 1;
 	codes = (codes + a_page_codes - 1) / a_page_codes;
 	refs = (refs + a_page_refs - 1) / a_page_refs;
 	skv_seq_pages(seq, &resident, &total); /* waits for a device */
@@ -521,7 +521,7 @@ START_TEST(memory)
 	uint64_t content;
 
 	refmodel_codec(&w.model, 1, codec);
-	with_codec(spec, sizeof(spec), "deltakv?layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=32&" WORLD_CODES);
+	with_codec(spec, sizeof(spec), "deltakv?layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=32&" REFMODEL_CODES);
 	OK(skv_open(client, &w.model, spec, &w.session));
 	OK(skv_seq_new(w.session, NULL, 0, &seq));
 	happen(seq, 0, &(struct event){PROMPT, 1 + rnd_below(200), 1, 0});

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of layers that keep units: what such a layer attends to, how much memory it has, and that nothing is lost or
+ * Tests of layers that evict: what such a layer attends to, how much memory it has, and that nothing is lost or
  * mixed up when sequences fork, change hands and policies.
  *
- * The model is one set of tokens a layer and kv head. How many units a layer has after each step is worked out
- * here from the rule in policy.h; which ones go is the policy's choice, which the library tells a step later: it
- * must be some of those that were there. Attention must be that over the set, in double precision, whoever attends.
+ * The model is one set of tokens a layer and kv head. How many entries a layer has after each step, tokens or pages, is worked
+ * out here from the rule in policy.h; which ones go is the policy's choice, which the library tells a step later: it
+ * must be some of those that were there. Attention must be that over the set, in double precision, under any policy.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -19,22 +19,22 @@
 /* A policy, and what follows from its spec. */
 struct rule {
 	const char *spec;
-	uint32_t unit; /* 0: it keeps all */
+	uint32_t granularity; /* 0: it retains all */
 	struct skv_budget budget;
 	uint32_t floor, slack, dense;
 	bool at_prompt_end, pins;
 };
 static const struct rule rules[] = {
 	{.spec = "full"},
-	{.spec = "h2o?budget=40&dense=0", .unit = 1, .budget = {.count = 40}, .slack = 1},
-	{.spec = "h2o?budget=0.25&dense=2", .unit = 1, .budget = {.share = 0.25f}, .floor = 128, .slack = 1, .dense = 2},
-	{.spec = "rkv?budget=48&lambda=0.1&window=8&pool=7&interval=20&dense=0", .unit = 1, .budget = {.count = 48}, .slack = 20,
+	{.spec = "h2o?budget=40&dense=0", .granularity = 1, .budget = {.count = 40}, .slack = 1},
+	{.spec = "h2o?budget=0.25&dense=2", .granularity = 1, .budget = {.share = 0.25f}, .floor = 128, .slack = 1, .dense = 2},
+	{.spec = "rkv?budget=48&lambda=0.1&window=8&pool=7&interval=20&dense=0", .granularity = 1, .budget = {.count = 48}, .slack = 20,
 	 .at_prompt_end = true},
-	{.spec = "snapkv?budget=50&window=10&pool=5&interval=0&dense=0", .unit = 1, .budget = {.count = 50},
+	{.spec = "snapkv?budget=50&window=10&pool=5&interval=0&dense=0", .granularity = 1, .budget = {.count = 50},
 	 .slack = SKV_MAX_TOKENS, .at_prompt_end = true},
-	{.spec = "raas?variant=paper&budget=7&alpha=0.03&ratio=0.5&dense=0", .unit = T, .budget = {.count = 7},
+	{.spec = "raas?variant=paper&budget=7&alpha=0.03&ratio=0.5&dense=0", .granularity = T, .budget = {.count = 7},
 	 .slack = 1, .pins = true},
-	{.spec = "raas?variant=ratio&budget=12&alpha=0.0001&ratio=0.3&dense=1", .unit = T, .budget = {.count = 12},
+	{.spec = "raas?variant=ratio&budget=12&alpha=0.0001&ratio=0.3&dense=1", .granularity = T, .budget = {.count = 12},
 	 .slack = 1, .dense = 1, .pins = true},
 };
 enum { FULL, H2O, H2O_SHARE, RKV, SNAPKV, RAAS, RAAS_RATIO, RULES };
@@ -46,13 +46,13 @@ struct kept {
 	bool prompted;    /* the last step was a prompt's, or took it over */
 	bool evicted;     /* some layer has let something go */
 	struct layer {
-		uint32_t unit;  /* of the notes */
+		uint32_t granularity; /* of the slot metadata */
 		bool mapped;    /* positions in them are those of tokens */
 		bool known;     /* `there` is what is there, but for those that the last step let go: */
 		bool chose;     /* ... it did */
 		uint32_t live, extent; /* slots */
 		bool *there; /* [n_kv_heads][TOKENS] */
-	} layer[WORLD_MAX_LAYERS];
+	} layer[REFMODEL_MAX_LAYERS];
 };
 
 static struct fix daemon_;
@@ -118,7 +118,7 @@ static void kept_free(struct kept *k)
 
 static uint32_t unit_of(uint32_t layer)
 {
-	return layer < rule->dense ? 0 : rule->unit;
+	return layer < rule->dense ? 0 : rule->granularity;
 }
 
 static uint32_t units_of(uint32_t unit, uint32_t n)
@@ -129,18 +129,18 @@ static uint32_t units_of(uint32_t unit, uint32_t n)
 /* The layer has attended to `extent` slots in a decode step at which the sequence came to n tokens: what stays? */
 static void choose(const struct kept *k, struct layer *l, uint32_t n)
 {
-	uint32_t u = units_of(l->unit, l->extent), keep, pinned = rule->pins ? units_of(l->unit, k->leading) : 0;
+	uint32_t u = units_of(l->granularity, l->extent), keep, pinned = rule->pins ? units_of(l->granularity, k->leading) : 0;
 
 	l->live = l->extent;
 	l->chose = false;
-	if (l->extent % l->unit)
+	if (l->extent % l->granularity)
 		return;
-	keep = skv_budget_of(rule->budget, units_of(l->unit, n + 1), rule->floor) - 1;
+	keep = skv_budget_of(rule->budget, units_of(l->granularity, n + 1), rule->floor) - 1;
 	if (pinned && keep < pinned + 1)
 		keep = pinned + 1;
 	if (u < (uint64_t)keep + rule->slack && !(rule->at_prompt_end && k->prompted && u > keep))
 		return;
-	l->live = keep * l->unit;
+	l->live = keep * l->granularity;
 	l->chose = true;
 }
 
@@ -150,11 +150,11 @@ static void take_over(struct kept *k)
 	for (uint32_t i = 0; i < w.model.n_layers; i++) {
 		struct layer *l = &k->layer[i];
 
-		if (l->unit == unit_of(i))
+		if (l->granularity == unit_of(i))
 			continue;
 		if (l->chose) /* nobody says what is left */
 			l->known = l->chose = false;
-		l->unit = unit_of(i);
+		l->granularity = unit_of(i);
 		l->mapped = l->known && l->live == k->q.len;
 		l->extent = l->live;
 		k->prompted |= k->q.len > 0;
@@ -166,7 +166,7 @@ static void take_over(struct kept *k)
 static struct {
 	uint32_t n; /* units */
 	bool token[TOKENS];
-} seen[WORLD_MAX_LAYERS][8];
+} seen[REFMODEL_MAX_LAYERS][8];
 static bool give_up;
 
 /* What the open step's layers have looked at, by those that keep units. */
@@ -210,9 +210,9 @@ static void check_decode(struct kept *k, uint32_t layer, uint32_t n, const float
 		bool *there = l->there + kv * TOKENS;
 
 		there[n - 1] = true;
-		if (l->unit)
-			ck_assert_uint_eq(seen[layer][kv].n, units_of(l->unit, l->extent));
-		if (l->unit && l->mapped) {
+		if (l->granularity)
+			ck_assert_uint_eq(seen[layer][kv].n, units_of(l->granularity, l->extent));
+		if (l->granularity && l->mapped) {
 			uint32_t tokens = 0;
 
 			for (uint32_t t = 0; t < n; t++) {
@@ -235,7 +235,7 @@ static void check_decode(struct kept *k, uint32_t layer, uint32_t n, const float
 	}
 	l->chose = false;
 	l->live = l->extent;
-	if (l->unit)
+	if (l->granularity)
 		choose(k, l, n);
 }
 
@@ -244,7 +244,7 @@ static void check_prompt(struct kept *k, uint32_t layer, uint32_t n, uint32_t mo
 	struct layer *l = &k->layer[layer];
 	size_t width = (size_t)w.model.n_heads * w.model.head_dim;
 
-	if (l->chose && !(l->unit && l->mapped))
+	if (l->chose && !(l->granularity && l->mapped))
 		l->known = false;
 	for (uint32_t kv = 0; kv < w.model.n_kv_heads; kv++) {
 		bool *there = l->there + kv * TOKENS;

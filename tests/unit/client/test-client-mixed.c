@@ -34,7 +34,7 @@ static void teardown(void)
 
 static void open_with(const char *spec)
 {
-	w.policy = (struct refmodel_policy){.kind = WORLD_FULL};
+	w.policy = (struct refmodel_policy){.kind = REFMODEL_FULL};
 	OK(skv_open(client, &w.model, spec, &w.session));
 }
 
@@ -196,8 +196,8 @@ static const char *const every[] = {
 	"rkv?budget=100",
 	"raas?budget=8",
 	"kivi?bits=2&residual=16&block=32",
-	"deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=0&full_bits=4&residual=16&block=16&" WORLD_CODES,
-	"deltakv?budget=48&recent=8&layers=1&dense=1&bits=4&scale_block=32&residual=16&block=32&" WORLD_CODES, /* has a compressor */
+	"deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=0&full_bits=4&residual=16&block=16&" REFMODEL_CODES,
+	"deltakv?budget=48&recent=8&layers=1&dense=1&bits=4&scale_block=32&residual=16&block=32&" REFMODEL_CODES, /* has a compressor */
 };
 #define EVERY (sizeof(every) / sizeof(*every))
 
@@ -301,7 +301,7 @@ START_TEST(refused)
 }
 END_TEST
 
-/* The session's swaps leave it alone; forks run what it runs; who attaches it finds his session's policy. */
+/* The session's swaps leave it alone; forks run what it runs; an attach finds the session's policy. */
 START_TEST(stays)
 {
 	const char *own = "quest?variant=shared&budget=5&dense=1";

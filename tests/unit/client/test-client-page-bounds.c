@@ -36,7 +36,7 @@ static struct refmodel_policy quest(uint32_t dense, char *spec)
 {
 	sprintf(spec, "quest?variant=shared&budget=5&dense=%u", dense);
 	return (struct refmodel_policy){
-	        .kind = WORLD_QUEST, .budget = {.count = 5}, .floor = 1, .recent = 1, .dense = dense};
+	        .kind = REFMODEL_QUEST, .budget = {.count = 5}, .floor = 1, .recent = 1, .dense = dense};
 }
 
 static void open_quest(uint32_t dense)
@@ -107,7 +107,7 @@ START_TEST(supplied_and_given_back)
 	refmodel_feed(&w, &q, 1, 250 - q.len, true);
 	decode(&q, 1, 20);
 	ck_assert_uint_eq(state_pages(), expected(q.len, 1));
-	swap(&q, (struct refmodel_policy){.kind = WORLD_FULL}, "full");
+	swap(&q, (struct refmodel_policy){.kind = REFMODEL_FULL}, "full");
 	ck_assert_uint_eq(state_pages(), 0);
 	decode(&q, 1, 5);
 	with = quest(2, spec);
@@ -130,7 +130,7 @@ START_TEST(built_around_holes)
 	struct refmodel_seq q;
 	char spec[64];
 
-	w.policy = (struct refmodel_policy){.kind = WORLD_STREAMING, .budget = {.count = 100}, .sinks = 4};
+	w.policy = (struct refmodel_policy){.kind = REFMODEL_STREAMING, .budget = {.count = 100}, .sinks = 4};
 	OK(skv_open(client, &w.model, "streaming?budget=100&sinks=4&dense=0", &w.session));
 	new_seq(&q, NULL);
 	refmodel_feed(&w, &q, 1, 400, true);

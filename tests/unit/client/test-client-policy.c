@@ -144,7 +144,7 @@ static void go_on(uint32_t n, bool prompt)
 /* Pages with gaps, the last one partly filled, for a policy that keeps pages: a prompt goes on behind them, or a step. */
 START_TEST(pages_after_holes)
 {
-	w.policy = (struct refmodel_policy){.kind = WORLD_STREAMING, .budget = {.count = 100}, .sinks = 20};
+	w.policy = (struct refmodel_policy){.kind = REFMODEL_STREAMING, .budget = {.count = 100}, .sinks = 20};
 	open_with("streaming?budget=100&sinks=20&dense=0");
 	new_seq("holed");
 	refmodel_feed(&w, &q, 1, 140 + (uint32_t)_i, true); /* then fewer pages are missing than stand behind them */
@@ -216,7 +216,7 @@ START_TEST(refused_swaps)
 
 	load("refuse-adopt");
 	w.policy = (struct refmodel_policy){
-	        .kind = WORLD_DELTA, .budget = {.count = 4}, .floor = 1, .recent = 1, .recent_floor = 1, .layers = 4, .dense = 1};
+	        .kind = REFMODEL_DELTA, .budget = {.count = 4}, .floor = 1, .recent = 1, .recent_floor = 1, .layers = 4, .dense = 1};
 	open_with(old);
 	new_seq(NULL);
 	refmodel_feed(&w, &q, 1, 200, true);
@@ -235,7 +235,7 @@ START_TEST(refused_swaps)
 	expect_session("error", skv_policy_error(w.session));
 	expect_session("policy", old);
 	/* a good one is taken */
-	w.next = (struct refmodel_policy){.kind = WORLD_FULL};
+	w.next = (struct refmodel_policy){.kind = REFMODEL_FULL};
 	strcpy(w.next_spec, "full");
 	ck_assert_int_eq(raw_policy_swap(op, "full"), 0);
 	for (int j = 0; j < 100 && w.next_spec[0]; j++)
@@ -321,7 +321,7 @@ static void step_to_its_end(float *rows)
 		OK(skv_attend(w.session, l, &(struct skv_attn){.q = rows, .k = rows, .v = rows, .out = rows}));
 }
 
-/* An engine that dies inside of a step leaves a state of no commit: whoever comes next makes it anew. */
+/* An engine that dies inside of a step leaves a state of no commit: the next session makes it anew. */
 START_TEST(torn_state)
 {
 	uint64_t content = refmodel_content(1, 100);
@@ -414,7 +414,7 @@ START_TEST(keys_first)
 	load("keys-first");
 	open_with("keys-first?budget=1000");
 	new_seq(NULL);
-	w.policy = (struct refmodel_policy){.kind = WORLD_FULL};
+	w.policy = (struct refmodel_policy){.kind = REFMODEL_FULL};
 	refmodel_feed(&w, &q, 1, 200, true);
 	for (int i = 0; i < 20; i++)
 		refmodel_feed(&w, &q, 1, 1, false);
@@ -455,7 +455,7 @@ START_TEST(lists_of_heads)
 	w.model.n_heads = 6;
 	open_with("heads?budget=1000");
 	new_seq(NULL);
-	w.policy = (struct refmodel_policy){.kind = WORLD_FULL};
+	w.policy = (struct refmodel_policy){.kind = REFMODEL_FULL};
 	refmodel_feed(&w, &q, 1, 200, true);
 	for (int i = 0; i < 5; i++)
 		refmodel_feed(&w, &q, 1, 1, false);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of prompts whose rows do not see all: however one is cut into steps, whoever forks it or takes it over half read, the
+ * Tests of sparse prefill: however a prompt is cut into steps, forked, or taken over half read, the
  * bits are those of the whole; and nothing that was kept of its rows stays behind.
  *
  * What a row gives is the kernels' business (test-prefill-sparse). Here every result is compared with another one of the library.
@@ -17,7 +17,7 @@
 /* Policies that read prompts in all ways, small enough that rows miss something. `keeps`: pages, of rows for later ones. */
 static const struct {
 	const char *name, *decode, *prefill;
-	bool keeps, votes;
+	bool keeps, scores;
 } ways[] = {
 	{"full", "", "prefill=streaming&prefill_sinks=4&prefill_window=50", false, false},
 	{"full", "", "prefill=streaming+delta&prefill_sinks=4&prefill_window=50&prefill_gamma=16&prefill_tail=16", true, false},
@@ -184,17 +184,17 @@ START_TEST(chunks)
 	for (int i = 0; i < 4; i++) {
 		const uint32_t chunk = i == 0 ? 17 : i == 1 ? 1 : 0;
 
-		w.in_alloc = i >= 2;
+		w.in_place = i >= 2;
 		q = new_seq(NULL);
 		read_to(q, 0, n / 2, n, chunk, rows);
 		ck_assert_int_eq(pages_of_prompts(q) > 0, ways[_i].keeps);
 		read_to(q, n / 2, n, n, chunk, rows);
 		ck_assert_uint_eq(pages_of_prompts(q), 0);
 		decode(q, n, rows);
-		same(rows, whole, 0, ways[_i].votes ? n : n + STEPS, i == 0 ? "steps of 17" : i == 1 ? "steps of 1" : "random steps");
+		same(rows, whole, 0, ways[_i].scores ? n : n + STEPS, i == 0 ? "steps of 17" : i == 1 ? "steps of 1" : "random steps");
 		OK(skv_seq_drop(q));
 	}
-	w.in_alloc = false;
+	w.in_place = false;
 	skv_close(w.session);
 
 	OK(skv_open(client, &w.model, dense, &w.session));
@@ -208,8 +208,8 @@ START_TEST(chunks)
 }
 END_TEST
 
-/* Votes are of a prompt's queries, even where outputs take their place. */
-START_TEST(in_alloc)
+/* Attention scores are of a prompt's queries, even where outputs take their place. */
+START_TEST(in_place)
 {
 	const uint32_t n = 220 + rnd_below(60);
 	float *rows[2] = {rows_new(), rows_new()};
@@ -218,12 +218,12 @@ START_TEST(in_alloc)
 	for (int i = 0; i < 2; i++) {
 		struct skv_seq *q = new_seq(NULL);
 
-		w.in_alloc = i;
+		w.in_place = i;
 		step(q, 0, n, 0, true, rows[i]);
 		decode(q, n, rows[i]);
 		OK(skv_seq_drop(q));
 	}
-	w.in_alloc = false;
+	w.in_place = false;
 	same(rows[0], rows[1], 0, n + STEPS, "outputs where queries were");
 	free(rows[0]);
 	free(rows[1]);
@@ -237,7 +237,7 @@ START_TEST(without_queries)
 	float *rows[2] = {rows_new(), rows_new()};
 
 	open_way(_i, _i);
-	for (int i = 0; i < 2 && !ways[_i].votes; i++) {
+	for (int i = 0; i < 2 && !ways[_i].scores; i++) {
 		struct skv_seq *q = new_seq(NULL);
 
 		read_to(q, 0, at, i ? at : n, 0, NULL);
@@ -529,7 +529,7 @@ int main(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_loop_test(t, chunks, 0, WAYS);
 	tcase_add_loop_test(t, without_queries, 0, WAYS);
-	tcase_add_loop_test(t, in_alloc, 0, WAYS);
+	tcase_add_loop_test(t, in_place, 0, WAYS);
 	tcase_add_loop_test(t, forks, 0, 3 * WAYS);
 	tcase_add_loop_test(t, handed_over, 0, WAYS);
 	tcase_add_loop_test(t, decodes_before_the_end, 0, WAYS);

@@ -124,7 +124,7 @@ START_TEST(steps_do_not_wait)
 	double begin;
 
 	/* a policy that frees pages, a fork that frees shared ones: messages pile up */
-	w.next = (struct refmodel_policy){.kind = WORLD_STREAMING, .budget = {.count = 40}, .sinks = 4};
+	w.next = (struct refmodel_policy){.kind = REFMODEL_STREAMING, .budget = {.count = 40}, .sinks = 4};
 	strcpy(w.next_spec, "streaming?budget=40&sinks=4&dense=0");
 	ck_assert_int_eq(raw_policy_swap(op, w.next_spec), 0);
 	raw_close(op);
@@ -147,7 +147,7 @@ START_TEST(swap_later)
 	double begin;
 
 	w.next = (struct refmodel_policy){
-	        .kind = WORLD_DELTA, .budget = {.count = 4}, .floor = 1, .recent_floor = 1, .layers = 2, .dense = 1};
+	        .kind = REFMODEL_DELTA, .budget = {.count = 4}, .floor = 1, .recent_floor = 1, .layers = 2, .dense = 1};
 	strcpy(w.next_spec, "delta?budget=4&recent=0&layers=1&dense=1&pin=0&profile=none");
 	ck_assert_int_eq(raw_policy_swap(op, w.next_spec), 0);
 	halt();

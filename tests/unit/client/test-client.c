@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of libsparsekv-client on a real daemon: what attention gives under each policy, what the
- * daemon's books say of it, and what becomes of sequences that are forked, handed over, refused pages.
+ * daemon's accounts say of it, and what becomes of sequences that are forked, handed over, refused pages.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -213,7 +213,7 @@ END_TEST
 /* Parent and children share pages, diverge, and go in any order. */
 START_TEST(forks)
 {
-	struct refmodel w = {.policy = {.kind = _i ? WORLD_STREAMING : WORLD_FULL, .sinks = 4, .budget = {.count = 64}}};
+	struct refmodel w = {.policy = {.kind = _i ? REFMODEL_STREAMING : REFMODEL_FULL, .sinks = 4, .budget = {.count = 64}}};
 	struct refmodel_seq parent, child, grandchild;
 	struct skv_seq *q;
 	uint64_t shared;
@@ -263,7 +263,7 @@ END_TEST
 /* A named sequence goes from process to process, each continuing it. */
 START_TEST(hand_over)
 {
-	struct refmodel w = {.policy = {.kind = _i ? WORLD_STREAMING : WORLD_FULL, .sinks = 4, .budget = {.count = 64}}};
+	struct refmodel w = {.policy = {.kind = _i ? REFMODEL_STREAMING : REFMODEL_FULL, .sinks = 4, .budget = {.count = 64}}};
 	const char *spec = _i ? "streaming?budget=64" : "full";
 	struct skv_seq *other;
 	struct refmodel_seq q;
@@ -327,7 +327,7 @@ static void to_device(struct skv_model *m)
 /* What a policy evicts comes back to the daemon, all but a small stock. */
 START_TEST(evicted_pages_return)
 {
-	struct refmodel w = {.policy = {.kind = WORLD_STREAMING, .sinks = 4, .budget = {.count = 64}, .dense = 1}};
+	struct refmodel w = {.policy = {.kind = REFMODEL_STREAMING, .sinks = 4, .budget = {.count = 64}, .dense = 1}};
 	struct skv_stats stats = {.size = sizeof(stats)};
 	struct refmodel_seq q;
 	uint64_t resident, total;
@@ -353,7 +353,7 @@ END_TEST
 /* A step that cannot have all of its pages changes nothing, and others go on. */
 START_TEST(no_space)
 {
-	struct refmodel w = {.policy = {.kind = WORLD_FULL}};
+	struct refmodel w = {.policy = {.kind = REFMODEL_FULL}};
 	struct skv_stats stats = {.size = sizeof(stats)};
 	struct refmodel_seq a, b;
 	uint64_t content[3000];
@@ -396,7 +396,7 @@ END_TEST
 /* Pages of what is dropped are used again by the next, without a word to the daemon's pool. */
 START_TEST(dropped_pages_stay_in_stock)
 {
-	struct refmodel w = {.policy = {.kind = WORLD_FULL}};
+	struct refmodel w = {.policy = {.kind = REFMODEL_FULL}};
 	uint64_t lease = 0;
 
 	open_refmodel(&w, "drops", "full", 400);
@@ -420,7 +420,7 @@ END_TEST
  */
 START_TEST(dropped_prefix_leaves)
 {
-	struct refmodel w = {.policy = {.kind = WORLD_FULL}};
+	struct refmodel w = {.policy = {.kind = REFMODEL_FULL}};
 
 	w.model = (struct skv_model){.size = sizeof(w.model), .n_layers = 4, .n_heads = 2, .n_kv_heads = 2, .head_dim = 64,
 	                             .kv_dtype = SKV_F32, .max_tokens = 2000, .n_ranks = 1, .name = "prefix"};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which tokens are packed: against a sequence that grows token by token, and packs as soon as it can. */
+/* Which tokens are compressed: against a sequence that grows token by token, and compresses as soon as it can. */
 #include "libclient/compress/lengths.h"
 
 #include <check.h>
@@ -52,7 +52,7 @@ START_TEST(as_it_grows)
 }
 END_TEST
 
-/* What a commit says of it is taken by who reads it, at any length; and nothing is packed that was not planned. */
+/* What a commit says of it passes the check of every reader, at any length; and nothing is compressed that was not planned. */
 START_TEST(commits_are_good)
 {
 	struct skv_compress none = {0};

@@ -457,7 +457,7 @@ START_TEST(mapped_rows)
 }
 END_TEST
 
-/* Layer 1 keeps tokens by votes, layer 2 pages. */
+/* Layer 1 evicts tokens by attention scores, layer 2 pages. */
 static void some_keep(void)
 {
 	all_good();

@@ -3,7 +3,7 @@
  * The sequence memory after death at any instruction.
  *
  * A writer is simulated as the list of stores that seqmem.h allows it, in the order that it demands. The
- * memory is looked at after each store, as whoever opens it next would find it: after recovery it must
+ * memory is checked after each store, as the next process to open it would find it: after recovery it must
  * be what the last commit said, and from there the sequence must go on.
  */
 #include <check.h>
@@ -339,7 +339,7 @@ START_TEST(slots)
 {
 	static const struct {
 		struct {
-			uint32_t live, extent, unit, awake;
+			uint32_t live, slot_end, granularity, n_active;
 		} s;
 		uint32_t about;
 		const char *says;
@@ -349,16 +349,16 @@ START_TEST(slots)
 		{{5, 48, SKV_PAGE_TOKENS, 5}, SKV_ABOUT_SLOTS | SKV_ABOUT_PROMPTED, NULL},
 		{{5, 65, 1, 5}, SKV_ABOUT_SLOTS, "more slots than the sequence has tokens"},
 		{{6, 5, 1, 5}, SKV_ABOUT_SLOTS, "more slots than"},
-		{{5, 6, 1, 6}, SKV_ABOUT_SLOTS, "more slots awake than"},
-		{{5, 6, 0, 5}, SKV_ABOUT_SLOTS, "no notes that say which"},
-		{{5, 5, 2, 0}, SKV_ABOUT_SLOTS, "unknown units"},
+		{{5, 6, 1, 6}, SKV_ABOUT_SLOTS, "more active slots than"},
+		{{5, 6, 0, 5}, SKV_ABOUT_SLOTS, "no slot metadata that tells which"},
+		{{5, 5, 2, 0}, SKV_ABOUT_SLOTS, "unknown granularity"},
 		{{5, 65, 2, 9}, SKV_ABOUT_PROMPTED, NULL}, /* they do not count */
 	};
 
 	for (size_t i = 0; i < sizeof(c) / sizeof(*c); i++) {
 		const struct skv_layer_slots two[] = {
 			{.live = 40, .slot_end = 40},
-			{.live = c[i].s.live, .slot_end = c[i].s.extent, .granularity = c[i].s.unit, .n_active = c[i].s.awake},
+			{.live = c[i].s.live, .slot_end = c[i].s.slot_end, .granularity = c[i].s.granularity, .n_active = c[i].s.n_active},
 		};
 		const char *says = skv_layer_slots_check(two, c[i].about, 40, 2);
 
@@ -408,9 +408,9 @@ START_TEST(packed)
 		ck_assert_msg(c[i].says ? says && strstr(says, c[i].says) : !says, "%zu: %s", i, says ? says : "");
 	}
 	x = (struct skv_layer_slots){.live = 119, .slot_end = 120, .granularity = 1, .n_compressed = 16, .form = {DELTA, .bits = 4}};
-	ck_assert_str_eq(skv_layer_slots_check(&x, SKV_ABOUT_SLOTS, 120, 1), "a layer has packed tokens, and has let others go");
+	ck_assert_str_eq(skv_layer_slots_check(&x, SKV_ABOUT_SLOTS, 120, 1), "a layer has compressed tokens, and has evicted others");
 	x = (struct skv_layer_slots){.live = 119, .slot_end = 119, .n_compressed = 16, .form = {DELTA, .bits = 4}};
-	ck_assert_str_eq(skv_layer_slots_check(&x, SKV_ABOUT_SLOTS, 120, 1), "a layer has packed tokens, and has let others go");
+	ck_assert_str_eq(skv_layer_slots_check(&x, SKV_ABOUT_SLOTS, 120, 1), "a layer has compressed tokens, and has evicted others");
 }
 END_TEST
 

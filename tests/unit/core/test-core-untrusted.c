@@ -214,7 +214,7 @@ START_TEST(a_page_is_of_one_sequence)
 }
 END_TEST
 
-/* Whoever held it before still has it mapped, and scribbles. */
+/* The process that held it before still has it mapped, and writes. */
 START_TEST(a_stale_mapping_harms_its_own_user_alone)
 {
 	struct peer a, b;

@@ -543,7 +543,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("core");
-	TCase *t = tcase_create("books"), *state = tcase_create("state");
+	TCase *t = tcase_create("accounts"), *state = tcase_create("state");
 	SRunner *r;
 	int failed;
 

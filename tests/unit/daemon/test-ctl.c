@@ -203,7 +203,7 @@ START_TEST(pages_are_counted_by_kind)
 	ck_assert_int_eq(ctl("metrics"), 0);
 	SAYS("kind=\"kv\"} 12288\n");
 	SAYS("kind=\"bounds\"} 4096\n");
-	SAYS("kind=\"notes\"} 8192\n");
+	SAYS("kind=\"slot_meta\"} 8192\n");
 	SAYS("kind=\"codes\"} 8192\n");
 	SAYS("kind=\"refs\"} 4096\n");
 	SAYS("kind=\"prompt\"} 16384\n");

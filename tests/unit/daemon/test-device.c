@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of devices through the daemon's socket: growth, quotas, scrubbing, two devices, and a worker that
+ * Memory of devices through the daemon's socket: growth, quotas, zeroing, two devices, and a worker that
  * is killed, hangs or sees a fault.
  */
 #include <check.h>
@@ -169,7 +169,7 @@ START_TEST(two_devices)
 	ck_assert_str_eq(raw_error_text(r), "cuda:2: there is no CUDA device 2, there are 2");
 	open.model.device = SKV_MAX_DEVICES + 1;
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_OPEN, &open, sizeof(open), -1), EINVAL);
-	/* whoever counts otherwise says which it means */
+	/* a client that counts otherwise says which it means */
 	memset(open.device_uuid, 0x11, sizeof(open.device_uuid));
 	open.model.device = SKV_DEVICE_CUDA(0);
 	open.model.n_kv_heads = 4; /* a pool of its own */

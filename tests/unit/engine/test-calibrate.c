@@ -110,7 +110,7 @@ static void random_row(float *weights, uint32_t n)
 	}
 }
 
-static double pooled(const float *weights, uint32_t n, uint32_t layer, uint32_t kv, uint32_t t)
+static double group_sum(const float *weights, uint32_t n, uint32_t layer, uint32_t kv, uint32_t t)
 {
 	double sum = 0;
 
@@ -122,11 +122,11 @@ static double pooled(const float *weights, uint32_t n, uint32_t layer, uint32_t 
 /* Is token t among the `top` best of a layer's kv head? Those before it are larger, or as large and lower. */
 static bool among_top(const float *weights, uint32_t n, uint32_t layer, uint32_t kv, uint32_t t, uint32_t top)
 {
-	double mine = pooled(weights, n, layer, kv, t);
+	double mine = group_sum(weights, n, layer, kv, t);
 	uint32_t before = 0;
 
 	for (uint32_t o = 0; o < n; o++) {
-		double other = pooled(weights, n, layer, kv, o);
+		double other = group_sum(weights, n, layer, kv, o);
 
 		before += other > mine || (other == mine && o < t);
 	}
@@ -139,8 +139,8 @@ static double similarity_of(const float *weights, uint32_t n, uint32_t a, uint32
 	double got = 0, own = 0;
 
 	for (uint32_t t = 0; t < n; t++) {
-		got += among_top(weights, n, a, other, t, top) * pooled(weights, n, b, h, t);
-		own += among_top(weights, n, b, h, t, top) * pooled(weights, n, b, h, t);
+		got += among_top(weights, n, a, other, t, top) * group_sum(weights, n, b, h, t);
+		own += among_top(weights, n, b, h, t, top) * group_sum(weights, n, b, h, t);
 	}
 	return got / own;
 }
@@ -331,7 +331,7 @@ START_TEST(differences)
 }
 END_TEST
 
-/* Rows that speak come before those that they speak for, and miss something. */
+/* Representative rows come before those that they stand for, and miss something. */
 START_TEST(rows_that_differ)
 {
 	struct eng_delta_error d = {.shape = {.sinks = 5, .window = 30}};

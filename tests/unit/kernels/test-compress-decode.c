@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-compress-decode.c - attention to listed tokens of a layer that packs, without rebuilding them in memory, against
- * double precision, on every backend of this machine that has it. Records are made up; pages of packed tokens hold
+ * tests/unit/kernels/test-compress-decode.c - attention to listed tokens of a layer that compresses, without decompressing them to memory, against
+ * double precision, on every backend of this machine that has it. Records are made up; pages of compressed tokens hold
  * NaNs.
  */
 #include <check.h>
@@ -70,7 +70,7 @@ static double rows_of(const struct code_case *k, uint8_t *pool, const struct ask
 		if (t >= k->c.seq[i].len)
 			continue;
 		if (t >= k->layer[0].codec.first && t < coded)
-			code_rebuilt(k, pool, i, t, x, terms);
+			code_decompressed(k, pool, i, t, x, terms);
 		for (uint32_t e = 0; e < d && (t < k->layer[0].codec.first || t >= coded); e++)
 			x[e] = (e < half ? k->c.k : k->c.v)[i][(size_t)t * half + e % half];
 		for (uint32_t e = 0; e < d; e++) {
@@ -273,7 +273,7 @@ START_TEST(long_lists)
 }
 END_TEST
 
-/* The same as over what rebuild() makes, but for rounding. */
+/* The same as over what decompress() makes, but for rounding. */
 START_TEST(as_rebuilt)
 {
 	static struct asked a;
@@ -310,7 +310,7 @@ START_TEST(as_rebuilt)
 			for (size_t e = 0; e < elements; e++)
 				was[e] = is[e];
 			got = run(&k, &a, packed, 0, SEQS);
-			case_compare("rebuilt", got, was, elements, tolerance(&k, 8), 1e-3);
+			case_compare("decompressed", got, was, elements, tolerance(&k, 8), 1e-3);
 			free(is);
 			free(was);
 			free(got);

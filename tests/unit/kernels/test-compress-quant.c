@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-compress-quant.c - K and V in few bits, against double precision, on every backend of this machine: what is kept of
- * blocks, and attention, evidence, selections and rebuilt rows over what is kept.
+ * tests/unit/kernels/test-compress-quant.c - K and V quantized, against double precision, on every backend of this machine: what is kept of
+ * blocks, and attention, attention scores, selections and decompressed rows over what is stored.
  */
 #include <check.h>
 #include <math.h>
@@ -397,7 +397,7 @@ END_TEST
 
 /* ---- selections ------------------------------------------------------------------------------ */
 
-/* The same of packed tokens as of rows: whatever the evidence, the table's holes do not count as such. */
+/* The same of compressed tokens as of rows: whatever the evidence, the table's holes do not count as such. */
 START_TEST(selections)
 {
 	enum { LEN = 200, CODED = 160, PAGES = (LEN + 15) / 16, STRIDE = PAGES * 16 };

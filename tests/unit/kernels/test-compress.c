@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-compress.c - what the kernels keep of packed tokens, against double precision, on every backend of this machine.
+ * tests/unit/kernels/test-compress.c - what the kernels keep of compressed tokens, against double precision, on every backend of this machine.
  *
  * Each check begins with what is stored of the step before: which references are near is judged by the references' own
  * bytes, a code by the references that its record names. So no mistake hides behind another, and none is told twice.
@@ -11,7 +11,7 @@
 #include "tests/support/latent-case.h"
 #include "tests/ref/attention.h"
 
-#define FAIL(k, i, token, ...)                                                                               \
+#define WRONG(k, i, token, ...)                                                                               \
 	ck_abort_msg("%s: sequence %u, token %u: %s %g, %s %g", (k)->c.on->name, i, token, __VA_ARGS__)
 
 /*
@@ -41,7 +41,7 @@ static void check_numbers(const struct code_case *k, uint32_t i, uint32_t token,
 	ref_numbers(at, n, bits, group, dtype, stored);
 	for (uint32_t e = 0; e < n && bits == 16; e++)
 		if (!(fabs(stored[e] - x[e]) <= off[e] + rounding(dtype) * fabs(x[e]) + 0x1p-24))
-			FAIL(k, i, token, "a number is", stored[e], "should be", x[e]);
+			WRONG(k, i, token, "a number is", stored[e], "should be", x[e]);
 	for (uint32_t g = 0; g < n && bits != 16; g += group) {
 		double least = x[g], most = x[g], loose = 0, scale, low;
 
@@ -52,16 +52,16 @@ static void check_numbers(const struct code_case *k, uint32_t i, uint32_t token,
 		}
 		ref_shared(at, g / group, &scale, &low);
 		if (!(fabs(low - least) <= loose + 0x1p-8 * fabs(least)))
-			FAIL(k, i, token, "the least is", low, "should be", least);
+			WRONG(k, i, token, "the least is", low, "should be", least);
 		if (!(fabs(scale * top - (most - least)) <= 2 * loose + 0x1p-8 * (most - least)))
-			FAIL(k, i, token, "the range is", scale * top, "should be", most - least);
+			WRONG(k, i, token, "the range is", scale * top, "should be", most - least);
 		for (uint32_t e = g; e < g + group; e++) {
 			const uint32_t q = ref_number(at, n, bits, group, e);
 			const double within = 0.5 * scale + off[e] + 1e-6 * (fabs(x[e]) + fabs(low));
 
 			if (scale == 0 ? q != 0
 			               : (q > 0 && x[e] - stored[e] < -within) || (q < top && x[e] - stored[e] > within))
-				FAIL(k, i, token, "a number is", stored[e], "should be", x[e]);
+				WRONG(k, i, token, "a number is", stored[e], "should be", x[e]);
 		}
 	}
 	free(stored);
@@ -73,7 +73,7 @@ static void check_end(const struct code_case *k, uint32_t i, uint32_t token, con
 {
 	for (; from < to; from++)
 		if (record[from])
-			FAIL(k, i, token, "what fills the record up is", (double)record[from], "at byte", (double)from);
+			WRONG(k, i, token, "what fills the record up is", (double)record[from], "at byte", (double)from);
 }
 
 static void check_reference(const struct code_case *k, uint8_t *pool, uint32_t layer, uint32_t i, uint32_t token)
@@ -109,7 +109,7 @@ static void check_ids(const struct code_case *k, uint8_t *pool, uint32_t layer, 
 		const uint32_t id = ref_id(c, record, j);
 
 		if (id >= n || (j && id <= ref_id(c, record, j - 1)))
-			FAIL(k, i, token, "it names reference", (double)id, "of usable ones", (double)n);
+			WRONG(k, i, token, "it names reference", (double)id, "of usable ones", (double)n);
 		named[id] = true;
 	}
 	for (uint32_t j = 0; j < n; j++) {
@@ -126,7 +126,7 @@ static void check_ids(const struct code_case *k, uint8_t *pool, uint32_t layer, 
 			best = fmax(best, score - slack_of(k) * terms);
 	}
 	if (worst < best)
-		FAIL(k, i, token, "it names a reference that scores at most", worst, "left out one of at least", best);
+		WRONG(k, i, token, "it names a reference that scores at most", worst, "left out one of at least", best);
 	free(r);
 	free(named);
 }
@@ -303,7 +303,7 @@ START_TEST(ties)
 					const uint32_t id = ref_id(c, code_record(&k, pool, 0, 0, t), j);
 
 					if (id != best[j])
-						FAIL(&k, 0, t, "it names", (double)id, "should name", (double)best[j]);
+						WRONG(&k, 0, t, "it names", (double)id, "should name", (double)best[j]);
 				}
 			}
 			free(pool);

@@ -22,73 +22,73 @@ static bool under_valgrind(void)
 
 enum way { DENSE, WINDOW, PAGES, TOKENS };
 
-/* One decode call of any kind. What its pointers lead to is the host's, or the backend's after call_to(). */
-struct call {
+/* One decode call of any kind. What its pointers lead to is the host's, or the backend's after params_on(). */
+struct attend_params {
 	enum way way;
 	struct skv_window window;
 	struct skv_index_list list;
 	struct skv_scores ev; /* rows = 0: none */
 };
 
-static void list_init(struct kernel_case *c, struct call *call, enum way way, uint32_t rows)
+static void list_init(struct kernel_case *c, struct attend_params *p, enum way way, uint32_t rows)
 {
 	uint32_t stride = (way == PAGES ? skv_pages_of(c->max_len) : c->max_len) + 3;
-	call->way = way;
-	call->list = (struct skv_index_list){.rows = rows, .stride = stride};
-	call->list.ids = calloc((size_t)c->n * rows * stride, sizeof(uint32_t));
-	call->list.count = calloc((size_t)c->n * rows, sizeof(uint32_t));
+	p->way = way;
+	p->list = (struct skv_index_list){.rows = rows, .stride = stride};
+	p->list.ids = calloc((size_t)c->n * rows * stride, sizeof(uint32_t));
+	p->list.count = calloc((size_t)c->n * rows, sizeof(uint32_t));
 	for (uint32_t r = 0; r < c->n * rows; r++) {
-		uint32_t len = c->seq[r / rows].len, one_in = 1 + rnd_below(5), *count = &call->list.count[r];
+		uint32_t len = c->seq[r / rows].len, one_in = 1 + rnd_below(5), *count = &p->list.count[r];
 		/* now and then nothing; ids past the end do not count */
 		uint32_t units = rnd_below(8) ? (way == PAGES ? skv_pages_of(len) : len + 2) : 0;
 		for (uint32_t u = 0; u < units; u++)
 			if (!rnd_below(one_in))
-				call->list.ids[(size_t)r * stride + (*count)++] = u;
-		call->list.max_count = *count > call->list.max_count ? *count : call->list.max_count;
+				p->list.ids[(size_t)r * stride + (*count)++] = u;
+		p->list.max_count = *count > p->list.max_count ? *count : p->list.max_count;
 	}
 }
 
 /* Let kv heads go by any of each other's lists. */
-static void list_map(const struct kernel_case *c, struct call *call)
+static void list_map(const struct kernel_case *c, struct attend_params *p)
 {
-	call->list.mapped = true;
+	p->list.mapped = true;
 	for (uint32_t h = 0; h < c->sh.n_kv_heads; h++)
-		call->list.map[h] = (uint8_t)rnd_below(c->sh.n_kv_heads);
+		p->list.map[h] = (uint8_t)rnd_below(c->sh.n_kv_heads);
 }
 
-static void list_deinit(struct call *call)
+static void list_deinit(struct attend_params *p)
 {
-	free(call->list.ids);
-	free(call->list.count);
+	free(p->list.ids);
+	free(p->list.count);
 }
 
-static struct call call_to(struct kernel_case *c, const struct call *call)
+static struct attend_params params_on(struct kernel_case *c, const struct attend_params *p)
 {
-	struct call there = *call;
-	size_t lists = (size_t)c->n * call->list.rows;
+	struct attend_params there = *p;
+	size_t lists = (size_t)c->n * p->list.rows;
 	if (lists) {
-		there.list.ids = case_to(c, call->list.ids, lists * call->list.stride * sizeof(uint32_t));
-		there.list.count = case_to(c, call->list.count, lists * sizeof(uint32_t));
+		there.list.ids = case_to(c, p->list.ids, lists * p->list.stride * sizeof(uint32_t));
+		there.list.count = case_to(c, p->list.count, lists * sizeof(uint32_t));
 	}
 	return there;
 }
 
-static bool sees(const struct kernel_case *c, const struct call *call, uint32_t i, uint32_t head, uint32_t token)
+static bool sees(const struct kernel_case *c, const struct attend_params *p, uint32_t i, uint32_t head, uint32_t token)
 {
-	const struct skv_window *w = &call->window;
+	const struct skv_window *w = &p->window;
 	if (!case_resident(c, i, token))
 		return false;
-	if (call->way == DENSE)
+	if (p->way == DENSE)
 		return true;
-	if (call->way == WINDOW) {
+	if (p->way == WINDOW) {
 		uint32_t len = c->seq[i].len, size = skv_budget_of(w->budget, len, w->floor);
 		uint32_t recent = size > w->sinks ? size - w->sinks : 1;
 		return token < w->sinks || token + recent >= len;
 	}
-	const struct skv_index_list *l = &call->list;
+	const struct skv_index_list *l = &p->list;
 	uint32_t own = l->rows == 1 ? 0 : l->rows == c->sh.n_kv_heads ? head / (c->sh.n_heads / l->rows) : head;
 	uint32_t r = i * l->rows + (l->mapped ? l->map[own] : own);
-	uint32_t unit = call->way == PAGES ? token / 16 : token;
+	uint32_t unit = p->way == PAGES ? token / 16 : token;
 	for (uint32_t x = 0; x < l->count[r]; x++)
 		if (l->ids[(size_t)r * l->stride + x] == unit)
 			return true;
@@ -96,24 +96,24 @@ static bool sees(const struct kernel_case *c, const struct call *call, uint32_t 
 }
 
 /* Sequences [from, from + n) of the case; q, out and what the call leads to are the backend's. */
-static void run(struct kernel_case *c, const struct call *call, uint32_t from, uint32_t n, const void *q,
+static void run(struct kernel_case *c, const struct attend_params *p, uint32_t from, uint32_t n, const void *q,
                 void *out, int threads)
 {
 	const struct skv_kernels *kern = c->on->kern;
 	const struct skv_batch batch = case_part(c, from, n);
 	struct skv_workspace w = case_work(c, threads);
-	struct skv_index_list list = call->list;
+	struct skv_index_list list = p->list;
 
 	if (list.ids) {
 		list.ids += (size_t)from * list.rows * list.stride;
 		list.count += from * list.rows;
 	}
-	switch (call->way) {
+	switch (p->way) {
 	case DENSE:
-		kern->decode_dense(&c->sh, &batch, q, out, call->ev.rows ? &call->ev : NULL, &w);
+		kern->decode_dense(&c->sh, &batch, q, out, p->ev.rows ? &p->ev : NULL, &w);
 		break;
 	case WINDOW:
-		kern->decode_window(&c->sh, &batch, q, out, &call->window, &w);
+		kern->decode_window(&c->sh, &batch, q, out, &p->window, &w);
 		break;
 	case PAGES:
 		kern->decode_pages(&c->sh, &batch, q, out, &list, &w);
@@ -126,7 +126,7 @@ static void run(struct kernel_case *c, const struct call *call, uint32_t from, u
 }
 
 /* The outputs with q as the backend sees it, and of each sequence what a call adds to its counter. */
-static void reference(const struct kernel_case *c, const struct test_backend *b, const struct call *call,
+static void reference(const struct kernel_case *c, const struct test_backend *b, const struct attend_params *p,
                       double *out, uint64_t *attended)
 {
 	const uint32_t dim = c->sh.head_dim, stride = c->sh.n_kv_heads * dim;
@@ -137,9 +137,9 @@ static void reference(const struct kernel_case *c, const struct test_backend *b,
 		attended[i] = 0;
 		for (uint32_t head = 0; head < c->sh.n_heads; head++) {
 			size_t at = ((size_t)c->seq[i].row * c->sh.n_heads + head) * dim, h = head / group;
-			const bool apart = head % group == 0 || call->list.rows == c->sh.n_heads;
+			const bool apart = head % group == 0 || p->list.rows == c->sh.n_heads;
 			for (uint32_t t = 0; t < c->seq[i].len; t++) {
-				visible[t] = apart ? sees(c, call, i, head, t) : visible[t];
+				visible[t] = apart ? sees(c, p, i, head, t) : visible[t];
 				attended[i] += visible[t];
 			}
 			ref_attention(q + at, c->k[i] + h * dim, c->v[i] + h * dim, c->seq[i].len, stride,
@@ -157,9 +157,9 @@ static size_t out_floats(const struct kernel_case *c)
 
 /* The output on the backend that the case is on: the same bits whatever the threads, the batch, the place. */
 #define RUNS 5 /* each of all sequences */
-static void run_all(const char *what, struct kernel_case *c, const struct call *call, float *out)
+static void run_all(const char *what, struct kernel_case *c, const struct attend_params *p, float *out)
 {
-	struct call there = call_to(c, call);
+	struct attend_params there = params_on(c, p);
 	size_t floats = out_floats(c), bytes = floats * sizeof *out;
 	float *again = malloc(bytes);
 	void *q = case_rows_to(c, c->q, floats), *mem = case_to(c, NULL, case_rows_bytes(c, floats));
@@ -197,7 +197,7 @@ static void check_attended(const char *what, const struct kernel_case *c, const 
 	}
 }
 
-static void check_call(const char *what, struct kernel_case *c, const struct call *call, double tolerance)
+static void check_attend(const char *what, struct kernel_case *c, const struct attend_params *p, double tolerance)
 {
 	size_t floats = out_floats(c);
 	float *out = malloc(floats * sizeof *out);
@@ -209,9 +209,9 @@ static void check_call(const char *what, struct kernel_case *c, const struct cal
 		char name[64];
 		if (!case_load(c, b))
 			continue;
-		run_all(what, c, call, out);
+		run_all(what, c, p, out);
 		if (rounded != case_rounds_q(c, b))
-			reference(c, b, call, ref, attended);
+			reference(c, b, p, ref, attended);
 		rounded = case_rounds_q(c, b);
 		snprintf(name, sizeof name, "%s, %s", what, b->name);
 		case_compare(name, out, ref, floats, case_tolerance(c, b, tolerance), 0);
@@ -239,11 +239,11 @@ START_TEST(decode_dense)
 {
 	struct kernel_case c;
 	decode_case(&c, _i, _i % 2 ? 4 : 0);
-	check_call("dense", &c, &(struct call){.way = DENSE}, TOLERANCE);
+	check_attend("dense", &c, &(struct attend_params){.way = DENSE}, TOLERANCE);
 	/* Scores of some hundreds: a softmax that does not subtract its maximum overflows. */
 	for (size_t x = 0; x < (size_t)c.rows * c.sh.n_heads * c.sh.head_dim; x++)
 		c.q[x] *= 100;
-	check_call("dense, large scores", &c, &(struct call){.way = DENSE}, 2e-3);
+	check_attend("dense, large scores", &c, &(struct attend_params){.way = DENSE}, 2e-3);
 	case_deinit(&c);
 }
 END_TEST
@@ -254,14 +254,14 @@ START_TEST(decode_window)
 	decode_case(&c, _i, _i % 2 ? 0 : 4);
 	for (uint32_t round = 0; round < 4; round++) {
 		/* apart, touching, overlapping, in one page, more than there is */
-		struct call call = {.way = WINDOW};
-		call.window.sinks = rnd_below(round == 1 ? 20 : c.max_len + 20);
+		struct attend_params p = {.way = WINDOW};
+		p.window.sinks = rnd_below(round == 1 ? 20 : c.max_len + 20);
 		if (round & 1)
-			call.window.budget.share = (float)(0.01 + 0.99 * rnd_unit());
+			p.window.budget.share = (float)(0.01 + 0.99 * rnd_unit());
 		else
-			call.window.budget.count = 1 + rnd_below(c.max_len + 30);
-		call.window.floor = rnd_below(2) ? rnd_below(100) : 0;
-		check_call("window", &c, &call, TOLERANCE);
+			p.window.budget.count = 1 + rnd_below(c.max_len + 30);
+		p.window.floor = rnd_below(2) ? rnd_below(100) : 0;
+		check_attend("window", &c, &p, TOLERANCE);
 	}
 	case_deinit(&c);
 }
@@ -273,12 +273,12 @@ START_TEST(decode_lists)
 	decode_case(&c, _i, _i % 3 ? 6 : 0);
 	for (int whose = 0; whose < 4; whose++) /* all heads', a kv head's, a q head's, another kv head's */
 		for (enum way way = PAGES; way <= TOKENS; way++) {
-			struct call call = {0};
-			list_init(&c, &call, way, whose == 0 ? 1 : whose == 2 ? c.sh.n_heads : c.sh.n_kv_heads);
+			struct attend_params p = {0};
+			list_init(&c, &p, way, whose == 0 ? 1 : whose == 2 ? c.sh.n_heads : c.sh.n_kv_heads);
 			if (whose == 3)
-				list_map(&c, &call);
-			check_call(way == PAGES ? "pages" : "tokens", &c, &call, TOLERANCE);
-			list_deinit(&call);
+				list_map(&c, &p);
+			check_attend(way == PAGES ? "pages" : "tokens", &c, &p, TOLERANCE);
+			list_deinit(&p);
 		}
 	case_deinit(&c);
 }
@@ -290,22 +290,22 @@ START_TEST(all_pages_are_dense)
 	decode_case(&c, _i, 5);
 	size_t floats = out_floats(&c);
 	float *out[3];
-	struct call call[3] = {{.way = DENSE}, {.way = PAGES}, {.way = WINDOW, .window.budget.share = 1}};
+	struct attend_params p[3] = {{.way = DENSE}, {.way = PAGES}, {.way = WINDOW, .window.budget.share = 1}};
 	uint32_t stride = skv_pages_of(c.max_len), count[CASE_SEQS], *ids;
 
 	ids = calloc((size_t)c.n * stride, sizeof *ids);
 	for (uint32_t i = 0; i < c.n; i++) {
 		count[i] = skv_pages_of(c.seq[i].len);
-		for (uint32_t p = 0; p < count[i]; p++)
-			ids[i * stride + p] = p;
+		for (uint32_t page = 0; page < count[i]; page++)
+			ids[i * stride + page] = page;
 	}
-	call[1].list = (struct skv_index_list){.rows = 1, .stride = stride, .ids = ids, .count = count, .max_count = stride};
+	p[1].list = (struct skv_index_list){.rows = 1, .stride = stride, .ids = ids, .count = count, .max_count = stride};
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
 		if (!case_load(&c, b))
 			continue;
 		void *q = case_rows_to(&c, c.q, floats);
 		for (int i = 0; i < 3; i++) {
-			struct call there = call_to(&c, &call[i]);
+			struct attend_params there = params_on(&c, &p[i]);
 			void *mem = case_to(&c, NULL, case_rows_bytes(&c, floats));
 			run(&c, &there, 0, c.n, q, mem, 1);
 			out[i] = malloc(floats * sizeof(float));
@@ -329,24 +329,24 @@ START_TEST(nothing_to_see)
 	size_t floats = out_floats(&c), heads = c.n * c.sh.n_heads;
 	float *out = malloc(floats * sizeof *out), lse[CASE_SEQS * SKV_MAX_HEADS];
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
-		struct call call = {.way = DENSE, .ev = {.rows = 1}};
+		struct attend_params p = {.way = DENSE, .ev = {.rows = 1}};
 		if (!case_load(&c, b))
 			continue;
 		void *q = case_rows_to(&c, c.q, floats);
 		void *mem = case_to(&c, NULL, case_rows_bytes(&c, floats));
-		call.ev.token_stride = skv_pages_of(c.max_len) * SKV_PAGE_TOKENS;
-		call.ev.page_stride = (skv_pages_of(c.max_len) + 3) / 4 * 4;
-		call.ev.lse = case_to(&c, NULL, heads * sizeof(float));
-		run(&c, &call, 0, c.n, q, mem, 1);
+		p.ev.token_stride = skv_pages_of(c.max_len) * SKV_PAGE_TOKENS;
+		p.ev.page_stride = (skv_pages_of(c.max_len) + 3) / 4 * 4;
+		p.ev.lse = case_to(&c, NULL, heads * sizeof(float));
+		run(&c, &p, 0, c.n, q, mem, 1);
 		case_rows_from(&c, out, mem, floats);
 		for (size_t x = 0; x < floats; x++)
 			if (out[x] != 0)
 				ck_abort_msg("%s: element %zu is %g", b->name, x, out[x]);
-		case_from(&c, lse, call.ev.lse, heads * sizeof(float));
+		case_from(&c, lse, p.ev.lse, heads * sizeof(float));
 		for (uint32_t x = 0; x < heads; x++)
 			if (lse[x] != -INFINITY)
 				ck_abort_msg("%s: log-sum-exp %u is %g", b->name, x, lse[x]);
-		run(&c, &(struct call){.way = DENSE}, 0, 0, q, mem, 2);
+		run(&c, &(struct attend_params){.way = DENSE}, 0, 0, q, mem, 2);
 		case_off(&c);
 	}
 	free(out);
@@ -366,7 +366,7 @@ START_TEST(specials_stay_where_they_are)
 		size_t at = ((size_t)t * c.sh.n_kv_heads + h) * c.sh.head_dim + d;
 		(i % 2 ? c.k : c.v)[i][at] = (i % 2 ? c.k_in : c.v_in)[i][at] = special[rnd_below(3)];
 	}
-	check_call("specials", &c, &(struct call){.way = DENSE}, TOLERANCE);
+	check_attend("specials", &c, &(struct attend_params){.way = DENSE}, TOLERANCE);
 	case_deinit(&c);
 }
 END_TEST
@@ -453,11 +453,11 @@ static struct skv_scores run_with_evidence(struct kernel_case *c, int variant)
 	const size_t floats = out_floats(c), units = (size_t)c->n * rows * pages;
 	float *plain = malloc(floats * sizeof *plain), *out = malloc(floats * sizeof *out);
 	void *q = case_rows_to(c, c->q, floats), *mem = case_to(c, NULL, case_rows_bytes(c, floats));
-	struct call call = {.way = DENSE};
+	struct attend_params p = {.way = DENSE};
 
-	run(c, &call, 0, c->n, q, mem, 1);
+	run(c, &p, 0, c->n, q, mem, 1);
 	case_rows_from(c, plain, mem, floats);
-	call.ev = (struct skv_scores){
+	p.ev = (struct skv_scores){
 		.rows = rows,
 		.sum = variant & 2 || variant == 5,
 		.token_stride = pages * SKV_PAGE_TOKENS,
@@ -466,7 +466,7 @@ static struct skv_scores run_with_evidence(struct kernel_case *c, int variant)
 		.page = variant == 1 ? NULL : case_to(c, NULL, units * sizeof(float)),
 		.lse = variant == 2 ? NULL : case_to(c, NULL, c->n * c->sh.n_heads * sizeof(float)),
 	};
-	run(c, &call, 0, c->n, q, mem, 2);
+	run(c, &p, 0, c->n, q, mem, 2);
 	case_rows_from(c, out, mem, floats);
 	if (!c->on->device)
 		ck_assert_msg(!memcmp(plain, out, floats * sizeof *out), "%s: evidence changes the output",
@@ -478,7 +478,7 @@ static struct skv_scores run_with_evidence(struct kernel_case *c, int variant)
 	free(ref);
 	free(plain);
 	free(out);
-	return call.ev;
+	return p.ev;
 }
 
 static void check_evidence(struct kernel_case *c, int variant)

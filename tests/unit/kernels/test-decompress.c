@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-decompress.c - rows that the kernels make of packed tokens, against double precision, on every backend of this
- * machine. Records are made up here; the pages of packed tokens hold NaNs, so who still reads them shows.
+ * tests/unit/kernels/test-decompress.c - rows that the kernels decompress, against double precision, on every backend of this
+ * machine. Records are made up; the pages of compressed tokens hold NaNs, so a kernel that still reads them shows.
  */
 #include <check.h>
 #include <math.h>
@@ -18,7 +18,7 @@ static double rounding(uint32_t dtype)
 	return dtype == SKV_F32 ? 0x1p-24 : dtype == SKV_F16 ? 0x1p-11 : 0x1p-8;
 }
 
-/* Of a packed token; off[e]: by how much element e may differ. */
+/* Of a compressed token; off[e]: by how much element e may differ. */
 static void expected(const struct code_case *k, uint8_t *pool, uint32_t i, uint32_t token, double *x, double *off)
 {
 	const struct ref_codec *c = &k->layer[0].codec;
@@ -26,7 +26,7 @@ static void expected(const struct code_case *k, uint8_t *pool, uint32_t i, uint3
 	/* a device multiplies what was rounded to bf16: see test-codec-fit.c */
 	const bool rounds = k->c.on->device && !ref_is_reference(c, token, &number) && c->bits;
 
-	code_rebuilt(k, pool, i, token, x, off);
+	code_decompressed(k, pool, i, token, x, off);
 	for (uint32_t e = 0; e < ref_dims(c); e++)
 		off[e] = (rounds ? 0x1p-9 : 4e-6) * off[e] + rounding(c->dtype) * fabs(x[e]) + 0x1p-24;
 }
@@ -60,10 +60,10 @@ static void check_row(const struct code_case *k, uint8_t *pool, uint32_t i, uint
 	free(off);
 }
 
-/* ---- rebuilt ------------------------------------------------------------------------------------ */
+/* ---- decompressed ---------------------------------------------------------------------------------- */
 
 enum { SEQS = 4, PAGES = 16, ROOM = PAGES * PAGE };
-static const uint32_t lengths[SEQS] = {190, 65, 20, 161}, packed[SEQS] = {160, 64, 0, 112};
+static const uint32_t lengths[SEQS] = {190, 65, 20, 161}, n_compressed[SEQS] = {160, 64, 0, 112};
 static const uint32_t nothing[SEQS];
 
 /* The tokens of a sequence that are asked for. */
@@ -90,22 +90,22 @@ static void ask(struct asked *a, bool listed)
 	}
 }
 
-struct rebuilt {
+struct decompressed {
 	struct skv_decompressed to;
 	uint8_t *pool; /* a copy of it */
 	struct skv_kseq seq[SEQS];
 };
 
 /* Sequences [from, from + n) with so many threads. */
-static struct rebuilt run(struct code_case *k, const struct asked *a, uint32_t from, uint32_t n, int threads)
+static struct decompressed run(struct code_case *k, const struct asked *a, uint32_t from, uint32_t n, int threads)
 {
 	const size_t bytes = SEQS * PAGES * k->c.sh.page_bytes;
 	struct skv_index_list list = {.rows = 1, .stride = ROOM, .max_count = ROOM};
-	struct rebuilt r = {.to = {.pool = case_to(&k->c, NULL, bytes), .pages = PAGES,
+	struct decompressed r = {.to = {.pool = case_to(&k->c, NULL, bytes), .pages = PAGES,
 	                           .seq = case_to(&k->c, NULL, SEQS * sizeof *r.to.seq),
 	                           .table = case_to(&k->c, NULL, SEQS * PAGES * sizeof(skv_pte))},
 	                    .pool = malloc(bytes)};
-	struct skv_batch b = code_batch(k, from, n, packed, nothing);
+	struct skv_batch b = code_batch(k, from, n, n_compressed, nothing);
 	struct skv_workspace w = case_work(&k->c, threads);
 	uint32_t count[SEQS];
 
@@ -121,7 +121,7 @@ static struct rebuilt run(struct code_case *k, const struct asked *a, uint32_t f
 }
 
 /* Attention takes the rows as they were left, and nothing else. */
-static void check_attention(struct code_case *k, const struct rebuilt *r)
+static void check_attention(struct code_case *k, const struct decompressed *r)
 {
 	struct skv_shape sh = k->c.sh;
 	const uint32_t heads = sh.n_heads, dim = sh.head_dim, half = sh.n_kv_heads * dim;
@@ -158,7 +158,7 @@ static void check_attention(struct code_case *k, const struct rebuilt *r)
 			ref_attention(q + (i * heads + h) * dim, rows + kv, rows + ROOM * half + kv, n, half, dim, sh.scale,
 			              visible, out + h * dim, NULL);
 		}
-		/* what was rebuilt from random records is larger than other tests' rows, which are hardly larger than 4 */
+		/* what was decompressed from random records is larger than other tests' rows, which are hardly larger than 4 */
 		case_compare("out", got + i * heads * dim, out, heads * dim,
 		             case_tolerance(&k->c, k->c.on, 1e-3) * fmax(1, most / 4), 1e-3);
 	}
@@ -168,7 +168,7 @@ static void check_attention(struct code_case *k, const struct rebuilt *r)
 	free(out);
 }
 
-static void check_rebuilt(struct code_case *k, uint8_t *pool, const struct asked *a, const struct rebuilt *r)
+static void check_decompressed(struct code_case *k, uint8_t *pool, const struct asked *a, const struct decompressed *r)
 {
 	const struct skv_shape *sh = &k->c.sh;
 	const uint32_t row_bytes = sh->head_dim * (uint32_t)skv_dtype_bytes(sh->dtype);
@@ -180,7 +180,7 @@ static void check_rebuilt(struct code_case *k, uint8_t *pool, const struct asked
 		ck_assert_uint_eq(r->seq[i].len, n);
 		ck_assert(r->seq[i].n_compressed == 0 && r->seq[i].n_q == 1 && r->seq[i].row == k->seq[i].row);
 		for (uint32_t row = 0; row < n; row++)
-			check_row(k, pool, i, a->listed ? a->ids[i * ROOM + row] : row, packed[i],
+			check_row(k, pool, i, a->listed ? a->ids[i * ROOM + row] : row, n_compressed[i],
 			          pages + row / PAGE * sh->page_bytes, row % PAGE);
 		for (size_t at = 0; at < PAGES * sh->page_bytes; at++) {
 			const size_t row = at / sh->page_bytes * PAGE + at % sh->page_bytes / row_bytes % PAGE;
@@ -204,14 +204,14 @@ START_TEST(rows)
 			uint8_t *pool = code_pool(&k);
 
 			for (uint32_t i = 0; i < SEQS; i++)
-				code_make_up(&k, pool, i, packed[i]);
+				code_make_up(&k, pool, i, n_compressed[i]);
 			code_pool_to(&k, pool);
 			for (int listed = 0; listed < 2; listed++) {
-				struct rebuilt all, one;
+				struct decompressed all, one;
 
 				ask(&a, listed);
 				all = run(&k, &a, 0, SEQS, 1);
-				check_rebuilt(&k, pool, &a, &all);
+				check_decompressed(&k, pool, &a, &all);
 				one = run(&k, &a, 3, 1, 2); /* in other company */
 				ck_assert_msg(!memcmp(one.pool, all.pool + 3 * each, each), "%s: company shows", b->name);
 				free(all.pool);
@@ -225,8 +225,8 @@ START_TEST(rows)
 }
 END_TEST
 
-/* All packed tokens where they were; and nothing else is touched. */
-START_TEST(in_alloc)
+/* All compressed tokens where they were; and nothing else is touched. */
+START_TEST(in_place)
 {
 	struct code_case k;
 
@@ -235,23 +235,23 @@ START_TEST(in_alloc)
 		if (code_on(&k, b)) {
 			const size_t bytes = k.c.pool_pages * k.c.sh.page_bytes;
 			uint8_t *pool = code_pool(&k), *now;
-			struct skv_batch batch = code_batch(&k, 0, SEQS, packed, nothing);
+			struct skv_batch batch = code_batch(&k, 0, SEQS, n_compressed, nothing);
 			struct skv_decompressed to = {.pool = NULL};
 			struct skv_workspace w;
 
 			for (uint32_t i = 0; i < SEQS; i++)
-				code_make_up(&k, pool, i, packed[i]);
+				code_make_up(&k, pool, i, n_compressed[i]);
 			code_pool_to(&k, pool);
 			w = case_work(&k.c, 2);
 			b->kern->decompress(&k.sh[0], &batch, NULL, &to, &w);
 			case_work_done(&k.c, &w);
 			now = code_pool(&k);
 			for (uint32_t i = 0; i < SEQS; i++)
-				for (uint32_t p = k.layer[0].codec.first / PAGE; p < packed[i] / PAGE; p++) {
+				for (uint32_t p = k.layer[0].codec.first / PAGE; p < n_compressed[i] / PAGE; p++) {
 					const size_t at = skv_pte_id(k.c.table[i][p]) * k.c.sh.page_bytes;
 
 					for (uint32_t slot = 0; slot < PAGE; slot++)
-						check_row(&k, pool, i, p * PAGE + slot, packed[i], now + at, slot);
+						check_row(&k, pool, i, p * PAGE + slot, n_compressed[i], now + at, slot);
 					memcpy(now + at, pool + at, k.c.sh.page_bytes);
 				}
 			ck_assert_msg(!memcmp(now, pool, bytes), "%s: more was written", b->name);
@@ -264,7 +264,7 @@ START_TEST(in_alloc)
 }
 END_TEST
 
-/* What was packed a moment ago comes back, but for rounding, where the code keeps all there is. */
+/* What was n_compressed a moment ago comes back, but for rounding, where the code keeps all there is. */
 START_TEST(there_and_back)
 {
 	enum { FORM = 7, LEN = 112 };
@@ -382,7 +382,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("rebuild");
+	Suite *suite = suite_create("decompress");
 	TCase *tc = tcase_create("all");
 	int failed, cases = rnd_hurried() ? 3 : 2 * CODE_FORMS;
 
@@ -391,7 +391,7 @@ int main(void)
 	suite_add_tcase(suite, tc);
 	tcase_set_timeout(tc, 120);
 	tcase_add_loop_test(tc, rows, 0, cases);
-	tcase_add_loop_test(tc, in_alloc, 0, rnd_hurried() ? 1 : CODE_FORMS);
+	tcase_add_loop_test(tc, in_place, 0, rnd_hurried() ? 1 : CODE_FORMS);
 	tcase_add_loop_test(tc, there_and_back, 0, rnd_hurried() ? 1 : CODE_SHAPES);
 	tcase_add_loop_test(tc, far_positions, 0, rnd_hurried() ? 1 : 6);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-evict-head-budgets.c - heads that share a layer's budget, one call at a time, on every backend of this machine: who is
- * awake, what only these are asked, who sleeps from now on, and what wakes all. tests/unit/kernels/test-evict.c has the rest of what
- * layers that keep slots decide by.
+ * tests/unit/kernels/test-evict-head-budgets.c - heads that share a layer's budget, one call at a time, on every backend of
+ * this machine: which slots are active, scores of these alone, which become inactive, and what activates all.
+ * test-evict.c beside it has the other decisions of layers that evict.
  */
 #include "tests/support/slot-meta-case.h"
 #include "tests/ref/attention.h"
@@ -25,16 +25,16 @@ static const struct ref_unit *units_of(const struct fixture *r, uint32_t x, uint
 	return r->unit[x];
 }
 
-/* Units some of which sleep, and some are about to go; never the last one. */
+/* Entries some of which are inactive, and some are about to be evicted; never the last one. */
 static void make_units(struct fixture *r)
 {
 	slot_meta_sequences(&r->c, r->seq);
 	for (uint32_t x = 0; x < r->c.n * r->c.sh.n_kv_heads; x++) {
-		const uint32_t n = r->c.seq[x / r->c.sh.n_kv_heads].len, asleep = rnd_below(4), gone = rnd_below(3);
+		const uint32_t n = r->c.seq[x / r->c.sh.n_kv_heads].len, inactive = rnd_below(4), gone = rnd_below(3);
 		r->unit[x] = slot_meta_units(n, 1 + rnd_below(3));
 		for (uint32_t u = 0; u < n; u++) {
 			r->unit[x][u].value = rnd_below(64) / 32.0;
-			if (u + 1 < n && rnd_below(4) < asleep)
+			if (u + 1 < n && rnd_below(4) < inactive)
 				r->unit[x][u].value *= -1; /* -0, too */
 			r->unit[x][u].alive = u + 1 == n || rnd_below(8) >= gone;
 		}
@@ -56,33 +56,33 @@ static void rig_free(struct fixture *r)
 		free(r->unit[x]);
 }
 
-/* The notes are those of the model, values up to a tolerance and signs exactly. */
+/* The slot metadata is that of the model, values up to a tolerance and signs exactly. */
 static void check_units(const struct fixture *r, double tolerance, double slack)
 {
 	for (uint32_t x = 0; x < r->c.n * r->c.sh.n_kv_heads; x++) {
 		uint32_t n;
 		const struct ref_unit *want = units_of(r, x, &n);
 		const uint32_t i = x / r->c.sh.n_kv_heads;
-		struct skv_slot_meta *note = slot_meta_get(&r->c, i, x % r->c.sh.n_kv_heads, r->seq[i].set, n);
+		struct skv_slot_meta *meta = slot_meta_get(&r->c, i, x % r->c.sh.n_kv_heads, r->seq[i].set, n);
 
 		for (uint32_t u = 0; u < n; u++) {
-			const double off = fabs((double)note[u].score - want[u].value);
-			if (note[u].pos != (want[u].pos | (want[u].alive ? 0 : SKV_SLOT_EVICTED)) ||
-			    !signbit(note[u].score) != !signbit(want[u].value) || !(off <= tolerance + slack * fabs(want[u].value)))
-				ck_abort_msg("%s: unit %u of %u, row %u: pos %#x, value %g, expected pos %u with %g (%s)",
-				             r->c.on->name, u, n, x, note[u].pos, (double)note[u].score, want[u].pos,
+			const double off = fabs((double)meta[u].score - want[u].value);
+			if (meta[u].pos != (want[u].pos | (want[u].alive ? 0 : SKV_SLOT_EVICTED)) ||
+			    !signbit(meta[u].score) != !signbit(want[u].value) || !(off <= tolerance + slack * fabs(want[u].value)))
+				ck_abort_msg("%s: entry %u of %u, row %u: pos %#x, value %g, expected pos %u with %g (%s)",
+				             r->c.on->name, u, n, x, meta[u].pos, (double)meta[u].score, want[u].pos,
 				             want[u].value, want[u].alive ? "alive" : "gone");
 		}
-		free(note);
+		free(meta);
 	}
 }
 
-static bool awake(const struct ref_unit *u)
+static bool is_active(const struct ref_unit *u)
 {
 	return u->alive && !signbit(u->value);
 }
 
-/* ---- lists, votes ---------------------------------------------------------------------------- */
+/* ---- lists, scores ---------------------------------------------------------------------------- */
 
 static struct skv_index_list list_active(struct fixture *r)
 {
@@ -111,7 +111,7 @@ static void check_list(const struct fixture *r, const struct skv_index_list *lis
 		const struct ref_unit *unit = units_of(r, x, &n);
 
 		for (uint32_t u = 0; u < n; u++)
-			if (awake(&unit[u]) && (m >= count[x] || ids[(size_t)x * list->stride + m++] != u))
+			if (is_active(&unit[u]) && (m >= count[x] || ids[(size_t)x * list->stride + m++] != u))
 				ck_abort_msg("%s: row %u does not have slot %u", r->c.on->name, x, u);
 		ck_assert_uint_eq(m, count[x]);
 	}
@@ -119,32 +119,32 @@ static void check_list(const struct fixture *r, const struct skv_index_list *lis
 	free(count);
 }
 
-/* What the query gives each token that is awake, of a softmax over these: added to their values, or in their place. */
-static void vote(struct fixture *r, const float *q, uint32_t x)
+/* What the query gives each token that is active, of a softmax over these: added to their values, or in their place. */
+static void accumulate(struct fixture *r, const float *q, uint32_t x)
 {
 	const struct kernel_case *c = &r->c;
 	const uint32_t i = x / c->sh.n_kv_heads, h = x % c->sh.n_kv_heads, n = c->seq[i].len, dim = c->sh.head_dim;
-	const uint32_t group = c->sh.n_heads / c->sh.n_kv_heads, tally = r->seq[i].accumulate;
+	const uint32_t group = c->sh.n_heads / c->sh.n_kv_heads, mode = r->seq[i].accumulate;
 	double *weight = calloc(n, sizeof *weight), *sum = calloc(n, sizeof *sum), out[SKV_MAX_HEAD_DIM];
 	bool *visible = calloc(n, sizeof *visible);
 
 	for (uint32_t u = 0; u < n; u++)
-		visible[u] = awake(&r->unit[x][u]);
+		visible[u] = is_active(&r->unit[x][u]);
 	for (uint32_t g = 0; g < group; g++) {
 		ref_attention(q + ((size_t)c->seq[i].row * c->sh.n_heads + h * group + g) * dim, c->k[i] + h * dim, c->v[i] + h * dim,
 		              n, c->sh.n_kv_heads * dim, dim, c->sh.scale, visible, out, weight);
 		for (uint32_t u = 0; u < n; u++)
 			sum[u] += weight[u] / group;
 	}
-	for (uint32_t u = 0; u < n && tally != SKV_ACCUMULATE_NONE; u++)
+	for (uint32_t u = 0; u < n && mode != SKV_ACCUMULATE_NONE; u++)
 		if (visible[u])
-			r->unit[x][u].value = (tally == SKV_ACCUMULATE_ADD ? r->unit[x][u].value : 0) + sum[u];
+			r->unit[x][u].value = (mode == SKV_ACCUMULATE_ADD ? r->unit[x][u].value : 0) + sum[u];
 	free(weight);
 	free(visible);
 	free(sum);
 }
 
-START_TEST(votes_over_lists)
+START_TEST(scores_over_lists)
 {
 	const uint32_t len[] = {1, 2, 17, 64, 130, 333};
 
@@ -165,7 +165,7 @@ START_TEST(votes_over_lists)
 			b->kern->accumulate_list(&r.c.sh, &batch, rows, &list, &w);
 			case_work_done(&r.c, &w);
 			for (uint32_t x = 0; x < r.c.n * r.c.sh.n_kv_heads; x++)
-				vote(&r, q, x);
+				accumulate(&r, q, x);
 			check_units(&r, b->device ? 1e-4 : 1e-5, case_weight_slack(&r.c, b) + 1e-5);
 			free(q);
 			rig_free(&r);
@@ -176,7 +176,7 @@ START_TEST(votes_over_lists)
 }
 END_TEST
 
-/* ---- allotments ------------------------------------------------------------------------------ */
+/* ---- head budgets ---------------------------------------------------------------------------- */
 
 static float some_rank(int way)
 {
@@ -186,11 +186,11 @@ static float some_rank(int way)
 }
 
 /* Ranks at random, and what they do to sequence i of the model. */
-static void model_allot(struct fixture *r, uint32_t i, const struct skv_head_budget_rule *how, int way, float *rank, uint32_t stride)
+static void model_head_budgets(struct fixture *r, uint32_t i, const struct skv_head_budget_rule *how, int way, float *rank, uint32_t stride)
 {
-	const uint32_t heads = r->c.sh.n_kv_heads, n = r->seq[i].len, awake = r->seq[i].n_active;
-	const struct ref_allot a = {.awake = awake, .sure = skv_safeguard_of(how, awake),
-	                            .recent = how->recent && how->recent - 1 < awake ? how->recent - 1 : how->recent ? awake : 0};
+	const uint32_t heads = r->c.sh.n_kv_heads, n = r->seq[i].len, active = r->seq[i].n_active;
+	const struct ref_head_budgets a = {.active = active, .safeguard = skv_safeguard_of(how, active),
+	                            .recent = how->recent && how->recent - 1 < active ? how->recent - 1 : how->recent ? active : 0};
 	double *as_double[8];
 
 	for (uint32_t h = 0; h < heads; h++) {
@@ -198,13 +198,13 @@ static void model_allot(struct fixture *r, uint32_t i, const struct skv_head_bud
 		for (uint32_t u = 0; u < n; u++)
 			as_double[h][u] = (double)(rank[((size_t)i * heads + h) * stride + u] = some_rank(way));
 	}
-	if (awake != UINT32_MAX)
-		ref_allot(&r->unit[i * heads], heads, n, &a, (const double *const *)as_double);
+	if (active != UINT32_MAX)
+		ref_head_budgets(&r->unit[i * heads], heads, n, &a, (const double *const *)as_double);
 	for (uint32_t h = 0; h < heads; h++)
 		free(as_double[h]);
 }
 
-static void allot_case(struct fixture *r, int way)
+static void head_budgets_case(struct fixture *r, int way)
 {
 	const uint32_t heads = r->c.sh.n_kv_heads, stride = r->c.max_len + rnd_below(7);
 	const struct skv_head_budget_rule how = {.recent = rnd_below(3) * rnd_below(20), .safeguard = rnd_below(3) * 0.2f};
@@ -215,7 +215,7 @@ static void allot_case(struct fixture *r, int way)
 	for (uint32_t i = 0; i < r->c.n; i++)
 		r->seq[i].n_active = rnd_below(5) ? rnd_below(r->seq[i].len + 1) : UINT32_MAX;
 	for (uint32_t i = 0; i < r->c.n; i++)
-		model_allot(r, i, &how, way, rank, stride);
+		model_head_budgets(r, i, &how, way, rank, stride);
 	const float *there = case_to(&r->c, rank, (size_t)r->c.n * heads * stride * sizeof *rank);
 	struct skv_batch b = slot_meta_batch(&r->c, r->seq, 0, r->c.n);
 	struct skv_workspace w = case_work(&r->c, 3);
@@ -235,7 +235,7 @@ START_TEST(allotments)
 			struct fixture r;
 			case_of_shape(&r.c, _i, 7, len, ones);
 			if (case_on(&r.c, b)) {
-				allot_case(&r, way % 4);
+				head_budgets_case(&r, way % 4);
 				case_off(&r.c);
 			}
 			case_deinit(&r.c);
@@ -252,7 +252,7 @@ START_TEST(long_ones)
 		struct fixture r;
 		case_init(&r.c, SKV_F16, 8, 4, b->device ? 64 : 16, 2, len, ones);
 		if (case_on(&r.c, b)) {
-			allot_case(&r, 2 + _i);
+			head_budgets_case(&r, 2 + _i);
 			case_off(&r.c);
 		}
 		case_deinit(&r.c);
@@ -260,10 +260,10 @@ START_TEST(long_ones)
 }
 END_TEST
 
-/* ---- what wakes ------------------------------------------------------------------------------ */
+/* ---- what activates --------------------------------------------------------------------------- */
 
-/* A step's votes over all slots, and a prompt. */
-START_TEST(wakes)
+/* A step's scores over all slots, and a prompt. */
+START_TEST(activates)
 {
 	const uint32_t len[] = {1, 2, 17, 64, 130, 333}, n_q[] = {1, 1, 5, 3, 128, 40};
 
@@ -312,7 +312,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("allot");
+	Suite *suite = suite_create("head budgets");
 	TCase *tc = tcase_create("all");
 	int failed, cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
@@ -320,10 +320,10 @@ int main(void)
 		return EXIT_FAILURE;
 	suite_add_tcase(suite, tc);
 	tcase_set_timeout(tc, 300);
-	tcase_add_loop_test(tc, votes_over_lists, 0, cases);
+	tcase_add_loop_test(tc, scores_over_lists, 0, cases);
 	tcase_add_loop_test(tc, allotments, 0, cases);
 	tcase_add_loop_test(tc, long_ones, 0, rnd_hurried() ? 0 : 2);
-	tcase_add_loop_test(tc, wakes, 0, cases);
+	tcase_add_loop_test(tc, activates, 0, cases);
 
 	SRunner *runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

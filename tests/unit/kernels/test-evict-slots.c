@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-evict-slots.c - layers that keep slots, over many steps, on every backend of this machine: after each step every
- * kv head has the tokens that a plain model of it has, with their rows, bounds and notes, where the contract says.
+ * tests/unit/kernels/test-evict-slots.c - layers that evict, over many steps, on every backend of this machine: after each step
+ * every kv head has the tokens that a plain model of it has, with their rows, bounds and slot metadata, where the contract says.
  * Steps break off and begin anew: what the abandoned one wrote must not matter.
  */
 #include "tests/support/kernel-case.h"
@@ -203,18 +203,18 @@ static struct skv_slot_meta slot_meta_at(const struct fixture *r, const uint8_t 
 	const uint32_t each = (uint32_t)(sh->page_bytes / sh->n_kv_heads / 16);
 	struct skv_slot_meta n;
 
-	memcpy(&n, pool + skv_pte_id(r->c.notes[i][u / each]) * sh->page_bytes + h * (sh->page_bytes / sh->n_kv_heads) +
+	memcpy(&n, pool + skv_pte_id(r->c.slot_meta[i][u / each]) * sh->page_bytes + h * (sh->page_bytes / sh->n_kv_heads) +
 	           (set * each + u % each) * sizeof n, sizeof n);
 	return n;
 }
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-#define FAIL(r, i, h, u, ...)                                                                                          \
+#define WRONG(r, i, h, u, ...)                                                                                          \
 	do {                                                                                                           \
 		char what_[200];                                                                                       \
 		snprintf(what_, sizeof what_, __VA_ARGS__);                                                            \
-		ck_abort_msg("%s, unit %u, epoch %u, sequence %u, kv head %u, number %u: %s", (r)->c.on->name,         \
+		ck_abort_msg("%s, granularity %u, epoch %u, sequence %u, kv head %u, entry %u: %s", (r)->c.on->name,         \
 		             (r)->unit, (r)->epoch[i], i, h, u, what_);                                                \
 	} while (0)
 
@@ -234,7 +234,7 @@ static void check_rows(const struct fixture *r, uint32_t i, uint32_t h, uint32_t
 		for (int v = 0; v < 2; v++)
 			if (memcmp(row_at(r, r->is, r->c.table[i], h, u * r->unit + t, v),
 			           r->stored + content(i, h, pos * r->unit + t, v) * bytes, bytes))
-				FAIL(r, i, h, u, "row %u of %s is not that of token %u", t, v ? "V" : "K", pos * r->unit + t);
+				WRONG(r, i, h, u, "row %u of %s is not that of token %u", t, v ? "V" : "K", pos * r->unit + t);
 }
 
 static void check_bounds(const struct fixture *r, uint32_t i, uint32_t h, uint32_t u, uint32_t pos, uint32_t tokens)
@@ -250,21 +250,21 @@ static void check_bounds(const struct fixture *r, uint32_t i, uint32_t h, uint32
 		}
 		if (ref_load(r->c.sh.dtype, row_at(r, r->is, r->c.state[i], h, u, false) + d * each) != low ||
 		    ref_load(r->c.sh.dtype, row_at(r, r->is, r->c.state[i], h, u, true) + d * each) != high)
-			FAIL(r, i, h, u, "element %u of its bounds is wrong", d);
+			WRONG(r, i, h, u, "element %u of its bounds is wrong", d);
 	}
 }
 
-static void check_note(const struct fixture *r, uint32_t i, uint32_t h, uint32_t u, uint32_t set, struct ref_unit want,
+static void check_meta(const struct fixture *r, uint32_t i, uint32_t h, uint32_t u, uint32_t set, struct ref_unit want,
                        bool there)
 {
 	struct skv_slot_meta n = slot_meta_at(r, r->is, i, h, set, u);
 	const uint32_t pos = !there ? SKV_SLOT_FREE : want.alive ? want.pos : want.pos | SKV_SLOT_EVICTED;
 
 	if (n.pos != pos || (there && want.alive && n.score != (float)want.value))
-		FAIL(r, i, h, u, "its note is %#x, %g, should be %#x, %g", n.pos, (double)n.score, pos, want.value);
+		WRONG(r, i, h, u, "its slot metadata is %#x, %g, should be %#x, %g", n.pos, (double)n.score, pos, want.value);
 }
 
-/* Nothing that the last commit needs was written: notes of its set, and what lives as of it. */
+/* Nothing that the last commit needs was written: slot metadata of its set, and what lives as of it. */
 static void check_untouched(const struct fixture *r, uint32_t i, uint32_t h, uint32_t old_set, uint32_t extent)
 {
 	const struct head *hd = &r->head[i][h];
@@ -274,7 +274,7 @@ static void check_untouched(const struct fixture *r, uint32_t i, uint32_t h, uin
 		struct skv_slot_meta a = slot_meta_at(r, r->was, i, h, old_set, u), b = slot_meta_at(r, r->is, i, h, old_set, u);
 		uint32_t tokens = r->unit;
 		if (memcmp(&a, &b, sizeof a))
-			FAIL(r, i, h, u, "a note of the last commit was written");
+			WRONG(r, i, h, u, "slot metadata of the last commit was written");
 		if (!hd->was[u].alive)
 			continue;
 		if (r->unit > 1 && extent % T && u == ref_latest(hd->was, units_of(r, extent)))
@@ -282,7 +282,7 @@ static void check_untouched(const struct fixture *r, uint32_t i, uint32_t h, uin
 		for (int v = 0; v < 2; v++)
 			if (memcmp(row_at(r, r->was, r->c.table[i], h, u * r->unit, v),
 			           row_at(r, r->is, r->c.table[i], h, u * r->unit, v), tokens * bytes))
-				FAIL(r, i, h, u, "rows that the last commit needs were written");
+				WRONG(r, i, h, u, "rows that the last commit needs were written");
 	}
 }
 
@@ -302,7 +302,7 @@ static void check_step(struct fixture *r, uint32_t more)
 			for (uint32_t u = 0; u < units; u++) {
 				const struct ref_unit x = hd->now[u];
 				const bool there = hd->there[u];
-				check_note(r, i, h, u, s->set, x, there);
+				check_meta(r, i, h, u, s->set, x, there);
 				if (!there)
 					continue;
 				check_rows(r, i, h, u, x.pos, tokens_of(r, hd, u, units, s->len));
@@ -310,9 +310,9 @@ static void check_step(struct fixture *r, uint32_t more)
 					check_bounds(r, i, h, u, x.pos, tokens_of(r, hd, u, units, s->len));
 			}
 			for (uint32_t u = units; more == 0 && u < skv_pages_of(s->len) * T / r->unit; u++)
-				check_note(r, i, h, u, s->set, (struct ref_unit){0}, false);
+				check_meta(r, i, h, u, s->set, (struct ref_unit){0}, false);
 			if (s->n_q && slot[b * r->c.sh.n_kv_heads + h] != hd->slot)
-				FAIL(r, i, h, slot[b * r->c.sh.n_kv_heads + h], "is the slot of the new token, should be %u",
+				WRONG(r, i, h, slot[b * r->c.sh.n_kv_heads + h], "is the slot of the new token, should be %u",
 				     hd->slot);
 			check_untouched(r, i, h, !s->set, r->extent[i]);
 		}
@@ -333,7 +333,7 @@ static void model_alloc(struct fixture *r)
 			const bool begins = s->n_q && (s->len - 1) % r->unit == 0;
 			if (!ref_alloc(hd->was, units_of(r, s->slot_end), hd->now, units,
 			               begins ? (s->n_tokens - 1) / r->unit : REF_NONE, from))
-				FAIL(r, r->who[b], h, units, "the test's own arithmetic is wrong");
+				WRONG(r, r->who[b], h, units, "the test's own arithmetic is wrong");
 			for (uint32_t u = 0; u < units; u++)
 				hd->there[u] = true;
 			if (s->n_q)
@@ -374,7 +374,7 @@ static void commit(struct fixture *r, uint32_t more)
 
 /* ---- kinds of steps -------------------------------------------------------------------------- */
 
-/* Whatever a step that was abandoned may have left: notes of the step's set, rows of what is free, or of new tokens. */
+/* Whatever a step that was abandoned may have left: slot metadata of the step's set, rows of what is free, or of new tokens. */
 static void tear(struct fixture *r, bool prompt)
 {
 	struct skv_evict_rule by = {.granularity = r->unit, .recent.count = 1};
@@ -393,7 +393,7 @@ static void tear(struct fixture *r, bool prompt)
 	memcpy(r->seq, kept, sizeof kept);
 }
 
-/* Which of the units live, and how they are valued, is made up; then the kernel and the model choose. */
+/* Which of the entries live, and how they are valued, is made up; then the kernel and the model choose. */
 static void choose(struct fixture *r)
 {
 	struct skv_evict_rule by = {.granularity = r->unit, .evict_older = rnd_below(2), .reset_scores = rnd_below(3) == 0};
@@ -411,7 +411,7 @@ static void choose(struct fixture *r)
 		for (uint32_t h = 0; h < r->c.sh.n_kv_heads; h++) {
 			const struct skv_kseq *s = &r->seq[b];
 			const uint32_t n = units_of(r, s->len);
-			struct ref_keep k = {.keep = s->n_retained, .pinned = s->pinned};
+			struct ref_evict k = {.n_retained = s->n_retained, .pinned = s->pinned};
 			k.old_first = by.evict_older;
 			k.forget = by.reset_scores;
 			double own[CAP];
@@ -419,7 +419,7 @@ static void choose(struct fixture *r)
 				own[u] = rank[((size_t)b * r->c.sh.n_kv_heads + h) * stride + u];
 			if (s->n_retained < n)
 				k.recent = skv_recent_of(&by, s->n_retained);
-			ref_keep(r->head[r->who[b]][h].now, n, &k, ranked ? own : NULL);
+			ref_evict(r->head[r->who[b]][h].now, n, &k, ranked ? own : NULL);
 		}
 	struct skv_batch batch = batch_of(r);
 	struct skv_workspace w = case_work(&r->c, 1 + (int)rnd_below(2));
@@ -428,8 +428,8 @@ static void choose(struct fixture *r)
 	free(rank);
 }
 
-/* Votes of the step, of few values, so that many are equal and sums are exact. */
-static void vote(struct fixture *r)
+/* Scores of the step, of few values, so that many are equal and sums are exact. */
+static void accumulate(struct fixture *r)
 {
 	const uint32_t heads = r->c.sh.n_kv_heads, group = r->c.sh.n_heads / heads;
 	struct skv_scores ev = {.rows = heads, .sum = true, .token_stride = skv_pages_of(r->c.max_len) * T};
@@ -454,7 +454,7 @@ static void vote(struct fixture *r)
 	free(token);
 }
 
-/* How many units a decoding sequence keeps: all, one fewer, or any number. Pages go when one is full. */
+/* How many entries a decoding sequence retains: all, one fewer, or any number. Pages go when one is full. */
 static uint32_t random_keep(const struct fixture *r, uint32_t i, uint32_t len)
 {
 	const uint32_t units = units_of(r, len), most = room(r, i) / r->unit / 2;
@@ -466,7 +466,7 @@ static uint32_t random_keep(const struct fixture *r, uint32_t i, uint32_t len)
 	return rnd_below(2) ? UINT32_MAX : units - 1;
 }
 
-/* Some sequences decode a token, others settle. */
+/* Some sequences decode a token, others have maintenance only. */
 static void decode_step(struct fixture *r)
 {
 	begin(r);
@@ -481,7 +481,7 @@ static void decode_step(struct fixture *r)
 	model_alloc(r);
 	write_step(r, false, false);
 	if (r->unit == 1)
-		vote(r);
+		accumulate(r);
 	for (uint32_t b = 0; b < r->n; b++)
 		r->seq[b].n_retained = r->seq[b].n_q ? random_keep(r, r->who[b], r->seq[b].len) : UINT32_MAX;
 	choose(r);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-evict.c - what layers that keep slots decide by, one call at a time, on every backend of this machine:
- * prompts' votes, ranks, who stays, which pages matter, and attention to these. tests/unit/kernels/test-evict-slots.c has whole steps.
+ * tests/unit/kernels/test-evict.c - the decisions of layers that evict, one call at a time, on every backend of this machine:
+ * scores of prompts, ranks, what is retained, which pages are listed, and attention to these. test-evict-slots.c has whole steps.
  */
 #include "tests/support/slot-meta-case.h"
 #include "tests/ref/attention.h"
@@ -13,17 +13,17 @@
 
 static const uint32_t ones[CASE_SEQS] = {1, 1, 1, 1, 1, 1, 1, 1};
 
-/* ---- prompts' votes -------------------------------------------------------------------------- */
+/* ---- scores of prompts ----------------------------------------------------------------------- */
 
-static double *votes(const struct kernel_case *c, const float *q, uint32_t i, uint32_t h, uint32_t window)
+static double *prompt_scores(const struct kernel_case *c, const float *q, uint32_t i, uint32_t h, uint32_t window)
 {
 	const struct skv_kseq *s = &c->seq[i];
 	const uint32_t dim = c->sh.head_dim, group = c->sh.n_heads / c->sh.n_kv_heads;
-	const uint32_t voters = window && window < s->n_q ? window : s->n_q;
+	const uint32_t window_rows = window && window < s->n_q ? window : s->n_q;
 	double *sum = calloc(s->len, sizeof *sum), *weight = calloc(s->len, sizeof *weight), out[SKV_MAX_HEAD_DIM];
 	bool *visible = calloc(s->len, sizeof *visible);
 
-	for (uint32_t r = s->n_q - voters; r < s->n_q; r++)
+	for (uint32_t r = s->n_q - window_rows; r < s->n_q; r++)
 		for (uint32_t g = 0; g < group; g++) {
 			const size_t row = (size_t)(s->row + r) * c->sh.n_heads + h * group + g, at = h * dim;
 			for (uint32_t t = 0; t < s->len; t++)
@@ -38,25 +38,25 @@ static double *votes(const struct kernel_case *c, const float *q, uint32_t i, ui
 	return sum;
 }
 
-/* A prompt's call: values as they were, or forgotten, and its votes on top. */
-static void check_votes(const struct kernel_case *c, const float *q, const struct skv_kseq *seq, uint32_t window,
+/* A prompt's call: values as they were, or forgotten, and its scores on top. */
+static void check_scores(const struct kernel_case *c, const float *q, const struct skv_kseq *seq, uint32_t window,
                         struct ref_unit **unit)
 {
 	for (uint32_t x = 0; x < c->n * c->sh.n_kv_heads; x++) {
 		const uint32_t i = x / c->sh.n_kv_heads, h = x % c->sh.n_kv_heads, n = c->seq[i].len;
-		double *want = votes(c, q, i, h, window);
-		struct skv_slot_meta *note = slot_meta_get(c, i, h, seq[i].set, n);
+		double *want = prompt_scores(c, q, i, h, window);
+		struct skv_slot_meta *meta = slot_meta_get(c, i, h, seq[i].set, n);
 		float *value = malloc(n * sizeof *value);
 
 		for (uint32_t u = 0; u < n; u++) {
-			value[u] = note[u].score;
-			ck_assert_uint_eq(note[u].pos, unit[x][u].pos);
+			value[u] = meta[u].score;
+			ck_assert_uint_eq(meta[u].pos, unit[x][u].pos);
 			if (window == 0 || c->seq[i].n_q < window)
-				want[u] += fabs(unit[x][u].value); /* who slept is awake */
+				want[u] += fabs(unit[x][u].value); /* all become active */
 		}
 		case_compare(c->on->name, value, want, n, c->on->device ? 1e-4 : 1e-5, case_weight_slack(c, c->on) + 1e-5);
 		free(value);
-		free(note);
+		free(meta);
 		free(want);
 	}
 }
@@ -71,7 +71,7 @@ static void accumulate_prompts(struct kernel_case *c, const struct skv_kseq *seq
 	case_work_done(c, &w);
 }
 
-START_TEST(votes_of_prompts)
+START_TEST(scores_of_prompts)
 {
 	static const uint32_t windows[] = {0, 1, 16, 70};
 	const uint32_t len[] = {1, 63, 64, 130, 200, 17}, n_q[] = {1, 63, 5, 70, 33, 16};
@@ -103,7 +103,7 @@ START_TEST(votes_of_prompts)
 					accumulate_prompts(&c, seq, i, 1, rows, windows[way], 1);
 			else
 				accumulate_prompts(&c, seq, 0, c.n, rows, windows[way], 2);
-			check_votes(&c, q, seq, windows[way], unit);
+			check_scores(&c, q, seq, windows[way], unit);
 			for (uint32_t x = 0; x < c.n * c.sh.n_kv_heads; x++)
 				free(unit[x]);
 			free(q);
@@ -203,7 +203,7 @@ static float odd_number(int way)
 	}
 }
 
-static void keep_case(struct kernel_case *c, int way)
+static void evict_case(struct kernel_case *c, int way)
 {
 	const uint32_t heads = c->sh.n_kv_heads, stride = c->max_len + rnd_below(7), unit = rnd_below(3) ? 1 : T;
 	const bool ranked = rnd_below(2);
@@ -223,7 +223,7 @@ static void keep_case(struct kernel_case *c, int way)
 	for (uint32_t x = 0; x < c->n * heads; x++) {
 		const struct skv_kseq *s = &seq[x / heads];
 		const uint32_t n = unit == 1 ? s->len : skv_pages_of(s->len);
-		struct ref_keep k = {.keep = s->n_retained, .pinned = s->pinned, .old_first = by.evict_older, .forget = by.reset_scores,
+		struct ref_evict k = {.n_retained = s->n_retained, .pinned = s->pinned, .old_first = by.evict_older, .forget = by.reset_scores,
 		                     .recent = s->n_retained < n ? skv_recent_of(&by, s->n_retained) : 0};
 		double *own = malloc(n * sizeof *own);
 		model[x] = slot_meta_units(n, 1 + rnd_below(3));
@@ -232,7 +232,7 @@ static void keep_case(struct kernel_case *c, int way)
 			own[u] = rank[(size_t)x * stride + u] = odd_number(way);
 		}
 		slot_meta_put(c, x / heads, x % heads, s->set, model[x], n);
-		ref_keep(model[x], n, &k, ranked ? own : NULL);
+		ref_evict(model[x], n, &k, ranked ? own : NULL);
 		free(own);
 	}
 	const float *there = case_to(c, rank, (size_t)c->n * heads * stride * sizeof *rank);
@@ -243,16 +243,16 @@ static void keep_case(struct kernel_case *c, int way)
 	for (uint32_t x = 0; x < c->n * heads; x++) {
 		const struct skv_kseq *s = &seq[x / heads];
 		const uint32_t n = unit == 1 ? s->len : skv_pages_of(s->len);
-		struct skv_slot_meta *note = slot_meta_get(c, x / heads, x % heads, s->set, n);
+		struct skv_slot_meta *meta = slot_meta_get(c, x / heads, x % heads, s->set, n);
 		for (uint32_t u = 0; u < n; u++) {
 			const struct ref_unit m = model[x][u];
-			const bool same = m.alive && isnan(m.value) ? isnan(note[u].score) : note[u].score == (float)m.value;
-			if (note[u].pos != (m.alive ? m.pos : m.pos | SKV_SLOT_EVICTED) || (m.alive && !same))
+			const bool same = m.alive && isnan(m.value) ? isnan(meta[u].score) : meta[u].score == (float)m.value;
+			if (meta[u].pos != (m.alive ? m.pos : m.pos | SKV_SLOT_EVICTED) || (m.alive && !same))
 				ck_abort_msg("%s: unit %u of %u, kv head %u, pos %u, should %s with value %g; it is %#x, %g",
 				             c->on->name, u, n, x % heads, m.pos, m.alive ? "stay" : "go", m.value,
-				             note[u].pos, (double)note[u].score);
+				             meta[u].pos, (double)meta[u].score);
 		}
-		free(note);
+		free(meta);
 		free(model[x]);
 	}
 	free(rank);
@@ -267,7 +267,7 @@ START_TEST(who_stays)
 			struct kernel_case c;
 			case_of_shape(&c, _i, 7, len, ones);
 			if (case_on(&c, b)) {
-				keep_case(&c, way % 4);
+				evict_case(&c, way % 4);
 				case_off(&c);
 			}
 			case_deinit(&c);
@@ -284,7 +284,7 @@ START_TEST(long_ones)
 		struct kernel_case c;
 		case_init(&c, SKV_F16, 4, 2, b->device ? 64 : 16, 2, len, ones);
 		if (case_on(&c, b)) {
-			keep_case(&c, 2 + _i);
+			evict_case(&c, 2 + _i);
 			case_off(&c);
 		}
 		case_deinit(&c);
@@ -431,15 +431,15 @@ static void stamp_case(struct kernel_case *c, const struct skv_touch_rule *how)
 		for (uint32_t h = 0; h < heads; h++) {
 			const uint32_t x = i * heads + h;
 			model_stamp(c, how, &seq[i], score + (size_t)x * group * ev.page_stride, ev.page_stride, unit[x], listed);
-			struct skv_slot_meta *note = slot_meta_get(c, i, h, seq[i].set, n);
+			struct skv_slot_meta *meta = slot_meta_get(c, i, h, seq[i].set, n);
 			for (uint32_t u = 0; u < n; u++)
-				ck_assert_msg(note[u].pos == unit[x][u].pos && note[u].score == (float)unit[x][u].value,
+				ck_assert_msg(meta[u].pos == unit[x][u].pos && meta[u].score == (float)unit[x][u].value,
 				              "%s: page %u, pos %u is stamped %g, should be %g", c->on->name, u, unit[x][u].pos,
-				              (double)note[u].score, unit[x][u].value);
+				              (double)meta[u].score, unit[x][u].value);
 			ck_assert_uint_le(count[x], list.max_count);
 			check_list(c, &seq[i], ids + (size_t)x * list.stride, count[x], unit[x], listed);
 			looked += check_attention(c, q, out, i, h, &seq[i], unit[x], listed);
-			free(note);
+			free(meta);
 			free(unit[x]);
 		}
 		if (case_has_counter(i))
@@ -476,9 +476,9 @@ START_TEST(pages_that_matter)
 }
 END_TEST
 
-/* ---- a sequence that had no notes ------------------------------------------------------------ */
+/* ---- a sequence that had no slot metadata --------------------------------------------------- */
 
-START_TEST(notes_of_what_is_there)
+START_TEST(metadata_of_what_is_there)
 {
 	const uint32_t len[] = {1, 16, 130, 600, 63}, units[] = {1, T};
 
@@ -501,13 +501,13 @@ START_TEST(notes_of_what_is_there)
 			case_work_done(&c, &w);
 			for (uint32_t x = 0; x < c.n * c.sh.n_kv_heads; x++) {
 				const uint32_t i = x / c.sh.n_kv_heads, n = way ? skv_pages_of(len[i]) : len[i];
-				struct skv_slot_meta *note = slot_meta_get(&c, i, x % c.sh.n_kv_heads, !seq[i].set, n);
+				struct skv_slot_meta *meta = slot_meta_get(&c, i, x % c.sh.n_kv_heads, !seq[i].set, n);
 				for (uint32_t u = 0; u < n; u++) {
 					const uint32_t pos = case_resident(&c, i, u * units[way]) ? u : SKV_SLOT_FREE;
-					if (note[u].pos != pos || note[u].score != 0)
-						ck_abort_msg("%s: note %u is %#x, %g", b->name, u, note[u].pos, (double)note[u].score);
+					if (meta[u].pos != pos || meta[u].score != 0)
+						ck_abort_msg("%s: meta %u is %#x, %g", b->name, u, meta[u].pos, (double)meta[u].score);
 				}
-				free(note);
+				free(meta);
 			}
 			case_off(&c);
 			case_deinit(&c);
@@ -525,12 +525,12 @@ int main(void)
 		return EXIT_FAILURE;
 	suite_add_tcase(suite, tc);
 	tcase_set_timeout(tc, 300);
-	tcase_add_loop_test(tc, votes_of_prompts, 0, cases);
+	tcase_add_loop_test(tc, scores_of_prompts, 0, cases);
 	tcase_add_loop_test(tc, ranks, 0, cases);
 	tcase_add_loop_test(tc, who_stays, 0, cases);
 	tcase_add_loop_test(tc, long_ones, 0, rnd_hurried() ? 0 : 2);
 	tcase_add_loop_test(tc, pages_that_matter, 0, cases);
-	tcase_add_loop_test(tc, notes_of_what_is_there, 0, cases);
+	tcase_add_loop_test(tc, metadata_of_what_is_there, 0, cases);
 
 	SRunner *runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

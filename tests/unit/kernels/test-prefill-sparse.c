@@ -158,10 +158,10 @@ static void run_call(struct kernel_case *c, const struct calls *a, const struct 
 }
 
 /* All rows, in calls of `step` rows each. */
-static float *run(struct kernel_case *c, const struct method *m, uint32_t step, int threads, bool in_alloc)
+static float *run(struct kernel_case *c, const struct method *m, uint32_t step, int threads, bool in_place)
 {
 	const size_t bytes = case_rows_bytes(c, floats_of(c));
-	void *q = case_rows_to(c, c->q, floats_of(c)), *out = in_alloc ? q : case_to(c, NULL, bytes);
+	void *q = case_rows_to(c, c->q, floats_of(c)), *out = in_place ? q : case_to(c, NULL, bytes);
 	float *result = malloc(floats_of(c) * sizeof *result);
 	struct skv_sparse sp = m->sp;
 	struct skv_tile_lists units, more;
@@ -178,7 +178,7 @@ static float *run(struct kernel_case *c, const struct method *m, uint32_t step, 
 			sp.extra = &more;
 		}
 		run_call(c, &a, &sp, q, out, threads);
-		if (!in_alloc && !rnd_below(3)) /* a step that is repeated */
+		if (!in_place && !rnd_below(3)) /* a step that is repeated */
 			run_call(c, &a, &sp, q, out, threads);
 	}
 	case_rows_from(c, result, out, floats_of(c));
@@ -306,7 +306,7 @@ START_TEST(one_by_one)
 }
 END_TEST
 
-/* A NaN in token t shows in the rows that see it, or whose speakers do, and on the host in no other. */
+/* A NaN in token t shows in the rows that see it, or whose representative rows do, and on the host in no other. */
 START_TEST(nothing_reaches_back)
 {
 	struct kernel_case c;

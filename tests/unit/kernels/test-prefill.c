@@ -70,10 +70,10 @@ static float *run_all(struct kernel_case *c)
 		              c->on->name, threads);
 		free(again);
 	}
-	float *in_alloc = run(c, &c->batch, q, q, 1);
-	ck_assert_msg(!memcmp(in_alloc, out, floats * sizeof *out), "%s: other bits in the place of q",
+	float *in_place = run(c, &c->batch, q, q, 1);
+	ck_assert_msg(!memcmp(in_place, out, floats * sizeof *out), "%s: other bits in the place of q",
 	              c->on->name);
-	free(in_alloc);
+	free(in_place);
 	return out;
 }
 

@@ -275,15 +275,15 @@ static double head_score(const struct kernel_case *c, uint32_t pool, uint32_t i,
 static double row_score(const struct kernel_case *c, const struct scores *x, uint32_t i, uint32_t row, uint32_t page)
 {
 	const uint32_t each = c->sh.n_heads / x->rows, group = c->sh.n_heads / c->sh.n_kv_heads;
-	double pooled = x->pool == SKV_REDUCE_MAX ? -INFINITY : 0;
+	double reduced = x->pool == SKV_REDUCE_MAX ? -INFINITY : 0;
 
 	if (!bounded(c, i, page))
 		return -INFINITY;
 	for (uint32_t head = row * each; head < (row + 1) * each; head += x->pool == SKV_REDUCE_MEAN_Q ? group : 1) {
 		double s = head_score(c, x->pool, i, head, page);
-		pooled = x->pool == SKV_REDUCE_MAX ? fmax(pooled, s) : pooled + s;
+		reduced = x->pool == SKV_REDUCE_MAX ? fmax(reduced, s) : reduced + s;
 	}
-	return pooled;
+	return reduced;
 }
 
 /* Also that nothing lies past the last page that was not there before. */

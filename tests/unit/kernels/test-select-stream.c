@@ -4,8 +4,8 @@
  * sequences or long ones, on every backend of this machine.
  *
  * A device's weights differ from the reference's in the third digit, so which of two tokens of nearly the
- * same weight is chosen is not certain. What is: a list is as long as it should be, whoever is on it weighs no
- * less than who is not, but for that digit, and the output is that of attending to the list.
+ * same weight is chosen is not certain. What is: a list is as long as it should be, what is on it weighs no
+ * less than what is not, but for that digit, and the output is that of attending to the list.
  */
 #include "tests/support/kernel-case.h"
 #include "tests/ref/attention.h"
@@ -64,7 +64,7 @@ static void chosen_deinit(struct chosen *x)
 
 /* ---- the reference --------------------------------------------------------------------------- */
 
-/* Weights of sequence i's tokens, pooled over the heads of a row; 0 for those that are not there. */
+/* Weights of sequence i's tokens, reduced over the heads of a row; 0 for those that are not there. */
 static void weigh(const struct kernel_case *c, const float *q, const struct chosen *x, uint32_t i, uint32_t row,
                   double *token)
 {
