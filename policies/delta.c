@@ -54,6 +54,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	struct skv_layer_set layers = selecting(c, m);
 
 	skv_select_plan(&c->select, &layers, SKV_ATTEND_PAGES, SKV_SHARE_ALL_HEADS, m, layer, plan);
+	plan->reduce = SKV_REDUCE_MAX; /* the paper takes the largest weight of all heads */
 }
 
 static void after(const struct skv_policy_ctx *ctx, uint32_t layer)

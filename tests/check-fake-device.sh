@@ -1,13 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The tests of the client library on a device that is none: tests/support/fake-backend.c with the memory of tests/support/fake-libcuda.c.
+# The tests of the client library on a device that is none: tests/support/fake-backend.c with the memory of
+# tests/support/fake-libcuda.c.
 set -u
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT || exit 99
 export SKV_TEST_DEVICE=1 FAKE_CUDA_DIR=$dir LD_LIBRARY_PATH=$PWD/tests/fake-cuda
-export SPARSEKV_CUDA_MODULE=$PWD/tests/.libs/fake-backend.so
+export SPARSEKV_CUDA_MODULE=$PWD/tests/support/.libs/fake-backend.so
 bad=0
-for t in gpu-client test-client test-client-page-bounds test-client-codec test-client-compress test-client-evict test-client-mixed \
-	test-client-policy test-client-prefill test-client-kill test-client-stop test-oracle; do
+for t in e2e/gpu-client e2e/test-client-kill e2e/test-oracle \
+	unit/client/test-client{,-page-bounds,-codec,-compress,-evict,-mixed,-policy,-prefill,-stop}; do
 	CK_EXCLUDE_TAGS=real tests/$t >"$dir/log" 2>&1 || { bad=1; grep SKV_SEED= "$dir/log"; tail -n 20 "$dir/log"; }
 	tail -n 1 "$dir/log"
 done

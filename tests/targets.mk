@@ -41,13 +41,20 @@ check-codes: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/unit/client/test-client-compress
 	SKV_CODES_OPS=$(CODES_OPS) OMP_WAIT_POLICY=passive tests/unit/client/test-client-compress
 
+# All 200 cases, with fp32 and with bf16 pages; and the table of models/reference/README.md: minutes each.
+check-golden: all
+	$(MAKE) $(AM_MAKEFLAGS) tests/e2e/test-golden
+	SKV_GOLDEN=all tests/e2e/test-golden
+check-table: all
+	$(SHELL) $(srcdir)/tests/check-table.sh $(abs_top_builddir)
+
 # Root and debootstrap needed.
 check-systemd: all
 	$(SHELL) $(srcdir)/tests/e2e/systemd/run.sh
 check-chroot:
 	$(SHELL) $(srcdir)/tests/e2e/chroot.sh $(abs_builddir)/check-chroot.d
 
-.PHONY: check-asan check-clang check-codes check-oracle check-valgrind check-systemd check-chroot
+.PHONY: check-asan check-clang check-codes check-golden check-oracle check-table check-valgrind check-systemd check-chroot
 AM_DISTCHECK_CONFIGURE_FLAGS = --enable-werror --with-systemdsystemunitdir='$${prefix}/lib/systemd/system'
 distclean-local:
 	rm -rf check-asan.d check-clang.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage

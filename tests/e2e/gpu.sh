@@ -15,13 +15,18 @@ set -eu
 [ -e config.status ] || { echo "gpu.sh: this is not a build directory" >&2; exit 1; }
 dir=$1
 
-tests='tests/unit/kernels/test-evict-head-budgets tests/unit/kernels/test-append tests/unit/kernels/test-select-page-bounds tests/unit/kernels/test-select-stream tests/unit/kernels/test-compress-decode tests/unit/kernels/test-decode tests/unit/kernels/test-evict tests/unit/kernels/test-compress-quant tests/unit/kernels/test-compress tests/unit/kernels/test-prefill tests/unit/kernels/test-decompress tests/unit/kernels/test-select-recall tests/unit/kernels/test-replay tests/unit/kernels/test-select tests/unit/kernels/test-evict-slots tests/unit/kernels/test-prefill-sparse tests/unit/kernels/test-prefill-tiles tests/e2e/gpu-daemon
-	tests/e2e/gpu-client tests/unit/client/test-client tests/unit/client/test-client-page-bounds tests/unit/client/test-client-codec tests/unit/client/test-client-compress tests/unit/client/test-client-evict tests/unit/client/test-client-mixed tests/unit/client/test-client-policy tests/e2e/test-client-kill tests/unit/client/test-client-maintenance
-	tests/e2e/test-oracle tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-forward tests/e2e/test-engine-work tests/e2e/test-golden'
-plugins='tests/support/plugins/few tests/support/plugins/refuse-adopt tests/support/plugins/fourth tests/support/plugins/heads tests/support/plugins/keys-first tests/support/plugins/late-misuse'
+kernels=$(for t in append compress compress-decode compress-quant decode decompress evict evict-head-budgets evict-slots prefill \
+	prefill-sparse prefill-tiles replay select select-page-bounds select-recall select-stream select-topk; do
+	echo tests/unit/kernels/test-$t
+done)
+client=$(for t in '' -page-bounds -codec -compress -evict -mixed -policy -prefill -maintenance; do echo tests/unit/client/test-client$t; done)
+engine='tests/unit/engine/test-engine-backend tests/unit/engine/test-codec-fit tests/unit/engine/test-engine-forward'
+e2e='tests/e2e/gpu-daemon tests/e2e/gpu-client tests/e2e/test-client-kill tests/e2e/test-oracle tests/e2e/test-engine-work tests/e2e/test-golden'
+tests=$(echo $kernels $client $engine $e2e)
+plugins=$(for p in few refuse-adopt fourth heads keys-first late-misuse; do echo tests/support/plugins/$p; done)
 programs="$tests daemon/sparsekvd daemon/ctl/sparsekvctl engine/sparsekv-generate engine/sparsekv-eval engine/sparsekv-calibrate bench/sparsekv-bench"
 make -s all $tests $(printf '%s.la ' $plugins)
-mkdir -p "$dir"/{tests/support/plugins/.libs,daemon/ctl,engine/cuda,bench,lib,kernels/cuda,policies/.libs}
+mkdir -p "$dir"/{tests/unit/{kernels,client,engine},tests/e2e,tests/support/plugins/.libs,daemon/ctl,engine/cuda,bench,lib,kernels/cuda,policies/.libs}
 for p in $programs; do
 	./libtool --mode=execute cp "$p" "$dir/$p"
 done
@@ -48,13 +53,16 @@ export SPARSEKV_ENGINE_CUDA_MODULE=$here/engine/cuda/libsparsekv-engine-cuda.so
 [ "${1-}" != bench ] || exec "$here/bench/sparsekv-bench" "${@:2}"
 case ${1-} in memcheck | racecheck | synccheck | initcheck) tool=$1; shift ;; esac
 # of several processes
-processes='gpu-daemon gpu-client test-client test-client-page-bounds test-client-codec test-client-compress test-client-evict test-client-mixed test-client-legacy test-client-policy test-client-kill test-client-maintenance test-oracle
+processes='gpu-daemon gpu-client test-client test-client-page-bounds test-client-codec test-client-compress test-client-evict
+	test-client-mixed test-client-legacy test-client-policy test-client-prefill test-client-kill test-client-maintenance test-oracle
 	test-engine-forward test-engine-work test-golden'
 processes=${processes//[[:space:]]/ }
-[ $# -gt 0 ] || set -- test-evict-head-budgets test-append test-select-page-bounds test-select-stream test-compress-decode test-decode test-evict test-compress-quant test-codec-fit test-prefill test-decompress test-select-recall test-replay test-select test-evict-slots test-prefill-sparse test-prefill-tiles test-engine-backend $([ -n "$tool" ] || echo "$processes")
+[ $# -gt 0 ] || set -- $(cd "$here/tests/unit/kernels" && echo *) test-codec-fit test-engine-backend $([ -n "$tool" ] || echo "$processes")
 bad=0
 for t; do
-	command=("$here/tests/${t%-legacy}")
+	command=("$here"/tests/{unit/*,e2e}/"${t%-legacy}")
+	for c in "${command[@]}"; do [ ! -x "$c" ] || break; done
+	command=("$c")
 	unset SKV_TEST_DEVICE SKV_TEST_IPC SKV_SLOW CK_FORK
 	case $t in test-client* | test-oracle | test-engine-work | test-golden) export SKV_TEST_DEVICE=1 ;; esac
 	case $t in *-legacy) export SKV_TEST_IPC=legacy ;; esac # the older kind of handles

@@ -49,7 +49,7 @@ static struct oracle_compress compress(const struct oracle_step *s, const char *
 		*(stride && (t - x.first) % stride == 0 ? &refs : &codes) += 1;
 	if (x.coded == 0)
 		return x;
-	code = 2 * (uint32_t)oracle_number(spec, "refs") +
+	code = 2 * (uint32_t)oracle_number(spec, "n_refs") +
 	       oracle_numbers_bytes(s->width, bits, 2, (uint32_t)oracle_number(spec, "scale_block"));
 	ref = oracle_numbers_bytes(d, (uint32_t)oracle_number(spec, "ref_bits"),
 	                           (uint32_t)skv_dtype_bytes(s->model->kv_dtype), 64);

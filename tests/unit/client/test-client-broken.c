@@ -316,6 +316,14 @@ static int scenario(bool attach, enum stage *ret_stage)
 	return e;
 }
 
+/* The daemon answers in order: so it has answered the request for pages that a step leaves behind, too. */
+static void await_pages(void)
+{
+	struct skv_seq *other;
+
+	OK(skv_seq_new(session, NULL, 0, &other));
+}
+
 static void finish(void)
 {
 	skv_disconnect(client);
@@ -465,6 +473,7 @@ START_TEST(notices)
 	int e = 0;
 
 	OK(scenario(false, &stage));
+	await_pages();
 	switch (_i) {
 	case 0:
 		announce(SKV_MSG_SEGMENT_GONE, 0); /* its pages are in use */
@@ -492,14 +501,18 @@ END_TEST
 /* Hung up upon: by a daemon that lives the pages are lost, by one that died they are kept. */
 START_TEST(hung_up)
 {
+	struct skv_seq *other;
 	enum stage stage;
 
 	OK(scenario(false, &stage));
+	await_pages();
 	atomic_store(&peer.stop_ticking, true);
 	shutdown(peer.fd, SHUT_RDWR);
 	pthread_join(peer.thread, NULL);
 	OK(one_step());
 	OK(one_step());
+	/* once the library has seen the end, it compares `alive` with what it was then */
+	FAILS(skv_seq_attach(session, "none", &other), ECONNRESET, "");
 	if (_i)
 		atomic_fetch_add(&peer.control->alive, 1);
 	if (_i)

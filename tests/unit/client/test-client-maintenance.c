@@ -39,39 +39,41 @@ void *__libc_realloc(void *, size_t);
 void *__libc_memalign(size_t, size_t);
 void __libc_free(void *);
 
-static void note(void)
+static void count_allocation(void)
 {
 	if (atomic_load_explicit(&watching, memory_order_relaxed))
 		atomic_fetch_add(&allocations, 1);
 }
 
+/* Visible, or else the library would call libc's. */
+#pragma GCC visibility push(default)
 void *malloc(size_t n)
 {
-	note();
+	count_allocation();
 	return __libc_malloc(n);
 }
 
 void *calloc(size_t n, size_t size)
 {
-	note();
+	count_allocation();
 	return __libc_calloc(n, size);
 }
 
 void *realloc(void *p, size_t n)
 {
-	note();
+	count_allocation();
 	return __libc_realloc(p, n);
 }
 
 void *aligned_alloc(size_t align, size_t n)
 {
-	note();
+	count_allocation();
 	return __libc_memalign(align, n);
 }
 
 int posix_memalign(void **ret, size_t align, size_t n)
 {
-	note();
+	count_allocation();
 	*ret = __libc_memalign(align, n);
 	return *ret ? 0 : ENOMEM;
 }
@@ -79,9 +81,10 @@ int posix_memalign(void **ret, size_t align, size_t n)
 void free(void *p)
 {
 	if (p)
-		note();
+		count_allocation();
 	__libc_free(p);
 }
+#pragma GCC visibility pop
 #endif
 
 /* ---- forbidding system calls ----------------------------------------------------------------- */

@@ -161,7 +161,7 @@ static uint64_t pages_of_prompts(struct skv_seq *q)
 	uint64_t resident, total;
 
 	skv_seq_pages(q, &resident, &total);
-	return pages_of_kind("prompt");
+	return pages_of_kind("prefill");
 }
 
 /* ---- chunks ------------------------------------------------------------------------------------ */

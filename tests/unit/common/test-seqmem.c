@@ -368,7 +368,7 @@ START_TEST(slots)
 }
 END_TEST
 
-START_TEST(packed)
+START_TEST(compressed)
 {
 #define DELTA .kind = SKV_COMPRESS_LATENT, .scale_block = 64
 #define LOW .kind = SKV_COMPRESS_QUANT, .scale_block = 32
@@ -384,18 +384,18 @@ START_TEST(packed)
 		{{0}, 0, NULL},
 		{{0}, 32, "other tokens than the sequence has"},
 		{{LOW, .bits = 2}, 96, NULL},
-		{{LOW, .bits = 4}, 80, "blocks of 32 tokens"},
+		{{LOW, .bits = 4}, 80, "a multiple of 32"},
 		{{LOW, .bits = 8}, 96, "4 or 2"},
 		{{LOW, .bits = 4, .first = 1}, 112, "neither references nor sinks"},
 		{{.kind = 3, .bits = 4}, 32, "kind is not one of"},
 		{{DELTA, .bits = 4}, 128, "other tokens than the sequence has"},
 		{{DELTA, REFS, .bits = 4}, 16, "other tokens than the sequence has"},
 		{{DELTA, .bits = 4}, 24, "whole pages"},
-		{{DELTA, .bits = 2}, 32, "16, 8 or 4 bits"},
-		{{DELTA}, 32, "or 0 where there are references"},
+		{{DELTA, .bits = 2}, 32, "16, 8, 4, or 0 with references"},
+		{{DELTA}, 32, "or 0 with references"},
 		{{DELTA, .bits = 16, .id_bytes = 2}, 32, "numbers of an unknown kind"},
 		{{DELTA, .bits = 16, .stride = 5, .n_refs = 2, .ref_bits = 4, .first = 1, .id_bytes = 1}, 32, "unknown kind"},
-		{{DELTA, .bits = 16, .stride = 5, .n_refs = 2, .ref_bits = 4, .id_bytes = 2}, 32, "sinks are references"},
+		{{DELTA, .bits = 16, .stride = 5, .n_refs = 2, .ref_bits = 4, .id_bytes = 2}, 32, "sinks, which are references"},
 	};
 	struct skv_layer_slots x = {.live = 120, .slot_end = 120, .n_active = 120};
 
@@ -504,7 +504,7 @@ int main(void)
 	tcase_add_test(t, recovery_of_garbage);
 	tcase_add_test(t, checks);
 	tcase_add_test(t, slots);
-	tcase_add_test(t, packed);
+	tcase_add_test(t, compressed);
 	tcase_add_test(t, layouts);
 	tcase_add_test(t, recovery_is_sparse);
 	suite_add_tcase(s, t);

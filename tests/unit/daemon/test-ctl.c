@@ -206,7 +206,7 @@ START_TEST(pages_are_counted_by_kind)
 	SAYS("kind=\"slot_meta\"} 8192\n");
 	SAYS("kind=\"codes\"} 8192\n");
 	SAYS("kind=\"refs\"} 4096\n");
-	SAYS("kind=\"prompt\"} 16384\n");
+	SAYS("kind=\"prefill\"} 16384\n");
 	SAYS("state=\"resident\"} 6\n");
 	ck_assert_int_eq(ctl("seq list"), 0);
 	SAYS("12.0 KiB  4.0 KiB  8.0 KiB  8.0 KiB  4.0 KiB  16.0 KiB");
@@ -283,7 +283,7 @@ START_TEST(policies_are_verified)
 	SAYS("failed\n");
 	ck_assert_int_eq(ctl("policy load %s", fix_built("tests/support/plugins/.libs/wrong-delta.so")), 0);
 	ck_assert_int_eq(ctl("policy verify 'delta?budget=5&layers=0&dense=1'"), 1);
-	SAYS(": unit ");
+	SAYS(": entry ");
 	repeat = strstr(said, "repeat it with --seed ");
 	ck_assert_ptr_nonnull(repeat);
 	seed = strtoull(repeat + strlen("repeat it with --seed "), NULL, 10);

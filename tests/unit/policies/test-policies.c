@@ -558,7 +558,7 @@ START_TEST(parameters_that_make_no_sense)
 		{POLICY("deltakv"), "deltakv?bits=2", "bits=2, expected 16, 8, 4 or 0"},
 		{POLICY("deltakv"), "deltakv?scale_block=16", "scale_block=16, expected 32 or 64"},
 		{POLICY("deltakv"), "deltakv?ref_bits=0", "ref_bits=0, expected 16, 8 or 4"},
-		{POLICY("deltakv"), "deltakv?stride=0", "stride=0 and refs=4, expected 1 to 255 and 1 to 4, or 0 and 0"},
+		{POLICY("deltakv"), "deltakv?stride=0", "stride=0 and n_refs=4, expected 1 to 255 and 1 to 4, or 0 and 0"},
 		{POLICY("deltakv"), "deltakv?full_bits=8", "full_bits=8, expected 16, 4 or 2"},
 		{POLICY("deltakv"), "deltakv?residual=0", "residual=0, expected at least 1"},
 		{POLICY("deltakv"), "deltakv?block=8", "block=8, expected a multiple of 16"},
