@@ -57,16 +57,19 @@ _Noreturn void __wrap__ck_assert_failed(const char *file, int line, const char *
 	__real__ck_assert_failed(file, line, expr, msg ? "%s" : NULL, text);
 }
 
+/* No assertion that passes: programs call this before their suite runs, too. */
 pid_t child_fork(void)
 {
 	pid_t pid;
 
 	if (!report) {
 		report = mmap(NULL, sizeof(*report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-		ck_assert_ptr_ne(report, MAP_FAILED);
+		if (report == MAP_FAILED)
+			ck_abort_msg("no memory");
 	}
 	pid = fork();
-	ck_assert_int_ge(pid, 0);
+	if (pid < 0)
+		ck_abort_msg("no process");
 	if (pid == 0) {
 		in_child = true;
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
