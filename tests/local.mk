@@ -15,7 +15,7 @@ include tests/oracle/local.mk
 include tests/fuzz/local.mk
 
 E2E_TESTS = \
-	tests/e2e/test-golden tests/e2e/test-oracle tests/e2e/test-client-kill tests/e2e/test-engine-work \
+	tests/e2e/test-engine-work tests/e2e/test-client-kill tests/e2e/test-oracle tests/e2e/test-golden \
 	tests/e2e/test-engine-run tests/e2e/gpu-client
 KERNEL_TESTS = \
 	tests/unit/kernels/test-append tests/unit/kernels/test-compress tests/unit/kernels/test-compress-decode \
@@ -54,12 +54,12 @@ EXTRA_tests_unit_daemon_test_device_life_DEPENDENCIES = tests/fake-cuda/libcuda.
 EXTRA_tests_e2e_gpu_client_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
 endif
 
-UNIT_AND_E2E = $(E2E_TESTS) $(CLIENT_TESTS) $(KERNEL_TESTS) $(ENGINE_TESTS) $(DEVICE_TESTS) $(DAEMON_TESTS) $(CORE_TESTS) \
-	$(COMMON_TESTS)
-SCRIPTED_TESTS = tests/check-api.sh tests/check-bench.sh tests/check-includes.sh tests/check-lexicon.sh tests/check-man.sh tests/check-readme.sh
-check_PROGRAMS += $(UNIT_AND_E2E)
+UNIT_TESTS = $(CLIENT_TESTS) $(KERNEL_TESTS) $(ENGINE_TESTS) $(DEVICE_TESTS) $(DAEMON_TESTS) $(CORE_TESTS) $(COMMON_TESTS)
+SCRIPTED_TESTS = tests/check-man.sh tests/check-bench.sh tests/check-lexicon.sh tests/check-readme.sh tests/check-api.sh \
+	tests/check-includes.sh tests/check-sizes.sh
+check_PROGRAMS += $(E2E_TESTS) $(UNIT_TESTS)
 dist_check_SCRIPTS += $(SCRIPTED_TESTS)
-TESTS += $(UNIT_AND_E2E) $(SCRIPTED_TESTS)
+TESTS += $(E2E_TESTS) $(SCRIPTED_TESTS) $(UNIT_TESTS)
 if CUDA
 TESTS += tests/check-fake-device.sh
 endif

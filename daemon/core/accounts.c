@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Accounts of UIDs: made when something is charged to them, removed when nothing is. */
-#include "daemon/core/core-priv.h"
+#include "daemon/core/accounts.h"
 
 uint32_t skv_account_get(struct skv_core *c, uid_t uid)
 {

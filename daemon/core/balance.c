@@ -3,7 +3,8 @@
  * Recounting: the state balances when every count follows from the owner words, the chains of
  * references and the rows, and when companions are there exactly for what lives.
  */
-#include "daemon/core/core-priv.h"
+#include "daemon/core/pages.h"
+#include "daemon/core/refs.h"
 
 #include <stdarg.h>
 #include <stdio.h>

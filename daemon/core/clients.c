@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Clients: connections, each charged to the account of its UID. The sessions of a client end with it. */
-#include "daemon/core/core-priv.h"
+#include "daemon/core/accounts.h"
+#include "daemon/core/lookup.h"
+#include "daemon/core/sessions.h"
 
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/core/core-priv.h"
+#include "daemon/core/sequences.h"
 
 #include <errno.h>
 #include <fcntl.h>

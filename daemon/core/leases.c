@@ -5,7 +5,10 @@
  * Pages are taken from the lowest segments first, so that the highest run empty and can go. Within
  * that, long runs come before scraps: a first pass takes runs of LONG_RUN pages, a second whatever is left.
  */
-#include "daemon/core/core-priv.h"
+#include "daemon/core/lookup.h"
+#include "daemon/core/pages.h"
+#include "daemon/core/pools.h"
+#include "daemon/core/segments.h"
 
 #include <stdlib.h>
 

@@ -2,8 +2,10 @@
 # The core: pure state, no sockets, no logging.
 noinst_LTLIBRARIES += daemon/core/libskvcore.la
 daemon_core_libskvcore_la_SOURCES = \
-	daemon/core/core.h daemon/core/core-priv.h daemon/core/state.h daemon/core/seqfile.h \
-	daemon/core/core.c daemon/core/state.c daemon/core/accounts.c daemon/core/clients.c daemon/core/lookup.c daemon/core/pages.c daemon/core/pools.c \
-	daemon/core/segments.c daemon/core/pending.c daemon/core/leases.c daemon/core/refs.c daemon/core/validate.c \
-	daemon/core/seqfile.c daemon/core/sequences.c daemon/core/sessions.c daemon/core/views.c \
-	daemon/core/balance.c
+	daemon/core/core.c daemon/core/core.h daemon/core/core-priv.h daemon/core/accounts.c daemon/core/accounts.h \
+	daemon/core/balance.c daemon/core/clients.c daemon/core/leases.c daemon/core/lookup.c daemon/core/lookup.h \
+	daemon/core/pages.c daemon/core/pages.h daemon/core/pending.c daemon/core/pending.h daemon/core/pools.c \
+	daemon/core/pools.h daemon/core/refs.c daemon/core/refs.h daemon/core/segments.c daemon/core/segments.h \
+	daemon/core/seqfile.c daemon/core/seqfile.h daemon/core/sequences.c daemon/core/sequences.h \
+	daemon/core/sessions.c daemon/core/sessions.h daemon/core/state.c daemon/core/state.h daemon/core/validate.c \
+	daemon/core/validate.h daemon/core/views.c

@@ -5,7 +5,7 @@
  * Every change of an owner word goes through skv_page_set(), which keeps what follows from it: the pool's
  * counts by kind, the segment's free pages, the client's leases, the sequence's pages, the account's bytes.
  */
-#include "daemon/core/core-priv.h"
+#include "daemon/core/pages.h"
 
 bool skv_page_exists(const struct skv_core *c, uint32_t pool, uint32_t page)
 {

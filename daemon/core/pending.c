@@ -8,7 +8,9 @@
  *
  * Leases wait until no segment that they need is pending; meanwhile no empty segment of the pool is withdrawn.
  */
-#include "daemon/core/core-priv.h"
+#include "daemon/core/pending.h"
+#include "daemon/core/pools.h"
+#include "daemon/core/segments.h"
 
 void skv_segment_request(struct skv_core *c, uint32_t pool, uint32_t segment)
 {

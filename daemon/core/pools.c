@@ -2,7 +2,10 @@
 /*
  * Pools: one UID's pages of one size in one memory. A pool exists while a session or a sequence uses it.
  */
-#include "daemon/core/core-priv.h"
+#include "daemon/core/accounts.h"
+#include "daemon/core/pending.h"
+#include "daemon/core/pools.h"
+#include "daemon/core/segments.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -5,7 +5,9 @@
  * Only the head of a chain may be partly filled, so that adding reads the head alone and removing
  * fills the gap from it. The count in a page's SHARED owner word is the number of chains that it is in.
  */
-#include "daemon/core/core-priv.h"
+#include "daemon/core/pages.h"
+#include "daemon/core/refs.h"
+#include "daemon/core/validate.h"
 
 #include <assert.h>
 

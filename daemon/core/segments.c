@@ -10,7 +10,10 @@
  * A client's `notices` counts, over its pools, the LIVE segments that it was not told of and those
  * in GONE_DUE; `waiting` of a segment counts the clients in GONE_DUE or GONE.
  */
-#include "daemon/core/core-priv.h"
+#include "daemon/core/lookup.h"
+#include "daemon/core/pages.h"
+#include "daemon/core/pending.h"
+#include "daemon/core/segments.h"
 
 /* For each client that is a member of the pool. */
 #define EACH_MEMBER(client, c, pool)                     \

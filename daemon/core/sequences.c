@@ -5,7 +5,12 @@
  * Held, a sequence's own pages are LEASE(its holder) and the core does not tell them from the holder's
  * stock. Detached, they are SEQ(sequence). References to shared pages are the sequence's in both.
  */
-#include "daemon/core/core-priv.h"
+#include "daemon/core/lookup.h"
+#include "daemon/core/pages.h"
+#include "daemon/core/pools.h"
+#include "daemon/core/refs.h"
+#include "daemon/core/sequences.h"
+#include "daemon/core/validate.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -6,7 +6,11 @@
  * swap raises the one policy generation of the daemon, shown in the control page; every session then
  * asks, and those that the swap was not about are given what they have.
  */
-#include "daemon/core/core-priv.h"
+#include "daemon/core/lookup.h"
+#include "daemon/core/pools.h"
+#include "daemon/core/segments.h"
+#include "daemon/core/sequences.h"
+#include "daemon/core/sessions.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -6,7 +6,9 @@
  * and the checked copy is used: nothing is trusted because an earlier read of it was valid. Marks reveal a page
  * that is named twice, in one table or two; the owner word a page of another sequence or client.
  */
-#include "daemon/core/core-priv.h"
+#include "daemon/core/pages.h"
+#include "daemon/core/refs.h"
+#include "daemon/core/validate.h"
 
 #include <errno.h>
 #include <stdio.h>

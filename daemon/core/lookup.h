@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/core/lookup.h - the rows that a client's ids name. */
+#ifndef SKV_CORE_LOOKUP_H
+#define SKV_CORE_LOOKUP_H
+
+#include "daemon/core/core-priv.h"
+
+/* SKV_CORE_E_NOENT: the id names none, or one of another client. */
+int skv_find_client(struct skv_core *, uint32_t id, uint32_t *ret_index);
+int skv_find_session(struct skv_core *, uint32_t client_id, uint32_t session_id, uint32_t *ret_client,
+                     uint32_t *ret_session);
+int skv_find_held(struct skv_core *, uint32_t client_id, uint32_t session_id, uint32_t seq_id,
+                  uint32_t *ret_client, uint32_t *ret_seq);
+
+#endif

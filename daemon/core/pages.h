@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/core/pages.h - which owner a page has, and the counts that follow from it. */
+#ifndef SKV_CORE_PAGES_H
+#define SKV_CORE_PAGES_H
+
+#include "daemon/core/core-priv.h"
+
+bool skv_page_exists(const struct skv_core *, uint32_t pool, uint32_t page);
+void skv_page_set(struct skv_core *, uint32_t pool, uint32_t page, skv_owner to);
+/* The n pages with owner word `from` become `to` (FREE = 0). */
+void skv_pages_hand_over(struct skv_core *, uint32_t pool, skv_owner from, skv_owner to, uint64_t n);
+
+#endif

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/core/sessions.h - sessions. */
+#ifndef SKV_CORE_SESSIONS_H
+#define SKV_CORE_SESSIONS_H
+
+#include "daemon/core/core-priv.h"
+
+int skv_session_shut(struct skv_core *, uint32_t session); /* negative or 0 */
+
+#endif
