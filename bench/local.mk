@@ -5,7 +5,7 @@ bench_sparsekv_bench_SOURCES = \
 	bench/attention.c bench/codes.c bench/kernel-fixture.c bench/kernel-fixture.h \
 	bench/correction.c bench/fidelity.c bench/fidelity.h bench/synthetic-layers.c bench/synthetic-layers.h \
 	bench/stack-fixture.c bench/stack-fixture.h bench/ipc.c \
-	bench/step.c bench/step.h bench/synthetic-codec.c bench/synthetic-codec.h bench/step-delta.c bench/step-deltakv.c \
+	bench/step.c bench/step.h bench/step-report.c bench/synthetic-codec.c bench/synthetic-codec.h bench/step-delta.c bench/step-deltakv.c \
 	bench/step-kascade.c \
 	bench/geometry.c bench/geometry.h bench/memory.c bench/policies.c bench/prefill.c bench/prompt.c bench/prompt.h bench/plot.c libclient/compress/lengths.c
 bench_sparsekv_bench_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS) $(OPENBLAS_CFLAGS) $(JANSSON_CFLAGS)

@@ -1,10 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# check-includes.sh [ROOT] - do the includes go in the directions of HACKING.md's map?
+# check-includes.sh [ROOT] - do includes and calls go in the directions of HACKING.md's map? In the build directory.
 #
 # Inner layers see only what is below them, so that a change can be judged by reading downwards. The
-# table below is the map's last column. A test of the test comes first: a planted wrong include must be found.
+# table below is the map's last column. And files that call each other in a ring can only be read together: a ring has
+# three files at most. Calls are read off the objects, so each file counts that the build has compiled.
+# A test of the test comes first: a planted wrong include and a planted ring must be found.
 set -eu
 export LC_ALL=C
 
@@ -96,6 +98,57 @@ check() (
 		END { exit bad }'
 )
 
+# rings ROOT BUILD: one line for each ring of more than three files. Status 1 when there is one.
+rings() {
+	(cd "$2" && find . -name '*.o' -not -path './tests/*' -exec nm -A --no-sort {} + 2>/dev/null) | perl -e '
+		my ($root, %source, %defines, %calls, %out) = shift;
+		# DIR/.libs/libx_la-name.o and DIR/prog-name.o are of DIR/name.c; what has no source any more is left over
+		sub source {
+			my ($dir, $name) = $_[0] =~ m{^\./(?:(.*)/)?([^/]*)\.o$} or return "";
+			$dir =~ s{(^|/)\.libs$}{} if defined $dir;
+			$dir = defined $dir && $dir ne "" ? "$dir/" : "";
+			-e "$root/$dir$name.c" and return "$dir$name.c";
+			$name =~ s/^[^-]*-//;
+			return -e "$root/$dir$name.c" ? "$dir$name.c" : "";
+		}
+		while (<STDIN>) {
+			my ($object, $kind, $symbol) = /^(.*?):[0-9a-f]*\s+([A-Za-z]) (\S+)$/ or next;
+			my $file = $source{$object} //= source($object);
+			next if $file eq "";
+			push @{$defines{$symbol}}, $file if $kind =~ /[TW]/;
+			$calls{$file}{$symbol} = 1 if $kind eq "U";
+		}
+		for my $from (keys %calls) {
+			for my $symbol (keys %{$calls{$from}}) {
+				my %to = map { $_ => 1 } @{$defines{$symbol} || []};
+				$out{$from}{$_} = 1 for grep { $_ ne $from } keys %to;
+			}
+		}
+		# Tarjan: strongly connected components
+		my ($n, @stack, %index, %low, %on, $bad) = (0);
+		sub visit {
+			my $v = shift;
+			$index{$v} = $low{$v} = $n++;
+			push @stack, $v;
+			$on{$v} = 1;
+			for my $w (keys %{$out{$v} || {}}) {
+				visit($w) if !defined $index{$w};
+				my $x = $on{$w} ? $low{$w} : $low{$v};
+				$low{$v} = $x if $x < $low{$v};
+			}
+			return if $low{$v} != $index{$v};
+			my @ring;
+			do { push @ring, pop @stack; $on{$ring[-1]} = 0 } while $ring[-1] ne $v;
+			print "ring: ", join(" ", sort @ring), "\n" if @ring > 1 && $ENV{RINGS};
+			return if @ring <= 3;
+			print scalar @ring, " files call each other in a ring: ", join(" ", sort @ring), "\n";
+			$bad = 1;
+		}
+		defined $index{$_} or visit($_) for sort keys %out;
+		%index or die "no object\n";
+		exit($bad ? 1 : 0)' "$1"
+}
+
 root=${1:-${srcdir:-.}}
 [ -e "$root/common/wire.h" ] || { echo "check-includes.sh: $root is not the source tree" >&2; exit 1; }
 
@@ -111,4 +164,14 @@ found=$(check "$planted" | cut -d: -f1 | sort | tr '\n' ' ' || true)
 [ "$found" = "common/device.c daemon/core/sideways.c policies/upwards.c " ] ||
 	{ echo "check-includes.sh: of three planted wrong includes it found: $found" >&2; exit 1; }
 
+# a, b, c, d in a ring; e calls into it, f and g call each other
+mkdir "$planted/ring"
+next() { printf 'void %s(void);\nvoid %s(void);\nvoid %s(void)\n{\n\t%s();\n}\n' "$1" "$2" "$1" "$2" >"$planted/ring/$1.c"; }
+next a b && next b c && next c d && next d a && next e a && next f g && next g f
+(cd "$planted/ring" && ${CC:-cc} -c ./*.c)
+found=$(RINGS= rings "$planted/ring" "$planted/ring" || true)
+[ "$found" = "4 files call each other in a ring: a.c b.c c.c d.c" ] ||
+	{ echo "check-includes.sh: instead of the planted ring of four it found: $found" >&2; exit 1; }
+
 check "$root"
+[ ! -e config.status ] || rings "$root" .

@@ -3,7 +3,7 @@
 # (Makefile.am adds them to everything below tests/) and links LDADD. Those that take longest come first.
 TEST_CPPFLAGS = -DSKV_BUILDDIR='"$(abs_top_builddir)"' -DSKV_SRCDIR='"$(abs_top_srcdir)"' $(JANSSON_CFLAGS)
 # (tests/support/child.h says why.)
-TEST_LDFLAGS = -Wl,--wrap=_mark_point,--wrap=_ck_assert_failed
+TEST_LINK = -Wl,--wrap=_mark_point,--wrap=_ck_assert_failed
 TEST_CFLAGS = $(CHECK_CFLAGS) $(OPENMP_CFLAGS) -pthread
 LDADD = tests/support/libskvtest.la tests/oracle/libskvoracle.la tests/ref/libskvref.la engine/libskvengine.la \
 	libclient/libsparsekv-client.la daemon/libskvdaemon.la kernels/libskvkernels.la formats/libskvformats.la \

@@ -2,6 +2,7 @@
 /* Clients: connections, each charged to the account of its UID. The sessions of a client end with it. */
 #include "daemon/core/accounts.h"
 #include "daemon/core/lookup.h"
+#include "daemon/core/refuse.h"
 #include "daemon/core/sessions.h"
 
 #include <stdio.h>

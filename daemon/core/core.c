@@ -31,15 +31,6 @@ int skv_core_errno(enum skv_core_error e)
 	return EINVAL;
 }
 
-void skv_set_why(struct skv_core *c, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(c->why, sizeof(c->why), format, args);
-	va_end(args);
-}
-
 const char *skv_core_why(const struct skv_core *c)
 {
 	return c->why;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rows that a client's ids name. An id of another client's session or sequence is no id. */
 #include "daemon/core/lookup.h"
+#include "daemon/core/refuse.h"
 
 int skv_find_client(struct skv_core *c, uint32_t id, uint32_t *ret_index)
 {

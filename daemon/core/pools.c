@@ -5,6 +5,7 @@
 #include "daemon/core/accounts.h"
 #include "daemon/core/pending.h"
 #include "daemon/core/pools.h"
+#include "daemon/core/refuse.h"
 #include "daemon/core/segments.h"
 
 #include <errno.h>

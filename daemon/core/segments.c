@@ -13,6 +13,7 @@
 #include "daemon/core/lookup.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/pending.h"
+#include "daemon/core/refuse.h"
 #include "daemon/core/segments.h"
 
 /* For each client that is a member of the pool. */

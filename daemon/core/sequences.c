@@ -9,12 +9,13 @@
 #include "daemon/core/pages.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/refs.h"
+#include "daemon/core/refuse.h"
+#include "daemon/core/seqfile.h"
 #include "daemon/core/sequences.h"
 #include "daemon/core/validate.h"
 
 #include <stdio.h>
 #include <string.h>
-#include "daemon/core/seqfile.h"
 
 static uint32_t find_named(const struct skv_core *c, uint32_t account, const struct skv_model *m,
                            const char *name)

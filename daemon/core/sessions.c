@@ -8,6 +8,7 @@
  */
 #include "daemon/core/lookup.h"
 #include "daemon/core/pools.h"
+#include "daemon/core/refuse.h"
 #include "daemon/core/segments.h"
 #include "daemon/core/sequences.h"
 #include "daemon/core/sessions.h"

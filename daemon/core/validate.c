@@ -8,6 +8,7 @@
  */
 #include "daemon/core/pages.h"
 #include "daemon/core/refs.h"
+#include "daemon/core/refuse.h"
 #include "daemon/core/validate.h"
 
 #include <errno.h>

@@ -2,6 +2,8 @@
 /* daemon/core/views.c - the state as status, lists and metrics show it. Read-only. */
 #include "daemon/core/core-priv.h"
 
+#include <string.h>
+
 void skv_core_accounts(const struct skv_core *c, void (*cb)(void *, const struct skv_core_account_view *),
                        void *data)
 {

@@ -81,20 +81,6 @@ __attribute__((format(printf, 1, 2))) static int misused(const char *fmt, ...)
 	return SKV_EXIT_USAGE;
 }
 
-int skv_ctl_complain(const struct skv_ctl *ctl, int error)
-{
-	fprintf(stderr, "sparsekvctl: %s\n", ctl->err);
-	return error == -ETIMEDOUT || error == -ECONNRESET || error == -EPIPE ? SKV_EXIT_UNREACHABLE
-	                                                                      : SKV_EXIT_REFUSED;
-}
-
-void skv_ctl_print_json(json_t *value)
-{
-	json_dumpf(value, stdout, JSON_INDENT(2));
-	putchar('\n');
-	json_decref(value);
-}
-
 static const struct command *find_command(const char *word, const char *second)
 {
 	for (size_t i = 0; i < N_COMMANDS; i++)

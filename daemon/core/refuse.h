@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/core/refuse.h - why a call is refused. */
+#ifndef SKV_CORE_REFUSE_H
+#define SKV_CORE_REFUSE_H
+
+#include <string.h>
+#include "daemon/core/core-priv.h"
+
+/* Remember why a call is refused; the value is the error, in a form that the compiler can see is not 0. */
+#define skv_core_refuse(core, error, ...) (skv_set_why(core, __VA_ARGS__), (int)(error))
+void skv_set_why(struct skv_core *, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The system refused (negative errno r) to give `what`. */
+#define skv_core_refuse_system(core, r, what) \
+	skv_core_refuse(core, SKV_CORE_E_NOSPC, "the system gave no %s: %s", what, strerror(-(r)))
+
+#endif
