@@ -4,7 +4,8 @@
  *
  * One layer of sequences that the kernels themselves compress, with random weights: compressing a prompt and the
  * next block, then attention to as many listed tokens as asked for, three ways: to rows, as if nothing were compressed;
- * to rows that are decompressed in memory first; and fused, where the kernels do that. Beside it, attention to everything.
+ * to rows that are decompressed in memory first; and fused, where the kernels do that. Beside it, attention to
+ * everything.
  *
  * How fast references are gathered hangs on how often tokens share them, so rows come in two kinds: random, and
  * around a few centres. Lists are random and take turns, so that little of one is still in a cache when it comes
@@ -165,7 +166,10 @@ static void tables_init(struct setup *y, const uint32_t pages[TABLES])
 	y->table = fixture_there(&y->fixture, t, (size_t)y->batch * TABLES * y->pages * sizeof *t);
 }
 
-/* The parameters of each call: slices of a prompt; then, twice, that all but the last block is compressed, and that one, too. */
+/*
+ * The parameters of each call: slices of a prompt; then, twice, that all but the last block is compressed, and that
+ * one, too.
+ */
 static void seqs_init(struct setup *y)
 {
 	y->slices = (y->packed + SLICE - 1) / SLICE;
@@ -205,7 +209,8 @@ static int setup_init(struct setup *y, const struct options *o, int n, uint32_t 
 	y->packed = (y->tokens - RESIDUAL) / BLOCK * BLOCK;
 	codec_init(y, &rng, bits, (uint32_t)o->ref_bits);
 	const uint32_t codes = records_pages(y, skv_codes_before(&y->code, y->packed), skv_code_bytes(&y->code));
-	const uint32_t refs = records_pages(y, skv_refs_before(&y->code, y->packed), skv_ref_bytes(&y->code, d, SKV_BF16));
+	const uint32_t refs = records_pages(y, skv_refs_before(&y->code, y->packed),
+	                                    skv_ref_bytes(&y->code, d, SKV_BF16));
 	const uint32_t of[TABLES] = {pages, codes, refs};
 	y->pages = pages;
 	tables_init(y, of);
@@ -217,7 +222,8 @@ static int setup_init(struct setup *y, const struct options *o, int n, uint32_t 
 	y->coded.codec = &y->code;
 	y->q = fixture_floats(&y->fixture, &rng, (size_t)y->batch * sh.n_heads * sh.head_dim);
 	y->out = fixture_floats(&y->fixture, &rng, (size_t)y->batch * sh.n_heads * sh.head_dim);
-	y->fixture.work.bytes = o->fixture.kern->workspace_bytes(&y->coded, y->batch, y->batch, y->tokens, y->fixture.threads);
+	y->fixture.work.bytes = o->fixture.kern->workspace_bytes(&y->coded, y->batch, y->batch, y->tokens,
+	                                                         y->fixture.threads);
 	y->fixture.work.mem = fixture_there(&y->fixture, fixture_get(y->fixture.work.bytes), y->fixture.work.bytes);
 	fill(y, centred);
 	return 0;

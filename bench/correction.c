@@ -2,9 +2,9 @@
 /*
  * bench/correction.c - sparsekv-bench correction.
  *
- * What sparse prompts lose and a correction gives back, where rows are as Delta Attention found them in large models: a stack
- * of layers that is made so (synthetic-layers.h), and the same with nothing alike from row to row. Kernels are those that ship. Three
- * tables, as its figures are:
+ * What sparse prompts lose and a correction gives back, where rows are as Delta Attention found them in large models:
+ * a stack of layers that is made so (synthetic-layers.h), and the same with nothing alike from row to row. Kernels
+ * are those that ship. Three tables, as its figures are:
  *
  *   outputs   of every layer under every way, what it gives beside what dense attention gives all the way: 9
  *   locality  how alike what neighbouring rows miss is, by their distance, with dense inputs: 6b

@@ -7,7 +7,8 @@
 
 /* ---- outputs --------------------------------------------------------------------------------- */
 
-double fidelity_cosine(const struct synthetic_shape *s, const float *out, const float *dense, uint32_t from, uint32_t to)
+double fidelity_cosine(const struct synthetic_shape *s, const float *out, const float *dense, uint32_t from,
+                       uint32_t to)
 {
 	double mean = 0;
 

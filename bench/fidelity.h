@@ -12,7 +12,8 @@
 #include "engine/delta-similarity.h"
 
 /* Mean over rows [from, to) and heads of the cosine of two layers' outputs. */
-double fidelity_cosine(const struct synthetic_shape *, const float *out, const float *dense, uint32_t from, uint32_t to);
+double fidelity_cosine(const struct synthetic_shape *, const float *out, const float *dense, uint32_t from,
+                       uint32_t to);
 
 /* Sum of the squares of what the outputs differ by, over that of the dense ones. */
 double fidelity_error(const struct synthetic_shape *, const float *out, const float *dense, uint32_t from, uint32_t to);
@@ -29,11 +30,11 @@ double fidelity_ranks(const struct synthetic_shape *, const struct synthetic_lay
                       uint32_t from, uint32_t to);
 
 /*
- * Lemma 1. The difference dense - sparse of a row is what the tokens that are left out add, and a rest: of the tokens that
- * are seen, for their weights fall when others come in. Of element d of the rest it says
+ * Lemma 1. The difference dense - sparse of a row is what the tokens that are left out add, and a rest: of the tokens
+ * that are seen, for their weights fall when others come in. Of element d of the rest it says
  *     |rest_d| <= (weight of those left out) * max |v_d| of those seen.
- * Mean over the rows, heads and elements of both sides, and the largest quotient. Of streaming's tokens, or with `oracle`
- * of as many that weigh most. `out` is what streaming gives, `layer->out` dense.
+ * Mean over the rows, heads and elements of both sides, and the largest quotient. Of streaming's tokens, or with
+ * `oracle` of as many that weigh most. `out` is what streaming gives, `layer->out` dense.
  */
 struct fidelity_lemma {
 	double rest, bound, worst;

@@ -9,8 +9,9 @@
 #include "common/seqmem.h"
 
 /*
- * Compressors for deltakv and palu beside the model, that is in a folder of their own which model->files names from here
- * on: linear ones, all of zeros, of so many numbers a code; 0: a quarter of K and V, and half. Ends the program on failure.
+ * Compressors for deltakv and palu beside the model, that is in a folder of their own which model->files names from
+ * here on: linear ones, all of zeros, of so many numbers a code; 0: a quarter of K and V, and half. Ends the program
+ * on failure.
  */
 void geometry_begin(struct skv_model *model, uint32_t width);
 void geometry_end(void); /* they are read when a session is opened */

@@ -182,7 +182,8 @@ struct skv_batch fixture_prompt(struct kernel_fixture *b, uint32_t i)
 	*s = b->seq[i];
 	s->n_q = s->len;
 	s->row = 0;
-	return (struct skv_batch){.seq = fixture_there(b, s, sizeof *s), .n = 1, .max_len = b->tokens, .max_q = b->tokens};
+	return (struct skv_batch){.seq = fixture_there(b, s, sizeof *s), .n = 1, .max_len = b->tokens,
+	                          .max_q = b->tokens};
 }
 
 /* K and V of a pool: small numbers, the same in every layer. */

@@ -45,7 +45,8 @@ int fixture_enter(struct fixture_options *, uint32_t device);
 struct skv_shape fixture_shape(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t dtype);
 
 /* A pool alone, and a device's stream and events. As fixture_init(). */
-int fixture_open(struct kernel_fixture *, const struct fixture_options *, struct skv_shape, size_t pool_bytes, int threads);
+int fixture_open(struct kernel_fixture *, const struct fixture_options *, struct skv_shape, size_t pool_bytes,
+                 int threads);
 void fixture_close(struct kernel_fixture *);
 
 /* Zeros in the host's memory; their way to where the kernels work, after which they are freed; and room there. */
@@ -57,7 +58,8 @@ void *fixture_room(struct kernel_fixture *, size_t bytes);
 uint32_t fixture_choose(uint64_t *rng, uint32_t n, uint32_t keep, uint32_t *ret_ids);
 
 /* 0, or -1 after saying on stderr why there is no pool. Other memory that is missing ends the program. */
-int fixture_init(struct kernel_fixture *, const struct fixture_options *, struct skv_shape, uint32_t tokens, int threads);
+int fixture_init(struct kernel_fixture *, const struct fixture_options *, struct skv_shape, uint32_t tokens,
+                 int threads);
 void fixture_deinit(struct kernel_fixture *);
 
 /* Floats from -1 to 1 in the memory of the kernels; then they are freed. */

@@ -3,11 +3,12 @@
  * bench/memory.c - sparsekv-bench memory: what a long decode keeps in memory, by the daemon's accounts.
  *
  * One sequence after the other, each under a policy of its own, decodes random tokens, and every now and then the
- * daemon is asked, as sparsekvctl asks it: how many pages the sequence's tables have of K and V, of codes and references
- * in their place, and of bounds and slot metadata, which policies keep besides. That follows from lengths alone, so a small model does.
+ * daemon is asked, as sparsekvctl asks it: how many pages the sequence's tables have of K and V, of codes and
+ * references in their place, and of bounds and slot metadata, which policies keep besides. That follows from lengths
+ * alone, so a small model does.
  *
- * With --lengths a sequence of each length comes as a prompt, which takes a model of any shape; with --geometry there is
- * none, and the library's rules of lengths are asked what there would be. Both say the same.
+ * With --lengths a sequence of each length comes as a prompt, which takes a model of any shape; with --geometry there
+ * is none, and the library's rules of lengths are asked what there would be. Both say the same.
  */
 #include "bench/bench.h"
 #include "bench/geometry.h"

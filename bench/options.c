@@ -244,7 +244,8 @@ int bench_options(const struct bench_command *c, int argc, char **argv)
 	int e = 0;
 
 	for (size_t i = 0; i < c->n; i++)
-		longs[i] = (struct option){c->options[i].name, c->options[i].type != BENCH_OPTION_FLAG, NULL, (int)i + 1};
+		longs[i] = (struct option){c->options[i].name, c->options[i].type != BENCH_OPTION_FLAG, NULL,
+		                           (int)i + 1};
 	longs[c->n] = (struct option){"help", no_argument, NULL, OPTION_HELP};
 	for (int k; !e && (k = getopt_long(argc, argv, c->operands ? "o:" : "", longs, NULL)) != -1;) {
 		if (k == OPTION_HELP) {

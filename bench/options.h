@@ -2,8 +2,9 @@
 /*
  * bench/options.h - the options of a subcommand as one table, from which they are parsed and --help is printed.
  *
- * A row says how the option is called, what its value is, where that goes and which values are good. Defaults are what the
- * destinations hold before; a list that is given replaces its default. Help may have lines of its own after '\n'.
+ * A row says how the option is called, what its value is, where that goes and which values are good. Defaults are
+ * what the destinations hold before; a list that is given replaces its default. Help may have lines of its own after
+ * '\n'.
  */
 #ifndef SKV_BENCH_OPTIONS_H
 #define SKV_BENCH_OPTIONS_H
@@ -73,8 +74,8 @@ struct bench_command {
 };
 
 /*
- * Parse argv. 0: go on, operands begin at optind; 1: help was asked for and printed; -1: what is wrong was said on stderr.
- * `o` is shorthand for an option `output`.
+ * Parse argv. 0: go on, operands begin at optind; 1: help was asked for and printed; -1: what is wrong was said on
+ * stderr. `o` is shorthand for an option `output`.
  */
 int bench_options(const struct bench_command *, int argc, char **argv);
 

@@ -2,15 +2,15 @@
 /*
  * bench/prefill.c - sparsekv-bench prefill.
  *
- * One layer reads a prompt, behind a prefix that is attended to and not read again, in every way that is asked for. What
- * fills lists of tiles (and keeps queries) is timed apart from attention. K and V are there already: writing them is the
- * same in all.
+ * One layer reads a prompt, behind a prefix that is attended to and not read again, in every way that is asked for.
+ * What fills lists of tiles (and keeps queries) is timed apart from attention. K and V are there already: writing
+ * them is the same in all.
  *
- * TFLOP/s counts the products of q k and p v of the pairs that rows attend to. A row that is dense to correct others attends
- * at what these see a second time, which is not counted. `speedup` is over dense attention in the same run.
+ * TFLOP/s counts the products of q k and p v of the pairs that rows attend to. A row that is dense to correct others
+ * attends at what these see a second time, which is not counted. `speedup` is over dense attention in the same run.
  *
- * Kascade's layers differ, so they have rows of their own: `first` scores and is dense, `anchor` scores, `reuse` goes by
- * what another one chose; `mean` is of a model of 32 layers with five that score.
+ * Kascade's layers differ, so they have rows of their own: `first` scores and is dense, `anchor` scores, `reuse` goes
+ * by what another one chose; `mean` is of a model of 32 layers with five that score.
  */
 #include "bench/bench.h"
 #include "bench/prompt.h"
@@ -67,9 +67,11 @@ static const struct column columns[] = {
 
 /* ---- a way ----------------------------------------------------------------------------------- */
 
-static struct skv_tile_lists tiles_of(struct setup *y, const struct way *w, uint32_t rows, uint32_t unit, uint32_t stride)
+static struct skv_tile_lists tiles_of(struct setup *y, const struct way *w, uint32_t rows, uint32_t unit,
+                                      uint32_t stride)
 {
-	struct skv_tile_lists t = {.rows = rows, .tiles = skv_max_tiles(w->chunk, w->sp.tile), .stride = stride, .unit = unit};
+	struct skv_tile_lists t = {.rows = rows, .tiles = skv_max_tiles(w->chunk, w->sp.tile), .stride = stride,
+	                           .unit = unit};
 	const size_t lists = (size_t)t.tiles * rows;
 
 	t.ids = fixture_room(&y->prompt.fixture, lists * stride * sizeof *t.ids);
@@ -191,7 +193,8 @@ static void fill_lists(struct setup *y, const struct way *w, const struct skv_ba
 	if (p->how == SKV_PREFILL_HIP)
 		kern->hip_lists(sh, step, y->prompt.q, &w->sp, p->keep, &w->lists, work);
 	else if (p->how == SKV_PREFILL_MINFERENCE)
-		kern->minference_lists(sh, step, y->prompt.q, &w->sp, p->vertical, p->slash, &w->lists, &w->extra, work);
+		kern->minference_lists(sh, step, y->prompt.q, &w->sp, p->vertical, p->slash, &w->lists, &w->extra,
+		                       work);
 	else if (p->how == SKV_PREFILL_KASCADE)
 		kern->kascade_lists(sh, step, y->prompt.q, &w->sp, p->top, p->top_floor, &w->lists, work);
 }
@@ -204,7 +207,8 @@ static void pass(struct setup *y, struct way *w, bool first, double ret_ms[2])
 
 	ret_ms[0] = ret_ms[1] = 0;
 	for (uint32_t i = 0; i < w->n; i++) {
-		const struct skv_batch step = {.seq = &w->seq[i], .n = 1, .max_len = w->of_host[i].len, .max_q = w->chunk};
+		const struct skv_batch step = {.seq = &w->seq[i], .n = 1, .max_len = w->of_host[i].len,
+		                               .max_q = w->chunk};
 		if (w->sp.n_saved_queries) {
 			fixture_start(b);
 			fill_lists(y, w, &step);

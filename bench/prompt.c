@@ -138,7 +138,8 @@ static void fill(struct prompt *p)
 	fixture_free(b, v);
 }
 
-int prompt_init(struct prompt *p, const struct fixture_options *o, struct skv_shape sh, uint32_t tokens, uint32_t prefix)
+int prompt_init(struct prompt *p, const struct fixture_options *o, struct skv_shape sh, uint32_t tokens,
+                uint32_t prefix)
 {
 	const struct skv_sparse most = {.delta = true, .n_saved_queries = SKV_MINFERENCE_ROWS};
 	const uint32_t pages = skv_pages_of(prefix + tokens), kept = 2 * skv_saved_pages(&sh, &most);

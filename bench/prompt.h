@@ -25,8 +25,8 @@ int prompt_init(struct prompt *, const struct fixture_options *, struct skv_shap
 void prompt_deinit(struct prompt *);
 
 /*
- * Tokens [from, to) as a prompt in calls of up to `step`: *ret_host[] in the host's memory, to be freed, and room for them
- * with the same in it where the kernels work. Returns how many.
+ * Tokens [from, to) as a prompt in calls of up to `step`: *ret_host[] in the host's memory, to be freed, and room for
+ * them with the same in it where the kernels work. Returns how many.
  */
 uint32_t prompt_cut(struct prompt *, uint32_t from, uint32_t to, uint32_t step, struct skv_kseq **ret_host,
                     struct skv_kseq **ret_seq);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/step-deltakv.c - steps through the whole stack under deltakv, against full, and against omnikv, which selects the
- * same and reads it as it is: what deltakv's steps take longer is the cost of decompression and compression.
+ * bench/step-deltakv.c - steps through the whole stack under deltakv, against full, and against omnikv, which selects
+ * the same and reads it as it is: what deltakv's steps take longer is the cost of decompression and compression.
  *
- * The same sequences go from one policy to the next. They are filled without attention. Each policy has as many steps as
- * it takes for every sequence to compress the same number of times; the mean of them all is a step with all that belongs to
- * it. What sequences take is what the daemon's accounts say.
+ * The same sequences go from one policy to the next. They are filled without attention. Each policy has as many steps
+ * as it takes for every sequence to compress the same number of times; the mean of them all is a step with all that
+ * belongs to it. What sequences take is what the daemon's accounts say.
  */
 #include <errno.h>
 #include <math.h>
@@ -118,7 +118,9 @@ static int step_of(struct run *x, struct skv_seq *seq, uint32_t at, uint32_t n, 
 	return 0;
 }
 
-/* Fill one up to `len` tokens; with `compresses` some are decoded in between, so that what came before is compressed. */
+/*
+ * Fill one up to `len` tokens; with `compresses` some are decoded in between, so that what came before is compressed.
+ */
 static int fill(struct run *x, struct skv_seq *seq, uint32_t len, bool compresses)
 {
 	uint32_t uncompressed = 0;

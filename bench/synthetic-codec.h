@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/synthetic-codec.h - what compressing policies are measured with: codecs of random weights, as the speed does not
- * depend on them, and rows of K and V, which may have a structure, as what is near to what decides where kernels read.
+ * bench/synthetic-codec.h - what compressing policies are measured with: codecs of random weights, as the speed does
+ * not depend on them, and rows of K and V, which may have a structure, as what is near to what decides where kernels
+ * read.
  */
 #ifndef SKV_BENCH_SYNTHETIC_CODEC_H
 #define SKV_BENCH_SYNTHETIC_CODEC_H
@@ -22,8 +23,8 @@ enum synthetic_rows {
 };
 
 /*
- * K (`v`: V) of the first `tokens` tokens, [tokens][n_kv_heads][head_dim] of the io dtype, K turned to its position. The
- * caller's to free; NULL: no memory.
+ * K (`v`: V) of the first `tokens` tokens, [tokens][n_kv_heads][head_dim] of the io dtype, K turned to its position.
+ * The caller's to free; NULL: no memory.
  */
 void *synthetic_rows(const struct skv_model *, enum synthetic_rows, bool v, uint32_t tokens);
 

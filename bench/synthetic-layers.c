@@ -51,7 +51,10 @@ static void project(float *w, uint32_t heads, uint32_t dim, uint32_t first, uint
 				w[((size_t)i * heads + h) * dim + d] += (float)(deviation * normal(rng) / sqrt(width));
 }
 
-/* The positions' part of queries and keys is by the same projection, so that it is largest where positions are the same. */
+/*
+ * The positions' part of queries and keys is by the same projection, so that it is largest where positions are the
+ * same.
+ */
 static void add_position(struct weights *w, const struct synthetic_shape *s, uint64_t *rng)
 {
 	const uint32_t group = s->heads / s->kv_heads, half = s->dim / 2;

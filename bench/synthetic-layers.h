@@ -2,16 +2,16 @@
 /*
  * bench/synthetic-layers.h - a few layers of attention over rows whose needs move slowly, made to order.
  *
- * A token's vector has three parts: a topic, the same for rows near to each other but for a slow drift; a position, which
- * drifts quickly; and content of its own. A query is the topic's and the position's, a key the content's and the position's, a
- * value the content's, each by random projections of the layer and head. So a row attends to its neighbourhood, whose
- * positions are as its own, and to whatever its topic asks for, wherever that is. In the first eighth of the
- * prompt one token in eight is a landmark: its content is larger, it has no position. So what a window cuts off is what few
- * far tokens say to this topic, and nearly the same for the next row: the locality that Delta Attention measured (its
- * Figure 6b). With topics that each row draws anew there is none, and all else is equal.
+ * A token's vector has three parts: a topic, the same for rows near to each other but for a slow drift; a position,
+ * which drifts quickly; and content of its own. A query is the topic's and the position's, a key the content's and
+ * the position's, a value the content's, each by random projections of the layer and head. So a row attends to its
+ * neighbourhood, whose positions are as its own, and to whatever its topic asks for, wherever that is. In the first
+ * eighth of the prompt one token in eight is a landmark: its content is larger, it has no position. So what a window
+ * cuts off is what few far tokens say to this topic, and nearly the same for the next row: the locality that Delta
+ * Attention measured (its Figure 6b). With topics that each row draws anew there is none, and all else is equal.
  *
- * What a layer gives is added to the vectors, by a random projection. So a row to which something was not said has other
- * queries, keys and values in the next layer.
+ * What a layer gives is added to the vectors, by a random projection. So a row to which something was not said has
+ * other queries, keys and values in the next layer.
  */
 #ifndef SKV_BENCH_SYNTHETIC_LAYERS_H
 #define SKV_BENCH_SYNTHETIC_LAYERS_H

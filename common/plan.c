@@ -67,7 +67,8 @@ static bool budget_or_none(struct skv_budget b)
 	return budget_valid(b) || (b.count == 0 && b.share == 0);
 }
 
-const char *skv_evict_to_budget_check(const struct skv_evict_to_budget *k, const struct skv_plan *plans, uint32_t n_layers)
+const char *skv_evict_to_budget_check(const struct skv_evict_to_budget *k, const struct skv_plan *plans,
+                                      uint32_t n_layers)
 {
 	if (k->layer >= n_layers || !plans[k->layer].evict.granularity)
 		return "an eviction in a layer whose plan has none";
@@ -166,7 +167,8 @@ const char *skv_compress_check(const struct skv_compress *k)
 {
 	if (k->kind > SKV_COMPRESS_QUANT)
 		return "compress: kind is not one of enum skv_compress_kind";
-	if (k->block == 0 || k->block % SKV_PAGE_TOKENS != 0 || k->block > SKV_MAX_TOKENS || k->residual > SKV_MAX_TOKENS)
+	if (k->block == 0 || k->block % SKV_PAGE_TOKENS != 0 || k->block > SKV_MAX_TOKENS ||
+	    k->residual > SKV_MAX_TOKENS)
 		return "compress: block, expected whole pages, and block and residual at most a sequence's tokens";
 	if (k->scale_block != 32 && k->scale_block != 64)
 		return "compress: scale_block, expected 32 or 64";
@@ -205,7 +207,8 @@ static const char *check_top(const struct skv_plan *plans, uint32_t layer, const
 
 	if (!budget_valid(p->top))
 		return "prefill: top without a budget";
-	if (p->source > layer || source->how != SKV_PREFILL_KASCADE || (p->source < layer && source->source != p->source))
+	if (p->source > layer || source->how != SKV_PREFILL_KASCADE ||
+	    (p->source < layer && source->source != p->source))
 		return "prefill: source is this layer, or an earlier one that is its own source";
 	for (uint32_t i = p->source + 1; i < layer; i++)
 		if (plans[i].prefill.how == SKV_PREFILL_KASCADE && plans[i].prefill.source == i)

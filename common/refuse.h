@@ -6,8 +6,8 @@
 #include <stddef.h>
 
 /*
- * Write a text into err (cut to err_len) and return `error`. Texts quote users and plugins and reach terminals, logs and
- * JSON: what is not printable ASCII becomes '?'.
+ * Write a text into err (cut to err_len) and return `error`. Texts quote users and plugins and reach terminals, logs
+ * and JSON: what is not printable ASCII becomes '?'.
  */
 __attribute__((format(printf, 4, 5)))
 int skv_refuse(int error, char *err, size_t err_len, const char *format, ...);

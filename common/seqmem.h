@@ -51,7 +51,9 @@
 
 #define SKV_SEQMEM_MAGIC 0x33514553u /* "SEQ3" */
 
-/* The form of a layer's compressed tokens: as in struct skv_compress (sparsekv/policy.h). All 0: none are compressed. */
+/*
+ * The form of a layer's compressed tokens: as in struct skv_compress (sparsekv/policy.h). All 0: none are compressed.
+ */
 struct skv_form {
 	uint8_t kind, bits, scale_block, stride, n_refs, ref_bits;
 	uint8_t id_bytes; /* of a reference's number: 2 or 4, or 0 without references */
@@ -77,8 +79,8 @@ struct skv_seqmem {
 	uint32_t about[2]; /* what is known of the sequence as of that commit, see SKV_ABOUT_ */
 	uint32_t reserved[4];
 	/*
-	 * Of compressed tokens: fingerprints of their codec's file and of the model's RoPE, and the file's path. Written
-	 * only while the last commit has no compressed tokens, and so never twice.
+	 * Of compressed tokens: fingerprints of their codec's file and of the model's RoPE, and the file's path.
+	 * Written only while the last commit has no compressed tokens, and so never twice.
 	 */
 	uint64_t codec, rope;
 	char codec_path[SKV_PROFILE_PATH];
@@ -93,7 +95,8 @@ struct skv_seqmem {
 			uint32_t live;         /* slots with tokens; if slot_end is larger, the slot metadata tells which */
 			uint32_t slot_end;     /* all slots from here on are free */
 			uint32_t granularity;  /* of the layer's slot metadata: 1 token, SKV_PAGE_TOKENS; 0: it has none */
-			uint32_t n_active;     /* slots that are attended to: the mean over the heads where these share a budget */
+			/* slots that are attended to: the mean over the heads where these share a budget */
+			uint32_t n_active;
 			uint32_t n_compressed; /* tokens before this are compressed, but for form.first pages; 0: none */
 			struct skv_form form;
 		} slots[SKV_MAX_LAYERS];

@@ -90,9 +90,12 @@ const char *skv_union_check(const struct skv_select *s, const struct skv_plan *p
 const char *skv_window_check(const struct skv_window *w);
 /* A compression plan alone, without the rest of its layer's plan. */
 const char *skv_compress_check(const struct skv_compress *k);
-/* The primitives of layers with an eviction plan: accumulate_scores, evict_to_budget, touch_pages; not evict_outside. */
+/*
+ * The primitives of layers with an eviction plan: accumulate_scores, evict_to_budget, touch_pages; not evict_outside.
+ */
 const char *skv_accumulate_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers);
-const char *skv_evict_to_budget_check(const struct skv_evict_to_budget *k, const struct skv_plan *plans, uint32_t n_layers);
+const char *skv_evict_to_budget_check(const struct skv_evict_to_budget *k, const struct skv_plan *plans,
+                                      uint32_t n_layers);
 const char *skv_touch_check(const struct skv_touch_pages *s, const struct skv_plan *plans, uint32_t n_layers);
 const char *skv_evict_outside_check(uint32_t layer, const struct skv_window *w, const struct skv_plan *plans,
                             uint32_t n_layers);

@@ -197,7 +197,8 @@ static int cut_pieces(struct texts *t, const struct arguments *a, const struct e
 }
 
 /* As many tokens as --rows says are predicted, the rest of --context is before them. */
-static int make_echoes(struct texts *t, const struct arguments *a, const char *bytes, size_t size, struct eng_error *err)
+static int make_echoes(struct texts *t, const struct arguments *a, const char *bytes, size_t size,
+                       struct eng_error *err)
 {
 	uint32_t answer = a->rows && a->rows < a->context / 2 ? a->rows : a->context / 2;
 	struct eng_recall_task echo = {.n = a->texts, .prompt = a->context - answer, .answer = answer};

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/delta-error.h - what rows of a text miss that see sinks and a window alone, and how alike that is in neighbouring rows.
+ * engine/delta-error.h - what rows of a text miss that see sinks and a window alone, and how alike that is in
+ * neighbouring rows.
  *
- * Rows are in windows of gamma, whose first row represents the others: a row is compared with the last first row that came
- * (delta-similarity.h). Which rows of a text these are is chosen evenly, of those windows whose first row misses something.
+ * Rows are in windows of gamma, whose first row represents the others: a row is compared with the last first row that
+ * came (delta-similarity.h). Which rows of a text these are is chosen evenly, of those windows whose first row misses
+ * something.
  */
 #ifndef ENG_DELTA_ERROR_H
 #define ENG_DELTA_ERROR_H
@@ -36,8 +38,8 @@ void eng_delta_error_deinit(struct eng_delta_error *);
 void eng_delta_error_choose(const struct eng_delta_error *, uint32_t n, uint32_t rows, uint8_t *mark);
 
 /*
- * A marked row p of the text in one layer: q [n_heads][head_dim], k and v of each kv head [stride][head_dim], of tokens 0 to p
- * at least, positions in q and k. Layers may come at once, a text's rows in their order.
+ * A marked row p of the text in one layer: q [n_heads][head_dim], k and v of each kv head [stride][head_dim], of
+ * tokens 0 to p at least, positions in q and k. Layers may come at once, a text's rows in their order.
  */
 struct eng_delta_error_row {
 	uint32_t layer, p, mark;

@@ -2,9 +2,10 @@
 /*
  * engine/delta-similarity.h - how alike the differences of neighbouring rows are, which a corrected prompt stands on.
  *
- * A row's difference d is what dense attention gives a head minus what sparse attention does. Of each gamma rows the first
- * is dense, and its difference d_0 is added to what the others have: of such a row's d_j there is d_j - d_0 left. That is
- * less than d_j, in squares, if 2 cos |d_0| |d_j| > |d_0|^2; with differences of one length, if their cosine is above 1/2.
+ * A row's difference d is what dense attention gives a head minus what sparse attention does. Of each gamma rows the
+ * first is dense, and its difference d_0 is added to what the others have: of such a row's d_j there is d_j - d_0
+ * left. That is less than d_j, in squares, if 2 cos |d_0| |d_j| > |d_0|^2; with differences of one length, if their
+ * cosine is above 1/2.
  */
 #ifndef ENG_DELTA_SIMILARITY_H
 #define ENG_DELTA_SIMILARITY_H

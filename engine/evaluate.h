@@ -5,8 +5,8 @@
  * Cases are run in groups of `batch`, alike in length. A group's prompts are read once, by the session of the
  * first policy whose prompts attend to all: what they leave in the pool is the same for all that do. These
  * get forks of it, named for the moment of the hand-over from session to session, which share the prompt's pages;
- * one whose scores come from a prompt's queries, or whose prompt is sparse, reads it on its own. Then each policy decodes the group, all its cases in one
- * step, each at its own position; a case that ends leaves the batch.
+ * one whose scores come from a prompt's queries, or whose prompt is sparse, reads it on its own. Then each policy
+ * decodes the group, all its cases in one step, each at its own position; a case that ends leaves the batch.
  *
  * The last token of a prompt is the first decode row, as in every use of the engine.
  */

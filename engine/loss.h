@@ -3,8 +3,8 @@
  * engine/loss.h - what policies do to a model's own predictions.
  *
  * The prompts of cases are read densely and their answers decoded, first densely too, then under a policy. Its loss is
- * the Kullback-Leibler divergence of what it predicts from what the dense run did, in nats, mean over the answers' tokens:
- * nobody needs to know what is right, and a policy that is by chance right gains nothing.
+ * the Kullback-Leibler divergence of what it predicts from what the dense run did, in nats, mean over the answers'
+ * tokens: nobody needs to know what is right, and a policy that is by chance right gains nothing.
  */
 #ifndef ENG_LOSS_H
 #define ENG_LOSS_H

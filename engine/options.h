@@ -2,8 +2,8 @@
 /*
  * engine/options.h - the command line of a program as one table, from which it is parsed and --help is printed.
  *
- * A row says how the option is called, what its value is, where that goes and which values are good. Defaults are what the
- * destinations hold before. Help may have lines of its own after '\n'.
+ * A row says how the option is called, what its value is, where that goes and which values are good. Defaults are
+ * what the destinations hold before. Help may have lines of its own after '\n'.
  */
 #ifndef ENG_OPTIONS_H
 #define ENG_OPTIONS_H

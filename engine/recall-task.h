@@ -2,8 +2,8 @@
 /*
  * engine/recall-task.h - cases made of any text, in which a model must look far back to do well.
  *
- * The prompt is a stretch of the text, the answer its pieces in another order. A few bytes into a piece the stretch says
- * how it goes on, each time at another position.
+ * The prompt is a stretch of the text, the answer its pieces in another order. A few bytes into a piece the stretch
+ * says how it goes on, each time at another position.
  */
 #ifndef ENG_RECALL_TASK_H
 #define ENG_RECALL_TASK_H

@@ -3,8 +3,8 @@
  * engine/report.h - results as a table, as CSV, and case by case.
  *
  * Shares are means over cases: of exact (0 or 1), line, token, attended and kept share alike; of recall over the cases
- * that it was measured of, where there are any. Speed is decode tokens over decode time. Rows are each task at each size, each task over all sizes, and
- * all tasks, per size and together.
+ * that it was measured of, where there are any. Speed is decode tokens over decode time. Rows are each task at each
+ * size, each task over all sizes, and all tasks, per size and together.
  */
 #ifndef ENG_REPORT_H
 #define ENG_REPORT_H

@@ -4,9 +4,9 @@
  *
  * x of a token in a layer is [K of all kv heads | V of all kv heads], its K as it was before rotary positions. The
  * first tokens of a text are references, and every `stride`-th one from there on; of any other token the `near`
- * references at or before it that are nearest to x (L2, of equals the earlier one) have the mean b. Added up over tokens
- * is the second moment of x - b, which is all that the best linear compressor of its width hangs on: nothing is taken
- * away but b when tokens are compressed, so their mean is not either.
+ * references at or before it that are nearest to x (L2, of equals the earlier one) have the mean b. Added up over
+ * tokens is the second moment of x - b, which is all that the best linear compressor of its width hangs on: nothing
+ * is taken away but b when tokens are compressed, so their mean is not either.
  */
 #ifndef ENG_RESIDUALS_H
 #define ENG_RESIDUALS_H

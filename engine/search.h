@@ -2,8 +2,9 @@
 /*
  * engine/search.h - which layers select, by trying sets of them.
  *
- * A judge says what a set loses. The search asks for all sets that differ in one layer from the best that it knows, until
- * no such set is better. There may be better ones further away. Sets are of choice->n layers, choice->first among them.
+ * A judge says what a set loses. The search asks for all sets that differ in one layer from the best that it knows,
+ * until no such set is better. There may be better ones further away. Sets are of choice->n layers, choice->first
+ * among them.
  */
 #ifndef ENG_SEARCH_H
 #define ENG_SEARCH_H
@@ -21,7 +22,9 @@ struct eng_found {
 	uint32_t judged;         /* sets */
 };
 
-/* `layers`, ascending: what to begin with, and what was found. Of equals the earlier judged. -ENOMEM, or the judge's. */
+/*
+ * `layers`, ascending: what to begin with, and what was found. Of equals the earlier judged. -ENOMEM, or the judge's.
+ */
 int eng_search(const struct eng_choice *c, eng_judge *judge, void *arg, uint32_t *layers, struct eng_found *ret,
                struct eng_error *err);
 

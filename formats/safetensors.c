@@ -198,7 +198,8 @@ static int open_file(struct skv_safetensors *st, const struct complaint *err)
 	if (fstat(fd, &sb) < 0)
 		r = st_fail(err, -errno, "%s: %s", st->path, strerror(errno));
 	else if (!S_ISREG(sb.st_mode) || sb.st_size < 8)
-		r = st_fail(err, -EBADMSG, "%s: not a safetensors file: shorter than its 8-byte header length", st->path);
+		r = st_fail(err, -EBADMSG, "%s: not a safetensors file: shorter than its 8-byte header length",
+		            st->path);
 	if (r < 0) {
 		close(fd);
 		return r;

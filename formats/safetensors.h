@@ -83,8 +83,8 @@ struct skv_about {
 };
 
 /*
- * Write a file, its tensors in this order. It is written beside `path` first and renamed when complete, so that no reader
- * sees half of it. A negative errno with a text; then what was at `path` stays.
+ * Write a file, its tensors in this order. It is written beside `path` first and renamed when complete, so that no
+ * reader sees half of it. A negative errno with a text; then what was at `path` stays.
  */
 int skv_safetensors_write(const char *path, const struct skv_new_tensor *tensors, size_t n,
                           const struct skv_about *about, size_t n_about, char *err, size_t err_len);

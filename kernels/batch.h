@@ -3,19 +3,20 @@
  * kernels/batch.h - what every kernel is called with: a layer's shape, a batch of sequences with their page tables, a
  * workspace.
  *
- * Memory. Everything that a pointer of these structs leads to lies in the backend's memory: host memory, or one device's,
- * where the functions queue work on skv_workspace.stream and return. What a device reads when the work runs - lengths,
- * page tables, index lists, counts - is never read by the host, so the calls of a step can be captured into a CUDA graph
+ * Memory. Everything that a pointer of these structs leads to lies in the backend's memory: host memory, or one
+ * device's, where the functions queue work on skv_workspace.stream and return. What a device reads when the work runs
+ * - lengths, page tables, index lists, counts - is never read by the host, so the calls of a step can be captured into a CUDA graph
  * and replayed while sequences grow. What determines the size of a launch is in the arguments themselves: struct
  * skv_shape, the bounds of struct skv_batch, plans.
  *
  * Shapes. T = SKV_PAGE_TOKENS, G = n_heads / n_kv_heads (the GQA group). Rows of q, k, v and out are of io_dtype and
- * contiguous: q and out [row][n_heads][head_dim], k and v [row][n_kv_heads][head_dim]. A page is all K, then all V, each
- * [kv head][token][head_dim] in the pool's dtype; page id p is at pool + p * page_bytes. Sums are accumulated in fp32.
+ * contiguous: q and out [row][n_heads][head_dim], k and v [row][n_kv_heads][head_dim]. A page is all K, then all V,
+ * each [kv head][token][head_dim] in the pool's dtype; page id p is at pool + p * page_bytes. Sums are accumulated in
+ * fp32.
  *
  * Tables. A layer has one page table (block table) for K and V and further ones for what it keeps beside them: state
- * pages (select.h), slot metadata (evict.h), codes and references (compress.h), saved prefill queries (prefill.h). All lie
- * in skv_kseq.table, layer_stride entries each; struct skv_shape says which number each has.
+ * pages (select.h), slot metadata (evict.h), codes and references (compress.h), saved prefill queries (prefill.h).
+ * All lie in skv_kseq.table, layer_stride entries each; struct skv_shape says which number each has.
  */
 #ifndef SKV_BATCH_H
 #define SKV_BATCH_H
@@ -47,8 +48,9 @@ struct skv_shape {
 };
 
 /*
- * One sequence of a batch. Its page table has an entry for every page up to `len`; every function skips the entries that
- * are not resident (holes). Query row i of the sequence is token len - n_q + i and row `row + i` of q, k, v and out.
+ * One sequence of a batch. Its page table has an entry for every page up to `len`; every function skips the entries
+ * that are not resident (holes). Query row i of the sequence is token len - n_q + i and row `row + i` of q, k, v and
+ * out.
  */
 struct skv_kseq {
 	const skv_pte *table; /* number 0; number x begins x * layer_stride entries further */
@@ -70,7 +72,8 @@ struct skv_kseq {
 
 	/* layers that compress: see compress.h */
 	uint32_t n_compressed; /* tokens [codec->first, n_compressed) are compressed as of the last commit; 0: none */
-	uint32_t compress_to; /* and [codec->first, compress_to) with this step's; none of this step's if not above n_compressed */
+	/* and [codec->first, compress_to) with this step's; none of this step's if not above n_compressed */
+	uint32_t compress_to;
 
 	/* prompts with sparse prefill: see prefill.h */
 	uint32_t prompt_start; /* position of the prompt's first row: at most len - n_q */

@@ -57,7 +57,8 @@ static inline const char *skv_codec_wrong(const struct skv_shape *sh)
 		return "bits must be 16, 8, 4 or 0";
 	if ((c->scale_block != 32 && c->scale_block != 64) || !c->width || c->width > d || c->width % c->scale_block)
 		return "scale_block must be 32 or 64, and width a multiple of it, at most 2 * n_kv_heads * head_dim";
-	if (c->enc_hidden % 64 || c->dec_hidden % 64 || c->enc_hidden > SKV_MAX_CODEC_DIM || c->dec_hidden > SKV_MAX_CODEC_DIM)
+	if (c->enc_hidden % 64 || c->dec_hidden % 64 || c->enc_hidden > SKV_MAX_CODEC_DIM ||
+	    c->dec_hidden > SKV_MAX_CODEC_DIM)
 		return "enc_hidden and dec_hidden must be multiples of 64, at most 4096";
 	if (c->spans && (sh->n_kv_heads % c->spans || c->width % (16 * parts) || c->enc_hidden || c->dec_hidden))
 		return "spans must divide n_kv_heads, and width be a multiple of 32 spans, without enc_hidden and dec_hidden";

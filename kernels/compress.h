@@ -3,25 +3,25 @@
  * kernels/compress.h - KV cache compression: the format of compressed tokens.
  *
  * Tokens [codec->first, kseq.n_compressed) of a sequence are compressed, and their pages of K and V may be gone; those
- * before and after (the residual window) are rows in pages as ever. Which tokens are compressed, and where the record of
- * one lies, follows from positions alone. What is stored of a token depends on the tokens up to it and on nothing else:
- * not on what is compressed with it, nor when.
+ * before and after (the residual window) are rows in pages as ever. Which tokens are compressed, and where the record
+ * of one lies, follows from positions alone. What is stored of a token depends on the tokens up to it and on nothing
+ * else: not on what is compressed with it, nor when.
  *
  * Latent compression (SKV_COMPRESS_LATENT: DeltaKV, Palu). x of a token is [K of all kv heads | V of all kv heads],
- * d = 2 * n_kv_heads * head_dim elements, its K as it was before RoPE: the rotary pairs are rotated back, and divided by
- * rope_scale. A compressed token is a reference, of which x is stored, or has a code. Every stride-th token from `first` on
- * is a reference, and so are those before `first`, which are stored twice.
+ * d = 2 * n_kv_heads * head_dim elements, its K as it was before RoPE: the rotary pairs are rotated back, and divided
+ * by rope_scale. A compressed token is a reference, of which x is stored, or has a code. Every stride-th token from
+ * `first` on is a reference, and so are those before `first`, which are stored twice.
  *
  *   b = the mean of the token's n_refs nearest references (L2), of those at or before it, as they are stored: those of the
  *       largest 2 x·c - c·c, ties go to the lower number; added up in ascending order
  *   encode:  z = E(x) - E(b), E(x) = enc_out (silu(gate x) * up x), or enc_out x; stored in `bits` bits
  *   decode:  Dec(z) + b, Dec(z) = dec_out silu(dec_in z), or dec_out z; then k_norm, then RoPE at its position
  *
- * KV quantization (SKV_COMPRESS_QUANT: KIVI). K and V themselves are quantized to 4 or 2 bits, K after RoPE, as rows have
- * it. Of each SKV_QUANT_BLOCK tokens every kv head has a record, number block * n_kv_heads + head of the layer's codes. It
- * holds K, then V, each [token][head_dim]. A scale block of K is one channel of all tokens of the block (per-channel), so
- * there are head_dim of them; one of V is `scale_block` elements of a token (per-token). All fields of struct skv_codec
- * but kind, bits and scale_block are 0.
+ * KV quantization (SKV_COMPRESS_QUANT: KIVI). K and V themselves are quantized to 4 or 2 bits, K after RoPE, as rows
+ * have it. Of each SKV_QUANT_BLOCK tokens every kv head has a record, number block * n_kv_heads + head of the layer's
+ * codes. It holds K, then V, each [token][head_dim]. A scale block of K is one channel of all tokens of the block
+ * (per-channel), so there are head_dim of them; one of V is `scale_block` elements of a token (per-token). All fields
+ * of struct skv_codec but kind, bits and scale_block are 0.
  *
  * Records lie one after the other in pages of the layer's tables of codes and of references, never across two pages.
  *
@@ -30,9 +30,9 @@
  *
  * each padded with zeros to a multiple of 16 bytes.
  *
- * Quantized numbers: first {scale, zero point} of each scale block as bf16, then the numbers q of all of them, which mean
- * zero + q * scale. With 4 bits element 2i is in the low half of byte i; with 2 bits element i is in bits 2 (i % 4) and
- * the next of byte i / 4. scale = (max - min) / (2^bits - 1) and zero = min are rounded to bf16 first, then
+ * Quantized numbers: first {scale, zero point} of each scale block as bf16, then the numbers q of all of them, which
+ * mean zero + q * scale. With 4 bits element 2i is in the low half of byte i; with 2 bits element i is in bits 2 (i %
+ * 4) and the next of byte i / 4. scale = (max - min) / (2^bits - 1) and zero = min are rounded to bf16 first, then
  * q = (x - zero) / scale to the nearest even, within 0 … 2^bits - 1; 0 where scale is 0.
  */
 #ifndef SKV_COMPRESS_H
@@ -52,9 +52,9 @@ extern "C" {
 
 /*
  * How a layer compresses. Pointers lead to the backend's memory. Matrices are [out][in], fp32 on the host and bf16 on
- * devices. With spans the codec falls into 2 * spans independent parts, each for the K or the V of n_kv_heads / spans kv
- * heads (Palu's head groups): part i of z belongs to part i of x, and enc_out and dec_out are [width][d / (2 spans)] and
- * [d][width / (2 spans)].
+ * devices. With spans the codec falls into 2 * spans independent parts, each for the K or the V of n_kv_heads / spans
+ * kv heads (Palu's head groups): part i of z belongs to part i of x, and enc_out and dec_out are [width][d / (2
+ * spans)] and [d][width / (2 spans)].
  */
 struct skv_codec {
 	uint32_t kind;     /* enum skv_compress_kind */
@@ -170,13 +170,14 @@ SKV_INLINE bool skv_page_present(const struct skv_shape *sh, const struct skv_ks
 }
 
 /*
- * Decompressed rows beside the layer's own pages: sequence i has pages [i * pages, (i + 1) * pages) of `pool`, laid out as
- * any other.
+ * Decompressed rows beside the layer's own pages: sequence i has pages [i * pages, (i + 1) * pages) of `pool`, laid
+ * out as any other.
  */
 struct skv_decompressed {
 	uint8_t *pool;        /* NULL: into the pages that the layer's own table has for compressed tokens */
 	uint32_t pages;       /* of a sequence */
-	struct skv_kseq *seq; /* [n], filled in for attention over the rows: table, of any layer, and len; nothing is compressed */
+	/* [n], filled in for attention over the rows: table, of any layer, and len; nothing is compressed */
+	struct skv_kseq *seq;
 	skv_pte *table;       /* [n][pages], filled in */
 };
 

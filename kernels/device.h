@@ -100,8 +100,8 @@ struct skv_backend {
 
 	/*
 	 * Memory that another process allocated, in an address range of this one: reserve() reserves addresses without
-	 * memory, map() maps the allocation of a POSIX file descriptor (borrowed) there, unmap() unmaps it. `at` and `bytes`
-	 * are multiples of 2 MiB. A write to what is mapped read-only faults.
+	 * memory, map() maps the allocation of a POSIX file descriptor (borrowed) there, unmap() unmaps it. `at` and
+	 * `bytes` are multiples of 2 MiB. A write to what is mapped read-only faults.
 	 */
 	int (*reserve)(size_t bytes, void **ret);
 	int (*release)(void *, size_t bytes);
@@ -120,13 +120,17 @@ struct skv_backend {
 	int (*wait)(void *stream); /* until all that was queued is done; its errors */
 	int (*check)(void);        /* errors of launching, in this thread since the last check or wait */
 
-	/* Begin and end of a step: see skv_stage, skv_publish. `next`, which may be NULL, is memory that the device can read. */
+	/*
+	 * Begin and end of a step: see skv_stage, skv_publish. `next`, which may be NULL, is memory that the device
+	 * can read.
+	 */
 	int (*stage)(const struct skv_stage *, void *stream);
 	int (*publish)(const struct skv_publish *, uint32_t n, const int32_t *next, void *stream);
 
 	/*
-	 * Work queued between begin_capture and end_capture is recorded and not run; a launch of the graph runs all of it. Its
-	 * arguments are those of the capture, the contents of the device's memory those at the time of the launch.
+	 * Work queued between begin_capture and end_capture is recorded and not run; a launch of the graph runs all
+	 * of it. Its arguments are those of the capture, the contents of the device's memory those at the time of the
+	 * launch.
 	 */
 	int (*recording)(void *stream, bool *ret); /* is a capture in progress? */
 	int (*begin_capture)(void *stream);
@@ -151,8 +155,8 @@ typedef const struct skv_backend *skv_backend_fn(void);
 
 /*
  * The CUDA backend, where there is a module, a driver and a device; else NULL and, in err[size], what is
- * missing. The module is the installed one, or the file that $SPARSEKV_CUDA_MODULE names (not in setuid programs). It is
- * loaded once and stays; a failure is not remembered.
+ * missing. The module is the installed one, or the file that $SPARSEKV_CUDA_MODULE names (not in setuid programs). It
+ * is loaded once and stays; a failure is not remembered.
  */
 const struct skv_backend *skv_backend_cuda(char *err, size_t size);
 

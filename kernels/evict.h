@@ -2,17 +2,18 @@
 /*
  * kernels/evict.h - layers that evict: slot mapping, slot metadata, and the rules of an eviction.
  *
- * Slots. Keys carry their position, so attention does not depend on the order of rows. A layer that evicts single tokens
- * keeps the retained ones in slots: slot x of kv head h is row x % T of page x / T of the layer's page table, and which
- * token is there differs from head to head. A step attends to slots [0, len), all of them in use: so the ordinary
- * kernels serve. A layer that evicts pages of single kv heads does the same with whole pages. Below, an entry is what is
- * evicted as a whole: a token's slot (granularity 1), or a kv head's share of a page (granularity T). All heads of a
- * layer have the same number of entries.
+ * Slots. Keys carry their position, so attention does not depend on the order of rows. A layer that evicts single
+ * tokens keeps the retained ones in slots: slot x of kv head h is row x % T of page x / T of the layer's page table,
+ * and which token is there differs from head to head. A step attends to slots [0, len), all of them in use: so the
+ * ordinary kernels serve. A layer that evicts pages of single kv heads does the same with whole pages. Below, an
+ * entry is what is evicted as a whole: a token's slot (granularity 1), or a kv head's share of a page (granularity
+ * T). All heads of a layer have the same number of entries.
  *
- * Slot metadata. What is known of an entry - the position of its token, its score - is in pages of the same pool, named by
- * the layer's table of slot metadata. There are two sets; commit `epoch` made set `epoch & 1` valid. A step reads the
- * set of the last commit and writes the other one, so it can be repeated. The step that evicts an entry only marks
- * it, in the metadata that it writes: its rows stay until the next step, whose commit does not need them any more.
+ * Slot metadata. What is known of an entry - the position of its token, its score - is in pages of the same pool,
+ * named by the layer's table of slot metadata. There are two sets; commit `epoch` made set `epoch & 1` valid. A step
+ * reads the set of the last commit and writes the other one, so it can be repeated. The step that evicts an entry
+ * only marks it, in the metadata that it writes: its rows stay until the next step, whose commit does not need them
+ * any more.
  */
 #ifndef SKV_EVICT_H
 #define SKV_EVICT_H
@@ -24,14 +25,14 @@ extern "C" {
 #endif
 
 /*
- * Metadata of an entry. `pos`: the position of its token in the sequence, with granularity T the number of its page; with
- * SKV_SLOT_EVICTED its slot is free for the next step; SKV_SLOT_FREE: the slot is not in use. `score`: its accumulated
- * attention score, or the length of the sequence when the page was last touched. With the sign set (-0, too) the entry is
- * inactive: it is there and not attended to, where heads share a layer's budget (allocate_head_budgets). Accumulating
- * scores of all entries, or a prompt, activates it.
+ * Metadata of an entry. `pos`: the position of its token in the sequence, with granularity T the number of its page;
+ * with SKV_SLOT_EVICTED its slot is free for the next step; SKV_SLOT_FREE: the slot is not in use. `score`: its
+ * accumulated attention score, or the length of the sequence when the page was last touched. With the sign set (-0,
+ * too) the entry is inactive: it is there and not attended to, where heads share a layer's budget
+ * (allocate_head_budgets). Accumulating scores of all entries, or a prompt, activates it.
  *
- * Page i of a layer's table has the metadata of entries [i U, (i + 1) U), U = skv_slot_meta_per_page(). An n_kv_heads-th
- * of its bytes is kv head h's: U entries of set 0, then U of set 1.
+ * Page i of a layer's table has the metadata of entries [i U, (i + 1) U), U = skv_slot_meta_per_page(). An
+ * n_kv_heads-th of its bytes is kv head h's: U entries of set 0, then U of set 1.
  */
 struct skv_slot_meta {
 	uint32_t pos;
@@ -50,17 +51,18 @@ struct skv_slot_mapping {
 struct skv_rank {
 	uint32_t smooth; /* odd; above 1: the mean of so many positions around each token; positions without a token count 0 */
 	/*
-	 * Above 0: lambda * importance - (1 - lambda) * redundancy (R-KV). Importance is the (smoothed) score over the sum of
-	 * the head's, 0 if that is 0. Redundancy is the softmax, over the head's tokens, of the key's mean cosine
-	 * similarity to all of them, itself included (the same for all); a key of zeros is similar to none. One thing of
-	 * R-KV is left out: that of several nearly equal keys the latest few do not count. All pairs count.
+	 * Above 0: lambda * importance - (1 - lambda) * redundancy (R-KV). Importance is the (smoothed) score over
+	 * the sum of the head's, 0 if that is 0. Redundancy is the softmax, over the head's tokens, of the key's mean
+	 * cosine similarity to all of them, itself included (the same for all); a key of zeros is similar to none.
+	 * One thing of R-KV is left out: that of several nearly equal keys the latest few do not count. All pairs
+	 * count.
 	 */
 	float lambda;
 };
 
 /*
- * Which entries are retained: the latest, then the pinned, then the best by rank, until there are kseq.n_retained; ties go
- * to the earlier one. A NaN counts as -infinity.
+ * Which entries are retained: the latest, then the pinned, then the best by rank, until there are kseq.n_retained;
+ * ties go to the earlier one. A NaN counts as -infinity.
  */
 struct skv_evict_rule {
 	uint32_t granularity;     /* granularity */
@@ -78,9 +80,9 @@ SKV_INLINE uint32_t skv_recent_of(const struct skv_evict_rule *by, uint32_t n_re
 }
 
 /*
- * Head budgets (Ada-KV): how a layer's heads share n_kv_heads * kseq.n_active entries. First the latest of each head, then
- * the best of each by rank up to its safeguard, then the best of all heads until there are so many. Ties go to the lower
- * position, then to the lower head. Inactive entries stay inactive.
+ * Head budgets (Ada-KV): how a layer's heads share n_kv_heads * kseq.n_active entries. First the latest of each head,
+ * then the best of each by rank up to its safeguard, then the best of all heads until there are so many. Ties go to
+ * the lower position, then to the lower head. Inactive entries stay inactive.
  */
 struct skv_head_budget_rule {
 	uint32_t recent; /* of each head the latest so many, of the next step's entries: its new one is one of them */
@@ -96,7 +98,10 @@ SKV_INLINE uint32_t skv_safeguard_of(const struct skv_head_budget_rule *a, uint3
 	return n < active ? n : active;
 }
 
-/* When a page matters (RaaS). Its weight w is the mean over the GQA group of the softmax of scale * score over all pages. */
+/*
+ * When a page matters (RaaS). Its weight w is the mean over the GQA group of the softmax of scale * score over all
+ * pages.
+ */
 struct skv_touch_rule {
 	float alpha; /* w above this ... */
 	float ratio; /* ... or, above 0, one of the best skv_budget_of({ratio}, pages, 1) by w; ties go to the earlier one */

@@ -2,10 +2,11 @@
 /*
  * kernels/prefill.h - sparse prefill: how the rows of a prompt attend that are not dense.
  *
- * struct skv_sparse is struct skv_prefill (policy.h) as kernels take it. Rows lie in tiles of the sequence's positions. A
- * tile has lists of the blocks of tokens that its rows attend to beside sinks, window and the tile itself; the kernels
- * kascade_lists, hip_lists and minference_lists fill them, prefill_sparse attends. What a later call of the same prompt
- * needs of this one's rows is saved in pages of the pool, so that chunking a prompt changes no result.
+ * struct skv_sparse is struct skv_prefill (policy.h) as kernels take it. Rows lie in tiles of the sequence's
+ * positions. A tile has lists of the blocks of tokens that its rows attend to beside sinks, window and the tile
+ * itself; the kernels kascade_lists, hip_lists and minference_lists fill them, prefill_sparse attends. What a later
+ * call of the same prompt needs of this one's rows is saved in pages of the pool, so that chunking a prompt changes
+ * no result.
  */
 #ifndef SKV_PREFILL_H
 #define SKV_PREFILL_H
@@ -18,9 +19,9 @@ extern "C" {
 #endif
 
 /*
- * Lists of tiles: tile j of sequence i is the j-th from the one on that the call's first row is in. A list has ascending
- * ids of blocks of `unit` tokens, block u being tokens [u unit, (u + 1) unit). What rows attend to in any case - sinks,
- * window, their own tile - is not listed.
+ * Lists of tiles: tile j of sequence i is the j-th from the one on that the call's first row is in. A list has
+ * ascending ids of blocks of `unit` tokens, block u being tokens [u unit, (u + 1) unit). What rows attend to in any
+ * case - sinks, window, their own tile - is not listed.
  */
 struct skv_tile_lists {
 	uint32_t rows;   /* lists a tile: n_kv_heads or n_heads */
@@ -47,9 +48,10 @@ SKV_INLINE uint32_t skv_max_tiles(uint32_t max_q, uint32_t tile)
  * Any other row attends, of the tokens t <= p, to those with
  *     t < sinks;  t + window > p, or with by_tile t + window >= p - p % tile;  a block in its tile's lists.
  *
- * Saved queries. What later calls need of these rows is saved in pages of the pool, named by the layer's table `saved`: two
- * sets of skv_saved_pages() pages each, as of slot metadata. A call reads set s->set ^ 1 if s->prompt_start < len - n_q,
- * and writes set s->set if s->prompt_continues. A set is, from the beginning of its first page:
+ * Saved queries. What later calls need of these rows is saved in pages of the pool, named by the layer's table
+ * `saved`: two sets of skv_saved_pages() pages each, as of slot metadata. A call reads set s->set ^ 1 if
+ * s->prompt_start < len - n_q, and writes set s->set if s->prompt_continues. A set is, from the beginning of its
+ * first page:
  *     with delta: the difference that the next row gets, if its correction row has come, fp32 [n_heads][head_dim];
  *     then queries of io_dtype, [n_saved_queries][n_heads][head_dim]: with segment, of the first rows of the segment that
  *     the call's last row is in, as far as they have come; else of the row skv_first_row(s, last row, tile).
@@ -65,7 +67,9 @@ struct skv_sparse {
 	const struct skv_tile_lists *lists, *extra; /* NULL: none. `extra` has as many rows as `lists`, and blocks of one token */
 };
 
-/* The first row of p's run of x positions, or the prompt's first row: the representative row of a tile, a segment ... */
+/*
+ * The first row of p's run of x positions, or the prompt's first row: the representative row of a tile, a segment ...
+ */
 SKV_INLINE uint32_t skv_first_row(const struct skv_kseq *s, uint32_t p, uint32_t x)
 {
 	const uint32_t at = p - p % x;

@@ -44,8 +44,8 @@ struct skv_index_list {
 	uint32_t *count;     /* [seq][rows] */
 	uint32_t max_count;  /* >= every count: it bounds launches; select() sets it */
 	/*
-	 * Of pages: the last page listed is the partial one, with (len - 1) % T + 1 tokens; all others are full. Then ids
-	 * need not ascend.
+	 * Of pages: the last page listed is the partial one, with (len - 1) % T + 1 tokens; all others are full. Then
+	 * ids need not ascend.
 	 */
 	bool last_partial;
 	bool mapped;         /* rows = n_kv_heads: kv head h reads list map[h]; only readers of a list use it */

@@ -4,9 +4,9 @@
  *
  * A sequence's state is the policy's, in the daemon's memory. `state_policy` names whose it is and is
  * empty while it is being replaced; `state_epoch` is the commit that it belongs to. A state that does not
- * fit, as after death inside of a step, is made anew by the policy's adopt(). State pages never change their policy: adoption gives
- * them back, and the first step after it supplies others with the bounds of all pages that are there. From then
- * on bounds are true whatever becomes of a step, for the next one makes those anew that it needs.
+ * fit, as after death inside of a step, is made anew by the policy's adopt(). State pages never change their policy:
+ * adoption gives them back, and the first step after it supplies others with the bounds of all pages that are there.
+ * From then on bounds are true whatever becomes of a step, for the next one makes those anew that it needs.
  */
 #include "libclient/adopt.h"
 

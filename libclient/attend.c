@@ -3,8 +3,8 @@
  * libclient/attend.c - one layer of a step: append, attend as the policy planned.
  *
  * No system call (wake-ups of the OpenMP pool aside), no allocation: all memory was laid out in
- * skv_step_begin. Rows of prompts attend as the plan says (prefill/attend.c); the policy sees the sequences that decode, and
- * they go to the kernels as one batch.
+ * skv_step_begin. Rows of prompts attend as the plan says (prefill/attend.c); the policy sees the sequences that
+ * decode, and they go to the kernels as one batch.
  */
 #include "libclient/attend.h"
 
@@ -92,13 +92,17 @@ static void decode(struct skv_session *s, const struct layer *l)
 	s->step.q = l->attn->q;
 	policy_hook(s, l->batch, PHASE_BEFORE, l->number);
 	if (plan->evict.max_head_ratio > 0) {
-		/* heads that share a budget attend to active tokens, and accumulate their scores: before `out`, which may be q */
+		/*
+		 * heads that share a budget attend to active tokens, and accumulate their scores: before `out`, which
+		 * may be q
+		 */
 		l->kernels->list_active(&l->shape, &l->decode, &l->own->list, l->work);
 		l->kernels->accumulate_list(&l->shape, &l->decode, l->attn->q, &l->own->list, l->work);
 		l->own->made = SKV_ATTEND_TOKENS;
 	}
 	if ((how == SKV_ATTEND_PAGES || how == SKV_ATTEND_TOKENS) && l->source->made != how) {
-		policy_misuse(s, "layer %u attends to what layer %u selects, but it selected nothing", l->number, plan->source);
+		policy_misuse(s, "layer %u attends to what layer %u selects, but it selected nothing", l->number,
+		              plan->source);
 		how = SKV_ATTEND_DENSE;
 	}
 	decode_rows(l, how);

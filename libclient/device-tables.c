@@ -25,7 +25,8 @@ static int copy_tables(struct skv_seq *q, size_t entries)
 	if (!all)
 		return error_set(-ENOMEM, "out of memory");
 	for (uint32_t table = 0; table < q->layout.n_tables; table++)
-		for (uint32_t page = 0; page < seq_entries(q, table) + seq_by_layer(q) && page < q->layout.max_pages; page++)
+		for (uint32_t page = 0; page < seq_entries(q, table) + seq_by_layer(q) &&
+		     page < q->layout.max_pages; page++)
 			all[(size_t)table * q->layout.max_pages + page] =
 				device_pte(q, seq_table(q, table)[page]);
 	e = b->copy(q->on_device.table, all, entries * sizeof(*all), NULL);

@@ -9,12 +9,12 @@
  *   run       the commit word, token ids, the eviction journal's length: stored by the last kernel of the step,
  *             straight into the sequence's shared memory. Death between the two loses what was only planned.
  *
- * Tables (device-tables.c). Kernels read a copy of a sequence's page tables in the device's memory, with page numbers that
- * pool_kernel_page() made.
+ * Tables (device-tables.c). Kernels read a copy of a sequence's page tables in the device's memory, with page numbers
+ * that pool_kernel_page() made.
  *
- * Steps (device-step.c). A step's changes to the tables and the lengths of its sequences wait in pinned memory, its staging
- * buffer, and one small kernel brings them over. A buffer is free again when its step has run; with all of them in use the
- * host waits.
+ * Steps (device-step.c). A step's changes to the tables and the lengths of its sequences wait in pinned memory, its
+ * staging buffer, and one small kernel brings them over. A buffer is free again when its step has run; with all of
+ * them in use the host waits.
  *
  * Pages. A page goes into the stock when the device can have nothing more to do with it: evicted ones when the
  * commit that evicted them is seen, others after waiting for the stream. So any step may use it next.
@@ -46,7 +46,8 @@ int device_open(struct skv_session *s, device_finished_fn *finished)
 
 	b = skv_backend_cuda(why, sizeof(why));
 	if (!b)
-		return error_set(-ENODEV, "model: device is cuda:%u, but %s", s->model.device - SKV_DEVICE_CUDA(0), why);
+		return error_set(-ENODEV, "model: device is cuda:%u, but %s", s->model.device - SKV_DEVICE_CUDA(0),
+		                 why);
 	d = calloc(1, sizeof(*d));
 	if (!d)
 		return error_set(-ENOMEM, "out of memory");

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/layer.c - a layer of the open step, put together from its plan, its policy batch and its class of layers. */
+/*
+ * libclient/layer.c - a layer of the open step, put together from its plan, its policy batch and its class of layers.
+ */
 #include "libclient/layer.h"
 
 #include "common/seqmem.h"

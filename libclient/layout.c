@@ -2,9 +2,9 @@
 /*
  * libclient/layout.c - a step as the kernels see it.
  *
- * What they are told of a sequence is the same for all layers, unless some evict single tokens or compress: such a layer
- * has slots of its own number. So layers that agree in all sequences of the step are a class, and each class has its
- * own batch.
+ * What they are told of a sequence is the same for all layers, unless some evict single tokens or compress: such a
+ * layer has slots of its own number. So layers that agree in all sequences of the step are a class, and each class
+ * has its own batch.
  */
 #include "libclient/layout.h"
 
@@ -82,7 +82,8 @@ static struct skv_batch batch_of(const struct skv_session *s, uint32_t class, ui
 		b.max_len = seq[i].len > b.max_len ? seq[i].len : b.max_len;
 		b.max_q = seq[i].n_q > b.max_q ? seq[i].n_q : b.max_q;
 		b.max_bounds = seq[i].n_bounds > b.max_bounds ? seq[i].n_bounds : b.max_bounds;
-		if (seq[i].compress_to > seq[i].n_compressed && seq[i].compress_to - seq[i].n_compressed > b.max_compress)
+		if (seq[i].compress_to > seq[i].n_compressed &&
+		    seq[i].compress_to - seq[i].n_compressed > b.max_compress)
 			b.max_compress = seq[i].compress_to - seq[i].n_compressed;
 	}
 	if (s->device)

@@ -2,9 +2,10 @@
 /*
  * libclient/maintenance.c - maintenance transactions.
  *
- * What changes where the tokens of a sequence lie, and not which they are, is a step without tokens: a transaction of its own,
- * with its own commit, between those of the engine. They are rare, for another policy or for a prompt after evictions, so
- * they wait for the device and need not be fast. After death between two of them the next holder runs those that are left.
+ * What changes where the tokens of a sequence lie, and not which they are, is a step without tokens: a transaction of
+ * its own, with its own commit, between those of the engine. They are rare, for another policy or for a prompt after
+ * evictions, so they wait for the device and need not be fast. After death between two of them the next holder runs
+ * those that are left.
  */
 #include "libclient/maintenance.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/maintenance.h - maintenance transactions: steps without tokens, after which a sequence is the same and lies in
- * another way.
+ * libclient/maintenance.h - maintenance transactions: steps without tokens, after which a sequence is the same and
+ * lies in another way.
  */
 #ifndef SKV_CLIENT_MAINTENANCE_H
 #define SKV_CLIENT_MAINTENANCE_H

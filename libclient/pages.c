@@ -2,13 +2,13 @@
 /*
  * libclient/pages.c - which pages a step takes, writes to and evicts.
  *
- * A sequence has page tables (block tables), one a layer for each kind of page (common/seqmem.h): rows of K and V, bounds,
- * slot metadata, codes, references, saved queries. What a step needs of each follows from the slots that the layer has as
- * of the last commit and from those that it has in the step. For a sequence that never evicted single tokens these are its
- * length, before and after.
+ * A sequence has page tables (block tables), one a layer for each kind of page (common/seqmem.h): rows of K and V,
+ * bounds, slot metadata, codes, references, saved queries. What a step needs of each follows from the slots that the
+ * layer has as of the last commit and from those that it has in the step. For a sequence that never evicted single
+ * tokens these are its length, before and after.
  *
- * Copy on write: what the kernels of a step write lies in pages that the sequence has alone, in new ones or in copies of
- * those that it shares with a fork. A copy replaces the original in one store, with the same contents.
+ * Copy on write: what the kernels of a step write lies in pages that the sequence has alone, in new ones or in copies
+ * of those that it shares with a fork. A copy replaces the original in one store, with the same contents.
  */
 #include "libclient/pages.h"
 
@@ -120,8 +120,8 @@ static uint64_t ahead(const struct skv_seq *q)
 }
 
 /*
- * Entries among which some lack a page. Beyond the last one as a rule; a compaction fills what was evicted before there was
- * slot metadata, and decompression what was compressed.
+ * Entries among which some lack a page. Beyond the last one as a rule; a compaction fills what was evicted before
+ * there was slot metadata, and decompression what was compressed.
  */
 static struct span missing(const struct skv_seq *q, uint32_t table)
 {
@@ -134,8 +134,8 @@ static struct span missing(const struct skv_seq *q, uint32_t table)
 
 /*
  * MAINTENANCE_MOVE_PARTIAL may take one entry beyond those that the committed length counts. So that its page is the
- * sequence's all the same, the table of slot metadata names it, too: in the last entry that counts, which metadata never
- * need. This is that entry, or NULL.
+ * sequence's all the same, the table of slot metadata names it, too: in the last entry that counts, which metadata
+ * never need. This is that entry, or NULL.
  */
 static skv_pte *parked(const struct skv_seq *q, uint32_t table, uint32_t page)
 {
@@ -153,7 +153,8 @@ static bool takes(const struct skv_seq *q)
 {
 	uint32_t end = q->len + q->n_new;
 
-	if (q->maintenance || skv_pages_of(end) > skv_pages_of(q->len) || (q->next_about & ~q->about & SKV_ABOUT_PREFILL))
+	if (q->maintenance || skv_pages_of(end) > skv_pages_of(q->len) ||
+	    (q->next_about & ~q->about & SKV_ABOUT_PREFILL))
 		return true;
 	if (!q->has_bounds)
 		return seq_policy(q)->n_bounds > 0;
@@ -440,7 +441,8 @@ void pages_evict_surplus(struct skv_seq *q)
 {
 	evict_kept(q);
 	for (uint32_t table = 0; seq_by_layer(q) && table < q->layout.n_tables; table++)
-		for (uint32_t page = wants(q, table); page < had(q, table) && kind_of(q, table) != SKV_PAGES_SAVED; page++)
+		for (uint32_t page = wants(q, table); page < had(q, table) &&
+		     kind_of(q, table) != SKV_PAGES_SAVED; page++)
 			if (parked(q, table, page))
 				pages_evict(q, slot_meta_table(q, layer_of(q, table)), skv_pages_of(q->len) - 1);
 			else

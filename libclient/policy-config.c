@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/policy-config.c - a policy with its parameters: parsed, checked, planned, with what its layers need besides. */
+/*
+ * libclient/policy-config.c - a policy with its parameters: parsed, checked, planned, with what its layers need
+ * besides.
+ */
 #include "libclient/policy-config.h"
 
 #include <errno.h>

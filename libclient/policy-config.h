@@ -6,8 +6,8 @@
 #include "libclient/session.h"
 
 /*
- * The policy that the daemon names, for one more user: loaded, or one that the session has. fd is borrowed. *ret is to be
- * put also after a failure.
+ * The policy that the daemon names, for one more user: loaded, or one that the session has. fd is borrowed. *ret is
+ * to be put also after a failure.
  */
 int policy_get(struct skv_session *s, const struct skv_msg_policy *m, int fd, struct policy **ret);
 struct policy *policy_put(struct skv_client *c, struct policy *p); /* NULL is fine; returns NULL */

@@ -24,7 +24,8 @@ struct policy {
 	void *config;
 	char given[SKV_SPEC_MAX]; /* spec as the daemon gave it ... */
 	char *spec;               /* ... and with every value */
-	bool selects_union[SKV_MAX_LAYERS]; /* its hooks asked for the layer's union: one list, in every step, also when replayed */
+	/* its hooks asked for the layer's union: one list, in every step, also when replayed */
+	bool selects_union[SKV_MAX_LAYERS];
 	uint32_t n_bounds;      /* layers that keep bounds of their pages, so have state pages */
 	uint32_t n_evicting;    /* layers that evict tokens or pages of single heads, so have slot metadata ... */
 	uint32_t n_evicting_pages; /* ... of them pages */

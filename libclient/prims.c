@@ -64,7 +64,8 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 	x = &pb->selection[sel->layer];
 	if (skv_plan_chooses(&pb->policy->plan[sel->layer], sel->layer)) {
 		if (s->phase != PHASE_BEFORE || sel->layer != s->hook_layer) {
-			policy_misuse(s, "%s: layer %u selects its own tokens, expected in its before()", name, sel->layer);
+			policy_misuse(s, "%s: layer %u selects its own tokens, expected in its before()", name,
+			              sel->layer);
 			return;
 		}
 		x->select = *sel; /* carried out with the layer's attention */

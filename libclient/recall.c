@@ -2,8 +2,8 @@
 /*
  * libclient/recall.c - how good a policy's selections are, measured while it runs.
  *
- * Attention recall (DELTA, Eq. 9): the share of the full attention's weight that lies on what a layer attends to. In one
- * step of many the first few sequences that decode are attended densely once more, for the weights alone, and
+ * Attention recall (DELTA, Eq. 9): the share of the full attention's weight that lies on what a layer attends to. In
+ * one step of many the first few sequences that decode are attended densely once more, for the weights alone, and
  * the mean over heads and sequences goes to the session's page, layer by layer. It is full attention over what is
  * there: tokens that were evicted have no weight.
  *

@@ -55,7 +55,8 @@ static bool has(const struct skv_seq *q, uint32_t layer, uint32_t page)
 	return skv_pte_resident(seq_table(q, layer)[page]) || compress_has_page(q, layer, page);
 }
 
-static void put_window(struct sink *to, const struct skv_window *w, uint32_t len, const struct skv_seq *q, uint32_t layer)
+static void put_window(struct sink *to, const struct skv_window *w, uint32_t len, const struct skv_seq *q,
+                       uint32_t layer)
 {
 	uint32_t start = skv_window_start(w, len);
 
@@ -127,7 +128,8 @@ static int put_retained(struct skv_session *s, const struct policy_batch *pb, st
 	bool listed = granularity > 1 || pb->policy->plan[layer].evict.max_head_ratio > 0;
 	size_t number = (size_t)(at - pb->first) * list->rows + head;
 	uint32_t *pos = malloc(2 * (entries + 1u) * sizeof(*pos)), *ids = pos + entries;
-	int e = pos ? fetch_positions(s, layer, s->step.seqs[at], ks, head, entries, pos) : error_set(-ENOMEM, "out of memory");
+	int e = pos ? fetch_positions(s, layer, s->step.seqs[at], ks, head, entries, pos) : error_set(-ENOMEM,
+			"out of memory");
 
 	if (listed && e == 0)
 		e = device_fetch(s, &n, list->count + number, sizeof(n));

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/selection.c - memory for attention scores and selections: one arena for all batches and layers of a step. */
+/*
+ * libclient/selection.c - memory for attention scores and selections: one arena for all batches and layers of a step.
+ */
 #include "libclient/selection.h"
 
 #include "libclient/layer.h"
@@ -64,7 +66,8 @@ static struct shared carve_shared(struct skv_session *s, struct carver *c)
 	return x;
 }
 
-static void carve_selections(struct skv_session *s, const struct policy_batch *pb, const struct shared *shared, struct carver *c)
+static void carve_selections(struct skv_session *s, const struct policy_batch *pb, const struct shared *shared,
+                             struct carver *c)
 {
 	size_t n = pb->n;
 
@@ -86,9 +89,11 @@ static void carve_selections(struct skv_session *s, const struct policy_batch *p
 		        .page_stride = pages,
 		};
 		if (plan->scores & SKV_SCORES_TOKENS)
-			x->evidence.token = plan->evict.granularity ? shared->token : carve(c, n * rows * tokens * sizeof(float));
+			x->evidence.token = plan->evict.granularity ? shared->token : carve(c,
+					n * rows * tokens * sizeof(float));
 		if (plan->scores & (SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS))
-			x->evidence.page = plan->evict.granularity ? shared->page : carve(c, n * rows * pages * sizeof(float));
+			x->evidence.page = plan->evict.granularity ? shared->page : carve(c,
+					n * rows * pages * sizeof(float));
 		if (lists_entries)
 			x->list = (struct skv_index_list){
 			        .rows = lists,

@@ -3,7 +3,8 @@
  * libclient/seq-table.c - the page tables of a sequence as a whole.
  *
  * A sequence's memory was written by its holder before: all entries are checked once, when it is mapped, against the
- * pool as it is mapped here. From then on the daemon alone writes to it besides us, and that only while it answers a fork.
+ * pool as it is mapped here. From then on the daemon alone writes to it besides us, and that only while it answers a
+ * fork.
  */
 #include "libclient/seq-table.h"
 
@@ -32,7 +33,8 @@ static bool may_be_hole(const struct skv_seq *q, uint32_t layer, uint32_t i)
 /* May kernels follow entry i of the table? Counts its page into *n. Needs client->lock. */
 static int check_entry(struct skv_seq *q, uint32_t table, uint32_t i, struct census *n)
 {
-	static const char *const of[SKV_PAGE_KINDS] = {"", "bounds ", "slot metadata ", "codes ", "references ", "saved queries "};
+	static const char *const of[SKV_PAGE_KINDS] = {"", "bounds ", "slot metadata ", "codes ", "references ",
+	                                               "saved queries "};
 	enum skv_page_kind group = skv_table_page_kind(q->layout.n_layers, table);
 	bool kv = group == SKV_PAGES_KV;
 	uint32_t layer = skv_table_layer(q->layout.n_layers, table);

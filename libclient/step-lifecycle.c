@@ -49,7 +49,8 @@ static int check_item(struct skv_session *s, const struct skv_step_item *it, uin
 		return error_set(-EINVAL, "item %u: n_tokens is %u, expected %s", i, it->n_tokens,
 		            it->flags & SKV_STEP_PROMPT ? "at least 1" : "1 without SKV_STEP_PROMPT");
 	if (it->n_prompt_remaining > 0 && !(it->flags & SKV_STEP_PROMPT))
-		return error_set(-EINVAL, "item %u: n_prompt_remaining is %u, expected 0 without SKV_STEP_PROMPT", i, it->n_prompt_remaining);
+		return error_set(-EINVAL, "item %u: n_prompt_remaining is %u, expected 0 without SKV_STEP_PROMPT", i,
+		                 it->n_prompt_remaining);
 	if ((uint64_t)it->n_tokens + it->n_prompt_remaining > q->layout.max_tokens - q->len)
 		return error_set(-E2BIG, "item %u: %u tokens and %llu more, but the sequence was made for %u", i,
 		            q->len, (unsigned long long)it->n_tokens + it->n_prompt_remaining, q->layout.max_tokens);

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * adakv - snapkv with one budget a layer, which its heads share ("Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget
- * Allocation for Efficient LLM Inference").
+ * adakv - snapkv with one budget a layer, which its heads share ("Ada-KV: Optimizing KV Cache Eviction by Adaptive
+ * Budget Allocation for Efficient LLM Inference").
  *
- * Some heads attend to a few tokens, some to many. With a budget for each the former keep what they do not need, the latter
- * lose what they need. So all (head, token) pairs of a layer compete:
+ * Some heads attend to a few tokens, some to many. With a budget for each the former keep what they do not need, the
+ * latter lose what they need. So all (head, token) pairs of a layer compete:
  *
  *   score       as in snapkv: the weights of the last `window` queries, a mean over `pool` positions
  *   safeguard   each head keeps the window, and its best tokens up to a share of `safeguard` of the budget
  *   kept        of all heads the best pairs, until there are budget * kv heads
  *
- * Layers evict as in snapkv, at the end of a prompt and then each time that `interval` tokens have come on top of the budget.
+ * Layers evict as in snapkv, at the end of a prompt and then each time that `interval` tokens have come on top of the
+ * budget.
  *
  * What is evicted is not attended to any more. Its memory is another matter: a page holds the tokens of all heads, so
  * a layer frees the pages that the head with the most tokens does not need. A head has at most `max_head_ratio` times

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * delta - a few layers select pages for the layers after them ("DELTA: Dynamic Layer-Aware Token Attention for Efficient
- * Long-Context Reasoning").
+ * delta - a few layers select pages for the layers after them ("DELTA: Dynamic Layer-Aware Token Attention for
+ * Efficient Long-Context Reasoning").
  *
  * A few layers, where attention shifts most, attend densely and select pages; the layers after each attend to what it
  * selected, until the next one selects anew:
@@ -10,8 +10,8 @@
  *   page score    S_u = sum of s_t over the tokens of page u
  *   selection     the last L pages, and the best K - L of the rest; one selection for all heads
  *
- * The paper has K = 64, L = 8 and keeps the first two layers dense. In a sequence of no more than K pages all are selected,
- * so it is dense. Nothing is evicted.
+ * The paper has K = 64, L = 8 and keeps the first two layers dense. In a sequence of no more than K pages all are
+ * selected, so it is dense. Nothing is evicted.
  */
 #include <sparsekv/policy.h>
 
@@ -34,8 +34,8 @@ static const struct skv_param params[] = {
 };
 
 /*
- * The paper calibrates which layers select, as sparsekv-calibrate does: 2,14,22 of 28 layers, 2,8,31 of 32. Without that
- * the first is the one after the dense layers, as in all sets of the paper.
+ * The paper calibrates which layers select, as sparsekv-calibrate does: 2,14,22 of 28 layers, 2,8,31 of 32. Without
+ * that the first is the one after the dense layers, as in all sets of the paper.
  */
 static struct skv_layer_set selecting(const struct config *c, const struct skv_model *m)
 {

@@ -3,16 +3,16 @@
  * deltakv - OmniKV's selection over a cache that is mostly residuals ("DeltaKV: Residual-Based KV Cache Compression via
  * Long-Range Similarity").
  *
- * Filter layers, and the first ones, keep all tokens uncompressed, or with full_bits older ones quantized to 4 or 2 bits as
- * in kivi. A filter attends densely and selects tokens, one selection for all heads, as in omnikv; the layers after it
- * attend to these until the next filter. Of most tokens they keep a code:
+ * Filter layers, and the first ones, keep all tokens uncompressed, or with full_bits older ones quantized to 4 or 2
+ * bits as in kivi. A filter attends densely and selects tokens, one selection for all heads, as in omnikv; the layers
+ * after it attend to these until the next filter. Of most tokens they keep a code:
  *
  *   x             [K before RoPE, V] of all kv heads
  *   b             the mean of the `refs` references nearest to x, of those at or before the token
  *   code          E(x) - E(b), in `bits` an element
  *
- * and decompress x as Dec(code) + b where they attend to it. Every stride-th token is a reference, kept whole (ref_bits=16)
- * or in 8 or 4 bits. The first page and the last `residual` tokens stay uncompressed.
+ * and decompress x as Dec(code) + b where they attend to it. Every stride-th token is a reference, kept whole
+ * (ref_bits=16) or in 8 or 4 bits. The first page and the last `residual` tokens stay uncompressed.
  *
  * The authors keep layers 0, 1, 2, 8 and 18 of 32 uncompressed. Nothing is evicted.
  */
@@ -59,7 +59,8 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 		snprintf(err, err_len, "bits=%u, expected 16, 8, 4 or 0", bits);
 	else if (c->ref_bits != 16 && c->ref_bits != 8 && c->ref_bits != 4)
 		snprintf(err, err_len, "ref_bits=%u, expected 16, 8 or 4", c->ref_bits);
-	else if (c->stride > 255 || c->n_refs > 4 || (c->stride > 0) != (c->n_refs > 0) || (c->stride == 0 && bits == 0))
+	else if (c->stride > 255 || c->n_refs > 4 || (c->stride > 0) != (c->n_refs > 0) ||
+	         (c->stride == 0 && bits == 0))
 		snprintf(err, err_len, "stride=%u and n_refs=%u, expected 1 to 255 and 1 to 4, or 0 and 0 with bits above 0",
 		         c->stride, c->n_refs);
 	else if (c->full_bits != 16 && c->full_bits != 4 && c->full_bits != 2)

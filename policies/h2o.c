@@ -9,10 +9,11 @@
  *   score(t)    sum over all queries since t of the softmax weight of t, a mean over the GQA group
  *   kept        half of the budget: the last tokens; the other half: of the rest those with the best scores
  *
- * In each step the new token comes in and, when the budget is used up, the one with the worst score is evicted, for good;
- * with a budget that is a count memory does not grow. Weights are softmax weights over the tokens that are left; what
- * evicted ones would have had is not made up for. A prompt attends to itself as a whole, all of its queries count, and
- * the first decode step after it, whose query counts too, attends to all of it and evicts down to the budget.
+ * In each step the new token comes in and, when the budget is used up, the one with the worst score is evicted, for
+ * good; with a budget that is a count memory does not grow. Weights are softmax weights over the tokens that are
+ * left; what evicted ones would have had is not made up for. A prompt attends to itself as a whole, all of its
+ * queries count, and the first decode step after it, whose query counts too, attends to all of it and evicts down to
+ * the budget.
  */
 #include <sparsekv/policy.h>
 

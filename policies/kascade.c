@@ -8,9 +8,9 @@
  *   reuse         kv head h attends to what its anchor selected for one of the anchor's kv heads, as a head map says
  *
  * Layer 0 attends densely and scores. Other anchors score all keys and attend to their own top-k, or densely too
- * (dense-anchors). With shared the weights of all heads are reduced to one selection. The paper has the anchors 0,2,8,13,14
- * of 32 layers and 0,2,7,14,23 of 36, found on a development set. Nothing is evicted. With prefill=kascade prompts attend
- * by the same anchors and head maps, tile by tile.
+ * (dense-anchors). With shared the weights of all heads are reduced to one selection. The paper has the anchors
+ * 0,2,8,13,14 of 32 layers and 0,2,7,14,23 of 36, found on a development set. Nothing is evicted. With
+ * prefill=kascade prompts attend by the same anchors and head maps, tile by tile.
  */
 #include <sparsekv/policy.h>
 
@@ -64,7 +64,10 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	return skv_prefill_check(&((const struct config *)config)->prefill, err, err_len);
 }
 
-/* The head map: of which of the anchor's kv heads each of the layer's reuses the tokens. 0: of the one of its own number. */
+/*
+ * The head map: of which of the anchor's kv heads each of the layer's reuses the tokens. 0: of the one of its own
+ * number.
+ */
 static uint32_t map(const struct config *c, const struct skv_model *m, uint32_t layer, uint8_t *ret)
 {
 	for (uint32_t h = 0; h < m->n_kv_heads && by_profile(c); h++)

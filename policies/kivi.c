@@ -2,11 +2,11 @@
 /*
  * kivi - K and V quantized to 4 or 2 bits ("KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache").
  *
- * Tokens older than the residual window are quantized: K per channel, over 32 tokens at a time, because some channels of keys
- * are outliers; V per token, over `scale_block` elements. Attention reads the codes directly.
+ * Tokens older than the residual window are quantized: K per channel, over 32 tokens at a time, because some channels
+ * of keys are outliers; V per token, over `scale_block` elements. Attention reads the codes directly.
  *
- * The last `residual` tokens stay as they are. The authors keep 128 of them, and groups of 32 tokens. Nothing is selected,
- * nothing is evicted.
+ * The last `residual` tokens stay as they are. The authors keep 128 of them, and groups of 32 tokens. Nothing is
+ * selected, nothing is evicted.
  */
 #include <sparsekv/policy.h>
 

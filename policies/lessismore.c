@@ -3,9 +3,9 @@
  * lessismore - two layers make one selection for all heads, all others reuse it ("Less Is More: Training-Free Sparse
  * Attention with Global Locality for Efficient Reasoning").
  *
- * As tidal, but the budget is one for all heads and has three parts: the first tokens (attention sinks), the last ones, and
- * of those between the union of the q heads' best. Each head ranks them by its scores; the union takes all heads' first, then
- * all heads' second and so on, no token twice, until the budget is used up. Nothing is evicted.
+ * As tidal, but the budget is one for all heads and has three parts: the first tokens (attention sinks), the last
+ * ones, and of those between the union of the q heads' best. Each head ranks them by its scores; the union takes all
+ * heads' first, then all heads' second and so on, no token twice, until the budget is used up. Nothing is evicted.
  */
 #include <sparsekv/policy.h>
 

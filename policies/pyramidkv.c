@@ -3,9 +3,10 @@
  * pyramidkv - snapkv with more for the lower layers ("PyramidKV: Dynamic KV Cache Compression based on Pyramidal
  * Information Funneling").
  *
- * Lower layers spread their attention over all of the prompt, upper ones concentrate it on a few tokens. So the budget falls
- * linearly with the depth, from the first layer that is not dense to the last, and each layer keeps tokens as snapkv does:
- * the observation window, and of the rest those that the window's queries attend to most. How fast it falls:
+ * Lower layers spread their attention over all of the prompt, upper ones concentrate it on a few tokens. So the
+ * budget falls linearly with the depth, from the first layer that is not dense to the last, and each layer keeps
+ * tokens as snapkv does: the observation window, and of the rest those that the window's queries attend to most. How
+ * fast it falls:
  *
  *   kvpress       from 2 - 1/beta times the budget to 1/beta of it, so that the budget is the mean of all layers
  *   sparse-vllm   from the budget to a sixtieth of it, as from 0.6 to 0.01 of the prompt: the mean is about half of it

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * quest - top-k pages by an upper bound of q·k ("Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference").
+ * quest - top-k pages by an upper bound of q·k ("Quest: Query-Aware Sparsity for Efficient Long-Context LLM
+ * Inference").
  *
  * Of each page and kv head the smallest and the largest value of every element of the keys are kept. No
  * key of the page can score more than

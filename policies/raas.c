@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * raas - evict the page that has not mattered for longest ("Efficient Long-Decoding Inference with Reasoning-Aware Attention
- * Sparsity").
+ * raas - evict the page that has not mattered for longest ("Efficient Long-Decoding Inference with Reasoning-Aware
+ * Attention Sparsity").
  *
  * In a long chain of thought a page matters for a while - a lemma - and then never again. So each kv head stamps its
  * pages with the length that the sequence had when they last mattered:
@@ -11,9 +11,9 @@
  *   matters     if w > alpha; a new page does when it begins
  *   evicted     if there is one page more than the budget, the page with the oldest stamp, of equals the oldest page
  *
- * Pages of the prompt are never evicted: phoenix tokens, which matter again after a long time, are there. They count towards
- * the budget; a prompt that fills it leaves room for two pages, the one being filled and one before. Every page that is
- * kept is attended to, so time and memory are those of the budget. Variants:
+ * Pages of the prompt are never evicted: phoenix tokens, which matter again after a long time, are there. They count
+ * towards the budget; a prompt that fills it leaves room for two pages, the one being filled and one before. Every
+ * page that is kept is attended to, so time and memory are those of the budget. Variants:
  *
  *   paper      as above
  *   unscaled   U is not divided by sqrt(head_dim)

@@ -2,8 +2,8 @@
 /*
  * rkv - evict what the cache holds twice ("R-KV: Redundancy-aware KV Cache Compression for Reasoning Models").
  *
- * Reasoning repeats itself, and what is repeated gets attention again and again. So each kv head scores its tokens by two
- * terms:
+ * Reasoning repeats itself, and what is repeated gets attention again and again. So each kv head scores its tokens by
+ * two terms:
  *
  *   importance(t)   softmax weights of the last `window` queries, a mean over the GQA group and over the `pool` positions
  *                   around t; its share of the sum over all tokens
@@ -11,10 +11,10 @@
  *   score(t)        lambda * importance - (1 - lambda) * redundancy
  *   kept            the last `window` tokens, and of the rest those with the best scores
  *
- * A layer evicts each time that `interval` tokens have come on top of the budget, and at the end of a prompt that does not
- * fit into it, after the first decode step. The authors' code takes the largest weight of the group and of the positions
- * where this takes means, and leaves out the latest of the keys that are similar to t, for which it compares all pairs
- * of keys; here one pass over the keys is enough.
+ * A layer evicts each time that `interval` tokens have come on top of the budget, and at the end of a prompt that
+ * does not fit into it, after the first decode step. The authors' code takes the largest weight of the group and of
+ * the positions where this takes means, and leaves out the latest of the keys that are similar to t, for which it
+ * compares all pairs of keys; here one pass over the keys is enough.
  */
 #include <sparsekv/policy.h>
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * snapkv - the last queries of a prompt know what the answer will attend to ("SnapKV: LLM Knows What You are Looking for
- * Before Generation").
+ * snapkv - the last queries of a prompt know what the answer will attend to ("SnapKV: LLM Knows What You are Looking
+ * for Before Generation").
  *
- * At the end of the prompt each kv head keeps the tokens of its observation window, the last `window` ones, and of the rest
- * those that the queries of this window attend to most:
+ * At the end of the prompt each kv head keeps the tokens of its observation window, the last `window` ones, and of
+ * the rest those that the queries of this window attend to most:
  *
  *   weight(t)   sum over the window's queries of the softmax weight of t, a mean over the GQA group (as in kvpress; the
  *               authors' code keeps a set for each q head)
@@ -12,10 +12,10 @@
  *               stay with it; beyond the sequence's ends there are none
  *   kept        budget - window tokens with the best scores, and the window
  *
- * The first decode step attends to the whole prompt and its query counts, too; the layer evicts at its end. A prompt that
- * fits into the budget stays as it is. That much is the paper's, and with interval=0 it is all: what is decoded later comes
- * on top of the budget. Otherwise the layer evicts again each time that `interval` tokens have come on top, by the
- * queries of the window then; so with a budget that is a count memory stays below budget + interval tokens.
+ * The first decode step attends to the whole prompt and its query counts, too; the layer evicts at its end. A prompt
+ * that fits into the budget stays as it is. That much is the paper's, and with interval=0 it is all: what is decoded
+ * later comes on top of the budget. Otherwise the layer evicts again each time that `interval` tokens have come on
+ * top, by the queries of the window then; so with a budget that is a count memory stays below budget + interval tokens.
  */
 #include <sparsekv/policy.h>
 

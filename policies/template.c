@@ -91,8 +91,8 @@ static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
 }
 
 /*
- * 5. The block, which the library reads first, and the one symbol that a plugin exports. The macro fills in which ABI this was
- * compiled for; the taxonomy tells the operator what kind of policy it is. This one evicts nothing and
+ * 5. The block, which the library reads first, and the one symbol that a plugin exports. The macro fills in which ABI
+ * this was compiled for; the taxonomy tells the operator what kind of policy it is. This one evicts nothing and
  * needs nothing from earlier steps, so it has no state, no step_end and no adopt.
  */
 SKV_POLICY_DEFINE("template", struct config, params,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tidal - two layers select tokens for each q head, all others reuse those ("TidalDecode: Fast and Accurate LLM Decoding
- * with Position Persistent Sparse Attention").
+ * tidal - two layers select tokens for each q head, all others reuse those ("TidalDecode: Fast and Accurate LLM
+ * Decoding with Position Persistent Sparse Attention").
  *
  * The first layers attend densely. The next one does so too and selects the k tokens with the largest scores of each q
  * head; all layers after it attend to these, but for one in the middle that attends densely and selects anew (13 of 32

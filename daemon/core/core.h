@@ -229,7 +229,10 @@ struct skv_core_pending {
 };
 /* The next segment to be made, one call each, until it returns false. Marks it as being made. */
 bool skv_core_next_pending(struct skv_core *, struct skv_core_pending *ret);
-/* It is made, and zeroed (consumes the handle); or it cannot be had. A segment that is not pending any more is destroyed. */
+/*
+ * It is made, and zeroed (consumes the handle); or it cannot be had. A segment that is not pending any more is
+ * destroyed.
+ */
 void skv_core_segment_made(struct skv_core *, const struct skv_core_pending *, struct skv_mem_handle *);
 void skv_core_segment_failed(struct skv_core *, const struct skv_core_pending *);
 /* The leases that waited for a pool's segments have been served: what is left over is withdrawn. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libclient/compress/attend.c - attention of layers that compress: rows are decompressed beside the layer's pages, and
- * attended to densely there. Two cases need none of this: quantized K and V, which the dense kernels read as they are, and
- * decode rows that attend to a list of tokens, where a fused kernel decompresses and attends in one.
+ * attended to densely there. Two cases need none of this: quantized K and V, which the dense kernels read as they
+ * are, and decode rows that attend to a list of tokens, where a fused kernel decompresses and attends in one.
  *
  * All layers use the same scratch, one after the other. For decode rows that attend to a list it holds those tokens of
  * all sequences; for those that attend to everything, all rows of some sequences at a time; for prompts, of one.
@@ -118,13 +118,16 @@ int compress_prepare(struct skv_session *s)
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* n sequences of a batch, from number `first` on: of the listed tokens, or with NULL of all; at most so many in each. */
+/*
+ * n sequences of a batch, from number `first` on: of the listed tokens, or with NULL of all; at most so many in each.
+ */
 static void attend_decompressed(const struct layer *l, const struct skv_batch *batch, uint32_t first, uint32_t n,
                                 const struct skv_index_list *list, uint32_t tokens)
 {
 	const struct decompressed *r = &l->step->decompressed;
 	const struct skv_batch from = batch_part(*batch, first, n);
-	const struct skv_decompressed to = {.pool = r->pool, .pages = skv_pages_of(tokens), .seq = r->seq, .table = r->table};
+	const struct skv_decompressed to = {.pool = r->pool, .pages = skv_pages_of(tokens), .seq = r->seq,
+	                                    .table = r->table};
 	const struct skv_attn *a = l->attn;
 	struct skv_shape rows = l->rows;
 	struct skv_batch over = from;

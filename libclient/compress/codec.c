@@ -81,7 +81,8 @@ static int take_shape(const struct prefill *r, uint32_t layer, struct codec *c)
 	int e;
 
 	if (!version || strcmp(version, "1") != 0)
-		return bad(r, "sparsekv_codec in its metadata is %.20s, expected 1", r->path, version ? version : "missing");
+		return bad(r, "sparsekv_codec in its metadata is %.20s, expected 1", r->path,
+		           version ? version : "missing");
 	e = take_number(r, "stride", 255, &c->stride);
 	if (e == 0)
 		e = take_number(r, "near", 4, &c->near);
@@ -196,7 +197,8 @@ static int take_layers(const struct prefill *r, const struct skv_layer_set *comp
 		return bad(r, "%zu layers of %zu numbers are wanted, it is too short for these", r->path, n, each);
 	c->weights = at = aligned_alloc(64, n * room * sizeof(*at));
 	if (!at)
-		return skv_refuse(-ENOMEM, r->err, r->err_len, "compressor %.150s: no memory for %zu numbers", r->path, n * room);
+		return skv_refuse(-ENOMEM, r->err, r->err_len, "compressor %.150s: no memory for %zu numbers",
+		                  r->path, n * room);
 	for (uint32_t layer = 0; layer < c->n_layers && e == 0; layer++) {
 		if (!skv_layer_in(compresses, layer))
 			continue;

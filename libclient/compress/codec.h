@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/compress/codec.h - codecs: files of a policy that compresses tokens (struct skv_compress), as the kernels take them.
+ * libclient/compress/codec.h - codecs: files of a policy that compresses tokens (struct skv_compress), as the kernels
+ * take them.
  *
  * A file comes from anywhere: it is read whole, and nothing of it is believed before it was checked, every number of it
  * too. What was read does not change any more, whatever becomes of the file.
@@ -34,9 +35,9 @@ struct codec {
 };
 
 /*
- * Read the file for a model of n_layers layers whose x has d elements, head_dim in each head; `compress` are the layers that
- * it must have. 0 and *ret, to be freed, or a negative errno with a text that names file and tensor: -EBADMSG for what is
- * malformed or does not fit, -EFBIG, -ENOMEM, what opening it said.
+ * Read the file for a model of n_layers layers whose x has d elements, head_dim in each head; `compress` are the
+ * layers that it must have. 0 and *ret, to be freed, or a negative errno with a text that names file and tensor:
+ * -EBADMSG for what is malformed or does not fit, -EFBIG, -ENOMEM, what opening it said.
  */
 int codec_read(const char *path, uint32_t d, uint32_t head_dim, uint32_t n_layers, const struct skv_layer_set *compress,
                struct codec **ret, char *err, size_t err_len);

@@ -3,8 +3,8 @@
  * libclient/compress/compressor-make.c - how layers compress, as the kernels are told: by a policy's plans or by what a
  * sequence says of itself, by a codec, and by the model's rotary positions.
  *
- * On a device the codec's numbers are in its memory (compressor-device.c), once for each policy, or for a sequence that is
- * decompressed; the host's are freed.
+ * On a device the codec's numbers are in its memory (compressor-device.c), once for each policy, or for a sequence
+ * that is decompressed; the host's are freed.
  */
 #include "libclient/compress/compressor.h"
 
@@ -150,7 +150,8 @@ static int fits_table(const struct compressor *k, const struct skv_shape *shape)
 }
 
 /* Of residuals. */
-static struct skv_codec codes_of(const struct skv_session *s, const struct compressor *k, uint32_t layer, struct skv_form f)
+static struct skv_codec codes_of(const struct skv_session *s, const struct compressor *k, uint32_t layer,
+                                 struct skv_form f)
 {
 	const struct codec *c = f.bits ? k->codec : NULL;
 	const struct skv_rope *rope = &s->model.rope;
@@ -193,7 +194,8 @@ static int describe(const struct skv_session *s, struct compressor *k, uint32_t 
 	                           : codes_of(s, k, layer, f);
 	shape.codec = &k->layer[layer].code;
 	wrong = s->kernels->unsupported_codec(&shape);
-	return wrong ? error_set(-ENOTSUP, "layer %u cannot be compressed so: %s", layer, wrong) : fits_table(k, &shape);
+	return wrong ? error_set(-ENOTSUP, "layer %u cannot be compressed so: %s", layer, wrong) : fits_table(k,
+			&shape);
 }
 
 /* Of all layers that have a form; and brought to where the kernels are. */
@@ -245,7 +247,10 @@ static void no_stamp(const struct skv_policy_ctx *ctx, const struct skv_touch_pa
 	(void)ctx, (void)stamp;
 }
 
-/* Hooks ask for the same in every step: how much they select is known before the first one, and with it the room for it. */
+/*
+ * Hooks ask for the same in every step: how much they select is known before the first one, and with it the room for
+ * it.
+ */
 static void listen(const struct skv_session *s, struct policy *p)
 {
 	static const struct skv_prims prims = {

@@ -2,8 +2,8 @@
 /*
  * libclient/compress/encode.c - what a step compresses.
  *
- * A decode step compresses at its end what its commit will say is compressed: it writes codes and references beyond those of
- * the last commit, and evicts the pages of the rows with the commit.
+ * A decode step compresses at its end what its commit will say is compressed: it writes codes and references beyond
+ * those of the last commit, and evicts the pages of the rows with the commit.
  */
 #include "libclient/compress/encode.h"
 

@@ -2,10 +2,10 @@
 /*
  * libclient/compress/lengths.c - which tokens of a layer are compressed, and how: from lengths and the plan alone.
  *
- * A decode step of a sequence of n committed tokens attends with those below compress_end(n) compressed, and its commit has
- * compress_end(n + 1). Neither
- * the other sequences of the step nor how a prompt was cut matters, and a step that is repeated after its engine's death
- * says the same.
+ * A decode step of a sequence of n committed tokens attends with those below compress_end(n) compressed, and its
+ * commit has compress_end(n + 1). Neither
+ * the other sequences of the step nor how a prompt was cut matters, and a step that is repeated after its engine's
+ * death says the same.
  */
 #include "libclient/compress/lengths.h"
 

@@ -9,8 +9,8 @@ struct skv_seq;
 struct skv_session;
 
 /*
- * Before a step, and before the sequence's slots are laid out: what is compressed in another way than its policy compresses
- * is decompressed.
+ * Before a step, and before the sequence's slots are laid out: what is compressed in another way than its policy
+ * compresses is decompressed.
  */
 int decompress_foreign(struct skv_session *s, struct skv_seq *q);
 /* And when slots are as the policy wants them: before a decode step all is compressed that should be. */

@@ -100,7 +100,8 @@ static void compress_up_to(const struct skv_seq *q, uint32_t layer, uint32_t cod
 	next->form = compress_form(&seq_policy(q)->plan[layer].compress, q->session->model.max_tokens);
 }
 
-void compress_schedule(struct skv_seq *q, uint32_t layer, bool decodes, struct skv_kseq *ks, struct skv_layer_slots *next)
+void compress_schedule(struct skv_seq *q, uint32_t layer, bool decodes, struct skv_kseq *ks,
+                       struct skv_layer_slots *next)
 {
 	const struct skv_compress *plan = &seq_policy(q)->plan[layer].compress;
 

@@ -38,8 +38,12 @@ static bool full(const struct skv_evict *k, uint64_t n, uint64_t u, uint32_t pin
 	return u >= stays(k, n, pinned) + k->slack;
 }
 
-/* How does a decode step's query count? With a window those count that are followed by an eviction within as many steps. */
-static enum skv_accumulate accumulates(const struct skv_evict *k, uint32_t n, uint32_t u, bool prompted, uint32_t pinned)
+/*
+ * How does a decode step's query count? With a window those count that are followed by an eviction within as many
+ * steps.
+ */
+static enum skv_accumulate accumulates(const struct skv_evict *k, uint32_t n, uint32_t u, bool prompted,
+                                       uint32_t pinned)
 {
 	uint64_t ahead = k->window - 1u;
 
@@ -52,7 +56,9 @@ static enum skv_accumulate accumulates(const struct skv_evict *k, uint32_t n, ui
 	return full(k, n + ahead - 1, u + ahead - 1, pinned) ? SKV_ACCUMULATE_ADD : SKV_ACCUMULATE_RESET;
 }
 
-/* What a head retains where heads have so many entries on average: as many, unless they share the next step's budget. */
+/*
+ * What a head retains where heads have so many entries on average: as many, unless they share the next step's budget.
+ */
 static uint32_t retained_of(const struct skv_evict *k, uint32_t stay, uint32_t units)
 {
 	double most = k->max_head_ratio > 0 ? ceil((double)k->max_head_ratio * (stay + 1.0)) : stay;
@@ -66,7 +72,8 @@ void evict_schedule(const struct skv_evict *k, uint32_t about, bool decodes, uin
 	bool prompted = about & SKV_ABOUT_PROMPTED, chooses;
 	uint32_t u, counted, pinned, stay;
 
-	*ret = (struct skv_layer_slots){.live = ks->len, .slot_end = ks->len, .granularity = k->granularity, .n_active = ks->len};
+	*ret = (struct skv_layer_slots){.live = ks->len, .slot_end = ks->len, .granularity = k->granularity,
+	                                .n_active = ks->len};
 	if (!k->granularity)
 		return;
 	u = units_of(k->granularity, ks->len);

@@ -79,7 +79,8 @@ int slots_ready(struct skv_session *s, struct skv_seq *q, bool prompt)
 		if (q->len == 0)
 			q->slots[layer] = (struct skv_layer_slots){.granularity = granularity};
 		else if (!(q->about & SKV_ABOUT_SLOTS))
-			q->slots[layer] = (struct skv_layer_slots){.live = q->len, .slot_end = q->len, .n_active = q->len};
+			q->slots[layer] = (struct skv_layer_slots){.live = q->len, .slot_end = q->len,
+			                                           .n_active = q->len};
 		fits &= q->slots[layer].granularity == granularity;
 	}
 	if (q->len == 0) {

@@ -8,8 +8,8 @@
  *   - `leased` counts the pages that may ever be pushed, and the stack has room for all of them: what a
  *     step frees goes into the stock without an allocation.
  *
- * What is still to come of prompts is set aside: it is in stock from the first step on that such a prompt is in, and does
- * not go back.
+ * What is still to come of prompts is set aside: it is in stock from the first step on that such a prompt is in, and
+ * does not go back.
  *
  * The marks follow `demand`, the most that one such step can take. A decoding sequence takes a page of
  * each layer every SKV_PAGE_TOKENS steps, so for decoding the low mark is that many steps ahead.

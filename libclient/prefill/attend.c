@@ -28,7 +28,8 @@ static size_t round_up(size_t bytes)
 static struct skv_tile_lists room(struct layer_lists *x, uint8_t *base, const struct skv_batch *b, uint32_t tile, uint32_t rows,
                              uint32_t unit, uint64_t most)
 {
-	struct skv_tile_lists t = {.rows = rows, .tiles = skv_max_tiles(b->max_q, tile), .stride = (uint32_t)most, .unit = unit};
+	struct skv_tile_lists t = {.rows = rows, .tiles = skv_max_tiles(b->max_q, tile), .stride = (uint32_t)most,
+	                           .unit = unit};
 	const size_t lists = (size_t)b->n * t.tiles * rows, ids = round_up(lists * t.stride * sizeof(*t.ids));
 
 	if (base) {
@@ -45,8 +46,8 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 }
 
 /*
- * The lists that a layer makes for a policy batch's prompts. Those of Kascade's stay for the layers after it, and each batch
- * has room of its own for them; all others are of use in one layer of a batch at a time, and share it.
+ * The lists that a layer makes for a policy batch's prompts. Those of Kascade's stay for the layers after it, and
+ * each batch has room of its own for them; all others are of use in one layer of a batch at a time, and share it.
  */
 static struct layer_lists lists_of(const struct skv_shape *shape, const struct skv_plan *plan, const struct skv_batch *b,
                              const struct policy_batch *pb, uint8_t *base)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/prefill/schedule.c - sparse prefill (struct skv_prefill): which layers of which prompts attend sparsely, and
- * what is saved of a prompt from step to step.
+ * libclient/prefill/schedule.c - sparse prefill (struct skv_prefill): which layers of which prompts attend sparsely,
+ * and what is saved of a prompt from step to step.
  *
  * Such a prompt is being read from its first step on until one says that nothing of it remains, or until the sequence
  * decodes. While it is read, each layer has pages for what later rows need of earlier ones, and each commit says where
- * the prompt began, and by a fingerprint how it attends: so another engine goes on as this one would have. A policy with
- * another fingerprint, or with a page missing, begins anew, and what was saved is given back.
+ * the prompt began, and by a fingerprint how it attends: so another engine goes on as this one would have. A policy
+ * with another fingerprint, or with a page missing, begins anew, and what was saved is given back.
  *
  * Rows are told apart by their positions. So a layer that has evicted tokens, where slots are no positions, attends
  * densely; so do one that compresses, and one whose tokens are chosen by such a layer.

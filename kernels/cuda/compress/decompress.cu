@@ -260,7 +260,8 @@ template <int D> DEVICE void rope_rows(const struct codec *k, const float2 *turn
 	for (int m = 0; m < TILES(D); m++)
 #pragma unroll
 		for (int x = 0; x < 2; x++) {
-			const float4 *t = (const float4 *)(turn + (size_t)gemm_row<tile_rows<D>, tile_cols<D>>(m, x) * pairs + 8 * u);
+			const float4 *t = (const float4 *)(turn + (size_t)gemm_row<tile_rows<D>,
+			                                   tile_cols<D>>(m, x) * pairs + 8 * u);
 #pragma unroll
 			for (int i = 0; i < 8; i += 2) { /* elements i of both pieces; interleaved: 2 i and 2 i + 1 of the 16 */
 				const float4 two = t[i / 2];
@@ -372,7 +373,8 @@ template <int D> static void launch(const struct decompress_params *c, uint32_t 
 	const uint32_t tiles = c->max_rows / tile_rows<D>, heads = 2 * c->k.sh.n_kv_heads;
 	uint32_t each = 1;
 
-	while (each < MAX_HEADS_PER_BLOCK && heads % (2 * each) == 0 && (uint64_t)tiles * n * heads / (2 * each) >= 8 * skv_cuda_sms())
+	while (each < MAX_HEADS_PER_BLOCK && heads % (2 * each) == 0 &&
+	       (uint64_t)tiles * n * heads / (2 * each) >= 8 * skv_cuda_sms())
 		each *= 2;
 	decompress_kernel<D><<<dim3(tiles, heads / each, n), GEMM_THREADS, gemm_bytes<tile_rows<D>, tile_cols<D>>, stream>>>(*c);
 }

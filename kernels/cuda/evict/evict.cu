@@ -115,7 +115,8 @@ __global__ void __launch_bounds__(THREADS, 2) evict_kernel(const __grid_constant
 {
 	__shared__ struct topk_smem smem;
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
-	struct head_item j = {.s = s, .h = blockIdx.x, .n_entries = entries_of(c.by.granularity, s->len), .n_retained = s->n_retained};
+	struct head_item j = {.s = s, .h = blockIdx.x, .n_entries = entries_of(c.by.granularity, s->len),
+	                      .n_retained = s->n_retained};
 	if (j.n_retained >= j.n_entries)
 		return;
 	const uint32_t recent = min(skv_recent_of(&c.by, j.n_retained), j.n_retained), last = entries_of(c.by.granularity, s->n_tokens);

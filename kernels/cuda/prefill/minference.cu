@@ -18,7 +18,8 @@
 #define LIST_WARPS 4u
 #define WIDTH 72 /* floats of a row of weights: a warp's writes, of pairs, lie in different banks */
 
-static_assert(SKV_MINFERENCE_ROWS == ROWS && ROWS == TILE && THREADS == 2 * TILE, "a thread has a column or a diagonal");
+static_assert(SKV_MINFERENCE_ROWS == ROWS && ROWS == TILE && THREADS == 2 * TILE,
+              "a thread has a column or a diagonal");
 
 enum { COLUMNS, DIAGONALS };
 

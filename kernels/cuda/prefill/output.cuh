@@ -136,7 +136,8 @@ __device__ static void store_representatives(const struct prefill_params *c, con
 			continue;
 		float *output = exists ? dense_output_at<D>(c, x, r->p[y], r->at[y]) : NULL;
 		float *saved = NULL;
-		if (exists && c->sparse.delta && s->prompt_continues && representative_number(s, &c->sparse, r->p[y]) == last)
+		if (exists && c->sparse.delta && s->prompt_continues &&
+		    representative_number(s, &c->sparse, r->p[y]) == last)
 			saved = saved_correction_at<D>(c, x, s->set, r->at[y]);
 #pragma unroll
 		for (int g = 0; g < D / 32; g++) {

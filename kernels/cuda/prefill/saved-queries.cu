@@ -17,7 +17,8 @@ __global__ void __launch_bounds__(THREADS) save_queries_kernel(const __grid_cons
 	for (uint32_t x = threadIdx.x; x < c.call.n_heads * pieces; x += THREADS) {
 		const uint32_t head = x / pieces;
 		const size_t row = ((size_t)blockIdx.x * c.call.n_heads + head) * pieces * 16;
-		uint4 *to = (uint4 *)skv_saved_at(&c.sh, s, &c.sp, s->set, skv_saved_queries_offset(&c.sh, &c.sp) + row);
+		uint4 *to = (uint4 *)skv_saved_at(&c.sh, s, &c.sp, s->set,
+		                                  skv_saved_queries_offset(&c.sh, &c.sp) + row);
 		to[x % pieces] = ((const uint4 *)query_at(&c, s, p, head))[x % pieces];
 	}
 }

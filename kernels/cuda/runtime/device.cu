@@ -115,7 +115,8 @@ static int info(unsigned device, struct skv_device_info *ret)
 	struct cudaDeviceProp prop;
 	int r = check_device(device);
 	if (r == 0)
-		r = skv_cuda_result(cudaGetDeviceProperties(&prop, (int)device), "reading the properties of the device");
+		r = skv_cuda_result(cudaGetDeviceProperties(&prop, (int)device),
+		                    "reading the properties of the device");
 	if (r < 0)
 		return r;
 	memset(ret, 0, sizeof *ret);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/host/compress/bits.h - quantization of a scale block, for compress.c and quantize.c; see kernels/compress.h. */
+/*
+ * kernels/host/compress/bits.h - quantization of a scale block, for compress.c and quantize.c; see
+ * kernels/compress.h.
+ */
 #ifndef SKV_HOST_BITS_H
 #define SKV_HOST_BITS_H
 

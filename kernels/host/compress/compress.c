@@ -2,9 +2,9 @@
 /*
  * kernels/host/compress/compress.c - latent compression: tokens become references and codes; see kernels/compress.h.
  *
- * First all new references are stored, then codes are made, in tiles of TOKENS tokens, from the stored references alone:
- * decompress() starts from the very same ones. Both are independent items, so neither threads nor the chunking of a prompt
- * change a record.
+ * First all new references are stored, then codes are made, in tiles of TOKENS tokens, from the stored references
+ * alone: decompress() starts from the very same ones. Both are independent items, so neither threads nor the chunking
+ * of a prompt change a record.
  */
 #include "kernels/host/compress/compress.h"
 #include "kernels/host/compress/nearest-refs.h"
@@ -192,7 +192,8 @@ static void encode(const struct latent *k, const struct tile *t, uint32_t m)
 		     k->c->width);
 }
 
-static void codes_tile(const struct latent *k, const struct skv_kseq *s, const struct tile *t, uint32_t from, uint32_t to)
+static void codes_tile(const struct latent *k, const struct skv_kseq *s, const struct tile *t, uint32_t from,
+                       uint32_t to)
 {
 	const struct skv_codec *c = k->c;
 	struct nearest_refs best[TOKENS];
@@ -237,7 +238,8 @@ static void codes_item(void *ctx, uint32_t item, int thread)
 	codes_tile(&k, s, &t, from, skv_min(from + TOKENS, s->compress_to));
 }
 
-void ISA(compress)(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch, const struct skv_workspace *work)
+void ISA(compress)(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *batch,
+                   const struct skv_workspace *work)
 {
 	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);

@@ -132,7 +132,8 @@ static void norm_heads(const struct latent *k, float *x)
 }
 
 /* The rows of m tokens that have codes. */
-static void decode_rows(const struct decompress_params *r, uint32_t i, const struct tile *t, const uint32_t *row, uint32_t m)
+static void decode_rows(const struct decompress_params *r, uint32_t i, const struct tile *t, const uint32_t *row,
+                        uint32_t m)
 {
 	const struct latent *k = &r->k;
 	const struct skv_codec *c = k->c;

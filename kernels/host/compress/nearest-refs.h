@@ -19,7 +19,8 @@ static inline size_t ref_buffers_bytes(uint32_t d)
 }
 static inline struct ref_buffers ref_buffers_carve(struct carve *c, uint32_t d)
 {
-	return (struct ref_buffers){.ref = carve(c, REFS * d * sizeof(float)), .score = carve(c, TOKENS * REFS * sizeof(float))};
+	return (struct ref_buffers){.ref = carve(c, REFS * d * sizeof(float)),
+	                            .score = carve(c, TOKENS * REFS * sizeof(float))};
 }
 
 /* The nearest references of a token so far: the best first. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/compress/records.h - records of compressed tokens read into fp32, and RoPE, for compress.c and decompress.c.
+ * kernels/host/compress/records.h - records of compressed tokens read into fp32, and RoPE, for compress.c and
+ * decompress.c.
  *
  * Numbers of references come out of records, which another process may have written: they are clamped to what exists.
  */

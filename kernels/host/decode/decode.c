@@ -3,11 +3,11 @@
  * kernels/host/decode/decode.c - decode attention: one query row a sequence, split-KV.
  *
  * A call is split into chunks: up to CHUNK tokens of what a request - a sequence, or one kv head or q head of it, where
- * these have lists of their own - attends to. Every chunk leaves a partial result for its heads in the workspace; merging
- * a head's partials in the order of its chunks gives the output (merge.c). The split depends on the request's own
- * selection and nothing else, so the bits of the result do not depend on the number of threads or on the other sequences
- * in the batch. A thread takes several chunks in a row where there are many, so that prefetching need not start anew with
- * each; one long sequence still keeps all threads busy.
+ * these have lists of their own - attends to. Every chunk leaves a partial result for its heads in the workspace;
+ * merging a head's partials in the order of its chunks gives the output (merge.c). The split depends on the request's
+ * own selection and nothing else, so the bits of the result do not depend on the number of threads or on the other
+ * sequences in the batch. A thread takes several chunks in a row where there are many, so that prefetching need not
+ * start anew with each; one long sequence still keeps all threads busy.
  *
  * The kinds of decode attention differ only in gather(), which lists the tokens of a chunk.
  *
@@ -184,7 +184,8 @@ static float *raw_of(const struct decode_params *d, uint32_t request, uint32_t c
 }
 
 /* Which of a chunk's tiles, from entry `begin` of the rows on, are quantized. */
-static void mark_quantized(const struct decode_params *d, uint32_t request, uint32_t chunk, struct rows *r, uint32_t begin)
+static void mark_quantized(const struct decode_params *d, uint32_t request, uint32_t chunk, struct rows *r,
+                           uint32_t begin)
 {
 	const uint32_t quantized = quantized_tokens(d, &d->seq[request / d->splits]);
 	uint32_t from = 0, to;

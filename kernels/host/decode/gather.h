@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/decode/gather.h - the tokens of a chunk, as addresses of their K rows. The kinds of decode attention (dense,
- * window, pages, tokens) differ in nothing else. For decode.c alone, which has it inline.
+ * kernels/host/decode/gather.h - the tokens of a chunk, as addresses of their K rows. The kinds of decode attention
+ * (dense, window, pages, tokens) differ in nothing else. For decode.c alone, which has it inline.
  */
 #ifndef SKV_HOST_GATHER_H
 #define SKV_HOST_GATHER_H
@@ -52,7 +52,10 @@ static uint32_t quantized_tokens(const struct decode_params *d, const struct skv
 	return d->sh->codec && d->sh->codec->kind == SKV_COMPRESS_QUANT ? s->n_compressed : 0;
 }
 
-/* The tokens of page `page` that are attended to, as K row addresses of kv head 0, NULL if quantized; returns how many. */
+/*
+ * The tokens of page `page` that are attended to, as K row addresses of kv head 0, NULL if quantized; returns how
+ * many.
+ */
 static uint32_t gather_page(const struct decode_params *d, uint32_t i, const skv_pte *table, uint32_t page, bool last,
                             const uint8_t **row)
 {

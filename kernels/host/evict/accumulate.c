@@ -2,8 +2,8 @@
 /*
  * kernels/host/evict/accumulate.c - accumulated attention scores: sums of the weights that queries give a token.
  *
- * A decode step's weights come from its attention. A prompt's are computed here, in two passes over K: the first one finds
- * each row's log-sum-exp, the second one the weights themselves, a block of tokens and a kv head at a time.
+ * A decode step's weights come from its attention. A prompt's are computed here, in two passes over K: the first one
+ * finds each row's log-sum-exp, the second one the weights themselves, a block of tokens and a kv head at a time.
  * A token's weights are added in the order of the rows, with any number of threads.
  */
 #include "kernels/host/evict/evict.h"
@@ -208,7 +208,8 @@ void ISA(accumulate_prompt)(const struct skv_shape *sh, const struct skv_batch *
 	const uint32_t n = batch->n;
 	struct carve c = carve_begin(work);
 	struct buffers r;
-	struct prompt_params v = {.sh = sh, .batch = batch, .q = q, .window = window, .group = sh->n_heads / sh->n_kv_heads};
+	struct prompt_params v = {.sh = sh, .batch = batch, .q = q, .window = window,
+	                          .group = sh->n_heads / sh->n_kv_heads};
 	uint32_t rows = 0;
 
 	v.rows = skv_max(1, M_MAX / v.group);

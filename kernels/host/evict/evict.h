@@ -7,7 +7,8 @@
 #include "kernels/host/runtime/host.h"
 #include "kernels/select.h"
 
-void ISA(alloc_slots)(const struct skv_shape *, const struct skv_batch *, const struct skv_slot_mapping *, const struct skv_workspace *);
+void ISA(alloc_slots)(const struct skv_shape *, const struct skv_batch *, const struct skv_slot_mapping *,
+                      const struct skv_workspace *);
 void ISA(move_partial_page)(const struct skv_shape *, const struct skv_batch *, const struct skv_workspace *);
 void ISA(alloc_prompt_slots)(const struct skv_shape *, const struct skv_batch *, const struct skv_slot_mapping *,
                              const struct skv_workspace *);
@@ -25,7 +26,8 @@ void ISA(evict)(const struct skv_shape *, const struct skv_batch *, const struct
                 uint32_t stride, const struct skv_workspace *);
 void ISA(allocate_head_budgets)(const struct skv_shape *, const struct skv_batch *, const struct skv_head_budget_rule *,
                                 const float *rank, uint32_t stride, const struct skv_workspace *);
-void ISA(list_active)(const struct skv_shape *, const struct skv_batch *, struct skv_index_list *, const struct skv_workspace *);
+void ISA(list_active)(const struct skv_shape *, const struct skv_batch *, struct skv_index_list *,
+                      const struct skv_workspace *);
 void ISA(touch_pages)(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
                       const struct skv_touch_rule *, struct skv_index_list *, const struct skv_workspace *);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/evict/head-budgets.c - heads that share a layer's budget (Ada-KV): which entries are active, and the scores
- * of those alone.
+ * kernels/host/evict/head-budgets.c - heads that share a layer's budget (Ada-KV): which entries are active, and the
+ * scores of those alone.
  */
 #include "kernels/host/evict/evict.h"
 #include "kernels/host/evict/slot-meta.h"
@@ -195,7 +195,8 @@ static uint32_t first_latest(struct candidates w, uint32_t want, uint32_t *part)
 static struct safeguard safeguard_of(struct candidates w, const struct skv_head_budget_rule *rule, uint32_t h, uint32_t active,
                                      struct topk_keys *t)
 {
-	const uint32_t sure = skv_safeguard_of(rule, active), recent = skv_min(rule->recent ? rule->recent - 1 : 0, sure);
+	const uint32_t sure = skv_safeguard_of(rule, active), recent = skv_min(rule->recent ? rule->recent - 1 : 0,
+			sure);
 	struct safeguard x = {.since = first_latest(w, recent, t->part)};
 	const struct skv_slot_meta *meta;
 	uint32_t n = 0;
@@ -209,7 +210,8 @@ static struct safeguard safeguard_of(struct candidates w, const struct skv_head_
 }
 
 /* The lowest key of the entries that are chosen beside those under the safeguards. */
-static uint64_t threshold_of_all(const struct budget_params *a, uint32_t i, const struct safeguard *safe, struct topk_keys *t)
+static uint64_t threshold_of_all(const struct budget_params *a, uint32_t i, const struct safeguard *safe,
+                                 struct topk_keys *t)
 {
 	const uint32_t heads = a->sh->n_kv_heads;
 	uint32_t want = heads * a->batch->seq[i].n_active, n = 0;

@@ -120,7 +120,8 @@ INLINE void similarity(uint32_t dtype, const struct skv_shape *sh, const struct 
 	for (uint32_t u = 0; u < s->len; u++)
 		ret[u] = !skv_pte_resident(table[u / SKV_PAGE_TOKENS])
 		                 ? 0
-		                 : times_key(dtype, skv_key_row(sh, table[u / SKV_PAGE_TOKENS], h, u), sh->head_dim, mean);
+		                 : times_key(dtype, skv_key_row(sh, table[u / SKV_PAGE_TOKENS], h, u), sh->head_dim,
+		                             mean);
 }
 
 static void similarities(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, float *ret)

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/host/evict/slot-meta.h - iterating over the slot metadata of a kv head. An item of these kernels is a kv head. */
+/*
+ * kernels/host/evict/slot-meta.h - iterating over the slot metadata of a kv head. An item of these kernels is a kv
+ * head.
+ */
 #ifndef SKV_HOST_SLOT_META_H
 #define SKV_HOST_SLOT_META_H
 
@@ -56,7 +59,8 @@ static inline uint32_t entries_of(uint32_t slots, uint32_t granularity)
 }
 
 /* Threads for a call that iterates over all kv heads' metadata: a short one is done sooner than a thread wakes. */
-static inline int meta_threads(const struct skv_shape *sh, const struct skv_batch *batch, const struct skv_workspace *work)
+static inline int meta_threads(const struct skv_shape *sh, const struct skv_batch *batch,
+                               const struct skv_workspace *work)
 {
 	return (size_t)batch->n * sh->n_kv_heads * batch->max_len >= 1u << 16 ? work->threads : 1;
 }

@@ -95,7 +95,8 @@ static void alloc_item(void *ctx, uint32_t item, int thread)
 	const struct slot_params *c = ctx;
 	uint32_t h;
 	const struct skv_kseq *s = item_of(c, item, &h);
-	const uint32_t tokens = c->slots->granularity, n = entries_of(s->len, tokens), end = entries_of(s->slot_end, tokens);
+	const uint32_t tokens = c->slots->granularity, n = entries_of(s->len, tokens), end = entries_of(s->slot_end,
+			tokens);
 	const bool begins = s->n_q && (s->len - 1) % tokens == 0; /* an entry */
 	struct meta_iter was = meta_from(c->sh, s, h, !s->set, 0), beyond = meta_from(c->sh, s, h, !s->set, n);
 	struct meta_iter now = meta_from(c->sh, s, h, s->set, 0);

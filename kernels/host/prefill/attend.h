@@ -6,10 +6,10 @@
  * blocks of BLOCK: a block is widened to fp32 once, K transposed, and then both S = Q Kᵀ and O += P V are plain
  * matrix products with a register tile of 4 rows.
  *
- * A row's result depends on that row and the tokens it attends to, on nothing else: its blocks are the same and come in the
- * same order however rows are split into calls, items and strips, a block without tokens of its own changes no bit of it,
- * and every product is summed in the order of d, then of tokens. Tokens that a row must not attend to take no part
- * at all (not even as 0 * v), so a NaN further on in the sequence does not reach back.
+ * A row's result depends on that row and the tokens it attends to, on nothing else: its blocks are the same and come
+ * in the same order however rows are split into calls, items and strips, a block without tokens of its own changes no
+ * bit of it, and every product is summed in the order of d, then of tokens. Tokens that a row must not attend to take
+ * no part at all (not even as 0 * v), so a NaN further on in the sequence does not reach back.
  * Holes are zeros in K and V with a score of -inf.
  */
 #ifndef SKV_HOST_ATTEND_H
@@ -190,10 +190,11 @@ INLINE vf attended(const struct buffers *b, uint32_t m, uint32_t dim, uint32_t d
 }
 
 /*
- * Divide the rows of each sequence, n_rows[n], into items: first[n + 1] gets the number of items before a sequence's, of
- * a kv head. Returns an item's rows: large items widen K and V less often; small ones keep all threads busy.
+ * Divide the rows of each sequence, n_rows[n], into items: first[n + 1] gets the number of items before a sequence's,
+ * of a kv head. Returns an item's rows: large items widen K and V less often; small ones keep all threads busy.
  */
-static uint32_t divide_rows(const struct skv_shape *sh, const uint32_t *n_rows, uint32_t n, int threads, uint32_t *first)
+static uint32_t divide_rows(const struct skv_shape *sh, const uint32_t *n_rows, uint32_t n, int threads,
+                            uint32_t *first)
 {
 	const uint32_t group = sh->n_heads / sh->n_kv_heads;
 	uint32_t rows = skv_max(1, M_MAX / group);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/prefill/hip.c - HiP's lists of tiles: chunks of tokens, selected in stages by their representative tokens.
+ * kernels/host/prefill/hip.c - HiP's lists of tiles: chunks of tokens, selected in stages by their representative
+ * tokens.
  *
- * An item is (sequence, tile, q head). A chunk's representative is found by bisection, so few keys are read: their scores
- * are computed one by one, straight from the pages.
+ * An item is (sequence, tile, q head). A chunk's representative is found by bisection, so few keys are read: their
+ * scores are computed one by one, straight from the pages.
  */
 #include <math.h>
 #include "kernels/host/prefill/prefill.h"
@@ -109,7 +110,8 @@ size_t ISA(hip_bytes)(const struct skv_batch *bounds, int threads)
 {
 	struct buffers r;
 
-	return carve_size((bounds->n + 1) * sizeof(uint32_t)) + (size_t)threads * buffers_carve(NULL, bounds->max_len, &r);
+	return carve_size((bounds->n + 1) * sizeof(uint32_t)) + (size_t)threads * buffers_carve(NULL, bounds->max_len,
+			&r);
 }
 
 void ISA(hip_lists)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, const struct skv_sparse *sp,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/prefill/kascade.c - Kascade's lists of tiles: the tokens to which a tile's representative row gives the most
- * weight.
+ * kernels/host/prefill/kascade.c - Kascade's lists of tiles: the tokens to which a tile's representative row gives
+ * the most weight.
  *
  * An item is (sequence, BAND consecutive tiles, kv head), so that a block of K is widened once for all of them.
  */

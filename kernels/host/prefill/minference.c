@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/prefill/minference.c - MInference's lists of tiles: verticals (tokens) and slashes (distances) of a segment, by
- * the weights of its first rows.
+ * kernels/host/prefill/minference.c - MInference's lists of tiles: verticals (tokens) and slashes (distances) of a
+ * segment, by the weights of its first rows.
  *
  * An item is (sequence, segment, q head). Weights are summed by token and by distance, in the order of the rows;
  * sums of distances lie from the farthest to the nearest, so that a row's next token is the next element of both.
@@ -10,7 +10,8 @@
 #include "kernels/host/prefill/tiles.h"
 #include "kernels/host/prefill/weights.h"
 
-static_assert(BLOCK == SKV_MINFERENCE_ROWS && SKV_MINFERENCE_ROWS <= M_MAX, "a segment's first rows are an item, blocks are listed");
+static_assert(BLOCK == SKV_MINFERENCE_ROWS && SKV_MINFERENCE_ROWS <= M_MAX,
+              "a segment's first rows are an item, blocks are listed");
 
 struct minference_params {
 	const struct skv_shape *sh;
@@ -83,7 +84,10 @@ static uint32_t best_of(struct buffers *r, uint32_t n, uint32_t k)
 	return ISA(topk)(r->score, n, k, r->ids, r->workspace);
 }
 
-/* Mark the blocks, by their distance to a tile's own, that a selected distance touches from some position of the tile. */
+/*
+ * Mark the blocks, by their distance to a tile's own, that a selected distance touches from some position of the
+ * tile.
+ */
 static void mark_blocks(const struct minference_params *l, struct buffers *r, uint32_t n)
 {
 	memset(r->back, 0, n / BLOCK + 2);
@@ -120,7 +124,8 @@ static void minference_item(void *ctx, uint32_t item, int thread)
 	const uint32_t head = item % l->sh->n_heads, number = item / l->sh->n_heads, segment = l->sp->segment;
 	const uint32_t i = skv_range_of(l->first, l->batch->n, number);
 	const struct skv_kseq *s = &l->batch->seq[i];
-	const uint32_t from = (call_start(s) / segment + number - l->first[i]) * segment, start = skv_max(from, call_start(s));
+	const uint32_t from = (call_start(s) / segment + number - l->first[i]) * segment, start = skv_max(from,
+			call_start(s));
 	const uint32_t end = skv_min(from + segment, s->len), begin = skv_first_row(s, start, segment), n = begin + BLOCK;
 	const bool known = n <= s->len; /* all rows by which it selects have come */
 	struct carve c = thread_begin(&l->space, thread);

@@ -24,7 +24,8 @@ static void prefill_item(void *ctx, uint32_t item, int thread)
 	const struct skv_kseq *s = &p->batch->seq[i];
 	/* A sequence's last rows cost most: they come first. */
 	const uint32_t row0 = (p->first[i + 1] - 1 - block) * p->rows, dim = p->sh->head_dim;
-	struct rows r = {.sh = p->sh, .s = s, .h = item % p->sh->n_kv_heads, .heads = p->sh->n_heads / p->sh->n_kv_heads};
+	struct rows r = {.sh = p->sh, .s = s, .h = item % p->sh->n_kv_heads,
+	                 .heads = p->sh->n_heads / p->sh->n_kv_heads};
 	struct carve c = thread_begin(&p->space, thread);
 	struct buffers b;
 

@@ -3,9 +3,10 @@
  * kernels/host/prefill/sparse.c - sparse prefill: causal attention of rows to a part of the tokens before them, with
  * corrections (Delta Attention).
  *
- * An item of sparse rows is (sequence, some rows of a tile, kv head or, where each q head has lists of its own, q head).
- * First come sinks and window, in blocks of BLOCK tokens as dense rows take them, then the tokens of the tile's lists,
- * gathered into blocks of BLOCK in the lists' order: so a row's bits depend on its position and on the lists alone.
+ * An item of sparse rows is (sequence, some rows of a tile, kv head or, where each q head has lists of its own, q
+ * head). First come sinks and window, in blocks of BLOCK tokens as dense rows take them, then the tokens of the
+ * tile's lists, gathered into blocks of BLOCK in the lists' order: so a row's bits depend on its position and on the
+ * lists alone.
  *
  * Three passes. Correction rows attend as if they were sparse, and their outputs are saved. Dense rows attend and write
  * their outputs; of correction rows the saved output becomes the difference, dense - sparse. All other rows attend and
@@ -107,7 +108,8 @@ INLINE void widen_rows(uint32_t dtype, const struct skv_shape *sh, const uint8_t
 			UNROLL
 			for (int i = 0; i < VL; i++) {
 				x[i] = v_load(dtype, from[t + i] + d * size);
-				v_storef(v + (t + i) * dim + d, v_load(dtype, from[t + i] + skv_v_offset(sh) + d * size));
+				v_storef(v + (t + i) * dim + d,
+				         v_load(dtype, from[t + i] + skv_v_offset(sh) + d * size));
 			}
 			v_transpose(x);
 			UNROLL
@@ -162,7 +164,8 @@ static void pick_rows(const struct sparse_params *c, struct rows *r, uint32_t x,
 }
 
 /* Attend to the sinks' blocks and the window's, then to the tokens of lists. */
-static void attend_sparse(const struct sparse_params *c, const struct rows *r, const struct buffers *b, uint32_t i, uint32_t j)
+static void attend_sparse(const struct sparse_params *c, const struct rows *r, const struct buffers *b, uint32_t i,
+                          uint32_t j)
 {
 	const struct skv_sparse *sp = c->sp;
 	const uint32_t end = r->pos[r->n - 1] + 1, sinks = (skv_min(sp->sinks, end) + BLOCK - 1) / BLOCK * BLOCK;
@@ -184,7 +187,8 @@ static void sparse_item(void *ctx, uint32_t item, int thread)
 	const uint32_t i = skv_range_of(c->first, c->batch->n, item / lists), part = item / lists - c->first[i];
 	const struct skv_kseq *s = &c->batch->seq[i];
 	const uint32_t j = part / c->parts, x = (call_start(s) / tile + j) * tile, p = x + part % c->parts * c->rows;
-	struct rows r = {.sh = c->sh, .s = s, .head = item % lists * c->heads, .heads = c->heads, .sinks = c->sp->sinks};
+	struct rows r = {.sh = c->sh, .s = s, .head = item % lists * c->heads, .heads = c->heads,
+	                 .sinks = c->sp->sinks};
 	const struct buffers b = buffers_of(c, thread);
 
 	r.h = r.head / (c->sh->n_heads / c->sh->n_kv_heads);
@@ -205,7 +209,8 @@ static void sparse_item(void *ctx, uint32_t item, int thread)
 static void dense_item(void *ctx, uint32_t item, int thread)
 {
 	const struct sparse_params *c = ctx;
-	const uint32_t dim = c->sh->head_dim, block = item / c->sh->n_kv_heads, i = skv_range_of(c->first, c->batch->n, block);
+	const uint32_t dim = c->sh->head_dim, block = item / c->sh->n_kv_heads, i = skv_range_of(c->first,
+			c->batch->n, block);
 	const struct skv_kseq *s = &c->batch->seq[i];
 	const uint32_t row0 = (c->first[i + 1] - 1 - block) * c->rows; /* the last rows cost most: they come first */
 	struct rows r = {.sh = c->sh, .s = s, .h = item % c->sh->n_kv_heads, .heads = c->sh->n_heads / c->sh->n_kv_heads,
@@ -237,7 +242,8 @@ static void save_difference(const struct sparse_params *c, uint32_t i)
 	const struct skv_kseq *s = &c->batch->seq[i];
 	const uint32_t dim = c->sh->head_dim;
 
-	if (!s->prompt_continues || !c->sp->delta || s->len >= s->dense_from || skv_correction_row(s, c->sp, s->len) >= s->len)
+	if (!s->prompt_continues || !c->sp->delta || s->len >= s->dense_from ||
+	    skv_correction_row(s, c->sp, s->len) >= s->len)
 		return;
 	for (uint32_t head = 0; head < c->sh->n_heads; head++)
 		memcpy(skv_saved_at(c->sh, s, c->sp, s->set, head * dim * sizeof(float)), difference_for(c, i, s->len, head),

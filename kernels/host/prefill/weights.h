@@ -77,7 +77,10 @@ static void weigh_sums(const struct weigh *w)
 		w->max[m] = w->sum[m] > 0 ? w->max[m] + log2f(w->sum[m]) : 0;
 }
 
-/* The second: weights of rows from m0 on, in w->w, of the block at t0; 0 for tokens that they do not attend to. False: for all of it. */
+/*
+ * The second: weights of rows from m0 on, in w->w, of the block at t0; 0 for tokens that they do not attend to.
+ * False: for all of it.
+ */
 static bool weigh_strip(const struct weigh *w, uint32_t m0, uint32_t t0, uint32_t resident)
 {
 	if (!score_strip(w, m0, t0, resident))

@@ -6,8 +6,8 @@
  * time with SKV_ISA set to the ISA's name; every external name in them goes through ISA(), so the copies
  * meet only in dispatch.c.
  *
- * A kernel is a loop over independent work items, skv_run(). Where items are of sequences, first[i] is the number of items
- * before sequence i, and skv_range_of() finds an item's sequence.
+ * A kernel is a loop over independent work items, skv_run(). Where items are of sequences, first[i] is the number of
+ * items before sequence i, and skv_range_of() finds an item's sequence.
  */
 #ifndef SKV_HOST_H
 #define SKV_HOST_H

@@ -2,8 +2,8 @@
 /*
  * kernels/host/select/page-bounds.c - bounds of pages' keys, and scores of pages by them (Quest).
  *
- * Bounds are minima and maxima of values in the pool, so its dtype holds them exactly. They are always made from all rows
- * of a page: what an earlier call left there does not count.
+ * Bounds are minima and maxima of values in the pool, so its dtype holds them exactly. They are always made from all
+ * rows of a page: what an earlier call left there does not count.
  */
 #include "kernels/host/select/select.h"
 #include "kernels/evict.h"
@@ -42,7 +42,8 @@ INLINE void bound_rows(uint32_t dtype, const uint8_t *rows, uint32_t n, uint32_t
 	}
 }
 
-static void update_page(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t page, uint32_t tokens)
+static void update_page(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t page,
+                        uint32_t tokens)
 {
 	const skv_pte entry = skv_layer_table(sh, s)[page], state = skv_state_table(sh, s)[page / SKV_PAGE_TOKENS];
 	if (!skv_pte_resident(entry) || !skv_pte_resident(state))

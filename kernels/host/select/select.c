@@ -73,7 +73,8 @@ void ISA(select)(const struct skv_shape *sh, const struct skv_batch *batch, cons
 {
 	const uint32_t entries = tokens ? batch->max_len : skv_pages_of(batch->max_len);
 	struct carve c = carve_begin(work);
-	struct select_params x = {.sh = sh, .batch = batch, .scores = scores, .sel = sel, .list = list, .tokens = tokens};
+	struct select_params x = {.sh = sh, .batch = batch, .scores = scores, .sel = sel, .list = list,
+	                          .tokens = tokens};
 	list->max_count = skv_min(entries, skv_budget_of(sel->budget, entries, sel->floor) + skv_min(sel->pin, entries));
 	x.per_page = tokens ? SKV_PAGE_TOKENS : 1;
 	x.space = per_thread(&c, work->threads, carve_size(batch->max_len * sizeof(uint32_t)));

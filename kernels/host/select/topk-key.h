@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/select/topk-key.h - top-k by score, ties broken by age: both in one 64-bit key, the score's order above, the
- * age below. So no two keys are equal, and one threshold separates the k best from the others.
+ * kernels/host/select/topk-key.h - top-k by score, ties broken by age: both in one 64-bit key, the score's order
+ * above, the age below. So no two keys are equal, and one threshold separates the k best from the others.
  */
 #ifndef SKV_HOST_TOPK_KEY_H
 #define SKV_HOST_TOPK_KEY_H

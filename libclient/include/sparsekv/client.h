@@ -154,9 +154,9 @@ SKV_API void skv_seq_pages(const struct skv_seq *seq, uint64_t *ret_resident, ui
 /*
  * Give the sequence a policy of its own from its next step on; swaps of the session's policy then do not affect it.
  * Sequences of one batch may run different policies, or one policy with different parameters, with the same results as
- * each alone. The daemon must have loaded the policy; the sequence stays with that file when another is loaded under the
- * same name. NULL: the session's policy again. A fork inherits its parent's policy. An attached sequence runs the attaching
- * session's policy until it is given another. Asks the daemon, and waits for the device.
+ * each alone. The daemon must have loaded the policy; the sequence stays with that file when another is loaded under
+ * the same name. NULL: the session's policy again. A fork inherits its parent's policy. An attached sequence runs the
+ * attaching session's policy until it is given another. Asks the daemon, and waits for the device.
  * Error, with nothing changed: -EINVAL bad spec, -ENOENT no such policy loaded, -EBADMSG the plugin was refused,
  * -ENOTSUP the policy cannot adopt what the previous one left, -EBUSY the sequence is in an open step, -ENOMEM,
  * -ETIMEDOUT, -ECONNRESET.
@@ -169,7 +169,10 @@ SKV_API const char *skv_seq_policy_spec(const struct skv_seq *seq);
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 enum skv_step_flags {
-	/* prefill: these rows attend as the policy's plan.prefill says; its hooks first see the sequence when it decodes */
+	/*
+	 * prefill: these rows attend as the policy's plan.prefill says; its hooks first see the sequence when it
+	 * decodes
+	 */
 	SKV_STEP_PROMPT = 1u << 0,
 };
 
@@ -178,8 +181,8 @@ struct skv_step_item {
 	uint32_t n_tokens;     /* query rows: >= 1 with SKV_STEP_PROMPT (chunked prefill), else 1 */
 	uint32_t flags;        /* set of skv_step_flags */
 	/*
-	 * Tokens of the same prompt that later steps will append; 0: it ends with these. Methods that attend densely at a
-	 * prompt's end, and admission of the whole prompt, need the end: so chunking changes no result.
+	 * Tokens of the same prompt that later steps will append; 0: it ends with these. Methods that attend densely
+	 * at a prompt's end, and admission of the whole prompt, need the end: so chunking changes no result.
 	 */
 	uint32_t n_prompt_remaining;
 	/*
@@ -300,8 +303,8 @@ struct skv_selection_info {
 /*
  * The tokens or pages that layer `layer` attended to in the open step, of the sequence of item `item`, in list `row` of
  * its rows: ascending ids into ids[room], as many as fit. A prompt's row attends to no token after its own.
- * Layers that evict tokens or pages of single heads have a row a kv head. Where such a layer has evicted some and another
- * policy attends now, ids are slots.
+ * Layers that evict tokens or pages of single heads have a row a kv head. Where such a layer has evicted some and
+ * another policy attends now, ids are slots.
  * For tests and displays: allocates, and waits for the device.
  * Error: -EINVAL no open step, or no such layer, item or row; -EBUSY the stream records; -ENOTRECOVERABLE the policy
  * misused a primitive; -EIO the device failed; -ENOMEM.

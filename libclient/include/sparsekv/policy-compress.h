@@ -32,7 +32,10 @@ struct skv_compress_config {
 	 "residual window: last tokens that stay uncompressed, at least"},                                  \
 	{"block", SKV_PARAM_UINT, offsetof(config, field.block), "32", "tokens compressed at a time"}
 
-/* Do the values make sense? Blocks must be multiples of `multiple` tokens. 0, or -1 with a text that names the parameter. */
+/*
+ * Do the values make sense? Blocks must be multiples of `multiple` tokens. 0, or -1 with a text that names the
+ * parameter.
+ */
 static inline int skv_compress_config_check(const struct skv_compress_config *c, const struct skv_prefill_config *prefill,
                                      uint32_t multiple, char *err, size_t err_len)
 {
@@ -48,7 +51,8 @@ static inline int skv_compress_config_check(const struct skv_compress_config *c,
 }
 
 /* The layer's compression plan, without references. */
-static inline void skv_compress_plan(const struct skv_compress_config *c, enum skv_compress_kind kind, struct skv_compress *compress)
+static inline void skv_compress_plan(const struct skv_compress_config *c, enum skv_compress_kind kind,
+                                     struct skv_compress *compress)
 {
 	compress->kind = kind;
 	compress->bits = c->bits;

@@ -4,8 +4,9 @@
  * PyramidKV, Ada-KV, R-KV). Included by policy.h, never alone.
  *
  * Each kv head adds up the attention weights that queries give a token, of all queries or of those in an observation
- * window, and keeps the tokens with the best scores. What differs from paper to paper is the score, and how the budget is
- * shared; a policy's file says that. The rest is here: the parameters, their check, the plan of a layer and its last step.
+ * window, and keeps the tokens with the best scores. What differs from paper to paper is the score, and how the
+ * budget is shared; a policy's file says that. The rest is here: the parameters, their check, the plan of a layer and
+ * its last step.
  */
 #ifndef SPARSEKV_POLICY_EVICT_H
 #define SPARSEKV_POLICY_EVICT_H

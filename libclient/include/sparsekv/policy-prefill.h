@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekv/policy-prefill.h - how prompts attend, as any policy offers it to its user. Included by policy.h, never alone.
+ * sparsekv/policy-prefill.h - how prompts attend, as any policy offers it to its user. Included by policy.h, never
+ * alone.
  *
- * A policy that lets its user choose has struct skv_prefill_config in its config, SKV_PREFILL_PARAMS(struct config, FIELD)
- * in its table, skv_prefill_check() in its check() and skv_prefill_plan() in its plan(). The parameter `prefill` names the
- * method; the names of all others begin with prefill_, so that they are apart from the policy's own.
+ * A policy that lets its user choose has struct skv_prefill_config in its config, SKV_PREFILL_PARAMS(struct config,
+ * FIELD) in its table, skv_prefill_check() in its check() and skv_prefill_plan() in its plan(). The parameter
+ * `prefill` names the method; the names of all others begin with prefill_, so that they are apart from the policy's
+ * own.
  */
 #ifndef SPARSEKV_POLICY_PREFILL_H
 #define SPARSEKV_POLICY_PREFILL_H
@@ -79,15 +81,18 @@ static inline int skv_prefill_check(const struct skv_prefill_config *c, char *er
 	else if (c->tail > most || (c->tail && c->tail < c->gamma))
 		snprintf(err, err_len, "prefill_tail=%u, expected 0 or at least the gamma of %u", c->tail, c->gamma);
 	else if (c->sinks > most || (skv_prefill_how(c) == SKV_PREFILL_HIP && c->sinks % 64))
-		snprintf(err, err_len, "prefill_sinks=%u, expected at most %u, with hip a multiple of 64", c->sinks, most);
+		snprintf(err, err_len, "prefill_sinks=%u, expected at most %u, with hip a multiple of 64", c->sinks,
+		         most);
 	else if (c->window > most || (skv_prefill_how(c) == SKV_PREFILL_HIP && c->window % 64))
-		snprintf(err, err_len, "prefill_window=%u, expected at most %u, with hip a multiple of 64", c->window, most);
+		snprintf(err, err_len, "prefill_window=%u, expected at most %u, with hip a multiple of 64", c->window,
+		         most);
 	else if (c->keep == 0 || c->keep % 8 || c->keep > most / 16)
 		snprintf(err, err_len, "prefill_keep=%u, expected a multiple of 8, at most %u", c->keep, most / 16);
 	else if (c->segment < 128 || c->segment > most || (c->segment & (c->segment - 1)))
 		snprintf(err, err_len, "prefill_segment=%u, expected a power of two, 128 to %u", c->segment, most);
 	else if (c->vertical < SKV_MINFERENCE_FORCED || c->vertical > most)
-		snprintf(err, err_len, "prefill_vertical=%u, expected %u to %u", c->vertical, SKV_MINFERENCE_FORCED, most);
+		snprintf(err, err_len, "prefill_vertical=%u, expected %u to %u", c->vertical, SKV_MINFERENCE_FORCED,
+		         most);
 	else if (c->slash < SKV_MINFERENCE_FORCED || c->slash > most)
 		snprintf(err, err_len, "prefill_slash=%u, expected %u to %u", c->slash, SKV_MINFERENCE_FORCED, most);
 	else
@@ -102,7 +107,10 @@ static inline int skv_prefill_anchor(const struct skv_prefill_config *c, const s
 	return skv_layer_in(&c->anchors, layer);
 }
 
-/* What all layers of the method have in common, into a zeroed plan; which layer it takes its selection from comes on top. */
+/*
+ * What all layers of the method have in common, into a zeroed plan; which layer it takes its selection from comes on
+ * top.
+ */
 static inline void skv_prefill_of(const struct skv_prefill_config *c, struct skv_prefill *p)
 {
 	p->how = skv_prefill_how(c);

@@ -3,10 +3,10 @@
  * sparsekv/policy-select.h - a few layers select for the layers after them, as several papers have it (DELTA, OmniKV,
  * TidalDecode, LessIsMore, DeltaKV; Kascade's anchors). Included by policy.h, never alone.
  *
- * A selecting layer attends densely and leaves its attention scores; the layers after it attend to what it selected, until
- * the next one selects anew. Which layers select is a property of the model: the spec says it, or the profile that
- * sparsekv-calibrate(1) wrote, or the policy's own rule. A policy's file says that rule, whose scores count, and what is
- * selected by them.
+ * A selecting layer attends densely and leaves its attention scores; the layers after it attend to what it selected,
+ * until the next one selects anew. Which layers select is a property of the model: the spec says it, or the profile
+ * that sparsekv-calibrate(1) wrote, or the policy's own rule. A policy's file says that rule, whose scores count, and
+ * what is selected by them.
  */
 #ifndef SPARSEKV_POLICY_SELECT_H
 #define SPARSEKV_POLICY_SELECT_H
@@ -77,7 +77,8 @@ struct skv_select_config {
 	{"recent", SKV_PARAM_UINT, offsetof(config, field.recent), recent_default,                          \
 	 "last " units ", always among the selected; 0: an eighth of the budget"}
 
-static inline int skv_select_config_check(const struct skv_select_config *c, const char *units, char *err, size_t err_len)
+static inline int skv_select_config_check(const struct skv_select_config *c, const char *units, char *err,
+                                          size_t err_len)
 {
 	if (!c->budget.count || c->recent <= c->budget.count)
 		return skv_prefill_check(&c->prefill, err, err_len);
@@ -85,7 +86,10 @@ static inline int skv_select_config_check(const struct skv_select_config *c, con
 	return -1;
 }
 
-/* The layers that select: the spec's, else those of the profile, else n evenly spaced from the first that is not dense. */
+/*
+ * The layers that select: the spec's, else those of the profile, else n evenly spaced from the first that is not
+ * dense.
+ */
 static inline struct skv_layer_set skv_select_layers(const struct skv_select_config *c,
                                                      const struct skv_layer_set *profile, const struct skv_model *m,
                                                      uint32_t n)
@@ -105,19 +109,23 @@ static inline struct skv_layer_set skv_select_filters(const struct skv_select_co
 	return skv_select_layers(c, &c->profile.filters, m, 3);
 }
 
-/* Where TidalDecode selects without a profile: the first layer that is not dense, and the one after 13/32 of the layers. */
+/*
+ * Where TidalDecode selects without a profile: the first layer that is not dense, and the one after 13/32 of the
+ * layers.
+ */
 static inline struct skv_layer_set skv_select_layers_twice(const struct skv_select_config *c, const struct skv_model *m)
 {
 	struct skv_layer_set s = skv_select_layers(c, &c->profile.filters, m, 1);
 
-	if (skv_layer_set_empty(&c->layers) && skv_layer_set_empty(&c->profile.filters) && m->n_layers * 13 / 32 > c->dense)
+	if (skv_layer_set_empty(&c->layers) && skv_layer_set_empty(&c->profile.filters) &&
+	    m->n_layers * 13 / 32 > c->dense)
 		skv_layer_add(&s, m->n_layers * 13 / 32);
 	return s;
 }
 
 /*
- * The layer's plan. A selecting layer is dense and leaves its scores, those of tokens or pages, as `attend` says; the others,
- * but for the first `dense`, attend to what the last selecting layer before them selected.
+ * The layer's plan. A selecting layer is dense and leaves its scores, those of tokens or pages, as `attend` says; the
+ * others, but for the first `dense`, attend to what the last selecting layer before them selected.
  */
 static inline void skv_select_plan(const struct skv_select_config *c, const struct skv_layer_set *selecting,
                                    enum skv_attend_mode attend, enum skv_sharing sharing, const struct skv_model *m,

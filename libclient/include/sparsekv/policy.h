@@ -57,14 +57,15 @@ enum skv_param_type {
 	SKV_PARAM_BOOL = 4,   /* uint32_t 0 or 1; written 0, 1, true, false */
 	SKV_PARAM_LAYERS = 5, /* struct skv_layer_set; written 2,7,12, or auto: empty, the policy chooses */
 	/*
-	 * uint32_t, the index of a word in `def` (paper,eval,shared; a-z, 0-9, _, - and +); the first is the default. If the
-	 * parameter is called "variant", name:eval is short for name?variant=eval.
+	 * uint32_t, the index of a word in `def` (paper,eval,shared; a-z, 0-9, _, - and +); the first is the default.
+	 * If the parameter is called "variant", name:eval is short for name?variant=eval.
 	 */
 	SKV_PARAM_CHOICE = 6,
 	SKV_PARAM_PROFILE = 7, /* struct skv_profile; written as the absolute path of its file, or none */
 	/*
-	 * struct skv_codec_file, the codec of layers with SKV_COMPRESS_LATENT; written as the absolute path of its file, or
-	 * auto: NAME.safetensors in the model's directory, NAME being the policy's. At most one such parameter a policy.
+	 * struct skv_codec_file, the codec of layers with SKV_COMPRESS_LATENT; written as the absolute path of its
+	 * file, or auto: NAME.safetensors in the model's directory, NAME being the policy's. At most one such
+	 * parameter a policy.
 	 */
 	SKV_PARAM_CODEC = 8,
 };
@@ -96,8 +97,8 @@ struct skv_profile {
 	struct skv_layer_set filters; /* OmniKV's and similar policies': dense layers, which select tokens */
 	struct skv_layer_set anchors; /* Kascade's anchor layers */
 	/*
-	 * Kascade's head maps, valid for these anchors: kv head h of a layer uses the selection of kv head map[layer][h]
-	 * of the last anchor at or before it. All zero in layers before the first anchor.
+	 * Kascade's head maps, valid for these anchors: kv head h of a layer uses the selection of kv head
+	 * map[layer][h] of the last anchor at or before it. All zero in layers before the first anchor.
 	 */
 	uint8_t map[SKV_MAX_LAYERS][SKV_MAX_HEADS];
 };
@@ -125,7 +126,10 @@ struct skv_param {
  * selected tokens' values.
  */
 
-/* Attends to tokens [0, sinks) and the last W - sinks, at least 1; W = skv_budget_of(budget, n, floor). (StreamingLLM.) */
+/*
+ * Attends to tokens [0, sinks) and the last W - sinks, at least 1; W = skv_budget_of(budget, n, floor).
+ * (StreamingLLM.)
+ */
 struct skv_window {
 	uint32_t sinks;
 	uint32_t floor;
@@ -146,8 +150,9 @@ enum skv_score_bits {
 	SKV_SCORES_TOKENS = 1u << 0, /* softmax weight of each token, reduced over heads */
 	SKV_SCORES_PAGES = 1u << 1,  /* sum of these over each page */
 	/*
-	 * Scores of pages: an upper bound of q·k over the keys of the page (Quest), made by score_pages() in before(). The
-	 * only scores that exist before the layer attends; the layer then has no others. The library keeps the bounds.
+	 * Scores of pages: an upper bound of q·k over the keys of the page (Quest), made by score_pages() in
+	 * before(). The only scores that exist before the layer attends; the layer then has no others. The library
+	 * keeps the bounds.
 	 */
 	SKV_SCORES_PAGE_BOUNDS = 1u << 2,
 };
@@ -174,26 +179,26 @@ struct skv_evict {
 	uint32_t slack;           /* at least 1: how far above the budget eviction runs */
 	uint32_t at_prompt_end;   /* the first decode step after a prompt evicts without waiting for the slack */
 	/*
-	 * The sequence's prompt is never evicted, and at least one token (page) more stays. Unless `pinned` is zero, the
-	 * budget counts at most skv_budget_of(pinned, n, pinned_floor) of it, and as many of its pages, the best ones, are
-	 * attended to.
+	 * The sequence's prompt is never evicted, and at least one token (page) more stays. Unless `pinned` is zero,
+	 * the budget counts at most skv_budget_of(pinned, n, pinned_floor) of it, and as many of its pages, the best
+	 * ones, are attended to.
 	 */
 	uint32_t pin_prompt;
 	uint32_t pinned_floor;
 	struct skv_budget pinned;
 	/*
-	 * Tokens only: their score is accumulated, the sum of the attention weights that queries give them, each the mean
-	 * over the GQA group. accumulate_scores() adds those of a decode step, the library those of a prompt. With a window
-	 * only the last `window` queries before an eviction count (SnapKV's observation window), in each call of a
-	 * prompt its last ones.
+	 * Tokens only: their score is accumulated, the sum of the attention weights that queries give them, each the
+	 * mean over the GQA group. accumulate_scores() adds those of a decode step, the library those of a prompt.
+	 * With a window only the last `window` queries before an eviction count (SnapKV's observation window), in
+	 * each call of a prompt its last ones.
 	 */
 	uint32_t accumulate;
 	uint32_t window; /* 0: all queries */
 	/*
-	 * Tokens only, with `accumulate`. At least 1: heads share the budget, which is their mean (Ada-KV), and a head has
-	 * at most max_head_ratio times the mean. A page holds all heads, so memory is for that much of each: tokens of a
-	 * head beyond its share stay inactive in their slots, neither attended to nor scored, until a prompt or another policy
-	 * comes.
+	 * Tokens only, with `accumulate`. At least 1: heads share the budget, which is their mean (Ada-KV), and a
+	 * head has at most max_head_ratio times the mean. A page holds all heads, so memory is for that much of each:
+	 * tokens of a head beyond its share stay inactive in their slots, neither attended to nor scored, until a
+	 * prompt or another policy comes.
 	 */
 	float max_head_ratio;
 };
@@ -206,14 +211,14 @@ struct skv_evict {
 enum skv_compress_kind {
 	SKV_COMPRESS_NONE = 0,
 	/*
-	 * Latent: a codec's code of the token's difference to the mean of its nearest references (DeltaKV), or of the token
-	 * itself (Palu). The layer is DENSE, or attends to TOKENS of an earlier layer that selects for all heads at
-	 * once, and makes no scores.
+	 * Latent: a codec's code of the token's difference to the mean of its nearest references (DeltaKV), or of the
+	 * token itself (Palu). The layer is DENSE, or attends to TOKENS of an earlier layer that selects for all
+	 * heads at once, and makes no scores.
 	 */
 	SKV_COMPRESS_LATENT = 1,
 	/*
-	 * KV quantization to 4 or 2 bits, without a codec (KIVI): K per channel in blocks of 32 tokens, V per token in scale
-	 * blocks. The layer is DENSE, with any scores but page bounds; neither references nor sinks.
+	 * KV quantization to 4 or 2 bits, without a codec (KIVI): K per channel in blocks of 32 tokens, V per token
+	 * in scale blocks. The layer is DENSE, with any scores but page bounds; neither references nor sinks.
 	 */
 	SKV_COMPRESS_QUANT = 2,
 };
@@ -307,9 +312,9 @@ struct skv_plan {
 	uint8_t map[SKV_MAX_HEADS];
 	/*
 	 * Evicting tokens, the layer is DENSE; with evict.accumulate its scores are SKV_SCORES_TOKENS, SKV_REDUCE_SUM,
-	 * SKV_SHARE_KV_HEAD, else none. With evict.max_head_ratio it attends to TOKENS, its own source, without scores: the
-	 * active ones. Evicting pages, it attends to PAGES of its own by SKV_SCORES_PAGE_BOUNDS, SKV_SHARE_Q_HEAD. A layer
-	 * that evicts is no other layer's source.
+	 * SKV_SHARE_KV_HEAD, else none. With evict.max_head_ratio it attends to TOKENS, its own source, without
+	 * scores: the active ones. Evicting pages, it attends to PAGES of its own by SKV_SCORES_PAGE_BOUNDS,
+	 * SKV_SHARE_Q_HEAD. A layer that evicts is no other layer's source.
 	 */
 	struct skv_evict evict;
 	struct skv_compress compress;
@@ -345,22 +350,24 @@ struct skv_evict_to_budget {
 	struct skv_budget recent; /* a count or a share of the next step's tokens (pages), its new one included; none if zero */
 	uint32_t smooth; /* tokens; odd, at most 63. Above 1: in place of a score the mean of so many positions around it */
 	/*
-	 * Tokens. Above 0: lambda * importance - (1 - lambda) * redundancy in place of the score (R-KV). Importance: its share
-	 * of the head's sum; redundancy: the softmax, over the head's tokens, of the key's mean cosine similarity to all of them.
+	 * Tokens. Above 0: lambda * importance - (1 - lambda) * redundancy in place of the score (R-KV). Importance:
+	 * its share of the head's sum; redundancy: the softmax, over the head's tokens, of the key's mean cosine
+	 * similarity to all of them.
 	 */
 	float lambda;
 	uint32_t evict_older;  /* of equals the earlier one is evicted */
 	uint32_t reset_scores; /* scores of those that stay become 0 after an eviction */
 	/*
-	 * Where heads share a budget: of each head the latest and its best stay active up to this share of the mean, then the
-	 * best of all heads (AdaKV's safeguard).
+	 * Where heads share a budget: of each head the latest and its best stay active up to this share of the mean,
+	 * then the best of all heads (AdaKV's safeguard).
 	 */
 	float safeguard;
 };
 
 /*
- * A page's weight is the softmax of its score over all resident pages, the mean over the GQA group. A page that matters is
- * touched: the sequence's length becomes its score, so that eviction is by the time of the last touch (RaaS).
+ * A page's weight is the softmax of its score over all resident pages, the mean over the GQA group. A page that
+ * matters is touched: the sequence's length becomes its score, so that eviction is by the time of the last touch
+ * (RaaS).
  */
 struct skv_touch_pages {
 	uint32_t layer;
@@ -378,14 +385,15 @@ struct skv_touch_pages {
 struct skv_prims {
 	uint32_t size;
 	/*
-	 * after(), or before() of a later layer: select pages by SKV_SCORES_PAGES, tokens by SKV_SCORES_TOKENS. For a layer
-	 * that is its own source: in its before(), and nowhere else.
+	 * after(), or before() of a later layer: select pages by SKV_SCORES_PAGES, tokens by SKV_SCORES_TOKENS. For a
+	 * layer that is its own source: in its before(), and nowhere else.
 	 */
 	void (*select_pages)(const struct skv_policy_ctx *, const struct skv_select *);
 	void (*select_tokens)(const struct skv_policy_ctx *, const struct skv_select *);
 	/*
-	 * As select_tokens for a layer with SKV_SHARE_Q_HEAD, but one set for all heads: the best K - R are the first when
-	 * the heads' rankings are interleaved, every head's best, then every head's second ..., no token twice (LessIsMore).
+	 * As select_tokens for a layer with SKV_SHARE_Q_HEAD, but one set for all heads: the best K - R are the first
+	 * when the heads' rankings are interleaved, every head's best, then every head's second ..., no token twice
+	 * (LessIsMore).
 	 */
 	void (*select_union)(const struct skv_policy_ctx *, const struct skv_select *);
 	/* step_end(): evict the pages of `layer` that are wholly outside the window of the NEXT step. */
@@ -393,16 +401,21 @@ struct skv_prims {
 	/* adopt(), step_end(): the seq_state_bytes of state of sequence i, zeroed when first adopted. */
 	void *(*seq_state)(const struct skv_policy_ctx *, uint32_t i);
 	/*
-	 * before() of a layer with SKV_SCORES_PAGE_BOUNDS: score its pages, Σ_d max(q_d kmin_d, q_d kmax_d) of each q head
-	 * (kmin, kmax: element-wise minimum and maximum of the page's keys), reduced as its plan says. select_pages() may
-	 * follow at once. (Quest.)
+	 * before() of a layer with SKV_SCORES_PAGE_BOUNDS: score its pages, Σ_d max(q_d kmin_d, q_d kmax_d) of each q
+	 * head (kmin, kmax: element-wise minimum and maximum of the page's keys), reduced as its plan says.
+	 * select_pages() may follow at once. (Quest.)
 	 */
 	void (*score_pages)(const struct skv_policy_ctx *, uint32_t layer);
-	/* after() of a layer with plan.evict.accumulate: add the attention weights of the step's query, if it counts. */
+	/*
+	 * after() of a layer with plan.evict.accumulate: add the attention weights of the step's query, if it counts.
+	 */
 	void (*accumulate_scores)(const struct skv_policy_ctx *, uint32_t layer);
 	/* after() of a layer with plan.evict, as its last call: evict if the plan says so. */
 	void (*evict_to_budget)(const struct skv_policy_ctx *, const struct skv_evict_to_budget *);
-	/* before() of a layer that evicts pages, after score_pages(): touch those that matter, list those to attend to. */
+	/*
+	 * before() of a layer that evicts pages, after score_pages(): touch those that matter, list those to attend
+	 * to.
+	 */
 	void (*touch_pages)(const struct skv_policy_ctx *, const struct skv_touch_pages *);
 };
 
