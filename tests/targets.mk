@@ -7,16 +7,22 @@ EXTRA_DIST += tests/e2e/debootstrap.sh tests/e2e/mount-root.sh tests/e2e/chroot.
 # become minutes. The tests are not about speed, so they wait asleep.
 AM_TESTS_ENVIRONMENT = OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY;
 
-# The same tests from a build of its own: $(call sub_check,FOLDER,CONFIGURE ARGUMENTS)
+# The same tests, or the TESTS named, from a build of its own: $(call sub_check,FOLDER,CONFIGURE ARGUMENTS,TESTS)
 sub_check = $(MKDIR_P) $(1) && cd $(1) && \
 	{ test -e config.status || $(abs_top_srcdir)/configure -q $(2); } && \
-	$(MAKE) $(AM_MAKEFLAGS) && $(MAKE) $(AM_MAKEFLAGS) check
+	$(MAKE) $(AM_MAKEFLAGS) && $(MAKE) $(AM_MAKEFLAGS) check $(3)
 
 # (gcc's warnings see ghosts in sanitized code, so there they stay warnings.)
+ASAN = check-asan.d,--with-sanitizer=address$(comma)undefined CFLAGS='-O1 -g'
+CLANG = check-clang.d,--enable-werror CC=clang CXX=clang++
 check-asan:
-	$(call sub_check,check-asan.d,--with-sanitizer=address$(comma)undefined CFLAGS='-O1 -g')
+	$(call sub_check,$(ASAN))
+check-asan-quick: # the unit tests
+	$(call sub_check,$(ASAN),TESTS='$(UNIT_TESTS)')
 check-clang:
-	$(call sub_check,check-clang.d,--enable-werror CC=clang CXX=clang++)
+	$(call sub_check,$(CLANG))
+check-clang-build: # everything is compiled, and the tests that need no minute run
+	$(call sub_check,$(CLANG),TESTS='$(COMMON_TESTS) $(CORE_TESTS)')
 comma = ,
 
 # Every C test program under valgrind, without AVX-512, which valgrind does not know. It follows the
@@ -54,7 +60,7 @@ check-systemd: all
 check-chroot:
 	$(SHELL) $(srcdir)/tests/e2e/chroot.sh $(abs_builddir)/check-chroot.d
 
-.PHONY: check-asan check-clang check-codes check-golden check-oracle check-table check-valgrind check-systemd check-chroot
+.PHONY: check-asan check-asan-quick check-clang check-clang-build check-codes check-golden check-oracle check-table check-valgrind check-systemd check-chroot
 AM_DISTCHECK_CONFIGURE_FLAGS = --enable-werror --with-systemdsystemunitdir='$${prefix}/lib/systemd/system'
 distclean-local:
 	rm -rf check-asan.d check-clang.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage

@@ -10,10 +10,6 @@
 #error "include <sparsekv/policy.h>"
 #endif
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define SKV_QUANT_BLOCK 32u /* tokens whose K shares scales: blocks of quantized tokens are multiples of it */
 
 struct skv_compress_config {
@@ -61,7 +57,4 @@ static inline void skv_compress_plan(const struct skv_compress_config *c, enum s
 	compress->block = c->block;
 }
 
-#ifdef __cplusplus
-}
-#endif
 #endif

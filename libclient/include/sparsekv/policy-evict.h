@@ -15,10 +15,6 @@
 #error "include <sparsekv/policy.h>"
 #endif
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 struct skv_evict_config {
 	struct skv_budget budget; /* tokens of a kv head, the window among them */
 	uint32_t window;          /* queries of the observation window: the last ones */
@@ -128,7 +124,4 @@ static inline void skv_evict_after(const struct skv_policy_ctx *ctx, const struc
 	ctx->prims->evict_to_budget(ctx, &keep);
 }
 
-#ifdef __cplusplus
-}
-#endif
 #endif

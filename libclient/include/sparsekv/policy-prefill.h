@@ -15,10 +15,6 @@
 #error "include <sparsekv/policy.h>"
 #endif
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 struct skv_prefill_config {
 	uint32_t method; /* which of SKV_PREFILL_METHODS: how and correct of struct skv_prefill */
 	uint32_t sinks;  /* 0: the method's own */
@@ -156,7 +152,4 @@ static inline void skv_prefill_plan(const struct skv_prefill_config *c, const st
 	}
 }
 
-#ifdef __cplusplus
-}
-#endif
 #endif

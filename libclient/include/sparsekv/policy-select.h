@@ -15,10 +15,6 @@
 #error "include <sparsekv/policy.h>"
 #endif
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- sets of layers -------------------------------------------------------------------------- */
 
 #define SKV_NO_LAYER UINT32_MAX
@@ -161,7 +157,4 @@ static inline void skv_select_after(const struct skv_policy_ctx *ctx, const stru
 	ctx->prims->select_tokens(ctx, &select);
 }
 
-#ifdef __cplusplus
-}
-#endif
 #endif

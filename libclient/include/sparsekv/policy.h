@@ -496,14 +496,14 @@ SKV_POLICY_EXPORT const struct skv_policy *sparsekv_policy(void);
 #define SKV_TAXONOMY(ACTION, GRANULARITY, EVIDENCE, SCOPE, SHARING)                                         \
 	.action = ACTION, .granularity = GRANULARITY, .evidence = EVIDENCE, .scope = SCOPE, .sharing = SHARING
 
-#ifdef __cplusplus
-}
-#endif
-
 /* What policies of one kind share: parameters, their check, the plan. A policy takes what it can use. */
 #include <sparsekv/policy-prefill.h>
 #include <sparsekv/policy-evict.h>
 #include <sparsekv/policy-select.h>
 #include <sparsekv/policy-compress.h>
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
