@@ -378,20 +378,22 @@ static int measure(struct report *r, const struct options *o, struct skv_shape s
 	return 0;
 }
 
+static int measure_all(struct report *r, const void *options)
+{
+	const struct options *o = options;
+
+	for (int s = 0; s < o->n_shapes; s++)
+		for (int d = 0; d < o->n_dtypes; d++)
+			for (int t = 0; t < o->n_threads; t++)
+				if (measure(r, o, shape_of(o, s, o->dtypes[d]), (int)o->threads[t]))
+					return -1;
+	return 0;
+}
+
 int bench_attention(int argc, char **argv)
 {
 	struct options o;
-	struct report r;
 	int e = parse(&o, argc, argv);
 
-	if (e)
-		return e > 0 ? 0 : 2;
-	if (report_init(&r, columns, sizeof columns / sizeof *columns, o.csv))
-		return 1;
-	for (int s = 0; s < o.n_shapes; s++)
-		for (int d = 0; d < o.n_dtypes; d++)
-			for (int t = 0; t < o.n_threads; t++)
-				if (measure(&r, &o, shape_of(&o, s, o.dtypes[d]), (int)o.threads[t]))
-					return 1;
-	return report_close(&r);
+	return bench_report(e, measure_all, &o, columns, sizeof columns / sizeof *columns, o.csv);
 }

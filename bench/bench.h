@@ -40,14 +40,17 @@ struct report {
 	const char *path;
 };
 
-/* The table's head is printed at once. csv_path may be NULL. 0, or -1 after saying why it cannot be written. */
-int report_init(struct report *, const struct column *columns, int n, const char *csv_path);
-
 /* One row: a const char * for a text column, a double for another (NAN: left empty). */
 void report_row(struct report *, ...);
 
-/* The exit status of the program: 0, or 1 after saying why the CSV could not be written. */
-int report_close(struct report *);
+/* Fill the report; -1 after saying why that is not possible. */
+typedef int bench_measure_fn(struct report *, const void *options);
+/*
+ * A subcommand, once bench_options() returned `parsed`: the table's head, what measure() gives with the options, and the same as
+ * CSV where csv_path is not NULL. Returns the exit status.
+ */
+int bench_report(int parsed, bench_measure_fn *, const void *options, const struct column *columns, size_t n_columns,
+                 const char *csv_path);
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 

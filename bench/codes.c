@@ -530,20 +530,22 @@ static int measure(struct report *r, const struct options *o, int n, uint32_t bi
 	return 0;
 }
 
+static int measure_all(struct report *r, const void *options)
+{
+	const struct options *o = options;
+
+	for (int n = 0; n < o->n_tokens; n++)
+		for (int b = 0; b < o->n_bits; b++)
+			for (int centred = 0; centred < 2; centred++)
+				if (measure(r, o, n, (uint32_t)o->bits[b], centred))
+					return -1;
+	return 0;
+}
+
 int bench_codes(int argc, char **argv)
 {
 	struct options o;
-	struct report r;
 	int e = parse(&o, argc, argv);
 
-	if (e)
-		return e > 0 ? 0 : 2;
-	if (report_init(&r, columns, sizeof columns / sizeof *columns, o.csv))
-		return 1;
-	for (int n = 0; n < o.n_tokens; n++)
-		for (int b = 0; b < o.n_bits; b++)
-			for (int centred = 0; centred < 2; centred++)
-				if (measure(&r, &o, n, (uint32_t)o.bits[b], centred))
-					return 1;
-	return report_close(&r);
+	return bench_report(e, measure_all, &o, columns, sizeof columns / sizeof *columns, o.csv);
 }

@@ -245,29 +245,30 @@ static int parse(struct options *o, int argc, char **argv)
 	return e ? e : check(o);
 }
 
-int bench_correction(int argc, char **argv)
+static int measure(struct report *r, const void *options)
 {
 	static const struct synthetic_method dense = {.name = "dense"};
-	const struct table *table;
-	struct options o;
-	struct report r;
-	int e = parse(&o, argc, argv);
+	const struct options *o = options;
 
-	if (e)
-		return e > 0 ? 0 : 2;
-	table = &tables[o.table];
-	if (report_init(&r, table->columns, table->n, o.csv))
-		return 1;
-	for (int i = 0; i < o.n_topics; i++) {
+	for (int i = 0; i < o->n_topics; i++) {
+		struct synthetic_shape shape = o->shape;
 		struct synthetic_layers *layers;
 		struct synthetic_layer *ref;
 
-		o.shape.topic = o.topics[i];
-		layers = need(synthetic_layers_new(&o.shape));
+		shape.topic = o->topics[i];
+		layers = need(synthetic_layers_new(&shape));
 		ref = need(synthetic_run(layers, &dense));
-		table->measure(&r, &o, layers, &o.shape, ref);
+		tables[o->table].measure(r, o, layers, &shape, ref);
 		synthetic_outputs_free(layers, ref);
 		synthetic_layers_free(layers);
 	}
-	return report_close(&r);
+	return 0;
+}
+
+int bench_correction(int argc, char **argv)
+{
+	struct options o;
+	int e = parse(&o, argc, argv);
+
+	return bench_report(e, measure, &o, tables[o.table].columns, tables[o.table].n, o.csv);
 }

@@ -230,35 +230,44 @@ static int parse(struct options *o, int argc, char **argv)
 	return bench_options(&command, argc, argv);
 }
 
-int bench_ipc(int argc, char **argv)
+static struct skv_model model_of(const struct options *o)
 {
 	struct skv_model m = SKV_MODEL_INIT;
-	struct options o;
-	struct report r;
-	struct stack_fixture stack;
-	int e = parse(&o, argc, argv);
 
-	if (e)
-		return e > 0 ? 0 : 2;
-	m.n_layers = (uint32_t)o.layers;
-	m.n_heads = o.heads;
-	m.n_kv_heads = o.kv_heads;
-	m.head_dim = (uint32_t)o.dim;
+	m.n_layers = (uint32_t)o->layers;
+	m.n_heads = o->heads;
+	m.n_kv_heads = o->kv_heads;
+	m.head_dim = (uint32_t)o->dim;
 	m.kv_dtype = SKV_BF16;
-	m.max_tokens = (uint32_t)(o.tokens + 3 * (o.repeat + WARM) + 4 * SKV_PAGE_TOKENS);
+	m.max_tokens = (uint32_t)(o->tokens + 3 * (o->repeat + WARM) + 4 * SKV_PAGE_TOKENS);
 	snprintf(m.name, sizeof m.name, "bench");
-	if (report_init(&r, columns, sizeof columns / sizeof *columns, o.csv))
-		return 1;
-	stack_start(&stack, o.device);
+	return m;
+}
+
+static int measure(struct report *r, const void *options)
+{
+	const struct options *o = options;
+	const struct skv_model m = model_of(o);
+	struct stack_fixture stack;
+
+	stack_start(&stack, o->device);
 	for (size_t p = 0; p < N_POLICIES; p++) {
-		struct base base = {.batch = (double)o.batch[0]};
+		struct base base = {.batch = (double)o->batch[0]};
 		stack_open(&stack, &m, policies[p].spec);
 		if (p == 0)
-			measure_control(&r, &stack, &o);
-		for (long b = 0; b < o.n_batch; b++)
-			measure_steps(&r, &stack, &o, (int)p, (double)o.batch[b], &base);
+			measure_control(r, &stack, o);
+		for (long b = 0; b < o->n_batch; b++)
+			measure_steps(r, &stack, o, (int)p, (double)o->batch[b], &base);
 		stack_close(&stack);
 	}
 	stack_stop(&stack);
-	return report_close(&r);
+	return 0;
+}
+
+int bench_ipc(int argc, char **argv)
+{
+	struct options o;
+	int e = parse(&o, argc, argv);
+
+	return bench_report(e, measure, &o, columns, sizeof columns / sizeof *columns, o.csv);
 }

@@ -226,23 +226,25 @@ static int parse(struct options *o, int argc, char **argv)
 	return e ? e : complete(o);
 }
 
+static int measure(struct report *r, const void *options)
+{
+	const struct options *o = options;
+	struct stack_fixture stack;
+	struct skv_ctl ctl;
+
+	stack_start(&stack, o->device);
+	need_answer(&ctl, skv_ctl_connect(&ctl, eng_private_socket(stack.daemon), "sparsekv-bench", TIMEOUT_MS));
+	for (long i = 0; i < o->n_policies; i++)
+		run(&stack, &ctl, o, o->policy[i], r);
+	skv_ctl_close(&ctl);
+	stack_stop(&stack);
+	return 0;
+}
+
 int bench_memory(int argc, char **argv)
 {
 	struct options o;
-	struct report report;
-	struct stack_fixture stack;
-	struct skv_ctl ctl;
 	int e = parse(&o, argc, argv);
 
-	if (e)
-		return e > 0 ? 0 : 2;
-	if (report_init(&report, columns, sizeof columns / sizeof *columns, o.csv))
-		return 1;
-	stack_start(&stack, o.device);
-	need_answer(&ctl, skv_ctl_connect(&ctl, eng_private_socket(stack.daemon), "sparsekv-bench", TIMEOUT_MS));
-	for (long i = 0; i < o.n_policies; i++)
-		run(&stack, &ctl, &o, o.policy[i], &report);
-	skv_ctl_close(&ctl);
-	stack_stop(&stack);
-	return report_close(&report);
+	return bench_report(e, measure, &o, columns, sizeof columns / sizeof *columns, o.csv);
 }

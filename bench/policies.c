@@ -110,8 +110,9 @@ static void row(struct report *r, const struct options *o, const char *spec, str
 	fflush(stdout);
 }
 
-static void measure(struct report *r, const struct options *o)
+static int measure(struct report *r, const void *options)
 {
+	const struct options *o = options;
 	struct seen *x = calloc(1, sizeof *x);
 	struct skv_model shape = SKV_MODEL_INIT;
 	double full_ms = NAN;
@@ -138,6 +139,7 @@ static void measure(struct report *r, const struct options *o)
 	stack_close(&stack);
 	stack_stop(&stack);
 	free(x);
+	return 0;
 }
 
 static const char about[] =
@@ -177,13 +179,7 @@ static int parse(struct options *o, int argc, char **argv)
 int bench_policies(int argc, char **argv)
 {
 	struct options o;
-	struct report r;
 	int e = parse(&o, argc, argv);
 
-	if (e)
-		return e > 0 ? 0 : 2;
-	if (report_init(&r, columns, sizeof columns / sizeof *columns, o.csv))
-		return 1;
-	measure(&r, &o);
-	return report_close(&r);
+	return bench_report(e, measure, &o, columns, sizeof columns / sizeof *columns, o.csv);
 }

@@ -381,20 +381,22 @@ static int measure_all(struct report *r, const struct options *o, uint32_t dtype
 	return 0;
 }
 
+static int measure_layers(struct report *r, const void *options)
+{
+	const struct options *o = options;
+
+	for (int d = 0; d < o->n_dtypes; d++)
+		for (int n = 0; n < o->n_tokens; n++)
+			for (int f = 0; f < o->n_prefixes; f++)
+				if (measure_all(r, o, o->dtypes[d], o->tokens[n], o->prefixes[f]))
+					return -1;
+	return 0;
+}
+
 int bench_prefill(int argc, char **argv)
 {
 	struct options o;
-	struct report r;
 	int e = parse(&o, argc, argv);
 
-	if (e)
-		return e > 0 ? 0 : 2;
-	if (report_init(&r, columns, sizeof columns / sizeof *columns, o.csv))
-		return 1;
-	for (int d = 0; d < o.n_dtypes; d++)
-		for (int n = 0; n < o.n_tokens; n++)
-			for (int f = 0; f < o.n_prefixes; f++)
-				if (measure_all(&r, &o, o.dtypes[d], o.tokens[n], o.prefixes[f]))
-					return 1;
-	return report_close(&r);
+	return bench_report(e, measure_layers, &o, columns, sizeof columns / sizeof *columns, o.csv);
 }

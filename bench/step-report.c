@@ -10,9 +10,9 @@ static const struct column columns[] = {
 	{"fit", 0},
 };
 
-int step_report_init(struct report *r, const char *csv)
+int step_report_all(int parsed, bench_measure_fn *measure, const void *options, const char *csv)
 {
-	return report_init(r, columns, sizeof columns / sizeof *columns, csv);
+	return bench_report(parsed, measure, options, columns, sizeof columns / sizeof *columns, csv);
 }
 
 void step_row(struct report *r, const struct step_row *x)

@@ -70,18 +70,20 @@ static bool is_chosen(const struct arguments *a, uint32_t setting)
 	return false;
 }
 
+static int measure(struct report *r, const void *arguments)
+{
+	const struct arguments *a = arguments;
+
+	for (uint32_t i = 0; i < N_SETTINGS; i++)
+		if (is_chosen(a, i))
+			settings[i].run(r, &a->step);
+	return 0;
+}
+
 int bench_step(int argc, char **argv)
 {
 	struct arguments a;
-	struct report r;
 	int e = parse(&a, argc, argv);
 
-	if (e)
-		return e > 0 ? 0 : 2;
-	if (step_report_init(&r, a.csv))
-		return 1;
-	for (uint32_t i = 0; i < N_SETTINGS; i++)
-		if (is_chosen(&a, i))
-			settings[i].run(&r, &a.step);
-	return report_close(&r);
+	return step_report_all(e, measure, &a, a.csv);
 }

@@ -36,8 +36,8 @@ struct step_row {
 	double kv, codes, refs; /* bytes of a token, all layers, by kind */
 	double fit;             /* sequences as long that there is room for */
 };
-/* Open the table, as report_init(). */
-int step_report_init(struct report *, const char *csv);
+/* bench_report() with the columns of steps. */
+int step_report_all(int parsed, bench_measure_fn *, const void *options, const char *csv);
 void step_row(struct report *, const struct step_row *);
 
 /* A row for each of the two, and how many times faster the second one is. */

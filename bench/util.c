@@ -15,7 +15,8 @@ static int width_of(const struct column *c)
 	return name > least ? name : least;
 }
 
-int report_init(struct report *r, const struct column *columns, int n, const char *csv_path)
+/* The table's head is printed at once. 0, or -1 after saying why the CSV cannot be written. */
+static int report_init(struct report *r, const struct column *columns, int n, const char *csv_path)
 {
 	*r = (struct report){.columns = columns, .n = n, .path = csv_path};
 	if (csv_path) {
@@ -63,7 +64,8 @@ void report_row(struct report *r, ...)
 	fflush(stdout);
 }
 
-int report_close(struct report *r)
+/* The exit status of the program. */
+static int report_close(struct report *r)
 {
 	int bad = 0;
 
@@ -76,6 +78,22 @@ int report_close(struct report *r)
 	if (bad)
 		fprintf(stderr, "sparsekv-bench: --csv %s: %s\n", r->path, strerror(-bad));
 	return bad ? 1 : 0;
+}
+
+int bench_report(int parsed, bench_measure_fn *measure, const void *options, const struct column *columns, size_t n_columns,
+                 const char *csv_path)
+{
+	struct report r;
+
+	if (parsed)
+		return parsed > 0 ? 0 : 2;
+	if (report_init(&r, columns, (int)n_columns, csv_path))
+		return 1;
+	if (measure(&r, options)) {
+		report_close(&r);
+		return 1;
+	}
+	return report_close(&r);
 }
 
 /* ---- measuring ------------------------------------------------------------------------------- */
