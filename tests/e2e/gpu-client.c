@@ -539,28 +539,17 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = suite_create("gpu-client");
-	TCase *t = tcase_create("device");
+	TCase *t = add_case(s, "device", 120, setup, teardown);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, replays, 0, REPLAY_SPECS);
 	tcase_add_test(t, ahead);
 	tcase_add_test(t, evicts_ahead);
 	tcase_add_test(t, misuse);
-	suite_add_tcase(s, t);
-
-	t = tcase_create("side by side");
+	t = add_case(s, "side by side", 120, setup, teardown);
 	tcase_set_tags(t, "real"); /* more arithmetic than a processor has time for */
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 120);
 	tcase_add_test(t, killed_beside);
-	suite_add_tcase(s, t);
-
-	t = tcase_create("without a daemon");
-	tcase_add_checked_fixture(t, setup, NULL);
-	tcase_set_timeout(t, 60);
+	t = add_case(s, "without a daemon", 60, setup, NULL);
 	tcase_add_test(t, daemon_killed);
-	suite_add_tcase(s, t);
 	return s;
 }
 
@@ -571,5 +560,6 @@ int main(void)
 	if (there != CASE_HAS_DEVICE)
 		return there == CASE_LACKS_DEVICE ? EXIT_FAILURE : 77;
 	setenv("SKV_TEST_DEVICE", "1", 1);
-	return run_suite(suite(), "gpu-client");
+	rnd_seed("gpu-client");
+	return run_suite(suite());
 }

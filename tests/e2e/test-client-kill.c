@@ -529,22 +529,15 @@ START_TEST(any_swap)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
 	Suite *s = suite_create("client-kill");
-	TCase *t = tcase_create("kill");
+	TCase *t = add_case(s, "kill", 200, setup, NULL);
 
-	tcase_add_checked_fixture(t, setup, NULL);
-	tcase_set_timeout(t, 200);
+	rnd_seed("test-client-kill");
 	tcase_add_loop_test(t, any_time, 0, POLICIES);
 	tcase_add_test(t, any_swap);
 	if (!devmem_is_device()) /* there the device commits */
 		tcase_add_loop_test(t, any_instruction, 0, 7);
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	return run_suite(suite(), "test-client-kill");
+	return run_suite(s);
 }

@@ -14,6 +14,7 @@
 #include "engine/progress.h"
 #include "tests/support/engine-daemon.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 #define GENERATE "engine/sparsekv-generate"
 #define EVAL "engine/sparsekv-eval"
@@ -471,40 +472,23 @@ START_TEST(eval_cleans_up_when_interrupted)
 }
 END_TEST
 
-static TCase *tcase(Suite *s, const char *name, double seconds)
-{
-	TCase *t = tcase_create(name);
-
-	tcase_add_checked_fixture(t, setup, daemon_teardown);
-	tcase_set_timeout(t, seconds);
-	suite_add_tcase(s, t);
-	return t;
-}
-
 int main(void)
 {
 	Suite *s = suite_create("engine: work");
-	TCase *t = tcase(s, "sparsekv-generate", 120);
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "sparsekv-generate", 120, setup, daemon_teardown);
 
+	rnd_seed("test-engine-work");
 	tcase_add_test(t, generates);
 	tcase_add_test(t, a_named_sequence_goes_on);
 	tcase_add_loop_test(t, death_loses_nothing, 0, 5);
-	t = tcase(s, "sparsekv-eval", 120);
+	t = add_case(s, "sparsekv-eval", 120, setup, daemon_teardown);
 	tcase_add_loop_test(t, eval_of_heads_that_evict, 0, 6);
 	tcase_add_test(t, eval_writes_its_figures);
 	tcase_add_loop_test(t, batch_and_mode_do_not_matter, 0, 2);
 	tcase_add_test(t, eval_cleans_up_when_interrupted);
-	t = tcase(s, "sparsekv-calibrate", 120);
+	t = add_case(s, "sparsekv-calibrate", 120, setup, daemon_teardown);
 	tcase_add_test(t, calibrates);
 	tcase_add_loop_test(t, calibrates_compressors, 0, 2);
 	tcase_add_test(t, calibrates_by_loss);
-
-	r = srunner_create(s);
-	rnd_seed("test-engine-work");
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -383,13 +383,12 @@ START_TEST(closed_with_a_lease_on_its_way)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
 	Suite *s = suite_create("client-api");
-	TCase *t = tcase_create("api");
+	TCase *t = add_case(s, "api", 60, setup, teardown);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
+	rnd_seed("test-client-api");
 	tcase_add_test(t, connecting);
 	tcase_add_test(t, models);
 	tcase_add_test(t, sequences);
@@ -398,16 +397,7 @@ static Suite *suite(void)
 	tcase_add_test(t, leaks);
 	tcase_add_test(t, reopened_pool);
 	tcase_add_test(t, closed_with_a_lease_on_its_way);
-	suite_add_tcase(s, t);
-
-	t = tcase_create("steps"); /* closes the session itself */
-	tcase_add_checked_fixture(t, setup, teardown);
+	t = add_case(s, "steps", 60, setup, teardown); /* closes the session itself */
 	tcase_add_test(t, steps);
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	return run_suite(suite(), "test-client-api");
+	return run_suite(s);
 }

@@ -232,21 +232,14 @@ START_TEST(norms)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
 	Suite *s = suite_create("client-codec");
-	TCase *t = tcase_create("codec");
+	TCase *t = add_case(s, "codec", 60, setup, teardown);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
+	rnd_seed("test-client-codec");
 	tcase_add_loop_test(t, no_good, 0, 5);
 	tcase_add_test(t, gone);
 	tcase_add_test(t, norms);
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	return run_suite(suite(), "test-client-codec");
+	return run_suite(s);
 }

@@ -540,24 +540,17 @@ START_TEST(memory)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
 	Suite *s = suite_create("client-codes");
-	TCase *t = tcase_create("codes");
+	TCase *t = add_case(s, "codes", getenv("SKV_CODES_OPS") ? 3600 : 120, setup, teardown);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, getenv("SKV_CODES_OPS") ? 3600 : 120);
+	rnd_seed("test-client-compress");
 	tcase_add_loop_test(t, as_rows, 0, ALL_OF);
 	tcase_add_test(t, lost_elsewhere);
 	tcase_add_test(t, any_order);
 	tcase_add_loop_test(t, cut_anyhow, 0, 5);
 	tcase_add_test(t, attended);
 	tcase_add_test(t, memory);
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	return run_suite(suite(), "test-client-compress");
+	return run_suite(s);
 }

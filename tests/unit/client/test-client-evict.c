@@ -476,31 +476,20 @@ START_TEST(flat)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
 	Suite *s = suite_create("client-keep");
-	TCase *t = tcase_create("keep");
+	TCase *t = add_case(s, "keep", 120, setup, teardown);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 120);
+	rnd_seed("test-client-evict");
 	tcase_add_loop_test(t, alone, FULL, RULES);
 	tcase_add_loop_test(t, one_page_gone, 0, T);
 	tcase_add_loop_test(t, forks, H2O, RULES);
 	tcase_add_loop_test(t, swaps, 0, 8);
 	tcase_add_loop_test(t, after_holes, H2O, RULES);
-	suite_add_tcase(s, t);
-
-	t = tcase_create("flat");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 120);
+	t = add_case(s, "flat", 120, setup, teardown);
 	tcase_add_loop_test(t, flat, H2O, H2O_SHARE);
 	tcase_add_loop_test(t, flat, RKV, SNAPKV);
 	tcase_add_loop_test(t, flat, RAAS, RAAS_RATIO);
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	return run_suite(suite(), "test-client-evict");
+	return run_suite(s);
 }

@@ -397,22 +397,15 @@ START_TEST(cost_of_attend)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
 	Suite *s = suite_create("client-quiet");
-	TCase *t = tcase_create("quiet");
+	TCase *t = add_case(s, "quiet", 60, setup, teardown);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
+	rnd_seed("test-client-maintenance");
 	tcase_add_loop_test(t, no_call_no_allocation, 0, 2 * N_SPECS);
 	tcase_add_loop_test(t, no_call_in_a_replay, 0, 2 * N_SPECS);
 	tcase_add_test(t, the_test_can_fail);
 	tcase_add_test(t, cost_of_attend);
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	return run_suite(suite(), "test-client-maintenance");
+	return run_suite(s);
 }

@@ -336,23 +336,16 @@ START_TEST(stays)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
 	Suite *s = suite_create("client-mixed");
-	TCase *t = tcase_create("mixed");
+	TCase *t = add_case(s, "mixed", 60, setup, teardown);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
+	rnd_seed("test-client-mixed");
 	tcase_add_loop_test(t, batches, 0, 6);
 	tcase_add_loop_test(t, as_alone, 0, 3);
 	tcase_add_loop_test(t, any_two, 0, EVERY);
 	tcase_add_test(t, refused);
 	tcase_add_test(t, stays);
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	return run_suite(suite(), "test-client-mixed");
+	return run_suite(s);
 }

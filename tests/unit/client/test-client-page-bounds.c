@@ -233,23 +233,16 @@ START_TEST(given_up)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
 	Suite *s = suite_create("client-bounds");
-	TCase *t = tcase_create("bounds");
+	TCase *t = add_case(s, "bounds", 120, setup, teardown);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 120);
+	rnd_seed("test-client-page-bounds");
 	tcase_add_loop_test(t, supplied_and_given_back, 0, 2);
 	tcase_add_loop_test(t, built_around_holes, 0, 2);
 	tcase_add_loop_test(t, forks_go_their_ways, 0, 3);
 	tcase_add_loop_test(t, handed_over, 0, 2);
 	tcase_add_loop_test(t, given_up, 0, 3);
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	return run_suite(suite(), "test-client-page-bounds");
+	return run_suite(s);
 }

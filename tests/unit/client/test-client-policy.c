@@ -487,13 +487,12 @@ START_TEST(lists_of_heads)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
 	Suite *s = suite_create("client-policy");
-	TCase *t = tcase_create("policy");
+	TCase *t = add_case(s, "policy", 60, setup, teardown);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
+	rnd_seed("test-client-policy");
 	tcase_add_loop_test(t, swaps, 0, 4);
 	tcase_add_loop_test(t, pages_after_holes, 0, 16);
 	tcase_add_loop_test(t, recall, 0, 2);
@@ -505,11 +504,5 @@ static Suite *suite(void)
 	tcase_add_test(t, misuse);
 	tcase_add_test(t, keys_first);
 	tcase_add_test(t, lists_of_heads);
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	return run_suite(suite(), "test-client-policy");
+	return run_suite(s);
 }

@@ -523,10 +523,9 @@ static void setup_small(void)
 int main(void)
 {
 	Suite *s = suite_create("client-prompt");
-	TCase *t = tcase_create("prompt");
+	TCase *t = add_case(s, "prompt", 240, setup, teardown);
 
-	tcase_set_timeout(t, 240);
-	tcase_add_checked_fixture(t, setup, teardown);
+	rnd_seed("test-client-prefill");
 	tcase_add_loop_test(t, chunks, 0, WAYS);
 	tcase_add_loop_test(t, without_queries, 0, WAYS);
 	tcase_add_loop_test(t, in_place, 0, WAYS);
@@ -534,11 +533,7 @@ int main(void)
 	tcase_add_loop_test(t, handed_over, 0, WAYS);
 	tcase_add_loop_test(t, decodes_before_the_end, 0, WAYS);
 	tcase_add_loop_test(t, batches, 0, WAYS);
-	suite_add_tcase(s, t);
-	t = tcase_create("small");
-	tcase_set_timeout(t, 240);
-	tcase_add_checked_fixture(t, setup_small, teardown);
+	t = add_case(s, "small", 240, setup_small, teardown);
 	tcase_add_test(t, no_space);
-	suite_add_tcase(s, t);
-	return run_suite(s, "test-client-prefill");
+	return run_suite(s);
 }

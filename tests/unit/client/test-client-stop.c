@@ -354,13 +354,12 @@ START_TEST(death)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
 	Suite *s = suite_create("client-stop");
-	TCase *t = tcase_create("stopped");
+	TCase *t = add_case(s, "stopped", 60, setup, teardown);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
+	rnd_seed("test-client-stop");
 	tcase_add_test(t, decoding_goes_on);
 	tcase_add_test(t, steps_do_not_wait);
 	tcase_add_test(t, swap_later);
@@ -369,16 +368,7 @@ static Suite *suite(void)
 	tcase_add_test(t, drops_time_out);
 	tcase_add_test(t, close_times_out);
 	tcase_add_test(t, disconnect_times_out);
-	suite_add_tcase(s, t);
-
-	t = tcase_create("gone");
-	tcase_add_checked_fixture(t, setup, NULL);
+	t = add_case(s, "gone", 60, setup, NULL);
 	tcase_add_test(t, death);
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	return run_suite(suite(), "test-client-stop");
+	return run_suite(s);
 }

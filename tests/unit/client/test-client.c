@@ -442,13 +442,12 @@ START_TEST(dropped_prefix_leaves)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
 	Suite *s = suite_create("client");
-	TCase *t = tcase_create("client");
+	TCase *t = add_case(s, "client", 60, setup, teardown);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
+	rnd_seed("test-client");
 	tcase_add_loop_test(t, outputs, 0, 6);
 	tcase_add_test(t, chunks);
 	tcase_add_loop_test(t, appended, 0, 6);
@@ -457,23 +456,9 @@ static Suite *suite(void)
 		tcase_add_loop_test(t, hand_over, 0, 2);
 	tcase_add_test(t, evicted_pages_return);
 	tcase_add_test(t, dropped_pages_stay_in_stock);
-	suite_add_tcase(s, t);
-
-	t = tcase_create("small pool");
-	tcase_add_checked_fixture(t, setup_small, teardown);
-	tcase_set_timeout(t, 60);
+	t = add_case(s, "small pool", 60, setup_small, teardown);
 	tcase_add_test(t, no_space);
-	suite_add_tcase(s, t);
-
-	t = tcase_create("small segments");
-	tcase_add_checked_fixture(t, setup_small_segments, teardown);
-	tcase_set_timeout(t, 60);
+	t = add_case(s, "small segments", 60, setup_small_segments, teardown);
 	tcase_add_test(t, dropped_prefix_leaves);
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	return run_suite(suite(), "test-client");
+	return run_suite(s);
 }

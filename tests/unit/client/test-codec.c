@@ -12,6 +12,7 @@
 #include "libclient/compress/codec.h"
 #include "tests/support/codec-file.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 #define D 64u
 #define WIDTH 32u
@@ -339,29 +340,20 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("codec");
-	TCase *tc = tcase_create("codec");
-	SRunner *runner;
-	int failed;
+	Suite *s = suite_create("codec");
+	TCase *t = add_case(s, "codec", 120, setup, teardown);
 
 	rnd_seed("test-codec");
-	tcase_set_timeout(tc, 120);
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_add_loop_test(tc, what_is_read, 0, 8);
-	tcase_add_test(tc, fingerprints);
-	tcase_add_test(tc, cut_later);
-	tcase_add_test(tc, cut_off);
-	tcase_add_test(tc, other_shapes);
-	tcase_add_test(tc, missing);
-	tcase_add_test(tc, mixed);
-	tcase_add_test(tc, no_numbers);
-	tcase_add_loop_test(tc, wrong_abouts, 0, sizeof(abouts) / sizeof(*abouts));
-	tcase_add_test(tc, files_that_are_none);
-	tcase_add_test(tc, scribbled);
-	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	tcase_add_loop_test(t, what_is_read, 0, 8);
+	tcase_add_test(t, fingerprints);
+	tcase_add_test(t, cut_later);
+	tcase_add_test(t, cut_off);
+	tcase_add_test(t, other_shapes);
+	tcase_add_test(t, missing);
+	tcase_add_test(t, mixed);
+	tcase_add_test(t, no_numbers);
+	tcase_add_loop_test(t, wrong_abouts, 0, sizeof(abouts) / sizeof(*abouts));
+	tcase_add_test(t, files_that_are_none);
+	tcase_add_test(t, scribbled);
+	return run_suite(s);
 }

@@ -6,6 +6,7 @@
 
 #include "common/spec.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 static struct skv_compress random_pack(void)
 {
@@ -94,19 +95,11 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("packs");
-	TCase *t = tcase_create("packs");
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "packs", 60, NULL, NULL);
 
 	rnd_seed("test-compress-layout");
 	tcase_add_test(t, as_it_grows);
 	tcase_add_test(t, commits_are_good);
 	tcase_add_test(t, forms);
-	suite_add_tcase(s, t);
-
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite(s);
 }

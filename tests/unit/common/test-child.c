@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "tests/support/child.h"
+#include "tests/support/suite.h"
 
 #define KILLS 300
 
@@ -48,16 +49,9 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("child");
-	TCase *t = tcase_create("child");
-	SRunner *r = srunner_create(s);
-	int failed;
+	TCase *t = add_case(s, "child", 60, NULL, NULL);
 
-	tcase_set_timeout(t, 60);
 	tcase_add_test(t, failure_is_told);
 	tcase_add_test(t, killed_while_asserting);
-	suite_add_tcase(s, t);
-	srunner_run_all(r, CK_ENV);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

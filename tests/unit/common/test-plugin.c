@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/spec.h"
+#include "tests/support/suite.h"
 
 static char err[512];
 
@@ -646,9 +647,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("plugin");
-	TCase *t = tcase_create("plugin");
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "plugin", 60, NULL, NULL);
 
 	tcase_add_test(t, spoiled_blocks);
 	tcase_add_test(t, layers_that_choose);
@@ -659,11 +658,5 @@ int main(void)
 	tcase_add_test(t, unions);
 	tcase_add_test(t, mapped_rows);
 	tcase_add_test(t, spoiled_plans);
-	suite_add_tcase(s, t);
-
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite(s);
 }

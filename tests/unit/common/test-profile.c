@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/spec.h"
+#include "tests/support/suite.h"
 
 struct config {
 	struct skv_layer_set layers;
@@ -179,21 +180,13 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("profile");
-	TCase *tc = tcase_create("profile");
-	SRunner *runner;
-	int failed;
+	Suite *s = suite_create("profile");
+	TCase *t = add_case(s, "profile", 60, setup, teardown);
 
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_add_test(tc, what_is_read);
-	tcase_add_test(tc, what_is_not_read);
-	tcase_add_test(tc, files_that_are_none);
-	tcase_add_test(tc, cut_off);
-	tcase_add_loop_test(tc, wrong_fields, 0, sizeof(wrong) / sizeof(*wrong));
-	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	tcase_add_test(t, what_is_read);
+	tcase_add_test(t, what_is_not_read);
+	tcase_add_test(t, files_that_are_none);
+	tcase_add_test(t, cut_off);
+	tcase_add_loop_test(t, wrong_fields, 0, sizeof(wrong) / sizeof(*wrong));
+	return run_suite(s);
 }

@@ -10,6 +10,7 @@
 #include "common/spec.h"
 #include "common/wire.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 struct config {
 	struct skv_budget budget;
@@ -394,12 +395,9 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("spec");
-	TCase *t = tcase_create("spec");
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "spec", 60, NULL, NULL);
 
 	rnd_seed("test-spec");
-	tcase_set_timeout(t, 60);
 	tcase_add_test(t, accepted);
 	tcase_add_test(t, variants);
 	tcase_add_test(t, lists_of_words);
@@ -412,11 +410,5 @@ int main(void)
 	tcase_add_test(t, prints_into_short_buffers);
 	tcase_add_test(t, under_another_locale);
 	tcase_add_test(t, random_specs);
-	suite_add_tcase(s, t);
-
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite(s);
 }

@@ -12,6 +12,7 @@
 
 #include "common/wire.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 #define ROOM (1u << 17) /* more than SKV_WIRE_MAX */
 
@@ -592,21 +593,13 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("wire");
-	TCase *t;
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "messages", 60, set_up_packets, NULL);
 
 	rnd_seed("test-wire");
-	t = tcase_create("messages");
-	tcase_add_checked_fixture(t, set_up_packets, NULL);
-	tcase_set_timeout(t, 60);
 	tcase_add_test(t, well_formed);
 	tcase_add_test(t, names);
 	tcase_add_test(t, dumps);
-	suite_add_tcase(s, t);
-	t = tcase_create("hostile");
-	tcase_add_checked_fixture(t, set_up_packets, NULL);
-	tcase_set_timeout(t, 60);
+	t = add_case(s, "hostile", 60, set_up_packets, NULL);
 	tcase_add_test(t, truncated);
 	tcase_add_test(t, too_long);
 	tcase_add_test(t, wrong_fds);
@@ -618,10 +611,5 @@ int main(void)
 	tcase_add_test(t, every_byte_changed);
 	tcase_add_test(t, random_packets);
 	tcase_add_test(t, largest_messages);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite(s);
 }

@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include "tests/support/core-model.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 #define STEPS 1500
 #define ROUNDS 12
@@ -639,18 +640,9 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("core-random");
-	TCase *t = tcase_create("random");
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "random", 60, setup, books_close);
 
 	rnd_seed("test-core-random");
-	tcase_add_checked_fixture(t, setup, books_close);
-	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, the_books_agree_with_the_model, 0, getenv("SKV_VALGRIND") ? 2 : ROUNDS);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

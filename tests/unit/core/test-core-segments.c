@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include "tests/support/core-peer.h"
+#include "tests/support/suite.h"
 
 static struct skv_model small; /* pages of 1 KiB: 64 in a segment */
 
@@ -336,11 +337,8 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("core-segments");
-	TCase *t = tcase_create("segments");
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "segments", 60, setup, books_close);
 
-	tcase_add_checked_fixture(t, setup, books_close);
 	tcase_add_test(t, one_empty_segment_stays);
 	tcase_add_test(t, numbers_wait_for_acknowledgement);
 	tcase_add_test(t, a_pool_without_numbers_asks_to_try_again);
@@ -350,10 +348,5 @@ int main(void)
 	tcase_add_test(t, pages_lie_without_gaps);
 	tcase_add_test(t, a_refused_segment_changes_nothing);
 	tcase_add_test(t, refused_fds_change_nothing);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -10,6 +10,7 @@
 #include "common/fd.h"
 #include "tests/support/core-peer.h"
 #include "daemon/core/state.h"
+#include "tests/support/suite.h"
 
 static struct skv_model small; /* pages of 1 KiB: 64 in a segment */
 
@@ -543,11 +544,8 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("core");
-	TCase *t = tcase_create("accounts"), *state = tcase_create("state");
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "accounts", 60, setup, books_close);
 
-	tcase_add_checked_fixture(t, setup, books_close);
 	tcase_add_test(t, clients_have_quotas);
 	tcase_add_test(t, ids_are_not_used_again);
 	tcase_add_test(t, a_session_is_its_clients_alone);
@@ -563,13 +561,8 @@ int main(void)
 	tcase_add_test(t, a_session_page_is_shown);
 	tcase_add_test(t, quotas_change_tables_do_not);
 	tcase_add_test(t, impossible_sizes_are_refused);
-	suite_add_tcase(s, t);
-	tcase_add_test(state, a_state_is_checked_before_it_is_believed);
-	tcase_add_test(state, rows_come_and_go);
-	suite_add_tcase(s, state);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	t = add_case(s, "state", 60, NULL, NULL);
+	tcase_add_test(t, a_state_is_checked_before_it_is_believed);
+	tcase_add_test(t, rows_come_and_go);
+	return run_suite(s);
 }

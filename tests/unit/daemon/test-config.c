@@ -9,6 +9,7 @@
 #include "daemon/sys/config.h"
 #include "daemon/sys/log.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 static char file[64]; /* in memory: thousands of files on a disk take their time */
 static int fd;
@@ -325,13 +326,9 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("config");
-	TCase *t = tcase_create("config");
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "config", 30, setup, teardown);
 
 	rnd_seed("test-config");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 30);
 	tcase_add_test(t, values_are_read);
 	tcase_add_test(t, what_is_wrong_is_named_with_file_and_line);
 	tcase_add_test(t, settings_must_fit_together);
@@ -343,10 +340,5 @@ int main(void)
 	tcase_add_test(t, what_is_fixed_at_start_is_kept);
 	tcase_add_test(t, groups_have_names_and_numbers);
 	tcase_add_test(t, any_bytes_give_a_configuration_or_a_reason);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

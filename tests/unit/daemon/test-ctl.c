@@ -13,6 +13,7 @@
 #include "common/fd.h"
 #include "common/seqmem.h"
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/suite.h"
 
 static struct fix fix;
 static struct raw *client;
@@ -391,12 +392,8 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("ctl");
-	TCase *t = tcase_create("ctl");
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "ctl", 60, setup, teardown);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
 	tcase_add_test(t, tables_show_what_there_is);
 	tcase_add_test(t, every_command_has_its_json);
 	tcase_add_test(t, top_shows_rates);
@@ -408,10 +405,5 @@ int main(void)
 	tcase_add_test(t, a_swap_can_be_waited_for);
 	tcase_add_test(t, wrong_usage_is_status_2);
 	tcase_add_test(t, no_daemon_is_status_3);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "tests/support/device-fixture.h"
+#include "tests/support/suite.h"
 
 #define OTHER_UID 54321u
 
@@ -410,24 +411,11 @@ START_TEST(memory_outlives_the_daemon)
 }
 END_TEST
 
-static TCase *add_case(Suite *s, const char *name, void (*set_up)(void))
-{
-	TCase *t = tcase_create(name);
-
-	tcase_add_checked_fixture(t, set_up, device_end);
-	tcase_set_timeout(t, 60);
-	suite_add_tcase(s, t);
-	return t;
-}
-
 int main(void)
 {
 	Suite *s = suite_create("device");
-	TCase *t;
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "device", 60, setup, device_end);
 
-	t = add_case(s, "device", setup);
 	tcase_add_test(t, a_segment_is_made_without_a_context_and_scrubbed);
 	tcase_add_test(t, operators_see_devices);
 	tcase_add_test(t, another_user_sees_zeros);
@@ -440,15 +428,11 @@ int main(void)
 	tcase_add_test(t, who_waits_may_leave);
 	tcase_add_test(t, few_may_wait);
 	tcase_add_test(t, memory_outlives_the_daemon);
-	t = add_case(s, "quota", setup_ceiling);
+	t = add_case(s, "quota", 60, setup_ceiling, device_end);
 	tcase_add_test(t, a_user_has_a_quota_there);
-	t = add_case(s, "reload", setup_conf);
+	t = add_case(s, "reload", 60, setup_conf, device_end);
 	tcase_add_test(t, quotas_change_at_run_time);
-	t = add_case(s, "idle", setup_idle);
+	t = add_case(s, "idle", 60, setup_idle, device_end);
 	tcase_add_test(t, an_idle_worker_ends);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/suite.h"
 
 #define FILES_MOST 19u /* as in setup(); more than there are policies, by fewer than a client has sessions */
 
@@ -304,12 +305,8 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("probe");
-	TCase *t = tcase_create("probe");
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "probe", 60, setup, teardown);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
 	tcase_add_test(t, each_bad_plugin_is_refused_with_its_reason);
 	tcase_add_test(t, a_file_that_was_cut_off_is_refused);
 	tcase_add_test(t, the_file_may_change_after_it_was_loaded);
@@ -319,10 +316,5 @@ int main(void)
 	tcase_add_test(t, who_asked_may_be_gone_before_the_answer);
 	tcase_add_test(t, a_stop_ends_the_probe);
 	tcase_add_test(t, of_two_files_with_one_policy_the_first_counts);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -12,6 +12,7 @@
 #include "common/fd.h"
 #include "common/seqmem.h"
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/suite.h"
 
 #define OTHER_UID 54321u
 #define OPERATOR_GID 54322u
@@ -514,12 +515,8 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("server");
-	TCase *t = tcase_create("messages");
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "messages", 60, setup, teardown);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
 	tcase_add_test(t, versions_are_agreed_on);
 	tcase_add_test(t, hello_comes_first_and_once);
 	tcase_add_test(t, silence_is_ended);
@@ -539,10 +536,5 @@ int main(void)
 	tcase_add_test(t, an_acknowledgement_names_a_segment);
 	tcase_add_test(t, users_are_kept_apart);
 	tcase_add_test(t, who_does_not_read_waits_alone);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include "bench/fidelity.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 #define LAYERS 3u
 #define LAST 64u
@@ -158,18 +159,11 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("correction");
-	TCase *c = tcase_create("correction");
-	SRunner *r = srunner_create(s);
-	int failed;
+	TCase *t = add_case(s, "correction", 300, NULL, NULL);
 
 	rnd_seed("test-correction");
-	tcase_set_timeout(c, 300);
-	tcase_add_test(c, gives_back_what_rows_miss_alike);
-	tcase_add_test(c, does_harm_where_they_do_not);
-	tcase_add_test(c, is_foretold_by_how_alike_they_are);
-	suite_add_tcase(s, c);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	tcase_add_test(t, gives_back_what_rows_miss_alike);
+	tcase_add_test(t, does_harm_where_they_do_not);
+	tcase_add_test(t, is_foretold_by_how_alike_they_are);
+	return run_suite(s);
 }

@@ -12,6 +12,7 @@
 #include "engine/ops.h"
 #include "tests/support/engine-backends.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 /* What rounding a result to this type may add to it. */
 static double rounding(uint32_t dtype, double x)
@@ -406,12 +407,10 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("engine: places");
-	TCase *t = tcase_create("operations");
-	bool begun = places_begin("test-engine-backend");
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "operations", 60, NULL, NULL);
 
-	tcase_set_timeout(t, 60);
+	if (!places_begin("test-engine-backend"))
+		return EXIT_FAILURE;
 	tcase_add_test(t, matmul);
 	tcase_add_test(t, matmul_is_fp32);
 	tcase_add_test(t, add_norm);
@@ -422,10 +421,5 @@ int main(void)
 	tcase_add_test(t, copies);
 	tcase_add_test(t, recordings);
 	tcase_add_test(t, no_such_device);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed || !begun ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -13,6 +13,7 @@
 #include "engine/tokens.h"
 #include "tests/support/engine-fixture.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 static char *folder;
 
@@ -576,24 +577,19 @@ START_TEST(tasks_are_refused)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
 	Suite *s = suite_create("engine: files");
-	TCase *t = tcase_create("safetensors");
+	TCase *t = add_case(s, "safetensors", 30, setup, teardown);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 30);
+	rnd_seed("test-engine-files");
 	tcase_add_test(t, reads_what_is_there);
 	tcase_add_test(t, refuses_what_is_not_a_file);
 	tcase_add_loop_test(t, refuses_bad_headers, 0, sizeof(bad_headers) / sizeof(*bad_headers));
 	tcase_add_test(t, refuses_every_truncation);
 	tcase_add_test(t, survives_random_damage);
 	tcase_add_test(t, converts_every_half);
-	suite_add_tcase(s, t);
-
-	t = tcase_create("config");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 30);
+	t = add_case(s, "config", 30, setup, teardown);
 	tcase_add_test(t, config_is_understood);
 	tcase_add_loop_test(t, config_is_refused, 0, sizeof(bad_configs) / sizeof(*bad_configs));
 	tcase_add_test(t, config_survives_random_damage);
@@ -601,24 +597,8 @@ static Suite *suite(void)
 	tcase_add_test(t, models_are_described);
 	tcase_add_test(t, models_must_match_their_config);
 	tcase_add_test(t, names_tell_weights_apart);
-	suite_add_tcase(s, t);
-
-	t = tcase_create("tasks");
-	tcase_add_checked_fixture(t, setup, teardown);
+	t = add_case(s, "tasks", 60, setup, teardown);
 	tcase_add_test(t, cases_are_filtered);
 	tcase_add_loop_test(t, tasks_are_refused, 0, sizeof(bad_tasks) / sizeof(*bad_tasks));
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	SRunner *r = srunner_create(suite());
-	int failed;
-
-	rnd_seed("test-engine-files");
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

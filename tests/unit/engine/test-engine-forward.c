@@ -14,6 +14,7 @@
 #include "tests/support/engine-daemon.h"
 #include "tests/support/engine-backends.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 /* ---- small models ---------------------------------------------------------------------------- */
 
@@ -483,36 +484,20 @@ START_TEST(rows_without_ids_are_the_last_ones)
 }
 END_TEST
 
-static TCase *tcase(Suite *s, const char *name, double seconds)
-{
-	TCase *t = tcase_create(name);
-
-	tcase_add_checked_fixture(t, daemon_setup, daemon_teardown);
-	tcase_set_timeout(t, seconds);
-	suite_add_tcase(s, t);
-	return t;
-}
-
 int main(void)
 {
 	Suite *s = suite_create("engine: steps");
-	bool begun = places_begin("test-engine-forward");
-	TCase *t = tcase(s, "small models", 60);
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "small models", 60, daemon_setup, daemon_teardown);
 
+	if (!places_begin("test-engine-forward"))
+		return EXIT_FAILURE;
 	tcase_add_loop_test(t, forward_is_right, 0, sizeof(models) / sizeof(*models));
 	tcase_add_test(t, forward_refuses_bad_rows);
-	t = tcase(s, "places", 120);
+	t = add_case(s, "places", 120, daemon_setup, daemon_teardown);
 	tcase_add_loop_test(t, device_is_as_the_host, 1, 3);
 	tcase_add_loop_test(t, ways_to_decode_agree, 0, 3);
 	tcase_add_test(t, a_model_of_real_size);
 	tcase_add_test(t, a_step_given_up);
 	tcase_add_test(t, rows_without_ids_are_the_last_ones);
-
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed || !begun ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -12,6 +12,7 @@
 #include "engine/progress.h"
 #include "engine/score.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 /* n floats of about -size … size; to be freed. */
 static float *random_floats(size_t n, double size)
@@ -215,33 +216,18 @@ START_TEST(progress_is_for_terminals)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
 	Suite *s = suite_create("engine: arithmetic");
-	TCase *t = tcase_create("operations");
+	TCase *t = add_case(s, "operations", 30, NULL, NULL);
 
-	tcase_set_timeout(t, 30);
+	rnd_seed("test-engine-math");
 	tcase_add_test(t, rotary_table);
 	tcase_add_test(t, argmax_and_nll);
-	suite_add_tcase(s, t);
-
-	t = tcase_create("scores");
+	t = add_case(s, "scores", 60, NULL, NULL);
 	tcase_add_loop_test(t, scores_forced, 0, sizeof(forced) / sizeof(*forced));
 	tcase_add_loop_test(t, scores_free, 0, sizeof(freely) / sizeof(*freely));
 	tcase_add_test(t, evidence);
 	tcase_add_test(t, progress_is_for_terminals);
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	SRunner *r = srunner_create(suite());
-	int failed;
-
-	rnd_seed("test-engine-math");
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -14,6 +14,7 @@
 #include "engine/search.h"
 #include "tests/support/engine-daemon.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 enum { LAYERS = 6, VOCAB = 264, CASES = 3, PROMPT = 160, ANSWER = 40, TEXT = 1000 };
 
@@ -299,25 +300,14 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("engine: searching layers");
-	TCase *t = tcase_create("tables");
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "tables", 60, NULL, NULL);
 
 	rnd_seed("test-search");
 	tcase_add_test(t, echoes);
 	tcase_add_test(t, search_against_all);
 	tcase_add_test(t, search_gives_up);
-	suite_add_tcase(s, t);
-	t = tcase_create("models");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, LIMIT);
+	t = add_case(s, "models", LIMIT, setup, teardown);
 	tcase_add_test(t, losses);
 	tcase_add_loop_test(t, search_of_a_model, 0, 2);
-	suite_add_tcase(s, t);
-
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include "tests/support/latent-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 
 #define PAGE SKV_PAGE_TOKENS
 
@@ -365,23 +366,15 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("codes");
-	TCase *tc = tcase_create("all");
-	int failed;
+	Suite *s = suite_create("codes");
+	TCase *t = add_case(s, "all", 120, NULL, NULL);
 
 	if (case_begin("test-compress-decode") == CASE_LACKS_DEVICE)
 		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 120);
-	tcase_add_loop_test(tc, outputs, 0, rnd_hurried() ? 6 : 6 * CODE_FORMS);
-	tcase_add_loop_test(tc, kinds, 0, rnd_hurried() ? 5 : 30);
-	tcase_add_loop_test(tc, long_lists, 0, rnd_hurried() ? 1 : 4);
-	tcase_add_loop_test(tc, as_rebuilt, 0, rnd_hurried() ? 2 : 2 * CODE_FORMS);
-	tcase_add_loop_test(tc, far_positions, 0, rnd_hurried() ? 2 : 4);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, outputs, 0, rnd_hurried() ? 6 : 6 * CODE_FORMS);
+	tcase_add_loop_test(t, kinds, 0, rnd_hurried() ? 5 : 30);
+	tcase_add_loop_test(t, long_lists, 0, rnd_hurried() ? 1 : 4);
+	tcase_add_loop_test(t, as_rebuilt, 0, rnd_hurried() ? 2 : 2 * CODE_FORMS);
+	tcase_add_loop_test(t, far_positions, 0, rnd_hurried() ? 2 : 4);
+	return run_suite(s);
 }

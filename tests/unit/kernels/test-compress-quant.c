@@ -8,6 +8,7 @@
 #include <string.h>
 #include "tests/support/quant-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 
 #define BLOCK 32u
 #define TOLERANCE 3e-5
@@ -514,24 +515,16 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("low");
-	TCase *tc = tcase_create("all");
-	int failed;
+	Suite *s = suite_create("low");
+	TCase *t = add_case(s, "all", 120, NULL, NULL);
 
 	if (case_begin("test-compress-quant") == CASE_LACKS_DEVICE)
 		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 120);
-	tcase_add_loop_test(tc, records, 0, rnd_hurried() ? 3 : LOW_SHAPES);
-	tcase_add_test(tc, record_sizes);
-	tcase_add_test(tc, unsupported);
-	tcase_add_loop_test(tc, attention, 0, rnd_hurried() ? 3 : LOW_SHAPES * LOW_FORMS / 2);
-	tcase_add_loop_test(tc, selections, 0, 3);
-	tcase_add_loop_test(tc, rows_again, 0, rnd_hurried() ? 3 : LOW_SHAPES);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, records, 0, rnd_hurried() ? 3 : LOW_SHAPES);
+	tcase_add_test(t, record_sizes);
+	tcase_add_test(t, unsupported);
+	tcase_add_loop_test(t, attention, 0, rnd_hurried() ? 3 : LOW_SHAPES * LOW_FORMS / 2);
+	tcase_add_loop_test(t, selections, 0, 3);
+	tcase_add_loop_test(t, rows_again, 0, rnd_hurried() ? 3 : LOW_SHAPES);
+	return run_suite(s);
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 #include "tests/support/latent-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 
 #define WRONG(k, i, token, ...)                                                                               \
 	ck_abort_msg("%s: sequence %u, token %u: %s %g, %s %g", (k)->c.on->name, i, token, __VA_ARGS__)
@@ -402,23 +403,16 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("pack");
-	TCase *tc = tcase_create("all");
-	int failed, cases = rnd_hurried() ? 3 : 2 * CODE_FORMS;
+	Suite *s = suite_create("pack");
+	TCase *t = add_case(s, "all", 120, NULL, NULL);
+	int cases = rnd_hurried() ? 3 : 2 * CODE_FORMS;
 
-	if (case_begin("test-codec-fit") == CASE_LACKS_DEVICE)
+	if (case_begin("test-compress") == CASE_LACKS_DEVICE)
 		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 120);
-	tcase_add_loop_test(tc, records, 0, cases);
-	tcase_add_loop_test(tc, ties, 0, rnd_hurried() ? 1 : CODE_SHAPES);
-	tcase_add_loop_test(tc, no_numbers, 0, CODE_FORMS);
-	tcase_add_test(tc, record_sizes);
-	tcase_add_test(tc, unsupported);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, records, 0, cases);
+	tcase_add_loop_test(t, ties, 0, rnd_hurried() ? 1 : CODE_SHAPES);
+	tcase_add_loop_test(t, no_numbers, 0, CODE_FORMS);
+	tcase_add_test(t, record_sizes);
+	tcase_add_test(t, unsupported);
+	return run_suite(s);
 }

@@ -7,6 +7,7 @@
  */
 #include "tests/support/kernel-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -520,25 +521,18 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("decode");
-	TCase *tc = tcase_create("all");
-	int failed, cases = under_valgrind() ? 3 : CASE_SHAPES;
+	Suite *s = suite_create("decode");
+	TCase *t = add_case(s, "all", 60, NULL, NULL);
+	int cases = under_valgrind() ? 3 : CASE_SHAPES;
 
 	if (case_begin("test-decode") == CASE_LACKS_DEVICE)
 		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 60);
-	tcase_add_loop_test(tc, decode_dense, 0, cases);
-	tcase_add_loop_test(tc, decode_window, 0, cases);
-	tcase_add_loop_test(tc, decode_lists, 0, cases);
-	tcase_add_loop_test(tc, all_pages_are_dense, 0, cases);
-	tcase_add_loop_test(tc, nothing_to_see, 0, cases);
-	tcase_add_loop_test(tc, specials_stay_where_they_are, 0, cases);
-	tcase_add_loop_test(tc, evidence, 0, cases);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, decode_dense, 0, cases);
+	tcase_add_loop_test(t, decode_window, 0, cases);
+	tcase_add_loop_test(t, decode_lists, 0, cases);
+	tcase_add_loop_test(t, all_pages_are_dense, 0, cases);
+	tcase_add_loop_test(t, nothing_to_see, 0, cases);
+	tcase_add_loop_test(t, specials_stay_where_they_are, 0, cases);
+	tcase_add_loop_test(t, evidence, 0, cases);
+	return run_suite(s);
 }

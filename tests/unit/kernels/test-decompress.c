@@ -8,6 +8,7 @@
 #include <string.h>
 #include "tests/support/latent-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 
 #define PAGE SKV_PAGE_TOKENS
 
@@ -382,22 +383,15 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("decompress");
-	TCase *tc = tcase_create("all");
-	int failed, cases = rnd_hurried() ? 3 : 2 * CODE_FORMS;
+	Suite *s = suite_create("decompress");
+	TCase *t = add_case(s, "all", 120, NULL, NULL);
+	int cases = rnd_hurried() ? 3 : 2 * CODE_FORMS;
 
 	if (case_begin("test-decompress") == CASE_LACKS_DEVICE)
 		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 120);
-	tcase_add_loop_test(tc, rows, 0, cases);
-	tcase_add_loop_test(tc, in_place, 0, rnd_hurried() ? 1 : CODE_FORMS);
-	tcase_add_loop_test(tc, there_and_back, 0, rnd_hurried() ? 1 : CODE_SHAPES);
-	tcase_add_loop_test(tc, far_positions, 0, rnd_hurried() ? 1 : 6);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, rows, 0, cases);
+	tcase_add_loop_test(t, in_place, 0, rnd_hurried() ? 1 : CODE_FORMS);
+	tcase_add_loop_test(t, there_and_back, 0, rnd_hurried() ? 1 : CODE_SHAPES);
+	tcase_add_loop_test(t, far_positions, 0, rnd_hurried() ? 1 : 6);
+	return run_suite(s);
 }

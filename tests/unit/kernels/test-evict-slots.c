@@ -7,6 +7,7 @@
 #include "tests/support/kernel-case.h"
 #include "tests/ref/attention.h"
 #include "tests/ref/evict.h"
+#include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -601,21 +602,14 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("slots");
-	TCase *tc = tcase_create("all");
-	int failed, cases = rnd_hurried() ? 3 : CASE_SHAPES;
+	Suite *s = suite_create("slots");
+	TCase *t = add_case(s, "all", 300, NULL, NULL);
+	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
 	if (case_begin("test-evict-slots") == CASE_LACKS_DEVICE)
 		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 300);
-	tcase_add_loop_test(tc, tokens, 0, cases);
-	tcase_add_loop_test(tc, pages, 0, cases);
-	tcase_add_loop_test(tc, hundreds_of_steps, 0, rnd_hurried() ? 0 : 4);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, tokens, 0, cases);
+	tcase_add_loop_test(t, pages, 0, cases);
+	tcase_add_loop_test(t, hundreds_of_steps, 0, rnd_hurried() ? 0 : 4);
+	return run_suite(s);
 }

@@ -5,6 +5,7 @@
  */
 #include "tests/support/slot-meta-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -517,24 +518,17 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("keep");
-	TCase *tc = tcase_create("all");
-	int failed, cases = rnd_hurried() ? 3 : CASE_SHAPES;
+	Suite *s = suite_create("keep");
+	TCase *t = add_case(s, "all", 300, NULL, NULL);
+	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
 	if (case_begin("test-evict") == CASE_LACKS_DEVICE)
 		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 300);
-	tcase_add_loop_test(tc, scores_of_prompts, 0, cases);
-	tcase_add_loop_test(tc, ranks, 0, cases);
-	tcase_add_loop_test(tc, who_stays, 0, cases);
-	tcase_add_loop_test(tc, long_ones, 0, rnd_hurried() ? 0 : 2);
-	tcase_add_loop_test(tc, pages_that_matter, 0, cases);
-	tcase_add_loop_test(tc, metadata_of_what_is_there, 0, cases);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, scores_of_prompts, 0, cases);
+	tcase_add_loop_test(t, ranks, 0, cases);
+	tcase_add_loop_test(t, who_stays, 0, cases);
+	tcase_add_loop_test(t, long_ones, 0, rnd_hurried() ? 0 : 2);
+	tcase_add_loop_test(t, pages_that_matter, 0, cases);
+	tcase_add_loop_test(t, metadata_of_what_is_there, 0, cases);
+	return run_suite(s);
 }

@@ -6,6 +6,7 @@
  */
 #include "tests/support/prefill-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -418,22 +419,15 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("sparse");
-	TCase *tc = tcase_create("all");
-	int failed, cases = rnd_hurried() ? 4 : CASE_SHAPES;
+	Suite *s = suite_create("sparse");
+	TCase *t = add_case(s, "all", 120, NULL, NULL);
+	int cases = rnd_hurried() ? 4 : CASE_SHAPES;
 
 	if (case_begin("test-prefill-sparse") == CASE_LACKS_DEVICE)
 		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 120);
-	tcase_add_loop_test(tc, any_method, 0, cases);
-	tcase_add_loop_test(tc, one_by_one, 0, cases / 4);
-	tcase_add_loop_test(tc, nothing_reaches_back, 0, cases / 2);
-	tcase_add_loop_test(tc, lemma, 0, 6);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, any_method, 0, cases);
+	tcase_add_loop_test(t, one_by_one, 0, cases / 4);
+	tcase_add_loop_test(t, nothing_reaches_back, 0, cases / 2);
+	tcase_add_loop_test(t, lemma, 0, 6);
+	return run_suite(s);
 }

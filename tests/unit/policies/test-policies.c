@@ -4,6 +4,7 @@
 
 #include "tests/support/policy-file.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 /* The least and the most that a model may have. */
 static const struct skv_model smallest = {
@@ -605,12 +606,9 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("policies");
-	TCase *t;
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "built", 60, NULL, NULL);
 
 	rnd_seed("test-policies");
-	t = tcase_create("built");
 	tcase_add_loop_test(t, loads_with_its_name, 0, sizeof(names) / sizeof(names[0]));
 	tcase_add_test(t, plans);
 	tcase_add_test(t, profiles);
@@ -623,10 +621,5 @@ int main(void)
 	tcase_add_test(t, template_selects);
 	tcase_add_test(t, token_policies_select);
 	tcase_add_test(t, parameters_that_make_no_sense);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite(s);
 }

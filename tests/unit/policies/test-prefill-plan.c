@@ -2,6 +2,7 @@
 /* How prompts are to attend: what every policy takes in about it, what becomes of it, and which plans are refused. */
 #include "tests/support/policy-file.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 static const char *const names[] = {"full",  "streaming", "adakv", "delta", "deltakv", "h2o", "kascade", "kivi", "lessismore",
                                     "omnikv", "palu", "pyramidkv", "quest", "raas", "rkv", "snapkv", "tidal", "template"};
@@ -248,21 +249,13 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("prefill-plan");
-	TCase *t;
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "plans", 60, NULL, NULL);
 
 	rnd_seed("test-prefill-plan");
-	t = tcase_create("plans");
 	tcase_add_loop_test(t, every_policy_takes_all_methods, 0, NAMES);
 	tcase_add_loop_test(t, kascade_goes_by_anchors, 0, NAMES);
 	tcase_add_test(t, kascade_maps_heads);
 	tcase_add_loop_test(t, parameters_that_make_no_sense, 0, NAMES);
 	tcase_add_test(t, plans_that_do_not_fit);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite(s);
 }
