@@ -538,18 +538,13 @@ END_TEST
 
 static Suite *suite(void)
 {
-	Suite *s = suite_create("gpu-client");
-	TCase *t = add_case(s, "device", 120, setup, teardown);
+	Suite *s = begin_suite("gpu-client");
+	TCase *t = add_case(s, "device", 120, setup, teardown, ahead, evicts_ahead, misuse, NULL);
 
 	tcase_add_loop_test(t, replays, 0, REPLAY_SPECS);
-	tcase_add_test(t, ahead);
-	tcase_add_test(t, evicts_ahead);
-	tcase_add_test(t, misuse);
-	t = add_case(s, "side by side", 120, setup, teardown);
+	t = add_case(s, "side by side", 120, setup, teardown, killed_beside, NULL);
 	tcase_set_tags(t, "real"); /* more arithmetic than a processor has time for */
-	tcase_add_test(t, killed_beside);
-	t = add_case(s, "without a daemon", 60, setup, NULL);
-	tcase_add_test(t, daemon_killed);
+	add_case(s, "without a daemon", 60, setup, NULL, daemon_killed, NULL);
 	return s;
 }
 
@@ -560,6 +555,5 @@ int main(void)
 	if (there != CASE_HAS_DEVICE)
 		return there == CASE_LACKS_DEVICE ? EXIT_FAILURE : 77;
 	setenv("SKV_TEST_DEVICE", "1", 1);
-	rnd_seed("gpu-client");
 	return run_suite(suite());
 }

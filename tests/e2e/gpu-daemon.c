@@ -408,23 +408,17 @@ int main(void)
 {
 	const char *required = getenv("SPARSEKV_REQUIRE_GPU");
 	Suite *s;
-	TCase *t;
 
 	n_devices = count_devices();
 	if (!n_devices) {
 		fprintf(stderr, "gpu-daemon: there is no device\n");
 		return required && !strcmp(required, "1") ? EXIT_FAILURE : 77;
 	}
-	s = suite_create("gpu-daemon");
-	t = add_case(s, "vmm", 120, setup, teardown);
-	tcase_add_test(t, a_segment_is_imported_and_zero);
-	tcase_add_test(t, the_daemon_takes_nothing_for_itself);
-	tcase_add_test(t, another_user_sees_zeros);
-	tcase_add_test(t, who_asks_for_more_than_there_is_works_on);
-	tcase_add_test(t, memory_of_a_killed_client_comes_back);
-	tcase_add_test(t, memory_outlives_the_daemon);
-	tcase_add_test(t, a_worker_that_was_killed_is_replaced);
-	t = add_case(s, "legacy", 120, setup_legacy, teardown);
-	tcase_add_test(t, a_legacy_segment_is_opened_and_zero);
+	s = begin_suite("gpu-daemon");
+	add_case(s, "vmm", 120, setup, teardown, a_segment_is_imported_and_zero,
+	         the_daemon_takes_nothing_for_itself, another_user_sees_zeros,
+	         who_asks_for_more_than_there_is_works_on, memory_of_a_killed_client_comes_back,
+	         memory_outlives_the_daemon, a_worker_that_was_killed_is_replaced, NULL);
+	add_case(s, "legacy", 120, setup_legacy, teardown, a_legacy_segment_is_opened_and_zero, NULL);
 	return run_suite(s);
 }

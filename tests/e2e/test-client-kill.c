@@ -531,12 +531,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("client-kill");
-	TCase *t = add_case(s, "kill", 200, setup, NULL);
+	Suite *s = begin_suite("test-client-kill");
+	TCase *t = add_case(s, "kill", 200, setup, NULL, any_swap, NULL);
 
-	rnd_seed("test-client-kill");
 	tcase_add_loop_test(t, any_time, 0, POLICIES);
-	tcase_add_test(t, any_swap);
 	if (!devmem_is_device()) /* there the device commits */
 		tcase_add_loop_test(t, any_instruction, 0, 7);
 	return run_suite(s);

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "tests/support/engine-daemon.h"
-#include "tests/support/random.h"
 #include "tests/support/suite.h"
 
 #define REFERENCE SKV_SRCDIR "/models/reference"
@@ -227,15 +226,12 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("engine: programs");
-	TCase *t = add_case(s, "command lines", 60, daemon_setup, daemon_teardown);
+	Suite *s = begin_suite("test-engine-run");
+	TCase *t = add_case(s, "command lines", 60, daemon_setup, daemon_teardown, help_and_version, NULL);
 
-	rnd_seed("test-engine-run");
 	tcase_add_loop_test(t, refusals_are_clear, 0, sizeof(refusals) / sizeof(*refusals));
 	tcase_add_loop_test(t, modules_are_looked_at, 0, 3);
-	tcase_add_test(t, help_and_version);
-	t = add_case(s, "private daemon", 60, daemon_setup, daemon_teardown);
-	tcase_add_test(t, private_daemon_goes_with_the_program);
-	tcase_add_test(t, private_daemon_that_cannot_start);
+	add_case(s, "private daemon", 60, daemon_setup, daemon_teardown, private_daemon_goes_with_the_program,
+	         private_daemon_that_cannot_start, NULL);
 	return run_suite(s);
 }

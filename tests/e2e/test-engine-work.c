@@ -474,21 +474,17 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("engine: work");
-	TCase *t = add_case(s, "sparsekv-generate", 120, setup, daemon_teardown);
+	Suite *s = begin_suite("test-engine-work");
+	TCase *t = add_case(s, "sparsekv-generate", 120, setup, daemon_teardown, generates,
+	                    a_named_sequence_goes_on, NULL);
 
-	rnd_seed("test-engine-work");
-	tcase_add_test(t, generates);
-	tcase_add_test(t, a_named_sequence_goes_on);
 	tcase_add_loop_test(t, death_loses_nothing, 0, 5);
-	t = add_case(s, "sparsekv-eval", 120, setup, daemon_teardown);
+	t = add_case(s, "sparsekv-eval", 120, setup, daemon_teardown, eval_writes_its_figures,
+	             eval_cleans_up_when_interrupted, NULL);
 	tcase_add_loop_test(t, eval_of_heads_that_evict, 0, 6);
-	tcase_add_test(t, eval_writes_its_figures);
 	tcase_add_loop_test(t, batch_and_mode_do_not_matter, 0, 2);
-	tcase_add_test(t, eval_cleans_up_when_interrupted);
-	t = add_case(s, "sparsekv-calibrate", 120, setup, daemon_teardown);
-	tcase_add_test(t, calibrates);
+	t = add_case(s, "sparsekv-calibrate", 120, setup, daemon_teardown, calibrates, calibrates_by_loss,
+	             NULL);
 	tcase_add_loop_test(t, calibrates_compressors, 0, 2);
-	tcase_add_test(t, calibrates_by_loss);
 	return run_suite(s);
 }

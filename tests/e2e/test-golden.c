@@ -196,14 +196,13 @@ END_TEST
 int main(void)
 {
 	const char *which = getenv("SKV_GOLDEN");
-	Suite *s = suite_create("golden figures");
+	Suite *s = begin_suite("test-golden");
 	TCase *t;
 
 	whole = which && !strcmp(which, "all");
-	t = add_case(s, "full", whole ? 3700 : 610, setup, teardown);
+	t = add_case(s, "full", whole ? 3700 : 610, setup, teardown, bf16_pages, NULL);
 	device = getenv("SKV_TEST_DEVICE") ? "cuda:0" : "host";
 	if (!strcmp(device, "host"))
 		tcase_add_test(t, fp32_pages);
-	tcase_add_test(t, bf16_pages);
 	return run_suite(s);
 }

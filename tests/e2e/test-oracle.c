@@ -518,13 +518,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("oracle");
-	TCase *t = add_case(s, "policies", 600, setup, teardown);
+	Suite *s = begin_suite("test-oracle");
+	TCase *t = add_case(s, "policies", 600, setup, teardown, wide_codes, NULL);
 
-	rnd_seed("test-oracle");
 	tcase_add_loop_test(t, policy, 0, (int)N_POLICIES);
-	tcase_add_test(t, wide_codes);
-	t = add_case(s, "oracle", 60, NULL, NULL);
-	tcase_add_test(t, ranges);
+	add_case(s, "oracle", 60, NULL, NULL, ranges, NULL);
 	return run_suite(s);
 }

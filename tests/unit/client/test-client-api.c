@@ -385,19 +385,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("client-api");
-	TCase *t = add_case(s, "api", 60, setup, teardown);
+	Suite *s = begin_suite("test-client-api");
 
-	rnd_seed("test-client-api");
-	tcase_add_test(t, connecting);
-	tcase_add_test(t, models);
-	tcase_add_test(t, sequences);
-	tcase_add_test(t, threads);
-	tcase_add_test(t, collisions);
-	tcase_add_test(t, leaks);
-	tcase_add_test(t, reopened_pool);
-	tcase_add_test(t, closed_with_a_lease_on_its_way);
-	t = add_case(s, "steps", 60, setup, teardown); /* closes the session itself */
-	tcase_add_test(t, steps);
+	add_case(s, "api", 60, setup, teardown, connecting, models, sequences, threads, collisions, leaks,
+	         reopened_pool, closed_with_a_lease_on_its_way, NULL);
+	add_case(s, "steps", 60, setup, teardown, steps, NULL); /* closes the session itself */
 	return run_suite(s);
 }

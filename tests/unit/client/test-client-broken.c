@@ -552,15 +552,13 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("client-broken");
-	TCase *t = add_case(s, "broken", 60, NULL, NULL);
+	Suite *s = begin_suite("test-client-broken");
+	TCase *t = add_case(s, "broken", 60, NULL, NULL, random_bytes, NULL);
 
-	rnd_seed("test-client-broken");
 	tcase_add_loop_test(t, spoilt_words, 0, (int)(sizeof(words) / sizeof(words[0])));
 	tcase_add_loop_test(t, spoilt_things, 0, 12);
 	tcase_add_loop_test(t, damaged_tables, 0, 6);
 	tcase_add_loop_test(t, notices, 0, 4);
 	tcase_add_loop_test(t, hung_up, 0, 2);
-	tcase_add_test(t, random_bytes);
 	return run_suite(s);
 }

@@ -234,12 +234,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("client-codec");
-	TCase *t = add_case(s, "codec", 60, setup, teardown);
+	Suite *s = begin_suite("test-client-codec");
+	TCase *t = add_case(s, "codec", 60, setup, teardown, gone, norms, NULL);
 
-	rnd_seed("test-client-codec");
 	tcase_add_loop_test(t, no_good, 0, 5);
-	tcase_add_test(t, gone);
-	tcase_add_test(t, norms);
 	return run_suite(s);
 }

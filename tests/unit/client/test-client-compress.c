@@ -542,15 +542,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("client-codes");
-	TCase *t = add_case(s, "codes", getenv("SKV_CODES_OPS") ? 3600 : 120, setup, teardown);
+	Suite *s = begin_suite("test-client-compress");
+	TCase *t = add_case(s, "codes", getenv("SKV_CODES_OPS") ? 3600 : 120, setup, teardown, lost_elsewhere,
+	                    any_order, attended, memory, NULL);
 
-	rnd_seed("test-client-compress");
 	tcase_add_loop_test(t, as_rows, 0, ALL_OF);
-	tcase_add_test(t, lost_elsewhere);
-	tcase_add_test(t, any_order);
 	tcase_add_loop_test(t, cut_anyhow, 0, 5);
-	tcase_add_test(t, attended);
-	tcase_add_test(t, memory);
 	return run_suite(s);
 }

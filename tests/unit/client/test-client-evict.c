@@ -478,16 +478,15 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("client-keep");
-	TCase *t = add_case(s, "keep", 120, setup, teardown);
+	Suite *s = begin_suite("test-client-evict");
+	TCase *t = add_case(s, "keep", 120, setup, teardown, NULL);
 
-	rnd_seed("test-client-evict");
 	tcase_add_loop_test(t, alone, FULL, RULES);
 	tcase_add_loop_test(t, one_page_gone, 0, T);
 	tcase_add_loop_test(t, forks, H2O, RULES);
 	tcase_add_loop_test(t, swaps, 0, 8);
 	tcase_add_loop_test(t, after_holes, H2O, RULES);
-	t = add_case(s, "flat", 120, setup, teardown);
+	t = add_case(s, "flat", 120, setup, teardown, NULL);
 	tcase_add_loop_test(t, flat, H2O, H2O_SHARE);
 	tcase_add_loop_test(t, flat, RKV, SNAPKV);
 	tcase_add_loop_test(t, flat, RAAS, RAAS_RATIO);

@@ -399,13 +399,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("client-quiet");
-	TCase *t = add_case(s, "quiet", 60, setup, teardown);
+	Suite *s = begin_suite("test-client-maintenance");
+	TCase *t = add_case(s, "quiet", 60, setup, teardown, the_test_can_fail, cost_of_attend, NULL);
 
-	rnd_seed("test-client-maintenance");
 	tcase_add_loop_test(t, no_call_no_allocation, 0, 2 * N_SPECS);
 	tcase_add_loop_test(t, no_call_in_a_replay, 0, 2 * N_SPECS);
-	tcase_add_test(t, the_test_can_fail);
-	tcase_add_test(t, cost_of_attend);
 	return run_suite(s);
 }

@@ -338,14 +338,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("client-mixed");
-	TCase *t = add_case(s, "mixed", 60, setup, teardown);
+	Suite *s = begin_suite("test-client-mixed");
+	TCase *t = add_case(s, "mixed", 60, setup, teardown, refused, stays, NULL);
 
-	rnd_seed("test-client-mixed");
 	tcase_add_loop_test(t, batches, 0, 6);
 	tcase_add_loop_test(t, as_alone, 0, 3);
 	tcase_add_loop_test(t, any_two, 0, EVERY);
-	tcase_add_test(t, refused);
-	tcase_add_test(t, stays);
 	return run_suite(s);
 }

@@ -235,10 +235,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("client-bounds");
-	TCase *t = add_case(s, "bounds", 120, setup, teardown);
+	Suite *s = begin_suite("test-client-page-bounds");
+	TCase *t = add_case(s, "bounds", 120, setup, teardown, NULL);
 
-	rnd_seed("test-client-page-bounds");
 	tcase_add_loop_test(t, supplied_and_given_back, 0, 2);
 	tcase_add_loop_test(t, built_around_holes, 0, 2);
 	tcase_add_loop_test(t, forks_go_their_ways, 0, 3);

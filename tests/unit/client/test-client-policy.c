@@ -489,20 +489,12 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("client-policy");
-	TCase *t = add_case(s, "policy", 60, setup, teardown);
+	Suite *s = begin_suite("test-client-policy");
+	TCase *t = add_case(s, "policy", 60, setup, teardown, refused_swaps, refused_opens, state, torn_state,
+	                    end_while_recording, misuse, keys_first, lists_of_heads, NULL);
 
-	rnd_seed("test-client-policy");
 	tcase_add_loop_test(t, swaps, 0, 4);
 	tcase_add_loop_test(t, pages_after_holes, 0, 16);
 	tcase_add_loop_test(t, recall, 0, 2);
-	tcase_add_test(t, refused_swaps);
-	tcase_add_test(t, refused_opens);
-	tcase_add_test(t, state);
-	tcase_add_test(t, torn_state);
-	tcase_add_test(t, end_while_recording);
-	tcase_add_test(t, misuse);
-	tcase_add_test(t, keys_first);
-	tcase_add_test(t, lists_of_heads);
 	return run_suite(s);
 }

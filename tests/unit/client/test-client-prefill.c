@@ -522,10 +522,9 @@ static void setup_small(void)
 
 int main(void)
 {
-	Suite *s = suite_create("client-prompt");
-	TCase *t = add_case(s, "prompt", 240, setup, teardown);
+	Suite *s = begin_suite("test-client-prefill");
+	TCase *t = add_case(s, "prompt", 240, setup, teardown, NULL);
 
-	rnd_seed("test-client-prefill");
 	tcase_add_loop_test(t, chunks, 0, WAYS);
 	tcase_add_loop_test(t, without_queries, 0, WAYS);
 	tcase_add_loop_test(t, in_place, 0, WAYS);
@@ -533,7 +532,6 @@ int main(void)
 	tcase_add_loop_test(t, handed_over, 0, WAYS);
 	tcase_add_loop_test(t, decodes_before_the_end, 0, WAYS);
 	tcase_add_loop_test(t, batches, 0, WAYS);
-	t = add_case(s, "small", 240, setup_small, teardown);
-	tcase_add_test(t, no_space);
+	add_case(s, "small", 240, setup_small, teardown, no_space, NULL);
 	return run_suite(s);
 }

@@ -356,19 +356,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("client-stop");
-	TCase *t = add_case(s, "stopped", 60, setup, teardown);
+	Suite *s = begin_suite("test-client-stop");
 
-	rnd_seed("test-client-stop");
-	tcase_add_test(t, decoding_goes_on);
-	tcase_add_test(t, steps_do_not_wait);
-	tcase_add_test(t, swap_later);
-	tcase_add_test(t, calls_time_out);
-	tcase_add_test(t, fork_times_out);
-	tcase_add_test(t, drops_time_out);
-	tcase_add_test(t, close_times_out);
-	tcase_add_test(t, disconnect_times_out);
-	t = add_case(s, "gone", 60, setup, NULL);
-	tcase_add_test(t, death);
+	add_case(s, "stopped", 60, setup, teardown, decoding_goes_on, steps_do_not_wait, swap_later,
+	         calls_time_out, fork_times_out, drops_time_out, close_times_out, disconnect_times_out, NULL);
+	add_case(s, "gone", 60, setup, NULL, death, NULL);
 	return run_suite(s);
 }

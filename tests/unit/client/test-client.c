@@ -444,21 +444,16 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("client");
-	TCase *t = add_case(s, "client", 60, setup, teardown);
+	Suite *s = begin_suite("test-client");
+	TCase *t = add_case(s, "client", 60, setup, teardown, evicted_pages_return,
+	                    dropped_pages_stay_in_stock, chunks, NULL);
 
-	rnd_seed("test-client");
 	tcase_add_loop_test(t, outputs, 0, 6);
-	tcase_add_test(t, chunks);
 	tcase_add_loop_test(t, appended, 0, 6);
 	tcase_add_loop_test(t, forks, 0, 2);
 	if (!devmem_is_device()) /* its children would be those of a process that uses one */
 		tcase_add_loop_test(t, hand_over, 0, 2);
-	tcase_add_test(t, evicted_pages_return);
-	tcase_add_test(t, dropped_pages_stay_in_stock);
-	t = add_case(s, "small pool", 60, setup_small, teardown);
-	tcase_add_test(t, no_space);
-	t = add_case(s, "small segments", 60, setup_small_segments, teardown);
-	tcase_add_test(t, dropped_prefix_leaves);
+	add_case(s, "small pool", 60, setup_small, teardown, no_space, NULL);
+	add_case(s, "small segments", 60, setup_small_segments, teardown, dropped_prefix_leaves, NULL);
 	return run_suite(s);
 }

@@ -11,7 +11,6 @@
 
 #include "libclient/compress/codec.h"
 #include "tests/support/codec-file.h"
-#include "tests/support/random.h"
 #include "tests/support/suite.h"
 
 #define D 64u
@@ -340,20 +339,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("codec");
-	TCase *t = add_case(s, "codec", 120, setup, teardown);
+	Suite *s = begin_suite("test-codec");
+	TCase *t = add_case(s, "codec", 120, setup, teardown, fingerprints, cut_later, cut_off, other_shapes,
+	                    missing, mixed, no_numbers, files_that_are_none, scribbled, NULL);
 
-	rnd_seed("test-codec");
 	tcase_add_loop_test(t, what_is_read, 0, 8);
-	tcase_add_test(t, fingerprints);
-	tcase_add_test(t, cut_later);
-	tcase_add_test(t, cut_off);
-	tcase_add_test(t, other_shapes);
-	tcase_add_test(t, missing);
-	tcase_add_test(t, mixed);
-	tcase_add_test(t, no_numbers);
 	tcase_add_loop_test(t, wrong_abouts, 0, sizeof(abouts) / sizeof(*abouts));
-	tcase_add_test(t, files_that_are_none);
-	tcase_add_test(t, scribbled);
 	return run_suite(s);
 }

@@ -94,12 +94,8 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("packs");
-	TCase *t = add_case(s, "packs", 60, NULL, NULL);
+	Suite *s = begin_suite("test-compress-layout");
 
-	rnd_seed("test-compress-layout");
-	tcase_add_test(t, as_it_grows);
-	tcase_add_test(t, commits_are_good);
-	tcase_add_test(t, forms);
+	add_case(s, "packs", 60, NULL, NULL, as_it_grows, commits_are_good, forms, NULL);
 	return run_suite(s);
 }

@@ -48,10 +48,8 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("child");
-	TCase *t = add_case(s, "child", 60, NULL, NULL);
+	Suite *s = begin_suite("test-child");
 
-	tcase_add_test(t, failure_is_told);
-	tcase_add_test(t, killed_while_asserting);
+	add_case(s, "child", 60, NULL, NULL, failure_is_told, killed_while_asserting, NULL);
 	return run_suite(s);
 }

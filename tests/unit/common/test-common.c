@@ -172,13 +172,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("common");
-	TCase *t = add_case(s, "common", 60, NULL, NULL);
+	Suite *s = begin_suite("test-common");
 
-	tcase_add_test(t, strings);
-	tcase_add_test(t, valid_names);
-	tcase_add_test(t, models_on_the_wire);
-	tcase_add_test(t, models);
-	tcase_add_test(t, memory_by_fd);
+	add_case(s, "common", 60, NULL, NULL, strings, valid_names, models_on_the_wire, models, memory_by_fd,
+	         NULL);
 	return run_suite(s);
 }

@@ -646,17 +646,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("plugin");
-	TCase *t = add_case(s, "plugin", 60, NULL, NULL);
+	Suite *s = begin_suite("test-plugin");
 
-	tcase_add_test(t, spoiled_blocks);
-	tcase_add_test(t, layers_that_choose);
-	tcase_add_test(t, layers_that_score);
-	tcase_add_test(t, layers_that_keep);
-	tcase_add_test(t, layers_that_pack);
-	tcase_add_test(t, rehearsals);
-	tcase_add_test(t, unions);
-	tcase_add_test(t, mapped_rows);
-	tcase_add_test(t, spoiled_plans);
+	add_case(s, "plugin", 60, NULL, NULL, spoiled_blocks, layers_that_choose, layers_that_score,
+	         layers_that_keep, layers_that_pack, rehearsals, unions, mapped_rows, spoiled_plans, NULL);
 	return run_suite(s);
 }

@@ -180,13 +180,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("profile");
-	TCase *t = add_case(s, "profile", 60, setup, teardown);
+	Suite *s = begin_suite("test-profile");
+	TCase *t = add_case(s, "profile", 60, setup, teardown, what_is_read, what_is_not_read,
+	                    files_that_are_none, cut_off, NULL);
 
-	tcase_add_test(t, what_is_read);
-	tcase_add_test(t, what_is_not_read);
-	tcase_add_test(t, files_that_are_none);
-	tcase_add_test(t, cut_off);
 	tcase_add_loop_test(t, wrong_fields, 0, sizeof(wrong) / sizeof(*wrong));
 	return run_suite(s);
 }

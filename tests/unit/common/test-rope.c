@@ -123,12 +123,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("rope");
-	TCase *t = add_case(s, "all", 60, NULL, NULL);
+	Suite *s = begin_suite("test-rope");
+	TCase *t = add_case(s, "all", 60, NULL, NULL, plain_ones, scale_of_yarn, NULL);
 
 	tcase_add_loop_test(t, frequencies, 0, sizeof(known) / sizeof(*known));
-	tcase_add_test(t, plain_ones);
-	tcase_add_test(t, scale_of_yarn);
 	tcase_add_loop_test(t, descriptions, 0, sizeof(described) / sizeof(*described));
 	return run_suite(s);
 }

@@ -493,16 +493,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("seqmem");
-	TCase *t = add_case(s, "seqmem", 60, set_up, NULL);
+	Suite *s = begin_suite("test-seqmem");
 
-	rnd_seed("test-seqmem");
-	tcase_add_test(t, stopped_after_each_store);
-	tcase_add_test(t, recovery_of_garbage);
-	tcase_add_test(t, checks);
-	tcase_add_test(t, slots);
-	tcase_add_test(t, compressed);
-	tcase_add_test(t, layouts);
-	tcase_add_test(t, recovery_is_sparse);
+	add_case(s, "seqmem", 60, set_up, NULL, stopped_after_each_store, recovery_of_garbage, checks, slots,
+	         compressed, layouts, recovery_is_sparse, NULL);
 	return run_suite(s);
 }

@@ -394,21 +394,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("spec");
-	TCase *t = add_case(s, "spec", 60, NULL, NULL);
+	Suite *s = begin_suite("test-spec");
 
-	rnd_seed("test-spec");
-	tcase_add_test(t, accepted);
-	tcase_add_test(t, variants);
-	tcase_add_test(t, lists_of_words);
-	tcase_add_test(t, refused_budgets);
-	tcase_add_test(t, refused_values);
-	tcase_add_test(t, refused_specs);
-	tcase_add_test(t, without_a_model);
-	tcase_add_test(t, short_error_buffers);
-	tcase_add_test(t, prints_what_it_parses);
-	tcase_add_test(t, prints_into_short_buffers);
-	tcase_add_test(t, under_another_locale);
-	tcase_add_test(t, random_specs);
+	add_case(s, "spec", 60, NULL, NULL, accepted, variants, lists_of_words, refused_budgets,
+	         refused_values, refused_specs, without_a_model, short_error_buffers, prints_what_it_parses,
+	         prints_into_short_buffers, under_another_locale, random_specs, NULL);
 	return run_suite(s);
 }

@@ -592,24 +592,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("wire");
-	TCase *t = add_case(s, "messages", 60, set_up_packets, NULL);
+	Suite *s = begin_suite("test-wire");
 
-	rnd_seed("test-wire");
-	tcase_add_test(t, well_formed);
-	tcase_add_test(t, names);
-	tcase_add_test(t, dumps);
-	t = add_case(s, "hostile", 60, set_up_packets, NULL);
-	tcase_add_test(t, truncated);
-	tcase_add_test(t, too_long);
-	tcase_add_test(t, wrong_fds);
-	tcase_add_test(t, wrong_serials);
-	tcase_add_test(t, unknown_types);
-	tcase_add_test(t, spoiled_fields);
-	tcase_add_test(t, spoiled_runs);
-	tcase_add_test(t, spoiled_strings);
-	tcase_add_test(t, every_byte_changed);
-	tcase_add_test(t, random_packets);
-	tcase_add_test(t, largest_messages);
+	add_case(s, "messages", 60, set_up_packets, NULL, well_formed, names, dumps, NULL);
+	add_case(s, "hostile", 60, set_up_packets, NULL, truncated, too_long, wrong_fds, wrong_serials,
+	         unknown_types, spoiled_fields, spoiled_runs, spoiled_strings, every_byte_changed,
+	         random_packets, largest_messages, NULL);
 	return run_suite(s);
 }

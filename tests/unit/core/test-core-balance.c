@@ -156,11 +156,8 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("core-balance");
-	TCase *t = add_case(s, "balance", 60, setup, teardown);
+	Suite *s = begin_suite("test-core-balance");
 
-	tcase_add_test(t, counts);
-	tcase_add_test(t, owners);
-	tcase_add_test(t, what_is_left);
+	add_case(s, "balance", 60, setup, teardown, counts, owners, what_is_left, NULL);
 	return run_suite(s);
 }

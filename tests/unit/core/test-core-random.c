@@ -639,10 +639,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("core-random");
-	TCase *t = add_case(s, "random", 60, setup, books_close);
+	Suite *s = begin_suite("test-core-random");
+	TCase *t = add_case(s, "random", 60, setup, books_close, NULL);
 
-	rnd_seed("test-core-random");
 	tcase_add_loop_test(t, the_books_agree_with_the_model, 0, getenv("SKV_VALGRIND") ? 2 : ROUNDS);
 	return run_suite(s);
 }

@@ -318,13 +318,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("core-lies");
-	TCase *t = add_case(s, "lies", 60, setup, books_close);
+	Suite *s = begin_suite("test-core-untrusted");
+	TCase *t = add_case(s, "lies", 60, setup, books_close, a_page_is_of_one_sequence,
+	                    a_stale_mapping_harms_its_own_user_alone, memory_may_change_while_it_is_read,
+	                    NULL);
 
-	rnd_seed("test-core-untrusted");
 	tcase_add_loop_test(t, a_lie_costs_the_liar_alone, 0, N_LIES * N_BY);
-	tcase_add_test(t, a_page_is_of_one_sequence);
-	tcase_add_test(t, a_stale_mapping_harms_its_own_user_alone);
-	tcase_add_test(t, memory_may_change_while_it_is_read);
 	return run_suite(s);
 }

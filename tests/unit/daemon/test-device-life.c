@@ -271,18 +271,14 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("device-life");
-	TCase *t = add_case(s, "vmm", 60, setup, device_end);
+	Suite *s = begin_suite("test-device-life");
 
-	rnd_seed("test-device-life");
-	tcase_add_test(t, clients_come_and_go_while_workers_die);
-	tcase_add_test(t, a_device_that_is_required_is_there_or_the_start_fails);
-	tcase_add_test(t, a_device_without_descriptors_needs_legacy);
-	t = add_case(s, "lingering", 60, setup_lingering, device_end);
-	tcase_add_test(t, pages_wait_for_the_process_that_hung_up);
-	t = add_case(s, "legacy", 60, setup_legacy, device_end);
-	tcase_add_test(t, a_legacy_segment_comes_from_the_worker);
-	tcase_add_test(t, legacy_memory_goes_with_its_worker);
-	tcase_add_test(t, clients_come_and_go_while_workers_die);
+	add_case(s, "vmm", 60, setup, device_end, clients_come_and_go_while_workers_die,
+	         a_device_that_is_required_is_there_or_the_start_fails,
+	         a_device_without_descriptors_needs_legacy, NULL);
+	add_case(s, "lingering", 60, setup_lingering, device_end, pages_wait_for_the_process_that_hung_up,
+	         NULL);
+	add_case(s, "legacy", 60, setup_legacy, device_end, a_legacy_segment_comes_from_the_worker,
+	         legacy_memory_goes_with_its_worker, clients_come_and_go_while_workers_die, NULL);
 	return run_suite(s);
 }

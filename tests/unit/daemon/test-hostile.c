@@ -470,12 +470,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("hostile");
-	TCase *t = add_case(s, "hostile", 120, setup, teardown);
+	Suite *s = begin_suite("test-hostile");
 
-	rnd_seed("test-hostile");
-	tcase_add_test(t, nothing_that_is_sent_disturbs_the_daemon);
-	tcase_add_test(t, too_many_descriptors_are_closed);
-	tcase_add_test(t, sizes_at_the_edges);
+	add_case(s, "hostile", 120, setup, teardown, nothing_that_is_sent_disturbs_the_daemon,
+	         too_many_descriptors_are_closed, sizes_at_the_edges, NULL);
 	return run_suite(s);
 }

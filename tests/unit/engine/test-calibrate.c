@@ -365,16 +365,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("calibrate");
-	TCase *t = add_case(s, "calibrate", 60, NULL, NULL);
+	Suite *s = begin_suite("test-calibrate");
 
-	rnd_seed("test-calibrate");
-	tcase_add_test(t, anchors_against_all);
-	tcase_add_test(t, shifts);
-	tcase_add_test(t, heads);
-	tcase_add_test(t, measures);
-	tcase_add_test(t, changes);
-	tcase_add_test(t, differences);
-	tcase_add_test(t, rows_that_differ);
+	add_case(s, "calibrate", 60, NULL, NULL, anchors_against_all, shifts, heads, measures, changes,
+	         differences, rows_that_differ, NULL);
 	return run_suite(s);
 }

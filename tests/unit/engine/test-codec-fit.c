@@ -387,15 +387,12 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("compress");
-	TCase *t = add_case(s, "compress", 30, setup, teardown);
+	Suite *s = begin_suite("test-codec-fit");
+	TCase *t = add_case(s, "compress", 30, setup, teardown, widths, the_library_reads_it,
+	                    what_cannot_be_written, NULL);
 
-	rnd_seed("test-codec-fit");
 	omp_set_num_threads(1); /* matrices are small: threads would wait for each other */
 	tcase_add_loop_test(t, residuals_add_up, 0, 12);
 	tcase_add_loop_test(t, largest_directions, 0, 7);
-	tcase_add_test(t, widths);
-	tcase_add_test(t, the_library_reads_it);
-	tcase_add_test(t, what_cannot_be_written);
 	return run_suite(s);
 }

@@ -158,12 +158,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("correction");
-	TCase *t = add_case(s, "correction", 300, NULL, NULL);
+	Suite *s = begin_suite("test-correction");
 
-	rnd_seed("test-correction");
-	tcase_add_test(t, gives_back_what_rows_miss_alike);
-	tcase_add_test(t, does_harm_where_they_do_not);
-	tcase_add_test(t, is_foretold_by_how_alike_they_are);
+	add_case(s, "correction", 300, NULL, NULL, gives_back_what_rows_miss_alike,
+	         does_harm_where_they_do_not, is_foretold_by_how_alike_they_are, NULL);
 	return run_suite(s);
 }

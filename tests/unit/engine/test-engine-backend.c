@@ -407,19 +407,10 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("engine: places");
-	TCase *t = add_case(s, "operations", 60, NULL, NULL);
 
 	if (!places_begin("test-engine-backend"))
 		return EXIT_FAILURE;
-	tcase_add_test(t, matmul);
-	tcase_add_test(t, matmul_is_fp32);
-	tcase_add_test(t, add_norm);
-	tcase_add_test(t, swiglu);
-	tcase_add_test(t, rope);
-	tcase_add_test(t, fill_and_embed);
-	tcase_add_test(t, choose);
-	tcase_add_test(t, copies);
-	tcase_add_test(t, recordings);
-	tcase_add_test(t, no_such_device);
+	add_case(s, "operations", 60, NULL, NULL, matmul, matmul_is_fp32, add_norm, swiglu, rope,
+	         fill_and_embed, choose, copies, recordings, no_such_device, NULL);
 	return run_suite(s);
 }

@@ -579,26 +579,17 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("engine: files");
-	TCase *t = add_case(s, "safetensors", 30, setup, teardown);
+	Suite *s = begin_suite("test-engine-files");
+	TCase *t = add_case(s, "safetensors", 30, setup, teardown, reads_what_is_there,
+	                    refuses_what_is_not_a_file, refuses_every_truncation, survives_random_damage,
+	                    converts_every_half, NULL);
 
-	rnd_seed("test-engine-files");
-	tcase_add_test(t, reads_what_is_there);
-	tcase_add_test(t, refuses_what_is_not_a_file);
 	tcase_add_loop_test(t, refuses_bad_headers, 0, sizeof(bad_headers) / sizeof(*bad_headers));
-	tcase_add_test(t, refuses_every_truncation);
-	tcase_add_test(t, survives_random_damage);
-	tcase_add_test(t, converts_every_half);
-	t = add_case(s, "config", 30, setup, teardown);
-	tcase_add_test(t, config_is_understood);
+	t = add_case(s, "config", 30, setup, teardown, config_survives_random_damage,
+	             vocabulary_must_be_bytes, models_are_described, models_must_match_their_config,
+	             names_tell_weights_apart, config_is_understood, NULL);
 	tcase_add_loop_test(t, config_is_refused, 0, sizeof(bad_configs) / sizeof(*bad_configs));
-	tcase_add_test(t, config_survives_random_damage);
-	tcase_add_test(t, vocabulary_must_be_bytes);
-	tcase_add_test(t, models_are_described);
-	tcase_add_test(t, models_must_match_their_config);
-	tcase_add_test(t, names_tell_weights_apart);
-	t = add_case(s, "tasks", 60, setup, teardown);
-	tcase_add_test(t, cases_are_filtered);
+	t = add_case(s, "tasks", 60, setup, teardown, cases_are_filtered, NULL);
 	tcase_add_loop_test(t, tasks_are_refused, 0, sizeof(bad_tasks) / sizeof(*bad_tasks));
 	return run_suite(s);
 }

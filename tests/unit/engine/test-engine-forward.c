@@ -487,17 +487,15 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("engine: steps");
-	TCase *t = add_case(s, "small models", 60, daemon_setup, daemon_teardown);
+	TCase *t = add_case(s, "small models", 60, daemon_setup, daemon_teardown, forward_refuses_bad_rows,
+	                    NULL);
 
 	if (!places_begin("test-engine-forward"))
 		return EXIT_FAILURE;
 	tcase_add_loop_test(t, forward_is_right, 0, sizeof(models) / sizeof(*models));
-	tcase_add_test(t, forward_refuses_bad_rows);
-	t = add_case(s, "places", 120, daemon_setup, daemon_teardown);
+	t = add_case(s, "places", 120, daemon_setup, daemon_teardown, a_model_of_real_size, a_step_given_up,
+	             rows_without_ids_are_the_last_ones, NULL);
 	tcase_add_loop_test(t, device_is_as_the_host, 1, 3);
 	tcase_add_loop_test(t, ways_to_decode_agree, 0, 3);
-	tcase_add_test(t, a_model_of_real_size);
-	tcase_add_test(t, a_step_given_up);
-	tcase_add_test(t, rows_without_ids_are_the_last_ones);
 	return run_suite(s);
 }

@@ -218,16 +218,12 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("engine: arithmetic");
-	TCase *t = add_case(s, "operations", 30, NULL, NULL);
+	Suite *s = begin_suite("test-engine-math");
+	TCase *t;
 
-	rnd_seed("test-engine-math");
-	tcase_add_test(t, rotary_table);
-	tcase_add_test(t, argmax_and_nll);
-	t = add_case(s, "scores", 60, NULL, NULL);
+	add_case(s, "operations", 30, NULL, NULL, rotary_table, argmax_and_nll, NULL);
+	t = add_case(s, "scores", 60, NULL, NULL, evidence, progress_is_for_terminals, NULL);
 	tcase_add_loop_test(t, scores_forced, 0, sizeof(forced) / sizeof(*forced));
 	tcase_add_loop_test(t, scores_free, 0, sizeof(freely) / sizeof(*freely));
-	tcase_add_test(t, evidence);
-	tcase_add_test(t, progress_is_for_terminals);
 	return run_suite(s);
 }

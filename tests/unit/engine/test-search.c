@@ -299,15 +299,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("engine: searching layers");
-	TCase *t = add_case(s, "tables", 60, NULL, NULL);
+	Suite *s = begin_suite("test-search");
+	TCase *t;
 
-	rnd_seed("test-search");
-	tcase_add_test(t, echoes);
-	tcase_add_test(t, search_against_all);
-	tcase_add_test(t, search_gives_up);
-	t = add_case(s, "models", LIMIT, setup, teardown);
-	tcase_add_test(t, losses);
+	add_case(s, "tables", 60, NULL, NULL, echoes, search_against_all, search_gives_up, NULL);
+	t = add_case(s, "models", LIMIT, setup, teardown, losses, NULL);
 	tcase_add_loop_test(t, search_of_a_model, 0, 2);
 	return run_suite(s);
 }

@@ -367,7 +367,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("codes");
-	TCase *t = add_case(s, "all", 120, NULL, NULL);
+	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
 
 	if (case_begin("test-compress-decode") == CASE_LACKS_DEVICE)
 		return EXIT_FAILURE;

@@ -516,13 +516,11 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("low");
-	TCase *t = add_case(s, "all", 120, NULL, NULL);
+	TCase *t = add_case(s, "all", 120, NULL, NULL, record_sizes, unsupported, NULL);
 
 	if (case_begin("test-compress-quant") == CASE_LACKS_DEVICE)
 		return EXIT_FAILURE;
 	tcase_add_loop_test(t, records, 0, rnd_hurried() ? 3 : LOW_SHAPES);
-	tcase_add_test(t, record_sizes);
-	tcase_add_test(t, unsupported);
 	tcase_add_loop_test(t, attention, 0, rnd_hurried() ? 3 : LOW_SHAPES * LOW_FORMS / 2);
 	tcase_add_loop_test(t, selections, 0, 3);
 	tcase_add_loop_test(t, rows_again, 0, rnd_hurried() ? 3 : LOW_SHAPES);

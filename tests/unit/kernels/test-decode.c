@@ -522,7 +522,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("decode");
-	TCase *t = add_case(s, "all", 60, NULL, NULL);
+	TCase *t = add_case(s, "all", 60, NULL, NULL, NULL);
 	int cases = under_valgrind() ? 3 : CASE_SHAPES;
 
 	if (case_begin("test-decode") == CASE_LACKS_DEVICE)

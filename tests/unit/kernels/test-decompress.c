@@ -384,7 +384,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("decompress");
-	TCase *t = add_case(s, "all", 120, NULL, NULL);
+	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 3 : 2 * CODE_FORMS;
 
 	if (case_begin("test-decompress") == CASE_LACKS_DEVICE)

@@ -314,7 +314,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("head budgets");
-	TCase *t = add_case(s, "all", 300, NULL, NULL);
+	TCase *t = add_case(s, "all", 300, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
 	if (case_begin("test-evict-head-budgets") == CASE_LACKS_DEVICE)

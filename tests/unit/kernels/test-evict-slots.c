@@ -603,7 +603,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("slots");
-	TCase *t = add_case(s, "all", 300, NULL, NULL);
+	TCase *t = add_case(s, "all", 300, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
 	if (case_begin("test-evict-slots") == CASE_LACKS_DEVICE)

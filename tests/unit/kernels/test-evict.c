@@ -519,7 +519,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("keep");
-	TCase *t = add_case(s, "all", 300, NULL, NULL);
+	TCase *t = add_case(s, "all", 300, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
 	if (case_begin("test-evict") == CASE_LACKS_DEVICE)

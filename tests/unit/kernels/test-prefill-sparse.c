@@ -420,7 +420,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("sparse");
-	TCase *t = add_case(s, "all", 120, NULL, NULL);
+	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 4 : CASE_SHAPES;
 
 	if (case_begin("test-prefill-sparse") == CASE_LACKS_DEVICE)

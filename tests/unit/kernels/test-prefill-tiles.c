@@ -475,7 +475,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("tiles");
-	TCase *t = add_case(s, "all", 120, NULL, NULL);
+	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 3 : 21; /* dtypes and head counts in turn */
 
 	if (case_begin("test-prefill-tiles") == CASE_LACKS_DEVICE)

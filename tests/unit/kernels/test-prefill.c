@@ -181,7 +181,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("prefill");
-	TCase *t = add_case(s, "all", 60, NULL, NULL);
+	TCase *t = add_case(s, "all", 60, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 2 : CASE_SHAPES;
 
 	if (case_begin("test-prefill") == CASE_LACKS_DEVICE)

@@ -215,7 +215,7 @@ int main(void)
 	if (there != CASE_HAS_DEVICE)
 		return there == CASE_LACKS_DEVICE ? EXIT_FAILURE : 77;
 	Suite *s = suite_create("replay");
-	TCase *t = add_case(s, "all", 120, NULL, NULL);
+	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
 
 	tcase_add_loop_test(t, replayed_steps_are_steps, 0, 2);
 	return run_suite(s);

@@ -375,7 +375,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("bounds");
-	TCase *t = add_case(s, "all", 120, NULL, NULL);
+	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
 	if (case_begin("test-select-page-bounds") == CASE_LACKS_DEVICE)

@@ -163,7 +163,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("recall");
-	TCase *t = add_case(s, "all", 60, NULL, NULL);
+	TCase *t = add_case(s, "all", 60, NULL, NULL, NULL);
 
 	if (case_begin("test-select-recall") == CASE_LACKS_DEVICE)
 		return EXIT_FAILURE;

@@ -95,11 +95,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("topk");
-	TCase *t = add_case(s, "all", 60, NULL, NULL);
+	Suite *s = begin_suite("test-select-topk");
+	TCase *t = add_case(s, "all", 60, NULL, NULL, nothing_to_choose, NULL);
 
-	rnd_seed("test-select-topk");
 	tcase_add_loop_test(t, random_scores, 0, getenv("SKV_VALGRIND") ? 2 : 20);
-	tcase_add_test(t, nothing_to_choose);
 	return run_suite(s);
 }

@@ -323,12 +323,10 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("select");
-	TCase *t = add_case(s, "all", 60, NULL, NULL);
+	TCase *t = add_case(s, "all", 60, NULL, NULL, by_hand, union_by_hand, NULL);
 
 	if (case_begin("test-select") == CASE_LACKS_DEVICE)
 		return EXIT_FAILURE;
 	tcase_add_loop_test(t, random_problems, 0, rnd_hurried() ? 2 : 24);
-	tcase_add_test(t, by_hand);
-	tcase_add_test(t, union_by_hand);
 	return run_suite(s);
 }

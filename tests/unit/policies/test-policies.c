@@ -3,7 +3,6 @@
 #include <math.h>
 
 #include "tests/support/policy-file.h"
-#include "tests/support/random.h"
 #include "tests/support/suite.h"
 
 /* The least and the most that a model may have. */
@@ -605,21 +604,12 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("policies");
-	TCase *t = add_case(s, "built", 60, NULL, NULL);
+	Suite *s = begin_suite("test-policies");
+	TCase *t = add_case(s, "built", 60, NULL, NULL, plans, profiles, kascade_profile, delta_selects,
+	                    streaming_evicts, budgets_that_are_kept, a_pyramid_adds_up, template_selects,
+	                    token_policies_select, parameters_that_make_no_sense, NULL);
 
-	rnd_seed("test-policies");
 	tcase_add_loop_test(t, loads_with_its_name, 0, sizeof(names) / sizeof(names[0]));
-	tcase_add_test(t, plans);
-	tcase_add_test(t, profiles);
-	tcase_add_test(t, kascade_profile);
-	tcase_add_test(t, delta_selects);
-	tcase_add_test(t, streaming_evicts);
 	tcase_add_loop_test(t, quest_selects, 0, 4);
-	tcase_add_test(t, budgets_that_are_kept);
-	tcase_add_test(t, a_pyramid_adds_up);
-	tcase_add_test(t, template_selects);
-	tcase_add_test(t, token_policies_select);
-	tcase_add_test(t, parameters_that_make_no_sense);
 	return run_suite(s);
 }

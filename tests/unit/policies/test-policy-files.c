@@ -124,14 +124,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("policy-files");
-	TCase *t = add_case(s, "loading", 60, NULL, NULL);
+	Suite *s = begin_suite("test-policy-files");
 
-	rnd_seed("test-policy-files");
-	tcase_add_test(t, an_fd_number_used_again);
-	tcase_add_test(t, sealed_copies_are_apart);
-	tcase_add_test(t, refused_plugins);
-	tcase_add_test(t, refused_by_rehearsal);
-	tcase_add_test(t, truncated_files);
+	add_case(s, "loading", 60, NULL, NULL, an_fd_number_used_again, sealed_copies_are_apart,
+	         refused_plugins, refused_by_rehearsal, truncated_files, NULL);
 	return run_suite(s);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How prompts are to attend: what every policy takes in about it, what becomes of it, and which plans are refused. */
 #include "tests/support/policy-file.h"
-#include "tests/support/random.h"
 #include "tests/support/suite.h"
 
 static const char *const names[] = {"full",  "streaming", "adakv", "delta", "deltakv", "h2o", "kascade", "kivi", "lessismore",
@@ -248,14 +247,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("prefill-plan");
-	TCase *t = add_case(s, "plans", 60, NULL, NULL);
+	Suite *s = begin_suite("test-prefill-plan");
+	TCase *t = add_case(s, "plans", 60, NULL, NULL, kascade_maps_heads, plans_that_do_not_fit, NULL);
 
-	rnd_seed("test-prefill-plan");
 	tcase_add_loop_test(t, every_policy_takes_all_methods, 0, NAMES);
 	tcase_add_loop_test(t, kascade_goes_by_anchors, 0, NAMES);
-	tcase_add_test(t, kascade_maps_heads);
 	tcase_add_loop_test(t, parameters_that_make_no_sense, 0, NAMES);
-	tcase_add_test(t, plans_that_do_not_fit);
 	return run_suite(s);
 }
