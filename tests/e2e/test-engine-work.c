@@ -20,6 +20,7 @@
 #define EVAL "engine/sparsekv-eval"
 #define CALIBRATE "engine/sparsekv-calibrate"
 #define MODEL "--model", model, "--device", device
+#define SOCKET "--socket", eng_private_socket(engine_daemon)
 #define MODEL_ARGS 4
 
 static const char *model, *tasks, *device;
@@ -43,7 +44,7 @@ static const char answer[] = "abc:3+def:4=jkl:7\njkl:7+ghi:5=mno:2\nmno:2+mno:2=
 /* Run sparsekv-generate on the fixture's daemon with these further arguments; its stdout, to be freed. */
 static char *generate(const char *const *more)
 {
-	const char *argv[RUN_ARGS] = {GENERATE, MODEL, "--socket", eng_private_socket(daemon_)};
+	const char *argv[RUN_ARGS] = {GENERATE, MODEL, SOCKET};
 	int n = 3 + MODEL_ARGS;
 	char *err;
 
@@ -119,8 +120,8 @@ START_TEST(a_named_sequence_goes_on)
 	/* another text under the same name is refused, and costs nothing */
 	ck_assert_int_eq(
 		run(folder,
-	            (const char *[]){GENERATE, MODEL, "--socket", eng_private_socket(daemon_), "--policy",
-	                             "full", "--seq", "talk", "--prompt", "#dag\nabc:4", NULL},
+	            (const char *[]){GENERATE, MODEL, SOCKET, "--policy", "full", "--seq", "talk",
+	                             "--prompt", "#dag\nabc:4", NULL},
 	            LIMIT),
 		EXIT_FAILURE);
 	err = run_err(folder);
@@ -128,8 +129,7 @@ START_TEST(a_named_sequence_goes_on)
 		strstr(err, "sequence talk holds another text, not the prompt, from byte 9 on"));
 	free(err);
 	ck_assert_int_eq(run(folder,
-	                     (const char *[]){GENERATE, MODEL, "--socket", eng_private_socket(daemon_),
-	                                      "--policy", "full", "--seq", "absent", NULL},
+	                     (const char *[]){GENERATE, MODEL, SOCKET, "--policy", "full", "--seq", "absent", NULL},
 	                     LIMIT),
 	                 EXIT_FAILURE);
 	err = run_err(folder);
@@ -178,9 +178,8 @@ START_TEST(death_loses_nothing)
 	                                       "raas:ratio?budget=24&dense=2"};
 	const char *policy = policies[_i];
 	char *file = strdup(fx_path(folder, "prompt")), *want, *got;
-	const char *argv[RUN_ARGS] = {GENERATE,       MODEL,  "--socket",      eng_private_socket(daemon_),
-	                              "--policy",     policy, "--prompt-file", file,
-	                              "--max-tokens", "400",  "--seq",         "hurt"};
+	const char *argv[RUN_ARGS] = {GENERATE, MODEL,          SOCKET, "--policy", policy, "--prompt-file",
+	                              file,     "--max-tokens", "400",  "--seq",    "hurt"};
 	size_t n;
 
 	long_prompt();
@@ -208,9 +207,8 @@ END_TEST
 /* Run sparsekv-eval on the fixture's daemon, 512-byte cases; with a dump. */
 static void eval(const char *const *more)
 {
-	const char *argv[RUN_ARGS] = {
-		EVAL,      MODEL, "--socket", eng_private_socket(daemon_), "--tasks", tasks,
-		"--sizes", "512", "--dump",   fx_path(folder, "dump")};
+	const char *argv[RUN_ARGS] = {EVAL,      MODEL, SOCKET,   "--tasks", tasks,
+	                              "--sizes", "512", "--dump", fx_path(folder, "dump")};
 	int n = 9 + MODEL_ARGS;
 	char *err;
 
@@ -329,9 +327,9 @@ END_TEST
 START_TEST(calibrates)
 {
 	char *out, *svg, *profile, spec[300], path[200], prefix[200];
-	const char *argv[] = {CALIBRATE, "--model", model, "--socket", eng_private_socket(daemon_), "--tasks", tasks,
-	                      "--texts", "1", "--context", "700", "--rows", "10", "--sinks", "16", "--window", "128", "-o", path,
-	                      "--svg", prefix, NULL};
+	const char *argv[] = {CALIBRATE, "--model", model, SOCKET, "--tasks", tasks, "--texts", "1",
+	                      "--context", "700", "--rows", "10", "--sinks", "16", "--window", "128",
+	                      "-o", path, "--svg", prefix, NULL};
 
 	snprintf(path, sizeof(path), "%s/profile.json", folder);
 	snprintf(prefix, sizeof(prefix), "%s/drawn", folder);
@@ -375,8 +373,8 @@ START_TEST(calibrates_compressors)
 	} cases[] = {{"--deltakv-pca", "deltakv?layers=2,7,12&residual=32&file="}, {"--palu", "palu?residual=32&file="}};
 	char *out, *csv, *line, spec[300], path[200];
 	double exact, lines, kept;
-	const char *argv[] = {CALIBRATE, "--model", model, "--socket", eng_private_socket(daemon_), "--tasks", tasks, "--texts",
-	                      "1", "--context", "700", cases[_i].option, path, NULL};
+	const char *argv[] = {CALIBRATE, "--model", model, SOCKET, "--tasks", tasks, "--texts", "1",
+	                      "--context", "700", cases[_i].option, path, NULL};
 
 	snprintf(path, sizeof(path), "%s/made.safetensors", folder);
 	ck_assert_int_eq(run(folder, argv, LIMIT), 0);
@@ -399,7 +397,7 @@ END_TEST
 START_TEST(calibrates_by_loss)
 {
 	char *profile, spec[300], path[200];
-	const char *argv[] = {CALIBRATE, MODEL, "--socket", eng_private_socket(daemon_), "--text", tasks, "--by",
+	const char *argv[] = {CALIBRATE, MODEL, SOCKET, "--text", tasks, "--by",
 	                      "loss", "--budget", "0.1", "--texts", "1", "--context", "300", "--rows", "8",
 	                      "--delta-layers", "2", "--anchors", "1", "--filters", "1", "-o", path, NULL};
 	char *out;
@@ -449,16 +447,9 @@ END_TEST
 /* Ctrl-C ends it by that signal, and no sequence of a hand-over stays behind. */
 START_TEST(eval_cleans_up_when_interrupted)
 {
-	const char *argv[] = {EVAL,       MODEL,  "--socket", eng_private_socket(daemon_), "--tasks", tasks,
-	                      "--policy", "full", "--policy", "delta?layers=2,7,12",       "--sizes", "1024",
-	                      NULL};
-	const char *ctl[] = {"daemon/ctl/sparsekvctl",
-	                     "--socket",
-	                     eng_private_socket(daemon_),
-	                     "--json",
-	                     "seq",
-	                     "list",
-	                     NULL};
+	const char *argv[] = {EVAL,       MODEL,  SOCKET,     "--tasks",             tasks,
+	                      "--policy", "full", "--policy", "delta?layers=2,7,12", "--sizes", "1024", NULL};
+	const char *ctl[] = {"daemon/ctl/sparsekvctl", SOCKET, "--json", "seq", "list", NULL};
 	char *out;
 	pid_t pid = run_start(folder, argv);
 

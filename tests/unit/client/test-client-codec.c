@@ -5,33 +5,21 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/client-test.h"
+#include "tests/support/client-fixture.h"
 #include "tests/support/codec-file.h"
 #include "tests/support/reference-codec.h"
 
 #define TOKENS 600u
 
-static struct fix daemon_;
-static struct raw *op;
-static struct skv_client *client;
 static struct refmodel w;
 static char codec[80]; /* the path of a compressor */
 
 static void setup(void)
 {
-	fix_start_process(&daemon_, NULL);
-	op = raw_hello(daemon_.socket);
-	OK(skv_connect(&client, daemon_.socket));
+	client_begin(NULL);
 	refmodel_model(&w.model, "codec", SKV_F32, TOKENS);
 	refmodel_packable(&w.model);
 	snprintf(codec, sizeof(codec), "%.60s/codec", daemon_.dir);
-}
-
-static void teardown(void)
-{
-	skv_disconnect(client);
-	raw_close(op);
-	fix_stop(&daemon_);
 }
 
 static void decode(struct refmodel_seq *q, uint32_t n)
@@ -235,7 +223,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-client-codec");
-	TCase *t = add_case(s, "codec", 60, setup, teardown, gone, norms, NULL);
+	TCase *t = add_case(s, "codec", 60, setup, client_end, gone, norms, NULL);
 
 	tcase_add_loop_test(t, no_good, 0, 5);
 	return run_suite(s);

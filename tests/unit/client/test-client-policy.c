@@ -4,27 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/client-test.h"
+#include "tests/support/client-fixture.h"
 
-static struct fix daemon_;
-static struct raw *op;
-static struct skv_client *client;
 static struct refmodel w;
 static struct refmodel_seq q;
 
 static void setup(void)
 {
-	fix_start_process(&daemon_, NULL);
-	op = raw_hello(daemon_.socket);
-	OK(skv_connect(&client, daemon_.socket));
+	client_begin(NULL);
 	refmodel_model(&w.model, "policies", SKV_F32, 600);
-}
-
-static void teardown(void)
-{
-	skv_disconnect(client);
-	raw_close(op);
-	fix_stop(&daemon_);
 }
 
 static void load(const char *plugin)
@@ -490,7 +478,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-client-policy");
-	TCase *t = add_case(s, "policy", 60, setup, teardown, refused_swaps, refused_opens, state, torn_state,
+	TCase *t = add_case(s, "policy", 60, setup, client_end, refused_swaps, refused_opens, state, torn_state,
 	                    end_while_recording, misuse, keys_first, lists_of_heads, NULL);
 
 	tcase_add_loop_test(t, swaps, 0, 4);

@@ -10,32 +10,21 @@
 #include <unistd.h>
 
 #include "tests/support/child.h"
-#include "tests/support/client-test.h"
-
-static struct fix daemon_;
-static struct raw *op; /* an operator: queries the core */
-static struct skv_client *client;
-
-static void setup_with(const char *const *options)
-{
-	fix_start_process(&daemon_, options);
-	op = raw_hello(daemon_.socket);
-	OK(skv_connect(&client, daemon_.socket));
-}
+#include "tests/support/client-fixture.h"
 
 static void setup(void)
 {
-	setup_with(NULL);
+	client_begin(NULL);
 }
 
 static void setup_small(void)
 {
-	setup_with((const char *[]){"--pool-bytes=8M", "--cuda-pool-bytes=8M", NULL});
+	client_begin((const char *[]){"--pool-bytes=8M", "--cuda-pool-bytes=8M", NULL});
 }
 
 static void setup_small_segments(void)
 {
-	setup_with((const char *[]){"--segment-bytes=256K", NULL});
+	client_begin((const char *[]){"--segment-bytes=256K", NULL});
 }
 
 static void teardown(void)

@@ -80,7 +80,7 @@ START_TEST(forward_is_right)
 	ck_assert_msg(!eng_model_load(&model, folder, eng_backend_host(), SKV_F32, &err), "%s", err.text);
 	ck_assert_int_eq(eng_forward_init(&f, &model, 800, &err), 0);
 	shape = eng_model_describe(&model, SKV_F32);
-	ok(skv_open(client, &shape, "full", &session));
+	ok(skv_open(engine_client, &shape, "full", &session));
 	for (int i = 0; i < 4; i++) {
 		struct track *t = &tracks[i];
 
@@ -136,7 +136,7 @@ START_TEST(forward_refuses_bad_rows)
 	ck_assert_int_eq(eng_model_load(&model, folder, eng_backend_host(), SKV_F32, &err), 0);
 	ck_assert_int_eq(eng_forward_init(&f, &model, 5, &err), 0);
 	shape = eng_model_describe(&model, SKV_F32);
-	ok(skv_open(client, &shape, "full", &session));
+	ok(skv_open(engine_client, &shape, "full", &session));
 	ok(skv_seq_new(session, NULL, 4, &seq));
 	item.seq = seq;
 	ck_assert_int_eq(eng_forward(&f, session, &item, 1, &err), -EINVAL);
@@ -190,7 +190,7 @@ static void bench_init(struct bench *b, const struct eng_config *config, const s
 	ck_assert_msg(!eng_model_random(&b->model, config, at->place, at->dtype, 11, &err), "%s", err.text);
 	ck_assert_msg(!eng_forward_init(&b->f, &b->model, 800, &err), "%s", err.text);
 	shape = eng_model_describe(&b->model, SKV_BF16);
-	ok(skv_open(client, &shape, policy, &b->session));
+	ok(skv_open(engine_client, &shape, policy, &b->session));
 }
 
 static void bench_deinit(struct bench *b)

@@ -38,8 +38,8 @@ static void setup(void)
 	ck_assert_msg(!eng_model_load(&model, folder, eng_backend_host(), SKV_F32, &err), "%s", err.text);
 	rnd_bytes(text, sizeof(text));
 	ck_assert_int_eq(eng_recall_task_cases(&cases, text, sizeof(text), &echo, &err), 0);
-	eval = (struct eng_eval){.model = &model, .client = client, .kv_dtype = SKV_F32, .cases = &cases, .batch = 2, .chunk = ENG_CHUNK,
-	                         .quiet = true};
+	eval = (struct eng_eval){.model = &model, .client = engine_client, .kv_dtype = SKV_F32, .cases = &cases,
+	                         .batch = 2, .chunk = ENG_CHUNK, .quiet = true};
 }
 
 static void teardown(void)
