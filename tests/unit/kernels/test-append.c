@@ -183,12 +183,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("append");
+	Suite *s = case_suite("test-append");
 	TCase *t = add_case(s, "all", 60, NULL, NULL, dispatch, unsupported, NULL);
 	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
-	if (case_begin("test-append") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
 	tcase_add_loop_test(t, append, 0, cases);
 	tcase_add_loop_test(t, append_skips_holes_and_copies_pages, 0, cases);
 	tcase_add_loop_test(t, modules_that_are_none, 0, 3);

@@ -322,7 +322,6 @@ END_TEST
 
 /* ---- far out --------------------------------------------------------------------------------- */
 
-/* One page has all records, again and again, so a sequence may be as long as there are tokens. */
 START_TEST(far_positions)
 {
 	enum { LAST = 1 << 24, N = 40 };
@@ -333,18 +332,7 @@ START_TEST(far_positions)
 		struct code_case k;
 
 		code_init(&k, (_i * 5) % CODE_SHAPES, forms[_i % 2], 1, len);
-		const struct ref_codec *c = &k.layer[0].codec;
-		k.stride = LAST / PAGE;
-		for (uint32_t l = 0; l < CODE_LAYERS; l++) {
-			struct code_layer *y = &k.layer[l];
-
-			y->codes[0] = realloc(y->codes[0], k.stride * sizeof(skv_pte));
-			y->refs[0] = realloc(y->refs[0], k.stride * sizeof(skv_pte));
-			for (uint32_t p = 1; p < k.stride; p++) {
-				y->codes[0][p] = y->codes[0][0];
-				y->refs[0][p] = y->refs[0][0];
-			}
-		}
+		code_far(&k, LAST);
 		if (code_on(&k, b)) {
 			const uint32_t coded[] = {LAST - PAGE}, none[] = {0};
 			const size_t bytes = 3 * k.c.sh.page_bytes;
@@ -354,9 +342,7 @@ START_TEST(far_positions)
 			struct skv_batch batch;
 			struct skv_workspace w;
 
-			for (uint32_t t = 0; t < 10 * PAGE * PAGE; t++) /* more than a page has */
-				code_make_up_record(&k, pool, 0, t, LAST / c->stride);
-			code_pool_to(&k, pool);
+			code_far_records(&k, pool, LAST);
 			for (uint32_t i = 0; i < N; i++)
 				ids[i] = i + 1 < N ? (uint32_t)((uint64_t)(coded[0] - 64) * (i + 1) / N) + rnd_below(64)
 				                   : coded[0] - 1;
@@ -383,12 +369,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("decompress");
+	Suite *s = case_suite("test-decompress");
 	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 3 : 2 * CODE_FORMS;
 
-	if (case_begin("test-decompress") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
 	tcase_add_loop_test(t, rows, 0, cases);
 	tcase_add_loop_test(t, in_place, 0, rnd_hurried() ? 1 : CODE_FORMS);
 	tcase_add_loop_test(t, there_and_back, 0, rnd_hurried() ? 1 : CODE_SHAPES);

@@ -313,12 +313,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("head budgets");
+	Suite *s = case_suite("test-evict-head-budgets");
 	TCase *t = add_case(s, "all", 300, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
-	if (case_begin("test-evict-head-budgets") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
 	tcase_add_loop_test(t, scores_over_lists, 0, cases);
 	tcase_add_loop_test(t, allotments, 0, cases);
 	tcase_add_loop_test(t, long_ones, 0, rnd_hurried() ? 0 : 2);

@@ -602,12 +602,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("slots");
+	Suite *s = case_suite("test-evict-slots");
 	TCase *t = add_case(s, "all", 300, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
-	if (case_begin("test-evict-slots") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
 	tcase_add_loop_test(t, tokens, 0, cases);
 	tcase_add_loop_test(t, pages, 0, cases);
 	tcase_add_loop_test(t, hundreds_of_steps, 0, rnd_hurried() ? 0 : 4);

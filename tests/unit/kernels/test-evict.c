@@ -518,12 +518,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("keep");
+	Suite *s = case_suite("test-evict");
 	TCase *t = add_case(s, "all", 300, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
-	if (case_begin("test-evict") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
 	tcase_add_loop_test(t, scores_of_prompts, 0, cases);
 	tcase_add_loop_test(t, ranks, 0, cases);
 	tcase_add_loop_test(t, who_stays, 0, cases);

@@ -374,12 +374,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("bounds");
+	Suite *s = case_suite("test-select-page-bounds");
 	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
-	if (case_begin("test-select-page-bounds") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
 	tcase_add_loop_test(t, bounds_of_pages, 0, cases);
 	tcase_add_loop_test(t, bounds_of_slots, 0, cases);
 	tcase_add_loop_test(t, scores_of_pages, 0, cases);

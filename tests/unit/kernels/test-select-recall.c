@@ -162,11 +162,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("recall");
+	Suite *s = case_suite("test-select-recall");
 	TCase *t = add_case(s, "all", 60, NULL, NULL, NULL);
 
-	if (case_begin("test-select-recall") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
 	tcase_add_loop_test(t, random_cases, 0, rnd_hurried() ? 3 : CASE_SHAPES);
 	return run_suite(s);
 }
