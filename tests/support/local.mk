@@ -11,7 +11,7 @@ tests_support_libskvtest_la_SOURCES = \
 	tests/support/device-helper.c tests/support/device-helper.h \
 	tests/support/engine-backends.c tests/support/engine-backends.h \
 	tests/support/engine-daemon.c tests/support/engine-daemon.h \
-	tests/support/engine-fixture.c tests/support/engine-fixture.h \
+	tests/support/engine-fixture.c tests/support/engine-fixture.h tests/support/folder.c tests/support/folder.h \
 	tests/support/kernel-backend.c tests/support/kernel-backend.h \
 	tests/support/kernel-case.c tests/support/kernel-case.h \
 	tests/support/latent-case.c tests/support/latent-case.h tests/support/prefill-case.c tests/support/prefill-case.h \

@@ -164,9 +164,6 @@ static void norming(float size, bool norms)
 	struct codec_file f = {.about = "{\"sparsekv_codec\":\"1\",\"stride\":\"0\",\"near\":\"0\"}"};
 	const uint32_t dim = w.model.head_dim, d = 2 * w.model.n_kv_heads * dim;
 	float *down = calloc(d * d, sizeof(*down)), *out = calloc(d * d, sizeof(*out)), norm[SKV_MAX_HEAD_DIM];
-	size_t n;
-	uint8_t *bytes;
-	FILE *to;
 
 	for (uint32_t i = 0; i < d; i++) {
 		down[i * d + i] = 1;
@@ -180,12 +177,7 @@ static void norming(float size, bool norms)
 		if (norms)
 			codec_file_add(&f, layer, "k_norm", dim, 0, norm);
 	}
-	bytes = codec_file_bytes(&f, &n);
-	to = fopen(codec, "w");
-	ck_assert_ptr_nonnull(to);
-	ck_assert_uint_eq(fwrite(bytes, 1, n, to), n);
-	ck_assert_int_eq(fclose(to), 0);
-	free(bytes);
+	codec_file_write(&f, codec);
 	free(down);
 	free(out);
 }
