@@ -444,19 +444,6 @@ static pid_t start(void (*body)(void))
 	return pid;
 }
 
-static uint64_t leased(void)
-{
-	json_t *j = raw_query(op, SKV_QUERY_POOLS), *pools = json_object_get(j, "pools"), *p;
-	uint64_t bytes = 0;
-	size_t i;
-
-	json_array_foreach(pools, i, p)
-		bytes += (uint64_t)json_integer_value(json_object_get(p, "lease")) *
-		         (uint64_t)json_integer_value(json_object_get(p, "page_bytes"));
-	json_decref(j);
-	return bytes;
-}
-
 /* Until *x is at least n; 30 s at most. */
 static void await(_Atomic uint32_t *x, uint32_t n)
 {
@@ -485,10 +472,10 @@ START_TEST(killed_beside)
 
 		await(&shared->ready, before + 8);
 		fix_sleep_ms(rnd_below(20));
-		had = leased();
+		had = raw_leased(op);
 		begun = fix_now();
 		kill(greedy, SIGKILL);
-		while (leased() > had / 8 && fix_now() < begun + 5)
+		while (raw_leased(op) > had / 8 && fix_now() < begun + 5)
 			fix_sleep_ms(1);
 		took = fix_now() - begun;
 		ck_assert_int_eq(waitpid(greedy, &status, 0), greedy);

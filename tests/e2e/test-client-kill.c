@@ -371,19 +371,6 @@ static pid_t start(void (*body)(bool), bool arg)
 	return pid;
 }
 
-/* Pages on lease; there may be no pool yet, or none any more. */
-static uint64_t leased(void)
-{
-	json_t *j = raw_query(op, SKV_QUERY_POOLS), *pools = json_object_get(j, "pools"), *p;
-	uint64_t n = 0;
-	size_t i;
-
-	json_array_foreach(pools, i, p)
-		n += (uint64_t)json_integer_value(json_object_get(p, "lease"));
-	json_decref(j);
-	return n;
-}
-
 /* SIGKILL, and the core must be right again soon after the process is gone. Returns how long it took. */
 static double end(pid_t pid)
 {
@@ -397,7 +384,7 @@ static double end(pid_t pid)
 	do {
 		took = fix_now() - begin;
 		ck_assert_msg(took < RECLAIM_S, "pages are not back after %.0f ms", took * 1000);
-	} while (leased() > 0);
+	} while (raw_leased(op) > 0);
 	return took;
 }
 

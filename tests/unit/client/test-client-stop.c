@@ -244,13 +244,24 @@ START_TEST(fork_times_out)
 }
 END_TEST
 
+/* All that is leased is the session's stock, or of the one sequence that there is. */
+static void expect_leased(struct skv_session *session)
+{
+	struct skv_stats stats = {.size = sizeof(stats)};
+	uint64_t resident, total;
+	struct raw *op;
+
+	OK(skv_session_stats(session, &stats));
+	skv_seq_pages(q.seq, &resident, &total);
+	op = raw_hello(daemon_.socket);
+	ck_assert_uint_eq(raw_pool_figure(op, "lease"), resident + stats.stock_pages);
+	raw_close(op);
+}
+
 /* Pages of what was dropped into silence come back too. */
 START_TEST(drops_time_out)
 {
-	struct skv_stats stats = {.size = sizeof(stats)};
 	struct skv_seq *seq[2];
-	struct raw *op;
-	uint64_t resident, total;
 
 	for (int i = 0; i < 2; i++) {
 		struct refmodel_seq ws;
@@ -270,11 +281,7 @@ START_TEST(drops_time_out)
 	for (int i = 0; i < 100; i++)
 		ck_assert_int_eq(decode(), 0);
 	OK(skv_seq_drop(seq[0]));
-	OK(skv_session_stats(w.session, &stats));
-	skv_seq_pages(q.seq, &resident, &total);
-	op = raw_hello(daemon_.socket);
-	ck_assert_uint_eq(raw_pool_figure(op, "lease"), resident + stats.stock_pages);
-	raw_close(op);
+	expect_leased(w.session);
 }
 END_TEST
 
@@ -283,10 +290,7 @@ START_TEST(close_times_out)
 {
 	struct skv_session *second;
 	struct skv_seq *seq;
-	struct raw *op;
 	double begin, end;
-	uint64_t resident, total;
-	struct skv_stats stats = {.size = sizeof(stats)};
 
 	skv_set_timeout(client, 5000);
 	OK(skv_open(client, &w.model, "full", &second));
@@ -305,11 +309,7 @@ START_TEST(close_times_out)
 	for (end = fix_now() + 5; count(SKV_QUERY_SESSIONS, "sessions") > 1 && fix_now() < end;)
 		ck_assert_int_eq(decode(), 0);
 	ck_assert_uint_eq(count(SKV_QUERY_SESSIONS, "sessions"), 1);
-	OK(skv_session_stats(second, &stats));
-	skv_seq_pages(q.seq, &resident, &total);
-	op = raw_hello(daemon_.socket);
-	ck_assert_uint_eq(raw_pool_figure(op, "lease"), resident + stats.stock_pages);
-	raw_close(op);
+	expect_leased(second);
 }
 END_TEST
 
