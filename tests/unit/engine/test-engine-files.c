@@ -29,6 +29,11 @@ static void teardown(void)
 
 #define TEXT(err) (err).text, sizeof((err).text)
 
+/* What must be refused, and what the refusal must say. */
+struct bad {
+	const char *text, *says;
+};
+
 /* ---- safetensors ----------------------------------------------------------------------------- */
 
 /* A file of this header and `n` bytes of data. */
@@ -91,10 +96,8 @@ START_TEST(refuses_what_is_not_a_file)
 }
 END_TEST
 
-/* Each header, with 32 bytes of data, and what the refusal must say. */
-static const struct {
-	const char *header, *says;
-} bad_headers[] = {
+/* Headers, with 32 bytes of data behind each. */
+static const struct bad bad_headers[] = {
 	{"", "header"},
 	{"[]", "not a JSON object"},
 	{"{\"a\":{}", "header, byte"},
@@ -140,10 +143,10 @@ START_TEST(refuses_bad_headers)
 	struct skv_safetensors st;
 	struct eng_error err;
 
-	ck_assert_int_eq(skv_safetensors_open(&st, tensors(bad_headers[_i].header, good_data, 32), TEXT(err)),
+	ck_assert_int_eq(skv_safetensors_open(&st, tensors(bad_headers[_i].text, good_data, 32), TEXT(err)),
 	                 -EBADMSG);
 	ck_assert_msg(strstr(err.text, bad_headers[_i].says), "%s\n says: %s\n expected: %s",
-	              bad_headers[_i].header, err.text, bad_headers[_i].says);
+	              bad_headers[_i].text, err.text, bad_headers[_i].says);
 	ck_assert_msg(strstr(err.text, "t.safetensors"), "no file name in: %s", err.text);
 }
 END_TEST
@@ -312,9 +315,7 @@ START_TEST(config_is_understood)
 }
 END_TEST
 
-static const struct {
-	const char *text, *says;
-} bad_configs[] = {
+static const struct bad bad_configs[] = {
 	{"", "config.json:1"},
 	{"[1]", "not a JSON object"},
 	{LLAMA SHAPE ",\"vocab_size\":3}", "duplicate"},
@@ -546,9 +547,7 @@ START_TEST(cases_are_filtered)
 }
 END_TEST
 
-static const struct {
-	const char *text, *says;
-} bad_tasks[] = {
+static const struct bad bad_tasks[] = {
 	{"", "is empty"},
 	{CASE("1", "kv", "512") "{\"id\":\n", "t.jsonl:2: column"},
 	{"5\n", "t.jsonl:1"},

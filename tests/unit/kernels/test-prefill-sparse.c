@@ -276,12 +276,19 @@ static void check(struct kernel_case *c, const struct method *m, double toleranc
 	free(ref);
 }
 
+/* Test number i of a loop: prompts of up to so many tokens, and a method; each has numbers of its own. */
+static struct method begin(struct kernel_case *c, int i, uint32_t most)
+{
+	rnd_state += (uint64_t)i;
+	prompts_make(c, i % CASE_SHAPES, most);
+	return method_of(i % 4, &c->sh);
+}
+
 START_TEST(any_method)
 {
 	struct kernel_case c;
-	rnd_state += (uint64_t)_i;
-	prompts_make(&c, _i % CASE_SHAPES, 340);
-	const struct method m = method_of(_i % 4, &c.sh);
+	const struct method m = begin(&c, _i, 340);
+
 	check(&c, &m, 3e-5, true);
 	case_deinit(&c);
 }
@@ -291,9 +298,8 @@ END_TEST
 START_TEST(one_by_one)
 {
 	struct kernel_case c;
-	rnd_state += (uint64_t)_i;
-	prompts_make(&c, _i % CASE_SHAPES, 130);
-	const struct method m = method_of(_i % 4, &c.sh);
+	const struct method m = begin(&c, _i, 130);
+
 	prepare(&c, &m);
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
 		if (!b->kern->prefill_sparse || !case_load(&c, b))
@@ -311,15 +317,14 @@ END_TEST
 START_TEST(nothing_reaches_back)
 {
 	struct kernel_case c;
-	rnd_state += (uint64_t)_i;
-	prompts_make(&c, _i % CASE_SHAPES, 200);
+	const struct method m = begin(&c, _i, 200);
+
 	for (uint32_t i = 0; i < c.n; i++) {
 		const size_t at = (size_t)rnd_below(c.seq[i].len) * c.sh.n_kv_heads * c.sh.head_dim +
 		                  rnd_below(c.sh.n_kv_heads * c.sh.head_dim);
 		const bool v = rnd_below(2);
 		(v ? c.v : c.k)[i][at] = (v ? c.v_in : c.k_in)[i][at] = NAN;
 	}
-	const struct method m = method_of(_i % 4, &c.sh);
 	check(&c, &m, 3e-5, false);
 	case_deinit(&c);
 }
