@@ -5,7 +5,8 @@ tests_support_libskvtest_la_SOURCES = \
 	tests/support/client-test.h tests/support/policy-file.h tests/support/random.h tests/support/suite.h \
 	tests/support/child.c tests/support/child.h tests/support/client-fixture.c tests/support/client-fixture.h \
 	tests/support/codec-file.c tests/support/codec-file.h \
-	tests/support/core-model.c tests/support/core-model.h tests/support/core-peer.c tests/support/core-peer.h \
+	tests/support/core-actor.c tests/support/core-actor.h tests/support/core-model.c tests/support/core-model.h \
+	tests/support/core-peer.c tests/support/core-peer.h \
 	tests/support/daemon-fixture.c tests/support/daemon-fixture.h tests/support/raw-client.c \
 	tests/support/device-fixture.c tests/support/device-fixture.h \
 	tests/support/device-helper.c tests/support/device-helper.h \
