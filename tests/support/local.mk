@@ -17,7 +17,7 @@ tests_support_libskvtest_la_SOURCES = \
 	tests/support/kernel-case.c tests/support/kernel-case.h \
 	tests/support/latent-case.c tests/support/latent-case.h tests/support/prefill-case.c tests/support/prefill-case.h \
 	tests/support/quant-case.c tests/support/quant-case.h tests/support/score-case.c tests/support/score-case.h \
-	tests/support/slot-meta-case.c tests/support/slot-meta-case.h \
+	tests/support/slot-meta-case.c tests/support/slot-meta-case.h tests/support/slot-model.c tests/support/slot-model.h \
 	tests/support/reference-attention.h tests/support/reference-codec.c tests/support/reference-codec.h \
 	tests/support/reference-model.c tests/support/reference-model.h tests/support/reference-step.c \
 	tests/support/run-program.c tests/support/run-program.h
