@@ -34,7 +34,7 @@ CLIENT_TESTS = \
 ENGINE_TESTS = \
 	tests/unit/engine/test-calibrate tests/unit/engine/test-codec-fit tests/unit/engine/test-correction \
 	tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-files tests/unit/engine/test-engine-forward \
-	tests/unit/engine/test-engine-math tests/unit/engine/test-search
+	tests/unit/engine/test-engine-math tests/unit/engine/test-safetensors tests/unit/engine/test-search
 DAEMON_TESTS = \
 	tests/unit/daemon/test-config tests/unit/daemon/test-ctl tests/unit/daemon/test-hostile tests/unit/daemon/test-loop \
 	tests/unit/daemon/test-probe tests/unit/daemon/test-server tests/unit/daemon/test-server-life
