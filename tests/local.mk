@@ -34,7 +34,7 @@ CLIENT_TESTS = \
 ENGINE_TESTS = \
 	tests/unit/engine/test-calibrate tests/unit/engine/test-codec-fit tests/unit/engine/test-correction \
 	tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-files tests/unit/engine/test-engine-forward \
-	tests/unit/engine/test-engine-math tests/unit/engine/test-search
+	tests/unit/engine/test-engine-math tests/unit/engine/test-safetensors tests/unit/engine/test-search
 DAEMON_TESTS = \
 	tests/unit/daemon/test-config tests/unit/daemon/test-ctl tests/unit/daemon/test-hostile tests/unit/daemon/test-loop \
 	tests/unit/daemon/test-probe tests/unit/daemon/test-server tests/unit/daemon/test-server-life
@@ -43,8 +43,9 @@ CORE_TESTS = \
 	tests/unit/core/test-core-pending tests/unit/core/test-core-random tests/unit/core/test-core-segments \
 	tests/unit/core/test-core-sequences tests/unit/core/test-core-untrusted
 COMMON_TESTS = \
-	tests/unit/common/test-child tests/unit/common/test-common tests/unit/common/test-plugin tests/unit/common/test-profile \
-	tests/unit/common/test-rope tests/unit/common/test-seqmem tests/unit/common/test-spec tests/unit/common/test-wire \
+	tests/unit/common/test-child tests/unit/common/test-common tests/unit/common/test-plugin \
+	tests/unit/common/test-plugin-plan tests/unit/common/test-profile tests/unit/common/test-rope \
+	tests/unit/common/test-seqmem tests/unit/common/test-spec tests/unit/common/test-wire \
 	tests/unit/policies/test-policies tests/unit/policies/test-policy-files tests/unit/policies/test-prefill-plan
 # On the fake driver, and on a real device.
 if CUDA

@@ -444,19 +444,6 @@ static pid_t start(void (*body)(void))
 	return pid;
 }
 
-static uint64_t leased(void)
-{
-	json_t *j = raw_query(op, SKV_QUERY_POOLS), *pools = json_object_get(j, "pools"), *p;
-	uint64_t bytes = 0;
-	size_t i;
-
-	json_array_foreach(pools, i, p)
-		bytes += (uint64_t)json_integer_value(json_object_get(p, "lease")) *
-		         (uint64_t)json_integer_value(json_object_get(p, "page_bytes"));
-	json_decref(j);
-	return bytes;
-}
-
 /* Until *x is at least n; 30 s at most. */
 static void await(_Atomic uint32_t *x, uint32_t n)
 {
@@ -485,10 +472,10 @@ START_TEST(killed_beside)
 
 		await(&shared->ready, before + 8);
 		fix_sleep_ms(rnd_below(20));
-		had = leased();
+		had = raw_leased(op);
 		begun = fix_now();
 		kill(greedy, SIGKILL);
-		while (leased() > had / 8 && fix_now() < begun + 5)
+		while (raw_leased(op) > had / 8 && fix_now() < begun + 5)
 			fix_sleep_ms(1);
 		took = fix_now() - begun;
 		ck_assert_int_eq(waitpid(greedy, &status, 0), greedy);
@@ -538,29 +525,13 @@ END_TEST
 
 static Suite *suite(void)
 {
-	Suite *s = suite_create("gpu-client");
-	TCase *t = tcase_create("device");
+	Suite *s = begin_suite("gpu-client");
+	TCase *t = add_case(s, "device", 120, setup, teardown, ahead, evicts_ahead, misuse, NULL);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, replays, 0, REPLAY_SPECS);
-	tcase_add_test(t, ahead);
-	tcase_add_test(t, evicts_ahead);
-	tcase_add_test(t, misuse);
-	suite_add_tcase(s, t);
-
-	t = tcase_create("side by side");
+	t = add_case(s, "side by side", 120, setup, teardown, killed_beside, NULL);
 	tcase_set_tags(t, "real"); /* more arithmetic than a processor has time for */
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 120);
-	tcase_add_test(t, killed_beside);
-	suite_add_tcase(s, t);
-
-	t = tcase_create("without a daemon");
-	tcase_add_checked_fixture(t, setup, NULL);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, daemon_killed);
-	suite_add_tcase(s, t);
+	add_case(s, "without a daemon", 60, setup, NULL, daemon_killed, NULL);
 	return s;
 }
 
@@ -571,5 +542,5 @@ int main(void)
 	if (there != CASE_HAS_DEVICE)
 		return there == CASE_LACKS_DEVICE ? EXIT_FAILURE : 77;
 	setenv("SKV_TEST_DEVICE", "1", 1);
-	return run_suite(suite(), "gpu-client");
+	return run_suite(suite());
 }

@@ -19,6 +19,7 @@
 #include "daemon/mem/driver.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/suite.h"
 
 #define OTHER_UID 54321u
 #define MB ((size_t)1 << 20)
@@ -403,43 +404,21 @@ static unsigned count_devices(void)
 	return waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? (unsigned)WEXITSTATUS(status) : 0;
 }
 
-static TCase *add_case(Suite *s, const char *name, void (*set_up)(void))
-{
-	TCase *t = tcase_create(name);
-
-	tcase_add_checked_fixture(t, set_up, teardown);
-	tcase_set_timeout(t, 120);
-	suite_add_tcase(s, t);
-	return t;
-}
-
 int main(void)
 {
 	const char *required = getenv("SPARSEKV_REQUIRE_GPU");
-	SRunner *r;
 	Suite *s;
-	int failed;
-	TCase *t;
 
 	n_devices = count_devices();
 	if (!n_devices) {
 		fprintf(stderr, "gpu-daemon: there is no device\n");
 		return required && !strcmp(required, "1") ? EXIT_FAILURE : 77;
 	}
-	s = suite_create("gpu-daemon");
-	t = add_case(s, "vmm", setup);
-	tcase_add_test(t, a_segment_is_imported_and_zero);
-	tcase_add_test(t, the_daemon_takes_nothing_for_itself);
-	tcase_add_test(t, another_user_sees_zeros);
-	tcase_add_test(t, who_asks_for_more_than_there_is_works_on);
-	tcase_add_test(t, memory_of_a_killed_client_comes_back);
-	tcase_add_test(t, memory_outlives_the_daemon);
-	tcase_add_test(t, a_worker_that_was_killed_is_replaced);
-	t = add_case(s, "legacy", setup_legacy);
-	tcase_add_test(t, a_legacy_segment_is_opened_and_zero);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	s = begin_suite("gpu-daemon");
+	add_case(s, "vmm", 120, setup, teardown, a_segment_is_imported_and_zero,
+	         the_daemon_takes_nothing_for_itself, another_user_sees_zeros,
+	         who_asks_for_more_than_there_is_works_on, memory_of_a_killed_client_comes_back,
+	         memory_outlives_the_daemon, a_worker_that_was_killed_is_replaced, NULL);
+	add_case(s, "legacy", 120, setup_legacy, teardown, a_legacy_segment_is_opened_and_zero, NULL);
+	return run_suite(s);
 }

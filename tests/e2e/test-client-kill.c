@@ -371,19 +371,6 @@ static pid_t start(void (*body)(bool), bool arg)
 	return pid;
 }
 
-/* Pages on lease; there may be no pool yet, or none any more. */
-static uint64_t leased(void)
-{
-	json_t *j = raw_query(op, SKV_QUERY_POOLS), *pools = json_object_get(j, "pools"), *p;
-	uint64_t n = 0;
-	size_t i;
-
-	json_array_foreach(pools, i, p)
-		n += (uint64_t)json_integer_value(json_object_get(p, "lease"));
-	json_decref(j);
-	return n;
-}
-
 /* SIGKILL, and the core must be right again soon after the process is gone. Returns how long it took. */
 static double end(pid_t pid)
 {
@@ -397,7 +384,7 @@ static double end(pid_t pid)
 	do {
 		took = fix_now() - begin;
 		ck_assert_msg(took < RECLAIM_S, "pages are not back after %.0f ms", took * 1000);
-	} while (leased() > 0);
+	} while (raw_leased(op) > 0);
 	return took;
 }
 
@@ -529,22 +516,13 @@ START_TEST(any_swap)
 }
 END_TEST
 
-static Suite *suite(void)
-{
-	Suite *s = suite_create("client-kill");
-	TCase *t = tcase_create("kill");
-
-	tcase_add_checked_fixture(t, setup, NULL);
-	tcase_set_timeout(t, 200);
-	tcase_add_loop_test(t, any_time, 0, POLICIES);
-	tcase_add_test(t, any_swap);
-	if (!devmem_is_device()) /* there the device commits */
-		tcase_add_loop_test(t, any_instruction, 0, 7);
-	suite_add_tcase(s, t);
-	return s;
-}
-
 int main(void)
 {
-	return run_suite(suite(), "test-client-kill");
+	Suite *s = begin_suite("test-client-kill");
+	TCase *t = add_case(s, "kill", 200, setup, NULL, any_swap, NULL);
+
+	tcase_add_loop_test(t, any_time, 0, POLICIES);
+	if (!devmem_is_device()) /* there the device commits */
+		tcase_add_loop_test(t, any_instruction, 0, 7);
+	return run_suite(s);
 }

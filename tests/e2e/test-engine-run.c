@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "tests/support/engine-daemon.h"
-#include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 #define REFERENCE SKV_SRCDIR "/models/reference"
 #define TASKS REFERENCE "/tasks-dev.jsonl"
@@ -224,34 +224,14 @@ START_TEST(private_daemon_that_cannot_start)
 }
 END_TEST
 
-static TCase *tcase(Suite *s, const char *name, double seconds)
-{
-	TCase *t = tcase_create(name);
-
-	tcase_add_checked_fixture(t, daemon_setup, daemon_teardown);
-	tcase_set_timeout(t, seconds);
-	suite_add_tcase(s, t);
-	return t;
-}
-
 int main(void)
 {
-	Suite *s = suite_create("engine: programs");
-	TCase *t = tcase(s, "command lines", 60);
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-engine-run");
+	TCase *t = add_case(s, "command lines", 60, daemon_setup, daemon_teardown, help_and_version, NULL);
 
 	tcase_add_loop_test(t, refusals_are_clear, 0, sizeof(refusals) / sizeof(*refusals));
 	tcase_add_loop_test(t, modules_are_looked_at, 0, 3);
-	tcase_add_test(t, help_and_version);
-	t = tcase(s, "private daemon", 60);
-	tcase_add_test(t, private_daemon_goes_with_the_program);
-	tcase_add_test(t, private_daemon_that_cannot_start);
-
-	r = srunner_create(s);
-	rnd_seed("test-engine-run");
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	add_case(s, "private daemon", 60, daemon_setup, daemon_teardown, private_daemon_goes_with_the_program,
+	         private_daemon_that_cannot_start, NULL);
+	return run_suite(s);
 }

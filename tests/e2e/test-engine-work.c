@@ -14,11 +14,13 @@
 #include "engine/progress.h"
 #include "tests/support/engine-daemon.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 #define GENERATE "engine/sparsekv-generate"
 #define EVAL "engine/sparsekv-eval"
 #define CALIBRATE "engine/sparsekv-calibrate"
 #define MODEL "--model", model, "--device", device
+#define SOCKET "--socket", eng_private_socket(engine_daemon)
 #define MODEL_ARGS 4
 
 static const char *model, *tasks, *device;
@@ -42,7 +44,7 @@ static const char answer[] = "abc:3+def:4=jkl:7\njkl:7+ghi:5=mno:2\nmno:2+mno:2=
 /* Run sparsekv-generate on the fixture's daemon with these further arguments; its stdout, to be freed. */
 static char *generate(const char *const *more)
 {
-	const char *argv[RUN_ARGS] = {GENERATE, MODEL, "--socket", eng_private_socket(daemon_)};
+	const char *argv[RUN_ARGS] = {GENERATE, MODEL, SOCKET};
 	int n = 3 + MODEL_ARGS;
 	char *err;
 
@@ -118,8 +120,8 @@ START_TEST(a_named_sequence_goes_on)
 	/* another text under the same name is refused, and costs nothing */
 	ck_assert_int_eq(
 		run(folder,
-	            (const char *[]){GENERATE, MODEL, "--socket", eng_private_socket(daemon_), "--policy",
-	                             "full", "--seq", "talk", "--prompt", "#dag\nabc:4", NULL},
+	            (const char *[]){GENERATE, MODEL, SOCKET, "--policy", "full", "--seq", "talk",
+	                             "--prompt", "#dag\nabc:4", NULL},
 	            LIMIT),
 		EXIT_FAILURE);
 	err = run_err(folder);
@@ -127,8 +129,7 @@ START_TEST(a_named_sequence_goes_on)
 		strstr(err, "sequence talk holds another text, not the prompt, from byte 9 on"));
 	free(err);
 	ck_assert_int_eq(run(folder,
-	                     (const char *[]){GENERATE, MODEL, "--socket", eng_private_socket(daemon_),
-	                                      "--policy", "full", "--seq", "absent", NULL},
+	                     (const char *[]){GENERATE, MODEL, SOCKET, "--policy", "full", "--seq", "absent", NULL},
 	                     LIMIT),
 	                 EXIT_FAILURE);
 	err = run_err(folder);
@@ -177,9 +178,8 @@ START_TEST(death_loses_nothing)
 	                                       "raas:ratio?budget=24&dense=2"};
 	const char *policy = policies[_i];
 	char *file = strdup(fx_path(folder, "prompt")), *want, *got;
-	const char *argv[RUN_ARGS] = {GENERATE,       MODEL,  "--socket",      eng_private_socket(daemon_),
-	                              "--policy",     policy, "--prompt-file", file,
-	                              "--max-tokens", "400",  "--seq",         "hurt"};
+	const char *argv[RUN_ARGS] = {GENERATE, MODEL,          SOCKET, "--policy", policy, "--prompt-file",
+	                              file,     "--max-tokens", "400",  "--seq",    "hurt"};
 	size_t n;
 
 	long_prompt();
@@ -207,9 +207,8 @@ END_TEST
 /* Run sparsekv-eval on the fixture's daemon, 512-byte cases; with a dump. */
 static void eval(const char *const *more)
 {
-	const char *argv[RUN_ARGS] = {
-		EVAL,      MODEL, "--socket", eng_private_socket(daemon_), "--tasks", tasks,
-		"--sizes", "512", "--dump",   fx_path(folder, "dump")};
+	const char *argv[RUN_ARGS] = {EVAL,      MODEL, SOCKET,   "--tasks", tasks,
+	                              "--sizes", "512", "--dump", fx_path(folder, "dump")};
 	int n = 9 + MODEL_ARGS;
 	char *err;
 
@@ -328,9 +327,9 @@ END_TEST
 START_TEST(calibrates)
 {
 	char *out, *svg, *profile, spec[300], path[200], prefix[200];
-	const char *argv[] = {CALIBRATE, "--model", model, "--socket", eng_private_socket(daemon_), "--tasks", tasks,
-	                      "--texts", "1", "--context", "700", "--rows", "10", "--sinks", "16", "--window", "128", "-o", path,
-	                      "--svg", prefix, NULL};
+	const char *argv[] = {CALIBRATE, "--model", model, SOCKET, "--tasks", tasks, "--texts", "1",
+	                      "--context", "700", "--rows", "10", "--sinks", "16", "--window", "128",
+	                      "-o", path, "--svg", prefix, NULL};
 
 	snprintf(path, sizeof(path), "%s/profile.json", folder);
 	snprintf(prefix, sizeof(prefix), "%s/drawn", folder);
@@ -374,8 +373,8 @@ START_TEST(calibrates_compressors)
 	} cases[] = {{"--deltakv-pca", "deltakv?layers=2,7,12&residual=32&file="}, {"--palu", "palu?residual=32&file="}};
 	char *out, *csv, *line, spec[300], path[200];
 	double exact, lines, kept;
-	const char *argv[] = {CALIBRATE, "--model", model, "--socket", eng_private_socket(daemon_), "--tasks", tasks, "--texts",
-	                      "1", "--context", "700", cases[_i].option, path, NULL};
+	const char *argv[] = {CALIBRATE, "--model", model, SOCKET, "--tasks", tasks, "--texts", "1",
+	                      "--context", "700", cases[_i].option, path, NULL};
 
 	snprintf(path, sizeof(path), "%s/made.safetensors", folder);
 	ck_assert_int_eq(run(folder, argv, LIMIT), 0);
@@ -398,7 +397,7 @@ END_TEST
 START_TEST(calibrates_by_loss)
 {
 	char *profile, spec[300], path[200];
-	const char *argv[] = {CALIBRATE, MODEL, "--socket", eng_private_socket(daemon_), "--text", tasks, "--by",
+	const char *argv[] = {CALIBRATE, MODEL, SOCKET, "--text", tasks, "--by",
 	                      "loss", "--budget", "0.1", "--texts", "1", "--context", "300", "--rows", "8",
 	                      "--delta-layers", "2", "--anchors", "1", "--filters", "1", "-o", path, NULL};
 	char *out;
@@ -448,16 +447,9 @@ END_TEST
 /* Ctrl-C ends it by that signal, and no sequence of a hand-over stays behind. */
 START_TEST(eval_cleans_up_when_interrupted)
 {
-	const char *argv[] = {EVAL,       MODEL,  "--socket", eng_private_socket(daemon_), "--tasks", tasks,
-	                      "--policy", "full", "--policy", "delta?layers=2,7,12",       "--sizes", "1024",
-	                      NULL};
-	const char *ctl[] = {"daemon/ctl/sparsekvctl",
-	                     "--socket",
-	                     eng_private_socket(daemon_),
-	                     "--json",
-	                     "seq",
-	                     "list",
-	                     NULL};
+	const char *argv[] = {EVAL,       MODEL,  SOCKET,     "--tasks",             tasks,
+	                      "--policy", "full", "--policy", "delta?layers=2,7,12", "--sizes", "1024", NULL};
+	const char *ctl[] = {"daemon/ctl/sparsekvctl", SOCKET, "--json", "seq", "list", NULL};
 	char *out;
 	pid_t pid = run_start(folder, argv);
 
@@ -471,40 +463,19 @@ START_TEST(eval_cleans_up_when_interrupted)
 }
 END_TEST
 
-static TCase *tcase(Suite *s, const char *name, double seconds)
-{
-	TCase *t = tcase_create(name);
-
-	tcase_add_checked_fixture(t, setup, daemon_teardown);
-	tcase_set_timeout(t, seconds);
-	suite_add_tcase(s, t);
-	return t;
-}
-
 int main(void)
 {
-	Suite *s = suite_create("engine: work");
-	TCase *t = tcase(s, "sparsekv-generate", 120);
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-engine-work");
+	TCase *t = add_case(s, "sparsekv-generate", 120, setup, daemon_teardown, generates,
+	                    a_named_sequence_goes_on, NULL);
 
-	tcase_add_test(t, generates);
-	tcase_add_test(t, a_named_sequence_goes_on);
 	tcase_add_loop_test(t, death_loses_nothing, 0, 5);
-	t = tcase(s, "sparsekv-eval", 120);
+	t = add_case(s, "sparsekv-eval", 120, setup, daemon_teardown, eval_writes_its_figures,
+	             eval_cleans_up_when_interrupted, NULL);
 	tcase_add_loop_test(t, eval_of_heads_that_evict, 0, 6);
-	tcase_add_test(t, eval_writes_its_figures);
 	tcase_add_loop_test(t, batch_and_mode_do_not_matter, 0, 2);
-	tcase_add_test(t, eval_cleans_up_when_interrupted);
-	t = tcase(s, "sparsekv-calibrate", 120);
-	tcase_add_test(t, calibrates);
+	t = add_case(s, "sparsekv-calibrate", 120, setup, daemon_teardown, calibrates, calibrates_by_loss,
+	             NULL);
 	tcase_add_loop_test(t, calibrates_compressors, 0, 2);
-	tcase_add_test(t, calibrates_by_loss);
-
-	r = srunner_create(s);
-	rnd_seed("test-engine-work");
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

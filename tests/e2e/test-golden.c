@@ -17,6 +17,7 @@
 #include <string.h>
 #include "tests/support/engine-fixture.h"
 #include "tests/support/run-program.h"
+#include "tests/support/suite.h"
 
 #define TASKS_MAX 16
 
@@ -194,23 +195,14 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("golden figures");
-	TCase *t = tcase_create("full");
 	const char *which = getenv("SKV_GOLDEN");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-golden");
+	TCase *t;
 
 	whole = which && !strcmp(which, "all");
+	t = add_case(s, "full", whole ? 3700 : 610, setup, teardown, bf16_pages, NULL);
 	device = getenv("SKV_TEST_DEVICE") ? "cuda:0" : "host";
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, whole ? 3700 : 610);
 	if (!strcmp(device, "host"))
 		tcase_add_test(t, fp32_pages);
-	tcase_add_test(t, bf16_pages);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

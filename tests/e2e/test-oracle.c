@@ -516,24 +516,12 @@ START_TEST(wide_codes)
 }
 END_TEST
 
-static Suite *suite(void)
-{
-	Suite *s = suite_create("oracle");
-	TCase *t = tcase_create("policies");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 600);
-	tcase_add_loop_test(t, policy, 0, (int)N_POLICIES);
-	tcase_add_test(t, wide_codes);
-	suite_add_tcase(s, t);
-	t = tcase_create("oracle");
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, ranges);
-	suite_add_tcase(s, t);
-	return s;
-}
-
 int main(void)
 {
-	return run_suite(suite(), "test-oracle");
+	Suite *s = begin_suite("test-oracle");
+	TCase *t = add_case(s, "policies", 600, setup, teardown, wide_codes, NULL);
+
+	tcase_add_loop_test(t, policy, 0, (int)N_POLICIES);
+	add_case(s, "oracle", 60, NULL, NULL, ranges, NULL);
+	return run_suite(s);
 }

@@ -1,20 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A spec: what is accepted is printed and means the same again, what is refused is refused with a text. */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/spec.h"
 #include "common/wire.h"
 #include "tests/fuzz/fuzz.h"
-
-#define MUST(x)                                                                                             \
-	do {                                                                                                \
-		if (!(x)) {                                                                                 \
-			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #x);                     \
-			abort();                                                                            \
-		}                                                                                           \
-	} while (0)
 
 struct config {
 	struct skv_budget budget;

@@ -1,19 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A byte that says who sent it and with how many fds, then a packet. */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/wire.h"
 #include "tests/fuzz/fuzz.h"
-
-#define MUST(x)                                                                                             \
-	do {                                                                                                \
-		if (!(x)) {                                                                                 \
-			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #x);                     \
-			abort();                                                                            \
-		}                                                                                           \
-	} while (0)
 
 const char fuzz_name[] = "wire";
 

@@ -11,6 +11,17 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* What must hold for any bytes. */
+#define MUST(x)                                                                                             \
+	do {                                                                                                \
+		if (!(x)) {                                                                                 \
+			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #x);                     \
+			abort();                                                                            \
+		}                                                                                           \
+	} while (0)
 
 /* Its name: that of its folder in the corpus. */
 extern const char fuzz_name[];

@@ -10,6 +10,7 @@
 #include "tests/support/device-helper.h"
 #include "tests/support/random.h"
 #include "tests/support/reference-model.h"
+#include "tests/support/suite.h"
 
 #define OK(call)                                                                                            \
 	do {                                                                                                \
@@ -49,19 +50,6 @@
 static inline bool slowed(void)
 {
 	return SANITIZED || rnd_hurried();
-}
-
-/* Run the suite as a program; the exit status. */
-static inline int run_suite(Suite *s, const char *program)
-{
-	SRunner *r = srunner_create(s);
-	int failed;
-
-	rnd_seed(program);
-	srunner_run_all(r, CK_ENV);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "tests/support/folder.h"
 
 void codec_file_add(struct codec_file *f, uint32_t layer, const char *part, uint32_t rows, uint32_t cols,
                     const float *data)
@@ -56,4 +57,13 @@ uint8_t *codec_file_bytes(const struct codec_file *f, size_t *ret_bytes)
 	}
 	free(header);
 	return all;
+}
+
+void codec_file_write(const struct codec_file *f, const char *path)
+{
+	size_t n;
+	uint8_t *bytes = codec_file_bytes(f, &n);
+
+	fx_write(path, bytes, n);
+	free(bytes);
 }

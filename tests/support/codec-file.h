@@ -25,5 +25,6 @@ void codec_file_add(struct codec_file *f, uint32_t layer, const char *part, uint
 
 /* All of it, to be freed. */
 uint8_t *codec_file_bytes(const struct codec_file *f, size_t *ret_bytes);
+void codec_file_write(const struct codec_file *f, const char *path);
 
 #endif

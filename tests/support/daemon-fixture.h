@@ -96,6 +96,7 @@ const char *raw_error_text(const struct raw *);
 json_t *raw_ask_json(struct raw *, uint16_t type, const void *body, size_t bytes, int fd);
 json_t *raw_query(struct raw *, enum skv_query what);
 uint64_t raw_pool_figure(struct raw *, const char *field); /* of pool 0 */
+uint64_t raw_leased(struct raw *);                         /* bytes of all pools' pages on lease */
 
 /* The model of most tests: 4 layers, pages of 4 KiB. */
 struct skv_wire_model raw_model(const char *name);

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 char *folder;
-struct eng_private *daemon_;
-struct skv_client *client;
+struct eng_private *engine_daemon;
+struct skv_client *engine_client;
 
 void daemon_setup(void)
 {
@@ -16,14 +16,14 @@ void daemon_setup(void)
 	folder = fx_folder();
 	setenv("TMPDIR", folder, 1);
 	setenv("SPARSEKVD", run_built("daemon/sparsekvd"), 1);
-	r = eng_private_start(&daemon_, &client, &err);
+	r = eng_private_start(&engine_daemon, &engine_client, &err);
 	ck_assert_msg(!r, "%s", err.text);
 }
 
 void daemon_teardown(void)
 {
-	skv_disconnect(client);
-	eng_private_stop(daemon_);
+	skv_disconnect(engine_client);
+	eng_private_stop(engine_daemon);
 	fx_remove(folder);
 }
 

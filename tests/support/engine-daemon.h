@@ -10,8 +10,8 @@
 #define LIMIT 60 /* seconds that a program may take */
 
 extern char *folder; /* of the test; TMPDIR too, so that whatever programs leave behind is seen */
-extern struct eng_private *daemon_;
-extern struct skv_client *client;
+extern struct eng_private *engine_daemon;
+extern struct skv_client *engine_client;
 
 /* A checked fixture. */
 void daemon_setup(void);

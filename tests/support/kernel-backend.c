@@ -85,6 +85,13 @@ enum case_device case_begin(const char *program)
 	return required && !strcmp(required, "1") ? CASE_LACKS_DEVICE : CASE_NO_DEVICE;
 }
 
+Suite *case_suite(const char *program)
+{
+	if (case_begin(program) == CASE_LACKS_DEVICE)
+		exit(EXIT_FAILURE);
+	return suite_create(program);
+}
+
 void case_ok(const struct skv_backend *b, int r)
 {
 	if (r < 0)

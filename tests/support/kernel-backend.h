@@ -8,6 +8,7 @@
 #ifndef SKV_KERNEL_BACKEND_H
 #define SKV_KERNEL_BACKEND_H
 
+#include <check.h>
 #include "kernels/device.h"
 
 #define CASE_BACKENDS 8u
@@ -32,6 +33,8 @@ struct test_backend {
  */
 enum case_device { CASE_NO_DEVICE, CASE_HAS_DEVICE, CASE_LACKS_DEVICE /* the test fails */ };
 enum case_device case_begin(const char *program);
+/* The same, and the program's suite; where a device must be and is not, the program ends. */
+Suite *case_suite(const char *program);
 
 /* At most CASE_BACKENDS; ends with one without kernels. */
 const struct test_backend *case_backends(void);

@@ -393,6 +393,28 @@ void code_make_up(const struct code_case *k, uint8_t *pool, uint32_t i, uint32_t
 		memset(pool + skv_pte_id(k->c.table[i][p]) * k->c.sh.page_bytes, 0xff, k->c.sh.page_bytes);
 }
 
+void code_far(struct code_case *k, uint32_t last)
+{
+	k->stride = last / SKV_PAGE_TOKENS;
+	for (uint32_t l = 0; l < CODE_LAYERS; l++) {
+		struct code_layer *y = &k->layer[l];
+
+		y->codes[0] = realloc(y->codes[0], k->stride * sizeof(skv_pte));
+		y->refs[0] = realloc(y->refs[0], k->stride * sizeof(skv_pte));
+		for (uint32_t p = 1; p < k->stride; p++) {
+			y->codes[0][p] = y->codes[0][0];
+			y->refs[0][p] = y->refs[0][0];
+		}
+	}
+}
+
+void code_far_records(const struct code_case *k, uint8_t *pool, uint32_t last)
+{
+	for (uint32_t t = 0; t < 10 * SKV_PAGE_TOKENS * SKV_PAGE_TOKENS; t++) /* more than a page has */
+		code_make_up_record(k, pool, 0, t, last / k->layer[0].codec.stride);
+	code_pool_to(k, pool);
+}
+
 void code_decompressed(const struct code_case *k, uint8_t *pool, uint32_t i, uint32_t token, double *x, double *terms)
 {
 	const struct ref_codec *c = &k->layer[0].codec;

@@ -60,6 +60,13 @@ void code_base(const struct code_case *, uint8_t *pool, uint32_t layer, uint32_t
 void code_make_up(const struct code_case *, uint8_t *pool, uint32_t i, uint32_t coded);
 void code_make_up_record(const struct code_case *, uint8_t *pool, uint32_t i, uint32_t token, uint32_t usable);
 
+/*
+ * One page has all records, again and again, so sequence 0 may be of `last` tokens. Before code_on(); and with the
+ * case on a backend, made up records in that page.
+ */
+void code_far(struct code_case *, uint32_t last);
+void code_far_records(const struct code_case *, uint8_t *pool, uint32_t last);
+
 /* What a compressed token of layer 0 is decompressed to, its K with RoPE, from its record; `terms` as of ref_decode(). */
 void code_decompressed(const struct code_case *, uint8_t *pool, uint32_t i, uint32_t token, double *x, double *terms);
 

@@ -2,19 +2,22 @@
 # Fixtures, cases and helpers: a program takes those that it names.
 check_LTLIBRARIES += tests/support/libskvtest.la
 tests_support_libskvtest_la_SOURCES = \
-	tests/support/client-test.h tests/support/policy-file.h tests/support/random.h \
-	tests/support/child.c tests/support/child.h tests/support/codec-file.c tests/support/codec-file.h \
-	tests/support/core-model.c tests/support/core-model.h tests/support/core-peer.c tests/support/core-peer.h \
+	tests/support/client-test.h tests/support/policy-file.h tests/support/random.h tests/support/suite.h \
+	tests/support/child.c tests/support/child.h tests/support/client-fixture.c tests/support/client-fixture.h \
+	tests/support/codec-file.c tests/support/codec-file.h \
+	tests/support/core-actor.c tests/support/core-actor.h tests/support/core-model.c tests/support/core-model.h \
+	tests/support/core-peer.c tests/support/core-peer.h \
 	tests/support/daemon-fixture.c tests/support/daemon-fixture.h tests/support/raw-client.c \
 	tests/support/device-fixture.c tests/support/device-fixture.h \
 	tests/support/device-helper.c tests/support/device-helper.h \
 	tests/support/engine-backends.c tests/support/engine-backends.h \
 	tests/support/engine-daemon.c tests/support/engine-daemon.h \
-	tests/support/engine-fixture.c tests/support/engine-fixture.h \
+	tests/support/engine-fixture.c tests/support/engine-fixture.h tests/support/folder.c tests/support/folder.h \
 	tests/support/kernel-backend.c tests/support/kernel-backend.h \
 	tests/support/kernel-case.c tests/support/kernel-case.h \
 	tests/support/latent-case.c tests/support/latent-case.h tests/support/prefill-case.c tests/support/prefill-case.h \
-	tests/support/quant-case.c tests/support/quant-case.h tests/support/slot-meta-case.c tests/support/slot-meta-case.h \
+	tests/support/quant-case.c tests/support/quant-case.h tests/support/score-case.c tests/support/score-case.h \
+	tests/support/slot-meta-case.c tests/support/slot-meta-case.h tests/support/slot-model.c tests/support/slot-model.h \
 	tests/support/reference-attention.h tests/support/reference-codec.c tests/support/reference-codec.h \
 	tests/support/reference-model.c tests/support/reference-model.h tests/support/reference-step.c \
 	tests/support/run-program.c tests/support/run-program.h

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/support/policy-file.h - files of policies as built, and how one is loaded. */
+/* tests/support/policy-file.h - files of policies as built, how one is loaded, and what it plans. */
 #ifndef SKV_POLICY_FILE_H
 #define SKV_POLICY_FILE_H
 
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/fd.h"
 #include "common/spec.h"
@@ -19,6 +22,12 @@ static const struct skv_model reference = {
         .size = sizeof(reference), .n_layers = 16, .n_heads = 8, .n_kv_heads = 2, .head_dim = 64,
         .kv_dtype = SKV_BF16, .max_tokens = 16384, .n_ranks = 1, .name = "reference",
 };
+
+static const char *const policy_names[] = {
+        "full", "streaming", "adakv", "delta", "deltakv", "h2o", "kascade", "kivi", "lessismore",
+        "omnikv", "palu", "pyramidkv", "quest", "raas", "rkv", "snapkv", "tidal", "template",
+};
+#define POLICY_NAMES ((int)(sizeof(policy_names) / sizeof(*policy_names)))
 
 static char err[512];
 
@@ -38,6 +47,52 @@ static inline const struct skv_policy *policy(const char *path)
 
 	ck_assert_msg(load_file(path, &p) == 0, "%s: %s", path, err);
 	return p;
+}
+
+/* The policy that a spec names. */
+static inline const struct skv_policy *policy_of(const char *spec)
+{
+	char path[512];
+
+	snprintf(path, sizeof(path), "%s/policies/.libs/%.*s.so", SKV_BUILDDIR, (int)strcspn(spec, "?:"), spec);
+	return policy(path);
+}
+
+/* The plans that a spec gives for a model's layers. */
+static inline void policy_plans(const char *spec, const struct skv_model *m, struct skv_plan plans[SKV_MAX_LAYERS])
+{
+	static _Alignas(16) char config[131072];
+	const struct skv_policy *p = policy_of(spec);
+
+	ck_assert_uint_le(p->config_size, sizeof(config));
+	ck_assert_msg(skv_spec_parse(p, spec, m, config, err, sizeof(err)) == 0, "%s", err);
+	ck_assert_msg(skv_policy_plan(p, config, m, plans, err, sizeof(err)) == 0, "%s", err);
+}
+
+/* A file with what is calibrated of the reference model, in a place that is free. */
+static inline void profile_write(char *path_template, const char *chosen)
+{
+	int fd = mkstemp(path_template);
+
+	ck_assert_int_ge(fd, 0);
+	dprintf(fd,
+	        "{\"sparsekv_profile\": 1, \"chosen\": {%s}, \"model\": "
+	        "{\"layers\": %u, \"heads\": %u, \"kv_heads\": %u, \"head_dim\": %u}}",
+	        chosen, reference.n_layers, reference.n_heads, reference.n_kv_heads, reference.head_dim);
+	close(fd);
+}
+
+/* The same for kascade: anchors 0 and 2, and in layer 3 alone each kv head goes by the other one's list. */
+static inline void profile_write_kascade(char *path_template)
+{
+	char chosen[512];
+	size_t at = (size_t)sprintf(chosen, "\"anchors\": [0, 2], \"head_map\": [[0, 1]");
+
+	ck_assert_uint_eq(reference.n_kv_heads, 2);
+	for (uint32_t l = 1; l < reference.n_layers; l++)
+		at += (size_t)sprintf(chosen + at, ", %s", l == 3 ? "[1, 0]" : "[0, 1]");
+	strcpy(chosen + at, "]");
+	profile_write(path_template, chosen);
 }
 
 #define ck_assert_text(text, part) ck_assert_msg(strstr(text, part), "\"%s\" does not say \"%s\"", text, part)

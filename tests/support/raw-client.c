@@ -254,6 +254,19 @@ uint64_t raw_pool_figure(struct raw *r, const char *field)
 	return x;
 }
 
+uint64_t raw_leased(struct raw *r)
+{
+	json_t *answer = raw_query(r, SKV_QUERY_POOLS), *pools = json_object_get(answer, "pools"), *p;
+	uint64_t bytes = 0;
+	size_t i;
+
+	json_array_foreach(pools, i, p)
+		bytes += (uint64_t)json_integer_value(json_object_get(p, "lease")) *
+		         (uint64_t)json_integer_value(json_object_get(p, "page_bytes"));
+	json_decref(answer);
+	return bytes;
+}
+
 struct skv_wire_model raw_model(const char *name)
 {
 	struct skv_wire_model m = {

@@ -36,9 +36,6 @@ void refmodel_codec(const struct skv_model *m, uint64_t seed, const char *path)
 	struct codec_file f = {.about = "{\"sparsekv_codec\":\"1\",\"stride\":\"5\",\"near\":\"3\"}"};
 	const uint32_t d = 2 * m->n_kv_heads * m->head_dim, width = seed ? WIDTH : d;
 	float *numbers[2 * REFMODEL_MAX_LAYERS];
-	uint8_t *bytes;
-	size_t n;
-	FILE *to;
 
 	for (uint32_t layer = 0; layer < m->n_layers; layer++) {
 		numbers[2 * layer] = matrix(width, d, &seed);
@@ -46,12 +43,7 @@ void refmodel_codec(const struct skv_model *m, uint64_t seed, const char *path)
 		codec_file_add(&f, layer, "down", width, d, numbers[2 * layer]);
 		codec_file_add(&f, layer, "out", d, width, numbers[2 * layer + 1]);
 	}
-	bytes = codec_file_bytes(&f, &n);
-	to = fopen(path, "w");
-	ck_assert_ptr_nonnull(to);
-	ck_assert_uint_eq(fwrite(bytes, 1, n, to), n);
-	ck_assert_int_eq(fclose(to), 0);
-	free(bytes);
+	codec_file_write(&f, path);
 	for (uint32_t i = 0; i < 2 * m->n_layers; i++)
 		free(numbers[i]);
 }

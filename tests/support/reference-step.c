@@ -163,19 +163,11 @@ static void attend_all(struct refmodel *w, const struct refmodel_item *items, ui
 	}
 }
 
-int refmodel_step(struct refmodel *w, const struct refmodel_item *items, uint32_t n, int abort_at)
+/* What the library is told of the items, and the token that follows each; returns how many tokens there are. */
+static uint32_t fill_step(const struct refmodel_item *items, uint32_t n, struct skv_step_item *step, int32_t *next)
 {
-	struct skv_step_item *step = calloc(n, sizeof(*step));
-	int32_t *next = calloc(n, sizeof(*next)), *placed = devmem_get(n * sizeof(*next));
-	bool ***visible = calloc(n, sizeof(*visible)), *sure = calloc(n, sizeof(*sure));
-	uint64_t *attended = calloc(n, sizeof(*attended));
-	struct skv_stats before = {.size = sizeof(before)};
 	uint32_t total = 0;
-	struct devmem_rows r;
-	int e;
 
-	if (w->measures)
-		skv_session_stats(w->session, &before);
 	for (uint32_t i = 0; i < n; i++) {
 		const struct refmodel_item *it = &items[i];
 		int32_t *ids = calloc(it->n_tokens, sizeof(*ids));
@@ -187,6 +179,57 @@ int refmodel_step(struct refmodel *w, const struct refmodel_item *items, uint32_
 		next[i] = refmodel_token(it->content[it->n_tokens - 1] + 1);
 		total += it->n_tokens;
 	}
+	return total;
+}
+
+/* The item's rows, and what the last one of a decode step sees. False: rounding decides. */
+static bool put_item(struct refmodel *w, const struct refmodel_item *it, bool **visible, uint64_t *attended)
+{
+	struct refmodel_seq *q = it->seq;
+	uint32_t len = q->len + it->n_tokens;
+	bool sure;
+
+	ck_assert_uint_le(len, q->cap);
+	for (uint32_t j = 0; j < it->n_tokens; j++)
+		refmodel_put(w, q, q->len + j, it->content[j]);
+	for (uint32_t layer = 0; layer < w->model.n_layers; layer++)
+		visible[layer] = calloc(len, sizeof(bool));
+	sure = it->prompt || refmodel_see(w, q, len, visible, attended);
+	w->skipped += !sure;
+	return sure;
+}
+
+/* Once the step is committed: what goes, and the library's counters. */
+static void end_item(struct refmodel *w, const struct refmodel_item *it, uint64_t attended, bool sure)
+{
+	struct refmodel_seq *q = it->seq;
+	uint64_t a, c;
+
+	if (!it->prompt) {
+		refmodel_evict(w, q, q->len);
+		q->attended += attended;
+		q->causal += (uint64_t)q->len * w->model.n_layers;
+	}
+	skv_seq_attended(q->seq, &a, &c);
+	ck_assert_uint_eq(c, q->causal);
+	ck_assert_msg(a == q->attended || !sure, "attended %llu, expected %llu", (unsigned long long)a,
+	              (unsigned long long)q->attended);
+	q->attended = a;
+}
+
+int refmodel_step(struct refmodel *w, const struct refmodel_item *items, uint32_t n, int abort_at)
+{
+	struct skv_step_item *step = calloc(n, sizeof(*step));
+	int32_t *next = calloc(n, sizeof(*next)), *placed = devmem_get(n * sizeof(*next));
+	bool ***visible = calloc(n, sizeof(*visible)), *sure = calloc(n, sizeof(*sure));
+	uint64_t *attended = calloc(n, sizeof(*attended));
+	struct skv_stats before = {.size = sizeof(before)};
+	uint32_t total = fill_step(items, n, step, next);
+	struct devmem_rows r;
+	int e;
+
+	if (w->measures)
+		skv_session_stats(w->session, &before);
 	e = skv_step_begin(w->session, step, n, devmem_stream());
 	for (uint32_t i = 0; i < n; i++) {
 		free((void *)step[i].tokens); /* the library keeps none of it */
@@ -198,18 +241,8 @@ int refmodel_step(struct refmodel *w, const struct refmodel_item *items, uint32_
 		w->policy = w->next;
 		w->next_spec[0] = '\0';
 	}
-	for (uint32_t i = 0; i < n; i++) {
-		struct refmodel_seq *q = items[i].seq;
-		uint32_t len = q->len + items[i].n_tokens;
-
-		ck_assert_uint_le(len, q->cap);
-		for (uint32_t j = 0; j < items[i].n_tokens; j++)
-			refmodel_put(w, q, q->len + j, items[i].content[j]);
-		for (uint32_t layer = 0; layer < w->model.n_layers; layer++)
-			visible[i][layer] = calloc(len, sizeof(bool));
-		sure[i] = items[i].prompt || refmodel_see(w, q, len, visible[i], &attended[i]);
-		w->skipped += !sure[i];
-	}
+	for (uint32_t i = 0; i < n; i++)
+		sure[i] = put_item(w, &items[i], visible[i], &attended[i]);
 	r = devmem_rows_new(&w->model, total);
 	attend_all(w, items, n, &r, abort_at, visible, sure);
 	devmem_rows_free(&r);
@@ -224,21 +257,8 @@ int refmodel_step(struct refmodel *w, const struct refmodel_item *items, uint32_
 		items[i].seq->len += items[i].n_tokens;
 	if (w->measures)
 		check_recall(w, &before, items, n, visible, sure);
-	for (uint32_t i = 0; i < n; i++) {
-		struct refmodel_seq *q = items[i].seq;
-		uint64_t a, c;
-
-		if (!items[i].prompt) {
-			refmodel_evict(w, q, q->len);
-			q->attended += attended[i];
-			q->causal += (uint64_t)q->len * w->model.n_layers;
-		}
-		skv_seq_attended(q->seq, &a, &c);
-		ck_assert_uint_eq(c, q->causal);
-		ck_assert_msg(a == q->attended || !sure[i], "attended %llu, expected %llu",
-		              (unsigned long long)a, (unsigned long long)q->attended);
-		q->attended = a;
-	}
+	for (uint32_t i = 0; i < n; i++)
+		end_item(w, &items[i], attended[i], sure[i]);
 out:
 	for (uint32_t i = 0; i < n; i++) {
 		for (uint32_t layer = 0; layer < w->model.n_layers; layer++)

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "tests/support/engine-fixture.h"
+#include "tests/support/folder.h"
 
 static const char *path_in(char to[512], const char *variable, const char *built, const char *name)
 {

@@ -20,18 +20,4 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 		plan->prefill.keep[stage] = 64u >> stage;
 }
 
-static const struct skv_policy policy = {
-        SKV_POLICY_HEADER,
-        .name = "few",
-        .version = "1",
-        .summary = "A test",
-        .params = params,
-        .n_params = sizeof(params) / sizeof(params[0]),
-        .config_size = sizeof(struct config),
-        .plan = plan,
-};
-
-const struct skv_policy *sparsekv_policy(void)
-{
-	return &policy;
-}
+SKV_POLICY_DEFINE("few", struct config, params, .summary = "A test", .plan = plan)

@@ -20,18 +20,4 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	plan->window.budget = (struct skv_budget){.share = 2 * c->budget.share, .count = 2 * c->budget.count};
 }
 
-static const struct skv_policy policy = {
-        SKV_POLICY_HEADER,
-        .name = "greedy",
-        .version = "1",
-        .summary = "A test",
-        .params = params,
-        .n_params = 1,
-        .config_size = sizeof(struct config),
-        .plan = plan,
-};
-
-const struct skv_policy *sparsekv_policy(void)
-{
-	return &policy;
-}
+SKV_POLICY_DEFINE("greedy", struct config, params, .summary = "A test", .plan = plan)

@@ -46,19 +46,4 @@ static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
 		ctx->prims->select_tokens(ctx, &select);
 }
 
-static const struct skv_policy policy = {
-        SKV_POLICY_HEADER,
-        .name = "heads",
-        .version = "1",
-        .summary = "A test",
-        .params = params,
-        .n_params = 1,
-        .config_size = sizeof(struct config),
-        .plan = plan,
-        .after = after,
-};
-
-const struct skv_policy *sparsekv_policy(void)
-{
-	return &policy;
-}
+SKV_POLICY_DEFINE("heads", struct config, params, .summary = "A test", .plan = plan, .after = after)

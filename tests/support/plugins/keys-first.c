@@ -35,19 +35,4 @@ static void before(const struct skv_policy_ctx *ctx, uint32_t layer)
 			ctx, &(struct skv_select){.layer = layer, .budget = c->budget, .recent_floor = 1});
 }
 
-static const struct skv_policy policy = {
-        SKV_POLICY_HEADER,
-        .name = "keys-first",
-        .version = "1",
-        .summary = "A test",
-        .params = params,
-        .n_params = 1,
-        .config_size = sizeof(struct config),
-        .plan = plan,
-        .before = before,
-};
-
-const struct skv_policy *sparsekv_policy(void)
-{
-	return &policy;
-}
+SKV_POLICY_DEFINE("keys-first", struct config, params, .summary = "A test", .plan = plan, .before = before)

@@ -135,23 +135,17 @@ START_TEST(sequences)
 }
 END_TEST
 
-START_TEST(steps)
-{
-	struct skv_stats stats = {0};
-	struct skv_selection_info looked = {.size = sizeof(looked)};
-	uint32_t pages[3] = {7, 7, 7};
-	struct skv_session *s;
-	struct skv_seq *q, *r, *foreign;
-
-	OK(skv_seq_new(session, NULL, 40, &q));
-	OK(skv_seq_new(session, NULL, 40, &r));
-	OK(skv_open(client, &model, "full", &s));
-	OK(skv_seq_new(s, NULL, 0, &foreign));
 #define BEGIN(...) skv_step_begin(session, (struct skv_step_item[]){__VA_ARGS__}, \
 				  sizeof((struct skv_step_item[]){__VA_ARGS__}) / sizeof(struct skv_step_item), NULL)
+
+/* No step is open. */
+static void steps_that_do_not_begin(struct skv_seq *q, struct skv_seq *r, struct skv_seq *foreign)
+{
+	struct skv_selection_info looked = {.size = sizeof(looked)};
+
 	FAILS(skv_step_begin(session, NULL, 1, NULL), EINVAL, "without items");
 	FAILS(skv_step_begin(session, &(struct skv_step_item){.seq = q, .n_tokens = 1}, 0, NULL), EINVAL, "without items");
-	FAILS(skv_step_begin(session, &(struct skv_step_item){.seq = q, .n_tokens = 1}, 1, &stats), EINVAL, "stream");
+	FAILS(skv_step_begin(session, &(struct skv_step_item){.seq = q, .n_tokens = 1}, 1, &looked), EINVAL, "stream");
 	FAILS(BEGIN({.n_tokens = 1}), EINVAL, "item 0");
 	FAILS(BEGIN({.seq = q, .n_tokens = 1}, {.seq = foreign, .n_tokens = 1}), EINVAL, "item 1");
 	FAILS(BEGIN({.seq = q, .n_tokens = 1}, {.seq = r, .n_tokens = 1}, {.seq = q, .n_tokens = 1}), EINVAL, "twice");
@@ -162,18 +156,16 @@ START_TEST(steps)
 	FAILS(BEGIN({.seq = r, .n_tokens = 1}, {.seq = q, .n_tokens = UINT32_MAX, .flags = SKV_STEP_PROMPT}), E2BIG, "item 1");
 	FAILS(skv_attend(session, 0, &attn), EINVAL, "no step");
 	FAILS(skv_step_end(session, NULL), EINVAL, "no step");
-	FAILS(skv_selection(session, 0, 0, 0, &looked, pages, 3), EINVAL, "no step");
+	FAILS(skv_selection(session, 0, 0, 0, &looked, NULL, 0), EINVAL, "no step");
 	skv_step_abort(session);
+}
 
-	OK(BEGIN({.seq = q, .n_tokens = 1}, {.seq = r, .n_tokens = 40, .flags = SKV_STEP_PROMPT}));
-	FAILS(BEGIN({.seq = q, .n_tokens = 1}), EBUSY, "open");
-	FAILS(skv_seq_detach(q), EBUSY, "open step");
-	FAILS(skv_seq_drop(q), EBUSY, "open step");
-	FAILS(skv_seq_fork(q, NULL, &foreign), EBUSY, "open step");
-	FAILS(skv_attend(session, 1, &attn), EINVAL, "layer 1, expected 0");
-	FAILS(skv_attend(session, 0, &(struct skv_attn){.q = rows, .k = rows, .v = rows}), EINVAL, "out");
-	OK(skv_attend(session, 0, &attn));
-	FAILS(skv_attend(session, 0, &attn), EINVAL, "layer 0, expected 1");
+/* In a step of q's one token and r's 40, layer 0 has attended. */
+static void selections(void)
+{
+	struct skv_selection_info looked = {.size = sizeof(looked)};
+	uint32_t pages[3] = {7, 7, 7};
+
 	FAILS(skv_selection(session, 1, 0, 0, &looked, pages, 3), EINVAL, "layer 1 has not attended");
 	FAILS(skv_selection(session, 0, 2, 0, &looked, pages, 3), EINVAL, "item 2 of 2");
 	FAILS(skv_selection(session, 0, 0, 1, &looked, pages, 3), EINVAL, "row 1 of 1");
@@ -187,6 +179,22 @@ START_TEST(steps)
 	ck_assert_uint_eq(looked.len, 40);
 	looked.size = 0;
 	FAILS(skv_selection(session, 0, 0, 0, &looked, NULL, 0), EINVAL, "size");
+}
+
+static void a_step(struct skv_seq *q, struct skv_seq *r)
+{
+	struct skv_seq *child;
+
+	OK(BEGIN({.seq = q, .n_tokens = 1}, {.seq = r, .n_tokens = 40, .flags = SKV_STEP_PROMPT}));
+	FAILS(BEGIN({.seq = q, .n_tokens = 1}), EBUSY, "open");
+	FAILS(skv_seq_detach(q), EBUSY, "open step");
+	FAILS(skv_seq_drop(q), EBUSY, "open step");
+	FAILS(skv_seq_fork(q, NULL, &child), EBUSY, "open step");
+	FAILS(skv_attend(session, 1, &attn), EINVAL, "layer 1, expected 0");
+	FAILS(skv_attend(session, 0, &(struct skv_attn){.q = rows, .k = rows, .v = rows}), EINVAL, "out");
+	OK(skv_attend(session, 0, &attn));
+	FAILS(skv_attend(session, 0, &attn), EINVAL, "layer 0, expected 1");
+	selections();
 	FAILS(skv_step_end(session, NULL), EINVAL, "layer 1 of 3");
 	OK(skv_attend(session, 1, &attn));
 	OK(skv_attend(session, 2, &attn));
@@ -196,6 +204,12 @@ START_TEST(steps)
 	ck_assert_uint_eq(skv_seq_len(r), 40);
 	ck_assert_int_eq(skv_seq_tokens(r, NULL)[39], -1);
 	FAILS(BEGIN({.seq = r, .n_tokens = 1}), E2BIG, "40");
+}
+
+/* Of that one step. */
+static void stats_of_a_step(void)
+{
+	struct skv_stats stats = {0};
 
 	FAILS(skv_session_stats(session, &stats), EINVAL, "size");
 	stats.size = sizeof(stats) + 8;
@@ -208,7 +222,20 @@ START_TEST(steps)
 	ck_assert_uint_eq(stats.prompt_tokens, 40);
 	ck_assert_uint_eq(stats.decode_tokens, 1);
 	ck_assert_uint_eq(stats.attended_tokens, 77);
+}
 
+START_TEST(steps)
+{
+	struct skv_session *s;
+	struct skv_seq *q, *r, *foreign;
+
+	OK(skv_seq_new(session, NULL, 40, &q));
+	OK(skv_seq_new(session, NULL, 40, &r));
+	OK(skv_open(client, &model, "full", &s));
+	OK(skv_seq_new(s, NULL, 0, &foreign));
+	steps_that_do_not_begin(q, r, foreign);
+	a_step(q, r);
+	stats_of_a_step();
 	/* close in the middle of a step */
 	OK(BEGIN({.seq = q, .n_tokens = 1}));
 	skv_close(session);
@@ -383,31 +410,12 @@ START_TEST(closed_with_a_lease_on_its_way)
 }
 END_TEST
 
-static Suite *suite(void)
-{
-	Suite *s = suite_create("client-api");
-	TCase *t = tcase_create("api");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, connecting);
-	tcase_add_test(t, models);
-	tcase_add_test(t, sequences);
-	tcase_add_test(t, threads);
-	tcase_add_test(t, collisions);
-	tcase_add_test(t, leaks);
-	tcase_add_test(t, reopened_pool);
-	tcase_add_test(t, closed_with_a_lease_on_its_way);
-	suite_add_tcase(s, t);
-
-	t = tcase_create("steps"); /* closes the session itself */
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_add_test(t, steps);
-	suite_add_tcase(s, t);
-	return s;
-}
-
 int main(void)
 {
-	return run_suite(suite(), "test-client-api");
+	Suite *s = begin_suite("test-client-api");
+
+	add_case(s, "api", 60, setup, teardown, connecting, models, sequences, threads, collisions, leaks,
+	         reopened_pool, closed_with_a_lease_on_its_way, NULL);
+	add_case(s, "steps", 60, setup, teardown, steps, NULL); /* closes the session itself */
+	return run_suite(s);
 }

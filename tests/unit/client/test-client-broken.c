@@ -550,23 +550,15 @@ START_TEST(random_bytes)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
-	Suite *s = suite_create("client-broken");
-	TCase *t = tcase_create("broken");
+	Suite *s = begin_suite("test-client-broken");
+	TCase *t = add_case(s, "broken", 60, NULL, NULL, random_bytes, NULL);
 
-	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, spoilt_words, 0, (int)(sizeof(words) / sizeof(words[0])));
 	tcase_add_loop_test(t, spoilt_things, 0, 12);
 	tcase_add_loop_test(t, damaged_tables, 0, 6);
 	tcase_add_loop_test(t, notices, 0, 4);
 	tcase_add_loop_test(t, hung_up, 0, 2);
-	tcase_add_test(t, random_bytes);
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	return run_suite(suite(), "test-client-broken");
+	return run_suite(s);
 }

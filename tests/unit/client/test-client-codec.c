@@ -5,33 +5,21 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/client-test.h"
+#include "tests/support/client-fixture.h"
 #include "tests/support/codec-file.h"
 #include "tests/support/reference-codec.h"
 
 #define TOKENS 600u
 
-static struct fix daemon_;
-static struct raw *op;
-static struct skv_client *client;
 static struct refmodel w;
 static char codec[80]; /* the path of a compressor */
 
 static void setup(void)
 {
-	fix_start_process(&daemon_, NULL);
-	op = raw_hello(daemon_.socket);
-	OK(skv_connect(&client, daemon_.socket));
+	client_begin(NULL);
 	refmodel_model(&w.model, "codec", SKV_F32, TOKENS);
 	refmodel_packable(&w.model);
 	snprintf(codec, sizeof(codec), "%.60s/codec", daemon_.dir);
-}
-
-static void teardown(void)
-{
-	skv_disconnect(client);
-	raw_close(op);
-	fix_stop(&daemon_);
 }
 
 static void decode(struct refmodel_seq *q, uint32_t n)
@@ -176,9 +164,6 @@ static void norming(float size, bool norms)
 	struct codec_file f = {.about = "{\"sparsekv_codec\":\"1\",\"stride\":\"0\",\"near\":\"0\"}"};
 	const uint32_t dim = w.model.head_dim, d = 2 * w.model.n_kv_heads * dim;
 	float *down = calloc(d * d, sizeof(*down)), *out = calloc(d * d, sizeof(*out)), norm[SKV_MAX_HEAD_DIM];
-	size_t n;
-	uint8_t *bytes;
-	FILE *to;
 
 	for (uint32_t i = 0; i < d; i++) {
 		down[i * d + i] = 1;
@@ -192,12 +177,7 @@ static void norming(float size, bool norms)
 		if (norms)
 			codec_file_add(&f, layer, "k_norm", dim, 0, norm);
 	}
-	bytes = codec_file_bytes(&f, &n);
-	to = fopen(codec, "w");
-	ck_assert_ptr_nonnull(to);
-	ck_assert_uint_eq(fwrite(bytes, 1, n, to), n);
-	ck_assert_int_eq(fclose(to), 0);
-	free(bytes);
+	codec_file_write(&f, codec);
 	free(down);
 	free(out);
 }
@@ -232,21 +212,11 @@ START_TEST(norms)
 }
 END_TEST
 
-static Suite *suite(void)
-{
-	Suite *s = suite_create("client-codec");
-	TCase *t = tcase_create("codec");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, no_good, 0, 5);
-	tcase_add_test(t, gone);
-	tcase_add_test(t, norms);
-	suite_add_tcase(s, t);
-	return s;
-}
-
 int main(void)
 {
-	return run_suite(suite(), "test-client-codec");
+	Suite *s = begin_suite("test-client-codec");
+	TCase *t = add_case(s, "codec", 60, setup, client_end, gone, norms, NULL);
+
+	tcase_add_loop_test(t, no_good, 0, 5);
+	return run_suite(s);
 }

@@ -8,16 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/client-test.h"
+#include "tests/support/client-fixture.h"
 #include "tests/support/reference-codec.h"
 
 #define TOKENS 600u
 /* Of outputs: codes are of 8 bits but for the exponent, and a device multiplies numbers of as many. */
 #define TOLERANCE (devmem_is_device() ? 1e-2 : 2e-3)
 
-static struct fix daemon_;
-static struct raw *op;
-static struct skv_client *client;
 static struct refmodel w;
 static char codec[80]; /* the path of a compressor */
 static uint32_t whole; /* layers below have all tokens */
@@ -30,20 +27,11 @@ static bool hurried(void)
 
 static void setup(void)
 {
-	fix_start_process(&daemon_, NULL);
-	op = raw_hello(daemon_.socket);
-	OK(skv_connect(&client, daemon_.socket));
+	client_begin(NULL);
 	refmodel_model(&w.model, "codes", SKV_F32, TOKENS);
 	refmodel_packable(&w.model);
 	whole = w.model.n_layers;
 	snprintf(codec, sizeof(codec), "%.60s/codec", daemon_.dir);
-}
-
-static void teardown(void)
-{
-	skv_disconnect(client);
-	raw_close(op);
-	fix_stop(&daemon_);
 }
 
 static void with_codec(char *to, size_t bytes, const char *spec)
@@ -540,24 +528,13 @@ START_TEST(memory)
 }
 END_TEST
 
-static Suite *suite(void)
-{
-	Suite *s = suite_create("client-codes");
-	TCase *t = tcase_create("codes");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, getenv("SKV_CODES_OPS") ? 3600 : 120);
-	tcase_add_loop_test(t, as_rows, 0, ALL_OF);
-	tcase_add_test(t, lost_elsewhere);
-	tcase_add_test(t, any_order);
-	tcase_add_loop_test(t, cut_anyhow, 0, 5);
-	tcase_add_test(t, attended);
-	tcase_add_test(t, memory);
-	suite_add_tcase(s, t);
-	return s;
-}
-
 int main(void)
 {
-	return run_suite(suite(), "test-client-compress");
+	Suite *s = begin_suite("test-client-compress");
+	TCase *t = add_case(s, "codes", getenv("SKV_CODES_OPS") ? 3600 : 120, setup, client_end, lost_elsewhere,
+	                    any_order, attended, memory, NULL);
+
+	tcase_add_loop_test(t, as_rows, 0, ALL_OF);
+	tcase_add_loop_test(t, cut_anyhow, 0, 5);
+	return run_suite(s);
 }

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/client-test.h"
+#include "tests/support/client-fixture.h"
 
 #define TOKENS 900u
 #define T SKV_PAGE_TOKENS
@@ -55,26 +55,14 @@ struct kept {
 	} layer[REFMODEL_MAX_LAYERS];
 };
 
-static struct fix daemon_;
-static struct raw *op;
-static struct skv_client *client;
 static struct refmodel w;
 static const struct rule *rule;
 static uint64_t compared, unknown;
 
 static void setup(void)
 {
-	fix_start_process(&daemon_, NULL);
-	op = raw_hello(daemon_.socket);
-	OK(skv_connect(&client, daemon_.socket));
+	client_begin(NULL);
 	refmodel_model(&w.model, "keep", rnd_below(3), TOKENS);
-}
-
-static void teardown(void)
-{
-	skv_disconnect(client);
-	raw_close(op);
-	fix_stop(&daemon_);
 }
 
 /* Test number i of a loop: each has numbers of its own. */
@@ -476,31 +464,19 @@ START_TEST(flat)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
-	Suite *s = suite_create("client-keep");
-	TCase *t = tcase_create("keep");
+	Suite *s = begin_suite("test-client-evict");
+	TCase *t = add_case(s, "keep", 120, setup, client_end, NULL);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, alone, FULL, RULES);
 	tcase_add_loop_test(t, one_page_gone, 0, T);
 	tcase_add_loop_test(t, forks, H2O, RULES);
 	tcase_add_loop_test(t, swaps, 0, 8);
 	tcase_add_loop_test(t, after_holes, H2O, RULES);
-	suite_add_tcase(s, t);
-
-	t = tcase_create("flat");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 120);
+	t = add_case(s, "flat", 120, setup, client_end, NULL);
 	tcase_add_loop_test(t, flat, H2O, H2O_SHARE);
 	tcase_add_loop_test(t, flat, RKV, SNAPKV);
 	tcase_add_loop_test(t, flat, RAAS, RAAS_RATIO);
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	return run_suite(suite(), "test-client-evict");
+	return run_suite(s);
 }

@@ -397,22 +397,12 @@ START_TEST(cost_of_attend)
 }
 END_TEST
 
-static Suite *suite(void)
-{
-	Suite *s = suite_create("client-quiet");
-	TCase *t = tcase_create("quiet");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, no_call_no_allocation, 0, 2 * N_SPECS);
-	tcase_add_loop_test(t, no_call_in_a_replay, 0, 2 * N_SPECS);
-	tcase_add_test(t, the_test_can_fail);
-	tcase_add_test(t, cost_of_attend);
-	suite_add_tcase(s, t);
-	return s;
-}
-
 int main(void)
 {
-	return run_suite(suite(), "test-client-maintenance");
+	Suite *s = begin_suite("test-client-maintenance");
+	TCase *t = add_case(s, "quiet", 60, setup, teardown, the_test_can_fail, cost_of_attend, NULL);
+
+	tcase_add_loop_test(t, no_call_no_allocation, 0, 2 * N_SPECS);
+	tcase_add_loop_test(t, no_call_in_a_replay, 0, 2 * N_SPECS);
+	return run_suite(s);
 }

@@ -7,29 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/client-test.h"
+#include "tests/support/client-fixture.h"
 #include "tests/support/reference-codec.h"
 
 #define TOKENS 700u
 
-static struct fix daemon_;
-static struct raw *op;
-static struct skv_client *client;
 static struct refmodel w;
 
 static void setup(void)
 {
-	fix_start_process(&daemon_, NULL);
-	op = raw_hello(daemon_.socket);
-	OK(skv_connect(&client, daemon_.socket));
+	client_begin(NULL);
 	refmodel_model(&w.model, "mixed", rnd_below(3), TOKENS);
-}
-
-static void teardown(void)
-{
-	skv_disconnect(client);
-	raw_close(op);
-	fix_stop(&daemon_);
 }
 
 static void open_with(const char *spec)
@@ -336,23 +324,13 @@ START_TEST(stays)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
-	Suite *s = suite_create("client-mixed");
-	TCase *t = tcase_create("mixed");
+	Suite *s = begin_suite("test-client-mixed");
+	TCase *t = add_case(s, "mixed", 60, setup, client_end, refused, stays, NULL);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, batches, 0, 6);
 	tcase_add_loop_test(t, as_alone, 0, 3);
 	tcase_add_loop_test(t, any_two, 0, EVERY);
-	tcase_add_test(t, refused);
-	tcase_add_test(t, stays);
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	return run_suite(suite(), "test-client-mixed");
+	return run_suite(s);
 }

@@ -6,29 +6,17 @@
 #include <errno.h>
 #include <string.h>
 
-#include "tests/support/client-test.h"
+#include "tests/support/client-fixture.h"
 
 #define TOKENS 700u
 #define STATE_TOKENS (SKV_PAGE_TOKENS * SKV_PAGE_TOKENS) /* whose bounds a state page has */
 
-static struct fix daemon_;
-static struct raw *op;
-static struct skv_client *client;
 static struct refmodel w;
 
 static void setup(void)
 {
-	fix_start_process(&daemon_, NULL);
-	op = raw_hello(daemon_.socket);
-	OK(skv_connect(&client, daemon_.socket));
+	client_begin(NULL);
 	refmodel_model(&w.model, "bounds", rnd_below(3), TOKENS);
-}
-
-static void teardown(void)
-{
-	skv_disconnect(client);
-	raw_close(op);
-	fix_stop(&daemon_);
 }
 
 /* quest with a few pages, and its spec in canonical form. */
@@ -233,23 +221,15 @@ START_TEST(given_up)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
-	Suite *s = suite_create("client-bounds");
-	TCase *t = tcase_create("bounds");
+	Suite *s = begin_suite("test-client-page-bounds");
+	TCase *t = add_case(s, "bounds", 120, setup, client_end, NULL);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, supplied_and_given_back, 0, 2);
 	tcase_add_loop_test(t, built_around_holes, 0, 2);
 	tcase_add_loop_test(t, forks_go_their_ways, 0, 3);
 	tcase_add_loop_test(t, handed_over, 0, 2);
 	tcase_add_loop_test(t, given_up, 0, 3);
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	return run_suite(suite(), "test-client-page-bounds");
+	return run_suite(s);
 }

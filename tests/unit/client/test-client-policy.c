@@ -4,27 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/client-test.h"
+#include "tests/support/client-fixture.h"
 
-static struct fix daemon_;
-static struct raw *op;
-static struct skv_client *client;
 static struct refmodel w;
 static struct refmodel_seq q;
 
 static void setup(void)
 {
-	fix_start_process(&daemon_, NULL);
-	op = raw_hello(daemon_.socket);
-	OK(skv_connect(&client, daemon_.socket));
+	client_begin(NULL);
 	refmodel_model(&w.model, "policies", SKV_F32, 600);
-}
-
-static void teardown(void)
-{
-	skv_disconnect(client);
-	raw_close(op);
-	fix_stop(&daemon_);
 }
 
 static void load(const char *plugin)
@@ -487,29 +475,14 @@ START_TEST(lists_of_heads)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
-	Suite *s = suite_create("client-policy");
-	TCase *t = tcase_create("policy");
+	Suite *s = begin_suite("test-client-policy");
+	TCase *t = add_case(s, "policy", 60, setup, client_end, refused_swaps, refused_opens, state, torn_state,
+	                    end_while_recording, misuse, keys_first, lists_of_heads, NULL);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, swaps, 0, 4);
 	tcase_add_loop_test(t, pages_after_holes, 0, 16);
 	tcase_add_loop_test(t, recall, 0, 2);
-	tcase_add_test(t, refused_swaps);
-	tcase_add_test(t, refused_opens);
-	tcase_add_test(t, state);
-	tcase_add_test(t, torn_state);
-	tcase_add_test(t, end_while_recording);
-	tcase_add_test(t, misuse);
-	tcase_add_test(t, keys_first);
-	tcase_add_test(t, lists_of_heads);
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	return run_suite(suite(), "test-client-policy");
+	return run_suite(s);
 }

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/client-test.h"
+#include "tests/support/client-fixture.h"
 
 #define TOKENS 700u
 #define STEPS 3u /* that decode behind a prompt */
@@ -37,9 +37,6 @@ static const struct {
 };
 #define WAYS ((int)(sizeof(ways) / sizeof(ways[0])))
 
-static struct fix daemon_;
-static struct raw *op;
-static struct skv_client *client;
 static struct refmodel w;
 static uint64_t contents[2][TOKENS], *content = contents[0]; /* the second: of a fork that goes another way */
 static char spec[256], dense[256];
@@ -47,19 +44,10 @@ static size_t width; /* of a row of a layer */
 
 static void setup(void)
 {
-	fix_start_process(&daemon_, NULL);
-	op = raw_hello(daemon_.socket);
+	client_begin(NULL);
 	ck_assert_int_eq(raw_policy_load(op, fix_built("tests/support/plugins/.libs/few.so")), 0);
-	OK(skv_connect(&client, daemon_.socket));
 	refmodel_model(&w.model, "prompt", rnd_below(3), TOKENS);
 	width = (size_t)w.model.n_heads * w.model.head_dim;
-}
-
-static void teardown(void)
-{
-	skv_disconnect(client);
-	raw_close(op);
-	fix_stop(&daemon_);
 }
 
 /* Test number i of a loop: each has numbers of its own. */
@@ -515,18 +503,14 @@ static void setup_small(void)
 {
 	static const char *const options[] = {"--pool-bytes=8M", "--cuda-pool-bytes=8M", NULL};
 
-	fix_start_process(&daemon_, options);
-	op = raw_hello(daemon_.socket);
-	OK(skv_connect(&client, daemon_.socket));
+	client_begin(options);
 }
 
 int main(void)
 {
-	Suite *s = suite_create("client-prompt");
-	TCase *t = tcase_create("prompt");
+	Suite *s = begin_suite("test-client-prefill");
+	TCase *t = add_case(s, "prompt", 240, setup, client_end, NULL);
 
-	tcase_set_timeout(t, 240);
-	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_loop_test(t, chunks, 0, WAYS);
 	tcase_add_loop_test(t, without_queries, 0, WAYS);
 	tcase_add_loop_test(t, in_place, 0, WAYS);
@@ -534,11 +518,6 @@ int main(void)
 	tcase_add_loop_test(t, handed_over, 0, WAYS);
 	tcase_add_loop_test(t, decodes_before_the_end, 0, WAYS);
 	tcase_add_loop_test(t, batches, 0, WAYS);
-	suite_add_tcase(s, t);
-	t = tcase_create("small");
-	tcase_set_timeout(t, 240);
-	tcase_add_checked_fixture(t, setup_small, teardown);
-	tcase_add_test(t, no_space);
-	suite_add_tcase(s, t);
-	return run_suite(s, "test-client-prefill");
+	add_case(s, "small", 240, setup_small, client_end, no_space, NULL);
+	return run_suite(s);
 }

@@ -244,13 +244,24 @@ START_TEST(fork_times_out)
 }
 END_TEST
 
+/* All that is leased is the session's stock, or of the one sequence that there is. */
+static void expect_leased(struct skv_session *session)
+{
+	struct skv_stats stats = {.size = sizeof(stats)};
+	uint64_t resident, total;
+	struct raw *op;
+
+	OK(skv_session_stats(session, &stats));
+	skv_seq_pages(q.seq, &resident, &total);
+	op = raw_hello(daemon_.socket);
+	ck_assert_uint_eq(raw_pool_figure(op, "lease"), resident + stats.stock_pages);
+	raw_close(op);
+}
+
 /* Pages of what was dropped into silence come back too. */
 START_TEST(drops_time_out)
 {
-	struct skv_stats stats = {.size = sizeof(stats)};
 	struct skv_seq *seq[2];
-	struct raw *op;
-	uint64_t resident, total;
 
 	for (int i = 0; i < 2; i++) {
 		struct refmodel_seq ws;
@@ -270,11 +281,7 @@ START_TEST(drops_time_out)
 	for (int i = 0; i < 100; i++)
 		ck_assert_int_eq(decode(), 0);
 	OK(skv_seq_drop(seq[0]));
-	OK(skv_session_stats(w.session, &stats));
-	skv_seq_pages(q.seq, &resident, &total);
-	op = raw_hello(daemon_.socket);
-	ck_assert_uint_eq(raw_pool_figure(op, "lease"), resident + stats.stock_pages);
-	raw_close(op);
+	expect_leased(w.session);
 }
 END_TEST
 
@@ -283,10 +290,7 @@ START_TEST(close_times_out)
 {
 	struct skv_session *second;
 	struct skv_seq *seq;
-	struct raw *op;
 	double begin, end;
-	uint64_t resident, total;
-	struct skv_stats stats = {.size = sizeof(stats)};
 
 	skv_set_timeout(client, 5000);
 	OK(skv_open(client, &w.model, "full", &second));
@@ -305,11 +309,7 @@ START_TEST(close_times_out)
 	for (end = fix_now() + 5; count(SKV_QUERY_SESSIONS, "sessions") > 1 && fix_now() < end;)
 		ck_assert_int_eq(decode(), 0);
 	ck_assert_uint_eq(count(SKV_QUERY_SESSIONS, "sessions"), 1);
-	OK(skv_session_stats(second, &stats));
-	skv_seq_pages(q.seq, &resident, &total);
-	op = raw_hello(daemon_.socket);
-	ck_assert_uint_eq(raw_pool_figure(op, "lease"), resident + stats.stock_pages);
-	raw_close(op);
+	expect_leased(second);
 }
 END_TEST
 
@@ -354,31 +354,12 @@ START_TEST(death)
 }
 END_TEST
 
-static Suite *suite(void)
-{
-	Suite *s = suite_create("client-stop");
-	TCase *t = tcase_create("stopped");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, decoding_goes_on);
-	tcase_add_test(t, steps_do_not_wait);
-	tcase_add_test(t, swap_later);
-	tcase_add_test(t, calls_time_out);
-	tcase_add_test(t, fork_times_out);
-	tcase_add_test(t, drops_time_out);
-	tcase_add_test(t, close_times_out);
-	tcase_add_test(t, disconnect_times_out);
-	suite_add_tcase(s, t);
-
-	t = tcase_create("gone");
-	tcase_add_checked_fixture(t, setup, NULL);
-	tcase_add_test(t, death);
-	suite_add_tcase(s, t);
-	return s;
-}
-
 int main(void)
 {
-	return run_suite(suite(), "test-client-stop");
+	Suite *s = begin_suite("test-client-stop");
+
+	add_case(s, "stopped", 60, setup, teardown, decoding_goes_on, steps_do_not_wait, swap_later,
+	         calls_time_out, fork_times_out, drops_time_out, close_times_out, disconnect_times_out, NULL);
+	add_case(s, "gone", 60, setup, NULL, death, NULL);
+	return run_suite(s);
 }

@@ -10,32 +10,21 @@
 #include <unistd.h>
 
 #include "tests/support/child.h"
-#include "tests/support/client-test.h"
-
-static struct fix daemon_;
-static struct raw *op; /* an operator: queries the core */
-static struct skv_client *client;
-
-static void setup_with(const char *const *options)
-{
-	fix_start_process(&daemon_, options);
-	op = raw_hello(daemon_.socket);
-	OK(skv_connect(&client, daemon_.socket));
-}
+#include "tests/support/client-fixture.h"
 
 static void setup(void)
 {
-	setup_with(NULL);
+	client_begin(NULL);
 }
 
 static void setup_small(void)
 {
-	setup_with((const char *[]){"--pool-bytes=8M", "--cuda-pool-bytes=8M", NULL});
+	client_begin((const char *[]){"--pool-bytes=8M", "--cuda-pool-bytes=8M", NULL});
 }
 
 static void setup_small_segments(void)
 {
-	setup_with((const char *[]){"--segment-bytes=256K", NULL});
+	client_begin((const char *[]){"--segment-bytes=256K", NULL});
 }
 
 static void teardown(void)
@@ -442,38 +431,18 @@ START_TEST(dropped_prefix_leaves)
 }
 END_TEST
 
-static Suite *suite(void)
+int main(void)
 {
-	Suite *s = suite_create("client");
-	TCase *t = tcase_create("client");
+	Suite *s = begin_suite("test-client");
+	TCase *t = add_case(s, "client", 60, setup, teardown, evicted_pages_return,
+	                    dropped_pages_stay_in_stock, chunks, NULL);
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, outputs, 0, 6);
-	tcase_add_test(t, chunks);
 	tcase_add_loop_test(t, appended, 0, 6);
 	tcase_add_loop_test(t, forks, 0, 2);
 	if (!devmem_is_device()) /* its children would be those of a process that uses one */
 		tcase_add_loop_test(t, hand_over, 0, 2);
-	tcase_add_test(t, evicted_pages_return);
-	tcase_add_test(t, dropped_pages_stay_in_stock);
-	suite_add_tcase(s, t);
-
-	t = tcase_create("small pool");
-	tcase_add_checked_fixture(t, setup_small, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, no_space);
-	suite_add_tcase(s, t);
-
-	t = tcase_create("small segments");
-	tcase_add_checked_fixture(t, setup_small_segments, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, dropped_prefix_leaves);
-	suite_add_tcase(s, t);
-	return s;
-}
-
-int main(void)
-{
-	return run_suite(suite(), "test-client");
+	add_case(s, "small pool", 60, setup_small, teardown, no_space, NULL);
+	add_case(s, "small segments", 60, setup_small_segments, teardown, dropped_prefix_leaves, NULL);
+	return run_suite(s);
 }

@@ -11,7 +11,8 @@
 
 #include "libclient/compress/codec.h"
 #include "tests/support/codec-file.h"
-#include "tests/support/random.h"
+#include "tests/support/folder.h"
+#include "tests/support/suite.h"
 
 #define D 64u
 #define WIDTH 32u
@@ -21,7 +22,7 @@
 #define HEAD 16u
 #define ABOUT "{\"sparsekv_codec\":\"1\",\"stride\":\"10\",\"near\":\"4\"}"
 
-static char folder[64], path[96], err[512];
+static char *folder, path[192], err[512];
 static struct skv_layer_set packs; /* 1 and 3 */
 enum part { GATE, UP, DOWN, OPEN, OUT, NORM, PARTS };
 static const char *const names[PARTS] = {"gate", "up", "down", "open", "out", "k_norm"};
@@ -29,8 +30,7 @@ static float numbers[LAYERS][PARTS][WIDE * D];
 
 static void setup(void)
 {
-	snprintf(folder, sizeof(folder), "/tmp/test-codec-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(folder));
+	folder = fx_folder();
 	snprintf(path, sizeof(path), "%s/deltakv.safetensors", folder);
 	packs = (struct skv_layer_set){.bits = {1u << 1 | 1u << 3}};
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(float); i++)
@@ -39,8 +39,7 @@ static void setup(void)
 
 static void teardown(void)
 {
-	unlink(path);
-	rmdir(folder);
+	fx_remove(folder);
 }
 
 /* Layers 1 and 3 with hidden layers in E and Dec, or with none. */
@@ -69,24 +68,6 @@ static struct codec_file file_of_all(void)
 	for (uint32_t layer = 1; layer < LAYERS; layer += 2)
 		codec_file_add(&f, layer, "k_norm", HEAD, 0, numbers[layer][NORM]);
 	return f;
-}
-
-static void write_bytes(const uint8_t *bytes, size_t n)
-{
-	FILE *f = fopen(path, "w");
-
-	ck_assert_ptr_nonnull(f);
-	ck_assert_uint_eq(fwrite(bytes, 1, n, f), n);
-	ck_assert_int_eq(fclose(f), 0);
-}
-
-static void write_file(const struct codec_file *f)
-{
-	size_t n;
-	uint8_t *bytes = codec_file_bytes(f, &n);
-
-	write_bytes(bytes, n);
-	free(bytes);
 }
 
 static struct codec *read_file(void)
@@ -119,7 +100,7 @@ START_TEST(what_is_read)
 
 	if (norm) /* of one layer, not of the other */
 		codec_file_add(&f, 3, "k_norm", HEAD, 0, numbers[3][NORM]);
-	write_file(&f);
+	codec_file_write(&f, path);
 	c = read_file();
 	ck_assert_uint_eq(c->d, D);
 	ck_assert_uint_eq(c->width, WIDTH);
@@ -157,11 +138,11 @@ START_TEST(fingerprints)
 	struct codec_file f = file_of(true, false);
 	struct codec *a, *b, *c;
 
-	write_file(&f);
+	codec_file_write(&f, path);
 	a = read_file();
 	b = read_file();
 	numbers[3][OUT][D * WIDTH - 1] += 0.5f;
-	write_file(&f);
+	codec_file_write(&f, path);
 	c = read_file();
 	ck_assert_uint_eq(a->fingerprint, b->fingerprint);
 	ck_assert_uint_ne(a->fingerprint, c->fingerprint);
@@ -178,7 +159,7 @@ START_TEST(cut_later)
 	struct codec_file f = file_of(true, true);
 	struct codec *c;
 
-	write_file(&f);
+	codec_file_write(&f, path);
 	c = read_file();
 	ck_assert_int_eq(truncate(path, 0), 0);
 	ck_assert_float_eq(c->layer[3].out[D * WIDE - 1], numbers[3][OUT][D * WIDE - 1]);
@@ -195,10 +176,10 @@ START_TEST(cut_off)
 	uint8_t *bytes = codec_file_bytes(&f, &n);
 
 	for (size_t i = 0; i < n; i += i < 2048 ? 1 : 977) {
-		write_bytes(bytes, i);
+		fx_write(path, bytes, i);
 		refused(-EBADMSG, "");
 	}
-	write_bytes(bytes, n - 1);
+	fx_write(path, bytes, n - 1);
 	refused(-EBADMSG, "");
 	free(bytes);
 }
@@ -214,7 +195,7 @@ START_TEST(other_shapes)
 				if (side && f.tensor[i].cols == 0)
 					continue;
 				*(side ? &f.tensor[i].cols : &f.tensor[i].rows) += (uint32_t)by;
-				write_file(&f);
+				codec_file_write(&f, path);
 				refused(-EBADMSG, "layers.");
 			}
 }
@@ -226,7 +207,7 @@ START_TEST(missing)
 		struct codec_file f = file_of(true, true);
 
 		f.tensor[i] = f.tensor[--f.n];
-		write_file(&f);
+		codec_file_write(&f, path);
 		refused(-EBADMSG, "layers.");
 	}
 }
@@ -245,7 +226,7 @@ START_TEST(mixed)
 			for (unsigned j = t ? from.n / 2 : 0; j < (t ? from.n : from.n / 2); j++)
 				f.tensor[f.n++] = from.tensor[j];
 		}
-		write_file(&f);
+		codec_file_write(&f, path);
 		refused(-EBADMSG, "layers.3");
 	}
 }
@@ -264,7 +245,7 @@ START_TEST(no_numbers)
 				char says[64];
 
 				numbers[layer][part][at] = none[k];
-				write_file(&f);
+				codec_file_write(&f, path);
 				snprintf(says, sizeof(says), "layers.%u.%s: number ", layer, names[part]);
 				refused(-EBADMSG, says);
 				numbers[layer][part][at] = was;
@@ -291,7 +272,7 @@ START_TEST(wrong_abouts)
 	struct codec_file f = file_of(true, false);
 
 	f.about = abouts[_i].about;
-	write_file(&f);
+	codec_file_write(&f, path);
 	refused(-EBADMSG, abouts[_i].says);
 }
 END_TEST
@@ -305,7 +286,7 @@ START_TEST(files_that_are_none)
 	ck_assert_int_eq(mkdir(path, 0700), 0);
 	refused(-EBADMSG, "");
 	ck_assert_int_eq(rmdir(path), 0);
-	write_bytes((const uint8_t *)"", 0);
+	fx_write(path, (const uint8_t *)"", 0);
 	refused(-EBADMSG, "");
 	ck_assert_int_eq(truncate(path, (off_t)CODEC_BYTES_MAX + 1), 0); /* sparse */
 	refused(-EFBIG, "expected at most");
@@ -328,7 +309,7 @@ START_TEST(scribbled)
 		memcpy(copy, bytes, n);
 		while (flips-- > 0)
 			copy[rnd64() % (8 + header)] = (uint8_t)rnd64();
-		write_bytes(copy, n);
+		fx_write(path, copy, n);
 		if (codec_read(path, D, HEAD, LAYERS, &packs, &c, err, sizeof(err)) == 0)
 			codec_free(c);
 	}
@@ -339,29 +320,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("codec");
-	TCase *tc = tcase_create("codec");
-	SRunner *runner;
-	int failed;
+	Suite *s = begin_suite("test-codec");
+	TCase *t = add_case(s, "codec", 120, setup, teardown, fingerprints, cut_later, cut_off, other_shapes,
+	                    missing, mixed, no_numbers, files_that_are_none, scribbled, NULL);
 
-	rnd_seed("test-codec");
-	tcase_set_timeout(tc, 120);
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_add_loop_test(tc, what_is_read, 0, 8);
-	tcase_add_test(tc, fingerprints);
-	tcase_add_test(tc, cut_later);
-	tcase_add_test(tc, cut_off);
-	tcase_add_test(tc, other_shapes);
-	tcase_add_test(tc, missing);
-	tcase_add_test(tc, mixed);
-	tcase_add_test(tc, no_numbers);
-	tcase_add_loop_test(tc, wrong_abouts, 0, sizeof(abouts) / sizeof(*abouts));
-	tcase_add_test(tc, files_that_are_none);
-	tcase_add_test(tc, scribbled);
-	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	tcase_add_loop_test(t, what_is_read, 0, 8);
+	tcase_add_loop_test(t, wrong_abouts, 0, sizeof(abouts) / sizeof(*abouts));
+	return run_suite(s);
 }

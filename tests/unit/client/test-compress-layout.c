@@ -6,6 +6,7 @@
 
 #include "common/spec.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 static struct skv_compress random_pack(void)
 {
@@ -93,20 +94,8 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("packs");
-	TCase *t = tcase_create("packs");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-compress-layout");
 
-	rnd_seed("test-compress-layout");
-	tcase_add_test(t, as_it_grows);
-	tcase_add_test(t, commits_are_good);
-	tcase_add_test(t, forms);
-	suite_add_tcase(s, t);
-
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	add_case(s, "packs", 60, NULL, NULL, as_it_grows, commits_are_good, forms, NULL);
+	return run_suite(s);
 }

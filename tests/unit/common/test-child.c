@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "tests/support/child.h"
+#include "tests/support/suite.h"
 
 #define KILLS 300
 
@@ -47,17 +48,8 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("child");
-	TCase *t = tcase_create("child");
-	SRunner *r = srunner_create(s);
-	int failed;
+	Suite *s = begin_suite("test-child");
 
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, failure_is_told);
-	tcase_add_test(t, killed_while_asserting);
-	suite_add_tcase(s, t);
-	srunner_run_all(r, CK_ENV);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	add_case(s, "child", 60, NULL, NULL, failure_is_told, killed_while_asserting, NULL);
+	return run_suite(s);
 }

@@ -8,6 +8,7 @@
 
 #include "common/fd.h"
 #include "common/wire.h"
+#include "tests/support/suite.h"
 
 /* ---- strings, names, models ------------------------------------------------------------------ */
 
@@ -171,21 +172,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("common");
-	TCase *t = tcase_create("common");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-common");
 
-	tcase_add_test(t, strings);
-	tcase_add_test(t, valid_names);
-	tcase_add_test(t, models_on_the_wire);
-	tcase_add_test(t, models);
-	tcase_add_test(t, memory_by_fd);
-	suite_add_tcase(s, t);
-
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	add_case(s, "common", 60, NULL, NULL, strings, valid_names, models_on_the_wire, models, memory_by_fd,
+	         NULL);
+	return run_suite(s);
 }

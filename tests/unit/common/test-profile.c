@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include "common/spec.h"
+#include "tests/support/folder.h"
+#include "tests/support/suite.h"
 
 struct config {
 	struct skv_layer_set layers;
@@ -33,34 +35,23 @@ static const struct skv_model model = {.n_layers = 4, .n_heads = 4, .n_kv_heads 
 #define WITH(chosen) "{\"sparsekv_profile\": 1, " MODEL ", \"chosen\": " chosen "}"
 #define GOOD WITH("{\"delta\": [1, 3], \"anchors\": [0, 2], \"head_map\": [[0, 1], [1, 1], [0, 1], [1, 0]]}")
 
-static char folder[64], path[96], err[512];
+static char *folder, path[192], err[512];
 static struct config config;
 
 static void setup(void)
 {
-	snprintf(folder, sizeof(folder), "/tmp/test-profile-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(folder));
+	folder = fx_folder();
 	snprintf(path, sizeof(path), "%s/profile.json", folder);
 }
 
 static void teardown(void)
 {
-	unlink(path);
-	rmdir(folder);
-}
-
-static void write_bytes(const char *text, size_t n)
-{
-	FILE *f = fopen(path, "w");
-
-	ck_assert_ptr_nonnull(f);
-	ck_assert_uint_eq(fwrite(text, 1, n, f), n);
-	ck_assert_int_eq(fclose(f), 0);
+	fx_remove(folder);
 }
 
 static int parse(const struct skv_model *m)
 {
-	char spec[160];
+	char spec[224];
 
 	snprintf(spec, sizeof(spec), "test?profile=%s", path);
 	snprintf(err, sizeof(err), "nothing");
@@ -80,7 +71,7 @@ START_TEST(what_is_read)
 	char printed[512];
 	struct config again;
 
-	write_bytes(GOOD, strlen(GOOD));
+	fx_write(path, GOOD, strlen(GOOD));
 	ck_assert_msg(parse(&model) == 0, "%s", err);
 	ck_assert_str_eq(config.profile.path, path);
 	ck_assert_uint_eq(config.profile.delta.bits[0], 1 << 1 | 1 << 3);
@@ -118,14 +109,14 @@ START_TEST(files_that_are_none)
 	ck_assert_int_eq(mkdir(path, 0700), 0);
 	refused("a regular file expected");
 	rmdir(path);
-	write_bytes(GOOD, strlen(GOOD));
+	fx_write(path, GOOD, strlen(GOOD));
 	snprintf(other, sizeof(other), "%s/other", folder);
 	ck_assert_int_eq(rename(path, other), 0);
 	ck_assert_int_eq(symlink(other, path), 0);
 	refused("a symbolic link");
 	unlink(other);
 	unlink(path);
-	write_bytes("", 0);
+	fx_write(path, "", 0);
 	ck_assert_int_eq(truncate(path, (off_t)SKV_PROFILE_MAX + 1), 0);
 	refused("expected at most 4194304");
 	ck_assert_int_eq(truncate(path, SKV_PROFILE_MAX), 0);
@@ -137,7 +128,7 @@ END_TEST
 START_TEST(cut_off)
 {
 	for (size_t n = 0; n < strlen(GOOD); n++) {
-		write_bytes(GOOD, n);
+		fx_write(path, GOOD, n);
 		refused("line 1");
 	}
 }
@@ -172,28 +163,17 @@ static const struct {
 
 START_TEST(wrong_fields)
 {
-	write_bytes(wrong[_i].text, strlen(wrong[_i].text));
+	fx_write(path, wrong[_i].text, strlen(wrong[_i].text));
 	refused(wrong[_i].says);
 }
 END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("profile");
-	TCase *tc = tcase_create("profile");
-	SRunner *runner;
-	int failed;
+	Suite *s = begin_suite("test-profile");
+	TCase *t = add_case(s, "profile", 60, setup, teardown, what_is_read, what_is_not_read,
+	                    files_that_are_none, cut_off, NULL);
 
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_add_test(tc, what_is_read);
-	tcase_add_test(tc, what_is_not_read);
-	tcase_add_test(tc, files_that_are_none);
-	tcase_add_test(tc, cut_off);
-	tcase_add_loop_test(tc, wrong_fields, 0, sizeof(wrong) / sizeof(*wrong));
-	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	tcase_add_loop_test(t, wrong_fields, 0, sizeof(wrong) / sizeof(*wrong));
+	return run_suite(s);
 }

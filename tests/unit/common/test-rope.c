@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sparsekv/client.h>
 #include "common/rope.h"
+#include "tests/support/suite.h"
 
 static const struct skv_rope llama3 = {
 	.type = SKV_ROPE_LLAMA3, .theta = 500000, .factor = 8, .low = 1, .high = 4, .original = 8192};
@@ -122,18 +123,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("rope");
-	TCase *tc = tcase_create("all");
-	SRunner *runner = srunner_create(suite);
-	int failed;
+	Suite *s = begin_suite("test-rope");
+	TCase *t = add_case(s, "all", 60, NULL, NULL, plain_ones, scale_of_yarn, NULL);
 
-	suite_add_tcase(suite, tc);
-	tcase_add_loop_test(tc, frequencies, 0, sizeof(known) / sizeof(*known));
-	tcase_add_test(tc, plain_ones);
-	tcase_add_test(tc, scale_of_yarn);
-	tcase_add_loop_test(tc, descriptions, 0, sizeof(described) / sizeof(*described));
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, frequencies, 0, sizeof(known) / sizeof(*known));
+	tcase_add_loop_test(t, descriptions, 0, sizeof(described) / sizeof(*described));
+	return run_suite(s);
 }

@@ -17,6 +17,7 @@
 #include "common/fd.h"
 #include "common/seqmem.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 #define LAYERS 3u
 #define MAX_TOKENS 160u
@@ -492,26 +493,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("seqmem");
-	TCase *t = tcase_create("seqmem");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-seqmem");
 
-	rnd_seed("test-seqmem");
-	tcase_add_checked_fixture(t, set_up, NULL);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, stopped_after_each_store);
-	tcase_add_test(t, recovery_of_garbage);
-	tcase_add_test(t, checks);
-	tcase_add_test(t, slots);
-	tcase_add_test(t, compressed);
-	tcase_add_test(t, layouts);
-	tcase_add_test(t, recovery_is_sparse);
-	suite_add_tcase(s, t);
-
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	add_case(s, "seqmem", 60, set_up, NULL, stopped_after_each_store, recovery_of_garbage, checks, slots,
+	         compressed, layouts, recovery_is_sparse, NULL);
+	return run_suite(s);
 }

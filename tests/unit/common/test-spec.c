@@ -10,6 +10,7 @@
 #include "common/spec.h"
 #include "common/wire.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 struct config {
 	struct skv_budget budget;
@@ -393,30 +394,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("spec");
-	TCase *t = tcase_create("spec");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-spec");
 
-	rnd_seed("test-spec");
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, accepted);
-	tcase_add_test(t, variants);
-	tcase_add_test(t, lists_of_words);
-	tcase_add_test(t, refused_budgets);
-	tcase_add_test(t, refused_values);
-	tcase_add_test(t, refused_specs);
-	tcase_add_test(t, without_a_model);
-	tcase_add_test(t, short_error_buffers);
-	tcase_add_test(t, prints_what_it_parses);
-	tcase_add_test(t, prints_into_short_buffers);
-	tcase_add_test(t, under_another_locale);
-	tcase_add_test(t, random_specs);
-	suite_add_tcase(s, t);
-
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	add_case(s, "spec", 60, NULL, NULL, accepted, variants, lists_of_words, refused_budgets,
+	         refused_values, refused_specs, without_a_model, short_error_buffers, prints_what_it_parses,
+	         prints_into_short_buffers, under_another_locale, random_specs, NULL);
+	return run_suite(s);
 }

@@ -11,20 +11,13 @@
 #include <sys/mman.h>
 
 #include "common/wire.h"
+#include "tests/support/daemon-fixture.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 #define ROOM (1u << 17) /* more than SKV_WIRE_MAX */
 
 static char *fence; /* the first byte that must not be touched */
-
-static void set_up(void)
-{
-	char *p = mmap(NULL, ROOM + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	ck_assert_ptr_ne(p, MAP_FAILED);
-	ck_assert_int_eq(mprotect(p + ROOM, 4096, PROT_NONE), 0);
-	fence = p + ROOM;
-}
 
 /* ---- one well-formed packet of each kind ----------------------------------------------------- */
 
@@ -60,25 +53,35 @@ static void make(struct packet *p, uint16_t type, bool to_daemon, unsigned n_fds
 static struct packet packets[MAX_PACKETS];
 static unsigned n_packets;
 
-#define REQ(type, fds, body, ...) ADD(SKV_MSG_##type, #type, true, fds, 7, body, __VA_ARGS__)
-#define REP(type, fds, body, ...) ADD(SKV_MSG_##type | SKV_REPLY, #type, false, fds, 7, body, __VA_ARGS__)
-#define NOTE(type, fds, body, ...) ADD(SKV_MSG_##type, #type, false, fds, 0, body, __VA_ARGS__)
-#define ADD(type, name_, to_daemon, fds, serial, body, tail, tail_bytes)                                     \
-	do {                                                                                                 \
-		make(&packets[n_packets], type, to_daemon, fds, serial, &(body), sizeof(body), tail,         \
-		     tail_bytes);                                                                            \
-		packets[n_packets++].name = name_;                                                           \
-	} while (0)
-#define EMPTY(type)                                                                                         \
-	do {                                                                                                \
-		make(&packets[n_packets], SKV_MSG_##type | SKV_REPLY, false, 0, 7, NULL, 0, NULL, 0);       \
-		packets[n_packets++].name = #type;                                                          \
-	} while (0)
+/* A packet of a type: its name, its fds, its body and what is behind that. */
+struct sample {
+	uint16_t type;
+	const char *name;
+	unsigned n_fds;
+	const void *body;
+	size_t body_bytes;
+	const void *tail;
+	size_t tail_bytes;
+};
+#define TYPE(type) SKV_MSG_##type, #type
+#define BODY(body) &(body), sizeof(body), NULL, 0
+#define NO_BODY NULL, 0, NULL, 0
+
+static void add(const struct sample *samples, size_t n, uint16_t flag, bool to_daemon, uint32_t serial)
+{
+	for (const struct sample *x = samples; x < samples + n; x++) {
+		ck_assert_uint_lt(n_packets, MAX_PACKETS);
+		make(&packets[n_packets], x->type | flag, to_daemon, x->n_fds, serial, x->body, x->body_bytes,
+		     x->tail, x->tail_bytes);
+		packets[n_packets++].name = x->name;
+	}
+}
 
 static void make_requests(void)
 {
 	struct skv_msg_hello hello = {.version_min = 1, .version_max = 1, .features = 3, .program = "test"};
-	struct skv_msg_open open = {.spec = "delta?budget=0.25&layers=2,7,12"};
+	struct skv_msg_open open = {.model = raw_model("reference"),
+	                            .spec = "delta?budget=0.25&layers=2,7,12"};
 	struct skv_msg_session session = {.session = 5};
 	struct skv_msg_seq_name seq_new = {.session = 5, .max_tokens = 4096, .name = "chat-17"};
 	struct skv_msg_seq_name seq_attach = {.session = 5, .name = "chat-17"};
@@ -96,37 +99,21 @@ static void make_requests(void)
 	struct skv_msg_policy_swap swap = {.uid = UINT32_MAX, .spec = "full"};
 	struct skv_msg_seq_drop_name drop = {.uid = 1000, .model = "reference", .name = "chat-17"};
 
-	open.model = (struct skv_wire_model){
-	        .n_layers = 16,
-	        .n_heads = 8,
-	        .n_kv_heads = 2,
-	        .head_dim = 64,
-	        .kv_dtype = SKV_BF16,
-	        .max_tokens = 16384,
-	        .scale = 0.125f,
-	        .n_ranks = 1,
-	        .device = 1,
-	        .name = "reference",
+	const struct sample requests[] = {
+		{TYPE(HELLO), 0, BODY(hello)}, {TYPE(OPEN), 0, BODY(open)}, {TYPE(CLOSE), 0, BODY(session)},
+		{TYPE(SEQ_NEW), 0, BODY(seq_new)}, {TYPE(SEQ_ATTACH), 0, BODY(seq_attach)},
+		{TYPE(SEQ_FORK), 0, BODY(seq_fork)}, {TYPE(SEQ_DETACH), 0, BODY(seq)},
+		{TYPE(SEQ_DROP), 0, BODY(seq)}, {TYPE(SEQ_DROP_NAME), 0, BODY(drop)},
+		{TYPE(SEQ_RELEASE), 0, &release, sizeof(release), runs, sizeof(runs)},
+		{TYPE(LEASE_GET), 0, BODY(get)},
+		{TYPE(LEASE_PUT), 0, &lease, sizeof(lease), runs, sizeof(runs)},
+		{TYPE(POLICY_GET), 0, BODY(session)}, {TYPE(POLICY_ACK), 0, BODY(ack)},
+		{TYPE(POLICY_FIND), 0, BODY(spec)}, {TYPE(POLICY_LOAD), 1, BODY(name)},
+		{TYPE(POLICY_SWAP), 0, BODY(swap)},
+		{TYPE(SEGMENT_ACK), 0, BODY(segment)}, {TYPE(QUERY), 0, BODY(query)},
 	};
-	REQ(HELLO, 0, hello, NULL, 0);
-	REQ(OPEN, 0, open, NULL, 0);
-	REQ(CLOSE, 0, session, NULL, 0);
-	REQ(SEQ_NEW, 0, seq_new, NULL, 0);
-	REQ(SEQ_ATTACH, 0, seq_attach, NULL, 0);
-	REQ(SEQ_FORK, 0, seq_fork, NULL, 0);
-	REQ(SEQ_DETACH, 0, seq, NULL, 0);
-	REQ(SEQ_DROP, 0, seq, NULL, 0);
-	REQ(SEQ_RELEASE, 0, release, runs, sizeof(runs));
-	REQ(LEASE_GET, 0, get, NULL, 0);
-	REQ(LEASE_PUT, 0, lease, runs, sizeof(runs));
-	REQ(POLICY_GET, 0, session, NULL, 0);
-	REQ(POLICY_ACK, 0, ack, NULL, 0);
-	REQ(POLICY_FIND, 0, spec, NULL, 0);
-	REQ(SEGMENT_ACK, 0, segment, NULL, 0);
-	REQ(QUERY, 0, query, NULL, 0);
-	REQ(POLICY_LOAD, 1, name, NULL, 0);
-	REQ(POLICY_SWAP, 0, swap, NULL, 0);
-	REQ(SEQ_DROP_NAME, 0, drop, NULL, 0);
+
+	add(requests, sizeof(requests) / sizeof(*requests), 0, true, 7);
 }
 
 static void make_answers(void)
@@ -149,42 +136,42 @@ static void make_answers(void)
 	struct skv_msg_policy policy = {.generation = 1, .plugin = 2, .spec = "full"};
 	struct skv_msg_segment segment = {.pool = 1, .segment = 2, .bytes = 1 << 26};
 	struct skv_msg_segment_ipc ipc = {segment, {0x7f, 0, 0xff}};
-	struct skv_msg_text text = {.length = 12, .more = 1};
+	static const char json[] = "{\"uptime\":1\n";
+	struct skv_msg_text text = {.length = sizeof(json) - 1, .more = 1};
+	const struct sample replies[] = {
+		{TYPE(HELLO), 1, BODY(hello)}, {TYPE(OPEN), 2, BODY(open)}, {TYPE(CLOSE), 0, NO_BODY},
+		{TYPE(SEQ_NEW), 1, BODY(seq)}, {TYPE(SEQ_ATTACH), 1, BODY(seq)},
+		{TYPE(SEQ_FORK), 1, BODY(seq)}, {TYPE(SEQ_DETACH), 0, NO_BODY}, {TYPE(SEQ_DROP), 0, NO_BODY},
+		{TYPE(SEQ_RELEASE), 0, NO_BODY},
+		{TYPE(SEQ_DROP_NAME), 0, &text, sizeof(text), json, sizeof(json) - 1},
+		{TYPE(LEASE_GET), 0, &lease, sizeof(lease), &run, sizeof(run)},
+		{TYPE(LEASE_GET), 0, BODY(none)}, {TYPE(LEASE_PUT), 0, NO_BODY},
+		{TYPE(POLICY_GET), 1, BODY(policy)}, {TYPE(POLICY_FIND), 1, BODY(policy)},
+		{TYPE(POLICY_ACK), 0, NO_BODY}, {TYPE(SEGMENT_ACK), 0, NO_BODY},
+		{TYPE(POLICY_LOAD), 0, &text, sizeof(text), json, sizeof(json) - 1},
+		{TYPE(POLICY_SWAP), 0, &text, sizeof(text), json, sizeof(json) - 1},
+		{TYPE(QUERY), 0, &text, sizeof(text), json, sizeof(json) - 1},
+	};
+	const struct sample notices[] = {
+		{TYPE(ERROR), 0, BODY(error)}, {TYPE(SEGMENT), 1, BODY(segment)},
+		{TYPE(SEGMENT_GONE), 0, BODY(segment)}, {TYPE(SEGMENT_IPC), 0, BODY(ipc)},
+	};
 
-	ADD(SKV_MSG_ERROR, "ERROR", false, 0, 7, error, NULL, 0);
-	NOTE(ERROR, 0, error, NULL, 0);
-	REP(HELLO, 1, hello, NULL, 0);
-	REP(OPEN, 2, open, NULL, 0);
-	EMPTY(CLOSE);
-	REP(SEQ_NEW, 1, seq, NULL, 0);
-	REP(SEQ_ATTACH, 1, seq, NULL, 0);
-	REP(SEQ_FORK, 1, seq, NULL, 0);
-	EMPTY(SEQ_DETACH);
-	EMPTY(SEQ_DROP);
-	EMPTY(SEQ_RELEASE);
-	REP(LEASE_GET, 0, lease, &run, sizeof(run));
-	REP(LEASE_GET, 0, none, NULL, 0);
-	EMPTY(LEASE_PUT);
-	REP(POLICY_GET, 1, policy, NULL, 0);
-	REP(POLICY_FIND, 1, policy, NULL, 0);
-	EMPTY(POLICY_ACK);
-	NOTE(SEGMENT, 1, segment, NULL, 0);
-	NOTE(SEGMENT_GONE, 0, segment, NULL, 0);
-	EMPTY(SEGMENT_ACK);
-	NOTE(SEGMENT_IPC, 0, ipc, NULL, 0);
-	REP(QUERY, 0, text, "{\"uptime\":1\n", 12);
-	REP(POLICY_LOAD, 0, text, "{\"uptime\":1\n", 12);
-	REP(POLICY_SWAP, 0, text, "{\"uptime\":1\n", 12);
-	REP(SEQ_DROP_NAME, 0, text, "{\"uptime\":1\n", 12);
+	add(replies, sizeof(replies) / sizeof(*replies), SKV_REPLY, false, 7);
+	add(notices, sizeof(notices) / sizeof(*notices), 0, false, 0);
+	add(notices, 1, 0, false, 7); /* an error may answer a request, too */
 }
 
 static void set_up_packets(void)
 {
-	set_up();
+	char *p = mmap(NULL, ROOM + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	ck_assert_ptr_ne(p, MAP_FAILED);
+	ck_assert_int_eq(mprotect(p + ROOM, 4096, PROT_NONE), 0);
+	fence = p + ROOM;
 	n_packets = 0;
 	make_requests();
 	make_answers();
-	ck_assert_uint_le(n_packets, MAX_PACKETS);
 }
 
 /* The first `bytes` of a packet, right before the fence, at whatever alignment that gives. */
@@ -591,37 +578,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("wire");
-	TCase *t;
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-wire");
 
-	rnd_seed("test-wire");
-	t = tcase_create("messages");
-	tcase_add_checked_fixture(t, set_up_packets, NULL);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, well_formed);
-	tcase_add_test(t, names);
-	tcase_add_test(t, dumps);
-	suite_add_tcase(s, t);
-	t = tcase_create("hostile");
-	tcase_add_checked_fixture(t, set_up_packets, NULL);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, truncated);
-	tcase_add_test(t, too_long);
-	tcase_add_test(t, wrong_fds);
-	tcase_add_test(t, wrong_serials);
-	tcase_add_test(t, unknown_types);
-	tcase_add_test(t, spoiled_fields);
-	tcase_add_test(t, spoiled_runs);
-	tcase_add_test(t, spoiled_strings);
-	tcase_add_test(t, every_byte_changed);
-	tcase_add_test(t, random_packets);
-	tcase_add_test(t, largest_messages);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	add_case(s, "messages", 60, set_up_packets, NULL, well_formed, names, dumps, NULL);
+	add_case(s, "hostile", 60, set_up_packets, NULL, truncated, too_long, wrong_fds, wrong_serials,
+	         unknown_types, spoiled_fields, spoiled_runs, spoiled_strings, every_byte_changed,
+	         random_packets, largest_messages, NULL);
+	return run_suite(s);
 }

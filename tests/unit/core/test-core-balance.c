@@ -8,6 +8,7 @@
 #include <string.h>
 #include "tests/support/core-peer.h"
 #include "daemon/core/core-priv.h"
+#include "tests/support/suite.h"
 
 static struct peer a, b;
 static struct held parent, child, own;
@@ -155,19 +156,8 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("core-balance");
-	TCase *t = tcase_create("balance");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-core-balance");
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_add_test(t, counts);
-	tcase_add_test(t, owners);
-	tcase_add_test(t, what_is_left);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	add_case(s, "balance", 60, setup, teardown, counts, owners, what_is_left, NULL);
+	return run_suite(s);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "tests/support/core-peer.h"
+#include "tests/support/suite.h"
 
 static struct skv_model model; /* 2 layers, pages of 1 KiB */
 
@@ -260,23 +261,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("core-fork");
-	TCase *t = tcase_create("forks");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-core-fork");
+	TCase *t = add_case(s, "forks", 60, setup, books_close, a_fork_leaves_the_parents_loose_ends,
+	                    a_fork_of_nothing_much, a_fork_copies_what_was_written, references_have_a_table,
+	                    bad_releases_are_refused_whole, a_fork_shares_and_is_charged_once, NULL);
 
-	tcase_add_checked_fixture(t, setup, books_close);
-	tcase_add_test(t, a_fork_shares_and_is_charged_once);
 	tcase_add_loop_test(t, shared_pages_go_with_their_last_sequence, 0, 24);
-	tcase_add_test(t, a_fork_leaves_the_parents_loose_ends);
-	tcase_add_test(t, a_fork_of_nothing_much);
-	tcase_add_test(t, a_fork_copies_what_was_written);
-	tcase_add_test(t, references_have_a_table);
-	tcase_add_test(t, bad_releases_are_refused_whole);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -6,6 +6,7 @@
 #include "common/fd.h"
 #include "tests/support/core-peer.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 #define SEGMENT 65536u
 
@@ -367,25 +368,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("core-pending");
-	TCase *t = tcase_create("pending");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-core-pending");
 
-	rnd_seed("test-core-pending");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, a_lease_waits_for_all_that_it_wants);
-	tcase_add_test(t, what_cannot_be_had_is_done_without);
-	tcase_add_test(t, quotas_hold_for_what_is_under_way);
-	tcase_add_test(t, empty_segments_stay_while_more_are_made);
-	tcase_add_test(t, a_pool_that_ends_waits_for_nothing);
-	tcase_add_test(t, sequences_stay_on_their_device);
-	tcase_add_test(t, any_order_leaves_the_books_even);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	add_case(s, "pending", 60, setup, teardown, a_lease_waits_for_all_that_it_wants,
+	         what_cannot_be_had_is_done_without, quotas_hold_for_what_is_under_way,
+	         empty_segments_stay_while_more_are_made, a_pool_that_ends_waits_for_nothing,
+	         sequences_stay_on_their_device, any_order_leaves_the_books_even, NULL);
+	return run_suite(s);
 }

@@ -7,81 +7,33 @@
  * are gone, and nobody may ever find another UID in a page.
  */
 #include <check.h>
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include "tests/support/core-model.h"
+#include "tests/support/core-actor.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 #define STEPS 1500
 #define ROUNDS 12
 
-/* What a client has in hand. */
-struct actor {
-	struct peer peer;
-	uint8_t *maps[M_SEGMENTS];
-	bool gone[M_SEGMENTS]; /* told of its end; not unmapped and not acknowledged yet */
-};
-/* The holder's view of a sequence. */
-struct grip {
-	struct held held;
-	/* shared pages replaced or evicted, to be released */
-	uint32_t pending[M_TABLE * M_TABLES], n_pending;
-};
-static struct actor actors[M_CLIENTS];
-static struct grip grips[M_SEQS];
-static uint32_t client_ids[M_CLIENTS], seq_ids[M_SEQS];
-static struct skv_core_config config;
-
 static void setup(void)
 {
-	config = books_config();
-	config.pool_bytes = M_SEGMENTS / 4 * 65536;
-	config.account_bytes = 640 << 10;
-	config.account_clients = 3;
-	config.account_sequences = 7;
-	config.max_clients = M_CLIENTS;
-	config.max_sequences = M_SEQS - 1;
-	config.max_pools = 5;
-	config.max_ref_blocks = 16;
-	config.account_pools = config.client_sessions = 0; /* the defaults */
-	books_open(&config);
+	actor_config = books_config();
+	actor_config.pool_bytes = M_SEGMENTS / 4 * 65536;
+	actor_config.account_bytes = 640 << 10;
+	actor_config.account_clients = 3;
+	actor_config.account_sequences = 7;
+	actor_config.max_clients = M_CLIENTS;
+	actor_config.max_sequences = M_SEQS - 1;
+	actor_config.max_pools = 5;
+	actor_config.max_ref_blocks = 16;
+	actor_config.account_pools = actor_config.client_sessions = 0; /* the defaults */
+	books_open(&actor_config);
 }
 
 static bool chance(uint32_t percent)
 {
 	return rnd_below(100) < percent;
-}
-
-/* ---- segments ---- */
-
-static void unmap(struct actor *a, uint32_t segment)
-{
-	if (a->maps[segment])
-		munmap(a->maps[segment], a->peer.session.segment_bytes);
-	a->maps[segment] = NULL;
-	a->gone[segment] = false;
-}
-
-static void hear(uint32_t i)
-{
-	struct actor *a = &actors[i];
-	struct skv_core_segment s;
-
-	while (skv_core_next_segment(core, a->peer.client, &s)) {
-		ck_assert_uint_lt(s.segment, M_SEGMENTS);
-		if (s.fd < 0) {
-			ck_assert_ptr_nonnull(a->maps[s.segment]);
-			a->gone[s.segment] = true;
-			continue;
-		}
-		ck_assert_msg(!a->maps[s.segment],
-		              "segment %u was announced where another one is not acknowledged", s.segment);
-		a->maps[s.segment] = mmap(NULL, s.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0);
-		ck_assert_ptr_ne(a->maps[s.segment], MAP_FAILED);
-	}
 }
 
 /* Some ends are acknowledged; through the mappings of others a client scribbles. */
@@ -95,54 +47,12 @@ static void acknowledge(uint32_t i)
 		memset(a->maps[s], (int)M_UID(m_clients[i].uid) & 0xff, 4096);
 		if (chance(50))
 			continue;
-		unmap(a, s);
+		actor_unmap(a, s);
 		ck_assert_int_eq(skv_core_segment_ack(core, a->peer.client, a->peer.session.pool, s), 0);
 	}
 }
 
-static void sign_page(uint32_t i, uint32_t page)
-{
-	struct actor *a = &actors[i];
-	uint32_t per = a->peer.session.pages_per_segment;
-	uint8_t *at = a->maps[page / per], uid = (uint8_t)M_UID(m_clients[i].uid);
-
-	ck_assert_msg(at && !a->gone[page / per], "page %u was leased, and its segment was not announced",
-	              page);
-	at += page % per * a->peer.session.page_bytes;
-	for (uint32_t j = 0; j < a->peer.session.page_bytes; j += 512) {
-		ck_assert_msg(at[j] == 0 || at[j] == uid, "UID %u finds %#x in page %u", uid, at[j], page);
-		at[j] = uid;
-	}
-}
-
 /* ---- leases ---- */
-
-static bool lease(uint32_t i, uint32_t least, uint32_t most)
-{
-	static struct skv_wire_run runs[M_PAGES];
-	struct actor *a = &actors[i];
-	uint32_t n, got = 0, uid = m_clients[i].uid;
-	uint64_t room = (config.account_bytes - m_charged(uid)) / m_page_bytes(m_clients[i].kind);
-	int r = skv_core_lease_get(core, a->peer.client, a->peer.session.session, least, most, runs, M_PAGES,
-	                           &n);
-
-	if (r) {
-		ck_assert_int_eq(r == SKV_CORE_E_QUOTA, room < least);
-		ck_assert(r == SKV_CORE_E_QUOTA || r == SKV_CORE_E_NOSPC || r == SKV_CORE_E_BACKLOG);
-		ck_assert(r == SKV_CORE_E_QUOTA || books_pool(a->peer.session.pool).free < least);
-		return false;
-	}
-	hear(i);
-	for (uint32_t k = 0; k < n; k++)
-		for (uint32_t j = 0; j < runs[k].count; j++, got++) {
-			m_lease(i, runs[k].first + j);
-			peer_stock(&a->peer, runs[k].first + j);
-			sign_page(i, runs[k].first + j);
-		}
-	ck_assert_uint_ge(got, least);
-	ck_assert_uint_le(got, most < room ? most : room);
-	return true;
-}
 
 static void put_some(uint32_t i)
 {
@@ -198,11 +108,6 @@ static struct m_seq *some_held(uint32_t i)
 	return NULL;
 }
 
-static struct grip *grip_of(const struct m_seq *q)
-{
-	return &grips[q - m_seqs];
-}
-
 static const char *some_name(void)
 {
 	static const char *const names[] = {"", "", "a", "b", "c", "d", "e"};
@@ -215,19 +120,9 @@ static int expect_make(uint32_t uid, uint32_t kind, const char *name)
 {
 	if (m_find(uid, kind, name))
 		return SKV_CORE_E_EXIST;
-	if (m_n_seqs(uid) >= config.account_sequences)
+	if (m_n_seqs(uid) >= actor_config.account_sequences)
 		return SKV_CORE_E_QUOTA;
-	return m_n_seqs(UINT32_MAX) >= config.max_sequences ? SKV_CORE_E_NOSPC : 0;
-}
-
-static void made(struct m_seq *q, uint32_t i, const char *name, const struct skv_core_seq_info *info)
-{
-	*q = (struct m_seq){
-		.used = true, .uid = m_clients[i].uid, .kind = m_clients[i].kind, .holder = (int)i};
-	snprintf(q->name, sizeof(q->name), "%s", name);
-	seq_ids[q - m_seqs] = info->seq;
-	grip_of(q)->n_pending = 0;
-	held_open(&grip_of(q)->held, &actors[i].peer, info);
+	return m_n_seqs(UINT32_MAX) >= actor_config.max_sequences ? SKV_CORE_E_NOSPC : 0;
 }
 
 static void seq_new(uint32_t i)
@@ -239,22 +134,7 @@ static void seq_new(uint32_t i)
 
 	ck_assert_int_eq(r, expect_make(m_clients[i].uid, m_clients[i].kind, name));
 	if (r == 0)
-		made(free_row(), i, name, &info);
-}
-
-static void release(struct m_seq *q, struct grip *g)
-{
-	const struct peer *p = &actors[q->holder].peer;
-	struct skv_wire_run runs[M_TABLE * M_TABLES];
-
-	for (uint32_t k = 0; k < g->n_pending; k++) {
-		runs[k] = (struct skv_wire_run){g->pending[k], 1};
-		m_release(q, g->pending[k]);
-	}
-	ck_assert_int_eq(
-		skv_core_seq_release(core, p->client, p->session.session, g->held.seq, runs, g->n_pending),
-		0);
-	g->n_pending = 0;
+		actor_made(free_row(), i, name, &info);
 }
 
 /* Entries of a step, uncommitted; the copied last pages count from now on. Pages beyond into torn[]. */
@@ -291,7 +171,7 @@ static void change_state(struct m_seq *q)
 	struct grip *g = grip_of(q);
 	struct peer *p = &actors[q->holder].peer;
 
-	release(q, g);
+	actor_release(q, g);
 	for (uint32_t t = m_layers(q->kind); t < m_tables(q->kind); t++)
 		for (uint32_t k = 0; k < m_entries(q, t); k++) {
 			skv_pte was = q->table[t][k], now = 0;
@@ -318,10 +198,10 @@ static void append(struct m_seq *q, bool commit)
 	if (q->len + n_tokens > M_TABLE * SKV_PAGE_TOKENS)
 		return;
 	need = m_tables(q->kind) * (skv_pages_of(q->len + n_tokens) - have + 1);
-	if (p->n_stock < need && !lease((uint32_t)q->holder, need - p->n_stock, need + 20))
+	if (p->n_stock < need && !actor_lease((uint32_t)q->holder, need - p->n_stock, need + 20))
 		return;
 	if (g->n_pending && chance(80))
-		release(q, g);
+		actor_release(q, g);
 	if (g->n_pending > M_TABLE) /* no room to note more */
 		return;
 	n = write_step(q, n_tokens, torn);
@@ -369,21 +249,12 @@ static void evict(struct m_seq *q, int point)
 		atomic_store(&m->journal_n, 0);
 }
 
-/* Own pages of a sequence that is gone from the core: the client's again. */
-static void take_back(struct m_seq *q, struct peer *p)
-{
-	for (uint32_t t = 0; t < m_tables(q->kind); t++)
-		for (uint32_t k = 0; k < m_entries(q, t); k++)
-			if (skv_pte_kind(q->table[t][k]) == SKV_PTE_PRIVATE)
-				peer_stock(p, skv_pte_id(q->table[t][k]));
-}
-
 static void drop(struct m_seq *q)
 {
 	struct peer *p = &actors[q->holder].peer;
 
 	ck_assert_int_eq(skv_core_seq_drop(core, p->client, p->session.session, seq_ids[q - m_seqs]), 0);
-	take_back(q, p);
+	actor_take_back(q, p);
 	held_close(&grip_of(q)->held);
 	m_drop(q);
 }
@@ -396,7 +267,7 @@ static void detach(struct m_seq *q, bool lied)
 	                 lied && q->name[0] ? SKV_CORE_E_CORRUPT : 0);
 	held_close(&grip_of(q)->held);
 	if (lied || !q->name[0]) {
-		take_back(q, p);
+		actor_take_back(q, p);
 		m_drop(q);
 	} else {
 		m_let_go(q);
@@ -415,7 +286,7 @@ static void fork_seq(struct m_seq *q, bool lied)
 	                      seq_ids[q - m_seqs], name, &info);
 	if (lied) {
 		ck_assert_int_eq(r, SKV_CORE_E_CORRUPT);
-		take_back(q, &actors[i].peer);
+		actor_take_back(q, &actors[i].peer);
 		held_close(&grip_of(q)->held);
 		m_drop(q);
 		return;
@@ -423,7 +294,7 @@ static void fork_seq(struct m_seq *q, bool lied)
 	ck_assert(r == want || r == SKV_CORE_E_NOSPC); /* the table of references may be full */
 	if (r)
 		return;
-	made(child, i, name, &info);
+	actor_made(child, i, name, &info);
 	m_fork(q, child);
 	for (uint32_t t = 0; t < m_tables(q->kind); t++)
 		for (uint32_t k = 0; k < m_entries(q, t); k++) {
@@ -447,13 +318,13 @@ static void attach(uint32_t i)
 	ck_assert_uint_eq(info.seq, seq_ids[q - m_seqs]);
 	held_open(&grip_of(q)->held, p, &info);
 	grip_of(q)->n_pending = 0;
-	hear(i);
+	actor_hear(i);
 	ck_assert_uint_eq(held_len(&grip_of(q)->held), q->len);
 	for (uint32_t t = 0; t < m_tables(q->kind); t++)
 		for (uint32_t k = 0; k < m_entries(q, t); k++) {
 			ck_assert_uint_eq(held_entry(&grip_of(q)->held, t, k), q->table[t][k]);
 			if (skv_pte_resident(q->table[t][k]))
-				sign_page(i, skv_pte_id(q->table[t][k]));
+				actor_sign(i, skv_pte_id(q->table[t][k]));
 		}
 }
 
@@ -517,7 +388,7 @@ static void join(uint32_t i)
 
 	*a = (struct actor){.peer.model = m};
 	r = skv_core_client_add(core, M_UID(uid), 1, "random", &client_ids[i]);
-	ck_assert_int_eq(r, m_n_clients(uid) >= config.account_clients ? SKV_CORE_E_QUOTA : 0);
+	ck_assert_int_eq(r, m_n_clients(uid) >= actor_config.account_clients ? SKV_CORE_E_QUOTA : 0);
 	if (r)
 		return;
 	a->peer.client = client_ids[i];
@@ -525,7 +396,7 @@ static void join(uint32_t i)
 		for (uint32_t k = 0; k < M_KINDS; k++)
 			pools += m_pool_used(u, k);
 	r = skv_core_session_open(core, client_ids[i], &m, "full", 1, &a->peer.session);
-	ck_assert_int_eq(r, !m_pool_used(uid, kind) && pools == config.max_pools ? SKV_CORE_E_NOSPC : 0);
+	ck_assert_int_eq(r, !m_pool_used(uid, kind) && pools == actor_config.max_pools ? SKV_CORE_E_NOSPC : 0);
 	if (r) {
 		ck_assert_int_eq(skv_core_client_gone(core, client_ids[i]), 0);
 		return;
@@ -549,7 +420,7 @@ static void die(uint32_t i, struct m_seq *liar)
 		m_drop(liar);
 	m_leave(i);
 	for (uint32_t s = 0; s < M_SEGMENTS; s++)
-		unmap(a, s);
+		actor_unmap(a, s);
 	free(a->peer.stock);
 }
 
@@ -581,7 +452,7 @@ static void do_something(uint32_t i)
 	if (what < 4)
 		die_somehow(i);
 	else if (what < 14)
-		lease(i, rnd_below(60), 60 + rnd_below(60));
+		actor_lease(i, rnd_below(60), 60 + rnd_below(60));
 	else if (what < 24)
 		put_some(i);
 	else if (what < 28)
@@ -601,7 +472,7 @@ static void do_something(uint32_t i)
 	else if (what < 82)
 		evict(q, 3);
 	else if (what < 86)
-		release(q, grip_of(q));
+		actor_release(q, grip_of(q));
 	else if (what < 91)
 		fork_seq(q, false);
 	else if (what < 95)
@@ -626,31 +497,21 @@ START_TEST(the_books_agree_with_the_model)
 		mem.fail_after = -1;
 		for (uint32_t k = 0; k < M_CLIENTS; k++)
 			if (m_clients[k].used && chance(50))
-				hear(k);
-		m_compare(client_ids, seq_ids, config.pool_bytes);
+				actor_hear(k);
+		m_compare(client_ids, seq_ids, actor_config.pool_bytes);
 	}
 	for (uint32_t i = 0; i < M_CLIENTS; i++)
 		if (m_clients[i].used)
 			die(i, NULL);
-	m_compare(client_ids, seq_ids, config.pool_bytes);
+	m_compare(client_ids, seq_ids, actor_config.pool_bytes);
 }
 END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("core-random");
-	TCase *t = tcase_create("random");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-core-random");
+	TCase *t = add_case(s, "random", 60, setup, books_close, NULL);
 
-	rnd_seed("test-core-random");
-	tcase_add_checked_fixture(t, setup, books_close);
-	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, the_books_agree_with_the_model, 0, getenv("SKV_VALGRIND") ? 2 : ROUNDS);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

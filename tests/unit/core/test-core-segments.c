@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include "tests/support/core-peer.h"
+#include "tests/support/suite.h"
 
 static struct skv_model small; /* pages of 1 KiB: 64 in a segment */
 
@@ -335,25 +336,12 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("core-segments");
-	TCase *t = tcase_create("segments");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-core-segments");
 
-	tcase_add_checked_fixture(t, setup, books_close);
-	tcase_add_test(t, one_empty_segment_stays);
-	tcase_add_test(t, numbers_wait_for_acknowledgement);
-	tcase_add_test(t, a_pool_without_numbers_asks_to_try_again);
-	tcase_add_test(t, empty_segments_go_to_who_needs_them);
-	tcase_add_test(t, a_client_hears_of_all_its_pools);
-	tcase_add_test(t, nothing_is_seen_across_uids);
-	tcase_add_test(t, pages_lie_without_gaps);
-	tcase_add_test(t, a_refused_segment_changes_nothing);
-	tcase_add_test(t, refused_fds_change_nothing);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	add_case(s, "segments", 60, setup, books_close, one_empty_segment_stays,
+	         numbers_wait_for_acknowledgement, a_pool_without_numbers_asks_to_try_again,
+	         empty_segments_go_to_who_needs_them, a_client_hears_of_all_its_pools,
+	         nothing_is_seen_across_uids, pages_lie_without_gaps, a_refused_segment_changes_nothing,
+	         refused_fds_change_nothing, NULL);
+	return run_suite(s);
 }

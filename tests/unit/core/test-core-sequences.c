@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 #include "tests/support/core-peer.h"
+#include "tests/support/suite.h"
 
 static struct skv_model model; /* 2 layers, pages of 1 KiB */
 
@@ -314,26 +315,13 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("core-seq");
-	TCase *t = tcase_create("sequences");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-core-sequences");
+	TCase *t = add_case(s, "sequences", 60, setup, books_close, a_named_sequence_is_handed_over,
+	                    an_anonymous_sequence_goes_with_its_holder,
+	                    names_are_of_a_user_a_model_and_a_rank, lengths_and_numbers_have_quotas,
+	                    a_session_lets_go_of_its_own, a_detached_sequence_is_dropped_by_name,
+	                    death_leaves_the_last_commit, death_is_fast, NULL);
 
-	tcase_add_checked_fixture(t, setup, books_close);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, a_named_sequence_is_handed_over);
-	tcase_add_test(t, an_anonymous_sequence_goes_with_its_holder);
-	tcase_add_test(t, names_are_of_a_user_a_model_and_a_rank);
-	tcase_add_test(t, lengths_and_numbers_have_quotas);
-	tcase_add_test(t, a_session_lets_go_of_its_own);
-	tcase_add_test(t, a_detached_sequence_is_dropped_by_name);
-	tcase_add_test(t, death_leaves_the_last_commit);
 	tcase_add_loop_test(t, an_eviction_is_whole_or_not_at_all, 0, JOURNAL_POINTS);
-	tcase_add_test(t, death_is_fast);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "tests/support/core-peer.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 static struct skv_model model; /* 2 layers, pages of 1 KiB */
 
@@ -317,22 +318,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("core-lies");
-	TCase *t = tcase_create("lies");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-core-untrusted");
+	TCase *t = add_case(s, "lies", 60, setup, books_close, a_page_is_of_one_sequence,
+	                    a_stale_mapping_harms_its_own_user_alone, memory_may_change_while_it_is_read,
+	                    NULL);
 
-	rnd_seed("test-core-untrusted");
-	tcase_set_timeout(t, 60);
-	tcase_add_checked_fixture(t, setup, books_close);
 	tcase_add_loop_test(t, a_lie_costs_the_liar_alone, 0, N_LIES * N_BY);
-	tcase_add_test(t, a_page_is_of_one_sequence);
-	tcase_add_test(t, a_stale_mapping_harms_its_own_user_alone);
-	tcase_add_test(t, memory_may_change_while_it_is_read);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -10,6 +10,7 @@
 #include "common/fd.h"
 #include "tests/support/core-peer.h"
 #include "daemon/core/state.h"
+#include "tests/support/suite.h"
 
 static struct skv_model small; /* pages of 1 KiB: 64 in a segment */
 
@@ -542,34 +543,15 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("core");
-	TCase *t = tcase_create("accounts"), *state = tcase_create("state");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-core");
 
-	tcase_add_checked_fixture(t, setup, books_close);
-	tcase_add_test(t, clients_have_quotas);
-	tcase_add_test(t, ids_are_not_used_again);
-	tcase_add_test(t, a_session_is_its_clients_alone);
-	tcase_add_test(t, sessions_have_quotas);
-	tcase_add_test(t, pools_have_quotas);
-	tcase_add_test(t, models_and_specs_are_checked);
-	tcase_add_test(t, every_error_has_an_errno);
-	tcase_add_test(t, leases_are_runs_of_free_pages);
-	tcase_add_test(t, bad_leases_are_refused_whole);
-	tcase_add_test(t, an_account_has_a_quota_over_all_clients);
-	tcase_add_test(t, the_pools_have_a_quota_together);
-	tcase_add_test(t, policies_are_swapped);
-	tcase_add_test(t, a_session_page_is_shown);
-	tcase_add_test(t, quotas_change_tables_do_not);
-	tcase_add_test(t, impossible_sizes_are_refused);
-	suite_add_tcase(s, t);
-	tcase_add_test(state, a_state_is_checked_before_it_is_believed);
-	tcase_add_test(state, rows_come_and_go);
-	suite_add_tcase(s, state);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	add_case(s, "accounts", 60, setup, books_close, clients_have_quotas, ids_are_not_used_again,
+	         a_session_is_its_clients_alone, sessions_have_quotas, pools_have_quotas,
+	         models_and_specs_are_checked, every_error_has_an_errno, leases_are_runs_of_free_pages,
+	         bad_leases_are_refused_whole, an_account_has_a_quota_over_all_clients,
+	         the_pools_have_a_quota_together, policies_are_swapped, a_session_page_is_shown,
+	         quotas_change_tables_do_not, impossible_sizes_are_refused, NULL);
+	add_case(s, "state", 60, NULL, NULL, a_state_is_checked_before_it_is_believed, rows_come_and_go,
+	         NULL);
+	return run_suite(s);
 }

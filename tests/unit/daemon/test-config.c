@@ -9,6 +9,7 @@
 #include "daemon/sys/config.h"
 #include "daemon/sys/log.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 static char file[64]; /* in memory: thousands of files on a disk take their time */
 static int fd;
@@ -324,29 +325,12 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("config");
-	TCase *t = tcase_create("config");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-config");
 
-	rnd_seed("test-config");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 30);
-	tcase_add_test(t, values_are_read);
-	tcase_add_test(t, what_is_wrong_is_named_with_file_and_line);
-	tcase_add_test(t, settings_must_fit_together);
-	tcase_add_test(t, a_nul_byte_is_refused);
-	tcase_add_test(t, options_go_before_the_file);
-	tcase_add_test(t, a_file_that_was_named_must_be_there);
-	tcase_add_test(t, the_printed_file_is_the_defaults);
-	tcase_add_test(t, help_names_every_setting);
-	tcase_add_test(t, what_is_fixed_at_start_is_kept);
-	tcase_add_test(t, groups_have_names_and_numbers);
-	tcase_add_test(t, any_bytes_give_a_configuration_or_a_reason);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	add_case(s, "config", 30, setup, teardown, values_are_read, what_is_wrong_is_named_with_file_and_line,
+	         settings_must_fit_together, a_nul_byte_is_refused, options_go_before_the_file,
+	         a_file_that_was_named_must_be_there, the_printed_file_is_the_defaults,
+	         help_names_every_setting, what_is_fixed_at_start_is_kept, groups_have_names_and_numbers,
+	         any_bytes_give_a_configuration_or_a_reason, NULL);
+	return run_suite(s);
 }

@@ -13,6 +13,7 @@
 #include "common/fd.h"
 #include "common/seqmem.h"
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/suite.h"
 
 static struct fix fix;
 static struct raw *client;
@@ -390,28 +391,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("ctl");
-	TCase *t = tcase_create("ctl");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-ctl");
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, tables_show_what_there_is);
-	tcase_add_test(t, every_command_has_its_json);
-	tcase_add_test(t, top_shows_rates);
-	tcase_add_test(t, metrics_are_in_prometheus_form);
-	tcase_add_test(t, pages_are_counted_by_kind);
-	tcase_add_test(t, sequences_are_dropped_by_name);
-	tcase_add_test(t, policies_are_loaded_and_swapped);
-	tcase_add_test(t, policies_are_verified);
-	tcase_add_test(t, a_swap_can_be_waited_for);
-	tcase_add_test(t, wrong_usage_is_status_2);
-	tcase_add_test(t, no_daemon_is_status_3);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	add_case(s, "ctl", 60, setup, teardown, tables_show_what_there_is, every_command_has_its_json,
+	         top_shows_rates, metrics_are_in_prometheus_form, pages_are_counted_by_kind,
+	         sequences_are_dropped_by_name, policies_are_loaded_and_swapped, policies_are_verified,
+	         a_swap_can_be_waited_for, wrong_usage_is_status_2, no_daemon_is_status_3, NULL);
+	return run_suite(s);
 }

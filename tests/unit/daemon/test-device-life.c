@@ -12,6 +12,7 @@
 #include "tests/support/child.h"
 #include "tests/support/device-fixture.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 static bool legacy;
 
@@ -268,37 +269,16 @@ START_TEST(a_device_without_descriptors_needs_legacy)
 }
 END_TEST
 
-static TCase *add_case(Suite *s, const char *name, void (*set_up)(void))
-{
-	TCase *t = tcase_create(name);
-
-	tcase_add_checked_fixture(t, set_up, device_end);
-	tcase_set_timeout(t, 60);
-	suite_add_tcase(s, t);
-	return t;
-}
-
 int main(void)
 {
-	Suite *s = suite_create("device-life");
-	TCase *t;
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-device-life");
 
-	rnd_seed("test-device-life");
-	t = add_case(s, "vmm", setup);
-	tcase_add_test(t, clients_come_and_go_while_workers_die);
-	tcase_add_test(t, a_device_that_is_required_is_there_or_the_start_fails);
-	tcase_add_test(t, a_device_without_descriptors_needs_legacy);
-	t = add_case(s, "lingering", setup_lingering);
-	tcase_add_test(t, pages_wait_for_the_process_that_hung_up);
-	t = add_case(s, "legacy", setup_legacy);
-	tcase_add_test(t, a_legacy_segment_comes_from_the_worker);
-	tcase_add_test(t, legacy_memory_goes_with_its_worker);
-	tcase_add_test(t, clients_come_and_go_while_workers_die);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	add_case(s, "vmm", 60, setup, device_end, clients_come_and_go_while_workers_die,
+	         a_device_that_is_required_is_there_or_the_start_fails,
+	         a_device_without_descriptors_needs_legacy, NULL);
+	add_case(s, "lingering", 60, setup_lingering, device_end, pages_wait_for_the_process_that_hung_up,
+	         NULL);
+	add_case(s, "legacy", 60, setup_legacy, device_end, a_legacy_segment_comes_from_the_worker,
+	         legacy_memory_goes_with_its_worker, clients_come_and_go_while_workers_die, NULL);
+	return run_suite(s);
 }

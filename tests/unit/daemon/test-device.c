@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "tests/support/device-fixture.h"
+#include "tests/support/suite.h"
 
 #define OTHER_UID 54321u
 
@@ -410,45 +411,18 @@ START_TEST(memory_outlives_the_daemon)
 }
 END_TEST
 
-static TCase *add_case(Suite *s, const char *name, void (*set_up)(void))
-{
-	TCase *t = tcase_create(name);
-
-	tcase_add_checked_fixture(t, set_up, device_end);
-	tcase_set_timeout(t, 60);
-	suite_add_tcase(s, t);
-	return t;
-}
-
 int main(void)
 {
-	Suite *s = suite_create("device");
-	TCase *t;
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-device");
 
-	t = add_case(s, "device", setup);
-	tcase_add_test(t, a_segment_is_made_without_a_context_and_scrubbed);
-	tcase_add_test(t, operators_see_devices);
-	tcase_add_test(t, another_user_sees_zeros);
-	tcase_add_test(t, who_asks_for_more_than_there_is_works_on);
-	tcase_add_test(t, two_devices);
-	tcase_add_test(t, a_worker_killed_in_the_middle_of_a_scrub_is_replaced);
-	tcase_add_test(t, a_worker_that_hangs_holds_nobody_else_up);
-	tcase_add_test(t, a_fault_costs_the_worker_and_one_lease);
-	tcase_add_test(t, what_is_left_is_given_when_the_rest_cannot_be_had);
-	tcase_add_test(t, who_waits_may_leave);
-	tcase_add_test(t, few_may_wait);
-	tcase_add_test(t, memory_outlives_the_daemon);
-	t = add_case(s, "quota", setup_ceiling);
-	tcase_add_test(t, a_user_has_a_quota_there);
-	t = add_case(s, "reload", setup_conf);
-	tcase_add_test(t, quotas_change_at_run_time);
-	t = add_case(s, "idle", setup_idle);
-	tcase_add_test(t, an_idle_worker_ends);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	add_case(s, "device", 60, setup, device_end, a_segment_is_made_without_a_context_and_scrubbed,
+	         operators_see_devices, another_user_sees_zeros, who_asks_for_more_than_there_is_works_on,
+	         two_devices, a_worker_killed_in_the_middle_of_a_scrub_is_replaced,
+	         a_worker_that_hangs_holds_nobody_else_up, a_fault_costs_the_worker_and_one_lease,
+	         what_is_left_is_given_when_the_rest_cannot_be_had, who_waits_may_leave, few_may_wait,
+	         memory_outlives_the_daemon, NULL);
+	add_case(s, "quota", 60, setup_ceiling, device_end, a_user_has_a_quota_there, NULL);
+	add_case(s, "reload", 60, setup_conf, device_end, quotas_change_at_run_time, NULL);
+	add_case(s, "idle", 60, setup_idle, device_end, an_idle_worker_ends, NULL);
+	return run_suite(s);
 }

@@ -23,6 +23,7 @@
 #include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 #define HOSTILE_UID 54321u
 /* Frames that the daemon has seen and refused, before it is enough. */
@@ -469,21 +470,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("hostile");
-	TCase *t = tcase_create("hostile");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-hostile");
 
-	rnd_seed("test-hostile");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 120);
-	tcase_add_test(t, nothing_that_is_sent_disturbs_the_daemon);
-	tcase_add_test(t, too_many_descriptors_are_closed);
-	tcase_add_test(t, sizes_at_the_edges);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	add_case(s, "hostile", 120, setup, teardown, nothing_that_is_sent_disturbs_the_daemon,
+	         too_many_descriptors_are_closed, sizes_at_the_edges, NULL);
+	return run_suite(s);
 }

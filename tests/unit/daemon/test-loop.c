@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "daemon/loop/loop.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 static struct skv_loop *loop;
 
@@ -225,24 +226,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("loop");
-	TCase *t = tcase_create("loop");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-loop");
 
-	rnd_seed("test-loop");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 30);
-	tcase_add_test(t, more_operations_than_the_ring_has_entries);
-	tcase_add_test(t, cancelling_twice_or_too_late_is_nothing);
-	tcase_add_test(t, draining_ends_what_is_started_meanwhile);
-	tcase_add_test(t, results_are_those_of_the_system_call);
-	tcase_add_test(t, each_ends_once_in_a_storm_of_cancellations);
-	tcase_add_test(t, a_refusal_names_io_uring_and_the_sysctl);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	add_case(s, "loop", 30, setup, teardown, more_operations_than_the_ring_has_entries,
+	         cancelling_twice_or_too_late_is_nothing, draining_ends_what_is_started_meanwhile,
+	         results_are_those_of_the_system_call, each_ends_once_in_a_storm_of_cancellations,
+	         a_refusal_names_io_uring_and_the_sysctl, NULL);
+	return run_suite(s);
 }

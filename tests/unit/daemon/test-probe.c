@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/suite.h"
 
 #define FILES_MOST 19u /* as in setup(); more than there are policies, by fewer than a client has sessions */
 
@@ -303,26 +304,12 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("probe");
-	TCase *t = tcase_create("probe");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-probe");
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, each_bad_plugin_is_refused_with_its_reason);
-	tcase_add_test(t, a_file_that_was_cut_off_is_refused);
-	tcase_add_test(t, the_file_may_change_after_it_was_loaded);
-	tcase_add_test(t, a_running_session_keeps_the_file_that_was_replaced);
-	tcase_add_test(t, replaced_files_are_bounded);
-	tcase_add_test(t, a_new_name_is_there_at_once);
-	tcase_add_test(t, who_asked_may_be_gone_before_the_answer);
-	tcase_add_test(t, a_stop_ends_the_probe);
-	tcase_add_test(t, of_two_files_with_one_policy_the_first_counts);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	add_case(s, "probe", 60, setup, teardown, each_bad_plugin_is_refused_with_its_reason,
+	         a_file_that_was_cut_off_is_refused, the_file_may_change_after_it_was_loaded,
+	         a_running_session_keeps_the_file_that_was_replaced, replaced_files_are_bounded,
+	         a_new_name_is_there_at_once, who_asked_may_be_gone_before_the_answer, a_stop_ends_the_probe,
+	         of_two_files_with_one_policy_the_first_counts, NULL);
+	return run_suite(s);
 }

@@ -19,6 +19,7 @@
 #include <unistd.h>
 #include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/suite.h"
 
 /* Under valgrind everything takes its time; what is promised is promised of the daemon as built. */
 #define RECLAIM_SECONDS (getenv("SKV_VALGRIND") ? 5.0 : 0.1)
@@ -566,30 +567,15 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("server-life");
-	TCase *t = tcase_create("life");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-server-life");
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, a_death_returns_the_pages_at_once);
-	tcase_add_test(t, a_death_counts_though_a_child_keeps_the_socket);
-	tcase_add_test(t, another_process_goes_on_with_a_named_sequence);
-	tcase_add_test(t, every_descriptor_closes_on_exec);
-	tcase_add_test(t, clients_leave_no_descriptors_behind);
-	tcase_add_test(t, running_out_of_descriptors_loses_nothing);
-	tcase_add_test(t, a_kernel_without_io_uring_is_named);
-	tcase_add_test(t, one_daemon_a_socket);
-	tcase_add_test(t, wrong_command_lines_say_what_was_expected);
-	tcase_add_test(t, the_service_managers_protocol_is_kept);
-	tcase_add_test(t, a_socket_of_another_kind_is_refused);
-	tcase_add_test(t, the_wire_can_be_watched);
-	tcase_add_test(t, a_stop_takes_everything_back);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	add_case(s, "life", 60, setup, teardown, a_death_returns_the_pages_at_once,
+	         a_death_counts_though_a_child_keeps_the_socket,
+	         another_process_goes_on_with_a_named_sequence, every_descriptor_closes_on_exec,
+	         clients_leave_no_descriptors_behind, running_out_of_descriptors_loses_nothing,
+	         a_kernel_without_io_uring_is_named, one_daemon_a_socket,
+	         wrong_command_lines_say_what_was_expected, the_service_managers_protocol_is_kept,
+	         a_socket_of_another_kind_is_refused, the_wire_can_be_watched, a_stop_takes_everything_back,
+	         NULL);
+	return run_suite(s);
 }

@@ -12,6 +12,7 @@
 #include "common/fd.h"
 #include "common/seqmem.h"
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/suite.h"
 
 #define OTHER_UID 54321u
 #define OPERATOR_GID 54322u
@@ -513,36 +514,15 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("server");
-	TCase *t = tcase_create("messages");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-server");
 
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, versions_are_agreed_on);
-	tcase_add_test(t, hello_comes_first_and_once);
-	tcase_add_test(t, silence_is_ended);
-	tcase_add_test(t, the_control_page_is_for_reading);
-	tcase_add_test(t, a_session_is_opened_and_closed);
-	tcase_add_test(t, a_refused_open_says_why);
-	tcase_add_test(t, sequences_live_through_all_their_messages);
-	tcase_add_test(t, what_is_anothers_is_not_there);
-	tcase_add_test(t, detached_sequences_are_dropped_by_name);
-	tcase_add_test(t, segments_are_announced_before_their_pages);
-	tcase_add_test(t, pages_go_and_come_back);
-	tcase_add_test(t, memory_has_quotas);
-	tcase_add_test(t, accounts_have_quotas);
-	tcase_add_test(t, a_swap_reaches_the_session);
-	tcase_add_test(t, a_policy_is_found);
-	tcase_add_test(t, queries_answer_in_json);
-	tcase_add_test(t, an_acknowledgement_names_a_segment);
-	tcase_add_test(t, users_are_kept_apart);
-	tcase_add_test(t, who_does_not_read_waits_alone);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	add_case(s, "messages", 60, setup, teardown, versions_are_agreed_on, hello_comes_first_and_once,
+	         silence_is_ended, the_control_page_is_for_reading, a_session_is_opened_and_closed,
+	         a_refused_open_says_why, sequences_live_through_all_their_messages,
+	         what_is_anothers_is_not_there, detached_sequences_are_dropped_by_name,
+	         segments_are_announced_before_their_pages, pages_go_and_come_back, memory_has_quotas,
+	         accounts_have_quotas, a_swap_reaches_the_session, a_policy_is_found, queries_answer_in_json,
+	         an_acknowledgement_names_a_segment, users_are_kept_apart, who_does_not_read_waits_alone,
+	         NULL);
+	return run_suite(s);
 }

@@ -8,6 +8,7 @@
 #include "engine/delta-error.h"
 #include "engine/measure.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
@@ -364,23 +365,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("calibrate");
-	TCase *tc = tcase_create("calibrate");
-	SRunner *runner;
-	int failed;
+	Suite *s = begin_suite("test-calibrate");
 
-	rnd_seed("test-calibrate");
-	tcase_add_test(tc, anchors_against_all);
-	tcase_add_test(tc, shifts);
-	tcase_add_test(tc, heads);
-	tcase_add_test(tc, measures);
-	tcase_add_test(tc, changes);
-	tcase_add_test(tc, differences);
-	tcase_add_test(tc, rows_that_differ);
-	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	add_case(s, "calibrate", 60, NULL, NULL, anchors_against_all, shifts, heads, measures, changes,
+	         differences, rows_that_differ, NULL);
+	return run_suite(s);
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include "bench/fidelity.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 #define LAYERS 3u
 #define LAST 64u
@@ -157,19 +158,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("correction");
-	TCase *c = tcase_create("correction");
-	SRunner *r = srunner_create(s);
-	int failed;
+	Suite *s = begin_suite("test-correction");
 
-	rnd_seed("test-correction");
-	tcase_set_timeout(c, 300);
-	tcase_add_test(c, gives_back_what_rows_miss_alike);
-	tcase_add_test(c, does_harm_where_they_do_not);
-	tcase_add_test(c, is_foretold_by_how_alike_they_are);
-	suite_add_tcase(s, c);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	add_case(s, "correction", 300, NULL, NULL, gives_back_what_rows_miss_alike,
+	         does_harm_where_they_do_not, is_foretold_by_how_alike_they_are, NULL);
+	return run_suite(s);
 }

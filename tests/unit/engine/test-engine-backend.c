@@ -12,11 +12,36 @@
 #include "engine/ops.h"
 #include "tests/support/engine-backends.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 /* What rounding a result to this type may add to it. */
 static double rounding(uint32_t dtype, double x)
 {
 	return dtype == SKV_BF16 ? fabs(x) / 256 : 0;
+}
+
+/* y = x w' for x of n rows, within `off`. */
+static void try_matmul(const struct at *at, const float *x, const float *w, uint32_t dtype, uint32_t n, uint32_t in,
+                       uint32_t out, double off)
+{
+	void *x_ = backend_give(at, x, n * in, dtype), *w_ = backend_give(at, w, out * in, dtype);
+	void *y_ = backend_give(at, NULL, n * out, SKV_F32);
+	float *y;
+
+	at->place->ops->matmul(at->place, y_, x_, w_, dtype, n, in, out);
+	y = backend_take(at, y_, n * out, SKV_F32);
+	for (uint32_t r = 0; r < n; r++)
+		for (uint32_t o = 0; o < out; o++) {
+			double want = 0;
+
+			for (uint32_t i = 0; i < in; i++)
+				want += (double)x[r * in + i] * w[o * in + i];
+			ck_assert_double_eq_tol(y[r * out + o], want, off);
+		}
+	backend_put_back(at, x_);
+	backend_put_back(at, w_);
+	backend_put_back(at, y_);
+	free(y);
 }
 
 START_TEST(matmul)
@@ -29,27 +54,11 @@ START_TEST(matmul)
 	for (unsigned a = 0; a < n_at; a++)
 		for (size_t c = 0; c < 4 * 8; c++) {
 			uint32_t in = shapes[c / 8][0], out = shapes[c / 8][1], n = rows[c % 8];
-			float *x = backend_random(n * in, 1), *w = backend_random(out * in, 1), *y;
-			void *x_ = backend_give(&at[a], x, n * in, at[a].dtype);
-			void *w_ = backend_give(&at[a], w, out * in, at[a].dtype);
-			void *y_ = backend_give(&at[a], NULL, n * out, SKV_F32);
+			float *x = backend_random(n * in, 1), *w = backend_random(out * in, 1);
 
-			at[a].place->ops->matmul(at[a].place, y_, x_, w_, at[a].dtype, n, in, out);
-			y = backend_take(&at[a], y_, n * out, SKV_F32);
-			for (uint32_t r = 0; r < n; r++)
-				for (uint32_t o = 0; o < out; o++) {
-					double want = 0;
-
-					for (uint32_t i = 0; i < in; i++)
-						want += (double)x[r * in + i] * w[o * in + i];
-					ck_assert_double_eq_tol(y[r * out + o], want, 1e-4);
-				}
-			backend_put_back(&at[a], x_);
-			backend_put_back(&at[a], w_);
-			backend_put_back(&at[a], y_);
+			try_matmul(&at[a], x, w, at[a].dtype, n, in, out, 1e-4);
 			free(x);
 			free(w);
-			free(y);
 		}
 }
 END_TEST
@@ -63,29 +72,13 @@ START_TEST(matmul_is_fp32)
 
 	for (unsigned a = 0; a < n_at && at[a].dtype == SKV_F32; a++)
 		for (uint32_t n = 1; n <= ROWS; n += 13) {
-			float x[ROWS * IN], w[OUT * IN], *y;
-			void *x_, *w_, *y_ = backend_give(&at[a], NULL, n * OUT, SKV_F32);
+			float x[ROWS * IN], w[OUT * IN];
 
 			for (unsigned i = 0; i < ROWS * IN; i++)
 				x[i] = (float)(2 * rnd_unit() - 1);
 			for (unsigned i = 0; i < OUT * IN; i++)
 				w[i] = (float)(2 * rnd_unit() - 1);
-			x_ = backend_give(&at[a], x, n * IN, SKV_F32);
-			w_ = backend_give(&at[a], w, OUT * IN, SKV_F32);
-			at[a].place->ops->matmul(at[a].place, y_, x_, w_, SKV_F32, n, IN, OUT);
-			y = backend_take(&at[a], y_, n * OUT, SKV_F32);
-			for (uint32_t r = 0; r < n; r++)
-				for (uint32_t o = 0; o < OUT; o++) {
-					double want = 0;
-
-					for (uint32_t i = 0; i < IN; i++)
-						want += (double)x[r * IN + i] * w[o * IN + i];
-					ck_assert_double_eq_tol(y[r * OUT + o], want, 5e-6);
-				}
-			backend_put_back(&at[a], x_);
-			backend_put_back(&at[a], w_);
-			backend_put_back(&at[a], y_);
-			free(y);
+			try_matmul(&at[a], x, w, SKV_F32, n, IN, OUT, 5e-6);
 		}
 }
 END_TEST
@@ -406,26 +399,10 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("engine: places");
-	TCase *t = tcase_create("operations");
-	bool begun = places_begin("test-engine-backend");
-	SRunner *r;
-	int failed;
 
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, matmul);
-	tcase_add_test(t, matmul_is_fp32);
-	tcase_add_test(t, add_norm);
-	tcase_add_test(t, swiglu);
-	tcase_add_test(t, rope);
-	tcase_add_test(t, fill_and_embed);
-	tcase_add_test(t, choose);
-	tcase_add_test(t, copies);
-	tcase_add_test(t, recordings);
-	tcase_add_test(t, no_such_device);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed || !begun ? EXIT_FAILURE : EXIT_SUCCESS;
+	if (!places_begin("test-engine-backend"))
+		return EXIT_FAILURE;
+	add_case(s, "operations", 60, NULL, NULL, matmul, matmul_is_fp32, add_norm, swiglu, rope,
+	         fill_and_embed, choose, copies, recordings, no_such_device, NULL);
+	return run_suite(s);
 }

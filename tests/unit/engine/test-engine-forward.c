@@ -14,6 +14,7 @@
 #include "tests/support/engine-daemon.h"
 #include "tests/support/engine-backends.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 /* ---- small models ---------------------------------------------------------------------------- */
 
@@ -79,7 +80,7 @@ START_TEST(forward_is_right)
 	ck_assert_msg(!eng_model_load(&model, folder, eng_backend_host(), SKV_F32, &err), "%s", err.text);
 	ck_assert_int_eq(eng_forward_init(&f, &model, 800, &err), 0);
 	shape = eng_model_describe(&model, SKV_F32);
-	ok(skv_open(client, &shape, "full", &session));
+	ok(skv_open(engine_client, &shape, "full", &session));
 	for (int i = 0; i < 4; i++) {
 		struct track *t = &tracks[i];
 
@@ -135,7 +136,7 @@ START_TEST(forward_refuses_bad_rows)
 	ck_assert_int_eq(eng_model_load(&model, folder, eng_backend_host(), SKV_F32, &err), 0);
 	ck_assert_int_eq(eng_forward_init(&f, &model, 5, &err), 0);
 	shape = eng_model_describe(&model, SKV_F32);
-	ok(skv_open(client, &shape, "full", &session));
+	ok(skv_open(engine_client, &shape, "full", &session));
 	ok(skv_seq_new(session, NULL, 4, &seq));
 	item.seq = seq;
 	ck_assert_int_eq(eng_forward(&f, session, &item, 1, &err), -EINVAL);
@@ -189,7 +190,7 @@ static void bench_init(struct bench *b, const struct eng_config *config, const s
 	ck_assert_msg(!eng_model_random(&b->model, config, at->place, at->dtype, 11, &err), "%s", err.text);
 	ck_assert_msg(!eng_forward_init(&b->f, &b->model, 800, &err), "%s", err.text);
 	shape = eng_model_describe(&b->model, SKV_BF16);
-	ok(skv_open(client, &shape, policy, &b->session));
+	ok(skv_open(engine_client, &shape, policy, &b->session));
 }
 
 static void bench_deinit(struct bench *b)
@@ -483,36 +484,18 @@ START_TEST(rows_without_ids_are_the_last_ones)
 }
 END_TEST
 
-static TCase *tcase(Suite *s, const char *name, double seconds)
-{
-	TCase *t = tcase_create(name);
-
-	tcase_add_checked_fixture(t, daemon_setup, daemon_teardown);
-	tcase_set_timeout(t, seconds);
-	suite_add_tcase(s, t);
-	return t;
-}
-
 int main(void)
 {
 	Suite *s = suite_create("engine: steps");
-	bool begun = places_begin("test-engine-forward");
-	TCase *t = tcase(s, "small models", 60);
-	SRunner *r;
-	int failed;
+	TCase *t = add_case(s, "small models", 60, daemon_setup, daemon_teardown, forward_refuses_bad_rows,
+	                    NULL);
 
+	if (!places_begin("test-engine-forward"))
+		return EXIT_FAILURE;
 	tcase_add_loop_test(t, forward_is_right, 0, sizeof(models) / sizeof(*models));
-	tcase_add_test(t, forward_refuses_bad_rows);
-	t = tcase(s, "places", 120);
+	t = add_case(s, "places", 120, daemon_setup, daemon_teardown, a_model_of_real_size, a_step_given_up,
+	             rows_without_ids_are_the_last_ones, NULL);
 	tcase_add_loop_test(t, device_is_as_the_host, 1, 3);
 	tcase_add_loop_test(t, ways_to_decode_agree, 0, 3);
-	tcase_add_test(t, a_model_of_real_size);
-	tcase_add_test(t, a_step_given_up);
-	tcase_add_test(t, rows_without_ids_are_the_last_ones);
-
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed || !begun ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

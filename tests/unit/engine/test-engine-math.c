@@ -12,6 +12,7 @@
 #include "engine/progress.h"
 #include "engine/score.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 /* n floats of about -size … size; to be freed. */
 static float *random_floats(size_t n, double size)
@@ -215,33 +216,14 @@ START_TEST(progress_is_for_terminals)
 }
 END_TEST
 
-static Suite *suite(void)
-{
-	Suite *s = suite_create("engine: arithmetic");
-	TCase *t = tcase_create("operations");
-
-	tcase_set_timeout(t, 30);
-	tcase_add_test(t, rotary_table);
-	tcase_add_test(t, argmax_and_nll);
-	suite_add_tcase(s, t);
-
-	t = tcase_create("scores");
-	tcase_add_loop_test(t, scores_forced, 0, sizeof(forced) / sizeof(*forced));
-	tcase_add_loop_test(t, scores_free, 0, sizeof(freely) / sizeof(*freely));
-	tcase_add_test(t, evidence);
-	tcase_add_test(t, progress_is_for_terminals);
-	suite_add_tcase(s, t);
-	return s;
-}
-
 int main(void)
 {
-	SRunner *r = srunner_create(suite());
-	int failed;
+	Suite *s = begin_suite("test-engine-math");
+	TCase *t;
 
-	rnd_seed("test-engine-math");
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	add_case(s, "operations", 30, NULL, NULL, rotary_table, argmax_and_nll, NULL);
+	t = add_case(s, "scores", 60, NULL, NULL, evidence, progress_is_for_terminals, NULL);
+	tcase_add_loop_test(t, scores_forced, 0, sizeof(forced) / sizeof(*forced));
+	tcase_add_loop_test(t, scores_free, 0, sizeof(freely) / sizeof(*freely));
+	return run_suite(s);
 }

@@ -14,6 +14,7 @@
 #include "engine/search.h"
 #include "tests/support/engine-daemon.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 enum { LAYERS = 6, VOCAB = 264, CASES = 3, PROMPT = 160, ANSWER = 40, TEXT = 1000 };
 
@@ -37,8 +38,8 @@ static void setup(void)
 	ck_assert_msg(!eng_model_load(&model, folder, eng_backend_host(), SKV_F32, &err), "%s", err.text);
 	rnd_bytes(text, sizeof(text));
 	ck_assert_int_eq(eng_recall_task_cases(&cases, text, sizeof(text), &echo, &err), 0);
-	eval = (struct eng_eval){.model = &model, .client = client, .kv_dtype = SKV_F32, .cases = &cases, .batch = 2, .chunk = ENG_CHUNK,
-	                         .quiet = true};
+	eval = (struct eng_eval){.model = &model, .client = engine_client, .kv_dtype = SKV_F32, .cases = &cases,
+	                         .batch = 2, .chunk = ENG_CHUNK, .quiet = true};
 }
 
 static void teardown(void)
@@ -298,26 +299,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("engine: searching layers");
-	TCase *t = tcase_create("tables");
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-search");
+	TCase *t;
 
-	rnd_seed("test-search");
-	tcase_add_test(t, echoes);
-	tcase_add_test(t, search_against_all);
-	tcase_add_test(t, search_gives_up);
-	suite_add_tcase(s, t);
-	t = tcase_create("models");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, LIMIT);
-	tcase_add_test(t, losses);
+	add_case(s, "tables", 60, NULL, NULL, echoes, search_against_all, search_gives_up, NULL);
+	t = add_case(s, "models", LIMIT, setup, teardown, losses, NULL);
 	tcase_add_loop_test(t, search_of_a_model, 0, 2);
-	suite_add_tcase(s, t);
-
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

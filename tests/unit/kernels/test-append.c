@@ -5,6 +5,7 @@
  */
 #include "tests/support/kernel-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -182,23 +183,12 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("append");
-	TCase *tc = tcase_create("all");
-	int failed, cases = rnd_hurried() ? 3 : CASE_SHAPES;
+	Suite *s = case_suite("test-append");
+	TCase *t = add_case(s, "all", 60, NULL, NULL, dispatch, unsupported, NULL);
+	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
-	if (case_begin("test-append") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 60);
-	tcase_add_loop_test(tc, append, 0, cases);
-	tcase_add_loop_test(tc, append_skips_holes_and_copies_pages, 0, cases);
-	tcase_add_test(tc, dispatch);
-	tcase_add_test(tc, unsupported);
-	tcase_add_loop_test(tc, modules_that_are_none, 0, 3);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, append, 0, cases);
+	tcase_add_loop_test(t, append_skips_holes_and_copies_pages, 0, cases);
+	tcase_add_loop_test(t, modules_that_are_none, 0, 3);
+	return run_suite(s);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include "tests/support/latent-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 
 #define PAGE SKV_PAGE_TOKENS
 
@@ -138,12 +139,6 @@ static bool begin(struct code_case *k, const struct test_backend *b, const uint3
 	return true;
 }
 
-static void end(struct code_case *k, uint8_t *pool)
-{
-	free(pool);
-	code_off(k);
-}
-
 /* Sequences [from, from + n): rows of outputs, in place of q's. The caller's to free. */
 static float *run(struct code_case *k, const struct asked *a, const uint32_t *coded, uint32_t from, uint32_t n)
 {
@@ -203,8 +198,12 @@ static void check(struct code_case *k, uint8_t *pool, const struct asked *a, con
 
 static const uint32_t lengths[SEQS] = {370, 65, 20, 161}, packed[SEQS] = {304, 64, 0, 112};
 
-/* Lists with tokens of all kinds, in all ways to pack. */
-START_TEST(outputs)
+/* What is done with a case on a backend, and lists to fill; `i` is the test's. */
+typedef void body(struct code_case *, uint8_t *pool, struct asked *, int i);
+
+/* On every backend that has the kernel, with made up records; with `last` sequence 0 may grow so long. */
+static void on_backends(int i, int shape, int form, uint32_t n, const uint32_t *len, const uint32_t *coded,
+                        uint32_t last, body *with)
 {
 	static struct asked a;
 
@@ -214,174 +213,142 @@ START_TEST(outputs)
 
 		if (!b->kern->fuses_latent)
 			continue;
-		code_init(&k, _i % 3 * (CODE_SHAPES / 3) + (_i / 3 % 2 ? 4 : 0), _i / 6, SEQS, lengths);
-		if (begin(&k, b, packed, &pool)) {
-			ask_some(&a, &k, 1 + rnd_below(4), UINT32_MAX);
-			check(&k, pool, &a, packed);
-			end(&k, pool);
+		code_init(&k, shape, form, n, len);
+		if (last)
+			code_far(&k, last);
+		if (begin(&k, b, coded, &pool)) {
+			with(&k, pool, &a, i);
+			free(pool);
+			code_off(&k);
 		}
 		code_deinit(&k);
 	}
 }
+
+static void any_tokens(struct code_case *k, uint8_t *pool, struct asked *a, int i)
+{
+	(void)i;
+	ask_some(a, k, 1 + rnd_below(4), UINT32_MAX);
+	check(k, pool, a, packed);
+}
+
+/* Lists with tokens of all kinds, in all ways to pack. */
+START_TEST(outputs)
+{
+	const int shape = _i % 3 * (CODE_SHAPES / 3) + (_i / 3 % 2 ? 4 : 0);
+
+	on_backends(_i, shape, _i / 6, SEQS, lengths, packed, 0, any_tokens);
+}
 END_TEST
+
+static void of_a_kind(struct code_case *k, uint8_t *pool, struct asked *a, int n)
+{
+	ask_some(a, k, 1, n < 20 ? (uint32_t)n / 10 : UINT32_MAX); /* references, codes, or any */
+	for (uint32_t i = 0; i < SEQS && n >= 20; i++)
+		a->count[i] = i < a->count[i] ? i : a->count[i];
+	check(k, pool, a, packed);
+}
 
 /* Lists of one kind of tokens, of one, and of none. */
 START_TEST(kinds)
 {
-	static struct asked a;
 	static const uint32_t forms[] = {0, 1, 3, 4, 8};
 
-	for (const struct test_backend *b = case_backends(); b->kern; b++) {
-		struct code_case k;
-		uint8_t *pool;
-
-		if (!b->kern->fuses_latent)
-			continue;
-		code_init(&k, _i % 2 ? 6 : 16, forms[_i % 5], SEQS, lengths);
-		if (begin(&k, b, packed, &pool)) {
-			ask_some(&a, &k, 1, _i < 20 ? (uint32_t)_i / 10 : UINT32_MAX); /* references, codes, or any */
-			for (uint32_t i = 0; i < SEQS && _i >= 20; i++)
-				a.count[i] = i < a.count[i] ? i : a.count[i];
-			check(&k, pool, &a, packed);
-			end(&k, pool);
-		}
-		code_deinit(&k);
-	}
+	on_backends(_i, _i % 2 ? 6 : 16, forms[_i % 5], SEQS, lengths, packed, 0, of_a_kind);
 }
 END_TEST
+
+static const uint32_t long_coded[] = {LONG / 32 * 32 - 112, 1392};
+
+static void many_tokens(struct code_case *k, uint8_t *pool, struct asked *a, int i)
+{
+	ask_some(a, k, 1 + i / 2, UINT32_MAX);
+	check(k, pool, a, long_coded);
+}
 
 /* Many chunks, each of several tiles; and more than there may be chunks. */
 START_TEST(long_lists)
 {
-	static const uint32_t len[] = {LONG, 1500}, coded[] = {LONG / 32 * 32 - 112, 1392};
-	static struct asked a;
+	static const uint32_t len[] = {LONG, 1500};
 
-	for (const struct test_backend *b = case_backends(); b->kern; b++) {
-		struct code_case k;
-		uint8_t *pool;
-
-		if (!b->kern->fuses_latent)
-			continue;
-		code_init(&k, _i % 2 ? 6 : 16, 1, 2, len);
-		if (begin(&k, b, coded, &pool)) {
-			ask_some(&a, &k, 1 + _i / 2, UINT32_MAX);
-			check(&k, pool, &a, coded);
-			end(&k, pool);
-		}
-		code_deinit(&k);
-	}
+	on_backends(_i, _i % 2 ? 6 : 16, 1, 2, len, long_coded, 0, many_tokens);
 }
 END_TEST
+
+static void against_decompressed(struct code_case *k, uint8_t *pool, struct asked *a, int i)
+{
+	const size_t elements = (size_t)k->c.rows * k->c.sh.n_heads * k->c.sh.head_dim;
+	const uint32_t pages = skv_pages_of(ROOM);
+	struct skv_decompressed to = {.pool = case_to(&k->c, NULL, SEQS * pages * k->c.sh.page_bytes), .pages = pages,
+	                              .seq = case_to(&k->c, NULL, SEQS * sizeof *to.seq),
+	                              .table = case_to(&k->c, NULL, SEQS * pages * sizeof(skv_pte))};
+	struct skv_batch batch = code_batch(k, 0, SEQS, packed, nothing);
+	struct skv_workspace w = case_work(&k->c, 1);
+	void *rows = case_rows_to(&k->c, k->c.q, elements);
+	float *is = malloc(elements * sizeof *is), *got;
+	double *was = malloc(elements * sizeof *was);
+	struct skv_shape over = k->c.sh;
+
+	(void)pool;
+	(void)i;
+	ask_some(a, k, 2, UINT32_MAX);
+	const struct skv_index_list list = list_to(k, a, 0, SEQS);
+	k->c.on->kern->decompress(&k->sh[0], &batch, &list, &to, &w);
+	over.pool = to.pool;
+	over.codec = NULL;
+	batch.seq = to.seq;
+	k->c.on->kern->decode_dense(&over, &batch, rows, rows, NULL, &w);
+	case_work_done(&k->c, &w);
+	case_rows_from(&k->c, is, rows, elements);
+	for (size_t e = 0; e < elements; e++)
+		was[e] = is[e];
+	got = run(k, a, packed, 0, SEQS);
+	case_compare("decompressed", got, was, elements, tolerance(k, 8), 1e-3);
+	free(is);
+	free(was);
+	free(got);
+}
 
 /* The same as over what decompress() makes, but for rounding. */
-START_TEST(as_rebuilt)
+START_TEST(as_decompressed)
 {
-	static struct asked a;
-
-	for (const struct test_backend *b = case_backends(); b->kern; b++) {
-		struct code_case k;
-		uint8_t *pool;
-
-		if (!b->kern->fuses_latent)
-			continue;
-		code_init(&k, _i % 2 ? 6 : 16, _i / 2, SEQS, lengths);
-		if (begin(&k, b, packed, &pool)) {
-			const size_t elements = (size_t)k.c.rows * k.c.sh.n_heads * k.c.sh.head_dim;
-			const uint32_t pages = skv_pages_of(ROOM);
-			struct skv_decompressed to = {.pool = case_to(&k.c, NULL, SEQS * pages * k.c.sh.page_bytes), .pages = pages,
-			                         .seq = case_to(&k.c, NULL, SEQS * sizeof *to.seq),
-			                         .table = case_to(&k.c, NULL, SEQS * pages * sizeof(skv_pte))};
-			struct skv_batch batch = code_batch(&k, 0, SEQS, packed, nothing);
-			struct skv_workspace w = case_work(&k.c, 1);
-			void *rows = case_rows_to(&k.c, k.c.q, elements);
-			float *is = malloc(elements * sizeof *is), *got;
-			double *was = malloc(elements * sizeof *was);
-			struct skv_shape over = k.c.sh;
-
-			ask_some(&a, &k, 2, UINT32_MAX);
-			const struct skv_index_list list = list_to(&k, &a, 0, SEQS);
-			b->kern->decompress(&k.sh[0], &batch, &list, &to, &w);
-			over.pool = to.pool;
-			over.codec = NULL;
-			batch.seq = to.seq;
-			b->kern->decode_dense(&over, &batch, rows, rows, NULL, &w);
-			case_work_done(&k.c, &w);
-			case_rows_from(&k.c, is, rows, elements);
-			for (size_t e = 0; e < elements; e++)
-				was[e] = is[e];
-			got = run(&k, &a, packed, 0, SEQS);
-			case_compare("decompressed", got, was, elements, tolerance(&k, 8), 1e-3);
-			free(is);
-			free(was);
-			free(got);
-			end(&k, pool);
-		}
-		code_deinit(&k);
-	}
+	on_backends(_i, _i % 2 ? 6 : 16, _i / 2, SEQS, lengths, packed, 0, against_decompressed);
 }
 END_TEST
 
-/* One page has all records, again and again, so a sequence may be as long as there are tokens. */
+enum { LAST = 1 << 24 };
+
+static void far_tokens(struct code_case *k, uint8_t *pool, struct asked *a, int n)
+{
+	enum { N = 90 };
+	static const uint32_t coded[] = {LAST - PAGE};
+
+	(void)n;
+	code_far_records(k, pool, LAST);
+	a->count[0] = 0;
+	for (uint32_t i = 0; i < N; i++)
+		ask(a, 0, (uint32_t)((uint64_t)(coded[0] - 64) * (i + 1) / N) + rnd_below(64));
+	k->seq[0].len = k->c.seq[0].len = k->c.max_len = LAST;
+	check(k, pool, a, coded);
+}
+
 START_TEST(far_positions)
 {
-	enum { LAST = 1 << 24, N = 90 };
-	static const uint32_t len[] = {64}, coded[] = {LAST - PAGE};
-	static struct asked a;
+	static const uint32_t len[] = {64};
 
-	for (const struct test_backend *b = case_backends(); b->kern; b++) {
-		struct code_case k;
-		uint8_t *pool;
-
-		if (!b->kern->fuses_latent)
-			continue;
-		code_init(&k, _i % 2 ? 6 : 16, _i / 2, 1, len);
-		const struct ref_codec *c = &k.layer[0].codec;
-		k.stride = LAST / PAGE;
-		for (uint32_t l = 0; l < CODE_LAYERS; l++) {
-			struct code_layer *y = &k.layer[l];
-
-			y->codes[0] = realloc(y->codes[0], k.stride * sizeof(skv_pte));
-			y->refs[0] = realloc(y->refs[0], k.stride * sizeof(skv_pte));
-			for (uint32_t p = 1; p < k.stride; p++) {
-				y->codes[0][p] = y->codes[0][0];
-				y->refs[0][p] = y->refs[0][0];
-			}
-		}
-		if (begin(&k, b, nothing, &pool)) {
-			for (uint32_t t = 0; t < 10 * PAGE * PAGE; t++) /* more than a page has */
-				code_make_up_record(&k, pool, 0, t, LAST / c->stride);
-			code_pool_to(&k, pool);
-			a.count[0] = 0;
-			for (uint32_t i = 0; i < N; i++)
-				ask(&a, 0, (uint32_t)((uint64_t)(coded[0] - 64) * (i + 1) / N) + rnd_below(64));
-			k.seq[0].len = k.c.seq[0].len = k.c.max_len = LAST;
-			check(&k, pool, &a, coded);
-			end(&k, pool);
-		}
-		code_deinit(&k);
-	}
+	on_backends(_i, _i % 2 ? 6 : 16, _i / 2, 1, len, nothing, LAST, far_tokens);
 }
 END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("codes");
-	TCase *tc = tcase_create("all");
-	int failed;
+	Suite *s = case_suite("test-compress-decode");
+	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
 
-	if (case_begin("test-compress-decode") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 120);
-	tcase_add_loop_test(tc, outputs, 0, rnd_hurried() ? 6 : 6 * CODE_FORMS);
-	tcase_add_loop_test(tc, kinds, 0, rnd_hurried() ? 5 : 30);
-	tcase_add_loop_test(tc, long_lists, 0, rnd_hurried() ? 1 : 4);
-	tcase_add_loop_test(tc, as_rebuilt, 0, rnd_hurried() ? 2 : 2 * CODE_FORMS);
-	tcase_add_loop_test(tc, far_positions, 0, rnd_hurried() ? 2 : 4);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, outputs, 0, rnd_hurried() ? 6 : 6 * CODE_FORMS);
+	tcase_add_loop_test(t, kinds, 0, rnd_hurried() ? 5 : 30);
+	tcase_add_loop_test(t, long_lists, 0, rnd_hurried() ? 1 : 4);
+	tcase_add_loop_test(t, as_decompressed, 0, rnd_hurried() ? 2 : 2 * CODE_FORMS);
+	tcase_add_loop_test(t, far_positions, 0, rnd_hurried() ? 2 : 4);
+	return run_suite(s);
 }

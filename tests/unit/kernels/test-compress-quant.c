@@ -7,7 +7,9 @@
 #include <math.h>
 #include <string.h>
 #include "tests/support/quant-case.h"
+#include "tests/support/score-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 
 #define BLOCK 32u
 #define TOLERANCE 3e-5
@@ -200,71 +202,6 @@ static void pack_and_forget(struct low_case *k, const uint32_t *coded)
 	free(pool);
 }
 
-/* In double precision: outputs, and of `ev` what there is to be of them. What no sequence has is a NaN, as it was. */
-struct seen {
-	double *out, *token, *page, *lse;
-};
-
-static void row_seen(const struct kernel_case *c, const float *q, const struct skv_scores *ev, uint32_t i,
-                     uint32_t row, struct seen *x)
-{
-	const struct skv_shape *sh = &c->sh;
-	const uint32_t dim = sh->head_dim, group = sh->n_heads / sh->n_kv_heads, len = c->seq[i].len;
-	const uint32_t heads = sh->n_heads / ev->rows;
-	double *token = x->token + (size_t)(i * ev->rows + row) * ev->token_stride;
-	double *page = x->page + (size_t)(i * ev->rows + row) * ev->page_stride, *weight = malloc(len * sizeof *weight);
-	bool *visible = malloc(len);
-
-	memset(visible, 1, len);
-	for (uint32_t t = 0; t < ev->token_stride; t++)
-		token[t] = t < skv_pages_of(len) * SKV_PAGE_TOKENS ? 0 : NAN;
-	for (uint32_t p = 0; p < ev->page_stride; p++)
-		page[p] = p < skv_pages_of(len) ? 0 : NAN;
-	for (uint32_t head = row * heads; head < (row + 1) * heads; head++) {
-		const size_t at = ((size_t)c->seq[i].row * sh->n_heads + head) * dim, kv = head / group * dim;
-
-		x->lse[i * sh->n_heads + head] = ref_attention(q + at, c->k[i] + kv, c->v[i] + kv, len, sh->n_kv_heads * dim,
-		                                               dim, sh->scale, visible, x->out + at, weight);
-		for (uint32_t t = 0; t < len; t++)
-			token[t] = ev->sum ? token[t] + weight[t] : fmax(token[t], weight[t]);
-	}
-	for (uint32_t t = 0; t < len; t++)
-		page[t / SKV_PAGE_TOKENS] += token[t];
-	free(weight);
-	free(visible);
-}
-
-static struct seen seen_of(const struct kernel_case *c, const struct skv_scores *ev)
-{
-	const size_t rows = (size_t)c->n * ev->rows;
-	float *q = case_q(c, c->on);
-	struct seen x = {.out = malloc((size_t)c->rows * c->sh.n_heads * c->sh.head_dim * sizeof(double)),
-	                 .token = malloc(rows * ev->token_stride * sizeof(double)),
-	                 .page = malloc(rows * ev->page_stride * sizeof(double)),
-	                 .lse = malloc(c->n * c->sh.n_heads * sizeof(double))};
-
-	for (size_t r = 0; r < rows; r++)
-		row_seen(c, q, ev, (uint32_t)r / ev->rows, (uint32_t)r % ev->rows, &x);
-	free(q);
-	return x;
-}
-
-/* floats of the backend, NULL if they were not asked for */
-static void check_seen(const struct kernel_case *c, const char *what, const float *there, const double *ref, size_t n,
-                       double tolerance, double slack)
-{
-	char name[64];
-	float *x;
-
-	if (!there)
-		return;
-	x = malloc(n * sizeof *x);
-	case_from(c, x, there, n * sizeof *x);
-	snprintf(name, sizeof name, "%s, %s", what, c->on->name);
-	case_compare(name, x, ref, n, tolerance, slack);
-	free(x);
-}
-
 static void check_attended(const struct low_case *k, int runs)
 {
 	uint64_t now[CASE_SEQS];
@@ -287,53 +224,31 @@ static void decode(struct low_case *k, uint32_t from, uint32_t n, const uint32_t
 	case_work_done(&k->c, &w);
 }
 
-/* Any of the outputs may be left out: each variant lacks another one, the last has no output but evidence. */
-#define VARIANTS 7
-static struct skv_scores evidence_of(struct kernel_case *c, int variant)
-{
-	const uint32_t pages = (skv_pages_of(c->max_len) + 1 + 3) / 4 * 4;
-	const uint32_t rows = variant > 3 ? c->sh.n_heads : variant & 1 ? c->sh.n_kv_heads : 1;
-	const size_t units = (size_t)c->n * rows * pages;
-
-	return (struct skv_scores){
-		.rows = rows,
-		.sum = variant & 2 || variant == 5,
-		.token_stride = pages * SKV_PAGE_TOKENS,
-		.page_stride = pages,
-		.token = variant == 3 ? NULL : case_to(c, NULL, units * SKV_PAGE_TOKENS * sizeof(float)),
-		.page = variant == 1 ? NULL : case_to(c, NULL, units * sizeof(float)),
-		.lse = variant == 2 ? NULL : case_to(c, NULL, c->n * c->sh.n_heads * sizeof(float)),
-	};
-}
+#define VARIANTS 7 /* of the scores that are asked for; with the last there is no output but them */
 
 static void check_variant(struct low_case *k, const uint32_t *coded, int variant)
 {
 	struct kernel_case *c = &k->c;
 	const bool keys = variant == VARIANTS - 1;
 	const size_t floats = (size_t)c->rows * c->sh.n_heads * c->sh.head_dim;
-	const struct skv_scores ev = evidence_of(c, variant);
-	const double most = ev.sum ? c->sh.n_heads : 1, least = c->on->device ? 1e-4 : 0, slack = case_weight_slack(c, c->on);
+	struct skv_scores scores = score_to(c, variant);
 	void *q = case_rows_to(c, c->q, floats), *mem = case_to(c, NULL, case_rows_bytes(c, floats));
 	float *out = malloc(floats * sizeof *out);
-	struct seen seen = seen_of(c, &ev);
+	struct score_ref ref = score_ref_of(c, &scores);
 
-	decode(k, 0, c->n, coded, q, keys ? NULL : mem, &ev, 2);
-	if (!keys) {
+	decode(k, 0, c->n, coded, q, keys ? NULL : mem, &scores, 2);
+	if (keys) {
+		scores.lse = NULL;
+	} else {
 		case_rows_from(c, out, mem, floats);
-		case_compare("output", out, seen.out, floats, case_tolerance(c, c->on, TOLERANCE), 0);
+		case_compare("output", out, ref.out, floats, case_tolerance(c, c->on, TOLERANCE), 0);
 	}
-	check_seen(c, "token weights", ev.token, seen.token, (size_t)c->n * ev.rows * ev.token_stride, 2e-6 * most + least,
-	           slack);
-	check_seen(c, "page weights", ev.page, seen.page, (size_t)c->n * ev.rows * ev.page_stride, 1e-5 * most + least, slack);
-	check_seen(c, "log-sum-exp", keys ? NULL : ev.lse, seen.lse, c->n * c->sh.n_heads, c->on->device ? 2e-3 : 1e-5, 0);
+	score_check(c, &scores, &ref);
 	free(out);
-	free(seen.out);
-	free(seen.token);
-	free(seen.page);
-	free(seen.lse);
+	score_ref_free(&ref);
 }
 
-/* Outputs without evidence: the same bits whatever the threads, the batch, the place. */
+/* Outputs without scores: the same bits whatever the threads, the batch, the place. */
 static void check_outputs(struct low_case *k, const uint32_t *coded)
 {
 	struct kernel_case *c = &k->c;
@@ -341,11 +256,11 @@ static void check_outputs(struct low_case *k, const uint32_t *coded)
 	const struct skv_scores none = {.rows = 1, .token_stride = k->stride * SKV_PAGE_TOKENS, .page_stride = k->stride};
 	float *out = malloc(floats * sizeof *out), *again = malloc(floats * sizeof *again);
 	void *q = case_rows_to(c, c->q, floats), *mem = case_to(c, NULL, case_rows_bytes(c, floats));
-	struct seen seen = seen_of(c, &none);
+	struct score_ref ref = score_ref_of(c, &none);
 
 	decode(k, 0, c->n, coded, q, mem, NULL, 1);
 	case_rows_from(c, out, mem, floats);
-	case_compare("output", out, seen.out, floats, case_tolerance(c, c->on, TOLERANCE), 0);
+	case_compare("output", out, ref.out, floats, case_tolerance(c, c->on, TOLERANCE), 0);
 	mem = case_to(c, NULL, case_rows_bytes(c, floats));
 	for (uint32_t i = 0; i < c->n; i++)
 		decode(k, i, 1, coded, q, mem, NULL, 3);
@@ -357,10 +272,7 @@ static void check_outputs(struct low_case *k, const uint32_t *coded)
 	check_attended(k, 3);
 	free(out);
 	free(again);
-	free(seen.out);
-	free(seen.token);
-	free(seen.page);
-	free(seen.lse);
+	score_ref_free(&ref);
 }
 
 /* From nothing to all that is whole blocks. */
@@ -397,7 +309,7 @@ END_TEST
 
 /* ---- selections ------------------------------------------------------------------------------ */
 
-/* The same of compressed tokens as of rows: whatever the evidence, the table's holes do not count as such. */
+/* The same of compressed tokens as of rows: whatever the scores, the table's holes do not count as such. */
 START_TEST(selections)
 {
 	enum { LEN = 200, CODED = 160, PAGES = (LEN + 15) / 16, STRIDE = PAGES * 16 };
@@ -514,24 +426,12 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("low");
-	TCase *tc = tcase_create("all");
-	int failed;
+	Suite *s = case_suite("test-compress-quant");
+	TCase *t = add_case(s, "all", 120, NULL, NULL, record_sizes, unsupported, NULL);
 
-	if (case_begin("test-compress-quant") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 120);
-	tcase_add_loop_test(tc, records, 0, rnd_hurried() ? 3 : LOW_SHAPES);
-	tcase_add_test(tc, record_sizes);
-	tcase_add_test(tc, unsupported);
-	tcase_add_loop_test(tc, attention, 0, rnd_hurried() ? 3 : LOW_SHAPES * LOW_FORMS / 2);
-	tcase_add_loop_test(tc, selections, 0, 3);
-	tcase_add_loop_test(tc, rows_again, 0, rnd_hurried() ? 3 : LOW_SHAPES);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, records, 0, rnd_hurried() ? 3 : LOW_SHAPES);
+	tcase_add_loop_test(t, attention, 0, rnd_hurried() ? 3 : LOW_SHAPES * LOW_FORMS / 2);
+	tcase_add_loop_test(t, selections, 0, 3);
+	tcase_add_loop_test(t, rows_again, 0, rnd_hurried() ? 3 : LOW_SHAPES);
+	return run_suite(s);
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 #include "tests/support/latent-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 
 #define WRONG(k, i, token, ...)                                                                               \
 	ck_abort_msg("%s: sequence %u, token %u: %s %g, %s %g", (k)->c.on->name, i, token, __VA_ARGS__)
@@ -370,28 +371,33 @@ START_TEST(unsupported)
 	static const struct skv_codec good = {.first = 16, .stride = 10, .n_refs = 4, .ref_bits = 16, .id_bytes = 2,
 	                                      .bits = 4, .width = 64, .scale_block = 64, .rope_scale = 1};
 	const struct skv_kernels *kern = skv_kernels_host(NULL);
-	struct skv_codec bad[13];
+	static const struct {
+		size_t field;
+		uint32_t value;
+	} bad[] = {
+		{offsetof(struct skv_codec, stride), 0},
+		{offsetof(struct skv_codec, stride), 1},
+		{offsetof(struct skv_codec, n_refs), 5},
+		{offsetof(struct skv_codec, ref_bits), 2},
+		{offsetof(struct skv_codec, id_bytes), 3},
+		{offsetof(struct skv_codec, first), 24},
+		{offsetof(struct skv_codec, rope_dims), 66},
+		{offsetof(struct skv_codec, bits), 5},
+		{offsetof(struct skv_codec, scale_block), 16},
+		{offsetof(struct skv_codec, width), 96},
+		{offsetof(struct skv_codec, enc_hidden), 32},
+		{offsetof(struct skv_codec, spans), 4},
+		{offsetof(struct skv_codec, width), 320},
+	};
+	struct skv_codec codec;
 	struct skv_shape sh = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64, .dtype = SKV_BF16, .codec = &good};
 
 	ck_assert_ptr_null(kern->unsupported_codec(&sh));
-	for (int i = 0; i < 13; i++)
-		bad[i] = good;
-	bad[0].stride = 0;
-	bad[1].stride = 1;
-	bad[2].n_refs = 5;
-	bad[3].ref_bits = 2;
-	bad[4].id_bytes = 3;
-	bad[5].first = 24;
-	bad[6].rope_dims = 66;
-	bad[7].bits = 5;
-	bad[8].scale_block = 16;
-	bad[9].width = 96;
-	bad[10].enc_hidden = 32;
-	bad[11].spans = 4;
-	bad[12].width = 320;
-	for (int i = 0; i < 13; i++) {
-		sh.codec = &bad[i];
-		ck_assert_msg(kern->unsupported_codec(&sh), "case %d", i);
+	sh.codec = &codec;
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		codec = good;
+		memcpy((char *)&codec + bad[i].field, &bad[i].value, sizeof bad[i].value);
+		ck_assert_msg(kern->unsupported_codec(&sh), "case %zu", i);
 	}
 	sh.codec = &good;
 	sh.head_dim = 80;
@@ -402,23 +408,12 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("pack");
-	TCase *tc = tcase_create("all");
-	int failed, cases = rnd_hurried() ? 3 : 2 * CODE_FORMS;
+	Suite *s = case_suite("test-compress");
+	TCase *t = add_case(s, "all", 120, NULL, NULL, record_sizes, unsupported, NULL);
+	int cases = rnd_hurried() ? 3 : 2 * CODE_FORMS;
 
-	if (case_begin("test-codec-fit") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 120);
-	tcase_add_loop_test(tc, records, 0, cases);
-	tcase_add_loop_test(tc, ties, 0, rnd_hurried() ? 1 : CODE_SHAPES);
-	tcase_add_loop_test(tc, no_numbers, 0, CODE_FORMS);
-	tcase_add_test(tc, record_sizes);
-	tcase_add_test(tc, unsupported);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, records, 0, cases);
+	tcase_add_loop_test(t, ties, 0, rnd_hurried() ? 1 : CODE_SHAPES);
+	tcase_add_loop_test(t, no_numbers, 0, CODE_FORMS);
+	return run_suite(s);
 }

@@ -5,18 +5,14 @@
  * Outputs begin as NaNs, so that no buffer can hold the right answer by accident. One thread, two and
  * three must give the same bits, and so must a sequence alone and in a batch.
  */
-#include "tests/support/kernel-case.h"
+#include "tests/support/score-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <string.h>
 
 #define TOLERANCE 3e-5
-
-static bool under_valgrind(void)
-{
-	return rnd_hurried();
-}
 
 /* ---- decode ---------------------------------------------------------------------------------- */
 
@@ -228,7 +224,7 @@ static void decode_case(struct kernel_case *c, int i, uint32_t one_in)
 {
 	uint32_t len[] = {1, 15, 16, 17, 33, 900, 40};
 	rnd_state += (uint64_t)i;
-	len[5] = under_valgrind() ? 530 : 513 + rnd_below(800);
+	len[5] = rnd_hurried() ? 530 : 513 + rnd_below(800);
 	len[6] = 2 + rnd_below(200);
 	case_of_shape(c, i, 7, len, ones);
 	if (one_in)
@@ -371,174 +367,76 @@ START_TEST(specials_stay_where_they_are)
 }
 END_TEST
 
-/* ---- evidence -------------------------------------------------------------------------------- */
+/* ---- attention scores ------------------------------------------------------------------------ */
 
-static void reference_evidence(const struct kernel_case *c, const float *q, const struct skv_scores *ev,
-                               uint32_t i, uint32_t row, double *token, double *page, double *lse)
+/* On a device a warp less does the rest, so there the last digits of the output may change. */
+static struct skv_scores run_with_scores(struct kernel_case *c, int variant)
 {
-	const struct skv_shape *sh = &c->sh;
-	const uint32_t dim = sh->head_dim, group = sh->n_heads / sh->n_kv_heads, len = c->seq[i].len;
-	const uint32_t heads = sh->n_heads / ev->rows;
-	double *weight = malloc(len * sizeof *weight), out[SKV_MAX_HEAD_DIM];
-	bool *visible = malloc(len);
-
-	for (uint32_t t = 0; t < len; t++)
-		visible[t] = case_resident(c, i, t);
-	for (uint32_t head = row * heads; head < (row + 1) * heads; head++) {
-		size_t at = ((size_t)c->seq[i].row * sh->n_heads + head) * dim, kv = head / group * dim;
-		lse[head] = ref_attention(q + at, c->k[i] + kv, c->v[i] + kv, len, sh->n_kv_heads * dim, dim,
-		                          sh->scale, visible, out, weight);
-		for (uint32_t t = 0; t < len; t++)
-			token[t] = ev->sum ? token[t] + weight[t] : fmax(token[t], weight[t]);
-	}
-	for (uint32_t t = 0; t < len; t++)
-		page[t / 16] += token[t];
-	free(weight);
-	free(visible);
-}
-
-/* Evidence of a whole batch. What no sequence has is a NaN, as it was. */
-struct seen {
-	double *token, *page, lse[CASE_SEQS * SKV_MAX_HEADS];
-};
-
-static void seen_init(struct seen *x, const struct kernel_case *c, const struct test_backend *b,
-                      const struct skv_scores *ev)
-{
-	size_t rows = (size_t)c->n * ev->rows;
-	float *q = case_q(c, b);
-	x->token = malloc(rows * ev->token_stride * sizeof *x->token);
-	x->page = malloc(rows * ev->page_stride * sizeof *x->page);
-	for (size_t r = 0; r < rows; r++) {
-		uint32_t i = (uint32_t)r / ev->rows, pages = skv_pages_of(c->seq[i].len);
-		double *token = x->token + r * ev->token_stride, *page = x->page + r * ev->page_stride;
-		for (uint32_t t = 0; t < ev->token_stride; t++)
-			token[t] = t < pages * SKV_PAGE_TOKENS ? 0 : NAN;
-		for (uint32_t p = 0; p < ev->page_stride; p++)
-			page[p] = p < pages ? 0 : NAN;
-		reference_evidence(c, q, ev, i, (uint32_t)r % ev->rows, token, page,
-		                   x->lse + i * c->sh.n_heads);
-	}
-	free(q);
-}
-
-static void seen_deinit(struct seen *x)
-{
-	free(x->token);
-	free(x->page);
-}
-
-/* floats of the backend, NULL if they were not asked for */
-static void check_seen(const struct kernel_case *c, const char *what, const float *there, const double *ref,
-                       size_t n, double tolerance, double slack)
-{
-	char name[64];
-	if (!there)
-		return;
-	float *x = malloc(n * sizeof *x);
-	case_from(c, x, there, n * sizeof *x);
-	snprintf(name, sizeof name, "%s, %s", what, c->on->name);
-	case_compare(name, x, ref, n, tolerance, slack);
-	free(x);
-}
-
-/*
- * On the backend that the case is on. Any of the outputs may be left out: each variant lacks another one. On
- * a device a warp less does the rest, so there the last digits of the output may change.
- */
-static struct skv_scores run_with_evidence(struct kernel_case *c, int variant)
-{
-	const uint32_t pages = (skv_pages_of(c->max_len) + 1 + 3) / 4 * 4;
-	const uint32_t rows = variant > 3 ? c->sh.n_heads : variant & 1 ? c->sh.n_kv_heads : 1;
-	const size_t floats = out_floats(c), units = (size_t)c->n * rows * pages;
+	const size_t floats = out_floats(c);
 	float *plain = malloc(floats * sizeof *plain), *out = malloc(floats * sizeof *out);
 	void *q = case_rows_to(c, c->q, floats), *mem = case_to(c, NULL, case_rows_bytes(c, floats));
 	struct attend_params p = {.way = DENSE};
 
 	run(c, &p, 0, c->n, q, mem, 1);
 	case_rows_from(c, plain, mem, floats);
-	p.ev = (struct skv_scores){
-		.rows = rows,
-		.sum = variant & 2 || variant == 5,
-		.token_stride = pages * SKV_PAGE_TOKENS,
-		.page_stride = pages,
-		.token = variant == 3 ? NULL : case_to(c, NULL, units * SKV_PAGE_TOKENS * sizeof(float)),
-		.page = variant == 1 ? NULL : case_to(c, NULL, units * sizeof(float)),
-		.lse = variant == 2 ? NULL : case_to(c, NULL, c->n * c->sh.n_heads * sizeof(float)),
-	};
+	p.ev = score_to(c, variant);
 	run(c, &p, 0, c->n, q, mem, 2);
 	case_rows_from(c, out, mem, floats);
 	if (!c->on->device)
-		ck_assert_msg(!memcmp(plain, out, floats * sizeof *out), "%s: evidence changes the output",
+		ck_assert_msg(!memcmp(plain, out, floats * sizeof *out), "%s: scores change the output",
 		              c->on->name);
 	double tolerance = case_tolerance(c, c->on, TOLERANCE), *ref = malloc(floats * sizeof *ref);
 	for (size_t x = 0; x < floats; x++)
 		ref[x] = plain[x];
-	case_compare("output with evidence", out, ref, floats, tolerance, 0);
+	case_compare("output with scores", out, ref, floats, tolerance, 0);
 	free(ref);
 	free(plain);
 	free(out);
 	return p.ev;
 }
 
-static void check_evidence(struct kernel_case *c, int variant)
+static void check_scores(struct kernel_case *c, int variant)
 {
-	struct seen seen = {0};
+	struct score_ref ref = {NULL};
 	int rounded = -1; /* how q was when the reference was computed */
 
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
 		if (!case_load(c, b))
 			continue;
-		struct skv_scores ev = run_with_evidence(c, variant);
-		const double most = ev.sum ? c->sh.n_heads : 1, least = b->device ? 1e-4 : 0;
-		const double slack = case_weight_slack(c, b);
+		const struct skv_scores scores = run_with_scores(c, variant);
 		if (rounded != case_rounds_q(c, b)) {
-			seen_deinit(&seen);
-			seen_init(&seen, c, b, &ev);
+			score_ref_free(&ref);
+			ref = score_ref_of(c, &scores);
 		}
 		rounded = case_rounds_q(c, b);
-		check_seen(c, "token weights", ev.token, seen.token, (size_t)c->n * ev.rows * ev.token_stride,
-		           2e-6 * most + least, slack);
-		check_seen(c, "page weights", ev.page, seen.page, (size_t)c->n * ev.rows * ev.page_stride,
-		           1e-5 * most + least, slack);
-		check_seen(c, "log-sum-exp", ev.lse, seen.lse, c->n * c->sh.n_heads,
-		           b->device ? 2e-3 : 1e-5, 0);
+		score_check(c, &scores, &ref);
 		case_off(c);
 	}
-	seen_deinit(&seen);
+	score_ref_free(&ref);
 }
 
-START_TEST(evidence)
+START_TEST(scores)
 {
 	struct kernel_case c;
 	decode_case(&c, _i, _i % 2 ? 5 : 0);
 	for (int variant = 0; variant < 6; variant++)
-		check_evidence(&c, variant);
+		check_scores(&c, variant);
 	case_deinit(&c);
 }
 END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("decode");
-	TCase *tc = tcase_create("all");
-	int failed, cases = under_valgrind() ? 3 : CASE_SHAPES;
+	Suite *s = case_suite("test-decode");
+	TCase *t = add_case(s, "all", 60, NULL, NULL, NULL);
+	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
-	if (case_begin("test-decode") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 60);
-	tcase_add_loop_test(tc, decode_dense, 0, cases);
-	tcase_add_loop_test(tc, decode_window, 0, cases);
-	tcase_add_loop_test(tc, decode_lists, 0, cases);
-	tcase_add_loop_test(tc, all_pages_are_dense, 0, cases);
-	tcase_add_loop_test(tc, nothing_to_see, 0, cases);
-	tcase_add_loop_test(tc, specials_stay_where_they_are, 0, cases);
-	tcase_add_loop_test(tc, evidence, 0, cases);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, decode_dense, 0, cases);
+	tcase_add_loop_test(t, decode_window, 0, cases);
+	tcase_add_loop_test(t, decode_lists, 0, cases);
+	tcase_add_loop_test(t, all_pages_are_dense, 0, cases);
+	tcase_add_loop_test(t, nothing_to_see, 0, cases);
+	tcase_add_loop_test(t, specials_stay_where_they_are, 0, cases);
+	tcase_add_loop_test(t, scores, 0, cases);
+	return run_suite(s);
 }

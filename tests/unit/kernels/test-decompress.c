@@ -8,6 +8,7 @@
 #include <string.h>
 #include "tests/support/latent-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 
 #define PAGE SKV_PAGE_TOKENS
 
@@ -321,7 +322,6 @@ END_TEST
 
 /* ---- far out --------------------------------------------------------------------------------- */
 
-/* One page has all records, again and again, so a sequence may be as long as there are tokens. */
 START_TEST(far_positions)
 {
 	enum { LAST = 1 << 24, N = 40 };
@@ -332,18 +332,7 @@ START_TEST(far_positions)
 		struct code_case k;
 
 		code_init(&k, (_i * 5) % CODE_SHAPES, forms[_i % 2], 1, len);
-		const struct ref_codec *c = &k.layer[0].codec;
-		k.stride = LAST / PAGE;
-		for (uint32_t l = 0; l < CODE_LAYERS; l++) {
-			struct code_layer *y = &k.layer[l];
-
-			y->codes[0] = realloc(y->codes[0], k.stride * sizeof(skv_pte));
-			y->refs[0] = realloc(y->refs[0], k.stride * sizeof(skv_pte));
-			for (uint32_t p = 1; p < k.stride; p++) {
-				y->codes[0][p] = y->codes[0][0];
-				y->refs[0][p] = y->refs[0][0];
-			}
-		}
+		code_far(&k, LAST);
 		if (code_on(&k, b)) {
 			const uint32_t coded[] = {LAST - PAGE}, none[] = {0};
 			const size_t bytes = 3 * k.c.sh.page_bytes;
@@ -353,9 +342,7 @@ START_TEST(far_positions)
 			struct skv_batch batch;
 			struct skv_workspace w;
 
-			for (uint32_t t = 0; t < 10 * PAGE * PAGE; t++) /* more than a page has */
-				code_make_up_record(&k, pool, 0, t, LAST / c->stride);
-			code_pool_to(&k, pool);
+			code_far_records(&k, pool, LAST);
 			for (uint32_t i = 0; i < N; i++)
 				ids[i] = i + 1 < N ? (uint32_t)((uint64_t)(coded[0] - 64) * (i + 1) / N) + rnd_below(64)
 				                   : coded[0] - 1;
@@ -382,22 +369,13 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("decompress");
-	TCase *tc = tcase_create("all");
-	int failed, cases = rnd_hurried() ? 3 : 2 * CODE_FORMS;
+	Suite *s = case_suite("test-decompress");
+	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
+	int cases = rnd_hurried() ? 3 : 2 * CODE_FORMS;
 
-	if (case_begin("test-decompress") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 120);
-	tcase_add_loop_test(tc, rows, 0, cases);
-	tcase_add_loop_test(tc, in_place, 0, rnd_hurried() ? 1 : CODE_FORMS);
-	tcase_add_loop_test(tc, there_and_back, 0, rnd_hurried() ? 1 : CODE_SHAPES);
-	tcase_add_loop_test(tc, far_positions, 0, rnd_hurried() ? 1 : 6);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, rows, 0, cases);
+	tcase_add_loop_test(t, in_place, 0, rnd_hurried() ? 1 : CODE_FORMS);
+	tcase_add_loop_test(t, there_and_back, 0, rnd_hurried() ? 1 : CODE_SHAPES);
+	tcase_add_loop_test(t, far_positions, 0, rnd_hurried() ? 1 : 6);
+	return run_suite(s);
 }

@@ -6,6 +6,7 @@
  */
 #include "tests/support/slot-meta-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -312,22 +313,13 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("head budgets");
-	TCase *tc = tcase_create("all");
-	int failed, cases = rnd_hurried() ? 3 : CASE_SHAPES;
+	Suite *s = case_suite("test-evict-head-budgets");
+	TCase *t = add_case(s, "all", 300, NULL, NULL, NULL);
+	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
-	if (case_begin("test-evict-head-budgets") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 300);
-	tcase_add_loop_test(tc, scores_over_lists, 0, cases);
-	tcase_add_loop_test(tc, allotments, 0, cases);
-	tcase_add_loop_test(tc, long_ones, 0, rnd_hurried() ? 0 : 2);
-	tcase_add_loop_test(tc, activates, 0, cases);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, scores_over_lists, 0, cases);
+	tcase_add_loop_test(t, allotments, 0, cases);
+	tcase_add_loop_test(t, long_ones, 0, rnd_hurried() ? 0 : 2);
+	tcase_add_loop_test(t, activates, 0, cases);
+	return run_suite(s);
 }

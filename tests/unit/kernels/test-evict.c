@@ -5,6 +5,7 @@
  */
 #include "tests/support/slot-meta-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -376,18 +377,10 @@ static uint32_t check_attention(const struct kernel_case *c, const float *q, con
 	return tokens * group;
 }
 
-static void stamp_case(struct kernel_case *c, const struct skv_touch_rule *how)
+/* Pages of all sequences' kv heads, their slot metadata, and their scores of few values. */
+static void make_pages(struct kernel_case *c, struct skv_kseq *seq, float *score, uint32_t stride, struct ref_unit **unit)
 {
 	const uint32_t heads = c->sh.n_kv_heads, group = c->sh.n_heads / heads;
-	const uint32_t floats = c->n * c->sh.n_heads * c->sh.head_dim;
-	struct skv_scores ev = {.rows = c->sh.n_heads, .page_stride = (skv_pages_of(c->max_len) + 3) / 4 * 4};
-	float *score = malloc((size_t)c->n * ev.rows * ev.page_stride * sizeof *score);
-	float *out = malloc(floats * sizeof *out);
-	struct skv_index_list list = {.rows = heads, .stride = skv_pages_of(c->max_len) + 1};
-	uint32_t *ids = malloc((size_t)c->n * heads * list.stride * sizeof *ids), count[CASE_SEQS * 8];
-	struct ref_unit *unit[CASE_SEQS * 8];
-	struct skv_kseq seq[CASE_SEQS];
-	uint64_t attended[CASE_SEQS];
 
 	slot_meta_sequences(c, seq);
 	for (uint32_t x = 0; x < c->n * heads; x++) {
@@ -405,10 +398,26 @@ static void stamp_case(struct kernel_case *c, const struct skv_touch_rule *how)
 			unit[x][u].value = rnd_below(50);
 			const bool bounded = best || u == 0 || rnd_below(8);
 			for (uint32_t g = 0; g < group; g++)
-				score[((size_t)x * group + g) * ev.page_stride + u] = bounded ? own : -INFINITY;
+				score[((size_t)x * group + g) * stride + u] = bounded ? own : -INFINITY;
 		}
 		slot_meta_put(c, x / heads, x % heads, s->set, unit[x], n);
 	}
+}
+
+static void stamp_case(struct kernel_case *c, const struct skv_touch_rule *how)
+{
+	const uint32_t heads = c->sh.n_kv_heads, group = c->sh.n_heads / heads;
+	const uint32_t floats = c->n * c->sh.n_heads * c->sh.head_dim;
+	struct skv_scores ev = {.rows = c->sh.n_heads, .page_stride = (skv_pages_of(c->max_len) + 3) / 4 * 4};
+	float *score = malloc((size_t)c->n * ev.rows * ev.page_stride * sizeof *score);
+	float *out = malloc(floats * sizeof *out);
+	struct skv_index_list list = {.rows = heads, .stride = skv_pages_of(c->max_len) + 1};
+	uint32_t *ids = malloc((size_t)c->n * heads * list.stride * sizeof *ids), count[CASE_SEQS * 8];
+	struct ref_unit *unit[CASE_SEQS * 8];
+	struct skv_kseq seq[CASE_SEQS];
+	uint64_t attended[CASE_SEQS];
+
+	make_pages(c, seq, score, ev.page_stride, unit);
 	ev.page = case_to(c, score, (size_t)c->n * ev.rows * ev.page_stride * sizeof *score);
 	list.ids = case_to(c, NULL, (size_t)c->n * heads * list.stride * sizeof *ids);
 	list.count = case_to(c, NULL, c->n * heads * sizeof *count);
@@ -517,24 +526,15 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("keep");
-	TCase *tc = tcase_create("all");
-	int failed, cases = rnd_hurried() ? 3 : CASE_SHAPES;
+	Suite *s = case_suite("test-evict");
+	TCase *t = add_case(s, "all", 300, NULL, NULL, NULL);
+	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
-	if (case_begin("test-evict") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 300);
-	tcase_add_loop_test(tc, scores_of_prompts, 0, cases);
-	tcase_add_loop_test(tc, ranks, 0, cases);
-	tcase_add_loop_test(tc, who_stays, 0, cases);
-	tcase_add_loop_test(tc, long_ones, 0, rnd_hurried() ? 0 : 2);
-	tcase_add_loop_test(tc, pages_that_matter, 0, cases);
-	tcase_add_loop_test(tc, metadata_of_what_is_there, 0, cases);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, scores_of_prompts, 0, cases);
+	tcase_add_loop_test(t, ranks, 0, cases);
+	tcase_add_loop_test(t, who_stays, 0, cases);
+	tcase_add_loop_test(t, long_ones, 0, rnd_hurried() ? 0 : 2);
+	tcase_add_loop_test(t, pages_that_matter, 0, cases);
+	tcase_add_loop_test(t, metadata_of_what_is_there, 0, cases);
+	return run_suite(s);
 }

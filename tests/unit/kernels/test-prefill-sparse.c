@@ -6,6 +6,7 @@
  */
 #include "tests/support/prefill-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -275,12 +276,19 @@ static void check(struct kernel_case *c, const struct method *m, double toleranc
 	free(ref);
 }
 
+/* Test number i of a loop: prompts of up to so many tokens, and a method; each has numbers of its own. */
+static struct method begin(struct kernel_case *c, int i, uint32_t most)
+{
+	rnd_state += (uint64_t)i;
+	prompts_make(c, i % CASE_SHAPES, most);
+	return method_of(i % 4, &c->sh);
+}
+
 START_TEST(any_method)
 {
 	struct kernel_case c;
-	rnd_state += (uint64_t)_i;
-	prompts_make(&c, _i % CASE_SHAPES, 340);
-	const struct method m = method_of(_i % 4, &c.sh);
+	const struct method m = begin(&c, _i, 340);
+
 	check(&c, &m, 3e-5, true);
 	case_deinit(&c);
 }
@@ -290,9 +298,8 @@ END_TEST
 START_TEST(one_by_one)
 {
 	struct kernel_case c;
-	rnd_state += (uint64_t)_i;
-	prompts_make(&c, _i % CASE_SHAPES, 130);
-	const struct method m = method_of(_i % 4, &c.sh);
+	const struct method m = begin(&c, _i, 130);
+
 	prepare(&c, &m);
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
 		if (!b->kern->prefill_sparse || !case_load(&c, b))
@@ -310,15 +317,14 @@ END_TEST
 START_TEST(nothing_reaches_back)
 {
 	struct kernel_case c;
-	rnd_state += (uint64_t)_i;
-	prompts_make(&c, _i % CASE_SHAPES, 200);
+	const struct method m = begin(&c, _i, 200);
+
 	for (uint32_t i = 0; i < c.n; i++) {
 		const size_t at = (size_t)rnd_below(c.seq[i].len) * c.sh.n_kv_heads * c.sh.head_dim +
 		                  rnd_below(c.sh.n_kv_heads * c.sh.head_dim);
 		const bool v = rnd_below(2);
 		(v ? c.v : c.k)[i][at] = (v ? c.v_in : c.k_in)[i][at] = NAN;
 	}
-	const struct method m = method_of(_i % 4, &c.sh);
 	check(&c, &m, 3e-5, false);
 	case_deinit(&c);
 }
@@ -418,22 +424,13 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("sparse");
-	TCase *tc = tcase_create("all");
-	int failed, cases = rnd_hurried() ? 4 : CASE_SHAPES;
+	Suite *s = case_suite("test-prefill-sparse");
+	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
+	int cases = rnd_hurried() ? 4 : CASE_SHAPES;
 
-	if (case_begin("test-prefill-sparse") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 120);
-	tcase_add_loop_test(tc, any_method, 0, cases);
-	tcase_add_loop_test(tc, one_by_one, 0, cases / 4);
-	tcase_add_loop_test(tc, nothing_reaches_back, 0, cases / 2);
-	tcase_add_loop_test(tc, lemma, 0, 6);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, any_method, 0, cases);
+	tcase_add_loop_test(t, one_by_one, 0, cases / 4);
+	tcase_add_loop_test(t, nothing_reaches_back, 0, cases / 2);
+	tcase_add_loop_test(t, lemma, 0, 6);
+	return run_suite(s);
 }

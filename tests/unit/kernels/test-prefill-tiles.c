@@ -8,6 +8,7 @@
  * checked to the last one, ties included, with keys and queries of small whole numbers, whose products are exact.
  */
 #include "tests/support/prefill-case.h"
+#include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -473,21 +474,12 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("tiles");
-	TCase *tc = tcase_create("all");
-	int failed, cases = rnd_hurried() ? 3 : 21; /* dtypes and head counts in turn */
+	Suite *s = case_suite("test-prefill-tiles");
+	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
+	int cases = rnd_hurried() ? 3 : 21; /* dtypes and head counts in turn */
 
-	if (case_begin("test-prefill-tiles") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 120);
-	tcase_add_loop_test(tc, lists, 0, cases);
-	tcase_add_loop_test(tc, lists_of_rows, 0, cases / 3);
-	tcase_add_loop_test(tc, plans, 0, cases);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, lists, 0, cases);
+	tcase_add_loop_test(t, lists_of_rows, 0, cases / 3);
+	tcase_add_loop_test(t, plans, 0, cases);
+	return run_suite(s);
 }

@@ -5,6 +5,7 @@
  */
 #include "tests/support/kernel-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -179,21 +180,12 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("prefill");
-	TCase *tc = tcase_create("all");
-	int failed, cases = rnd_hurried() ? 2 : CASE_SHAPES;
+	Suite *s = case_suite("test-prefill");
+	TCase *t = add_case(s, "all", 60, NULL, NULL, NULL);
+	int cases = rnd_hurried() ? 2 : CASE_SHAPES;
 
-	if (case_begin("test-prefill") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 60);
-	tcase_add_loop_test(tc, prefill, 0, cases);
-	tcase_add_loop_test(tc, any_chunking, 0, cases);
-	tcase_add_loop_test(tc, nothing_reaches_back, 0, cases);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, prefill, 0, cases);
+	tcase_add_loop_test(t, any_chunking, 0, cases);
+	tcase_add_loop_test(t, nothing_reaches_back, 0, cases);
+	return run_suite(s);
 }

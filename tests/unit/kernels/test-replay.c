@@ -8,6 +8,7 @@
  * bounds of the moment, so that what shapes a launch is shown not to shape a result. For devices alone.
  */
 #include "tests/support/kernel-case.h"
+#include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -210,19 +211,12 @@ END_TEST
 int main(void)
 {
 	const enum case_device there = case_begin("test-replay");
-	int failed;
 
 	if (there != CASE_HAS_DEVICE)
 		return there == CASE_LACKS_DEVICE ? EXIT_FAILURE : 77;
-	Suite *suite = suite_create("replay");
-	TCase *tc = tcase_create("all");
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 120);
-	tcase_add_loop_test(tc, replayed_steps_are_steps, 0, 2);
+	Suite *s = suite_create("replay");
+	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
 
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, replayed_steps_are_steps, 0, 2);
+	return run_suite(s);
 }

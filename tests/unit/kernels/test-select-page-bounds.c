@@ -5,6 +5,7 @@
  */
 #include "tests/support/kernel-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -373,22 +374,13 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("bounds");
-	TCase *tc = tcase_create("all");
-	int failed, cases = rnd_hurried() ? 3 : CASE_SHAPES;
+	Suite *s = case_suite("test-select-page-bounds");
+	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
+	int cases = rnd_hurried() ? 3 : CASE_SHAPES;
 
-	if (case_begin("test-select-page-bounds") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 120);
-	tcase_add_loop_test(tc, bounds_of_pages, 0, cases);
-	tcase_add_loop_test(tc, bounds_of_slots, 0, cases);
-	tcase_add_loop_test(tc, scores_of_pages, 0, cases);
-	tcase_add_loop_test(tc, equal_scores, 0, cases);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, bounds_of_pages, 0, cases);
+	tcase_add_loop_test(t, bounds_of_slots, 0, cases);
+	tcase_add_loop_test(t, scores_of_pages, 0, cases);
+	tcase_add_loop_test(t, equal_scores, 0, cases);
+	return run_suite(s);
 }

@@ -4,6 +4,7 @@
  * of this machine.
  */
 #include "tests/support/kernel-case.h"
+#include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -161,19 +162,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("recall");
-	TCase *tc = tcase_create("all");
-	int failed;
+	Suite *s = case_suite("test-select-recall");
+	TCase *t = add_case(s, "all", 60, NULL, NULL, NULL);
 
-	if (case_begin("test-select-recall") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 60);
-	tcase_add_loop_test(tc, random_cases, 0, rnd_hurried() ? 3 : CASE_SHAPES);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, random_cases, 0, rnd_hurried() ? 3 : CASE_SHAPES);
+	return run_suite(s);
 }

@@ -9,6 +9,7 @@
  */
 #include "tests/support/kernel-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -366,21 +367,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("chosen");
-	TCase *tc = tcase_create("all");
-	int failed;
+	Suite *s = case_suite("test-select-stream");
+	TCase *t = add_case(s, "all", 60, NULL, NULL, of_very_long_ones, NULL);
 
-	if (case_begin("test-select-stream") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 60);
-	tcase_add_loop_test(tc, of_all_shapes, 0, rnd_hurried() ? 3 : CASE_SHAPES);
-	tcase_add_loop_test(tc, of_long_sequences, 0, rnd_hurried() ? 1 : 4);
-	tcase_add_test(tc, of_very_long_ones);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, of_all_shapes, 0, rnd_hurried() ? 3 : CASE_SHAPES);
+	tcase_add_loop_test(t, of_long_sequences, 0, rnd_hurried() ? 1 : 4);
+	return run_suite(s);
 }

@@ -6,6 +6,7 @@
 #include "kernels/host/runtime/host.h"
 #include "tests/support/kernel-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -94,19 +95,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("topk");
-	TCase *tc = tcase_create("all");
-	int failed;
+	Suite *s = begin_suite("test-select-topk");
+	TCase *t = add_case(s, "all", 60, NULL, NULL, nothing_to_choose, NULL);
 
-	rnd_seed("test-select-topk");
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 60);
-	tcase_add_loop_test(tc, random_scores, 0, getenv("SKV_VALGRIND") ? 2 : 20);
-	tcase_add_test(tc, nothing_to_choose);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, random_scores, 0, getenv("SKV_VALGRIND") ? 2 : 20);
+	return run_suite(s);
 }

@@ -6,6 +6,7 @@
  */
 #include "tests/support/kernel-case.h"
 #include "tests/ref/attention.h"
+#include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -321,21 +322,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("select");
-	TCase *tc = tcase_create("all");
-	int failed;
+	Suite *s = case_suite("test-select");
+	TCase *t = add_case(s, "all", 60, NULL, NULL, by_hand, union_by_hand, NULL);
 
-	if (case_begin("test-select") == CASE_LACKS_DEVICE)
-		return EXIT_FAILURE;
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 60);
-	tcase_add_loop_test(tc, random_problems, 0, rnd_hurried() ? 2 : 24);
-	tcase_add_test(tc, by_hand);
-	tcase_add_test(tc, union_by_hand);
-
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	tcase_add_loop_test(t, random_problems, 0, rnd_hurried() ? 2 : 24);
+	return run_suite(s);
 }

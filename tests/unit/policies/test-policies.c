@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "tests/support/policy-file.h"
-#include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 /* The least and the most that a model may have. */
 static const struct skv_model smallest = {
@@ -17,37 +17,29 @@ static const struct skv_model deepest = {
 
 /* ---- the policies ---------------------------------------------------------------------------- */
 
-static const char *const names[] = {"full",  "streaming", "adakv", "delta", "deltakv", "h2o", "kascade", "kivi", "lessismore",
-                                    "omnikv", "palu", "pyramidkv", "quest", "raas", "rkv", "snapkv", "tidal", "template"};
-
 START_TEST(loads_with_its_name)
 {
-	char path[512];
+	const struct skv_policy *p = policy_of(policy_names[_i]);
 
-	snprintf(path, sizeof(path), "%s/policies/.libs/%s.so", SKV_BUILDDIR, names[_i]);
-	ck_assert_str_eq(policy(path)->name, names[_i]);
-	ck_assert_int_eq(skv_policy_check(policy(path), err, sizeof(err)), 0);
-	ck_assert_int_eq(skv_policy_rehearse(policy(path), NULL, &reference, err, sizeof(err)), 0);
-	ck_assert_int_eq(skv_policy_rehearse(policy(path), NULL, &deepest, err, sizeof(err)), 0);
+	ck_assert_str_eq(p->name, policy_names[_i]);
+	ck_assert_int_eq(skv_policy_check(p, err, sizeof(err)), 0);
+	ck_assert_int_eq(skv_policy_rehearse(p, NULL, &reference, err, sizeof(err)), 0);
+	ck_assert_int_eq(skv_policy_rehearse(p, NULL, &deepest, err, sizeof(err)), 0);
 }
 END_TEST
 
 /*
  * All plans in short: d dense, s dense and selects, w window, pN and tN what layer N selected; with evidence of each kv
- * head k, of each q head q; z packs.
+ * head k, of each q head q; z compresses.
  */
-static const char *plans_of(const char *path, const char *spec, const struct skv_model *m)
+static const char *plans_of(const char *spec, const struct skv_model *m)
 {
 	static char text[4 * SKV_MAX_LAYERS];
 	struct skv_plan plans[SKV_MAX_LAYERS];
-	const struct skv_policy *p = policy(path);
-	static _Alignas(16) char config[131072];
 	size_t at = 0;
 
-	ck_assert_uint_le(p->config_size, sizeof(config));
-	ck_assert_msg(skv_spec_parse(p, spec, m, config, err, sizeof(err)) == 0, "%s", err);
-	ck_assert_msg(skv_policy_plan(p, config, m, plans, err, sizeof(err)) == 0, "%s", err);
-	ck_assert_msg(skv_policy_rehearse(p, spec, m, err, sizeof(err)) == 0, "%s", err);
+	policy_plans(spec, m, plans);
+	ck_assert_msg(skv_policy_rehearse(policy_of(spec), spec, m, err, sizeof(err)) == 0, "%s", err);
 	for (uint32_t l = 0; l < m->n_layers; l++) {
 		const struct skv_plan *q = &plans[l];
 
@@ -67,98 +59,70 @@ static const char *plans_of(const char *path, const char *spec, const struct skv
 	return text;
 }
 
+static const struct {
+	const char *spec;
+	const struct skv_model *model;
+	const char *plans;
+} planned[] = {
+	{"full", &reference, "d d d d d d d d d d d d d d d d"},
+	{"streaming?budget=0.25&dense=2", &reference, "d d w w w w w w w w w w w w w w"},
+	{"streaming", &reference, "w w w w w w w w w w w w w w w w"},
+	{"delta?budget=0.25&layers=2,7,12", &reference, "d d s p2 p2 p2 p2 s p7 p7 p7 p7 s p12 p12 p12"},
+	{"delta?layers=4,5&dense=3", &reference, "d d d d s s p5 p5 p5 p5 p5 p5 p5 p5 p5 p5"},
+	{"delta?layers=0&dense=2", &reference, "s d p0 p0 p0 p0 p0 p0 p0 p0 p0 p0 p0 p0 p0 p0"},
+	{"delta", &reference, "d d s p2 p2 p2 p2 s p7 p7 p7 p7 s p12 p12 p12"},
+	{"delta?dense=16", &reference, "d d d d d d d d d d d d d d d d"},
+	{"delta?dense=14", &reference, "d d d d d d d d d d d d d d s s"},
+	{"delta?dense=0", &smallest, "s"},
+	{"delta", &smallest, "d"},
+	{"omnikv?layers=2,7,12&more=0", &reference, "d d s t2 t2 t2 t2 s t7 t7 t7 t7 s t12 t12 t12"},
+	{"omnikv", &reference, "d d s d t2 t2 t2 s d t7 t7 t7 s d t12 t12"},
+	{"omnikv?layers=0,1&dense=3&more=2", &reference, "s s d d t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1"},
+	{"omnikv?dense=0", &smallest, "s"},
+	{"deltakv?layers=2,7,12", &reference, "d d s t2z t2z t2z t2z s t7z t7z t7z t7z s t12z t12z t12z"},
+	{"deltakv?layers=4&dense=3&stride=0&n_refs=0&bits=4", &reference,
+	 "d d d d s t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z"},
+	{"deltakv?layers=4&dense=3&full_bits=2&block=16", &reference,
+	 "dz dz dz dz sz t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z"},
+	{"deltakv", &smallest, "d"},
+	{"kivi?dense=2&bits=2", &reference, "d d dz dz dz dz dz dz dz dz dz dz dz dz dz dz"},
+	{"kivi", &smallest, "dz"},
+	{"palu?dense=2&bits=4", &reference, "d d dz dz dz dz dz dz dz dz dz dz dz dz dz dz"},
+	{"palu", &smallest, "dz"},
+	{"kascade?layers=0,1,2,7,12", &reference, "sk t1k t2k t2 t2 t2 t2 t7k t7 t7 t7 t7 t12k t12 t12 t12"},
+	{"kascade:dense-anchors?layers=0,2,7,12", &reference,
+	 "sk t0 sk t2 t2 t2 t2 sk t7 t7 t7 t7 sk t12 t12 t12"},
+	{"kascade:shared?layers=3", &reference, "d d d t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3"},
+	{"kascade:shared-dense-anchors", &reference, "s t0 s t2 t2 t2 s t6 t6 s t9 t9 t9 s t13 t13"},
+	{"kascade", &smallest, "sk"},
+	{"tidal", &reference, "d d sq t2 t2 t2 sq t6 t6 t6 t6 t6 t6 t6 t6 t6"},
+	{"tidal?layers=1&dense=4", &reference, "d sq d d t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1"},
+	{"tidal?dense=9", &reference, "d d d d d d d d d sq t9 t9 t9 t9 t9 t9"},
+	{"tidal", &smallest, "d"},
+	{"lessismore", &reference, "d d sq t2 t2 t2 sq t6 t6 t6 t6 t6 t6 t6 t6 t6"},
+	{"lessismore?layers=5&dense=1", &reference, "d d d d d sq t5 t5 t5 t5 t5 t5 t5 t5 t5 t5"},
+	{"quest:shared?dense=13", &reference, "d d d d d d d d d d d d d p13 p14 p15"},
+	{"quest:sglang?budget=0.7&dense=15", &reference, "d d d d d d d d d d d d d d d p15"},
+	{"quest", &reference, "d d p2q p3q p4q p5q p6q p7q p8q p9q p10q p11q p12q p13q p14q p15q"},
+	{"quest", &smallest, "d"},
+	{"quest?dense=0", &smallest, "p0q"},
+	{"h2o?dense=13", &reference, "d d d d d d d d d d d d d sk sk sk"},
+	{"h2o", &smallest, "sk"},
+	{"snapkv?dense=15", &reference, "d d d d d d d d d d d d d d d sk"},
+	{"pyramidkv", &smallest, "sk"},
+	{"rkv?dense=15", &reference, "d d d d d d d d d d d d d d d sk"},
+	{"raas?dense=14", &reference, "d d d d d d d d d d d d d d p14q p15q"},
+	{"raas:quest", &smallest, "p0q"},
+	{"template?dense=1", &reference, "s t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0"},
+	{"template", &reference, "d d s t2 t2 t2 t2 t2 t2 t2 t2 t2 t2 t2 t2 t2"},
+	{"template?dense=1", &smallest, "s"},
+};
+
 START_TEST(plans)
 {
-	ck_assert_str_eq(plans_of(POLICY("full"), "full", &reference), "d d d d d d d d d d d d d d d d");
+	const char *is = plans_of(planned[_i].spec, planned[_i].model);
 
-	ck_assert_str_eq(plans_of(POLICY("streaming"), "streaming?budget=0.25&dense=2", &reference),
-	                 "d d w w w w w w w w w w w w w w");
-	ck_assert_str_eq(plans_of(POLICY("streaming"), "streaming", &reference),
-	                 "w w w w w w w w w w w w w w w w");
-
-	ck_assert_str_eq(plans_of(POLICY("delta"), "delta?budget=0.25&layers=2,7,12", &reference),
-	                 "d d s p2 p2 p2 p2 s p7 p7 p7 p7 s p12 p12 p12");
-	ck_assert_str_eq(plans_of(POLICY("delta"), "delta?layers=4,5&dense=3", &reference),
-	                 "d d d d s s p5 p5 p5 p5 p5 p5 p5 p5 p5 p5");
-	ck_assert_str_eq(plans_of(POLICY("delta"), "delta?layers=0&dense=2", &reference),
-	                 "s d p0 p0 p0 p0 p0 p0 p0 p0 p0 p0 p0 p0 p0 p0");
-	ck_assert_str_eq(plans_of(POLICY("delta"), "delta", &reference),
-	                 "d d s p2 p2 p2 p2 s p7 p7 p7 p7 s p12 p12 p12");
-	ck_assert_str_eq(plans_of(POLICY("delta"), "delta?dense=16", &reference),
-	                 "d d d d d d d d d d d d d d d d");
-	ck_assert_str_eq(plans_of(POLICY("delta"), "delta?dense=14", &reference),
-	                 "d d d d d d d d d d d d d d s s");
-	ck_assert_str_eq(plans_of(POLICY("delta"), "delta?dense=0", &smallest), "s");
-	ck_assert_str_eq(plans_of(POLICY("delta"), "delta", &smallest), "d");
-
-	ck_assert_str_eq(plans_of(POLICY("omnikv"), "omnikv?layers=2,7,12&more=0", &reference),
-	                 "d d s t2 t2 t2 t2 s t7 t7 t7 t7 s t12 t12 t12");
-	ck_assert_str_eq(plans_of(POLICY("omnikv"), "omnikv", &reference),
-	                 "d d s d t2 t2 t2 s d t7 t7 t7 s d t12 t12");
-	ck_assert_str_eq(plans_of(POLICY("omnikv"), "omnikv?layers=0,1&dense=3&more=2", &reference),
-	                 "s s d d t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1");
-	ck_assert_str_eq(plans_of(POLICY("omnikv"), "omnikv?dense=0", &smallest), "s");
-
-	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv?layers=2,7,12", &reference),
-	                 "d d s t2z t2z t2z t2z s t7z t7z t7z t7z s t12z t12z t12z");
-	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv?layers=4&dense=3&stride=0&n_refs=0&bits=4", &reference),
-	                 "d d d d s t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z");
-	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv?layers=4&dense=3&full_bits=2&block=16", &reference),
-	                 "dz dz dz dz sz t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z t4z");
-	ck_assert_str_eq(plans_of(POLICY("deltakv"), "deltakv", &smallest), "d");
-
-	ck_assert_str_eq(plans_of(POLICY("kivi"), "kivi?dense=2&bits=2", &reference),
-	                 "d d dz dz dz dz dz dz dz dz dz dz dz dz dz dz");
-	ck_assert_str_eq(plans_of(POLICY("kivi"), "kivi", &smallest), "dz");
-
-	ck_assert_str_eq(plans_of(POLICY("palu"), "palu?dense=2&bits=4", &reference),
-	                 "d d dz dz dz dz dz dz dz dz dz dz dz dz dz dz");
-	ck_assert_str_eq(plans_of(POLICY("palu"), "palu", &smallest), "dz");
-
-	ck_assert_str_eq(plans_of(POLICY("kascade"), "kascade?layers=0,1,2,7,12", &reference),
-	                 "sk t1k t2k t2 t2 t2 t2 t7k t7 t7 t7 t7 t12k t12 t12 t12");
-	ck_assert_str_eq(plans_of(POLICY("kascade"), "kascade:dense-anchors?layers=0,2,7,12", &reference),
-	                 "sk t0 sk t2 t2 t2 t2 sk t7 t7 t7 t7 sk t12 t12 t12");
-	ck_assert_str_eq(plans_of(POLICY("kascade"), "kascade:shared?layers=3", &reference),
-	                 "d d d t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3");
-	ck_assert_str_eq(plans_of(POLICY("kascade"), "kascade:shared-dense-anchors", &reference),
-	                 "s t0 s t2 t2 t2 s t6 t6 s t9 t9 t9 s t13 t13");
-	ck_assert_str_eq(plans_of(POLICY("kascade"), "kascade", &smallest), "sk");
-
-	ck_assert_str_eq(plans_of(POLICY("tidal"), "tidal", &reference),
-	                 "d d sq t2 t2 t2 sq t6 t6 t6 t6 t6 t6 t6 t6 t6");
-	ck_assert_str_eq(plans_of(POLICY("tidal"), "tidal?layers=1&dense=4", &reference),
-	                 "d sq d d t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1");
-	ck_assert_str_eq(plans_of(POLICY("tidal"), "tidal?dense=9", &reference),
-	                 "d d d d d d d d d sq t9 t9 t9 t9 t9 t9");
-	ck_assert_str_eq(plans_of(POLICY("tidal"), "tidal", &smallest), "d");
-	ck_assert_str_eq(plans_of(POLICY("lessismore"), "lessismore", &reference),
-	                 "d d sq t2 t2 t2 sq t6 t6 t6 t6 t6 t6 t6 t6 t6");
-	ck_assert_str_eq(plans_of(POLICY("lessismore"), "lessismore?layers=5&dense=1", &reference),
-	                 "d d d d d sq t5 t5 t5 t5 t5 t5 t5 t5 t5 t5");
-
-	ck_assert_str_eq(plans_of(POLICY("quest"), "quest:shared?dense=13", &reference),
-	                 "d d d d d d d d d d d d d p13 p14 p15");
-	ck_assert_str_eq(plans_of(POLICY("quest"), "quest:sglang?budget=0.7&dense=15", &reference),
-	                 "d d d d d d d d d d d d d d d p15");
-	ck_assert_str_eq(plans_of(POLICY("quest"), "quest", &reference),
-	                 "d d p2q p3q p4q p5q p6q p7q p8q p9q p10q p11q p12q p13q p14q p15q");
-	ck_assert_str_eq(plans_of(POLICY("quest"), "quest", &smallest), "d");
-	ck_assert_str_eq(plans_of(POLICY("quest"), "quest?dense=0", &smallest), "p0q");
-
-	ck_assert_str_eq(plans_of(POLICY("h2o"), "h2o?dense=13", &reference), "d d d d d d d d d d d d d sk sk sk");
-	ck_assert_str_eq(plans_of(POLICY("h2o"), "h2o", &smallest), "sk");
-	ck_assert_str_eq(plans_of(POLICY("snapkv"), "snapkv?dense=15", &reference), "d d d d d d d d d d d d d d d sk");
-	ck_assert_str_eq(plans_of(POLICY("pyramidkv"), "pyramidkv", &smallest), "sk");
-	ck_assert_str_eq(plans_of(POLICY("rkv"), "rkv?dense=15", &reference), "d d d d d d d d d d d d d d d sk");
-	ck_assert_str_eq(plans_of(POLICY("raas"), "raas?dense=14", &reference), "d d d d d d d d d d d d d d p14q p15q");
-	ck_assert_str_eq(plans_of(POLICY("raas"), "raas:quest", &smallest), "p0q");
-
-	ck_assert_str_eq(plans_of(POLICY("template"), "template?dense=1", &reference),
-	                 "s t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0 t0");
-	ck_assert_str_eq(plans_of(POLICY("template"), "template", &reference),
-	                 "d d s t2 t2 t2 t2 t2 t2 t2 t2 t2 t2 t2 t2 t2");
-	ck_assert_str_eq(plans_of(POLICY("template"), "template?dense=1", &smallest), "s");
+	ck_assert_msg(!strcmp(is, planned[_i].plans), "%s: %s, expected %s", planned[_i].spec, is, planned[_i].plans);
 }
 END_TEST
 
@@ -200,7 +164,7 @@ static void slot_meta_score(const struct skv_policy_ctx *ctx, uint32_t layer)
 	asked.n_scored++;
 }
 
-static void run_step(const char *path, const char *spec)
+static void run_step(const char *spec)
 {
 	static const struct skv_prims prims = {
 	        .size = sizeof(prims),
@@ -210,7 +174,7 @@ static void run_step(const char *path, const char *spec)
 	        .evict_outside = slot_meta_evict,
 	        .score_pages = slot_meta_score,
 	};
-	const struct skv_policy *p = policy(path);
+	const struct skv_policy *p = policy_of(spec);
 	static _Alignas(16) char config[131072];
 	struct skv_policy_ctx ctx = {
 	        .size = sizeof(ctx), .n_seqs = 1, .prims = &prims, .model = &reference, .config = config};
@@ -242,30 +206,25 @@ static void sizes(const struct skv_select *s, uint32_t n, uint32_t *ret_k, uint3
 START_TEST(profiles)
 {
 	const struct {
-		const char *file, *name, *open, *named; /* plans where the spec leaves layers open, and with layers=3 */
+		const char *name, *open, *named; /* plans where the spec leaves layers open, and with layers=3 */
 	} cases[] = {
-		{POLICY("delta"), "delta", "d d s p2 p2 s p5 p5 p5 p5 p5 p5 p5 p5 p5 p5",
+		{"delta", "d d s p2 p2 s p5 p5 p5 p5 p5 p5 p5 p5 p5 p5",
 		 "d d d s p3 p3 p3 p3 p3 p3 p3 p3 p3 p3 p3 p3"},
-		{POLICY("omnikv"), "omnikv", "d d d d s d t4 t4 s d t8 t8 t8 t8 t8 t8",
+		{"omnikv", "d d d d s d t4 t4 s d t8 t8 t8 t8 t8 t8",
 		 "d d d s d t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3"},
-		{POLICY("tidal"), "tidal", "d d d d sq t4 t4 t4 sq t8 t8 t8 t8 t8 t8 t8",
+		{"tidal", "d d d d sq t4 t4 t4 sq t8 t8 t8 t8 t8 t8 t8",
 		 "d d d sq t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3"},
-		{POLICY("lessismore"), "lessismore", "d d d d sq t4 t4 t4 sq t8 t8 t8 t8 t8 t8 t8",
+		{"lessismore", "d d d d sq t4 t4 t4 sq t8 t8 t8 t8 t8 t8 t8",
 		 "d d d sq t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3"},
 	};
 	char path[] = "/tmp/test-policies-XXXXXX", spec[128];
-	int fd = mkstemp(path);
 
-	ck_assert_int_ge(fd, 0);
-	dprintf(fd, "{\"sparsekv_profile\": 1, \"chosen\": {\"delta\": [2, 5], \"filters\": [4, 8]}, \"model\": "
-	        "{\"layers\": %u, \"heads\": %u, \"kv_heads\": %u, \"head_dim\": %u}}", reference.n_layers,
-	        reference.n_heads, reference.n_kv_heads, reference.head_dim);
-	close(fd);
+	profile_write(path, "\"delta\": [2, 5], \"filters\": [4, 8]");
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		snprintf(spec, sizeof(spec), "%s?profile=%s", cases[i].name, path);
-		ck_assert_str_eq(plans_of(cases[i].file, spec, &reference), cases[i].open);
+		ck_assert_str_eq(plans_of(spec, &reference), cases[i].open);
 		snprintf(spec, sizeof(spec), "%s?layers=3&profile=%s", cases[i].name, path);
-		ck_assert_str_eq(plans_of(cases[i].file, spec, &reference), cases[i].named);
+		ck_assert_str_eq(plans_of(spec, &reference), cases[i].named);
 	}
 	unlink(path);
 }
@@ -275,23 +234,13 @@ END_TEST
 START_TEST(kascade_profile)
 {
 	char path[] = "/tmp/test-policies-XXXXXX", spec[128];
-	const struct skv_policy *p = policy(POLICY("kascade"));
-	static _Alignas(16) char config[131072];
 	struct skv_plan got[SKV_MAX_LAYERS];
-	int fd = mkstemp(path);
 
-	ck_assert_uint_eq(reference.n_kv_heads, 2);
-	dprintf(fd, "{\"sparsekv_profile\": 1, \"chosen\": {\"anchors\": [0, 2], \"head_map\": [[0, 1]");
-	for (uint32_t l = 1; l < reference.n_layers; l++)
-		dprintf(fd, ", %s", l == 3 ? "[1, 0]" : "[0, 1]");
-	dprintf(fd, "]}, \"model\": {\"layers\": %u, \"heads\": %u, \"kv_heads\": 2, \"head_dim\": %u}}",
-	        reference.n_layers, reference.n_heads, reference.head_dim);
-	close(fd);
+	profile_write_kascade(path);
 	for (int i = 0; i < 3; i++) {
 		snprintf(spec, sizeof(spec), "kascade%s?%sprofile=%s", i == 1 ? ":shared" : "",
 		         i == 2 ? "layers=0,2&" : "", path);
-		ck_assert_msg(skv_spec_parse(p, spec, &reference, config, err, sizeof(err)) == 0, "%s", err);
-		ck_assert_msg(skv_policy_plan(p, config, &reference, got, err, sizeof(err)) == 0, "%s", err);
+		policy_plans(spec, &reference, got);
 		ck_assert_uint_eq(got[3].source, 2);
 		ck_assert_uint_eq(got[3].mapped, i == 0);
 		ck_assert_uint_eq(got[3].map[0], i == 0);
@@ -311,7 +260,7 @@ START_TEST(delta_selects)
 		char spec[64];
 
 		snprintf(spec, sizeof(spec), "delta?budget=%g&layers=2,7,12", shares[i]);
-		run_step(POLICY("delta"), spec);
+		run_step(spec);
 		ck_assert_uint_eq(asked.n_pages, 3);
 		ck_assert_uint_eq(asked.n_tokens + asked.n_evicted, 0);
 		ck_assert_uint_eq(asked.pages[0].layer, 2);
@@ -329,15 +278,15 @@ START_TEST(delta_selects)
 	}
 
 	/* A count means itself; the paper's K = 64, L = 8 is the default. */
-	run_step(POLICY("delta"), "delta");
+	run_step("delta");
 	sizes(&asked.pages[0], 1000, &k, &r);
 	ck_assert_uint_eq(k, 64);
 	ck_assert_uint_eq(r, 8);
-	run_step(POLICY("delta"), "delta?budget=1");
+	run_step("delta?budget=1");
 	sizes(&asked.pages[0], 1000, &k, &r);
 	ck_assert_uint_eq(k, 1);
 	ck_assert_uint_eq(r, 1);
-	run_step(POLICY("delta"), "delta?budget=0.5&recent=1&pin=4");
+	run_step("delta?budget=0.5&recent=1&pin=4");
 	sizes(&asked.pages[0], 1000, &k, &r);
 	ck_assert_uint_eq(k, 500);
 	ck_assert_uint_eq(r, 1);
@@ -347,7 +296,7 @@ END_TEST
 
 START_TEST(streaming_evicts)
 {
-	run_step(POLICY("streaming"), "streaming?budget=0.25&dense=2");
+	run_step("streaming?budget=0.25&dense=2");
 	ck_assert_uint_eq(asked.n_pages + asked.n_tokens, 0);
 	ck_assert_uint_eq(asked.n_evicted, 14);
 	for (uint32_t l = 2; l < 16; l++) {
@@ -363,7 +312,7 @@ START_TEST(streaming_evicts)
 		start = s;
 	}
 
-	run_step(POLICY("streaming"), "streaming?budget=64&sinks=0");
+	run_step("streaming?budget=64&sinks=0");
 	ck_assert_uint_eq(asked.n_evicted, 16);
 	ck_assert_uint_eq(asked.evicted[0].budget.count, 64);
 	ck_assert_uint_eq(asked.evicted[0].floor, 0);
@@ -380,7 +329,7 @@ START_TEST(quest_selects)
 	uint32_t k, r;
 
 	snprintf(spec, sizeof(spec), "%s?budget=0.25", specs[_i]);
-	run_step(POLICY("quest"), spec);
+	run_step(spec);
 	ck_assert_uint_eq(asked.n_scored, 14);
 	ck_assert_uint_eq(asked.n_pages, 14);
 	ck_assert_uint_eq(asked.n_tokens + asked.n_evicted, 0);
@@ -393,41 +342,35 @@ START_TEST(quest_selects)
 		sizes(&asked.pages[l], 10, &k, &r);
 		ck_assert_uint_eq(k, _i == 1 ? 3 : 8);
 	}
-	run_step(POLICY("quest"), "quest?budget=3");
+	run_step("quest?budget=3");
 	sizes(&asked.pages[0], 1001, &k, &r);
 	ck_assert_uint_eq(k, 3);
 	ck_assert_uint_eq(r, 1);
-	run_step(POLICY("quest"), "quest:eval?budget=1030");
+	run_step("quest:eval?budget=1030");
 	sizes(&asked.pages[0], 1001, &k, &r);
 	ck_assert_uint_eq(k, 64);
 	ck_assert_uint_eq(r, 0);
-	run_step(POLICY("quest"), "quest:eval?budget=10");
+	run_step("quest:eval?budget=10");
 	sizes(&asked.pages[0], 1001, &k, &r);
 	ck_assert_uint_eq(k, 3);
 }
 END_TEST
 
-/* Plans of the layers that keep units. */
-static const struct skv_evict *keeps(const char *name, const char *spec)
+/* The layers' eviction plans. */
+static const struct skv_evict *evicts(const char *spec)
 {
 	static struct skv_plan all[SKV_MAX_LAYERS];
-	static struct skv_evict keep[SKV_MAX_LAYERS];
-	static _Alignas(16) char config[131072];
-	const struct skv_policy *p;
-	char path[512];
+	static struct skv_evict evict[SKV_MAX_LAYERS];
 
-	snprintf(path, sizeof(path), "%s/policies/.libs/%s.so", SKV_BUILDDIR, name);
-	p = policy(path);
-	ck_assert_msg(skv_spec_parse(p, spec, &reference, config, err, sizeof(err)) == 0, "%s", err);
-	ck_assert_msg(skv_policy_plan(p, config, &reference, all, err, sizeof(err)) == 0, "%s", err);
+	policy_plans(spec, &reference, all);
 	for (uint32_t l = 0; l < reference.n_layers; l++)
-		keep[l] = all[l].evict;
-	return keep;
+		evict[l] = all[l].evict;
+	return evict;
 }
 
 START_TEST(budgets_that_are_kept)
 {
-	const struct skv_evict *k = keeps("h2o", "h2o?budget=0.25&dense=2");
+	const struct skv_evict *k = evicts("h2o?budget=0.25&dense=2");
 
 	ck_assert_uint_eq(k[1].granularity, 0);
 	ck_assert_uint_eq(k[2].granularity, 1);
@@ -436,23 +379,23 @@ START_TEST(budgets_that_are_kept)
 	ck_assert_uint_eq(k[2].slack, 1);
 	ck_assert_uint_eq(k[2].window, 0);
 
-	k = keeps("snapkv", "snapkv?budget=256&window=8");
+	k = evicts("snapkv?budget=256&window=8");
 	ck_assert_uint_eq(skv_budget_of(k[0].budget, 1000, k[0].floor), 256);
 	ck_assert_uint_eq(k[0].window, 8);
 	ck_assert_uint_eq(k[0].slack, 128);
 	ck_assert_uint_eq(k[0].at_prompt_end, 1);
-	ck_assert_uint_ge(keeps("snapkv", "snapkv?interval=0")[0].slack, SKV_MAX_TOKENS); /* never again */
-	ck_assert_uint_eq(keeps("rkv", "rkv")[0].slack, 128);
-	ck_assert_float_eq_tol(keeps("adakv", "adakv")[0].max_head_ratio, 1.8f, 1e-6f); /* 2 kv heads, one of which has its 0.2 */
-	ck_assert_float_eq(keeps("adakv", "adakv?max_head_ratio=1.5")[0].max_head_ratio, 1.5f);
+	ck_assert_uint_ge(evicts("snapkv?interval=0")[0].slack, SKV_MAX_TOKENS); /* never again */
+	ck_assert_uint_eq(evicts("rkv")[0].slack, 128);
+	ck_assert_float_eq_tol(evicts("adakv")[0].max_head_ratio, 1.8f, 1e-6f); /* 2 kv heads, one of which has its 0.2 */
+	ck_assert_float_eq(evicts("adakv?max_head_ratio=1.5")[0].max_head_ratio, 1.5f);
 
-	k = keeps("raas", "raas?budget=0.25");
+	k = evicts("raas?budget=0.25");
 	ck_assert_uint_eq(k[0].granularity, SKV_PAGE_TOKENS);
 	ck_assert_uint_eq(skv_budget_of(k[0].budget, 100, k[0].floor), 25);
 	ck_assert_uint_eq(skv_budget_of(k[0].budget, 10, k[0].floor), 8);
 	ck_assert_uint_eq(k[0].pin_prompt, 1);
 	ck_assert(k[0].pinned.share == 0 && k[0].pinned.count == 0);
-	k = keeps("raas", "raas:quest?budget=0.25");
+	k = evicts("raas:quest?budget=0.25");
 	ck_assert_uint_eq(skv_budget_of(k[0].pinned, 100, k[0].pinned_floor), 13);
 	ck_assert_uint_eq(skv_budget_of(k[0].pinned, 10, k[0].pinned_floor), 4);
 }
@@ -472,7 +415,7 @@ START_TEST(a_pyramid_adds_up)
 	};
 
 	for (size_t i = 0; i < sizeof(c) / sizeof(c[0]); i++) {
-		const struct skv_evict *k = keeps("pyramidkv", c[i].spec);
+		const struct skv_evict *k = evicts(c[i].spec);
 		uint32_t sum = 0, before = UINT32_MAX;
 
 		for (uint32_t l = 0; l < reference.n_layers; l++) {
@@ -491,7 +434,7 @@ END_TEST
 
 START_TEST(template_selects)
 {
-	run_step(POLICY("template"), "template?budget=0.1&recent=32&dense=2");
+	run_step("template?budget=0.1&recent=32&dense=2");
 	ck_assert_uint_eq(asked.n_tokens, 1);
 	ck_assert_uint_eq(asked.n_pages + asked.n_evicted, 0);
 	ck_assert_uint_eq(asked.tokens[0].layer, 1);
@@ -512,27 +455,27 @@ static void expect_sizes(const struct skv_select *s, uint32_t n, uint32_t k, uin
 
 START_TEST(token_policies_select)
 {
-	run_step(POLICY("omnikv"), "omnikv?budget=0.25&layers=2,7,12");
+	run_step("omnikv?budget=0.25&layers=2,7,12");
 	ck_assert_uint_eq(asked.n_tokens, 3);
 	ck_assert_uint_eq(asked.tokens[2].layer, 12);
 	expect_sizes(&asked.tokens[0], 1000, 250, 32);
 	expect_sizes(&asked.tokens[0], 200, 128, 32);
-	run_step(POLICY("omnikv"), "omnikv?budget=64&recent=0");
+	run_step("omnikv?budget=64&recent=0");
 	expect_sizes(&asked.tokens[0], 1000, 64, 8);
 
 	/* k = min(max(0.1 n, 128), n) of which none need be recent; in before() and after() alike */
-	run_step(POLICY("kascade"), "kascade?layers=0,2,7");
+	run_step("kascade?layers=0,2,7");
 	ck_assert_uint_eq(asked.n_tokens, 3);
 	ck_assert_uint_eq(asked.tokens[1].layer, 2);
 	expect_sizes(&asked.tokens[1], 5000, 500, 0);
 	expect_sizes(&asked.tokens[1], 1000, 128, 0);
 	expect_sizes(&asked.tokens[1], 100, 100, 0);
 
-	run_step(POLICY("tidal"), "tidal");
+	run_step("tidal");
 	ck_assert_uint_eq(asked.n_tokens, 2);
 	expect_sizes(&asked.tokens[1], 5000, 512, 0);
 
-	run_step(POLICY("lessismore"), "lessismore?budget=0.25&sinks=7");
+	run_step("lessismore?budget=0.25&sinks=7");
 	ck_assert_uint_eq(asked.n_unions, 2);
 	ck_assert_uint_eq(asked.n_tokens + asked.n_pages, 0);
 	expect_sizes(&asked.unions[0], 1000, 250, 31);
@@ -544,57 +487,54 @@ END_TEST
 START_TEST(parameters_that_make_no_sense)
 {
 	static const struct {
-		const char *path, *spec, *says;
+		const char *spec, *says;
 	} c[] = {
-		{POLICY("streaming"), "streaming?budget=4",
-	         "sinks=4 leaves no room for recent tokens, expected below 4"},
-		{POLICY("streaming"), "streaming?budget=0.5&sinks=128", "sinks=128"},
-		{POLICY("delta"), "delta?budget=8&recent=9",
-	         "recent=9, expected at most the budget of 8 pages"},
-		{POLICY("delta"), "delta?layers=2,16",
-	         "layers names layer 16, but the model's layers are 0 to 15"},
-		{POLICY("omnikv"), "omnikv?budget=31", "recent=32, expected at most the budget of 31 tokens"},
-		{POLICY("deltakv"), "deltakv?budget=31", "recent=32, expected at most the budget of 31 tokens"},
-		{POLICY("deltakv"), "deltakv?bits=2", "bits=2, expected 16, 8, 4 or 0"},
-		{POLICY("deltakv"), "deltakv?scale_block=16", "scale_block=16, expected 32 or 64"},
-		{POLICY("deltakv"), "deltakv?ref_bits=0", "ref_bits=0, expected 16, 8 or 4"},
-		{POLICY("deltakv"), "deltakv?stride=0", "stride=0 and n_refs=4, expected 1 to 255 and 1 to 4, or 0 and 0"},
-		{POLICY("deltakv"), "deltakv?full_bits=8", "full_bits=8, expected 16, 4 or 2"},
-		{POLICY("deltakv"), "deltakv?residual=0", "residual=0, expected at least 1"},
-		{POLICY("deltakv"), "deltakv?block=8", "block=8, expected a multiple of 16"},
-		{POLICY("deltakv"), "deltakv?file=deltakv.safetensors", "file=deltakv.safetensors: expected the absolute path"},
-		{POLICY("lessismore"), "lessismore?budget=16&recent=13", "expected together at most the 16 tokens"},
-		{POLICY("lessismore"), "lessismore?budget=0.5&sinks=128", "sinks=128 and recent=0"},
-		{POLICY("kascade"), "kascade:dense", "variant=dense: expected one of paper,dense-anchors,shared,"},
-		{POLICY("kivi"), "kivi?bits=8", "bits=8, expected 4 or 2"},
-		{POLICY("kivi"), "kivi?scale_block=16", "scale_block=16, expected 32 or 64"},
-		{POLICY("kivi"), "kivi?residual=0", "residual=0, expected at least 1"},
-		{POLICY("kivi"), "kivi?block=48", "block=48, expected a multiple of 32"},
-		{POLICY("h2o"), "h2o?budget=3", "budget=3, expected at least 4 tokens"},
-		{POLICY("snapkv"), "snapkv?budget=32", "window=32, expected 1 to 31: less than the budget"},
-		{POLICY("snapkv"), "snapkv?pool=4", "pool=4, expected an odd number"},
-		{POLICY("snapkv"), "snapkv?interval=8", "interval=8, expected 0 or at least the window of 32"},
-		{POLICY("adakv"), "adakv?safeguard=1.5", "safeguard=1.5, expected 0 to 1"},
-		{POLICY("adakv"), "adakv?max_head_ratio=0.5", "max_head_ratio=0.5, expected 1 to 256"},
-		{POLICY("palu"), "palu?bits=0", "bits=0, expected 16, 8 or 4"},
-		{POLICY("palu"), "palu?scale_block=128", "scale_block=128, expected 32 or 64"},
-		{POLICY("palu"), "palu?residual=0", "residual=0, expected at least 1"},
-		{POLICY("palu"), "palu?block=0", "block=0, expected a multiple of 16"},
-		{POLICY("pyramidkv"), "pyramidkv?beta=0.5", "beta=0.5, expected at least 1"},
-		{POLICY("pyramidkv"), "pyramidkv?budget=0.5&window=128", "window=128, expected 1 to 127"},
-		{POLICY("rkv"), "rkv?lambda=0", "lambda=0, expected above 0"},
-		{POLICY("rkv"), "rkv?interval=0", "interval=0, expected at least the window of 8"},
-		{POLICY("raas"), "raas?budget=1", "budget=1, expected at least 2 pages"},
-		{POLICY("raas"), "raas?alpha=1", "alpha=1, expected 0 to 1"},
-		{POLICY("raas"), "raas?ratio=0", "ratio=0, expected above 0"},
-		{POLICY("template"), "template?dense=0", "dense=0, expected 1 to 16"},
-		{POLICY("template"), "template?dense=17", "dense=17, expected 1 to 16"},
-		{POLICY("full"), "full?budget=1", "unknown parameter \"budget\", known are prefill, prefill_sinks"},
+		{"streaming?budget=4", "sinks=4 leaves no room for recent tokens, expected below 4"},
+		{"streaming?budget=0.5&sinks=128", "sinks=128"},
+		{"delta?budget=8&recent=9", "recent=9, expected at most the budget of 8 pages"},
+		{"delta?layers=2,16", "layers names layer 16, but the model's layers are 0 to 15"},
+		{"omnikv?budget=31", "recent=32, expected at most the budget of 31 tokens"},
+		{"deltakv?budget=31", "recent=32, expected at most the budget of 31 tokens"},
+		{"deltakv?bits=2", "bits=2, expected 16, 8, 4 or 0"},
+		{"deltakv?scale_block=16", "scale_block=16, expected 32 or 64"},
+		{"deltakv?ref_bits=0", "ref_bits=0, expected 16, 8 or 4"},
+		{"deltakv?stride=0", "stride=0 and n_refs=4, expected 1 to 255 and 1 to 4, or 0 and 0"},
+		{"deltakv?full_bits=8", "full_bits=8, expected 16, 4 or 2"},
+		{"deltakv?residual=0", "residual=0, expected at least 1"},
+		{"deltakv?block=8", "block=8, expected a multiple of 16"},
+		{"deltakv?file=deltakv.safetensors", "file=deltakv.safetensors: expected the absolute path"},
+		{"lessismore?budget=16&recent=13", "expected together at most the 16 tokens"},
+		{"lessismore?budget=0.5&sinks=128", "sinks=128 and recent=0"},
+		{"kascade:dense", "variant=dense: expected one of paper,dense-anchors,shared,"},
+		{"kivi?bits=8", "bits=8, expected 4 or 2"},
+		{"kivi?scale_block=16", "scale_block=16, expected 32 or 64"},
+		{"kivi?residual=0", "residual=0, expected at least 1"},
+		{"kivi?block=48", "block=48, expected a multiple of 32"},
+		{"h2o?budget=3", "budget=3, expected at least 4 tokens"},
+		{"snapkv?budget=32", "window=32, expected 1 to 31: less than the budget"},
+		{"snapkv?pool=4", "pool=4, expected an odd number"},
+		{"snapkv?interval=8", "interval=8, expected 0 or at least the window of 32"},
+		{"adakv?safeguard=1.5", "safeguard=1.5, expected 0 to 1"},
+		{"adakv?max_head_ratio=0.5", "max_head_ratio=0.5, expected 1 to 256"},
+		{"palu?bits=0", "bits=0, expected 16, 8 or 4"},
+		{"palu?scale_block=128", "scale_block=128, expected 32 or 64"},
+		{"palu?residual=0", "residual=0, expected at least 1"},
+		{"palu?block=0", "block=0, expected a multiple of 16"},
+		{"pyramidkv?beta=0.5", "beta=0.5, expected at least 1"},
+		{"pyramidkv?budget=0.5&window=128", "window=128, expected 1 to 127"},
+		{"rkv?lambda=0", "lambda=0, expected above 0"},
+		{"rkv?interval=0", "interval=0, expected at least the window of 8"},
+		{"raas?budget=1", "budget=1, expected at least 2 pages"},
+		{"raas?alpha=1", "alpha=1, expected 0 to 1"},
+		{"raas?ratio=0", "ratio=0, expected above 0"},
+		{"template?dense=0", "dense=0, expected 1 to 16"},
+		{"template?dense=17", "dense=17, expected 1 to 16"},
+		{"full?budget=1", "unknown parameter \"budget\", known are prefill, prefill_sinks"},
 	};
 	static _Alignas(16) char config[131072];
 
 	for (size_t i = 0; i < sizeof(c) / sizeof(c[0]); i++) {
-		int r = skv_spec_parse(policy(c[i].path), c[i].spec, &reference, config, err, sizeof(err));
+		int r = skv_spec_parse(policy_of(c[i].spec), c[i].spec, &reference, config, err, sizeof(err));
 
 		ck_assert_int_eq(r, -EINVAL);
 		ck_assert_text(err, c[i].says);
@@ -604,29 +544,13 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("policies");
-	TCase *t;
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-policies");
+	TCase *t = add_case(s, "built", 60, NULL, NULL, profiles, kascade_profile, delta_selects,
+	                    streaming_evicts, budgets_that_are_kept, a_pyramid_adds_up, template_selects,
+	                    token_policies_select, parameters_that_make_no_sense, NULL);
 
-	rnd_seed("test-policies");
-	t = tcase_create("built");
-	tcase_add_loop_test(t, loads_with_its_name, 0, sizeof(names) / sizeof(names[0]));
-	tcase_add_test(t, plans);
-	tcase_add_test(t, profiles);
-	tcase_add_test(t, kascade_profile);
-	tcase_add_test(t, delta_selects);
-	tcase_add_test(t, streaming_evicts);
+	tcase_add_loop_test(t, loads_with_its_name, 0, POLICY_NAMES);
+	tcase_add_loop_test(t, plans, 0, sizeof(planned) / sizeof(*planned));
 	tcase_add_loop_test(t, quest_selects, 0, 4);
-	tcase_add_test(t, budgets_that_are_kept);
-	tcase_add_test(t, a_pyramid_adds_up);
-	tcase_add_test(t, template_selects);
-	tcase_add_test(t, token_policies_select);
-	tcase_add_test(t, parameters_that_make_no_sense);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite(s);
 }

@@ -6,6 +6,7 @@
 
 #include "tests/support/policy-file.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 /* The loader remembers paths. A number of an fd that was used before must not bring back what it was then. */
 START_TEST(an_fd_number_used_again)
@@ -123,22 +124,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("policy-files");
-	TCase *t;
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-policy-files");
 
-	rnd_seed("test-policy-files");
-	t = tcase_create("loading");
-	tcase_add_test(t, an_fd_number_used_again);
-	tcase_add_test(t, sealed_copies_are_apart);
-	tcase_add_test(t, refused_plugins);
-	tcase_add_test(t, refused_by_rehearsal);
-	tcase_add_test(t, truncated_files);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	add_case(s, "loading", 60, NULL, NULL, an_fd_number_used_again, sealed_copies_are_apart,
+	         refused_plugins, refused_by_rehearsal, truncated_files, NULL);
+	return run_suite(s);
 }

@@ -1,19 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How prompts are to attend: what every policy takes in about it, what becomes of it, and which plans are refused. */
 #include "tests/support/policy-file.h"
-#include "tests/support/random.h"
-
-static const char *const names[] = {"full",  "streaming", "adakv", "delta", "deltakv", "h2o", "kascade", "kivi", "lessismore",
-                                    "omnikv", "palu", "pyramidkv", "quest", "raas", "rkv", "snapkv", "tidal", "template"};
-#define NAMES ((int)(sizeof(names) / sizeof(names[0])))
-
-static const struct skv_policy *named(const char *name)
-{
-	char path[512];
-
-	snprintf(path, sizeof(path), "%s/policies/.libs/%s.so", SKV_BUILDDIR, name);
-	return policy(path);
-}
+#include "tests/support/suite.h"
 
 static int plan(const struct skv_policy *p, const char *spec, struct skv_plan plans[SKV_MAX_LAYERS])
 {
@@ -54,7 +42,7 @@ static const struct skv_prefill *prefills(const struct skv_policy *p, const char
 
 START_TEST(every_policy_takes_all_methods)
 {
-	const struct skv_policy *p = named(names[_i]);
+	const struct skv_policy *p = policy_of(policy_names[_i]);
 	const struct skv_prefill none = {0}, *x = prefills(p, "prefill=dense");
 
 	for (uint32_t l = 0; l < reference.n_layers; l++)
@@ -92,7 +80,7 @@ END_TEST
 START_TEST(kascade_goes_by_anchors)
 {
 	static const uint32_t anchor[] = {0, 0, 2, 2, 2, 2, 6, 6, 6, 9, 9, 9, 9, 13, 13, 13};
-	const struct skv_policy *p = named(names[_i]);
+	const struct skv_policy *p = policy_of(policy_names[_i]);
 	const struct skv_prefill *x = prefills(p, "prefill=kascade+delta");
 
 	for (uint32_t l = 0; l < reference.n_layers; l++) {
@@ -118,16 +106,10 @@ START_TEST(kascade_maps_heads)
 {
 	char path[] = "/tmp/test-prefill-plan-XXXXXX", parameters[128];
 	const struct skv_prefill *x;
-	int fd = mkstemp(path);
 
-	dprintf(fd, "{\"sparsekv_profile\": 1, \"chosen\": {\"anchors\": [0, 2], \"head_map\": [[0, 1]");
-	for (uint32_t l = 1; l < reference.n_layers; l++)
-		dprintf(fd, ", %s", l == 3 ? "[1, 0]" : "[0, 1]");
-	dprintf(fd, "]}, \"model\": {\"layers\": %u, \"heads\": %u, \"kv_heads\": 2, \"head_dim\": %u}}",
-	        reference.n_layers, reference.n_heads, reference.head_dim);
-	close(fd);
+	profile_write_kascade(path);
 	snprintf(parameters, sizeof(parameters), "prefill=kascade&profile=%s", path);
-	x = prefills(named("kascade"), parameters);
+	x = prefills(policy_of("kascade"), parameters);
 	for (uint32_t l = 0; l < reference.n_layers; l++) {
 		ck_assert_uint_eq(x[l].source, l < 2 ? 0 : 2);
 		ck_assert_uint_eq(x[l].mapped, l != 0 && l != 2);
@@ -159,7 +141,7 @@ START_TEST(parameters_that_make_no_sense)
 		{"@slash=0", "slash=0, expected 30 to 16777216"},
 		{"@top=0", "top=0: expected a share"},
 	};
-	const struct skv_policy *p = named(names[_i]);
+	const struct skv_policy *p = policy_of(policy_names[_i]);
 	static struct skv_plan plans[SKV_MAX_LAYERS];
 
 	for (size_t i = 0; i < sizeof(c) / sizeof(c[0]); i++) {
@@ -247,22 +229,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("prefill-plan");
-	TCase *t;
-	SRunner *r;
-	int failed;
+	Suite *s = begin_suite("test-prefill-plan");
+	TCase *t = add_case(s, "plans", 60, NULL, NULL, kascade_maps_heads, plans_that_do_not_fit, NULL);
 
-	rnd_seed("test-prefill-plan");
-	t = tcase_create("plans");
-	tcase_add_loop_test(t, every_policy_takes_all_methods, 0, NAMES);
-	tcase_add_loop_test(t, kascade_goes_by_anchors, 0, NAMES);
-	tcase_add_test(t, kascade_maps_heads);
-	tcase_add_loop_test(t, parameters_that_make_no_sense, 0, NAMES);
-	tcase_add_test(t, plans_that_do_not_fit);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	tcase_add_loop_test(t, every_policy_takes_all_methods, 0, POLICY_NAMES);
+	tcase_add_loop_test(t, kascade_goes_by_anchors, 0, POLICY_NAMES);
+	tcase_add_loop_test(t, parameters_that_make_no_sense, 0, POLICY_NAMES);
+	return run_suite(s);
 }

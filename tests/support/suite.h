@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/support/suite.h - what every test program's main() does. */
+#ifndef SKV_TEST_SUITE_H
+#define SKV_TEST_SUITE_H
+
+#include <check.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include "tests/support/random.h"
+
+/* The suite of a program, whose random numbers begin here (random.h). */
+static inline Suite *begin_suite(const char *program)
+{
+	rnd_seed(program);
+	return suite_create(program);
+}
+
+/*
+ * A case of the suite, and its tests up to NULL; setup and teardown may be NULL. Tests that loop are added to what it
+ * returns.
+ */
+__attribute__((sentinel)) static inline TCase *add_case(Suite *s, const char *name, double seconds,
+                                                        void (*setup)(void), void (*teardown)(void), ...)
+{
+	TCase *t = tcase_create(name);
+	const TTest *test;
+	va_list tests;
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, seconds);
+	va_start(tests, teardown);
+	while ((test = va_arg(tests, const TTest *)))
+		tcase_add_test(t, test);
+	va_end(tests);
+	suite_add_tcase(s, t);
+	return t;
+}
+
+/* Run the suite as a program; the exit status. */
+static inline int run_suite(Suite *s)
+{
+	SRunner *r = srunner_create(s);
+	int failed;
+
+	srunner_run_all(r, CK_ENV);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+#endif
