@@ -45,8 +45,8 @@
 #define READ_SPAN 250u /* of each, where prompts do not see all, so many tokens are read as one, and the rest is decoded: */
 #define READ 200u
 /*
- * One evicts, one keeps bounds in state pages, others let single tokens or pages of single heads go, one keeps things of the
- * rows of its prompts, the last two pack. Of deltakv's spec the compressor is named where it is.
+ * One evicts, one keeps bounds in state pages, others let single tokens or pages of single heads go, one keeps things
+ * of the rows of its prompts, the last two pack. Of deltakv's spec the compressor is named where it is.
  */
 enum { STREAMING, QUEST, H2O, RAAS, ADAKV, READS, DELTAKV, KIVI, POLICIES };
 static const char *specs[] = {"streaming?budget=256&sinks=4&dense=1", "quest?budget=6&dense=1",
@@ -302,7 +302,8 @@ static void trap_on(void)
 {
 	signal(SIGTRAP, on_trap);
 #ifdef __x86_64__
-	__asm__ volatile("lea -128(%%rsp), %%rsp; pushfq; orq $0x100, (%%rsp); popfq; lea 128(%%rsp), %%rsp" ::: "cc", "memory");
+	__asm__ volatile("lea -128(%%rsp), %%rsp; pushfq; orq $0x100, (%%rsp); popfq; lea 128(%%rsp), %%rsp" ::: "cc",
+	                 "memory");
 #endif
 }
 
@@ -343,7 +344,8 @@ static void switching_engine(bool packing)
 	struct skv_seq *q = take_over();
 	uint32_t len;
 
-	for (len = skv_seq_len(q); len < PROMPT || len == TOKENS || len % (CODED_SPAN / 2) != 0 || packs_at(len) != packing;
+	for (len = skv_seq_len(q); len < PROMPT || len == TOKENS || len % (CODED_SPAN / 2) != 0 ||
+	     packs_at(len) != packing;
 	     len = skv_seq_len(q)) {
 		if (len == TOKENS && (skv_seq_drop(q) < 0 || skv_seq_new(w.session, "victim", 0, &q) < 0))
 			ck_abort_msg("again: %s", skv_last_error());

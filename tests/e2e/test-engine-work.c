@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekv-generate, sparsekv-eval and sparsekv-calibrate as their users run them, with the reference model, on the host, or
- * with SKV_TEST_DEVICE=1 on the first device.
+ * sparsekv-generate, sparsekv-eval and sparsekv-calibrate as their users run them, with the reference model, on the
+ * host, or with SKV_TEST_DEVICE=1 on the first device.
  */
 #include <check.h>
 #include <poll.h>
@@ -240,8 +240,8 @@ static char *verdicts(void)
 }
 
 /*
- * What evicts from each head alone keeps what its budget says: all of it if that is enough, so that the answer is right,
- * else a part. The prompt's queries count in a session of its own, whichever session comes first.
+ * What evicts from each head alone keeps what its budget says: all of it if that is enough, so that the answer is
+ * right, else a part. The prompt's queries count in a session of its own, whichever session comes first.
  */
 START_TEST(eval_of_heads_that_evict)
 {
@@ -270,7 +270,8 @@ START_TEST(eval_of_heads_that_evict)
 		if (less)
 			ck_assert_msg(kept >= c[_i].least && kept <= c[_i].most, "%s keeps %g", c[_i].less, kept);
 		else
-			ck_assert_msg(exact == 1 && share == 1 && kept == 1, "%s: %g, %g, %g", c[_i].enough, exact, share, kept);
+			ck_assert_msg(exact == 1 && share == 1 && kept == 1, "%s: %g, %g, %g", c[_i].enough, exact,
+			              share, kept);
 	}
 	free(csv);
 }
@@ -370,7 +371,8 @@ START_TEST(calibrates_compressors)
 {
 	static const struct {
 		const char *option, *policy;
-	} cases[] = {{"--deltakv-pca", "deltakv?layers=2,7,12&residual=32&file="}, {"--palu", "palu?residual=32&file="}};
+	} cases[] = {{"--deltakv-pca", "deltakv?layers=2,7,12&residual=32&file="},
+	             {"--palu", "palu?residual=32&file="}};
 	char *out, *csv, *line, spec[300], path[200];
 	double exact, lines, kept;
 	const char *argv[] = {CALIBRATE, "--model", model, SOCKET, "--tasks", tasks, "--texts", "1",

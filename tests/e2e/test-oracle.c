@@ -2,8 +2,8 @@
 /*
  * Every policy against the oracle (tests/oracle/): on random and adversarial inputs the units looked at are those that
  * its paper's rule gives, and outputs are attention over them. Where SKV_TEST_DEVICE says, on a device.
- * SKV_ORACLE_CASES is how many cases a policy and variant gets; HACKING.md says who sets it. SKV_ORACLE_POLICY is how the
- * names of those begin that are tried.
+ * SKV_ORACLE_CASES is how many cases a policy and variant gets; HACKING.md says who sets it. SKV_ORACLE_POLICY is how
+ * the names of those begin that are tried.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -50,7 +50,8 @@ static int attend_on_device(struct skv_session *s, const struct skv_model *m, ui
 		devmem_put(at.out);
 		q_room = 2 * q;
 		kv_room = 2 * kv;
-		at = (struct skv_attn){devmem_get(q_room), devmem_get(kv_room), devmem_get(kv_room), devmem_get(q_room)};
+		at = (struct skv_attn){devmem_get(q_room), devmem_get(kv_room), devmem_get(kv_room),
+		                       devmem_get(q_room)};
 	}
 	devmem_to((void *)at.q, r->q, q);
 	devmem_to((void *)at.k, r->k, kv);
@@ -202,7 +203,8 @@ static void snapkv_spec(char *to)
 
 static void adakv_spec(char *to)
 {
-	static const char *const more[] = {"", "&safeguard=0", "&safeguard=1", "&safeguard=0.5&max_head_ratio=1.25", "&max_head_ratio=1", "&max_head_ratio=8"};
+	static const char *const more[] = {"", "&safeguard=0", "&safeguard=1", "&safeguard=0.5&max_head_ratio=1.25",
+	                                   "&max_head_ratio=1", "&max_head_ratio=8"};
 
 	window_spec(to, "adakv", true, more[rnd_below(6)]);
 }
@@ -279,7 +281,8 @@ static void write_identity(const char *path, uint32_t stride, uint32_t near)
 /* Few tokens raw, so that there is something to pack all the time. */
 static void deltakv_spec(char *to, uint32_t bits, const char *more)
 {
-	static const uint32_t host[][2] = {{1, 64}, {2, 32}, {3, 32}, {4, 16}}, device[][2] = {{1, 64}, {1, 96}, {2, 64}, {3, 64}};
+	static const uint32_t host[][2] = {{1, 64}, {2, 32}, {3, 32}, {4, 16}}, device[][2] = {{1, 64}, {1, 96},
+			{2, 64}, {3, 64}};
 	const uint32_t *heads = devmem_is_device() ? device[rnd_below(4)] : host[rnd_below(4)];
 
 	shape = (struct skv_model){.n_layers = 6, .n_kv_heads = heads[0], .head_dim = heads[1]};

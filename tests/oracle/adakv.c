@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/adakv.c - adakv: as snapkv, but the heads of a layer share its budget. By the same scores the best of all
- * (head, token) pairs stay, beside the window of each head and its best up to `sure` of an equal share. No head keeps
- * more than `spread` shares, in memory: of a head that has more the best so many are what it can keep.
+ * tests/oracle/adakv.c - adakv: as snapkv, but the heads of a layer share its budget. By the same scores the best of
+ * all (head, token) pairs stay, beside the window of each head and its best up to `sure` of an equal share. No head
+ * keeps more than `spread` shares, in memory: of a head that has more the best so many are what it can keep.
  */
 #include "tests/oracle/oracle.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* What is being shared by the heads of a layer. Pairs are numbered token * heads + head: of equals the earlier first. */
+/*
+ * What is being shared by the heads of a layer. Pairs are numbered token * heads + head: of equals the earlier first.
+ */
 struct share {
 	uint32_t heads, n;  /* of the layer, tokens */
 	uint32_t most;      /* of a head on average, in the next step */

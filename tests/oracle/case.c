@@ -59,7 +59,8 @@ static struct skv_rope some_rope(struct oracle_case *b, bool on_host)
 
 	return (struct skv_rope){
 	        .type = SKV_ROPE_NONE + oracle_case_below(b, SKV_ROPE_YARN),
-	        .dims = oracle_case_below(b, 3) ? 0 : dims * (1 + oracle_case_below(b, 2)), /* no head has fewer than 16, on a device 64 */
+	/* no head has fewer than 16, on a device 64 */
+	        .dims = oracle_case_below(b, 3) ? 0 : dims * (1 + oracle_case_below(b, 2)),
 	        .interleaved = oracle_case_below(b, 2),
 	        .theta = oracle_case_below(b, 2) ? 1e4 : 5e5,
 	        .factor = 1 + oracle_case_below(b, 8),
@@ -180,7 +181,8 @@ static void round_row(const struct oracle_case *b, float *row)
 		row[d] = ref_round(b->model.kv_dtype, row[d]);
 }
 
-static void make_key(const struct oracle_case *b, const struct oracle_case_seq *s, uint32_t layer, uint32_t head, uint32_t at, float *k)
+static void make_key(const struct oracle_case *b, const struct oracle_case_seq *s, uint32_t layer, uint32_t head,
+                     uint32_t at, float *k)
 {
 	uint32_t dim = b->model.head_dim, page = at / SKV_PAGE_TOKENS;
 	uint64_t pattern = mix(s->key ^ page * 77u) % PATTERNS;

@@ -59,7 +59,10 @@ uint32_t oracle_case_below(struct oracle_case *, uint32_t n);
 
 /* A shape from a seed: for the host, or with `device` for what runs there. */
 void oracle_case_init(struct oracle_case *, uint64_t seed, uint32_t device);
-/* Sequences of up to `longest` tokens after their prompts, for as many more as are in reserve, and as many in prompts. */
+/*
+ * Sequences of up to `longest` tokens after their prompts, for as many more as are in reserve, and as many in
+ * prompts.
+ */
 void oracle_case_make_seqs(struct oracle_case *, uint32_t longest);
 void oracle_case_deinit(struct oracle_case *);
 

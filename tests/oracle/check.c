@@ -66,7 +66,8 @@ void check_taken(struct verify *v, struct oracle_case *b, struct skv_session *s,
 	q->kept->prompted = true; /* who takes a sequence over does not wait */
 }
 
-void check_prompt(struct verify *v, struct oracle_case *b, struct skv_session *s, uint32_t seq, uint32_t n, uint32_t rows)
+void check_prompt(struct verify *v, struct oracle_case *b, struct skv_session *s, uint32_t seq, uint32_t n,
+                  uint32_t rows)
 {
 	const char *spec = skv_policy_spec(s);
 	const struct oracle_policy *p = oracle_find(spec);
@@ -96,7 +97,8 @@ static uint32_t slots(const struct oracle_case *b, const struct oracle_case_seq 
 }
 
 /* Pages that the policy has given back when the step is done. */
-static uint64_t pages_left_out(const struct oracle_case *b, const struct oracle_case_seq *q, const struct oracle_step *step)
+static uint64_t pages_left_out(const struct oracle_case *b, const struct oracle_case_seq *q,
+                               const struct oracle_step *step)
 {
 	uint64_t holes = 0;
 
@@ -304,7 +306,8 @@ static bool check_output(struct verify *v, const struct oracle_case *b, const st
 	return well;
 }
 
-bool check_prompt_rows(struct verify *v, const struct oracle_case *b, uint32_t seq, uint32_t layer, uint32_t n, const float *out)
+bool check_prompt_rows(struct verify *v, const struct oracle_case *b, uint32_t seq, uint32_t layer, uint32_t n,
+                       const float *out)
 {
 	const struct oracle_case_seq *q = &b->seq[seq];
 	const struct skv_model *m = &b->model;
@@ -313,7 +316,8 @@ bool check_prompt_rows(struct verify *v, const struct oracle_case *b, uint32_t s
 	for (uint32_t t = 0; t < q->n + n; t++)
 		visible[t] = !q->hole[layer][t / SKV_PAGE_TOKENS];
 	for (uint32_t i = 0; i < n * m->n_heads && well && compressed_known(v, q, layer); i++)
-		well = check_head(v, b, q, layer, i % m->n_heads, q->n + i / m->n_heads, visible, out + (size_t)i * m->head_dim);
+		well = check_head(v, b, q, layer, i % m->n_heads, q->n + i / m->n_heads, visible,
+		                  out + (size_t)i * m->head_dim);
 	free(visible);
 	return well;
 }
@@ -333,10 +337,12 @@ static bool check_list(struct verify *v, const struct oracle_case_seq *q, uint32
 		count += in;
 		unsure += class[u] == ORACLE_MAY;
 		if (class[u] != ORACLE_MAY && in != (class[u] == ORACLE_IN))
-			return wrong(v, q, layer, "list %u: entry %u of %u is%s attended to", row, u, set->units, in ? "" : " not");
+			return wrong(v, q, layer, "list %u: entry %u of %u is%s attended to", row, u, set->units,
+			             in ? "" : " not");
 	}
 	if (count != set->count[row] && set->count[row] != UINT32_MAX)
-		return wrong(v, q, layer, "list %u: %u entries are attended to, expected %u", row, count, set->count[row]);
+		return wrong(v, q, layer, "list %u: %u entries are attended to, expected %u", row, count,
+		             set->count[row]);
 	v->lists++;
 	v->unsure += unsure > 0;
 	return true;

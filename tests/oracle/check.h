@@ -38,7 +38,8 @@ bool check_seen(struct verify *, struct skv_session *, uint32_t layer, uint32_t 
 /* The sequence's lists and outputs are right. */
 bool check_step(struct verify *, struct oracle_case *, struct skv_session *, uint32_t seq, const struct take *);
 /* Outputs of n rows of a prompt behind its tokens are attention over all that is there. */
-bool check_prompt_rows(struct verify *, const struct oracle_case *, uint32_t seq, uint32_t layer, uint32_t n, const float *out);
+bool check_prompt_rows(struct verify *, const struct oracle_case *, uint32_t seq, uint32_t layer, uint32_t n,
+                       const float *out);
 /* Two attempts at a step saw the same. */
 bool check_same(struct verify *, const struct oracle_case *, uint32_t seq, const struct take *, const struct take *);
 /* After the step: counters and evictions. `before`: what had been attended. */

@@ -2,10 +2,10 @@
 /*
  * tests/oracle/compress.c - see compress.h.
  *
- * With a compressor that is the identity a code is z = x - b in bf16, and what is decompressed is z + b, whatever b is. A number
- * in bf16 is off by at most 2^-8 of itself. So one that was compressed is off by up to 2^-8 |x - b|; |b|, a mean of
- * references, is not above the largest row. The pool rounds what is decompressed, and references before that, by u each; fp32,
- * in which it is turned back and forth, has some 2^-18. In all
+ * With a compressor that is the identity a code is z = x - b in bf16, and what is decompressed is z + b, whatever b
+ * is. A number in bf16 is off by at most 2^-8 of itself. So one that was compressed is off by up to 2^-8 |x - b|;
+ * |b|, a mean of references, is not above the largest row. The pool rounds what is decompressed, and references
+ * before that, by u each; fp32, in which it is turned back and forth, has some 2^-18. In all
  *
  *   |row' - row| <= E (|row| + most), E = 2^-8 + 2 u + 2^-18
  *
@@ -14,8 +14,8 @@
  * that were decompressed and compressed again were off before: so many times as much.
  *
  * K and V quantized are off by much more, but it is said bit for bit what they become. So they become that here, too,
- * and attention and choices are checked by what is left of them. What is decompressed of them, for prompts, the pool rounds
- * again: as what is computed with on a GPU, whose products take 16 bits.
+ * and attention and choices are checked by what is left of them. What is decompressed of them, for prompts, the pool
+ * rounds again: as what is computed with on a GPU, whose products take 16 bits.
  */
 #include "tests/oracle/compress.h"
 
@@ -31,7 +31,8 @@
 /* ---- which ----------------------------------------------------------------------------------------- */
 
 /* Is all there in the layers that compress? What was let go before, nobody can refer to. */
-static bool whole(const struct oracle_case_seq *q, const struct oracle_step *s, const struct oracle_policy *p, const char *spec)
+static bool whole(const struct oracle_case_seq *q, const struct oracle_step *s, const struct oracle_policy *p,
+                  const char *spec)
 {
 	struct oracle_step all = *s;
 
@@ -65,7 +66,8 @@ static void quantize(float *x, uint32_t step, uint32_t n, uint32_t bits)
 }
 
 /* Tokens [from, to) of a layer. */
-static void quantize_kv(const struct skv_model *m, struct oracle_case_seq *q, uint32_t layer, uint32_t from, uint32_t to)
+static void quantize_kv(const struct skv_model *m, struct oracle_case_seq *q, uint32_t layer, uint32_t from,
+                        uint32_t to)
 {
 	uint32_t bits = q->compress[layer].bits, group = q->compress[layer].group, width = m->n_kv_heads * m->head_dim;
 
@@ -87,7 +89,8 @@ static void round_rows(const struct skv_model *m, struct oracle_case_seq *q, uin
 }
 
 /* What becomes of rows quantized, or of those that were. */
-static void follow_quantized(const struct oracle_step *s, struct oracle_case_seq *q, uint32_t layer, const struct oracle_compress *was)
+static void follow_quantized(const struct oracle_step *s, struct oracle_case_seq *q, uint32_t layer,
+                             const struct oracle_compress *was)
 {
 	const struct skv_model *m = s->model;
 	const struct oracle_compress *now = &q->compress[layer];

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/oracle/compress.h - tokens that layers have compressed: which, and how far off what is decompressed of them may be. */
+/*
+ * tests/oracle/compress.h - tokens that layers have compressed: which, and how far off what is decompressed of them
+ * may be.
+ */
 #ifndef SKV_ORACLE_PACKED_H
 #define SKV_ORACLE_PACKED_H
 
@@ -8,8 +11,8 @@
 #include "tests/oracle/case.h"
 
 /*
- * The policy of `spec` begins a step with the sequence's tokens, which are `step`'s, or has committed one: what it does not
- * want compressed is decompressed, and with `compresses` what it wants is.
+ * The policy of `spec` begins a step with the sequence's tokens, which are `step`'s, or has committed one: what it
+ * does not want compressed is decompressed, and with `compresses` what it wants is.
  */
 void compressed_follow(struct oracle_case_seq *, const struct oracle_step *, const struct oracle_policy *, const char *spec,
                    bool compresses);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/deltakv.c - deltakv: attends to what omnikv does, however the tokens are stored. The layers that attend to
- * what a filter chose compress their tokens, a block at a time as soon as `residual` tokens are behind it; the first page stays.
- * With full_bits the others quantize theirs.
+ * tests/oracle/deltakv.c - deltakv: attends to what omnikv does, however the tokens are stored. The layers that
+ * attend to what a filter chose compress their tokens, a block at a time as soon as `residual` tokens are behind it;
+ * the first page stays. With full_bits the others quantize theirs.
  */
 #include "tests/oracle/oracle.h"
 
@@ -54,7 +54,8 @@ static struct oracle_compress compress(const struct oracle_step *s, const char *
 	ref = oracle_numbers_bytes(d, (uint32_t)oracle_number(spec, "ref_bits"),
 	                           (uint32_t)skv_dtype_bytes(s->model->kv_dtype), 64);
 	x.pages = bits && !s->width ? UINT32_MAX
-	                            : oracle_record_pages(s->model, codes, code) + oracle_record_pages(s->model, refs, ref);
+	                            : oracle_record_pages(s->model, codes, code) + oracle_record_pages(s->model, refs,
+			ref);
 	return x;
 }
 

@@ -103,7 +103,8 @@ void oracle_kept_seen(struct oracle_head *h, const bool *in, uint32_t units)
 	}
 }
 
-void oracle_attn_scores(const struct oracle_step *s, uint32_t layer, uint32_t kv, uint32_t at, struct oracle_score *score)
+void oracle_attn_scores(const struct oracle_step *s, uint32_t layer, uint32_t kv, uint32_t at,
+                        struct oracle_score *score)
 {
 	uint32_t group = s->model->n_heads / s->model->n_kv_heads;
 	const struct oracle_head *h = oracle_head(s, layer, kv);
@@ -180,8 +181,9 @@ void oracle_stay(struct oracle_head *h, uint32_t n, const struct oracle_score *s
 /* ---- SnapKV and its kin ----------------------------------------------------------------------------- */
 
 /*
- * score[n]: the mean of the scores of `pool` positions around; where nothing lives they are 0. Two means of the same scores
- * in another order are not equal there, as sums are rounded: so a score counts a little more the later it stands.
+ * score[n]: the mean of the scores of `pool` positions around; where nothing lives they are 0. Two means of the same
+ * scores in another order are not equal there, as sums are rounded: so a score counts a little more the later it
+ * stands.
  */
 static void pool(const struct oracle_head *h, uint32_t n, const struct oracle_score *score, uint32_t width,
                  struct oracle_score *reduced)

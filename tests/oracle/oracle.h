@@ -200,8 +200,12 @@ void oracle_kept_seen(struct oracle_head *, const bool *in, uint32_t units);
  * score[at + 1]: what the query of token `at` gives to the tokens that live up to its own, a mean over the kv head's
  * group. Of others nothing is written.
  */
-void oracle_attn_scores(const struct oracle_step *, uint32_t layer, uint32_t kv, uint32_t at, struct oracle_score *score);
-/* What stays of entries [0, n): the `recent` latest, those before `pinned`, by score the best of the rest; `keep` in all. */
+void oracle_attn_scores(const struct oracle_step *, uint32_t layer, uint32_t kv, uint32_t at,
+                        struct oracle_score *score);
+/*
+ * What stays of entries [0, n): the `recent` latest, those before `pinned`, by score the best of the rest; `keep` in
+ * all.
+ */
 struct oracle_stay {
 	uint32_t keep, recent, pinned;
 	bool old_first; /* of equals the later one stays, not the earlier one */
@@ -211,7 +215,8 @@ void oracle_stay(struct oracle_head *, uint32_t n, const struct oracle_score *sc
 
 /*
  * As SnapKV chooses: when more than `most` tokens would be there in the next step, or `again` more than that unless
- * the last step was the first after a prompt, the last `window` tokens stay, and by attention scores of the last queries the best.
+ * the last step was the first after a prompt, the last `window` tokens stay, and by attention scores of the last
+ * queries the best.
  */
 struct oracle_snap {
 	uint32_t most;   /* tokens that the next step attends to, its own included */

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/oracle/palu.c - palu: attends to everything. A block is compressed as soon as `residual` tokens are behind it. */
+/*
+ * tests/oracle/palu.c - palu: attends to everything. A block is compressed as soon as `residual` tokens are behind
+ * it.
+ */
 #include "tests/oracle/oracle.h"
 
 static void attend(const struct oracle_step *s, const char *spec, struct oracle_set *set)

@@ -12,8 +12,8 @@
  *   - where layers compress tokens: the same of prompts over what is compressed
  *
  * The entries listed under a policy that the oracle knows are those that the oracle finds, evicted pages too; those of
- * any other must have the newest token among them. What a compressor makes of tokens is its own business: of layers that
- * attend to compressed ones, outputs are checked only where it is said to be the identity.
+ * any other must have the newest token among them. What a compressor makes of tokens is its own business: of layers
+ * that attend to compressed ones, outputs are checked only where it is said to be the identity.
  */
 #ifndef SKV_ORACLE_VERIFY_H
 #define SKV_ORACLE_VERIFY_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/ref/compress.h - what layers that compress should keep of a token and make of it again, in double precision and plain
- * loops. Written from what kernels/compress.h says; knows nothing of pages or tables, and shares no code with the kernels.
+ * tests/ref/compress.h - what layers that compress should keep of a token and make of it again, in double precision
+ * and plain loops. Written from what kernels/compress.h says; knows nothing of pages or tables, and shares no code
+ * with the kernels.
  */
 #ifndef SKV_REF_CODES_H
 #define SKV_REF_CODES_H
@@ -43,8 +44,8 @@ uint32_t ref_id(const struct ref_codec *, const uint8_t *record, uint32_t i);
 void ref_turn(const struct ref_codec *, uint32_t position, int sign, double *k);
 
 /*
- * E(x), and Dec(z) + b with k_norm, without turning. `terms`, unless NULL: for each element the sum of the sizes of what
- * it was added up from, carried through: what an error of one part of it may grow to.
+ * E(x), and Dec(z) + b with k_norm, without turning. `terms`, unless NULL: for each element the sum of the sizes of
+ * what it was added up from, carried through: what an error of one part of it may grow to.
  */
 void ref_encode(const struct ref_codec *, const double *x, double *z, double *terms);
 void ref_decode(const struct ref_codec *, const double *z, const double *b, const double *b_terms, double *x,

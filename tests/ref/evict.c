@@ -92,7 +92,9 @@ void ref_evict(struct ref_unit *unit, uint32_t n, const struct ref_evict *k, con
 	free(e);
 }
 
-/* Of the candidates of e[n] the first `want` in the order that `latest` says: by pos, or by rank; they become active. */
+/*
+ * Of the candidates of e[n] the first `want` in the order that `latest` says: by pos, or by rank; they become active.
+ */
 static void activate(struct entry *e, uint32_t n, uint32_t want, bool latest, bool *active)
 {
 	struct entry *some = calloc(n + 1, sizeof *some);
@@ -130,7 +132,8 @@ void ref_head_budgets(struct ref_unit *const *unit, uint32_t heads, uint32_t n, 
 		const uint32_t first = m;
 		for (uint32_t u = 0; u < n; u++)
 			if (unit[h][u].alive && !signbit(unit[h][u].value)) /* pos and head: of equals the lower ones */
-				e[m++] = (struct entry){.rank = plain(rank[h][u]), .pos = unit[h][u].pos * heads + h, .u = h * n + u};
+				e[m++] = (struct entry){.rank = plain(rank[h][u]), .pos = unit[h][u].pos * heads + h,
+				                        .u = h * n + u};
 		activate(e + first, m - first, a->recent, true, active);
 		activate(e + first, m - first, a->safeguard - count(active, h * n, (h + 1) * n), false, active);
 	}
@@ -143,7 +146,8 @@ void ref_head_budgets(struct ref_unit *const *unit, uint32_t heads, uint32_t n, 
 	free(e);
 }
 
-void ref_best_entries(const struct ref_unit *unit, uint32_t n, const double *score, const bool *may, uint32_t want, bool *chosen)
+void ref_best_entries(const struct ref_unit *unit, uint32_t n, const double *score, const bool *may, uint32_t want,
+                      bool *chosen)
 {
 	struct entry *e = calloc(n ? n : 1, sizeof *e);
 	uint32_t m = 0;
@@ -198,7 +202,8 @@ void ref_rank(const struct ref_unit *unit, uint32_t n, uint32_t width, double la
 	for (uint32_t u = 0; u < n; u++) {
 		rank[u] = 0;
 		for (uint32_t v = 0; v < n; v++)
-			if (unit[v].pos + half >= unit[u].pos && unit[v].pos <= unit[u].pos + half && !signbit(unit[v].value))
+			if (unit[v].pos + half >= unit[u].pos && unit[v].pos <= unit[u].pos + half &&
+			    !signbit(unit[v].value))
 				rank[u] += unit[v].value;
 		rank[u] /= width ? width : 1;
 		sum += rank[u];

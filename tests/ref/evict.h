@@ -19,7 +19,8 @@ struct ref_unit {
 
 /*
  * Room for a new unit of pos new_pos (REF_NONE: for none): was[extent] becomes now[units], and from[u] says whose rows
- * unit u has: its own, another one's, or REF_NONE: the new one's. Returns false if the two sides do not agree in number.
+ * unit u has: its own, another one's, or REF_NONE: the new one's. Returns false if the two sides do not agree in
+ * number.
  */
 #define REF_NONE 0xffffffffu
 bool ref_alloc(const struct ref_unit *was, uint32_t extent, struct ref_unit *now, uint32_t units, uint32_t new_pos,
@@ -36,9 +37,9 @@ struct ref_evict {
 void ref_evict(struct ref_unit *, uint32_t n, const struct ref_evict *, const double *rank);
 
 /*
- * Of the units of several heads, n slots each, that are alive and whose value has no sign, those that are not chosen get
- * one: of each head the `recent` latest and the best until it has `safeguard`, then the best of all until they are `active` a
- * head.
+ * Of the units of several heads, n slots each, that are alive and whose value has no sign, those that are not chosen
+ * get one: of each head the `recent` latest and the best until it has `safeguard`, then the best of all until they
+ * are `active` a head.
  */
 struct ref_head_budgets {
 	uint32_t recent, safeguard, active;
@@ -46,7 +47,10 @@ struct ref_head_budgets {
 void ref_head_budgets(struct ref_unit *const *, uint32_t heads, uint32_t n, const struct ref_head_budgets *,
                const double *const *rank);
 
-/* Values smoothed over `width` positions, then (lambda > 0) against redundancy: n rows of keys, `stride` floats apart. */
+/*
+ * Values smoothed over `width` positions, then (lambda > 0) against redundancy: n rows of keys, `stride` floats
+ * apart.
+ */
 void ref_rank(const struct ref_unit *, uint32_t n, uint32_t width, double lambda, const float *k, uint32_t stride,
               uint32_t dim, double *rank);
 
@@ -54,6 +58,7 @@ void ref_rank(const struct ref_unit *, uint32_t n, uint32_t width, double lambda
 void ref_weights(const float *score, uint32_t rows, uint32_t stride, uint32_t n, double scale, double *weight);
 
 /* The `want` best of those of n units that may be chosen: chosen[u]. Of equals the one of the lower pos. */
-void ref_best_entries(const struct ref_unit *, uint32_t n, const double *score, const bool *may, uint32_t want, bool *chosen);
+void ref_best_entries(const struct ref_unit *, uint32_t n, const double *score, const bool *may, uint32_t want,
+                      bool *chosen);
 
 #endif

@@ -48,7 +48,10 @@ void ref_row(const struct ref_rows *r, uint32_t p, uint32_t head, ref_see_fn *se
 	free(visible);
 }
 
-/* The row whose difference row p gets: the last dense one before it, but for the tail and all but the last of a segment's. */
+/*
+ * The row whose difference row p gets: the last dense one before it, but for the tail and all but the last of a
+ * segment's.
+ */
 static uint32_t correction_row(const struct ref_rows *r, const struct ref_correct *c, uint32_t p)
 {
 	const uint32_t at = ref_begin(r, p, c->gamma);

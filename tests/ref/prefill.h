@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/ref/prefill.h - what rows of a prompt should see, and what should come out, in double precision and plain loops.
+ * tests/ref/prefill.h - what rows of a prompt should see, and what should come out, in double precision and plain
+ * loops.
  *
  * From what policy.h says of prefill methods and from their papers alone: it knows nothing of pages, chunks or kernels.
  * A prompt is one sequence's in one layer, as a whole: how it is cut is nobody's business here.
@@ -55,21 +56,28 @@ void ref_prompt(const struct ref_rows *, const struct ref_correct *, ref_see_fn 
 /* Kascade: weights over [0, x) of the representative row of the tile at x, summed over the group of kv head h. */
 void ref_tile_weights(const struct ref_rows *, uint32_t x, uint32_t h, double *weight);
 
-/* The k largest of weight[n], the first `forced` among them; of equals the lower, none that is not there (NULL: all are). */
+/*
+ * The k largest of weight[n], the first `forced` among them; of equals the lower, none that is not there (NULL: all
+ * are).
+ */
 void ref_mark_topk(const double *weight, uint32_t n, uint32_t k, uint32_t forced, const bool *there, bool *chosen);
 
 /* HiP: which tokens of [sinks, x - window) the q head's row chooses for the tile of 64 at x. */
 void ref_stages(const struct ref_rows *, const struct skv_prefill *, uint32_t x, uint32_t head, bool *chosen);
 
 /*
- * MInference: by the weights of the first SKV_MINFERENCE_ROWS rows of the segment that begins with row `begin`, the sums over a
- * token (column) and over a distance (diagonal), [begin + SKV_MINFERENCE_ROWS] each. So many rows must have come.
+ * MInference: by the weights of the first SKV_MINFERENCE_ROWS rows of the segment that begins with row `begin`, the
+ * sums over a token (column) and over a distance (diagonal), [begin + SKV_MINFERENCE_ROWS] each. So many rows must
+ * have come.
  */
 void ref_lines(const struct ref_rows *, uint32_t begin, uint32_t head, double *column, double *diagonal);
 
 /* ---- a plan ---------------------------------------------------------------------------------- */
 
-/* All rows as a plan has it (not SKV_PREFILL_DENSE). `source`: of Kascade the prompt in layer plan->source, else NULL. */
+/*
+ * All rows as a plan has it (not SKV_PREFILL_DENSE). `source`: of Kascade the prompt in layer plan->source, else
+ * NULL.
+ */
 void ref_prefill(const struct ref_rows *, const struct ref_rows *source, const struct skv_prefill *plan, double *out);
 
 #endif

@@ -24,7 +24,8 @@ static struct report {
 static void report_failure(const char *file, int line, const char *expr, const char *text)
 {
 	if (!atomic_flag_test_and_set(&report->taken)) {
-		snprintf(report->text, sizeof(report->text), "%s:%d: %s%s%s", file, line, expr, *text ? ": " : "", text);
+		snprintf(report->text, sizeof(report->text), "%s:%d: %s%s%s", file, line, expr, *text ? ": " : "",
+		         text);
 		atomic_store(&report->complete, true);
 	}
 	_exit(1);

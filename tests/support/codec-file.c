@@ -35,7 +35,8 @@ uint8_t *codec_file_bytes(const struct codec_file *f, size_t *ret_bytes)
 	for (unsigned i = 0; i < f->n; i++) {
 		size_t bytes = bytes_of(f, i);
 
-		snprintf(shape, sizeof(shape), f->tensor[i].cols ? "%u,%u" : "%u", f->tensor[i].rows, f->tensor[i].cols);
+		snprintf(shape, sizeof(shape), f->tensor[i].cols ? "%u,%u" : "%u", f->tensor[i].rows,
+		         f->tensor[i].cols);
 		fprintf(out, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", f->tensor[i].name,
 		        shape, data, data + bytes);
 		data += bytes;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/device-helper.h - where the rows of a step lie: in host memory, or with SKV_TEST_DEVICE=1 on the first CUDA device.
- * So a test of the client library is a test of both.
+ * tests/support/device-helper.h - where the rows of a step lie: in host memory, or with SKV_TEST_DEVICE=1 on the
+ * first CUDA device. So a test of the client library is a test of both.
  */
 #ifndef SKV_TEST_DEVICE_HELPER_H
 #define SKV_TEST_DEVICE_HELPER_H

@@ -186,7 +186,8 @@ static const char *unsupported(const struct skv_shape *sh)
 	return sh->head_dim < 64 ? "the fake device has a head_dim of 64 and more" : host->unsupported(sh);
 }
 
-static size_t workspace_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len, int threads)
+static size_t workspace_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len,
+                              int threads)
 {
 	return host->workspace_bytes(sh, n_seqs, n_rows, max_len, threads);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fake device's kernels of layers that compress: queued as those of fake-backend.c, and run by the host's, for which
- * matrices become fp32 again.
+ * The fake device's kernels of layers that compress: queued as those of fake-backend.c, and run by the host's, for
+ * which matrices become fp32 again.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -74,7 +74,8 @@ static void run_compress(const struct skv_kernels *host, const struct op *o)
 	}
 }
 
-static void compress(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *b, const struct skv_workspace *w)
+static void compress(const struct skv_shape *sh, uint32_t n_layers, const struct skv_batch *b,
+                     const struct skv_workspace *w)
 {
 	later(run_compress, sh, n_layers, b, NULL, NULL, w);
 }

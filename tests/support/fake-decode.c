@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake device's kernels of pages and of decode attention: queued as fake-backend.c has it, and run by the host's. */
+/*
+ * The fake device's kernels of pages and of decode attention: queued as fake-backend.c has it, and run by the host's.
+ */
 #include <string.h>
 
 #include "tests/support/fake-backend.h"

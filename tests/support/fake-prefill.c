@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake device's kernels of prompts that do not attend densely: queued as those of fake-backend.c, run by the host's. */
+/*
+ * The fake device's kernels of prompts that do not attend densely: queued as those of fake-backend.c, run by the
+ * host's.
+ */
 #include "tests/support/fake-backend.h"
 
 /* Structs are read at the call, what they lead to when the work runs. */

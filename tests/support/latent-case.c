@@ -252,7 +252,8 @@ bool code_on(struct code_case *k, const struct test_backend *b)
 		return true;
 	if (!b->device)
 		ck_abort_msg("%s: %s", b->name, wrong);
-	printf("%s: %u kv heads of %u, dtype %u: %s\n", b->name, k->c.sh.n_kv_heads, k->c.sh.head_dim, k->c.sh.dtype, wrong);
+	printf("%s: %u kv heads of %u, dtype %u: %s\n", b->name, k->c.sh.n_kv_heads, k->c.sh.head_dim, k->c.sh.dtype,
+	       wrong);
 	code_off(k);
 	return false;
 }
@@ -272,7 +273,8 @@ struct skv_batch code_batch(struct code_case *k, uint32_t from, uint32_t n, cons
 		seq[i] = k->seq[from + i];
 		seq[i].n_compressed = coded[from + i];
 		seq[i].compress_to = pack[from + i];
-		if (seq[i].compress_to > seq[i].n_compressed && seq[i].compress_to - seq[i].n_compressed > b.max_compress)
+		if (seq[i].compress_to > seq[i].n_compressed &&
+		    seq[i].compress_to - seq[i].n_compressed > b.max_compress)
 			b.max_compress = seq[i].compress_to - seq[i].n_compressed;
 	}
 	b.max_compress += rnd_below(40);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/latent-case.h - a case whose tokens can be compressed: two layers' worth of codes beside the case's one layer of rows.
+ * tests/support/latent-case.h - a case whose tokens can be compressed: two layers' worth of codes beside the case's
+ * one layer of rows.
  *
- * Both layers compress the same rows, each with weights and tables of its own. Pages for records lie behind the case's own.
+ * Both layers compress the same rows, each with weights and tables of its own. Pages for records lie behind the
+ * case's own.
  */
 #ifndef SKV_CODE_CASE_H
 #define SKV_CODE_CASE_H
@@ -32,7 +34,10 @@ struct code_case {
 void code_init(struct code_case *, int shape, int form, uint32_t n, const uint32_t *len);
 void code_deinit(struct code_case *);
 
-/* Put it on a backend, all rows written, nothing compressed. False: the backend does not support the shape or the codec. */
+/*
+ * Put it on a backend, all rows written, nothing compressed. False: the backend does not support the shape or the
+ * codec.
+ */
 bool code_on(struct code_case *, const struct test_backend *);
 void code_off(struct code_case *);
 
@@ -54,8 +59,8 @@ void code_base(const struct code_case *, uint8_t *pool, uint32_t layer, uint32_t
                double *terms);
 
 /*
- * Records of the compressed tokens of sequence i in layer 0, made up; their rows are gone. Or one of them alone, as if there
- * were so many references before it. Some name references that there are not.
+ * Records of the compressed tokens of sequence i in layer 0, made up; their rows are gone. Or one of them alone, as
+ * if there were so many references before it. Some name references that there are not.
  */
 void code_make_up(const struct code_case *, uint8_t *pool, uint32_t i, uint32_t coded);
 void code_make_up_record(const struct code_case *, uint8_t *pool, uint32_t i, uint32_t token, uint32_t usable);
@@ -67,7 +72,10 @@ void code_make_up_record(const struct code_case *, uint8_t *pool, uint32_t i, ui
 void code_far(struct code_case *, uint32_t last);
 void code_far_records(const struct code_case *, uint8_t *pool, uint32_t last);
 
-/* What a compressed token of layer 0 is decompressed to, its K with RoPE, from its record; `terms` as of ref_decode(). */
+/*
+ * What a compressed token of layer 0 is decompressed to, its K with RoPE, from its record; `terms` as of
+ * ref_decode().
+ */
 void code_decompressed(const struct code_case *, uint8_t *pool, uint32_t i, uint32_t token, double *x, double *terms);
 
 /* The x that a reference's number names. */

@@ -6,7 +6,8 @@
 void prompts_make(struct kernel_case *c, int shape, uint32_t most)
 {
 	const uint32_t len[] = {1 + rnd_below(70), most / 2 + rnd_below(most / 2), most - rnd_below(40), most};
-	const uint32_t n_q[] = {1 + rnd_below(len[0]), len[1], len[2] - 1 - rnd_below(most / 4), len[3] - 64 * rnd_below(most / 128)};
+	const uint32_t n_q[] = {1 + rnd_below(len[0]), len[1], len[2] - 1 - rnd_below(most / 4),
+	                        len[3] - 64 * rnd_below(most / 128)};
 
 	case_of_shape(c, shape, 4, len, n_q);
 	if (rnd_below(2))
@@ -87,7 +88,8 @@ bool calls_next(struct calls *a, struct kernel_case *c)
 	return true;
 }
 
-struct skv_workspace calls_work(const struct calls *a, const struct kernel_case *c, const struct skv_sparse *sp, int threads)
+struct skv_workspace calls_work(const struct calls *a, const struct kernel_case *c, const struct skv_sparse *sp,
+                                int threads)
 {
 	const struct skv_batch bounds = {.n = a->batch.n, .max_len = a->batch.max_len, .max_q = a->batch.max_q};
 
@@ -101,7 +103,8 @@ size_t tiles_number(const struct calls *a, const struct skv_tile_lists *t)
 	return (size_t)a->batch.n * t->tiles * t->rows;
 }
 
-struct skv_tile_lists tiles_for(const struct calls *a, struct kernel_case *c, uint32_t tile, uint32_t rows, uint32_t unit)
+struct skv_tile_lists tiles_for(const struct calls *a, struct kernel_case *c, uint32_t tile, uint32_t rows,
+                                uint32_t unit)
 {
 	struct skv_tile_lists t = {.rows = rows, .unit = unit, .tiles = skv_max_tiles(a->batch.max_q, tile) + rnd_below(2),
 	                      .stride = c->max_len / unit + 1 + rnd_below(3)};

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/prefill-case.h - prompts that are cut into calls, for tests of the kernels in struct skv_sparse's company.
+ * tests/support/prefill-case.h - prompts that are cut into calls, for tests of the kernels in struct skv_sparse's
+ * company.
  *
- * The query rows of a case's sequences are their prompts. Each call brings the next rows of some of them, with s->later and
- * s->set as they are between calls of one prompt.
+ * The query rows of a case's sequences are their prompts. Each call brings the next rows of some of them, with
+ * s->later and s->set as they are between calls of one prompt.
  */
 #ifndef SKV_SPARSE_CASE_H
 #define SKV_SPARSE_CASE_H
@@ -41,10 +42,12 @@ void calls_begin(struct calls *, const struct kernel_case *, uint32_t step);
 bool calls_next(struct calls *, struct kernel_case *);
 
 /* Scratch for the call. */
-struct skv_workspace calls_work(const struct calls *, const struct kernel_case *, const struct skv_sparse *, int threads);
+struct skv_workspace calls_work(const struct calls *, const struct kernel_case *, const struct skv_sparse *,
+                                int threads);
 
 /* Lists of the call's tiles, 0xff bytes, of the backend's memory: to be read back with tiles_from(). */
-struct skv_tile_lists tiles_for(const struct calls *, struct kernel_case *, uint32_t tile, uint32_t rows, uint32_t unit);
+struct skv_tile_lists tiles_for(const struct calls *, struct kernel_case *, uint32_t tile, uint32_t rows,
+                                uint32_t unit);
 /* Or lists that a test makes: ids and count are the test's, and stay. */
 struct skv_tile_lists tiles_to(struct kernel_case *, const struct calls *, const struct skv_tile_lists *);
 /* Copies of ids and count, the caller's to free. */

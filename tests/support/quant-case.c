@@ -33,7 +33,8 @@ bool low_init(struct low_case *k, int shape, int form, uint32_t n, const uint32_
 	*k = (struct low_case){.stride = 0};
 	case_init(&k->c, (uint32_t)(shape / (LOW_SHAPES / 3)), shapes[i].heads, shapes[i].kv_heads, shapes[i].dim, n, len,
 	          n_q);
-	k->code = (struct skv_codec){.kind = SKV_COMPRESS_QUANT, .bits = forms[form].bits, .scale_block = forms[form].group};
+	k->code = (struct skv_codec){.kind = SKV_COMPRESS_QUANT, .bits = forms[form].bits,
+	                             .scale_block = forms[form].group};
 	k->stride = skv_pages_of(k->c.max_len) + 3;
 	for (uint32_t l = 0; l < LOW_LAYERS; l++)
 		for (uint32_t s = 0; s < n; s++) {
@@ -107,7 +108,8 @@ struct skv_batch low_batch(struct low_case *k, uint32_t from, uint32_t n, const 
 		seq[i].layer_stride = k->stride;
 		seq[i].n_compressed = coded[from + i];
 		seq[i].compress_to = pack[from + i];
-		if (seq[i].compress_to > seq[i].n_compressed && seq[i].compress_to - seq[i].n_compressed > b.max_compress)
+		if (seq[i].compress_to > seq[i].n_compressed &&
+		    seq[i].compress_to - seq[i].n_compressed > b.max_compress)
 			b.max_compress = seq[i].compress_to - seq[i].n_compressed;
 	}
 	b.seq = case_to(&k->c, seq, n * sizeof *seq);

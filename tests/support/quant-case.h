@@ -24,13 +24,16 @@ struct low_case {
 bool low_init(struct low_case *, int shape, int form, uint32_t n, const uint32_t *len);
 void low_deinit(struct low_case *);
 
-/* Put it on a backend, all rows written, nothing compressed. False: the backend has no such kernels, or not this shape. */
+/*
+ * Put it on a backend, all rows written, nothing compressed. False: the backend has no such kernels, or not this
+ * shape.
+ */
 bool low_on(struct low_case *, const struct test_backend *);
 void low_off(struct low_case *);
 
 /*
- * Sequences [from, from + n) as a batch, with n_compressed and max_compress of each as given. With `gone` the pages of compressed rows are
- * holes, their entries junk.
+ * Sequences [from, from + n) as a batch, with n_compressed and max_compress of each as given. With `gone` the pages
+ * of compressed rows are holes, their entries junk.
  */
 struct skv_batch low_batch(struct low_case *, uint32_t from, uint32_t n, const uint32_t *coded, const uint32_t *pack,
                            bool gone);

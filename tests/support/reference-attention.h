@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/support/reference-attention.h - the reference of the reference model (reference-model.c), as its steps (reference-step.c) ask it. */
+/*
+ * tests/support/reference-attention.h - the reference of the reference model (reference-model.c), as its steps
+ * (reference-step.c) ask it.
+ */
 #ifndef SKV_TEST_REFERENCE_MODEL_REF_H
 #define SKV_TEST_REFERENCE_MODEL_REF_H
 
@@ -23,6 +26,7 @@ void refmodel_put(struct refmodel *w, struct refmodel_seq *q, uint32_t at, uint6
 void refmodel_evict(struct refmodel *w, struct refmodel_seq *q, uint32_t n);
 
 /* What a decode row sees in each layer: visible[layer][n]. False: rounding decides. Counts what is attended. */
-bool refmodel_see(const struct refmodel *w, const struct refmodel_seq *q, uint32_t n, bool **visible, uint64_t *attended);
+bool refmodel_see(const struct refmodel *w, const struct refmodel_seq *q, uint32_t n, bool **visible,
+                  uint64_t *attended);
 
 #endif

@@ -157,7 +157,8 @@ void refmodel_seq_init(struct refmodel *w, struct refmodel_seq *q, struct skv_se
 	q->hole = calloc((size_t)w->model.n_layers * skv_pages_of(max_tokens), sizeof(*q->hole));
 }
 
-void refmodel_seq_copy(struct refmodel *w, struct refmodel_seq *to, const struct refmodel_seq *from, struct skv_seq *seq)
+void refmodel_seq_copy(struct refmodel *w, struct refmodel_seq *to, const struct refmodel_seq *from,
+                       struct skv_seq *seq)
 {
 	refmodel_seq_init(w, to, seq, from->cap);
 	to->len = from->len;
@@ -263,7 +264,8 @@ static void score_by_weights(const struct refmodel *w, const struct refmodel_seq
 }
 
 /* quest: by what the page's keys can give the row at most, the best of all heads; or the sum over mean heads. */
-static void score_by_bounds(const struct refmodel *w, const struct refmodel_seq *q, uint32_t layer, uint32_t n, double *score)
+static void score_by_bounds(const struct refmodel *w, const struct refmodel_seq *q, uint32_t layer, uint32_t n,
+                            double *score)
 {
 	const struct skv_model *m = &w->model;
 	uint32_t group = m->n_heads / m->n_kv_heads, step = refmodel_policy_of(w, q)->mean ? group : 1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/reference-model.h - a model without weights: keys, values and queries made of numbers, and what attention
- * over them must give, in plain double precision.
+ * tests/support/reference-model.h - a model without weights: keys, values and queries made of numbers, and what
+ * attention over them must give, in plain double precision.
  *
  * Each token of a sequence has a content number; K, V and q rows of every layer follow from it and
  * from nothing else. So any process can continue any sequence, and any output can be checked, knowing
@@ -54,7 +54,10 @@ struct refmodel {
 	uint64_t checked, skipped; /* outputs looked at; rows whose selection hung on a rounding */
 };
 
-/* Does a canonical spec say what this one does, which gives the first parameters, and leaves the rest as they are by default? */
+/*
+ * Does a canonical spec say what this one does, which gives the first parameters, and leaves the rest as they are by
+ * default?
+ */
 static inline bool refmodel_runs(const char *canonical, const char *spec)
 {
 	const size_t n = strlen(spec);
@@ -67,7 +70,8 @@ struct refmodel_policy refmodel_policy(const struct skv_model *m, char *spec);
 /* Random small shapes; `dtype` of the pages. */
 void refmodel_model(struct skv_model *m, const char *name, uint32_t dtype, uint32_t max_tokens);
 void refmodel_seq_init(struct refmodel *w, struct refmodel_seq *q, struct skv_seq *seq, uint32_t max_tokens);
-void refmodel_seq_copy(struct refmodel *w, struct refmodel_seq *to, const struct refmodel_seq *from, struct skv_seq *seq);
+void refmodel_seq_copy(struct refmodel *w, struct refmodel_seq *to, const struct refmodel_seq *from,
+                       struct skv_seq *seq);
 void refmodel_seq_deinit(struct refmodel_seq *q);
 
 /* Record that the sequence has got these tokens: what a committed step does to the reference. */
@@ -109,7 +113,8 @@ int refmodel_run(struct refmodel *w, struct skv_seq *seq, const uint64_t *conten
               void (*before_end)(void));
 
 /* The same for any items, of n tokens together. */
-int refmodel_items(struct refmodel *w, struct skv_step_item *items, uint32_t n_items, const uint64_t *content, uint32_t n, float *out);
+int refmodel_items(struct refmodel *w, struct skv_step_item *items, uint32_t n_items, const uint64_t *content,
+                   uint32_t n, float *out);
 
 /* n tokens of a prompt that has so many more: as refmodel_run. */
 int refmodel_read(struct refmodel *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, uint32_t later, float *out,

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/support/reference-step.c - steps of the reference model: the library's outputs and reports beside the reference's. */
+/*
+ * tests/support/reference-step.c - steps of the reference model: the library's outputs and reports beside the
+ * reference's.
+ */
 #include "tests/support/reference-attention.h"
 
 #include <check.h>
@@ -332,7 +335,8 @@ int refmodel_decode(struct refmodel *w, struct skv_seq *const *seqs, const uint6
 	return e;
 }
 
-int refmodel_items(struct refmodel *w, struct skv_step_item *items, uint32_t n_items, const uint64_t *content, uint32_t n, float *out)
+int refmodel_items(struct refmodel *w, struct skv_step_item *items, uint32_t n_items, const uint64_t *content,
+                   uint32_t n, float *out)
 {
 	int32_t *ids = calloc(n, sizeof(*ids));
 	int e;
@@ -371,7 +375,8 @@ int refmodel_run(struct refmodel *w, struct skv_seq *seq, const uint64_t *conten
 int refmodel_read(struct refmodel *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, uint32_t later, float *out,
                void (*before_end)(void))
 {
-	const struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = SKV_STEP_PROMPT, .n_prompt_remaining = later};
+	const struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = SKV_STEP_PROMPT,
+	                                   .n_prompt_remaining = later};
 
 	return run_one(w, item, content, true, out, before_end);
 }

@@ -94,7 +94,8 @@ static void check(const struct kernel_case *c, const char *what, const float *th
 
 void score_check(const struct kernel_case *c, const struct skv_scores *s, const struct score_ref *ref)
 {
-	const double most = s->sum ? c->sh.n_heads : 1, least = c->on->device ? 1e-4 : 0, slack = case_weight_slack(c, c->on);
+	const double most = s->sum ? c->sh.n_heads : 1, least = c->on->device ? 1e-4 : 0, slack = case_weight_slack(c,
+			c->on);
 	const size_t rows = (size_t)c->n * s->rows;
 
 	check(c, "token weights", s->token, ref->token, rows * s->token_stride, 2e-6 * most + least, slack);

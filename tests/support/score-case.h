@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/support/score-case.h - attention scores that decoding leaves of a case: asked for in several ways, and what they are
- * in double precision. (A layer's scores are a `struct skv_scores`.)
+ * tests/support/score-case.h - attention scores that decoding leaves of a case: asked for in several ways, and what
+ * they are in double precision. (A layer's scores are a `struct skv_scores`.)
  */
 #ifndef SKV_SCORE_CASE_H
 #define SKV_SCORE_CASE_H

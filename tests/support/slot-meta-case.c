@@ -2,7 +2,8 @@
 #include "tests/support/slot-meta-case.h"
 
 /* Where the note of unit u is, in the backend's memory; *ret_n: that of so many units in a row. */
-static uint8_t *slot_meta_at(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, uint32_t u, uint32_t *ret_n)
+static uint8_t *slot_meta_at(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t set, uint32_t u,
+                             uint32_t *ret_n)
 {
 	const size_t head = c->sh.page_bytes / c->sh.n_kv_heads, each = sizeof(struct skv_slot_meta);
 	const uint32_t n = (uint32_t)(head / (2 * each));
@@ -17,7 +18,8 @@ void slot_meta_put(const struct kernel_case *c, uint32_t i, uint32_t h, uint32_t
 	struct skv_slot_meta *x = malloc((n ? n : 1) * sizeof *x);
 
 	for (uint32_t u = 0; u < n; u++)
-		x[u] = (struct skv_slot_meta){unit[u].pos | (unit[u].alive ? 0 : SKV_SLOT_EVICTED), (float)unit[u].value};
+		x[u] = (struct skv_slot_meta){unit[u].pos | (unit[u].alive ? 0 : SKV_SLOT_EVICTED),
+		                              (float)unit[u].value};
 	for (uint32_t u = 0, some; u < n; u += some) {
 		uint8_t *to = slot_meta_at(c, i, h, set, u, &some);
 		some = some < n - u ? some : n - u;

@@ -7,10 +7,14 @@
 #include "tests/ref/evict.h"
 
 /* Write the slot metadata of n entries of a sequence's kv head, or read them (the caller's to free). */
-void slot_meta_put(const struct kernel_case *, uint32_t i, uint32_t h, uint32_t set, const struct ref_unit *, uint32_t n);
+void slot_meta_put(const struct kernel_case *, uint32_t i, uint32_t h, uint32_t set, const struct ref_unit *,
+                   uint32_t n);
 struct skv_slot_meta *slot_meta_get(const struct kernel_case *, uint32_t i, uint32_t h, uint32_t set, uint32_t n);
 
-/* n units that live, of positions at random, in no order; about every `gap`-th position has one. The caller's to free. */
+/*
+ * n units that live, of positions at random, in no order; about every `gap`-th position has one. The caller's to
+ * free.
+ */
 struct ref_unit *slot_meta_units(uint32_t n, uint32_t gap);
 
 /* The case's sequences with sets at random and nothing to choose; and n of them from number `from` on as a batch. */

@@ -70,7 +70,8 @@ static void check_rows(const struct slot_rig *r, uint32_t i, uint32_t h, uint32_
 		for (int v = 0; v < 2; v++)
 			if (memcmp(row_at(r, r->is, r->c.table[i], h, u * r->unit + t, v),
 			           r->stored + slot_content(i, h, pos * r->unit + t, v) * bytes, bytes))
-				WRONG(r, i, h, u, "row %u of %s is not that of token %u", t, v ? "V" : "K", pos * r->unit + t);
+				WRONG(r, i, h, u, "row %u of %s is not that of token %u", t, v ? "V" : "K",
+				      pos * r->unit + t);
 }
 
 static void check_bounds(const struct slot_rig *r, uint32_t i, uint32_t h, uint32_t u, uint32_t pos, uint32_t tokens)
@@ -97,7 +98,8 @@ static void check_meta(const struct slot_rig *r, uint32_t i, uint32_t h, uint32_
 	const uint32_t pos = !there ? SKV_SLOT_FREE : want.alive ? want.pos : want.pos | SKV_SLOT_EVICTED;
 
 	if (n.pos != pos || (there && want.alive && n.score != (float)want.value))
-		WRONG(r, i, h, u, "its slot metadata is %#x, %g, should be %#x, %g", n.pos, (double)n.score, pos, want.value);
+		WRONG(r, i, h, u, "its slot metadata is %#x, %g, should be %#x, %g", n.pos, (double)n.score, pos,
+		      want.value);
 }
 
 /* Nothing that the last commit needs was written: slot metadata of its set, and what lives as of it. */
@@ -107,7 +109,8 @@ static void check_untouched(const struct slot_rig *r, uint32_t i, uint32_t h, ui
 	const size_t bytes = r->c.sh.head_dim * skv_dtype_bytes(r->c.sh.dtype);
 
 	for (uint32_t u = 0; u < slot_units(r, extent); u++) {
-		struct skv_slot_meta a = slot_meta_at(r, r->was, i, h, old_set, u), b = slot_meta_at(r, r->is, i, h, old_set, u);
+		struct skv_slot_meta a = slot_meta_at(r, r->was, i, h, old_set, u), b = slot_meta_at(r, r->is, i, h,
+				old_set, u);
 		uint32_t tokens = r->unit;
 		if (memcmp(&a, &b, sizeof a))
 			WRONG(r, i, h, u, "slot metadata of the last commit was written");
@@ -184,7 +187,8 @@ void slot_model_prompt(struct slot_rig *r)
 			const uint32_t before = slot_units(r, s->len - s->n_q), units = slot_units(r, s->len);
 			memcpy(hd->now, hd->was, before * sizeof *hd->now);
 			for (uint32_t u = before; u < units; u++)
-				hd->now[u] = (struct ref_unit){.alive = true, .pos = (s->n_tokens - s->len) / r->unit + u};
+				hd->now[u] = (struct ref_unit){.alive = true,
+				                               .pos = (s->n_tokens - s->len) / r->unit + u};
 			for (uint32_t u = 0; u < units; u++)
 				hd->there[u] = true;
 			hd->slot = s->len - 1;

@@ -144,7 +144,8 @@ static void steps_that_do_not_begin(struct skv_seq *q, struct skv_seq *r, struct
 	struct skv_selection_info looked = {.size = sizeof(looked)};
 
 	FAILS(skv_step_begin(session, NULL, 1, NULL), EINVAL, "without items");
-	FAILS(skv_step_begin(session, &(struct skv_step_item){.seq = q, .n_tokens = 1}, 0, NULL), EINVAL, "without items");
+	FAILS(skv_step_begin(session, &(struct skv_step_item){.seq = q, .n_tokens = 1}, 0, NULL), EINVAL,
+	      "without items");
 	FAILS(skv_step_begin(session, &(struct skv_step_item){.seq = q, .n_tokens = 1}, 1, &looked), EINVAL, "stream");
 	FAILS(BEGIN({.n_tokens = 1}), EINVAL, "item 0");
 	FAILS(BEGIN({.seq = q, .n_tokens = 1}, {.seq = foreign, .n_tokens = 1}), EINVAL, "item 1");
@@ -153,7 +154,8 @@ static void steps_that_do_not_begin(struct skv_seq *q, struct skv_seq *r, struct
 	FAILS(BEGIN({.seq = q, .n_tokens = 2}), EINVAL, "n_tokens is 2");
 	FAILS(BEGIN({.seq = q, .n_tokens = 1, .flags = 6}), EINVAL, "0x6");
 	FAILS(BEGIN({.seq = q, .n_tokens = 41, .flags = SKV_STEP_PROMPT}), E2BIG, "40");
-	FAILS(BEGIN({.seq = r, .n_tokens = 1}, {.seq = q, .n_tokens = UINT32_MAX, .flags = SKV_STEP_PROMPT}), E2BIG, "item 1");
+	FAILS(BEGIN({.seq = r, .n_tokens = 1}, {.seq = q, .n_tokens = UINT32_MAX, .flags = SKV_STEP_PROMPT}), E2BIG,
+	      "item 1");
 	FAILS(skv_attend(session, 0, &attn), EINVAL, "no step");
 	FAILS(skv_step_end(session, NULL), EINVAL, "no step");
 	FAILS(skv_selection(session, 0, 0, 0, &looked, NULL, 0), EINVAL, "no step");

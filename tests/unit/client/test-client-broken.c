@@ -85,7 +85,8 @@ static void say(uint16_t type, uint32_t serial, const void *body, size_t bytes, 
 	if (peer.no_fds)
 		n_fds = 0;
 	*(struct skv_msg_header *)packet =
-	        (struct skv_msg_header){.length = (uint32_t)total, .type = type, .serial = serial, .n_fds = (uint16_t)n_fds};
+	        (struct skv_msg_header){.length = (uint32_t)total, .type = type, .serial = serial,
+	                                .n_fds = (uint16_t)n_fds};
 	if (bytes > 0)
 		memcpy(packet + sizeof(struct skv_msg_header), body, bytes);
 	spoil(packet, &total);
@@ -215,7 +216,8 @@ static void *serve(void *unused)
 	(void)unused;
 	peer.fd = accept4(peer.listening, NULL, NULL, SOCK_CLOEXEC);
 	while (recv(peer.fd, packet, sizeof(packet), 0) > 0) {
-		struct skv_msg_hello_ok ok = {.version = SKV_PROTO_VERSION, .client = 1, .control_bytes = 4096, .daemon = "x"};
+		struct skv_msg_hello_ok ok = {.version = SKV_PROTO_VERSION, .client = 1, .control_bytes = 4096,
+		                              .daemon = "x"};
 		void *map;
 		int fd;
 
@@ -280,7 +282,8 @@ static struct skv_seq *seq;
 static int one_step(void)
 {
 	float rows[20 * 32] = {0};
-	int e = skv_step_begin(session, &(struct skv_step_item){.seq = seq, .n_tokens = 20, .flags = SKV_STEP_PROMPT}, 1, NULL);
+	int e = skv_step_begin(session, &(struct skv_step_item){.seq = seq, .n_tokens = 20, .flags = SKV_STEP_PROMPT},
+	                       1, NULL);
 
 	for (uint32_t layer = 0; layer < model.n_layers && e == 0; layer++)
 		e = skv_attend(session, layer, &(struct skv_attn){.q = rows, .k = rows, .v = rows, .out = rows});

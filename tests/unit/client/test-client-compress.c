@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sequences whose tokens are compressed, in libclient: what attention makes of them, under whatever policy comes next; in any
- * order of forks, steps, swaps and hand-overs; and the memory that they take.
+ * Sequences whose tokens are compressed, in libclient: what attention makes of them, under whatever policy comes
+ * next; in any order of forks, steps, swaps and hand-overs; and the memory that they take.
  *
  * SKV_CODES_OPS is how many operations there are in random order; HACKING.md says who sets it.
  */
@@ -83,8 +83,8 @@ static void decode(struct refmodel_seq *q, uint64_t key, uint32_t n)
 }
 
 /*
- * With a compressor that changes nothing but by rounding: all that is attended to is what was there, while it is packed,
- * when it was packed and a fork goes another way, and when another policy has it in rows again.
+ * With a compressor that changes nothing but by rounding: all that is attended to is what was there, while it is
+ * packed, when it was packed and a fork goes another way, and when another policy has it in rows again.
  */
 START_TEST(as_rows)
 {

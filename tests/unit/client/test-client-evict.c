@@ -3,9 +3,10 @@
  * Tests of layers that evict: what such a layer attends to, how much memory it has, and that nothing is lost or
  * mixed up when sequences fork, change hands and policies.
  *
- * The model is one set of tokens a layer and kv head. How many entries a layer has after each step, tokens or pages, is worked
- * out here from the rule in policy.h; which ones go is the policy's choice, which the library tells a step later: it
- * must be some of those that were there. Attention must be that over the set, in double precision, under any policy.
+ * The model is one set of tokens a layer and kv head. How many entries a layer has after each step, tokens or pages,
+ * is worked out here from the rule in policy.h; which ones go is the policy's choice, which the library tells a step
+ * later: it must be some of those that were there. Attention must be that over the set, in double precision, under
+ * any policy.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -172,7 +173,8 @@ static void look(void)
 			memset(&seen[l][h], 0, sizeof(seen[l][h]));
 			seen[l][h].n = looked.n;
 			for (uint32_t i = 0; i < looked.n; i++)
-				for (uint32_t t = ids[i] * unit_of(l); t < (ids[i] + 1) * unit_of(l) && t < looked.len; t++)
+				for (uint32_t t = ids[i] * unit_of(l); t < (ids[i] + 1) * unit_of(l) &&
+				     t < looked.len; t++)
 					seen[l][h].token[t] = true;
 		}
 	if (give_up)
@@ -205,7 +207,8 @@ static void check_decode(struct kept *k, uint32_t layer, uint32_t n, const float
 
 			for (uint32_t t = 0; t < n; t++) {
 				tokens += seen[layer][kv].token[t];
-				ck_assert_msg(there[t] || !seen[layer][kv].token[t], "layer %u, head %u: %u was gone", layer, kv, t);
+				ck_assert_msg(there[t] || !seen[layer][kv].token[t], "layer %u, head %u: %u was gone",
+				              layer, kv, t);
 				ck_assert_msg(l->chose || !there[t] || seen[layer][kv].token[t], "layer %u, head %u: %u is gone",
 				              layer, kv, t);
 				if (rule->pins && t < k->leading && there[t])

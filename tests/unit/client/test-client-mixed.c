@@ -185,7 +185,8 @@ static const char *const every[] = {
 	"raas?budget=8",
 	"kivi?bits=2&residual=16&block=32",
 	"deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=0&full_bits=4&residual=16&block=16&" REFMODEL_CODES,
-	"deltakv?budget=48&recent=8&layers=1&dense=1&bits=4&scale_block=32&residual=16&block=32&" REFMODEL_CODES, /* has a compressor */
+	/* has a compressor */
+	"deltakv?budget=48&recent=8&layers=1&dense=1&bits=4&scale_block=32&residual=16&block=32&" REFMODEL_CODES,
 };
 #define EVERY (sizeof(every) / sizeof(*every))
 

@@ -185,7 +185,8 @@ static void give_up(struct refmodel_seq *q, uint32_t n, bool prompt)
 
 	for (uint32_t i = 0; i < n; i++)
 		content[i] = refmodel_content(3, i);
-	ck_assert_int_eq(refmodel_step(&w, &(struct refmodel_item){q, n, prompt, content}, 1, (int)rnd_below(4)), -ECANCELED);
+	ck_assert_int_eq(refmodel_step(&w, &(struct refmodel_item){q, n, prompt, content}, 1, (int)rnd_below(4)),
+	                 -ECANCELED);
 }
 
 /* Steps that are given up leave no state pages behind, and the first that is not builds what they were to build. */

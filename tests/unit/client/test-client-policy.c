@@ -66,7 +66,8 @@ static void expect_session(const char *field, const char *text)
 /* Decode until the session runs the spec, or has refused it: the daemon may be slow to say what is wanted. */
 static void follow(const char *spec)
 {
-	for (int i = 0; i < 200 && !refmodel_runs(skv_policy_spec(w.session), spec) && !*skv_policy_error(w.session); i++)
+	for (int i = 0; i < 200 && !refmodel_runs(skv_policy_spec(w.session), spec) &&
+	     !*skv_policy_error(w.session); i++)
 		ck_assert_int_eq(decode(), 0);
 }
 
@@ -129,7 +130,10 @@ static void go_on(uint32_t n, bool prompt)
 	free(out);
 }
 
-/* Pages with gaps, the last one partly filled, for a policy that keeps pages: a prompt goes on behind them, or a step. */
+/*
+ * Pages with gaps, the last one partly filled, for a policy that keeps pages: a prompt goes on behind them, or a
+ * step.
+ */
 START_TEST(pages_after_holes)
 {
 	w.policy = (struct refmodel_policy){.kind = REFMODEL_STREAMING, .budget = {.count = 100}, .sinks = 20};
@@ -394,7 +398,10 @@ START_TEST(misuse)
 }
 END_TEST
 
-/* Layers that are their own source: with room for all tokens they are dense, else they look at what there is room for. */
+/*
+ * Layers that are their own source: with room for all tokens they are dense, else they look at what there is room
+ * for.
+ */
 START_TEST(keys_first)
 {
 	uint64_t attended, causal, before;

@@ -3,7 +3,8 @@
  * Tests of sparse prefill: however a prompt is cut into steps, forked, or taken over half read, the
  * bits are those of the whole; and nothing that was kept of its rows stays behind.
  *
- * What a row gives is the kernels' business (test-prefill-sparse). Here every result is compared with another one of the library.
+ * What a row gives is the kernels' business (test-prefill-sparse). Here every result is compared with another one of
+ * the library.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,7 +15,10 @@
 #define TOKENS 700u
 #define STEPS 3u /* that decode behind a prompt */
 
-/* Policies that read prompts in all ways, small enough that rows miss something. `keeps`: pages, of rows for later ones. */
+/*
+ * Policies that read prompts in all ways, small enough that rows miss something. `keeps`: pages, of rows for later
+ * ones.
+ */
 static const struct {
 	const char *name, *decode, *prefill;
 	bool keeps, scores;
@@ -57,7 +61,8 @@ static void open_way(int way, int i)
 		rnd64();
 	for (uint32_t t = 0; t < TOKENS; t++)
 		content[t] = refmodel_content(rnd64() % 3, t);
-	snprintf(spec, sizeof(spec), "%s?%s%s%s", ways[way].name, ways[way].decode, *ways[way].decode ? "&" : "", ways[way].prefill);
+	snprintf(spec, sizeof(spec), "%s?%s%s%s", ways[way].name, ways[way].decode, *ways[way].decode ? "&" : "",
+	         ways[way].prefill);
 	snprintf(dense, sizeof(dense), "%s?%s", ways[way].name, *ways[way].decode ? ways[way].decode : "prefill=dense");
 	OK(skv_open(client, &w.model, spec, &w.session));
 }
@@ -155,8 +160,8 @@ static uint64_t pages_of_prompts(struct skv_seq *q)
 /* ---- chunks ------------------------------------------------------------------------------------ */
 
 /*
- * Read whole, in steps of 17, in steps of one token and in steps of random sizes, out apart from q or in its place; and what
- * is decoded behind it is what the policy decodes behind a prompt that saw all.
+ * Read whole, in steps of 17, in steps of one token and in steps of random sizes, out apart from q or in its place;
+ * and what is decoded behind it is what the policy decodes behind a prompt that saw all.
  */
 START_TEST(chunks)
 {
@@ -179,7 +184,8 @@ START_TEST(chunks)
 		read_to(q, n / 2, n, n, chunk, rows);
 		ck_assert_uint_eq(pages_of_prompts(q), 0);
 		decode(q, n, rows);
-		same(rows, whole, 0, ways[_i].scores ? n : n + STEPS, i == 0 ? "steps of 17" : i == 1 ? "steps of 1" : "random steps");
+		same(rows, whole, 0, ways[_i].scores ? n : n + STEPS,
+		     i == 0 ? "steps of 17" : i == 1 ? "steps of 1" : "random steps");
 		OK(skv_seq_drop(q));
 	}
 	w.in_place = false;
@@ -384,7 +390,8 @@ END_TEST
 #define SEQS 5u
 
 /* What each sequence of a batch takes: prompts of policies of their own, the last one decodes. */
-static void mixed(struct skv_seq *const *seqs, const uint32_t *at, const uint32_t *n, const uint32_t *later, float *const *rows)
+static void mixed(struct skv_seq *const *seqs, const uint32_t *at, const uint32_t *n, const uint32_t *later,
+                  float *const *rows)
 {
 	struct skv_step_item items[SEQS];
 	uint64_t all[SEQS * TOKENS];
@@ -401,7 +408,8 @@ static void mixed(struct skv_seq *const *seqs, const uint32_t *at, const uint32_
 	OK(refmodel_items(&w, items, SEQS, all, total, out));
 	for (uint32_t l = 0; l < w.model.n_layers; l++)
 		for (uint32_t i = 0, row = 0; i < SEQS; row += n[i++])
-			memcpy(rows[i] + (l * TOKENS + at[i]) * width, out + (l * total + row) * width, n[i] * width * sizeof(float));
+			memcpy(rows[i] + (l * TOKENS + at[i]) * width, out + (l * total + row) * width,
+			       n[i] * width * sizeof(float));
 	free(out);
 }
 
@@ -455,7 +463,10 @@ END_TEST
 
 /* ---- pages ------------------------------------------------------------------------------------- */
 
-/* A prompt that cannot fit as a whole fails at its first step and leaves nothing behind; what fits goes on to its end. */
+/*
+ * A prompt that cannot fit as a whole fails at its first step and leaves nothing behind; what fits goes on to its
+ * end.
+ */
 START_TEST(no_space)
 {
 	struct skv_stats stats = {.size = sizeof(stats)};

@@ -53,7 +53,10 @@ START_TEST(as_it_grows)
 }
 END_TEST
 
-/* What a commit says of it passes the check of every reader, at any length; and nothing is compressed that was not planned. */
+/*
+ * What a commit says of it passes the check of every reader, at any length; and nothing is compressed that was not
+ * planned.
+ */
 START_TEST(commits_are_good)
 {
 	struct skv_compress none = {0};
@@ -61,7 +64,8 @@ START_TEST(commits_are_good)
 	for (int round = 0; round < 20000; round++) {
 		struct skv_compress k = random_pack();
 		uint32_t n = rnd_below(rnd_below(2) ? 1000 : SKV_MAX_TOKENS + 1);
-		struct skv_layer_slots x = {.live = n, .slot_end = n, .n_active = n, .n_compressed = compress_end(&k, n)};
+		struct skv_layer_slots x = {.live = n, .slot_end = n, .n_active = n,
+		                            .n_compressed = compress_end(&k, n)};
 
 		if (x.n_compressed > 0)
 			x.form = compress_form(&k, SKV_MAX_TOKENS);
@@ -78,17 +82,21 @@ START_TEST(forms)
 	                     .sinks = 17, .residual = 128, .block = 32};
 	struct skv_form f = compress_form(&k, 4096);
 
-	ck_assert(f.kind == SKV_COMPRESS_LATENT && f.bits == 4 && f.scale_block == 64 && f.stride == 10 && f.n_refs == 4);
+	ck_assert(f.kind == SKV_COMPRESS_LATENT && f.bits == 4 && f.scale_block == 64 && f.stride == 10 &&
+	          f.n_refs == 4);
 	ck_assert(f.ref_bits == 8 && f.id_bytes == 2 && f.first == 2);
 	ck_assert_uint_eq(compress_form(&k, 20).id_bytes, 2);
 	ck_assert_uint_eq(compress_form(&k, 32 + 65504 * 10).id_bytes, 2); /* 32 and 65,504 references: the last is 65,535 */
 	ck_assert_uint_eq(compress_form(&k, 32 + 65504 * 10 + 1).id_bytes, 4);
 	k = (struct skv_compress){.kind = SKV_COMPRESS_LATENT, .bits = 8, .scale_block = 32, .block = 32};
 	f = compress_form(&k, SKV_MAX_TOKENS);
-	ck_assert(f.kind == SKV_COMPRESS_LATENT && f.bits == 8 && f.scale_block == 32 && f.id_bytes == 0 && f.first == 0);
-	k = (struct skv_compress){.kind = SKV_COMPRESS_QUANT, .bits = 2, .scale_block = 64, .residual = 128, .block = 32};
+	ck_assert(f.kind == SKV_COMPRESS_LATENT && f.bits == 8 && f.scale_block == 32 && f.id_bytes == 0 &&
+	          f.first == 0);
+	k = (struct skv_compress){.kind = SKV_COMPRESS_QUANT, .bits = 2, .scale_block = 64, .residual = 128,
+	                          .block = 32};
 	f = compress_form(&k, SKV_MAX_TOKENS);
-	ck_assert(f.kind == SKV_COMPRESS_QUANT && f.bits == 2 && f.scale_block == 64 && f.id_bytes == 0 && f.first == 0);
+	ck_assert(f.kind == SKV_COMPRESS_QUANT && f.bits == 2 && f.scale_block == 64 && f.id_bytes == 0 &&
+	          f.first == 0);
 }
 END_TEST
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans and what hooks ask for, spoiled one at a time: each is refused with a text that names it. Blocks: test-plugin.c. */
+/*
+ * Plans and what hooks ask for, spoiled one at a time: each is refused with a text that names it. Blocks:
+ * test-plugin.c.
+ */
 #include "tests/support/policy-file.h"
 #include "tests/support/suite.h"
 
@@ -272,7 +275,8 @@ static void score_the_dense(const struct skv_policy_ctx *ctx, uint32_t layer)
 START_TEST(layers_that_score)
 {
 	static const struct {
-		void (*before)(const struct skv_policy_ctx *, uint32_t), (*after)(const struct skv_policy_ctx *, uint32_t);
+		void (*before)(const struct skv_policy_ctx *, uint32_t), (*after)(const struct skv_policy_ctx *,
+				uint32_t);
 		const char *says;
 	} c[] = {
 		{score_and_select, NULL, ""},
@@ -446,7 +450,8 @@ START_TEST(layers_that_keep)
 	NO_KEEP(wanted[1].reduce = SKV_REDUCE_MAX, "plan of layer 1: evict: accumulated scores are SKV_SCORES_TOKENS");
 	NO_KEEP(wanted[1].evict.accumulate = 0, "plan of layer 1: evict: accumulated scores are SKV_SCORES_TOKENS");
 	NO_KEEP(wanted[3].evict = wanted[1].evict, "plan of layer 3: evict: a layer that evicts tokens attends densely");
-	NO_KEEP((wanted[3].attend = SKV_ATTEND_TOKENS, wanted[3].source = 1), "plan of layer 3: source has an eviction");
+	NO_KEEP((wanted[3].attend = SKV_ATTEND_TOKENS, wanted[3].source = 1),
+	        "plan of layer 3: source has an eviction");
 }
 END_TEST
 
@@ -499,12 +504,14 @@ START_TEST(layers_that_pack)
 	NO_PACK(wanted[0].compress.bits = 8, "plan of layer 0: compress: bits of quantized K and V, expected 4 or 2");
 	NO_PACK(wanted[0].compress.block = 48, "plan of layer 0: compress: block of quantized K and V, expected a multiple");
 	NO_PACK(wanted[0].compress.sinks = 16, "plan of layer 0: compress: quantized K and V have neither references nor");
-	NO_PACK((wanted[0].compress.stride = 10, wanted[0].compress.n_refs = 4), "plan of layer 0: compress: quantized K and V have neither references nor");
+	NO_PACK((wanted[0].compress.stride = 10, wanted[0].compress.n_refs = 4),
+	        "plan of layer 0: compress: quantized K and V have neither references nor");
 	NO_PACK(wanted[0].compress.ref_bits = 4, "plan of layer 0: compress: quantized K and V have neither references nor");
 	NO_PACK(wanted[0].scores = SKV_SCORES_PAGE_BOUNDS, "plan of layer 0: compress: a layer with quantized K and V attends densely, without");
 	NO_PACK((wanted[2].compress = wanted[0].compress), "plan of layer 2: compress: a layer with quantized K and V attends densely, without");
 	some_keep();
-	wanted[1].compress = (struct skv_compress){.kind = SKV_COMPRESS_LATENT, .bits = 4, .scale_block = 32, .block = 32};
+	wanted[1].compress = (struct skv_compress){.kind = SKV_COMPRESS_LATENT, .bits = 4, .scale_block = 32,
+	                                           .block = 32};
 	in_before = before_keep;
 	in_after = after_keep;
 	ck_assert_text(rehearse(), "plan of layer 1: compress: a layer with an eviction");

@@ -135,8 +135,8 @@ static void append_stores(struct skv_seqmem *s, struct truth *t, uint32_t n_toke
 }
 
 /*
- * In each group of state a page for every 48 tokens, of layers that have state: placed where there is none, the last one
- * copied.
+ * In each group of state a page for every 48 tokens, of layers that have state: placed where there is none, the last
+ * one copied.
  */
 static void state_stores(struct skv_seqmem *s, struct truth *t, uint32_t n_tokens)
 {
@@ -408,10 +408,13 @@ START_TEST(compressed)
 		says = skv_layer_slots_check(&x, SKV_ABOUT_SLOTS, 120, 1);
 		ck_assert_msg(c[i].says ? says && strstr(says, c[i].says) : !says, "%zu: %s", i, says ? says : "");
 	}
-	x = (struct skv_layer_slots){.live = 119, .slot_end = 120, .granularity = 1, .n_compressed = 16, .form = {DELTA, .bits = 4}};
-	ck_assert_str_eq(skv_layer_slots_check(&x, SKV_ABOUT_SLOTS, 120, 1), "a layer has compressed tokens, and has evicted others");
+	x = (struct skv_layer_slots){.live = 119, .slot_end = 120, .granularity = 1, .n_compressed = 16,
+	                             .form = {DELTA, .bits = 4}};
+	ck_assert_str_eq(skv_layer_slots_check(&x, SKV_ABOUT_SLOTS, 120, 1),
+	                 "a layer has compressed tokens, and has evicted others");
 	x = (struct skv_layer_slots){.live = 119, .slot_end = 119, .n_compressed = 16, .form = {DELTA, .bits = 4}};
-	ck_assert_str_eq(skv_layer_slots_check(&x, SKV_ABOUT_SLOTS, 120, 1), "a layer has compressed tokens, and has evicted others");
+	ck_assert_str_eq(skv_layer_slots_check(&x, SKV_ABOUT_SLOTS, 120, 1),
+	                 "a layer has compressed tokens, and has evicted others");
 }
 END_TEST
 
@@ -428,7 +431,8 @@ START_TEST(layouts)
 		        .n_kv_heads = c[i].kv_heads,
 		        .head_dim = c[i].head_dim,
 		};
-		uint32_t kept = 2 * 9, pages = skv_pages_of(c[i].tokens), most = pages > kept ? pages : kept; /* 65 / 8 pages of fp32 */
+		/* 65 / 8 pages of fp32 */
+		uint32_t kept = 2 * 9, pages = skv_pages_of(c[i].tokens), most = pages > kept ? pages : kept;
 		size_t entries = (size_t)c[i].layers * most;
 		struct skv_seqmem_layout l;
 

@@ -180,7 +180,8 @@ END_TEST
 static void make_pages(void)
 {
 	struct skv_wire_model w = raw_model("tiny");
-	struct skv_model m = {.n_layers = w.n_layers, .n_heads = w.n_heads, .n_kv_heads = w.n_kv_heads, .head_dim = w.head_dim};
+	struct skv_model m = {.n_layers = w.n_layers, .n_heads = w.n_heads, .n_kv_heads = w.n_kv_heads,
+	                      .head_dim = w.head_dim};
 	static const uint32_t pages[SKV_PAGE_KINDS] = {3, 1, 2, 2, 1, 4};
 	struct skv_seqmem_layout l;
 	struct skv_seqmem *mem;

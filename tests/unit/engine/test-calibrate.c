@@ -351,7 +351,8 @@ START_TEST(rows_that_differ)
 
 			found += mark[p] == ENG_DELTA_ERROR_ROW;
 			ck_assert(mark[p] != ENG_DELTA_ERROR_FIRST || (p == first && p >= 35));
-			ck_assert(mark[p] != ENG_DELTA_ERROR_ROW || (p != first && mark[first] == ENG_DELTA_ERROR_FIRST));
+			ck_assert(mark[p] != ENG_DELTA_ERROR_ROW ||
+			          (p != first && mark[first] == ENG_DELTA_ERROR_FIRST));
 			apart += p == first && mark[p];
 		}
 		ck_assert_uint_le(found, rows && rows < most ? rows : most);

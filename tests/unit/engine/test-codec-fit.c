@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What residuals add up to, which directions of them a compressor takes, and its file, as the client library reads it. */
+/*
+ * What residuals add up to, which directions of them a compressor takes, and its file, as the client library reads
+ * it.
+ */
 #include <check.h>
 #include <errno.h>
 #include <math.h>
@@ -270,7 +273,9 @@ static double in_number(const struct eng_compressor *c, uint32_t i)
 	return all;
 }
 
-/* The largest directions of each part come through whole, the others not at all; a group's numbers are equally large. */
+/*
+ * The largest directions of each part come through whole, the others not at all; a group's numbers are equally large.
+ */
 START_TEST(largest_directions)
 {
 	static const struct {

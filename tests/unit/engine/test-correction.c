@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the correction of sparse prompts promises, through the kernels that ship: where neighbouring rows miss the same it
- * gives back most of it, and recomputing some rows does not; where they do not, it does harm.
+ * What the correction of sparse prompts promises, through the kernels that ship: where neighbouring rows miss the
+ * same it gives back most of it, and recomputing some rows does not; where they do not, it does harm.
  */
 #include <check.h>
 #include <math.h>

@@ -114,7 +114,8 @@ static void try_add_norm(const struct at *at, uint32_t rows, uint32_t n, bool ad
 		for (uint32_t i = 0; i < n; i++) {
 			double want = sum[from[r] * n + i] / sqrt(squares / n + 1e-5) * w[i];
 
-			ck_assert_double_eq_tol(out[r * n + i], want, off * (1 + fabs(want)) + rounding(at->dtype, want));
+			ck_assert_double_eq_tol(out[r * n + i], want,
+			                        off * (1 + fabs(want)) + rounding(at->dtype, want));
 		}
 	}
 	backend_put_back(at, x_);

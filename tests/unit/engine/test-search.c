@@ -54,7 +54,8 @@ static void teardown(void)
 /* Each piece of the answer is one of the prompt, none comes again before all were there. */
 START_TEST(echoes)
 {
-	const struct eng_recall_task echo = {.n = 5, .prompt = 7 * ENG_RECALL_TASK_PIECE + 5, .answer = 9 * ENG_RECALL_TASK_PIECE + 3};
+	const struct eng_recall_task echo = {.n = 5, .prompt = 7 * ENG_RECALL_TASK_PIECE + 5,
+	                                     .answer = 9 * ENG_RECALL_TASK_PIECE + 3};
 	struct eng_cases list;
 	struct eng_error err;
 	char text[TEXT];
@@ -269,7 +270,8 @@ END_TEST
 /* What the model itself loses under a policy. */
 START_TEST(search_of_a_model)
 {
-	static const char *const policies[] = {"delta?dense=1&budget=2&layers=", "kascade:dense-anchors?budget=12&layers="};
+	static const char *const policies[] = {"delta?dense=1&budget=2&layers=",
+	                                       "kascade:dense-anchors?budget=12&layers="};
 	struct eng_choice c = {.n_layers = LAYERS, .first = _i ? 0 : 1};
 	static double loss[1 << LAYERS];
 	struct eng_found found;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-append.c - what the kernels write into pages, byte for byte, on every backend of this machine;
- * which kernels the host has, and what is no module of a device's.
+ * tests/unit/kernels/test-append.c - what the kernels write into pages, byte for byte, on every backend of this
+ * machine; which kernels the host has, and what is no module of a device's.
  */
 #include "tests/support/kernel-case.h"
 #include "tests/ref/attention.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-compress-decode.c - attention to listed tokens of a layer that compresses, without decompressing them to memory, against
- * double precision, on every backend of this machine that has it. Records are made up; pages of compressed tokens hold
- * NaNs.
+ * tests/unit/kernels/test-compress-decode.c - attention to listed tokens of a layer that compresses, without
+ * decompressing them to memory, against double precision, on every backend of this machine that has it. Records are
+ * made up; pages of compressed tokens hold NaNs.
  */
 #include <check.h>
 #include <math.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-compress-quant.c - K and V quantized, against double precision, on every backend of this machine: what is kept of
- * blocks, and attention, attention scores, selections and decompressed rows over what is stored.
+ * tests/unit/kernels/test-compress-quant.c - K and V quantized, against double precision, on every backend of this
+ * machine: what is kept of blocks, and attention, attention scores, selections and decompressed rows over what is
+ * stored.
  */
 #include <check.h>
 #include <math.h>
@@ -46,7 +47,8 @@ static void check_group(const struct low_case *k, const char *what, const float 
 }
 
 /* A block's record of a kv head. */
-static void check_record(const struct low_case *k, uint8_t *pool, uint32_t layer, uint32_t i, uint32_t block, uint32_t h)
+static void check_record(const struct low_case *k, uint8_t *pool, uint32_t layer, uint32_t i, uint32_t block,
+                         uint32_t h)
 {
 	const uint32_t dim = k->c.sh.head_dim, row = k->c.sh.n_kv_heads * dim;
 	const uint8_t *record = low_record(k, pool, layer, i, block * BLOCK, h);
@@ -147,7 +149,8 @@ START_TEST(record_sizes)
 	} known[] = {{64, 4, 32, 2560}, {64, 2, 32, 1536}, {128, 4, 64, 4864}, {128, 2, 32, 3072}};
 
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-		const struct skv_codec c = {.kind = SKV_COMPRESS_QUANT, .bits = known[i].bits, .scale_block = known[i].group};
+		const struct skv_codec c = {.kind = SKV_COMPRESS_QUANT, .bits = known[i].bits,
+		                            .scale_block = known[i].group};
 		const struct skv_shape sh = {.n_heads = 8, .n_kv_heads = 2, .head_dim = known[i].dim, .codec = &c};
 
 		ck_assert_uint_eq(skv_code_record_bytes(&sh), known[i].bytes);
@@ -253,7 +256,8 @@ static void check_outputs(struct low_case *k, const uint32_t *coded)
 {
 	struct kernel_case *c = &k->c;
 	const size_t floats = (size_t)c->rows * c->sh.n_heads * c->sh.head_dim;
-	const struct skv_scores none = {.rows = 1, .token_stride = k->stride * SKV_PAGE_TOKENS, .page_stride = k->stride};
+	const struct skv_scores none = {.rows = 1, .token_stride = k->stride * SKV_PAGE_TOKENS,
+	                                .page_stride = k->stride};
 	float *out = malloc(floats * sizeof *out), *again = malloc(floats * sizeof *again);
 	void *q = case_rows_to(c, c->q, floats), *mem = case_to(c, NULL, case_rows_bytes(c, floats));
 	struct score_ref ref = score_ref_of(c, &none);
@@ -341,7 +345,8 @@ START_TEST(selections)
 				if (what == 2)
 					b->kern->select_union(&k.sh[0], i ? &packed : &as_rows, &ev, &sel, &list, &w);
 				else
-					b->kern->select(&k.sh[0], i ? &packed : &as_rows, &ev, what == 1, &sel, &list, &w);
+					b->kern->select(&k.sh[0], i ? &packed : &as_rows, &ev, what == 1, &sel, &list,
+					                &w);
 				case_work_done(&k.c, &w);
 				case_from(&k.c, ids[i], list.ids, sizeof ids[i]);
 				case_from(&k.c, &count[i], list.count, sizeof count[i]);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-compress.c - what the kernels keep of compressed tokens, against double precision, on every backend of this machine.
+ * tests/unit/kernels/test-compress.c - what the kernels keep of compressed tokens, against double precision, on every
+ * backend of this machine.
  *
  * Each check begins with what is stored of the step before: which references are near is judged by the references' own
  * bytes, a code by the references that its record names. So no mistake hides behind another, and none is told twice.
@@ -61,7 +62,8 @@ static void check_numbers(const struct code_case *k, uint32_t i, uint32_t token,
 			const double within = 0.5 * scale + off[e] + 1e-6 * (fabs(x[e]) + fabs(low));
 
 			if (scale == 0 ? q != 0
-			               : (q > 0 && x[e] - stored[e] < -within) || (q < top && x[e] - stored[e] > within))
+			               : (q > 0 && x[e] - stored[e] < -within) || (q < top &&
+					x[e] - stored[e] > within))
 				WRONG(k, i, token, "a number is", stored[e], "should be", x[e]);
 		}
 	}
@@ -74,7 +76,8 @@ static void check_end(const struct code_case *k, uint32_t i, uint32_t token, con
 {
 	for (; from < to; from++)
 		if (record[from])
-			WRONG(k, i, token, "what fills the record up is", (double)record[from], "at byte", (double)from);
+			WRONG(k, i, token, "what fills the record up is", (double)record[from], "at byte",
+			      (double)from);
 }
 
 static void check_reference(const struct code_case *k, uint8_t *pool, uint32_t layer, uint32_t i, uint32_t token)
@@ -153,7 +156,8 @@ static void check_code(const struct code_case *k, uint8_t *pool, uint32_t layer,
 			z[e] -= z_b[e];
 			off[e] = slack_of(k) * (off[e] + off_b[e]);
 		}
-		check_numbers(k, i, token, record + c->near * c->id_bytes, c->width, c->bits, c->group, SKV_BF16, z, off);
+		check_numbers(k, i, token, record + c->near * c->id_bytes, c->width, c->bits, c->group, SKV_BF16, z,
+		              off);
 	}
 	free(x);
 	free(b);
@@ -336,7 +340,8 @@ START_TEST(no_numbers)
 				uint32_t number;
 
 				for (uint32_t j = 0; j < c->near && !ref_is_reference(c, t, &number); j++)
-					ck_assert_uint_lt(ref_id(c, code_record(&k, pool, 0, 0, t), j), ref_usable(c, t));
+					ck_assert_uint_lt(ref_id(c, code_record(&k, pool, 0, 0, t), j),
+					                  ref_usable(c, t));
 			}
 			free(pool);
 			code_off(&k);

@@ -295,7 +295,8 @@ START_TEST(all_pages_are_dense)
 		for (uint32_t page = 0; page < count[i]; page++)
 			ids[i * stride + page] = page;
 	}
-	p[1].list = (struct skv_index_list){.rows = 1, .stride = stride, .ids = ids, .count = count, .max_count = stride};
+	p[1].list = (struct skv_index_list){.rows = 1, .stride = stride, .ids = ids, .count = count,
+	                                    .max_count = stride};
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
 		if (!case_load(&c, b))
 			continue;

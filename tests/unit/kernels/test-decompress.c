@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-decompress.c - rows that the kernels decompress, against double precision, on every backend of this
- * machine. Records are made up; the pages of compressed tokens hold NaNs, so a kernel that still reads them shows.
+ * tests/unit/kernels/test-decompress.c - rows that the kernels decompress, against double precision, on every backend
+ * of this machine. Records are made up; the pages of compressed tokens hold NaNs, so a kernel that still reads them
+ * shows.
  */
 #include <check.h>
 #include <math.h>
@@ -159,7 +160,10 @@ static void check_attention(struct code_case *k, const struct decompressed *r)
 			ref_attention(q + (i * heads + h) * dim, rows + kv, rows + ROOM * half + kv, n, half, dim, sh.scale,
 			              visible, out + h * dim, NULL);
 		}
-		/* what was decompressed from random records is larger than other tests' rows, which are hardly larger than 4 */
+		/*
+		 * what was decompressed from random records is larger than other tests' rows, which are hardly larger
+		 * than 4
+		 */
 		case_compare("out", got + i * heads * dim, out, heads * dim,
 		             case_tolerance(&k->c, k->c.on, 1e-3) * fmax(1, most / 4), 1e-3);
 	}
@@ -214,7 +218,8 @@ START_TEST(rows)
 				all = run(&k, &a, 0, SEQS, 1);
 				check_decompressed(&k, pool, &a, &all);
 				one = run(&k, &a, 3, 1, 2); /* in other company */
-				ck_assert_msg(!memcmp(one.pool, all.pool + 3 * each, each), "%s: company shows", b->name);
+				ck_assert_msg(!memcmp(one.pool, all.pool + 3 * each, each), "%s: company shows",
+				              b->name);
 				free(all.pool);
 				free(one.pool);
 			}
@@ -252,7 +257,8 @@ START_TEST(in_place)
 					const size_t at = skv_pte_id(k.c.table[i][p]) * k.c.sh.page_bytes;
 
 					for (uint32_t slot = 0; slot < PAGE; slot++)
-						check_row(&k, pool, i, p * PAGE + slot, n_compressed[i], now + at, slot);
+						check_row(&k, pool, i, p * PAGE + slot, n_compressed[i], now + at,
+						          slot);
 					memcpy(now + at, pool + at, k.c.sh.page_bytes);
 				}
 			ck_assert_msg(!memcmp(now, pool, bytes), "%s: more was written", b->name);

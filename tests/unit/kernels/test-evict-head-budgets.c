@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-evict-head-budgets.c - heads that share a layer's budget, one call at a time, on every backend of
- * this machine: which slots are active, scores of these alone, which become inactive, and what activates all.
- * test-evict.c beside it has the other decisions of layers that evict.
+ * tests/unit/kernels/test-evict-head-budgets.c - heads that share a layer's budget, one call at a time, on every
+ * backend of this machine: which slots are active, scores of these alone, which become inactive, and what activates
+ * all. test-evict.c beside it has the other decisions of layers that evict.
  */
 #include "tests/support/slot-meta-case.h"
 #include "tests/ref/attention.h"
@@ -181,13 +181,15 @@ END_TEST
 
 static float some_rank(int way)
 {
-	static const float odd[] = {NAN, INFINITY, -INFINITY, 0.0f, -0.0f, 1e-45f, -1e-45f, 3.4e38f, -3.4e38f, 1, 1.0000001f};
+	static const float odd[] = {NAN, INFINITY, -INFINITY, 0.0f, -0.0f, 1e-45f, -1e-45f, 3.4e38f, -3.4e38f, 1,
+	                            1.0000001f};
 
 	return way == 0 ? odd[rnd_below(11)] : way == 1 ? 1 : way == 2 ? (float)rnd_below(3) : rnd_normal();
 }
 
 /* Ranks at random, and what they do to sequence i of the model. */
-static void model_head_budgets(struct fixture *r, uint32_t i, const struct skv_head_budget_rule *how, int way, float *rank, uint32_t stride)
+static void model_head_budgets(struct fixture *r, uint32_t i, const struct skv_head_budget_rule *how, int way,
+                               float *rank, uint32_t stride)
 {
 	const uint32_t heads = r->c.sh.n_kv_heads, n = r->seq[i].len, active = r->seq[i].n_active;
 	const struct ref_head_budgets a = {.active = active, .safeguard = skv_safeguard_of(how, active),
@@ -208,7 +210,8 @@ static void model_head_budgets(struct fixture *r, uint32_t i, const struct skv_h
 static void head_budgets_case(struct fixture *r, int way)
 {
 	const uint32_t heads = r->c.sh.n_kv_heads, stride = r->c.max_len + rnd_below(7);
-	const struct skv_head_budget_rule how = {.recent = rnd_below(3) * rnd_below(20), .safeguard = rnd_below(3) * 0.2f};
+	const struct skv_head_budget_rule how = {.recent = rnd_below(3) * rnd_below(20),
+	                                         .safeguard = rnd_below(3) * 0.2f};
 	float *rank = calloc((size_t)r->c.n * heads * stride, sizeof *rank);
 
 	make_units(r);
@@ -275,7 +278,8 @@ START_TEST(activates)
 			const uint32_t rows = r.c.n * r.c.sh.n_kv_heads, stride = (r.c.max_len + 15) / 16 * 16;
 			struct skv_scores ev = {.rows = r.c.sh.n_kv_heads, .sum = true, .token_stride = stride};
 			float *none = calloc((size_t)rows * stride, sizeof *none);
-			struct skv_slot_mapping slots = {.granularity = 1, .slot = case_to(&r.c, NULL, rows * sizeof(uint32_t))};
+			struct skv_slot_mapping slots = {.granularity = 1,
+			                                 .slot = case_to(&r.c, NULL, rows * sizeof(uint32_t))};
 			make_units(&r);
 			for (uint32_t i = 0; i < r.c.n; i++) {
 				r.seq[i].slot_end = len[i] - r.c.seq[i].n_q;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-evict-slots.c - layers that evict, over many steps, on every backend of this machine: after each step
- * every kv head has the tokens that a plain model of it has, with their rows, bounds and slot metadata, where the contract says.
- * Steps break off and begin anew: what the abandoned one wrote must not matter.
+ * tests/unit/kernels/test-evict-slots.c - layers that evict, over many steps, on every backend of this machine: after
+ * each step every kv head has the tokens that a plain model of it has, with their rows, bounds and slot metadata,
+ * where the contract says. Steps break off and begin anew: what the abandoned one wrote must not matter.
  */
 #include "tests/support/slot-model.h"
 #include "tests/ref/attention.h"
@@ -145,7 +145,10 @@ static void write_step(struct slot_rig *r, bool prompt, bool garbage)
 
 /* ---- kinds of steps -------------------------------------------------------------------------- */
 
-/* Whatever a step that was abandoned may have left: slot metadata of the step's set, rows of what is free, or of new tokens. */
+/*
+ * Whatever a step that was abandoned may have left: slot metadata of the step's set, rows of what is free, or of new
+ * tokens.
+ */
 static void tear(struct slot_rig *r, bool prompt)
 {
 	struct skv_evict_rule by = {.granularity = r->unit, .recent.count = 1};
@@ -167,7 +170,8 @@ static void tear(struct slot_rig *r, bool prompt)
 /* Which of the entries live, and how they are valued, is made up; then the kernel and the model choose. */
 static void choose(struct slot_rig *r)
 {
-	struct skv_evict_rule by = {.granularity = r->unit, .evict_older = rnd_below(2), .reset_scores = rnd_below(3) == 0};
+	struct skv_evict_rule by = {.granularity = r->unit, .evict_older = rnd_below(2),
+	                            .reset_scores = rnd_below(3) == 0};
 	const uint32_t stride = r->c.max_len + rnd_below(5);
 	float *rank = malloc((size_t)r->n * r->c.sh.n_kv_heads * stride * sizeof *rank), *there;
 	const bool ranked = rnd_below(2);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-evict.c - the decisions of layers that evict, one call at a time, on every backend of this machine:
- * scores of prompts, ranks, what is retained, which pages are listed, and attention to these. test-evict-slots.c has whole steps.
+ * tests/unit/kernels/test-evict.c - the decisions of layers that evict, one call at a time, on every backend of this
+ * machine: scores of prompts, ranks, what is retained, which pages are listed, and attention to these.
+ * test-evict-slots.c has whole steps.
  */
 #include "tests/support/slot-meta-case.h"
 #include "tests/ref/attention.h"
@@ -55,7 +56,8 @@ static void check_scores(const struct kernel_case *c, const float *q, const stru
 			if (window == 0 || c->seq[i].n_q < window)
 				want[u] += fabs(unit[x][u].value); /* all become active */
 		}
-		case_compare(c->on->name, value, want, n, c->on->device ? 1e-4 : 1e-5, case_weight_slack(c, c->on) + 1e-5);
+		case_compare(c->on->name, value, want, n, c->on->device ? 1e-4 : 1e-5,
+		             case_weight_slack(c, c->on) + 1e-5);
 		free(value);
 		free(meta);
 		free(want);
@@ -119,7 +121,8 @@ END_TEST
 /* Values as they come, all the same, all 0, of all sizes. */
 static double random_value(int way)
 {
-	return way == 0 ? rnd_unit() : way == 1 ? 0.25 : way == 2 ? 0 : (float)ldexp(1 + rnd_unit(), (int)rnd_below(160) - 60);
+	return way == 0 ? rnd_unit() : way == 1 ? 0.25 : way == 2 ? 0 : (float)ldexp(1 + rnd_unit(),
+			(int)rnd_below(160) - 60);
 }
 
 static void rank_case(struct kernel_case *c, const struct skv_rank *how, int way)
@@ -150,7 +153,8 @@ static void rank_case(struct kernel_case *c, const struct skv_rank *how, int way
 		const uint32_t i = x / heads, n = c->seq[i].len;
 		const bool ranked = seq[i].n_retained < n || seq[i].n_active < UINT32_MAX;
 		if (ranked)
-			ref_rank(unit[x], n, how->smooth, (double)how->lambda, c->k[i] + x % heads * dim, heads * dim, dim, want);
+			ref_rank(unit[x], n, how->smooth, (double)how->lambda, c->k[i] + x % heads * dim, heads * dim,
+			         dim, want);
 		for (uint32_t u = ranked ? n : 0; u < stride; u++)
 			want[u] = NAN; /* untouched */
 		case_compare(c->on->name, rank + (size_t)x * stride, want, stride, how->lambda > 0 ? 2e-6 : 0, 2e-5);
@@ -190,7 +194,8 @@ END_TEST
 /* Numbers that sort badly. */
 static float odd_number(int way)
 {
-	static const float odd[] = {NAN, INFINITY, -INFINITY, 0.0f, -0.0f, 1e-45f, -1e-45f, 3.4e38f, -3.4e38f, 1, 1.0000001f};
+	static const float odd[] = {NAN, INFINITY, -INFINITY, 0.0f, -0.0f, 1e-45f, -1e-45f, 3.4e38f, -3.4e38f, 1,
+	                            1.0000001f};
 
 	switch (way) {
 	case 0:
@@ -344,7 +349,8 @@ static void check_list(const struct kernel_case *c, const struct skv_kseq *s, co
 	bool *seen = calloc(n, sizeof *seen);
 
 	for (uint32_t x = 0; x < count; x++) {
-		ck_assert_msg(ids[x] < n && !seen[ids[x]] && listed[ids[x]], "%s: page %u is listed", c->on->name, ids[x]);
+		ck_assert_msg(ids[x] < n && !seen[ids[x]] && listed[ids[x]], "%s: page %u is listed", c->on->name,
+		              ids[x]);
 		seen[ids[x]] = true;
 	}
 	for (uint32_t u = 0; u < n; u++)
@@ -378,7 +384,8 @@ static uint32_t check_attention(const struct kernel_case *c, const float *q, con
 }
 
 /* Pages of all sequences' kv heads, their slot metadata, and their scores of few values. */
-static void make_pages(struct kernel_case *c, struct skv_kseq *seq, float *score, uint32_t stride, struct ref_unit **unit)
+static void make_pages(struct kernel_case *c, struct skv_kseq *seq, float *score, uint32_t stride,
+                       struct ref_unit **unit)
 {
 	const uint32_t heads = c->sh.n_kv_heads, group = c->sh.n_heads / heads;
 
@@ -439,7 +446,8 @@ static void stamp_case(struct kernel_case *c, const struct skv_touch_rule *how)
 		bool *listed = malloc(n * sizeof *listed);
 		for (uint32_t h = 0; h < heads; h++) {
 			const uint32_t x = i * heads + h;
-			model_stamp(c, how, &seq[i], score + (size_t)x * group * ev.page_stride, ev.page_stride, unit[x], listed);
+			model_stamp(c, how, &seq[i], score + (size_t)x * group * ev.page_stride, ev.page_stride,
+			            unit[x], listed);
 			struct skv_slot_meta *meta = slot_meta_get(c, i, h, seq[i].set, n);
 			for (uint32_t u = 0; u < n; u++)
 				ck_assert_msg(meta[u].pos == unit[x][u].pos && meta[u].score == (float)unit[x][u].value,
@@ -514,7 +522,8 @@ START_TEST(metadata_of_what_is_there)
 				for (uint32_t u = 0; u < n; u++) {
 					const uint32_t pos = case_resident(&c, i, u * units[way]) ? u : SKV_SLOT_FREE;
 					if (meta[u].pos != pos || meta[u].score != 0)
-						ck_abort_msg("%s: meta %u is %#x, %g", b->name, u, meta[u].pos, (double)meta[u].score);
+						ck_abort_msg("%s: meta %u is %#x, %g", b->name, u, meta[u].pos,
+						             (double)meta[u].score);
 				}
 				free(meta);
 			}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-prefill-sparse.c - attention of prompts that see a part of what came before, with lists made here: against
- * prefill.c on every backend; that dense rows are the dense kernel's, and that neither how a prompt is cut, nor the
- * company, nor threads, nor a step that is repeated change a bit.
+ * tests/unit/kernels/test-prefill-sparse.c - attention of prompts that see a part of what came before, with lists
+ * made here: against prefill.c on every backend; that dense rows are the dense kernel's, and that neither how a
+ * prompt is cut, nor the company, nor threads, nor a step that is repeated change a bit.
  */
 #include "tests/support/prefill-case.h"
 #include "tests/ref/attention.h"
@@ -84,7 +84,8 @@ static bool drawn(const struct method *m, uint64_t i, uint64_t x, uint64_t row, 
 /* Units and single tokens that are listed for the tile at x lie between the sinks and the window. */
 static bool lists_unit(const struct method *m, uint32_t i, uint32_t x, uint32_t row, uint32_t u)
 {
-	return m->rows && u * m->unit >= m->sp.sinks && (u + 1) * m->unit + m->sp.window <= x && drawn(m, i, x, row, u, 3);
+	return m->rows && u * m->unit >= m->sp.sinks && (u + 1) * m->unit + m->sp.window <= x && drawn(m, i, x, row,
+			u, 3);
 }
 
 static bool lists_token(const struct method *m, uint32_t i, uint32_t x, uint32_t row, uint32_t t)
@@ -331,8 +332,8 @@ START_TEST(nothing_reaches_back)
 END_TEST
 
 /*
- * Delta Attention's Lemma 1: of a row that sees its top k, dense - sparse is what the tail adds to the dense output, but for
- * T / (H + T) max |v| over the head; H and T are the sums of exp(score) of head and tail.
+ * Delta Attention's Lemma 1: of a row that sees its top k, dense - sparse is what the tail adds to the dense output,
+ * but for T / (H + T) max |v| over the head; H and T are the sums of exp(score) of head and tail.
  */
 static void check_lemma(const struct kernel_case *c, const struct ref_rows *r, const bool *head, const float *dense,
                         const float *sparse, double tolerance)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-prefill-tiles.c - lists of tiles: what Kascade, HiP and MInference choose for rows of a prompt, against
- * prefill.c on every backend; that neither how a prompt is cut, nor the company, nor threads change a list; and what
- * rows that see the lists give.
+ * tests/unit/kernels/test-prefill-tiles.c - lists of tiles: what Kascade, HiP and MInference choose for rows of a
+ * prompt, against prefill.c on every backend; that neither how a prompt is cut, nor the company, nor threads change a
+ * list; and what rows that see the lists give.
  *
  * Choices by softmax weights leave open who is at the edge of a budget: who is clearly in or out is checked. HiP's are
  * checked to the last one, ties included, with keys and queries of small whole numbers, whose products are exact.
@@ -52,7 +52,8 @@ static struct method minference(const struct skv_shape *sh)
 	m.plan = (struct skv_prefill){.how = SKV_PREFILL_MINFERENCE, .segment = 128u << rnd_below(2),
 	                              .vertical = SKV_MINFERENCE_FORCED + rnd_below(100),
 	                              .slash = SKV_MINFERENCE_FORCED + rnd_below(rnd_below(2) ? 4 : 200)};
-	m.sp = (struct skv_sparse){.tile = 64, .by_tile = true, .segment = m.plan.segment, .n_saved_queries = SKV_MINFERENCE_ROWS};
+	m.sp = (struct skv_sparse){.tile = 64, .by_tile = true, .segment = m.plan.segment,
+	                           .n_saved_queries = SKV_MINFERENCE_ROWS};
 	return m;
 }
 
@@ -65,7 +66,8 @@ static struct method kascade(const struct skv_shape *sh)
 		m.plan.top.share = (float)(0.05 + rnd_unit() / 2);
 	else
 		m.plan.top.count = 1 + rnd_below(200);
-	m.sp = (struct skv_sparse){.tile = skv_kascade_tile(sh->n_heads / sh->n_kv_heads), .by_tile = true, .n_saved_queries = 1};
+	m.sp = (struct skv_sparse){.tile = skv_kascade_tile(sh->n_heads / sh->n_kv_heads), .by_tile = true,
+	                           .n_saved_queries = 1};
 	return m;
 }
 
@@ -162,7 +164,8 @@ static struct edge edge_of(const double *weight, uint32_t n, uint32_t k, const b
 	return (struct edge){last < 0 ? -1 : last * (1 - SLACK) - 1e-30, last < 0 ? -1 : last * (1 + SLACK) + 1e-30};
 }
 
-static void check_best(const struct kernel_case *c, const struct method *m, const struct ref_rows *r, const struct seen *l)
+static void check_best(const struct kernel_case *c, const struct method *m, const struct ref_rows *r,
+                       const struct seen *l)
 {
 	double *weight = malloc((l->x + 1) * sizeof *weight);
 	bool *in = listed(c, l, l->x);
@@ -212,8 +215,10 @@ static void check_lines(const struct kernel_case *c, const struct method *m, con
 	int *block = calloc(blocks + 1, sizeof *block);
 
 	ref_lines(r, begin, l->row, column, diagonal);
-	const struct edge v = edge_of(column + SKV_MINFERENCE_FORCED, n - SKV_MINFERENCE_FORCED, m->plan.vertical - SKV_MINFERENCE_FORCED, NULL);
-	const struct edge s = edge_of(diagonal + SKV_MINFERENCE_FORCED, n - SKV_MINFERENCE_FORCED, m->plan.slash - SKV_MINFERENCE_FORCED, NULL);
+	const struct edge v = edge_of(column + SKV_MINFERENCE_FORCED, n - SKV_MINFERENCE_FORCED,
+	                              m->plan.vertical - SKV_MINFERENCE_FORCED, NULL);
+	const struct edge s = edge_of(diagonal + SKV_MINFERENCE_FORCED, n - SKV_MINFERENCE_FORCED,
+	                              m->plan.slash - SKV_MINFERENCE_FORCED, NULL);
 	for (uint32_t p = l->x; p < l->x + 64; p++)
 		for (uint32_t t = 0; t < l->x; t++) {
 			const int is = p - t < n ? chosen(diagonal, &s, p - t) : 0;
@@ -258,7 +263,8 @@ static void make_lists(struct kernel_case *c, const struct calls *a, const struc
 	else if (m->plan.how == SKV_PREFILL_KASCADE)
 		k->kascade_lists(&c->sh, &a->batch, q, &m->sp, m->plan.top, m->plan.top_floor, &l->there[0], &w);
 	else
-		k->minference_lists(&c->sh, &a->batch, q, &m->sp, m->plan.vertical, m->plan.slash, &l->there[0], &l->there[1], &w);
+		k->minference_lists(&c->sh, &a->batch, q, &m->sp, m->plan.vertical, m->plan.slash, &l->there[0],
+		                    &l->there[1], &w);
 	case_work_done(c, &w);
 	for (uint32_t x = 0; x < m->lists; x++)
 		l->here[x] = tiles_from(c, a, &l->there[x]);
@@ -279,7 +285,10 @@ static struct seen seen_of(const struct calls *a, const struct method *m, const 
 	return (struct seen){.i = a->of[s], .x = x, .row = row, .n = t->count[at], .ids = t->ids + at * t->stride};
 }
 
-/* Are a tile's lists to be looked at? Of a segment only if its first rows have come, and the last of them not after the tile. */
+/*
+ * Are a tile's lists to be looked at? Of a segment only if its first rows have come, and the last of them not after
+ * the tile.
+ */
 static bool matters(const struct method *m, const struct skv_kseq *s, uint32_t x)
 {
 	const uint32_t begin = m->plan.segment ? skv_first_row(s, x, m->plan.segment) : 0;
@@ -438,7 +447,10 @@ static void reference(const struct kernel_case *c, const struct method *m, doubl
 	free(q);
 }
 
-/* A plan as a whole. All choices are exact: HiP's of whole numbers, the others' of queries of zeros, which weigh all alike. */
+/*
+ * A plan as a whole. All choices are exact: HiP's of whole numbers, the others' of queries of zeros, which weigh all
+ * alike.
+ */
 START_TEST(plans)
 {
 	struct kernel_case c;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-replay.c - a step recorded once into a graph and replayed while sequences grow, change places in
- * their tables, lose pages and begin anew, beside the same steps queued one by one: the same bits after every
+ * tests/unit/kernels/test-replay.c - a step recorded once into a graph and replayed while sequences grow, change
+ * places in their tables, lose pages and begin anew, beside the same steps queued one by one: the same bits after every
  * step.
  *
  * The recording knows only the bounds of what is to come. The steps beside it are queued with the tight

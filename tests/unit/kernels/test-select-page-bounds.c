@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-select-page-bounds.c - bounds of pages, value for value, and scores by them, on every backend of this machine: in
- * whatever calls bounds are made, whatever lies in a state page before, with holes and without some state pages.
+ * tests/unit/kernels/test-select-page-bounds.c - bounds of pages, value for value, and scores by them, on every
+ * backend of this machine: in whatever calls bounds are made, whatever lies in a state page before, with holes and
+ * without some state pages.
  */
 #include "tests/support/kernel-case.h"
 #include "tests/ref/attention.h"
@@ -188,7 +189,9 @@ START_TEST(bounds_of_pages)
 }
 END_TEST
 
-/* Where each kv head has its new token in a slot: of that page alone, or of all pages, of which the others are whole. */
+/*
+ * Where each kv head has its new token in a slot: of that page alone, or of all pages, of which the others are whole.
+ */
 START_TEST(bounds_of_slots)
 {
 	const uint32_t len[] = {16, 32, 160, 272, 48}, n = sizeof len / sizeof *len;
@@ -211,7 +214,8 @@ START_TEST(bounds_of_slots)
 			for (uint32_t h = 0; h < c.sh.n_kv_heads; h++)
 				slot[i * c.sh.n_kv_heads + h] = rnd_below(len[i] / SKV_PAGE_TOKENS) * SKV_PAGE_TOKENS + fill;
 		}
-		struct skv_slot_mapping slots = {.granularity = SKV_PAGE_TOKENS, .slot = case_to(&c, slot, sizeof slot)};
+		struct skv_slot_mapping slots = {.granularity = SKV_PAGE_TOKENS,
+		                                 .slot = case_to(&c, slot, sizeof slot)};
 		struct skv_batch batch = case_part(&c, 0, n);
 		struct skv_workspace w = case_work(&c, 2);
 		batch.seq = case_to(&c, seq, n * sizeof *seq);
@@ -319,7 +323,8 @@ START_TEST(scores_of_pages)
 {
 	for (const struct test_backend *b = case_backends(); b->kern; b++)
 		for (int way = 0; way < 7; way++) {
-			static const uint32_t pools[] = {SKV_REDUCE_MAX, SKV_REDUCE_SUM, SKV_REDUCE_MEAN_Q, SKV_REDUCE_MAX};
+			static const uint32_t pools[] = {SKV_REDUCE_MAX, SKV_REDUCE_SUM, SKV_REDUCE_MEAN_Q,
+			                                 SKV_REDUCE_MAX};
 			struct scores x = {.pool = pools[way % 4]};
 			struct kernel_case c;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-select-recall.c - evidence without output, and how much of it is on a window or on lists, on every backend
- * of this machine.
+ * tests/unit/kernels/test-select-recall.c - evidence without output, and how much of it is on a window or on lists,
+ * on every backend of this machine.
  */
 #include "tests/support/kernel-case.h"
 #include "tests/support/suite.h"

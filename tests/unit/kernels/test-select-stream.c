@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-select-stream.c - decoding over tokens that a layer chooses itself, and evidence, where there are many
- * sequences or long ones, on every backend of this machine.
+ * tests/unit/kernels/test-select-stream.c - decoding over tokens that a layer chooses itself, and evidence, where
+ * there are many sequences or long ones, on every backend of this machine.
  *
  * A device's weights differ from the reference's in the third digit, so which of two tokens of nearly the
  * same weight is chosen is not certain. What is: a list is as long as it should be, what is on it weighs no

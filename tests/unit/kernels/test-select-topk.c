@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-select-topk.c - the host's top-k on every ISA of this machine, against a plain selection, with many
- * ties, infinities and NaNs.
+ * tests/unit/kernels/test-select-topk.c - the host's top-k on every ISA of this machine, against a plain selection,
+ * with many ties, infinities and NaNs.
  */
 #include "kernels/host/runtime/host.h"
 #include "tests/support/kernel-case.h"

@@ -31,7 +31,8 @@ static uint32_t units_of(const struct kernel_case *c, const struct problem *p, u
 /* ---- the reference --------------------------------------------------------------------------- */
 
 /* Units that are taken in any case, and of the others those that there are; returns how many of these are wanted. */
-static uint32_t plain_choice(const struct kernel_case *c, const struct problem *p, uint32_t i, bool *chosen, bool *other)
+static uint32_t plain_choice(const struct kernel_case *c, const struct problem *p, uint32_t i, bool *chosen,
+                             bool *other)
 {
 	const struct skv_select *sel = &p->sel;
 	uint32_t n = units_of(c, p, i), k = skv_budget_of(sel->budget, n, sel->floor);
@@ -277,8 +278,10 @@ START_TEST(by_hand)
 	check_ten((struct skv_select){.budget.count = 3, .recent = 2}, 0, 3, (uint32_t[]){7, 8, 9});
 	check_ten((struct skv_select){.budget.count = 3, .recent = 1}, 1u << 9, 2, (uint32_t[]){7, 8});
 	check_ten((struct skv_select){.budget.count = 2, .pin = 2}, 1u << 0, 3, (uint32_t[]){1, 8, 9});
-	check_ten((struct skv_select){.budget.count = 3, .recent = 1, .pin = 1, .pin_counts = 1}, 0, 3, (uint32_t[]){0, 8, 9});
-	check_ten((struct skv_select){.budget.count = 3, .recent = 2, .pin = 4, .pin_counts = 1}, 0, 3, (uint32_t[]){0, 8, 9});
+	check_ten((struct skv_select){.budget.count = 3, .recent = 1, .pin = 1, .pin_counts = 1}, 0, 3,
+	          (uint32_t[]){0, 8, 9});
+	check_ten((struct skv_select){.budget.count = 3, .recent = 2, .pin = 4, .pin_counts = 1}, 0, 3,
+	          (uint32_t[]){0, 8, 9});
 	check_ten((struct skv_select){.budget.count = 1, .recent_floor = 4}, 0, 1, (uint32_t[]){9});
 	check_ten((struct skv_select){.budget.share = 0.25f}, 0, 3, (uint32_t[]){7, 8, 9});
 	check_ten((struct skv_select){.budget.share = 0.01f, .floor = 2}, 1u << 8, 2, (uint32_t[]){7, 9});

@@ -70,7 +70,8 @@ START_TEST(every_policy_takes_all_methods)
 	}
 	x = prefills(p, "prefill=minference&@segment=512&@vertical=30&@slash=99");
 	for (uint32_t l = 0; l < reference.n_layers; l++) {
-		const struct skv_prefill expect = {.how = SKV_PREFILL_MINFERENCE, .segment = 512, .vertical = 30, .slash = 99};
+		const struct skv_prefill expect = {.how = SKV_PREFILL_MINFERENCE, .segment = 512, .vertical = 30,
+		                                   .slash = 99};
 
 		ck_assert_mem_eq(&x[l], &expect, sizeof(expect));
 	}
@@ -178,13 +179,16 @@ static void good_plans(void)
 	wanted[2].prefill.mapped = 1;
 	wanted[2].prefill.map[0] = 1;
 	wanted[5].prefill = (struct skv_prefill){.how = SKV_PREFILL_STREAMING, .window = 1};
-	wanted[6].prefill = (struct skv_prefill){.how = SKV_PREFILL_HIP, .sinks = 64, .window = 128, .keep = {128, 96, 8}};
-	wanted[7].prefill = (struct skv_prefill){.how = SKV_PREFILL_MINFERENCE, .segment = 128, .vertical = 30, .slash = 30};
+	wanted[6].prefill = (struct skv_prefill){.how = SKV_PREFILL_HIP, .sinks = 64, .window = 128,
+	                                         .keep = {128, 96, 8}};
+	wanted[7].prefill = (struct skv_prefill){.how = SKV_PREFILL_MINFERENCE, .segment = 128, .vertical = 30,
+	                                         .slash = 30};
 }
 
 START_TEST(plans_that_do_not_fit)
 {
-	const struct skv_policy p = {SKV_POLICY_HEADER, .name = "wanted", .version = "1", .summary = "x", .plan = as_wanted};
+	const struct skv_policy p = {SKV_POLICY_HEADER, .name = "wanted", .version = "1", .summary = "x",
+	                             .plan = as_wanted};
 	struct skv_plan plans[16];
 
 	good_plans();
@@ -220,7 +224,8 @@ START_TEST(plans_that_do_not_fit)
 	NO_PLAN(wanted[0].prefill.source = 1, "plan of layer 0: prefill: source is");
 	NO_PLAN(wanted[4].prefill.source = 3, "plan of layer 4: prefill: source is");
 	NO_PLAN(wanted[4].prefill.source = 1, "plan of layer 4: prefill: source is");
-	NO_PLAN((wanted[3].prefill = wanted[2].prefill, wanted[1].prefill.source = 1), "plan of layer 2: prefill: source is not the last");
+	NO_PLAN((wanted[3].prefill = wanted[2].prefill, wanted[1].prefill.source = 1),
+	        "plan of layer 2: prefill: source is not the last");
 	NO_PLAN((wanted[4].prefill.mapped = 1), "plan of layer 4: prefill: a map of heads");
 	NO_PLAN(wanted[2].prefill.map[1] = 2, "plan of layer 2: prefill: a map to a kv head");
 #undef NO_PLAN
