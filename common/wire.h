@@ -97,6 +97,12 @@ struct skv_wire_model {
 	char name[SKV_NAME_MAX];
 };
 #define SKV_UUID_BYTES 16u
+
+/*
+ * Bytes of a device's pool, at most: CUDA kernels number its rows, of 128 bytes at least, with 32 bits, and clients map
+ * it twice.
+ */
+#define SKV_DEVICE_POOL_MAX ((uint64_t)1 << 38)
 struct skv_msg_open {
 	struct skv_wire_model model;
 	uint8_t device_uuid[SKV_UUID_BYTES]; /* not all 0: of the device, whatever its number */

@@ -141,12 +141,15 @@ static void lost(void *device)
 
 /* ---- devices ---- */
 
+static uint64_t min64(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
 /* A share of the device: per cent up to 100, else bytes, not more than there are. */
 static uint64_t share(uint64_t setting, uint64_t bytes)
 {
-	if (setting <= 100)
-		return bytes / 100 * setting;
-	return setting < bytes ? setting : bytes;
+	return setting <= 100 ? bytes / 100 * setting : min64(setting, bytes);
 }
 
 static void limit(struct skv_device *d)
@@ -154,10 +157,10 @@ static void limit(struct skv_device *d)
 	const struct skv_config *c = &d->server->config;
 
 	d->limits = (struct skv_core_memory_limits){
-		.pool_bytes = share(c->cuda_pool_bytes, d->info.bytes),
+		.pool_bytes = min64(share(c->cuda_pool_bytes, d->info.bytes), SKV_DEVICE_POOL_MAX),
 		.account_bytes = share(c->account_cuda_bytes, d->info.bytes),
 		.segment_bytes = c->cuda_segment_bytes,
-		.most_bytes = d->info.bytes,
+		.most_bytes = min64(d->info.bytes, SKV_DEVICE_POOL_MAX),
 	};
 	skv_core_set_device(d->server->core, d->number, &d->ops, &d->limits);
 	skv_worker_set_times(d->worker, c->cuda_worker_timeout, c->cuda_worker_idle);

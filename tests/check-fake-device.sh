@@ -7,9 +7,13 @@ dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT || exit 99
 export SKV_TEST_DEVICE=1 FAKE_CUDA_DIR=$dir LD_LIBRARY_PATH=$PWD/tests/fake-cuda
 export SPARSEKV_CUDA_MODULE=$PWD/tests/support/.libs/fake-backend.so
 bad=0
+run() {
+	CK_EXCLUDE_TAGS=real tests/$1 >"$dir/log" 2>&1 || { bad=1; grep SKV_SEED= "$dir/log"; tail -n 20 "$dir/log"; }
+	tail -n 1 "$dir/log"
+}
 for t in e2e/gpu-client e2e/test-client-kill e2e/test-oracle \
 	unit/client/test-client{,-page-bounds,-codec,-compress,-evict,-mixed,-policy,-prefill,-stop}; do
-	CK_EXCLUDE_TAGS=real tests/$t >"$dir/log" 2>&1 || { bad=1; grep SKV_SEED= "$dir/log"; tail -n 20 "$dir/log"; }
-	tail -n 1 "$dir/log"
+	run "$t"
 done
+SKV_TEST_IPC=legacy run unit/client/test-client # the older kind of handles
 exit $bad

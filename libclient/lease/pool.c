@@ -27,8 +27,8 @@
 
 #include "common/fd.h"
 
-/* Page numbers below and above the first segment that CUDA put somewhere: several TiB. */
-#define IPC_ORIGIN (1u << 27)
+/* Bytes from the first address of a device's pool to its last. */
+#define DEVICE_SPAN (2 * SKV_DEVICE_POOL_MAX)
 
 static void fault_set(struct pool_fault *fault, int error, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void fault_set(struct pool_fault *fault, int error, const char *fmt, ...)
@@ -119,13 +119,13 @@ static int map_ipc(struct pool *p, uint32_t segment, const uint8_t *handle, cons
 	if (p->reserved) {
 		p->backend->release(p->base, addresses(p));
 		p->reserved = false;
-		p->base = (uint8_t *)((uintptr_t)at - IPC_ORIGIN * p->page_bytes);
+		p->base = (uint8_t *)((uintptr_t)at - DEVICE_SPAN / 2); /* others may lie on either side */
 	}
 	away = (intptr_t)((uintptr_t)at - (uintptr_t)p->base);
-	if (away < 0 || (uintptr_t)away % p->page_bytes != 0 ||
-	    (uintptr_t)away / p->page_bytes + p->pages_per_segment > SKV_PTE_ID_MASK) {
+	if (away < 0 || (uintptr_t)away % p->page_bytes != 0 || (uintptr_t)away + p->segment_bytes > DEVICE_SPAN) {
 		*why = "with ipc = legacy the driver chooses addresses, and this one is no whole number of pages from "
-		       "the first: expected pages whose bytes are a power of two, or ipc = vmm";
+		       "the first, or further away than 256 GiB: expected pages whose bytes are a power of two, or "
+		       "ipc = vmm";
 		p->backend->close_ipc(at);
 		return -EOPNOTSUPP;
 	}
@@ -294,6 +294,8 @@ static const char *shape_wrong(const struct skv_msg_open_ok *ok, uint32_t device
 		return "more pages than a page table entry can name";
 	if (ok->segment_bytes > (uint64_t)INT64_MAX / ok->max_segments)
 		return "more bytes than there are addresses";
+	if (device != SKV_DEVICE_HOST && ok->segment_bytes * ok->max_segments > SKV_DEVICE_POOL_MAX)
+		return "more bytes than kernels of a device can address";
 	return NULL;
 }
 

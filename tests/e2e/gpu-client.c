@@ -88,11 +88,10 @@ static void prompt(struct engine *e, uint32_t seq, uint32_t n, uint32_t which)
 {
 	size_t q = (size_t)1000 * model.n_heads * model.head_dim;
 	float *rows = malloc(q * sizeof(*rows)), *placed;
-	uint64_t state = rnd_state;
+	uint64_t was = rnd_begin(which);
 
-	rnd_state = which;
 	fill(rows, q);
-	rnd_state = state;
+	rnd_resume(was);
 	placed = device_floats(rows, q);
 	OK(skv_step_begin(e->session, &(struct skv_step_item){.seq = e->seq[seq], .n_tokens = n, .flags = SKV_STEP_PROMPT}, 1, devmem_stream()));
 	for (uint32_t layer = 0; layer < model.n_layers; layer++) {

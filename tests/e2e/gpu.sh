@@ -20,7 +20,7 @@ kernels=$(for t in append compress compress-decode compress-quant decode decompr
 	echo tests/unit/kernels/test-$t
 done)
 client=$(for t in '' -page-bounds -codec -compress -evict -mixed -policy -prefill -maintenance; do echo tests/unit/client/test-client$t; done)
-engine='tests/unit/engine/test-engine-backend tests/unit/engine/test-codec-fit tests/unit/engine/test-engine-forward'
+engine='tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-forward'
 e2e='tests/e2e/gpu-daemon tests/e2e/gpu-client tests/e2e/test-client-kill tests/e2e/test-oracle tests/e2e/test-engine-work tests/e2e/test-golden'
 tests=$(echo $kernels $client $engine $e2e)
 plugins=$(for p in few refuse-adopt fourth heads keys-first late-misuse; do echo tests/support/plugins/$p; done)
@@ -57,7 +57,7 @@ processes='gpu-daemon gpu-client test-client test-client-page-bounds test-client
 	test-client-mixed test-client-legacy test-client-policy test-client-prefill test-client-kill test-client-maintenance test-oracle
 	test-engine-forward test-engine-work test-golden'
 processes=${processes//[[:space:]]/ }
-[ $# -gt 0 ] || set -- $(cd "$here/tests/unit/kernels" && echo *) test-codec-fit test-engine-backend $([ -n "$tool" ] || echo "$processes")
+[ $# -gt 0 ] || set -- $(cd "$here/tests/unit/kernels" && echo *) test-engine-backend $([ -n "$tool" ] || echo "$processes")
 bad=0
 for t; do
 	command=("$here"/tests/{unit/*,e2e}/"${t%-legacy}")

@@ -480,7 +480,7 @@ START_TEST(policy)
 
 	if (only && strncmp(policies[_i].what, only, strlen(only)) != 0)
 		return;
-	rnd_state += (uint64_t)_i;
+	rnd_begin((uint64_t)_i);
 	for (uint32_t i = 0; i < SPECS; i++) {
 		shape.n_layers = identity = 0;
 		policies[_i].make(spec);

@@ -8,10 +8,12 @@
  * It is one-threaded, as its tests are.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "tests/support/fake-backend.h"
 
@@ -160,8 +162,8 @@ static void wait_for_all(void)
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-struct op *fake_kernel(fake_run_fn *run_it, const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
-                       const struct skv_workspace *w)
+struct op *fake_kernel(fake_run_fn *run_it, const struct skv_shape *sh, const struct skv_batch *b, const void *q,
+                       void *out, const struct skv_workspace *w)
 {
 	struct op *o = queue(w->stream, KERNEL);
 
@@ -294,6 +296,58 @@ static int unmap(void *at, size_t bytes)
 	void *p = mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 
 	return p == MAP_FAILED ? failed(-errno, "unmapping memory") : 0;
+}
+
+/* As tests/support/fake-libcuda.c makes them. */
+struct ipc {
+	char path[48];
+	uint64_t at, bytes;
+};
+
+/* Their lengths, for close_ipc(). */
+#define MAX_OPENED 64
+static struct opened {
+	void *at;
+	size_t bytes;
+} opened[MAX_OPENED];
+
+/* At multiples of 2 MiB, as a real device has them. */
+
+static int open_ipc(const void *handle, void **ret)
+{
+	const size_t align = (size_t)2 << 20;
+	struct opened *o = opened;
+	struct ipc ipc;
+	void *taken = NULL;
+	uintptr_t at;
+	int fd, e;
+
+	memcpy(&ipc, handle, sizeof(ipc));
+	while (o->at && o < opened + MAX_OPENED - 1)
+		o++;
+	fd = o->at ? -1 : open(ipc.path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return failed(-EIO, "opening a handle");
+	e = reserve(ipc.bytes + align, &taken);
+	at = ((uintptr_t)taken + align - 1) / align * align;
+	e = e < 0 ? e : map((void *)at, ipc.bytes, fd, true);
+	close(fd);
+	if (e < 0)
+		return e;
+	*o = (struct opened){(void *)at, ipc.bytes};
+	*ret = o->at;
+	return 0;
+}
+
+/* The addresses stay taken: whoever reads on gets a fault. */
+static int close_ipc(void *at)
+{
+	for (struct opened *o = opened; o < opened + MAX_OPENED; o++)
+		if (o->at == at) {
+			o->at = NULL;
+			return unmap(at, o->bytes);
+		}
+	return failed(-EINVAL, "closing what is not open");
 }
 
 static int copy(void *dst, const void *src, size_t bytes, void *stream)
@@ -465,6 +519,8 @@ API const struct skv_backend *skv_cuda_backend(void)
 		.release = release,
 		.map = map,
 		.unmap = unmap,
+		.open_ipc = open_ipc,
+		.close_ipc = close_ipc,
 		.copy = copy,
 		.zero = zero,
 		.stream_new = stream_new,

@@ -3,6 +3,7 @@
 #include "tests/ref/attention.h"
 #include <check.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define REDZONE 256u

@@ -2,6 +2,7 @@
 #include "tests/support/latent-case.h"
 #include <check.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include "tests/ref/attention.h"
 

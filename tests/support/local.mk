@@ -2,7 +2,7 @@
 # Fixtures, cases and helpers: a program takes those that it names.
 check_LTLIBRARIES += tests/support/libskvtest.la
 tests_support_libskvtest_la_SOURCES = \
-	tests/support/client-test.h tests/support/policy-file.h tests/support/random.h tests/support/suite.h \
+	tests/support/client-test.h tests/support/policy-file.h tests/support/random.c tests/support/random.h tests/support/suite.h \
 	tests/support/child.c tests/support/child.h tests/support/client-fixture.c tests/support/client-fixture.h \
 	tests/support/codec-file.c tests/support/codec-file.h \
 	tests/support/core-actor.c tests/support/core-actor.h tests/support/core-model.c tests/support/core-model.h \

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/prefill-case.h"
 #include <check.h>
+#include <stdlib.h>
 #include <string.h>
 
 void prompts_make(struct kernel_case *c, int shape, uint32_t most)

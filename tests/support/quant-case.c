@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/quant-case.h"
 #include <check.h>
+#include <stdlib.h>
 #include <string.h>
 #include "tests/ref/attention.h"
 

@@ -108,6 +108,12 @@ DEVICE bool row_in_launch(const struct prefill_params *c, const struct skv_kseq 
 	const struct skv_sparse *sp = &c->sparse;
 	if (j >= row_count(c, s, kind) || p < first_of(s) || p >= rows_end(s, kind))
 		return false;
+	/*
+	 * Of a segment that is shorter than its probes, which only a prompt's first can be, the correction row lies in
+	 * the next one: there another row's output has its place.
+	 */
+	if (kind == ROWS_REPRESENTATIVES)
+		return representative_number(s, sp, p) == j;
 	if (kind != ROWS_PROBES)
 		return true;
 	/*

@@ -485,7 +485,7 @@ static void do_something(uint32_t i)
 
 START_TEST(the_books_agree_with_the_model)
 {
-	rnd_state += (uint64_t)_i * 1000003;
+	rnd_begin((uint64_t)_i);
 	for (uint32_t step = 0; step < STEPS; step++) {
 		uint32_t i = rnd_below(M_CLIENTS);
 

@@ -40,7 +40,7 @@ static void restless(void *seed)
 	uint32_t session;
 	struct raw *r;
 
-	rnd_state = *(const uint64_t *)seed;
+	rnd_begin(*(const uint64_t *)seed);
 	r = client_on(SKV_DEVICE_CUDA(rnd_below(2)), &session);
 	for (unsigned i = 0; i < 30; i++) {
 		uint32_t least = rnd_below(PAGES), first, type;

@@ -344,7 +344,7 @@ static pid_t start_attack(unsigned number)
 	if (pid == 0) {
 		if (getuid() == 0 && (setgid(HOSTILE_UID) < 0 || setuid(HOSTILE_UID) < 0))
 			_exit(2);
-		rnd_state += (uint64_t)(number + 1) << 32;
+		rnd_begin(number + 1);
 		attack();
 	}
 	return pid;

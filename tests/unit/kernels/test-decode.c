@@ -223,7 +223,7 @@ static const uint32_t ones[CASE_SEQS] = {1, 1, 1, 1, 1, 1, 1, 1};
 static void decode_case(struct kernel_case *c, int i, uint32_t one_in)
 {
 	uint32_t len[] = {1, 15, 16, 17, 33, 900, 40};
-	rnd_state += (uint64_t)i;
+	rnd_begin((uint64_t)i);
 	len[5] = rnd_hurried() ? 530 : 513 + rnd_below(800);
 	len[6] = 2 + rnd_below(200);
 	case_of_shape(c, i, 7, len, ones);

@@ -44,7 +44,8 @@ static struct method minference(const struct skv_shape *sh)
 
 static struct method kascade(const struct skv_shape *sh)
 {
-	struct method m = {.sp = {.tile = skv_kascade_tile(sh->n_heads / sh->n_kv_heads), .by_tile = true, .n_saved_queries = 1},
+	struct method m = {.sp = {.tile = skv_kascade_tile(sh->n_heads / sh->n_kv_heads), .by_tile = true,
+	                          .n_saved_queries = 1},
 	                   .rows = sh->n_kv_heads, .unit = 1, .mapped = rnd_below(2)};
 
 	for (uint32_t h = 0; h < sh->n_kv_heads; h++)
@@ -149,8 +150,8 @@ static size_t floats_of(const struct kernel_case *c)
 	return (size_t)c->rows * c->sh.n_heads * c->sh.head_dim;
 }
 
-static void run_call(struct kernel_case *c, const struct calls *a, const struct skv_sparse *sp, const void *q, void *out,
-                     int threads)
+static void run_call(struct kernel_case *c, const struct calls *a, const struct skv_sparse *sp, const void *q,
+                     void *out, int threads)
 {
 	struct skv_workspace w = calls_work(a, c, sp, threads);
 
@@ -280,7 +281,7 @@ static void check(struct kernel_case *c, const struct method *m, double toleranc
 /* Test number i of a loop: prompts of up to so many tokens, and a method; each has numbers of its own. */
 static struct method begin(struct kernel_case *c, int i, uint32_t most)
 {
-	rnd_state += (uint64_t)i;
+	rnd_begin((uint64_t)i);
 	prompts_make(c, i % CASE_SHAPES, most);
 	return method_of(i % 4, &c->sh);
 }
@@ -290,6 +291,29 @@ START_TEST(any_method)
 	struct kernel_case c;
 	const struct method m = begin(&c, _i, 340);
 
+	check(&c, &m, 3e-5, true);
+	case_deinit(&c);
+}
+END_TEST
+
+/* A prompt that begins so late in a segment that all its rows there are probes: these have no correction row. */
+START_TEST(first_segment_of_probes)
+{
+	static const int shapes[] = {12, 15, 23, 26}; /* head_dim 64 and 128, in fp16 and bf16 */
+	uint32_t len[4], n_q[4];
+	struct kernel_case c;
+
+	rnd_begin((uint64_t)_i);
+	for (int i = 0; i < 4; i++) {
+		n_q[i] = 65 + rnd_below(230);
+		len[i] = 128u * (1 + rnd_below(2)) - 1 - rnd_below(SKV_MINFERENCE_ROWS - 1) + n_q[i];
+	}
+	case_of_shape(&c, shapes[_i % 4], 4, len, n_q);
+	struct method m = minference(&c.sh);
+	m.seed = rnd64();
+	m.sp.segment = 128;
+	m.sp.gamma = 32u << rnd_below(3);
+	m.sp.delta = _i / 4 % 2;
 	check(&c, &m, 3e-5, true);
 	case_deinit(&c);
 }
@@ -408,7 +432,7 @@ START_TEST(lemma)
 {
 	const uint32_t len[] = {257}, n_q[] = {1};
 	struct kernel_case c;
-	rnd_state += (uint64_t)_i;
+	rnd_begin((uint64_t)_i);
 	case_init(&c, (uint32_t)_i % 3, 3, 3, 64, 1, len, n_q);
 	prompts_init(&c, &(struct skv_sparse){0});
 	for (size_t x = 0; x < floats_of(&c); x++)
@@ -430,6 +454,7 @@ int main(void)
 	int cases = rnd_hurried() ? 4 : CASE_SHAPES;
 
 	tcase_add_loop_test(t, any_method, 0, cases);
+	tcase_add_loop_test(t, first_segment_of_probes, 0, 8);
 	tcase_add_loop_test(t, one_by_one, 0, cases / 4);
 	tcase_add_loop_test(t, nothing_reaches_back, 0, cases / 2);
 	tcase_add_loop_test(t, lemma, 0, 6);

@@ -396,7 +396,7 @@ static void check_lists(uint32_t how, int shape, uint32_t most)
 
 START_TEST(lists)
 {
-	rnd_state += (uint64_t)_i;
+	rnd_begin((uint64_t)_i);
 	check_lists(SKV_PREFILL_HIP + (uint32_t)_i % 3, 7 * _i % CASE_SHAPES, 450);
 }
 END_TEST
@@ -404,7 +404,7 @@ END_TEST
 /* Row after row, too. */
 START_TEST(lists_of_rows)
 {
-	rnd_state += (uint64_t)_i;
+	rnd_begin((uint64_t)_i);
 	check_lists(SKV_PREFILL_HIP + (uint32_t)_i % 3, (int)rnd_below(CASE_SHAPES), 200);
 }
 END_TEST
@@ -454,7 +454,7 @@ static void reference(const struct kernel_case *c, const struct method *m, doubl
 START_TEST(plans)
 {
 	struct kernel_case c;
-	rnd_state += (uint64_t)_i;
+	rnd_begin((uint64_t)_i);
 	prompts_make(&c, 7 * _i % CASE_SHAPES, 400);
 	const struct method m = method_of(SKV_PREFILL_HIP + (uint32_t)_i % 3, &c.sh);
 	const size_t floats = (size_t)c.rows * c.sh.n_heads * c.sh.head_dim;

@@ -12,7 +12,7 @@
 
 static void prefill_case(struct kernel_case *c, int i, uint32_t one_in)
 {
-	rnd_state += (uint64_t)i;
+	rnd_begin((uint64_t)i);
 	uint32_t len[] = {1, 17, 64, 150, 200, 190}, n_q[] = {1, 17, 64, 70, 200, 1};
 	len[3] = 71 + rnd_below(150);
 	n_q[3] = 1 + rnd_below(70);
@@ -166,7 +166,7 @@ START_TEST(nothing_reaches_back)
 {
 	const uint32_t len[] = {130, 130}, n_q[] = {130, 130};
 	struct kernel_case c;
-	rnd_state += (uint64_t)_i;
+	rnd_begin((uint64_t)_i);
 	case_of_shape(&c, _i, 2, len, n_q);
 	for (uint32_t i = 0; i < 2; i++) {
 		size_t at = ((size_t)rnd_below(130) * c.sh.n_kv_heads + rnd_below(c.sh.n_kv_heads)) *

@@ -173,7 +173,7 @@ START_TEST(replayed_steps_are_steps)
 	struct side eager, recorded;
 	void *graph;
 
-	rnd_state += (uint64_t)_i;
+	rnd_begin((uint64_t)_i);
 	dev = case_device(&stream);
 	side_init(&eager, _i ? SKV_BF16 : SKV_F16);
 	side_init(&recorded, _i ? SKV_BF16 : SKV_F16);

@@ -127,7 +127,7 @@ START_TEST(random_cases)
 	uint32_t len[] = {1, 15, 16, 17, 300, 2000};
 	struct kernel_case c;
 
-	rnd_state += (uint64_t)_i;
+	rnd_begin((uint64_t)_i);
 	len[4] += rnd_below(300);
 	case_of_shape(&c, _i % CASE_SHAPES, 6, len, ones);
 	if (_i % 3 == 0)

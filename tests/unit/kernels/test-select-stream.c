@@ -322,7 +322,7 @@ START_TEST(of_all_shapes)
 	const uint32_t len[SEQS] = {1, 17, 48, 300 + rnd_below(400), 2 + rnd_below(200)};
 	struct kernel_case c;
 
-	rnd_state += (uint64_t)_i;
+	rnd_begin((uint64_t)_i);
 	case_of_shape(&c, _i, SEQS, len, ones);
 	if (_i % 2)
 		case_punch(&c, 5);
@@ -341,7 +341,7 @@ START_TEST(of_long_sequences)
 	const uint32_t len[] = {9000 + rnd_below(100), 4096, 5000};
 	struct kernel_case c;
 
-	rnd_state += (uint64_t)_i;
+	rnd_begin((uint64_t)_i);
 	case_init(&c, _i % 2 ? SKV_F16 : SKV_BF16, 6, 2, 64, 3, len, ones);
 	for (uint32_t p = 0; p < 256 && _i > 1; p++)
 		c.table[2][p] = skv_pte_make(SKV_PTE_HOLE, p);

@@ -66,7 +66,7 @@ static void check_random(skv_topk_fn *topk, uint32_t kind, uint32_t n)
 START_TEST(random_scores)
 {
 	static const uint32_t lengths[] = {0, 1, 2, 15, 16, 17, 100, 1000};
-	rnd_state += (uint64_t)_i;
+	rnd_begin((uint64_t)_i);
 	for (size_t t = 0; t < N_TOPKS; t++)
 		for (uint32_t kind = 0; kind < 4 && skv_kernels_host(topks[t].isa); kind++)
 			for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)

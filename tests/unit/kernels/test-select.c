@@ -231,7 +231,7 @@ START_TEST(random_problems)
 {
 	uint32_t len[] = {1, 15, 16, 17, 33, 700, 3000};
 	struct kernel_case c;
-	rnd_state += (uint64_t)_i;
+	rnd_begin((uint64_t)_i);
 	len[5] += rnd_below(300);
 	case_init(&c, SKV_BF16, 6, 3, 64, 7, len, ones);
 	if (_i % 4)
