@@ -49,13 +49,17 @@
  * of the rows of its prompts, the last two pack. Of deltakv's spec the compressor is named where it is.
  */
 enum { STREAMING, QUEST, H2O, RAAS, ADAKV, READS, DELTAKV, KIVI, POLICIES };
-static const char *specs[] = {"streaming?budget=256&sinks=4&dense=1", "quest?budget=6&dense=1",
-                                    "h2o?budget=60&dense=1", "raas?budget=13&alpha=0.02&dense=1",
-                                    "adakv?budget=60&window=16&interval=16&max_head_ratio=1.5&dense=1",
-                                    "full?prefill=minference+delta&prefill_segment=128&prefill_vertical=30&prefill_slash=30&prefill_gamma=4&prefill_tail=4",
-                                    "deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&"
-                                    REFMODEL_CODES,
-                                    "kivi?residual=16&block=32"};
+static const char *specs[] = {
+	"streaming?budget=256&sinks=4&dense=1",
+	"quest?budget=6&dense=1",
+	"h2o?budget=60&dense=1",
+	"raas?budget=13&alpha=0.02&dense=1",
+	"adakv?budget=60&window=16&interval=16&max_head_ratio=1.5&dense=1",
+	("full?prefill=minference+delta&prefill_segment=128&prefill_vertical=30&prefill_slash=30&"
+	 "prefill_gamma=4&prefill_tail=4"),
+	"deltakv?budget=48&recent=8&layers=1,3&dense=1&bits=4&scale_block=32&residual=16&block=16&" REFMODEL_CODES,
+	"kivi?residual=16&block=32",
+};
 static char packs[200];
 
 static int policy;

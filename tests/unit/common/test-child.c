@@ -35,8 +35,9 @@ START_TEST(killed_while_asserting)
 		pid_t pid = child_fork();
 		int status;
 
-		for (unsigned n = 0; pid == 0; n++)
-			ck_assert_uint_eq(n, n);
+		if (pid == 0)
+			for (unsigned n = 0;; n++)
+				ck_assert_uint_eq(n, n);
 		usleep((useconds_t)(i % 50) * 20);
 		ck_assert_int_eq(kill(pid, SIGKILL), 0);
 		ck_assert_int_eq(waitpid(pid, &status, 0), pid);

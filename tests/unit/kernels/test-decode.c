@@ -398,7 +398,7 @@ static struct skv_scores run_with_scores(struct kernel_case *c, int variant)
 
 static void check_scores(struct kernel_case *c, int variant)
 {
-	struct score_ref ref = {NULL};
+	struct score_ref ref = {.out = NULL};
 	int rounded = -1; /* how q was when the reference was computed */
 
 	for (const struct test_backend *b = case_backends(); b->kern; b++) {
