@@ -72,7 +72,7 @@ any  | \bSKV_PTE_FULL\b                                 | SKV_PTE_PRIVATE
 any  | \bSKV_ACT_VISIBILITY\b                           | SKV_ACT_SELECT
 any  | \bSKV_LINES?_(?:ROWS|FORCED)\b                   | SKV_MINFERENCE_…
 any  | \bskv_allot\w*|\ballot(?:ment|s|ted)?\b          | head budget
-any  | \bskv_sure_of\b|[?&]sure=|[?&]spread=            | safeguard, max_head_ratio
+any  | \bskv_sure_of\b|\bsure=|\bspread=            | safeguard, max_head_ratio
 any  | [?&](?:again|raw|near|group)=                    | interval, residual, n_refs, scale_block
 any  | \bskv_work\b|\bwork_bytes\b                      | skv_workspace
 any  | \bskv_list(?:_row)?\b                            | skv_index_list

@@ -339,7 +339,7 @@ static int open_ipc(const void *handle, void **ret)
 	return 0;
 }
 
-/* The addresses stay taken: whoever reads on gets a fault. */
+/* The addresses stay taken: a later read is a fault. */
 static int close_ipc(void *at)
 {
 	for (struct opened *o = opened; o < opened + MAX_OPENED; o++)
