@@ -22,7 +22,7 @@
 
 #define TIMED_KILLS (slowed() || devmem_is_device() ? 12 : 140)
 #ifdef __x86_64__ /* valgrind has no trap flag */
-#define STEPPED_KILLS (getenv("SKV_VALGRIND") ? 0 : SANITIZED ? 20 : 80)
+#define STEPPED_KILLS (getenv("SKV_VALGRIND") ? 0 : SANITIZED ? 12 : 24)
 #else
 #define STEPPED_KILLS 0
 #endif

@@ -186,12 +186,11 @@ START_TEST(death_loses_nothing)
 	want = generate("--policy", policy, "--prompt-file", file, "--max-tokens", "400");
 	n = strlen(want);
 	ck_assert_uint_gt(n, 100);
-	/* twice while it starts or reads the prompt, then at five places of its answer */
-	for (int i = 0; i < 2; i++)
-		kill_at(run_start(folder, argv), 10 + rnd_below(120), n / 6);
-	for (size_t i = 1; i < 6; i++)
+	/* while it starts or reads the prompt, then at three places of its answer */
+	kill_at(run_start(folder, argv), 10 + rnd_below(120), n / 4);
+	for (size_t i = 1; i < 4; i++)
 		ck_assert_int_eq(kill_at(run_start(folder, argv), 1000 * LIMIT,
-		                         n * i / 6 + rnd_below((uint32_t)n / 7)),
+		                         n * i / 4 + rnd_below((uint32_t)n / 5)),
 		                 -SIGKILL);
 	ck_assert_int_eq(run(folder, argv, LIMIT), 0);
 	got = run_out(folder);

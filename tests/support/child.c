@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static bool in_child;
@@ -31,13 +32,22 @@ static void report_failure(const char *file, int line, const char *expr, const c
 	_exit(1);
 }
 
-/* What Check's assertions call when they pass, and when they fail. */
+/*
+ * What Check's assertions call when they pass, and when they fail. A test that crashes is said to have come as far as
+ * the last of these; each is a write, so there is one a tick of the clock: in loops they took most of the time.
+ */
 void __real__mark_point(const char *file, int line);
 void __wrap__mark_point(const char *file, int line);
 void __wrap__mark_point(const char *file, int line)
 {
-	if (!in_child)
-		__real__mark_point(file, line);
+	static _Thread_local struct timespec last;
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	if (in_child || (now.tv_nsec == last.tv_nsec && now.tv_sec == last.tv_sec))
+		return;
+	last = now;
+	__real__mark_point(file, line);
 }
 
 _Noreturn void __real__ck_assert_failed(const char *file, int line, const char *expr, const char *msg, ...);

@@ -267,10 +267,13 @@ static void check(struct kernel_case *c, const struct method *m, double toleranc
 		case_compare(b->name, out, ref, floats, (m->sp.delta ? 3 : 1) * case_tolerance(c, b, tolerance), 0);
 		if (devices) {
 			check_dense(c, m, out);
-			same_bits(c, out, run(c, m, STEP_WHOLE, 2, true), "on 2 threads, in the place of q");
-			same_bits(c, out, run(c, m, STEP_RANDOM, 3, false), "when cut");
-			same_bits(c, out, run(c, m, STEP_RANDOM, 1, true), "when cut, in the place of q");
-			same_bits(c, out, run(c, m, 17, 1, false), "when cut into 17 rows each");
+			if (rnd_below(2)) {
+				same_bits(c, out, run(c, m, STEP_WHOLE, 2, true), "on 2 threads, in the place of q");
+				same_bits(c, out, run(c, m, STEP_RANDOM, 3, false), "when cut");
+			} else {
+				same_bits(c, out, run(c, m, STEP_RANDOM, 1, true), "when cut, in the place of q");
+				same_bits(c, out, run(c, m, 17, 1, false), "when cut into 17 rows each");
+			}
 		}
 		free(out);
 		case_off(c);
@@ -286,10 +289,12 @@ static struct method begin(struct kernel_case *c, int i, uint32_t most)
 	return method_of(i % 4, &c->sh);
 }
 
+/* One of two shapes in turn, and a method; the seed says which. */
 START_TEST(any_method)
 {
 	struct kernel_case c;
-	const struct method m = begin(&c, _i, 340);
+	rnd_begin((uint64_t)_i);
+	const struct method m = begin(&c, 2 * _i + (int)rnd_below(2), 340);
 
 	check(&c, &m, 3e-5, true);
 	case_deinit(&c);
@@ -453,7 +458,7 @@ int main(void)
 	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
 	int cases = rnd_hurried() ? 4 : CASE_SHAPES;
 
-	tcase_add_loop_test(t, any_method, 0, cases);
+	tcase_add_loop_test(t, any_method, 0, cases / 2);
 	tcase_add_loop_test(t, first_segment_of_probes, 0, 8);
 	tcase_add_loop_test(t, one_by_one, 0, cases / 4);
 	tcase_add_loop_test(t, nothing_reaches_back, 0, cases / 2);

@@ -488,7 +488,7 @@ int main(void)
 {
 	Suite *s = case_suite("test-prefill-tiles");
 	TCase *t = add_case(s, "all", 120, NULL, NULL, NULL);
-	int cases = rnd_hurried() ? 3 : 21; /* dtypes and head counts in turn */
+	int cases = rnd_hurried() ? 3 : 15; /* dtypes and head counts in turn */
 
 	tcase_add_loop_test(t, lists, 0, cases);
 	tcase_add_loop_test(t, lists_of_rows, 0, cases / 3);
