@@ -119,10 +119,12 @@ static int map_ipc(struct pool *p, uint32_t segment, const uint8_t *handle, cons
 	if (p->reserved) {
 		p->backend->release(p->base, addresses(p));
 		p->reserved = false;
-		p->base = (uint8_t *)((uintptr_t)at - DEVICE_SPAN / 2); /* others may lie on either side */
+		/* others may lie on either side */
+		p->base = (uint8_t *)((uintptr_t)at - DEVICE_SPAN / 2 / p->page_bytes * p->page_bytes);
 	}
 	away = (intptr_t)((uintptr_t)at - (uintptr_t)p->base);
-	if (away < 0 || (uintptr_t)away % p->page_bytes != 0 || (uintptr_t)away + p->segment_bytes > DEVICE_SPAN) {
+	if (away < 0 || (uintptr_t)away % p->page_bytes != 0 || (uintptr_t)away + p->segment_bytes > DEVICE_SPAN ||
+	    (uintptr_t)away / p->page_bytes + p->pages_per_segment > SKV_PTE_ID_MASK) {
 		*why = "with ipc = legacy the driver chooses addresses, and this one is no whole number of pages from "
 		       "the first, or further away than 256 GiB: expected pages whose bytes are a power of two, or "
 		       "ipc = vmm";

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "tests/support/fake-backend.h"
+#include "tests/support/fake-ipc.h"
 
 #define API __attribute__((visibility("default")))
 
@@ -298,12 +299,6 @@ static int unmap(void *at, size_t bytes)
 	return p == MAP_FAILED ? failed(-errno, "unmapping memory") : 0;
 }
 
-/* As tests/support/fake-libcuda.c makes them. */
-struct ipc {
-	char path[48];
-	uint64_t at, bytes;
-};
-
 /* Their lengths, for close_ipc(). */
 #define MAX_OPENED 64
 static struct opened {
@@ -317,7 +312,7 @@ static int open_ipc(const void *handle, void **ret)
 {
 	const size_t align = (size_t)2 << 20;
 	struct opened *o = opened;
-	struct ipc ipc;
+	struct fake_ipc ipc;
 	void *taken = NULL;
 	uintptr_t at;
 	int fd, e;

@@ -25,6 +25,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/support/fake-ipc.h"
+
 #define MEMORY ((size_t)256 << 20) /* of a device */
 #define GRANULARITY ((size_t)2 << 20)
 
@@ -314,11 +316,7 @@ CUresult cuMemsetD8(CUdeviceptr at, unsigned char value, size_t bytes)
 
 /* ---- the old way: a handle says where to find the memfd ---- */
 
-struct ipc {
-	char path[48];
-	uint64_t at, bytes;
-};
-_Static_assert(sizeof(struct ipc) == sizeof(CUipcMemHandle), "fits exactly");
+_Static_assert(sizeof(struct fake_ipc) == sizeof(CUipcMemHandle), "fits exactly");
 
 static struct known {
 	struct known *next;
@@ -362,7 +360,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr at)
 {
 	for (const struct known *k = known; k; k = k->next)
 		if (k->at == (void *)(uintptr_t)at) {
-			struct ipc ipc = {.at = at, .bytes = k->a.bytes};
+			struct fake_ipc ipc = {.at = at, .bytes = k->a.bytes};
 
 			snprintf(ipc.path, sizeof(ipc.path), "/proc/%d/fd/%d", (int)getpid(), k->a.fd);
 			memcpy(handle, &ipc, sizeof(ipc));

@@ -2,7 +2,8 @@
 # Fixtures, cases and helpers: a program takes those that it names.
 check_LTLIBRARIES += tests/support/libskvtest.la
 tests_support_libskvtest_la_SOURCES = \
-	tests/support/client-test.h tests/support/policy-file.h tests/support/random.c tests/support/random.h tests/support/suite.h \
+	tests/support/client-test.h tests/support/policy-file.h tests/support/random.c tests/support/random.h \
+	tests/support/suite.h \
 	tests/support/child.c tests/support/child.h tests/support/client-fixture.c tests/support/client-fixture.h \
 	tests/support/codec-file.c tests/support/codec-file.h \
 	tests/support/core-actor.c tests/support/core-actor.h tests/support/core-model.c tests/support/core-model.h \
@@ -36,8 +37,8 @@ check_LTLIBRARIES += $(TEST_PLUGINS)
 EXTRA_DIST += tests/support/plugins/plugin.h
 
 # A CUDA driver and a backend that need no device. The daemon finds the driver as it finds the real one, by name.
-FAKE_BACKEND_SOURCES = tests/support/fake-backend.c tests/support/fake-backend.h tests/support/fake-compress.c \
-	tests/support/fake-decode.c tests/support/fake-evict.c tests/support/fake-prefill.c tests/support/fake-select.c
+FAKE_BACKEND_SOURCES = tests/support/fake-backend.c tests/support/fake-backend.h tests/support/fake-ipc.h \
+	tests/support/fake-compress.c tests/support/fake-decode.c tests/support/fake-evict.c tests/support/fake-prefill.c tests/support/fake-select.c
 if CUDA
 check_LTLIBRARIES += tests/support/fake-backend.la
 tests_support_fake_backend_la_SOURCES = $(FAKE_BACKEND_SOURCES)

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/support/fake-ipc.h - what the fake driver's older kind of handle says: where to find the memory. */
+#ifndef SKV_FAKE_IPC_H
+#define SKV_FAKE_IPC_H
+
+#include <stdint.h>
+
+struct fake_ipc {
+	char path[48];
+	uint64_t at, bytes;
+};
+
+#endif
