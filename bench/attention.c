@@ -170,8 +170,8 @@ static const struct {
 	enum touched touched;
 } kinds[] = {
 	{"read", read_layer, ALL},         {"dense", dense, ALL},
-	{"evidence", with_scores, ALL},  {"ev+select", and_select, ALL},
-	{"ev+tokens", and_select_tokens, ALL}, {"anchor", anchor, ALL},
+	{"scores", with_scores, ALL},       {"+ select", and_select, ALL},
+	{"+ tokens", and_select_tokens, ALL}, {"anchor", anchor, ALL},
 	{"bounds", bounds, BOUNDS},        {"window", window, BUDGET},
 	{"pages/seq", pages_seq, BUDGET},  {"pages/head", pages_head, BUDGET},
 	{"tokens/seq", tokens_seq, BUDGET}, {"tokens/head", tokens_head, BUDGET},
@@ -296,7 +296,7 @@ static int check_shapes(const struct options *o, int n_dims)
 
 static const char about[] =
 	"Times the attention kernels of the host, or of a device: decode over all tokens, with attention\n"
-	"scores and a selection by them (ev+select: pages; ev+tokens: tokens for each kv head), over the keys\n"
+	"scores and a selection by them (+ select: pages; + tokens: tokens for each kv head), over the keys\n"
 	"alone, with such a selection and the values of what it selects (anchor), scores of pages by bounds,\n"
 	"and over a budget as a window, as pages and as tokens (one list a sequence, one a kv head), next to a\n"
 	"plain streaming read of the same memory; and prefill, on the host next to OpenBLAS.";

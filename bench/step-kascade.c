@@ -17,7 +17,7 @@
 
 struct kascade {
 	struct kernel_fixture fixture; /* its made_tokens is the last selection */
-	struct skv_scores evidence;
+	struct skv_scores scores;
 	struct skv_select select;
 };
 
@@ -43,10 +43,10 @@ static void sparse_step(struct kascade *k)
 	struct kernel_fixture *b = &k->fixture;
 	for (b->sh.layer = 0; b->sh.layer < b->layers; b->sh.layer++) {
 		if (b->sh.layer == 0) {
-			kern->decode_dense(&b->sh, &b->step, b->q, b->out, &k->evidence, &b->work);
-			kern->select(&b->sh, &b->step, &k->evidence, true, &k->select, &b->made_tokens, &b->work);
+			kern->decode_dense(&b->sh, &b->step, b->q, b->out, &k->scores, &b->work);
+			kern->select(&b->sh, &b->step, &k->scores, true, &k->select, &b->made_tokens, &b->work);
 		} else if (anchor(k, b->sh.layer)) {
-			kern->decode_topk(&b->sh, &b->step, b->q, b->out, &k->evidence, &k->select,
+			kern->decode_topk(&b->sh, &b->step, b->q, b->out, &k->scores, &k->select,
 			                    &b->made_tokens, &b->work);
 		} else {
 			kern->decode_tokens(&b->sh, &b->step, b->q, b->out, &b->made_tokens, &b->work);
@@ -98,7 +98,7 @@ static void kascade_init(struct kascade *k, const struct fixture_options *o, con
 	}
 	if (fixture_init(&k->fixture, o, sh, (uint32_t)step->tokens, omp_get_max_threads()))
 		exit(1);
-	k->evidence = (struct skv_scores){.rows = sh.n_kv_heads, .sum = true, .token = k->fixture.token_weight,
+	k->scores = (struct skv_scores){.rows = sh.n_kv_heads, .sum = true, .token = k->fixture.token_weight,
 	                                    .token_stride = k->fixture.pages * SKV_PAGE_TOKENS};
 	k->select = (struct skv_select){.budget.count = (uint32_t)step->budget, .recent_floor = 1};
 }

@@ -15,12 +15,12 @@ const char *skv_window_check(const struct skv_window *w)
 	return budget_valid(w->budget) ? NULL : "a window without a budget";
 }
 
-const char *skv_select_check(const struct skv_select *s, uint32_t evidence, const struct skv_plan *plans,
+const char *skv_select_check(const struct skv_select *s, uint32_t scores, const struct skv_plan *plans,
                              uint32_t n_layers)
 {
 	if (s->layer >= n_layers)
 		return "a selection of a layer that the model does not have";
-	if (!(plans[s->layer].scores & evidence))
+	if (!(plans[s->layer].scores & scores))
 		return "a selection by scores that the layer's plan does not request";
 	if (plans[s->layer].evict.granularity)
 		return "a selection by a layer that evicts";

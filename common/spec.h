@@ -65,7 +65,7 @@ int skv_policy_dlopen(int fd, const struct skv_policy **ret, void **ret_handle, 
 
 /*
  * Ask the policy for the plan of every layer, plans[m->n_layers], and check that they fit together: a
- * source is an earlier layer that leaves the evidence a selection needs, windows have a budget.
+ * source is an earlier layer that leaves the scores that a selection needs, windows have a budget.
  * 0, or -EBADMSG with a text that names the layer.
  */
 int skv_policy_plan(const struct skv_policy *p, const void *config, const struct skv_model *m,
@@ -78,10 +78,10 @@ static inline bool skv_plan_chooses(const struct skv_plan *p, uint32_t layer)
 }
 
 /*
- * Does a request that a hook makes of a primitive fit the plans? `evidence`, any of them will do: SKV_SCORES_PAGES and
+ * Does a request that a hook makes of a primitive fit the plans? `scores`, any of them will do: SKV_SCORES_PAGES and
  * SKV_SCORES_PAGE_BOUNDS for select_pages, SKV_SCORES_TOKENS for select_tokens. NULL when it does, else what is wrong.
  */
-const char *skv_select_check(const struct skv_select *s, uint32_t evidence, const struct skv_plan *plans,
+const char *skv_select_check(const struct skv_select *s, uint32_t scores, const struct skv_plan *plans,
                              uint32_t n_layers);
 /* The same of score_pages. */
 const char *skv_score_check(uint32_t layer, const struct skv_plan *plans, uint32_t n_layers);

@@ -46,7 +46,7 @@ struct eng_eval {
 /* What one case gave under one policy. */
 struct eng_result {
 	struct eng_score score;
-	struct eng_evidence evidence; /* forced mode only */
+	struct eng_likelihood likelihood; /* forced mode only */
 	uint32_t decode_len;          /* decode rows */
 	double seconds;               /* its share of the steps' time */
 	uint64_t attended, causal;    /* tokens, over decode rows and layers */

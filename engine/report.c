@@ -220,14 +220,14 @@ void eng_report_csv(FILE *to, const struct eng_eval *eval, const struct eng_resu
 	each_row(&(struct out){.to = to, .write = csv_row}, eval, results);
 }
 
-static json_t *evidence_json(const struct eng_evidence *e)
+static json_t *likelihood_json(const struct eng_likelihood *l)
 {
 	json_t *top = json_array();
 
 	for (uint32_t i = 0; i < ENG_TOP; i++)
-		json_array_append_new(top, json_pack("[i, f]", (int)e->top[i], (double)e->top_logit[i]));
-	return json_pack("{s:f, s:o, s:f}", "nll", e->nll / e->rows, "first_top8", top, "smallest_margin",
-	                 e->smallest_margin);
+		json_array_append_new(top, json_pack("[i, f]", (int)l->top[i], (double)l->top_logit[i]));
+	return json_pack("{s:f, s:o, s:f}", "nll", l->nll / l->rows, "first_top8", top, "smallest_margin",
+	                 l->smallest_margin);
 }
 
 static json_t *result_json(const char *policy, const struct eng_case *c, const struct eng_result *r)
@@ -237,14 +237,14 @@ static json_t *result_json(const char *policy, const struct eng_case *c, const s
 	json_t *cost = json_pack("{s:i, s:f, s:f, s:I, s:I}", "decode_len", (int)r->decode_len, "attended_share",
 	                         share(r->attended, r->causal), "kept_share", share(r->resident, r->pages), "pages",
 	                         (json_int_t)r->pages, "pages_kept", (json_int_t)r->resident);
-	json_t *evidence = r->evidence.rows ? evidence_json(&r->evidence) : NULL;
+	json_t *likelihood = r->likelihood.rows ? likelihood_json(&r->likelihood) : NULL;
 
 	json_object_update(o, cost);
 	if (r->recall_layers > 0)
 		json_object_set_new(o, "recall", json_real(r->recall / (double)r->recall_layers));
-	json_object_update(o, evidence);
+	json_object_update(o, likelihood);
 	json_decref(cost);
-	json_decref(evidence);
+	json_decref(likelihood);
 	return o;
 }
 

@@ -50,7 +50,7 @@ struct eng_score eng_score_free(const int32_t *got, uint32_t n_got, const int32_
 	                          (double)right / n_want};
 }
 
-void eng_evidence_add(struct eng_evidence *e, const float *logits, uint32_t vocab, int32_t want)
+void eng_likelihood_add(struct eng_likelihood *l, const float *logits, uint32_t vocab, int32_t want)
 {
 	uint32_t top[ENG_TOP] = {0}, n = 0;
 	double margin;
@@ -69,12 +69,12 @@ void eng_evidence_add(struct eng_evidence *e, const float *logits, uint32_t voca
 		top[at] = i;
 	}
 	margin = (double)logits[top[0]] - logits[top[1]];
-	for (uint32_t i = 0; !e->rows && i < n; i++) {
-		e->top[i] = top[i];
-		e->top_logit[i] = logits[top[i]];
+	for (uint32_t i = 0; !l->rows && i < n; i++) {
+		l->top[i] = top[i];
+		l->top_logit[i] = logits[top[i]];
 	}
-	if (!e->rows || margin < e->smallest_margin)
-		e->smallest_margin = margin;
-	e->nll += eng_nll(logits, vocab, (uint32_t)want);
-	e->rows++;
+	if (!l->rows || margin < l->smallest_margin)
+		l->smallest_margin = margin;
+	l->nll += eng_nll(logits, vocab, (uint32_t)want);
+	l->rows++;
 }

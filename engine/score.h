@@ -31,16 +31,16 @@ struct eng_score eng_score_free(const int32_t *got, uint32_t n_got, const int32_
 
 #define ENG_TOP 8
 
-struct eng_evidence {
+struct eng_likelihood {
 	uint32_t rows;
 	double nll;             /* sum over the rows of −log p(true token), natural logarithm */
 	double smallest_margin; /* smallest gap between the best and the second logit */
 	uint32_t top[ENG_TOP];  /* the first row's best ids, best first ... */
 	float top_logit[ENG_TOP];
 };
-#define ENG_EVIDENCE_NULL ((struct eng_evidence){.rows = 0})
+#define ENG_LIKELIHOOD_NULL ((struct eng_likelihood){.rows = 0})
 
 /* Take in one row of `vocab` logits (at least ENG_TOP) and the true token. */
-void eng_evidence_add(struct eng_evidence *e, const float *logits, uint32_t vocab, int32_t want);
+void eng_likelihood_add(struct eng_likelihood *l, const float *logits, uint32_t vocab, int32_t want);
 
 #endif

@@ -40,7 +40,7 @@ static const char *misaligned(const struct skv_attn *a)
 /* The kernel that the plan asks for; `how` is the plan's, or dense where nothing was selected. */
 static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_index_list *list)
 {
-	const struct skv_scores *scores = l->plan->scores & (SKV_SCORES_TOKENS | SKV_SCORES_PAGES) ? &l->own->evidence : NULL;
+	const struct skv_scores *scores = l->plan->scores & (SKV_SCORES_TOKENS | SKV_SCORES_PAGES) ? &l->own->scores : NULL;
 	const struct skv_kernels *k = l->kernels;
 	const struct skv_attn *a = l->attn;
 
@@ -53,7 +53,7 @@ static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_
 		break;
 	case SKV_ATTEND_TOKENS:
 		if (skv_plan_chooses(l->plan, l->number))
-			k->decode_topk(&l->shape, &l->decode, a->q, a->out, &l->own->evidence, &l->own->select, &l->own->list,
+			k->decode_topk(&l->shape, &l->decode, a->q, a->out, &l->own->scores, &l->own->select, &l->own->list,
 			                 l->work);
 		else
 			k->decode_tokens(&l->shape, &l->decode, a->q, a->out, list, l->work);

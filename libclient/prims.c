@@ -79,11 +79,11 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 	batch = batch_decoding(s, pb, sel->layer);
 	shape = batch_shape(s, pb, sel->layer);
 	pb->policy->selects_union[sel->layer] = what == SELECT_UNION;
-	x->list.rows = what == SELECT_UNION ? 1 : x->evidence.rows;
+	x->list.rows = what == SELECT_UNION ? 1 : x->scores.rows;
 	if (what == SELECT_UNION)
-		s->kernels->select_union(&shape, &batch, &x->evidence, sel, &x->list, &s->step.work);
+		s->kernels->select_union(&shape, &batch, &x->scores, sel, &x->list, &s->step.work);
 	else
-		s->kernels->select(&shape, &batch, &x->evidence, what == SELECT_TOKENS, sel, &x->list, &s->step.work);
+		s->kernels->select(&shape, &batch, &x->scores, what == SELECT_TOKENS, sel, &x->list, &s->step.work);
 	x->made = what == SELECT_PAGES ? SKV_ATTEND_PAGES : SKV_ATTEND_TOKENS;
 }
 
@@ -118,7 +118,7 @@ static void score_pages(const struct skv_policy_ctx *ctx, uint32_t layer)
 	}
 	batch = batch_decoding(s, pb, layer);
 	shape = layer_shape(s, layer);
-	s->kernels->score_pages(&shape, &batch, s->step.q, pb->policy->plan[layer].reduce, &pb->selection[layer].evidence,
+	s->kernels->score_pages(&shape, &batch, s->step.q, pb->policy->plan[layer].reduce, &pb->selection[layer].scores,
 	                        &s->step.work);
 	pb->selection[layer].has_scores = true;
 }
@@ -139,7 +139,7 @@ static void accumulate_scores(const struct skv_policy_ctx *ctx, uint32_t layer)
 	}
 	batch = batch_decoding(s, pb, layer);
 	shape = layer_shape(s, layer);
-	s->kernels->accumulate_scores(&shape, &batch, &pb->selection[layer].evidence, &s->step.work);
+	s->kernels->accumulate_scores(&shape, &batch, &pb->selection[layer].scores, &s->step.work);
 }
 
 static void evict_to_budget(const struct skv_policy_ctx *ctx, const struct skv_evict_to_budget *k)
@@ -210,7 +210,7 @@ static void touch_pages(const struct skv_policy_ctx *ctx, const struct skv_touch
 	        .pinned = keep->pinned,
 	        .pinned_floor = keep->pinned_floor,
 	};
-	s->kernels->touch_pages(&shape, &batch, &x->evidence, &stamp, &x->list, &s->step.work);
+	s->kernels->touch_pages(&shape, &batch, &x->scores, &stamp, &x->list, &s->step.work);
 	x->made = SKV_ATTEND_PAGES;
 }
 

@@ -56,24 +56,24 @@ static uint32_t most_rows(const struct skv_session *s)
 static int lay_out(struct skv_session *s, uint32_t rows)
 {
 	struct recall *r = &s->step.recall;
-	struct skv_scores *ev = &r->evidence;
+	struct skv_scores *scores = &r->scores;
 	size_t shares = (size_t)s->model.n_layers * RECALL_SEQS, tokens, pages;
 	uint32_t longest = 0;
 	int e;
 
 	for (uint32_t c = 0; c < s->step.n_classes; c++)
 		longest = s->step.class[c].decoding.max_len > longest ? s->step.class[c].decoding.max_len : longest;
-	*ev = (struct skv_scores){
+	*scores = (struct skv_scores){
 	        .sum = true,
 	        .token_stride = (longest + 63) / 64 * 64,
 	};
-	ev->page_stride = ev->token_stride / SKV_PAGE_TOKENS;
-	tokens = (size_t)RECALL_SEQS * rows * ev->token_stride;
-	pages = (size_t)RECALL_SEQS * rows * ev->page_stride;
+	scores->page_stride = scores->token_stride / SKV_PAGE_TOKENS;
+	tokens = (size_t)RECALL_SEQS * rows * scores->token_stride;
+	pages = (size_t)RECALL_SEQS * rows * scores->page_stride;
 	e = scratch_grow(s, &r->mem, &r->bytes, (shares + tokens + pages) * sizeof(float));
 	r->share = r->mem;
-	ev->token = r->share + shares;
-	ev->page = ev->token + tokens;
+	scores->token = r->share + shares;
+	scores->page = scores->token + tokens;
 	return e;
 }
 
@@ -113,8 +113,8 @@ void recall_weigh(const struct layer *l, const struct skv_index_list *list)
 
 	if (b.n == 0)
 		return;
-	r->evidence.rows = rows_of(l->plan, list);
-	l->kernels->decode_dense(&l->rows, &b, l->attn->q, NULL, &r->evidence, l->work);
+	r->scores.rows = rows_of(l->plan, list);
+	l->kernels->decode_dense(&l->rows, &b, l->attn->q, NULL, &r->scores, l->work);
 }
 
 void recall_measure(const struct layer *l, const struct skv_index_list *list)
@@ -131,7 +131,7 @@ void recall_measure(const struct layer *l, const struct skv_index_list *list)
 
 	if (b.n == 0)
 		return;
-	l->kernels->recall(&l->rows, &b, &r->evidence, &seen, r->share + (size_t)layer * RECALL_SEQS + first, l->work);
+	l->kernels->recall(&l->rows, &b, &r->scores, &seen, r->share + (size_t)layer * RECALL_SEQS + first, l->work);
 	for (uint32_t i = 0; i < b.n; i++)
 		r->layers[first + i].bits[layer / 64] |= (uint64_t)1 << (layer % 64);
 }

@@ -82,17 +82,17 @@ static void carve_selections(struct skv_session *s, const struct policy_batch *p
 		*x = (struct selection){0};
 		if (!plan->scores && !lists_entries)
 			continue;
-		x->evidence = (struct skv_scores){
+		x->scores = (struct skv_scores){
 		        .rows = rows,
 		        .sum = plan->reduce == SKV_REDUCE_SUM,
 		        .token_stride = tokens,
 		        .page_stride = pages,
 		};
 		if (plan->scores & SKV_SCORES_TOKENS)
-			x->evidence.token = plan->evict.granularity ? shared->token : carve(c,
+			x->scores.token = plan->evict.granularity ? shared->token : carve(c,
 					n * rows * tokens * sizeof(float));
 		if (plan->scores & (SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS))
-			x->evidence.page = plan->evict.granularity ? shared->page : carve(c,
+			x->scores.page = plan->evict.granularity ? shared->page : carve(c,
 					n * rows * pages * sizeof(float));
 		if (lists_entries)
 			x->list = (struct skv_index_list){

@@ -15,7 +15,6 @@
 #include "kernels/evict.h"
 #include "kernels/kernels.h"
 #include "kernels/select.h"
-#include "kernels/select.h"
 
 struct policy;
 
@@ -26,7 +25,7 @@ struct selection {
 	bool retained;     /* the hooks of a layer that evicts have said which tokens or pages stay */
 	uint32_t decompress_seqs, decompress_tokens; /* at a time, of each at most: compress/attend.c */
 	struct skv_select select; /* by which the layer itself chooses, if it does */
-	struct skv_scores evidence;
+	struct skv_scores scores;
 	struct skv_index_list list;
 };
 
@@ -71,7 +70,7 @@ struct recall {
 	struct skv_layer_set layers[RECALL_SEQS]; /* of these sequences, that were measured */
 	void *mem;      /* the session's; what the next two point into */
 	size_t bytes;
-	struct skv_scores evidence; /* of one layer after the other */
+	struct skv_scores scores; /* of one layer after the other */
 	float *share;                 /* [n_layers][RECALL_SEQS] */
 };
 

@@ -67,6 +67,7 @@ any  | \bskv_keep\w*|\bSKV_KEEP\w*|\bkeep_best\b        | skv_evict…, evict_to
 any  | stamp_pages\b|\bskv_stamp\b                   | touch_pages
 any  | \bSKV_PACK_\w+|\bskv_pack\w*|\bmax_pack\b        | SKV_COMPRESS_…, skv_compress
 any  | \bSKV_EV_\w+|\bskv_evidence(?:_bits)?\b          | SKV_SCORES_…, skv_scores
+libclient/\w+\.|bench/|engine/|kernels/|tests/unit/(?:engine|kernels) | \bevidence\b | attention scores; evidence is a field of the taxonomy
 any  | \bSKV_POOL_(?:MAX|SUM|MEAN_Q)\b|\benum skv_pool\b | SKV_REDUCE_…
 any  | \bSKV_PTE_FULL\b                                 | SKV_PTE_PRIVATE
 any  | \bSKV_ACT_VISIBILITY\b                           | SKV_ACT_SELECT

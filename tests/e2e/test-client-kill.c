@@ -438,6 +438,7 @@ START_TEST(any_time)
 {
 	double worst = 0;
 
+	rnd_begin((uint64_t)_i);
 	policy = _i;
 	fix_in_child(0, undisturbed, NULL);
 	for (int i = 0; i < TIMED_KILLS; i++) {
@@ -465,6 +466,7 @@ START_TEST(any_instruction)
 	uint32_t length[2] = {300000, 300000}; /* of skv_step_end in instructions, found out by the first that gets through */
 	int inside = 0;
 
+	rnd_begin((uint64_t)_i);
 	policy = stepped[_i];
 	if (STEPPED_KILLS == 0) {
 		raw_close(op);

@@ -182,6 +182,7 @@ START_TEST(death_loses_nothing)
 	                              file,     "--max-tokens", "400",  "--seq",    "hurt"};
 	size_t n;
 
+	rnd_begin((uint64_t)_i);
 	long_prompt();
 	want = generate("--policy", policy, "--prompt-file", file, "--max-tokens", "400");
 	n = strlen(want);

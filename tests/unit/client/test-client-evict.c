@@ -382,6 +382,7 @@ START_TEST(swaps)
 {
 	struct kept k;
 
+	rnd_begin((uint64_t)_i);
 	open_with(&rules[FULL], _i);
 	kept_new(&k, "swapped");
 	step(&k, 120 + rnd_below(100), true);

@@ -71,6 +71,7 @@ static void step(void)
 /* Each is attended to as its own policy says, whatever the others run, and whatever the session is swapped to. */
 START_TEST(batches)
 {
+	rnd_begin((uint64_t)_i);
 	open_with("full");
 	w.measures = _i % 2;
 	skv_set_recall(w.session, _i % 2);

@@ -87,6 +87,7 @@ START_TEST(supplied_and_given_back)
 	struct refmodel_seq q;
 	char spec[64];
 
+	rnd_begin((uint64_t)_i);
 	open_quest(1);
 	new_seq(&q, NULL);
 	ck_assert_uint_eq(state_pages(), 0);
@@ -118,6 +119,7 @@ START_TEST(built_around_holes)
 	struct refmodel_seq q;
 	char spec[64];
 
+	rnd_begin((uint64_t)_i);
 	w.policy = (struct refmodel_policy){.kind = REFMODEL_STREAMING, .budget = {.count = 100}, .sinks = 4};
 	OK(skv_open(client, &w.model, "streaming?budget=100&sinks=4&dense=0", &w.session));
 	new_seq(&q, NULL);
@@ -136,6 +138,7 @@ START_TEST(forks_go_their_ways)
 	struct refmodel_seq q, child;
 	struct skv_seq *seq;
 
+	rnd_begin((uint64_t)_i);
 	open_quest(rnd_below(2));
 	new_seq(&q, NULL);
 	refmodel_feed(&w, &q, 1, 100 + rnd_below(100), true);

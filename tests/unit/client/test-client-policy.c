@@ -82,6 +82,7 @@ START_TEST(swaps)
 	struct skv_seq *seq;
 	char last[sizeof(w.next_spec)];
 
+	rnd_begin((uint64_t)_i);
 	open_with("full");
 	new_seq("swapped");
 	OK(skv_seq_new(w.session, NULL, 0, &seq));
@@ -162,6 +163,7 @@ START_TEST(recall)
 	size_t i;
 	json_t *one;
 
+	rnd_begin((uint64_t)_i);
 	open_with("full");
 	new_seq(NULL);
 	skv_set_recall(w.session, 1);

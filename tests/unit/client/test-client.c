@@ -90,6 +90,7 @@ START_TEST(outputs)
 	struct refmodel_seq seqs[N_SEQS];
 	char spec[160];
 
+	rnd_begin((uint64_t)_i);
 	refmodel_model(&w.model, "outputs", (uint32_t)_i % 3, 500);
 	w.policy = refmodel_policy(&w.model, spec);
 	OK(skv_open(client, &w.model, spec, &w.session));
@@ -116,8 +117,9 @@ START_TEST(outputs)
 		if (n > 0)
 			ck_assert_int_eq(refmodel_step(&w, items, n, at), at >= 0 ? -ECANCELED : 0);
 	}
-	ck_assert_uint_lt(w.skipped, devmem_is_device() ? 60 : 10);
-	ck_assert_uint_gt(w.checked, 500);
+	if (!devmem_is_device()) /* with rows of 16 bits, rounding decides most selections of a few pages */
+		ck_assert_uint_lt(w.skipped, 10);
+	ck_assert_uint_gt(w.checked, 5000);
 	for (int i = 0; i < N_SEQS; i++) {
 		check_state(&w, &seqs[i]);
 		refmodel_seq_deinit(&seqs[i]);

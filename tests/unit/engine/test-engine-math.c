@@ -133,9 +133,9 @@ START_TEST(scores_free)
 }
 END_TEST
 
-START_TEST(evidence)
+START_TEST(likelihood)
 {
-	struct eng_evidence e = ENG_EVIDENCE_NULL;
+	struct eng_likelihood e = ENG_LIKELIHOOD_NULL;
 	float *rows = random_floats(5 * 20, 4);
 	double nll = 0, margin = INFINITY;
 
@@ -143,7 +143,7 @@ START_TEST(evidence)
 	for (int r = 0; r < 5; r++) {
 		float best = -INFINITY, second = -INFINITY;
 
-		eng_evidence_add(&e, rows + 20 * r, 20, r);
+		eng_likelihood_add(&e, rows + 20 * r, 20, r);
 		nll += eng_nll(rows + 20 * r, 20, (uint32_t)r);
 		for (int i = 0; i < 20; i++) {
 			float x = rows[20 * r + i];
@@ -222,7 +222,7 @@ int main(void)
 	TCase *t;
 
 	add_case(s, "operations", 30, NULL, NULL, rotary_table, argmax_and_nll, NULL);
-	t = add_case(s, "scores", 60, NULL, NULL, evidence, progress_is_for_terminals, NULL);
+	t = add_case(s, "scores", 60, NULL, NULL, likelihood, progress_is_for_terminals, NULL);
 	tcase_add_loop_test(t, scores_forced, 0, sizeof(forced) / sizeof(*forced));
 	tcase_add_loop_test(t, scores_free, 0, sizeof(freely) / sizeof(*freely));
 	return run_suite(s);

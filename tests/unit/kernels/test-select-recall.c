@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-select-recall.c - evidence without output, and how much of it is on a window or on lists,
+ * tests/unit/kernels/test-select-recall.c - attention scores without output, and how much of it is on a window or on lists,
  * on every backend of this machine.
  */
 #include "tests/support/kernel-case.h"

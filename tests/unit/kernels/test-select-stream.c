@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-select-stream.c - decoding over tokens that a layer chooses itself, and evidence, where
+ * tests/unit/kernels/test-select-stream.c - decoding over tokens that a layer chooses itself, and attention scores, where
  * there are many sequences or long ones, on every backend of this machine.
  *
  * A device's weights differ from the reference's in the third digit, so which of two tokens of nearly the
@@ -241,7 +241,7 @@ static void check_many(struct kernel_case *c, const struct chosen *first)
 	free(m.out);
 }
 
-/* A dense pass and its evidence, to the host. */
+/* A dense pass and its attention scores, to the host. */
 static void run_dense(struct kernel_case *c, const struct skv_batch *b, const void *q, void *out, uint32_t rows,
                       float *weights)
 {
@@ -353,7 +353,7 @@ START_TEST(of_long_sequences)
 }
 END_TEST
 
-/* So many that a device has no room for a list's keys but in the evidence's. */
+/* So many that a device has no room for a list's keys but in the scores'. */
 START_TEST(of_very_long_ones)
 {
 	const uint32_t len[] = {37000 + rnd_below(1000), 36864, 100};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/kernels/test-select.c - selections from evidence, against a plain reading of struct skv_select, on every
+ * tests/unit/kernels/test-select.c - selections by attention scores, against a plain reading of struct skv_select, on every
  * backend of this machine: ties, NaNs, infinities, holes, budgets of all kinds, one list a sequence or a
  * head, unions of heads. The ids must be the same to the last one.
  */

@@ -29,7 +29,7 @@ START_TEST(loads_with_its_name)
 END_TEST
 
 /*
- * All plans in short: d dense, s dense and selects, w window, pN and tN what layer N selected; with evidence of each kv
+ * All plans in short: d dense, s dense and selects, w window, pN and tN what layer N selected; with scores of each kv
  * head k, of each q head q; z compresses.
  */
 static const char *plans_of(const char *spec, const struct skv_model *m)
