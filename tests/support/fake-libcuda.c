@@ -10,6 +10,7 @@
  *   one-device     there is one device, else two           no-export  devices cannot export descriptors
  *   oom            allocations fail                        slow       a memset takes half a second
  *   hang           a memset does not return                fault      a memset fails, as after a bad access
+ *   huge           devices of 512 GiB, else of 256 MiB
  *
  * context-PID is left there by a process that makes a context.
  */
@@ -144,7 +145,7 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device)
 {
 	(void)device;
-	*bytes = MEMORY;
+	*bytes = steered("huge") ? (size_t)512 << 30 : MEMORY;
 	return CUDA_SUCCESS;
 }
 

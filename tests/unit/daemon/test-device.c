@@ -411,6 +411,27 @@ START_TEST(memory_outlives_the_daemon)
 }
 END_TEST
 
+/* (common/wire.h says why.) */
+START_TEST(a_huge_device_has_a_pool_that_kernels_address)
+{
+	const char *const all[] = {"--cuda-pool-bytes=100%", "--cuda-segment-bytes=64M", NULL};
+	struct skv_msg_open_ok ok;
+	struct raw *r;
+	uint32_t session;
+
+	fix_kill(&fix);
+	steer("huge", true);
+	device_begin(all);
+	r = raw_hello(fix.socket);
+	session = open_on(r, SKV_DEVICE_CUDA(0), "m", &ok);
+	ck_assert_uint_eq(ok.segment_bytes, 64 * MB);
+	ck_assert_uint_eq(ok.segment_bytes * ok.max_segments, SKV_DEVICE_POOL_MAX);
+	raw_lease(r, session, PAGES);
+	ck_assert_int_eq(figure("devices", "pool_limit_bytes"), (int64_t)SKV_DEVICE_POOL_MAX);
+	raw_close(r);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-device");
@@ -420,7 +441,7 @@ int main(void)
 	         two_devices, a_worker_killed_in_the_middle_of_a_scrub_is_replaced,
 	         a_worker_that_hangs_holds_nobody_else_up, a_fault_costs_the_worker_and_one_lease,
 	         what_is_left_is_given_when_the_rest_cannot_be_had, who_waits_may_leave, few_may_wait,
-	         memory_outlives_the_daemon, NULL);
+	         memory_outlives_the_daemon, a_huge_device_has_a_pool_that_kernels_address, NULL);
 	add_case(s, "quota", 60, setup_ceiling, device_end, a_user_has_a_quota_there, NULL);
 	add_case(s, "reload", 60, setup_conf, device_end, quotas_change_at_run_time, NULL);
 	add_case(s, "idle", 60, setup_idle, device_end, an_idle_worker_ends, NULL);
