@@ -103,6 +103,8 @@ static void decode(struct skv_session *s, const struct layer *l)
 	if ((how == SKV_ATTEND_PAGES || how == SKV_ATTEND_TOKENS) && l->source->made != how) {
 		policy_misuse(s, "layer %u attends to what layer %u selects, but it selected nothing", l->number,
 		              plan->source);
+		if (l->compresses)
+			return; /* nothing has room for all of its tokens decompressed, and the step will fail */
 		how = SKV_ATTEND_DENSE;
 	}
 	decode_rows(l, how);

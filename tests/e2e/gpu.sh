@@ -23,7 +23,7 @@ client=$(for t in '' -page-bounds -codec -compress -evict -mixed -policy -prefil
 engine='tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-forward'
 e2e='tests/e2e/gpu-daemon tests/e2e/gpu-client tests/e2e/test-client-kill tests/e2e/test-oracle tests/e2e/test-engine-work tests/e2e/test-golden'
 tests=$(echo $kernels $client $engine $e2e)
-plugins=$(for p in few refuse-adopt fourth heads keys-first late-misuse; do echo tests/support/plugins/$p; done)
+plugins=$(for p in few refuse-adopt fourth heads keys-first late-misuse unselected; do echo tests/support/plugins/$p; done)
 programs="$tests daemon/sparsekvd daemon/ctl/sparsekvctl engine/sparsekv-generate engine/sparsekv-eval engine/sparsekv-calibrate bench/sparsekv-bench"
 make -s all $tests $(printf '%s.la ' $plugins)
 mkdir -p "$dir"/{tests/unit/{kernels,client,engine},tests/e2e,tests/support/plugins/.libs,daemon/ctl,engine/cuda,bench,lib,kernels/cuda,policies/.libs}

@@ -32,7 +32,7 @@ TEST_PLUGINS = \
 	tests/support/plugins/few.la tests/support/plugins/fourth.la tests/support/plugins/greedy.la \
 	tests/support/plugins/heads.la tests/support/plugins/keys-first.la tests/support/plugins/late-misuse.la \
 	tests/support/plugins/old-backend.la tests/support/plugins/old-engine.la tests/support/plugins/refuse-adopt.la \
-	tests/support/plugins/wrong-delta.la
+	tests/support/plugins/unselected.la tests/support/plugins/wrong-delta.la
 check_LTLIBRARIES += $(TEST_PLUGINS)
 EXTRA_DIST += tests/support/plugins/plugin.h
 

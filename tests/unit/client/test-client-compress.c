@@ -5,6 +5,7 @@
  *
  * SKV_CODES_OPS is how many operations there are in random order; HACKING.md says who sets it.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,6 +93,7 @@ START_TEST(as_rows)
 	struct skv_seq *seq;
 	char spec[256];
 
+	rnd_begin((uint64_t)_i);
 	with_codec(spec, sizeof(spec), "deltakv?budget=600&layers=1,3&dense=1&residual=16&block=16&" REFMODEL_CODES);
 	refmodel_codec(&w.model, 0, codec);
 	OK(skv_open(client, &w.model, spec, &w.session));
@@ -528,11 +530,37 @@ START_TEST(memory)
 }
 END_TEST
 
+/* A layer that compresses has room for the tokens selected; where none were, the step fails, and nothing is overrun. */
+START_TEST(nothing_selected)
+{
+	struct skv_seq *seq;
+	uint64_t content[300];
+	char spec[256];
+	uint32_t len;
+	int e;
+
+	ck_assert_int_eq(raw_policy_load(op, fix_built("tests/support/plugins/.libs/unselected.so")), 0);
+	refmodel_codec(&w.model, 1, codec);
+	with_codec(spec, sizeof(spec), "deltakv?budget=20&recent=4&layers=1,3&dense=1&scale_block=32&residual=16&block=16&" REFMODEL_CODES);
+	OK(skv_open(client, &w.model, spec, &w.session));
+	OK(skv_seq_new(w.session, NULL, 0, &seq));
+	for (uint32_t i = 0; i < 300; i++)
+		content[i] = refmodel_content(1, i);
+	OK(refmodel_run(&w, seq, content, 300, true, NULL, NULL));
+	do {
+		len = skv_seq_len(seq);
+		e = refmodel_run(&w, seq, content, 1, false, NULL, NULL);
+	} while (e == 0 && len < 350);
+	FAILS(e, ENOTRECOVERABLE, "but it selected nothing");
+	ck_assert_uint_eq(skv_seq_len(seq), len);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-client-compress");
 	TCase *t = add_case(s, "codes", getenv("SKV_CODES_OPS") ? 3600 : 120, setup, client_end, lost_elsewhere,
-	                    any_order, attended, memory, NULL);
+	                    any_order, attended, memory, nothing_selected, NULL);
 
 	tcase_add_loop_test(t, as_rows, 0, ALL_OF);
 	tcase_add_loop_test(t, cut_anyhow, 0, 5);
