@@ -8,7 +8,8 @@ EXTRA_DIST += tests/e2e/debootstrap.sh tests/e2e/mount-root.sh tests/e2e/chroot.
 AM_TESTS_ENVIRONMENT = OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY;
 
 # The same tests, or the TESTS named, from a build of its own: $(call sub_check,FOLDER,CONFIGURE ARGUMENTS,TESTS). A
-# recipe says + before it: else make does not see the other makes in it, and they run one job at a time.
+# recipe says + before it: else make does not see the other makes in it, and they run one job at a time. TESTS are those
+# of that build, which may have no CUDA: $$(...) is expanded there.
 sub_check = $(MKDIR_P) $(1) && cd $(1) && \
 	{ test -e config.status || $(abs_top_srcdir)/configure -q $(2); } && \
 	$(MAKE) $(AM_MAKEFLAGS) && $(MAKE) $(AM_MAKEFLAGS) check $(3)
@@ -19,11 +20,11 @@ CLANG = --enable-werror CC=clang CXX=clang++
 check-asan:
 	+$(call sub_check,check-asan.d,$(ASAN))
 check-asan-quick: # the unit tests; CUDA takes long to compile, and no sanitizer sees it
-	+$(call sub_check,check-asan-quick.d,$(ASAN) --without-cuda,TESTS='$(UNIT_TESTS)')
+	+$(call sub_check,check-asan-quick.d,$(ASAN) --without-cuda,TESTS='$$(UNIT_TESTS)')
 check-clang:
 	+$(call sub_check,check-clang.d,$(CLANG))
 check-clang-build: # everything is compiled, and the tests that need no minute run
-	+$(call sub_check,check-clang-build.d,$(CLANG) --without-cuda,TESTS='$(COMMON_TESTS) $(CORE_TESTS)')
+	+$(call sub_check,check-clang-build.d,$(CLANG) --without-cuda,TESTS='$$(COMMON_TESTS) $$(CORE_TESTS)')
 
 # Every C test program under valgrind, without AVX-512, which valgrind does not know. It follows the
 # processes that Check forks, so a leak or an error fails the one test that has it.
