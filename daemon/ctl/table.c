@@ -5,17 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What an allocation returned, if it did. */
+static void *must(void *p)
+{
+	if (p)
+		return p;
+	fputs("sparsekvctl: out of memory\n", stderr);
+	exit(EXIT_FAILURE);
+}
+
 void skv_table_cell(struct skv_table *t, const char *fmt, ...)
 {
 	va_list ap;
 
 	if (t->n_cells == t->cap) {
 		t->cap = t->cap ? 2 * t->cap : 64;
-		t->cells = realloc(t->cells, t->cap * sizeof(*t->cells));
-		if (!t->cells) {
-			fputs("sparsekvctl: out of memory\n", stderr);
-			exit(EXIT_FAILURE);
-		}
+		t->cells = must(realloc(t->cells, t->cap * sizeof(*t->cells)));
 	}
 	va_start(ap, fmt);
 	vsnprintf(t->cells[t->n_cells++], SKV_TABLE_CELL, fmt, ap);
@@ -33,7 +38,7 @@ static void print_cell(FILE *to, const char *text, size_t width, int left, int l
 
 void skv_table_print(const struct skv_table *t, FILE *to)
 {
-	size_t width[SKV_TABLE_COLS] = {0};
+	size_t *width = must(calloc(t->n_cols, sizeof(*width)));
 
 	for (unsigned c = 0; c < t->n_cols; c++)
 		width[c] = strlen(t->heads[c] + (t->heads[c][0] == '-'));
@@ -50,6 +55,7 @@ void skv_table_print(const struct skv_table *t, FILE *to)
 
 		print_cell(to, t->cells[i], width[c], t->heads[c][0] == '-', c + 1 == t->n_cols);
 	}
+	free(width);
 }
 
 void skv_table_deinit(struct skv_table *t)

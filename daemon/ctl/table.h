@@ -7,7 +7,6 @@
 #include <stdio.h>
 
 #define SKV_TABLE_CELL 96u /* bytes of a cell, NUL included; longer text is cut */
-#define SKV_TABLE_COLS 12u
 
 struct skv_table {
 	const char *const *heads; /* one a column; a leading '-' aligns the column to the left */

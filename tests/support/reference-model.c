@@ -326,7 +326,7 @@ static bool choose(const struct refmodel *w, const struct refmodel_seq *q, uint3
 		if (best == pages)
 			break;
 		if (i == k - recent) { /* the first that must not be chosen */
-			sure = last - score[best] > TIE * fabs(last);
+			sure = i == 0 || last - score[best] > TIE * fabs(last);
 			break;
 		}
 		last = score[best];
