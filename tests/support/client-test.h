@@ -35,21 +35,4 @@
 		ck_assert_msg(refmodel_runs(runs_, says_), "runs %s, expected %s", runs_, says_);              \
 	} while (0)
 
-#if defined(__SANITIZE_ADDRESS__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
-
-/* Under valgrind or a sanitizer: times mean little, and the tool makes system calls and allocations of its own. */
-static inline bool slowed(void)
-{
-	return SANITIZED || rnd_hurried();
-}
-
 #endif

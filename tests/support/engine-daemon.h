@@ -6,8 +6,9 @@
 #include "engine/private.h"
 #include "tests/support/engine-fixture.h"
 #include "tests/support/run-program.h"
+#include "tests/support/suite.h"
 
-#define LIMIT 60 /* seconds that a program may take */
+#define LIMIT (slowed() ? 300 : 60) /* seconds that a program may take */
 
 extern char *folder; /* of the test; TMPDIR too, so that whatever programs leave behind is seen */
 extern struct eng_private *engine_daemon;

@@ -63,8 +63,10 @@ int run_wait(pid_t pid, int seconds)
 	int status;
 
 	for (int ms = 0; (ended = waitpid(pid, &status, WNOHANG)) == 0; ms += 5) {
-		if (ms >= 1000 * seconds)
+		if (ms >= 1000 * seconds) {
 			kill(pid, SIGKILL);
+			ck_abort_msg("a program had not ended after %d s", seconds);
+		}
 		usleep(5000);
 	}
 	ck_assert_int_eq(ended, pid);

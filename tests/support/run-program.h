@@ -20,7 +20,7 @@ const char *run_source(const char *name);
  */
 pid_t run_start(const char *folder, const char *const *argv);
 
-/* Wait for it, at most so long. Exit status, or -signal. */
+/* Wait for it: the exit status, or -signal. If it takes longer it is killed, and the test fails. */
 int run_wait(pid_t pid, int seconds);
 
 /* Both. */

@@ -5,8 +5,26 @@
 
 #include <check.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include "tests/support/random.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED 0
+#endif
+
+/* Under valgrind or a sanitizer: times mean little, and the tool makes system calls and allocations of its own. */
+static inline bool slowed(void)
+{
+	return SANITIZED || rnd_hurried();
+}
 
 /* The suite of a program, whose random numbers begin here (random.h). */
 static inline Suite *begin_suite(const char *program)
@@ -27,7 +45,7 @@ __attribute__((sentinel)) static inline TCase *add_case(Suite *s, const char *na
 	va_list tests;
 
 	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, seconds);
+	tcase_set_timeout(t, SANITIZED ? 3 * seconds : seconds);
 	va_start(tests, teardown);
 	while ((test = va_arg(tests, const TTest *)))
 		tcase_add_test(t, test);
