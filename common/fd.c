@@ -3,8 +3,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -92,6 +92,38 @@ int skv_memfd_new_sealed(const char *name, const void *data, size_t bytes)
 	ret = fd;
 	fd = -1;
 	return ret;
+}
+
+int skv_memfd_copy_sealed(const char *name, int fd, size_t most)
+{
+	struct stat st;
+	size_t bytes, n = 0;
+	ssize_t r = 1;
+	char *data;
+
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (!S_ISREG(st.st_mode) || st.st_size <= 0 || (uint64_t)st.st_size > most)
+		return -EINVAL;
+	bytes = (size_t)st.st_size;
+	data = malloc(bytes);
+	if (!data)
+		return -ENOMEM;
+	while (n < bytes && r > 0) {
+		r = pread(fd, data + n, bytes - n, (off_t)n);
+		n += r > 0 ? (size_t)r : 0;
+	}
+	r = r > 0 ? skv_memfd_new_sealed(name, data, bytes) : r < 0 ? -errno : -ENODATA;
+	free(data);
+	return (int)r;
+}
+
+bool skv_fd_is_sealed(int fd)
+{
+	const int all = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW;
+	int seals = fcntl(fd, F_GET_SEALS);
+
+	return seals >= 0 && (seals & all) == all;
 }
 
 int skv_map_fd(int fd, size_t bytes, int prot, int need_seals, void **ret)

@@ -3,6 +3,7 @@
 #ifndef SKV_FD_H
 #define SKV_FD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <unistd.h>
 
@@ -19,6 +20,15 @@ int skv_memfd_new(const char *name, size_t bytes);
 
 /* The same, holding a copy of `bytes` bytes at `data`, sealed against writing too, and executable. */
 int skv_memfd_new_sealed(const char *name, const void *data, size_t bytes);
+
+/*
+ * A copy of the regular file `fd` (borrowed), of 1 to `most` bytes, as skv_memfd_new_sealed() makes one. -EINVAL for a
+ * file of another kind or size, -ENODATA when it is cut short meanwhile.
+ */
+int skv_memfd_copy_sealed(const char *name, int fd, size_t most);
+
+/* Is it a memfd whose contents nobody can change any more? Reading it waits for nobody. */
+bool skv_fd_is_sealed(int fd);
 
 /*
  * Map the first `bytes` (at least 1) of fd (borrowed), shared; *ret is the caller's to munmap. -EBADMSG

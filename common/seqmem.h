@@ -77,7 +77,8 @@ struct skv_seqmem {
 	/* next[epoch & 1]: the id to go on from as of that commit, or -1; tokens[length] shows it */
 	int32_t next[2];
 	uint32_t about[2]; /* what is known of the sequence as of that commit, see SKV_ABOUT_ */
-	uint32_t reserved[4];
+	_Atomic uint32_t holder; /* client that has it, by the daemon's word, or 0: nobody else commits */
+	uint32_t reserved[3];
 	/*
 	 * Of compressed tokens: fingerprints of their codec's file and of the model's RoPE, and the file's path.
 	 * Written only while the last commit has no compressed tokens, and so never twice.

@@ -87,6 +87,10 @@ BODY(skv_msg_policy, 528, TAIL_NONE,
      AT(12, skv_msg_policy, reserved, RESERVED),
      AT(16, skv_msg_policy, spec, STRING));
 
+BODY(skv_msg_client, 8, TAIL_NONE,
+     AT(0, skv_msg_client, client, U32),
+     AT(4, skv_msg_client, reserved, RESERVED));
+
 BODY(skv_msg_spec, 512, TAIL_NONE,
      AT(0, skv_msg_spec, spec, STRING));
 
@@ -213,6 +217,7 @@ static const struct rule rules[] = {
         REQUEST(POLICY_GET, skv_msg_session, 0, skv_msg_policy, 1),
         REQUEST(POLICY_ACK, skv_msg_policy_ack, 0, empty, 0),
         REQUEST(POLICY_FIND, skv_msg_spec, 0, skv_msg_policy, 1),
+        REQUEST(CLIENT_END, skv_msg_client, 0, empty, 0),
         NOTICE(SEGMENT, skv_msg_segment, 1),
         NOTICE(SEGMENT_GONE, skv_msg_segment, 0),
         REQUEST(SEGMENT_ACK, skv_msg_segment, 0, empty, 0),

@@ -346,3 +346,11 @@ bool skv_name_valid(const char *name)
 			return false;
 	return n > 0;
 }
+
+bool skv_operators_socket(const char *socket, char *to, size_t size)
+{
+	int n = strcmp(socket, SKV_DEFAULT_SOCKET) ? snprintf(to, size, "%s.operators", socket)
+	                                           : snprintf(to, size, "%s", SKV_DEFAULT_OPERATORS_SOCKET);
+
+	return n >= 0 && (size_t)n < size;
+}

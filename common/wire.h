@@ -28,7 +28,10 @@
 #define SKV_SPEC_MAX 512u     /* bytes of a policy spec, NUL included */
 #define SKV_TEXT_MAX 512u     /* bytes of an error text, NUL included */
 #define SKV_WIRE_MAX_RUNS 4096u
+#define SKV_PLUGIN_BYTES_MAX (16u << 20) /* of a policy's file */
 #define SKV_DEFAULT_SOCKET "/run/sparsekv/sparsekvd.sock"
+/* Elsewhere: the folder above may be shown to containers, this one is for the machine's operators. */
+#define SKV_DEFAULT_OPERATORS_SOCKET "/run/sparsekv-operators/sparsekvd.sock"
 
 #define SKV_REPLY 0x8000u
 
@@ -49,6 +52,7 @@ enum skv_msg_type {
 	SKV_MSG_POLICY_GET = 13,  /* skv_msg_session → skv_msg_policy, fd: policy's file */
 	SKV_MSG_POLICY_ACK = 14,  /* skv_msg_policy_ack → empty */
 	SKV_MSG_POLICY_FIND = 15, /* skv_msg_spec → skv_msg_policy, fd: policy's file */
+	SKV_MSG_CLIENT_END = 16,  /* skv_msg_client → empty; before HELLO, too */
 
 	SKV_MSG_SEGMENT = 32,      /* notice: skv_msg_segment, fd: the segment */
 	SKV_MSG_SEGMENT_GONE = 33, /* notice: skv_msg_segment without fd: unmap it, then acknowledge */
@@ -86,6 +90,15 @@ struct skv_msg_hello_ok {
 	uint64_t features;
 	uint64_t control_bytes;
 	char daemon[SKV_NAME_MAX]; /* its version */
+};
+
+/*
+ * A client of this process whose connection ended: nothing of the process has its memory mapped any more, nor will write
+ * to it, so it need not be kept until the process ends.
+ */
+struct skv_msg_client {
+	uint32_t client;
+	uint32_t reserved;
 };
 
 struct skv_wire_model {
@@ -230,9 +243,18 @@ struct skv_msg_text {
  */
 struct skv_control_page {
 	_Atomic uint64_t policy_generation;
-	_Atomic uint64_t alive; /* monotonic nanoseconds of the last sign of life */
 	_Atomic uint32_t recall_every; /* steps of a session for each in which it measures recall; 0: none */
+	uint32_t n_fences;
+	/*
+	 * Of each client, at skv_client_row_of(its id): the id while its connection stands, else 0 or another's. A client
+	 * that does not find its id there begins and commits no step any more. It stays when the daemon dies.
+	 */
+	_Atomic uint32_t fence[];
 };
+static inline uint32_t skv_client_row_of(uint32_t client)
+{
+	return client & 0xffff;
+}
 
 /* The session page: written by the client, shown by the daemon (never believed). */
 struct skv_session_page {
@@ -272,6 +294,12 @@ void skv_wire_to_model(struct skv_model *to, const struct skv_wire_model *from);
 
 /* Is this model within the limits of types.h? NULL, else a text that names the field and the limits. */
 const char *skv_model_check(const struct skv_model *m);
+
+/*
+ * The operators' socket of the daemon that has this socket: the default's, else the path with ".operators" behind it.
+ * False: longer than `size`.
+ */
+bool skv_operators_socket(const char *socket, char *to, size_t size);
 
 /* Sequence, model and policy names: 1 … SKV_NAME_MAX-1 printable ASCII bytes without space or '/'. */
 bool skv_name_valid(const char *name);

@@ -7,17 +7,18 @@ include daemon/ctl/local.mk
 noinst_LTLIBRARIES += daemon/libskvdaemon.la
 daemon_libskvdaemon_la_SOURCES = \
 	daemon/server.h daemon/server-priv.h daemon/server.c daemon/request.c daemon/request.h daemon/policy.c daemon/policy.h \
-	daemon/report.c daemon/report.h daemon/device.c daemon/device.h daemon/lease.c daemon/lease.h daemon/reply.c daemon/reply.h \
+	daemon/report.c daemon/report.h daemon/device.c daemon/device.h daemon/fence.c daemon/fence.h daemon/hostmem.c daemon/hostmem.h daemon/turns.c daemon/turns.h daemon/lease.c daemon/lease.h daemon/reply.c daemon/reply.h \
 	daemon/worker/worker.c daemon/worker/worker.h \
 	daemon/loop/loop.c daemon/loop/loop.h \
-	daemon/ipc/ipc.c daemon/ipc/conn.c daemon/ipc/conn.h daemon/ipc/ipc-priv.h daemon/ipc/peer.c daemon/ipc/peer.h \
-	daemon/plugin/probe.c daemon/plugin/probe-child.c daemon/plugin/probe.h \
+	daemon/ipc/ipc.c daemon/ipc/conn.c daemon/ipc/conn.h daemon/ipc/ipc-priv.h daemon/ipc/peer.c daemon/ipc/peer.h daemon/ipc/rights.c daemon/ipc/rights.h \
+	daemon/plugin/probe.c daemon/plugin/probe-child.c daemon/plugin/probe.h daemon/plugin/sandbox.c daemon/plugin/sandbox.h \
 	daemon/plugin/registry.c daemon/plugin/registry.h daemon/plugin/scan.c daemon/plugin/scan.h \
 	daemon/sys/child.c daemon/sys/child.h daemon/sys/config.c daemon/sys/config.h daemon/sys/log.c daemon/sys/log.h daemon/sys/clock.h \
 	daemon/sys/sd.c daemon/sys/sd.h daemon/sys/socket.c daemon/sys/socket.h
-daemon_libskvdaemon_la_CFLAGS = $(AM_CFLAGS) $(LIBURING_CFLAGS) $(LIBSYSTEMD_CFLAGS) $(JANSSON_CFLAGS)
+daemon_libskvdaemon_la_CFLAGS = $(AM_CFLAGS) $(LIBURING_CFLAGS) $(LIBSYSTEMD_CFLAGS) $(JANSSON_CFLAGS) \
+	$(LIBSECCOMP_CFLAGS)
 daemon_libskvdaemon_la_LIBADD = daemon/core/libskvcore.la daemon/mem/libskvmem.la common/libskvcommon.la \
-	$(LIBURING_LIBS) $(LIBSYSTEMD_LIBS) $(JANSSON_LIBS) -lm -ldl
+	$(LIBURING_LIBS) $(LIBSYSTEMD_LIBS) $(JANSSON_LIBS) $(LIBSECCOMP_LIBS) -lm -ldl
 
 sbin_PROGRAMS += daemon/sparsekvd
 daemon_sparsekvd_SOURCES = daemon/main.c

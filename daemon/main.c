@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include "daemon/mem/cuda.h"
 #include "daemon/plugin/probe.h"
 #include "daemon/server.h"
@@ -96,6 +97,7 @@ static int serve(const struct command_line *line)
 		.program = "/proc/self/exe",
 		.service = true,
 	};
+	const char *debug = getenv("SPARSEKV_DEBUG");
 	struct skv_server *server;
 	int r;
 
@@ -109,6 +111,9 @@ static int serve(const struct command_line *line)
 		return EXIT_FAILURE;
 	}
 	signal(SIGPIPE, SIG_IGN); /* a closed log is no reason to exit */
+	/* what this process has mapped is of all users: no other process of its user is to look into it */
+	if (!debug || !strstr(debug, "dumpable"))
+		(void)prctl(PR_SET_DUMPABLE, 0);
 	if (skv_server_new(&options, &server) < 0)
 		return EXIT_FAILURE;
 	r = skv_server_run(server);

@@ -32,12 +32,8 @@ static struct pending *pending_new(struct skv_server *s, struct skv_conn *conn,
 {
 	struct pending *p = NULL;
 
-	if (!skv_peer_is_operator(s, conn))
-		skv_conn_error(
-			conn, h->serial, EPERM,
-			"only an operator (root, the daemon's user, a member of operator-group%s%s) may %s policies",
-			s->have_operator_gid ? " " : "", s->config.operator_group,
-			h->type == SKV_MSG_POLICY_LOAD ? "load" : "swap");
+	if (!skv_conn_is_operator(conn))
+		skv_conn_error(conn, h->serial, EPERM, "policies are loaded and swapped on the operators' socket");
 	else if (!(p = calloc(1, sizeof(*p))))
 		skv_conn_error(conn, h->serial, ENOMEM, "the daemon is out of memory");
 	if (!p)

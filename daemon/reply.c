@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <unistd.h>
 #include "daemon/server-priv.h"
 #include "daemon/sys/log.h"
 
@@ -19,14 +18,6 @@ void skv_server_fail(struct skv_server *s, const char *what, int error)
 		s->failure = error;
 	}
 	skv_loop_quit(s->loop);
-}
-
-bool skv_peer_is_operator(struct skv_server *s, struct skv_conn *conn)
-{
-	const struct skv_peer *peer = skv_conn_peer(conn);
-
-	return peer->uid == 0 || peer->uid == geteuid() ||
-	       (s->have_operator_gid && skv_peer_in_group(skv_conn_fd(conn), peer, s->operator_gid));
 }
 
 bool skv_reply_failed(struct skv_server *s, struct skv_conn *conn, uint32_t serial, const char *what, int r)
@@ -41,9 +32,10 @@ bool skv_reply_failed(struct skv_server *s, struct skv_conn *conn, uint32_t seri
 
 void skv_reply_announce(struct skv_server *s, struct skv_conn *conn)
 {
+	uint32_t client = skv_conn_client(conn);
 	struct skv_core_segment seg;
 
-	while (skv_conn_open(conn) && skv_core_next_segment(s->core, skv_conn_client(conn), &seg)) {
+	while (skv_conn_open(conn) && !skv_conn_is_full(conn) && skv_core_next_segment(s->core, client, &seg)) {
 		struct skv_msg_segment body = {
 			.pool = seg.pool, .segment = seg.segment, .handle = seg.kind, .bytes = seg.bytes};
 
@@ -55,6 +47,8 @@ void skv_reply_announce(struct skv_server *s, struct skv_conn *conn)
 		else
 			skv_conn_send(conn, SKV_MSG_SEGMENT, 0, &body, sizeof(body), NULL, 0, &seg.fd, 1);
 	}
+	if (skv_conn_open(conn))
+		skv_conn_hold(conn, skv_core_is_untold(s->core, client));
 }
 
 void skv_reply_announce_all(struct skv_server *s)

@@ -21,7 +21,5 @@ void skv_reply_announce(struct skv_server *, struct skv_conn *);
 /* Announce to every client that has segments to be told of. */
 void skv_reply_announce_all(struct skv_server *);
 
-/* May the peer do what operators may? */
-bool skv_peer_is_operator(struct skv_server *, struct skv_conn *);
 
 #endif

@@ -74,9 +74,10 @@ static void add_client(void *listing, const struct skv_core_client_view *v)
 	struct listing *l = listing;
 
 	if (l->all || v->uid == l->uid)
-		put(l, json_pack("{s:I, s:I, s:I, s:s, s:I, s:I}", "client", number(v->client), "uid",
+		put(l, json_pack("{s:I, s:I, s:I, s:s, s:I, s:I, s:b}", "client", number(v->client), "uid",
 		                 number(v->uid), "pid", number((uint64_t)v->pid), "program", v->program,
-		                 "sessions", number(v->sessions), "lease_pages", number(v->lease_pages)));
+		                 "sessions", number(v->sessions), "lease_pages", number(v->lease_pages), "fenced",
+		                 v->fenced));
 }
 
 static const char *dtype_name(uint32_t dtype)
@@ -292,7 +293,7 @@ static json_t *status_json(struct skv_server *s, const struct listing *like)
 	skv_core_clients(s->core, add_client, &clients);
 	return json_pack(
 		"{s:s, s:I, s:f, s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:o,"
-		" s:{s:I, s:I, s:I, s:I, s:I, s:f, s:f}, s:o, s:o, s:o, s:o}",
+		" s:{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}, s:o, s:o, s:o, s:o}",
 		"version", PACKAGE_VERSION, "pid", number((uint64_t)getpid()), "uptime_s",
 		(double)uptime / 1e9, "socket", s->socket.path ? s->socket.path : "(service manager)",
 		"scope", like->all ? "all" : "own", "policy_generation",
@@ -303,7 +304,8 @@ static json_t *status_json(struct skv_server *s, const struct listing *like)
 		limits_json(&s->config), "counters", "connections", number(n->accepted), "refused",
 		number(n->refused), "malformed", number(n->malformed), "messages", number(n->messages),
 		"clients_gone", number(s->clients_gone), "reclaim_last_ms", (double)s->reclaim_last_ns / 1e6,
-		"reclaim_max_ms", (double)s->reclaim_max_ns / 1e6, "accounts", accounts.rows, "clients",
+		"reclaim_max_ms", (double)s->reclaim_max_ns / 1e6, "turn_max_ms",
+		(double)skv_loop_longest_turn(s->loop) / 1e6, "accounts", accounts.rows, "clients",
 		clients.rows, "devices", devices_json(s, &t), "device_accounts", device_accounts.rows);
 }
 
@@ -355,7 +357,7 @@ void skv_report_query(struct skv_server *s, struct skv_conn *conn, const struct 
                       const void *body, int *fds)
 {
 	const struct skv_msg_query *m = body;
-	struct listing l = {.all = skv_peer_is_operator(s, conn), .uid = skv_conn_peer(conn)->uid};
+	struct listing l = {.all = skv_conn_is_operator(conn), .uid = skv_conn_peer(conn)->uid};
 	json_t *answer = NULL;
 
 	(void)fds;

@@ -3,7 +3,7 @@
  * daemon/request.c - the handlers of clients' requests.
  *
  * Messages come here well-formed (ipc/conn.c). A handler calls the core, which checks every id against the
- * asking client, and replies. lease.c has the one request that may have to wait.
+ * asking client, and replies. lease.c and fence.c have the requests that may have to wait.
  */
 #include "daemon/request.h"
 
@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "daemon/device.h"
+#include "daemon/fence.h"
 #include "daemon/lease.h"
 #include "daemon/policy.h"
 #include "daemon/reply.h"
@@ -20,6 +21,7 @@
 #include "daemon/server-priv.h"
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
+#include "daemon/turns.h"
 
 typedef void (*handler)(struct skv_server *, struct skv_conn *, const struct skv_msg_header *,
                         const void *body, int *fds);
@@ -41,6 +43,13 @@ static void on_hello(struct skv_server *s, struct skv_conn *conn, const struct s
 			conn, h->serial, EPROTO,
 			"the client speaks versions %u to %u of the protocol, this daemon (%s) speaks %u",
 			m->version_min, m->version_max, PACKAGE_VERSION, SKV_PROTO_VERSION);
+		skv_conn_finish(conn);
+		return;
+	}
+	if (peer->pidfd < 0) {
+		skv_conn_error(conn, h->serial, EOPNOTSUPP,
+		               "the daemon cannot watch the process: it is in another PID namespace, and the kernel is "
+		               "older than Linux 6.5");
 		skv_conn_finish(conn);
 		return;
 	}
@@ -101,7 +110,9 @@ static void on_close(struct skv_server *s, struct skv_conn *conn, const struct s
 	int r = skv_core_session_close(s->core, skv_conn_client(conn), m->session);
 
 	(void)fds;
-	if (!skv_reply_failed(s, conn, h->serial, "closing a session", r))
+	if (r == SKV_CORE_E_TURNS)
+		skv_turns_wait(s, conn, h);
+	else if (!skv_reply_failed(s, conn, h->serial, "closing a session", r))
 		skv_reply(s, conn, h, NULL, 0, NULL, 0);
 }
 
@@ -119,8 +130,6 @@ static void on_seq_open(struct skv_server *s, struct skv_conn *conn, const struc
 	(void)fds;
 	if (h->type == SKV_MSG_SEQ_NEW)
 		r = skv_core_seq_new(s->core, client, m->session, m->name, m->max_tokens, &info);
-	else if (h->type == SKV_MSG_SEQ_ATTACH)
-		r = skv_core_seq_attach(s->core, client, m->session, m->name, &info);
 	else
 		r = skv_core_seq_fork(s->core, client, m->session, m->seq, m->name, &info);
 	if (skv_reply_failed(s, conn, h->serial, "opening a sequence", r))
@@ -138,7 +147,9 @@ static void on_seq_close(struct skv_server *s, struct skv_conn *conn, const stru
 	                                      : skv_core_seq_drop(s->core, client, m->session, m->seq);
 
 	(void)fds;
-	if (!skv_reply_failed(s, conn, h->serial, "closing a sequence", r))
+	if (r == SKV_CORE_E_TURNS)
+		skv_turns_wait(s, conn, h);
+	else if (!skv_reply_failed(s, conn, h->serial, "closing a sequence", r))
 		skv_reply(s, conn, h, NULL, 0, NULL, 0);
 }
 
@@ -165,9 +176,10 @@ static void on_drop_name(struct skv_server *s, struct skv_conn *conn, const stru
 	int r;
 
 	(void)fds;
-	if (m->uid != asker && !skv_peer_is_operator(s, conn)) {
+	if (m->uid != asker && !skv_conn_is_operator(conn)) {
 		skv_conn_error(conn, h->serial, EPERM,
-		               "only an operator may drop sequences of another user (uid %u)", m->uid);
+		               "only an operator may drop sequences of another user (uid %u), on the operators' socket",
+		               m->uid);
 		return;
 	}
 	r = skv_core_seq_drop_name(s->core, (uid_t)m->uid, m->model, m->name);
@@ -254,7 +266,7 @@ static const struct {
 	{SKV_MSG_OPEN, on_open},
 	{SKV_MSG_CLOSE, on_close},
 	{SKV_MSG_SEQ_NEW, on_seq_open},
-	{SKV_MSG_SEQ_ATTACH, on_seq_open},
+	{SKV_MSG_SEQ_ATTACH, skv_fence_attach},
 	{SKV_MSG_SEQ_FORK, on_seq_open},
 	{SKV_MSG_SEQ_DETACH, on_seq_close},
 	{SKV_MSG_SEQ_DROP, on_seq_close},
@@ -264,6 +276,7 @@ static const struct {
 	{SKV_MSG_POLICY_GET, on_policy_get},
 	{SKV_MSG_POLICY_ACK, on_policy_ack},
 	{SKV_MSG_POLICY_FIND, on_policy_find},
+	{SKV_MSG_CLIENT_END, skv_fence_client_end},
 	{SKV_MSG_SEGMENT_ACK, on_segment_ack},
 	{SKV_MSG_QUERY, skv_report_query},
 	{SKV_MSG_POLICY_LOAD, skv_policy_load_request},
@@ -286,31 +299,20 @@ void skv_request(void *server, struct skv_conn *conn, const struct skv_msg_heade
 	               skv_wire_name(h->type));
 }
 
-bool skv_request_lingers(void *server, struct skv_conn *conn)
-{
-	const struct skv_server *s = server;
-	bool any = false;
-
-	for (uint32_t i = SKV_DEVICE_CUDA(0); i < SKV_MEMORY_KINDS && skv_conn_client(conn) && !any; i++)
-		any = skv_core_client_uses(s->core, skv_conn_client(conn), i);
-	return any;
-}
-
 void skv_request_gone(void *server, struct skv_conn *conn)
 {
 	struct skv_server *s = server;
-	uint64_t begin = skv_now_ns();
-	int r;
 
 	if (!skv_conn_client(conn))
 		return;
 	s->notices_due = true;
 	skv_lease_gone(s, conn);
-	r = skv_core_client_gone(s->core, skv_conn_client(conn));
-	if (r)
-		skv_server_fail(s, "taking back what a client had", r < 0 ? r : -EUCLEAN);
-	s->clients_gone++;
-	s->reclaim_last_ns = skv_now_ns() - begin;
-	if (s->reclaim_last_ns > s->reclaim_max_ns)
-		s->reclaim_max_ns = s->reclaim_last_ns;
+	skv_fence_forget(s, conn);
+	skv_turns_forget(s, conn);
+	skv_fence_begin(s, conn);
+}
+
+void skv_request_drained(void *server, struct skv_conn *conn)
+{
+	skv_reply_announce(server, conn);
 }

@@ -7,6 +7,6 @@
 
 void skv_request(void *server, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);
 void skv_request_gone(void *server, struct skv_conn *);
-bool skv_request_lingers(void *server, struct skv_conn *); /* has it sessions on a device? */
+void skv_request_drained(void *server, struct skv_conn *);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * daemon/server-priv.h - the state that the parts of the server share. Calls go downwards: server.c (life), request.c
- * (handlers), device.c (memory of devices), lease.c, policy.c and report.c (JSON), reply.c (answers).
+ * (handlers), device.c (memory of devices), fence.c, turns.c, lease.c, policy.c and report.c (JSON), reply.c (answers).
  */
 #ifndef SKV_SERVER_PRIV_H
 #define SKV_SERVER_PRIV_H
@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <sys/signalfd.h>
 #include "daemon/core/core.h"
+#include "daemon/hostmem.h"
 #include "daemon/ipc/conn.h"
 #include "daemon/loop/loop.h"
 #include "daemon/mem/cuda.h"
@@ -34,18 +35,20 @@ struct skv_device {
 struct skv_server {
 	struct skv_server_options options;
 	struct skv_config config;
-	bool have_operator_gid;
-	gid_t operator_gid;
 
 	struct skv_loop *loop;
+	struct skv_hostmem hostmem;
 	struct skv_core *core;
 	struct skv_ipc *ipc;
 	struct skv_registry *registry;
 	struct skv_scan *scan;
 	struct skv_device *devices[SKV_MEMORY_KINDS]; /* by number; NULL: none was needed */
 	struct skv_waiting *waiting;            /* requests for pages, the oldest first */
+	struct skv_fence *fences;               /* clients whose process outlives their connection */
+	struct skv_attaching *attaching;        /* requests for their sequences */
+	struct skv_turns *turns;                /* requests that the core works on */
 
-	struct skv_socket socket; /* its own socket, unless the service manager passed one */
+	struct skv_socket socket, operators_socket; /* its own, unless the service manager passed them */
 	int command_fd, signal_fd;
 	uint64_t command;
 	struct signalfd_siginfo signal;

@@ -18,6 +18,7 @@
 #include <unistd.h>
 #include "common/fd.h"
 #include "daemon/device.h"
+#include "daemon/fence.h"
 #include "daemon/mem/mem.h"
 #include "daemon/policy.h"
 #include "daemon/reply.h"
@@ -27,6 +28,7 @@
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
 #include "daemon/sys/sd.h"
+#include "daemon/turns.h"
 
 #define RING_ENTRIES 256u
 #define TICK_NS 1000000000u
@@ -65,13 +67,9 @@ static void apply_config(struct skv_server *s)
 	struct skv_ipc_limits limits = {
 		.connections = c->max_clients + 64,
 		.account_connections = c->account_clients + 8,
-		.queue_bytes = c->queue_bytes,
 		.hello_ns = c->hello_timeout,
-		.linger_ns = c->cuda_linger,
 	};
 
-	s->have_operator_gid = *c->operator_group &&
-	                       skv_config_group(c->operator_group, &s->operator_gid) == 0;
 	skv_log_open(c->log_level);
 	skv_ipc_set_limits(s->ipc, &limits);
 	skv_registry_set_limits(s->registry, c->max_policies, c->probe_timeout);
@@ -100,25 +98,44 @@ static void on_corrupt(void *server, uid_t uid, const char *model, const char *n
 	             *name ? name : "(anonymous)", model, (unsigned)uid, why);
 }
 
-static int open_socket(struct skv_server *s, int *ret_fd)
+static int listen_on(const char *path, mode_t mode, const char *group, struct skv_socket *ret)
 {
-	const struct skv_config *c = &s->config;
 	char err[512];
 	gid_t gid = (gid_t)-1;
-	int r = s->options.service ? skv_sd_listen_fd(ret_fd, err, sizeof(err)) : 0;
+	int r;
 
-	if (r > 0)
-		return 0;
-	if (r == 0 && *c->socket_group)
-		(void)skv_config_group(c->socket_group, &gid); /* was looked at when it was read */
-	if (r == 0)
-		r = skv_socket_listen(c->socket, (mode_t)c->socket_mode, gid, &s->socket, err, sizeof(err));
-	if (r < 0) {
+	if (*group)
+		(void)skv_config_group(group, &gid); /* was looked at when it was read */
+	r = skv_socket_listen(path, mode, gid, ret, err, sizeof(err));
+	if (r < 0)
 		skv_log(LOG_ERR, "%s", err);
-		return r;
-	}
-	*ret_fd = r;
-	return 0;
+	return r;
+}
+
+/* Sockets for clients and for operators, in this order; -1: none for operators. */
+static int open_sockets(struct skv_server *s, int fds[2])
+{
+	const struct skv_config *c = &s->config;
+	char err[512], path[SKV_CONFIG_TEXT];
+	int r = s->options.service ? skv_sd_listen_fds(&fds[0], &fds[1], err, sizeof(err)) : 0;
+
+	if (r < 0)
+		skv_log(LOG_ERR, "%s", err);
+	if (r > 0 && fds[1] < 0)
+		skv_log(LOG_WARNING, "no socket for operators was passed (sparsekvd-operators.socket): policies cannot "
+		                     "be loaded or swapped");
+	if (r)
+		return r < 0 ? r : 0;
+	if (!skv_operators_socket(c->socket, path, sizeof(path)))
+		return -ENAMETOOLONG;
+	fds[0] = listen_on(c->socket, (mode_t)c->socket_mode, c->socket_group, &s->socket);
+	if (fds[0] < 0)
+		return fds[0];
+	fds[1] = listen_on(path, *c->operator_group ? 0660 : 0600, c->operator_group, &s->operators_socket);
+	if (fds[1] >= 0)
+		return 0;
+	skv_close_fd(fds[0]);
+	return fds[1];
 }
 
 static int start_core(struct skv_server *s)
@@ -127,7 +144,8 @@ static int start_core(struct skv_server *s)
 	int r;
 
 	core_config(&s->config, &config);
-	r = skv_core_new(&config, &skv_mem_host, &s->core);
+	skv_hostmem_init(&s->hostmem, s->loop);
+	r = skv_core_new(&config, &s->hostmem.ops, &s->core);
 	if (r < 0) {
 		skv_log(LOG_ERR, "the core cannot be made: %s", strerror(-r));
 		return r;
@@ -162,14 +180,16 @@ static int start_loop(struct skv_server *s)
 static int start_ipc(struct skv_server *s)
 {
 	static const struct skv_ipc_ops ops = {
-		.message = skv_request, .gone = skv_request_gone, .lingers = skv_request_lingers};
-	int fd = -1, r = open_socket(s, &fd);
+		.message = skv_request, .gone = skv_request_gone, .drained = skv_request_drained};
+	int fds[2], r = open_sockets(s, fds);
 
 	if (r < 0)
 		return r;
-	r = skv_ipc_new(s->loop, fd, &ops, s, &s->ipc);
-	if (r < 0)
-		skv_close_fd(fd);
+	r = skv_ipc_new(s->loop, fds[0], fds[1], &ops, s, &s->ipc);
+	if (r < 0) {
+		skv_close_fd(fds[0]);
+		skv_close_fd(fds[1]);
+	}
 	return r;
 }
 
@@ -202,7 +222,7 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 		return -ENOMEM;
 	s->options = *options;
 	s->command_fd = s->signal_fd = -1;
-	s->socket = (struct skv_socket)SKV_SOCKET_NULL;
+	s->socket = s->operators_socket = (struct skv_socket)SKV_SOCKET_NULL;
 	s->started_ns = skv_now_ns();
 	r = skv_config_load(&options->config, &s->config, err);
 	skv_log_open(r < 0 ? LOG_INFO : s->config.log_level);
@@ -237,7 +257,10 @@ struct skv_server *skv_server_free(struct skv_server *s)
 	if (!s)
 		return NULL;
 	skv_ipc_free(s->ipc);
+	skv_fence_free_all(s);
+	skv_turns_free_all(s);
 	skv_socket_remove(&s->socket);
+	skv_socket_remove(&s->operators_socket);
 	skv_scan_free(s->scan);
 	skv_registry_free(s->registry);
 	skv_core_free(s->core);
@@ -268,7 +291,6 @@ static void on_tick(struct skv_op *op, int res)
 
 	if (res < 0)
 		return;
-	skv_core_tick(s->core, skv_now_ns());
 	skv_registry_collect(s->registry);
 	update_status(s);
 	skv_op_timer(s->loop, op, TICK_NS, on_tick);
@@ -320,10 +342,13 @@ static void on_signal(struct skv_op *op, int res)
 	skv_op_read(s->loop, op, s->signal_fd, &s->signal, sizeof(s->signal), on_signal);
 }
 
-static void on_idle(void *server)
+static bool on_idle(void *server)
 {
+	bool more = skv_turns_work(server);
+
 	skv_device_make(server);
 	skv_reply_announce_all(server);
+	return more;
 }
 
 /* The policies are as the directories have them: serve, or go on serving. */
@@ -399,6 +424,7 @@ static int close_core(struct skv_server *s)
 	r = skv_loop_drain(s->loop);
 	if (r < 0)
 		skv_log(LOG_ERR, "draining the ring: %s", strerror(-r));
+	s->hostmem.loop = NULL;
 	skv_core_drop_all(s->core);
 	off = skv_core_balance(s->core, true);
 	if (off) {

@@ -16,6 +16,7 @@
 #include "libclient/device.h"
 #include "libclient/error.h"
 #include "libclient/evict/slot-mapping.h"
+#include "libclient/fence.h"
 #include "libclient/hooks.h"
 #include "libclient/layer.h"
 #include "libclient/policy.h"
@@ -197,6 +198,8 @@ static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 
 	if (!st->open)
 		return error_set(-EINVAL, "no step is open");
+	if (fence_forked(s->client))
+		return fence_check(s->client);
 	if (layer != st->next_layer || layer >= s->model.n_layers)
 		return error_set(-EINVAL, "layer %u, expected %u of %u", layer, st->next_layer, s->model.n_layers);
 	if (!a || !a->k || !a->v || !a->q != !a->out)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libclient/client-lifecycle.c - a connection's beginning and end. */
 #include <errno.h>
+#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,11 +13,13 @@
 #include "libclient/conn.h"
 #include "libclient/device-step.h"
 #include "libclient/error.h"
+#include "libclient/fence.h"
 #include "libclient/plugin.h"
 #include "libclient/session.h"
 #include "libclient/session-lifecycle.h"
 
 #define DEFAULT_TIMEOUT_MS 5000
+#define SERVICE_USER "sparsekv" /* the daemon's, in its unit */
 
 static int dial(struct skv_client *c, const char *path)
 {
@@ -27,6 +30,7 @@ static int dial(struct skv_client *c, const char *path)
 		return error_set(-ENAMETOOLONG, "socket path '%s' is longer than %zu bytes", path,
 		            sizeof(a.sun_path) - 1);
 	strcpy(a.sun_path, path);
+	strcpy(c->path, path);
 	c->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (c->fd < 0)
 		return error_set(-errno, "cannot make a socket: %s", strerror(errno));
@@ -39,6 +43,28 @@ static int dial(struct skv_client *c, const char *path)
 		nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 	}
 	return 0;
+}
+
+/*
+ * Who listens there sends code that this process runs: policies. Not anybody may. The credentials are those of who
+ * began to listen, the service manager's under socket activation.
+ */
+static int check_server(struct skv_client *c, const char *path)
+{
+	const char *named = getenv("SPARSEKV_DAEMON_UID");
+	struct passwd *service = getpwnam(SERVICE_USER);
+	struct ucred peer;
+	socklen_t len = sizeof(peer);
+
+	if (getsockopt(c->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
+		return error_set(-errno, "cannot tell who listens on '%s': %s", path, strerror(errno));
+	if (peer.uid == 0 || peer.uid == geteuid() || (service && peer.uid == service->pw_uid) ||
+	    (named && *named && strtoul(named, NULL, 10) == peer.uid))
+		return 0;
+	return error_set(-EPERM,
+	                 "'%s' is served by user %u, expected root, user " SERVICE_USER
+	                 ", this process's own, or $SPARSEKV_DAEMON_UID",
+	                 path, (unsigned)peer.uid);
 }
 
 static int hello(struct skv_client *c)
@@ -54,7 +80,9 @@ static int hello(struct skv_client *c)
 	if (e < 0)
 		return e;
 	ok = r->body;
-	if (ok->version != SKV_PROTO_VERSION || ok->control_bytes < sizeof(struct skv_control_page)) {
+	if (ok->version != SKV_PROTO_VERSION || ok->control_bytes < sizeof(struct skv_control_page) ||
+	    (ok->control_bytes - sizeof(struct skv_control_page)) / sizeof(c->control->fence[0]) <=
+	            skv_client_row_of(ok->client)) {
 		e = error_set(
 			-EPROTO,
 			"the daemon speaks protocol version %u, control page of %llu bytes; expected %u, %zu",
@@ -67,6 +95,7 @@ static int hello(struct skv_client *c)
 			e = error_set(-EPROTO, "cannot map the daemon's control page: %s", strerror(-e));
 		else
 			c->control = control;
+		c->id = ok->client;
 	}
 	c->welcome = e == 0;
 	request_free(r);
@@ -103,6 +132,8 @@ int skv_connect(struct skv_client **ret_client, const char *path)
 	if (!c)
 		return error_set(-ENOMEM, "out of memory");
 	c->fd = -1;
+	fence_watch_forks();
+	c->forks = fence_forks();
 	c->timeout_ms = DEFAULT_TIMEOUT_MS;
 	c->debug = debug && strstr(debug, "wire");
 	c->out_end = &c->out;
@@ -114,6 +145,8 @@ int skv_connect(struct skv_client **ret_client, const char *path)
 
 	c->packet = malloc(SKV_WIRE_MAX);
 	e = c->packet ? dial(c, path) : error_set(-ENOMEM, "out of memory");
+	if (e == 0)
+		e = check_server(c, path);
 	if (e == 0)
 		e = hello(c);
 	if (e < 0) {
@@ -127,24 +160,31 @@ int skv_connect(struct skv_client **ret_client, const char *path)
 
 void skv_disconnect(struct skv_client *c)
 {
+	bool fenced;
+
 	if (!c)
 		return;
+	if (fence_forked(c)) {
+		c->fd = skv_close_fd(c->fd); /* the rest is the parent's, or as it was in the middle of another thread's call */
+		return;
+	}
+	fenced = c->broken && fence_check(c) < 0;
 	for (struct skv_session *s = c->sessions; s; s = s->next) {
-		struct skv_msg_session m = {.session = s->id};
-
-		if (!s->device)
-			continue;
 		skv_step_abort(s);
 		device_settle(s); /* should it fail, nothing runs any more either */
-		conn_post(c, SKV_MSG_CLOSE, &m, sizeof(m), NULL); /* nothing to wait for: see cuda-linger */
+		conn_post(c, SKV_MSG_CLOSE, &(struct skv_msg_session){.session = s->id}, sizeof(struct skv_msg_session), NULL);
 	}
 	conn_hang_up(c);
+	fenced |= c->unclosed;
 	while (c->sessions) {
 		struct skv_session *s = c->sessions;
 
 		c->sessions = s->next;
 		session_free(s);
 	}
+	pools_free(&c->pools);
+	if (fenced)
+		fence_tell_end(c);
 	client_free(c);
 }
 

@@ -26,6 +26,7 @@
 
 #include "common/fd.h"
 #include "libclient/error.h"
+#include "libclient/fence.h"
 
 /* A packet that waits for room in the socket. */
 struct out {
@@ -140,11 +141,10 @@ void conn_break_locked(struct skv_client *c, int error, const char *fmt, ...)
 	vsnprintf(c->broken_text, sizeof(c->broken_text), fmt, ap);
 	va_end(ap);
 	c->broken = error;
-	if (c->control)
-		c->alive_at_end = atomic_load_explicit(&c->control->alive, memory_order_relaxed);
 	while (c->requests) {
 		struct request *r = c->requests;
 
+		c->unclosed |= r->type == SKV_MSG_CLOSE;
 		c->requests = r->next;
 		r->error = error;
 		snprintf(r->text, sizeof(r->text), "%s", c->broken_text);
@@ -205,6 +205,8 @@ static int conn_post_locked(struct skv_client *c, uint16_t type, const void *bod
 	struct request *r;
 	struct out *o;
 
+	if (fence_forked(c))
+		return fence_check(c);
 	if (c->broken)
 		return error_set(c->broken, "%s", c->broken_text);
 	r = request_new(c, type, body, bytes);
@@ -373,7 +375,6 @@ static void dispatch(struct skv_client *c, size_t bytes, int *fds, unsigned n_fd
 	if (h->type == SKV_MSG_ERROR && h->serial == 0) {
 		const struct skv_msg_error *e = (const void *)(h + 1);
 
-		c->expelled = true;
 		conn_break_locked(c, -e->error, "the daemon ends the connection: %s", e->text);
 		return;
 	}
@@ -543,21 +544,4 @@ void conn_hang_up(struct skv_client *c)
 			sleep_locked(c, deadline);
 	conn_break_locked(c, -ECONNRESET, "the connection was closed"); /* frees what waited for an answer */
 	pthread_mutex_unlock(&c->lock);
-}
-
-int conn_check_pages(struct skv_client *c)
-{
-	int r = 0;
-
-	pthread_mutex_lock(&c->lock);
-	/*
-	 * Hung up upon by a daemon that lives: it gave our pages to others. After its death no one can.
-	 */
-	if (c->broken == -ECONNRESET &&
-	    atomic_load_explicit(&c->control->alive, memory_order_relaxed) != c->alive_at_end)
-		c->expelled = true;
-	if (c->expelled)
-		r = error_set(c->broken, "%s, and took the pages back", c->broken_text);
-	pthread_mutex_unlock(&c->lock);
-	return r;
 }

@@ -44,14 +44,16 @@ struct skv_client {
 	pthread_mutex_t lock;
 	pthread_cond_t news; /* a request was completed, or no thread polls the socket any more */
 	int fd;
+	uint32_t id;              /* as the daemon calls this client */
+	unsigned forks;           /* of the process that it is of: fence.h */
+	char path[108];           /* of the socket */
 	_Atomic uint32_t timeout_ms;
 	bool polling;             /* a thread waits on the socket; it alone reads from it */
 	bool debug;               /* SPARSEKV_DEBUG=wire */
 	bool welcome;             /* HELLO was answered */
 	uint32_t serial;
 	int broken;               /* 0, or the negative errno that all calls get from now on */
-	bool expelled;            /* the daemon said why it hangs up: our pages are not ours any more */
-	uint64_t alive_at_end;    /* control->alive when the connection ended */
+	bool unclosed;            /* a CLOSE was not answered: the daemon may believe that we use its session */
 	char broken_text[SKV_TEXT_MAX];
 	struct request *requests; /* without a reply so far */
 	struct out *out, **out_end; /* packets that the socket did not take yet */
@@ -104,9 +106,6 @@ struct request *request_free(struct request *r);
 /* The daemon broke the protocol, or the two disagree: fail all that needs the daemon from now on. */
 void conn_break_locked(struct skv_client *c, int error, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-
-/* Are the pages that we hold still ours? They are while the daemon is there, and after its death. */
-int conn_check_pages(struct skv_client *c);
 
 int64_t now_ms(void);
 int64_t conn_deadline(const struct skv_client *c);

@@ -15,6 +15,7 @@
 #include "libclient/compress/schedule.h"
 #include "libclient/device.h"
 #include "libclient/device-step.h"
+#include "libclient/fence.h"
 #include "libclient/layer.h"
 #include "libclient/pages.h"
 #include "libclient/scratch.h"
@@ -132,6 +133,9 @@ static int carry(struct skv_session *s, struct skv_seq *q)
 		return e;
 	if (holds || q->maintenance == MAINTENANCE_BUILD_BOUNDS)
 		transaction_state_changes(q);
+	e = fence_check_held(s->client, &q, 1);
+	if (e < 0)
+		return e;
 	atomic_thread_fence(memory_order_release);
 	transaction_commit(q, q->mem->next[q->epoch & 1]);
 	return 0;

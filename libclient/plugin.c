@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "common/fd.h"
 #include "common/spec.h"
 #include "libclient/conn.h"
 #include "libclient/error.h"
@@ -41,6 +42,9 @@ int plugin_load(struct skv_client *c, uint32_t id, int fd, struct plugin **ret)
 		*ret = p;
 		return 0;
 	}
+	/* what was probed is what is loaded, and stays what it is */
+	if (!skv_fd_is_sealed(fd))
+		return error_set(-EPROTO, "the daemon sent a policy's file that is not sealed");
 	p = calloc(1, sizeof(*p));
 	if (!p)
 		return error_set(-ENOMEM, "out of memory");

@@ -21,6 +21,7 @@
 #include "libclient/device-tables.h"
 #include "libclient/error.h"
 #include "libclient/evict/slot-mapping.h"
+#include "libclient/fence.h"
 #include "libclient/hooks.h"
 #include "libclient/lease/stock.h"
 #include "libclient/pages.h"
@@ -114,6 +115,8 @@ static int begin(struct skv_session *s, const struct skv_step_item *items, uint3
 	uint32_t demand = 0;
 	int e;
 
+	if (fence_forked(s->client))
+		return fence_check(s->client);
 	if (st->open)
 		return error_set(-EBUSY, "a step is open: end or abort it first");
 	if (!items || n == 0)
@@ -122,7 +125,7 @@ static int begin(struct skv_session *s, const struct skv_step_item *items, uint3
 		return error_set(-EINVAL, "a stream was given, but the pages are in host memory: expected NULL");
 	st->work.stream = stream;
 	conn_turn(s->client);
-	e = conn_check_pages(s->client);
+	e = fence_check(s->client);
 	if (e == 0)
 		e = device_turn(s);
 	if (e == 0)
@@ -185,6 +188,8 @@ static int end(struct skv_session *s, const int32_t *next)
 	struct step *st = &s->step;
 	int e;
 
+	if (fence_forked(s->client))
+		return fence_check(s->client);
 	if (!st->open)
 		return error_set(-EINVAL, "no step is open");
 	if (st->next_layer != s->model.n_layers)
@@ -192,6 +197,11 @@ static int end(struct skv_session *s, const int32_t *next)
 	e = device_not_recording(s);
 	if (e < 0)
 		return e;
+	e = fence_check(s->client);
+	if (e < 0) {
+		give_up(s);
+		return e;
+	}
 	for (uint32_t i = 0; i < st->n; i++)
 		transaction_state_changes(st->seqs[i]);
 	atomic_thread_fence(memory_order_release);
@@ -204,7 +214,9 @@ static int end(struct skv_session *s, const int32_t *next)
 	compress_step_end(s);
 	for (uint32_t i = 0; i < st->n; i++)
 		pages_evict_surplus(st->seqs[i]);
-	e = transaction_commit_all(s, next);
+	e = fence_check_held(s->client, st->seqs, st->n);
+	if (e == 0)
+		e = transaction_commit_all(s, next);
 	if (e < 0) {
 		give_up(s);
 		return e;

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Units, the service's user, its runtime directory, its configuration.
-EXTRA_DIST += systemd/sparsekvd.service.in systemd/sparsekvd.socket systemd/sparsekvd.sysusers \
+EXTRA_DIST += systemd/sparsekvd.service.in systemd/sparsekvd.socket systemd/sparsekvd-operators.socket systemd/sparsekvd.sysusers \
 	systemd/sparsekvd.tmpfiles systemd/sparsekvd.conf
 
-systemdsystemunit_DATA = systemd/sparsekvd.service systemd/sparsekvd.socket
+systemdsystemunit_DATA = systemd/sparsekvd.service systemd/sparsekvd.socket systemd/sparsekvd-operators.socket
 CLEANFILES += systemd/sparsekvd.service
 
 # The template has the service's type for both systemds; an older one is told of the end of a reload all

@@ -27,6 +27,7 @@ KERNEL_TESTS = \
 CLIENT_TESTS = \
 	tests/unit/client/test-client tests/unit/client/test-client-api tests/unit/client/test-client-broken \
 	tests/unit/client/test-client-codec tests/unit/client/test-client-compress tests/unit/client/test-client-evict \
+	tests/unit/client/test-client-fence \
 	tests/unit/client/test-client-maintenance tests/unit/client/test-client-mixed \
 	tests/unit/client/test-client-page-bounds tests/unit/client/test-client-policy \
 	tests/unit/client/test-client-prefill tests/unit/client/test-client-stop tests/unit/client/test-codec \
@@ -36,8 +37,8 @@ ENGINE_TESTS = \
 	tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-files tests/unit/engine/test-engine-forward \
 	tests/unit/engine/test-engine-math tests/unit/engine/test-safetensors tests/unit/engine/test-search
 DAEMON_TESTS = \
-	tests/unit/daemon/test-config tests/unit/daemon/test-ctl tests/unit/daemon/test-hostile tests/unit/daemon/test-loop \
-	tests/unit/daemon/test-probe tests/unit/daemon/test-server tests/unit/daemon/test-server-life
+	tests/unit/daemon/test-config tests/unit/daemon/test-ctl tests/unit/daemon/test-fence tests/unit/daemon/test-hostile \
+	tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-loop tests/unit/daemon/test-probe tests/unit/daemon/test-server tests/unit/daemon/test-server-life
 CORE_TESTS = \
 	tests/unit/core/test-core tests/unit/core/test-core-balance tests/unit/core/test-core-fork \
 	tests/unit/core/test-core-pending tests/unit/core/test-core-random tests/unit/core/test-core-segments \

@@ -55,13 +55,20 @@ check-golden: all
 check-table: all
 	$(SHELL) $(srcdir)/tests/check-table.sh $(abs_top_builddir)
 
+# Attacks in full; `make check` runs them small. As root, on a machine with nothing else to do.
+check-hostile: all
+	$(MAKE) $(AM_MAKEFLAGS) tests/unit/daemon/test-hostile tests/unit/daemon/test-hostile-fds tests/unit/client/test-client-fence
+	HOSTILE_FDS=1000 tests/unit/daemon/test-hostile-fds
+	HOSTILE_SECONDS=600 tests/unit/daemon/test-hostile
+	FENCE_ROUNDS=10000 OMP_WAIT_POLICY=passive tests/unit/client/test-client-fence
+
 # Root and debootstrap needed.
 check-systemd: all
 	$(SHELL) $(srcdir)/tests/e2e/systemd/run.sh
 check-chroot:
 	$(SHELL) $(srcdir)/tests/e2e/chroot.sh $(abs_builddir)/check-chroot.d
 
-.PHONY: check-asan check-asan-quick check-clang check-clang-build check-codes check-golden check-oracle check-table check-valgrind check-systemd check-chroot
+.PHONY: check-asan check-asan-quick check-clang check-clang-build check-codes check-golden check-oracle check-table check-valgrind check-hostile check-systemd check-chroot
 AM_DISTCHECK_CONFIGURE_FLAGS = --enable-werror --with-systemdsystemunitdir='$${prefix}/lib/systemd/system'
 distclean-local:
 	rm -rf check-asan.d check-asan-quick.d check-clang.d check-clang-build.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage

@@ -77,7 +77,7 @@ static const char *recount_segment(const struct skv_core *c, struct recount *t, 
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	const struct skv_segment_row *s = skv_segment_row(&c->state, pool, segment);
-	uint32_t first = segment * p->pages_per_segment, n_free = 0, waiting = 0;
+	uint32_t first = segment * p->pages_per_segment, n_free = 0, waiting = 0, run = 0, longest = 0;
 
 	if ((s->state == SKV_SEGMENT_LIVE) != has_handle(c, pool, segment))
 		return off("segment %u of pool %u: its handle and its state differ", segment, pool);
@@ -97,6 +97,8 @@ static const char *recount_segment(const struct skv_core *c, struct recount *t, 
 			return problem;
 		t->count[skv_owner_kind(o)]++;
 		n_free += skv_owner_kind(o) == SKV_OWNER_FREE;
+		run = skv_owner_kind(o) == SKV_OWNER_FREE ? run + 1 : 0;
+		longest = run > longest ? run : longest;
 	}
 	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS) {
 		uint8_t told = *skv_told(&c->state, pool, i, segment);
@@ -110,6 +112,9 @@ static const char *recount_segment(const struct skv_core *c, struct recount *t, 
 	}
 	t->pending += s->state == SKV_SEGMENT_WANTED || s->state == SKV_SEGMENT_STARTED;
 	t->wanted += s->state == SKV_SEGMENT_WANTED;
+	if (longest > s->longest || (n_free && segment < p->first_free) ||
+	    (s->state == SKV_SEGMENT_NONE && segment < p->first_none))
+		return off("segment %u of pool %u would not be found", segment, pool);
 	if (s->free != n_free)
 		return off("segment %u of pool %u: %u free pages, %u found", segment, pool, s->free, n_free);
 	if (s->waiting != waiting || (s->state == SKV_SEGMENT_LEAVING) != (waiting > 0))
@@ -145,6 +150,12 @@ static const char *recount_refs(const struct skv_core *c, struct recount *t, uin
 	return NULL;
 }
 
+/* Its holder is gone, and its pages are becoming its own. */
+static bool is_taken_back(const struct skv_core *c, const struct skv_seq_row *q)
+{
+	return skv_client_row(&c->state, skv_session_row(&c->state, q->session)->client)->fenced;
+}
+
 static const char *check_owners(const struct skv_core *c, const struct recount *t, uint32_t pool)
 {
 	uint32_t n_clients = c->state.header->geometry.max_clients;
@@ -160,7 +171,7 @@ static const char *check_owners(const struct skv_core *c, const struct recount *
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
 		if (q->pool == pool &&
-		    (q->pages != t->by_owner[n_clients + i] || (q->pages && q->session != SKV_NO_INDEX)))
+		    (q->pages != t->by_owner[n_clients + i] || (q->pages && q->session != SKV_NO_INDEX && !is_taken_back(c, q))))
 			return off("sequence row %u: %u pages of its own, %u found", i, q->pages,
 			           t->by_owner[n_clients + i]);
 	}
@@ -262,9 +273,10 @@ static uint32_t notices_of(const struct skv_core *c, uint32_t client)
 		for (uint32_t s = 0; s < skv_pool_row(&c->state, pool)->high; s++) {
 			uint8_t told = *skv_told(&c->state, pool, client, s);
 			uint32_t state = skv_segment_row(&c->state, pool, s)->state;
+			bool due = told == SKV_TOLD_GONE_DUE || (state == SKV_SEGMENT_LIVE && told == SKV_TOLD_NOTHING);
 
-			n += told == SKV_TOLD_GONE_DUE ||
-			     (state == SKV_SEGMENT_LIVE && told == SKV_TOLD_NOTHING);
+			/* one that would not be found is not counted */
+			n += due && s >= skv_member_row(&c->state, pool, client)->first_untold;
 		}
 	}
 	return n;

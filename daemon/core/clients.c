@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Clients: connections, each charged to the account of its UID. The sessions of a client end with it. */
 #include "daemon/core/accounts.h"
-#include "daemon/core/lookup.h"
 #include "daemon/core/refuse.h"
-#include "daemon/core/sessions.h"
 
 #include <stdio.h>
 
@@ -31,25 +29,17 @@ int skv_core_client_add(struct skv_core *c, uid_t uid, pid_t pid, const char *pr
 	snprintf(row->program, sizeof(row->program), "%s", program ? program : "");
 	skv_account_row(&c->state, account)->clients++;
 	*ret_client = skv_state_id(&c->state, SKV_TABLE_CLIENTS, client);
+	atomic_store(&c->control->fence[client], *ret_client);
 	return 0;
 }
 
-int skv_core_client_gone(struct skv_core *c, uint32_t client_id)
+bool skv_core_client_fence(struct skv_core *c, uint32_t client_id)
 {
-	uint32_t client, account;
-	int r = skv_find_client(c, client_id, &client), worst = 0;
+	uint32_t client = skv_state_find(&c->state, SKV_TABLE_CLIENTS, client_id);
 
-	if (r)
-		return r;
-	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS) {
-		if (skv_session_row(&c->state, i)->client != client)
-			continue;
-		r = skv_session_shut(c, i);
-		worst = worst ? worst : r;
-	}
-	account = skv_client_row(&c->state, client)->account;
-	skv_state_give(&c->state, SKV_TABLE_CLIENTS, client);
-	skv_account_row(&c->state, account)->clients--;
-	skv_account_put(c, account);
-	return worst;
+	if (client == SKV_NO_INDEX)
+		return false;
+	atomic_store(&c->control->fence[client], 0);
+	skv_client_row(&c->state, client)->fenced = 1;
+	return skv_client_row(&c->state, client)->sessions > 0;
 }

@@ -46,6 +46,8 @@ struct skv_core {
 	struct skv_pool_local *pools;
 	int control_fd;
 	struct skv_control_page *control;
+	size_t control_bytes;
+	struct skv_reclaim *reclaims; /* of clients that are gone; the first has the next turn */
 	void (*corrupt_cb)(void *, uid_t, const char *, const char *, const char *);
 	void *corrupt_data;
 	char why[256];

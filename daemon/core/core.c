@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/core/reclaim.h"
 #include "daemon/core/sequences.h"
+#include "daemon/core/sessions.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +14,6 @@
 #define RAISE 4u             /* how far pool_bytes can be raised without new tables */
 #define MIN_PAGE_BYTES 1024u /* of the smallest model that types.h allows */
 #define DEVICE_PAGE_BYTES 8192u /* smaller pages get less of a device: tables are not made for them */
-#define CONTROL_BYTES 4096u
 
 int skv_core_errno(enum skv_core_error e)
 {
@@ -22,10 +23,12 @@ int skv_core_errno(enum skv_core_error e)
 	case SKV_CORE_E_QUOTA: return EDQUOT;
 	case SKV_CORE_E_NOENT: return ENOENT;
 	case SKV_CORE_E_EXIST: return EEXIST;
-	case SKV_CORE_E_BUSY: return EBUSY;
+	case SKV_CORE_E_BUSY:
+	case SKV_CORE_E_FENCED: return EBUSY;
 	case SKV_CORE_E_INVALID: return EINVAL;
 	case SKV_CORE_E_CORRUPT: return EBADMSG;
 	case SKV_CORE_E_BACKLOG:
+	case SKV_CORE_E_TURNS:
 	case SKV_CORE_E_WAIT: return EAGAIN;
 	}
 	return EINVAL;
@@ -92,17 +95,20 @@ static void limit_host(struct skv_core *c)
 }
 
 /* The control page: ours to write through the one mapping made before the seal, everyone's to read. */
-static int control_new(struct skv_core *c)
+static int control_new(struct skv_core *c, uint32_t clients)
 {
+	size_t bytes = (sizeof(*c->control) + clients * sizeof(c->control->fence[0]) + 4095) / 4096 * 4096;
 	void *map;
 
 	c->control_fd = memfd_create("sparsekvd-control", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (c->control_fd < 0 || ftruncate(c->control_fd, CONTROL_BYTES) < 0)
+	if (c->control_fd < 0 || ftruncate(c->control_fd, (off_t)bytes) < 0)
 		return -errno;
-	map = mmap(NULL, CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, c->control_fd, 0);
+	map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, c->control_fd, 0);
 	if (map == MAP_FAILED)
 		return -errno;
 	c->control = map;
+	c->control_bytes = bytes;
+	c->control->n_fences = clients;
 	if (fcntl(c->control_fd, F_ADD_SEALS,
 	          F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0)
 		return -errno;
@@ -125,7 +131,7 @@ int skv_core_new(const struct skv_core_config *config, const struct skv_mem_ops 
 	if (r == 0)
 		r = skv_state_new(&c->state, &g);
 	if (r == 0)
-		r = control_new(c);
+		r = control_new(c, g.max_clients);
 	if (r < 0)
 		goto fail;
 	c->seqs = calloc(g.max_sequences, sizeof(*c->seqs));
@@ -151,11 +157,12 @@ struct skv_core *skv_core_free(struct skv_core *c)
 		return NULL;
 	if (c->seqs && c->sessions && c->pools)
 		skv_core_drop_all(c);
+	skv_reclaims_free(c);
 	free(c->seqs);
 	free(c->sessions);
 	free(c->pools);
 	if (c->control)
-		munmap(c->control, CONTROL_BYTES);
+		munmap(c->control, c->control_bytes);
 	skv_close_fd(c->control_fd);
 	skv_state_deinit(&c->state);
 	free(c);
@@ -164,8 +171,10 @@ struct skv_core *skv_core_free(struct skv_core *c)
 
 void skv_core_drop_all(struct skv_core *c)
 {
+	skv_core_work_all(c);
 	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
-		skv_core_client_gone(c, skv_state_id(&c->state, SKV_TABLE_CLIENTS, i));
+		(void)skv_core_client_gone(c, skv_state_id(&c->state, SKV_TABLE_CLIENTS, i), 0);
+	skv_core_work_all(c);
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
 		skv_seq_remove(c, i);
 }
@@ -185,9 +194,13 @@ bool skv_core_client_uses(const struct skv_core *c, uint32_t client_id, uint32_t
 
 void skv_core_device_lost(struct skv_core *c, uint32_t device)
 {
+	skv_reclaims_lose(c, device);
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
 		if (skv_pool_row(&c->state, skv_seq_row(&c->state, i)->pool)->device == device)
 			skv_seq_remove(c, i);
+	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS) /* of fenced clients: others have been disconnected */
+		if (skv_pool_row(&c->state, skv_session_row(&c->state, i)->pool)->device == device)
+			skv_session_end(c, i);
 }
 
 bool skv_core_reconfigure(struct skv_core *c, const struct skv_core_config *config)
@@ -237,13 +250,8 @@ uint64_t skv_core_policy_generation(const struct skv_core *c)
 
 int skv_core_control_fd(const struct skv_core *c, uint64_t *ret_bytes)
 {
-	*ret_bytes = CONTROL_BYTES;
+	*ret_bytes = c->control_bytes;
 	return c->control_fd;
-}
-
-void skv_core_tick(struct skv_core *c, uint64_t now_ns)
-{
-	atomic_store(&c->control->alive, now_ns);
 }
 
 void skv_core_set_recall(struct skv_core *c, uint32_t every)

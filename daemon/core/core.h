@@ -67,6 +67,8 @@ enum skv_core_error {
 	SKV_CORE_E_CORRUPT, /* a sequence's memory is not believable; it was dropped */
 	SKV_CORE_E_BACKLOG, /* pool ids are waiting for SEGMENT_ACK; try again */
 	SKV_CORE_E_WAIT,    /* segments are pending; the caller asks again when one is made or failed */
+	SKV_CORE_E_TURNS,   /* it takes turns: skv_core_work() will say that it is through, and with what result */
+	SKV_CORE_E_FENCED,  /* held by a client whose connection ended; the caller asks again when it is gone */
 };
 
 /* The errno (positive) that a client is told. */
@@ -126,8 +128,29 @@ const char *skv_core_why(const struct skv_core *);
 /* ---- clients and sessions ---- */
 /* E_QUOTA: the account's quota of clients. E_NOSPC: the daemon's. `program` is for display, any bytes. */
 int skv_core_client_add(struct skv_core *, uid_t uid, pid_t pid, const char *program, uint32_t *ret_client);
-/* Everything of the client: sessions closed, anonymous sequences dropped, named ones validated, pages freed. */
-int skv_core_client_gone(struct skv_core *, uint32_t client);
+/*
+ * Its connection has ended, and its process may live: it begins and commits no step any more (the control page's fence),
+ * its sequences and pages stay as they are, and it is told nothing. Does it have any, so that this has to last until
+ * skv_core_client_gone()?
+ */
+bool skv_core_client_fence(struct skv_core *, uint32_t client);
+/*
+ * It can write no more: everything of the client goes, in turns that skv_core_work() makes. Anonymous sequences are
+ * dropped, named ones validated, pages freed, sessions closed. Until then it is fenced.
+ */
+int skv_core_client_gone(struct skv_core *, uint32_t client, uint64_t since_ns);
+struct skv_core_done {
+	bool more;       /* there is more to do */
+	uint32_t client; /* what it gave up is through; 0: nothing is */
+	bool gone;       /* it was all that the client had ... */
+	uint64_t since_ns; /* ... as it was given to skv_core_client_gone() */
+	int result;      /* of what was asked for: 0, or E_CORRUPT and why */
+	char why[256];
+};
+/* A turn of so many units, of some ten nanoseconds. */
+void skv_core_work(struct skv_core *, uint32_t units, struct skv_core_done *ret);
+/* All turns that there are. */
+void skv_core_work_all(struct skv_core *);
 
 struct skv_core_session_info {
 	uint32_t session, pool;
@@ -143,7 +166,10 @@ struct skv_core_session_info {
  */
 int skv_core_session_open(struct skv_core *, uint32_t client, const struct skv_model *, const char *spec,
                           uint32_t plugin, struct skv_core_session_info *ret);
-/* Its sequences are detached or, anonymous, dropped. The last one on a pool gives back every lease there. */
+/*
+ * Its sequences are detached or, anonymous, dropped. The last one on a pool gives back every lease there. E_TURNS: so is
+ * skv_core_seq_detach(); no other call for the client until that is through, but skv_core_client_gone().
+ */
 int skv_core_session_close(struct skv_core *, uint32_t client, uint32_t session);
 
 /* ---- sequences ---- */
@@ -159,7 +185,7 @@ struct skv_core_seq_info {
 int skv_core_seq_new(struct skv_core *, uint32_t client, uint32_t session, const char *name,
                      uint32_t max_tokens, struct skv_core_seq_info *ret);
 /*
- * Its pages go on lease to the client; announce segments before the reply. E_NOENT, E_BUSY (held),
+ * Its pages go on lease to the client; announce segments before the reply. E_NOENT, E_BUSY, E_FENCED, E_TURNS (held),
  * E_INVALID (another shape of model, another device), E_CORRUPT (it was dropped).
  */
 int skv_core_seq_attach(struct skv_core *, uint32_t client, uint32_t session, const char *name,
@@ -219,6 +245,8 @@ struct skv_core_segment {
 bool skv_core_next_segment(struct skv_core *, uint32_t client, struct skv_core_segment *ret);
 /* The next client that skv_core_next_segment has something for; *cursor starts at 0. False after the last. */
 bool skv_core_next_waiting(const struct skv_core *, uint32_t *cursor, uint32_t *ret_client);
+/* Is there anything for skv_core_next_segment()? */
+bool skv_core_is_untold(const struct skv_core *, uint32_t client);
 /* E_INVALID: no such pool or segment number. An unexpected acknowledgement is ignored. */
 int skv_core_segment_ack(struct skv_core *, uint32_t client, uint32_t pool, uint32_t segment);
 
@@ -239,7 +267,7 @@ void skv_core_segment_failed(struct skv_core *, const struct skv_core_pending *)
 void skv_core_segments_served(struct skv_core *, uint32_t pool);
 /* Has the client a session on the device? */
 bool skv_core_client_uses(const struct skv_core *, uint32_t client, uint32_t device);
-/* What was in the device's memory is gone: all sequences there are dropped. No client uses it any more. */
+/* What was in the device's memory is gone: all sequences there are dropped, and what fenced clients have there. */
 void skv_core_device_lost(struct skv_core *, uint32_t device);
 /* The pool of a client's session. E_NOENT. */
 int skv_core_session_pool(struct skv_core *, uint32_t client, uint32_t session, uint32_t *ret_pool);
@@ -261,7 +289,6 @@ int skv_core_policy_ack(struct skv_core *, uint32_t client, uint32_t session, ui
 uint64_t skv_core_policy_generation(const struct skv_core *);
 /* The control page: borrowed, and no one can map it writable any more. */
 int skv_core_control_fd(const struct skv_core *, uint64_t *ret_bytes);
-void skv_core_tick(struct skv_core *, uint64_t now_ns); /* sign of life into the control page */
 
 /* `cb` is called for a sequence found corrupt, before it is dropped: for the log. It must not call here. */
 void skv_core_on_corrupt(struct skv_core *,
@@ -282,6 +309,7 @@ struct skv_core_client_view {
 	pid_t pid;
 	const char *program;
 	uint32_t sessions;
+	bool fenced; /* its connection ended, its process has not */
 	uint64_t lease_pages; /* in stock or in sequences that it holds */
 };
 struct skv_core_session_view {

@@ -52,29 +52,41 @@ static bool add_run(struct taking *t, uint32_t page, uint32_t n)
 	return true;
 }
 
-/* False when there is no room for another run. */
-static bool take_from(struct taking *t, uint32_t first, uint32_t end, uint32_t shortest)
+/* False when there is no room for another run. *ret_longest: of the runs that are left, if all were looked at. */
+static bool take_from(struct taking *t, uint32_t first, uint32_t end, uint32_t shortest, uint32_t *ret_longest)
 {
+	uint32_t longest = 0;
+
 	for (uint32_t page = first; page < end && t->want; page++) {
 		uint32_t n = free_run(t, page, end);
+		bool taken = n && (n >= shortest || n == t->want);
 
-		if (n && (n >= shortest || n == t->want) && !add_run(t, page, n))
+		if (taken && !add_run(t, page, n))
 			return false;
+		if (!taken && n > longest)
+			longest = n;
 		page += n;
 	}
+	if (t->want)
+		*ret_longest = longest;
 	return true;
 }
 
 static void take(struct taking *t, uint32_t shortest)
 {
-	const struct skv_pool_row *p = skv_pool_row(&t->core->state, t->pool);
+	struct skv_pool_row *p = skv_pool_row(&t->core->state, t->pool);
 
-	for (uint32_t s = 0; s < p->high && t->want; s++) {
-		const struct skv_segment_row *row = skv_segment_row(&t->core->state, t->pool, s);
+	for (uint32_t s = p->first_free; s < p->high && t->want; s++) {
+		struct skv_segment_row *row = skv_segment_row(&t->core->state, t->pool, s);
 		uint32_t first = s * p->pages_per_segment;
 
-		if (row->state == SKV_SEGMENT_LIVE && row->free &&
-		    !take_from(t, first, first + p->pages_per_segment, shortest))
+		if (row->state != SKV_SEGMENT_LIVE || !row->free) {
+			p->first_free += s == p->first_free;
+			continue;
+		}
+		if (row->longest < shortest && row->longest < t->want)
+			continue;
+		if (!take_from(t, first, first + p->pages_per_segment, shortest, &row->longest))
 			return;
 	}
 }

@@ -6,6 +6,7 @@
  * counts by kind, the segment's free pages, the client's leases, the sequence's pages, the account's bytes.
  */
 #include "daemon/core/pages.h"
+#include "daemon/core/seqfile.h"
 
 bool skv_page_exists(const struct skv_core *c, uint32_t pool, uint32_t page)
 {
@@ -43,6 +44,8 @@ void skv_page_set(struct skv_core *c, uint32_t pool, uint32_t page, skv_owner to
 		p->empty -= s->free == p->pages_per_segment;
 		if (is_free) {
 			s->free++;
+			s->longest = s->free; /* it may have joined others */
+			skv_pool_hint(&p->first_free, page / p->pages_per_segment);
 			a->page_bytes[p->device] -= p->page_bytes;
 		} else {
 			s->free--;
@@ -52,20 +55,32 @@ void skv_page_set(struct skv_core *c, uint32_t pool, uint32_t page, skv_owner to
 	}
 }
 
-void skv_pages_hand_over(struct skv_core *c, uint32_t pool, skv_owner from, skv_owner to, uint64_t n)
+bool skv_pages_hand_over_some(struct skv_core *c, uint32_t pool, skv_owner from, skv_owner to, uint64_t n, uint32_t *at,
+                              uint32_t *units)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 
-	for (uint32_t s = 0; n && s < p->high; s++) {
-		const struct skv_segment_row *row = skv_segment_row(&c->state, pool, s);
-		uint32_t first = s * p->pages_per_segment;
+	for (; n && *at < p->high; (*at)++) {
+		const struct skv_segment_row *row = skv_segment_row(&c->state, pool, *at);
+		uint32_t first = *at * p->pages_per_segment;
 
 		if (row->state != SKV_SEGMENT_LIVE || row->free == p->pages_per_segment)
 			continue;
+		if (!skv_units_take(units, p->pages_per_segment))
+			return false;
 		for (uint32_t i = 0; n && i < p->pages_per_segment; i++)
 			if (*skv_owner_word(&c->state, pool, first + i) == from) {
 				skv_page_set(c, pool, first + i, to);
 				n--;
 			}
 	}
+	return true;
+}
+
+void skv_pages_hand_over(struct skv_core *c, uint32_t pool, skv_owner from, skv_owner to, uint64_t n)
+{
+	uint32_t at = 0, units = UINT32_MAX;
+
+	while (!skv_pages_hand_over_some(c, pool, from, to, n, &at, &units))
+		units = UINT32_MAX;
 }

@@ -9,5 +9,15 @@ bool skv_page_exists(const struct skv_core *, uint32_t pool, uint32_t page);
 void skv_page_set(struct skv_core *, uint32_t pool, uint32_t page, skv_owner to);
 /* The n pages with owner word `from` become `to` (FREE = 0). */
 void skv_pages_hand_over(struct skv_core *, uint32_t pool, skv_owner from, skv_owner to, uint64_t n);
+/* The same as far as *units go, from segment *at on, which begins with 0. True when it is done. */
+bool skv_pages_hand_over_some(struct skv_core *, uint32_t pool, skv_owner from, skv_owner to, uint64_t n, uint32_t *at,
+                              uint32_t *units);
+
+/* A hint where to begin looking: `segment` has to be looked at, too. */
+static inline void skv_pool_hint(uint32_t *hint, uint32_t segment)
+{
+	if (*hint > segment)
+		*hint = segment;
+}
 
 #endif

@@ -8,6 +8,7 @@
  *
  * Leases wait until no segment that they need is pending; meanwhile no empty segment of the pool is withdrawn.
  */
+#include "daemon/core/pages.h"
 #include "daemon/core/pending.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/segments.h"
@@ -30,6 +31,7 @@ static void leave(struct skv_core *c, uint32_t pool, uint32_t segment)
 	p->wanted -= row->state == SKV_SEGMENT_WANTED;
 	p->pending--;
 	row->state = SKV_SEGMENT_NONE;
+	skv_pool_hint(&p->first_none, segment);
 }
 
 void skv_segment_cancel(struct skv_core *c, uint32_t pool, uint32_t segment)

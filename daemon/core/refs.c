@@ -87,26 +87,33 @@ static void ref_remove(struct skv_core *c, struct skv_seq_row *q, struct skv_ref
 	skv_page_set(c, q->pool, page, count > 1 ? skv_owner_make(SKV_OWNER_SHARED, count - 1) : 0);
 }
 
-void skv_refs_mark(struct skv_core *c, uint32_t seq, uint8_t mark)
+bool skv_refs_mark(struct skv_core *c, uint32_t seq, uint8_t *marks, uint8_t mark, uint32_t *at, uint32_t *units)
 {
-	uint8_t *marks = c->pools[skv_seq_row(&c->state, seq)->pool].marks;
+	(void)seq;
+	while (*at) {
+		const struct skv_ref_block *b = skv_ref_block_row(&c->state, *at - 1);
 
-	SKV_EACH_REF(b, i, &c->state, seq)
-		marks[b->page[i]] = mark;
+		if (!skv_units_take(units, b->n))
+			return false;
+		for (uint32_t i = 0; i < b->n; i++)
+			marks[b->page[i]] = mark;
+		*at = b->next;
+	}
+	return true;
 }
 
-void skv_refs_release(struct skv_core *c, uint32_t seq, uint8_t mark)
+bool skv_refs_release(struct skv_core *c, uint32_t seq, uint8_t *marks, uint8_t mark, uint32_t *at, uint32_t *units)
 {
 	struct skv_seq_row *q = skv_seq_row(&c->state, seq);
-	uint8_t *marks = c->pools[q->pool].marks;
-	uint32_t next;
 
-	/* Blocks ahead of `at` hold nothing to release any more, so a gap is filled with an entry that stays,
+	/* Blocks ahead of *at hold nothing to release any more, so a gap is filled with an entry that stays,
 	 * or, within the head itself, with one that is looked at next. */
-	for (uint32_t at = q->ref_head; at; at = next) {
-		struct skv_ref_block *b = skv_ref_block_row(&c->state, at - 1);
+	while (*at) {
+		struct skv_ref_block *b = skv_ref_block_row(&c->state, *at - 1);
+		uint32_t next = b->next;
 
-		next = b->next;
+		if (!skv_units_take(units, 3 * b->n))
+			return false;
 		for (uint32_t i = 0; i < b->n;) {
 			if (marks[b->page[i]] == mark) {
 				marks[b->page[i]] = SKV_MARK_NONE;
@@ -115,5 +122,21 @@ void skv_refs_release(struct skv_core *c, uint32_t seq, uint8_t mark)
 				i++;
 			}
 		}
+		*at = next;
 	}
+	return true;
+}
+
+bool skv_refs_drop(struct skv_core *c, uint32_t seq, uint32_t *units)
+{
+	struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+
+	while (q->ref_head) {
+		struct skv_ref_block *head = skv_ref_block_row(&c->state, q->ref_head - 1);
+
+		if (!skv_units_take(units, 3))
+			return false;
+		ref_remove(c, q, head, head->n - 1);
+	}
+	return true;
 }

@@ -4,13 +4,19 @@
 #define SKV_CORE_REFS_H
 
 #include "daemon/core/core-priv.h"
+#include "daemon/core/seqfile.h"
 
 /* Blocks that n more references take; seq may be SKV_NO_INDEX, a sequence without any. */
 uint64_t skv_refs_blocks_for(const struct skv_core *, uint32_t seq, uint64_t n);
 uint64_t skv_refs_blocks_left(const struct skv_core *);
 void skv_refs_add(struct skv_core *, uint32_t seq, uint32_t page); /* a block must be left */
-void skv_refs_mark(struct skv_core *, uint32_t seq, uint8_t mark);
-void skv_refs_release(struct skv_core *, uint32_t seq, uint8_t mark); /* those whose mark is this */
+/*
+ * The sequence's references, a block at a time: *at is the next one, first skv_seq_row(seq)->ref_head, 0 after the last.
+ * True when they all have been marked; released where they have this mark.
+ */
+bool skv_refs_mark(struct skv_core *, uint32_t seq, uint8_t *marks, uint8_t mark, uint32_t *at, uint32_t *units);
+bool skv_refs_drop(struct skv_core *, uint32_t seq, uint32_t *units); /* all of them */
+bool skv_refs_release(struct skv_core *, uint32_t seq, uint8_t *marks, uint8_t mark, uint32_t *at, uint32_t *units);
 #define SKV_EACH_REF_BLOCK(block, s, seq)                                                                   \
 	for (const struct skv_ref_block *block = skv_refs_first(s, seq); block;                             \
 	     block = skv_refs_next(s, block))

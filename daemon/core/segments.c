@@ -45,6 +45,7 @@ void skv_segment_withdraw(struct skv_core *c, uint32_t pool, uint32_t segment)
 	EACH_MEMBER(client, c, pool) {
 		uint8_t *told = skv_told(&c->state, pool, client, segment);
 
+		skv_pool_hint(&skv_member_row(&c->state, pool, client)->first_untold, segment);
 		if (*told == SKV_TOLD_LIVE) {
 			*told = SKV_TOLD_GONE_DUE;
 			s->waiting++;
@@ -54,6 +55,7 @@ void skv_segment_withdraw(struct skv_core *c, uint32_t pool, uint32_t segment)
 		}
 	}
 	s->state = s->waiting ? SKV_SEGMENT_LEAVING : SKV_SEGMENT_NONE;
+	skv_pool_hint(&p->first_none, segment);
 }
 
 /* Do `bytes` more fit under the limit of all pools of a memory? */
@@ -87,10 +89,10 @@ static bool reclaim(struct skv_core *c, uint32_t for_pool)
 /* The lowest number that can be used. */
 static int find_number(struct skv_core *c, uint32_t pool, uint32_t *ret)
 {
-	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	bool leaving = false;
 
-	for (uint32_t s = 0; s < p->max_segments; s++) {
+	for (uint32_t s = p->first_none; s < p->max_segments; s++) {
 		uint32_t state = s < p->high ? skv_segment_row(&c->state, pool, s)->state : SKV_SEGMENT_NONE;
 
 		if (state == SKV_SEGMENT_NONE) {
@@ -98,6 +100,7 @@ static int find_number(struct skv_core *c, uint32_t pool, uint32_t *ret)
 			return 0;
 		}
 		leaving |= state == SKV_SEGMENT_LEAVING;
+		p->first_none += s == p->first_none && state != SKV_SEGMENT_LEAVING;
 	}
 	return leaving ? skv_core_refuse(c, SKV_CORE_E_BACKLOG,
 	                            "segments of this pool wait for clients to acknowledge their end")
@@ -113,12 +116,14 @@ void skv_segment_arrive(struct skv_core *c, uint32_t pool, uint32_t segment,
 
 	c->pools[pool].handles[segment] = *handle;
 	row->state = SKV_SEGMENT_LIVE;
-	row->free = p->pages_per_segment;
+	row->free = row->longest = p->pages_per_segment;
+	skv_pool_hint(&p->first_free, segment);
 	p->segments++;
 	p->empty++;
 	p->count[SKV_OWNER_FREE] += p->pages_per_segment;
 	EACH_MEMBER(client, c, pool) {
 		*skv_told(&c->state, pool, client, segment) = SKV_TOLD_NOTHING;
+		skv_pool_hint(&skv_member_row(&c->state, pool, client)->first_untold, segment);
 		skv_client_row(&c->state, client)->notices++;
 	}
 }
@@ -195,6 +200,7 @@ void skv_member_join(struct skv_core *c, uint32_t pool, uint32_t client)
 		return;
 	for (uint32_t s = 0; s < p->high; s++)
 		*skv_told(&c->state, pool, client, s) = SKV_TOLD_NOTHING;
+	skv_member_row(&c->state, pool, client)->first_untold = 0;
 	skv_client_row(&c->state, client)->notices += p->segments;
 }
 
@@ -202,8 +208,10 @@ static void acknowledged(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
 	struct skv_segment_row *s = skv_segment_row(&c->state, pool, segment);
 
-	if (--s->waiting == 0)
+	if (--s->waiting == 0) {
 		s->state = SKV_SEGMENT_NONE;
+		skv_pool_hint(&skv_pool_row(&c->state, pool)->first_none, segment);
+	}
 }
 
 void skv_member_leave(struct skv_core *c, uint32_t pool, uint32_t client)
@@ -229,11 +237,13 @@ void skv_member_leave(struct skv_core *c, uint32_t pool, uint32_t client)
 static bool next_of_pool(struct skv_core *c, uint32_t pool, uint32_t client, struct skv_core_segment *ret)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	struct skv_member *m = skv_member_row(&c->state, pool, client);
 
-	for (uint32_t s = 0; s < p->high; s++) {
+	for (uint32_t s = m->first_untold; s < p->high; s++) {
 		uint8_t *told = skv_told(&c->state, pool, client, s);
 		bool live = skv_segment_row(&c->state, pool, s)->state == SKV_SEGMENT_LIVE;
 
+		m->first_untold = s + 1;
 		if (*told == SKV_TOLD_GONE_DUE)
 			*told = SKV_TOLD_GONE;
 		else if (live && *told == SKV_TOLD_NOTHING)
@@ -255,6 +265,13 @@ static bool next_of_pool(struct skv_core *c, uint32_t pool, uint32_t client, str
 	return false;
 }
 
+bool skv_core_is_untold(const struct skv_core *c, uint32_t client_id)
+{
+	uint32_t client = skv_state_find(&c->state, SKV_TABLE_CLIENTS, client_id);
+
+	return client != SKV_NO_INDEX && skv_client_row(&c->state, client)->notices > 0;
+}
+
 bool skv_core_next_segment(struct skv_core *c, uint32_t client_id, struct skv_core_segment *ret)
 {
 	uint32_t client = skv_state_find(&c->state, SKV_TABLE_CLIENTS, client_id);
@@ -273,7 +290,7 @@ bool skv_core_next_waiting(const struct skv_core *c, uint32_t *cursor, uint32_t 
 
 	while ((i = skv_state_next(&c->state, SKV_TABLE_CLIENTS, i)) != SKV_NO_INDEX) {
 		*cursor = i + 1;
-		if (skv_client_row(&c->state, i)->notices) {
+		if (skv_client_row(&c->state, i)->notices && !skv_client_row(&c->state, i)->fenced) {
 			*ret_client = skv_state_id(&c->state, SKV_TABLE_CLIENTS, i);
 			return true;
 		}

@@ -2,8 +2,10 @@
 #include "daemon/core/seqfile.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #include "common/fd.h"
 
 #define COPY_AT_A_TIME (8 << 20)
@@ -27,16 +29,114 @@ int skv_seqfile_new(struct skv_seq_local *ret, uint32_t index, const struct skv_
 	}
 	l.mem = map;
 	skv_seqmem_init(l.mem, &l.layout);
+	munmap((char *)map + l.layout.table, l.layout.state - l.layout.table);
 	*ret = l;
 	return 0;
 }
 
-void skv_seqfile_free(struct skv_seq_local *l)
+void skv_seqfile_free(struct skv_core *c, struct skv_seq_local *l)
 {
-	munmap(l->mem, l->layout.state);
-	skv_close_fd(l->fd);
+	const struct skv_mem_ops *host = c->memory[SKV_DEVICE_HOST].mem;
+
+	munmap(l->mem, l->layout.table);
+	host->close(host, l->fd);
 	*l = (struct skv_seq_local){.fd = -1};
 }
+
+/* ---- windows --------------------------------------------------------------------------------- */
+
+static off_t entry_at(const struct skv_seq_local *l, uint32_t table, uint32_t index)
+{
+	return (off_t)(l->layout.table + ((size_t)table * l->layout.max_pages + index) * sizeof(skv_pte));
+}
+
+/* A memfd is read and written whole, or the system is out of memory. */
+static int whole(ssize_t n, size_t bytes)
+{
+	return n == (ssize_t)bytes ? 0 : n < 0 ? -errno : -EIO;
+}
+
+int skv_seqfile_read(const struct skv_seq_local *l, uint32_t table, uint32_t first, uint32_t n, skv_pte *to)
+{
+	size_t bytes = n * sizeof(*to);
+
+	return whole(pread(l->fd, to, bytes, entry_at(l, table, first)), bytes);
+}
+
+int skv_seqfile_write(const struct skv_seq_local *l, uint32_t table, uint32_t first, uint32_t n, const skv_pte *from)
+{
+	size_t bytes = n * sizeof(*from);
+
+	return whole(pwrite(l->fd, from, bytes, entry_at(l, table, first)), bytes);
+}
+
+uint32_t skv_seqfile_len(const struct skv_seq_local *l)
+{
+	uint32_t len = skv_commit_len(atomic_load_explicit(&l->mem->commit, memory_order_acquire));
+
+	/* skv_seqmem_check() may have read another length: it is being written */
+	return len < l->layout.max_tokens ? len : l->layout.max_tokens;
+}
+
+/* ---- recovery -------------------------------------------------------------------------------- */
+
+#define JOURNAL_WINDOW 512u
+#define CALL_UNITS 50u /* a system call takes about so long */
+
+static void evict(const struct skv_seq_local *l, const struct skv_eviction *j)
+{
+	skv_pte entry;
+
+	if (j->table >= l->layout.n_tables || j->page >= l->layout.max_pages)
+		return;
+	entry = skv_seqmem_evicted(&l->layout, j->table);
+	(void)skv_seqfile_write(l, j->table, j->page, 1, &entry); /* a page that cannot be given up is kept */
+}
+
+bool skv_seqfile_replay(const struct skv_seq_local *l, uint32_t *at, uint32_t *units)
+{
+	struct skv_eviction window[JOURNAL_WINDOW];
+	uint32_t epoch = skv_commit_epoch(atomic_load_explicit(&l->mem->commit, memory_order_acquire));
+	uint32_t n = atomic_load(&l->mem->journal_epoch) == epoch ? atomic_load(&l->mem->journal_n) : 0;
+
+	if (n > l->layout.journal_most)
+		n = (uint32_t)l->layout.journal_most;
+	while (*at < n) {
+		uint32_t some = n - *at < JOURNAL_WINDOW ? n - *at : JOURNAL_WINDOW;
+		size_t bytes = some * sizeof(*window);
+
+		if (!skv_units_take(units, some * CALL_UNITS))
+			return false;
+		if (pread(l->fd, window, bytes, (off_t)(l->layout.journal + *at * sizeof(*window))) != (ssize_t)bytes)
+			break;
+		for (uint32_t i = 0; i < some; i++)
+			evict(l, &window[i]);
+		*at += some;
+	}
+	atomic_store(&l->mem->journal_n, 0);
+	return true;
+}
+
+bool skv_seqfile_trim(const struct skv_seq_local *l, uint32_t *at, uint32_t *units)
+{
+	uint64_t commit = atomic_load_explicit(&l->mem->commit, memory_order_acquire);
+	uint32_t len = skv_seqfile_len(l);
+	int32_t next = l->mem->next[skv_commit_epoch(commit) & 1];
+
+	for (; *at < l->layout.n_tables; (*at)++) {
+		off_t from = entry_at(l, *at, skv_seqmem_entries(&l->layout, *at, len)), to = entry_at(l, *at + 1, 0);
+
+		if (!skv_units_take(units, 10 * CALL_UNITS))
+			return false;
+		/* what has no memory gets none; parts of pages are zeroed */
+		if (to > from)
+			(void)fallocate(l->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, to - from);
+	}
+	(void)!pwrite(l->fd, &next, sizeof(next), (off_t)(l->layout.tokens + len * sizeof(next)));
+	return true;
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
 
 static int copy_piece(int to, int from, off_t at, size_t n)
 {

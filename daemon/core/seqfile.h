@@ -1,14 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/seqfile.h - the memfd of a sequence, as the daemon holds it: made, mapped, copied. */
+/*
+ * daemon/core/seqfile.h - the memfd of a sequence, as the daemon holds it: made, read, written, copied.
+ *
+ * Only its header is mapped. Tables and journal are read and written through windows, with system calls: a mapping of
+ * them would make memory of holes that are only read, and charge it to the daemon.
+ */
 #ifndef SKV_CORE_SEQFILE_H
 #define SKV_CORE_SEQFILE_H
 
 #include "daemon/core/core-priv.h"
 
-/* A fresh memfd with its header, mapped up to the state area. Negative errno, with nothing left behind. */
+/* A fresh memfd with its header, which is mapped. Negative errno, with nothing left behind. */
 int skv_seqfile_new(struct skv_seq_local *, uint32_t index, const struct skv_model *, uint32_t max_tokens);
-void skv_seqfile_free(struct skv_seq_local *);
+void skv_seqfile_free(struct skv_core *, struct skv_seq_local *);
 /* Everything that was ever written in `from`, at the same offsets of `to`; holes stay holes. */
 int skv_seqfile_copy(const struct skv_seq_local *to, const struct skv_seq_local *from);
+
+/* n entries of a table from `first` on, into `to`. Negative errno. */
+int skv_seqfile_read(const struct skv_seq_local *, uint32_t table, uint32_t first, uint32_t n, skv_pte *to);
+int skv_seqfile_write(const struct skv_seq_local *, uint32_t table, uint32_t first, uint32_t n, const skv_pte *from);
+
+/* The committed length, as far as it can be. */
+uint32_t skv_seqfile_len(const struct skv_seq_local *);
+
+/*
+ * Carry out the eviction journal of the last commit, or discard another's: entries from *at on, as many as *units
+ * allows. True when that is done.
+ */
+bool skv_seqfile_replay(const struct skv_seq_local *, uint32_t *at, uint32_t *units);
+/* Entries beyond the committed length become SKV_PTE_NONE, a table a step from *at on; then the next token's id. */
+bool skv_seqfile_trim(const struct skv_seq_local *, uint32_t *at, uint32_t *units);
+
+/*
+ * Work is counted in units, of some ten nanoseconds. False when there are none left. The last piece of work of a turn may
+ * take more than there are, so that every turn comes forward.
+ */
+static inline bool skv_units_take(uint32_t *units, uint32_t n)
+{
+	bool any = *units > 0;
+
+	*units -= n < *units ? n : *units;
+	return any;
+}
 
 #endif

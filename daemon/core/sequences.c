@@ -8,13 +8,16 @@
 #include "daemon/core/lookup.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/pools.h"
+#include "daemon/core/reclaim.h"
 #include "daemon/core/refs.h"
 #include "daemon/core/refuse.h"
 #include "daemon/core/seqfile.h"
 #include "daemon/core/sequences.h"
 #include "daemon/core/validate.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static uint32_t find_named(const struct skv_core *c, uint32_t account, const struct skv_model *m,
@@ -39,16 +42,20 @@ static bool same_shape(const struct skv_model *a, const struct skv_model *b)
 
 static void hold(struct skv_core *c, uint32_t seq, uint32_t session)
 {
+	uint32_t client = skv_session_row(&c->state, session)->client;
+
 	skv_seq_row(&c->state, seq)->session = session;
 	skv_session_row(&c->state, session)->sequences++;
+	atomic_store(&c->seqs[seq].mem->holder, skv_state_id(&c->state, SKV_TABLE_CLIENTS, client));
 }
 
-static void unhold(struct skv_core *c, uint32_t seq)
+void skv_seq_unhold(struct skv_core *c, uint32_t seq)
 {
 	struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 
 	skv_session_row(&c->state, q->session)->sequences--;
 	q->session = SKV_NO_INDEX;
+	atomic_store(&c->seqs[seq].mem->holder, 0);
 }
 
 static struct skv_core_seq_info info_of(const struct skv_core *c, uint32_t seq)
@@ -121,46 +128,30 @@ static int make(struct skv_core *c, uint32_t session, const char *name, uint32_t
 }
 
 /* The sequence and its references; pages on lease to a holder stay there. */
-void skv_seq_remove(struct skv_core *c, uint32_t seq)
+enum skv_progress skv_seq_remove_some(struct skv_core *c, uint32_t seq, uint32_t *at, uint32_t *units)
 {
 	struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 	uint32_t pool = q->pool;
 
+	if (!skv_refs_drop(c, seq, units) ||
+	    !skv_pages_hand_over_some(c, pool, skv_owner_make(SKV_OWNER_SEQ, seq), 0, q->pages, at, units))
+		return SKV_GOES_ON;
 	if (q->session != SKV_NO_INDEX)
-		unhold(c, seq);
-	skv_refs_release(c, seq, SKV_MARK_NONE);
-	skv_pages_hand_over(c, pool, skv_owner_make(SKV_OWNER_SEQ, seq), 0, q->pages);
-	skv_seqfile_free(&c->seqs[seq]);
+		skv_seq_unhold(c, seq);
+	skv_seqfile_free(c, &c->seqs[seq]);
 	skv_account_row(&c->state, q->account)->sequences--;
 	skv_pool_row(&c->state, pool)->sequences--;
 	skv_state_give(&c->state, SKV_TABLE_SEQUENCES, seq);
 	skv_pool_shrink(c, pool);
+	return SKV_DONE;
 }
 
-int skv_seq_let_go(struct skv_core *c, uint32_t seq, uint32_t client)
+void skv_seq_remove(struct skv_core *c, uint32_t seq)
 {
-	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
-	struct skv_validated s;
-	int r;
+	uint32_t at = 0, units = UINT32_MAX;
 
-	if (!q->name[0]) {
-		skv_seq_remove(c, seq);
-		return 0;
-	}
-	r = skv_validate_begin(c, seq, client, &s);
-	if (r < 0)
-		return r;
-	if (r > 0) {
-		skv_seq_remove(c, seq);
-		return r;
-	}
-	for (uint64_t i = 0; i < s.n_own; i++)
-		skv_page_set(c, q->pool, s.own[i], skv_owner_make(SKV_OWNER_SEQ, seq));
-	skv_refs_release(c, seq, SKV_MARK_REF);
-	skv_validate_end(c, seq, &s);
-	unhold(c, seq);
-	skv_pool_shrink(c, q->pool);
-	return 0;
+	while (skv_seq_remove_some(c, seq, &at, &units) == SKV_GOES_ON)
+		units = UINT32_MAX;
 }
 
 int skv_core_seq_new(struct skv_core *c, uint32_t client_id, uint32_t session_id, const char *name,
@@ -183,6 +174,21 @@ int skv_core_seq_new(struct skv_core *c, uint32_t client_id, uint32_t session_id
 	return 0;
 }
 
+static int held(struct skv_core *c, const char *name, uint32_t by)
+{
+	const struct skv_client_row *holder = skv_client_row(&c->state, by);
+
+	if (skv_reclaims_client(c, by))
+		return skv_core_refuse(c, SKV_CORE_E_TURNS, "sequence '%s' is being taken back from process %d, which is gone",
+		                       name, (int)holder->pid);
+	if (holder->fenced)
+		return skv_core_refuse(c, SKV_CORE_E_FENCED,
+		                       "sequence '%s' is held by process %d, which is alive, though its connection ended",
+		                       name, (int)holder->pid);
+	return skv_core_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by client %#x", name,
+	                       skv_state_id(&c->state, SKV_TABLE_CLIENTS, by));
+}
+
 int skv_core_seq_attach(struct skv_core *c, uint32_t client_id, uint32_t session_id, const char *name,
                         struct skv_core_seq_info *ret)
 {
@@ -200,9 +206,7 @@ int skv_core_seq_attach(struct skv_core *c, uint32_t client_id, uint32_t session
 		                  SKV_NAME_MAX, name);
 	q = skv_seq_row(&c->state, seq);
 	if (q->session != SKV_NO_INDEX)
-		return skv_core_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by client %#x", name,
-		                  skv_state_id(&c->state, SKV_TABLE_CLIENTS,
-		                               skv_session_row(&c->state, q->session)->client));
+		return held(c, name, skv_session_row(&c->state, q->session)->client);
 	if (q->model.device != s->model.device)
 		return skv_core_refuse(c, SKV_CORE_E_INVALID, "sequence '%s' is in %s, and the session is not",
 		                  name, q->model.device ? "the memory of another device" : "host memory");
@@ -210,7 +214,7 @@ int skv_core_seq_attach(struct skv_core *c, uint32_t client_id, uint32_t session
 		return skv_core_refuse(c, SKV_CORE_E_INVALID,
 		                  "sequence '%s' was made with another shape of model '%s'", name,
 		                  s->model.name);
-	r = skv_validate_reopen(c, seq);
+	r = skv_validate_header(c, seq);
 	if (r) {
 		skv_seq_remove(c, seq);
 		return r;
@@ -222,30 +226,32 @@ int skv_core_seq_attach(struct skv_core *c, uint32_t client_id, uint32_t session
 	return 0;
 }
 
-/* Both refer to all that the parent's tables name. The parent's marks are set. */
-static void share(struct skv_core *c, uint32_t parent, uint32_t child, const struct skv_validated *s)
+/* A page of the parent's own becomes one that both refer to. */
+static skv_pte share_page(struct skv_core *c, skv_pte entry, void *both)
 {
-	const uint8_t *marks = c->pools[skv_seq_row(&c->state, parent)->pool].marks;
+	const uint32_t *seqs = both;
 
+	skv_refs_add(c, seqs[0], skv_pte_id(entry));
+	skv_refs_add(c, seqs[1], skv_pte_id(entry));
+	return skv_pte_make(SKV_PTE_SHARED, skv_pte_id(entry));
+}
+
+/* Both refer to all that the parent's tables name, which say so. */
+static void share(struct skv_core *c, uint32_t parent, uint32_t child, const struct skv_walk *w)
+{
 	SKV_EACH_REF(b, i, &c->state, parent)
-		if (marks[b->page[i]] == SKV_MARK_NAMED)
+		if (w->marks[b->page[i]] == SKV_MARK_NAMED)
 			skv_refs_add(c, child, b->page[i]);
-	for (uint64_t i = 0; i < s->n_own; i++) {
-		skv_refs_add(c, parent, s->own[i]);
-		skv_refs_add(c, child, s->own[i]);
-	}
-	skv_validate_rewrite_shared(c, parent);
-	skv_validate_rewrite_shared(c, child);
+	skv_walk_each_own(c, w, share_page, (uint32_t[]){parent, child});
 }
 
 /* All that can be refused comes first; the parent and the state change only after it. */
-static int fork_validated(struct skv_core *c, uint32_t parent, const char *name, const struct skv_validated *s,
-                        uint32_t *ret_child)
+static int fork_checked(struct skv_core *c, uint32_t parent, const char *name, const struct skv_walk *w, uint32_t *ret_child)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, parent);
-	uint64_t blocks = skv_refs_blocks_for(c, parent, s->n_own) +
-	                  skv_refs_blocks_for(c, SKV_NO_INDEX, s->n_own + s->n_named);
-	uint32_t child;
+	uint64_t blocks = skv_refs_blocks_for(c, parent, w->n_own) +
+	                  skv_refs_blocks_for(c, SKV_NO_INDEX, w->n_own + w->n_named);
+	uint32_t child, at = 0, units = UINT32_MAX;
 	int r;
 
 	if (blocks > skv_refs_blocks_left(c))
@@ -253,35 +259,57 @@ static int fork_validated(struct skv_core *c, uint32_t parent, const char *name,
 	r = make(c, q->session, name, q->max_tokens, &child);
 	if (r)
 		return r;
+	share(c, parent, child, w);
 	r = skv_seqfile_copy(&c->seqs[child], &c->seqs[parent]);
 	if (r < 0) {
-		skv_seq_remove(c, child);
+		skv_seq_remove(c, child); /* the parent's pages are shared, with nobody */
 		return skv_core_refuse_system(c, r, "memory for a sequence");
 	}
-	share(c, parent, child, s);
-	skv_seqmem_recover(c->seqs[child].mem, &c->seqs[child].layout);
+	while (!skv_seqfile_trim(&c->seqs[child], &at, &units))
+		units = UINT32_MAX;
 	*ret_child = child;
 	return 0;
+}
+
+/* Check the parent with marks of this fork's alone. */
+static int fork_marked(struct skv_core *c, uint32_t parent, uint32_t client, const char *name, uint8_t *marks,
+                       uint32_t *ret_child)
+{
+	uint32_t at = 0, units = UINT32_MAX;
+	enum skv_progress checked;
+	struct skv_walk w;
+
+	while (!skv_seqfile_replay(&c->seqs[parent], &at, &units))
+		units = UINT32_MAX;
+	at = skv_seq_row(&c->state, parent)->ref_head;
+	while (!skv_refs_mark(c, parent, marks, SKV_MARK_REF, &at, &units))
+		units = UINT32_MAX;
+	skv_walk_begin(c, parent, client, marks, &w);
+	while ((checked = skv_walk_check(c, &w, &units)) == SKV_GOES_ON)
+		units = UINT32_MAX;
+	return checked == SKV_CORRUPT ? SKV_CORE_E_CORRUPT : fork_checked(c, parent, name, &w, ret_child);
 }
 
 int skv_core_seq_fork(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t parent_id,
                       const char *name, struct skv_core_seq_info *ret)
 {
 	uint32_t client, parent, child;
-	struct skv_validated s;
+	const struct skv_pool_row *p;
+	uint8_t *marks;
 	int r = skv_find_held(c, client_id, session_id, parent_id, &client, &parent);
 
 	if (r)
 		return r;
-	r = skv_validate_begin(c, parent, client, &s);
-	if (r < 0)
-		return r;
-	if (r > 0) {
+	p = skv_pool_row(&c->state, skv_seq_row(&c->state, parent)->pool);
+	marks = calloc((size_t)p->max_segments * p->pages_per_segment, 1);
+	if (!marks)
+		return -ENOMEM;
+	r = skv_validate_header(c, parent);
+	if (!r)
+		r = fork_marked(c, parent, client, name ? name : "", marks, &child);
+	free(marks);
+	if (r == SKV_CORE_E_CORRUPT)
 		skv_seq_remove(c, parent);
-		return r;
-	}
-	r = fork_validated(c, parent, name ? name : "", &s, &child);
-	skv_validate_end(c, parent, &s);
 	if (r)
 		return r;
 	*ret = info_of(c, child);
@@ -293,7 +321,7 @@ int skv_core_seq_detach(struct skv_core *c, uint32_t client_id, uint32_t session
 	uint32_t client, seq;
 	int r = skv_find_held(c, client_id, session_id, seq_id, &client, &seq);
 
-	return r ? r : skv_seq_let_go(c, seq, client);
+	return r ? r : skv_reclaim_seq(c, client, seq);
 }
 
 int skv_core_seq_drop(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id)
@@ -333,10 +361,18 @@ int skv_core_seq_drop_name(struct skv_core *c, uid_t uid, const char *model, con
 	return 0;
 }
 
+static void mark_all(struct skv_core *c, uint32_t seq, uint8_t *marks, uint8_t mark)
+{
+	uint32_t at = skv_seq_row(&c->state, seq)->ref_head, units = UINT32_MAX;
+
+	while (!skv_refs_mark(c, seq, marks, mark, &at, &units))
+		units = UINT32_MAX;
+}
+
 int skv_core_seq_release(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id,
                          const struct skv_wire_run *runs, uint32_t n)
 {
-	uint32_t client, seq, pool;
+	uint32_t client, seq, pool, at, units = UINT32_MAX;
 	uint8_t *marks;
 	bool good = true;
 	int r = skv_find_held(c, client_id, session_id, seq_id, &client, &seq);
@@ -345,7 +381,7 @@ int skv_core_seq_release(struct skv_core *c, uint32_t client_id, uint32_t sessio
 		return r;
 	pool = skv_seq_row(&c->state, seq)->pool;
 	marks = c->pools[pool].marks;
-	skv_refs_mark(c, seq, SKV_MARK_REF);
+	mark_all(c, seq, marks, SKV_MARK_REF);
 	for (uint32_t i = 0; good && i < n; i++)
 		for (uint64_t page = runs[i].first; good && page < (uint64_t)runs[i].first + runs[i].count;
 		     page++) {
@@ -354,9 +390,10 @@ int skv_core_seq_release(struct skv_core *c, uint32_t client_id, uint32_t sessio
 			if (good)
 				marks[page] = SKV_MARK_RELEASE;
 		}
-	if (good)
-		skv_refs_release(c, seq, SKV_MARK_RELEASE);
-	skv_refs_mark(c, seq, SKV_MARK_NONE);
+	at = skv_seq_row(&c->state, seq)->ref_head;
+	while (good && !skv_refs_release(c, seq, marks, SKV_MARK_RELEASE, &at, &units))
+		units = UINT32_MAX;
+	mark_all(c, seq, marks, SKV_MARK_NONE);
 	if (!good)
 		return skv_core_refuse(c, SKV_CORE_E_INVALID,
 		                  "a page released is not shared by this sequence, or named twice");

@@ -4,9 +4,11 @@
 #define SKV_CORE_SEQUENCES_H
 
 #include "daemon/core/core-priv.h"
+#include "daemon/core/validate.h"
 
-/* It has no holder any more: named ones are validated, anonymous and corrupt ones dropped (E_CORRUPT). */
-int skv_seq_let_go(struct skv_core *, uint32_t seq, uint32_t client);
 void skv_seq_remove(struct skv_core *, uint32_t seq);
+/* Remove it as far as *units go, from *at on, which begins with 0. SKV_DONE or SKV_GOES_ON. */
+enum skv_progress skv_seq_remove_some(struct skv_core *, uint32_t seq, uint32_t *at, uint32_t *units);
+void skv_seq_unhold(struct skv_core *, uint32_t seq);
 
 #endif

@@ -10,7 +10,6 @@
 #include "daemon/core/pools.h"
 #include "daemon/core/refuse.h"
 #include "daemon/core/segments.h"
-#include "daemon/core/sequences.h"
 #include "daemon/core/sessions.h"
 
 #include <stdio.h>
@@ -140,30 +139,17 @@ int skv_core_session_open(struct skv_core *c, uint32_t client_id, const struct s
 	return 0;
 }
 
-int skv_session_shut(struct skv_core *c, uint32_t session)
+void skv_session_end(struct skv_core *c, uint32_t session)
 {
 	const struct skv_session_row *s = skv_session_row(&c->state, session);
 	uint32_t client = s->client, pool = s->pool, account = skv_pool_row(&c->state, pool)->account;
-	int fatal = 0;
 
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
-		int r;
-
-		if (skv_seq_row(&c->state, i)->session != session)
-			continue;
-		r = skv_seq_let_go(c, i, client); /* corrupt ones have been reported and are gone */
-		if (r < 0) {
-			skv_seq_remove(c, i);
-			fatal = r;
-		}
-	}
 	skv_client_row(&c->state, client)->sessions--;
 	skv_account_row(&c->state, account)->sessions--;
 	skv_member_leave(c, pool, client);
 	skv_pool_row(&c->state, pool)->sessions--;
 	unmake(c, session);
 	skv_pool_shrink(c, pool);
-	return fatal;
 }
 
 int skv_core_session_pool(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t *ret_pool)
@@ -175,14 +161,6 @@ int skv_core_session_pool(struct skv_core *c, uint32_t client_id, uint32_t sessi
 		return r;
 	*ret_pool = skv_session_row(&c->state, session)->pool;
 	return 0;
-}
-
-int skv_core_session_close(struct skv_core *c, uint32_t client_id, uint32_t session_id)
-{
-	uint32_t client, session;
-	int r = skv_find_session(c, client_id, session_id, &client, &session);
-
-	return r ? r : skv_session_shut(c, session);
 }
 
 int skv_core_session_policy(struct skv_core *c, uint32_t client_id, uint32_t session_id,

@@ -5,6 +5,6 @@
 
 #include "daemon/core/core-priv.h"
 
-int skv_session_shut(struct skv_core *, uint32_t session); /* negative or 0 */
+void skv_session_end(struct skv_core *, uint32_t session); /* which has no sequence */
 
 #endif

@@ -24,7 +24,7 @@
 #include "daemon/core/core.h"
 
 #define SKV_STATE_MAGIC 0x3154415453564b53ull /* "SKVSTAT1" */
-#define SKV_STATE_VERSION 6u
+#define SKV_STATE_VERSION 8u
 #define SKV_NO_INDEX UINT32_MAX
 
 /* ---- owner words ----------------------------------------------------------------------------- */
@@ -71,6 +71,8 @@ struct skv_client_row {
 	int32_t pid;
 	uint32_t sessions;
 	uint32_t notices; /* segments that it must be told of */
+	uint32_t fenced;  /* its connection ended: nothing that it has goes to another before its process is gone */
+	uint32_t reserved;
 	char program[SKV_NAME_MAX];
 };
 
@@ -117,6 +119,8 @@ struct skv_pool_row {
 	uint32_t empty;              /* ... and all of whose pages are FREE */
 	uint32_t high;               /* segment numbers from here on were never used */
 	uint32_t pending, wanted;     /* WANTED and STARTED; WANTED alone */
+	/* where to begin looking: no segment before has a page FREE, or a number that can be used */
+	uint32_t first_free, first_none;
 	uint32_t reserved;
 	uint64_t page_bytes, segment_bytes;
 	uint64_t count[SKV_OWNER_KINDS]; /* pages by kind of owner */
@@ -126,6 +130,8 @@ struct skv_pool_row {
 struct skv_member {
 	uint32_t sessions; /* 0: not a member */
 	uint32_t lease;    /* owner words LEASE(client) */
+	uint32_t first_untold; /* of segments before it is nothing to be told */
+	uint32_t reserved;
 };
 
 enum skv_segment_state {
@@ -140,7 +146,7 @@ struct skv_segment_row {
 	uint32_t state;
 	uint32_t free;    /* pages, when LIVE */
 	uint32_t waiting; /* clients that have to acknowledge, when LEAVING */
-	uint32_t reserved;
+	uint32_t longest; /* no run of FREE pages is longer */
 	uint64_t serial; /* counts segments made */
 };
 

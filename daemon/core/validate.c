@@ -9,77 +9,44 @@
 #include "daemon/core/pages.h"
 #include "daemon/core/refs.h"
 #include "daemon/core/refuse.h"
+#include "daemon/core/seqfile.h"
 #include "daemon/core/validate.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 
-struct walk {
-	struct skv_core *core;
-	uint32_t pool;
-	skv_owner lease;
-	uint8_t *marks;
-	uint64_t most; /* pages on lease: own[] holds that many */
-	struct skv_validated *out;
-	const char *problem;
-	uint32_t table, index;
-	enum skv_page_kind group; /* of the table */
-	skv_pte entry;
-};
+#define WINDOW 2048u /* entries that are read at a time */
 
 /* What is wrong with the entry, NULL when it is a hole or a page that the sequence may name. */
-static const char *take_entry(struct walk *w, skv_pte e)
+static const char *take_entry(struct skv_core *c, struct skv_walk *w, enum skv_page_kind kind, skv_pte e)
 {
-	uint32_t page = skv_pte_id(e);
-	bool kv = w->group == SKV_PAGES_KV;
+	uint32_t pool = skv_seq_row(&c->state, w->seq)->pool, page = skv_pte_id(e);
+	bool kv = kind == SKV_PAGES_KV;
 
 	switch ((uint32_t)skv_pte_kind(e)) {
 	case SKV_PTE_HOLE: return kv ? NULL : "is a hole in a table that has none";
 	case SKV_PTE_PRIVATE:
-		if (!skv_page_exists(w->core, w->pool, page))
+		if (!skv_page_exists(c, pool, page))
 			return "names a page that does not exist";
-		if (*skv_owner_word(&w->core->state, w->pool, page) != w->lease)
+		if (*skv_owner_word(&c->state, pool, page) != skv_owner_make(SKV_OWNER_LEASE, w->client))
 			return "names a page that is not on lease to its holder";
-		if (w->marks[page] != SKV_MARK_NONE || w->out->n_own == w->most)
+		if (w->marks[page] != SKV_MARK_NONE)
 			return "names a page for the second time";
 		w->marks[page] = SKV_MARK_OWN;
-		w->out->own[w->out->n_own++] = page;
+		w->n_own++;
 		return NULL;
 	case SKV_PTE_SHARED:
-		if (!skv_page_exists(w->core, w->pool, page))
+		if (!skv_page_exists(c, pool, page))
 			return "names a page that does not exist";
 		if (w->marks[page] == SKV_MARK_NAMED)
 			return "names a shared page for the second time";
 		if (w->marks[page] != SKV_MARK_REF)
 			return "names a shared page that the sequence has no reference to";
 		w->marks[page] = SKV_MARK_NAMED;
-		w->out->n_named++;
+		w->n_named++;
 		return NULL;
 	case SKV_PTE_NONE: return kv ? "is missing below the committed length" : NULL;
 	default: return "is of an unknown kind";
-	}
-}
-
-static void walk_tables(struct walk *w, const struct skv_seq_local *l)
-{
-	uint64_t commit = atomic_load_explicit(&l->mem->commit, memory_order_acquire);
-	uint32_t len = skv_commit_len(commit);
-
-	/* skv_seqmem_check() has read another length: it is being written */
-	if (len > l->layout.max_tokens)
-		len = l->layout.max_tokens;
-	for (w->table = 0; w->table < l->layout.n_tables; w->table++) {
-		const skv_pte *table = skv_seqmem_table(l->mem, &l->layout, w->table);
-		uint32_t n_pages = skv_seqmem_entries(&l->layout, w->table, len);
-
-		w->group = skv_table_page_kind(l->layout.n_layers, w->table);
-		for (w->index = 0; w->index < n_pages; w->index++) {
-			w->entry = __atomic_load_n(&table[w->index], __ATOMIC_RELAXED);
-			w->problem = take_entry(w, w->entry);
-			if (w->problem)
-				return;
-		}
 	}
 }
 
@@ -94,94 +61,120 @@ static int corrupt(struct skv_core *c, uint32_t seq, const char *why)
 	                  why);
 }
 
-static int corrupt_entry(struct skv_core *c, uint32_t seq, const struct walk *w)
+static void corrupt_entry(struct skv_core *c, const struct skv_walk *w, uint32_t index, skv_pte entry, const char *what)
 {
 	static const char *const of[SKV_PAGE_KINDS] = {"", "the state of ", "the slot metadata of ", "the codes of ",
 	                                           "the references of ", "the saved prefill state of "};
+	uint32_t n_layers = c->seqs[w->seq].layout.n_layers;
 	char why[sizeof(c->why)];
 
-	snprintf(why, sizeof(why), "entry %u of %slayer %u (%#x) %s", w->index,
-	         of[w->group], skv_table_layer(c->seqs[seq].layout.n_layers, w->table), w->entry, w->problem);
-	return corrupt(c, seq, why);
+	snprintf(why, sizeof(why), "entry %u of %slayer %u (%#x) %s", index, of[skv_table_page_kind(n_layers, w->table)],
+	         skv_table_layer(n_layers, w->table), entry, what);
+	corrupt(c, w->seq, why);
 }
 
-int skv_validate_begin(struct skv_core *c, uint32_t seq, uint32_t client, struct skv_validated *ret)
+int skv_validate_header(struct skv_core *c, uint32_t seq)
 {
-	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
-	const struct skv_seq_local *l = &c->seqs[seq];
-	const char *problem = skv_seqmem_check(l->mem, &l->layout);
-	struct skv_validated out = {0};
-	struct walk w = {
-		.core = c,
-		.pool = q->pool,
-		.lease = skv_owner_make(SKV_OWNER_LEASE, client),
-		.marks = c->pools[q->pool].marks,
-		.most = skv_member_row(&c->state, q->pool, client)->lease,
-		.out = &out,
+	const char *problem = skv_seqmem_check(c->seqs[seq].mem, &c->seqs[seq].layout);
+
+	return problem ? corrupt(c, seq, problem) : 0;
+}
+
+/* ---- walking --------------------------------------------------------------------------------- */
+
+void skv_walk_begin(struct skv_core *c, uint32_t seq, uint32_t client, uint8_t *marks, struct skv_walk *w)
+{
+	*w = (struct skv_walk){
+		.seq = seq,
+		.client = client,
+		.marks = marks,
+		.len = skv_seqfile_len(&c->seqs[seq]),
 	};
-	uint64_t entries = (uint64_t)l->layout.n_tables * l->layout.max_pages;
+}
 
-	if (problem)
-		return corrupt(c, seq, problem);
-	skv_seqmem_replay(l->mem, &l->layout); /* the rest of recovery takes longer and is done at attach */
-	if (w.most > entries)
-		w.most = entries;
-	out.own = malloc(sizeof(*out.own) * (w.most + 1));
-	if (!out.own)
-		return -ENOMEM;
-	skv_refs_mark(c, seq, SKV_MARK_REF);
-	walk_tables(&w, l);
-	if (w.problem) {
-		skv_validate_end(c, seq, &out);
-		return corrupt_entry(c, seq, &w);
+/* The next window of entries: how many there are, 0 at the end. `to` gets zeros, of no kind, if it cannot be read. */
+static uint32_t next_window(struct skv_core *c, struct skv_walk *w, skv_pte to[WINDOW])
+{
+	const struct skv_seq_local *l = &c->seqs[w->seq];
+
+	for (; w->table < l->layout.n_tables; w->table++, w->index = 0) {
+		uint32_t n = skv_seqmem_entries(&l->layout, w->table, w->len);
+
+		if (w->index >= n)
+			continue;
+		n = n - w->index < WINDOW ? n - w->index : WINDOW;
+		if (skv_seqfile_read(l, w->table, w->index, n, to) < 0)
+			memset(to, 0, n * sizeof(*to));
+		return n;
 	}
-	*ret = out;
 	return 0;
 }
 
-void skv_validate_end(struct skv_core *c, uint32_t seq, struct skv_validated *s)
+enum skv_progress skv_walk_check(struct skv_core *c, struct skv_walk *w, uint32_t *units)
 {
-	uint8_t *marks = c->pools[skv_seq_row(&c->state, seq)->pool].marks;
+	skv_pte window[WINDOW];
+	uint32_t n;
 
-	skv_refs_mark(c, seq, SKV_MARK_NONE);
-	for (uint64_t i = 0; i < s->n_own; i++)
-		marks[s->own[i]] = SKV_MARK_NONE;
-	free(s->own);
-	*s = (struct skv_validated){0};
-}
+	while (*units > 0 && (n = next_window(c, w, window))) {
+		enum skv_page_kind kind = skv_table_page_kind(c->seqs[w->seq].layout.n_layers, w->table);
 
-void skv_validate_rewrite_shared(struct skv_core *c, uint32_t seq)
-{
-	uint32_t pool = skv_seq_row(&c->state, seq)->pool;
-	const struct skv_seq_local *l = &c->seqs[seq];
-	const uint8_t *marks = c->pools[pool].marks;
-	uint32_t len = skv_commit_len(atomic_load(&l->mem->commit));
+		for (uint32_t i = 0; i < n; i++) {
+			const char *problem = take_entry(c, w, kind, window[i]);
 
-	if (len > l->layout.max_tokens)
-		len = l->layout.max_tokens;
-	for (uint32_t t = 0; t < l->layout.n_tables; t++) {
-		skv_pte *table = skv_seqmem_table(l->mem, &l->layout, t);
-		uint32_t n_pages = skv_seqmem_entries(&l->layout, t, len);
-
-		for (uint32_t i = 0; i < n_pages; i++) {
-			skv_pte e = __atomic_load_n(&table[i], __ATOMIC_RELAXED);
-			uint32_t page = skv_pte_id(e);
-
-			if (skv_pte_kind(e) == SKV_PTE_PRIVATE && skv_page_exists(c, pool, page) &&
-			    marks[page] == SKV_MARK_OWN)
-				__atomic_store_n(&table[i], skv_pte_make(SKV_PTE_SHARED, page),
-				                 __ATOMIC_RELAXED);
+			if (problem) {
+				corrupt_entry(c, w, w->index + i, window[i], problem);
+				return SKV_CORRUPT;
+			}
 		}
+		w->index += n;
+		(void)skv_units_take(units, n + 50);
 	}
+	return w->table < c->seqs[w->seq].layout.n_tables ? SKV_GOES_ON : SKV_DONE;
 }
 
-int skv_validate_reopen(struct skv_core *c, uint32_t seq)
+enum skv_progress skv_walk_take(struct skv_core *c, struct skv_walk *w, uint32_t *units)
 {
-	const struct skv_seq_local *l = &c->seqs[seq];
-	const char *problem = skv_seqmem_check(l->mem, &l->layout);
+	uint32_t pool = skv_seq_row(&c->state, w->seq)->pool, n;
+	skv_pte window[WINDOW];
 
-	if (problem)
-		return corrupt(c, seq, problem);
-	skv_seqmem_recover(l->mem, &l->layout);
-	return 0;
+	while (*units > 0 && (n = next_window(c, w, window))) {
+		for (uint32_t i = 0; i < n; i++) {
+			uint32_t page = skv_pte_id(window[i]);
+
+			/* what was not marked by the check was not there then */
+			if (skv_pte_kind(window[i]) != SKV_PTE_PRIVATE || !skv_page_exists(c, pool, page) ||
+			    w->marks[page] != SKV_MARK_OWN)
+				continue;
+			skv_page_set(c, pool, page, skv_owner_make(SKV_OWNER_SEQ, w->seq));
+			w->marks[page] = SKV_MARK_NONE;
+		}
+		w->index += n;
+		(void)skv_units_take(units, 3 * n + 50);
+	}
+	return w->table < c->seqs[w->seq].layout.n_tables ? SKV_GOES_ON : SKV_DONE;
+}
+
+/* Entries of a window that are marked OWN go to fn(), and what it returns is written back. */
+void skv_walk_each_own(struct skv_core *c, const struct skv_walk *begun, skv_pte (*fn)(struct skv_core *, skv_pte, void *),
+                       void *data)
+{
+	uint32_t pool = skv_seq_row(&c->state, begun->seq)->pool, n;
+	struct skv_walk w = {.seq = begun->seq, .len = begun->len, .marks = begun->marks};
+	skv_pte window[WINDOW];
+
+	for (; (n = next_window(c, &w, window)); w.index += n) {
+		bool changed = false;
+
+		for (uint32_t i = 0; i < n; i++) {
+			uint32_t page = skv_pte_id(window[i]);
+
+			if (skv_pte_kind(window[i]) != SKV_PTE_PRIVATE || !skv_page_exists(c, pool, page) ||
+			    w.marks[page] != SKV_MARK_OWN)
+				continue;
+			window[i] = fn(c, window[i], data);
+			changed = true;
+		}
+		if (changed)
+			(void)skv_seqfile_write(&c->seqs[w.seq], w.table, w.index, n, window);
+	}
 }

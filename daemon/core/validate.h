@@ -12,19 +12,30 @@ enum skv_mark {
 	SKV_MARK_OWN = 3,   /* on lease to the holder, and named */
 	SKV_MARK_RELEASE = 4,
 };
-struct skv_validated {
-	uint32_t *own; /* pages on lease that the tables name */
+
+/*
+ * A walk over the committed entries of a sequence's tables, which may take several turns. The caller has marked the
+ * sequence's references; entries mark what they name.
+ */
+struct skv_walk {
+	uint32_t seq, client; /* rows: the sequence, and its holder */
+	uint8_t *marks;       /* [page of the pool] */
+	uint32_t len;         /* committed, when the walk began */
+	uint32_t table, index; /* the next entry */
 	uint64_t n_own, n_named;
 };
-/*
- * Check and mark. 0: `ret` and the marks tell what the tables name, until skv_validate_end(). E_CORRUPT:
- * nothing is marked. Negative: out of memory.
- */
-int skv_validate_begin(struct skv_core *, uint32_t seq, uint32_t client, struct skv_validated *ret);
-void skv_validate_end(struct skv_core *, uint32_t seq, struct skv_validated *);
-/* Recover the memory of a sequence without a holder, for its next holder. 0 or E_CORRUPT. */
-int skv_validate_reopen(struct skv_core *, uint32_t seq);
-/* In the committed tables of `seq`, FULL entries of pages that are marked OWN become SHARED. */
-void skv_validate_rewrite_shared(struct skv_core *, uint32_t seq);
+void skv_walk_begin(struct skv_core *, uint32_t seq, uint32_t client, uint8_t *marks, struct skv_walk *);
+
+enum skv_progress { SKV_GOES_ON, SKV_DONE, SKV_CORRUPT };
+/* Check and mark, as far as *units go. SKV_CORRUPT has been reported, and skv_core_why() says what it is. */
+enum skv_progress skv_walk_check(struct skv_core *, struct skv_walk *, uint32_t *units);
+/* Again from the beginning: what is marked OWN becomes the sequence's, SEQ(seq), and is marked NONE. */
+enum skv_progress skv_walk_take(struct skv_core *, struct skv_walk *, uint32_t *units);
+/* Again, at once: entries whose pages are marked OWN become what fn() makes of them. */
+void skv_walk_each_own(struct skv_core *, const struct skv_walk *, skv_pte (*fn)(struct skv_core *, skv_pte, void *),
+                       void *data);
+
+/* Is the header of its memory believable? 0, or E_CORRUPT, reported. */
+int skv_validate_header(struct skv_core *, uint32_t seq);
 
 #endif

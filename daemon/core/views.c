@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* daemon/core/views.c - the state as status, lists and metrics show it. Read-only. */
 #include "daemon/core/core-priv.h"
+#include "daemon/core/seqfile.h"
 
 #include <string.h>
 
@@ -38,6 +39,7 @@ void skv_core_clients(const struct skv_core *c, void (*cb)(void *, const struct 
 			.pid = row->pid,
 			.program = row->program,
 			.sessions = row->sessions,
+			.fenced = row->fenced,
 		};
 
 		SKV_EACH(j, &c->state, SKV_TABLE_POOLS)
@@ -88,18 +90,19 @@ static void count_entries(const struct skv_seq_local *l, uint32_t len, struct sk
 	*left -= entries;
 	v->counted = true;
 	for (uint32_t t = 0; t < l->layout.n_tables; t++) {
-		const skv_pte *table = skv_seqmem_table(l->mem, &l->layout, t);
 		uint32_t n_pages = skv_seqmem_entries(&l->layout, t, len);
-		uint64_t pages = 0, shared = 0;
 
-		for (uint32_t i = 0; i < n_pages; i++) {
-			skv_pte e = __atomic_load_n(&table[i], __ATOMIC_RELAXED);
+		for (uint32_t at = 0, n; at < n_pages; at += n) {
+			skv_pte window[1024];
 
-			pages += skv_pte_resident(e);
-			shared += skv_pte_kind(e) == SKV_PTE_SHARED;
+			n = n_pages - at < 1024 ? n_pages - at : 1024;
+			if (skv_seqfile_read(l, t, at, n, window) < 0)
+				break;
+			for (uint32_t i = 0; i < n; i++) {
+				v->pages[skv_table_page_kind(l->layout.n_layers, t)] += skv_pte_resident(window[i]);
+				v->pages_shared += skv_pte_kind(window[i]) == SKV_PTE_SHARED;
+			}
 		}
-		v->pages[skv_table_page_kind(l->layout.n_layers, t)] += pages;
-		v->pages_shared += shared;
 	}
 }
 

@@ -77,7 +77,7 @@ int skv_ctl_seq_drop(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 
 int skv_ctl_policy_load(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 {
-	SKV_FD_CLEANUP int fd = open(o->arg, O_RDONLY | O_CLOEXEC);
+	SKV_FD_CLEANUP int fd = open(o->arg, O_RDONLY | O_CLOEXEC), sealed = -1;
 	const char *slash = strrchr(o->arg, '/'), *why;
 	struct skv_msg_name m = {0};
 	json_t *answer, *policy;
@@ -88,8 +88,14 @@ int skv_ctl_policy_load(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 		fprintf(stderr, "sparsekvctl: %s: %s\n", o->arg, strerror(errno));
 		return SKV_EXIT_REFUSED;
 	}
+	sealed = skv_memfd_copy_sealed("sparsekv-policy", fd, SKV_PLUGIN_BYTES_MAX);
+	if (sealed < 0) {
+		fprintf(stderr, "sparsekvctl: %s: %s\n", o->arg,
+		        sealed == -EINVAL ? "expected a regular file of 1 byte to 16 MiB" : strerror(-sealed));
+		return SKV_EXIT_REFUSED;
+	}
 	skv_wire_string(m.name, sizeof(m.name), slash ? slash + 1 : o->arg);
-	r = skv_ctl_ask(ctl, SKV_MSG_POLICY_LOAD, &m, sizeof(m), fd, &answer);
+	r = skv_ctl_ask(ctl, SKV_MSG_POLICY_LOAD, &m, sizeof(m), sealed, &answer);
 	if (r < 0) {
 		fprintf(stderr, "sparsekvctl: %s: refused\n", o->arg);
 		return skv_ctl_complain(ctl, r);

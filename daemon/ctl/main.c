@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "daemon/ctl/ctl.h"
 
 /* Options that a command may take besides --socket, --json and --timeout. */
@@ -212,13 +213,17 @@ static bool take(int option, const char *value, struct skv_ctl_options *o, unsig
 static int run(const struct command *c, const struct skv_ctl_options *o)
 {
 	const char *path = o->socket ? o->socket : getenv("SPARSEKV_SOCKET");
+	char operators[256];
 	bool slow = c->run == skv_ctl_policy_load || c->run == skv_ctl_policy_swap;
 	struct skv_ctl ctl = SKV_CTL_NULL;
 	double timeout = o->timeout > 0 ? o->timeout : slow ? 60 : 5;
 	int r;
 
-	if (skv_ctl_connect(&ctl, path && *path ? path : SKV_DEFAULT_SOCKET, "sparsekvctl",
-	                    (int)(timeout * 1000)) < 0) {
+	path = path && *path ? path : SKV_DEFAULT_SOCKET;
+	/* who may open the operators' socket is one; anybody else is a user, and told where that is not enough */
+	if (skv_operators_socket(path, operators, sizeof(operators)) && access(operators, R_OK | W_OK) == 0)
+		path = operators;
+	if (skv_ctl_connect(&ctl, path, "sparsekvctl", (int)(timeout * 1000)) < 0) {
 		fprintf(stderr, "sparsekvctl: %s\n", ctl.err);
 		return SKV_EXIT_UNREACHABLE;
 	}

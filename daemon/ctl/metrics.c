@@ -115,6 +115,7 @@ static const struct metric counter_metrics[] = {
 	{"sparsekv_clients_gone_total", "counter", "Clients whose pages were taken back", "clients_gone", 0,
 	 NULL},
 	{"sparsekv_reclaim_seconds_max", "gauge", "Longest time that took", "reclaim_max_ms", 1e-3, NULL},
+	{"sparsekv_turn_seconds_max", "gauge", "Longest time in which the daemon looked for no request", "turn_max_ms", 1e-3, NULL},
 };
 
 static const struct table account_table = {"accounts", {"uid"}, METRICS(account_metrics)};

@@ -92,8 +92,9 @@ static void print_device_accounts(const json_t *rows, const json_t *devices)
 
 static void print_clients(const json_t *rows)
 {
-	static const char *const heads[] = {"CLIENT", "UID", "PID", "SESSIONS", "LEASED PAGES", "-PROGRAM"};
-	struct skv_table t = {.heads = heads, .n_cols = 6};
+	static const char *const heads[] = {"CLIENT", "UID", "PID", "SESSIONS", "LEASED PAGES", "-STATE",
+	                                    "-PROGRAM"};
+	struct skv_table t = {.heads = heads, .n_cols = 7};
 	size_t i;
 	json_t *row;
 
@@ -103,6 +104,7 @@ static void print_clients(const json_t *rows)
 		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "pid"));
 		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "sessions"));
 		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "lease_pages"));
+		skv_table_cell(&t, "%s", json_is_true(json_object_get(row, "fenced")) ? "fenced" : "connected");
 		skv_table_cell(&t, "%s", skv_json_str(row, "program"));
 	}
 	skv_table_print(&t, stdout);

@@ -4,8 +4,12 @@
  *
  * Life. A connection is open from accept until skv_conn_close(). Closing tells the owner at once,
  * shuts the socket down, cancels what runs in the ring and starts one last operation, a timer of
- * nothing. Each operation's end looks whether it was the last one, and if so frees the struct. So
- * closing never frees, and a callback of the loop may use its connection until it returns.
+ * nothing. Each operation's end looks whether it was the last one; then the socket is closed and the struct
+ * freed. So closing never frees, and a callback of the loop may use its connection until it returns.
+ *
+ * Descriptors of clients. Messages are peeked at before they are received (rights.h); the first that carries
+ * descriptors ends the connection. A socket with such messages in it is closed by a worker thread of the ring, and
+ * counts as a connection of its user until then: nobody can have more of them under way than connections.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,36 +22,14 @@
 #include "daemon/ipc/ipc-priv.h"
 #include "daemon/sys/log.h"
 
-#define LOW_MARK (256u << 10) /* queued bytes above which nothing is received */
-#define CHARGE_OF_FD 512u     /* an fd in the queue weighs as much as so many bytes */
+#define MARK (256u << 10) /* queued bytes above which nothing is received, and no notice comes */
+#define CHARGE_OF_FD 4096u    /* an fd in the queue weighs as much as so many bytes */
 
-static unsigned take_fds(struct msghdr *msg, int fds[SKV_WIRE_MAX_FDS])
-{
-	unsigned n = 0;
-
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-		size_t count;
-
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-		for (size_t i = 0; i < count; i++) {
-			int fd;
-
-			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-			if (n < SKV_WIRE_MAX_FDS)
-				fds[n++] = fd;
-			else
-				skv_close_fd(fd);
-		}
-	}
-	return n;
-}
-
-static void close_fds(const int *fds, unsigned n)
+static void close_fds(struct skv_conn *conn, const int *fds, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
-		skv_close_fd(fds[i]);
+		if (fds[i] >= 0)
+			skv_loop_close_fd(conn->ipc->loop, fds[i]);
 }
 
 static void dump(struct skv_conn *conn, const char *way, const void *packet, size_t bytes, unsigned n_fds)
@@ -76,7 +58,7 @@ static int borrow_slot(struct skv_ipc *ipc, int fd)
 
 static void return_slot(struct skv_ipc *ipc, int fd)
 {
-	if (ipc->n_spare < SKV_IPC_SLOTS && dup3(ipc->listen_fd, fd, O_CLOEXEC) >= 0)
+	if (ipc->n_spare < SKV_IPC_SLOTS && dup3(ipc->doors[SKV_DOOR_CLIENTS].fd, fd, O_CLOEXEC) >= 0)
 		ipc->spare[ipc->n_spare++] = fd;
 	else
 		close(fd);
@@ -89,16 +71,67 @@ static void out_free(struct skv_ipc *ipc, struct skv_conn_out *out)
 	free(out);
 }
 
-/* Free it if it is closed and nothing of it is left in the loop. */
+/* Nothing that waits to be sent, or will, is of use any more. */
+static void drop_output(struct skv_conn *conn)
+{
+	struct skv_conn_out *out;
+
+	skv_conn_hold(conn, false);
+	while ((out = conn->out)) {
+		conn->out = out->next;
+		conn->out_charge -= out->charge;
+		out_free(conn->ipc, out);
+	}
+	conn->out_end = &conn->out;
+	conn->unheard = true;
+}
+
+static void list_add(struct skv_conn **list, struct skv_conn *conn)
+{
+	conn->prev = NULL;
+	conn->next = *list;
+	if (conn->next)
+		conn->next->prev = conn;
+	*list = conn;
+}
+
+static void list_remove(struct skv_conn **list, struct skv_conn *conn)
+{
+	if (conn->prev)
+		conn->prev->next = conn->next;
+	else
+		*list = conn->next;
+	if (conn->next)
+		conn->next->prev = conn->prev;
+}
+
+static void conn_free(struct skv_conn *conn)
+{
+	list_remove(&conn->ipc->ended, conn);
+	conn->ipc->n_conns--;
+	skv_close_fd(conn->peer.pidfd);
+	free(conn);
+}
+
+static void closed(struct skv_op *op, int res)
+{
+	(void)res;
+	conn_free(SKV_OP_OWNER(op, struct skv_conn, close_op));
+}
+
+/* If it has ended and nothing of it is left in the loop, close its socket, and free it. */
 static void conn_free_when_idle(struct skv_conn *conn)
 {
 	if (conn->open || skv_op_running(&conn->recv_op) || skv_op_running(&conn->send_op) ||
 	    skv_op_running(&conn->death_op) || skv_op_running(&conn->hello_op) ||
-	    skv_op_running(&conn->linger_op) || skv_op_running(&conn->end_op))
+	    skv_op_running(&conn->end_op))
 		return;
-	skv_close_fd(conn->peer.pidfd);
+	if (skv_rights_left(conn->fd)) {
+		skv_op_close(conn->ipc->loop, &conn->close_op, conn->fd, closed);
+		return;
+	}
 	skv_close_fd(conn->fd);
-	free(conn);
+	conn_free(conn);
 }
 
 static void ended(struct skv_op *op, int res)
@@ -110,18 +143,12 @@ static void ended(struct skv_op *op, int res)
 void skv_conn_close(struct skv_conn *conn, int level, const char *why)
 {
 	struct skv_ipc *ipc = conn->ipc;
-	struct skv_conn_out *out;
 
 	if (!conn->open)
 		return;
 	conn->open = false;
-	if (conn->prev)
-		conn->prev->next = conn->next;
-	else
-		ipc->conns = conn->next;
-	if (conn->next)
-		conn->next->prev = conn->prev;
-	ipc->n_conns--;
+	list_remove(&ipc->conns, conn);
+	list_add(&ipc->ended, conn);
 	if (why && level == LOG_DEBUG)
 		skv_log(level, "%s, uid %u: %s", conn->name, (unsigned)conn->peer.uid, why);
 	else if (why)
@@ -130,41 +157,12 @@ void skv_conn_close(struct skv_conn *conn, int level, const char *why)
 	ipc->ops->gone(ipc->ctx, conn);
 
 	(void)shutdown(conn->fd, SHUT_RDWR);
-	while ((out = conn->out)) {
-		conn->out = out->next;
-		out_free(ipc, out);
-	}
+	drop_output(conn);
 	skv_op_cancel(ipc->loop, &conn->recv_op);
 	skv_op_cancel(ipc->loop, &conn->send_op);
 	skv_op_cancel(ipc->loop, &conn->death_op);
 	skv_op_cancel(ipc->loop, &conn->hello_op);
-	skv_op_cancel(ipc->loop, &conn->linger_op);
 	skv_op_timer(ipc->loop, &conn->end_op, 0, ended);
-}
-
-static void lingered(struct skv_op *op, int res)
-{
-	struct skv_conn *conn = SKV_OP_OWNER(op, struct skv_conn, linger_op);
-
-	if (res == 0)
-		skv_conn_close(conn, LOG_WARNING, "hung up, and its process goes on");
-	conn_free_when_idle(conn);
-}
-
-/* The peer's end of the socket is closed. */
-static void hung_up(struct skv_conn *conn)
-{
-	struct skv_ipc *ipc = conn->ipc;
-
-	if (!conn->open || conn->lingering)
-		return;
-	if (ipc->limits.linger_ns == 0 || !skv_op_running(&conn->death_op) ||
-	    !ipc->ops->lingers(ipc->ctx, conn)) {
-		skv_conn_close(conn, LOG_DEBUG, "hung up");
-		return;
-	}
-	conn->lingering = true;
-	skv_op_timer(ipc->loop, &conn->linger_op, ipc->limits.linger_ns, lingered);
 }
 
 /*
@@ -192,17 +190,19 @@ static void received(struct skv_op *op, int res);
 
 static void receive(struct skv_conn *conn)
 {
-	if (!conn->open || conn->finishing || conn->lingering || skv_op_running(&conn->recv_op) ||
-	    conn->out_charge > LOW_MARK)
+	if (!conn->open || conn->finishing || conn->held || conn->paused || skv_op_running(&conn->recv_op) || conn->out_charge > MARK)
 		return;
 	conn->recv_iov = (struct iovec){conn->packet, sizeof(conn->packet)};
 	conn->recv_msg = (struct msghdr){
 		.msg_iov = &conn->recv_iov,
 		.msg_iovlen = 1,
-		.msg_control = &conn->recv_control,
-		.msg_controllen = sizeof(conn->recv_control.space),
 	};
-	skv_op_recvmsg(conn->ipc->loop, &conn->recv_op, conn->fd, &conn->recv_msg, received);
+	if (conn->operators) {
+		conn->recv_msg.msg_control = &conn->recv_control;
+		conn->recv_msg.msg_controllen = sizeof(conn->recv_control.space);
+	}
+	skv_op_recvmsg(conn->ipc->loop, &conn->recv_op, conn->fd, &conn->recv_msg, conn->operators ? 0 : MSG_PEEK,
+	               received);
 }
 
 /* A packet arrived whole: check its form, pass it on. Takes nothing of `fds` but what the owner took. */
@@ -217,13 +217,14 @@ static void dispatch(struct skv_conn *conn, size_t bytes, int *fds, unsigned n_f
 		return;
 	}
 	memcpy(&header, conn->packet, sizeof(header));
-	if ((header.type == SKV_MSG_HELLO) == conn->hello) {
+	if ((header.type == SKV_MSG_HELLO) == conn->hello && header.type != SKV_MSG_CLIENT_END) {
 		malformed(conn, conn->hello ? "a second HELLO" : "a request before HELLO");
 		return;
 	}
-	if (!conn->hello)
+	if (header.type == SKV_MSG_HELLO) {
 		skv_op_cancel(ipc->loop, &conn->hello_op);
-	conn->hello = true;
+		conn->hello = true;
+	}
 	ipc->counters.messages++;
 	ipc->ops->message(ipc->ctx, conn, &header, conn->packet + sizeof(header), fds);
 }
@@ -232,15 +233,22 @@ static void received(struct skv_op *op, int res)
 {
 	struct skv_conn *conn = SKV_OP_OWNER(op, struct skv_conn, recv_op);
 	int fds[SKV_WIRE_MAX_FDS];
-	unsigned n_fds = res >= 0 ? take_fds(&conn->recv_msg, fds) : 0;
+	unsigned n_fds = conn->operators && res >= 0 ? skv_rights_take(conn->ipc->loop, &conn->recv_msg, fds) : 0;
 	int flags = conn->recv_msg.msg_flags;
+	bool forbidden = !conn->operators && res >= 0 && skv_rights_carried(&conn->recv_msg);
 
+	if (!conn->operators && res >= 0 && !forbidden)
+		(void)recv(conn->fd, NULL, 0, MSG_DONTWAIT); /* it is in our hands */
 	if (conn->open && res >= 0 && conn->ipc->dump)
 		dump(conn, "->", conn->packet, (size_t)res, n_fds);
 	if (!conn->open)
 		; /* only the fds are left to be closed */
-	else if (res == 0 || res == -ECONNRESET)
-		hung_up(conn);
+	else if (forbidden)
+		malformed(conn, "file descriptors, which the daemon takes from operators alone, on a socket of theirs");
+	else if (res == -ECONNRESET)
+		; /* it hung up without reading all, and what it sent before is still to come */
+	else if (res == 0)
+		skv_conn_close(conn, LOG_DEBUG, "hung up");
 	else if (res < 0)
 		skv_conn_close(conn, LOG_WARNING, strerror(-res));
 	else if (flags & MSG_CTRUNC)
@@ -250,7 +258,7 @@ static void received(struct skv_op *op, int res)
 		malformed(conn, "longer than the longest message");
 	else
 		dispatch(conn, (size_t)res, fds, n_fds);
-	close_fds(fds, n_fds);
+	close_fds(conn, fds, n_fds);
 	receive(conn);
 	conn_free_when_idle(conn);
 }
@@ -316,9 +324,13 @@ static void sent(struct skv_op *op, int res)
 	out_free(conn->ipc, conn->sending);
 	conn->sending = NULL;
 	if (res == -EPIPE || res == -ECONNRESET)
-		hung_up(conn);
+		drop_output(conn); /* it hung up: receiving comes to that after what it sent before */
 	else if (res < 0)
 		skv_conn_close(conn, LOG_WARNING, strerror(-res));
+	if (conn->open && conn->wants_room && conn->out_charge <= MARK / 2) {
+		conn->wants_room = false;
+		conn->ipc->ops->drained(conn->ipc->ctx, conn);
+	}
 	send_next(conn);
 	receive(conn);
 	conn_free_when_idle(conn);
@@ -353,14 +365,50 @@ static struct skv_conn_out *out_new(struct skv_conn *conn, uint16_t type, uint32
 	return out;
 }
 
-static void enqueue(struct skv_conn *conn, struct skv_conn_out *out)
+static void enqueue(struct skv_conn *conn, struct skv_conn_out *out, bool reply)
 {
 	if (conn->ipc->dump)
 		dump(conn, "<-", out->packet, out->bytes, out->n_fds);
+	if (reply && conn->held) {
+		*conn->kept_end = out;
+		conn->kept_end = &out->next;
+		return;
+	}
 	conn->out_charge += out->charge;
 	*conn->out_end = out;
 	conn->out_end = &out->next;
 	send_next(conn);
+}
+
+void skv_conn_hold(struct skv_conn *conn, bool held)
+{
+	struct skv_conn_out *out;
+
+	conn->held = held;
+	if (held)
+		return;
+	while ((out = conn->kept)) {
+		conn->kept = out->next;
+		out->next = NULL;
+		conn->out_charge += out->charge;
+		*conn->out_end = out;
+		conn->out_end = &out->next;
+	}
+	conn->kept_end = &conn->kept;
+	send_next(conn);
+	receive(conn);
+}
+
+void skv_conn_pause(struct skv_conn *conn, bool paused)
+{
+	conn->paused = paused;
+	receive(conn);
+}
+
+bool skv_conn_is_full(struct skv_conn *conn)
+{
+	conn->wants_room |= conn->out_charge > MARK;
+	return conn->out_charge > MARK;
 }
 
 void skv_conn_send(struct skv_conn *conn, uint16_t type, uint32_t serial, const void *body, size_t body_bytes,
@@ -368,12 +416,8 @@ void skv_conn_send(struct skv_conn *conn, uint16_t type, uint32_t serial, const 
 {
 	struct skv_conn_out *out;
 
-	if (!conn->open || conn->finishing)
+	if (!conn->open || conn->finishing || conn->unheard)
 		return;
-	if (serial == 0 && conn->out_charge > conn->ipc->limits.queue_bytes) {
-		skv_conn_close(conn, LOG_WARNING, "it does not read what it is sent");
-		return;
-	}
 	out = out_new(conn, type, serial, sizeof(struct skv_msg_header) + body_bytes + tail_bytes, fds,
 	              n_fds);
 	if (!out)
@@ -382,7 +426,7 @@ void skv_conn_send(struct skv_conn *conn, uint16_t type, uint32_t serial, const 
 		memcpy(out->packet + sizeof(struct skv_msg_header), body, body_bytes);
 	if (tail_bytes)
 		memcpy(out->packet + sizeof(struct skv_msg_header) + body_bytes, tail, tail_bytes);
-	enqueue(conn, out);
+	enqueue(conn, out, serial != 0);
 }
 
 void skv_conn_send_text(struct skv_conn *conn, uint16_t type, uint32_t serial, const char *text, size_t len)
@@ -426,56 +470,74 @@ void skv_conn_finish(struct skv_conn *conn)
 
 /* ---- beginning, looking ---- */
 
-/* May the peer have one more connection? NULL, or why not. */
-static const char *refuse(const struct skv_ipc *ipc, uid_t uid)
+static uint32_t count_of(const struct skv_conn *list, uid_t uid)
 {
 	uint32_t n = 0;
 
-	if (ipc->n_conns >= ipc->limits.connections)
-		return "the daemon has its most connections";
-	for (const struct skv_conn *c = ipc->conns; c; c = c->next)
+	for (const struct skv_conn *c = list; c; c = c->next)
 		n += c->peer.uid == uid;
-	return n >= ipc->limits.account_connections ? "its user has the most connections it may have" : NULL;
+	return n;
 }
 
-void skv_conn_begin(struct skv_ipc *ipc, int fd)
+/* May the peer have one more connection? NULL, or why not. */
+static const char *refuse(const struct skv_door *door, const struct skv_peer *peer)
 {
-	struct skv_conn *conn;
-	struct skv_peer peer;
-	const char *why;
-	int r = skv_peer_get(fd, &peer);
+	const struct skv_ipc *ipc = door->ipc;
+
+	if (!skv_peer_is_mapped(peer))
+		return "its user has no number in the daemon's user namespace";
+	if (door->operators && skv_peer_other_userns(peer))
+		return "an operator is in the daemon's user namespace, and it is in another";
+	if (ipc->n_conns > ipc->limits.connections) /* it is counted */
+		return "the daemon has its most connections";
+	return count_of(ipc->conns, peer->uid) + count_of(ipc->ended, peer->uid) >= ipc->limits.account_connections
+	               ? "its user has the most connections it may have"
+	               : NULL;
+}
+
+/* Never open: it may have sent descriptors already. */
+static void turn_away(struct skv_conn *conn, int level, const char *why)
+{
+	conn->ipc->counters.refused++;
+	skv_log_peer(level, "%s, uid %u: refused: %s", conn->name, (unsigned)conn->peer.uid, why);
+	list_add(&conn->ipc->ended, conn);
+	(void)shutdown(conn->fd, SHUT_RDWR);
+	conn_free_when_idle(conn);
+}
+
+void skv_conn_begin(struct skv_door *door, int fd)
+{
+	struct skv_ipc *ipc = door->ipc;
+	struct skv_conn *conn = calloc(1, sizeof(*conn));
+	const char *why = NULL;
+	int r;
 
 	ipc->counters.accepted++;
-	if (r < 0) {
-		if (r != -ESRCH)
-			skv_log_peer(LOG_ERR, "cannot read the peer's credentials: %s", strerror(-r));
-		skv_close_fd(fd);
-		return;
-	}
-	why = refuse(ipc, peer.uid);
-	conn = why ? NULL : calloc(1, sizeof(*conn));
 	if (!conn) {
 		ipc->counters.refused++;
-		skv_log_peer(LOG_WARNING, "pid %d, uid %u: refused: %s", (int)peer.pid, (unsigned)peer.uid,
-		             why ? why : "out of memory");
-		skv_close_fd(peer.pidfd);
-		skv_close_fd(fd);
+		skv_log_peer(LOG_ERR, "no memory for a connection");
+		skv_loop_close_fd(ipc->loop, fd);
 		return;
 	}
 	conn->ipc = ipc;
 	conn->fd = fd;
-	conn->peer = peer;
+	conn->operators = door->operators;
+	conn->peer.pidfd = -1;
 	conn->number = ++ipc->last_number;
-	conn->open = true;
 	conn->out_end = &conn->out;
-	snprintf(conn->name, sizeof(conn->name), "pid %d", (int)peer.pid);
-	conn->next = ipc->conns;
-	if (conn->next)
-		conn->next->prev = conn;
-	ipc->conns = conn;
+	conn->kept_end = &conn->kept;
 	ipc->n_conns++;
-	if (peer.pidfd >= 0)
-		skv_op_poll(ipc->loop, &conn->death_op, peer.pidfd, POLLIN, died);
+	r = skv_peer_get(fd, &conn->peer);
+	snprintf(conn->name, sizeof(conn->name), "pid %d", (int)conn->peer.pid);
+	why = r < 0 ? strerror(-r) : refuse(door, &conn->peer);
+	if (why) {
+		turn_away(conn, r == -ESRCH ? LOG_DEBUG : LOG_WARNING, why);
+		return;
+	}
+	conn->open = true;
+	list_add(&ipc->conns, conn);
+	if (conn->peer.pidfd >= 0)
+		skv_op_poll(ipc->loop, &conn->death_op, conn->peer.pidfd, POLLIN, died);
 	skv_op_timer(ipc->loop, &conn->hello_op, ipc->limits.hello_ns, hello_late);
 	receive(conn);
 }
@@ -485,14 +547,22 @@ struct skv_conn *skv_conn_next(struct skv_conn *conn)
 	return conn->next;
 }
 
+struct skv_peer skv_conn_take_peer(struct skv_conn *conn)
+{
+	struct skv_peer peer = conn->peer;
+
+	conn->peer.pidfd = -1;
+	return peer;
+}
+
 const struct skv_peer *skv_conn_peer(const struct skv_conn *conn)
 {
 	return &conn->peer;
 }
 
-int skv_conn_fd(const struct skv_conn *conn)
+bool skv_conn_is_operator(const struct skv_conn *conn)
 {
-	return conn->fd;
+	return conn->operators;
 }
 
 uint64_t skv_conn_number(const struct skv_conn *conn)

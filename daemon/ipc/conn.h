@@ -5,15 +5,19 @@
  * What this part promises to the one above it:
  *   - message() sees well-formed requests only (skv_wire_check), one at a time, HELLO first and once.
  *     Anything else ends the connection, with one line in the log.
+ *   - descriptors come from operators alone: those who came through the operators' socket. Of all others the daemon
+ *     never takes one into its table. Where the kernel can, it refuses to carry them (SO_PASSRIGHTS); elsewhere a
+ *     message is looked at before it is received, and a peer that has sent any is disconnected.
+ *   - what is closed here and came from a peer is closed by a worker thread of the ring: closing a file may take
+ *     as long as its owner likes (a FUSE server that does not answer, a socket that lingers).
  *   - every received fd is closed when message() returns, except those it took.
  *   - gone() is called exactly once for each connection that began, as soon as its peer hung up, its
  *     process died (pidfd), broke the protocol or let its output pile up. The struct lives on until its
- *     last operation in the ring is over. Where lingers() says so, a hang-up waits for the process: the kernel
- *     closes a dying one's descriptors one by one, and its socket may go before its device stops.
+ *     last operation in the ring is over.
  *   - sending never fails for the caller: a packet is queued, or the connection is closed.
  *
- * A peer that does not read is no burden: above a low mark of queued bytes no request of its is
- * received, above a high mark of queued notices it is disconnected.
+ * A peer that does not read is no burden: above a mark of queued bytes no request of its is received, and the owner
+ * keeps its notices to itself (skv_conn_is_full).
  */
 #ifndef SKV_CONN_H
 #define SKV_CONN_H
@@ -31,20 +35,21 @@ struct skv_ipc_ops {
 	void (*message)(void *ctx, struct skv_conn *, const struct skv_msg_header *, const void *body,
 	                int *fds);
 	void (*gone)(void *ctx, struct skv_conn *);
-	/* The peer hung up. Does it matter whether its process lives on? */
-	bool (*lingers)(void *ctx, struct skv_conn *);
+	/* There is room for notices again, after skv_conn_is_full() said that there is none. */
+	void (*drained)(void *ctx, struct skv_conn *);
 };
 
 struct skv_ipc_limits {
 	uint32_t connections;         /* all together */
 	uint32_t account_connections; /* a UID */
-	uint64_t queue_bytes;         /* notices queued for a peer that does not read */
 	uint64_t hello_ns;            /* time for the first message */
-	uint64_t linger_ns;           /* and for a process to end behind its socket */
 };
 
-/* Accept on `listen_fd` (consumed on success) once skv_ipc_listen() was called. -ENOMEM. */
-int skv_ipc_new(struct skv_loop *, int listen_fd, const struct skv_ipc_ops *, void *ctx,
+/*
+ * Accept on the two sockets (consumed on success) once skv_ipc_listen() was called. operators_fd -1: there is none.
+ * -ENOMEM.
+ */
+int skv_ipc_new(struct skv_loop *, int clients_fd, int operators_fd, const struct skv_ipc_ops *, void *ctx,
                 struct skv_ipc **ret);
 void skv_ipc_set_limits(struct skv_ipc *, const struct skv_ipc_limits *);
 void skv_ipc_listen(struct skv_ipc *);
@@ -64,7 +69,8 @@ struct skv_ipc_counters {
 const struct skv_ipc_counters *skv_ipc_counters(const struct skv_ipc *);
 
 const struct skv_peer *skv_conn_peer(const struct skv_conn *);
-int skv_conn_fd(const struct skv_conn *);          /* borrowed */
+struct skv_peer skv_conn_take_peer(struct skv_conn *); /* its pidfd is the caller's; from within gone() */
+bool skv_conn_is_operator(const struct skv_conn *);
 uint64_t skv_conn_number(const struct skv_conn *); /* never used twice */
 bool skv_conn_open(const struct skv_conn *);       /* false once gone() was called */
 uint32_t skv_conn_client(const struct skv_conn *); /* the id in the core, 0 before HELLO */
@@ -80,6 +86,17 @@ void skv_conn_send_text(struct skv_conn *, uint16_t type, uint32_t serial, const
 void skv_conn_error(struct skv_conn *, uint32_t serial, int error, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 void skv_conn_verror(struct skv_conn *, uint32_t serial, int error, const char *fmt, va_list ap);
+
+/* Is so much queued that notices wait until drained() is called? */
+bool skv_conn_is_full(struct skv_conn *);
+/*
+ * Held, replies wait, and no request is received: for as long as the peer was not told all that they may name. Notices
+ * go on.
+ */
+void skv_conn_hold(struct skv_conn *, bool held);
+
+/* Receive no request of the peer, until it is let go on. */
+void skv_conn_pause(struct skv_conn *, bool paused);
 
 /* End it now; `why` goes to the log at `level` (NULL: nothing to say). gone() is called from within. */
 void skv_conn_close(struct skv_conn *, int level, const char *why);

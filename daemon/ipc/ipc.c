@@ -14,15 +14,16 @@ static void accepted(struct skv_op *op, int res);
 
 static void retry(struct skv_op *op, int res)
 {
-	struct skv_ipc *ipc = SKV_OP_OWNER(op, struct skv_ipc, retry_op);
+	struct skv_door *door = SKV_OP_OWNER(op, struct skv_door, retry_op);
 
-	if (res == 0 && !ipc->closing)
-		skv_op_accept(ipc->loop, &ipc->accept_op, ipc->listen_fd, accepted);
+	if (res == 0 && !door->ipc->closing)
+		skv_op_accept(door->ipc->loop, &door->accept_op, door->fd, accepted);
 }
 
 static void accepted(struct skv_op *op, int res)
 {
-	struct skv_ipc *ipc = SKV_OP_OWNER(op, struct skv_ipc, accept_op);
+	struct skv_door *door = SKV_OP_OWNER(op, struct skv_door, accept_op);
+	struct skv_ipc *ipc = door->ipc;
 
 	if (ipc->closing) {
 		skv_close_fd(res);
@@ -30,20 +31,20 @@ static void accepted(struct skv_op *op, int res)
 	}
 	if (res < 0 && res != -ECONNABORTED && res != -EINTR) {
 		/* EMFILE, ENFILE, ENOMEM: connections in the backlog are accepted when others have left. */
-		if (!ipc->starved)
+		if (!door->starved)
 			skv_log(LOG_ERR, "cannot accept connections for now: %s", strerror(-res));
-		ipc->starved = true;
-		skv_op_timer(ipc->loop, &ipc->retry_op, RETRY_NS, retry);
+		door->starved = true;
+		skv_op_timer(ipc->loop, &door->retry_op, RETRY_NS, retry);
 		return;
 	}
 	if (res >= 0) {
-		ipc->starved = false;
-		skv_conn_begin(ipc, res);
+		door->starved = false;
+		skv_conn_begin(door, res);
 	}
-	skv_op_accept(ipc->loop, &ipc->accept_op, ipc->listen_fd, accepted);
+	skv_op_accept(ipc->loop, &door->accept_op, door->fd, accepted);
 }
 
-int skv_ipc_new(struct skv_loop *loop, int listen_fd, const struct skv_ipc_ops *ops, void *ctx,
+int skv_ipc_new(struct skv_loop *loop, int clients_fd, int operators_fd, const struct skv_ipc_ops *ops, void *ctx,
                 struct skv_ipc **ret)
 {
 	struct skv_ipc *ipc = calloc(1, sizeof(*ipc));
@@ -52,14 +53,16 @@ int skv_ipc_new(struct skv_loop *loop, int listen_fd, const struct skv_ipc_ops *
 	if (!ipc)
 		return -ENOMEM;
 	while (ipc->n_spare < SKV_IPC_SLOTS) {
-		int fd = fcntl(listen_fd, F_DUPFD_CLOEXEC, 3);
+		int fd = fcntl(clients_fd, F_DUPFD_CLOEXEC, 3);
 
 		if (fd < 0)
 			break; /* fewer then: they are for bad times, and these are bad times */
 		ipc->spare[ipc->n_spare++] = fd;
 	}
+	skv_rights_refuse(clients_fd);
+	ipc->doors[SKV_DOOR_CLIENTS] = (struct skv_door){.ipc = ipc, .fd = clients_fd};
+	ipc->doors[SKV_DOOR_OPERATORS] = (struct skv_door){.ipc = ipc, .fd = operators_fd, .operators = true};
 	ipc->loop = loop;
-	ipc->listen_fd = listen_fd;
 	ipc->ops = ops;
 	ipc->ctx = ctx;
 	ipc->dump = debug && strstr(debug, "wire");
@@ -74,14 +77,18 @@ void skv_ipc_set_limits(struct skv_ipc *ipc, const struct skv_ipc_limits *limits
 
 void skv_ipc_listen(struct skv_ipc *ipc)
 {
-	skv_op_accept(ipc->loop, &ipc->accept_op, ipc->listen_fd, accepted);
+	for (int i = 0; i < SKV_IPC_DOORS; i++)
+		if (ipc->doors[i].fd >= 0)
+			skv_op_accept(ipc->loop, &ipc->doors[i].accept_op, ipc->doors[i].fd, accepted);
 }
 
 void skv_ipc_close_all(struct skv_ipc *ipc)
 {
 	ipc->closing = true;
-	skv_op_cancel(ipc->loop, &ipc->accept_op);
-	skv_op_cancel(ipc->loop, &ipc->retry_op);
+	for (int i = 0; i < SKV_IPC_DOORS; i++) {
+		skv_op_cancel(ipc->loop, &ipc->doors[i].accept_op);
+		skv_op_cancel(ipc->loop, &ipc->doors[i].retry_op);
+	}
 	while (ipc->conns)
 		skv_conn_close(ipc->conns, LOG_DEBUG, NULL);
 }
@@ -91,7 +98,8 @@ struct skv_ipc *skv_ipc_free(struct skv_ipc *ipc)
 	if (ipc) {
 		while (ipc->n_spare)
 			skv_close_fd(ipc->spare[--ipc->n_spare]);
-		skv_close_fd(ipc->listen_fd);
+		for (int i = 0; i < SKV_IPC_DOORS; i++)
+			skv_close_fd(ipc->doors[i].fd);
 		free(ipc);
 	}
 	return NULL;

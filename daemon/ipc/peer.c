@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
-#include <stdlib.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <sys/pidfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include "daemon/ipc/peer.h"
 
 #ifndef SO_PEERPIDFD
@@ -19,7 +21,7 @@ static int peer_pidfd(int sock, pid_t pid)
 	if (errno != ENOPROTOOPT)
 		/* ESRCH, or ENODATA and EINVAL in some versions, for a peer that is gone */
 		return errno == EMFILE || errno == ENFILE || errno == ENOMEM ? -errno : -ESRCH;
-	fd = pidfd_open(pid, 0);
+	fd = pidfd_open(pid, 0); /* not for a process outside of our PID namespace, which has no number here */
 	return fd < 0 ? -errno : fd;
 }
 
@@ -27,31 +29,46 @@ int skv_peer_get(int sock, struct skv_peer *ret)
 {
 	struct ucred cred;
 	socklen_t len = sizeof(cred);
-	int pidfd = -1;
+	int pidfd;
 
 	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
 		return -errno;
-	if (cred.pid > 0) {
-		pidfd = peer_pidfd(sock, cred.pid);
-		if (pidfd < 0)
-			return pidfd;
-	}
+	pidfd = peer_pidfd(sock, cred.pid);
+	if (pidfd < 0 && cred.pid > 0)
+		return pidfd;
+	if (pidfd < 0)
+		pidfd = -1;
 	*ret = (struct skv_peer){.uid = cred.uid, .gid = cred.gid, .pid = cred.pid, .pidfd = pidfd};
 	return 0;
 }
 
-bool skv_peer_in_group(int sock, const struct skv_peer *peer, gid_t gid)
+static bool read_numbers(const char *path, const char *format, unsigned long to[3], int n)
 {
-	socklen_t len = 0;
-	gid_t *groups;
-	bool found = peer->gid == gid;
+	FILE *f = fopen(path, "re");
+	bool all = f && fscanf(f, format, &to[0], &to[1], &to[2]) == n;
 
-	if (found || getsockopt(sock, SOL_SOCKET, SO_PEERGROUPS, NULL, &len) == 0 || errno != ERANGE)
-		return found; /* no supplementary groups at all */
-	groups = malloc(len);
-	if (groups && getsockopt(sock, SOL_SOCKET, SO_PEERGROUPS, groups, &len) == 0)
-		for (size_t i = 0; i < len / sizeof(*groups); i++)
-			found = found || groups[i] == gid;
-	free(groups);
-	return found;
+	if (f)
+		fclose(f);
+	return all;
+}
+
+bool skv_peer_is_mapped(const struct skv_peer *peer)
+{
+	unsigned long map[3], overflow[3];
+
+	if (!read_numbers("/proc/sys/kernel/overflowuid", "%lu", overflow, 1) || peer->uid != overflow[0])
+		return true;
+	/* in the first namespace each user has its own number */
+	return read_numbers("/proc/self/uid_map", "%lu %lu %lu", map, 3) && map[0] == 0 && map[1] == 0 &&
+	       map[2] == UINT32_MAX;
+}
+
+bool skv_peer_other_userns(const struct skv_peer *peer)
+{
+	struct stat ours, theirs;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/ns/user", (int)peer->pid);
+	return peer->pid > 0 && stat(path, &theirs) == 0 && stat("/proc/self/ns/user", &ours) == 0 &&
+	       (ours.st_dev != theirs.st_dev || ours.st_ino != theirs.st_ino);
 }

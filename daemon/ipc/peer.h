@@ -19,7 +19,13 @@ struct skv_peer {
  */
 int skv_peer_get(int sock, struct skv_peer *ret);
 
-/* Is the peer a member of `gid`, by its primary or a supplementary group? */
-bool skv_peer_in_group(int sock, const struct skv_peer *peer, gid_t gid);
+/*
+ * Has the peer's user a number in our user namespace? All users that have none are one and the same to us, and which
+ * number they share may be a user's.
+ */
+bool skv_peer_is_mapped(const struct skv_peer *);
+
+/* Is the peer known to be in another user namespace than we are? Who may not look does not know. */
+bool skv_peer_other_userns(const struct skv_peer *);
 
 #endif

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "daemon/loop/loop.h"
+#include "daemon/sys/clock.h"
 
 enum {
 	START_QUEUED = 1u << 0,
@@ -29,7 +30,8 @@ struct skv_loop {
 	struct skv_op *cancels, **cancels_end; /* FIFO through next_cancel */
 	struct skv_op *running;
 	bool quit, draining;
-	void (*idle)(void *ctx);
+	uint64_t longest_ns;
+	bool (*idle)(void *ctx);
 	void *idle_ctx;
 };
 
@@ -87,7 +89,7 @@ void skv_loop_explain(int error, char *text, size_t len)
 		snprintf(text, len, "io_uring cannot be set up (io_uring_setup: %s)", strerror(-error));
 }
 
-void skv_loop_on_idle(struct skv_loop *loop, void (*fn)(void *ctx), void *ctx)
+void skv_loop_on_idle(struct skv_loop *loop, bool (*fn)(void *ctx), void *ctx)
 {
 	loop->idle = fn;
 	loop->idle_ctx = ctx;
@@ -123,15 +125,17 @@ void skv_op_accept(struct skv_loop *loop, struct skv_op *op, int fd, skv_op_fn d
 	start(loop, op, SKV_OP_ACCEPT, fd, done);
 }
 
-void skv_op_recvmsg(struct skv_loop *loop, struct skv_op *op, int fd, struct msghdr *msg, skv_op_fn done)
+void skv_op_recvmsg(struct skv_loop *loop, struct skv_op *op, int fd, struct msghdr *msg, int flags, skv_op_fn done)
 {
-	op->arg.msg = msg;
+	op->arg.msg.msg = msg;
+	op->arg.msg.flags = flags | MSG_CMSG_CLOEXEC;
 	start(loop, op, SKV_OP_RECVMSG, fd, done);
 }
 
 void skv_op_sendmsg(struct skv_loop *loop, struct skv_op *op, int fd, struct msghdr *msg, skv_op_fn done)
 {
-	op->arg.msg = msg;
+	op->arg.msg.msg = msg;
+	op->arg.msg.flags = MSG_NOSIGNAL;
 	start(loop, op, SKV_OP_SENDMSG, fd, done);
 }
 
@@ -153,6 +157,34 @@ void skv_op_timer(struct skv_loop *loop, struct skv_op *op, uint64_t after_ns, s
 	op->arg.after.tv_sec = (long long)(after_ns / 1000000000u);
 	op->arg.after.tv_nsec = (long long)(after_ns % 1000000000u);
 	start(loop, op, SKV_OP_TIMER, -1, done);
+}
+
+void skv_op_close(struct skv_loop *loop, struct skv_op *op, int fd, skv_op_fn done)
+{
+	start(loop, op, SKV_OP_CLOSE, fd, done);
+}
+
+static void closed(struct skv_op *op, int res)
+{
+	if (res == -ECANCELED) /* it is being drained: nobody waits any more */
+		close(op->fd);
+	free(op);
+}
+
+void skv_loop_close_fd(struct skv_loop *loop, int fd)
+{
+	struct skv_op *op = calloc(1, sizeof(*op));
+
+	if (op)
+		skv_op_close(loop, op, fd, closed);
+	else
+		close(fd);
+}
+
+void skv_op_punch(struct skv_loop *loop, struct skv_op *op, int fd, size_t bytes, skv_op_fn done)
+{
+	op->arg.buf.bytes = bytes;
+	start(loop, op, SKV_OP_PUNCH, fd, done);
 }
 
 void skv_op_cancel(struct skv_loop *loop, struct skv_op *op)
@@ -195,10 +227,10 @@ static void prepare(struct io_uring_sqe *sqe, struct skv_op *op)
 		io_uring_prep_accept(sqe, op->fd, NULL, NULL, SOCK_CLOEXEC);
 		break;
 	case SKV_OP_RECVMSG:
-		io_uring_prep_recvmsg(sqe, op->fd, op->arg.msg, MSG_CMSG_CLOEXEC);
+		io_uring_prep_recvmsg(sqe, op->fd, op->arg.msg.msg, (unsigned)op->arg.msg.flags);
 		break;
 	case SKV_OP_SENDMSG:
-		io_uring_prep_sendmsg(sqe, op->fd, op->arg.msg, MSG_NOSIGNAL);
+		io_uring_prep_sendmsg(sqe, op->fd, op->arg.msg.msg, (unsigned)op->arg.msg.flags);
 		break;
 	case SKV_OP_READ:
 		io_uring_prep_read(sqe, op->fd, op->arg.buf.data, (unsigned)op->arg.buf.bytes, (uint64_t)-1);
@@ -208,6 +240,15 @@ static void prepare(struct io_uring_sqe *sqe, struct skv_op *op)
 		break;
 	case SKV_OP_TIMER:
 		io_uring_prep_timeout(sqe, &op->arg.after, 0, 0);
+		break;
+	case SKV_OP_PUNCH:
+		io_uring_prep_fallocate(sqe, op->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+		                        (off_t)op->arg.buf.bytes);
+		io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
+		break;
+	case SKV_OP_CLOSE:
+		io_uring_prep_close(sqe, op->fd);
+		io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
 		break;
 	}
 	io_uring_sqe_set_data64(sqe, (uintptr_t)op);
@@ -284,18 +325,28 @@ static void reap(struct skv_loop *loop)
 
 static int turn(struct skv_loop *loop)
 {
+	uint64_t begin = skv_now_ns(), took;
+	bool more = loop->idle && loop->idle(loop->idle_ctx);
 	int r;
 
-	if (loop->idle)
-		loop->idle(loop->idle_ctx);
 	fill(loop);
+	took = skv_now_ns() - begin;
 	/* What fill() finished by itself may have started more: do not sleep on it. */
-	r = loop->starts || loop->cancels || !loop->running ? io_uring_submit(&loop->ring)
-	                                                    : io_uring_submit_and_wait(&loop->ring, 1);
+	more |= loop->starts || loop->cancels || !loop->running;
+	r = more ? io_uring_submit_and_get_events(&loop->ring) : io_uring_submit_and_wait(&loop->ring, 1);
 	if (r < 0 && r != -EINTR && r != -EBUSY && r != -EAGAIN)
 		return r;
+	begin = skv_now_ns();
 	reap(loop);
+	took += skv_now_ns() - begin;
+	if (took > loop->longest_ns)
+		loop->longest_ns = took;
 	return 0;
+}
+
+uint64_t skv_loop_longest_turn(const struct skv_loop *loop)
+{
+	return loop->longest_ns;
 }
 
 int skv_loop_run(struct skv_loop *loop)

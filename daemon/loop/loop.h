@@ -37,13 +37,18 @@ enum skv_op_kind {
 	SKV_OP_READ,
 	SKV_OP_POLL,  /* once; res: the events */
 	SKV_OP_TIMER, /* once */
+	SKV_OP_PUNCH, /* a hole from 0 on, in a worker thread of the ring, since it may be large */
+	SKV_OP_CLOSE, /* in a worker thread of the ring: what the file does when it is closed holds up nobody */
 };
 
 struct skv_op {
 	enum skv_op_kind kind;
 	int fd; /* borrowed; must stay open until done */
 	union {
-		struct msghdr *msg;
+		struct {
+			struct msghdr *msg;
+			int flags;
+		} msg;
 		struct {
 			void *data;
 			size_t bytes;
@@ -68,23 +73,33 @@ struct skv_loop *skv_loop_free(struct skv_loop *loop);
 /* Why skv_loop_new() failed with `error` (negative errno), and what to do about it. */
 void skv_loop_explain(int error, char *text, size_t len);
 
-/* Called before each wait, when all completions at hand were handled. */
-void skv_loop_on_idle(struct skv_loop *loop, void (*fn)(void *ctx), void *ctx);
+/* Called before each wait, when all completions at hand were handled. True: it has more to do, so do not wait. */
+void skv_loop_on_idle(struct skv_loop *loop, bool (*fn)(void *ctx), void *ctx);
 
 /* Run until skv_loop_quit(), called from a `done`, or until nothing runs. Negative errno: the ring failed. */
 int skv_loop_run(struct skv_loop *loop);
 void skv_loop_quit(struct skv_loop *loop);
+
+/* The longest time so far, in nanoseconds, between two looks for completions: so long did somebody wait. */
+uint64_t skv_loop_longest_turn(const struct skv_loop *loop);
 
 /* Cancel every operation, and each that is started meanwhile, and run until none is left. For shutdown. */
 int skv_loop_drain(struct skv_loop *loop);
 
 /* The start functions. The operation must not be running. */
 void skv_op_accept(struct skv_loop *, struct skv_op *, int fd, skv_op_fn done);
-void skv_op_recvmsg(struct skv_loop *, struct skv_op *, int fd, struct msghdr *msg, skv_op_fn done);
+void skv_op_recvmsg(struct skv_loop *, struct skv_op *, int fd, struct msghdr *msg, int flags, skv_op_fn done);
 void skv_op_sendmsg(struct skv_loop *, struct skv_op *, int fd, struct msghdr *msg, skv_op_fn done);
 void skv_op_read(struct skv_loop *, struct skv_op *, int fd, void *data, size_t bytes, skv_op_fn done);
 void skv_op_poll(struct skv_loop *, struct skv_op *, int fd, uint32_t events, skv_op_fn done);
 void skv_op_timer(struct skv_loop *, struct skv_op *, uint64_t after_ns, skv_op_fn done);
+
+/* `fd` is consumed, but for -ECANCELED, with which the process is about to end. */
+void skv_op_close(struct skv_loop *, struct skv_op *, int fd, skv_op_fn done);
+/* The same, and nobody is told. */
+void skv_loop_close_fd(struct skv_loop *, int fd);
+/* The file's first `bytes` are punched out: all descriptors and mappings of it lose them. */
+void skv_op_punch(struct skv_loop *, struct skv_op *, int fd, size_t bytes, skv_op_fn done);
 
 /* Cancel; nothing happens when it does not run or is being cancelled already. */
 void skv_op_cancel(struct skv_loop *, struct skv_op *op);

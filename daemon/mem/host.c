@@ -28,9 +28,16 @@ static void host_destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *h
 	handle->fd = skv_close_fd(handle->fd);
 }
 
+static void host_close(const struct skv_mem_ops *ops, int fd)
+{
+	(void)ops;
+	skv_close_fd(fd);
+}
+
 const struct skv_mem_ops skv_mem_host = {
 	.granularity = GRANULARITY,
 	.handle_kind = SKV_HANDLE_MEMFD,
 	.create = host_create,
 	.destroy = host_destroy,
+	.close = host_close,
 };

@@ -30,6 +30,8 @@ struct skv_mem_ops {
 	int (*create)(const struct skv_mem_ops *, size_t bytes, struct skv_mem_handle *ret);
 	/* Its memory goes back; host memory at once, also where a client still maps it. Consumes the handle. */
 	void (*destroy)(const struct skv_mem_ops *, struct skv_mem_handle *, size_t bytes);
+	/* Host memory: close a memfd of any size (consumed), of which this may be the last descriptor. */
+	void (*close)(const struct skv_mem_ops *, int fd);
 };
 
 extern const struct skv_mem_ops skv_mem_host;

@@ -12,12 +12,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "common/fd.h"
 #include "common/spec.h"
 #include "daemon/plugin/probe.h"
+#include "daemon/plugin/sandbox.h"
 
 /* A model of a common shape, for policies to rehearse with before any engine came. */
 static const struct skv_model made_up = {
@@ -53,26 +53,6 @@ static int refuse(int error, const char *text)
 	return answer(json_pack("{s:s, s:i}", "error", text, "errno", error));
 }
 
-static void limit(int what, rlim_t to)
-{
-	struct rlimit r = {.rlim_cur = to, .rlim_max = to};
-
-	(void)setrlimit(what, &r);
-}
-
-static void confine(unsigned seconds)
-{
-	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-	(void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-	limit(RLIMIT_CPU, seconds);
-	limit(RLIMIT_CORE, 0);
-	limit(RLIMIT_FSIZE, SKV_PROBE_REPORT_MAX);
-	limit(RLIMIT_NOFILE, 64);
-#if !defined(__SANITIZE_ADDRESS__) /* it reserves terabytes */
-	limit(RLIMIT_AS, (rlim_t)1 << 30);
-#endif
-}
-
 #define WORD(table, i) ((i) < sizeof(table) / sizeof(*(table)) ? (table)[i] : "?")
 
 /* A choice has all its words where others have their default. */
@@ -86,7 +66,7 @@ static json_t *describe_param(const struct skv_param *q)
 	                 "help", q->help, "choices", choice ? q->def : NULL);
 }
 
-static json_t *describe(const struct skv_policy *p, const char *not_rehearsed)
+static json_t *describe(const struct skv_policy *p, const char *not_rehearsed, const char *lacks)
 {
 	static const char *const actions[] = {"none", "visibility", "evict", "compress"};
 	static const char *const granularities[] = {"token", "page"};
@@ -97,12 +77,13 @@ static json_t *describe(const struct skv_policy *p, const char *not_rehearsed)
 
 	for (uint32_t i = 0; i < p->n_params; i++)
 		json_array_append_new(params, describe_param(&p->params[i]));
-	return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:s?, s:o}", "name",
+	return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:s?, s:s, s:o}", "name",
 	                 p->name, "version", p->version, "summary", p->summary, "abi", (int)p->abi, "action",
 	                 WORD(actions, p->action), "granularity", WORD(granularities, p->granularity),
 	                 "evidence", WORD(evidences, p->evidence), "scope", WORD(scopes, p->scope), "sharing",
 	                 WORD(sharings, p->sharing), "state_bytes", (int)p->seq_state_bytes, "state_version",
-	                 (int)p->state_version, "not_rehearsed", not_rehearsed, "params", params);
+	                 (int)p->state_version, "not_rehearsed", not_rehearsed, "sandbox_lacks", lacks, "params",
+	                 params);
 }
 
 static int try_cases(const struct skv_policy *p, char *text, size_t len)
@@ -132,12 +113,20 @@ static int try_cases(const struct skv_policy *p, char *text, size_t len)
 	return r;
 }
 
-static int probe(void)
+static int probe(unsigned seconds)
 {
-	char text[SKV_TEXT_MAX] = "", not_rehearsed[SKV_TEXT_MAX] = "";
+	char text[SKV_TEXT_MAX] = "", not_rehearsed[SKV_TEXT_MAX] = "", lacks[128];
 	const struct skv_policy *p;
 	void *handle;
 	int r;
+
+	stage("the sandbox, before it was loaded");
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	r = skv_sandbox_enter(seconds, SKV_PROBE_REPORT_MAX, lacks, sizeof(lacks));
+	if (r < 0) {
+		snprintf(text, sizeof(text), "the probe cannot be confined: %s", strerror(-r));
+		return refuse(-r, text);
+	}
 
 	stage("its constructor or sparsekv_policy()");
 	r = skv_policy_dlopen(SKV_PROBE_PLUGIN_FD, &p, &handle, text, sizeof(text));
@@ -153,11 +142,10 @@ static int probe(void)
 	if (r < 0)
 		return refuse(-r, text);
 	stage("the report");
-	return answer(describe(p, *not_rehearsed ? not_rehearsed : NULL));
+	return answer(describe(p, *not_rehearsed ? not_rehearsed : NULL, lacks));
 }
 
 int skv_probe_main(unsigned seconds)
 {
-	confine(seconds);
-	_exit(probe());
+	_exit(probe(seconds));
 }

@@ -5,7 +5,7 @@
  * The child is this daemon's own program, executed anew (`sparsekvd --probe`), not a bare fork: it
  * starts with a clean address space, so a plugin that writes where it should not meets nothing of
  * the daemon's (no maps of pools, no ring, no locks taken in the middle), and nothing of the parent's
- * exit handlers runs in it. It gets three descriptors and limits on time and memory:
+ * exit handlers runs in it. It gets three descriptors, and reaches little else (sandbox.h):
  *
  *   3  the plugin, sealed           4  the cases to try, sealed           5  the report
  *

@@ -6,6 +6,7 @@
  * let go of meanwhile.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +15,6 @@
 #include "daemon/plugin/registry.h"
 #include "daemon/sys/log.h"
 
-#define FILE_MAX ((off_t)16 << 20) /* bytes of a plugin */
-
 struct skv_registry {
 	struct skv_loop *loop;
 	const char *program;
@@ -23,6 +22,7 @@ struct skv_registry {
 	void *in_use_ctx;
 	uint32_t max_files, last_id;
 	uint64_t timeout_ns;
+	bool warned; /* that the sandbox is not complete */
 	struct skv_plugin *plugins; /* by id, the latest last */
 };
 
@@ -170,6 +170,18 @@ static int add(struct job *job, const json_t *info, const struct skv_plugin **re
 	return 0;
 }
 
+static void warn_of_sandbox(struct skv_registry *reg, const json_t *info)
+{
+	const char *lacks = json_string_value(json_object_get(info, "sandbox_lacks"));
+
+	if (reg->warned || !lacks || !*lacks)
+		return;
+	reg->warned = true;
+	skv_log(LOG_WARNING,
+	        "plugins are tried without all of the sandbox, which this kernel lacks: %s; load only what you trust",
+	        lacks);
+}
+
 static void probed(void *ctx, const struct skv_probe_result *result)
 {
 	struct job *job = ctx;
@@ -177,6 +189,7 @@ static void probed(void *ctx, const struct skv_probe_result *result)
 	char text[SKV_TEXT_MAX] = "";
 	int error = result->error;
 
+	warn_of_sandbox(job->reg, result->info);
 	if (error)
 		snprintf(text, sizeof(text), "%s", result->text);
 	else if (job->fd >= 0)
@@ -206,56 +219,18 @@ static struct job *job_new(struct skv_registry *reg, int fd, uint32_t id, const 
 	return job;
 }
 
-/* A sealed copy of the file (borrowed) into *ret_fd. 0, or a positive errno with a text. */
-static int copy(int fd, int *ret_fd, char *text, size_t len)
+/* Probe what is in `memfd` (consumed), and add it. 0: done() will be called; a positive errno with a text. */
+static int begin(struct skv_registry *reg, int memfd, const char *file, uint32_t scan, skv_registry_fn done, void *ctx,
+                 char *text, size_t len)
 {
-	struct stat st;
-	char *data;
-	off_t n = 0;
-	ssize_t r = 1;
+	struct job *job = job_new(reg, memfd, 0, file, done, ctx);
+	int r = -ENOMEM;
 
-	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size == 0 || st.st_size > FILE_MAX) {
-		snprintf(text, len, "a plugin must be a regular file of 1 byte to %lld MiB",
-		         (long long)(FILE_MAX >> 20));
-		return EINVAL;
-	}
-	data = malloc((size_t)st.st_size);
-	while (data && n < st.st_size && r > 0) {
-		r = pread(fd, data + n, (size_t)(st.st_size - n), n);
-		n += r > 0 ? r : 0;
-	}
-	if (!data || r <= 0) {
-		snprintf(text, len, "it cannot be read: %s",
-		         !data || r < 0 ? strerror(errno) : "it was cut short meanwhile");
-		free(data);
-		return EIO;
-	}
-	r = skv_memfd_new_sealed("sparsekv-policy", data, (size_t)n);
-	free(data);
-	if (r < 0) {
-		snprintf(text, len, "no sealed memory for it: %s", strerror((int)-r));
-		return (int)-r;
-	}
-	*ret_fd = (int)r;
-	return 0;
-}
-
-int skv_registry_start_load(struct skv_registry *reg, int fd, const char *file, uint32_t scan,
-                            skv_registry_fn done, void *ctx, char *text, size_t len)
-{
-	struct job *job;
-	int memfd = -1, r = copy(fd, &memfd, text, len);
-
-	if (r)
-		return r;
-	job = job_new(reg, memfd, 0, file, done, ctx);
 	if (job) {
 		job->scan = scan;
 		r = skv_probe_start(reg->loop, reg->program, memfd, NULL, 0, reg->timeout_ns, probed, job);
 		if (r == 0)
 			return 0;
-	} else {
-		r = -ENOMEM;
 	}
 	snprintf(text, len, "the probe cannot be started: %s", strerror(-r));
 	skv_close_fd(memfd);
@@ -263,11 +238,36 @@ int skv_registry_start_load(struct skv_registry *reg, int fd, const char *file, 
 	return -r;
 }
 
+int skv_registry_start_file(struct skv_registry *reg, int fd, const char *file, uint32_t scan, skv_registry_fn done,
+                            void *ctx, char *text, size_t len)
+{
+	int memfd = skv_memfd_copy_sealed("sparsekv-policy", fd, SKV_PLUGIN_BYTES_MAX);
+
+	if (memfd >= 0)
+		return begin(reg, memfd, file, scan, done, ctx, text, len);
+	if (memfd == -EINVAL)
+		snprintf(text, len, "a plugin must be a regular file of 1 byte to %u MiB", SKV_PLUGIN_BYTES_MAX >> 20);
+	else
+		snprintf(text, len, "it cannot be copied: %s", strerror(-memfd));
+	return -memfd;
+}
+
 void skv_registry_load(struct skv_registry *reg, int fd, const char *file, skv_registry_fn done, void *ctx)
 {
 	char text[SKV_TEXT_MAX];
-	int r = skv_registry_start_load(reg, fd, file, 0, done, ctx, text, sizeof(text));
+	int memfd, r = EINVAL;
+	struct stat st;
 
+	/* anything else than sealed memory could make us wait, or change behind the probe's back */
+	if (!skv_fd_is_sealed(fd) || fstat(fd, &st) < 0 || st.st_size <= 0 || st.st_size > SKV_PLUGIN_BYTES_MAX) {
+		snprintf(text, sizeof(text), "a plugin is to be sent as a sealed memfd of 1 byte to %u MiB",
+		         SKV_PLUGIN_BYTES_MAX >> 20);
+	} else {
+		memfd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+		r = memfd < 0 ? errno : begin(reg, memfd, file, 0, done, ctx, text, sizeof(text));
+		if (memfd < 0)
+			snprintf(text, sizeof(text), "no descriptor for it: %s", strerror(r));
+	}
 	if (r)
 		done(ctx, r, text, NULL);
 }

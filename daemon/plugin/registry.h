@@ -41,16 +41,17 @@ struct skv_registry *skv_registry_free(struct skv_registry *);
 /* error: 0, or a positive errno with a text; plugin: NULL then. */
 typedef void (*skv_registry_fn)(void *ctx, int error, const char *text, const struct skv_plugin *plugin);
 
-/* Load the plugin in `fd` (borrowed until the call returns); `file` is what people call it. */
+/* Load the plugin in `fd` (borrowed until the call returns), a sealed memfd; `file` is what people call it. */
 void skv_registry_load(struct skv_registry *, int fd, const char *file, skv_registry_fn done, void *ctx);
 /* Would this plugin run in these cases? */
 void skv_registry_try(struct skv_registry *, const struct skv_plugin *, const struct skv_probe_case *,
                       uint32_t n, skv_registry_fn done, void *ctx);
 /*
- * As skv_registry_load, for number `scan` of a scan of the directories (scan.h): of two files of one scan with the same
- * policy the second is refused with EEXIST. An immediate failure is a positive errno with a text, and no callback.
+ * The same of a copy of a regular file, for number `scan` of a scan of the directories (scan.h): of two files of one
+ * scan with the same policy the second is refused with EEXIST. An immediate failure is a positive errno with a text,
+ * and no callback.
  */
-int skv_registry_start_load(struct skv_registry *, int fd, const char *file, uint32_t scan,
+int skv_registry_start_file(struct skv_registry *, int fd, const char *file, uint32_t scan,
                             skv_registry_fn done, void *ctx, char *text, size_t len);
 
 /* Release replaced files that no session uses. Invalidates pointers to plugins. */

@@ -121,7 +121,7 @@ static void next(struct skv_scan *s)
 		if (fd < 0 || fstat(fd, &st) < 0) {
 			skv_log(LOG_ERR, "%s: %s", file, strerror(errno));
 		} else if (!unchanged(s, file, &st)) {
-			r = skv_registry_start_load(s->reg, fd, file, s->number, loaded, s, text,
+			r = skv_registry_start_file(s->reg, fd, file, s->number, loaded, s, text,
 			                            sizeof(text));
 			if (r == 0)
 				return;

@@ -39,9 +39,9 @@ static const struct row rows[] = {
 	 "Permissions of the socket. Everyone may connect by default: accounts have quotas."},
 	{"socket-group", GROUP, AT(socket_group), "", 0, 0, true,
 	 "Group that owns the socket. Empty: the daemon's own."},
-	{"operator-group", GROUP, AT(operator_group), "", 0, 0, false,
-	 "Members may load and swap policies and drop sequences of others, as root and the daemon's user "
-	 "may. Empty: no others."},
+	{"operator-group", GROUP, AT(operator_group), "", 0, 0, true,
+	 "Group that owns the operators' socket, whose users may load and swap policies and drop sequences of "
+	 "others. Empty: it is the daemon's user's and root's alone. Under socket activation the unit says who."},
 	{"policy-path", TEXT, AT(policy_path), SKV_POLICYDIR, 0, SKV_CONFIG_TEXT - 1, false,
 	 "Directories of policy plugins, separated by ':'. Every *.so in them is loaded at start; of two "
 	 "policies of one name the first counts."},
@@ -76,9 +76,6 @@ static const struct row rows[] = {
 	 "Seconds that the worker process of a device may take to start and for one segment."},
 	{"cuda-worker-idle", SECONDS, AT(cuda_worker_idle), "30", 1, 86400, false,
 	 "Seconds without work after which it ends, and gives back what its context takes of the device."},
-	{"cuda-linger", SECONDS, AT(cuda_linger), "2", 0, 600, false,
-	 "Seconds to wait for the end of a process that hung up without closing its sessions on a device: what "
-	 "it had queued there may still run, and its pages go to no other client until then."},
 	{"account-clients", COUNT, AT(account_clients), "64", 1, SKV_CORE_MAX_ROWS, false,
 	 "Connections of one user."},
 	{"account-sequences", COUNT, AT(account_sequences), "4096", 1, SKV_CORE_MAX_ROWS, false,
@@ -97,8 +94,6 @@ static const struct row rows[] = {
 
 	{"hello-timeout", SECONDS, AT(hello_timeout), "5", 1, 600, false,
 	 "Seconds that a connection may take to say its first word."},
-	{"queue-bytes", SIZE, AT(queue_bytes), "4M", 64 * K, 1024 * M, false,
-	 "Notices queued for a client that does not read; beyond, it is disconnected."},
 	{"log-level", LEVEL, AT(log_level), "info", 0, 0, false,
 	 "What is logged: error, warning, notice, info or debug, and what is worse."},
 };

@@ -39,12 +39,11 @@ struct skv_config {
 	int cuda, ipc; /* the enums below */
 	uint64_t cuda_pool_bytes, account_cuda_bytes; /* up to 100: per cent of the device's memory */
 	uint64_t cuda_segment_bytes;
-	uint64_t cuda_worker_timeout, cuda_worker_idle, cuda_linger; /* ns */
+	uint64_t cuda_worker_timeout, cuda_worker_idle; /* ns */
 	uint32_t account_clients, account_sequences, account_pools, client_sessions;
 	uint32_t max_clients, max_sequences, max_sessions, max_pools;
 
 	uint64_t hello_timeout; /* ns */
-	uint64_t queue_bytes;
 	int log_level;
 };
 

@@ -3,36 +3,65 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <systemd/sd-daemon.h>
 #include "common/fd.h"
 #include "daemon/sys/clock.h"
 #include "daemon/sys/sd.h"
 
-int skv_sd_listen_fd(int *ret_fd, char *err, size_t err_len)
+/* NULL, or what is wrong with the socket. */
+static const char *check_socket(int fd)
 {
-	int n = sd_listen_fds(1), flags;
+	int flags = fcntl(fd, F_GETFL);
 
-	if (n == 0)
-		return 0;
-	if (n != 1) {
-		snprintf(err, err_len, "socket activation passed %d descriptors, expected one socket", n);
-		return -EINVAL;
-	}
-	if (sd_is_socket(SD_LISTEN_FDS_START, AF_UNIX, SOCK_SEQPACKET, 1) <= 0) {
-		snprintf(err, err_len,
-		         "socket activation passed something else than a listening UNIX SOCK_SEQPACKET "
-		         "socket; the socket unit must say ListenSequentialPacket=");
-		return -EINVAL;
-	}
+	if (sd_is_socket(fd, AF_UNIX, SOCK_SEQPACKET, 1) <= 0)
+		return "something else than a listening UNIX SOCK_SEQPACKET socket; the socket unit must say "
+		       "ListenSequentialPacket=";
 	/* The ring waits by itself; with O_NONBLOCK it would give EAGAIN instead. */
-	flags = fcntl(SD_LISTEN_FDS_START, F_GETFL);
-	if (flags < 0 || fcntl(SD_LISTEN_FDS_START, F_SETFL, flags & ~O_NONBLOCK) < 0) {
-		snprintf(err, err_len, "the socket that was passed cannot be set to block");
+	return flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) < 0 ? "a socket that cannot be set to block" : NULL;
+}
+
+static int sort_sockets(char **names, int n, int *ret_clients, int *ret_operators, char *err, size_t err_len)
+{
+	int clients = -1, operators = -1;
+
+	for (int i = 0; i < n; i++) {
+		int *to = names && !strcmp(names[i], "operators") ? &operators : &clients;
+		const char *wrong = *to >= 0 ? "two sockets of one purpose: one may have FileDescriptorName=operators"
+		                             : check_socket(SD_LISTEN_FDS_START + i);
+
+		if (wrong) {
+			snprintf(err, err_len, "socket activation passed %s", wrong);
+			return -EINVAL;
+		}
+		*to = SD_LISTEN_FDS_START + i;
+	}
+	if (clients < 0) {
+		snprintf(err, err_len, "socket activation passed the operators' socket alone, expected sparsekvd.socket too");
 		return -EINVAL;
 	}
-	*ret_fd = SD_LISTEN_FDS_START;
+	*ret_clients = clients;
+	*ret_operators = operators;
 	return 1;
+}
+
+int skv_sd_listen_fds(int *ret_clients, int *ret_operators, char *err, size_t err_len)
+{
+	char **names = NULL;
+	int n = sd_listen_fds_with_names(1, &names), r = 0;
+
+	if (n < 0) {
+		snprintf(err, err_len, "socket activation: %s", strerror(-n));
+		return -EINVAL;
+	}
+	if (n > 0)
+		r = sort_sockets(names, n, ret_clients, ret_operators, err, err_len);
+	for (int i = 0; names && i < n; i++)
+		free(names[i]);
+	free(names);
+	return r;
 }
 
 void skv_sd_ready(const char *status)

@@ -11,10 +11,11 @@
 #include <stdint.h>
 
 /*
- * The socket that the manager listens on for us. 1 with *ret_fd owned by the caller; 0 when there is
- * none; -EINVAL with a text when what was passed is not one listening AF_UNIX SOCK_SEQPACKET socket.
+ * The sockets that the manager listens on for us: the one named "operators", if any, and the other. 1 with both owned
+ * by the caller, -1 for no operators' socket; 0 when nothing was passed; -EINVAL with a text when what was passed is
+ * something else than listening AF_UNIX SOCK_SEQPACKET sockets.
  */
-int skv_sd_listen_fd(int *ret_fd, char *err, size_t err_len);
+int skv_sd_listen_fds(int *ret_clients, int *ret_operators, char *err, size_t err_len);
 
 void skv_sd_ready(const char *status);
 void skv_sd_reloading(void);

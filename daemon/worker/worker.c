@@ -229,7 +229,7 @@ static void listen_to(struct skv_worker *w)
 {
 	w->recv_iov = (struct iovec){&w->answer, sizeof(w->answer)};
 	w->recv_msg = (struct msghdr){.msg_iov = &w->recv_iov, .msg_iovlen = 1};
-	skv_op_recvmsg(w->loop, &w->recv_op, w->socket, &w->recv_msg, on_answer);
+	skv_op_recvmsg(w->loop, &w->recv_op, w->socket, &w->recv_msg, 0, on_answer);
 }
 
 static void on_answer(struct skv_op *op, int res)

@@ -31,7 +31,7 @@ static struct skv_client *client;
 static void setup(void)
 {
 	fix_start_process(&daemon_, (const char *[]){"--cuda-pool-bytes=4G", "--cuda-segment-bytes=16M", NULL});
-	op = raw_hello(daemon_.socket);
+	op = raw_operator(daemon_.socket);
 }
 
 static void teardown(void)

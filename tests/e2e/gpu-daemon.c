@@ -131,7 +131,7 @@ static size_t differing(CUdeviceptr at, unsigned char value)
 static void begin(const char *option)
 {
 	const char *const options[] = {"--cuda=required",    "--cuda-segment-bytes=64M", "--cuda-pool-bytes=2G",
-	                               "--cuda-worker-idle=1", "--cuda-linger=0", option, NULL};
+	                               "--cuda-worker-idle=1", option, NULL};
 
 	fix_start_process(&fix, options);
 }

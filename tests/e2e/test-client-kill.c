@@ -399,7 +399,7 @@ static void setup(void)
 	char codec[80];
 
 	fix_start_process(&daemon_, NULL);
-	op = raw_hello(daemon_.socket);
+	op = raw_operator(daemon_.socket);
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	refmodel_model(&w.model, "kill", rnd_below(3), TOKENS);
 	refmodel_packable(&w.model);

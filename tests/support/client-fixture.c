@@ -8,7 +8,7 @@ struct skv_client *client;
 void client_begin(const char *const *options)
 {
 	fix_start_process(&daemon_, options);
-	op = raw_hello(daemon_.socket);
+	op = raw_operator(daemon_.socket);
 	OK(skv_connect(&client, daemon_.socket));
 }
 

@@ -221,9 +221,24 @@ void peer_join(struct peer *p, uid_t uid, const struct skv_model *m)
 	ck_assert_int_eq(skv_core_session_open(core, p->client, m, "full", 1, &p->session), 0);
 }
 
+void client_gone(uint32_t client)
+{
+	ck_assert_int_eq(skv_core_client_gone(core, client, 0), 0);
+	skv_core_work_all(core);
+}
+
+int in_turns(int error)
+{
+	struct skv_core_done done = {.more = error == SKV_CORE_E_TURNS};
+
+	while (done.more && !done.client)
+		skv_core_work(core, 10000, &done);
+	return error == SKV_CORE_E_TURNS ? done.result : error;
+}
+
 void peer_die(struct peer *p)
 {
-	ck_assert_int_eq(skv_core_client_gone(core, p->client), 0);
+	client_gone(p->client);
 	free(p->stock);
 	*p = (struct peer){0};
 }
@@ -334,7 +349,7 @@ int held_fork(struct held *child, struct held *parent, struct peer *p, const cha
 
 int held_detach(struct held *h, struct peer *p)
 {
-	int r = skv_core_seq_detach(core, p->client, p->session.session, h->seq);
+	int r = in_turns(skv_core_seq_detach(core, p->client, p->session.session, h->seq));
 
 	held_close(h);
 	return r;

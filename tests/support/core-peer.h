@@ -67,6 +67,8 @@ struct skv_model test_model(const char *name, uint32_t n_layers, uint32_t head_d
 /* Fails the test when the core refuse. */
 void peer_join(struct peer *, uid_t uid, const struct skv_model *);
 void peer_die(struct peer *);
+void client_gone(uint32_t client); /* and all that it had */
+int in_turns(int error); /* the error of a call, or, if it takes turns, its result after them */
 void peer_hear(struct peer *);   /* hears of segments, acknowledges their ends */
 /* The error of the core; pages go to the stock. */
 int peer_lease(struct peer *, uint32_t least, uint32_t most);

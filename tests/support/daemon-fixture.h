@@ -32,6 +32,8 @@ struct fix {
 /* `options`: "--key=value", NULL at the end; or NULL. They go after the fixture's own (small pools). */
 void fix_start_thread(struct fix *, const char *const *options);
 void fix_start_process(struct fix *, const char *const *options);
+/* Not NULL: what the process of the next daemon does before it becomes it. */
+extern void (*fix_before_exec)(void);
 /* Wait until a daemon answers on the socket; both start functions do. */
 void fix_wait(const struct fix *);
 /* Stop it as an operator would, and expect success: the state balanced. The private directory goes too. */
@@ -64,6 +66,9 @@ struct raw {
 	size_t bytes;
 	unsigned n_fds;
 	int fds[SKV_WIRE_MAX_FDS]; /* owned: closed when the next packet comes */
+	uint32_t client;
+	uint32_t sessions[64]; /* that were opened */
+	unsigned n_sessions;
 	/* segments that were announced, and the last of them; its fd too, where `keep_fd` asks for it */
 	unsigned n_segments;
 	struct skv_msg_segment_ipc segment;
@@ -74,9 +79,18 @@ struct raw {
 
 /* Connect without a word. On the heap; NULL when nobody listens. */
 struct raw *raw_connect(const char *socket);
-/* Connect and say HELLO. */
+/* Connect and say HELLO; the same on the operators' socket of that daemon. */
 struct raw *raw_hello(const char *socket);
+struct raw *raw_operator(const char *socket);
+/*
+ * Close its sessions, and hang up; or hang up with them open, and then they are kept until this process ends or says
+ * CLIENT_END.
+ */
 void raw_close(struct raw *);
+void raw_hang_up(struct raw *);
+
+/* CLIENT_END of a client of this process, which may be gone already. */
+void raw_client_end(const char *socket, uint32_t client);
 
 void raw_send_packet(struct raw *, const void *packet, size_t bytes, const int *fds, unsigned n_fds);
 void raw_send(struct raw *, uint16_t type, const void *body, size_t bytes, int fd);
@@ -107,7 +121,7 @@ uint32_t raw_open(struct raw *, const char *model, const char *spec, struct skv_
 uint32_t raw_seq_new(struct raw *, uint32_t session, const char *name);
 /* Lease exactly n pages. */
 void raw_lease(struct raw *, uint32_t session, uint32_t n);
-/* POLICY_LOAD of a file, POLICY_SWAP of all sessions: 0, or the errno. */
+/* As an operator, POLICY_LOAD of a file, POLICY_SWAP of all sessions: 0, or the errno. */
 int raw_policy_load(struct raw *, const char *file);
 int raw_policy_swap(struct raw *, const char *spec);
 

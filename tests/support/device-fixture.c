@@ -14,8 +14,8 @@ char steering[64];
 void device_begin(const char *const *more)
 {
 	const char *options[12] = {"--cuda=auto",           "--cuda-segment-bytes=2M", "--cuda-pool-bytes=8M",
-	                           "--cuda-worker-idle=60", "--cuda-worker-timeout=1", "--cuda-linger=0"};
-	size_t n = 6;
+	                           "--cuda-worker-idle=60", "--cuda-worker-timeout=1"};
+	size_t n = 5;
 
 	if (!*steering) { /* else it is the test's second daemon */
 		strcpy(steering, "/tmp/sparsekv-fake-XXXXXX");

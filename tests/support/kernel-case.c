@@ -133,7 +133,7 @@ void case_of_shape(struct kernel_case *c, int shape, uint32_t n, const uint32_t 
 	static const struct {
 		uint32_t heads, kv_heads, dim;
 	} shapes[CASE_SHAPES / 3] = {
-		{1, 1, 16}, {8, 2, 64},  {12, 2, 48},  {7, 7, 80}, {32, 1, 128},  {12, 2, 128},
+		{1, 1, 16}, {6, 2, 64},  {12, 2, 48},  {7, 7, 80}, {32, 1, 128},  {12, 2, 128},
 		{7, 1, 96}, {10, 1, 256}, {32, 8, 128}, {3, 3, 64}, {200, 1, 16},
 	};
 	int i = shape % (CASE_SHAPES / 3);

@@ -14,6 +14,7 @@ tests_support_libskvtest_la_SOURCES = \
 	tests/support/engine-backends.c tests/support/engine-backends.h \
 	tests/support/engine-daemon.c tests/support/engine-daemon.h \
 	tests/support/engine-fixture.c tests/support/engine-fixture.h tests/support/folder.c tests/support/folder.h \
+	tests/support/hung-files.c tests/support/hung-files.h \
 	tests/support/kernel-backend.c tests/support/kernel-backend.h \
 	tests/support/kernel-case.c tests/support/kernel-case.h \
 	tests/support/latent-case.c tests/support/latent-case.h tests/support/prefill-case.c tests/support/prefill-case.h \
@@ -29,6 +30,7 @@ TEST_PLUGIN_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
 TEST_PLUGINS = \
 	tests/support/plugins/bad-abi.la tests/support/plugins/bad-crash.la tests/support/plugins/bad-hang.la \
 	tests/support/plugins/bad-hooks.la tests/support/plugins/bad-params.la tests/support/plugins/bad-symbol.la \
+	tests/support/plugins/escape.la \
 	tests/support/plugins/few.la tests/support/plugins/fourth.la tests/support/plugins/greedy.la \
 	tests/support/plugins/heads.la tests/support/plugins/keys-first.la tests/support/plugins/late-misuse.la \
 	tests/support/plugins/old-backend.la tests/support/plugins/old-engine.la tests/support/plugins/refuse-adopt.la \

@@ -31,6 +31,14 @@ struct raw *raw_connect(const char *path)
 	return NULL;
 }
 
+struct raw *raw_operator(const char *socket)
+{
+	char path[128];
+
+	ck_assert(skv_operators_socket(socket, path, sizeof(path)));
+	return raw_hello(path);
+}
+
 static void drop_fds(struct raw *r)
 {
 	for (unsigned i = 0; i < r->n_fds; i++)
@@ -39,6 +47,19 @@ static void drop_fds(struct raw *r)
 }
 
 void raw_close(struct raw *r)
+{
+	for (unsigned i = 0; i < r->n_sessions; i++) {
+		struct {
+			struct skv_msg_header h;
+			struct skv_msg_session m;
+		} packet = {{.length = sizeof(packet), .type = SKV_MSG_CLOSE, .serial = 1}, {r->sessions[i], 0}};
+
+		(void)send(r->fd, &packet, sizeof(packet), MSG_NOSIGNAL); /* or the daemon was quicker */
+	}
+	raw_hang_up(r);
+}
+
+void raw_hang_up(struct raw *r)
 {
 	drop_fds(r);
 	skv_close_fd(r->segment_fd);
@@ -56,6 +77,7 @@ struct raw *raw_hello(const char *path)
 	ok = raw_ask(r, SKV_MSG_HELLO, &hello, sizeof(hello), -1);
 	ck_assert_uint_eq(ok->version, SKV_PROTO_VERSION);
 	ck_assert_uint_ne(ok->client, 0);
+	r->client = ok->client;
 	ck_assert_uint_eq(r->n_fds, 1);
 	return r;
 }
@@ -110,6 +132,16 @@ static void take_fds(struct raw *r, struct msghdr *msg)
 	}
 }
 
+static void remember_session(struct raw *r)
+{
+	const struct skv_msg_header *h = (const void *)r->packet;
+
+	if (h->type != (SKV_MSG_OPEN | SKV_REPLY))
+		return;
+	ck_assert_uint_lt(r->n_sessions, sizeof(r->sessions) / sizeof(r->sessions[0]));
+	r->sessions[r->n_sessions++] = ((const struct skv_msg_open_ok *)(const void *)(h + 1))->session;
+}
+
 int raw_recv(struct raw *r, int timeout_ms)
 {
 	struct pollfd p = {.fd = r->fd, .events = POLLIN};
@@ -137,6 +169,7 @@ int raw_recv(struct raw *r, int timeout_ms)
 	r->bytes = (size_t)n;
 	wrong = skv_wire_check(r->packet, r->bytes, r->n_fds, false);
 	ck_assert_msg(!wrong, "the daemon sent a malformed packet: %s", wrong);
+	remember_session(r);
 	return ((struct skv_msg_header *)r->packet)->type;
 }
 
@@ -180,6 +213,17 @@ void raw_expect_end(struct raw *r)
 	if (type == SKV_MSG_ERROR)
 		type = raw_recv_answer(r, ANSWER_MS);
 	ck_assert_int_eq(type, 0);
+}
+
+void raw_client_end(const char *socket, uint32_t client)
+{
+	struct skv_msg_client m = {.client = client};
+	struct raw *r = raw_connect(socket);
+
+	ck_assert_ptr_nonnull(r);
+	raw_send(r, SKV_MSG_CLIENT_END, &m, sizeof(m), -1);
+	ck_assert_int_gt(raw_recv(r, ANSWER_MS), 0);
+	raw_close(r);
 }
 
 /* ---- questions ---- */
@@ -331,11 +375,13 @@ int raw_policy_load(struct raw *r, const char *file)
 {
 	struct skv_msg_name m = {0};
 	const char *slash = strrchr(file, '/');
-	int fd = open(file, O_RDONLY | O_CLOEXEC), type;
+	int fd = open(file, O_RDONLY | O_CLOEXEC), sealed, type;
 
 	ck_assert_msg(fd >= 0, "%s: %s", file, strerror(errno));
+	sealed = skv_memfd_copy_sealed("policy", fd, SKV_PLUGIN_BYTES_MAX);
 	skv_wire_string(m.name, sizeof(m.name), slash ? slash + 1 : file);
-	raw_send(r, SKV_MSG_POLICY_LOAD, &m, sizeof(m), fd);
+	raw_send(r, SKV_MSG_POLICY_LOAD, &m, sizeof(m), sealed >= 0 ? sealed : fd);
+	skv_close_fd(sealed);
 	close(fd);
 	type = raw_recv_answer(r, ANSWER_MS);
 	if (type == SKV_MSG_ERROR)

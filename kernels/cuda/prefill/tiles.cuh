@@ -75,8 +75,8 @@ DEVICE uint32_t segment_begin(const struct skv_kseq *s, const struct skv_sparse 
 }
 
 /*
- * Dense rows of a kind: how many there are, the j-th one's position, and where they end. They ascend; some may
- * not be rows of the call.
+ * Dense rows of a kind: how many there are, the j-th one's position, and where they end. No position is before
+ * the one that it follows; some are not rows of the call.
  */
 DEVICE uint32_t row_count(const struct prefill_params *c, const struct skv_kseq *s, uint32_t kind)
 {
@@ -92,8 +92,10 @@ DEVICE uint32_t row_position(const struct prefill_params *c, const struct skv_ks
 	const uint32_t f = first_of(s);
 	if (kind == ROWS_REPRESENTATIVES)
 		return representative_row(s, &c->sparse, j);
-	if (kind == ROWS_PROBES)
-		return segment_begin(s, &c->sparse, j / SKV_MINFERENCE_ROWS) + j % SKV_MINFERENCE_ROWS;
+	if (kind == ROWS_PROBES) { /* a prompt's first segment may be shorter than its probes */
+		const uint32_t x = c->sparse.segment, begin = segment_begin(s, &c->sparse, j / SKV_MINFERENCE_ROWS);
+		return min(begin + j % SKV_MINFERENCE_ROWS, (begin / x + 1) * x);
+	}
 	return (kind == ROWS_TAIL ? max(f, s->dense_from) : f) + j;
 }
 DEVICE uint32_t rows_end(const struct skv_kseq *s, uint32_t kind)

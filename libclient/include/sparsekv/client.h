@@ -29,6 +29,9 @@
  * orders. A step's attention can be recorded into a CUDA graph and replayed in later steps (skv_step_key). Functions
  * that wait for the device say so. A process that uses a device cannot use it in a child that it forks.
  *
+ * fork(2). A child has none of the pages: with what its parent opened, calls fail with -EPERM, and skv_disconnect()
+ * does nothing to the parent. It connects anew.
+ *
  * Cost. Between skv_step_begin and skv_step_end there is no system call (wake-ups of OpenMP threads aside),
  * no allocation and no round trip. Only skv_step_begin asks the daemon for pages, ahead of need; while the
  * daemon does not answer, the engine continues with the pages that it has on lease.

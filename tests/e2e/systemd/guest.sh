@@ -63,11 +63,12 @@ as_tester() {
 check "systemd is PID 1" is cat /proc/1/comm = systemd
 check "sysusers made the service's user" is getent passwd sparsekv = 'sparsekv:*'
 check "tmpfiles made its directory" is stat -c '%U %a' /run/sparsekv = 'root 755'
-check "the units have nothing to complain of" is systemd-analyze verify --man=no sparsekvd.service sparsekvd.socket = ''
+check "the units have nothing to complain of" \
+	is systemd-analyze verify --man=no sparsekvd.service sparsekvd.socket sparsekvd-operators.socket = ''
 check "doc/operate.md: users" systemd-sysusers
 check "directories" systemd-tmpfiles --create
 check "units" systemctl daemon-reload
-check "and the socket" systemctl enable --now sparsekvd.socket
+check "and the sockets" systemctl enable --now sparsekvd.socket sparsekvd-operators.socket
 
 # start and stop
 mark
@@ -79,6 +80,20 @@ check "the start is in the journal" logged 'listens on'
 check "journal entries carry the daemon's name" \
 	is journalctl -q -u sparsekvd _PID="$(show MainPID)" -n 1 -o json --output-fields=SYSLOG_IDENTIFIER = '*"sparsekvd"*'
 check "a user is served" is as_tester "$here/hello.pl" = 'ok 1'
+
+# operators
+check "the operators' socket is theirs alone" is stat -c '%U:%G %a' /run/sparsekv-operators/sparsekvd.sock = 'root:sparsekv 660'
+policy=$(find /usr -name full.so -path '*sparsekv*' | head -n 1)
+check "root loads a policy" is sparsekvctl policy load "$policy" = 'loaded full *'
+check "a user does not" is as_tester sparsekvctl policy load "$policy" = '*operators*'
+check "and sees what is its own" is as_tester sparsekvctl seq list = '*'
+check "nothing of the probe's sandbox is lacking, or it is said" \
+	is sh -c "journalctl -q -u sparsekvd -o cat | grep -c 'sandbox' || true" = '[01]'
+gpasswd -a tester sparsekv >/dev/null
+check "a member of the group does" is as_tester sparsekvctl policy load "$policy" = 'loaded full *'
+gpasswd -d tester sparsekv >/dev/null
+check "exposure is no more than it was" \
+	is sh -c "systemd-analyze security --no-pager sparsekvd.service | sed -n 's/.*exposure level for [^:]*: \\([0-9.]*\\).*/\\1/p'" = '1.[0-3]'
 
 # reload
 pid=$(show MainPID)

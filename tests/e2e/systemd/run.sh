@@ -15,7 +15,7 @@ out=$PWD/tests/e2e/systemd/out
 stage=$PWD/tests/e2e/systemd/stage
 root=${SKV_SYSTEMD_ROOT:-$PWD/tests/e2e/systemd/root}
 
-"$here/../debootstrap.sh" "$root" systemd liburing2 libjansson4 libopenblas0-openmp
+"$here/../debootstrap.sh" "$root" systemd liburing2 libjansson4 libseccomp2 libopenblas0-openmp
 
 rm -rf "$work" "$out" "$stage"
 mkdir -p "$work" "$out/journal" "$stage/skv-test" "$stage/etc/systemd/system"

@@ -44,10 +44,9 @@ static struct peer {
 	struct spoil spoil;
 	bool random; /* spoil some byte of some message */
 	/* instead of what is right */
-	bool no_fds, unsealed, short_file, rubbish_policy, no_segment, twice, rubbish_memory, bad_entry, bad_state;
+	bool no_fds, unsealed, short_file, rubbish_policy, plain_policy, no_segment, twice, rubbish_memory, bad_entry, bad_state;
 	uint32_t lease_first; /* page that leases begin with */
 	int lease_error;
-	_Atomic bool stop_ticking;
 	struct skv_control_page *control;
 	uint32_t next_page;
 	bool announced;
@@ -126,9 +125,10 @@ static void serve_open(uint32_t serial)
 	        .session_page_bytes = 4096,
 	        .policy = {.generation = 1, .plugin = 1, .spec = "full"},
 	};
-	int fds[2] = {memory(4096), open(peer.rubbish_policy ? "/etc/passwd" : fix_built("policies/.libs/full.so"),
-	                                 O_RDONLY | O_CLOEXEC)};
+	int file = open(peer.rubbish_policy ? "/etc/passwd" : fix_built("policies/.libs/full.so"), O_RDONLY | O_CLOEXEC);
+	int fds[2] = {memory(4096), peer.plain_policy ? dup(file) : skv_memfd_copy_sealed("x", file, SKV_PLUGIN_BYTES_MAX)};
 
+	close(file);
 	say(SKV_MSG_OPEN | SKV_REPLY, serial, &ok, sizeof(ok), fds, 2);
 	close(fds[0]);
 	close(fds[1]);
@@ -169,6 +169,7 @@ static void serve_seq(uint32_t type, uint32_t serial)
 		mem = map;
 		if (!peer.rubbish_memory)
 			skv_seqmem_init(mem, &l);
+		atomic_store(&mem->holder, 1);
 		if (type == SKV_MSG_SEQ_ATTACH) { /* of 20 tokens */
 			for (uint32_t layer = 0; layer < model.n_layers; layer++)
 				for (uint32_t i = 0; i < 2; i++)
@@ -221,13 +222,13 @@ static void *serve(void *unused)
 		void *map;
 		int fd;
 
-		if (peer.control && !atomic_load(&peer.stop_ticking))
-			atomic_fetch_add(&peer.control->alive, 1);
 		switch (h->type) {
 		case SKV_MSG_HELLO:
 			fd = memory(4096);
 			if (skv_map_fd(fd, 4096, PROT_READ | PROT_WRITE, 0, &map) == 0)
 				peer.control = map;
+			if (peer.control)
+				atomic_store(&peer.control->fence[1], 1);
 			say(SKV_MSG_HELLO | SKV_REPLY, h->serial, &ok, sizeof(ok), &fd, 1);
 			close(fd);
 			break;
@@ -263,14 +264,27 @@ static void start(void)
 	ck_assert_int_eq(pthread_create(&peer.thread, NULL, serve, NULL), 0);
 }
 
-static void stop(void)
+/* The daemon hangs up, and serves nobody any more. */
+static void hang_up(void)
 {
+	shutdown(peer.fd, SHUT_RDWR);
 	pthread_join(peer.thread, NULL);
+}
+
+/* What is left of it. */
+static void remove_peer(void)
+{
 	close(peer.listening);
 	if (peer.control)
 		munmap(peer.control, 4096);
 	unlink(peer.path);
 	rmdir(peer.dir);
+}
+
+static void stop(void)
+{
+	pthread_join(peer.thread, NULL);
+	remove_peer();
 }
 
 /* ---- the client ------------------------------------------------------------------------------ */
@@ -440,7 +454,11 @@ START_TEST(spoilt_things)
 		peer.twice = true;
 		expect(STEP, EPROTO, "twice");
 		break;
-	case 11: /* nothing is wrong */
+	case 11:
+		peer.plain_policy = true; /* somebody could write to it later */
+		expect(OPEN, EPROTO, "not sealed");
+		break;
+	case 12: /* nothing is wrong */
 		ck_assert_int_eq(scenario(false, &stage), 0);
 		finish();
 		break;
@@ -485,23 +503,24 @@ START_TEST(notices)
 		announce(SKV_MSG_SEGMENT_GONE, MAX_SEGMENTS + 1);
 		break;
 	case 2:
+		atomic_store(&peer.control->fence[1], 0);
 		say(SKV_MSG_ERROR, 0, &error, sizeof(error), NULL, 0);
 		break;
 	case 3:
 		say(SKV_MSG_QUERY, 0, NULL, 0, NULL, 0);
 		break;
 	}
-	/* in hand are pages for a while; expelled, none of them is ours any more */
+	/* in hand are pages for a while; fenced, no step counts any more */
 	for (int i = 0; i < 20 && e == 0; i++)
 		e = one_step();
-	ck_assert_int_eq(e, _i == 2 ? -EOVERFLOW : -EPROTO);
+	ck_assert_int_eq(e, _i == 2 ? -ECONNRESET : -EPROTO);
 	ck_assert_msg(strstr(skv_last_error(), said[_i]), "'%s' does not say '%s'", skv_last_error(), said[_i]);
 	ck_assert_msg(_i == 2 ? skv_seq_len(seq) == 20 : skv_seq_len(seq) > 20, "length %u", skv_seq_len(seq));
 	finish();
 }
 END_TEST
 
-/* Hung up upon: by a daemon that lives the pages are lost, by one that died they are kept. */
+/* Hung up upon: by a daemon that lives, the fence is down and no step counts; after its death steps go on. */
 START_TEST(hung_up)
 {
 	struct skv_seq *other;
@@ -509,20 +528,18 @@ START_TEST(hung_up)
 
 	OK(scenario(false, &stage));
 	await_pages();
-	atomic_store(&peer.stop_ticking, true);
-	shutdown(peer.fd, SHUT_RDWR);
-	pthread_join(peer.thread, NULL);
+	hang_up();
 	OK(one_step());
 	OK(one_step());
-	/* once the library has seen the end, it compares `alive` with what it was then */
 	FAILS(skv_seq_attach(session, "none", &other), ECONNRESET, "");
 	if (_i)
-		atomic_fetch_add(&peer.control->alive, 1);
+		atomic_store(&peer.control->fence[1], 0);
 	if (_i)
-		FAILS(one_step(), ECONNRESET, "took the pages back");
+		FAILS(one_step(), ECONNRESET, "closed the connection");
 	else
 		OK(one_step());
 	skv_disconnect(client);
+	remove_peer();
 }
 END_TEST
 
@@ -559,7 +576,7 @@ int main(void)
 	TCase *t = add_case(s, "broken", 60, NULL, NULL, random_bytes, NULL);
 
 	tcase_add_loop_test(t, spoilt_words, 0, (int)(sizeof(words) / sizeof(words[0])));
-	tcase_add_loop_test(t, spoilt_things, 0, 12);
+	tcase_add_loop_test(t, spoilt_things, 0, 13);
 	tcase_add_loop_test(t, damaged_tables, 0, 6);
 	tcase_add_loop_test(t, notices, 0, 4);
 	tcase_add_loop_test(t, hung_up, 0, 2);

@@ -64,7 +64,7 @@ static void teardown(void)
 
 static uint64_t count(enum skv_query what, const char *rows)
 {
-	struct raw *op = raw_hello(daemon_.socket);
+	struct raw *op = raw_operator(daemon_.socket);
 	json_t *j = raw_query(op, what);
 	uint64_t n = json_array_size(json_object_get(j, rows));
 
@@ -120,7 +120,7 @@ END_TEST
 /* Steps that need no page of the daemon take no notice of it, whatever it was to be told. */
 START_TEST(steps_do_not_wait)
 {
-	struct raw *op = raw_hello(daemon_.socket);
+	struct raw *op = raw_operator(daemon_.socket);
 	double begin;
 
 	/* a policy that frees pages, a fork that frees shared ones: messages pile up */
@@ -143,7 +143,7 @@ END_TEST
 /* A swap that the daemon began before it stopped: waited for a moment only, taken over when it is back. */
 START_TEST(swap_later)
 {
-	struct raw *op = raw_hello(daemon_.socket);
+	struct raw *op = raw_operator(daemon_.socket);
 	double begin;
 
 	w.next = (struct refmodel_policy){
@@ -253,7 +253,7 @@ static void expect_leased(struct skv_session *session)
 
 	OK(skv_session_stats(session, &stats));
 	skv_seq_pages(q.seq, &resident, &total);
-	op = raw_hello(daemon_.socket);
+	op = raw_operator(daemon_.socket);
 	ck_assert_uint_eq(raw_pool_figure(op, "lease"), resident + stats.stock_pages);
 	raw_close(op);
 }

@@ -94,6 +94,7 @@ static void make_requests(void)
 	struct skv_msg_policy_ack ack = {.session = 5, .error = EINVAL, .generation = 3, .text = "why"};
 	struct skv_msg_spec spec = {.spec = "quest?budget=0.25"};
 	struct skv_msg_segment segment = {.pool = 1, .segment = 2, .bytes = 1 << 26};
+	struct skv_msg_client client = {.client = 65};
 	struct skv_msg_query query = {.what = SKV_QUERY_STATUS};
 	struct skv_msg_name name = {.name = "delta"};
 	struct skv_msg_policy_swap swap = {.uid = UINT32_MAX, .spec = "full"};
@@ -109,7 +110,7 @@ static void make_requests(void)
 		{TYPE(LEASE_PUT), 0, &lease, sizeof(lease), runs, sizeof(runs)},
 		{TYPE(POLICY_GET), 0, BODY(session)}, {TYPE(POLICY_ACK), 0, BODY(ack)},
 		{TYPE(POLICY_FIND), 0, BODY(spec)}, {TYPE(POLICY_LOAD), 1, BODY(name)},
-		{TYPE(POLICY_SWAP), 0, BODY(swap)},
+		{TYPE(POLICY_SWAP), 0, BODY(swap)}, {TYPE(CLIENT_END), 0, BODY(client)},
 		{TYPE(SEGMENT_ACK), 0, BODY(segment)}, {TYPE(QUERY), 0, BODY(query)},
 	};
 
@@ -147,7 +148,7 @@ static void make_answers(void)
 		{TYPE(LEASE_GET), 0, &lease, sizeof(lease), &run, sizeof(run)},
 		{TYPE(LEASE_GET), 0, BODY(none)}, {TYPE(LEASE_PUT), 0, NO_BODY},
 		{TYPE(POLICY_GET), 1, BODY(policy)}, {TYPE(POLICY_FIND), 1, BODY(policy)},
-		{TYPE(POLICY_ACK), 0, NO_BODY}, {TYPE(SEGMENT_ACK), 0, NO_BODY},
+		{TYPE(POLICY_ACK), 0, NO_BODY}, {TYPE(SEGMENT_ACK), 0, NO_BODY}, {TYPE(CLIENT_END), 0, NO_BODY},
 		{TYPE(POLICY_LOAD), 0, &text, sizeof(text), json, sizeof(json) - 1},
 		{TYPE(POLICY_SWAP), 0, &text, sizeof(text), json, sizeof(json) - 1},
 		{TYPE(QUERY), 0, &text, sizeof(text), json, sizeof(json) - 1},

@@ -398,7 +398,7 @@ static void join(uint32_t i)
 	r = skv_core_session_open(core, client_ids[i], &m, "full", 1, &a->peer.session);
 	ck_assert_int_eq(r, !m_pool_used(uid, kind) && pools == actor_config.max_pools ? SKV_CORE_E_NOSPC : 0);
 	if (r) {
-		ck_assert_int_eq(skv_core_client_gone(core, client_ids[i]), 0);
+		client_gone(client_ids[i]);
 		return;
 	}
 	m_clients[i] = (struct m_client){.used = true, .uid = uid, .kind = kind};
@@ -411,8 +411,8 @@ static void die(uint32_t i, struct m_seq *liar)
 	bool close_first = chance(30);
 
 	if (close_first)
-		ck_assert_int_eq(skv_core_session_close(core, a->peer.client, a->peer.session.session), 0);
-	ck_assert_int_eq(skv_core_client_gone(core, a->peer.client), 0);
+		ck_assert_int_eq(in_turns(skv_core_session_close(core, a->peer.client, a->peer.session.session)), 0);
+	client_gone(a->peer.client);
 	for (uint32_t k = 0; k < M_SEQS; k++)
 		if (m_seqs[k].used && m_seqs[k].holder == (int)i)
 			held_close(&grips[k].held);

@@ -192,6 +192,94 @@ START_TEST(a_session_lets_go_of_its_own)
 }
 END_TEST
 
+/* Its connection ended and its process did not: nobody gets its pages or its sequences, and nobody tells it anything. */
+START_TEST(a_fenced_client_keeps_what_it_has)
+{
+	uint32_t cursor = 0, client, bare;
+	struct skv_core_pool_view before;
+	struct peer a, b;
+	struct held h;
+
+	peer_join(&a, 1000, &model);
+	peer_join(&b, 1000, &model);
+	held_new(&h, &a, "h", 200);
+	held_append(&h, &a, 100);
+	before = books_pool(a.session.pool);
+	ck_assert(skv_core_client_fence(core, a.client));
+	ck_refused(held_attach(&h, &b, "h"), SKV_CORE_E_FENCED);
+	ck_assert_int_eq(peer_lease(&b, (uint32_t)before.free + 1, (uint32_t)before.free + 1), 0); /* a new segment */
+	ck_assert_uint_eq(books_pool(a.session.pool).lease, before.lease + before.free + 1);
+	while (skv_core_next_waiting(core, &cursor, &client))
+		ck_assert_uint_ne(client, a.client);
+	books_even();
+
+	held_close(&h);
+	client_gone(a.client);
+	ck_assert_int_eq(held_attach(&h, &b, "h"), 0);
+	ck_assert_uint_eq(held_len(&h), 100);
+	held_drop(&h, &b);
+	peer_die(&b);
+	ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "bare", &bare), 0);
+	ck_assert(!skv_core_client_fence(core, bare)); /* it has no memory to write to */
+	client_gone(bare);
+	free(a.stock);
+}
+END_TEST
+
+/* What dead clients had goes in small turns, the clients in turn, while others work; the state balances between any two. */
+START_TEST(the_dead_take_turns)
+{
+	enum { DEAD = 3, SEQS = 2, TOKENS = 150 };
+	uint32_t turns = 0, gone = 0, first_gone = 0;
+	struct skv_core_done g;
+	struct peer a[DEAD], b;
+	struct held h;
+
+	peer_join(&b, 1000, &model);
+	for (uint32_t i = 0; i < DEAD; i++) {
+		peer_join(&a[i], 1000, &model);
+		for (uint32_t k = 0; k < SEQS; k++) {
+			char name[8];
+
+			snprintf(name, sizeof(name), "%u-%u", i, k);
+			held_new(&h, &a[i], k ? name : "", 200);
+			held_append(&h, &a[i], TOKENS);
+			held_close(&h);
+		}
+		ck_assert_int_eq(skv_core_client_gone(core, a[i].client, i + 1), 0);
+		ck_assert_int_eq(skv_core_client_gone(core, a[i].client, 99), 0); /* once is enough */
+	}
+	do {
+		skv_core_work(core, 100, &g);
+		books_even();
+		turns++;
+		if (g.client) {
+			ck_assert(g.gone);
+			ck_assert_uint_le(g.since_ns, DEAD);
+			first_gone = first_gone ? first_gone : turns;
+			gone++;
+		} else if (turns % 3 == 0) {
+			held_new(&h, &b, "busy", 100);
+			held_append(&h, &b, 20);
+			held_drop(&h, &b);
+		}
+	} while (g.more);
+	ck_assert_uint_eq(gone, DEAD);
+	ck_assert_uint_gt(turns, 20);
+	ck_assert_uint_gt(first_gone, turns * 2 / 3); /* side by side */
+	for (uint32_t i = 0; i < DEAD; i++) {
+		char name[8];
+
+		snprintf(name, sizeof(name), "%u-1", i);
+		ck_assert_int_eq(held_attach(&h, &b, name), 0);
+		ck_assert_uint_eq(held_len(&h), TOKENS);
+		held_drop(&h, &b);
+		free(a[i].stock);
+	}
+	peer_die(&b);
+}
+END_TEST
+
 START_TEST(a_detached_sequence_is_dropped_by_name)
 {
 	struct peer a;
@@ -320,6 +408,7 @@ int main(void)
 	                    an_anonymous_sequence_goes_with_its_holder,
 	                    names_are_of_a_user_a_model_and_a_rank, lengths_and_numbers_have_quotas,
 	                    a_session_lets_go_of_its_own, a_detached_sequence_is_dropped_by_name,
+	                    a_fenced_client_keeps_what_it_has, the_dead_take_turns,
 	                    death_leaves_the_last_commit, death_is_fast, NULL);
 
 	tcase_add_loop_test(t, an_eviction_is_whole_or_not_at_all, 0, JOURNAL_POINTS);

@@ -115,7 +115,7 @@ START_TEST(results_are_those_of_the_system_call)
 	int s[2];
 
 	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s), 0);
-	skv_op_recvmsg(loop, &in.op, s[0], &rx, ended);
+	skv_op_recvmsg(loop, &in.op, s[0], &rx, 0, ended);
 	skv_op_sendmsg(loop, &out.op, s[1], &tx, ended);
 	skv_op_read(loop, &bad.op, -1, data, sizeof(data), ended);
 	skv_op_poll(loop, &polled.op, s[1], POLLOUT, ended);
@@ -173,7 +173,7 @@ static void received(struct skv_op *op, int res)
 	p->in.ended++;
 	if (++turns < TURNS) {
 		p->started++;
-		skv_op_recvmsg(loop, op, p->fds[0], &p->msg, received);
+		skv_op_recvmsg(loop, op, p->fds[0], &p->msg, 0, received);
 	}
 	stir();
 }
@@ -198,7 +198,7 @@ START_TEST(each_ends_once_in_a_storm_of_cancellations)
 		p->iov = (struct iovec){&p->in.byte, 1};
 		p->msg = (struct msghdr){.msg_iov = &p->iov, .msg_iovlen = 1};
 		p->started = 1;
-		skv_op_recvmsg(loop, &p->in.op, p->fds[0], &p->msg, received);
+		skv_op_recvmsg(loop, &p->in.op, p->fds[0], &p->msg, 0, received);
 		skv_op_timer(loop, &p->timer.op, 0, expired);
 	}
 	ck_assert_int_eq(skv_loop_run(loop), 0);

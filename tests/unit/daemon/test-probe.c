@@ -9,6 +9,7 @@
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "common/fd.h"
 #include "tests/support/daemon-fixture.h"
 #include "tests/support/suite.h"
 
@@ -34,6 +35,16 @@ static const char *plugin(const char *name)
 
 	snprintf(path, sizeof(path), "tests/support/plugins/.libs/%s.so", name);
 	return fix_built(path);
+}
+
+/* The plugin as sparsekvctl sends it; the caller's. */
+static int sealed(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC), copy = skv_memfd_copy_sealed("policy", fd, SKV_PLUGIN_BYTES_MAX);
+
+	ck_assert_msg(copy >= 0, "%s", path);
+	close(fd);
+	return copy;
 }
 
 static void copy_file(const char *from, const char *to, off_t most)
@@ -86,7 +97,7 @@ START_TEST(each_bad_plugin_is_refused_with_its_reason)
 		{"bad-params", EBADMSG, "layers"},
 		{"bad-symbol", EBADMSG, "sparsekv_policy"},
 	};
-	struct raw *r = raw_hello(fix.socket);
+	struct raw *r = raw_operator(fix.socket);
 	uint32_t session = raw_open(r, "m", "full", NULL), id;
 	char spec[SKV_SPEC_MAX];
 	unsigned before, policies = count_policies(r);
@@ -109,9 +120,35 @@ START_TEST(each_bad_plugin_is_refused_with_its_reason)
 }
 END_TEST
 
+/* The plugin tries, and says in its summary how far it came; a kernel without Landlock leaves it files to read. */
+START_TEST(a_plugin_that_is_tried_reaches_nobody)
+{
+	struct raw *r = raw_operator(fix.socket);
+	json_t *answer, *row;
+	bool found = false;
+	size_t i;
+
+	ck_assert_msg(raw_policy_load(r, plugin("escape")) == 0, "%s", raw_error_text(r));
+	answer = raw_query(r, SKV_QUERY_POLICIES);
+	json_array_foreach(json_object_get(answer, "policies"), i, row) {
+		const char *lacks = json_string_value(json_object_get(row, "sandbox_lacks"));
+
+		if (strcmp(json_string_value(json_object_get(row, "name")), "escape") != 0)
+			continue;
+		found = true;
+		ck_assert_str_eq(json_string_value(json_object_get(row, "summary")),
+		                 strstr(lacks, "Landlock") ? "reached: files" : "reached:");
+		ck_assert_ptr_null(strstr(lacks, "seccomp"));
+	}
+	ck_assert(found);
+	json_decref(answer);
+	raw_close(r);
+}
+END_TEST
+
 START_TEST(a_file_that_was_cut_off_is_refused)
 {
-	struct raw *r = raw_hello(fix.socket);
+	struct raw *r = raw_operator(fix.socket);
 	char path[128];
 	struct stat st;
 
@@ -125,7 +162,7 @@ START_TEST(a_file_that_was_cut_off_is_refused)
 	}
 	copy_file(fix_built("policies/.libs/delta.so"), path, 0);
 	ck_assert_int_eq(raw_policy_load(r, path), EINVAL);
-	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "regular file of 1 byte to 16 MiB"));
+	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "sealed memfd of 1 byte to 16 MiB"));
 	ck_assert_int_eq(raw_policy_load(r, "/dev/zero"), EINVAL);
 	ck_assert_int_eq(raw_policy_load(r, "/etc/passwd"), EBADMSG);
 	raw_close(r);
@@ -135,7 +172,7 @@ END_TEST
 /* What was probed is what is handed out, whatever becomes of the file. */
 START_TEST(the_file_may_change_after_it_was_loaded)
 {
-	struct raw *r = raw_hello(fix.socket);
+	struct raw *r = raw_operator(fix.socket);
 	char path[128], magic[4];
 
 	snprintf(path, sizeof(path), "%s/delta.so", fix.dir);
@@ -153,7 +190,7 @@ END_TEST
 
 START_TEST(a_running_session_keeps_the_file_that_was_replaced)
 {
-	struct raw *r = raw_hello(fix.socket);
+	struct raw *r = raw_operator(fix.socket);
 	uint32_t session = raw_open(r, "m", "full", NULL), other, old, new;
 	struct skv_msg_policy_ack ack = {.session = session};
 	unsigned policies = count_policies(r);
@@ -181,7 +218,7 @@ END_TEST
 
 START_TEST(replaced_files_are_bounded)
 {
-	struct raw *r = raw_hello(fix.socket);
+	struct raw *r = raw_operator(fix.socket);
 	unsigned fds, room = FILES_MOST - count_policies(r);
 
 	for (unsigned i = 0; i <= room; i++) {
@@ -194,7 +231,7 @@ START_TEST(replaced_files_are_bounded)
 	raw_close(r);
 
 	/* with the sessions gone there is room without end */
-	r = raw_hello(fix.socket);
+	r = raw_operator(fix.socket);
 	ck_assert_int_eq(raw_policy_load(r, fix_built("policies/.libs/full.so")), 0);
 	fds = fix_settled_fds(fix.pid);
 	for (int i = 0; i < 10; i++)
@@ -207,7 +244,7 @@ END_TEST
 
 START_TEST(a_new_name_is_there_at_once)
 {
-	struct raw *r = raw_hello(fix.socket);
+	struct raw *r = raw_operator(fix.socket);
 
 	ck_assert_int_eq(raw_policy_load(r, plugin("refuse-adopt")), 0);
 	raw_open(r, "m", "refuse-adopt", NULL);
@@ -219,8 +256,8 @@ END_TEST
 START_TEST(who_asked_may_be_gone_before_the_answer)
 {
 	struct skv_msg_name m = {.name = "bad-hang.so"};
-	struct raw *r = raw_hello(fix.socket), *other = raw_hello(fix.socket);
-	int fd = open(plugin("bad-hang"), O_RDONLY | O_CLOEXEC);
+	struct raw *r = raw_operator(fix.socket), *other = raw_operator(fix.socket);
+	int fd = sealed(plugin("bad-hang"));
 
 	raw_send(r, SKV_MSG_POLICY_LOAD, &m, sizeof(m), fd);
 	close(fd);
@@ -236,8 +273,8 @@ END_TEST
 START_TEST(a_stop_ends_the_probe)
 {
 	struct skv_msg_name m = {.name = "bad-hang.so"};
-	struct raw *r = raw_hello(fix.socket);
-	int fd = open(plugin("bad-hang"), O_RDONLY | O_CLOEXEC);
+	struct raw *r = raw_operator(fix.socket);
+	int fd = sealed(plugin("bad-hang"));
 	double begin;
 
 	raw_send(r, SKV_MSG_POLICY_LOAD, &m, sizeof(m), fd);
@@ -307,7 +344,8 @@ int main(void)
 	Suite *s = begin_suite("test-probe");
 
 	add_case(s, "probe", 60, setup, teardown, each_bad_plugin_is_refused_with_its_reason,
-	         a_file_that_was_cut_off_is_refused, the_file_may_change_after_it_was_loaded,
+	         a_plugin_that_is_tried_reaches_nobody, a_file_that_was_cut_off_is_refused,
+	         the_file_may_change_after_it_was_loaded,
 	         a_running_session_keeps_the_file_that_was_replaced, replaced_files_are_bounded,
 	         a_new_name_is_there_at_once, who_asked_may_be_gone_before_the_answer, a_stop_ends_the_probe,
 	         of_two_files_with_one_policy_the_first_counts, NULL);

@@ -17,6 +17,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "common/fd.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
 #include "tests/support/suite.h"
@@ -219,19 +220,28 @@ static int attempt(struct raw *r, uint16_t type, const void *body, size_t bytes,
 }
 
 /* All that takes descriptors, as far as it goes. */
-static void use_descriptors(void)
+/* The client that it was, if any: the daemon may have hung up on it before it closed its session. */
+static uint32_t use_descriptors(void)
 {
 	struct skv_msg_hello hello = {.version_min = 1, .version_max = 1, .program = "greedy"};
 	struct skv_msg_open open_ = {.model = raw_model("greedy"), .spec = "full"};
 	struct skv_msg_seq_name seq = {0};
 	struct skv_msg_lease_get lease = {.least = 1, .most = 600};
 	struct skv_msg_name load = {.name = "full.so"};
-	struct raw *r = raw_connect(fix.socket);
+	char operators[128];
+	struct raw *r = NULL;
+	uint32_t client = 0;
 	int file = open(fix_built("policies/.libs/full.so"), O_RDONLY | O_CLOEXEC), type = 0;
+	int sealed = skv_memfd_copy_sealed("policy", file, SKV_PLUGIN_BYTES_MAX);
 
+	if (skv_operators_socket(fix.socket, operators, sizeof(operators)))
+		r = raw_connect(operators);
 	ck_assert_ptr_nonnull(r);
-	if (attempt(r, SKV_MSG_HELLO, &hello, sizeof(hello), -1) == (SKV_MSG_HELLO | SKV_REPLY))
+	ck_assert_int_ge(sealed, 0);
+	if (attempt(r, SKV_MSG_HELLO, &hello, sizeof(hello), -1) == (SKV_MSG_HELLO | SKV_REPLY)) {
+		client = ((const struct skv_msg_hello_ok *)(const void *)(r->packet + sizeof(struct skv_msg_header)))->client;
 		type = attempt(r, SKV_MSG_OPEN, &open_, sizeof(open_), -1);
+	}
 	if (type == (SKV_MSG_OPEN | SKV_REPLY)) {
 		uint32_t session;
 
@@ -243,9 +253,11 @@ static void use_descriptors(void)
 			type = attempt(r, SKV_MSG_LEASE_GET, &lease, sizeof(lease), -1);
 	}
 	if (type > 0)
-		attempt(r, SKV_MSG_POLICY_LOAD, &load, sizeof(load), file);
+		attempt(r, SKV_MSG_POLICY_LOAD, &load, sizeof(load), sealed);
 	close(file);
+	close(sealed);
 	raw_close(r);
+	return client;
 }
 
 /* With 0, 1, 2 … descriptors left: each call that needs one fails once, and nothing is lost by it. */
@@ -253,6 +265,7 @@ START_TEST(running_out_of_descriptors_loses_nothing)
 {
 	struct rlimit was, less;
 	struct raw *r = raw_hello(fix.socket);
+	uint32_t client = 0;
 	unsigned before;
 
 	raw_open(r, "m", "full", NULL);
@@ -264,9 +277,10 @@ START_TEST(running_out_of_descriptors_loses_nothing)
 		less.rlim_cur = before + left;
 		ck_assert_int_eq(prlimit(fix.pid, RLIMIT_NOFILE, &less, NULL), 0);
 		if (left >= 2) /* less, and a connection waits to be accepted for ever */
-			use_descriptors();
+			client = use_descriptors();
 		json_decref(raw_query(r, SKV_QUERY_STATUS));
 		ck_assert_int_eq(prlimit(fix.pid, RLIMIT_NOFILE, &was, NULL), 0);
+		raw_client_end(fix.socket, client);
 		fix_settled_fds(fix.pid);
 	}
 	use_descriptors();

@@ -304,7 +304,7 @@ END_TEST
 /* A prompt that begins so late in a segment that all its rows there are probes: these have no correction row. */
 START_TEST(first_segment_of_probes)
 {
-	static const int shapes[] = {12, 15, 23, 26}; /* head_dim 64 and 128, in fp16 and bf16 */
+	static const int shapes[] = {12, 15, 23, 26}; /* head_dim 64, 3 heads a group, and 128, in fp16 and bf16 */
 	uint32_t len[4], n_q[4];
 	struct kernel_case c;
 

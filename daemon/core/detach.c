@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/core/detach.c - a sequence loses its holder.
+ *
+ * A named one is made what its last commit says, its tables are checked, the pages that they name become its own, and
+ * references that they do not name are given up. An anonymous one is removed. The work grows with the tokens, so it is
+ * done in turns, and what a turn leaves is here and in the owner words: a page is LEASE(the old holder) until it is
+ * SEQ(sequence). Until the end the sequence is held by its old holder.
+ *
+ * Marks are of this alone, since several clients may die at a time.
+ */
+#include "daemon/core/detach.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include "daemon/core/pools.h"
+#include "daemon/core/refs.h"
+#include "daemon/core/seqfile.h"
+#include "daemon/core/sequences.h"
+
+int skv_detach_begin(struct skv_core *c, uint32_t seq, uint32_t client, struct skv_detach *s)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, skv_seq_row(&c->state, seq)->pool);
+	uint8_t *marks = calloc((size_t)p->max_segments * p->pages_per_segment, 1); /* costs what is touched */
+
+	if (!marks)
+		return -ENOMEM;
+	*s = (struct skv_detach){.phase = SKV_DETACH_REPLAY};
+	skv_walk_begin(c, seq, client, marks, &s->walk);
+	s->corrupt = skv_seq_row(&c->state, seq)->name[0] && skv_validate_header(c, seq) != 0;
+	if (!skv_seq_row(&c->state, seq)->name[0] || s->corrupt)
+		s->phase = SKV_DETACH_REMOVE;
+	return 0;
+}
+
+void skv_detach_end(struct skv_detach *s)
+{
+	free(s->walk.marks);
+	s->walk.marks = NULL;
+}
+
+static void enter(struct skv_core *c, struct skv_detach *s, int phase)
+{
+	uint32_t seq = s->walk.seq;
+	bool chain = phase == SKV_DETACH_MARK || phase == SKV_DETACH_RELEASE;
+
+	s->phase = phase;
+	s->at = chain ? skv_seq_row(&c->state, seq)->ref_head : 0;
+	if (phase == SKV_DETACH_CHECK || phase == SKV_DETACH_TAKE)
+		skv_walk_begin(c, seq, s->walk.client, s->walk.marks, &s->walk);
+}
+
+/* One phase, as far as it goes. SKV_DONE: it is over. */
+static enum skv_progress run(struct skv_core *c, struct skv_detach *s, uint32_t *units)
+{
+	const struct skv_seq_local *l = &c->seqs[s->walk.seq];
+	uint8_t *marks = s->walk.marks;
+	bool done = false;
+
+	switch (s->phase) {
+	case SKV_DETACH_REPLAY: done = skv_seqfile_replay(l, &s->at, units); break;
+	case SKV_DETACH_MARK: done = skv_refs_mark(c, s->walk.seq, marks, SKV_MARK_REF, &s->at, units); break;
+	case SKV_DETACH_CHECK: return skv_walk_check(c, &s->walk, units);
+	case SKV_DETACH_TAKE: return skv_walk_take(c, &s->walk, units);
+	case SKV_DETACH_RELEASE: done = skv_refs_release(c, s->walk.seq, marks, SKV_MARK_REF, &s->at, units); break;
+	case SKV_DETACH_TRIM: done = skv_seqfile_trim(l, &s->at, units); break;
+	case SKV_DETACH_REMOVE: return skv_seq_remove_some(c, s->walk.seq, &s->at, units);
+	}
+	return done ? SKV_DONE : SKV_GOES_ON;
+}
+
+enum skv_progress skv_detach_some(struct skv_core *c, struct skv_detach *s, uint32_t *units)
+{
+	for (;;) {
+		enum skv_progress r = run(c, s, units);
+
+		if (r == SKV_GOES_ON)
+			return r;
+		s->corrupt |= r == SKV_CORRUPT;
+		if (r == SKV_CORRUPT)
+			enter(c, s, SKV_DETACH_REMOVE);
+		else if (s->phase < SKV_DETACH_TRIM)
+			enter(c, s, (int)s->phase + 1);
+		else
+			break;
+	}
+	if (s->phase == SKV_DETACH_TRIM) {
+		skv_seq_unhold(c, s->walk.seq);
+		skv_pool_shrink(c, skv_seq_row(&c->state, s->walk.seq)->pool);
+	}
+	skv_detach_end(s);
+	return SKV_DONE;
+}

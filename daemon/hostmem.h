@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/hostmem.h - host memory that gives back in the background. */
+#ifndef SKV_HOSTMEM_H
+#define SKV_HOSTMEM_H
+
+#include "daemon/loop/loop.h"
+#include "daemon/mem/mem.h"
+
+struct skv_hostmem {
+	struct skv_mem_ops ops; /* first: the core's view of it */
+	struct skv_loop *loop;  /* NULL: at once, as the loop has ended */
+};
+
+/* As skv_mem_host; what is given back is freed by worker threads of the ring, however large it is. */
+void skv_hostmem_init(struct skv_hostmem *, struct skv_loop *);
+
+#endif

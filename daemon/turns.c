@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/turns.c - work of the core that takes more than a turn of the loop.
+ *
+ * A turn is below a millisecond; between two of them everybody is served. The client that asked gets its reply at the
+ * end, and no request of its is received until then. What a client had that is gone is nobody's request.
+ */
+#include "daemon/turns.h"
+
+#include <stdlib.h>
+#include "daemon/fence.h"
+#include "daemon/reply.h"
+#include "daemon/server-priv.h"
+#include "daemon/sys/clock.h"
+#include "daemon/sys/log.h"
+
+#define TURN_UNITS 60000u
+
+struct skv_turns {
+	struct skv_turns *next;
+	uint32_t client;
+	uint64_t conn; /* its number */
+	struct skv_msg_header header;
+};
+
+void skv_turns_wait(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h)
+{
+	struct skv_turns *t = malloc(sizeof(*t));
+
+	if (!t) {
+		skv_conn_close(conn, LOG_ERR, "no memory to answer it later");
+		return;
+	}
+	*t = (struct skv_turns){
+		.next = s->turns, .client = skv_conn_client(conn), .conn = skv_conn_number(conn), .header = *h};
+	s->turns = t;
+	skv_conn_pause(conn, true);
+}
+
+static void answer(struct skv_server *s, const struct skv_turns *t, const struct skv_core_done *done)
+{
+	struct skv_conn *conn = skv_ipc_find(s->ipc, t->conn);
+
+	if (!conn)
+		return;
+	if (done->result)
+		skv_conn_error(conn, t->header.serial, skv_core_errno((enum skv_core_error)done->result), "%s", done->why);
+	else
+		skv_reply(s, conn, &t->header, NULL, 0, NULL, 0);
+	skv_conn_pause(conn, false);
+}
+
+bool skv_turns_work(struct skv_server *s)
+{
+	struct skv_core_done done;
+
+	skv_core_work(s->core, TURN_UNITS, &done);
+	if (!done.client)
+		return done.more;
+	s->notices_due = true;
+	for (struct skv_turns **at = &s->turns, *t; (t = *at);) {
+		if (t->client != done.client) {
+			at = &t->next;
+			continue;
+		}
+		*at = t->next;
+		answer(s, t, &done);
+		free(t);
+	}
+	if (done.gone)
+		skv_fence_gone(s, skv_now_ns() - done.since_ns);
+	return done.more;
+}
+
+void skv_turns_forget(struct skv_server *s, const struct skv_conn *conn)
+{
+	for (struct skv_turns **at = &s->turns, *t; (t = *at);)
+		if (t->conn == skv_conn_number(conn)) {
+			*at = t->next;
+			free(t);
+		} else {
+			at = &t->next;
+		}
+}
+
+void skv_turns_free_all(struct skv_server *s)
+{
+	while (s->turns) {
+		struct skv_turns *t = s->turns;
+
+		s->turns = t->next;
+		free(t);
+	}
+}

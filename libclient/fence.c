@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libclient/fence.c - the end of a connection, as those see it who are in a step then.
+ *
+ * The daemon says in the control page that a client's connection ended, whatever ended it, and keeps the client's pages
+ * and sequences from everybody else until this process is gone or has told it that nothing of them is mapped any more
+ * (CLIENT_END). So a step that was begun before commits nothing, and what it still writes is written to pages that
+ * are nobody's. The word stays when the daemon dies: then nobody else can have the pages, and steps go on.
+ *
+ * Each sequence has the client that holds it written in its memory; nobody else commits.
+ *
+ * A child of fork(2) has none of the memory, and a descriptor of a connection that is its parent's: it may do nothing.
+ */
+#include "libclient/fence.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "common/fd.h"
+#include "libclient/conn.h"
+#include "libclient/error.h"
+#include "libclient/seq.h"
+
+static _Atomic unsigned forks; /* between this process and the one that loaded the library */
+
+static void forked_child(void)
+{
+	atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed);
+}
+
+static void watch(void)
+{
+	(void)pthread_atfork(NULL, NULL, forked_child);
+}
+
+void fence_watch_forks(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, watch);
+}
+
+unsigned fence_forks(void)
+{
+	return atomic_load_explicit(&forks, memory_order_relaxed);
+}
+
+bool fence_forked(const struct skv_client *c)
+{
+	return c->forks != fence_forks();
+}
+
+static bool fence_stands(const struct skv_client *c)
+{
+	return atomic_load_explicit(&c->control->fence[skv_client_row_of(c->id)], memory_order_acquire) == c->id;
+}
+
+/* With the daemon's words, if it had any. */
+static int fell(struct skv_client *c)
+{
+	conn_turn(c);
+	pthread_mutex_lock(&c->lock);
+	conn_break_locked(c, -ECONNRESET, "the daemon ended the connection");
+	pthread_mutex_unlock(&c->lock);
+	return error_set(-ECONNRESET, "%s; steps do not count any more", c->broken_text);
+}
+
+int fence_check(struct skv_client *c)
+{
+	if (fence_forked(c))
+		return error_set(-EPERM, "the connection is of the process that made it: after fork(2) a child connects anew");
+	return fence_stands(c) ? 0 : fell(c);
+}
+
+int fence_check_held(struct skv_client *c, struct skv_seq *const *seqs, uint32_t n)
+{
+	int e = fence_check(c);
+
+	for (uint32_t i = 0; i < n && e == 0; i++) {
+		uint32_t holder = atomic_load_explicit(&seqs[i]->mem->holder, memory_order_relaxed);
+
+		if (holder != c->id)
+			e = error_set(-ECONNRESET, "the sequence is held by client %#x, expected %#x, this one", holder, c->id);
+	}
+	return e;
+}
+
+void fence_tell_end(const struct skv_client *c)
+{
+	struct {
+		struct skv_msg_header h;
+		struct skv_msg_client m;
+	} packet = {{.length = sizeof(packet), .type = SKV_MSG_CLIENT_END, .serial = 1}, {.client = c->id}};
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	SKV_FD_CLEANUP int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+
+	strcpy(addr.sun_path, c->path);
+	/* what cannot be told now, the end of the process says */
+	if (fd >= 0 && connect(fd, (const struct sockaddr *)&addr, sizeof(addr)) == 0 &&
+	    send(fd, &packet, sizeof(packet), MSG_NOSIGNAL) == (ssize_t)sizeof(packet))
+		(void)poll(&p, 1, (int)atomic_load(&c->timeout_ms));
+}

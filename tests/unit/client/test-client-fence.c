@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Connections that end while their process lives, in the middle of a step: nothing of the step counts, and no byte of
+ * another client's page changes, though the process goes on writing to its own.
+ *
+ * The engine is a child process. In each round it stops itself in a step, its connection is ended in one way or another,
+ * all pages that are to be had are leased to a tenant of the same user and filled with a pattern, and the engine goes
+ * on. FENCE_ROUNDS=10000 (make check-hostile) is the whole of it.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/wire.h"
+#include "tests/support/child.h"
+#include "tests/support/client-test.h"
+
+#define MAX_TOKENS 2000u
+#define NAME "engine"
+
+enum way {
+	SHUT,    /* the socket is shut down, as by a child process that has it, too */
+	BROKEN,  /* the daemon hangs up: it was sent what is no message */
+	STALLED, /* it does not end: a process that was stopped, and told of a thousand segments meanwhile, goes on */
+	WAYS
+};
+
+static struct fix daemon_;
+static struct raw *op;
+static struct skv_model model;
+/* What engine and test tell each other while the engine is stopped. */
+static struct shared {
+	enum way way;
+	uint32_t committed; /* length */
+	bool last; /* round */
+} *shared;
+
+/* ---- the engine ------------------------------------------------------------------------------ */
+
+static struct skv_client *client;
+static struct skv_session *session;
+static struct skv_seq *seq;
+
+static void stop_here(void)
+{
+	raise(SIGSTOP);
+}
+
+/* The socket of the library's connection: the one to the daemon that is not the test's. */
+static int library_socket(void)
+{
+	for (int fd = 3; fd < 1024; fd++) {
+		struct sockaddr_un addr = {0};
+		socklen_t len = sizeof(addr);
+
+		if (fd != op->fd && getpeername(fd, (struct sockaddr *)&addr, &len) == 0 &&
+		    !strcmp(addr.sun_path, daemon_.socket))
+			return fd;
+	}
+	ck_abort_msg("the library has no socket");
+}
+
+static void end_connection(void)
+{
+	int fd = library_socket();
+
+	if (shared->way == SHUT)
+		shutdown(fd, SHUT_RDWR);
+	else if (shared->way == BROKEN)
+		ck_assert_int_eq(send(fd, "x", 1, MSG_NOSIGNAL), 1);
+}
+
+/* n tokens; in front of layer `break_at` the connection ends, or not, and the process stops. What skv_step_end says. */
+static int step(uint32_t n, uint32_t break_at)
+{
+	struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = SKV_STEP_PROMPT};
+	struct devmem_rows rows = devmem_rows_new(&model, n);
+	int e = skv_step_begin(session, &item, 1, devmem_stream());
+
+	for (size_t i = 0; i < rows.kv_bytes / sizeof(float); i++)
+		rows.k[i] = rows.v[i] = rows.q[i] = (float)rnd_below(100) / 100;
+	for (uint32_t layer = 0; layer < model.n_layers && e == 0; layer++) {
+		if (layer == break_at) {
+			end_connection();
+			stop_here();
+		}
+		OK(devmem_attend(session, layer, &rows, false));
+	}
+	if (e == 0)
+		e = skv_step_end(session, NULL);
+	devmem_rows_free(&rows);
+	return e;
+}
+
+/* The sequence as the last round left it, or anew. */
+static void take_up(void)
+{
+	int e = shared->committed ? skv_seq_attach(session, NAME, &seq) : skv_seq_new(session, NAME, 0, &seq);
+
+	ck_assert_msg(e == 0, "%d %s", e, skv_last_error());
+	ck_assert_uint_eq(skv_seq_len(seq), shared->committed);
+	if (shared->committed < MAX_TOKENS - 200)
+		return;
+	OK(skv_seq_drop(seq));
+	OK(skv_seq_new(session, NAME, 0, &seq));
+	shared->committed = 0;
+}
+
+static void round_of_engine(void)
+{
+	OK(skv_connect(&client, daemon_.socket));
+	OK(skv_open(client, &model, rnd_below(2) ? "full" : "h2o?budget=64", &session));
+	take_up();
+	for (uint32_t i = rnd_below(3) + 1; i > 0; i--) {
+		uint32_t n = rnd_below(40) + 1;
+
+		OK(step(n, UINT32_MAX));
+		shared->committed += n;
+	}
+	skv_seq_tokens(seq, NULL); /* on a device, waits for it */
+	shared->way = (enum way)rnd_below(WAYS);
+	if (shared->way == STALLED) {
+		OK(step(7, rnd_below(model.n_layers)));
+		OK(step(2, UINT32_MAX));
+		shared->committed += 9;
+	} else {
+		FAILS(step(rnd_below(40) + 1, rnd_below(model.n_layers)), ECONNRESET, "");
+		FAILS(step(1, UINT32_MAX), ECONNRESET, "");
+	}
+	ck_assert_uint_eq(skv_seq_len(seq), shared->committed);
+	stop_here();
+	skv_disconnect(client);
+}
+
+/* ---- the tenant ------------------------------------------------------------------------------ */
+
+static struct tenant {
+	struct raw *raw;
+	struct skv_msg_open_ok pool;
+	uint8_t *base;
+	struct skv_wire_run runs[SKV_WIRE_MAX_RUNS];
+	uint32_t n_runs;
+} tenant;
+
+static size_t span(void)
+{
+	return (size_t)tenant.pool.max_segments * tenant.pool.segment_bytes;
+}
+
+static void tenant_open(void)
+{
+	struct skv_wire_model m = {0};
+	void *base = NULL;
+
+	skv_wire_from_model(&m, &model);
+	tenant.raw = raw_hello(daemon_.socket);
+	raw_open_model(tenant.raw, &m, "full", &tenant.pool);
+	if (devmem_is_device()) {
+		ck_assert_int_eq(devmem_device()->reserve(span(), &base), 0);
+	} else {
+		base = mmap(NULL, span(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		ck_assert_ptr_ne(base, MAP_FAILED);
+	}
+	tenant.base = base;
+}
+
+/* A segment comes or goes. */
+static void tenant_map(int type, const struct skv_msg_segment *m)
+{
+	uint8_t *at = tenant.base + m->segment * tenant.pool.segment_bytes;
+
+	if (type == SKV_MSG_SEGMENT && devmem_is_device())
+		ck_assert_int_eq(devmem_device()->map(at, m->bytes, tenant.raw->fds[0], true), 0);
+	else if (type == SKV_MSG_SEGMENT)
+		ck_assert_ptr_eq(mmap(at, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, tenant.raw->fds[0], 0), at);
+	else if (devmem_is_device())
+		ck_assert_int_eq(devmem_device()->unmap(at, m->bytes), 0);
+	else
+		ck_assert_ptr_eq(mmap(at, m->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0), at);
+}
+
+static const void *tenant_ask(uint16_t type, const void *body, size_t bytes)
+{
+	struct raw *r = tenant.raw;
+	const void *answer = r->packet + sizeof(struct skv_msg_header);
+
+	raw_send(r, type, body, bytes, -1);
+	for (;;) {
+		int got = raw_recv(r, 10000);
+		struct skv_msg_segment m;
+
+		ck_assert_int_gt(got, 0);
+		if (got == (int)(type | SKV_REPLY))
+			return answer;
+		ck_assert_msg(got != SKV_MSG_ERROR, "%s: %s", skv_wire_name(type), raw_error_text(r));
+		if (got != SKV_MSG_SEGMENT && got != SKV_MSG_SEGMENT_GONE)
+			continue; /* the answer to an acknowledgement */
+		memcpy(&m, answer, sizeof(m));
+		tenant_map(got, &m);
+		if (got == SKV_MSG_SEGMENT_GONE)
+			raw_send(r, SKV_MSG_SEGMENT_ACK, &m, sizeof(m), -1);
+	}
+}
+
+static void tenant_lease_all(void)
+{
+	struct skv_msg_lease_get get = {.session = tenant.pool.session, .most = 1u << 20};
+	const struct skv_msg_runs *ok = tenant_ask(SKV_MSG_LEASE_GET, &get, sizeof(get));
+
+	tenant.n_runs = ok->n_runs;
+	memcpy(tenant.runs, ok + 1, ok->n_runs * sizeof(*tenant.runs));
+	ck_assert_uint_gt(tenant.n_runs, 0);
+}
+
+static void tenant_give_all(void)
+{
+	struct {
+		struct skv_msg_runs m;
+		struct skv_wire_run runs[SKV_WIRE_MAX_RUNS];
+	} put = {.m = {.session = tenant.pool.session, .n_runs = tenant.n_runs}};
+
+	memcpy(put.runs, tenant.runs, sizeof(put.runs));
+	tenant_ask(SKV_MSG_LEASE_PUT, &put, sizeof(put.m) + tenant.n_runs * sizeof(*put.runs));
+	tenant.n_runs = 0;
+}
+
+static size_t run_bytes(const struct skv_wire_run *run)
+{
+	return run->count * tenant.pool.page_bytes;
+}
+
+static uint8_t *run_at(const struct skv_wire_run *run)
+{
+	return tenant.base + run->first * tenant.pool.page_bytes;
+}
+
+/* What pages of the tenant's have: each its number, in all words. The caller's. */
+static uint64_t *pattern(const struct skv_wire_run *run)
+{
+	size_t n = tenant.pool.page_bytes / sizeof(uint64_t);
+	uint64_t *words = malloc(run_bytes(run));
+
+	ck_assert_ptr_nonnull(words);
+	for (uint32_t page = 0; page < run->count; page++)
+		for (size_t i = 0; i < n; i++)
+			words[page * n + i] = (uint64_t)(run->first + page) << 32 | i;
+	return words;
+}
+
+static void tenant_write(void)
+{
+	for (uint32_t i = 0; i < tenant.n_runs; i++) {
+		const struct skv_wire_run *run = &tenant.runs[i];
+		uint64_t *words = pattern(run);
+
+		devmem_to(run_at(run), words, run_bytes(run));
+		free(words);
+	}
+}
+
+static void tenant_check(void)
+{
+	for (uint32_t i = 0; i < tenant.n_runs; i++) {
+		const struct skv_wire_run *run = &tenant.runs[i];
+		uint64_t *words = pattern(run);
+		uint8_t *found = malloc(run_bytes(run));
+
+		ck_assert_ptr_nonnull(found);
+		devmem_from(found, run_at(run), run_bytes(run));
+		ck_assert_msg(!memcmp(found, words, run_bytes(run)), "another wrote to one of the %u pages from %u on", run->count,
+		              run->first);
+		free(found);
+		free(words);
+	}
+}
+
+/* ---- rounds ---------------------------------------------------------------------------------- */
+
+static unsigned rounds(void)
+{
+	const char *asked = getenv("FENCE_ROUNDS");
+
+	return asked ? (unsigned)atoi(asked) : slowed() ? 6 : 30;
+}
+
+static void engine(void)
+{
+	while (!shared->last)
+		round_of_engine();
+}
+
+static void until_it_stops(pid_t pid)
+{
+	int status;
+
+	ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
+	ck_assert_msg(WIFSTOPPED(status), "the engine ended with status %#x: %s", (unsigned)status, child_problem());
+}
+
+static bool is_fenced(pid_t pid)
+{
+	json_t *status = raw_query(op, SKV_QUERY_STATUS), *row;
+	bool fenced = false;
+	size_t i;
+
+	json_array_foreach(json_object_get(status, "clients"), i, row)
+		if (json_integer_value(json_object_get(row, "pid")) == pid)
+			fenced = json_is_true(json_object_get(row, "fenced"));
+	json_decref(status);
+	return fenced;
+}
+
+/* Until the daemon has seen the end of its connection; or a flood of notices has not ended it. */
+static void until_fenced(pid_t pid)
+{
+	for (double end = fix_now() + 20; shared->way != STALLED && !is_fenced(pid);)
+		ck_assert_double_lt(fix_now(), end);
+	for (int i = 0; shared->way == STALLED && i < 3; i++) {
+		tenant_lease_all();
+		tenant_give_all();
+	}
+}
+
+START_TEST(no_step_counts_and_no_page_is_touched)
+{
+	pid_t pid = child_fork();
+
+	if (pid == 0) {
+		engine();
+		_exit(0);
+	}
+	tenant_open();
+	for (unsigned i = 0; i < rounds(); i++) {
+		until_it_stops(pid);
+		shared->last = i + 1 == rounds();
+		until_fenced(pid);
+		tenant_lease_all();
+		tenant_write();
+		kill(pid, SIGCONT);
+		until_it_stops(pid);
+		tenant_check();
+		tenant_give_all();
+		kill(pid, SIGCONT);
+	}
+	child_wait(pid);
+	raw_close(tenant.raw);
+	for (double end = fix_now() + 5; raw_leased(op) > 0;) /* it had said that it was through */
+		ck_assert_double_lt(fix_now(), end);
+}
+END_TEST
+
+/* ---- fork ------------------------------------------------------------------------------------ */
+
+/* All that a child could do by mistake with what its parent had. */
+static void child_of_engine(void *unused)
+{
+	struct skv_step_item item = {.seq = seq, .n_tokens = 1};
+	struct skv_seq *other;
+
+	(void)unused;
+	FAILS(skv_step_begin(session, &item, 1, NULL), EPERM, "fork");
+	FAILS(skv_step_end(session, NULL), EPERM, "fork");
+	FAILS(skv_seq_new(session, NULL, 0, &other), EPERM, "fork");
+	FAILS(skv_seq_attach(session, "other", &other), EPERM, "fork");
+	skv_disconnect(client);
+	skv_disconnect(client);
+	/* and connect anew */
+	OK(skv_connect(&client, daemon_.socket));
+	skv_disconnect(client);
+}
+
+START_TEST(a_child_of_fork_does_nothing)
+{
+	struct skv_step_item item;
+
+	if (devmem_is_device())
+		return; /* CUDA does not survive a fork */
+	OK(skv_connect(&client, daemon_.socket));
+	OK(skv_open(client, &model, "full", &session));
+	OK(skv_seq_new(session, NAME, 0, &seq));
+	item = (struct skv_step_item){.seq = seq, .n_tokens = 1};
+	OK(step(20, UINT32_MAX));
+	OK(skv_step_begin(session, &item, 1, NULL)); /* so that step_end has one to end */
+	fix_in_child(0, child_of_engine, NULL);
+	skv_step_abort(session);
+	for (int i = 0; i < 6; i++)
+		OK(step(30, UINT32_MAX));
+	ck_assert_uint_eq(skv_seq_len(seq), 200);
+	ck_assert(!is_fenced(getpid()));
+	skv_disconnect(client);
+	ck_assert_uint_eq(raw_leased(op), 0);
+}
+END_TEST
+
+static void setup(void)
+{
+	static const char *const options[] = {"--pool-bytes=16M", "--segment-bytes=64K", "--cuda-pool-bytes=32M",
+	                                      "--account-cuda-bytes=32M", NULL};
+
+	fix_start_process(&daemon_, options);
+	op = raw_operator(daemon_.socket);
+	refmodel_model(&model, "fence", SKV_F32, MAX_TOKENS);
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ck_assert_ptr_ne(shared, MAP_FAILED);
+}
+
+static void teardown(void)
+{
+	raw_close(op);
+	fix_stop(&daemon_);
+	munmap(shared, sizeof(*shared));
+}
+
+int main(void)
+{
+	Suite *s = begin_suite("test-client-fence");
+
+	add_case(s, "fence", getenv("FENCE_ROUNDS") ? 3600 : 120, setup, teardown, no_step_counts_and_no_page_is_touched,
+	         a_child_of_fork_does_nothing, NULL);
+	return run_suite(s);
+}
