@@ -28,6 +28,7 @@
 #define SKV_SPEC_MAX 512u     /* bytes of a policy spec, NUL included */
 #define SKV_TEXT_MAX 512u     /* bytes of an error text, NUL included */
 #define SKV_WIRE_MAX_RUNS 4096u
+#define SKV_CALL_PAGES 65536u /* that one request leases, gives back or releases, at most */
 #define SKV_PLUGIN_BYTES_MAX (16u << 20) /* of a policy's file */
 #define SKV_DEFAULT_SOCKET "/run/sparsekv/sparsekvd.sock"
 /* Elsewhere: the folder above may be shown to containers, this one is for the machine's operators. */

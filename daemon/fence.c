@@ -23,6 +23,7 @@
 #include "daemon/server-priv.h"
 #include "daemon/sys/clock.h"
 #include "daemon/sys/log.h"
+#include "daemon/turns.h"
 
 #define ATTACH_WAIT_NS 1000000000u
 #define MOST_WAITING 16u /* of a connection */
@@ -49,20 +50,16 @@ struct skv_attaching {
 
 /* ---- those who wait ---- */
 
-/* False: the holder is fenced, and this may wait for it; or what it had is being taken back, which comes to an end. */
+/* False: the holder is fenced, and this may wait for it; or it is gone, and ends in turns. */
 static bool attach(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                    const struct skv_msg_seq_name *m, bool wait)
 {
-	struct skv_core_seq_info info;
-	struct skv_msg_seq_ok ok;
+	struct skv_core_seq_info info = {.fd = -1};
 	int r = skv_core_seq_attach(s->core, skv_conn_client(conn), m->session, m->name, &info);
 
-	if (r == SKV_CORE_E_TURNS || (r == SKV_CORE_E_FENCED && wait))
+	if (r == SKV_CORE_E_LEAVING || (r == SKV_CORE_E_FENCED && wait))
 		return false;
-	if (skv_reply_failed(s, conn, h->serial, "attaching a sequence", r))
-		return true;
-	ok = (struct skv_msg_seq_ok){.seq = info.seq, .max_tokens = info.max_tokens, .bytes = info.bytes};
-	skv_reply(s, conn, h, &ok, sizeof(ok), &info.fd, 1);
+	skv_turns_answer(s, conn, h, r, &info);
 	return true;
 }
 

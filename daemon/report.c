@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "daemon/device.h"
+#include "daemon/query.h"
 #include "daemon/reply.h"
 #include "daemon/server-priv.h"
 #include "daemon/sys/clock.h"
@@ -111,16 +112,11 @@ static json_t *recall_json(const struct skv_session_page *p, uint32_t n_layers)
 	return all;
 }
 
-static void add_session(void *listing, const struct skv_core_session_view *v)
+json_t *skv_report_session(const struct skv_core_session_view *v)
 {
 	static const struct skv_session_page none;
 	const struct skv_session_page *p = v->page ? v->page : &none;
-	struct listing *l = listing;
-	json_t *row;
-
-	if (!l->all && v->uid != l->uid)
-		return;
-	row = json_pack("{s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:I, s:I, s:I, s:I}", "session",
+	json_t *row = json_pack("{s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:I, s:I, s:I, s:I}", "session",
 	                number(v->session), "client", number(v->client), "pool", number(v->pool), "uid",
 	                number(v->uid), "model", model_json(v->model), "policy", v->spec, "error", v->error,
 	                "plugin", number(v->running_plugin), "generation", number(v->generation),
@@ -138,7 +134,7 @@ static void add_session(void *listing, const struct skv_core_session_view *v)
 	FIGURE(recall_steps);
 #undef FIGURE
 	json_object_set_new(row, "recall", recall_json(p, v->model->n_layers));
-	put(l, row);
+	return row;
 }
 
 /* {"kv": 128, "bounds": 8, …}: a sequence's pages by what they hold. */
@@ -162,14 +158,9 @@ static uint64_t resident(const uint64_t pages[SKV_PAGE_KINDS])
 	return n;
 }
 
-static void add_seq(void *listing, const struct skv_core_seq_view *v)
+json_t *skv_report_seq(const struct skv_core_seq_view *v)
 {
-	struct listing *l = listing;
-	json_t *row;
-
-	if (!l->all && v->uid != l->uid)
-		return;
-	row = json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "seq", number(v->seq), "uid",
+	json_t *row = json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "seq", number(v->seq), "uid",
 	                number(v->uid), "name", v->name, "model", v->model, "client", number(v->client),
 	                "session", number(v->session), "tokens", number(v->tokens), "max_tokens",
 	                number(v->max_tokens), "pages_total", number(v->pages_total), "page_bytes",
@@ -179,7 +170,7 @@ static void add_seq(void *listing, const struct skv_core_seq_view *v)
 	                    v->counted ? json_integer(number(resident(v->pages))) : json_null());
 	json_object_set_new(row, "pages_shared",
 	                    v->counted ? json_integer(number(v->pages_shared)) : json_null());
-	put(l, row);
+	return row;
 }
 
 static void add_pool(void *listing, const struct skv_core_pool_view *v)
@@ -367,9 +358,10 @@ void skv_report_query(struct skv_server *s, struct skv_conn *conn, const struct 
 		answer = status_json(s, &l);
 		break;
 	case SKV_QUERY_SEQS:
-		skv_core_seqs(s->core, add_seq, &l);
-		answer = json_pack("{s:O}", "sequences", l.rows);
-		break;
+	case SKV_QUERY_SESSIONS:
+		json_decref(l.rows);
+		skv_query_begin(s, conn, h, (enum skv_query)m->what);
+		return;
 	case SKV_QUERY_POLICIES:
 		answer = json_pack("{s:o, s:I}", "policies", policies_json(s), "generation",
 		                   number(skv_core_policy_generation(s->core)));
@@ -377,11 +369,6 @@ void skv_report_query(struct skv_server *s, struct skv_conn *conn, const struct 
 	case SKV_QUERY_POOLS:
 		skv_core_pools(s->core, add_pool, &l);
 		answer = json_pack("{s:O}", "pools", l.rows);
-		break;
-	case SKV_QUERY_SESSIONS:
-		skv_core_sessions(s->core, add_session, &l);
-		/* when these figures were read: rates are made of two answers */
-		answer = json_pack("{s:O, s:f}", "sessions", l.rows, "time_s", (double)skv_now_ns() / 1e9);
 		break;
 	default:
 		json_decref(l.rows);

@@ -16,6 +16,7 @@
 #include "daemon/fence.h"
 #include "daemon/lease.h"
 #include "daemon/policy.h"
+#include "daemon/query.h"
 #include "daemon/reply.h"
 #include "daemon/report.h"
 #include "daemon/server-priv.h"
@@ -107,13 +108,10 @@ static void on_close(struct skv_server *s, struct skv_conn *conn, const struct s
                      const void *body, int *fds)
 {
 	const struct skv_msg_session *m = body;
-	int r = skv_core_session_close(s->core, skv_conn_client(conn), m->session);
 
 	(void)fds;
-	if (r == SKV_CORE_E_TURNS)
-		skv_turns_wait(s, conn, h);
-	else if (!skv_reply_failed(s, conn, h->serial, "closing a session", r))
-		skv_reply(s, conn, h, NULL, 0, NULL, 0);
+	skv_turns_answer(s, conn, h, skv_core_session_close(s->core, skv_conn_client(conn), m->session),
+	                 &(struct skv_core_seq_info){.fd = -1});
 }
 
 /* ---- sequences ---- */
@@ -123,8 +121,7 @@ static void on_seq_open(struct skv_server *s, struct skv_conn *conn, const struc
 {
 	const struct skv_msg_seq_name *m = body;
 	uint32_t client = skv_conn_client(conn);
-	struct skv_core_seq_info info;
-	struct skv_msg_seq_ok ok;
+	struct skv_core_seq_info info = {.fd = -1};
 	int r;
 
 	(void)fds;
@@ -132,10 +129,7 @@ static void on_seq_open(struct skv_server *s, struct skv_conn *conn, const struc
 		r = skv_core_seq_new(s->core, client, m->session, m->name, m->max_tokens, &info);
 	else
 		r = skv_core_seq_fork(s->core, client, m->session, m->seq, m->name, &info);
-	if (skv_reply_failed(s, conn, h->serial, "opening a sequence", r))
-		return;
-	ok = (struct skv_msg_seq_ok){.seq = info.seq, .max_tokens = info.max_tokens, .bytes = info.bytes};
-	skv_reply(s, conn, h, &ok, sizeof(ok), &info.fd, 1);
+	skv_turns_answer(s, conn, h, r, &info);
 }
 
 static void on_seq_close(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
@@ -147,10 +141,7 @@ static void on_seq_close(struct skv_server *s, struct skv_conn *conn, const stru
 	                                      : skv_core_seq_drop(s->core, client, m->session, m->seq);
 
 	(void)fds;
-	if (r == SKV_CORE_E_TURNS)
-		skv_turns_wait(s, conn, h);
-	else if (!skv_reply_failed(s, conn, h->serial, "closing a sequence", r))
-		skv_reply(s, conn, h, NULL, 0, NULL, 0);
+	skv_turns_answer(s, conn, h, r, &(struct skv_core_seq_info){.fd = -1});
 }
 
 static void on_runs(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
@@ -303,6 +294,7 @@ void skv_request_gone(void *server, struct skv_conn *conn)
 {
 	struct skv_server *s = server;
 
+	skv_query_forget(s, conn);
 	if (!skv_conn_client(conn))
 		return;
 	s->notices_due = true;
@@ -315,4 +307,5 @@ void skv_request_gone(void *server, struct skv_conn *conn)
 void skv_request_drained(void *server, struct skv_conn *conn)
 {
 	skv_reply_announce(server, conn);
+	skv_query_drained(server, conn);
 }

@@ -47,6 +47,8 @@ struct skv_server {
 	struct skv_fence *fences;               /* clients whose process outlives their connection */
 	struct skv_attaching *attaching;        /* requests for their sequences */
 	struct skv_turns *turns;                /* requests that the core works on */
+	struct skv_querying *queries;           /* that are being answered ... */
+	uint64_t query_turns;                   /* ... and turns that they had */
 
 	struct skv_socket socket, operators_socket; /* its own, unless the service manager passed them */
 	int command_fd, signal_fd;

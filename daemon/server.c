@@ -22,6 +22,7 @@
 #include "daemon/mem/mem.h"
 #include "daemon/policy.h"
 #include "daemon/reply.h"
+#include "daemon/query.h"
 #include "daemon/report.h"
 #include "daemon/request.h"
 #include "daemon/server-priv.h"
@@ -259,6 +260,7 @@ struct skv_server *skv_server_free(struct skv_server *s)
 	skv_ipc_free(s->ipc);
 	skv_fence_free_all(s);
 	skv_turns_free_all(s);
+	skv_query_free_all(s);
 	skv_socket_remove(&s->socket);
 	skv_socket_remove(&s->operators_socket);
 	skv_scan_free(s->scan);
@@ -346,6 +348,7 @@ static bool on_idle(void *server)
 {
 	bool more = skv_turns_work(server);
 
+	more |= skv_query_work(server);
 	skv_device_make(server);
 	skv_reply_announce_all(server);
 	return more;

@@ -23,7 +23,7 @@ struct skv_turns {
 	struct skv_msg_header header;
 };
 
-void skv_turns_wait(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h)
+static void wait(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h)
 {
 	struct skv_turns *t = malloc(sizeof(*t));
 
@@ -37,16 +37,39 @@ void skv_turns_wait(struct skv_server *s, struct skv_conn *conn, const struct sk
 	skv_conn_pause(conn, true);
 }
 
-static void answer(struct skv_server *s, const struct skv_turns *t, const struct skv_core_done *done)
+static void answer(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, int r, const char *why,
+                   const struct skv_core_seq_info *info)
+{
+	struct skv_msg_seq_ok ok = {0};
+
+	if (r < 0) {
+		skv_server_fail(s, skv_wire_name(h->type), r);
+	} else if (r > 0) {
+		skv_conn_error(conn, h->serial, skv_core_errno((enum skv_core_error)r), "%s", why);
+	} else if (info->fd >= 0) {
+		ok = (struct skv_msg_seq_ok){.seq = info->seq, .max_tokens = info->max_tokens, .bytes = info->bytes};
+		skv_reply(s, conn, h, &ok, sizeof(ok), &info->fd, 1);
+	} else {
+		skv_reply(s, conn, h, NULL, 0, NULL, 0);
+	}
+}
+
+void skv_turns_answer(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, int r,
+                      const struct skv_core_seq_info *info)
+{
+	if (r == SKV_CORE_E_TURNS)
+		wait(s, conn, h);
+	else
+		answer(s, conn, h, r, skv_core_why(s->core), info);
+}
+
+static void answer_late(struct skv_server *s, const struct skv_turns *t, const struct skv_core_done *done)
 {
 	struct skv_conn *conn = skv_ipc_find(s->ipc, t->conn);
 
 	if (!conn)
 		return;
-	if (done->result)
-		skv_conn_error(conn, t->header.serial, skv_core_errno((enum skv_core_error)done->result), "%s", done->why);
-	else
-		skv_reply(s, conn, &t->header, NULL, 0, NULL, 0);
+	answer(s, conn, &t->header, done->result, done->why, &done->info);
 	skv_conn_pause(conn, false);
 }
 
@@ -64,7 +87,7 @@ bool skv_turns_work(struct skv_server *s)
 			continue;
 		}
 		*at = t->next;
-		answer(s, t, &done);
+		answer_late(s, t, &done);
 		free(t);
 	}
 	if (done.gone)

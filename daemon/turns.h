@@ -7,10 +7,15 @@
 #include "common/wire.h"
 
 struct skv_conn;
+struct skv_core_seq_info;
 struct skv_server;
 
-/* The core has said E_TURNS to this request, whose reply is empty: it comes when the core is through. */
-void skv_turns_wait(struct skv_server *, struct skv_conn *, const struct skv_msg_header *);
+/*
+ * Answer a request by what the core said to it, with the sequence that it got, if `info` has one. E_TURNS: it is answered
+ * when the core is through with it, and by what it says then.
+ */
+void skv_turns_answer(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, int r,
+                      const struct skv_core_seq_info *info);
 /* The connection is gone: nobody waits for the reply. */
 void skv_turns_forget(struct skv_server *, const struct skv_conn *);
 /* A turn. True: there is more to do. */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recounting: the state balances when every count follows from the owner words, the chains of
+ * Recounting: the state balances when every count follows from the owner words, the bits of
  * references and the rows, and when companions are there exactly for what lives.
  */
 #include "daemon/core/pages.h"
 #include "daemon/core/refs.h"
+#include "daemon/core/task.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -24,13 +25,12 @@ static const char *off(const char *format, ...)
 	return text;
 }
 
-/* What the owner words and chains of one pool add up to. */
+/* What the owner words and references of one pool add up to. */
 struct recount {
 	uint64_t count[SKV_OWNER_KINDS];
 	uint32_t segments, empty, pending, wanted;
-	uint32_t *refs;     /* [page]: chains that it is in */
+	uint32_t *refs;     /* [page]: sequences that refer to it */
 	uint32_t *by_owner; /* [clients] leases, then [sequences] pages */
-	uint64_t n_refs;    /* in all chains */
 };
 
 static const char *recount_page(const struct skv_core *c, const struct recount *t, uint32_t pool, uint32_t page)
@@ -85,8 +85,6 @@ static const char *recount_segment(const struct skv_core *c, struct recount *t, 
 		skv_owner o = *skv_owner_word(&c->state, pool, i);
 		const char *problem;
 
-		if (c->pools[pool].marks[i])
-			return off("page %u of pool %u: a mark was left", i, pool);
 		if (s->state != SKV_SEGMENT_LIVE) {
 			if (o || t->refs[i])
 				return off("page %u of pool %u has an owner (%#x) and no memory", i, pool, o);
@@ -131,29 +129,23 @@ static const char *recount_refs(const struct skv_core *c, struct recount *t, uin
 
 		if (q->pool != pool)
 			continue;
-		SKV_EACH_REF(b, i, &c->state, seq) {
-			if (!skv_page_exists(c, pool, b->page[i]))
-				return off("sequence row %u refers to page %u, which does not exist", seq,
-				           b->page[i]);
-			t->refs[b->page[i]]++;
+		SKV_EACH_REF(page, c, seq) {
+			if (!skv_page_exists(c, pool, page))
+				return off("sequence row %u refers to page %u, which does not exist", seq, page);
+			t->refs[page]++;
 			n++;
 		}
-		SKV_EACH_REF_BLOCK(b, &c->state, seq)
-			if (!b->n || (b->n != SKV_REFS_IN_BLOCK && b != skv_refs_first(&c->state, seq)))
-				return off("sequence row %u: a block of %u references within the chain", seq,
-				           b->n);
-		if (q->refs != n)
+		if (q->refs != n || (n && !q->referred))
 			return off("sequence row %u: %u references counted, %llu found", seq, q->refs,
 			           (unsigned long long)n);
-		t->n_refs += n;
 	}
 	return NULL;
 }
 
-/* Its holder is gone, and its pages are becoming its own. */
-static bool is_taken_back(const struct skv_core *c, const struct skv_seq_row *q)
+/* Its pages may be becoming its own, or its holder's. */
+static bool is_between(const struct skv_core *c, const struct skv_seq_row *q)
 {
-	return skv_client_row(&c->state, skv_session_row(&c->state, q->session)->client)->fenced;
+	return skv_task_is_of(c, skv_session_row(&c->state, q->session)->client);
 }
 
 static const char *check_owners(const struct skv_core *c, const struct recount *t, uint32_t pool)
@@ -171,7 +163,7 @@ static const char *check_owners(const struct skv_core *c, const struct recount *
 		const struct skv_seq_row *q = skv_seq_row(&c->state, i);
 
 		if (q->pool == pool &&
-		    (q->pages != t->by_owner[n_clients + i] || (q->pages && q->session != SKV_NO_INDEX && !is_taken_back(c, q))))
+		    (q->pages != t->by_owner[n_clients + i] || (q->pages && q->session != SKV_NO_INDEX && !is_between(c, q))))
 			return off("sequence row %u: %u pages of its own, %u found", i, q->pages,
 			           t->by_owner[n_clients + i]);
 	}
@@ -202,7 +194,7 @@ static const char *recount_pool(const struct skv_core *c, struct recount *t, uin
 	return NULL;
 }
 
-static const char *check_pool(const struct skv_core *c, uint32_t pool, uint64_t *n_refs)
+static const char *check_pool(const struct skv_core *c, uint32_t pool)
 {
 	const struct skv_geometry *g = &c->state.header->geometry;
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
@@ -215,7 +207,6 @@ static const char *check_pool(const struct skv_core *c, uint32_t pool, uint64_t 
 
 	free(t.refs);
 	free(t.by_owner);
-	*n_refs += t.n_refs;
 	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)
 		sessions += skv_session_row(&c->state, i)->pool == pool;
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
@@ -327,10 +318,10 @@ static const char *check_rows(const struct skv_core *c, enum skv_table t)
 	return NULL;
 }
 
-static const char *check_global(const struct skv_core *c, uint64_t n_refs)
+static const char *check_global(const struct skv_core *c)
 {
 	const struct skv_state_header *h = c->state.header;
-	uint64_t segment_bytes[SKV_MEMORY_KINDS] = {0}, blocks = 0, free_blocks = 0, room = 0;
+	uint64_t segment_bytes[SKV_MEMORY_KINDS] = {0};
 
 	SKV_EACH(i, &c->state, SKV_TABLE_POOLS) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, i);
@@ -342,16 +333,6 @@ static const char *check_global(const struct skv_core *c, uint64_t n_refs)
 			return off("%llu bytes in segments of memory %u, %llu found",
 			           (unsigned long long)h->segment_bytes[i], i,
 			           (unsigned long long)segment_bytes[i]);
-	SKV_EACH(seq, &c->state, SKV_TABLE_SEQUENCES)
-		SKV_EACH_REF_BLOCK(b, &c->state, seq) {
-			blocks++;
-			room += b->n;
-		}
-	for (uint32_t at = h->ref_free; at && free_blocks <= h->ref_high; free_blocks++)
-		at = skv_ref_block_row(&c->state, at - 1)->next;
-	if (blocks != h->ref_used || blocks + free_blocks != h->ref_high || room != n_refs)
-		return off("%u reference blocks in use, %llu found, %llu free of %u", h->ref_used,
-		           (unsigned long long)blocks, (unsigned long long)free_blocks, h->ref_high);
 	return NULL;
 }
 
@@ -368,20 +349,17 @@ static const char *check_empty(const struct skv_core *c)
 		if (h->segment_bytes[i])
 			return off("%llu bytes of segments of memory %u are left",
 			           (unsigned long long)h->segment_bytes[i], i);
-	if (h->ref_used)
-		return off("%u reference blocks are left", h->ref_used);
 	return NULL;
 }
 
 const char *skv_core_balance(struct skv_core *c, bool empty)
 {
 	const char *problem = NULL;
-	uint64_t n_refs = 0;
 
 	for (int t = 0; !problem && t < SKV_TABLE_ROWS; t++)
 		problem = check_rows(c, t);
 	SKV_EACH(i, &c->state, SKV_TABLE_POOLS)
-		problem = problem ? problem : check_pool(c, i, &n_refs);
+		problem = problem ? problem : check_pool(c, i);
 	SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS)
 		problem = problem ? problem : check_account(c, i);
 	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
@@ -389,6 +367,6 @@ const char *skv_core_balance(struct skv_core *c, bool empty)
 	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)
 		problem = problem ? problem : check_session(c, i);
 	if (!problem)
-		problem = check_global(c, n_refs);
+		problem = check_global(c);
 	return problem || !empty ? problem : check_empty(c);
 }

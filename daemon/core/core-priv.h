@@ -28,7 +28,6 @@ struct skv_session_local {
 };
 struct skv_pool_local {
 	struct skv_mem_handle *handles; /* [max_segments], of LIVE segments */
-	uint8_t *marks;   /* [page]: scratch of a validation or release, all zero outside of one */
 };
 
 /* Host memory or a device. */
@@ -47,7 +46,7 @@ struct skv_core {
 	int control_fd;
 	struct skv_control_page *control;
 	size_t control_bytes;
-	struct skv_reclaim *reclaims; /* of clients that are gone; the first has the next turn */
+	struct skv_task *tasks; /* that are under way; the first has the next turn */
 	void (*corrupt_cb)(void *, uid_t, const char *, const char *, const char *);
 	void *corrupt_data;
 	char why[256];

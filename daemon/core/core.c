@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/core/reclaim.h"
+#include "daemon/core/task.h"
 #include "daemon/core/sequences.h"
 #include "daemon/core/sessions.h"
 
@@ -28,6 +28,7 @@ int skv_core_errno(enum skv_core_error e)
 	case SKV_CORE_E_INVALID: return EINVAL;
 	case SKV_CORE_E_CORRUPT: return EBADMSG;
 	case SKV_CORE_E_BACKLOG:
+	case SKV_CORE_E_LEAVING:
 	case SKV_CORE_E_TURNS:
 	case SKV_CORE_E_WAIT: return EAGAIN;
 	}
@@ -41,14 +42,10 @@ const char *skv_core_why(const struct skv_core *c)
 
 static void config_defaults(struct skv_core_config *k)
 {
-	uint64_t blocks = (uint64_t)k->max_sequences * 1024;
-
 	if (!k->account_pools)
 		k->account_pools = 8;
 	if (!k->client_sessions)
 		k->client_sessions = 16;
-	if (!k->max_ref_blocks)
-		k->max_ref_blocks = (uint32_t)blocks; /* at most 65,535 * 1024 */
 }
 
 static uint64_t larger(uint64_t a, uint64_t b)
@@ -73,7 +70,6 @@ static int geometry_of(const struct skv_core_config *k, struct skv_geometry *ret
 		.max_sessions = k->max_sessions,
 		.max_sequences = k->max_sequences,
 		.max_pools = k->max_pools,
-		.max_ref_blocks = k->max_ref_blocks,
 		.max_segments = segments < SKV_PTE_ID_MASK ? (uint32_t)segments : SKV_PTE_ID_MASK,
 		.max_pages = pages < SKV_PTE_ID_MASK ? pages : SKV_PTE_ID_MASK,
 		.segment_bytes = k->segment_bytes,
@@ -157,7 +153,7 @@ struct skv_core *skv_core_free(struct skv_core *c)
 		return NULL;
 	if (c->seqs && c->sessions && c->pools)
 		skv_core_drop_all(c);
-	skv_reclaims_free(c);
+	skv_task_free_all(c);
 	free(c->seqs);
 	free(c->sessions);
 	free(c->pools);
@@ -194,7 +190,7 @@ bool skv_core_client_uses(const struct skv_core *c, uint32_t client_id, uint32_t
 
 void skv_core_device_lost(struct skv_core *c, uint32_t device)
 {
-	skv_reclaims_lose(c, device);
+	skv_task_lose(c, device);
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
 		if (skv_pool_row(&c->state, skv_seq_row(&c->state, i)->pool)->device == device)
 			skv_seq_remove(c, i);
@@ -212,7 +208,7 @@ bool skv_core_reconfigure(struct skv_core *c, const struct skv_core_config *conf
 	config_defaults(&k);
 	kept = k.segment_bytes == g->segment_bytes && k.max_clients == g->max_clients &&
 	       k.max_sequences == g->max_sequences && k.max_sessions == g->max_sessions &&
-	       k.max_pools == g->max_pools && k.max_ref_blocks == g->max_ref_blocks;
+	       k.max_pools == g->max_pools;
 	if (k.pool_bytes > g->pool_bytes) {
 		k.pool_bytes = g->pool_bytes;
 		kept = false;
@@ -222,7 +218,6 @@ bool skv_core_reconfigure(struct skv_core *c, const struct skv_core_config *conf
 	k.max_sequences = g->max_sequences;
 	k.max_sessions = g->max_sessions;
 	k.max_pools = g->max_pools;
-	k.max_ref_blocks = g->max_ref_blocks;
 	c->config = k;
 	limit_host(c);
 	return kept;

@@ -10,7 +10,7 @@
  *   FREE · LEASE(client): in a client's stock or in a sequence it holds · SEQ(sequence): of a
  *   detached named sequence alone · SHARED(count): read-only, referred to by `count` sequences.
  * A SHARED page is freed when its last reference goes; which sequence refers to which shared pages
- * is written in the state (chains of reference blocks), never believed from a client's page table.
+ * is written in the state (a bit each), never believed from a client's page table.
  * What a client's tables say matters only when a sequence is validated (detach, fork, death): each
  * committed entry must be a hole, or name a page that is LEASE(that client), or SHARED with a
  * reference held by this sequence, and no page twice; anything else makes the sequence corrupt and
@@ -69,6 +69,7 @@ enum skv_core_error {
 	SKV_CORE_E_WAIT,    /* segments are pending; the caller asks again when one is made or failed */
 	SKV_CORE_E_TURNS,   /* it takes turns: skv_core_work() will say that it is through, and with what result */
 	SKV_CORE_E_FENCED,  /* held by a client whose connection ended; the caller asks again when it is gone */
+	SKV_CORE_E_LEAVING, /* held by a client that is gone and ends in turns; the caller asks again when it has ended */
 };
 
 /* The errno (positive) that a client is told. */
@@ -92,7 +93,6 @@ struct skv_core_config {
 	/* 0 = default */
 	uint32_t account_pools;   /* page sizes, in each memory, that a UID can use at a time (8) */
 	uint32_t client_sessions; /* sessions of one client (16) */
-	uint32_t max_ref_blocks;  /* table size: blocks of 62 references to shared pages (1024 a sequence) */
 };
 
 /*
@@ -139,13 +139,19 @@ bool skv_core_client_fence(struct skv_core *, uint32_t client);
  * dropped, named ones validated, pages freed, sessions closed. Until then it is fenced.
  */
 int skv_core_client_gone(struct skv_core *, uint32_t client, uint64_t since_ns);
+struct skv_core_seq_info {
+	uint32_t seq, max_tokens;
+	uint64_t bytes;
+	int fd; /* borrowed: the sequence memory */
+};
 struct skv_core_done {
 	bool more;       /* there is more to do */
-	uint32_t client; /* what it gave up is through; 0: nothing is */
-	bool gone;       /* it was all that the client had ... */
+	uint32_t client; /* of its works one is through; 0: none is */
+	bool gone;       /* it was the end of the client ... */
 	uint64_t since_ns; /* ... as it was given to skv_core_client_gone() */
-	int result;      /* of what was asked for: 0, or E_CORRUPT and why */
+	int result;      /* of what was asked for: 0, or an error and why */
 	char why[256];
+	struct skv_core_seq_info info; /* of a sequence that was attached or forked; else its fd is -1 */
 };
 /* A turn of so many units, of some ten nanoseconds. */
 void skv_core_work(struct skv_core *, uint32_t units, struct skv_core_done *ret);
@@ -167,8 +173,9 @@ struct skv_core_session_info {
 int skv_core_session_open(struct skv_core *, uint32_t client, const struct skv_model *, const char *spec,
                           uint32_t plugin, struct skv_core_session_info *ret);
 /*
- * Its sequences are detached or, anonymous, dropped. The last one on a pool gives back every lease there. E_TURNS: so is
- * skv_core_seq_detach(); no other call for the client until that is through, but skv_core_client_gone().
+ * Its sequences are detached or, anonymous, dropped. The last one on a pool gives back every lease there. E_TURNS: no other
+ * call for the client until that is through, but skv_core_client_gone(). So with calls on sequences, but SEQ_NEW's and
+ * release.
  */
 int skv_core_session_close(struct skv_core *, uint32_t client, uint32_t session);
 
@@ -176,16 +183,11 @@ int skv_core_session_close(struct skv_core *, uint32_t client, uint32_t session)
 /*
  * A sequence belongs to (UID, model name, rank, its own name). Calls on one need the session that holds it.
  */
-struct skv_core_seq_info {
-	uint32_t seq, max_tokens;
-	uint64_t bytes;
-	int fd; /* borrowed: the sequence memory */
-};
 /* `name` "" or NULL: anonymous. max_tokens 0: the model's. E_EXIST, E_INVALID, E_QUOTA, E_NOSPC. */
 int skv_core_seq_new(struct skv_core *, uint32_t client, uint32_t session, const char *name,
                      uint32_t max_tokens, struct skv_core_seq_info *ret);
 /*
- * Its pages go on lease to the client; announce segments before the reply. E_NOENT, E_BUSY, E_FENCED, E_TURNS (held),
+ * Its pages go on lease to the client; announce segments before the reply. E_NOENT, E_BUSY, E_FENCED, E_LEAVING,
  * E_INVALID (another shape of model, another device), E_CORRUPT (it was dropped).
  */
 int skv_core_seq_attach(struct skv_core *, uint32_t client, uint32_t session, const char *name,
@@ -206,16 +208,17 @@ int skv_core_seq_fork(struct skv_core *, uint32_t client, uint32_t session, uint
 int skv_core_seq_detach(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq);
 /* The name and the references go; the sequence's own pages stay on lease to the client. */
 int skv_core_seq_drop(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq);
-/* By name, detached only (of all ranks); for sparsekvctl. E_NOENT, E_BUSY. */
+/* By name, detached only (of all ranks); for sparsekvctl. Nobody waits for what takes turns of it. E_NOENT, E_BUSY. */
 int skv_core_seq_drop_name(struct skv_core *, uid_t uid, const char *model, const char *name);
-/* Give up references to shared pages, each once: all of them, or E_INVALID and none. */
+/* Give up references to shared pages, each once, at most SKV_CALL_PAGES: all of them, or E_INVALID and none. */
 int skv_core_seq_release(struct skv_core *, uint32_t client, uint32_t session, uint32_t seq,
                          const struct skv_wire_run *runs, uint32_t n);
 
 /* ---- leases ---- */
 /*
  * Between least and most pages as ascending runs. Fewer than least are had only where the pool is so
- * fragmented that max_runs runs do not hold them: ask again. least = 0: whatever there is, maybe nothing.
+ * fragmented that max_runs runs do not hold them, or least is above SKV_CALL_PAGES: ask again. least = 0: whatever there
+ * is, maybe nothing.
  * The caller announces segments before the reply: skv_core_next_segment. E_NOSPC, E_QUOTA, E_BACKLOG.
  * E_WAIT while segments that `most` takes are pending.
  */
@@ -224,7 +227,7 @@ int skv_core_lease_get(struct skv_core *, uint32_t client, uint32_t session, uin
 /* The same of the live and pending segments: no more are requested. */
 int skv_core_lease_rest(struct skv_core *, uint32_t client, uint32_t session, uint32_t least, uint32_t most,
                         struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n);
-/* Each page must be on lease to this client: all of them are freed, or E_INVALID and none. */
+/* Each page, SKV_CALL_PAGES at most, must be on lease to this client: all of them are freed, or E_INVALID and none. */
 int skv_core_lease_put(struct skv_core *, uint32_t client, uint32_t session, const struct skv_wire_run *runs,
                        uint32_t n);
 
@@ -333,7 +336,7 @@ struct skv_core_seq_view {
 	const char *model;
 	uint32_t client, session; /* that hold it; 0: detached */
 	uint32_t tokens, max_tokens;
-	bool counted;               /* its tables were looked at: the two below are known, see skv_core_seqs */
+	bool counted;               /* its tables were looked at: the two below are known */
 	uint64_t pages[SKV_PAGE_KINDS]; /* by its tables, the shared ones included */
 	uint64_t pages_shared;      /* of all groups */
 	uint64_t pages_total;       /* of K and V, that its length would take */
@@ -353,8 +356,24 @@ void skv_core_clients(const struct skv_core *, void (*cb)(void *, const struct s
                       void *);
 void skv_core_sessions(const struct skv_core *, void (*cb)(void *, const struct skv_core_session_view *),
                        void *);
-/* Tables are as long as clients say: a walk reads some millions of entries, the rest is not counted. */
-void skv_core_seqs(const struct skv_core *, void (*cb)(void *, const struct skv_core_seq_view *), void *);
+/*
+ * A walk over the sessions or sequences of one UID, or of all, in turns of so many units. True when it is through. What
+ * comes and goes between two turns may be missed. Tables are as long as clients say: a walk reads some millions of
+ * entries, the rest is not counted.
+ */
+struct skv_core_walk {
+	bool all;
+	uid_t uid;
+	/* the core's, zeroed by the caller: the next row; and the sequence that is being counted */
+	uint32_t row, seq, len, table, index;
+	bool counted;
+	uint64_t read, shared, pages[SKV_PAGE_KINDS];
+};
+#define SKV_ROW_UNITS 1000u /* of a row, what the callback makes of it included */
+bool skv_core_sessions_some(const struct skv_core *, struct skv_core_walk *, uint32_t *units,
+                            void (*cb)(void *, const struct skv_core_session_view *), void *);
+bool skv_core_seqs_some(const struct skv_core *, struct skv_core_walk *, uint32_t *units,
+                        void (*cb)(void *, const struct skv_core_seq_view *), void *);
 void skv_core_pools(const struct skv_core *, void (*cb)(void *, const struct skv_core_pool_view *), void *);
 
 /*

@@ -12,11 +12,18 @@
 #include "daemon/core/detach.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include "daemon/core/pools.h"
 #include "daemon/core/refs.h"
 #include "daemon/core/seqfile.h"
 #include "daemon/core/sequences.h"
+
+static void say_corrupt(const struct skv_core *c, struct skv_detach *s)
+{
+	s->corrupt = true;
+	snprintf(s->why, sizeof(s->why), "%s", c->why);
+}
 
 int skv_detach_begin(struct skv_core *c, uint32_t seq, uint32_t client, struct skv_detach *s)
 {
@@ -27,7 +34,8 @@ int skv_detach_begin(struct skv_core *c, uint32_t seq, uint32_t client, struct s
 		return -ENOMEM;
 	*s = (struct skv_detach){.phase = SKV_DETACH_REPLAY};
 	skv_walk_begin(c, seq, client, marks, &s->walk);
-	s->corrupt = skv_seq_row(&c->state, seq)->name[0] && skv_validate_header(c, seq) != 0;
+	if (skv_seq_row(&c->state, seq)->name[0] && skv_validate_header(c, seq) != 0)
+		say_corrupt(c, s);
 	if (!skv_seq_row(&c->state, seq)->name[0] || s->corrupt)
 		s->phase = SKV_DETACH_REMOVE;
 	return 0;
@@ -42,10 +50,9 @@ void skv_detach_end(struct skv_detach *s)
 static void enter(struct skv_core *c, struct skv_detach *s, int phase)
 {
 	uint32_t seq = s->walk.seq;
-	bool chain = phase == SKV_DETACH_MARK || phase == SKV_DETACH_RELEASE;
 
 	s->phase = phase;
-	s->at = chain ? skv_seq_row(&c->state, seq)->ref_head : 0;
+	s->at = 0;
 	if (phase == SKV_DETACH_CHECK || phase == SKV_DETACH_TAKE)
 		skv_walk_begin(c, seq, s->walk.client, s->walk.marks, &s->walk);
 }
@@ -54,15 +61,15 @@ static void enter(struct skv_core *c, struct skv_detach *s, int phase)
 static enum skv_progress run(struct skv_core *c, struct skv_detach *s, uint32_t *units)
 {
 	const struct skv_seq_local *l = &c->seqs[s->walk.seq];
-	uint8_t *marks = s->walk.marks;
 	bool done = false;
 
 	switch (s->phase) {
 	case SKV_DETACH_REPLAY: done = skv_seqfile_replay(l, &s->at, units); break;
-	case SKV_DETACH_MARK: done = skv_refs_mark(c, s->walk.seq, marks, SKV_MARK_REF, &s->at, units); break;
 	case SKV_DETACH_CHECK: return skv_walk_check(c, &s->walk, units);
 	case SKV_DETACH_TAKE: return skv_walk_take(c, &s->walk, units);
-	case SKV_DETACH_RELEASE: done = skv_refs_release(c, s->walk.seq, marks, SKV_MARK_REF, &s->at, units); break;
+	case SKV_DETACH_RELEASE:
+		done = skv_refs_drop_some(c, s->walk.seq, s->walk.marks, SKV_MARK_NAMED, &s->at, units);
+		break;
 	case SKV_DETACH_TRIM: done = skv_seqfile_trim(l, &s->at, units); break;
 	case SKV_DETACH_REMOVE: return skv_seq_remove_some(c, s->walk.seq, &s->at, units);
 	}
@@ -76,13 +83,14 @@ enum skv_progress skv_detach_some(struct skv_core *c, struct skv_detach *s, uint
 
 		if (r == SKV_GOES_ON)
 			return r;
-		s->corrupt |= r == SKV_CORRUPT;
-		if (r == SKV_CORRUPT)
+		if (r == SKV_CORRUPT) {
+			say_corrupt(c, s);
 			enter(c, s, SKV_DETACH_REMOVE);
-		else if (s->phase < SKV_DETACH_TRIM)
+		} else if (s->phase < SKV_DETACH_TRIM) {
 			enter(c, s, (int)s->phase + 1);
-		else
+		} else {
 			break;
+		}
 	}
 	if (s->phase == SKV_DETACH_TRIM) {
 		skv_seq_unhold(c, s->walk.seq);

@@ -9,7 +9,6 @@
 struct skv_detach {
 	enum {
 		SKV_DETACH_REPLAY,
-		SKV_DETACH_MARK,
 		SKV_DETACH_CHECK,
 		SKV_DETACH_TAKE,
 		SKV_DETACH_RELEASE,
@@ -18,6 +17,7 @@ struct skv_detach {
 	} phase;
 	uint32_t at; /* in the phase */
 	bool corrupt;
+	char why[256]; /* it is corrupt */
 	struct skv_walk walk;
 };
 

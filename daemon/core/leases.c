@@ -5,6 +5,7 @@
  * Pages are taken from the lowest segments first, so that the highest run empty and can go. Within
  * that, long runs come before scraps: a first pass takes runs of LONG_RUN pages, a second whatever is left.
  */
+#include "daemon/core/leases.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/pools.h"
@@ -136,6 +137,10 @@ static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, ui
 			c, SKV_CORE_E_QUOTA,
 			"%u pages asked for, and the account's quota of %llu bytes leaves room for %llu",
 			least, (unsigned long long)quota, (unsigned long long)room);
+	if (most > SKV_CALL_PAGES)
+		most = SKV_CALL_PAGES;
+	if (least > most)
+		least = most;
 	if (room > most)
 		room = most;
 	r = grow ? skv_pool_grow(c, pool, least, room) : 0;
@@ -172,6 +177,18 @@ int skv_core_lease_rest(struct skv_core *c, uint32_t client, uint32_t session, u
 	return lease(c, client, session, least, most, false, ret_runs, max_runs, ret_n);
 }
 
+int skv_check_runs(struct skv_core *c, const struct skv_wire_run *runs, uint32_t n)
+{
+	uint64_t pages = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		pages += runs[i].count;
+	if (pages > SKV_CALL_PAGES)
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "%llu pages in one request, at most %u are expected",
+		                       (unsigned long long)pages, SKV_CALL_PAGES);
+	return 0;
+}
+
 /*
  * Set the pages of runs that are `from` to `to`, up to the first that is not, or *limit pages. True if
  * none was in the way; *limit is how many were set.
@@ -204,6 +221,8 @@ int skv_core_lease_put(struct skv_core *c, uint32_t client_id, uint32_t session_
 	skv_owner lease;
 	int r = skv_find_session(c, client_id, session_id, &client, &session);
 
+	if (!r)
+		r = skv_check_runs(c, runs, n);
 	if (r)
 		return r;
 	pool = skv_session_row(&c->state, session)->pool;

@@ -67,10 +67,7 @@ static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool
 		                  "the daemon already has %u pools, the most that it takes",
 		                  c->config.max_pools);
 	l.handles = malloc(sizeof(*l.handles) * sizes->max_segments);
-	l.marks = calloc((size_t)sizes->max_segments * sizes->pages_per_segment, 1);
-	if (!l.handles || !l.marks) {
-		free(l.handles);
-		free(l.marks);
+	if (!l.handles) {
 		skv_state_give(&c->state, SKV_TABLE_POOLS, pool);
 		return -ENOMEM;
 	}
@@ -126,7 +123,6 @@ void skv_pool_shrink(struct skv_core *c, uint32_t pool)
 	if (p->sessions || p->sequences)
 		return;
 	free(c->pools[pool].handles);
-	free(c->pools[pool].marks);
 	c->pools[pool] = (struct skv_pool_local){0};
 	skv_state_give(&c->state, SKV_TABLE_POOLS, pool);
 	skv_account_row(&c->state, account)->pools--;

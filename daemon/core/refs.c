@@ -1,142 +1,112 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which sequence refers to which shared pages: a chain of blocks a sequence.
+ * daemon/core/refs.c - which sequence refers to which shared pages: a bit for each page, a row of them for each sequence.
  *
- * Only the head of a chain may be partly filled, so that adding reads the head alone and removing
- * fills the gap from it. The count in a page's SHARED owner word is the number of chains that it is in.
+ * A row is as long as the largest pool, and has memory only where bits are set; it goes with the sequence. The count
+ * in a page's SHARED owner word is the number of rows in which its bit is set.
  */
 #include "daemon/core/pages.h"
 #include "daemon/core/refs.h"
-#include "daemon/core/validate.h"
+#include "daemon/core/seqfile.h"
 
-#include <assert.h>
+#include <sys/mman.h>
 
-uint64_t skv_refs_blocks_for(const struct skv_core *c, uint32_t seq, uint64_t n)
+#define BITS 64u
+#define WORDS_A_UNIT 8u /* that are 0 */
+
+static uint64_t *word_of(const struct skv_core *c, uint32_t seq, uint32_t page)
 {
-	uint64_t room = 0;
+	const struct skv_geometry *g = &c->state.header->geometry;
 
-	if (seq != SKV_NO_INDEX && skv_seq_row(&c->state, seq)->ref_head)
-		room = SKV_REFS_IN_BLOCK -
-		       skv_ref_block_row(&c->state, skv_seq_row(&c->state, seq)->ref_head - 1)->n;
-	return n > room ? (n - room + SKV_REFS_IN_BLOCK - 1) / SKV_REFS_IN_BLOCK : 0;
+	return skv_state_at(&c->state, SKV_TABLE_REFS, seq * skv_ref_words(g) + page / BITS);
 }
 
-uint64_t skv_refs_blocks_left(const struct skv_core *c)
+/* Pages of the sequence's pool have lower numbers. */
+static uint32_t pages_end(const struct skv_core *c, uint32_t seq)
 {
-	return c->state.header->geometry.max_ref_blocks - c->state.header->ref_used;
+	const struct skv_pool_row *p = skv_pool_row(&c->state, skv_seq_row(&c->state, seq)->pool);
+
+	return p->high * p->pages_per_segment;
 }
 
-static uint32_t block_take(struct skv_core *c)
+bool skv_ref_held(const struct skv_core *c, uint32_t seq, uint32_t page)
 {
-	struct skv_state_header *h = c->state.header;
-	uint32_t at = h->ref_free;
-
-	assert(h->ref_used < h->geometry.max_ref_blocks);
-	if (at)
-		h->ref_free = skv_ref_block_row(&c->state, at - 1)->next;
-	else
-		at = ++h->ref_high;
-	h->ref_used++;
-	return at;
+	return page < pages_end(c, seq) && *word_of(c, seq, page) >> page % BITS & 1;
 }
 
-static void block_give(struct skv_core *c, uint32_t at)
-{
-	struct skv_state_header *h = c->state.header;
-	struct skv_ref_block *b = skv_ref_block_row(&c->state, at - 1);
-
-	b->n = 0;
-	b->next = h->ref_free;
-	h->ref_free = at;
-	h->ref_used--;
-}
-
-void skv_refs_add(struct skv_core *c, uint32_t seq, uint32_t page)
+void skv_ref_add(struct skv_core *c, uint32_t seq, uint32_t page)
 {
 	struct skv_seq_row *q = skv_seq_row(&c->state, seq);
-	struct skv_ref_block *b = q->ref_head ? skv_ref_block_row(&c->state, q->ref_head - 1) : NULL;
 	skv_owner owner = *skv_owner_word(&c->state, q->pool, page);
 	uint32_t count = skv_owner_kind(owner) == SKV_OWNER_SHARED ? skv_owner_value(owner) : 0;
 
-	if (!b || b->n == SKV_REFS_IN_BLOCK) {
-		uint32_t at = block_take(c);
-
-		b = skv_ref_block_row(&c->state, at - 1);
-		b->n = 0;
-		b->next = q->ref_head;
-		q->ref_head = at;
-	}
-	b->page[b->n++] = page;
+	*word_of(c, seq, page) |= UINT64_C(1) << page % BITS;
 	q->refs++;
+	q->referred = 1;
 	skv_page_set(c, q->pool, page, skv_owner_make(SKV_OWNER_SHARED, count + 1));
 }
 
-/* Take entry i out of a chain; the head's last one fills the gap. */
-static void ref_remove(struct skv_core *c, struct skv_seq_row *q, struct skv_ref_block *b, uint32_t i)
+void skv_ref_drop(struct skv_core *c, uint32_t seq, uint32_t page)
 {
-	uint32_t page = b->page[i], at = q->ref_head;
-	struct skv_ref_block *head = skv_ref_block_row(&c->state, at - 1);
+	struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 	uint32_t count = skv_owner_value(*skv_owner_word(&c->state, q->pool, page));
 
-	b->page[i] = head->page[--head->n];
-	if (!head->n) {
-		q->ref_head = head->next;
-		block_give(c, at);
-	}
+	*word_of(c, seq, page) &= ~(UINT64_C(1) << page % BITS);
 	q->refs--;
 	skv_page_set(c, q->pool, page, count > 1 ? skv_owner_make(SKV_OWNER_SHARED, count - 1) : 0);
 }
 
-bool skv_refs_mark(struct skv_core *c, uint32_t seq, uint8_t *marks, uint8_t mark, uint32_t *at, uint32_t *units)
+/* *at becomes the first page from there on that it refers to, or SKV_NO_INDEX. False: no units were left to look. */
+static bool find(const struct skv_core *c, uint32_t seq, uint32_t *at, uint32_t *units)
 {
-	(void)seq;
-	while (*at) {
-		const struct skv_ref_block *b = skv_ref_block_row(&c->state, *at - 1);
+	uint32_t end = pages_end(c, seq), looked = 0;
 
-		if (!skv_units_take(units, b->n))
-			return false;
-		for (uint32_t i = 0; i < b->n; i++)
-			marks[b->page[i]] = mark;
-		*at = b->next;
-	}
-	return true;
-}
+	while (*at < end) {
+		uint64_t bits = *word_of(c, seq, *at) >> *at % BITS;
 
-bool skv_refs_release(struct skv_core *c, uint32_t seq, uint8_t *marks, uint8_t mark, uint32_t *at, uint32_t *units)
-{
-	struct skv_seq_row *q = skv_seq_row(&c->state, seq);
-
-	/* Blocks ahead of *at hold nothing to release any more, so a gap is filled with an entry that stays,
-	 * or, within the head itself, with one that is looked at next. */
-	while (*at) {
-		struct skv_ref_block *b = skv_ref_block_row(&c->state, *at - 1);
-		uint32_t next = b->next;
-
-		if (!skv_units_take(units, 3 * b->n))
-			return false;
-		for (uint32_t i = 0; i < b->n;) {
-			if (marks[b->page[i]] == mark) {
-				marks[b->page[i]] = SKV_MARK_NONE;
-				ref_remove(c, q, b, i);
-			} else {
-				i++;
-			}
+		if (bits) {
+			*at += (uint32_t)__builtin_ctzll(bits);
+			return true;
 		}
-		*at = next;
+		*at += BITS - *at % BITS;
+		if (++looked % WORDS_A_UNIT == 0 && !skv_units_take(units, 1))
+			return false;
+	}
+	*at = SKV_NO_INDEX;
+	return true;
+}
+
+uint32_t skv_ref_next(const struct skv_core *c, uint32_t seq, uint32_t page)
+{
+	uint32_t units = UINT32_MAX;
+
+	while (!find(c, seq, &page, &units))
+		units = UINT32_MAX;
+	return page;
+}
+
+bool skv_refs_drop_some(struct skv_core *c, uint32_t seq, const uint8_t *marks, uint8_t kept, uint32_t *at, uint32_t *units)
+{
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+
+	while (q->refs && *at != SKV_NO_INDEX) {
+		if (!skv_units_take(units, 3) || !find(c, seq, at, units))
+			return false;
+		if (*at == SKV_NO_INDEX)
+			break;
+		if (!marks || marks[*at] != kept)
+			skv_ref_drop(c, seq, *at);
+		++*at;
 	}
 	return true;
 }
 
-bool skv_refs_drop(struct skv_core *c, uint32_t seq, uint32_t *units)
+void skv_refs_free(struct skv_core *c, uint32_t seq)
 {
 	struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 
-	while (q->ref_head) {
-		struct skv_ref_block *head = skv_ref_block_row(&c->state, q->ref_head - 1);
-
-		if (!skv_units_take(units, 3))
-			return false;
-		ref_remove(c, q, head, head->n - 1);
-	}
-	return true;
+	/* a hole in the state's memfd; should that fail, what stays is zeros */
+	if (q->referred)
+		(void)madvise(word_of(c, seq, 0), skv_ref_words(&c->state.header->geometry) * sizeof(uint64_t), MADV_REMOVE);
+	q->referred = 0;
 }

@@ -1,38 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/refs.h - references of sequences to shared pages. */
+/* daemon/core/refs.h - references of sequences to shared pages. See refs.c. */
 #ifndef SKV_CORE_REFS_H
 #define SKV_CORE_REFS_H
 
 #include "daemon/core/core-priv.h"
-#include "daemon/core/seqfile.h"
 
-/* Blocks that n more references take; seq may be SKV_NO_INDEX, a sequence without any. */
-uint64_t skv_refs_blocks_for(const struct skv_core *, uint32_t seq, uint64_t n);
-uint64_t skv_refs_blocks_left(const struct skv_core *);
-void skv_refs_add(struct skv_core *, uint32_t seq, uint32_t page); /* a block must be left */
+/* Does the sequence refer to the page? Any page number. */
+bool skv_ref_held(const struct skv_core *, uint32_t seq, uint32_t page);
+void skv_ref_add(struct skv_core *, uint32_t seq, uint32_t page);  /* that it does not refer to yet */
+void skv_ref_drop(struct skv_core *, uint32_t seq, uint32_t page); /* that it refers to */
+/* The first page from `page` on that it refers to, or SKV_NO_INDEX. */
+uint32_t skv_ref_next(const struct skv_core *, uint32_t seq, uint32_t page);
+#define SKV_EACH_REF(page, c, seq) \
+	for (uint32_t page = skv_ref_next(c, seq, 0); page != SKV_NO_INDEX; page = skv_ref_next(c, seq, page + 1))
+
 /*
- * The sequence's references, a block at a time: *at is the next one, first skv_seq_row(seq)->ref_head, 0 after the last.
- * True when they all have been marked; released where they have this mark.
+ * Drop the references to pages that are not marked `kept`; NULL: all. From page *at on, first 0. True when it is through.
  */
-bool skv_refs_mark(struct skv_core *, uint32_t seq, uint8_t *marks, uint8_t mark, uint32_t *at, uint32_t *units);
-bool skv_refs_drop(struct skv_core *, uint32_t seq, uint32_t *units); /* all of them */
-bool skv_refs_release(struct skv_core *, uint32_t seq, uint8_t *marks, uint8_t mark, uint32_t *at, uint32_t *units);
-#define SKV_EACH_REF_BLOCK(block, s, seq)                                                                   \
-	for (const struct skv_ref_block *block = skv_refs_first(s, seq); block;                             \
-	     block = skv_refs_next(s, block))
-#define SKV_EACH_REF(block, i, s, seq)                                                                      \
-	SKV_EACH_REF_BLOCK(block, s, seq)                                                                   \
-		for (uint32_t i = 0; i < block->n; i++)
-static inline const struct skv_ref_block *skv_refs_first(const struct skv_state *s, uint32_t seq)
-{
-	uint32_t head = skv_seq_row(s, seq)->ref_head;
-
-	return head ? skv_ref_block_row(s, head - 1) : NULL;
-}
-static inline const struct skv_ref_block *skv_refs_next(const struct skv_state *s,
-                                                        const struct skv_ref_block *b)
-{
-	return b->next ? skv_ref_block_row(s, b->next - 1) : NULL;
-}
+bool skv_refs_drop_some(struct skv_core *, uint32_t seq, const uint8_t *marks, uint8_t kept, uint32_t *at, uint32_t *units);
+/* The memory of the references of a sequence that has none any more goes. */
+void skv_refs_free(struct skv_core *, uint32_t seq);
 
 #endif

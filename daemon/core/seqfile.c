@@ -4,11 +4,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #include "common/fd.h"
-
-#define COPY_AT_A_TIME (8 << 20)
 
 int skv_seqfile_new(struct skv_seq_local *ret, uint32_t index, const struct skv_model *m, uint32_t max_tokens)
 {
@@ -138,56 +137,58 @@ bool skv_seqfile_trim(const struct skv_seq_local *l, uint32_t *at, uint32_t *uni
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-static int copy_piece(int to, int from, off_t at, size_t n)
+#define COPY_BYTES (128u << 10) /* at a time */
+#define COPY_UNITS 8000u
+#define PAGE_BYTES 4096u
+
+static bool is_zero(const char *page)
 {
-	char *map = mmap(NULL, n, PROT_READ, MAP_SHARED, from, at);
-	size_t done = 0;
-	int r = 0;
-
-	if (map == MAP_FAILED)
-		return -errno;
-	while (r == 0 && done < n) {
-		ssize_t w = pwrite(to, map + done, n - done, at + (off_t)done);
-
-		if (w > 0)
-			done += (size_t)w;
-		else
-			r = w < 0 ? -errno : -ENOSPC;
-	}
-	munmap(map, n);
-	return r;
+	return page[0] == 0 && !memcmp(page, page + 1, PAGE_BYTES - 1);
 }
 
-static int copy_range(int to, int from, off_t at, off_t end)
+/* Of n bytes those pages that are not zero: a page of zeros and a hole are the same to a reader. */
+static int write_pages(int to, const char *from, off_t at, size_t n)
 {
-	int r = 0;
+	for (size_t i = 0, end; i < n; i = end) {
+		for (end = i; end < n && !is_zero(from + end); end += PAGE_BYTES)
+			;
+		if (end > i) {
+			int r = whole(pwrite(to, from + i, end - i, at + (off_t)i), end - i);
 
-	while (r == 0 && at < end) {
-		off_t n = end - at < COPY_AT_A_TIME ? end - at : COPY_AT_A_TIME;
-
-		r = copy_piece(to, from, at, (size_t)n);
-		at += n;
+			if (r < 0)
+				return r;
+		} else {
+			end += PAGE_BYTES;
+		}
 	}
-	return r;
+	return 0;
 }
 
-int skv_seqfile_copy(const struct skv_seq_local *to, const struct skv_seq_local *from)
+/*
+ * Where the next hole begins is not asked for: the kernel would look at every page up to it, in one system call.
+ */
+int skv_seqfile_copy_some(const struct skv_seq_local *to, const struct skv_seq_local *from, uint64_t *at, uint32_t *units)
 {
-	off_t at = 0, total = (off_t)from->layout.total;
+	const uint64_t total = from->layout.total;
+	char piece[COPY_BYTES];
 
-	while (at < total) {
-		off_t data = lseek(from->fd, at, SEEK_DATA), hole;
+	while (*at < total) {
+		off_t data = lseek(from->fd, (off_t)*at, SEEK_DATA);
+		size_t n;
 		int r;
 
 		if (data < 0)
 			return errno == ENXIO ? 0 : -errno;
-		hole = lseek(from->fd, data, SEEK_HOLE);
-		if (hole < 0)
-			return -errno;
-		r = copy_range(to->fd, from->fd, data, hole);
+		if (!skv_units_take(units, COPY_UNITS))
+			return 1;
+		*at = (uint64_t)data;
+		n = total - *at < COPY_BYTES ? (size_t)(total - *at) : COPY_BYTES;
+		r = whole(pread(from->fd, piece, n, data), n);
+		if (r == 0)
+			r = write_pages(to->fd, piece, data, n);
 		if (r < 0)
 			return r;
-		at = hole;
+		*at += n;
 	}
 	return 0;
 }

@@ -13,8 +13,11 @@
 /* A fresh memfd with its header, which is mapped. Negative errno, with nothing left behind. */
 int skv_seqfile_new(struct skv_seq_local *, uint32_t index, const struct skv_model *, uint32_t max_tokens);
 void skv_seqfile_free(struct skv_core *, struct skv_seq_local *);
-/* Everything that was ever written in `from`, at the same offsets of `to`; holes stay holes. */
-int skv_seqfile_copy(const struct skv_seq_local *to, const struct skv_seq_local *from);
+/*
+ * Everything that was ever written in `from`, from *at on, first 0, to the same offsets of `to`; holes stay holes. 0: all
+ * of it; 1: there is more; negative errno.
+ */
+int skv_seqfile_copy_some(const struct skv_seq_local *to, const struct skv_seq_local *from, uint64_t *at, uint32_t *units);
 
 /* n entries of a table from `first` on, into `to`. Negative errno. */
 int skv_seqfile_read(const struct skv_seq_local *, uint32_t table, uint32_t first, uint32_t n, skv_pte *to);

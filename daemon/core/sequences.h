@@ -9,6 +9,13 @@
 void skv_seq_remove(struct skv_core *, uint32_t seq);
 /* Remove it as far as *units go, from *at on, which begins with 0. SKV_DONE or SKV_GOES_ON. */
 enum skv_progress skv_seq_remove_some(struct skv_core *, uint32_t seq, uint32_t *at, uint32_t *units);
+/* The session's client holds it; nobody does. */
+void skv_seq_hold(struct skv_core *, uint32_t seq, uint32_t session);
 void skv_seq_unhold(struct skv_core *, uint32_t seq);
+/* The row of a named one, or SKV_NO_INDEX. */
+uint32_t skv_seq_find(const struct skv_core *, uint32_t account, const struct skv_model *, const char *name);
+/* An empty sequence, held by the session: 0, or what skv_core_seq_new() says. */
+int skv_seq_make(struct skv_core *, uint32_t session, const char *name, uint32_t max_tokens, uint32_t *ret_seq);
+struct skv_core_seq_info skv_seq_info(const struct skv_core *, uint32_t seq);
 
 #endif

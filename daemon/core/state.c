@@ -21,7 +21,7 @@ static const uint32_t element_bytes[SKV_TABLE_COUNT] = {
 	[SKV_TABLE_SEGMENTS] = sizeof(struct skv_segment_row),
 	[SKV_TABLE_TOLD] = sizeof(uint8_t),
 	[SKV_TABLE_PAGES] = sizeof(skv_owner),
-	[SKV_TABLE_REFS] = sizeof(struct skv_ref_block),
+	[SKV_TABLE_REFS] = sizeof(uint64_t),
 };
 
 /* Elements of a table. An account has a client or a sequence, or is about to have its first client. */
@@ -37,7 +37,7 @@ static uint64_t elements_of(const struct skv_geometry *g, enum skv_table t)
 	case SKV_TABLE_SEGMENTS: return (uint64_t)g->max_pools * g->max_segments;
 	case SKV_TABLE_TOLD: return (uint64_t)g->max_pools * g->max_clients * g->max_segments;
 	case SKV_TABLE_PAGES: return g->max_pools * g->max_pages;
-	case SKV_TABLE_REFS: return g->max_ref_blocks;
+	case SKV_TABLE_REFS: return g->max_sequences * skv_ref_words(g);
 	case SKV_TABLE_COUNT: break;
 	}
 	return 0;
@@ -61,8 +61,7 @@ static bool header_of(const struct skv_geometry *g, struct skv_state_header *ret
 
 	if (!within(g->max_clients, ID_MAX_ROWS) || !within(g->max_sessions, ID_MAX_ROWS) ||
 	    !within(g->max_sequences, ID_MAX_ROWS) || !within(g->max_pools, ID_MAX_ROWS) ||
-	    !within(g->max_segments, SKV_PTE_ID_MASK) || !within(g->max_pages, SKV_PTE_ID_MASK) ||
-	    !within(g->max_ref_blocks, UINT32_MAX))
+	    !within(g->max_segments, SKV_PTE_ID_MASK) || !within(g->max_pages, SKV_PTE_ID_MASK) || g->reserved)
 		return false;
 	for (int t = 0; t < SKV_TABLE_COUNT; t++) {
 		h.offset[t] = at;
@@ -114,9 +113,6 @@ static const char *header_check(const struct skv_state_header *h)
 	for (int t = 0; t < SKV_TABLE_ROWS; t++)
 		if (h->high[t] > h->elements[t] || h->live[t] > h->high[t] || h->free[t] > h->high[t])
 			return "state with more rows than its tables hold";
-	if (h->ref_high > h->geometry.max_ref_blocks || h->ref_used > h->ref_high ||
-	    h->ref_free > h->ref_high)
-		return "state with more reference blocks than its table holds";
 	return NULL;
 }
 

@@ -24,7 +24,7 @@
 #include "daemon/core/core.h"
 
 #define SKV_STATE_MAGIC 0x3154415453564b53ull /* "SKVSTAT1" */
-#define SKV_STATE_VERSION 8u
+#define SKV_STATE_VERSION 9u
 #define SKV_NO_INDEX UINT32_MAX
 
 /* ---- owner words ----------------------------------------------------------------------------- */
@@ -103,7 +103,7 @@ struct skv_seq_row {
 	uint32_t max_tokens;
 	uint32_t pages;    /* owner words SEQ(this) */
 	uint32_t refs;     /* references to shared pages ... */
-	uint32_t ref_head; /* ... in this chain of blocks: index + 1, 0 = none */
+	uint32_t referred; /* ... and did it ever have one? */
 	uint32_t reserved;
 	struct skv_model model;
 	char name[SKV_NAME_MAX]; /* "" = anonymous */
@@ -158,14 +158,6 @@ enum skv_told {
 	SKV_TOLD_GONE = 3,     /* its end was told, not acknowledged */
 };
 
-/* References of one sequence to shared pages, in no order, no page twice in a chain. */
-#define SKV_REFS_IN_BLOCK 62u
-struct skv_ref_block {
-	uint32_t next; /* index + 1, of the chain or of the free list */
-	uint32_t n;
-	uint32_t page[SKV_REFS_IN_BLOCK];
-};
-
 /* ---- the memfd ------------------------------------------------------------------------------- */
 
 enum skv_table {
@@ -179,18 +171,24 @@ enum skv_table {
 	SKV_TABLE_SEGMENTS,
 	SKV_TABLE_TOLD,
 	SKV_TABLE_PAGES,
-	SKV_TABLE_REFS,
+	SKV_TABLE_REFS, /* uint64_t, [sequence][skv_ref_words()]: does it refer to the page? */
 	SKV_TABLE_COUNT,
 };
 
 struct skv_geometry {
 	uint32_t max_clients, max_sessions, max_sequences, max_pools;
 	uint32_t max_segments;   /* of a pool */
-	uint32_t max_ref_blocks;
+	uint32_t reserved;
 	uint64_t max_pages; /* of a pool */
 	uint64_t segment_bytes; /* of host memory: wanted */
 	uint64_t pool_bytes;    /* of host memory: the most that the limit can be raised to */
 };
+
+/* Of a sequence's row of references, a bit a page: whole pages of memory, so that it can be given back. */
+static inline uint64_t skv_ref_words(const struct skv_geometry *g)
+{
+	return (g->max_pages + 8 * 4096 - 1) / (8 * 4096) * (4096 / sizeof(uint64_t));
+}
 
 struct skv_state_header {
 	uint64_t magic;
@@ -203,8 +201,6 @@ struct skv_state_header {
 	uint32_t free[SKV_TABLE_ROWS]; /* index + 1 */
 	uint32_t high[SKV_TABLE_ROWS]; /* rows from here on were never used */
 	uint32_t live[SKV_TABLE_ROWS];
-	/* reference blocks */
-	uint32_t ref_free, ref_high, ref_used;
 	uint32_t reserved;
 	uint64_t policy_generation;
 	uint64_t segment_serial; /* of the last segment made or wanted */
@@ -289,10 +285,6 @@ static inline skv_owner *skv_owner_word(const struct skv_state *s, uint32_t pool
 {
 	assert(page < s->header->geometry.max_pages);
 	return skv_state_at(s, SKV_TABLE_PAGES, pool * s->header->geometry.max_pages + page);
-}
-static inline struct skv_ref_block *skv_ref_block_row(const struct skv_state *s, uint32_t i)
-{
-	return skv_state_at(s, SKV_TABLE_REFS, i);
 }
 
 #endif

@@ -33,17 +33,15 @@ static const char *take_entry(struct skv_core *c, struct skv_walk *w, enum skv_p
 		if (w->marks[page] != SKV_MARK_NONE)
 			return "names a page for the second time";
 		w->marks[page] = SKV_MARK_OWN;
-		w->n_own++;
 		return NULL;
 	case SKV_PTE_SHARED:
 		if (!skv_page_exists(c, pool, page))
 			return "names a page that does not exist";
 		if (w->marks[page] == SKV_MARK_NAMED)
 			return "names a shared page for the second time";
-		if (w->marks[page] != SKV_MARK_REF)
+		if (!skv_ref_held(c, w->seq, page))
 			return "names a shared page that the sequence has no reference to";
 		w->marks[page] = SKV_MARK_NAMED;
-		w->n_named++;
 		return NULL;
 	case SKV_PTE_NONE: return kv ? "is missing below the committed length" : NULL;
 	default: return "is of an unknown kind";
@@ -154,27 +152,40 @@ enum skv_progress skv_walk_take(struct skv_core *c, struct skv_walk *w, uint32_t
 	return w->table < c->seqs[w->seq].layout.n_tables ? SKV_GOES_ON : SKV_DONE;
 }
 
-/* Entries of a window that are marked OWN go to fn(), and what it returns is written back. */
-void skv_walk_each_own(struct skv_core *c, const struct skv_walk *begun, skv_pte (*fn)(struct skv_core *, skv_pte, void *),
-                       void *data)
+/* The child refers to the entry's page, too. Is the entry another one now? */
+static bool share_entry(struct skv_core *c, const struct skv_walk *w, uint32_t child, skv_pte *entry)
 {
-	uint32_t pool = skv_seq_row(&c->state, begun->seq)->pool, n;
-	struct skv_walk w = {.seq = begun->seq, .len = begun->len, .marks = begun->marks};
-	skv_pte window[WINDOW];
+	uint32_t pool = skv_seq_row(&c->state, w->seq)->pool, page = skv_pte_id(*entry);
+	uint32_t kind = (uint32_t)skv_pte_kind(*entry);
+	uint8_t mark;
 
-	for (; (n = next_window(c, &w, window)); w.index += n) {
+	if ((kind != SKV_PTE_PRIVATE && kind != SKV_PTE_SHARED) || !skv_page_exists(c, pool, page))
+		return false;
+	mark = w->marks[page];
+	w->marks[page] = SKV_MARK_NONE;
+	if (mark == SKV_MARK_NONE)
+		return false; /* it was not there when it was checked, or has been shared already */
+	if (mark == SKV_MARK_OWN)
+		skv_ref_add(c, w->seq, page);
+	skv_ref_add(c, child, page);
+	*entry = skv_pte_make(SKV_PTE_SHARED, page);
+	return mark == SKV_MARK_OWN;
+}
+
+enum skv_progress skv_walk_share(struct skv_core *c, struct skv_walk *w, uint32_t child, uint32_t *units)
+{
+	skv_pte window[WINDOW];
+	uint32_t n;
+
+	while (*units > 0 && (n = next_window(c, w, window))) {
 		bool changed = false;
 
-		for (uint32_t i = 0; i < n; i++) {
-			uint32_t page = skv_pte_id(window[i]);
-
-			if (skv_pte_kind(window[i]) != SKV_PTE_PRIVATE || !skv_page_exists(c, pool, page) ||
-			    w.marks[page] != SKV_MARK_OWN)
-				continue;
-			window[i] = fn(c, window[i], data);
-			changed = true;
-		}
+		for (uint32_t i = 0; i < n; i++)
+			changed |= share_entry(c, w, child, &window[i]);
 		if (changed)
-			(void)skv_seqfile_write(&c->seqs[w.seq], w.table, w.index, n, window);
+			(void)skv_seqfile_write(&c->seqs[w->seq], w->table, w->index, n, window);
+		w->index += n;
+		(void)skv_units_take(units, 6 * n + 100);
 	}
+	return w->table < c->seqs[w->seq].layout.n_tables ? SKV_GOES_ON : SKV_DONE;
 }

@@ -221,8 +221,15 @@ static int run(const struct command *c, const struct skv_ctl_options *o)
 
 	path = path && *path ? path : SKV_DEFAULT_SOCKET;
 	/* who may open the operators' socket is one; anybody else is a user, and told where that is not enough */
-	if (skv_operators_socket(path, operators, sizeof(operators)) && access(operators, R_OK | W_OK) == 0)
-		path = operators;
+	if (skv_operators_socket(path, operators, sizeof(operators))) {
+		if (access(operators, R_OK | W_OK) == 0) {
+			path = operators;
+		} else if (errno != ENOENT && c->run == skv_ctl_policy_load) { /* the clients' socket takes no file */
+			fprintf(stderr, "sparsekvctl: only an operator may load a policy, on the operators' socket: %s: %s\n",
+			        operators, strerror(errno));
+			return SKV_EXIT_REFUSED;
+		}
+	}
 	if (skv_ctl_connect(&ctl, path, "sparsekvctl", (int)(timeout * 1000)) < 0) {
 		fprintf(stderr, "sparsekvctl: %s\n", ctl.err);
 		return SKV_EXIT_UNREACHABLE;

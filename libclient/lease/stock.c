@@ -184,7 +184,7 @@ static int descending(const void *a, const void *b)
 	return ascending(b, a);
 }
 
-/* Write ascending ids as runs into the session's message; returns how many fit. */
+/* Write ascending ids as runs into the session's message; returns how many fit, and are allowed. */
 static uint32_t to_runs(struct skv_session *s, uint32_t seq, const uint32_t *ids, uint32_t n)
 {
 	struct skv_msg_runs *m = s->stock.msg;
@@ -192,7 +192,7 @@ static uint32_t to_runs(struct skv_session *s, uint32_t seq, const uint32_t *ids
 	uint32_t i;
 
 	*m = (struct skv_msg_runs){.session = s->id, .seq = seq};
-	for (i = 0; i < n; i++) {
+	for (i = 0; i < n && i < SKV_CALL_PAGES; i++) {
 		if (m->n_runs > 0 && ids[i] == run[m->n_runs - 1].first + run[m->n_runs - 1].count) {
 			run[m->n_runs - 1].count++;
 			continue;

@@ -280,7 +280,7 @@ void m_compare(const uint32_t client_ids[M_CLIENTS], const uint32_t seq_ids[M_SE
 
 	skv_core_pools(core, compare_pool, &c);
 	skv_core_clients(core, compare_client, &c);
-	skv_core_seqs(core, compare_seq, &c);
+	books_seqs(compare_seq, &c);
 	for (uint32_t uid = 0; uid < M_UIDS; uid++) {
 		struct skv_core_account_view v = books_account(M_UID(uid));
 

@@ -31,6 +31,7 @@ void books_even(void);
 struct skv_core_pool_view books_pool(uint32_t pool);
 struct skv_core_account_view books_account(uid_t uid);
 void ck_same_pool(const struct skv_core_pool_view *a, const struct skv_core_pool_view *b);
+void books_seqs(void (*cb)(void *, const struct skv_core_seq_view *), void *data); /* of all users */
 struct skv_core_seq_view books_seq(const char *name); /* of any user */
 bool books_has_seq(const char *name);
 /* Reports of corrupt sequences since books_open(), and what the last one said. */
@@ -68,7 +69,8 @@ struct skv_model test_model(const char *name, uint32_t n_layers, uint32_t head_d
 void peer_join(struct peer *, uid_t uid, const struct skv_model *);
 void peer_die(struct peer *);
 void client_gone(uint32_t client); /* and all that it had */
-int in_turns(int error); /* the error of a call, or, if it takes turns, its result after them */
+/* The error of a call, or, if it takes turns, its result after them; then *info, if not NULL, is what it gives. */
+int in_turns(int error, struct skv_core_seq_info *info);
 void peer_hear(struct peer *);   /* hears of segments, acknowledges their ends */
 /* The error of the core; pages go to the stock. */
 int peer_lease(struct peer *, uint32_t least, uint32_t most);

@@ -6,6 +6,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include "daemon/core/refs.h"
 #include "tests/support/core-peer.h"
 #include "daemon/core/core-priv.h"
 #include "tests/support/suite.h"
@@ -100,8 +101,6 @@ START_TEST(counts)
 		OFF(s->header->high[t]);
 		OFF(s->header->free[t]);
 	}
-	OFF(s->header->ref_used);
-	OFF(s->header->ref_high);
 	OFF(s->header->segment_bytes[0]);
 	OFF(s->header->segment_bytes[SKV_MAX_DEVICES]);
 	OFF(account->page_bytes[SKV_DEVICE_CUDA(2)]);
@@ -121,8 +120,8 @@ END_TEST
 START_TEST(owners)
 {
 	struct skv_state *s = &core->state;
-	struct skv_ref_block *refs = skv_ref_block_row(s, skv_seq_row(s, held)->ref_head - 1);
-	uint32_t shared = refs->page[0], leaving = 0;
+	uint32_t shared = skv_ref_next(core, held, 0), leaving = 0;
+	uint64_t *bits = skv_state_at(s, SKV_TABLE_REFS, held * skv_ref_words(&s->header->geometry) + shared / 64);
 
 	SET(*skv_owner_word(s, 0, shared), 0);
 	SET(*skv_owner_word(s, 0, shared), skv_owner_make(SKV_OWNER_SHARED, 3));
@@ -132,12 +131,10 @@ START_TEST(owners)
 	SET(*skv_owner_word(s, 0, shared), skv_owner_make(SKV_OWNER_SEQ, detached));
 	SET(*skv_owner_word(s, 0, shared), skv_owner_make(SKV_OWNER_SEQ, 11));
 	SET(*skv_owner_word(s, 0, shared), 7);
-	SET(refs->page[0], refs->page[1]);
-	SET(refs->page[0], 64 * 100);
-	SET(refs->n, refs->n - 1);
-	SET(skv_seq_row(s, held)->ref_head, 0);
-	SET(s->header->ref_free, skv_seq_row(s, held)->ref_head);
-	SET(core->pools[0].marks[3], 1);
+	SET(*bits, *bits & ~(UINT64_C(1) << shared % 64));
+	SET(*bits, *bits << 1);
+	SET(*bits, ~UINT64_C(0));
+	SET(skv_seq_row(s, held)->referred, 0);
 	SET(core->pools[0].handles[0].fd, -1);
 	while (skv_segment_row(s, 0, leaving)->state != SKV_SEGMENT_LEAVING)
 		leaving++;

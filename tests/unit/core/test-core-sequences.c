@@ -377,7 +377,8 @@ START_TEST(death_is_fast)
 	books_open(&config);
 	peer_join(&a, 1000, &big);
 	peer_join(&b, 1000, &big);
-	ck_assert_int_eq(peer_lease(&a, 100000, 100000), 0);
+	ck_assert_int_eq(peer_lease(&a, 65536, 65536), 0);
+	ck_assert_int_eq(peer_lease(&a, 34464, 34464), 0);
 	for (int i = 0; i < 4; i++) {
 		snprintf(name, sizeof(name), "s%d", i);
 		held_new(&h[i], &a, name, 65536);

@@ -450,7 +450,6 @@ static const struct skv_geometry geometry = {
 	.max_sequences = 5,
 	.max_pools = 2,
 	.max_segments = 7,
-	.max_ref_blocks = 9,
 	.max_pages = 100,
 	.segment_bytes = 4096,
 	.pool_bytes = 1 << 20,

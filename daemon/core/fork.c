@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/core/fork.c - a sequence is forked.
+ *
+ * The parent's tables are checked; then both sequences refer to all pages that they name, and the parent's entries say
+ * so; then the child's memory becomes a copy of the parent's. All that can be refused comes before pages are shared. The
+ * work grows with the tokens, so it is done in turns; a client that writes to the parent meanwhile spoils its own.
+ */
+#include "daemon/core/fork.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "daemon/core/refuse.h"
+#include "daemon/core/seqfile.h"
+#include "daemon/core/sequences.h"
+
+int skv_fork_begin(struct skv_core *c, uint32_t parent, uint32_t client, const char *name, struct skv_fork *f)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, skv_seq_row(&c->state, parent)->pool);
+	uint8_t *marks = calloc((size_t)p->max_segments * p->pages_per_segment, 1); /* costs what is touched */
+
+	if (!marks)
+		return -ENOMEM;
+	*f = (struct skv_fork){.phase = SKV_FORK_REPLAY, .child = SKV_NO_INDEX};
+	snprintf(f->name, sizeof(f->name), "%s", name);
+	skv_walk_begin(c, parent, client, marks, &f->walk);
+	return 0;
+}
+
+void skv_fork_end(struct skv_fork *f)
+{
+	free(f->walk.marks);
+	f->walk.marks = NULL;
+}
+
+/* It fails: what is there of it goes, in `phase`, or is not there yet. */
+static enum skv_progress give_up(struct skv_core *c, struct skv_fork *f, int result, int phase)
+{
+	f->result = result;
+	snprintf(f->why, sizeof(f->why), "%s", c->why);
+	f->phase = phase;
+	f->at = 0;
+	return SKV_GOES_ON;
+}
+
+/* The parent is checked: the child is made, as far as it can be refused. SKV_DONE: it was. */
+static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
+{
+	const struct skv_seq_row *q = skv_seq_row(&c->state, f->walk.seq);
+	int r = skv_seq_make(c, q->session, f->name, q->max_tokens, &f->child);
+
+	if (r) {
+		(void)give_up(c, f, r, SKV_FORK_DROP_CHILD);
+		return SKV_DONE;
+	}
+	skv_walk_begin(c, f->walk.seq, f->walk.client, f->walk.marks, &f->walk);
+	f->phase = SKV_FORK_SHARE;
+	return SKV_GOES_ON;
+}
+
+/* One phase, as far as it goes. SKV_DONE: all of it. */
+static enum skv_progress run(struct skv_core *c, struct skv_fork *f, uint32_t *units)
+{
+	const struct skv_seq_local *parent = &c->seqs[f->walk.seq];
+	enum skv_progress p;
+	int r;
+
+	switch (f->phase) {
+	case SKV_FORK_REPLAY:
+		if (skv_seqfile_replay(parent, &f->at, units))
+			f->phase = SKV_FORK_CHECK;
+		return SKV_GOES_ON;
+	case SKV_FORK_CHECK:
+		p = skv_walk_check(c, &f->walk, units);
+		return p == SKV_CORRUPT ? give_up(c, f, SKV_CORE_E_CORRUPT, SKV_FORK_DROP_PARENT)
+		       : p == SKV_DONE  ? make_child(c, f)
+		                        : SKV_GOES_ON;
+	case SKV_FORK_SHARE:
+		if (skv_walk_share(c, &f->walk, f->child, units) == SKV_DONE)
+			f->phase = SKV_FORK_COPY;
+		return SKV_GOES_ON;
+	case SKV_FORK_COPY:
+		r = skv_seqfile_copy_some(&c->seqs[f->child], parent, &f->copied, units);
+		if (r < 0) /* the parent's pages are shared, with nobody */
+			return give_up(c, f, skv_core_refuse_system(c, r, "memory for a sequence"), SKV_FORK_DROP_CHILD);
+		if (r == 0) {
+			f->phase = SKV_FORK_TRIM;
+			f->at = 0;
+		}
+		return SKV_GOES_ON;
+	case SKV_FORK_TRIM: return skv_seqfile_trim(&c->seqs[f->child], &f->at, units) ? SKV_DONE : SKV_GOES_ON;
+	case SKV_FORK_DROP_PARENT: return skv_seq_remove_some(c, f->walk.seq, &f->at, units);
+	case SKV_FORK_DROP_CHILD: return skv_seq_remove_some(c, f->child, &f->at, units);
+	}
+	return SKV_DONE;
+}
+
+enum skv_progress skv_fork_some(struct skv_core *c, struct skv_fork *f, uint32_t *units)
+{
+	enum skv_progress p = SKV_GOES_ON;
+
+	while (p == SKV_GOES_ON && *units > 0)
+		p = run(c, f, units);
+	if (p == SKV_DONE)
+		skv_fork_end(f);
+	return p;
+}

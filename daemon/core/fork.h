@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/core/fork.h - a sequence is forked, in as many turns as it takes. See fork.c. */
+#ifndef SKV_CORE_FORK_H
+#define SKV_CORE_FORK_H
+
+#include "daemon/core/core-priv.h"
+#include "daemon/core/validate.h"
+
+struct skv_fork {
+	enum {
+		SKV_FORK_REPLAY,
+		SKV_FORK_CHECK,
+		SKV_FORK_SHARE,
+		SKV_FORK_COPY,
+		SKV_FORK_TRIM,
+		SKV_FORK_DROP_PARENT, /* a corrupt one */
+		SKV_FORK_DROP_CHILD,  /* that could not be made */
+	} phase;
+	uint32_t child; /* row, once it is there */
+	uint32_t at;    /* in the phase */
+	uint64_t copied;
+	int result;
+	char why[256];
+	char name[SKV_NAME_MAX]; /* the child's */
+	struct skv_walk walk;    /* over the parent */
+};
+
+/* Begin with a parent that its client holds. 0, -ENOMEM, or positive. */
+int skv_fork_begin(struct skv_core *, uint32_t parent, uint32_t client, const char *name, struct skv_fork *);
+/* SKV_DONE: it has a result. Nothing else may touch parent or child until then. */
+enum skv_progress skv_fork_some(struct skv_core *, struct skv_fork *, uint32_t *units);
+/* Give it up in the middle. */
+void skv_fork_end(struct skv_fork *);
+
+#endif

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/core/lifecycle.c - requests that take turns: sequences are attached, forked, detached, dropped, sessions closed.
+ *
+ * Here is what can be refused; task.c does the rest.
+ */
+#include "daemon/core/lookup.h"
+#include "daemon/core/refuse.h"
+#include "daemon/core/sequences.h"
+#include "daemon/core/task.h"
+#include "daemon/core/validate.h"
+
+#include <string.h>
+
+static bool same_shape(const struct skv_model *a, const struct skv_model *b)
+{
+	return a->n_layers == b->n_layers && a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads &&
+	       a->head_dim == b->head_dim && a->kv_dtype == b->kv_dtype;
+}
+
+static int refuse_held(struct skv_core *c, const char *name, uint32_t by)
+{
+	const struct skv_client_row *holder = skv_client_row(&c->state, by);
+
+	if (skv_task_ends(c, by))
+		return skv_core_refuse(c, SKV_CORE_E_LEAVING, "sequence '%s' is being taken back from process %d, which is gone",
+		                       name, (int)holder->pid);
+	if (holder->fenced)
+		return skv_core_refuse(c, SKV_CORE_E_FENCED,
+		                       "sequence '%s' is held by process %d, which is alive, though its connection ended",
+		                       name, (int)holder->pid);
+	return skv_core_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by client %#x", name,
+	                       skv_state_id(&c->state, SKV_TABLE_CLIENTS, by));
+}
+
+int skv_core_seq_attach(struct skv_core *c, uint32_t client_id, uint32_t session_id, const char *name,
+                        struct skv_core_seq_info *ret)
+{
+	uint32_t client, session, seq;
+	const struct skv_session_row *s;
+	const struct skv_seq_row *q;
+	int r = skv_find_session(c, client_id, session_id, &client, &session);
+
+	if (r)
+		return r;
+	s = skv_session_row(&c->state, session);
+	seq = skv_seq_find(c, skv_client_row(&c->state, client)->account, &s->model, name);
+	if (seq == SKV_NO_INDEX)
+		return skv_core_refuse(c, SKV_CORE_E_NOENT, "model '%s' has no sequence '%.*s'", s->model.name,
+		                  SKV_NAME_MAX, name);
+	q = skv_seq_row(&c->state, seq);
+	if (q->session != SKV_NO_INDEX)
+		return refuse_held(c, name, skv_session_row(&c->state, q->session)->client);
+	if (q->model.device != s->model.device)
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "sequence '%s' is in %s, and the session is not",
+		                  name, q->model.device ? "the memory of another device" : "host memory");
+	if (!same_shape(&q->model, &s->model))
+		return skv_core_refuse(c, SKV_CORE_E_INVALID,
+		                  "sequence '%s' was made with another shape of model '%s'", name,
+		                  s->model.name);
+	r = skv_validate_header(c, seq);
+	if (r)
+		return skv_task_drop(c, seq, client, r);
+	skv_seq_hold(c, seq, session);
+	return skv_task_begin(c, SKV_TASK_ATTACH, client, seq, NULL, ret);
+}
+
+int skv_core_seq_fork(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t parent_id,
+                      const char *name, struct skv_core_seq_info *ret)
+{
+	uint32_t client, parent;
+	int r = skv_find_held(c, client_id, session_id, parent_id, &client, &parent);
+
+	if (r)
+		return r;
+	r = skv_validate_header(c, parent);
+	if (r)
+		return skv_task_drop(c, parent, client, r);
+	return skv_task_begin(c, SKV_TASK_FORK, client, parent, name ? name : "", ret);
+}
+
+int skv_core_seq_detach(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id)
+{
+	uint32_t client, seq;
+	int r = skv_find_held(c, client_id, session_id, seq_id, &client, &seq);
+
+	return r ? r : skv_task_begin(c, SKV_TASK_DETACH, client, seq, NULL, NULL);
+}
+
+int skv_core_seq_drop(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t seq_id)
+{
+	uint32_t client, seq;
+	int r = skv_find_held(c, client_id, session_id, seq_id, &client, &seq);
+
+	return r ? r : skv_task_begin(c, SKV_TASK_DROP, client, seq, NULL, NULL);
+}
+
+int skv_core_seq_drop_name(struct skv_core *c, uid_t uid, const char *model, const char *name)
+{
+	uint32_t found = 0, held = 0;
+	int r;
+
+	for (int removing = 0; removing < 2; removing++) {
+		SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
+			const struct skv_seq_row *q = skv_seq_row(&c->state, i);
+
+			if (!q->name[0] || strcmp(q->name, name) || strcmp(q->model.name, model) ||
+			    skv_account_row(&c->state, q->account)->uid != uid)
+				continue;
+			found++;
+			held += q->session != SKV_NO_INDEX;
+			r = removing ? skv_task_drop(c, i, SKV_NO_INDEX, 0) : 0;
+			if (r < 0)
+				return r;
+		}
+		if (!found)
+			return skv_core_refuse(c, SKV_CORE_E_NOENT,
+			                  "UID %u has no sequence '%.*s' of a model '%.*s'", uid,
+			                  SKV_NAME_MAX, name, SKV_NAME_MAX, model);
+		if (held)
+			return skv_core_refuse(c, SKV_CORE_E_BUSY, "sequence '%s' is held by a client", name);
+	}
+	return 0;
+}
+
+int skv_core_session_close(struct skv_core *c, uint32_t client_id, uint32_t session_id)
+{
+	uint32_t client, session;
+	int r = skv_find_session(c, client_id, session_id, &client, &session);
+
+	return r ? r : skv_task_begin(c, SKV_TASK_SESSION, client, session, NULL, NULL);
+}

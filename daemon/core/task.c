@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/core/task.c - what the core does in turns, since it grows with tokens or pages.
+ *
+ * Tasks take turns, one after the other, so that nobody waits for another's million of tokens. A client has one under way
+ * at most: the caller takes no request of it meanwhile. When the client goes, the task is done to its end; what the
+ * client had is taken back after it.
+ */
+#include "daemon/core/lookup.h"
+#include "daemon/core/pages.h"
+#include "daemon/core/refuse.h"
+#include "daemon/core/sequences.h"
+#include "daemon/core/task.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define FIRST_TURN 20000u /* units */
+
+/* ---- of each kind ---------------------------------------------------------------------------- */
+
+static int prepare(struct skv_core *c, struct skv_task *t, const char *name)
+{
+	switch (t->kind) {
+	case SKV_TASK_DETACH: return skv_detach_begin(c, t->row, t->client, &t->detach);
+	case SKV_TASK_FORK: return skv_fork_begin(c, t->row, t->client, name, &t->fork);
+	case SKV_TASK_SESSION:
+	case SKV_TASK_CLIENT: skv_reclaim_begin(t->client, t->kind == SKV_TASK_SESSION ? t->row : SKV_NO_INDEX, &t->reclaim); break;
+	case SKV_TASK_ATTACH:
+	case SKV_TASK_DROP: t->at = 0; break;
+	case SKV_TASK_LOST: break;
+	}
+	return 0;
+}
+
+static enum skv_progress some(struct skv_core *c, struct skv_task *t, uint32_t *units)
+{
+	const struct skv_seq_row *q;
+
+	switch (t->kind) {
+	case SKV_TASK_DETACH: return skv_detach_some(c, &t->detach, units);
+	case SKV_TASK_FORK: return skv_fork_some(c, &t->fork, units);
+	case SKV_TASK_SESSION:
+	case SKV_TASK_CLIENT: return skv_reclaim_some(c, &t->reclaim, units);
+	case SKV_TASK_DROP: return skv_seq_remove_some(c, t->row, &t->at, units);
+	case SKV_TASK_ATTACH:
+		q = skv_seq_row(&c->state, t->row);
+		return skv_pages_hand_over_some(c, q->pool, skv_owner_make(SKV_OWNER_SEQ, t->row),
+		                                skv_owner_make(SKV_OWNER_LEASE, t->client), q->pages, &t->at, units)
+		               ? SKV_DONE
+		               : SKV_GOES_ON;
+	case SKV_TASK_LOST: break;
+	}
+	return SKV_DONE;
+}
+
+/* What its client is told. */
+static void conclude(struct skv_core *c, struct skv_task *t, struct skv_core_seq_info *ret_info)
+{
+	if (t->kind == SKV_TASK_DETACH && t->detach.corrupt) {
+		t->result = SKV_CORE_E_CORRUPT;
+		snprintf(t->why, sizeof(t->why), "%s", t->detach.why);
+	} else if (t->kind == SKV_TASK_FORK) {
+		t->result = t->fork.result;
+		snprintf(t->why, sizeof(t->why), "%s", t->fork.why);
+	}
+	if (t->result == 0 && t->kind == SKV_TASK_FORK)
+		*ret_info = skv_seq_info(c, t->fork.child);
+	else if (t->result == 0 && t->kind == SKV_TASK_ATTACH)
+		*ret_info = skv_seq_info(c, t->row);
+}
+
+/* Give it up in the middle. */
+static void abandon(struct skv_task *t)
+{
+	if (t->kind == SKV_TASK_DETACH)
+		skv_detach_end(&t->detach);
+	else if (t->kind == SKV_TASK_FORK)
+		skv_fork_end(&t->fork);
+	else if (t->kind == SKV_TASK_SESSION || t->kind == SKV_TASK_CLIENT)
+		skv_reclaim_end(&t->reclaim);
+}
+
+/* ---- beginning ------------------------------------------------------------------------------- */
+
+static struct skv_task *task_new(const struct skv_core *c, enum skv_task_kind kind, uint32_t client, uint32_t row)
+{
+	struct skv_task *t = calloc(1, sizeof(*t));
+
+	if (t) {
+		t->kind = kind;
+		t->client = client;
+		t->id = client == SKV_NO_INDEX ? 0 : skv_state_id(&c->state, SKV_TABLE_CLIENTS, client);
+		t->row = row;
+	}
+	return t;
+}
+
+static void append(struct skv_core *c, struct skv_task *t)
+{
+	struct skv_task **end = &c->tasks;
+
+	while (*end)
+		end = &(*end)->next;
+	t->next = NULL;
+	*end = t;
+}
+
+/* The first turn. */
+static int begin(struct skv_core *c, struct skv_task *t, struct skv_core_seq_info *ret_info)
+{
+	uint32_t units = FIRST_TURN;
+	int result;
+
+	if (some(c, t, &units) == SKV_GOES_ON) {
+		append(c, t);
+		return skv_core_refuse(c, SKV_CORE_E_TURNS, "it takes more than a turn");
+	}
+	conclude(c, t, ret_info);
+	result = t->result;
+	if (result)
+		skv_set_why(c, "%s", t->why);
+	free(t);
+	return result;
+}
+
+int skv_task_begin(struct skv_core *c, enum skv_task_kind kind, uint32_t client, uint32_t row, const char *name,
+                   struct skv_core_seq_info *ret_info)
+{
+	struct skv_task *t = task_new(c, kind, client, row);
+	int r = t ? prepare(c, t, name) : -ENOMEM;
+
+	if (r) {
+		free(t);
+		return r;
+	}
+	return begin(c, t, ret_info);
+}
+
+int skv_task_drop(struct skv_core *c, uint32_t seq, uint32_t client, int result)
+{
+	struct skv_task *t = task_new(c, SKV_TASK_DROP, client, seq);
+
+	if (!t)
+		return -ENOMEM;
+	skv_seq_row(&c->state, seq)->name[0] = 0;
+	t->result = result;
+	snprintf(t->why, sizeof(t->why), "%s", c->why);
+	return begin(c, t, NULL);
+}
+
+/* ---- clients that go ------------------------------------------------------------------------- */
+
+static struct skv_task *task_of(const struct skv_core *c, uint32_t client)
+{
+	struct skv_task *t = c->tasks;
+
+	while (t && t->client != client)
+		t = t->next;
+	return t;
+}
+
+bool skv_task_is_of(const struct skv_core *c, uint32_t client)
+{
+	return task_of(c, client) != NULL;
+}
+
+bool skv_task_ends(const struct skv_core *c, uint32_t client)
+{
+	const struct skv_task *t = task_of(c, client);
+
+	return t && (t->gone || t->kind == SKV_TASK_CLIENT);
+}
+
+static void begin_end(struct skv_core *c, struct skv_task *t)
+{
+	t->kind = SKV_TASK_CLIENT;
+	t->result = 0;
+	(void)prepare(c, t, NULL);
+	append(c, t);
+}
+
+int skv_core_client_gone(struct skv_core *c, uint32_t client_id, uint64_t since_ns)
+{
+	struct skv_task *t;
+	uint32_t client;
+	int r = skv_find_client(c, client_id, &client);
+
+	if (r)
+		return r;
+	if (skv_task_ends(c, client))
+		return 0; /* it is on its way already */
+	t = task_of(c, client);
+	if (t) {
+		t->gone = true;
+	} else {
+		t = task_new(c, SKV_TASK_CLIENT, client, SKV_NO_INDEX);
+		if (!t)
+			return -ENOMEM;
+		begin_end(c, t);
+	}
+	t->since_ns = since_ns;
+	(void)skv_core_client_fence(c, client_id);
+	return 0;
+}
+
+/* ---- working --------------------------------------------------------------------------------- */
+
+void skv_core_work(struct skv_core *c, uint32_t units, struct skv_core_done *ret)
+{
+	struct skv_task *t = c->tasks;
+
+	*ret = (struct skv_core_done){.more = t != NULL, .info = {.fd = -1}};
+	if (!t)
+		return;
+	c->tasks = t->next;
+	if (some(c, t, &units) == SKV_GOES_ON) {
+		append(c, t);
+		return;
+	}
+	conclude(c, t, &ret->info);
+	if (t->gone && t->kind != SKV_TASK_CLIENT) {
+		ret->info = (struct skv_core_seq_info){.fd = -1};
+		begin_end(c, t);
+		return;
+	}
+	ret->more = c->tasks != NULL;
+	ret->client = t->id;
+	ret->gone = t->kind == SKV_TASK_CLIENT;
+	ret->since_ns = t->since_ns;
+	ret->result = t->result;
+	snprintf(ret->why, sizeof(ret->why), "%s", t->why);
+	free(t);
+}
+
+void skv_core_work_all(struct skv_core *c)
+{
+	struct skv_core_done done;
+
+	do
+		skv_core_work(c, UINT32_MAX, &done);
+	while (done.more);
+}
+
+/* Of which device is what the work is about? */
+static uint32_t device_of(const struct skv_core *c, const struct skv_task *t)
+{
+	uint32_t pool;
+
+	if (t->kind == SKV_TASK_CLIENT || t->kind == SKV_TASK_LOST)
+		return SKV_DEVICE_HOST;
+	pool = t->kind == SKV_TASK_SESSION ? skv_session_row(&c->state, t->row)->pool : skv_seq_row(&c->state, t->row)->pool;
+	return skv_pool_row(&c->state, pool)->device;
+}
+
+void skv_task_lose(struct skv_core *c, uint32_t device)
+{
+	for (struct skv_task *t = c->tasks; t; t = t->next)
+		if (device_of(c, t) == device) {
+			abandon(t);
+			t->kind = SKV_TASK_LOST;
+			t->result = SKV_CORE_E_NOENT;
+			snprintf(t->why, sizeof(t->why), "the device's memory is lost");
+		} else if (t->kind == SKV_TASK_CLIENT) {
+			skv_reclaim_lose(c, &t->reclaim, device);
+		}
+}
+
+void skv_task_free_all(struct skv_core *c)
+{
+	while (c->tasks) {
+		struct skv_task *t = c->tasks;
+
+		c->tasks = t->next;
+		abandon(t);
+		free(t);
+	}
+}

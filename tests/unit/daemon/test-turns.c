@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Work that grows with tokens, while another client leases and gives back: it waits for none of it. A client with many
+ * long sequences dies; a large sequence is forked, detached, attached and dropped; others ask for lists without end.
+ *
+ * Tables are written as a client writes them, pages are never touched: so a machine needs memory for tables alone.
+ * TURNS=full (make check-hostile): 4,096 sequences of 128k tokens, 20 of 131,072 tokens in 32 layers, a fork of 8 million
+ * pages and 670 MiB; and times are what they are to be on a machine with nothing else to do.
+ */
+#include <check.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "common/seqmem.h"
+#include "tests/support/child.h"
+#include "tests/support/daemon-fixture.h"
+#include "tests/support/suite.h"
+
+#define TOKENS (128u << 10)
+#define OTHERS_PAGES 64u
+
+static struct fix fix;
+static struct raw *other; /* the client that waits for nobody */
+static uint32_t others_session;
+
+static bool is_full(void)
+{
+	return getenv("TURNS") != NULL;
+}
+
+/* Of n_layers layers whose pages are of 1 KiB. */
+static struct skv_wire_model model_of(uint32_t n_layers)
+{
+	struct skv_wire_model m = {.n_layers = n_layers, .n_heads = 1, .n_kv_heads = 1, .head_dim = 16,
+	                           .kv_dtype = SKV_F16, .max_tokens = 8 * TOKENS, .n_ranks = 1};
+
+	skv_wire_string(m.name, sizeof(m.name), "turns");
+	return m;
+}
+
+static void setup(void)
+{
+	static const char *const options[] = {"--pool-bytes=48G", "--account-bytes=48G", "--segment-bytes=64M",
+	                                      "--account-sequences=5000", "--max-sequences=5000", "--account-clients=80",
+	                                      NULL};
+
+	fix_start_process(&fix, options);
+	other = raw_hello(fix.socket);
+}
+
+static void teardown(void)
+{
+	raw_close(other);
+	fix_stop(&fix);
+}
+
+/* ---- a client with sequences ----------------------------------------------------------------- */
+
+struct engine {
+	struct raw *raw;
+	struct skv_msg_open_ok session;
+	struct skv_model model;
+	struct skv_wire_run runs[SKV_WIRE_MAX_RUNS]; /* of pages on lease that are not used yet */
+	uint32_t n_runs;
+};
+
+static void engine_open(struct engine *e, uint32_t n_layers)
+{
+	struct skv_wire_model m = model_of(n_layers);
+
+	e->raw = raw_hello(fix.socket);
+	e->n_runs = 0;
+	raw_open_model(e->raw, &m, "full", &e->session);
+	skv_wire_to_model(&e->model, &m);
+}
+
+static uint32_t page(struct engine *e)
+{
+	struct skv_msg_lease_get get = {.session = e->session.session, .least = 1, .most = SKV_CALL_PAGES};
+	struct skv_wire_run *last;
+	const struct skv_msg_runs *ok;
+
+	if (e->n_runs == 0) {
+		ok = raw_ask(e->raw, SKV_MSG_LEASE_GET, &get, sizeof(get), -1);
+		e->n_runs = ok->n_runs;
+		memcpy(e->runs, ok + 1, ok->n_runs * sizeof(*e->runs));
+	}
+	last = &e->runs[e->n_runs - 1];
+	if (--last->count == 0)
+		e->n_runs--;
+	return last->first + last->count;
+}
+
+/* A sequence of so many tokens; bytes of its policy's state are written, too. */
+static uint32_t engine_seq(struct engine *e, const char *name, uint32_t tokens, size_t state)
+{
+	struct skv_seqmem_layout layout;
+	struct skv_msg_seq_name m = {.session = e->session.session, .max_tokens = tokens};
+	const struct skv_msg_seq_ok *ok;
+	struct skv_seqmem *mem;
+	uint32_t seq;
+
+	skv_wire_string(m.name, sizeof(m.name), name);
+	ok = raw_ask(e->raw, SKV_MSG_SEQ_NEW, &m, sizeof(m), -1);
+	seq = ok->seq;
+	skv_seqmem_layout(&e->model, ok->max_tokens, &layout);
+	ck_assert_uint_eq(ok->bytes, layout.total);
+	ck_assert_uint_le(state, layout.state_bytes);
+	mem = mmap(NULL, layout.total, PROT_READ | PROT_WRITE, MAP_SHARED, e->raw->fds[0], 0);
+	ck_assert_ptr_ne(mem, MAP_FAILED);
+	for (uint32_t layer = 0; layer < e->model.n_layers; layer++) {
+		skv_pte *table = skv_seqmem_table(mem, &layout, layer);
+
+		for (uint32_t i = 0; i < skv_pages_of(tokens); i++)
+			table[i] = skv_pte_make(SKV_PTE_PRIVATE, page(e));
+	}
+	memset((char *)mem + layout.state, 1, state);
+	atomic_store(&mem->commit, (uint64_t)1 << 32 | tokens);
+	munmap(mem, layout.total);
+	return seq;
+}
+
+/* ---- the other one --------------------------------------------------------------------------- */
+
+static struct {
+	unsigned n;
+	double most; /* s that a lease and its return took */
+	double begun, gone; /* clients that were gone at the beginning */
+} live;
+
+static double counter(const char *name)
+{
+	json_t *status = raw_query(other, SKV_QUERY_STATUS), *figure = json_object_get(json_object_get(status, "counters"), name);
+	double x = json_number_value(figure);
+
+	ck_assert_ptr_nonnull(figure);
+
+	json_decref(status);
+	return x;
+}
+
+static void live_begin(void)
+{
+	live.n = 0;
+	live.most = 0;
+	live.gone = counter("clients_gone");
+	live.begun = fix_now();
+}
+
+static void live_once(void)
+{
+	struct skv_msg_lease_get get = {.session = others_session, .least = 1, .most = OTHERS_PAGES};
+	struct {
+		struct skv_msg_runs m;
+		struct skv_wire_run runs[OTHERS_PAGES];
+	} put = {.m = {.session = others_session}};
+	double begin = fix_now(), took;
+	const struct skv_msg_runs *ok = raw_ask(other, SKV_MSG_LEASE_GET, &get, sizeof(get), -1);
+
+	put.m.n_runs = ok->n_runs;
+	memcpy(put.runs, ok + 1, ok->n_runs * sizeof(*put.runs));
+	raw_ask(other, SKV_MSG_LEASE_PUT, &put, sizeof(put.m) + put.m.n_runs * sizeof(*put.runs), -1);
+	took = fix_now() - begin;
+	live.most = took > live.most ? took : live.most;
+	live.n++;
+}
+
+/* Nobody has waited long, and the daemon was never away for long. */
+static void live_end(const char *what)
+{
+	double took = fix_now() - live.begun, turn = counter("turn_max_ms");
+
+	printf("%s: %.1f ms; %u leases meanwhile, %.2f ms at most; the longest turn so far %.2f ms\n", what, took * 1e3, live.n,
+	       live.most * 1e3, turn);
+	ck_assert_double_lt(turn, is_full() ? 10 : 100);
+	/* some of it is its own: it acknowledges the end of every segment */
+	ck_assert_double_lt(live.most * 1e3, is_full() ? 50 : 300);
+}
+
+/* ---- death ----------------------------------------------------------------------------------- */
+
+/* Returns how many bytes of pages it had on lease. */
+static uint64_t die_with(uint32_t n, uint32_t n_layers, bool named)
+{
+	pid_t pid = child_fork();
+	uint64_t leased;
+	int status;
+
+	if (pid == 0) {
+		struct engine e;
+		char name[16] = "";
+
+		engine_open(&e, n_layers);
+		for (uint32_t i = 0; i < n; i++) {
+			if (named && i % 2)
+				snprintf(name, sizeof(name), "s%u", i);
+			else
+				*name = 0;
+			engine_seq(&e, name, TOKENS, 0);
+		}
+		raise(SIGSTOP);
+		_exit(0);
+	}
+	ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
+	ck_assert_msg(WIFSTOPPED(status), "%s", child_problem());
+	leased = raw_leased(other);
+	live_begin();
+	kill(pid, SIGKILL);
+	ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+	return leased;
+}
+
+static void others_open(uint32_t n_layers)
+{
+	struct skv_wire_model m = model_of(n_layers);
+
+	others_session = raw_open_model(other, &m, "full", NULL);
+}
+
+START_TEST(death_of_many_sequences)
+{
+	const uint32_t n = is_full() ? 4096 : 96;
+
+	others_open(1);
+	die_with(n, 1, true);
+	while (counter("clients_gone") == live.gone)
+		live_once();
+	live_end("death with sequences of 131,072 tokens");
+	ck_assert_uint_eq(raw_leased(other), 0);
+}
+END_TEST
+
+/* The pages of a client, all on lease at its death, come back soon. */
+START_TEST(first_pages_back)
+{
+	const uint32_t n = is_full() ? 20 : 2, n_layers = 32;
+	double first = 0;
+	uint64_t all;
+
+	others_open(n_layers);
+	all = die_with(n, n_layers, false);
+	ck_assert_uint_ge(all, (uint64_t)n * n_layers * TOKENS / SKV_PAGE_TOKENS * 1024);
+	while (counter("clients_gone") == live.gone) {
+		live_once();
+		if (first == 0 && raw_leased(other) < all)
+			first = fix_now() - live.begun;
+	}
+	live_end("death with 32 layers of 131,072 tokens each");
+	printf("%u sequences, the first pages back after %.1f ms\n", n, first * 1e3);
+	ck_assert_double_lt(first * 1e3, is_full() ? 100 : 1000);
+}
+END_TEST
+
+/* ---- one large sequence ---------------------------------------------------------------------- */
+
+/* The other lives while the engine waits for its answer. The answer's body. */
+static const void *ask_in_turns(struct engine *e, uint16_t type, const void *body, size_t bytes, const char *what)
+{
+	int got;
+
+	live_begin();
+	raw_send(e->raw, type, body, bytes, -1);
+	while ((got = raw_recv_answer(e->raw, 0)) < 0)
+		live_once();
+	ck_assert_msg(got == (int)(type | SKV_REPLY), "%s: %s", what, got ? raw_error_text(e->raw) : "hung up");
+	live_end(what);
+	return e->raw->packet + sizeof(struct skv_msg_header);
+}
+
+START_TEST(a_large_sequence)
+{
+	const uint32_t n_layers = is_full() ? 128 : 32;
+	const size_t state = (size_t)(is_full() ? 640 : 64) << 20;
+	struct skv_msg_seq_name name = {0};
+	struct skv_msg_seq m;
+	struct engine e;
+	uint32_t child;
+
+	others_open(n_layers);
+	engine_open(&e, n_layers);
+	m = (struct skv_msg_seq){.session = e.session.session, .seq = engine_seq(&e, "large", 8 * TOKENS, state)};
+	name = (struct skv_msg_seq_name){.session = m.session, .seq = m.seq};
+	child = ((const struct skv_msg_seq_ok *)ask_in_turns(&e, SKV_MSG_SEQ_FORK, &name, sizeof(name), "fork"))->seq;
+	ck_assert_uint_eq(e.raw->n_fds, 1);
+	ask_in_turns(&e, SKV_MSG_SEQ_DROP, &(struct skv_msg_seq){.session = m.session, .seq = child}, sizeof(m), "drop of the fork");
+	ask_in_turns(&e, SKV_MSG_SEQ_DETACH, &m, sizeof(m), "detach of what was shared");
+	name = (struct skv_msg_seq_name){.session = m.session};
+	skv_wire_string(name.name, sizeof(name.name), "large");
+	m.seq = ((const struct skv_msg_seq_ok *)ask_in_turns(&e, SKV_MSG_SEQ_ATTACH, &name, sizeof(name), "attach"))->seq;
+	ask_in_turns(&e, SKV_MSG_SEQ_DROP, &m, sizeof(m), "drop");
+
+	m.seq = engine_seq(&e, "own", 8 * TOKENS, 0);
+	ask_in_turns(&e, SKV_MSG_SEQ_DETACH, &m, sizeof(m), "detach");
+	skv_wire_string(name.name, sizeof(name.name), "own");
+	ask_in_turns(&e, SKV_MSG_SEQ_ATTACH, &name, sizeof(name), "attach of 2 million pages");
+	ask_in_turns(&e, SKV_MSG_CLOSE, &(struct skv_msg_session){.session = m.session}, sizeof(struct skv_msg_session), "close");
+	raw_close(e.raw);
+}
+END_TEST
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+/* Sequences with tables to be counted; then 64 connections that list them again and again. */
+START_TEST(lists_without_end)
+{
+	const unsigned n_seqs = is_full() ? 4000 : 300, n_lists = is_full() ? 64 : 8;
+	struct skv_msg_query query = {.what = SKV_QUERY_SEQS};
+	struct raw *lists[64];
+	unsigned answers = 0;
+	struct engine e;
+
+	others_open(1);
+	engine_open(&e, 1);
+	for (unsigned i = 0; i < n_seqs; i++)
+		engine_seq(&e, "", 2048, 0);
+	for (unsigned i = 0; i < n_lists; i++) {
+		lists[i] = raw_hello(fix.socket);
+		raw_send(lists[i], SKV_MSG_QUERY, &query, sizeof(query), -1);
+	}
+	live_begin();
+	while (fix_now() < live.begun + (is_full() ? 10 : 1) || answers < n_lists) {
+		live_once();
+		for (unsigned i = 0; i < n_lists; i++) {
+			int got = raw_recv_answer(lists[i], 0);
+			const struct skv_msg_text *m = (const void *)(lists[i]->packet + sizeof(struct skv_msg_header));
+
+			if (got < 0)
+				continue;
+			ck_assert_int_eq(got, SKV_MSG_QUERY | SKV_REPLY);
+			if (m->more)
+				continue;
+			answers++;
+			raw_send(lists[i], SKV_MSG_QUERY, &query, sizeof(query), -1);
+		}
+	}
+	live_end("lists of sequences");
+	printf("%u connections listed %u sequences each, %u times\n", n_lists, n_seqs, answers);
+	for (unsigned i = 0; i < n_lists; i++)
+		raw_hang_up(lists[i]); /* in the middle of an answer */
+	raw_close(e.raw);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = begin_suite("test-turns");
+
+	add_case(s, "turns", is_full() ? 600 : 120, setup, teardown, death_of_many_sequences, first_pages_back, a_large_sequence,
+	         lists_without_end, NULL);
+	return run_suite(s);
+}
