@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/lease.c - LEASE_GET, and the requests that wait for segments of a device.
+ * daemon/lease.c - LEASE_GET, and the requests that wait for memory: for segments of a device, or for what others have
+ * too much of.
  *
- * A lease that needs pending segments is answered when the last of them has arrived or failed. Meanwhile every other
+ * A lease that needs pending segments is answered when the last of them has arrived or failed; one that waits for the
+ * memory of sequences, when these are dropped. Meanwhile every other
  * request is served, also of the same client. Each pending segment arrives or fails (worker/worker.h), so every
  * wait ends. Waiting requests are served oldest first.
  */
@@ -23,6 +25,7 @@ struct skv_waiting {
 	uint32_t pool;
 	struct skv_msg_header header;
 	struct skv_msg_lease_get m;
+	bool looked; /* by skv_lease_retry() */
 	/* a segment that it needed failed: lease from what there is */
 	bool failed;
 	int error;
@@ -86,6 +89,7 @@ static void serve(struct skv_server *s, uint32_t pool)
 		struct skv_conn *conn = skv_ipc_find(s->ipc, w->conn);
 
 		s->waiting = w->next;
+		w->looked |= w->pool == pool;
 		if (conn && (w->pool != pool || !answer(s, conn, &w->header, &w->m, w))) {
 			w->next = NULL;
 			*end = w;
@@ -96,6 +100,21 @@ static void serve(struct skv_server *s, uint32_t pool)
 	}
 	s->waiting = again;
 	skv_core_segments_served(s->core, pool);
+}
+
+void skv_lease_retry(struct skv_server *s)
+{
+	struct skv_waiting *w;
+
+	for (w = s->waiting; w; w = w->next)
+		w->looked = false;
+	for (;;) {
+		for (w = s->waiting; w && w->looked; w = w->next)
+			;
+		if (!w)
+			return;
+		serve(s, w->pool);
+	}
 }
 
 void skv_lease_arrived(struct skv_server *s, uint32_t pool)

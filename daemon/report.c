@@ -274,7 +274,7 @@ static json_t *status_json(struct skv_server *s, const struct listing *like)
 	const struct skv_ipc_counters *n = skv_ipc_counters(s->ipc);
 	struct listing accounts = *like, clients = *like, device_accounts = *like;
 	struct totals t = sum_up(s);
-	uint64_t uptime = skv_now_ns() - s->started_ns;
+	uint64_t uptime = skv_now_ns() - s->started_ns, aged, for_room;
 
 	accounts.rows = json_array();
 	clients.rows = json_array();
@@ -282,9 +282,10 @@ static json_t *status_json(struct skv_server *s, const struct listing *like)
 	skv_core_accounts(s->core, add_account, &accounts);
 	skv_core_accounts(s->core, add_device_account, &device_accounts);
 	skv_core_clients(s->core, add_client, &clients);
+	skv_core_dropped(s->core, &aged, &for_room);
 	return json_pack(
 		"{s:s, s:I, s:f, s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:o,"
-		" s:{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}, s:o, s:o, s:o, s:o}",
+		" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}, s:o, s:o, s:o, s:o}",
 		"version", PACKAGE_VERSION, "pid", number((uint64_t)getpid()), "uptime_s",
 		(double)uptime / 1e9, "socket", s->socket.path ? s->socket.path : "(service manager)",
 		"scope", like->all ? "all" : "own", "policy_generation",
@@ -294,7 +295,8 @@ static json_t *status_json(struct skv_server *s, const struct listing *like)
 		number(t.segment_bytes[SKV_DEVICE_HOST]), "limits",
 		limits_json(&s->config), "counters", "connections", number(n->accepted), "refused",
 		number(n->refused), "malformed", number(n->malformed), "messages", number(n->messages),
-		"clients_gone", number(s->clients_gone), "reclaim_last_ms", (double)s->reclaim_last_ns / 1e6,
+		"clients_gone", number(s->clients_gone), "sequences_expired", number(aged), "sequences_displaced",
+		number(for_room), "reclaim_last_ms", (double)s->reclaim_last_ns / 1e6,
 		"reclaim_max_ms", (double)s->reclaim_max_ns / 1e6, "turn_max_ms",
 		(double)skv_loop_longest_turn(s->loop) / 1e6, "accounts", accounts.rows, "clients",
 		clients.rows, "devices", devices_json(s, &t), "device_accounts", device_accounts.rows);

@@ -287,6 +287,24 @@ static void update_status(struct skv_server *s)
 	}
 }
 
+/* Sequences that nobody holds grow old, and had to make room: operators can read of it. */
+static void age(struct skv_server *s)
+{
+	uint64_t aged, for_room;
+
+	(void)skv_core_age(s->core, skv_now_ns(), s->config.sequence_ttl);
+	skv_core_dropped(s->core, &aged, &for_room);
+	if (aged > s->told_aged)
+		skv_log(LOG_INFO, "%llu sequences dropped: no client held them for sequence-ttl, %llu s",
+		        (unsigned long long)(aged - s->told_aged), (unsigned long long)(s->config.sequence_ttl / 1000000000u));
+	if (for_room > s->told_for_room)
+		skv_log(LOG_WARNING,
+		        "%llu sequences that no client held dropped: their users had more than their part of a memory that is used up",
+		        (unsigned long long)(for_room - s->told_for_room));
+	s->told_aged = aged;
+	s->told_for_room = for_room;
+}
+
 static void on_tick(struct skv_op *op, int res)
 {
 	struct skv_server *s = SKV_OP_OWNER(op, struct skv_server, tick_op);
@@ -294,6 +312,7 @@ static void on_tick(struct skv_op *op, int res)
 	if (res < 0)
 		return;
 	skv_registry_collect(s->registry);
+	age(s);
 	update_status(s);
 	skv_op_timer(s->loop, op, TICK_NS, on_tick);
 }

@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 #include "daemon/fence.h"
+#include "daemon/lease.h"
 #include "daemon/reply.h"
 #include "daemon/server-priv.h"
 #include "daemon/sys/clock.h"
@@ -78,9 +79,12 @@ bool skv_turns_work(struct skv_server *s)
 	struct skv_core_done done;
 
 	skv_core_work(s->core, TURN_UNITS, &done);
+	if (done.through) {
+		s->notices_due = true;
+		skv_lease_retry(s);
+	}
 	if (!done.client)
 		return done.more;
-	s->notices_due = true;
 	for (struct skv_turns **at = &s->turns, *t; (t = *at);) {
 		if (t->client != done.client) {
 			at = &t->next;

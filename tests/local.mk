@@ -41,7 +41,7 @@ DAEMON_TESTS = \
 	tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-loop tests/unit/daemon/test-probe tests/unit/daemon/test-server \
 	tests/unit/daemon/test-server-life tests/unit/daemon/test-turns
 CORE_TESTS = \
-	tests/unit/core/test-core tests/unit/core/test-core-balance tests/unit/core/test-core-fork \
+	tests/unit/core/test-core tests/unit/core/test-core-age tests/unit/core/test-core-balance tests/unit/core/test-core-fork \
 	tests/unit/core/test-core-pending tests/unit/core/test-core-random tests/unit/core/test-core-segments \
 	tests/unit/core/test-core-sequences tests/unit/core/test-core-untrusted
 COMMON_TESTS = \

@@ -22,3 +22,11 @@ void skv_account_put(struct skv_core *c, uint32_t account)
 	if (!a->clients && !a->sequences && !a->pools)
 		skv_state_give(&c->state, SKV_TABLE_ACCOUNTS, account);
 }
+
+bool skv_share_allows(const struct skv_core *c, enum skv_table t, uint32_t own)
+{
+	const struct skv_state_header *h = c->state.header;
+	uint64_t left = h->elements[t] - h->live[t];
+
+	return left > 0 && (own == 0 || own + 1 <= left - 1);
+}

@@ -8,4 +8,10 @@
 uint32_t skv_account_get(struct skv_core *, uid_t uid); /* made when it is not there */
 void skv_account_put(struct skv_core *, uint32_t account); /* removed when nothing is charged to it */
 
+/*
+ * Of the rows of a table a user may have as many as are left for all others, and one in any case (as of dbus-broker's
+ * quotas): so none takes the last ones, and who comes late gets half of what is left. Does one more fit, besides `own`?
+ */
+bool skv_share_allows(const struct skv_core *, enum skv_table, uint32_t own);
+
 #endif

@@ -16,13 +16,14 @@ int skv_core_client_add(struct skv_core *c, uid_t uid, pid_t pid, const char *pr
 		                  "UID %u already has %u clients, the most that are allowed", uid,
 		                  c->config.account_clients);
 	}
-	client = skv_state_take(&c->state, SKV_TABLE_CLIENTS);
-	if (client == SKV_NO_INDEX) {
+	if (!skv_share_allows(c, SKV_TABLE_CLIENTS, skv_account_row(&c->state, account)->clients)) {
+		uint32_t own = skv_account_row(&c->state, account)->clients;
+
 		skv_account_put(c, account);
-		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-		                  "the daemon already has %u clients, the most that it takes",
-		                  c->config.max_clients);
+		return skv_core_refuse(c, SKV_CORE_E_NOSPC, "UID %u has %u clients, the daemon %u of %u; what is left is for others",
+		                       uid, own, c->state.header->live[SKV_TABLE_CLIENTS], c->config.max_clients);
 	}
+	client = skv_state_take(&c->state, SKV_TABLE_CLIENTS);
 	row = skv_client_row(&c->state, client);
 	row->account = account;
 	row->pid = pid;

@@ -146,6 +146,7 @@ struct skv_core_seq_info {
 };
 struct skv_core_done {
 	bool more;       /* there is more to do */
+	bool through;    /* a task is: memory may have come back */
 	uint32_t client; /* of its works one is through; 0: none is */
 	bool gone;       /* it was the end of the client ... */
 	uint64_t since_ns; /* ... as it was given to skv_core_client_gone() */
@@ -155,6 +156,13 @@ struct skv_core_done {
 };
 /* A turn of so many units, of some ten nanoseconds. */
 void skv_core_work(struct skv_core *, uint32_t units, struct skv_core_done *ret);
+/*
+ * Once in a while: named sequences that have had no holder for so long are dropped, in turns; ttl_ns 0: none are. How many;
+ * now_ns is never 0, and does not go back.
+ */
+unsigned skv_core_age(struct skv_core *, uint64_t now_ns, uint64_t ttl_ns);
+/* Sequences that were dropped so far: with age, and to make room for users below their part of a memory. */
+void skv_core_dropped(const struct skv_core *, uint64_t *ret_age, uint64_t *ret_room);
 /* All turns that there are. */
 void skv_core_work_all(struct skv_core *);
 
@@ -220,7 +228,7 @@ int skv_core_seq_release(struct skv_core *, uint32_t client, uint32_t session, u
  * fragmented that max_runs runs do not hold them, or least is above SKV_CALL_PAGES: ask again. least = 0: whatever there
  * is, maybe nothing.
  * The caller announces segments before the reply: skv_core_next_segment. E_NOSPC, E_QUOTA, E_BACKLOG.
- * E_WAIT while segments that `most` takes are pending.
+ * E_WAIT while segments that `most` takes are pending, or memory is coming back that others have too much of.
  */
 int skv_core_lease_get(struct skv_core *, uint32_t client, uint32_t session, uint32_t least, uint32_t most,
                        struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n);

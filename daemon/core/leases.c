@@ -5,7 +5,7 @@
  * Pages are taken from the lowest segments first, so that the highest run empty and can go. Within
  * that, long runs come before scraps: a first pass takes runs of LONG_RUN pages, a second whatever is left.
  */
-#include "daemon/core/leases.h"
+#include "daemon/core/age.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/pools.h"
@@ -144,6 +144,8 @@ static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, ui
 	if (room > most)
 		room = most;
 	r = grow ? skv_pool_grow(c, pool, least, room) : 0;
+	if (r == SKV_CORE_E_NOSPC && skv_age_make_room(c, pool))
+		return skv_core_refuse(c, SKV_CORE_E_WAIT, "the memory of sequences that nobody holds comes back");
 	if (r)
 		return r;
 	if (p->pending && p->count[SKV_OWNER_FREE] < room)
@@ -175,18 +177,6 @@ int skv_core_lease_rest(struct skv_core *c, uint32_t client, uint32_t session, u
                         struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n)
 {
 	return lease(c, client, session, least, most, false, ret_runs, max_runs, ret_n);
-}
-
-int skv_check_runs(struct skv_core *c, const struct skv_wire_run *runs, uint32_t n)
-{
-	uint64_t pages = 0;
-
-	for (uint32_t i = 0; i < n; i++)
-		pages += runs[i].count;
-	if (pages > SKV_CALL_PAGES)
-		return skv_core_refuse(c, SKV_CORE_E_INVALID, "%llu pages in one request, at most %u are expected",
-		                       (unsigned long long)pages, SKV_CALL_PAGES);
-	return 0;
 }
 
 /*

@@ -46,3 +46,15 @@ int skv_find_held(struct skv_core *c, uint32_t client_id, uint32_t session_id, u
 	*ret_seq = seq;
 	return 0;
 }
+
+int skv_check_runs(struct skv_core *c, const struct skv_wire_run *runs, uint32_t n)
+{
+	uint64_t pages = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		pages += runs[i].count;
+	if (pages > SKV_CALL_PAGES)
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "%llu pages in one request, at most %u are expected",
+		                       (unsigned long long)pages, SKV_CALL_PAGES);
+	return 0;
+}

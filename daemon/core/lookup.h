@@ -11,5 +11,7 @@ int skv_find_session(struct skv_core *, uint32_t client_id, uint32_t session_id,
                      uint32_t *ret_session);
 int skv_find_held(struct skv_core *, uint32_t client_id, uint32_t session_id, uint32_t seq_id,
                   uint32_t *ret_client, uint32_t *ret_seq);
+/* Pages that a client names in a request: 0, or E_INVALID: they are more than SKV_CALL_PAGES. */
+int skv_check_runs(struct skv_core *, const struct skv_wire_run *, uint32_t n);
 
 #endif

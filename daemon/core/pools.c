@@ -61,11 +61,12 @@ static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool
 		return skv_core_refuse(c, SKV_CORE_E_QUOTA,
 		                  "this UID already uses %u page sizes, the most that are allowed",
 		                  c->config.account_pools);
-	pool = skv_state_take(&c->state, SKV_TABLE_POOLS);
-	if (pool == SKV_NO_INDEX)
+	if (!skv_share_allows(c, SKV_TABLE_POOLS, skv_account_row(&c->state, account)->pools))
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-		                  "the daemon already has %u pools, the most that it takes",
-		                  c->config.max_pools);
+		                       "this UID has %u pools, the daemon %u of %u; what is left is for others",
+		                       skv_account_row(&c->state, account)->pools, c->state.header->live[SKV_TABLE_POOLS],
+		                       c->config.max_pools);
+	pool = skv_state_take(&c->state, SKV_TABLE_POOLS);
 	l.handles = malloc(sizeof(*l.handles) * sizes->max_segments);
 	if (!l.handles) {
 		skv_state_give(&c->state, SKV_TABLE_POOLS, pool);

@@ -5,7 +5,7 @@
  * Held, a sequence's own pages are LEASE(its holder) and the core does not tell them from the holder's
  * stock. Detached, they are SEQ(sequence). References to shared pages are the sequence's in both.
  */
-#include "daemon/core/leases.h"
+#include "daemon/core/accounts.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/pools.h"
@@ -48,6 +48,8 @@ void skv_seq_unhold(struct skv_core *c, uint32_t seq)
 
 	skv_session_row(&c->state, q->session)->sequences--;
 	q->session = SKV_NO_INDEX;
+	q->used = ++c->state.header->uses;
+	q->idle_since_ns = 0;
 	atomic_store(&c->seqs[seq].mem->holder, 0);
 }
 
@@ -95,11 +97,11 @@ int skv_seq_make(struct skv_core *c, uint32_t session, const char *name, uint32_
 		return skv_core_refuse(c, SKV_CORE_E_QUOTA,
 		                  "UID %u already has %u sequences, the most that are allowed", a->uid,
 		                  c->config.account_sequences);
-	seq = skv_state_take(&c->state, SKV_TABLE_SEQUENCES);
-	if (seq == SKV_NO_INDEX)
+	if (!skv_share_allows(c, SKV_TABLE_SEQUENCES, a->sequences))
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-		                  "the daemon already has %u sequences, the most that it takes",
-		                  c->config.max_sequences);
+		                       "UID %u has %u sequences, the daemon %u of %u; what is left is for others", a->uid,
+		                       a->sequences, c->state.header->live[SKV_TABLE_SEQUENCES], c->config.max_sequences);
+	seq = skv_state_take(&c->state, SKV_TABLE_SEQUENCES);
 	r = skv_seqfile_new(&c->seqs[seq], seq, &s->model, max_tokens);
 	if (r < 0) {
 		skv_state_give(&c->state, SKV_TABLE_SEQUENCES, seq);

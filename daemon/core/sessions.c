@@ -6,6 +6,7 @@
  * swap raises the one policy generation of the daemon, shown in the control page; every session then
  * asks, and those that the swap was not about are given what they have.
  */
+#include "daemon/core/accounts.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/refuse.h"
@@ -66,17 +67,19 @@ static void choose(struct skv_choice *to, uint64_t generation, const char *spec,
 }
 
 /* A row with its page; the pool is not joined yet. */
-static int make(struct skv_core *c, const struct skv_model *m, const char *spec, uint32_t plugin,
+static int make(struct skv_core *c, uint32_t account, const struct skv_model *m, const char *spec, uint32_t plugin,
                 uint32_t *ret_session)
 {
-	uint32_t session = skv_state_take(&c->state, SKV_TABLE_SESSIONS);
+	const struct skv_account_row *a = skv_account_row(&c->state, account);
 	struct skv_session_row *s;
+	uint32_t session;
 	int r;
 
-	if (session == SKV_NO_INDEX)
+	if (!skv_share_allows(c, SKV_TABLE_SESSIONS, a->sessions))
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
-		                  "the daemon already has %u sessions, the most that it takes",
-		                  c->config.max_sessions);
+		                       "UID %u has %u sessions, the daemon %u of %u; what is left is for others", a->uid,
+		                       a->sessions, c->state.header->live[SKV_TABLE_SESSIONS], c->config.max_sessions);
+	session = skv_state_take(&c->state, SKV_TABLE_SESSIONS);
 	r = session_page_new(&c->sessions[session], session);
 	if (r < 0) {
 		skv_state_give(&c->state, SKV_TABLE_SESSIONS, session);
@@ -110,10 +113,10 @@ int skv_core_session_open(struct skv_core *c, uint32_t client_id, const struct s
 	r = check_open(c, client, m, spec);
 	if (r)
 		return r;
-	r = make(c, m, spec, plugin, &session);
+	account = skv_client_row(&c->state, client)->account;
+	r = make(c, account, m, spec, plugin, &session);
 	if (r)
 		return r;
-	account = skv_client_row(&c->state, client)->account;
 	r = skv_pool_get(c, account, m->device, skv_page_bytes(m), &pool);
 	if (r) {
 		unmake(c, session);

@@ -105,6 +105,8 @@ struct skv_seq_row {
 	uint32_t refs;     /* references to shared pages ... */
 	uint32_t referred; /* ... and did it ever have one? */
 	uint32_t reserved;
+	uint64_t used;          /* counts: larger than of all that lost their holders before */
+	uint64_t idle_since_ns; /* first seen without a holder; 0: not yet */
 	struct skv_model model;
 	char name[SKV_NAME_MAX]; /* "" = anonymous */
 };
@@ -202,6 +204,8 @@ struct skv_state_header {
 	uint32_t high[SKV_TABLE_ROWS]; /* rows from here on were never used */
 	uint32_t live[SKV_TABLE_ROWS];
 	uint32_t reserved;
+	uint64_t uses; /* of sequences, so far */
+	uint64_t dropped_for_age, dropped_for_room; /* sequences */
 	uint64_t policy_generation;
 	uint64_t segment_serial; /* of the last segment made or wanted */
 	uint64_t segment_bytes[SKV_MEMORY_KINDS]; /* of all segments that have memory, or are to have it */

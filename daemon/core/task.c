@@ -82,6 +82,17 @@ static void abandon(struct skv_task *t)
 		skv_reclaim_end(&t->reclaim);
 }
 
+/* Of which device is what the work is about? */
+static uint32_t device_of(const struct skv_core *c, const struct skv_task *t)
+{
+	uint32_t pool;
+
+	if (t->kind == SKV_TASK_CLIENT || t->kind == SKV_TASK_LOST)
+		return SKV_DEVICE_HOST;
+	pool = t->kind == SKV_TASK_SESSION ? skv_session_row(&c->state, t->row)->pool : skv_seq_row(&c->state, t->row)->pool;
+	return skv_pool_row(&c->state, pool)->device;
+}
+
 /* ---- beginning ------------------------------------------------------------------------------- */
 
 static struct skv_task *task_new(const struct skv_core *c, enum skv_task_kind kind, uint32_t client, uint32_t row)
@@ -147,7 +158,18 @@ int skv_task_drop(struct skv_core *c, uint32_t seq, uint32_t client, int result)
 	skv_seq_row(&c->state, seq)->name[0] = 0;
 	t->result = result;
 	snprintf(t->why, sizeof(t->why), "%s", c->why);
-	return begin(c, t, NULL);
+	if (client != SKV_NO_INDEX)
+		return begin(c, t, NULL);
+	append(c, t);
+	return 0;
+}
+
+bool skv_task_frees(const struct skv_core *c, uint32_t device)
+{
+	for (const struct skv_task *t = c->tasks; t; t = t->next)
+		if (t->kind == SKV_TASK_CLIENT || (t->kind == SKV_TASK_DROP && t->client == SKV_NO_INDEX && device_of(c, t) == device))
+			return true;
+	return false;
 }
 
 /* ---- clients that go ------------------------------------------------------------------------- */
@@ -226,6 +248,7 @@ void skv_core_work(struct skv_core *c, uint32_t units, struct skv_core_done *ret
 		return;
 	}
 	ret->more = c->tasks != NULL;
+	ret->through = true;
 	ret->client = t->id;
 	ret->gone = t->kind == SKV_TASK_CLIENT;
 	ret->since_ns = t->since_ns;
@@ -241,17 +264,6 @@ void skv_core_work_all(struct skv_core *c)
 	do
 		skv_core_work(c, UINT32_MAX, &done);
 	while (done.more);
-}
-
-/* Of which device is what the work is about? */
-static uint32_t device_of(const struct skv_core *c, const struct skv_task *t)
-{
-	uint32_t pool;
-
-	if (t->kind == SKV_TASK_CLIENT || t->kind == SKV_TASK_LOST)
-		return SKV_DEVICE_HOST;
-	pool = t->kind == SKV_TASK_SESSION ? skv_session_row(&c->state, t->row)->pool : skv_seq_row(&c->state, t->row)->pool;
-	return skv_pool_row(&c->state, pool)->device;
 }
 
 void skv_task_lose(struct skv_core *c, uint32_t device)

@@ -41,10 +41,12 @@ struct skv_task {
 int skv_task_begin(struct skv_core *, enum skv_task_kind, uint32_t client, uint32_t row, const char *name,
                    struct skv_core_seq_info *ret_info);
 /*
- * A sequence that nobody holds is dropped, and cannot be found any more. `result` and skv_core_why() are what the client
- * is told at the end, as of skv_task_begin(); SKV_NO_INDEX: no client.
+ * A sequence is dropped, and cannot be found any more. `result` and skv_core_why() are what the client is told at the end,
+ * as of skv_task_begin(). SKV_NO_INDEX: no client; then it is 0, and all turns are to come.
  */
 int skv_task_drop(struct skv_core *, uint32_t seq, uint32_t client, int result);
+/* Does something end that may bring memory back there? */
+bool skv_task_frees(const struct skv_core *, uint32_t device);
 /* Something of the client's is under way. Is it its end, or will be? */
 bool skv_task_is_of(const struct skv_core *, uint32_t client);
 bool skv_task_ends(const struct skv_core *, uint32_t client);

@@ -114,6 +114,9 @@ static const struct metric counter_metrics[] = {
 	{"sparsekv_messages_total", "counter", "Well-formed requests", "messages", 0, NULL},
 	{"sparsekv_clients_gone_total", "counter", "Clients whose pages were taken back", "clients_gone", 0,
 	 NULL},
+	{"sparsekv_sequences_expired_total", "counter", "Sequences dropped after sequence-ttl", "sequences_expired", 0, NULL},
+	{"sparsekv_sequences_displaced_total", "counter", "Sequences dropped to make room for other users", "sequences_displaced",
+	 0, NULL},
 	{"sparsekv_reclaim_seconds_max", "gauge", "Longest time that took", "reclaim_max_ms", 1e-3, NULL},
 	{"sparsekv_turn_seconds_max", "gauge", "Longest time in which the daemon looked for no request", "turn_max_ms", 1e-3, NULL},
 };

@@ -80,6 +80,8 @@ static const struct row rows[] = {
 	 "Connections of one user."},
 	{"account-sequences", COUNT, AT(account_sequences), "4096", 1, SKV_CORE_MAX_ROWS, false,
 	 "Sequences of one user, detached ones included."},
+	{"sequence-ttl", SECONDS, AT(sequence_ttl), "0", 0, 1000000000, false,
+	 "Seconds after which a named sequence that no client holds is dropped; 0: it is kept."},
 	{"account-pools", COUNT, AT(account_pools), "8", 1, 64, false,
 	 "Page sizes (shapes of model) that one user may have in use at a time; on each device anew."},
 	{"client-sessions", COUNT, AT(client_sessions), "16", 1, 4096, false,

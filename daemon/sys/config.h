@@ -41,6 +41,7 @@ struct skv_config {
 	uint64_t cuda_segment_bytes;
 	uint64_t cuda_worker_timeout, cuda_worker_idle; /* ns */
 	uint32_t account_clients, account_sequences, account_pools, client_sessions;
+	uint64_t sequence_ttl; /* ns; 0: for ever */
 	uint32_t max_clients, max_sequences, max_sessions, max_pools;
 
 	uint64_t hello_timeout; /* ns */

@@ -59,10 +59,10 @@ struct skv_core_config books_config(void)
 		.device_segment_bytes = 64 << 10,
 		.account_clients = 4,
 		.account_sequences = 8,
-		.max_clients = 6,
-		.max_sequences = 12,
-		.max_sessions = 8,
-		.max_pools = 4,
+		.max_clients = 10,
+		.max_sequences = 24,
+		.max_sessions = 16,
+		.max_pools = 10,
 		.account_pools = 3,
 		.client_sessions = 5,
 	};
@@ -234,6 +234,14 @@ void client_gone(uint32_t client)
 {
 	ck_assert_int_eq(skv_core_client_gone(core, client, 0), 0);
 	skv_core_work_all(core);
+}
+
+int drop_name(uid_t uid, const char *name_of_model, const char *name)
+{
+	int r = skv_core_seq_drop_name(core, uid, name_of_model, name);
+
+	skv_core_work_all(core);
+	return r;
 }
 
 int in_turns(int error, struct skv_core_seq_info *info)

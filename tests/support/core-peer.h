@@ -69,6 +69,7 @@ struct skv_model test_model(const char *name, uint32_t n_layers, uint32_t head_d
 void peer_join(struct peer *, uid_t uid, const struct skv_model *);
 void peer_die(struct peer *);
 void client_gone(uint32_t client); /* and all that it had */
+int drop_name(uid_t uid, const char *name_of_model, const char *name); /* and its pages */
 /* The error of a call, or, if it takes turns, its result after them; then *info, if not NULL, is what it gives. */
 int in_turns(int error, struct skv_core_seq_info *info);
 void peer_hear(struct peer *);   /* hears of segments, acknowledges their ends */

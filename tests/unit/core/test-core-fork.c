@@ -53,7 +53,7 @@ START_TEST(a_fork_shares_and_is_charged_once)
 	pool_is(&a, 22, 4, 4);
 	held_drop(&h, &a);
 	pool_is(&a, 22, 4, 4);
-	ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "m", "child"), 0);
+	ck_assert_int_eq(drop_name(1000, "m", "child"), 0);
 	pool_is(&a, 22, 0, 0);
 	peer_die(&a);
 }
@@ -92,13 +92,13 @@ START_TEST(shared_pages_go_with_their_last_sequence)
 			ck_assert_int_eq(
 				skv_core_seq_drop(core, p.client, p.session.session, h[order[n]].seq), 0);
 		if (n % 2)
-			ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "m", names[order[n]]), 0);
+			ck_assert_int_eq(drop_name(1000, "m", names[order[n]]), 0);
 		books_even();
 	}
 	peer_die(&p);
 	/* the last one alone */
 	pool_is(&witness, 0, order[3] == 3 ? 2 : 0, order[3] == 0 ? 4 : order[3] == 1 ? 6 : 8);
-	ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "m", names[order[3]]), 0);
+	ck_assert_int_eq(drop_name(1000, "m", names[order[3]]), 0);
 	pool_is(&witness, 0, 0, 0);
 	for (uint32_t i = 0; i < 4; i++)
 		held_close(&h[i]);

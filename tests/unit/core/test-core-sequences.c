@@ -149,11 +149,16 @@ START_TEST(lengths_and_numbers_have_quotas)
 	for (uint32_t i = 1; i < config.account_sequences; i++)
 		ck_assert_int_eq(seq_new(&a, "", 16), 0);
 	ck_refused(seq_new(&a, "", 16), SKV_CORE_E_QUOTA);
-	for (uint32_t i = config.account_sequences; i < config.max_sequences; i++)
+	for (uint32_t i = 0; i < config.account_sequences; i++)
 		ck_assert_int_eq(seq_new(&b, "", 16), 0);
-	ck_refused(seq_new(&b, "", 16), SKV_CORE_E_NOSPC);
+	ck_refused(seq_new(&b, "", 16), SKV_CORE_E_QUOTA);
+	peer_join(&c, 1002, &model);
+	for (uint32_t i = 0; i < (config.max_sequences - 2 * config.account_sequences) / 2; i++)
+		ck_assert_int_eq(seq_new(&c, "", 16), 0);
+	ck_refused(seq_new(&c, "", 16), SKV_CORE_E_NOSPC); /* as many are left for others */
 	peer_die(&a);
 	peer_die(&b);
+	peer_die(&c);
 	deep.max_tokens = SKV_MAX_TOKENS;
 	peer_join(&c, 1000, &deep);
 	ck_refused(seq_new(&c, "", SKV_MAX_TOKENS), SKV_CORE_E_INVALID); /* 2^28 entries */
@@ -186,8 +191,8 @@ START_TEST(a_session_lets_go_of_its_own)
 	held_close(&h);
 	peer_die(&a);
 	pool_is(&a, 0, 4, 0);
-	ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "m", "h"), 0);
-	ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "m", "other"), 0);
+	ck_assert_int_eq(drop_name(1000, "m", "h"), 0);
+	ck_assert_int_eq(drop_name(1000, "m", "other"), 0);
 	ck_assert_uint_eq(mem.bytes, 0);
 }
 END_TEST
@@ -288,14 +293,14 @@ START_TEST(a_detached_sequence_is_dropped_by_name)
 	peer_join(&a, 1000, &model);
 	held_new(&h, &a, "h", 256);
 	held_append(&h, &a, 32);
-	ck_refused(skv_core_seq_drop_name(core, 1000, "m", "h"), SKV_CORE_E_BUSY);
-	ck_refused(skv_core_seq_drop_name(core, 1001, "m", "h"), SKV_CORE_E_NOENT);
-	ck_refused(skv_core_seq_drop_name(core, 1000, "n", "h"), SKV_CORE_E_NOENT);
-	ck_refused(skv_core_seq_drop_name(core, 1000, "m", ""), SKV_CORE_E_NOENT);
+	ck_refused(drop_name(1000, "m", "h"), SKV_CORE_E_BUSY);
+	ck_refused(drop_name(1001, "m", "h"), SKV_CORE_E_NOENT);
+	ck_refused(drop_name(1000, "n", "h"), SKV_CORE_E_NOENT);
+	ck_refused(drop_name(1000, "m", ""), SKV_CORE_E_NOENT);
 	ck_assert_int_eq(held_detach(&h, &a), 0);
-	ck_assert_int_eq(skv_core_seq_drop_name(core, 1000, "m", "h"), 0);
+	ck_assert_int_eq(drop_name(1000, "m", "h"), 0);
 	pool_is(&a, 60, 0, 0);
-	ck_refused(skv_core_seq_drop_name(core, 1000, "m", "h"), SKV_CORE_E_NOENT);
+	ck_refused(drop_name(1000, "m", "h"), SKV_CORE_E_NOENT);
 	peer_die(&a);
 }
 END_TEST

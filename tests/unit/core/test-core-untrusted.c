@@ -304,7 +304,7 @@ START_TEST(memory_may_change_while_it_is_read)
 		pthread_join(thread, NULL);
 		books_even();
 		held_close(&target);
-		if (skv_core_seq_drop_name(core, 1000, "m", "target") == 0)
+		if (drop_name(1000, "m", "target") == 0)
 			settled++;
 		else
 			dropped++;

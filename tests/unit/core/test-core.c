@@ -33,17 +33,19 @@ static int open_session(uint32_t client, const struct skv_model *m)
 
 START_TEST(clients_have_quotas)
 {
-	uint32_t id[6], extra;
+	static const uint32_t most[] = {4, 3, 1, 1, 1}; /* of each user: a quota, then as many as are left for others */
+	uint32_t id, extra, last;
 
-	for (int i = 0; i < 4; i++)
-		ck_assert_int_eq(skv_core_client_add(core, 1000, i, "a", &id[i]), 0);
-	ck_refused(skv_core_client_add(core, 1000, 9, "a", &extra), SKV_CORE_E_QUOTA);
-	ck_assert_uint_eq(books_account(1000).clients, 4);
-	for (int i = 4; i < 6; i++)
-		ck_assert_int_eq(skv_core_client_add(core, 1001, i, "b", &id[i]), 0);
-	ck_refused(skv_core_client_add(core, 1002, 9, "c", &extra), SKV_CORE_E_NOSPC);
-	client_gone(id[0]);
-	ck_assert_int_eq(skv_core_client_add(core, 1002, 9, NULL, &extra), 0);
+	for (uint32_t user = 0; user < 5; user++) {
+		for (uint32_t i = 0; i < most[user]; i++)
+			ck_assert_int_eq(skv_core_client_add(core, 1000 + user, 1, "a", &id), 0);
+		ck_refused(skv_core_client_add(core, 1000 + user, 9, "a", &extra), user ? SKV_CORE_E_NOSPC : SKV_CORE_E_QUOTA);
+		ck_assert_uint_eq(books_account(1000 + user).clients, most[user]);
+		last = id;
+	}
+	ck_refused(skv_core_client_add(core, 1005, 9, "c", &extra), SKV_CORE_E_NOSPC);
+	client_gone(last);
+	ck_assert_int_eq(skv_core_client_add(core, 1005, 9, NULL, &extra), 0);
 }
 END_TEST
 
@@ -99,26 +101,32 @@ START_TEST(sessions_have_quotas)
 	for (uint32_t i = 0; i < config.client_sessions; i++)
 		ck_assert_int_eq(open_session(a, &small), 0);
 	ck_refused(open_session(a, &small), SKV_CORE_E_QUOTA);
-	for (uint32_t i = config.client_sessions; i < config.max_sessions; i++)
+	for (uint32_t i = config.client_sessions; i < config.max_sessions / 2; i++)
 		ck_assert_int_eq(open_session(b, &small), 0);
-	ck_refused(open_session(b, &small), SKV_CORE_E_NOSPC);
-	ck_assert_uint_eq(books_account(1000).sessions, config.max_sessions);
+	ck_refused(open_session(b, &small), SKV_CORE_E_NOSPC); /* the other half is for others */
+	ck_assert_uint_eq(books_account(1000).sessions, config.max_sessions / 2);
+	ck_assert_int_eq(skv_core_client_add(core, 1001, 1, "c", &b), 0);
+	ck_assert_int_eq(open_session(b, &small), 0);
 }
 END_TEST
 
 START_TEST(pools_have_quotas)
 {
 	struct skv_model m = small;
-	uint32_t a, b;
+	uint32_t a, b, c;
 
 	ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "a", &a), 0);
 	ck_assert_int_eq(skv_core_client_add(core, 1001, 1, "b", &b), 0);
 	for (m.head_dim = 16; m.head_dim <= 48; m.head_dim += 16)
 		ck_assert_int_eq(open_session(a, &m), 0);
 	ck_refused(open_session(a, &m), SKV_CORE_E_QUOTA);
-	ck_assert_int_eq(open_session(b, &m), 0);
-	m.head_dim = 16;
-	ck_refused(open_session(b, &m), SKV_CORE_E_NOSPC);
+	for (m.head_dim = 16; m.head_dim <= 48; m.head_dim += 16)
+		ck_assert_int_eq(open_session(b, &m), 0);
+	ck_assert_int_eq(skv_core_client_add(core, 1002, 1, "c", &c), 0);
+	for (m.head_dim = 16; m.head_dim <= 32; m.head_dim += 16)
+		ck_assert_int_eq(open_session(c, &m), 0);
+	ck_refused(open_session(c, &m), SKV_CORE_E_NOSPC); /* two are left, for others */
+	ck_assert_int_eq(skv_core_client_add(core, 1003, 1, "d", &b), 0);
 	m = small;
 	m.n_heads = m.n_kv_heads = 251; /* 251 * 15 granules of 64 KiB */
 	m.head_dim = 240;

@@ -346,11 +346,60 @@ START_TEST(lists_without_end)
 }
 END_TEST
 
+/* ---- orphans --------------------------------------------------------------------------------- */
+
+#define ORPHANS 64u
+#define ORPHANS_PAGES 1024u
+
+static void setup_small(void)
+{
+	static const char *const options[] = {"--pool-bytes=64M", "--account-bytes=64M", "--segment-bytes=1M", NULL};
+
+	fix_start_process(&fix, options);
+	other = raw_hello(fix.socket);
+}
+
+static void leave_orphans(void *unused)
+{
+	struct engine e;
+	char name[16];
+
+	(void)unused;
+	engine_open(&e, 1);
+	for (uint32_t i = 0; i < ORPHANS; i++) {
+		struct skv_msg_seq m = {.session = e.session.session};
+
+		snprintf(name, sizeof(name), "s%u", i);
+		m.seq = engine_seq(&e, name, ORPHANS_PAGES * SKV_PAGE_TOKENS, 0);
+		raw_ask(e.raw, SKV_MSG_SEQ_DETACH, &m, sizeof(m), -1);
+	}
+	raw_close(e.raw);
+}
+
+/* One user's sequences, which nobody holds, fill the memory: another one gets its half, and no more. */
+START_TEST(orphans_make_room)
+{
+	struct skv_msg_lease_get get = {.least = ORPHANS_PAGES, .most = ORPHANS_PAGES};
+
+	if (getuid() != 0)
+		return;
+	fix_in_child(54321, leave_orphans, NULL);
+	others_open(1);
+	get.session = others_session;
+	for (uint32_t i = 0; i < ORPHANS / 2; i++)
+		raw_ask(other, SKV_MSG_LEASE_GET, &get, sizeof(get), -1);
+	ck_assert_int_eq(raw_refused(other, SKV_MSG_LEASE_GET, &get, sizeof(get), -1), ENOSPC);
+	ck_assert_double_eq(counter("sequences_displaced"), ORPHANS / 2);
+	fix_expect_log(&fix, "more than their part of a memory that is used up");
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-turns");
 
 	add_case(s, "turns", is_full() ? 600 : 120, setup, teardown, death_of_many_sequences, first_pages_back, a_large_sequence,
 	         lists_without_end, NULL);
+	add_case(s, "orphans", 60, setup_small, teardown, orphans_make_room, NULL);
 	return run_suite(s);
 }
