@@ -35,6 +35,8 @@
 #define TICK_NS 1000000000u
 #define DEVICE_BYTES ((uint64_t)512 << 30) /* the largest device that tables are made for */
 
+#define WORKERS 16u /* for what does not hang */
+
 enum { COMMAND_STOP = 1, COMMAND_RELOAD = 1u << 16 };
 
 static void begin_reload(struct skv_server *s);
@@ -73,6 +75,7 @@ static void apply_config(struct skv_server *s)
 
 	skv_log_open(c->log_level);
 	skv_ipc_set_limits(s->ipc, &limits);
+	skv_loop_allow_workers(s->loop, limits.connections + WORKERS); /* a connection may hang in its end */
 	skv_registry_set_limits(s->registry, c->max_policies, c->probe_timeout);
 	skv_core_set_recall(s->core, c->recall_every);
 	skv_device_reconfigure(s);

@@ -475,7 +475,7 @@ static void drop_tables(struct skv_seq *q, enum skv_page_kind kind, uint32_t n)
 void pages_forget_prompt(struct skv_seq *q)
 {
 	q->about &= ~SKV_ABOUT_PREFILL;
-	q->set_aside = 0;
+	stock_put_aside(q, 0);
 	q->mem->about[q->epoch & 1] = q->about; /* what is in the tables from here on is of no commit */
 	atomic_thread_fence(memory_order_seq_cst);
 	drop_tables(q, SKV_PAGES_SAVED, q->layout.kept);

@@ -40,6 +40,7 @@ void seq_free(struct skv_seq *q)
 			q->next->prev = q->prev;
 		s->n_seqs--;
 	}
+	stock_put_aside(q, 0);
 	conn_orphan(s->client, q->fork);
 	device_seq_close(q);
 	policy_put(s->client, q->own);

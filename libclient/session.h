@@ -28,6 +28,7 @@ struct stock {
 	uint32_t n, cap;
 	uint64_t leased;     /* free or in tables: at most cap, so a push never allocates */
 	uint32_t demand;     /* what one step may take at most, decaying */
+	uint64_t set_aside;  /* the sum over its sequences */
 	uint32_t n_release;  /* shared pages that sequences gave up and the daemon was not told of */
 	uint32_t pause;      /* steps until the next request after a refusal */
 	struct request *get; /* LEASE_GET on its way, or its reply not taken yet */

@@ -47,7 +47,7 @@ static int admit(struct skv_session *s, const struct skv_step_item *items, uint3
 	struct pages p = {0};
 	int e = layout_step(s, items, n, &p);
 	uint32_t need = (uint32_t)p.need;
-	uint64_t all = p.need + (p.set_aside > 0 ? stock_set_aside(s) : 0); /* what others are to get is not this one's */
+	uint64_t all = p.need + (e == 0 && p.set_aside > 0 ? stock_set_aside(s) : 0); /* what others are to get is not this one's */
 
 	if (e == 0 && all + p.holes > SKV_PTE_ID_MASK)
 		e = error_set(-ENOSPC, "the step needs %llu pages, and what is still to come of its prompts %llu: more than a pool can "
@@ -142,7 +142,7 @@ static void committed(struct skv_seq *q)
 	}
 	q->about = q->next_about;
 	q->prompt = q->next_prompt;
-	q->set_aside = q->next_set_aside;
+	stock_put_aside(q, q->next_set_aside);
 	q->len += q->n_new;
 	q->epoch++;
 	q->in_step = false;

@@ -159,6 +159,13 @@ void skv_op_timer(struct skv_loop *loop, struct skv_op *op, uint64_t after_ns, s
 	start(loop, op, SKV_OP_TIMER, -1, done);
 }
 
+void skv_loop_allow_workers(struct skv_loop *loop, unsigned n)
+{
+	unsigned most[2] = {n, 0}; /* of bounded work; 0: the other limit stays */
+
+	(void)io_uring_register_iowq_max_workers(&loop->ring, most);
+}
+
 void skv_op_close(struct skv_loop *loop, struct skv_op *op, int fd, skv_op_fn done)
 {
 	start(loop, op, SKV_OP_CLOSE, fd, done);

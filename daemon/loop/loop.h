@@ -94,6 +94,11 @@ void skv_op_read(struct skv_loop *, struct skv_op *, int fd, void *data, size_t 
 void skv_op_poll(struct skv_loop *, struct skv_op *, int fd, uint32_t events, skv_op_fn done);
 void skv_op_timer(struct skv_loop *, struct skv_op *, uint64_t after_ns, skv_op_fn done);
 
+/*
+ * What may take as long as others like, closing and punching, is done by threads of the kernel: by so many at a time, at
+ * most. The kernel's own limit is four for each processor, and that many hung files would hold up all that follows.
+ */
+void skv_loop_allow_workers(struct skv_loop *, unsigned n);
 /* `fd` is consumed, but for -ECANCELED, with which the process is about to end. */
 void skv_op_close(struct skv_loop *, struct skv_op *, int fd, skv_op_fn done);
 /* The same, and nobody is told. */

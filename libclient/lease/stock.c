@@ -274,12 +274,18 @@ void stock_release(struct skv_seq *q, bool flush)
 	memmove(q->release, q->release + sent, q->n_release * sizeof(*q->release));
 }
 
+void stock_put_aside(struct skv_seq *q, uint64_t n)
+{
+	q->session->stock.set_aside += n - q->set_aside;
+	q->set_aside = n;
+}
+
 uint64_t stock_set_aside(const struct skv_session *s)
 {
-	uint64_t n = 0;
+	uint64_t n = s->stock.set_aside;
 
-	for (const struct skv_seq *q = s->seqs; q; q = q->next)
-		n += q->in_step ? q->next_set_aside : q->set_aside;
+	for (uint32_t i = 0; i < s->step.n; i++)
+		n += s->step.seqs[i]->next_set_aside - s->step.seqs[i]->set_aside;
 	return n;
 }
 

@@ -16,7 +16,9 @@ void stock_deinit(struct skv_session *s);
 int stock_grow(struct skv_session *s, uint64_t n);
 /* At least `need` pages in stock, waiting if it must. */
 int stock_reserve(struct skv_session *s, uint32_t need);
-/* Pages that are set aside for prompts, those of the open step as it will leave them. */
+/* So many pages are set aside for the sequence's prompt, as of its last commit. */
+void stock_put_aside(struct skv_seq *q, uint64_t n);
+/* Pages that are set aside for prompts, those of the step that begins as it will leave them. */
 uint64_t stock_set_aside(const struct skv_session *s);
 /* Ahead of need: ask for more, give surplus and released pages back; never waits. */
 void stock_tend(struct skv_session *s, uint32_t demand);
