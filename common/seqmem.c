@@ -38,11 +38,7 @@ void skv_seqmem_layout(const struct skv_model *m, uint32_t max_tokens, struct sk
 	l.journal = align_up(l.tokens + ((size_t)max_tokens + 1) * sizeof(int32_t), 4096);
 	l.journal_most = 3 * entries; /* all pages, what prompts keep and, a fraction of these, those of the other groups */
 	l.state = align_up(l.journal + l.journal_most * sizeof(struct skv_eviction), 4096);
-	/*
-	 * Room for what the known policies keep and the host alone reads: a stamp of a page and a running score of a
-	 * token, for each kv head. What kernels read in bulk has pages of its own.
-	 */
-	l.state_bytes = align_up(65536 + entries * m->n_kv_heads * (16 + SKV_PAGE_TOKENS * sizeof(float)), 4096);
+	l.state_bytes = SKV_SEQ_STATE_MAX;
 	l.total = l.state + l.state_bytes;
 	*ret = l;
 }

@@ -147,6 +147,9 @@ static inline bool skv_page_kind_holds_tokens(enum skv_page_kind group)
 	return group == SKV_PAGES_KV || group == SKV_PAGES_CODES || group == SKV_PAGES_REFS;
 }
 
+/* Of what a policy keeps of a sequence and the host alone reads. What grows with tokens has pages of its own. */
+#define SKV_SEQ_STATE_MAX 65536u
+
 /* Byte offsets in the memory. */
 struct skv_seqmem_layout {
 	uint32_t n_layers, max_tokens;
@@ -162,7 +165,7 @@ struct skv_seqmem_layout {
 	size_t total;   /* multiple of 4096 */
 };
 
-/* The layout for at most max_tokens tokens. The state area is generous and sparse: what is touched counts. */
+/* The layout for at most max_tokens tokens. Memory is sparse: what is touched counts. */
 void skv_seqmem_layout(const struct skv_model *m, uint32_t max_tokens, struct skv_seqmem_layout *ret);
 
 static inline skv_pte *skv_seqmem_table(struct skv_seqmem *s, const struct skv_seqmem_layout *l,

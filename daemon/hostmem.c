@@ -2,48 +2,131 @@
 /*
  * daemon/hostmem.c - host memory that gives back in the background.
  *
- * The kernel frees a memfd's pages one by one: 64 MiB take some milliseconds, in which the loop would serve nobody. Until
- * it is through a stale mapping still sees what was there: its own user's, as a pool is. Who touches memory takes longer
- * than the kernel to free it, so there is never much of it on the way.
+ * The kernel frees a memfd's pages one by one: 64 MiB take some milliseconds, in which the loop would serve nobody. Who
+ * touches memory takes longer than the kernel to free it, so there is never much of it on the way.
  */
 #include "daemon/hostmem.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include "daemon/core/core.h"
 
-/* Memory that is being given back. */
-struct giving {
-	struct skv_op op; /* first */
-	struct skv_loop *loop;
+#define MERGED_MOST 1024u /* ranges of a hole: the core is told of all of them in one turn */
+
+struct discard {
+	struct discard *next;
+	struct skv_mem_range range;
 };
+
+/* A pool's memfd of which ranges are to be given back: one hole at a time. */
+struct skv_hostfile {
+	struct skv_op op; /* first */
+	struct skv_hostfile *next;
+	struct skv_hostmem *memory;
+	int fd;
+	bool closing; /* when the last one is back */
+	struct discard *first, **end;
+	uint32_t punching; /* the first so many are */
+};
+
+static void forget(struct skv_hostfile *f)
+{
+	struct skv_hostfile **at = &f->memory->files;
+
+	while (*at != f)
+		at = &(*at)->next;
+	*at = f->next;
+	if (f->closing)
+		skv_loop_close_fd(f->memory->loop, f->fd);
+	free(f);
+}
+
+static void punched(struct skv_op *op, int res);
+
+/* The next hole, of ranges that were withdrawn one after the other and lie side by side. */
+static void punch(struct skv_hostfile *f)
+{
+	uint64_t at = f->first->range.offset, bytes = f->first->range.bytes;
+
+	f->punching = 1;
+	for (const struct discard *d = f->first->next; d && f->punching < MERGED_MOST; d = d->next) {
+		if (d->range.offset + d->range.bytes == at)
+			at = d->range.offset;
+		else if (d->range.offset != at + bytes)
+			break;
+		bytes += d->range.bytes;
+		f->punching++;
+	}
+	skv_op_punch(f->memory->loop, &f->op, f->fd, at, bytes, punched);
+}
 
 static void punched(struct skv_op *op, int res)
 {
-	struct giving *g = (struct giving *)op;
+	struct skv_hostfile *f = (struct skv_hostfile *)op;
 
-	(void)res; /* a loop that is being drained punches nothing: then closing has to do */
-	skv_loop_close_fd(g->loop, op->fd);
-	free(g);
+	for (; f->punching > 0; f->punching--) {
+		struct discard *d = f->first;
+
+		f->first = d->next;
+		if (!f->first)
+			f->end = &f->first;
+		/* a loop that is being drained punches nothing: then the memfd is closed, too */
+		if (res == 0 || res == -ECANCELED || skv_mem_host.discard(&skv_mem_host, f->fd, &d->range))
+			skv_core_segment_discarded(f->memory->core, &d->range);
+		free(d);
+	}
+	if (f->first)
+		punch(f);
+	else
+		forget(f);
 }
 
-static void destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle, size_t bytes)
+static struct skv_hostfile *find(const struct skv_hostmem *h, int fd)
 {
-	const struct skv_hostmem *h = (const struct skv_hostmem *)ops;
-	struct giving *g = h->loop ? calloc(1, sizeof(*g)) : NULL;
+	struct skv_hostfile *f = h->files;
 
-	if (!g) {
-		skv_mem_host.destroy(&skv_mem_host, handle, bytes);
-		return;
+	while (f && f->fd != fd)
+		f = f->next;
+	return f;
+}
+
+static bool discard(const struct skv_mem_ops *ops, int fd, const struct skv_mem_range *range)
+{
+	struct skv_hostmem *h = (struct skv_hostmem *)ops;
+	struct skv_hostfile *f = find(h, fd);
+	struct discard *d = h->loop ? calloc(1, sizeof(*d)) : NULL;
+	bool idle = !f;
+
+	if (d && !f) {
+		f = calloc(1, sizeof(*f));
+		if (f) {
+			f->memory = h;
+			f->fd = fd;
+			f->end = &f->first;
+			f->next = h->files;
+			h->files = f;
+		}
 	}
-	g->loop = h->loop;
-	skv_op_punch(h->loop, &g->op, handle->fd, bytes, punched);
-	handle->fd = -1;
+	if (!d || !f) {
+		free(d);
+		return skv_mem_host.discard(&skv_mem_host, fd, range);
+	}
+	d->range = *range;
+	*f->end = d;
+	f->end = &d->next;
+	if (idle)
+		punch(f);
+	return false;
 }
 
 static void close_memfd(const struct skv_mem_ops *ops, int fd)
 {
 	const struct skv_hostmem *h = (const struct skv_hostmem *)ops;
+	struct skv_hostfile *f = find(h, fd);
 
-	if (h->loop)
+	if (f)
+		f->closing = true;
+	else if (h->loop)
 		skv_loop_close_fd(h->loop, fd);
 	else
 		skv_mem_host.close(&skv_mem_host, fd);
@@ -52,7 +135,7 @@ static void close_memfd(const struct skv_mem_ops *ops, int fd)
 void skv_hostmem_init(struct skv_hostmem *h, struct skv_loop *loop)
 {
 	h->ops = skv_mem_host;
-	h->ops.destroy = destroy;
+	h->ops.discard = discard;
 	h->ops.close = close_memfd;
 	h->loop = loop;
 }

@@ -9,6 +9,8 @@
 struct skv_hostmem {
 	struct skv_mem_ops ops; /* first: the core's view of it */
 	struct skv_loop *loop;  /* NULL: at once, as the loop has ended */
+	struct skv_core *core;  /* is told of what has been given back; set once it is there */
+	struct skv_hostfile *files; /* of which something is being given back */
 };
 
 /* As skv_mem_host; what is given back is freed by worker threads of the ring, however large it is. */

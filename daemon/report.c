@@ -37,15 +37,22 @@ static json_int_t number(uint64_t x)
 	return x > INT64_MAX ? INT64_MAX : (json_int_t)x;
 }
 
+/* Open files that the daemon has for a user: a socket and a pidfd for a client, a memfd for everything else. */
+static uint64_t fds_of(const struct skv_core_account_view *v)
+{
+	return (uint64_t)2 * v->clients + v->sessions + v->sequences + v->pools;
+}
+
 static void add_account(void *listing, const struct skv_core_account_view *v)
 {
 	struct listing *l = listing;
 
 	if (l->all || v->uid == l->uid)
-		put(l, json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "uid", number(v->uid), "clients",
+		put(l, json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "uid", number(v->uid), "clients",
 		                 number(v->clients), "sessions", number(v->sessions), "sequences",
 		                 number(v->sequences), "page_bytes", number(v->page_bytes[SKV_DEVICE_HOST]),
-		                 "segment_bytes", number(v->segment_bytes[SKV_DEVICE_HOST])));
+		                 "segment_bytes", number(v->segment_bytes[SKV_DEVICE_HOST]), "other_bytes",
+		                 number(v->other_bytes), "fds", number(fds_of(v))));
 }
 
 /* "host", "cuda:0" … */
@@ -191,7 +198,7 @@ static void add_pool(void *listing, const struct skv_core_pool_view *v)
 /* ---- totals ---- */
 
 struct totals {
-	uint64_t clients, sessions, sequences;
+	uint64_t clients, sessions, sequences, other_bytes;
 	uint64_t page_bytes[SKV_MEMORY_KINDS], segment_bytes[SKV_MEMORY_KINDS];
 };
 
@@ -202,6 +209,7 @@ static void sum_account(void *totals, const struct skv_core_account_view *v)
 	t->clients += v->clients;
 	t->sessions += v->sessions;
 	t->sequences += v->sequences;
+	t->other_bytes += v->other_bytes;
 	for (uint32_t i = 0; i < SKV_MEMORY_KINDS; i++) {
 		t->page_bytes[i] += v->page_bytes[i];
 		t->segment_bytes[i] += v->segment_bytes[i];
@@ -269,6 +277,18 @@ static json_t *limits_json(const struct skv_config *c)
 	                 number(c->max_sessions), "max_sequences", number(c->max_sequences));
 }
 
+/* Host memory that the daemon's files have at this moment, with what clients wrote there. */
+static json_t *held_json(struct skv_server *s)
+{
+	struct skv_core_held h;
+	uint64_t plugins = skv_registry_bytes(s->registry);
+
+	skv_core_held(s->core, &h);
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "pools", number(h.pools), "sequences", number(h.sequences),
+	                 "sessions", number(h.sessions), "state", number(h.state), "plugins", number(plugins),
+	                 "total", number(h.pools + h.sequences + h.sessions + h.state + plugins));
+}
+
 static json_t *status_json(struct skv_server *s, const struct listing *like)
 {
 	const struct skv_ipc_counters *n = skv_ipc_counters(s->ipc);
@@ -284,7 +304,7 @@ static json_t *status_json(struct skv_server *s, const struct listing *like)
 	skv_core_clients(s->core, add_client, &clients);
 	skv_core_dropped(s->core, &aged, &for_room);
 	return json_pack(
-		"{s:s, s:I, s:f, s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:o,"
+		"{s:s, s:I, s:f, s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:o, s:o,"
 		" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}, s:o, s:o, s:o, s:o}",
 		"version", PACKAGE_VERSION, "pid", number((uint64_t)getpid()), "uptime_s",
 		(double)uptime / 1e9, "socket", s->socket.path ? s->socket.path : "(service manager)",
@@ -292,8 +312,8 @@ static json_t *status_json(struct skv_server *s, const struct listing *like)
 		number(skv_core_policy_generation(s->core)), "totals", "clients", number(t.clients),
 		"sessions", number(t.sessions), "sequences", number(t.sequences), "page_bytes",
 		number(t.page_bytes[SKV_DEVICE_HOST]), "segment_bytes",
-		number(t.segment_bytes[SKV_DEVICE_HOST]), "limits",
-		limits_json(&s->config), "counters", "connections", number(n->accepted), "refused",
+		number(t.segment_bytes[SKV_DEVICE_HOST]), "other_bytes", number(t.other_bytes), "held", held_json(s),
+		"limits", limits_json(&s->config), "counters", "connections", number(n->accepted), "refused",
 		number(n->refused), "malformed", number(n->malformed), "messages", number(n->messages),
 		"clients_gone", number(s->clients_gone), "sequences_expired", number(aged), "sequences_displaced",
 		number(for_room), "reclaim_last_ms", (double)s->reclaim_last_ns / 1e6,

@@ -35,6 +35,7 @@
 #define TICK_NS 1000000000u
 #define DEVICE_BYTES ((uint64_t)512 << 30) /* the largest device that tables are made for */
 
+#define MEASURE_UNITS 100000u /* a tick: about 1 ms */
 #define WORKERS 16u /* for what does not hang */
 
 enum { COMMAND_STOP = 1, COMMAND_RELOAD = 1u << 16 };
@@ -154,6 +155,7 @@ static int start_core(struct skv_server *s)
 		skv_log(LOG_ERR, "the core cannot be made: %s", strerror(-r));
 		return r;
 	}
+	s->hostmem.core = s->core;
 	skv_core_on_corrupt(s->core, on_corrupt, s);
 	return 0;
 }
@@ -308,6 +310,15 @@ static void age(struct skv_server *s)
 	s->told_for_room = for_room;
 }
 
+/* Clients write into memory that is theirs without asking: what they have of it is found out, and charged. */
+static void measure(struct skv_server *s)
+{
+	for (struct skv_conn *conn = skv_ipc_first(s->ipc); conn; conn = skv_conn_next(conn))
+		if (skv_conn_client(conn))
+			skv_core_client_holds(s->core, skv_conn_client(conn), skv_conn_bytes(conn));
+	skv_core_measure(s->core, &s->measured, MEASURE_UNITS);
+}
+
 static void on_tick(struct skv_op *op, int res)
 {
 	struct skv_server *s = SKV_OP_OWNER(op, struct skv_server, tick_op);
@@ -316,6 +327,7 @@ static void on_tick(struct skv_op *op, int res)
 		return;
 	skv_registry_collect(s->registry);
 	age(s);
+	measure(s);
 	update_status(s);
 	skv_op_timer(s->loop, op, TICK_NS, on_tick);
 }

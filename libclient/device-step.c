@@ -160,14 +160,14 @@ static void put_entry(struct skv_seq *q, uint32_t table, uint32_t page, skv_pte 
 	struct device_step *x = &d->step[d->next];
 
 	x->entry[x->n_entries++] = (struct skv_pte_update){
-		.at = q->on_device.table + (size_t)table * q->layout.max_pages + page,
+		.at = q->on_device.table + (size_t)table * q->on_device.capacity + page,
 		.entry = device_pte(q, entry),
 	};
 }
 
 void device_entry(struct skv_seq *q, uint32_t table, uint32_t page)
 {
-	if (q->session->device)
+	if (q->session->device && page < q->on_device.capacity) /* beyond it no step of this process wrote any */
 		put_entry(q, table, page, seq_table(q, table)[page]);
 }
 
@@ -179,7 +179,7 @@ static void put_holes(struct skv_seq *q)
 	for (uint32_t i = 0; i < q->n_evict; i++) {
 		struct skv_eviction j = journal[i];
 
-		if (j.table < q->layout.n_tables && j.page < q->layout.max_pages) /* it was in shared memory */
+		if (j.table < q->layout.n_tables && j.page < q->on_device.capacity) /* it was in shared memory */
 			put_entry(q, j.table, j.page, skv_seqmem_evicted(&q->layout, j.table));
 	}
 }

@@ -4,6 +4,9 @@
  *
  * Kernels read a copy of a sequence's tables in the device's memory, with page numbers that pool_kernel_page() made. A
  * step's changes to it come with the step (device-step.c); here they are copied as a whole.
+ *
+ * A copy has room for what the sequence is long, and grows with it: host memory for tables of the longest sequence is a
+ * hole in a file and costs nothing, a device's is 6 MB for 128k tokens of 32 layers.
  */
 #include "libclient/device-tables.h"
 
@@ -14,6 +17,18 @@
 #include "libclient/device-step.h"
 #include "libclient/error.h"
 #include "libclient/seq.h"
+
+#define SPARE_ENTRIES 64u
+
+/* Entries that each table must have there in steps up to this length. What was recorded may look a quarter beyond it. */
+static uint32_t entries_needed(const struct skv_seq *q, uint32_t len)
+{
+	uint32_t pages = skv_pages_of(len), kept = q->layout.kept, n;
+
+	n = pages + pages / 4 + SPARE_ENTRIES;
+	n = n > kept ? n : kept;
+	return n < q->layout.max_pages ? n : q->layout.max_pages;
+}
 
 /* What kernels see of the tables before a step: what is committed, and what pages_unpark() has restored beyond. */
 static int copy_tables(struct skv_seq *q, size_t entries)
@@ -26,8 +41,8 @@ static int copy_tables(struct skv_seq *q, size_t entries)
 		return error_set(-ENOMEM, "out of memory");
 	for (uint32_t table = 0; table < q->layout.n_tables; table++)
 		for (uint32_t page = 0; page < seq_entries(q, table) + seq_by_layer(q) &&
-		     page < q->layout.max_pages; page++)
-			all[(size_t)table * q->layout.max_pages + page] =
+		     page < q->on_device.capacity; page++)
+			all[(size_t)table * q->on_device.capacity + page] =
 				device_pte(q, seq_table(q, table)[page]);
 	e = b->copy(q->on_device.table, all, entries * sizeof(*all), NULL);
 	if (e == 0)
@@ -40,7 +55,7 @@ static int copy_tables(struct skv_seq *q, size_t entries)
 static int upload_tables(struct skv_seq *q)
 {
 	const struct skv_backend *b = q->session->device->backend;
-	size_t entries = (size_t)q->layout.n_tables * q->layout.max_pages;
+	size_t entries = (size_t)q->layout.n_tables * q->on_device.capacity;
 	int e;
 
 	if (q->len > 0) {
@@ -56,17 +71,41 @@ static int upload_tables(struct skv_seq *q)
 	return e;
 }
 
+/* Room for `capacity` entries a table, with nothing in it yet. What was there is kept if there is none. */
+static int make_room(struct skv_seq *q, uint32_t capacity)
+{
+	const struct skv_backend *b = q->session->device->backend;
+	void *table;
+	int e = b->alloc((size_t)q->layout.n_tables * capacity * sizeof(skv_pte), &table);
+
+	if (e < 0)
+		return device_failed(q->session->device, e, "page tables");
+	if (q->on_device.table)
+		b->free(q->on_device.table);
+	q->on_device.table = table;
+	q->on_device.capacity = capacity;
+	return 0;
+}
+
+/* Twice what is needed now, so that a sequence that doubles is copied once. */
+static int grow_entered(struct skv_seq *q)
+{
+	uint32_t most = q->layout.max_pages, n = q->on_device.wanted;
+	int e = make_room(q, n < most / 2 ? 2 * n : most);
+
+	return e < 0 ? e : upload_tables(q);
+}
+
 static int open_entered(struct skv_seq *q)
 {
 	struct device *d = q->session->device;
 	const struct skv_backend *b = d->backend;
 	const struct skv_seqmem_layout *l = &q->layout;
-	void *table, *mem, *tokens;
-	int e = b->alloc((size_t)l->n_tables * l->max_pages * sizeof(skv_pte), &table);
+	void *mem, *tokens;
+	int e = make_room(q, entries_needed(q, q->len));
 
 	if (e < 0)
-		return device_failed(d, e, "page tables");
-	q->on_device.table = table;
+		return e;
 	e = b->register_host(q->mem, l->table, &mem);
 	if (e < 0)
 		return device_failed(d, e, "the sequence's memory");
@@ -103,6 +142,19 @@ int device_seq_refresh(struct skv_seq *q)
 	int e = device_settle(q->session); /* what is queued writes to the copy */
 
 	return e < 0 ? e : entered(q, upload_tables);
+}
+
+int device_seq_ready(struct skv_seq *q, uint32_t len)
+{
+	int e;
+
+	if (!q->session->device)
+		return 0;
+	q->on_device.wanted = entries_needed(q, len);
+	if (q->on_device.wanted <= q->on_device.capacity)
+		return q->on_device.old ? device_seq_refresh(q) : 0;
+	e = device_settle(q->session); /* what is queued reads and writes the copy */
+	return e < 0 ? e : entered(q, grow_entered);
 }
 
 void device_seq_close(struct skv_seq *q)

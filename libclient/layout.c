@@ -45,7 +45,7 @@ static struct skv_kseq kseq_of(struct skv_session *s, const struct skv_step_item
 	return (struct skv_kseq){
 	        .table = d ? q->on_device.table : seq_table(q, 0),
 	        .attended = at >= s->step.n_decode ? NULL : d ? d->attended + at : &q->step_attended,
-	        .layer_stride = q->layout.max_pages,
+	        .layer_stride = d ? q->on_device.capacity : q->layout.max_pages,
 	        .len = len,
 	        .n_q = it->n_tokens,
 	        .row = row,

@@ -53,6 +53,7 @@ struct skv_seq {
 	/* addresses there of the tables' copy, of the header and of the token ids */
 	struct {
 		skv_pte *table;
+		uint32_t capacity, wanted; /* entries of each table there, and that the next step needs */
 		struct skv_seqmem *mem;
 		int32_t *tokens;
 		bool old; /* the copy shows pages that the tables do not name any more: made anew before the next step */

@@ -67,8 +67,8 @@ static int ready(struct skv_session *s, const struct skv_step_item *it, uint32_t
 		e = seq_settle_fork(it->seq);
 	if (e == 0 && it->seq->state_torn)
 		e = policy_take_over(it->seq);
-	if (e == 0 && it->seq->on_device.old)
-		e = device_seq_refresh(it->seq);
+	if (e == 0)
+		e = device_seq_ready(it->seq, it->seq->len + it->n_tokens);
 	if (e == 0)
 		e = decompress_foreign(s, it->seq);
 	if (e == 0)

@@ -17,6 +17,7 @@ common/spec.h                     | specs of policies
 common/wire.h                     | messages
 daemon/core/core-priv.h           | struct skv_core
 daemon/sys/log.h                  | log lines
+daemon/core/refuse.h              | why a call is refused
 kernels/compress.h                | how a compressed token is stored
 kernels/cuda/runtime/convert.cuh  | loads and stores of the dtypes of a pool
 kernels/cuda/runtime/cuda.h       | launches

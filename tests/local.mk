@@ -16,7 +16,7 @@ include tests/fuzz/local.mk
 
 E2E_TESTS = \
 	tests/e2e/test-engine-work tests/e2e/test-client-kill tests/e2e/test-oracle tests/e2e/test-golden \
-	tests/e2e/test-engine-run tests/e2e/gpu-client
+	tests/e2e/test-engine-run tests/e2e/gpu-client tests/e2e/gpu-tables
 KERNEL_TESTS = \
 	tests/unit/kernels/test-append tests/unit/kernels/test-compress tests/unit/kernels/test-compress-decode \
 	tests/unit/kernels/test-compress-quant tests/unit/kernels/test-decode tests/unit/kernels/test-decompress \
@@ -37,11 +37,12 @@ ENGINE_TESTS = \
 	tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-files tests/unit/engine/test-engine-forward \
 	tests/unit/engine/test-engine-math tests/unit/engine/test-safetensors tests/unit/engine/test-search
 DAEMON_TESTS = \
-	tests/unit/daemon/test-config tests/unit/daemon/test-ctl tests/unit/daemon/test-fence tests/unit/daemon/test-hostile \
-	tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-loop tests/unit/daemon/test-probe tests/unit/daemon/test-server \
+	tests/unit/daemon/test-charge tests/unit/daemon/test-config tests/unit/daemon/test-ctl tests/unit/daemon/test-fence tests/unit/daemon/test-hostile \
+	tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-loop tests/unit/daemon/test-probe tests/unit/daemon/test-scale tests/unit/daemon/test-server \
 	tests/unit/daemon/test-server-life tests/unit/daemon/test-turns
 CORE_TESTS = \
-	tests/unit/core/test-core tests/unit/core/test-core-age tests/unit/core/test-core-balance tests/unit/core/test-core-fork \
+	tests/unit/core/test-core tests/unit/core/test-core-age tests/unit/core/test-core-balance tests/unit/core/test-core-bitset \
+	tests/unit/core/test-core-charge tests/unit/core/test-core-fork \
 	tests/unit/core/test-core-pending tests/unit/core/test-core-random tests/unit/core/test-core-segments \
 	tests/unit/core/test-core-sequences tests/unit/core/test-core-untrusted
 COMMON_TESTS = \
@@ -55,6 +56,7 @@ DEVICE_TESTS = tests/unit/daemon/test-device tests/unit/daemon/test-device-life 
 EXTRA_tests_unit_daemon_test_device_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
 EXTRA_tests_unit_daemon_test_device_life_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
 EXTRA_tests_e2e_gpu_client_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
+EXTRA_tests_e2e_gpu_tables_DEPENDENCIES = tests/fake-cuda/libcuda.so.1
 endif
 
 UNIT_TESTS = $(CLIENT_TESTS) $(KERNEL_TESTS) $(ENGINE_TESTS) $(DEVICE_TESTS) $(DAEMON_TESTS) $(CORE_TESTS) $(COMMON_TESTS)

@@ -3,8 +3,10 @@
  * Recounting: the state balances when every count follows from the owner words, the bits of
  * references and the rows, and when companions are there exactly for what lives.
  */
+#include "daemon/core/charge.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/refs.h"
+#include "daemon/core/segment-sets.h"
 #include "daemon/core/task.h"
 
 #include <stdarg.h>
@@ -28,7 +30,7 @@ static const char *off(const char *format, ...)
 /* What the owner words and references of one pool add up to. */
 struct recount {
 	uint64_t count[SKV_OWNER_KINDS];
-	uint32_t segments, empty, pending, wanted;
+	uint32_t segments, empty, pending, wanted, leaving;
 	uint32_t *refs;     /* [page]: sequences that refer to it */
 	uint32_t *by_owner; /* [clients] leases, then [sequences] pages */
 };
@@ -73,13 +75,28 @@ static bool has_handle(const struct skv_core *c, uint32_t pool, uint32_t segment
 	return h->fd >= 0;
 }
 
+/* Is it in the sets that its row says? */
+static bool is_filed(const struct skv_core *c, uint32_t pool, uint32_t segment)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	const struct skv_segment_row *s = skv_segment_row(&c->state, pool, segment);
+	const struct skv_pool_local *l = &c->pools[pool];
+	bool live = s->state == SKV_SEGMENT_LIVE;
+
+	for (uint32_t i = 0; i < SKV_RUN_CLASSES; i++)
+		if (skv_bitset_has(&l->runs[i], segment) != (live && s->free && s->longest >> i))
+			return false;
+	return skv_bitset_has(&l->empty, segment) == (live && s->free == p->pages_per_segment) &&
+	       skv_bitset_has(&l->vacant, segment) == (s->state == SKV_SEGMENT_NONE);
+}
+
 static const char *recount_segment(const struct skv_core *c, struct recount *t, uint32_t pool, uint32_t segment)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 	const struct skv_segment_row *s = skv_segment_row(&c->state, pool, segment);
 	uint32_t first = segment * p->pages_per_segment, n_free = 0, waiting = 0, run = 0, longest = 0;
 
-	if ((s->state == SKV_SEGMENT_LIVE) != has_handle(c, pool, segment))
+	if (!skv_pool_is_whole(c, pool) && (s->state == SKV_SEGMENT_LIVE) != has_handle(c, pool, segment))
 		return off("segment %u of pool %u: its handle and its state differ", segment, pool);
 	for (uint32_t i = first; i < first + p->pages_per_segment; i++) {
 		skv_owner o = *skv_owner_word(&c->state, pool, i);
@@ -108,14 +125,14 @@ static const char *recount_segment(const struct skv_core *c, struct recount *t, 
 		t->segments++;
 		t->empty += n_free == p->pages_per_segment;
 	}
+	t->leaving += s->state == SKV_SEGMENT_LEAVING && skv_pool_is_whole(c, pool);
 	t->pending += s->state == SKV_SEGMENT_WANTED || s->state == SKV_SEGMENT_STARTED;
 	t->wanted += s->state == SKV_SEGMENT_WANTED;
-	if (longest > s->longest || (n_free && segment < p->first_free) ||
-	    (s->state == SKV_SEGMENT_NONE && segment < p->first_none))
+	if (longest > s->longest || !is_filed(c, pool, segment))
 		return off("segment %u of pool %u would not be found", segment, pool);
 	if (s->free != n_free)
 		return off("segment %u of pool %u: %u free pages, %u found", segment, pool, s->free, n_free);
-	if (s->waiting != waiting || (s->state == SKV_SEGMENT_LEAVING) != (waiting > 0))
+	if (s->waiting != waiting || (!skv_pool_is_whole(c, pool) && (s->state == SKV_SEGMENT_LEAVING) != (waiting > 0)))
 		return off("segment %u of pool %u waits for %u clients, %u found", segment, pool, s->waiting,
 		           waiting);
 	return NULL;
@@ -185,6 +202,8 @@ static const char *recount_pool(const struct skv_core *c, struct recount *t, uin
 		if (p->count[k] != t->count[k])
 			return off("pool %u: %llu pages of kind %d, %llu found", pool,
 			           (unsigned long long)p->count[k], k, (unsigned long long)t->count[k]);
+	if (p->leaving != t->leaving)
+		return off("pool %u: %u segments leave, %u found", pool, p->leaving, t->leaving);
 	if (p->segments != t->segments || p->empty != t->empty)
 		return off("pool %u: %u segments, %u empty; %u and %u found", pool, p->segments, p->empty,
 		           t->segments, t->empty);
@@ -221,21 +240,26 @@ static const char *check_account(const struct skv_core *c, uint32_t account)
 {
 	const struct skv_account_row *a = skv_account_row(&c->state, account);
 	uint32_t clients = 0, sessions = 0, sequences = 0, pools = 0;
-	uint64_t bytes[SKV_MEMORY_KINDS] = {0};
+	uint64_t bytes[SKV_MEMORY_KINDS] = {0}, other = 0;
 
-	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
+	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS) {
 		clients += skv_client_row(&c->state, i)->account == account;
+		other += skv_client_row(&c->state, i)->account == account ? skv_client_row(&c->state, i)->bytes : 0;
+	}
 	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS)
 		sessions +=
 			skv_client_row(&c->state, skv_session_row(&c->state, i)->client)->account == account;
-	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
+	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		sequences += skv_seq_row(&c->state, i)->account == account;
+		other += skv_seq_row(&c->state, i)->account == account ? skv_seq_row(&c->state, i)->bytes : 0;
+	}
 	SKV_EACH(i, &c->state, SKV_TABLE_POOLS) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, i);
 
 		if (p->account != account)
 			continue;
 		pools++;
+		other += p->stray_bytes;
 		bytes[p->device] += (p->count[SKV_OWNER_LEASE] + p->count[SKV_OWNER_SEQ] +
 		                     p->count[SKV_OWNER_SHARED]) *
 		                    p->page_bytes;
@@ -245,6 +269,10 @@ static const char *check_account(const struct skv_core *c, uint32_t account)
 		return off("UID %u: %u clients, %u sessions, %u sequences, %u pools; %u, %u, %u and %u found",
 		           a->uid, a->clients, a->sessions, a->sequences, a->pools, clients, sessions,
 		           sequences, pools);
+	other += (uint64_t)sessions * SKV_SESSION_BYTES;
+	if (a->other_bytes != other)
+		return off("UID %u is charged for %llu bytes beside its pages, %llu found", a->uid,
+		           (unsigned long long)a->other_bytes, (unsigned long long)other);
 	for (uint32_t i = 0; i < SKV_MEMORY_KINDS; i++)
 		if (a->page_bytes[i] != bytes[i])
 			return off("UID %u is charged for %llu bytes of memory %u, %llu found", a->uid,
@@ -261,6 +289,10 @@ static uint32_t notices_of(const struct skv_core *c, uint32_t client)
 	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS) {
 		if (!skv_member_row(&c->state, pool, client)->sessions)
 			continue;
+		if (skv_pool_is_whole(c, pool)) {
+			n += *skv_told(&c->state, pool, client, 0) == SKV_TOLD_NOTHING;
+			continue;
+		}
 		for (uint32_t s = 0; s < skv_pool_row(&c->state, pool)->high; s++) {
 			uint8_t told = *skv_told(&c->state, pool, client, s);
 			uint32_t state = skv_segment_row(&c->state, pool, s)->state;

@@ -12,6 +12,7 @@
 #ifndef SKV_CORE_PRIV_H
 #define SKV_CORE_PRIV_H
 
+#include "daemon/core/bitset.h"
 #include "daemon/core/core.h"
 #include "daemon/core/state.h"
 #include "daemon/mem/mem.h"
@@ -26,8 +27,16 @@ struct skv_session_local {
 	int fd;
 	struct skv_session_page *page;
 };
+/* Classes of runs of FREE pages: 1, 2, 4 … 32. What is longer is as good. */
+#define SKV_RUN_CLASSES 6
 struct skv_pool_local {
-	struct skv_mem_handle *handles; /* [max_segments], of LIVE segments */
+	int fd; /* of host memory: all segments; else -1 */
+	struct skv_mem_handle *handles; /* of a device: [max_segments], of LIVE segments; else NULL */
+	/* segments by what they have; skv_segment_file() alone puts them there */
+	struct skv_bitset runs[SKV_RUN_CLASSES]; /* number i: LIVE, a page FREE, and perhaps a run of 2^i */
+	struct skv_bitset empty;  /* LIVE, all pages FREE */
+	struct skv_bitset vacant; /* below `high`, and can be used */
+	uint32_t sweep_at; /* where the next sweep begins */
 };
 
 /* Host memory or a device. */

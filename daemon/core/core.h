@@ -24,19 +24,22 @@
  * exists from the start, devices are added when they are first used. Each has limits of its own.
  *
  * Tenants. A pool belongs to one UID, one memory and one page size. Memory goes from one UID to another
- * only as a whole segment that was destroyed and made anew, zeroed: by the kernel in host memory (and the
- * hole that was punched leaves a stale mapping zeros and no memory), by zeroing it on a device. Page id p of
+ * only when it was given back to the kernel, which zeroes it; on a device, as a whole segment that was destroyed and made
+ * anew, zeroed. Page id p of
  * a pool is at offset p * page_bytes of the range that segments are mapped into: segment_bytes is
  * pages_per_segment * page_bytes exactly.
  *
- * Segments. Each client with a session on the pool is told of each segment and of its end. A segment
- * without a page in use may be destroyed at any time; its number is used again only when every client
- * that had been told has acknowledged the end, has closed its last session on the pool, or is gone.
+ * Segments. A segment without a page in use may be withdrawn at any time. Host memory of a pool is one memfd, of which
+ * segments are ranges: a client with a session on the pool is told of it once, and a range is used again when its
+ * memory has been given back. On a device each such client is told of each segment and of its end; the number is
+ * used again only when every client that had been told has acknowledged the end, has closed its last session on the
+ * pool, or is gone.
  * A client that closes its last session on a pool has thereby let go of all its segments and leases there.
  * Segments of a device are made outside of the core, and leases wait for them: E_WAIT, skv_core_next_pending.
  *
- * Accounts. Each UID has quotas and counts: clients, sessions, sequences, and for each memory the bytes
- * of pages that are not FREE. Every charge is refunded by the object that made it; skv_core_balance() says
+ * Accounts. Each UID has quotas and counts: clients, sessions, sequences, for each memory the bytes
+ * of pages that are not FREE, and of host memory what else it makes the daemon hold: memory of sequences, references,
+ * session pages, queues. Every charge is refunded by the object that made it; skv_core_balance() says
  * whether the state balances.
  *
  * Ids of clients, sessions and sequences carry a generation: an id of something gone is SKV_CORE_E_NOENT,
@@ -85,7 +88,7 @@ struct skv_core_config {
 	/* of host memory: */
 	uint64_t pool_bytes;    /* limit of all segments together */
 	uint64_t segment_bytes; /* wanted of one segment; rounded up to whole pages and granules of memory */
-	uint64_t account_bytes; /* quota of non-free pages a UID */
+	uint64_t account_bytes; /* quota of a UID: pages in use, and what it takes beside them */
 	/* of one device, what tables are made for; 0: there will be no devices */
 	uint64_t device_bytes, device_segment_bytes;
 	uint32_t account_clients, account_sequences;
@@ -163,6 +166,18 @@ void skv_core_work(struct skv_core *, uint32_t units, struct skv_core_done *ret)
 unsigned skv_core_age(struct skv_core *, uint64_t now_ns, uint64_t ttl_ns);
 /* Sequences that were dropped so far: with age, and to make room for users below their part of a memory. */
 void skv_core_dropped(const struct skv_core *, uint64_t *ret_age, uint64_t *ret_room);
+/*
+ * What clients have of host memory beside their pages is measured, and charged to them: sequences from *at on, first 0, as
+ * far as units go. To be called again and again.
+ */
+void skv_core_measure(struct skv_core *, uint32_t *at, uint32_t units);
+/* A client's connection takes so many bytes; 0: charged no more. */
+void skv_core_client_holds(struct skv_core *, uint32_t client, uint64_t bytes);
+/* Bytes of host memory that the core's files have now. */
+struct skv_core_held {
+	uint64_t pools, sequences, sessions, state;
+};
+void skv_core_held(const struct skv_core *, struct skv_core_held *ret);
 /* All turns that there are. */
 void skv_core_work_all(struct skv_core *);
 
@@ -240,8 +255,9 @@ int skv_core_lease_put(struct skv_core *, uint32_t client, uint32_t session, con
                        uint32_t n);
 
 /*
- * Segments that this client must be told of, one call each, until it returns false: announce (with the
- * handle, borrowed until the next call into the core) or withdraw (gone). Marks it as told.
+ * Memory that this client must be told of, one call each, until it returns false: a pool of host memory, as its segment
+ * 0 of all its bytes; or a device's segment. Announce (with the handle, borrowed until the next call into the core) or
+ * withdraw (gone). Marks it as told.
  * Any call may withdraw segments from any client, so after each one the caller serves all that
  * wait: skv_core_next_waiting.
  */
@@ -260,6 +276,8 @@ bool skv_core_next_waiting(const struct skv_core *, uint32_t *cursor, uint32_t *
 bool skv_core_is_untold(const struct skv_core *, uint32_t client);
 /* E_INVALID: no such pool or segment number. An unexpected acknowledgement is ignored. */
 int skv_core_segment_ack(struct skv_core *, uint32_t client, uint32_t pool, uint32_t segment);
+/* A range of host memory that was discarded reads as zeros, and can be used again. */
+void skv_core_segment_discarded(struct skv_core *, const struct skv_mem_range *);
 
 /* ---- pending segments: made outside of the core ---- */
 struct skv_core_pending {
@@ -313,6 +331,8 @@ struct skv_core_account_view {
 	uint32_t clients, sessions, sequences;
 	uint64_t page_bytes[SKV_MEMORY_KINDS];    /* of pages in use */
 	uint64_t segment_bytes[SKV_MEMORY_KINDS]; /* of the segments that hold them, pending ones included */
+	uint64_t other_bytes; /* of host memory beside pages; with page_bytes of host memory it is below the quota */
+	uint32_t pools;
 };
 struct skv_core_client_view {
 	uint32_t client;

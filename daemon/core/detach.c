@@ -70,7 +70,10 @@ static enum skv_progress run(struct skv_core *c, struct skv_detach *s, uint32_t 
 	case SKV_DETACH_RELEASE:
 		done = skv_refs_drop_some(c, s->walk.seq, s->walk.marks, SKV_MARK_NAMED, &s->at, units);
 		break;
-	case SKV_DETACH_TRIM: done = skv_seqfile_trim(l, &s->at, units); break;
+	case SKV_DETACH_TRIM:
+		if (skv_seqfile_trim(l, &s->offset, units))
+			return skv_validate_memory(c, s->walk.seq) ? SKV_CORRUPT : SKV_DONE;
+		break;
 	case SKV_DETACH_REMOVE: return skv_seq_remove_some(c, s->walk.seq, &s->at, units);
 	}
 	return done ? SKV_DONE : SKV_GOES_ON;

@@ -16,6 +16,7 @@ struct skv_detach {
 		SKV_DETACH_REMOVE, /* of an anonymous one, and a corrupt one */
 	} phase;
 	uint32_t at; /* in the phase */
+	uint64_t offset; /* in the phase, of the file */
 	bool corrupt;
 	char why[256]; /* it is corrupt */
 	struct skv_walk walk;

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "daemon/core/charge.h"
 #include "daemon/core/refuse.h"
 #include "daemon/core/seqfile.h"
 #include "daemon/core/sequences.h"
@@ -49,15 +50,28 @@ static enum skv_progress give_up(struct skv_core *c, struct skv_fork *f, int res
 static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, f->walk.seq);
-	int r = skv_seq_make(c, q->session, f->name, q->max_tokens, &f->child);
+	int r;
 
+	skv_charge_seq(c, f->walk.seq);
+	r = skv_charge_allows(c, q->account, q->bytes);
+	if (r == 0)
+		r = skv_seq_make(c, q->session, f->name, q->max_tokens, &f->child);
 	if (r) {
 		(void)give_up(c, f, r, SKV_FORK_DROP_CHILD);
 		return SKV_DONE;
 	}
+	/* what it may come to, so that no two of them are given the same room */
+	skv_charge(c, q->account, &skv_seq_row(&c->state, f->child)->bytes, q->bytes);
 	skv_walk_begin(c, f->walk.seq, f->walk.client, f->walk.marks, &f->walk);
 	f->phase = SKV_FORK_SHARE;
 	return SKV_GOES_ON;
+}
+
+static enum skv_progress finish(struct skv_core *c, const struct skv_fork *f)
+{
+	skv_charge_seq(c, f->walk.seq);
+	skv_charge_seq(c, f->child);
+	return SKV_DONE;
 }
 
 /* One phase, as far as it goes. SKV_DONE: all of it. */
@@ -82,15 +96,15 @@ static enum skv_progress run(struct skv_core *c, struct skv_fork *f, uint32_t *u
 			f->phase = SKV_FORK_COPY;
 		return SKV_GOES_ON;
 	case SKV_FORK_COPY:
-		r = skv_seqfile_copy_some(&c->seqs[f->child], parent, &f->copied, units);
+		r = skv_seqfile_copy_some(&c->seqs[f->child], parent, &f->offset, units);
 		if (r < 0) /* the parent's pages are shared, with nobody */
 			return give_up(c, f, skv_core_refuse_system(c, r, "memory for a sequence"), SKV_FORK_DROP_CHILD);
 		if (r == 0) {
 			f->phase = SKV_FORK_TRIM;
-			f->at = 0;
+			f->offset = 0;
 		}
 		return SKV_GOES_ON;
-	case SKV_FORK_TRIM: return skv_seqfile_trim(&c->seqs[f->child], &f->at, units) ? SKV_DONE : SKV_GOES_ON;
+	case SKV_FORK_TRIM: return skv_seqfile_trim(&c->seqs[f->child], &f->offset, units) ? finish(c, f) : SKV_GOES_ON;
 	case SKV_FORK_DROP_PARENT: return skv_seq_remove_some(c, f->walk.seq, &f->at, units);
 	case SKV_FORK_DROP_CHILD: return skv_seq_remove_some(c, f->child, &f->at, units);
 	}

@@ -18,7 +18,7 @@ struct skv_fork {
 	} phase;
 	uint32_t child; /* row, once it is there */
 	uint32_t at;    /* in the phase */
-	uint64_t copied;
+	uint64_t offset; /* in the phase, of files */
 	int result;
 	char why[256];
 	char name[SKV_NAME_MAX]; /* the child's */

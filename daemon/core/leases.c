@@ -3,18 +3,19 @@
  * Leases: free pages of a pool given to a client in bulk, and taken back.
  *
  * Pages are taken from the lowest segments first, so that the highest run empty and can go. Within
- * that, long runs come before scraps: a first pass takes runs of LONG_RUN pages, a second whatever is left.
+ * that, long runs come before scraps: a first pass takes runs that hold all that is wanted, or 32 pages, the next ones of
+ * half as many each. No segment is looked at that has nothing, or in vain twice: segments are found by their longest run.
  */
+#include "daemon/core/charge.h"
 #include "daemon/core/age.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/refuse.h"
+#include "daemon/core/segment-sets.h"
 #include "daemon/core/segments.h"
 
 #include <stdlib.h>
-
-#define LONG_RUN 32u
 
 struct taking {
 	struct skv_core *core;
@@ -73,23 +74,31 @@ static bool take_from(struct taking *t, uint32_t first, uint32_t end, uint32_t s
 	return true;
 }
 
-static void take(struct taking *t, uint32_t shortest)
+/* Runs of at least 2^class pages, or all that is wanted; what segments are said to have is corrected. */
+static void take(struct taking *t, uint32_t class)
 {
-	struct skv_pool_row *p = skv_pool_row(&t->core->state, t->pool);
+	const struct skv_pool_row *p = skv_pool_row(&t->core->state, t->pool);
+	const struct skv_bitset *set = &t->core->pools[t->pool].runs[class];
 
-	for (uint32_t s = p->first_free; s < p->high && t->want; s++) {
+	for (uint32_t s = skv_bitset_next(set, 0); s != SKV_BITSET_NONE && t->want; s = skv_bitset_next(set, s + 1)) {
 		struct skv_segment_row *row = skv_segment_row(&t->core->state, t->pool, s);
 		uint32_t first = s * p->pages_per_segment;
+		bool room = take_from(t, first, first + p->pages_per_segment, 1u << class, &row->longest);
 
-		if (row->state != SKV_SEGMENT_LIVE || !row->free) {
-			p->first_free += s == p->first_free;
-			continue;
-		}
-		if (row->longest < shortest && row->longest < t->want)
-			continue;
-		if (!take_from(t, first, first + p->pages_per_segment, shortest, &row->longest))
+		skv_segment_file(t->core, t->pool, s);
+		if (!room)
 			return;
 	}
+}
+
+/* The class of runs that hold all that is wanted, or of those that are long enough. */
+static uint32_t class_of(uint64_t want)
+{
+	uint32_t class = 0;
+
+	while (class + 1 < SKV_RUN_CLASSES && want > UINT64_C(1) << class)
+		class++;
+	return class;
 }
 
 static int by_first(const void *a, const void *b)
@@ -129,7 +138,11 @@ static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, ui
 		return skv_core_refuse(c, SKV_CORE_E_INVALID, "cannot lease between %u and %u pages", least, most);
 	pool = skv_session_row(&c->state, session)->pool;
 	p = skv_pool_row(&c->state, pool);
-	used = skv_account_row(&c->state, p->account)->page_bytes[p->device];
+	r = p->device == SKV_DEVICE_HOST ? 0 : skv_charge_allows(c, p->account, 0);
+	if (r)
+		return r;
+	used = p->device == SKV_DEVICE_HOST ? skv_charged(c, p->account)
+	                                    : skv_account_row(&c->state, p->account)->page_bytes[p->device];
 	quota = c->memory[p->device].limits.account_bytes;
 	room = used < quota ? (quota - used) / p->page_bytes : 0;
 	if (room < least)
@@ -161,8 +174,8 @@ static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, ui
 		.runs = ret_runs,
 		.max = max_runs,
 	};
-	take(&t, LONG_RUN);
-	take(&t, 1);
+	for (uint32_t class = class_of(room) + 1; class-- > 0;)
+		take(&t, class);
 	*ret_n = tidy_runs(ret_runs, t.n);
 	return 0;
 }

@@ -58,3 +58,12 @@ int skv_check_runs(struct skv_core *c, const struct skv_wire_run *runs, uint32_t
 		                       (unsigned long long)pages, SKV_CALL_PAGES);
 	return 0;
 }
+
+int skv_check_segment(struct skv_core *c, uint32_t pool, uint32_t segment)
+{
+	const struct skv_geometry *g = &c->state.header->geometry;
+
+	if (pool >= g->max_pools || segment >= g->max_segments)
+		return skv_core_refuse(c, SKV_CORE_E_INVALID, "there is no segment %u of a pool %u", segment, pool);
+	return 0;
+}

@@ -13,5 +13,7 @@ int skv_find_held(struct skv_core *, uint32_t client_id, uint32_t session_id, ui
                   uint32_t *ret_client, uint32_t *ret_seq);
 /* Pages that a client names in a request: 0, or E_INVALID: they are more than SKV_CALL_PAGES. */
 int skv_check_runs(struct skv_core *, const struct skv_wire_run *, uint32_t n);
+/* Numbers of a pool and a segment that can be: 0, or E_INVALID. */
+int skv_check_segment(struct skv_core *, uint32_t pool, uint32_t segment);
 
 #endif

@@ -6,6 +6,7 @@
  * counts by kind, the segment's free pages, the client's leases, the sequence's pages, the account's bytes.
  */
 #include "daemon/core/pages.h"
+#include "daemon/core/segment-sets.h"
 #include "daemon/core/seqfile.h"
 
 bool skv_page_exists(const struct skv_core *c, uint32_t pool, uint32_t page)
@@ -27,6 +28,36 @@ static void count(struct skv_core *c, uint32_t pool, skv_owner o, int delta)
 		skv_seq_row(&c->state, skv_owner_value(o))->pages += delta;
 }
 
+/* What a segment is found by: how long its runs may be, and whether all of it is free. */
+static uint32_t found_by(const struct skv_segment_row *s, uint32_t pages)
+{
+	uint32_t class = s->free ? 32 - (uint32_t)__builtin_clz(s->longest) : 0;
+
+	return (class < SKV_RUN_CLASSES ? class : SKV_RUN_CLASSES) << 1 | (s->free == pages);
+}
+
+/* A page of the segment has become FREE, or is FREE no more. */
+static void count_free(struct skv_core *c, uint32_t pool, uint32_t segment, bool is_free)
+{
+	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	struct skv_segment_row *s = skv_segment_row(&c->state, pool, segment);
+	struct skv_account_row *a = skv_account_row(&c->state, p->account);
+	uint32_t was = found_by(s, p->pages_per_segment);
+
+	p->empty -= s->free == p->pages_per_segment;
+	if (is_free) {
+		s->free++;
+		s->longest = s->free; /* it may have joined others */
+		a->page_bytes[p->device] -= p->page_bytes;
+	} else {
+		s->free--;
+		a->page_bytes[p->device] += p->page_bytes;
+	}
+	p->empty += s->free == p->pages_per_segment;
+	if (found_by(s, p->pages_per_segment) != was)
+		skv_segment_file(c, pool, segment);
+}
+
 void skv_page_set(struct skv_core *c, uint32_t pool, uint32_t page, skv_owner to)
 {
 	skv_owner *word = skv_owner_word(&c->state, pool, page);
@@ -36,23 +67,8 @@ void skv_page_set(struct skv_core *c, uint32_t pool, uint32_t page, skv_owner to
 	count(c, pool, *word, -1);
 	count(c, pool, to, 1);
 	*word = to;
-	if (was_free != is_free) {
-		struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-		struct skv_segment_row *s = skv_segment_row(&c->state, pool, page / p->pages_per_segment);
-		struct skv_account_row *a = skv_account_row(&c->state, p->account);
-
-		p->empty -= s->free == p->pages_per_segment;
-		if (is_free) {
-			s->free++;
-			s->longest = s->free; /* it may have joined others */
-			skv_pool_hint(&p->first_free, page / p->pages_per_segment);
-			a->page_bytes[p->device] -= p->page_bytes;
-		} else {
-			s->free--;
-			a->page_bytes[p->device] += p->page_bytes;
-		}
-		p->empty += s->free == p->pages_per_segment;
-	}
+	if (was_free != is_free)
+		count_free(c, pool, page / skv_pool_row(&c->state, pool)->pages_per_segment, is_free);
 }
 
 bool skv_pages_hand_over_some(struct skv_core *c, uint32_t pool, skv_owner from, skv_owner to, uint64_t n, uint32_t *at,
@@ -64,10 +80,12 @@ bool skv_pages_hand_over_some(struct skv_core *c, uint32_t pool, skv_owner from,
 		const struct skv_segment_row *row = skv_segment_row(&c->state, pool, *at);
 		uint32_t first = *at * p->pages_per_segment;
 
-		if (row->state != SKV_SEGMENT_LIVE || row->free == p->pages_per_segment)
-			continue;
-		if (!skv_units_take(units, p->pages_per_segment))
+		bool some = row->state == SKV_SEGMENT_LIVE && row->free < p->pages_per_segment;
+
+		if (!skv_units_take(units, some ? p->pages_per_segment : 1))
 			return false;
+		if (!some)
+			continue;
 		for (uint32_t i = 0; n && i < p->pages_per_segment; i++)
 			if (*skv_owner_word(&c->state, pool, first + i) == from) {
 				skv_page_set(c, pool, first + i, to);

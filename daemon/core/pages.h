@@ -13,11 +13,4 @@ void skv_pages_hand_over(struct skv_core *, uint32_t pool, skv_owner from, skv_o
 bool skv_pages_hand_over_some(struct skv_core *, uint32_t pool, skv_owner from, skv_owner to, uint64_t n, uint32_t *at,
                               uint32_t *units);
 
-/* A hint where to begin looking: `segment` has to be looked at, too. */
-static inline void skv_pool_hint(uint32_t *hint, uint32_t segment)
-{
-	if (*hint > segment)
-		*hint = segment;
-}
-
 #endif

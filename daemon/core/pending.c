@@ -8,9 +8,10 @@
  *
  * Leases wait until no segment that they need is pending; meanwhile no empty segment of the pool is withdrawn.
  */
-#include "daemon/core/pages.h"
+#include "daemon/core/announce.h"
 #include "daemon/core/pending.h"
 #include "daemon/core/pools.h"
+#include "daemon/core/segment-sets.h"
 #include "daemon/core/segments.h"
 
 void skv_segment_request(struct skv_core *c, uint32_t pool, uint32_t segment)
@@ -18,6 +19,7 @@ void skv_segment_request(struct skv_core *c, uint32_t pool, uint32_t segment)
 	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 
 	skv_segment_row(&c->state, pool, segment)->state = SKV_SEGMENT_WANTED;
+	skv_segment_file(c, pool, segment);
 	p->pending++;
 	p->wanted++;
 }
@@ -26,12 +28,11 @@ void skv_segment_request(struct skv_core *c, uint32_t pool, uint32_t segment)
 static void leave(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
 	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-	struct skv_segment_row *row = skv_segment_row(&c->state, pool, segment);
+	const struct skv_segment_row *row = skv_segment_row(&c->state, pool, segment);
 
 	p->wanted -= row->state == SKV_SEGMENT_WANTED;
 	p->pending--;
-	row->state = SKV_SEGMENT_NONE;
-	skv_pool_hint(&p->first_none, segment);
+	skv_segment_vacate(c, pool, segment);
 }
 
 void skv_segment_cancel(struct skv_core *c, uint32_t pool, uint32_t segment)
@@ -94,7 +95,9 @@ void skv_core_segment_made(struct skv_core *c, const struct skv_core_pending *m,
 
 	if (awaited(c, m)) {
 		leave(c, m->pool, m->segment);
-		skv_segment_arrive(c, m->pool, m->segment, handle);
+		c->pools[m->pool].handles[m->segment] = *handle;
+		skv_segment_arrive(c, m->pool, m->segment);
+		skv_announce_arrival(c, m->pool, m->segment);
 		*handle = (struct skv_mem_handle)SKV_MEM_HANDLE_NULL;
 	} else {
 		mem->destroy(mem, handle, m->bytes);

@@ -3,6 +3,7 @@
  * Pools: one UID's pages of one size in one memory. A pool exists while a session or a sequence uses it.
  */
 #include "daemon/core/accounts.h"
+#include "daemon/core/charge.h"
 #include "daemon/core/pending.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/refuse.h"
@@ -50,12 +51,60 @@ static int pool_sizes(struct skv_core *c, uint32_t device, uint64_t page_bytes, 
 	return 0;
 }
 
+static void local_free(struct skv_core *c, uint32_t device, struct skv_pool_local *l)
+{
+	const struct skv_mem_ops *mem = c->memory[device].mem;
+
+	if (l->fd >= 0)
+		mem->close(mem, l->fd);
+	free(l->handles);
+	for (uint32_t i = 0; i < SKV_RUN_CLASSES; i++)
+		skv_bitset_deinit(&l->runs[i]);
+	skv_bitset_deinit(&l->empty);
+	skv_bitset_deinit(&l->vacant);
+	*l = (struct skv_pool_local){.fd = -1};
+}
+
+/* Memory for all segments, or room for the handles of each. An error of the core. */
+static int local_memory(struct skv_core *c, const struct skv_pool_row *sizes, struct skv_pool_local *l)
+{
+	const struct skv_mem_ops *mem = c->memory[sizes->device].mem;
+
+	if (mem->pool_new) {
+		l->fd = mem->pool_new(mem, sizes->max_segments * sizes->segment_bytes);
+		return l->fd < 0 ? skv_core_refuse_system(c, l->fd, "memory for a pool") : 0;
+	}
+	l->handles = malloc(sizeof(*l->handles) * sizes->max_segments);
+	for (uint32_t i = 0; l->handles && i < sizes->max_segments; i++)
+		l->handles[i] = (struct skv_mem_handle)SKV_MEM_HANDLE_NULL;
+	return l->handles ? 0 : -ENOMEM;
+}
+
+static int local_make(struct skv_core *c, const struct skv_pool_row *sizes, struct skv_pool_local *l)
+{
+	int r = 0;
+
+	*l = (struct skv_pool_local){.fd = -1};
+	for (uint32_t i = 0; i < SKV_RUN_CLASSES && r == 0; i++)
+		r = skv_bitset_init(&l->runs[i], sizes->max_segments);
+	if (r == 0)
+		r = skv_bitset_init(&l->empty, sizes->max_segments);
+	if (r == 0)
+		r = skv_bitset_init(&l->vacant, sizes->max_segments);
+	if (r == 0)
+		r = local_memory(c, sizes, l);
+	if (r)
+		local_free(c, sizes->device, l);
+	return r;
+}
+
 static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool_row *sizes,
                      uint32_t *ret_index)
 {
 	uint32_t pool;
 	struct skv_pool_local l;
 	struct skv_pool_row *p;
+	int r;
 
 	if (skv_account_row(&c->state, account)->pools >= c->config.account_pools)
 		return skv_core_refuse(c, SKV_CORE_E_QUOTA,
@@ -66,14 +115,10 @@ static int pool_make(struct skv_core *c, uint32_t account, const struct skv_pool
 		                       "this UID has %u pools, the daemon %u of %u; what is left is for others",
 		                       skv_account_row(&c->state, account)->pools, c->state.header->live[SKV_TABLE_POOLS],
 		                       c->config.max_pools);
+	r = local_make(c, sizes, &l);
+	if (r)
+		return r;
 	pool = skv_state_take(&c->state, SKV_TABLE_POOLS);
-	l.handles = malloc(sizeof(*l.handles) * sizes->max_segments);
-	if (!l.handles) {
-		skv_state_give(&c->state, SKV_TABLE_POOLS, pool);
-		return -ENOMEM;
-	}
-	for (uint32_t i = 0; i < sizes->max_segments; i++)
-		l.handles[i] = (struct skv_mem_handle)SKV_MEM_HANDLE_NULL;
 	c->pools[pool] = l;
 	p = skv_pool_row(&c->state, pool);
 	p->account = account;
@@ -115,16 +160,12 @@ void skv_pool_shrink(struct skv_core *c, uint32_t pool)
 		skv_pool_cancel_all(c, pool);
 	else if (p->pending)
 		return; /* leases that wait for those need the empty ones too */
-	for (uint32_t s = p->high; s-- && p->empty > spare;) {
-		const struct skv_segment_row *row = skv_segment_row(&c->state, pool, s);
-
-		if (row->state == SKV_SEGMENT_LIVE && row->free == p->pages_per_segment)
-			skv_segment_withdraw(c, pool, s);
-	}
+	while (p->empty > spare)
+		skv_segment_withdraw(c, pool, skv_bitset_last(&c->pools[pool].empty));
 	if (p->sessions || p->sequences)
 		return;
-	free(c->pools[pool].handles);
-	c->pools[pool] = (struct skv_pool_local){0};
+	skv_charge(c, account, &p->stray_bytes, 0);
+	local_free(c, p->device, &c->pools[pool]);
 	skv_state_give(&c->state, SKV_TABLE_POOLS, pool);
 	skv_account_row(&c->state, account)->pools--;
 	skv_account_put(c, account);

@@ -116,22 +116,59 @@ bool skv_seqfile_replay(const struct skv_seq_local *l, uint32_t *at, uint32_t *u
 	return true;
 }
 
-bool skv_seqfile_trim(const struct skv_seq_local *l, uint32_t *at, uint32_t *units)
+#define PAGE_BYTES 4096u
+#define PUNCH_BYTES (1u << 20)   /* at a time */
+#define PUNCH_BYTES_OF_UNIT 100u /* if they have memory */
+
+/* No memory from offset `from` to `to`, a piece a step from *at on; parts of pages are zeroed. */
+static bool punch_some(const struct skv_seq_local *l, uint64_t from, uint64_t to, uint64_t *at, uint32_t *units)
 {
+	if (*at < from)
+		*at = from;
+	while (*at < to) {
+		off_t data;
+		uint64_t n;
+
+		if (!skv_units_take(units, CALL_UNITS))
+			return false;
+		data = lseek(l->fd, (off_t)*at, SEEK_DATA);
+		if (data < 0 || (uint64_t)data >= to) {
+			*at = to;
+			break;
+		}
+		*at = (uint64_t)data;
+		n = PUNCH_BYTES - *at % PAGE_BYTES; /* up to a page's end, or the page would stay */
+		n = to - *at < n ? to - *at : n;
+		(void)fallocate(l->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, data, (off_t)n);
+		(void)skv_units_take(units, (uint32_t)n / PUNCH_BYTES_OF_UNIT);
+		*at += n;
+	}
+	return true;
+}
+
+uint64_t skv_seqfile_least(const struct skv_seq_local *l)
+{
+	/* the header, tokens, journal and references round up, too */
+	return (l->layout.n_tables + UINT64_C(4)) * PAGE_BYTES + l->layout.state_bytes;
+}
+
+bool skv_seqfile_trim(const struct skv_seq_local *l, uint64_t *at, uint32_t *units)
+{
+	const struct skv_seqmem_layout *o = &l->layout;
 	uint64_t commit = atomic_load_explicit(&l->mem->commit, memory_order_acquire);
 	uint32_t len = skv_seqfile_len(l);
 	int32_t next = l->mem->next[skv_commit_epoch(commit) & 1];
 
-	for (; *at < l->layout.n_tables; (*at)++) {
-		off_t from = entry_at(l, *at, skv_seqmem_entries(&l->layout, *at, len)), to = entry_at(l, *at + 1, 0);
+	for (uint32_t table = 0; table < o->n_tables; table++) {
+		uint64_t from = (uint64_t)entry_at(l, table, skv_seqmem_entries(o, table, len));
 
-		if (!skv_units_take(units, 10 * CALL_UNITS))
+		if (!punch_some(l, from, (uint64_t)entry_at(l, table + 1, 0), at, units))
 			return false;
-		/* what has no memory gets none; parts of pages are zeroed */
-		if (to > from)
-			(void)fallocate(l->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, to - from);
 	}
-	(void)!pwrite(l->fd, &next, sizeof(next), (off_t)(l->layout.tokens + len * sizeof(next)));
+	if (!punch_some(l, o->tokens + (len + UINT64_C(1)) * sizeof(next), o->journal, at, units) ||
+	    !punch_some(l, o->journal, o->state, at, units))
+		return false;
+	(void)!pwrite(l->fd, &next, sizeof(next), (off_t)(o->tokens + len * sizeof(next)));
 	return true;
 }
 
@@ -139,7 +176,6 @@ bool skv_seqfile_trim(const struct skv_seq_local *l, uint32_t *at, uint32_t *uni
 
 #define COPY_BYTES (128u << 10) /* at a time */
 #define COPY_UNITS 8000u
-#define PAGE_BYTES 4096u
 
 static bool is_zero(const char *page)
 {

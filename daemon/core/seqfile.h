@@ -31,8 +31,13 @@ uint32_t skv_seqfile_len(const struct skv_seq_local *);
  * allows. True when that is done.
  */
 bool skv_seqfile_replay(const struct skv_seq_local *, uint32_t *at, uint32_t *units);
-/* Entries beyond the committed length become SKV_PTE_NONE, a table a step from *at on; then the next token's id. */
-bool skv_seqfile_trim(const struct skv_seq_local *, uint32_t *at, uint32_t *units);
+/* Memory that one may have that was hardly used: it comes in pages. */
+uint64_t skv_seqfile_least(const struct skv_seq_local *);
+/*
+ * Entries and token ids beyond the committed length, and the journal, give their memory back, from offset *at on, first 0;
+ * such entries are SKV_PTE_NONE then. At the end the next token's id is put in its place.
+ */
+bool skv_seqfile_trim(const struct skv_seq_local *, uint64_t *at, uint32_t *units);
 
 /*
  * Work is counted in units, of some ten nanoseconds. False when there are none left. The last piece of work of a turn may

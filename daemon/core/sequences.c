@@ -5,6 +5,7 @@
  * Held, a sequence's own pages are LEASE(its holder) and the core does not tell them from the holder's
  * stock. Detached, they are SEQ(sequence). References to shared pages are the sequence's in both.
  */
+#include "daemon/core/charge.h"
 #include "daemon/core/accounts.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pages.h"
@@ -86,6 +87,8 @@ int skv_seq_make(struct skv_core *c, uint32_t session, const char *name, uint32_
 	uint32_t seq;
 	int r = check_name(c, p->account, &s->model, name);
 
+	if (!r)
+		r = skv_charge_allows(c, p->account, SKV_SEQ_BYTES);
 	if (r)
 		return r;
 	if (max_tokens > SKV_MAX_TOKENS ||
@@ -114,6 +117,7 @@ int skv_seq_make(struct skv_core *c, uint32_t session, const char *name, uint32_
 	q->model = s->model;
 	snprintf(q->name, sizeof(q->name), "%s", name);
 	skv_seq_hold(c, seq, session);
+	skv_charge_seq(c, seq);
 	a->sequences++;
 	p->sequences++;
 	*ret_seq = seq;
@@ -136,6 +140,7 @@ enum skv_progress skv_seq_remove_some(struct skv_core *c, uint32_t seq, uint32_t
 		return SKV_GOES_ON;
 	if (q->session != SKV_NO_INDEX)
 		skv_seq_unhold(c, seq);
+	skv_charge(c, q->account, &q->bytes, 0);
 	skv_seqfile_free(c, &c->seqs[seq]);
 	skv_account_row(&c->state, q->account)->sequences--;
 	skv_pool_row(&c->state, pool)->sequences--;

@@ -6,19 +6,18 @@
  * swap raises the one policy generation of the daemon, shown in the control page; every session then
  * asks, and those that the swap was not about are given what they have.
  */
+#include "daemon/core/charge.h"
 #include "daemon/core/accounts.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/refuse.h"
-#include "daemon/core/segments.h"
+#include "daemon/core/announce.h"
 #include "daemon/core/sessions.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include "common/fd.h"
-
-#define PAGE_BYTES 4096u
 
 static int session_page_new(struct skv_session_local *ret, uint32_t index)
 {
@@ -28,10 +27,10 @@ static int session_page_new(struct skv_session_local *ret, uint32_t index)
 	int r;
 
 	snprintf(name, sizeof(name), "session-%u", index);
-	l.fd = skv_memfd_new(name, PAGE_BYTES);
+	l.fd = skv_memfd_new(name, SKV_SESSION_BYTES);
 	if (l.fd < 0)
 		return l.fd;
-	r = skv_map_fd(l.fd, PAGE_BYTES, PROT_READ, 0, &map);
+	r = skv_map_fd(l.fd, SKV_SESSION_BYTES, PROT_READ, 0, &map);
 	if (r < 0) {
 		skv_close_fd(l.fd);
 		return r;
@@ -73,8 +72,10 @@ static int make(struct skv_core *c, uint32_t account, const struct skv_model *m,
 	const struct skv_account_row *a = skv_account_row(&c->state, account);
 	struct skv_session_row *s;
 	uint32_t session;
-	int r;
+	int r = skv_charge_allows(c, account, SKV_SESSION_BYTES);
 
+	if (r)
+		return r;
 	if (!skv_share_allows(c, SKV_TABLE_SESSIONS, a->sessions))
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC,
 		                       "UID %u has %u sessions, the daemon %u of %u; what is left is for others", a->uid,
@@ -95,7 +96,7 @@ static int make(struct skv_core *c, uint32_t account, const struct skv_model *m,
 
 static void unmake(struct skv_core *c, uint32_t session)
 {
-	munmap(c->sessions[session].page, PAGE_BYTES);
+	munmap(c->sessions[session].page, SKV_SESSION_BYTES);
 	skv_close_fd(c->sessions[session].fd);
 	c->sessions[session] = (struct skv_session_local){.fd = -1};
 	skv_state_give(&c->state, SKV_TABLE_SESSIONS, session);
@@ -126,6 +127,7 @@ int skv_core_session_open(struct skv_core *c, uint32_t client_id, const struct s
 	skv_session_row(&c->state, session)->pool = pool;
 	skv_client_row(&c->state, client)->sessions++;
 	skv_account_row(&c->state, account)->sessions++;
+	skv_account_row(&c->state, account)->other_bytes += SKV_SESSION_BYTES;
 	skv_pool_row(&c->state, pool)->sessions++;
 	skv_member_join(c, pool, client);
 	p = skv_pool_row(&c->state, pool);
@@ -137,7 +139,7 @@ int skv_core_session_open(struct skv_core *c, uint32_t client_id, const struct s
 		.pages_per_segment = p->pages_per_segment,
 		.max_segments = p->max_segments,
 		.page_fd = c->sessions[session].fd,
-		.page_fd_bytes = PAGE_BYTES,
+		.page_fd_bytes = SKV_SESSION_BYTES,
 	};
 	return 0;
 }
@@ -149,6 +151,7 @@ void skv_session_end(struct skv_core *c, uint32_t session)
 
 	skv_client_row(&c->state, client)->sessions--;
 	skv_account_row(&c->state, account)->sessions--;
+	skv_account_row(&c->state, account)->other_bytes -= SKV_SESSION_BYTES;
 	skv_member_leave(c, pool, client);
 	skv_pool_row(&c->state, pool)->sessions--;
 	unmake(c, session);

@@ -24,7 +24,7 @@
 #include "daemon/core/core.h"
 
 #define SKV_STATE_MAGIC 0x3154415453564b53ull /* "SKVSTAT1" */
-#define SKV_STATE_VERSION 9u
+#define SKV_STATE_VERSION 10u
 #define SKV_NO_INDEX UINT32_MAX
 
 /* ---- owner words ----------------------------------------------------------------------------- */
@@ -63,6 +63,7 @@ struct skv_account_row {
 	uint32_t clients, sessions, sequences, pools;
 	uint32_t reserved;
 	uint64_t page_bytes[SKV_MEMORY_KINDS]; /* of pages that are not FREE */
+	uint64_t other_bytes; /* of host memory: charge.h */
 };
 
 struct skv_client_row {
@@ -73,6 +74,7 @@ struct skv_client_row {
 	uint32_t notices; /* segments that it must be told of */
 	uint32_t fenced;  /* its connection ended: nothing that it has goes to another before its process is gone */
 	uint32_t reserved;
+	uint64_t bytes;   /* charged for its connection */
 	char program[SKV_NAME_MAX];
 };
 
@@ -105,6 +107,7 @@ struct skv_seq_row {
 	uint32_t refs;     /* references to shared pages ... */
 	uint32_t referred; /* ... and did it ever have one? */
 	uint32_t reserved;
+	uint64_t bytes;         /* charged for its memory and references */
 	uint64_t used;          /* counts: larger than of all that lost their holders before */
 	uint64_t idle_since_ns; /* first seen without a holder; 0: not yet */
 	struct skv_model model;
@@ -121,9 +124,11 @@ struct skv_pool_row {
 	uint32_t empty;              /* ... and all of whose pages are FREE */
 	uint32_t high;               /* segment numbers from here on were never used */
 	uint32_t pending, wanted;     /* WANTED and STARTED; WANTED alone */
-	/* where to begin looking: no segment before has a page FREE, or a number that can be used */
-	uint32_t first_free, first_none;
+	uint32_t leaving;             /* ranges of host memory that are being given back ... */
+	uint32_t sweeping;            /* ... and of those that were written where no segment is, by the sweep with this serial */
 	uint32_t reserved;
+	uint64_t sweep_serial;
+	uint64_t stray_bytes; /* charged for memory where no segment is */
 	uint64_t page_bytes, segment_bytes;
 	uint64_t count[SKV_OWNER_KINDS]; /* pages by kind of owner */
 };
@@ -139,7 +144,7 @@ struct skv_member {
 enum skv_segment_state {
 	SKV_SEGMENT_NONE = 0,  /* no memory; the number can be used */
 	SKV_SEGMENT_LIVE = 1,
-	SKV_SEGMENT_LEAVING = 2, /* no memory; clients still have to acknowledge */
+	SKV_SEGMENT_LEAVING = 2, /* no memory of host memory, until that is given back; of a device, until clients acknowledge */
 	SKV_SEGMENT_WANTED = 3,  /* to be made elsewhere: counted as memory ... */
 	SKV_SEGMENT_STARTED = 4,  /* ... and is being made */
 };
@@ -147,12 +152,12 @@ enum skv_segment_state {
 struct skv_segment_row {
 	uint32_t state;
 	uint32_t free;    /* pages, when LIVE */
-	uint32_t waiting; /* clients that have to acknowledge, when LEAVING */
+	uint32_t waiting; /* clients that have to acknowledge, when LEAVING; 0 in host memory */
 	uint32_t longest; /* no run of FREE pages is longer */
 	uint64_t serial; /* counts segments made */
 };
 
-/* What a client knows of a segment; at [pool][client][segment]. */
+/* What a client knows of a device's segment, or, at segment 0, of host memory; at [pool][client][segment]. */
 enum skv_told {
 	SKV_TOLD_NOTHING = 0,
 	SKV_TOLD_LIVE = 1,     /* announced */

@@ -6,6 +6,7 @@
  * and the checked copy is used: nothing is trusted because an earlier read of it was valid. Marks reveal a page
  * that is named twice, in one table or two; the owner word a page of another sequence or client.
  */
+#include "daemon/core/charge.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/refs.h"
 #include "daemon/core/refuse.h"
@@ -76,6 +77,23 @@ int skv_validate_header(struct skv_core *c, uint32_t seq)
 	const char *problem = skv_seqmem_check(c->seqs[seq].mem, &c->seqs[seq].layout);
 
 	return problem ? corrupt(c, seq, problem) : 0;
+}
+
+int skv_validate_memory(struct skv_core *c, uint32_t seq)
+{
+	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+	uint64_t quota = c->memory[SKV_DEVICE_HOST].limits.account_bytes;
+	uint64_t pages = (uint64_t)(q->pages + q->refs) * skv_pool_row(&c->state, q->pool)->page_bytes;
+	/* memory comes in pages: one that was hardly used has one for each table */
+	uint64_t least = skv_seqfile_least(&c->seqs[seq]);
+	char why[sizeof(c->why)];
+
+	skv_charge_seq(c, seq);
+	if (q->bytes <= pages + least || skv_charged(c, q->account) <= quota)
+		return 0;
+	snprintf(why, sizeof(why), "it takes %llu bytes beside its pages, and its user has more than account-bytes, %llu",
+	         (unsigned long long)q->bytes, (unsigned long long)quota);
+	return corrupt(c, seq, why);
 }
 
 /* ---- walking --------------------------------------------------------------------------------- */

@@ -30,5 +30,10 @@ enum skv_progress skv_walk_share(struct skv_core *, struct skv_walk *, uint32_t 
 
 /* Is the header of its memory believable? 0, or E_CORRUPT, reported. */
 int skv_validate_header(struct skv_core *, uint32_t seq);
+/*
+ * Its memory, made what its last commit says, is charged. Is it in proportion: is its user within the quota, or is it less
+ * than the pages that it describes? 0, or E_CORRUPT, reported: a client that fills memory does not leave it behind.
+ */
+int skv_validate_memory(struct skv_core *, uint32_t seq);
 
 #endif

@@ -15,6 +15,8 @@ void skv_core_accounts(const struct skv_core *c, void (*cb)(void *, const struct
 			.clients = a->clients,
 			.sessions = a->sessions,
 			.sequences = a->sequences,
+			.pools = a->pools,
+			.other_bytes = a->other_bytes,
 		};
 
 		memcpy(v.page_bytes, a->page_bytes, sizeof(v.page_bytes));

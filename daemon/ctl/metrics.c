@@ -32,6 +32,8 @@ static const struct metric account_metrics[] = {
 	{"sparsekv_account_page_bytes", "gauge", "Bytes of a user's pages in use", "page_bytes", 0, NULL},
 	{"sparsekv_account_segment_bytes", "gauge", "Bytes of the segments that hold them", "segment_bytes",
 	 0, NULL},
+	{"sparsekv_account_other_bytes", "gauge", "Bytes of a user's host memory beside pages", "other_bytes", 0, NULL},
+	{"sparsekv_account_fds", "gauge", "Open files that the daemon has for a user", "fds", 0, NULL},
 };
 static const struct metric device_account_metrics[] = {
 	{"sparsekv_account_device_page_bytes", "gauge", "Bytes of a user's pages in use on a device",
@@ -103,6 +105,13 @@ static const struct metric total_metrics[] = {
 	{"sparsekv_page_bytes", "gauge", "Bytes of pages in use", "page_bytes", 0, NULL},
 	{"sparsekv_segment_bytes", "gauge", "Bytes of all segments", "segment_bytes", 0, NULL},
 };
+static const struct metric held_metrics[] = {
+	{"sparsekv_held_bytes", "gauge", "Host memory of the daemon's files by what it is for", "pools", 0, "what=\"pools\""},
+	{"sparsekv_held_bytes", NULL, NULL, "sequences", 0, "what=\"sequences\""},
+	{"sparsekv_held_bytes", NULL, NULL, "sessions", 0, "what=\"sessions\""},
+	{"sparsekv_held_bytes", NULL, NULL, "state", 0, "what=\"state\""},
+	{"sparsekv_held_bytes", NULL, NULL, "plugins", 0, "what=\"plugins\""},
+};
 static const struct metric limit_metrics[] = {
 	{"sparsekv_pool_limit_bytes", "gauge", "Limit of all segments (pool-bytes)", "pool_bytes", 0, NULL},
 };
@@ -134,6 +143,7 @@ static const struct table policy_table = {
 	"policies", {"id", "name", "version", "file"}, METRICS(policy_metrics)};
 static const struct table status_table = {NULL, {NULL}, METRICS(status_metrics)};
 static const struct table total_table = {NULL, {NULL}, METRICS(total_metrics)};
+static const struct table held_table = {NULL, {NULL}, METRICS(held_metrics)};
 static const struct table limit_table = {NULL, {NULL}, METRICS(limit_metrics)};
 static const struct table counter_table = {NULL, {NULL}, METRICS(counter_metrics)};
 
@@ -258,6 +268,7 @@ int skv_ctl_metrics(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	status = json_object_get(all, "status");
 	put_table(stdout, &status_table, status);
 	put_table(stdout, &total_table, json_object_get(status, "totals"));
+	put_table(stdout, &held_table, json_object_get(status, "held"));
 	put_table(stdout, &limit_table, json_object_get(status, "limits"));
 	put_table(stdout, &counter_table, json_object_get(status, "counters"));
 	put_table(stdout, &account_table, status);

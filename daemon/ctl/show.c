@@ -23,8 +23,8 @@ static int ask(struct skv_ctl *ctl, const struct skv_ctl_options *o, enum skv_qu
 static void print_accounts(const json_t *rows, const json_t *limits)
 {
 	static const char *const heads[] = {"UID",   "CLIENTS", "SESSIONS", "SEQUENCES",
-	                                    "PAGES", "OF",      "SEGMENTS"};
-	struct skv_table t = {.heads = heads, .n_cols = 7};
+	                                    "PAGES", "OTHER",   "OF",       "SEGMENTS", "FDS"};
+	struct skv_table t = {.heads = heads, .n_cols = 9};
 	size_t i;
 	json_t *row;
 
@@ -34,8 +34,10 @@ static void print_accounts(const json_t *rows, const json_t *limits)
 		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "sessions"));
 		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "sequences"));
 		skv_table_cell(&t, "%s", skv_human_bytes(skv_json_u64(row, "page_bytes")));
+		skv_table_cell(&t, "%s", skv_human_bytes(skv_json_u64(row, "other_bytes")));
 		skv_table_cell(&t, "%s", skv_human_bytes(skv_json_u64(limits, "account_bytes")));
 		skv_table_cell(&t, "%s", skv_human_bytes(skv_json_u64(row, "segment_bytes")));
+		skv_table_cell(&t, "%llu", (ull)skv_json_u64(row, "fds"));
 	}
 	skv_table_print(&t, stdout);
 	skv_table_deinit(&t);
@@ -113,13 +115,14 @@ static void print_clients(const json_t *rows)
 
 int skv_ctl_status(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 {
-	const json_t *totals, *limits, *counters;
+	const json_t *totals, *held, *limits, *counters;
 	int status;
 	json_t *s;
 
 	if (!ask(ctl, o, SKV_QUERY_STATUS, &s, &status))
 		return status;
 	totals = json_object_get(s, "totals");
+	held = json_object_get(s, "held");
 	limits = json_object_get(s, "limits");
 	counters = json_object_get(s, "counters");
 	printf("sparsekvd %s, pid %llu, up %s, on %s\n", skv_json_str(s, "version"),
@@ -129,6 +132,10 @@ int skv_ctl_status(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	       skv_human_bytes(skv_json_u64(totals, "page_bytes")),
 	       skv_human_bytes(skv_json_u64(totals, "segment_bytes")),
 	       skv_human_bytes(skv_json_u64(limits, "pool_bytes")));
+	printf("held      %s of host memory: pools %s, sequences %s, the rest %s\n",
+	       skv_human_bytes(skv_json_u64(held, "total")), skv_human_bytes(skv_json_u64(held, "pools")),
+	       skv_human_bytes(skv_json_u64(held, "sequences")),
+	       skv_human_bytes(skv_json_u64(held, "total") - skv_json_u64(held, "pools") - skv_json_u64(held, "sequences")));
 	print_devices(json_object_get(s, "devices"));
 	printf("now       %llu clients, %llu sessions, %llu sequences, policy generation %llu\n",
 	       (ull)skv_json_u64(totals, "clients"), (ull)skv_json_u64(totals, "sessions"),

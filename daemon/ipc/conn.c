@@ -405,6 +405,11 @@ void skv_conn_pause(struct skv_conn *conn, bool paused)
 	receive(conn);
 }
 
+uint64_t skv_conn_bytes(const struct skv_conn *conn)
+{
+	return sizeof(*conn) + conn->out_charge;
+}
+
 bool skv_conn_is_full(struct skv_conn *conn)
 {
 	conn->wants_room |= conn->out_charge > MARK;

@@ -87,6 +87,8 @@ void skv_conn_error(struct skv_conn *, uint32_t serial, int error, const char *f
 	__attribute__((format(printf, 4, 5)));
 void skv_conn_verror(struct skv_conn *, uint32_t serial, int error, const char *fmt, va_list ap);
 
+/* Memory that the connection takes, with what is queued for its peer. */
+uint64_t skv_conn_bytes(const struct skv_conn *);
 /* Is so much queued that notices wait until drained() is called? */
 bool skv_conn_is_full(struct skv_conn *);
 /*

@@ -188,9 +188,10 @@ void skv_loop_close_fd(struct skv_loop *loop, int fd)
 		close(fd);
 }
 
-void skv_op_punch(struct skv_loop *loop, struct skv_op *op, int fd, size_t bytes, skv_op_fn done)
+void skv_op_punch(struct skv_loop *loop, struct skv_op *op, int fd, uint64_t at, uint64_t bytes, skv_op_fn done)
 {
-	op->arg.buf.bytes = bytes;
+	op->arg.range.at = at;
+	op->arg.range.bytes = bytes;
 	start(loop, op, SKV_OP_PUNCH, fd, done);
 }
 
@@ -249,8 +250,8 @@ static void prepare(struct io_uring_sqe *sqe, struct skv_op *op)
 		io_uring_prep_timeout(sqe, &op->arg.after, 0, 0);
 		break;
 	case SKV_OP_PUNCH:
-		io_uring_prep_fallocate(sqe, op->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
-		                        (off_t)op->arg.buf.bytes);
+		io_uring_prep_fallocate(sqe, op->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+		                        (off_t)op->arg.range.at, (off_t)op->arg.range.bytes);
 		io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
 		break;
 	case SKV_OP_CLOSE:

@@ -37,7 +37,7 @@ enum skv_op_kind {
 	SKV_OP_READ,
 	SKV_OP_POLL,  /* once; res: the events */
 	SKV_OP_TIMER, /* once */
-	SKV_OP_PUNCH, /* a hole from 0 on, in a worker thread of the ring, since it may be large */
+	SKV_OP_PUNCH, /* a hole, in a worker thread of the ring, since it may be large */
 	SKV_OP_CLOSE, /* in a worker thread of the ring: what the file does when it is closed holds up nobody */
 };
 
@@ -53,6 +53,9 @@ struct skv_op {
 			void *data;
 			size_t bytes;
 		} buf;
+		struct {
+			uint64_t at, bytes;
+		} range;
 		uint32_t events;
 		struct __kernel_timespec after;
 	} arg;
@@ -103,8 +106,8 @@ void skv_loop_allow_workers(struct skv_loop *, unsigned n);
 void skv_op_close(struct skv_loop *, struct skv_op *, int fd, skv_op_fn done);
 /* The same, and nobody is told. */
 void skv_loop_close_fd(struct skv_loop *, int fd);
-/* The file's first `bytes` are punched out: all descriptors and mappings of it lose them. */
-void skv_op_punch(struct skv_loop *, struct skv_op *, int fd, size_t bytes, skv_op_fn done);
+/* `bytes` from `at` on are punched out of the file: all descriptors and mappings of it lose them. */
+void skv_op_punch(struct skv_loop *, struct skv_op *, int fd, uint64_t at, uint64_t bytes, skv_op_fn done);
 
 /* Cancel; nothing happens when it does not run or is being cancelled already. */
 void skv_op_cancel(struct skv_loop *, struct skv_op *op);

@@ -1,31 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host memory: a segment is a sealed memfd. */
+/* Host memory: a pool is a sealed memfd. */
 #include "daemon/mem/mem.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include "common/fd.h"
 #include "common/wire.h"
 
-/* The largest page size of a Linux machine; a client maps a segment in one piece. */
+/* The largest page size of a Linux machine; a segment is whole ones of them. */
 #define GRANULARITY 65536u
 
-static int host_create(const struct skv_mem_ops *ops, size_t bytes, struct skv_mem_handle *ret)
+static int host_pool_new(const struct skv_mem_ops *ops, uint64_t bytes)
 {
-	int fd = skv_memfd_new("skv-segment", bytes);
-
 	(void)ops;
-	if (fd < 0)
-		return fd;
-	*ret = (struct skv_mem_handle){.fd = fd};
-	return 0;
+	return skv_memfd_new("skv-pool", bytes);
 }
 
-/* The hole takes the memory from under every mapping: a stale one reads zeros and writes for itself alone. */
-static void host_destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle, size_t bytes)
+static bool host_discard(const struct skv_mem_ops *ops, int fd, const struct skv_mem_range *range)
 {
 	(void)ops;
-	fallocate(handle->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes);
-	handle->fd = skv_close_fd(handle->fd);
+	while (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)range->offset, (off_t)range->bytes) < 0 &&
+	       errno == EINTR)
+		;
+	return true;
 }
 
 static void host_close(const struct skv_mem_ops *ops, int fd)
@@ -37,7 +34,7 @@ static void host_close(const struct skv_mem_ops *ops, int fd)
 const struct skv_mem_ops skv_mem_host = {
 	.granularity = GRANULARITY,
 	.handle_kind = SKV_HANDLE_MEMFD,
-	.create = host_create,
-	.destroy = host_destroy,
+	.pool_new = host_pool_new,
+	.discard = host_discard,
 	.close = host_close,
 };

@@ -102,6 +102,16 @@ const struct skv_plugin *skv_registry_first(const struct skv_registry *reg)
 	return reg->plugins;
 }
 
+uint64_t skv_registry_bytes(const struct skv_registry *reg)
+{
+	uint64_t bytes = 0;
+	struct stat st;
+
+	for (const struct skv_plugin *p = reg->plugins; p; p = p->next)
+		bytes += fstat(p->fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
+	return bytes;
+}
+
 void skv_registry_names(const struct skv_registry *reg, char *to, size_t len)
 {
 	size_t at = 0;

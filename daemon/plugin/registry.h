@@ -61,6 +61,8 @@ void skv_registry_collect(struct skv_registry *);
 const struct skv_plugin *skv_registry_find(const struct skv_registry *, const char *name);
 const struct skv_plugin *skv_registry_by_id(const struct skv_registry *, uint32_t id);
 const struct skv_plugin *skv_registry_first(const struct skv_registry *);
+/* Memory of all files, replaced ones too. */
+uint64_t skv_registry_bytes(const struct skv_registry *);
 /* "delta, full, streaming": the current ones, for error texts. */
 void skv_registry_names(const struct skv_registry *, char *to, size_t len);
 

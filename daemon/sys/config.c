@@ -58,7 +58,7 @@ static const struct row rows[] = {
 	{"segment-bytes", SIZE, AT(segment_bytes), "64M", 64 * K, 16 * 1024 * M, true,
 	 "Size of a segment, the unit in which pools get host memory."},
 	{"account-bytes", SIZE, AT(account_bytes), "8G", 64 * K, 64 * T, false,
-	 "Quota of one user: bytes of pages in host memory."},
+	 "Quota of one user: bytes of host memory, pages and what comes with them."},
 	{"cuda", CUDA, AT(cuda), "auto", 0, 0, true,
 	 "Memory of CUDA devices: for models that ask for it (auto), never, or looked for at start, which "
 	 "then fails where there is none (required)."},

@@ -2,10 +2,10 @@
 /*
  * libclient/lease/pool.c - where the pages of a pool are.
  *
- * A pool's addresses are reserved once, without access; announced segments are mapped in place, so a
- * page id times the page size is an address for the life of the connection. A withdrawn segment goes
- * back to no access. The daemon withdraws only segments of which no client holds a page; the counts here
- * make sure of it, because a kernel must never meet an unmapped page.
+ * A page id times the page size is an address for the life of the connection. Host memory of a pool is one memfd, which
+ * is mapped whole. On a device a pool's addresses are reserved once, without access; announced segments are mapped in
+ * place, and a withdrawn one goes back to no access. The daemon withdraws only segments of which no client holds a page;
+ * the counts here make sure of it, because a kernel must never meet an unmapped page.
  *
  * On a device every segment is mapped twice, writable and, behind all of those, read-only. Shared pages are
  * found in the second mapping: a kernel that writes to a shared prefix by mistake gets a fault, and no tokens are
@@ -70,23 +70,20 @@ static uint8_t *segment_at(const struct pool *p, uint32_t segment)
 	return p->base + segment * p->segment_bytes;
 }
 
-/* 0, or a negative errno and what went wrong in `why`. */
-static int map_host(struct pool *p, uint32_t segment, int fd, const char **why)
+/* All of host memory. 0, or a negative errno and what went wrong in `why`. */
+static int map_host(struct pool *p, int fd, const char **why)
 {
-	void *at, *to = segment_at(p, segment);
-	int e = skv_map_fd(fd, p->segment_bytes, PROT_READ | PROT_WRITE, true, &at);
+	void *at;
+	int e = skv_map_fd(fd, addresses(p), PROT_READ | PROT_WRITE, true, &at);
 
 	*why = strerror(-e);
 	if (e < 0)
 		return e == -EBADMSG ? -EPROTO : e;
-	if (mremap(at, p->segment_bytes, p->segment_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED) {
-		e = -errno;
-		*why = strerror(errno);
-		munmap(at, p->segment_bytes);
-		return e;
-	}
 	/* an engine's child must not share what is being written; it has no use for it either */
-	madvise(to, p->segment_bytes, MADV_DONTFORK);
+	madvise(at, addresses(p), MADV_DONTFORK);
+	madvise(at, addresses(p), MADV_DONTDUMP);
+	p->base = at;
+	p->reserved = true;
 	return 0;
 }
 
@@ -153,17 +150,13 @@ static int map_device(struct pool *p, const struct skv_msg_segment_ipc *m, int f
 	return e;
 }
 
+/* Of a device. */
 static int unmap_segment(struct pool *p, uint32_t segment)
 {
 	uint8_t *at = segment_at(p, segment);
 	void *was;
 	int e, e2;
 
-	if (!p->backend)
-		return mmap(at, p->segment_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
-		            -1, 0) == MAP_FAILED
-		               ? -errno
-		               : 0;
 	e = p->backend->enter(p->device, &was);
 	if (e < 0)
 		return e;
@@ -179,14 +172,12 @@ static int unmap_segment(struct pool *p, uint32_t segment)
 	return e;
 }
 
-/* Is it a handle that this pool can have? The first one decides which kind the others are. */
+/* Is it a handle that this device's pool can have? The first one decides which kind the others are. */
 static bool handle_fits(const struct pool *p, uint32_t handle)
 {
 	bool any = false;
 
-	if (!p->backend)
-		return handle == SKV_HANDLE_MEMFD;
-	for (uint32_t i = 0; i < p->max_segments && !any; i++)
+	for (uint32_t i = 0; i < p->announced && !any; i++)
 		any = p->segments[i].mapped;
 	if (handle == SKV_HANDLE_CUDA_FD)
 		return p->reserved;
@@ -197,26 +188,27 @@ static bool handle_fits(const struct pool *p, uint32_t handle)
 static void map_segment(struct pool *p, const struct skv_msg_segment_ipc *ipc, int fd, struct pool_fault *fault)
 {
 	const struct skv_msg_segment *m = &ipc->segment;
+	const uint64_t bytes = p->backend ? p->segment_bytes : addresses(p);
 	const char *why = "";
 	int e;
 
-	if (m->segment >= p->max_segments || m->bytes != p->segment_bytes) {
+	if (m->segment >= p->announced || m->bytes != bytes) {
 		fault_set(fault, -EPROTO,
 			"segment %u of %llu bytes does not fit pool %u: expected below %u, %llu bytes",
-			m->segment, (unsigned long long)m->bytes, p->id, p->max_segments,
-			(unsigned long long)p->segment_bytes);
+			m->segment, (unsigned long long)m->bytes, p->id, p->announced,
+			(unsigned long long)bytes);
 		return;
 	}
 	if (p->segments[m->segment].mapped) {
 		fault_set(fault, -EPROTO, "segment %u of pool %u was announced twice", m->segment, p->id);
 		return;
 	}
-	if (!handle_fits(p, m->handle)) {
+	if (p->backend ? !handle_fits(p, m->handle) : m->handle != SKV_HANDLE_MEMFD) {
 		fault_set(fault, -EPROTO, "segment %u of pool %u has handle kind %u, expected %s", m->segment,
 		                  m->pool, m->handle, p->backend ? "one of a device" : "a memfd");
 		return;
 	}
-	e = p->backend ? map_device(p, ipc, fd, &why) : map_host(p, m->segment, fd, &why);
+	e = p->backend ? map_device(p, ipc, fd, &why) : map_host(p, fd, &why);
 	if (e < 0) {
 		fault_set(fault, e, "cannot map segment %u of pool %u: %s", m->segment, p->id, why);
 		return;
@@ -258,7 +250,11 @@ void pool_segment_gone(struct pools *pools, const struct skv_msg_segment *m, str
 			free(gone);
 			return;
 		}
-	if (!p || m->segment >= p->max_segments || !p->segments[m->segment].mapped) {
+	if (p && !p->backend) {
+		fault_set(fault, -EPROTO, "the daemon withdraws host memory, of pool %u, as if it were a device's", m->pool);
+		return;
+	}
+	if (!p || m->segment >= p->announced || !p->segments[m->segment].mapped) {
 		fault_set(fault, -EPROTO,
 		                  "the daemon withdraws segment %u of pool %u, which it never announced",
 		                  m->segment, m->pool);
@@ -266,14 +262,14 @@ void pool_segment_gone(struct pools *pools, const struct skv_msg_segment *m, str
 	}
 	if (p->segments[m->segment].held > 0) {
 		fault_set(fault, -EPROTO,
-		                  "the daemon withdraws segment %u of pool %u, of which %u pages are in use",
-		                  m->segment, m->pool, p->segments[m->segment].held);
+		                  "the daemon withdraws segment %u of pool %u, of which %llu pages are in use",
+		                  m->segment, m->pool, (unsigned long long)p->segments[m->segment].held);
 		return;
 	}
 	r = unmap_segment(p, m->segment);
 	if (r < 0) {
 		fault_set(fault, r, "cannot unmap segment %u of pool %u: %s", m->segment, m->pool,
-		                  p->backend ? p->backend->error() : strerror(-r));
+		                  p->backend->error());
 		return;
 	}
 	p->segments[m->segment].mapped = false;
@@ -321,7 +317,7 @@ static struct pool *pool_free(struct pool *p)
 {
 	void *was;
 
-	for (uint32_t i = 0; p->backend && p->segments && i < p->max_segments; i++)
+	for (uint32_t i = 0; p->backend && p->segments && i < p->announced; i++)
 		if (p->segments[i].mapped)
 			unmap_segment(p, i);
 	if (p->reserved && !p->backend) {
@@ -335,16 +331,12 @@ static struct pool *pool_free(struct pool *p)
 	return NULL;
 }
 
+/* Addresses of a device. */
 static bool reserve(struct pool *p)
 {
 	void *base = NULL, *was;
 	int e;
 
-	if (!p->backend) {
-		base = mmap(NULL, addresses(p), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-		p->base = base == MAP_FAILED ? NULL : base;
-		return p->base;
-	}
 	e = p->backend->enter(p->device, &was);
 	if (e < 0)
 		return false;
@@ -368,15 +360,14 @@ static struct pool *pool_new(const struct skv_msg_open_ok *ok, uint32_t device)
 	        .max_segments = ok->max_segments,
 	        .page_bytes = ok->page_bytes,
 	        .segment_bytes = ok->segment_bytes,
-	        .segments = calloc(ok->max_segments, sizeof(*p->segments)),
+	        .announced = device != SKV_DEVICE_HOST ? ok->max_segments : 1,
 	};
-	if (device != SKV_DEVICE_HOST) {
-		p->device = device - SKV_DEVICE_CUDA(0);
-		p->backend = skv_backend_cuda(why, sizeof(why));
-		if (!p->backend)
-			return pool_free(p);
-	}
-	p->reserved = p->segments && reserve(p);
+	p->segments = calloc(p->announced, sizeof(*p->segments));
+	if (device == SKV_DEVICE_HOST)
+		return p->segments ? p : pool_free(p);
+	p->device = device - SKV_DEVICE_CUDA(0);
+	p->backend = skv_backend_cuda(why, sizeof(why));
+	p->reserved = p->backend && p->segments && reserve(p);
 	return p->reserved ? p : pool_free(p);
 }
 
@@ -422,24 +413,32 @@ void pool_close(struct pools *pools, struct pool *p)
 	pool_free(p);
 }
 
-bool pool_has(const struct pool *p, uint32_t page)
+/* Where the page is announced; NULL: nowhere. */
+static struct pool_segment *segment_of(const struct pool *p, uint32_t page)
 {
 	uint32_t segment = page / p->pages_per_segment;
 
-	return segment < p->max_segments && p->segments[segment].mapped;
+	return segment >= p->max_segments ? NULL : &p->segments[p->backend ? segment : 0];
+}
+
+bool pool_has(const struct pool *p, uint32_t page)
+{
+	const struct pool_segment *s = segment_of(p, page);
+
+	return s && s->mapped;
 }
 
 bool pool_hold(struct pool *p, uint32_t page)
 {
 	if (!pool_has(p, page))
 		return false;
-	p->segments[page / p->pages_per_segment].held++;
+	segment_of(p, page)->held++;
 	return true;
 }
 
 uint32_t pool_kernel_page(const struct pool *p, uint32_t page, bool shared)
 {
-	const struct pool_segment *s = &p->segments[page / p->pages_per_segment];
+	const struct pool_segment *s = segment_of(p, page);
 
 	if (!p->backend)
 		return page;
@@ -448,7 +447,7 @@ uint32_t pool_kernel_page(const struct pool *p, uint32_t page, bool shared)
 
 void pool_unhold(struct pool *p, uint32_t page)
 {
-	p->segments[page / p->pages_per_segment].held--;
+	segment_of(p, page)->held--;
 }
 
 void pools_free(struct pools *pools)

@@ -15,13 +15,14 @@ struct pool {
 	uint32_t id, pages_per_segment, max_segments;
 	uint64_t page_bytes, segment_bytes;
 	uint32_t sessions;
-	uint8_t *base; /* where page 0 is, or would be */
+	uint8_t *base; /* where page 0 is, or would be; NULL: host memory that was not announced yet */
 	bool reserved; /* from there on, addresses for all segments */
 	const struct skv_backend *backend; /* NULL: host memory */
 	unsigned device;                   /* of the backend */
+	uint32_t announced; /* numbers that may be announced: all segments of a device; 1, host memory as a whole */
 	struct pool_segment {
 		bool mapped;
-		uint32_t held; /* pages in it that stocks and tables of this process refer to */
+		uint64_t held; /* pages in it that stocks and tables of this process refer to */
 		/* on a device: page numbers of its first page for kernels, to write and to read only */
 		uint32_t own, shared;
 		void *ipc; /* where an older handle was opened, else NULL */

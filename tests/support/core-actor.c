@@ -21,6 +21,14 @@ void actor_unmap(struct actor *a, uint32_t segment)
 	a->gone[segment] = false;
 }
 
+void actor_unmap_all(struct actor *a)
+{
+	if (a->whole)
+		munmap(a->maps[0], a->peer.session.max_segments * a->peer.session.segment_bytes);
+	for (uint32_t s = 0; s < M_SEGMENTS && !a->whole; s++)
+		actor_unmap(a, s);
+}
+
 void actor_hear(uint32_t i)
 {
 	struct actor *a = &actors[i];
@@ -37,6 +45,9 @@ void actor_hear(uint32_t i)
 		              "segment %u was announced where another one is not acknowledged", s.segment);
 		a->maps[s.segment] = mmap(NULL, s.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0);
 		ck_assert_ptr_ne(a->maps[s.segment], MAP_FAILED);
+		a->whole = s.bytes > a->peer.session.segment_bytes;
+		for (uint32_t k = 1; a->whole && k < a->peer.session.max_segments; k++)
+			a->maps[k] = a->maps[0] + k * a->peer.session.segment_bytes;
 	}
 }
 
@@ -74,11 +85,13 @@ bool actor_lease(uint32_t i, uint32_t least, uint32_t most)
 	static struct skv_wire_run runs[M_PAGES];
 	struct actor *a = &actors[i];
 	uint32_t n, got = 0, uid = m_clients[i].uid;
-	uint64_t room = (actor_config.account_bytes - m_charged(uid)) / m_page_bytes(m_clients[i].kind);
+	uint64_t has = m_charged(uid) + (m_device == SKV_DEVICE_HOST ? books_account(M_UID(uid)).other_bytes : 0), quota = actor_config.account_bytes;
+	uint64_t room = has < quota ? (quota - has) / m_page_bytes(m_clients[i].kind) : 0;
 	int r;
 
 	while ((r = skv_core_lease_get(core, a->peer.client, a->peer.session.session, least, most, runs, M_PAGES, &n)) ==
 	       SKV_CORE_E_WAIT) {
+		devices_make();
 		skv_core_work_all(core);
 		displaced(uid);
 	}

@@ -11,7 +11,8 @@
 struct actor {
 	struct peer peer;
 	uint8_t *maps[M_SEGMENTS];
-	bool gone[M_SEGMENTS]; /* told of its end; not unmapped and not acknowledged yet */
+	bool whole; /* one mapping: host memory */
+	bool gone[M_SEGMENTS]; /* of a device: told of its end; not unmapped and not acknowledged yet */
 };
 /* The holder's view of a sequence. */
 struct grip {
@@ -24,9 +25,10 @@ extern struct grip grips[M_SEQS];
 extern uint32_t client_ids[M_CLIENTS], seq_ids[M_SEQS]; /* what the core calls them */
 extern struct skv_core_config actor_config;             /* of the core */
 
-/* Segments that were announced are mapped, the end of others is noted. */
+/* Memory that was announced is mapped, the end of segments is noted. */
 void actor_hear(uint32_t i);
-void actor_unmap(struct actor *, uint32_t segment);
+void actor_unmap(struct actor *, uint32_t segment); /* of a device */
+void actor_unmap_all(struct actor *);
 /* The client's mark in a page that is its own. */
 void actor_sign(uint32_t i, uint32_t page);
 /* false: there is no room, as the model says. */

@@ -24,11 +24,14 @@ uint32_t m_entries(const struct m_seq *q, uint32_t table)
 	return table / m_layers(q->kind) == SKV_PAGES_SAVED ? M_KEPT : skv_pages_of(q->len);
 }
 
+uint32_t m_device;
+
 struct skv_model m_model(uint32_t kind)
 {
 	struct skv_model m = test_model(kind ? "three" : "two", m_layers(kind), kind ? 32 : 16);
 
 	m.max_tokens = M_TABLE * SKV_PAGE_TOKENS;
+	m.device = m_device;
 	return m;
 }
 
@@ -284,7 +287,7 @@ void m_compare(const uint32_t client_ids[M_CLIENTS], const uint32_t seq_ids[M_SE
 	for (uint32_t uid = 0; uid < M_UIDS; uid++) {
 		struct skv_core_account_view v = books_account(M_UID(uid));
 
-		ck_assert_uint_eq(v.page_bytes[SKV_DEVICE_HOST], m_charged(uid));
+		ck_assert_uint_eq(v.page_bytes[m_device], m_charged(uid));
 		ck_assert_uint_eq(v.clients, m_n_clients(uid));
 		ck_assert_uint_eq(v.sequences, m_n_seqs(uid));
 		clients += m_n_clients(uid);
@@ -294,7 +297,7 @@ void m_compare(const uint32_t client_ids[M_CLIENTS], const uint32_t seq_ids[M_SE
 	ck_assert_uint_eq(c.clients, clients);
 	ck_assert_uint_eq(c.pools, pools);
 	ck_assert_uint_eq(c.seqs, m_n_seqs(UINT32_MAX));
-	ck_assert_uint_eq(c.segment_bytes, mem.bytes);
-	ck_assert_uint_le(mem.bytes, pool_bytes);
+	ck_assert_uint_eq(c.segment_bytes, mem_bytes(m_device));
+	ck_assert_uint_le(mem_bytes(m_device), pool_bytes);
 	books_even();
 }

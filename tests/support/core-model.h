@@ -10,6 +10,8 @@
 
 #include "tests/support/core-peer.h"
 
+extern uint32_t m_device; /* where all pages are, as in skv_model */
+
 #define M_UIDS 3
 #define M_UID(u) (1000 + (u))
 #define M_KINDS 2 /* kinds of models, so pools a UID */

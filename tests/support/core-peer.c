@@ -4,6 +4,7 @@
 #include <check.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,37 +17,109 @@ uint32_t n_corrupt;
 char corrupt_why[256];
 static uint32_t fds_before;
 
-static int test_create(const struct skv_mem_ops *ops, size_t bytes, struct skv_mem_handle *ret)
+static int test_pool_new(const struct skv_mem_ops *ops, uint64_t bytes)
 {
 	struct test_mem *m = (struct test_mem *)ops;
-	int r;
 
 	if (m->fail_after == 0)
 		return -ENOMEM;
 	if (m->fail_after > 0)
 		m->fail_after--;
-	r = skv_mem_host.create(&skv_mem_host, bytes, ret);
-	if (r == 0) {
-		m->bytes += bytes;
-		m->made++;
-	}
-	return r;
+	return skv_mem_host.pool_new(&skv_mem_host, bytes);
 }
 
-static void test_destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle, size_t bytes)
+static bool test_discard(const struct skv_mem_ops *ops, int fd, const struct skv_mem_range *range)
 {
 	struct test_mem *m = (struct test_mem *)ops;
 
-	m->bytes -= bytes;
-	m->destroyed++;
-	skv_mem_host.destroy(&skv_mem_host, handle, bytes);
+	if (!m->slow)
+		return skv_mem_host.discard(&skv_mem_host, fd, range);
+	ck_assert_uint_lt(m->n_discards, sizeof(m->discards) / sizeof(m->discards[0]));
+	m->discards[m->n_discards].fd = fd;
+	m->discards[m->n_discards++].range = *range;
+	return false;
+}
+
+/* Discards of a pool that goes are of no use any more; the core may be told of them, or not. */
+static void test_close(const struct skv_mem_ops *ops, int fd)
+{
+	struct test_mem *m = (struct test_mem *)ops;
+
+	for (uint32_t i = 0; i < m->n_discards; i++)
+		if (m->discards[i].fd == fd)
+			m->discards[i].fd = -1;
+	skv_mem_host.close(&skv_mem_host, fd);
+}
+
+void mem_discarded(uint32_t which)
+{
+	struct skv_mem_range range = mem.discards[which].range;
+
+	if (mem.discards[which].fd >= 0)
+		skv_mem_host.discard(&skv_mem_host, mem.discards[which].fd, &range);
+	mem.discards[which] = mem.discards[--mem.n_discards];
+	skv_core_segment_discarded(core, &range);
+}
+
+static void device_destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle, size_t bytes)
+{
+	(void)ops;
+	fallocate(handle->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes);
+	handle->fd = skv_close_fd(handle->fd);
+}
+
+void device_add(uint32_t device, const struct skv_core_config *k)
+{
+	static const struct skv_mem_ops ops = {
+		.granularity = 65536, .handle_kind = SKV_HANDLE_CUDA_FD, .destroy = device_destroy};
+	const struct skv_core_memory_limits limits = {
+		.pool_bytes = k->pool_bytes,
+		.segment_bytes = k->segment_bytes,
+		.account_bytes = k->account_bytes,
+		.most_bytes = 4 * k->pool_bytes,
+	};
+
+	skv_core_set_device(core, device, &ops, &limits);
+}
+
+void devices_make(void)
+{
+	struct skv_core_pending p;
+
+	while (skv_core_next_pending(core, &p)) {
+		struct skv_mem_handle h = {.fd = skv_memfd_new("device", p.bytes)};
+
+		ck_assert_int_ge(h.fd, 0);
+		skv_core_segment_made(core, &p, &h);
+	}
+}
+
+struct add_bytes {
+	uint32_t device;
+	uint64_t bytes;
+};
+
+static void add_bytes(void *data, const struct skv_core_pool_view *v)
+{
+	struct add_bytes *a = data;
+
+	a->bytes += v->device == a->device ? v->segments * v->segment_bytes : 0;
+}
+
+uint64_t mem_bytes(uint32_t device)
+{
+	struct add_bytes a = {.device = device};
+
+	skv_core_pools(core, add_bytes, &a);
+	return a.bytes;
 }
 
 void test_mem_init(struct test_mem *m)
 {
 	*m = (struct test_mem){.ops = skv_mem_host, .fail_after = -1};
-	m->ops.create = test_create;
-	m->ops.destroy = test_destroy;
+	m->ops.pool_new = test_pool_new;
+	m->ops.discard = test_discard;
+	m->ops.close = test_close;
 }
 
 struct skv_core_config books_config(void)
@@ -103,7 +176,6 @@ void books_close(void)
 	skv_core_drop_all(core);
 	problem = skv_core_balance(core, true);
 	ck_assert_msg(!problem, "%s", problem);
-	ck_assert_uint_eq(mem.bytes, 0);
 	core = skv_core_free(core);
 	ck_assert_uint_eq(count_fds(), fds_before);
 }

@@ -11,13 +11,22 @@
 #include "daemon/core/core.h"
 #include "daemon/mem/mem.h"
 
-/* Host memory that can be told to fail, and counts. */
+/* Host memory that can be told to fail, and to take its time. */
 struct test_mem {
 	struct skv_mem_ops ops;
-	int fail_after; /* creates until one fails with ENOMEM; -1 = never */
-	uint64_t bytes; /* that live */
-	uint32_t made, destroyed;
+	int fail_after; /* pools until one fails with ENOMEM; -1 = never */
+	bool slow;      /* what is discarded is so when mem_discarded() says it */
+	uint32_t n_discards;
+	struct {
+		int fd;
+		struct skv_mem_range range;
+	} discards[1024];
 };
+/* A device (number as in skv_model) with the limits of host memory; its segments are made by devices_make(), as memfds. */
+void device_add(uint32_t device, const struct skv_core_config *);
+void devices_make(void);
+void mem_discarded(uint32_t which); /* discard number `which` of those under way is done */
+uint64_t mem_bytes(uint32_t device); /* of the segments that live */
 void test_mem_init(struct test_mem *);
 
 /* The core under test, one a process. Closing it checks that its state balances, and that no fd is left. */

@@ -65,6 +65,35 @@ unsigned fix_count_fds(pid_t pid)
 	return n;
 }
 
+uint64_t fix_held_bytes(pid_t pid)
+{
+	static ino_t seen[16384];
+	char path[64], target[64];
+	uint64_t bytes = 0;
+	size_t n = 0, k;
+	struct stat st;
+	DIR *d;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	d = opendir(path);
+	ck_assert_ptr_nonnull(d);
+	for (struct dirent *e; (e = readdir(d));) {
+		ssize_t len = readlinkat(dirfd(d), e->d_name, target, sizeof(target));
+
+		if (len < 7 || memcmp(target, "/memfd:", 7) != 0 || fstatat(dirfd(d), e->d_name, &st, 0) < 0)
+			continue;
+		for (k = 0; k < n && seen[k] != st.st_ino; k++)
+			;
+		if (k < n)
+			continue;
+		ck_assert_uint_lt(n, sizeof(seen) / sizeof(seen[0]));
+		seen[n++] = st.st_ino;
+		bytes += (uint64_t)st.st_blocks * 512;
+	}
+	closedir(d);
+	return bytes;
+}
+
 unsigned fix_settled_fds(pid_t pid)
 {
 	unsigned n = fix_count_fds(pid), still = 0;

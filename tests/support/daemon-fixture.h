@@ -47,7 +47,9 @@ void fix_expect_log(const struct fix *, const char *what);
 
 /* Open descriptors of a process (0: this one). */
 unsigned fix_count_fds(pid_t pid);
-/* The same, once the number has been still for a while: who just hung up is gone by then. */
+/* Memory of all memfds that the process has open, each counted once. */
+uint64_t fix_held_bytes(pid_t pid);
+/* Of open descriptors, once their number has been still for a while: who just hung up is gone by then. */
 unsigned fix_settled_fds(pid_t pid);
 /* Wait until the process has as many as `expected` again, 2 s at most. */
 void fix_expect_fds(pid_t pid, unsigned expected);
@@ -111,6 +113,9 @@ json_t *raw_ask_json(struct raw *, uint16_t type, const void *body, size_t bytes
 json_t *raw_query(struct raw *, enum skv_query what);
 uint64_t raw_pool_figure(struct raw *, const char *field); /* of pool 0 */
 uint64_t raw_leased(struct raw *);                         /* bytes of all pools' pages on lease */
+
+/* As an operator: what status says that the daemon holds is what the process has, within 1 %. */
+void raw_expect_held(struct raw *, pid_t pid);
 
 /* The model of most tests: 4 layers, pages of 4 KiB. */
 struct skv_wire_model raw_model(const char *name);

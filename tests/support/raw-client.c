@@ -298,6 +298,24 @@ uint64_t raw_pool_figure(struct raw *r, const char *field)
 	return x;
 }
 
+static uint64_t total_held(struct raw *r)
+{
+	json_t *status = raw_query(r, SKV_QUERY_STATUS);
+	uint64_t x = (uint64_t)json_integer_value(json_object_get(json_object_get(status, "held"), "total"));
+
+	json_decref(status);
+	return x;
+}
+
+void raw_expect_held(struct raw *r, pid_t pid)
+{
+	uint64_t before = total_held(r), is = fix_held_bytes(pid), after = total_held(r);
+	uint64_t least = before < after ? before : after, most = before < after ? after : before;
+
+	ck_assert_msg(is >= least - least / 100 && is <= most + most / 100, "held %llu to %llu, and it is %llu",
+	              (unsigned long long)least, (unsigned long long)most, (unsigned long long)is);
+}
+
 uint64_t raw_leased(struct raw *r)
 {
 	json_t *answer = raw_query(r, SKV_QUERY_POOLS), *pools = json_object_get(answer, "pools"), *p;

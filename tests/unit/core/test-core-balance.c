@@ -25,6 +25,8 @@ static void setup(void)
 
 	books_open(&config);
 	peer_join(&a, 1000, &m);
+	m.device = SKV_DEVICE_CUDA(0);
+	device_add(m.device, &config);
 	peer_join(&b, 1000, &m);
 	held_new(&parent, &a, "parent", 1024);
 	held_append(&parent, &a, 64);
@@ -34,6 +36,8 @@ static void setup(void)
 	held_append(&own, &a, 64);
 	detached = skv_state_find(&core->state, SKV_TABLE_SEQUENCES, own.seq);
 	ck_assert_int_eq(skv_core_seq_detach(core, a.client, a.session.session, own.seq), 0);
+	ck_assert_int_eq(skv_core_lease_get(core, b.client, b.session.session, 150, 150, &run, 1, &n), SKV_CORE_E_WAIT);
+	devices_make();
 	ck_assert_int_eq(skv_core_lease_get(core, b.client, b.session.session, 150, 150, &run, 1, &n), 0);
 	peer_hear(&b);
 	/* given back: ends of segments to acknowledge */
@@ -135,12 +139,19 @@ START_TEST(owners)
 	SET(*bits, *bits << 1);
 	SET(*bits, ~UINT64_C(0));
 	SET(skv_seq_row(s, held)->referred, 0);
-	SET(core->pools[0].handles[0].fd, -1);
-	while (skv_segment_row(s, 0, leaving)->state != SKV_SEGMENT_LEAVING)
+	SET(skv_account_row(s, 0)->other_bytes, 0);
+	SET(skv_client_row(s, client)->bytes, 4096);
+	SET(skv_seq_row(s, held)->bytes, UINT64_C(1) << 40);
+	SET(skv_pool_row(s, 0)->stray_bytes, 4096);
+	SET(core->pools[1].handles[0].fd, -1);
+	while (skv_segment_row(s, 1, leaving)->state != SKV_SEGMENT_LEAVING)
 		leaving++;
-	SET(skv_segment_row(s, 0, leaving)->waiting, 0);
-	SET(skv_segment_row(s, 0, leaving)->state, SKV_SEGMENT_NONE);
-	SET(*skv_owner_word(s, 0, leaving * 64), skv_owner_make(SKV_OWNER_LEASE, client));
+	SET(skv_segment_row(s, 1, leaving)->waiting, 0);
+	SET(skv_segment_row(s, 1, leaving)->state, SKV_SEGMENT_NONE);
+	SET(*skv_owner_word(s, 1, leaving * 64), skv_owner_make(SKV_OWNER_LEASE, client));
+	SET(core->pools[0].empty.level[0][0], core->pools[0].empty.level[0][0] ^ 1);
+	SET(core->pools[0].runs[0].level[0][0], core->pools[0].runs[0].level[0][0] ^ 1);
+	SET(core->pools[1].vacant.level[0][0], core->pools[1].vacant.level[0][0] ^ 1);
 	SET(skv_seq_row(s, held)->session, SKV_NO_INDEX);
 }
 END_TEST

@@ -8,14 +8,54 @@
 #include "tests/support/core-peer.h"
 #include "tests/support/suite.h"
 
+#define SEGMENT 65536u
+
 static struct skv_model small; /* pages of 1 KiB: 64 in a segment */
 
-static void setup(void)
+static void setup_on(uint32_t device)
 {
 	struct skv_core_config config = books_config();
 
 	small = test_model("small", 2, 16);
+	small.device = device;
 	books_open(&config);
+	device_add(SKV_DEVICE_CUDA(0), &config);
+}
+
+static void limit(const struct skv_core_config *config)
+{
+	ck_assert(skv_core_reconfigure(core, config));
+	device_add(SKV_DEVICE_CUDA(0), config);
+}
+
+static void setup_host(void)
+{
+	setup_on(SKV_DEVICE_HOST);
+}
+
+static void setup_device(void)
+{
+	setup_on(SKV_DEVICE_CUDA(0));
+}
+
+/* What is pending is made at once. */
+static int lease(const struct peer *p, uint32_t pages, struct skv_wire_run *runs, uint32_t max_runs, uint32_t *ret_n)
+{
+	int r;
+
+	while ((r = skv_core_lease_get(core, p->client, p->session.session, pages, pages, runs, max_runs, ret_n)) ==
+	       SKV_CORE_E_WAIT)
+		devices_make();
+	return r;
+}
+
+static int lease_to_stock(struct peer *p, uint32_t least, uint32_t most)
+{
+	int r;
+
+	while ((r = peer_lease(p, least, most)) == SKV_CORE_E_WAIT)
+		devices_make();
+	return r;
 }
 
 static uint32_t waiting(void)
@@ -34,7 +74,7 @@ START_TEST(one_empty_segment_stays)
 	uint32_t n;
 
 	peer_join(&a, 1000, &small);
-	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 640, 640, &run, 1, &n), 0);
+	ck_assert_int_eq(lease(&a, 640, &run, 1, &n), 0);
 	ck_assert_uint_eq(books_pool(a.session.pool).segments, 10);
 	run.count = 64;
 	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
@@ -42,10 +82,10 @@ START_TEST(one_empty_segment_stays)
 	run = (struct skv_wire_run){64, 576};
 	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
 	ck_assert_uint_eq(books_pool(a.session.pool).segments, 1);
-	ck_assert_uint_eq(mem.bytes, 65536);
+	ck_assert_uint_eq(mem_bytes(small.device), 65536);
 	books_even();
 	ck_assert_int_eq(skv_core_session_close(core, a.client, a.session.session), 0);
-	ck_assert_uint_eq(mem.bytes, 0);
+	ck_assert_uint_eq(mem_bytes(small.device), 0);
 	ck_assert_uint_eq(books_pool(a.session.pool).page_bytes, 0);
 	peer_die(&a);
 }
@@ -61,7 +101,7 @@ START_TEST(numbers_wait_for_acknowledgement)
 
 	peer_join(&a, 1000, &small);
 	peer_join(&b, 1000, &small);
-	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 192, 192, run, 4, &n), 0);
+	ck_assert_int_eq(lease(&a, 192, run, 4, &n), 0);
 	ck_assert_uint_eq(waiting(), 2);
 	for (uint32_t i = 0; i < 3; i++) {
 		ck_assert(skv_core_next_segment(core, a.client, &told[i]));
@@ -75,7 +115,7 @@ START_TEST(numbers_wait_for_acknowledgement)
 	ck_assert(skv_core_next_segment(core, b.client, &gone));
 	ck_assert_uint_eq(gone.segment, 0);
 	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, run, n), 0);
-	ck_assert_uint_eq(mem.bytes, 65536);
+	ck_assert_uint_eq(mem_bytes(small.device), 65536);
 	books_even();
 	ck_assert(!skv_core_next_segment(core, b.client, &gone)); /* of 1 and 2 it never heard */
 	for (uint32_t i = 1; i < 3; i++) {
@@ -84,7 +124,7 @@ START_TEST(numbers_wait_for_acknowledgement)
 		ck_assert(gone.gone);
 	}
 	/* the numbers 1 and 2 are not to be had, 3 is */
-	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 128, 128, run, 4, &n), 0);
+	ck_assert_int_eq(lease(&a, 128, run, 4, &n), 0);
 	ck_assert_uint_eq(n, 2);
 	ck_assert_uint_eq(run[1].first, 192);
 	peer_join(&late, 1000, &small); /* hears of what lives, and need not acknowledge what went before */
@@ -94,7 +134,7 @@ START_TEST(numbers_wait_for_acknowledgement)
 	ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, 1), 0);
 	ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, 1), 0); /* again: ignored */
 	ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, 3), 0); /* lives: ignored */
-	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 64, 64, run, 4, &n), 0);
+	ck_assert_int_eq(lease(&a, 64, run, 4, &n), 0);
 	ck_assert_uint_eq(run[0].first, 64);
 	books_even();
 	ck_refused(skv_core_segment_ack(core, a.client, config.max_pools, 0), SKV_CORE_E_INVALID);
@@ -117,7 +157,7 @@ START_TEST(a_pool_without_numbers_asks_to_try_again)
 
 	peer_join(&a, 1000, &small);
 	/* hears of everything, acknowledges nothing */
-	while ((r = skv_core_lease_get(core, a.client, a.session.session, 4096, 4096, &run, 1, &n)) == 0) {
+	while ((r = lease(&a, 4096, &run, 1, &n)) == 0) {
 		while (skv_core_next_segment(core, a.client, &s))
 			;
 		ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
@@ -129,7 +169,7 @@ START_TEST(a_pool_without_numbers_asks_to_try_again)
 	ck_assert_uint_gt(rounds, 1);
 	for (uint32_t i = 0; i < a.session.max_segments; i++)
 		ck_assert_int_eq(skv_core_segment_ack(core, a.client, a.session.pool, i), 0);
-	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 4096, 4096, &run, 1, &n), 0);
+	ck_assert_int_eq(lease(&a, 4096, &run, 1, &n), 0);
 	/* who leaves the pool has acknowledged everything */
 	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
 	ck_assert_int_eq(skv_core_session_close(core, a.client, a.session.session), 0);
@@ -142,7 +182,7 @@ END_TEST
 /* A lease and its return leave one empty segment, the spare one. */
 static void leave_spare(struct peer *p)
 {
-	ck_assert_int_eq(peer_lease(p, 64, 64), 0);
+	ck_assert_int_eq(lease_to_stock(p, 64, 64), 0);
 	ck_assert_int_eq(
 		skv_core_lease_put(core, p->client, p->session.session, &(struct skv_wire_run){0, 64}, 1), 0);
 	p->n_stock = 0;
@@ -152,28 +192,25 @@ static void leave_spare(struct peer *p)
 START_TEST(empty_segments_go_to_who_needs_them)
 {
 	struct skv_core_config config = books_config();
-	struct skv_core_segment s;
 	struct peer a, b, c;
 
-	config.pool_bytes = 5 * 65536;
-	ck_assert(skv_core_reconfigure(core, &config));
+	config.pool_bytes = 5 * SEGMENT;
+	limit(&config);
 	peer_join(&a, 1000, &small);
 	peer_join(&b, 1001, &small);
 	peer_join(&c, 1002, &small);
 	leave_spare(&a);
 	leave_spare(&c);
-	ck_assert_int_eq(peer_lease(&b, 1, 256), 0); /* wanted alone does not take them ... */
+	ck_assert_int_eq(lease_to_stock(&b, 1, 256), 0); /* wanted alone does not take them ... */
 	ck_assert_uint_eq(b.n_stock, 192);
 	ck_assert_uint_eq(books_pool(a.session.pool).segments + books_pool(c.session.pool).segments, 2);
-	ck_assert_int_eq(peer_lease(&b, 64, 128), 0); /* ... needed does, one at a time */
+	ck_assert_int_eq(lease_to_stock(&b, 64, 128), 0); /* ... needed does, one at a time */
 	ck_assert_uint_eq(b.n_stock, 256);
 	ck_assert_uint_eq(books_pool(a.session.pool).segments, 0);
 	ck_assert_uint_eq(books_pool(c.session.pool).segments, 1);
-	ck_assert(skv_core_next_segment(core, a.client, &s));
-	ck_assert(s.gone);
-	ck_assert_int_eq(peer_lease(&b, 1, 1), 0);
-	ck_refused(peer_lease(&a, 1, 1), SKV_CORE_E_NOSPC);
-	ck_assert_int_eq(skv_core_segment_ack(core, a.client, s.pool, s.segment), 0);
+	ck_assert_int_eq(lease_to_stock(&b, 1, 1), 0);
+	ck_refused(lease_to_stock(&a, 1, 1), SKV_CORE_E_NOSPC);
+	peer_hear(&a);
 	peer_die(&a);
 	peer_die(&b);
 	peer_die(&c);
@@ -187,13 +224,15 @@ START_TEST(a_client_hears_of_all_its_pools)
 	struct skv_core_segment s;
 	struct skv_wire_run run[2];
 	uint32_t pools = 0, n;
-	struct peer a;
+	struct peer a, second;
 
+	large.device = small.device;
 	peer_join(&a, 1000, &small);
 	ck_assert_int_eq(skv_core_session_open(core, a.client, &large, "full", 1, &info), 0);
 	ck_assert_uint_ne(info.pool, a.session.pool);
-	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 128, 128, &run[0], 1, &n), 0);
-	ck_assert_int_eq(skv_core_lease_get(core, a.client, info.session, 64, 64, &run[1], 1, &n), 0);
+	second = (struct peer){.client = a.client, .session = info};
+	ck_assert_int_eq(lease(&a, 128, &run[0], 1, &n), 0);
+	ck_assert_int_eq(lease(&second, 64, &run[1], 1, &n), 0);
 	for (n = 0; skv_core_next_segment(core, a.client, &s); n++)
 		pools += s.pool == info.pool;
 	ck_assert(n == 4 && pools == 2);
@@ -220,30 +259,30 @@ START_TEST(nothing_is_seen_across_uids)
 	struct skv_wire_run run;
 	uint32_t n;
 
-	config.pool_bytes = 65536; /* one segment, which both want */
-	ck_assert(skv_core_reconfigure(core, &config));
+	config.pool_bytes = SEGMENT; /* one, which both want */
+	limit(&config);
 	peer_join(&a, 1000, &small);
 	peer_join(&b, 1001, &small);
-	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 64, 64, &run, 1, &n), 0);
+	ck_assert_int_eq(lease(&a, 64, &run, 1, &n), 0);
 	ck_assert(skv_core_next_segment(core, a.client, &s));
-	stale = mmap(NULL, s.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0);
+	stale = mmap(NULL, SEGMENT, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0);
 	ck_assert_ptr_ne(stale, MAP_FAILED);
-	memset(stale, 0xaa, s.bytes);
+	memset(stale, 0xaa, SEGMENT);
 	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
-	ck_assert_int_eq(skv_core_lease_get(core, b.client, b.session.session, 64, 64, &run, 1, &n), 0);
-	ck_assert_uint_eq(mem.bytes, 65536);
-	for (uint32_t i = 0; i < s.bytes; i++)
+	ck_assert_int_eq(lease(&b, 64, &run, 1, &n), 0);
+	ck_assert_uint_eq(mem_bytes(small.device), 65536);
+	for (uint32_t i = 0; i < SEGMENT; i++)
 		ck_assert_msg(stale[i] == 0, "the memory was destroyed under the stale mapping");
 	ck_assert(skv_core_next_segment(core, b.client, &s));
-	fresh = mmap(NULL, s.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0);
+	fresh = mmap(NULL, SEGMENT, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0);
 	ck_assert_ptr_ne(fresh, MAP_FAILED);
-	memset(stale, 0xbb, s.bytes);
-	for (uint32_t i = 0; i < s.bytes; i++)
+	memset(stale, 0xbb, SEGMENT);
+	for (uint32_t i = 0; i < SEGMENT; i++)
 		ck_assert_msg(fresh[i] == 0, "byte %u came from another UID", i);
-	memset(fresh, 0xcc, s.bytes);
+	memset(fresh, 0xcc, SEGMENT);
 	ck_assert_uint_eq(stale[0], 0xbb);
-	munmap(stale, s.bytes);
-	munmap(fresh, s.bytes);
+	munmap(stale, SEGMENT);
+	munmap(fresh, SEGMENT);
 	peer_die(&a);
 	peer_die(&b);
 }
@@ -269,32 +308,128 @@ END_TEST
 
 /* ---- what the system refuses ---- */
 
-START_TEST(a_refused_segment_changes_nothing)
+START_TEST(a_refused_pool_changes_nothing)
 {
-	struct skv_core_pool_view before, after;
-	struct peer a;
-	int n = 0;
+	struct skv_core_session_info info;
+	uint32_t a;
+
+	ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "a", &a), 0);
+	mem.fail_after = 0;
+	ck_refused(skv_core_session_open(core, a, &small, "full", 1, &info), SKV_CORE_E_NOSPC);
+	ck_assert_ptr_nonnull(strstr(skv_core_why(core), "memory for a pool"));
+	mem.fail_after = -1;
+	ck_assert_int_eq(skv_core_session_open(core, a, &small, "full", 1, &info), 0);
+	client_gone(a);
+}
+END_TEST
+
+/* ---- host memory ---- */
+
+START_TEST(a_client_hears_of_host_memory_once)
+{
+	struct skv_core_segment s;
+	struct peer a, b;
 
 	peer_join(&a, 1000, &small);
-	ck_assert_int_eq(peer_lease(&a, 32, 32), 0);
-	before = books_pool(a.session.pool);
-	for (;; n++) {
-		int r;
+	ck_assert_uint_eq(waiting(), 1);
+	ck_assert(skv_core_next_segment(core, a.client, &s));
+	ck_assert(!s.gone && s.fd >= 0 && s.kind == SKV_HANDLE_MEMFD);
+	ck_assert_uint_eq(s.segment, 0);
+	ck_assert_uint_eq(s.bytes, a.session.max_segments * a.session.segment_bytes);
+	ck_assert_int_eq(lease_to_stock(&a, 300, 300), 0); /* more segments are no news */
+	ck_assert_uint_eq(waiting(), 0);
+	peer_join(&b, 1000, &small);
+	ck_assert_uint_eq(waiting(), 1);
+	peer_die(&b); /* untold */
+	books_even();
+	ck_assert_uint_eq(waiting(), 0);
+	peer_die(&a);
+}
+END_TEST
 
-		mem.fail_after = n;
-		r = peer_lease(&a, 64 * 9, 64 * 9);
-		mem.fail_after = -1;
-		if (r == 0)
-			break;
-		ck_refused(r, SKV_CORE_E_NOSPC);
-		after = books_pool(a.session.pool);
-		ck_same_pool(&before, &after);
-		ck_assert_uint_eq(mem.bytes, 65536);
+/* Until its memory has been given back a range is nobody's. */
+START_TEST(ranges_wait_for_their_discard)
+{
+	struct skv_wire_run run, again;
+	struct skv_core_segment s;
+	unsigned char *map;
+	struct peer a;
+	uint32_t n;
+
+	peer_join(&a, 1000, &small);
+	ck_assert(skv_core_next_segment(core, a.client, &s));
+	map = mmap(NULL, 4 * SEGMENT, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0);
+	ck_assert_ptr_ne(map, MAP_FAILED);
+	mem.slow = true;
+	ck_assert_int_eq(lease(&a, 192, &run, 1, &n), 0);
+	memset(map, 0xaa, 3 * SEGMENT);
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
+	ck_assert_uint_eq(mem.n_discards, 2); /* 2 and 1; 0 is spare */
+	ck_assert_uint_eq(mem.discards[1].range.offset, SEGMENT);
+	ck_assert_uint_eq(mem_bytes(SKV_DEVICE_HOST), SEGMENT);
+	books_even();
+	mem_discarded(1);
+	books_even();
+	ck_assert_int_eq(lease(&a, 64, &again, 1, &n), 0);
+	ck_assert_uint_eq(again.first, 0);
+	ck_assert_int_eq(lease(&a, 128, &run, 1, &n), 0);
+	ck_assert(n == 1 && run.first == 64 && run.count == 64); /* 1, and 3: there is room for one run */
+	for (uint32_t i = 0; i < SEGMENT; i++)
+		ck_assert_uint_eq(map[SEGMENT + i], 0);
+	ck_assert_uint_eq(map[2 * SEGMENT], 0xaa);
+	mem_discarded(0);
+	ck_assert_uint_eq(map[2 * SEGMENT], 0);
+	munmap(map, 4 * SEGMENT);
+	peer_die(&a);
+}
+END_TEST
+
+/* Serials tell a discard of another time from one that is waited for. */
+START_TEST(late_discards_change_nothing)
+{
+	struct skv_core_segment s;
+	struct skv_wire_run run;
+	struct peer a;
+	uint32_t n;
+
+	peer_join(&a, 1000, &small);
+	ck_assert(skv_core_next_segment(core, a.client, &s));
+	mem.slow = true;
+	ck_assert_int_eq(lease(&a, 128, &run, 1, &n), 0);
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
+	ck_assert_uint_eq(mem.n_discards, 1);
+	skv_core_segment_discarded(core, &mem.discards[0].range);
+	ck_assert_int_eq(lease(&a, 128, &run, 1, &n), 0); /* with segment 1, of another serial */
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
+	skv_core_segment_discarded(core, &mem.discards[0].range);
+	books_even();
+	ck_assert_int_eq(lease(&a, 192, &run, 1, &n), 0);
+	ck_assert_uint_eq(run.count, 64); /* and 2, 3 behind a gap */
+	peer_die(&a);
+	mem_discarded(0); /* the pool has gone */
+	mem_discarded(0);
+	books_even();
+}
+END_TEST
+
+START_TEST(a_pool_whose_ranges_all_wait_asks_to_try_again)
+{
+	static struct skv_wire_run runs[512];
+	uint32_t n, rounds = 0;
+	struct peer a;
+	int r;
+
+	peer_join(&a, 1000, &small);
+	mem.slow = true;
+	while ((r = lease(&a, 2048, runs, 512, &n)) == 0) {
+		ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, runs, n), 0);
+		ck_assert_uint_lt(++rounds, 100);
 	}
-	ck_assert_int_eq(n, 9);
-	/* what was wanted and not needed is no error */
-	mem.fail_after = 1;
-	ck_assert_int_eq(peer_lease(&a, 1, 64 * 9), 0);
+	ck_refused(r, SKV_CORE_E_BACKLOG);
+	ck_assert_uint_gt(rounds, 10);
+	while (mem.n_discards)
+		mem_discarded(0);
+	ck_assert_int_eq(lease(&a, 2048, runs, 512, &n), 0);
 	peer_die(&a);
 }
 END_TEST
@@ -321,8 +456,7 @@ START_TEST(refused_fds_change_nothing)
 	ck_assert_int_eq(skv_core_seq_new(core, a.client, a.session.session, "s", 0, &seq), SKV_CORE_E_NOSPC);
 	ck_assert_int_eq(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "f", &seq),
 	                 SKV_CORE_E_NOSPC);
-	ck_assert_int_eq(skv_core_lease_get(core, a.client, a.session.session, 90, 90, &run, 1, &n),
-	                 SKV_CORE_E_NOSPC);
+	ck_assert_int_eq(lease(&a, 90, &run, 1, &n), 0); /* takes no fds */
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &was), 0);
 	ck_assert_str_ne(skv_core_why(core), "");
 	books_even();
@@ -338,10 +472,12 @@ int main(void)
 {
 	Suite *s = begin_suite("test-core-segments");
 
-	add_case(s, "segments", 60, setup, books_close, one_empty_segment_stays,
-	         numbers_wait_for_acknowledgement, a_pool_without_numbers_asks_to_try_again,
-	         empty_segments_go_to_who_needs_them, a_client_hears_of_all_its_pools,
-	         nothing_is_seen_across_uids, pages_lie_without_gaps, a_refused_segment_changes_nothing,
-	         refused_fds_change_nothing, NULL);
+	add_case(s, "host", 60, setup_host, books_close, one_empty_segment_stays, empty_segments_go_to_who_needs_them,
+	         nothing_is_seen_across_uids, pages_lie_without_gaps, a_refused_pool_changes_nothing,
+	         a_client_hears_of_host_memory_once, ranges_wait_for_their_discard, late_discards_change_nothing,
+	         a_pool_whose_ranges_all_wait_asks_to_try_again, refused_fds_change_nothing, NULL);
+	add_case(s, "device", 60, setup_device, books_close, one_empty_segment_stays, empty_segments_go_to_who_needs_them,
+	         nothing_is_seen_across_uids, numbers_wait_for_acknowledgement, a_pool_without_numbers_asks_to_try_again,
+	         a_client_hears_of_all_its_pools, NULL);
 	return run_suite(s);
 }

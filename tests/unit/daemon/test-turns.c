@@ -96,8 +96,8 @@ static uint32_t page(struct engine *e)
 	return last->first + last->count;
 }
 
-/* A sequence of so many tokens; bytes of its policy's state are written, too. */
-static uint32_t engine_seq(struct engine *e, const char *name, uint32_t tokens, size_t state)
+/* A sequence of so many tokens, with all of its policy's state. */
+static uint32_t engine_seq(struct engine *e, const char *name, uint32_t tokens)
 {
 	struct skv_seqmem_layout layout;
 	struct skv_msg_seq_name m = {.session = e->session.session, .max_tokens = tokens};
@@ -110,7 +110,6 @@ static uint32_t engine_seq(struct engine *e, const char *name, uint32_t tokens, 
 	seq = ok->seq;
 	skv_seqmem_layout(&e->model, ok->max_tokens, &layout);
 	ck_assert_uint_eq(ok->bytes, layout.total);
-	ck_assert_uint_le(state, layout.state_bytes);
 	mem = mmap(NULL, layout.total, PROT_READ | PROT_WRITE, MAP_SHARED, e->raw->fds[0], 0);
 	ck_assert_ptr_ne(mem, MAP_FAILED);
 	for (uint32_t layer = 0; layer < e->model.n_layers; layer++) {
@@ -119,7 +118,8 @@ static uint32_t engine_seq(struct engine *e, const char *name, uint32_t tokens, 
 		for (uint32_t i = 0; i < skv_pages_of(tokens); i++)
 			table[i] = skv_pte_make(SKV_PTE_PRIVATE, page(e));
 	}
-	memset((char *)mem + layout.state, 1, state);
+	memset((char *)mem + layout.state, 1, layout.state_bytes);
+	memset((char *)mem + layout.tokens, 1, tokens * sizeof(int32_t));
 	atomic_store(&mem->commit, (uint64_t)1 << 32 | tokens);
 	munmap(mem, layout.total);
 	return seq;
@@ -201,7 +201,7 @@ static uint64_t die_with(uint32_t n, uint32_t n_layers, bool named)
 				snprintf(name, sizeof(name), "s%u", i);
 			else
 				*name = 0;
-			engine_seq(&e, name, TOKENS, 0);
+			engine_seq(&e, name, TOKENS);
 		}
 		raise(SIGSTOP);
 		_exit(0);
@@ -275,7 +275,6 @@ static const void *ask_in_turns(struct engine *e, uint16_t type, const void *bod
 START_TEST(a_large_sequence)
 {
 	const uint32_t n_layers = is_full() ? 128 : 32;
-	const size_t state = (size_t)(is_full() ? 640 : 64) << 20;
 	struct skv_msg_seq_name name = {0};
 	struct skv_msg_seq m;
 	struct engine e;
@@ -283,7 +282,7 @@ START_TEST(a_large_sequence)
 
 	others_open(n_layers);
 	engine_open(&e, n_layers);
-	m = (struct skv_msg_seq){.session = e.session.session, .seq = engine_seq(&e, "large", 8 * TOKENS, state)};
+	m = (struct skv_msg_seq){.session = e.session.session, .seq = engine_seq(&e, "large", 8 * TOKENS)};
 	name = (struct skv_msg_seq_name){.session = m.session, .seq = m.seq};
 	child = ((const struct skv_msg_seq_ok *)ask_in_turns(&e, SKV_MSG_SEQ_FORK, &name, sizeof(name), "fork"))->seq;
 	ck_assert_uint_eq(e.raw->n_fds, 1);
@@ -294,7 +293,7 @@ START_TEST(a_large_sequence)
 	m.seq = ((const struct skv_msg_seq_ok *)ask_in_turns(&e, SKV_MSG_SEQ_ATTACH, &name, sizeof(name), "attach"))->seq;
 	ask_in_turns(&e, SKV_MSG_SEQ_DROP, &m, sizeof(m), "drop");
 
-	m.seq = engine_seq(&e, "own", 8 * TOKENS, 0);
+	m.seq = engine_seq(&e, "own", 8 * TOKENS);
 	ask_in_turns(&e, SKV_MSG_SEQ_DETACH, &m, sizeof(m), "detach");
 	skv_wire_string(name.name, sizeof(name.name), "own");
 	ask_in_turns(&e, SKV_MSG_SEQ_ATTACH, &name, sizeof(name), "attach of 2 million pages");
@@ -317,7 +316,7 @@ START_TEST(lists_without_end)
 	others_open(1);
 	engine_open(&e, 1);
 	for (unsigned i = 0; i < n_seqs; i++)
-		engine_seq(&e, "", 2048, 0);
+		engine_seq(&e, "", 2048);
 	for (unsigned i = 0; i < n_lists; i++) {
 		lists[i] = raw_hello(fix.socket);
 		raw_send(lists[i], SKV_MSG_QUERY, &query, sizeof(query), -1);
@@ -353,7 +352,7 @@ END_TEST
 
 static void setup_small(void)
 {
-	static const char *const options[] = {"--pool-bytes=64M", "--account-bytes=64M", "--segment-bytes=1M", NULL};
+	static const char *const options[] = {"--pool-bytes=64M", "--account-bytes=80M", "--segment-bytes=1M", NULL};
 
 	fix_start_process(&fix, options);
 	other = raw_hello(fix.socket);
@@ -370,7 +369,7 @@ static void leave_orphans(void *unused)
 		struct skv_msg_seq m = {.session = e.session.session};
 
 		snprintf(name, sizeof(name), "s%u", i);
-		m.seq = engine_seq(&e, name, ORPHANS_PAGES * SKV_PAGE_TOKENS, 0);
+		m.seq = engine_seq(&e, name, ORPHANS_PAGES * SKV_PAGE_TOKENS);
 		raw_ask(e.raw, SKV_MSG_SEQ_DETACH, &m, sizeof(m), -1);
 	}
 	raw_close(e.raw);

@@ -12,7 +12,7 @@
 
 #define LAYERS 3u
 #define LAST 64u
-#define TRIALS 3
+#define TRIALS 6
 
 static const struct skv_prefill plan = {
 	.how = SKV_PREFILL_STREAMING, .gamma = 64, .tail = 128, .sinks = 16, .window = 64};

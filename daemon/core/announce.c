@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon/core/announce.c - what clients are told of the memory of their pools.
+ *
+ * Host memory is a memfd for each pool, of which a client is told once. Memory of a device is announced segment by
+ * segment, and so is its end, which the client acknowledges: acknowledgements keep the number back, so that a client never
+ * maps new memory where it still believes the old.
+ *
+ * A client's `notices` counts, over its pools: memfds that it was not told of, LIVE segments that it was not told of, and
+ * those in GONE_DUE. `waiting` of a segment counts the clients in GONE_DUE or GONE.
+ */
+#include "daemon/core/announce.h"
+#include "daemon/core/lookup.h"
+#include "daemon/core/pages.h"
+#include "daemon/core/segment-sets.h"
+
+/* For each client that is a member of the pool. */
+#define EACH_MEMBER(client, c, pool)                     \
+	SKV_EACH(client, &(c)->state, SKV_TABLE_CLIENTS) \
+		if (skv_member_row(&(c)->state, pool, client)->sessions)
+
+/* It has to be looked at again. */
+static void look_again(struct skv_core *c, uint32_t pool, uint32_t client, uint32_t segment)
+{
+	uint32_t *first = &skv_member_row(&c->state, pool, client)->first_untold;
+
+	if (*first > segment)
+		*first = segment;
+}
+
+void skv_announce_arrival(struct skv_core *c, uint32_t pool, uint32_t segment)
+{
+	EACH_MEMBER(client, c, pool) {
+		*skv_told(&c->state, pool, client, segment) = SKV_TOLD_NOTHING;
+		look_again(c, pool, client, segment);
+		skv_client_row(&c->state, client)->notices++;
+	}
+}
+
+uint32_t skv_announce_end(struct skv_core *c, uint32_t pool, uint32_t segment)
+{
+	uint32_t waiting = 0;
+
+	EACH_MEMBER(client, c, pool) {
+		uint8_t *told = skv_told(&c->state, pool, client, segment);
+
+		look_again(c, pool, client, segment);
+		if (*told == SKV_TOLD_LIVE) {
+			*told = SKV_TOLD_GONE_DUE;
+			waiting++;
+			skv_client_row(&c->state, client)->notices++;
+		} else {
+			skv_client_row(&c->state, client)->notices--;
+		}
+	}
+	return waiting;
+}
+
+/* Numbers of what is announced: the segments, or the one memfd. */
+static uint32_t announced(const struct skv_core *c, uint32_t pool)
+{
+	return skv_pool_is_whole(c, pool) ? 1 : skv_pool_row(&c->state, pool)->high;
+}
+
+static bool is_there(const struct skv_core *c, uint32_t pool, uint32_t segment)
+{
+	return skv_pool_is_whole(c, pool) || skv_segment_row(&c->state, pool, segment)->state == SKV_SEGMENT_LIVE;
+}
+
+void skv_member_join(struct skv_core *c, uint32_t pool, uint32_t client)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+
+	if (skv_member_row(&c->state, pool, client)->sessions++)
+		return;
+	for (uint32_t s = 0; s < announced(c, pool); s++)
+		*skv_told(&c->state, pool, client, s) = SKV_TOLD_NOTHING;
+	skv_member_row(&c->state, pool, client)->first_untold = 0;
+	skv_client_row(&c->state, client)->notices += skv_pool_is_whole(c, pool) ? 1 : p->segments;
+}
+
+static void acknowledged(struct skv_core *c, uint32_t pool, uint32_t segment)
+{
+	struct skv_segment_row *s = skv_segment_row(&c->state, pool, segment);
+
+	if (--s->waiting == 0)
+		skv_segment_vacate(c, pool, segment);
+}
+
+void skv_member_leave(struct skv_core *c, uint32_t pool, uint32_t client)
+{
+	struct skv_member *m = skv_member_row(&c->state, pool, client);
+	struct skv_client_row *row = skv_client_row(&c->state, client);
+
+	if (--m->sessions)
+		return;
+	skv_pages_hand_over(c, pool, skv_owner_make(SKV_OWNER_LEASE, client), 0, m->lease);
+	for (uint32_t s = 0; s < announced(c, pool); s++) {
+		uint8_t *told = skv_told(&c->state, pool, client, s);
+		bool live = is_there(c, pool, s);
+
+		row->notices -= *told == SKV_TOLD_GONE_DUE || (live && *told == SKV_TOLD_NOTHING);
+		if (*told == SKV_TOLD_GONE_DUE || *told == SKV_TOLD_GONE)
+			acknowledged(c, pool, s);
+		*told = SKV_TOLD_NOTHING;
+	}
+}
+
+static bool next_of_pool(struct skv_core *c, uint32_t pool, uint32_t client, struct skv_core_segment *ret)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	struct skv_member *m = skv_member_row(&c->state, pool, client);
+
+	for (uint32_t s = m->first_untold; s < announced(c, pool); s++) {
+		uint8_t *told = skv_told(&c->state, pool, client, s);
+		bool live = is_there(c, pool, s);
+
+		m->first_untold = s + 1;
+		if (*told == SKV_TOLD_GONE_DUE)
+			*told = SKV_TOLD_GONE;
+		else if (live && *told == SKV_TOLD_NOTHING)
+			*told = SKV_TOLD_LIVE;
+		else
+			continue;
+		*ret = (struct skv_core_segment){
+			.pool = pool,
+			.segment = s,
+			.bytes = p->segment_bytes,
+			.gone = !live,
+			.kind = c->memory[p->device].mem->handle_kind,
+			.fd = c->pools[pool].fd,
+		};
+		if (skv_pool_is_whole(c, pool)) {
+			ret->bytes *= p->max_segments;
+		} else {
+			ret->fd = c->pools[pool].handles[s].fd;
+			ret->ipc = c->pools[pool].handles[s].ipc;
+		}
+		skv_client_row(&c->state, client)->notices--;
+		return true;
+	}
+	return false;
+}
+
+bool skv_core_is_untold(const struct skv_core *c, uint32_t client_id)
+{
+	uint32_t client = skv_state_find(&c->state, SKV_TABLE_CLIENTS, client_id);
+
+	return client != SKV_NO_INDEX && skv_client_row(&c->state, client)->notices > 0;
+}
+
+bool skv_core_next_segment(struct skv_core *c, uint32_t client_id, struct skv_core_segment *ret)
+{
+	uint32_t client = skv_state_find(&c->state, SKV_TABLE_CLIENTS, client_id);
+
+	if (client == SKV_NO_INDEX || !skv_client_row(&c->state, client)->notices)
+		return false;
+	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS)
+		if (skv_member_row(&c->state, pool, client)->sessions && next_of_pool(c, pool, client, ret))
+			return true;
+	return false;
+}
+
+bool skv_core_next_waiting(const struct skv_core *c, uint32_t *cursor, uint32_t *ret_client)
+{
+	uint32_t i = *cursor;
+
+	while ((i = skv_state_next(&c->state, SKV_TABLE_CLIENTS, i)) != SKV_NO_INDEX) {
+		*cursor = i + 1;
+		if (skv_client_row(&c->state, i)->notices && !skv_client_row(&c->state, i)->fenced) {
+			*ret_client = skv_state_id(&c->state, SKV_TABLE_CLIENTS, i);
+			return true;
+		}
+		i++;
+	}
+	return false;
+}
+
+int skv_core_segment_ack(struct skv_core *c, uint32_t client_id, uint32_t pool, uint32_t segment)
+{
+	uint32_t client;
+	uint8_t *told;
+	int r = skv_find_client(c, client_id, &client);
+
+	if (!r)
+		r = skv_check_segment(c, pool, segment);
+	if (r)
+		return r;
+	/* the client may have left the pool, and the pool be gone, while this was under way */
+	if (!skv_member_row(&c->state, pool, client)->sessions)
+		return 0;
+	told = skv_told(&c->state, pool, client, segment);
+	if (*told == SKV_TOLD_GONE) {
+		*told = SKV_TOLD_NOTHING;
+		acknowledged(c, pool, segment);
+	}
+	return 0;
+}

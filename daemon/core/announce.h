@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/core/announce.h - what clients are told of the memory of their pools. */
+#ifndef SKV_CORE_ANNOUNCE_H
+#define SKV_CORE_ANNOUNCE_H
+
+#include "daemon/core/core-priv.h"
+
+void skv_member_join(struct skv_core *, uint32_t pool, uint32_t client);
+void skv_member_leave(struct skv_core *, uint32_t pool, uint32_t client); /* leases go with the last one */
+
+/* A device's segment has memory, or has none any more; the latter says how many clients have to acknowledge it. */
+void skv_announce_arrival(struct skv_core *, uint32_t pool, uint32_t segment);
+uint32_t skv_announce_end(struct skv_core *, uint32_t pool, uint32_t segment);
+
+#endif

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/core/charge.h"
+#include "daemon/core/refuse.h"
+
+#include <sys/stat.h>
+
+uint64_t skv_charged(const struct skv_core *c, uint32_t account)
+{
+	const struct skv_account_row *a = skv_account_row(&c->state, account);
+
+	return a->page_bytes[SKV_DEVICE_HOST] + a->other_bytes;
+}
+
+int skv_charge_allows(struct skv_core *c, uint32_t account, uint64_t more)
+{
+	uint64_t has = skv_charged(c, account), quota = c->memory[SKV_DEVICE_HOST].limits.account_bytes;
+
+	if (has < quota && more <= quota - has)
+		return 0;
+	skv_set_why(c, "the account has %llu bytes of host memory, %llu of them beside its pages, and needs %llu more; its quota is %llu",
+	            (unsigned long long)has, (unsigned long long)skv_account_row(&c->state, account)->other_bytes,
+	            (unsigned long long)more, (unsigned long long)quota);
+	return SKV_CORE_E_QUOTA;
+}
+
+void skv_charge(struct skv_core *c, uint32_t account, uint64_t *charged, uint64_t now)
+{
+	skv_account_row(&c->state, account)->other_bytes += now - *charged;
+	*charged = now;
+}
+
+uint64_t skv_file_bytes(int fd)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
+void skv_charge_seq(struct skv_core *c, uint32_t seq)
+{
+	struct skv_seq_row *q = skv_seq_row(&c->state, seq);
+	const struct skv_pool_row *p = skv_pool_row(&c->state, q->pool);
+	uint64_t pages = (uint64_t)p->high * p->pages_per_segment;
+	/* its row of bits, up to the last page that there can be */
+	uint64_t references = q->referred ? (pages + 8 * 4096 - 1) / (8 * 4096) * 4096 : 0;
+
+	skv_charge(c, q->account, &q->bytes, skv_file_bytes(c->seqs[seq].fd) + references);
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/core/measure.c - what clients wrote by themselves is found out, a little at a time; and what all files hold. */
+#include "daemon/core/charge.h"
+#include "daemon/core/segment-sets.h"
+#include "daemon/core/segments.h"
+#include "daemon/core/seqfile.h"
+
+#define FSTAT_UNITS 60u
+#define HELD_AT_ONCE 1024u /* sequences; others are as they were measured last */
+
+/* Memory of a pool where it has no segment: a client wrote there. What is being given back is not meant. */
+static void charge_stray(struct skv_core *c, uint32_t pool)
+{
+	struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+	uint64_t live = p->segments * p->segment_bytes, held;
+
+	if (!skv_pool_is_whole(c, pool) || p->leaving)
+		return;
+	held = skv_file_bytes(c->pools[pool].fd);
+	skv_charge(c, p->account, &p->stray_bytes, held > live ? held - live : 0);
+}
+
+void skv_core_measure(struct skv_core *c, uint32_t *at, uint32_t units)
+{
+	if (*at == 0)
+		SKV_EACH(pool, &c->state, SKV_TABLE_POOLS) {
+			charge_stray(c, pool);
+			if (skv_pool_row(&c->state, pool)->stray_bytes && !skv_pool_row(&c->state, pool)->sessions)
+				skv_segments_sweep(c, pool);
+		}
+	while ((*at = skv_state_next(&c->state, SKV_TABLE_SEQUENCES, *at)) != SKV_NO_INDEX && skv_units_take(&units, FSTAT_UNITS))
+		skv_charge_seq(c, (*at)++);
+	if (*at == SKV_NO_INDEX)
+		*at = 0;
+}
+
+void skv_core_client_holds(struct skv_core *c, uint32_t client_id, uint64_t bytes)
+{
+	uint32_t client = skv_state_find(&c->state, SKV_TABLE_CLIENTS, client_id);
+
+	if (client != SKV_NO_INDEX)
+		skv_charge(c, skv_client_row(&c->state, client)->account, &skv_client_row(&c->state, client)->bytes, bytes);
+}
+
+void skv_core_held(const struct skv_core *c, struct skv_core_held *ret)
+{
+	uint32_t n = 0;
+
+	*ret = (struct skv_core_held){
+		.state = skv_file_bytes(c->state.fd) + skv_file_bytes(c->control_fd),
+	};
+	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS)
+		if (skv_pool_is_whole(c, pool))
+			ret->pools += skv_file_bytes(c->pools[pool].fd);
+	SKV_EACH(seq, &c->state, SKV_TABLE_SEQUENCES)
+		ret->sequences += n++ < HELD_AT_ONCE ? skv_file_bytes(c->seqs[seq].fd) : skv_seq_row(&c->state, seq)->bytes;
+	SKV_EACH(session, &c->state, SKV_TABLE_SESSIONS)
+		ret->sessions += skv_file_bytes(c->sessions[session].fd);
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Page tables in a device's memory while sequences grow, against a session in host memory that is given the same rows.
+ *
+ * Skipped (77) without a device, and then a failure where SPARSEKV_REQUIRE_GPU=1 says that there is one.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/support/client-test.h"
+#include "tests/support/kernel-backend.h"
+
+static struct fix daemon_;
+static struct skv_client *client;
+
+static const struct skv_model model = {
+	.size = sizeof(model), .n_layers = 2, .n_heads = 2, .n_kv_heads = 2, .head_dim = 64, .kv_dtype = SKV_BF16,
+	.io_dtype = SKV_F32, .max_tokens = 1 << 17, .n_ranks = 1, .name = "gpu-tables",
+	.rope = {.type = SKV_ROPE_DEFAULT, .theta = 1e4},
+};
+
+static void setup(void)
+{
+	fix_start_process(&daemon_, (const char *[]){"--cuda-pool-bytes=1G", "--cuda-segment-bytes=16M", NULL});
+}
+
+static void teardown(void)
+{
+	skv_disconnect(client);
+	fix_stop(&daemon_);
+}
+
+/* n more rows of a sequence; on a device they are copied there and back. `rows` are q, k and v. */
+static void feed_rows(struct skv_session *s, const struct skv_model *m, struct skv_seq *q, const float *rows, uint32_t n, float *out)
+{
+	const size_t width = (size_t)m->n_heads * m->head_dim, all = n * width;
+	bool there = m->device != SKV_DEVICE_HOST;
+	struct skv_step_item it = {.seq = q, .n_tokens = n, .flags = n > 1 ? SKV_STEP_PROMPT : 0};
+	float *in = there ? devmem_get(all * sizeof(float)) : NULL, *to = there ? devmem_get(all * sizeof(float)) : out;
+
+	if (there)
+		devmem_to(in, rows, all * sizeof(float));
+	OK(skv_step_begin(s, &it, 1, there ? devmem_stream() : NULL));
+	for (uint32_t layer = 0; layer < m->n_layers; layer++)
+		OK(skv_attend(s, layer, &(struct skv_attn){there ? in : rows, there ? in : rows, there ? in : rows, to}));
+	OK(skv_step_end(s, NULL));
+	if (there) {
+		OK(devmem_device()->wait(devmem_stream()));
+		devmem_from(out, to, all * sizeof(float));
+		devmem_put(in);
+		devmem_put(to);
+	}
+}
+
+/*
+ * A device has tables for what a sequence is long: they grow under prompts of all lengths and token by token, and under a
+ * fork; what is attended to is what a session in host memory attends to.
+ */
+START_TEST(tables_grow)
+{
+	static const char *const specs[] = {"full", "quest", "streaming", "kivi"};
+	static const uint32_t lengths[] = {1, 700, 1400, 1, 1, 3000, 1, 6000, 1, 1};
+	struct skv_model m[2];
+	struct skv_session *s[2];
+	struct skv_seq *seq[2];
+	float *rows, *out[2];
+	const size_t width = (size_t)model.n_heads * model.head_dim, most = 6000;
+
+	rows = malloc(most * width * sizeof(*rows));
+	OK(skv_connect(&client, daemon_.socket));
+	for (int k = 0; k < 2; k++) {
+		m[k] = model;
+		m[k].device = k ? SKV_DEVICE_CUDA(0) : SKV_DEVICE_HOST;
+		out[k] = malloc(most * width * sizeof(float));
+		OK(skv_open(client, &m[k], specs[_i], &s[k]));
+		OK(skv_seq_new(s[k], NULL, 0, &seq[k]));
+	}
+	for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
+		uint32_t n = lengths[i];
+		double worst = 0;
+
+		for (size_t at = 0; at < n * width; at++)
+			rows[at] = (float)(2 * rnd_unit() - 1);
+		for (int k = 0; k < 2; k++)
+			feed_rows(s[k], &m[k], seq[k], rows, n, out[k]);
+		for (size_t at = 0; at < n * width; at++)
+			worst = fmax(worst, fabs(out[0][at] - out[1][at]));
+		ck_assert_msg(worst < 0.05, "%s, step %zu: off by %g", specs[_i], i, worst);
+		if (i != 4)
+			continue;
+		for (int k = 0; k < 2; k++) { /* the rest is the child's */
+			struct skv_seq *parent = seq[k];
+
+			OK(skv_seq_fork(parent, NULL, &seq[k]));
+			OK(skv_seq_drop(parent));
+		}
+	}
+	for (int k = 0; k < 2; k++) {
+		skv_close(s[k]);
+		free(out[k]);
+	}
+	free(rows);
+}
+END_TEST
+
+int main(void)
+{
+	enum case_device there = case_begin("gpu-tables");
+	Suite *s = begin_suite("gpu-tables");
+	TCase *t;
+
+	if (there != CASE_HAS_DEVICE)
+		return there == CASE_LACKS_DEVICE ? EXIT_FAILURE : 77;
+	setenv("SKV_TEST_DEVICE", "1", 1);
+	t = add_case(s, "tables", 120, setup, teardown, NULL);
+	tcase_add_loop_test(t, tables_grow, 0, 4);
+	return run_suite(s);
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Host memory beside pages is charged to the user who takes it, and does not outlive its quota. */
+#include <check.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "daemon/core/core-priv.h"
+#include "tests/support/core-peer.h"
+#include "tests/support/suite.h"
+
+#define MiB (UINT64_C(1) << 20)
+#define QUOTA (64 * MiB)
+#define LEN (12u << 20) /* tokens */
+
+static struct skv_model model;
+static struct peer a, b;
+
+static void setup(void)
+{
+	struct skv_core_config k = books_config();
+
+	k.account_bytes = QUOTA;
+	k.pool_bytes = 8 * QUOTA;
+	books_open(&k);
+	model = test_model("m", 1, 16);
+	model.max_tokens = SKV_MAX_TOKENS;
+	peer_join(&a, 1000, &model);
+	peer_join(&b, 2000, &model);
+}
+
+static void teardown(void)
+{
+	peer_die(&b);
+	books_close();
+}
+
+static void measure(void)
+{
+	uint32_t at = 0;
+
+	do
+		skv_core_measure(core, &at, 1000);
+	while (at);
+	books_even();
+}
+
+static uint64_t other(uid_t uid)
+{
+	measure();
+	return books_account(uid).other_bytes;
+}
+
+static void write_bytes(struct held *h, size_t at, uint64_t bytes)
+{
+	memset((char *)h->mem + at, 1, bytes);
+}
+
+/* A sequence of LEN tokens without a page: all were evicted, and nothing but its entries is left. */
+static void claim_holes(struct held *h)
+{
+	skv_pte *table = skv_seqmem_table(h->mem, &h->layout, 0);
+
+	for (uint32_t i = 0; i < skv_pages_of(LEN); i++)
+		table[i] = skv_pte_make(SKV_PTE_HOLE, 0);
+	atomic_store(&h->mem->commit, (uint64_t)2 << 32 | LEN);
+}
+
+START_TEST(what_a_client_writes_is_charged)
+{
+	struct held h, more;
+	uint64_t before = other(1000);
+
+	ck_assert_uint_eq(before, 4096); /* a session */
+	held_new(&h, &a, "h", 0);
+	write_bytes(&h, h.layout.tokens, 40 * MiB);
+	ck_assert_uint_ge(other(1000), before + 40 * MiB);
+	ck_assert_uint_le(other(1000), before + 41 * MiB);
+	ck_assert_uint_eq(other(2000), 4096);
+	ck_refused(peer_lease(&a, 30 << 10, 30 << 10), SKV_CORE_E_QUOTA); /* pages of 1 KiB, 23 MiB are left */
+	ck_assert_int_eq(peer_lease(&a, 20 << 10, 20 << 10), 0);
+	ck_assert_int_eq(peer_lease(&b, 60 << 10, 60 << 10), 0);
+	write_bytes(&h, h.layout.tokens + 40 * MiB, 8 * MiB);
+	measure();
+	ck_refused(peer_lease(&a, 1, 1), SKV_CORE_E_QUOTA);
+	ck_refused(skv_core_seq_new(core, a.client, a.session.session, "more", 0, &(struct skv_core_seq_info){0}),
+	           SKV_CORE_E_QUOTA);
+	ck_refused(skv_core_session_open(core, a.client, &model, "full", 1, &(struct skv_core_session_info){0}),
+	           SKV_CORE_E_QUOTA);
+	/* beyond its length it is given back with the holder; the sequence stays */
+	ck_assert_int_eq(held_detach(&h, &a), 0);
+	ck_assert_uint_lt(other(1000), before + MiB);
+	ck_assert(books_has_seq("h"));
+	held_new(&more, &a, "more", 0);
+	held_close(&more);
+	peer_die(&a);
+	ck_assert_uint_le(other(1000), 4 * 4096); /* a header, and the next token */
+}
+END_TEST
+
+/* Its own pages are the user's, whatever its tables take; memory without pages does not stay beyond the quota. */
+START_TEST(memory_without_pages_goes_with_its_holder)
+{
+	struct held h[3];
+	struct skv_core_held held;
+	const char *const names[] = {"0", "1", "2"};
+
+	for (int i = 0; i < 3; i++) { /* 51 MiB each: of token ids 48, of entries 3 */
+		held_new(&h[i], &a, names[i], 0);
+		claim_holes(&h[i]);
+		write_bytes(&h[i], h[i].layout.tokens, 48 * MiB);
+	}
+	ck_assert_uint_gt(other(1000), 150 * MiB);
+	skv_core_held(core, &held);
+	ck_assert_uint_ge(held.sequences, 153 * MiB);
+	ck_assert_uint_le(held.sequences, 154 * MiB);
+	for (int i = 0; i < 3; i++)
+		held_close(&h[i]);
+	peer_die(&a);
+	ck_assert_uint_eq(n_corrupt, 2);
+	ck_assert_ptr_nonnull(strstr(corrupt_why, "account-bytes"));
+	ck_assert_uint_le(other(1000), 52 * MiB);
+	ck_assert_uint_eq(books_account(1000).sequences, 1);
+	skv_core_held(core, &held);
+	ck_assert_uint_le(held.sequences, 52 * MiB);
+}
+END_TEST
+
+START_TEST(a_fork_needs_room_for_what_it_copies)
+{
+	struct skv_core_seq_info info;
+	struct held h, f;
+
+	held_new(&h, &a, "h", 0);
+	claim_holes(&h);
+	write_bytes(&h, h.layout.tokens, 48 * MiB);
+	ck_refused(in_turns(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "f", &info), &info), SKV_CORE_E_QUOTA);
+	ck_assert(!books_has_seq("f"));
+	ck_assert_int_eq(skv_core_seq_drop(core, a.client, a.session.session, h.seq), 0);
+	held_close(&h);
+	held_new(&h, &a, "h", 0);
+	write_bytes(&h, h.layout.tokens, 20 * MiB);
+	ck_assert_int_eq(held_fork(&f, &h, &a, "f"), 0);
+	measure();
+	ck_assert_uint_ge(books_account(1000).other_bytes, 20 * MiB);
+	ck_assert_uint_le(books_account(1000).other_bytes, 21 * MiB); /* the child has no token */
+	held_close(&h);
+	held_close(&f);
+	peer_die(&a);
+}
+END_TEST
+
+/* A client writes into the pool's memory where it has no segment. */
+START_TEST(stray_memory_of_a_pool)
+{
+	uint32_t pool = a.session.pool;
+	struct held h;
+	uint8_t *map;
+
+	held_new(&h, &a, "h", 0);
+	held_append(&h, &a, 100);
+	ck_assert_uint_lt(other(1000), MiB);
+	map = mmap(NULL, QUOTA, PROT_READ | PROT_WRITE, MAP_SHARED, core->pools[pool].fd, 0);
+	ck_assert_ptr_ne(map, MAP_FAILED);
+	memset(map + 16 * MiB, 1, 32 * MiB);
+	ck_assert_uint_ge(other(1000), 31 * MiB);
+	ck_refused(peer_lease(&a, 40 << 10, 40 << 10), SKV_CORE_E_QUOTA);
+	held_close(&h);
+	peer_die(&a);
+	/* nobody has the pool open: it is given back, and the sequence's pages are as they were */
+	measure();
+	ck_assert_uint_lt(other(1000), MiB);
+	ck_assert_int_eq(map[16 * MiB], 0);
+	ck_assert_int_eq(map[48 * MiB - 1], 0);
+	munmap(map, QUOTA);
+	peer_join(&a, 1000, &model);
+	ck_assert_int_eq(held_attach(&h, &a, "h"), 0);
+	ck_assert_int_eq(peer_lease(&a, 40 << 10, 40 << 10), 0);
+	held_close(&h);
+	peer_die(&a);
+}
+END_TEST
+
+START_TEST(connections_are_charged)
+{
+	uint64_t before = other(1000);
+
+	skv_core_client_holds(core, a.client, 3 * MiB);
+	ck_assert_uint_eq(other(1000), before + 3 * MiB);
+	skv_core_client_holds(core, a.client, MiB);
+	ck_assert_uint_eq(other(1000), before + MiB);
+	skv_core_client_holds(core, a.client + 1000, MiB); /* nobody */
+	peer_die(&a);
+	ck_assert_uint_eq(other(1000), 0);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = begin_suite("test-core-charge");
+
+	add_case(s, "charges", 120, setup, teardown, what_a_client_writes_is_charged,
+	         memory_without_pages_goes_with_its_holder, a_fork_needs_room_for_what_it_copies, stray_memory_of_a_pool,
+	         connections_are_charged, NULL);
+	return run_suite(s);
+}

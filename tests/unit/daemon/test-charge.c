@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory that clients write by themselves, into sequences and where a pool has no segment, with a real daemon: it is
+ * charged to them, status accounts for it, and it does not outlive them beyond their quota.
+ */
+#include <check.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "common/seqmem.h"
+#include "tests/support/child.h"
+#include "tests/support/daemon-fixture.h"
+#include "tests/support/suite.h"
+
+#define HOSTILE_UID 54321u
+#define MiB (UINT64_C(1) << 20)
+#define QUOTA (64 * MiB)
+#define N_SEQS 8u
+#define LEN (12u << 20) /* tokens */
+
+static struct fix fix;
+static struct raw *operator;
+
+static void setup(void)
+{
+	static const char *const options[] = {"--pool-bytes=1G", "--account-bytes=64M", "--segment-bytes=2M", NULL};
+
+	fix_start_process(&fix, options);
+	operator = raw_operator(fix.socket);
+}
+
+static void teardown(void)
+{
+	raw_close(operator);
+	fix_stop(&fix);
+}
+
+static struct skv_wire_model wide(void)
+{
+	struct skv_wire_model m = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 16, .kv_dtype = SKV_F16,
+	                           .max_tokens = SKV_MAX_TOKENS, .n_ranks = 1};
+
+	skv_wire_string(m.name, sizeof(m.name), "wide");
+	return m;
+}
+
+static char *map_of(const struct raw *r, uint64_t bytes)
+{
+	char *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, r->fds[0], 0);
+
+	ck_assert_ptr_ne(map, MAP_FAILED);
+	return map;
+}
+
+/* A sequence of LEN tokens with no page, and with the memory of all of its tokens. */
+static void make_seq(struct raw *r, const struct skv_msg_open_ok *session, const char *name)
+{
+	struct skv_msg_seq_name m = {.session = session->session};
+	const struct skv_msg_seq_ok *ok;
+	struct skv_seqmem_layout layout;
+	struct skv_wire_model wire = wide();
+	struct skv_model model;
+	skv_pte *table;
+	char *mem;
+
+	skv_wire_to_model(&model, &wire);
+	skv_wire_string(m.name, sizeof(m.name), name);
+	ok = raw_ask(r, SKV_MSG_SEQ_NEW, &m, sizeof(m), -1);
+	skv_seqmem_layout(&model, ok->max_tokens, &layout);
+	mem = map_of(r, layout.total);
+	table = skv_seqmem_table((struct skv_seqmem *)(void *)mem, &layout, 0);
+	for (uint32_t i = 0; i < skv_pages_of(LEN); i++)
+		table[i] = skv_pte_make(SKV_PTE_HOLE, 0);
+	memset(mem + layout.tokens, 1, LEN * sizeof(int32_t));
+	atomic_store(&((struct skv_seqmem *)(void *)mem)->commit, (uint64_t)2 << 32 | LEN);
+	munmap(mem, layout.total);
+}
+
+static int ready[2], go[2]; /* pipes */
+
+/* A child, another user where it can be, does so; and waits, holding it, until end_child(). */
+static pid_t start_child(void (*body)(void))
+{
+	char byte;
+	pid_t pid;
+
+	ck_assert_int_eq(pipe(ready) | pipe(go), 0);
+	pid = child_fork();
+	if (pid == 0) {
+		if (getuid() == 0 && (setgid(HOSTILE_UID) < 0 || setuid(HOSTILE_UID) < 0))
+			_exit(2);
+		body();
+		_exit(0);
+	}
+	close(ready[1]);
+	close(go[0]);
+	ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+	return pid;
+}
+
+static void end_child(pid_t pid)
+{
+	close(ready[0]);
+	close(go[1]);
+	child_wait(pid);
+}
+
+static void wait_for_end(void)
+{
+	char byte = 0;
+
+	close(go[1]);
+	ck_assert_int_eq(write(ready[1], &byte, 1), 1);
+	(void)!read(go[0], &byte, 1);
+}
+
+/* 408 MiB of sequences; made at once, before they are measured. */
+static void pin_memory(void)
+{
+	struct raw *r = raw_hello(fix.socket);
+	struct skv_msg_open_ok session;
+	struct skv_wire_model m = wide();
+	uint32_t n = 0;
+
+	raw_open_model(r, &m, "full", &session);
+	for (; n < N_SEQS; n++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "s%u", n);
+		make_seq(r, &session, name);
+	}
+	wait_for_end();
+	raw_close(r);
+}
+
+static uint64_t account_figure(uid_t uid, const char *field)
+{
+	json_t *status = raw_query(operator, SKV_QUERY_STATUS), *row;
+	uint64_t x = 0;
+	size_t i;
+
+	json_array_foreach(json_object_get(status, "accounts"), i, row)
+		if (json_integer_value(json_object_get(row, "uid")) == (json_int_t)uid)
+			x = (uint64_t)json_integer_value(json_object_get(row, field));
+	json_decref(status);
+	return x;
+}
+
+static uint64_t held(void)
+{
+	json_t *status = raw_query(operator, SKV_QUERY_STATUS);
+	uint64_t x = (uint64_t)json_integer_value(json_object_get(json_object_get(status, "held"), "sequences"));
+
+	json_decref(status);
+	return x;
+}
+
+START_TEST(no_sequence_outlives_the_quota)
+{
+	uid_t uid = getuid() == 0 ? HOSTILE_UID : getuid();
+	pid_t pid = start_child(pin_memory);
+	double end;
+
+	fix_sleep_ms(1100); /* a tick */
+	ck_assert_uint_ge(account_figure(uid, "other_bytes"), N_SEQS * 50 * MiB);
+	ck_assert_uint_ge(account_figure(uid, "fds"), N_SEQS);
+	raw_expect_held(operator, fix.pid);
+	end_child(pid);
+	for (end = fix_now() + 10; held() > QUOTA && fix_now() < end;)
+		fix_sleep_ms(10);
+	ck_assert_uint_le(held(), QUOTA);
+	raw_expect_held(operator, fix.pid);
+	fix_sleep_ms(1100); /* a tick */
+	ck_assert_uint_le(account_figure(uid, "other_bytes"), QUOTA);
+	ck_assert_uint_ge(account_figure(uid, "other_bytes"), held());
+	fix_expect_log(&fix, "account-bytes");
+}
+END_TEST
+
+/* What is written where the pool has no segment. */
+static void write_beside(void)
+{
+	struct raw *r = raw_hello(fix.socket);
+	struct skv_wire_model m = wide();
+	struct skv_msg_open_ok session;
+	struct skv_msg_lease_get get = {.least = 1, .most = 1};
+	uint64_t bytes = 128 * MiB;
+	char *map;
+
+	r->keep_fd = true;
+	raw_open_model(r, &m, "full", &session);
+	raw_lease(r, session.session, 16);
+	map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, r->segment_fd, 0);
+	ck_assert_ptr_ne(map, MAP_FAILED);
+	memset(map + 8 * MiB, 1, bytes - 8 * MiB);
+	fix_sleep_ms(1200);
+	get.session = session.session;
+	ck_assert_int_eq(raw_refused(r, SKV_MSG_LEASE_GET, &get, sizeof(get), -1), EDQUOT);
+	wait_for_end();
+	raw_close(r);
+}
+
+START_TEST(memory_beside_segments_goes)
+{
+	pid_t pid = start_child(write_beside);
+	double end;
+
+	ck_assert_uint_ge(fix_held_bytes(fix.pid), 100 * MiB);
+	raw_expect_held(operator, fix.pid);
+	end_child(pid);
+	for (end = fix_now() + 10; fix_held_bytes(fix.pid) > 32 * MiB && fix_now() < end;)
+		fix_sleep_ms(50);
+	ck_assert_uint_le(fix_held_bytes(fix.pid), 32 * MiB);
+	raw_expect_held(operator, fix.pid);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = begin_suite("test-charge");
+
+	add_case(s, "charges", 60, setup, teardown, no_sequence_outlives_the_quota, memory_beside_segments_goes, NULL);
+	return run_suite(s);
+}
