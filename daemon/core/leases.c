@@ -6,8 +6,8 @@
  * that, long runs come before scraps: a first pass takes runs that hold all that is wanted, or 32 pages, the next ones of
  * half as many each. No segment is looked at that has nothing, or in vain twice: segments are found by their longest run.
  */
-#include "daemon/core/charge.h"
 #include "daemon/core/age.h"
+#include "daemon/core/charge.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/pools.h"

@@ -5,8 +5,8 @@
  *
  * Until its end a client that is gone is fenced: who wants one of its sequences is told to wait.
  */
-#include "daemon/core/charge.h"
 #include "daemon/core/accounts.h"
+#include "daemon/core/charge.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/reclaim.h"
 #include "daemon/core/seqfile.h"

@@ -5,8 +5,8 @@
  * Held, a sequence's own pages are LEASE(its holder) and the core does not tell them from the holder's
  * stock. Detached, they are SEQ(sequence). References to shared pages are the sequence's in both.
  */
-#include "daemon/core/charge.h"
 #include "daemon/core/accounts.h"
+#include "daemon/core/charge.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/pools.h"

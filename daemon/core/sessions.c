@@ -6,8 +6,8 @@
  * swap raises the one policy generation of the daemon, shown in the control page; every session then
  * asks, and those that the swap was not about are given what they have.
  */
-#include "daemon/core/charge.h"
 #include "daemon/core/accounts.h"
+#include "daemon/core/charge.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pools.h"
 #include "daemon/core/refuse.h"

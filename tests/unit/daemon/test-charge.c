@@ -191,6 +191,7 @@ static void write_beside(void)
 
 	r->keep_fd = true;
 	raw_open_model(r, &m, "full", &session);
+	raw_seq_new(r, session.session, "kept"); /* so the pool stays */
 	raw_lease(r, session.session, 16);
 	map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, r->segment_fd, 0);
 	ck_assert_ptr_ne(map, MAP_FAILED);
