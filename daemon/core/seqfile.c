@@ -120,7 +120,10 @@ bool skv_seqfile_replay(const struct skv_seq_local *l, uint32_t *at, uint32_t *u
 #define PUNCH_BYTES (1u << 20)   /* at a time */
 #define PUNCH_BYTES_OF_UNIT 100u /* if they have memory */
 
-/* No memory from offset `from` to `to`, a piece a step from *at on; parts of pages are zeroed. */
+/*
+ * No memory from offset `from` to `to`, a piece a step from *at on; parts of pages are zeroed. *at may end beyond `to`: at
+ * the next memory that there is, so that no table without any is asked about.
+ */
 static bool punch_some(const struct skv_seq_local *l, uint64_t from, uint64_t to, uint64_t *at, uint32_t *units)
 {
 	if (*at < from)
@@ -132,11 +135,9 @@ static bool punch_some(const struct skv_seq_local *l, uint64_t from, uint64_t to
 		if (!skv_units_take(units, CALL_UNITS))
 			return false;
 		data = lseek(l->fd, (off_t)*at, SEEK_DATA);
-		if (data < 0 || (uint64_t)data >= to) {
-			*at = to;
+		*at = data < 0 ? l->layout.total : (uint64_t)data;
+		if (*at >= to)
 			break;
-		}
-		*at = (uint64_t)data;
 		n = PUNCH_BYTES - *at % PAGE_BYTES; /* up to a page's end, or the page would stay */
 		n = to - *at < n ? to - *at : n;
 		(void)fallocate(l->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, data, (off_t)n);
