@@ -43,13 +43,19 @@ void skv_seqmem_layout(const struct skv_model *m, uint32_t max_tokens, struct sk
 	*ret = l;
 }
 
-void skv_seqmem_init(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
+void skv_seqmem_init_header(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 {
 	s->n_layers = l->n_layers;
 	s->max_tokens = l->max_tokens;
 	s->max_pages = l->max_pages;
-	s->next[0] = s->next[1] = skv_seqmem_tokens(s, l)[0] = -1;
+	s->next[0] = s->next[1] = -1;
 	s->magic = SKV_SEQMEM_MAGIC;
+}
+
+void skv_seqmem_init(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
+{
+	skv_seqmem_init_header(s, l);
+	skv_seqmem_tokens(s, l)[0] = -1;
 }
 
 /* The compressed tokens of a layer, in a sequence of this length. NULL, or what is wrong. */

@@ -196,8 +196,9 @@ static inline uint32_t skv_seqmem_entries(const struct skv_seqmem_layout *l, uin
 	return skv_table_page_kind(l->n_layers, table) == SKV_PAGES_SAVED ? l->kept : skv_pages_of(len);
 }
 
-/* Write the header of fresh (zeroed) memory. */
+/* Of fresh (zeroed) memory: the header, and with it that there is no token to go on from, or the header alone. */
 void skv_seqmem_init(struct skv_seqmem *s, const struct skv_seqmem_layout *l);
+void skv_seqmem_init_header(struct skv_seqmem *s, const struct skv_seqmem_layout *l);
 
 /* What an entry of this table becomes when it is evicted. */
 static inline skv_pte skv_seqmem_evicted(const struct skv_seqmem_layout *l, uint32_t table)

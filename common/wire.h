@@ -24,6 +24,7 @@
 
 #define SKV_PROTO_VERSION 1u
 #define SKV_WIRE_MAX 65536u   /* bytes of a message, header included */
+#define SKV_WIRE_MAX_SENT 8192u /* and of one that the daemon sends: it has memory for all that are not read */
 #define SKV_WIRE_MAX_FDS 4u   /* of a message */
 #define SKV_SPEC_MAX 512u     /* bytes of a policy spec, NUL included */
 #define SKV_TEXT_MAX 512u     /* bytes of an error text, NUL included */

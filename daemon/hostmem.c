@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include "daemon/core/core.h"
 
+#define RESERVED(limit) ((limit) / 4) /* of a cgroup's memory: what grows before anybody looks again comes out of it */
 #define MERGED_MOST 1024u /* ranges of a hole: the core is told of all of them in one turn */
 
 struct discard {
@@ -132,10 +133,24 @@ static void close_memfd(const struct skv_mem_ops *ops, int fd)
 		skv_mem_host.close(&skv_mem_host, fd);
 }
 
+static uint64_t left(const struct skv_mem_ops *ops)
+{
+	uint64_t limit, bytes = skv_cgroup_left(&((const struct skv_hostmem *)ops)->cgroup, &limit);
+
+	return bytes == UINT64_MAX ? bytes : bytes > RESERVED(limit) ? bytes - RESERVED(limit) : 0;
+}
+
 void skv_hostmem_init(struct skv_hostmem *h, struct skv_loop *loop)
 {
 	h->ops = skv_mem_host;
 	h->ops.discard = discard;
 	h->ops.close = close_memfd;
+	h->ops.left = left;
 	h->loop = loop;
+	skv_cgroup_open(&h->cgroup);
+}
+
+void skv_hostmem_deinit(struct skv_hostmem *h)
+{
+	skv_cgroup_close(&h->cgroup);
 }

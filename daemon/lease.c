@@ -18,6 +18,7 @@
 #include "daemon/server-priv.h"
 
 #define MOST_WAITING 16u /* of a connection */
+#define MOST_RUNS ((SKV_WIRE_MAX_SENT - sizeof(struct skv_msg_header) - sizeof(struct skv_msg_runs)) / sizeof(struct skv_wire_run))
 
 struct skv_waiting {
 	struct skv_waiting *next;
@@ -36,10 +37,10 @@ struct skv_waiting {
 static bool answer(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                    const struct skv_msg_lease_get *m, const struct skv_waiting *w)
 {
-	struct skv_wire_run runs[SKV_WIRE_MAX_RUNS];
+	struct skv_wire_run runs[MOST_RUNS];
 	struct skv_msg_runs ok = {.session = m->session};
 	int r = (w && w->failed ? skv_core_lease_rest : skv_core_lease_get)(
-		s->core, skv_conn_client(conn), m->session, m->least, m->most, runs, SKV_WIRE_MAX_RUNS,
+		s->core, skv_conn_client(conn), m->session, m->least, m->most, runs, MOST_RUNS,
 		&ok.n_runs);
 
 	if (r == SKV_CORE_E_WAIT)

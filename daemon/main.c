@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* daemon/main.c - sparsekvd: the command line around daemon/server.h. */
 #include <config.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include "daemon/mem/cuda.h"
 #include "daemon/plugin/probe.h"
 #include "daemon/server.h"
@@ -90,6 +94,23 @@ static int parse(int argc, char **argv, struct command_line *ret)
 	return 0;
 }
 
+/*
+ * A request takes some ten microseconds: with a slice of a tenth of a millisecond, not the usual three, the scheduler gives us
+ * the processor sooner after a wakeup. Kernels before 6.12 have no slices of a process's own, and ignore it.
+ */
+static void ask_for_short_slices(void)
+{
+	struct { /* as the kernel has it; its header does not go with <sched.h> */
+		uint32_t size, policy;
+		uint64_t flags;
+		int32_t nice;
+		uint32_t priority;
+		uint64_t runtime, deadline, period;
+	} attr = {.size = sizeof(attr), .policy = SCHED_OTHER, .nice = getpriority(PRIO_PROCESS, 0), .runtime = 100000};
+
+	(void)syscall(SYS_sched_setattr, 0, &attr, 0);
+}
+
 static int serve(const struct command_line *line)
 {
 	struct skv_server_options options = {
@@ -114,6 +135,7 @@ static int serve(const struct command_line *line)
 	/* what this process has mapped is of all users: no other process of its user is to look into it */
 	if (!debug || !strstr(debug, "dumpable"))
 		(void)prctl(PR_SET_DUMPABLE, 0);
+	ask_for_short_slices();
 	if (skv_server_new(&options, &server) < 0)
 		return EXIT_FAILURE;
 	r = skv_server_run(server);

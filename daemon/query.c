@@ -18,7 +18,7 @@
 #include "daemon/sys/log.h"
 
 #define TURN_UNITS 60000u
-#define PART (SKV_WIRE_MAX - sizeof(struct skv_msg_header) - sizeof(struct skv_msg_text))
+#define PART (SKV_WIRE_MAX_SENT - sizeof(struct skv_msg_header) - sizeof(struct skv_msg_text))
 
 struct skv_querying {
 	struct skv_querying *next;

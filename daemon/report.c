@@ -289,6 +289,15 @@ static json_t *held_json(struct skv_server *s)
 	                 "total", number(h.pools + h.sequences + h.sessions + h.state + plugins));
 }
 
+/* What the daemon's memory cgroup allows it: a row, or none where no limit is known. */
+static json_t *cgroup_json(struct skv_server *s)
+{
+	uint64_t limit, left = skv_cgroup_left(&s->hostmem.cgroup, &limit);
+
+	return left == UINT64_MAX ? json_array()
+	                          : json_pack("[{s:I, s:I}]", "limit_bytes", number(limit), "left_bytes", number(left));
+}
+
 static json_t *status_json(struct skv_server *s, const struct listing *like)
 {
 	const struct skv_ipc_counters *n = skv_ipc_counters(s->ipc);
@@ -305,7 +314,7 @@ static json_t *status_json(struct skv_server *s, const struct listing *like)
 	skv_core_dropped(s->core, &aged, &for_room);
 	return json_pack(
 		"{s:s, s:I, s:f, s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:o, s:o,"
-		" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}, s:o, s:o, s:o, s:o}",
+		" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}, s:o, s:o, s:o, s:o, s:o}",
 		"version", PACKAGE_VERSION, "pid", number((uint64_t)getpid()), "uptime_s",
 		(double)uptime / 1e9, "socket", s->socket.path ? s->socket.path : "(service manager)",
 		"scope", like->all ? "all" : "own", "policy_generation",
@@ -319,7 +328,8 @@ static json_t *status_json(struct skv_server *s, const struct listing *like)
 		number(for_room), "reclaim_last_ms", (double)s->reclaim_last_ns / 1e6,
 		"reclaim_max_ms", (double)s->reclaim_max_ns / 1e6, "turn_max_ms",
 		(double)skv_loop_longest_turn(s->loop) / 1e6, "accounts", accounts.rows, "clients",
-		clients.rows, "devices", devices_json(s, &t), "device_accounts", device_accounts.rows);
+		clients.rows, "devices", devices_json(s, &t), "device_accounts", device_accounts.rows, "cgroup",
+		cgroup_json(s));
 }
 
 struct usage {

@@ -304,6 +304,13 @@ void skv_request_gone(void *server, struct skv_conn *conn)
 	skv_fence_begin(s, conn);
 }
 
+bool skv_request_used_up(void *server)
+{
+	const struct skv_server *s = server;
+
+	return skv_core_room_is_used_up(s->core);
+}
+
 void skv_request_drained(void *server, struct skv_conn *conn)
 {
 	skv_reply_announce(server, conn);

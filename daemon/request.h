@@ -8,5 +8,6 @@
 void skv_request(void *server, struct skv_conn *, const struct skv_msg_header *, const void *body, int *fds);
 void skv_request_gone(void *server, struct skv_conn *);
 void skv_request_drained(void *server, struct skv_conn *);
+bool skv_request_used_up(void *server);
 
 #endif

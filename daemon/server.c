@@ -186,7 +186,7 @@ static int start_loop(struct skv_server *s)
 static int start_ipc(struct skv_server *s)
 {
 	static const struct skv_ipc_ops ops = {
-		.message = skv_request, .gone = skv_request_gone, .drained = skv_request_drained};
+		.message = skv_request, .gone = skv_request_gone, .used_up = skv_request_used_up, .drained = skv_request_drained};
 	int fds[2], r = open_sockets(s, fds);
 
 	if (r < 0)
@@ -272,6 +272,7 @@ struct skv_server *skv_server_free(struct skv_server *s)
 	skv_registry_free(s->registry);
 	skv_core_free(s->core);
 	skv_device_free_all(s);
+	skv_hostmem_deinit(&s->hostmem);
 	skv_loop_free(s->loop);
 	skv_close_fd(s->command_fd);
 	skv_close_fd(s->signal_fd);
@@ -328,6 +329,8 @@ static void on_tick(struct skv_op *op, int res)
 	skv_registry_collect(s->registry);
 	age(s);
 	measure(s);
+	if (skv_core_room_is_used_up(s->core))
+		skv_ipc_relieve(s->ipc);
 	update_status(s);
 	skv_op_timer(s->loop, op, TICK_NS, on_tick);
 }
@@ -380,8 +383,10 @@ static void on_signal(struct skv_op *op, int res)
 
 static bool on_idle(void *server)
 {
-	bool more = skv_turns_work(server);
+	struct skv_server *s = server;
+	bool more = skv_ipc_work(s->ipc); /* first: what it serves begins the others' work */
 
+	more |= skv_turns_work(server);
 	more |= skv_query_work(server);
 	skv_device_make(server);
 	skv_reply_announce_all(server);

@@ -62,6 +62,8 @@ check-hostile: all
 	TURNS=full tests/unit/daemon/test-turns
 	HOSTILE_FDS=1000 tests/unit/daemon/test-hostile-fds
 	HOSTILE_SECONDS=600 tests/unit/daemon/test-hostile
+	HOSTILE_SECONDS=60 HOSTILE_MEMORY=128 tests/unit/daemon/test-hostile
+	HOSTILE_SECONDS=60 HOSTILE_MEMORY=512 tests/unit/daemon/test-hostile
 	FENCE_ROUNDS=10000 OMP_WAIT_POLICY=passive tests/unit/client/test-client-fence
 
 # Root and debootstrap needed.

@@ -240,7 +240,7 @@ static const char *check_account(const struct skv_core *c, uint32_t account)
 {
 	const struct skv_account_row *a = skv_account_row(&c->state, account);
 	uint32_t clients = 0, sessions = 0, sequences = 0, pools = 0;
-	uint64_t bytes[SKV_MEMORY_KINDS] = {0}, other = 0;
+	uint64_t bytes[SKV_MEMORY_KINDS] = {0}, other = 0, copied = 0;
 
 	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS) {
 		clients += skv_client_row(&c->state, i)->account == account;
@@ -252,6 +252,7 @@ static const char *check_account(const struct skv_core *c, uint32_t account)
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES) {
 		sequences += skv_seq_row(&c->state, i)->account == account;
 		other += skv_seq_row(&c->state, i)->account == account ? skv_seq_row(&c->state, i)->bytes : 0;
+		copied += skv_seq_row(&c->state, i)->account == account ? skv_seq_row(&c->state, i)->copied : 0;
 	}
 	SKV_EACH(i, &c->state, SKV_TABLE_POOLS) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, i);
@@ -270,6 +271,9 @@ static const char *check_account(const struct skv_core *c, uint32_t account)
 		           a->uid, a->clients, a->sessions, a->sequences, a->pools, clients, sessions,
 		           sequences, pools);
 	other += (uint64_t)sessions * SKV_SESSION_BYTES;
+	if (a->copied_bytes != copied)
+		return off("UID %u has %llu bytes of copies, %llu found", a->uid, (unsigned long long)a->copied_bytes,
+		           (unsigned long long)copied);
 	if (a->other_bytes != other)
 		return off("UID %u is charged for %llu bytes beside its pages, %llu found", a->uid,
 		           (unsigned long long)a->other_bytes, (unsigned long long)other);

@@ -29,6 +29,30 @@ void skv_charge(struct skv_core *c, uint32_t account, uint64_t *charged, uint64_
 	*charged = now;
 }
 
+static uint64_t room_left(const struct skv_core *c)
+{
+	const struct skv_mem_ops *mem = c->memory[SKV_DEVICE_HOST].mem;
+
+	return mem->left(mem);
+}
+
+int skv_room_allows(struct skv_core *c, uint32_t account, uint64_t more)
+{
+	const struct skv_account_row *a = skv_account_row(&c->state, account);
+	uint64_t left = room_left(c), has = a->copied_bytes + a->sequences * SKV_SEQ_ROOM + a->clients * SKV_CLIENT_ROOM;
+
+	if (more <= left && (has == 0 || has + more <= left - more))
+		return 0;
+	return skv_core_refuse(c, SKV_CORE_E_NOSPC,
+	                       "the daemon's memory cgroup allows it %llu bytes more for all, UID %u has %llu and needs %llu",
+	                       (unsigned long long)left, a->uid, (unsigned long long)has, (unsigned long long)more);
+}
+
+bool skv_core_room_is_used_up(const struct skv_core *c)
+{
+	return room_left(c) == 0;
+}
+
 uint64_t skv_file_bytes(int fd)
 {
 	struct stat st;

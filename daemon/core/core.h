@@ -173,6 +173,8 @@ void skv_core_dropped(const struct skv_core *, uint64_t *ret_age, uint64_t *ret_
 void skv_core_measure(struct skv_core *, uint32_t *at, uint32_t units);
 /* A client's connection takes so many bytes; 0: charged no more. */
 void skv_core_client_holds(struct skv_core *, uint32_t client, uint64_t bytes);
+/* Is all memory used that the daemon's cgroup allows it, less what is held back? Then nothing new is made. */
+bool skv_core_room_is_used_up(const struct skv_core *);
 /* Bytes of host memory that the core's files have now. */
 struct skv_core_held {
 	uint64_t pools, sequences, sessions, state;

@@ -55,6 +55,8 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 	skv_charge_seq(c, f->walk.seq);
 	r = skv_charge_allows(c, q->account, q->bytes);
 	if (r == 0)
+		r = skv_room_allows(c, q->account, q->bytes);
+	if (r == 0)
 		r = skv_seq_make(c, q->session, f->name, q->max_tokens, &f->child);
 	if (r) {
 		(void)give_up(c, f, r, SKV_FORK_DROP_CHILD);
@@ -62,9 +64,19 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 	}
 	/* what it may come to, so that no two of them are given the same room */
 	skv_charge(c, q->account, &skv_seq_row(&c->state, f->child)->bytes, q->bytes);
+	skv_seq_row(&c->state, f->child)->copied = q->bytes;
+	skv_account_row(&c->state, q->account)->copied_bytes += q->bytes;
 	skv_walk_begin(c, f->walk.seq, f->walk.client, f->walk.marks, &f->walk);
 	f->phase = SKV_FORK_SHARE;
 	return SKV_GOES_ON;
+}
+
+/* The cgroup has no room any more: others took it in the meantime. */
+static enum skv_progress crowded_out(struct skv_core *c, struct skv_fork *f)
+{
+	return give_up(c, f, skv_core_refuse(c, SKV_CORE_E_NOSPC, "the daemon's memory cgroup has no room for a copy of %llu bytes",
+	                                     (unsigned long long)skv_seq_row(&c->state, f->walk.seq)->bytes),
+	               SKV_FORK_DROP_CHILD);
 }
 
 static enum skv_progress finish(struct skv_core *c, const struct skv_fork *f)
@@ -81,6 +93,8 @@ static enum skv_progress run(struct skv_core *c, struct skv_fork *f, uint32_t *u
 	enum skv_progress p;
 	int r;
 
+	if ((f->phase == SKV_FORK_SHARE || f->phase == SKV_FORK_COPY) && skv_core_room_is_used_up(c))
+		return crowded_out(c, f);
 	switch (f->phase) {
 	case SKV_FORK_REPLAY:
 		if (skv_seqfile_replay(parent, &f->at, units))

@@ -9,6 +9,15 @@
 #include <unistd.h>
 #include "common/fd.h"
 
+/* tokens[len] is the committed next id. */
+static void show_next(const struct skv_seq_local *l, uint32_t len)
+{
+	uint64_t commit = atomic_load_explicit(&l->mem->commit, memory_order_acquire);
+	int32_t next = l->mem->next[skv_commit_epoch(commit) & 1];
+
+	(void)!pwrite(l->fd, &next, sizeof(next), (off_t)(l->layout.tokens + len * sizeof(next)));
+}
+
 int skv_seqfile_new(struct skv_seq_local *ret, uint32_t index, const struct skv_model *m, uint32_t max_tokens)
 {
 	struct skv_seq_local l;
@@ -21,14 +30,15 @@ int skv_seqfile_new(struct skv_seq_local *ret, uint32_t index, const struct skv_
 	l.fd = skv_memfd_new(name, l.layout.total);
 	if (l.fd < 0)
 		return l.fd;
-	r = skv_map_fd(l.fd, l.layout.state, PROT_READ | PROT_WRITE, 0, &map);
+	/* the header alone: a map of all takes page tables for all */
+	r = skv_map_fd(l.fd, l.layout.table, PROT_READ | PROT_WRITE, 0, &map);
 	if (r < 0) {
 		skv_close_fd(l.fd);
 		return r;
 	}
 	l.mem = map;
-	skv_seqmem_init(l.mem, &l.layout);
-	munmap((char *)map + l.layout.table, l.layout.state - l.layout.table);
+	skv_seqmem_init_header(l.mem, &l.layout);
+	show_next(&l, 0);
 	*ret = l;
 	return 0;
 }
@@ -156,9 +166,7 @@ uint64_t skv_seqfile_least(const struct skv_seq_local *l)
 bool skv_seqfile_trim(const struct skv_seq_local *l, uint64_t *at, uint32_t *units)
 {
 	const struct skv_seqmem_layout *o = &l->layout;
-	uint64_t commit = atomic_load_explicit(&l->mem->commit, memory_order_acquire);
 	uint32_t len = skv_seqfile_len(l);
-	int32_t next = l->mem->next[skv_commit_epoch(commit) & 1];
 
 	for (uint32_t table = 0; table < o->n_tables; table++) {
 		uint64_t from = (uint64_t)entry_at(l, table, skv_seqmem_entries(o, table, len));
@@ -166,10 +174,10 @@ bool skv_seqfile_trim(const struct skv_seq_local *l, uint64_t *at, uint32_t *uni
 		if (!punch_some(l, from, (uint64_t)entry_at(l, table + 1, 0), at, units))
 			return false;
 	}
-	if (!punch_some(l, o->tokens + (len + UINT64_C(1)) * sizeof(next), o->journal, at, units) ||
+	if (!punch_some(l, o->tokens + (len + UINT64_C(1)) * sizeof(int32_t), o->journal, at, units) ||
 	    !punch_some(l, o->journal, o->state, at, units))
 		return false;
-	(void)!pwrite(l->fd, &next, sizeof(next), (off_t)(o->tokens + len * sizeof(next)));
+	show_next(l, len);
 	return true;
 }
 

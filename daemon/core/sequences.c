@@ -89,6 +89,8 @@ int skv_seq_make(struct skv_core *c, uint32_t session, const char *name, uint32_
 
 	if (!r)
 		r = skv_charge_allows(c, p->account, SKV_SEQ_BYTES);
+	if (!r)
+		r = skv_room_allows(c, p->account, SKV_SEQ_ROOM);
 	if (r)
 		return r;
 	if (max_tokens > SKV_MAX_TOKENS ||
@@ -141,6 +143,7 @@ enum skv_progress skv_seq_remove_some(struct skv_core *c, uint32_t seq, uint32_t
 	if (q->session != SKV_NO_INDEX)
 		skv_seq_unhold(c, seq);
 	skv_charge(c, q->account, &q->bytes, 0);
+	skv_account_row(&c->state, q->account)->copied_bytes -= q->copied;
 	skv_seqfile_free(c, &c->seqs[seq]);
 	skv_account_row(&c->state, q->account)->sequences--;
 	skv_pool_row(&c->state, pool)->sequences--;

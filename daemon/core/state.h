@@ -64,6 +64,7 @@ struct skv_account_row {
 	uint32_t reserved;
 	uint64_t page_bytes[SKV_MEMORY_KINDS]; /* of pages that are not FREE */
 	uint64_t other_bytes; /* of host memory: charge.h */
+	uint64_t copied_bytes; /* of its sequences */
 };
 
 struct skv_client_row {
@@ -108,6 +109,7 @@ struct skv_seq_row {
 	uint32_t referred; /* ... and did it ever have one? */
 	uint32_t reserved;
 	uint64_t bytes;         /* charged for its memory and references */
+	uint64_t copied;        /* a fork's: so much was written by the daemon */
 	uint64_t used;          /* counts: larger than of all that lost their holders before */
 	uint64_t idle_since_ns; /* first seen without a holder; 0: not yet */
 	struct skv_model model;

@@ -6,6 +6,7 @@
  * at most: the caller takes no request of it meanwhile. When the client goes, the task is done to its end; what the
  * client had is taken back after it.
  */
+#include "daemon/core/charge.h"
 #include "daemon/core/lookup.h"
 #include "daemon/core/pages.h"
 #include "daemon/core/refuse.h"
@@ -227,6 +228,17 @@ int skv_core_client_gone(struct skv_core *c, uint32_t client_id, uint64_t since_
 	return 0;
 }
 
+/* The others' turn; but where there is no room, one after the other, since each has marks for pages. */
+static void yield(struct skv_core *c, struct skv_task *t)
+{
+	if (!skv_core_room_is_used_up(c)) {
+		append(c, t);
+		return;
+	}
+	t->next = c->tasks;
+	c->tasks = t;
+}
+
 /* ---- working --------------------------------------------------------------------------------- */
 
 void skv_core_work(struct skv_core *c, uint32_t units, struct skv_core_done *ret)
@@ -238,7 +250,7 @@ void skv_core_work(struct skv_core *c, uint32_t units, struct skv_core_done *ret
 		return;
 	c->tasks = t->next;
 	if (some(c, t, &units) == SKV_GOES_ON) {
-		append(c, t);
+		yield(c, t);
 		return;
 	}
 	conclude(c, t, &ret->info);

@@ -112,6 +112,10 @@ static const struct metric held_metrics[] = {
 	{"sparsekv_held_bytes", NULL, NULL, "state", 0, "what=\"state\""},
 	{"sparsekv_held_bytes", NULL, NULL, "plugins", 0, "what=\"plugins\""},
 };
+static const struct metric cgroup_metrics[] = {
+	{"sparsekv_cgroup_limit_bytes", "gauge", "What the daemon's memory cgroup allows it", "limit_bytes", 0, NULL},
+	{"sparsekv_cgroup_left_bytes", "gauge", "What is left of it; in its last quarter nothing new is made", "left_bytes", 0, NULL},
+};
 static const struct metric limit_metrics[] = {
 	{"sparsekv_pool_limit_bytes", "gauge", "Limit of all segments (pool-bytes)", "pool_bytes", 0, NULL},
 };
@@ -144,6 +148,7 @@ static const struct table policy_table = {
 static const struct table status_table = {NULL, {NULL}, METRICS(status_metrics)};
 static const struct table total_table = {NULL, {NULL}, METRICS(total_metrics)};
 static const struct table held_table = {NULL, {NULL}, METRICS(held_metrics)};
+static const struct table cgroup_table = {"cgroup", {NULL}, METRICS(cgroup_metrics)};
 static const struct table limit_table = {NULL, {NULL}, METRICS(limit_metrics)};
 static const struct table counter_table = {NULL, {NULL}, METRICS(counter_metrics)};
 
@@ -269,6 +274,7 @@ int skv_ctl_metrics(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	put_table(stdout, &status_table, status);
 	put_table(stdout, &total_table, json_object_get(status, "totals"));
 	put_table(stdout, &held_table, json_object_get(status, "held"));
+	put_table(stdout, &cgroup_table, status);
 	put_table(stdout, &limit_table, json_object_get(status, "limits"));
 	put_table(stdout, &counter_table, json_object_get(status, "counters"));
 	put_table(stdout, &account_table, status);

@@ -117,7 +117,8 @@ int skv_ctl_status(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 {
 	const json_t *totals, *held, *limits, *counters;
 	int status;
-	json_t *s;
+	json_t *s, *cgroup;
+	size_t i;
 
 	if (!ask(ctl, o, SKV_QUERY_STATUS, &s, &status))
 		return status;
@@ -136,6 +137,9 @@ int skv_ctl_status(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	       skv_human_bytes(skv_json_u64(held, "total")), skv_human_bytes(skv_json_u64(held, "pools")),
 	       skv_human_bytes(skv_json_u64(held, "sequences")),
 	       skv_human_bytes(skv_json_u64(held, "total") - skv_json_u64(held, "pools") - skv_json_u64(held, "sequences")));
+	json_array_foreach(json_object_get(s, "cgroup"), i, cgroup)
+		printf("cgroup    %s of %s left\n", skv_human_bytes(skv_json_u64(cgroup, "left_bytes")),
+		       skv_human_bytes(skv_json_u64(cgroup, "limit_bytes")));
 	print_devices(json_object_get(s, "devices"));
 	printf("now       %llu clients, %llu sessions, %llu sequences, policy generation %llu\n",
 	       (ull)skv_json_u64(totals, "clients"), (ull)skv_json_u64(totals, "sessions"),

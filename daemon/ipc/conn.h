@@ -35,6 +35,8 @@ struct skv_ipc_ops {
 	void (*message)(void *ctx, struct skv_conn *, const struct skv_msg_header *, const void *body,
 	                int *fds);
 	void (*gone)(void *ctx, struct skv_conn *);
+	/* Is all memory used that the daemon may use? Then who does not read its answers is disconnected. */
+	bool (*used_up)(void *ctx);
 	/* There is room for notices again, after skv_conn_is_full() said that there is none. */
 	void (*drained)(void *ctx, struct skv_conn *);
 };
@@ -53,6 +55,10 @@ int skv_ipc_new(struct skv_loop *, int clients_fd, int operators_fd, const struc
                 struct skv_ipc **ret);
 void skv_ipc_set_limits(struct skv_ipc *, const struct skv_ipc_limits *);
 void skv_ipc_listen(struct skv_ipc *);
+/* A turn: messages are served, sockets are closed, of users one after the other. Is there more to do? */
+bool skv_ipc_work(struct skv_ipc *);
+/* All memory is used that may be: disconnect those who do not read their answers. */
+void skv_ipc_relieve(struct skv_ipc *);
 /* Close every connection; their ends are seen by skv_loop_drain(). No more are accepted. */
 void skv_ipc_close_all(struct skv_ipc *);
 struct skv_ipc *skv_ipc_free(struct skv_ipc *); /* after skv_loop_drain(); NULL is fine; returns NULL */

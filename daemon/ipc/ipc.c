@@ -62,6 +62,7 @@ int skv_ipc_new(struct skv_loop *loop, int clients_fd, int operators_fd, const s
 	skv_rights_refuse(clients_fd);
 	ipc->doors[SKV_DOOR_CLIENTS] = (struct skv_door){.ipc = ipc, .fd = clients_fd};
 	ipc->doors[SKV_DOOR_OPERATORS] = (struct skv_door){.ipc = ipc, .fd = operators_fd, .operators = true};
+	ipc->turns_end = &ipc->turns;
 	ipc->loop = loop;
 	ipc->ops = ops;
 	ipc->ctx = ctx;
@@ -91,6 +92,8 @@ void skv_ipc_close_all(struct skv_ipc *ipc)
 	}
 	while (ipc->conns)
 		skv_conn_close(ipc->conns, LOG_DEBUG, NULL);
+	while (skv_ipc_work(ipc))
+		; /* all of these have ended */
 }
 
 struct skv_ipc *skv_ipc_free(struct skv_ipc *ipc)

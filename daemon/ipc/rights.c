@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* daemon/ipc/rights.c - see rights.h. */
-#include <errno.h>
 #include <string.h>
 #include "daemon/ipc/rights.h"
 
@@ -15,30 +14,12 @@ void skv_rights_refuse(int sock)
 	(void)setsockopt(sock, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof(off));
 }
 
-/*
- * A message without bytes looks like the end of all messages. With credentials to every message, and room for them,
- * the end is the one that has none.
- */
-bool skv_rights_left(int sock)
+bool skv_rights_refused(int sock)
 {
-	_Alignas(struct cmsghdr) char room[CMSG_SPACE(sizeof(struct ucred))];
 	int on = 1;
+	socklen_t len = sizeof(on);
 
-	if (setsockopt(sock, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) < 0)
-		return true;
-	for (;;) {
-		struct msghdr msg = {.msg_control = room, .msg_controllen = sizeof(room)};
-
-		ssize_t n = recvmsg(sock, &msg, MSG_PEEK | MSG_DONTWAIT);
-
-		if (n < 0 && errno == ECONNRESET) /* told once: the peer did not read all. What it sent is still there */
-			continue;
-		if (n < 0 || skv_rights_carried(&msg))
-			return true;
-		if (!CMSG_FIRSTHDR(&msg))
-			return false;
-		(void)recv(sock, NULL, 0, MSG_DONTWAIT);
-	}
+	return getsockopt(sock, SOL_SOCKET, SO_PASSRIGHTS, &on, &len) == 0 && !on;
 }
 
 unsigned skv_rights_take(struct skv_loop *loop, struct msghdr *msg, int fds[SKV_WIRE_MAX_FDS])

@@ -29,8 +29,8 @@ static inline bool skv_rights_carried(const struct msghdr *peeked)
 	return peeked->msg_flags & MSG_CTRUNC;
 }
 
-/* Of a socket that is shut down: throw away what it has received up to the first message with descriptors. Is there one? */
-bool skv_rights_left(int sock);
+/* Has the kernel refused them for this socket since it was connected? Then none wait in it. */
+bool skv_rights_refused(int sock);
 
 /* The descriptors of a received message, which are the caller's; more than there may be are closed, by the loop. */
 unsigned skv_rights_take(struct skv_loop *, struct msghdr *, int fds[SKV_WIRE_MAX_FDS]);

@@ -173,8 +173,7 @@ void skv_op_close(struct skv_loop *loop, struct skv_op *op, int fd, skv_op_fn do
 
 static void closed(struct skv_op *op, int res)
 {
-	if (res == -ECANCELED) /* it is being drained: nobody waits any more */
-		close(op->fd);
+	(void)res;
 	free(op);
 }
 
@@ -217,6 +216,8 @@ static void finish(struct skv_loop *loop, struct skv_op *op)
 		op->next->prev = op->prev;
 	if (op->kind == SKV_OP_TIMER && op->res == -ETIME)
 		op->res = 0;
+	if (op->kind == SKV_OP_CLOSE && op->res == -ECANCELED) /* it is being drained: nobody waits any more */
+		close(op->fd);
 	op->done(op, op->res);
 }
 

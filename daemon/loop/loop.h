@@ -102,7 +102,7 @@ void skv_op_timer(struct skv_loop *, struct skv_op *, uint64_t after_ns, skv_op_
  * most. The kernel's own limit is four for each processor, and that many hung files would hold up all that follows.
  */
 void skv_loop_allow_workers(struct skv_loop *, unsigned n);
-/* `fd` is consumed, but for -ECANCELED, with which the process is about to end. */
+/* `fd` is consumed in any case: where it is cancelled, since the loop is being drained, the loop closes it and waits. */
 void skv_op_close(struct skv_loop *, struct skv_op *, int fd, skv_op_fn done);
 /* The same, and nobody is told. */
 void skv_loop_close_fd(struct skv_loop *, int fd);

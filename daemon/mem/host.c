@@ -31,10 +31,17 @@ static void host_close(const struct skv_mem_ops *ops, int fd)
 	skv_close_fd(fd);
 }
 
+static uint64_t host_left(const struct skv_mem_ops *ops)
+{
+	(void)ops;
+	return UINT64_MAX;
+}
+
 const struct skv_mem_ops skv_mem_host = {
 	.granularity = GRANULARITY,
 	.handle_kind = SKV_HANDLE_MEMFD,
 	.pool_new = host_pool_new,
 	.discard = host_discard,
+	.left = host_left,
 	.close = host_close,
 };

@@ -41,6 +41,11 @@ struct skv_mem_ops {
 	bool (*discard)(const struct skv_mem_ops *, int fd, const struct skv_mem_range *);
 	/* Where segments are made elsewhere: the memory of one goes back. Consumes the handle. */
 	void (*destroy)(const struct skv_mem_ops *, struct skv_mem_handle *, size_t bytes);
+	/*
+	 * Host memory: bytes that the process may take for itself before its cgroup ends it, less a part that is never given
+	 * away; UINT64_MAX: no limit is known.
+	 */
+	uint64_t (*left)(const struct skv_mem_ops *);
 	/* Host memory: close a memfd of any size (consumed), of which this may be the last descriptor. */
 	void (*close)(const struct skv_mem_ops *, int fd);
 };

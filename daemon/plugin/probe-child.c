@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "common/fd.h"
@@ -147,5 +148,6 @@ static int probe(unsigned seconds)
 
 int skv_probe_main(unsigned seconds)
 {
+	(void)setpriority(PRIO_PROCESS, 0, 0); /* whatever the daemon's is */
 	_exit(probe(seconds));
 }

@@ -69,24 +69,26 @@ bool skv_scan_running(const struct skv_scan *s)
 /* Is it as the last scan saw it? Remembers it as it is now. */
 static bool unchanged(struct skv_scan *s, const char *file, const struct stat *st)
 {
-	struct seen *seen = s->seen, *end = seen + s->n_seen, *grown;
+	struct seen *seen, *grown;
+	size_t i = 0;
 
-	while (seen < end && strcmp(seen->file, file) != 0)
-		seen++;
-	if (seen == end) {
-		grown = realloc(s->seen, (s->n_seen + 1) * sizeof(*grown));
+	while (i < s->n_seen && strcmp(s->seen[i].file, file) != 0)
+		i++;
+	if (i == s->n_seen) {
+		grown = realloc(s->seen, (i + 1) * sizeof(*grown));
 		if (!grown)
 			return false;
 		s->seen = grown;
-		seen = grown + s->n_seen;
+		seen = &grown[i];
 		*seen = (struct seen){.file = strdup(file)};
 		if (!seen->file)
 			return false;
 		s->n_seen++;
-	} else if (seen->st.st_dev == st->st_dev && seen->st.st_ino == st->st_ino &&
-	           seen->st.st_size == st->st_size && seen->st.st_mtim.tv_sec == st->st_mtim.tv_sec &&
-	           seen->st.st_mtim.tv_nsec == st->st_mtim.tv_nsec) {
-		return true;
+	} else {
+		seen = &s->seen[i];
+		if (seen->st.st_dev == st->st_dev && seen->st.st_ino == st->st_ino && seen->st.st_size == st->st_size &&
+		    seen->st.st_mtim.tv_sec == st->st_mtim.tv_sec && seen->st.st_mtim.tv_nsec == st->st_mtim.tv_nsec)
+			return true;
 	}
 	seen->st = *st;
 	return false;

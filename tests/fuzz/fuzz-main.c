@@ -22,7 +22,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 #include "tests/support/random.h"
 
 #define LARGEST 100000u
-#define CHANGED 300 /* copies of each file */
 
 /* In memory of exactly its size, so that sanitizers and valgrind see a read beyond. */
 static void run(const uint8_t *data, size_t size)
@@ -41,7 +40,7 @@ static void change_and_run(uint8_t *data, size_t size)
 {
 	static uint8_t changed[LARGEST];
 
-	for (int i = 0; i < CHANGED; i++) {
+	for (int i = 0; i < fuzz_copies; i++) {
 		size_t n = rnd_below(4) ? size : rnd_below((uint32_t)size + 1);
 
 		memcpy(changed, data, n);
@@ -91,7 +90,7 @@ int main(int argc, char **argv)
 		files++;
 	}
 	closedir(d);
-	printf("%u files of %s, and %d changed copies of each\n", files, path, CHANGED);
+	printf("%u files of %s, and %d changed copies of each\n", files, path, fuzz_copies);
 	return files == 0;
 }
 

@@ -24,6 +24,7 @@ static const struct skv_param params[] = {
 };
 
 const char fuzz_name[] = "spec";
+const int fuzz_copies = 300;
 
 void fuzz_one(const uint8_t *data, size_t size)
 {

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A byte that says who sent it and with how many fds, then a packet. */
-#include <string.h>
-
 #include "common/wire.h"
 #include "tests/fuzz/fuzz.h"
 
 const char fuzz_name[] = "wire";
+const int fuzz_copies = 300;
 
 void fuzz_one(const uint8_t *data, size_t size)
 {

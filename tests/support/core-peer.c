@@ -51,6 +51,11 @@ static void test_close(const struct skv_mem_ops *ops, int fd)
 	skv_mem_host.close(&skv_mem_host, fd);
 }
 
+static uint64_t test_left(const struct skv_mem_ops *ops)
+{
+	return ((const struct test_mem *)ops)->left;
+}
+
 void mem_discarded(uint32_t which)
 {
 	struct skv_mem_range range = mem.discards[which].range;
@@ -116,10 +121,11 @@ uint64_t mem_bytes(uint32_t device)
 
 void test_mem_init(struct test_mem *m)
 {
-	*m = (struct test_mem){.ops = skv_mem_host, .fail_after = -1};
+	*m = (struct test_mem){.ops = skv_mem_host, .fail_after = -1, .left = UINT64_MAX};
 	m->ops.pool_new = test_pool_new;
 	m->ops.discard = test_discard;
 	m->ops.close = test_close;
+	m->ops.left = test_left;
 }
 
 struct skv_core_config books_config(void)

@@ -15,6 +15,7 @@
 struct test_mem {
 	struct skv_mem_ops ops;
 	int fail_after; /* pools until one fails with ENOMEM; -1 = never */
+	uint64_t left;  /* what the cgroup allows; UINT64_MAX: there is none */
 	bool slow;      /* what is discarded is so when mem_discarded() says it */
 	uint32_t n_discards;
 	struct {

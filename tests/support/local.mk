@@ -9,6 +9,7 @@ tests_support_libskvtest_la_SOURCES = \
 	tests/support/core-actor.c tests/support/core-actor.h tests/support/core-model.c tests/support/core-model.h \
 	tests/support/core-peer.c tests/support/core-peer.h \
 	tests/support/daemon-fixture.c tests/support/daemon-fixture.h tests/support/raw-client.c \
+	tests/support/raw-engine.c tests/support/raw-engine.h \
 	tests/support/device-fixture.c tests/support/device-fixture.h \
 	tests/support/device-helper.c tests/support/device-helper.h \
 	tests/support/engine-backends.c tests/support/engine-backends.h \
@@ -17,7 +18,8 @@ tests_support_libskvtest_la_SOURCES = \
 	tests/support/hung-files.c tests/support/hung-files.h \
 	tests/support/kernel-backend.c tests/support/kernel-backend.h \
 	tests/support/kernel-case.c tests/support/kernel-case.h \
-	tests/support/latent-case.c tests/support/latent-case.h tests/support/prefill-case.c tests/support/prefill-case.h \
+	tests/support/latent-case.c tests/support/latent-case.h tests/support/memory-group.c \
+	tests/support/memory-group.h tests/support/prefill-case.c tests/support/prefill-case.h \
 	tests/support/quant-case.c tests/support/quant-case.h tests/support/score-case.c tests/support/score-case.h \
 	tests/support/slot-meta-case.c tests/support/slot-meta-case.h tests/support/slot-model.c tests/support/slot-model.h \
 	tests/support/reference-attention.h tests/support/reference-codec.c tests/support/reference-codec.h \

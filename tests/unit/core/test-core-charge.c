@@ -179,6 +179,65 @@ START_TEST(stray_memory_of_a_pool)
 }
 END_TEST
 
+/* What the daemon's cgroup allows it is shared: nobody takes what is left for others, and all comes back. */
+START_TEST(room_of_the_cgroup)
+{
+	struct skv_core_seq_info info;
+	struct held h, f;
+	uint32_t client;
+
+	held_new(&h, &a, "h", 0);
+	write_bytes(&h, h.layout.tokens, 20 * MiB);
+	mem.left = 30 * MiB; /* of which the fork would leave less than it is */
+	ck_refused(in_turns(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "f", &info), &info), SKV_CORE_E_NOSPC);
+	ck_assert_ptr_nonnull(strstr(skv_core_why(core), "cgroup"));
+	mem.left = 41 * MiB;
+	ck_assert_int_eq(held_fork(&f, &h, &a, "f"), 0);
+	books_even();
+	mem.left = 20 * MiB;
+	ck_refused(skv_core_seq_new(core, a.client, a.session.session, "g", 0, &info), SKV_CORE_E_NOSPC);
+	ck_assert_int_eq(skv_core_seq_new(core, b.client, b.session.session, "g", 0, &info), 0);
+	ck_assert_int_eq(skv_core_seq_drop(core, a.client, a.session.session, f.seq), 0);
+	ck_assert_int_eq(skv_core_seq_new(core, a.client, a.session.session, "g", 0, &info), 0);
+	mem.left = 0;
+	ck_refused(skv_core_seq_new(core, b.client, b.session.session, "more", 0, &info), SKV_CORE_E_NOSPC);
+	ck_refused(skv_core_client_add(core, 3000, 1, "new", &client), SKV_CORE_E_NOSPC);
+	ck_assert_uint_eq(books_account(3000).clients, 0);
+	ck_assert(skv_core_room_is_used_up(core));
+	mem.left = UINT64_MAX;
+	held_close(&h);
+	held_close(&f);
+	peer_die(&a);
+}
+END_TEST
+
+/* Others take the room while a fork is being made: it is given up, and nothing of it is left. */
+START_TEST(a_fork_that_is_crowded_out)
+{
+	struct skv_core_done d = {0};
+	struct skv_core_seq_info info;
+	struct held h;
+
+	held_new(&h, &a, "h", 0);
+	claim_holes(&h);
+	ck_assert_int_eq(skv_core_seq_fork(core, a.client, a.session.session, h.seq, "f", &info), SKV_CORE_E_TURNS);
+	while (!books_has_seq("f")) {
+		skv_core_work(core, 100000, &d);
+		ck_assert(!d.client);
+	}
+	mem.left = 0;
+	while (!d.client)
+		skv_core_work(core, 100000, &d);
+	ck_assert_int_eq(d.result, SKV_CORE_E_NOSPC);
+	ck_assert_ptr_nonnull(strstr(d.why, "cgroup"));
+	ck_assert(!books_has_seq("f"));
+	books_even();
+	mem.left = UINT64_MAX;
+	held_close(&h);
+	peer_die(&a);
+}
+END_TEST
+
 START_TEST(connections_are_charged)
 {
 	uint64_t before = other(1000);
@@ -198,7 +257,8 @@ int main(void)
 	Suite *s = begin_suite("test-core-charge");
 
 	add_case(s, "charges", 120, setup, teardown, what_a_client_writes_is_charged,
-	         memory_without_pages_goes_with_its_holder, a_fork_needs_room_for_what_it_copies, stray_memory_of_a_pool,
+	         memory_without_pages_goes_with_its_holder, a_fork_needs_room_for_what_it_copies, room_of_the_cgroup,
+	         a_fork_that_is_crowded_out, stray_memory_of_a_pool,
 	         connections_are_charged, NULL);
 	return run_suite(s);
 }

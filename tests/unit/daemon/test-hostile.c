@@ -5,7 +5,8 @@
  * has no descriptor more when they are gone.
  *
  * Run as root they are users of their own, as in service; else the daemon's. HOSTILE_SECONDS=600 (make check-hostile): so
- * long, 16 of them with 64 connections each, and how long the other client waits is asserted.
+ * long, 16 of them with 64 connections each, and how long the other client waits is asserted. HOSTILE_MEMORY=128: with the
+ * daemon in a memory cgroup of so many MB.
  */
 #include <check.h>
 #include <errno.h>
@@ -16,12 +17,14 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/memory-group.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
@@ -38,6 +41,13 @@ static unsigned seconds_asked(void)
 	return asked ? (unsigned)atoi(asked) : 0;
 }
 
+static uint64_t megabytes_asked(void)
+{
+	const char *asked = getenv("HOSTILE_MEMORY");
+
+	return asked ? (uint64_t)atoi(asked) : 0;
+}
+
 static unsigned n_attackers(void)
 {
 	return seconds_asked() ? MOST_ATTACKERS : 2;
@@ -50,17 +60,33 @@ static unsigned n_connections(void)
 
 static struct fix fix;
 
+/* As its unit runs it. */
+static void before_exec(void)
+{
+	if (getuid() == 0)
+		(void)setpriority(PRIO_PROCESS, 0, -10);
+	if (megabytes_asked())
+		memory_group_enter();
+}
+
 static void setup(void)
 {
 	static const char *const options[] = {"--account-clients=64", "--account-sequences=64",
 	                                      "--max-clients=2048", "--log-level=error", NULL};
 
+	if (megabytes_asked())
+		ck_assert(memory_group_begin(megabytes_asked() * 1000 * 1000));
+	fix_before_exec = before_exec;
 	fix_start_process(&fix, options);
 }
 
 static void teardown(void)
 {
+	if (megabytes_asked())
+		ck_assert_uint_eq(memory_group_kills(), 0);
 	fix_stop(&fix);
+	if (megabytes_asked())
+		memory_group_end();
 }
 
 /* ---- frames ---- */
@@ -369,25 +395,47 @@ static pid_t start_attack(unsigned number)
 	return pid;
 }
 
+static struct {
+	double *ms; /* of each question */
+	unsigned n;
+} times;
+
+static void took(double since)
+{
+	if (times.n % 4096 == 0)
+		times.ms = realloc(times.ms, (times.n + 4096) * sizeof(*times.ms));
+	ck_assert_ptr_nonnull(times.ms);
+	times.ms[times.n++] = (fix_now() - since) * 1e3;
+}
+
+static const void *ask(struct raw *r, uint16_t type, const void *body, size_t bytes)
+{
+	double since = fix_now();
+	const void *answer = raw_ask(r, type, body, bytes, -1);
+
+	took(since);
+	return answer;
+}
+
 /* What a well-behaved client does all day; each call must go as ever. */
-static double behave(struct raw *r, uint32_t session)
+static void behave(struct raw *r, uint32_t session)
 {
 	struct {
 		struct skv_msg_runs m;
 		struct skv_wire_run run;
 	} put = {{.session = session, .n_runs = 1}, {0, 0}};
-	struct skv_msg_lease_get get = {.session = session, .least = 16, .most = 16};
-	double begin = fix_now();
+	const struct skv_msg_lease_get get = {.session = session, .least = 16, .most = 16};
+	const struct skv_msg_seq_name name = {.session = session};
+	struct skv_msg_seq seq = {.session = session};
 	const struct skv_msg_runs *ok;
-	struct skv_msg_seq seq = {.session = session, .seq = raw_seq_new(r, session, "")};
 
-	ok = raw_ask(r, SKV_MSG_LEASE_GET, &get, sizeof(get), -1);
+	seq.seq = ((const struct skv_msg_seq_ok *)ask(r, SKV_MSG_SEQ_NEW, &name, sizeof(name)))->seq;
+	ok = ask(r, SKV_MSG_LEASE_GET, &get, sizeof(get));
 	ck_assert_uint_eq(ok->n_runs, 1);
 	put.run = *(const struct skv_wire_run *)(ok + 1);
 	ck_assert_uint_eq(put.run.count, 16);
-	raw_ask(r, SKV_MSG_LEASE_PUT, &put, sizeof(put), -1);
-	raw_ask(r, SKV_MSG_SEQ_DROP, &seq, sizeof(seq), -1);
-	return fix_now() - begin;
+	ask(r, SKV_MSG_LEASE_PUT, &put, sizeof(put));
+	ask(r, SKV_MSG_SEQ_DROP, &seq, sizeof(seq));
 }
 
 static int ascending(const void *x, const void *y)
@@ -395,6 +443,22 @@ static int ascending(const void *x, const void *y)
 	double a = *(const double *)x, b = *(const double *)y;
 
 	return (a > b) - (a < b);
+}
+
+/* Says what it was, and begins anew: the time that one in a hundred takes longer than. */
+static double p99(const char *when)
+{
+	double x;
+
+	qsort(times.ms, times.n, sizeof(*times.ms), ascending);
+	x = times.ms[times.n - 1 - times.n / 100];
+	printf("%s another client asked %u questions: each took %.2f ms at the median, %.2f at p99, %.1f at most\n", when,
+	       times.n, times.ms[times.n / 2], x, times.ms[times.n - 1]);
+	fflush(stdout);
+	free(times.ms);
+	times.ms = NULL;
+	times.n = 0;
+	return x;
 }
 
 static json_int_t counter(struct raw *r, const char *name)
@@ -411,10 +475,9 @@ START_TEST(nothing_that_is_sent_disturbs_the_daemon)
 	struct raw *r = raw_hello(fix.socket);
 	uint32_t session = raw_open(r, "good", "full", NULL);
 	struct raw *operator = raw_operator(fix.socket);
-	unsigned before, asked = 0;
-	double begin = fix_now(), told = begin;
+	double begin = fix_now(), told, waited;
 	pid_t pids[MOST_ATTACKERS];
-	double *times = NULL;
+	unsigned before;
 	int status;
 
 	if (getuid() != 0)
@@ -422,13 +485,16 @@ START_TEST(nothing_that_is_sent_disturbs_the_daemon)
 	raw_seq_new(r, session, "mine");
 	raw_lease(r, session, 100);
 	before = fix_settled_fds(fix.pid);
+	while (fix_now() < begin + 1)
+		behave(r, session);
+	p99("alone");
 	for (unsigned i = 0; i < n_attackers(); i++)
 		pids[i] = start_attack(i);
+	if (getuid() == 0) /* it is the daemon that is measured, not how the scheduler divides two processors by eighteen */
+		ck_assert_int_eq(setpriority(PRIO_PROCESS, 0, -10), 0);
+	begin = told = fix_now();
 	while (seconds_asked() ? fix_now() < begin + seconds_asked() : counter(r, "malformed") < MALFORMED) {
-		if (asked % 4096 == 0)
-			times = realloc(times, (asked + 4096) * sizeof(*times));
-		ck_assert_ptr_nonnull(times);
-		times[asked++] = behave(r, session) * 1e3 / 4;
+		behave(r, session);
 		for (unsigned i = 0; i < n_attackers(); i++) /* they end when the daemon does, or when we say so */
 			ck_assert_int_eq(waitpid(pids[i], &status, WNOHANG), 0);
 		if (fix_now() > told + 1) {
@@ -439,12 +505,9 @@ START_TEST(nothing_that_is_sent_disturbs_the_daemon)
 	printf("%lld malformed frames and %lld well-formed ones on %lld connections in %.1f s\n",
 	       (long long)counter(r, "malformed"), (long long)counter(r, "messages"),
 	       (long long)counter(r, "connections"), fix_now() - begin);
-	qsort(times, asked, sizeof(*times), ascending);
-	printf("meanwhile another client asked %u times 4 questions: each took %.2f ms at the median, %.2f at p99, %.1f at "
-	       "most\n", asked, times[asked / 2], times[asked - 1 - asked / 100], times[asked - 1]);
+	waited = p99("meanwhile");
 	if (seconds_asked())
-		ck_assert_double_lt(times[asked - 1 - asked / 100], 5);
-	free(times);
+		ck_assert_double_lt(waited, 5);
 	for (unsigned i = 0; i < n_attackers(); i++) {
 		ck_assert_int_eq(kill(pids[i], SIGKILL), 0);
 		ck_assert_int_eq(waitpid(pids[i], &status, 0), pids[i]);

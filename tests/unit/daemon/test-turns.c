@@ -13,12 +13,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "common/seqmem.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/raw-engine.h"
 #include "tests/support/suite.h"
 
 #define TOKENS (128u << 10)
@@ -31,16 +30,6 @@ static uint32_t others_session;
 static bool is_full(void)
 {
 	return getenv("TURNS") != NULL;
-}
-
-/* Of n_layers layers whose pages are of 1 KiB. */
-static struct skv_wire_model model_of(uint32_t n_layers)
-{
-	struct skv_wire_model m = {.n_layers = n_layers, .n_heads = 1, .n_kv_heads = 1, .head_dim = 16,
-	                           .kv_dtype = SKV_F16, .max_tokens = 8 * TOKENS, .n_ranks = 1};
-
-	skv_wire_string(m.name, sizeof(m.name), "turns");
-	return m;
 }
 
 static void setup(void)
@@ -57,72 +46,6 @@ static void teardown(void)
 {
 	raw_close(other);
 	fix_stop(&fix);
-}
-
-/* ---- a client with sequences ----------------------------------------------------------------- */
-
-struct engine {
-	struct raw *raw;
-	struct skv_msg_open_ok session;
-	struct skv_model model;
-	struct skv_wire_run runs[SKV_WIRE_MAX_RUNS]; /* of pages on lease that are not used yet */
-	uint32_t n_runs;
-};
-
-static void engine_open(struct engine *e, uint32_t n_layers)
-{
-	struct skv_wire_model m = model_of(n_layers);
-
-	e->raw = raw_hello(fix.socket);
-	e->n_runs = 0;
-	raw_open_model(e->raw, &m, "full", &e->session);
-	skv_wire_to_model(&e->model, &m);
-}
-
-static uint32_t page(struct engine *e)
-{
-	struct skv_msg_lease_get get = {.session = e->session.session, .least = 1, .most = SKV_CALL_PAGES};
-	struct skv_wire_run *last;
-	const struct skv_msg_runs *ok;
-
-	if (e->n_runs == 0) {
-		ok = raw_ask(e->raw, SKV_MSG_LEASE_GET, &get, sizeof(get), -1);
-		e->n_runs = ok->n_runs;
-		memcpy(e->runs, ok + 1, ok->n_runs * sizeof(*e->runs));
-	}
-	last = &e->runs[e->n_runs - 1];
-	if (--last->count == 0)
-		e->n_runs--;
-	return last->first + last->count;
-}
-
-/* A sequence of so many tokens, with all of its policy's state. */
-static uint32_t engine_seq(struct engine *e, const char *name, uint32_t tokens)
-{
-	struct skv_seqmem_layout layout;
-	struct skv_msg_seq_name m = {.session = e->session.session, .max_tokens = tokens};
-	const struct skv_msg_seq_ok *ok;
-	struct skv_seqmem *mem;
-	uint32_t seq;
-
-	skv_wire_string(m.name, sizeof(m.name), name);
-	ok = raw_ask(e->raw, SKV_MSG_SEQ_NEW, &m, sizeof(m), -1);
-	seq = ok->seq;
-	skv_seqmem_layout(&e->model, ok->max_tokens, &layout);
-	ck_assert_uint_eq(ok->bytes, layout.total);
-	mem = mmap(NULL, layout.total, PROT_READ | PROT_WRITE, MAP_SHARED, e->raw->fds[0], 0);
-	ck_assert_ptr_ne(mem, MAP_FAILED);
-	for (uint32_t layer = 0; layer < e->model.n_layers; layer++) {
-		skv_pte *table = skv_seqmem_table(mem, &layout, layer);
-
-		for (uint32_t i = 0; i < skv_pages_of(tokens); i++)
-			table[i] = skv_pte_make(SKV_PTE_PRIVATE, page(e));
-	}
-	memset((char *)mem + layout.state, 1, layout.state_bytes);
-	memset((char *)mem + layout.tokens, 1, tokens * sizeof(int32_t));
-	atomic_store(&mem->commit, (uint64_t)1 << 32 | tokens);
-	munmap(mem, layout.total);
-	return seq;
 }
 
 /* ---- the other one --------------------------------------------------------------------------- */
@@ -192,16 +115,16 @@ static uint64_t die_with(uint32_t n, uint32_t n_layers, bool named)
 	int status;
 
 	if (pid == 0) {
-		struct engine e;
+		struct raw_engine e;
 		char name[16] = "";
 
-		engine_open(&e, n_layers);
+		raw_engine_open(&e, fix.socket, n_layers);
 		for (uint32_t i = 0; i < n; i++) {
 			if (named && i % 2)
 				snprintf(name, sizeof(name), "s%u", i);
 			else
 				*name = 0;
-			engine_seq(&e, name, TOKENS);
+			raw_engine_seq(&e, name, TOKENS);
 		}
 		raise(SIGSTOP);
 		_exit(0);
@@ -217,7 +140,7 @@ static uint64_t die_with(uint32_t n, uint32_t n_layers, bool named)
 
 static void others_open(uint32_t n_layers)
 {
-	struct skv_wire_model m = model_of(n_layers);
+	struct skv_wire_model m = raw_engine_model(n_layers);
 
 	others_session = raw_open_model(other, &m, "full", NULL);
 }
@@ -259,7 +182,7 @@ END_TEST
 /* ---- one large sequence ---------------------------------------------------------------------- */
 
 /* The other lives while the engine waits for its answer. The answer's body. */
-static const void *ask_in_turns(struct engine *e, uint16_t type, const void *body, size_t bytes, const char *what)
+static const void *ask_in_turns(struct raw_engine *e, uint16_t type, const void *body, size_t bytes, const char *what)
 {
 	int got;
 
@@ -277,12 +200,12 @@ START_TEST(a_large_sequence)
 	const uint32_t n_layers = is_full() ? 128 : 32;
 	struct skv_msg_seq_name name = {0};
 	struct skv_msg_seq m;
-	struct engine e;
+	struct raw_engine e;
 	uint32_t child;
 
 	others_open(n_layers);
-	engine_open(&e, n_layers);
-	m = (struct skv_msg_seq){.session = e.session.session, .seq = engine_seq(&e, "large", 8 * TOKENS)};
+	raw_engine_open(&e, fix.socket, n_layers);
+	m = (struct skv_msg_seq){.session = e.session.session, .seq = raw_engine_seq(&e, "large", 8 * TOKENS)};
 	name = (struct skv_msg_seq_name){.session = m.session, .seq = m.seq};
 	child = ((const struct skv_msg_seq_ok *)ask_in_turns(&e, SKV_MSG_SEQ_FORK, &name, sizeof(name), "fork"))->seq;
 	ck_assert_uint_eq(e.raw->n_fds, 1);
@@ -293,7 +216,7 @@ START_TEST(a_large_sequence)
 	m.seq = ((const struct skv_msg_seq_ok *)ask_in_turns(&e, SKV_MSG_SEQ_ATTACH, &name, sizeof(name), "attach"))->seq;
 	ask_in_turns(&e, SKV_MSG_SEQ_DROP, &m, sizeof(m), "drop");
 
-	m.seq = engine_seq(&e, "own", 8 * TOKENS);
+	m.seq = raw_engine_seq(&e, "own", 8 * TOKENS);
 	ask_in_turns(&e, SKV_MSG_SEQ_DETACH, &m, sizeof(m), "detach");
 	skv_wire_string(name.name, sizeof(name.name), "own");
 	ask_in_turns(&e, SKV_MSG_SEQ_ATTACH, &name, sizeof(name), "attach of 2 million pages");
@@ -311,12 +234,12 @@ START_TEST(lists_without_end)
 	struct skv_msg_query query = {.what = SKV_QUERY_SEQS};
 	struct raw *lists[64];
 	unsigned answers = 0;
-	struct engine e;
+	struct raw_engine e;
 
 	others_open(1);
-	engine_open(&e, 1);
+	raw_engine_open(&e, fix.socket, 1);
 	for (unsigned i = 0; i < n_seqs; i++)
-		engine_seq(&e, "", 2048);
+		raw_engine_seq(&e, "", 2048);
 	for (unsigned i = 0; i < n_lists; i++) {
 		lists[i] = raw_hello(fix.socket);
 		raw_send(lists[i], SKV_MSG_QUERY, &query, sizeof(query), -1);
@@ -360,16 +283,16 @@ static void setup_small(void)
 
 static void leave_orphans(void *unused)
 {
-	struct engine e;
+	struct raw_engine e;
 	char name[16];
 
 	(void)unused;
-	engine_open(&e, 1);
+	raw_engine_open(&e, fix.socket, 1);
 	for (uint32_t i = 0; i < ORPHANS; i++) {
 		struct skv_msg_seq m = {.session = e.session.session};
 
 		snprintf(name, sizeof(name), "s%u", i);
-		m.seq = engine_seq(&e, name, ORPHANS_PAGES * SKV_PAGE_TOKENS);
+		m.seq = raw_engine_seq(&e, name, ORPHANS_PAGES * SKV_PAGE_TOKENS);
 		raw_ask(e.raw, SKV_MSG_SEQ_DETACH, &m, sizeof(m), -1);
 	}
 	raw_close(e.raw);

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/sys/cgroup.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "common/fd.h"
+
+/* Where a version has its groups, what /proc/self/cgroup has before their path, and what their files are called. */
+static const struct version {
+	const char *mark, *root, *used, *limit;
+} versions[] = {
+	{":memory:", "/sys/fs/cgroup/memory", "memory.usage_in_bytes", "memory.limit_in_bytes"},
+	{"0::", "/sys/fs/cgroup", "memory.current", "memory.max"},
+};
+
+static int open_in(const char *group, const char *file)
+{
+	char path[1024];
+	int n = snprintf(path, sizeof(path), "%s/%s", group, file);
+
+	return n > 0 && (size_t)n < sizeof(path) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+}
+
+/* The group, and all those that it is in. Not there: the kernel shows a container only its own, as the root. */
+static void add_all(struct skv_cgroup *m, const struct version *v, const char *path)
+{
+	char group[1024];
+	int n = snprintf(group, sizeof(group), "%s%s", v->root, path);
+
+	if (n < 0 || (size_t)n >= sizeof(group))
+		return;
+	for (char *end = group + n; m->n < SKV_MAX_CGROUPS; end = strrchr(group, '/')) {
+		int used, limit;
+
+		*end = 0;
+		used = open_in(group, v->used);
+		limit = open_in(group, v->limit);
+		if (used >= 0 && limit >= 0) {
+			m->groups[m->n].used_fd = used;
+			m->groups[m->n++].limit_fd = limit;
+		} else {
+			skv_close_fd(used);
+			skv_close_fd(limit);
+		}
+		if (!strcmp(group, v->root))
+			break;
+	}
+}
+
+void skv_cgroup_open(struct skv_cgroup *m)
+{
+	FILE *f = fopen("/proc/self/cgroup", "re");
+	char line[1024];
+
+	m->n = 0;
+	while (f && fgets(line, sizeof(line), f)) {
+		line[strcspn(line, "\n")] = 0;
+		for (size_t i = 0; i < sizeof(versions) / sizeof(versions[0]); i++) {
+			const char *at = strstr(line, versions[i].mark);
+
+			if (at && at[strlen(versions[i].mark)] == '/')
+				add_all(m, &versions[i], at + strlen(versions[i].mark));
+		}
+	}
+	if (f)
+		fclose(f);
+}
+
+void skv_cgroup_close(struct skv_cgroup *m)
+{
+	while (m->n > 0) {
+		skv_close_fd(m->groups[--m->n].used_fd);
+		skv_close_fd(m->groups[m->n].limit_fd);
+	}
+}
+
+/* The number in the file; "max", or nothing that can be read, is none. */
+static uint64_t number(int fd)
+{
+	char text[32];
+	ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
+
+	if (n <= 0)
+		return UINT64_MAX;
+	text[n] = 0;
+	return *text >= '0' && *text <= '9' ? strtoull(text, NULL, 10) : UINT64_MAX;
+}
+
+uint64_t skv_cgroup_left(const struct skv_cgroup *m, uint64_t *ret_limit)
+{
+	uint64_t least = UINT64_MAX;
+
+	*ret_limit = UINT64_MAX;
+	for (unsigned i = 0; i < m->n; i++) {
+		uint64_t limit = number(m->groups[i].limit_fd), used = number(m->groups[i].used_fd);
+		uint64_t left = used < limit ? limit - used : 0;
+
+		/* without a limit version 1 has a number above all memory there is */
+		if (limit >> 60 || used == UINT64_MAX || left >= least)
+			continue;
+		least = left;
+		*ret_limit = limit;
+	}
+	return least;
+}

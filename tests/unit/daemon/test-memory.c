@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The daemon in memory cgroups of 128 and of 512 MB, under clients that make it hold as much as they can: answers that
+ * nobody reads, forks, sequences, tables of a client that dies. The kernel kills nobody, the daemon says what it cannot
+ * have, and who comes then is served. Root, and a memory cgroup.
+ */
+#include <check.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "tests/support/child.h"
+#include "tests/support/daemon-fixture.h"
+#include "tests/support/memory-group.h"
+#include "tests/support/raw-engine.h"
+#include "tests/support/suite.h"
+
+#define HOSTILE_UID 54321u
+#define USERS 16u
+#define CONNECTIONS 60u /* of a user: not all that it may have */
+#define TOKENS (128u << 10)
+#define MB ((uint64_t)1000 * 1000)
+
+static const uint64_t limits[] = {128 * MB, 512 * MB};
+#define N_LIMITS (int)(sizeof(limits) / sizeof(limits[0]))
+
+static struct fix fix;
+
+static bool begin(uint64_t limit)
+{
+	static const char *const options[] = {"--pool-bytes=16G", "--account-bytes=16G", "--segment-bytes=64M",
+	                                      "--log-level=error", NULL};
+
+	if (getuid() != 0) {
+		printf("not root: not run\n");
+		return false;
+	}
+	if (!memory_group_begin(limit))
+		return false;
+	fix_start_process(&fix, options);
+	return true;
+}
+
+/* Somebody who was not there before is served, in two seconds. */
+static void newcomer(void *unused)
+{
+	struct skv_msg_hello hello = {.version_min = 1, .version_max = 1, .program = "newcomer"};
+	struct raw *r = NULL;
+	uint32_t session;
+	int got = 0;
+
+	(void)unused;
+	for (double end = fix_now() + 2; got != (SKV_MSG_HELLO | SKV_REPLY) && fix_now() < end; fix_sleep_ms(20)) {
+		if (r)
+			raw_close(r);
+		r = raw_connect(fix.socket);
+		ck_assert_ptr_nonnull(r);
+		raw_send(r, SKV_MSG_HELLO, &hello, sizeof(hello), -1);
+		got = raw_recv_answer(r, 1000);
+	}
+	ck_assert_int_eq(got, SKV_MSG_HELLO | SKV_REPLY);
+	session = raw_open(r, "newcomer", "full", NULL);
+	raw_seq_new(r, session, "");
+	raw_lease(r, session, 16);
+	raw_close(r);
+}
+
+static void end(const char *what)
+{
+	printf("%s: %.1f of %.0f MB, %llu killed\n", what, (double)memory_group_used() / 1e6, (double)memory_group_limit() / 1e6,
+	       (unsigned long long)memory_group_kills());
+	ck_assert_uint_eq(memory_group_kills(), 0);
+	fix_in_child(HOSTILE_UID + USERS, newcomer, NULL);
+	fix_stop(&fix);
+	memory_group_end();
+}
+
+/* All users at once do so, and go on to hold what they have until all are done and somebody new has come. */
+static void attack(void (*body)(void))
+{
+	pid_t pids[USERS];
+	int status;
+
+	for (unsigned u = 0; u < USERS; u++) {
+		pids[u] = child_fork();
+		if (pids[u] == 0) {
+			if (setgid(HOSTILE_UID + u) < 0 || setuid(HOSTILE_UID + u) < 0)
+				_exit(2);
+			body();
+			raise(SIGSTOP);
+			_exit(0);
+		}
+	}
+	for (unsigned u = 0; u < USERS; u++) {
+		ck_assert_int_eq(waitpid(pids[u], &status, WUNTRACED), pids[u]);
+		ck_assert_msg(WIFSTOPPED(status), "%s", child_problem());
+	}
+	fix_in_child(HOSTILE_UID + USERS, newcomer, NULL);
+	for (unsigned u = 0; u < USERS; u++)
+		kill(pids[u], SIGCONT);
+	for (unsigned u = 0; u < USERS; u++)
+		child_wait(pids[u]);
+}
+
+/* ---- answers that nobody reads --------------------------------------------------------------- */
+
+static void ask_and_not_read(void)
+{
+	struct {
+		struct skv_msg_header h;
+		struct skv_msg_hello m;
+	} hello = {{sizeof(hello), SKV_MSG_HELLO, 0, 1, 0}, {.version_min = 1, .version_max = 1, .program = "mute"}};
+	struct {
+		struct skv_msg_header h;
+		struct skv_msg_query m;
+	} query = {{sizeof(query), SKV_MSG_QUERY, 0, 2, 0}, {.what = SKV_QUERY_POLICIES}};
+	struct raw *r[CONNECTIONS];
+
+	for (unsigned i = 0; i < CONNECTIONS; i++) {
+		r[i] = raw_connect(fix.socket);
+		(void)send(r[i]->fd, &hello, sizeof(hello), MSG_NOSIGNAL);
+	}
+	for (double until = fix_now() + 3; fix_now() < until; fix_sleep_ms(10))
+		for (unsigned i = 0; i < CONNECTIONS; i++)
+			(void)send(r[i]->fd, &query, sizeof(query), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+START_TEST(answers_that_nobody_reads)
+{
+	if (!begin(limits[_i]))
+		return;
+	attack(ask_and_not_read);
+	end("answers that nobody reads");
+}
+END_TEST
+
+/* ---- sequences and forks --------------------------------------------------------------------- */
+
+/* As often as the daemon says yes; and it says why not. */
+static unsigned ask_until_refused(struct raw *r, uint16_t type, const struct skv_msg_seq_name *m)
+{
+	unsigned n = 0;
+	int got;
+
+	do {
+		raw_send(r, type, m, sizeof(*m), -1);
+		got = raw_recv_answer(r, 60000);
+		n++;
+	} while (got == (int)(type | SKV_REPLY));
+	ck_assert_int_eq(got, SKV_MSG_ERROR);
+	ck_assert_msg(strstr(raw_error_text(r), "cgroup") || strstr(raw_error_text(r), "left is for others"), "%s",
+	              raw_error_text(r));
+	return n - 1;
+}
+
+static void fork_on_and_on(void)
+{
+	struct skv_msg_seq_name m = {0};
+	struct raw_engine e;
+
+	raw_engine_open(&e, fix.socket, 32);
+	m.session = e.session.session;
+	m.seq = raw_engine_seq(&e, "", TOKENS / 16);
+	(void)ask_until_refused(e.raw, SKV_MSG_SEQ_FORK, &m);
+}
+
+static void make_on_and_on(void)
+{
+	struct skv_msg_seq_name m = {0};
+	struct raw_engine e;
+
+	raw_engine_open(&e, fix.socket, 32);
+	m.session = e.session.session;
+	(void)ask_until_refused(e.raw, SKV_MSG_SEQ_NEW, &m);
+}
+
+START_TEST(forks)
+{
+	if (!begin(limits[_i]))
+		return;
+	attack(fork_on_and_on);
+	end("forks");
+}
+END_TEST
+
+START_TEST(sequences)
+{
+	if (!begin(limits[_i]))
+		return;
+	attack(make_on_and_on);
+	end("sequences");
+}
+END_TEST
+
+/* ---- the end of a client --------------------------------------------------------------------- */
+
+START_TEST(death)
+{
+	struct raw *other;
+	int status;
+	pid_t pid;
+
+	if (!begin(limits[_i]))
+		return;
+	pid = child_fork();
+	if (pid == 0) {
+		struct raw_engine e;
+
+		raw_engine_open(&e, fix.socket, 32);
+		for (int i = 0; i < 20; i++)
+			raw_engine_seq(&e, i % 2 ? (char[]){'s', (char)('a' + i), 0} : "", TOKENS);
+		raise(SIGSTOP);
+		_exit(0);
+	}
+	ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
+	ck_assert_msg(WIFSTOPPED(status), "%s", child_problem());
+	kill(pid, SIGKILL);
+	ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+	other = raw_hello(fix.socket);
+	for (double until = fix_now() + 30; raw_leased(other) > 0;) {
+		ck_assert_double_lt(fix_now(), until);
+		fix_sleep_ms(20);
+	}
+	raw_close(other);
+	end("death with 20 sequences of 131,072 tokens in 32 layers");
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = begin_suite("test-memory");
+	TCase *t = add_case(s, "memory", 120, NULL, NULL, NULL);
+
+	tcase_add_loop_test(t, answers_that_nobody_reads, 0, N_LIMITS);
+	tcase_add_loop_test(t, forks, 0, N_LIMITS);
+	tcase_add_loop_test(t, sequences, 0, N_LIMITS);
+	tcase_add_loop_test(t, death, 0, N_LIMITS);
+	return run_suite(s);
+}
