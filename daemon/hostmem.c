@@ -135,7 +135,7 @@ static void close_memfd(const struct skv_mem_ops *ops, int fd)
 
 static uint64_t left(const struct skv_mem_ops *ops)
 {
-	uint64_t limit, bytes = skv_cgroup_left(&((const struct skv_hostmem *)ops)->cgroup, &limit);
+	uint64_t limit, bytes = skv_cgroup_left(&((struct skv_hostmem *)ops)->cgroup, &limit);
 
 	return bytes == UINT64_MAX ? bytes : bytes > RESERVED(limit) ? bytes - RESERVED(limit) : 0;
 }

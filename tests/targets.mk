@@ -26,6 +26,11 @@ check-clang:
 check-clang-build: # everything is compiled, and the tests that need no minute run
 	+$(call sub_check,check-clang-build.d,$(CLANG) --without-cuda,TESTS='$$(COMMON_TESTS) $$(CORE_TESTS)')
 
+# The client library's locks and atomics. OpenMP's own synchronisation is not seen, so it has one thread here.
+TSAN = --with-sanitizer=thread --without-cuda CC=clang CXX=clang++ CFLAGS='-O1 -g'
+check-tsan:
+	+export OMP_NUM_THREADS=1; $(call sub_check,check-tsan.d,$(TSAN),TESTS='$$(CLIENT_TESTS)')
+
 # Every C test program under valgrind, without AVX-512, which valgrind does not know. It follows the
 # processes that Check forks, so a leak or an error fails the one test that has it.
 VALGRIND = valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite \
@@ -72,7 +77,7 @@ check-systemd: all
 check-chroot:
 	$(SHELL) $(srcdir)/tests/e2e/chroot.sh $(abs_builddir)/check-chroot.d
 
-.PHONY: check-asan check-asan-quick check-clang check-clang-build check-codes check-golden check-oracle check-table check-valgrind check-hostile check-systemd check-chroot
+.PHONY: check-asan check-asan-quick check-clang check-clang-build check-tsan check-codes check-golden check-oracle check-table check-valgrind check-hostile check-systemd check-chroot
 AM_DISTCHECK_CONFIGURE_FLAGS = --enable-werror --with-systemdsystemunitdir='$${prefix}/lib/systemd/system'
 distclean-local:
-	rm -rf check-asan.d check-asan-quick.d check-clang.d check-clang-build.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage
+	rm -rf check-asan.d check-asan-quick.d check-clang.d check-clang-build.d check-tsan.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage

@@ -264,9 +264,11 @@ bool skv_ipc_work(struct skv_ipc *ipc)
 	while (skv_now_ns() < end && (conn = skv_ipc_next(ipc))) {
 		if (conn->open) {
 			serve(conn);
-		} else if (is_idle(conn)) {
+		} else if (is_idle(conn) && conn->no_rights) {
 			skv_close_fd(conn->fd);
 			conn_free(conn);
+		} else {
+			skv_conn_free_when_idle(conn);
 		}
 	}
 	return ipc->turns;

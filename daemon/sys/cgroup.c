@@ -7,14 +7,19 @@
 #include <string.h>
 #include <unistd.h>
 #include "common/fd.h"
+#include "daemon/sys/clock.h"
 
 /* Where a version has its groups, what /proc/self/cgroup has before their path, and what their files are called. */
-static const struct version {
+static const struct skv_cgroup_version {
 	const char *mark, *root, *used, *limit;
+	const char *cache[2]; /* in memory.stat */
 } versions[] = {
-	{":memory:", "/sys/fs/cgroup/memory", "memory.usage_in_bytes", "memory.limit_in_bytes"},
-	{"0::", "/sys/fs/cgroup", "memory.current", "memory.max"},
+	{":memory:", "/sys/fs/cgroup/memory", "memory.usage_in_bytes", "memory.limit_in_bytes",
+	 {"\ntotal_inactive_file ", "\ntotal_active_file "}},
+	{"0::", "/sys/fs/cgroup", "memory.current", "memory.max", {"\ninactive_file ", "\nactive_file "}},
 };
+
+#define CACHE_NS 100000000u /* for so long what is known of the cache is good: the kernel takes a while to say */
 
 static int open_in(const char *group, const char *file)
 {
@@ -25,7 +30,7 @@ static int open_in(const char *group, const char *file)
 }
 
 /* The group, and all those that it is in. Not there: the kernel shows a container only its own, as the root. */
-static void add_all(struct skv_cgroup *m, const struct version *v, const char *path)
+static void add_all(struct skv_cgroup *m, const struct skv_cgroup_version *v, const char *path)
 {
 	char group[1024];
 	int n = snprintf(group, sizeof(group), "%s%s", v->root, path);
@@ -33,17 +38,22 @@ static void add_all(struct skv_cgroup *m, const struct version *v, const char *p
 	if (n < 0 || (size_t)n >= sizeof(group))
 		return;
 	for (char *end = group + n; m->n < SKV_MAX_CGROUPS; end = strrchr(group, '/')) {
-		int used, limit;
+		int used, limit, stat;
 
 		*end = 0;
 		used = open_in(group, v->used);
 		limit = open_in(group, v->limit);
-		if (used >= 0 && limit >= 0) {
+		stat = open_in(group, "memory.stat");
+		if (used >= 0 && limit >= 0 && stat >= 0) {
 			m->groups[m->n].used_fd = used;
-			m->groups[m->n++].limit_fd = limit;
+			m->groups[m->n].limit_fd = limit;
+			m->groups[m->n].stat_fd = stat;
+			m->groups[m->n].cache_ns = 0;
+			m->groups[m->n++].version = v;
 		} else {
 			skv_close_fd(used);
 			skv_close_fd(limit);
+			skv_close_fd(stat);
 		}
 		if (!strcmp(group, v->root))
 			break;
@@ -73,6 +83,7 @@ void skv_cgroup_close(struct skv_cgroup *m)
 {
 	while (m->n > 0) {
 		skv_close_fd(m->groups[--m->n].used_fd);
+		skv_close_fd(m->groups[m->n].stat_fd);
 		skv_close_fd(m->groups[m->n].limit_fd);
 	}
 }
@@ -89,7 +100,28 @@ static uint64_t number(int fd)
 	return *text >= '0' && *text <= '9' ? strtoull(text, NULL, 10) : UINT64_MAX;
 }
 
-uint64_t skv_cgroup_left(const struct skv_cgroup *m, uint64_t *ret_limit)
+/* Page cache of files in the group. */
+static uint64_t cache(struct skv_cgroup *m, unsigned i)
+{
+	uint64_t now = skv_now_ns();
+	char text[8192];
+	ssize_t n;
+
+	if (m->groups[i].cache_ns && now < m->groups[i].cache_ns + CACHE_NS)
+		return m->groups[i].cache;
+	n = pread(m->groups[i].stat_fd, text, sizeof(text) - 1, 0);
+	text[n > 0 ? n : 0] = 0;
+	m->groups[i].cache = 0;
+	m->groups[i].cache_ns = now;
+	for (size_t k = 0; k < 2; k++) {
+		const char *at = strstr(text, m->groups[i].version->cache[k]);
+
+		m->groups[i].cache += at ? strtoull(at + strlen(m->groups[i].version->cache[k]), NULL, 10) : 0;
+	}
+	return m->groups[i].cache;
+}
+
+uint64_t skv_cgroup_left(struct skv_cgroup *m, uint64_t *ret_limit)
 {
 	uint64_t least = UINT64_MAX;
 
@@ -99,7 +131,11 @@ uint64_t skv_cgroup_left(const struct skv_cgroup *m, uint64_t *ret_limit)
 		uint64_t left = used < limit ? limit - used : 0;
 
 		/* without a limit version 1 has a number above all memory there is */
-		if (limit >> 60 || used == UINT64_MAX || left >= least)
+		if (limit >> 60 || used == UINT64_MAX)
+			continue;
+		if (left < limit / 2)
+			left += cache(m, i);
+		if (left >= least)
 			continue;
 		least = left;
 		*ret_limit = limit;

@@ -10,17 +10,23 @@
 
 #define SKV_MAX_CGROUPS 8u /* one in another */
 
+struct skv_cgroup_version;
 struct skv_cgroup {
 	unsigned n;
 	struct {
-		int used_fd, limit_fd;
+		const struct skv_cgroup_version *version;
+		int used_fd, limit_fd, stat_fd;
+		uint64_t cache, cache_ns; /* what the kernel would take back first, and when it was asked */
 	} groups[SKV_MAX_CGROUPS];
 };
 
 /* Find the groups of this process. There may be none, or none that can be read: then no limit is known. */
 void skv_cgroup_open(struct skv_cgroup *);
 void skv_cgroup_close(struct skv_cgroup *);
-/* Bytes that are left until the first limit, and that limit; UINT64_MAX: no limit is known. */
-uint64_t skv_cgroup_left(const struct skv_cgroup *, uint64_t *ret_limit);
+/*
+ * Bytes that are left until the first limit, and that limit; UINT64_MAX: no limit is known. The page cache of files counts as
+ * left: the kernel takes that back before it kills.
+ */
+uint64_t skv_cgroup_left(struct skv_cgroup *, uint64_t *ret_limit);
 
 #endif

@@ -6,6 +6,7 @@
  */
 #include <check.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -196,6 +197,35 @@ START_TEST(sequences)
 }
 END_TEST
 
+/* ---- page cache ------------------------------------------------------------------------------ */
+
+/* A file larger than the group is read by a process in it: its cache fills the group, and is in nobody's way. */
+START_TEST(page_cache_is_no_use)
+{
+	static char block[1 << 20];
+	char path[128];
+	int status, fd;
+	pid_t pid;
+
+	if (!begin(limits[_i]))
+		return;
+	snprintf(path, sizeof(path), "%s/file", fix.dir);
+	pid = child_fork();
+	if (pid == 0) {
+		memory_group_enter();
+		fd = open(path, O_RDWR | O_CREAT, 0600);
+		for (uint64_t n = 0; n < limits[_i] * 5 / 4; n += sizeof(block))
+			if (write(fd, block, sizeof(block)) != (ssize_t)sizeof(block) || (n % (16 << 20) == 0 && fdatasync(fd) < 0))
+				_exit(1);
+		_exit(0);
+	}
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_int_eq(status, 0);
+	ck_assert_uint_ge(memory_group_used(), limits[_i] * 9 / 10);
+	end("page cache");
+}
+END_TEST
+
 /* ---- the end of a client --------------------------------------------------------------------- */
 
 START_TEST(death)
@@ -238,6 +268,7 @@ int main(void)
 	tcase_add_loop_test(t, answers_that_nobody_reads, 0, N_LIMITS);
 	tcase_add_loop_test(t, forks, 0, N_LIMITS);
 	tcase_add_loop_test(t, sequences, 0, N_LIMITS);
+	tcase_add_loop_test(t, page_cache_is_no_use, 0, N_LIMITS);
 	tcase_add_loop_test(t, death, 0, N_LIMITS);
 	return run_suite(s);
 }
