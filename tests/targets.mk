@@ -29,7 +29,7 @@ check-clang-build: # everything is compiled, and the tests that need no minute r
 # The client library's locks and atomics. OpenMP's own synchronisation is not seen, so it has one thread here.
 TSAN = --with-sanitizer=thread --without-cuda CC=clang CXX=clang++ CFLAGS='-O1 -g'
 check-tsan:
-	+export OMP_NUM_THREADS=1; $(call sub_check,check-tsan.d,$(TSAN),TESTS='$$(CLIENT_TESTS)')
+	+export OMP_NUM_THREADS=1 OMP_TOOL=disabled TSAN_OPTIONS=die_after_fork=0; $(call sub_check,check-tsan.d,$(TSAN),TESTS='$$(CLIENT_TESTS)')
 
 # Every C test program under valgrind, without AVX-512, which valgrind does not know. It follows the
 # processes that Check forks, so a leak or an error fails the one test that has it.

@@ -187,7 +187,7 @@ int skv_sandbox_enter(unsigned cpu_seconds, size_t file_bytes, char *lacks, size
 		r = limit(RLIMIT_NOFILE, 64);
 	if (r == 0)
 		r = limit(RLIMIT_NPROC, 0);
-#if !defined(__SANITIZE_ADDRESS__) /* it reserves terabytes */
+#ifndef SKV_SANITIZER /* it reserves terabytes */
 	if (r == 0)
 		r = limit(RLIMIT_AS, (rlim_t)1 << 30);
 #endif

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-static uint64_t seed, state;
+static uint64_t seed;
+static _Thread_local uint64_t state; /* 0: of a new thread */
 
 void rnd_seed(const char *program)
 {
@@ -23,7 +24,7 @@ void rnd_seed(const char *program)
 /* splitmix64 */
 uint64_t rnd64(void)
 {
-	uint64_t x = state += 0x9e3779b97f4a7c15u;
+	uint64_t x = state = (state ? state : seed) + 0x9e3779b97f4a7c15u;
 
 	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
 	x = (x ^ x >> 27) * 0x94d049bb133111ebu;

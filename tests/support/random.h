@@ -22,6 +22,7 @@ void rnd_seed(const char *program);
 uint64_t rnd_begin(uint64_t i);
 void rnd_resume(uint64_t was);
 
+/* Each thread has numbers of its own; they begin with the seed's. */
 uint64_t rnd64(void);
 
 /* 0 … n - 1; n at least 1 */

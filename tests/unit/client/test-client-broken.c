@@ -72,7 +72,7 @@ static void spoil(char *packet, size_t *bytes)
 
 static void say(uint16_t type, uint32_t serial, const void *body, size_t bytes, const int *fds, unsigned n_fds)
 {
-	static _Alignas(8) char packet[SKV_WIRE_MAX];
+	static _Thread_local _Alignas(8) char packet[SKV_WIRE_MAX];
 	union {
 		struct cmsghdr h;
 		char buf[CMSG_SPACE(4 * sizeof(int))];
