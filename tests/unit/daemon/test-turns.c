@@ -35,7 +35,7 @@ static bool is_full(void)
 static void setup(void)
 {
 	static const char *const options[] = {"--pool-bytes=48G", "--account-bytes=48G", "--segment-bytes=64M",
-	                                      "--account-sequences=5000", "--max-sequences=5000", "--account-clients=80",
+	                                      "--account-sequences=5000", "--max-sequences=16384", "--account-clients=80",
 	                                      NULL};
 
 	fix_start_process(&fix, options);
