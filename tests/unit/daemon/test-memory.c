@@ -40,6 +40,10 @@ static bool begin(uint64_t limit)
 		printf("not root: not run\n");
 		return false;
 	}
+	if (slowed()) {
+		printf("a sanitizer or valgrind takes memory of its own: not run\n");
+		return false;
+	}
 	if (!memory_group_begin(limit))
 		return false;
 	fix_start_process(&fix, options);
