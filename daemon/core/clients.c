@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Clients: connections, each charged to the account of its UID. The sessions of a client end with it. */
 #include "daemon/core/accounts.h"
-#include "daemon/core/charge.h"
 #include "daemon/core/refuse.h"
 
 #include <stdio.h>
@@ -23,10 +22,6 @@ int skv_core_client_add(struct skv_core *c, uid_t uid, pid_t pid, const char *pr
 		skv_account_put(c, account);
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC, "UID %u has %u clients, the daemon %u of %u; what is left is for others",
 		                       uid, own, c->state.header->live[SKV_TABLE_CLIENTS], c->config.max_clients);
-	}
-	if (skv_room_allows(c, account, SKV_CLIENT_ROOM)) {
-		skv_account_put(c, account);
-		return SKV_CORE_E_NOSPC;
 	}
 	client = skv_state_take(&c->state, SKV_TABLE_CLIENTS);
 	row = skv_client_row(&c->state, client);

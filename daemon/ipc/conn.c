@@ -304,7 +304,7 @@ static const char *refuse(const struct skv_door *door, const struct skv_conn *co
 		return "its user has no number in the daemon's user namespace";
 	if (door->operators && skv_peer_other_userns(peer))
 		return "an operator is in the daemon's user namespace, and it is in another";
-	if (ipc->ops->used_up(ipc->ctx))
+	if (!door->operators && ipc->ops->used_up(ipc->ctx)) /* operators are who can mend it */
 		return "the daemon's memory is used up";
 	if (ipc->n_conns > ipc->limits.connections) /* it is counted */
 		return "the daemon has its most connections";

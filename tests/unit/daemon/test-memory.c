@@ -104,6 +104,7 @@ static void attack(void (*body)(void))
 		ck_assert_int_eq(waitpid(pids[u], &status, WUNTRACED), pids[u]);
 		ck_assert_msg(WIFSTOPPED(status), "%s", child_problem());
 	}
+	raw_close(raw_operator(fix.socket)); /* however little is left */
 	fix_in_child(HOSTILE_UID + USERS, newcomer, NULL);
 	for (unsigned u = 0; u < USERS; u++)
 		kill(pids[u], SIGCONT);
