@@ -72,7 +72,7 @@ static double since(double begun)
 /* An engine that comes, works on one sequence, and goes. */
 static void visit(const struct stack_fixture *stack, struct samples *s)
 {
-	struct skv_step_item item = {.n_tokens = 4 * SKV_PAGE_TOKENS, .flags = SKV_STEP_PROMPT};
+	struct skv_step_item item = SKV_STEP_ITEM(.n_tokens = 4 * SKV_PAGE_TOKENS, .flags = SKV_STEP_PROMPT);
 	struct skv_client *c;
 	struct skv_session *session;
 	struct skv_seq *seq, *copy;
@@ -83,8 +83,8 @@ static void visit(const struct stack_fixture *stack, struct samples *s)
 	item.seq = seq;
 	TIMED(FIRST_BEGIN, stack_need(skv_step_begin(session, &item, 1, stack->stream)));
 	for (uint32_t l = 0; l < stack->model.n_layers; l++)
-		stack_need(skv_attend(session, l, &(struct skv_attn){stack->q, stack->kv, stack->kv, stack->out}));
-	stack_need(skv_step_end(session, NULL));
+		stack_need(skv_attend(session, l, &SKV_ATTN(.q = stack->q, .k = stack->kv, .v = stack->kv, .out = stack->out)));
+	stack_need(skv_step_end(session, NULL, NULL));
 	if (stack->device)
 		stack->device->wait(stack->stream);
 	TIMED(DETACH, stack_need(skv_seq_detach(seq)));

@@ -165,7 +165,7 @@ void stack_sequences(struct stack_fixture *r, uint32_t n, uint32_t room)
 	for (; i < r->n; i++) {
 		snprintf(name, sizeof name, "bench-%u", i);
 		stack_need(skv_seq_new(r->session, name, room, &r->seq[i]));
-		r->item[i] = (struct skv_step_item){.seq = r->seq[i], .n_tokens = 1};
+		r->item[i] = SKV_STEP_ITEM(.seq = r->seq[i], .n_tokens = 1);
 	}
 }
 
@@ -174,12 +174,11 @@ static struct skv_attn attn_of(const struct stack_fixture *r, uint32_t layer, ui
 {
 	size_t bytes = row_bytes(&r->model, r->model.n_kv_heads);
 	uint64_t rng = at * SKV_MAX_LAYERS + layer;
-	return (struct skv_attn){
+	return SKV_ATTN(
 		.q = r->q,
 		.k = r->kv + bench_random(&rng) % (KV_ROWS - STACK_CHUNK) * bytes,
 		.v = r->kv + bench_random(&rng) % (KV_ROWS - STACK_CHUNK) * bytes,
-		.out = r->out,
-	};
+		.out = r->out);
 }
 
 /* `reads`: the rows attend. */
@@ -214,8 +213,8 @@ void stack_fill(struct stack_fixture *r, uint32_t n, uint32_t tokens, uint32_t s
 		while (i < n && rows < STACK_CHUNK) {
 			uint32_t least = tokens < SKV_PAGE_TOKENS ? 0 : i % SKV_PAGE_TOKENS;
 			uint32_t left = tokens - least - at, take = left < STACK_CHUNK - rows ? left : STACK_CHUNK - rows;
-			item[items++] = (struct skv_step_item){
-				.seq = r->seq[i], .n_tokens = take, .flags = SKV_STEP_PROMPT, .n_prompt_remaining = left - take};
+			item[items++] = SKV_STEP_ITEM(
+				.seq = r->seq[i], .n_tokens = take, .flags = SKV_STEP_PROMPT, .n_prompt_remaining = left - take);
 			rows += take;
 			at += take;
 			if (take == left) {
@@ -225,7 +224,7 @@ void stack_fill(struct stack_fixture *r, uint32_t n, uint32_t tokens, uint32_t s
 		}
 		stack_need(skv_step_begin(r->session, item, items, r->stream));
 		attend_all(r, step, skv_policy_depends_on_prefill(r->session), NULL);
-		stack_need(skv_step_end(r->session, NULL));
+		stack_need(skv_step_end(r->session, NULL, NULL));
 	}
 	stack_wait(r);
 	free(item);
@@ -318,7 +317,7 @@ void stack_step(struct stack_fixture *r, enum stack_how how, struct stack_times 
 	if (r->device)
 		need_device(r, r->device->event_record(r->to, r->stream));
 	end = bench_now();
-	stack_need(skv_step_end(r->session, NULL));
+	stack_need(skv_step_end(r->session, NULL, NULL));
 	t->end = (bench_now() - end) * 1e6;
 	stack_wait(r);
 	t->whole = (bench_now() - begun) * 1e6;

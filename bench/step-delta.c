@@ -74,7 +74,7 @@ static void model_steps(struct stack_fixture *stack, const struct eng_model *mod
 	for (long i = -WARM; i < n; i++) {
 		double begun = bench_now();
 		need(eng_forward(&f, stack->session, stack->item, stack->n, &err), &err);
-		stack_need(skv_step_end(stack->session, f.id));
+		stack_need(skv_step_end(stack->session, f.id, NULL));
 		need(eng_forward_fetch(&f, &err), &err);
 		need(eng_forward_fetched(&f, &ids, &err), &err);
 		if (i >= 0)

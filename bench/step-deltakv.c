@@ -103,18 +103,18 @@ static struct account look(struct run *x)
 /* A step of one sequence, at token `at`: n of a prompt, which are not attended to, or one that is decoded. */
 static int step_of(struct run *x, struct skv_seq *seq, uint32_t at, uint32_t n, bool prompt)
 {
-	const struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0};
+	const struct skv_step_item item = SKV_STEP_ITEM(.seq = seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0);
 	const struct skv_model *m = &x->stack.model;
 	const size_t row = (size_t)m->n_kv_heads * m->head_dim * skv_dtype_bytes(m->io_dtype);
-	const struct skv_attn a = {.q = prompt ? NULL : x->stack.q, .k = x->k + at * row, .v = x->v + at * row,
-	                           .out = prompt ? NULL : x->stack.out};
+	const struct skv_attn a = SKV_ATTN(.q = prompt ? NULL : x->stack.q, .k = x->k + at * row, .v = x->v + at * row,
+	                           .out = prompt ? NULL : x->stack.out);
 	int e = skv_step_begin(x->stack.session, &item, 1, x->stack.stream);
 
 	if (e < 0)
 		return e;
 	for (uint32_t layer = 0; layer < m->n_layers; layer++)
 		stack_need(skv_attend(x->stack.session, layer, &a));
-	stack_need(skv_step_end(x->stack.session, NULL));
+	stack_need(skv_step_end(x->stack.session, NULL, NULL));
 	return 0;
 }
 

@@ -97,18 +97,17 @@ static int prefill(struct run *run, struct lane *lane, uint32_t policy, struct e
 	int r = library(skv_seq_new(session, NULL, room, &lane->seq[policy]), err);
 
 	for (uint32_t at = 0; !r && at < n;) {
-		struct skv_step_item item = {
+		struct skv_step_item item = SKV_STEP_ITEM(
 			.seq = lane->seq[policy],
 			.n_tokens = n - at < chunk ? n - at : chunk,
 			.flags = SKV_STEP_PROMPT,
-			.tokens = lane->prompt + at,
-		};
+			.tokens = lane->prompt + at);
 
 		item.n_prompt_remaining = n - at - item.n_tokens;
 		if (stopped(run))
 			return eng_fail(err, -EINTR, "interrupted");
 		r = eng_forward(&run->forward, session, &item, 1, err);
-		r = r ? r : library(skv_step_end(session, NULL), err);
+		r = r ? r : library(skv_step_end(session, NULL, NULL), err);
 		at += item.n_tokens;
 		run->work_done += PROMPT_WORK * item.n_tokens;
 		eng_progress_show(&run->progress, run->work_done, "reading prompts");
@@ -199,7 +198,7 @@ static int decode_step(struct run *run, uint32_t policy, struct lane **active, u
 
 	for (uint32_t i = 0; i < n; i++) {
 		in[i] = token_in(run, active[i]);
-		items[i] = (struct skv_step_item){.n_tokens = 1, .tokens = &in[i]};
+		items[i] = SKV_STEP_ITEM(.n_tokens = 1, .tokens = &in[i]);
 		items[i].seq = active[i]->seq[policy];
 	}
 	r = eng_forward(&run->forward, run->sessions[policy], items, n, err);
@@ -210,7 +209,7 @@ static int decode_step(struct run *run, uint32_t policy, struct lane **active, u
 		skv_step_abort(run->sessions[policy]);
 		return r;
 	}
-	r = library(skv_step_end(run->sessions[policy], NULL), err);
+	r = library(skv_step_end(run->sessions[policy], NULL, NULL), err);
 	for (uint32_t i = 0; i < n; i++)
 		result_of(run, policy, active[i])->seconds += (eng_now() - begun) / n;
 	run->work_done += n;

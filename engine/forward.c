@@ -213,7 +213,7 @@ static int attention(struct eng_forward *f, struct skv_session *session, uint32_
 	p->ops->rope_split(p, f->q, f->k, f->v, dtype, f->wide, &heads, f->rope, f->position, rows);
 	if (f->tap)
 		f->tap->attends(f->tap->arg, l, f->q, f->k, f->v, rows);
-	r = skv_attend(session, l, &(struct skv_attn){.q = f->q, .k = f->k, .v = f->v, .out = f->q});
+	r = skv_attend(session, l, &SKV_ATTN(.q = f->q, .k = f->k, .v = f->v, .out = f->q));
 	if (r < 0)
 		return r;
 	p->ops->matmul(p, f->wide, f->q, w->o, dtype, rows, q, c->hidden);

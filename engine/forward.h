@@ -15,10 +15,10 @@
  * says (skv_step_key) that the next one is of the same kind.
  *
  *     eng_forward(&f, session, items, n, &err);           // .tokens: the last one of each prompt
- *     skv_step_end(session, f.id);
+ *     skv_step_end(session, f.id, NULL);
  *     while (...) {
  *             eng_forward(&f, session, items, n, &err);   // .tokens = NULL: what was chosen
- *             skv_step_end(session, f.id);
+ *             skv_step_end(session, f.id, NULL);
  *     }
  */
 #ifndef ENG_FORWARD_H

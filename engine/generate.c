@@ -206,19 +206,18 @@ static int prefill(struct generation *g, struct eng_error *err)
 	int r = 0;
 
 	for (uint32_t at = skv_seq_len(g->seq); !r && at < n; at = skv_seq_len(g->seq)) {
-		struct skv_step_item item = {
+		struct skv_step_item item = SKV_STEP_ITEM(
 			.seq = g->seq,
 			.n_tokens = n - at < chunk ? n - at : chunk,
 			.flags = SKV_STEP_PROMPT,
-			.tokens = g->prompt + at,
-		};
+			.tokens = g->prompt + at);
 		bool whole = at + item.n_tokens == n;
 
 		item.n_prompt_remaining = n - at - item.n_tokens;
 		r = eng_forward(&g->forward, g->session, &item, 1, err);
 		if (!r && whole)
 			r = eng_forward_choose(&g->forward, g->prompt + n, 1, err);
-		r = r ? r : library(skv_step_end(g->session, whole ? g->forward.id : NULL), err);
+		r = r ? r : library(skv_step_end(g->session, whole ? g->forward.id : NULL, NULL), err);
 		g->prompt_rows += item.n_tokens;
 		eng_progress_show(&g->progress, g->prompt_rows, "reading the prompt");
 	}
@@ -249,7 +248,7 @@ static int read_token(struct generation *g, struct eng_error *err)
 /* Commit the open step, and have the token that it chose brought here. */
 static int commit(struct generation *g, struct eng_error *err)
 {
-	int r = library(skv_step_end(g->session, g->forward.id), err);
+	int r = library(skv_step_end(g->session, g->forward.id, NULL), err);
 
 	r = r ? r : eng_forward_fetch(&g->forward, err);
 	g->unread = !r;
@@ -269,7 +268,7 @@ static int decode(struct generation *g, struct eng_error *err)
 
 	while (!r && g->produced + g->unread < g->args->max_tokens && g->last != g->config->eos &&
 	       skv_seq_len(g->seq) < g->config->max_positions) {
-		struct skv_step_item item = {.seq = g->seq, .n_tokens = 1, .tokens = g->unread ? NULL : &g->last};
+		struct skv_step_item item = SKV_STEP_ITEM(.seq = g->seq, .n_tokens = 1, .tokens = g->unread ? NULL : &g->last);
 
 		r = eng_forward(&g->forward, g->session, &item, 1, err);
 		if (r)

@@ -9,13 +9,13 @@ static int step(struct eng_forward *f, struct skv_session *session, struct skv_s
 
 	if (r)
 		return r;
-	r = skv_step_end(session, NULL);
+	r = skv_step_end(session, NULL, NULL);
 	return r < 0 ? eng_fail(err, r, "%s", skv_last_error()) : 0;
 }
 
 int eng_read(struct eng_forward *f, struct skv_session *session, const struct eng_reading *r, struct eng_error *err)
 {
-	struct skv_step_item item = {.flags = SKV_STEP_PROMPT};
+	struct skv_step_item item = SKV_STEP_ITEM(.flags = SKV_STEP_PROMPT);
 	int e = skv_seq_new(session, NULL, r->n, &item.seq);
 
 	if (e < 0)

@@ -25,6 +25,7 @@
 #include "libclient/recall.h"
 #include "libclient/replay.h"
 #include "libclient/session.h"
+#include "libclient/sized.h"
 
 /* Kernels of a device read 16 bytes at a time. */
 static const char *misaligned(const struct skv_attn *a)
@@ -194,6 +195,7 @@ static int check_append(const struct skv_session *s, uint32_t layer)
 static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
 	struct step *st = &s->step;
+	struct skv_attn given;
 	int e;
 
 	if (!st->open)
@@ -202,7 +204,13 @@ static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 		return fence_check(s->client);
 	if (layer != st->next_layer || layer >= s->model.n_layers)
 		return error_set(-EINVAL, "layer %u, expected %u of %u", layer, st->next_layer, s->model.n_layers);
-	if (!a || !a->k || !a->v || !a->q != !a->out)
+	if (!a)
+		return error_set(-EINVAL, "layer %u: attn is NULL", layer);
+	e = sized_get(&given, sizeof(given), a, sizeof(given), "attn");
+	if (e < 0)
+		return e;
+	a = &given;
+	if (!a->k || !a->v || !a->q != !a->out)
 		return error_set(-EINVAL, "layer %u: k and v, and q with out, must be given", layer);
 	if (s->device && misaligned(a))
 		return error_set(-EINVAL, "layer %u: %s is not at a multiple of 16 bytes", layer, misaligned(a));

@@ -150,7 +150,7 @@ static int prepare(struct skv_session *s)
 
 int maintenance_run(struct skv_session *s, struct skv_seq *q, enum maintenance kind)
 {
-	const struct skv_step_item it = {.seq = q};
+	const struct skv_step_item it = SKV_STEP_ITEM(.seq = q);
 	uint32_t demand;
 	int e = device_settle(s);
 

@@ -23,6 +23,7 @@
 #include "libclient/seq.h"
 #include "libclient/seq-lifecycle.h"
 #include "libclient/seq-table.h"
+#include "libclient/sized.h"
 #include "libclient/step-lifecycle.h"
 #include "libclient/transaction.h"
 
@@ -31,15 +32,13 @@
 static int copy_model(struct skv_model *to, const struct skv_model *from)
 {
 	const char *wrong;
+	int e;
 
 	if (!from)
 		return error_set(-EINVAL, "model: is NULL");
-	if (from->size == 0 || from->size > sizeof(*to))
-		return error_set(-EINVAL, "model: size is %u, expected SKV_MODEL_INIT, at most %zu", from->size,
-		            sizeof(*to));
-	memset(to, 0, sizeof(*to));
-	memcpy(to, from, from->size);
-	to->size = sizeof(*to);
+	e = sized_get(to, sizeof(*to), from, sizeof(from->size), "model");
+	if (e < 0)
+		return e;
 	wrong = skv_model_check(to);
 	wrong = wrong ? wrong : skv_rope_check(&to->rope, to->head_dim);
 	if (!wrong && (strnlen(to->files, sizeof(to->files)) == sizeof(to->files) || (*to->files && *to->files != '/')))

@@ -8,6 +8,7 @@
 #include "libclient/step-lifecycle.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "libclient/adopt.h"
@@ -32,6 +33,7 @@
 #include "libclient/selection.h"
 #include "libclient/seq.h"
 #include "libclient/seq-table.h"
+#include "libclient/sized.h"
 #include "libclient/stats.h"
 #include "libclient/transaction.h"
 
@@ -84,14 +86,16 @@ static int grow_step(struct skv_session *s, uint32_t n)
 	if (n <= st->cap)
 		return 0;
 	free(st->seqs);
+	free(st->items);
 	free(st->item);
 	free(st->index);
 	free(st->batch);
 	st->seqs = calloc(cap, sizeof(*st->seqs));
+	st->items = calloc(cap, sizeof(*st->items));
 	st->item = calloc(cap, sizeof(*st->item));
 	st->index = calloc(cap, sizeof(*st->index));
 	st->batch = calloc(cap, sizeof(*st->batch));
-	st->cap = st->seqs && st->item && st->index && st->batch ? cap : 0;
+	st->cap = st->seqs && st->items && st->item && st->index && st->batch ? cap : 0;
 	return st->cap ? 0 : error_set(-ENOMEM, "out of memory for a step of %u sequences", n);
 }
 
@@ -107,6 +111,22 @@ static int prepare(struct skv_session *s)
 	if (e == 0)
 		e = prefill_prepare(s);
 	return e < 0 ? e : recall_begin(s);
+}
+
+/* The caller's items, which lie as far apart as the first one says, as this library declares them. */
+static int take_items(struct step *st, const struct skv_step_item *items, uint32_t n)
+{
+	const uint8_t *from = (const uint8_t *)items;
+	int e = 0;
+
+	for (uint32_t i = 0; i < n && e == 0; i++) {
+		char name[24];
+
+		snprintf(name, sizeof(name), "item %u", i);
+		e = sized_get(&st->items[i], sizeof(st->items[i]), from + (size_t)i * items->size,
+		              sizeof(struct skv_step_item), name);
+	}
+	return e;
 }
 
 static int begin(struct skv_session *s, const struct skv_step_item *items, uint32_t n, void *stream)
@@ -130,8 +150,11 @@ static int begin(struct skv_session *s, const struct skv_step_item *items, uint3
 		e = device_turn(s);
 	if (e == 0)
 		e = grow_step(s, n);
+	if (e == 0)
+		e = take_items(st, items, n);
 	if (e < 0)
 		return e;
+	items = st->items;
 	policy_update(s);
 	for (uint32_t i = 0; i < n && e == 0; i++)
 		e = ready(s, &items[i], i);
@@ -183,7 +206,7 @@ static void give_up(struct skv_session *s)
 	step_abort(s);
 }
 
-static int end(struct skv_session *s, const int32_t *next)
+static int end(struct skv_session *s, const int32_t *next, const uint32_t *n_accepted)
 {
 	struct step *st = &s->step;
 	int e;
@@ -192,6 +215,8 @@ static int end(struct skv_session *s, const int32_t *next)
 		return fence_check(s->client);
 	if (!st->open)
 		return error_set(-EINVAL, "no step is open");
+	if (n_accepted)
+		return error_set(-EINVAL, "n_accepted: all rows count so far, expected NULL");
 	if (st->next_layer != s->model.n_layers)
 		return error_set(-EINVAL, "layer %u of %u was not attended", st->next_layer, s->model.n_layers);
 	e = device_not_recording(s);
@@ -226,7 +251,7 @@ static int end(struct skv_session *s, const int32_t *next)
 	return 0;
 }
 
-int skv_step_end(struct skv_session *s, const int32_t *next)
+int skv_step_end(struct skv_session *s, const int32_t *next, const uint32_t *n_accepted)
 {
 	void *was;
 	int e;
@@ -234,7 +259,7 @@ int skv_step_end(struct skv_session *s, const int32_t *next)
 	pthread_mutex_lock(&s->lock);
 	e = device_enter(s, &was);
 	if (e == 0) {
-		e = end(s, next);
+		e = end(s, next, n_accepted);
 		device_leave(s, was);
 	}
 	pthread_mutex_unlock(&s->lock);
@@ -260,6 +285,7 @@ void step_free(struct skv_session *s)
 	struct step *st = &s->step;
 
 	free(st->seqs);
+	free(st->items);
 	free(st->item);
 	free(st->index);
 	free(st->kseq);

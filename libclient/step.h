@@ -82,6 +82,7 @@ struct step {
 	uint32_t next_layer;
 	const void *q; /* of the layer that attends */
 	struct skv_seq **seqs; /* [cap]: those that decode come first, of either kind those of a policy batch together */
+	struct skv_step_item *items; /* [cap]: the caller's ... */
 	uint32_t *item;        /* [cap]: the caller's index of seqs[i] ... */
 	uint32_t *index;       /* [cap]: ... and where the caller's item is in seqs */
 	struct skv_kseq *kseq; /* [n_classes][n]: seqs[i] for the kernels */

@@ -93,17 +93,17 @@ static void prompt(struct engine *e, uint32_t seq, uint32_t n, uint32_t which)
 	fill(rows, q);
 	rnd_resume(was);
 	placed = device_floats(rows, q);
-	OK(skv_step_begin(e->session, &(struct skv_step_item){.seq = e->seq[seq], .n_tokens = n, .flags = SKV_STEP_PROMPT}, 1, devmem_stream()));
+	OK(skv_step_begin(e->session, &SKV_STEP_ITEM(.seq = e->seq[seq], .n_tokens = n, .flags = SKV_STEP_PROMPT), 1, devmem_stream()));
 	for (uint32_t layer = 0; layer < model.n_layers; layer++) {
 		/* where decode steps have theirs, as in an engine: what was recorded for those must not run */
 		OK(devmem_device()->copy(e->q + layer * Q_LAYER, rows, Q_LAYER * sizeof(float), devmem_stream()));
 		OK(devmem_device()->copy(e->kv + layer * KV_LAYER, rows, KV_LAYER * sizeof(float), devmem_stream()));
 		OK(skv_attend(e->session, layer,
-		              n <= N ? &(struct skv_attn){e->q + layer * Q_LAYER, e->kv + layer * KV_LAYER,
-		                                          e->kv + layer * KV_LAYER, out_of(e, layer)}
-		                     : &(struct skv_attn){placed, placed, placed + 64, placed}));
+		              n <= N ? &SKV_ATTN(.q = e->q + layer * Q_LAYER, .k = e->kv + layer * KV_LAYER,
+		                                          .v = e->kv + layer * KV_LAYER, .out = out_of(e, layer))
+		                     : &SKV_ATTN(.q = placed, .k = placed, .v = placed + 64, .out = placed)));
 	}
-	OK(skv_step_end(e->session, NULL));
+	OK(skv_step_end(e->session, NULL, NULL));
 	OK(devmem_device()->wait(devmem_stream()));
 	devmem_put(placed);
 	free(rows);
@@ -139,8 +139,8 @@ static void attend_all(struct engine *e)
 {
 	for (uint32_t layer = 0; layer < model.n_layers; layer++)
 		OK(skv_attend(e->session, layer,
-		              &(struct skv_attn){e->q + layer * Q_LAYER, e->kv + layer * KV_LAYER,
-		                                 e->kv + layer * KV_LAYER, out_of(e, layer)}));
+		              &SKV_ATTN(.q = e->q + layer * Q_LAYER, .k = e->kv + layer * KV_LAYER,
+		                                 .v = e->kv + layer * KV_LAYER, .out = out_of(e, layer))));
 }
 
 /* What the recording does not fit is recorded anew. */
@@ -179,7 +179,7 @@ static void step(struct engine *e, const float *q, const float *kv, bool by_repl
 	void *s = devmem_stream();
 
 	for (uint32_t i = 0; i < N; i++)
-		items[i] = (struct skv_step_item){.seq = e->seq[i], .n_tokens = 1};
+		items[i] = SKV_STEP_ITEM(.seq = e->seq[i], .n_tokens = 1);
 	OK(skv_step_begin(e->session, items, N, s));
 	if (q) {
 		OK(b->copy(e->q, q, model.n_layers * Q_LAYER * sizeof(float), s));
@@ -189,7 +189,7 @@ static void step(struct engine *e, const float *q, const float *kv, bool by_repl
 		replay(e);
 	else
 		attend_all(e);
-	OK(skv_step_end(e->session, e->next));
+	OK(skv_step_end(e->session, e->next, NULL));
 }
 
 static void policies_swap(const char *spec)
@@ -343,7 +343,7 @@ END_TEST
 START_TEST(misuse)
 {
 	const struct skv_backend *b = devmem_device();
-	struct skv_step_item item = {.n_tokens = 1};
+	struct skv_step_item item = SKV_STEP_ITEM(.n_tokens = 1);
 	struct skv_session *s;
 	struct skv_model m = model;
 	struct engine e;
@@ -364,11 +364,11 @@ START_TEST(misuse)
 	OK(b->end_capture(devmem_stream(), &graph));
 	OK(b->graph_free(graph));
 	OK(skv_step_begin(e.session, &item, 1, devmem_stream()));
-	FAILS(skv_attend(e.session, 0, &(struct skv_attn){e.q + 1, e.kv, e.kv, e.out}), EINVAL, "q is not at");
+	FAILS(skv_attend(e.session, 0, &SKV_ATTN(.q = e.q + 1, .k = e.kv, .v = e.kv, .out = e.out)), EINVAL, "q is not at");
 	FAILS(skv_step_replayed(e.session, 1), ESTALE, "record");
 	attend_all(&e);
 	FAILS(skv_step_replayed(e.session, skv_step_key(e.session)), EINVAL, "before its first layer");
-	OK(skv_step_end(e.session, NULL));
+	OK(skv_step_end(e.session, NULL, NULL));
 	OK(skv_step_begin(e.session, &item, 1, devmem_stream()));
 	skv_step_abort(e.session);
 	OK(b->wait(devmem_stream()));
@@ -421,12 +421,12 @@ static void greedy_engine(void)
 		if (n + CHUNK > m.max_tokens && (skv_seq_drop(q) || skv_seq_new(s, NULL, 0, &q)))
 			ck_abort_msg("greedy: %s", skv_last_error());
 		n = n + CHUNK > m.max_tokens ? 0 : n;
-		if (skv_step_begin(s, &(struct skv_step_item){.seq = q, .n_tokens = CHUNK, .flags = SKV_STEP_PROMPT}, 1, devmem_stream()))
+		if (skv_step_begin(s, &SKV_STEP_ITEM(.seq = q, .n_tokens = CHUNK, .flags = SKV_STEP_PROMPT), 1, devmem_stream()))
 			ck_abort_msg("greedy: %s", skv_last_error());
 		for (uint32_t layer = 0; layer < m.n_layers; layer++)
-			if (skv_attend(s, layer, &(struct skv_attn){rows, rows, rows, rows}))
+			if (skv_attend(s, layer, &SKV_ATTN(.q = rows, .k = rows, .v = rows, .out = rows)))
 				ck_abort_msg("greedy: %s", skv_last_error());
-		if (skv_step_end(s, NULL))
+		if (skv_step_end(s, NULL, NULL))
 			ck_abort_msg("greedy: %s", skv_last_error());
 		atomic_fetch_add(&shared->ready, 1);
 	}

@@ -35,15 +35,15 @@ static void feed_rows(struct skv_session *s, const struct skv_model *m, struct s
 {
 	const size_t width = (size_t)m->n_heads * m->head_dim, all = n * width;
 	bool there = m->device != SKV_DEVICE_HOST;
-	struct skv_step_item it = {.seq = q, .n_tokens = n, .flags = n > 1 ? SKV_STEP_PROMPT : 0};
+	struct skv_step_item it = SKV_STEP_ITEM(.seq = q, .n_tokens = n, .flags = n > 1 ? SKV_STEP_PROMPT : 0);
 	float *in = there ? devmem_get(all * sizeof(float)) : NULL, *to = there ? devmem_get(all * sizeof(float)) : out;
 
 	if (there)
 		devmem_to(in, rows, all * sizeof(float));
 	OK(skv_step_begin(s, &it, 1, there ? devmem_stream() : NULL));
 	for (uint32_t layer = 0; layer < m->n_layers; layer++)
-		OK(skv_attend(s, layer, &(struct skv_attn){there ? in : rows, there ? in : rows, there ? in : rows, to}));
-	OK(skv_step_end(s, NULL));
+		OK(skv_attend(s, layer, &SKV_ATTN(.q = there ? in : rows, .k = there ? in : rows, .v = there ? in : rows, .out = to)));
+	OK(skv_step_end(s, NULL, NULL));
 	if (there) {
 		OK(devmem_device()->wait(devmem_stream()));
 		devmem_from(out, to, all * sizeof(float));

@@ -50,8 +50,8 @@ static int attend_on_device(struct skv_session *s, const struct skv_model *m, ui
 		devmem_put(at.out);
 		q_room = 2 * q;
 		kv_room = 2 * kv;
-		at = (struct skv_attn){devmem_get(q_room), devmem_get(kv_room), devmem_get(kv_room),
-		                       devmem_get(q_room)};
+		at = SKV_ATTN(.q = devmem_get(q_room), .k = devmem_get(kv_room), .v = devmem_get(kv_room),
+		                       .out = devmem_get(q_room));
 	}
 	devmem_to((void *)at.q, r->q, q);
 	devmem_to((void *)at.k, r->k, kv);

@@ -75,7 +75,7 @@ static bool feed(struct verify *v, struct oracle_case *b, struct skv_session *s,
                  bool checked)
 {
 	struct oracle_case_seq *q = &b->seq[seq];
-	struct skv_step_item item = {.seq = q->seq, .n_tokens = n, .flags = SKV_STEP_PROMPT};
+	struct skv_step_item item = SKV_STEP_ITEM(.seq = q->seq, .n_tokens = n, .flags = SKV_STEP_PROMPT);
 	struct verify_rows r = rows_new(&b->model, n);
 	int e = skv_step_begin(s, &item, 1, v->backend->stream);
 	bool well = true;
@@ -89,7 +89,7 @@ static bool feed(struct verify *v, struct oracle_case *b, struct skv_session *s,
 	if (!well)
 		skv_step_abort(s);
 	else if (e == 0)
-		e = skv_step_end(s, NULL);
+		e = skv_step_end(s, NULL, NULL);
 	rows_free(&r);
 	return e < 0 ? verify_fails(v, "a prompt up to %u tokens: %s", at + n, skv_last_error()) : well;
 }
@@ -174,7 +174,7 @@ static bool attempt(struct verify *v, struct oracle_case *b, struct skv_session 
 	int e;
 
 	for (uint32_t i = 0; i < n; i++)
-		items[i] = (struct skv_step_item){.seq = b->seq[order[i]].seq, .n_tokens = 1};
+		items[i] = SKV_STEP_ITEM(.seq = b->seq[order[i]].seq, .n_tokens = 1);
 	e = skv_step_begin(s, items, n, v->backend->stream);
 	if (e < 0)
 		well = verify_fails(v, "beginning a step: %s", skv_last_error());
@@ -230,7 +230,7 @@ static bool step(struct verify *v, struct oracle_case *b, struct skv_session *s)
 	for (uint32_t i = 0; i < b->n_seqs && well; i++)
 		well = check_step(v, b, s, i, &kept) &&
 		       (!again || (one < b->n_seqs && one != i) || check_same(v, b, i, &rehearsed, &kept));
-	if (well && skv_step_end(s, NULL) < 0)
+	if (well && skv_step_end(s, NULL, NULL) < 0)
 		well = verify_fails(v, "ending a step: %s", skv_last_error());
 	if (!well)
 		skv_step_abort(s);

@@ -25,7 +25,7 @@
 static int attend_on_host(struct skv_session *s, const struct skv_model *m, uint32_t layer, struct verify_rows *r)
 {
 	(void)m;
-	return skv_attend(s, layer, &(struct skv_attn){.q = r->q, .k = r->k, .v = r->v, .out = r->out});
+	return skv_attend(s, layer, &SKV_ATTN(.q = r->q, .k = r->k, .v = r->v, .out = r->out));
 }
 
 const struct verify_backend verify_on_host = {

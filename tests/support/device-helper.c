@@ -86,10 +86,10 @@ struct devmem_rows devmem_rows_new(const struct skv_model *m, uint32_t n)
 	r.k = calloc(1, r.kv_bytes);
 	r.v = calloc(1, r.kv_bytes);
 	r.out = calloc(1, r.q_bytes);
-	r.placed = (struct skv_attn){.q = devmem_get(r.q_bytes),
+	r.placed = SKV_ATTN(.q = devmem_get(r.q_bytes),
 	                             .k = devmem_get(r.kv_bytes),
 	                             .v = devmem_get(r.kv_bytes),
-	                             .out = devmem_get(r.q_bytes)};
+	                             .out = devmem_get(r.q_bytes));
 	return r;
 }
 
@@ -123,7 +123,7 @@ int devmem_attend(struct skv_session *s, uint32_t layer, struct devmem_rows *r, 
 
 int devmem_append(struct skv_session *s, uint32_t layer, struct devmem_rows *r)
 {
-	const struct skv_attn a = {.k = r->placed.k, .v = r->placed.v};
+	const struct skv_attn a = SKV_ATTN(.k = r->placed.k, .v = r->placed.v);
 
 	devmem_to((void *)a.k, r->k, r->kv_bytes);
 	devmem_to((void *)a.v, r->v, r->kv_bytes);

@@ -177,8 +177,8 @@ static uint32_t fill_step(const struct refmodel_item *items, uint32_t n, struct 
 
 		for (uint32_t j = 0; j < it->n_tokens; j++)
 			ids[j] = refmodel_token(it->content[j]);
-		step[i] = (struct skv_step_item){.seq = it->seq->seq, .n_tokens = it->n_tokens, .tokens = ids,
-		                                 .flags = it->prompt ? SKV_STEP_PROMPT : 0};
+		step[i] = SKV_STEP_ITEM(.seq = it->seq->seq, .n_tokens = it->n_tokens, .tokens = ids,
+		                                 .flags = it->prompt ? SKV_STEP_PROMPT : 0);
 		next[i] = refmodel_token(it->content[it->n_tokens - 1] + 1);
 		total += it->n_tokens;
 	}
@@ -254,7 +254,7 @@ int refmodel_step(struct refmodel *w, const struct refmodel_item *items, uint32_
 		e = -ECANCELED;
 		goto out;
 	}
-	e = skv_step_end(w->session, devmem_ids(placed, next, n));
+	e = skv_step_end(w->session, devmem_ids(placed, next, n), NULL);
 	ck_assert_msg(e == 0, "step_end: %d %s", e, skv_last_error());
 	for (uint32_t i = 0; i < n; i++)
 		items[i].seq->len += items[i].n_tokens;
@@ -312,7 +312,7 @@ static int run(struct refmodel *w, const struct skv_step_item *items, uint32_t n
 	if (e == 0 && before_end)
 		before_end();
 	if (e == 0)
-		e = skv_step_end(w->session, devmem_ids(placed, next, n_items));
+		e = skv_step_end(w->session, devmem_ids(placed, next, n_items), NULL);
 	free(next);
 	devmem_put(placed);
 	devmem_rows_free(&r);
@@ -327,7 +327,7 @@ int refmodel_decode(struct refmodel *w, struct skv_seq *const *seqs, const uint6
 
 	for (uint32_t i = 0; i < n; i++) {
 		ids[i] = refmodel_token(content[i]);
-		items[i] = (struct skv_step_item){.seq = seqs[i], .n_tokens = 1, .tokens = &ids[i]};
+		items[i] = SKV_STEP_ITEM(.seq = seqs[i], .n_tokens = 1, .tokens = &ids[i]);
 	}
 	e = run(w, items, n, content, n, true, out, NULL);
 	free(items);
@@ -367,7 +367,7 @@ static int run_one(struct refmodel *w, struct skv_step_item item, const uint64_t
 int refmodel_run(struct refmodel *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt,
               float *out, void (*before_end)(void))
 {
-	const struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0};
+	const struct skv_step_item item = SKV_STEP_ITEM(.seq = seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0);
 
 	return run_one(w, item, content, true, out, before_end);
 }
@@ -375,15 +375,15 @@ int refmodel_run(struct refmodel *w, struct skv_seq *seq, const uint64_t *conten
 int refmodel_read(struct refmodel *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, uint32_t later, float *out,
                void (*before_end)(void))
 {
-	const struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = SKV_STEP_PROMPT,
-	                                   .n_prompt_remaining = later};
+	const struct skv_step_item item = SKV_STEP_ITEM(.seq = seq, .n_tokens = n, .flags = SKV_STEP_PROMPT,
+	                                   .n_prompt_remaining = later);
 
 	return run_one(w, item, content, true, out, before_end);
 }
 
 int refmodel_append(struct refmodel *w, struct skv_seq *seq, const uint64_t *content, uint32_t n, bool prompt)
 {
-	const struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0};
+	const struct skv_step_item item = SKV_STEP_ITEM(.seq = seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0);
 
 	return run_one(w, item, content, false, NULL, NULL);
 }

@@ -7,12 +7,12 @@
  *     skv_open(c, &model, "delta?budget=0.25&layers=2,7,12", &s);
  *     skv_seq_new(s, "chat-17", 4096, &q);
  *     ... each step:
- *     struct skv_step_item it = {.seq = q, .n_tokens = 1, .tokens = &id};
+ *     struct skv_step_item it = SKV_STEP_ITEM(.seq = q, .n_tokens = 1, .tokens = &id);
  *     skv_step_begin(s, &it, 1, NULL);                        // all pages of the step, or nothing
  *     for (l = 0; l < model.n_layers; l++)
- *             skv_attend(s, l, &(struct skv_attn){.q = q, .k = k, .v = v, .out = o});
+ *             skv_attend(s, l, &SKV_ATTN(.q = q, .k = k, .v = v, .out = o));
  *     next = sample(logits);
- *     skv_step_end(s, &next);                                 // evict, commit
+ *     skv_step_end(s, &next, NULL);                           // evict, commit
  *
  * Errors. Functions return 0 (or a count) or a negative errno; skv_last_error() then holds one line
  * that says what was wrong and what was expected. The library never logs, never exits, never
@@ -31,6 +31,10 @@
  *
  * fork(2). A child has none of the pages: with what its parent opened, calls fail with -EPERM, and skv_disconnect()
  * does nothing to the parent. It connects anew.
+ *
+ * Structs. Those that callers fill begin with `size`, so that an engine built with an older header works with a newer
+ * library. Macros set it: SKV_MODEL_INIT, SKV_STEP_ITEM(…), SKV_ATTN(…). Callers that have no macros (bindings of other
+ * languages) call skv_…_init(&x, sizeof x), which zeroes x and sets size and defaults.
  *
  * Cost. Between skv_step_begin and skv_step_end there is no system call (wake-ups of OpenMP threads aside),
  * no allocation and no round trip. Only skv_step_begin asks the daemon for pages, ahead of need; while the
@@ -77,6 +81,20 @@ SKV_API void skv_disconnect(struct skv_client *client);
 
 /* How long a call may wait for the daemon, in milliseconds (default 5000; 0 = do not wait). */
 SKV_API void skv_set_timeout(struct skv_client *client, uint32_t ms);
+
+/*
+ * Give a struct that callers fill its size and defaults. `size`: of the struct as the caller declares it; never more is
+ * written.
+ */
+struct skv_step_item;
+struct skv_attn;
+struct skv_stats;
+struct skv_selection_info;
+SKV_API void skv_model_init(struct skv_model *model, size_t size);         /* SKV_MODEL_INIT */
+SKV_API void skv_step_item_init(struct skv_step_item *item, size_t size);  /* one token, no flags */
+SKV_API void skv_attn_init(struct skv_attn *attn, size_t size);
+SKV_API void skv_stats_init(struct skv_stats *stats, size_t size);
+SKV_API void skv_selection_info_init(struct skv_selection_info *info, size_t size);
 
 /*
  * Open a model with a policy, `name` or `name?key=value&…`.
@@ -179,9 +197,11 @@ enum skv_step_flags {
 	SKV_STEP_PROMPT = 1u << 0,
 };
 
+/* What a step does with one sequence. Made with SKV_STEP_ITEM(.seq = …) or skv_step_item_init(). */
 struct skv_step_item {
-	struct skv_seq *seq;   /* each sequence at most once a step */
+	uint32_t size;         /* sizeof(struct skv_step_item) as the caller compiled it: items lie so far apart */
 	uint32_t n_tokens;     /* query rows: >= 1 with SKV_STEP_PROMPT (chunked prefill), else 1 */
+	struct skv_seq *seq;   /* each sequence at most once a step */
 	uint32_t flags;        /* set of skv_step_flags */
 	/*
 	 * Tokens of the same prompt that later steps will append; 0: it ends with these. Methods that attend densely
@@ -194,6 +214,7 @@ struct skv_step_item {
 	 */
 	const int32_t *tokens;
 };
+#define SKV_STEP_ITEM(...) ((struct skv_step_item){.size = sizeof(struct skv_step_item), __VA_ARGS__})
 
 /*
  * Begin a step over `n` sequences. Reserves every page that the step can need; takes over a new policy
@@ -218,11 +239,13 @@ SKV_API int skv_step_begin(struct skv_session *session, const struct skv_step_it
  * imports a KV cache that was computed elsewhere.
  */
 struct skv_attn {
+	uint32_t size; /* sizeof(struct skv_attn) as the caller compiled it: SKV_ATTN(.q = …) or skv_attn_init() set it */
 	const void *q;
 	const void *k;
 	const void *v;
 	void *out;
 };
+#define SKV_ATTN(...) ((struct skv_attn){.size = sizeof(struct skv_attn), __VA_ARGS__})
 
 /*
  * Append layer `layer`'s rows and attend as the policy plans. Layers in order, each once a step.
@@ -252,10 +275,11 @@ SKV_API int skv_step_replayed(struct skv_session *session, uint64_t key);
  * Commit the step: evictions, lengths and token ids become durable at once, or not at all. `next`
  * (may be NULL: -1): for each item the id that the engine sampled, for skv_seq_tokens(). On a device it is memory that
  * the device can read, and is read after all of the step has run; the stream must not be capturing (-EBUSY).
+ * `n_accepted`, in host memory: how many rows of each item count; NULL: all.
  * Error: -EINVAL not every layer was attended, -EBUSY (the step stays open); -ENOTRECOVERABLE the policy misused
  * a primitive, -EIO the device failed (the step is aborted).
  */
-SKV_API int skv_step_end(struct skv_session *session, const int32_t *next);
+SKV_API int skv_step_end(struct skv_session *session, const int32_t *next, const uint32_t *n_accepted);
 
 /* Abort the step: every sequence is as it was after its last commit. Waits for the device. */
 SKV_API void skv_step_abort(struct skv_session *session);

@@ -18,7 +18,7 @@ static struct skv_model model = {
         .size = sizeof(model), .n_layers = 3, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .kv_dtype = SKV_BF16,
         .max_tokens = 256, .n_ranks = 1, .name = "api"};
 static float rows[64 * 4 * 16];
-static const struct skv_attn attn = {.q = rows, .k = rows, .v = rows, .out = rows};
+static const struct skv_attn attn = {.size = sizeof(attn), .q = rows, .k = rows, .v = rows, .out = rows};
 
 static void setup(void)
 {
@@ -135,6 +135,7 @@ START_TEST(sequences)
 }
 END_TEST
 
+#define ITEM(...) {.size = sizeof(struct skv_step_item), __VA_ARGS__}
 #define BEGIN(...) skv_step_begin(session, (struct skv_step_item[]){__VA_ARGS__}, \
 				  sizeof((struct skv_step_item[]){__VA_ARGS__}) / sizeof(struct skv_step_item), NULL)
 
@@ -144,20 +145,22 @@ static void steps_that_do_not_begin(struct skv_seq *q, struct skv_seq *r, struct
 	struct skv_selection_info looked = {.size = sizeof(looked)};
 
 	FAILS(skv_step_begin(session, NULL, 1, NULL), EINVAL, "without items");
-	FAILS(skv_step_begin(session, &(struct skv_step_item){.seq = q, .n_tokens = 1}, 0, NULL), EINVAL,
+	FAILS(skv_step_begin(session, &SKV_STEP_ITEM(.seq = q, .n_tokens = 1), 0, NULL), EINVAL,
 	      "without items");
-	FAILS(skv_step_begin(session, &(struct skv_step_item){.seq = q, .n_tokens = 1}, 1, &looked), EINVAL, "stream");
-	FAILS(BEGIN({.n_tokens = 1}), EINVAL, "item 0");
-	FAILS(BEGIN({.seq = q, .n_tokens = 1}, {.seq = foreign, .n_tokens = 1}), EINVAL, "item 1");
-	FAILS(BEGIN({.seq = q, .n_tokens = 1}, {.seq = r, .n_tokens = 1}, {.seq = q, .n_tokens = 1}), EINVAL, "twice");
-	FAILS(BEGIN({.seq = q, .n_tokens = 0, .flags = SKV_STEP_PROMPT}), EINVAL, "n_tokens");
-	FAILS(BEGIN({.seq = q, .n_tokens = 2}), EINVAL, "n_tokens is 2");
-	FAILS(BEGIN({.seq = q, .n_tokens = 1, .flags = 6}), EINVAL, "0x6");
-	FAILS(BEGIN({.seq = q, .n_tokens = 41, .flags = SKV_STEP_PROMPT}), E2BIG, "40");
-	FAILS(BEGIN({.seq = r, .n_tokens = 1}, {.seq = q, .n_tokens = UINT32_MAX, .flags = SKV_STEP_PROMPT}), E2BIG,
+	FAILS(skv_step_begin(session, &SKV_STEP_ITEM(.seq = q, .n_tokens = 1), 1, &looked), EINVAL, "stream");
+	FAILS(BEGIN(ITEM(.n_tokens = 1)), EINVAL, "item 0");
+	FAILS(BEGIN({.seq = q, .n_tokens = 1}), EINVAL, "item 0: size is 0");
+	FAILS(BEGIN({.size = sizeof(struct skv_step_item) + 8, .seq = q, .n_tokens = 1}), EINVAL, "item 0: size");
+	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 1), ITEM(.seq = foreign, .n_tokens = 1)), EINVAL, "item 1");
+	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 1), ITEM(.seq = r, .n_tokens = 1), ITEM(.seq = q, .n_tokens = 1)), EINVAL, "twice");
+	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 0, .flags = SKV_STEP_PROMPT)), EINVAL, "n_tokens");
+	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 2)), EINVAL, "n_tokens is 2");
+	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 1, .flags = 6)), EINVAL, "0x6");
+	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 41, .flags = SKV_STEP_PROMPT)), E2BIG, "40");
+	FAILS(BEGIN(ITEM(.seq = r, .n_tokens = 1), ITEM(.seq = q, .n_tokens = UINT32_MAX, .flags = SKV_STEP_PROMPT)), E2BIG,
 	      "item 1");
 	FAILS(skv_attend(session, 0, &attn), EINVAL, "no step");
-	FAILS(skv_step_end(session, NULL), EINVAL, "no step");
+	FAILS(skv_step_end(session, NULL, NULL), EINVAL, "no step");
 	FAILS(skv_selection(session, 0, 0, 0, &looked, NULL, 0), EINVAL, "no step");
 	skv_step_abort(session);
 }
@@ -187,25 +190,27 @@ static void a_step(struct skv_seq *q, struct skv_seq *r)
 {
 	struct skv_seq *child;
 
-	OK(BEGIN({.seq = q, .n_tokens = 1}, {.seq = r, .n_tokens = 40, .flags = SKV_STEP_PROMPT}));
-	FAILS(BEGIN({.seq = q, .n_tokens = 1}), EBUSY, "open");
+	OK(BEGIN(ITEM(.seq = q, .n_tokens = 1), ITEM(.seq = r, .n_tokens = 40, .flags = SKV_STEP_PROMPT)));
+	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 1)), EBUSY, "open");
 	FAILS(skv_seq_detach(q), EBUSY, "open step");
 	FAILS(skv_seq_drop(q), EBUSY, "open step");
 	FAILS(skv_seq_fork(q, NULL, &child), EBUSY, "open step");
 	FAILS(skv_attend(session, 1, &attn), EINVAL, "layer 1, expected 0");
-	FAILS(skv_attend(session, 0, &(struct skv_attn){.q = rows, .k = rows, .v = rows}), EINVAL, "out");
+	FAILS(skv_attend(session, 0, &SKV_ATTN(.q = rows, .k = rows, .v = rows)), EINVAL, "out");
+	FAILS(skv_attend(session, 0, NULL), EINVAL, "attn is NULL");
+	FAILS(skv_attend(session, 0, &(struct skv_attn){.q = rows, .k = rows, .v = rows, .out = rows}), EINVAL, "attn: size");
 	OK(skv_attend(session, 0, &attn));
 	FAILS(skv_attend(session, 0, &attn), EINVAL, "layer 0, expected 1");
 	selections();
-	FAILS(skv_step_end(session, NULL), EINVAL, "layer 1 of 3");
+	FAILS(skv_step_end(session, NULL, NULL), EINVAL, "layer 1 of 3");
 	OK(skv_attend(session, 1, &attn));
 	OK(skv_attend(session, 2, &attn));
 	FAILS(skv_attend(session, 3, &attn), EINVAL, "layer 3");
-	OK(skv_step_end(session, NULL));
+	OK(skv_step_end(session, NULL, NULL));
 	ck_assert_uint_eq(skv_seq_len(q), 1);
 	ck_assert_uint_eq(skv_seq_len(r), 40);
 	ck_assert_int_eq(skv_seq_tokens(r, NULL)[39], -1);
-	FAILS(BEGIN({.seq = r, .n_tokens = 1}), E2BIG, "40");
+	FAILS(BEGIN(ITEM(.seq = r, .n_tokens = 1)), E2BIG, "40");
 }
 
 /* Of that one step. */
@@ -239,7 +244,7 @@ START_TEST(steps)
 	a_step(q, r);
 	stats_of_a_step();
 	/* close in the middle of a step */
-	OK(BEGIN({.seq = q, .n_tokens = 1}));
+	OK(BEGIN(ITEM(.seq = q, .n_tokens = 1)));
 	skv_close(session);
 }
 END_TEST
@@ -294,7 +299,7 @@ END_TEST
 static void *collide(void *seq)
 {
 	for (int done = 0; done < 300;) {
-		int e = skv_step_begin(session, &(struct skv_step_item){.seq = seq, .n_tokens = 1}, 1, NULL);
+		int e = skv_step_begin(session, &SKV_STEP_ITEM(.seq = seq, .n_tokens = 1), 1, NULL);
 
 		if (e == -EBUSY) {
 			sched_yield();
@@ -357,7 +362,7 @@ START_TEST(leaks)
 		OK(skv_open(c, &m, i % 2 ? "delta" : "streaming", &s[0]));
 		OK(skv_open(c, &model, "full", &s[1]));
 		OK(skv_seq_new(s[0], NULL, 0, &q));
-		OK(skv_step_begin(s[0], &(struct skv_step_item){.seq = q, .n_tokens = 20, .flags = SKV_STEP_PROMPT}, 1, NULL));
+		OK(skv_step_begin(s[0], &SKV_STEP_ITEM(.seq = q, .n_tokens = 20, .flags = SKV_STEP_PROMPT), 1, NULL));
 		skv_step_abort(s[0]);
 		OK(skv_seq_fork(q, NULL, &child));
 		if (i % 3 == 0)

@@ -296,12 +296,12 @@ static struct skv_seq *seq;
 static int one_step(void)
 {
 	float rows[20 * 32] = {0};
-	int e = skv_step_begin(session, &(struct skv_step_item){.seq = seq, .n_tokens = 20, .flags = SKV_STEP_PROMPT},
+	int e = skv_step_begin(session, &SKV_STEP_ITEM(.seq = seq, .n_tokens = 20, .flags = SKV_STEP_PROMPT),
 	                       1, NULL);
 
 	for (uint32_t layer = 0; layer < model.n_layers && e == 0; layer++)
-		e = skv_attend(session, layer, &(struct skv_attn){.q = rows, .k = rows, .v = rows, .out = rows});
-	return e < 0 ? e : skv_step_end(session, NULL);
+		e = skv_attend(session, layer, &SKV_ATTN(.q = rows, .k = rows, .v = rows, .out = rows));
+	return e < 0 ? e : skv_step_end(session, NULL, NULL);
 }
 
 enum stage { CONNECT, OPEN, SEQ, STEP, ALL };

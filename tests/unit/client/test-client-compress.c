@@ -228,7 +228,7 @@ static void run(struct skv_seq *seq, uint32_t which)
 
 static void give_up(struct skv_seq *seq)
 {
-	const struct skv_step_item it = {.seq = seq, .n_tokens = 1};
+	const struct skv_step_item it = SKV_STEP_ITEM(.seq = seq, .n_tokens = 1);
 
 	OK(skv_step_begin(w.session, &it, 1, NULL));
 	skv_step_abort(w.session);

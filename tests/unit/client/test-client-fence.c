@@ -79,7 +79,7 @@ static void end_connection(void)
 /* n tokens; in front of layer `break_at` the connection ends, or not, and the process stops. What skv_step_end says. */
 static int step(uint32_t n, uint32_t break_at)
 {
-	struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = SKV_STEP_PROMPT};
+	struct skv_step_item item = SKV_STEP_ITEM(.seq = seq, .n_tokens = n, .flags = SKV_STEP_PROMPT);
 	struct devmem_rows rows = devmem_rows_new(&model, n);
 	int e = skv_step_begin(session, &item, 1, devmem_stream());
 
@@ -93,7 +93,7 @@ static int step(uint32_t n, uint32_t break_at)
 		OK(devmem_attend(session, layer, &rows, false));
 	}
 	if (e == 0)
-		e = skv_step_end(session, NULL);
+		e = skv_step_end(session, NULL, NULL);
 	devmem_rows_free(&rows);
 	return e;
 }
@@ -358,12 +358,12 @@ END_TEST
 /* All that a child could do by mistake with what its parent had. */
 static void child_of_engine(void *unused)
 {
-	struct skv_step_item item = {.seq = seq, .n_tokens = 1};
+	struct skv_step_item item = SKV_STEP_ITEM(.seq = seq, .n_tokens = 1);
 	struct skv_seq *other;
 
 	(void)unused;
 	FAILS(skv_step_begin(session, &item, 1, NULL), EPERM, "fork");
-	FAILS(skv_step_end(session, NULL), EPERM, "fork");
+	FAILS(skv_step_end(session, NULL, NULL), EPERM, "fork");
 	FAILS(skv_seq_new(session, NULL, 0, &other), EPERM, "fork");
 	FAILS(skv_seq_attach(session, "other", &other), EPERM, "fork");
 	skv_disconnect(client);
@@ -382,7 +382,7 @@ START_TEST(a_child_of_fork_does_nothing)
 	OK(skv_connect(&client, daemon_.socket));
 	OK(skv_open(client, &model, "full", &session));
 	OK(skv_seq_new(session, NAME, 0, &seq));
-	item = (struct skv_step_item){.seq = seq, .n_tokens = 1};
+	item = SKV_STEP_ITEM(.seq = seq, .n_tokens = 1);
 	OK(step(20, UINT32_MAX));
 	OK(skv_step_begin(session, &item, 1, NULL)); /* so that step_end has one to end */
 	fix_in_child(0, child_of_engine, NULL);

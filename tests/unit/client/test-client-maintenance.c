@@ -143,7 +143,7 @@ static struct skv_client *open_session(const char *spec)
 	rows = devmem_get(ROWS_BYTES);
 	devmem_to(rows, zeros, ROWS_BYTES);
 	free(zeros);
-	attn = (struct skv_attn){.q = rows, .k = rows, .v = rows, .out = rows};
+	attn = SKV_ATTN(.q = rows, .k = rows, .v = rows, .out = rows);
 	return c;
 }
 
@@ -156,9 +156,9 @@ static void begin_items(const struct skv_step_item *items, uint32_t n)
 static void begin_step(void)
 {
 	struct skv_step_item items[3] = {
-	        {.seq = seq[0], .n_tokens = 1},
-	        {.seq = seq[1], .n_tokens = 1},
-	        {.seq = seq[2], .n_tokens = 40, .flags = SKV_STEP_PROMPT},
+		SKV_STEP_ITEM(.seq = seq[0], .n_tokens = 1),
+		SKV_STEP_ITEM(.seq = seq[1], .n_tokens = 1),
+		SKV_STEP_ITEM(.seq = seq[2], .n_tokens = 40, .flags = SKV_STEP_PROMPT),
 	};
 
 	begin_items(items, 3);
@@ -169,7 +169,7 @@ static void attend_and_end(void)
 	for (uint32_t layer = 0; layer < model.n_layers; layer++)
 		if (skv_attend(session, layer, &attn) != 0)
 			_exit(6);
-	if (skv_step_end(session, NULL) != 0)
+	if (skv_step_end(session, NULL, NULL) != 0)
 		_exit(7);
 }
 
@@ -190,7 +190,7 @@ static void quiet_steps(void *arg)
 	for (int i = 0; i < 3; i++)
 		OK(skv_seq_new(session, NULL, 0, &seq[i]));
 	for (int i = 0; i < 2; i++) {
-		begin_items(&(struct skv_step_item){.seq = seq[i], .n_tokens = 100, .flags = SKV_STEP_PROMPT}, 1);
+		begin_items(&SKV_STEP_ITEM(.seq = seq[i], .n_tokens = 100, .flags = SKV_STEP_PROMPT), 1);
 		attend_and_end();
 	}
 	/* the threads start in the first parallel region, the loader binds names at first calls */
@@ -265,7 +265,7 @@ static int launch(void)
  */
 static void quiet_replays(void *arg)
 {
-	struct skv_step_item items[2] = {{.n_tokens = 1}, {.n_tokens = 1}};
+	struct skv_step_item items[2] = {SKV_STEP_ITEM(.n_tokens = 1), SKV_STEP_ITEM(.n_tokens = 1)};
 	bool whole = *(int *)arg >= N_SPECS;
 
 	open_session(specs[*(int *)arg % N_SPECS]);
@@ -281,13 +281,13 @@ static void quiet_replays(void *arg)
 		}
 		if (launch() < 0)
 			_exit(10);
-		OK(skv_step_end(session, NULL));
+		OK(skv_step_end(session, NULL, NULL));
 	}
 	begin_items(items, 2);
 	allow_futex_alone();
 	if (!whole)
 		attend_and_end();
-	else if (skv_step_key(session) != graph_key || launch() < 0 || skv_step_end(session, NULL) < 0)
+	else if (skv_step_key(session) != graph_key || launch() < 0 || skv_step_end(session, NULL, NULL) < 0)
 		_exit(11);
 	_exit(0);
 }
@@ -379,7 +379,7 @@ START_TEST(cost_of_attend)
 			double begin;
 
 			/* always the same short step: what is measured is the way, not the attention */
-			OK(skv_step_begin(session, &(struct skv_step_item){.seq = seq[0], .n_tokens = 1}, 1, NULL));
+			OK(skv_step_begin(session, &SKV_STEP_ITEM(.seq = seq[0], .n_tokens = 1), 1, NULL));
 			begin = fix_now();
 			for (uint32_t layer = 0; layer < model.n_layers; layer++)
 				skv_attend(session, layer, &attn);

@@ -263,7 +263,7 @@ END_TEST
 
 START_TEST(refused)
 {
-	const struct skv_step_item item = {.n_tokens = 1};
+	const struct skv_step_item item = SKV_STEP_ITEM(.n_tokens = 1);
 	struct skv_step_item one = item;
 	struct skv_seq *seq, *fresh;
 

@@ -310,9 +310,9 @@ END_TEST
 /* A step of one token, as far as in front of skv_step_end. */
 static void step_to_its_end(float *rows)
 {
-	OK(skv_step_begin(w.session, &(struct skv_step_item){.seq = q.seq, .n_tokens = 1}, 1, devmem_stream()));
+	OK(skv_step_begin(w.session, &SKV_STEP_ITEM(.seq = q.seq, .n_tokens = 1), 1, devmem_stream()));
 	for (uint32_t l = 0; l < w.model.n_layers; l++)
-		OK(skv_attend(w.session, l, &(struct skv_attn){.q = rows, .k = rows, .v = rows, .out = rows}));
+		OK(skv_attend(w.session, l, &SKV_ATTN(.q = rows, .k = rows, .v = rows, .out = rows)));
 }
 
 /* An engine that dies inside of a step leaves a state of no commit: the next session makes it anew. */
@@ -358,11 +358,11 @@ START_TEST(end_while_recording)
 		step_to_its_end(rows);
 		if (b) {
 			OK(b->begin_capture(devmem_stream()));
-			FAILS(skv_step_end(w.session, NULL), EBUSY, "recorded");
+			FAILS(skv_step_end(w.session, NULL, NULL), EBUSY, "recorded");
 			OK(b->end_capture(devmem_stream(), &graph));
 			OK(b->graph_free(graph));
 		}
-		OK(skv_step_end(w.session, NULL));
+		OK(skv_step_end(w.session, NULL, NULL));
 	}
 	ck_assert_uint_gt(holes(), 0); /* the fourth hook */
 	devmem_put(rows);
@@ -479,7 +479,7 @@ START_TEST(lists_of_heads)
 		ck_assert_uint_eq(looked_at(layer, 0, one).rows, 1);
 		ck_assert_uint_eq(looked_at(layer, 0, one).n, 50);
 	}
-	OK(skv_step_end(w.session, NULL));
+	OK(skv_step_end(w.session, NULL, NULL));
 	devmem_put(rows);
 }
 END_TEST

@@ -399,8 +399,8 @@ static void mixed(struct skv_seq *const *seqs, const uint32_t *at, const uint32_
 	float *out;
 
 	for (uint32_t i = 0; i < SEQS; i++) {
-		items[i] = (struct skv_step_item){.seq = seqs[i], .n_tokens = n[i], .n_prompt_remaining = later[i],
-		                                  .flags = i + 1 < SEQS ? SKV_STEP_PROMPT : 0};
+		items[i] = SKV_STEP_ITEM(.seq = seqs[i], .n_tokens = n[i], .n_prompt_remaining = later[i],
+		                                  .flags = i + 1 < SEQS ? SKV_STEP_PROMPT : 0);
 		memcpy(all + total, content + at[i], n[i] * sizeof(*all));
 		total += n[i];
 	}

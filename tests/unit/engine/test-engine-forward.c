@@ -45,12 +45,11 @@ static uint32_t next_items(struct track *tracks, uint32_t n, struct skv_step_ite
 		if (t->at == t->n || !rnd_below(5))
 			continue;
 		of[n_items] = t;
-		items[n_items++] = (struct skv_step_item){
+		items[n_items++] = SKV_STEP_ITEM(
 			.seq = t->seq,
 			.n_tokens = left ? rnd_below(left) + 1 : 1,
 			.flags = left ? SKV_STEP_PROMPT : 0,
-			.tokens = t->tokens + t->at,
-		};
+			.tokens = t->tokens + t->at);
 	}
 	return n_items;
 }
@@ -107,7 +106,7 @@ START_TEST(forward_is_right)
 			of[i]->at += items[i].n_tokens;
 			done += of[i]->at == of[i]->n;
 		}
-		ok(skv_step_end(session, NULL));
+		ok(skv_step_end(session, NULL, NULL));
 		decoded += row;
 	}
 	ck_assert_uint_gt(decoded, 0);
@@ -130,7 +129,7 @@ START_TEST(forward_refuses_bad_rows)
 	struct skv_seq *seq;
 	struct eng_error err;
 	int32_t ids[6] = {1, 2, 264, 3, 4, 5};
-	struct skv_step_item item = {.n_tokens = 3, .flags = SKV_STEP_PROMPT, .tokens = ids};
+	struct skv_step_item item = SKV_STEP_ITEM(.n_tokens = 3, .flags = SKV_STEP_PROMPT, .tokens = ids);
 
 	fx_model_write(&models[0], w, folder);
 	ck_assert_int_eq(eng_model_load(&model, folder, eng_backend_host(), SKV_F32, &err), 0);
@@ -221,8 +220,8 @@ static uint32_t step_both(struct bench *host, struct bench *device, const struct
 	for (uint32_t i = 0; i < rows * vocab; i++)
 		ck_assert_msg(fabs(a[i] - b[i]) < slack, "row %u, logit %u: %g on the host, %g on the device",
 		              i / vocab, i % vocab, (double)a[i], (double)b[i]);
-	ok(skv_step_end(host->session, NULL));
-	ok(skv_step_end(device->session, NULL));
+	ok(skv_step_end(host->session, NULL, NULL));
+	ok(skv_step_end(device->session, NULL, NULL));
 	return rows;
 }
 
@@ -298,13 +297,13 @@ static void read_prompts(struct bench *b, const struct batch *batch, struct skv_
 		prompt_into(ids, batch, i, b->model.config.vocab);
 		ok(skv_seq_new(b->session, NULL, 0, &seq[i]));
 		for (uint32_t at = 0; at < n; at += 500) {
-			struct skv_step_item item = {.seq = seq[i], .n_tokens = n - at < 500 ? n - at : 500};
+			struct skv_step_item item = SKV_STEP_ITEM(.seq = seq[i], .n_tokens = n - at < 500 ? n - at : 500);
 
 			item.flags = SKV_STEP_PROMPT;
 			item.tokens = ids + at;
 			ck_assert_msg(!eng_forward(&b->f, b->session, &item, 1, &err), "%s", err.text);
 			ck_assert_int_eq(eng_forward_choose(&b->f, ids + n, 1, &err), 0);
-			ok(skv_step_end(b->session, b->f.id));
+			ok(skv_step_end(b->session, b->f.id, NULL));
 		}
 		skv_seq_tokens(seq[i], NULL);
 	}
@@ -321,7 +320,7 @@ static void decode_step(struct bench *b, const struct batch *batch, struct skv_s
 	struct eng_error err;
 
 	for (uint32_t i = 0; i < batch->n; i++) {
-		items[i] = (struct skv_step_item){.seq = seq[i], .n_tokens = 1};
+		items[i] = SKV_STEP_ITEM(.seq = seq[i], .n_tokens = 1);
 		if (!t) {
 			prompt_into(ids, batch, i, b->model.config.vocab);
 			first[i] = ids[prompt_length(batch, i) - 1];
@@ -331,7 +330,7 @@ static void decode_step(struct bench *b, const struct batch *batch, struct skv_s
 		}
 	}
 	ck_assert_msg(!eng_forward(&b->f, b->session, items, batch->n, &err), "%s", err.text);
-	ok(skv_step_end(b->session, b->f.id));
+	ok(skv_step_end(b->session, b->f.id, NULL));
 }
 
 /*
@@ -443,7 +442,7 @@ START_TEST(a_step_given_up)
 		read_prompts(&b, &batch, &seq);
 		for (int i = 0; i < 6; i++) {
 			int32_t id = 7;
-			struct skv_step_item item = {.seq = seq, .n_tokens = 1, .tokens = &id};
+			struct skv_step_item item = SKV_STEP_ITEM(.seq = seq, .n_tokens = 1, .tokens = &id);
 			const float *logits;
 
 			ck_assert_msg(!eng_forward(&b.f, b.session, &item, 1, &err), "%s", err.text);
@@ -470,7 +469,7 @@ START_TEST(rows_without_ids_are_the_last_ones)
 	bench_init(&b, &shape_of_random, &at, "full");
 	for (int i = 0; i < 2; i++) {
 		ok(skv_seq_new(b.session, NULL, 0, &seq[i]));
-		items[i] = (struct skv_step_item){.seq = seq[i], .n_tokens = 1};
+		items[i] = SKV_STEP_ITEM(.seq = seq[i], .n_tokens = 1);
 	}
 	ck_assert_int_eq(eng_forward(&b.f, b.session, items, 1, &err), -EINVAL);
 	ck_assert_str_eq(err.text, "1 rows without token ids, the last step chose 0");
