@@ -43,6 +43,18 @@ struct skv_shape {
 	uint32_t saved;    /* of its table of saved prefill queries */
 	const struct skv_codec *codec; /* host memory, read during the call; NULL: the layer compresses nothing */
 	float scale;       /* softmax scale, resolved (never 0) */
+	float softcap;     /* c: a score s = scale q·k becomes c tanh(s / c) before the softmax (Gemma 2); 0: none */
+	/*
+	 * [n_heads] logits in the backend's memory, or NULL: besides its tokens, each softmax has one more term, whose
+	 * value is zero (gpt-oss). Every weight that a kernel computes - attention, scores, recall - is of that softmax.
+	 */
+	const float *sinks;
+	/*
+	 * [row][n_heads] fp32 in the backend's memory, or NULL: natural logarithm of the sum of exp(score) over the tokens
+	 * that a row attends to, the sink's term left out; -infinity where it attends to none.
+	 */
+	float *lse;
+	uint32_t q_stride, k_stride, v_stride, out_stride; /* elements from one row to the next; 0: contiguous */
 	uint8_t *pool;
 	size_t page_bytes;
 };
