@@ -24,7 +24,7 @@ struct arguments {
 	struct eng_task_filter filter;
 	uint32_t mode; /* enum eng_mode */
 	uint32_t batch, chunk, recall;
-	bool summary;
+	bool summary, compare;
 };
 
 static volatile sig_atomic_t stop;
@@ -53,6 +53,9 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		ENG_COUNT("chunk", &a->chunk, 1, SKV_MAX_TOKENS, "tokens of a prompt in a step, at most (default 512)"),
 		ENG_COUNT("recall", &a->recall, 0, UINT32_MAX,
 		          "measure attention recall, in one step of N (default 0: never)"),
+		ENG_FLAG("compare", &a->compare,
+		         "forced mode: how far each policy's next-token distributions are from the\n"
+		         "first policy's, in the columns kl, agree and dnll"),
 		ENG_FLAG("summary", &a->summary, "one line a policy instead of the whole table"),
 		ENG_TEXT("csv", "FILE", &a->csv, "the whole table as CSV, - for stdout instead of the table"),
 		ENG_TEXT("dump", "FILE", &a->dump, "every case as a line of JSON"),
@@ -74,6 +77,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 	if (!a->n_policies)
 		return eng_fail(err, -EINVAL,
 		                "--policy is missing: a policy such as full or delta?budget=0.25 expected");
+	if (a->compare && a->mode != ENG_FORCED)
+		return eng_fail(err, -EINVAL, "--compare: all policies must be fed the same text: --mode forced expected");
 	return 0;
 }
 
@@ -113,6 +118,7 @@ static int run(const struct arguments *a, const struct eng_host *host, const str
 		.batch = a->batch,
 		.chunk = a->chunk,
 		.recall = a->recall,
+		.compare = a->compare,
 		.quiet = a->cli.quiet,
 		.no_graph = a->cli.no_graph,
 		.stop = &stop,

@@ -21,6 +21,7 @@ struct lane {
 	uint32_t n_want;
 	int32_t *got; /* argmaxes; room for `limit` */
 	uint32_t n_got, limit;
+	float *reference; /* [n_want][vocab]: the first policy's logits, to compare others with; else NULL */
 	struct skv_seq **seq; /* [policy]; NULL when it is not held */
 };
 
@@ -61,6 +62,7 @@ static void lane_deinit(struct lane *lane, uint32_t n_policies)
 	free(lane->prompt);
 	free(lane->want);
 	free(lane->got);
+	free(lane->reference);
 	*lane = (struct lane){.c = NULL};
 }
 
@@ -77,7 +79,9 @@ static int lane_init(struct lane *lane, const struct eng_eval *eval, size_t inde
 	lane->want = malloc(lane->n_want * sizeof(*lane->want));
 	lane->got = malloc(lane->limit * sizeof(*lane->got));
 	lane->seq = calloc(eval->n_policies, sizeof(struct skv_seq *));
-	if (!lane->prompt || !lane->want || !lane->got || !lane->seq) {
+	if (eval->compare)
+		lane->reference = malloc((size_t)lane->n_want * config->vocab * sizeof(*lane->reference));
+	if (!lane->prompt || !lane->want || !lane->got || !lane->seq || (eval->compare && !lane->reference)) {
 		lane_deinit(lane, eval->n_policies);
 		return eng_fail(err, -ENOMEM, "no memory for case %s", c->id);
 	}
@@ -163,6 +167,25 @@ static int finish(struct run *run, struct lane *lane, uint32_t policy, struct en
 	return library(skv_seq_drop(seq), err);
 }
 
+/* One row of a forced answer. */
+static void look_at_logits(struct run *run, uint32_t policy, struct lane *lane, const float *row)
+{
+	struct eng_result *result = result_of(run, policy, lane);
+	uint32_t vocab = run->eval->model->config.vocab;
+	int32_t want = lane->want[lane->n_got];
+
+	eng_likelihood_add(&result->likelihood, row, vocab, want);
+	if (lane->reference) {
+		float *reference = lane->reference + (size_t)lane->n_got * vocab;
+
+		if (policy == 0)
+			memcpy(reference, row, vocab * sizeof(*row));
+		eng_divergence_add(&result->divergence, reference, row, vocab, want);
+	}
+	if (run->eval->looks)
+		run->eval->looks(run->eval->arg, policy, lane->index, lane->n_got, row);
+}
+
 /* What the open step's rows say, into the lanes. Forced: the logits too. */
 static int look(struct run *run, uint32_t policy, struct lane **active, uint32_t n, struct eng_error *err)
 {
@@ -176,12 +199,9 @@ static int look(struct run *run, uint32_t policy, struct lane **active, uint32_t
 		r = eng_forward_logits(&run->forward, &logits, err);
 	for (uint32_t i = 0; !r && i < n; i++) {
 		struct lane *lane = active[i];
-		const float *row = logits ? logits + (size_t)i * vocab : NULL;
 
-		if (row)
-			eng_likelihood_add(&result_of(run, policy, lane)->likelihood, row, vocab, lane->want[lane->n_got]);
-		if (row && run->eval->looks)
-			run->eval->looks(run->eval->arg, policy, lane->index, lane->n_got, row);
+		if (logits)
+			look_at_logits(run, policy, lane, logits + (size_t)i * vocab);
 		lane->got[lane->n_got++] = ids[i];
 	}
 	return r;

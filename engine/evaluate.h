@@ -14,6 +14,7 @@
 #define ENG_EVALUATE_H
 
 #include <signal.h>
+#include "engine/divergence.h"
 #include "engine/forward.h"
 #include "engine/score.h"
 #include "engine/tasks.h"
@@ -34,6 +35,7 @@ struct eng_eval {
 	enum eng_mode mode;
 	uint32_t batch;
 	uint32_t chunk; /* prompt rows of a step, at most */
+	bool compare; /* forced mode: each row's distribution with the first policy's; a case's take vocab floats a row */
 	bool quiet;
 	bool no_graph;                     /* on a device: launch the kernels of a step one by one */
 	uint32_t recall;                   /* measure it in one step of so many; 0: never */
@@ -47,6 +49,7 @@ struct eng_eval {
 struct eng_result {
 	struct eng_score score;
 	struct eng_likelihood likelihood; /* forced mode only */
+	struct eng_divergence divergence; /* `compare` only */
 	uint32_t decode_len;          /* decode rows */
 	double seconds;               /* its share of the steps' time */
 	uint64_t attended, causal;    /* tokens, over decode rows and layers */

@@ -11,6 +11,7 @@ engine_libskvengine_la_SOURCES = \
 	engine/config.c engine/config.h \
 	engine/delta-error.c engine/delta-error.h \
 	engine/recall-task.c engine/recall-task.h \
+	engine/divergence.c engine/divergence.h \
 	engine/error.c engine/error.h \
 	engine/evaluate.c engine/evaluate.h \
 	engine/forward.c engine/forward.h \

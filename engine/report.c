@@ -13,6 +13,7 @@ struct row {
 	double line, token, decode_len, attended, kept, seconds; /* sums */
 	uint32_t n_recall; /* cases that it was measured of */
 	double recall;
+	struct eng_divergence divergence;
 };
 
 static double share(uint64_t part, uint64_t whole)
@@ -40,6 +41,10 @@ static struct row sum_up(const struct eng_eval *eval, const struct eng_result *r
 		row.attended += share(r->attended, r->causal);
 		row.kept += share(r->resident, r->pages);
 		row.seconds += r->seconds;
+		row.divergence.rows += r->divergence.rows;
+		row.divergence.agree += r->divergence.agree;
+		row.divergence.kl += r->divergence.kl;
+		row.divergence.nll_change += r->divergence.nll_change;
 		if (r->recall_layers > 0) {
 			row.n_recall++;
 			row.recall += r->recall / (double)r->recall_layers;
@@ -135,6 +140,16 @@ static const char *recall(const struct row *row, const char *without, char text[
 	return row->n_recall ? text : without;
 }
 
+/* Three figures a row of text, with this in front of each; nothing where policies are not compared. */
+static void divergence(FILE *to, const struct row *row, const char *before, int width)
+{
+	const struct eng_divergence *d = &row->divergence;
+
+	if (d->rows > 0)
+		fprintf(to, "%s%*.4f%s%*.4f%s%*.4f", before, width, d->kl / d->rows, before, width, (double)d->agree / d->rows,
+		        before, width, d->nll_change / d->rows);
+}
+
 /* ---- for eyes -------------------------------------------------------------------------------- */
 
 static int policy_width(const struct eng_eval *eval)
@@ -151,19 +166,22 @@ static void table_row(const struct out *out, const char *policy, const char *tas
 {
 	char text[16];
 
-	fprintf(out->to, "%-*s  %-8s %6s %5u  %6.3f %6.3f %6.3f  %10.1f  %14.3f  %10.3f  %6.5s  %12.1f\n",
+	fprintf(out->to, "%-*s  %-8s %6s %5u  %6.3f %6.3f %6.3f  %10.1f  %14.3f  %10.3f  %6.5s  %12.1f",
 	        out->policy_width, policy, task, size, row->n, (double)row->exact / row->n,
 	        row->line / row->n, row->token / row->n, row->decode_len / row->n, row->attended / row->n,
 	        row->kept / row->n, recall(row, "-", text), speed(row));
+	divergence(out->to, row, "  ", 7);
+	putc('\n', out->to);
 }
 
 void eng_report_table(FILE *to, const struct eng_eval *eval, const struct eng_result *results)
 {
 	struct out out = {.to = to, .write = table_row, .policy_width = policy_width(eval)};
 
-	fprintf(to, "%-*s  %-8s %6s %5s  %6s %6s %6s  %10s  %14s  %10s  %6s  %12s\n", out.policy_width, "policy",
+	fprintf(to, "%-*s  %-8s %6s %5s  %6s %6s %6s  %10s  %14s  %10s  %6s  %12s", out.policy_width, "policy",
 	        "task", "size", "n", "exact", "line", "token", "decode_len", "attended_share", "kept_share", "recall",
 	        "tokens_per_s");
+	fprintf(to, eval->compare ? "  %7s  %7s  %7s\n" : "\n", "kl", "agree", "dnll");
 	each_row(&out, eval, results);
 }
 
@@ -209,14 +227,17 @@ static void csv_row(const struct out *out, const char *policy, const char *task,
 	csv_text(out->to, policy);
 	putc(',', out->to);
 	csv_text(out->to, task);
-	fprintf(out->to, ",%s,%u,%.6f,%.6f,%.6f,%.3f,%.6f,%.6f,%s,%.3f\n", size, row->n,
+	fprintf(out->to, ",%s,%u,%.6f,%.6f,%.6f,%.3f,%.6f,%.6f,%s,%.3f", size, row->n,
 	        (double)row->exact / row->n, row->line / row->n, row->token / row->n, row->decode_len / row->n,
 	        row->attended / row->n, row->kept / row->n, recall(row, "", text), speed(row));
+	divergence(out->to, row, ",", 0);
+	putc('\n', out->to);
 }
 
 void eng_report_csv(FILE *to, const struct eng_eval *eval, const struct eng_result *results)
 {
-	fputs("policy,task,size,n,exact,line,token,decode_len,attended_share,kept_share,recall,tokens_per_s\n", to);
+	fputs("policy,task,size,n,exact,line,token,decode_len,attended_share,kept_share,recall,tokens_per_s", to);
+	fputs(eval->compare ? ",kl,agree,dnll\n" : "\n", to);
 	each_row(&(struct out){.to = to, .write = csv_row}, eval, results);
 }
 
@@ -228,6 +249,12 @@ static json_t *likelihood_json(const struct eng_likelihood *l)
 		json_array_append_new(top, json_pack("[i, f]", (int)l->top[i], (double)l->top_logit[i]));
 	return json_pack("{s:f, s:o, s:f}", "nll", l->nll / l->rows, "first_top8", top, "smallest_margin",
 	                 l->smallest_margin);
+}
+
+static json_t *divergence_json(const struct eng_divergence *d)
+{
+	return json_pack("{s:f, s:f, s:f}", "kl", d->kl / d->rows, "agree", (double)d->agree / d->rows, "dnll",
+	                 d->nll_change / d->rows);
 }
 
 static json_t *result_json(const char *policy, const struct eng_case *c, const struct eng_result *r)
@@ -243,6 +270,8 @@ static json_t *result_json(const char *policy, const struct eng_case *c, const s
 	if (r->recall_layers > 0)
 		json_object_set_new(o, "recall", json_real(r->recall / (double)r->recall_layers));
 	json_object_update(o, likelihood);
+	if (r->divergence.rows > 0)
+		json_object_update_new(o, divergence_json(&r->divergence));
 	json_decref(cost);
 	json_decref(likelihood);
 	return o;

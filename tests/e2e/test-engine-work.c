@@ -4,6 +4,7 @@
  * host, or with SKV_TEST_DEVICE=1 on the first device.
  */
 #include <check.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -324,6 +325,28 @@ START_TEST(eval_writes_its_figures)
 }
 END_TEST
 
+/* The first policy is what the others are compared with. */
+START_TEST(eval_compares)
+{
+	double kl[2], agree[2], change[2];
+	char *out, *line;
+
+	eval("--policy", "full", "--policy", "streaming?budget=0.25", "--limit", "1", "--task", "recur", "--csv", "-",
+	     "--compare");
+	line = out = run_out(folder);
+	ck_assert_ptr_nonnull(strstr(out, "tokens_per_s,kl,agree,dnll\n"));
+	for (int i = 0; i < 2; i++) {
+		line = strstr(line, ",,"); /* no recall; then the speed */
+		ck_assert_ptr_nonnull(line);
+		ck_assert_int_eq(sscanf(line++, ",,%*[^,],%lf,%lf,%lf", &kl[i], &agree[i], &change[i]), 3);
+		line = i ? line : strstr(line, "\nstreaming");
+	}
+	ck_assert(kl[0] == 0 && agree[0] == 1 && change[0] == 0);
+	ck_assert(kl[1] > 0.001 && agree[1] < 1 && fabs(change[1]) > 1e-6);
+	free(out);
+}
+END_TEST
+
 /* What a calibration writes is what a policy takes, and it is drawn. */
 START_TEST(calibrates)
 {
@@ -472,7 +495,7 @@ int main(void)
 	                    a_named_sequence_goes_on, NULL);
 
 	tcase_add_loop_test(t, death_loses_nothing, 0, 5);
-	t = add_case(s, "sparsekv-eval", 120, setup, daemon_teardown, eval_writes_its_figures,
+	t = add_case(s, "sparsekv-eval", 120, setup, daemon_teardown, eval_writes_its_figures, eval_compares,
 	             eval_cleans_up_when_interrupted, NULL);
 	tcase_add_loop_test(t, eval_of_heads_that_evict, 0, 6);
 	tcase_add_loop_test(t, batch_and_mode_do_not_matter, 0, 2);

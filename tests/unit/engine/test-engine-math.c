@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <sparsekv/client.h>
+#include "engine/divergence.h"
 #include "engine/ops.h"
 #include "engine/progress.h"
 #include "engine/score.h"
@@ -171,6 +172,23 @@ END_TEST
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
+/* P = (1/2, 1/4, 1/4) and Q = (1/4, 1/2, 1/4), whatever is added to their logits: KL = ln 2 / 4. */
+START_TEST(divergence)
+{
+	const float p[3] = {logf(2) + 3, 3, 3}, q[3] = {-40, logf(2) - 40, -40}, r[3] = {logf(2) - 7, -7, -7};
+	struct eng_divergence d = {0};
+
+	eng_divergence_add(&d, p, q, 3, 1);
+	ck_assert_double_eq_tol(d.kl, log(2) / 4, 1e-6);
+	ck_assert_double_eq_tol(d.nll_change, -log(2), 1e-6); /* the true token is likelier under Q */
+	ck_assert_uint_eq(d.agree, 0);
+	eng_divergence_add(&d, p, r, 3, 0);
+	ck_assert_double_eq_tol(d.kl, log(2) / 4, 1e-6);
+	ck_assert_double_eq_tol(d.nll_change, -log(2), 1e-6);
+	ck_assert(d.agree == 1 && d.rows == 2);
+}
+END_TEST
+
 START_TEST(progress_is_for_terminals)
 {
 	int pipe_fd[2], pty = posix_openpt(O_RDWR | O_NOCTTY);
@@ -222,7 +240,7 @@ int main(void)
 	TCase *t;
 
 	add_case(s, "operations", 30, NULL, NULL, rotary_table, argmax_and_nll, NULL);
-	t = add_case(s, "scores", 60, NULL, NULL, likelihood, progress_is_for_terminals, NULL);
+	t = add_case(s, "scores", 60, NULL, NULL, likelihood, divergence, progress_is_for_terminals, NULL);
 	tcase_add_loop_test(t, scores_forced, 0, sizeof(forced) / sizeof(*forced));
 	tcase_add_loop_test(t, scores_free, 0, sizeof(freely) / sizeof(*freely));
 	return run_suite(s);
