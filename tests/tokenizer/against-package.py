@@ -144,7 +144,7 @@ def golden(folder):
         n = 0
         while n < 6000:
             text = fuzz(r)
-            if len(text) > 1000:
+            if len(text) > 250:
                 continue
             n += len(text)
             row = {"text": text}
