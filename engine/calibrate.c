@@ -183,9 +183,11 @@ static void texts_deinit(struct texts *t)
 static int cut_pieces(struct texts *t, const struct arguments *a, const struct skv_ids *text, struct eng_error *err)
 {
 	const struct skv_ids *begin = &t->vocabulary.begin;
-	size_t most = a->context - begin->n, piece = most < text->n ? most : text->n, n = text->n / piece;
+	size_t most = a->context - begin->n, piece = most < text->n ? most : text->n, n = text->n / (piece ? piece : 1);
 	int r = 0;
 
+	if (text->n < 16)
+		return eng_fail(err, -EINVAL, "%.300s: %zu tokens, at least 16 expected", a->text, text->n);
 	n = n < a->texts ? n : a->texts;
 	for (size_t i = 0; !r && i < n; i++) {
 		size_t at = n > 1 ? i * (text->n - piece) / (n - 1) : 0;
