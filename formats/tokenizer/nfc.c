@@ -184,12 +184,13 @@ int skv_nfc(const char *text, size_t n, char **ret, size_t *ret_len)
 	}
 	order(parts, n_parts);
 	n_parts = join(parts, n_parts);
-	to = malloc(4 * n_parts);
+	to = malloc(4 * n_parts + 1);
 	for (size_t i = 0; to && i < n_parts; i++)
 		len += put(parts[i].c, to + len);
 	free(parts);
 	if (!to)
 		return -ENOMEM;
+	to[len] = '\0';
 	*ret = to;
 	*ret_len = len;
 	return 0;

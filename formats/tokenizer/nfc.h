@@ -25,7 +25,7 @@ extern const struct skv_nfc_composition skv_nfc_compositions[];
 extern const uint32_t skv_nfc_classes_n, skv_nfc_decompositions_n, skv_nfc_compositions_n;
 
 /*
- * Normalize valid UTF-8 of less than 2^30 bytes. *ret: memory to be freed with *ret_len bytes, or NULL where the text is
+ * Normalize valid UTF-8 of less than 2^30 bytes. *ret: memory to be freed with *ret_len bytes and a NUL, or NULL where the text is
  * ASCII, which is normalized already. O(n log n). -ENOMEM.
  */
 int skv_nfc(const char *text, size_t n, char **ret, size_t *ret_len);
