@@ -150,6 +150,7 @@ struct texts {
 	uint64_t tokens;
 	uint32_t hash; /* FNV-1a of all token ids in their order */
 	struct eng_cases cases; /* to search by: those of --tasks, or made of the text */
+	struct eng_tokens vocabulary;
 };
 
 /* Takes over `ids`, n of them. */
@@ -176,41 +177,44 @@ static void texts_deinit(struct texts *t)
 		free((int32_t *)t->list[i].ids);
 	free(t->list);
 	eng_cases_deinit(&t->cases);
+	eng_tokens_deinit(&t->vocabulary);
 }
 
-static int cut_pieces(struct texts *t, const struct arguments *a, const struct eng_config *c, const char *bytes,
-                      size_t size, struct eng_error *err)
+static int cut_pieces(struct texts *t, const struct arguments *a, const struct skv_ids *text, struct eng_error *err)
 {
-	size_t piece = a->context - 1 < size ? a->context - 1 : size, n = size / piece;
+	const struct skv_ids *begin = &t->vocabulary.begin;
+	size_t most = a->context - begin->n, piece = most < text->n ? most : text->n, n = text->n / (piece ? piece : 1);
 	int r = 0;
 
+	if (text->n < 16)
+		return eng_fail(err, -EINVAL, "%.300s: %zu tokens, at least 16 expected", a->text, text->n);
 	n = n < a->texts ? n : a->texts;
 	for (size_t i = 0; !r && i < n; i++) {
-		size_t at = n > 1 ? i * (size - piece) / (n - 1) : 0;
-		int32_t *ids = malloc((piece + 1) * sizeof(*ids));
+		size_t at = n > 1 ? i * (text->n - piece) / (n - 1) : 0;
+		struct skv_ids ids = SKV_IDS_NULL;
 
-		if (ids)
-			eng_tokens_prompt(c, bytes + at, piece, ids);
-		r = add_text(t, ids, (uint32_t)piece + 1, (uint32_t)piece / 2, a->rows, err);
+		if (!skv_ids_add(&ids, begin->id, begin->n) && skv_ids_add(&ids, text->id + at, piece))
+			skv_ids_deinit(&ids);
+		r = add_text(t, ids.id, (uint32_t)ids.n, (uint32_t)piece / 2, a->rows, err);
 	}
 	return r;
 }
 
 /* As many tokens as --rows says are predicted, the rest of --context is before them. */
-static int make_echoes(struct texts *t, const struct arguments *a, const char *bytes, size_t size,
-                       struct eng_error *err)
+static int make_echoes(struct texts *t, const struct arguments *a, const struct skv_ids *text, struct eng_error *err)
 {
 	uint32_t answer = a->rows && a->rows < a->context / 2 ? a->rows : a->context / 2;
 	struct eng_recall_task echo = {.n = a->texts, .prompt = a->context - answer, .answer = answer};
 
-	if (size < echo.prompt || echo.prompt < 2 * ENG_RECALL_TASK_PIECE)
+	if (text->n < echo.prompt || echo.prompt < 2 * ENG_RECALL_TASK_PIECE)
 		return eng_fail(err, -EINVAL, "--by loss: a --context from %u on, and a text as long, expected",
 		                4 * ENG_RECALL_TASK_PIECE);
-	return eng_recall_task_cases(&t->cases, bytes, size, &echo, err);
+	return eng_recall_task_cases(&t->cases, text->id, text->n, &echo, &t->vocabulary, err);
 }
 
-static int read_text(struct texts *t, const struct arguments *a, const struct eng_config *c, struct eng_error *err)
+static int read_text(struct texts *t, const struct arguments *a, struct eng_error *err)
 {
+	struct skv_ids text = SKV_IDS_NULL;
 	FILE *f = fopen(a->text, "re");
 	char *bytes = NULL;
 	struct stat st;
@@ -225,41 +229,39 @@ static int read_text(struct texts *t, const struct arguments *a, const struct en
 	else if (fread(bytes, 1, (size_t)st.st_size, f) != (size_t)st.st_size)
 		r = eng_fail(err, -EIO, "%.300s: cannot be read to its end", a->text);
 	else
-		r = cut_pieces(t, a, c, bytes, (size_t)st.st_size, err);
+		r = eng_tokens_encode(&t->vocabulary, bytes, (size_t)st.st_size, &text, err);
+	if (!r)
+		r = cut_pieces(t, a, &text, err);
 	if (!r && a->by_loss)
-		r = make_echoes(t, a, bytes, (size_t)st.st_size, err);
+		r = make_echoes(t, a, &text, err);
+	skv_ids_deinit(&text);
 	free(bytes);
 	if (f)
 		fclose(f);
 	return r;
 }
 
-/* The prompt's last token decides the answer's first: it is the first row that is measured. */
-static int add_case(struct texts *t, const struct arguments *a, const struct eng_config *c, const struct eng_case *k,
-                    struct eng_error *err)
+/* The prompt's last token decides the answer's first: it is the first row that is measured. eos is not one of them. */
+static int add_case(struct texts *t, const struct arguments *a, const struct eng_case *k, struct eng_error *err)
 {
-	size_t n = k->prompt_len + 1 + k->answer_len;
-	int32_t *ids = malloc(n * sizeof(*ids));
+	uint32_t n_answer = k->n_answer - (k->answer[k->n_answer - 1] == t->vocabulary.eos);
+	struct skv_ids ids = SKV_IDS_NULL;
 
-	if (ids) {
-		eng_tokens_prompt(c, k->prompt, k->prompt_len, ids);
-		for (size_t i = 0; i < k->answer_len; i++)
-			ids[k->prompt_len + 1 + i] = (unsigned char)k->answer[i];
-	}
-	return add_text(t, ids, (uint32_t)n, (uint32_t)k->prompt_len, a->rows, err);
+	if (!skv_ids_add(&ids, k->prompt, k->n_prompt) && skv_ids_add(&ids, k->answer, n_answer))
+		skv_ids_deinit(&ids);
+	return add_text(t, ids.id, (uint32_t)ids.n, k->n_prompt - 1, a->rows, err);
 }
 
 /* Where a search uses them, only the tokens that --rows says are decoded: the first. */
-static int read_tasks(struct texts *t, const struct arguments *a, const struct eng_config *c, struct eng_error *err)
+static int read_tasks(struct texts *t, const struct arguments *a, struct eng_error *err)
 {
-	const struct eng_task_filter filter = {.limit = a->texts, .longest = a->context - 1};
-	int r = eng_cases_load(&t->cases, a->tasks, &filter, err);
+	const struct eng_task_filter filter = {.limit = a->texts, .longest = a->context};
+	int r = eng_cases_load(&t->cases, a->tasks, &filter, &t->vocabulary, err);
 
 	for (size_t i = 0; !r && i < t->cases.n; i++) {
-		struct eng_case *k = &t->cases.list[i];
-
-		r = add_case(t, a, c, k, err);
-		k->answer_len = a->rows && a->rows < k->answer_len ? a->rows : k->answer_len;
+		r = add_case(t, a, &t->cases.list[i], err);
+		if (a->rows)
+			eng_case_shorten(&t->cases.list[i], a->rows, t->vocabulary.eos);
 	}
 	return r;
 }
@@ -353,7 +355,7 @@ static int search(struct eng_profile *p, const struct arguments *a, struct eng_h
 {
 	int r = eng_host_move(host, &a->cli, err);
 	const struct eng_eval eval = {
-		.model = &host->model, .client = host->client, .kv_dtype = a->cli.kv_dtype, .cases = &t->cases,
+		.model = &host->model, .tokens = &t->vocabulary, .client = host->client, .kv_dtype = a->cli.kv_dtype, .cases = &t->cases,
 		.batch = t->cases.n < BATCH ? (uint32_t)t->cases.n : BATCH, .chunk = ENG_CHUNK, .quiet = a->cli.quiet,
 		.no_graph = a->cli.no_graph, .stop = &stop,
 	};
@@ -427,7 +429,7 @@ static int work(const struct arguments *a, struct eng_host *host, struct texts *
 	int r = compressor ? 0 : check_counts(a, c, err);
 
 	if (!r)
-		r = a->text ? read_text(t, a, c, err) : read_tasks(t, a, c, err);
+		r = a->text ? read_text(t, a, err) : read_tasks(t, a, err);
 	if (r)
 		return r;
 	return compressor ? compress(a, host, t, err) : choose(a, host, t, err);
@@ -446,6 +448,7 @@ int main(int argc, char **argv)
 	r = parse(&a, argc, argv, &err);
 	here = a.cli;
 	here.device = SKV_DEVICE_HOST;
+	r = r ? r : eng_tokens_load(&texts.vocabulary, a.cli.model, NULL, &err);
 	r = r ? r : eng_host_open(&host, &here, &err);
 	if (!r) {
 		sigaction(SIGINT, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESETHAND}, NULL);

@@ -5,7 +5,6 @@
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "engine/tokens.h"
 
 const char *const eng_cli_dtypes[] = {[SKV_F32] = "fp32", [SKV_F16] = "fp16", [SKV_BF16] = "bf16", NULL};
 
@@ -27,8 +26,7 @@ static int load(struct eng_host *host, const struct eng_cli *cli, struct eng_err
 	uint32_t dtype = cli->kv_dtype == SKV_BF16 ? SKV_BF16 : SKV_F32;
 	int r = eng_backend_open(&host->backend, cli->device, err);
 
-	r = r ? r : eng_model_load(&host->model, cli->model, host->backend, dtype, err);
-	return r ? r : eng_tokens_check(&host->model.config, err);
+	return r ? r : eng_model_load(&host->model, cli->model, host->backend, dtype, err);
 }
 
 static void unload(struct eng_host *host)

@@ -104,11 +104,12 @@ static int close_output(FILE *f, const char *path, struct eng_error *err)
 	return bad ? eng_fail(err, -EIO, "%.300s: could not be written", path) : 0;
 }
 
-static int run(const struct arguments *a, const struct eng_host *host, const struct eng_cases *cases,
-               FILE *csv, FILE *dump, struct eng_error *err)
+static int run(const struct arguments *a, const struct eng_host *host, const struct eng_tokens *tokens,
+               const struct eng_cases *cases, FILE *csv, FILE *dump, struct eng_error *err)
 {
 	struct eng_eval eval = {
 		.model = &host->model,
+		.tokens = tokens,
 		.client = host->client,
 		.kv_dtype = a->cli.kv_dtype,
 		.policies = a->policies,
@@ -144,6 +145,7 @@ static int run(const struct arguments *a, const struct eng_host *host, const str
 
 int main(int argc, char **argv)
 {
+	struct eng_tokens tokens = ENG_TOKENS_NULL;
 	struct eng_cases cases = ENG_CASES_NULL;
 	struct eng_host host = ENG_HOST_NULL;
 	FILE *csv = NULL, *dump = NULL;
@@ -153,7 +155,8 @@ int main(int argc, char **argv)
 
 	eng_env_init(argv);
 	r = parse(&a, argc, argv, &err);
-	r = r ? r : eng_cases_load(&cases, a.tasks, &a.filter, &err);
+	r = r ? r : eng_tokens_load(&tokens, a.cli.model, NULL, &err);
+	r = r ? r : eng_cases_load(&cases, a.tasks, &a.filter, &tokens, &err);
 	r = r ? r : open_output(a.csv, &csv, &err);
 	r = r ? r : open_output(a.dump, &dump, &err);
 	r = r ? r : eng_host_open(&host, &a.cli, &err);
@@ -162,13 +165,14 @@ int main(int argc, char **argv)
 		          NULL);
 		sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESETHAND},
 		          NULL);
-		r = run(&a, &host, &cases, csv, dump, &err);
+		r = run(&a, &host, &tokens, &cases, csv, dump, &err);
 		eng_host_close(&host);
 	}
 	r = r ? r : close_output(csv, a.csv, &err);
 	r = r ? r : close_output(dump == csv ? NULL : dump, a.dump, &err);
 	r = r ? r : close_output(stdout, "stdout", &err);
 	eng_cases_deinit(&cases);
+	eng_tokens_deinit(&tokens);
 	if (stop) {
 		/* end as the signal asks, now that the daemon has its sequences back */
 		signal(stop, SIG_DFL);

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 #include "engine/progress.h"
-#include "engine/tokens.h"
 
 #define PROMPT_WORK 0.2 /* of the time of a decode row, for the progress line */
 
@@ -15,10 +14,8 @@
 struct lane {
 	const struct eng_case *c;
 	size_t index;    /* of the case, in cases->list */
-	int32_t *prompt; /* bos and the prompt's bytes */
-	uint32_t n_prompt;
-	int32_t *want; /* the answer's bytes and eos */
-	uint32_t n_want;
+	const int32_t *prompt, *want; /* the case's */
+	uint32_t n_prompt, n_want;
 	int32_t *got; /* argmaxes; room for `limit` */
 	uint32_t n_got, limit;
 	float *reference; /* [n_want][vocab]: the first policy's logits, to compare others with; else NULL */
@@ -59,8 +56,6 @@ static void lane_deinit(struct lane *lane, uint32_t n_policies)
 	for (uint32_t p = 0; lane->seq && p < n_policies; p++)
 		skv_seq_drop(lane->seq[p]);
 	free(lane->seq);
-	free(lane->prompt);
-	free(lane->want);
 	free(lane->got);
 	free(lane->reference);
 	*lane = (struct lane){.c = NULL};
@@ -69,26 +64,19 @@ static void lane_deinit(struct lane *lane, uint32_t n_policies)
 static int lane_init(struct lane *lane, const struct eng_eval *eval, size_t index, struct eng_error *err)
 {
 	const struct eng_case *c = &eval->cases->list[index];
-	const struct eng_config *config = &eval->model->config;
+	bool ends = eng_tokens_is_end(eval->tokens, c->answer[c->n_answer - 1]);
 
-	*lane = (struct lane){.c = c, .index = index};
-	lane->n_prompt = (uint32_t)c->prompt_len + 1;
-	lane->n_want = (uint32_t)c->answer_len + 1;
-	lane->limit = lane->n_want + (eval->mode == ENG_FREE ? ENG_FREE_SLACK : 0);
-	lane->prompt = malloc(lane->n_prompt * sizeof(*lane->prompt));
-	lane->want = malloc(lane->n_want * sizeof(*lane->want));
+	*lane = (struct lane){.c = c, .index = index, .prompt = c->prompt, .n_prompt = c->n_prompt, .want = c->answer,
+	                      .n_want = c->n_answer};
+	lane->limit = lane->n_want + (eval->mode == ENG_FREE && ends ? ENG_FREE_SLACK : 0);
 	lane->got = malloc(lane->limit * sizeof(*lane->got));
 	lane->seq = calloc(eval->n_policies, sizeof(struct skv_seq *));
 	if (eval->compare)
-		lane->reference = malloc((size_t)lane->n_want * config->vocab * sizeof(*lane->reference));
-	if (!lane->prompt || !lane->want || !lane->got || !lane->seq || (eval->compare && !lane->reference)) {
+		lane->reference = malloc((size_t)lane->n_want * eval->model->config.vocab * sizeof(*lane->reference));
+	if (!lane->got || !lane->seq || (eval->compare && !lane->reference)) {
 		lane_deinit(lane, eval->n_policies);
 		return eng_fail(err, -ENOMEM, "no memory for case %s", c->id);
 	}
-	eng_tokens_prompt(config, c->prompt, c->prompt_len, lane->prompt);
-	for (uint32_t i = 0; i < c->answer_len; i++)
-		lane->want[i] = (unsigned char)c->answer[i];
-	lane->want[c->answer_len] = config->eos;
 	return 0;
 }
 
@@ -145,20 +133,20 @@ static int32_t token_in(const struct run *run, const struct lane *lane)
 static bool finished(const struct run *run, const struct lane *lane)
 {
 	return lane->n_got == lane->limit || (run->eval->mode == ENG_FREE && lane->n_got &&
-	                                      lane->got[lane->n_got - 1] == run->eval->model->config.eos);
+	                                      eng_tokens_is_end(run->eval->tokens, lane->got[lane->n_got - 1]));
 }
 
 /* What the case came to, and its sequence back to the daemon. */
 static int finish(struct run *run, struct lane *lane, uint32_t policy, struct eng_error *err)
 {
 	struct eng_result *result = result_of(run, policy, lane);
-	int32_t eos = run->eval->model->config.eos;
+	const struct eng_tokens *tokens = run->eval->tokens;
 	struct skv_seq *seq = lane->seq[policy];
 
 	result->decode_len = lane->n_got;
 	result->score = run->eval->mode == ENG_FORCED
-	                        ? eng_score_forced(lane->got, lane->want, lane->n_want, eos)
-	                        : eng_score_free(lane->got, lane->n_got, lane->want, lane->n_want, eos);
+	                        ? eng_score_forced(lane->got, lane->want, lane->n_want, tokens)
+	                        : eng_score_free(lane->got, lane->n_got, lane->want, lane->n_want, tokens);
 	skv_seq_tokens(seq, NULL); /* waits: a device's last steps count too */
 	skv_seq_attended(seq, &result->attended, &result->causal);
 	skv_seq_recall(seq, &result->recall_layers, &result->recall);
@@ -295,8 +283,8 @@ static int by_length(const void *a, const void *b, void *cases)
 	const struct eng_case *x = &((const struct eng_case *)cases)[*(const size_t *)a];
 	const struct eng_case *y = &((const struct eng_case *)cases)[*(const size_t *)b];
 
-	if (x->answer_len != y->answer_len)
-		return x->answer_len < y->answer_len ? 1 : -1;
+	if (x->n_answer != y->n_answer)
+		return x->n_answer < y->n_answer ? 1 : -1;
 	return x < y ? -1 : x > y;
 }
 
@@ -318,10 +306,10 @@ static int measure(struct run *run, double *ret_work, struct eng_error *err)
 	for (size_t i = 0; i < eval->cases->n; i++) {
 		const struct eng_case *c = &eval->cases->list[i];
 
-		if (c->prompt_len + c->answer_len + 2 + ENG_FREE_SLACK > most)
-			return eng_fail(err, -EINVAL, "case %.100s: %zu bytes, the model takes %u in all",
-			                c->id, c->prompt_len + c->answer_len, most - 2 - ENG_FREE_SLACK);
-		work += readers * PROMPT_WORK * (double)c->prompt_len + eval->n_policies * (double)(c->answer_len + 1);
+		if ((uint64_t)c->n_prompt + c->n_answer + ENG_FREE_SLACK > most)
+			return eng_fail(err, -EINVAL, "case %.100s: %u tokens, the model takes %u in all", c->id,
+			                c->n_prompt + c->n_answer, most - ENG_FREE_SLACK);
+		work += readers * PROMPT_WORK * (double)c->n_prompt + eval->n_policies * (double)c->n_answer;
 	}
 	*ret_work = work;
 	return 0;

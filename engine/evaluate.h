@@ -21,12 +21,14 @@
 
 enum eng_mode {
 	ENG_FORCED, /* feed the true answer, compare every argmax */
-	ENG_FREE,   /* feed the argmax until eos, or ENG_FREE_SLACK tokens beyond the true answer */
+	/* feed the argmax until a text's end, or ENG_FREE_SLACK tokens beyond the true answer; without eos that is as long */
+	ENG_FREE,
 };
 #define ENG_FREE_SLACK 64u
 
 struct eng_eval {
 	const struct eng_model *model;
+	const struct eng_tokens *tokens;
 	struct skv_client *client;
 	uint32_t kv_dtype;
 	const char *const *policies; /* specs */

@@ -5,13 +5,15 @@
  * Every token is committed together with the one that follows it, and printed after that. So a named
  * sequence always says how its text goes on, and a run that was killed is taken up by the same
  * command: what the sequence holds already is compared with the prompt and printed without being
- * computed again, and the whole output is that of a run without interruption.
+ * computed again, and the whole output is that of a run without interruption. A dialogue is one such text, which grows by
+ * what the user says.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "engine/chat.h"
 #include "engine/cli.h"
 #include "engine/forward.h"
 #include "engine/progress.h"
@@ -21,27 +23,31 @@
 #define PROGRAM "sparsekv-generate"
 
 static const char usage[] =
-	"Usage: sparsekv-generate --model DIR --policy SPEC --prompt TEXT [OPTION…]\n"
-	"Continue a text, greedily, with its KV cache in sparsekvd.\n";
+	"Usage: sparsekv-generate --model DIR --policy SPEC --prompt TEXT | --ids IDS | --chat [OPTION…]\n"
+	"Continue a text, or hold a dialogue, greedily, with its KV cache in sparsekvd.\n";
 
 struct arguments {
 	struct eng_cli cli;
-	const char *policy, *prompt, *prompt_file, *seq;
+	const char *policy, *prompt, *prompt_file, *ids, *seq, *system;
+	bool chat;
 	uint32_t max_tokens, chunk;
 };
 
 struct generation {
 	const struct arguments *args;
 	const struct eng_config *config;
+	struct eng_tokens tokens;
+	struct eng_chat chat;
+	struct eng_printer printer;
 	struct skv_session *session;
 	struct eng_forward forward;
 	struct skv_seq *seq;
-	int32_t *prompt; /* bos and the bytes; NULL when none was given */
-	uint32_t n_prompt;
+	struct skv_ids prompt; /* with what texts begin with; in a dialogue all of it so far; empty when none was given */
 	int32_t last;      /* the newest token of the text, not yet in the sequence */
 	bool unread;       /* one token more was chosen and committed, which the host has not seen */
 	uint32_t produced; /* tokens behind the prompt, printed ones */
-	uint32_t computed; /* of these by this process */
+	uint32_t written;  /* of all answers */
+	uint32_t computed; /* by this process */
 	double prompt_seconds, decode_seconds;
 	uint32_t prompt_rows;
 	struct eng_progress progress;
@@ -60,6 +66,9 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		ENG_TEXT("policy", "SPEC", &a->policy, "name?key=value&…"),
 		ENG_TEXT("prompt", "TEXT", &a->prompt, "the text to continue"),
 		ENG_TEXT("prompt-file", "F", &a->prompt_file, "or the file that has it, - for stdin"),
+		ENG_TEXT("ids", "IDS", &a->ids, "or its token ids, with commas between them; ids are written, too"),
+		ENG_FLAG("chat", &a->chat, "hold a dialogue: a turn a line on stdin"),
+		ENG_TEXT("system", "TEXT", &a->system, "what the model is told before a dialogue (default: the template's)"),
 		ENG_COUNT("max-tokens", &a->max_tokens, 1, SKV_MAX_TOKENS,
 		          "stop after N tokens (default 256), or at the model's end of text"),
 		ENG_COUNT("chunk", &a->chunk, 1, SKV_MAX_TOKENS, "tokens of a prompt in a step, at most (default 512)"),
@@ -79,11 +88,13 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 	if (!a->policy)
 		return eng_fail(err, -EINVAL,
 		                "--policy is missing: a policy such as full or delta?budget=0.25 expected");
-	if (a->prompt && a->prompt_file)
-		return eng_fail(err, -EINVAL, "--prompt and --prompt-file exclude each other");
-	if (!a->prompt && !a->prompt_file && !a->seq)
+	if (!!a->prompt + !!a->prompt_file + !!a->ids + a->chat > 1)
+		return eng_fail(err, -EINVAL, "--prompt, --prompt-file, --ids and --chat exclude each other");
+	if (a->system && !a->chat)
+		return eng_fail(err, -EINVAL, "--system: only with --chat");
+	if (!a->prompt && !a->prompt_file && !a->ids && !a->chat && !a->seq)
 		return eng_fail(err, -EINVAL,
-		                "--prompt is missing: a text expected (or --prompt-file, or --seq)");
+		                "--prompt is missing: a text expected (or --prompt-file, --ids, --chat, or --seq)");
 	return 0;
 }
 
@@ -121,6 +132,32 @@ static int read_file(const char *path, char **ret_text, size_t *ret_len, struct 
 	return 0;
 }
 
+static int parse_ids(struct generation *g, const char *text, struct eng_error *err)
+{
+	for (const char *at = text;; at++) {
+		char *end;
+		unsigned long id = strtoul(at, &end, 10);
+		int32_t token = (int32_t)id;
+
+		if (*at < '0' || *at > '9' || (*end && *end != ',') || id >= g->tokens.vocab)
+			return eng_fail(err, -EINVAL, "--ids %.60s: ids below %u, with commas between them, expected", at,
+			                g->tokens.vocab);
+		if (skv_ids_add(&g->prompt, &token, 1))
+			return eng_fail(err, -ENOMEM, "no memory for a prompt");
+		if (!*end)
+			return 0;
+		at = end;
+	}
+}
+
+static int check_length(const struct generation *g, struct eng_error *err)
+{
+	if (g->prompt.n + 1 > g->config->max_positions)
+		return eng_fail(err, -EINVAL, "the %s has %zu tokens, the model takes %u in all",
+		                g->args->chat ? "dialogue" : "prompt", g->prompt.n, g->config->max_positions);
+	return 0;
+}
+
 static int load_prompt(struct generation *g, struct eng_error *err)
 {
 	char *file = NULL;
@@ -130,25 +167,26 @@ static int load_prompt(struct generation *g, struct eng_error *err)
 
 	if (g->args->prompt_file)
 		r = read_file(g->args->prompt_file, &file, &n, err);
-	if (r || (!text && !file))
-		return r;
-	if (n + 2 > g->config->max_positions)
-		r = eng_fail(err, -EINVAL, "the prompt has %zu bytes, the model takes %u tokens in all", n,
-		             g->config->max_positions);
-	else if (!(g->prompt = malloc((n + 1) * sizeof(*g->prompt))))
-		r = eng_fail(err, -ENOMEM, "no memory for a prompt of %zu bytes", n);
-	else
-		g->n_prompt = (uint32_t)eng_tokens_prompt(g->config, text ? text : file, n, g->prompt);
+	if (!r && g->args->ids)
+		r = parse_ids(g, g->args->ids, err);
+	else if (!r && (text || file))
+		r = eng_tokens_prompt(&g->tokens, text ? text : file, n, &g->prompt, err);
 	free(file);
-	return r;
+	if (!r && !g->prompt.n && (text || g->args->prompt_file))
+		return eng_fail(err, -EINVAL, "the prompt is empty, and this model's texts begin with nothing: some text expected");
+	return r ? r : check_length(g, err);
 }
 
 /* ---- the sequence ---------------------------------------------------------------------------- */
 
-static void print_token(int32_t id)
+/* `first`: of the output. */
+static void print_token(struct generation *g, int32_t id, bool first)
 {
-	if (id >= 0 && id < 256)
-		putchar(id);
+	if (!g->args->ids) {
+		eng_print(&g->printer, id);
+		return;
+	}
+	printf("%s%d", first ? "" : ",", id);
 	fflush(stdout);
 }
 
@@ -159,7 +197,7 @@ static int resume(struct generation *g, struct eng_error *err)
 	const int32_t *tokens = skv_seq_tokens(g->seq, &len);
 	uint32_t held = len + (tokens[len] >= 0);
 
-	if (!g->prompt) {
+	if (!g->prompt.n) {
 		if (held == len)
 			return eng_fail(err, -EINVAL,
 			                "sequence %s stopped within its prompt, at %u: --prompt expected",
@@ -167,33 +205,33 @@ static int resume(struct generation *g, struct eng_error *err)
 		g->last = tokens[len];
 		return 0;
 	}
-	for (uint32_t i = 0; i < held && i < g->n_prompt; i++)
-		if (tokens[i] != g->prompt[i])
+	for (uint32_t i = 0; i < held && i < g->prompt.n; i++)
+		if (tokens[i] != g->prompt.id[i])
 			return eng_fail(err, -EINVAL,
-			                "sequence %s holds another text, not the prompt, from byte %u on: the "
+			                "sequence %s holds another text, not the prompt, from token %u on: the "
 			                "same prompt, or another --seq expected",
-			                g->args->seq, i ? i - 1 : 0);
-	for (uint32_t i = g->n_prompt; i < held && g->produced < g->args->max_tokens; i++, g->produced++) {
+			                g->args->seq, i);
+	for (uint32_t i = (uint32_t)g->prompt.n; i < held && g->produced < g->args->max_tokens; i++, g->produced++) {
 		g->last = tokens[i];
-		print_token(g->last);
+		print_token(g, g->last, !g->produced);
 	}
-	if (held <= g->n_prompt)
-		g->last = g->prompt[g->n_prompt - 1];
+	if (held <= g->prompt.n)
+		g->last = g->prompt.id[g->prompt.n - 1];
 	return 0;
 }
 
 static int open_sequence(struct generation *g, struct eng_error *err)
 {
 	const char *name = g->args->seq;
-	uint64_t need = (uint64_t)g->n_prompt + g->args->max_tokens;
+	uint64_t need = (uint64_t)g->prompt.n + g->args->max_tokens;
 	uint32_t most = need < g->config->max_positions ? (uint32_t)need : g->config->max_positions;
 	int r = name ? skv_seq_attach(g->session, name, &g->seq) : -ENOENT;
 
 	if (!r)
 		return resume(g, err);
-	if (r != -ENOENT || (name && !g->prompt))
+	if (r != -ENOENT || (name && !g->prompt.n))
 		return eng_fail(err, r, "%s", skv_last_error());
-	g->last = g->prompt[g->n_prompt - 1];
+	g->last = g->prompt.id[g->prompt.n - 1];
 	/* A named sequence may be continued later: it gets all the room there is. */
 	return library(skv_seq_new(g->session, name, name ? 0 : most, &g->seq), err);
 }
@@ -202,7 +240,7 @@ static int open_sequence(struct generation *g, struct eng_error *err)
 static int prefill(struct generation *g, struct eng_error *err)
 {
 	double begun = eng_now();
-	uint32_t n = g->n_prompt ? g->n_prompt - 1 : 0, chunk = g->args->chunk;
+	uint32_t n = g->prompt.n ? (uint32_t)g->prompt.n - 1 : 0, chunk = g->args->chunk;
 	int r = 0;
 
 	for (uint32_t at = skv_seq_len(g->seq); !r && at < n; at = skv_seq_len(g->seq)) {
@@ -210,18 +248,18 @@ static int prefill(struct generation *g, struct eng_error *err)
 			.seq = g->seq,
 			.n_tokens = n - at < chunk ? n - at : chunk,
 			.flags = SKV_STEP_PROMPT,
-			.tokens = g->prompt + at);
+			.tokens = g->prompt.id + at);
 		bool whole = at + item.n_tokens == n;
 
 		item.n_prompt_remaining = n - at - item.n_tokens;
 		r = eng_forward(&g->forward, g->session, &item, 1, err);
 		if (!r && whole)
-			r = eng_forward_choose(&g->forward, g->prompt + n, 1, err);
+			r = eng_forward_choose(&g->forward, g->prompt.id + n, 1, err);
 		r = r ? r : library(skv_step_end(g->session, whole ? g->forward.id : NULL, NULL), err);
 		g->prompt_rows += item.n_tokens;
 		eng_progress_show(&g->progress, g->prompt_rows, "reading the prompt");
 	}
-	g->prompt_seconds = eng_now() - begun;
+	g->prompt_seconds += eng_now() - begun;
 	return r;
 }
 
@@ -238,9 +276,8 @@ static int read_token(struct generation *g, struct eng_error *err)
 		return r;
 	g->unread = false;
 	g->last = *id;
-	g->produced++;
 	g->computed++;
-	print_token(g->last);
+	print_token(g, g->last, !g->produced++);
 	eng_progress_show(&g->progress, g->prompt_rows + g->computed, "writing");
 	return 0;
 }
@@ -255,6 +292,12 @@ static int commit(struct generation *g, struct eng_error *err)
 	return r;
 }
 
+/* Is the text, or the turn, at its end? */
+static bool ended(const struct generation *g)
+{
+	return eng_tokens_is_end(&g->tokens, g->last) || (g->args->chat && g->last == g->chat.close);
+}
+
 /*
  * A device is given the next step before the host reads the token of the last one, so that it never waits. That
  * step goes on with a token that the host has not seen: should it be the end of the text, the step is given up,
@@ -266,7 +309,7 @@ static int decode(struct generation *g, struct eng_error *err)
 	double begun = eng_now();
 	int r = 0;
 
-	while (!r && g->produced + g->unread < g->args->max_tokens && g->last != g->config->eos &&
+	while (!r && g->produced + g->unread < g->args->max_tokens && !ended(g) &&
 	       skv_seq_len(g->seq) < g->config->max_positions) {
 		struct skv_step_item item = SKV_STEP_ITEM(.seq = g->seq, .n_tokens = 1, .tokens = g->unread ? NULL : &g->last);
 
@@ -274,7 +317,7 @@ static int decode(struct generation *g, struct eng_error *err)
 		if (r)
 			break;
 		r = read_token(g, err);
-		if (r || g->last == g->config->eos) {
+		if (r || ended(g)) {
 			skv_step_abort(g->session);
 			break;
 		}
@@ -284,7 +327,92 @@ static int decode(struct generation *g, struct eng_error *err)
 	}
 	if (!r)
 		r = read_token(g, err);
-	g->decode_seconds = eng_now() - begun;
+	g->decode_seconds += eng_now() - begun;
+	return r;
+}
+
+/* ---- a dialogue -------------------------------------------------------------------------------- */
+
+/* The dialogue as the sequence has it, and its newest token. */
+static int remember(struct generation *g, bool *ret_answering, struct eng_error *err)
+{
+	uint32_t len;
+	const int32_t *tokens = skv_seq_tokens(g->seq, &len);
+	bool pending = tokens[len] >= 0;
+
+	g->prompt.n = 0;
+	if (skv_ids_add(&g->prompt, tokens, len + pending))
+		return eng_fail(err, -ENOMEM, "no memory for a dialogue of %u tokens", len);
+	if (g->prompt.n)
+		g->last = g->prompt.id[g->prompt.n - 1];
+	*ret_answering = pending;
+	return 0;
+}
+
+/* From the newest token on, up to the turn's end. */
+static int answer(struct generation *g, struct eng_error *err)
+{
+	bool answering;
+	int r;
+
+	g->produced = 0;
+	g->printer.stream = SKV_UTF8_STREAM_NULL;
+	r = decode(g, err);
+	g->written += g->produced;
+	eng_print_end(&g->printer);
+	putchar('\n');
+	fflush(stdout);
+	return r ? r : remember(g, &answering, err);
+}
+
+static int open_dialogue(struct generation *g, struct eng_error *err)
+{
+	const char *name = g->args->seq;
+	int r = name ? skv_seq_attach(g->session, name, &g->seq) : -ENOENT;
+	bool answering;
+
+	if (r == -ENOENT)
+		return library(skv_seq_new(g->session, name, 0, &g->seq), err);
+	r = library(r, err);
+	r = r ? r : remember(g, &answering, err);
+	if (!r && g->prompt.n && g->args->system)
+		return eng_fail(err, -EINVAL, "--system: sequence %s has begun already, only at a beginning expected", name);
+	/* killed in the middle of an answer: the rest of it first */
+	return r || !answering || ended(g) ? r : answer(g, err);
+}
+
+static int one_turn(struct generation *g, const char *said, size_t n, struct eng_error *err)
+{
+	int r = eng_chat_turn(&g->chat, g->args->system, said, n, &g->prompt, err);
+
+	r = r ? r : check_length(g, err);
+	r = r ? r : prefill(g, err);
+	if (r)
+		return r;
+	g->last = g->prompt.id[g->prompt.n - 1];
+	return answer(g, err);
+}
+
+static int dialogue(struct generation *g, struct eng_error *err)
+{
+	bool asks = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+	char *line = NULL;
+	size_t room = 0;
+	ssize_t n;
+	int r = open_dialogue(g, err);
+
+	while (!r) {
+		if (asks)
+			fputs("> ", stdout), fflush(stdout);
+		n = getline(&line, &room, stdin);
+		if (n < 0)
+			break;
+		while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
+			n--;
+		if (n > 0)
+			r = one_turn(g, line, (size_t)n, err);
+	}
+	free(line);
 	return r;
 }
 
@@ -303,11 +431,11 @@ static void print_statistics(const struct generation *g)
 	skv_seq_tokens(g->seq, NULL); /* waits: a device's last steps count too */
 	skv_seq_attended(g->seq, &attended, &causal);
 	skv_seq_pages(g->seq, &resident, &pages);
-	fprintf(stderr, "prompt    %u tokens, %u computed in %.2f s\n", g->n_prompt, g->prompt_rows,
+	fprintf(stderr, "prompt    %u tokens, %u computed in %.2f s\n", (uint32_t)g->prompt.n, g->prompt_rows,
 	        g->prompt_seconds);
-	fprintf(stderr, "output    %u tokens, %u computed at %.1f tokens/s%s\n", g->produced, g->computed,
+	fprintf(stderr, "output    %u tokens, %u computed at %.1f tokens/s%s\n", g->written, g->computed,
 	        g->decode_seconds > 0 ? g->computed / g->decode_seconds : 0,
-	        g->last == g->config->eos                         ? ", to the end of text"
+	        ended(g)                                          ? ", to the end of text"
 	        : skv_seq_len(g->seq) >= g->config->max_positions ? ", to the end of the model's context"
 	                                                          : "");
 	fprintf(stderr, "attended  %.1f %% of the tokens, kept %.1f %% of the KV\n",
@@ -317,28 +445,49 @@ static void print_statistics(const struct generation *g)
 		fprintf(stderr, "policy swap refused: %s\n", why);
 }
 
-static int run(struct generation *g, const struct eng_host *host, struct eng_error *err)
+static int continuation(struct generation *g, struct eng_error *err)
 {
-	struct skv_model shape = eng_model_describe(&host->model, g->args->cli.kv_dtype);
-	bool quiet = g->args->cli.quiet;
-	int r = load_prompt(g, err);
+	int r = open_sequence(g, err);
 
-	r = r ? r : library(skv_open(host->client, &shape, g->args->policy, &g->session), err);
-	r = r ? r : eng_forward_init(&g->forward, &host->model, g->args->chunk, err);
-	g->forward.one_by_one = g->args->cli.no_graph;
-	r = r ? r : open_sequence(g, err);
 	if (r)
 		return r;
 	/* The text and a progress line on the same terminal would overwrite each other. */
-	eng_progress_begin(&g->progress, stderr, (double)g->n_prompt + g->args->max_tokens, quiet);
+	eng_progress_begin(&g->progress, stderr, (double)g->prompt.n + g->args->max_tokens, g->args->cli.quiet);
 	r = prefill(g, err);
 	if (isatty(STDOUT_FILENO))
 		eng_progress_end(&g->progress);
 	r = r ? r : decode(g, err);
+	g->written = g->produced;
 	eng_progress_end(&g->progress);
-	if (isatty(STDOUT_FILENO))
+	eng_print_end(&g->printer);
+	if (isatty(STDOUT_FILENO) || g->args->ids)
 		putchar('\n');
-	if (!r && !quiet)
+	return r;
+}
+
+/* What needs no weights comes first, so that a mistake in it does not cost their loading. */
+static int prepare(struct generation *g, struct eng_config *config, struct eng_error *err)
+{
+	const char *model = g->args->cli.model;
+	int r = eng_tokens_load(&g->tokens, model, config, err);
+
+	g->config = config;
+	g->printer = (struct eng_printer){.tokens = &g->tokens, .to = stdout};
+	if (!r && g->args->chat)
+		r = eng_chat_load(&g->chat, model, &g->tokens, err);
+	return r ? r : load_prompt(g, err);
+}
+
+static int run(struct generation *g, const struct eng_host *host, struct eng_error *err)
+{
+	struct skv_model shape = eng_model_describe(&host->model, g->args->cli.kv_dtype);
+	int r = library(skv_open(host->client, &shape, g->args->policy, &g->session), err);
+
+	r = r ? r : eng_forward_init(&g->forward, &host->model, g->args->chunk, err);
+	g->forward.one_by_one = g->args->cli.no_graph;
+	if (!r)
+		r = g->args->chat ? dialogue(g, err) : continuation(g, err);
+	if (!r && !g->args->cli.quiet)
 		print_statistics(g);
 	return r;
 }
@@ -347,23 +496,26 @@ int main(int argc, char **argv)
 {
 	struct eng_host host = ENG_HOST_NULL;
 	struct generation g = {.forward = ENG_FORWARD_NULL};
+	struct eng_config config;
 	struct arguments a;
 	struct eng_error err;
 	int r;
 
 	eng_env_init(argv);
 	r = parse(&a, argc, argv, &err);
+	g.args = &a;
+	r = r ? r : prepare(&g, &config, &err);
 	r = r ? r : eng_host_open(&host, &a.cli, &err);
 	if (!r) {
-		g.args = &a;
-		g.config = &host.model.config;
 		r = run(&g, &host, &err);
 		skv_seq_detach(g.seq);
 		skv_close(g.session);
 		eng_forward_deinit(&g.forward);
-		free(g.prompt);
 		eng_host_close(&host);
 	}
+	eng_chat_deinit(&g.chat);
+	eng_tokens_deinit(&g.tokens);
+	skv_ids_deinit(&g.prompt);
 	if (!r && (fflush(stdout) || ferror(stdout)))
 		r = eng_fail(&err, -EIO, "stdout: could not be written");
 	return r ? eng_cli_failed(PROGRAM, &err) : EXIT_SUCCESS;

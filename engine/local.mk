@@ -4,6 +4,7 @@ noinst_LTLIBRARIES += engine/libskvengine.la
 engine_libskvengine_la_SOURCES = \
 	engine/delta-similarity.c engine/delta-similarity.h \
 	engine/chart.c engine/chart.h \
+	engine/chat.c engine/chat.h \
 	engine/choose.c engine/choose.h \
 	engine/cli.c engine/cli.h \
 	engine/compress.c engine/compress.h \
@@ -38,7 +39,8 @@ engine_libskvengine_la_SOURCES = \
 engine_libskvengine_la_CPPFLAGS = $(AM_CPPFLAGS) $(OPENBLAS_CFLAGS) $(JANSSON_CFLAGS) \
 	-DENG_CUDA_MODULE='"$(pkglibdir)/libsparsekv-engine-cuda.so"'
 engine_libskvengine_la_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
-engine_libskvengine_la_LIBADD = formats/libskvformats.la $(OPENBLAS_LIBS) $(JANSSON_LIBS) -lm -ldl
+engine_libskvengine_la_LIBADD = formats/libskvformats.la formats/libskvtokenizer.la \
+	$(OPENBLAS_LIBS) $(JANSSON_LIBS) -lm -ldl
 
 bin_PROGRAMS += engine/sparsekv-generate engine/sparsekv-eval engine/sparsekv-calibrate
 ENGINE_LDADD = engine/libskvengine.la libclient/libsparsekv-client.la

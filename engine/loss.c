@@ -63,7 +63,7 @@ int eng_loss_init(struct eng_loss *l, const struct eng_eval *eval, struct eng_er
 	l->first = calloc(eval->cases->n, sizeof(*l->first));
 	for (size_t i = 0; l->first && i < eval->cases->n; i++) {
 		l->first[i] = l->rows;
-		l->rows += eval->cases->list[i].answer_len + 1;
+		l->rows += eval->cases->list[i].n_answer;
 	}
 	l->dense = calloc(l->rows, vocab * sizeof(*l->dense));
 	l->sum = calloc(AT_ONCE, sizeof(*l->sum));

@@ -5,22 +5,22 @@
 #include <string.h>
 #include "engine/ops.h"
 
-/* Where the line that begins at `at` ends: behind its '\n' or eos, at the latest at n. */
-static uint32_t line_end(const int32_t *ids, uint32_t at, uint32_t n, int32_t eos)
+/* Where the line that begins at `at` ends: behind the token that ends it, at the latest at n. */
+static uint32_t line_end(const int32_t *ids, uint32_t at, uint32_t n, const struct eng_tokens *tokens)
 {
-	while (at < n && ids[at] != '\n' && ids[at] != eos)
+	while (at < n && !eng_tokens_ends_line(tokens, ids[at]))
 		at++;
 	return at < n ? at + 1 : n;
 }
 
-struct eng_score eng_score_forced(const int32_t *got, const int32_t *want, uint32_t n, int32_t eos)
+struct eng_score eng_score_forced(const int32_t *got, const int32_t *want, uint32_t n, const struct eng_tokens *tokens)
 {
 	uint32_t right = 0, lines = 0, lines_right = 0;
 
 	for (uint32_t at = 0, end; at < n; at = end) {
 		uint32_t here = 0;
 
-		end = line_end(want, at, n, eos);
+		end = line_end(want, at, n, tokens);
 		for (uint32_t i = at; i < end; i++)
 			here += got[i] == want[i];
 		right += here;
@@ -31,16 +31,16 @@ struct eng_score eng_score_forced(const int32_t *got, const int32_t *want, uint3
 }
 
 struct eng_score eng_score_free(const int32_t *got, uint32_t n_got, const int32_t *want, uint32_t n_want,
-                                int32_t eos)
+                                const struct eng_tokens *tokens)
 {
 	uint32_t right = 0, lines = 0, lines_right = 0, got_at = 0;
 
 	for (uint32_t i = 0; i < n_want && i < n_got; i++)
 		right += got[i] == want[i];
 	for (uint32_t at = 0, end; at < n_want; at = end) {
-		uint32_t got_end = line_end(got, got_at, n_got, eos);
+		uint32_t got_end = line_end(got, got_at, n_got, tokens);
 
-		end = line_end(want, at, n_want, eos);
+		end = line_end(want, at, n_want, tokens);
 		lines++;
 		lines_right += got_end - got_at == end - at &&
 		               !memcmp(got + got_at, want + at, (end - at) * sizeof(*got));

@@ -2,14 +2,15 @@
 /*
  * engine/score.h - how right an answer is.
  *
- * A reference answer is its bytes and eos. It falls into lines, each ending with '\n' or with eos;
- * the eos behind a final '\n' is a line of its own.
+ * A reference answer is its tokens, eos among them where it has one. It falls into lines, each ending with a token that
+ * has a '\n', or with eos; the eos behind a final '\n' is a line of its own.
  */
 #ifndef ENG_SCORE_H
 #define ENG_SCORE_H
 
 #include <stdbool.h>
 #include <stdint.h>
+#include "engine/tokens.h"
 
 struct eng_score {
 	bool exact;   /* every token right, nothing after them */
@@ -18,14 +19,14 @@ struct eng_score {
 };
 
 /* Forced decoding: got[i] is what the model would have said in place of want[i], both n long, n >= 1. */
-struct eng_score eng_score_forced(const int32_t *got, const int32_t *want, uint32_t n, int32_t eos);
+struct eng_score eng_score_forced(const int32_t *got, const int32_t *want, uint32_t n, const struct eng_tokens *tokens);
 
 /*
  * Free decoding: what the model said, of any length. Tokens are compared position by position, and line i
  * with line i wherever they stand, so that one byte too many spoils a line and not all after it.
  */
 struct eng_score eng_score_free(const int32_t *got, uint32_t n_got, const int32_t *want, uint32_t n_want,
-                                int32_t eos);
+                                const struct eng_tokens *tokens);
 
 /* ---- what the logits say, row by row of a forced answer -------------------------------------- */
 

@@ -35,11 +35,79 @@ static void case_deinit(struct eng_case *c)
 	*c = (struct eng_case){.id = NULL};
 }
 
-static int parse_case(const char *where, const json_t *object, struct eng_case *c, struct eng_error *err)
+/* Append a list of ids. */
+static int take_ids(const char *where, const char *key, const json_t *list, uint32_t vocab, struct skv_ids *to,
+                    struct eng_error *err)
+{
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *v = json_array_get(list, i);
+		int32_t id = (int32_t)json_integer_value(v);
+
+		if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= (json_int_t)vocab)
+			return eng_fail(err, -EINVAL, "%s: \"%s\": number %zu: an id below %u expected", where, key, i + 1, vocab);
+		if (skv_ids_add(to, &id, 1))
+			return eng_fail(err, -ENOMEM, "%s: no memory", where);
+	}
+	return json_array_size(list) ? 0 : bad(where, key, "a list of ids that is not empty", err);
+}
+
+/* A text under `key` or ids under `key`_ids, one of the two; *ret_text: it is text. */
+static int take_tokens(const char *where, const json_t *object, const char *key, const struct eng_tokens *tokens,
+                       struct skv_ids *to, bool *ret_text, struct eng_error *err)
+{
+	const json_t *text = json_object_get(object, key), *ids;
+	char both[32], why[sizeof(err->text)];
+	int r;
+
+	snprintf(both, sizeof(both), "%s_ids", key);
+	ids = json_object_get(object, both);
+	*ret_text = text;
+	if (text && ids)
+		return eng_fail(err, -EINVAL, "%s: \"%s\" and \"%s\": one of them expected", where, key, both);
+	if (ids)
+		return take_ids(where, both, ids, tokens->vocab, to, err);
+	if (!json_is_string(text))
+		return bad(where, key, "a string", err);
+	r = eng_tokens_encode(tokens, json_string_value(text), json_string_length(text), to, err);
+	if (r) {
+		memcpy(why, err->text, sizeof(why));
+		eng_fail(err, r, "%s: \"%s\": %.400s", where, key, why);
+	}
+	return r;
+}
+
+static int parse_texts(const char *where, const json_t *object, const struct eng_tokens *tokens, struct skv_ids *prompt,
+                       struct skv_ids *answer, struct eng_error *err)
+{
+	const json_t *text = json_object_get(object, "prompt"), *eos = json_object_get(object, "eos");
+	bool is_text;
+	int r = 0;
+
+	if (text && !json_string_length(text))
+		return bad(where, "prompt", "a string that is not empty", err);
+	if (eos && !json_is_boolean(eos))
+		return bad(where, "eos", "true or false", err);
+	if (text && skv_ids_add(prompt, tokens->begin.id, tokens->begin.n))
+		return eng_fail(err, -ENOMEM, "%s: no memory", where);
+	r = take_tokens(where, object, "prompt", tokens, prompt, &is_text, err);
+	r = r ? r : take_tokens(where, object, "answer", tokens, answer, &is_text, err);
+	if (r)
+		return r;
+	if (is_text && !json_is_false(eos) && skv_ids_add(answer, &tokens->eos, 1))
+		return eng_fail(err, -ENOMEM, "%s: no memory", where);
+	if (!prompt->n || !answer->n)
+		return bad(where, prompt->n ? "answer" : "prompt", "a token at least", err);
+	return 0;
+}
+
+static int parse_case(const char *where, const json_t *object, const struct eng_tokens *tokens, struct eng_case *c,
+                      struct eng_error *err)
 {
 	const char *task = json_string_value(json_object_get(object, "task"));
 	const json_t *size = json_object_get(object, "size");
+	struct skv_ids prompt = SKV_IDS_NULL, answer = SKV_IDS_NULL;
 	size_t id_len;
+	int r;
 
 	if (!json_is_object(object))
 		return eng_fail(err, -EINVAL, "%s: a JSON object expected", where);
@@ -52,11 +120,12 @@ static int parse_case(const char *where, const json_t *object, struct eng_case *
 	if (!json_is_integer(size) || json_integer_value(size) < 1 || json_integer_value(size) > UINT32_MAX)
 		return bad(where, "size", "a whole number above 0", err);
 	c->size = (uint32_t)json_integer_value(size);
-	c->prompt = take_string(object, "prompt", &c->prompt_len);
-	if (!c->prompt || !c->prompt_len)
-		return bad(where, "prompt", "a string that is not empty", err);
-	c->answer = take_string(object, "answer", &c->answer_len);
-	return c->answer ? 0 : bad(where, "answer", "a string", err);
+	r = parse_texts(where, object, tokens, &prompt, &answer, err);
+	c->prompt = prompt.id;
+	c->n_prompt = (uint32_t)prompt.n;
+	c->answer = answer.id;
+	c->n_answer = (uint32_t)answer.n;
+	return r;
 }
 
 static bool wanted(const struct eng_task_filter *f, const struct eng_cases *so_far, const struct eng_case *c)
@@ -68,7 +137,7 @@ static bool wanted(const struct eng_task_filter *f, const struct eng_cases *so_f
 		size |= f->sizes[i] == c->size;
 	for (size_t i = 0; i < f->n_tasks; i++)
 		task |= !strcmp(f->tasks[i], c->task);
-	if (!size || !task || (f->longest && c->prompt_len + c->answer_len > f->longest))
+	if (!size || !task || (f->longest && (uint64_t)c->n_prompt + c->n_answer - 1 > f->longest))
 		return false;
 	for (size_t i = 0; f->limit && i < so_far->n; i++)
 		before += so_far->list[i].size == c->size && !strcmp(so_far->list[i].task, c->task);
@@ -97,7 +166,7 @@ static int keep(struct eng_cases *cases, const struct eng_task_filter *filter, s
 }
 
 static int parse_line(struct eng_cases *cases, const char *where, const char *line, size_t n,
-                      const struct eng_task_filter *filter, struct eng_error *err)
+                      const struct eng_task_filter *filter, const struct eng_tokens *tokens, struct eng_error *err)
 {
 	struct eng_case c = {.id = NULL};
 	json_error_t je;
@@ -106,7 +175,7 @@ static int parse_line(struct eng_cases *cases, const char *where, const char *li
 
 	if (!object)
 		return eng_fail(err, -EINVAL, "%s: column %d: %s", where, je.column, je.text);
-	r = parse_case(where, object, &c, err);
+	r = parse_case(where, object, tokens, &c, err);
 	json_decref(object);
 	if (r) {
 		case_deinit(&c);
@@ -116,7 +185,7 @@ static int parse_line(struct eng_cases *cases, const char *where, const char *li
 }
 
 int eng_cases_load(struct eng_cases *ret, const char *path, const struct eng_task_filter *filter,
-                   struct eng_error *err)
+                   const struct eng_tokens *tokens, struct eng_error *err)
 {
 	struct eng_cases cases = ENG_CASES_NULL;
 	FILE *f = fopen(path, "re");
@@ -130,7 +199,7 @@ int eng_cases_load(struct eng_cases *ret, const char *path, const struct eng_tas
 	while (!r && (n = getline(&line, &room, f)) >= 0) {
 		snprintf(where, sizeof(where), "%.250s:%zu", path, ++number);
 		if (line[strspn(line, " \t\r\n")])
-			r = parse_line(&cases, where, line, (size_t)n, filter, err);
+			r = parse_line(&cases, where, line, (size_t)n, filter, tokens, err);
 	}
 	if (!r && ferror(f))
 		r = eng_fail(err, -EIO, "%s: cannot be read to its end", path);
@@ -154,4 +223,15 @@ void eng_cases_deinit(struct eng_cases *cases)
 		case_deinit(&cases->list[i]);
 	free(cases->list);
 	*cases = ENG_CASES_NULL;
+}
+
+void eng_case_shorten(struct eng_case *c, uint32_t n, int32_t eos)
+{
+	bool ends = c->answer[c->n_answer - 1] == eos;
+
+	if (n + ends >= c->n_answer)
+		return;
+	if (ends)
+		c->answer[n] = eos;
+	c->n_answer = n + ends;
 }

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * engine/tasks.h - task files: one JSON object a line with id, task, size, prompt and answer.
+ *
+ * Prompt and answer are text, or token ids as they are ("prompt_ids", "answer_ids"). A prompt that is text begins as the
+ * model's texts do, and an answer that is text ends with eos unless the case has "eos": false.
  */
 #ifndef ENG_TASKS_H
 #define ENG_TASKS_H
@@ -8,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "engine/error.h"
+#include "engine/tokens.h"
 
 #define ENG_TASK_NAME 32
 
@@ -15,8 +19,8 @@ struct eng_case {
 	char *id;
 	char task[ENG_TASK_NAME];
 	uint32_t size;
-	char *prompt, *answer; /* bytes, NUL-terminated besides */
-	size_t prompt_len, answer_len;
+	int32_t *prompt, *answer; /* ids; neither is empty */
+	uint32_t n_prompt, n_answer;
 };
 
 /* Which cases of a file are wanted. Empty lists: all. */
@@ -26,7 +30,7 @@ struct eng_task_filter {
 	const char *const *tasks;
 	uint32_t n_tasks;
 	uint32_t limit; /* the first so many of each task and size; 0: all */
-	uint32_t longest; /* prompt and answer, bytes; 0: any */
+	uint32_t longest; /* tokens of prompt and answer, but its last, behind which nothing is predicted; 0: any */
 };
 
 struct eng_cases {
@@ -35,9 +39,11 @@ struct eng_cases {
 };
 #define ENG_CASES_NULL ((struct eng_cases){.list = NULL})
 
-/* Read a file. -EINVAL with "file:line: …", or when the filter leaves nothing; -errno of the file. */
+/* Read a file for a model. -EINVAL with "file:line: …", or when the filter leaves nothing; -errno of the file. */
 int eng_cases_load(struct eng_cases *ret, const char *path, const struct eng_task_filter *filter,
-                   struct eng_error *err);
+                   const struct eng_tokens *tokens, struct eng_error *err);
+/* Its answer has at most `n` tokens from now on, and eos behind them if it ended with that. */
+void eng_case_shorten(struct eng_case *c, uint32_t n, int32_t eos);
 void eng_cases_deinit(struct eng_cases *cases);
 
 #endif

@@ -7,7 +7,7 @@ TEST_LINK = -Wl,--wrap=_mark_point,--wrap=_ck_assert_failed
 TEST_CFLAGS = $(CHECK_CFLAGS) $(OPENMP_CFLAGS) -pthread
 LDADD = tests/support/libskvtest.la tests/oracle/libskvoracle.la tests/ref/libskvref.la engine/libskvengine.la \
 	libclient/libsparsekv-client.la daemon/libskvdaemon.la kernels/libskvkernels.la formats/libskvformats.la \
-	common/libskvcommon.la $(CHECK_LIBS) $(JANSSON_LIBS) -lpthread -lm
+	formats/libskvtokenizer.la common/libskvcommon.la $(CHECK_LIBS) $(JANSSON_LIBS) -lpthread -lm
 
 include tests/support/local.mk
 include tests/ref/local.mk
@@ -16,7 +16,7 @@ include tests/fuzz/local.mk
 
 E2E_TESTS = \
 	tests/e2e/test-engine-work tests/e2e/test-client-kill tests/e2e/test-oracle tests/e2e/test-golden \
-	tests/e2e/test-engine-run tests/e2e/gpu-client tests/e2e/gpu-tables
+	tests/e2e/test-engine-run tests/e2e/test-engine-text tests/e2e/gpu-client tests/e2e/gpu-tables
 KERNEL_TESTS = \
 	tests/unit/kernels/test-append tests/unit/kernels/test-compress tests/unit/kernels/test-compress-decode \
 	tests/unit/kernels/test-compress-quant tests/unit/kernels/test-decode tests/unit/kernels/test-decompress \
@@ -35,7 +35,8 @@ CLIENT_TESTS = \
 ENGINE_TESTS = \
 	tests/unit/engine/test-calibrate tests/unit/engine/test-codec-fit tests/unit/engine/test-correction \
 	tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-files tests/unit/engine/test-engine-forward \
-	tests/unit/engine/test-engine-math tests/unit/engine/test-safetensors tests/unit/engine/test-search
+	tests/unit/engine/test-engine-math tests/unit/engine/test-safetensors tests/unit/engine/test-search \
+	tests/unit/engine/test-chat tests/unit/formats/test-tokenizer
 DAEMON_TESTS = \
 	tests/unit/daemon/test-charge tests/unit/daemon/test-config tests/unit/daemon/test-ctl tests/unit/daemon/test-fence tests/unit/daemon/test-hostile \
 	tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-loop tests/unit/daemon/test-memory tests/unit/daemon/test-probe tests/unit/daemon/test-scale tests/unit/daemon/test-server \
@@ -69,6 +70,12 @@ if CUDA
 TESTS += tests/check-fake-device.sh
 endif
 EXTRA_DIST += tests/check-fake-device.sh tests/check-table.sh
+
+# Tokenizers and their golden ids; the program by which against-package.py compares.
+check_PROGRAMS += tests/tokenizer/tokenize
+tests_tokenizer_tokenize_LDADD = formats/libskvtokenizer.la
+EXTRA_DIST += tests/tokenizer/against-package.py tests/tokenizer/golden.jsonl tests/tokenizer/gpt2.json \
+	tests/tokenizer/llama3.json tests/tokenizer/qwen.json tests/tokenizer/smollm.json
 
 # These compile private sources of what they test.
 tests_unit_client_test_codec_SOURCES = tests/unit/client/test-codec.c libclient/compress/codec.c libclient/compress/codec.h

@@ -127,7 +127,7 @@ START_TEST(a_named_sequence_goes_on)
 		EXIT_FAILURE);
 	err = run_err(folder);
 	ck_assert_ptr_nonnull(
-		strstr(err, "sequence talk holds another text, not the prompt, from byte 9 on"));
+		strstr(err, "sequence talk holds another text, not the prompt, from token 10 on"));
 	free(err);
 	ck_assert_int_eq(run(folder,
 	                     (const char *[]){GENERATE, MODEL, SOCKET, "--policy", "full", "--seq", "absent", NULL},

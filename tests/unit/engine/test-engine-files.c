@@ -171,18 +171,40 @@ END_TEST
 
 START_TEST(vocabulary_must_be_bytes)
 {
-	struct eng_config bytes = {.vocab = 264, .bos = 256, .eos = 257},
+	struct eng_config small = {.vocab = 264, .bos = 256, .eos = 257},
 			  words = {.vocab = 32000, .bos = 1, .eos = 2};
 	struct eng_config large = {.vocab = 128256, .bos = 128000, .eos = 128001};
 	struct eng_error err;
-	int32_t ids[4];
 
-	ck_assert_int_eq(eng_tokens_check(&bytes, &err), 0);
-	ck_assert_int_eq(eng_tokens_check(&words, &err), -EINVAL);
+	ck_assert_int_eq(eng_tokens_check_bytes(&small, &err), 0);
+	ck_assert_int_eq(eng_tokens_check_bytes(&words, &err), -EINVAL);
 	ck_assert_ptr_nonnull(strstr(err.text, "not bytes: 32000 ids"));
-	ck_assert_int_eq(eng_tokens_check(&large, &err), -EINVAL);
-	ck_assert_uint_eq(eng_tokens_prompt(&bytes, "a\0\xff", 3, ids), 4);
-	ck_assert(ids[0] == 256 && ids[1] == 'a' && ids[2] == 0 && ids[3] == 255);
+	ck_assert_int_eq(eng_tokens_check_bytes(&large, &err), -EINVAL);
+}
+END_TEST
+
+START_TEST(bytes_are_tokens)
+{
+	struct eng_tokens t;
+	struct eng_error err;
+	struct skv_ids ids = SKV_IDS_NULL;
+
+	fx_text(fx_path(folder, "config.json"), LLAMA SHAPE "}");
+	ck_assert_msg(!eng_tokens_load(&t, folder, NULL, &err), "%s", err.text);
+	ck_assert_ptr_null(t.tokenizer);
+	ck_assert_int_eq(eng_tokens_prompt(&t, "a\0\xff", 3, &ids, &err), 0);
+	ck_assert(ids.n == 4 && ids.id[0] == 256 && ids.id[1] == 'a' && ids.id[2] == 0 && ids.id[3] == 255);
+	ck_assert(eng_tokens_is_end(&t, 257) && !eng_tokens_is_end(&t, 256) && eng_tokens_ends_line(&t, '\n'));
+	eng_tokens_deinit(&t);
+	/* more ids that end a text */
+	fx_text(fx_path(folder, "generation_config.json"), "{\"eos_token_id\": [257, 10]}");
+	ck_assert_int_eq(eng_tokens_load(&t, folder, NULL, &err), 0);
+	ck_assert(t.eos == 257 && t.n_ends == 3 && eng_tokens_is_end(&t, 258) && eng_tokens_is_end(&t, 10));
+	eng_tokens_deinit(&t);
+	fx_text(fx_path(folder, "generation_config.json"), "{\"eos_token_id\": 264}");
+	ck_assert_int_eq(eng_tokens_load(&t, folder, NULL, &err), -EINVAL);
+	ck_assert_ptr_nonnull(strstr(err.text, "generation_config.json: \"eos_token_id\": an id below 264"));
+	skv_ids_deinit(&ids);
 }
 END_TEST
 
@@ -295,6 +317,31 @@ END_TEST
 	"{\"id\":\"" id "\",\"task\":\"" task "\",\"size\":" size                                            \
 	",\"prompt\":\"p\\u0000\",\"answer\":\"a\\n\"}\n"
 
+/* A model whose tokens are bytes. */
+static int32_t bos = 256;
+static const struct eng_tokens bytes = {.begin = {&bos, 1, 1}, .vocab = 264, .eos = 257, .ends = {257}, .n_ends = 1};
+
+START_TEST(cases_have_ids_or_text)
+{
+	const char *path = fx_path(folder, "t.jsonl");
+	struct eng_task_filter all = {.limit = 0}, short_ones = {.longest = 5};
+	struct eng_cases cases;
+	struct eng_error err;
+
+	fx_text(path, "{\"id\":\"a\",\"task\":\"t\",\"size\":1,\"prompt_ids\":[7,263],\"answer_ids\":[9]}\n"
+	              "{\"id\":\"b\",\"task\":\"t\",\"size\":1,\"prompt\":\"pqr\",\"answer\":\"a\",\"eos\":false}\n"
+	              "{\"id\":\"c\",\"task\":\"t\",\"size\":1,\"prompt\":\"pqrs\",\"answer_ids\":[9,8]}\n");
+	ck_assert_msg(!eng_cases_load(&cases, path, &all, &bytes, &err), "%s", err.text);
+	ck_assert(cases.n == 3 && cases.list[0].n_prompt == 2 && cases.list[0].prompt[1] == 263);
+	ck_assert(cases.list[0].n_answer == 1 && cases.list[1].n_answer == 1 && cases.list[1].answer[0] == 'a');
+	ck_assert(cases.list[2].n_prompt == 5 && cases.list[2].prompt[0] == 256 && cases.list[2].n_answer == 2);
+	eng_cases_deinit(&cases);
+	ck_assert_int_eq(eng_cases_load(&cases, path, &short_ones, &bytes, &err), 0);
+	ck_assert_uint_eq(cases.n, 2);
+	eng_cases_deinit(&cases);
+}
+END_TEST
+
 START_TEST(cases_are_filtered)
 {
 	const char *path = fx_path(folder, "t.jsonl");
@@ -307,21 +354,25 @@ START_TEST(cases_are_filtered)
 
 	fx_text(path, CASE("1", "kv", "512") CASE("2", "kv", "512") "\n" CASE("3", "vt", "512")
 	                      CASE("4", "kv", "2048"));
-	ck_assert_int_eq(eng_cases_load(&cases, path, &all, &err), 0);
+	ck_assert_int_eq(eng_cases_load(&cases, path, &all, &bytes, &err), 0);
 	ck_assert_uint_eq(cases.n, 4);
-	ck_assert(cases.list[0].prompt_len == 2 && cases.list[0].answer_len == 2 &&
-	          !memcmp(cases.list[0].prompt, "p\0", 3));
+	ck_assert(cases.list[0].n_prompt == 3 && !memcmp(cases.list[0].prompt, (int32_t[]){256, 'p', 0}, 12));
+	ck_assert(cases.list[0].n_answer == 3 && !memcmp(cases.list[0].answer, (int32_t[]){'a', '\n', 257}, 12));
+	eng_case_shorten(&cases.list[0], 2, 257);
+	ck_assert_uint_eq(cases.list[0].n_answer, 3);
+	eng_case_shorten(&cases.list[0], 1, 257);
+	ck_assert(cases.list[0].n_answer == 2 && cases.list[0].answer[1] == 257);
 	eng_cases_deinit(&cases);
-	ck_assert_int_eq(eng_cases_load(&cases, path, &limited, &err), 0);
+	ck_assert_int_eq(eng_cases_load(&cases, path, &limited, &bytes, &err), 0);
 	ck_assert_uint_eq(cases.n, 3);
 	ck_assert_str_eq(cases.list[2].id, "4");
 	eng_cases_deinit(&cases);
-	ck_assert_int_eq(eng_cases_load(&cases, path, &chosen, &err), 0);
+	ck_assert_int_eq(eng_cases_load(&cases, path, &chosen, &bytes, &err), 0);
 	ck_assert_uint_eq(cases.n, 2);
 	eng_cases_deinit(&cases);
 	chosen.sizes = &sizes[1];
 	chosen.n_sizes = 1;
-	ck_assert_int_eq(eng_cases_load(&cases, path, &chosen, &err), -EINVAL);
+	ck_assert_int_eq(eng_cases_load(&cases, path, &chosen, &bytes, &err), -EINVAL);
 	ck_assert_ptr_nonnull(strstr(err.text, "no case is left"));
 }
 END_TEST
@@ -338,6 +389,13 @@ static const struct bad bad_tasks[] = {
 	{"{\"id\":\"3\",\"task\":\"kv\",\"size\":5,\"prompt\":\"\",\"answer\":\"a\"}", "\"prompt\""},
 	{"{\"id\":\"3\",\"task\":\"kv\",\"size\":5,\"prompt\":\"p\"}", "\"answer\""},
 	{"{\"id\":\"3\",\"id\":\"3\"}", "duplicate"},
+	{"{\"id\":\"3\",\"task\":\"kv\",\"size\":5,\"prompt\":\"p\",\"prompt_ids\":[1],\"answer\":\"a\"}",
+	 "\"prompt\" and \"prompt_ids\": one of them"},
+	{"{\"id\":\"3\",\"task\":\"kv\",\"size\":5,\"prompt_ids\":[1,264],\"answer\":\"a\"}", "number 2: an id below 264"},
+	{"{\"id\":\"3\",\"task\":\"kv\",\"size\":5,\"prompt_ids\":\"x\",\"answer\":\"a\"}", "\"prompt_ids\": a list of ids"},
+	{"{\"id\":\"3\",\"task\":\"kv\",\"size\":5,\"prompt\":\"p\",\"answer_ids\":[]}", "\"answer_ids\": a list of ids"},
+	{"{\"id\":\"3\",\"task\":\"kv\",\"size\":5,\"prompt\":\"p\",\"answer\":\"\",\"eos\":false}", "\"answer\": a token"},
+	{"{\"id\":\"3\",\"task\":\"kv\",\"size\":5,\"prompt\":\"p\",\"answer\":\"\",\"eos\":1}", "\"eos\": true or false"},
 };
 
 START_TEST(tasks_are_refused)
@@ -348,10 +406,10 @@ START_TEST(tasks_are_refused)
 	struct eng_error err;
 
 	fx_text(path, bad_tasks[_i].text);
-	ck_assert_int_eq(eng_cases_load(&cases, path, &all, &err), -EINVAL);
+	ck_assert_int_eq(eng_cases_load(&cases, path, &all, &bytes, &err), -EINVAL);
 	ck_assert_msg(strstr(err.text, bad_tasks[_i].says), "says: %s\n expected: %s", err.text,
 	              bad_tasks[_i].says);
-	ck_assert_int_eq(eng_cases_load(&cases, fx_path(folder, "absent"), &all, &err), -ENOENT);
+	ck_assert_int_eq(eng_cases_load(&cases, fx_path(folder, "absent"), &all, &bytes, &err), -ENOENT);
 }
 END_TEST
 
@@ -359,11 +417,11 @@ int main(void)
 {
 	Suite *s = begin_suite("test-engine-files");
 	TCase *t = add_case(s, "config", 30, setup, teardown, config_survives_random_damage,
-	                    vocabulary_must_be_bytes, models_are_described, models_must_match_their_config,
+	                    vocabulary_must_be_bytes, bytes_are_tokens, models_are_described, models_must_match_their_config,
 	                    names_tell_weights_apart, config_is_understood, NULL);
 
 	tcase_add_loop_test(t, config_is_refused, 0, sizeof(bad_configs) / sizeof(*bad_configs));
-	t = add_case(s, "tasks", 60, setup, teardown, cases_are_filtered, NULL);
+	t = add_case(s, "tasks", 60, setup, teardown, cases_are_filtered, cases_have_ids_or_text, NULL);
 	tcase_add_loop_test(t, tasks_are_refused, 0, sizeof(bad_tasks) / sizeof(*bad_tasks));
 	return run_suite(s);
 }

@@ -68,6 +68,7 @@ END_TEST
 /* ---- scores ---------------------------------------------------------------------------------- */
 
 enum { EOS = 257 };
+static const struct eng_tokens tokens = {.vocab = 264, .eos = EOS, .ends = {EOS}, .n_ends = 1};
 
 /* The ids of a text; '$' stands for eos. Returns how many. */
 static uint32_t ids(const char *text, int32_t *to)
@@ -115,7 +116,7 @@ START_TEST(scores_forced)
 	struct eng_score s;
 
 	ck_assert_uint_eq(ids(forced[_i].want, want), n);
-	s = eng_score_forced(got, want, n, EOS);
+	s = eng_score_forced(got, want, n, &tokens);
 	ck_assert(s.exact == forced[_i].exact);
 	ck_assert_double_eq_tol(s.line, forced[_i].line, 1e-12);
 	ck_assert_double_eq_tol(s.token, forced[_i].token, 1e-12);
@@ -126,7 +127,7 @@ START_TEST(scores_free)
 {
 	int32_t got[16], want[16];
 	uint32_t n_got = ids(freely[_i].got, got), n_want = ids(freely[_i].want, want);
-	struct eng_score s = eng_score_free(got, n_got, want, n_want, EOS);
+	struct eng_score s = eng_score_free(got, n_got, want, n_want, &tokens);
 
 	ck_assert(s.exact == freely[_i].exact);
 	ck_assert_double_eq_tol(s.line, freely[_i].line, 1e-12);

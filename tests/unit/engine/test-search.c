@@ -17,18 +17,27 @@
 #include "tests/support/suite.h"
 
 enum { LAYERS = 6, VOCAB = 264, CASES = 3, PROMPT = 160, ANSWER = 40, TEXT = 1000 };
+#define PIECE_BYTES (ENG_RECALL_TASK_PIECE * sizeof(int32_t))
 
 static const struct fx_model shape = {48, LAYERS, 4, 2, 16, 80, VOCAB, 512, 10000, 1e-5, FX_BF16, true};
 static struct eng_model model;
 static struct eng_cases cases;
 static struct eng_eval eval;
+static int32_t bos = 256;
+static const struct eng_tokens tokens = {.begin = {&bos, 1, 1}, .vocab = VOCAB, .eos = 257, .ends = {257}, .n_ends = 1};
+
+static void any_text(int32_t *ids)
+{
+	for (int i = 0; i < TEXT; i++)
+		ids[i] = (int32_t)rnd_below(256);
+}
 
 static void setup(void)
 {
 	const struct eng_recall_task echo = {.n = CASES, .prompt = PROMPT, .answer = ANSWER};
 	struct fx_weights *w = fx_weights_new(&shape);
 	struct eng_error err;
-	char text[TEXT];
+	int32_t text[TEXT];
 
 	/* threads that wait for each other are most of the time of a model so small, on a machine that is busy */
 	omp_set_num_threads(1);
@@ -36,9 +45,9 @@ static void setup(void)
 	fx_model_write(&shape, w, folder);
 	fx_weights_free(w);
 	ck_assert_msg(!eng_model_load(&model, folder, eng_backend_host(), SKV_F32, &err), "%s", err.text);
-	rnd_bytes(text, sizeof(text));
-	ck_assert_int_eq(eng_recall_task_cases(&cases, text, sizeof(text), &echo, &err), 0);
-	eval = (struct eng_eval){.model = &model, .client = engine_client, .kv_dtype = SKV_F32, .cases = &cases,
+	any_text(text);
+	ck_assert_int_eq(eng_recall_task_cases(&cases, text, TEXT, &echo, &tokens, &err), 0);
+	eval = (struct eng_eval){.model = &model, .tokens = &tokens, .client = engine_client, .kv_dtype = SKV_F32, .cases = &cases,
 	                         .batch = 2, .chunk = ENG_CHUNK, .quiet = true};
 }
 
@@ -58,27 +67,27 @@ START_TEST(echoes)
 	                                     .answer = 9 * ENG_RECALL_TASK_PIECE + 3};
 	struct eng_cases list;
 	struct eng_error err;
-	char text[TEXT];
+	int32_t text[TEXT];
 
-	rnd_bytes(text, sizeof(text));
-	ck_assert_int_eq(eng_recall_task_cases(&list, text, sizeof(text), &echo, &err), 0);
+	any_text(text);
+	ck_assert_int_eq(eng_recall_task_cases(&list, text, TEXT, &echo, &tokens, &err), 0);
 	ck_assert_uint_eq(list.n, 5);
 	for (size_t i = 0; i < list.n; i++) {
 		const struct eng_case *c = &list.list[i];
 		uint32_t seen = 0;
 
-		ck_assert_uint_eq(c->prompt_len, echo.prompt);
-		ck_assert_uint_eq(c->answer_len, echo.answer);
-		ck_assert_int_eq(memcmp(c->prompt, text + i * (TEXT - echo.prompt) / 4, echo.prompt), 0);
+		ck_assert(c->n_prompt == echo.prompt + 1 && c->prompt[0] == 256);
+		ck_assert(c->n_answer == echo.answer + 1 && c->answer[echo.answer] == 257);
+		ck_assert_int_eq(memcmp(c->prompt + 1, text + i * (TEXT - echo.prompt) / 4, echo.prompt * sizeof(*text)), 0);
 		for (uint32_t at = 0; at + ENG_RECALL_TASK_PIECE <= echo.answer; at += ENG_RECALL_TASK_PIECE) {
-			const char *piece = memmem(c->prompt, c->prompt_len, c->answer + at, ENG_RECALL_TASK_PIECE);
+			const int32_t *piece = memmem(c->prompt, c->n_prompt * sizeof(*piece), c->answer + at, PIECE_BYTES);
 
 			ck_assert_ptr_nonnull(piece);
 			seen |= at < echo.prompt - 5 ? 1u << (piece - c->prompt) / ENG_RECALL_TASK_PIECE : 0;
 		}
 		ck_assert_uint_eq(seen, (1u << 7) - 1);
-		ck_assert_int_eq(memcmp(c->answer, c->answer + (size_t)7 * ENG_RECALL_TASK_PIECE, ENG_RECALL_TASK_PIECE), 0);
-		ck_assert_int_ne(memcmp(c->answer, c->prompt, 7 * ENG_RECALL_TASK_PIECE), 0);
+		ck_assert_int_eq(memcmp(c->answer, c->answer + (size_t)7 * ENG_RECALL_TASK_PIECE, PIECE_BYTES), 0);
+		ck_assert_int_ne(memcmp(c->answer, c->prompt + 1, 7 * PIECE_BYTES), 0);
 	}
 	eng_cases_deinit(&list);
 }

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* formats/tokenizer/tokenizer-priv.h - what load.c fills in and tokenizer.c uses. */
+#ifndef SKV_TOKENIZER_PRIV_H
+#define SKV_TOKENIZER_PRIV_H
+
+#include "formats/tokenizer/added.h"
+#include "formats/tokenizer/bpe.h"
+#include "formats/tokenizer/pieces.h"
+#include "formats/tokenizer/tokenizer.h"
+
+struct skv_tokenizer {
+	struct skv_bpe bpe;
+	struct skv_added_set added;            /* found in the text as it is ... */
+	struct skv_added_set added_normalized; /* ... and in normalized text */
+	bool nfc;
+	struct skv_rules rules;
+	struct skv_ids before, behind; /* of the post-processor */
+};
+
+#endif
