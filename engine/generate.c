@@ -267,7 +267,7 @@ static int decode(struct generation *g, struct eng_error *err)
 	double begun = eng_now();
 	int r = 0;
 
-	while (!r && g->produced + g->unread < g->args->max_tokens && g->last != g->config->eos &&
+	while (!r && g->produced + g->unread < g->args->max_tokens && !eng_config_ends(g->config, g->last) &&
 	       skv_seq_len(g->seq) < g->config->max_positions) {
 		struct skv_step_item item = {.seq = g->seq, .n_tokens = 1, .tokens = g->unread ? NULL : &g->last};
 
@@ -275,7 +275,7 @@ static int decode(struct generation *g, struct eng_error *err)
 		if (r)
 			break;
 		r = read_token(g, err);
-		if (r || g->last == g->config->eos) {
+		if (r || eng_config_ends(g->config, g->last)) {
 			skv_step_abort(g->session);
 			break;
 		}
@@ -308,7 +308,7 @@ static void print_statistics(const struct generation *g)
 	        g->prompt_seconds);
 	fprintf(stderr, "output    %u tokens, %u computed at %.1f tokens/s%s\n", g->produced, g->computed,
 	        g->decode_seconds > 0 ? g->computed / g->decode_seconds : 0,
-	        g->last == g->config->eos                         ? ", to the end of text"
+	        eng_config_ends(g->config, g->last)                ? ", to the end of text"
 	        : skv_seq_len(g->seq) >= g->config->max_positions ? ", to the end of the model's context"
 	                                                          : "");
 	fprintf(stderr, "attended  %.1f %% of the tokens, kept %.1f %% of the KV\n",

@@ -62,13 +62,13 @@ endif
 UNIT_TESTS = $(CLIENT_TESTS) $(KERNEL_TESTS) $(ENGINE_TESTS) $(DEVICE_TESTS) $(DAEMON_TESTS) $(CORE_TESTS) $(COMMON_TESTS)
 SCRIPTED_TESTS = tests/check-man.sh tests/check-bench.sh tests/check-lexicon.sh tests/check-readme.sh tests/check-api.sh \
 	tests/check-includes.sh tests/check-sizes.sh
-check_PROGRAMS += $(E2E_TESTS) $(UNIT_TESTS)
+check_PROGRAMS += $(E2E_TESTS) $(UNIT_TESTS) tests/support/engine-logits
 dist_check_SCRIPTS += $(SCRIPTED_TESTS)
 TESTS += $(E2E_TESTS) $(SCRIPTED_TESTS) $(UNIT_TESTS)
 if CUDA
 TESTS += tests/check-fake-device.sh
 endif
-EXTRA_DIST += tests/check-fake-device.sh tests/check-table.sh
+EXTRA_DIST += tests/check-fake-device.sh tests/check-table.sh tests/compare-transformers.py
 
 # These compile private sources of what they test.
 tests_unit_client_test_codec_SOURCES = tests/unit/client/test-codec.c libclient/compress/codec.c libclient/compress/codec.h
