@@ -27,13 +27,16 @@
 extern "C" {
 #endif
 
-#define ENG_BACKEND_ABI 1u
+#define ENG_BACKEND_ABI 2u
 
 struct eng_error;
 struct eng_backend;
 
+/* How a row of q, k and v falls into heads, and the RMS norms of each head (Qwen3's), where a model has them. */
 struct eng_heads {
 	uint32_t n_heads, n_kv_heads, head_dim;
+	const float *q_norm, *k_norm; /* [head_dim], memory of the backend; NULL: no norm */
+	float eps;
 };
 
 struct eng_backend_ops {
@@ -79,13 +82,14 @@ struct eng_backend_ops {
 	void (*add_norm)(struct eng_backend *, void *out, uint32_t dtype, float *x, const float *y,
 	                 const float *weight, float eps, const uint32_t *from, uint32_t rows, uint32_t n);
 
-	/* y [rows][n_out] fp32 = x [rows][n_in] · w [n_out][n_in] transposed. */
-	void (*matmul)(struct eng_backend *, float *y, const void *x, const void *w, uint32_t dtype,
-	               uint32_t rows, uint32_t n_in, uint32_t n_out);
+	/* y [rows][n_out] fp32 = x [rows][n_in] · w [n_out][n_in] transposed + bias [n_out], fp32; NULL: none. */
+	void (*matmul)(struct eng_backend *, float *y, const void *x, const void *w, const float *bias,
+	               uint32_t dtype, uint32_t rows, uint32_t n_in, uint32_t n_out);
 
 	/*
-	 * Take rows [q heads | k heads | v heads] apart, turning q and k by their positions: the halves of a
-	 * head are the two coordinates of head_dim/2 pairs. `table` is eng_rope_table()'s.
+	 * Take rows [q heads | k heads | v heads] apart. Each head of q and of k is divided by its rms and
+	 * multiplied by its norm's weights, where there are any, and then turned by its position: the halves of
+	 * a head are the two coordinates of head_dim/2 pairs. `table` is eng_rope_table()'s.
 	 */
 	void (*rope_split)(struct eng_backend *, void *q, void *k, void *v, uint32_t dtype, const float *qkv,
 	                   const struct eng_heads *heads, const float *table, const uint32_t *position,

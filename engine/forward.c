@@ -203,20 +203,27 @@ static int attention(struct eng_forward *f, struct skv_session *session, uint32_
 {
 	const struct eng_config *c = &f->model->config;
 	const struct eng_layer *w = &f->model->layers[l];
-	const struct eng_heads heads = {c->n_heads, c->n_kv_heads, c->head_dim};
+	const struct eng_heads heads = {
+		.n_heads = c->n_heads,
+		.n_kv_heads = c->n_kv_heads,
+		.head_dim = c->head_dim,
+		.q_norm = w->q_norm,
+		.k_norm = w->k_norm,
+		.eps = c->rms_eps,
+	};
 	struct eng_backend *p = f->model->backend;
 	uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, dtype = f->model->dtype;
 	int r;
 
 	p->ops->add_norm(p, f->h, dtype, f->x, y, w->input_norm, c->rms_eps, NULL, rows, c->hidden);
-	p->ops->matmul(p, f->wide, f->h, w->qkv, dtype, rows, c->hidden, q + 2 * kv);
+	p->ops->matmul(p, f->wide, f->h, w->qkv, w->qkv_bias, dtype, rows, c->hidden, q + 2 * kv);
 	p->ops->rope_split(p, f->q, f->k, f->v, dtype, f->wide, &heads, f->rope, f->position, rows);
 	if (f->tap)
 		f->tap->attends(f->tap->arg, l, f->q, f->k, f->v, rows);
 	r = skv_attend(session, l, &SKV_ATTN(.q = f->q, .k = f->k, .v = f->v, .out = f->q));
 	if (r < 0)
 		return r;
-	p->ops->matmul(p, f->wide, f->q, w->o, dtype, rows, q, c->hidden);
+	p->ops->matmul(p, f->wide, f->q, w->o, w->o_bias, dtype, rows, q, c->hidden);
 	if (f->tap)
 		f->tap->adds(f->tap->arg, l, f->x, f->wide, rows);
 	return 0;
@@ -230,9 +237,9 @@ static void feed_forward(struct eng_forward *f, uint32_t l, const float *y, uint
 	uint32_t dtype = f->model->dtype;
 
 	p->ops->add_norm(p, f->h, dtype, f->x, y, w->post_attention_norm, c->rms_eps, NULL, rows, c->hidden);
-	p->ops->matmul(p, f->wide, f->h, w->gate_up, dtype, rows, c->hidden, 2 * c->ffn);
+	p->ops->matmul(p, f->wide, f->h, w->gate_up, w->gate_up_bias, dtype, rows, c->hidden, 2 * c->ffn);
 	p->ops->swiglu(p, f->q, dtype, f->wide, rows, c->ffn);
-	p->ops->matmul(p, f->wide, f->q, w->down, dtype, rows, c->ffn, c->hidden);
+	p->ops->matmul(p, f->wide, f->q, w->down, w->down_bias, dtype, rows, c->ffn, c->hidden);
 }
 
 /* The decode rows, moved together, through the last norm and the output matrix; and what they choose. */
@@ -244,7 +251,7 @@ static void read_out(struct eng_forward *f, const float *y, const struct step *s
 	struct eng_backend *p = m->backend;
 
 	p->ops->add_norm(p, f->h, m->dtype, f->x, y, m->final_norm, c->rms_eps, from, s->decoding, c->hidden);
-	p->ops->matmul(p, f->logits, f->h, m->output, m->dtype, s->decoding, c->hidden, c->vocab);
+	p->ops->matmul(p, f->logits, f->h, m->output, NULL, m->dtype, s->decoding, c->hidden, c->vocab);
 	p->ops->choose(p, f->id, f->position, f->logits, s->decoding, c->vocab);
 }
 

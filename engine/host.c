@@ -69,6 +69,20 @@ static void embed(struct eng_backend *backend UNUSED, float *x, const void *embe
 		memcpy(x + (size_t)r * n, (const float *)embedding + (size_t)id[r] * n, n * sizeof(*x));
 }
 
+/* to = x / rms(x) · weight, n elements. */
+static void norm(float *to, const float *x, const float *weight, float eps, uint32_t n)
+{
+	float sum = 0, scale;
+
+#pragma omp simd reduction(+ : sum)
+	for (uint32_t i = 0; i < n; i++)
+		sum += x[i] * x[i];
+	scale = 1 / sqrtf(sum / (float)n + eps);
+#pragma omp simd
+	for (uint32_t i = 0; i < n; i++)
+		to[i] = x[i] * scale * weight[i];
+}
+
 static void add_norm(struct eng_backend *backend UNUSED, void *out, uint32_t dtype UNUSED, float *x,
                      const float *y, const float *weight, float eps, const uint32_t *from, uint32_t rows,
                      uint32_t n)
@@ -76,8 +90,7 @@ static void add_norm(struct eng_backend *backend UNUSED, void *out, uint32_t dty
 #pragma omp parallel for schedule(static) if ((uint64_t)rows * n > PARALLEL_FLOATS)
 	for (uint32_t r = 0; r < rows; r++) {
 		size_t at = (size_t)(from ? from[r] : r) * n;
-		float *row = x + at, *to = (float *)out + (size_t)r * n;
-		float sum = 0, scale;
+		float *row = x + at;
 
 		if (y) {
 			const float *add = y + at;
@@ -86,32 +99,37 @@ static void add_norm(struct eng_backend *backend UNUSED, void *out, uint32_t dty
 			for (uint32_t i = 0; i < n; i++)
 				row[i] += add[i];
 		}
-#pragma omp simd reduction(+ : sum)
-		for (uint32_t i = 0; i < n; i++)
-			sum += row[i] * row[i];
-		scale = 1 / sqrtf(sum / (float)n + eps);
-#pragma omp simd
-		for (uint32_t i = 0; i < n; i++)
-			to[i] = row[i] * scale * weight[i];
+		norm((float *)out + (size_t)r * n, row, weight, eps, n);
 	}
 }
 
-static void matmul(struct eng_backend *backend UNUSED, float *y, const void *x, const void *w,
+/* The products are added to the bias, which lies there then: BLAS does it along the way. */
+static void matmul(struct eng_backend *backend UNUSED, float *y, const void *x, const void *w, const float *bias,
                    uint32_t dtype UNUSED, uint32_t rows, uint32_t n_in, uint32_t n_out)
 {
+	const float keep = bias ? 1 : 0;
+
+	for (uint32_t r = 0; bias && r < rows; r++)
+		memcpy(y + (size_t)r * n_out, bias, n_out * sizeof(*y));
 	if (rows > MATVEC_ROWS) {
 		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)n_out, (int)n_in, 1, x,
-		            (int)n_in, w, (int)n_in, 0, y, (int)n_out);
+		            (int)n_in, w, (int)n_in, keep, y, (int)n_out);
 		return;
 	}
 	for (uint32_t r = 0; r < rows; r++)
 		cblas_sgemv(CblasRowMajor, CblasNoTrans, (int)n_out, (int)n_in, 1, w, (int)n_in,
-		            (const float *)x + (size_t)r * n_in, 1, 0, y + (size_t)r * n_out, 1);
+		            (const float *)x + (size_t)r * n_in, 1, keep, y + (size_t)r * n_out, 1);
 }
 
-/* One head, turned: (a, b) of each pair becomes (a cos − b sin, b cos + a sin). */
-static void turn(float *to, const float *from, const float *angles, uint32_t half)
+/* One head, normed by `weight` (NULL: not) and turned: (a, b) of each pair becomes (a cos − b sin, b cos + a sin). */
+static void turn(float *to, const float *from, const float *weight, float eps, const float *angles, uint32_t half)
 {
+	float normed[SKV_MAX_HEAD_DIM];
+
+	if (weight) {
+		norm(normed, from, weight, eps, 2 * half);
+		from = normed;
+	}
 #pragma omp simd
 	for (uint32_t i = 0; i < half; i++) {
 		float a = from[i], b = from[half + i], c = angles[i], s = angles[half + i];
@@ -133,9 +151,11 @@ static void rope_split(struct eng_backend *backend UNUSED, void *q, void *k, voi
 		const float *angles = table + (size_t)position[r] * d;
 
 		for (uint32_t at = 0; at < nq; at += d)
-			turn((float *)q + (size_t)r * nq + at, from + at, angles, d / 2);
+			turn((float *)q + (size_t)r * nq + at, from + at, heads->q_norm, heads->eps, angles,
+			     d / 2);
 		for (uint32_t at = 0; at < nkv; at += d)
-			turn((float *)k + (size_t)r * nkv + at, from + nq + at, angles, d / 2);
+			turn((float *)k + (size_t)r * nkv + at, from + nq + at, heads->k_norm, heads->eps,
+			     angles, d / 2);
 		memcpy((float *)v + (size_t)r * nkv, from + nq + nkv, nkv * sizeof(float));
 	}
 }

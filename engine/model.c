@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-#include "formats/safetensors.h"
+#include "formats/checkpoint.h"
 
 /* ---- where each weight goes ------------------------------------------------------------------ */
 
@@ -27,6 +26,12 @@ static void *deal(struct dealer *d, uint64_t n, uint32_t dtype)
 	return part;
 }
 
+/* A vector that not every model has. */
+static float *deal_if(struct dealer *d, bool there, uint64_t n)
+{
+	return there ? deal(d, n, SKV_F32) : NULL;
+}
+
 static void deal_model(struct eng_model *m, struct dealer *d)
 {
 	const struct eng_config *c = &m->config;
@@ -40,10 +45,16 @@ static void deal_model(struct eng_model *m, struct dealer *d)
 		m->layers[l] = (struct eng_layer){
 			.input_norm = deal(d, h, SKV_F32),
 			.qkv = deal(d, (q + 2 * kv) * h, m->dtype),
+			.qkv_bias = deal_if(d, c->qkv_bias, q + 2 * kv),
+			.q_norm = deal_if(d, c->qk_norm, c->head_dim),
+			.k_norm = deal_if(d, c->qk_norm, c->head_dim),
 			.o = deal(d, h * q, m->dtype),
+			.o_bias = deal_if(d, c->o_bias, h),
 			.post_attention_norm = deal(d, h, SKV_F32),
 			.gate_up = deal(d, 2 * (uint64_t)c->ffn * h, m->dtype),
+			.gate_up_bias = deal_if(d, c->mlp_bias, 2 * (uint64_t)c->ffn),
 			.down = deal(d, h * c->ffn, m->dtype),
+			.down_bias = deal_if(d, c->mlp_bias, h),
 		};
 }
 
@@ -72,52 +83,72 @@ static void *row_of(const struct eng_model *m, void *matrix, uint64_t row, uint6
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+#define CHUNK (1u << 20) /* elements that a thread converts, or that are on their way to a device, at a time */
+
 struct loader {
-	const struct skv_safetensors *st;
+	const struct skv_checkpoint *checkpoint;
 	const struct eng_model *model;
 	struct eng_error *err;
-	float *staging; /* where a tensor is on its way to a device; NULL on the host */
+	float *staging; /* [CHUNK], of what is on its way to a device; NULL on the host */
 };
 
-/* fp32 to bf16 in place, of values that both have. */
-static void narrow(float *x, uint64_t n)
+/* Into memory of the host, as fast as the files can be read. */
+static void convert(const struct skv_tensor *t, uint64_t n, float *to)
 {
-	uint8_t *bytes = (uint8_t *)x;
-
-	for (uint64_t i = 0; i < n; i++) {
-		uint32_t bits;
-		uint16_t high;
-
-		memcpy(&bits, bytes + 4 * i, 4);
-		high = (uint16_t)(bits >> 16);
-		memcpy(bytes + 2 * i, &high, 2);
-	}
+#pragma omp parallel for schedule(dynamic) if (n > CHUNK)
+	for (uint64_t at = 0; at < n; at += CHUNK)
+		skv_tensor_floats(t, at, n - at < CHUNK ? n - at : CHUNK, to + at);
 }
 
-/* A tensor into memory of the backend; a vector (cols = 0) stays fp32. */
+/* To a device: bf16 as it is, all else as fp32. */
+static int send(const struct loader *l, const struct skv_tensor *t, uint64_t n, uint32_t dtype, void *to)
+{
+	struct eng_backend *p = l->model->backend;
+	int r = 0;
+
+	if (dtype == SKV_BF16)
+		r = p->ops->put(p, to, t->data, n * sizeof(uint16_t));
+	for (uint64_t at = 0; !r && dtype != SKV_BF16 && at < n; at += CHUNK) {
+		uint64_t some = n - at < CHUNK ? n - at : CHUNK;
+
+		skv_tensor_floats(t, at, some, l->staging);
+		r = p->ops->put(p, (float *)to + at, l->staging, some * sizeof(float));
+	}
+	return r < 0 ? eng_fail(l->err, r, "%s", p->ops->error()) : 0;
+}
+
+/* A tensor into memory of the backend; a vector (cols = 0) is fp32. */
 static int read_tensor(const struct loader *l, const char *name, uint64_t rows, uint64_t cols, void *to)
 {
-	struct eng_backend *backend = l->model->backend;
-	uint32_t dtype = cols ? l->model->dtype : SKV_F32;
-	uint64_t n = rows * (cols ? cols : 1);
-	int r = skv_safetensors_read(l->st, name, rows, cols, l->staging ? l->staging : to, l->err->text,
-	                             sizeof(l->err->text));
+	const uint64_t n = rows * (cols ? cols : 1);
+	const struct skv_tensor *t;
+	int r = skv_checkpoint_get(l->checkpoint, name, rows, cols, &t, l->err->text, sizeof(l->err->text));
 
-	if (r || !l->staging)
+	if (r)
 		return r;
-	if (dtype == SKV_BF16)
-		narrow(l->staging, n);
-	r = backend->ops->put(backend, to, l->staging, n * skv_dtype_bytes(dtype));
-	return r < 0 ? eng_fail(l->err, r, "%s", backend->ops->error()) : 0;
+	if (l->staging)
+		return send(l, t, n, cols ? l->model->dtype : SKV_F32, to);
+	convert(t, n, to);
+	return 0;
 }
 
-static int read_part(const struct loader *l, uint32_t layer, const char *part, uint64_t rows, uint64_t cols,
-                     void *to)
+/* A part of a layer: `kind` "weight" or "bias". */
+static int read_part(const struct loader *l, uint32_t layer, const char *part, const char *kind, uint64_t rows,
+                     uint64_t cols, void *to)
 {
 	char name[96];
 
-	snprintf(name, sizeof(name), "model.layers.%u.%s.weight", layer, part);
+	snprintf(name, sizeof(name), "model.layers.%u.%s.%s", layer, part, kind);
 	return read_tensor(l, name, rows, cols, to);
+}
+
+/* A matrix of a layer, from row `at` of `to` on, and its bias, where there is memory for one. */
+static int read_matrix(const struct loader *l, uint32_t layer, const char *part, uint64_t rows, uint64_t cols, void *to,
+                       float *bias, uint64_t at)
+{
+	int r = read_part(l, layer, part, "weight", rows, cols, row_of(l->model, to, at, cols));
+
+	return r || !bias ? r : read_part(l, layer, part, "bias", rows, 0, bias + at);
 }
 
 static int read_layer(const struct loader *l, uint32_t i)
@@ -127,16 +158,20 @@ static int read_layer(const struct loader *l, uint32_t i)
 	const struct eng_layer *to = &m->layers[i];
 	uint64_t h = c->hidden, q = (uint64_t)c->n_heads * c->head_dim;
 	uint64_t kv = (uint64_t)c->n_kv_heads * c->head_dim;
-	int r = read_part(l, i, "input_layernorm", h, 0, to->input_norm);
+	int r = read_part(l, i, "input_layernorm", "weight", h, 0, to->input_norm);
 
-	r = r ? r : read_part(l, i, "self_attn.q_proj", q, h, to->qkv);
-	r = r ? r : read_part(l, i, "self_attn.k_proj", kv, h, row_of(m, to->qkv, q, h));
-	r = r ? r : read_part(l, i, "self_attn.v_proj", kv, h, row_of(m, to->qkv, q + kv, h));
-	r = r ? r : read_part(l, i, "self_attn.o_proj", h, q, to->o);
-	r = r ? r : read_part(l, i, "post_attention_layernorm", h, 0, to->post_attention_norm);
-	r = r ? r : read_part(l, i, "mlp.gate_proj", c->ffn, h, to->gate_up);
-	r = r ? r : read_part(l, i, "mlp.up_proj", c->ffn, h, row_of(m, to->gate_up, c->ffn, h));
-	return r ? r : read_part(l, i, "mlp.down_proj", h, c->ffn, to->down);
+	r = r ? r : read_matrix(l, i, "self_attn.q_proj", q, h, to->qkv, to->qkv_bias, 0);
+	r = r ? r : read_matrix(l, i, "self_attn.k_proj", kv, h, to->qkv, to->qkv_bias, q);
+	r = r ? r : read_matrix(l, i, "self_attn.v_proj", kv, h, to->qkv, to->qkv_bias, q + kv);
+	if (!r && c->qk_norm)
+		r = read_part(l, i, "self_attn.q_norm", "weight", c->head_dim, 0, to->q_norm);
+	if (!r && c->qk_norm)
+		r = read_part(l, i, "self_attn.k_norm", "weight", c->head_dim, 0, to->k_norm);
+	r = r ? r : read_matrix(l, i, "self_attn.o_proj", h, q, to->o, to->o_bias, 0);
+	r = r ? r : read_part(l, i, "post_attention_layernorm", "weight", h, 0, to->post_attention_norm);
+	r = r ? r : read_matrix(l, i, "mlp.gate_proj", c->ffn, h, to->gate_up, to->gate_up_bias, 0);
+	r = r ? r : read_matrix(l, i, "mlp.up_proj", c->ffn, h, to->gate_up, to->gate_up_bias, c->ffn);
+	return r ? r : read_matrix(l, i, "mlp.down_proj", h, c->ffn, to->down, to->down_bias, 0);
 }
 
 static int read_all(const struct loader *l)
@@ -153,31 +188,31 @@ static int read_all(const struct loader *l)
 	return r;
 }
 
-static int read_weights(const struct eng_model *m, const struct skv_safetensors *st, struct eng_error *err)
+static int read_weights(const struct eng_model *m, const struct skv_checkpoint *checkpoint, struct eng_error *err)
 {
-	const struct eng_config *c = &m->config;
-	struct loader l = {.st = st, .model = m, .err = err};
-	uint64_t widest = (uint64_t)c->n_heads * c->head_dim;
+	struct loader l = {.checkpoint = checkpoint, .model = m, .err = err};
 	int r;
 
 	if (m->backend->device != SKV_DEVICE_HOST) {
-		widest = widest > c->ffn ? widest : c->ffn;
-		widest = widest > c->vocab ? widest : c->vocab;
-		l.staging = malloc(widest * c->hidden * sizeof(float));
+		l.staging = malloc(CHUNK * sizeof(*l.staging));
 		if (!l.staging)
-			return eng_fail(err, -ENOMEM, "no memory for a matrix of %llu rows",
-			                (unsigned long long)widest);
+			return eng_fail(err, -ENOMEM, "no memory to read weights");
 	}
 	r = read_all(&l);
 	free(l.staging);
 	return r;
 }
 
-static bool all_bf16(const struct skv_safetensors *st)
+/* Norms and biases may be of another type. */
+static bool matrices_are_bf16(const struct skv_checkpoint *checkpoint)
 {
-	for (size_t i = 0; i < st->n_tensors; i++)
-		if (st->tensors[i].dtype != SKV_BF16)
-			return false;
+	for (size_t f = 0; f < checkpoint->n_files; f++)
+		for (size_t i = 0; i < checkpoint->file[f].n_tensors; i++) {
+			const struct skv_tensor *t = &checkpoint->file[f].tensors[i];
+
+			if (t->n_dims == 2 && t->dtype != SKV_BF16)
+				return false;
+		}
 	return true;
 }
 
@@ -201,30 +236,24 @@ static void set_name(struct eng_model *m, const char *directory, uint32_t finger
 int eng_model_load(struct eng_model *ret, const char *directory, struct eng_backend *backend, uint32_t dtype,
                    struct eng_error *err)
 {
-	struct skv_safetensors st = SKV_SAFETENSORS_NULL;
+	struct skv_checkpoint checkpoint = SKV_CHECKPOINT_NULL;
 	struct eng_model m = {.backend = backend, .dtype = SKV_F32};
 	char path[PATH_MAX];
 	int r;
 
-	if (snprintf(path, sizeof(path), "%s/model.safetensors", directory) >= (int)sizeof(path))
+	if (snprintf(path, sizeof(path), "%s/config.json", directory) >= (int)sizeof(path))
 		return eng_fail(err, -ENAMETOOLONG, "%.200s…: the path is too long", directory);
-	snprintf(path, sizeof(path), "%s/config.json", directory);
 	r = eng_config_load(&m.config, path, err);
 	if (r)
 		return r;
-	snprintf(path, sizeof(path), "%s/model.safetensors.index.json", directory);
-	if (!access(path, F_OK))
-		return eng_fail(err, -EINVAL, "%s: the weights are split; one model.safetensors expected",
-		                path);
-	snprintf(path, sizeof(path), "%s/model.safetensors", directory);
-	r = skv_safetensors_open(&st, path, err->text, sizeof(err->text));
-	if (!r && backend->device != SKV_DEVICE_HOST && dtype == SKV_BF16 && all_bf16(&st))
+	r = skv_checkpoint_open(&checkpoint, directory, err->text, sizeof(err->text));
+	if (!r && backend->device != SKV_DEVICE_HOST && dtype == SKV_BF16 && matrices_are_bf16(&checkpoint))
 		m.dtype = SKV_BF16;
 	r = r ? r : allocate(&m, err);
-	r = r ? r : read_weights(&m, &st, err);
+	r = r ? r : read_weights(&m, &checkpoint, err);
 	if (!r)
-		set_name(&m, directory, skv_safetensors_fingerprint(&st));
-	skv_safetensors_deinit(&st);
+		set_name(&m, directory, skv_checkpoint_fingerprint(&checkpoint));
+	skv_checkpoint_deinit(&checkpoint);
 	if (r) {
 		eng_model_deinit(&m);
 		return r;
@@ -243,27 +272,46 @@ static void fill_matrix(const struct eng_model *m, void *to, uint64_t rows, uint
 	m->backend->ops->fill(m->backend, to, rows * n_in, m->dtype, scale, (*seed)++);
 }
 
-static int fill_weights(const struct eng_model *m, const float *ones, uint32_t seed)
+/* A vector that not every model has, of values up to `scale`. */
+static void fill_vector(const struct eng_model *m, float *to, uint32_t n, float scale, uint32_t *seed)
+{
+	if (to)
+		m->backend->ops->fill(m->backend, to, n, SKV_F32, scale, (*seed)++);
+}
+
+static int fill_layer(const struct eng_model *m, const struct eng_layer *to, const float *ones, uint32_t *seed)
 {
 	const struct eng_config *c = &m->config;
 	struct eng_backend *p = m->backend;
 	uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
 	size_t norm = c->hidden * sizeof(*ones);
-	int r = p->ops->put(p, m->final_norm, ones, norm);
+	int r = p->ops->put(p, to->input_norm, ones, norm);
+
+	r = r ? r : p->ops->put(p, to->post_attention_norm, ones, norm);
+	fill_matrix(m, to->qkv, q + 2 * kv, c->hidden, seed);
+	fill_matrix(m, to->o, c->hidden, q, seed);
+	fill_matrix(m, to->gate_up, 2 * (uint64_t)c->ffn, c->hidden, seed);
+	fill_matrix(m, to->down, c->hidden, c->ffn, seed);
+	fill_vector(m, to->qkv_bias, q + 2 * kv, 1, seed);
+	fill_vector(m, to->q_norm, c->head_dim, 2, seed);
+	fill_vector(m, to->k_norm, c->head_dim, 2, seed);
+	fill_vector(m, to->o_bias, c->hidden, 0.5f, seed);
+	fill_vector(m, to->gate_up_bias, 2 * c->ffn, 1, seed);
+	fill_vector(m, to->down_bias, c->hidden, 0.5f, seed);
+	return r;
+}
+
+static int fill_weights(const struct eng_model *m, const float *ones, uint32_t seed)
+{
+	const struct eng_config *c = &m->config;
+	struct eng_backend *p = m->backend;
+	int r = p->ops->put(p, m->final_norm, ones, c->hidden * sizeof(*ones));
 
 	fill_matrix(m, m->embedding, c->vocab, c->hidden, &seed);
 	if (!c->tied)
 		fill_matrix(m, m->output, c->vocab, c->hidden, &seed);
-	for (uint32_t l = 0; !r && l < c->n_layers; l++) {
-		const struct eng_layer *to = &m->layers[l];
-
-		r = p->ops->put(p, to->input_norm, ones, norm);
-		r = r ? r : p->ops->put(p, to->post_attention_norm, ones, norm);
-		fill_matrix(m, to->qkv, q + 2 * kv, c->hidden, &seed);
-		fill_matrix(m, to->o, c->hidden, q, &seed);
-		fill_matrix(m, to->gate_up, 2 * (uint64_t)c->ffn, c->hidden, &seed);
-		fill_matrix(m, to->down, c->hidden, c->ffn, &seed);
-	}
+	for (uint32_t l = 0; !r && l < c->n_layers; l++)
+		r = fill_layer(m, &m->layers[l], ones, &seed);
 	return r ? r : p->ops->check(p);
 }
 

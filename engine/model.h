@@ -13,13 +13,19 @@
 #include "engine/config.h"
 #include "engine/backend.h"
 
+/* Biases, and the norms of heads, are NULL where the configuration says that there are none. */
 struct eng_layer {
 	float *input_norm;          /* [hidden] */
 	void *qkv;                  /* [(n_heads + 2 n_kv_heads) · head_dim][hidden] */
+	float *qkv_bias;            /* [(n_heads + 2 n_kv_heads) · head_dim] */
+	float *q_norm, *k_norm;     /* [head_dim] */
 	void *o;                    /* [hidden][n_heads · head_dim] */
+	float *o_bias;              /* [hidden] */
 	float *post_attention_norm; /* [hidden] */
 	void *gate_up;              /* [2 ffn][hidden] */
+	float *gate_up_bias;        /* [2 ffn] */
 	void *down;                 /* [hidden][ffn] */
+	float *down_bias;           /* [hidden] */
 };
 
 struct eng_model {
@@ -27,7 +33,7 @@ struct eng_model {
 	char name[SKV_NAME_MAX];  /* of the directory, and the weights' fingerprint */
 	char files[SKV_PROFILE_PATH]; /* its directory, absolute; "" where there is none, or it is longer */
 	struct eng_backend *backend;  /* that computes it; not the model's own */
-	uint32_t dtype;           /* enum skv_dtype of the matrices; the vectors of norms are fp32 */
+	uint32_t dtype;           /* enum skv_dtype of the matrices; norms and biases are fp32 */
 	void *weights;            /* everything below points into this block of the backend's memory */
 	void *embedding;          /* [vocab][hidden] */
 	void *output;             /* [vocab][hidden]; the embedding itself when they are tied */
@@ -37,9 +43,10 @@ struct eng_model {
 #define ENG_MODEL_NULL ((struct eng_model){.weights = NULL})
 
 /*
- * Load config.json and model.safetensors of a directory. `dtype`: SKV_BF16 for matrices in bf16 where every
- * tensor of the file is (and the backend is a device); else they are fp32, whatever the file has. Negative
- * errno and a text that names the file, key or tensor and what was expected.
+ * Load config.json and the weights of a directory (formats/checkpoint.h). `dtype`: SKV_BF16 for matrices in bf16
+ * where every matrix of the files is (and the backend is a device); else they are fp32, whatever the files have:
+ * fp16 has no rows here, and bf16 would lose three of its bits. The files are mapped, so that besides the weights a
+ * few MiB are needed. Negative errno and a text that names the file, key or tensor and what was expected.
  */
 int eng_model_load(struct eng_model *ret, const char *directory, struct eng_backend *backend, uint32_t dtype,
                    struct eng_error *err);

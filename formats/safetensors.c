@@ -346,13 +346,15 @@ static float from_half(uint16_t h)
 	return (sign ? -0x1p-24f : 0x1p-24f) * (float)mantissa;
 }
 
-static void convert(const struct skv_tensor *t, uint64_t n, float *to)
+void skv_tensor_floats(const struct skv_tensor *t, uint64_t first, uint64_t n, float *to)
 {
+	const uint8_t *from = t->data + first * skv_dtype_bytes(t->dtype);
+
 	if (t->dtype == SKV_F32) {
 		for (uint64_t i = 0; i < n; i++) {
 			uint32_t bits;
 
-			memcpy(&bits, t->data + 4 * i, 4);
+			memcpy(&bits, from + 4 * i, 4);
 			to[i] = from_bits(le32toh(bits));
 		}
 		return;
@@ -360,14 +362,14 @@ static void convert(const struct skv_tensor *t, uint64_t n, float *to)
 	for (uint64_t i = 0; i < n; i++) {
 		uint16_t bits;
 
-		memcpy(&bits, t->data + 2 * i, 2);
+		memcpy(&bits, from + 2 * i, 2);
 		bits = le16toh(bits);
 		to[i] = t->dtype == SKV_F16 ? from_half(bits) : from_bits((uint32_t)bits << 16);
 	}
 }
 
-int skv_safetensors_read(const struct skv_safetensors *st, const char *name, uint64_t rows, uint64_t cols,
-                         float *to, char *err, size_t err_len)
+int skv_safetensors_get(const struct skv_safetensors *st, const char *name, uint64_t rows, uint64_t cols,
+                        const struct skv_tensor **ret, char *err, size_t err_len)
 {
 	const struct complaint c = {.text = err, .len = err_len};
 	const struct skv_tensor *t = skv_safetensors_find(st, name);
@@ -392,8 +394,19 @@ int skv_safetensors_read(const struct skv_safetensors *st, const char *name, uin
 	if (t->dtype == SKV_TENSOR_OTHER)
 		return st_fail(&c, -EBADMSG, "%s: tensor %s has dtype %s, F32, F16 or BF16 expected",
 		                st->path, name, t->dtype_name);
-	convert(t, rows * (cols ? cols : 1), to);
+	*ret = t;
 	return 0;
+}
+
+int skv_safetensors_read(const struct skv_safetensors *st, const char *name, uint64_t rows, uint64_t cols,
+                         float *to, char *err, size_t err_len)
+{
+	const struct skv_tensor *t;
+	int r = skv_safetensors_get(st, name, rows, cols, &t, err, err_len);
+
+	if (!r)
+		skv_tensor_floats(t, 0, rows * (cols ? cols : 1), to);
+	return r;
 }
 
 /* FNV-1a. */

@@ -59,9 +59,16 @@ const char *skv_safetensors_about(const struct skv_safetensors *st, const char *
 const struct skv_tensor *skv_safetensors_find(const struct skv_safetensors *st, const char *name);
 
 /*
- * Copy a matrix of [rows][cols] (or with cols = 0 a vector of `rows`) into `to`, as fp32.
- * -ENOENT no such tensor, -EBADMSG another shape, or a dtype that is not F32, F16 or BF16.
+ * Find a matrix of [rows][cols], or with cols = 0 a vector of `rows`. -ENOENT no such tensor, -EBADMSG another shape,
+ * or a dtype that is not F32, F16 or BF16.
  */
+int skv_safetensors_get(const struct skv_safetensors *st, const char *name, uint64_t rows, uint64_t cols,
+                        const struct skv_tensor **ret, char *err, size_t err_len);
+
+/* Elements [first, first + n) of what skv_safetensors_get() gave, as fp32. Any number of threads at once. */
+void skv_tensor_floats(const struct skv_tensor *t, uint64_t first, uint64_t n, float *to);
+
+/* The two at once, of all elements. */
 int skv_safetensors_read(const struct skv_safetensors *st, const char *name, uint64_t rows, uint64_t cols,
                          float *to, char *err, size_t err_len);
 

@@ -33,7 +33,8 @@ CLIENT_TESTS = \
 	tests/unit/client/test-client-prefill tests/unit/client/test-client-stop tests/unit/client/test-codec \
 	tests/unit/client/test-compress-layout
 ENGINE_TESTS = \
-	tests/unit/engine/test-calibrate tests/unit/engine/test-codec-fit tests/unit/engine/test-correction \
+	tests/unit/engine/test-calibrate tests/unit/engine/test-checkpoint tests/unit/engine/test-codec-fit \
+	tests/unit/engine/test-correction tests/unit/engine/test-engine-golden \
 	tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-files tests/unit/engine/test-engine-forward \
 	tests/unit/engine/test-engine-math tests/unit/engine/test-safetensors tests/unit/engine/test-search \
 	tests/unit/engine/test-chat tests/unit/formats/test-tokenizer
@@ -63,13 +64,28 @@ endif
 UNIT_TESTS = $(CLIENT_TESTS) $(KERNEL_TESTS) $(ENGINE_TESTS) $(DEVICE_TESTS) $(DAEMON_TESTS) $(CORE_TESTS) $(COMMON_TESTS)
 SCRIPTED_TESTS = tests/check-man.sh tests/check-bench.sh tests/check-lexicon.sh tests/check-readme.sh tests/check-api.sh \
 	tests/check-includes.sh tests/check-sizes.sh
-check_PROGRAMS += $(E2E_TESTS) $(UNIT_TESTS)
+check_PROGRAMS += $(E2E_TESTS) $(UNIT_TESTS) tests/support/engine-logits
 dist_check_SCRIPTS += $(SCRIPTED_TESTS)
 TESTS += $(E2E_TESTS) $(SCRIPTED_TESTS) $(UNIT_TESTS)
 if CUDA
 TESTS += tests/check-fake-device.sh
 endif
-EXTRA_DIST += tests/check-fake-device.sh tests/check-table.sh
+EXTRA_DIST += tests/check-fake-device.sh tests/check-table.sh tests/compare-transformers.py $(GOLDEN_MODELS)
+GOLDEN_MODELS = \
+	tests/unit/engine/golden/biases/config.json tests/unit/engine/golden/biases/golden.safetensors \
+	tests/unit/engine/golden/biases/model.safetensors tests/unit/engine/golden/linear/config.json \
+	tests/unit/engine/golden/linear/golden.safetensors tests/unit/engine/golden/linear/model.safetensors \
+	tests/unit/engine/golden/llama3/config.json tests/unit/engine/golden/llama3/golden.safetensors \
+	tests/unit/engine/golden/llama3/model.safetensors tests/unit/engine/golden/qwen2/config.json \
+	tests/unit/engine/golden/qwen2/golden.safetensors \
+	tests/unit/engine/golden/qwen2/model-00001-of-00004.safetensors \
+	tests/unit/engine/golden/qwen2/model-00002-of-00004.safetensors \
+	tests/unit/engine/golden/qwen2/model-00003-of-00004.safetensors \
+	tests/unit/engine/golden/qwen2/model-00004-of-00004.safetensors \
+	tests/unit/engine/golden/qwen2/model.safetensors.index.json tests/unit/engine/golden/qwen3/config.json \
+	tests/unit/engine/golden/qwen3/golden.safetensors tests/unit/engine/golden/qwen3/model.safetensors \
+	tests/unit/engine/golden/yarn/config.json tests/unit/engine/golden/yarn/golden.safetensors \
+	tests/unit/engine/golden/yarn/model.safetensors
 
 # Tokenizers and their golden ids; the program by which against-package.py compares.
 check_PROGRAMS += tests/tokenizer/tokenize

@@ -142,7 +142,7 @@ def main():
                     rng = random.Random(f"{a.seed} {task} {size} {i}")
                     characters = int(size * CHARACTERS.get(task, PROSE_CHARACTERS))
                     prompt, answer = TASKS[task](rng, sentences, characters)
-                    case = {"id": f"{task}-{size}-{i}", "task": task, "size": size, "ends": False}
+                    case = {"id": f"{task}-{size}-{i}", "task": task, "size": size, "eos": False}
                     case |= {"prompt": prompt, "answer": answer}
                     f.write(json.dumps(case, ensure_ascii=False) + "\n")
 

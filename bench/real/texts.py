@@ -61,7 +61,7 @@ def main():
             cut = text.index(" ", begin + n_prompt)  # tokens begin with their space
             if cut + n_answer > len(text):
                 sys.exit(f"{name}: {len(text)} characters, {cut + n_answer} expected")
-            case = {"id": name, "task": "text", "size": n_prompt, "ends": False}
+            case = {"id": name, "task": "text", "size": n_prompt, "eos": False}
             case |= {"prompt": text[begin:cut], "answer": text[cut : cut + n_answer]}
             f.write(json.dumps(case) + "\n")
 

@@ -211,15 +211,17 @@ static int open_backend(uint32_t i, struct eng_backend **ret)
 
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
-/* Row-major y = x · wᵀ is column-major yᵀ = w · xᵀ, w being transposed as it lies. */
-static void matmul(struct eng_backend *p, float *y, const void *x, const void *w, uint32_t dtype, uint32_t rows,
-                   uint32_t n_in, uint32_t n_out)
+/* Row-major y = x · wᵀ is column-major yᵀ = w · xᵀ, w being transposed as it lies. It is added to the bias. */
+static void matmul(struct eng_backend *p, float *y, const void *x, const void *w, const float *bias, uint32_t dtype,
+                   uint32_t rows, uint32_t n_in, uint32_t n_out)
 {
 	struct cuda_backend *c = cuda_of(p);
 	const cudaDataType_t type = dtype == SKV_BF16 ? CUDA_R_16BF : CUDA_R_32F;
-	const float one = 1, zero = 0;
+	const float one = 1, keep = bias ? 1 : 0;
+	if (bias)
+		eng_cuda_repeat(c->stream, y, bias, rows, n_out);
 	const cublasStatus_t s = cublasGemmEx(c->blas, CUBLAS_OP_T, CUBLAS_OP_N, (int)n_out, (int)rows, (int)n_in, &one,
-	                                      w, type, (int)n_in, x, type, (int)n_in, &zero, y, CUDA_R_32F,
+	                                      w, type, (int)n_in, x, type, (int)n_in, &keep, y, CUDA_R_32F,
 	                                      (int)n_out, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
 	if (c->bad == CUBLAS_STATUS_SUCCESS)
 		c->bad = s;

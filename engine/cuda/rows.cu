@@ -74,7 +74,7 @@ void eng_cuda_embed(cudaStream_t stream, float *x, const void *embedding, uint32
 
 #define NORM_THREADS 512u
 
-/* The sum over the block, in every thread. */
+/* The sum over the block, of at most NORM_THREADS, in whole warps; in every thread. */
 static __device__ float block_sum(float x)
 {
 	__shared__ float of_warp[NORM_THREADS / WARP];
@@ -84,7 +84,7 @@ static __device__ float block_sum(float x)
 	if (lane == 0)
 		of_warp[threadIdx.x / WARP] = x;
 	__syncthreads();
-	x = lane < NORM_THREADS / WARP ? of_warp[lane] : 0;
+	x = lane < blockDim.x / WARP ? of_warp[lane] : 0;
 	for (uint32_t d = WARP / 2; d; d /= 2)
 		x += __shfl_xor_sync(~0u, x, d);
 	return x;
@@ -119,9 +119,27 @@ void eng_cuda_add_norm(cudaStream_t stream, void *out, uint32_t dtype, float *x,
 		add_norm<<<rows, NORM_THREADS, 0, stream>>>((float *)out, x, y, weight, eps, from, n);
 }
 
+/* ---- products -------------------------------------------------------------------------------- */
+
+static __global__ void repeat(float *y, const float *bias, uint32_t n)
+{
+	const uint32_t i = blockIdx.y * THREADS + threadIdx.x;
+	if (i < n)
+		y[(size_t)blockIdx.x * n + i] = bias[i];
+}
+
+void eng_cuda_repeat(cudaStream_t stream, float *y, const float *bias, uint32_t rows, uint32_t n)
+{
+	const dim3 grid(rows, blocks_of(n, THREADS));
+	repeat<<<grid, THREADS, 0, stream>>>(y, bias, n);
+}
+
 /* ---- heads ----------------------------------------------------------------------------------- */
 
-/* A block takes one head of one row: (a, b) of each pair becomes (a cos − b sin, b cos + a sin), or stays, of v. */
+/*
+ * A block, of whole warps, takes one head of one row, a thread a pair: (a, b), normed where the model has that, becomes
+ * (a cos − b sin, b cos + a sin), or stays as it was, of v.
+ */
 template <typename T>
 static __global__ void rope_split(T *q, T *k, T *v, const float *qkv, struct eng_heads heads, const float *table,
                                   const uint32_t *position)
@@ -130,7 +148,8 @@ static __global__ void rope_split(T *q, T *k, T *v, const float *qkv, struct eng
 	const uint32_t nq = heads.n_heads, nkv = heads.n_kv_heads;
 	const float *from = qkv + ((size_t)row * (nq + 2 * nkv) + head) * d;
 	const float *angles = table + (size_t)position[row] * d;
-	float a = from[i], b = from[d / 2 + i];
+	const bool mine = i < d / 2;
+	float a = mine ? from[i] : 0, b = mine ? from[d / 2 + i] : 0;
 	T *to;
 	if (head < nq)
 		to = q + ((size_t)row * nq + head) * d;
@@ -138,6 +157,14 @@ static __global__ void rope_split(T *q, T *k, T *v, const float *qkv, struct eng
 		to = k + ((size_t)row * nkv + head - nq) * d;
 	else
 		to = v + ((size_t)row * nkv + head - nq - nkv) * d;
+	const float *norm = head < nq ? heads.q_norm : head < nq + nkv ? heads.k_norm : NULL;
+	if (norm) {
+		const float scale = 1 / sqrtf(block_sum(a * a + b * b) / (float)d + heads.eps);
+		a *= mine ? scale * norm[i] : 0;
+		b *= mine ? scale * norm[d / 2 + i] : 0;
+	}
+	if (!mine)
+		return; /* beyond the sum, for which the whole block is needed */
 	if (head < nq + nkv) {
 		const float c = angles[i], s = angles[d / 2 + i], turned = a * c - b * s;
 		b = b * c + a * s;
@@ -151,12 +178,13 @@ void eng_cuda_rope_split(cudaStream_t stream, void *q, void *k, void *v, uint32_
                          const struct eng_heads *heads, const float *table, const uint32_t *position, uint32_t rows)
 {
 	const dim3 grid(rows, heads->n_heads + 2 * heads->n_kv_heads);
+	const uint32_t threads = blocks_of(heads->head_dim / 2, WARP) * WARP;
 	if (dtype == SKV_BF16)
-		rope_split<<<grid, heads->head_dim / 2, 0, stream>>>((__nv_bfloat16 *)q, (__nv_bfloat16 *)k,
-		                                                      (__nv_bfloat16 *)v, qkv, *heads, table, position);
+		rope_split<<<grid, threads, 0, stream>>>((__nv_bfloat16 *)q, (__nv_bfloat16 *)k, (__nv_bfloat16 *)v,
+		                                         qkv, *heads, table, position);
 	else
-		rope_split<<<grid, heads->head_dim / 2, 0, stream>>>((float *)q, (float *)k, (float *)v, qkv, *heads,
-		                                                      table, position);
+		rope_split<<<grid, threads, 0, stream>>>((float *)q, (float *)k, (float *)v, qkv, *heads, table,
+		                                         position);
 }
 
 /* ---- feed-forward ---------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
 #   DIR/run bench attention --device cuda:0 [OPTION...]
 #
 # runs the tests, the kernels' under that tool of compute-sanitizer if one is named, with a line for each and what they
-# print in DIR/logs (or $LOGS); or sparsekv-bench. The reference model is not collected: tests that need it find it in
+# print in DIR/logs (or $LOGS); or sparsekv-bench. The models are not collected: tests that need them find them in
 # the source tree $SKV_SRCDIR, or where they are run. cuBLAS is the machine's own.
 set -eu
 [ $# = 1 ] || { echo "usage: gpu.sh DIR" >&2; exit 2; }
@@ -20,7 +20,7 @@ kernels=$(for t in append compress compress-decode compress-quant decode decompr
 	echo tests/unit/kernels/test-$t
 done)
 client=$(for t in '' -page-bounds -codec -compress -evict -fence -mixed -policy -prefill -maintenance; do echo tests/unit/client/test-client$t; done)
-engine='tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-forward'
+engine='tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-forward tests/unit/engine/test-engine-golden'
 e2e='tests/e2e/gpu-daemon tests/e2e/gpu-client tests/e2e/gpu-tables tests/e2e/test-client-kill tests/e2e/test-oracle tests/e2e/test-engine-work tests/e2e/test-golden'
 tests=$(echo $kernels $client $engine $e2e)
 plugins=$(for p in few refuse-adopt fourth heads keys-first late-misuse unselected; do echo tests/support/plugins/$p; done)
@@ -55,7 +55,7 @@ case ${1-} in memcheck | racecheck | synccheck | initcheck) tool=$1; shift ;; es
 # of several processes
 processes='gpu-daemon gpu-client gpu-tables test-client test-client-page-bounds test-client-codec test-client-compress test-client-evict test-client-fence
 	test-client-mixed test-client-legacy test-client-policy test-client-prefill test-client-kill test-client-maintenance test-oracle
-	test-engine-forward test-engine-work test-golden'
+	test-engine-forward test-engine-golden test-engine-work test-golden'
 processes=${processes//[[:space:]]/ }
 [ $# -gt 0 ] || set -- $(cd "$here/tests/unit/kernels" && echo *) test-engine-backend $([ -n "$tool" ] || echo "$processes")
 bad=0

@@ -28,7 +28,7 @@ static void try_matmul(const struct at *at, const float *x, const float *w, uint
 	void *y_ = backend_give(at, NULL, n * out, SKV_F32);
 	float *y;
 
-	at->place->ops->matmul(at->place, y_, x_, w_, dtype, n, in, out);
+	at->place->ops->matmul(at->place, y_, x_, w_, NULL, dtype, n, in, out);
 	y = backend_take(at, y_, n * out, SKV_F32);
 	for (uint32_t r = 0; r < n; r++)
 		for (uint32_t o = 0; o < out; o++) {

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/checkpoint.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What open() carries about. */
+struct opening {
+	struct skv_checkpoint to;
+	const char *directory;
+	char *err;
+	size_t err_len;
+};
+
+#define FAIL(o, code, ...) (snprintf((o)->err, (o)->err_len, __VA_ARGS__), (code))
+
+static int path_of(const struct opening *o, const char *name, char path[PATH_MAX])
+{
+	if (snprintf(path, PATH_MAX, "%s/%s", o->directory, name) >= PATH_MAX)
+		return FAIL(o, -ENAMETOOLONG, "%.200s…: the path is too long", o->directory);
+	return 0;
+}
+
+/* ---- the index ------------------------------------------------------------------------------- */
+
+static int load_index(struct opening *o, const char *path)
+{
+	json_error_t je;
+	json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &je), *map;
+	int r = 0;
+
+	if (!root)
+		return FAIL(o, -EBADMSG, "%s:%d: %s", path, je.line, je.text);
+	map = json_object_get(root, "weight_map");
+	o->to.index = strdup(path);
+	if (!json_object_size(map))
+		r = FAIL(o, -EBADMSG, "%s: no object \"weight_map\" with the file of each tensor", path);
+	else if (!o->to.index)
+		r = FAIL(o, -ENOMEM, "%s: no memory", path);
+	else
+		o->to.weight_map = json_incref(map);
+	json_decref(root);
+	return r;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/*
+ * The names of the shards, sorted, each once; to be freed, the names are the index's. Only what lies in the folder
+ * itself is opened, whatever the index says.
+ */
+static int shard_names(struct opening *o, const char ***ret, size_t *ret_n)
+{
+	const char **name = calloc(json_object_size(o->to.weight_map), sizeof(*name));
+	const char *tensor;
+	size_t n = 0, kept = 0;
+	json_t *value;
+
+	if (!name)
+		return FAIL(o, -ENOMEM, "%s: no memory", o->to.index);
+	json_object_foreach(o->to.weight_map, tensor, value) {
+		const char *s = json_string_value(value);
+
+		if (!s || !*s || *s == '.' || strchr(s, '/')) {
+			free(name);
+			return FAIL(o, -EBADMSG, "%s: tensor %s is in \"%.80s\", the name of a file beside it expected",
+			            o->to.index, tensor, s ? s : "");
+		}
+		name[n++] = s;
+	}
+	qsort(name, n, sizeof(*name), by_name);
+	for (size_t i = 0; i < n; i++)
+		if (!kept || strcmp(name[kept - 1], name[i]))
+			name[kept++] = name[i];
+	*ret = name;
+	*ret_n = kept;
+	return 0;
+}
+
+/* ---- the files ------------------------------------------------------------------------------- */
+
+static int open_files(struct opening *o, const char *const *name, size_t n)
+{
+	char path[PATH_MAX];
+	int r = 0;
+
+	o->to.file = calloc(n, sizeof(*o->to.file));
+	if (!o->to.file)
+		return FAIL(o, -ENOMEM, "%s: no memory for %zu files", o->directory, n);
+	for (size_t i = 0; !r && i < n; i++) {
+		r = path_of(o, name[i], path);
+		r = r ? r : skv_safetensors_open(&o->to.file[i], path, o->err, o->err_len);
+		if (!r)
+			o->to.n_files++;
+	}
+	return r;
+}
+
+/* The file that the index sends this tensor to; NULL: it knows none. */
+static const struct skv_safetensors *file_of(const struct skv_checkpoint *c, const char *tensor)
+{
+	const char *name = json_string_value(json_object_get(c->weight_map, tensor));
+
+	for (size_t i = 0; name && i < c->n_files; i++)
+		if (!strcmp(strrchr(c->file[i].path, '/') + 1, name))
+			return &c->file[i];
+	return NULL;
+}
+
+static int check_map(const struct opening *o)
+{
+	const char *tensor;
+	json_t *value;
+
+	json_object_foreach(o->to.weight_map, tensor, value) {
+		const struct skv_safetensors *file = file_of(&o->to, tensor);
+
+		if (!skv_safetensors_find(file, tensor))
+			return FAIL(o, -EBADMSG, "%s: tensor %s is not in it, where %s has it", file->path, tensor,
+			            strrchr(o->to.index, '/') + 1);
+	}
+	return 0;
+}
+
+int skv_checkpoint_open(struct skv_checkpoint *ret, const char *directory, char *err, size_t err_len)
+{
+	struct opening o = {.directory = directory, .err = err, .err_len = err_len};
+	const char *const whole = "model.safetensors";
+	const char **name = NULL;
+	char path[PATH_MAX], index[PATH_MAX];
+	size_t n;
+	int r = path_of(&o, whole, path);
+
+	r = r ? r : path_of(&o, "model.safetensors.index.json", index);
+	if (r)
+		return r;
+	if (access(path, F_OK) && !access(index, F_OK)) {
+		r = load_index(&o, index);
+		r = r ? r : shard_names(&o, &name, &n);
+		r = r ? r : open_files(&o, name, n);
+		r = r ? r : check_map(&o);
+		free(name);
+	} else {
+		r = open_files(&o, &whole, 1);
+	}
+	if (r) {
+		skv_checkpoint_deinit(&o.to);
+		return r;
+	}
+	*ret = o.to;
+	return 0;
+}
+
+void skv_checkpoint_deinit(struct skv_checkpoint *c)
+{
+	for (size_t i = 0; i < c->n_files; i++)
+		skv_safetensors_deinit(&c->file[i]);
+	free(c->file);
+	json_decref(c->weight_map);
+	free(c->index);
+	*c = SKV_CHECKPOINT_NULL;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+int skv_checkpoint_get(const struct skv_checkpoint *c, const char *name, uint64_t rows, uint64_t cols,
+                       const struct skv_tensor **ret, char *err, size_t err_len)
+{
+	const struct skv_safetensors *file = c->index ? file_of(c, name) : c->file;
+
+	if (file)
+		return skv_safetensors_get(file, name, rows, cols, ret, err, err_len);
+	snprintf(err, err_len, "%s: tensor %s is missing", c->index, name);
+	return -ENOENT;
+}
+
+uint32_t skv_checkpoint_fingerprint(const struct skv_checkpoint *c)
+{
+	uint32_t h = skv_safetensors_fingerprint(&c->file[0]);
+
+	for (size_t i = 1; i < c->n_files; i++)
+		h = h * 16777619u ^ skv_safetensors_fingerprint(&c->file[i]);
+	return h;
+}
