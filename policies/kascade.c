@@ -65,14 +65,16 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 }
 
 /*
- * The head map: of which of the anchor's kv heads each of the layer's reuses the tokens. 0: of the one of its own
- * number.
+ * The head map: of which of the anchor's kv heads each of the layer's reuses the tokens. The profile has one for its own
+ * anchors: it holds where it has the same anchor for the layer. Elsewhere 0: of the one of its own number.
  */
-static uint32_t map(const struct config *c, const struct skv_model *m, uint32_t layer, uint8_t *ret)
+static uint32_t map(const struct config *c, const struct skv_model *m, uint32_t layer, uint32_t source, uint8_t *ret)
 {
-	for (uint32_t h = 0; h < m->n_kv_heads && by_profile(c); h++)
+	if (skv_layer_set_empty(&c->profile.anchors) || skv_layer_source(&c->profile.anchors, layer) != source)
+		return 0;
+	for (uint32_t h = 0; h < m->n_kv_heads; h++)
 		ret[h] = c->profile.map[layer][h];
-	return by_profile(c) != 0;
+	return 1;
 }
 
 /* With prefill=kascade prompts have the same anchors and head maps. */
@@ -90,7 +92,7 @@ static void prefill(const struct config *c, const struct skv_model *m, uint32_t 
 	ret->source = source;
 	ret->dense = layer == 0;
 	if (source < layer)
-		ret->mapped = map(c, m, layer, ret->map);
+		ret->mapped = map(c, m, layer, source, ret->map);
 }
 
 static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
@@ -112,7 +114,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 		plan->attend = SKV_ATTEND_TOKENS;
 		plan->source = source;
 		if (source < layer && c->variant < SHARED)
-			plan->mapped = map(c, m, layer, plan->map);
+			plan->mapped = map(c, m, layer, source, plan->map);
 	}
 }
 

@@ -230,20 +230,25 @@ START_TEST(profiles)
 }
 END_TEST
 
-/* Its anchors, and which head's list a head takes; not for a list that all share, nor for other anchors. */
+/*
+ * Its anchors, and which head's list a head takes: of layers that are named, too, where a layer has the anchor that it has
+ * in the profile; not for a list that all share, nor after another anchor.
+ */
 START_TEST(kascade_profile)
 {
 	char path[] = "/tmp/test-policies-XXXXXX", spec[128];
 	struct skv_plan got[SKV_MAX_LAYERS];
 
 	profile_write_kascade(path);
-	for (int i = 0; i < 3; i++) {
-		snprintf(spec, sizeof(spec), "kascade%s?%sprofile=%s", i == 1 ? ":shared" : "",
-		         i == 2 ? "layers=0,2&" : "", path);
+	for (int i = 0; i < 4; i++) {
+		static const char *const spec_of[] = {"kascade?", "kascade:shared?", "kascade?layers=0,2&", "kascade?layers=0,1&"};
+		bool mapped = i == 0 || i == 2;
+
+		snprintf(spec, sizeof(spec), "%sprofile=%s", spec_of[i], path);
 		policy_plans(spec, &reference, got);
-		ck_assert_uint_eq(got[3].source, 2);
-		ck_assert_uint_eq(got[3].mapped, i == 0);
-		ck_assert_uint_eq(got[3].map[0], i == 0);
+		ck_assert_uint_eq(got[3].source, i == 3 ? 1 : 2);
+		ck_assert_uint_eq(got[3].mapped, mapped);
+		ck_assert_uint_eq(got[3].map[0], mapped);
 		ck_assert_uint_eq(got[2].mapped, 0);
 	}
 	unlink(path);
