@@ -181,8 +181,6 @@ static int look(struct run *run, uint32_t policy, struct lane **active, uint32_t
 
 		if (row)
 			eng_likelihood_add(&result_of(run, policy, lane)->likelihood, row, vocab, lane->want[lane->n_got]);
-		if (row && run->eval->looks)
-			run->eval->looks(run->eval->arg, policy, lane->index, lane->n_got, row);
 		lane->got[lane->n_got++] = ids[i];
 	}
 	return r;

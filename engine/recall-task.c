@@ -2,9 +2,7 @@
 #include "engine/recall-task.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Numbers 0 … n - 1 in an order that looks random and is always the same. */
 static void shuffle(uint32_t *order, uint32_t n)
@@ -21,45 +19,16 @@ static void shuffle(uint32_t *order, uint32_t n)
 	}
 }
 
-static int make(struct eng_case *c, const char *stretch, const struct eng_recall_task *e, const uint32_t *order,
-                uint32_t n_pieces, uint32_t index)
+int eng_recall_task(int32_t *to, uint32_t n, const int32_t *text, uint32_t n_text)
 {
-	*c = (struct eng_case){.task = "echo", .size = e->prompt, .prompt_len = e->prompt, .answer_len = e->answer};
-	c->prompt = calloc(1, e->prompt + 1);
-	c->answer = calloc(1, e->answer + 1);
-	if (!c->prompt || !c->answer || asprintf(&c->id, "echo-%u", index) < 0) {
-		c->id = NULL;
+	uint32_t n_pieces = n_text / ENG_RECALL_TASK_PIECE, *order = calloc(n_pieces, sizeof(*order));
+
+	if (!order)
 		return -ENOMEM;
-	}
-	memcpy(c->prompt, stretch, e->prompt);
-	for (uint32_t i = 0; i < e->answer; i++) {
-		uint32_t piece = order[i / ENG_RECALL_TASK_PIECE % n_pieces];
-
-		c->answer[i] = stretch[piece * ENG_RECALL_TASK_PIECE + i % ENG_RECALL_TASK_PIECE];
-	}
-	return 0;
-}
-
-int eng_recall_task_cases(struct eng_cases *ret, const char *text, size_t size, const struct eng_recall_task *e,
-                   struct eng_error *err)
-{
-	struct eng_cases cases = {.list = calloc(e->n, sizeof(*cases.list))};
-	uint32_t n_pieces = e->prompt / ENG_RECALL_TASK_PIECE, *order = calloc(n_pieces, sizeof(*order));
-	int r = cases.list && order ? 0 : -ENOMEM;
-
-	if (!r)
-		shuffle(order, n_pieces);
-	while (!r && cases.n < e->n) {
-		size_t at = e->n > 1 ? cases.n * (size - e->prompt) / (e->n - 1) : 0;
-		uint32_t i = (uint32_t)cases.n++;
-
-		r = make(&cases.list[i], text + at, e, order, n_pieces, i);
-	}
+	shuffle(order, n_pieces);
+	for (uint32_t i = 0; i < n; i++)
+		to[i] = text[order[i / ENG_RECALL_TASK_PIECE % n_pieces] * ENG_RECALL_TASK_PIECE +
+		             i % ENG_RECALL_TASK_PIECE];
 	free(order);
-	if (r) {
-		eng_cases_deinit(&cases);
-		return eng_fail(err, r, "no memory for %u texts", e->n);
-	}
-	*ret = cases;
 	return 0;
 }
