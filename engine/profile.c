@@ -43,6 +43,31 @@ int eng_profile_choose(struct eng_profile *p, struct eng_error *err)
 	return r;
 }
 
+/*
+ * A search goes downhill from where it begins, so it begins with what policies guess without a profile
+ * (sparsekv/policy-select.h) if that loses less than the papers' choice. *ret: what the papers' loses.
+ */
+static int begin_search(struct eng_profile *p, uint32_t kind, struct eng_loss *l, double *ret, struct eng_error *err)
+{
+	const struct eng_choice *c = &p->choice[kind];
+	const uint32_t guess[] = {c->first, (2 * c->n_layers + 2) / 5, (3 * c->n_layers + 2) / 5};
+	struct skv_layer_set sets[2] = {{{0}}};
+	double loss[2];
+	int r;
+
+	for (uint32_t i = 0; i < c->n; i++)
+		skv_layer_add(&sets[0], p->papers[kind][i]);
+	for (uint32_t i = 0; i < 3; i++)
+		skv_layer_add(&sets[1], guess[i]);
+	r = eng_loss_of_layers(l, sets, c->n == 3 && guess[1] > c->first ? 2 : 1, loss, err);
+	if (r)
+		return r;
+	if (c->n == 3 && guess[1] > c->first && loss[1] < loss[0])
+		memcpy(p->chosen[kind], guess, sizeof(guess));
+	*ret = loss[0];
+	return 0;
+}
+
 int eng_profile_search(struct eng_profile *p, struct eng_loss *l, struct eng_error *err)
 {
 	static const char *const policy[ENG_KINDS] = {"delta?", "kascade:dense-anchors?", "omnikv?more=0&"};
@@ -55,13 +80,16 @@ int eng_profile_search(struct eng_profile *p, struct eng_loss *l, struct eng_err
 	for (uint32_t k = 0; !r && k < ENG_KINDS; k++) {
 		double end = progress->done + (double)eng_search_sets(&p->choice[k]) * (double)l->rows;
 		char prefix[128], dense[32] = "";
+		double papers = 0;
 
 		if (k != ENG_ANCHORS)
 			snprintf(dense, sizeof(dense), "dense=%u&", p->choice[k].first);
 		snprintf(prefix, sizeof(prefix), "%s%sbudget=%g&layers=", policy[k], dense, p->budget);
 		l->prefix = prefix;
 		l->label = label[k];
-		r = eng_search(&p->choice[k], eng_loss_of_layers, l, p->chosen[k], &p->found[k], err);
+		r = begin_search(p, k, l, &papers, err);
+		r = r ? r : eng_search(&p->choice[k], eng_loss_of_layers, l, p->chosen[k], &p->found[k], err);
+		p->found[k].first_loss = papers;
 		if (!r)
 			eng_progress_show(progress, end, label[k]);
 		p->searched += !r;

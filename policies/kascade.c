@@ -31,25 +31,27 @@ static const struct skv_param params[] = {
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), "0.1",
          "tokens selected for a kv head; below 1 a share of the sequence, at least 128 tokens"},
         {"layers", SKV_PARAM_LAYERS, offsetof(struct config, layers), "auto",
-         "anchor layers; auto: the profile's with its head maps, without one the first, and four evenly spaced from "
-         "the third"},
+         "anchor layers; auto: the profile's with its head maps, without one the first, the third and those after 2/5, 1/2 "
+         "and 3/5 of the layers"},
         {"profile", SKV_PARAM_PROFILE, offsetof(struct config, profile), "none",
          "what sparsekv-calibrate has written about the model"},
         SKV_PREFILL_PARAMS_BUT_ANCHORS(struct config, prefill),
 };
 
-static int by_profile(const struct config *c)
+/* Without a profile: a guess, as that of skv_select_layers() but with five. */
+static int guessed(const struct skv_model *m, uint32_t layer)
 {
-	return skv_layer_set_empty(&c->layers) && !skv_layer_set_empty(&c->profile.anchors);
+	return layer == 0 || layer == 2 || layer == (2 * m->n_layers + 2) / 5 || layer == m->n_layers / 2 ||
+	       layer == (3 * m->n_layers + 2) / 5;
 }
 
 static int anchor(const struct config *c, const struct skv_model *m, uint32_t layer)
 {
-	if (by_profile(c))
+	if (!skv_layer_set_empty(&c->layers))
+		return skv_layer_in(&c->layers, layer);
+	if (!skv_layer_set_empty(&c->profile.anchors))
 		return skv_layer_in(&c->profile.anchors, layer);
-	if (skv_layer_set_empty(&c->layers))
-		return layer == 0 || skv_layer_even(m, 2, 4, layer);
-	return skv_layer_in(&c->layers, layer);
+	return guessed(m, layer);
 }
 
 /* Does an anchor attend to all tokens, not only to its own top-k? */
