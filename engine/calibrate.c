@@ -36,7 +36,7 @@ struct arguments {
 	double budget;
 	const char *deltakv, *palu; /* compressors to write */
 	const char *import;         /* a head map of others to convert */
-	uint32_t width, stride, near; /* 0; UNSET: as they are usually */
+	uint32_t width, stride, near; /* 0; UNSET, as for rows: as they are usually */
 };
 #define UNSET UINT32_MAX
 
@@ -95,7 +95,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		          "tokens of a piece, and of the longest case taken (default 4096)"),
 		ENG_COUNT("texts", &a->texts, 1, 1u << 20, "pieces, or cases of each task and size (default 8)"),
 		ENG_COUNT("rows", &a->rows, 0, SKV_MAX_TOKENS,
-		          "tokens measured in each, evenly spread (default 128; 0: all)"),
+		          "tokens measured in each, evenly spread (default 128, with --by loss 64; 0: all)"),
 		ENG_COUNT("delta-layers", &a->delta, 1, SKV_MAX_LAYERS, "how many to choose (default 3)"),
 		ENG_COUNT("anchors", &a->anchors, 1, SKV_MAX_LAYERS, "(default 5)"),
 		ENG_COUNT("filters", &a->filters, 1, SKV_MAX_LAYERS, "(default 3)"),
@@ -109,7 +109,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		ENG_NAME("by", "WAY", &a->by_loss, ways,
 		         "papers (default): by what the layers attend to\n"
 		         "loss: from there on search for layers under which the model predicts best"),
-		ENG_SHARE("budget", &a->budget, "of the tokens, that the search uses (default 0.25)"),
+		ENG_SHARE("budget", &a->budget, "of the tokens, that the search uses (default 0.125)"),
 		ENG_TEXT("import", "FILE", &a->import,
 		         "instead of all this: convert a head map of Kascade's authors, MODEL_layers_0_2_8_13_14.npy"),
 		ENG_TEXT("deltakv-pca", "FILE", &a->deltakv, "instead of all this: write a codec for deltakv"),
@@ -124,11 +124,13 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 	const struct eng_command command = {PROGRAM, usage, table, sizeof(table) / sizeof(*table)};
 	int r;
 
-	*a = (struct arguments){.cli = ENG_CLI_INIT, .context = 4096, .texts = 8, .rows = 128, .delta = 3,
+	*a = (struct arguments){.cli = ENG_CLI_INIT, .context = 4096, .texts = 8, .rows = UNSET, .delta = 3,
 	                        .anchors = 5, .filters = 3, .dense = 2, .top = 64, .gamma = 64, .sinks = 1024,
-	                        .window = 2048, .budget = 0.25,
+	                        .window = 2048, .budget = 0.125,
 	                        .stride = UNSET, .near = UNSET};
 	r = eng_options(&command, argc, argv, err);
+	if (a->rows == UNSET)
+		a->rows = a->by_loss ? 64 : 128; /* the search decodes them for hundreds of sets */
 	return r ? r : check(a, err);
 }
 
