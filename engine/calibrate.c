@@ -4,27 +4,27 @@
  * K and V. See its page in man/.
  */
 #include <errno.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 #include "engine/cli.h"
 #include "engine/compress.h"
-#include "engine/recall-task.h"
+#include "engine/env.h"
+#include "engine/import.h"
 #include "engine/observe.h"
 #include "engine/profile.h"
 #include "engine/progress.h"
-#include "engine/env.h"
-#include "engine/tasks.h"
-#include "engine/tokens.h"
+#include "engine/texts.h"
 
 #define PROGRAM "sparsekv-calibrate"
-#define TEXT_MAX (256u << 20) /* bytes of a file */
-#define BATCH 16u             /* cases decoded together */
 
 static const char usage[] =
-	"Usage: sparsekv-calibrate --model DIR (--text FILE | --tasks FILE) [-o FILE] [OPTION…]\n"
-	"       sparsekv-calibrate --model DIR (--text FILE | --tasks FILE) --deltakv-pca FILE | --palu FILE [OPTION…]\n"
+	"Usage: sparsekv-calibrate --model DIR [--text FILE | --tasks FILE] [-o FILE] [OPTION…]\n"
+	"       sparsekv-calibrate --model DIR [--text FILE | --tasks FILE] --deltakv-pca FILE | --palu FILE [OPTION…]\n"
+	"       sparsekv-calibrate --model DIR --import FILE -o FILE\n"
 	"Run a model densely over texts, measure what its layers attend to, and choose layers by it; or compute a\n"
 	"codec for its K and V.\n";
 
@@ -35,16 +35,14 @@ struct arguments {
 	uint32_t by_loss;
 	double budget;
 	const char *deltakv, *palu; /* compressors to write */
-	uint32_t width, stride, near; /* 0; UNSET: as they are usually */
+	const char *import;         /* a head map of others to convert */
+	uint32_t width, stride, near; /* 0; UNSET, as for rows: as they are usually */
 };
 #define UNSET UINT32_MAX
 
-static volatile sig_atomic_t stop;
+#define EXIT_PARTIAL 3 /* interrupted, and what was measured so far is written */
 
-static void on_signal(int signal)
-{
-	stop = signal;
-}
+static volatile sig_atomic_t stop;
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
@@ -73,8 +71,10 @@ static int check(struct arguments *a, struct eng_error *err)
 {
 	if (!a->cli.model)
 		return eng_fail(err, -EINVAL, "--model is missing: the directory of a model expected");
-	if (!a->text == !a->tasks)
+	if (a->text && a->tasks)
 		return eng_fail(err, -EINVAL, "one of --text and --tasks expected");
+	if (a->import && (!a->output || a->text || a->tasks || a->by_loss || a->svg || a->deltakv || a->palu))
+		return eng_fail(err, -EINVAL, "--import: --output alone expected beside it and --model");
 	if (a->cli.device != SKV_DEVICE_HOST && !a->by_loss)
 		return eng_fail(err, -EINVAL, "--device: only the search of --by loss uses one");
 	return check_compressor(a, err);
@@ -85,7 +85,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 	static const char *const ways[] = {"papers", "loss", NULL};
 	const struct eng_option table[] = {
 		ENG_TEXT("text", "FILE", &a->text,
-		         "any text: pieces of it, evenly spread; the last half of each is measured"),
+		         "any text (default: one that is installed): pieces of it, evenly spread; the last half of each is "
+		         "measured"),
 		ENG_TEXT("tasks", "FILE", &a->tasks,
 		         "cases as of sparsekv-eval: prompt and answer; the answer is measured"),
 		ENG_TEXT("output", "FILE", &a->output, "write the profile, which policies take as profile=FILE"),
@@ -94,7 +95,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		          "tokens of a piece, and of the longest case taken (default 4096)"),
 		ENG_COUNT("texts", &a->texts, 1, 1u << 20, "pieces, or cases of each task and size (default 8)"),
 		ENG_COUNT("rows", &a->rows, 0, SKV_MAX_TOKENS,
-		          "tokens measured in each, evenly spread (default 128; 0: all)"),
+		          "tokens measured in each, evenly spread (default 128, with --by loss 64; 0: all)"),
 		ENG_COUNT("delta-layers", &a->delta, 1, SKV_MAX_LAYERS, "how many to choose (default 3)"),
 		ENG_COUNT("anchors", &a->anchors, 1, SKV_MAX_LAYERS, "(default 5)"),
 		ENG_COUNT("filters", &a->filters, 1, SKV_MAX_LAYERS, "(default 3)"),
@@ -108,7 +109,9 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 		ENG_NAME("by", "WAY", &a->by_loss, ways,
 		         "papers (default): by what the layers attend to\n"
 		         "loss: from there on search for layers under which the model predicts best"),
-		ENG_SHARE("budget", &a->budget, "of the tokens, that the search uses (default 0.25)"),
+		ENG_SHARE("budget", &a->budget, "of the tokens, that the search uses (default 0.125)"),
+		ENG_TEXT("import", "FILE", &a->import,
+		         "instead of all this: convert a head map of Kascade's authors, MODEL_layers_0_2_8_13_14.npy"),
 		ENG_TEXT("deltakv-pca", "FILE", &a->deltakv, "instead of all this: write a codec for deltakv"),
 		ENG_TEXT("palu", "FILE", &a->palu, "the same for palu"),
 		ENG_COUNT("width", &a->width, 32, 65536,
@@ -121,11 +124,13 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 	const struct eng_command command = {PROGRAM, usage, table, sizeof(table) / sizeof(*table)};
 	int r;
 
-	*a = (struct arguments){.cli = ENG_CLI_INIT, .context = 4096, .texts = 8, .rows = 128, .delta = 3,
+	*a = (struct arguments){.cli = ENG_CLI_INIT, .context = 4096, .texts = 8, .rows = UNSET, .delta = 3,
 	                        .anchors = 5, .filters = 3, .dense = 2, .top = 64, .gamma = 64, .sinks = 1024,
-	                        .window = 2048, .budget = 0.25,
+	                        .window = 2048, .budget = 0.125,
 	                        .stride = UNSET, .near = UNSET};
 	r = eng_options(&command, argc, argv, err);
+	if (a->rows == UNSET)
+		a->rows = a->by_loss ? 64 : 128; /* the search decodes them for hundreds of sets */
 	return r ? r : check(a, err);
 }
 
@@ -142,144 +147,105 @@ static int check_counts(const struct arguments *a, const struct eng_config *c, s
 	return 0;
 }
 
-/* ---- texts ----------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------ */
 
-struct texts {
-	struct eng_text *list;
-	uint32_t n, longest;
-	uint64_t tokens;
-	uint32_t hash; /* FNV-1a of all token ids in their order */
-	struct eng_cases cases; /* to search by: those of --tasks, or made of the text */
-	struct eng_tokens vocabulary;
+/* The file takes its place when all of it is written. */
+static int write_file(const char *path, int (*put)(const void *, FILE *, struct eng_error *), const void *arg,
+                      struct eng_error *err)
+{
+	char part[PATH_MAX];
+	FILE *f = NULL;
+	int r = 0, bad;
+
+	if (snprintf(part, sizeof(part), "%s.part", path) >= (int)sizeof(part))
+		return eng_fail(err, -ENAMETOOLONG, "%.300s...: too long a name", path);
+	f = fopen(part, "we");
+	if (!f)
+		return eng_fail(err, -errno, "%.300s: %s", part, strerror(errno));
+	r = put(arg, f, err);
+	bad = fflush(f) || fsync(fileno(f));
+	bad |= ferror(f);
+	bad |= fclose(f);
+	if (!r && bad)
+		r = eng_fail(err, -EIO, "%.300s: could not be written", part);
+	if (!r && rename(part, path))
+		r = eng_fail(err, -errno, "%.300s: %s", path, strerror(errno));
+	if (r)
+		unlink(part);
+	return r;
+}
+
+/* ---- maps of others -------------------------------------------------------------------------- */
+
+struct imported {
+	const struct eng_import *import;
+	const struct eng_config *config;
+	const char *model;
 };
 
-/* Takes over `ids`, n of them. */
-static int add_text(struct texts *t, int32_t *ids, uint32_t n, uint32_t from, uint32_t rows, struct eng_error *err)
+static int write_imported(const void *arg, FILE *to, struct eng_error *err)
 {
-	struct eng_text *list = reallocarray(t->list, t->n + 1, sizeof(*list));
+	const struct imported *i = arg;
 
-	if (!list || !ids) {
-		free(ids);
-		return eng_fail(err, -ENOMEM, "no memory for texts");
-	}
-	t->list = list;
-	t->list[t->n++] = (struct eng_text){.ids = ids, .n = n, .from = from, .rows = rows};
-	t->longest = n > t->longest ? n : t->longest;
-	t->tokens += n;
-	for (uint32_t i = 0; i < n; i++)
-		t->hash = (t->hash ^ (uint32_t)ids[i]) * 16777619u;
-	return 0;
+	return eng_import_write(i->import, i->config, i->model, to, err);
 }
 
-static void texts_deinit(struct texts *t)
+static int import(const struct arguments *a, struct eng_error *err)
 {
-	for (uint32_t i = 0; i < t->n; i++)
-		free((int32_t *)t->list[i].ids);
-	free(t->list);
-	eng_cases_deinit(&t->cases);
-	eng_tokens_deinit(&t->vocabulary);
+	static struct eng_import map;
+	struct eng_config c;
+	const char *slash = strrchr(a->cli.model, '/');
+	char path[PATH_MAX];
+	int r;
+
+	if (snprintf(path, sizeof(path), "%s/config.json", a->cli.model) >= (int)sizeof(path))
+		return eng_fail(err, -ENAMETOOLONG, "%.300s...: too long a name", a->cli.model);
+	r = eng_config_load(&c, path, err);
+	r = r ? r : eng_import_read(&map, a->import, &c, err);
+	return r ? r : write_file(a->output, write_imported, &(struct imported){&map, &c, slash ? slash + 1 : a->cli.model}, err);
 }
 
-static int cut_pieces(struct texts *t, const struct arguments *a, const struct skv_ids *text, struct eng_error *err)
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+/* The text that the installation brings: beside this program in a build tree, or where it is installed. */
+static bool find_prose(char *to, size_t room)
 {
-	const struct skv_ids *begin = &t->vocabulary.begin;
-	size_t most = a->context - begin->n, piece = most < text->n ? most : text->n, n = text->n / (piece ? piece : 1);
-	int r = 0;
+	static const char *const near[] = {"prose.txt", "../share/sparsekvd/prose.txt"};
+	char own[PATH_MAX];
 
-	if (text->n < 16)
-		return eng_fail(err, -EINVAL, "%.300s: %zu tokens, at least 16 expected", a->text, text->n);
-	n = n < a->texts ? n : a->texts;
-	for (size_t i = 0; !r && i < n; i++) {
-		size_t at = n > 1 ? i * (text->n - piece) / (n - 1) : 0;
-		struct skv_ids ids = SKV_IDS_NULL;
-
-		if (!skv_ids_add(&ids, begin->id, begin->n) && skv_ids_add(&ids, text->id + at, piece))
-			skv_ids_deinit(&ids);
-		r = add_text(t, ids.id, (uint32_t)ids.n, (uint32_t)piece / 2, a->rows, err);
-	}
-	return r;
+	for (size_t i = 0; eng_env_directory(own, sizeof(own)) && i < sizeof(near) / sizeof(*near); i++)
+		if (snprintf(to, room, "%s/%s", own, near[i]) < (int)room && !access(to, R_OK))
+			return true;
+	return snprintf(to, room, "%s", ENG_PROSE) < (int)room && !access(to, R_OK);
 }
 
-/* As many tokens as --rows says are predicted, the rest of --context is before them. */
-static int make_echoes(struct texts *t, const struct arguments *a, const struct skv_ids *text, struct eng_error *err)
+static int read_texts(struct eng_texts *t, const struct arguments *a, const struct eng_tokens *tokens, struct eng_error *err)
 {
-	uint32_t answer = a->rows && a->rows < a->context / 2 ? a->rows : a->context / 2;
-	struct eng_recall_task echo = {.n = a->texts, .prompt = a->context - answer, .answer = answer};
+	const struct eng_texts_wanted wanted = {.context = a->context, .texts = a->texts, .rows = a->rows};
+	char prose[PATH_MAX];
 
-	if (text->n < echo.prompt || echo.prompt < 2 * ENG_RECALL_TASK_PIECE)
-		return eng_fail(err, -EINVAL, "--by loss: a --context from %u on, and a text as long, expected",
-		                4 * ENG_RECALL_TASK_PIECE);
-	return eng_recall_task_cases(&t->cases, text->id, text->n, &echo, &t->vocabulary, err);
+	if (a->tasks)
+		return eng_texts_read_tasks(t, a->tasks, tokens, &wanted, err);
+	if (a->text)
+		return eng_texts_read(t, a->text, tokens, &wanted, err);
+	if (!find_prose(prose, sizeof(prose)))
+		return eng_fail(err, -ENOENT, "%s: not there; --text or --tasks expected", ENG_PROSE);
+	return eng_texts_read(t, prose, tokens, &wanted, err);
 }
 
-static int read_text(struct texts *t, const struct arguments *a, struct eng_error *err)
-{
-	struct skv_ids text = SKV_IDS_NULL;
-	FILE *f = fopen(a->text, "re");
-	char *bytes = NULL;
-	struct stat st;
-	int r = 0;
+/* ---- measuring ------------------------------------------------------------------------------- */
 
-	if (!f || fstat(fileno(f), &st) < 0)
-		r = eng_fail(err, -errno, "%.300s: %s", a->text, strerror(errno));
-	else if (!S_ISREG(st.st_mode) || st.st_size < 16 || st.st_size > (off_t)TEXT_MAX)
-		r = eng_fail(err, -EINVAL, "%.300s: a file of 16 bytes to 256 MiB expected", a->text);
-	else if (!(bytes = malloc((size_t)st.st_size)))
-		r = eng_fail(err, -ENOMEM, "no memory for %.300s", a->text);
-	else if (fread(bytes, 1, (size_t)st.st_size, f) != (size_t)st.st_size)
-		r = eng_fail(err, -EIO, "%.300s: cannot be read to its end", a->text);
-	else
-		r = eng_tokens_encode(&t->vocabulary, bytes, (size_t)st.st_size, &text, err);
-	if (!r)
-		r = cut_pieces(t, a, &text, err);
-	if (!r && a->by_loss)
-		r = make_echoes(t, a, &text, err);
-	skv_ids_deinit(&text);
-	free(bytes);
-	if (f)
-		fclose(f);
-	return r;
-}
-
-/* The prompt's last token decides the answer's first: it is the first row that is measured. eos is not one of them. */
-static int add_case(struct texts *t, const struct arguments *a, const struct eng_case *k, struct eng_error *err)
-{
-	uint32_t n_answer = k->n_answer - (k->answer[k->n_answer - 1] == t->vocabulary.eos);
-	struct skv_ids ids = SKV_IDS_NULL;
-
-	if (!skv_ids_add(&ids, k->prompt, k->n_prompt) && skv_ids_add(&ids, k->answer, n_answer))
-		skv_ids_deinit(&ids);
-	return add_text(t, ids.id, (uint32_t)ids.n, k->n_prompt - 1, a->rows, err);
-}
-
-/* Where a search uses them, only the tokens that --rows says are decoded: the first. */
-static int read_tasks(struct texts *t, const struct arguments *a, struct eng_error *err)
-{
-	const struct eng_task_filter filter = {.limit = a->texts, .longest = a->context};
-	int r = eng_cases_load(&t->cases, a->tasks, &filter, &t->vocabulary, err);
-
-	for (size_t i = 0; !r && i < t->cases.n; i++) {
-		r = add_case(t, a, &t->cases.list[i], err);
-		if (a->rows)
-			eng_case_shorten(&t->cases.list[i], a->rows, t->vocabulary.eos);
-	}
-	return r;
-}
-
-/* ---- the work -------------------------------------------------------------------------------- */
-
-static int observe(struct eng_observer *o, const struct texts *t, bool quiet, struct eng_error *err)
+/* *ret_read: tokens, also when it is interrupted. */
+static int observe(struct eng_observer *o, const struct eng_texts *t, bool quiet, uint64_t *ret_read,
+                   struct eng_error *err)
 {
 	struct eng_progress progress;
-	double done = 0;
 	int r = 0;
 
 	eng_progress_begin(&progress, stderr, (double)t->tokens, quiet);
-	for (uint32_t i = 0; !r && i < t->n; i++) {
-		r = eng_observe(o, &t->list[i], &stop, err);
-		done += t->list[i].n;
-		eng_progress_show(&progress, done, "reading texts");
-	}
+	for (uint32_t i = 0; !r && i < t->n; i++)
+		r = eng_observe(o, &t->list[i], &stop, &progress, err);
+	*ret_read = (uint64_t)progress.done;
 	eng_progress_end(&progress);
 	return r;
 }
@@ -295,7 +261,7 @@ static int open_session(const struct arguments *a, struct eng_host *host, struct
 }
 
 static int measure(struct eng_measure *m, struct eng_delta_error *d, const struct arguments *a, struct eng_host *host,
-                   const struct texts *t, struct eng_error *err)
+                   const struct eng_texts *t, uint64_t *ret_read, struct eng_error *err)
 {
 	const struct eng_config *c = &host->model.config;
 	const struct eng_measure_shape shape = {
@@ -313,23 +279,17 @@ static int measure(struct eng_measure *m, struct eng_delta_error *d, const struc
 	if (eng_measure_init(m, &shape) || eng_delta_error_init(d, &differ))
 		r = eng_fail(err, -ENOMEM, "no memory for pairs of %u layers", c->n_layers);
 	r = r ? r : eng_observer_new(&o, &host->model, session, m, d, err);
-	r = r ? r : observe(o, t, a->cli.quiet, err);
+	r = r ? r : observe(o, t, a->cli.quiet, ret_read, err);
 	eng_observer_free(o);
 	skv_close(session);
 	return r;
 }
 
-static int write_file(const struct eng_profile *p, const char *path, struct eng_error *err)
-{
-	FILE *f = fopen(path, "we");
-	int r, bad;
+/* ---- the profile ----------------------------------------------------------------------------- */
 
-	if (!f)
-		return eng_fail(err, -errno, "%.300s: %s", path, strerror(errno));
-	r = eng_profile_write(p, f, err);
-	bad = ferror(f);
-	bad |= fclose(f);
-	return r || !bad ? r : eng_fail(err, -EIO, "%.300s: could not be written", path);
+static int write_profile(const void *arg, FILE *to, struct eng_error *err)
+{
+	return eng_profile_write(arg, to, err);
 }
 
 static int draw_file(const struct eng_profile *p, const char *prefix, const char *what,
@@ -350,64 +310,101 @@ static int draw_file(const struct eng_profile *p, const char *prefix, const char
 }
 
 /* From what the papers' criteria chose on, with the backend that was asked for. */
-static int search(struct eng_profile *p, const struct arguments *a, struct eng_host *host, const struct texts *t,
-                  struct eng_loss *l, struct eng_error *err)
+static int search_by(struct eng_profile *p, const struct arguments *a, struct eng_host *host,
+                     const struct eng_texts *t, struct eng_loss *l, struct eng_error *err)
 {
+	struct eng_progress progress;
+	double rows = 0;
 	int r = eng_host_move(host, &a->cli, err);
-	const struct eng_eval eval = {
-		.model = &host->model, .tokens = &t->vocabulary, .client = host->client, .kv_dtype = a->cli.kv_dtype, .cases = &t->cases,
-		.batch = t->cases.n < BATCH ? (uint32_t)t->cases.n : BATCH, .chunk = ENG_CHUNK, .quiet = a->cli.quiet,
-		.no_graph = a->cli.no_graph, .stop = &stop,
+	const struct eng_loss_setup setup = {
+		.model = &host->model, .client = host->client, .kv_dtype = a->cli.kv_dtype, .texts = t->list, .n = t->n,
+		.no_graph = a->cli.no_graph, .progress = &progress, .stop = &stop,
 	};
 
-	r = r ? r : eng_loss_init(l, &eval, err);
-	return r ? r : eng_profile_search(p, l, err);
+	for (uint32_t i = 0; i < t->n; i++)
+		rows += eng_text_rows(&t->list[i]);
+	eng_progress_begin(&progress, stderr, (double)t->tokens + rows * eng_profile_search_sets(p), a->cli.quiet);
+	r = r ? r : eng_loss_init(l, &setup, err);
+	r = r ? r : eng_profile_search(p, l, err);
+	eng_progress_end(&progress);
+	return r;
 }
 
-static int report(const struct arguments *a, struct eng_host *host, const struct eng_measure *m,
-                  const struct eng_delta_error *d, const struct texts *t, struct eng_error *err)
+static int search(struct eng_profile *p, const struct arguments *a, struct eng_host *host, const struct eng_texts *t,
+                  struct eng_loss *l, struct eng_error *err)
 {
-	const char *source = a->text ? a->text : a->tasks, *slash = strrchr(source, '/');
+	struct eng_texts recalled = ENG_TEXTS_NULL;
+	int r = a->tasks ? 0 : eng_texts_recall(&recalled, t, a->rows, err);
+
+	r = r ? r : search_by(p, a, host, a->tasks ? t : &recalled, l, err);
+	eng_loss_deinit(l);
+	eng_texts_deinit(&recalled);
+	return r;
+}
+
+/* What was measured and found, to where it was asked for. */
+static int put_out(const struct eng_profile *p, const struct arguments *a, struct eng_error *err)
+{
+	char rests_on[256];
+	int r = 0;
+
+	if (p->partial) {
+		eng_profile_partial(p, rests_on, sizeof(rests_on));
+		fprintf(stderr, PROGRAM ": interrupted: this profile rests on %s\n", rests_on);
+	}
+	eng_profile_print(p, stdout);
+	if (a->output)
+		r = write_file(a->output, write_profile, p, err);
+	if (!r && a->svg)
+		r = draw_file(p, a->svg, "shift", eng_profile_draw_shift, err);
+	if (!r && a->svg)
+		r = draw_file(p, a->svg, "similarity", eng_profile_draw_similarity, err);
+	if (!r && a->svg)
+		r = draw_file(p, a->svg, "alike", eng_profile_draw_alike, err);
+	return r;
+}
+
+/* Of what `m` has, read from so many tokens, which are not all if `partial`. 1: the profile is partial. */
+static int report(const struct arguments *a, struct eng_host *host, const struct eng_measure *m,
+                  const struct eng_delta_error *d, const struct eng_texts *t, uint64_t tokens, bool partial,
+                  struct eng_error *err)
+{
+	const char *source = a->text ? a->text : a->tasks ? a->tasks : ENG_PROSE, *slash = strrchr(source, '/');
 	uint32_t layers = host->model.config.n_layers;
 	struct eng_loss loss = ENG_LOSS_NULL;
 	struct eng_profile p = {
 		.model = &host->model, .measure = m, .differ = d, .source = slash ? slash + 1 : source, .source_hash = t->hash,
-		.tokens = t->tokens, .budget = a->budget,
+		.tokens = tokens, .texts = t->n, .budget = a->budget,
 		.choice = {[ENG_DELTA] = {layers, a->dense, a->delta}, [ENG_ANCHORS] = {layers, 0, a->anchors},
 		           [ENG_FILTERS] = {layers, a->dense, a->filters}},
 	};
 	int r = eng_profile_choose(&p, err);
 
-	if (!r && a->by_loss)
+	if (r)
+		return r;
+	if (a->by_loss && !partial)
 		r = search(&p, a, host, t, &loss, err);
-	if (!r)
-		eng_profile_print(&p, stdout);
-	if (!r && a->output)
-		r = write_file(&p, a->output, err);
-	if (!r && a->svg)
-		r = draw_file(&p, a->svg, "shift", eng_profile_draw_shift, err);
-	if (!r && a->svg)
-		r = draw_file(&p, a->svg, "similarity", eng_profile_draw_similarity, err);
-	if (!r && a->svg)
-		r = draw_file(&p, a->svg, "alike", eng_profile_draw_alike, err);
-	eng_loss_deinit(&loss);
-	return r;
+	p.partial = r == -EINTR || partial;
+	r = r && !p.partial ? r : put_out(&p, a, err);
+	return r ? r : p.partial;
 }
 
-/* Which layers select well. */
-static int choose(const struct arguments *a, struct eng_host *host, const struct texts *t, struct eng_error *err)
+/* Which layers select well. Interrupted when a row was measured: 1, and what is known is written. */
+static int choose(const struct arguments *a, struct eng_host *host, const struct eng_texts *t, struct eng_error *err)
 {
 	struct eng_measure m = ENG_MEASURE_NULL;
 	struct eng_delta_error d = ENG_DELTA_ERROR_NULL;
-	int r = measure(&m, &d, a, host, t, err);
+	uint64_t tokens = 0;
+	int r = measure(&m, &d, a, host, t, &tokens, err);
 
-	r = r ? r : report(a, host, &m, &d, t, err);
+	if (!r || (r == -EINTR && m.rows > 0))
+		r = report(a, host, &m, &d, t, tokens, r, err);
 	eng_measure_deinit(&m);
 	eng_delta_error_deinit(&d);
 	return r;
 }
 
-static int compress(const struct arguments *a, struct eng_host *host, const struct texts *t, struct eng_error *err)
+static int compress(const struct arguments *a, struct eng_host *host, const struct eng_texts *t, struct eng_error *err)
 {
 	struct eng_compress c = {
 		.model = &host->model, .texts = t->list, .n = t->n, .longest = t->longest, .palu = a->palu, .width = a->width,
@@ -422,45 +419,65 @@ static int compress(const struct arguments *a, struct eng_host *host, const stru
 	return r;
 }
 
-static int work(const struct arguments *a, struct eng_host *host, struct texts *t, struct eng_error *err)
+static int work(const struct arguments *a, struct eng_host *host, struct eng_error *err)
 {
 	const struct eng_config *c = &host->model.config;
 	bool compressor = a->deltakv || a->palu;
+	struct eng_tokens tokens = ENG_TOKENS_NULL;
+	struct eng_texts texts = ENG_TEXTS_NULL;
 	int r = compressor ? 0 : check_counts(a, c, err);
 
+	r = r ? r : eng_tokens_load(&tokens, a->cli.model, NULL, err);
+	r = r ? r : read_texts(&texts, a, &tokens, err);
 	if (!r)
-		r = a->text ? read_text(t, a, err) : read_tasks(t, a, err);
+		r = compressor ? compress(a, host, &texts, err) : choose(a, host, &texts, err);
+	eng_texts_deinit(&texts);
+	eng_tokens_deinit(&tokens);
+	return r;
+}
+
+/* The first signal ends the work, and a partial profile is written; the second ends the program. */
+static void on_signal(int signal_)
+{
+	stop = signal_;
+	signal(SIGINT, SIG_DFL);
+	signal(SIGTERM, SIG_DFL);
+}
+
+/* On the host: what layers attend to is measured there. */
+static int run(const struct arguments *a, struct eng_error *err)
+{
+	struct eng_host host = ENG_HOST_NULL;
+	struct eng_cli here = a->cli;
+	int r;
+
+	here.device = SKV_DEVICE_HOST;
+	r = eng_host_open(&host, &here, err);
 	if (r)
 		return r;
-	return compressor ? compress(a, host, t, err) : choose(a, host, t, err);
+	signal(SIGINT, on_signal);
+	signal(SIGTERM, on_signal);
+	r = work(a, &host, err);
+	eng_host_close(&host);
+	return r;
 }
 
 int main(int argc, char **argv)
 {
-	struct texts texts = {.hash = 2166136261u};
-	struct eng_host host = ENG_HOST_NULL;
-	struct eng_cli here; /* what layers attend to is measured on the host */
 	struct arguments a;
 	struct eng_error err;
 	int r;
 
 	eng_env_init(argv);
 	r = parse(&a, argc, argv, &err);
-	here = a.cli;
-	here.device = SKV_DEVICE_HOST;
-	r = r ? r : eng_tokens_load(&texts.vocabulary, a.cli.model, NULL, &err);
-	r = r ? r : eng_host_open(&host, &here, &err);
-	if (!r) {
-		sigaction(SIGINT, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESETHAND}, NULL);
-		sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESETHAND}, NULL);
-		r = work(&a, &host, &texts, &err);
-		eng_host_close(&host);
-	}
-	texts_deinit(&texts);
-	if (stop) {
+	if (!r)
+		r = a.import ? import(&a, &err) : run(&a, &err);
+	if (r == -EINTR) {
 		/* end as the signal asks, now that the daemon has its sequences back */
 		signal(stop, SIG_DFL);
 		raise(stop);
 	}
-	return r ? eng_cli_failed(PROGRAM, &err) : EXIT_SUCCESS;
+	if (r < 0)
+		return eng_cli_failed(PROGRAM, &err);
+	return r ? EXIT_PARTIAL : EXIT_SUCCESS;
 }

@@ -3,7 +3,6 @@
 
 #include <cblas.h>
 #include <limits.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -36,3 +35,23 @@ void eng_env_init(char **argv)
 		return;
 	execv(self, argv); /* if it fails, then it runs as it is */
 }
+
+bool eng_env_directory(char *to, size_t room)
+{
+	ssize_t n = readlink("/proc/self/exe", to, room - 1);
+	char *slash, *libs;
+
+	if (n <= 0)
+		return false;
+	to[n] = '\0';
+	slash = strrchr(to, '/');
+	if (!slash)
+		return false;
+	*slash = '\0';
+	libs = strrchr(to, '/');
+	if (libs && !strcmp(libs, "/.libs"))
+		*libs = '\0';
+	return true;
+}
+
+/* "folder/file" of the folder's first n bytes. False when it is too long. */

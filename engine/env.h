@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/env.h - settings that libraries read before main().
+ * engine/env.h - settings that libraries read before main(), and where the program lies.
  */
 #ifndef ENG_ENV_H
 #define ENG_ENV_H
+
+#include <stdbool.h>
+#include <stddef.h>
 
 /*
  * Call it first in main(): where a setting below is missing from the environment, the program starts itself
@@ -17,4 +20,8 @@
  * does so on Intel's of 2023), and its products are five times slower than with the kernels that fit.
  */
 void eng_env_init(char **argv);
+
+/* Directory of this executable, as seen from outside libtool's .libs. False when it is unknown. */
+bool eng_env_directory(char *to, size_t room);
+
 #endif

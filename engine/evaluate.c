@@ -170,8 +170,6 @@ static void look_at_logits(struct run *run, uint32_t policy, struct lane *lane, 
 			memcpy(reference, row, vocab * sizeof(*row));
 		eng_divergence_add(&result->divergence, reference, row, vocab, want);
 	}
-	if (run->eval->looks)
-		run->eval->looks(run->eval->arg, policy, lane->index, lane->n_got, row);
 }
 
 /* What the open step's rows say, into the lanes. Forced: the logits too. */

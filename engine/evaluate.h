@@ -42,9 +42,6 @@ struct eng_eval {
 	bool no_graph;                     /* on a device: launch the kernels of a step one by one */
 	uint32_t recall;                   /* measure it in one step of so many; 0: never */
 	const volatile sig_atomic_t *stop; /* raised by a signal: give up at the next step */
-	/* Called with the logits of row `at` of an answer, in forced mode; may be NULL. */
-	void (*looks)(void *arg, uint32_t policy, size_t c, uint32_t at, const float *logits);
-	void *arg;
 };
 
 /* What one case gave under one policy. */

@@ -17,6 +17,7 @@ engine_libskvengine_la_SOURCES = \
 	engine/evaluate.c engine/evaluate.h \
 	engine/forward.c engine/forward.h \
 	engine/host.c \
+	engine/import.c engine/import.h \
 	engine/loss.c engine/loss.h \
 	engine/measure.c engine/measure.h \
 	engine/model.c engine/model.h \
@@ -35,6 +36,7 @@ engine_libskvengine_la_SOURCES = \
 	engine/search.c engine/search.h \
 	engine/env.c engine/env.h \
 	engine/tasks.c engine/tasks.h \
+	engine/text.h engine/texts.c engine/texts.h \
 	engine/tokens.c engine/tokens.h
 engine_libskvengine_la_CPPFLAGS = $(AM_CPPFLAGS) $(OPENBLAS_CFLAGS) $(JANSSON_CFLAGS) \
 	-DENG_CUDA_MODULE='"$(pkglibdir)/libsparsekv-engine-cuda.so"'
@@ -51,8 +53,16 @@ engine_sparsekv_eval_SOURCES = engine/eval.c
 engine_sparsekv_eval_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 engine_sparsekv_eval_LDADD = $(ENGINE_LDADD)
 engine_sparsekv_calibrate_SOURCES = engine/calibrate.c
+engine_sparsekv_calibrate_CPPFLAGS = $(AM_CPPFLAGS) -DENG_PROSE='"$(pkgdatadir)/prose.txt"'
 engine_sparsekv_calibrate_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 engine_sparsekv_calibrate_LDADD = $(ENGINE_LDADD)
+
+# What sparsekv-calibrate reads by itself; in the build tree beside it.
+dist_pkgdata_DATA = models/prose.txt
+nodist_noinst_DATA += engine/prose.txt
+CLEANFILES += engine/prose.txt
+engine/prose.txt: models/prose.txt
+	$(AM_V_GEN)cp $< $@
 
 # The device as a backend: like the kernels a module, which besides the driver needs cuBLAS.
 CUDA_ENGINE_CODE = engine/cuda/backend.cu engine/cuda/rows.cu

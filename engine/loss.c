@@ -7,72 +7,207 @@
 #include <stdlib.h>
 #include <string.h>
 #include "engine/ops.h"
+#include "engine/read.h"
 
-#define AT_ONCE 8u    /* policies, each a session; a client may have 16 */
+#define LANES 64u     /* sequences that are decoded together, at most; no more than ENG_READ_ROWS */
 #define SPEC_MAX 512u /* bytes, NUL included; the daemon takes no longer ones */
 
-static float *dense_row(const struct eng_loss *l, size_t c, uint32_t at)
+/* One text under one policy. */
+struct lane {
+	struct skv_seq *seq;
+	uint32_t text;
+	double *sum; /* of its policy; NULL: it is the dense run, and is kept */
+};
+
+static int library(int r, struct eng_error *err)
 {
-	return l->dense + (l->first[c] + at) * l->eval.model->config.vocab;
+	return r < 0 ? eng_fail(err, r, "%s", skv_last_error()) : 0;
 }
 
-static void keep(void *arg, uint32_t policy, size_t c, uint32_t at, const float *logits)
+static int stopped(const struct eng_loss *l, struct eng_error *err)
 {
-	struct eng_loss *l = arg;
-	uint32_t vocab = l->eval.model->config.vocab;
-	float *to = dense_row(l, c, at), all = logits[0] + (float)eng_nll(logits, vocab, 0);
+	return l->setup.stop && *l->setup.stop ? eng_fail(err, -EINTR, "interrupted") : 0;
+}
 
-	(void)policy;
+/* ---- decoding -------------------------------------------------------------------------------- */
+
+static float *dense_row(const struct eng_loss *l, uint32_t text, uint32_t at)
+{
+	return l->dense + (l->first[text] + at) * l->setup.model->config.vocab;
+}
+
+/* Log of the sum of exponentials. */
+static double log_sum(const float *logits, uint32_t vocab)
+{
+	return logits[0] + eng_nll(logits, vocab, 0);
+}
+
+static void keep(float *to, const float *logits, uint32_t vocab)
+{
+	float all = (float)log_sum(logits, vocab);
+
 	for (uint32_t i = 0; i < vocab; i++)
 		to[i] = logits[i] - all;
 }
 
-static void compare(void *arg, uint32_t policy, size_t c, uint32_t at, const float *logits)
+static double divergence(const float *dense, const float *logits, uint32_t vocab)
 {
-	struct eng_loss *l = arg;
-	uint32_t vocab = l->eval.model->config.vocab;
-	const float *dense = dense_row(l, c, at);
-	double all = logits[0] + eng_nll(logits, vocab, 0);
+	double all = log_sum(logits, vocab), sum = 0;
 
 	for (uint32_t i = 0; i < vocab; i++)
-		l->sum[policy] += exp(dense[i]) * (dense[i] - (logits[i] - all));
+		sum += exp(dense[i]) * (dense[i] - (logits[i] - all));
+	return sum;
 }
 
-static int run(struct eng_loss *l, const char *const *specs, uint32_t n, struct eng_error *err)
+/* Row `at` of each lane's text: what it predicts is in `logits`. */
+static void look(const struct eng_loss *l, struct lane *const *active, uint32_t n, uint32_t at, const float *logits)
 {
-	struct eng_result *results;
-	int r;
+	uint32_t vocab = l->setup.model->config.vocab;
+	double lost[LANES];
 
-	l->eval.policies = specs;
-	l->eval.n_policies = n;
-	l->eval.arg = l;
-	r = eng_evaluate(&l->eval, &results, err);
-	if (!r)
-		free(results);
+#pragma omp parallel for schedule(dynamic)
+	for (uint32_t i = 0; i < n; i++) {
+		float *dense = dense_row(l, active[i]->text, at);
+		const float *row = logits + (size_t)i * vocab;
+
+		if (active[i]->sum)
+			lost[i] = divergence(dense, row, vocab);
+		else
+			keep(dense, row, vocab);
+	}
+	for (uint32_t i = 0; i < n; i++)
+		if (active[i]->sum)
+			*active[i]->sum += lost[i];
+}
+
+/* Row `at` of those lanes whose texts have one. *ret_n: how many those are. */
+static int decode_row(struct eng_loss *l, struct lane *lanes, uint32_t n_lanes, uint32_t at, uint32_t *ret_n,
+                      struct eng_error *err)
+{
+	struct skv_step_item items[LANES];
+	struct lane *active[LANES];
+	const float *logits;
+	uint32_t n = 0;
+	int r = stopped(l, err);
+
+	for (uint32_t i = 0; i < n_lanes; i++) {
+		const struct eng_text *t = &l->setup.texts[lanes[i].text];
+
+		if (at >= eng_text_rows(t))
+			continue;
+		active[n] = &lanes[i];
+		items[n++] = SKV_STEP_ITEM(
+			.seq = lanes[i].seq, .n_tokens = 1, .tokens = t->ids + t->from + at);
+	}
+	*ret_n = n;
+	if (r || !n)
+		return r;
+	r = eng_forward(&l->forward, l->session, items, n, err);
+	if (r)
+		return r;
+	r = eng_forward_logits(&l->forward, &logits, err);
+	if (r) {
+		skv_step_abort(l->session);
+		return r;
+	}
+	look(l, active, n, at, logits);
+	eng_progress_add(l->setup.progress, n, l->label);
+	return library(skv_step_end(l->session, NULL, NULL), err);
+}
+
+/* Lanes first … first + n - 1, counted policy by policy, text by text. `specs` NULL: the dense run. */
+static int decode(struct eng_loss *l, const char *const *specs, uint32_t first, uint32_t n, double *sum,
+                  struct eng_error *err)
+{
+	struct lane lanes[LANES];
+	uint32_t n_lanes = 0, active = 1;
+	int r = 0;
+
+	while (!r && n_lanes < n) {
+		uint32_t policy = (first + n_lanes) / l->setup.n, text = (first + n_lanes) % l->setup.n;
+		struct lane *lane = &lanes[n_lanes++];
+
+		*lane = (struct lane){.text = text, .sum = specs ? &sum[policy] : NULL};
+		r = library(skv_seq_fork(l->read[text], NULL, &lane->seq), err);
+		if (!r && specs) {
+			r = skv_seq_policy(lane->seq, specs[policy]);
+			r = r < 0 ? eng_fail(err, r, "%.100s: %s", specs[policy], skv_last_error()) : 0;
+		}
+	}
+	for (uint32_t at = 0; !r && active; at++)
+		r = decode_row(l, lanes, n_lanes, at, &active, err);
+	for (uint32_t i = 0; i < n_lanes; i++)
+		skv_seq_drop(lanes[i].seq);
 	return r;
 }
 
-int eng_loss_init(struct eng_loss *l, const struct eng_eval *eval, struct eng_error *err)
+static int decode_all(struct eng_loss *l, const char *const *specs, uint32_t n, double *sum, struct eng_error *err)
 {
-	static const char *const dense[] = {"full"};
-	uint32_t vocab = eval->model->config.vocab;
+	uint32_t lanes = n * l->setup.n;
+	int r = 0;
+
+	for (uint32_t at = 0; !r && at < lanes; at += LANES)
+		r = decode(l, specs, at, lanes - at < LANES ? lanes - at : LANES, sum, err);
+	return r;
+}
+
+/* ---- the dense run --------------------------------------------------------------------------- */
+
+/* The rows before those that count, which stay. */
+static int read_text(struct eng_loss *l, uint32_t text, struct eng_error *err)
+{
+	const struct eng_text *t = &l->setup.texts[text];
+	struct skv_step_item item = SKV_STEP_ITEM(.flags = SKV_STEP_PROMPT);
+	int r = library(skv_seq_new(l->session, NULL, t->n + 1, &l->read[text]), err);
+
+	item.seq = l->read[text];
+	for (uint32_t at = 0; !r && at < t->from; at += item.n_tokens) {
+		item.tokens = t->ids + at;
+		item.n_tokens = t->from - at < ENG_READ_ROWS ? t->from - at : ENG_READ_ROWS;
+		item.n_prompt_remaining = t->from - at - item.n_tokens;
+		r = stopped(l, err);
+		r = r ? r : eng_forward(&l->forward, l->session, &item, 1, err);
+		r = r ? r : library(skv_step_end(l->session, NULL, NULL), err);
+		eng_progress_add(l->setup.progress, item.n_tokens, l->label);
+	}
+	return r;
+}
+
+static int begin(struct eng_loss *l, struct eng_error *err)
+{
+	const struct eng_loss_setup *s = &l->setup;
+	struct skv_model shape = eng_model_describe(s->model, s->kv_dtype);
+	int r = library(skv_open(s->client, &shape, "full", &l->session), err);
+
+	if (r)
+		return r;
+	skv_set_recall(l->session, 0);
+	r = eng_forward_init(&l->forward, s->model, ENG_READ_ROWS, err);
+	if (r)
+		return r;
+	l->forward.one_by_one = s->no_graph;
+	for (uint32_t i = 0; !r && i < s->n; i++)
+		r = read_text(l, i, err);
+	return r ? r : decode_all(l, NULL, 1, NULL, err);
+}
+
+int eng_loss_init(struct eng_loss *l, const struct eng_loss_setup *setup, struct eng_error *err)
+{
+	uint32_t vocab = setup->model->config.vocab;
 	int r;
 
-	*l = (struct eng_loss){.eval = *eval};
-	l->eval.mode = ENG_FORCED;
-	l->first = calloc(eval->cases->n, sizeof(*l->first));
-	for (size_t i = 0; l->first && i < eval->cases->n; i++) {
+	*l = (struct eng_loss){.setup = *setup, .forward = ENG_FORWARD_NULL, .label = "reading texts to search by"};
+	l->read = calloc(setup->n, sizeof(struct skv_seq *));
+	l->first = calloc(setup->n, sizeof(*l->first));
+	for (uint32_t i = 0; l->first && i < setup->n; i++) {
 		l->first[i] = l->rows;
-		l->rows += eval->cases->list[i].n_answer;
+		l->rows += eng_text_rows(&setup->texts[i]);
 	}
 	l->dense = calloc(l->rows, vocab * sizeof(*l->dense));
-	l->sum = calloc(AT_ONCE, sizeof(*l->sum));
-	l->eval.looks = keep;
-	if (!l->first || !l->dense || !l->sum)
+	if (!l->read || !l->first || !l->dense)
 		r = eng_fail(err, -ENOMEM, "no memory for predictions of %zu tokens", l->rows);
 	else
-		r = run(l, dense, 1, err);
-	l->eval.looks = compare;
+		r = begin(l, err);
 	if (r)
 		eng_loss_deinit(l);
 	return r;
@@ -80,24 +215,27 @@ int eng_loss_init(struct eng_loss *l, const struct eng_eval *eval, struct eng_er
 
 void eng_loss_deinit(struct eng_loss *l)
 {
+	for (uint32_t i = 0; l->read && i < l->setup.n; i++)
+		skv_seq_drop(l->read[i]);
+	if (l->forward.block)
+		eng_forward_deinit(&l->forward);
+	skv_close(l->session);
+	free(l->read);
 	free(l->first);
 	free(l->dense);
-	free(l->sum);
 	*l = ENG_LOSS_NULL;
 }
 
+/* ---- policies -------------------------------------------------------------------------------- */
+
 int eng_loss_of(struct eng_loss *l, const char *const *specs, uint32_t n, double *ret, struct eng_error *err)
 {
-	int r = 0;
+	double *sum = calloc(n, sizeof(*sum));
+	int r = sum ? decode_all(l, specs, n, sum, err) : eng_fail(err, -ENOMEM, "no memory for %u sums", n);
 
-	for (uint32_t at = 0; !r && at < n; at += AT_ONCE) {
-		uint32_t now = n - at < AT_ONCE ? n - at : AT_ONCE;
-
-		memset(l->sum, 0, now * sizeof(*l->sum));
-		r = run(l, specs + at, now, err);
-		for (uint32_t i = 0; !r && i < now; i++)
-			ret[at + i] = l->sum[i] / (double)l->rows;
-	}
+	for (uint32_t i = 0; !r && i < n; i++)
+		ret[i] = sum[i] / (double)l->rows;
+	free(sum);
 	return r;
 }
 

@@ -13,6 +13,7 @@ struct eng_observer {
 	struct skv_session *session;
 	struct eng_measure *measure;
 	struct eng_delta_error *differ;
+	struct eng_progress *progress;
 	struct eng_text text;
 	uint32_t next;       /* of the text's rows that are measured */
 	uint32_t at;         /* the step's first row */
@@ -154,21 +155,24 @@ static void ended(void *arg)
 		measure_row(o, i);
 	for (uint32_t i = 0; i < o->rows; i++)
 		compare_row(o, i);
+	eng_progress_add(o->progress, o->rows, "reading texts");
 }
 
 int eng_observe(struct eng_observer *o, const struct eng_text *text, const volatile sig_atomic_t *stop,
-                struct eng_error *err)
+                struct eng_progress *progress, struct eng_error *err)
 {
 	const struct eng_reading reading = {
 		.ids = text->ids, .n = text->n, .begins = begins, .ended = ended, .arg = o, .stop = stop};
+	uint64_t measured = o->measure->rows;
 	int r;
 
+	o->progress = progress;
 	o->text = *text;
-	o->text.rows = text->rows && text->rows < text->n - text->from ? text->rows : text->n - text->from;
+	o->text.rows = eng_text_rows(text);
 	o->next = 0;
 	eng_delta_error_choose(o->differ, text->n, text->rows, o->mark);
 	r = eng_read(&o->forward, o->session, &reading, err);
-	if (!r)
+	if (o->measure->rows > measured)
 		eng_measure_end_text(o->measure);
 	return r;
 }

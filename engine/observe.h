@@ -13,13 +13,8 @@
 #include "engine/delta-error.h"
 #include "engine/forward.h"
 #include "engine/measure.h"
-
-/* The rows that are measured: `rows` of them (0: all) evenly spread from row `from` on; as many are compared. */
-struct eng_text {
-	const int32_t *ids;
-	uint32_t n;
-	uint32_t from, rows;
-};
+#include "engine/progress.h"
+#include "engine/text.h"
 
 struct eng_observer;
 
@@ -29,8 +24,11 @@ int eng_observer_new(struct eng_observer **ret, const struct eng_model *model, s
 /* NULL is ignored. */
 void eng_observer_free(struct eng_observer *o);
 
-/* A text of at most the measure's max_tokens. `stop` raised: -EINTR. */
+/*
+ * A text of at most the measure's max_tokens; its rows that count are evenly spread, and as many are compared. `stop`
+ * raised: -EINTR, and the rows so far are measured. A row is a unit of the progress, which has begun.
+ */
 int eng_observe(struct eng_observer *o, const struct eng_text *text, const volatile sig_atomic_t *stop,
-                struct eng_error *err);
+                struct eng_progress *progress, struct eng_error *err);
 
 #endif

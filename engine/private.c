@@ -17,6 +17,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "engine/env.h"
 
 #define START_MS 10000 /* from exec to the first answer */
 #define STOP_MS 3000   /* from SIGTERM to SIGKILL */
@@ -37,26 +38,6 @@ static bool runnable(const char *path)
 	return !access(path, X_OK);
 }
 
-/* Directory of this executable, as seen from outside libtool's .libs. False when it is unknown. */
-static bool own_directory(char *to, size_t room)
-{
-	ssize_t n = readlink("/proc/self/exe", to, room - 1);
-	char *slash, *libs;
-
-	if (n <= 0)
-		return false;
-	to[n] = '\0';
-	slash = strrchr(to, '/');
-	if (!slash)
-		return false;
-	*slash = '\0';
-	libs = strrchr(to, '/');
-	if (libs && !strcmp(libs, "/.libs"))
-		*libs = '\0';
-	return true;
-}
-
-/* "folder/file" of the folder's first n bytes. False when it is too long. */
 static bool join(char to[PATH_MAX], const char *folder, int n, const char *file)
 {
 	return snprintf(to, PATH_MAX, "%.*s/%s", n, folder, file) < PATH_MAX;
@@ -89,7 +70,7 @@ static int find_daemon(struct eng_private *p, struct eng_error *err)
 			                named);
 		return 0;
 	}
-	if (own_directory(own, sizeof(own)))
+	if (eng_env_directory(own, sizeof(own)))
 		for (size_t i = 0; i < sizeof(near) / sizeof(*near); i++)
 			if (join(p->daemon, own, (int)strlen(own), near[i]) && runnable(p->daemon))
 				return 0;

@@ -43,22 +43,67 @@ int eng_profile_choose(struct eng_profile *p, struct eng_error *err)
 	return r;
 }
 
+/*
+ * A search goes downhill from where it begins, so it begins with what policies guess without a profile
+ * (sparsekv/policy-select.h) if that loses less than the papers' choice. *ret: what the papers' loses.
+ */
+static int begin_search(struct eng_profile *p, uint32_t kind, struct eng_loss *l, double *ret, struct eng_error *err)
+{
+	const struct eng_choice *c = &p->choice[kind];
+	const uint32_t guess[] = {c->first, (2 * c->n_layers + 2) / 5, (3 * c->n_layers + 2) / 5};
+	struct skv_layer_set sets[2] = {{{0}}};
+	double loss[2];
+	int r;
+
+	for (uint32_t i = 0; i < c->n; i++)
+		skv_layer_add(&sets[0], p->papers[kind][i]);
+	for (uint32_t i = 0; i < 3; i++)
+		skv_layer_add(&sets[1], guess[i]);
+	r = eng_loss_of_layers(l, sets, c->n == 3 && guess[1] > c->first ? 2 : 1, loss, err);
+	if (r)
+		return r;
+	if (c->n == 3 && guess[1] > c->first && loss[1] < loss[0])
+		memcpy(p->chosen[kind], guess, sizeof(guess));
+	*ret = loss[0];
+	return 0;
+}
+
 int eng_profile_search(struct eng_profile *p, struct eng_loss *l, struct eng_error *err)
 {
 	static const char *const policy[ENG_KINDS] = {"delta?", "kascade:dense-anchors?", "omnikv?more=0&"};
+	static const char *const label[ENG_KINDS] = {"searching delta's layers", "searching kascade's anchors",
+	                                             "searching filter layers"};
+	struct eng_progress *progress = l->setup.progress;
 	int r = 0;
 
-	p->loss = l;
+	p->loss_rows = l->rows;
 	for (uint32_t k = 0; !r && k < ENG_KINDS; k++) {
+		double end = progress->done + (double)eng_search_sets(&p->choice[k]) * (double)l->rows;
 		char prefix[128], dense[32] = "";
+		double papers = 0;
 
 		if (k != ENG_ANCHORS)
 			snprintf(dense, sizeof(dense), "dense=%u&", p->choice[k].first);
 		snprintf(prefix, sizeof(prefix), "%s%sbudget=%g&layers=", policy[k], dense, p->budget);
 		l->prefix = prefix;
-		r = eng_search(&p->choice[k], eng_loss_of_layers, l, p->chosen[k], &p->found[k], err);
+		l->label = label[k];
+		r = begin_search(p, k, l, &papers, err);
+		r = r ? r : eng_search(&p->choice[k], eng_loss_of_layers, l, p->chosen[k], &p->found[k], err);
+		p->found[k].first_loss = papers;
+		if (!r)
+			eng_progress_show(progress, end, label[k]);
+		p->searched += !r;
 	}
 	return r;
+}
+
+uint32_t eng_profile_search_sets(const struct eng_profile *p)
+{
+	uint32_t sets = 0;
+
+	for (uint32_t k = 0; k < ENG_KINDS; k++)
+		sets += eng_search_sets(&p->choice[k]);
+	return sets;
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
@@ -155,14 +200,37 @@ static json_t *sets(const struct eng_profile *p, const uint32_t layers[ENG_KINDS
 /* What searching found out. */
 static json_t *search(const struct eng_profile *p)
 {
-	json_t *all = json_pack("{s:f, s:I}", "budget", p->budget, "rows", (json_int_t)p->loss->rows);
+	json_t *all = json_pack("{s:f, s:I}", "budget", p->budget, "rows", (json_int_t)p->loss_rows);
 
-	for (uint32_t k = 0; k < ENG_KINDS; k++)
+	for (uint32_t k = 0; k < ENG_KINDS && p->found[k].judged; k++)
 		json_object_set_new(all, kind_names[k],
 		                    json_pack("{s:i, s:o, s:o}", "sets", (int)p->found[k].judged, "loss",
 		                              number(p->found[k].loss), "papers_loss",
 		                              number(p->found[k].first_loss)));
 	return all;
+}
+
+void eng_profile_partial(const struct eng_profile *p, char *to, size_t room)
+{
+	int at = snprintf(to, room, "%llu of %u texts, %llu rows", (unsigned long long)p->measure->texts, p->texts,
+	                  (unsigned long long)p->measure->rows);
+
+	for (uint32_t k = 0; p->loss_rows && k < ENG_KINDS && at >= 0 && (size_t)at < room; k++)
+		at += snprintf(to + at, room - (size_t)at, "%s %s %s", k ? "," : ";", kind_names[k],
+		               k < p->searched ? "searched" : p->found[k].judged ? "searched in part" : "not searched");
+}
+
+/* By how much less than was asked for. */
+static json_t *partial(const struct eng_profile *p)
+{
+	json_t *searched = json_array();
+	char text[256];
+
+	for (uint32_t k = 0; k < p->searched; k++)
+		json_array_append_new(searched, json_string(kind_names[k]));
+	eng_profile_partial(p, text, sizeof(text));
+	return json_pack("{s:s, s:I, s:i, s:I, s:o}", "interrupted", text, "texts", (json_int_t)p->measure->texts,
+	                 "of_texts", (int)p->texts, "rows", (json_int_t)p->measure->rows, "searched", searched);
 }
 
 int eng_profile_write(const struct eng_profile *p, FILE *to, struct eng_error *err)
@@ -184,7 +252,9 @@ int eng_profile_write(const struct eng_profile *p, FILE *to, struct eng_error *e
 	                 "similarity", matrix(m), "chosen", sets(p, p->chosen));
 	if (root)
 		json_object_set_new(json_object_get(root, "measured"), "correction", correction(p->differ));
-	if (root && p->loss) {
+	if (root && p->partial)
+		json_object_set_new(root, "partial", partial(p));
+	if (root && p->loss_rows) {
 		json_object_set_new(root, "papers", sets(p, p->papers));
 		json_object_set_new(root, "search", search(p));
 	}
@@ -240,15 +310,15 @@ void eng_profile_print(const struct eng_profile *p, FILE *to)
 	fputc('\n', to);
 	for (uint32_t k = 0; k < ENG_KINDS; k++) {
 		print_layers(to, k, &p->choice[k], p->papers[k]);
-		if (p->loss)
+		if (p->found[k].judged)
 			fprintf(to, "  loss %.4f", p->found[k].first_loss);
 		fputc('\n', to);
 	}
 	print_correction(p->differ, to);
-	if (!p->loss)
+	if (!p->loss_rows)
 		return;
-	fprintf(to, "\nby loss, %zu tokens, a budget of %g:\n", p->loss->rows, p->budget);
-	for (uint32_t k = 0; k < ENG_KINDS; k++) {
+	fprintf(to, "\nby loss, %zu tokens, a budget of %g:\n", p->loss_rows, p->budget);
+	for (uint32_t k = 0; k < ENG_KINDS && p->found[k].judged; k++) {
 		print_layers(to, k, &p->choice[k], p->chosen[k]);
 		fprintf(to, "  loss %.4f, %u sets tried\n", p->found[k].loss, p->found[k].judged);
 	}

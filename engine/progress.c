@@ -8,6 +8,11 @@
 
 #define BAR 24
 
+/* Where nothing can be wiped: seconds from line to line, at least; until one comes in any case; and the share between. */
+#define LINE_SECONDS 5.0
+#define LINE_AT_LEAST 60.0
+#define LINE_SHARE 0.05
+
 double eng_now(void)
 {
 	struct timespec t;
@@ -18,8 +23,11 @@ double eng_now(void)
 
 void eng_progress_begin(struct eng_progress *p, FILE *to, double total, bool quiet)
 {
-	*p = (struct eng_progress){.to = to, .total = total, .begun = eng_now()};
-	p->on = !quiet && isatty(fileno(to));
+	double now = eng_now();
+
+	*p = (struct eng_progress){.to = to, .total = total, .begun = now, .on = !quiet, .terminal = isatty(fileno(to))};
+	if (!p->terminal)
+		p->drawn = now;
 }
 
 static int columns(FILE *f)
@@ -29,35 +37,53 @@ static int columns(FILE *f)
 	return ioctl(fileno(f), TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : 80;
 }
 
+/* Is it time to draw again? */
+static bool due(const struct eng_progress *p, double now, double share)
+{
+	double since = now - p->drawn;
+
+	if (p->terminal)
+		return since >= 0.1;
+	return since >= LINE_AT_LEAST || (since >= LINE_SECONDS && share - p->shown >= LINE_SHARE);
+}
+
 void eng_progress_show(struct eng_progress *p, double done, const char *label)
 {
 	double now, share = done / p->total, left;
-	char bar[BAR + 1], line[160];
+	char bar[BAR + 1], line[200], time[32] = "";
 
+	p->done = done;
 	if (!p->on)
 		return;
 	now = eng_now();
-	if (now - p->drawn < 0.1)
+	share = share < 0 ? 0 : share > 1 ? 1 : share;
+	if (!due(p, now, share))
 		return;
 	p->drawn = now;
-	share = share < 0 ? 0 : share > 1 ? 1 : share;
+	p->shown = share;
 	memset(bar, '.', BAR);
 	memset(bar, '#', (size_t)(share * BAR));
 	bar[BAR] = '\0';
 	left = share > 0.01 ? (now - p->begun) * (1 - share) / share : -1;
 	if (left >= 0)
-		snprintf(line, sizeof(line), "[%s] %3.0f %%  %d:%02d left  %s", bar, 100 * share,
-		         (int)left / 60, (int)left % 60, label);
-	else
-		snprintf(line, sizeof(line), "[%s] %3.0f %%  %s", bar, 100 * share, label);
+		snprintf(time, sizeof(time), "%d:%02d left  ", (int)left / 60, (int)left % 60);
+	snprintf(line, sizeof(line), "[%s] %3.0f %%  %s%s", bar, 100 * share, time, label);
 	/* \033[K wipes what a longer line before left behind; a line that wraps could not be wiped. */
-	fprintf(p->to, "\r%.*s\033[K", columns(p->to) - 1, line);
+	if (p->terminal)
+		fprintf(p->to, "\r%.*s\033[K", columns(p->to) - 1, line);
+	else
+		fprintf(p->to, "%s\n", line);
 	fflush(p->to);
+}
+
+void eng_progress_add(struct eng_progress *p, double units, const char *label)
+{
+	eng_progress_show(p, p->done + units, label);
 }
 
 void eng_progress_end(struct eng_progress *p)
 {
-	if (p->on && p->drawn > 0) {
+	if (p->on && p->terminal && p->drawn > 0) {
 		fputs("\r\033[K", p->to);
 		fflush(p->to);
 	}

@@ -41,23 +41,31 @@ static int make_room(struct known *k, uint32_t more)
 	return 0;
 }
 
-/* All sets with one layer of `set` exchanged for another. There is room for them. */
-static void add_neighbours(struct known *k, const struct eng_choice *c, struct skv_layer_set set)
+/* All sets with layer `out` of `set` exchanged for another. There is room for them. */
+static void add_neighbours(struct known *k, const struct eng_choice *c, struct skv_layer_set set, uint32_t out)
 {
-	for (uint32_t out = c->first + 1; out < c->n_layers; out++) {
-		if (!skv_layer_in(&set, out))
-			continue;
-		for (uint32_t in = c->first + 1; in < c->n_layers; in++) {
-			struct skv_layer_set next = set;
+	toggle(&set, out);
+	for (uint32_t in = c->first + 1; in < c->n_layers; in++) {
+		struct skv_layer_set next = set;
 
-			if (skv_layer_in(&set, in))
-				continue;
-			toggle(&next, out);
-			toggle(&next, in);
-			if (!is_known(k, &next))
-				k->sets[k->n++] = next;
-		}
+		if (in == out || skv_layer_in(&set, in))
+			continue;
+		toggle(&next, in);
+		if (!is_known(k, &next))
+			k->sets[k->n++] = next;
 	}
+}
+
+/* The layer of the set at this place behind the first, the place counted round and round. */
+static uint32_t layer_at(const struct eng_choice *c, const struct skv_layer_set *set, uint32_t place)
+{
+	uint32_t layer = c->first;
+
+	for (uint32_t left = place % (c->n - 1) + 1; left > 0; left--)
+		do
+			layer++;
+		while (!skv_layer_in(set, layer));
+	return layer;
 }
 
 static uint32_t best_of(const struct known *k)
@@ -70,31 +78,42 @@ static uint32_t best_of(const struct known *k)
 	return best;
 }
 
-/* From the sets[0] on; *ret_best is the index of the one that no other exchange makes better. */
-static int climb(struct known *k, const struct eng_choice *c, eng_judge *judge, void *arg, uint32_t *ret_best,
-                 struct eng_error *err)
+/* Judge the sets from `judged` on. `k->n` is then how many have been, also after an error. */
+static int judge_new(struct known *k, uint32_t judged, eng_judge *judge, void *arg, struct eng_error *err)
 {
-	uint32_t exchanges = (c->n - 1) * (c->n_layers - c->first - c->n), judged = 0;
-	int r;
+	int r = k->n > judged ? judge(arg, k->sets + judged, k->n - judged, k->loss + judged, err) : 0;
 
-	while (judged < k->n) {
-		r = judge(arg, k->sets + judged, k->n - judged, k->loss + judged, err);
-		if (r)
-			return r;
-		judged = k->n;
-		if (make_room(k, exchanges))
-			return eng_fail(err, -ENOMEM, "no memory for %u sets of layers", judged + exchanges);
-		*ret_best = best_of(k);
-		add_neighbours(k, c, k->sets[*ret_best]);
+	if (r)
+		k->n = judged;
+	return r;
+}
+
+/*
+ * From the sets[0] on, place by place: the best exchange of the layer there, until no exchange at any place is better.
+ * A layer's place changes with its exchange; that only changes which is tried next.
+ */
+static int climb(struct known *k, const struct eng_choice *c, eng_judge *judge, void *arg, struct eng_error *err)
+{
+	uint32_t best = 0, in_vain = 0;
+	int r = judge_new(k, 0, judge, arg, err);
+
+	for (uint32_t place = 0; !r && in_vain + 1 < c->n; place++) {
+		uint32_t judged = k->n, before = best;
+
+		if (make_room(k, c->n_layers))
+			return eng_fail(err, -ENOMEM, "no memory for %u sets of layers", k->n + c->n_layers);
+		add_neighbours(k, c, k->sets[best], layer_at(c, &k->sets[best], place));
+		r = judge_new(k, judged, judge, arg, err);
+		best = best_of(k);
+		in_vain = best == before ? in_vain + 1 : 0;
 	}
-	return 0;
+	return r;
 }
 
 int eng_search(const struct eng_choice *c, eng_judge *judge, void *arg, uint32_t *layers, struct eng_found *ret,
                struct eng_error *err)
 {
 	struct known k = {.n = 0};
-	uint32_t best = 0;
 	int r = make_room(&k, 1) ? eng_fail(err, -ENOMEM, "no memory for a set of layers") : 0;
 
 	if (!r) {
@@ -102,9 +121,11 @@ int eng_search(const struct eng_choice *c, eng_judge *judge, void *arg, uint32_t
 		for (uint32_t i = 0; i < c->n; i++)
 			toggle(&k.sets[0], layers[i]);
 		k.n = 1;
-		r = climb(&k, c, judge, arg, &best, err);
+		r = climb(&k, c, judge, arg, err);
 	}
-	if (!r) {
+	if (k.n > 0) {
+		uint32_t best = best_of(&k);
+
 		for (uint32_t l = c->first, i = 0; l < c->n_layers; l++)
 			if (skv_layer_in(&k.sets[best], l))
 				layers[i++] = l;

@@ -225,13 +225,3 @@ void eng_cases_deinit(struct eng_cases *cases)
 	*cases = ENG_CASES_NULL;
 }
 
-void eng_case_shorten(struct eng_case *c, uint32_t n, int32_t eos)
-{
-	bool ends = c->answer[c->n_answer - 1] == eos;
-
-	if (n + ends >= c->n_answer)
-		return;
-	if (ends)
-		c->answer[n] = eos;
-	c->n_answer = n + ends;
-}

@@ -42,8 +42,6 @@ struct eng_cases {
 /* Read a file for a model. -EINVAL with "file:line: …", or when the filter leaves nothing; -errno of the file. */
 int eng_cases_load(struct eng_cases *ret, const char *path, const struct eng_task_filter *filter,
                    const struct eng_tokens *tokens, struct eng_error *err);
-/* Its answer has at most `n` tokens from now on, and eos behind them if it ended with that. */
-void eng_case_shorten(struct eng_case *c, uint32_t n, int32_t eos);
 void eng_cases_deinit(struct eng_cases *cases);
 
 #endif

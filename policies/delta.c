@@ -25,8 +25,8 @@ static const struct skv_param params[] = {
          "pages selected; below 1 a share of the sequence, at least 8 pages"},
         SKV_SELECT_RECENT_PARAM(struct config, select, "0", "pages"),
         SKV_SELECT_LAYERS_PARAM(struct config, select,
-                                "layers that select; auto: the profile's, without one three, evenly spaced from the first "
-                                "that is not dense"),
+                                "layers that select; auto: the profile's, without one the first that is not dense, and those "
+                                "after 2/5 and 3/5 of the layers"),
         SKV_SELECT_DENSE_PARAM(struct config, select),
         {"pin", SKV_PARAM_UINT, offsetof(struct config, pin), "0",
          "first pages of the sequence, always selected on top of the budget"},
@@ -35,11 +35,11 @@ static const struct skv_param params[] = {
 
 /*
  * The paper calibrates which layers select, as sparsekv-calibrate does: 2,14,22 of 28 layers, 2,8,31 of 32. Without
- * that the first is the one after the dense layers, as in all sets of the paper.
+ * that they are guessed; the first is the one after the dense layers, as in all sets of the paper.
  */
 static struct skv_layer_set selecting(const struct config *c, const struct skv_model *m)
 {
-	return skv_select_layers(&c->select, &c->select.profile.delta, m, 3);
+	return skv_select_layers(&c->select, &c->select.profile.delta, m);
 }
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)

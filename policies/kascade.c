@@ -31,25 +31,27 @@ static const struct skv_param params[] = {
         {"budget", SKV_PARAM_BUDGET, offsetof(struct config, budget), "0.1",
          "tokens selected for a kv head; below 1 a share of the sequence, at least 128 tokens"},
         {"layers", SKV_PARAM_LAYERS, offsetof(struct config, layers), "auto",
-         "anchor layers; auto: the profile's with its head maps, without one the first, and four evenly spaced from "
-         "the third"},
+         "anchor layers; auto: the profile's with its head maps, without one the first, the third and those after 2/5, 1/2 "
+         "and 3/5 of the layers"},
         {"profile", SKV_PARAM_PROFILE, offsetof(struct config, profile), "none",
          "what sparsekv-calibrate has written about the model"},
         SKV_PREFILL_PARAMS_BUT_ANCHORS(struct config, prefill),
 };
 
-static int by_profile(const struct config *c)
+/* Without a profile: a guess, as that of skv_select_layers() but with five. */
+static int guessed(const struct skv_model *m, uint32_t layer)
 {
-	return skv_layer_set_empty(&c->layers) && !skv_layer_set_empty(&c->profile.anchors);
+	return layer == 0 || layer == 2 || layer == (2 * m->n_layers + 2) / 5 || layer == m->n_layers / 2 ||
+	       layer == (3 * m->n_layers + 2) / 5;
 }
 
 static int anchor(const struct config *c, const struct skv_model *m, uint32_t layer)
 {
-	if (by_profile(c))
+	if (!skv_layer_set_empty(&c->layers))
+		return skv_layer_in(&c->layers, layer);
+	if (!skv_layer_set_empty(&c->profile.anchors))
 		return skv_layer_in(&c->profile.anchors, layer);
-	if (skv_layer_set_empty(&c->layers))
-		return layer == 0 || skv_layer_even(m, 2, 4, layer);
-	return skv_layer_in(&c->layers, layer);
+	return guessed(m, layer);
 }
 
 /* Does an anchor attend to all tokens, not only to its own top-k? */
@@ -65,14 +67,16 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 }
 
 /*
- * The head map: of which of the anchor's kv heads each of the layer's reuses the tokens. 0: of the one of its own
- * number.
+ * The head map: of which of the anchor's kv heads each of the layer's reuses the tokens. The profile has one for its own
+ * anchors: it holds where it has the same anchor for the layer. Elsewhere 0: of the one of its own number.
  */
-static uint32_t map(const struct config *c, const struct skv_model *m, uint32_t layer, uint8_t *ret)
+static uint32_t map(const struct config *c, const struct skv_model *m, uint32_t layer, uint32_t source, uint8_t *ret)
 {
-	for (uint32_t h = 0; h < m->n_kv_heads && by_profile(c); h++)
+	if (skv_layer_set_empty(&c->profile.anchors) || skv_layer_source(&c->profile.anchors, layer) != source)
+		return 0;
+	for (uint32_t h = 0; h < m->n_kv_heads; h++)
 		ret[h] = c->profile.map[layer][h];
-	return by_profile(c) != 0;
+	return 1;
 }
 
 /* With prefill=kascade prompts have the same anchors and head maps. */
@@ -90,7 +94,7 @@ static void prefill(const struct config *c, const struct skv_model *m, uint32_t 
 	ret->source = source;
 	ret->dense = layer == 0;
 	if (source < layer)
-		ret->mapped = map(c, m, layer, ret->map);
+		ret->mapped = map(c, m, layer, source, ret->map);
 }
 
 static void plan(const void *config, const struct skv_model *m, uint32_t layer, struct skv_plan *plan)
@@ -112,7 +116,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 		plan->attend = SKV_ATTEND_TOKENS;
 		plan->source = source;
 		if (source < layer && c->variant < SHARED)
-			plan->mapped = map(c, m, layer, plan->map);
+			plan->mapped = map(c, m, layer, source, plan->map);
 	}
 }
 

@@ -112,7 +112,7 @@ tree() {
 		-name '.?*' -prune -o -type f \( -name '*.[ch1-8]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.md' -o -name '*.sh' \
 		-o -name '*.py' -o -name '*.pl' -o -name '*.mk' -o -name '*.am' -o -name '*.ac' -o -name '*.txt' -o -name '*.conf' \
 		-o -name '*.svg' -o -name '*.csv' -o -name setup \) -print 2>/dev/null |
-		grep -vE '(^|/)(check-lexicon\.sh|eval\.txt)$|/corpus/' | sort
+		grep -vE '(^|/)(check-lexicon\.sh|(eval|prose)\.txt)$|/corpus/' | sort
 }
 
 # Places of old words in the files on stdin.

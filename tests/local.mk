@@ -36,8 +36,8 @@ ENGINE_TESTS = \
 	tests/unit/engine/test-calibrate tests/unit/engine/test-checkpoint tests/unit/engine/test-codec-fit \
 	tests/unit/engine/test-correction tests/unit/engine/test-engine-golden \
 	tests/unit/engine/test-engine-backend tests/unit/engine/test-engine-files tests/unit/engine/test-engine-forward \
-	tests/unit/engine/test-engine-math tests/unit/engine/test-safetensors tests/unit/engine/test-search \
-	tests/unit/engine/test-chat tests/unit/formats/test-tokenizer
+	tests/unit/engine/test-engine-math tests/unit/engine/test-import tests/unit/engine/test-safetensors \
+	tests/unit/engine/test-search tests/unit/engine/test-chat tests/unit/formats/test-tokenizer
 DAEMON_TESTS = \
 	tests/unit/daemon/test-charge tests/unit/daemon/test-config tests/unit/daemon/test-ctl tests/unit/daemon/test-fence tests/unit/daemon/test-hostile \
 	tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-loop tests/unit/daemon/test-memory tests/unit/daemon/test-probe tests/unit/daemon/test-scale tests/unit/daemon/test-server \

@@ -113,6 +113,70 @@ static void print_clients(const json_t *rows)
 	skv_table_deinit(&t);
 }
 
+/* Does the spec give the parameter a value other than this one, which stands for none? */
+static bool gives(const char *spec, const char *param, const char *none)
+{
+	size_t n = strlen(param);
+
+	for (const char *at = strchr(spec, '?'); at; at = strchr(at + 1, '&'))
+		if (!strncmp(at + 1, param, n) && at[1 + n] == '=')
+			return strncmp(at + 2 + n, none, strlen(none)) != 0;
+	return false;
+}
+
+/* Is it a policy whose layers a profile chooses? */
+static bool is_calibrated(const json_t *policies, const char *spec)
+{
+	size_t i, j, n = strcspn(spec, ":?");
+	json_t *policy, *param;
+
+	json_array_foreach(policies, i, policy) {
+		const char *name = skv_json_str(policy, "name");
+		bool layers = false, profile = false;
+
+		if (strlen(name) != n || strncmp(name, spec, n))
+			continue;
+		json_array_foreach(json_object_get(policy, "params"), j, param) {
+			layers |= !strcmp(skv_json_str(param, "name"), "layers");
+			profile |= !strcmp(skv_json_str(param, "name"), "profile");
+		}
+		return layers && profile;
+	}
+	return false;
+}
+
+/* Once for each model and policy: sessions whose layers nobody chose. */
+static void print_guesses(const json_t *sessions, const json_t *policies)
+{
+	json_t *said = json_object(), *row;
+	char note[512];
+	size_t i;
+
+	json_array_foreach(sessions, i, row) {
+		const char *spec = skv_json_str(row, "policy");
+
+		if (!is_calibrated(policies, spec) || gives(spec, "layers", "auto") || gives(spec, "profile", "none"))
+			continue;
+		snprintf(note, sizeof(note), "%.*s, model %s: layers=auto without a profile, its layers are guessed; "
+		         "sparsekv-calibrate finds better ones", (int)strcspn(spec, ":?"), spec,
+		         skv_json_str(json_object_get(row, "model"), "name"));
+		if (!json_object_get(said, note))
+			printf("note      %s\n", note);
+		json_object_set_new(said, note, json_true());
+	}
+	json_decref(said);
+}
+
+static void ask_guesses(struct skv_ctl *ctl)
+{
+	json_t *sessions = NULL, *policies = NULL;
+
+	if (!skv_ctl_query(ctl, SKV_QUERY_SESSIONS, &sessions) && !skv_ctl_query(ctl, SKV_QUERY_POLICIES, &policies))
+		print_guesses(json_object_get(sessions, "sessions"), json_object_get(policies, "policies"));
+	json_decref(sessions);
+	json_decref(policies);
+}
+
 int skv_ctl_status(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 {
 	const json_t *totals, *held, *limits, *counters;
@@ -149,6 +213,7 @@ int skv_ctl_status(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	       (ull)skv_json_u64(counters, "malformed"));
 	printf("reclaim   %llu clients gone, their pages back in %.2f ms at most\n",
 	       (ull)skv_json_u64(counters, "clients_gone"), skv_json_num(counters, "reclaim_max_ms"));
+	ask_guesses(ctl);
 	printf("\n%s:\n", strcmp(skv_json_str(s, "scope"), "all") ? "Your account" : "Accounts");
 	print_accounts(json_object_get(s, "accounts"), limits);
 	print_device_accounts(json_object_get(s, "device_accounts"), json_object_get(s, "devices"));

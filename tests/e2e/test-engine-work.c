@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 #include "engine/progress.h"
 #include "tests/support/engine-daemon.h"
 #include "tests/support/random.h"
@@ -432,7 +433,7 @@ START_TEST(calibrates_by_loss)
 	out = run_out(folder);
 	ck_assert_ptr_nonnull(strstr(out, "\ndelta layers:      2,"));
 	ck_assert_ptr_nonnull(strstr(out, "\nno text is longer than these")); /* than the sinks and the window of the policies */
-	ck_assert_ptr_nonnull(strstr(out, "\nby loss, 9 tokens, a budget of 0.1:\ndelta layers:      2,"));
+	ck_assert_ptr_nonnull(strstr(out, "\nby loss, 8 tokens, a budget of 0.1:\ndelta layers:      2,"));
 	ck_assert_ptr_nonnull(strstr(out, "\nkascade anchors:   0  loss "));
 	ck_assert_ptr_nonnull(strstr(out, ", 1 sets tried\n"));
 	free(out);
@@ -444,6 +445,63 @@ START_TEST(calibrates_by_loss)
 	out = generate("--policy", spec, "--prompt", prompt);
 	ck_assert_str_eq(out, answer);
 	free(out);
+}
+END_TEST
+
+/* Without a text it takes the one that is installed, and a run that is not interrupted is not partial. */
+START_TEST(calibrates_prose)
+{
+	char *profile, path[200];
+	const char *argv[] = {CALIBRATE, "--model", model, SOCKET, "--context", "300", "--texts", "2", "--rows", "8",
+	                      "-o", path, NULL};
+
+	snprintf(path, sizeof(path), "%s/profile.json", folder);
+	ck_assert_int_eq(run(folder, argv, LIMIT), 0);
+	profile = fx_read(path, NULL);
+	ck_assert_ptr_nonnull(strstr(profile, "\"from\": \"prose.txt\""));
+	ck_assert_ptr_nonnull(strstr(profile, "\"texts\": 2,"));
+	ck_assert_ptr_nonnull(strstr(profile, "\"tokens\": 600,"));
+	ck_assert_ptr_null(strstr(profile, "\"partial\""));
+	free(profile);
+}
+END_TEST
+
+/* Interrupted while it reads, or searches: what it has is a profile that says so. */
+START_TEST(interrupted_calibration)
+{
+	char path[200];
+	const char *reads[] = {CALIBRATE, "--model", model, SOCKET, "--context", "700", "--texts", "500", "-o", path, NULL};
+	const char *searches[] = {CALIBRATE, "--model", model, SOCKET, "--context", "300", "--texts", "4", "--rows", "64",
+	                          "--by", "loss", "-o", path, NULL};
+	char *profile, *out, *err, spec[300];
+	int status = -SIGTERM;
+
+	snprintf(path, sizeof(path), "%s/profile.json", folder);
+	/* a signal that comes before anything was measured ends it, and nothing is written: then later */
+	for (int ms = 2000; status == -SIGTERM && ms <= 32000; ms *= 2) {
+		pid_t pid = run_start(folder, _i ? searches : reads);
+
+		ck_assert_int_lt(access(path, F_OK), 0);
+		poll(NULL, 0, ms);
+		kill(pid, SIGTERM);
+		status = run_wait(pid, LIMIT);
+	}
+	err = run_err(folder);
+	ck_assert_msg(status == 3, "status %d: %s", status, err);
+	ck_assert_ptr_nonnull(strstr(err, "interrupted: this profile rests on "));
+	out = run_out(folder);
+	ck_assert_ptr_nonnull(strstr(out, "\nkascade anchors:   0,"));
+	profile = fx_read(path, NULL);
+	ck_assert_ptr_nonnull(strstr(profile, "\"partial\": {"));
+	ck_assert_ptr_nonnull(strstr(profile, _i ? "\"of_texts\": 4," : "\"of_texts\": 500,"));
+	ck_assert_int_lt(access(fx_path(folder, "profile.json.part"), F_OK), 0);
+	snprintf(spec, sizeof(spec), "delta?profile=%s", path);
+	free(out);
+	out = generate("--policy", spec, "--prompt", prompt, "--max-tokens", "5");
+	ck_assert_uint_eq(strlen(out), 5);
+	free(out);
+	free(err);
+	free(profile);
 }
 END_TEST
 
@@ -501,6 +559,8 @@ int main(void)
 	tcase_add_loop_test(t, batch_and_mode_do_not_matter, 0, 2);
 	t = add_case(s, "sparsekv-calibrate", 120, setup, daemon_teardown, calibrates, calibrates_by_loss,
 	             NULL);
+	tcase_add_test(t, calibrates_prose);
+	tcase_add_loop_test(t, interrupted_calibration, 0, 2);
 	tcase_add_loop_test(t, calibrates_compressors, 0, 2);
 	return run_suite(s);
 }

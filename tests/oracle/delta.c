@@ -7,11 +7,11 @@
  */
 #include "tests/oracle/oracle.h"
 
-/* `auto`: three, evenly spaced from the first that is not dense. */
+/* `auto`: guessed from the first that is not dense on. */
 static bool is_delta(const struct oracle_step *s, const char *spec, uint32_t layer)
 {
 	if (oracle_is(spec, "layers", "auto"))
-		return oracle_even(s->model, (uint32_t)oracle_number(spec, "dense"), 3, layer);
+		return oracle_guessed(s->model, (uint32_t)oracle_number(spec, "dense"), layer);
 	return oracle_layer_in(spec, "layers", layer);
 }
 

@@ -18,11 +18,11 @@ static void choose(const struct oracle_step *s, const char *spec, uint32_t layer
 	oracle_select(s, layer, set, ORACLE_TOKENS, rows, ORACLE_SUM, oracle_budget(spec, s->n, 128), 0, 0);
 }
 
-/* `auto`: the first layer, and four evenly spaced from the third on. */
+/* `auto`: the first layer, the third, and those at 2/5, 1/2 and 3/5 of the depth. */
 static bool is_anchor(const struct oracle_step *s, const char *spec, uint32_t layer)
 {
 	if (oracle_is(spec, "layers", "auto"))
-		return layer == 0 || oracle_even(s->model, 2, 4, layer);
+		return layer == 0 || layer == 2 || layer == s->model->n_layers / 2 || oracle_fifths(s->model, layer);
 	return oracle_layer_in(spec, "layers", layer);
 }
 

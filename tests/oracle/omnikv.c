@@ -17,7 +17,7 @@ static void choose(const struct oracle_step *s, const char *spec, uint32_t layer
 bool oracle_is_filter(const struct oracle_step *s, const char *spec, uint32_t layer)
 {
 	if (oracle_is(spec, "layers", "auto"))
-		return oracle_even(s->model, (uint32_t)oracle_number(spec, "dense"), 3, layer);
+		return oracle_guessed(s->model, (uint32_t)oracle_number(spec, "dense"), layer);
 	return oracle_layer_in(spec, "layers", layer);
 }
 

@@ -94,8 +94,10 @@ struct oracle_compress oracle_quantized(const struct oracle_step *, uint32_t bit
 double oracle_number(const char *spec, const char *key); /* 0 when it is not there */
 bool oracle_is(const char *spec, const char *key, const char *value);
 bool oracle_layer_in(const char *spec, const char *key, uint32_t layer); /* of a list such as 2,7,12 */
-/* Is it one of `count` layers, evenly spaced from `first` on: first + ceil(i (n_layers - first) / count)? */
-bool oracle_even(const struct skv_model *, uint32_t first, uint32_t count, uint32_t layer);
+/* Is it the layer at 2/5 or 3/5 of the depth, to the nearest? */
+bool oracle_fifths(const struct skv_model *, uint32_t layer);
+/* Is it `first`, or after it one of these? */
+bool oracle_guessed(const struct skv_model *, uint32_t first, uint32_t layer);
 /* The parameter `budget` for n entries: a count, or a share of n rounded up and at least `least`; at most n. */
 uint32_t oracle_budget(const char *spec, uint32_t n, uint32_t least);
 
@@ -156,7 +158,7 @@ void oracle_followers(const struct oracle_step *, const char *spec, struct oracl
                                      struct oracle_set *));
 /* Does the layer choose, of two that do: one of `layers`, or the first after `dense`, and the one where 13 is of 32? */
 bool oracle_chooses_twice(const struct oracle_step *, const char *spec, uint32_t layer);
-/* Does omnikv's filter `layer` choose? `auto`: three, evenly spaced from the first that is not dense. */
+/* Does omnikv's filter `layer` choose? `auto`: guessed from the first that is not dense on. */
 bool oracle_is_filter(const struct oracle_step *, const char *spec, uint32_t layer);
 /* For each candidate, how many of the candidates surely come before it, and how many may. */
 void oracle_ranks(const struct oracle_step *, const struct oracle_score *score, const bool *candidate, uint32_t n,

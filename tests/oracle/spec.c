@@ -48,12 +48,16 @@ bool oracle_layer_in(const char *spec, const char *key, uint32_t layer)
 	return false;
 }
 
-bool oracle_even(const struct skv_model *m, uint32_t first, uint32_t count, uint32_t layer)
+bool oracle_fifths(const struct skv_model *m, uint32_t layer)
 {
-	for (uint32_t i = 0; i < count && first < m->n_layers; i++)
-		if (layer == first + (i * (m->n_layers - first) + count - 1) / count)
-			return true;
-	return false;
+	double depth = m->n_layers;
+
+	return layer == (uint32_t)lround(depth * 2 / 5) || layer == (uint32_t)lround(depth * 3 / 5);
+}
+
+bool oracle_guessed(const struct skv_model *m, uint32_t first, uint32_t layer)
+{
+	return layer == first || (layer > first && oracle_fifths(m, layer));
 }
 
 uint32_t oracle_budget(const char *spec, uint32_t n, uint32_t least)

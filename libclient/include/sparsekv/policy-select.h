@@ -25,14 +25,6 @@ SKV_INLINE void skv_layer_add(struct skv_layer_set *s, uint32_t layer)
 		s->bits[layer / 64] |= 1ull << (layer % 64);
 }
 
-/* Adds the layers of skv_layer_even(). */
-SKV_INLINE void skv_layer_add_even(struct skv_layer_set *s, const struct skv_model *m, uint32_t first, uint32_t n)
-{
-	for (uint32_t i = 0; i < n && first < m->n_layers; i++)
-		if (first + (i * (m->n_layers - first) + n - 1) / n < m->n_layers)
-			skv_layer_add(s, first + (i * (m->n_layers - first) + n - 1) / n);
-}
-
 /* The last layer of the set at or before `layer`, or SKV_NO_LAYER. */
 SKV_INLINE uint32_t skv_layer_source(const struct skv_layer_set *s, uint32_t layer)
 {
@@ -63,7 +55,7 @@ struct skv_select_config {
 	SKV_PREFILL_PARAMS(config, field.prefill)
 
 #define SKV_SELECT_FILTERS_HELP                                                                             \
-	"filter layers; auto: the profile's, without one three, evenly spaced from the first that is not dense"
+	"filter layers; auto: the profile's, without one the first that is not dense, and those after 2/5 and 3/5 of the layers"
 #define SKV_SELECT_TWICE_HELP                                                                               \
 	"layers that select; auto: the profile's filter layers, without one the first that is not dense, and the one " \
 	"after 13/32 of the layers"
@@ -82,27 +74,40 @@ static inline int skv_select_config_check(const struct skv_select_config *c, con
 	return -1;
 }
 
+/* Adds the layer at so many fifths of the depth, to the nearest, if it comes after the dense ones. */
+SKV_INLINE void skv_select_add_fifths(struct skv_layer_set *s, const struct skv_model *m, uint32_t fifths,
+                                      uint32_t dense)
+{
+	uint32_t layer = (fifths * m->n_layers + 2) / 5;
+
+	if (layer > dense && layer < m->n_layers)
+		skv_layer_add(s, layer);
+}
+
 /*
- * The layers that select: the spec's, else those of the profile, else n evenly spaced from the first that is not
- * dense.
+ * The layers that select: the spec's, else those of the profile, else a guess: the first that is not dense, and those
+ * after 2/5 and 3/5 of the layers. No paper has this rule; on the two models on which it was measured it loses less than
+ * half of what evenly spaced layers do, and a calibration is better on both.
  */
 static inline struct skv_layer_set skv_select_layers(const struct skv_select_config *c,
-                                                     const struct skv_layer_set *profile, const struct skv_model *m,
-                                                     uint32_t n)
+                                                     const struct skv_layer_set *profile, const struct skv_model *m)
 {
 	struct skv_layer_set s = c->layers;
 
 	if (skv_layer_set_empty(&s))
 		s = *profile;
-	if (skv_layer_set_empty(&s))
-		skv_layer_add_even(&s, m, c->dense, n);
+	if (skv_layer_set_empty(&s) && c->dense < m->n_layers) {
+		skv_layer_add(&s, c->dense);
+		skv_select_add_fifths(&s, m, 2, c->dense);
+		skv_select_add_fifths(&s, m, 3, c->dense);
+	}
 	return s;
 }
 
 /* OmniKV's filter layers. */
 static inline struct skv_layer_set skv_select_filters(const struct skv_select_config *c, const struct skv_model *m)
 {
-	return skv_select_layers(c, &c->profile.filters, m, 3);
+	return skv_select_layers(c, &c->profile.filters, m);
 }
 
 /*
@@ -111,10 +116,13 @@ static inline struct skv_layer_set skv_select_filters(const struct skv_select_co
  */
 static inline struct skv_layer_set skv_select_layers_twice(const struct skv_select_config *c, const struct skv_model *m)
 {
-	struct skv_layer_set s = skv_select_layers(c, &c->profile.filters, m, 1);
+	struct skv_layer_set s = {{0}};
 
-	if (skv_layer_set_empty(&c->layers) && skv_layer_set_empty(&c->profile.filters) &&
-	    m->n_layers * 13 / 32 > c->dense)
+	if (!skv_layer_set_empty(&c->layers) || !skv_layer_set_empty(&c->profile.filters))
+		return skv_select_layers(c, &c->profile.filters, m);
+	if (c->dense < m->n_layers)
+		skv_layer_add(&s, c->dense);
+	if (m->n_layers * 13 / 32 > c->dense)
 		skv_layer_add(&s, m->n_layers * 13 / 32);
 	return s;
 }

@@ -86,6 +86,24 @@ START_TEST(tables_show_what_there_is)
 }
 END_TEST
 
+/* Sessions whose layers neither the spec nor a profile chooses, once for a model and policy. */
+START_TEST(status_names_guessed_layers)
+{
+	static const char note[] = "note      delta, model tiny: layers=auto without a profile";
+
+	raw_open(client, "tiny", "delta?layers=1", NULL);
+	raw_open(client, "tiny", "delta?budget=9&profile=/a/b", NULL);
+	raw_open(client, "tiny", "full", NULL);
+	ck_assert_int_eq(ctl("status"), 0);
+	ck_assert_ptr_null(strstr(said, "note"));
+	raw_open(client, "tiny", "delta", NULL);
+	raw_open(client, "tiny", "delta?layers=auto&budget=9&profile=none", NULL);
+	ck_assert_int_eq(ctl("status"), 0);
+	SAYS(note);
+	ck_assert_ptr_null(strstr(strstr(said, note) + 1, note));
+}
+END_TEST
+
 START_TEST(every_command_has_its_json)
 {
 	static const struct {
@@ -394,7 +412,7 @@ int main(void)
 {
 	Suite *s = begin_suite("test-ctl");
 
-	add_case(s, "ctl", 60, setup, teardown, tables_show_what_there_is, every_command_has_its_json,
+	add_case(s, "ctl", 60, setup, teardown, tables_show_what_there_is, status_names_guessed_layers, every_command_has_its_json,
 	         top_shows_rates, metrics_are_in_prometheus_form, pages_are_counted_by_kind,
 	         sequences_are_dropped_by_name, policies_are_loaded_and_swapped, policies_are_verified,
 	         a_swap_can_be_waited_for, wrong_usage_is_status_2, no_daemon_is_status_3, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a small random model loses under policies, against logits compared plainly; and the layers that a search finds,
+ * What a small random model loses under policies, against logits taken one by one and compared plainly; and the layers that a search finds,
  * against all sets of layers.
  */
 #include <check.h>
@@ -16,28 +16,24 @@
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
-enum { LAYERS = 6, VOCAB = 264, CASES = 3, PROMPT = 160, ANSWER = 40, TEXT = 1000 };
-#define PIECE_BYTES (ENG_RECALL_TASK_PIECE * sizeof(int32_t))
+enum { LAYERS = 6, VOCAB = 264, TEXTS = 3, PROMPT = 160, ROWS = 40 };
 
 static const struct fx_model shape = {48, LAYERS, 4, 2, 16, 80, VOCAB, 512, 10000, 1e-5, FX_BF16, true};
 static struct eng_model model;
-static struct eng_cases cases;
-static struct eng_eval eval;
-static int32_t bos = 256;
-static const struct eng_tokens tokens = {.begin = {&bos, 1, 1}, .vocab = VOCAB, .eos = 257, .ends = {257}, .n_ends = 1};
+static int32_t ids[TEXTS][PROMPT + ROWS];
+static struct eng_text texts[TEXTS];
+static struct eng_progress progress;
+static struct eng_loss_setup with;
 
-static void any_text(int32_t *ids)
+static uint32_t rows_of(uint32_t text)
 {
-	for (int i = 0; i < TEXT; i++)
-		ids[i] = (int32_t)rnd_below(256);
+	return ROWS - 3 * text;
 }
 
 static void setup(void)
 {
-	const struct eng_recall_task echo = {.n = CASES, .prompt = PROMPT, .answer = ANSWER};
 	struct fx_weights *w = fx_weights_new(&shape);
 	struct eng_error err;
-	int32_t text[TEXT];
 
 	/* threads that wait for each other are most of the time of a model so small, on a machine that is busy */
 	omp_set_num_threads(1);
@@ -45,62 +41,84 @@ static void setup(void)
 	fx_model_write(&shape, w, folder);
 	fx_weights_free(w);
 	ck_assert_msg(!eng_model_load(&model, folder, eng_backend_host(), SKV_F32, &err), "%s", err.text);
-	any_text(text);
-	ck_assert_int_eq(eng_recall_task_cases(&cases, text, TEXT, &echo, &tokens, &err), 0);
-	eval = (struct eng_eval){.model = &model, .tokens = &tokens, .client = engine_client, .kv_dtype = SKV_F32, .cases = &cases,
-	                         .batch = 2, .chunk = ENG_CHUNK, .quiet = true};
+	for (uint32_t t = 0; t < TEXTS; t++) {
+		for (uint32_t i = 0; i < PROMPT; i++)
+			ids[t][i] = (int32_t)rnd_below(256);
+		ck_assert_int_eq(eng_recall_task(ids[t] + PROMPT, ROWS, ids[t], PROMPT), 0);
+		/* of different lengths; all that is left, and less */
+		texts[t] = (struct eng_text){.ids = ids[t], .n = PROMPT + rows_of(t), .from = PROMPT, .rows = t ? rows_of(t) : 0};
+	}
+	eng_progress_begin(&progress, stderr, 1, true);
+	with = (struct eng_loss_setup){.model = &model, .client = engine_client, .kv_dtype = SKV_F32, .texts = texts,
+	                               .n = TEXTS, .progress = &progress};
 }
 
 static void teardown(void)
 {
-	eng_cases_deinit(&cases);
 	eng_model_deinit(&model);
 	daemon_teardown();
 }
 
-/* ---- echoes ---------------------------------------------------------------------------------- */
+/* ---- recall ---------------------------------------------------------------------------------- */
 
-/* Each piece of the answer is one of the prompt, none comes again before all were there. */
-START_TEST(echoes)
+/* Each piece is one of the text, none comes again before all were there. */
+START_TEST(recall)
 {
-	const struct eng_recall_task echo = {.n = 5, .prompt = 7 * ENG_RECALL_TASK_PIECE + 5,
-	                                     .answer = 9 * ENG_RECALL_TASK_PIECE + 3};
-	struct eng_cases list;
-	struct eng_error err;
-	int32_t text[TEXT];
+	enum { PIECES = 7, TEXT = PIECES * ENG_RECALL_TASK_PIECE + 5, N = (PIECES + 2) * ENG_RECALL_TASK_PIECE + 3 };
+	int32_t text[TEXT], got[N];
+	uint32_t seen = 0, at = 0;
 
-	any_text(text);
-	ck_assert_int_eq(eng_recall_task_cases(&list, text, TEXT, &echo, &tokens, &err), 0);
-	ck_assert_uint_eq(list.n, 5);
-	for (size_t i = 0; i < list.n; i++) {
-		const struct eng_case *c = &list.list[i];
-		uint32_t seen = 0;
+	for (uint32_t i = 0; i < TEXT; i++)
+		text[i] = (int32_t)i;
+	ck_assert_int_eq(eng_recall_task(got, N, text, TEXT), 0);
+	for (; at + ENG_RECALL_TASK_PIECE <= N; at += ENG_RECALL_TASK_PIECE) {
+		uint32_t piece = (uint32_t)got[at] / ENG_RECALL_TASK_PIECE;
 
-		ck_assert(c->n_prompt == echo.prompt + 1 && c->prompt[0] == 256);
-		ck_assert(c->n_answer == echo.answer + 1 && c->answer[echo.answer] == 257);
-		ck_assert_int_eq(memcmp(c->prompt + 1, text + i * (TEXT - echo.prompt) / 4, echo.prompt * sizeof(*text)), 0);
-		for (uint32_t at = 0; at + ENG_RECALL_TASK_PIECE <= echo.answer; at += ENG_RECALL_TASK_PIECE) {
-			const int32_t *piece = memmem(c->prompt, c->n_prompt * sizeof(*piece), c->answer + at, PIECE_BYTES);
-
-			ck_assert_ptr_nonnull(piece);
-			seen |= at < echo.prompt - 5 ? 1u << (piece - c->prompt) / ENG_RECALL_TASK_PIECE : 0;
-		}
-		ck_assert_uint_eq(seen, (1u << 7) - 1);
-		ck_assert_int_eq(memcmp(c->answer, c->answer + (size_t)7 * ENG_RECALL_TASK_PIECE, PIECE_BYTES), 0);
-		ck_assert_int_ne(memcmp(c->answer, c->prompt + 1, 7 * PIECE_BYTES), 0);
+		ck_assert_int_eq(memcmp(got + at, text + piece * ENG_RECALL_TASK_PIECE,
+		                        ENG_RECALL_TASK_PIECE * sizeof(*got)), 0);
+		if (at < PIECES * ENG_RECALL_TASK_PIECE)
+			seen |= 1u << piece;
 	}
-	eng_cases_deinit(&list);
+	ck_assert_uint_eq(seen, (1u << PIECES) - 1);
+	ck_assert_int_eq(memcmp(got, got + PIECES * ENG_RECALL_TASK_PIECE, ENG_RECALL_TASK_PIECE * sizeof(*got)), 0);
+	ck_assert_int_eq(got[at], got[at - PIECES * ENG_RECALL_TASK_PIECE]); /* the last one is cut */
+	ck_assert_int_ne(memcmp(got, text, PIECES * ENG_RECALL_TASK_PIECE * sizeof(*got)), 0);
 }
 END_TEST
 
 /* ---- losses ---------------------------------------------------------------------------------- */
 
-static float logits_of[2][CASES][ANSWER + 1][VOCAB];
+static float logits_of[2][TEXTS][ROWS][VOCAB];
 
-static void take_logits(void *arg, uint32_t policy, size_t c, uint32_t at, const float *logits)
+/* The texts one by one under a policy, step by step. */
+static void take_logits(uint32_t policy, const char *spec)
 {
-	(void)arg;
-	memcpy(logits_of[policy][c][at], logits, sizeof(logits_of[policy][c][at]));
+	struct skv_model what = eng_model_describe(&model, SKV_F32);
+	struct eng_forward f = ENG_FORWARD_NULL;
+	struct skv_session *session;
+	struct eng_error err;
+
+	ok(skv_open(engine_client, &what, spec, &session));
+	ck_assert_msg(!eng_forward_init(&f, &model, PROMPT, &err), "%s", err.text);
+	for (uint32_t t = 0; t < TEXTS; t++) {
+		struct skv_step_item item = {.n_tokens = PROMPT, .flags = SKV_STEP_PROMPT, .tokens = ids[t]};
+		const float *logits;
+
+		ok(skv_seq_new(session, NULL, 0, &item.seq));
+		ck_assert_msg(!eng_forward(&f, session, &item, 1, &err), "%s", err.text);
+		ok(skv_step_end(session, NULL));
+		item = (struct skv_step_item){.seq = item.seq, .n_tokens = 1};
+		for (uint32_t at = 0; at < rows_of(t); at++) {
+			item.tokens = ids[t] + PROMPT + at;
+			ck_assert_msg(!eng_forward(&f, session, &item, 1, &err), "%s", err.text);
+			ck_assert_int_eq(eng_forward_logits(&f, &logits, &err), 0);
+			memcpy(logits_of[policy][t][at], logits, sizeof(logits_of[policy][t][at]));
+			ok(skv_step_end(session, NULL));
+		}
+		ok(skv_seq_drop(item.seq));
+	}
+	eng_forward_deinit(&f);
+	skv_close(session);
 }
 
 static void softmax(const float *x, double *p)
@@ -116,42 +134,37 @@ static void softmax(const float *x, double *p)
 static double divergence(void)
 {
 	double sum = 0, p[VOCAB], q[VOCAB];
+	uint32_t rows = 0;
 
-	for (int c = 0; c < CASES; c++)
-		for (int at = 0; at <= ANSWER; at++) {
+	for (uint32_t c = 0; c < TEXTS; c++)
+		for (uint32_t at = 0; at < rows_of(c); at++, rows++) {
 			softmax(logits_of[0][c][at], p);
 			softmax(logits_of[1][c][at], q);
 			for (int i = 0; i < VOCAB; i++)
 				sum += p[i] * log(p[i] / q[i]);
 		}
-	return sum / (CASES * (ANSWER + 1));
+	return sum / rows;
 }
 
 START_TEST(losses)
 {
-	/* more of them than are run at once */
-	const char *specs[19] = {"full", "delta?budget=2&layers=1,3&dense=1", "delta?budget=64&layers=2", "no-such"};
-	const char *two[] = {"full", specs[1]};
-	struct eng_eval plain = eval;
-	struct eng_result *results;
-	double got[19], want;
+	/* with the texts more than are decoded together */
+	const char *specs[40] = {"full", "delta?budget=2&layers=1,3&dense=1", "delta?budget=64&layers=2", "no-such"};
+	double got[40], want;
 	struct eng_loss l;
 	struct eng_error err;
 
-	plain.policies = two;
-	plain.n_policies = 2;
-	plain.looks = take_logits;
-	ck_assert_msg(!eng_evaluate(&plain, &results, &err), "%s", err.text);
-	free(results);
+	take_logits(0, "full");
+	take_logits(1, specs[1]);
 	want = divergence();
 	ck_assert_double_gt(want, 1e-4);
 
-	ck_assert_msg(!eng_loss_init(&l, &eval, &err), "%s", err.text);
+	ck_assert_msg(!eng_loss_init(&l, &with, &err), "%s", err.text);
 	ck_assert_int_lt(eng_loss_of(&l, specs, 4, got, &err), 0);
-	for (int i = 3; i < 19; i++)
+	for (int i = 3; i < 40; i++)
 		specs[i] = specs[i % 3];
-	ck_assert_msg(!eng_loss_of(&l, specs, 19, got, &err), "%s", err.text);
-	for (int i = 0; i < 19; i++) {
+	ck_assert_msg(!eng_loss_of(&l, specs, 40, got, &err), "%s", err.text);
+	for (int i = 0; i < 40; i++) {
 		double expected = i % 3 == 1 ? want : 0; /* the third selects all pages that there are */
 
 		ck_assert_double_eq_tol(got[i], expected, want / 1000);
@@ -276,6 +289,32 @@ START_TEST(search_gives_up)
 }
 END_TEST
 
+/* Layer 4 is good and 5 is better; for no more than two calls. */
+static int give_up(void *arg, const struct skv_layer_set *sets, uint32_t n, double *ret, struct eng_error *err)
+{
+	if (++*(uint32_t *)arg > 2)
+		return eng_fail(err, -EINTR, "interrupted");
+	for (uint32_t i = 0; i < n; i++)
+		ret[i] = 10 - (sets[i].bits[0] >> 4 & 1) - 2.0 * (sets[i].bits[0] >> 5 & 1);
+	return 0;
+}
+
+/* What an interrupted search has found counts: here the best exchange of the first of two layers. */
+START_TEST(search_is_interrupted)
+{
+	const struct eng_choice c = {.n_layers = 7, .n = 3};
+	uint32_t layers[] = {0, 1, 2}, calls = 0;
+	struct eng_found found;
+	struct eng_error err;
+
+	ck_assert_int_eq(eng_search(&c, give_up, &calls, layers, &found, &err), -EINTR);
+	ck_assert(layers[0] == 0 && layers[1] == 2 && layers[2] == 5);
+	ck_assert_uint_eq(found.judged, 5);
+	ck_assert_double_eq(found.loss, 8);
+	ck_assert_double_eq(found.first_loss, 10);
+}
+END_TEST
+
 /* What the model itself loses under a policy. */
 START_TEST(search_of_a_model)
 {
@@ -287,7 +326,7 @@ START_TEST(search_of_a_model)
 	struct eng_error err;
 	struct eng_loss l;
 
-	ck_assert_msg(!eng_loss_init(&l, &eval, &err), "%s", err.text);
+	ck_assert_msg(!eng_loss_init(&l, &with, &err), "%s", err.text);
 	l.prefix = policies[_i];
 	for (c.n = 2; c.n <= 3; c.n++) {
 		uint32_t set;
@@ -313,7 +352,7 @@ int main(void)
 	Suite *s = begin_suite("test-search");
 	TCase *t;
 
-	add_case(s, "tables", 60, NULL, NULL, echoes, search_against_all, search_gives_up, NULL);
+	add_case(s, "tables", 60, NULL, NULL, recall, search_against_all, search_gives_up, search_is_interrupted, NULL);
 	t = add_case(s, "models", LIMIT, setup, teardown, losses, NULL);
 	tcase_add_loop_test(t, search_of_a_model, 0, 2);
 	return run_suite(s);

@@ -70,13 +70,14 @@ static const struct {
 	{"delta?budget=0.25&layers=2,7,12", &reference, "d d s p2 p2 p2 p2 s p7 p7 p7 p7 s p12 p12 p12"},
 	{"delta?layers=4,5&dense=3", &reference, "d d d d s s p5 p5 p5 p5 p5 p5 p5 p5 p5 p5"},
 	{"delta?layers=0&dense=2", &reference, "s d p0 p0 p0 p0 p0 p0 p0 p0 p0 p0 p0 p0 p0 p0"},
-	{"delta", &reference, "d d s p2 p2 p2 p2 s p7 p7 p7 p7 s p12 p12 p12"},
+	{"delta", &reference, "d d s p2 p2 p2 s p6 p6 p6 s p10 p10 p10 p10 p10"},
 	{"delta?dense=16", &reference, "d d d d d d d d d d d d d d d d"},
-	{"delta?dense=14", &reference, "d d d d d d d d d d d d d d s s"},
+	{"delta?dense=14", &reference, "d d d d d d d d d d d d d d s p14"},
+	{"delta?dense=6", &reference, "d d d d d d s p6 p6 p6 s p10 p10 p10 p10 p10"},
 	{"delta?dense=0", &smallest, "s"},
 	{"delta", &smallest, "d"},
 	{"omnikv?layers=2,7,12&more=0", &reference, "d d s t2 t2 t2 t2 s t7 t7 t7 t7 s t12 t12 t12"},
-	{"omnikv", &reference, "d d s d t2 t2 t2 s d t7 t7 t7 s d t12 t12"},
+	{"omnikv", &reference, "d d s d t2 t2 s d t6 t6 s d t10 t10 t10 t10"},
 	{"omnikv?layers=0,1&dense=3&more=2", &reference, "s s d d t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1"},
 	{"omnikv?dense=0", &smallest, "s"},
 	{"deltakv?layers=2,7,12", &reference, "d d s t2z t2z t2z t2z s t7z t7z t7z t7z s t12z t12z t12z"},
@@ -93,7 +94,7 @@ static const struct {
 	{"kascade:dense-anchors?layers=0,2,7,12", &reference,
 	 "sk t0 sk t2 t2 t2 t2 sk t7 t7 t7 t7 sk t12 t12 t12"},
 	{"kascade:shared?layers=3", &reference, "d d d t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3 t3"},
-	{"kascade:shared-dense-anchors", &reference, "s t0 s t2 t2 t2 s t6 t6 s t9 t9 t9 s t13 t13"},
+	{"kascade:shared-dense-anchors", &reference, "s t0 s t2 t2 t2 s t6 s t8 s t10 t10 t10 t10 t10"},
 	{"kascade", &smallest, "sk"},
 	{"tidal", &reference, "d d sq t2 t2 t2 sq t6 t6 t6 t6 t6 t6 t6 t6 t6"},
 	{"tidal?layers=1&dense=4", &reference, "d sq d d t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1 t1"},
@@ -230,20 +231,25 @@ START_TEST(profiles)
 }
 END_TEST
 
-/* Its anchors, and which head's list a head takes; not for a list that all share, nor for other anchors. */
+/*
+ * Its anchors, and which head's list a head takes: of layers that are named, too, where a layer has the anchor that it has
+ * in the profile; not for a list that all share, nor after another anchor.
+ */
 START_TEST(kascade_profile)
 {
 	char path[] = "/tmp/test-policies-XXXXXX", spec[128];
 	struct skv_plan got[SKV_MAX_LAYERS];
 
 	profile_write_kascade(path);
-	for (int i = 0; i < 3; i++) {
-		snprintf(spec, sizeof(spec), "kascade%s?%sprofile=%s", i == 1 ? ":shared" : "",
-		         i == 2 ? "layers=0,2&" : "", path);
+	for (int i = 0; i < 4; i++) {
+		static const char *const spec_of[] = {"kascade?", "kascade:shared?", "kascade?layers=0,2&", "kascade?layers=0,1&"};
+		bool mapped = i == 0 || i == 2;
+
+		snprintf(spec, sizeof(spec), "%sprofile=%s", spec_of[i], path);
 		policy_plans(spec, &reference, got);
-		ck_assert_uint_eq(got[3].source, 2);
-		ck_assert_uint_eq(got[3].mapped, i == 0);
-		ck_assert_uint_eq(got[3].map[0], i == 0);
+		ck_assert_uint_eq(got[3].source, i == 3 ? 1 : 2);
+		ck_assert_uint_eq(got[3].mapped, mapped);
+		ck_assert_uint_eq(got[3].map[0], mapped);
 		ck_assert_uint_eq(got[2].mapped, 0);
 	}
 	unlink(path);
