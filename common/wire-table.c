@@ -175,10 +175,13 @@ BODY(skv_msg_query, 8, TAIL_NONE,
 BODY(skv_msg_name, 64, TAIL_NONE,
      AT(0, skv_msg_name, name, STRING));
 
-BODY(skv_msg_policy_swap, 520, TAIL_NONE,
-     AT(0, skv_msg_policy_swap, session, U32),
-     AT(4, skv_msg_policy_swap, uid, U32),
-     AT(8, skv_msg_policy_swap, spec, STRING));
+BODY(skv_msg_policy_swap, 592, TAIL_NONE,
+     AT(0, skv_msg_policy_swap, all, FLAG),
+     AT(4, skv_msg_policy_swap, session, U32),
+     AT(8, skv_msg_policy_swap, client, U32),
+     AT(12, skv_msg_policy_swap, uid, U32),
+     AT(16, skv_msg_policy_swap, model, STRING),
+     AT(80, skv_msg_policy_swap, spec, STRING));
 
 BODY(skv_msg_seq_drop_name, 136, TAIL_NONE,
      AT(0, skv_msg_seq_drop_name, uid, U32),

@@ -221,10 +221,13 @@ struct skv_msg_query {
 struct skv_msg_name {
 	char name[SKV_NAME_MAX];
 };
-/* Which sessions: all of the daemon with session = 0 and uid = -1. */
+/* Which sessions: every one (1), or with 0 those that fit all of the four below, at least one of which is given. */
 struct skv_msg_policy_swap {
-	uint32_t session;
-	uint32_t uid;
+	uint32_t all;
+	uint32_t session; /* 0: not given */
+	uint32_t client;  /* 0: not given */
+	uint32_t uid;     /* -1: not given */
+	char model[SKV_NAME_MAX]; /* "": not given */
 	char spec[SKV_SPEC_MAX];
 };
 struct skv_msg_seq_drop_name {
@@ -303,7 +306,10 @@ const char *skv_model_check(const struct skv_model *m);
  */
 bool skv_operators_socket(const char *socket, char *to, size_t size);
 
-/* Sequence, model and policy names: 1 … SKV_NAME_MAX-1 printable ASCII bytes without space or '/'. */
+/* Sequence and policy names: 1 … SKV_NAME_MAX-1 printable ASCII bytes without space or '/'. */
 bool skv_name_valid(const char *name);
+
+/* Names of models: the same, and '/' is as good as any other byte ("HuggingFaceTB/SmolLM2-135M"). */
+bool skv_model_name_valid(const char *name);
 
 #endif

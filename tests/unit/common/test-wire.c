@@ -97,7 +97,7 @@ static void make_requests(void)
 	struct skv_msg_client client = {.client = 65};
 	struct skv_msg_query query = {.what = SKV_QUERY_STATUS};
 	struct skv_msg_name name = {.name = "delta"};
-	struct skv_msg_policy_swap swap = {.uid = UINT32_MAX, .spec = "full"};
+	struct skv_msg_policy_swap swap = {.uid = UINT32_MAX, .model = "org/tiny", .spec = "full"};
 	struct skv_msg_seq_drop_name drop = {.uid = 1000, .model = "reference", .name = "chat-17"};
 
 	const struct sample requests[] = {
@@ -451,6 +451,7 @@ START_TEST(spoiled_strings)
 	        {SKV_MSG_POLICY_GET | SKV_REPLY, offsetof(struct skv_msg_policy, spec), SKV_SPEC_MAX},
 	        {SKV_MSG_POLICY_ACK, offsetof(struct skv_msg_policy_ack, text), SKV_TEXT_MAX},
 	        {SKV_MSG_POLICY_LOAD, offsetof(struct skv_msg_name, name), SKV_NAME_MAX},
+	        {SKV_MSG_POLICY_SWAP, offsetof(struct skv_msg_policy_swap, model), SKV_NAME_MAX},
 	        {SKV_MSG_POLICY_SWAP, offsetof(struct skv_msg_policy_swap, spec), SKV_SPEC_MAX},
 	        {SKV_MSG_SEQ_DROP_NAME, offsetof(struct skv_msg_seq_drop_name, model), SKV_NAME_MAX},
 	        {SKV_MSG_SEQ_DROP_NAME, offsetof(struct skv_msg_seq_drop_name, name), SKV_NAME_MAX},
