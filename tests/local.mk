@@ -23,7 +23,8 @@ KERNEL_TESTS = \
 	tests/unit/kernels/test-evict tests/unit/kernels/test-evict-head-budgets tests/unit/kernels/test-evict-slots \
 	tests/unit/kernels/test-prefill tests/unit/kernels/test-prefill-sparse tests/unit/kernels/test-prefill-tiles \
 	tests/unit/kernels/test-replay tests/unit/kernels/test-select tests/unit/kernels/test-select-page-bounds \
-	tests/unit/kernels/test-select-recall tests/unit/kernels/test-select-stream tests/unit/kernels/test-select-topk
+	tests/unit/kernels/test-select-recall tests/unit/kernels/test-select-stream tests/unit/kernels/test-select-topk \
+	tests/unit/kernels/test-threads
 CLIENT_TESTS = \
 	tests/unit/client/test-client tests/unit/client/test-client-api tests/unit/client/test-client-broken \
 	tests/unit/client/test-client-codec tests/unit/client/test-client-compress tests/unit/client/test-client-evict \

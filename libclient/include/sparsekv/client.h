@@ -32,8 +32,8 @@
  * fork(2). A child has none of the pages: with what its parent opened, calls fail with -EPERM, and skv_disconnect()
  * does nothing to the parent. It connects anew.
  *
- * Cost. Between skv_step_begin and skv_step_end there is no system call (wake-ups of OpenMP threads aside),
- * no allocation and no round trip. Only skv_step_begin asks the daemon for pages, ahead of need; while the
+ * Cost. Between skv_step_begin and skv_step_end there is no system call (kernels' threads that sleep and are
+ * woken aside), no allocation and no round trip. Only skv_step_begin asks the daemon for pages, ahead of need; while the
  * daemon does not answer, the engine continues with the pages that it has on lease.
  */
 #ifndef SPARSEKV_CLIENT_H
@@ -77,6 +77,15 @@ SKV_API void skv_disconnect(struct skv_client *client);
 
 /* How long a call may wait for the daemon, in milliseconds (default 5000; 0 = do not wait). */
 SKV_API void skv_set_timeout(struct skv_client *client, uint32_t ms);
+
+/*
+ * How many threads the library's kernels run on in host memory, the calling one included, from the connection's next steps
+ * on: 1 to 1024. 0, the default: $OMP_NUM_THREADS as it was at the call or at skv_connect, else as many as there are
+ * processors for the calling thread. Results do not depend on it. The threads are one pool of the process, apart from
+ * OpenMP's: skv_step_begin starts what is missing; they sleep while there is nothing to do, block all signals and stay to the end
+ * of the process. Error: -EINVAL.
+ */
+SKV_API int skv_set_threads(struct skv_client *client, uint32_t n);
 
 /*
  * Open a model with a policy, `name` or `name?key=value&…`.
