@@ -55,6 +55,7 @@ enum skv_msg_type {
 	SKV_MSG_POLICY_ACK = 14,  /* skv_msg_policy_ack → empty */
 	SKV_MSG_POLICY_FIND = 15, /* skv_msg_spec → skv_msg_policy, fd: policy's file */
 	SKV_MSG_CLIENT_END = 16,  /* skv_msg_client → empty; before HELLO, too */
+	SKV_MSG_LEASE_ROOM = 17,  /* skv_msg_session → skv_msg_room */
 
 	SKV_MSG_SEGMENT = 32,      /* notice: skv_msg_segment, fd: the segment */
 	SKV_MSG_SEGMENT_GONE = 33, /* notice: skv_msg_segment without fd: unmap it, then acknowledge */
@@ -217,6 +218,10 @@ enum skv_query {
 struct skv_msg_query {
 	uint32_t what;
 	uint32_t reserved;
+};
+/* Pages that LEASE_GET could get now. */
+struct skv_msg_room {
+	uint64_t pages;
 };
 struct skv_msg_name {
 	char name[SKV_NAME_MAX];

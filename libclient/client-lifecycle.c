@@ -96,6 +96,8 @@ static int hello(struct skv_client *c)
 			e = error_set(-EPROTO, "cannot map the daemon's control page: %s", strerror(-e));
 		else
 			c->control = control;
+		if (e == 0)
+			madvise(control, c->control_bytes, MADV_DONTFORK);
 		c->id = ok->client;
 	}
 	c->welcome = e == 0;

@@ -253,6 +253,11 @@ int skv_core_lease_get(struct skv_core *, uint32_t client, uint32_t session, uin
 /* The same of the live and pending segments: no more are requested. */
 int skv_core_lease_rest(struct skv_core *, uint32_t client, uint32_t session, uint32_t least, uint32_t most,
                         struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n);
+/*
+ * Pages that calls of lease_get could get now in all: what the account's quota and the memory allow. More may come of
+ * sequences that nobody holds, which make room when somebody asks for it.
+ */
+int skv_core_lease_room(struct skv_core *, uint32_t client, uint32_t session, uint64_t *ret_pages);
 /* Each page, SKV_CALL_PAGES at most, must be on lease to this client: all of them are freed, or E_INVALID and none. */
 int skv_core_lease_put(struct skv_core *, uint32_t client, uint32_t session, const struct skv_wire_run *runs,
                        uint32_t n);

@@ -111,6 +111,7 @@ static void make_requests(void)
 		{TYPE(POLICY_GET), 0, BODY(session)}, {TYPE(POLICY_ACK), 0, BODY(ack)},
 		{TYPE(POLICY_FIND), 0, BODY(spec)}, {TYPE(POLICY_LOAD), 1, BODY(name)},
 		{TYPE(POLICY_SWAP), 0, BODY(swap)}, {TYPE(CLIENT_END), 0, BODY(client)},
+		{TYPE(LEASE_ROOM), 0, BODY(session)},
 		{TYPE(SEGMENT_ACK), 0, BODY(segment)}, {TYPE(QUERY), 0, BODY(query)},
 	};
 
@@ -139,7 +140,9 @@ static void make_answers(void)
 	struct skv_msg_segment_ipc ipc = {segment, {0x7f, 0, 0xff}};
 	static const char json[] = "{\"uptime\":1\n";
 	struct skv_msg_text text = {.length = sizeof(json) - 1, .more = 1};
+	struct skv_msg_room room = {.pages = 4096};
 	const struct sample replies[] = {
+		{TYPE(LEASE_ROOM), 0, BODY(room)},
 		{TYPE(HELLO), 1, BODY(hello)}, {TYPE(OPEN), 2, BODY(open)}, {TYPE(CLOSE), 0, NO_BODY},
 		{TYPE(SEQ_NEW), 1, BODY(seq)}, {TYPE(SEQ_ATTACH), 1, BODY(seq)},
 		{TYPE(SEQ_FORK), 1, BODY(seq)}, {TYPE(SEQ_DETACH), 0, NO_BODY}, {TYPE(SEQ_DROP), 0, NO_BODY},
