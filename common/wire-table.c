@@ -172,13 +172,19 @@ BODY(skv_msg_query, 8, TAIL_NONE,
      AT(0, skv_msg_query, what, U32),
      AT(4, skv_msg_query, reserved, RESERVED));
 
+BODY(skv_msg_room, 8, TAIL_NONE,
+     AT(0, skv_msg_room, pages, U64));
+
 BODY(skv_msg_name, 64, TAIL_NONE,
      AT(0, skv_msg_name, name, STRING));
 
-BODY(skv_msg_policy_swap, 520, TAIL_NONE,
-     AT(0, skv_msg_policy_swap, session, U32),
-     AT(4, skv_msg_policy_swap, uid, U32),
-     AT(8, skv_msg_policy_swap, spec, STRING));
+BODY(skv_msg_policy_swap, 592, TAIL_NONE,
+     AT(0, skv_msg_policy_swap, all, FLAG),
+     AT(4, skv_msg_policy_swap, session, U32),
+     AT(8, skv_msg_policy_swap, client, U32),
+     AT(12, skv_msg_policy_swap, uid, U32),
+     AT(16, skv_msg_policy_swap, model, STRING),
+     AT(80, skv_msg_policy_swap, spec, STRING));
 
 BODY(skv_msg_seq_drop_name, 136, TAIL_NONE,
      AT(0, skv_msg_seq_drop_name, uid, U32),
@@ -218,6 +224,7 @@ static const struct rule rules[] = {
         REQUEST(POLICY_ACK, skv_msg_policy_ack, 0, empty, 0),
         REQUEST(POLICY_FIND, skv_msg_spec, 0, skv_msg_policy, 1),
         REQUEST(CLIENT_END, skv_msg_client, 0, empty, 0),
+        REQUEST(LEASE_ROOM, skv_msg_session, 0, skv_msg_room, 0),
         NOTICE(SEGMENT, skv_msg_segment, 1),
         NOTICE(SEGMENT_GONE, skv_msg_segment, 0),
         REQUEST(SEGMENT_ACK, skv_msg_segment, 0, empty, 0),

@@ -331,20 +331,24 @@ const char *skv_model_check(const struct skv_model *m)
 		return "model: io_dtype must be 0 (fp32), 1 (fp16) or 2 (bf16)";
 	if (m->device == SKV_DEVICE_HOST && m->io_dtype != SKV_F32)
 		return "model: io_dtype must be 0 (fp32) in host memory";
-	if (strnlen(m->name, sizeof(m->name)) == sizeof(m->name) || !skv_name_valid(m->name))
-		return "model: name must be 1 to 63 printable ASCII characters without space and '/'";
+	if (strnlen(m->name, sizeof(m->name)) == sizeof(m->name) || !skv_model_name_valid(m->name))
+		return "model: name must be 1 to 63 printable ASCII characters without space";
 	return NULL;
 }
 
-bool skv_name_valid(const char *name)
+bool skv_model_name_valid(const char *name)
 {
 	size_t n = 0;
 
 	for (; name[n]; n++)
-		if (n + 1 == SKV_NAME_MAX || !printable((unsigned char)name[n]) || name[n] == ' ' ||
-		    name[n] == '/')
+		if (n + 1 == SKV_NAME_MAX || !printable((unsigned char)name[n]) || name[n] == ' ')
 			return false;
 	return n > 0;
+}
+
+bool skv_name_valid(const char *name)
+{
+	return skv_model_name_valid(name) && !strchr(name, '/');
 }
 
 bool skv_operators_socket(const char *socket, char *to, size_t size)

@@ -55,6 +55,7 @@ enum skv_msg_type {
 	SKV_MSG_POLICY_ACK = 14,  /* skv_msg_policy_ack → empty */
 	SKV_MSG_POLICY_FIND = 15, /* skv_msg_spec → skv_msg_policy, fd: policy's file */
 	SKV_MSG_CLIENT_END = 16,  /* skv_msg_client → empty; before HELLO, too */
+	SKV_MSG_LEASE_ROOM = 17,  /* skv_msg_session → skv_msg_room */
 
 	SKV_MSG_SEGMENT = 32,      /* notice: skv_msg_segment, fd: the segment */
 	SKV_MSG_SEGMENT_GONE = 33, /* notice: skv_msg_segment without fd: unmap it, then acknowledge */
@@ -218,13 +219,20 @@ struct skv_msg_query {
 	uint32_t what;
 	uint32_t reserved;
 };
+/* Pages that LEASE_GET could get now. */
+struct skv_msg_room {
+	uint64_t pages;
+};
 struct skv_msg_name {
 	char name[SKV_NAME_MAX];
 };
-/* Which sessions: all of the daemon with session = 0 and uid = -1. */
+/* Which sessions: every one (1), or with 0 those that fit all of the four below, at least one of which is given. */
 struct skv_msg_policy_swap {
-	uint32_t session;
-	uint32_t uid;
+	uint32_t all;
+	uint32_t session; /* 0: not given */
+	uint32_t client;  /* 0: not given */
+	uint32_t uid;     /* -1: not given */
+	char model[SKV_NAME_MAX]; /* "": not given */
 	char spec[SKV_SPEC_MAX];
 };
 struct skv_msg_seq_drop_name {
@@ -303,7 +311,10 @@ const char *skv_model_check(const struct skv_model *m);
  */
 bool skv_operators_socket(const char *socket, char *to, size_t size);
 
-/* Sequence, model and policy names: 1 … SKV_NAME_MAX-1 printable ASCII bytes without space or '/'. */
+/* Sequence and policy names: 1 … SKV_NAME_MAX-1 printable ASCII bytes without space or '/'. */
 bool skv_name_valid(const char *name);
+
+/* Names of models: the same, and '/' is as good as any other byte ("HuggingFaceTB/SmolLM2-135M"). */
+bool skv_model_name_valid(const char *name);
 
 #endif

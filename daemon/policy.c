@@ -141,8 +141,26 @@ void skv_policy_load_request(struct skv_server *s, struct skv_conn *conn, const 
 
 /* ---- swapping ---- */
 
+static struct skv_core_scope scope_of(const struct skv_msg_policy_swap *m)
+{
+	return (struct skv_core_scope){.session = m->session, .client = m->client, .uid = m->uid, .model = m->model};
+}
+
+/* NULL, or what is wrong with the scope: it is one or the other, and never everyone by omission. */
+static const char *scope_wrong(const struct skv_msg_policy_swap *m)
+{
+	bool some = m->session || m->client || m->uid != UINT32_MAX || *m->model;
+
+	if (m->all && some)
+		return "every session, or those of a session's number, client, user or model: got both";
+	if (!m->all && !some)
+		return "which sessions? Expected a session's number, a client, a user, a model, or all";
+	return NULL;
+}
+
 struct affected {
 	const struct skv_msg_policy_swap *swap;
+	struct skv_core_scope scope;
 	struct skv_probe_case *cases;
 	uint32_t n, cap, sessions;
 	bool failed;
@@ -154,8 +172,7 @@ static void collect_case(void *affected, const struct skv_core_session_view *v)
 	struct affected *a = affected;
 	struct skv_probe_case *c;
 
-	if (a->swap->session ? v->session != a->swap->session
-	                     : a->swap->uid != UINT32_MAX && v->uid != a->swap->uid)
+	if (!skv_core_in_scope(&a->scope, v))
 		return;
 	a->sessions++;
 	for (uint32_t i = 0; i < a->n; i++)
@@ -179,6 +196,7 @@ static void collect_case(void *affected, const struct skv_core_session_view *v)
 static void on_tried(void *pending, int error, const char *text, const struct skv_plugin *plugin)
 {
 	struct pending *p = pending;
+	struct skv_core_scope scope = scope_of(&p->swap);
 	uint32_t n;
 
 	if (error) {
@@ -186,7 +204,7 @@ static void on_tried(void *pending, int error, const char *text, const struct sk
 		answer(p, error, text, NULL);
 		return;
 	}
-	n = skv_core_swap(p->server->core, p->swap.session, p->swap.uid, p->swap.spec, plugin->id);
+	n = skv_core_swap(p->server->core, &scope, p->swap.spec, plugin->id);
 	skv_log(LOG_NOTICE, "%s: swap to %s: %u sessions will switch", p->client, p->swap.spec, n);
 	answer(p, 0, NULL,
 	       json_pack("{s:s, s:I, s:I, s:I}", "spec", p->swap.spec, "plugin", (json_int_t)plugin->id,
@@ -198,7 +216,8 @@ void skv_policy_swap_request(struct skv_server *s, struct skv_conn *conn, const 
                              const void *body, int *fds)
 {
 	const struct skv_msg_policy_swap *m = body;
-	struct affected a = {.swap = m};
+	struct affected a = {.swap = m, .scope = scope_of(m)};
+	const char *wrong = scope_wrong(m);
 	const struct skv_plugin *plugin;
 	struct pending *p;
 
@@ -207,6 +226,10 @@ void skv_policy_swap_request(struct skv_server *s, struct skv_conn *conn, const 
 	if (!p)
 		return;
 	p->swap = *m;
+	if (wrong) {
+		answer(p, EINVAL, wrong, NULL);
+		return;
+	}
 	plugin = skv_policy_find(s, conn, h->serial, m->spec);
 	if (!plugin) {
 		free(p);
@@ -215,10 +238,11 @@ void skv_policy_swap_request(struct skv_server *s, struct skv_conn *conn, const 
 	skv_core_sessions(s->core, collect_case, &a);
 	if (a.failed) {
 		answer(p, ENOMEM, "the daemon is out of memory", NULL);
-	} else if (m->session && !a.sessions) {
+	} else if ((m->session || m->client) && !a.sessions) {
 		char text[64];
 
-		snprintf(text, sizeof(text), "there is no session %u", m->session);
+		snprintf(text, sizeof(text), m->session ? "there is no session %u" : "client %u has no such session",
+		         m->session ? m->session : m->client);
 		answer(p, ENOENT, text, NULL);
 	} else {
 		skv_registry_try(s->registry, plugin, a.cases, a.n, on_tried, p);

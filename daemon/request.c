@@ -215,6 +215,18 @@ static void on_policy_get(struct skv_server *s, struct skv_conn *conn, const str
 	skv_reply(s, conn, h, &ok, sizeof(ok), &plugin->fd, 1);
 }
 
+static void on_lease_room(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
+                          const void *body, int *fds)
+{
+	const struct skv_msg_session *m = body;
+	struct skv_msg_room ok = {0};
+	int r = skv_core_lease_room(s->core, skv_conn_client(conn), m->session, &ok.pages);
+
+	(void)fds;
+	if (!skv_reply_failed(s, conn, h->serial, "a session's room", r))
+		skv_reply(s, conn, h, &ok, sizeof(ok), NULL, 0);
+}
+
 /* For a sequence whose policy is not its session's: the core knows nothing of it. */
 static void on_policy_find(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                            const void *body, int *fds)
@@ -264,6 +276,7 @@ static const struct {
 	{SKV_MSG_SEQ_RELEASE, on_runs},
 	{SKV_MSG_LEASE_GET, skv_lease_get},
 	{SKV_MSG_LEASE_PUT, on_runs},
+	{SKV_MSG_LEASE_ROOM, on_lease_room},
 	{SKV_MSG_POLICY_GET, on_policy_get},
 	{SKV_MSG_POLICY_ACK, on_policy_ack},
 	{SKV_MSG_POLICY_FIND, on_policy_find},

@@ -56,8 +56,10 @@ int eng_host_open(struct eng_host *ret, const struct eng_cli *cli, struct eng_er
 		eng_host_close(&host);
 		return r;
 	}
-	if (cli->threads)
+	if (cli->threads) {
 		omp_set_num_threads((int)cli->threads);
+		skv_set_threads(host.client, cli->threads);
+	}
 	*ret = host;
 	return 0;
 }

@@ -107,7 +107,7 @@ struct skv_batch {
 struct skv_workspace {
 	void *mem; /* 64-byte aligned; on a device: zeroed once, before its first use */
 	size_t bytes;
-	int threads;  /* OpenMP threads to use, >= 1 */
+	int threads;  /* that a host kernel may run on, >= 1 */
 	void *stream; /* a device's: where to queue; NULL on the host */
 };
 

@@ -10,7 +10,8 @@ KERNEL_INTERFACE = \
 	kernels/evict.h \
 	kernels/kernels.h \
 	kernels/prefill.h \
-	kernels/select.h
+	kernels/select.h \
+	kernels/threads.h
 KERNEL_SOURCES = \
 	$(KERNEL_INTERFACE) \
 	kernels/host/compress/bits.h \
@@ -69,8 +70,6 @@ kernels_libskvkernels_generic_la_CFLAGS = $(AM_CFLAGS)
 kernels_libskvkernels_la_SOURCES = $(KERNEL_INTERFACE) kernels/device.c \
 	kernels/host/runtime/host.h kernels/host/runtime/dispatch.c kernels/host/runtime/parallel.c
 kernels_libskvkernels_la_CPPFLAGS = $(AM_CPPFLAGS) -DSKV_CUDA_MODULE='"$(pkglibdir)/libsparsekv-cuda.so"'
-kernels_libskvkernels_la_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
-kernels_libskvkernels_la_LDFLAGS = $(AM_LDFLAGS) $(OPENMP_CFLAGS)
 kernels_libskvkernels_la_LIBADD = kernels/libskvkernels-generic.la -lm -ldl -lpthread
 
 if X86_64

@@ -200,8 +200,6 @@ static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 
 	if (!st->open)
 		return error_set(-EINVAL, "no step is open");
-	if (fence_forked(s->client))
-		return fence_check(s->client);
 	if (layer != st->next_layer || layer >= s->model.n_layers)
 		return error_set(-EINVAL, "layer %u, expected %u of %u", layer, st->next_layer, s->model.n_layers);
 	if (!a)
@@ -228,9 +226,10 @@ static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 int skv_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
 	void *was;
-	int e;
+	int e = fence_enter(s);
 
-	pthread_mutex_lock(&s->lock);
+	if (e < 0)
+		return e;
 	e = device_enter(s, &was);
 	if (e == 0) {
 		e = attend(s, layer, a);

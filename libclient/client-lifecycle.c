@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "common/fd.h"
+#include "kernels/threads.h"
 #include "libclient/conn.h"
 #include "libclient/device-step.h"
 #include "libclient/error.h"
@@ -95,6 +96,8 @@ static int hello(struct skv_client *c)
 			e = error_set(-EPROTO, "cannot map the daemon's control page: %s", strerror(-e));
 		else
 			c->control = control;
+		if (e == 0)
+			madvise(control, c->control_bytes, MADV_DONTFORK);
 		c->id = ok->client;
 	}
 	c->welcome = e == 0;
@@ -135,6 +138,7 @@ int skv_connect(struct skv_client **ret_client, const char *path)
 	fence_watch_forks();
 	c->forks = fence_forks();
 	c->timeout_ms = DEFAULT_TIMEOUT_MS;
+	c->threads = skv_threads_default();
 	c->debug = debug && strstr(debug, "wire");
 	c->out_end = &c->out;
 	pthread_mutex_init(&c->lock, NULL);
@@ -191,4 +195,14 @@ void skv_disconnect(struct skv_client *c)
 void skv_set_timeout(struct skv_client *c, uint32_t ms)
 {
 	atomic_store_explicit(&c->timeout_ms, ms, memory_order_relaxed);
+}
+
+int skv_set_threads(struct skv_client *c, uint32_t n)
+{
+	if (fence_forked(c))
+		return fence_check(c);
+	if (n > SKV_MAX_THREADS)
+		return error_set(-EINVAL, "skv_set_threads: n is %u, expected 1 to %u, or 0 for the default", n, SKV_MAX_THREADS);
+	atomic_store_explicit(&c->threads, n ? (int)n : skv_threads_default(), memory_order_relaxed);
+	return 0;
 }

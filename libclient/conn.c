@@ -26,7 +26,6 @@
 
 #include "common/fd.h"
 #include "libclient/error.h"
-#include "libclient/fence.h"
 
 /* A packet that waits for room in the socket. */
 struct out {
@@ -205,8 +204,6 @@ static int conn_post_locked(struct skv_client *c, uint16_t type, const void *bod
 	struct request *r;
 	struct out *o;
 
-	if (fence_forked(c))
-		return fence_check(c);
 	if (c->broken)
 		return error_set(c->broken, "%s", c->broken_text);
 	r = request_new(c, type, body, bytes);

@@ -48,6 +48,7 @@ struct skv_client {
 	unsigned forks;           /* of the process that it is of: fence.h */
 	char path[108];           /* of the socket */
 	_Atomic uint32_t timeout_ms;
+	_Atomic int threads;      /* that kernels on the host run on, from the next step on */
 	bool polling;             /* a thread waits on the socket; it alone reads from it */
 	bool debug;               /* SPARSEKV_DEBUG=wire */
 	bool welcome;             /* HELLO was answered */

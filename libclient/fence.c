@@ -10,6 +10,7 @@
  * Each sequence has the client that holds it written in its memory; nobody else commits.
  *
  * A child of fork(2) has none of the memory, and a descriptor of a connection that is its parent's: it may do nothing.
+ * So every public function asks first: with fence_enter(), or, where it takes no session's lock, fence_forked().
  */
 #include "libclient/fence.h"
 
@@ -53,6 +54,14 @@ unsigned fence_forks(void)
 bool fence_forked(const struct skv_client *c)
 {
 	return c->forks != fence_forks();
+}
+
+int fence_enter(struct skv_session *s)
+{
+	if (fence_forked(s->client))
+		return fence_check(s->client);
+	pthread_mutex_lock(&s->lock);
+	return 0;
 }
 
 static bool fence_stands(const struct skv_client *c)

@@ -8,6 +8,7 @@
 
 struct skv_client;
 struct skv_seq;
+struct skv_session;
 
 /* Before the first client of the process. */
 void fence_watch_forks(void);
@@ -15,6 +16,12 @@ unsigned fence_forks(void);
 
 /* Is this a child of the process that the client is of? */
 bool fence_forked(const struct skv_client *c);
+
+/*
+ * Lock the session for a call of the engine's. -EPERM in a child of fork(2): nothing is locked there, as the lock may be
+ * that of a thread which is not there, nor is anything read but what a session has from its beginning.
+ */
+int fence_enter(struct skv_session *s);
 
 /* 0: the client is the daemon's; -ECONNRESET: not any more; -EPERM in a child of fork(2). No system call when it is 0. */
 int fence_check(struct skv_client *c);

@@ -21,8 +21,9 @@ libclient_libsparsekv_client_la_SOURCES = \
 	libclient/evict/slot-mapping.h libclient/lease/pool.c libclient/lease/pool.h libclient/lease/stock.c \
 	libclient/lease/stock.h libclient/prefill/attend.c libclient/prefill/attend.h libclient/prefill/schedule.c \
 	libclient/prefill/schedule.h
-libclient_libsparsekv_client_la_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
-libclient_libsparsekv_client_la_LDFLAGS = $(AM_LDFLAGS) $(OPENMP_CFLAGS) -version-info 0:0:0 -no-undefined \
+libclient_libsparsekv_client_la_CFLAGS = $(AM_CFLAGS)
+# nodelete: threads of its own sleep in it
+libclient_libsparsekv_client_la_LDFLAGS = $(AM_LDFLAGS) -Wl,-z,nodelete -version-info 0:0:0 -no-undefined \
 	-Wl,--version-script=$(srcdir)/libclient/sparsekv-client.map
 libclient_libsparsekv_client_la_LIBADD = kernels/libskvkernels.la formats/libskvformats.la common/libskvcommon.la -lpthread -ldl -lm
 EXTRA_libclient_libsparsekv_client_la_DEPENDENCIES = libclient/sparsekv-client.map

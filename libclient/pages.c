@@ -260,6 +260,22 @@ int pages_count(struct skv_seq *q, struct pages *p)
 	return 0;
 }
 
+uint64_t pages_of_prompt(struct skv_session *s, uint32_t n, bool chunked)
+{
+	struct skv_layer_slots slots[SKV_MAX_LAYERS];
+	struct skv_seq q = {.session = s, .n_new = n, .next_slots = slots, .has_bounds = true};
+	uint64_t pages = 0;
+
+	skv_seqmem_layout(&s->model, n, &q.layout);
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
+		slots[layer] = (struct skv_layer_slots){.slot_end = n, .granularity = s->policy->plan[layer].evict.granularity};
+	q.about = s->policy->n_evicting > 0 ? SKV_ABOUT_SLOTS : 0;
+	q.next_about = chunked && s->policy->prefill ? SKV_ABOUT_PREFILL : 0;
+	for (uint32_t table = 0; table < q.layout.n_tables; table++)
+		pages += wants(&q, table);
+	return pages;
+}
+
 int pages_prepare(struct skv_session *s, uint64_t need)
 {
 	struct step *st = &s->step;

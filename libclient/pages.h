@@ -17,6 +17,8 @@ struct pages {
 	uint64_t need, copies, demand, holes, set_aside;
 };
 int pages_count(struct skv_seq *q, struct pages *p);
+/* Pages that a new sequence of the session takes for a prompt of n tokens; `chunked`: that is read in several steps. */
+uint64_t pages_of_prompt(struct skv_session *s, uint32_t n, bool chunked);
 /* No sequence of the step will write to a page that it shares. */
 int pages_unshare(struct skv_session *s);
 /* Room to note down so many pages of the step's. */

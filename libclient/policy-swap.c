@@ -17,6 +17,7 @@
 #include "libclient/adopt.h"
 #include "libclient/conn.h"
 #include "libclient/error.h"
+#include "libclient/fence.h"
 #include "libclient/policy-config.h"
 #include "libclient/seq.h"
 #include "libclient/seq-table.h"
@@ -170,9 +171,10 @@ static int give_policy(struct skv_seq *q, const char *spec)
 int skv_seq_policy(struct skv_seq *q, const char *spec)
 {
 	struct skv_session *s = q->session;
-	int e;
+	int e = fence_enter(s);
 
-	pthread_mutex_lock(&s->lock);
+	if (e < 0)
+		return e;
 	e = give_policy(q, spec);
 	pthread_mutex_unlock(&s->lock);
 	return e;

@@ -16,6 +16,7 @@
 
 #include "libclient/conn.h"
 #include "libclient/device-step.h"
+#include "libclient/fence.h"
 #include "libclient/layer.h"
 #include "libclient/scratch.h"
 #include "libclient/seq.h"
@@ -140,7 +141,10 @@ void recall_measure(const struct layer *l, const struct skv_index_list *list)
 
 void skv_seq_recall(const struct skv_seq *q, uint64_t *ret_layers, double *ret_sum)
 {
-	pthread_mutex_lock(&q->session->lock);
+	*ret_layers = 0;
+	*ret_sum = 0;
+	if (fence_enter(q->session) < 0)
+		return;
 	device_settle(q->session);
 	*ret_layers = q->recall_layers;
 	*ret_sum = q->recall_sum;
@@ -149,7 +153,8 @@ void skv_seq_recall(const struct skv_seq *q, uint64_t *ret_layers, double *ret_s
 
 void skv_set_recall(struct skv_session *s, int64_t every)
 {
-	pthread_mutex_lock(&s->lock);
+	if (fence_enter(s) < 0)
+		return;
 	s->recall_every = every < 0 ? -1 : every > UINT32_MAX ? UINT32_MAX : every;
 	pthread_mutex_unlock(&s->lock);
 }

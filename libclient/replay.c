@@ -19,6 +19,7 @@
 
 #include "libclient/device.h"
 #include "libclient/error.h"
+#include "libclient/fence.h"
 #include "libclient/policy.h"
 #include "libclient/session.h"
 
@@ -151,7 +152,8 @@ uint64_t skv_step_key(struct skv_session *s)
 {
 	uint64_t key = 0;
 
-	pthread_mutex_lock(&s->lock);
+	if (fence_enter(s) < 0)
+		return 0;
 	if (s->device && s->step.open)
 		key = s->replay->key;
 	pthread_mutex_unlock(&s->lock);
@@ -174,9 +176,10 @@ static int replayed(struct skv_session *s, uint64_t key)
 
 int skv_step_replayed(struct skv_session *s, uint64_t key)
 {
-	int e;
+	int e = fence_enter(s);
 
-	pthread_mutex_lock(&s->lock);
+	if (e < 0)
+		return e;
 	e = replayed(s, key);
 	pthread_mutex_unlock(&s->lock);
 	return e;

@@ -15,6 +15,7 @@
 #include "libclient/device.h"
 #include "libclient/device-step.h"
 #include "libclient/error.h"
+#include "libclient/fence.h"
 #include "libclient/layer.h"
 #include "libclient/lease/pool.h"
 #include "libclient/seq.h"
@@ -236,9 +237,10 @@ int skv_selection(struct skv_session *s, uint32_t layer, uint32_t item, uint32_t
                   uint32_t *ids, uint32_t room)
 {
 	void *was;
-	int e;
+	int e = fence_enter(s);
 
-	pthread_mutex_lock(&s->lock);
+	if (e < 0)
+		return e;
 	e = device_enter(s, &was);
 	if (e == 0) {
 		e = ready(s, layer, ret);

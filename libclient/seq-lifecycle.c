@@ -22,6 +22,7 @@
 #include "libclient/device-step.h"
 #include "libclient/device-tables.h"
 #include "libclient/error.h"
+#include "libclient/fence.h"
 #include "libclient/lease/stock.h"
 #include "libclient/pages.h"
 #include "libclient/policy-config.h"
@@ -174,7 +175,9 @@ int skv_seq_new(struct skv_session *s, const char *name, uint32_t max_tokens, st
 	if (max_tokens > s->model.max_tokens)
 		return error_set(-EINVAL, "max_tokens is %u, expected at most the model's %u", max_tokens,
 		            s->model.max_tokens);
-	pthread_mutex_lock(&s->lock);
+	e = fence_enter(s);
+	if (e < 0)
+		return e;
 	e = conn_call(s->client, SKV_MSG_SEQ_NEW, &m, sizeof(m), &r);
 	if (e == 0)
 		e = seq_make(s, r, name != NULL, NULL, ret_seq);
@@ -190,7 +193,9 @@ int skv_seq_attach(struct skv_session *s, const char *name, struct skv_seq **ret
 
 	if (e < 0)
 		return e;
-	pthread_mutex_lock(&s->lock);
+	e = fence_enter(s);
+	if (e < 0)
+		return e;
 	e = conn_call(s->client, SKV_MSG_SEQ_ATTACH, &m, sizeof(m), &r);
 	if (e == 0)
 		e = seq_make(s, r, true, NULL, ret_seq);
@@ -241,7 +246,9 @@ int skv_seq_fork(struct skv_seq *q, const char *name, struct skv_seq **ret_seq)
 
 	if (e < 0)
 		return e;
-	pthread_mutex_lock(&s->lock);
+	e = fence_enter(s);
+	if (e < 0)
+		return e;
 	e = fork_locked(q, &m, ret_seq);
 	pthread_mutex_unlock(&s->lock);
 	return e;
@@ -268,9 +275,10 @@ static int seq_end(struct skv_seq *q, uint16_t type)
 	struct skv_msg_seq m = {.session = s->id, .seq = q->id};
 	bool drop = type == SKV_MSG_SEQ_DROP || !q->named;
 	struct request *r = NULL;
-	int e;
+	int e = fence_enter(s);
 
-	pthread_mutex_lock(&s->lock);
+	if (e < 0)
+		return e;
 	if (q->in_step) {
 		e = error_set(-EBUSY, "the sequence is in an open step");
 	} else {
@@ -305,7 +313,8 @@ uint32_t skv_seq_len(const struct skv_seq *q)
 {
 	uint32_t len;
 
-	pthread_mutex_lock(&q->session->lock);
+	if (fence_enter(q->session) < 0)
+		return 0;
 	len = q->len;
 	pthread_mutex_unlock(&q->session->lock);
 	return len;
@@ -313,7 +322,10 @@ uint32_t skv_seq_len(const struct skv_seq *q)
 
 const int32_t *skv_seq_tokens(const struct skv_seq *q, uint32_t *ret_len)
 {
-	pthread_mutex_lock(&q->session->lock);
+	if (ret_len)
+		*ret_len = 0;
+	if (fence_enter(q->session) < 0)
+		return NULL;
 	device_settle(q->session);
 	if (ret_len)
 		*ret_len = q->len;
@@ -323,7 +335,9 @@ const int32_t *skv_seq_tokens(const struct skv_seq *q, uint32_t *ret_len)
 
 void skv_seq_pages(const struct skv_seq *q, uint64_t *ret_resident, uint64_t *ret_total)
 {
-	pthread_mutex_lock(&q->session->lock);
+	*ret_resident = *ret_total = 0;
+	if (fence_enter(q->session) < 0)
+		return;
 	device_settle(q->session);
 	*ret_resident = seq_resident(q);
 	*ret_total = (uint64_t)skv_pages_of(q->len) * q->layout.n_layers;
@@ -332,7 +346,9 @@ void skv_seq_pages(const struct skv_seq *q, uint64_t *ret_resident, uint64_t *re
 
 void skv_seq_attended(const struct skv_seq *q, uint64_t *ret_attended, uint64_t *ret_causal)
 {
-	pthread_mutex_lock(&q->session->lock);
+	*ret_attended = *ret_causal = 0;
+	if (fence_enter(q->session) < 0)
+		return;
 	device_settle(q->session);
 	*ret_attended = q->attended;
 	*ret_causal = q->causal;

@@ -16,7 +16,9 @@
 #include "libclient/device.h"
 #include "libclient/device-step.h"
 #include "libclient/error.h"
+#include "libclient/fence.h"
 #include "libclient/lease/stock.h"
+#include "libclient/pages.h"
 #include "libclient/policy-config.h"
 #include "libclient/policy-swap.h"
 #include "libclient/replay.h"
@@ -95,6 +97,7 @@ static int settle_in(struct skv_session *s, struct request *r)
 	e = skv_map_fd(r->fds[0], ok->session_page_bytes, PROT_READ | PROT_WRITE, true, &page);
 	if (e < 0)
 		return error_set(e == -EBADMSG ? -EPROTO : e, "cannot map the session page: %s", strerror(-e));
+	madvise(page, ok->session_page_bytes, MADV_DONTFORK);
 	s->page = page;
 	s->page_bytes = ok->session_page_bytes;
 	return policy_get(s, &ok->policy, r->fds[1], &s->policy);
@@ -140,6 +143,8 @@ int skv_open(struct skv_client *c, const struct skv_model *model, const char *po
 	struct request *r;
 	int e;
 
+	if (fence_forked(c))
+		return fence_check(c);
 	if (!policy_spec)
 		return error_set(-EINVAL, "skv_open: policy_spec is NULL");
 	if (skv_spec_name(policy_spec, name, text, sizeof(text)) < 0)
@@ -247,6 +252,8 @@ void skv_close(struct skv_session *s)
 	if (!s)
 		return;
 	c = s->client;
+	if (fence_forked(c))
+		return; /* it is the parent's */
 	skv_step_abort(s);
 	pthread_mutex_lock(&s->lock);
 	device_settle(s); /* should it fail, nothing runs any more either */
@@ -267,11 +274,14 @@ void skv_close(struct skv_session *s)
 int skv_session_stats(struct skv_session *s, struct skv_stats *ret)
 {
 	struct skv_stats t;
+	int e;
 
 	if (ret->size == 0 || ret->size > sizeof(t))
 		return error_set(-EINVAL, "stats: size is %u, expected sizeof(struct skv_stats), at most %zu",
 		            ret->size, sizeof(t));
-	pthread_mutex_lock(&s->lock);
+	e = fence_enter(s);
+	if (e < 0)
+		return e;
 	device_settle(s);
 	t = s->stats;
 	t.n_seqs = s->n_seqs;
@@ -280,6 +290,39 @@ int skv_session_stats(struct skv_session *s, struct skv_stats *ret)
 	t.size = ret->size;
 	memcpy(ret, &t, ret->size);
 	return 0;
+}
+
+int skv_session_room(struct skv_session *s, struct skv_room *ret)
+{
+	struct skv_room room = {.page_bytes = s->shape.page_bytes};
+	int e;
+
+	if (ret->size == 0 || ret->size > sizeof(room))
+		return error_set(-EINVAL, "room: size is %u, expected sizeof(struct skv_room), at most %zu", ret->size, sizeof(room));
+	e = fence_enter(s);
+	if (e < 0)
+		return e;
+	e = stock_room(s, &room.pages);
+	room.stock_pages = s->stock.n;
+	pthread_mutex_unlock(&s->lock);
+	room.size = ret->size;
+	if (e == 0)
+		memcpy(ret, &room, ret->size);
+	return e;
+}
+
+int skv_seq_need(struct skv_session *s, uint32_t n_tokens, uint32_t chunk, uint64_t *ret_pages)
+{
+	int e = fence_enter(s);
+
+	if (e < 0)
+		return e;
+	if (n_tokens == 0 || n_tokens > s->model.max_tokens)
+		e = error_set(-EINVAL, "skv_seq_need: n_tokens is %u, expected 1 to the model's %u", n_tokens, s->model.max_tokens);
+	else
+		*ret_pages = pages_of_prompt(s, n_tokens, chunk > 0 && chunk < n_tokens);
+	pthread_mutex_unlock(&s->lock);
+	return e;
 }
 
 const char *skv_backend(const struct skv_session *s)

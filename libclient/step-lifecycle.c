@@ -135,8 +135,6 @@ static int begin(struct skv_session *s, const struct skv_step_item *items, uint3
 	uint32_t demand = 0;
 	int e;
 
-	if (fence_forked(s->client))
-		return fence_check(s->client);
 	if (st->open)
 		return error_set(-EBUSY, "a step is open: end or abort it first");
 	if (!items || n == 0)
@@ -173,9 +171,10 @@ static int begin(struct skv_session *s, const struct skv_step_item *items, uint3
 int skv_step_begin(struct skv_session *s, const struct skv_step_item *items, uint32_t n, void *stream)
 {
 	void *was;
-	int e;
+	int e = fence_enter(s);
 
-	pthread_mutex_lock(&s->lock);
+	if (e < 0)
+		return e;
 	e = device_enter(s, &was);
 	if (e == 0) {
 		e = begin(s, items, n, stream);
@@ -211,8 +210,6 @@ static int end(struct skv_session *s, const int32_t *next, const uint32_t *n_acc
 	struct step *st = &s->step;
 	int e;
 
-	if (fence_forked(s->client))
-		return fence_check(s->client);
 	if (!st->open)
 		return error_set(-EINVAL, "no step is open");
 	if (n_accepted)
@@ -254,9 +251,10 @@ static int end(struct skv_session *s, const int32_t *next, const uint32_t *n_acc
 int skv_step_end(struct skv_session *s, const int32_t *next, const uint32_t *n_accepted)
 {
 	void *was;
-	int e;
+	int e = fence_enter(s);
 
-	pthread_mutex_lock(&s->lock);
+	if (e < 0)
+		return e;
 	e = device_enter(s, &was);
 	if (e == 0) {
 		e = end(s, next, n_accepted);
@@ -272,7 +270,8 @@ void skv_step_abort(struct skv_session *s)
 {
 	void *was;
 
-	pthread_mutex_lock(&s->lock);
+	if (fence_enter(s) < 0)
+		return;
 	if (device_enter(s, &was) == 0) {
 		step_abort(s);
 		device_leave(s, was);

@@ -13,7 +13,7 @@
  *   cc -O2 -shared -fPIC $(pkg-config --cflags sparsekv-client) -o mine.so mine.c
  *   sparsekvctl policy load mine.so
  *   sparsekvctl policy verify 'mine?budget=0.5'
- *   sparsekvctl policy swap 'mine?budget=0.5'
+ *   sparsekvctl policy swap --all 'mine?budget=0.5'
  */
 #include <sparsekv/policy.h>
 

@@ -83,11 +83,12 @@ int skv_core_errno(enum skv_core_error e);
 #define SKV_CORE_MAX_ENTRIES (1u << 24) /* table entries of a sequence, all layers, in each group: bounds the time of a validation */
 
 struct skv_core;
+struct skv_core_session_view;
 
 struct skv_core_config {
 	/* of host memory: */
 	uint64_t pool_bytes;    /* limit of all segments together */
-	uint64_t segment_bytes; /* wanted of one segment; rounded up to whole pages and granules of memory */
+	uint64_t segment_bytes; /* wanted of one segment; rounded down to whole pages and granules of memory, one at least */
 	uint64_t account_bytes; /* quota of a UID: pages in use, and what it takes beside them */
 	/* of one device, what tables are made for; 0: there will be no devices */
 	uint64_t device_bytes, device_segment_bytes;
@@ -252,6 +253,11 @@ int skv_core_lease_get(struct skv_core *, uint32_t client, uint32_t session, uin
 /* The same of the live and pending segments: no more are requested. */
 int skv_core_lease_rest(struct skv_core *, uint32_t client, uint32_t session, uint32_t least, uint32_t most,
                         struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n);
+/*
+ * Pages that calls of lease_get could get now in all: what the account's quota and the memory allow. More may come of
+ * sequences that nobody holds, which make room when somebody asks for it.
+ */
+int skv_core_lease_room(struct skv_core *, uint32_t client, uint32_t session, uint64_t *ret_pages);
 /* Each page, SKV_CALL_PAGES at most, must be on lease to this client: all of them are freed, or E_INVALID and none. */
 int skv_core_lease_put(struct skv_core *, uint32_t client, uint32_t session, const struct skv_wire_run *runs,
                        uint32_t n);
@@ -309,8 +315,15 @@ int skv_core_session_pool(struct skv_core *, uint32_t client, uint32_t session, 
  * gets what it had: same plugin, same spec.
  */
 int skv_core_session_policy(struct skv_core *, uint32_t client, uint32_t session, struct skv_msg_policy *ret);
-/* Set for one session (session != 0), for a UID's, or with uid = -1 for all; returns how many. */
-uint32_t skv_core_swap(struct skv_core *, uint32_t session, uint32_t uid, const char *spec, uint32_t plugin);
+/* Sessions that fit all of these. */
+struct skv_core_scope {
+	uint32_t session, client; /* 0: any */
+	uint32_t uid;             /* -1: any */
+	const char *model;        /* its name; "": any */
+};
+bool skv_core_in_scope(const struct skv_core_scope *, const struct skv_core_session_view *);
+/* Set for the sessions of the scope; returns how many. */
+uint32_t skv_core_swap(struct skv_core *, const struct skv_core_scope *, const char *spec, uint32_t plugin);
 /*
  * The client's word on what session_policy gave it: 0, it runs; error (positive errno) and text, it
  * stays with the policy that it had. Only the word on what was given last counts.

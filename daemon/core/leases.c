@@ -123,12 +123,39 @@ static uint32_t tidy_runs(struct skv_wire_run *runs, uint32_t n)
 	return to;
 }
 
+/* Pages that the account's quota leaves room for, or an error. *ret_quota: in bytes. */
+static int quota_room(struct skv_core *c, const struct skv_pool_row *p, uint64_t *ret_quota, uint64_t *ret_room)
+{
+	int r = p->device == SKV_DEVICE_HOST ? 0 : skv_charge_allows(c, p->account, 0);
+	uint64_t used = p->device == SKV_DEVICE_HOST ? skv_charged(c, p->account)
+	                                             : skv_account_row(&c->state, p->account)->page_bytes[p->device];
+
+	*ret_quota = c->memory[p->device].limits.account_bytes;
+	*ret_room = r == 0 && used < *ret_quota ? (*ret_quota - used) / p->page_bytes : 0;
+	return r;
+}
+
+int skv_core_lease_room(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint64_t *ret_pages)
+{
+	uint32_t client, session, pool;
+	uint64_t quota, room, pages;
+	int r = skv_find_session(c, client_id, session_id, &client, &session);
+
+	if (r)
+		return r;
+	pool = skv_session_row(&c->state, session)->pool;
+	pages = skv_pool_room(c, pool);
+	(void)quota_room(c, skv_pool_row(&c->state, pool), &quota, &room); /* used up: no room */
+	*ret_pages = room < pages ? room : pages;
+	return 0;
+}
+
 static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t least, uint32_t most,
                  bool grow, struct skv_wire_run *ret_runs, uint32_t max_runs, uint32_t *ret_n)
 {
 	uint32_t client, session, pool;
 	const struct skv_pool_row *p;
-	uint64_t used, room, quota;
+	uint64_t room, quota;
 	struct taking t;
 	int r = skv_find_session(c, client_id, session_id, &client, &session);
 
@@ -138,13 +165,9 @@ static int lease(struct skv_core *c, uint32_t client_id, uint32_t session_id, ui
 		return skv_core_refuse(c, SKV_CORE_E_INVALID, "cannot lease between %u and %u pages", least, most);
 	pool = skv_session_row(&c->state, session)->pool;
 	p = skv_pool_row(&c->state, pool);
-	r = p->device == SKV_DEVICE_HOST ? 0 : skv_charge_allows(c, p->account, 0);
+	r = quota_room(c, p, &quota, &room);
 	if (r)
 		return r;
-	used = p->device == SKV_DEVICE_HOST ? skv_charged(c, p->account)
-	                                    : skv_account_row(&c->state, p->account)->page_bytes[p->device];
-	quota = c->memory[p->device].limits.account_bytes;
-	room = used < quota ? (quota - used) / p->page_bytes : 0;
 	if (room < least)
 		return skv_core_refuse(
 			c, SKV_CORE_E_QUOTA,

@@ -23,14 +23,17 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 	return a;
 }
 
-/* Sizes of a pool's segments: whole pages and whole granules both, so that pages lie without a gap. */
+/*
+ * Sizes of a pool's segments: whole pages and whole granules both, so that pages lie without a gap. Not more than the
+ * size that was asked for, so that a limit holds as many segments as the numbers say; but one such unit at least.
+ */
 static int pool_sizes(struct skv_core *c, uint32_t device, uint64_t page_bytes, struct skv_pool_row *p)
 {
 	const struct skv_geometry *g = &c->state.header->geometry;
 	const struct skv_memory *memory = &c->memory[device];
 	const struct skv_core_memory_limits *k = &memory->limits;
 	uint64_t unit = page_bytes / gcd(page_bytes, memory->mem->granularity) * memory->mem->granularity;
-	uint64_t bytes = (k->segment_bytes + unit - 1) / unit * unit;
+	uint64_t bytes = k->segment_bytes > unit ? k->segment_bytes / unit * unit : unit;
 	uint64_t pages = bytes / page_bytes, segments = k->most_bytes / bytes;
 
 	if (bytes > k->pool_bytes || pages > g->max_pages)

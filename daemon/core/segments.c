@@ -241,3 +241,19 @@ int skv_pool_grow(struct skv_core *c, uint32_t pool, uint64_t least, uint64_t wa
 	undo_since(c, pool, serial);
 	return r;
 }
+
+uint64_t skv_pool_room(const struct skv_core *c, uint32_t pool)
+{
+	const struct skv_pool_row *to = skv_pool_row(&c->state, pool);
+	uint64_t limit = c->memory[to->device].limits.pool_bytes, used = c->state.header->segment_bytes[to->device];
+	uint64_t numbers = to->max_segments - to->segments - to->pending, segments;
+
+	SKV_EACH(i, &c->state, SKV_TABLE_POOLS) {
+		const struct skv_pool_row *p = skv_pool_row(&c->state, i);
+
+		if (i != pool && p->device == to->device && !p->pending)
+			used -= p->empty * p->segment_bytes;
+	}
+	segments = used < limit ? (limit - used) / to->segment_bytes : 0;
+	return coming(to) + (segments < numbers ? segments : numbers) * to->pages_per_segment;
+}

@@ -5,6 +5,8 @@
 
 #include "daemon/core/core-priv.h"
 
+/* Pages that it could make free or has so, with the memory that is left and what other pools have in empty segments. */
+uint64_t skv_pool_room(const struct skv_core *, uint32_t pool);
 int skv_pool_grow(struct skv_core *, uint32_t pool, uint64_t least, uint64_t want);
 /* It has memory: LIVE, its pages FREE. */
 void skv_segment_arrive(struct skv_core *, uint32_t pool, uint32_t segment);

@@ -185,18 +185,28 @@ int skv_core_session_policy(struct skv_core *c, uint32_t client_id, uint32_t ses
 	return 0;
 }
 
-uint32_t skv_core_swap(struct skv_core *c, uint32_t session_id, uint32_t uid, const char *spec,
-                       uint32_t plugin)
+bool skv_core_in_scope(const struct skv_core_scope *scope, const struct skv_core_session_view *v)
+{
+	return (!scope->session || v->session == scope->session) && (!scope->client || v->client == scope->client) &&
+	       (scope->uid == UINT32_MAX || v->uid == scope->uid) &&
+	       (!*scope->model || !strcmp(v->model->name, scope->model));
+}
+
+uint32_t skv_core_swap(struct skv_core *c, const struct skv_core_scope *scope, const char *spec, uint32_t plugin)
 {
 	uint64_t generation = c->state.header->policy_generation + 1;
 	uint32_t n = 0;
 
 	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS) {
 		struct skv_session_row *s = skv_session_row(&c->state, i);
-		uint32_t account = skv_pool_row(&c->state, s->pool)->account;
+		struct skv_core_session_view v = {
+		        .session = skv_state_id(&c->state, SKV_TABLE_SESSIONS, i),
+		        .client = skv_state_id(&c->state, SKV_TABLE_CLIENTS, s->client),
+		        .uid = skv_account_row(&c->state, skv_pool_row(&c->state, s->pool)->account)->uid,
+		        .model = &s->model,
+		};
 
-		if (session_id ? skv_state_id(&c->state, SKV_TABLE_SESSIONS, i) != session_id
-		               : uid != UINT32_MAX && uid != skv_account_row(&c->state, account)->uid)
+		if (!skv_core_in_scope(scope, &v))
 			continue;
 		choose(&s->wanted, generation, spec, plugin);
 		n++;

@@ -49,18 +49,23 @@ static int find_seq(struct skv_ctl *ctl, const struct skv_ctl_options *o, struct
 	return -ENOENT;
 }
 
+static int bad_name(const char *got, const char *what, const char *besides)
+{
+	fprintf(stderr, "sparsekvctl: got \"%s\", expected %s: 1 to %u printable characters but space%s\n", got, what,
+	        SKV_NAME_MAX - 1, besides);
+	return SKV_EXIT_USAGE;
+}
+
 int skv_ctl_seq_drop(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 {
 	struct skv_msg_seq_drop_name m = {0};
 	json_t *answer;
 	int r;
 
-	if (!skv_name_valid(o->arg) || (o->model && !skv_name_valid(o->model))) {
-		fprintf(stderr,
-		        "sparsekvctl: got \"%s\", expected a name: 1 to %u printable characters but space, '/'\n",
-		        skv_name_valid(o->arg) ? o->model : o->arg, SKV_NAME_MAX - 1);
-		return SKV_EXIT_USAGE;
-	}
+	if (!skv_name_valid(o->arg))
+		return bad_name(o->arg, "a name", ", '/'");
+	if (o->model && !skv_model_name_valid(o->model))
+		return bad_name(o->model, "a model's name", "");
 	r = find_seq(ctl, o, &m);
 	if (r == 0)
 		r = skv_ctl_ask(ctl, SKV_MSG_SEQ_DROP_NAME, &m, sizeof(m), -1, &answer);
@@ -179,11 +184,14 @@ static int wait_for_sessions(struct skv_ctl *ctl, const json_t *swapped, double 
 
 int skv_ctl_policy_swap(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 {
-	struct skv_msg_policy_swap m = {.session = o->session,
+	struct skv_msg_policy_swap m = {.all = o->all, .session = o->session, .client = o->client,
 	                                .uid = o->uid >= 0 ? (uint32_t)o->uid : UINT32_MAX};
 	json_t *answer;
 	int r;
 
+	if (o->model && !skv_model_name_valid(o->model))
+		return bad_name(o->model, "a model's name", "");
+	skv_wire_string(m.model, sizeof(m.model), o->model);
 	skv_wire_string(m.spec, sizeof(m.spec), o->arg);
 	if (strcmp(m.spec, o->arg) != 0) {
 		fprintf(stderr,

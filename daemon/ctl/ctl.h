@@ -20,9 +20,9 @@ enum skv_ctl_exit {
 struct skv_ctl_options {
 	const char *socket;
 	bool json, all;
-	const char *model;
+	const char *model; /* NULL: not given */
 	int64_t uid;      /* -1: not given */
-	uint32_t session; /* 0: not given */
+	uint32_t session, client; /* 0: not given */
 	long count;       /* -n, 0: not given */
 	bool seeded;
 	uint64_t seed;    /* policy verify, if seeded */

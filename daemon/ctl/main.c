@@ -12,7 +12,8 @@
 
 /* Options that a command may take besides --socket, --json and --timeout. */
 enum { TAKES_MODEL = 1, TAKES_UID = 2, TAKES_SESSION = 4, TAKES_ALL = 8, TAKES_COUNT = 16, TAKES_WAIT = 32,
-       TAKES_DELAY = 64, TAKES_SEED = 128, TAKES_SHAPE = 256 };
+       TAKES_DELAY = 64, TAKES_SEED = 128, TAKES_SHAPE = 256, TAKES_CLIENT = 512 };
+#define SCOPES (TAKES_SESSION | TAKES_CLIENT | TAKES_UID | TAKES_MODEL) /* of a swap, but for --all */
 
 static const struct command {
 	const char *word, *second; /* second NULL: the command is one word */
@@ -29,8 +30,8 @@ static const struct command {
 	 "drop a named sequence that no client holds"},
 	{"policy", "list", NULL, 0, skv_ctl_policy_list, "policies with their parameters"},
 	{"policy", "load", "FILE", 0, skv_ctl_policy_load, "try a plugin, then load it (operator)"},
-	{"policy", "swap", "SPEC", TAKES_SESSION | TAKES_UID | TAKES_ALL | TAKES_WAIT, skv_ctl_policy_swap,
-	 "make running sessions switch (operator); all of them without --session or --uid"},
+	{"policy", "swap", "SPEC", SCOPES | TAKES_ALL | TAKES_WAIT, skv_ctl_policy_swap,
+	 "make running sessions switch (operator): those of --session, --client, --uid, --model, or --all"},
 	{"policy", "verify", "SPEC", TAKES_COUNT | TAKES_SEED | TAKES_SHAPE, skv_ctl_policy_verify,
 	 "decode random sequences under a policy, and check what it attends to"},
 	{"pool", NULL, NULL, 0, skv_ctl_pool, "memory pools"},
@@ -56,9 +57,11 @@ static void usage(FILE *to)
 	      "  --socket PATH      the daemon's socket ($SPARSEKV_SOCKET, else " SKV_DEFAULT_SOCKET ")\n"
 	      "  --json             print the daemon's answer as JSON\n"
 	      "  --timeout SECONDS  how long to wait for an answer (5; a minute for load and swap)\n"
-	      "  --model NAME       seq drop: the sequence's model, where the name alone is not enough\n"
+	      "  --model NAME       seq drop: the sequence's model, where the name alone is not enough;\n"
+	      "                     policy swap: sessions of this model\n"
 	      "  --uid UID          seq drop: whose sequence; policy swap: sessions of this user\n"
 	      "  --session N        policy swap: this session\n"
+	      "  --client N         policy swap: sessions of this client\n"
 	      "  --all              policy swap: every session\n"
 	      "  --wait SECONDS     policy swap: until each of them runs it, or refused\n"
 	      "  --seed N           policy verify: the random numbers of an earlier run\n"
@@ -180,6 +183,12 @@ static bool take(int option, const char *value, struct skv_ctl_options *o, unsig
 			return true;
 		misused("--session: got \"%s\", expected a session's number as in `sparsekvctl top`", value);
 		return false;
+	case 'c':
+		*given |= TAKES_CLIENT;
+		if (parse_u32(value, &o->client) && o->client)
+			return true;
+		misused("--client: got \"%s\", expected a client's number as in `sparsekvctl status`", value);
+		return false;
 	case 'p':
 		*given |= TAKES_SHAPE;
 		if (parse_shape(value, o->shape))
@@ -249,6 +258,7 @@ int main(int argc, char **argv)
 		{"socket", required_argument, NULL, 's'},  {"json", no_argument, NULL, 'j'},
 		{"timeout", required_argument, NULL, 't'}, {"model", required_argument, NULL, 'm'},
 		{"uid", required_argument, NULL, 'u'},     {"session", required_argument, NULL, 'e'},
+		{"client", required_argument, NULL, 'c'},
 		{"wait", required_argument, NULL, 'w'},   {"all", no_argument, NULL, 'a'},
 		{"seed", required_argument, NULL, 'S'},    {"shape", required_argument, NULL, 'p'},
 		{"help", no_argument, NULL, 'h'},          {"version", no_argument, NULL, 'V'},
@@ -284,8 +294,10 @@ int main(int argc, char **argv)
 	if (given & ~c->takes)
 		return misused("an option was given that `%s` does not take",
 		               c->second ? c->second : c->word);
-	if (o.all + (o.session != 0) + (c->run == skv_ctl_policy_swap && o.uid >= 0) > 1)
-		return misused("expected one of --all, --session and --uid");
+	if (c->run == skv_ctl_policy_swap && !(given & (SCOPES | TAKES_ALL)))
+		return misused("policy swap: expected which sessions: --session N, --client N, --uid UID, --model NAME, or --all");
+	if (o.all && given & SCOPES)
+		return misused("--all goes with none of --session, --client, --uid and --model");
 	o.arg = argv[optind + words];
 	return run(c, &o);
 }

@@ -170,6 +170,25 @@ int stock_reserve(struct skv_session *s, uint32_t need)
 	return 0;
 }
 
+int stock_room(struct skv_session *s, uint64_t *ret_pages)
+{
+	const struct skv_msg_session m = {.session = s->id};
+	struct stock *st = &s->stock;
+	uint64_t aside = stock_set_aside(s), leased, n;
+	struct request *r;
+	int e = conn_call(s->client, SKV_MSG_LEASE_ROOM, &m, sizeof(m), &r);
+
+	if (e < 0)
+		return e;
+	leased = ((const struct skv_msg_room *)r->body)->pages;
+	request_free(r);
+	if (st->get && request_done(s->client, st->get))
+		(void)collect(s, &n); /* leased before the answer, or refused: either is in it */
+	n = st->n + leased;
+	*ret_pages = n > aside ? n - aside : 0;
+	return 0;
+}
+
 /* ---- pages out ------------------------------------------------------------------------------- */
 
 static int ascending(const void *a, const void *b)

@@ -41,4 +41,9 @@ static inline void stock_push(struct stock *st, uint32_t page)
 	st->ids[st->n++] = page;
 }
 
+/*
+ * Pages that a step could take: of the stock, but for what is set aside for prompts, and what the daemon could lease now. Asks it.
+ */
+int stock_room(struct skv_session *s, uint64_t *ret_pages);
+
 #endif

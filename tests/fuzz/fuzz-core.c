@@ -261,7 +261,11 @@ static void other(struct fuzz_input *in, uint8_t call)
 	case 1: skv_core_age(core, now += units * 1000, 5000); break;
 	case 2: skv_core_measure(core, &at, units * 1000); break;
 	case 3: skv_core_seq_drop_name(core, 1000 + units % 2, units & 2 ? "m0" : "m1", a_name(in)); break;
-	case 4: skv_core_swap(core, units & 4 ? clients[units % CLIENTS].sessions[0].session : 0, 1000, "full", units % 2); break;
+	case 4:
+		skv_core_swap(core, &(struct skv_core_scope){
+		                      .session = units & 4 ? clients[units % CLIENTS].sessions[0].session : 0,
+		                      .uid = 1000, .model = units & 8 ? "m0" : ""}, "full", units % 2);
+		break;
 	case 5: scribble(in); break;
 	}
 }

@@ -65,12 +65,12 @@ static int read_line(struct line *l)
 /* One step of n tokens. */
 static int step(struct run *r, struct skv_seq *seq, const int32_t *ids, uint32_t n, bool prompt)
 {
-	struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0, .tokens = ids};
+	struct skv_step_item item = SKV_STEP_ITEM(.seq = seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0, .tokens = ids);
 	int e = eng_forward(&r->forward, r->session, &item, 1, &r->err);
 
 	if (e)
 		return e;
-	e = skv_step_end(r->session, NULL);
+	e = skv_step_end(r->session, NULL, NULL);
 	return e < 0 ? eng_fail(&r->err, e, "%s", skv_last_error()) : 0;
 }
 

@@ -419,7 +419,7 @@ int raw_policy_load(struct raw *r, const char *file)
 
 int raw_policy_swap(struct raw *r, const char *spec)
 {
-	struct skv_msg_policy_swap m = {.uid = UINT32_MAX};
+	struct skv_msg_policy_swap m = {.all = 1, .uid = UINT32_MAX};
 	int type;
 
 	skv_wire_string(m.spec, sizeof(m.spec), spec);

@@ -1,25 +1,260 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/runtime/parallel.c - a parallel loop over independent items.
+ * kernels/host/runtime/parallel.c - a parallel loop over independent items, on threads of the library's own.
  *
- * With one thread the caller runs all items: no OpenMP region is entered, so no threads are started.
+ * The library is a guest in its process: OpenMP's threads would spin for as long as its settings say, which are read
+ * before there is anybody to change them, and a loop would wait for each thread of its team. Where the machine has other
+ * work that takes ten times as long as the loop. Here
+ *
+ *   - the caller works itself, and waits for those threads alone that have an item in hand: what the system does not
+ *     schedule is not waited for;
+ *   - who waits looks for some microseconds, then sleeps, on a futex. Kernels follow each other so closely that threads
+ *     are mostly still awake;
+ *   - loops of several callers are in one list, and a thread helps the first that has room for it. It handles no signal;
+ *   - a child of fork(2) has none of the threads and starts its own.
+ *
+ * Which thread runs an item decides about scratch memory and nothing else. With one thread the caller runs all items.
  */
 #include "kernels/host/runtime/host.h"
-#ifdef _OPENMP
-#include <omp.h>
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "kernels/threads.h"
+
+#define LOOKS 1000       /* before who waits goes to sleep */
+#define ASLEEP (1u << 31) /* in loop.inside */
+
+struct loop {
+	skv_item_fn *fn;
+	void *ctx;
+	uint32_t n;
+	/* under pool.lock: */
+	int joined, most; /* threads, the caller included */
+	struct loop *next;
+
+	_Alignas(64) _Atomic uint64_t item; /* the next one that nobody has */
+	_Atomic uint32_t inside; /* threads besides the caller's, and ASLEEP while the caller sleeps for them */
+};
+
+static struct {
+	pthread_mutex_t lock;
+	struct loop *loops;
+	_Atomic int asked; /* so many threads were started, or could not be; grows under the lock */
+	_Atomic uint32_t posts; /* counts loops */
+	_Atomic uint32_t asleep;
+} pool = {.lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP};
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+static void pause_briefly(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
 #endif
+}
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t while_it_is)
+{
+	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, while_it_is, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *word, int threads)
+{
+	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, threads, NULL, NULL, 0);
+}
+
+/* Until there are more loops than `seen`. */
+static void wait_for_post(uint32_t seen)
+{
+	for (int i = 0; i < LOOKS; i++) {
+		if (atomic_load_explicit(&pool.posts, memory_order_relaxed) != seen)
+			return;
+		pause_briefly();
+	}
+	atomic_fetch_add(&pool.asleep, 1); /* seen by who posts now, or the post is seen here */
+	while (atomic_load(&pool.posts) == seen)
+		futex_wait(&pool.posts, seen);
+	atomic_fetch_sub(&pool.asleep, 1);
+}
+
+/* Until nobody is in the loop; it is in no list any more. */
+static void wait_for_leaves(struct loop *l)
+{
+	uint32_t inside;
+
+	for (int i = 0; i < LOOKS; i++) {
+		if (atomic_load_explicit(&l->inside, memory_order_acquire) == 0)
+			return;
+		pause_briefly();
+	}
+	inside = atomic_fetch_or_explicit(&l->inside, ASLEEP, memory_order_acquire) | ASLEEP;
+	while (inside != ASLEEP) {
+		futex_wait(&l->inside, inside);
+		inside = atomic_load_explicit(&l->inside, memory_order_acquire);
+	}
+}
+
+/* ---- loops ----------------------------------------------------------------------------------- */
+
+static void work(struct loop *l, int thread)
+{
+	uint64_t i;
+
+	while ((i = atomic_fetch_add_explicit(&l->item, 1, memory_order_relaxed)) < l->n)
+		l->fn(l->ctx, (uint32_t)i, thread);
+}
+
+static void post(struct loop *l, int helpers)
+{
+	struct loop **end = &pool.loops;
+
+	pthread_mutex_lock(&pool.lock);
+	while (*end)
+		end = &(*end)->next;
+	*end = l;
+	pthread_mutex_unlock(&pool.lock);
+	atomic_fetch_add(&pool.posts, 1);
+	if (atomic_load(&pool.asleep) > 0)
+		futex_wake(&pool.posts, helpers);
+}
+
+static void withdraw(struct loop *l)
+{
+	struct loop **at = &pool.loops;
+
+	pthread_mutex_lock(&pool.lock);
+	while (*at != l)
+		at = &(*at)->next;
+	*at = l->next;
+	pthread_mutex_unlock(&pool.lock);
+}
+
+/* A loop that has items and room for another thread, which is its number *ret; or NULL. */
+static struct loop *join(int *ret)
+{
+	struct loop *l;
+
+	pthread_mutex_lock(&pool.lock);
+	for (l = pool.loops; l; l = l->next)
+		if (l->joined < l->most && atomic_load_explicit(&l->item, memory_order_relaxed) < l->n)
+			break;
+	if (l) {
+		*ret = l->joined++;
+		atomic_fetch_add_explicit(&l->inside, 1, memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&pool.lock);
+	return l;
+}
+
+/* The loop may be gone with the decrement: its address alone is used from then on. */
+static void leave(struct loop *l)
+{
+	if (atomic_fetch_sub_explicit(&l->inside, 1, memory_order_release) == (ASLEEP | 1))
+		futex_wake(&l->inside, 1);
+}
 
 void skv_run(int threads, uint32_t n, skv_item_fn *fn, void *ctx)
 {
-#ifdef _OPENMP
-	if (threads > 1 && n > 1) {
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
+	struct loop l = {.fn = fn, .ctx = ctx, .n = n, .joined = 1, .most = threads};
+	uint32_t helpers = n > 0 && n - 1 < (uint32_t)threads - 1 ? n - 1 : (uint32_t)threads - 1;
+
+	if (threads <= 1 || n <= 1) {
 		for (uint32_t i = 0; i < n; i++)
-			fn(ctx, i, omp_get_thread_num());
+			fn(ctx, i, 0);
 		return;
 	}
-#endif
-	(void)threads;
-	for (uint32_t i = 0; i < n; i++)
-		fn(ctx, i, 0);
+	skv_threads_ready(threads);
+	post(&l, (int)helpers);
+	work(&l, 0);
+	withdraw(&l);
+	wait_for_leaves(&l);
+}
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+static void *help(void *unused)
+{
+	(void)unused;
+	for (;;) {
+		uint32_t seen = atomic_load(&pool.posts);
+		int thread = 0;
+		struct loop *l = join(&thread);
+
+		if (l) {
+			work(l, thread);
+			leave(l);
+		} else {
+			wait_for_post(seen);
+		}
+	}
+	return NULL;
+}
+
+/* The parent's threads are not here, and the lock may have been any of theirs. */
+static void forked_child(void)
+{
+	pool.lock = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
+	pool.loops = NULL;
+	pool.asked = 0;
+	pool.asleep = 0;
+}
+
+static void watch_forks(void)
+{
+	(void)pthread_atfork(NULL, NULL, forked_child);
+}
+
+static bool start_one(void)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+	bool started;
+
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	started = pthread_create(&thread, &attr, help, NULL) == 0;
+	pthread_attr_destroy(&attr);
+	if (started)
+		(void)pthread_setname_np(thread, "sparsekv");
+	return started;
+}
+
+void skv_threads_ready(int threads)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	sigset_t all, was;
+	int n;
+
+	if (threads - 1 <= atomic_load_explicit(&pool.asked, memory_order_relaxed))
+		return;
+	pthread_once(&once, watch_forks);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &was);
+	pthread_mutex_lock(&pool.lock);
+	for (n = pool.asked; n < threads - 1 && start_one(); n++)
+		;
+	if (threads - 1 > pool.asked)
+		pool.asked = threads - 1; /* not again and again for those that cannot be */
+	pthread_mutex_unlock(&pool.lock);
+	pthread_sigmask(SIG_SETMASK, &was, NULL);
+}
+
+int skv_threads_default(void)
+{
+	const char *given = getenv("OMP_NUM_THREADS");
+	long n = given ? strtol(given, NULL, 10) : 0;
+	cpu_set_t cpus;
+
+	if (n <= 0)
+		n = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : sysconf(_SC_NPROCESSORS_ONLN);
+	return n < 1 ? 1 : n > SKV_MAX_THREADS ? SKV_MAX_THREADS : (int)n;
 }

@@ -29,15 +29,16 @@
  * orders. A step's attention can be recorded into a CUDA graph and replayed in later steps (skv_step_key). Functions
  * that wait for the device say so. A process that uses a device cannot use it in a child that it forks.
  *
- * fork(2). A child has none of the pages: with what its parent opened, calls fail with -EPERM, and skv_disconnect()
- * does nothing to the parent. It connects anew.
+ * fork(2). A child has none of the pages: with what its parent opened, calls fail with -EPERM, those that return no
+ * error do nothing and give 0 or NULL, and handles stay as they are; nothing of it reaches the parent, even if one of its threads
+ * was in the middle of a call. skv_disconnect() closes the child's copy of the socket. The child connects anew.
  *
  * Structs. Those that callers fill begin with `size`, so that an engine built with an older header works with a newer
  * library. Macros set it: SKV_MODEL_INIT, SKV_STEP_ITEM(…), SKV_ATTN(…). Callers that have no macros (bindings of other
  * languages) call skv_…_init(&x, sizeof x), which zeroes x and sets size and defaults.
  *
- * Cost. Between skv_step_begin and skv_step_end there is no system call (wake-ups of OpenMP threads aside),
- * no allocation and no round trip. Only skv_step_begin asks the daemon for pages, ahead of need; while the
+ * Cost. Between skv_step_begin and skv_step_end there is no system call (kernels' threads that sleep and are
+ * woken aside), no allocation and no round trip. Only skv_step_begin asks the daemon for pages, ahead of need; while the
  * daemon does not answer, the engine continues with the pages that it has on lease.
  */
 #ifndef SPARSEKV_CLIENT_H
@@ -81,6 +82,15 @@ SKV_API void skv_disconnect(struct skv_client *client);
 
 /* How long a call may wait for the daemon, in milliseconds (default 5000; 0 = do not wait). */
 SKV_API void skv_set_timeout(struct skv_client *client, uint32_t ms);
+
+/*
+ * How many threads the library's kernels run on in host memory, the calling one included, from the connection's next steps
+ * on: 1 to 1024. 0, the default: $OMP_NUM_THREADS as it was at the call or at skv_connect, else as many as there are
+ * processors for the calling thread. Results do not depend on it. The threads are one pool of the process, apart from
+ * OpenMP's: skv_step_begin starts what is missing; they sleep while there is nothing to do, block all signals and stay to the end
+ * of the process. Error: -EINVAL.
+ */
+SKV_API int skv_set_threads(struct skv_client *client, uint32_t n);
 
 /*
  * Give a struct that callers fill its size and defaults. `size`: of the struct as the caller declares it; never more is
@@ -283,6 +293,34 @@ SKV_API int skv_step_end(struct skv_session *session, const int32_t *next, const
 
 /* Abort the step: every sequence is as it was after its last commit. Waits for the device. */
 SKV_API void skv_step_abort(struct skv_session *session);
+
+/* ---- admission --------------------------------------------------------------------------------- */
+
+struct skv_room {
+	uint32_t size;        /* sizeof(struct skv_room), set by the caller */
+	uint32_t reserved;
+	uint64_t pages;       /* that steps of the session can take now, one after the other ... */
+	uint64_t stock_pages; /* ... and how many of the pool's are on lease to it and free */
+	uint64_t page_bytes;
+};
+
+/*
+ * The pages that a step of the session can take now: those in stock, but for what is set aside for prompts that are being read,
+ * and those that the daemon could lease under the user's quota and in the memory that is left. Other sessions of the user's
+ * lessen it. The daemon may give more, where sequences that nobody holds make room. Asks the daemon.
+ * Error: -EINVAL when ret->size is 0 or larger than known; -ETIMEDOUT, -ECONNRESET.
+ */
+SKV_API int skv_session_room(struct skv_session *session, struct skv_room *ret);
+
+/*
+ * The pages that a new sequence under the session's policy takes for a prompt of n_tokens: of K and V, and of what the policy keeps
+ * besides. `chunk`: tokens a step, where several steps read it; 0: one does. With as many in skv_session_room() the prompt is
+ * read to its end, with fewer skv_step_begin() answers -ENOSPC. A policy that evicts or compresses frees pages when the
+ * sequence decodes, but one that compresses takes pages for codes before it frees those of the rows they are of. A sequence that
+ * is to have m tokens more takes at most what one of n_tokens + m does, unless it compresses.
+ * Error: -EINVAL n_tokens is 0 or more than the model's max_tokens.
+ */
+SKV_API int skv_seq_need(struct skv_session *session, uint32_t n_tokens, uint32_t chunk, uint64_t *ret_pages);
 
 /* ---- what happened --------------------------------------------------------------------------- */
 

@@ -100,7 +100,11 @@ struct skv_model {
 	float scale;         /* softmax scale; 0 means 1/sqrt(head_dim) */
 	uint32_t rank;       /* of a tensor-parallel group: this process's rank ... */
 	uint32_t n_ranks;    /* ... of this many (1 = no tensor parallelism); heads above are per rank */
-	char name[SKV_NAME_MAX]; /* printable, NUL-terminated; sequences belong to a model by name */
+	/*
+	 * 1 … SKV_NAME_MAX-1 bytes of printable ASCII without space, '/' allowed, NUL-terminated; sequences belong to a
+	 * model by name
+	 */
+	char name[SKV_NAME_MAX];
 	uint32_t device;         /* SKV_DEVICE_HOST, or SKV_DEVICE_CUDA(i) with i below SKV_MAX_DEVICES */
 	uint32_t io_dtype;       /* enum skv_dtype of the q, k, v and out rows; in host memory SKV_F32 */
 	struct skv_rope rope;    /* for policies that invert the rotation of keys; not sent to the daemon */

@@ -353,49 +353,6 @@ START_TEST(no_step_counts_and_no_page_is_touched)
 }
 END_TEST
 
-/* ---- fork ------------------------------------------------------------------------------------ */
-
-/* All that a child could do by mistake with what its parent had. */
-static void child_of_engine(void *unused)
-{
-	struct skv_step_item item = SKV_STEP_ITEM(.seq = seq, .n_tokens = 1);
-	struct skv_seq *other;
-
-	(void)unused;
-	FAILS(skv_step_begin(session, &item, 1, NULL), EPERM, "fork");
-	FAILS(skv_step_end(session, NULL, NULL), EPERM, "fork");
-	FAILS(skv_seq_new(session, NULL, 0, &other), EPERM, "fork");
-	FAILS(skv_seq_attach(session, "other", &other), EPERM, "fork");
-	skv_disconnect(client);
-	skv_disconnect(client);
-	/* and connect anew */
-	OK(skv_connect(&client, daemon_.socket));
-	skv_disconnect(client);
-}
-
-START_TEST(a_child_of_fork_does_nothing)
-{
-	struct skv_step_item item;
-
-	if (devmem_is_device())
-		return; /* CUDA does not survive a fork */
-	OK(skv_connect(&client, daemon_.socket));
-	OK(skv_open(client, &model, "full", &session));
-	OK(skv_seq_new(session, NAME, 0, &seq));
-	item = SKV_STEP_ITEM(.seq = seq, .n_tokens = 1);
-	OK(step(20, UINT32_MAX));
-	OK(skv_step_begin(session, &item, 1, NULL)); /* so that step_end has one to end */
-	fix_in_child(0, child_of_engine, NULL);
-	skv_step_abort(session);
-	for (int i = 0; i < 6; i++)
-		OK(step(30, UINT32_MAX));
-	ck_assert_uint_eq(skv_seq_len(seq), 200);
-	ck_assert(!is_fenced(getpid()));
-	skv_disconnect(client);
-	ck_assert_uint_eq(raw_leased(op), 0);
-}
-END_TEST
-
 static void setup(void)
 {
 	static const char *const options[] = {"--pool-bytes=16M", "--segment-bytes=64K", "--cuda-pool-bytes=32M",
@@ -420,6 +377,6 @@ int main(void)
 	Suite *s = begin_suite("test-client-fence");
 
 	add_case(s, "fence", getenv("FENCE_ROUNDS") ? 3600 : 120, setup, teardown, no_step_counts_and_no_page_is_touched,
-	         a_child_of_fork_does_nothing, NULL);
+	         NULL);
 	return run_suite(s);
 }

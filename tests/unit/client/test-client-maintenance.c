@@ -12,7 +12,6 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <omp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -185,15 +184,14 @@ static void quiet_steps(void *arg)
 {
 	int n = *(int *)arg;
 
-	omp_set_num_threads(1 + n / N_SPECS % 2);
-	open_session(specs[n % N_SPECS]);
+	OK(skv_set_threads(open_session(specs[n % N_SPECS]), 1 + n / N_SPECS % 2));
 	for (int i = 0; i < 3; i++)
 		OK(skv_seq_new(session, NULL, 0, &seq[i]));
 	for (int i = 0; i < 2; i++) {
 		begin_items(&SKV_STEP_ITEM(.seq = seq[i], .n_tokens = 100, .flags = SKV_STEP_PROMPT), 1);
 		attend_and_end();
 	}
-	/* the threads start in the first parallel region, the loader binds names at first calls */
+	/* the loader binds names at first calls */
 	for (int i = 0; i < 2; i++) {
 		begin_step();
 		attend_and_end();
@@ -369,8 +367,8 @@ START_TEST(cost_of_attend)
 
 	if (devmem_is_device())
 		return; /* sparsekv-bench ipc has it */
-	omp_set_num_threads(1);
 	c = open_session("full");
+	OK(skv_set_threads(c, 1));
 	OK(skv_seq_new(session, NULL, 0, &seq[0]));
 	for (int round = 0; round < 5; round++) {
 		double spent = 0, alone = kernels_alone(steps * model.n_layers) / (steps * model.n_layers);

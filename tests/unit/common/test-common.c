@@ -43,6 +43,11 @@ START_TEST(valid_names)
 	ck_assert(!skv_name_valid("a/b"));
 	ck_assert(!skv_name_valid("a\tb"));
 	ck_assert(!skv_name_valid("\xc3\xa4"));
+	ck_assert(skv_model_name_valid("HuggingFaceTB/SmolLM2-135M"));
+	ck_assert(skv_model_name_valid("/models/../a//b/"));
+	ck_assert(!skv_model_name_valid(""));
+	ck_assert(!skv_model_name_valid("a b/c"));
+	ck_assert(!skv_model_name_valid("a/\t"));
 }
 END_TEST
 
@@ -116,7 +121,7 @@ START_TEST(models)
 	m.io_dtype = SKV_F32;
 	memset(m.name, 'n', sizeof(m.name));
 	ck_assert_str_eq(skv_model_check(&m),
-	                 "model: name must be 1 to 63 printable ASCII characters without space and '/'");
+	                 "model: name must be 1 to 63 printable ASCII characters without space");
 }
 END_TEST
 

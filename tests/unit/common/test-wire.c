@@ -97,7 +97,7 @@ static void make_requests(void)
 	struct skv_msg_client client = {.client = 65};
 	struct skv_msg_query query = {.what = SKV_QUERY_STATUS};
 	struct skv_msg_name name = {.name = "delta"};
-	struct skv_msg_policy_swap swap = {.uid = UINT32_MAX, .spec = "full"};
+	struct skv_msg_policy_swap swap = {.uid = UINT32_MAX, .model = "org/tiny", .spec = "full"};
 	struct skv_msg_seq_drop_name drop = {.uid = 1000, .model = "reference", .name = "chat-17"};
 
 	const struct sample requests[] = {
@@ -111,6 +111,7 @@ static void make_requests(void)
 		{TYPE(POLICY_GET), 0, BODY(session)}, {TYPE(POLICY_ACK), 0, BODY(ack)},
 		{TYPE(POLICY_FIND), 0, BODY(spec)}, {TYPE(POLICY_LOAD), 1, BODY(name)},
 		{TYPE(POLICY_SWAP), 0, BODY(swap)}, {TYPE(CLIENT_END), 0, BODY(client)},
+		{TYPE(LEASE_ROOM), 0, BODY(session)},
 		{TYPE(SEGMENT_ACK), 0, BODY(segment)}, {TYPE(QUERY), 0, BODY(query)},
 	};
 
@@ -139,7 +140,9 @@ static void make_answers(void)
 	struct skv_msg_segment_ipc ipc = {segment, {0x7f, 0, 0xff}};
 	static const char json[] = "{\"uptime\":1\n";
 	struct skv_msg_text text = {.length = sizeof(json) - 1, .more = 1};
+	struct skv_msg_room room = {.pages = 4096};
 	const struct sample replies[] = {
+		{TYPE(LEASE_ROOM), 0, BODY(room)},
 		{TYPE(HELLO), 1, BODY(hello)}, {TYPE(OPEN), 2, BODY(open)}, {TYPE(CLOSE), 0, NO_BODY},
 		{TYPE(SEQ_NEW), 1, BODY(seq)}, {TYPE(SEQ_ATTACH), 1, BODY(seq)},
 		{TYPE(SEQ_FORK), 1, BODY(seq)}, {TYPE(SEQ_DETACH), 0, NO_BODY}, {TYPE(SEQ_DROP), 0, NO_BODY},
@@ -451,6 +454,7 @@ START_TEST(spoiled_strings)
 	        {SKV_MSG_POLICY_GET | SKV_REPLY, offsetof(struct skv_msg_policy, spec), SKV_SPEC_MAX},
 	        {SKV_MSG_POLICY_ACK, offsetof(struct skv_msg_policy_ack, text), SKV_TEXT_MAX},
 	        {SKV_MSG_POLICY_LOAD, offsetof(struct skv_msg_name, name), SKV_NAME_MAX},
+	        {SKV_MSG_POLICY_SWAP, offsetof(struct skv_msg_policy_swap, model), SKV_NAME_MAX},
 	        {SKV_MSG_POLICY_SWAP, offsetof(struct skv_msg_policy_swap, spec), SKV_SPEC_MAX},
 	        {SKV_MSG_SEQ_DROP_NAME, offsetof(struct skv_msg_seq_drop_name, model), SKV_NAME_MAX},
 	        {SKV_MSG_SEQ_DROP_NAME, offsetof(struct skv_msg_seq_drop_name, name), SKV_NAME_MAX},

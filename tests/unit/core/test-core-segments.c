@@ -302,7 +302,32 @@ START_TEST(pages_lie_without_gaps)
 	ck_assert_uint_eq(info.page_bytes, 15360);
 	ck_assert_uint_eq(info.segment_bytes, info.pages_per_segment * info.page_bytes);
 	ck_assert_uint_eq(info.segment_bytes % skv_mem_host.granularity, 0);
-	ck_assert_uint_ge(info.segment_bytes, 64 << 10);
+	ck_assert_uint_eq(info.segment_bytes, 15 * skv_mem_host.granularity); /* less was asked for */
+}
+END_TEST
+
+/* Three kv heads of 64: "64M" is 5456 pages, as many as fill granules, and a limit of 128M has room for two such
+ * segments. */
+START_TEST(segments_fit_into_the_size_that_was_asked_for)
+{
+	struct skv_core_config config = books_config();
+	struct skv_core_session_info info;
+	struct skv_model m = small;
+	struct skv_wire_run runs[8];
+	uint32_t a, n;
+
+	m.n_heads = m.n_kv_heads = 3;
+	m.head_dim = 64;
+	config.pool_bytes = config.account_bytes = 128 << 20;
+	config.segment_bytes = 64 << 20;
+	books_close();
+	books_open(&config);
+	ck_assert_int_eq(skv_core_client_add(core, 1000, 1, "a", &a), 0);
+	ck_assert_int_eq(skv_core_session_open(core, a, &m, "full", 1, &info), 0);
+	ck_assert_uint_eq(info.page_bytes, 12288);
+	ck_assert_uint_eq(info.segment_bytes, 5456 * 12288);
+	ck_assert_int_eq(skv_core_lease_get(core, a, info.session, 2 * 5456, 2 * 5456, runs, 8, &n), 0);
+	ck_refused(skv_core_lease_get(core, a, info.session, 1, 1, runs, 8, &n), SKV_CORE_E_NOSPC);
 }
 END_TEST
 
@@ -473,7 +498,7 @@ int main(void)
 	Suite *s = begin_suite("test-core-segments");
 
 	add_case(s, "host", 60, setup_host, books_close, one_empty_segment_stays, empty_segments_go_to_who_needs_them,
-	         nothing_is_seen_across_uids, pages_lie_without_gaps, a_refused_pool_changes_nothing,
+	         nothing_is_seen_across_uids, pages_lie_without_gaps, segments_fit_into_the_size_that_was_asked_for, a_refused_pool_changes_nothing,
 	         a_client_hears_of_host_memory_once, ranges_wait_for_their_discard, late_discards_change_nothing,
 	         a_pool_whose_ranges_all_wait_asks_to_try_again, refused_fds_change_nothing, NULL);
 	add_case(s, "device", 60, setup_device, books_close, one_empty_segment_stays, empty_segments_go_to_who_needs_them,

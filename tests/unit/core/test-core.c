@@ -317,6 +317,44 @@ static struct skv_msg_policy policy_of(const struct peer *p)
 	return m;
 }
 
+static uint32_t swap(uint32_t session, uint32_t uid, const char *spec, uint32_t plugin)
+{
+	return skv_core_swap(core, &(struct skv_core_scope){.session = session, .uid = uid, .model = ""}, spec, plugin);
+}
+
+/* Three sessions that differ in user, client and model: a scope means those that fit all of it. */
+START_TEST(a_swap_has_a_scope)
+{
+	struct skv_model other = small;
+	struct skv_core_session_info info;
+	struct peer a, b;
+
+	skv_wire_string(other.name, sizeof(other.name), "HuggingFaceTB/SmolLM2-135M");
+	peer_join(&a, 1000, &small);
+	peer_join(&b, 1001, &small);
+	ck_assert_int_eq(skv_core_session_open(core, a.client, &other, "full", 1, &info), 0);
+	const struct {
+		struct skv_core_scope scope;
+		uint32_t n;
+	} cases[] = {
+	        {{0, 0, UINT32_MAX, ""}, 3},
+	        {{0, 0, UINT32_MAX, small.name}, 2},
+	        {{0, 0, UINT32_MAX, other.name}, 1},
+	        {{0, 0, UINT32_MAX, "HuggingFaceTB"}, 0},
+	        {{0, 0, 1000, ""}, 2},
+	        {{0, 0, 1000, small.name}, 1},
+	        {{0, 0, 1001, other.name}, 0},
+	        {{0, a.client, UINT32_MAX, ""}, 2},
+	        {{0, b.client, UINT32_MAX, ""}, 1},
+	        {{0, b.client, 1000, ""}, 0},
+	        {{info.session, 0, UINT32_MAX, ""}, 1},
+	        {{info.session, b.client, UINT32_MAX, ""}, 0},
+	};
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		ck_assert_uint_eq(skv_core_swap(core, &cases[i].scope, "delta", 2), cases[i].n);
+}
+END_TEST
+
 START_TEST(policies_are_swapped)
 {
 	struct skv_control_page *control;
@@ -334,9 +372,9 @@ START_TEST(policies_are_swapped)
 	session_is(&a, "full", false, "");
 	ck_assert_uint_eq(control->policy_generation, skv_core_policy_generation(core));
 
-	ck_assert_uint_eq(skv_core_swap(core, 0, 4711, "delta", 2), 0); /* nobody: nothing happens */
+	ck_assert_uint_eq(swap(0, 4711, "delta", 2), 0); /* nobody: nothing happens */
 	ck_assert_uint_eq(policy_of(&a).plugin, 1);
-	ck_assert_uint_eq(skv_core_swap(core, 0, 1000, "delta?budget=8", 2), 1);
+	ck_assert_uint_eq(swap(0, 1000, "delta?budget=8", 2), 1);
 	ck_assert_uint_eq(control->policy_generation, skv_core_policy_generation(core));
 	session_is(&a, "full", true, "");
 	m = policy_of(&b); /* not meant: gets what it has */
@@ -353,14 +391,14 @@ START_TEST(policies_are_swapped)
 	session_is(&a, "delta?budget=8", false, "");
 
 	/* one that the client refuses: it keeps what it had, and is not asked again */
-	ck_assert_uint_eq(skv_core_swap(core, 0, UINT32_MAX, "bad", 3), 2);
+	ck_assert_uint_eq(swap(0, UINT32_MAX, "bad", 3), 2);
 	m = policy_of(&a);
 	ck_assert_uint_eq(m.plugin, 3);
 	ck_assert_int_eq(
 		skv_core_policy_ack(core, a.client, a.session.session, m.generation, EINVAL, "no such thing"),
 		0);
 	session_is(&a, "delta?budget=8", false, "no such thing");
-	ck_assert_uint_eq(skv_core_swap(core, b.session.session, 0, "streaming", 4), 1);
+	ck_assert_uint_eq(swap(b.session.session, UINT32_MAX, "streaming", 4), 1);
 	m = policy_of(&a);
 	ck_assert_str_eq(m.spec, "delta?budget=8");
 	ck_assert_uint_eq(m.plugin, 2);
@@ -369,7 +407,7 @@ START_TEST(policies_are_swapped)
 	session_is(&a, "delta?budget=8", false, "no such thing");
 	/* refused while the operator already wants something else: that stays wanted */
 	m = policy_of(&b);
-	ck_assert_uint_eq(skv_core_swap(core, b.session.session, 0, "full?x=1", 1), 1);
+	ck_assert_uint_eq(swap(b.session.session, UINT32_MAX, "full?x=1", 1), 1);
 	ck_assert_int_eq(skv_core_policy_ack(core, b.client, b.session.session, m.generation, EINVAL, "no"),
 	                 0);
 	ck_assert_str_eq(policy_of(&b).spec, "full?x=1");
@@ -557,7 +595,7 @@ int main(void)
 	         a_session_is_its_clients_alone, sessions_have_quotas, pools_have_quotas,
 	         models_and_specs_are_checked, every_error_has_an_errno, leases_are_runs_of_free_pages,
 	         bad_leases_are_refused_whole, an_account_has_a_quota_over_all_clients,
-	         the_pools_have_a_quota_together, policies_are_swapped, a_session_page_is_shown,
+	         the_pools_have_a_quota_together, policies_are_swapped, a_swap_has_a_scope, a_session_page_is_shown,
 	         quotas_change_tables_do_not, impossible_sizes_are_refused, NULL);
 	add_case(s, "state", 60, NULL, NULL, a_state_is_checked_before_it_is_believed, rows_come_and_go,
 	         NULL);

@@ -115,7 +115,7 @@ START_TEST(every_command_has_its_json)
 		{"policy list", "policies"},
 		{"top -n 1 -d 0.05", "now"},
 		{"metrics", "sessions"},
-		{"policy swap full", "generation"},
+		{"policy swap --all full", "generation"},
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -158,7 +158,7 @@ START_TEST(top_shows_rates)
 	SAYS("streaming?budget=0.25\n");
 	ck_assert_msg(strstr(said, "\n") && !strstr(said, "\033"), "%s", said);
 	ck_assert_ptr_null(strstr(said, "  0.0  ")); /* a rate */
-	ck_assert_int_eq(ctl("policy swap full"), 0);
+	ck_assert_int_eq(ctl("policy swap --all full"), 0);
 	SAYS("1 sessions will switch to full");
 	ck_assert_int_eq(ctl("top -n 2 -d 0.05"), 0);
 	SAYS("streaming?budget=0.25 (swap pending)");
@@ -235,7 +235,7 @@ END_TEST
 
 START_TEST(sequences_are_dropped_by_name)
 {
-	struct skv_msg_seq_name other = {.session = raw_open(client, "other", "full", NULL), .name = "chat"};
+	struct skv_msg_seq_name other = {.session = raw_open(client, "org/other", "full", NULL), .name = "chat"};
 	struct skv_msg_session s = {.session = session};
 
 	ck_assert_int_eq(ctl("seq drop nosuch"), 1);
@@ -248,8 +248,8 @@ START_TEST(sequences_are_dropped_by_name)
 	raw_ask(client, SKV_MSG_CLOSE, &s, sizeof(s), -1);
 	ck_assert_int_eq(ctl("seq drop chat"), 1);
 	SAYS("of 2 models: say which with --model");
-	ck_assert_int_eq(ctl("seq drop chat --model other"), 0);
-	SAYS("dropped chat of model other");
+	ck_assert_int_eq(ctl("seq drop chat --model org/other"), 0);
+	SAYS("dropped chat of model org/other");
 	ck_assert_int_eq(ctl("seq drop chat"), 0);
 	SAYS("dropped chat of model tiny");
 	ck_assert_int_eq(ctl("seq drop 'a b'"), 2);
@@ -266,9 +266,9 @@ START_TEST(policies_are_loaded_and_swapped)
 	SAYS("killed by signal 6");
 	ck_assert_int_eq(ctl("policy load /nonexistent"), 1);
 	SAYS("/nonexistent: No such file");
-	ck_assert_int_eq(ctl("policy swap nosuch"), 1);
+	ck_assert_int_eq(ctl("policy swap --all nosuch"), 1);
 	SAYS("no policy \"nosuch\" is loaded; loaded are:");
-	ck_assert_int_eq(ctl("policy swap 'delta?budget=x'"), 1);
+	ck_assert_int_eq(ctl("policy swap --all 'delta?budget=x'"), 1);
 	SAYS("budget=x: expected");
 	ck_assert_int_eq(ctl("policy swap --session %u full", session), 0);
 	SAYS("1 sessions will switch");
@@ -277,6 +277,34 @@ START_TEST(policies_are_loaded_and_swapped)
 	ck_assert_int_eq(ctl("policy swap --all full"), 0);
 	ck_assert_int_eq(ctl("policy swap --session 99 full"), 1);
 	SAYS("there is no session 99");
+	ck_assert_int_eq(ctl("policy swap --client 99 full"), 1);
+	SAYS("client 99 has no such session");
+}
+END_TEST
+
+/* A user's, a client's, a model's: never those that were not named, and nobody's by omission. */
+START_TEST(a_swap_has_a_scope)
+{
+	struct skv_msg_session s = {.session = raw_open(client, "HuggingFaceTB/SmolLM2-135M", "full", NULL)};
+	const struct skv_msg_policy *p;
+
+	ck_assert_int_eq(ctl("policy swap delta"), 2);
+	SAYS("policy swap: expected which sessions: --session N, --client N, --uid UID, --model NAME, or --all");
+	ck_assert_int_eq(ctl("policy swap --model HuggingFaceTB/SmolLM2-135M delta"), 0);
+	SAYS("1 sessions will switch to delta");
+	p = raw_ask(client, SKV_MSG_POLICY_GET, &s, sizeof(s), -1);
+	ck_assert_str_eq(p->spec, "delta");
+	ck_assert_int_eq(ctl("policy swap --model HuggingFaceTB --uid %u delta", (unsigned)getuid()), 0);
+	SAYS("0 sessions will switch");
+	ck_assert_int_eq(ctl("policy swap --uid %u full", (unsigned)getuid()), 0);
+	SAYS("2 sessions will switch");
+	ck_assert_int_eq(ctl("policy swap --model 'a b' full"), 2);
+	SAYS("expected a model's name: 1 to 63 printable characters but space");
+	ck_assert_int_eq(ctl("top -n 1 -d 0.05"), 0);
+	SAYS("HuggingFaceTB/SmolLM2-135M");
+	ck_assert_int_eq(ctl("metrics"), 0);
+	SAYS("model=\"HuggingFaceTB/SmolLM2-135M\"");
+	raw_ask(client, SKV_MSG_CLOSE, &s, sizeof(s), -1);
 }
 END_TEST
 
@@ -346,14 +374,14 @@ START_TEST(a_swap_can_be_waited_for)
 	pthread_t thread;
 
 	ck_assert_int_eq(pthread_create(&thread, NULL, take_step, &takes), 0);
-	ck_assert_int_eq(ctl("policy swap --wait 10 full"), 0);
+	ck_assert_int_eq(ctl("policy swap --all --wait 10 full"), 0);
 	pthread_join(thread, NULL);
 	ck_assert_int_eq(pthread_create(&thread, NULL, take_step, &refuses), 0);
-	ck_assert_int_eq(ctl("policy swap --wait 10 delta"), 1);
+	ck_assert_int_eq(ctl("policy swap --all --wait 10 delta"), 1);
 	pthread_join(thread, NULL);
 	SAYS("1 sessions refused it and go on as before; session");
 	SAYS("no room for it");
-	ck_assert_int_eq(ctl("policy swap --wait 0.1 delta"), 1);
+	ck_assert_int_eq(ctl("policy swap --all --wait 0.1 delta"), 1);
 	SAYS("1 sessions made no step in 0.1 s");
 }
 END_TEST
@@ -374,7 +402,10 @@ START_TEST(wrong_usage_is_status_2)
 		{"policy swap --session x full", "--session: got \"x\""},
 		{"policy swap --session 0 full", "--session: got \"0\""},
 		{"policy swap --uid -1 full", "--uid: got \"-1\""},
-		{"policy swap --all --uid 3 full", "expected one of --all, --session and --uid"},
+		{"policy swap full", "expected which sessions"},
+		{"policy swap --client 0 full", "--client: got \"0\""},
+		{"policy swap --all --uid 3 full", "--all goes with none of"},
+		{"seq drop --client 3 chat", "does not take"},
 		{"policy verify", "expected one SPEC"},
 		{"policy verify --shape 3,2,1 full", "--shape: got \"3,2,1\""},
 		{"policy verify --seed x full", "--seed: got \"x\""},
@@ -414,7 +445,7 @@ int main(void)
 
 	add_case(s, "ctl", 60, setup, teardown, tables_show_what_there_is, status_names_guessed_layers, every_command_has_its_json,
 	         top_shows_rates, metrics_are_in_prometheus_form, pages_are_counted_by_kind,
-	         sequences_are_dropped_by_name, policies_are_loaded_and_swapped, policies_are_verified,
+	         sequences_are_dropped_by_name, policies_are_loaded_and_swapped, a_swap_has_a_scope, policies_are_verified,
 	         a_swap_can_be_waited_for, wrong_usage_is_status_2, no_daemon_is_status_3, NULL);
 	return run_suite(s);
 }

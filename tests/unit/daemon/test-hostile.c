@@ -185,8 +185,11 @@ static void fill_body(struct frame *f, uint16_t type, void *body)
 	} else if (type == SKV_MSG_POLICY_SWAP) {
 		struct skv_msg_policy_swap *m = body;
 
+		m->all = rnd_below(2);
 		m->session = odd_number();
+		m->client = odd_number();
 		m->uid = odd_number();
+		odd_name(m->model, sizeof(m->model));
 		odd_name(m->spec, sizeof(m->spec));
 	} else if (type == SKV_MSG_SEQ_DROP_NAME) {
 		struct skv_msg_seq_drop_name *m = body;

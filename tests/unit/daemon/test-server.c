@@ -325,7 +325,7 @@ START_TEST(a_swap_reaches_the_session)
 	struct raw *r = raw_operator(fix.socket);
 	struct skv_msg_session s = {.session = raw_open(r, "m", "full", NULL)};
 	struct skv_msg_policy_ack ack = {.session = s.session, .error = EINVAL, .text = "not today"};
-	struct skv_msg_policy_swap one = {.session = s.session, .spec = "delta?budget=3"};
+	struct skv_msg_policy_swap one = {.session = s.session, .uid = UINT32_MAX, .spec = "delta?budget=3"};
 	struct skv_msg_policy policy;
 	uint64_t before;
 
@@ -350,6 +350,13 @@ START_TEST(a_swap_reaches_the_session)
 	json_decref(raw_ask_json(r, SKV_MSG_POLICY_SWAP, &one, sizeof(one), -1));
 	policy = *(const struct skv_msg_policy *)raw_ask(r, SKV_MSG_POLICY_GET, &s, sizeof(s), -1);
 	ck_assert_str_eq(policy.spec, "delta?budget=3");
+	one.session = 0; /* nobody is meant by omission */
+	ck_assert_int_eq(raw_refused(r, SKV_MSG_POLICY_SWAP, &one, sizeof(one), -1), EINVAL);
+	ck_assert_ptr_nonnull(strstr(raw_error_text(r), "which sessions?"));
+	one.session = s.session;
+	one.all = 1;
+	ck_assert_int_eq(raw_refused(r, SKV_MSG_POLICY_SWAP, &one, sizeof(one), -1), EINVAL);
+	one.all = 0;
 	one.session = 7;
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_POLICY_SWAP, &one, sizeof(one), -1), ENOENT);
 	ck_assert_int_eq(raw_policy_swap(r, "delta?layers=99"), EINVAL);

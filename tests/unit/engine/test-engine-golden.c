@@ -96,11 +96,11 @@ static void read_expected(const char *directory, struct expected *to)
 static void step(struct eng_forward *f, struct skv_session *session, struct skv_seq *seq, const int32_t *ids,
                  uint32_t n, uint32_t flags)
 {
-	struct skv_step_item item = {.seq = seq, .n_tokens = n, .flags = flags, .tokens = ids};
+	struct skv_step_item item = SKV_STEP_ITEM(.seq = seq, .n_tokens = n, .flags = flags, .tokens = ids);
 	struct eng_error err;
 
 	ck_assert_msg(!eng_forward(f, session, &item, 1, &err), "%s", err.text);
-	ok(skv_step_end(session, NULL));
+	ok(skv_step_end(session, NULL, NULL));
 }
 
 /* The largest difference of a logit: of a prompt, and of tokens decoded behind it. */

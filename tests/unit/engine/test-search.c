@@ -101,19 +101,19 @@ static void take_logits(uint32_t policy, const char *spec)
 	ok(skv_open(engine_client, &what, spec, &session));
 	ck_assert_msg(!eng_forward_init(&f, &model, PROMPT, &err), "%s", err.text);
 	for (uint32_t t = 0; t < TEXTS; t++) {
-		struct skv_step_item item = {.n_tokens = PROMPT, .flags = SKV_STEP_PROMPT, .tokens = ids[t]};
+		struct skv_step_item item = SKV_STEP_ITEM(.n_tokens = PROMPT, .flags = SKV_STEP_PROMPT, .tokens = ids[t]);
 		const float *logits;
 
 		ok(skv_seq_new(session, NULL, 0, &item.seq));
 		ck_assert_msg(!eng_forward(&f, session, &item, 1, &err), "%s", err.text);
-		ok(skv_step_end(session, NULL));
-		item = (struct skv_step_item){.seq = item.seq, .n_tokens = 1};
+		ok(skv_step_end(session, NULL, NULL));
+		item = SKV_STEP_ITEM(.seq = item.seq, .n_tokens = 1);
 		for (uint32_t at = 0; at < rows_of(t); at++) {
 			item.tokens = ids[t] + PROMPT + at;
 			ck_assert_msg(!eng_forward(&f, session, &item, 1, &err), "%s", err.text);
 			ck_assert_int_eq(eng_forward_logits(&f, &logits, &err), 0);
 			memcpy(logits_of[policy][t][at], logits, sizeof(logits_of[policy][t][at]));
-			ok(skv_step_end(session, NULL));
+			ok(skv_step_end(session, NULL, NULL));
 		}
 		ok(skv_seq_drop(item.seq));
 	}
