@@ -9,10 +9,10 @@
  * and replayed while sequences grow. What determines the size of a launch is in the arguments themselves: struct
  * skv_shape, the bounds of struct skv_batch, plans.
  *
- * Shapes. T = SKV_PAGE_TOKENS, G = n_heads / n_kv_heads (the GQA group). Rows of q, k, v and out are of io_dtype and
- * contiguous: q and out [row][n_heads][head_dim], k and v [row][n_kv_heads][head_dim]. A page is all K, then all V,
- * each [kv head][token][head_dim] in the pool's dtype; page id p is at pool + p * page_bytes. Sums are accumulated in
- * fp32.
+ * Shapes. T = SKV_PAGE_TOKENS, G = n_heads / n_kv_heads (the GQA group). Rows of q, k, v and out are of io_dtype: q and
+ * out [row][n_heads][head_dim], k and v [row][n_kv_heads][head_dim], a row contiguous, one row a stride from the next.
+ * Where out may be q, their strides are the same. A page is all K, then all V, each [kv head][token][head_dim] in the
+ * pool's dtype; page id p is at pool + p * page_bytes. Sums are accumulated in fp32.
  *
  * Tables. A layer has one page table (block table) for K and V and further ones for what it keeps beside them: state
  * pages (select.h), slot metadata (evict.h), codes and references (compress.h), saved prefill queries (prefill.h).
@@ -110,6 +110,24 @@ struct skv_workspace {
 	int threads;  /* OpenMP threads to use, >= 1 */
 	void *stream; /* a device's: where to queue; NULL on the host */
 };
+
+/* Elements from one row to the next of q, k, v and out. */
+SKV_INLINE uint32_t skv_q_stride(const struct skv_shape *sh)
+{
+	return sh->q_stride ? sh->q_stride : sh->n_heads * sh->head_dim;
+}
+SKV_INLINE uint32_t skv_k_stride(const struct skv_shape *sh)
+{
+	return sh->k_stride ? sh->k_stride : sh->n_kv_heads * sh->head_dim;
+}
+SKV_INLINE uint32_t skv_v_stride(const struct skv_shape *sh)
+{
+	return sh->v_stride ? sh->v_stride : sh->n_kv_heads * sh->head_dim;
+}
+SKV_INLINE uint32_t skv_out_stride(const struct skv_shape *sh)
+{
+	return sh->out_stride ? sh->out_stride : sh->n_heads * sh->head_dim;
+}
 
 /* The sequence's page table of the call's layer. */
 SKV_INLINE const skv_pte *skv_layer_table(const struct skv_shape *sh, const struct skv_kseq *s)
