@@ -100,7 +100,7 @@ SKV_INLINE uint32_t skv_safeguard_of(const struct skv_head_budget_rule *a, uint3
 
 /*
  * When a page matters (RaaS). Its weight w is the mean over the GQA group of the softmax of scale * score over all
- * pages, with the shape's softcap and sinks.
+ * pages.
  */
 struct skv_touch_rule {
 	float alpha; /* w above this ... */

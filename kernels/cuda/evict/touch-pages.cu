@@ -20,8 +20,6 @@ struct touch_params {
 	const struct skv_kseq *seq;
 	struct meta_table meta;
 	struct skv_touch_rule touch;
-	struct score_scale scale;
-	const float *sinks;
 	const float *page;     /* [seq][q head][page_stride] */
 	float *weight;         /* [seq][kv head][weight_stride] */
 	uint32_t *ids, *count; /* [seq][kv head] of `stride` elements */
@@ -38,16 +36,9 @@ struct head_item {
 	uint32_t pinned;    /* pages of positions below this compete for being listed; 0: all are listed */
 };
 
-/* What a page's bound counts as. */
-DEVICE float page_score(const struct touch_params *c, float bound)
-{
-	if (c->scale.cap != 0)
-		bound = soft_cap(c->scale.cap, bound);
-	return bound * c->scale.scale;
-}
-
 /* log2 of the denominator of each q head's softmax: lse[group]. */
-__device__ static void log_denominators(const struct touch_params *c, const struct head_item *j, float *lse)
+__device__ static void log_denominators(const struct touch_params *c, const struct head_item *j, float scale,
+                                        float *lse)
 {
 	__shared__ struct partial_softmax parts[SKV_MAX_HEADS][WARPS];
 
@@ -56,14 +47,14 @@ __device__ static void log_denominators(const struct touch_params *c, const stru
 		struct partial_softmax mine = {-INFINITY, 0};
 #pragma unroll 4
 		for (uint32_t u = threadIdx.x; u < j->n; u += THREADS)
-			mine = merge_softmax(mine, {page_score(c, score[u]), 1});
+			mine = merge_softmax(mine, {score[u] * scale, 1});
 		mine = warp_merge_softmax(mine);
 		if (threadIdx.x % 32 == 0)
 			parts[g][threadIdx.x / 32] = mine;
 	}
 	__syncthreads();
 	for (uint32_t g = threadIdx.x; g < c->group; g += THREADS)
-		lse[g] = add_sink(c->sinks, j->h * c->group + g, log_denominator(parts[g]));
+		lse[g] = log_denominator(parts[g]);
 	__syncthreads();
 }
 
@@ -72,16 +63,17 @@ __device__ static void page_weights(const struct touch_params *c, struct head_it
 {
 	__shared__ float lse[SKV_MAX_HEADS];
 	__shared__ unsigned long long latest;
+	const float scale = c->touch.scale * LOG2E;
 	unsigned long long mine = 0;
 
 	if (threadIdx.x == 0)
 		latest = 0;
-	log_denominators(c, j, lse);
+	log_denominators(c, j, scale, lse);
 	for (uint32_t u = threadIdx.x; u < j->n; u += THREADS) {
 		const struct skv_slot_meta *meta = meta_at(&c->meta, j->s, j->h, j->s->set, u);
 		float sum = 0;
 		for (uint32_t g = 0; g < c->group; g++)
-			sum += exp2f(page_score(c, j->score[(size_t)g * c->page_stride + u]) - lse[g]);
+			sum += exp2f(j->score[(size_t)g * c->page_stride + u] * scale - lse[g]);
 		j->weight[u] = sum / (float)c->group;
 		mine = max(mine, (unsigned long long)meta->pos << 32 | u);
 	}
@@ -186,17 +178,13 @@ void skv_cuda_touch_pages(const struct skv_shape *sh, const struct skv_batch *b,
                           const struct skv_touch_rule *touch, struct skv_index_list *list, const struct skv_workspace *work)
 {
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, 1);
-	struct skv_shape by = *sh;
 	struct touch_params c = {};
 
 	list->max_count = skv_pages_of(b->max_len);
 	list->last_partial = true;
 	c.seq = b->seq;
 	c.meta = meta_table_of(sh);
-	by.scale = touch->scale;
 	c.touch = *touch;
-	c.scale = score_scale_of(&by);
-	c.sinks = sh->sinks;
 	c.page = ev->page;
 	c.weight = (float *)((uint8_t *)work->mem + l.topk_scores);
 	c.ids = list->ids;
