@@ -22,7 +22,8 @@ KERNEL_TESTS = \
 	tests/unit/kernels/test-compress-quant tests/unit/kernels/test-decode tests/unit/kernels/test-decompress \
 	tests/unit/kernels/test-evict tests/unit/kernels/test-evict-head-budgets tests/unit/kernels/test-evict-slots \
 	tests/unit/kernels/test-prefill tests/unit/kernels/test-prefill-sparse tests/unit/kernels/test-prefill-tiles \
-	tests/unit/kernels/test-replay tests/unit/kernels/test-select tests/unit/kernels/test-select-page-bounds \
+	tests/unit/kernels/test-replay tests/unit/kernels/test-row-strides tests/unit/kernels/test-select \
+	tests/unit/kernels/test-select-page-bounds \
 	tests/unit/kernels/test-select-recall tests/unit/kernels/test-select-stream tests/unit/kernels/test-select-topk
 CLIENT_TESTS = \
 	tests/unit/client/test-client tests/unit/client/test-client-api tests/unit/client/test-client-broken \

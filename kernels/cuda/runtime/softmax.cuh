@@ -25,7 +25,7 @@ static inline struct score_scale score_scale_of(const struct skv_shape *sh)
 }
 
 /*
- * tanh(x cap / (2 log2 e)), as 1 - 2 / (1 + 2^(cap x)): off by 2^-22 at most, which is less than the rounding of q and
+ * tanh(x cap / (2 log2 e)), as 1 - 2 / (1 + 2^(cap x)): off by about 2^-21 at most, less than what the rounding of q and
  * k makes of any score. The hardware's own tanh is off by 2^-11.
  */
 DEVICE float soft_cap(float cap, float x)
