@@ -24,20 +24,9 @@
 #include "libclient/prims.h"
 #include "libclient/recall.h"
 #include "libclient/replay.h"
+#include "libclient/rows.h"
 #include "libclient/session.h"
 #include "libclient/sized.h"
-
-/* Kernels of a device read 16 bytes at a time. */
-static const char *misaligned(const struct skv_attn *a)
-{
-	if ((uintptr_t)a->q % 16)
-		return "q";
-	if ((uintptr_t)a->k % 16)
-		return "k";
-	if ((uintptr_t)a->v % 16)
-		return "v";
-	return (uintptr_t)a->out % 16 ? "out" : NULL;
-}
 
 /* The kernel that the plan asks for; `how` is the plan's, or dense where nothing was selected. */
 static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_index_list *list)
@@ -210,11 +199,9 @@ static int attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	if (e < 0)
 		return e;
 	a = &given;
-	if (!a->k || !a->v || !a->q != !a->out)
-		return error_set(-EINVAL, "layer %u: k and v, and q with out, must be given", layer);
-	if (s->device && misaligned(a))
-		return error_set(-EINVAL, "layer %u: %s is not at a multiple of 16 bytes", layer, misaligned(a));
-	e = a->q ? 0 : check_append(s, layer);
+	e = rows_check(s, layer, a);
+	if (e == 0 && !a->q)
+		e = check_append(s, layer);
 	if (e == 0 && s->device)
 		e = replay_attend(s, layer, a);
 	if (e < 0)

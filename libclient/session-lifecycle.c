@@ -4,47 +4,28 @@
 #include "libclient/session-lifecycle.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "common/fd.h"
-#include "common/rope.h"
 #include "common/spec.h"
 #include "libclient/conn.h"
 #include "libclient/device.h"
 #include "libclient/device-step.h"
 #include "libclient/error.h"
 #include "libclient/lease/stock.h"
+#include "libclient/model.h"
 #include "libclient/policy-config.h"
 #include "libclient/policy-swap.h"
 #include "libclient/replay.h"
 #include "libclient/seq.h"
 #include "libclient/seq-lifecycle.h"
 #include "libclient/seq-table.h"
-#include "libclient/sized.h"
 #include "libclient/step-lifecycle.h"
 #include "libclient/transaction.h"
 
 /* ---- opened ---------------------------------------------------------------------------------- */
-
-static int copy_model(struct skv_model *to, const struct skv_model *from)
-{
-	const char *wrong;
-	int e;
-
-	if (!from)
-		return error_set(-EINVAL, "model: is NULL");
-	e = sized_get(to, sizeof(*to), from, sizeof(from->size), "model");
-	if (e < 0)
-		return e;
-	wrong = skv_model_check(to);
-	wrong = wrong ? wrong : skv_rope_check(&to->rope, to->head_dim);
-	if (!wrong && (strnlen(to->files, sizeof(to->files)) == sizeof(to->files) || (*to->files && *to->files != '/')))
-		wrong = "model: files must be an absolute path of at most 255 bytes, or empty";
-	return wrong ? error_set(-EINVAL, "%s", wrong) : 0;
-}
 
 /* The kernels for this model, and its shape but for the pool's address. */
 static int choose_kernels(struct skv_session *s)
@@ -62,8 +43,8 @@ static int choose_kernels(struct skv_session *s)
 	        .n_kv_heads = m->n_kv_heads,
 	        .head_dim = m->head_dim,
 	        .dtype = m->kv_dtype,
-	        .io_dtype = m->io_dtype,
-	        .scale = m->scale > 0 ? m->scale : 1.0f / sqrtf((float)m->head_dim),
+	        .io_dtype = s->device ? m->io_dtype : SKV_F32, /* of rows in host memory the library makes fp32 */
+	        .scale = model_scale(m, 0),
 	        .page_bytes = skv_page_bytes(m),
 	};
 	if (!s->device)
@@ -113,7 +94,7 @@ static int session_new(struct skv_client *c, const struct skv_model *model, stru
 	s->serial = atomic_fetch_add(&serials, 1);
 	s->recall_every = -1;
 	pthread_mutex_init(&s->lock, NULL);
-	e = copy_model(&s->model, model);
+	e = model_copy(&s->model, model);
 	if (e == 0)
 		e = choose_kernels(s);
 	if (e == 0)
@@ -190,6 +171,7 @@ void session_free(struct skv_session *s)
 	if (s->page)
 		munmap(s->page, s->page_bytes);
 	pthread_mutex_destroy(&s->lock);
+	model_free(&s->model);
 	free(s);
 }
 
