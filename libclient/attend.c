@@ -81,6 +81,10 @@ static void decode(struct skv_session *s, const struct layer *l)
 
 	s->batch = l->batch;
 	s->step.q = l->attn->q;
+	if (l->window) { /* not the policy's */
+		decode_kernel(l, SKV_ATTEND_WINDOW, NULL);
+		return;
+	}
 	policy_hook(s, l->batch, PHASE_BEFORE, l->number);
 	if (plan->evict.max_head_ratio > 0) {
 		/*
@@ -102,7 +106,10 @@ static void decode(struct skv_session *s, const struct layer *l)
 	policy_hook(s, l->batch, PHASE_AFTER, l->number);
 }
 
-/* What comes before attention: the batch's sequences that decode and those with prompts are apart. */
+/*
+ * What comes before attention: the batch's sequences that decode and those with prompts are apart. Where K and V are
+ * another layer's, they are there.
+ */
 static void append(const struct layer *l)
 {
 	const struct skv_batch *const part[] = {&l->decode, &l->prefill};
@@ -114,7 +121,8 @@ static void append(const struct layer *l)
 	for (int i = 0; i < 2; i++) {
 		if (part[i]->n == 0)
 			continue;
-		l->kernels->append(&l->rows, part[i], NULL, l->attn->k, l->attn->v, l->work);
+		if (l->attn->k)
+			l->kernels->append(&l->rows, part[i], NULL, l->attn->k, l->attn->v, l->work);
 		if (l->bounds)
 			l->kernels->update_bounds(&l->rows, part[i], NULL, l->work);
 	}
@@ -131,8 +139,9 @@ static void prefill(const struct layer *l)
 	prefill_attend(l);
 }
 
-void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
+void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *given)
 {
+	const struct skv_attn rows = rows_take(s, given), *a = &rows;
 	struct step *st = &s->step;
 
 	for (uint32_t i = 0; i < st->n_batches; i++) {
@@ -144,6 +153,7 @@ void attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *
 		if (l.prefill.n > 0 && a->q)
 			prefill(&l);
 	}
+	rows_give(s, given, a);
 	if (!a->q)
 		prefill_without_queries(st);
 }

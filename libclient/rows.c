@@ -12,7 +12,20 @@
 #include <stdbool.h>
 
 #include "libclient/error.h"
+#include "libclient/scratch.h"
 #include "libclient/session.h"
+
+/* Elements of a row of q and out, and of k and v. */
+static uint32_t q_width(const struct skv_session *s)
+{
+	return s->model.n_heads * s->model.head_dim;
+}
+static uint32_t kv_width(const struct skv_session *s)
+{
+	return s->model.n_kv_heads * s->model.head_dim;
+}
+
+/* ---- checked --------------------------------------------------------------------------------- */
 
 /* One of the four, as the error messages name it. */
 struct matrix {
@@ -51,7 +64,7 @@ static int check_given(const struct skv_session *s, uint32_t layer, const struct
 
 int rows_check(const struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
-	const uint32_t q = s->model.n_heads * s->model.head_dim, kv = s->model.n_kv_heads * s->model.head_dim;
+	const uint32_t q = q_width(s), kv = kv_width(s);
 	const struct matrix all[] = {
 	        {"q", a->q, a->q_stride, q},
 	        {"k", a->k, a->k_stride, kv},
@@ -66,4 +79,61 @@ int rows_check(const struct skv_session *s, uint32_t layer, const struct skv_att
 		e = error_set(-EINVAL, "layer %u: out is q, but out_stride is %u and q_stride %u: expected the same", layer,
 		              a->out_stride, a->q_stride);
 	return e;
+}
+
+/* ---- on the host ----------------------------------------------------------------------------- */
+
+int rows_prepare(struct skv_session *s)
+{
+	struct step *st = &s->step;
+
+	if (s->device)
+		return 0;
+	return scratch_grow(s, &st->gathered, &st->gathered_bytes,
+	                    (size_t)st->rows * (q_width(s) + 2 * kv_width(s)) * sizeof(float));
+}
+
+/* Do the host's kernels take rows like these? */
+static bool plain(const struct skv_session *s, uint32_t stride, uint32_t width)
+{
+	return s->model.io_dtype == SKV_F32 && (stride == 0 || stride == width);
+}
+
+static const void *take(struct skv_session *s, const void *from, uint32_t *stride, uint32_t width, float *to)
+{
+	const uint32_t apart = *stride ? *stride : width;
+
+	if (!from || plain(s, *stride, width))
+		to = NULL;
+	else
+		s->kernels->load_rows(s->model.io_dtype, s->step.rows, width, apart, from, to, &s->step.work);
+	*stride = 0;
+	return to ? to : from;
+}
+
+/* Scratch memory is q's, which `out` goes to, too, as kernels allow; then k's and v's. */
+struct skv_attn rows_take(struct skv_session *s, const struct skv_attn *a)
+{
+	const uint32_t q = q_width(s), kv = kv_width(s);
+	float *to = s->step.gathered;
+	struct skv_attn x = *a;
+
+	if (s->device)
+		return x;
+	x.q = take(s, a->q, &x.q_stride, q, to);
+	x.k = take(s, a->k, &x.k_stride, kv, to + (size_t)s->step.rows * q);
+	x.v = take(s, a->v, &x.v_stride, kv, to + (size_t)s->step.rows * (q + kv));
+	if (a->out && !plain(s, a->out_stride, q))
+		x.out = to;
+	x.out_stride = 0;
+	return x;
+}
+
+void rows_give(struct skv_session *s, const struct skv_attn *a, const struct skv_attn *taken)
+{
+	const uint32_t q = q_width(s);
+
+	if (a->out != taken->out)
+		s->kernels->store_rows(s->model.io_dtype, s->step.rows, q, a->out_stride ? a->out_stride : q, taken->out, a->out,
+		                       &s->step.work);
 }

@@ -7,9 +7,14 @@
 
 struct skv_attn;
 struct skv_session;
-struct step;
 
 /* Are these the rows of a layer of the open step? 0, or -EINVAL with a text that names the field. */
 int rows_check(const struct skv_session *s, uint32_t layer, const struct skv_attn *a);
+/* The rows as the session's kernels take them: on the host fp32 without gaps, in scratch memory where they are not. */
+struct skv_attn rows_take(struct skv_session *s, const struct skv_attn *a);
+/* And what came out, where the engine wants it. */
+void rows_give(struct skv_session *s, const struct skv_attn *a, const struct skv_attn *taken);
+/* Room for that in the open step. */
+int rows_prepare(struct skv_session *s);
 
 #endif

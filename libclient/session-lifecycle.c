@@ -19,6 +19,7 @@
 #include "libclient/policy-config.h"
 #include "libclient/policy-swap.h"
 #include "libclient/replay.h"
+#include "libclient/scratch.h"
 #include "libclient/seq.h"
 #include "libclient/seq-lifecycle.h"
 #include "libclient/seq-table.h"
@@ -56,6 +57,32 @@ static int choose_kernels(struct skv_session *s)
 			isa ? isa : "");
 	wrong = s->kernels->unsupported(&s->shape);
 	return wrong ? error_set(-EINVAL, "model: %s", wrong) : 0;
+}
+
+/* The layers' sinks in the model's memory, with a row for each layer, also where it has none. */
+static int place_sinks(struct skv_session *s)
+{
+	const struct skv_model *m = &s->model;
+	const size_t row = m->n_heads * sizeof(float);
+	size_t bytes = 0;
+	void *mem = NULL, *was;
+	bool any = false;
+	int e;
+
+	for (uint32_t layer = 0; layer < m->n_layers; layer++)
+		any |= model_sinks(m, layer) != NULL;
+	if (!any)
+		return 0;
+	e = device_enter(s, &was);
+	if (e < 0)
+		return e;
+	e = scratch_grow(s, &mem, &bytes, m->n_layers * row);
+	s->sinks = mem;
+	for (uint32_t layer = 0; layer < m->n_layers && e == 0; layer++)
+		if (model_sinks(m, layer))
+			e = device_put(s, s->sinks + (size_t)layer * m->n_heads, model_sinks(m, layer), row);
+	device_leave(s, was);
+	return e;
 }
 
 /* What the daemon answered to OPEN. */
@@ -97,6 +124,8 @@ static int session_new(struct skv_client *c, const struct skv_model *model, stru
 	e = model_copy(&s->model, model);
 	if (e == 0)
 		e = choose_kernels(s);
+	if (e == 0)
+		e = place_sinks(s);
 	if (e == 0)
 		e = stock_init(s);
 	if (e == 0) {
@@ -168,6 +197,7 @@ void session_free(struct skv_session *s)
 	replay_close(s);
 	device_close(s);
 	step_free(s);
+	free(s->sinks);
 	if (s->page)
 		munmap(s->page, s->page_bytes);
 	pthread_mutex_destroy(&s->lock);
