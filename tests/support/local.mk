@@ -18,7 +18,8 @@ tests_support_libskvtest_la_SOURCES = \
 	tests/support/hung-files.c tests/support/hung-files.h \
 	tests/support/kernel-backend.c tests/support/kernel-backend.h \
 	tests/support/kernel-case.c tests/support/kernel-case.h \
-	tests/support/latent-case.c tests/support/latent-case.h tests/support/memory-group.c \
+	tests/support/latent-case.c tests/support/latent-case.h tests/support/layers-case.c tests/support/layers-case.h \
+	tests/support/memory-group.c \
 	tests/support/memory-group.h tests/support/prefill-case.c tests/support/prefill-case.h \
 	tests/support/quant-case.c tests/support/quant-case.h tests/support/score-case.c tests/support/score-case.h \
 	tests/support/slot-meta-case.c tests/support/slot-meta-case.h tests/support/slot-model.c tests/support/slot-model.h \
