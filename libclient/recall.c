@@ -35,7 +35,7 @@ static uint32_t interval(const struct skv_session *s)
 	                            : atomic_load_explicit(&s->client->control->recall_every, memory_order_relaxed);
 }
 
-/* Most rows of all layers that do not attend to everything; 0: there is none. */
+/* Most rows of all layers that do not attend to everything that the model lets them; 0: there is none. */
 static uint32_t most_rows(const struct skv_session *s)
 {
 	const struct step *st = &s->step;
@@ -45,7 +45,8 @@ static uint32_t most_rows(const struct skv_session *s)
 		for (uint32_t layer = 0; layer < s->model.n_layers && st->batch[i].n > 0; layer++) {
 			const struct skv_plan *plan = &st->batch[i].policy->plan[layer];
 			const struct skv_index_list *list = &st->batch[i].selection[plan->source].list;
-			uint32_t rows = plan->attend == SKV_ATTEND_DENSE ? 0 : rows_of(plan, list);
+			bool all = plan->attend == SKV_ATTEND_DENSE || skv_model_window(&s->model, layer);
+			uint32_t rows = all ? 0 : rows_of(plan, list);
 
 			most = rows > most ? rows : most;
 		}

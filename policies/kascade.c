@@ -48,14 +48,14 @@ static int anchor(const struct config *c, const struct skv_model *m, uint32_t la
 	if (by_profile(c))
 		return skv_layer_in(&c->profile.anchors, layer);
 	if (skv_layer_set_empty(&c->layers))
-		return layer == 0 || skv_layer_even(m, 2, 4, layer);
+		return layer == skv_full_layer(m, 0, 0) || skv_layer_even(m, 2, 4, layer);
 	return skv_layer_in(&c->layers, layer);
 }
 
 /* Does an anchor attend to all tokens, not only to its own top-k? */
-static int attends_densely(const struct config *c, uint32_t layer)
+static int attends_densely(const struct config *c, const struct skv_model *m, uint32_t layer)
 {
-	return layer == 0 || c->variant == DENSE_ANCHORS || c->variant == SHARED_DENSE_ANCHORS;
+	return layer == skv_full_layer(m, 0, 0) || c->variant == DENSE_ANCHORS || c->variant == SHARED_DENSE_ANCHORS;
 }
 
 static int check(const void *config, const struct skv_model *m, char *err, size_t err_len)
@@ -88,7 +88,7 @@ static void prefill(const struct config *c, const struct skv_model *m, uint32_t 
 	if (ret->how != SKV_PREFILL_KASCADE)
 		return;
 	ret->source = source;
-	ret->dense = layer == 0;
+	ret->dense = layer == skv_full_layer(m, 0, 0);
 	if (source < layer)
 		ret->mapped = map(c, m, layer, ret->map);
 }
@@ -108,7 +108,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 		plan->reduce = SKV_REDUCE_SUM;
 		plan->sharing = c->variant >= SHARED ? SKV_SHARE_ALL_HEADS : SKV_SHARE_KV_HEAD;
 	}
-	if (source < layer || !attends_densely(c, layer)) {
+	if (source < layer || !attends_densely(c, m, layer)) {
 		plan->attend = SKV_ATTEND_TOKENS;
 		plan->source = source;
 		if (source < layer && c->variant < SHARED)
@@ -130,13 +130,13 @@ static void select_top(const struct skv_policy_ctx *ctx, uint32_t layer)
 
 static void before(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
-	if (anchor(ctx->config, ctx->model, layer) && !attends_densely(ctx->config, layer))
+	if (anchor(ctx->config, ctx->model, layer) && !attends_densely(ctx->config, ctx->model, layer))
 		select_top(ctx, layer);
 }
 
 static void after(const struct skv_policy_ctx *ctx, uint32_t layer)
 {
-	if (anchor(ctx->config, ctx->model, layer) && attends_densely(ctx->config, layer))
+	if (anchor(ctx->config, ctx->model, layer) && attends_densely(ctx->config, ctx->model, layer))
 		select_top(ctx, layer);
 }
 

@@ -28,7 +28,7 @@ KERNEL_TESTS = \
 CLIENT_TESTS = \
 	tests/unit/client/test-client tests/unit/client/test-client-api tests/unit/client/test-client-broken \
 	tests/unit/client/test-client-codec tests/unit/client/test-client-compress tests/unit/client/test-client-evict \
-	tests/unit/client/test-client-fence \
+	tests/unit/client/test-client-fence tests/unit/client/test-client-forms tests/unit/client/test-client-layers \
 	tests/unit/client/test-client-maintenance tests/unit/client/test-client-mixed \
 	tests/unit/client/test-client-page-bounds tests/unit/client/test-client-policy \
 	tests/unit/client/test-client-prefill tests/unit/client/test-client-stop tests/unit/client/test-codec \

@@ -28,9 +28,9 @@ SKV_INLINE void skv_layer_add(struct skv_layer_set *s, uint32_t layer)
 /* Adds the layers of skv_layer_even(). */
 SKV_INLINE void skv_layer_add_even(struct skv_layer_set *s, const struct skv_model *m, uint32_t first, uint32_t n)
 {
-	for (uint32_t i = 0; i < n && first < m->n_layers; i++)
-		if (first + (i * (m->n_layers - first) + n - 1) / n < m->n_layers)
-			skv_layer_add(s, first + (i * (m->n_layers - first) + n - 1) / n);
+	for (uint32_t i = 0; i < n; i++)
+		if (skv_layer_spaced(m, first, n, i) < m->n_layers)
+			skv_layer_add(s, skv_layer_spaced(m, first, n, i));
 }
 
 /* The last layer of the set at or before `layer`, or SKV_NO_LAYER. */
@@ -83,8 +83,8 @@ static inline int skv_select_config_check(const struct skv_select_config *c, con
 }
 
 /*
- * The layers that select: the spec's, else those of the profile, else n evenly spaced from the first that is not
- * dense.
+ * The layers that select: the spec's, else those of the profile, else n full layers, evenly spaced from the first that
+ * is not dense.
  */
 static inline struct skv_layer_set skv_select_layers(const struct skv_select_config *c,
                                                      const struct skv_layer_set *profile, const struct skv_model *m,
@@ -112,10 +112,11 @@ static inline struct skv_layer_set skv_select_filters(const struct skv_select_co
 static inline struct skv_layer_set skv_select_layers_twice(const struct skv_select_config *c, const struct skv_model *m)
 {
 	struct skv_layer_set s = skv_select_layers(c, &c->profile.filters, m, 1);
+	uint32_t second = skv_full_layer(m, m->n_layers * 13 / 32, 0);
 
-	if (skv_layer_set_empty(&c->layers) && skv_layer_set_empty(&c->profile.filters) &&
-	    m->n_layers * 13 / 32 > c->dense)
-		skv_layer_add(&s, m->n_layers * 13 / 32);
+	if (skv_layer_set_empty(&c->layers) && skv_layer_set_empty(&c->profile.filters) && second < m->n_layers &&
+	    second > c->dense)
+		skv_layer_add(&s, second);
 	return s;
 }
 
