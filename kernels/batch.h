@@ -9,10 +9,10 @@
  * and replayed while sequences grow. What determines the size of a launch is in the arguments themselves: struct
  * skv_shape, the bounds of struct skv_batch, plans.
  *
- * Shapes. T = SKV_PAGE_TOKENS, G = n_heads / n_kv_heads (the GQA group). Rows of q, k, v and out are of io_dtype: q and
- * out [row][n_heads][head_dim], k and v [row][n_kv_heads][head_dim], a row contiguous, one row a stride from the next.
- * Where out may be q, their strides are the same. A page is all K, then all V, each [kv head][token][head_dim] in the
- * pool's dtype; page id p is at pool + p * page_bytes. Sums are accumulated in fp32.
+ * Shapes. T = SKV_PAGE_TOKENS, G = n_heads / n_kv_heads (the GQA group). Rows of q, k, v and out are of io_dtype and
+ * contiguous: q and out [row][n_heads][head_dim], k and v [row][n_kv_heads][head_dim]. A page is all K, then all V,
+ * each [kv head][token][head_dim] in the pool's dtype; page id p is at pool + p * page_bytes. Sums are accumulated in
+ * fp32.
  *
  * Tables. A layer has one page table (block table) for K and V and further ones for what it keeps beside them: state
  * pages (select.h), slot metadata (evict.h), codes and references (compress.h), saved prefill queries (prefill.h).
@@ -54,7 +54,8 @@ struct skv_shape {
 	 * that a row attends to, the sink's term left out; -infinity where it attends to none.
 	 */
 	float *lse;
-	uint32_t q_stride, k_stride, v_stride, out_stride; /* elements from one row to the next; 0: contiguous */
+	/* elements from one row to the next, on a device a multiple of 16 bytes; 0: contiguous. The same where out is q. */
+	uint32_t q_stride, k_stride, v_stride, out_stride;
 	uint8_t *pool;
 	size_t page_bytes;
 };
