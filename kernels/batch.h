@@ -9,8 +9,9 @@
  * and replayed while sequences grow. What determines the size of a launch is in the arguments themselves: struct
  * skv_shape, the bounds of struct skv_batch, plans.
  *
- * Shapes. T = SKV_PAGE_TOKENS, G = n_heads / n_kv_heads (the GQA group). Rows of q, k, v and out are of io_dtype and
- * contiguous: q and out [row][n_heads][head_dim], k and v [row][n_kv_heads][head_dim]. A page is all K, then all V,
+ * Shapes. T = SKV_PAGE_TOKENS, G = n_heads / n_kv_heads (the GQA group). Rows of q, k, v and out are of io_dtype, so
+ * many elements apart as struct skv_shape says: q and out [row][n_heads][head_dim], k and v [row][n_kv_heads][head_dim].
+ * The host's kernels take fp32 without gaps alone (load_rows). A page is all K, then all V,
  * each [kv head][token][head_dim] in the pool's dtype; page id p is at pool + p * page_bytes. Sums are accumulated in
  * fp32.
  *

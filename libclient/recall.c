@@ -5,7 +5,7 @@
  * Attention recall (DELTA, Eq. 9): the share of the full attention's weight that lies on what a layer attends to. In
  * one step of many the first few sequences that decode are attended densely once more, for the weights alone, and
  * the mean over heads and sequences goes to the session's page, layer by layer. It is full attention over what is
- * there: tokens that were evicted have no weight.
+ * there: tokens that were evicted have no weight. A layer with a sliding window is as the model has it, not measured.
  *
  * `out` may be q, so weights are made before a layer attends. Such a step is not replayed from a recording, and
  * on a device its figures are known when it has run.

@@ -307,7 +307,7 @@ struct skv_stats {
 	uint64_t prompt_tokens;   /* rows given with SKV_STEP_PROMPT */
 	uint64_t decode_tokens;   /* rows given without */
 	uint64_t attended_tokens; /* decode rows: tokens attended, summed over layers ... */
-	uint64_t causal_tokens;   /* ... and how many dense attention would have attended */
+	uint64_t causal_tokens;   /* ... and how many without a policy: dense attention, or a layer's sliding window */
 	uint64_t evicted_pages;
 	uint64_t stock_pages;     /* free pages on lease now */
 	uint64_t policy_swaps;    /* taken over since skv_open */
@@ -322,7 +322,9 @@ SKV_API int skv_session_stats(struct skv_session *session, struct skv_stats *ret
  * Measure attention recall in one step of `every` (0: in none; -1, the default: the daemon's recall-every), for
  * the first 8 sequences that decode in it: the share of dense attention's weight on the tokens that a layer attends to,
  * for each layer that is not dense (DELTA, Eq. 9). Dense attention here is over resident tokens: evicted ones have no
- * weight. Such a step takes as long as a dense one, and on a device it is not replayed. `sparsekvctl top` and the
+ * weight,
+ * and learned sinks keep theirs, so that the share of all tokens is below 1. Layers with a sliding window are left out.
+ * Such a step takes as long as a dense one, and on a device it is not replayed. `sparsekvctl top` and the
  * metrics show the figures.
  */
 SKV_API void skv_set_recall(struct skv_session *session, int64_t every);
